@@ -1,0 +1,258 @@
+"""Java rules that need nothing but a JDK.
+
+Debian's Bazel comes without JavaBuilder, so the native java_* rules don't work.
+"""
+
+load(":cc.bzl", "COPTS")
+
+JvmInfo = provider(
+    "Jars for the class path, and the runfiles they need.",
+    fields = {
+        "jars": "depset of jars, the target's own first",
+        "runfiles": "runfiles: data and native libraries",
+    },
+)
+
+_JDK = {
+    "_jdk": attr.label(
+        default = "@local_jdk//:jdk",
+        providers = [java_common.JavaRuntimeInfo],
+    ),
+}
+
+def _merged(ctx, jars, deps, data):
+    """JvmInfo of own jars, dependencies and data."""
+    runfiles = ctx.runfiles(transitive_files = depset(transitive = [d[DefaultInfo].files for d in data]))
+    for target in data:
+        runfiles = runfiles.merge(target[DefaultInfo].default_runfiles)
+    for dep in deps:
+        runfiles = runfiles.merge(dep[JvmInfo].runfiles)
+    return JvmInfo(
+        jars = depset(jars, transitive = [dep[JvmInfo].jars for dep in deps]),
+        runfiles = runfiles,
+    )
+
+_COMPILE = """
+set -euo pipefail
+java=$1 jar=$2 jni=$3 classpath=$4 release=$5
+shift 5
+tmp=$(mktemp -d)
+trap 'rm -rf "$tmp"' EXIT
+mkdir "$tmp/classes" "$tmp/jni"
+options=() sources=()
+for arg; do
+  case $arg in
+    *.java) sources+=("$arg") ;;
+    --resource=*)
+      pair=${arg#--resource=}
+      mkdir -p "$tmp/classes/$(dirname "${pair%%=*}")"
+      cp -L "${pair#*=}" "$tmp/classes/${pair%%=*}"
+      ;;
+    *) options+=("$arg") ;;
+  esac
+done
+if [ ${#sources[@]} -gt 0 ]; then
+  "$java/bin/javac" -encoding UTF-8 --release "$release" -Xlint:all,-path -proc:none -g \
+    "${options[@]}" -h "$tmp/jni" -d "$tmp/classes" -cp "$classpath" "${sources[@]}"
+fi
+"$java/bin/jar" --create --date=1980-01-01T00:00:02Z --file "$jar" -C "$tmp/classes" .
+[ -z "$jni" ] || cp "$tmp"/jni/*.h "$jni"
+"""
+
+def _library_impl(ctx):
+    jdk = ctx.attr._jdk[java_common.JavaRuntimeInfo]
+    jar = ctx.actions.declare_file(ctx.label.name + ".jar")
+    info = _merged(ctx, [jar], ctx.attr.deps, ctx.attr.data)
+    classpath = depset(transitive = [dep[JvmInfo].jars for dep in ctx.attr.deps])
+    jni_dir = "%s/%s_jni" % (jar.dirname, ctx.label.name)
+    headers = [ctx.actions.declare_file("%s_jni/%s" % (ctx.label.name, h)) for h in ctx.attr.jni_headers]
+
+    args = ctx.actions.args()
+    args.add(jdk.java_home)
+    args.add(jar)
+    args.add(jni_dir if headers else "")
+    args.add_joined(classpath, join_with = ":", omit_if_empty = False)
+    args.add(ctx.attr.release)
+    args.add_all(ctx.attr.javacopts)
+    args.add_all(ctx.files.srcs)
+    for file in ctx.files.resources:
+        path = file.short_path
+        if path.startswith(ctx.attr.resource_strip_prefix):
+            path = path[len(ctx.attr.resource_strip_prefix):].lstrip("/")
+        args.add("--resource=%s=%s" % (path, file.path))
+    ctx.actions.run_shell(
+        inputs = depset(
+            ctx.files.srcs + ctx.files.resources,
+            transitive = [classpath, jdk.files],
+        ),
+        outputs = [jar] + headers,
+        arguments = [args],
+        command = _COMPILE,
+        env = {"LC_ALL": "C.UTF-8"},
+        mnemonic = "Javac",
+        progress_message = "Compiling Java %s" % ctx.label,
+    )
+    providers = [
+        DefaultInfo(files = depset([jar]), runfiles = info.runfiles),
+        info,
+    ]
+    if headers:
+        providers.append(CcInfo(compilation_context = cc_common.create_compilation_context(
+            headers = depset(headers),
+            system_includes = depset([jni_dir]),
+        )))
+    return providers
+
+jvm_library = rule(
+    doc = """A jar of Java sources and resources.
+
+With jni_headers it is also a C++ dependency that brings these headers.""",
+    implementation = _library_impl,
+    attrs = dict(
+        _JDK,
+        data = attr.label_list(allow_files = True),
+        deps = attr.label_list(providers = [JvmInfo]),
+        javacopts = attr.string_list(),
+        jni_headers = attr.string_list(doc = "Names as javac -h makes them: package_Class.h."),
+        release = attr.string(default = "17"),
+        resource_strip_prefix = attr.string(doc = "Cut off from the resources' paths in the workspace."),
+        resources = attr.label_list(allow_files = True),
+        srcs = attr.label_list(allow_files = [".java"]),
+    ),
+)
+
+def _import_impl(ctx):
+    info = _merged(ctx, [ctx.file.jar], ctx.attr.deps, [])
+    return [DefaultInfo(files = depset([ctx.file.jar])), info]
+
+jvm_import = rule(
+    doc = "A jar that is there already.",
+    implementation = _import_impl,
+    attrs = {
+        "deps": attr.label_list(providers = [JvmInfo]),
+        "jar": attr.label(
+            allow_single_file = [".jar"],
+            mandatory = True,
+        ),
+    },
+)
+
+def _in_runfiles(ctx, path):
+    if path.startswith("/"):
+        return path
+    if path.startswith("external/"):
+        return "$runfiles/" + path[len("external/"):]
+    if path.startswith("../"):
+        return "$runfiles/" + path[len("../"):]
+    return "$runfiles/%s/%s" % (ctx.workspace_name, path)
+
+def _launcher_impl(ctx):
+    jdk = ctx.attr._jdk[java_common.JavaRuntimeInfo]
+    info = _merged(ctx, [], ctx.attr.deps, ctx.attr.data + ctx.attr.native_libs)
+    folders = {}
+    for file in ctx.files.native_libs:
+        folders[_in_runfiles(ctx, file.short_path).rpartition("/")[0]] = True
+    launcher = ctx.actions.declare_file(ctx.label.name)
+    ctx.actions.expand_template(
+        template = ctx.file._launcher,
+        output = launcher,
+        is_executable = True,
+        substitutions = {
+            "%{args}": " ".join(ctx.attr.main_args),
+            "%{classpath}": ":".join([_in_runfiles(ctx, jar.short_path) for jar in info.jars.to_list()]),
+            "%{java}": _in_runfiles(ctx, jdk.java_executable_runfiles_path),
+            "%{jvm_flags}": " ".join(ctx.attr.jvm_flags),
+            "%{library_path}": ":".join(folders.keys()),
+            "%{main_class}": ctx.attr.main_class,
+        },
+    )
+    files = ctx.runfiles(transitive_files = depset(transitive = [info.jars, jdk.files]))
+    return [DefaultInfo(executable = launcher, runfiles = info.runfiles.merge(files))]
+
+_LAUNCHER = dict(
+    _JDK,
+    data = attr.label_list(allow_files = True),
+    deps = attr.label_list(providers = [JvmInfo]),
+    jvm_flags = attr.string_list(),
+    main_args = attr.string_list(),
+    main_class = attr.string(mandatory = True),
+    native_libs = attr.label_list(
+        allow_files = [".so"],
+        doc = "JNI libraries, found by System.loadLibrary.",
+    ),
+    _launcher = attr.label(
+        allow_single_file = True,
+        default = "//bazel:java_launcher.sh",
+    ),
+)
+
+jvm_binary = rule(
+    doc = "A Java program: a launcher script with all jars in its runfiles.",
+    implementation = _launcher_impl,
+    attrs = _LAUNCHER,
+    executable = True,
+)
+
+_jvm_test = rule(
+    implementation = _launcher_impl,
+    attrs = _LAUNCHER,
+    test = True,
+)
+
+def jvm_junit5_test(name, test_class, srcs = [], deps = [], **kwargs):
+    """A JUnit 5 test of one class.
+
+    Args:
+      name: the target's name.
+      test_class: the class, with its package.
+      srcs: its sources, unless a jvm_library in deps has them.
+      deps: jvm_library targets; JUnit is added.
+      **kwargs: further attributes of jvm_binary, and those of all tests.
+    """
+    if srcs:
+        jvm_library(
+            name = name + "_lib",
+            testonly = True,
+            srcs = srcs,
+            deps = deps + ["@junit5"],
+        )
+        deps = deps + [name + "_lib"]
+    _jvm_test(
+        name = name,
+        main_args = [
+            "--disable-banner",
+            "--fail-if-no-tests",
+            "--details=tree",
+            "--select-class=" + test_class,
+        ],
+        main_class = "org.junit.platform.console.ConsoleLauncher",
+        deps = deps + ["@junit5"],
+        **kwargs
+    )
+
+def jni_library(name, srcs, deps = [], copts = [], **kwargs):
+    """The JNI library lib`name`.so: exports Java_* and JNI_On*, hides all that is linked in.
+
+    Args:
+      name: as in System.loadLibrary(name).
+      srcs: C++ sources.
+      deps: C++ libraries and jvm_library targets with jni_headers; jni.h is added.
+      copts: further compiler options.
+      **kwargs: further attributes of cc_binary.
+    """
+    native.cc_binary(
+        name = "lib%s.so" % name,
+        srcs = srcs,
+        additional_linker_inputs = ["//bazel:export_jni.lds"],
+        copts = COPTS + ["-fvisibility=hidden"] + copts,
+        linkopts = [
+            "-Wl,--exclude-libs,ALL",
+            "-Wl,--version-script=$(location //bazel:export_jni.lds)",
+            "-Wl,-Bsymbolic",
+            "-Wl,-rpath,'$$ORIGIN'",
+        ],
+        linkshared = True,
+        linkstatic = True,
+        deps = deps + ["@bazel_tools//tools/jdk:jni"],
+        **kwargs
+    )

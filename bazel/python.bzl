@@ -1,0 +1,63 @@
+"""Python extensions and pytest tests, run by /usr/bin/python3."""
+
+load(":cc.bzl", "COPTS")
+
+def pybind_extension(name, srcs, deps = [], copts = [], imports = ["."], visibility = None, **kwargs):
+    """A pybind11 module: a py_library `name` and the file `name`.so.
+
+    Only PyInit_* is exported; all libraries linked in stay hidden. Shared ones
+    (libgloo.so.0) are found in the runfiles, or beside the module.
+
+    Args:
+      name: the module's name.
+      srcs: C++ sources.
+      deps: C++ libraries; pybind11 is added.
+      copts: further compiler options.
+      imports: as for py_library.
+      visibility: of both targets.
+      **kwargs: further attributes of cc_binary.
+    """
+    native.cc_binary(
+        name = name + ".so",
+        srcs = srcs,
+        additional_linker_inputs = ["//bazel:export_python.lds"],
+        copts = COPTS + ["-fvisibility=hidden"] + copts,
+        linkopts = [
+            "-Wl,--exclude-libs,ALL",
+            "-Wl,--version-script=$(location //bazel:export_python.lds)",
+            "-Wl,-Bsymbolic",
+            "-Wl,-rpath,'$$ORIGIN'",
+        ],
+        linkshared = True,
+        linkstatic = True,
+        visibility = visibility,
+        deps = deps + ["@pybind11"],
+        **kwargs
+    )
+    native.py_library(
+        name = name,
+        data = [name + ".so"],
+        imports = imports,
+        visibility = visibility,
+    )
+
+def syncline_py_test(name, srcs, deps = [], args = [], **kwargs):
+    """A test run by pytest over all of `srcs`.
+
+    Args:
+      name: the target's name.
+      srcs: files of tests, and a conftest.py if there is one.
+      deps: Python libraries; pytest is added.
+      args: further arguments of pytest.
+      **kwargs: further attributes of py_test.
+    """
+    tests = [src for src in srcs if not src.endswith("conftest.py")]
+    native.py_test(
+        name = name,
+        srcs = srcs + ["//bazel:pytest_main.py"],
+        args = ["$(location %s)" % test for test in tests] + args,
+        main = "//bazel:pytest_main.py",
+        python_version = "PY3",
+        deps = deps + ["@py_pytest//:pytest"],
+        **kwargs
+    )

@@ -1,0 +1,99 @@
+"""External repositories made of pinned Debian packages.
+
+Nothing is installed and no root is needed: the packages are downloaded with
+apt, verified by the lock's SHA-256, and unpacked. See fetch.py and lock.bzl.
+"""
+
+load(":lock.bzl", "BINARY", "SOURCE")
+
+def _python(ctx, script, *args):
+    result = ctx.execute(
+        ["/usr/bin/python3", "-B", ctx.path(script)] + list(args),
+        timeout = 1800,
+        environment = {"LC_ALL": "C.UTF-8"},
+    )
+    if result.return_code:
+        fail("@%s: %s%s" % (ctx.name, result.stdout, result.stderr))
+    for line in result.stdout.splitlines():
+        print("@%s: %s" % (ctx.name, line))  # buildifier: disable=print
+
+def _shell(ctx, command, *args):
+    result = ctx.execute(["bash", "-euc", command, "bash"] + list(args))
+    if result.return_code:
+        fail("@%s: %s: %s%s" % (ctx.name, command, result.stdout, result.stderr))
+
+_STRIP = """
+mv "$1" .keep
+find . -mindepth 1 -maxdepth 1 ! -name .keep -exec rm -rf {} +
+find .keep -mindepth 1 -maxdepth 1 -exec mv -t . {} +
+rmdir .keep
+"""
+
+def _finish(ctx):
+    """Strips, patches, relocates, and adds the BUILD file."""
+    if ctx.attr.strip_prefix:
+        _shell(ctx, _STRIP, ctx.attr.strip_prefix)
+    for command in ctx.attr.patch_cmds:
+        _shell(ctx, command)
+    if ctx.attr.patchelf:
+        _python(ctx, ctx.attr._relocate, ctx.path(ctx.attr.patchelf))
+    if ctx.attr.build_file:
+        ctx.delete("BUILD")
+        ctx.delete("BUILD.bazel")
+        ctx.symlink(ctx.attr.build_file, "BUILD.bazel")
+    elif ctx.attr.build_file_content:
+        ctx.file("BUILD.bazel", ctx.attr.build_file_content)
+
+def _impl(ctx):
+    ctx.path(ctx.attr._apt)  # Fetch again when it changes.
+    _python(ctx, ctx.attr._fetch, ctx.attr.kind, ctx.attr.pins)
+    _finish(ctx)
+
+_repository = repository_rule(
+    implementation = _impl,
+    attrs = {
+        "build_file": attr.label(allow_single_file = True),
+        "build_file_content": attr.string(),
+        "kind": attr.string(values = ["binary", "source"], mandatory = True),
+        "patch_cmds": attr.string_list(doc = "Shell commands, run in the root after unpacking."),
+        "patchelf": attr.label(doc = "Set: ELF files find each other by rpath."),
+        "pins": attr.string(mandatory = True, doc = "The part of the lock for this, as JSON."),
+        "strip_prefix": attr.string(doc = "The folder that becomes the root; the rest is dropped."),
+        "_apt": attr.label(default = "//third_party/deb:apt.py"),
+        "_fetch": attr.label(default = "//third_party/deb:fetch.py"),
+        "_relocate": attr.label(default = "//third_party/deb:relocate.py"),
+    },
+    environ = ["SYNCLINE_DEB_CACHE", "SYNCLINE_LOCKED", "XDG_CACHE_HOME"],
+)
+
+def deb_repository(name, packages, relocate = False, **kwargs):
+    """Declares a repository that holds the files of binary packages.
+
+    Args:
+      name: the repository's name.
+      packages: names of packages, pinned in lock.bzl.
+      relocate: whether the ELF files shall find each other by rpath.
+      **kwargs: build_file or build_file_content, strip_prefix, patch_cmds.
+    """
+    _repository(
+        name = name,
+        kind = "binary",
+        pins = json.encode({package: BINARY[package] for package in packages}),
+        patchelf = "@patchelf//:usr/bin/patchelf" if relocate else None,
+        **kwargs
+    )
+
+def deb_source_repository(name, source, **kwargs):
+    """Declares a repository that holds a source package, with Debian's patches applied.
+
+    Args:
+      name: the repository's name.
+      source: the source package's name, pinned in lock.bzl.
+      **kwargs: build_file or build_file_content, strip_prefix, patch_cmds.
+    """
+    _repository(
+        name = name,
+        kind = "source",
+        pins = json.encode({source: SOURCE[source]}),
+        **kwargs
+    )

@@ -1,0 +1,405 @@
+"""All external repositories. Bazel fetches one when a target first needs it."""
+
+load("//third_party/deb:deb.bzl", "deb_repository", "deb_source_repository")
+load("//third_party/pypi:pypi.bzl", "pypi_repository")
+
+# Debian's rules_cc wants use_cpp_toolchain, which Debian's Bazel lacks.
+_RULES_CC_PATCH = """
+sed -i 's/, "use_cpp_toolchain"//
+  s/use_cpp_toolchain()/["@bazel_tools\\/\\/tools\\/cpp:toolchain_type"]/' \
+  cc/private/rules_impl/cc_flags_supplier.bzl cc/private/rules_impl/compiler_flag.bzl
+"""
+
+def _bazel_repositories():
+    deb_repository(
+        name = "bazel_skylib",
+        packages = ["bazel-skylib"],
+        strip_prefix = "usr/share/bazel/tools/skylib",
+    )
+    deb_repository(
+        name = "platforms",
+        packages = ["bazel-platforms"],
+        strip_prefix = "usr/share/bazel/tools/platforms",
+    )
+    deb_repository(
+        name = "rules_cc",
+        packages = ["bazel-rules-cc"],
+        patch_cmds = [_RULES_CC_PATCH],
+        strip_prefix = "usr/share/bazel/rules/cc",
+    )
+    deb_repository(
+        name = "rules_java",
+        packages = ["bazel-rules-java"],
+        strip_prefix = "usr/share/bazel/rules/java",
+    )
+    deb_repository(
+        name = "rules_proto",
+        packages = ["bazel-rules-proto"],
+        strip_prefix = "usr/share/bazel/rules/proto",
+    )
+    deb_repository(
+        name = "patchelf",
+        build_file_content = 'exports_files(["usr/bin/patchelf"])',
+        packages = ["patchelf"],
+    )
+
+# Debian's static libraries of these are not position-independent, so that no
+# Python or Java library could be linked with them: they are built from source.
+def _cc_source_repositories():
+    deb_source_repository(
+        name = "com_google_absl",
+        source = "abseil",
+    )
+    deb_source_repository(
+        name = "benchmark",
+        build_file = "//third_party:benchmark.BUILD",
+        source = "benchmark",
+    )
+    deb_source_repository(
+        name = "highway",
+        build_file = "//third_party:highway.BUILD",
+        source = "highway",
+    )
+    deb_source_repository(
+        name = "protobuf",
+        build_file = "//third_party:protobuf.BUILD",
+        source = "protobuf",
+    )
+    deb_source_repository(
+        name = "re2",
+        build_file = "//third_party:re2.BUILD",
+        source = "re2",
+    )
+    deb_repository(
+        name = "unicode_data",
+        build_file = "//third_party:unicode_data.BUILD",
+        packages = ["unicode-data"],
+    )
+    deb_source_repository(
+        name = "zlib",
+        build_file = "//third_party:zlib.BUILD",
+        source = "zlib",
+    )
+
+def _cc_repositories():
+    deb_repository(
+        name = "cares",
+        build_file = "//third_party:cares.BUILD",
+        packages = ["libc-ares-dev"],
+    )
+    deb_repository(
+        name = "cli11",
+        build_file = "//third_party:cli11.BUILD",
+        packages = ["libcli11-dev"],
+    )
+    deb_repository(
+        name = "dlpack",
+        build_file = "//third_party:dlpack.BUILD",
+        packages = ["libdlpack-dev"],
+    )
+    deb_repository(
+        name = "gloo",
+        build_file = "//third_party:gloo.BUILD",
+        packages = [
+            "libgloo-dev",
+            "libgloo0",
+            "libhiredis0.14",
+            "libibverbs1",
+            "libnl-3-200",
+            "libnl-route-3-200",
+        ],
+        # One folder, so that wherever Bazel links it the libraries are together.
+        patch_cmds = [
+            "mkdir runtime",
+            "cp -L usr/lib/libgloo.so.0 usr/lib/*/lib{hiredis,ibverbs,nl}*.so.* lib/*/libnl*.so.* runtime",
+            "cd runtime && rm -f *.so.*.*.*",
+        ],
+        relocate = True,
+    )
+    deb_repository(
+        name = "googletest",
+        build_file = "//third_party:googletest.BUILD",
+        packages = ["googletest"],
+    )
+    deb_repository(
+        name = "grpc",
+        build_file = "//third_party:grpc.BUILD",
+        packages = [
+            "libgrpc++-dev",
+            "libgrpc-dev",
+        ],
+    )
+    deb_source_repository(
+        name = "grpc_src",
+        build_file = "//third_party:grpc_src.BUILD",
+        patch_cmds = [
+            "find . -name BUILD -delete -o -name BUILD.bazel -delete -o -name .bazelignore -delete",
+            _GRPC_SOURCE_LISTS,
+        ],
+        source = "grpc",
+    )
+    deb_repository(
+        name = "nlohmann_json",
+        build_file = "//third_party:nlohmann_json.BUILD",
+        packages = ["nlohmann-json3-dev"],
+    )
+    deb_repository(
+        name = "openssl",
+        build_file = "//third_party:openssl.BUILD",
+        packages = ["libssl-dev"],
+    )
+    deb_repository(
+        name = "protoc",
+        build_file = "//third_party:protoc.BUILD",
+        packages = [
+            "libgrpc29",
+            "libprotobuf-dev",
+            "libprotobuf32",
+            "libprotoc32",
+            "protobuf-compiler",
+            "protobuf-compiler-grpc",
+            "zlib1g",
+        ],
+        relocate = True,
+    )
+    deb_repository(
+        name = "pybind11",
+        build_file = "//third_party:pybind11.BUILD",
+        packages = ["pybind11-dev"],
+    )
+    deb_repository(
+        name = "python_headers",
+        build_file = "//third_party:python_headers.BUILD",
+        packages = ["libpython3.11-dev"],
+    )
+    deb_repository(
+        name = "spdlog",
+        build_file = "//third_party:spdlog.BUILD",
+        packages = [
+            "libfmt-dev",
+            "libspdlog-dev",
+        ],
+    )
+
+# The files of each library, as CMakeLists.txt lists them.
+_GRPC_SOURCE_LISTS = """
+python3 - > srcs.bzl << END
+import re
+cmake = open("CMakeLists.txt").read()
+print("SRCS = {")
+for name in ["address_sorting", "upb", "gpr", "grpc", "grpc++"]:
+    body = re.search(r"^add_library\\(%s\\n(.*?)^\\)" % re.escape(name), cmake, re.M | re.S)
+    print("  %r: %r," % (name, re.findall(r"^\\s+(\\S+\\.cc?)$", body.group(1), re.M)))
+print("}")
+END
+"""
+
+# Debian's manifests put the machine's /usr/share/java on the class path.
+_DROP_CLASS_PATH = """
+python3 - << END
+import glob, os, re, zipfile
+for path in glob.glob("usr/share/java/*.jar"):
+    if os.path.islink(path):
+        continue
+    with zipfile.ZipFile(path) as old, zipfile.ZipFile(path + ".new", "w") as new:
+        for entry in old.infolist():
+            data = old.read(entry)
+            if entry.filename == "META-INF/MANIFEST.MF":
+                data = re.sub(rb"(?m)^Class-Path:.*\\n(?: .*\\n)*", b"", data)
+            new.writestr(entry, data)
+    os.replace(path + ".new", path)
+END
+"""
+
+def _java_repositories():
+    deb_repository(
+        name = "junit5",
+        build_file = "//third_party:junit5.BUILD",
+        patch_cmds = [_DROP_CLASS_PATH],
+        packages = [
+            "junit5",
+            "libapiguardian-java",
+            "libopentest4j-java",
+            "libpicocli-java",
+            "libunivocity-parsers-java",
+        ],
+    )
+
+_PY_LIBRARY = """
+py_library(
+    name = "{target}",
+    srcs = glob(["usr/lib/python3/dist-packages/**/*.py"]),
+    data = glob(
+        ["**"],
+        exclude = [
+            "**/*.py",
+            "**/* *",
+            "BUILD.bazel",
+        ],
+    ),
+    imports = ["usr/lib/python3/dist-packages"],
+    visibility = ["//visibility:public"],
+    deps = {deps},
+)
+"""
+
+def _python_repository(target, packages, deps = [], prune = [], patch_cmds = [], **kwargs):
+    """Declares @py_{target}//:{target}: the Python packages, without their tests."""
+    deb_repository(
+        name = "py_" + target,
+        build_file_content = _PY_LIBRARY.format(deps = deps, target = target),
+        packages = packages,
+        patch_cmds = [
+            "find . -type d -name tests -prune -exec rm -rf {} +",
+            "shopt -s globstar nullglob; rm -rf " + " ".join(prune),
+        ] + patch_cmds,
+        **kwargs
+    )
+
+def _python_repositories():
+    _python_repository(
+        # As for a raster backend: no Tk, no fonttools (PDF), no sample data.
+        packages = [
+            "fonts-dejavu-core",
+            "libbrotli1",
+            "libbsd0",
+            "libdeflate0",
+            "libfreetype6",
+            "libgomp1",
+            "libimagequant0",
+            "libjbig0",
+            "libjpeg62-turbo",
+            "liblerc4",
+            "liblzma5",
+            "libmd0",
+            "libopenjp2-7",
+            "libpng16-16",
+            "libqhull-r8.0",
+            "libtiff6",
+            "libwebp7",
+            "libxau6",
+            "libxcb1",
+            "libxdmcp6",
+            "libzstd1",
+            "python-matplotlib-data",
+            "python3-contourpy",
+            "python3-cycler",
+            "python3-dateutil",
+            "python3-kiwisolver",
+            "python3-matplotlib",
+            "python3-packaging",
+            "python3-pil",
+            "python3-pyparsing",
+            "python3-six",
+            "zlib1g",
+        ],
+        # Debian looks for the data in /usr/share/matplotlib, /usr/share/fonts, /etc.
+        patch_cmds = [
+            "cd usr/lib/python3/dist-packages/matplotlib; " +
+            "mv ../../../../share/matplotlib/mpl-data .; " +
+            "sed -i \"s#'/etc/matplotlibrc'#os.path.join(get_data_path(), 'matplotlibrc')#\" __init__.py; " +
+            "rm -rf backends/web_backend mpl-data/sample_data mpl-data/images",
+        ],
+        prune = [
+            "etc",
+            "usr/bin",
+            "usr/share/{applications,fonts,icons,javascript,metainfo,python*}",
+        ],
+        relocate = True,
+        target = "matplotlib",
+        deps = ["@py_numpy//:numpy"],
+    )
+    _python_repository(
+        packages = [
+            "libgfortran5",
+            "libopenblas0-pthread",
+            "libquadmath0",
+            "python3-numpy",
+        ],
+        prune = ["usr/bin", "usr/include", "usr/**/numpy/core/include"],
+        relocate = True,
+        target = "numpy",
+    )
+    _python_repository(
+        packages = [
+            "python3-attr",
+            "python3-hypothesis",
+            "python3-iniconfig",
+            "python3-packaging",
+            "python3-pluggy",
+            "python3-pytest",
+            "python3-sortedcontainers",
+        ],
+        prune = ["usr/bin"],
+        target = "pytest",
+    )
+    _python_repository(
+        packages = ["python3-tqdm"],
+        prune = ["usr/bin"],
+        target = "tqdm",
+    )
+
+def _pypi_repositories():
+    deb_repository(
+        name = "pip",
+        build_file_content = 'exports_files(["pip.whl"])',
+        packages = ["python3-pip-whl"],
+        patch_cmds = ["mv usr/share/python-wheels/pip-*.whl pip.whl"],
+    )
+    pypi_repository(
+        packages = [
+            "clang-format",
+            "ruff",
+        ],
+        target = "formatters",
+    )
+    pypi_repository(
+        packages = [
+            "jax",
+            "jaxlib",
+            "ml-dtypes",
+            "numpy",
+            "opt-einsum",
+            "scipy",
+        ],
+        prune = ["scipy/datasets"],
+        target = "jax",
+    )
+    pypi_repository(
+        packages = [
+            "filelock",
+            "fsspec",
+            "jinja2",
+            "markupsafe",
+            "mpmath",
+            "networkx",
+            "numpy",
+            "sympy",
+            "torch",
+            "typing-extensions",
+        ],
+        prune = [
+            "torch/include",
+            "torch/share",
+            "torch/test",
+        ],
+        target = "torch",
+    )
+
+def _data_repositories():
+    deb_repository(
+        name = "fashion_mnist",
+        build_file = "//third_party:fashion_mnist.BUILD",
+        packages = ["dataset-fashion-mnist"],
+        strip_prefix = "usr/share/datasets/fashion-mnist",
+    )
+
+def syncline_repositories():
+    """Declares every external repository of the workspace."""
+    _bazel_repositories()
+    _cc_source_repositories()
+    _cc_repositories()
+    _java_repositories()
+    _python_repositories()
+    _pypi_repositories()
+    _data_repositories()
