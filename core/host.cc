@@ -1,0 +1,87 @@
+#include "core/host.h"
+
+#include <arpa/inet.h>
+#include <netdb.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <climits>
+#include <cstring>
+#include <fstream>
+#include <vector>
+
+#include "absl/cleanup/cleanup.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+#include "core/status.h"
+
+namespace syncline {
+namespace {
+
+std::string BootId() {
+  std::ifstream file("/proc/sys/kernel/random/boot_id");
+  std::string id;
+  std::getline(file, id);
+  return id;
+}
+
+std::string NetworkNamespace() {
+  char link[64] = {};
+  return readlink("/proc/self/ns/net", link, sizeof(link) - 1) > 0 ? link : "";
+}
+
+std::string HostName() {
+  char name[HOST_NAME_MAX + 1] = {};
+  return gethostname(name, HOST_NAME_MAX) == 0 ? name : "unknown";
+}
+
+}  // namespace
+
+std::string Peer::ToString() const { return absl::StrCat("host ", host, ", pid ", pid); }
+
+std::string Peer::Serialize() const { return absl::StrCat(pid, " ", identity, " ", host); }
+
+absl::StatusOr<Peer> Peer::Parse(absl::string_view text) {
+  std::vector<std::string> fields = absl::StrSplit(text, absl::MaxSplits(' ', 2));
+  Peer peer;
+  if (fields.size() != 3 || !absl::SimpleAtoi(fields[0], &peer.pid)) {
+    return StoreError(absl::StrCat("'", text, "' does not describe a process: do two jobs, or two ",
+                                   "versions of Syncline, share a store?"));
+  }
+  peer.identity = fields[1];
+  peer.host = fields[2];
+  return peer;
+}
+
+Peer ThisPeer() { return {HostName(), absl::StrCat(BootId(), "/", NetworkNamespace()), getpid()}; }
+
+absl::StatusOr<std::string> AddressTowards(absl::string_view host) {
+  addrinfo hints = {};
+  hints.ai_socktype = SOCK_DGRAM;  // Connecting it picks a route and sends nothing.
+  addrinfo* found = nullptr;
+  const int error = getaddrinfo(std::string(host).c_str(), "9", &hints, &found);
+  if (error != 0) {
+    return NetworkError(absl::StrCat("cannot resolve host '", host, "': ", gai_strerror(error),
+                                     "; check the name, or give an address"));
+  }
+  auto free_found = absl::MakeCleanup([found] { freeaddrinfo(found); });
+  for (addrinfo* a = found; a != nullptr; a = a->ai_next) {
+    const int fd = socket(a->ai_family, SOCK_DGRAM | SOCK_CLOEXEC, 0);
+    if (fd < 0) continue;
+    auto close_fd = absl::MakeCleanup([fd] { close(fd); });
+    sockaddr_storage local = {};
+    socklen_t length = sizeof(local);
+    if (connect(fd, a->ai_addr, a->ai_addrlen) != 0) continue;
+    if (getsockname(fd, reinterpret_cast<sockaddr*>(&local), &length) != 0) continue;
+    char text[NI_MAXHOST] = {};
+    if (getnameinfo(reinterpret_cast<sockaddr*>(&local), length, text, sizeof(text), nullptr, 0,
+                    NI_NUMERICHOST) == 0) {
+      return std::string(text);
+    }
+  }
+  return NetworkError(absl::StrCat("no network interface of this host reaches '", host,
+                                   "'; check that host's address and this host's routes"));
+}
+
+}  // namespace syncline

@@ -1,0 +1,36 @@
+// Which host and process this is, for topology and for messages.
+#ifndef SYNCLINE_CORE_HOST_H_
+#define SYNCLINE_CORE_HOST_H_
+
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+
+namespace syncline {
+
+// One process of a job, as its peers know it.
+struct Peer {
+  std::string host;      // Its host's name, for people.
+  std::string identity;  // Equal for two processes if, and only if, they share kernel and network.
+  int pid = 0;
+
+  // "host b, pid 81".
+  std::string ToString() const;
+
+  // To and from one line of text, to be exchanged through a store.
+  std::string Serialize() const;
+  static absl::StatusOr<Peer> Parse(absl::string_view text);
+};
+
+// The calling process. `identity` is made of the kernel's boot id and the network namespace, so
+// that containers with networks of their own count as hosts.
+Peer ThisPeer();
+
+// The address under which this host is reached from `host`: that of the interface through which
+// packets to `host` leave. Sends nothing. "127.0.0.1" if `host` is this host's loopback.
+absl::StatusOr<std::string> AddressTowards(absl::string_view host);
+
+}  // namespace syncline
+
+#endif  // SYNCLINE_CORE_HOST_H_

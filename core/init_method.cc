@@ -1,0 +1,118 @@
+#include "core/init_method.h"
+
+#include <optional>
+#include <utility>
+
+#include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+#include "absl/strings/strip.h"
+#include "core/env.h"
+#include "core/status.h"
+
+namespace syncline {
+namespace {
+
+constexpr int64_t kMaxRanks = 1 << 20;
+
+absl::Status ParseHostPort(absl::string_view text, absl::string_view what, StoreConfig& store) {
+  const size_t colon = text.rfind(':');
+  if (colon == absl::string_view::npos || colon == 0 ||
+      !absl::SimpleAtoi(text.substr(colon + 1), &store.port) || store.port < 1 ||
+      store.port > 65535) {
+    return ArgumentError(absl::StrCat(what, " must be host:port with a port in 1 to 65535, not '",
+                                      text, "'"));
+  }
+  absl::string_view host = text.substr(0, colon);
+  if (absl::ConsumePrefix(&host, "[")) absl::ConsumeSuffix(&host, "]");  // IPv6
+  store.host = std::string(host);
+  return absl::OkStatus();
+}
+
+// Reads "rank=1&world_size=2" into what is not given yet.
+absl::Status ParseQuery(absl::string_view query, int64_t& rank, int64_t& size) {
+  for (absl::string_view item : absl::StrSplit(query, '&', absl::SkipEmpty())) {
+    const std::pair<absl::string_view, absl::string_view> entry =
+        absl::StrSplit(item, absl::MaxSplits('=', 1));
+    if (entry.first != "rank" && entry.first != "world_size") {
+      return ArgumentError(absl::StrCat("init method: unknown parameter '", entry.first,
+                                        "'; known are rank and world_size"));
+    }
+    int64_t value = 0;
+    if (!absl::SimpleAtoi(entry.second, &value) || value < 0) {
+      return ArgumentError(absl::StrCat("init method: ", entry.first,
+                                        " must be a number from 0 on, not '", entry.second, "'"));
+    }
+    int64_t& target = entry.first == "rank" ? rank : size;
+    if (target < 0) target = value;
+  }
+  return absl::OkStatus();
+}
+
+absl::Status ReadEnvironment(InitMethod& method) {
+  if (method.rank < 0) {
+    SYNCLINE_ASSIGN_OR_RETURN(method.rank, RequireEnvInt("RANK", 0, kMaxRanks));
+  }
+  if (method.size < 0) {
+    SYNCLINE_ASSIGN_OR_RETURN(method.size, RequireEnvInt("WORLD_SIZE", 1, kMaxRanks));
+  }
+  method.scheme = "tcp";
+  method.prefix = absl::StrCat("attempt/", GetEnv("TORCHELASTIC_RESTART_COUNT").value_or("0"));
+  if (std::optional<std::string> launcher = GetEnv("SYNCLINE_STORE")) {
+    return ParseHostPort(*launcher, "environment variable SYNCLINE_STORE", method.store);
+  }
+  SYNCLINE_ASSIGN_OR_RETURN(method.store.host, RequireEnv("MASTER_ADDR"));
+  SYNCLINE_ASSIGN_OR_RETURN(method.store.port, RequireEnvInt("MASTER_PORT", 1, 65535));
+  if (method.rank == 0) method.store.role = StoreConfig::Role::kServer;
+  return absl::OkStatus();
+}
+
+absl::Status CheckRanks(const InitMethod& method) {
+  if (method.rank < 0 || method.size < 0) {
+    return ArgumentError(absl::StrCat(
+        method.scheme, ":// needs rank and world_size: pass them as arguments, or in the URL as "
+        "?rank=R&world_size=N"));
+  }
+  if (method.size < 1 || method.size > kMaxRanks || method.rank >= method.size) {
+    return ArgumentError(absl::StrCat("rank ", method.rank, " is not in a world of ", method.size,
+                                      ": ranks go from 0 to world_size - 1"));
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::StatusOr<InitMethod> ParseInitMethod(absl::string_view url, int64_t rank, int64_t size) {
+  const size_t colon = url.find("://");
+  if (colon == absl::string_view::npos) {
+    return ArgumentError(absl::StrCat("init method '", url,
+                                      "' is not a URL; use env://, tcp://host:port or file:///path"));
+  }
+  InitMethod method;
+  method.scheme = std::string(url.substr(0, colon));
+  method.rank = rank;
+  method.size = size;
+  const std::pair<absl::string_view, absl::string_view> rest =
+      absl::StrSplit(url.substr(colon + 3), absl::MaxSplits('?', 1));
+  SYNCLINE_RETURN_IF_ERROR(ParseQuery(rest.second, method.rank, method.size));
+  if (method.scheme == "env") {
+    SYNCLINE_RETURN_IF_ERROR(ReadEnvironment(method));
+  } else if (method.scheme == "tcp") {
+    SYNCLINE_RETURN_IF_ERROR(ParseHostPort(rest.first, "init method: tcp://", method.store));
+    if (method.rank == 0) method.store.role = StoreConfig::Role::kServer;
+  } else if (method.scheme == "file") {
+    if (!absl::StartsWith(rest.first, "/")) {
+      return ArgumentError(absl::StrCat("init method: file:// needs an absolute path, as in "
+                                        "file:///tmp/job, not '", rest.first, "'"));
+    }
+    method.store.path = std::string(rest.first);
+  } else {
+    return ArgumentError(absl::StrCat("unknown init method '", method.scheme,
+                                      "://'; use env://, tcp://host:port or file:///path"));
+  }
+  SYNCLINE_RETURN_IF_ERROR(CheckRanks(method));
+  return method;
+}
+
+}  // namespace syncline

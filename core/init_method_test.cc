@@ -1,0 +1,115 @@
+#include "core/init_method.h"
+
+#include <cstdlib>
+
+#include "core/status.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace syncline {
+namespace {
+
+using ::testing::HasSubstr;
+
+class InitMethodTest : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    for (const char* name : kNames) unsetenv(name);
+  }
+  void TearDown() override { SetUp(); }
+
+  static void Set(const char* name, const char* value) { setenv(name, value, 1); }
+
+  static void ExpectError(const absl::StatusOr<InitMethod>& method, const char* text) {
+    ASSERT_FALSE(method.ok());
+    EXPECT_EQ(KindOf(method.status()), ErrorKind::kArgument) << method.status();
+    EXPECT_THAT(std::string(method.status().message()), HasSubstr(text));
+  }
+
+  static constexpr const char* kNames[] = {
+      "RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "SYNCLINE_STORE",
+      "TORCHELASTIC_RESTART_COUNT"};
+};
+
+TEST_F(InitMethodTest, TcpTakesRanksFromTheUrl) {
+  auto method = ParseInitMethod("tcp://10.0.0.1:29500?rank=1&world_size=4", -1, -1);
+  ASSERT_TRUE(method.ok()) << method.status();
+  EXPECT_EQ(method->scheme, "tcp");
+  EXPECT_EQ(method->store.host, "10.0.0.1");
+  EXPECT_EQ(method->store.port, 29500);
+  EXPECT_EQ(method->store.role, StoreConfig::Role::kClient);
+  EXPECT_EQ(method->rank, 1);
+  EXPECT_EQ(method->size, 4);
+}
+
+TEST_F(InitMethodTest, RankZeroHostsTheStore) {
+  auto method = ParseInitMethod("tcp://localhost:1", 0, 4);
+  ASSERT_TRUE(method.ok()) << method.status();
+  EXPECT_EQ(method->store.role, StoreConfig::Role::kServer);
+}
+
+TEST_F(InitMethodTest, ArgumentsTakePrecedenceOverTheUrl) {
+  auto method = ParseInitMethod("file:///tmp/x?rank=1&world_size=4", 2, 3);
+  ASSERT_TRUE(method.ok()) << method.status();
+  EXPECT_EQ(method->store.path, "/tmp/x");
+  EXPECT_EQ(method->rank, 2);
+  EXPECT_EQ(method->size, 3);
+}
+
+TEST_F(InitMethodTest, Ipv6HostsAreInBrackets) {
+  auto method = ParseInitMethod("tcp://[::1]:29500", 1, 2);
+  ASSERT_TRUE(method.ok()) << method.status();
+  EXPECT_EQ(method->store.host, "::1");
+}
+
+TEST_F(InitMethodTest, EnvReadsTheLaunchersVariables) {
+  Set("RANK", "3");
+  Set("WORLD_SIZE", "8");
+  Set("MASTER_ADDR", "node0");
+  Set("MASTER_PORT", "29500");
+  Set("TORCHELASTIC_RESTART_COUNT", "2");
+  auto method = ParseInitMethod("env://", -1, -1);
+  ASSERT_TRUE(method.ok()) << method.status();
+  EXPECT_EQ(method->scheme, "tcp");
+  EXPECT_EQ(method->store.host, "node0");
+  EXPECT_EQ(method->store.port, 29500);
+  EXPECT_EQ(method->prefix, "attempt/2");
+  EXPECT_EQ(method->rank, 3);
+  EXPECT_EQ(method->size, 8);
+}
+
+TEST_F(InitMethodTest, TheLaunchersStoreIsUsedWhereThereIsOne) {
+  Set("RANK", "0");
+  Set("WORLD_SIZE", "2");
+  Set("SYNCLINE_STORE", "127.0.0.1:4711");
+  auto method = ParseInitMethod("env://", -1, -1);
+  ASSERT_TRUE(method.ok()) << method.status();
+  EXPECT_EQ(method->store.port, 4711);
+  EXPECT_EQ(method->store.role, StoreConfig::Role::kClient);
+}
+
+TEST_F(InitMethodTest, AMissingVariableIsNamed) {
+  ExpectError(ParseInitMethod("env://", -1, -1), "RANK");
+  Set("RANK", "0");
+  ExpectError(ParseInitMethod("env://", -1, -1), "WORLD_SIZE");
+  Set("WORLD_SIZE", "two");
+  ExpectError(ParseInitMethod("env://", -1, -1), "two");
+  Set("WORLD_SIZE", "2");
+  ExpectError(ParseInitMethod("env://", -1, -1), "MASTER_ADDR");
+}
+
+TEST_F(InitMethodTest, BadUrlsAreRefusedWithTheReason) {
+  ExpectError(ParseInitMethod("somewhere", 0, 1), "not a URL");
+  ExpectError(ParseInitMethod("zk://a:1", 0, 1), "unknown init method");
+  ExpectError(ParseInitMethod("tcp://host", 0, 1), "host:port");
+  ExpectError(ParseInitMethod("tcp://host:0", 0, 1), "1 to 65535");
+  ExpectError(ParseInitMethod("tcp://host:70000", 0, 1), "1 to 65535");
+  ExpectError(ParseInitMethod("file://tmp/x", 0, 1), "absolute path");
+  ExpectError(ParseInitMethod("tcp://host:1?rnak=1", 0, 1), "rnak");
+  ExpectError(ParseInitMethod("tcp://host:1?rank=x", -1, 1), "'x'");
+  ExpectError(ParseInitMethod("tcp://host:1", -1, -1), "needs rank and world_size");
+  ExpectError(ParseInitMethod("tcp://host:1", 2, 2), "rank 2 is not in a world of 2");
+}
+
+}  // namespace
+}  // namespace syncline

@@ -1,0 +1,164 @@
+#include "core/process_group.h"
+
+#include <thread>
+#include <vector>
+
+#include "absl/synchronization/notification.h"
+#include "core/status.h"
+#include "core/testing/fake_backend.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace syncline {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+FakeBackend::Behaviour Succeeds() {
+  return [](FakeBackend&, OpKind, const CallContext&) { return absl::OkStatus(); };
+}
+
+std::string Message(const absl::Status& status) { return std::string(status.message()); }
+
+TEST(ProcessGroupTest, OperationsAreNumberedInTheOrderOfIssue) {
+  auto group = MakeFakeGroup(Succeeds());
+  std::vector<float> values(3);
+  ASSERT_TRUE(group->AllReduce(Tensor::Of(values)).ok());
+  ASSERT_TRUE((*group->BarrierAsync())->Wait().ok());
+  ASSERT_TRUE(group->Broadcast(Tensor::Of(values), 0).ok());
+  EXPECT_THAT(FakeBackend::Last()->calls(),
+              ElementsAre("all_reduce #0", "barrier #1", "broadcast #2"));
+}
+
+TEST(ProcessGroupTest, ASynchronousCallOnAnIdleGroupRunsOnTheCallersThread) {
+  std::thread::id ran_on;
+  auto group = MakeFakeGroup([&](FakeBackend&, OpKind, const CallContext&) {
+    ran_on = std::this_thread::get_id();
+    return absl::OkStatus();
+  });
+  ASSERT_TRUE(group->Barrier().ok());
+  EXPECT_EQ(ran_on, std::this_thread::get_id());
+}
+
+TEST(ProcessGroupTest, ASynchronousCallRunsAfterTheAsynchronousOnesBeforeIt) {
+  absl::Notification go_on;
+  auto group = MakeFakeGroup([&](FakeBackend&, OpKind kind, const CallContext&) {
+    if (kind == OpKind::kAllReduce) go_on.WaitForNotificationWithTimeout(absl::Seconds(20));
+    return absl::OkStatus();
+  });
+  std::vector<float> values(3);
+  auto work = *group->AllReduceAsync(Tensor::Of(values));
+  ASSERT_TRUE(FakeBackend::Last()->WaitForCalls(1));
+  EXPECT_FALSE(work->IsCompleted());
+  std::thread waiter([&] { EXPECT_TRUE(group->Barrier().ok()); });
+  go_on.Notify();
+  waiter.join();
+  EXPECT_TRUE(work->IsCompleted());
+  EXPECT_THAT(FakeBackend::Last()->calls(), ElementsAre("all_reduce #0", "barrier #1"));
+}
+
+TEST(ProcessGroupTest, SendAndRecvDoNotWaitForEachOtherOrForCollectives) {
+  auto group = MakeFakeGroup(
+      [](FakeBackend& self, OpKind, const CallContext&) { return self.WaitForAbort(); }, 3);
+  std::vector<float> a(1), b(1), c(1), d(1);
+  auto barrier = *group->BarrierAsync();
+  auto recv = *group->RecvAsync(Tensor::Of(a), 1);
+  auto send = *group->SendAsync(Tensor::Of(b), 1);
+  auto tagged = *group->SendAsync(Tensor::Of(c), 1, /*tag=*/7);
+  auto queued = *group->SendAsync(Tensor::Of(d), 1);  // Behind `send`.
+  EXPECT_TRUE(FakeBackend::Last()->WaitForCalls(4));
+  EXPECT_EQ(queued->state(), Work::State::kPending);
+  group->Abort("the test is over");
+  EXPECT_THAT(Message(recv->Wait()), HasSubstr("the test is over"));
+  EXPECT_FALSE(queued->Wait().ok());
+}
+
+TEST(ProcessGroupTest, ABadArgumentIsRefusedAndTheGroupGoesOn) {
+  auto group = MakeFakeGroup(Succeeds(), 3);
+  std::vector<float> values(6);
+  std::vector<double> doubles(6);
+  std::vector<float> small(5);
+  const Tensor good = Tensor::Of(values);
+  const Tensor strided(values.data(), DType::kFloat32, {3}, {2});
+  const Tensor constant(values.data(), DType::kFloat32, {6}, {}, {}, nullptr, Access::kReadOnly);
+  const Tensor cuda(values.data(), DType::kFloat32, {6}, {}, {DeviceType::kCuda, 1});
+  auto refused = [](const absl::Status& status, ErrorKind kind, const char* text) {
+    ASSERT_FALSE(status.ok()) << text;
+    EXPECT_EQ(KindOf(status), kind) << status;
+    EXPECT_THAT(Message(status), HasSubstr(text));
+  };
+  refused(group->AllReduce(strided), ErrorKind::kArgument, "contiguous");
+  refused(group->AllReduce(constant), ErrorKind::kType, "read-only");
+  refused(group->AllReduce(cuda), ErrorKind::kArgument, "cuda:1");
+  refused(group->AllReduce(Tensor::Of(doubles)), ErrorKind::kUnsupported, "float64");
+  refused(group->AllReduce(good, ReduceOp::kBxor), ErrorKind::kArgument, "bxor");
+  refused(group->AllReduce(good, ReduceOp::kSum, absl::ZeroDuration()), ErrorKind::kArgument,
+          "timeout must be positive");
+  refused(group->Broadcast(good, 3), ErrorKind::kArgument, "0 to 2, not 3");
+  refused(group->Broadcast(good, -1), ErrorKind::kArgument, "not -1");
+  refused(group->Send(good, 0), ErrorKind::kArgument, "itself");
+  refused(group->Recv(good, 5), ErrorKind::kArgument, "src");
+  refused(group->Send(good, 1, -2), ErrorKind::kArgument, "tag");
+  refused(group->AllGather({good, good}, good), ErrorKind::kArgument, "each of the 3 ranks");
+  refused(group->AllGather({good, good, good}, good), ErrorKind::kArgument, "share memory");
+  refused(group->AllGather({good, Tensor::Of(small), Tensor::Of(small)}, good),
+          ErrorKind::kArgument, "sizes must be equal");
+  refused(group->AllGather({good, Tensor::Of(doubles), good}, good), ErrorKind::kType,
+          "types must be equal");
+  EXPECT_TRUE(FakeBackend::Last()->calls().empty());
+  EXPECT_TRUE(group->status().ok());
+  EXPECT_TRUE(group->AllReduce(good).ok());
+  EXPECT_TRUE(group->Send(constant, 1).ok()) << "what is only read may be read-only";
+}
+
+TEST(ProcessGroupTest, TheFirstErrorBreaksTheGroupAndIsQuotedLater) {
+  auto group = MakeFakeGroup([](FakeBackend&, OpKind, const CallContext&) {
+    return TimeoutError("rank 2 has not arrived after 30s");
+  });
+  std::vector<float> values(4096);
+  absl::Status first = group->AllReduce(Tensor::Of(values));
+  EXPECT_EQ(KindOf(first), ErrorKind::kTimeout);
+  EXPECT_EQ(Message(first),
+            "rank 0 of group 'default': all_reduce #0 (float32[4096] on cpu, sum): rank 2 has not "
+            "arrived after 30s");
+  absl::Status second = group->Barrier();
+  EXPECT_EQ(KindOf(second), ErrorKind::kTimeout);
+  EXPECT_THAT(Message(second), HasSubstr("can no longer be used"));
+  EXPECT_THAT(Message(second), HasSubstr("rank 2 has not arrived after 30s"));
+  EXPECT_THAT(FakeBackend::Last()->calls(), ElementsAre("all_reduce #0"));
+  EXPECT_FALSE(FakeBackend::Last()->WaitForAbort().ok());
+}
+
+TEST(ProcessGroupTest, CloseWaitsForOperationsInFlight) {
+  absl::Notification go_on;
+  auto group = MakeFakeGroup([&](FakeBackend&, OpKind, const CallContext&) {
+    go_on.WaitForNotificationWithTimeout(absl::Seconds(20));
+    return absl::OkStatus();
+  });
+  auto work = *group->BarrierAsync();
+  std::thread closer([&] { group->Close(absl::Seconds(20)); });
+  go_on.Notify();
+  closer.join();
+  EXPECT_TRUE(work->Wait().ok());
+  EXPECT_THAT(Message(group->Barrier()), HasSubstr("is closed"));
+}
+
+TEST(ProcessGroupTest, CloseAbortsWhatDoesNotEnd) {
+  auto group = MakeFakeGroup(
+      [](FakeBackend& self, OpKind, const CallContext&) { return self.WaitForAbort(); });
+  auto work = *group->BarrierAsync();
+  group->Close(absl::Milliseconds(1));
+  EXPECT_THAT(Message(work->Wait()), HasSubstr("is closed"));
+}
+
+TEST(ProcessGroupTest, DestroyingAGroupEndsItsOperations) {
+  auto group = MakeFakeGroup(
+      [](FakeBackend& self, OpKind, const CallContext&) { return self.WaitForAbort(); });
+  auto work = *group->BarrierAsync();
+  group = nullptr;
+  EXPECT_THAT(Message(work->Wait()), HasSubstr("destroyed"));
+}
+
+}  // namespace
+}  // namespace syncline

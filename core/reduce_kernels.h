@@ -1,0 +1,31 @@
+// The arithmetic of reductions, vectorised with Highway and chosen for the CPU at run time.
+//
+// All functions require CheckReduction(dtype, op).ok(). Buffers need no alignment. Results do not
+// depend on the instruction set that was chosen.
+#ifndef SYNCLINE_CORE_REDUCE_KERNELS_H_
+#define SYNCLINE_CORE_REDUCE_KERNELS_H_
+
+#include <cstddef>
+
+#include "absl/types/span.h"
+#include "core/dtype.h"
+#include "core/reduce_op.h"
+
+namespace syncline {
+
+// out[i] = out[i] (op) in[i] for i < count. avg sums: divide by the number of ranks at the end,
+// with Divide. float16 and bfloat16 are computed in float32 and rounded to nearest even.
+void Accumulate(DType dtype, ReduceOp op, void* out, const void* in, size_t count);
+
+// out[i] = inputs[0][i] (op) inputs[1][i] (op) ... in that order, for i < count; avg divides by
+// inputs.size(). float16 and bfloat16 are accumulated in float32 and rounded once. `out` may be
+// one of the inputs. Requires at least one input.
+void Reduce(DType dtype, ReduceOp op, void* out, absl::Span<const void* const> inputs,
+            size_t count);
+
+// data[i] /= divisor for i < count; integers round towards zero. Requires divisor >= 1.
+void Divide(DType dtype, void* data, int divisor, size_t count);
+
+}  // namespace syncline
+
+#endif  // SYNCLINE_CORE_REDUCE_KERNELS_H_

@@ -1,0 +1,120 @@
+#include "core/tensor.h"
+
+#include <algorithm>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <new>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "core/status.h"
+
+namespace syncline {
+namespace {
+
+constexpr std::align_val_t kAlignment{64};
+
+// For callers that broke a "Requires".
+void Require(bool condition, absl::string_view what) {
+  if (condition) return;
+  std::fprintf(stderr, "syncline: Tensor: %s\n", std::string(what).c_str());
+  std::abort();
+}
+
+int64_t NumberOfElements(DType dtype, absl::Span<const int64_t> shape) {
+  const absl::Status status = CheckShape(dtype, shape);
+  Require(status.ok(), status.message());
+  int64_t numel = 1;
+  if (std::count(shape.begin(), shape.end(), 0) != 0) return 0;
+  for (const int64_t dimension : shape) numel *= dimension;
+  return numel;
+}
+
+std::vector<int64_t> RowMajorStrides(absl::Span<const int64_t> shape) {
+  std::vector<int64_t> strides(shape.size());
+  int64_t stride = 1;
+  for (size_t i = shape.size(); i-- > 0;) {
+    strides[i] = stride;
+    stride *= std::max<int64_t>(shape[i], 1);
+  }
+  return strides;
+}
+
+// As NumPy has it: the strides of dimensions of size 1 are never used, and without elements no
+// stride is.
+bool IsRowMajor(absl::Span<const int64_t> shape, absl::Span<const int64_t> strides, int64_t numel) {
+  if (numel == 0) return true;
+  int64_t expected = 1;
+  for (size_t i = shape.size(); i-- > 0;) {
+    if (shape[i] != 1 && strides[i] != expected) return false;
+    expected *= shape[i];
+  }
+  return true;
+}
+
+}  // namespace
+
+absl::Status CheckShape(DType dtype, absl::Span<const int64_t> shape) {
+  // Dimensions of size 0 count as 1 here, so that strides cannot overflow either.
+  int64_t bytes = static_cast<int64_t>(SizeOf(dtype));
+  for (const int64_t dimension : shape) {
+    if (dimension < 0) {
+      return ArgumentError(absl::StrCat("shape [", absl::StrJoin(shape, ", "),
+                                        "] has a negative dimension; dimensions are 0 or more"));
+    }
+    if (__builtin_mul_overflow(bytes, std::max<int64_t>(dimension, 1), &bytes)) {
+      return ArgumentError(absl::StrCat(Name(dtype), "[", absl::StrJoin(shape, ", "),
+                                        "] is larger than the address space; check the shape"));
+    }
+  }
+  return absl::OkStatus();
+}
+
+Tensor::Tensor(void* data, DType dtype, std::vector<int64_t> shape, std::vector<int64_t> strides,
+               Device device, std::shared_ptr<void> owner, Access access)
+    : data_(data),
+      dtype_(dtype),
+      shape_(std::move(shape)),
+      strides_(std::move(strides)),
+      device_(device),
+      owner_(std::move(owner)),
+      access_(access),
+      numel_(NumberOfElements(dtype_, shape_)) {
+  if (strides_.empty()) strides_ = RowMajorStrides(shape_);
+  Require(strides_.size() == shape_.size(), "there must be one stride for each dimension");
+  contiguous_ = IsRowMajor(shape_, strides_, numel_);
+}
+
+Tensor Tensor::Zeros(DType dtype, std::vector<int64_t> shape) {
+  const size_t size = static_cast<size_t>(NumberOfElements(dtype, shape)) * SizeOf(dtype);
+  std::shared_ptr<void> memory(::operator new(size, kAlignment),
+                               [](void* data) { ::operator delete(data, kAlignment); });
+  std::memset(memory.get(), 0, size);
+  void* const data = memory.get();
+  return Tensor(data, dtype, std::move(shape), {}, Device(), std::move(memory));
+}
+
+Tensor Tensor::Slice(int64_t offset, int64_t count) const {
+  Require(contiguous_, "Slice needs a contiguous tensor");
+  Require(offset >= 0 && count >= 0 && count <= numel_ && offset <= numel_ - count,
+          "Slice beyond the end");
+  void* const data =
+      data_ == nullptr ? nullptr : data_as<char>() + static_cast<size_t>(offset) * SizeOf(dtype_);
+  return Tensor(data, dtype_, {count}, {}, device_, owner_, access_);
+}
+
+Tensor Tensor::Reshape(std::vector<int64_t> shape) const {
+  Require(contiguous_, "Reshape needs a contiguous tensor");
+  Tensor reshaped(data_, dtype_, std::move(shape), {}, device_, owner_, access_);
+  Require(reshaped.numel_ == numel_, "Reshape to another number of elements");
+  return reshaped;
+}
+
+std::string Tensor::ToString() const {
+  return absl::StrCat(Name(dtype_), "[", absl::StrJoin(shape_, ", "), "] on ",
+                      syncline::ToString(device_));
+}
+
+}  // namespace syncline

@@ -1,0 +1,75 @@
+#include "core/work.h"
+
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "core/status.h"
+
+namespace syncline {
+namespace {
+
+bool IsFinal(Work::State state) {
+  return state != Work::State::kPending && state != Work::State::kRunning;
+}
+
+Work::State StateFor(const absl::Status& status) {
+  if (status.ok()) return Work::State::kDone;
+  return KindOf(status) == ErrorKind::kTimeout ? Work::State::kTimedOut : Work::State::kFailed;
+}
+
+}  // namespace
+
+absl::Status Work::Wait(absl::Duration timeout) {
+  absl::MutexLock lock(&mutex_);
+  const auto finished = [this]() ABSL_SHARED_LOCKS_REQUIRED(mutex_) { return IsFinal(state_); };
+  if (mutex_.AwaitWithTimeout(absl::Condition(&finished), timeout)) return status_;
+  return TimeoutError(absl::StrCat(
+      description_, " has not finished after a wait of ", absl::FormatDuration(timeout), "; it is ",
+      state_ == State::kRunning ? "running" : "queued behind earlier operations",
+      " and goes on until its own deadline: wait again, or wait longer"));
+}
+
+bool Work::IsCompleted() const { return IsFinal(state()); }
+
+Work::State Work::state() const {
+  absl::MutexLock lock(&mutex_);
+  return state_;
+}
+
+absl::Status Work::status() const {
+  absl::MutexLock lock(&mutex_);
+  return status_;
+}
+
+void Work::OnComplete(std::function<void(const absl::Status&)> callback) {
+  absl::Status outcome;
+  {
+    absl::MutexLock lock(&mutex_);
+    if (!IsFinal(state_)) {
+      callbacks_.push_back(std::move(callback));
+      return;
+    }
+    outcome = status_;
+  }
+  callback(outcome);
+}
+
+void Work::Start() {
+  absl::MutexLock lock(&mutex_);
+  ABSL_ASSERT(state_ == State::kPending);
+  state_ = State::kRunning;
+}
+
+void Work::Finish(absl::Status status) {
+  std::vector<std::function<void(const absl::Status&)>> callbacks;
+  {
+    absl::MutexLock lock(&mutex_);
+    ABSL_ASSERT(!IsFinal(state_));
+    state_ = StateFor(status);
+    status_ = status;
+    callbacks.swap(callbacks_);
+  }
+  for (const auto& callback : callbacks) callback(status);
+}
+
+}  // namespace syncline
