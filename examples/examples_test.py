@@ -1,0 +1,143 @@
+"""Runs every example through the launcher, as its users do."""
+
+import contextlib
+import json
+import os
+import pathlib
+import re
+import signal
+import subprocess
+import time
+
+import pytest
+
+ROOT = pathlib.Path(os.environ["TEST_SRCDIR"]) / "syncline"
+RUN = ROOT / "launch/run"
+EXAMPLES = ROOT / "examples"
+
+
+@contextlib.contextmanager
+def launched(*arguments, cwd):
+    """A running launcher; it and all it started are gone afterwards."""
+    job = subprocess.Popen(
+        [str(RUN), "--standalone", *map(str, arguments)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        cwd=cwd,
+        env={k: v for k, v in os.environ.items() if k != "BUILD_WORKING_DIRECTORY"},
+    )
+    try:
+        yield job
+    finally:
+        if job.poll() is None:
+            job.terminate()
+        job.communicate(timeout=60)
+
+
+def run(*arguments, cwd):
+    with launched(*arguments, cwd=cwd) as job:
+        output, _ = job.communicate(timeout=600)
+    assert job.returncode == 0, output
+    return output
+
+
+def train(ranks, folder, *arguments):
+    """Trains and returns what fashion_mnist.py found."""
+    options = ["--picture", folder / "loss.png", "--result", folder / "result.json", *arguments]
+    run(f"--nproc-per-node={ranks}", EXAMPLES / "fashion_mnist.py", *options, cwd=folder)
+    assert (folder / "loss.png").read_bytes().startswith(b"\x89PNG")
+    return json.loads((folder / "result.json").read_text())
+
+
+@pytest.fixture(scope="module")
+def trainings(tmp_path_factory):
+    return {n: train(n, tmp_path_factory.mktemp(f"ranks{n}")) for n in (1, 2, 3)}
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 3])
+def test_fashion_mnist_reaches_87_percent_in_five_epochs(trainings, ranks):
+    assert trainings[ranks]["ranks"] == ranks
+    assert len(trainings[ranks]["losses"]) == 5
+    assert trainings[ranks]["accuracy"] >= 0.87
+
+
+@pytest.mark.parametrize("ranks", [2, 3])
+def test_the_number_of_ranks_does_not_change_the_first_epoch(trainings, ranks):
+    assert trainings[ranks]["losses"][0] == pytest.approx(trainings[1]["losses"][0], rel=1e-4)
+
+
+def workers_of(job):
+    """The process ids of the launcher's workers, by rank."""
+    found = {}
+    for path in pathlib.Path("/proc").glob("[0-9]*/environ"):
+        with contextlib.suppress(OSError):
+            variables = path.read_bytes().split(b"\0")
+            status = (path.parent / "status").read_text()
+            if f"\nPPid:\t{job.pid}\n" in status:
+                rank = next((v[5:] for v in variables if v.startswith(b"RANK=")), None)
+                if rank is not None:
+                    found[int(rank)] = int(path.parent.name)
+    return found
+
+
+def is_alive(pid):
+    try:
+        return pathlib.Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+def wait_for_first_epoch(job):
+    for line in job.stdout:
+        if re.search(r"epoch 1: loss", line):
+            return
+    pytest.fail("training ended before its first epoch")
+
+
+def kill_rank_1(job):
+    """Kills rank 1 in mid-training. Returns the process ids of all workers before."""
+    wait_for_first_epoch(job)
+    pids = workers_of(job)
+    assert set(pids) == {0, 1, 2}
+    os.kill(pids[1], signal.SIGKILL)
+    return pids
+
+
+ENDLESS = ["--epochs", "1000", "--limit", "6000"]
+THREE = "--nproc-per-node=3"
+
+
+def test_a_killed_worker_is_named_and_the_others_are_gone_within_two_seconds(tmp_path):
+    with launched(THREE, EXAMPLES / "fashion_mnist.py", *ENDLESS, cwd=tmp_path) as job:
+        pids = kill_rank_1(job)
+        deadline = time.monotonic() + 2
+        while any(map(is_alive, pids.values())) and time.monotonic() < deadline:
+            time.sleep(0.02)
+        assert not any(map(is_alive, pids.values()))
+        output, _ = job.communicate(timeout=20)
+    assert job.returncode == 128 + signal.SIGKILL
+    assert "SIGKILL" in output
+    assert re.search(r"rank\s*:?\s*1\b", output) and str(pids[1]) in output
+
+
+def test_with_a_restart_training_starts_anew_and_finishes(tmp_path):
+    options = ["--epochs", "4", "--limit", "6000", "--result", tmp_path / "result.json"]
+    script = EXAMPLES / "fashion_mnist.py"
+    with launched("--max-restarts=1", THREE, script, *options, cwd=tmp_path) as job:
+        kill_rank_1(job)
+        output, _ = job.communicate(timeout=120)
+    assert job.returncode == 0, output
+    assert len(json.loads((tmp_path / "result.json").read_text())["losses"]) == 4
+
+
+def test_hello_in_python(tmp_path):
+    output = run(THREE, EXAMPLES / "hello.py", cwd=tmp_path)
+    for rank in range(3):
+        assert f"rank {rank} of 3: [3. 3. 3. 3.]" in output
+
+
+def test_hello_in_cpp(tmp_path):
+    output = run(THREE, "--no-python", EXAMPLES / "hello", cwd=tmp_path)
+    for rank in range(3):
+        assert f"rank {rank} of 3: 3 3 3 3" in output
