@@ -38,44 +38,53 @@ struct Sum {
 };
 
 struct Product {
-  template <class D, class V, HWY_IF_NOT_LANE_SIZE_D(D, 1)>
-  static HWY_INLINE V Apply(D /*d*/, V a, V b) {
-    return hn::Mul(a, b);
+  template <class D, class V>
+  static HWY_INLINE V Apply(D d, V a, V b) {
+    if constexpr (sizeof(hn::TFromD<D>) > 1) {
+      return hn::Mul(a, b);
+    } else {
+      return Bytes(d, a, b);
+    }
   }
 
-  // Highway multiplies no bytes: multiply the even and the odd ones as 16-bit lanes.
-  template <class D, class V, HWY_IF_LANE_SIZE_D(D, 1)>
-  static HWY_INLINE V Apply(D d, V a, V b) {
+ private:
+  // Highway multiplies no bytes: multiplies the even and the odd ones as 16-bit lanes.
+  template <class D, class V>
+  static HWY_INLINE V Bytes(D d, V a, V b) {
+#if HWY_TARGET == HWY_SCALAR
+    return hn::Set(d, static_cast<uint8_t>(hn::GetLane(a) * hn::GetLane(b)));
+#else
     const hn::Repartition<uint16_t, D> d16;
     const auto a16 = hn::BitCast(d16, a);
     const auto b16 = hn::BitCast(d16, b);
     const auto even = hn::And(hn::Mul(a16, b16), hn::Set(d16, uint16_t{0xFF}));
     const auto odd = hn::Mul(hn::ShiftRight<8>(a16), hn::ShiftRight<8>(b16));
     return hn::BitCast(d, hn::Or(even, hn::ShiftLeft<8>(odd)));
+#endif
   }
 };
 
 // Of floats: a if it is a NaN or strictly the winner, else b (which may be a NaN). Highway's Min
 // and Max differ between instruction sets for NaNs and for zeros of unlike signs.
 struct Min {
-  template <class D, class V, HWY_IF_NOT_FLOAT_D(D)>
+  template <class D, class V>
   static HWY_INLINE V Apply(D /*d*/, V a, V b) {
-    return hn::Min(a, b);
-  }
-  template <class D, class V, HWY_IF_FLOAT_D(D)>
-  static HWY_INLINE V Apply(D /*d*/, V a, V b) {
-    return hn::IfThenElse(hn::Or(hn::Lt(a, b), hn::IsNaN(a)), a, b);
+    if constexpr (hwy::IsFloat<hn::TFromD<D>>()) {
+      return hn::IfThenElse(hn::Or(hn::Lt(a, b), hn::IsNaN(a)), a, b);
+    } else {
+      return hn::Min(a, b);
+    }
   }
 };
 
 struct Max {
-  template <class D, class V, HWY_IF_NOT_FLOAT_D(D)>
+  template <class D, class V>
   static HWY_INLINE V Apply(D /*d*/, V a, V b) {
-    return hn::Max(a, b);
-  }
-  template <class D, class V, HWY_IF_FLOAT_D(D)>
-  static HWY_INLINE V Apply(D /*d*/, V a, V b) {
-    return hn::IfThenElse(hn::Or(hn::Gt(a, b), hn::IsNaN(a)), a, b);
+    if constexpr (hwy::IsFloat<hn::TFromD<D>>()) {
+      return hn::IfThenElse(hn::Or(hn::Gt(a, b), hn::IsNaN(a)), a, b);
+    } else {
+      return hn::Max(a, b);
+    }
   }
 };
 

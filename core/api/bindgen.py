@@ -59,6 +59,7 @@ ADAPTED = {
     "Work.wait",
     "World.init",
     "Reducer.create",
+    "Reducer.gradient",
 }
 
 # Those of them that wait in pieces: their last argument is the language's api::Interrupt.
@@ -93,7 +94,15 @@ class Method:
     arguments: list[Argument]
     result: Type
     doc: str
-    signature: str  # In Python: "add(key: str, amount: int) -> int".
+
+    @property
+    def signature(self) -> str:
+        """In Python: "add(key: str, amount: int) -> int"."""
+        shown = (
+            f"{a.name}: {a.type.stub}" + (f" = {ast.unparse(a.default)}" if a.default else "")
+            for a in self.arguments
+        )
+        return f"{self.name}({', '.join(shown)}) -> {self.result.stub}"
 
 
 @dataclass(frozen=True)
@@ -125,17 +134,17 @@ class Reader:
     def read(self) -> list[Enum | Handle]:
         for node in self._tree.body:
             harmless = isinstance(node, (ast.ClassDef, ast.Import, ast.ImportFrom, ast.AnnAssign))
-            if not harmless and not _is_text(node):
+            if not harmless and not is_text(node):
                 raise self._error(node, "module", "only imports, aliases and classes can stand here")
         return [
-            self._enum(node) if self._is_enum(node) else self._handle(node)
+            self._enum(node) if is_enum(node) else self._handle(node)
             for node in self._classes.values()
         ]
 
     def _enum(self, node: ast.ClassDef) -> Enum:
         members = []
         for item in node.body:
-            if _is_text(item):
+            if is_text(item):
                 continue
             right = isinstance(item, ast.Assign) and ast.unparse(item.value) == str(len(members))
             if not right:
@@ -152,7 +161,7 @@ class Reader:
             raise self._error(node, node.name, "its base must be one class described above it")
         methods: list[Method] = []
         for item in node.body:
-            if _is_text(item):
+            if is_text(item):
                 continue
             if not isinstance(item, ast.FunctionDef):
                 raise self._error(item, node.name, "a class holds methods and properties only")
@@ -185,10 +194,7 @@ class Reader:
         for argument in arguments:
             self._check_default(argument, node, where)
         result = self._type(node.returns, node, f"{where}, result", is_result=True)
-        doc = self._doc(node, where)
-        shown = ast.unparse(ast.arguments([], parameters, None, [], [], None, node.args.defaults))
-        signature = f"{node.name}({shown}) -> {result.stub}"
-        return Method(node.name, kind, arguments, result, doc, signature)
+        return Method(node.name, kind, arguments, result, self._doc(node, where))
 
     def _type(
         self, annotation: ast.expr | None, node: ast.AST, where: str, is_result: bool = False
@@ -199,7 +205,7 @@ class Reader:
         name = text.removesuffix(" | None")
         if text in VOCABULARY and (text != "None" or is_result):
             return Type(text, "word", text)
-        if name in self._classes and not self._is_enum(self._classes[name]):
+        if name in self._classes and not is_enum(self._classes[name]):
             return Type(text, "handle" if name == text else "nullable", name)
         if text in self._classes:
             return Type(text, "enum", text)
@@ -222,14 +228,15 @@ class Reader:
             raise self._error(node, where, "its docstring is missing")
         return doc
 
-    def _is_enum(self, node: ast.ClassDef) -> bool:
-        return [ast.unparse(base) for base in node.bases] == ["Enum"]
-
     def _error(self, node: ast.AST, where: str, message: str) -> StubError:
         return StubError(f"{self._filename}:{getattr(node, 'lineno', 1)}: {where}: {message}")
 
 
-def _is_text(node: ast.AST) -> bool:
+def is_enum(node: ast.ClassDef) -> bool:
+    return [ast.unparse(base) for base in node.bases] == ["Enum"]
+
+
+def is_text(node: ast.AST) -> bool:
     return isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
 
 
@@ -348,28 +355,27 @@ class PythonEmitter:
     def _declare(self, handle: Handle) -> Iterator[str]:
         """All classes come before the first method, so that defaults can name any of them."""
         base = f"{handle.base}, " if handle.base else ""
-        yield f"  py::class_<{handle.name}, {base}std::shared_ptr<{handle.name}>> {_variable(handle)}("
+        yield f"  py::class_<{handle.name}, {base}std::shared_ptr<{handle.name}>> {handle.name}_("
         yield f'      module, "{handle.name}", {cpp_string(handle.doc)});'
 
     def _methods(self, handle: Handle) -> Iterator[str]:
         for method in handle.methods:
+            call = cpp_call(handle, method, interrupt="CheckSignals")
             if method.kind == "property":
-                yield from self._property(handle, method)
-            else:
-                yield from self._method(handle, method)
-
-    def _method(self, handle: Handle, method: Method) -> Iterator[str]:
-        self_parameter = [] if method.kind == "static" else [f"{handle.name}& self"]
-        parameters = self_parameter + [f"py::handle py_{a.name}" for a in method.arguments]
-        verb = "def_static" if method.kind == "static" else "def"
-        yield f'  {_variable(handle)}.{verb}("{method.name}", []({", ".join(parameters)}) {{'
-        for a in method.arguments:
-            conversion = f'FromPython<{cpp_type(a.type)}>(py_{a.name}, "{a.name}")'
-            yield f"    const auto {a.name} = {conversion};"
-        call = cpp_call(handle, method, interrupt="CheckSignals")
-        yield f"    return Call<{cpp_type(method.result)}>([&] {{ return {call}; }});"
-        yield "  }, " + "".join(self._argument(a) + ", " for a in method.arguments)
-        yield f"      {cpp_string(method.signature + chr(10) * 2 + method.doc)});"
+                yield f'  {handle.name}_.def_property_readonly("{method.name}", []({handle.name}& self) {{'
+                yield f"    return ToPython<{cpp_type(method.result)}>({call});"
+                yield f"  }}, {cpp_string(method.doc)});"
+                continue
+            parameters = [f"py::handle py_{a.name}" for a in method.arguments]
+            if method.kind == "method":
+                parameters.insert(0, f"{handle.name}& self")
+            verb = "def_static" if method.kind == "static" else "def"
+            yield f'  {handle.name}_.{verb}("{method.name}", []({", ".join(parameters)}) {{'
+            for a in method.arguments:
+                yield f'    const auto {a.name} = FromPython<{cpp_type(a.type)}>(py_{a.name}, "{a.name}");'
+            yield f"    return Call<{cpp_type(method.result)}>([&] {{ return {call}; }});"
+            doc = cpp_string(f"{method.signature}\n\n{method.doc}")
+            yield f"  }}, {', '.join([*map(self._argument, method.arguments), doc])});"
 
     def _argument(self, argument: Argument) -> str:
         name = f'py::arg("{argument.name}")'
@@ -379,16 +385,6 @@ class PythonEmitter:
         if value is None:
             return f"{name} = py::none()"
         return f"{name} = ToPython<{cpp_type(argument.type)}>({value})"
-
-    def _property(self, handle: Handle, method: Method) -> Iterator[str]:
-        yield f'  {_variable(handle)}.def_property_readonly("{method.name}", []({handle.name}& self) {{'
-        call = cpp_call(handle, method, interrupt="CheckSignals")
-        yield f"    return ToPython<{cpp_type(method.result)}>({call});"
-        yield f"  }}, {cpp_string(method.doc)});"
-
-
-def _variable(handle: Handle) -> str:
-    return f"class_{handle.name}"
 
 
 def main() -> None:

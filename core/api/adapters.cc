@@ -1,0 +1,176 @@
+#include "core/api/adapters.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "core/deadline.h"
+#include "core/env.h"
+#include "core/status.h"
+#include "store/errors.h"
+
+namespace syncline::api {
+namespace {
+
+// How long an Interrupt may go unnoticed.
+constexpr absl::Duration kPiece = absl::Milliseconds(100);
+
+absl::Status CheckTimeout(absl::Duration timeout) {
+  if (timeout > absl::ZeroDuration()) return absl::OkStatus();
+  return ArgumentError(
+      absl::StrCat("timeout must be positive, not ", absl::FormatDuration(timeout)));
+}
+
+bool IsTimeout(const absl::Status& status) {
+  return !status.ok() && KindOf(status) == ErrorKind::kTimeout;
+}
+template <typename T>
+bool IsTimeout(const absl::StatusOr<T>& result) {
+  return IsTimeout(result.status());
+}
+
+// The error of a wait for `keys` that has lasted for all of `timeout`.
+absl::Status NotSet(Store& store, const std::vector<std::string>& keys, absl::Duration timeout) {
+  std::vector<std::string> missing;
+  for (const std::string& key : keys) {
+    SYNCLINE_ASSIGN_OR_RETURN(const bool is_set, store.Check({key}));
+    if (!is_set) missing.push_back(key);
+  }
+  return NotSetError(store.ToString(), missing.empty() ? keys : missing, timeout);
+}
+
+// The outcome of `wait`, the store's own call, which is given a piece of the timeout at a time.
+template <typename Wait>
+auto WaitForKeys(Store& store, const std::vector<std::string>& keys, Timeout timeout,
+                 Interrupt interrupt, Wait wait) -> decltype(wait(kPiece)) {
+  const Deadline deadline(timeout.value_or(store.timeout()));
+  while (true) {
+    const absl::Duration left = deadline.Remaining();
+    auto outcome = wait(std::min(left, kPiece));
+    if (!IsTimeout(outcome)) return outcome;
+    if (left <= kPiece) return NotSet(store, keys, deadline.timeout());
+    SYNCLINE_RETURN_IF_ERROR(interrupt());
+  }
+}
+
+}  // namespace
+
+absl::StatusOr<std::string> StoreGet(Store& store, const std::string& key, Timeout timeout,
+                                     Interrupt interrupt) {
+  return WaitForKeys(store, {key}, timeout, interrupt,
+                     [&](absl::Duration piece) { return store.Get(key, piece); });
+}
+
+absl::Status StoreWait(Store& store, const std::vector<std::string>& keys, Timeout timeout,
+                       Interrupt interrupt) {
+  return WaitForKeys(store, keys, timeout, interrupt,
+                     [&](absl::Duration piece) { return store.Wait(keys, piece); });
+}
+
+absl::StatusOr<std::vector<std::string>> StoreMultiGet(Store& store,
+                                                       const std::vector<std::string>& keys,
+                                                       Timeout timeout, Interrupt interrupt) {
+  return WaitForKeys(store, keys, timeout, interrupt,
+                     [&](absl::Duration piece) { return store.MultiGet(keys, piece); });
+}
+
+absl::StatusOr<std::string> StoreCompareSet(Store& store, const std::string& key,
+                                            const std::string& expected,
+                                            const std::string& desired) {
+  SYNCLINE_ASSIGN_OR_RETURN(Store::CompareSetResult result,
+                            store.CompareSet(key, expected, desired));
+  return std::move(result.value);
+}
+
+absl::StatusOr<bool> StoreDeleteKey(Store& store, const std::string& key) {
+  return store.Delete(key);
+}
+
+absl::StatusOr<std::vector<std::string>> StoreListKeys(Store& store, const std::string& prefix) {
+  return store.Keys(prefix);
+}
+
+absl::StatusOr<int64_t> StoreNumKeys(Store& store) {
+  SYNCLINE_ASSIGN_OR_RETURN(const std::vector<std::string> keys, store.Keys(""));
+  return static_cast<int64_t>(keys.size());
+}
+
+absl::StatusOr<std::shared_ptr<HashStore>> HashStoreCreate(absl::Duration timeout) {
+  SYNCLINE_RETURN_IF_ERROR(CheckTimeout(timeout));
+  return std::make_shared<HashStore>(timeout);
+}
+
+absl::StatusOr<std::shared_ptr<FileStore>> FileStoreCreate(const std::string& path,
+                                                           absl::Duration timeout) {
+  SYNCLINE_RETURN_IF_ERROR(CheckTimeout(timeout));
+  return FileStore::Open(path, timeout);
+}
+
+absl::StatusOr<std::shared_ptr<TCPStore>> TCPStoreCreate(const std::string& host, int64_t port,
+                                                         bool is_master, absl::Duration timeout) {
+  SYNCLINE_RETURN_IF_ERROR(CheckTimeout(timeout));
+  const int64_t lowest = is_master ? 0 : 1;
+  if (port < lowest || port > 65535) {
+    return ArgumentError(absl::StrCat("port must be in ", lowest, " to 65535, not ", port,
+                                      port == 0 ? ": only the master can let the system choose"
+                                                : ""));
+  }
+  TCPStore::Options options;
+  options.host = host;
+  options.port = static_cast<int>(port);
+  options.role = is_master ? StoreConfig::Role::kServer : StoreConfig::Role::kClient;
+  options.timeout = timeout;
+  SYNCLINE_ASSIGN_OR_RETURN(options.secret, JobSecret());
+  return TCPStore::Create(options);
+}
+
+absl::StatusOr<std::shared_ptr<PrefixStore>> PrefixStoreCreate(const std::string& prefix,
+                                                               std::shared_ptr<Store> store) {
+  return std::make_shared<PrefixStore>(prefix, std::move(store));
+}
+
+absl::Status WorkWait(Work& work, Timeout timeout, Interrupt interrupt) {
+  const Deadline deadline(timeout.value_or(absl::InfiniteDuration()));
+  while (true) {
+    const absl::Duration left = deadline.Remaining();
+    work.Wait(std::min(left, kPiece)).IgnoreError();  // Of the wait, or of the operation.
+    if (work.IsCompleted()) return work.status();
+    if (left <= kPiece) {
+      return TimeoutError(absl::StrCat(
+          work.description(), " has not finished after a wait of ",
+          absl::FormatDuration(deadline.timeout()),
+          "; it goes on until its own deadline: wait again, or wait longer"));
+    }
+    SYNCLINE_RETURN_IF_ERROR(interrupt());
+  }
+}
+
+absl::StatusOr<std::shared_ptr<World>> WorldInit(const std::string& backend,
+                                                 const std::string& init_method,
+                                                 std::shared_ptr<Store> store, int64_t rank,
+                                                 int64_t world_size, absl::Duration timeout,
+                                                 const std::string& group_name) {
+  WorldOptions options;
+  options.backend = backend;
+  options.init_method = init_method;
+  options.store = std::move(store);
+  options.rank = rank;
+  options.size = world_size;
+  options.timeout = timeout;
+  options.group_name = group_name;
+  return World::Init(options);
+}
+
+absl::StatusOr<std::shared_ptr<Reducer>> ReducerCreate(std::shared_ptr<ProcessGroup> group,
+                                                       const std::vector<Tensor>& parameters,
+                                                       const std::vector<std::string>& names,
+                                                       int64_t bucket_cap_bytes,
+                                                       int64_t first_bucket_cap_bytes) {
+  Reducer::Options options;
+  options.names = names;
+  options.caps.first = first_bucket_cap_bytes;
+  options.caps.others = bucket_cap_bytes;
+  return Reducer::Create(std::move(group), parameters, std::move(options));
+}
+
+}  // namespace syncline::api

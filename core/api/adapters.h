@@ -1,0 +1,75 @@
+// What lies between the public API (syncline.pyi) and the C++ classes where their shapes differ.
+// Called by the generated code of every language; see ADAPTED in bindgen.py.
+#ifndef SYNCLINE_CORE_API_ADAPTERS_H_
+#define SYNCLINE_CORE_API_ADAPTERS_H_
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/functional/function_ref.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "core/prefix_store.h"
+#include "core/process_group.h"
+#include "core/reduce_op.h"
+#include "core/store.h"
+#include "core/tensor.h"
+#include "core/work.h"
+#include "core/world.h"
+#include "ddp/reducer.h"
+#include "store/file_store.h"
+#include "store/hash_store.h"
+#include "store/tcp_store.h"
+
+namespace syncline::api {
+
+using Timeout = std::optional<absl::Duration>;  // Nothing: the store's own, or none.
+
+// Asked several times a second during a wait: if it is not OK, the wait ends and returns that. So
+// Python notices Ctrl-C, and Java Thread.interrupt.
+using Interrupt = absl::FunctionRef<absl::Status()>;
+
+absl::StatusOr<std::string> StoreGet(Store& store, const std::string& key, Timeout timeout,
+                                     Interrupt interrupt);
+absl::Status StoreWait(Store& store, const std::vector<std::string>& keys, Timeout timeout,
+                       Interrupt interrupt);
+absl::StatusOr<std::vector<std::string>> StoreMultiGet(Store& store,
+                                                       const std::vector<std::string>& keys,
+                                                       Timeout timeout, Interrupt interrupt);
+absl::StatusOr<std::string> StoreCompareSet(Store& store, const std::string& key,
+                                            const std::string& expected,
+                                            const std::string& desired);
+absl::StatusOr<bool> StoreDeleteKey(Store& store, const std::string& key);
+absl::StatusOr<std::vector<std::string>> StoreListKeys(Store& store, const std::string& prefix);
+absl::StatusOr<int64_t> StoreNumKeys(Store& store);
+
+// ArgumentErrors if the timeout is not positive, a port is out of range, or there is no store.
+absl::StatusOr<std::shared_ptr<HashStore>> HashStoreCreate(absl::Duration timeout);
+absl::StatusOr<std::shared_ptr<FileStore>> FileStoreCreate(const std::string& path,
+                                                           absl::Duration timeout);
+absl::StatusOr<std::shared_ptr<TCPStore>> TCPStoreCreate(const std::string& host, int64_t port,
+                                                         bool is_master, absl::Duration timeout);
+absl::StatusOr<std::shared_ptr<PrefixStore>> PrefixStoreCreate(const std::string& prefix,
+                                                               std::shared_ptr<Store> store);
+
+absl::Status WorkWait(Work& work, Timeout timeout, Interrupt interrupt);
+
+absl::StatusOr<std::shared_ptr<World>> WorldInit(const std::string& backend,
+                                                 const std::string& init_method,
+                                                 std::shared_ptr<Store> store, int64_t rank,
+                                                 int64_t world_size, absl::Duration timeout,
+                                                 const std::string& group_name);
+
+absl::StatusOr<std::shared_ptr<Reducer>> ReducerCreate(std::shared_ptr<ProcessGroup> group,
+                                                       const std::vector<Tensor>& parameters,
+                                                       const std::vector<std::string>& names,
+                                                       int64_t bucket_cap_bytes,
+                                                       int64_t first_bucket_cap_bytes);
+
+}  // namespace syncline::api
+
+#endif  // SYNCLINE_CORE_API_ADAPTERS_H_

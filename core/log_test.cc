@@ -1,0 +1,35 @@
+#include "core/log.h"
+
+#include <unistd.h>
+
+#include <string>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace syncline {
+namespace {
+
+// The BUILD file sets SYNCLINE_LOG_LEVEL=info: the level is read once.
+
+TEST(LogTest, ALineHasLevelTimeAndProcess) {
+  ::testing::internal::CaptureStderr();
+  Log(LogLevel::kWarning, "it {is} %s");
+  const std::string pattern =
+      "\\[W [0-9]{2}:[0-9]{2}:[0-9]{2}\\.[0-9]{6} " + std::to_string(getpid()) + "\\] it .is. %s\n";
+  EXPECT_THAT(::testing::internal::GetCapturedStderr(), ::testing::MatchesRegex(pattern));
+}
+
+TEST(LogTest, OnlyWhatIsAtLeastAsSevereAsTheLevelIsWritten) {
+  ::testing::internal::CaptureStderr();
+  Log(LogLevel::kDebug, "debug line");
+  Log(LogLevel::kInfo, "info line");
+  Log(LogLevel::kError, "error line");
+  const std::string written = ::testing::internal::GetCapturedStderr();
+  EXPECT_THAT(written, ::testing::Not(::testing::HasSubstr("debug line")));
+  EXPECT_THAT(written, ::testing::HasSubstr("info line"));
+  EXPECT_THAT(written, ::testing::HasSubstr("[E "));
+}
+
+}  // namespace
+}  // namespace syncline
