@@ -25,13 +25,13 @@ struct Row {
 };
 
 constexpr Row kRows[] = {
-    {DType::kBool, kBoolCode, 8},        {DType::kInt8, kDLInt, 8},
-    {DType::kInt16, kDLInt, 16},         {DType::kInt32, kDLInt, 32},
-    {DType::kInt64, kDLInt, 64},         {DType::kUInt8, kDLUInt, 8},
-    {DType::kUInt16, kDLUInt, 16},       {DType::kUInt32, kDLUInt, 32},
-    {DType::kUInt64, kDLUInt, 64},       {DType::kFloat16, kDLFloat, 16},
-    {DType::kBFloat16, kDLBfloat, 16},   {DType::kFloat32, kDLFloat, 32},
-    {DType::kFloat64, kDLFloat, 64},     {DType::kComplex64, kDLComplex, 64},
+    {DType::kBool, kBoolCode, 8},          {DType::kInt8, kDLInt, 8},
+    {DType::kInt16, kDLInt, 16},           {DType::kInt32, kDLInt, 32},
+    {DType::kInt64, kDLInt, 64},           {DType::kUInt8, kDLUInt, 8},
+    {DType::kUInt16, kDLUInt, 16},         {DType::kUInt32, kDLUInt, 32},
+    {DType::kUInt64, kDLUInt, 64},         {DType::kFloat16, kDLFloat, 16},
+    {DType::kBFloat16, kDLBfloat, 16},     {DType::kFloat32, kDLFloat, 32},
+    {DType::kFloat64, kDLFloat, 64},       {DType::kComplex64, kDLComplex, 64},
     {DType::kComplex128, kDLComplex, 128},
 };
 
@@ -100,9 +100,8 @@ absl::StatusOr<Tensor> FromDLPack(DLManagedTensor* managed, Access access) {
   SYNCLINE_RETURN_IF_ERROR(CheckShape(dtype, shape));
   std::vector<int64_t> strides;
   if (source.strides != nullptr) strides.assign(source.strides, source.strides + source.ndim);
-  void* const data = source.data == nullptr
-                         ? nullptr
-                         : static_cast<char*>(source.data) + source.byte_offset;
+  void* const data =
+      source.data == nullptr ? nullptr : static_cast<char*>(source.data) + source.byte_offset;
   return Tensor(data, dtype, std::move(shape), std::move(strides), device, std::move(owner),
                 access);
 }

@@ -69,8 +69,7 @@ absl::StatusOr<DType> ParseDType(absl::string_view name) {
   }
   const std::string known = absl::StrJoin(
       kRows, ", ", [](std::string* out, const Row& row) { absl::StrAppend(out, row.name); });
-  return ArgumentError(
-      absl::StrCat("'", name, "' is not an element type; choose one of: ", known));
+  return ArgumentError(absl::StrCat("'", name, "' is not an element type; choose one of: ", known));
 }
 
 bool IsInteger(DType dtype) { return RowOf(dtype).category == Category::kInteger; }

@@ -21,8 +21,8 @@ constexpr absl::string_view kSecretFile = "SYNCLINE_SECRET_FILE";
 constexpr size_t kMaxSecretSize = 4096;
 
 absl::Status SecretError(absl::string_view path, absl::string_view what) {
-  return ArgumentError(absl::StrCat("the job's secret cannot be read from '", path,
-                                    "', which ", kSecretFile, " names: ", what));
+  return ArgumentError(absl::StrCat("the job's secret cannot be read from '", path, "', which ",
+                                    kSecretFile, " names: ", what));
 }
 
 // Through the descriptor, so that what is checked is what is read.

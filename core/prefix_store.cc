@@ -41,7 +41,8 @@ absl::StatusOr<bool> PrefixStore::Delete(absl::string_view key) {
 }
 
 absl::StatusOr<std::vector<std::string>> PrefixStore::Keys(absl::string_view prefix) {
-  SYNCLINE_ASSIGN_OR_RETURN(std::vector<std::string> keys, store_->Keys(absl::StrCat(prefix_, prefix)));
+  SYNCLINE_ASSIGN_OR_RETURN(std::vector<std::string> keys,
+                            store_->Keys(absl::StrCat(prefix_, prefix)));
   for (std::string& key : keys) key.erase(0, prefix_.size());
   return keys;
 }

@@ -170,15 +170,26 @@ void DivideFloats(const void* from, void* to, int divisor, size_t count) {
   Combine<F, F, FOut>(DivideBy<T>{static_cast<T>(divisor)}, from, from, to, count);
 }
 
+// Up to 32 bits a product with the rounded-up reciprocal does, which is exact for numbers below
+// 2^32 (Granlund and Montgomery, "Division by Invariant Integers using Multiplication", section 4).
 template <typename T>
 void DivideIntegers(const void* from, void* to, int divisor, size_t count) {
-  using Wide = std::conditional_t<sizeof(T) < sizeof(int), int,
-                                  std::conditional_t<std::is_signed_v<T>, int64_t, uint64_t>>;
   typedef T Unaligned __attribute__((aligned(1), may_alias));
   const auto* const in = static_cast<const Unaligned*>(from);
   auto* const out = static_cast<Unaligned*>(to);
-  for (size_t i = 0; i < count; ++i) {
-    out[i] = static_cast<T>(static_cast<Wide>(in[i]) / static_cast<Wide>(divisor));
+  if (divisor == 1) {
+    std::memmove(to, from, count * sizeof(T));
+  } else if constexpr (sizeof(T) == sizeof(int64_t)) {
+    for (size_t i = 0; i < count; ++i) out[i] = in[i] / static_cast<T>(divisor);
+  } else {
+    const uint64_t reciprocal = ~uint64_t{0} / static_cast<uint64_t>(divisor) + 1;
+    for (size_t i = 0; i < count; ++i) {
+      const int64_t value = in[i];
+      const auto magnitude = static_cast<uint64_t>(value < 0 ? -value : value);
+      const auto quotient = static_cast<int64_t>(
+          static_cast<uint64_t>((static_cast<unsigned __int128>(magnitude) * reciprocal) >> 64));
+      out[i] = static_cast<T>(value < 0 ? -quotient : quotient);
+    }
   }
 }
 

@@ -1,7 +1,8 @@
 // The arithmetic of reductions, vectorised with Highway and chosen for the CPU at run time.
 //
 // All functions require CheckReduction(dtype, op).ok(). Buffers need no alignment. Results do not
-// depend on the instruction set that was chosen.
+// depend on the instruction set that was chosen, but for the sign and payload of a NaN. Integers
+// wrap around. min and max are NaN where any input is; of equal elements they take the last.
 #ifndef SYNCLINE_CORE_REDUCE_KERNELS_H_
 #define SYNCLINE_CORE_REDUCE_KERNELS_H_
 

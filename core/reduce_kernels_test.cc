@@ -9,6 +9,7 @@
 #include <string>
 #include <tuple>
 #include <type_traits>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
@@ -43,14 +44,10 @@ struct Half {
     const uint16_t bits = Exact<uint16_t>::Read(from);
     const int field = (bits & 0x7FFF) >> kFraction;
     const int fraction = bits & ((1 << kFraction) - 1);
-    double value;
-    if (field == kMaxField) {
-      value = fraction != 0 ? std::nan("") : INFINITY;
-    } else if (field == 0) {
-      value = std::ldexp(fraction, kMinExponent - kFraction);
-    } else {
-      value = std::ldexp(fraction + (1 << kFraction), kMinExponent + field - 1 - kFraction);
-    }
+    const int implied = field == 0 ? 0 : 1 << kFraction;
+    double value =
+        std::ldexp(implied + fraction, kMinExponent + std::max(field - 1, 0) - kFraction);
+    if (field == kMaxField) value = fraction != 0 ? std::nan("") : INFINITY;
     return static_cast<float>((bits & 0x8000) != 0 ? -value : value);
   }
 
@@ -180,13 +177,13 @@ std::string RandomElements(DType dtype, size_t count, unsigned seed) {
   for (char& byte : bytes) byte = static_cast<char>(random());
   WithFormat(dtype, [&](auto format) {
     using T = typename decltype(format)::Computed;
-    std::vector<T> special = {T{0}, T{1}, T{2}, T{3}, std::numeric_limits<T>::max(),
-                              std::numeric_limits<T>::lowest()};
+    std::vector<T> special = {
+        T{0}, T{1}, T{2}, T{3}, std::numeric_limits<T>::max(), std::numeric_limits<T>::lowest()};
     if constexpr (std::is_floating_point_v<T>) {
-      special.insert(special.end(), {-T{0}, std::numeric_limits<T>::quiet_NaN(), T{0.1}, T{-2.5},
-                                     std::numeric_limits<T>::infinity(),
-                                     -std::numeric_limits<T>::infinity(),
-                                     std::numeric_limits<T>::denorm_min()});
+      special.insert(special.end(),
+                     {-T{0}, std::numeric_limits<T>::quiet_NaN(), T{0.1}, T{-2.5},
+                      std::numeric_limits<T>::infinity(), -std::numeric_limits<T>::infinity(),
+                      std::numeric_limits<T>::denorm_min()});
     }
     for (size_t i = 0; i < count; ++i) {
       if (random() % 8 == 0) {
@@ -383,19 +380,17 @@ TEST(ReduceKernelsTest, Float16SumsAreRoundedOnce) {
 }
 
 TEST(ReduceKernelsTest, EveryHalfThatIsNotNaNSurvivesConversionOnEveryInstructionSet) {
-  const struct {
-    DType dtype;
-    uint16_t infinity;
-  } cases[] = {{DType::kFloat16, 0x7C00}, {DType::kBFloat16, 0x7F80}};
-  for (const auto& c : cases) {
+  const std::pair<DType, uint16_t> cases[] = {{DType::kFloat16, 0x7C00},
+                                              {DType::kBFloat16, 0x7F80}};
+  for (const auto& [dtype, infinity] : cases) {
     std::vector<uint16_t> all;
     for (int bits = 0; bits < 65536; ++bits) {
-      if ((bits & 0x7FFF) <= c.infinity) all.push_back(static_cast<uint16_t>(bits));
+      if ((bits & 0x7FFF) <= infinity) all.push_back(static_cast<uint16_t>(bits));
     }
-    const std::vector<uint16_t> low(all.size(), c.infinity | 0x8000);
-    WithEachTarget([&](const std::string& target) {
-      EXPECT_EQ(Reduced<uint16_t>(ReduceOp::kMax, c.dtype, {all, low}), all)
-          << target << ", " << Name(c.dtype);
+    const std::vector<uint16_t> low(all.size(), infinity | 0x8000);
+    WithEachTarget([&, dtype = dtype](const std::string& target) {
+      EXPECT_EQ(Reduced<uint16_t>(ReduceOp::kMax, dtype, {all, low}), all)
+          << target << ", " << Name(dtype);
     });
   }
 }

@@ -65,9 +65,7 @@ TEST(StatusTest, AnnotateKeepsCodeKindAndPayloads) {
   EXPECT_EQ(std::string(*annotated.GetPayload("other")), "kept");
 }
 
-TEST(StatusTest, AnnotateLeavesOkAlone) {
-  EXPECT_TRUE(Annotate(absl::OkStatus(), "context").ok());
-}
+TEST(StatusTest, AnnotateLeavesOkAlone) { EXPECT_TRUE(Annotate(absl::OkStatus(), "context").ok()); }
 
 TEST(StatusTest, TheMacrosLeaveWithTheErrorAndElseGoOn) {
   const auto f = [](absl::StatusOr<int> input, const absl::Status& check) -> absl::StatusOr<int> {

@@ -24,7 +24,7 @@ import numpy as np
 import syncline as dist
 from tqdm import tqdm
 
-LAYERS = (784, 256, 128, 10)
+LAYERS = (784, 512, 256, 10)
 
 
 def load(folder: pathlib.Path, split: str) -> tuple[np.ndarray, np.ndarray]:
@@ -131,13 +131,14 @@ def train_epoch(
     steps = len(images) // options.batch_size
     bar = tqdm(total=steps, desc=f"epoch {epoch}", disable=rank != 0, mininterval=0.5, ncols=90)
     began = time.perf_counter()
-    for part in batches(len(images), options.batch_size, epoch, rank, world):
+    for i, part in enumerate(batches(len(images), options.batch_size, epoch, rank, world)):
+        progress = (epoch - 1 + i / steps) / options.epochs
         activations = model.forward(images[part])
         # The reducer averages over ranks; what is wanted is the sum over the batch by its size.
         weight = world / options.batch_size
         total[0] += model.backward(activations, labels[part], weight, reducer)
         total[1] += len(part)
-        model.step(reducer.finish(), options.learning_rate)
+        model.step(reducer.finish(), options.learning_rate * (1 - progress))
         speed = total[1] * world / (time.perf_counter() - began)
         bar.set_postfix_str(
             f"loss {total[0] / total[1]:.4f}, {speed:,.0f} images/s", refresh=False
@@ -181,7 +182,7 @@ def parse_options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--epochs", type=int, default=5)
     parser.add_argument("--batch-size", type=int, default=240, help="over all processes")
-    parser.add_argument("--learning-rate", type=float, default=0.05)
+    parser.add_argument("--learning-rate", type=float, default=0.1, help="falls to 0 at the end")
     parser.add_argument("--data", type=pathlib.Path, help="the folder of the four .gz files")
     parser.add_argument("--limit", type=int, help="train on the first N images only")
     parser.add_argument("--picture", type=pathlib.Path, default="fashion_mnist_loss.png")

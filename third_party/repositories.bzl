@@ -260,7 +260,6 @@ def _python_repositories():
     _python_repository(
         # As for a raster backend: no Tk, no fonttools (PDF), no sample data.
         packages = [
-            "fonts-dejavu-core",
             "libbrotli1",
             "libbsd0",
             "libdeflate0",

@@ -3,11 +3,12 @@
 #include <algorithm>
 #include <utility>
 
+#include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "core/deadline.h"
 #include "core/env.h"
 #include "core/status.h"
-#include "store/errors.h"
 
 namespace syncline::api {
 namespace {
@@ -29,14 +30,22 @@ bool IsTimeout(const absl::StatusOr<T>& result) {
   return IsTimeout(result.status());
 }
 
-// The error of a wait for `keys` that has lasted for all of `timeout`.
+// The error of a wait for `keys` that has lasted for all of `timeout`, of which the store itself
+// has seen only the last piece.
 absl::Status NotSet(Store& store, const std::vector<std::string>& keys, absl::Duration timeout) {
   std::vector<std::string> missing;
   for (const std::string& key : keys) {
     SYNCLINE_ASSIGN_OR_RETURN(const bool is_set, store.Check({key}));
     if (!is_set) missing.push_back(key);
   }
-  return NotSetError(store.ToString(), missing.empty() ? keys : missing, timeout);
+  if (missing.empty()) missing = keys;  // Set just now: too late all the same.
+  for (std::string& key : missing) key = absl::StrCat("'", absl::CHexEscape(key), "'");
+  return TimeoutError(absl::StrCat("store ", store.ToString(), ": ",
+                                   missing.size() == 1 ? "key " : "keys ",
+                                   absl::StrJoin(missing, ", "), " not set after ",
+                                   absl::FormatDuration(timeout),
+                                   "; see whether the process that sets ",
+                                   missing.size() == 1 ? "it" : "them", " is still alive"));
 }
 
 // The outcome of `wait`, the store's own call, which is given a piece of the timeout at a time.
@@ -171,6 +180,10 @@ absl::StatusOr<std::shared_ptr<Reducer>> ReducerCreate(std::shared_ptr<ProcessGr
   options.caps.first = first_bucket_cap_bytes;
   options.caps.others = bucket_cap_bytes;
   return Reducer::Create(std::move(group), parameters, std::move(options));
+}
+
+absl::StatusOr<Tensor> ReducerGradient(const Reducer& reducer, int64_t index) {
+  return reducer.gradient(index);
 }
 
 }  // namespace syncline::api

@@ -70,6 +70,8 @@ absl::StatusOr<std::shared_ptr<Reducer>> ReducerCreate(std::shared_ptr<ProcessGr
                                                        int64_t bucket_cap_bytes,
                                                        int64_t first_bucket_cap_bytes);
 
+absl::StatusOr<Tensor> ReducerGradient(const Reducer& reducer, int64_t index);
+
 }  // namespace syncline::api
 
 #endif  // SYNCLINE_CORE_API_ADAPTERS_H_

@@ -3,7 +3,7 @@
 Ordinary Python stub syntax: it is shipped unchanged as the type stub of the Python module
 `syncline._syncline`, and gives the Java classes their names, Javadoc and signatures. Each class
 stands for the C++ class of the same name in namespace syncline, `all_reduce` for its method
-AllReduce. Only the vocabulary of core/api/bindgen.py may appear in a signature.
+AllReduce. Only the vocabulary of core/api/stub.py may appear in a signature.
 
 Errors are typed: bad arguments raise ValueError or TypeError before anything happens, everything
 else a subclass of DistError (see syncline.errors).
@@ -225,7 +225,9 @@ class ProcessGroup:
     def barrier_async(self, timeout: timedelta | None = None) -> Work:
         """As barrier, in the background."""
 
-    def send(self, tensor: Tensor, dst: int, tag: int = 0, timeout: timedelta | None = None) -> None:
+    def send(
+        self, tensor: Tensor, dst: int, tag: int = 0, timeout: timedelta | None = None
+    ) -> None:
         """Sends `tensor` to rank `dst`; may return before it has been received."""
 
     def send_async(
@@ -233,7 +235,9 @@ class ProcessGroup:
     ) -> Work:
         """As send, in the background."""
 
-    def recv(self, tensor: Tensor, src: int, tag: int = 0, timeout: timedelta | None = None) -> None:
+    def recv(
+        self, tensor: Tensor, src: int, tag: int = 0, timeout: timedelta | None = None
+    ) -> None:
         """Receives into `tensor`, of the type and size that rank `src` sends with `tag`."""
 
     def recv_async(

@@ -180,5 +180,7 @@ def _source_mirrors():
         for line in pathlib.Path(path).read_text().splitlines():
             match = re.match(r"deb\s+(?:\[.*?\]\s+)?(\S*debian\S*)\s+(\S+)\s+(.+)", line)
             if match:
-                stanzas.append("Types: deb-src\nURIs: %s\nSuites: %s\nComponents: %s" % match.groups())
+                stanzas.append(
+                    "Types: deb-src\nURIs: %s\nSuites: %s\nComponents: %s" % match.groups()
+                )
     return "\n\n".join(stanzas) + "\n"

@@ -49,7 +49,8 @@ def check(path, pin, name):
     actual = apt.sha256(path)
     if actual != pin["sha256"]:
         raise apt.AptError(
-            "%s=%s has SHA-256 %s, the lock says %s." % (name, pin["version"], actual, pin["sha256"])
+            "%s=%s has SHA-256 %s, the lock says %s."
+            % (name, pin["version"], actual, pin["sha256"])
         )
 
 

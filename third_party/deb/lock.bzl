@@ -7,7 +7,6 @@ BINARY = {
     "bazel-rules-proto": {"version": "4.0.0-3.20.0-2", "arch": "all", "sha256": "adac2a0736ac8ea3a1e86b674c616ad76004b78a99765e6cc643aa4ba9c59e0b"},
     "bazel-skylib": {"version": "1.0.3-2", "arch": "all", "sha256": "b7662103ceb16fedb2e348c0d6f18045eba656e3fe1e462ebcfd25efd2548db0"},
     "dataset-fashion-mnist": {"version": "0.0~git20200523.55506a9-1", "arch": "all", "sha256": "39e172fe32dd318ebb3e512220c3beea2fa47d7e20bab348fb4e0922d6beefc0"},
-    "fonts-dejavu-core": {"version": "2.37-6", "arch": "all", "sha256": "8892669e51aab4dc56682c8e39d8ddb7d70fad83c369344e1e240bf3ca22bb76"},
     "googletest": {"version": "1.12.1-0.2", "arch": "all", "sha256": "927be72067517da503b6538026d451455c9e860f5dbfe237f792543db7d5a928"},
     "junit5": {"version": "5.9.2-1", "arch": "all", "sha256": "72bb5f95d755a773df5f78abd667547c129ec2d6c0f84286b3d736396b245afa"},
     "libapiguardian-java": {"version": "1.1.2-1", "arch": "all", "sha256": "8048fcceb16de9e9f37b6dcd80c89a1543982ef272bfb311865da24da1ee8b47"},

@@ -21,12 +21,6 @@ py_library(
     imports = ["site-packages"],
     visibility = ["//visibility:public"],
 )
-
-filegroup(
-    name = "scripts",
-    srcs = glob(["site-packages/*.data/scripts/*"], allow_empty = True),
-    visibility = ["//visibility:public"],
-)
 """
 
 def _impl(ctx):

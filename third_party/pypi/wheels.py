@@ -91,6 +91,14 @@ def wheel(pip, name, pin):
     return path
 
 
+def extract(archive, folder):
+    """Extracts all, with the permissions that ZipFile.extractall() drops."""
+    for entry in archive.infolist():
+        path = archive.extract(entry, folder)
+        if entry.external_attr >> 16 & 0o111 and not entry.is_dir():
+            os.chmod(path, 0o755)
+
+
 def main():
     _, pip, repository, pins = sys.argv
     site_packages = pathlib.Path("site-packages")
@@ -99,7 +107,7 @@ def main():
     try:
         for name, pin in sorted(json.loads(pins).items()):
             with zipfile.ZipFile(wheel(pip, name, pin)) as archive:
-                archive.extractall(site_packages)
+                extract(archive, site_packages)
     except Unavailable as error:
         shutil.rmtree(site_packages)
         site_packages.mkdir()

@@ -1,0 +1,207 @@
+#include "backends/common/failure_report.h"
+
+#include <unistd.h>
+
+#include <optional>
+#include <thread>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/synchronization/notification.h"
+#include "absl/time/clock.h"
+#include "core/status.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "store/hash_store.h"
+
+namespace syncline {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+using ::testing::Not;
+
+std::string Message(const absl::Status& status) { return std::string(status.message()); }
+
+// Ranks 0 to n - 1 of a group, all of which are this process.
+std::vector<Roster> JoinAll(Store& store, int n) {
+  std::vector<std::optional<Roster>> made(n);
+  std::vector<std::thread> threads;
+  for (int rank = 0; rank < n; ++rank) {
+    threads.emplace_back([&, rank] {
+      made[rank] = Roster::Join(store, rank, n, absl::StrCat("at ", rank),
+                                Deadline(absl::Seconds(30)))
+                       .value();
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  std::vector<Roster> rosters;
+  for (auto& roster : made) rosters.push_back(*std::move(roster));
+  return rosters;
+}
+
+Failure Lost(std::vector<int> awaited, std::vector<int> lost = {}) {
+  Failure failure;
+  failure.operation = "all_reduce #5 (float32, 10 elements, sum)";
+  failure.awaited = std::move(awaited);
+  failure.lost = std::move(lost);
+  failure.cause = NetworkError("connection closed by peer");
+  failure.elapsed = absl::Milliseconds(200);
+  return failure;
+}
+
+Failure TimedOut(std::vector<int> awaited) {
+  Failure failure = Lost(std::move(awaited));
+  failure.cause = TimeoutError("not complete after 1s");
+  failure.timeout = absl::Seconds(1);
+  return failure;
+}
+
+// All of `failures`, by rank, at once.
+std::vector<absl::Status> ExplainAll(const std::shared_ptr<Store>& store,
+                                     const std::vector<Roster>& rosters,
+                                     const std::vector<Failure>& failures) {
+  std::vector<absl::Status> verdicts(failures.size());
+  std::vector<std::thread> threads;
+  for (size_t rank = 0; rank < failures.size(); ++rank) {
+    threads.emplace_back([&, rank] {
+      verdicts[rank] = FailureReporter(store, rosters[rank]).Explain(failures[rank]);
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  return verdicts;
+}
+
+TEST(RosterTest, EveryRankKnowsTheOthers) {
+  HashStore store;
+  const auto rosters = JoinAll(store, 3);
+  EXPECT_EQ(rosters[0].size(), 3);
+  EXPECT_EQ(rosters[0].payload(2), "at 2");
+  EXPECT_THAT(rosters[0].Describe(2),
+              AllOf(HasSubstr("rank 2 (host "), HasSubstr(absl::StrCat(", pid ", getpid(), ")"))));
+  EXPECT_EQ(rosters[0].Probe(2), Liveness::kAlive);
+}
+
+TEST(RosterTest, ATimeoutNamesTheRanksThatHaveNotCome) {
+  HashStore store;
+  absl::Status status = Roster::Join(store, 1, 4, "", Deadline(absl::Milliseconds(50))).status();
+  EXPECT_EQ(KindOf(status), ErrorKind::kTimeout);
+  EXPECT_THAT(Message(status), HasSubstr("ranks 0, 2 and 3 of 4 have not joined"));
+}
+
+TEST(FailureReportTest, TheRankThatStaysSilentIsNamed) {
+  auto store = std::make_shared<HashStore>();
+  const auto rosters = JoinAll(*store, 3);
+  for (const absl::Status& verdict :
+       ExplainAll(store, rosters, {Lost({1, 2}, {2}), Lost({0, 2}, {0, 2})})) {
+    EXPECT_EQ(KindOf(verdict), ErrorKind::kNetwork);
+    EXPECT_THAT(Message(verdict), AllOf(HasSubstr("sum) failed after 200ms: rank 2 (host "),
+                                        HasSubstr("closed the connection"),
+                                        HasSubstr("connection closed by peer"),
+                                        Not(HasSubstr("rank 0")), Not(HasSubstr("rank 1"))));
+  }
+}
+
+TEST(FailureReportTest, ATimeoutOnOneRankIsATimeoutOnAll) {
+  auto store = std::make_shared<HashStore>();
+  const auto rosters = JoinAll(*store, 3);
+  for (const absl::Status& verdict :
+       ExplainAll(store, rosters, {TimedOut({1, 2}), Lost({0, 2}, {0})})) {
+    EXPECT_EQ(KindOf(verdict), ErrorKind::kTimeout);
+    EXPECT_THAT(Message(verdict), HasSubstr("rank 2 (host "));
+    EXPECT_THAT(Message(verdict), HasSubstr("has not arrived after"));
+  }
+}
+
+TEST(FailureReportTest, ARankThatHasLeftIsNotWaitedFor) {
+  auto store = std::make_shared<HashStore>();
+  const auto rosters = JoinAll(*store, 2);
+  Failure failure = Lost({1});
+  failure.left = {{1, "it is tired"}};
+  const absl::Time start = absl::Now();
+  const absl::Status verdict = FailureReporter(store, rosters[0]).Explain(failure);
+  EXPECT_LT(absl::Now() - start, FailureReporter::kGrace);
+  EXPECT_EQ(KindOf(verdict), ErrorKind::kBackend);
+  EXPECT_THAT(Message(verdict), AllOf(HasSubstr("rank 1 (host "), HasSubstr("has left the group: it is tired")));
+}
+
+TEST(FailureReportTest, ARankThatOnlyANeighbourMissesIsNamedOnAllRanks) {
+  auto store = std::make_shared<HashStore>();
+  const auto rosters = JoinAll(*store, 4);
+  // 0 waits for 1, 1 for 2, 2 for 3, which is silent: each closes its connections in turn.
+  for (const absl::Status& verdict :
+       ExplainAll(store, rosters, {Lost({1}, {1}), Lost({2}, {2}), Lost({3}, {3})})) {
+    EXPECT_THAT(Message(verdict), HasSubstr("rank 3 (host "));
+    EXPECT_THAT(Message(verdict), Not(HasSubstr("rank 1 (host ")));
+  }
+}
+
+TEST(FailureReportTest, TheCauseThatAnotherRankToldIsQuoted) {
+  auto store = std::make_shared<HashStore>();
+  const auto rosters = JoinAll(*store, 2);
+  Failure told = Lost({0});
+  told.operation = "recv #3 from rank 0";
+  told.cause = BackendError("the disk is full");
+  FailureReporter(store, rosters[1]).Tell(told);
+  const absl::Status verdict = FailureReporter(store, rosters[0]).Explain(Lost({1}));
+  EXPECT_EQ(KindOf(verdict), ErrorKind::kBackend);
+  EXPECT_THAT(Message(verdict),
+              AllOf(HasSubstr("rank 1 (host "),
+                    HasSubstr("reported: recv #3 from rank 0: the disk is full")));
+}
+
+// Nothing that is asked of it is ever answered.
+class HangingStore final : public Store {
+ public:
+  ~HangingStore() override = default;
+
+  absl::Status Set(absl::string_view, absl::string_view) override { return Hang(); }
+  absl::StatusOr<std::string> Get(absl::string_view, absl::Duration) override { return Hang(); }
+  absl::StatusOr<int64_t> Add(absl::string_view, int64_t) override { return Hang(); }
+  absl::StatusOr<CompareSetResult> CompareSet(absl::string_view, absl::string_view,
+                                              absl::string_view) override {
+    return Hang();
+  }
+  absl::Status Wait(absl::Span<const std::string>, absl::Duration) override { return Hang(); }
+  absl::StatusOr<bool> Check(absl::Span<const std::string>) override { return Hang(); }
+  absl::StatusOr<bool> Delete(absl::string_view) override { return Hang(); }
+  absl::StatusOr<std::vector<std::string>> Keys(absl::string_view) override { return Hang(); }
+  absl::Status Append(absl::string_view, absl::string_view) override { return Hang(); }
+  absl::StatusOr<std::vector<std::string>> MultiGet(absl::Span<const std::string>,
+                                                    absl::Duration) override {
+    return Hang();
+  }
+  absl::Status MultiSet(absl::Span<const std::string>, absl::Span<const std::string>) override {
+    return Hang();
+  }
+  absl::Duration timeout() const override { return kDefaultStoreTimeout; }
+  std::string ToString() const override { return "tcp://10.0.0.1:29500"; }
+
+  void Release() { released_.Notify(); }
+
+ private:
+  absl::Status Hang() {
+    released_.WaitForNotification();
+    return StoreError("released");
+  }
+
+  absl::Notification released_;
+};
+
+TEST(FailureReportTest, AStoreThatIsGoneIsNamedAndHoldsNobodyUp) {
+  HashStore healthy;
+  const auto rosters = JoinAll(healthy, 2);
+  auto store = std::make_shared<HangingStore>();
+  const absl::Time start = absl::Now();
+  const absl::Status verdict = FailureReporter(store, rosters[1]).Explain(Lost({0}, {0}));
+  const absl::Duration took = absl::Now() - start;
+  store->Release();
+  EXPECT_LT(took, FailureReporter::kBound + absl::Milliseconds(500));
+  EXPECT_EQ(KindOf(verdict), ErrorKind::kNetwork);
+  EXPECT_THAT(Message(verdict),
+              AllOf(HasSubstr("rank 0 (host "),
+                    HasSubstr("the store at tcp://10.0.0.1:29500 does not answer either")));
+}
+
+}  // namespace
+}  // namespace syncline

@@ -1,0 +1,121 @@
+#include "backends/common/roster.h"
+
+#include <unistd.h>
+
+#include <fstream>
+#include <iterator>
+#include <optional>
+
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+#include "backends/common/call.h"
+#include "core/status.h"
+
+namespace syncline {
+namespace {
+
+std::string KeyOf(int rank) { return absl::StrCat("member/", rank); }
+
+struct ProcessState {
+  char state;  // As in ps: 'R', 'S', 'Z' for a zombie, ...
+  int64_t started;
+};
+
+// Nothing if there is no such process. proc(5), /proc/pid/stat: the fields after the command,
+// which may itself hold spaces and parentheses, begin with the state; the 20th is the start time.
+std::optional<ProcessState> ReadProcess(int pid) {
+  std::ifstream file(absl::StrCat("/proc/", pid, "/stat"));
+  const std::string text((std::istreambuf_iterator<char>(file)), std::istreambuf_iterator<char>());
+  const size_t command_end = text.rfind(')');
+  if (command_end == std::string::npos) return std::nullopt;
+  const std::vector<std::string> fields =
+      absl::StrSplit(text.substr(command_end + 1), ' ', absl::SkipEmpty());
+  ProcessState process;
+  if (fields.size() < 20 || !absl::SimpleAtoi(fields[19], &process.started)) return std::nullopt;
+  process.state = fields[0][0];
+  return process;
+}
+
+std::string PidNamespace() {
+  char link[64] = {};
+  return readlink("/proc/self/ns/pid", link, sizeof(link) - 1) > 0 ? link : "-";
+}
+
+absl::Status ExplainTimeout(Store& store, int size, const Deadline& deadline) {
+  std::vector<int> absent;
+  for (int rank = 0; rank < size; ++rank) {
+    absl::StatusOr<bool> present = store.Check({KeyOf(rank)});
+    if (!present.ok()) return present.status();
+    if (!*present) absent.push_back(rank);
+  }
+  return TimeoutError(absl::StrCat(
+      NameRanks(absent), " of ", size, " ", Have(absent), " not joined the group within ",
+      absl::FormatDuration(deadline.timeout()), " (store ", store.ToString(),
+      "); check that all ranks were started, with equal sizes and the same store"));
+}
+
+}  // namespace
+
+absl::StatusOr<Roster> Roster::Join(Store& store, int rank, int size, absl::string_view payload,
+                                    const Deadline& deadline) {
+  SYNCLINE_RETURN_IF_ERROR(store.Set(KeyOf(rank), Serialize(Self(payload))));
+  std::vector<std::string> keys;
+  for (int r = 0; r < size; ++r) keys.push_back(KeyOf(r));
+  absl::StatusOr<std::vector<std::string>> values = store.MultiGet(keys, deadline.Remaining());
+  if (!values.ok()) {
+    return deadline.Expired() ? ExplainTimeout(store, size, deadline) : values.status();
+  }
+  std::vector<Member> members;
+  for (const std::string& value : *values) {
+    SYNCLINE_ASSIGN_OR_RETURN(Member member, Parse(value));
+    members.push_back(std::move(member));
+  }
+  return Roster(rank, std::move(members));
+}
+
+std::string Roster::Describe(int rank) const {
+  return absl::StrCat("rank ", rank, " (", members_[rank].peer.ToString(), ")");
+}
+
+Liveness Roster::Probe(int rank) const {
+  const Member& self = members_[rank_];
+  const Member& member = members_[rank];
+  if (member.peer.identity != self.peer.identity || member.pid_namespace != self.pid_namespace) {
+    return Liveness::kUnknown;
+  }
+  const std::optional<ProcessState> process = ReadProcess(member.peer.pid);
+  const bool alive = process.has_value() && process->started == member.started &&
+                     process->state != 'Z' && process->state != 'X';
+  return alive ? Liveness::kAlive : Liveness::kDead;
+}
+
+Roster::Member Roster::Self(absl::string_view payload) {
+  Member self;
+  self.peer = ThisPeer();
+  self.pid_namespace = PidNamespace();
+  const std::optional<ProcessState> process = ReadProcess(self.peer.pid);
+  if (process.has_value()) self.started = process->started;
+  self.payload = std::string(payload);
+  return self;
+}
+
+std::string Roster::Serialize(const Member& member) {
+  return absl::StrCat(member.peer.Serialize(), "\n", member.pid_namespace, "\n", member.started,
+                      "\n", member.payload);
+}
+
+absl::StatusOr<Roster::Member> Roster::Parse(absl::string_view text) {
+  const std::vector<std::string> lines = absl::StrSplit(text, absl::MaxSplits('\n', 3));
+  Member member;
+  if (lines.size() != 4 || !absl::SimpleAtoi(lines[2], &member.started)) {
+    return StoreError(absl::StrCat("the store's entry for a rank is not understood: do two jobs, ",
+                                   "or two versions of Syncline, share a store?"));
+  }
+  SYNCLINE_ASSIGN_OR_RETURN(member.peer, Peer::Parse(lines[0]));
+  member.pid_namespace = lines[1];
+  member.payload = lines[3];
+  return member;
+}
+
+}  // namespace syncline

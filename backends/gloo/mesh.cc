@@ -1,0 +1,214 @@
+#include "backends/gloo/mesh.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/time/time.h"
+#include "core/status.h"
+#include "gloo/barrier.h"
+#include "gloo/transport/address.h"
+#include "gloo/transport/pair.h"
+#include "gloo/transport/tcp/device.h"
+
+namespace syncline {
+namespace {
+
+using gloo::transport::UnboundBuffer;
+
+// Outside of the slots of Gloo's collectives, which end below 2^48, and of those of gloo_backend.cc.
+constexpr uint64_t kWatchSlot = uint64_t{1} << 61;
+
+constexpr absl::Duration kForever = absl::InfiniteDuration();
+constexpr absl::Duration kGoodbyeTimeout = absl::Milliseconds(100);
+
+// Listens for every peer; `payload` becomes the addresses, one after another.
+absl::StatusOr<std::shared_ptr<gloo::transport::Context>> Listen(const Mesh::Options& options,
+                                                                 const Deadline& deadline,
+                                                                 std::string& payload) {
+  std::shared_ptr<gloo::transport::Context> transport;
+  absl::Status status = CatchGloo([&] {
+    gloo::transport::tcp::attr attr(options.address.c_str());
+    transport = gloo::transport::tcp::CreateDevice(attr)->createContext(options.rank, options.size);
+    transport->setTimeout(ToGlooTimeout(deadline.Remaining() / 5));  // connect waits for 5 of it.
+    for (int peer = 0; peer < options.size; ++peer) {
+      if (peer == options.rank) continue;
+      const std::vector<char> address = transport->createPair(peer)->address().bytes();
+      payload.append(address.begin(), address.end());
+    }
+  });
+  if (!status.ok()) {
+    return Annotate(status, absl::StrCat("cannot listen on address '", options.address, "'"));
+  }
+  return transport;
+}
+
+// Where rank `from` listens for rank `to`.
+std::vector<char> AddressOf(const Roster& roster, int from, int to) {
+  const std::string& addresses = roster.payload(from);
+  const size_t length = addresses.size() / (roster.size() - 1);
+  const size_t index = to < from ? to : to - 1;
+  const auto begin = addresses.begin() + index * length;
+  return std::vector<char>(begin, begin + length);
+}
+
+absl::Status ConnectAll(const Roster& roster, gloo::transport::Context& transport,
+                        const Deadline& deadline) {
+  for (int peer = 0; peer < roster.size(); ++peer) {
+    if (peer == roster.rank()) continue;
+    absl::Status status = CatchGloo(
+        [&] { transport.getPair(peer)->connect(AddressOf(roster, peer, roster.rank())); });
+    if (status.ok()) continue;
+    const std::string text = absl::StrCat("cannot connect to ", roster.Describe(peer), ": ",
+                                          status.message());
+    return deadline.Expired() ? TimeoutError(text) : NetworkError(text);
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<Mesh>> Mesh::Connect(Store& store, const Options& options,
+                                                    const Deadline& deadline) {
+  std::string payload;
+  SYNCLINE_ASSIGN_OR_RETURN(auto transport, Listen(options, deadline, payload));
+  SYNCLINE_ASSIGN_OR_RETURN(Roster roster,
+                            Roster::Join(store, options.rank, options.size, payload, deadline));
+  SYNCLINE_RETURN_IF_ERROR(ConnectAll(roster, *transport, deadline));
+  std::unique_ptr<Mesh> mesh(new Mesh(options, std::move(roster), std::move(transport)));
+  if (options.size == 1) return mesh;
+  // After this every rank watches, so that a goodbye finds somebody at home.
+  absl::Status status = CatchGloo([&] {
+    gloo::BarrierOptions barrier(mesh->ForOperation(deadline));
+    gloo::barrier(barrier);
+  });
+  if (status.ok()) return mesh;
+  mesh->Break();
+  return Annotate(deadline.Expired() ? TimeoutError(status.message()) : status,
+                  "not all ranks could connect to each other");
+}
+
+Mesh::Mesh(const Options& options, Roster roster,
+           std::shared_ptr<gloo::transport::Context> transport)
+    : rank_(options.rank),
+      size_(options.size),
+      roster_(std::move(roster)),
+      transport_(std::move(transport)),
+      goodbyes_(size_),
+      links_(size_, Link::kOpen) {
+  if (size_ == 1) return;
+  absl::MutexLock lock(&mutex_);
+  UpdateLinks();
+  watch_ = std::thread(&Mesh::Watch, this);
+}
+
+Mesh::~Mesh() { Leave("it was destroyed"); }
+
+std::shared_ptr<gloo::Context> Mesh::ForOperation(const Deadline& deadline) {
+  return MakeOperationContext(transport_, buffers_, deadline);
+}
+
+void Mesh::Break() {
+  {
+    absl::MutexLock lock(&mutex_);
+    if (watching_ == Watching::kYes) UpdateLinks();
+    EndWatch(Watching::kBreak);
+  }
+  buffers_.Abort();
+}
+
+void Mesh::Leave(absl::string_view reason) {
+  if (transport_ == nullptr) return;
+  {
+    absl::MutexLock lock(&mutex_);
+    EndWatch(Watching::kStop);
+  }
+  if (watch_.joinable()) watch_.join();
+  {
+    absl::MutexLock lock(&mutex_);
+    if (watching_ == Watching::kStop) SendGoodbyes(reason);
+    alarms_.clear();
+  }
+  transport_.reset();
+}
+
+std::map<int, std::string> Mesh::left() const {
+  absl::MutexLock lock(&mutex_);
+  std::map<int, std::string> left;
+  for (int peer = 0; peer < size_; ++peer) {
+    if (links_[peer] == Link::kLeft) left[peer] = goodbyes_[peer].reason;
+  }
+  return left;
+}
+
+std::vector<int> Mesh::lost() const {
+  absl::MutexLock lock(&mutex_);
+  std::vector<int> lost;
+  for (int peer = 0; peer < size_; ++peer) {
+    if (links_[peer] == Link::kLost) lost.push_back(peer);
+  }
+  return lost;
+}
+
+void Mesh::Watch() {
+  if (AwaitEnd() == Watching::kBreak) CloseConnections();
+}
+
+Mesh::Watching Mesh::AwaitEnd() {
+  absl::MutexLock lock(&mutex_);
+  while (watching_ == Watching::kYes) {
+    UnboundBuffer* const alarm = alarms_.back().get();
+    mutex_.Unlock();
+    absl::Status status = CatchGloo([&] { alarm->waitRecv(nullptr, ToGlooTimeout(kForever)); });
+    mutex_.Lock();
+    if (status.ok()) continue;  // A goodbye, or EndWatch.
+    UpdateLinks();
+    if (std::count(links_.begin(), links_.end(), Link::kLost) > 0) buffers_.Abort();
+  }
+  return watching_;
+}
+
+// Posting a receive on a connection tells whether it is closed.
+void Mesh::UpdateLinks() {
+  if (size_ == 1) return;
+  const uint64_t slot = kWatchSlot + alarms_.size();
+  alarms_.push_back(transport_->createUnboundBuffer(
+      goodbyes_.data(), goodbyes_.size() * sizeof(Goodbye)));
+  for (int peer = 0; peer < size_; ++peer) {
+    if (peer == rank_ || links_[peer] != Link::kOpen) continue;
+    absl::Status status = CatchGloo([&] {
+      alarms_.back()->recv(peer, slot, peer * sizeof(Goodbye), sizeof(Goodbye));
+    });
+    if (!status.ok()) links_[peer] = goodbyes_[peer].said ? Link::kLeft : Link::kLost;
+  }
+}
+
+void Mesh::CloseConnections() {
+  for (int peer = 0; peer < size_; ++peer) {
+    if (peer != rank_) CatchGloo([&] { transport_->getPair(peer)->close(); }).IgnoreError();
+  }
+}
+
+void Mesh::EndWatch(Watching how) {
+  if (watching_ != Watching::kYes) return;
+  watching_ = how;
+  for (const auto& alarm : alarms_) alarm->abortWaitRecv();
+}
+
+void Mesh::SendGoodbyes(absl::string_view reason) {
+  if (size_ == 1) return;
+  Goodbye goodbye = {};
+  goodbye.said = 1;
+  reason.copy(goodbye.reason, sizeof(goodbye.reason) - 1);
+  auto buffer = transport_->createUnboundBuffer(&goodbye, sizeof(goodbye));
+  int sent = 0;
+  for (int peer = 0; peer < size_; ++peer) {
+    if (peer == rank_ || links_[peer] != Link::kOpen) continue;
+    if (CatchGloo([&] { buffer->send(peer, kWatchSlot); }).ok()) ++sent;
+  }
+  CatchGloo([&] {
+    for (; sent > 0; --sent) buffer->waitSend(nullptr, ToGlooTimeout(kGoodbyeTimeout));
+  }).IgnoreError();
+}
+
+}  // namespace syncline

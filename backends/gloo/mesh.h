@@ -1,0 +1,100 @@
+// The TCP connections of one rank to all others, and the watch over them.
+#ifndef SYNCLINE_BACKENDS_GLOO_MESH_H_
+#define SYNCLINE_BACKENDS_GLOO_MESH_H_
+
+#include <map>
+#include <memory>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "absl/synchronization/mutex.h"
+#include "backends/common/roster.h"
+#include "backends/gloo/transport.h"
+#include "core/deadline.h"
+#include "core/store.h"
+#include "gloo/context.h"
+#include "gloo/transport/context.h"
+
+namespace syncline {
+
+// A full mesh over Gloo's TCP transport. A thread watches the connections: when a peer's breaks
+// without the peer having taken its leave, operations under way end, whichever peer they wait for.
+// They then Break the mesh; so the failure of one rank soon reaches every wait on every rank.
+class Mesh {
+ public:
+  struct Options {
+    int rank = 0;
+    int size = 1;
+    std::string address;  // To listen on.
+  };
+
+  // Connects to all ranks, which find each other through `store`; returns once all have.
+  static absl::StatusOr<std::unique_ptr<Mesh>> Connect(Store& store, const Options& options,
+                                                       const Deadline& deadline);
+
+  ~Mesh();  // Leaves, if that has not been done. Requires that no operation is under way.
+
+  const Roster& roster() const { return roster_; }
+
+  // For one operation. Waits end, by an exception, at `deadline` and when the mesh is closed. The
+  // mesh must outlive it.
+  std::shared_ptr<gloo::Context> ForOperation(const Deadline& deadline);
+
+  // Makes all operations under way, and all later ones, throw now; the peers' follow, as this
+  // rank's connections are closed in the background. Idempotent.
+  void Break();
+
+  // Tells the peers that this rank is fine but takes part no more, and why, and closes the
+  // connections. What has been sent still arrives. Requires that no operation is under way.
+  void Leave(absl::string_view reason);
+
+  // The peers that have taken their leave, with their reasons; and those whose connection broke
+  // without, before this rank broke the mesh itself.
+  std::map<int, std::string> left() const;
+  std::vector<int> lost() const;
+
+ private:
+  enum class Link { kOpen, kLeft, kLost };
+
+  // What a rank that leaves sends to every other. Plain bytes.
+  struct Goodbye {
+    char said;          // 0 until it has come.
+    char reason[255];   // Padded with zeros; the last byte is one.
+  };
+
+  Mesh(const Options& options, Roster roster, std::shared_ptr<gloo::transport::Context> transport);
+
+  enum class Watching { kYes, kStop, kBreak };
+
+  // The watch thread. Every connection carries a receive that only the peer's goodbye completes;
+  // so Gloo reports on it when the connection breaks.
+  void Watch();
+  Watching AwaitEnd();
+  void UpdateLinks() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void EndWatch(Watching how) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void CloseConnections();
+  void SendGoodbyes(absl::string_view reason) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+
+  const int rank_;
+  const int size_;
+  const Roster roster_;
+  BufferSet buffers_;
+  std::shared_ptr<gloo::transport::Context> transport_;  // Null once left.
+  // Rank r writes goodbyes_[r] when it leaves. Read only once its connection is closed.
+  std::vector<Goodbye> goodbyes_;
+
+  mutable absl::Mutex mutex_;
+  std::vector<Link> links_ ABSL_GUARDED_BY(mutex_);
+  Watching watching_ ABSL_GUARDED_BY(mutex_) = Watching::kYes;
+  // All ever posted, since goodbyes come to the first. The last knows of all links that are open.
+  std::vector<std::unique_ptr<gloo::transport::UnboundBuffer>> alarms_ ABSL_GUARDED_BY(mutex_);
+  std::thread watch_;
+};
+
+}  // namespace syncline
+
+#endif  // SYNCLINE_BACKENDS_GLOO_MESH_H_

@@ -1,0 +1,55 @@
+// Gloo's transport with deadlines, and with an abort that reaches every wait.
+//
+// Gloo gives each wait inside an operation the whole timeout, and when a connection breaks it wakes
+// those who wait for messages that have not begun, but not those in the middle of one. So all
+// buffers of a group, also those that Gloo's algorithms make for themselves, are made here.
+#ifndef SYNCLINE_BACKENDS_GLOO_TRANSPORT_H_
+#define SYNCLINE_BACKENDS_GLOO_TRANSPORT_H_
+
+#include <chrono>
+#include <memory>
+#include <set>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/functional/function_ref.h"
+#include "absl/status/status.h"
+#include "absl/synchronization/mutex.h"
+#include "absl/time/time.h"
+#include "core/deadline.h"
+#include "gloo/context.h"
+#include "gloo/transport/context.h"
+#include "gloo/transport/unbound_buffer.h"
+
+namespace syncline {
+
+// Runs `calls` of Gloo and turns an exception into a NetworkError. The one place that catches them.
+absl::Status CatchGloo(absl::FunctionRef<void()> calls);
+
+// `duration` for Gloo: at least a millisecond (Gloo takes 0 for "no timeout"), at most a year.
+std::chrono::milliseconds ToGlooTimeout(absl::Duration duration);
+
+// The buffers on which operations wait. Thread-safe.
+class BufferSet {
+ public:
+  // Adds a buffer; throws gloo::IoException if the set has been aborted.
+  void Add(gloo::transport::UnboundBuffer* buffer);
+  void Remove(gloo::transport::UnboundBuffer* buffer);
+
+  // Makes every wait on a buffer of the set return now, and Add throw from now on.
+  void Abort();
+
+ private:
+  absl::Mutex mutex_;
+  bool aborted_ ABSL_GUARDED_BY(mutex_) = false;
+  std::set<gloo::transport::UnboundBuffer*> buffers_ ABSL_GUARDED_BY(mutex_);
+};
+
+// A Gloo context for one operation. It uses the connections of `transport`; its waits end, by an
+// exception, at `deadline` or when `buffers` is aborted.
+std::shared_ptr<gloo::Context> MakeOperationContext(
+    std::shared_ptr<gloo::transport::Context> transport, BufferSet& buffers,
+    const Deadline& deadline);
+
+}  // namespace syncline
+
+#endif  // SYNCLINE_BACKENDS_GLOO_TRANSPORT_H_

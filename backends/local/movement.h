@@ -1,0 +1,34 @@
+// What the operations do to memory, said as plainly as possible: the specification of every
+// backend's results.
+#ifndef SYNCLINE_BACKENDS_LOCAL_MOVEMENT_H_
+#define SYNCLINE_BACKENDS_LOCAL_MOVEMENT_H_
+
+#include "absl/status/status.h"
+#include "absl/types/span.h"
+#include "backends/common/call.h"
+#include "core/tensor.h"
+
+namespace syncline {
+
+// One rank's part in an operation: what it called, and its memory.
+struct Part {
+  Call call;
+  Tensor tensor;
+  absl::Span<const Tensor> outputs;  // all_gather
+};
+
+// OK if all ranks made the same call; else a MismatchError that quotes two that differ.
+absl::Status CheckSame(absl::Span<const Part> parts);
+
+// Carries a collective out for all ranks; parts[r] is that of rank r. Requires CheckSame.
+void Execute(absl::Span<const Part> parts);
+
+// OK if what rank `src` sends fits what rank `dst` receives; else a MismatchError.
+absl::Status CheckFits(const Part& sent, int src, const Part& received, int dst);
+
+// Carries a send and its recv out. Requires CheckFits.
+void Transfer(const Part& sent, const Part& received);
+
+}  // namespace syncline
+
+#endif  // SYNCLINE_BACKENDS_LOCAL_MOVEMENT_H_

@@ -1,0 +1,219 @@
+"""The description of the public API as a model: what the emitters of bindgen.py work from.
+
+The description is an ordinary Python stub (syncline.pyi). A class derived from Enum is an enum;
+every other class is a handle, behind which stands a std::shared_ptr to a C++ object. Methods have
+plain parameters and docstrings. VOCABULARY, the enums and the handles are all that may appear in
+a signature, so that every language can spell it.
+"""
+
+from __future__ import annotations
+
+import ast
+from dataclasses import dataclass
+from datetime import timedelta
+
+# Each type of a signature, and the C++ type that stands for it. Besides these: the enums, the
+# handles, and `Handle | None`. A new word must have a counterpart in Java too.
+VOCABULARY = {
+    "None": "void",  # Results only. In C++ also absl::Status.
+    "bool": "bool",
+    "int": "int64_t",
+    "float": "double",
+    "str": "std::string",
+    "str | None": "std::optional<std::string>",
+    "bytes": "Bytes",  # A std::string that is not text.
+    "timedelta": "absl::Duration",
+    "timedelta | None": "std::optional<absl::Duration>",
+    "Tensor": "Tensor",
+    "list[str]": "std::vector<std::string>",
+    "list[int]": "std::vector<int64_t>",
+    "list[bytes]": "std::vector<Bytes>",
+    "list[Tensor]": "std::vector<Tensor>",
+    "list[list[int]]": "std::vector<std::vector<int64_t>>",
+}
+
+
+class StubError(ValueError):
+    """The description breaks a rule; the message says where, and what would be right."""
+
+
+@dataclass(frozen=True)
+class Type:
+    stub: str  # As the description spells it, such as "list[int]".
+    kind: str  # "word" of the vocabulary, "enum", "handle" or "nullable" handle.
+    name: str  # The word, or the class.
+
+
+@dataclass(frozen=True)
+class Default:
+    """The default of an argument."""
+
+    value: (
+        object  # None, a bool, int, float, str or timedelta, [], or the name of an enum's member.
+    )
+    stub: str  # As the description spells it.
+
+
+@dataclass(frozen=True)
+class Argument:
+    name: str
+    type: Type
+    default: Default | None  # None if there is none.
+
+
+@dataclass(frozen=True)
+class Method:
+    name: str
+    kind: str  # "method", "static" or "property".
+    arguments: list[Argument]
+    result: Type
+    doc: str
+
+
+@dataclass(frozen=True)
+class Enum:
+    name: str
+    doc: str
+    members: list[str]  # Their values count up from 0.
+
+
+@dataclass(frozen=True)
+class Handle:
+    name: str
+    doc: str
+    base: str | None
+    methods: list[Method]
+
+
+def read(text: str, filename: str) -> list[Enum | Handle]:
+    """The model of the description `text`; StubError or SyntaxError, naming `filename`."""
+    return _Reader(text, filename).read()
+
+
+class _Reader:
+    def __init__(self, text: str, filename: str):
+        self._filename = filename
+        self._tree = ast.parse(text, filename)
+        self._classes = {n.name: n for n in self._tree.body if isinstance(n, ast.ClassDef)}
+
+    def read(self) -> list[Enum | Handle]:
+        known = (ast.ClassDef, ast.Import, ast.ImportFrom, ast.AnnAssign)
+        for node in self._tree.body:
+            if not isinstance(node, known) and not _is_text(node):
+                raise self._error(node, "module", "only imports, aliases and classes belong here")
+        return [
+            self._enum(node) if _is_enum(node) else self._handle(node)
+            for node in self._classes.values()
+        ]
+
+    def _enum(self, node: ast.ClassDef) -> Enum:
+        members: list[str] = []
+        for item in node.body:
+            if _is_text(item):
+                continue
+            if not isinstance(item, ast.Assign) or ast.unparse(item.value) != str(len(members)):
+                expected = f"expected MEMBER = {len(members)}: values count up from 0"
+                raise self._error(item, node.name, expected)
+            members.append(ast.unparse(item.targets[0]))
+        return Enum(node.name, self._doc(node, node.name), members)
+
+    def _handle(self, node: ast.ClassDef) -> Handle:
+        bases = [ast.unparse(base) for base in node.bases]
+        above = list(self._classes)[: list(self._classes).index(node.name)]
+        if len(bases) > 1 or not set(bases) <= set(above):
+            raise self._error(node, node.name, "its base must be one class described above it")
+        methods: list[Method] = []
+        for item in node.body:
+            if _is_text(item):
+                continue
+            if not isinstance(item, ast.FunctionDef):
+                raise self._error(item, node.name, "a class holds methods and properties only")
+            if any(item.name == method.name for method in methods):
+                raise self._error(item, f"{node.name}.{item.name}", "described twice")
+            methods.append(self._method(item, f"{node.name}.{item.name}"))
+        return Handle(node.name, self._doc(node, node.name), next(iter(bases), None), methods)
+
+    def _method(self, node: ast.FunctionDef, where: str) -> Method:
+        kinds = {"": "method", "staticmethod": "static", "property": "property"}
+        kind = kinds.get(",".join(ast.unparse(mark) for mark in node.decorator_list))
+        if kind is None:
+            raise self._error(node, where, "only @staticmethod and @property are known")
+        given = node.args
+        if given.vararg or given.kwarg or given.kwonlyargs or given.posonlyargs:
+            raise self._error(node, where, "plain parameters only: no *, / or **")
+        parameters = given.args if kind == "static" else given.args[1:]
+        if kind == "property" and parameters:
+            raise self._error(node, where, "a property takes no arguments")
+        defaults = [None] * (len(parameters) - len(given.defaults)) + list(given.defaults)
+        arguments = []
+        for parameter, default in zip(parameters, defaults, strict=True):
+            place = f"{where}, argument {parameter.arg}"
+            type = self._type(parameter.annotation, node, place)
+            if type.name == "None":
+                raise self._error(node, place, "None is a type of results only")
+            arguments.append(Argument(parameter.arg, type, self._default(default, type, place)))
+        result = self._type(node.returns, node, f"{where}, result")
+        return Method(node.name, kind, arguments, result, self._doc(node, where))
+
+    def _type(self, annotation: ast.expr | None, node: ast.AST, where: str) -> Type:
+        if annotation is None:
+            raise self._error(node, where, "its type is missing")
+        text = ast.unparse(annotation)
+        name = text.removesuffix(" | None")
+        if text in VOCABULARY:
+            return Type(text, "word", text)
+        if name in self._classes and not _is_enum(self._classes[name]):
+            return Type(text, "handle" if name == text else "nullable", name)
+        if text in self._classes:
+            return Type(text, "enum", text)
+        known = ", ".join([*VOCABULARY, *self._classes, "Handle | None"])
+        raise self._error(node, where, f"type '{text}' is not in the vocabulary: {known}")
+
+    def _default(self, node: ast.expr | None, type: Type, where: str) -> Default | None:
+        if node is None:
+            return None
+        stub = ast.unparse(node)
+        match node:
+            case ast.Constant(value=None) if type.stub.endswith("| None"):
+                return Default(None, stub)
+            case ast.Constant(value=value) if value.__class__.__name__ == type.stub:
+                return Default(value, stub)
+            case ast.UnaryOp(
+                op=ast.USub(), operand=ast.Constant(value=int() | float() as value)
+            ) if value.__class__.__name__ == type.stub:
+                return Default(-value, stub)
+            case ast.List(elts=[]) if type.stub.startswith("list["):
+                return Default([], stub)
+            case ast.Attribute(value=ast.Name(id=owner), attr=member) if (
+                type.kind == "enum" and owner == type.name
+            ):
+                return Default(member, stub)
+            case ast.Call(
+                func=ast.Name(id="timedelta"),
+                args=[],
+                keywords=[ast.keyword(arg="seconds", value=ast.Constant(value=int(seconds)))],
+            ) if type.stub == "timedelta":
+                return Default(timedelta(seconds=seconds), stub)
+        raise self._error(
+            node,
+            where,
+            f"default '{stub}' does not fit {type.stub}; known are literals, None, [], members of "
+            "enums and timedelta(seconds=N)",
+        )
+
+    def _doc(self, node: ast.ClassDef | ast.FunctionDef, where: str) -> str:
+        doc = ast.get_docstring(node)
+        if not doc:
+            raise self._error(node, where, "its docstring is missing")
+        return doc
+
+    def _error(self, node: ast.AST, where: str, message: str) -> StubError:
+        return StubError(f"{self._filename}:{getattr(node, 'lineno', 1)}: {where}: {message}")
+
+
+def _is_enum(node: ast.ClassDef) -> bool:
+    return [ast.unparse(base) for base in node.bases] == ["Enum"]
+
+
+def _is_text(node: ast.AST) -> bool:
+    return isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)

@@ -1,0 +1,58 @@
+"""A small API with one of everything."""
+
+from datetime import timedelta
+from enum import Enum
+from typing import Any, TypeAlias
+
+Tensor: TypeAlias = Any
+"""Any array."""
+
+class Color(Enum):
+    """How it looks."""
+
+    RED = 0
+    DARK_BLUE = 1
+
+class Store:
+    """A "store".
+
+    With two paragraphs.
+    """
+
+    def get(self, key: str, timeout: timedelta | None = None) -> bytes:
+        """Adapted, and waits in pieces."""
+
+    @property
+    def name(self) -> str:
+        """Its name."""
+
+class HashStore(Store):
+    """A store with a base."""
+
+    @staticmethod
+    def create(timeout: timedelta = timedelta(seconds=300)) -> HashStore:
+        """Static and adapted."""
+
+class Painter:
+    """Uses the rest of the vocabulary."""
+
+    @staticmethod
+    def open(path: str = 'a"b', size: int = -1, scale: float = 1.5, on: bool = True) -> Painter:
+        """Static, with literals for defaults."""
+
+    def paint_all(
+        self,
+        tensors: list[Tensor],
+        color: Color = Color.DARK_BLUE,
+        store: Store | None = None,
+        names: list[str] = [],
+        title: str | None = None,
+    ) -> None:
+        """Calls PaintAll."""
+
+    def find(self, other: Painter, values: list[bytes], tensor: Tensor) -> Painter | None:
+        """May find nothing."""
+
+    @property
+    def groups(self) -> list[list[int]]:
+        """Lists of lists."""

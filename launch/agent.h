@@ -1,0 +1,126 @@
+// The policy of one launch: when workers start, are told to stop, are killed, and start anew.
+#ifndef SYNCLINE_LAUNCH_AGENT_H_
+#define SYNCLINE_LAUNCH_AGENT_H_
+
+#include <optional>
+#include <vector>
+
+#include "absl/time/time.h"
+#include "absl/types/span.h"
+#include "launch/clock.h"
+
+namespace syncline {
+
+// How the process of one worker ended.
+struct WorkerExit {
+  int local_rank = 0;
+  int code = 0;    // Its exit code, if signal is 0.
+  int signal = 0;  // The signal that killed it, or 0.
+
+  bool ok() const { return code == 0 && signal == 0; }
+  // As a shell would say it: the exit code, or 128 + signal.
+  int ShellCode() const { return signal != 0 ? 128 + signal : code; }
+};
+
+// What the agent wants done. Commands never fail; the agent hears of their effects as events.
+struct AgentCommand {
+  enum class Kind {
+    kStartWorkers,         // Start all workers of attempt().
+    kSignalGroups,         // `signal` to the process groups of all living workers.
+    kSignalWorkers,        // `signal` to the living workers themselves, not to their children.
+    kTerminateLeftovers,   // SIGTERM to whatever the workers have left behind.
+    kKillEverything,       // SIGKILL to all living workers and to all they have started.
+  };
+  Kind kind;
+  int signal = 0;
+};
+
+struct AgentOptions {
+  int workers = 1;
+  int max_restarts = 0;
+  // From an operator's signal to SIGKILL.
+  absl::Duration shutdown_timeout = absl::Seconds(30);
+  // From the failure of one worker to SIGKILL of the others (their group is broken, there is
+  // nothing to save), and from the end of the last worker to SIGKILL of what it left behind.
+  // Not more than shutdown_timeout.
+  absl::Duration failure_grace = absl::Seconds(1);
+  // From SIGKILL to giving up on a process that does not die.
+  absl::Duration kill_grace = absl::Seconds(5);
+};
+
+// A state machine: every event returns what is to be done about it. It does no input or output
+// and knows no process, so that all of it is testable. Not thread-safe.
+//
+//   idle -> running -> [stopping] -> draining -> running (a restart) | finished
+//
+// The first worker to fail is the cause of the failure; what happens to the others afterwards is
+// its consequence. A failure stops all workers, and starts all anew while restarts are left. A
+// stop signal stops them for good.
+class Agent {
+ public:
+  enum class State {
+    kIdle,
+    kRunning,
+    kStopping,  // Workers have been told to stop.
+    kDraining,  // No worker lives; processes that workers started may.
+    kFinished,
+  };
+  using Commands = std::vector<AgentCommand>;
+
+  // `clock` must outlive the agent.
+  Agent(const AgentOptions& options, const Clock& clock);
+
+  // The events. Each returns the commands to carry out, in order.
+  Commands Start();
+  Commands OnStartFailed();  // kStartWorkers could not start all. Not tried again.
+  // All exits seen at one moment: among them, one by a signal is taken for the cause, because the
+  // others may well be its consequence.
+  Commands OnWorkersExited(absl::Span<const WorkerExit> exits);
+  Commands OnLeftoverExited();  // A process that a worker had started is gone.
+  Commands OnNothingLeft();     // While draining: no process of the attempt is left.
+  // SIGUSR1 and SIGUSR2 are passed on. Any other signal stops the job; SIGINT while it is
+  // stopping kills at once.
+  Commands OnSignal(int signal);
+  Commands OnDeadline();  // deadline() has come.
+
+  State state() const { return state_; }
+  int attempt() const { return attempt_; }  // 0, then 1 with the first restart, ...
+  int max_restarts() const { return options_.max_restarts; }
+  absl::Time deadline() const { return deadline_; }  // InfiniteFuture if there is none.
+
+  // The worker whose failure is being handled, or made the job fail.
+  struct Failure {
+    WorkerExit cause;
+    absl::Duration after;              // From the start of its attempt.
+    std::vector<WorkerExit> stopped;   // The workers that ended because of it.
+  };
+  const std::optional<Failure>& failure() const { return failure_; }
+  // Whether killed processes were still there when the agent finished.
+  bool gave_up() const { return gave_up_; }
+  // For the launcher, once finished: 0, or that of the first failing worker, or 128 + the signal.
+  int exit_code() const;
+
+ private:
+  Commands StartAttempt();
+  Commands Stop(int signal, absl::Duration grace);
+  Commands Drain();
+  Commands Kill();
+  void Finish();
+
+  const AgentOptions options_;
+  const Clock& clock_;
+  State state_ = State::kIdle;
+  int attempt_ = 0;
+  int living_ = 0;
+  int stop_signal_ = 0;
+  bool start_failed_ = false;
+  bool killed_ = false;
+  bool gave_up_ = false;
+  absl::Time started_;
+  absl::Time deadline_ = absl::InfiniteFuture();
+  std::optional<Failure> failure_;
+};
+
+}  // namespace syncline
+
+#endif  // SYNCLINE_LAUNCH_AGENT_H_

@@ -1,0 +1,253 @@
+#include "launch/agent.h"
+
+#include <signal.h>
+
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "gtest/gtest.h"
+
+namespace syncline {
+namespace {
+
+using Kind = AgentCommand::Kind;
+using State = Agent::State;
+using Names = std::vector<std::string>;
+
+class FakeClock final : public Clock {
+ public:
+  absl::Time Now() const override { return now_; }
+  void Advance(absl::Duration by) { now_ += by; }
+
+ private:
+  absl::Time now_ = absl::UnixEpoch() + absl::Hours(1);
+};
+
+WorkerExit Code(int local_rank, int code) { return {local_rank, code, 0}; }
+WorkerExit Killed(int local_rank, int signal) { return {local_rank, 0, signal}; }
+
+// "start", "groups 15", "workers 10", "leftovers", "kill".
+Names Describe(const Agent::Commands& commands) {
+  Names names;
+  for (const AgentCommand& command : commands) {
+    switch (command.kind) {
+      case Kind::kStartWorkers: names.push_back("start"); break;
+      case Kind::kSignalGroups: names.push_back(absl::StrCat("groups ", command.signal)); break;
+      case Kind::kSignalWorkers: names.push_back(absl::StrCat("workers ", command.signal)); break;
+      case Kind::kTerminateLeftovers: names.push_back("leftovers"); break;
+      case Kind::kKillEverything: names.push_back("kill"); break;
+    }
+  }
+  return names;
+}
+
+class AgentTest : public testing::Test {
+ protected:
+  Agent Started(int workers, int max_restarts) {
+    AgentOptions options;
+    options.workers = workers;
+    options.max_restarts = max_restarts;
+    options.shutdown_timeout = absl::Seconds(20);
+    Agent agent(options, clock_);
+    EXPECT_EQ(Describe(agent.Start()), Names{"start"});
+    EXPECT_EQ(agent.state(), State::kRunning);
+    return agent;
+  }
+
+  FakeClock clock_;
+};
+
+TEST_F(AgentTest, WaitsWithoutADeadlineWhileWorkersRun) {
+  Agent agent = Started(2, 0);
+  EXPECT_EQ(agent.deadline(), absl::InfiniteFuture());
+  clock_.Advance(absl::Hours(1000));
+  EXPECT_EQ(Describe(agent.OnDeadline()), Names{});
+  EXPECT_EQ(agent.state(), State::kRunning);
+}
+
+TEST_F(AgentTest, SucceedsWhenAllWorkersExitWithZeroAndNothingIsLeft) {
+  Agent agent = Started(2, 3);
+  EXPECT_EQ(Describe(agent.OnWorkersExited({Code(1, 0)})), Names{});
+  EXPECT_EQ(agent.state(), State::kRunning);
+  EXPECT_EQ(Describe(agent.OnWorkersExited({Code(0, 0)})), Names{"leftovers"});
+  EXPECT_EQ(agent.state(), State::kDraining);
+  EXPECT_EQ(Describe(agent.OnNothingLeft()), Names{});
+  EXPECT_EQ(agent.state(), State::kFinished);
+  EXPECT_EQ(agent.exit_code(), 0);
+  EXPECT_FALSE(agent.failure().has_value());
+}
+
+TEST_F(AgentTest, AFailureStopsTheOthersAndKillsThemAfterOneSecond) {
+  Agent agent = Started(3, 0);
+  clock_.Advance(absl::Seconds(7));
+  EXPECT_EQ(Describe(agent.OnWorkersExited({Code(1, 3)})), Names{"groups 15"});
+  EXPECT_EQ(agent.state(), State::kStopping);
+  EXPECT_EQ(agent.deadline(), clock_.Now() + absl::Seconds(1));
+  clock_.Advance(absl::Milliseconds(999));
+  EXPECT_EQ(Describe(agent.OnDeadline()), Names{});
+  clock_.Advance(absl::Milliseconds(1));
+  EXPECT_EQ(Describe(agent.OnDeadline()), Names{"kill"});
+  EXPECT_EQ(Describe(agent.OnWorkersExited({Killed(0, SIGKILL)})), Names{});
+  EXPECT_EQ(Describe(agent.OnWorkersExited({Killed(2, SIGKILL)})), Names{"kill"});
+  agent.OnNothingLeft();
+  EXPECT_EQ(agent.state(), State::kFinished);
+  EXPECT_EQ(agent.exit_code(), 3);
+  ASSERT_TRUE(agent.failure().has_value());
+  EXPECT_EQ(agent.failure()->cause.local_rank, 1);
+  EXPECT_EQ(agent.failure()->after, absl::Seconds(7));
+  ASSERT_EQ(agent.failure()->stopped.size(), 2u);
+  EXPECT_EQ(agent.failure()->stopped[0].local_rank, 0);
+}
+
+TEST_F(AgentTest, TheFirstFailureIsTheCauseAndLaterOnesAreItsConsequence) {
+  Agent agent = Started(3, 0);
+  agent.OnWorkersExited({Code(2, 9)});
+  agent.OnWorkersExited({Killed(0, SIGSEGV)});
+  EXPECT_EQ(Describe(agent.OnWorkersExited({Code(1, 1)})), Names{"leftovers"});
+  agent.OnNothingLeft();
+  EXPECT_EQ(agent.exit_code(), 9);
+  EXPECT_EQ(agent.failure()->cause.local_rank, 2);
+}
+
+TEST_F(AgentTest, AmongExitsAtOneMomentAKilledWorkerIsTheCause) {
+  Agent agent = Started(3, 0);
+  EXPECT_EQ(Describe(agent.OnWorkersExited({Code(0, 1), Code(1, 0), Killed(2, SIGKILL)})),
+            Names{"leftovers"});
+  agent.OnNothingLeft();
+  EXPECT_EQ(agent.failure()->cause.local_rank, 2);
+  EXPECT_EQ(agent.failure()->stopped.size(), 2u);
+  EXPECT_EQ(agent.exit_code(), 128 + SIGKILL);
+}
+
+TEST_F(AgentTest, RanksThatFinishedBeforeTheFailureWereNotStoppedByIt) {
+  Agent agent = Started(2, 0);
+  agent.OnWorkersExited({Code(0, 0)});
+  agent.OnWorkersExited({Code(1, 4)});
+  EXPECT_TRUE(agent.failure()->stopped.empty());
+}
+
+TEST_F(AgentTest, RestartsAllWorkersOnceNothingOfTheFailedAttemptIsLeft) {
+  Agent agent = Started(2, 1);
+  agent.OnWorkersExited({Code(1, 3)});
+  EXPECT_EQ(Describe(agent.OnWorkersExited({Killed(0, SIGTERM)})), Names{"leftovers"});
+  EXPECT_EQ(agent.attempt(), 0);
+  EXPECT_EQ(Describe(agent.OnNothingLeft()), Names{"start"});
+  EXPECT_EQ(agent.state(), State::kRunning);
+  EXPECT_EQ(agent.attempt(), 1);
+  EXPECT_EQ(agent.deadline(), absl::InfiniteFuture());
+  agent.OnWorkersExited({Code(0, 0), Code(1, 0)});
+  agent.OnNothingLeft();
+  EXPECT_EQ(agent.state(), State::kFinished);
+  EXPECT_EQ(agent.exit_code(), 0);
+  EXPECT_FALSE(agent.failure().has_value());
+}
+
+TEST_F(AgentTest, FailsWithTheLastAttemptsCodeWhenNoRestartIsLeft) {
+  Agent agent = Started(1, 2);
+  for (int attempt = 0; attempt < 3; ++attempt) {
+    EXPECT_EQ(agent.attempt(), attempt);
+    agent.OnWorkersExited({Code(0, 10 + attempt)});
+    agent.OnNothingLeft();
+  }
+  EXPECT_EQ(agent.state(), State::kFinished);
+  EXPECT_EQ(agent.exit_code(), 12);
+}
+
+TEST_F(AgentTest, AStopSignalIsForwardedAndWorkersGetTheWholeShutdownTimeout) {
+  Agent agent = Started(2, 5);
+  EXPECT_EQ(Describe(agent.OnSignal(SIGTERM)), Names{"groups 15"});
+  EXPECT_EQ(agent.deadline(), clock_.Now() + absl::Seconds(20));
+  clock_.Advance(absl::Seconds(19));
+  EXPECT_EQ(Describe(agent.OnWorkersExited({Code(0, 0)})), Names{});
+  EXPECT_EQ(Describe(agent.OnDeadline()), Names{});
+  EXPECT_EQ(Describe(agent.OnWorkersExited({Code(1, 77)})), Names{"leftovers"});
+  EXPECT_EQ(Describe(agent.OnNothingLeft()), Names{});
+  EXPECT_EQ(agent.state(), State::kFinished);
+  EXPECT_EQ(agent.exit_code(), 128 + SIGTERM);
+  EXPECT_FALSE(agent.failure().has_value());  // Exits after a stop signal are no failures.
+}
+
+TEST_F(AgentTest, OnlyASecondInterruptKillsAtOnce) {
+  Agent agent = Started(1, 0);
+  EXPECT_EQ(Describe(agent.OnSignal(SIGINT)), Names{"groups 2"});
+  EXPECT_EQ(Describe(agent.OnSignal(SIGTERM)), Names{});
+  EXPECT_EQ(Describe(agent.OnSignal(SIGINT)), Names{"kill"});
+  agent.OnWorkersExited({Killed(0, SIGKILL)});
+  agent.OnNothingLeft();
+  EXPECT_EQ(agent.exit_code(), 128 + SIGINT);
+}
+
+TEST_F(AgentTest, UserSignalsReachWorkersWithoutStoppingThem) {
+  Agent agent = Started(2, 0);
+  EXPECT_EQ(Describe(agent.OnSignal(SIGUSR1)), (Names{"workers 10"}));
+  EXPECT_EQ(Describe(agent.OnSignal(SIGUSR2)), (Names{"workers 12"}));
+  EXPECT_EQ(agent.state(), State::kRunning);
+  EXPECT_EQ(agent.deadline(), absl::InfiniteFuture());
+}
+
+TEST_F(AgentTest, AStopSignalDuringAFailurePreventsTheRestart) {
+  Agent agent = Started(2, 5);
+  agent.OnWorkersExited({Code(1, 3)});
+  const absl::Time deadline = agent.deadline();
+  EXPECT_EQ(Describe(agent.OnSignal(SIGTERM)), Names{});
+  EXPECT_EQ(agent.deadline(), deadline);
+  agent.OnWorkersExited({Killed(0, SIGTERM)});
+  EXPECT_EQ(Describe(agent.OnNothingLeft()), Names{});
+  EXPECT_EQ(agent.state(), State::kFinished);
+  EXPECT_EQ(agent.exit_code(), 3);
+}
+
+TEST_F(AgentTest, ASignalAfterTheLastWorkersSuccessDoesNotSpoilIt) {
+  Agent agent = Started(1, 0);
+  agent.OnWorkersExited({Code(0, 0)});
+  EXPECT_EQ(Describe(agent.OnSignal(SIGTERM)), Names{});
+  agent.OnNothingLeft();
+  EXPECT_EQ(agent.exit_code(), 0);
+}
+
+TEST_F(AgentTest, LeftoversOfASuccessAreKilledAfterOneSecond) {
+  Agent agent = Started(1, 0);
+  EXPECT_EQ(Describe(agent.OnWorkersExited({Code(0, 0)})), Names{"leftovers"});
+  EXPECT_EQ(Describe(agent.OnLeftoverExited()), Names{});
+  clock_.Advance(absl::Seconds(1));
+  EXPECT_EQ(Describe(agent.OnDeadline()), Names{"kill"});
+  EXPECT_EQ(Describe(agent.OnLeftoverExited()), Names{"kill"});
+  agent.OnNothingLeft();
+  EXPECT_EQ(agent.exit_code(), 0);
+  EXPECT_FALSE(agent.gave_up());
+}
+
+TEST_F(AgentTest, GivesUpOnAProcessThatSurvivesBeingKilled) {
+  Agent agent = Started(2, 1);
+  agent.OnWorkersExited({Killed(0, SIGBUS)});
+  clock_.Advance(absl::Seconds(1));
+  EXPECT_EQ(Describe(agent.OnDeadline()), Names{"kill"});
+  clock_.Advance(absl::Seconds(5));
+  EXPECT_EQ(Describe(agent.OnDeadline()), Names{});
+  EXPECT_EQ(agent.state(), State::kFinished);
+  EXPECT_TRUE(agent.gave_up());
+  EXPECT_EQ(agent.exit_code(), 128 + SIGBUS);
+}
+
+TEST_F(AgentTest, AWorkerThatCannotBeStartedEndsTheJobWithoutRestarts) {
+  Agent agent = Started(3, 5);
+  EXPECT_EQ(Describe(agent.OnStartFailed()), Names{"kill"});
+  EXPECT_EQ(Describe(agent.OnWorkersExited({Killed(0, SIGKILL)})), Names{});
+  EXPECT_EQ(Describe(agent.OnNothingLeft()), Names{});
+  EXPECT_EQ(agent.state(), State::kFinished);
+  EXPECT_EQ(agent.exit_code(), 1);
+}
+
+TEST_F(AgentTest, AShutdownTimeoutBelowTheFailureGraceHoldsForFailuresToo) {
+  AgentOptions options;
+  options.workers = 2;
+  options.shutdown_timeout = absl::Milliseconds(100);
+  Agent agent(options, clock_);
+  agent.Start();
+  agent.OnWorkersExited({Code(0, 1)});
+  EXPECT_EQ(agent.deadline(), clock_.Now() + absl::Milliseconds(100));
+}
+
+}  // namespace
+}  // namespace syncline

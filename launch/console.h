@@ -1,0 +1,75 @@
+// Mixes the output of many workers into readable lines.
+#ifndef SYNCLINE_LAUNCH_CONSOLE_H_
+#define SYNCLINE_LAUNCH_CONSOLE_H_
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/strings/string_view.h"
+#include "absl/time/time.h"
+#include "launch/clock.h"
+
+namespace syncline {
+
+// Where text goes. Never fails and never waits for long: what cannot be written is lost.
+class TextSink {
+ public:
+  virtual ~TextSink() = default;
+  virtual void Write(absl::string_view text) = 0;
+};
+
+// The launcher's two outputs, shared by the streams of all workers. Not thread-safe.
+//
+// A line of a stream is written as a whole, behind the stream's prefix. So is each state of a line
+// that is overwritten by carriage returns, as progress bars do; its prefix is repeated, because
+// the bar overwrites that too. Text without an end of line is held back for kHoldTime. If another
+// stream then writes, the unfinished line is ended first.
+//
+// A stream without a prefix is passed on as it comes.
+class Console {
+ public:
+  enum class Target { kOut, kErr };
+  // kSame: both show on the same terminal or in the same file, and can disturb each other's lines.
+  enum class Outputs { kApart, kSame };
+
+  static constexpr absl::Duration kHoldTime = absl::Milliseconds(100);
+
+  // The sinks and the clock must outlive the console.
+  Console(TextSink& out, TextSink& err, Outputs outputs, const Clock& clock);
+  ~Console();
+
+  class Stream;  // Belongs to the console.
+  Stream* AddStream(std::string prefix, Target target);
+
+  void Feed(Stream* stream, absl::string_view bytes);
+  // The stream has ended: shows what is held back, ends an unfinished line, deletes the stream.
+  void End(Stream* stream);
+
+  // A line of the launcher itself, on kErr. Lines within `text` stay together.
+  void Say(absl::string_view text);
+
+  // When FlushHeld() has something to do; InfiniteFuture if nothing is held back.
+  absl::Time next_flush() const;
+  void FlushHeld();
+
+ private:
+  enum class Terminator { kNone, kNewline, kReturn };
+  struct Line;
+
+  void Show(Stream* stream, absl::string_view text, Terminator terminator);
+  void EndLine(Line& line);
+  Line& LineOf(Target target);
+
+  TextSink& out_;
+  TextSink& err_;
+  const Outputs outputs_;
+  const Clock& clock_;
+  std::unique_ptr<Line> out_line_;
+  std::unique_ptr<Line> err_line_;
+  std::vector<std::unique_ptr<Stream>> streams_;
+};
+
+}  // namespace syncline
+
+#endif  // SYNCLINE_LAUNCH_CONSOLE_H_

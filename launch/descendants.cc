@@ -1,0 +1,85 @@
+#include "launch/descendants.h"
+
+#include <dirent.h>
+#include <fcntl.h>
+#include <signal.h>
+#include <sys/prctl.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+#include <map>
+#include <string>
+
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+#include "core/status.h"
+#include "launch/unique_fd.h"
+
+namespace syncline {
+namespace {
+
+// The parent of a living process; 0 if it is gone or a zombie.
+pid_t ParentOf(pid_t pid) {
+  const UniqueFd file(open(absl::StrCat("/proc/", pid, "/stat").c_str(), O_RDONLY | O_CLOEXEC));
+  if (!file.valid()) return 0;
+  char text[1024];
+  const ssize_t size = read(file.get(), text, sizeof(text));
+  if (size <= 0) return 0;
+  // "81 (any (text)) S 80 ...".
+  absl::string_view rest(text, static_cast<size_t>(size));
+  rest.remove_prefix(std::min(rest.size(), rest.rfind(')') + 1));
+  const std::vector<absl::string_view> fields =
+      absl::StrSplit(rest, absl::MaxSplits(' ', 3), absl::SkipEmpty());
+  int parent = 0;
+  if (fields.size() < 2 || fields[0] == "Z" || fields[0] == "X") return 0;
+  return absl::SimpleAtoi(fields[1], &parent) ? parent : 0;
+}
+
+std::multimap<pid_t, pid_t> ChildrenByParent() {
+  std::multimap<pid_t, pid_t> children;
+  DIR* const folder = opendir("/proc");
+  if (folder == nullptr) return children;
+  while (const dirent* const entry = readdir(folder)) {
+    int pid = 0;
+    if (!absl::SimpleAtoi(entry->d_name, &pid)) continue;
+    const pid_t parent = ParentOf(pid);
+    if (parent != 0) children.emplace(parent, pid);
+  }
+  closedir(folder);
+  return children;
+}
+
+}  // namespace
+
+Descendants::Descendants() {
+  const std::vector<pid_t> present = Find();
+  strangers_.insert(present.begin(), present.end());
+}
+
+absl::Status Descendants::Adopt() {
+  if (prctl(PR_SET_CHILD_SUBREAPER, 1) == 0) return absl::OkStatus();
+  return UnsupportedError(absl::StrCat(
+      "the kernel does not hand over orphaned processes (PR_SET_CHILD_SUBREAPER): ",
+      std::strerror(errno), ". What workers leave behind may survive the launcher"));
+}
+
+std::vector<pid_t> Descendants::Find() const {
+  const std::multimap<pid_t, pid_t> children = ChildrenByParent();
+  std::vector<pid_t> found = {getpid()};
+  for (size_t i = 0; i < found.size(); ++i) {
+    const auto range = children.equal_range(found[i]);
+    for (auto child = range.first; child != range.second; ++child) {
+      if (strangers_.count(child->second) == 0) found.push_back(child->second);
+    }
+  }
+  found.erase(found.begin());
+  return found;
+}
+
+void Descendants::SignalAll(int signal) const {
+  for (const pid_t pid : Find()) kill(pid, signal);
+}
+
+}  // namespace syncline

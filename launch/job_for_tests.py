@@ -1,0 +1,111 @@
+"""A running launcher and the pytest fixtures that start one, for the tests of this folder."""
+
+import os
+import select
+import signal
+import subprocess
+import sys
+import time
+import uuid
+
+import pytest
+
+LAUNCHER = os.path.abspath("launch/syncline_run")
+RUN = os.path.abspath("launch/run")
+DEADLINE = 60  # Of any wait; far more than is needed.
+
+
+def wait_until(condition, what):
+    deadline = time.monotonic() + DEADLINE
+    while not condition():
+        assert time.monotonic() < deadline, "not within %d s: %s" % (DEADLINE, what)
+        time.sleep(0.01)
+
+
+def processes_with(mark):
+    """The living processes whose environment contains `mark`."""
+    found = []
+    for pid in filter(str.isdigit, os.listdir("/proc")):
+        try:
+            with open("/proc/%s/environ" % pid, "rb") as environ:
+                if mark.encode() in environ.read():
+                    found.append(int(pid))
+        except OSError:
+            pass
+    return found
+
+
+class Job:
+    """A running launcher. All that it starts inherits a mark, by which it is found."""
+
+    def __init__(self, tmp_path, args, program=LAUNCHER, env=None, **popen):
+        self.mark = "MARK=" + uuid.uuid4().hex
+        self.tmp = tmp_path / "tmp"
+        self.tmp.mkdir(exist_ok=True)
+        own = {"PATH": os.environ["PATH"], "TMPDIR": str(self.tmp), "PYTHON_EXEC": sys.executable}
+        own.update([self.mark.split("=")])
+        own.update(env or {})
+        popen.setdefault("stdin", subprocess.DEVNULL)
+        self.out = b""
+        self.process = subprocess.Popen([program] + [str(arg) for arg in args], env=own,
+                                        cwd=str(tmp_path), stdout=subprocess.PIPE,
+                                        stderr=subprocess.PIPE, **popen)
+
+    def expect(self, text, times=1):
+        """Waits until `text` is on stdout `times` times; returns stdout so far."""
+        deadline = time.monotonic() + DEADLINE
+        fd = self.process.stdout.fileno()
+        while self.out.count(text.encode()) < times:
+            ready, _, _ = select.select([fd], [], [], max(0, deadline - time.monotonic()))
+            data = os.read(fd, 65536) if ready else b""
+            assert data, "no %r in %r" % (text, self.out)
+            self.out += data
+        return self.out.decode()
+
+    def finish(self):
+        """Waits for the end; returns exit code, stdout, stderr. Nothing may be left behind."""
+        out, err = self.process.communicate(timeout=DEADLINE)
+        assert processes_with(self.mark) == []
+        assert [p for p in os.listdir(str(self.tmp)) if not p.startswith("syncline-logs-")] == []
+        return self.process.returncode, (self.out + out).decode(), err.decode()
+
+    def close(self):
+        if self.process.poll() is None:
+            self.process.kill()
+            self.process.communicate()
+        for pid in processes_with(self.mark):
+            os.kill(pid, signal.SIGKILL)
+
+
+@pytest.fixture
+def launch(tmp_path):
+    jobs = []
+
+    def start(*args, **kwargs):
+        jobs.append(Job(tmp_path, args, **kwargs))
+        return jobs[-1]
+
+    yield start
+    for job in jobs:
+        job.close()
+
+
+@pytest.fixture
+def shell(launch):
+    """shell(script, *options): runs `script` in /bin/sh as the worker."""
+    return lambda script, *options, **kwargs: launch(*options, "--no-python", "/bin/sh", "-c",
+                                                     script, **kwargs)
+
+
+@pytest.fixture
+def python(launch, tmp_path):
+    def start(script, *options, args=(), **kwargs):
+        (tmp_path / "script.py").write_text(script)
+        return launch(*options, "script.py", *args, **kwargs)
+
+    return start
+
+
+def lines_of(rank, out):
+    prefix = "[rank%d]: " % rank
+    return [line[len(prefix):] for line in out.splitlines() if line.startswith(prefix)]

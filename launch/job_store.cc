@@ -1,0 +1,36 @@
+#include "launch/job_store.h"
+
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "core/status.h"
+#include "store/tcp_server.h"
+
+namespace syncline {
+namespace {
+
+class TCPJobStore final : public JobStore {
+ public:
+  explicit TCPJobStore(std::unique_ptr<TCPServer> server) : server_(std::move(server)) {}
+
+  std::string address() const override {
+    return absl::StrCat(server_->host(), ":", server_->port());
+  }
+
+ private:
+  const std::unique_ptr<TCPServer> server_;
+};
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<JobStore>> StartJobStore(const JobStoreOptions& options) {
+  TCPServer::Options server_options;
+  server_options.host = options.host;
+  server_options.port = options.port;
+  server_options.secret = options.secret;
+  absl::StatusOr<std::unique_ptr<TCPServer>> server = TCPServer::Start(server_options);
+  if (!server.ok()) return Annotate(server.status(), "the job's store cannot be served");
+  return std::make_unique<TCPJobStore>(*std::move(server));
+}
+
+}  // namespace syncline

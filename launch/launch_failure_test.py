@@ -1,0 +1,176 @@
+"""Starts the launcher for real, and lets workers fail, or stops or kills it."""
+
+import os
+import re
+import signal
+import socket
+import subprocess
+import time
+
+from launch.job_for_tests import DEADLINE, LAUNCHER, Job, lines_of, processes_with, wait_until
+from launch.job_for_tests import launch, python, shell  # pylint: disable=unused-import
+
+# Failures.
+
+
+def test_the_exit_code_is_that_of_the_first_worker_that_fails(shell):
+    # Rank 0 fails when it is told to; the others fail in another way when they are stopped.
+    job = shell('[ $RANK = 0 ] && { read line; exit 7; }; trap "exit 9" TERM; echo ready; '
+                "while :; do sleep 0.05; done", "--nproc-per-node=3", stdin=subprocess.PIPE)
+    job.expect("ready", times=2)
+    code, _, err = job.finish()  # Closes rank 0's input.
+    assert code == 7
+    assert "rank 0 (pid" in err
+    assert "rank 1 (exit code 9)" in err and "rank 2 (exit code 9)" in err
+
+
+def test_a_failure_is_reported_with_all_that_is_known(python):
+    code, _, err = python("""
+import os
+if os.environ["RANK"] == "1":
+    raise ValueError("the cause")
+os.kill(os.getpid(), 19)
+""", "--nproc-per-node=2").finish()
+    assert code == 1
+    assert re.search(r"syncline-run: rank 1 \(pid \d+\) failed \d+\.\d s after its start: exit code 1",
+                     err)
+    report = err[err.index("syncline-run: rank 1"):]
+    for part in ("local rank 1", "host " + socket.gethostname(), "0 of 0 restarts",
+                 "ValueError: the cause", "stopped because of it: rank 0 (SIG", "exit code 1"):
+        assert part in report
+
+
+def test_the_recorded_error_of_a_worker_is_reported(python):
+    code, _, err = python("""
+import json, os
+with open(os.environ["TORCHELASTIC_ERROR_FILE"], "w") as file:
+    json.dump({"message": {"message": "recorded cause"}}, file)
+os._exit(3)
+""").finish()
+    assert code == 3
+    assert "recorded cause" in err
+
+
+def test_kill_9_is_named_and_the_others_are_gone_within_2_seconds(shell):
+    # They ignore SIGTERM, and so does a grandchild in a session of its own.
+    job = shell('trap "" TERM; setsid sleep 1000 & echo "pid $$"; while :; do sleep 0.05; done',
+                "--nproc-per-node=3")
+    job.expect("\n", times=3)
+    victim = int(re.search(r"\[rank1\]: pid (\d+)", job.out.decode()).group(1))
+    began = time.monotonic()
+    os.kill(victim, signal.SIGKILL)
+    code, _, err = job.finish()
+    assert time.monotonic() - began < 2
+    assert code == 137
+    assert "rank 1 (pid %d)" % victim in err
+    assert "SIGKILL" in err and "out-of-memory" in err
+    assert "stopped because of it: rank 0 (SIGKILL), rank 2 (SIGKILL)" in err
+
+
+def test_a_failed_job_restarts_and_succeeds(shell):
+    code, out, err = shell('echo "$TORCHELASTIC_RESTART_COUNT"; '
+                           '[ $RANK$TORCHELASTIC_RESTART_COUNT != 10 ] || exit 3',
+                           "--nproc-per-node=2", "--max-restarts=1").finish()
+    assert code == 0, err
+    assert lines_of(1, out) == ["0", "1"]
+    assert lines_of(0, out)[-1] == "1"
+    assert re.search(r"rank 1 \(pid \d+\) failed .*exit code 3; all 2 .*restart 1 of 1", err)
+
+
+def test_restarts_are_used_up(shell):
+    code, out, err = shell("echo go; exit 4", "--max-restarts=2").finish()
+    assert (code, out.count("go")) == (4, 3)
+    assert "after 2 of 2 restarts" in err
+
+
+def test_early_success_of_one_worker_stops_nobody(shell):
+    job = shell('[ $RANK = 1 ] && { echo "pid $$"; exit 0; }; read line; echo done',
+                "--nproc-per-node=2", stdin=subprocess.PIPE)
+    pid = int(re.search(r"pid (\d+)\n", job.expect("\n")).group(1))
+    wait_until(lambda: not os.path.exists("/proc/%d" % pid), "the end of rank 1")
+    code, out, _ = job.finish()
+    assert code == 0
+    assert lines_of(0, out) == ["done"]
+
+
+# Signals.
+
+
+def test_sigterm_lets_workers_finish_and_ends_with_143(python):
+    job = python("""
+import signal, sys
+def save(*_):
+    print("saved", flush=True)
+    sys.exit(0)
+signal.signal(signal.SIGTERM, save)
+print("ready", flush=True)
+while True:
+    signal.pause()
+""", "--nproc-per-node=2")
+    job.expect("ready", times=2)
+    job.process.terminate()
+    code, out, err = job.finish()
+    assert code == 143
+    assert out.count("saved") == 2
+    assert "SIGTERM received" in err and "failed" not in err
+
+
+def test_the_shutdown_timeout_ends_in_sigkill(shell):
+    job = shell('trap "" TERM; echo ready; while :; do sleep 0.05; done', "--shutdown-timeout=0.2")
+    job.expect("ready")
+    job.process.terminate()
+    assert job.finish()[0] == 143
+
+
+def test_a_second_interrupt_kills_at_once(shell):
+    job = shell('trap "echo caught" INT; echo ready; while :; do sleep 0.05; done',
+                "--shutdown-timeout=1000")
+    job.expect("ready")
+    job.process.send_signal(signal.SIGINT)
+    job.expect("caught")
+    job.process.send_signal(signal.SIGINT)
+    assert job.finish()[0] == 130
+
+
+def test_user_signals_are_passed_on_without_stopping(shell):
+    job = shell('trap "echo usr1" USR1; trap "echo usr2; exit 0" USR2; echo ready; '
+                "while :; do sleep 0.05; done", "--nproc-per-node=2")
+    job.expect("ready", times=2)
+    job.process.send_signal(signal.SIGUSR1)
+    job.expect("usr1", times=2)
+    job.process.send_signal(signal.SIGUSR2)
+    assert job.finish()[0] == 0
+
+
+def test_nohup_is_respected(shell):
+    job = shell("echo ready; read line; exit 6", stdin=subprocess.PIPE,
+                preexec_fn=lambda: signal.signal(signal.SIGHUP, signal.SIG_IGN))
+    job.expect("ready")
+    job.process.send_signal(signal.SIGHUP)
+    assert job.finish()[0] == 6
+
+
+def test_nothing_survives_a_launcher_that_is_killed(shell):
+    job = shell("sleep 1000 & echo ready; sleep 1000", "--nproc-per-node=2")
+    job.expect("ready", times=2)
+    assert len(processes_with(job.mark)) >= 5
+    job.process.kill()
+    job.process.wait(DEADLINE)
+    wait_until(lambda: processes_with(job.mark) == [], "the end of all processes")
+
+
+def test_what_a_worker_leaves_behind_ends_with_the_job(shell):
+    code, out, _ = shell("setsid sleep 1000 & sleep 1000 & echo done").finish()
+    assert (code, out) == (0, "done\n")
+
+
+def test_a_process_that_was_there_before_is_left_alone(tmp_path):
+    job = Job(tmp_path, ["-c", "sleep 1000 & echo pid $!; exec %s --no-python /bin/true" % LAUNCHER],
+              program="/bin/sh")
+    stranger = int(job.expect("\n").split()[1])
+    try:
+        assert job.process.wait(DEADLINE) == 0
+        os.kill(stranger, 0)
+    finally:
+        os.kill(stranger, signal.SIGKILL)
+        job.process.communicate()

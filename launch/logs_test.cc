@@ -1,0 +1,226 @@
+// Console, Tail and FdSink: what becomes of the workers' output.
+#include <fcntl.h>
+#include <signal.h>
+#include <unistd.h>
+
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "launch/clock.h"
+#include "launch/console.h"
+#include "launch/fd_sink.h"
+#include "launch/tail.h"
+#include "launch/unique_fd.h"
+
+namespace syncline {
+namespace {
+
+using testing::ElementsAre;
+
+class FakeClock final : public Clock {
+ public:
+  absl::Time Now() const override { return now_; }
+  void Advance(absl::Duration by) { now_ += by; }
+
+ private:
+  absl::Time now_ = absl::UnixEpoch();
+};
+
+class StringSink final : public TextSink {
+ public:
+  void Write(absl::string_view text) override { absl::StrAppend(&this->text, text); }
+  std::string text;
+};
+
+class ConsoleTest : public testing::Test {
+ protected:
+  FakeClock clock_;
+  StringSink out_;
+  StringSink err_;
+  Console console_{out_, err_, Console::Outputs::kApart, clock_};
+  Console::Stream* zero_ = console_.AddStream("[rank0]: ", Console::Target::kOut);
+  Console::Stream* one_ = console_.AddStream("[rank1]: ", Console::Target::kOut);
+};
+
+TEST_F(ConsoleTest, EveryLineGetsThePrefixOfItsRank) {
+  console_.Feed(zero_, "a\nb\n");
+  console_.Feed(one_, "c\n\nd\n");
+  EXPECT_EQ(out_.text, "[rank0]: a\n[rank0]: b\n[rank1]: c\n[rank1]: \n[rank1]: d\n");
+  EXPECT_EQ(err_.text, "");
+}
+
+TEST_F(ConsoleTest, LinesThatComeInPiecesAreNotMixed) {
+  console_.Feed(zero_, "first ");
+  console_.Feed(one_, "other\nsec");
+  console_.Feed(zero_, "half\n");
+  console_.Feed(one_, "ond\n");
+  EXPECT_EQ(out_.text, "[rank1]: other\n[rank0]: first half\n[rank1]: second\n");
+}
+
+TEST_F(ConsoleTest, ALineWithoutEndIsShownAfterTheHoldTimeAndContinuedWithoutPrefix) {
+  console_.Feed(zero_, "Loading... ");
+  EXPECT_EQ(console_.next_flush(), clock_.Now() + Console::kHoldTime);
+  clock_.Advance(Console::kHoldTime / 2);
+  console_.FlushHeld();
+  EXPECT_EQ(out_.text, "");
+  clock_.Advance(Console::kHoldTime / 2);
+  console_.FlushHeld();
+  EXPECT_EQ(out_.text, "[rank0]: Loading... ");
+  EXPECT_EQ(console_.next_flush(), absl::InfiniteFuture());
+  console_.Feed(zero_, "done\n");
+  EXPECT_EQ(out_.text, "[rank0]: Loading... done\n");
+}
+
+TEST_F(ConsoleTest, AnUnfinishedLineIsEndedBeforeAnotherRankWrites) {
+  console_.Feed(zero_, "Loading... ");
+  clock_.Advance(Console::kHoldTime);
+  console_.FlushHeld();
+  console_.Feed(one_, "hello\n");
+  console_.Feed(zero_, "done\n");
+  EXPECT_EQ(out_.text, "[rank0]: Loading... \n[rank1]: hello\n[rank0]: done\n");
+}
+
+TEST_F(ConsoleTest, TheLastLineIsShownThoughItsEndIsMissing) {
+  console_.Feed(zero_, "whole\npartial");
+  console_.End(zero_);
+  EXPECT_EQ(out_.text, "[rank0]: whole\n[rank0]: partial\n");
+  console_.End(one_);
+  EXPECT_EQ(out_.text, "[rank0]: whole\n[rank0]: partial\n");
+}
+
+TEST_F(ConsoleTest, EachStateOfAProgressBarShowsItsPrefixOnce) {
+  console_.Feed(zero_, " 0%\r 50%\r100%\n");
+  EXPECT_EQ(out_.text, "[rank0]:  0%\r[rank0]:  50%\r[rank0]: 100%\n");
+}
+
+TEST_F(ConsoleTest, ABarThatReturnsFirstIsShownAsItComes) {
+  console_.Feed(zero_, "\r 0%");
+  clock_.Advance(Console::kHoldTime);
+  console_.FlushHeld();
+  EXPECT_EQ(out_.text, "[rank0]:  0%");
+  console_.Feed(zero_, "\r 50%");
+  clock_.Advance(Console::kHoldTime);
+  console_.FlushHeld();
+  EXPECT_EQ(out_.text, "[rank0]:  0%\r[rank0]:  50%");
+  console_.Feed(zero_, "\r100%\n");
+  EXPECT_EQ(out_.text, "[rank0]:  0%\r[rank0]:  50%\r[rank0]: 100%\n");
+}
+
+TEST_F(ConsoleTest, ABarThatAnotherRankInterruptsGoesOnOnALineOfItsOwn) {
+  console_.Feed(zero_, "10%\r");
+  console_.Feed(one_, "hello\n");
+  console_.Feed(zero_, "20%\r");
+  EXPECT_EQ(out_.text, "[rank0]: 10%\n[rank1]: hello\n[rank0]: 20%");
+}
+
+TEST_F(ConsoleTest, DosLineEndsAreLineEnds) {
+  console_.Feed(zero_, "a\r\nb\r");
+  console_.Feed(zero_, "\nc\n");
+  EXPECT_EQ(out_.text, "[rank0]: a\n[rank0]: b\n[rank0]: c\n");
+}
+
+TEST_F(ConsoleTest, AStreamWithoutPrefixIsPassedOnAsItComes) {
+  Console::Stream* only = console_.AddStream("", Console::Target::kErr);
+  console_.Feed(only, "a");
+  EXPECT_EQ(err_.text, "a");
+  console_.Feed(only, "\r\x1b[K");
+  console_.Feed(only, "b\n\nc");
+  EXPECT_EQ(err_.text, "a\r\x1b[Kb\n\nc");
+  console_.Say("note");
+  EXPECT_EQ(err_.text, "a\r\x1b[Kb\n\nc\nnote\n");
+}
+
+TEST_F(ConsoleTest, TheLaunchersOwnLinesStandAlone) {
+  Console::Stream* error = console_.AddStream("[rank0]: ", Console::Target::kErr);
+  console_.Feed(error, "10%\r");
+  console_.Say("note");
+  EXPECT_EQ(err_.text, "[rank0]: 10%\nnote\n");
+}
+
+TEST_F(ConsoleTest, OutputsOnOneTerminalDoNotDisturbEachOthersLines) {
+  StringSink terminal;
+  Console console(terminal, terminal, Console::Outputs::kSame, clock_);
+  console.Feed(console.AddStream("[rank0]: ", Console::Target::kErr), "10%\r");
+  console.Feed(console.AddStream("[rank0]: ", Console::Target::kOut), "text\n");
+  EXPECT_EQ(terminal.text, "[rank0]: 10%\n[rank0]: text\n");
+}
+
+TEST_F(ConsoleTest, AnEndlessLineIsShownInPieces) {
+  const std::string much(100 << 10, 'x');
+  console_.Feed(zero_, much);
+  EXPECT_EQ(out_.text, "[rank0]: " + much);
+}
+
+TEST(TailTest, KeepsTheLastLines) {
+  Tail tail;
+  for (int i = 0; i < 50; ++i) tail.Feed(absl::StrCat("line ", i, "\n"));
+  std::vector<std::string> lines = tail.Lines();
+  ASSERT_EQ(lines.size(), Tail::kMaxLines);
+  EXPECT_EQ(lines.front(), "line 30");
+  tail.Feed("rest");
+  lines = tail.Lines();
+  ASSERT_EQ(lines.size(), Tail::kMaxLines);
+  EXPECT_EQ(lines.front(), "line 31");
+  EXPECT_EQ(lines.back(), "rest");
+}
+
+TEST(TailTest, KeepsTheLastStateOfAProgressBarAndTheBeginningOfALongLine) {
+  Tail tail;
+  tail.Feed(" 0%\r 50%\r");
+  tail.Feed("100%\r\n");
+  tail.Feed(std::string(5000, 'x'));
+  EXPECT_THAT(tail.Lines(), ElementsAre("100%", std::string(Tail::kMaxLineSize, 'x')));
+}
+
+class FdSinkTest : public testing::Test {
+ protected:
+  FdSinkTest() {
+    int fds[2];
+    EXPECT_EQ(pipe2(fds, O_CLOEXEC), 0);
+    reader_ = UniqueFd(fds[0]);
+    writer_ = UniqueFd(fds[1]);
+  }
+
+  UniqueFd reader_;
+  UniqueFd writer_;
+};
+
+TEST_F(FdSinkTest, DoesNotWaitForASlowReaderAndLosesNothing) {
+  FdSink sink(writer_.get());
+  std::string sent;
+  for (int i = 0; !sink.congested(); ++i) {
+    const std::string text = absl::StrCat("line ", i, "\n");
+    sink.Write(text);
+    sent += text;
+  }
+  std::string received(sent.size(), '\0');
+  for (size_t at = 0; at < received.size();) {
+    const ssize_t size = read(reader_.get(), &received[at], received.size() - at);
+    ASSERT_GT(size, 0);
+    at += static_cast<size_t>(size);
+    sink.TryFlush();
+  }
+  EXPECT_FALSE(sink.pending());
+  EXPECT_EQ(received, sent);
+}
+
+TEST_F(FdSinkTest, FlushGivesUpOnAReaderThatDoesNotRead) {
+  FdSink sink(writer_.get());
+  sink.Write(std::string(1 << 20, 'x'));
+  sink.Flush(absl::Milliseconds(10));
+  EXPECT_TRUE(sink.pending());
+}
+
+TEST_F(FdSinkTest, DropsTextWhenTheReaderIsGone) {
+  signal(SIGPIPE, SIG_IGN);
+  reader_.reset();
+  FdSink sink(writer_.get());
+  sink.Write("lost");
+  EXPECT_FALSE(sink.pending());
+}
+
+}  // namespace
+}  // namespace syncline

@@ -1,0 +1,63 @@
+#include "launch/program.h"
+
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+#include <filesystem>
+#include <system_error>
+
+#include "absl/strings/str_cat.h"
+#include "core/status.h"
+#include "launch/worker.h"
+
+namespace syncline {
+namespace {
+
+std::string Lookup(const Environment& environment, const std::string& name,
+                   const std::string& otherwise) {
+  const auto found = environment.find(name);
+  return found == environment.end() || found->second.empty() ? otherwise : found->second;
+}
+
+absl::Status CheckScript(const std::string& script) {
+  if (access(script.c_str(), R_OK) == 0) return absl::OkStatus();
+  std::error_code error;
+  const std::string message = absl::StrCat(
+      "the script '", script, "' cannot be read: ", std::strerror(errno), " (in ",
+      std::filesystem::current_path(error).string(), ")");
+  return ArgumentError(absl::StrCat(
+      message, ". Give a path relative to that folder; for a module add -m, for another program ",
+      "--no-python"));
+}
+
+}  // namespace
+
+absl::StatusOr<Program> ResolveProgram(const LaunchOptions& options,
+                                       const Environment& environment) {
+  const std::string path = Lookup(environment, "PATH", "/usr/local/bin:/usr/bin:/bin");
+  Program program;
+  if (options.kind == LaunchOptions::Program::kExecutable) {
+    SYNCLINE_ASSIGN_OR_RETURN(program.path, FindProgram(options.program, path));
+    program.arguments = {options.program};
+  } else {
+    const std::string python = Lookup(environment, "PYTHON_EXEC", "python3");
+    absl::StatusOr<std::string> interpreter = FindProgram(python, path);
+    if (!interpreter.ok()) {
+      return Annotate(interpreter.status(), "no Python interpreter (set PYTHON_EXEC to one)");
+    }
+    program.path = *std::move(interpreter);
+    program.arguments = {python, "-u"};
+    if (options.kind == LaunchOptions::Program::kModule) {
+      program.arguments.push_back("-m");
+    } else {
+      SYNCLINE_RETURN_IF_ERROR(CheckScript(options.program));
+    }
+    program.arguments.push_back(options.program);
+  }
+  program.arguments.insert(program.arguments.end(), options.arguments.begin(),
+                           options.arguments.end());
+  return program;
+}
+
+}  // namespace syncline

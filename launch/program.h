@@ -1,0 +1,26 @@
+// What a worker runs.
+#ifndef SYNCLINE_LAUNCH_PROGRAM_H_
+#define SYNCLINE_LAUNCH_PROGRAM_H_
+
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "launch/environment.h"
+#include "launch/options.h"
+
+namespace syncline {
+
+struct Program {
+  std::string path;                    // Of an executable file.
+  std::vector<std::string> arguments;  // Beginning with the program's name.
+};
+
+// Finds the interpreter ($PYTHON_EXEC, otherwise python3 in PATH) or the program, and checks that
+// the script is there: a mistake is to be said once, before anything starts.
+absl::StatusOr<Program> ResolveProgram(const LaunchOptions& options,
+                                       const Environment& environment);
+
+}  // namespace syncline
+
+#endif  // SYNCLINE_LAUNCH_PROGRAM_H_

@@ -1,0 +1,43 @@
+#include "launch/signals.h"
+
+#include <signal.h>
+#include <sys/signalfd.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+
+#include "absl/strings/str_cat.h"
+#include "core/status.h"
+
+namespace syncline {
+
+absl::StatusOr<SignalQueue> SignalQueue::Open() {
+  signal(SIGPIPE, SIG_IGN);
+  signal(SIGCHLD, SIG_DFL);  // If it is ignored, children leave no exit code.
+  sigset_t handled;
+  sigemptyset(&handled);
+  sigaddset(&handled, SIGCHLD);
+  for (int number : {SIGTERM, SIGINT, SIGHUP, SIGQUIT, SIGUSR1, SIGUSR2}) {
+    struct sigaction action;
+    sigaction(number, nullptr, &action);
+    if (action.sa_handler != SIG_IGN) sigaddset(&handled, number);
+  }
+  sigprocmask(SIG_BLOCK, &handled, nullptr);
+  UniqueFd fd(signalfd(-1, &handled, SFD_CLOEXEC | SFD_NONBLOCK));
+  if (!fd.valid()) {
+    return BackendError(absl::StrCat("no descriptor for signals: ", std::strerror(errno)));
+  }
+  return SignalQueue(std::move(fd));
+}
+
+std::vector<int> SignalQueue::Take() {
+  std::vector<int> signals;
+  signalfd_siginfo info;
+  while (read(fd_.get(), &info, sizeof(info)) == sizeof(info)) {
+    signals.push_back(static_cast<int>(info.ssi_signo));
+  }
+  return signals;
+}
+
+}  // namespace syncline

@@ -1,0 +1,31 @@
+// Signals to the launcher, as a descriptor to read from.
+#ifndef SYNCLINE_LAUNCH_SIGNALS_H_
+#define SYNCLINE_LAUNCH_SIGNALS_H_
+
+#include <utility>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "launch/unique_fd.h"
+
+namespace syncline {
+
+// SIGTERM, SIGINT, SIGHUP, SIGQUIT, SIGUSR1, SIGUSR2 and SIGCHLD. Those that the process was told
+// to ignore (nohup, a shell's background job) stay ignored, SIGCHLD excepted. SIGPIPE is ignored.
+class SignalQueue {
+ public:
+  // Blocks the signals for this thread and those that it starts later: to be called first.
+  static absl::StatusOr<SignalQueue> Open();
+
+  int fd() const { return fd_.get(); }  // Readable when there are signals.
+  std::vector<int> Take();              // Does not wait.
+
+ private:
+  explicit SignalQueue(UniqueFd fd) : fd_(std::move(fd)) {}
+
+  UniqueFd fd_;
+};
+
+}  // namespace syncline
+
+#endif  // SYNCLINE_LAUNCH_SIGNALS_H_

@@ -1,0 +1,29 @@
+#include "launch/tail.h"
+
+#include <utility>
+
+namespace syncline {
+
+void Tail::Feed(absl::string_view bytes) {
+  for (const char byte : bytes) {
+    if (byte == '\n') {
+      lines_.push_back(std::exchange(current_, std::string()));
+      if (lines_.size() > kMaxLines) lines_.pop_front();
+      returned_ = false;
+    } else if (byte == '\r') {
+      returned_ = true;
+    } else {
+      if (std::exchange(returned_, false)) current_.clear();
+      if (current_.size() < kMaxLineSize) current_ += byte;
+    }
+  }
+}
+
+std::vector<std::string> Tail::Lines() const {
+  std::vector<std::string> lines(lines_.begin(), lines_.end());
+  if (!current_.empty()) lines.push_back(current_);
+  if (lines.size() > kMaxLines) lines.erase(lines.begin());
+  return lines;
+}
+
+}  // namespace syncline

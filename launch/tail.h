@@ -1,0 +1,33 @@
+// The last lines of a stream.
+#ifndef SYNCLINE_LAUNCH_TAIL_H_
+#define SYNCLINE_LAUNCH_TAIL_H_
+
+#include <cstddef>
+#include <deque>
+#include <string>
+#include <vector>
+
+#include "absl/strings/string_view.h"
+
+namespace syncline {
+
+// Keeps the last lines of what it is fed, for a failure report. Of a line that carriage returns
+// overwrite, the last state is kept; of a very long line, its beginning.
+class Tail {
+ public:
+  static constexpr size_t kMaxLines = 20;
+  static constexpr size_t kMaxLineSize = 1000;
+
+  void Feed(absl::string_view bytes);
+  // An unfinished last line counts.
+  std::vector<std::string> Lines() const;
+
+ private:
+  std::deque<std::string> lines_;
+  std::string current_;
+  bool returned_ = false;
+};
+
+}  // namespace syncline
+
+#endif  // SYNCLINE_LAUNCH_TAIL_H_

@@ -1,0 +1,64 @@
+// One child process.
+#ifndef SYNCLINE_LAUNCH_WORKER_H_
+#define SYNCLINE_LAUNCH_WORKER_H_
+
+#include <sys/types.h>
+
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "launch/unique_fd.h"
+
+namespace syncline {
+
+struct WorkerSpec {
+  std::string program;                   // A path.
+  std::vector<std::string> arguments;    // Beginning with the program's name.
+  std::vector<std::string> environment;  // "NAME=value".
+  enum class Input { kNone, kInherited } input = Input::kNone;
+};
+
+// A process that leads a process group of its own, so that what it starts can be signalled with
+// it, and that the kernel kills when the thread that called Start ends.
+//
+// The owner reaps it (waitpid on pid()) and then says so by SetReaped(): until then the pid, and
+// with it the group, cannot mean another process.
+class Worker {
+ public:
+  // Returns once the program runs; an error of exec is the caller's error. To be called from the
+  // main thread. Other threads may run meanwhile.
+  static absl::StatusOr<Worker> Start(const WorkerSpec& spec);
+
+  Worker(Worker&&) = default;
+  Worker& operator=(Worker&&) = default;
+
+  pid_t pid() const { return pid_; }
+  // The reading ends of its output, non-blocking.
+  int out() const { return out_.get(); }
+  int err() const { return err_.get(); }
+
+  // No effect once it is reaped.
+  void Signal(int signal) const;
+  void SignalGroup(int signal) const;
+
+  bool reaped() const { return reaped_; }
+  void SetReaped() { reaped_ = true; }
+
+ private:
+  Worker(pid_t pid, UniqueFd out, UniqueFd err);
+
+  pid_t pid_;
+  UniqueFd out_;
+  UniqueFd err_;
+  bool reaped_ = false;
+};
+
+// The executable file that `name` means: itself if it contains a slash, otherwise the first one
+// in `path` ("dir:dir"). An error that says where was looked if there is none.
+absl::StatusOr<std::string> FindProgram(absl::string_view name, absl::string_view path);
+
+}  // namespace syncline
+
+#endif  // SYNCLINE_LAUNCH_WORKER_H_

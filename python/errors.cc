@@ -1,0 +1,62 @@
+#include "python/errors.h"
+
+#include <pybind11/pybind11.h>
+
+#include <string>
+
+#include "core/status.h"
+
+namespace syncline::python {
+namespace {
+
+namespace py = ::pybind11;
+
+py::object DistErrorClass(const char* name) {
+  return py::module_::import("syncline.errors").attr(name);
+}
+
+py::object ClassOf(ErrorKind kind) {
+  switch (kind) {
+    case ErrorKind::kArgument:
+      return py::reinterpret_borrow<py::object>(PyExc_ValueError);
+    case ErrorKind::kType:
+      return py::reinterpret_borrow<py::object>(PyExc_TypeError);
+    case ErrorKind::kUnsupported:
+      return py::reinterpret_borrow<py::object>(PyExc_NotImplementedError);
+    case ErrorKind::kTimeout:
+      return DistErrorClass("DistTimeoutError");
+    case ErrorKind::kNetwork:
+      return DistErrorClass("DistNetworkError");
+    case ErrorKind::kStore:
+      return DistErrorClass("DistStoreError");
+    case ErrorKind::kBackend:
+      return DistErrorClass("DistBackendError");
+    case ErrorKind::kMismatch:
+      return DistErrorClass("DistMismatchError");
+    case ErrorKind::kInternal:
+      break;
+  }
+  return DistErrorClass("DistError");
+}
+
+[[noreturn]] void Raise(py::handle type, absl::string_view message) {
+  // Messages quote what users and peers said, which need not be UTF-8.
+  auto text = py::reinterpret_steal<py::object>(PyUnicode_DecodeUTF8(
+      message.data(), static_cast<Py_ssize_t>(message.size()), "backslashreplace"));
+  if (text) PyErr_SetObject(type.ptr(), text.ptr());
+  throw py::error_already_set();
+}
+
+}  // namespace
+
+void RaiseIfError(const absl::Status& status) {
+  if (status.ok()) return;
+  if (PyErr_Occurred() != nullptr) throw py::error_already_set();
+  Raise(ClassOf(KindOf(status)), status.message());
+}
+
+void RaiseTypeError(absl::string_view message) { Raise(PyExc_TypeError, message); }
+
+void RaiseValueError(absl::string_view message) { Raise(PyExc_ValueError, message); }
+
+}  // namespace syncline::python

@@ -1,0 +1,13 @@
+// The extension module syncline._syncline.
+#include <pybind11/pybind11.h>
+
+#include "python/define_api.h"
+#include "python/gil.h"
+#include "python/tensor_view.h"
+
+PYBIND11_MODULE(_syncline, module) {
+  module.doc() = "Syncline's C++ core. Use the package syncline, which is built on it.";
+  syncline::python::InstallExitHook();
+  syncline::python::DefineTensorView(module);
+  syncline::python::DefineApi(module);
+}

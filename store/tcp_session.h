@@ -1,0 +1,86 @@
+// One client's connection, as its server sees it.
+#ifndef SYNCLINE_STORE_TCP_SESSION_H_
+#define SYNCLINE_STORE_TCP_SESSION_H_
+
+#include <grpcpp/alarm.h>
+#include <grpcpp/grpcpp.h>
+
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/container/flat_hash_map.h"
+#include "absl/strings/string_view.h"
+#include "absl/synchronization/mutex.h"
+#include "absl/time/time.h"
+#include "store/store.grpc.pb.h"
+#include "store/table.h"
+
+namespace syncline {
+
+// Answers the requests of one stream. A wait is parked in the table, so takes no thread, and goes
+// when the client cancels it or leaves. Thread-safe; gRPC calls the reactions on its own threads.
+class TCPSession final : public grpc::ServerBidiReactor<wire::ClientMessage, wire::ServerMessage>,
+                         public std::enable_shared_from_this<TCPSession> {
+ public:
+  // What the sessions of one server share.
+  struct Shared {
+    std::string secret;  // Empty: nobody has to prove anything.
+    absl::Duration time_to_prove;
+    Table table;
+
+    absl::Mutex mutex;
+    std::string address ABSL_GUARDED_BY(mutex);   // For messages.
+    bool closing ABSL_GUARDED_BY(mutex) = false;  // New sessions end at once.
+    absl::flat_hash_map<TCPSession*, std::weak_ptr<TCPSession>> sessions ABSL_GUARDED_BY(mutex);
+  };
+
+  // The session owns itself until OnDone.
+  static TCPSession* Start(std::shared_ptr<Shared> shared, grpc::CallbackServerContext* context);
+
+  TCPSession(std::shared_ptr<Shared> shared, grpc::CallbackServerContext* context);
+
+  // Ends the stream with `status` once the answers that are under way have been sent.
+  void Close(const grpc::Status& status);
+
+  void OnReadDone(bool ok) override;
+  void OnWriteDone(bool ok) override;
+  void OnCancel() override;
+  void OnDone() override;
+
+ private:
+  using FillReply = void (*)(std::vector<std::string> values, wire::ServerMessage* reply);
+
+  void Begin();
+  bool Prove(const wire::ClientMessage& message);  // Whether the session goes on.
+  void Deny(absl::string_view why);
+  void Handle(wire::ClientMessage* message);
+  void Wait(uint64_t id, wire::Keys* keys, FillReply fill);
+  void EndWait(uint64_t id, std::vector<std::string> values, FillReply fill);
+  void Cancel(uint64_t id);
+  void Send(wire::ServerMessage message);
+  void FinishIfIdle() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+
+  const std::shared_ptr<Shared> shared_;
+  grpc::CallbackServerContext* const context_;  // Valid until OnDone.
+  std::shared_ptr<TCPSession> self_;
+  const std::string nonce_;
+  wire::ClientMessage incoming_;  // Used by one read at a time.
+  grpc::Alarm patience_;          // For the client's proof.
+
+  absl::Mutex mutex_;
+  bool proved_ ABSL_GUARDED_BY(mutex_) = false;
+  bool writing_ ABSL_GUARDED_BY(mutex_) = false;   // gRPC takes one write at a time.
+  bool closing_ ABSL_GUARDED_BY(mutex_) = false;   // Nothing more is queued.
+  bool finished_ ABSL_GUARDED_BY(mutex_) = false;  // Finish was called.
+  grpc::Status status_ ABSL_GUARDED_BY(mutex_);
+  std::deque<wire::ServerMessage> outgoing_ ABSL_GUARDED_BY(mutex_);  // The first is being written.
+  absl::flat_hash_map<uint64_t, Table::WaitId> parked_ ABSL_GUARDED_BY(mutex_);  // By request.
+};
+
+}  // namespace syncline
+
+#endif  // SYNCLINE_STORE_TCP_SESSION_H_

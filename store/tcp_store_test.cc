@@ -1,0 +1,417 @@
+#include "store/tcp_store.h"
+
+#include <arpa/inet.h>
+#include <grpcpp/grpcpp.h>
+#include <netinet/in.h>
+#include <signal.h>
+#include <spawn.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cstdio>
+#include <cstring>
+#include <thread>
+#include <utility>
+
+#include "absl/cleanup/cleanup.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/synchronization/notification.h"
+#include "absl/time/clock.h"
+#include "core/deadline.h"
+#include "core/status.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "store/handshake.h"
+#include "store/store.grpc.pb.h"
+#include "store/tcp_server.h"
+
+namespace syncline {
+namespace {
+
+using testing::HasSubstr;
+using testing::Not;
+
+constexpr absl::Duration kPatience = absl::Seconds(30);
+
+using Strings = std::vector<std::string>;
+
+TCPStore::Options Client(int port, const std::string& secret = "") {
+  TCPStore::Options options;
+  options.port = port;
+  options.secret = secret;
+  options.timeout = kPatience;
+  return options;
+}
+
+TCPStore::Options Server(const std::string& secret = "") {
+  TCPStore::Options options = Client(0, secret);
+  options.role = StoreConfig::Role::kServer;
+  return options;
+}
+
+std::shared_ptr<TCPStore> Create(const TCPStore::Options& options) {
+  auto store = TCPStore::Create(options);
+  EXPECT_TRUE(store.ok()) << store.status();
+  return store.ok() ? *std::move(store) : nullptr;
+}
+
+std::unique_ptr<TCPServer> Start(const TCPServer::Options& options) {
+  auto server = TCPServer::Start(options);
+  EXPECT_TRUE(server.ok()) << server.status();
+  return server.ok() ? *std::move(server) : nullptr;
+}
+
+// The message of the error, which must be of `kind`.
+std::string CreateError(const TCPStore::Options& options, ErrorKind kind) {
+  absl::Status status = TCPStore::Create(options).status();
+  EXPECT_FALSE(status.ok());
+  if (status.ok()) return "";
+  EXPECT_EQ(KindOf(status), kind) << status;
+  return std::string(status.message());
+}
+
+// Asks until `condition` holds or patience is at its end.
+template <typename Condition>
+bool Eventually(Condition condition) {
+  const Deadline deadline(kPatience);
+  while (!condition()) {
+    if (deadline.Expired()) return false;
+    absl::SleepFor(absl::Milliseconds(1));
+  }
+  return true;
+}
+
+// A port on which nobody listens and nobody else can for as long as this lives.
+class DeafPort {
+ public:
+  DeafPort() : fd_(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)) {
+    sockaddr_in address = {};
+    address.sin_family = AF_INET;
+    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    socklen_t size = sizeof(address);
+    EXPECT_EQ(bind(fd_, reinterpret_cast<sockaddr*>(&address), size), 0);
+    EXPECT_EQ(getsockname(fd_, reinterpret_cast<sockaddr*>(&address), &size), 0);
+    number_ = ntohs(address.sin_port);
+  }
+  ~DeafPort() { close(fd_); }
+
+  int number() const { return number_; }
+
+ private:
+  const int fd_;
+  int number_ = 0;
+};
+
+// A server in a process of its own, which is killed when this goes.
+class ServerProcess {
+ public:
+  ServerProcess() {
+    int ends[2];
+    EXPECT_EQ(pipe(ends), 0);
+    posix_spawn_file_actions_t actions;
+    posix_spawn_file_actions_init(&actions);
+    posix_spawn_file_actions_adddup2(&actions, ends[1], STDOUT_FILENO);
+    posix_spawn_file_actions_addclose(&actions, ends[0]);
+    char program[] = "/proc/self/exe", flag[] = "--serve";
+    char* arguments[] = {program, flag, nullptr};
+    EXPECT_EQ(posix_spawn(&pid_, program, &actions, nullptr, arguments, environ), 0);
+    posix_spawn_file_actions_destroy(&actions);
+    close(ends[1]);
+    char line[16] = {};
+    EXPECT_GT(read(ends[0], line, sizeof(line) - 1), 0);
+    EXPECT_TRUE(absl::SimpleAtoi(line, &port_)) << line;
+    close(ends[0]);
+  }
+  ~ServerProcess() {
+    Signal(SIGKILL);
+    waitpid(pid_, nullptr, 0);
+  }
+
+  int port() const { return port_; }
+  void Signal(int signal) { kill(pid_, signal); }
+
+ private:
+  pid_t pid_ = -1;
+  int port_ = 0;
+};
+
+TEST(TCPStoreTest, APortInUseIsAnErrorThatNamesItsOwner) {
+  auto store = Create(Server());
+  TCPStore::Options options = Server();
+  options.port = store->port();
+  const std::string message = CreateError(options, ErrorKind::kNetwork);
+  EXPECT_THAT(message,
+              HasSubstr(absl::StrCat("cannot listen on 127.0.0.1:", store->port(),
+                                     ": address already in use by pid ", getpid(),
+                                     "; pass port 0 to let the system choose")));
+}
+
+TEST(TCPStoreTest, AnAddressOfAnotherHostIsAnError) {
+  TCPStore::Options options = Server();
+  options.host = "192.0.2.1";  // RFC 5737: in documentation only.
+  EXPECT_THAT(CreateError(options, ErrorKind::kNetwork),
+              HasSubstr("192.0.2.1:0: this host does not have that address"));
+}
+
+TEST(TCPStoreTest, APortOutOfRangeIsAnArgumentError) {
+  CreateError(Client(0), ErrorKind::kArgument);
+  CreateError(Client(65536), ErrorKind::kArgument);
+  TCPStore::Options options = Server();
+  options.port = -1;
+  CreateError(options, ErrorKind::kArgument);
+}
+
+TEST(TCPStoreTest, AServerListensOnItsHostOnly) {
+  auto server = Start({});
+  for (const char* host : {"127.0.0.1", "127.0.0.2"}) {
+    const int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    const auto close_fd = absl::MakeCleanup([&] { close(fd); });
+    sockaddr_in address = {};
+    address.sin_family = AF_INET;
+    address.sin_port = htons(server->port());
+    inet_pton(AF_INET, host, &address.sin_addr);
+    const int result = connect(fd, reinterpret_cast<sockaddr*>(&address), sizeof(address));
+    EXPECT_EQ(result == 0, std::strcmp(host, "127.0.0.1") == 0) << host;
+  }
+}
+
+TEST(TCPStoreTest, AServerThatCannotBeReachedIsAnErrorWithItsAddressAfterTheTimeout) {
+  DeafPort port;
+  TCPStore::Options options = Client(port.number());
+  options.timeout = absl::Milliseconds(300);
+  const absl::Time start = absl::Now();
+  const std::string message = CreateError(options, ErrorKind::kNetwork);
+  EXPECT_GE(absl::Now() - start, absl::Milliseconds(300));
+  EXPECT_THAT(message,
+              HasSubstr(absl::StrCat("store tcp://127.0.0.1:", port.number(),
+                                     ": no connection after 300ms")));
+  EXPECT_THAT(message, HasSubstr("Connection refused"));
+}
+
+TEST(TCPStoreTest, AServerThatListensButIsSilentIsAnErrorAfterTheTimeout) {
+  ServerProcess server;
+  server.Signal(SIGSTOP);
+  TCPStore::Options options = Client(server.port());
+  options.timeout = absl::Milliseconds(300);
+  EXPECT_THAT(CreateError(options, ErrorKind::kNetwork), HasSubstr("does not answer"));
+}
+
+TEST(TCPStoreTest, AClientFindsAServerThatStartsLater) {
+  auto port = std::make_unique<DeafPort>();
+  const int number = port->number();
+  std::thread client([number] {
+    auto store = Create(Client(number));
+    EXPECT_TRUE(store != nullptr && store->Set("key", "value").ok());
+  });
+  port.reset();
+  TCPStore::Options options = Server();
+  options.port = number;
+  auto server = Create(options);
+  EXPECT_EQ(*server->Get("key", kPatience), "value");
+  client.join();
+}
+
+TEST(TCPStoreTest, WhoKnowsTheSecretIsLetIn) {
+  auto server = Create(Server("sesame"));
+  auto client = Create(Client(server->port(), "sesame"));
+  ASSERT_TRUE(client->Set("key", "value").ok());
+  EXPECT_EQ(*server->Get("key", kPatience), "value");
+}
+
+TEST(TCPStoreTest, AWrongOrMissingSecretIsRefusedAtOnce) {
+  auto server = Create(Server("sesame"));
+  for (const std::string secret : {"barley", ""}) {
+    const std::string message = CreateError(Client(server->port(), secret), ErrorKind::kNetwork);
+    EXPECT_THAT(message, HasSubstr(absl::StrCat("tcp://127.0.0.1:", server->port())));
+    EXPECT_THAT(message, HasSubstr("the job secret does not match"));
+    EXPECT_THAT(message, HasSubstr("SYNCLINE_SECRET_FILE"));
+    EXPECT_THAT(message, Not(HasSubstr("sesame")));
+  }
+}
+
+TEST(TCPStoreTest, AClientWithASecretDoesNotTrustAServerWithout) {
+  auto server = Create(Server());
+  EXPECT_THAT(CreateError(Client(server->port(), "sesame"), ErrorKind::kNetwork),
+              HasSubstr("it has no secret, this process has one"));
+}
+
+// A server that asks for proofs but knows no secret; it may know what it was told before.
+class Impostor final : public wire::StoreService::Service {
+ public:
+  grpc::Status Connect(
+      grpc::ServerContext*,
+      grpc::ServerReaderWriter<wire::ServerMessage, wire::ClientMessage>* stream) override {
+    wire::ServerMessage message;
+    message.mutable_challenge()->set_nonce(NewNonce());
+    stream->Write(message);
+    wire::ClientMessage hello;
+    stream->Read(&hello);
+    message.mutable_welcome()->set_proof(hello.hello().proof());
+    stream->Write(message);
+    trusted = stream->Read(&hello);
+    return grpc::Status::OK;
+  }
+
+  bool trusted = false;
+};
+
+TEST(TCPStoreTest, AServerThatSendsBackTheClientsProofIsNotTrusted) {
+  Impostor impostor;
+  int port = 0;
+  auto server = grpc::ServerBuilder()
+                    .AddListeningPort("127.0.0.1:0", grpc::InsecureServerCredentials(), &port)
+                    .RegisterService(&impostor)
+                    .BuildAndStart();
+  EXPECT_THAT(CreateError(Client(port, "sesame"), ErrorKind::kNetwork),
+              HasSubstr("it did not prove that it knows the secret"));
+  server->Shutdown();
+  EXPECT_FALSE(impostor.trusted);
+}
+
+TEST(TCPStoreTest, NothingIsExecutedBeforeTheProof) {
+  auto server = Create(Server("sesame"));
+  auto stub = wire::StoreService::NewStub(grpc::CreateChannel(
+      absl::StrCat("127.0.0.1:", server->port()), grpc::InsecureChannelCredentials()));
+  grpc::ClientContext context;
+  auto stream = stub->Connect(&context);
+  wire::ClientMessage request;
+  request.mutable_set()->add_keys("key");
+  request.mutable_set()->add_values("value");
+  stream->Write(request);
+  wire::ServerMessage reply;
+  while (stream->Read(&reply)) EXPECT_TRUE(reply.has_challenge());
+  EXPECT_EQ(stream->Finish().error_code(), grpc::StatusCode::PERMISSION_DENIED);
+  EXPECT_FALSE(*server->Check(Strings{"key"}));
+}
+
+TEST(TCPStoreTest, AClientThatProvesNothingIsPutOut) {
+  TCPServer::Options options;
+  options.time_to_prove = absl::Milliseconds(100);
+  auto server = Start(options);
+  auto stub = wire::StoreService::NewStub(grpc::CreateChannel(
+      absl::StrCat("127.0.0.1:", server->port()), grpc::InsecureChannelCredentials()));
+  grpc::ClientContext context;
+  context.set_deadline(absl::ToChronoTime(absl::Now() + kPatience));
+  auto stream = stub->Connect(&context);
+  wire::ServerMessage reply;
+  while (stream->Read(&reply)) EXPECT_TRUE(reply.has_challenge());
+  EXPECT_EQ(stream->Finish().error_code(), grpc::StatusCode::PERMISSION_DENIED);
+  EXPECT_TRUE(Eventually([&] { return server->NumClients() == 0; }));
+
+  auto client = Create(Client(server->port()));  // It has proved itself, and may then be silent.
+  absl::SleepFor(absl::Milliseconds(200));
+  EXPECT_TRUE(client->Set("key", "value").ok());
+}
+
+TEST(TCPStoreTest, AServersDeathFailsPendingAndLaterCallsWithinASecond) {
+  ServerProcess server;
+  auto client = Create(Client(server.port()));
+  absl::Notification waiting;
+  absl::Status pending;
+  absl::Time failed;
+  std::thread waiter([&] {
+    waiting.Notify();
+    pending = client->Get("never", kPatience).status();
+    failed = absl::Now();
+  });
+  waiting.WaitForNotification();
+  ASSERT_TRUE(client->Set("key", "value").ok());
+  const absl::Time killed = absl::Now();
+  server.Signal(SIGKILL);
+  waiter.join();
+  EXPECT_LT(failed - killed, absl::Seconds(1));
+  for (const absl::Status& status : {pending, client->Set("key", "value")}) {
+    ASSERT_FALSE(status.ok());
+    EXPECT_EQ(KindOf(status), ErrorKind::kNetwork) << status;
+    EXPECT_THAT(status.message(),
+                HasSubstr(absl::StrCat("store tcp://127.0.0.1:", server.port(), ": key '")));
+    EXPECT_THAT(status.message(), HasSubstr("the connection to the server is lost"));
+  }
+}
+
+TEST(TCPStoreTest, AShutDownServerSaysSoAndIsDoneWithinTwoSeconds) {
+  auto server = Start({});
+  auto client = Create(Client(server->port()));
+  absl::Status pending;
+  std::thread waiter([&] { pending = client->Get("never", kPatience).status(); });
+  ASSERT_TRUE(Eventually([&] { return server->NumWaits() == 1; }));
+  const absl::Time start = absl::Now();
+  server->Shutdown();
+  EXPECT_LT(absl::Now() - start, absl::Seconds(2));
+  waiter.join();
+  EXPECT_EQ(KindOf(pending), ErrorKind::kNetwork) << pending;
+  EXPECT_THAT(pending.message(), HasSubstr("the server has shut down"));
+}
+
+TEST(TCPStoreTest, AStoppedServerDoesNotHoldUpAWaitWithATimeout) {
+  ServerProcess server;
+  auto client = Create(Client(server.port()));
+  server.Signal(SIGSTOP);
+  const absl::Time start = absl::Now();
+  absl::Status status = client->Get("key", absl::Milliseconds(200)).status();
+  EXPECT_LT(absl::Now() - start, absl::Seconds(5));
+  EXPECT_EQ(KindOf(status), ErrorKind::kTimeout) << status;
+  EXPECT_THAT(status.message(), HasSubstr("key 'key': the server has not answered for 200ms"));
+  server.Signal(SIGCONT);
+  EXPECT_TRUE(client->Set("key", "value").ok());
+}
+
+TEST(TCPStoreTest, NoWaitOutlivesItsTimeoutOrItsClientOnTheServer) {
+  auto server = Start({});
+  auto client = Create(Client(server->port()));
+  EXPECT_FALSE(client->Get("never", absl::Milliseconds(20)).ok());
+  EXPECT_EQ(server->NumWaits(), 0);
+
+  auto stub = wire::StoreService::NewStub(grpc::CreateChannel(
+      absl::StrCat("127.0.0.1:", server->port()), grpc::InsecureChannelCredentials()));
+  grpc::ClientContext context;
+  auto stream = stub->Connect(&context);
+  wire::ClientMessage request;
+  request.mutable_hello();
+  stream->Write(request);
+  request.mutable_get()->add_keys("never");
+  stream->Write(request);
+  ASSERT_TRUE(Eventually([&] { return server->NumWaits() == 1; }));
+  context.TryCancel();  // As if its process had died.
+  EXPECT_TRUE(Eventually([&] { return server->NumWaits() == 0; }));
+  EXPECT_FALSE(stream->Finish().ok());
+}
+
+TEST(TCPStoreTest, ALargeValueIsCarriedAndATooLargeOneRefused) {
+  auto server = Create(Server());
+  auto client = Create(Client(server->port()));
+  const std::string large(size_t{40} << 20, 'x');
+  ASSERT_TRUE(client->Set("large", large).ok());
+  EXPECT_TRUE(*server->Get("large", kPatience) == large);
+
+  absl::Status status = client->Set("larger", std::string(size_t{64} << 20, 'x'));
+  EXPECT_EQ(KindOf(status), ErrorKind::kStore) << status;
+  EXPECT_THAT(status.message(), HasSubstr("key 'larger': the request has 671"));
+
+  ASSERT_TRUE(client->Append("large", large).ok());
+  status = client->Get("large", kPatience).status();
+  EXPECT_EQ(KindOf(status), ErrorKind::kStore) << status;
+  EXPECT_THAT(status.message(), HasSubstr("the answer has 838"));
+  EXPECT_TRUE(client->Set("large", "small").ok());
+  EXPECT_EQ(*server->Get("large", kPatience), "small");
+}
+
+}  // namespace
+}  // namespace syncline
+
+// With --serve: a server, whose port it prints, until it is killed or its parent is gone.
+int main(int argc, char** argv) {
+  if (argc == 2 && std::strcmp(argv[1], "--serve") == 0) {
+    auto server = syncline::TCPServer::Start({});
+    if (!server.ok()) return 1;
+    const pid_t parent = getppid();
+    std::printf("%d", (*server)->port());
+    std::fflush(stdout);
+    while (getppid() == parent) absl::SleepFor(absl::Milliseconds(100));
+    return 0;
+  }
+  testing::InitGoogleMock(&argc, argv);
+  return RUN_ALL_TESTS();
+}

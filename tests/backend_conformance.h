@@ -1,0 +1,47 @@
+// What every backend must do, as one suite: tests/backend_conformance.cc holds it, and
+// tests/backend_conformance_test.cc lists the backends.
+#ifndef SYNCLINE_TESTS_BACKEND_CONFORMANCE_H_
+#define SYNCLINE_TESTS_BACKEND_CONFORMANCE_H_
+
+#include <functional>
+#include <memory>
+#include <ostream>
+#include <string>
+#include <tuple>
+#include <vector>
+
+#include "core/backend.h"
+#include "gtest/gtest.h"
+
+namespace syncline {
+
+// One backend under test. Differences are stated here, and in its Capabilities, as data; the suite
+// never asks for the name.
+struct BackendCase {
+  std::string name;  // In the BackendRegistry.
+
+  // Whether ranks that make different calls are told so.
+  enum class Mismatches { kDetected, kUndefined } mismatches = Mismatches::kDetected;
+};
+
+inline std::ostream& operator<<(std::ostream& os, const BackendCase& c) { return os << c.name; }
+
+// Each backend with each number of ranks; ranks are threads that meet in one store.
+class BackendConformance : public testing::TestWithParam<std::tuple<BackendCase, int>> {
+ protected:
+  using Body = std::function<void(std::shared_ptr<Backend>& backend, int rank)>;
+
+  static const BackendCase& Case() { return std::get<0>(GetParam()); }
+  static int size() { return std::get<1>(GetParam()); }
+
+  // Runs `body` on every rank, each with a backend of its own, which it may reset. A backend that
+  // cannot be made is a failure.
+  static void Run(const Body& body);
+};
+
+// Of the names of the tests: "gloo_3".
+std::string CaseName(const testing::TestParamInfo<std::tuple<BackendCase, int>>& info);
+
+}  // namespace syncline
+
+#endif  // SYNCLINE_TESTS_BACKEND_CONFORMANCE_H_
