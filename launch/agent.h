@@ -25,11 +25,11 @@ struct WorkerExit {
 // What the agent wants done. Commands never fail; the agent hears of their effects as events.
 struct AgentCommand {
   enum class Kind {
-    kStartWorkers,         // Start all workers of attempt().
-    kSignalGroups,         // `signal` to the process groups of all living workers.
-    kSignalWorkers,        // `signal` to the living workers themselves, not to their children.
-    kTerminateLeftovers,   // SIGTERM to whatever the workers have left behind.
-    kKillEverything,       // SIGKILL to all living workers and to all they have started.
+    kStartWorkers,        // Start all workers of attempt().
+    kSignalGroups,        // `signal` to the process groups of all living workers.
+    kSignalWorkers,       // `signal` to the living workers themselves, not to their children.
+    kTerminateLeftovers,  // SIGTERM to whatever the workers have left behind.
+    kKillEverything,      // SIGKILL to all living workers and to all they have started.
   };
   Kind kind;
   int signal = 0;
@@ -91,8 +91,8 @@ class Agent {
   // The worker whose failure is being handled, or made the job fail.
   struct Failure {
     WorkerExit cause;
-    absl::Duration after;              // From the start of its attempt.
-    std::vector<WorkerExit> stopped;   // The workers that ended because of it.
+    absl::Duration after;             // From the start of its attempt.
+    std::vector<WorkerExit> stopped;  // The workers that ended because of it.
   };
   const std::optional<Failure>& failure() const { return failure_; }
   // Whether killed processes were still there when the agent finished.

@@ -32,11 +32,21 @@ Names Describe(const Agent::Commands& commands) {
   Names names;
   for (const AgentCommand& command : commands) {
     switch (command.kind) {
-      case Kind::kStartWorkers: names.push_back("start"); break;
-      case Kind::kSignalGroups: names.push_back(absl::StrCat("groups ", command.signal)); break;
-      case Kind::kSignalWorkers: names.push_back(absl::StrCat("workers ", command.signal)); break;
-      case Kind::kTerminateLeftovers: names.push_back("leftovers"); break;
-      case Kind::kKillEverything: names.push_back("kill"); break;
+      case Kind::kStartWorkers:
+        names.push_back("start");
+        break;
+      case Kind::kSignalGroups:
+        names.push_back(absl::StrCat("groups ", command.signal));
+        break;
+      case Kind::kSignalWorkers:
+        names.push_back(absl::StrCat("workers ", command.signal));
+        break;
+      case Kind::kTerminateLeftovers:
+        names.push_back("leftovers");
+        break;
+      case Kind::kKillEverything:
+        names.push_back("kill");
+        break;
     }
   }
   return names;

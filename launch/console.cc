@@ -21,9 +21,9 @@ class Console::Stream {
   const std::string prefix;
   const Target target;
   TextSink& sink;
-  std::string held;        // Text of a line whose end has not come.
+  std::string held;  // Text of a line whose end has not come.
   absl::Time held_since;
-  bool returned = false;   // A carriage return came last: the next text overwrites the line.
+  bool returned = false;  // A carriage return came last: the next text overwrites the line.
 };
 
 // The line at the cursor of a terminal or the end of a file.
@@ -32,14 +32,18 @@ struct Console::Line {
 };
 
 Console::Console(TextSink& out, TextSink& err, Outputs outputs, const Clock& clock)
-    : out_(out), err_(err), outputs_(outputs), clock_(clock), out_line_(new Line),
+    : out_(out),
+      err_(err),
+      outputs_(outputs),
+      clock_(clock),
+      out_line_(new Line),
       err_line_(new Line) {}
 
 Console::~Console() = default;
 
 Console::Stream* Console::AddStream(std::string prefix, Target target) {
-  streams_.push_back(std::make_unique<Stream>(std::move(prefix), target,
-                                              target == Target::kOut ? out_ : err_));
+  streams_.push_back(
+      std::make_unique<Stream>(std::move(prefix), target, target == Target::kOut ? out_ : err_));
   return streams_.back().get();
 }
 
@@ -113,8 +117,9 @@ void Console::Show(Stream* stream, absl::string_view text, Terminator terminator
     return;
   }
   const bool overwrites = stream->returned && !text.empty();
-  std::string shown = absl::StrCat(overwrites ? "\r" : "", !open || overwrites ? stream->prefix : "",
-                                   text, terminator == Terminator::kNewline ? "\n" : "");
+  std::string shown =
+      absl::StrCat(overwrites ? "\r" : "", !open || overwrites ? stream->prefix : "", text,
+                   terminator == Terminator::kNewline ? "\n" : "");
   stream->sink.Write(shown);
   line.owner = terminator == Terminator::kNewline ? nullptr : stream;
   stream->returned = terminator == Terminator::kReturn;

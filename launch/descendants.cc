@@ -60,9 +60,9 @@ Descendants::Descendants() {
 
 absl::Status Descendants::Adopt() {
   if (prctl(PR_SET_CHILD_SUBREAPER, 1) == 0) return absl::OkStatus();
-  return UnsupportedError(absl::StrCat(
-      "the kernel does not hand over orphaned processes (PR_SET_CHILD_SUBREAPER): ",
-      std::strerror(errno), ". What workers leave behind may survive the launcher"));
+  return UnsupportedError(
+      absl::StrCat("the kernel does not hand over orphaned processes (PR_SET_CHILD_SUBREAPER): ",
+                   std::strerror(errno), ". What workers leave behind may survive the launcher"));
 }
 
 std::vector<pid_t> Descendants::Find() const {

@@ -20,7 +20,7 @@ struct JobFacts {
   int max_restarts = 0;
   std::string role;
   std::string run_id;
-  std::string master_addr;    // For frameworks whose rank 0 opens a port of its own.
+  std::string master_addr;  // For frameworks whose rank 0 opens a port of its own.
   int master_port = 0;
   std::string store_address;  // host:port of the job's store; empty if there is none.
   std::string secret_file;

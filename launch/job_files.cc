@@ -24,8 +24,8 @@ constexpr int kSecretBytes = 32;
 
 absl::Status WriteSecret(const std::string& path, const std::string& secret) {
   const UniqueFd file(open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600));
-  if (file.valid() && write(file.get(), secret.data(), secret.size()) ==
-                          static_cast<ssize_t>(secret.size())) {
+  if (file.valid() &&
+      write(file.get(), secret.data(), secret.size()) == static_cast<ssize_t>(secret.size())) {
     return absl::OkStatus();
   }
   return BackendError(absl::StrCat("the job's secret cannot be written to '", path, "': ",
@@ -41,8 +41,7 @@ absl::StatusOr<std::string> RandomHex(int bytes) {
     if (size > 0) {
       at += static_cast<size_t>(size);
     } else if (errno != EINTR) {
-      return BackendError(absl::StrCat("the kernel gives no random bytes: ",
-                                       std::strerror(errno)));
+      return BackendError(absl::StrCat("the kernel gives no random bytes: ", std::strerror(errno)));
     }
   }
   return absl::BytesToHexString(random);
@@ -53,8 +52,8 @@ JobFiles::JobFiles(std::string folder) : folder_(std::move(folder)) {}
 absl::StatusOr<std::unique_ptr<JobFiles>> JobFiles::Create(const std::string& parent) {
   std::string folder = absl::StrCat(parent, "/syncline-XXXXXX");
   if (mkdtemp(folder.data()) == nullptr) {  // Mode 0700.
-    return ArgumentError(absl::StrCat("no temporary folder can be made in '", parent, "': ",
-                                      std::strerror(errno),
+    return ArgumentError(absl::StrCat("no temporary folder can be made in '", parent,
+                                      "': ", std::strerror(errno),
                                       ". Set TMPDIR to a folder that can be written to"));
   }
   std::unique_ptr<JobFiles> files = absl::WrapUnique(new JobFiles(std::move(folder)));

@@ -1,4 +1,4 @@
-"""A running launcher and the pytest fixtures that start one, for the tests of this folder."""
+"""A running launcher, for the tests of this folder."""
 
 import os
 import select
@@ -7,8 +7,6 @@ import subprocess
 import sys
 import time
 import uuid
-
-import pytest
 
 LAUNCHER = os.path.abspath("launch/syncline_run")
 RUN = os.path.abspath("launch/run")
@@ -47,9 +45,14 @@ class Job:
         own.update(env or {})
         popen.setdefault("stdin", subprocess.DEVNULL)
         self.out = b""
-        self.process = subprocess.Popen([program] + [str(arg) for arg in args], env=own,
-                                        cwd=str(tmp_path), stdout=subprocess.PIPE,
-                                        stderr=subprocess.PIPE, **popen)
+        self.process = subprocess.Popen(
+            [program] + [str(arg) for arg in args],
+            env=own,
+            cwd=str(tmp_path),
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            **popen,
+        )
 
     def expect(self, text, times=1):
         """Waits until `text` is on stdout `times` times; returns stdout so far."""
@@ -77,35 +80,6 @@ class Job:
             os.kill(pid, signal.SIGKILL)
 
 
-@pytest.fixture
-def launch(tmp_path):
-    jobs = []
-
-    def start(*args, **kwargs):
-        jobs.append(Job(tmp_path, args, **kwargs))
-        return jobs[-1]
-
-    yield start
-    for job in jobs:
-        job.close()
-
-
-@pytest.fixture
-def shell(launch):
-    """shell(script, *options): runs `script` in /bin/sh as the worker."""
-    return lambda script, *options, **kwargs: launch(*options, "--no-python", "/bin/sh", "-c",
-                                                     script, **kwargs)
-
-
-@pytest.fixture
-def python(launch, tmp_path):
-    def start(script, *options, args=(), **kwargs):
-        (tmp_path / "script.py").write_text(script)
-        return launch(*options, "script.py", *args, **kwargs)
-
-    return start
-
-
 def lines_of(rank, out):
     prefix = "[rank%d]: " % rank
-    return [line[len(prefix):] for line in out.splitlines() if line.startswith(prefix)]
+    return [line[len(prefix) :] for line in out.splitlines() if line.startswith(prefix)]

@@ -8,15 +8,18 @@ import subprocess
 import time
 
 from launch.job_for_tests import DEADLINE, LAUNCHER, Job, lines_of, processes_with, wait_until
-from launch.job_for_tests import launch, python, shell  # pylint: disable=unused-import
 
 # Failures.
 
 
 def test_the_exit_code_is_that_of_the_first_worker_that_fails(shell):
     # Rank 0 fails when it is told to; the others fail in another way when they are stopped.
-    job = shell('[ $RANK = 0 ] && { read line; exit 7; }; trap "exit 9" TERM; echo ready; '
-                "while :; do sleep 0.05; done", "--nproc-per-node=3", stdin=subprocess.PIPE)
+    job = shell(
+        '[ $RANK = 0 ] && { read line; exit 7; }; trap "exit 9" TERM; echo ready; '
+        "while :; do sleep 0.05; done",
+        "--nproc-per-node=3",
+        stdin=subprocess.PIPE,
+    )
     job.expect("ready", times=2)
     code, _, err = job.finish()  # Closes rank 0's input.
     assert code == 7
@@ -25,18 +28,28 @@ def test_the_exit_code_is_that_of_the_first_worker_that_fails(shell):
 
 
 def test_a_failure_is_reported_with_all_that_is_known(python):
-    code, _, err = python("""
+    code, _, err = python(
+        """
 import os
 if os.environ["RANK"] == "1":
     raise ValueError("the cause")
 os.kill(os.getpid(), 19)
-""", "--nproc-per-node=2").finish()
+""",
+        "--nproc-per-node=2",
+    ).finish()
     assert code == 1
-    assert re.search(r"syncline-run: rank 1 \(pid \d+\) failed \d+\.\d s after its start: exit code 1",
-                     err)
-    report = err[err.index("syncline-run: rank 1"):]
-    for part in ("local rank 1", "host " + socket.gethostname(), "0 of 0 restarts",
-                 "ValueError: the cause", "stopped because of it: rank 0 (SIG", "exit code 1"):
+    assert re.search(
+        r"syncline-run: rank 1 \(pid \d+\) failed \d+\.\d s after its start: exit code 1", err
+    )
+    report = err[err.index("syncline-run: rank 1") :]
+    for part in (
+        "local rank 1",
+        "host " + socket.gethostname(),
+        "0 of 0 restarts",
+        "ValueError: the cause",
+        "stopped because of it: rank 0 (SIG",
+        "exit code 1",
+    ):
         assert part in report
 
 
@@ -53,8 +66,10 @@ os._exit(3)
 
 def test_kill_9_is_named_and_the_others_are_gone_within_2_seconds(shell):
     # They ignore SIGTERM, and so does a grandchild in a session of its own.
-    job = shell('trap "" TERM; setsid sleep 1000 & echo "pid $$"; while :; do sleep 0.05; done',
-                "--nproc-per-node=3")
+    job = shell(
+        'trap "" TERM; setsid sleep 1000 & echo "pid $$"; while :; do sleep 0.05; done',
+        "--nproc-per-node=3",
+    )
     job.expect("\n", times=3)
     victim = int(re.search(r"\[rank1\]: pid (\d+)", job.out.decode()).group(1))
     began = time.monotonic()
@@ -68,9 +83,11 @@ def test_kill_9_is_named_and_the_others_are_gone_within_2_seconds(shell):
 
 
 def test_a_failed_job_restarts_and_succeeds(shell):
-    code, out, err = shell('echo "$TORCHELASTIC_RESTART_COUNT"; '
-                           '[ $RANK$TORCHELASTIC_RESTART_COUNT != 10 ] || exit 3',
-                           "--nproc-per-node=2", "--max-restarts=1").finish()
+    code, out, err = shell(
+        'echo "$TORCHELASTIC_RESTART_COUNT"; [ $RANK$TORCHELASTIC_RESTART_COUNT != 10 ] || exit 3',
+        "--nproc-per-node=2",
+        "--max-restarts=1",
+    ).finish()
     assert code == 0, err
     assert lines_of(1, out) == ["0", "1"]
     assert lines_of(0, out)[-1] == "1"
@@ -84,8 +101,11 @@ def test_restarts_are_used_up(shell):
 
 
 def test_early_success_of_one_worker_stops_nobody(shell):
-    job = shell('[ $RANK = 1 ] && { echo "pid $$"; exit 0; }; read line; echo done',
-                "--nproc-per-node=2", stdin=subprocess.PIPE)
+    job = shell(
+        '[ $RANK = 1 ] && { echo "pid $$"; exit 0; }; read line; echo done',
+        "--nproc-per-node=2",
+        stdin=subprocess.PIPE,
+    )
     pid = int(re.search(r"pid (\d+)\n", job.expect("\n")).group(1))
     wait_until(lambda: not os.path.exists("/proc/%d" % pid), "the end of rank 1")
     code, out, _ = job.finish()
@@ -97,7 +117,8 @@ def test_early_success_of_one_worker_stops_nobody(shell):
 
 
 def test_sigterm_lets_workers_finish_and_ends_with_143(python):
-    job = python("""
+    job = python(
+        """
 import signal, sys
 def save(*_):
     print("saved", flush=True)
@@ -106,7 +127,9 @@ signal.signal(signal.SIGTERM, save)
 print("ready", flush=True)
 while True:
     signal.pause()
-""", "--nproc-per-node=2")
+""",
+        "--nproc-per-node=2",
+    )
     job.expect("ready", times=2)
     job.process.terminate()
     code, out, err = job.finish()
@@ -123,8 +146,10 @@ def test_the_shutdown_timeout_ends_in_sigkill(shell):
 
 
 def test_a_second_interrupt_kills_at_once(shell):
-    job = shell('trap "echo caught" INT; echo ready; while :; do sleep 0.05; done',
-                "--shutdown-timeout=1000")
+    job = shell(
+        'trap "echo caught" INT; echo ready; while :; do sleep 0.05; done',
+        "--shutdown-timeout=1000",
+    )
     job.expect("ready")
     job.process.send_signal(signal.SIGINT)
     job.expect("caught")
@@ -133,8 +158,11 @@ def test_a_second_interrupt_kills_at_once(shell):
 
 
 def test_user_signals_are_passed_on_without_stopping(shell):
-    job = shell('trap "echo usr1" USR1; trap "echo usr2; exit 0" USR2; echo ready; '
-                "while :; do sleep 0.05; done", "--nproc-per-node=2")
+    job = shell(
+        'trap "echo usr1" USR1; trap "echo usr2; exit 0" USR2; echo ready; '
+        "while :; do sleep 0.05; done",
+        "--nproc-per-node=2",
+    )
     job.expect("ready", times=2)
     job.process.send_signal(signal.SIGUSR1)
     job.expect("usr1", times=2)
@@ -143,8 +171,11 @@ def test_user_signals_are_passed_on_without_stopping(shell):
 
 
 def test_nohup_is_respected(shell):
-    job = shell("echo ready; read line; exit 6", stdin=subprocess.PIPE,
-                preexec_fn=lambda: signal.signal(signal.SIGHUP, signal.SIG_IGN))
+    job = shell(
+        "echo ready; read line; exit 6",
+        stdin=subprocess.PIPE,
+        preexec_fn=lambda: signal.signal(signal.SIGHUP, signal.SIG_IGN),
+    )
     job.expect("ready")
     job.process.send_signal(signal.SIGHUP)
     assert job.finish()[0] == 6
@@ -165,8 +196,11 @@ def test_what_a_worker_leaves_behind_ends_with_the_job(shell):
 
 
 def test_a_process_that_was_there_before_is_left_alone(tmp_path):
-    job = Job(tmp_path, ["-c", "sleep 1000 & echo pid $!; exec %s --no-python /bin/true" % LAUNCHER],
-              program="/bin/sh")
+    job = Job(
+        tmp_path,
+        ["-c", "sleep 1000 & echo pid $!; exec %s --no-python /bin/true" % LAUNCHER],
+        program="/bin/sh",
+    )
     stranger = int(job.expect("\n").split()[1])
     try:
         assert job.process.wait(DEADLINE) == 0

@@ -7,11 +7,11 @@ import select
 import socket
 import stat
 import subprocess
+import sys
 
 import pytest
 
 from launch.job_for_tests import DEADLINE, RUN, Job, lines_of, processes_with, wait_until
-from launch.job_for_tests import launch, python, shell  # pylint: disable=unused-import
 
 # What workers are given.
 
@@ -19,20 +19,36 @@ from launch.job_for_tests import launch, python, shell  # pylint: disable=unused
 def test_workers_see_the_whole_environment(python):
     code, out, err = python(
         "import json, os; print(json.dumps(dict(os.environ)))",
-        "--nproc-per-node=3", "--max-restarts=2", "--role=trainer", "--rdzv-id=job7",
-        env={"SYNCLINE_STORE": "stale:1", "RANK": "99"}).finish()
+        "--nproc-per-node=3",
+        "--max-restarts=2",
+        "--role=trainer",
+        "--rdzv-id=job7",
+        env={"SYNCLINE_STORE": "stale:1", "RANK": "99"},
+    ).finish()
     assert code == 0, err
     for rank in range(3):
         env = json.loads(lines_of(rank, out)[0])
         expected = {
-            "LOCAL_RANK": rank, "RANK": rank, "GROUP_RANK": 0, "ROLE_RANK": rank,
-            "ROLE_NAME": "trainer", "LOCAL_WORLD_SIZE": 3, "WORLD_SIZE": 3, "GROUP_WORLD_SIZE": 1,
-            "ROLE_WORLD_SIZE": 3, "MASTER_ADDR": "127.0.0.1", "TORCHELASTIC_RESTART_COUNT": 0,
-            "TORCHELASTIC_MAX_RESTARTS": 2, "TORCHELASTIC_RUN_ID": "job7",
-            "TORCHELASTIC_USE_AGENT_STORE": False, "OMP_NUM_THREADS": 1, "PYTHONUNBUFFERED": 1,
+            "LOCAL_RANK": rank,
+            "RANK": rank,
+            "GROUP_RANK": 0,
+            "ROLE_RANK": rank,
+            "ROLE_NAME": "trainer",
+            "LOCAL_WORLD_SIZE": 3,
+            "WORLD_SIZE": 3,
+            "GROUP_WORLD_SIZE": 1,
+            "ROLE_WORLD_SIZE": 3,
+            "MASTER_ADDR": "127.0.0.1",
+            "TORCHELASTIC_RESTART_COUNT": 0,
+            "TORCHELASTIC_MAX_RESTARTS": 2,
+            "TORCHELASTIC_RUN_ID": "job7",
+            "TORCHELASTIC_USE_AGENT_STORE": False,
+            "OMP_NUM_THREADS": 1,
+            "PYTHONUNBUFFERED": 1,
         }
         assert {name: env[name] for name in expected} == {
-            name: str(value) for name, value in expected.items()}
+            name: str(value) for name, value in expected.items()
+        }
         assert 0 < int(env["MASTER_PORT"]) < 65536
         assert re.fullmatch(r"127\.0\.0\.1:\d+", env["SYNCLINE_STORE"])
         assert {"SYNCLINE_SECRET_FILE", "TORCHELASTIC_ERROR_FILE"} <= set(env)
@@ -41,13 +57,18 @@ def test_workers_see_the_whole_environment(python):
 
 def test_the_users_settings_are_left_alone(shell):
     env = {"OMP_NUM_THREADS": "5", "PYTHONUNBUFFERED": ""}
-    code, out, err = shell('echo "$OMP_NUM_THREADS,$PYTHONUNBUFFERED,$MASTER_PORT"',
-                           "--nproc-per-node=2", "--master-port=4711", env=env).finish()
+    code, out, err = shell(
+        'echo "$OMP_NUM_THREADS,$PYTHONUNBUFFERED,$MASTER_PORT"',
+        "--nproc-per-node=2",
+        "--master-port=4711",
+        env=env,
+    ).finish()
     assert (code, lines_of(1, out), err) == (0, ["5,,4711"], "")
 
 
 def test_the_secret_is_a_private_file_that_is_gone_afterwards(python):
-    job = python("""
+    job = python(
+        """
 import os, sys
 path = os.environ["SYNCLINE_SECRET_FILE"]
 secret = open(path).read()
@@ -56,7 +77,9 @@ assert secret not in open("/proc/%d/cmdline" % os.getppid()).read()
 print(path, oct(os.stat(path).st_mode), oct(os.stat(os.path.dirname(path)).st_mode), secret)
 sys.stdout.flush()
 sys.stdin.read()
-""", stdin=subprocess.PIPE)
+""",
+        stdin=subprocess.PIPE,
+    )
     path, mode, folder_mode, secret = job.expect("\n").split()
     assert stat.S_IMODE(int(mode, 8)) == 0o600
     assert stat.S_IMODE(int(folder_mode, 8)) == 0o700
@@ -67,8 +90,9 @@ sys.stdin.read()
 
 
 def test_the_store_outlives_rank_0(shell):
-    job = shell('[ $RANK = 0 ] && exit 0; echo "$SYNCLINE_STORE"; exec sleep 1000',
-                "--nproc-per-node=2")
+    job = shell(
+        '[ $RANK = 0 ] && exit 0; echo "$SYNCLINE_STORE"; exec sleep 1000', "--nproc-per-node=2"
+    )
     host, port = re.search(r"\[rank1\]: (.*):(\d+)\n", job.expect("\n")).groups()
     socket.create_connection((host, int(port)), timeout=DEADLINE).close()
     job.process.terminate()
@@ -82,8 +106,9 @@ def test_modules_and_arguments_reach_python(launch, tmp_path):
 
 
 def test_only_rank_0_reads_the_launchers_input(shell):
-    job = shell('while read line; do echo "got $line"; done', "--nproc-per-node=2",
-                stdin=subprocess.PIPE)
+    job = shell(
+        'while read line; do echo "got $line"; done', "--nproc-per-node=2", stdin=subprocess.PIPE
+    )
     out, _ = job.process.communicate(b"a\nb\n", timeout=DEADLINE)
     assert (job.process.returncode, out) == (0, b"[rank0]: got a\n[rank0]: got b\n")
 
@@ -97,12 +122,15 @@ def test_the_output_of_a_single_worker_is_passed_on_unchanged(shell):
 
 
 def test_lines_of_several_workers_are_whole(python):
-    code, out, _ = python("""
+    code, out, _ = python(
+        """
 import os, sys
 for i in range(2000):
     for piece in ("line ", str(i), " of ", os.environ["RANK"], "\\n"):
         sys.stdout.write(piece)
-""", "--nproc-per-node=3").finish()
+""",
+        "--nproc-per-node=3",
+    ).finish()
     assert code == 0
     for rank in range(3):
         assert lines_of(rank, out) == ["line %d of %d" % (i, rank) for i in range(2000)]
@@ -110,9 +138,17 @@ for i in range(2000):
 
 
 def test_logs_are_written_where_they_are_wanted(shell, tmp_path):
-    code, out, err = shell('echo "out $RANK"; echo "err $RANK" >&2', "--nproc-per-node=2",
-                           "--log-dir=logs", "--rdzv-id=job7", "-r", "0:3", "-t", "1:1",
-                           env={"OMP_NUM_THREADS": "1"}).finish()
+    code, out, err = shell(
+        'echo "out $RANK"; echo "err $RANK" >&2',
+        "--nproc-per-node=2",
+        "--log-dir=logs",
+        "--rdzv-id=job7",
+        "-r",
+        "0:3",
+        "-t",
+        "1:1",
+        env={"OMP_NUM_THREADS": "1"},
+    ).finish()
     assert (code, out, err) == (0, "[rank1]: out 1\n", "[rank1]: err 1\n")
     attempt = tmp_path / "logs" / "job7" / "attempt_0"
     assert (attempt / "0" / "stdout.log").read_text() == "out 0\n"
@@ -122,8 +158,9 @@ def test_logs_are_written_where_they_are_wanted(shell, tmp_path):
 
 
 def test_a_reader_that_goes_away_does_not_stop_the_job(shell):
-    job = shell("for i in 1 2 3 4 5 6 7 8 9; do echo $i; done; read line; exit 5",
-                stdin=subprocess.PIPE)
+    job = shell(
+        "for i in 1 2 3 4 5 6 7 8 9; do echo $i; done; read line; exit 5", stdin=subprocess.PIPE
+    )
     job.expect("1")
     job.process.stdout.close()
     job.process.stdin.close()
@@ -134,21 +171,26 @@ def test_signals_are_heeded_though_nobody_reads_the_output(shell):
     job = shell("while :; do echo 0123456789012345678901234567890123456789; done")
     wait_until(lambda: len(select.select([job.process.stdout], [], [], 0)[0]) == 1, "output")
     job.process.terminate()
-    wait_until(lambda: not [p for p in processes_with(job.mark) if p != job.process.pid],
-               "the worker's end")
+    wait_until(
+        lambda: not [p for p in processes_with(job.mark) if p != job.process.pid],
+        "the worker's end",
+    )
     assert job.finish()[0] == 143
 
 
 # Mistakes.
 
 
-@pytest.mark.parametrize("args, message", [
-    (["--nprocs-per-node=2", "x.py"], "Did you mean --nproc-per-node?"),
-    (["nosuch.py"], "the script 'nosuch.py' cannot be read: No such file"),
-    (["--no-python", "nosuch-program"], "there is no program 'nosuch-program' in PATH"),
-    (["--nnodes=2", "x.py"], "not supported yet"),
-    ([], "no script"),
-])
+@pytest.mark.parametrize(
+    "args, message",
+    [
+        (["--nprocs-per-node=2", "x.py"], "Did you mean --nproc-per-node?"),
+        (["nosuch.py"], "the script 'nosuch.py' cannot be read: No such file"),
+        (["--no-python", "nosuch-program"], "there is no program 'nosuch-program' in PATH"),
+        (["--nnodes=2", "x.py"], "not supported yet"),
+        ([], "no script"),
+    ],
+)
 def test_a_mistake_is_explained_before_anything_starts(launch, args, message):
     code, out, err = launch(*args).finish()
     assert (code, out) == (2, "")
@@ -165,17 +207,39 @@ def test_a_file_that_is_no_program_is_explained(launch, tmp_path):
 
 # As `bazel run //launch:run` starts it.
 
+SHOW = """
+import json, os, sys
+print(json.dumps([os.getcwd(), sys.executable, os.environ["PYTHONPATH"].split(":"),
+                  os.environ["SYNCLINE_RUNFILES"]]))
+"""
 
-def test_run_stands_where_the_user_stands_and_keeps_his_paths(tmp_path):
-    (tmp_path / "there").mkdir()
-    (tmp_path / "there" / "script.py").write_text(
-        "import json, os, sys; print(json.dumps([os.getcwd(), sys.path, sys.executable, "
-        "os.environ['SYNCLINE_RUNFILES']]))")
-    job = Job(tmp_path, ["script.py"], program=RUN,
-              env={"BUILD_WORKING_DIRECTORY": str(tmp_path / "there"), "PYTHONPATH": "/users/own"})
-    code, out, err = job.finish()
+
+def run_from(tmp_path, env):
+    there = tmp_path / "there"
+    there.mkdir()
+    (there / "script.py").write_text(SHOW)
+    env = dict(env, BUILD_WORKING_DIRECTORY=str(there), PYTHONPATH="/users/own")
+    code, out, err = Job(tmp_path, ["script.py"], program=RUN, env=env).finish()
     assert code == 0, err
-    cwd, path, _, runfiles = json.loads(out)
-    assert cwd == str(tmp_path / "there")
-    assert "/users/own" in path
+    cwd, interpreter, paths, runfiles = json.loads(out)
+    assert cwd == str(there)  # Where the user stands.
+    assert paths[-1] == "/users/own"
     assert os.path.isdir(runfiles)
+    return interpreter, [path for path in paths[:-1] if path.startswith(runfiles)]
+
+
+def test_run_gives_all_of_its_imports_to_its_own_interpreter(tmp_path):
+    interpreter, paths = run_from(tmp_path, {})
+    assert interpreter == sys.executable
+    assert paths
+
+
+def test_run_gives_only_syncline_to_the_users_environment(tmp_path):
+    (tmp_path / "venv" / "bin").mkdir(parents=True)
+    python = tmp_path / "venv" / "bin" / "python"
+    python.symlink_to(sys.executable)
+    interpreter, paths = run_from(
+        tmp_path, {"VIRTUAL_ENV": str(tmp_path / "venv"), "PYTHON_EXEC": ""}
+    )
+    assert interpreter == str(python)
+    assert [p for p in paths if not os.path.exists(p + "/syncline/__init__.py")] == []

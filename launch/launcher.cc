@@ -75,9 +75,14 @@ int Milliseconds(absl::Duration duration) {
 }  // namespace
 
 Launcher::Launcher(const LaunchOptions& options, SignalQueue signals, Guardian guardian)
-    : options_(options), environment_(InheritedEnvironment()), signals_(std::move(signals)),
-      guardian_(std::move(guardian)), out_(STDOUT_FILENO), err_(STDERR_FILENO),
-      console_(out_, err_, CompareOutputs(), clock_), agent_(ForAgent(options), clock_),
+    : options_(options),
+      environment_(InheritedEnvironment()),
+      signals_(std::move(signals)),
+      guardian_(std::move(guardian)),
+      out_(STDOUT_FILENO),
+      err_(STDERR_FILENO),
+      console_(out_, err_, CompareOutputs(), clock_),
+      agent_(ForAgent(options), clock_),
       oom_kills_before_(CountOomKills()) {}
 
 absl::StatusOr<std::unique_ptr<Launcher>> Launcher::Create(const LaunchOptions& options,
@@ -120,8 +125,8 @@ absl::StatusOr<std::string> Launcher::PrepareLogs() {
   }
   std::string folder = absl::StrCat(TemporaryFolder(environment_), "/syncline-logs-XXXXXX");
   if (mkdtemp(folder.data()) == nullptr) {
-    return ArgumentError(absl::StrCat("no folder for logs can be made (", folder, "): ",
-                                      std::strerror(errno), ". Give one with --log-dir"));
+    return ArgumentError(absl::StrCat("no folder for logs can be made (", folder,
+                                      "): ", std::strerror(errno), ". Give one with --log-dir"));
   }
   Say(absl::StrCat("the workers' output goes to ", folder));
   return folder;

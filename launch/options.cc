@@ -27,12 +27,12 @@ constexpr absl::string_view kVersion = "0.1.0";
 
 // Options of torchrun that this version does not have: said so, instead of "unknown".
 constexpr absl::string_view kNotYet[] = {
-    "--run-path",           "--start-method",
-    "--rdzv-conf",          "--local-addr",
-    "--event-log-handler",  "--duplicate-stdout-filters",
-    "--logs-specs",         "--duplicate-stderr-filters",
-    "--numa-binding",       "--log-line-prefix-template",
-    "--signals-to-handle",  "--virtual-local-rank",
+    "--run-path",          "--start-method",
+    "--rdzv-conf",         "--local-addr",
+    "--event-log-handler", "--duplicate-stdout-filters",
+    "--logs-specs",        "--duplicate-stderr-filters",
+    "--numa-binding",      "--log-line-prefix-template",
+    "--signals-to-handle", "--virtual-local-rank",
     "--print-completion",
 };
 
@@ -114,7 +114,7 @@ class Parser {
   const EnvironmentLookup& environment_;
   const HostResources& host_;
   CLI::App app_{"Starts the workers of a Syncline job on this host and watches over them."};
-  std::vector<std::string> names_;           // "--nproc-per-node", ...
+  std::vector<std::string> names_;             // "--nproc-per-node", ...
   std::vector<std::string> from_environment_;  // The PET_ variables that are set.
   RawOptions raw_;
   LaunchOptions options_;
@@ -215,9 +215,8 @@ std::vector<std::string> Parser::ArgumentsFromEnvironment() {
 
 absl::Status Parser::RefuseUnknown(absl::string_view option) const {
   const absl::string_view given = option.substr(0, option.find('='));
-  const std::string dashed = absl::StartsWith(given, "--")
-                                 ? absl::StrReplaceAll(given, {{"_", "-"}})
-                                 : std::string(given);
+  const std::string dashed =
+      absl::StartsWith(given, "--") ? absl::StrReplaceAll(given, {{"_", "-"}}) : std::string(given);
   if (std::find(std::begin(kNotYet), std::end(kNotYet), dashed) != std::end(kNotYet)) {
     return UnsupportedError(absl::StrCat(given, " is not supported yet by this version"));
   }
@@ -251,8 +250,8 @@ absl::Status Parser::Interpret() {
   if (raw_.no_python) options_.kind = LaunchOptions::Program::kExecutable;
   SYNCLINE_RETURN_IF_ERROR(CheckNodes(raw_.nnodes));
   if (raw_.node_rank != 0) {
-    return ArgumentError(absl::StrCat("--node-rank=", raw_.node_rank,
-                                      ": with one node its rank is 0"));
+    return ArgumentError(
+        absl::StrCat("--node-rank=", raw_.node_rank, ": with one node its rank is 0"));
   }
   SYNCLINE_ASSIGN_OR_RETURN(options_.workers, ParseWorkers(raw_.workers, host_));
   options_.shutdown_timeout = absl::Seconds(raw_.shutdown_timeout);

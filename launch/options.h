@@ -48,17 +48,17 @@ struct LaunchOptions {
   int max_restarts = 0;
   absl::Duration shutdown_timeout = absl::Seconds(30);
   std::string role = "default";
-  std::string run_id;                // --rdzv-id; empty: a random one.
-  int store_port = 0;                // Of --rdzv-endpoint; 0 lets the system choose.
+  std::string run_id;  // --rdzv-id; empty: a random one.
+  int store_port = 0;  // Of --rdzv-endpoint; 0 lets the system choose.
   std::string master_addr = "127.0.0.1";
-  int master_port = 0;               // 0: a free one for each attempt.
+  int master_port = 0;  // 0: a free one for each attempt.
 
-  std::string log_dir;               // Empty: none was given.
-  StreamMap redirects;               // To files only.
-  StreamMap tee;                     // To files and to the console. Wins over redirects.
-  std::set<int> console_ranks;       // Local ranks shown on the console; empty: all.
+  std::string log_dir;          // Empty: none was given.
+  StreamMap redirects;          // To files only.
+  StreamMap tee;                // To files and to the console. Wins over redirects.
+  std::set<int> console_ranks;  // Local ranks shown on the console; empty: all.
 
-  std::string information;           // --help, --version: print this, start nothing.
+  std::string information;  // --help, --version: print this, start nothing.
 };
 
 // What "auto", "cpu" and "gpu" count.

@@ -69,8 +69,8 @@ TEST(OptionsTest, DashesAndUnderscoresAreTheSame) {
 }
 
 TEST(OptionsTest, EverythingAfterTheScriptIsTheScripts) {
-  const LaunchOptions options =
-      Good({"--nproc-per-node", "2", "a.py", "--nproc-per-node=9", "--bogus", "-m", "--", "-h", ""});
+  const LaunchOptions options = Good(
+      {"--nproc-per-node", "2", "a.py", "--nproc-per-node=9", "--bogus", "-m", "--", "-h", ""});
   EXPECT_EQ(options.workers, 2);
   EXPECT_EQ(options.kind, LaunchOptions::Program::kScript);
   EXPECT_THAT(options.arguments,

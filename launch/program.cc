@@ -23,9 +23,9 @@ std::string Lookup(const Environment& environment, const std::string& name,
 absl::Status CheckScript(const std::string& script) {
   if (access(script.c_str(), R_OK) == 0) return absl::OkStatus();
   std::error_code error;
-  const std::string message = absl::StrCat(
-      "the script '", script, "' cannot be read: ", std::strerror(errno), " (in ",
-      std::filesystem::current_path(error).string(), ")");
+  const std::string message =
+      absl::StrCat("the script '", script, "' cannot be read: ", std::strerror(errno), " (in ",
+                   std::filesystem::current_path(error).string(), ")");
   return ArgumentError(absl::StrCat(
       message, ". Give a path relative to that folder; for a module add -m, for another program ",
       "--no-python"));

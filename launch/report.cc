@@ -4,6 +4,7 @@
 #include <string.h>
 #include <sys/statvfs.h>
 
+#include <algorithm>
 #include <fstream>
 
 #include "absl/strings/str_cat.h"
@@ -47,14 +48,23 @@ std::string DescribeBusError(const HostEvidence& evidence) {
       evidence.shm_free_bytes.has_value()
           ? absl::StrFormat(" (%d MiB are free now)", *evidence.shm_free_bytes >> 20)
           : "";
-  return absl::StrCat("memory that is backed by a file could not be provided; is /dev/shm full", free,
-                      "? Enlarge it (docker: --shm-size)");
+  return absl::StrCat("memory that is backed by a file could not be provided; is /dev/shm full",
+                      free, "? Enlarge it (docker: --shm-size)");
 }
 
 // `text` with every line behind `indent`.
 std::string Indented(absl::string_view text, absl::string_view indent) {
-  return absl::StrCat(indent, absl::StrJoin(absl::StrSplit(text, '\n'),
-                                            absl::StrCat("\n", indent)));
+  return absl::StrCat(indent,
+                      absl::StrJoin(absl::StrSplit(text, '\n'), absl::StrCat("\n", indent)));
+}
+
+std::string DescribeStopped(std::vector<WorkerExit> stopped) {
+  std::sort(stopped.begin(), stopped.end(),
+            [](const WorkerExit& a, const WorkerExit& b) { return a.local_rank < b.local_rank; });
+  const auto describe = [](std::string* out, const WorkerExit& exit) {
+    absl::StrAppend(out, "rank ", exit.local_rank, " (", DescribeExit(exit), ")");
+  };
+  return absl::StrCat("  stopped because of it: ", absl::StrJoin(stopped, ", ", describe));
 }
 
 }  // namespace
@@ -127,20 +137,19 @@ std::string ReadErrorFile(const std::string& path) {
 
 std::string SummarizeFailure(const FailureFacts& facts) {
   return absl::StrFormat("rank %d (pid %d) failed %.1f s after its start: %s", facts.rank,
-                         facts.pid, absl::ToDoubleSeconds(facts.after),
-                         DescribeExit(facts.cause));
+                         facts.pid, absl::ToDoubleSeconds(facts.after), DescribeExit(facts.cause));
 }
 
 std::string ReportFailure(const FailureFacts& facts) {
   std::vector<std::string> lines = {SummarizeFailure(facts)};
-  lines.push_back(absl::StrFormat("  rank %d (local rank %d), pid %d, host %s, after %d of %d restarts",
-                                  facts.rank, facts.cause.local_rank, facts.pid, facts.host,
-                                  facts.attempt, facts.max_restarts));
+  lines.push_back(absl::StrFormat(
+      "  rank %d (local rank %d), pid %d, host %s, after %d of %d restarts", facts.rank,
+      facts.cause.local_rank, facts.pid, facts.host, facts.attempt, facts.max_restarts));
   if (facts.cause.signal != 0) {
     const std::string why = ExplainSignal(facts.cause.signal, facts.evidence);
     lines.push_back(absl::StrCat("  killed by signal ", facts.cause.signal, " (",
-                                 SignalName(facts.cause.signal), ")",
-                                 why.empty() ? "" : ": ", why));
+                                 SignalName(facts.cause.signal), ")", why.empty() ? "" : ": ",
+                                 why));
   }
   if (!facts.message.empty()) {
     lines.push_back("  the error it recorded:");
@@ -153,13 +162,7 @@ std::string ReportFailure(const FailureFacts& facts) {
     for (const std::string& line : facts.last_lines) lines.push_back(absl::StrCat("    ", line));
   }
   if (!facts.log.empty()) lines.push_back(absl::StrCat("  all of its stderr: ", facts.log));
-  if (!facts.stopped.empty()) {
-    lines.push_back(absl::StrCat(
-        "  stopped because of it: ",
-        absl::StrJoin(facts.stopped, ", ", [](std::string* out, const WorkerExit& exit) {
-          absl::StrAppend(out, "rank ", exit.local_rank, " (", DescribeExit(exit), ")");
-        })));
-  }
+  if (!facts.stopped.empty()) lines.push_back(DescribeStopped(facts.stopped));
   lines.push_back(absl::StrCat("  exit code ", facts.cause.ShellCode()));
   return absl::StrJoin(lines, "\n");
 }

@@ -17,8 +17,8 @@ namespace syncline {
 
 // What of the host helps to explain a death.
 struct HostEvidence {
-  std::optional<int64_t> oom_kills;        // By the kernel, in this cgroup, during the job.
-  std::optional<int64_t> shm_free_bytes;   // In /dev/shm.
+  std::optional<int64_t> oom_kills;       // By the kernel, in this cgroup, during the job.
+  std::optional<int64_t> shm_free_bytes;  // In /dev/shm.
 };
 
 // The number of processes that the kernel has killed in this process's cgroup (version 2) for
@@ -46,14 +46,14 @@ struct FailureFacts {
   int rank = 0;
   pid_t pid = 0;
   std::string host;
-  absl::Duration after;                  // From the start of the worker.
+  absl::Duration after;  // From the start of the worker.
   int attempt = 0;
   int max_restarts = 0;
   HostEvidence evidence;
-  std::string message;                   // Of the error file.
-  std::vector<std::string> last_lines;   // Of its stderr.
-  std::string log;                       // The file with all of its stderr, if there is one.
-  std::vector<WorkerExit> stopped;       // The other workers that ended because of it.
+  std::string message;                  // Of the error file.
+  std::vector<std::string> last_lines;  // Of its stderr.
+  std::string log;                      // The file with all of its stderr, if there is one.
+  std::vector<WorkerExit> stopped;      // The other workers that ended because of it.
 };
 
 // One line: which worker failed, how, and when.

@@ -26,7 +26,7 @@ FailureFacts KilledRank() {
   facts.attempt = 1;
   facts.max_restarts = 1;
   facts.last_lines = {"Traceback:", "ValueError: x"};
-  facts.stopped = {{0, 0, SIGTERM}, {1, 1, 0}};
+  facts.stopped = {{1, 1, 0}, {0, 0, SIGTERM}};  // In the order of their ends.
   return facts;
 }
 
@@ -88,8 +88,8 @@ TEST_F(ErrorFileTest, GivesTheMessageOfEitherForm) {
 }
 
 TEST_F(ErrorFileTest, IsEmptyForAnythingElse) {
-  for (const char* text : {"", "{", "[1]", "3", R"({"message": 3})", R"({"message": {}})",
-                           R"({"error": "x"})"}) {
+  for (const char* text :
+       {"", "{", "[1]", "3", R"({"message": 3})", R"({"message": {}})", R"({"error": "x"})"}) {
     EXPECT_EQ(Read(text), "") << text;
   }
   EXPECT_EQ(ReadErrorFile("/nowhere/error.json"), "");

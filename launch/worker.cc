@@ -45,7 +45,7 @@ struct ChildPlan {
   const char* program;
   char* const* arguments;
   char* const* environment;
-  int input;   // -1: inherited.
+  int input;  // -1: inherited.
   int out;
   int err;
   int report;  // Takes errno if the program cannot be run; closed by exec.
@@ -83,8 +83,7 @@ int AwaitExec(int report) {
 
 bool IsExecutableFile(const std::string& path) {
   struct stat info;
-  return stat(path.c_str(), &info) == 0 && S_ISREG(info.st_mode) &&
-         access(path.c_str(), X_OK) == 0;
+  return stat(path.c_str(), &info) == 0 && S_ISREG(info.st_mode) && access(path.c_str(), X_OK) == 0;
 }
 
 }  // namespace
@@ -97,14 +96,14 @@ absl::StatusOr<Worker> Worker::Start(const WorkerSpec& spec) {
   SYNCLINE_ASSIGN_OR_RETURN(Pipe err, MakePipe());
   SYNCLINE_ASSIGN_OR_RETURN(Pipe report, MakePipe());
   UniqueFd input;
-  if (spec.input == WorkerSpec::Input::kNone) input = UniqueFd(open("/dev/null", O_RDONLY | O_CLOEXEC));
+  if (spec.input == WorkerSpec::Input::kNone)
+    input = UniqueFd(open("/dev/null", O_RDONLY | O_CLOEXEC));
   fcntl(out.reader.get(), F_SETFL, O_NONBLOCK);
   fcntl(err.reader.get(), F_SETFL, O_NONBLOCK);
   const std::vector<char*> arguments = Pointers(spec.arguments);
   const std::vector<char*> environment = Pointers(spec.environment);
-  const ChildPlan plan = {spec.program.c_str(), arguments.data(), environment.data(),
-                          input.get(),          out.writer.get(), err.writer.get(),
-                          report.writer.get(),  getpid()};
+  const ChildPlan plan = {spec.program.c_str(), arguments.data(), environment.data(),  input.get(),
+                          out.writer.get(),     err.writer.get(), report.writer.get(), getpid()};
   const pid_t pid = fork();
   if (pid == 0) RunChild(plan);
   if (pid < 0) {
@@ -115,8 +114,8 @@ absl::StatusOr<Worker> Worker::Start(const WorkerSpec& spec) {
   if (const int error = AwaitExec(report.reader.get()); error != 0) {
     while (waitpid(pid, nullptr, 0) < 0 && errno == EINTR) {
     }
-    return ArgumentError(absl::StrCat("'", spec.program, "' cannot be run: ",
-                                      std::strerror(error)));
+    return ArgumentError(
+        absl::StrCat("'", spec.program, "' cannot be run: ", std::strerror(error)));
   }
   return Worker(pid, std::move(out.reader), std::move(err.reader));
 }

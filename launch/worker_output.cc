@@ -74,8 +74,8 @@ absl::StatusOr<UniqueFd> OpenLog(const std::string& path) {
   std::filesystem::create_directories(std::filesystem::path(path).parent_path(), error);
   UniqueFd log(open(path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644));
   if (log.valid()) return log;
-  return ArgumentError(absl::StrCat("the log '", path, "' cannot be opened: ",
-                                    std::strerror(errno), ". Choose another --log-dir"));
+  return ArgumentError(absl::StrCat("the log '", path, "' cannot be opened: ", std::strerror(errno),
+                                    ". Choose another --log-dir"));
 }
 
 }  // namespace syncline

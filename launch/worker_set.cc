@@ -59,12 +59,15 @@ absl::StatusOr<WorkerSet::Rank> WorkerSet::StartOne(const JobFacts& job, int loc
   SYNCLINE_ASSIGN_OR_RETURN(Worker worker, Worker::Start(spec));
   WorkerOutput out = Output(worker.out(), local_rank, Streams::kStdout, std::move(out_file));
   WorkerOutput err = Output(worker.err(), local_rank, Streams::kStderr, std::move(err_file));
-  return Rank{std::move(worker), std::move(out),             std::move(err),
-              error_file,        err_logged ? err_log : "", true};
+  return Rank{std::move(worker),
+              std::move(out),
+              std::move(err),
+              error_file,
+              err_logged ? err_log : "",
+              true};
 }
 
-std::string WorkerSet::LogPath(const JobFacts& job, int local_rank,
-                               const std::string& name) const {
+std::string WorkerSet::LogPath(const JobFacts& job, int local_rank, const std::string& name) const {
   return absl::StrCat(options_.log_dir, "/", job.run_id, "/attempt_", job.attempt, "/", local_rank,
                       "/", name);
 }
@@ -78,7 +81,8 @@ WorkerOutput WorkerSet::Output(int fd, int local_rank, Streams which, UniqueFd l
   const LaunchOptions& launch = options_.launch;
   const bool file_only = Includes(launch.redirects.For(local_rank), which) &&
                          !Includes(launch.tee.For(local_rank), which);
-  const bool filtered = !launch.console_ranks.empty() && launch.console_ranks.count(local_rank) == 0;
+  const bool filtered =
+      !launch.console_ranks.empty() && launch.console_ranks.count(local_rank) == 0;
   Console::Stream* stream = nullptr;
   if (!file_only && !filtered) {
     stream = console_.AddStream(

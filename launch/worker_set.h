@@ -70,7 +70,7 @@ class WorkerSet {
     WorkerOutput out;
     WorkerOutput err;
     std::string error_file;
-    std::string err_log;   // The file with its stderr; empty if there is none.
+    std::string err_log;  // The file with its stderr; empty if there is none.
     bool guarded = true;
   };
 

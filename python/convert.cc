@@ -78,8 +78,7 @@ std::string Converter<Bytes>::From(py::handle value, absl::string_view argument)
 absl::Duration Converter<absl::Duration>::From(py::handle value, absl::string_view argument) {
   ImportDateTime();
   if (!PyDelta_Check(value.ptr())) {
-    RaiseWrongType(argument, "a datetime.timedelta", value,
-                   "pass datetime.timedelta(seconds=...)");
+    RaiseWrongType(argument, "a datetime.timedelta", value, "pass datetime.timedelta(seconds=...)");
   }
   return absl::Hours(24 * static_cast<int64_t>(PyDateTime_DELTA_GET_DAYS(value.ptr()))) +
          absl::Seconds(PyDateTime_DELTA_GET_SECONDS(value.ptr())) +
@@ -93,9 +92,8 @@ py::object Converter<absl::Duration>::To(absl::Duration value) {
   const int64_t days = absl::IDivDuration(value, absl::Hours(24), &rest);
   if (days > kDays) return py::module_::import("datetime").attr("timedelta").attr("max");
   const int64_t seconds = absl::IDivDuration(rest, absl::Seconds(1), &rest);
-  PyObject* const delta =
-      PyDelta_FromDSU(static_cast<int>(days), static_cast<int>(seconds),
-                      static_cast<int>(absl::ToInt64Microseconds(rest)));
+  PyObject* const delta = PyDelta_FromDSU(static_cast<int>(days), static_cast<int>(seconds),
+                                          static_cast<int>(absl::ToInt64Microseconds(rest)));
   if (delta == nullptr) throw py::error_already_set();
   return py::reinterpret_steal<py::object>(delta);
 }
@@ -113,8 +111,7 @@ std::vector<py::object> Items(py::handle list, absl::string_view argument) {
   if (!items) throw py::error_already_set();
   std::vector<py::object> result;
   for (Py_ssize_t i = 0; i < PySequence_Fast_GET_SIZE(items.ptr()); ++i) {
-    result.push_back(
-        py::reinterpret_borrow<py::object>(PySequence_Fast_GET_ITEM(items.ptr(), i)));
+    result.push_back(py::reinterpret_borrow<py::object>(PySequence_Fast_GET_ITEM(items.ptr(), i)));
   }
   return result;
 }

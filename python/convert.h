@@ -27,7 +27,7 @@ namespace syncline::python {
 namespace py = ::pybind11;
 
 // Words of the vocabulary that have no C++ type of their own.
-struct Bytes;     // A std::string that is not text.
+struct Bytes;  // A std::string that is not text.
 template <typename T>
 struct Nullable;  // A std::shared_ptr that may be null: None.
 

@@ -32,9 +32,7 @@ class Gate {
     while (inside_ > 0) absl::SleepFor(absl::Milliseconds(1));
   }
 
-  bool IsClosedToThisThread() const {
-    return closed_ && closer_ != std::this_thread::get_id();
-  }
+  bool IsClosedToThisThread() const { return closed_ && closer_ != std::this_thread::get_id(); }
 
  private:
   std::atomic<int> inside_ = 0;

@@ -31,12 +31,12 @@ namespace py = ::pybind11;
 
 // `dtype` is the element type in its library's words.
 [[noreturn]] void RaiseUnknownDType(absl::string_view argument, absl::string_view dtype) {
-  const std::string known =
-      absl::StrJoin(AllDTypes(), ", ",
-                    [](std::string* out, DType known) { absl::StrAppend(out, Name(known)); });
+  const std::string known = absl::StrJoin(
+      AllDTypes(), ", ", [](std::string* out, DType known) { absl::StrAppend(out, Name(known)); });
   RaiseTypeError(absl::StrCat(argument, " has elements of type ", dtype,
                               ", which cannot be communicated: convert it, as with x.astype(...), "
-                              "to one of ", known));
+                              "to one of ",
+                              known));
 }
 
 std::string DescribeDType(py::handle array, absl::string_view otherwise) {
@@ -60,9 +60,8 @@ bool IsJax(py::handle array) {
 // An owner that drops `resource` with the GIL held.
 template <typename T>
 std::shared_ptr<void> OwnedUnderGil(std::unique_ptr<T> resource) {
-  return std::shared_ptr<void>(resource.release(), [](void* owned) {
-    WithGil([owned] { delete static_cast<T*>(owned); });
-  });
+  return std::shared_ptr<void>(
+      resource.release(), [](void* owned) { WithGil([owned] { delete static_cast<T*>(owned); }); });
 }
 
 // ---- The buffer protocol ----
@@ -93,11 +92,23 @@ std::optional<DType> DTypeOfFormat(absl::string_view format, Py_ssize_t size) {
   switch (format[0]) {
     case '?':
       return OfSize(size, DType::kBool);
-    case 'b': case 'h': case 'i': case 'l': case 'q': case 'n':
+    case 'b':
+    case 'h':
+    case 'i':
+    case 'l':
+    case 'q':
+    case 'n':
       return OfSize(size, DType::kInt8, DType::kInt16, DType::kInt32, DType::kInt64);
-    case 'B': case 'H': case 'I': case 'L': case 'Q': case 'N':
+    case 'B':
+    case 'H':
+    case 'I':
+    case 'L':
+    case 'Q':
+    case 'N':
       return OfSize(size, DType::kUInt8, DType::kUInt16, DType::kUInt32, DType::kUInt64);
-    case 'e': case 'f': case 'd':
+    case 'e':
+    case 'f':
+    case 'd':
       return OfSize(size, DType::kFloat16, DType::kFloat32, DType::kFloat64);
   }
   return std::nullopt;
@@ -109,7 +120,8 @@ std::vector<int64_t> StridesOf(const Py_buffer& view, absl::string_view argument
   if (view.strides == nullptr) return strides;  // ctypes: contiguous.
   for (int i = 0; i < view.ndim; ++i) {
     if (view.itemsize == 0 || view.strides[i] % view.itemsize != 0) {
-      RaiseValueError(absl::StrCat(argument, " has elements that do not lie at multiples of their "
+      RaiseValueError(absl::StrCat(argument,
+                                   " has elements that do not lie at multiples of their "
                                    "size: pass a contiguous copy, such as "
                                    "numpy.ascontiguousarray(x)"));
     }
@@ -144,8 +156,8 @@ std::unique_ptr<Buffer> GetBuffer(py::handle array) {
 // ---- DLPack ----
 
 [[noreturn]] void RaiseCause(absl::string_view argument, py::error_already_set& cause) {
-  RaiseTypeError(absl::StrCat(argument, " cannot be shared: ",
-                              py::cast<std::string>(py::str(cause.value()))));
+  RaiseTypeError(
+      absl::StrCat(argument, " cannot be shared: ", py::cast<std::string>(py::str(cause.value()))));
 }
 
 Tensor FromDLPackObject(py::object array, absl::string_view argument) {
@@ -157,8 +169,10 @@ Tensor FromDLPackObject(py::object array, absl::string_view argument) {
   try {
     const auto device = py::cast<std::pair<int, int>>(array.attr("__dlpack_device__")());
     if (device.first != kDLCPU && device.first != kDLCUDA && device.first != kDLCUDAHost) {
-      RaiseTypeError(absl::StrCat(argument, " is on a device that Syncline does not know (DLPack's "
-                                  "type ", device.first, "): move it to the CPU or to CUDA"));
+      RaiseTypeError(absl::StrCat(argument,
+                                  " is on a device that Syncline does not know (DLPack's "
+                                  "type ",
+                                  device.first, "): move it to the CPU or to CUDA"));
     }
     py::object capsule = array.attr("__dlpack__")();
     void* const managed = PyCapsule_GetPointer(capsule.ptr(), "dltensor");
@@ -171,10 +185,9 @@ Tensor FromDLPackObject(py::object array, absl::string_view argument) {
   }
   if (!tensor.ok()) RaiseUnknownDType(argument, DescribeDType(array, "unknown"));
   // Some producers' deleters need the GIL.
-  return Tensor(tensor->data(), tensor->dtype(), tensor->shape(), tensor->strides(),
-                tensor->device(),
-                OwnedUnderGil(std::make_unique<std::shared_ptr<void>>(tensor->owner())),
-                tensor->access());
+  return Tensor(
+      tensor->data(), tensor->dtype(), tensor->shape(), tensor->strides(), tensor->device(),
+      OwnedUnderGil(std::make_unique<std::shared_ptr<void>>(tensor->owner())), tensor->access());
 }
 
 }  // namespace

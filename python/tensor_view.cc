@@ -21,21 +21,36 @@ namespace py = ::pybind11;
 // In the words of Python's struct module; null if it has none.
 const char* FormatOf(DType dtype) {
   switch (dtype) {
-    case DType::kBool: return "?";
-    case DType::kInt8: return "b";
-    case DType::kInt16: return "h";
-    case DType::kInt32: return "i";
-    case DType::kInt64: return "q";
-    case DType::kUInt8: return "B";
-    case DType::kUInt16: return "H";
-    case DType::kUInt32: return "I";
-    case DType::kUInt64: return "Q";
-    case DType::kFloat16: return "e";
-    case DType::kBFloat16: return nullptr;
-    case DType::kFloat32: return "f";
-    case DType::kFloat64: return "d";
-    case DType::kComplex64: return "Zf";
-    case DType::kComplex128: return "Zd";
+    case DType::kBool:
+      return "?";
+    case DType::kInt8:
+      return "b";
+    case DType::kInt16:
+      return "h";
+    case DType::kInt32:
+      return "i";
+    case DType::kInt64:
+      return "q";
+    case DType::kUInt8:
+      return "B";
+    case DType::kUInt16:
+      return "H";
+    case DType::kUInt32:
+      return "I";
+    case DType::kUInt64:
+      return "Q";
+    case DType::kFloat16:
+      return "e";
+    case DType::kBFloat16:
+      return nullptr;
+    case DType::kFloat32:
+      return "f";
+    case DType::kFloat64:
+      return "d";
+    case DType::kComplex64:
+      return "Zf";
+    case DType::kComplex128:
+      return "Zd";
   }
   return nullptr;
 }
@@ -79,8 +94,7 @@ int GetBuffer(PyObject* self, Py_buffer* view, int flags) {
   view->format = (flags & PyBUF_FORMAT) != 0 ? const_cast<char*>(format) : nullptr;
   view->ndim = static_cast<int>(extents->shape.size());
   view->shape = (flags & PyBUF_ND) != 0 ? extents->shape.data() : nullptr;
-  view->strides =
-      (flags & PyBUF_STRIDES) == PyBUF_STRIDES ? extents->strides.data() : nullptr;
+  view->strides = (flags & PyBUF_STRIDES) == PyBUF_STRIDES ? extents->strides.data() : nullptr;
   view->suboffsets = nullptr;
   view->internal = extents.release();
   view->obj = Py_NewRef(self);
@@ -110,7 +124,8 @@ std::pair<int, int> DLPackDevice(const TensorView& view) {
 py::object ToDLPackCapsule(const TensorView& view, const py::object& /*stream*/,
                            const py::object& /*max_version*/, const py::object& device,
                            const py::object& copy) {
-  const bool moves = !device.is_none() && py::cast<std::pair<int, int>>(device) != DLPackDevice(view);
+  const bool moves =
+      !device.is_none() && py::cast<std::pair<int, int>>(device) != DLPackDevice(view);
   const bool copies = !copy.is_none() && py::cast<bool>(copy);
   if (moves || copies || view.tensor().access() == Access::kReadOnly) {
     BufferError(moves || copies ? "a TensorView shares its memory only: it neither copies nor moves"
@@ -119,8 +134,7 @@ py::object ToDLPackCapsule(const TensorView& view, const py::object& /*stream*/,
   }
   auto free_unused = [](PyObject* capsule) {
     if (PyCapsule_IsValid(capsule, "dltensor") == 0) return;  // A consumer has taken it over.
-    auto* const managed =
-        static_cast<DLManagedTensor*>(PyCapsule_GetPointer(capsule, "dltensor"));
+    auto* const managed = static_cast<DLManagedTensor*>(PyCapsule_GetPointer(capsule, "dltensor"));
     managed->deleter(managed);
   };
   return py::reinterpret_steal<py::object>(

@@ -60,7 +60,8 @@ absl::StatusOr<int64_t> Contents::Sum(absl::string_view key, int64_t amount) con
   if (value == nullptr) return amount;
   constexpr size_t kBytesShown = 40;
   auto error = [&](absl::string_view why) {
-    return StoreError(absl::StrCat("cannot add ", amount, " to ", DescribeKey(key), ", which holds '",
+    return StoreError(absl::StrCat("cannot add ", amount, " to ", DescribeKey(key),
+                                   ", which holds '",
                                    absl::CHexEscape(value->substr(0, kBytesShown)),
                                    value->size() > kBytesShown ? "...'" : "'", ": ", why));
   };

@@ -178,10 +178,10 @@ std::string FileStore::ToString() const { return Name(path_); }
 absl::Status FileStore::Locked(FileLockMode mode, const Deadline& deadline,
                                absl::FunctionRef<absl::Status()> body) {
   if (getpid() != pid_) {
-    return AnnotateStore(
-        StoreError(absl::StrCat("it was opened by process ", pid_, " and cannot be used in process ",
-                                getpid(), ", which was forked from it; open it anew there")),
-        ToString());
+    return AnnotateStore(StoreError(absl::StrCat("it was opened by process ", pid_,
+                                                 " and cannot be used in process ", getpid(),
+                                                 ", which was forked from it; open it anew there")),
+                         ToString());
   }
   absl::MutexLock lock(&mutex_);
   absl::Status status = LockByte(fd_, kLogByte, mode, deadline);
@@ -199,7 +199,8 @@ absl::Status FileStore::Replay() {
     return StoreError(absl::StrCat("cannot examine the file: ", std::strerror(errno)));
   }
   if (info.st_nlink == 0) {
-    return StoreError("the file was removed by somebody else while it was in use; start the job anew");
+    return StoreError(
+        "the file was removed by somebody else while it was in use; start the job anew");
   }
   size_ = info.st_size;
   if (size_ < replayed_) {

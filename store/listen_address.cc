@@ -71,8 +71,7 @@ absl::Status ListenError(const std::string& host, int port, int error) {
       return NetworkError(absl::StrCat("cannot listen on ", address, ": no permission",
                                        "; pass port 0 to let the system choose"));
     default:
-      return NetworkError(
-          absl::StrCat("cannot listen on ", address, ": ", std::strerror(error)));
+      return NetworkError(absl::StrCat("cannot listen on ", address, ": ", std::strerror(error)));
   }
 }
 

@@ -27,8 +27,8 @@ struct Decoded {
 
 Decoded Decode(absl::string_view bytes) {
   Decoded decoded;
-  decoded.size = DecodeRecords(
-      bytes, [&](Change change) { decoded.changes.push_back(Describe(change)); });
+  decoded.size =
+      DecodeRecords(bytes, [&](Change change) { decoded.changes.push_back(Describe(change)); });
   return decoded;
 }
 
@@ -65,9 +65,7 @@ TEST(RecordLogTest, ARecordOfWhichAnyByteIsWrongIsNotApplied) {
   }
 }
 
-TEST(RecordLogTest, ARunOfZerosIsNoRecord) {
-  EXPECT_EQ(Decode(std::string(4096, '\0')).size, 0);
-}
+TEST(RecordLogTest, ARunOfZerosIsNoRecord) { EXPECT_EQ(Decode(std::string(4096, '\0')).size, 0); }
 
 TEST(RecordLogTest, AnyBytesAreAccepted) {
   std::mt19937 random(17);

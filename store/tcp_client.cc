@@ -45,10 +45,10 @@ std::shared_ptr<grpc::Channel> NewChannel(const std::string& address) {
 absl::Status RefusedError(const grpc::Status& status) {
   switch (status.error_code()) {
     case grpc::StatusCode::PERMISSION_DENIED:
-      return NetworkError(absl::StrCat("the job secret does not match the server's (",
-                                       status.error_message(),
-                                       "); SYNCLINE_SECRET_FILE must name the job's secret file in ",
-                                       "every process, the server's included"));
+      return NetworkError(
+          absl::StrCat("the job secret does not match the server's (", status.error_message(),
+                       "); SYNCLINE_SECRET_FILE must name the job's secret file in ",
+                       "every process, the server's included"));
     case grpc::StatusCode::UNIMPLEMENTED:
       return NetworkError("what listens there is not a tcp store; check host and port");
     default:
@@ -189,9 +189,8 @@ class TCPClient::Stream final
       return true;
     }
     if (!incoming_.has_welcome()) return Refuse("it does not keep to the protocol");
-    if (!secret_.empty() &&
-        !SameProof(incoming_.welcome().proof(),
-                   Proof(secret_, Party::kServer, server_nonce_, nonce_))) {
+    if (!secret_.empty() && !SameProof(incoming_.welcome().proof(),
+                                       Proof(secret_, Party::kServer, server_nonce_, nonce_))) {
       return Refuse("it did not prove that it knows the secret");
     }
     open_ = true;

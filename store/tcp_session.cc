@@ -84,13 +84,13 @@ void TCPSession::Begin() {
   }
   if (closing) return Close({grpc::StatusCode::UNAVAILABLE, "the server is shutting down"});
 
-  patience_.Set(absl::ToChronoTime(absl::Now() + shared_->time_to_prove),
-                [weak = weak_from_this()](bool expired) {
-                  std::shared_ptr<TCPSession> session = weak.lock();
-                  if (!expired || session == nullptr) return;
-                  session->Deny(absl::StrCat("it said nothing for ",
-                                             absl::FormatDuration(session->shared_->time_to_prove)));
-                });
+  patience_.Set(absl::ToChronoTime(absl::Now() + shared_->time_to_prove), [weak = weak_from_this()](
+                                                                              bool expired) {
+    std::shared_ptr<TCPSession> session = weak.lock();
+    if (!expired || session == nullptr) return;
+    session->Deny(absl::StrCat("it said nothing for ",
+                               absl::FormatDuration(session->shared_->time_to_prove)));
+  });
   wire::ServerMessage challenge;
   challenge.mutable_challenge()->set_nonce(nonce_);
   Send(std::move(challenge));
@@ -145,8 +145,8 @@ void TCPSession::Deny(absl::string_view why) {
     absl::MutexLock lock(&mutex_);
     if (proved_ || closing_) return;
     absl::MutexLock shared_lock(&shared_->mutex);
-    Log(LogLevel::kWarning, absl::StrCat("store tcp://", shared_->address, ": refused ",
-                                         context_->peer(), ": ", why));
+    Log(LogLevel::kWarning,
+        absl::StrCat("store tcp://", shared_->address, ": refused ", context_->peer(), ": ", why));
   }
   Close({grpc::StatusCode::PERMISSION_DENIED, std::string(why)});
 }

@@ -145,9 +145,9 @@ absl::StatusOr<int64_t> TCPStore::Add(absl::string_view key, int64_t amount) {
   wire::ClientMessage request;
   request.mutable_add()->set_key(keys[0]);
   request.mutable_add()->set_amount(amount);
-  SYNCLINE_ASSIGN_OR_RETURN(wire::ServerMessage reply,
-                            Ask(client_.get(), {ToString(), keys, timeout_}, std::move(request),
-                                Body::kSum));
+  SYNCLINE_ASSIGN_OR_RETURN(
+      wire::ServerMessage reply,
+      Ask(client_.get(), {ToString(), keys, timeout_}, std::move(request), Body::kSum));
   return reply.sum();
 }
 
@@ -159,9 +159,9 @@ absl::StatusOr<Store::CompareSetResult> TCPStore::CompareSet(absl::string_view k
   request.mutable_compare_set()->set_key(keys[0]);
   request.mutable_compare_set()->set_expected(std::string(expected));
   request.mutable_compare_set()->set_desired(std::string(desired));
-  SYNCLINE_ASSIGN_OR_RETURN(wire::ServerMessage reply,
-                            Ask(client_.get(), {ToString(), keys, timeout_}, std::move(request),
-                                Body::kCompared));
+  SYNCLINE_ASSIGN_OR_RETURN(
+      wire::ServerMessage reply,
+      Ask(client_.get(), {ToString(), keys, timeout_}, std::move(request), Body::kCompared));
   CompareSetResult result;
   result.swapped = reply.compared().swapped();
   result.value = std::move(*reply.mutable_compared()->mutable_value());
@@ -177,9 +177,9 @@ absl::Status TCPStore::Wait(absl::Span<const std::string> keys, absl::Duration t
 absl::StatusOr<bool> TCPStore::Check(absl::Span<const std::string> keys) {
   wire::ClientMessage request;
   Fill(keys, request.mutable_check());
-  SYNCLINE_ASSIGN_OR_RETURN(wire::ServerMessage reply,
-                            Ask(client_.get(), {ToString(), keys, timeout_}, std::move(request),
-                                Body::kYes));
+  SYNCLINE_ASSIGN_OR_RETURN(
+      wire::ServerMessage reply,
+      Ask(client_.get(), {ToString(), keys, timeout_}, std::move(request), Body::kYes));
   return reply.yes();
 }
 
@@ -187,9 +187,9 @@ absl::StatusOr<bool> TCPStore::Delete(absl::string_view key) {
   const std::string keys[] = {std::string(key)};
   wire::ClientMessage request;
   request.set_remove(keys[0]);
-  SYNCLINE_ASSIGN_OR_RETURN(wire::ServerMessage reply,
-                            Ask(client_.get(), {ToString(), keys, timeout_}, std::move(request),
-                                Body::kYes));
+  SYNCLINE_ASSIGN_OR_RETURN(
+      wire::ServerMessage reply,
+      Ask(client_.get(), {ToString(), keys, timeout_}, std::move(request), Body::kYes));
   return reply.yes();
 }
 

@@ -142,10 +142,9 @@ TEST(TCPStoreTest, APortInUseIsAnErrorThatNamesItsOwner) {
   TCPStore::Options options = Server();
   options.port = store->port();
   const std::string message = CreateError(options, ErrorKind::kNetwork);
-  EXPECT_THAT(message,
-              HasSubstr(absl::StrCat("cannot listen on 127.0.0.1:", store->port(),
-                                     ": address already in use by pid ", getpid(),
-                                     "; pass port 0 to let the system choose")));
+  EXPECT_THAT(message, HasSubstr(absl::StrCat("cannot listen on 127.0.0.1:", store->port(),
+                                              ": address already in use by pid ", getpid(),
+                                              "; pass port 0 to let the system choose")));
 }
 
 TEST(TCPStoreTest, AnAddressOfAnotherHostIsAnError) {
@@ -184,9 +183,8 @@ TEST(TCPStoreTest, AServerThatCannotBeReachedIsAnErrorWithItsAddressAfterTheTime
   const absl::Time start = absl::Now();
   const std::string message = CreateError(options, ErrorKind::kNetwork);
   EXPECT_GE(absl::Now() - start, absl::Milliseconds(300));
-  EXPECT_THAT(message,
-              HasSubstr(absl::StrCat("store tcp://127.0.0.1:", port.number(),
-                                     ": no connection after 300ms")));
+  EXPECT_THAT(message, HasSubstr(absl::StrCat("store tcp://127.0.0.1:", port.number(),
+                                              ": no connection after 300ms")));
   EXPECT_THAT(message, HasSubstr("Connection refused"));
 }
 

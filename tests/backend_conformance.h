@@ -1,8 +1,10 @@
-// What every backend must do, as one suite: tests/backend_conformance.cc holds it, and
-// tests/backend_conformance_test.cc lists the backends.
+// What every backend must do, as one suite: tests/backend_conformance.cc and, for failures,
+// tests/backend_conformance_failures.cc hold it; tests/backend_conformance_test.cc lists the
+// backends.
 #ifndef SYNCLINE_TESTS_BACKEND_CONFORMANCE_H_
 #define SYNCLINE_TESTS_BACKEND_CONFORMANCE_H_
 
+#include <cstdint>
 #include <functional>
 #include <memory>
 #include <ostream>
@@ -10,6 +12,8 @@
 #include <tuple>
 #include <vector>
 
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
 #include "core/backend.h"
 #include "gtest/gtest.h"
 
@@ -26,6 +30,8 @@ struct BackendCase {
 
 inline std::ostream& operator<<(std::ostream& os, const BackendCase& c) { return os << c.name; }
 
+inline constexpr absl::Duration kPatience = absl::Seconds(60);  // For what must happen.
+
 // Each backend with each number of ranks; ranks are threads that meet in one store.
 class BackendConformance : public testing::TestWithParam<std::tuple<BackendCase, int>> {
  protected:
@@ -33,6 +39,13 @@ class BackendConformance : public testing::TestWithParam<std::tuple<BackendCase,
 
   static const BackendCase& Case() { return std::get<0>(GetParam()); }
   static int size() { return std::get<1>(GetParam()); }
+
+  static CallContext Within(absl::Duration timeout, uint64_t sequence = 0, int tag = 0) {
+    return {sequence, Deadline(timeout), tag};
+  }
+
+  static absl::StatusOr<std::shared_ptr<Backend>> Make(std::shared_ptr<Store> store, int rank,
+                                                       absl::Duration timeout = kPatience);
 
   // Runs `body` on every rank, each with a backend of its own, which it may reset. A backend that
   // cannot be made is a failure.

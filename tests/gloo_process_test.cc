@@ -8,6 +8,7 @@
 #include <csignal>
 #include <cstdio>
 #include <cstdlib>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -47,9 +48,8 @@ absl::Status CallUntilFailure(Backend& backend, Store& store, int rank, const st
     SYNCLINE_RETURN_IF_ERROR(kind == "broadcast"
                                  ? backend.Broadcast(tensor, 0, context)
                                  : backend.AllReduce(tensor, ReduceOp::kSum, context));
-    if (i == 0) {
-      SYNCLINE_RETURN_IF_ERROR(store.Set(absl::StrCat("under way/", rank), ""));
-    }
+    // The test may take the store away before it has answered.
+    if (i == 0) store.Set(absl::StrCat("under way/", rank), "").IgnoreError();
   }
 }
 

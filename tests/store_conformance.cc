@@ -24,7 +24,7 @@ using testing::HasSubstr;
 using testing::IsEmpty;
 using testing::Not;
 
-constexpr absl::Duration kPatience = absl::Seconds(30);  // For what must happen.
+constexpr absl::Duration kPatience = absl::Seconds(30);     // For what must happen.
 constexpr absl::Duration kMoment = absl::Milliseconds(30);  // For what must not.
 
 using Strings = std::vector<std::string>;
@@ -337,8 +337,7 @@ TEST_P(StoreConformance, AppendsFromManyThreadsAndClientsStayWhole) {
   for (int i = 0; i < 8; ++i) {
     for (int n = 0; n < 20; ++n) expected.push_back(absl::StrCat("<", i, ".", n, ">"));
   }
-  Strings pieces =
-      absl::StrSplit(Value(clients[0]->Get("key", kPatience)), ';', absl::SkipEmpty());
+  Strings pieces = absl::StrSplit(Value(clients[0]->Get("key", kPatience)), ';', absl::SkipEmpty());
   EXPECT_THAT(pieces, testing::UnorderedElementsAreArray(expected));
 }
 

@@ -18,12 +18,17 @@ namespace {
 std::string KeyOf(int rank) { return absl::StrCat("member/", rank); }
 
 struct ProcessState {
-  char state;  // As in ps: 'R', 'S', 'Z' for a zombie, ...
+  bool ending;  // It is being torn down, or waits as a zombie for its parent.
   int64_t started;
 };
 
-// Nothing if there is no such process. proc(5), /proc/pid/stat: the fields after the command,
-// which may itself hold spaces and parentheses, begin with the state; the 20th is the start time.
+// PF_EXITING of the kernel. Set before a process's connections are closed, so that whoever sees
+// them close also sees this; it becomes a zombie only later.
+constexpr int64_t kExiting = 0x4;
+
+// Nothing if there is no such process. proc(5), /proc/pid/stat: of the fields after the command,
+// which may itself hold spaces and parentheses, the first is the state, the 7th the kernel's flags
+// and the 20th the start time.
 std::optional<ProcessState> ReadProcess(int pid) {
   std::ifstream file(absl::StrCat("/proc/", pid, "/stat"));
   const std::string text((std::istreambuf_iterator<char>(file)), std::istreambuf_iterator<char>());
@@ -32,8 +37,12 @@ std::optional<ProcessState> ReadProcess(int pid) {
   const std::vector<std::string> fields =
       absl::StrSplit(text.substr(command_end + 1), ' ', absl::SkipEmpty());
   ProcessState process;
-  if (fields.size() < 20 || !absl::SimpleAtoi(fields[19], &process.started)) return std::nullopt;
-  process.state = fields[0][0];
+  int64_t flags;
+  if (fields.size() < 20 || !absl::SimpleAtoi(fields[6], &flags) ||
+      !absl::SimpleAtoi(fields[19], &process.started)) {
+    return std::nullopt;
+  }
+  process.ending = fields[0] == "Z" || fields[0] == "X" || (flags & kExiting) != 0;
   return process;
 }
 
@@ -85,8 +94,8 @@ Liveness Roster::Probe(int rank) const {
     return Liveness::kUnknown;
   }
   const std::optional<ProcessState> process = ReadProcess(member.peer.pid);
-  const bool alive = process.has_value() && process->started == member.started &&
-                     process->state != 'Z' && process->state != 'X';
+  const bool alive =
+      process.has_value() && process->started == member.started && !process->ending;
   return alive ? Liveness::kAlive : Liveness::kDead;
 }
 

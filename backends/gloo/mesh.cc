@@ -16,7 +16,7 @@ namespace {
 
 using gloo::transport::UnboundBuffer;
 
-// Outside of the slots of Gloo's collectives, which end below 2^48, and of those of gloo_backend.cc.
+// Outside of the slots of Gloo's collectives, which end below 2^48, and of gloo_backend.cc's.
 constexpr uint64_t kWatchSlot = uint64_t{1} << 61;
 
 constexpr absl::Duration kForever = absl::InfiniteDuration();

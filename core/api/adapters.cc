@@ -40,12 +40,11 @@ absl::Status NotSet(Store& store, const std::vector<std::string>& keys, absl::Du
   }
   if (missing.empty()) missing = keys;  // Set just now: too late all the same.
   for (std::string& key : missing) key = absl::StrCat("'", absl::CHexEscape(key), "'");
-  return TimeoutError(absl::StrCat("store ", store.ToString(), ": ",
-                                   missing.size() == 1 ? "key " : "keys ",
-                                   absl::StrJoin(missing, ", "), " not set after ",
-                                   absl::FormatDuration(timeout),
-                                   "; see whether the process that sets ",
-                                   missing.size() == 1 ? "it" : "them", " is still alive"));
+  return TimeoutError(
+      absl::StrCat("store ", store.ToString(), ": ", missing.size() == 1 ? "key " : "keys ",
+                   absl::StrJoin(missing, ", "), " not set after ", absl::FormatDuration(timeout),
+                   "; see whether the process that sets ", missing.size() == 1 ? "it" : "them",
+                   " is still alive"));
 }
 
 // The outcome of `wait`, the store's own call, which is given a piece of the timeout at a time.
@@ -120,9 +119,9 @@ absl::StatusOr<std::shared_ptr<TCPStore>> TCPStoreCreate(const std::string& host
   SYNCLINE_RETURN_IF_ERROR(CheckTimeout(timeout));
   const int64_t lowest = is_master ? 0 : 1;
   if (port < lowest || port > 65535) {
-    return ArgumentError(absl::StrCat("port must be in ", lowest, " to 65535, not ", port,
-                                      port == 0 ? ": only the master can let the system choose"
-                                                : ""));
+    return ArgumentError(
+        absl::StrCat("port must be in ", lowest, " to 65535, not ", port,
+                     port == 0 ? ": only the master can let the system choose" : ""));
   }
   TCPStore::Options options;
   options.host = host;
@@ -145,10 +144,10 @@ absl::Status WorkWait(Work& work, Timeout timeout, Interrupt interrupt) {
     work.Wait(std::min(left, kPiece)).IgnoreError();  // Of the wait, or of the operation.
     if (work.IsCompleted()) return work.status();
     if (left <= kPiece) {
-      return TimeoutError(absl::StrCat(
-          work.description(), " has not finished after a wait of ",
-          absl::FormatDuration(deadline.timeout()),
-          "; it goes on until its own deadline: wait again, or wait longer"));
+      return TimeoutError(
+          absl::StrCat(work.description(), " has not finished after a wait of ",
+                       absl::FormatDuration(deadline.timeout()),
+                       "; it goes on until its own deadline: wait again, or wait longer"));
     }
     SYNCLINE_RETURN_IF_ERROR(interrupt());
   }

@@ -25,7 +25,7 @@ def refusal(text: str) -> str:
 
 def test_the_python_module_of_a_small_api_is_the_golden_one():
     generated = bindgen.PythonEmitter().emit(stub.read(TINY.read_text(), TINY.name), TINY.name)
-    golden = (FOLDER / "testdata" / "tiny.golden.cc").read_text()
+    golden = (FOLDER / "testdata" / "tiny.golden").read_text()
     assert generated == golden, "if the change is meant, run: bindgen.py testdata/tiny.pyi"
 
 

@@ -88,7 +88,7 @@ def test_an_unknown_element_type_is_named_with_the_known_ones(tensor, dtype):
 @pytest.mark.parametrize("value", [[1.0, 2.0], (1,), 3, 2.5, "text", None, numpy.float32(1)])
 @pytest.mark.usefixtures("joined")
 def test_what_is_no_array_is_refused_with_advice(value):
-    with raises(TypeError, f"tensor must be an array that shares its memory, not ") as error:
+    with raises(TypeError, "tensor must be an array that shares its memory, not ") as error:
         dist.all_reduce(value)
     assert "numpy.asarray(x)" in str(error.value)
 

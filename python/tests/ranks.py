@@ -11,6 +11,7 @@ and each process calls the function of that file that `in_processes` names.
 import os
 import subprocess
 import sys
+import tempfile
 import threading
 from collections.abc import Callable
 from datetime import timedelta
@@ -47,21 +48,30 @@ def in_threads(size: int, function: Callable[[dist.World], Any], backend: str = 
     return results
 
 
-def in_processes(size: int, file: str, function: str, folder: str) -> list[str]:
+def in_processes(size: int, file: str, function: str, init_method: str = "") -> None:
     """Calls `function` of the test file `file` in `size` processes that have joined as ranks.
 
-    They meet through a file in `folder`. Returns what they print, by rank; fails if one fails.
+    They meet by `init_method`, which is a URL without ranks, or by a TCP store of this process.
+    Fails, with their output, if one of them fails.
     """
-    environment = {
-        **os.environ,
-        "PYTHONPATH": os.pathsep.join([os.path.dirname(__file__), *sys.path]),
-        "RANKS_URL": f"file://{folder}/store",
-        "RANKS_SIZE": str(size),
-    }
+    server = dist.TCPStore("127.0.0.1", 0, is_master=True)
+    with tempfile.TemporaryDirectory() as folder:
+        environment = {
+            **os.environ,
+            "PYTHONPATH": os.pathsep.join([os.path.dirname(__file__), *sys.path]),
+            "TEST_FOLDER": folder,
+            "TEST_INIT_METHOD": init_method,
+            "TEST_PORT": str(server.port),
+            "WORLD_SIZE": str(size),
+        }
+        _run(size, [sys.executable, file, function], environment)
+
+
+def _run(size: int, command: list[str], environment: dict[str, str]) -> None:
     processes = [
         subprocess.Popen(
-            [sys.executable, file, function],
-            env={**environment, "RANKS_RANK": str(rank)},
+            command,
+            env={**environment, "RANK": str(rank)},
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
@@ -69,23 +79,38 @@ def in_processes(size: int, file: str, function: str, folder: str) -> list[str]:
         for rank in range(size)
     ]
     try:
-        outputs = [process.communicate(timeout=120)[0] for process in processes]
+        outputs = [
+            process.communicate(timeout=2 * TIMEOUT.total_seconds())[0] for process in processes
+        ]
     finally:
         for process in processes:
             process.kill()
             process.wait()
     failed = [rank for rank, process in enumerate(processes) if process.returncode != 0]
     assert not failed, "\n".join(f"rank {rank} failed:\n{outputs[rank]}" for rank in failed)
-    return outputs
+
+
+def shared_folder() -> str:
+    """A folder of its own for each call of in_processes, for its processes."""
+    return os.environ["TEST_FOLDER"]
+
+
+def join(name: str = "") -> None:
+    """Joins the job `name` of in_processes, in one of its processes."""
+    init_method = os.environ["TEST_INIT_METHOD"]
+    dist.init_process_group(
+        "gloo",
+        init_method=init_method or None,
+        store=None if init_method else dist.TCPStore("127.0.0.1", int(os.environ["TEST_PORT"])),
+        rank=int(os.environ["RANK"]),
+        world_size=int(os.environ["WORLD_SIZE"]),
+        timeout=TIMEOUT,
+        group_name=name,
+    )
 
 
 def main(functions: dict[str, Any]) -> None:
     """The other side of in_processes."""
-    dist.init_process_group(
-        init_method=os.environ["RANKS_URL"],
-        rank=int(os.environ["RANKS_RANK"]),
-        world_size=int(os.environ["RANKS_SIZE"]),
-        timeout=TIMEOUT,
-    )
+    join()
     functions[sys.argv[1]]()
     dist.destroy_process_group()

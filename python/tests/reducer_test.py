@@ -122,7 +122,9 @@ def test_a_bad_argument_names_itself():
         reducer = dist.GradientReducer(parameters(), group=world.group)
         with pytest.raises(ValueError, match="no parameter 5"):
             reducer.mark_ready(5)
-        with pytest.raises(ValueError, match="must be contiguous float32.3, 4. on cpu, not float64"):
+        with pytest.raises(
+            ValueError, match="must be contiguous float32.3, 4. on cpu, not float64"
+        ):
             reducer.ready(0, numpy.zeros((3, 4)))
         with pytest.raises(ValueError, match="not float32.5."):
             reducer.ready(0, numpy.zeros(5, numpy.float32))

@@ -1,4 +1,4 @@
-"""Arrays come in and go out without a copy: what is written through one is seen through the other."""
+"""Arrays come in and go out without a copy: what one writes, the other sees."""
 
 import array
 import ctypes

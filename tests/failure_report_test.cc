@@ -122,7 +122,8 @@ TEST(FailureReportTest, ARankThatHasLeftIsNotWaitedFor) {
   const absl::Status verdict = FailureReporter(store, rosters[0]).Explain(failure);
   EXPECT_LT(absl::Now() - start, FailureReporter::kGrace);
   EXPECT_EQ(KindOf(verdict), ErrorKind::kBackend);
-  EXPECT_THAT(Message(verdict), AllOf(HasSubstr("rank 1 (host "), HasSubstr("has left the group: it is tired")));
+  EXPECT_THAT(Message(verdict),
+              AllOf(HasSubstr("rank 1 (host "), HasSubstr("has left the group: it is tired")));
 }
 
 TEST(FailureReportTest, ARankThatOnlyANeighbourMissesIsNamedOnAllRanks) {

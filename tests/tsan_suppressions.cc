@@ -1,0 +1,14 @@
+// What ThreadSanitizer takes for races and is none; read by its runtime when a test is built with
+// --config=tsan. Each entry names one function of a library, none of ours.
+extern "C" const char* __tsan_default_suppressions();
+
+extern "C" const char* __tsan_default_suppressions() {
+  return
+      // Gloo is not instrumented, so the reference count by which a buffer's destructor waits for
+      // Gloo's thread to let go of it is not seen.
+      "race:gloo::transport::tcp::UnboundBuffer::handleRecvCompletion\n"
+      "race:gloo::transport::tcp::UnboundBuffer::handleSendCompletion\n"
+      // Abseil maps memory for a thread's identity and hands it to other threads through a mutex
+      // whose inner workings it hides from ThreadSanitizer.
+      "race:DoAllocWithArena\n";
+}
