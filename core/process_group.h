@@ -53,7 +53,8 @@ class ProcessGroup {
     std::string local_address = "127.0.0.1";  // Where peers reach this host.
   };
 
-  // Connects; returns once all ranks have. Unknown backends are a BackendError that lists them.
+  // Connects; returns once all ranks have. An unknown backend is an ArgumentError that lists those
+  // there are.
   static absl::StatusOr<std::shared_ptr<ProcessGroup>> Create(const Options& options);
 
   ~ProcessGroup();  // Aborts what is in flight.

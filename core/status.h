@@ -15,7 +15,7 @@ enum class ErrorKind {
   kTimeout,    // DistTimeoutError
   kNetwork,    // DistNetworkError: a connection could not be made or was lost.
   kStore,      // DistStoreError
-  kBackend,    // DistBackendError: a backend failed, is unknown, or its group is broken or closed.
+  kBackend,    // DistBackendError: a backend failed, or its group is broken or closed.
   kMismatch,   // DistMismatchError: ranks called different operations.
   kUnsupported,  // NotImplementedError: outside the backend's capabilities.
   kInternal,   // DistError

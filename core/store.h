@@ -20,7 +20,8 @@ namespace syncline {
 // clients in one order. Thread-safe; a call that waits never holds up another thread's call.
 //
 // Calls that do not wait for a key still wait for the store's medium, for at most timeout().
-// Errors are of kind kStore, kNetwork or kTimeout and name the key and the store.
+// Errors are of kind kStore, kNetwork or kTimeout and name the key and the store; an empty key is an
+// ArgumentError.
 class Store {
  public:
   struct CompareSetResult {
@@ -40,7 +41,8 @@ class Store {
   // Fails, changing nothing, if the value is not a decimal 64-bit number or the sum overflows.
   virtual absl::StatusOr<int64_t> Add(absl::string_view key, int64_t amount) = 0;
 
-  // Sets `key` to `desired` if it now holds `expected`. An empty `expected` stands for "absent".
+  // Sets `key` to `desired` if it now holds `expected`. An empty `expected` stands for "absent",
+  // which a key with an empty value is not.
   virtual absl::StatusOr<CompareSetResult> CompareSet(absl::string_view key,
                                                       absl::string_view expected,
                                                       absl::string_view desired) = 0;

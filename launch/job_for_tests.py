@@ -42,6 +42,7 @@ class Job:
         self.tmp.mkdir(exist_ok=True)
         own = {"PATH": os.environ["PATH"], "TMPDIR": str(self.tmp), "PYTHON_EXEC": sys.executable}
         own.update([self.mark.split("=")])
+        own.update((name, value) for name, value in os.environ.items() if "SAN_OPTIONS" in name)
         own.update(env or {})
         popen.setdefault("stdin", subprocess.DEVNULL)
         self.out = b""

@@ -8,6 +8,7 @@ extern "C" const char* __tsan_default_suppressions() {
       // Gloo's thread to let go of it is not seen.
       "race:gloo::transport::tcp::UnboundBuffer::handleRecvCompletion\n"
       "race:gloo::transport::tcp::UnboundBuffer::handleSendCompletion\n"
+      "race:gloo::transport::tcp::UnboundBuffer::signalException\n"
       // Abseil maps memory for a thread's identity and hands it to other threads through a mutex
       // whose inner workings it hides from ThreadSanitizer.
       "race:DoAllocWithArena\n";
