@@ -38,7 +38,7 @@ struct Capabilities {
 struct CallContext {
   uint64_t sequence = 0;  // Number of the operation in its group (p2p: between the two ranks).
   Deadline deadline{absl::InfiniteDuration()};
-  int tag = 0;            // p2p only.
+  int tag = 0;  // p2p only.
 };
 
 // One rank's end of one group. All calls block until this rank's part is done, and fail with a
@@ -63,8 +63,7 @@ class Backend {
 
   // Replaces `tensor` on every rank by the elementwise reduction over all ranks; bitwise equal on
   // all ranks.
-  virtual absl::Status AllReduce(const Tensor& tensor, ReduceOp op,
-                                 const CallContext& context) = 0;
+  virtual absl::Status AllReduce(const Tensor& tensor, ReduceOp op, const CallContext& context) = 0;
 
   // Copies rank r's `input` to outputs[r] on every rank. `input` may be outputs[rank] itself.
   virtual absl::Status AllGather(absl::Span<const Tensor> outputs, const Tensor& input,

@@ -21,8 +21,8 @@ absl::Status ParseHostPort(absl::string_view text, absl::string_view what, Store
   if (colon == absl::string_view::npos || colon == 0 ||
       !absl::SimpleAtoi(text.substr(colon + 1), &store.port) || store.port < 1 ||
       store.port > 65535) {
-    return ArgumentError(absl::StrCat(what, " must be host:port with a port in 1 to 65535, not '",
-                                      text, "'"));
+    return ArgumentError(
+        absl::StrCat(what, " must be host:port with a port in 1 to 65535, not '", text, "'"));
   }
   absl::string_view host = text.substr(0, colon);
   if (absl::ConsumePrefix(&host, "[")) absl::ConsumeSuffix(&host, "]");  // IPv6
@@ -70,9 +70,10 @@ absl::Status ReadEnvironment(InitMethod& method) {
 
 absl::Status CheckRanks(const InitMethod& method) {
   if (method.rank < 0 || method.size < 0) {
-    return ArgumentError(absl::StrCat(
-        method.scheme, ":// needs rank and world_size: pass them as arguments, or in the URL as "
-        "?rank=R&world_size=N"));
+    return ArgumentError(
+        absl::StrCat(method.scheme,
+                     ":// needs rank and world_size: pass them as arguments, or in the URL as "
+                     "?rank=R&world_size=N"));
   }
   if (method.size < 1 || method.size > kMaxRanks || method.rank >= method.size) {
     return ArgumentError(absl::StrCat("rank ", method.rank, " is not in a world of ", method.size,
@@ -86,8 +87,8 @@ absl::Status CheckRanks(const InitMethod& method) {
 absl::StatusOr<InitMethod> ParseInitMethod(absl::string_view url, int64_t rank, int64_t size) {
   const size_t colon = url.find("://");
   if (colon == absl::string_view::npos) {
-    return ArgumentError(absl::StrCat("init method '", url,
-                                      "' is not a URL; use env://, tcp://host:port or file:///path"));
+    return ArgumentError(absl::StrCat(
+        "init method '", url, "' is not a URL; use env://, tcp://host:port or file:///path"));
   }
   InitMethod method;
   method.scheme = std::string(url.substr(0, colon));
@@ -103,8 +104,10 @@ absl::StatusOr<InitMethod> ParseInitMethod(absl::string_view url, int64_t rank, 
     if (method.rank == 0) method.store.role = StoreConfig::Role::kServer;
   } else if (method.scheme == "file") {
     if (!absl::StartsWith(rest.first, "/")) {
-      return ArgumentError(absl::StrCat("init method: file:// needs an absolute path, as in "
-                                        "file:///tmp/job, not '", rest.first, "'"));
+      return ArgumentError(
+          absl::StrCat("init method: file:// needs an absolute path, as in "
+                       "file:///tmp/job, not '",
+                       rest.first, "'"));
     }
     method.store.path = std::string(rest.first);
   } else {

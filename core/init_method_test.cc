@@ -26,9 +26,9 @@ class InitMethodTest : public ::testing::Test {
     EXPECT_THAT(std::string(method.status().message()), HasSubstr(text));
   }
 
-  static constexpr const char* kNames[] = {
-      "RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "SYNCLINE_STORE",
-      "TORCHELASTIC_RESTART_COUNT"};
+  static constexpr const char* kNames[] = {"RANK",           "WORLD_SIZE",
+                                           "MASTER_ADDR",    "MASTER_PORT",
+                                           "SYNCLINE_STORE", "TORCHELASTIC_RESTART_COUNT"};
 };
 
 TEST_F(InitMethodTest, TcpTakesRanksFromTheUrl) {

@@ -47,9 +47,10 @@ TEST(LaneTest, ManyThreadsNeverRunTwoOperationsAtOnce) {
           continue;
         }
         lane.Run([&](uint64_t) {
-          ++unguarded;
-          return absl::OkStatus();
-        }).IgnoreError();
+              ++unguarded;
+              return absl::OkStatus();
+            })
+            .IgnoreError();
       }
     });
   }

@@ -12,8 +12,8 @@ namespace {
 
 absl::Status CheckRank(int64_t rank, int size, absl::string_view what) {
   if (rank >= 0 && rank < size) return absl::OkStatus();
-  return ArgumentError(absl::StrCat(what, " must be a rank of the group, 0 to ", size - 1, ", not ",
-                                    rank));
+  return ArgumentError(
+      absl::StrCat(what, " must be a rank of the group, 0 to ", size - 1, ", not ", rank));
 }
 
 absl::Status CheckTensor(const Tensor& tensor, Access needed, absl::string_view what,
@@ -24,8 +24,9 @@ absl::Status CheckTensor(const Tensor& tensor, Access needed, absl::string_view 
                                       "numpy.ascontiguousarray(x) or x.contiguous()"));
   }
   if (backend.capabilities().devices.count(tensor.device().type) == 0) {
-    return ArgumentError(absl::StrCat(what, " is on ", ToString(tensor.device()), ", where backend ",
-                                      backend.name(), " does not work: move it, or choose another "
+    return ArgumentError(absl::StrCat(what, " is on ", ToString(tensor.device()),
+                                      ", where backend ", backend.name(),
+                                      " does not work: move it, or choose another "
                                       "backend"));
   }
   if (needed == Access::kReadWrite && tensor.access() == Access::kReadOnly) {
@@ -139,7 +140,8 @@ absl::Status Validate(const Operation& operation, const Backend& backend, int ra
                                         sends ? " to" : " from", " itself"));
     }
     if (operation.tag < 0 || operation.tag > INT32_MAX) {
-      return ArgumentError(absl::StrCat("tag must be in 0 to ", INT32_MAX, ", not ", operation.tag));
+      return ArgumentError(
+          absl::StrCat("tag must be in 0 to ", INT32_MAX, ", not ", operation.tag));
     }
   }
   if (operation.kind != OpKind::kBarrier) {

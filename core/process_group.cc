@@ -25,8 +25,8 @@ absl::StatusOr<std::shared_ptr<ProcessGroup>> ProcessGroup::Create(const Options
   }
   if (options.store == nullptr) return ArgumentError("a group needs a store");
   if (options.timeout <= absl::ZeroDuration()) {
-    return ArgumentError(absl::StrCat("timeout must be positive, not ",
-                                      absl::FormatDuration(options.timeout)));
+    return ArgumentError(
+        absl::StrCat("timeout must be positive, not ", absl::FormatDuration(options.timeout)));
   }
   if (!BackendRegistry::Has(options.backend)) {
     return ArgumentError(absl::StrCat("unknown backend '", options.backend, "'; choose one of: ",
@@ -113,7 +113,8 @@ void ProcessGroup::Close(absl::Duration timeout) {
 }
 
 void ProcessGroup::Abort(absl::string_view reason) {
-  Break(BackendError(absl::StrCat("group '", name(), "' was aborted by rank ", rank(), ": ", reason)));
+  Break(BackendError(
+      absl::StrCat("group '", name(), "' was aborted by rank ", rank(), ": ", reason)));
 }
 
 absl::Status ProcessGroup::Run(const Operation& operation, Timeout timeout) {
@@ -158,8 +159,8 @@ absl::Status ProcessGroup::Admit(const Operation& operation, Timeout timeout) {
 absl::Status ProcessGroup::Execute(const Operation& operation, const CallContext& context) {
   absl::Status status = Dispatch(operation, context, *backend_);
   if (!status.ok()) {
-    status = Annotate(status, absl::StrCat("rank ", rank(), " of group '", name(), "': ",
-                                           operation.ToString(context.sequence)));
+    status = Annotate(status, absl::StrCat("rank ", rank(), " of group '", name(),
+                                           "': ", operation.ToString(context.sequence)));
     if (!IsHarmless(status)) Break(status);
   }
   absl::MutexLock lock(&mutex_);

@@ -10,15 +10,15 @@ namespace syncline {
 
 // What went wrong, seen from the user. Python raises, and Java throws, one type for each.
 enum class ErrorKind {
-  kArgument,   // ValueError: a value the call does not accept.
-  kType,       // TypeError: an object of a kind the call does not accept.
-  kTimeout,    // DistTimeoutError
-  kNetwork,    // DistNetworkError: a connection could not be made or was lost.
-  kStore,      // DistStoreError
-  kBackend,    // DistBackendError: a backend failed, or its group is broken or closed.
-  kMismatch,   // DistMismatchError: ranks called different operations.
+  kArgument,     // ValueError: a value the call does not accept.
+  kType,         // TypeError: an object of a kind the call does not accept.
+  kTimeout,      // DistTimeoutError
+  kNetwork,      // DistNetworkError: a connection could not be made or was lost.
+  kStore,        // DistStoreError
+  kBackend,      // DistBackendError: a backend failed, or its group is broken or closed.
+  kMismatch,     // DistMismatchError: ranks called different operations.
   kUnsupported,  // NotImplementedError: outside the backend's capabilities.
-  kInternal,   // DistError
+  kInternal,     // DistError
 };
 
 absl::Status ArgumentError(absl::string_view message);     // INVALID_ARGUMENT

@@ -20,8 +20,8 @@ namespace syncline {
 // clients in one order. Thread-safe; a call that waits never holds up another thread's call.
 //
 // Calls that do not wait for a key still wait for the store's medium, for at most timeout().
-// Errors are of kind kStore, kNetwork or kTimeout and name the key and the store; an empty key is an
-// ArgumentError.
+// Errors are of kind kStore, kNetwork or kTimeout and name the key and the store; an empty key is
+// an ArgumentError.
 class Store {
  public:
   struct CompareSetResult {
@@ -81,9 +81,9 @@ inline constexpr absl::Duration kDefaultStoreTimeout = absl::Minutes(5);
 
 // What init methods know of a store; each implementation reads the fields that concern it.
 struct StoreConfig {
-  std::string host;               // tcp
-  int port = 0;                   // tcp; 0 lets the server choose.
-  std::string path;               // file
+  std::string host;                                           // tcp
+  int port = 0;                                               // tcp; 0 lets the server choose.
+  std::string path;                                           // file
   enum class Role { kClient, kServer } role = Role::kClient;  // tcp: a server is also a client.
   absl::Duration timeout = kDefaultStoreTimeout;
 };

@@ -37,7 +37,8 @@ absl::Status NotAllJoined(Store& store, int64_t size, absl::Duration timeout) {
     }
     auto text = store.Get(key, absl::Seconds(1));
     auto peer = text.ok() ? Peer::Parse(*text) : text.status();
-    present.push_back(absl::StrCat(rank, peer.ok() ? absl::StrCat(" (", peer->ToString(), ")") : ""));
+    present.push_back(
+        absl::StrCat(rank, peer.ok() ? absl::StrCat(" (", peer->ToString(), ")") : ""));
   }
   return TimeoutError(absl::StrCat(
       "rank ", absl::StrJoin(absent, ", "), " of ", size, " did not join within ",
@@ -90,9 +91,10 @@ absl::StatusOr<std::shared_ptr<Store>> OpenStore(WorldOptions& options, std::str
       return ArgumentError("give either store or init_method, not both");
     }
     if (options.size < 1 || options.rank < 0 || options.rank >= options.size) {
-      return ArgumentError(absl::StrCat("with a store, rank and world_size are needed, 0 <= rank < "
-                                        "world_size; got rank ", options.rank, ", world_size ",
-                                        options.size));
+      return ArgumentError(
+          absl::StrCat("with a store, rank and world_size are needed, 0 <= rank < "
+                       "world_size; got rank ",
+                       options.rank, ", world_size ", options.size));
     }
     return options.store;
   }
@@ -131,9 +133,9 @@ absl::StatusOr<std::shared_ptr<World>> World::Init(const WorldOptions& given) {
   SYNCLINE_ASSIGN_OR_RETURN(std::string address, LocalAddress(members, store_host));
   std::shared_ptr<World> world(new World(options, store, std::move(address)));
   SYNCLINE_ASSIGN_OR_RETURN(
-      world->group_, world->MakeGroup("default", static_cast<int>(options.rank),
-                                      static_cast<int>(options.size), options.backend,
-                                      options.timeout));
+      world->group_,
+      world->MakeGroup("default", static_cast<int>(options.rank), static_cast<int>(options.size),
+                       options.backend, options.timeout));
   return world;
 }
 

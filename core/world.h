@@ -31,7 +31,7 @@ struct WorldOptions {
   int64_t rank = -1;
   int64_t size = -1;
   absl::Duration timeout = kDefaultTimeout;  // For joining, and the groups' default.
-  std::string group_name;  // Worlds of different names may share a store.
+  std::string group_name;                    // Worlds of different names may share a store.
 };
 
 // One process's (or thread's) membership of a job. Thread-safe.

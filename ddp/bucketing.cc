@@ -18,8 +18,8 @@ std::vector<std::vector<int64_t>> AssignBuckets(absl::Span<const Tensor> paramet
   std::map<std::tuple<DType, DeviceType, int>, Open> open;
   for (int64_t i = static_cast<int64_t>(parameters.size()) - 1; i >= 0; --i) {
     const Tensor& parameter = parameters[i];
-    const auto [it, is_first] = open.try_emplace(
-        {parameter.dtype(), parameter.device().type, parameter.device().index});
+    const auto [it, is_first] =
+        open.try_emplace({parameter.dtype(), parameter.device().type, parameter.device().index});
     Open& current = it->second;
     if (current.closed) {
       current = {buckets.size(), 0, is_first ? caps.first : caps.others, false};

@@ -99,8 +99,8 @@ Reducer::Reducer(std::shared_ptr<ProcessGroup> group, const std::vector<Tensor>&
     int64_t offset = 0;
     for (int64_t i : buckets_[b]) {
       bucket_of_[i] = b;
-      gradients_[i] = state_[b].flat.Slice(offset, parameters[i].numel())
-                          .Reshape(parameters[i].shape());
+      gradients_[i] =
+          state_[b].flat.Slice(offset, parameters[i].numel()).Reshape(parameters[i].shape());
       offset += parameters[i].numel();
     }
   }
@@ -151,9 +151,10 @@ absl::Status Reducer::Finish() {
     if (!ready_[i]) missing.push_back(NameOf(i));
   }
   if (!missing.empty()) {
-    return ArgumentError(absl::StrCat(
-        "rank ", group_->rank(), ": no gradient was marked ready for ", absl::StrJoin(missing, ", "),
-        "; mark every parameter in every step, with zeros where it has no gradient"));
+    return ArgumentError(
+        absl::StrCat("rank ", group_->rank(), ": no gradient was marked ready for ",
+                     absl::StrJoin(missing, ", "),
+                     "; mark every parameter in every step, with zeros where it has no gradient"));
   }
   SYNCLINE_RETURN_IF_ERROR(StartReadyBuckets());
   absl::Status first_error;

@@ -140,9 +140,7 @@ def train_epoch(
         total[1] += len(part)
         model.step(reducer.finish(), options.learning_rate * (1 - progress))
         speed = total[1] * world / (time.perf_counter() - began)
-        bar.set_postfix_str(
-            f"loss {total[0] / total[1]:.4f}, {speed:,.0f} images/s", refresh=False
-        )
+        bar.set_postfix_str(f"loss {total[0] / total[1]:.4f}, {speed:,.0f} images/s", refresh=False)
         bar.update()
     bar.close()
     dist.all_reduce(total)

@@ -1,6 +1,7 @@
 // The smallest job in C++:
 //   ./bazelw build //examples:hello
-//   ./bazelw run //launch:run -- --standalone --nproc-per-node=3 --no-python bazel-bin/examples/hello
+//   ./bazelw run //launch:run -- --standalone --nproc-per-node=3 --no-python
+//   bazel-bin/examples/hello
 #include <iostream>
 #include <vector>
 

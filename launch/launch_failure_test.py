@@ -170,6 +170,18 @@ def test_user_signals_are_passed_on_without_stopping(shell):
     assert job.finish()[0] == 0
 
 
+def test_an_interrupt_is_heeded_though_a_shell_ignores_it_for_its_background_jobs(python):
+    job = python(
+        "import signal; print('ready', flush=True); signal.pause()",
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_IGN),
+    )
+    job.expect("ready")
+    job.process.send_signal(signal.SIGINT)
+    code, _, err = job.finish()
+    assert code == 130
+    assert "KeyboardInterrupt" in err
+
+
 def test_nohup_is_respected(shell):
     job = shell(
         "echo ready; read line; exit 6",

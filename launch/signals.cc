@@ -18,10 +18,12 @@ absl::StatusOr<SignalQueue> SignalQueue::Open() {
   sigset_t handled;
   sigemptyset(&handled);
   sigaddset(&handled, SIGCHLD);
-  for (int number : {SIGTERM, SIGINT, SIGHUP, SIGQUIT, SIGUSR1, SIGUSR2}) {
-    struct sigaction action;
-    sigaction(number, nullptr, &action);
-    if (action.sa_handler != SIG_IGN) sigaddset(&handled, number);
+  struct sigaction hangup;
+  sigaction(SIGHUP, nullptr, &hangup);
+  if (hangup.sa_handler != SIG_IGN) sigaddset(&handled, SIGHUP);
+  for (int number : {SIGTERM, SIGINT, SIGQUIT, SIGUSR1, SIGUSR2}) {
+    signal(number, SIG_DFL);
+    sigaddset(&handled, number);
   }
   sigprocmask(SIG_BLOCK, &handled, nullptr);
   UniqueFd fd(signalfd(-1, &handled, SFD_CLOEXEC | SFD_NONBLOCK));

@@ -10,8 +10,9 @@
 
 namespace syncline {
 
-// SIGTERM, SIGINT, SIGHUP, SIGQUIT, SIGUSR1, SIGUSR2 and SIGCHLD. Those that the process was told
-// to ignore (nohup, a shell's background job) stay ignored, SIGCHLD excepted. SIGPIPE is ignored.
+// SIGTERM, SIGINT, SIGHUP, SIGQUIT, SIGUSR1, SIGUSR2 and SIGCHLD. SIGHUP stays ignored if it was
+// (nohup). The others are reset to their defaults, so that workers do not inherit their being
+// ignored, as a shell's background job would. SIGPIPE is ignored.
 class SignalQueue {
  public:
   // Blocks the signals for this thread and those that it starts later: to be called first.

@@ -71,9 +71,8 @@ struct Deviation {
 TEST_P(BackendConformance, ARankThatNeverJoinsIsNamed) {
   if (size() == 1) return;
   auto store = std::make_shared<HashStore>();
-  const auto statuses = RunRanks(size() - 1, [&](int rank) {
-    return Make(store, rank, absl::Milliseconds(300)).status();
-  });
+  const auto statuses = RunRanks(
+      size() - 1, [&](int rank) { return Make(store, rank, absl::Milliseconds(300)).status(); });
   for (const absl::Status& status : statuses) {
     EXPECT_EQ(KindOf(status), ErrorKind::kTimeout) << status;
     EXPECT_THAT(Message(status), HasSubstr(Rank(size() - 1)));
@@ -141,8 +140,8 @@ TEST_P(BackendConformance, ARankThatAbortsInACallFailsEveryRankWithItsCause) {
     // Nobody sends: all wait.
     std::thread caller([&] {
       calling.Step();
-      const absl::Status status = backend->Recv(Tensor::Zeros(DType::kInt8, {5}),
-                                                (rank + 1) % size(), Within(kPatience));
+      const absl::Status status =
+          backend->Recv(Tensor::Zeros(DType::kInt8, {5}), (rank + 1) % size(), Within(kPatience));
       EXPECT_EQ(KindOf(status), ErrorKind::kBackend) << status;
       EXPECT_THAT(Message(status), HasSubstr("the disk is full"));
       if (!aborts) {
@@ -156,8 +155,7 @@ TEST_P(BackendConformance, ARankThatAbortsInACallFailsEveryRankWithItsCause) {
     caller.join();
     EXPECT_LT(absl::Now() - start, absl::Seconds(3));
     failed.Wait();
-    EXPECT_THAT(Message(Reduce(*backend, Within(kPatience))),
-                HasSubstr("the disk is full"));
+    EXPECT_THAT(Message(Reduce(*backend, Within(kPatience))), HasSubstr("the disk is full"));
   });
 }
 
@@ -217,10 +215,9 @@ TEST_P(BackendConformance, DifferentCallsAreAMismatchOnEveryRank) {
   for (const Deviation& deviation : deviations) {
     Run([&](std::shared_ptr<Backend>& backend, int rank) {
       const CallContext context = Within(kPatience, 5);
-      const absl::Status status =
-          rank == 0 ? deviation.call(*backend, context)
-                    : backend->AllReduce(Numbers(DType::kFloat32, 10, rank), ReduceOp::kSum,
-                                         context);
+      const absl::Status status = rank == 0 ? deviation.call(*backend, context)
+                                            : backend->AllReduce(Numbers(DType::kFloat32, 10, rank),
+                                                                 ReduceOp::kSum, context);
       EXPECT_EQ(KindOf(status), ErrorKind::kMismatch) << status;
       EXPECT_THAT(Message(status), HasSubstr(absl::StrCat("rank 0 called ", deviation.text)));
       EXPECT_THAT(Message(status),

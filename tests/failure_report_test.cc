@@ -29,9 +29,9 @@ std::vector<Roster> JoinAll(Store& store, int n) {
   std::vector<std::thread> threads;
   for (int rank = 0; rank < n; ++rank) {
     threads.emplace_back([&, rank] {
-      made[rank] = Roster::Join(store, rank, n, absl::StrCat("at ", rank),
-                                Deadline(absl::Seconds(30)))
-                       .value();
+      made[rank] =
+          Roster::Join(store, rank, n, absl::StrCat("at ", rank), Deadline(absl::Seconds(30)))
+              .value();
     });
   }
   for (std::thread& thread : threads) thread.join();
@@ -95,10 +95,10 @@ TEST(FailureReportTest, TheRankThatStaysSilentIsNamed) {
   for (const absl::Status& verdict :
        ExplainAll(store, rosters, {Lost({1, 2}, {2}), Lost({0, 2}, {0, 2})})) {
     EXPECT_EQ(KindOf(verdict), ErrorKind::kNetwork);
-    EXPECT_THAT(Message(verdict), AllOf(HasSubstr("sum) failed after 200ms: rank 2 (host "),
-                                        HasSubstr("closed the connection"),
-                                        HasSubstr("connection closed by peer"),
-                                        Not(HasSubstr("rank 0")), Not(HasSubstr("rank 1"))));
+    EXPECT_THAT(Message(verdict),
+                AllOf(HasSubstr("sum) failed after 200ms: rank 2 (host "),
+                      HasSubstr("closed the connection"), HasSubstr("connection closed by peer"),
+                      Not(HasSubstr("rank 0")), Not(HasSubstr("rank 1"))));
   }
 }
 

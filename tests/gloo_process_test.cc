@@ -73,7 +73,7 @@ int Work(char** argv) {
       backend.ok() ? CallUntilFailure(**backend, *store, rank, argv[4]) : backend.status();
   const std::string text = status.ToString();
   return write(STDOUT_FILENO, text.data(), text.size()) == static_cast<ssize_t>(text.size()) ? 0
-                                                                                               : 1;
+                                                                                             : 1;
 }
 
 // A worker process, and what it prints.
@@ -129,7 +129,6 @@ class Worker {
   bool reaped_ = false;
 };
 
-
 class GlooProcessTest : public ::testing::TestWithParam<std::string> {
  protected:
   void SetUp() override {
@@ -150,8 +149,7 @@ class GlooProcessTest : public ::testing::TestWithParam<std::string> {
   }
 
   static void AwaitUnderWay(Store& store) {
-    absl::Status status =
-        store.Wait({"under way/0", "under way/1", "under way/2"}, kPatience);
+    absl::Status status = store.Wait({"under way/0", "under way/1", "under way/2"}, kPatience);
     ASSERT_TRUE(status.ok()) << status;
   }
 

@@ -39,8 +39,7 @@ TEST(LocalBackendTest, ARankInAnotherProcessIsRefused) {
 }
 
 TEST(LocalBackendTest, RankZeroIsNamedIfItNeverComes) {
-  const absl::Status status =
-      Join(std::make_shared<HashStore>(), 1, 2, absl::Milliseconds(50));
+  const absl::Status status = Join(std::make_shared<HashStore>(), 1, 2, absl::Milliseconds(50));
   EXPECT_EQ(KindOf(status), ErrorKind::kTimeout);
   EXPECT_THAT(std::string(status.message()), HasSubstr("rank 0 of 2 has not joined"));
 }

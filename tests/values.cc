@@ -34,7 +34,7 @@ uint16_t ToFloat16(int64_t value) {
 double FromFloat16(uint16_t bits) {
   const int exponent = bits >> 10 & 0x1f;
   const double fraction = (bits & 0x3ff) / 1024.0;
-  const double magnitude = exponent == 0 ? std::ldexp(fraction, -14)
+  const double magnitude = exponent == 0    ? std::ldexp(fraction, -14)
                            : exponent == 31 ? (fraction == 0 ? HUGE_VAL : NAN)
                                             : std::ldexp(1 + fraction, exponent - 15);
   return bits & 0x8000 ? -magnitude : magnitude;

@@ -50,8 +50,7 @@ class WorldTest : public ::testing::TestWithParam<std::string> {
   void RunWorld(int size, Body body) {
     auto store = std::make_shared<HashStore>();
     for (const absl::Status& status : RunRanks(size, [&](int rank) -> absl::Status {
-           SYNCLINE_ASSIGN_OR_RETURN(auto world,
-                                     World::Init(Rank(store, rank, size, GetParam())));
+           SYNCLINE_ASSIGN_OR_RETURN(auto world, World::Init(Rank(store, rank, size, GetParam())));
            return body(*world);
          })) {
       EXPECT_TRUE(status.ok()) << status;

@@ -177,8 +177,8 @@ class Judge {
     if (first != reports_.end() && (first->second.operation != failure_.operation ||
                                     first->second.kind != ErrorKind::kTimeout)) {
       return {first->second.kind,
-              absl::StrCat(Failed(), roster_.Describe(first->first), " reported: ",
-                           first->second.operation, ": ", first->second.message)};
+              absl::StrCat(Failed(), roster_.Describe(first->first),
+                           " reported: ", first->second.operation, ": ", first->second.message)};
     }
     if (first != reports_.end() || kind == ErrorKind::kTimeout) {
       return {ErrorKind::kTimeout, TimedOut()};
@@ -193,9 +193,8 @@ class Judge {
       return std::find(ranks.begin(), ranks.end(), rank) != ranks.end();
     };
     return contains(failure_.lost) ||
-           std::any_of(reports_.begin(), reports_.end(), [&](const auto& entry) {
-             return contains(entry.second.lost);
-           });
+           std::any_of(reports_.begin(), reports_.end(),
+                       [&](const auto& entry) { return contains(entry.second.lost); });
   }
 
   std::string Describe(const std::vector<int>& ranks) const {

@@ -94,8 +94,7 @@ Liveness Roster::Probe(int rank) const {
     return Liveness::kUnknown;
   }
   const std::optional<ProcessState> process = ReadProcess(member.peer.pid);
-  const bool alive =
-      process.has_value() && process->started == member.started && !process->ending;
+  const bool alive = process.has_value() && process->started == member.started && !process->ending;
   return alive ? Liveness::kAlive : Liveness::kDead;
 }
 

@@ -80,8 +80,7 @@ void AllGather(const ContextPtr& gloo, absl::Span<const Tensor> outputs, const T
   std::vector<std::unique_ptr<gloo::transport::UnboundBuffer>> arriving;
   for (int distance = 1; distance < size; ++distance) {
     const int from = (rank - distance + size) % size;
-    arriving.push_back(
-        gloo->createUnboundBuffer(outputs[from].data(), outputs[from].nbytes()));
+    arriving.push_back(gloo->createUnboundBuffer(outputs[from].data(), outputs[from].nbytes()));
     arriving.back()->recv(from, slot);
     source->send((rank + distance) % size, slot);
   }
@@ -107,10 +106,9 @@ class GlooBackend final : public Backend {
   }
 
   absl::Status Broadcast(const Tensor& tensor, int root, const CallContext& context) override {
-    return Collective(Call::Broadcast(tensor, root, context), context,
-                      [&](const ContextPtr& gloo) {
-                        syncline::Broadcast(gloo, tensor, root, TagOf(context));
-                      });
+    return Collective(Call::Broadcast(tensor, root, context), context, [&](const ContextPtr& gloo) {
+      syncline::Broadcast(gloo, tensor, root, TagOf(context));
+    });
   }
 
   absl::Status AllReduce(const Tensor& tensor, ReduceOp op, const CallContext& context) override {
@@ -200,11 +198,11 @@ class GlooBackend final : public Backend {
       Failure failure;
       failure.operation = call.ToString();
       failure.awaited = std::move(awaited);
-      failure.cause = context.deadline.Expired()
-                          ? TimeoutError(absl::StrCat(
-                                "not complete after ",
-                                absl::FormatDuration(context.deadline.timeout())))
-                          : status;
+      failure.cause =
+          context.deadline.Expired()
+              ? TimeoutError(absl::StrCat("not complete after ",
+                                          absl::FormatDuration(context.deadline.timeout())))
+              : status;
       failure.timeout = context.deadline.timeout();
       failure.elapsed = absl::Now() - start;
       status = Fail(std::move(failure));
@@ -259,10 +257,10 @@ class GlooBackend final : public Backend {
   const std::unique_ptr<Mesh> mesh_;
   const FailureReporter reporter_;
   absl::Mutex mutex_;
-  absl::Status cause_ ABSL_GUARDED_BY(mutex_);        // Not OK: unusable, because.
-  int calls_ ABSL_GUARDED_BY(mutex_) = 0;             // Under way.
-  bool explaining_ ABSL_GUARDED_BY(mutex_) = false;   // A failed call is finding the cause.
-  bool told_ ABSL_GUARDED_BY(mutex_) = false;         // One has; the peers know.
+  absl::Status cause_ ABSL_GUARDED_BY(mutex_);       // Not OK: unusable, because.
+  int calls_ ABSL_GUARDED_BY(mutex_) = 0;            // Under way.
+  bool explaining_ ABSL_GUARDED_BY(mutex_) = false;  // A failed call is finding the cause.
+  bool told_ ABSL_GUARDED_BY(mutex_) = false;        // One has; the peers know.
 };
 
 absl::StatusOr<std::shared_ptr<Backend>> MakeGloo(const BackendConfig& config) {

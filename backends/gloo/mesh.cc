@@ -59,8 +59,8 @@ absl::Status ConnectAll(const Roster& roster, gloo::transport::Context& transpor
     absl::Status status = CatchGloo(
         [&] { transport.getPair(peer)->connect(AddressOf(roster, peer, roster.rank())); });
     if (status.ok()) continue;
-    const std::string text = absl::StrCat("cannot connect to ", roster.Describe(peer), ": ",
-                                          status.message());
+    const std::string text =
+        absl::StrCat("cannot connect to ", roster.Describe(peer), ": ", status.message());
     return deadline.Expired() ? TimeoutError(text) : NetworkError(text);
   }
   return absl::OkStatus();
@@ -172,13 +172,12 @@ Mesh::Watching Mesh::AwaitEnd() {
 void Mesh::UpdateLinks() {
   if (size_ == 1) return;
   const uint64_t slot = kWatchSlot + alarms_.size();
-  alarms_.push_back(transport_->createUnboundBuffer(
-      goodbyes_.data(), goodbyes_.size() * sizeof(Goodbye)));
+  alarms_.push_back(
+      transport_->createUnboundBuffer(goodbyes_.data(), goodbyes_.size() * sizeof(Goodbye)));
   for (int peer = 0; peer < size_; ++peer) {
     if (peer == rank_ || links_[peer] != Link::kOpen) continue;
-    absl::Status status = CatchGloo([&] {
-      alarms_.back()->recv(peer, slot, peer * sizeof(Goodbye), sizeof(Goodbye));
-    });
+    absl::Status status = CatchGloo(
+        [&] { alarms_.back()->recv(peer, slot, peer * sizeof(Goodbye), sizeof(Goodbye)); });
     if (!status.ok()) links_[peer] = goodbyes_[peer].said ? Link::kLeft : Link::kLost;
   }
 }

@@ -62,8 +62,8 @@ class Mesh {
 
   // What a rank that leaves sends to every other. Plain bytes.
   struct Goodbye {
-    char said;          // 0 until it has come.
-    char reason[255];   // Padded with zeros; the last byte is one.
+    char said;         // 0 until it has come.
+    char reason[255];  // Padded with zeros; the last byte is one.
   };
 
   Mesh(const Options& options, Roster roster, std::shared_ptr<gloo::transport::Context> transport);

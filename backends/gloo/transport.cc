@@ -118,8 +118,7 @@ absl::Status CatchGloo(absl::FunctionRef<void()> calls) {
 }
 
 std::chrono::milliseconds ToGlooTimeout(absl::Duration duration) {
-  const absl::Duration bounded =
-      std::clamp(duration, absl::Milliseconds(1), absl::Hours(24 * 365));
+  const absl::Duration bounded = std::clamp(duration, absl::Milliseconds(1), absl::Hours(24 * 365));
   return absl::ToChronoMilliseconds(absl::Ceil(bounded, absl::Milliseconds(1)));
 }
 

@@ -38,9 +38,9 @@ void ExecuteAllGather(absl::Span<const Part> parts) {
 absl::Status CheckSame(absl::Span<const Part> parts) {
   for (size_t rank = 1; rank < parts.size(); ++rank) {
     if (parts[rank].call != parts[0].call) {
-      return MismatchError(absl::StrCat(
-          "rank 0 called ", parts[0].call.ToString(), ", rank ", rank, " called ",
-          parts[rank].call.ToString(), ": all ranks must make the same calls in the same order"));
+      return MismatchError(absl::StrCat("rank 0 called ", parts[0].call.ToString(), ", rank ", rank,
+                                        " called ", parts[rank].call.ToString(),
+                                        ": all ranks must make the same calls in the same order"));
     }
   }
   return absl::OkStatus();

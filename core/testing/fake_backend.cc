@@ -53,11 +53,11 @@ void FakeBackend::Next(Behaviour behaviour) { next_behaviour = std::move(behavio
 std::shared_ptr<FakeBackend> FakeBackend::Last() { return last_backend; }
 
 const Capabilities& FakeBackend::capabilities() const {
-  static const auto* const capabilities = new Capabilities{
-      {OpKind::kBroadcast, OpKind::kAllReduce, OpKind::kAllGather, OpKind::kBarrier, OpKind::kSend,
-       OpKind::kRecv},
-      {DType::kFloat32, DType::kInt64},
-      {DType::kFloat32}};
+  static const auto* const capabilities =
+      new Capabilities{{OpKind::kBroadcast, OpKind::kAllReduce, OpKind::kAllGather,
+                        OpKind::kBarrier, OpKind::kSend, OpKind::kRecv},
+                       {DType::kFloat32, DType::kInt64},
+                       {DType::kFloat32}};
   return *capabilities;
 }
 
@@ -67,8 +67,7 @@ absl::Status FakeBackend::Broadcast(const Tensor&, int, const CallContext& c) {
 absl::Status FakeBackend::AllReduce(const Tensor&, ReduceOp, const CallContext& c) {
   return Call(OpKind::kAllReduce, c);
 }
-absl::Status FakeBackend::AllGather(absl::Span<const Tensor>, const Tensor&,
-                                    const CallContext& c) {
+absl::Status FakeBackend::AllGather(absl::Span<const Tensor>, const Tensor&, const CallContext& c) {
   return Call(OpKind::kAllGather, c);
 }
 absl::Status FakeBackend::Barrier(const CallContext& c) { return Call(OpKind::kBarrier, c); }
