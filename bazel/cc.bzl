@@ -13,6 +13,11 @@ COPTS = [
     "-Wno-maybe-uninitialized",
 ]
 
+_SANITIZER_DEPS = select({
+    "//bazel:tsan": ["//bazel:tsan_suppressions"],
+    "//conditions:default": [],
+})
+
 def syncline_cc_library(name, copts = [], **kwargs):
     """A cc_library with the warnings on.
 
@@ -20,12 +25,12 @@ def syncline_cc_library(name, copts = [], **kwargs):
     """
     native.cc_library(name = name, copts = COPTS + copts, **kwargs)
 
-def syncline_cc_binary(name, copts = [], **kwargs):
+def syncline_cc_binary(name, copts = [], deps = [], **kwargs):
     """A cc_binary with the warnings on.
 
     Takes all attributes of cc_binary.
     """
-    native.cc_binary(name = name, copts = COPTS + copts, **kwargs)
+    native.cc_binary(name = name, copts = COPTS + copts, deps = deps + _SANITIZER_DEPS, **kwargs)
 
 def syncline_cc_test(name, deps, copts = [], main = "@googletest//:gtest_main", **kwargs):
     """A GoogleTest with the warnings on; `main = None` for one that brings its own main().
@@ -35,6 +40,6 @@ def syncline_cc_test(name, deps, copts = [], main = "@googletest//:gtest_main", 
     native.cc_test(
         name = name,
         copts = COPTS + copts,
-        deps = deps + ([main] if main else ["@googletest//:gtest"]),
+        deps = deps + ([main] if main else ["@googletest//:gtest"]) + _SANITIZER_DEPS,
         **kwargs
     )

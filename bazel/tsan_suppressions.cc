@@ -11,5 +11,8 @@ extern "C" const char* __tsan_default_suppressions() {
       "race:gloo::transport::tcp::UnboundBuffer::signalException\n"
       // Abseil maps memory for a thread's identity and hands it to other threads through a mutex
       // whose inner workings it hides from ThreadSanitizer.
-      "race:DoAllocWithArena\n";
+      "race:DoAllocWithArena\n"
+      // Abseil posts a semaphore that the woken thread may be about to give up; later versions hide
+      // this access from ThreadSanitizer for the same reason.
+      "race:AbslInternalPerThreadSemPost\n";
 }
