@@ -1,67 +1,143 @@
 #include "core/lane.h"
 
+#include <list>
+#include <system_error>
+#include <thread>
 #include <utility>
 
-#include "absl/synchronization/notification.h"
+#include "absl/base/thread_annotations.h"
+#include "absl/strings/str_cat.h"
+#include "absl/synchronization/mutex.h"
+#include "core/status.h"
 
 namespace syncline {
+namespace {
+
+constexpr absl::Duration kIdleBeforeTheThreadEnds = absl::Seconds(2);
+
+// A synchronous operation that waits for its turn on the lane's thread; guarded by the lane.
+struct Turn {
+  enum class Phase { kWaiting, kRunning, kDone, kGivenUp };
+
+  bool has_begun() const { return phase != Phase::kWaiting; }
+  bool is_done() const { return phase == Phase::kDone; }
+
+  Phase phase = Phase::kWaiting;
+  absl::Status result;
+};
+
+}  // namespace
+
+struct Lane::State : std::enable_shared_from_this<Lane::State> {
+  absl::Status EnsureThread() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex);
+  void Loop();
+  void RunFirst() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex);
+  bool HasTurn() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex) {
+    return !busy && (!queue.empty() || stopping);
+  }
+  bool IsOver() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex) { return !has_thread && !busy; }
+
+  absl::Mutex mutex;
+  std::list<std::function<void()>> queue ABSL_GUARDED_BY(mutex);
+  uint64_t issued ABSL_GUARDED_BY(mutex) = 0;
+  bool busy ABSL_GUARDED_BY(mutex) = false;  // An operation is running, on whatever thread.
+  bool stopping ABSL_GUARDED_BY(mutex) = false;
+  bool has_thread ABSL_GUARDED_BY(mutex) = false;
+  std::thread::id thread ABSL_GUARDED_BY(mutex);
+};
+
+Lane::Lane() : state_(std::make_shared<State>()) {}
 
 Lane::~Lane() {
-  std::thread thread;
-  {
-    absl::MutexLock lock(&mutex_);
-    stopping_ = true;
-    thread = std::move(thread_);
+  absl::MutexLock lock(&state_->mutex);
+  state_->stopping = true;
+  if (state_->has_thread && state_->thread == std::this_thread::get_id()) {
+    while (!state_->queue.empty()) state_->RunFirst();
+    return;
   }
-  if (thread.joinable()) thread.join();
+  // Bounded by the operations, which the owner has aborted.
+  state_->mutex.Await(absl::Condition(state_.get(), &State::IsOver));
 }
 
-absl::Status Lane::Run(absl::FunctionRef<absl::Status(uint64_t)> operation) {
-  absl::Status result;
-  absl::Notification done;
-  mutex_.Lock();
-  const uint64_t number = issued_++;
-  if (busy_ || !queue_.empty()) {
-    Enqueue([&] {
-      result = operation(number);
-      done.Notify();
-    });
-    mutex_.Unlock();
-    done.WaitForNotification();
-    return result;
+absl::Status Lane::Run(const Deadline& deadline,
+                       absl::FunctionRef<absl::Status(uint64_t)> operation) {
+  State& state = *state_;
+  auto turn = std::make_shared<Turn>();
+  uint64_t number = 0;
+  {
+    absl::MutexLock lock(&state.mutex);
+    if (state.busy || !state.queue.empty()) {
+      SYNCLINE_RETURN_IF_ERROR(state.EnsureThread());
+      number = state.issued++;
+      state.queue.push_back([turn, number, operation, &mutex = state.mutex] {
+        {
+          absl::MutexLock lock(&mutex);
+          if (turn->phase == Turn::Phase::kGivenUp) return;
+          turn->phase = Turn::Phase::kRunning;
+        }
+        absl::Status result = operation(number);
+        absl::MutexLock lock(&mutex);
+        turn->result = std::move(result);
+        turn->phase = Turn::Phase::kDone;
+      });
+      if (!deadline.Await(state.mutex, absl::Condition(turn.get(), &Turn::has_begun))) {
+        turn->phase = Turn::Phase::kGivenUp;
+        return TimeoutError(absl::StrCat("could not begin within ",
+                                         absl::FormatDuration(deadline.timeout()),
+                                         ": operations issued before it have not finished"));
+      }
+      state.mutex.Await(absl::Condition(turn.get(), &Turn::is_done));
+      return turn->result;
+    }
+    state.busy = true;
+    number = state.issued++;
   }
-  busy_ = true;
-  mutex_.Unlock();
-  result = operation(number);
-  absl::MutexLock lock(&mutex_);
-  busy_ = false;
+  absl::Status result = operation(number);
+  absl::MutexLock lock(&state.mutex);
+  state.busy = false;
   return result;
 }
 
-void Lane::Post(absl::FunctionRef<std::function<void()>(uint64_t)> issue) {
-  absl::MutexLock lock(&mutex_);
-  Enqueue(issue(issued_++));
+absl::Status Lane::Post(absl::FunctionRef<std::function<void()>(uint64_t)> issue) {
+  absl::MutexLock lock(&state_->mutex);
+  SYNCLINE_RETURN_IF_ERROR(state_->EnsureThread());
+  state_->queue.push_back(issue(state_->issued++));
+  return absl::OkStatus();
 }
 
-void Lane::Enqueue(std::function<void()> operation) {
-  queue_.push_back(std::move(operation));
-  if (!thread_.joinable()) thread_ = std::thread(&Lane::Loop, this);
-}
-
-void Lane::Loop() {
-  absl::MutexLock lock(&mutex_);
-  while (true) {
-    mutex_.Await(absl::Condition(this, &Lane::HasTurn));
-    if (queue_.empty()) return;
-    std::function<void()> operation = std::move(queue_.front());
-    queue_.pop_front();
-    busy_ = true;
-    mutex_.Unlock();
-    operation();
-    operation = nullptr;  // What it holds is released without the lock.
-    mutex_.Lock();
-    busy_ = false;
+absl::Status Lane::State::EnsureThread() {
+  if (has_thread) return absl::OkStatus();
+  try {
+    std::thread([state = shared_from_this()] { state->Loop(); }).detach();
+  } catch (const std::system_error& error) {
+    return BackendError(absl::StrCat("cannot start a thread for operations in the background: ",
+                                     error.what(), "; check the limits on processes and memory"));
   }
+  has_thread = true;
+  return absl::OkStatus();
+}
+
+void Lane::State::Loop() {
+  absl::MutexLock lock(&mutex);
+  thread = std::this_thread::get_id();
+  while (true) {
+    const bool has_turn =
+        mutex.AwaitWithTimeout(absl::Condition(this, &State::HasTurn), kIdleBeforeTheThreadEnds);
+    if (queue.empty() && (stopping || !has_turn)) break;
+    if (has_turn) RunFirst();
+  }
+  has_thread = false;
+}
+
+void Lane::State::RunFirst() {
+  std::function<void()> operation = std::move(queue.front());
+  queue.pop_front();
+  busy = true;
+  mutex.Unlock();
+  operation();
+  operation = nullptr;  // What it holds is released without the lock.
+  mutex.Lock();
+  busy = false;
 }
 
 }  // namespace syncline

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "absl/synchronization/notification.h"
+#include "core/deadline.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
@@ -21,14 +22,14 @@ TEST(LaneTest, OperationsTakeEffectInTheOrderOfTheirNumbers) {
     auto record = [&order](uint64_t number) {
       return [&order, number] { order.push_back(number); };
     };
-    lane.Post(record);
-    lane.Post(record);
+    EXPECT_TRUE(lane.Post(record).ok());
+    EXPECT_TRUE(lane.Post(record).ok());
     auto now = [&order](uint64_t number) {
       order.push_back(number);
       return absl::OkStatus();
     };
-    EXPECT_TRUE(lane.Run(now).ok());
-    lane.Post(record);
+    EXPECT_TRUE(lane.Run(Deadline(absl::Seconds(20)), now).ok());
+    EXPECT_TRUE(lane.Post(record).ok());
   }
   EXPECT_THAT(order, ElementsAre(0, 1, 2, 3));
 }
@@ -43,10 +44,10 @@ TEST(LaneTest, ManyThreadsNeverRunTwoOperationsAtOnce) {
     threads.emplace_back([&, t] {
       for (int i = 0; i < kCalls; ++i) {
         if ((i + t) % 2 == 0) {
-          lane.Post([&](uint64_t) { return [&] { ++unguarded; }; });
+          lane.Post([&](uint64_t) { return [&] { ++unguarded; }; }).IgnoreError();
           continue;
         }
-        lane.Run([&](uint64_t) {
+        lane.Run(Deadline(absl::Seconds(20)), [&](uint64_t) {
               ++unguarded;
               return absl::OkStatus();
             })
@@ -55,7 +56,7 @@ TEST(LaneTest, ManyThreadsNeverRunTwoOperationsAtOnce) {
     });
   }
   for (std::thread& thread : threads) thread.join();
-  EXPECT_TRUE(lane.Run([](uint64_t) { return absl::OkStatus(); }).ok());
+  EXPECT_TRUE(lane.Run(Deadline(absl::Seconds(20)), [](uint64_t) { return absl::OkStatus(); }).ok());
   EXPECT_EQ(unguarded, kThreads * kCalls);
 }
 
@@ -63,10 +64,42 @@ TEST(LaneTest, WhatAnOperationHoldsIsReleasedOnceItHasRun) {
   Lane lane;
   auto held = std::make_shared<int>(1);
   std::weak_ptr<int> watch = held;
-  lane.Post([&](uint64_t) { return [held] {}; });
+  EXPECT_TRUE(lane.Post([&](uint64_t) { return [held] {}; }).ok());
   held = nullptr;
-  EXPECT_TRUE(lane.Run([](uint64_t) { return absl::OkStatus(); }).ok());
+  EXPECT_TRUE(lane.Run(Deadline(absl::Seconds(20)), [](uint64_t) { return absl::OkStatus(); }).ok());
   EXPECT_TRUE(watch.expired());
+}
+
+TEST(LaneTest, ACallGivesUpAtItsDeadlineIfItsTurnHasNotCome) {
+  Lane lane;
+  absl::Notification go_on;
+  EXPECT_TRUE(lane.Post([&](uint64_t) { return [&] { go_on.WaitForNotification(); }; }).ok());
+  bool has_run = false;
+  absl::Status status = lane.Run(Deadline(absl::Milliseconds(50)), [&](uint64_t) {
+    has_run = true;
+    return absl::OkStatus();
+  });
+  go_on.Notify();
+  EXPECT_TRUE(absl::IsDeadlineExceeded(status)) << status;
+  EXPECT_TRUE(lane.Run(Deadline(absl::Seconds(20)), [](uint64_t) { return absl::OkStatus(); }).ok());
+  EXPECT_FALSE(has_run);
+}
+
+TEST(LaneTest, AnOperationMayDestroyItsLane) {
+  auto lane = std::make_unique<Lane>();
+  absl::Notification go_on, done;
+  bool second_has_run = false;
+  EXPECT_TRUE(lane->Post([&](uint64_t) {
+                    return [&] {
+                      go_on.WaitForNotification();
+                      lane = nullptr;
+                      done.Notify();
+                    };
+                  }).ok());
+  EXPECT_TRUE(lane->Post([&](uint64_t) { return [&] { second_has_run = true; }; }).ok());
+  go_on.Notify();
+  ASSERT_TRUE(done.WaitForNotificationWithTimeout(absl::Seconds(20)));
+  EXPECT_TRUE(second_has_run);
 }
 
 }  // namespace

@@ -37,7 +37,7 @@ absl::StatusOr<std::shared_ptr<ProcessGroup>> ProcessGroup::Create(const Options
   config.rank = options.rank;
   config.size = options.size;
   config.local_address = options.local_address;
-  config.deadline = Deadline(options.timeout);
+  config.deadline = Deadline(options.connect_timeout.value_or(options.timeout));
   auto backend = BackendRegistry::Make(options.backend, config);
   if (!backend.ok()) {
     return Annotate(backend.status(),
@@ -120,23 +120,30 @@ void ProcessGroup::Abort(absl::string_view reason) {
 absl::Status ProcessGroup::Run(const Operation& operation, Timeout timeout) {
   SYNCLINE_RETURN_IF_ERROR(Admit(operation, timeout));
   const Deadline deadline(timeout.value_or(options_.timeout));
-  return LaneOf(operation).Run([&](uint64_t number) {
+  bool has_begun = false;
+  absl::Status status = LaneOf(operation).Run(deadline, [&](uint64_t number) {
+    has_begun = true;
     return Execute(operation, {number, deadline, static_cast<int>(operation.tag)});
   });
+  if (has_begun) return status;
+  // The other ranks will wait for it in vain: this is the end of the group.
+  return Finished(Annotate(status, absl::StrCat("rank ", rank(), " of group '", name(),
+                                                "': ", Name(operation.kind))));
 }
 
 absl::StatusOr<std::shared_ptr<Work>> ProcessGroup::Start(Operation operation, Timeout timeout) {
   SYNCLINE_RETURN_IF_ERROR(Admit(operation, timeout));
   const Deadline deadline(timeout.value_or(options_.timeout));
   std::shared_ptr<Work> work;
-  LaneOf(operation).Post([&](uint64_t number) {
+  absl::Status posted = LaneOf(operation).Post([&](uint64_t number) {
     work = std::make_shared<Work>(operation.ToString(number));
     const CallContext context = {number, deadline, static_cast<int>(operation.tag)};
     return [this, work, context, operation = std::move(operation)] {
       work->Start();
-      work->Finish(Execute(operation, context));
+      work->Finish(Execute(operation, context));  // Its callbacks may destroy the group.
     };
   });
+  if (!posted.ok()) return Finished(posted);
   return work;
 }
 
@@ -161,8 +168,12 @@ absl::Status ProcessGroup::Execute(const Operation& operation, const CallContext
   if (!status.ok()) {
     status = Annotate(status, absl::StrCat("rank ", rank(), " of group '", name(),
                                            "': ", operation.ToString(context.sequence)));
-    if (!IsHarmless(status)) Break(status);
   }
+  return Finished(std::move(status));
+}
+
+absl::Status ProcessGroup::Finished(absl::Status status) {
+  if (!status.ok() && !IsHarmless(status)) Break(status);
   absl::MutexLock lock(&mutex_);
   --in_flight_;
   return status;

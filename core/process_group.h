@@ -48,7 +48,8 @@ class ProcessGroup {
     std::shared_ptr<Store> store;  // Private to the group.
     int rank = 0;
     int size = 1;
-    absl::Duration timeout = kDefaultTimeout;  // For each operation, and for connecting.
+    absl::Duration timeout = kDefaultTimeout;  // For each operation.
+    Timeout connect_timeout;                   // For connecting; as for operations if not given.
     std::string name = "default";
     std::string local_address = "127.0.0.1";  // Where peers reach this host.
   };
@@ -117,6 +118,8 @@ class ProcessGroup {
 
   absl::Status Admit(const Operation& operation, Timeout timeout);
   absl::Status Execute(const Operation& operation, const CallContext& context);
+  // The end of an operation that was admitted: breaks the group if that is what `status` means.
+  absl::Status Finished(absl::Status status);
   Lane& LaneOf(const Operation& operation);
   void Break(const absl::Status& cause);
 

@@ -130,6 +130,33 @@ TEST(ProcessGroupTest, TheFirstErrorBreaksTheGroupAndIsQuotedLater) {
   EXPECT_FALSE(FakeBackend::Last()->WaitForAbort().ok());
 }
 
+TEST(ProcessGroupTest, ACallThatWaitsForItsTurnKeepsItsOwnTimeout) {
+  auto group = MakeFakeGroup(
+      [](FakeBackend& self, OpKind, const CallContext&) { return self.WaitForAbort(); });
+  std::vector<float> values(3);
+  auto first = *group->AllReduceAsync(Tensor::Of(values));
+  ASSERT_TRUE(FakeBackend::Last()->WaitForCalls(1));
+  absl::Status status = group->Barrier(absl::Milliseconds(50));
+  EXPECT_EQ(KindOf(status), ErrorKind::kTimeout) << status;
+  EXPECT_THAT(Message(status), HasSubstr("barrier: could not begin within 50ms"));
+  EXPECT_FALSE(first->Wait().ok()) << "the group is broken: its peers wait for the barrier in vain";
+}
+
+TEST(ProcessGroupTest, ACompletionCallbackMayDropTheLastReferenceToItsGroup) {
+  absl::Notification go_on, dropped;
+  auto group = MakeFakeGroup([&](FakeBackend&, OpKind, const CallContext&) {
+    go_on.WaitForNotificationWithTimeout(absl::Seconds(20));
+    return absl::OkStatus();
+  });
+  auto work = *group->BarrierAsync();
+  work->OnComplete([&](const absl::Status&) {
+    group = nullptr;
+    dropped.Notify();
+  });
+  go_on.Notify();
+  EXPECT_TRUE(dropped.WaitForNotificationWithTimeout(absl::Seconds(20)));
+}
+
 TEST(ProcessGroupTest, CloseWaitsForOperationsInFlight) {
   absl::Notification go_on;
   auto group = MakeFakeGroup([&](FakeBackend&, OpKind, const CallContext&) {

@@ -15,7 +15,11 @@
 namespace syncline {
 namespace {
 
+// For questions that a store which is alive answers at once.
+constexpr absl::Duration kPatienceWithTheStore = absl::Seconds(2);
+
 std::string MemberKey(int64_t rank) { return absl::StrCat("member/", rank); }
+std::string LeftKey(int64_t rank) { return absl::StrCat("left/", rank); }
 
 std::vector<std::string> MemberKeys(int64_t size) {
   std::vector<std::string> keys;
@@ -25,42 +29,64 @@ std::vector<std::string> MemberKeys(int64_t size) {
 
 // Says which ranks are there and which are not, as far as the store still tells.
 absl::Status NotAllJoined(Store& store, int64_t size, absl::Duration timeout) {
+  const std::string late = absl::StrCat("not all ranks joined within ",
+                                        absl::FormatDuration(timeout));
+  // "size" was set by this rank: a store that cannot tell it does not answer at all.
+  absl::Status answers = store.Wait({"size"}, kPatienceWithTheStore);
+  if (!answers.ok()) return Annotate(answers, late);
+  auto there = store.Keys("member/");
+  if (!there.ok()) return Annotate(there.status(), late);
+  const std::set<std::string> members(there->begin(), there->end());
   std::vector<std::string> absent;
   std::vector<std::string> present;
   for (int64_t rank = 0; rank < size; ++rank) {
-    const std::string key = MemberKey(rank);
-    auto is_there = store.Check({key});
-    if (!is_there.ok()) return Annotate(is_there.status(), "while waiting for all ranks to join");
-    if (!*is_there) {
+    if (members.count(MemberKey(rank)) == 0) {
       absent.push_back(absl::StrCat(rank));
       continue;
     }
-    auto text = store.Get(key, absl::Seconds(1));
+    auto text = store.Get(MemberKey(rank), kPatienceWithTheStore);
     auto peer = text.ok() ? Peer::Parse(*text) : text.status();
-    present.push_back(
-        absl::StrCat(rank, peer.ok() ? absl::StrCat(" (", peer->ToString(), ")") : ""));
+    present.push_back(absl::StrCat(rank, peer.ok() ? absl::StrCat(" (", peer->ToString(), ")") : ""));
   }
+  if (absent.empty()) return TimeoutError(absl::StrCat(late, "; the last came just after"));
   return TimeoutError(absl::StrCat(
       "rank ", absl::StrJoin(absent, ", "), " of ", size, " did not join within ",
       absl::FormatDuration(timeout), "; present: ", absl::StrJoin(present, ", "),
       ". Were all ranks started, with the same world_size and store (", store.ToString(), ")?"));
 }
 
+std::string RoundPrefix(int64_t round) { return absl::StrCat("round/", round); }
+
+// A store may outlive several worlds in a row. Each rank counts how often it has joined, so that
+// ranks which join equally often meet in a part of the store that no earlier world has touched.
+absl::StatusOr<std::shared_ptr<Store>> EnterRound(std::shared_ptr<Store> store, int64_t rank) {
+  const std::string counter = absl::StrCat("joined/", rank);
+  SYNCLINE_ASSIGN_OR_RETURN(const int64_t round, store->Add(counter, 1));
+  if (round > 1) {
+    PrefixStore last(RoundPrefix(round - 1), store);
+    SYNCLINE_ASSIGN_OR_RETURN(const bool has_left, last.Check({LeftKey(rank)}));
+    if (!has_left) {
+      SYNCLINE_RETURN_IF_ERROR(store->Add(counter, -1).status());
+      auto text = last.Get(MemberKey(rank), kPatienceWithTheStore);
+      auto other = text.ok() ? Peer::Parse(*text) : text.status();
+      return ArgumentError(absl::StrCat(
+          "rank ", rank, " is taken by ", other.ok() ? other->ToString() : "another process",
+          ": give each process its own rank, or use a new store if that process is gone"));
+    }
+  }
+  return std::make_shared<PrefixStore>(RoundPrefix(round), std::move(store));
+}
+
 // Takes this rank's place and returns all members, in the order of their ranks.
 absl::StatusOr<std::vector<Peer>> Join(Store& store, int64_t rank, int64_t size,
                                        const Deadline& deadline) {
   const Peer self = ThisPeer();
+  SYNCLINE_RETURN_IF_ERROR(store.Set(MemberKey(rank), self.Serialize()));
   SYNCLINE_ASSIGN_OR_RETURN(auto agreed, store.CompareSet("size", "", absl::StrCat(size)));
   if (agreed.value != absl::StrCat(size)) {
     return ArgumentError(absl::StrCat("rank ", rank, " (", self.ToString(), ") says world_size is ",
                                       size, ", but another rank has said ", agreed.value,
                                       ": start all ranks with the same world_size"));
-  }
-  SYNCLINE_ASSIGN_OR_RETURN(auto place, store.CompareSet(MemberKey(rank), "", self.Serialize()));
-  if (!place.swapped) {
-    SYNCLINE_ASSIGN_OR_RETURN(Peer other, Peer::Parse(place.value));
-    return ArgumentError(absl::StrCat("rank ", rank, " is taken by ", other.ToString(),
-                                      ": give each process its own rank"));
   }
   auto texts = store.MultiGet(MemberKeys(size), deadline.Remaining());
   if (absl::IsDeadlineExceeded(texts.status())) {
@@ -128,14 +154,16 @@ absl::StatusOr<std::shared_ptr<World>> World::Init(const WorldOptions& given) {
   if (!options.group_name.empty()) {
     store = std::make_shared<PrefixStore>(absl::StrCat("world/", options.group_name), store);
   }
+  SYNCLINE_ASSIGN_OR_RETURN(store, EnterRound(std::move(store), options.rank));
   SYNCLINE_ASSIGN_OR_RETURN(std::vector<Peer> members,
                             Join(*store, options.rank, options.size, deadline));
   SYNCLINE_ASSIGN_OR_RETURN(std::string address, LocalAddress(members, store_host));
   std::shared_ptr<World> world(new World(options, store, std::move(address)));
-  SYNCLINE_ASSIGN_OR_RETURN(
-      world->group_,
-      world->MakeGroup("default", static_cast<int>(options.rank), static_cast<int>(options.size),
-                       options.backend, options.timeout));
+  ProcessGroup::Options group = world->GroupOptions("default");
+  group.rank = static_cast<int>(options.rank);
+  group.size = static_cast<int>(options.size);
+  group.connect_timeout = deadline.Remaining();
+  SYNCLINE_ASSIGN_OR_RETURN(world->group_, ProcessGroup::Create(group));
   return world;
 }
 
@@ -161,25 +189,30 @@ absl::StatusOr<std::shared_ptr<ProcessGroup>> World::NewGroup(const std::vector<
     number = ++groups_made_;  // Counted on all ranks, members or not: the names must agree.
   }
   if (own < 0) return std::shared_ptr<ProcessGroup>();
-  return MakeGroup(absl::StrCat("group", number, "[", absl::StrJoin(ranks, ","), "]"), own,
-                   static_cast<int>(ranks.size()), backend.value_or(options_.backend),
-                   timeout.value_or(options_.timeout));
+  ProcessGroup::Options group =
+      GroupOptions(absl::StrCat("group", number, "[", absl::StrJoin(ranks, ","), "]"));
+  group.rank = own;
+  group.size = static_cast<int>(ranks.size());
+  if (backend.has_value()) group.backend = *backend;
+  if (timeout.has_value()) group.timeout = *timeout;
+  return ProcessGroup::Create(group);
 }
 
-void World::Close(absl::Duration timeout) { group_->Close(timeout); }
+void World::Close(absl::Duration timeout) {
+  const bool was_usable = group_->status().ok();
+  group_->Close(timeout);
+  // Lets the rank join again. Without a group that worked, the store may not answer either.
+  if (was_usable) store_->Set(LeftKey(rank()), "").IgnoreError();
+}
 
-absl::StatusOr<std::shared_ptr<ProcessGroup>> World::MakeGroup(absl::string_view name, int rank,
-                                                               int size, absl::string_view backend,
-                                                               absl::Duration timeout) {
-  ProcessGroup::Options options;
-  options.backend = std::string(backend);
-  options.store = std::make_shared<PrefixStore>(absl::StrCat("group/", name), store_);
-  options.rank = rank;
-  options.size = size;
-  options.timeout = timeout;
-  options.name = std::string(name);
-  options.local_address = local_address_;
-  return ProcessGroup::Create(options);
+ProcessGroup::Options World::GroupOptions(absl::string_view name) const {
+  ProcessGroup::Options group;
+  group.backend = options_.backend;
+  group.store = std::make_shared<PrefixStore>(absl::StrCat("group/", name), store_);
+  group.timeout = options_.timeout;
+  group.name = std::string(name);
+  group.local_address = local_address_;
+  return group;
 }
 
 }  // namespace syncline

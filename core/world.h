@@ -30,7 +30,8 @@ struct WorldOptions {
   std::shared_ptr<Store> store;
   int64_t rank = -1;
   int64_t size = -1;
-  absl::Duration timeout = kDefaultTimeout;  // For joining, and the groups' default.
+  absl::Duration timeout = kDefaultTimeout;  // For joining, and the groups' default. A store's
+                                             // server must answer within 5 minutes all the same.
   std::string group_name;                    // Worlds of different names may share a store.
 };
 
@@ -55,16 +56,16 @@ class World {
                                                          std::optional<std::string> backend = {},
                                                          ProcessGroup::Timeout timeout = {});
 
-  // Closes the group of all ranks; bounded by `timeout`. Groups made by NewGroup live on.
+  // Closes the group of all ranks; bounded by `timeout`. Groups made by NewGroup live on. This
+  // rank may then join again, with the same store, once all ranks do.
   void Close(absl::Duration timeout = absl::Seconds(10));
 
  private:
   World(const WorldOptions& options, std::shared_ptr<Store> store, std::string local_address)
       : options_(options), store_(std::move(store)), local_address_(std::move(local_address)) {}
 
-  absl::StatusOr<std::shared_ptr<ProcessGroup>> MakeGroup(absl::string_view name, int rank,
-                                                          int size, absl::string_view backend,
-                                                          absl::Duration timeout);
+  // Options of a group of this world; rank and size are left to the caller.
+  ProcessGroup::Options GroupOptions(absl::string_view name) const;
 
   const WorldOptions options_;  // With rank and size filled in.
   const std::shared_ptr<Store> store_;

@@ -25,16 +25,18 @@ absl::StatusOr<std::vector<std::vector<int64_t>>> Exchange(ProcessGroup& group,
   return all;
 }
 
-// Compares every rank's parameters with rank 0's, so that all ranks come to the same verdict.
+// Compares every rank's parameters and caps with rank 0's, so that all ranks come to the same verdict.
 absl::Status CheckEqualOnAllRanks(ProcessGroup& group, const std::vector<Tensor>& parameters,
-                                  const std::vector<std::string>& names) {
-  SYNCLINE_ASSIGN_OR_RETURN(auto counts,
-                            Exchange(group, {static_cast<int64_t>(parameters.size())}));
+                                  const std::vector<std::string>& names, const BucketCaps& caps) {
+  const int64_t count = static_cast<int64_t>(parameters.size());
+  SYNCLINE_ASSIGN_OR_RETURN(auto plans, Exchange(group, {count, caps.first, caps.others}));
   for (int64_t rank = 1; rank < group.size(); ++rank) {
-    if (counts[rank] != counts[0]) {
-      return MismatchError(absl::StrCat("the models differ: rank 0 has ", counts[0][0],
-                                        " parameters, rank ", rank, " has ", counts[rank][0]));
-    }
+    if (plans[rank] == plans[0]) continue;
+    auto describe = [&](int64_t r) {
+      return absl::StrCat("rank ", r, " has ", plans[r][0], " parameters and bucket caps of ",
+                          plans[r][1], " and ", plans[r][2], " bytes");
+    };
+    return MismatchError(absl::StrCat("the reducers differ: ", describe(0), ", ", describe(rank)));
   }
   std::vector<int64_t> mine;
   for (const Tensor& parameter : parameters) {
@@ -80,7 +82,7 @@ absl::StatusOr<std::shared_ptr<Reducer>> Reducer::Create(std::shared_ptr<Process
                                         ": gradients are reduced on the CPU"));
     }
   }
-  SYNCLINE_RETURN_IF_ERROR(CheckEqualOnAllRanks(*group, parameters, options.names));
+  SYNCLINE_RETURN_IF_ERROR(CheckEqualOnAllRanks(*group, parameters, options.names, options.caps));
   return std::shared_ptr<Reducer>(new Reducer(std::move(group), parameters, std::move(options)));
 }
 

@@ -155,6 +155,34 @@ TEST_P(WorldTest, ModelsThatDifferAreAMismatchOnEveryRank) {
   });
 }
 
+TEST_P(WorldTest, BucketCapsThatDifferAreAMismatchOnEveryRank) {
+  RunWorld(2, [](World& world) -> absl::Status {
+    Reducer::Options options;
+    options.caps.others = world.rank() == 0 ? 100 : 200;
+    absl::Status status =
+        Reducer::Create(world.group(), {Tensor::Zeros(DType::kFloat32, {4})}, options).status();
+    EXPECT_EQ(KindOf(status), ErrorKind::kMismatch) << status;
+    EXPECT_THAT(Message(status), AllOf(HasSubstr("100"), HasSubstr("200")));
+    return absl::OkStatus();
+  });
+}
+
+TEST_P(WorldTest, RanksThatHaveLeftMeetAgainInTheSameStore) {
+  auto store = std::make_shared<HashStore>();
+  for (int round = 0; round < 3; ++round) {
+    for (const absl::Status& status : RunRanks(3, [&](int rank) -> absl::Status {
+           SYNCLINE_ASSIGN_OR_RETURN(auto world, World::Init(Rank(store, rank, 3, GetParam())));
+           SYNCLINE_ASSIGN_OR_RETURN(auto pair, world->NewGroup({0, 2}));
+           if (pair != nullptr) SYNCLINE_RETURN_IF_ERROR(SumsUp(*pair));
+           SYNCLINE_RETURN_IF_ERROR(SumsUp(*world->group()));
+           world->Close();
+           return absl::OkStatus();
+         })) {
+      EXPECT_TRUE(status.ok()) << "round " << round << ": " << status;
+    }
+  }
+}
+
 TEST_P(WorldTest, AfterCloseOperationsAreRefused) {
   RunWorld(2, [](World& world) -> absl::Status {
     SYNCLINE_RETURN_IF_ERROR(SumsUp(*world.group()));

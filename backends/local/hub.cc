@@ -30,7 +30,7 @@ absl::Status Hub::Join(int rank, const Deadline& deadline) {
   auto settled = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     return joined_count_ == size_ || !cause_.ok();
   };
-  if (mutex_.AwaitWithDeadline(absl::Condition(&settled), deadline.at())) {
+  if (deadline.Await(mutex_, absl::Condition(&settled))) {
     // What breaks the hub once all have joined is for the calls to tell.
     return joined_count_ == size_ ? absl::OkStatus() : cause_;
   }
@@ -57,7 +57,7 @@ absl::Status Hub::Meet(int rank, const Part& part, const Deadline& deadline) {
   auto settled = [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     return meeting->done || (meeting->arrived < size_ && !cause_.ok());
   };
-  if (!mutex_.AwaitWithDeadline(absl::Condition(&settled), deadline.at())) {
+  if (!deadline.Await(mutex_, absl::Condition(&settled))) {
     if (meeting->arrived < size_) {
       std::vector<int> absent;
       for (int r = 0; r < size_; ++r) {
@@ -125,7 +125,7 @@ absl::Status Hub::Await(Side& side, const Channel& channel, const Deadline& dead
   auto settled = [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     return side.done || (!side.taken && !cause_.ok());
   };
-  if (!mutex_.AwaitWithDeadline(absl::Condition(&settled), deadline.at())) {
+  if (!deadline.Await(mutex_, absl::Condition(&settled))) {
     if (side.taken) {
       mutex_.Await(absl::Condition(&side.done));
     } else {

@@ -160,7 +160,9 @@ def destroy_process_group(group: ProcessGroup | NonGroupMember | None = None) ->
         del _ranks[process_group]
         return
     for made in reversed(_ranks):
-        made.close()
+        if made is not process_group:
+            made.close()
+    _joined().close()
     _forget()
 
 
