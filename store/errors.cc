@@ -5,9 +5,11 @@
 #include <string>
 #include <vector>
 
+#include "absl/strings/cord.h"
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "absl/types/optional.h"
 #include "core/status.h"
 
 namespace syncline {
@@ -15,6 +17,21 @@ namespace {
 
 constexpr size_t kKeysShown = 8;
 constexpr size_t kBytesShown = 100;
+
+// The payload that marks a NotSetError: what its message tells of its time.
+constexpr absl::string_view kNotSetUrl = "syncline/not-set";
+
+std::string NotSetAfter(absl::Duration timeout) {
+  return absl::StrCat(" not set after ",
+                      absl::FormatDuration(std::max(timeout, absl::ZeroDuration())));
+}
+
+// `message` and its part that NotSetAfter has made.
+absl::Status MakeNotSet(absl::string_view message, const std::string& after) {
+  absl::Status status = TimeoutError(message);
+  status.SetPayload(kNotSetUrl, absl::Cord(after));
+  return status;
+}
 
 std::string Quote(absl::string_view key) {
   absl::string_view rest = key.size() > kBytesShown ? "..." : "";
@@ -56,11 +73,24 @@ std::string DescribeKeys(absl::Span<const std::string> keys) {
 
 absl::Status NotSetError(absl::string_view store, absl::Span<const std::string> missing,
                          absl::Duration timeout) {
-  timeout = std::max(timeout, absl::ZeroDuration());
-  return TimeoutError(absl::StrCat("store ", store, ": ", DescribeKeys(missing), " not set after ",
-                                   absl::FormatDuration(timeout),
-                                   "; see whether the process that sets ",
-                                   missing.size() == 1 ? "it" : "them", " is still alive"));
+  const std::string after = NotSetAfter(timeout);
+  return MakeNotSet(absl::StrCat("store ", store, ": ", DescribeKeys(missing), after,
+                                 "; see whether the process that sets ",
+                                 missing.size() == 1 ? "it" : "them", " is still alive"),
+                    after);
+}
+
+absl::Status AfterWait(const absl::Status& status, absl::Duration timeout) {
+  const absl::optional<absl::Cord> told = status.GetPayload(kNotSetUrl);
+  const std::string before(told.value_or(absl::Cord()));
+  std::string message(status.message());
+  const size_t at = message.rfind(before);  // The last: a key may hold such words too.
+  if (before.empty() || at == std::string::npos) {
+    return Annotate(status, absl::StrCat("given up after ", absl::FormatDuration(timeout)));
+  }
+  const std::string after = NotSetAfter(timeout);
+  message.replace(at, before.size(), after);
+  return MakeNotSet(message, after);
 }
 
 absl::Status AnnotateStore(const absl::Status& status, absl::string_view store) {

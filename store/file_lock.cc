@@ -39,11 +39,12 @@ absl::StatusOr<bool> TryLockByte(int fd, int64_t offset, FileLockMode mode) {
 
 // The locks are held for microseconds unless their holder is stopped, so it pays to ask a few
 // times at once. There is no F_OFD_SETLKW with a deadline.
-absl::Status LockByte(int fd, int64_t offset, FileLockMode mode, const Deadline& deadline) {
+absl::Status RetryLock(const Deadline& deadline,
+                       absl::FunctionRef<absl::StatusOr<bool>()> try_lock) {
   constexpr int kYields = 20;
   absl::Duration pause = absl::Microseconds(20);
   for (int tries = 0;; ++tries) {
-    SYNCLINE_ASSIGN_OR_RETURN(const bool locked, TryLockByte(fd, offset, mode));
+    SYNCLINE_ASSIGN_OR_RETURN(const bool locked, try_lock());
     if (locked) return absl::OkStatus();
     if (deadline.Expired()) {
       return TimeoutError(absl::StrCat("another process has held the lock for ",
@@ -57,6 +58,10 @@ absl::Status LockByte(int fd, int64_t offset, FileLockMode mode, const Deadline&
     absl::SleepFor(std::min(pause, deadline.Remaining()));
     pause = std::min(2 * pause, absl::Milliseconds(10));
   }
+}
+
+absl::Status LockByte(int fd, int64_t offset, FileLockMode mode, const Deadline& deadline) {
+  return RetryLock(deadline, [&] { return TryLockByte(fd, offset, mode); });
 }
 
 void UnlockByte(int fd, int64_t offset) { SetLock(fd, offset, F_UNLCK); }

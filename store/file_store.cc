@@ -17,6 +17,7 @@
 #include "core/status.h"
 #include "store/errors.h"
 #include "store/record_log.h"
+#include "store/unshared_file.h"
 
 namespace syncline {
 namespace {
@@ -72,11 +73,11 @@ absl::Status OpenError(absl::string_view path, int error) {
 
 absl::StatusOr<int> OpenRegularFile(const std::string& path) {
   // O_NONBLOCK: opening a pipe must not wait for its other end.
-  const int fd = open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NONBLOCK | O_NOCTTY, 0600);
+  const int fd = OpenUnshared(path, O_RDWR | O_CREAT | O_NONBLOCK | O_NOCTTY, 0600);
   if (fd < 0) return OpenError(path, errno);
   struct stat info;
   if (fstat(fd, &info) != 0 || !S_ISREG(info.st_mode)) {
-    close(fd);
+    CloseUnshared(fd);
     return StoreError("it is not a regular file; choose another path");
   }
   return fd;
@@ -164,13 +165,12 @@ absl::StatusOr<bool> FileStore::Enter() {
 }
 
 FileStore::~FileStore() {
-  // A forked child shares our locks: it may not touch them, and its close() leaves them alone.
-  if (entered_ && getpid() == pid_ &&
-      LockByte(fd_, kLogByte, FileLockMode::kExclusive, Deadline(kLeaveWait)).ok()) {
+  if (getpid() != pid_) return;  // A forked child has the descriptor no longer.
+  if (entered_ && LockByte(fd_, kLogByte, FileLockMode::kExclusive, Deadline(kLeaveWait)).ok()) {
     absl::StatusOr<bool> alone = TryLockByte(fd_, kLiveByte, FileLockMode::kExclusive);
     if (alone.ok() && *alone && IsFileAt(fd_, path_)) unlink(path_.c_str());
   }
-  close(fd_);
+  CloseUnshared(fd_);
 }
 
 std::string FileStore::ToString() const { return Name(path_); }
@@ -183,13 +183,16 @@ absl::Status FileStore::Locked(FileLockMode mode, const Deadline& deadline,
                                                  ", which was forked from it; open it anew there")),
                          ToString());
   }
-  absl::MutexLock lock(&mutex_);
-  absl::Status status = LockByte(fd_, kLogByte, mode, deadline);
-  if (status.ok()) {
-    auto unlock = absl::MakeCleanup([this] { UnlockByte(fd_, kLogByte); });
-    status = Replay();
-    if (status.ok()) status = body();
-  }
+  // The mutex is free between two tries, so that no thread waits for it beyond its own deadline.
+  const absl::Status status = RetryLock(deadline, [&]() -> absl::StatusOr<bool> {
+    absl::MutexLock lock(&mutex_);
+    SYNCLINE_ASSIGN_OR_RETURN(const bool locked, TryLockByte(fd_, kLogByte, mode));
+    if (!locked) return false;
+    const auto unlock = absl::MakeCleanup([this] { UnlockByte(fd_, kLogByte); });
+    SYNCLINE_RETURN_IF_ERROR(Replay());
+    SYNCLINE_RETURN_IF_ERROR(body());
+    return true;
+  });
   return AnnotateStore(status, ToString());
 }
 

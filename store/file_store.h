@@ -25,7 +25,8 @@ namespace syncline {
 // somebody has it open: the last client to leave removes it, and what a killed job has left behind
 // is started anew by the first client of the next. Nothing is ever removed from the log.
 //
-// A store cannot be used in a fork()ed child of the process that opened it: calls fail there.
+// A store cannot be used in a fork()ed child of the process that opened it: calls fail there. Nor
+// does such a child keep the file alive.
 class FileStore final : public Store {
  public:
   // Opens, and if need be creates, the file at `path`. Its folder must exist. StoreError if it is

@@ -15,6 +15,8 @@
 #include <thread>
 
 #include "absl/strings/str_cat.h"
+#include "absl/synchronization/notification.h"
+#include "absl/time/clock.h"
 #include "core/status.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -277,6 +279,29 @@ TEST(FileStoreTest, ALockThatAnotherProcessHoldsTooLongIsATimeout) {
   EXPECT_TRUE((*opened)->Set("key", "value").ok());
 }
 
+TEST(FileStoreTest, AThreadThatWaitsForTheLockDoesNotHoldUpAnother) {
+  const std::string path = NewPath();
+  auto opened = FileStore::Open(path, absl::Milliseconds(200));
+  ASSERT_TRUE(opened.ok()) << opened.status();
+  const int fd = open(path.c_str(), O_RDWR | O_CLOEXEC);
+  ASSERT_GE(fd, 0);
+  ASSERT_TRUE(*TryLockByte(fd, int64_t{1} << 62, FileLockMode::kExclusive));
+  absl::Notification waiting;
+  std::thread waiter([&] {
+    waiting.Notify();
+    EXPECT_EQ(*(*opened)->Get("key", kPatience), "value");
+  });
+  waiting.WaitForNotification();
+  const absl::Time start = absl::Now();
+  for (int i = 0; i < 2; ++i) {  // The first may come before the waiter; it then lets that in.
+    EXPECT_EQ(KindOf((*opened)->Set("key", "value")), ErrorKind::kTimeout);
+  }
+  EXPECT_LT(absl::Now() - start, kPatience / 2);
+  close(fd);
+  EXPECT_TRUE((*opened)->Set("key", "value").ok());
+  waiter.join();
+}
+
 TEST(FileStoreTest, AFileThatIsRemovedOrCutWhileInUseIsNoticed) {
   const std::string path = NewPath();
   auto store = Open(path);
@@ -304,6 +329,42 @@ TEST(FileStoreTest, AForkedChildCannotUseItAndDoesNotEndIt) {
   ASSERT_TRUE(Exists(path));
   EXPECT_EQ(*store->Get("key", kPatience), "value");
   EXPECT_EQ(*Open(path)->Get("key", kPatience), "value");
+}
+
+TEST(FileStoreTest, AForkedChildDoesNotKeepTheFileOfAKilledJobAlive) {
+  const std::string path = NewPath();
+  int hold[2], born[2];
+  ASSERT_EQ(pipe(hold), 0);
+  ASSERT_EQ(pipe(born), 0);
+  const int status = RunInChild([&] {
+    auto store = FileStore::Open(path, kPatience);
+    if (!store.ok() || !(*store)->Set("key", "stale").ok()) return;
+    if (fork() == 0) {
+      close(hold[1]);
+      char byte = 0;
+      if (write(born[1], &byte, 1) == 1) static_cast<void>(!read(hold[0], &byte, 1));
+      _exit(0);
+    }
+    char byte = 0;
+    if (read(born[0], &byte, 1) == 1) raise(SIGKILL);
+  });
+  EXPECT_TRUE(WasKilledBy(status, SIGKILL)) << status;
+  EXPECT_FALSE(*Open(path)->Check(Strings{"key"}));
+  for (int fd : {hold[0], hold[1], born[1]}) close(fd);  // Lets the grandchild go.
+  char byte = 0;
+  EXPECT_EQ(read(born[0], &byte, 1), 0) << "the grandchild has not ended";
+  close(born[0]);
+}
+
+TEST(FileStoreTest, AForkedChildLeavesAloneAFileThatHasTakenTheStoresDescriptor) {
+  auto store = Open(NewPath());
+  const int status = RunInChild([&] {
+    int ends[2];  // The store's descriptor was closed, so they may take its number.
+    if (pipe(ends) != 0) return;
+    store.reset();
+    _exit(fcntl(ends[0], F_GETFD) >= 0 && fcntl(ends[1], F_GETFD) >= 0 ? 0 : 1);
+  });
+  EXPECT_TRUE(Succeeded(status)) << status;
 }
 
 }  // namespace

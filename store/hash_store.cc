@@ -6,6 +6,7 @@
 
 #include "absl/base/thread_annotations.h"
 #include "absl/synchronization/mutex.h"
+#include "core/deadline.h"
 #include "core/status.h"
 #include "store/errors.h"
 
@@ -69,6 +70,7 @@ absl::Status HashStore::Append(absl::string_view key, absl::string_view value) {
 absl::StatusOr<std::vector<std::string>> HashStore::MultiGet(absl::Span<const std::string> keys,
                                                              absl::Duration timeout) {
   SYNCLINE_RETURN_IF_ERROR(AnnotateStore(CheckKeys(keys), ToString()));
+  const Deadline deadline(timeout);
   auto outcome = std::make_shared<Outcome>();
   Table::WaitId id = 0;
   std::optional<std::vector<std::string>> values = table_.GetOrPark(
@@ -81,17 +83,20 @@ absl::StatusOr<std::vector<std::string>> HashStore::MultiGet(absl::Span<const st
       &id);
   if (values.has_value()) return *std::move(values);
 
-  if (!outcome->mutex.LockWhenWithTimeout(absl::Condition(&outcome->ready), timeout)) {
-    outcome->mutex.Unlock();
+  bool ready = false;
+  {
+    absl::MutexLock lock(&outcome->mutex);
+    ready = deadline.Await(outcome->mutex, absl::Condition(&outcome->ready));
+  }
+  if (!ready) {
     if (std::optional<std::vector<std::string>> missing = table_.Unpark(id)) {
       return NotSetError(ToString(), *missing, timeout);
     }
     // The last key was set at the last moment; the call that says so is on its way.
-    outcome->mutex.LockWhen(absl::Condition(&outcome->ready));
   }
-  std::vector<std::string> result = std::move(outcome->values);
-  outcome->mutex.Unlock();
-  return result;
+  absl::MutexLock lock(&outcome->mutex);
+  outcome->mutex.Await(absl::Condition(&outcome->ready));
+  return std::move(outcome->values);
 }
 
 absl::Status HashStore::MultiSet(absl::Span<const std::string> keys,

@@ -28,6 +28,8 @@ constexpr absl::Duration kCancelGrace = absl::Seconds(1);
 constexpr absl::Duration kCloseGrace = absl::Seconds(5);
 // What a request's id adds to its size, at most.
 constexpr size_t kIdBytes = 11;
+// Abseil waits on the wall clock, so no single wait may be long.
+constexpr absl::Duration kSlice = absl::Seconds(1);
 constexpr absl::Duration kFirstRetry = absl::Milliseconds(20);
 constexpr absl::Duration kLastRetry = absl::Milliseconds(50);
 
@@ -82,7 +84,7 @@ class TCPClient::Stream final
   grpc::Status AwaitOpen(const Deadline& deadline) {
     absl::MutexLock lock(&mutex_);
     const auto known = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return open_ || done_; };
-    if (!mutex_.AwaitWithDeadline(absl::Condition(&known), deadline.at())) {
+    if (!deadline.Await(mutex_, absl::Condition(&known))) {
       return {grpc::StatusCode::DEADLINE_EXCEEDED, "it does not answer"};
     }
     return done_ ? status_ : grpc::Status::OK;
@@ -113,13 +115,13 @@ class TCPClient::Stream final
     request.set_id(id);
     pending_.emplace(id, &pending);
     Send(std::move(request));
-    AwaitReply(&pending, deadline.at());
+    AwaitReply(&pending, deadline);
     if (!pending.answered && !done_ && waits) {
       wire::ClientMessage cancel;
       cancel.set_id(id);
       cancel.mutable_cancel();
       Send(std::move(cancel));
-      AwaitReply(&pending, absl::Now() + kCancelGrace);
+      AwaitReply(&pending, Deadline(kCancelGrace));
     }
     pending_.erase(id);
     if (pending.answered) return std::move(pending.reply);
@@ -217,9 +219,10 @@ class TCPClient::Stream final
     RemoveHold();
   }
 
-  void AwaitReply(Pending* pending, absl::Time deadline) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
-    while (!pending->answered && !done_) {
-      if (pending->changed.WaitWithDeadline(&mutex_, deadline)) return;
+  void AwaitReply(Pending* pending, const Deadline& deadline)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    while (!pending->answered && !done_ && !deadline.Expired()) {
+      pending->changed.WaitWithTimeout(&mutex_, std::min(deadline.Remaining(), kSlice));
     }
   }
 

@@ -16,6 +16,9 @@
 namespace syncline {
 namespace {
 
+// How long a client may take to read the last answers.
+constexpr absl::Duration kTimeToDrain = absl::Seconds(1);
+
 std::vector<std::string> Take(google::protobuf::RepeatedPtrField<std::string>* strings) {
   return {std::make_move_iterator(strings->begin()), std::make_move_iterator(strings->end())};
 }
@@ -283,9 +286,18 @@ void TCPSession::OnWriteDone(bool ok) {
   }
 }
 
+// A client that does not read leaves a write pending for ever, and a stream with a pending write
+// cannot be finished, only cancelled.
 void TCPSession::Close(const grpc::Status& status) {
   patience_.Cancel();
   absl::MutexLock lock(&mutex_);
+  if (done_) return;
+  if (!draining_) {
+    draining_ = true;
+    drain_.Set(absl::ToChronoTime(absl::Now() + kTimeToDrain), [weak = weak_from_this()](bool) {
+      if (std::shared_ptr<TCPSession> session = weak.lock()) session->CancelUnlessDone();
+    });
+  }
   if (!closing_) status_ = status;
   closing_ = true;
   for (const auto& wait : parked_) shared_->table.Unpark(wait.second);
@@ -301,7 +313,16 @@ void TCPSession::FinishIfIdle() {
 
 void TCPSession::OnCancel() { Close(grpc::Status::CANCELLED); }
 
+void TCPSession::CancelUnlessDone() {
+  absl::MutexLock lock(&mutex_);
+  if (!done_) context_->TryCancel();
+}
+
 void TCPSession::OnDone() {
+  {
+    absl::MutexLock lock(&mutex_);
+    done_ = true;
+  }
   {
     absl::MutexLock lock(&shared_->mutex);
     shared_->sessions.erase(this);

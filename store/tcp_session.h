@@ -43,7 +43,8 @@ class TCPSession final : public grpc::ServerBidiReactor<wire::ClientMessage, wir
 
   TCPSession(std::shared_ptr<Shared> shared, grpc::CallbackServerContext* context);
 
-  // Ends the stream with `status` once the answers that are under way have been sent.
+  // Ends the stream with `status` once the answers that are under way have been sent, or cancels it
+  // if the client has not read them within a second.
   void Close(const grpc::Status& status);
 
   void OnReadDone(bool ok) override;
@@ -62,6 +63,7 @@ class TCPSession final : public grpc::ServerBidiReactor<wire::ClientMessage, wir
   void EndWait(uint64_t id, std::vector<std::string> values, FillReply fill);
   void Cancel(uint64_t id);
   void Send(wire::ServerMessage message);
+  void CancelUnlessDone();
   void FinishIfIdle() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   const std::shared_ptr<Shared> shared_;
@@ -70,12 +72,15 @@ class TCPSession final : public grpc::ServerBidiReactor<wire::ClientMessage, wir
   const std::string nonce_;
   wire::ClientMessage incoming_;  // Used by one read at a time.
   grpc::Alarm patience_;          // For the client's proof.
+  grpc::Alarm drain_;             // For the client to read the last answers.
 
   absl::Mutex mutex_;
   bool proved_ ABSL_GUARDED_BY(mutex_) = false;
   bool writing_ ABSL_GUARDED_BY(mutex_) = false;   // gRPC takes one write at a time.
   bool closing_ ABSL_GUARDED_BY(mutex_) = false;   // Nothing more is queued.
   bool finished_ ABSL_GUARDED_BY(mutex_) = false;  // Finish was called.
+  bool draining_ ABSL_GUARDED_BY(mutex_) = false;  // drain_ is set.
+  bool done_ ABSL_GUARDED_BY(mutex_) = false;      // context_ is gone.
   grpc::Status status_ ABSL_GUARDED_BY(mutex_);
   std::deque<wire::ServerMessage> outgoing_ ABSL_GUARDED_BY(mutex_);  // The first is being written.
   absl::flat_hash_map<uint64_t, Table::WaitId> parked_ ABSL_GUARDED_BY(mutex_);  // By request.

@@ -50,6 +50,12 @@ struct Question {
   const absl::Duration timeout;
 };
 
+absl::Status WrongAnswer(absl::string_view store) {
+  return AnnotateStore(NetworkError("the server's answer is not to the question; see whether all "
+                                    "processes run the same version"),
+                       store);
+}
+
 // The answer, if it is of the `expected` sort.
 absl::StatusOr<wire::ServerMessage> Ask(TCPClient* client, const Question& question,
                                         wire::ClientMessage request, Body expected) {
@@ -72,9 +78,7 @@ absl::StatusOr<wire::ServerMessage> Ask(TCPClient* client, const Question& quest
                            question.store);
     }
     default:
-      return AnnotateStore(NetworkError("the server's answer is not to the question; see whether "
-                                        "all processes run the same version"),
-                           question.store);
+      return WrongAnswer(question.store);
   }
 }
 
@@ -217,7 +221,9 @@ absl::StatusOr<std::vector<std::string>> TCPStore::MultiGet(absl::Span<const std
   SYNCLINE_ASSIGN_OR_RETURN(
       wire::ServerMessage reply,
       Ask(client_.get(), {ToString(), keys, timeout}, std::move(request), Body::kValues));
-  return Take(reply.mutable_values()->mutable_values());
+  std::vector<std::string> values = Take(reply.mutable_values()->mutable_values());
+  if (values.size() != keys.size()) return WrongAnswer(ToString());
+  return values;
 }
 
 absl::Status TCPStore::MultiSet(absl::Span<const std::string> keys,

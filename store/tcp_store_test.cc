@@ -19,69 +19,17 @@
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/notification.h"
 #include "absl/time/clock.h"
-#include "core/deadline.h"
 #include "core/status.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "store/handshake.h"
 #include "store/store.grpc.pb.h"
 #include "store/tcp_server.h"
+#include "store/tcp_testing.h"
 
 namespace syncline {
 namespace {
 
 using testing::HasSubstr;
-using testing::Not;
-
-constexpr absl::Duration kPatience = absl::Seconds(30);
-
-using Strings = std::vector<std::string>;
-
-TCPStore::Options Client(int port, const std::string& secret = "") {
-  TCPStore::Options options;
-  options.port = port;
-  options.secret = secret;
-  options.timeout = kPatience;
-  return options;
-}
-
-TCPStore::Options Server(const std::string& secret = "") {
-  TCPStore::Options options = Client(0, secret);
-  options.role = StoreConfig::Role::kServer;
-  return options;
-}
-
-std::shared_ptr<TCPStore> Create(const TCPStore::Options& options) {
-  auto store = TCPStore::Create(options);
-  EXPECT_TRUE(store.ok()) << store.status();
-  return store.ok() ? *std::move(store) : nullptr;
-}
-
-std::unique_ptr<TCPServer> Start(const TCPServer::Options& options) {
-  auto server = TCPServer::Start(options);
-  EXPECT_TRUE(server.ok()) << server.status();
-  return server.ok() ? *std::move(server) : nullptr;
-}
-
-// The message of the error, which must be of `kind`.
-std::string CreateError(const TCPStore::Options& options, ErrorKind kind) {
-  absl::Status status = TCPStore::Create(options).status();
-  EXPECT_FALSE(status.ok());
-  if (status.ok()) return "";
-  EXPECT_EQ(KindOf(status), kind) << status;
-  return std::string(status.message());
-}
-
-// Asks until `condition` holds or patience is at its end.
-template <typename Condition>
-bool Eventually(Condition condition) {
-  const Deadline deadline(kPatience);
-  while (!condition()) {
-    if (deadline.Expired()) return false;
-    absl::SleepFor(absl::Milliseconds(1));
-  }
-  return true;
-}
 
 // A port on which nobody listens and nobody else can for as long as this lives.
 class DeafPort {
@@ -209,98 +157,6 @@ TEST(TCPStoreTest, AClientFindsAServerThatStartsLater) {
   auto server = Create(options);
   EXPECT_EQ(*server->Get("key", kPatience), "value");
   client.join();
-}
-
-TEST(TCPStoreTest, WhoKnowsTheSecretIsLetIn) {
-  auto server = Create(Server("sesame"));
-  auto client = Create(Client(server->port(), "sesame"));
-  ASSERT_TRUE(client->Set("key", "value").ok());
-  EXPECT_EQ(*server->Get("key", kPatience), "value");
-}
-
-TEST(TCPStoreTest, AWrongOrMissingSecretIsRefusedAtOnce) {
-  auto server = Create(Server("sesame"));
-  for (const std::string secret : {"barley", ""}) {
-    const std::string message = CreateError(Client(server->port(), secret), ErrorKind::kNetwork);
-    EXPECT_THAT(message, HasSubstr(absl::StrCat("tcp://127.0.0.1:", server->port())));
-    EXPECT_THAT(message, HasSubstr("the job secret does not match"));
-    EXPECT_THAT(message, HasSubstr("SYNCLINE_SECRET_FILE"));
-    EXPECT_THAT(message, Not(HasSubstr("sesame")));
-  }
-}
-
-TEST(TCPStoreTest, AClientWithASecretDoesNotTrustAServerWithout) {
-  auto server = Create(Server());
-  EXPECT_THAT(CreateError(Client(server->port(), "sesame"), ErrorKind::kNetwork),
-              HasSubstr("it has no secret, this process has one"));
-}
-
-// A server that asks for proofs but knows no secret; it may know what it was told before.
-class Impostor final : public wire::StoreService::Service {
- public:
-  grpc::Status Connect(
-      grpc::ServerContext*,
-      grpc::ServerReaderWriter<wire::ServerMessage, wire::ClientMessage>* stream) override {
-    wire::ServerMessage message;
-    message.mutable_challenge()->set_nonce(NewNonce());
-    stream->Write(message);
-    wire::ClientMessage hello;
-    stream->Read(&hello);
-    message.mutable_welcome()->set_proof(hello.hello().proof());
-    stream->Write(message);
-    trusted = stream->Read(&hello);
-    return grpc::Status::OK;
-  }
-
-  bool trusted = false;
-};
-
-TEST(TCPStoreTest, AServerThatSendsBackTheClientsProofIsNotTrusted) {
-  Impostor impostor;
-  int port = 0;
-  auto server = grpc::ServerBuilder()
-                    .AddListeningPort("127.0.0.1:0", grpc::InsecureServerCredentials(), &port)
-                    .RegisterService(&impostor)
-                    .BuildAndStart();
-  EXPECT_THAT(CreateError(Client(port, "sesame"), ErrorKind::kNetwork),
-              HasSubstr("it did not prove that it knows the secret"));
-  server->Shutdown();
-  EXPECT_FALSE(impostor.trusted);
-}
-
-TEST(TCPStoreTest, NothingIsExecutedBeforeTheProof) {
-  auto server = Create(Server("sesame"));
-  auto stub = wire::StoreService::NewStub(grpc::CreateChannel(
-      absl::StrCat("127.0.0.1:", server->port()), grpc::InsecureChannelCredentials()));
-  grpc::ClientContext context;
-  auto stream = stub->Connect(&context);
-  wire::ClientMessage request;
-  request.mutable_set()->add_keys("key");
-  request.mutable_set()->add_values("value");
-  stream->Write(request);
-  wire::ServerMessage reply;
-  while (stream->Read(&reply)) EXPECT_TRUE(reply.has_challenge());
-  EXPECT_EQ(stream->Finish().error_code(), grpc::StatusCode::PERMISSION_DENIED);
-  EXPECT_FALSE(*server->Check(Strings{"key"}));
-}
-
-TEST(TCPStoreTest, AClientThatProvesNothingIsPutOut) {
-  TCPServer::Options options;
-  options.time_to_prove = absl::Milliseconds(100);
-  auto server = Start(options);
-  auto stub = wire::StoreService::NewStub(grpc::CreateChannel(
-      absl::StrCat("127.0.0.1:", server->port()), grpc::InsecureChannelCredentials()));
-  grpc::ClientContext context;
-  context.set_deadline(absl::ToChronoTime(absl::Now() + kPatience));
-  auto stream = stub->Connect(&context);
-  wire::ServerMessage reply;
-  while (stream->Read(&reply)) EXPECT_TRUE(reply.has_challenge());
-  EXPECT_EQ(stream->Finish().error_code(), grpc::StatusCode::PERMISSION_DENIED);
-  EXPECT_TRUE(Eventually([&] { return server->NumClients() == 0; }));
-
-  auto client = Create(Client(server->port()));  // It has proved itself, and may then be silent.
-  absl::SleepFor(absl::Milliseconds(200));
-  EXPECT_TRUE(client->Set("key", "value").ok());
 }
 
 TEST(TCPStoreTest, AServersDeathFailsPendingAndLaterCallsWithinASecond) {

@@ -3,17 +3,16 @@
 #include <algorithm>
 #include <utility>
 
-#include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_join.h"
 #include "core/deadline.h"
 #include "core/env.h"
 #include "core/status.h"
+#include "store/errors.h"
 
 namespace syncline::api {
 namespace {
 
-// How long an Interrupt may go unnoticed.
+// How long an Interrupt may go unnoticed, by a store that answers.
 constexpr absl::Duration kPiece = absl::Milliseconds(100);
 
 absl::Status CheckTimeout(absl::Duration timeout) {
@@ -22,41 +21,24 @@ absl::Status CheckTimeout(absl::Duration timeout) {
       absl::StrCat("timeout must be positive, not ", absl::FormatDuration(timeout)));
 }
 
-bool IsTimeout(const absl::Status& status) {
-  return !status.ok() && KindOf(status) == ErrorKind::kTimeout;
-}
+const absl::Status& StatusOf(const absl::Status& status) { return status; }
 template <typename T>
-bool IsTimeout(const absl::StatusOr<T>& result) {
-  return IsTimeout(result.status());
+const absl::Status& StatusOf(const absl::StatusOr<T>& result) {
+  return result.status();
 }
 
-// The error of a wait for `keys` that has lasted for all of `timeout`, of which the store itself
-// has seen only the last piece.
-absl::Status NotSet(Store& store, const std::vector<std::string>& keys, absl::Duration timeout) {
-  std::vector<std::string> missing;
-  for (const std::string& key : keys) {
-    SYNCLINE_ASSIGN_OR_RETURN(const bool is_set, store.Check({key}));
-    if (!is_set) missing.push_back(key);
-  }
-  if (missing.empty()) missing = keys;  // Set just now: too late all the same.
-  for (std::string& key : missing) key = absl::StrCat("'", absl::CHexEscape(key), "'");
-  return TimeoutError(
-      absl::StrCat("store ", store.ToString(), ": ", missing.size() == 1 ? "key " : "keys ",
-                   absl::StrJoin(missing, ", "), " not set after ", absl::FormatDuration(timeout),
-                   "; see whether the process that sets ", missing.size() == 1 ? "it" : "them",
-                   " is still alive"));
-}
-
-// The outcome of `wait`, the store's own call, which is given a piece of the timeout at a time.
+// The outcome of `wait`, the store's own call, which is given a piece of the timeout at a time. A
+// store that does not answer exceeds its piece; it is asked again only while there is time.
 template <typename Wait>
-auto WaitForKeys(Store& store, const std::vector<std::string>& keys, Timeout timeout,
-                 Interrupt interrupt, Wait wait) -> decltype(wait(kPiece)) {
+auto WaitForKeys(Store& store, Timeout timeout, Interrupt interrupt, Wait wait)
+    -> decltype(wait(kPiece)) {
   const Deadline deadline(timeout.value_or(store.timeout()));
   while (true) {
     const absl::Duration left = deadline.Remaining();
     auto outcome = wait(std::min(left, kPiece));
-    if (!IsTimeout(outcome)) return outcome;
-    if (left <= kPiece) return NotSet(store, keys, deadline.timeout());
+    const absl::Status& status = StatusOf(outcome);
+    if (status.ok() || KindOf(status) != ErrorKind::kTimeout) return outcome;
+    if (left <= kPiece || deadline.Expired()) return AfterWait(status, deadline.timeout());
     SYNCLINE_RETURN_IF_ERROR(interrupt());
   }
 }
@@ -65,20 +47,20 @@ auto WaitForKeys(Store& store, const std::vector<std::string>& keys, Timeout tim
 
 absl::StatusOr<std::string> StoreGet(Store& store, const std::string& key, Timeout timeout,
                                      Interrupt interrupt) {
-  return WaitForKeys(store, {key}, timeout, interrupt,
+  return WaitForKeys(store, timeout, interrupt,
                      [&](absl::Duration piece) { return store.Get(key, piece); });
 }
 
 absl::Status StoreWait(Store& store, const std::vector<std::string>& keys, Timeout timeout,
                        Interrupt interrupt) {
-  return WaitForKeys(store, keys, timeout, interrupt,
+  return WaitForKeys(store, timeout, interrupt,
                      [&](absl::Duration piece) { return store.Wait(keys, piece); });
 }
 
 absl::StatusOr<std::vector<std::string>> StoreMultiGet(Store& store,
                                                        const std::vector<std::string>& keys,
                                                        Timeout timeout, Interrupt interrupt) {
-  return WaitForKeys(store, keys, timeout, interrupt,
+  return WaitForKeys(store, timeout, interrupt,
                      [&](absl::Duration piece) { return store.MultiGet(keys, piece); });
 }
 

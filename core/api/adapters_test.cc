@@ -3,9 +3,16 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <cstdint>
+#include <functional>
 #include <memory>
+#include <string>
+#include <vector>
 
+#include "absl/time/clock.h"
+#include "absl/time/time.h"
 #include "core/status.h"
+#include "core/store.h"
 
 namespace syncline::api {
 namespace {
@@ -44,6 +51,61 @@ TEST(AdaptersTest, ATimeoutTellsTheWholeWaitAndTheMissingKeys) {
   const absl::Status status = StoreWait(store, {"x", "there", "y"}, absl::Milliseconds(120), GoOn);
   EXPECT_EQ(KindOf(status), ErrorKind::kTimeout);
   EXPECT_THAT(std::string(status.message()), HasSubstr("keys 'x', 'y' not set after 120ms"));
+}
+
+// Like one whose server is stopped.
+class SilentStore final : public Store {
+ public:
+  absl::Status Set(absl::string_view, absl::string_view) override { return Silence(timeout()); }
+  absl::StatusOr<std::string> Get(absl::string_view, absl::Duration timeout) override {
+    return Silence(timeout);
+  }
+  absl::StatusOr<int64_t> Add(absl::string_view, int64_t) override { return Silence(timeout()); }
+  absl::StatusOr<CompareSetResult> CompareSet(absl::string_view, absl::string_view,
+                                              absl::string_view) override {
+    return Silence(timeout());
+  }
+  absl::Status Wait(absl::Span<const std::string>, absl::Duration timeout) override {
+    return Silence(timeout);
+  }
+  absl::StatusOr<bool> Check(absl::Span<const std::string>) override { return Silence(timeout()); }
+  absl::StatusOr<bool> Delete(absl::string_view) override { return Silence(timeout()); }
+  absl::StatusOr<std::vector<std::string>> Keys(absl::string_view) override {
+    return Silence(timeout());
+  }
+  absl::Status Append(absl::string_view, absl::string_view) override { return Silence(timeout()); }
+  absl::StatusOr<std::vector<std::string>> MultiGet(absl::Span<const std::string>,
+                                                    absl::Duration timeout) override {
+    return Silence(timeout);
+  }
+  absl::Status MultiSet(absl::Span<const std::string>, absl::Span<const std::string>) override {
+    return Silence(timeout());
+  }
+  absl::Duration timeout() const override { return absl::Seconds(10); }
+  std::string ToString() const override { return "silent://"; }
+
+ private:
+  static absl::Status Silence(absl::Duration timeout) {
+    absl::SleepFor(timeout + absl::Milliseconds(100));  // It notices late.
+    return TimeoutError("store silent://: the server has not answered");
+  }
+};
+
+TEST(AdaptersTest, AStoreThatIsSilentHoldsUpNoWaitForLongAndIsToldAsSilent) {
+  SilentStore store;
+  for (const auto& wait : std::vector<std::function<absl::Status(absl::Duration)>>{
+           [&](absl::Duration timeout) { return StoreGet(store, "k", timeout, GoOn).status(); },
+           [&](absl::Duration timeout) { return StoreWait(store, {"k"}, timeout, GoOn); },
+           [&](absl::Duration timeout) {
+             return StoreMultiGet(store, {"k"}, timeout, GoOn).status();
+           }}) {
+    const absl::Time start = absl::Now();
+    const absl::Status status = wait(absl::Milliseconds(120));
+    EXPECT_LT(absl::Now() - start, absl::Seconds(5));
+    EXPECT_EQ(KindOf(status), ErrorKind::kTimeout);
+    EXPECT_EQ(status.message(),
+              "given up after 120ms: store silent://: the server has not answered");
+  }
 }
 
 TEST(AdaptersTest, WithoutATimeoutTheStoresOwnHolds) {

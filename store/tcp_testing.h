@@ -1,0 +1,72 @@
+// What the tests of the tcp store share.
+#ifndef SYNCLINE_STORE_TCP_TESTING_H_
+#define SYNCLINE_STORE_TCP_TESTING_H_
+
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/time/clock.h"
+#include "absl/time/time.h"
+#include "core/deadline.h"
+#include "core/status.h"
+#include "gtest/gtest.h"
+#include "store/tcp_server.h"
+#include "store/tcp_store.h"
+
+namespace syncline {
+
+inline constexpr absl::Duration kPatience = absl::Seconds(30);
+
+using Strings = std::vector<std::string>;
+
+inline TCPStore::Options Client(int port, const std::string& secret = "") {
+  TCPStore::Options options;
+  options.port = port;
+  options.secret = secret;
+  options.timeout = kPatience;
+  return options;
+}
+
+inline TCPStore::Options Server(const std::string& secret = "") {
+  TCPStore::Options options = Client(0, secret);
+  options.role = StoreConfig::Role::kServer;
+  return options;
+}
+
+inline std::shared_ptr<TCPStore> Create(const TCPStore::Options& options) {
+  auto store = TCPStore::Create(options);
+  EXPECT_TRUE(store.ok()) << store.status();
+  return store.ok() ? *std::move(store) : nullptr;
+}
+
+inline std::unique_ptr<TCPServer> Start(const TCPServer::Options& options) {
+  auto server = TCPServer::Start(options);
+  EXPECT_TRUE(server.ok()) << server.status();
+  return server.ok() ? *std::move(server) : nullptr;
+}
+
+// The message of the error, which must be of `kind`.
+inline std::string CreateError(const TCPStore::Options& options, ErrorKind kind) {
+  absl::Status status = TCPStore::Create(options).status();
+  EXPECT_FALSE(status.ok());
+  if (status.ok()) return "";
+  EXPECT_EQ(KindOf(status), kind) << status;
+  return std::string(status.message());
+}
+
+// Asks until `condition` holds or patience is at its end.
+template <typename Condition>
+bool Eventually(Condition condition) {
+  const Deadline deadline(kPatience);
+  while (!condition()) {
+    if (deadline.Expired()) return false;
+    absl::SleepFor(absl::Milliseconds(1));
+  }
+  return true;
+}
+
+}  // namespace syncline
+
+#endif  // SYNCLINE_STORE_TCP_TESTING_H_
