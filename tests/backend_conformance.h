@@ -24,7 +24,7 @@ namespace syncline {
 struct BackendCase {
   std::string name;  // In the BackendRegistry.
 
-  // Whether ranks that make different calls are told so.
+  // Whether ranks that make different collective calls are told so. Of a send and a recv they are.
   enum class Mismatches { kDetected, kUndefined } mismatches = Mismatches::kDetected;
 };
 

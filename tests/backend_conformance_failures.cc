@@ -66,6 +66,22 @@ struct Deviation {
   std::function<absl::Status(Backend&, const CallContext&)> call;
 };
 
+struct Elements {
+  DType dtype;
+  int64_t count;
+};
+
+std::string Describe(const Elements& elements) {
+  return absl::StrCat(Name(elements.dtype), ", ", elements.count,
+                      elements.count == 1 ? " element" : " elements");
+}
+
+// A send from rank 0 to rank 1 that does not fit the recv.
+struct Misfit {
+  const char* name;
+  Elements sent, received;
+};
+
 }  // namespace
 
 TEST_P(BackendConformance, ARankThatNeverJoinsIsNamed) {
@@ -227,17 +243,39 @@ TEST_P(BackendConformance, DifferentCallsAreAMismatchOnEveryRank) {
   }
 }
 
-TEST_P(BackendConformance, AMessageOfAnotherSizeIsAMismatchOnBothSides) {
-  if (size() == 1 || Case().mismatches != BackendCase::Mismatches::kDetected) return;
-  Run([](std::shared_ptr<Backend>& backend, int rank) {
-    if (rank > 1) return;
-    const Tensor tensor = Tensor::Zeros(DType::kInt16, {10 + rank});
-    const absl::Status status = rank == 0 ? backend->Send(tensor, 1, Within(kPatience))
-                                          : backend->Recv(tensor, 0, Within(kPatience));
-    EXPECT_EQ(KindOf(status), ErrorKind::kMismatch) << status;
-    EXPECT_THAT(Message(status), HasSubstr("send #0 to rank 1 (int16, 10 elements, tag 0)"));
-    EXPECT_THAT(Message(status), HasSubstr("recv #0 from rank 0 (int16, 11 elements, tag 0)"));
-  });
+TEST_P(BackendConformance, AMessageOfAnotherTypeOrSizeIsAMismatchOnBothSides) {
+  if (size() == 1) return;
+  const std::vector<Misfit> misfits = {
+      {"longer", {DType::kInt16, 11}, {DType::kInt16, 10}},
+      {"shorter", {DType::kInt16, 10}, {DType::kInt16, 11}},
+      {"longer by far", {DType::kFloat64, 1 << 20}, {DType::kFloat64, 1}},
+      {"shorter by far", {DType::kFloat64, 1}, {DType::kFloat64, 1 << 20}},
+      {"another type of equal size", {DType::kFloat32, 10}, {DType::kInt32, 10}},
+      {"another type with equal bytes", {DType::kFloat32, 10}, {DType::kFloat64, 5}},
+      {"empty", {DType::kInt8, 0}, {DType::kInt8, 1}},
+      {"not empty", {DType::kInt8, 1}, {DType::kInt8, 0}},
+  };
+  for (const Misfit& misfit : misfits) {
+    SCOPED_TRACE(misfit.name);
+    Countdown made(size());  // A group that breaks before may be one that a rank cannot join.
+    Run([&](std::shared_ptr<Backend>& backend, int rank) {
+      made.Step();
+      made.Wait();
+      if (rank > 1) return;
+      const Elements& own = rank == 0 ? misfit.sent : misfit.received;
+      const Tensor tensor = Bytes(own.dtype, own.count, rank);
+      const CallContext context = Within(kPatience, 3, 7);
+      const absl::Status status =
+          rank == 0 ? backend->Send(tensor, 1, context) : backend->Recv(tensor, 0, context);
+      EXPECT_EQ(KindOf(status), ErrorKind::kMismatch) << status;
+      EXPECT_THAT(Message(status), HasSubstr(absl::StrCat("rank 0 called send #3 to rank 1 (",
+                                                          Describe(misfit.sent), ", tag 7)")));
+      EXPECT_THAT(Message(status), HasSubstr(absl::StrCat("rank 1 called recv #3 from rank 0 (",
+                                                          Describe(misfit.received), ", tag 7)")));
+      EXPECT_TRUE(SameBytes(tensor, Bytes(own.dtype, own.count, rank)));  // Nothing has moved.
+      EXPECT_EQ(backend->Barrier(Within(kPatience, 4)), status);
+    });
+  }
 }
 
 }  // namespace syncline

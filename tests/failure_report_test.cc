@@ -72,6 +72,44 @@ std::vector<absl::Status> ExplainAll(const std::shared_ptr<Store>& store,
   return verdicts;
 }
 
+// Nothing that is asked of it is ever answered.
+class HangingStore : public Store {
+ public:
+  ~HangingStore() override = default;
+
+  absl::Status Set(absl::string_view, absl::string_view) override { return Hang(); }
+  absl::StatusOr<std::string> Get(absl::string_view, absl::Duration) override { return Hang(); }
+  absl::StatusOr<int64_t> Add(absl::string_view, int64_t) override { return Hang(); }
+  absl::StatusOr<CompareSetResult> CompareSet(absl::string_view, absl::string_view,
+                                              absl::string_view) override {
+    return Hang();
+  }
+  absl::Status Wait(absl::Span<const std::string>, absl::Duration) override { return Hang(); }
+  absl::StatusOr<bool> Check(absl::Span<const std::string>) override { return Hang(); }
+  absl::StatusOr<bool> Delete(absl::string_view) override { return Hang(); }
+  absl::StatusOr<std::vector<std::string>> Keys(absl::string_view) override { return Hang(); }
+  absl::Status Append(absl::string_view, absl::string_view) override { return Hang(); }
+  absl::StatusOr<std::vector<std::string>> MultiGet(absl::Span<const std::string>,
+                                                    absl::Duration) override {
+    return Hang();
+  }
+  absl::Status MultiSet(absl::Span<const std::string>, absl::Span<const std::string>) override {
+    return Hang();
+  }
+  absl::Duration timeout() const override { return kDefaultStoreTimeout; }
+  std::string ToString() const override { return "tcp://10.0.0.1:29500"; }
+
+  void Release() { released_.Notify(); }
+
+ private:
+  absl::Status Hang() {
+    released_.WaitForNotification();
+    return StoreError("released");
+  }
+
+  absl::Notification released_;
+};
+
 TEST(RosterTest, EveryRankKnowsTheOthers) {
   HashStore store;
   const auto rosters = JoinAll(store, 3);
@@ -87,6 +125,57 @@ TEST(RosterTest, ATimeoutNamesTheRanksThatHaveNotCome) {
   absl::Status status = Roster::Join(store, 1, 4, "", Deadline(absl::Milliseconds(50))).status();
   EXPECT_EQ(KindOf(status), ErrorKind::kTimeout);
   EXPECT_THAT(Message(status), HasSubstr("ranks 0, 2 and 3 of 4 have not joined"));
+}
+
+// What is waited for comes when the first wait has just ended.
+class LateStore final : public HangingStore {
+ public:
+  absl::Status Set(absl::string_view, absl::string_view) override { return absl::OkStatus(); }
+  absl::StatusOr<std::vector<std::string>> MultiGet(absl::Span<const std::string>,
+                                                    absl::Duration timeout) override {
+    absl::SleepFor(timeout);
+    return TimeoutError("not set");
+  }
+  absl::Status Wait(absl::Span<const std::string>, absl::Duration) override {
+    return absl::OkStatus();
+  }
+};
+
+TEST(RosterTest, ATimeoutSaysThatTheLastRankCameTooLate) {
+  LateStore store;
+  absl::Status status = Roster::Join(store, 1, 2, "", Deadline(absl::Milliseconds(50))).status();
+  EXPECT_EQ(KindOf(status), ErrorKind::kTimeout);
+  EXPECT_THAT(Message(status), HasSubstr("the last of 2 ranks came just after the 50ms"));
+}
+
+// Ends waits in time, and no other call.
+class StuckStore final : public HangingStore {
+ public:
+  absl::Status Set(absl::string_view, absl::string_view) override { return absl::OkStatus(); }
+  absl::StatusOr<std::vector<std::string>> MultiGet(absl::Span<const std::string>,
+                                                    absl::Duration timeout) override {
+    absl::SleepFor(timeout);
+    return TimeoutError("the server has not answered");
+  }
+  absl::Status Wait(absl::Span<const std::string>, absl::Duration timeout) override {
+    waited_ += timeout;
+    return TimeoutError("the server has not answered");
+  }
+
+  absl::Duration waited() const { return waited_; }
+
+ private:
+  absl::Duration waited_;
+};
+
+TEST(RosterTest, AStoreThatDoesNotAnswerIsToldFromAbsentRanksAndHoldsNobodyUp) {
+  StuckStore store;
+  absl::Status status = Roster::Join(store, 1, 2, "", Deadline(absl::Milliseconds(50))).status();
+  EXPECT_EQ(KindOf(status), ErrorKind::kTimeout);
+  EXPECT_LT(store.waited(), absl::Milliseconds(2500));
+  EXPECT_THAT(Message(status),
+              AllOf(HasSubstr("the store does not tell which"),
+                    HasSubstr("the server has not answered"), Not(HasSubstr("have not joined"))));
 }
 
 TEST(FailureReportTest, TheRankThatStaysSilentIsNamed) {
@@ -150,44 +239,6 @@ TEST(FailureReportTest, TheCauseThatAnotherRankToldIsQuoted) {
               AllOf(HasSubstr("rank 1 (host "),
                     HasSubstr("reported: recv #3 from rank 0: the disk is full")));
 }
-
-// Nothing that is asked of it is ever answered.
-class HangingStore final : public Store {
- public:
-  ~HangingStore() override = default;
-
-  absl::Status Set(absl::string_view, absl::string_view) override { return Hang(); }
-  absl::StatusOr<std::string> Get(absl::string_view, absl::Duration) override { return Hang(); }
-  absl::StatusOr<int64_t> Add(absl::string_view, int64_t) override { return Hang(); }
-  absl::StatusOr<CompareSetResult> CompareSet(absl::string_view, absl::string_view,
-                                              absl::string_view) override {
-    return Hang();
-  }
-  absl::Status Wait(absl::Span<const std::string>, absl::Duration) override { return Hang(); }
-  absl::StatusOr<bool> Check(absl::Span<const std::string>) override { return Hang(); }
-  absl::StatusOr<bool> Delete(absl::string_view) override { return Hang(); }
-  absl::StatusOr<std::vector<std::string>> Keys(absl::string_view) override { return Hang(); }
-  absl::Status Append(absl::string_view, absl::string_view) override { return Hang(); }
-  absl::StatusOr<std::vector<std::string>> MultiGet(absl::Span<const std::string>,
-                                                    absl::Duration) override {
-    return Hang();
-  }
-  absl::Status MultiSet(absl::Span<const std::string>, absl::Span<const std::string>) override {
-    return Hang();
-  }
-  absl::Duration timeout() const override { return kDefaultStoreTimeout; }
-  std::string ToString() const override { return "tcp://10.0.0.1:29500"; }
-
-  void Release() { released_.Notify(); }
-
- private:
-  absl::Status Hang() {
-    released_.WaitForNotification();
-    return StoreError("released");
-  }
-
-  absl::Notification released_;
-};
 
 TEST(FailureReportTest, AStoreThatIsGoneIsNamedAndHoldsNobodyUp) {
   HashStore healthy;

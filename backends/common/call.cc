@@ -2,6 +2,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "core/status.h"
 
 namespace syncline {
 
@@ -49,6 +50,13 @@ std::string Call::ToString() const {
   if (kind == OpKind::kBroadcast) absl::StrAppend(&details, ", root ", peer);
   if (kind == OpKind::kSend || kind == OpKind::kRecv) absl::StrAppend(&details, ", tag ", tag);
   return absl::StrCat(ShortName(), " (", details, ")");
+}
+
+absl::Status CheckFits(const Call& sent, int src, const Call& received, int dst) {
+  if (sent.dtype == received.dtype && sent.count == received.count) return absl::OkStatus();
+  return MismatchError(absl::StrCat("rank ", src, " called ", sent.ToString(), ", rank ", dst,
+                                    " called ", received.ToString(),
+                                    ": type and number of elements must be equal"));
 }
 
 std::string NameRanks(absl::Span<const int> ranks) {

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <string>
 
+#include "absl/status/status.h"
 #include "absl/types/span.h"
 #include "core/backend.h"
 #include "core/dtype.h"
@@ -41,6 +42,9 @@ struct Call {
   }
   friend bool operator!=(const Call& a, const Call& b) { return !(a == b); }
 };
+
+// OK if what rank `src` sends fits what rank `dst` receives; else a MismatchError that quotes both.
+absl::Status CheckFits(const Call& sent, int src, const Call& received, int dst);
 
 // "rank 2", "ranks 1, 2 and 5".
 std::string NameRanks(absl::Span<const int> ranks);

@@ -2,6 +2,7 @@
 
 #include <unistd.h>
 
+#include <algorithm>
 #include <fstream>
 #include <iterator>
 #include <optional>
@@ -9,6 +10,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
+#include "absl/time/time.h"
 #include "backends/common/call.h"
 #include "core/status.h"
 
@@ -51,17 +53,42 @@ std::string PidNamespace() {
   return readlink("/proc/self/ns/pid", link, sizeof(link) - 1) > 0 ? link : "-";
 }
 
-absl::Status ExplainTimeout(Store& store, int size, const Deadline& deadline) {
+// How long to look for the ranks that have not come, in all and for each.
+constexpr absl::Duration kSearch = absl::Seconds(2);
+constexpr absl::Duration kSearchForOne = absl::Milliseconds(50);
+
+// The ranks without an entry. Waits instead of asking, since the caller bounds only a wait.
+absl::StatusOr<std::vector<int>> FindAbsent(Store& store, int rank, int size) {
+  const Deadline deadline(kSearch);
+  // The own entry is there for certain: it tells an absent rank from a store that does not answer.
+  SYNCLINE_RETURN_IF_ERROR(store.Wait({KeyOf(rank)}, deadline.Remaining()));
   std::vector<int> absent;
-  for (int rank = 0; rank < size; ++rank) {
-    absl::StatusOr<bool> present = store.Check({KeyOf(rank)});
-    if (!present.ok()) return present.status();
-    if (!*present) absent.push_back(rank);
+  for (int r = 0; r < size; ++r) {
+    const absl::Duration share = deadline.Remaining() / (size - r + 1);
+    const absl::Status status = store.Wait({KeyOf(r)}, std::min(share, kSearchForOne));
+    if (status.ok()) continue;
+    if (KindOf(status) != ErrorKind::kTimeout || deadline.Expired()) return status;
+    absent.push_back(r);
   }
-  return TimeoutError(absl::StrCat(
-      NameRanks(absent), " of ", size, " ", Have(absent), " not joined the group within ",
-      absl::FormatDuration(deadline.timeout()), " (store ", store.ToString(),
-      "); check that all ranks were started, with equal sizes and the same store"));
+  return absent;
+}
+
+absl::Status ExplainTimeout(Store& store, int rank, int size, const Deadline& deadline) {
+  const std::string timeout = absl::FormatDuration(deadline.timeout());
+  const absl::StatusOr<std::vector<int>> absent = FindAbsent(store, rank, size);
+  if (!absent.ok()) {
+    return Annotate(absent.status(),
+                    absl::StrCat("not all of ", size, " ranks have joined the ", "group within ",
+                                 timeout, ", and the store does not tell which"));
+  }
+  if (absent->empty()) {
+    return TimeoutError(absl::StrCat("the last of ", size, " ranks came just after the ", timeout,
+                                     " in which all had to join the group; allow more time"));
+  }
+  return TimeoutError(
+      absl::StrCat(NameRanks(*absent), " of ", size, " ", Have(*absent),
+                   " not joined the group within ", timeout, " (store ", store.ToString(),
+                   "); check that all ranks were started, with equal sizes and the same store"));
 }
 
 }  // namespace
@@ -73,7 +100,7 @@ absl::StatusOr<Roster> Roster::Join(Store& store, int rank, int size, absl::stri
   for (int r = 0; r < size; ++r) keys.push_back(KeyOf(r));
   absl::StatusOr<std::vector<std::string>> values = store.MultiGet(keys, deadline.Remaining());
   if (!values.ok()) {
-    return deadline.Expired() ? ExplainTimeout(store, size, deadline) : values.status();
+    return deadline.Expired() ? ExplainTimeout(store, rank, size, deadline) : values.status();
   }
   std::vector<Member> members;
   for (const std::string& value : *values) {

@@ -26,9 +26,10 @@ namespace {
 
 using ContextPtr = std::shared_ptr<gloo::Context>;
 
-// Outside of the slots of Gloo's collectives, which end below 2^48, and of the mesh's.
-constexpr uint64_t kP2pSlot = uint64_t{1} << 59;
-constexpr uint64_t kGatherSlot = uint64_t{1} << 60;
+// Outside of the slots of Gloo's collectives, whose highest byte is 1 to 8, and of the mesh's.
+constexpr uint64_t kGatherSlot = uint64_t{0x10} << 56;
+constexpr uint64_t kHeaderSlot = uint64_t{0x11} << 56;
+constexpr uint64_t kP2pSlot = uint64_t{0x12} << 56;
 
 uint32_t TagOf(const CallContext& context) { return static_cast<uint32_t>(context.sequence); }
 
@@ -88,6 +89,55 @@ void AllGather(const ContextPtr& gloo, absl::Span<const Tensor> outputs, const T
   for (int i = 1; i < size; ++i) source->waitSend();
 }
 
+// Goes before every message. Plain bytes.
+struct Header {
+  uint64_t sequence;
+  int64_t count;
+  uint64_t dtype;
+};
+
+// What rank `to` is told: its peer's call.
+absl::StatusOr<Call> SentCall(const Header& header, int to, const Call& received) {
+  if (header.dtype >= AllDTypes().size()) {
+    return MismatchError(absl::StrCat("rank ", received.peer, " sent elements of an unknown type ",
+                                      "(number ", header.dtype, "): do all ranks run the same ",
+                                      "version of Syncline?"));
+  }
+  Call sent = received;
+  sent.kind = OpKind::kSend;
+  sent.sequence = header.sequence;
+  sent.dtype = static_cast<DType>(header.dtype);
+  sent.count = header.count;
+  sent.peer = to;
+  return sent;
+}
+
+// The elements follow the header on a slot of their own. Gloo lets them leave only once the
+// receiver has posted a receive for them; so none are on their way that do not fit, which would
+// end the receiver's process, and the sender learns of it, since the receiver breaks the group.
+void Send(const ContextPtr& gloo, const Tensor& tensor, const Call& call) {
+  Header header = {call.sequence, call.count, static_cast<uint64_t>(call.dtype)};
+  auto announced = gloo->createUnboundBuffer(&header, sizeof(header));
+  auto elements = gloo->createUnboundBuffer(tensor.data(), tensor.nbytes());
+  announced->send(call.peer, kHeaderSlot + call.tag);
+  elements->send(call.peer, kP2pSlot + call.tag);
+  announced->waitSend();
+  elements->waitSend();
+}
+
+absl::Status Recv(const ContextPtr& gloo, const Tensor& tensor, const Call& call) {
+  Header header = {};
+  auto announced = gloo->createUnboundBuffer(&header, sizeof(header));
+  announced->recv(call.peer, kHeaderSlot + call.tag);
+  announced->waitRecv();
+  SYNCLINE_ASSIGN_OR_RETURN(const Call sent, SentCall(header, gloo->rank, call));
+  SYNCLINE_RETURN_IF_ERROR(CheckFits(sent, call.peer, call, gloo->rank));
+  auto elements = gloo->createUnboundBuffer(tensor.data(), tensor.nbytes());
+  elements->recv(call.peer, kP2pSlot + call.tag);
+  elements->waitRecv();
+  return absl::OkStatus();
+}
+
 class GlooBackend final : public Backend {
  public:
   GlooBackend(std::unique_ptr<Mesh> mesh, std::shared_ptr<Store> store, int rank, int size)
@@ -134,23 +184,22 @@ class GlooBackend final : public Backend {
       gloo::BarrierOptions options(gloo);
       options.setTag(TagOf(context));
       gloo::barrier(options);
+      return absl::OkStatus();
     });
   }
 
   absl::Status Send(const Tensor& tensor, int dst, const CallContext& context) override {
-    return Run(Call::Send(tensor, dst, context), context, {dst}, [&](const ContextPtr& gloo) {
-      auto buffer = gloo->createUnboundBuffer(tensor.data(), tensor.nbytes());
-      buffer->send(dst, kP2pSlot + context.tag);
-      buffer->waitSend();
+    const Call call = Call::Send(tensor, dst, context);
+    return Run(call, context, {dst}, [&](const ContextPtr& gloo) {
+      syncline::Send(gloo, tensor, call);
+      return absl::OkStatus();
     });
   }
 
   absl::Status Recv(const Tensor& tensor, int src, const CallContext& context) override {
-    return Run(Call::Recv(tensor, src, context), context, {src}, [&](const ContextPtr& gloo) {
-      auto buffer = gloo->createUnboundBuffer(tensor.data(), tensor.nbytes());
-      buffer->recv(src, kP2pSlot + context.tag);
-      buffer->waitRecv();
-    });
+    const Call call = Call::Recv(tensor, src, context);
+    return Run(call, context, {src},
+               [&](const ContextPtr& gloo) { return syncline::Recv(gloo, tensor, call); });
   }
 
   void Abort(const absl::Status& cause) override {
@@ -180,12 +229,15 @@ class GlooBackend final : public Backend {
   absl::Status Collective(const Call& call, const CallContext& context,
                           absl::FunctionRef<void(const ContextPtr&)> body) {
     if (size_ == 1 || call.count == 0) return status();
-    return Run(call, context, Others(), body);
+    return Run(call, context, Others(), [&](const ContextPtr& gloo) {
+      body(gloo);
+      return absl::OkStatus();
+    });
   }
 
   // The way of every operation. `awaited`: the ranks that it needs.
   absl::Status Run(const Call& call, const CallContext& context, std::vector<int> awaited,
-                   absl::FunctionRef<void(const ContextPtr&)> body) {
+                   absl::FunctionRef<absl::Status(const ContextPtr&)> body) {
     {
       absl::MutexLock lock(&mutex_);
       if (!cause_.ok()) return cause_;
@@ -193,13 +245,14 @@ class GlooBackend final : public Backend {
     }
     const absl::Time start = absl::Now();
     const ScopedSigpipeBlock no_sigpipe;
-    absl::Status status = CatchGloo([&] { body(mesh_->ForOperation(context.deadline)); });
+    absl::Status status;
+    status.Update(CatchGloo([&] { status = body(mesh_->ForOperation(context.deadline)); }));
     if (!status.ok()) {
       Failure failure;
       failure.operation = call.ToString();
       failure.awaited = std::move(awaited);
       failure.cause =
-          context.deadline.Expired()
+          context.deadline.Expired() && KindOf(status) == ErrorKind::kNetwork
               ? TimeoutError(absl::StrCat("not complete after ",
                                           absl::FormatDuration(context.deadline.timeout())))
               : status;

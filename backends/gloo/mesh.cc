@@ -16,8 +16,8 @@ namespace {
 
 using gloo::transport::UnboundBuffer;
 
-// Outside of the slots of Gloo's collectives, which end below 2^48, and of gloo_backend.cc's.
-constexpr uint64_t kWatchSlot = uint64_t{1} << 61;
+// Outside of the slots of Gloo's collectives, whose highest byte is 1 to 8, and gloo_backend.cc's.
+constexpr uint64_t kWatchSlot = uint64_t{0x20} << 56;
 
 constexpr absl::Duration kForever = absl::InfiniteDuration();
 constexpr absl::Duration kGoodbyeTimeout = absl::Milliseconds(100);

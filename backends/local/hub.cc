@@ -112,7 +112,7 @@ absl::Status Hub::Take(Side& waiting, const Side& mine) {
   const bool sends = mine.part->call.kind == OpKind::kSend;
   const Side& from = sends ? mine : waiting;
   const Side& to = sends ? waiting : mine;
-  const absl::Status status = CheckFits(*from.part, from.rank, *to.part, to.rank);
+  const absl::Status status = CheckFits(from.part->call, from.rank, to.part->call, to.rank);
   if (status.ok()) Transfer(*from.part, *to.part);
   mutex_.Lock();
   const absl::Status outcome = status.ok() ? status : Break(status);

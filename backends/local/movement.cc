@@ -62,15 +62,6 @@ void Execute(absl::Span<const Part> parts) {
   }
 }
 
-absl::Status CheckFits(const Part& sent, int src, const Part& received, int dst) {
-  if (sent.call.dtype == received.call.dtype && sent.call.count == received.call.count) {
-    return absl::OkStatus();
-  }
-  return MismatchError(absl::StrCat("rank ", src, " called ", sent.call.ToString(), ", rank ", dst,
-                                    " called ", received.call.ToString(),
-                                    ": type and number of elements must be equal"));
-}
-
 void Transfer(const Part& sent, const Part& received) {
   if (sent.call.count != 0) Copy(sent.tensor, received.tensor);
 }

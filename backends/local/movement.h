@@ -23,10 +23,7 @@ absl::Status CheckSame(absl::Span<const Part> parts);
 // Carries a collective out for all ranks; parts[r] is that of rank r. Requires CheckSame.
 void Execute(absl::Span<const Part> parts);
 
-// OK if what rank `src` sends fits what rank `dst` receives; else a MismatchError.
-absl::Status CheckFits(const Part& sent, int src, const Part& received, int dst);
-
-// Carries a send and its recv out. Requires CheckFits.
+// Carries a send and its recv out. Requires CheckFits of the calls.
 void Transfer(const Part& sent, const Part& received);
 
 }  // namespace syncline
