@@ -47,16 +47,18 @@ TEST(LaneTest, ManyThreadsNeverRunTwoOperationsAtOnce) {
           lane.Post([&](uint64_t) { return [&] { ++unguarded; }; }).IgnoreError();
           continue;
         }
-        lane.Run(Deadline(absl::Seconds(20)), [&](uint64_t) {
-              ++unguarded;
-              return absl::OkStatus();
-            })
+        lane.Run(Deadline(absl::Seconds(20)),
+                 [&](uint64_t) {
+                   ++unguarded;
+                   return absl::OkStatus();
+                 })
             .IgnoreError();
       }
     });
   }
   for (std::thread& thread : threads) thread.join();
-  EXPECT_TRUE(lane.Run(Deadline(absl::Seconds(20)), [](uint64_t) { return absl::OkStatus(); }).ok());
+  EXPECT_TRUE(
+      lane.Run(Deadline(absl::Seconds(20)), [](uint64_t) { return absl::OkStatus(); }).ok());
   EXPECT_EQ(unguarded, kThreads * kCalls);
 }
 
@@ -66,7 +68,8 @@ TEST(LaneTest, WhatAnOperationHoldsIsReleasedOnceItHasRun) {
   std::weak_ptr<int> watch = held;
   EXPECT_TRUE(lane.Post([&](uint64_t) { return [held] {}; }).ok());
   held = nullptr;
-  EXPECT_TRUE(lane.Run(Deadline(absl::Seconds(20)), [](uint64_t) { return absl::OkStatus(); }).ok());
+  EXPECT_TRUE(
+      lane.Run(Deadline(absl::Seconds(20)), [](uint64_t) { return absl::OkStatus(); }).ok());
   EXPECT_TRUE(watch.expired());
 }
 
@@ -81,7 +84,8 @@ TEST(LaneTest, ACallGivesUpAtItsDeadlineIfItsTurnHasNotCome) {
   });
   go_on.Notify();
   EXPECT_TRUE(absl::IsDeadlineExceeded(status)) << status;
-  EXPECT_TRUE(lane.Run(Deadline(absl::Seconds(20)), [](uint64_t) { return absl::OkStatus(); }).ok());
+  EXPECT_TRUE(
+      lane.Run(Deadline(absl::Seconds(20)), [](uint64_t) { return absl::OkStatus(); }).ok());
   EXPECT_FALSE(has_run);
 }
 
@@ -95,7 +99,8 @@ TEST(LaneTest, AnOperationMayDestroyItsLane) {
                       lane = nullptr;
                       done.Notify();
                     };
-                  }).ok());
+                  })
+                  .ok());
   EXPECT_TRUE(lane->Post([&](uint64_t) { return [&] { second_has_run = true; }; }).ok());
   go_on.Notify();
   ASSERT_TRUE(done.WaitForNotificationWithTimeout(absl::Seconds(20)));

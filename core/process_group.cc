@@ -127,8 +127,8 @@ absl::Status ProcessGroup::Run(const Operation& operation, Timeout timeout) {
   });
   if (has_begun) return status;
   // The other ranks will wait for it in vain: this is the end of the group.
-  return Finished(Annotate(status, absl::StrCat("rank ", rank(), " of group '", name(),
-                                                "': ", Name(operation.kind))));
+  return Finished(Annotate(
+      status, absl::StrCat("rank ", rank(), " of group '", name(), "': ", Name(operation.kind))));
 }
 
 absl::StatusOr<std::shared_ptr<Work>> ProcessGroup::Start(Operation operation, Timeout timeout) {

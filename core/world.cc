@@ -29,8 +29,8 @@ std::vector<std::string> MemberKeys(int64_t size) {
 
 // Says which ranks are there and which are not, as far as the store still tells.
 absl::Status NotAllJoined(Store& store, int64_t size, absl::Duration timeout) {
-  const std::string late = absl::StrCat("not all ranks joined within ",
-                                        absl::FormatDuration(timeout));
+  const std::string late =
+      absl::StrCat("not all ranks joined within ", absl::FormatDuration(timeout));
   // "size" was set by this rank: a store that cannot tell it does not answer at all.
   absl::Status answers = store.Wait({"size"}, kPatienceWithTheStore);
   if (!answers.ok()) return Annotate(answers, late);
@@ -46,7 +46,8 @@ absl::Status NotAllJoined(Store& store, int64_t size, absl::Duration timeout) {
     }
     auto text = store.Get(MemberKey(rank), kPatienceWithTheStore);
     auto peer = text.ok() ? Peer::Parse(*text) : text.status();
-    present.push_back(absl::StrCat(rank, peer.ok() ? absl::StrCat(" (", peer->ToString(), ")") : ""));
+    present.push_back(
+        absl::StrCat(rank, peer.ok() ? absl::StrCat(" (", peer->ToString(), ")") : ""));
   }
   if (absent.empty()) return TimeoutError(absl::StrCat(late, "; the last came just after"));
   return TimeoutError(absl::StrCat(
@@ -150,7 +151,8 @@ absl::StatusOr<std::shared_ptr<World>> World::Init(const WorldOptions& given) {
   }
   const Deadline deadline(options.timeout);
   std::string store_host;
-  SYNCLINE_ASSIGN_OR_RETURN(std::shared_ptr<Store> store, OpenStore(options, store_host));
+  SYNCLINE_ASSIGN_OR_RETURN(options.store, OpenStore(options, store_host));
+  std::shared_ptr<Store> store = options.store;
   if (!options.group_name.empty()) {
     store = std::make_shared<PrefixStore>(absl::StrCat("world/", options.group_name), store);
   }
@@ -202,13 +204,13 @@ void World::Close(absl::Duration timeout) {
   const bool was_usable = group_->status().ok();
   group_->Close(timeout);
   // Lets the rank join again. Without a group that worked, the store may not answer either.
-  if (was_usable) store_->Set(LeftKey(rank()), "").IgnoreError();
+  if (was_usable) round_store_->Set(LeftKey(rank()), "").IgnoreError();
 }
 
 ProcessGroup::Options World::GroupOptions(absl::string_view name) const {
   ProcessGroup::Options group;
   group.backend = options_.backend;
-  group.store = std::make_shared<PrefixStore>(absl::StrCat("group/", name), store_);
+  group.store = std::make_shared<PrefixStore>(absl::StrCat("group/", name), round_store_);
   group.timeout = options_.timeout;
   group.name = std::string(name);
   group.local_address = local_address_;

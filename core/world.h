@@ -48,7 +48,7 @@ class World {
   // The group of all ranks.
   const std::shared_ptr<ProcessGroup>& group() const { return group_; }
   // The store through which the world met.
-  const std::shared_ptr<Store>& store() const { return store_; }
+  const std::shared_ptr<Store>& store() const { return options_.store; }
 
   // A group of `ranks` (of this world), numbered in that order; all ranks of this world must call
   // it, with equal arguments and in the same order. Null on ranks that are not in it.
@@ -61,14 +61,16 @@ class World {
   void Close(absl::Duration timeout = absl::Seconds(10));
 
  private:
-  World(const WorldOptions& options, std::shared_ptr<Store> store, std::string local_address)
-      : options_(options), store_(std::move(store)), local_address_(std::move(local_address)) {}
+  World(const WorldOptions& options, std::shared_ptr<Store> round_store, std::string local_address)
+      : options_(options),
+        round_store_(std::move(round_store)),
+        local_address_(std::move(local_address)) {}
 
   // Options of a group of this world; rank and size are left to the caller.
   ProcessGroup::Options GroupOptions(absl::string_view name) const;
 
-  const WorldOptions options_;  // With rank and size filled in.
-  const std::shared_ptr<Store> store_;
+  const WorldOptions options_;                // With rank, size and store filled in.
+  const std::shared_ptr<Store> round_store_;  // The part of the store that is this world's.
   const std::string local_address_;
   std::shared_ptr<ProcessGroup> group_;
   absl::Mutex mutex_;

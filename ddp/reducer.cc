@@ -25,7 +25,8 @@ absl::StatusOr<std::vector<std::vector<int64_t>>> Exchange(ProcessGroup& group,
   return all;
 }
 
-// Compares every rank's parameters and caps with rank 0's, so that all ranks come to the same verdict.
+// Compares every rank's parameters and caps with rank 0's, so that all ranks come to the same
+// verdict.
 absl::Status CheckEqualOnAllRanks(ProcessGroup& group, const std::vector<Tensor>& parameters,
                                   const std::vector<std::string>& names, const BucketCaps& caps) {
   const int64_t count = static_cast<int64_t>(parameters.size());

@@ -3,12 +3,29 @@
 #include <signal.h>
 
 #include <algorithm>
+#include <tuple>
 #include <utility>
 
 namespace syncline {
 namespace {
 
 using Kind = AgentCommand::Kind;
+
+constexpr int kConsequence = 2;
+
+// How far the failure is from explaining itself: 0 if it does, kConsequence if it is known to be
+// one. An exit code alone may be either.
+int Remoteness(const WorkerExit& exit) {
+  if (exit.record == WorkerExit::Record::kPeerError) return kConsequence;
+  return exit.record == WorkerExit::Record::kError || exit.signal != 0 ? 0 : 1;
+}
+
+bool IsLikelierCause(const WorkerExit& a, const WorkerExit& b) {
+  const auto key = [](const WorkerExit& exit) {
+    return std::make_tuple(Remoteness(exit), exit.failed_at, exit.signal == 0);
+  };
+  return key(a) < key(b);
+}
 
 }  // namespace
 
@@ -20,8 +37,10 @@ Agent::Commands Agent::StartAttempt() {
   state_ = State::kRunning;
   living_ = options_.workers;
   killed_ = false;
+  waited_for_cause_ = false;
   failure_.reset();
   started_ = clock_.Now();
+  stopped_ = absl::InfiniteFuture();
   deadline_ = absl::InfiniteFuture();
   return {{Kind::kStartWorkers}};
 }
@@ -35,25 +54,34 @@ Agent::Commands Agent::OnStartFailed() {
 Agent::Commands Agent::OnWorkersExited(absl::Span<const WorkerExit> exits) {
   if (state_ == State::kFinished || exits.empty()) return {};
   living_ -= static_cast<int>(exits.size());
-  Commands commands;
-  const WorkerExit* cause = nullptr;
-  if (state_ == State::kRunning) {
-    for (const WorkerExit& exit : exits) {
-      if (exit.ok()) continue;
-      if (cause == nullptr || (cause->signal == 0 && exit.signal != 0)) cause = &exit;
-    }
-    if (cause != nullptr) {
-      failure_ = Failure{*cause, clock_.Now() - started_, {}};
-      commands = Stop(SIGTERM, std::min(options_.failure_grace, options_.shutdown_timeout));
-    }
+  for (WorkerExit exit : exits) {
+    if (exit.record == WorkerExit::Record::kNone) exit.failed_at = clock_.Now();
+    if (state_ == State::kRunning && !exit.ok()) Settle();
+    if (state_ == State::kSettling || failure_.has_value()) Count(exit);
   }
-  if (failure_.has_value()) {
-    for (const WorkerExit& exit : exits) {
-      if (&exit != cause) failure_->stopped.push_back(exit);
-    }
+  return living_ == 0 && state_ != State::kDraining ? Drain() : Commands{};
+}
+
+void Agent::Count(WorkerExit exit) {
+  if (exit.failed_at >= stopped_) {
+    failure_->stopped.push_back(exit);
+    return;
   }
-  if (living_ == 0 && state_ != State::kDraining) return Drain();
-  return commands;
+  const bool told = clock_.Now() >= stopped_;
+  if (told && (exit.signal == SIGTERM || exit.signal == SIGKILL)) {
+    // On its way out when it was told to stop: this is how it would have ended.
+    exit.code = 1;
+    exit.signal = 0;
+  }
+  if (exit.ok()) return;
+  if (!failure_.has_value()) {
+    failure_.emplace();
+    failure_->cause = exit;
+  } else {
+    if (IsLikelierCause(exit, failure_->cause)) std::swap(exit, failure_->cause);
+    failure_->also_failed.push_back(exit);
+  }
+  failure_->after = std::max(failure_->cause.failed_at - started_, absl::ZeroDuration());
 }
 
 Agent::Commands Agent::OnLeftoverExited() {
@@ -81,12 +109,23 @@ Agent::Commands Agent::OnSignal(int signal) {
   if (state_ == State::kDraining && !failure_.has_value()) return {};  // The job is done already.
   stop_signal_ = signal;
   // While workers are being stopped for another reason the deadline of that one holds.
-  if (state_ == State::kRunning) return Stop(signal, options_.shutdown_timeout);
+  if (state_ == State::kRunning) {
+    return Stop(signal == SIGPIPE ? SIGTERM : signal, options_.shutdown_timeout);
+  }
+  if (state_ == State::kSettling) return StopOthers();
   return {};
 }
 
 Agent::Commands Agent::OnDeadline() {
   if (clock_.Now() < deadline_) return {};
+  if (state_ == State::kSettling) {
+    // The cause, unless it is outside, has yet to end.
+    if (Remoteness(failure_->cause) < kConsequence || std::exchange(waited_for_cause_, true)) {
+      return StopOthers();
+    }
+    Settle();
+    return {};
+  }
   if (!killed_) return Kill();
   gave_up_ = true;
   Finish();
@@ -99,16 +138,26 @@ int Agent::exit_code() const {
   return stop_signal_ != 0 ? 128 + stop_signal_ : 0;
 }
 
+void Agent::Settle() {
+  state_ = State::kSettling;
+  deadline_ = clock_.Now() + std::min(options_.settle_time, options_.shutdown_timeout);
+}
+
+Agent::Commands Agent::StopOthers() {
+  return Stop(SIGTERM, std::min(options_.failure_grace, options_.shutdown_timeout));
+}
+
 Agent::Commands Agent::Stop(int signal, absl::Duration grace) {
   state_ = State::kStopping;
-  deadline_ = clock_.Now() + grace;
+  stopped_ = clock_.Now();
+  deadline_ = stopped_ + grace;
   return {{Kind::kSignalGroups, signal}};
 }
 
 Agent::Commands Agent::Drain() {
   const State before = std::exchange(state_, State::kDraining);
   if (killed_) return {{Kind::kKillEverything}};
-  if (before == State::kRunning) {
+  if (before == State::kRunning || before == State::kSettling) {
     deadline_ = clock_.Now() + std::min(options_.failure_grace, options_.shutdown_timeout);
   }
   return {{Kind::kTerminateLeftovers}};
@@ -116,6 +165,8 @@ Agent::Commands Agent::Drain() {
 
 Agent::Commands Agent::Kill() {
   killed_ = true;
+  stopped_ = std::min(stopped_, clock_.Now());
+  if (state_ == State::kRunning || state_ == State::kSettling) state_ = State::kStopping;
   deadline_ = clock_.Now() + options_.kill_grace;
   return {{Kind::kKillEverything}};
 }

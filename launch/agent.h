@@ -17,6 +17,15 @@ struct WorkerExit {
   int code = 0;    // Its exit code, if signal is 0.
   int signal = 0;  // The signal that killed it, or 0.
 
+  // What it recorded before it ended, if anything.
+  enum class Record {
+    kNone,
+    kError,
+    kPeerError,  // Syncline's report of a failure elsewhere.
+  };
+  Record record = Record::kNone;
+  absl::Time failed_at = absl::InfiniteFuture();  // When it recorded it, or else when it ended.
+
   bool ok() const { return code == 0 && signal == 0; }
   // As a shell would say it: the exit code, or 128 + signal.
   int ShellCode() const { return signal != 0 ? 128 + signal : code; }
@@ -40,9 +49,12 @@ struct AgentOptions {
   int max_restarts = 0;
   // From an operator's signal to SIGKILL.
   absl::Duration shutdown_timeout = absl::Seconds(30);
-  // From the failure of one worker to SIGKILL of the others (their group is broken, there is
-  // nothing to save), and from the end of the last worker to SIGKILL of what it left behind.
-  // Not more than shutdown_timeout.
+  // From the first failure seen to SIGTERM of the others. A failed worker often ends later than
+  // those it takes along: it still prints, closes and frees. Not more than shutdown_timeout; twice
+  // as long while all failures are peers' errors.
+  absl::Duration settle_time = absl::Milliseconds(250);
+  // From that SIGTERM to SIGKILL (their group is broken, there is nothing to save), and from the
+  // end of the last worker to SIGKILL of what it left behind. Not more than shutdown_timeout.
   absl::Duration failure_grace = absl::Seconds(1);
   // From SIGKILL to giving up on a process that does not die.
   absl::Duration kill_grace = absl::Seconds(5);
@@ -51,16 +63,17 @@ struct AgentOptions {
 // A state machine: every event returns what is to be done about it. It does no input or output
 // and knows no process, so that all of it is testable. Not thread-safe.
 //
-//   idle -> running -> [stopping] -> draining -> running (a restart) | finished
+//   idle -> running -> [settling] -> [stopping] -> draining -> running (a restart) | finished
 //
-// The first worker to fail is the cause of the failure; what happens to the others afterwards is
-// its consequence. A failure stops all workers, and starts all anew while restarts are left. A
-// stop signal stops them for good.
+// One worker is the cause of a failure; what happens to the others is its consequence. Which one
+// is known for certain when all have ended. A failure stops all workers, and starts all anew while
+// restarts are left. A stop signal stops them for good.
 class Agent {
  public:
   enum class State {
     kIdle,
     kRunning,
+    kSettling,  // A worker has failed; the others may be failing too, or may be the cause.
     kStopping,  // Workers have been told to stop.
     kDraining,  // No worker lives; processes that workers started may.
     kFinished,
@@ -73,13 +86,13 @@ class Agent {
   // The events. Each returns the commands to carry out, in order.
   Commands Start();
   Commands OnStartFailed();  // kStartWorkers could not start all. Not tried again.
-  // All exits seen at one moment: among them, one by a signal is taken for the cause, because the
-  // others may well be its consequence.
+  // All exits seen at one moment.
   Commands OnWorkersExited(absl::Span<const WorkerExit> exits);
   Commands OnLeftoverExited();  // A process that a worker had started is gone.
   Commands OnNothingLeft();     // While draining: no process of the attempt is left.
   // SIGUSR1 and SIGUSR2 are passed on. Any other signal stops the job; SIGINT while it is
-  // stopping kills at once.
+  // stopping kills at once. SIGPIPE says that nobody reads the output any more: the workers, which
+  // cannot know, get SIGTERM.
   Commands OnSignal(int signal);
   Commands OnDeadline();  // deadline() has come.
 
@@ -88,21 +101,25 @@ class Agent {
   int max_restarts() const { return options_.max_restarts; }
   absl::Time deadline() const { return deadline_; }  // InfiniteFuture if there is none.
 
-  // The worker whose failure is being handled, or made the job fail.
+  // The failure that is being handled, or made the job fail.
   struct Failure {
-    WorkerExit cause;
-    absl::Duration after;             // From the start of its attempt.
-    std::vector<WorkerExit> stopped;  // The workers that ended because of it.
+    WorkerExit cause;                     // Provisional until all workers have ended.
+    absl::Duration after;                 // From the start of the attempt.
+    std::vector<WorkerExit> also_failed;  // The others that failed without being told to stop.
+    std::vector<WorkerExit> stopped;      // Those that ended once they had been told to.
   };
   const std::optional<Failure>& failure() const { return failure_; }
   // Whether killed processes were still there when the agent finished.
   bool gave_up() const { return gave_up_; }
-  // For the launcher, once finished: 0, or that of the first failing worker, or 128 + the signal.
+  // For the launcher, once finished: 0, or that of the failure's cause, or 128 + the signal.
   int exit_code() const;
 
  private:
   Commands StartAttempt();
+  void Settle();
+  Commands StopOthers();  // After a failure.
   Commands Stop(int signal, absl::Duration grace);
+  void Count(WorkerExit exit);
   Commands Drain();
   Commands Kill();
   void Finish();
@@ -115,8 +132,10 @@ class Agent {
   int stop_signal_ = 0;
   bool start_failed_ = false;
   bool killed_ = false;
+  bool waited_for_cause_ = false;  // Twice settle_time.
   bool gave_up_ = false;
   absl::Time started_;
+  absl::Time stopped_;  // When workers were told to stop, if they were.
   absl::Time deadline_ = absl::InfiniteFuture();
   std::optional<Failure> failure_;
 };

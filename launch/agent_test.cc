@@ -26,6 +26,17 @@ class FakeClock final : public Clock {
 
 WorkerExit Code(int local_rank, int code) { return {local_rank, code, 0}; }
 WorkerExit Killed(int local_rank, int signal) { return {local_rank, 0, signal}; }
+WorkerExit Recorded(WorkerExit exit, WorkerExit::Record record, absl::Time failed_at) {
+  exit.record = record;
+  exit.failed_at = failed_at;
+  return exit;
+}
+
+std::vector<int> Ranks(const std::vector<WorkerExit>& exits) {
+  std::vector<int> ranks;
+  for (const WorkerExit& exit : exits) ranks.push_back(exit.local_rank);
+  return ranks;
+}
 
 // "start", "groups 15", "workers 10", "leftovers", "kill".
 Names Describe(const Agent::Commands& commands) {
@@ -65,6 +76,13 @@ class AgentTest : public testing::Test {
     return agent;
   }
 
+  // The end of the time in which others may fail by themselves.
+  Names Settle(Agent& agent) {
+    EXPECT_EQ(agent.state(), State::kSettling);
+    clock_.Advance(AgentOptions().settle_time);
+    return Describe(agent.OnDeadline());
+  }
+
   FakeClock clock_;
 };
 
@@ -91,7 +109,9 @@ TEST_F(AgentTest, SucceedsWhenAllWorkersExitWithZeroAndNothingIsLeft) {
 TEST_F(AgentTest, AFailureStopsTheOthersAndKillsThemAfterOneSecond) {
   Agent agent = Started(3, 0);
   clock_.Advance(absl::Seconds(7));
-  EXPECT_EQ(Describe(agent.OnWorkersExited({Code(1, 3)})), Names{"groups 15"});
+  EXPECT_EQ(Describe(agent.OnWorkersExited({Code(1, 3)})), Names{});
+  EXPECT_EQ(agent.deadline(), clock_.Now() + AgentOptions().settle_time);
+  EXPECT_EQ(Settle(agent), Names{"groups 15"});
   EXPECT_EQ(agent.state(), State::kStopping);
   EXPECT_EQ(agent.deadline(), clock_.Now() + absl::Seconds(1));
   clock_.Advance(absl::Milliseconds(999));
@@ -106,18 +126,71 @@ TEST_F(AgentTest, AFailureStopsTheOthersAndKillsThemAfterOneSecond) {
   ASSERT_TRUE(agent.failure().has_value());
   EXPECT_EQ(agent.failure()->cause.local_rank, 1);
   EXPECT_EQ(agent.failure()->after, absl::Seconds(7));
-  ASSERT_EQ(agent.failure()->stopped.size(), 2u);
-  EXPECT_EQ(agent.failure()->stopped[0].local_rank, 0);
+  EXPECT_EQ(Ranks(agent.failure()->stopped), (std::vector<int>{0, 2}));
+  EXPECT_TRUE(agent.failure()->also_failed.empty());
 }
 
 TEST_F(AgentTest, TheFirstFailureIsTheCauseAndLaterOnesAreItsConsequence) {
   Agent agent = Started(3, 0);
   agent.OnWorkersExited({Code(2, 9)});
-  agent.OnWorkersExited({Killed(0, SIGSEGV)});
-  EXPECT_EQ(Describe(agent.OnWorkersExited({Code(1, 1)})), Names{"leftovers"});
+  clock_.Advance(absl::Milliseconds(1));
+  agent.OnWorkersExited({Code(0, 1)});
+  Settle(agent);
+  EXPECT_EQ(Describe(agent.OnWorkersExited({Killed(1, SIGSEGV)})), Names{"leftovers"});
   agent.OnNothingLeft();
   EXPECT_EQ(agent.exit_code(), 9);
   EXPECT_EQ(agent.failure()->cause.local_rank, 2);
+  EXPECT_EQ(Ranks(agent.failure()->also_failed), std::vector<int>{0});
+  EXPECT_EQ(Ranks(agent.failure()->stopped), std::vector<int>{1});
+}
+
+TEST_F(AgentTest, APeersErrorIsNotTheCauseThoughItIsSeenFirst) {
+  Agent agent = Started(3, 0);
+  clock_.Advance(absl::Seconds(2));
+  agent.OnWorkersExited(
+      {Recorded(Code(0, 1), WorkerExit::Record::kPeerError, clock_.Now() - absl::Seconds(1))});
+  EXPECT_EQ(agent.failure()->cause.local_rank, 0);  // So far.
+  clock_.Advance(absl::Milliseconds(100));
+  agent.OnWorkersExited({Code(1, 42)});
+  agent.OnWorkersExited({Recorded(Code(2, 1), WorkerExit::Record::kPeerError, clock_.Now())});
+  agent.OnNothingLeft();
+  EXPECT_EQ(agent.exit_code(), 42);
+  EXPECT_EQ(agent.failure()->cause.local_rank, 1);
+  EXPECT_EQ(agent.failure()->after, absl::Milliseconds(2100));
+  EXPECT_EQ(Ranks(agent.failure()->also_failed), (std::vector<int>{0, 2}));
+}
+
+TEST_F(AgentTest, TheEarliestRecordedErrorIsTheCauseInWhateverOrderWorkersEnd) {
+  Agent agent = Started(3, 0);
+  const absl::Time early = clock_.Now() + absl::Milliseconds(10);
+  clock_.Advance(absl::Milliseconds(30));
+  agent.OnWorkersExited({Killed(0, SIGABRT)});
+  agent.OnWorkersExited({Recorded(Code(2, 5), WorkerExit::Record::kError, clock_.Now())});
+  agent.OnWorkersExited({Recorded(Code(1, 6), WorkerExit::Record::kError, early)});
+  agent.OnNothingLeft();
+  EXPECT_EQ(agent.exit_code(), 6);
+}
+
+TEST_F(AgentTest, AWorkerThatWasStillOnItsWayOutWhenToldToStopIsTheCause) {
+  Agent agent = Started(2, 0);
+  const absl::Time early = clock_.Now();
+  clock_.Advance(absl::Milliseconds(10));
+  agent.OnWorkersExited({Recorded(Code(0, 1), WorkerExit::Record::kPeerError, clock_.Now())});
+  EXPECT_EQ(Settle(agent), Names{});  // The cause is given a second chance to end by itself.
+  EXPECT_EQ(Settle(agent), Names{"groups 15"});
+  agent.OnWorkersExited({Recorded(Killed(1, SIGTERM), WorkerExit::Record::kError, early)});
+  agent.OnNothingLeft();
+  EXPECT_EQ(agent.failure()->cause.local_rank, 1);
+  EXPECT_EQ(agent.exit_code(), 1);  // Not that of the launcher's own signal.
+  EXPECT_TRUE(agent.failure()->stopped.empty());
+}
+
+TEST_F(AgentTest, WithoutAReaderTheWorkersAreStoppedAsByTerm) {
+  Agent agent = Started(2, 3);
+  EXPECT_EQ(Describe(agent.OnSignal(SIGPIPE)), Names{"groups 15"});
+  agent.OnWorkersExited({Killed(0, SIGTERM), Killed(1, SIGTERM)});
+  agent.OnNothingLeft();
+  EXPECT_EQ(agent.exit_code(), 128 + SIGPIPE);
 }
 
 TEST_F(AgentTest, AmongExitsAtOneMomentAKilledWorkerIsTheCause) {
@@ -126,7 +199,8 @@ TEST_F(AgentTest, AmongExitsAtOneMomentAKilledWorkerIsTheCause) {
             Names{"leftovers"});
   agent.OnNothingLeft();
   EXPECT_EQ(agent.failure()->cause.local_rank, 2);
-  EXPECT_EQ(agent.failure()->stopped.size(), 2u);
+  EXPECT_EQ(Ranks(agent.failure()->also_failed), std::vector<int>{0});
+  EXPECT_TRUE(agent.failure()->stopped.empty());
   EXPECT_EQ(agent.exit_code(), 128 + SIGKILL);
 }
 
@@ -199,9 +273,8 @@ TEST_F(AgentTest, UserSignalsReachWorkersWithoutStoppingThem) {
 TEST_F(AgentTest, AStopSignalDuringAFailurePreventsTheRestart) {
   Agent agent = Started(2, 5);
   agent.OnWorkersExited({Code(1, 3)});
-  const absl::Time deadline = agent.deadline();
-  EXPECT_EQ(Describe(agent.OnSignal(SIGTERM)), Names{});
-  EXPECT_EQ(agent.deadline(), deadline);
+  EXPECT_EQ(Describe(agent.OnSignal(SIGTERM)), Names{"groups 15"});
+  EXPECT_EQ(agent.deadline(), clock_.Now() + absl::Seconds(1));
   agent.OnWorkersExited({Killed(0, SIGTERM)});
   EXPECT_EQ(Describe(agent.OnNothingLeft()), Names{});
   EXPECT_EQ(agent.state(), State::kFinished);
@@ -231,6 +304,7 @@ TEST_F(AgentTest, LeftoversOfASuccessAreKilledAfterOneSecond) {
 TEST_F(AgentTest, GivesUpOnAProcessThatSurvivesBeingKilled) {
   Agent agent = Started(2, 1);
   agent.OnWorkersExited({Killed(0, SIGBUS)});
+  Settle(agent);
   clock_.Advance(absl::Seconds(1));
   EXPECT_EQ(Describe(agent.OnDeadline()), Names{"kill"});
   clock_.Advance(absl::Seconds(5));

@@ -29,6 +29,7 @@ class Console::Stream {
 // The line at the cursor of a terminal or the end of a file.
 struct Console::Line {
   Stream* owner = nullptr;  // Whose unfinished line it is; null: the next text begins a line.
+  bool orphaned = false;    // Unfinished all the same: its stream, without a prefix, has ended.
 };
 
 Console::Console(TextSink& out, TextSink& err, Outputs outputs, const Clock& clock)
@@ -50,9 +51,10 @@ Console::Stream* Console::AddStream(std::string prefix, Target target) {
 void Console::Feed(Stream* stream, absl::string_view bytes) {
   if (bytes.empty()) return;
   if (stream->prefix.empty()) {
-    const bool whole = bytes.back() == '\n';
-    Show(stream, whole ? bytes.substr(0, bytes.size() - 1) : bytes,
-         whole ? Terminator::kNewline : Terminator::kNone);
+    stream->sink.Write(bytes);
+    Line& line = LineOf(stream->target);
+    line.owner = bytes.back() == '\n' ? nullptr : stream;
+    line.orphaned = false;
     return;
   }
   if (stream->held.empty()) stream->held_since = clock_.Now();
@@ -79,7 +81,12 @@ void Console::End(Stream* stream) {
     stream->held.clear();
   }
   Line& line = LineOf(stream->target);
-  if (line.owner == stream) EndLine(line);
+  if (line.owner == stream && stream->prefix.empty()) {
+    line.owner = nullptr;
+    line.orphaned = true;
+  } else if (line.owner == stream) {
+    EndLine(line);
+  }
   streams_.erase(std::find_if(streams_.begin(), streams_.end(),
                               [&](const auto& each) { return each.get() == stream; }));
 }
@@ -87,7 +94,7 @@ void Console::End(Stream* stream) {
 void Console::Say(absl::string_view text) {
   Line& line = LineOf(Target::kErr);
   if (line.owner != nullptr) EndLine(line);
-  err_.Write(absl::StrCat(text, "\n"));
+  err_.Write(absl::StrCat(std::exchange(line.orphaned, false) ? "\n" : "", text, "\n"));
 }
 
 absl::Time Console::next_flush() const {

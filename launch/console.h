@@ -26,7 +26,8 @@ class TextSink {
 // the bar overwrites that too. Text without an end of line is held back for kHoldTime. If another
 // stream then writes, the unfinished line is ended first.
 //
-// A stream without a prefix is passed on as it comes.
+// A stream without a prefix is passed on as it comes, byte by byte: only a line of the launcher
+// itself is set apart from it.
 class Console {
  public:
   enum class Target { kOut, kErr };
@@ -43,7 +44,8 @@ class Console {
   Stream* AddStream(std::string prefix, Target target);
 
   void Feed(Stream* stream, absl::string_view bytes);
-  // The stream has ended: shows what is held back, ends an unfinished line, deletes the stream.
+  // The stream has ended: shows what is held back, ends an unfinished line that has a
+  // prefix, deletes the stream.
   void End(Stream* stream);
 
   // A line of the launcher itself, on kErr. Lines within `text` stay together.

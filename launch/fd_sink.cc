@@ -36,6 +36,7 @@ void FdSink::TryFlush() {
       break;
     } else if (errno != EINTR) {
       broken_ = true;
+      reader_gone_ = errno == EPIPE;
       pending_.clear();
       return;
     }

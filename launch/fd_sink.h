@@ -25,13 +25,15 @@ class FdSink final : public TextSink {
 
   int fd() const { return fd_; }
   bool pending() const { return !pending_.empty(); }
+  bool reader_gone() const { return reader_gone_; }
   bool congested() const { return pending_.size() > kCongestion; }
 
  private:
   static constexpr size_t kCongestion = 256 << 10;
 
   const int fd_;
-  bool broken_ = false;
+  bool broken_ = false;       // For whatever reason.
+  bool reader_gone_ = false;  // For this one.
   std::string pending_;
 };
 

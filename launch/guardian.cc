@@ -8,21 +8,54 @@
 
 #include <cerrno>
 #include <cstring>
+#include <filesystem>
 #include <set>
+#include <system_error>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
+#include "absl/time/clock.h"
+#include "absl/time/time.h"
 #include "core/status.h"
 
 namespace syncline {
 namespace {
 
-// What goes through the pipe: a group to add, or the negative of one to remove.
+// What goes through the pipe: a group to add, the negative of one to remove, or kFolder, behind
+// which comes the length of a path and the path.
 using Message = pid_t;
+constexpr Message kFolder = 0;
+constexpr absl::Duration kFolderRetry = absl::Milliseconds(20);
+constexpr int kFolderRetries = 100;
 
-void Send(int pipe, Message message) {
+void Send(int pipe, absl::string_view bytes) {
   // If the guardian is gone there is nobody to tell; what it does is a second safety.
-  [[maybe_unused]] const ssize_t written = write(pipe, &message, sizeof(message));
+  [[maybe_unused]] const ssize_t written = write(pipe, bytes.data(), bytes.size());
+}
+
+void SendMessage(int pipe, Message message) {
+  Send(pipe, {reinterpret_cast<const char*>(&message), sizeof(message)});
+}
+
+// False at the pipe's end.
+bool Receive(int pipe, void* data, size_t size) {
+  for (size_t at = 0; at < size;) {
+    const ssize_t received = read(pipe, static_cast<char*>(data) + at, size - at);
+    if (received == 0 || (received < 0 && errno != EINTR)) return false;
+    if (received > 0) at += static_cast<size_t>(received);
+  }
+  return true;
+}
+
+// Processes that are being killed may still write into it.
+void RemoveFolder(const std::string& folder) {
+  std::error_code ignored;
+  for (int i = 0; i < kFolderRetries && !folder.empty(); ++i) {
+    std::filesystem::remove_all(folder, ignored);
+    if (!std::filesystem::exists(folder, ignored)) return;
+    absl::SleepFor(kFolderRetry);
+  }
 }
 
 [[noreturn]] void Guard(int pipe) {
@@ -35,18 +68,22 @@ void Send(int pipe, Message message) {
   const int null = open("/dev/null", O_RDWR | O_CLOEXEC);
   for (int fd : {STDIN_FILENO, STDOUT_FILENO, STDERR_FILENO}) dup2(null, fd);
   std::set<pid_t> groups;
-  for (;;) {
-    Message message = 0;
-    const ssize_t size = read(pipe, &message, sizeof(message));
-    if (size < 0 && errno == EINTR) continue;
-    if (size != sizeof(message)) break;
-    if (message > 0) {
+  std::string folder;
+  for (Message message; Receive(pipe, &message, sizeof(message));) {
+    if (message == kFolder) {
+      size_t size = 0;
+      if (!Receive(pipe, &size, sizeof(size))) break;
+      std::string path(size, '\0');
+      if (!Receive(pipe, path.data(), size)) break;
+      folder = path;
+    } else if (message > 0) {
       groups.insert(message);
     } else {
       groups.erase(-message);
     }
   }
   for (const pid_t group : groups) kill(-group, SIGKILL);
+  RemoveFolder(folder);
   _exit(0);
 }
 
@@ -79,8 +116,15 @@ Guardian::~Guardian() {
   }
 }
 
-void Guardian::Add(pid_t group) { Send(pipe_.get(), group); }
+void Guardian::Own(const std::string& folder) {
+  const size_t size = folder.size();
+  std::string message(reinterpret_cast<const char*>(&kFolder), sizeof(kFolder));
+  message.append(reinterpret_cast<const char*>(&size), sizeof(size));
+  Send(pipe_.get(), message + folder);
+}
 
-void Guardian::Remove(pid_t group) { Send(pipe_.get(), -group); }
+void Guardian::Add(pid_t group) { SendMessage(pipe_.get(), group); }
+
+void Guardian::Remove(pid_t group) { SendMessage(pipe_.get(), -group); }
 
 }  // namespace syncline

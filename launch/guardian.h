@@ -1,8 +1,10 @@
-// Ends the workers' process groups when the launcher is killed.
+// Ends the workers' process groups, and removes the secret, when the launcher is killed.
 #ifndef SYNCLINE_LAUNCH_GUARDIAN_H_
 #define SYNCLINE_LAUNCH_GUARDIAN_H_
 
 #include <sys/types.h>
+
+#include <string>
 
 #include "absl/status/statusor.h"
 #include "launch/unique_fd.h"
@@ -11,7 +13,7 @@ namespace syncline {
 
 // A process that holds the other end of a pipe of the launcher. The kernel kills a worker whose
 // launcher is gone, but not what the worker started (data loaders, say); the guardian kills these
-// groups when its pipe is closed, which no way of dying prevents.
+// groups, and removes the job's folder, when its pipe is closed, which no way of dying prevents.
 class Guardian {
  public:
   // To be called before the process has other threads.
@@ -26,6 +28,9 @@ class Guardian {
   // before its id can mean another one.
   void Add(pid_t group);
   void Remove(pid_t group);
+
+  // The folder, if it still exists then, is removed too. For one folder.
+  void Own(const std::string& folder);
 
   pid_t pid() const { return pid_; }
 

@@ -7,7 +7,9 @@ import socket
 import subprocess
 import time
 
-from launch.job_for_tests import DEADLINE, LAUNCHER, Job, lines_of, processes_with, wait_until
+import pytest
+
+from launch.job_for_tests import DEADLINE, LAUNCHER, RUN, Job, lines_of, processes_with, wait_until
 
 # Failures.
 
@@ -25,6 +27,63 @@ def test_the_exit_code_is_that_of_the_first_worker_that_fails(shell):
     assert code == 7
     assert "rank 0 (pid" in err
     assert "rank 1 (exit code 9)" in err and "rank 2 (exit code 9)" in err
+
+
+def test_a_peers_error_is_not_taken_for_the_cause(python):
+    # Rank 1 fails last, in the time that the others leave it; rank 2 fails with another code.
+    code, _, err = python(
+        """
+import json, os, sys, time
+rank = os.environ["RANK"]
+if rank == "0":
+    info = {"syncline_time": time.time(), "syncline_peer_error": True}
+    with open(os.environ["TORCHELASTIC_ERROR_FILE"], "w") as file:
+        json.dump({"message": {"message": "rank 1 has left", "extraInfo": info}}, file)
+    sys.exit(1)
+other = os.environ["SYNCLINE_SECRET_FILE"].replace("secret", "error_0_0.json")
+while not os.path.exists(other):
+    time.sleep(0.001)
+sys.exit(42 if rank == "1" else 0)
+""",
+        "--nproc-per-node=3",
+    ).finish()
+    assert code == 42
+    assert "rank 1 (pid" in err and "also failed: rank 0 (exit code 1)" in err
+    assert "stopped because of it" not in err
+
+
+JOINED = """
+import os, sys, syncline as dist
+dist.init_process_group("gloo")
+dist.barrier()
+if dist.get_rank() == 1:
+    %s
+dist.barrier()
+"""
+
+
+@pytest.mark.parametrize(
+    "failure, code, messages",
+    [
+        ("raise ValueError('boom')", 1, ["recorded:\n    ValueError: boom"]),
+        ("sys.exit(42)", 42, ["exit code 42"]),
+        ("os._exit(43)", 43, ["exit code 43"]),
+        ("os.kill(os.getpid(), 9)", 137, ["SIGKILL"]),
+    ],
+)
+def test_the_rank_whose_failure_breaks_the_group_is_named(tmp_path, failure, code, messages):
+    (tmp_path / "script.py").write_text(JOINED % failure)
+    job = Job(tmp_path, ["--nproc-per-node=3", "script.py"], program=RUN)
+    try:
+        ended, _, err = job.finish()
+    finally:
+        job.close()
+    assert ended == code, err
+    report = err[err.index("syncline-run: rank ") :]
+    assert report.startswith("syncline-run: rank 1 (pid")
+    assert "rank 0 (" in report and "rank 2 (" in report
+    for message in messages:
+        assert message in report
 
 
 def test_a_failure_is_reported_with_all_that_is_known(python):
@@ -200,6 +259,7 @@ def test_nothing_survives_a_launcher_that_is_killed(shell):
     job.process.kill()
     job.process.wait(DEADLINE)
     wait_until(lambda: processes_with(job.mark) == [], "the end of all processes")
+    assert os.listdir(str(job.tmp)) == []  # Nor does the secret.
 
 
 def test_what_a_worker_leaves_behind_ends_with_the_job(shell):

@@ -4,6 +4,7 @@ import json
 import os
 import re
 import select
+import signal
 import socket
 import stat
 import subprocess
@@ -11,7 +12,7 @@ import sys
 
 import pytest
 
-from launch.job_for_tests import DEADLINE, RUN, Job, lines_of, processes_with, wait_until
+from launch.job_for_tests import DEADLINE, LAUNCHER, RUN, Job, lines_of, processes_with, wait_until
 
 # What workers are given.
 
@@ -117,8 +118,15 @@ def test_only_rank_0_reads_the_launchers_input(shell):
 
 
 def test_the_output_of_a_single_worker_is_passed_on_unchanged(shell):
-    code, out, err = shell(r"printf 'a\rb\n\nc'; printf 'd\n' >&2").finish()
-    assert (code, out, err) == (0, "a\rb\n\nc\n", "d\n")
+    code, out, err = shell(r"printf 'a\rb\n\nc'; printf 'd' >&2").finish()
+    assert (code, out, err) == (0, "a\rb\n\nc", "d")
+
+
+def test_two_outputs_of_a_single_worker_in_one_file_are_passed_on_unchanged(tmp_path):
+    command = [LAUNCHER, "--no-python", "/bin/sh", "-c", "printf a; sleep 0.05; printf b >&2"]
+    with open(str(tmp_path / "both"), "wb") as both:
+        subprocess.run(command, stdout=both, stderr=both, timeout=DEADLINE, check=True)
+    assert (tmp_path / "both").read_bytes() == b"ab"
 
 
 def test_lines_of_several_workers_are_whole(python):
@@ -157,14 +165,25 @@ def test_logs_are_written_where_they_are_wanted(shell, tmp_path):
     assert not (attempt / "1" / "stderr.log").exists()
 
 
-def test_a_reader_that_goes_away_does_not_stop_the_job(shell):
-    job = shell(
-        "for i in 1 2 3 4 5 6 7 8 9; do echo $i; done; read line; exit 5", stdin=subprocess.PIPE
-    )
-    job.expect("1")
+def test_a_reader_that_goes_away_stops_the_job_as_in_a_pipeline(shell):
+    job = shell("while :; do echo line; sleep 0.01; done", "--nproc-per-node=2")
+    job.expect("line")
     job.process.stdout.close()
-    job.process.stdin.close()
-    assert job.process.wait(DEADLINE) == 5
+    assert job.process.wait(DEADLINE) == 128 + signal.SIGPIPE
+    err = job.process.stderr.read().decode()
+    assert err.count("nobody reads") == 1 and "failed" not in err
+    assert processes_with(job.mark) == []
+
+
+def test_folders_may_be_relative(shell, tmp_path):
+    code, out, _ = shell(
+        'cd /; [ -e "$SYNCLINE_SECRET_FILE" ] && echo found; echo "$TORCHELASTIC_ERROR_FILE"',
+        "--log-dir=logs",
+        "--rdzv-id=job7",
+        env={"TMPDIR": "tmp"},
+    ).finish()
+    assert code == 0
+    assert out == "found\n%s/logs/job7/attempt_0/0/error.json\n" % tmp_path
 
 
 def test_signals_are_heeded_though_nobody_reads_the_output(shell):
@@ -203,6 +222,14 @@ def test_a_file_that_is_no_program_is_explained(launch, tmp_path):
     code, _, err = launch("--nproc-per-node=2", "--no-python", "./broken").finish()
     assert code == 1
     assert "rank 0 could not be started: './broken' cannot be run: Exec format error" in err
+
+
+def test_logs_that_cannot_be_written_are_explained_at_once(shell, tmp_path):
+    (tmp_path / "file").write_text("")
+    code, _, err = shell("echo never", "--log-dir=file/logs").finish()
+    assert code == 1
+    assert "Not a directory" in err
+    assert "still there" not in err
 
 
 # As `bazel run //launch:run` starts it.

@@ -12,12 +12,15 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <filesystem>
+#include <system_error>
 #include <utility>
 #include <vector>
 
 #include "absl/memory/memory.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "absl/time/clock.h"
 #include "core/host.h"
 #include "core/status.h"
 #include "launch/program.h"
@@ -45,9 +48,16 @@ Console::Outputs CompareOutputs() {
   return same ? Console::Outputs::kSame : Console::Outputs::kApart;
 }
 
+// The same path for workers that change their folder.
+std::string Absolute(const std::string& path) {
+  std::error_code ignored;
+  const std::filesystem::path absolute = std::filesystem::absolute(path, ignored);
+  return absolute.empty() ? path : absolute.string();
+}
+
 std::string TemporaryFolder(const Environment& environment) {
   const auto found = environment.find("TMPDIR");
-  return found == environment.end() || found->second.empty() ? "/tmp" : found->second;
+  return found == environment.end() || found->second.empty() ? "/tmp" : Absolute(found->second);
 }
 
 // A port that was free a moment ago. For MASTER_PORT only, which foreign frameworks want to open
@@ -105,6 +115,7 @@ absl::Status Launcher::Prepare() {
     SYNCLINE_ASSIGN_OR_RETURN(run_id_, RandomHex(kRunIdBytes));
   }
   SYNCLINE_ASSIGN_OR_RETURN(files_, JobFiles::Create(TemporaryFolder(environment_)));
+  guardian_.Own(files_->folder());
   workers.temporary = files_->folder();
   SYNCLINE_ASSIGN_OR_RETURN(workers.log_dir, PrepareLogs());
   JobStoreOptions store;
@@ -120,9 +131,8 @@ absl::Status Launcher::Prepare() {
 }
 
 absl::StatusOr<std::string> Launcher::PrepareLogs() {
-  if (!options_.log_dir.empty() || !(options_.redirects.any() || options_.tee.any())) {
-    return options_.log_dir;
-  }
+  if (!options_.log_dir.empty()) return Absolute(options_.log_dir);
+  if (!options_.redirects.any() && !options_.tee.any()) return "";
   std::string folder = absl::StrCat(TemporaryFolder(environment_), "/syncline-logs-XXXXXX");
   if (mkdtemp(folder.data()) == nullptr) {
     return ArgumentError(absl::StrCat("no folder for logs can be made (", folder,
@@ -134,20 +144,22 @@ absl::StatusOr<std::string> Launcher::PrepareLogs() {
 
 int Launcher::Run() {
   Carry(agent_.Start());
-  while (agent_.state() != Agent::State::kFinished) {
-    WaitForEvents();
-    HandleSignals();
-    if (clock_.Now() >= agent_.deadline()) Carry(agent_.OnDeadline());
+  for (;;) {
     if (agent_.state() == Agent::State::kDraining && descendants_.Find().empty()) {
       Carry(agent_.OnNothingLeft());
     }
+    if (clock_.Now() >= agent_.deadline()) Carry(agent_.OnDeadline());
+    if (agent_.state() == Agent::State::kFinished) break;
+    WaitForEvents();
+    HandleSignals();
     console_.FlushHeld();
+    StopWithoutReader();
   }
   workers_->Finish();
   if (agent_.failure().has_value()) Say(ReportFailure(CollectFacts(*agent_.failure())));
-  if (agent_.gave_up()) {
+  if (const std::vector<pid_t> left = descendants_.Find(); agent_.gave_up() && !left.empty()) {
     Say(absl::StrCat("processes that are still there though they were killed: ",
-                     absl::StrJoin(descendants_.Find(), ", ")));
+                     absl::StrJoin(left, ", ")));
   }
   out_.Flush(kReadersPatience);
   err_.Flush(kReadersPatience);
@@ -245,18 +257,41 @@ void Launcher::ReapProcesses() {
     const int local_rank = workers_->Reaped(pid);
     if (local_rank < 0) {
       commands = agent_.OnLeftoverExited();
-    } else if (WIFSIGNALED(status)) {
-      exits.push_back({local_rank, 0, WTERMSIG(status)});
     } else {
-      exits.push_back({local_rank, WEXITSTATUS(status), 0});
+      exits.push_back(DescribeEnd(local_rank, status));
     }
   }
   Carry(std::move(commands));
-  const bool failed_before = agent_.failure().has_value();
   Carry(agent_.OnWorkersExited(exits));
-  if (!failed_before && agent_.failure().has_value()) {
+  if (agent_.failure().has_value()) {
     failure_summary_ = SummarizeFailure(CollectFacts(*agent_.failure()));
   }
+}
+
+WorkerExit Launcher::DescribeEnd(int local_rank, int status) const {
+  WorkerExit exit;
+  exit.local_rank = local_rank;
+  if (WIFSIGNALED(status)) {
+    exit.signal = WTERMSIG(status);
+  } else {
+    exit.code = WEXITSTATUS(status);
+  }
+  const RecordedError recorded = ReadErrorFile(workers_->error_file(local_rank));
+  if (exit.ok() || recorded.message.empty()) return exit;
+  exit.record =
+      recorded.is_peer_error ? WorkerExit::Record::kPeerError : WorkerExit::Record::kError;
+  const absl::Duration ago =
+      recorded.time.has_value() ? absl::Now() - *recorded.time : absl::ZeroDuration();
+  exit.failed_at = clock_.Now() - std::max(ago, absl::ZeroDuration());
+  return exit;
+}
+
+void Launcher::StopWithoutReader() {
+  if (!out_.reader_gone() || std::exchange(reader_left_, true)) return;
+  if (agent_.state() == Agent::State::kRunning) {
+    Say("nobody reads this launcher's output any more (a closed pipe): the workers are stopped");
+  }
+  Carry(agent_.OnSignal(SIGPIPE));
 }
 
 FailureFacts Launcher::CollectFacts(const Agent::Failure& failure) const {
@@ -273,9 +308,10 @@ FailureFacts Launcher::CollectFacts(const Agent::Failure& failure) const {
     facts.evidence.oom_kills = *kills - *oom_kills_before_;
   }
   facts.evidence.shm_free_bytes = SharedMemoryFree();
-  facts.message = ReadErrorFile(workers_->error_file(local_rank));
+  facts.message = ReadErrorFile(workers_->error_file(local_rank)).message;
   facts.last_lines = workers_->LastErrLines(local_rank);
   facts.log = workers_->err_log(local_rank);
+  facts.also_failed = failure.also_failed;
   facts.stopped = failure.stopped;
   return facts;
 }

@@ -51,6 +51,8 @@ class Launcher {
   void WaitForEvents();  // Also moves output.
   void HandleSignals();
   void ReapProcesses();
+  WorkerExit DescribeEnd(int local_rank, int status) const;
+  void StopWithoutReader();  // As a shell's pipeline would, once stdout is closed.
 
   FailureFacts CollectFacts(const Agent::Failure& failure) const;
   void SayStop(int signal);
@@ -72,6 +74,7 @@ class Launcher {
   std::unique_ptr<WorkerSet> workers_;
   std::optional<int64_t> oom_kills_before_;
   std::string failure_summary_;  // Of the attempt before a restart.
+  bool reader_left_ = false;
 };
 
 }  // namespace syncline

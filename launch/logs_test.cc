@@ -133,6 +133,21 @@ TEST_F(ConsoleTest, AStreamWithoutPrefixIsPassedOnAsItComes) {
   EXPECT_EQ(err_.text, "a\r\x1b[Kb\n\nc\nnote\n");
 }
 
+TEST_F(ConsoleTest, NothingIsAddedToStreamsWithoutPrefix) {
+  StringSink terminal;
+  Console console(terminal, terminal, Console::Outputs::kSame, clock_);
+  Console::Stream* out = console.AddStream("", Console::Target::kOut);
+  Console::Stream* err = console.AddStream("", Console::Target::kErr);
+  console.Feed(out, "a");
+  console.Feed(err, "b");
+  console.Feed(out, "\rc");
+  console.End(out);
+  console.End(err);
+  EXPECT_EQ(terminal.text, "ab\rc");
+  console.Say("note");  // The launcher's own line is none of theirs.
+  EXPECT_EQ(terminal.text, "ab\rc\nnote\n");
+}
+
 TEST_F(ConsoleTest, TheLaunchersOwnLinesStandAlone) {
   Console::Stream* error = console_.AddStream("[rank0]: ", Console::Target::kErr);
   console_.Feed(error, "10%\r");
@@ -220,6 +235,7 @@ TEST_F(FdSinkTest, DropsTextWhenTheReaderIsGone) {
   FdSink sink(writer_.get());
   sink.Write("lost");
   EXPECT_FALSE(sink.pending());
+  EXPECT_TRUE(sink.reader_gone());
 }
 
 }  // namespace

@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cmath>
 #include <cstddef>
 #include <string>
 #include <utility>
@@ -255,6 +256,11 @@ absl::Status Parser::Interpret() {
   }
   SYNCLINE_ASSIGN_OR_RETURN(options_.workers, ParseWorkers(raw_.workers, host_));
   options_.shutdown_timeout = absl::Seconds(raw_.shutdown_timeout);
+  if (!std::isfinite(raw_.shutdown_timeout) ||
+      options_.shutdown_timeout == absl::InfiniteDuration()) {
+    return ArgumentError(absl::StrCat("--shutdown-timeout: ", raw_.shutdown_timeout,
+                                      " is no number of seconds. Give a finite one, 0 or more"));
+  }
   SYNCLINE_RETURN_IF_ERROR(InterpretRendezvous());
   SYNCLINE_ASSIGN_OR_RETURN(options_.redirects, ParseStreams("--redirects", raw_.redirects));
   SYNCLINE_ASSIGN_OR_RETURN(options_.tee, ParseStreams("--tee", raw_.tee));

@@ -143,7 +143,10 @@ TEST(OptionsTest, OptionsOfLaterVersionsAreNamedAsSuch) {
 TEST(OptionsTest, BadValuesNameTheOption) {
   EXPECT_THAT(Error({"--max-restarts=-1", "a.py"}), HasSubstr("--max-restarts"));
   EXPECT_THAT(Error({"--max-restarts=many", "a.py"}), HasSubstr("--max-restarts"));
-  EXPECT_THAT(Error({"--shutdown-timeout=-3", "a.py"}), HasSubstr("--shutdown-timeout"));
+  for (const char* seconds : {"-3", "nan", "inf", "1e300"}) {
+    EXPECT_THAT(Error({absl::StrCat("--shutdown-timeout=", seconds), "a.py"}),
+                HasSubstr("--shutdown-timeout"));
+  }
   EXPECT_THAT(Error({"--master-port=70000", "a.py"}), HasSubstr("--master-port"));
   EXPECT_THAT(Error({"--role"}), HasSubstr("--role"));
   EXPECT_THAT(Error({"--role=", "a.py"}), HasSubstr("--role= has no value"));

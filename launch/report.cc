@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <fstream>
 
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
@@ -58,13 +59,30 @@ std::string Indented(absl::string_view text, absl::string_view indent) {
                       absl::StrJoin(absl::StrSplit(text, '\n'), absl::StrCat("\n", indent)));
 }
 
-std::string DescribeStopped(std::vector<WorkerExit> stopped) {
-  std::sort(stopped.begin(), stopped.end(),
+std::string DescribeOthers(absl::string_view what, std::vector<WorkerExit> others) {
+  std::sort(others.begin(), others.end(),
             [](const WorkerExit& a, const WorkerExit& b) { return a.local_rank < b.local_rank; });
   const auto describe = [](std::string* out, const WorkerExit& exit) {
     absl::StrAppend(out, "rank ", exit.local_rank, " (", DescribeExit(exit), ")");
   };
-  return absl::StrCat("  stopped because of it: ", absl::StrJoin(stopped, ", ", describe));
+  return absl::StrCat("  ", what, ": ", absl::StrJoin(others, ", ", describe));
+}
+
+// The time in `info`, of either precision.
+std::optional<absl::Time> ReadTime(const nlohmann::json& info) {
+  if (const auto precise = info.find("syncline_time");
+      precise != info.end() && precise->is_number()) {
+    return absl::UnixEpoch() + absl::Seconds(precise->get<double>());
+  }
+  const auto coarse = info.find("timestamp");
+  if (coarse == info.end()) return std::nullopt;
+  int64_t seconds = 0;
+  if (coarse->is_number()) {
+    seconds = coarse->get<int64_t>();
+  } else if (!coarse->is_string() || !absl::SimpleAtoi(coarse->get<std::string>(), &seconds)) {
+    return std::nullopt;
+  }
+  return absl::FromUnixSeconds(seconds + 1);  // It was rounded down.
 }
 
 }  // namespace
@@ -123,16 +141,22 @@ std::string ExplainSignal(int signal, const HostEvidence& evidence) {
   }
 }
 
-std::string ReadErrorFile(const std::string& path) {
+RecordedError ReadErrorFile(const std::string& path) {
+  RecordedError recorded;
   const nlohmann::json error = nlohmann::json::parse(ReadFile(path, kMaxErrorFile), nullptr,
                                                      /*allow_exceptions=*/false);
-  if (!error.is_object() || !error.contains("message")) return "";
+  if (!error.is_object() || !error.contains("message")) return recorded;
   const nlohmann::json& message = error["message"];
-  if (message.is_string()) return message.get<std::string>();
-  if (message.is_object() && message.contains("message") && message["message"].is_string()) {
-    return message["message"].get<std::string>();
+  if (message.is_string()) recorded.message = message.get<std::string>();
+  if (!message.is_object()) return recorded;
+  if (message.contains("message") && message["message"].is_string()) {
+    recorded.message = message["message"].get<std::string>();
   }
-  return "";
+  const auto info = message.find("extraInfo");
+  if (info == message.end() || !info->is_object()) return recorded;
+  recorded.time = ReadTime(*info);
+  recorded.is_peer_error = info->value("syncline_peer_error", nlohmann::json(false)) == true;
+  return recorded;
 }
 
 std::string SummarizeFailure(const FailureFacts& facts) {
@@ -162,7 +186,12 @@ std::string ReportFailure(const FailureFacts& facts) {
     for (const std::string& line : facts.last_lines) lines.push_back(absl::StrCat("    ", line));
   }
   if (!facts.log.empty()) lines.push_back(absl::StrCat("  all of its stderr: ", facts.log));
-  if (!facts.stopped.empty()) lines.push_back(DescribeStopped(facts.stopped));
+  if (!facts.also_failed.empty()) {
+    lines.push_back(DescribeOthers("also failed", facts.also_failed));
+  }
+  if (!facts.stopped.empty()) {
+    lines.push_back(DescribeOthers("stopped because of it", facts.stopped));
+  }
   lines.push_back(absl::StrCat("  exit code ", facts.cause.ShellCode()));
   return absl::StrJoin(lines, "\n");
 }

@@ -37,9 +37,17 @@ std::string DescribeExit(const WorkerExit& exit);
 // In plain words, what usually is behind a death by `signal`; empty if there is nothing to say.
 std::string ExplainSignal(int signal, const HostEvidence& evidence);
 
-// The message that a worker left in the file of TORCHELASTIC_ERROR_FILE: {"message": text}, or
-// {"message": {"message": text, ...}} as torch's @record writes it. Empty if there is none.
-std::string ReadErrorFile(const std::string& path);
+// What a worker left in the file of TORCHELASTIC_ERROR_FILE.
+struct RecordedError {
+  std::string message;             // Empty if there is none.
+  std::optional<absl::Time> time;  // By the wall clock.
+  bool is_peer_error = false;      // Syncline's report of a failure elsewhere.
+};
+
+// Reads {"message": text}, or {"message": {"message": text, "extraInfo": {...}}} as torch's @record
+// and Syncline's Python package write it. To the former's time, which is in whole seconds, the
+// latter adds "syncline_time" and "syncline_peer_error".
+RecordedError ReadErrorFile(const std::string& path);
 
 struct FailureFacts {
   WorkerExit cause;
@@ -53,7 +61,8 @@ struct FailureFacts {
   std::string message;                  // Of the error file.
   std::vector<std::string> last_lines;  // Of its stderr.
   std::string log;                      // The file with all of its stderr, if there is one.
-  std::vector<WorkerExit> stopped;      // The other workers that ended because of it.
+  std::vector<WorkerExit> also_failed;  // The other workers that failed by themselves.
+  std::vector<WorkerExit> stopped;      // Those that ended because they were told to.
 };
 
 // One line: which worker failed, how, and when.

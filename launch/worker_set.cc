@@ -47,6 +47,7 @@ absl::StatusOr<WorkerSet::Rank> WorkerSet::StartOne(const JobFacts& job, int loc
       out_file.valid() || err_file.valid()
           ? LogPath(job, local_rank, "error.json")
           : absl::StrCat(options_.temporary, "/error_", job.attempt, "_", local_rank, ".json");
+  unlink(error_file.c_str());  // Of an earlier run with the same logs.
   Environment environment = options_.environment;
   DescribeJob(job, local_rank, error_file, &environment);
   WorkerSpec spec;

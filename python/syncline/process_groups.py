@@ -12,6 +12,7 @@ import threading
 from collections.abc import Sequence
 from datetime import timedelta
 
+from syncline import failures
 from syncline._syncline import ProcessGroup, Store, World
 from syncline.errors import DistError
 
@@ -72,6 +73,9 @@ def init_process_group(
       store: replaces `init_method`; `rank` and `world_size` are then needed.
       group_name: jobs of different names may share a store.
 
+    An uncaught exception that ends this process is from then on recorded for the launcher (in the
+    file that TORCHELASTIC_ERROR_FILE names) and told to the peers, whose operations fail with it.
+
     Raises:
       DistError: this process has already joined.
       ValueError: `store` and `init_method` are both given, the backend is unknown, or a rank, a
@@ -102,6 +106,7 @@ def init_process_group(
         )
         _default = _world.group
         _ranks[_default] = list(range(_world.size))
+        failures.watch(_abort_all)
     finally:
         _init_lock.release()
 
@@ -210,9 +215,19 @@ def _backend_name(backend: str | None) -> str | None:
 
 def _forget() -> None:
     global _world, _default
+    failures.unwatch()
     _ranks.clear()
     _default = None
     _world = None
+
+
+def _abort_all(failure: str) -> None:
+    """Lets the peers, who may be waiting for this process, know at once why it ends."""
+    if _default is None:
+        return
+    reason = f"rank {_default.rank} failed: {failure}"
+    for made in reversed(_ranks):
+        made.abort(reason)
 
 
 def _leave_at_exit() -> None:
@@ -226,6 +241,7 @@ def _leave_at_exit() -> None:
 
 def _abandon_in_child() -> None:
     global _default, _forked
+    failures.unwatch()
     _default = None
     _forked = _world is not None
 

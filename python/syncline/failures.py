@@ -1,0 +1,89 @@
+"""An exception that ends this process: it is recorded for the launcher, and peers hear of it."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+import traceback
+from collections.abc import Callable
+from types import TracebackType
+
+from syncline.errors import DistError
+
+_MAX_REASON = 500
+
+_previous = sys.excepthook
+_tell_peers: Callable[[str], None] | None = None  # None: not watching.
+
+
+def watch(tell_peers: Callable[[str], None]) -> None:
+    """From now on, an uncaught exception is recorded and told to `tell_peers` in one line."""
+    global _previous, _tell_peers
+    _tell_peers = tell_peers
+    if sys.excepthook is not _on_exception:
+        _previous = sys.excepthook
+        sys.excepthook = _on_exception
+
+
+def unwatch() -> None:
+    """Ends that."""
+    global _tell_peers
+    _tell_peers = None
+    # A hook that was set later calls this one, which then only passes on.
+    if sys.excepthook is _on_exception:
+        sys.excepthook = _previous
+
+
+def is_peer_error(error: BaseException | None) -> bool:
+    """Whether `error` is, or came from, Syncline's report of what happened elsewhere."""
+    seen: set[int] = set()
+    while error is not None and id(error) not in seen:
+        # DistError itself is about the use of Syncline in this process.
+        if isinstance(error, DistError) and type(error) is not DistError:
+            return True
+        seen.add(id(error))
+        hidden = error.__suppress_context__
+        error = error.__cause__ or (None if hidden else error.__context__)
+    return False
+
+
+def _on_exception(
+    kind: type[BaseException], error: BaseException, trace: TracebackType | None
+) -> None:
+    try:
+        # An interactive interpreter goes on.
+        if _tell_peers is not None and not sys.flags.inspect and not hasattr(sys, "ps1"):
+            text = _describe(kind, error)
+            _record(text, "".join(traceback.format_exception(kind, error, trace)), error)
+            _tell_peers(text.split("\n", 1)[0][:_MAX_REASON])
+    except Exception:  # The exception itself is what must be seen.
+        pass
+    finally:
+        _previous(kind, error, trace)
+
+
+def _describe(kind: type[BaseException], error: BaseException) -> str:
+    text = str(error)
+    return f"{kind.__name__}: {text}" if text else kind.__name__
+
+
+def _record(text: str, callstack: str, error: BaseException) -> None:
+    """Writes what torchrun's @record does, and two fields by which the launcher finds the cause."""
+    path = os.environ.get("TORCHELASTIC_ERROR_FILE")
+    if not path or os.path.exists(path):  # Somebody knows more.
+        return
+    now = time.time()
+    info = {
+        "py_callstack": callstack,
+        "timestamp": str(int(now)),
+        "syncline_time": now,
+        "syncline_peer_error": is_peer_error(error),
+    }
+    try:
+        with open(f"{path}.new", "w", encoding="utf-8") as file:
+            json.dump({"message": {"message": text, "extraInfo": info}}, file)
+        os.replace(f"{path}.new", path)
+    except OSError:
+        pass
