@@ -14,7 +14,8 @@ COPTS = [
 ]
 
 _SANITIZER_DEPS = select({
-    "//bazel:tsan": ["//bazel:tsan_suppressions"],
+    "//bazel:asan": ["//bazel:sanitizer_options"],
+    "//bazel:tsan": ["//bazel:sanitizer_options"],
     "//conditions:default": [],
 })
 

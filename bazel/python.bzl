@@ -41,6 +41,19 @@ def pybind_extension(name, srcs, deps = [], copts = [], imports = ["."], visibil
         visibility = visibility,
     )
 
+# The interpreter is not instrumented, so the runtime of a sanitizer must be there before it loads an
+# extension that is. What the interpreter never frees is no leak of ours.
+_SANITIZER_ENV = select({
+    "//bazel:asan": {
+        "ASAN_OPTIONS": "detect_leaks=0",
+        "LD_PRELOAD": "libasan.so.8:libstdc++.so.6",
+    },
+    "//bazel:tsan": {
+        "LD_PRELOAD": "libtsan.so.2:libstdc++.so.6",
+    },
+    "//conditions:default": {},
+})
+
 def syncline_py_test(name, srcs, deps = [], args = [], **kwargs):
     """A test run by pytest over all of `srcs`.
 
@@ -56,6 +69,7 @@ def syncline_py_test(name, srcs, deps = [], args = [], **kwargs):
         name = name,
         srcs = srcs + ["//bazel:pytest_main.py"],
         args = ["$(location %s)" % test for test in tests] + args,
+        env = _SANITIZER_ENV,
         main = "//bazel:pytest_main.py",
         python_version = "PY3",
         deps = deps + ["@py_pytest//:pytest"],

@@ -42,7 +42,8 @@ class Job:
         self.tmp.mkdir(exist_ok=True)
         own = {"PATH": os.environ["PATH"], "TMPDIR": str(self.tmp), "PYTHON_EXEC": sys.executable}
         own.update([self.mark.split("=")])
-        own.update((name, value) for name, value in os.environ.items() if "SAN_OPTIONS" in name)
+        sanitizers = ("ASAN_OPTIONS", "UBSAN_OPTIONS", "TSAN_OPTIONS", "LD_PRELOAD")
+        own.update((name, os.environ[name]) for name in sanitizers if name in os.environ)
         own.update(env or {})
         popen.setdefault("stdin", subprocess.DEVNULL)
         self.out = b""

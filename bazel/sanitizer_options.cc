@@ -1,5 +1,12 @@
-// What ThreadSanitizer takes for races and is none; read by its runtime when a test is built with
-// --config=tsan. Each entry names one function of a library, none of ours.
+// What the sanitizers' runtimes read from an executable when it starts.
+
+// On top of AddressSanitizer's defaults, of which the search for leaks is one.
+extern "C" const char* __asan_default_options();
+
+extern "C" const char* __asan_default_options() { return "detect_stack_use_after_return=1"; }
+
+// What ThreadSanitizer takes for races and is none. Each entry names one function of a library,
+// none of ours.
 extern "C" const char* __tsan_default_suppressions();
 
 extern "C" const char* __tsan_default_suppressions() {
