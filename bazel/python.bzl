@@ -42,7 +42,8 @@ def pybind_extension(name, srcs, deps = [], copts = [], imports = ["."], visibil
     )
 
 # The interpreter is not instrumented, so the runtime of a sanitizer must be there before it loads an
-# extension that is. What the interpreter never frees is no leak of ours.
+# extension that is. What the interpreter never frees is no leak of ours, and what it and its libraries
+# do among themselves is not to be judged.
 _SANITIZER_ENV = select({
     "//bazel:asan": {
         "ASAN_OPTIONS": "detect_leaks=0",
@@ -50,6 +51,7 @@ _SANITIZER_ENV = select({
     },
     "//bazel:tsan": {
         "LD_PRELOAD": "libtsan.so.2:libstdc++.so.6",
+        "TSAN_OPTIONS": "ignore_noninstrumented_modules=1",
     },
     "//conditions:default": {},
 })
