@@ -1,6 +1,17 @@
 #include "core/backend.h"
 
 namespace syncline {
+namespace {
+
+constexpr OpKind kAllOpKinds[] = {
+    OpKind::kBroadcast, OpKind::kAllReduce, OpKind::kReduce,        OpKind::kAllGather,
+    OpKind::kGather,    OpKind::kScatter,   OpKind::kReduceScatter, OpKind::kAllToAll,
+    OpKind::kBarrier,   OpKind::kSend,      OpKind::kRecv,
+};
+
+}  // namespace
+
+absl::Span<const OpKind> AllOpKinds() { return kAllOpKinds; }
 
 absl::string_view Name(OpKind kind) {
   switch (kind) {
@@ -8,8 +19,18 @@ absl::string_view Name(OpKind kind) {
       return "broadcast";
     case OpKind::kAllReduce:
       return "all_reduce";
+    case OpKind::kReduce:
+      return "reduce";
     case OpKind::kAllGather:
       return "all_gather";
+    case OpKind::kGather:
+      return "gather";
+    case OpKind::kScatter:
+      return "scatter";
+    case OpKind::kReduceScatter:
+      return "reduce_scatter";
+    case OpKind::kAllToAll:
+      return "all_to_all";
     case OpKind::kBarrier:
       return "barrier";
     case OpKind::kSend:
@@ -18,6 +39,20 @@ absl::string_view Name(OpKind kind) {
       return "recv";
   }
   return "unknown operation";
+}
+
+bool Reduces(OpKind kind) {
+  return kind == OpKind::kAllReduce || kind == OpKind::kReduce || kind == OpKind::kReduceScatter;
+}
+
+bool IsP2p(OpKind kind) { return kind == OpKind::kSend || kind == OpKind::kRecv; }
+
+Capabilities Capabilities::All() {
+  Capabilities all;
+  all.ops.insert(AllOpKinds().begin(), AllOpKinds().end());
+  all.move_dtypes.insert(AllDTypes().begin(), AllDTypes().end());
+  all.reduce_dtypes = all.move_dtypes;
+  return all;
 }
 
 }  // namespace syncline

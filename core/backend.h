@@ -8,6 +8,7 @@
 #include <string>
 
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
 #include "absl/types/span.h"
@@ -15,23 +16,49 @@
 #include "core/device.h"
 #include "core/dtype.h"
 #include "core/reduce_op.h"
-#include "core/registry.h"
 #include "core/store.h"
 #include "core/tensor.h"
 
 namespace syncline {
 
-enum class OpKind { kBroadcast, kAllReduce, kAllGather, kBarrier, kSend, kRecv };
+enum class OpKind {
+  kBroadcast,
+  kAllReduce,
+  kReduce,
+  kAllGather,
+  kGather,
+  kScatter,
+  kReduceScatter,
+  kAllToAll,
+  kBarrier,
+  kSend,
+  kRecv,
+};
+
+// All kinds, in the order of their values.
+absl::Span<const OpKind> AllOpKinds();
 
 // "broadcast", "all_reduce", ...
 absl::string_view Name(OpKind kind);
 
+// Whether elements are combined, so that the element type must allow the ReduceOp.
+bool Reduces(OpKind kind);
+
+// Whether two ranks take part, not the whole group.
+bool IsP2p(OpKind kind);
+
+// As the source of a receive: whichever rank sends first.
+inline constexpr int kAnySource = -1;
+
 // What a backend serves, as data. ProcessGroup refuses the rest with UnsupportedError.
 struct Capabilities {
   std::set<OpKind> ops;
-  std::set<DType> move_dtypes;    // broadcast, all_gather, send, recv
-  std::set<DType> reduce_dtypes;  // all_reduce, where CheckReduction allows the operation
+  std::set<DType> move_dtypes;    // Of operations that only move elements.
+  std::set<DType> reduce_dtypes;  // Of those that reduce, where CheckReduction allows it.
   std::set<DeviceType> devices = {DeviceType::kCpu};
+
+  // Every operation, on the CPU, of every type.
+  static Capabilities All();
 };
 
 // What every call of a backend carries.
@@ -46,41 +73,72 @@ struct CallContext {
 // deadline has passed, kNetwork or kBackend when a peer is lost, kMismatch when ranks disagree.
 //
 // Threads: ProcessGroup makes at most one collective call at a time, in the same order on every
-// rank; Send to one peer and tag, and Recv from one peer and tag, are each made one at a time, but
-// run beside each other and beside a collective. Abort may be called at any time from any thread.
+// rank; Send to one peer and tag, and Recv from one source and tag, are each made one at a time,
+// but run beside each other and beside a collective. Abort may be called at any time from any
+// thread.
 //
 // Arguments are valid when they arrive (ProcessGroup checks: capabilities, ranks in range,
-// contiguous, equal sizes), so implementations check nothing twice. Tensors may have no elements.
+// contiguous, sizes as said below, nothing overlaps but where it is said), so implementations
+// check nothing of one rank twice. Tensors may have no elements. Reductions take the ranks'
+// elements in a fixed order, and the result has the same bytes on every rank that gets it; avg and
+// premul_sum sum, avg then divides by the number of ranks, and the factors of premul_sum are
+// ProcessGroup's business.
 class Backend {
  public:
   virtual ~Backend() = default;
 
   virtual absl::string_view name() const = 0;
-  virtual const Capabilities& capabilities() const = 0;
 
   // Copies `root`'s tensor over every other rank's.
   virtual absl::Status Broadcast(const Tensor& tensor, int root, const CallContext& context) = 0;
 
-  // Replaces `tensor` on every rank by the elementwise reduction over all ranks; bitwise equal on
-  // all ranks.
+  // Replaces `tensor` on every rank by the elementwise reduction over all ranks.
   virtual absl::Status AllReduce(const Tensor& tensor, ReduceOp op, const CallContext& context) = 0;
 
-  // Copies rank r's `input` to outputs[r] on every rank. `input` may be outputs[rank] itself.
+  // The same on `root` only; the other ranks' tensors keep their elements.
+  virtual absl::Status Reduce(const Tensor& tensor, ReduceOp op, int root,
+                              const CallContext& context) = 0;
+
+  // Copies rank r's `input` to outputs[r] on every rank. outputs[r] has the size of rank r's input,
+  // which may differ from rank to rank. `input` may be outputs[rank] itself.
   virtual absl::Status AllGather(absl::Span<const Tensor> outputs, const Tensor& input,
                                  const CallContext& context) = 0;
+
+  // The same on `root` only; `outputs` is empty elsewhere. All inputs have one size.
+  virtual absl::Status Gather(absl::Span<const Tensor> outputs, const Tensor& input, int root,
+                              const CallContext& context) = 0;
+
+  // Copies inputs[r] of `root` to rank r's `output`; `inputs` is empty elsewhere. All have one
+  // size. On root, `output` may be inputs[root] itself.
+  virtual absl::Status Scatter(const Tensor& output, absl::Span<const Tensor> inputs, int root,
+                               const CallContext& context) = 0;
+
+  // Reduces inputs[r] of all ranks to rank r's `output`. The sizes of inputs[r] may differ with r,
+  // not with the rank that passes them. Inputs keep their elements; `output` may be inputs[rank].
+  virtual absl::Status ReduceScatter(const Tensor& output, absl::Span<const Tensor> inputs,
+                                     ReduceOp op, const CallContext& context) = 0;
+
+  // Copies inputs[r] to outputs[rank] of rank r. inputs[r] and what rank r has for it in its
+  // outputs have one size, each pair its own.
+  virtual absl::Status AllToAll(absl::Span<const Tensor> outputs, absl::Span<const Tensor> inputs,
+                                const CallContext& context) = 0;
 
   // Returns once every rank has called it.
   virtual absl::Status Barrier(const CallContext& context) = 0;
 
-  // Sends to rank `dst`, or receives from rank `src`, in order for each (pair, tag). Send may
-  // return before the peer has received.
+  // Sends to rank `dst`, or receives from rank `src` or kAnySource, in order for each (pair, tag).
+  // Send may return before the peer has received. Recv returns the rank that sent. A message goes
+  // to the receive that was called first, of those from its sender and those from any source.
   virtual absl::Status Send(const Tensor& tensor, int dst, const CallContext& context) = 0;
-  virtual absl::Status Recv(const Tensor& tensor, int src, const CallContext& context) = 0;
+  virtual absl::StatusOr<int> Recv(const Tensor& tensor, int src, const CallContext& context) = 0;
 
   // Makes calls in progress, here and (where the transport can) on the peers, and all later ones
   // fail soon with `cause`. Never blocks for long. Idempotent.
   virtual void Abort(const absl::Status& cause) = 0;
 };
+
+// Whether ranks compare their calls before they move data, where that costs something.
+enum class MismatchCheck { kOn, kOff };
 
 // How one rank of a group is made. Collective: factories return once all ranks have connected.
 struct BackendConfig {
@@ -89,10 +147,8 @@ struct BackendConfig {
   int size = 1;
   std::string local_address;  // Where peers reach this host; backends listen there and only there.
   Deadline deadline{absl::Minutes(30)};  // For connecting.
+  MismatchCheck mismatch_check = MismatchCheck::kOn;
 };
-
-// Backends by name: "local", "gloo".
-using BackendRegistry = Registry<Backend, const BackendConfig&>;
 
 }  // namespace syncline
 

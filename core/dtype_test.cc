@@ -2,6 +2,7 @@
 
 #include <set>
 #include <string>
+#include <tuple>
 
 #include "core/device.h"
 #include "core/reduce_op.h"
@@ -61,28 +62,36 @@ TEST(DeviceTest, OnlyDevicesOfWhichThereAreManyAreNumbered) {
 
 TEST(ReduceOpTest, EachOperationIsDefinedOnTheTypesThatTheHeaderLists) {
   const std::set<ReduceOp> bitwise = {ReduceOp::kBand, ReduceOp::kBor, ReduceOp::kBxor};
+  const std::set<ReduceOp> adding = {ReduceOp::kSum, ReduceOp::kAvg, ReduceOp::kPremulSum};
   for (const ReduceOp op : AllReduceOps()) {
     for (const DType dtype : AllDTypes()) {
-      const bool defined = IsInteger(dtype) || (IsFloating(dtype) && bitwise.count(op) == 0);
+      bool defined = adding.count(op) != 0;  // Complex numbers.
+      if (IsInteger(dtype)) defined = op != ReduceOp::kPremulSum;
+      if (IsFloating(dtype)) defined = bitwise.count(op) == 0;
+      if (dtype == DType::kBool) defined = op == ReduceOp::kSum || adding.count(op) == 0;
       EXPECT_EQ(CheckReduction(dtype, op).ok(), defined) << Name(op) << " on " << Name(dtype);
     }
   }
 }
 
 TEST(ReduceOpTest, ARefusalSaysWhatIsAllowed) {
-  const absl::Status bitwise = CheckReduction(DType::kFloat32, ReduceOp::kBxor);
-  EXPECT_EQ(KindOf(bitwise), ErrorKind::kArgument);
-  EXPECT_THAT(std::string(bitwise.message()), HasSubstr("bxor is not defined on float32"));
-  EXPECT_THAT(std::string(bitwise.message()), HasSubstr("sum, avg, product, min, max"));
-  const absl::Status boolean = CheckReduction(DType::kBool, ReduceOp::kSum);
-  EXPECT_EQ(KindOf(boolean), ErrorKind::kArgument);
-  EXPECT_THAT(std::string(boolean.message()), HasSubstr("bool as uint8"));
+  const std::tuple<DType, ReduceOp, const char*> cases[] = {
+      {DType::kFloat32, ReduceOp::kBxor, "bxor is not defined on float32: floats allow sum, avg"},
+      {DType::kInt8, ReduceOp::kPremulSum, "integers allow all operations but premul_sum"},
+      {DType::kBool, ReduceOp::kAvg, "bool allows sum (which is or)"},
+      {DType::kComplex64, ReduceOp::kMax, "complex numbers allow sum, avg, premul_sum"},
+  };
+  for (const auto& [dtype, op, text] : cases) {
+    const absl::Status status = CheckReduction(dtype, op);
+    EXPECT_EQ(KindOf(status), ErrorKind::kArgument);
+    EXPECT_THAT(std::string(status.message()), HasSubstr(text));
+  }
 }
 
 TEST(ReduceOpTest, NamesAreTheFields) {
   std::string names;
   for (const ReduceOp op : AllReduceOps()) names += std::string(Name(op)) + " ";
-  EXPECT_EQ(names, "sum avg product min max band bor bxor ");
+  EXPECT_EQ(names, "sum avg product min max band bor bxor premul_sum ");
 }
 
 }  // namespace

@@ -9,6 +9,7 @@
 #include <cstring>
 
 #include "absl/cleanup/cleanup.h"
+#include "absl/strings/ascii.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
@@ -60,6 +61,14 @@ absl::StatusOr<int64_t> RequireEnvInt(absl::string_view name, int64_t low, int64
   if (absl::SimpleAtoi(text, &value) && low <= value && value <= high) return value;
   return ArgumentError(absl::StrCat("environment variable ", name, " is '", text,
                                     "'; it must be an integer from ", low, " to ", high));
+}
+
+absl::StatusOr<bool> DebugChecks() {
+  const std::string value = absl::AsciiStrToLower(GetEnv("SYNCLINE_DEBUG").value_or("on"));
+  if (value == "on" || value == "off") return value == "on";
+  return ArgumentError(
+      absl::StrCat("SYNCLINE_DEBUG must be on or off, not '", value,
+                   "': off saves the comparison of calls between ranks before each collective"));
 }
 
 absl::StatusOr<std::string> JobSecret() {

@@ -20,6 +20,10 @@ absl::StatusOr<std::string> RequireEnv(absl::string_view name);
 // As RequireEnv, for an integer in [low, high].
 absl::StatusOr<int64_t> RequireEnvInt(absl::string_view name, int64_t low, int64_t high);
 
+// Whether ranks compare their calls where that costs something: SYNCLINE_DEBUG is unset or "on",
+// not "off". INVALID_ARGUMENT for any other value.
+absl::StatusOr<bool> DebugChecks();
+
 // The job's secret: the contents of the file that SYNCLINE_SECRET_FILE names, which only its owner
 // may be able to read (mode 0600). Empty if the variable is unset: the job has no secret.
 absl::StatusOr<std::string> JobSecret();

@@ -80,6 +80,20 @@ TEST_F(EnvTest, ABadIntegerIsShownWithItsRange) {
   }
 }
 
+TEST_F(EnvTest, RanksCompareTheirCallsUnlessDebugIsOff) {
+  unsetenv("SYNCLINE_DEBUG");
+  EXPECT_TRUE(*DebugChecks());
+  setenv("SYNCLINE_DEBUG", "ON", 1);
+  EXPECT_TRUE(*DebugChecks());
+  setenv("SYNCLINE_DEBUG", "off", 1);
+  EXPECT_FALSE(*DebugChecks());
+  setenv("SYNCLINE_DEBUG", "detail", 1);
+  const absl::Status status = DebugChecks().status();
+  unsetenv("SYNCLINE_DEBUG");
+  EXPECT_EQ(KindOf(status), ErrorKind::kArgument);
+  EXPECT_THAT(std::string(status.message()), HasSubstr("on or off, not 'detail'"));
+}
+
 TEST_F(EnvTest, WithoutTheVariableThereIsNoSecret) {
   ASSERT_TRUE(JobSecret().ok());
   EXPECT_EQ(*JobSecret(), "");

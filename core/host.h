@@ -31,6 +31,12 @@ Peer ThisPeer();
 // packets to `host` leave. Sends nothing. "127.0.0.1" if `host` is this host's loopback.
 absl::StatusOr<std::string> AddressTowards(absl::string_view host);
 
+// The first address, as text, that `host` has as a TCP server's; a name may have several.
+absl::StatusOr<std::string> FirstAddress(absl::string_view host);
+
+// Whether `host` is the text of an IPv4 or IPv6 multicast address.
+bool IsMulticastAddress(absl::string_view host);
+
 }  // namespace syncline
 
 #endif  // SYNCLINE_CORE_HOST_H_

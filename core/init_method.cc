@@ -9,6 +9,7 @@
 #include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
 #include "core/env.h"
+#include "core/host.h"
 #include "core/status.h"
 
 namespace syncline {
@@ -30,21 +31,25 @@ absl::Status ParseHostPort(absl::string_view text, absl::string_view what, Store
   return absl::OkStatus();
 }
 
-// Reads "rank=1&world_size=2" into what is not given yet.
-absl::Status ParseQuery(absl::string_view query, int64_t& rank, int64_t& size) {
+// Reads "rank=1&world_size=2&group_name=job" into what is not given yet.
+absl::Status ParseQuery(absl::string_view query, InitMethod& method) {
   for (absl::string_view item : absl::StrSplit(query, '&', absl::SkipEmpty())) {
     const std::pair<absl::string_view, absl::string_view> entry =
         absl::StrSplit(item, absl::MaxSplits('=', 1));
+    if (entry.first == "group_name") {
+      method.group_name = std::string(entry.second);
+      continue;
+    }
     if (entry.first != "rank" && entry.first != "world_size") {
       return ArgumentError(absl::StrCat("init method: unknown parameter '", entry.first,
-                                        "'; known are rank and world_size"));
+                                        "'; known are rank, world_size and group_name"));
     }
     int64_t value = 0;
     if (!absl::SimpleAtoi(entry.second, &value) || value < 0) {
       return ArgumentError(absl::StrCat("init method: ", entry.first,
                                         " must be a number from 0 on, not '", entry.second, "'"));
     }
-    int64_t& target = entry.first == "rank" ? rank : size;
+    int64_t& target = entry.first == "rank" ? method.rank : method.size;
     if (target < 0) target = value;
   }
   return absl::OkStatus();
@@ -68,17 +73,36 @@ absl::Status ReadEnvironment(InitMethod& method) {
   return absl::OkStatus();
 }
 
-absl::Status CheckRanks(const InitMethod& method) {
-  if (method.rank < 0 || method.size < 0) {
+absl::Status CheckRanks(const InitMethod& method, absl::string_view url) {
+  if (method.size < 0) {
     return ArgumentError(
-        absl::StrCat(method.scheme,
-                     ":// needs rank and world_size: pass them as arguments, or in the URL as "
-                     "?rank=R&world_size=N"));
+        absl::StrCat("init method '", url,
+                     "' needs world_size, the number of processes: pass it as an argument, or in "
+                     "the URL as ?world_size=N"));
   }
   if (method.size < 1 || method.size > kMaxRanks || method.rank >= method.size) {
     return ArgumentError(absl::StrCat("rank ", method.rank, " is not in a world of ", method.size,
                                       ": ranks go from 0 to world_size - 1"));
   }
+  return absl::OkStatus();
+}
+
+absl::Status ReadTcp(absl::string_view address, InitMethod& method) {
+  SYNCLINE_RETURN_IF_ERROR(ParseHostPort(address, "init method: tcp://", method.store));
+  if (IsMulticastAddress(method.store.host)) {
+    method.scheme = std::string(kMulticastScheme);
+  } else if (method.rank == 0) {
+    method.store.role = StoreConfig::Role::kServer;
+  }
+  return absl::OkStatus();
+}
+
+absl::Status ReadFile(absl::string_view path, InitMethod& method) {
+  if (!absl::StartsWith(path, "/")) {
+    return ArgumentError(absl::StrCat(
+        "init method: file:// needs an absolute path, as in file:///tmp/job, not '", path, "'"));
+  }
+  method.store.path = std::string(path);
   return absl::OkStatus();
 }
 
@@ -96,26 +120,26 @@ absl::StatusOr<InitMethod> ParseInitMethod(absl::string_view url, int64_t rank, 
   method.size = size;
   const std::pair<absl::string_view, absl::string_view> rest =
       absl::StrSplit(url.substr(colon + 3), absl::MaxSplits('?', 1));
-  SYNCLINE_RETURN_IF_ERROR(ParseQuery(rest.second, method.rank, method.size));
+  SYNCLINE_RETURN_IF_ERROR(ParseQuery(rest.second, method));
   if (method.scheme == "env") {
     SYNCLINE_RETURN_IF_ERROR(ReadEnvironment(method));
   } else if (method.scheme == "tcp") {
-    SYNCLINE_RETURN_IF_ERROR(ParseHostPort(rest.first, "init method: tcp://", method.store));
-    if (method.rank == 0) method.store.role = StoreConfig::Role::kServer;
+    SYNCLINE_RETURN_IF_ERROR(ReadTcp(rest.first, method));
   } else if (method.scheme == "file") {
-    if (!absl::StartsWith(rest.first, "/")) {
-      return ArgumentError(
-          absl::StrCat("init method: file:// needs an absolute path, as in "
-                       "file:///tmp/job, not '",
-                       rest.first, "'"));
-    }
-    method.store.path = std::string(rest.first);
+    SYNCLINE_RETURN_IF_ERROR(ReadFile(rest.first, method));
   } else {
     return ArgumentError(absl::StrCat("unknown init method '", method.scheme,
                                       "://'; use env://, tcp://host:port or file:///path"));
   }
-  SYNCLINE_RETURN_IF_ERROR(CheckRanks(method));
+  SYNCLINE_RETURN_IF_ERROR(CheckRanks(method, url));
   return method;
+}
+
+bool HasLauncher() {
+  for (const char* name : {"RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "SYNCLINE_STORE"}) {
+    if (GetEnv(name).has_value()) return true;
+  }
+  return false;
 }
 
 }  // namespace syncline

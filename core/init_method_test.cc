@@ -48,6 +48,31 @@ TEST_F(InitMethodTest, RankZeroHostsTheStore) {
   EXPECT_EQ(method->store.role, StoreConfig::Role::kServer);
 }
 
+TEST_F(InitMethodTest, WithoutARankOneIsToBeAssigned) {
+  for (const char* url : {"tcp://host:1?world_size=3", "file:///tmp/x?world_size=3"}) {
+    auto method = ParseInitMethod(url, -1, -1);
+    ASSERT_TRUE(method.ok()) << method.status();
+    EXPECT_EQ(method->rank, -1);
+    EXPECT_EQ(method->size, 3);
+  }
+}
+
+TEST_F(InitMethodTest, MulticastAddressesAreASchemeOfTheirOwn) {
+  auto method = ParseInitMethod("tcp://239.1.2.3:4000?group_name=job&rank=0", -1, 2);
+  ASSERT_TRUE(method.ok()) << method.status();
+  EXPECT_EQ(method->scheme, kMulticastScheme);
+  EXPECT_EQ(method->store.host, "239.1.2.3");
+  EXPECT_EQ(method->store.port, 4000);
+  EXPECT_EQ(method->group_name, "job");
+  EXPECT_EQ(method->rank, 0);
+}
+
+TEST_F(InitMethodTest, ALauncherShowsInTheEnvironment) {
+  EXPECT_FALSE(HasLauncher());
+  Set("MASTER_PORT", "1");
+  EXPECT_TRUE(HasLauncher());
+}
+
 TEST_F(InitMethodTest, ArgumentsTakePrecedenceOverTheUrl) {
   auto method = ParseInitMethod("file:///tmp/x?rank=1&world_size=4", 2, 3);
   ASSERT_TRUE(method.ok()) << method.status();
@@ -107,7 +132,9 @@ TEST_F(InitMethodTest, BadUrlsAreRefusedWithTheReason) {
   ExpectError(ParseInitMethod("file://tmp/x", 0, 1), "absolute path");
   ExpectError(ParseInitMethod("tcp://host:1?rnak=1", 0, 1), "rnak");
   ExpectError(ParseInitMethod("tcp://host:1?rank=x", -1, 1), "'x'");
-  ExpectError(ParseInitMethod("tcp://host:1", -1, -1), "needs rank and world_size");
+  ExpectError(ParseInitMethod("tcp://host:1", -1, -1), "needs world_size");
+  ExpectError(ParseInitMethod("file:///tmp/x?rank=0", -1, -1), "needs world_size");
+  ExpectError(ParseInitMethod("file:///tmp/x", -1, 0), "not in a world of 0");
   ExpectError(ParseInitMethod("tcp://host:1", 2, 2), "rank 2 is not in a world of 2");
 }
 

@@ -6,7 +6,10 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 
+#include "absl/base/thread_annotations.h"
+#include "absl/synchronization/mutex.h"
 #include "core/env.h"
 
 namespace syncline {
@@ -49,12 +52,44 @@ spdlog::logger* MakeLogger() {
   return logger;
 }
 
+// Never destroyed, both: other threads may log while the process exits.
+
+spdlog::logger& TheLogger() {
+  static spdlog::logger* const logger = MakeLogger();
+  return *logger;
+}
+
+struct SinkHolder {
+  absl::Mutex mutex;
+  std::shared_ptr<const LogSink> sink ABSL_GUARDED_BY(mutex);
+};
+
+SinkHolder& TheSink() {
+  static auto* const holder = new SinkHolder;
+  return *holder;
+}
+
+std::shared_ptr<const LogSink> CurrentSink() {
+  absl::MutexLock lock(&TheSink().mutex);
+  return TheSink().sink;
+}
+
 }  // namespace
 
 void Log(LogLevel level, absl::string_view message) {
-  // Never destroyed: other threads may log while the process exits.
-  static spdlog::logger* const logger = MakeLogger();
-  logger->log(ToSpdlog(level), spdlog::string_view_t(message.data(), message.size()));
+  spdlog::logger& logger = TheLogger();
+  if (!logger.should_log(ToSpdlog(level))) return;
+  if (const std::shared_ptr<const LogSink> sink = CurrentSink()) {
+    (*sink)(level, message);
+  } else {
+    logger.log(ToSpdlog(level), spdlog::string_view_t(message.data(), message.size()));
+  }
+}
+
+void SetLogSink(LogSink sink) {
+  auto shared = sink ? std::make_shared<const LogSink>(std::move(sink)) : nullptr;
+  absl::MutexLock lock(&TheSink().mutex);
+  TheSink().sink = std::move(shared);
 }
 
 }  // namespace syncline

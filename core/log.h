@@ -2,6 +2,8 @@
 #ifndef SYNCLINE_CORE_LOG_H_
 #define SYNCLINE_CORE_LOG_H_
 
+#include <functional>
+
 #include "absl/strings/string_view.h"
 
 namespace syncline {
@@ -11,6 +13,11 @@ enum class LogLevel { kDebug, kInfo, kWarning, kError };
 // Writes one line if `level` is at least that of the environment variable SYNCLINE_LOG_LEVEL
 // ("debug", "info", "warning", "error"; warning by default). Thread-safe.
 void Log(LogLevel level, absl::string_view message);
+
+// Sends the lines, of the same levels, to `sink` instead of stderr; to stderr again if it is null.
+// It is called on any thread, several at a time, and must neither block nor log itself.
+using LogSink = std::function<void(LogLevel level, absl::string_view message)>;
+void SetLogSink(LogSink sink);
 
 }  // namespace syncline
 

@@ -3,6 +3,7 @@
 #include <unistd.h>
 
 #include <string>
+#include <vector>
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -29,6 +30,23 @@ TEST(LogTest, OnlyWhatIsAtLeastAsSevereAsTheLevelIsWritten) {
   EXPECT_THAT(written, ::testing::Not(::testing::HasSubstr("debug line")));
   EXPECT_THAT(written, ::testing::HasSubstr("info line"));
   EXPECT_THAT(written, ::testing::HasSubstr("[E "));
+}
+
+TEST(LogTest, ASinkTakesThePlaceOfStderrUntilItIsRemoved) {
+  std::vector<std::string> lines;
+  SetLogSink([&lines](LogLevel level, absl::string_view message) {
+    lines.push_back((level == LogLevel::kError ? "error: " : "other: ") + std::string(message));
+  });
+  ::testing::internal::CaptureStderr();
+  Log(LogLevel::kDebug, "hidden");
+  Log(LogLevel::kError, "seen");
+  EXPECT_EQ(::testing::internal::GetCapturedStderr(), "");
+  EXPECT_THAT(lines, ::testing::ElementsAre("error: seen"));
+  SetLogSink(nullptr);
+  ::testing::internal::CaptureStderr();
+  Log(LogLevel::kError, "on stderr");
+  EXPECT_THAT(::testing::internal::GetCapturedStderr(), ::testing::HasSubstr("on stderr"));
+  EXPECT_EQ(lines.size(), 1u);
 }
 
 }  // namespace

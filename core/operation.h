@@ -3,11 +3,16 @@
 #define SYNCLINE_CORE_OPERATION_H_
 
 #include <cstdint>
+#include <functional>
 #include <string>
 #include <vector>
 
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
 #include "core/backend.h"
+#include "core/device.h"
+#include "core/dtype.h"
 #include "core/reduce_op.h"
 #include "core/tensor.h"
 
@@ -15,27 +20,40 @@ namespace syncline {
 
 // The arguments of a call. Which fields mean something depends on `kind`.
 struct Operation {
-  OpKind kind;
-  Tensor tensor = {};                   // All but barrier; of all_gather, the input.
-  std::vector<Tensor> outputs = {};     // all_gather
-  ReduceOp reduce_op = ReduceOp::kSum;  // all_reduce
-  int64_t peer = 0;                     // The root of broadcast, the other rank of send and recv.
-  int64_t tag = 0;                      // send, recv
+  // What is done with the backend in place of the one call of it that the other fields describe.
+  // Returns the rank that sent what was received, if that is what it does.
+  using Body = std::function<absl::StatusOr<int>(const CallContext& context, Backend& backend)>;
 
-  bool is_p2p() const { return kind == OpKind::kSend || kind == OpKind::kRecv; }
+  OpKind kind;
+  Tensor tensor = {};  // All but all_to_all and barrier; of all_gather and gather the input, of
+                       // scatter and reduce_scatter the output.
+  std::vector<Tensor> outputs = {};     // all_gather, all_to_all; gather on the root.
+  std::vector<Tensor> inputs = {};      // reduce_scatter, all_to_all; scatter on the root.
+  ReduceOp reduce_op = ReduceOp::kSum;  // Of those that reduce.
+  double factor = 1.0;                  // premul_sum: this rank's elements are multiplied by it.
+  int64_t peer = 0;                     // The root, or the other rank of send and recv.
+  int64_t tag = 0;                      // send, recv
+  absl::string_view alias = {};         // The user's name for it, if not that of `kind`. A literal.
+  Body body = nullptr;
+
+  absl::string_view name() const { return alias.empty() ? Name(kind) : alias; }
+  DType dtype() const;  // Of the elements that move.
+  DeviceType device() const;
 
   // "all_reduce #1580 (float32[4096] on cpu, sum)".
   std::string ToString(uint64_t sequence) const;
 };
 
 // The one check of arguments, for all backends: ranks in range, tensors contiguous, on a device of
-// the backend, writable where they are written, equal in type and size and apart from each other
-// where they must be, and the whole within the backend's capabilities. ArgumentError, TypeError or
-// UnsupportedError that says what was expected.
-absl::Status Validate(const Operation& operation, const Backend& backend, int rank, int size);
+// the backend, writable where they are written, equal in type, of sizes that fit and apart from
+// each other where they must be, and the whole within the backend's capabilities. ArgumentError,
+// TypeError or UnsupportedError that says what was expected. `backend` is its name.
+absl::Status Validate(const Operation& operation, const Capabilities& capabilities,
+                      absl::string_view backend, int rank, int size);
 
-// Makes the call of `backend` that `operation` stands for.
-absl::Status Dispatch(const Operation& operation, const CallContext& context, Backend& backend);
+// Does what `operation` says, on this rank. Returns the sender's rank for recv, else 0.
+absl::StatusOr<int> Dispatch(const Operation& operation, const CallContext& context,
+                             Backend& backend, int rank);
 
 }  // namespace syncline
 

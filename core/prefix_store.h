@@ -34,6 +34,7 @@ class PrefixStore final : public Store {
                         absl::Span<const std::string> values) override;
   absl::Duration timeout() const override { return store_->timeout(); }
   std::string ToString() const override;
+  std::string address() const override { return store_->address(); }
 
  private:
   std::string Full(absl::string_view key) const;

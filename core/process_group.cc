@@ -1,9 +1,18 @@
 #include "core/process_group.h"
 
+#include <unistd.h>
+
+#include <numeric>
+#include <set>
 #include <utility>
 
+#include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_join.h"
+#include "core/backend_registry.h"
+#include "core/backend_spec.h"
+#include "core/env.h"
+#include "core/monitored_barrier.h"
+#include "core/prefix_store.h"
 #include "core/status.h"
 
 namespace syncline {
@@ -18,7 +27,8 @@ bool IsHarmless(const absl::Status& error) {
 
 }  // namespace
 
-absl::StatusOr<std::shared_ptr<ProcessGroup>> ProcessGroup::Create(const Options& options) {
+absl::StatusOr<std::shared_ptr<ProcessGroup>> ProcessGroup::Create(const Options& given) {
+  Options options = given;
   if (options.size < 1 || options.rank < 0 || options.rank >= options.size) {
     return ArgumentError(absl::StrCat("rank ", options.rank, " is not in a group of ", options.size,
                                       ": ranks go from 0 to size - 1"));
@@ -28,71 +38,55 @@ absl::StatusOr<std::shared_ptr<ProcessGroup>> ProcessGroup::Create(const Options
     return ArgumentError(
         absl::StrCat("timeout must be positive, not ", absl::FormatDuration(options.timeout)));
   }
-  if (!BackendRegistry::Has(options.backend)) {
-    return ArgumentError(absl::StrCat("unknown backend '", options.backend, "'; choose one of: ",
-                                      absl::StrJoin(BackendRegistry::Names(), ", ")));
+  if (options.ranks.empty()) {
+    options.ranks.resize(options.size);
+    std::iota(options.ranks.begin(), options.ranks.end(), 0);
   }
+  options.backend = absl::AsciiStrToLower(options.backend);
+  if (!options.mismatch_check.has_value()) {
+    SYNCLINE_ASSIGN_OR_RETURN(const bool checks, DebugChecks());
+    options.mismatch_check = checks ? MismatchCheck::kOn : MismatchCheck::kOff;
+  }
+  auto backends = Connect(options);
+  if (!backends.ok()) {
+    if (KindOf(backends.status()) == ErrorKind::kArgument) return backends.status();
+    return Annotate(backends.status(),
+                    absl::StrCat("rank ", options.rank, " could not join group '", options.name,
+                                 "' (", options.backend, ", ", options.size, " ranks)"));
+  }
+  return std::shared_ptr<ProcessGroup>(new ProcessGroup(options, *std::move(backends)));
+}
+
+absl::StatusOr<std::vector<ProcessGroup::Served>> ProcessGroup::Connect(const Options& options) {
+  SYNCLINE_ASSIGN_OR_RETURN(const auto of_device, ParseBackendSpec(options.backend));
   BackendConfig config;
-  config.store = options.store;
   config.rank = options.rank;
   config.size = options.size;
   config.local_address = options.local_address;
   config.deadline = Deadline(options.connect_timeout.value_or(options.timeout));
-  auto backend = BackendRegistry::Make(options.backend, config);
-  if (!backend.ok()) {
-    return Annotate(backend.status(),
-                    absl::StrCat("rank ", options.rank, " could not join group '", options.name,
-                                 "' (", options.backend, ", ", options.size, " ranks)"));
+  config.mismatch_check = *options.mismatch_check;
+  std::map<std::string, std::set<DeviceType>> devices;
+  for (const auto& [device, name] : of_device) devices[name].insert(device);
+  std::vector<Served> backends;
+  for (const auto& [name, served] : devices) {
+    SYNCLINE_ASSIGN_OR_RETURN(BackendRegistry::Entry entry, BackendRegistry::Find(name));
+    entry.capabilities.devices = served;
+    config.store = std::make_shared<PrefixStore>(name, options.store);
+    SYNCLINE_ASSIGN_OR_RETURN(auto backend, entry.make(config));
+    backends.push_back({name, std::move(entry.capabilities), std::move(backend)});
   }
-  return std::shared_ptr<ProcessGroup>(new ProcessGroup(options, *std::move(backend)));
+  return backends;
 }
 
-ProcessGroup::~ProcessGroup() { Abort("the group was destroyed"); }
-
-absl::Status ProcessGroup::Broadcast(const Tensor& tensor, int64_t root, Timeout timeout) {
-  return Run({OpKind::kBroadcast, tensor, {}, {}, root}, timeout);
-}
-absl::StatusOr<std::shared_ptr<Work>> ProcessGroup::BroadcastAsync(const Tensor& tensor,
-                                                                   int64_t root, Timeout timeout) {
-  return Start({OpKind::kBroadcast, tensor, {}, {}, root}, timeout);
-}
-
-absl::Status ProcessGroup::AllReduce(const Tensor& tensor, ReduceOp op, Timeout timeout) {
-  return Run({OpKind::kAllReduce, tensor, {}, op}, timeout);
-}
-absl::StatusOr<std::shared_ptr<Work>> ProcessGroup::AllReduceAsync(const Tensor& tensor,
-                                                                   ReduceOp op, Timeout timeout) {
-  return Start({OpKind::kAllReduce, tensor, {}, op}, timeout);
-}
-
-absl::Status ProcessGroup::AllGather(const std::vector<Tensor>& outputs, const Tensor& input,
-                                     Timeout timeout) {
-  return Run({OpKind::kAllGather, input, outputs}, timeout);
-}
-absl::StatusOr<std::shared_ptr<Work>> ProcessGroup::AllGatherAsync(
-    const std::vector<Tensor>& outputs, const Tensor& input, Timeout timeout) {
-  return Start({OpKind::kAllGather, input, outputs}, timeout);
-}
-
-absl::Status ProcessGroup::Barrier(Timeout timeout) { return Run({OpKind::kBarrier}, timeout); }
-absl::StatusOr<std::shared_ptr<Work>> ProcessGroup::BarrierAsync(Timeout timeout) {
-  return Start({OpKind::kBarrier}, timeout);
-}
-
-absl::Status ProcessGroup::Send(const Tensor& tensor, int64_t dst, int64_t tag, Timeout timeout) {
-  return Run({OpKind::kSend, tensor, {}, {}, dst, tag}, timeout);
-}
-absl::StatusOr<std::shared_ptr<Work>> ProcessGroup::SendAsync(const Tensor& tensor, int64_t dst,
-                                                              int64_t tag, Timeout timeout) {
-  return Start({OpKind::kSend, tensor, {}, {}, dst, tag}, timeout);
-}
-
-absl::Status ProcessGroup::Recv(const Tensor& tensor, int64_t src, int64_t tag, Timeout timeout) {
-  return Run({OpKind::kRecv, tensor, {}, {}, src, tag}, timeout);
-}
-absl::StatusOr<std::shared_ptr<Work>> ProcessGroup::RecvAsync(const Tensor& tensor, int64_t src,
-                                                              int64_t tag, Timeout timeout) {
-  return Start({OpKind::kRecv, tensor, {}, {}, src, tag}, timeout);
+ProcessGroup::~ProcessGroup() {
+  if (!fork_guard_.InChild()) {
+    Abort("the group was destroyed");
+    return;
+  }
+  // Connections and threads are the parent's: nothing of them may be touched, so it all leaks.
+  new std::vector<Served>(std::move(backends_));
+  collectives_.release();
+  for (auto& lane : p2p_) lane.second.release();
 }
 
 absl::Status ProcessGroup::status() const {
@@ -101,6 +95,7 @@ absl::Status ProcessGroup::status() const {
 }
 
 void ProcessGroup::Close(absl::Duration timeout) {
+  if (fork_guard_.InChild()) return;
   const absl::Status closed = BackendError(absl::StrCat("group '", name(), "' is closed"));
   {
     absl::MutexLock lock(&mutex_);
@@ -109,29 +104,56 @@ void ProcessGroup::Close(absl::Duration timeout) {
     auto idle = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return in_flight_ == 0; };
     mutex_.AwaitWithTimeout(absl::Condition(&idle), timeout);
   }
-  backend_->Abort(closed);
+  AbortBackends(closed);
 }
 
 void ProcessGroup::Abort(absl::string_view reason) {
+  if (fork_guard_.InChild()) return;
   Break(BackendError(
       absl::StrCat("group '", name(), "' was aborted by rank ", rank(), ": ", reason)));
 }
 
-absl::Status ProcessGroup::Run(const Operation& operation, Timeout timeout) {
+int ProcessGroup::NextChild() {
+  absl::MutexLock lock(&mutex_);
+  return ++children_;
+}
+
+absl::Status ProcessGroup::MonitoredBarrier(Timeout timeout) {
+  Operation operation{OpKind::kBarrier};
+  operation.alias = "monitored_barrier";
+  operation.body = [this](const CallContext& context, Backend&) -> absl::StatusOr<int> {
+    SYNCLINE_RETURN_IF_ERROR(syncline::MonitoredBarrier(
+        *options_.store, options_.rank, options_.size, context.sequence, context.deadline));
+    return 0;
+  };
+  return Run(std::move(operation), timeout).status();
+}
+
+absl::StatusOr<int> ProcessGroup::Run(const absl::StatusOr<Operation>& given, Timeout timeout) {
+  if (!given.ok()) return given.status();
+  const Operation& operation = *given;
   SYNCLINE_RETURN_IF_ERROR(Admit(operation, timeout));
   const Deadline deadline(timeout.value_or(options_.timeout));
   bool has_begun = false;
+  int source = 0;
   absl::Status status = LaneOf(operation).Run(deadline, [&](uint64_t number) {
     has_begun = true;
-    return Execute(operation, {number, deadline, static_cast<int>(operation.tag)});
+    auto outcome = Execute(operation, {number, deadline, static_cast<int>(operation.tag)});
+    if (outcome.ok()) source = *outcome;
+    return outcome.status();
   });
-  if (has_begun) return status;
-  // The other ranks will wait for it in vain: this is the end of the group.
-  return Finished(Annotate(
-      status, absl::StrCat("rank ", rank(), " of group '", name(), "': ", Name(operation.kind))));
+  if (!has_begun) {
+    // The other ranks will wait for it in vain: this is the end of the group.
+    status = Finished(Annotate(
+        status, absl::StrCat("rank ", rank(), " of group '", name(), "': ", operation.name())));
+  }
+  if (!status.ok()) return status;
+  return source;
 }
 
-absl::StatusOr<std::shared_ptr<Work>> ProcessGroup::Start(Operation operation, Timeout timeout) {
+ProcessGroup::StartedWork ProcessGroup::Start(absl::StatusOr<Operation> given, Timeout timeout) {
+  if (!given.ok()) return given.status();
+  Operation& operation = *given;
   SYNCLINE_RETURN_IF_ERROR(Admit(operation, timeout));
   const Deadline deadline(timeout.value_or(options_.timeout));
   std::shared_ptr<Work> work;
@@ -140,7 +162,9 @@ absl::StatusOr<std::shared_ptr<Work>> ProcessGroup::Start(Operation operation, T
     const CallContext context = {number, deadline, static_cast<int>(operation.tag)};
     return [this, work, context, operation = std::move(operation)] {
       work->Start();
-      work->Finish(Execute(operation, context));  // Its callbacks may destroy the group.
+      const auto outcome = Execute(operation, context);
+      const bool has_source = outcome.ok() && operation.kind == OpKind::kRecv;
+      work->Finish(outcome.status(), has_source ? *outcome : -1);  // May destroy the group.
     };
   });
   if (!posted.ok()) return Finished(posted);
@@ -148,28 +172,38 @@ absl::StatusOr<std::shared_ptr<Work>> ProcessGroup::Start(Operation operation, T
 }
 
 absl::Status ProcessGroup::Admit(const Operation& operation, Timeout timeout) {
+  if (fork_guard_.InChild()) {
+    return BackendError(absl::StrCat(
+        operation.name(), ": process ", getpid(), " was forked after group '", name(),
+        "' was made ",
+        "and cannot use it: start processes before joining, or by spawning instead of forking"));
+  }
   if (timeout.has_value() && *timeout <= absl::ZeroDuration()) {
     return ArgumentError(
         absl::StrCat("timeout must be positive, not ", absl::FormatDuration(*timeout)));
   }
-  absl::Status valid = Validate(operation, *backend_, options_.rank, options_.size);
-  if (!valid.ok()) return Annotate(valid, Name(operation.kind));
+  const Served& served = BackendOf(operation);
+  absl::Status valid =
+      Validate(operation, served.capabilities, served.name, options_.rank, options_.size);
+  if (!valid.ok()) return Annotate(valid, operation.name());
   absl::MutexLock lock(&mutex_);
   if (!cause_.ok()) {
-    return Annotate(cause_, absl::StrCat(Name(operation.kind), " was refused because group '",
-                                         name(), "' can no longer be used"));
+    return Annotate(cause_, absl::StrCat(operation.name(), " was refused because group '", name(),
+                                         "' can no longer be used"));
   }
   ++in_flight_;
   return absl::OkStatus();
 }
 
-absl::Status ProcessGroup::Execute(const Operation& operation, const CallContext& context) {
-  absl::Status status = Dispatch(operation, context, *backend_);
-  if (!status.ok()) {
-    status = Annotate(status, absl::StrCat("rank ", rank(), " of group '", name(),
-                                           "': ", operation.ToString(context.sequence)));
+absl::StatusOr<int> ProcessGroup::Execute(const Operation& operation, const CallContext& context) {
+  auto outcome = Dispatch(operation, context, *BackendOf(operation).backend, options_.rank);
+  if (outcome.ok()) {
+    SYNCLINE_RETURN_IF_ERROR(Finished(absl::OkStatus()));
+    return outcome;
   }
-  return Finished(std::move(status));
+  return Finished(
+      Annotate(outcome.status(), absl::StrCat("rank ", rank(), " of group '", name(),
+                                              "': ", operation.ToString(context.sequence))));
 }
 
 absl::Status ProcessGroup::Finished(absl::Status status) {
@@ -179,8 +213,15 @@ absl::Status ProcessGroup::Finished(absl::Status status) {
   return status;
 }
 
+const ProcessGroup::Served& ProcessGroup::BackendOf(const Operation& operation) const {
+  for (const Served& served : backends_) {
+    if (served.capabilities.devices.count(operation.device()) != 0) return served;
+  }
+  return backends_.front();  // Which refuses it.
+}
+
 Lane& ProcessGroup::LaneOf(const Operation& operation) {
-  if (!operation.is_p2p()) return collectives_;
+  if (!IsP2p(operation.kind)) return *collectives_;
   absl::MutexLock lock(&lanes_mutex_);
   std::unique_ptr<Lane>& lane = p2p_[{operation.kind, operation.peer, operation.tag}];
   if (lane == nullptr) lane = std::make_unique<Lane>();
@@ -192,7 +233,11 @@ void ProcessGroup::Break(const absl::Status& cause) {
     absl::MutexLock lock(&mutex_);
     if (cause_.ok()) cause_ = cause;
   }
-  backend_->Abort(cause);  // Idempotent: the first cause stays.
+  AbortBackends(cause);
+}
+
+void ProcessGroup::AbortBackends(const absl::Status& cause) {
+  for (const Served& served : backends_) served.backend->Abort(cause);  // The first cause stays.
 }
 
 }  // namespace syncline

@@ -16,6 +16,8 @@
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
 #include "core/backend.h"
+#include "core/device.h"
+#include "core/fork.h"
 #include "core/lane.h"
 #include "core/operation.h"
 #include "core/reduce_op.h"
@@ -39,19 +41,27 @@ inline constexpr absl::Duration kDefaultTimeout = absl::Minutes(30);
 //
 // The `Async` form of an operation returns at once; the tensors must then stay untouched until the
 // Work has completed.
+//
+// In a child that was forked since the group was made, every operation is a BackendError, and the
+// group's resources are left to the parent.
 class ProcessGroup {
  public:
   using Timeout = std::optional<absl::Duration>;
+  using Tensors = std::vector<Tensor>;
+  using Splits = std::vector<int64_t>;
+  using StartedWork = absl::StatusOr<std::shared_ptr<Work>>;
 
   struct Options {
-    std::string backend = "gloo";
+    std::string backend = "gloo";  // Or one for each device: "cpu:gloo,cuda:nccl".
     std::shared_ptr<Store> store;  // Private to the group.
     int rank = 0;
     int size = 1;
+    std::vector<int64_t> ranks;  // The world's ranks of the members; empty: 0 to size - 1.
     absl::Duration timeout = kDefaultTimeout;  // For each operation.
     Timeout connect_timeout;                   // For connecting; as for operations if not given.
     std::string name = "default";
-    std::string local_address = "127.0.0.1";  // Where peers reach this host.
+    std::string local_address = "127.0.0.1";      // Where peers reach this host.
+    std::optional<MismatchCheck> mismatch_check;  // If not given, what SYNCLINE_DEBUG says.
   };
 
   // Connects; returns once all ranks have. An unknown backend is an ArgumentError that lists those
@@ -65,37 +75,139 @@ class ProcessGroup {
   const std::string& name() const { return options_.name; }
   const std::string& backend() const { return options_.backend; }
   absl::Duration timeout() const { return options_.timeout; }
+  // The world's rank of each member, in the order of their ranks in the group.
+  const std::vector<int64_t>& ranks() const { return options_.ranks; }
+  const Options& options() const { return options_; }
 
   // Copies `root`'s tensor over every other rank's.
   absl::Status Broadcast(const Tensor& tensor, int64_t root, Timeout timeout = {});
-  absl::StatusOr<std::shared_ptr<Work>> BroadcastAsync(const Tensor& tensor, int64_t root,
-                                                       Timeout timeout = {});
+  StartedWork BroadcastAsync(const Tensor& tensor, int64_t root, Timeout timeout = {});
 
   // Replaces `tensor` on every rank by its elementwise reduction over all ranks. Bitwise equal on
-  // all ranks.
-  absl::Status AllReduce(const Tensor& tensor, ReduceOp op = ReduceOp::kSum, Timeout timeout = {});
-  absl::StatusOr<std::shared_ptr<Work>> AllReduceAsync(const Tensor& tensor,
-                                                       ReduceOp op = ReduceOp::kSum,
-                                                       Timeout timeout = {});
+  // all ranks. `factor` goes with premul_sum only, here and below: this rank's elements are
+  // multiplied by it first; it may differ between ranks.
+  absl::Status AllReduce(const Tensor& tensor, ReduceOp op = ReduceOp::kSum, Timeout timeout = {},
+                         double factor = 1.0);
+  StartedWork AllReduceAsync(const Tensor& tensor, ReduceOp op = ReduceOp::kSum,
+                             Timeout timeout = {}, double factor = 1.0);
 
-  // Copies every rank's `input` to outputs[its rank]. One output for each rank, each of the
-  // input's type and number of elements.
-  absl::Status AllGather(const std::vector<Tensor>& outputs, const Tensor& input,
-                         Timeout timeout = {});
-  absl::StatusOr<std::shared_ptr<Work>> AllGatherAsync(const std::vector<Tensor>& outputs,
-                                                       const Tensor& input, Timeout timeout = {});
+  // The same on `root` only; other ranks' tensors keep their elements.
+  absl::Status Reduce(const Tensor& tensor, int64_t root, ReduceOp op = ReduceOp::kSum,
+                      Timeout timeout = {}, double factor = 1.0);
+  StartedWork ReduceAsync(const Tensor& tensor, int64_t root, ReduceOp op = ReduceOp::kSum,
+                          Timeout timeout = {}, double factor = 1.0);
+
+  // Copies every rank's `input` to outputs[its rank], which has that input's size; sizes may
+  // differ between ranks. outputs[own rank] may be the input itself.
+  absl::Status AllGather(const Tensors& outputs, const Tensor& input, Timeout timeout = {});
+  StartedWork AllGatherAsync(const Tensors& outputs, const Tensor& input, Timeout timeout = {});
+
+  // The same into one tensor of size() times the input's elements.
+  absl::Status AllGatherSingle(const Tensor& output, const Tensor& input, Timeout timeout = {});
+  StartedWork AllGatherSingleAsync(const Tensor& output, const Tensor& input, Timeout timeout = {});
+
+  // Copies every rank's `input`, all of one size, to outputs[its rank] of `root`; the other ranks
+  // pass no outputs.
+  absl::Status Gather(const Tensors& outputs, const Tensor& input, int64_t root,
+                      Timeout timeout = {});
+  StartedWork GatherAsync(const Tensors& outputs, const Tensor& input, int64_t root,
+                          Timeout timeout = {});
+
+  // Copies inputs[r] of `root` to rank r's `output`, all of one size; the other ranks pass no
+  // inputs.
+  absl::Status Scatter(const Tensor& output, const Tensors& inputs, int64_t root,
+                       Timeout timeout = {});
+  StartedWork ScatterAsync(const Tensor& output, const Tensors& inputs, int64_t root,
+                           Timeout timeout = {});
+
+  // Reduces inputs[r] of all ranks to rank r's `output`. Sizes of inputs[r] may differ with r.
+  absl::Status ReduceScatter(const Tensor& output, const Tensors& inputs,
+                             ReduceOp op = ReduceOp::kSum, Timeout timeout = {},
+                             double factor = 1.0);
+  StartedWork ReduceScatterAsync(const Tensor& output, const Tensors& inputs,
+                                 ReduceOp op = ReduceOp::kSum, Timeout timeout = {},
+                                 double factor = 1.0);
+
+  // The same from one tensor of size() times the output's elements.
+  absl::Status ReduceScatterSingle(const Tensor& output, const Tensor& input,
+                                   ReduceOp op = ReduceOp::kSum, Timeout timeout = {},
+                                   double factor = 1.0);
+  StartedWork ReduceScatterSingleAsync(const Tensor& output, const Tensor& input,
+                                       ReduceOp op = ReduceOp::kSum, Timeout timeout = {},
+                                       double factor = 1.0);
+
+  // Copies inputs[r] to outputs[own rank] of rank r. Sizes may differ from pair to pair.
+  absl::Status AllToAll(const Tensors& outputs, const Tensors& inputs, Timeout timeout = {});
+  StartedWork AllToAllAsync(const Tensors& outputs, const Tensors& inputs, Timeout timeout = {});
+
+  // The same between parts of single tensors, split along the first dimension; without splits
+  // into size() equal parts.
+  absl::Status AllToAllSingle(const Tensor& output, const Tensor& input,
+                              const Splits& output_splits = {}, const Splits& input_splits = {},
+                              Timeout timeout = {});
+  StartedWork AllToAllSingleAsync(const Tensor& output, const Tensor& input,
+                                  const Splits& output_splits = {}, const Splits& input_splits = {},
+                                  Timeout timeout = {});
+
+  // Several tensors in one transfer. outputs[i * size() + r] receives inputs[i] of rank r;
+  // inputs[i * size() + r] goes to outputs[i] of rank r. Those that reduce take one element type.
+  absl::Status BroadcastCoalesced(const Tensors& tensors, int64_t root, Timeout timeout = {});
+  StartedWork BroadcastCoalescedAsync(const Tensors& tensors, int64_t root, Timeout timeout = {});
+  absl::Status AllReduceCoalesced(const Tensors& tensors, ReduceOp op = ReduceOp::kSum,
+                                  Timeout timeout = {}, double factor = 1.0);
+  StartedWork AllReduceCoalescedAsync(const Tensors& tensors, ReduceOp op = ReduceOp::kSum,
+                                      Timeout timeout = {}, double factor = 1.0);
+  absl::Status AllGatherCoalesced(const Tensors& outputs, const Tensors& inputs,
+                                  Timeout timeout = {});
+  StartedWork AllGatherCoalescedAsync(const Tensors& outputs, const Tensors& inputs,
+                                      Timeout timeout = {});
+  absl::Status ReduceScatterCoalesced(const Tensors& outputs, const Tensors& inputs,
+                                      ReduceOp op = ReduceOp::kSum, Timeout timeout = {},
+                                      double factor = 1.0);
+  StartedWork ReduceScatterCoalescedAsync(const Tensors& outputs, const Tensors& inputs,
+                                          ReduceOp op = ReduceOp::kSum, Timeout timeout = {},
+                                          double factor = 1.0);
+
+  // n tensors of equal type and size in each process, as if each were a rank's own: process r has
+  // the places r * n to r * n + n - 1. outputs[i * n * size() + p] receives, for the i-th tensor,
+  // that of place p; inputs[i * n * size() + p] is what the i-th tensor adds to place p.
+  absl::Status BroadcastMulti(const Tensors& tensors, int64_t root, int64_t root_tensor = 0,
+                              Timeout timeout = {});
+  StartedWork BroadcastMultiAsync(const Tensors& tensors, int64_t root, int64_t root_tensor = 0,
+                                  Timeout timeout = {});
+  absl::Status AllReduceMulti(const Tensors& tensors, ReduceOp op = ReduceOp::kSum,
+                              Timeout timeout = {}, double factor = 1.0);
+  StartedWork AllReduceMultiAsync(const Tensors& tensors, ReduceOp op = ReduceOp::kSum,
+                                  Timeout timeout = {}, double factor = 1.0);
+  absl::Status ReduceMulti(const Tensors& tensors, int64_t root, ReduceOp op = ReduceOp::kSum,
+                           int64_t root_tensor = 0, Timeout timeout = {}, double factor = 1.0);
+  StartedWork ReduceMultiAsync(const Tensors& tensors, int64_t root, ReduceOp op = ReduceOp::kSum,
+                               int64_t root_tensor = 0, Timeout timeout = {}, double factor = 1.0);
+  absl::Status AllGatherMulti(const Tensors& outputs, const Tensors& inputs, Timeout timeout = {});
+  StartedWork AllGatherMultiAsync(const Tensors& outputs, const Tensors& inputs,
+                                  Timeout timeout = {});
+  absl::Status ReduceScatterMulti(const Tensors& outputs, const Tensors& inputs,
+                                  ReduceOp op = ReduceOp::kSum, Timeout timeout = {},
+                                  double factor = 1.0);
+  StartedWork ReduceScatterMultiAsync(const Tensors& outputs, const Tensors& inputs,
+                                      ReduceOp op = ReduceOp::kSum, Timeout timeout = {},
+                                      double factor = 1.0);
 
   // Returns once every rank has called it.
   absl::Status Barrier(Timeout timeout = {});
-  absl::StatusOr<std::shared_ptr<Work>> BarrierAsync(Timeout timeout = {});
+  StartedWork BarrierAsync(Timeout timeout = {});
 
-  // Sends to `dst`; receives from `src`, whose tensor must have the same type and size.
+  // The same by way of the store, for finding out who is missing: on timeout all ranks that came,
+  // and those that come later, get a TimeoutError that names every rank that did not.
+  absl::Status MonitoredBarrier(Timeout timeout = {});
+
+  // Sends to `dst`; receives from `src`, or from any rank with kAnySource, a tensor of the same
+  // type and size. Recv returns the rank that sent; of RecvAsync, Work::source_rank does.
   absl::Status Send(const Tensor& tensor, int64_t dst, int64_t tag = 0, Timeout timeout = {});
-  absl::StatusOr<std::shared_ptr<Work>> SendAsync(const Tensor& tensor, int64_t dst,
-                                                  int64_t tag = 0, Timeout timeout = {});
-  absl::Status Recv(const Tensor& tensor, int64_t src, int64_t tag = 0, Timeout timeout = {});
-  absl::StatusOr<std::shared_ptr<Work>> RecvAsync(const Tensor& tensor, int64_t src,
-                                                  int64_t tag = 0, Timeout timeout = {});
+  StartedWork SendAsync(const Tensor& tensor, int64_t dst, int64_t tag = 0, Timeout timeout = {});
+  absl::StatusOr<int64_t> Recv(const Tensor& tensor, int64_t src, int64_t tag = 0,
+                               Timeout timeout = {});
+  StartedWork RecvAsync(const Tensor& tensor, int64_t src, int64_t tag = 0, Timeout timeout = {});
 
   // OK, or why the group can no longer be used.
   absl::Status status() const;
@@ -107,28 +219,45 @@ class ProcessGroup {
   // Ends the group at once; operations in flight, here and on the peers, fail with `reason`.
   void Abort(absl::string_view reason);
 
+  // 1, 2, ...: numbers what is made from this group through its store. All ranks that make it count
+  // alike.
+  int NextChild();
+
  private:
-  ProcessGroup(const Options& options, std::shared_ptr<Backend> backend)
-      : options_(options), backend_(std::move(backend)) {}
+  // Serves the tensors of some devices.
+  struct Served {
+    std::string name;
+    Capabilities capabilities;
+    std::shared_ptr<Backend> backend;
+  };
+
+  ProcessGroup(const Options& options, std::vector<Served> backends)
+      : options_(options), backends_(std::move(backends)) {}
+
+  static absl::StatusOr<std::vector<Served>> Connect(const Options& options);
 
   // The two ways of every operation: on the calling thread if the lane is idle, or in the
-  // background.
-  absl::Status Run(const Operation& operation, Timeout timeout);
-  absl::StatusOr<std::shared_ptr<Work>> Start(Operation operation, Timeout timeout);
+  // background. Run returns the sender's rank for recv.
+  absl::StatusOr<int> Run(const absl::StatusOr<Operation>& operation, Timeout timeout);
+  StartedWork Start(absl::StatusOr<Operation> operation, Timeout timeout);
 
   absl::Status Admit(const Operation& operation, Timeout timeout);
-  absl::Status Execute(const Operation& operation, const CallContext& context);
+  absl::StatusOr<int> Execute(const Operation& operation, const CallContext& context);
   // The end of an operation that was admitted: breaks the group if that is what `status` means.
   absl::Status Finished(absl::Status status);
+  const Served& BackendOf(const Operation& operation) const;
   Lane& LaneOf(const Operation& operation);
   void Break(const absl::Status& cause);
+  void AbortBackends(const absl::Status& cause);
 
   const Options options_;
-  const std::shared_ptr<Backend> backend_;
+  const ForkGuard fork_guard_;
+  std::vector<Served> backends_;  // At least one.
   mutable absl::Mutex mutex_;
   absl::Status cause_ ABSL_GUARDED_BY(mutex_);  // OK while the group is usable.
   int in_flight_ ABSL_GUARDED_BY(mutex_) = 0;
-  Lane collectives_;
+  int children_ ABSL_GUARDED_BY(mutex_) = 0;
+  std::unique_ptr<Lane> collectives_ = std::make_unique<Lane>();
   absl::Mutex lanes_mutex_;  // One lane for each kind, peer and tag of p2p, made when first used.
   std::map<std::tuple<OpKind, int64_t, int64_t>, std::unique_ptr<Lane>> p2p_
       ABSL_GUARDED_BY(lanes_mutex_);

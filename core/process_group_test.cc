@@ -1,5 +1,8 @@
 #include "core/process_group.h"
 
+#include <sys/wait.h>
+#include <unistd.h>
+
 #include <thread>
 #include <vector>
 
@@ -98,18 +101,100 @@ TEST(ProcessGroupTest, ABadArgumentIsRefusedAndTheGroupGoesOn) {
   refused(group->Broadcast(good, 3), ErrorKind::kArgument, "0 to 2, not 3");
   refused(group->Broadcast(good, -1), ErrorKind::kArgument, "not -1");
   refused(group->Send(good, 0), ErrorKind::kArgument, "itself");
-  refused(group->Recv(good, 5), ErrorKind::kArgument, "src");
+  refused(group->Recv(good, 5).status(), ErrorKind::kArgument, "src");
   refused(group->Send(good, 1, -2), ErrorKind::kArgument, "tag");
   refused(group->AllGather({good, good}, good), ErrorKind::kArgument, "each of the 3 ranks");
   refused(group->AllGather({good, good, good}, good), ErrorKind::kArgument, "share memory");
-  refused(group->AllGather({good, Tensor::Of(small), Tensor::Of(small)}, good),
-          ErrorKind::kArgument, "sizes must be equal");
-  refused(group->AllGather({good, Tensor::Of(doubles), good}, good), ErrorKind::kType,
-          "types must be equal");
+  refused(group->AllGather({Tensor::Of(small), good, good}, good), ErrorKind::kArgument,
+          "sizes must be equal");
+  refused(group->AllGather({good, Tensor::Of(doubles), good}, good), ErrorKind::kType, "one type");
   EXPECT_TRUE(FakeBackend::Last()->calls().empty());
   EXPECT_TRUE(group->status().ok());
   EXPECT_TRUE(group->AllReduce(good).ok());
   EXPECT_TRUE(group->Send(constant, 1).ok()) << "what is only read may be read-only";
+}
+
+TEST(ProcessGroupTest, ListsBelongToTheRootAlone) {
+  auto group = MakeFakeGroup(Succeeds(), 3);
+  std::vector<float> values(18);
+  auto part = [&](int i) { return Tensor::Of(values).Slice(i * 2, 2); };
+  const std::vector<Tensor> list = {part(0), part(1), part(2)};
+  EXPECT_TRUE(group->Gather(list, part(3), /*root=*/0).ok());
+  EXPECT_TRUE(group->Scatter(part(3), list, /*root=*/0).ok());
+  EXPECT_TRUE(group->Gather({}, part(3), /*root=*/1).ok());
+  EXPECT_TRUE(group->Scatter(part(3), {}, /*root=*/1).ok());
+  for (const absl::Status& status :
+       {group->Gather(list, part(3), 1), group->Scatter(part(3), list, 1)}) {
+    EXPECT_EQ(KindOf(status), ErrorKind::kArgument);
+    EXPECT_THAT(Message(status), HasSubstr("for the root, rank 1, only; rank 0 must pass none"));
+  }
+  EXPECT_THAT(Message(group->Gather({}, part(3), 0)), HasSubstr("each of the 3 ranks, not 0"));
+  EXPECT_THAT(Message(group->Scatter(part(3), {part(0)}, 0)), HasSubstr("not 1"));
+}
+
+TEST(ProcessGroupTest, WhatIsWrittenIsApartButForTheRanksOwnPart) {
+  auto group = MakeFakeGroup(Succeeds(), 3);
+  std::vector<float> values(12);
+  auto part = [&](int i) { return Tensor::Of(values).Slice(i * 2, 2); };
+  const std::vector<Tensor> list = {part(0), part(1), part(2)};
+  EXPECT_TRUE(group->AllGather(list, part(0)).ok());
+  EXPECT_TRUE(group->ReduceScatter(part(0), list).ok());
+  EXPECT_TRUE(group->ReduceScatter(part(3), {part(0), part(0), part(0)}).ok()) << "only read";
+  const Tensor across = Tensor::Of(values).Slice(1, 2);
+  for (const absl::Status& status :
+       {group->AllGather(list, part(1)), group->ReduceScatter(part(1), list),
+        group->AllToAll(list, list), group->AllGather(list, across),
+        group->AllToAll({part(3), part(4), part(5)}, {part(0), part(1), part(4)})}) {
+    EXPECT_EQ(KindOf(status), ErrorKind::kArgument) << status;
+    EXPECT_THAT(Message(status), HasSubstr("shares memory with an output"));
+  }
+}
+
+TEST(ProcessGroupTest, AFactorIsForPremulSumOnly) {
+  auto group = MakeFakeGroup(Succeeds());
+  std::vector<float> values(3, 1.0f);
+  EXPECT_TRUE(group->AllReduce(Tensor::Of(values), ReduceOp::kPremulSum, {}, 0.5).ok());
+  EXPECT_THAT(values, ElementsAre(0.5f, 0.5f, 0.5f));
+  const absl::Status status = group->AllReduce(Tensor::Of(values), ReduceOp::kSum, {}, 0.5);
+  EXPECT_EQ(KindOf(status), ErrorKind::kArgument);
+  EXPECT_THAT(Message(status), HasSubstr("premul_sum only"));
+}
+
+TEST(ProcessGroupTest, TheElementsOfAFailedPremulSumAreUntouched) {
+  auto group =
+      MakeFakeGroup([](FakeBackend&, OpKind, const CallContext&) { return BackendError("no"); });
+  std::vector<float> values(3, 1.0f);
+  EXPECT_FALSE(group->AllReduce(Tensor::Of(values), ReduceOp::kPremulSum, {}, 0.5).ok());
+  EXPECT_THAT(values, ElementsAre(1.0f, 1.0f, 1.0f));
+}
+
+TEST(ProcessGroupTest, AReceiveFromAnySourceSaysWhoSent) {
+  auto group = MakeFakeGroup(Succeeds(), 3);
+  std::vector<float> values(3);
+  EXPECT_EQ(*group->Recv(Tensor::Of(values), kAnySource), 1);
+  EXPECT_EQ(*group->Recv(Tensor::Of(values), 2), 2);
+  auto work = *group->RecvAsync(Tensor::Of(values), kAnySource);
+  ASSERT_TRUE(work->Wait().ok());
+  EXPECT_EQ(work->source_rank(), 1);
+  auto barrier = *group->BarrierAsync();
+  ASSERT_TRUE(barrier->Wait().ok());
+  EXPECT_EQ(barrier->source_rank(), -1);
+}
+
+TEST(ProcessGroupTest, SplitsMustAddUpToTheFirstDimension) {
+  auto group = MakeFakeGroup(Succeeds(), 3);
+  std::vector<float> from(8), to(8);
+  auto rows = [](std::vector<float>& v) { return Tensor::Of(v).Reshape({4, 2}); };
+  EXPECT_TRUE(group->AllToAllSingle(rows(to), rows(from), {1, 0, 3}, {1, 2, 1}).ok());
+  auto refused = [&](const ProcessGroup::Splits& out, const ProcessGroup::Splits& in) {
+    const absl::Status status = group->AllToAllSingle(rows(to), rows(from), out, in);
+    EXPECT_EQ(KindOf(status), ErrorKind::kArgument) << status;
+    return Message(status);
+  };
+  EXPECT_THAT(refused({}, {1, 2, 1}), HasSubstr("pass output_splits"));
+  EXPECT_THAT(refused({1, 0, 3}, {1, 1, 1}), HasSubstr("add up to 3"));
+  EXPECT_THAT(refused({1, 0, 3}, {1, 4, -1}), HasSubstr("add up to 4"));
+  EXPECT_THAT(refused({1, 3}, {1, 2, 1}), HasSubstr("each of the 3 ranks, not 2"));
 }
 
 TEST(ProcessGroupTest, TheFirstErrorBreaksTheGroupAndIsQuotedLater) {
@@ -177,6 +262,27 @@ TEST(ProcessGroupTest, CloseAbortsWhatDoesNotEnd) {
   auto work = *group->BarrierAsync();
   group->Close(absl::Milliseconds(1));
   EXPECT_THAT(Message(work->Wait()), HasSubstr("is closed"));
+}
+
+TEST(ProcessGroupTest, AForkedChildIsToldSoAndLeavesTheGroupToItsParent) {
+  auto group = MakeFakeGroup(Succeeds());
+  ASSERT_TRUE((*group->BarrierAsync())->Wait().ok());  // There is a thread, which the child lacks.
+  const pid_t child = fork();
+  ASSERT_GE(child, 0);
+  if (child == 0) {
+    const absl::Status status = group->Barrier();
+    const bool told = KindOf(status) == ErrorKind::kBackend &&
+                      Message(status).find("was forked after group 'default'") != std::string::npos;
+    group->Abort("the child's");
+    group->Close();
+    group = nullptr;
+    const bool untouched = FakeBackend::Last().use_count() > 1;
+    _exit(told && untouched ? 0 : 1);
+  }
+  int status = 0;
+  ASSERT_EQ(waitpid(child, &status, 0), child);
+  EXPECT_EQ(status, 0);
+  EXPECT_TRUE(group->Barrier().ok());
 }
 
 TEST(ProcessGroupTest, DestroyingAGroupEndsItsOperations) {

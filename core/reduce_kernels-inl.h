@@ -119,6 +119,16 @@ struct DivideBy {
   T divisor;
 };
 
+// Multiplies by a number; ignores the second operand.
+template <typename T>
+struct MultiplyBy {
+  template <class D, class V>
+  HWY_INLINE V Apply(D d, V a, V /*b*/) const {
+    return hn::Mul(a, hn::Set(d, factor));
+  }
+  T factor;
+};
+
 // How elements are stored in memory, and the type in which they are computed. The 16-bit floats
 // are in reduce_half-inl.h.
 template <typename T>
@@ -168,6 +178,12 @@ template <class F, class FOut>
 void DivideFloats(const void* from, void* to, int divisor, size_t count) {
   using T = typename F::Computed;
   Combine<F, F, FOut>(DivideBy<T>{static_cast<T>(divisor)}, from, from, to, count);
+}
+
+template <class F>
+void ScaleFloats(void* data, double factor, size_t count) {
+  using T = typename F::Computed;
+  Combine<F, F, F>(MultiplyBy<T>{static_cast<T>(factor)}, data, data, data, count);
 }
 
 // Up to 32 bits a product with the rounded-up reciprocal does, which is exact for numbers below
@@ -264,6 +280,8 @@ void RunOnIntegers(ReduceOp op, Args... args) {
       return Kernel<Bor, Bits>::Run(args...);
     case ReduceOp::kBxor:
       return Kernel<Bxor, Bits>::Run(args...);
+    case ReduceOp::kPremulSum:
+      return;  // CheckReduction does not allow it.
   }
 }
 
@@ -316,7 +334,7 @@ void Run(DType dtype, ReduceOp op, Args... args) {
     case DType::kBool:
     case DType::kComplex64:
     case DType::kComplex128:
-      return;  // CheckReduction allows none.
+      return;  // Lowered to other types.
   }
 }
 
@@ -357,6 +375,21 @@ inline Divider DividerOf(DType dtype, From from) {
       break;
   }
   return nullptr;
+}
+
+inline void ScaleElements(DType dtype, void* data, double factor, size_t count) {
+  switch (dtype) {
+    case DType::kFloat16:
+      return ScaleFloats<Float16>(data, factor, count);
+    case DType::kBFloat16:
+      return ScaleFloats<BFloat16>(data, factor, count);
+    case DType::kFloat32:
+      return ScaleFloats<Plain<float>>(data, factor, count);
+    case DType::kFloat64:
+      return ScaleFloats<Plain<double>>(data, factor, count);
+    default:
+      return;  // premul_sum is defined on no others.
+  }
 }
 
 }  // namespace HWY_NAMESPACE

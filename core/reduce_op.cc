@@ -6,8 +6,9 @@
 namespace syncline {
 namespace {
 
-constexpr ReduceOp kAll[] = {ReduceOp::kSum, ReduceOp::kAvg,  ReduceOp::kProduct, ReduceOp::kMin,
-                             ReduceOp::kMax, ReduceOp::kBand, ReduceOp::kBor,     ReduceOp::kBxor};
+constexpr ReduceOp kAll[] = {ReduceOp::kSum, ReduceOp::kAvg,  ReduceOp::kProduct,
+                             ReduceOp::kMin, ReduceOp::kMax,  ReduceOp::kBand,
+                             ReduceOp::kBor, ReduceOp::kBxor, ReduceOp::kPremulSum};
 
 bool IsBitwise(ReduceOp op) {
   return op == ReduceOp::kBand || op == ReduceOp::kBor || op == ReduceOp::kBxor;
@@ -35,20 +36,29 @@ absl::string_view Name(ReduceOp op) {
       return "bor";
     case ReduceOp::kBxor:
       return "bxor";
+    case ReduceOp::kPremulSum:
+      return "premul_sum";
   }
   return "unknown operation";
 }
 
 absl::Status CheckReduction(DType dtype, ReduceOp op) {
-  if (IsInteger(dtype) || (IsFloating(dtype) && !IsBitwise(op))) return absl::OkStatus();
-  if (IsFloating(dtype)) {
-    return ArgumentError(absl::StrCat(Name(op), " is not defined on ", Name(dtype),
-                                      "; floats allow sum, avg, product, min, max; band, bor and "
-                                      "bxor need integers"));
+  const bool adds = op == ReduceOp::kSum || op == ReduceOp::kAvg || op == ReduceOp::kPremulSum;
+  absl::string_view allowed;
+  if (IsInteger(dtype)) {
+    if (op != ReduceOp::kPremulSum) return absl::OkStatus();
+    allowed = "integers allow all operations but premul_sum, which needs floats";
+  } else if (IsFloating(dtype)) {
+    if (!IsBitwise(op)) return absl::OkStatus();
+    allowed = "floats allow sum, avg, product, min, max, premul_sum; band, bor, bxor need integers";
+  } else if (dtype == DType::kBool) {
+    if (op != ReduceOp::kAvg && op != ReduceOp::kPremulSum) return absl::OkStatus();
+    allowed = "bool allows sum (which is or), product, min, max, band, bor, bxor";
+  } else {
+    if (adds) return absl::OkStatus();
+    allowed = "complex numbers allow sum, avg, premul_sum";
   }
-  return ArgumentError(absl::StrCat("reductions are not defined on ", Name(dtype),
-                                    "; use an integer or float type (bool as uint8, complex as "
-                                    "its real and imaginary parts)"));
+  return ArgumentError(absl::StrCat(Name(op), " is not defined on ", Name(dtype), ": ", allowed));
 }
 
 }  // namespace syncline

@@ -9,16 +9,19 @@
 
 namespace syncline {
 
-enum class ReduceOp { kSum, kAvg, kProduct, kMin, kMax, kBand, kBor, kBxor };
+enum class ReduceOp { kSum, kAvg, kProduct, kMin, kMax, kBand, kBor, kBxor, kPremulSum };
 
 // All operations, in the order of their values.
 absl::Span<const ReduceOp> AllReduceOps();
 
-// "sum", "avg", "product", "min", "max", "band", "bor", "bxor".
+// "sum", "avg", "product", "min", "max", "band", "bor", "bxor", "premul_sum".
 absl::string_view Name(ReduceOp op);
 
-// OK if `op` is defined on `dtype`: sum, avg, product, min and max on all integers and floats;
-// band, bor and bxor on integers. INVALID_ARGUMENT that says what is allowed otherwise.
+// OK if `op` is defined on `dtype`; an ArgumentError that says what is allowed otherwise.
+//   integers  all but premul_sum; avg rounds towards zero
+//   floats    all but band, bor, bxor
+//   complex   sum, avg, premul_sum
+//   bool      sum (which is or), product, min, max, band, bor, bxor
 absl::Status CheckReduction(DType dtype, ReduceOp op);
 
 }  // namespace syncline

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -75,6 +76,9 @@ class Store {
 
   // For messages: "tcp://127.0.0.1:41327", "file:///tmp/x".
   virtual std::string ToString() const = 0;
+
+  // "host:port" where other processes reach the store; empty if it is not on a network.
+  virtual std::string address() const { return {}; }
 };
 
 inline constexpr absl::Duration kDefaultStoreTimeout = absl::Minutes(5);
@@ -86,6 +90,7 @@ struct StoreConfig {
   std::string path;                                           // file
   enum class Role { kClient, kServer } role = Role::kClient;  // tcp: a server is also a client.
   absl::Duration timeout = kDefaultStoreTimeout;
+  std::optional<absl::Duration> connect_timeout;  // tcp; as for calls if not given.
 };
 
 // Store implementations by the scheme of their URL: "tcp", "file", "hash".

@@ -60,13 +60,19 @@ void Work::Start() {
   state_ = State::kRunning;
 }
 
-void Work::Finish(absl::Status status) {
+int64_t Work::source_rank() const {
+  absl::MutexLock lock(&mutex_);
+  return source_;
+}
+
+void Work::Finish(absl::Status status, int64_t source) {
   std::vector<std::function<void(const absl::Status&)>> callbacks;
   {
     absl::MutexLock lock(&mutex_);
     ABSL_ASSERT(!IsFinal(state_));
     state_ = StateFor(status);
     status_ = status;
+    if (status.ok()) source_ = source;
     callbacks.swap(callbacks_);
   }
   for (const auto& callback : callbacks) callback(status);

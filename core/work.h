@@ -2,6 +2,7 @@
 #ifndef SYNCLINE_CORE_WORK_H_
 #define SYNCLINE_CORE_WORK_H_
 
+#include <cstdint>
 #include <functional>
 #include <memory>
 #include <string>
@@ -31,6 +32,9 @@ class Work {
   // The outcome; OK while the operation is in flight.
   absl::Status status() const;
 
+  // Of a receive that has succeeded: the rank that sent. Else -1.
+  int64_t source_rank() const;
+
   // Calls `callback` with the outcome: at once if it is known, else on the thread that finishes
   // the operation. No lock is held during the call, which must not block.
   void OnComplete(std::function<void(const absl::Status&)> callback);
@@ -38,15 +42,17 @@ class Work {
   // "all_reduce #1580 (float32[4096] on cpu, sum)".
   const std::string& description() const { return description_; }
 
-  // For the thread that runs the operation. Finish must be called exactly once.
+  // For the thread that runs the operation. Finish must be called exactly once; `source` is the
+  // rank that sent, of a receive.
   void Start();
-  void Finish(absl::Status status);
+  void Finish(absl::Status status, int64_t source = -1);
 
  private:
   const std::string description_;
   mutable absl::Mutex mutex_;
   State state_ ABSL_GUARDED_BY(mutex_) = State::kPending;
   absl::Status status_ ABSL_GUARDED_BY(mutex_);
+  int64_t source_ ABSL_GUARDED_BY(mutex_) = -1;
   std::vector<std::function<void(const absl::Status&)>> callbacks_ ABSL_GUARDED_BY(mutex_);
 };
 

@@ -3,6 +3,7 @@
 #define SYNCLINE_CORE_WORLD_H_
 
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -13,20 +14,30 @@
 #include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
+#include "core/membership.h"
 #include "core/process_group.h"
 #include "core/store.h"
 
 namespace syncline {
 
 // How a process joins. Either `store` with `rank` and `size`, or `init_method`:
-//   env://                                      RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT
-//                                               from the environment, as launchers set them
-//   tcp://host:port?rank=R&world_size=N         rank 0 hosts the store at that address
-//   file:///path?rank=R&world_size=N            a file that all processes reach
-// `rank` and `size`, where given, take precedence over what the URL or the environment says.
+//   env://                 RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT from the environment, as
+//                          launchers set them
+//   tcp://host:port        rank 0 hosts the store at that address, which must be its own; without
+//                          ranks the process that is first on that host does, and is rank 0
+//   tcp://239.x.y.z:port   an IPv4 multicast address, at which the processes of one group_name find
+//                          each other; one of them hosts the store, and is rank 0 without ranks
+//   file:///path           a file that all processes reach; what a killed job left there is
+//   harmless
+// All but env:// take ?rank=R&world_size=N&group_name=G. `rank`, `size` and `group_name`, where
+// given here, take precedence over what the URL or the environment says.
+//
+// A rank that is not given is assigned: ranks are kept where they are given, and the others go to
+// the host of the store, then in order of arrival. With neither a store nor an init_method, and
+// nothing in the environment, a process is a world of one, at once and without a socket.
 struct WorldOptions {
   std::string backend = "gloo";
-  std::string init_method;  // Empty with a store; otherwise empty means env://.
+  std::string init_method;  // Empty with a store; otherwise empty means env://, or a world of one.
   std::shared_ptr<Store> store;
   int64_t rank = -1;
   int64_t size = -1;
@@ -38,8 +49,8 @@ struct WorldOptions {
 // One process's (or thread's) membership of a job. Thread-safe.
 class World {
  public:
-  // Joins; returns once all ranks have. Refuses a rank that is taken and a size on which the
-  // ranks do not agree; a timeout says which ranks have not joined.
+  // Joins; returns once all ranks have. Refuses a rank that is taken, a size on which the ranks do
+  // not agree, and more processes than that; a timeout says which ranks have not joined.
   static absl::StatusOr<std::shared_ptr<World>> Init(const WorldOptions& options);
 
   int64_t rank() const { return group_->rank(); }
@@ -51,30 +62,45 @@ class World {
   const std::shared_ptr<Store>& store() const { return options_.store; }
 
   // A group of `ranks` (of this world), numbered in that order; all ranks of this world must call
-  // it, with equal arguments and in the same order. Null on ranks that are not in it.
+  // it, with equal arguments and in the same order. Null on ranks that are not in it. See also
+  // subgroups.h.
   absl::StatusOr<std::shared_ptr<ProcessGroup>> NewGroup(const std::vector<int64_t>& ranks,
                                                          std::optional<std::string> backend = {},
                                                          ProcessGroup::Timeout timeout = {});
 
-  // Closes the group of all ranks; bounded by `timeout`. Groups made by NewGroup live on. This
-  // rank may then join again, with the same store, once all ranks do.
+  // The same, but only the members need to call it, each equally often for one list of ranks.
+  absl::StatusOr<std::shared_ptr<ProcessGroup>> NewLocalGroup(
+      const std::vector<int64_t>& ranks, std::optional<std::string> backend = {},
+      ProcessGroup::Timeout timeout = {});
+
+  // Closes the group of all ranks; bounded by `timeout`. Groups made from it live on. This rank may
+  // then join again, with the same store, once all ranks do.
   void Close(absl::Duration timeout = absl::Seconds(10));
 
  private:
-  World(const WorldOptions& options, std::shared_ptr<Store> round_store, std::string local_address)
+  World(const WorldOptions& options, Membership membership, std::string local_address)
       : options_(options),
-        round_store_(std::move(round_store)),
+        membership_(std::move(membership)),
         local_address_(std::move(local_address)) {}
 
-  // Options of a group of this world; rank and size are left to the caller.
+  // This rank's place in `ranks`, -1 if it has none. ArgumentError if they cannot be a group.
+  absl::StatusOr<int> PlaceIn(const std::vector<int64_t>& ranks) const;
+  absl::StatusOr<std::shared_ptr<ProcessGroup>> MakeGroup(absl::string_view name,
+                                                          const std::vector<int64_t>& ranks,
+                                                          int place,
+                                                          const std::optional<std::string>& backend,
+                                                          ProcessGroup::Timeout timeout) const;
+  // Options of a group of this world; rank, size and ranks are left to the caller.
   ProcessGroup::Options GroupOptions(absl::string_view name) const;
 
-  const WorldOptions options_;                // With rank, size and store filled in.
-  const std::shared_ptr<Store> round_store_;  // The part of the store that is this world's.
+  const WorldOptions options_;  // With the store filled in.
+  Membership membership_;
   const std::string local_address_;
   std::shared_ptr<ProcessGroup> group_;
   absl::Mutex mutex_;
+  bool has_left_ ABSL_GUARDED_BY(mutex_) = false;
   int groups_made_ ABSL_GUARDED_BY(mutex_) = 0;
+  std::map<std::string, int> local_groups_made_ ABSL_GUARDED_BY(mutex_);  // By members.
 };
 
 }  // namespace syncline

@@ -27,6 +27,7 @@ const StoreRegistry::Registration kTCP(
       options.port = config.port;
       options.role = config.role;
       options.timeout = config.timeout;
+      options.connect_timeout = config.connect_timeout;
       SYNCLINE_ASSIGN_OR_RETURN(options.secret, JobSecret());
       return TCPStore::Create(options);
     });
@@ -117,8 +118,8 @@ absl::StatusOr<std::shared_ptr<TCPStore>> TCPStore::Create(const Options& option
   client_options.host = options.host;
   client_options.port = port;
   client_options.secret = options.secret;
-  absl::StatusOr<std::unique_ptr<TCPClient>> client =
-      TCPClient::Connect(client_options, Deadline(options.timeout));
+  absl::StatusOr<std::unique_ptr<TCPClient>> client = TCPClient::Connect(
+      client_options, Deadline(options.connect_timeout.value_or(options.timeout)));
   if (!client.ok()) return AnnotateStore(client.status(), Name(options.host, port));
   return std::shared_ptr<TCPStore>(
       new TCPStore(options, port, std::move(server), *std::move(client)));
@@ -131,6 +132,8 @@ TCPStore::~TCPStore() {
 }
 
 std::string TCPStore::ToString() const { return Name(host_, port_); }
+
+std::string TCPStore::address() const { return JoinHostPort(host_, port_); }
 
 absl::Status TCPStore::Set(absl::string_view key, absl::string_view value) {
   const std::string keys[] = {std::string(key)};

@@ -6,6 +6,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -27,7 +28,8 @@ class TCPStore final : public Store {
     std::string host = "127.0.0.1";
     int port = 0;  // A server's 0 lets the system choose; see port().
     StoreConfig::Role role = StoreConfig::Role::kClient;
-    absl::Duration timeout = kDefaultStoreTimeout;  // Also for connecting.
+    absl::Duration timeout = kDefaultStoreTimeout;
+    std::optional<absl::Duration> connect_timeout;  // As for calls if not given.
     std::string secret;  // The job's; see JobSecret(). Both sides prove that they know it.
   };
 
@@ -54,6 +56,7 @@ class TCPStore final : public Store {
                         absl::Span<const std::string> values) override;
   absl::Duration timeout() const override { return timeout_; }
   std::string ToString() const override;
+  std::string address() const override;
 
  private:
   TCPStore(const Options& options, int port, std::unique_ptr<TCPServer> server,

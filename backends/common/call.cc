@@ -1,62 +1,187 @@
 #include "backends/common/call.h"
 
+#include <algorithm>
+
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "core/status.h"
 
 namespace syncline {
+namespace {
 
-Call Call::Broadcast(const Tensor& tensor, int root, const CallContext& context) {
-  Call call{OpKind::kBroadcast, context.sequence, tensor.dtype(), tensor.numel()};
+Call OfTensor(OpKind kind, const Tensor& tensor, const CallContext& context) {
+  return {kind, context.sequence, tensor.dtype(), tensor.numel()};
+}
+
+Call Rooted(OpKind kind, const Tensor& tensor, int root, const CallContext& context) {
+  Call call = OfTensor(kind, tensor, context);
   call.peer = root;
   return call;
+}
+
+Call Message(OpKind kind, const Tensor& tensor, int peer, const CallContext& context) {
+  Call call = Rooted(kind, tensor, peer, context);
+  call.tag = context.tag;
+  return call;
+}
+
+std::vector<int64_t> SizesOf(absl::Span<const Tensor> tensors) {
+  std::vector<int64_t> sizes;
+  sizes.reserve(tensors.size());
+  for (const Tensor& tensor : tensors) sizes.push_back(tensor.numel());
+  return sizes;
+}
+
+std::string Elements(int64_t count) {
+  return absl::StrCat(count, count == 1 ? " element" : " elements");
+}
+
+std::string List(const std::vector<int64_t>& counts) {
+  return absl::StrCat("[", absl::StrJoin(counts, ", "), "]");
+}
+
+// "10 elements", "10 elements per rank", "[3, 0, 5] elements per rank".
+std::string DescribeCounts(const Call& call) {
+  const std::vector<int64_t>& counts = call.counts;
+  if (call.kind == OpKind::kGather || call.kind == OpKind::kScatter) {
+    return absl::StrCat(Elements(call.count), " per rank");
+  }
+  if (counts.empty()) return Elements(call.count);
+  if (call.kind == OpKind::kAllToAll) {
+    return absl::StrCat("sends ", List(counts), ", expects ", List(call.expected), " elements");
+  }
+  const bool even =
+      std::all_of(counts.begin(), counts.end(), [&](int64_t count) { return count == counts[0]; });
+  return absl::StrCat(even ? Elements(counts[0]) : absl::StrCat(List(counts), " elements"),
+                      " per rank");
+}
+
+std::string Quote(const Call& a, int rank_a, const Call& b, int rank_b) {
+  return absl::StrCat("rank ", rank_a, " called ", a.ToString(), ", rank ", rank_b, " called ",
+                      b.ToString());
+}
+
+}  // namespace
+
+Call Call::Broadcast(const Tensor& tensor, int root, const CallContext& context) {
+  return Rooted(OpKind::kBroadcast, tensor, root, context);
 }
 
 Call Call::AllReduce(const Tensor& tensor, ReduceOp op, const CallContext& context) {
   return {OpKind::kAllReduce, context.sequence, tensor.dtype(), tensor.numel(), op};
 }
 
-Call Call::AllGather(const Tensor& input, const CallContext& context) {
-  return {OpKind::kAllGather, context.sequence, input.dtype(), input.numel()};
+Call Call::Reduce(const Tensor& tensor, ReduceOp op, int root, const CallContext& context) {
+  return {OpKind::kReduce, context.sequence, tensor.dtype(), tensor.numel(), op, root};
+}
+
+Call Call::AllGather(absl::Span<const Tensor> outputs, const Tensor& input,
+                     const CallContext& context) {
+  Call call = OfTensor(OpKind::kAllGather, input, context);
+  call.counts = SizesOf(outputs);
+  return call;
+}
+
+Call Call::Gather(const Tensor& input, int root, const CallContext& context) {
+  return Rooted(OpKind::kGather, input, root, context);
+}
+
+Call Call::Scatter(const Tensor& output, int root, const CallContext& context) {
+  return Rooted(OpKind::kScatter, output, root, context);
+}
+
+Call Call::ReduceScatter(const Tensor& output, absl::Span<const Tensor> inputs, ReduceOp op,
+                         const CallContext& context) {
+  Call call = OfTensor(OpKind::kReduceScatter, output, context);
+  call.op = op;
+  call.counts = SizesOf(inputs);
+  return call;
+}
+
+Call Call::AllToAll(absl::Span<const Tensor> outputs, absl::Span<const Tensor> inputs,
+                    const CallContext& context) {
+  Call call{OpKind::kAllToAll, context.sequence, inputs[0].dtype()};
+  for (const Tensor& input : inputs) call.count += input.numel();
+  call.counts = SizesOf(inputs);
+  call.expected = SizesOf(outputs);
+  return call;
 }
 
 Call Call::Barrier(const CallContext& context) { return {OpKind::kBarrier, context.sequence}; }
 
 Call Call::Send(const Tensor& tensor, int dst, const CallContext& context) {
-  Call call{OpKind::kSend, context.sequence, tensor.dtype(), tensor.numel()};
-  call.peer = dst;
-  call.tag = context.tag;
-  return call;
+  return Message(OpKind::kSend, tensor, dst, context);
 }
 
 Call Call::Recv(const Tensor& tensor, int src, const CallContext& context) {
-  Call call = Send(tensor, src, context);
-  call.kind = OpKind::kRecv;
-  return call;
+  return Message(OpKind::kRecv, tensor, src, context);
 }
 
 std::string Call::ShortName() const {
   std::string name = absl::StrCat(Name(kind), " #", sequence);
-  if (kind == OpKind::kSend) absl::StrAppend(&name, " to rank ", peer);
-  if (kind == OpKind::kRecv) absl::StrAppend(&name, " from rank ", peer);
-  return name;
+  if (!IsP2p(kind)) return name;
+  const std::string other = peer == kAnySource ? "any rank" : absl::StrCat("rank ", peer);
+  return absl::StrCat(name, kind == OpKind::kSend ? " to " : " from ", other);
 }
 
 std::string Call::ToString() const {
   if (kind == OpKind::kBarrier) return ShortName();
-  std::string details =
-      absl::StrCat(Name(dtype), ", ", count, count == 1 ? " element" : " elements");
-  if (kind == OpKind::kAllReduce) absl::StrAppend(&details, ", ", Name(op));
-  if (kind == OpKind::kBroadcast) absl::StrAppend(&details, ", root ", peer);
-  if (kind == OpKind::kSend || kind == OpKind::kRecv) absl::StrAppend(&details, ", tag ", tag);
+  std::string details = absl::StrCat(Name(dtype), ", ", DescribeCounts(*this));
+  if (Reduces(kind)) absl::StrAppend(&details, ", ", Name(op));
+  if (IsP2p(kind)) {
+    absl::StrAppend(&details, ", tag ", tag);
+  } else if (peer >= 0) {
+    absl::StrAppend(&details, ", root ", peer);
+  }
   return absl::StrCat(ShortName(), " (", details, ")");
+}
+
+bool SameCollective(const Call& a, const Call& b) {
+  if (a.kind != b.kind || a.sequence != b.sequence || a.dtype != b.dtype || a.op != b.op ||
+      a.peer != b.peer) {
+    return false;
+  }
+  if (a.kind == OpKind::kAllToAll) return a.counts.size() == b.counts.size();
+  return a.counts == b.counts && (a.count == b.count || !a.counts.empty());
+}
+
+absl::Status CheckSame(const Call& a, int rank_a, const Call& b, int rank_b) {
+  if (SameCollective(a, b)) return absl::OkStatus();
+  return MismatchError(absl::StrCat(Quote(a, rank_a, b, rank_b),
+                                    ": all ranks must make the same calls in the same order"));
+}
+
+absl::Status CheckSplits(const Call& a, int rank_a, const Call& b, int rank_b) {
+  if (a.kind != OpKind::kAllToAll) return absl::OkStatus();
+  auto check = [](const Call& from, int src, const Call& to, int dst) {
+    const int64_t sent = from.counts[dst], expected = to.expected[src];
+    if (sent == expected) return absl::OkStatus();
+    return MismatchError(absl::StrCat(Quote(from, src, to, dst), ": rank ", src, " sends ",
+                                      Elements(sent), " to rank ", dst, ", which expects ",
+                                      expected));
+  };
+  SYNCLINE_RETURN_IF_ERROR(check(a, rank_a, b, rank_b));
+  return check(b, rank_b, a, rank_a);
+}
+
+absl::Status CheckCollective(absl::Span<const Call* const> calls) {
+  const int size = static_cast<int>(calls.size());
+  for (int rank = 1; rank < size; ++rank) {
+    SYNCLINE_RETURN_IF_ERROR(CheckSame(*calls[0], 0, *calls[rank], rank));
+  }
+  if (calls[0]->kind != OpKind::kAllToAll) return absl::OkStatus();
+  for (int a = 0; a < size; ++a) {
+    for (int b = a + 1; b < size; ++b) {
+      SYNCLINE_RETURN_IF_ERROR(CheckSplits(*calls[a], a, *calls[b], b));
+    }
+  }
+  return absl::OkStatus();
 }
 
 absl::Status CheckFits(const Call& sent, int src, const Call& received, int dst) {
   if (sent.dtype == received.dtype && sent.count == received.count) return absl::OkStatus();
-  return MismatchError(absl::StrCat("rank ", src, " called ", sent.ToString(), ", rank ", dst,
-                                    " called ", received.ToString(),
-                                    ": type and number of elements must be equal"));
+  return MismatchError(
+      absl::StrCat(Quote(sent, src, received, dst), ": type and number of elements must be equal"));
 }
 
 std::string NameRanks(absl::Span<const int> ranks) {

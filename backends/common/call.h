@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <string>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/types/span.h"
@@ -14,19 +15,30 @@
 
 namespace syncline {
 
-// Fields that mean nothing to `kind` keep their defaults, so that calls compare field by field.
+// Fields that mean nothing to `kind` keep their defaults.
 struct Call {
   OpKind kind;
   uint64_t sequence;
   DType dtype = DType::kUInt8;
-  int64_t count = 0;  // Elements of the tensor; of all_gather, of the input.
+  int64_t count = 0;  // Elements of this rank's tensor; of all_to_all, of all its inputs.
   ReduceOp op = ReduceOp::kSum;
-  int peer = -1;  // The root of broadcast, the other rank of send and recv.
+  int peer = -1;  // The root, or the other rank of send and recv, which may be kAnySource.
   int tag = 0;
+  std::vector<int64_t> counts = {};    // One for each rank: of all_gather the sizes of the outputs,
+                                       // of reduce_scatter and all_to_all of the inputs.
+  std::vector<int64_t> expected = {};  // Of all_to_all: the sizes of the outputs.
 
   static Call Broadcast(const Tensor& tensor, int root, const CallContext& context);
   static Call AllReduce(const Tensor& tensor, ReduceOp op, const CallContext& context);
-  static Call AllGather(const Tensor& input, const CallContext& context);
+  static Call Reduce(const Tensor& tensor, ReduceOp op, int root, const CallContext& context);
+  static Call AllGather(absl::Span<const Tensor> outputs, const Tensor& input,
+                        const CallContext& context);
+  static Call Gather(const Tensor& input, int root, const CallContext& context);
+  static Call Scatter(const Tensor& output, int root, const CallContext& context);
+  static Call ReduceScatter(const Tensor& output, absl::Span<const Tensor> inputs, ReduceOp op,
+                            const CallContext& context);
+  static Call AllToAll(absl::Span<const Tensor> outputs, absl::Span<const Tensor> inputs,
+                       const CallContext& context);
   static Call Barrier(const CallContext& context);
   static Call Send(const Tensor& tensor, int dst, const CallContext& context);
   static Call Recv(const Tensor& tensor, int src, const CallContext& context);
@@ -35,13 +47,21 @@ struct Call {
   std::string ShortName() const;
   // "all_reduce #5 (float32, 10 elements, sum)".
   std::string ToString() const;
-
-  friend bool operator==(const Call& a, const Call& b) {
-    return a.kind == b.kind && a.sequence == b.sequence && a.dtype == b.dtype &&
-           a.count == b.count && a.op == b.op && a.peer == b.peer && a.tag == b.tag;
-  }
-  friend bool operator!=(const Call& a, const Call& b) { return !(a == b); }
 };
+
+// Whether two ranks may take part in one collective with these calls. Leaves out what those of
+// all_to_all send each other, which need not be alike but fit: see CheckSplits.
+bool SameCollective(const Call& a, const Call& b);
+
+// OK if the ranks made the same call; else a MismatchError that quotes both. Of collectives.
+absl::Status CheckSame(const Call& a, int rank_a, const Call& b, int rank_b);
+
+// OK if what the ranks send each other in all_to_all is what they expect; else a MismatchError
+// that quotes both calls. Requires CheckSame; OK for every other operation.
+absl::Status CheckSplits(const Call& a, int rank_a, const Call& b, int rank_b);
+
+// All of the above for all ranks at once: calls[r] is that of rank r.
+absl::Status CheckCollective(absl::Span<const Call* const> calls);
 
 // OK if what rank `src` sends fits what rank `dst` receives; else a MismatchError that quotes both.
 absl::Status CheckFits(const Call& sent, int src, const Call& received, int dst);

@@ -10,23 +10,28 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "absl/strings/str_replace.h"
 #include "absl/strings/str_split.h"
 #include "absl/synchronization/notification.h"
 #include "backends/common/call.h"
+#include "backends/common/call_words.h"
 #include "core/deadline.h"
 #include "core/status.h"
 
 namespace syncline {
 namespace {
 
-constexpr absl::string_view kPrefix = "failed/";
+constexpr absl::string_view kPrefix = "report/";
 
 // While ranks are awaited, how often to ask whether their processes still live.
 constexpr absl::Duration kProbeInterval = absl::Milliseconds(100);
 
+// What one rank has told. One that is idle has told that only, or came after the group broke.
 struct Report {
   ErrorKind kind = ErrorKind::kNetwork;
   std::vector<int> lost;
+  std::vector<Call> under_way;
+  std::string idle;
   std::string operation;
   std::string message;
 };
@@ -34,26 +39,44 @@ using Reports = std::map<int, Report>;
 
 std::string KeyOf(int rank) { return absl::StrCat(kPrefix, rank); }
 
+std::string OneLine(absl::string_view text) { return absl::StrReplaceAll(text, {{"\n", " "}}); }
+
 std::string Serialize(const Failure& failure) {
+  const std::string calls =
+      absl::StrJoin(failure.under_way, ",", [](std::string* out, const Call& call) {
+        absl::StrAppend(out, absl::StrJoin(ToWords(call), " "));
+      });
   return absl::StrCat(static_cast<int>(KindOf(failure.cause)), "\n",
-                      absl::StrJoin(failure.lost, " "), "\n", failure.operation, "\n",
-                      failure.cause.message());
+                      absl::StrJoin(failure.lost, " "), "\n", calls, "\n", OneLine(failure.idle),
+                      "\n", OneLine(failure.operation), "\n", failure.cause.message());
+}
+
+template <typename Number>
+std::vector<Number> ParseNumbers(absl::string_view text) {
+  std::vector<Number> numbers;
+  for (absl::string_view word : absl::StrSplit(text, ' ', absl::SkipEmpty())) {
+    Number number;
+    if (absl::SimpleAtoi(word, &number)) numbers.push_back(number);
+  }
+  return numbers;
 }
 
 Report ParseReport(absl::string_view text) {
-  const std::vector<std::string> lines = absl::StrSplit(text, absl::MaxSplits('\n', 3));
+  const std::vector<std::string> lines = absl::StrSplit(text, absl::MaxSplits('\n', 5));
   Report report;
   int kind;
-  if (lines.size() != 4 || !absl::SimpleAtoi(lines[0], &kind)) return report;
+  if (lines.size() != 6 || !absl::SimpleAtoi(lines[0], &kind)) return report;
   if (kind >= 0 && kind <= static_cast<int>(ErrorKind::kInternal)) {
     report.kind = static_cast<ErrorKind>(kind);
   }
-  for (absl::string_view word : absl::StrSplit(lines[1], ' ', absl::SkipEmpty())) {
-    int rank;
-    if (absl::SimpleAtoi(word, &rank)) report.lost.push_back(rank);
+  report.lost = ParseNumbers<int>(lines[1]);
+  for (absl::string_view words : absl::StrSplit(lines[2], ',', absl::SkipEmpty())) {
+    absl::StatusOr<Call> call = FromWords(ParseNumbers<int64_t>(words));
+    if (call.ok()) report.under_way.push_back(*std::move(call));
   }
-  report.operation = lines[2];
-  report.message = lines[3];
+  report.idle = lines[3];
+  report.operation = lines[4];
+  report.message = lines[5];
   return report;
 }
 
@@ -146,6 +169,15 @@ absl::StatusOr<Reports> RunBounded(std::shared_ptr<Store> store,
       absl::StrCat("no answer within ", absl::FormatDuration(FailureReporter::kBound)));
 }
 
+// Whether the two ranks' calls belong to one operation.
+bool Meet(const Call& a, int rank_a, const Call& b, int rank_b) {
+  if (!IsP2p(a.kind) || !IsP2p(b.kind)) return a.kind == b.kind && a.sequence == b.sequence;
+  auto reaches = [](const Call& call, int rank) {
+    return call.peer == rank || call.peer == kAnySource;
+  };
+  return a.kind != b.kind && a.tag == b.tag && reaches(a, rank_b) && reaches(b, rank_a);
+}
+
 struct Verdict {
   ErrorKind kind;
   std::string text;
@@ -162,6 +194,11 @@ class Judge {
       if (roster.Probe(rank) == Liveness::kDead) dead_.push_back(rank);
       if (IsLost(rank)) lost_.push_back(rank);
     }
+    missing_ = silent_;
+    for (int rank : failure.awaited) {
+      if (IsElsewhere(rank)) missing_.push_back(rank);
+    }
+    std::sort(missing_.begin(), missing_.end());
   }
 
   Verdict Decide() const {
@@ -174,8 +211,9 @@ class Judge {
       return {kind, absl::StrCat(Failed(), failure_.cause.message())};
     }
     const auto first = FirstCause();
-    if (first != reports_.end() && (first->second.operation != failure_.operation ||
-                                    first->second.kind != ErrorKind::kTimeout)) {
+    if (first != reports_.end() &&
+        (first->second.kind != ErrorKind::kTimeout ||
+         (kind != ErrorKind::kTimeout && first->second.operation != failure_.operation))) {
       return {first->second.kind,
               absl::StrCat(Failed(), roster_.Describe(first->first),
                            " reported: ", first->second.operation, ": ", first->second.message)};
@@ -195,6 +233,29 @@ class Judge {
     return contains(failure_.lost) ||
            std::any_of(reports_.begin(), reports_.end(),
                        [&](const auto& entry) { return contains(entry.second.lost); });
+  }
+
+  // Whether it has reported that it is in something else than what this rank waits for it in.
+  bool IsElsewhere(int rank) const {
+    const auto it = reports_.find(rank);
+    if (it == reports_.end()) return false;
+    if (!it->second.idle.empty()) return true;
+    const std::vector<Call>& calls = it->second.under_way;
+    return !calls.empty() && !failure_.under_way.empty() &&
+           std::none_of(calls.begin(), calls.end(), [&](const Call& call) {
+             return Meet(failure_.under_way[0], roster_.rank(), call, rank);
+           });
+  }
+
+  // "it is in broadcast #5"; empty if nothing is known.
+  std::string WhatItDoes(int rank) const {
+    const auto it = reports_.find(rank);
+    if (it == reports_.end()) {
+      return roster_.Probe(rank) == Liveness::kStopped ? "its process is stopped" : "";
+    }
+    if (!it->second.idle.empty()) return it->second.idle;
+    auto name = [](std::string* out, const Call& call) { absl::StrAppend(out, call.ShortName()); };
+    return absl::StrCat("it is in ", absl::StrJoin(it->second.under_way, " and ", name));
   }
 
   std::string Describe(const std::vector<int>& ranks) const {
@@ -222,13 +283,26 @@ class Judge {
       return absl::StrCat(failure_.operation, ": not complete after ", after,
                           "; which ranks have not arrived is not known");
     }
-    if (silent_.empty()) {
+    if (missing_.empty()) {
       return absl::StrCat(failure_.operation, ": not complete after ", after,
                           " though all its ranks had arrived: allow more time, or check the ",
                           "network between the hosts");
     }
-    return absl::StrCat(failure_.operation, ": ", Describe(silent_), " ", Have(silent_),
-                        " not arrived after ", after);
+    std::vector<int> unknown;
+    std::vector<std::string> parts;
+    for (int rank : missing_) {
+      if (WhatItDoes(rank).empty()) {
+        unknown.push_back(rank);
+      } else {
+        parts.push_back(absl::StrCat(roster_.Describe(rank), " has not arrived after ", after, "; ",
+                                     WhatItDoes(rank)));
+      }
+    }
+    if (!unknown.empty()) {
+      parts.push_back(
+          absl::StrCat(Describe(unknown), " ", Have(unknown), " not arrived after ", after));
+    }
+    return absl::StrCat(failure_.operation, ": ", absl::StrJoin(parts, "; "));
   }
 
   std::string ConnectionLost() const {
@@ -249,6 +323,7 @@ class Judge {
   const bool known_;  // Whether the store told who has reported.
   Reports reports_;
   std::vector<int> silent_, dead_, lost_;  // Dead and lost are also silent.
+  std::vector<int> missing_;               // Of those awaited; the silent, too.
 };
 
 absl::Status MakeStatus(const Verdict& verdict) {
@@ -271,6 +346,13 @@ FailureReporter::FailureReporter(std::shared_ptr<Store> store, Roster roster)
 
 void FailureReporter::Tell(const Failure& failure) const {
   RunBounded(store_, roster_, failure, Listening::kNo).status().IgnoreError();
+}
+
+void FailureReporter::TellIdle(const std::string& what) const {
+  Failure failure;
+  failure.cause = NetworkError("");
+  failure.idle = what;
+  Tell(failure);
 }
 
 absl::Status FailureReporter::Explain(const Failure& given) const {

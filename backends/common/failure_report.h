@@ -10,6 +10,7 @@
 
 #include "absl/status/status.h"
 #include "absl/time/time.h"
+#include "backends/common/call.h"
 #include "backends/common/roster.h"
 #include "core/store.h"
 
@@ -18,6 +19,8 @@ namespace syncline {
 // What one rank knows when its operation fails.
 struct Failure {
   std::string operation;            // "all_reduce #5 (float32, 10 elements, sum)".
+  std::vector<Call> under_way;      // All of this rank, the failed one first.
+  std::string idle;                 // What this rank told by TellIdle before, if it did.
   std::vector<int> awaited;         // The other ranks that the operation needs.
   std::map<int, std::string> left;  // Of all ranks: those that have taken their leave, and why;
   std::vector<int> lost;            // and those whose connection broke without.
@@ -39,6 +42,10 @@ class FailureReporter {
 
   // Publishes that this rank has failed, and why.
   void Tell(const Failure& failure) const;
+
+  // Publishes that this rank is in no operation, though the group is broken. `what` completes what
+  // its peers say of it: "it is in no operation of this group, its last was ...".
+  void TellIdle(const std::string& what) const;
 
   // Tells, waits until the ranks that matter have reported or kGrace is over, and returns the
   // error for the user, whose kind is that of the first cause. Requires !failure.cause.ok().

@@ -21,6 +21,7 @@ std::string KeyOf(int rank) { return absl::StrCat("member/", rank); }
 
 struct ProcessState {
   bool ending;  // It is being torn down, or waits as a zombie for its parent.
+  bool stopped;
   int64_t started;
 };
 
@@ -45,6 +46,7 @@ std::optional<ProcessState> ReadProcess(int pid) {
     return std::nullopt;
   }
   process.ending = fields[0] == "Z" || fields[0] == "X" || (flags & kExiting) != 0;
+  process.stopped = fields[0] == "T" || fields[0] == "t";
   return process;
 }
 
@@ -121,8 +123,10 @@ Liveness Roster::Probe(int rank) const {
     return Liveness::kUnknown;
   }
   const std::optional<ProcessState> process = ReadProcess(member.peer.pid);
-  const bool alive = process.has_value() && process->started == member.started && !process->ending;
-  return alive ? Liveness::kAlive : Liveness::kDead;
+  if (!process.has_value() || process->started != member.started || process->ending) {
+    return Liveness::kDead;
+  }
+  return process->stopped ? Liveness::kStopped : Liveness::kAlive;
 }
 
 Roster::Member Roster::Self(absl::string_view payload) {

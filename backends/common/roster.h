@@ -16,7 +16,7 @@
 namespace syncline {
 
 // What can be told of a process from here.
-enum class Liveness { kAlive, kDead, kUnknown };
+enum class Liveness { kAlive, kStopped, kDead, kUnknown };  // Stopped: by a signal, such as ^Z.
 
 // Immutable once made; known without the store from then on, so that messages can name a rank
 // even if the store is gone.

@@ -3,10 +3,12 @@
 #include <algorithm>
 #include <utility>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
+#include "backends/common/call.h"
+#include "backends/gloo/slots.h"
 #include "core/status.h"
-#include "gloo/barrier.h"
 #include "gloo/transport/address.h"
 #include "gloo/transport/pair.h"
 #include "gloo/transport/tcp/device.h"
@@ -16,13 +18,13 @@ namespace {
 
 using gloo::transport::UnboundBuffer;
 
-// Outside of the slots of Gloo's collectives, whose highest byte is 1 to 8, and gloo_backend.cc's.
-constexpr uint64_t kWatchSlot = uint64_t{0x20} << 56;
-
 constexpr absl::Duration kForever = absl::InfiniteDuration();
 constexpr absl::Duration kGoodbyeTimeout = absl::Milliseconds(100);
 
-// Listens for every peer; `payload` becomes the addresses, one after another.
+// The first byte of a rank's payload in the roster.
+constexpr char kChecks = '+', kDoesNotCheck = '-';
+
+// Listens for every peer; the addresses go to the end of `payload`, one after another.
 absl::StatusOr<std::shared_ptr<gloo::transport::Context>> Listen(const Mesh::Options& options,
                                                                  const Deadline& deadline,
                                                                  std::string& payload) {
@@ -45,11 +47,24 @@ absl::StatusOr<std::shared_ptr<gloo::transport::Context>> Listen(const Mesh::Opt
 
 // Where rank `from` listens for rank `to`.
 std::vector<char> AddressOf(const Roster& roster, int from, int to) {
-  const std::string& addresses = roster.payload(from);
+  const absl::string_view addresses = absl::string_view(roster.payload(from)).substr(1);
   const size_t length = addresses.size() / (roster.size() - 1);
   const size_t index = to < from ? to : to - 1;
   const auto begin = addresses.begin() + index * length;
   return std::vector<char>(begin, begin + length);
+}
+
+absl::Status CheckSettings(const Roster& roster) {
+  std::vector<int> check, do_not;
+  for (int rank = 0; rank < roster.size(); ++rank) {
+    const bool checks = absl::StartsWith(roster.payload(rank), absl::string_view(&kChecks, 1));
+    (checks ? check : do_not).push_back(rank);
+  }
+  if (check.empty() || do_not.empty()) return absl::OkStatus();
+  return MismatchError(
+      absl::StrCat("ranks must all compare their calls before they move data, or none of them: ",
+                   NameRanks(check), " would, ", NameRanks(do_not),
+                   " would not; set SYNCLINE_DEBUG to the same value on all ranks"));
 }
 
 absl::Status ConnectAll(const Roster& roster, gloo::transport::Context& transport,
@@ -70,22 +85,13 @@ absl::Status ConnectAll(const Roster& roster, gloo::transport::Context& transpor
 
 absl::StatusOr<std::unique_ptr<Mesh>> Mesh::Connect(Store& store, const Options& options,
                                                     const Deadline& deadline) {
-  std::string payload;
+  std::string payload(1, options.mismatch_check == MismatchCheck::kOn ? kChecks : kDoesNotCheck);
   SYNCLINE_ASSIGN_OR_RETURN(auto transport, Listen(options, deadline, payload));
   SYNCLINE_ASSIGN_OR_RETURN(Roster roster,
                             Roster::Join(store, options.rank, options.size, payload, deadline));
+  SYNCLINE_RETURN_IF_ERROR(CheckSettings(roster));
   SYNCLINE_RETURN_IF_ERROR(ConnectAll(roster, *transport, deadline));
-  std::unique_ptr<Mesh> mesh(new Mesh(options, std::move(roster), std::move(transport)));
-  if (options.size == 1) return mesh;
-  // After this every rank watches, so that a goodbye finds somebody at home.
-  absl::Status status = CatchGloo([&] {
-    gloo::BarrierOptions barrier(mesh->ForOperation(deadline));
-    gloo::barrier(barrier);
-  });
-  if (status.ok()) return mesh;
-  mesh->Break();
-  return Annotate(deadline.Expired() ? TimeoutError(status.message()) : status,
-                  "not all ranks could connect to each other");
+  return std::unique_ptr<Mesh>(new Mesh(options, std::move(roster), std::move(transport)));
 }
 
 Mesh::Mesh(const Options& options, Roster roster,
@@ -99,7 +105,18 @@ Mesh::Mesh(const Options& options, Roster roster,
   if (size_ == 1) return;
   absl::MutexLock lock(&mutex_);
   UpdateLinks();
-  watch_ = std::thread(&Mesh::Watch, this);
+}
+
+void Mesh::Watch(std::function<void()> on_change) {
+  if (size_ == 1) return;
+  watch_ = std::thread([this, on_change = std::move(on_change)] {
+    if (AwaitEnd(on_change) == Watching::kBreak) CloseConnections();
+  });
+}
+
+StandingBuffer& Mesh::MakeStandingBuffer(void* data, size_t size) {
+  standing_.push_back(std::make_unique<StandingBuffer>(*transport_, buffers_, data, size));
+  return *standing_.back();
 }
 
 Mesh::~Mesh() { Leave("it was destroyed"); }
@@ -129,6 +146,7 @@ void Mesh::Leave(absl::string_view reason) {
     if (watching_ == Watching::kStop) SendGoodbyes(reason);
     alarms_.clear();
   }
+  standing_.clear();
   transport_.reset();
 }
 
@@ -150,11 +168,7 @@ std::vector<int> Mesh::lost() const {
   return lost;
 }
 
-void Mesh::Watch() {
-  if (AwaitEnd() == Watching::kBreak) CloseConnections();
-}
-
-Mesh::Watching Mesh::AwaitEnd() {
+Mesh::Watching Mesh::AwaitEnd(const std::function<void()>& on_change) {
   absl::MutexLock lock(&mutex_);
   while (watching_ == Watching::kYes) {
     UnboundBuffer* const alarm = alarms_.back().get();
@@ -164,6 +178,9 @@ Mesh::Watching Mesh::AwaitEnd() {
     if (status.ok()) continue;  // A goodbye, or EndWatch.
     UpdateLinks();
     if (std::count(links_.begin(), links_.end(), Link::kLost) > 0) buffers_.Abort();
+    mutex_.Unlock();
+    on_change();
+    mutex_.Lock();
   }
   return watching_;
 }

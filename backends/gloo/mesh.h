@@ -2,6 +2,8 @@
 #ifndef SYNCLINE_BACKENDS_GLOO_MESH_H_
 #define SYNCLINE_BACKENDS_GLOO_MESH_H_
 
+#include <cstddef>
+#include <functional>
 #include <map>
 #include <memory>
 #include <string>
@@ -14,6 +16,7 @@
 #include "absl/synchronization/mutex.h"
 #include "backends/common/roster.h"
 #include "backends/gloo/transport.h"
+#include "core/backend.h"
 #include "core/deadline.h"
 #include "core/store.h"
 #include "gloo/context.h"
@@ -30,9 +33,12 @@ class Mesh {
     int rank = 0;
     int size = 1;
     std::string address;  // To listen on.
+    MismatchCheck mismatch_check =
+        MismatchCheck::kOn;  // A MismatchError if it is not the same on all.
   };
 
-  // Connects to all ranks, which find each other through `store`; returns once all have.
+  // Connects to all ranks, which find each other through `store`; returns once this rank has, when
+  // others may still be at it.
   static absl::StatusOr<std::unique_ptr<Mesh>> Connect(Store& store, const Options& options,
                                                        const Deadline& deadline);
 
@@ -40,9 +46,17 @@ class Mesh {
 
   const Roster& roster() const { return roster_; }
 
+  // Begins the watch. `on_change` is called on its thread whenever a peer has left or was lost.
+  // Once, before any operation.
+  void Watch(std::function<void()> on_change);
+
   // For one operation. Waits end, by an exception, at `deadline` and when the mesh is closed. The
   // mesh must outlive it.
   std::shared_ptr<gloo::Context> ForOperation(const Deadline& deadline);
+
+  // For messages of all operations to come. `data` must stay until this rank has left. Before any
+  // operation.
+  StandingBuffer& MakeStandingBuffer(void* data, size_t size);
 
   // Makes all operations under way, and all later ones, throw now; the peers' follow, as this
   // rank's connections are closed in the background. Idempotent.
@@ -70,10 +84,9 @@ class Mesh {
 
   enum class Watching { kYes, kStop, kBreak };
 
-  // The watch thread. Every connection carries a receive that only the peer's goodbye completes;
+  // On the watch thread. Every connection carries a receive that only the peer's goodbye completes;
   // so Gloo reports on it when the connection breaks.
-  void Watch();
-  Watching AwaitEnd();
+  Watching AwaitEnd(const std::function<void()>& on_change);
   void UpdateLinks() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void EndWatch(Watching how) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void CloseConnections();
@@ -84,6 +97,7 @@ class Mesh {
   const Roster roster_;
   BufferSet buffers_;
   std::shared_ptr<gloo::transport::Context> transport_;  // Null once left.
+  std::vector<std::unique_ptr<StandingBuffer>> standing_;
   // Rank r writes goodbyes_[r] when it leaves. Read only once its connection is closed.
   std::vector<Goodbye> goodbyes_;
 

@@ -16,6 +16,14 @@ namespace {
 
 using gloo::transport::UnboundBuffer;
 
+[[noreturn]] void ThrowClosed() { throw gloo::IoException("the connections were closed"); }
+
+// Gloo's algorithms take every wait that returns for one that succeeded.
+bool Check(bool completed) {
+  if (!completed) ThrowClosed();
+  return true;
+}
+
 // Wraps a buffer of Gloo's.
 class DeadlineBuffer final : public UnboundBuffer {
  public:
@@ -48,12 +56,6 @@ class DeadlineBuffer final : public UnboundBuffer {
   }
 
  private:
-  // Gloo's algorithms take every wait that returns for one that succeeded.
-  static bool Check(bool completed) {
-    if (!completed) throw gloo::IoException("the connections were closed");
-    return true;
-  }
-
   const std::unique_ptr<UnboundBuffer> buffer_;
   BufferSet& set_;
   const Deadline deadline_;
@@ -124,8 +126,13 @@ std::chrono::milliseconds ToGlooTimeout(absl::Duration duration) {
 
 void BufferSet::Add(UnboundBuffer* buffer) {
   absl::MutexLock lock(&mutex_);
-  if (aborted_) throw gloo::IoException("the connections were closed");
+  if (aborted_) ThrowClosed();
   buffers_.insert(buffer);
+}
+
+void BufferSet::Check() {
+  absl::MutexLock lock(&mutex_);
+  if (aborted_) ThrowClosed();
 }
 
 void BufferSet::Remove(UnboundBuffer* buffer) {
@@ -140,6 +147,24 @@ void BufferSet::Abort() {
     buffer->abortWaitRecv();
     buffer->abortWaitSend();
   }
+}
+
+StandingBuffer::StandingBuffer(gloo::transport::Context& transport, BufferSet& set, void* data,
+                               size_t size)
+    : buffer_(transport.createUnboundBuffer(data, size)), set_(set) {
+  set_.Add(buffer_.get());
+}
+
+StandingBuffer::~StandingBuffer() { set_.Remove(buffer_.get()); }
+
+void StandingBuffer::AwaitSent(const Deadline& deadline) {
+  set_.Check();
+  Check(buffer_->waitSend(nullptr, ToGlooTimeout(deadline.Remaining())));
+}
+
+void StandingBuffer::AwaitReceived(const Deadline& deadline) {
+  set_.Check();
+  Check(buffer_->waitRecv(nullptr, ToGlooTimeout(deadline.Remaining())));
 }
 
 std::shared_ptr<gloo::Context> MakeOperationContext(

@@ -7,6 +7,8 @@
 #define SYNCLINE_BACKENDS_GLOO_TRANSPORT_H_
 
 #include <chrono>
+#include <cstddef>
+#include <cstdint>
 #include <memory>
 #include <set>
 
@@ -35,13 +37,33 @@ class BufferSet {
   void Add(gloo::transport::UnboundBuffer* buffer);
   void Remove(gloo::transport::UnboundBuffer* buffer);
 
-  // Makes every wait on a buffer of the set return now, and Add throw from now on.
+  // Throws gloo::IoException if the set has been aborted.
+  void Check();
+
+  // Makes every wait on a buffer of the set return now, and Add and Check throw from now on.
   void Abort();
 
  private:
   absl::Mutex mutex_;
   bool aborted_ ABSL_GUARDED_BY(mutex_) = false;
   std::set<gloo::transport::UnboundBuffer*> buffers_ ABSL_GUARDED_BY(mutex_);
+};
+
+// A buffer that serves many operations, each with a deadline of its own. Waits end by an exception,
+// also when `set` is aborted, which must outlive it.
+class StandingBuffer {
+ public:
+  StandingBuffer(gloo::transport::Context& transport, BufferSet& set, void* data, size_t size);
+  ~StandingBuffer();
+
+  void Send(int to, uint64_t slot) { buffer_->send(to, slot); }
+  void Receive(int from, uint64_t slot) { buffer_->recv(from, slot); }
+  void AwaitSent(const Deadline& deadline);
+  void AwaitReceived(const Deadline& deadline);
+
+ private:
+  const std::unique_ptr<gloo::transport::UnboundBuffer> buffer_;
+  BufferSet& set_;
 };
 
 // A Gloo context for one operation. It uses the connections of `transport`; its waits end, by an

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "backends/common/call.h"
 #include "core/status.h"
 
@@ -48,6 +49,7 @@ absl::Status Hub::Meet(int rank, const Part& part, const Deadline& deadline) {
   for (int r = 0; r < size_; ++r) {
     if (!left_[r].ok()) return Break(HasLeft(r, left_[r]));
   }
+  Note(rank, part.call);
   const std::shared_ptr<Meeting> meeting = meeting_;
   meeting->parts[rank] = part;
   ++meeting->arrived;
@@ -58,14 +60,7 @@ absl::Status Hub::Meet(int rank, const Part& part, const Deadline& deadline) {
     return meeting->done || (meeting->arrived < size_ && !cause_.ok());
   };
   if (!deadline.Await(mutex_, absl::Condition(&settled))) {
-    if (meeting->arrived < size_) {
-      std::vector<int> absent;
-      for (int r = 0; r < size_; ++r) {
-        if (!meeting->parts[r].has_value()) absent.push_back(r);
-      }
-      return Break(TimeoutError(absl::StrCat(part.call.ShortName(), ": ", NameRanks(absent), " ",
-                                             Have(absent), " not arrived", After(deadline))));
-    }
+    if (meeting->arrived < size_) return Break(Absent(part.call, *meeting, deadline));
     mutex_.Await(absl::Condition(&meeting->done));
   }
   return meeting->done ? meeting->outcome : CheckUsable(rank);
@@ -75,8 +70,10 @@ absl::Status Hub::Conclude(Meeting& meeting) {
   meeting_ = NewMeeting();
   mutex_.Unlock();
   std::vector<Part> parts;
-  for (const std::optional<Part>& part : meeting.parts) parts.push_back(*part);
-  const absl::Status status = CheckSame(parts);
+  std::vector<const Call*> calls;
+  for (std::optional<Part>& part : meeting.parts) parts.push_back(*std::move(part));
+  for (const Part& part : parts) calls.push_back(&part.call);
+  const absl::Status status = CheckCollective(calls);
   if (status.ok()) Execute(parts);
   mutex_.Lock();
   meeting.outcome = status.ok() ? status : Break(status);
@@ -84,38 +81,50 @@ absl::Status Hub::Conclude(Meeting& meeting) {
   return meeting.outcome;
 }
 
-absl::Status Hub::Exchange(int rank, const Part& part, const Deadline& deadline) {
-  const bool sends = part.call.kind == OpKind::kSend;
-  const int peer = part.call.peer;
-  const Channel channel = {sends ? rank : peer, sends ? peer : rank, part.call.tag};
+absl::StatusOr<int> Hub::Exchange(int rank, const Part& part, const Deadline& deadline) {
   Side mine;
   mine.rank = rank;
   mine.part = &part;
+  const Channel channel = {mine.sends() ? part.call.peer : rank, part.call.tag};
 
   absl::MutexLock lock(&mutex_);
   SYNCLINE_RETURN_IF_ERROR(CheckUsable(rank));
+  Note(rank, part.call);
   std::deque<Side*>& waiting = waiting_[channel];
-  if (!waiting.empty() && waiting.front()->part->call.kind != part.call.kind) {
-    Side* const other = waiting.front();
-    waiting.pop_front();
-    if (waiting.empty()) waiting_.erase(channel);
-    return Take(*other, mine);
+  const auto other = std::find_if(waiting.begin(), waiting.end(),
+                                  [&](const Side* side) { return Fit(*side, mine); });
+  absl::Status outcome;
+  if (other != waiting.end()) {
+    Side& found = **other;
+    Forget(found, channel);
+    outcome = Take(found, mine);
+  } else {
+    outcome = CheckAwaited(mine);
+    if (!outcome.ok()) return Break(outcome);
+    waiting.push_back(&mine);
+    outcome = Await(mine, channel, deadline);
   }
-  if (!left_[peer].ok()) return Break(HasLeft(peer, left_[peer]));
-  waiting.push_back(&mine);
-  return Await(mine, channel, deadline);
+  if (!outcome.ok()) return outcome;
+  return mine.source;
 }
 
-absl::Status Hub::Take(Side& waiting, const Side& mine) {
+bool Hub::Fit(const Side& a, const Side& b) {
+  if (a.sends() == b.sends()) return false;
+  const Side& sender = a.sends() ? a : b;
+  const int wanted = (a.sends() ? b : a).part->call.peer;
+  return wanted == kAnySource || wanted == sender.rank;
+}
+
+absl::Status Hub::Take(Side& waiting, Side& mine) {
   waiting.taken = true;
   mutex_.Unlock();
-  const bool sends = mine.part->call.kind == OpKind::kSend;
-  const Side& from = sends ? mine : waiting;
-  const Side& to = sends ? waiting : mine;
+  const Side& from = mine.sends() ? mine : waiting;
+  const Side& to = mine.sends() ? waiting : mine;
   const absl::Status status = CheckFits(from.part->call, from.rank, to.part->call, to.rank);
   if (status.ok()) Transfer(*from.part, *to.part);
   mutex_.Lock();
   const absl::Status outcome = status.ok() ? status : Break(status);
+  waiting.source = mine.source = from.rank;
   waiting.outcome = outcome;
   waiting.done = true;
   return outcome;
@@ -129,37 +138,95 @@ absl::Status Hub::Await(Side& side, const Channel& channel, const Deadline& dead
     if (side.taken) {
       mutex_.Await(absl::Condition(&side.done));
     } else {
-      const int peer = side.part->call.peer;
-      Break(TimeoutError(absl::StrCat(side.part->call.ShortName(), ": rank ", peer, " has not ",
-                                      "made the matching call (tag ", side.part->call.tag, ")",
-                                      After(deadline))))
-          .IgnoreError();
+      Break(Unmatched(side, deadline)).IgnoreError();
     }
   }
   if (side.done) return side.outcome;
+  Forget(side, channel);
+  return CheckUsable(side.rank);
+}
+
+void Hub::Forget(const Side& side, const Channel& channel) {
   std::deque<Side*>& waiting = waiting_[channel];
   waiting.erase(std::find(waiting.begin(), waiting.end(), &side));
   if (waiting.empty()) waiting_.erase(channel);
-  return CheckUsable(side.rank);
 }
 
 void Hub::Leave(int rank, const absl::Status& cause) {
   absl::MutexLock lock(&mutex_);
   if (!cause_.ok() || !left_[rank].ok()) return;  // The first cause stays.
   left_[rank] = cause;
-  if (IsAwaited(rank)) Break(HasLeft(rank, cause)).IgnoreError();
+  if (joined_count_ < size_ || meeting_->arrived > 0) Break(HasLeft(rank, cause)).IgnoreError();
+  for (const auto& [channel, sides] : waiting_) {
+    for (const Side* side : sides) {
+      const absl::Status awaited = side->rank == rank ? HasLeft(rank, cause) : CheckAwaited(*side);
+      if (!awaited.ok()) Break(awaited).IgnoreError();
+    }
+  }
 }
 
 absl::Status Hub::CheckUsable(int rank) const { return left_[rank].ok() ? cause_ : left_[rank]; }
 
-// Whether somebody now waits for `rank`, or `rank` itself waits.
-bool Hub::IsAwaited(int rank) const {
-  if (joined_count_ < size_ || meeting_->arrived > 0) return true;
-  for (const auto& [channel, sides] : waiting_) {
-    const auto& [from, to, tag] = channel;
-    if (!sides.empty() && (from == rank || to == rank)) return true;
+absl::Status Hub::CheckAwaited(const Side& side) const {
+  const int peer = side.part->call.peer;
+  if (peer != kAnySource) return left_[peer].ok() ? left_[peer] : HasLeft(peer, left_[peer]);
+  std::vector<std::string> causes;
+  for (int r = 0; r < size_; ++r) {
+    if (r == side.rank) continue;
+    if (left_[r].ok()) return absl::OkStatus();
+    causes.push_back(std::string(HasLeft(r, left_[r]).message()));
   }
-  return false;
+  return BackendError(absl::StrCat("nobody is left to send: ", absl::StrJoin(causes, "; ")));
+}
+
+absl::Status Hub::Absent(const Call& call, const Meeting& meeting, const Deadline& deadline) const {
+  std::vector<int> absent;
+  std::vector<std::string> doing;
+  for (int r = 0; r < size_; ++r) {
+    if (meeting.parts[r].has_value()) continue;
+    absent.push_back(r);
+    doing.push_back(Doing(r));
+  }
+  return TimeoutError(absl::StrCat(call.ShortName(), ": ", NameRanks(absent), " ", Have(absent),
+                                   " not arrived", After(deadline), "; ",
+                                   absl::StrJoin(doing, ", ")));
+}
+
+absl::Status Hub::Unmatched(const Side& side, const Deadline& deadline) const {
+  const Call& call = side.part->call;
+  std::string who = "no rank has";
+  std::vector<std::string> doing;
+  if (call.peer == kAnySource) {
+    for (int r = 0; r < size_; ++r) {
+      if (r != side.rank) doing.push_back(Doing(r));
+    }
+  } else {
+    who = absl::StrCat("rank ", call.peer, " has not");
+    doing.push_back(Doing(call.peer));
+  }
+  return TimeoutError(absl::StrCat(call.ShortName(), ": ", who, " made the matching call (tag ",
+                                   call.tag, ")", After(deadline), "; ",
+                                   absl::StrJoin(doing, ", ")));
+}
+
+void Hub::Note(int rank, const Call& call) {
+  Call name{call.kind, call.sequence};
+  name.peer = call.peer;
+  last_[rank] = std::move(name);
+}
+
+std::string Hub::Doing(int rank) const {
+  for (const auto& [channel, sides] : waiting_) {
+    for (const Side* side : sides) {
+      if (side->rank != rank) continue;
+      return absl::StrCat("rank ", rank, " waits in ", side->part->call.ShortName());
+    }
+  }
+  if (const std::optional<Part>& part = meeting_->parts[rank]; part.has_value()) {
+    return absl::StrCat("rank ", rank, " waits in ", part->call.ShortName());
+  }
+  if (!last_[rank].has_value()) return absl::StrCat("rank ", rank, " has made no call yet");
+  return absl::StrCat("rank ", rank, "'s last call was ", last_[rank]->ShortName());
 }
 
 absl::Status Hub::Break(const absl::Status& cause) {

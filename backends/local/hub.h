@@ -6,12 +6,15 @@
 #include <map>
 #include <memory>
 #include <optional>
-#include <tuple>
+#include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
+#include "backends/common/call.h"
 #include "backends/local/movement.h"
 #include "core/deadline.h"
 
@@ -22,7 +25,8 @@ namespace syncline {
 // error breaks the hub: whoever waits, and whoever comes later, gets it. Thread-safe.
 class Hub {
  public:
-  explicit Hub(int size) : size_(size), joined_(size), left_(size), meeting_(NewMeeting()) {}
+  explicit Hub(int size)
+      : size_(size), joined_(size), left_(size), meeting_(NewMeeting()), last_(size) {}
 
   int size() const { return size_; }
 
@@ -32,8 +36,9 @@ class Hub {
   // Takes part in the group's next collective.
   absl::Status Meet(int rank, const Part& part, const Deadline& deadline);
 
-  // Meets the other rank in a send and its recv, in order for each pair and tag.
-  absl::Status Exchange(int rank, const Part& part, const Deadline& deadline);
+  // Meets the other rank in a send and its recv, in order for each pair and tag. Returns the rank
+  // that sent.
+  absl::StatusOr<int> Exchange(int rank, const Part& part, const Deadline& deadline);
 
   // This rank takes part in nothing any more; its later calls fail with `cause`. Whoever waits for
   // it, or will, gets an error that says so. If it is in a call itself, that breaks the hub.
@@ -54,18 +59,32 @@ class Hub {
     bool taken = false;  // The other side has come and is moving the data.
     bool done = false;
     absl::Status outcome;
+    int source = -1;  // The rank that sent.
+
+    bool sends() const { return part->call.kind == OpKind::kSend; }
   };
 
-  // (from, to, tag). Those who wait are all senders or all receivers.
-  using Channel = std::tuple<int, int, int>;
+  // (receiver, tag). Those who wait, in the order of their calls; none fits another.
+  using Channel = std::pair<int, int>;
+
+  static bool Fit(const Side& a, const Side& b);
 
   std::shared_ptr<Meeting> NewMeeting() const;
   absl::Status Conclude(Meeting& meeting) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::Status Await(Side& side, const Channel& channel, const Deadline& deadline)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  absl::Status Take(Side& waiting, const Side& mine) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  absl::Status Take(Side& waiting, Side& mine) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void Forget(const Side& side, const Channel& channel) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::Status CheckUsable(int rank) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  bool IsAwaited(int rank) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Not OK if `side` waits for nobody but ranks that have left.
+  absl::Status CheckAwaited(const Side& side) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // The errors when time is up: who is missing, and what they do instead.
+  absl::Status Absent(const Call& call, const Meeting& meeting, const Deadline& deadline) const
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  absl::Status Unmatched(const Side& side, const Deadline& deadline) const
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void Note(int rank, const Call& call) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  std::string Doing(int rank) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Returns the first cause, which may be an earlier one.
   absl::Status Break(const absl::Status& cause) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
@@ -77,6 +96,7 @@ class Hub {
   absl::Status cause_ ABSL_GUARDED_BY(mutex_);              // Not OK: broken, because.
   std::shared_ptr<Meeting> meeting_ ABSL_GUARDED_BY(mutex_);
   std::map<Channel, std::deque<Side*>> waiting_ ABSL_GUARDED_BY(mutex_);
+  std::vector<std::optional<Call>> last_ ABSL_GUARDED_BY(mutex_);  // By rank; the name only.
 };
 
 }  // namespace syncline

@@ -3,7 +3,6 @@
 
 #include <map>
 #include <memory>
-#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -16,6 +15,7 @@
 #include "backends/common/call.h"
 #include "backends/local/hub.h"
 #include "core/backend.h"
+#include "core/backend_registry.h"
 #include "core/status.h"
 
 namespace syncline {
@@ -58,49 +58,63 @@ class LocalBackend final : public Backend {
 
   absl::string_view name() const override { return "local"; }
 
-  const Capabilities& capabilities() const override {
-    static const auto* const capabilities = new Capabilities(MakeCapabilities());
-    return *capabilities;
-  }
-
   absl::Status Broadcast(const Tensor& tensor, int root, const CallContext& context) override {
-    return hub_->Meet(rank_, {Call::Broadcast(tensor, root, context), tensor, {}},
-                      context.deadline);
+    return Meet({Call::Broadcast(tensor, root, context), tensor}, context);
   }
 
   absl::Status AllReduce(const Tensor& tensor, ReduceOp op, const CallContext& context) override {
-    return hub_->Meet(rank_, {Call::AllReduce(tensor, op, context), tensor, {}}, context.deadline);
+    return Meet({Call::AllReduce(tensor, op, context), tensor}, context);
+  }
+
+  absl::Status Reduce(const Tensor& tensor, ReduceOp op, int root,
+                      const CallContext& context) override {
+    return Meet({Call::Reduce(tensor, op, root, context), tensor}, context);
   }
 
   absl::Status AllGather(absl::Span<const Tensor> outputs, const Tensor& input,
                          const CallContext& context) override {
-    return hub_->Meet(rank_, {Call::AllGather(input, context), input, outputs}, context.deadline);
+    return Meet({Call::AllGather(outputs, input, context), input, outputs}, context);
+  }
+
+  absl::Status Gather(absl::Span<const Tensor> outputs, const Tensor& input, int root,
+                      const CallContext& context) override {
+    return Meet({Call::Gather(input, root, context), input, outputs}, context);
+  }
+
+  absl::Status Scatter(const Tensor& output, absl::Span<const Tensor> inputs, int root,
+                       const CallContext& context) override {
+    return Meet({Call::Scatter(output, root, context), output, {}, inputs}, context);
+  }
+
+  absl::Status ReduceScatter(const Tensor& output, absl::Span<const Tensor> inputs, ReduceOp op,
+                             const CallContext& context) override {
+    return Meet({Call::ReduceScatter(output, inputs, op, context), output, {}, inputs}, context);
+  }
+
+  absl::Status AllToAll(absl::Span<const Tensor> outputs, absl::Span<const Tensor> inputs,
+                        const CallContext& context) override {
+    return Meet({Call::AllToAll(outputs, inputs, context), {}, outputs, inputs}, context);
   }
 
   absl::Status Barrier(const CallContext& context) override {
-    return hub_->Meet(rank_, {Call::Barrier(context), {}, {}}, context.deadline);
+    return Meet({Call::Barrier(context)}, context);
   }
 
   absl::Status Send(const Tensor& tensor, int dst, const CallContext& context) override {
-    return hub_->Exchange(rank_, {Call::Send(tensor, dst, context), tensor, {}}, context.deadline);
+    const Part part = {Call::Send(tensor, dst, context), tensor};
+    return hub_->Exchange(rank_, part, context.deadline).status();
   }
 
-  absl::Status Recv(const Tensor& tensor, int src, const CallContext& context) override {
-    return hub_->Exchange(rank_, {Call::Recv(tensor, src, context), tensor, {}}, context.deadline);
+  absl::StatusOr<int> Recv(const Tensor& tensor, int src, const CallContext& context) override {
+    const Part part = {Call::Recv(tensor, src, context), tensor};
+    return hub_->Exchange(rank_, part, context.deadline);
   }
 
   void Abort(const absl::Status& cause) override { hub_->Leave(rank_, cause); }
 
  private:
-  static Capabilities MakeCapabilities() {
-    Capabilities capabilities;
-    capabilities.ops = {OpKind::kBroadcast, OpKind::kAllReduce, OpKind::kAllGather,
-                        OpKind::kBarrier,   OpKind::kSend,      OpKind::kRecv};
-    for (DType dtype : AllDTypes()) {
-      capabilities.move_dtypes.insert(dtype);
-      if (IsInteger(dtype) || IsFloating(dtype)) capabilities.reduce_dtypes.insert(dtype);
-    }
-    return capabilities;
+  absl::Status Meet(const Part& part, const CallContext& context) {
+    return hub_->Meet(rank_, part, context.deadline);
   }
 
   const std::shared_ptr<Hub> hub_;
@@ -152,7 +166,7 @@ absl::StatusOr<std::shared_ptr<Backend>> MakeLocal(const BackendConfig& config) 
   return std::make_shared<LocalBackend>(std::move(hub), config.rank);
 }
 
-const BackendRegistry::Registration kLocal("local", &MakeLocal);
+const BackendRegistry::Registration kLocal("local", {Capabilities::All(), &MakeLocal});
 
 }  // namespace
 }  // namespace syncline

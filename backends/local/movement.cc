@@ -3,58 +3,94 @@
 #include <cstring>
 #include <vector>
 
-#include "absl/strings/str_cat.h"
+#include "absl/functional/function_ref.h"
 #include "core/reduce_kernels.h"
-#include "core/status.h"
 
 namespace syncline {
 namespace {
 
+using Parts = absl::Span<const Part>;
+
 void Copy(const Tensor& from, const Tensor& to) {
-  if (from.data() != to.data()) std::memcpy(to.data(), from.data(), from.nbytes());
+  if (from.nbytes() == 0 || from.data() == to.data()) return;
+  std::memcpy(to.data(), from.data(), from.nbytes());
 }
 
-void ExecuteBroadcast(absl::Span<const Part> parts) {
+// Reduces input_of(part) of all parts, in the order of ranks, to `result`, which may be one of
+// them.
+void ReduceTo(const Tensor& result, Parts parts,
+              absl::FunctionRef<const Tensor&(const Part&)> input_of) {
+  if (result.numel() == 0) return;
+  std::vector<const void*> inputs;
+  for (const Part& part : parts) inputs.push_back(input_of(part).data());
+  Reduce(result.dtype(), parts[0].call.op, result.data(), inputs, result.numel());
+}
+
+const Tensor& OwnTensor(const Part& part) { return part.tensor; }
+
+void ExecuteBroadcast(Parts parts) {
   const Tensor& source = parts[parts[0].call.peer].tensor;
   for (const Part& part : parts) Copy(source, part.tensor);
 }
 
-void ExecuteAllReduce(absl::Span<const Part> parts) {
-  std::vector<const void*> inputs;
-  for (const Part& part : parts) inputs.push_back(part.tensor.data());
+void ExecuteAllReduce(Parts parts) {
   const Tensor& result = parts[0].tensor;
-  Reduce(result.dtype(), parts[0].call.op, result.data(), inputs, result.numel());
+  ReduceTo(result, parts, &OwnTensor);
   for (const Part& part : parts) Copy(result, part.tensor);
 }
 
-void ExecuteAllGather(absl::Span<const Part> parts) {
-  for (const Part& to : parts) {
-    for (size_t rank = 0; rank < parts.size(); ++rank) Copy(parts[rank].tensor, to.outputs[rank]);
+void ExecuteReduce(Parts parts) { ReduceTo(parts[parts[0].call.peer].tensor, parts, &OwnTensor); }
+
+void GatherTo(absl::Span<const Tensor> outputs, Parts parts) {
+  for (size_t rank = 0; rank < parts.size(); ++rank) Copy(parts[rank].tensor, outputs[rank]);
+}
+
+void ExecuteAllGather(Parts parts) {
+  for (const Part& to : parts) GatherTo(to.outputs, parts);
+}
+
+void ExecuteGather(Parts parts) { GatherTo(parts[parts[0].call.peer].outputs, parts); }
+
+void ExecuteScatter(Parts parts) {
+  const absl::Span<const Tensor> inputs = parts[parts[0].call.peer].inputs;
+  for (size_t rank = 0; rank < parts.size(); ++rank) Copy(inputs[rank], parts[rank].tensor);
+}
+
+void ExecuteReduceScatter(Parts parts) {
+  for (size_t rank = 0; rank < parts.size(); ++rank) {
+    ReduceTo(parts[rank].tensor, parts,
+             [&](const Part& part) -> const Tensor& { return part.inputs[rank]; });
+  }
+}
+
+void ExecuteAllToAll(Parts parts) {
+  for (size_t from = 0; from < parts.size(); ++from) {
+    for (size_t to = 0; to < parts.size(); ++to) {
+      Copy(parts[from].inputs[to], parts[to].outputs[from]);
+    }
   }
 }
 
 }  // namespace
 
-absl::Status CheckSame(absl::Span<const Part> parts) {
-  for (size_t rank = 1; rank < parts.size(); ++rank) {
-    if (parts[rank].call != parts[0].call) {
-      return MismatchError(absl::StrCat("rank 0 called ", parts[0].call.ToString(), ", rank ", rank,
-                                        " called ", parts[rank].call.ToString(),
-                                        ": all ranks must make the same calls in the same order"));
-    }
-  }
-  return absl::OkStatus();
-}
-
-void Execute(absl::Span<const Part> parts) {
-  if (parts[0].call.count == 0) return;
+void Execute(Parts parts) {
   switch (parts[0].call.kind) {
     case OpKind::kBroadcast:
       return ExecuteBroadcast(parts);
     case OpKind::kAllReduce:
       return ExecuteAllReduce(parts);
+    case OpKind::kReduce:
+      return ExecuteReduce(parts);
     case OpKind::kAllGather:
       return ExecuteAllGather(parts);
+    case OpKind::kGather:
+      return ExecuteGather(parts);
+    case OpKind::kScatter:
+      return ExecuteScatter(parts);
+    case OpKind::kReduceScatter:
+      return ExecuteReduceScatter(parts);
+    case OpKind::kAllToAll:
+      return ExecuteAllToAll(parts);
     case OpKind::kBarrier:
     case OpKind::kSend:
     case OpKind::kRecv:
@@ -62,8 +98,6 @@ void Execute(absl::Span<const Part> parts) {
   }
 }
 
-void Transfer(const Part& sent, const Part& received) {
-  if (sent.call.count != 0) Copy(sent.tensor, received.tensor);
-}
+void Transfer(const Part& sent, const Part& received) { Copy(sent.tensor, received.tensor); }
 
 }  // namespace syncline

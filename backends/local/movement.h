@@ -10,17 +10,16 @@
 
 namespace syncline {
 
-// One rank's part in an operation: what it called, and its memory.
+// One rank's part in an operation: what it called, and its memory, as Backend's functions get it.
 struct Part {
   Call call;
-  Tensor tensor;
-  absl::Span<const Tensor> outputs;  // all_gather
+  Tensor tensor = {};
+  absl::Span<const Tensor> outputs = {};
+  absl::Span<const Tensor> inputs = {};
 };
 
-// OK if all ranks made the same call; else a MismatchError that quotes two that differ.
-absl::Status CheckSame(absl::Span<const Part> parts);
-
-// Carries a collective out for all ranks; parts[r] is that of rank r. Requires CheckSame.
+// Carries a collective out for all ranks; parts[r] is that of rank r. Requires CheckCollective of
+// the calls.
 void Execute(absl::Span<const Part> parts);
 
 // Carries a send and its recv out. Requires CheckFits of the calls.

@@ -7,6 +7,7 @@
 #include "core/deadline.h"
 #include "core/env.h"
 #include "core/status.h"
+#include "core/subgroups.h"
 #include "store/errors.h"
 
 namespace syncline::api {
@@ -119,6 +120,43 @@ absl::StatusOr<std::shared_ptr<PrefixStore>> PrefixStoreCreate(const std::string
   return std::make_shared<PrefixStore>(prefix, std::move(store));
 }
 
+absl::StatusOr<std::vector<std::string>> ProcessGroupAllGatherBytes(ProcessGroup& group,
+                                                                    const std::string& value,
+                                                                    Timeout timeout) {
+  return AllGatherBytes(group, value, timeout);
+}
+absl::StatusOr<std::string> ProcessGroupBroadcastBytes(ProcessGroup& group,
+                                                       const std::string& value, int64_t root,
+                                                       Timeout timeout) {
+  return BroadcastBytes(group, value, root, timeout);
+}
+absl::StatusOr<std::vector<std::string>> ProcessGroupGatherBytes(ProcessGroup& group,
+                                                                 const std::string& value,
+                                                                 int64_t root, Timeout timeout) {
+  return GatherBytes(group, value, root, timeout);
+}
+absl::StatusOr<std::string> ProcessGroupScatterBytes(ProcessGroup& group,
+                                                     const std::vector<std::string>& values,
+                                                     int64_t root, Timeout timeout) {
+  return ScatterBytes(group, values, root, timeout);
+}
+absl::Status ProcessGroupSendBytes(ProcessGroup& group, const std::string& value, int64_t dst,
+                                   int64_t tag, Timeout timeout) {
+  return SendBytes(group, value, dst, tag, timeout);
+}
+absl::StatusOr<std::shared_ptr<Message>> ProcessGroupRecvBytes(ProcessGroup& group, int64_t src,
+                                                               int64_t tag, Timeout timeout) {
+  return RecvBytes(group, src, tag, timeout);
+}
+absl::StatusOr<std::shared_ptr<ProcessGroup>> ProcessGroupSplit(
+    ProcessGroup& group, const std::vector<std::vector<int64_t>>& groups, Timeout timeout) {
+  return Split(group, groups, timeout);
+}
+absl::StatusOr<std::shared_ptr<ProcessGroup>> ProcessGroupShrink(
+    ProcessGroup& group, const std::vector<int64_t>& ranks_to_exclude, Timeout timeout) {
+  return Shrink(group, ranks_to_exclude, timeout);
+}
+
 absl::Status WorkWait(Work& work, Timeout timeout, Interrupt interrupt) {
   const Deadline deadline(timeout.value_or(absl::InfiniteDuration()));
   while (true) {
@@ -149,6 +187,15 @@ absl::StatusOr<std::shared_ptr<World>> WorldInit(const std::string& backend,
   options.timeout = timeout;
   options.group_name = group_name;
   return World::Init(options);
+}
+
+absl::StatusOr<std::shared_ptr<ProcessGroup>> WorldNewGroup(World& world,
+                                                            const std::vector<int64_t>& ranks,
+                                                            std::optional<std::string> backend,
+                                                            Timeout timeout,
+                                                            bool local_synchronization) {
+  return local_synchronization ? world.NewLocalGroup(ranks, std::move(backend), timeout)
+                               : world.NewGroup(ranks, std::move(backend), timeout);
 }
 
 absl::StatusOr<std::shared_ptr<Reducer>> ReducerCreate(std::shared_ptr<ProcessGroup> group,

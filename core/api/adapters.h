@@ -1,5 +1,5 @@
 // What lies between the public API (syncline.pyi) and the C++ classes where their shapes differ.
-// Called by the generated code of every language; see ADAPTED in bindgen.py.
+// Called by the generated code of every language; see ADAPTED in cpp.py.
 #ifndef SYNCLINE_CORE_API_ADAPTERS_H_
 #define SYNCLINE_CORE_API_ADAPTERS_H_
 
@@ -13,6 +13,8 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
+#include "core/byte_collectives.h"
+#include "core/info.h"
 #include "core/prefix_store.h"
 #include "core/process_group.h"
 #include "core/reduce_op.h"
@@ -56,6 +58,27 @@ absl::StatusOr<std::shared_ptr<TCPStore>> TCPStoreCreate(const std::string& host
 absl::StatusOr<std::shared_ptr<PrefixStore>> PrefixStoreCreate(const std::string& prefix,
                                                                std::shared_ptr<Store> store);
 
+absl::StatusOr<std::vector<std::string>> ProcessGroupAllGatherBytes(ProcessGroup& group,
+                                                                    const std::string& value,
+                                                                    Timeout timeout);
+absl::StatusOr<std::string> ProcessGroupBroadcastBytes(ProcessGroup& group,
+                                                       const std::string& value, int64_t root,
+                                                       Timeout timeout);
+absl::StatusOr<std::vector<std::string>> ProcessGroupGatherBytes(ProcessGroup& group,
+                                                                 const std::string& value,
+                                                                 int64_t root, Timeout timeout);
+absl::StatusOr<std::string> ProcessGroupScatterBytes(ProcessGroup& group,
+                                                     const std::vector<std::string>& values,
+                                                     int64_t root, Timeout timeout);
+absl::Status ProcessGroupSendBytes(ProcessGroup& group, const std::string& value, int64_t dst,
+                                   int64_t tag, Timeout timeout);
+absl::StatusOr<std::shared_ptr<Message>> ProcessGroupRecvBytes(ProcessGroup& group, int64_t src,
+                                                               int64_t tag, Timeout timeout);
+absl::StatusOr<std::shared_ptr<ProcessGroup>> ProcessGroupSplit(
+    ProcessGroup& group, const std::vector<std::vector<int64_t>>& groups, Timeout timeout);
+absl::StatusOr<std::shared_ptr<ProcessGroup>> ProcessGroupShrink(
+    ProcessGroup& group, const std::vector<int64_t>& ranks_to_exclude, Timeout timeout);
+
 absl::Status WorkWait(Work& work, Timeout timeout, Interrupt interrupt);
 
 absl::StatusOr<std::shared_ptr<World>> WorldInit(const std::string& backend,
@@ -63,6 +86,12 @@ absl::StatusOr<std::shared_ptr<World>> WorldInit(const std::string& backend,
                                                  std::shared_ptr<Store> store, int64_t rank,
                                                  int64_t world_size, absl::Duration timeout,
                                                  const std::string& group_name);
+
+absl::StatusOr<std::shared_ptr<ProcessGroup>> WorldNewGroup(World& world,
+                                                            const std::vector<int64_t>& ranks,
+                                                            std::optional<std::string> backend,
+                                                            Timeout timeout,
+                                                            bool local_synchronization);
 
 absl::StatusOr<std::shared_ptr<Reducer>> ReducerCreate(std::shared_ptr<ProcessGroup> group,
                                                        const std::vector<Tensor>& parameters,

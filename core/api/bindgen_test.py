@@ -1,13 +1,19 @@
 """The generator of the bindings: its output for a small API, and its refusals."""
 
+import os
 import pathlib
 import re
 import subprocess
 import sys
+import zipfile
 
 import bindgen
+import cpp
 import pytest
 import stub
+from java_emitter import JavaEmitter
+from jni_emitter import JniEmitter
+from python_emitter import PythonEmitter
 
 FOLDER = pathlib.Path(__file__).parent
 TINY = FOLDER / "testdata" / "tiny.pyi"
@@ -23,26 +29,69 @@ def refusal(text: str) -> str:
     return str(error.value)
 
 
+def golden(name: str, generated: str) -> None:
+    """Compares; with UPDATE_GOLDEN in the environment, when run by hand, writes instead."""
+    file = FOLDER / "testdata" / name
+    if os.environ.get("UPDATE_GOLDEN"):
+        file.write_text(generated)
+    hint = (
+        "if the change is meant: cd core/api && UPDATE_GOLDEN=1 python3 -m pytest bindgen_test.py"
+    )
+    assert generated == file.read_text(), hint
+
+
+def tiny() -> list:
+    return stub.read(TINY.read_text(), TINY.name)
+
+
+def public_api() -> list:
+    return stub.read((FOLDER / "syncline.pyi").read_text(), "syncline.pyi")
+
+
 def test_the_python_module_of_a_small_api_is_the_golden_one():
-    generated = bindgen.PythonEmitter().emit(stub.read(TINY.read_text(), TINY.name), TINY.name)
-    golden = (FOLDER / "testdata" / "tiny.golden").read_text()
-    assert generated == golden, "if the change is meant, run: bindgen.py testdata/tiny.pyi"
+    golden("tiny.golden", PythonEmitter().emit(tiny(), TINY.name))
+
+
+def test_the_java_classes_of_a_small_api_are_the_golden_ones():
+    files = JavaEmitter(tiny(), TINY.name).emit()
+    golden("tiny_java.golden", "".join(f"==> {n}\n{files[n]}" for n in sorted(files)))
+
+
+def test_the_jni_glue_of_a_small_api_is_the_golden_one():
+    golden("tiny_jni.golden", JniEmitter(tiny(), TINY.name).emit())
+
+
+def test_every_native_method_of_java_has_its_function():
+    files, glue = JavaEmitter(public_api(), "api").emit(), JniEmitter(public_api(), "api").emit()
+    declared = {
+        f"Java_io_syncline_{pathlib.Path(name).stem}_{native}"
+        for name, text in files.items()
+        for native in re.findall(r"static native \S+ (\w+)\(", text)
+    }
+    assert declared == set(re.findall(r"Java_io_syncline_\w+", glue))
+
+
+def test_equal_sources_make_equal_source_jars(tmp_path):
+    files = {"b/B.java": "class B {}", "a/A.java": "class A {}"}
+    for jar in ("1", "2"):
+        bindgen.write_source_jar(tmp_path / jar, files)
+    assert (tmp_path / "1").read_bytes() == (tmp_path / "2").read_bytes()
+    assert zipfile.ZipFile(tmp_path / "1").namelist() == sorted(files)
 
 
 def test_every_method_of_the_public_api_is_emitted():
-    api = stub.read((FOLDER / "syncline.pyi").read_text(), "syncline.pyi")
-    generated = bindgen.PythonEmitter().emit(api, "syncline.pyi")
+    api = public_api()
+    generated = PythonEmitter().emit(api, "syncline.pyi")
     for handle in (item for item in api if isinstance(item, stub.Handle)):
         for method in handle.methods:
             assert re.search(rf'{handle.name}_\.def\w*\("{method.name}", ', generated)
 
 
 def test_every_adapted_method_is_in_the_public_api():
-    api = stub.read((FOLDER / "syncline.pyi").read_text(), "syncline.pyi")
-    handles = (item for item in api if isinstance(item, stub.Handle))
+    handles = (item for item in public_api() if isinstance(item, stub.Handle))
     names = {f"{handle.name}.{method.name}" for handle in handles for method in handle.methods}
-    assert bindgen.ADAPTED <= names
-    assert bindgen.INTERRUPTIBLE <= bindgen.ADAPTED
+    assert cpp.ADAPTED <= names
+    assert cpp.INTERRUPTIBLE <= cpp.ADAPTED
 
 
 def test_an_unknown_type_is_refused_with_class_method_and_vocabulary():

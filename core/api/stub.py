@@ -33,6 +33,15 @@ VOCABULARY = {
 }
 
 
+# Methods that only Python has; in python/, by hand. So is whatever begins with an underscore.
+PYTHON_ONLY = {
+    "Work.exception",
+    "Work.get_future",
+    "Work.is_success",
+    "Work.result",
+}
+
+
 class StubError(ValueError):
     """The description breaks a rule; the message says where, and what would be right."""
 
@@ -99,7 +108,7 @@ class _Reader:
     def read(self) -> list[Enum | Handle]:
         known = (ast.ClassDef, ast.Import, ast.ImportFrom, ast.AnnAssign)
         for node in self._tree.body:
-            if not isinstance(node, known) and not _is_text(node):
+            if not isinstance(node, known) and not _is_text(node) and not _is_private(node):
                 raise self._error(node, "module", "only imports, aliases and classes belong here")
         return [
             self._enum(node) if _is_enum(node) else self._handle(node)
@@ -128,6 +137,8 @@ class _Reader:
                 continue
             if not isinstance(item, ast.FunctionDef):
                 raise self._error(item, node.name, "a class holds methods and properties only")
+            if _is_private(item) or f"{node.name}.{item.name}" in PYTHON_ONLY:
+                continue
             if any(item.name == method.name for method in methods):
                 raise self._error(item, f"{node.name}.{item.name}", "described twice")
             methods.append(self._method(item, f"{node.name}.{item.name}"))
@@ -217,3 +228,7 @@ def _is_enum(node: ast.ClassDef) -> bool:
 
 def _is_text(node: ast.AST) -> bool:
     return isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
+
+
+def _is_private(node: ast.AST) -> bool:
+    return isinstance(node, ast.FunctionDef) and node.name.startswith("_")

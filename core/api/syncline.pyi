@@ -3,7 +3,8 @@
 Ordinary Python stub syntax: it is shipped unchanged as the type stub of the Python module
 `syncline._syncline`, and gives the Java classes their names, Javadoc and signatures. Each class
 stands for the C++ class of the same name in namespace syncline, `all_reduce` for its method
-AllReduce. Only the vocabulary of core/api/stub.py may appear in a signature.
+AllReduce. Only the vocabulary of core/api/stub.py may appear in a signature. What begins with an
+underscore, and what PYTHON_ONLY there lists, is the Python package's own, written by hand.
 
 Errors are typed: bad arguments raise ValueError or TypeError before anything happens, everything
 else a subclass of DistError (see syncline.errors).
@@ -11,9 +12,12 @@ else a subclass of DistError (see syncline.errors).
 
 from __future__ import annotations
 
+from collections.abc import Callable, Generator
 from datetime import timedelta
 from enum import Enum
 from typing import Any, TypeAlias
+
+from syncline.futures import Future
 
 Tensor: TypeAlias = Any
 """Any array that shares its memory through the buffer protocol or DLPack: NumPy, PyTorch, JAX,
@@ -22,9 +26,10 @@ CuPy, array.array, ctypes. Never copied; must be contiguous, and writable where 
 class ReduceOp(Enum):
     """How elements of all ranks are combined.
 
-    SUM, AVG, PRODUCT, MIN and MAX are defined on integers and floats, BAND, BOR and BXOR on
-    integers. float16 and bfloat16 are computed in float32; AVG of integers rounds towards zero;
-    MIN and MAX propagate NaN.
+    Integers allow all but PREMUL_SUM, floats all but BAND, BOR and BXOR, complex numbers SUM, AVG
+    and PREMUL_SUM, bool SUM (which is or), PRODUCT, MIN, MAX, BAND, BOR and BXOR. float16 and
+    bfloat16 are computed in float32; AVG of integers rounds towards zero; MIN and MAX propagate
+    NaN. PREMUL_SUM adds the ranks' elements, each rank's multiplied by a factor of its own first.
     """
 
     SUM = 0
@@ -35,6 +40,7 @@ class ReduceOp(Enum):
     BAND = 5
     BOR = 6
     BXOR = 7
+    PREMUL_SUM = 8
 
 class Store:
     """A small key-value store shared by all processes of a job: how they find each other.
@@ -160,8 +166,39 @@ class Work:
         """Whether the operation has finished, well or not."""
 
     @property
+    def source_rank(self) -> int:
+        """Of a receive that has succeeded: the rank in the group that sent; else -1."""
+
+    def is_success(self) -> bool:
+        """Whether the operation has finished without an error."""
+
+    def exception(self) -> BaseException | None:
+        """The error of the operation; None if it is in flight or has succeeded."""
+
+    def result(self) -> list[Any]:
+        """The arrays that the operation was given to write to, in its order of arguments."""
+
+    def get_future(self) -> Future:
+        """A future that is done when the operation is; its value is that of `result`."""
+
+    def __await__(self) -> Generator[Any, None, list[Any]]:
+        """`await work` under asyncio: waits without blocking the event loop; as `result`."""
+
+    def _on_complete(self, callback: Callable[[], None]) -> None: ...
+    @property
     def description(self) -> str:
         """What it is: "all_reduce #1580 (float32[4096] on cpu, sum)"."""
+
+class Message:
+    """What recv_bytes received."""
+
+    @property
+    def value(self) -> bytes:
+        """The bytes."""
+
+    @property
+    def source_rank(self) -> int:
+        """The rank in the group that sent them."""
 
 class ProcessGroup:
     """One rank's end of a group of ranks that communicate.
@@ -187,7 +224,11 @@ class ProcessGroup:
 
     @property
     def backend(self) -> str:
-        """The name of the backend that moves the bytes."""
+        """The backend that moves the bytes, or one for each device: "cpu:gloo,cuda:nccl"."""
+
+    @property
+    def ranks(self) -> list[int]:
+        """The world's rank of each member, in the order of their ranks in this group."""
 
     @property
     def timeout(self) -> timedelta:
@@ -200,30 +241,347 @@ class ProcessGroup:
         """As broadcast, in the background."""
 
     def all_reduce(
-        self, tensor: Tensor, op: ReduceOp = ReduceOp.SUM, timeout: timedelta | None = None
+        self,
+        tensor: Tensor,
+        op: ReduceOp = ReduceOp.SUM,
+        timeout: timedelta | None = None,
+        factor: float = 1.0,
     ) -> None:
-        """Replaces `tensor` by its elementwise reduction over all ranks, bitwise equal on all."""
+        """Replaces `tensor` by its elementwise reduction over all ranks, bitwise equal on all.
+
+        `factor`, here and below, is for ReduceOp.PREMUL_SUM only; it may differ between ranks.
+        """
 
     def all_reduce_async(
-        self, tensor: Tensor, op: ReduceOp = ReduceOp.SUM, timeout: timedelta | None = None
+        self,
+        tensor: Tensor,
+        op: ReduceOp = ReduceOp.SUM,
+        timeout: timedelta | None = None,
+        factor: float = 1.0,
     ) -> Work:
         """As all_reduce, in the background."""
+
+    def reduce(
+        self,
+        tensor: Tensor,
+        root: int,
+        op: ReduceOp = ReduceOp.SUM,
+        timeout: timedelta | None = None,
+        factor: float = 1.0,
+    ) -> None:
+        """As all_reduce on rank `root`; the other ranks' tensors keep their elements."""
+
+    def reduce_async(
+        self,
+        tensor: Tensor,
+        root: int,
+        op: ReduceOp = ReduceOp.SUM,
+        timeout: timedelta | None = None,
+        factor: float = 1.0,
+    ) -> Work:
+        """As reduce, in the background."""
 
     def all_gather(
         self, outputs: list[Tensor], input: Tensor, timeout: timedelta | None = None
     ) -> None:
-        """Copies every rank's `input` to outputs[its rank], each of the input's type and size."""
+        """Copies every rank's `input` to outputs[its rank] on every rank.
+
+        outputs[r] has the type and size of rank r's input; sizes may differ between ranks.
+        outputs[own rank] may be the input itself.
+        """
 
     def all_gather_async(
         self, outputs: list[Tensor], input: Tensor, timeout: timedelta | None = None
     ) -> Work:
         """As all_gather, in the background."""
 
+    def all_gather_single(
+        self, output: Tensor, input: Tensor, timeout: timedelta | None = None
+    ) -> None:
+        """As all_gather into one tensor of `size` times the input's elements, rank by rank."""
+
+    def all_gather_single_async(
+        self, output: Tensor, input: Tensor, timeout: timedelta | None = None
+    ) -> Work:
+        """As all_gather_single, in the background."""
+
+    def gather(
+        self, outputs: list[Tensor], input: Tensor, root: int, timeout: timedelta | None = None
+    ) -> None:
+        """Copies every rank's `input` to outputs[its rank] of rank `root`.
+
+        All inputs have one type and size; the other ranks pass no outputs.
+        """
+
+    def gather_async(
+        self, outputs: list[Tensor], input: Tensor, root: int, timeout: timedelta | None = None
+    ) -> Work:
+        """As gather, in the background."""
+
+    def scatter(
+        self, output: Tensor, inputs: list[Tensor], root: int, timeout: timedelta | None = None
+    ) -> None:
+        """Copies inputs[r] of rank `root` to rank r's `output`, for every r.
+
+        All have one type and size; the other ranks pass no inputs.
+        """
+
+    def scatter_async(
+        self, output: Tensor, inputs: list[Tensor], root: int, timeout: timedelta | None = None
+    ) -> Work:
+        """As scatter, in the background."""
+
+    def reduce_scatter(
+        self,
+        output: Tensor,
+        inputs: list[Tensor],
+        op: ReduceOp = ReduceOp.SUM,
+        timeout: timedelta | None = None,
+        factor: float = 1.0,
+    ) -> None:
+        """Reduces inputs[r] of all ranks to rank r's `output`, for every r.
+
+        The sizes of inputs[r] may differ with r. Inputs keep their elements; `output` may be
+        inputs[own rank].
+        """
+
+    def reduce_scatter_async(
+        self,
+        output: Tensor,
+        inputs: list[Tensor],
+        op: ReduceOp = ReduceOp.SUM,
+        timeout: timedelta | None = None,
+        factor: float = 1.0,
+    ) -> Work:
+        """As reduce_scatter, in the background."""
+
+    def reduce_scatter_single(
+        self,
+        output: Tensor,
+        input: Tensor,
+        op: ReduceOp = ReduceOp.SUM,
+        timeout: timedelta | None = None,
+        factor: float = 1.0,
+    ) -> None:
+        """As reduce_scatter of one tensor of `size` times the output's elements, rank by rank."""
+
+    def reduce_scatter_single_async(
+        self,
+        output: Tensor,
+        input: Tensor,
+        op: ReduceOp = ReduceOp.SUM,
+        timeout: timedelta | None = None,
+        factor: float = 1.0,
+    ) -> Work:
+        """As reduce_scatter_single, in the background."""
+
+    def all_to_all(
+        self, outputs: list[Tensor], inputs: list[Tensor], timeout: timedelta | None = None
+    ) -> None:
+        """Copies inputs[r] to outputs[own rank] of rank r, for every r and on every rank.
+
+        Each pair of ranks may have a size of its own.
+        """
+
+    def all_to_all_async(
+        self, outputs: list[Tensor], inputs: list[Tensor], timeout: timedelta | None = None
+    ) -> Work:
+        """As all_to_all, in the background."""
+
+    def all_to_all_single(
+        self,
+        output: Tensor,
+        input: Tensor,
+        output_splits: list[int] = [],
+        input_splits: list[int] = [],
+        timeout: timedelta | None = None,
+    ) -> None:
+        """As all_to_all between parts of two tensors, split along the first dimension.
+
+        Splits have one number of rows for each rank; without them the parts are equal.
+        """
+
+    def all_to_all_single_async(
+        self,
+        output: Tensor,
+        input: Tensor,
+        output_splits: list[int] = [],
+        input_splits: list[int] = [],
+        timeout: timedelta | None = None,
+    ) -> Work:
+        """As all_to_all_single, in the background."""
+
+    def broadcast_coalesced(
+        self, tensors: list[Tensor], root: int, timeout: timedelta | None = None
+    ) -> None:
+        """Broadcasts several tensors, of any types, in one transfer."""
+
+    def broadcast_coalesced_async(
+        self, tensors: list[Tensor], root: int, timeout: timedelta | None = None
+    ) -> Work:
+        """As broadcast_coalesced, in the background."""
+
+    def all_reduce_coalesced(
+        self,
+        tensors: list[Tensor],
+        op: ReduceOp = ReduceOp.SUM,
+        timeout: timedelta | None = None,
+        factor: float = 1.0,
+    ) -> None:
+        """Reduces several tensors of one type in one transfer."""
+
+    def all_reduce_coalesced_async(
+        self,
+        tensors: list[Tensor],
+        op: ReduceOp = ReduceOp.SUM,
+        timeout: timedelta | None = None,
+        factor: float = 1.0,
+    ) -> Work:
+        """As all_reduce_coalesced, in the background."""
+
+    def all_gather_coalesced(
+        self, outputs: list[Tensor], inputs: list[Tensor], timeout: timedelta | None = None
+    ) -> None:
+        """Gathers several tensors, of any types, in one transfer.
+
+        outputs[i * size + r] receives inputs[i] of rank r; all ranks pass equal types and sizes.
+        """
+
+    def all_gather_coalesced_async(
+        self, outputs: list[Tensor], inputs: list[Tensor], timeout: timedelta | None = None
+    ) -> Work:
+        """As all_gather_coalesced, in the background."""
+
+    def reduce_scatter_coalesced(
+        self,
+        outputs: list[Tensor],
+        inputs: list[Tensor],
+        op: ReduceOp = ReduceOp.SUM,
+        timeout: timedelta | None = None,
+        factor: float = 1.0,
+    ) -> None:
+        """Reduces and scatters several tensors of one type in one transfer.
+
+        The reduction of inputs[i * size + r] over all ranks goes to outputs[i] of rank r.
+        """
+
+    def reduce_scatter_coalesced_async(
+        self,
+        outputs: list[Tensor],
+        inputs: list[Tensor],
+        op: ReduceOp = ReduceOp.SUM,
+        timeout: timedelta | None = None,
+        factor: float = 1.0,
+    ) -> Work:
+        """As reduce_scatter_coalesced, in the background."""
+
+    def broadcast_multi(
+        self,
+        tensors: list[Tensor],
+        root: int,
+        root_tensor: int = 0,
+        timeout: timedelta | None = None,
+    ) -> None:
+        """Copies tensors[root_tensor] of rank `root` over all tensors of all ranks.
+
+        This and the next four treat the n tensors of each process, of one type and size, as if
+        each were a rank's own: rank r has the places r * n to r * n + n - 1.
+        """
+
+    def broadcast_multi_async(
+        self,
+        tensors: list[Tensor],
+        root: int,
+        root_tensor: int = 0,
+        timeout: timedelta | None = None,
+    ) -> Work:
+        """As broadcast_multi, in the background."""
+
+    def all_reduce_multi(
+        self,
+        tensors: list[Tensor],
+        op: ReduceOp = ReduceOp.SUM,
+        timeout: timedelta | None = None,
+        factor: float = 1.0,
+    ) -> None:
+        """Replaces all tensors of all ranks by their elementwise reduction."""
+
+    def all_reduce_multi_async(
+        self,
+        tensors: list[Tensor],
+        op: ReduceOp = ReduceOp.SUM,
+        timeout: timedelta | None = None,
+        factor: float = 1.0,
+    ) -> Work:
+        """As all_reduce_multi, in the background."""
+
+    def reduce_multi(
+        self,
+        tensors: list[Tensor],
+        root: int,
+        op: ReduceOp = ReduceOp.SUM,
+        root_tensor: int = 0,
+        timeout: timedelta | None = None,
+        factor: float = 1.0,
+    ) -> None:
+        """As all_reduce_multi into tensors[root_tensor] of rank `root` only."""
+
+    def reduce_multi_async(
+        self,
+        tensors: list[Tensor],
+        root: int,
+        op: ReduceOp = ReduceOp.SUM,
+        root_tensor: int = 0,
+        timeout: timedelta | None = None,
+        factor: float = 1.0,
+    ) -> Work:
+        """As reduce_multi, in the background."""
+
+    def all_gather_multi(
+        self, outputs: list[Tensor], inputs: list[Tensor], timeout: timedelta | None = None
+    ) -> None:
+        """outputs[i * n * size + p] receives, for the i-th tensor, that of place p; on every rank."""
+
+    def all_gather_multi_async(
+        self, outputs: list[Tensor], inputs: list[Tensor], timeout: timedelta | None = None
+    ) -> Work:
+        """As all_gather_multi, in the background."""
+
+    def reduce_scatter_multi(
+        self,
+        outputs: list[Tensor],
+        inputs: list[Tensor],
+        op: ReduceOp = ReduceOp.SUM,
+        timeout: timedelta | None = None,
+        factor: float = 1.0,
+    ) -> None:
+        """outputs[i] is reduced from what all tensors of all ranks have for its place p.
+
+        The i-th tensor of a rank has it in inputs[i * n * size + p].
+        """
+
+    def reduce_scatter_multi_async(
+        self,
+        outputs: list[Tensor],
+        inputs: list[Tensor],
+        op: ReduceOp = ReduceOp.SUM,
+        timeout: timedelta | None = None,
+        factor: float = 1.0,
+    ) -> Work:
+        """As reduce_scatter_multi, in the background."""
+
     def barrier(self, timeout: timedelta | None = None) -> None:
         """Returns once every rank has called it."""
 
     def barrier_async(self, timeout: timedelta | None = None) -> Work:
         """As barrier, in the background."""
+
+    def monitored_barrier(self, timeout: timedelta | None = None) -> None:
+        """As barrier, by way of the store alone: for finding out who is missing.
+
+        If not all ranks have come within `timeout`, all that have, and those that come later, get
+        a DistTimeoutError that names every one that had not.
+        """
 
     def send(
         self, tensor: Tensor, dst: int, tag: int = 0, timeout: timedelta | None = None
@@ -235,15 +593,57 @@ class ProcessGroup:
     ) -> Work:
         """As send, in the background."""
 
-    def recv(
-        self, tensor: Tensor, src: int, tag: int = 0, timeout: timedelta | None = None
-    ) -> None:
-        """Receives into `tensor`, of the type and size that rank `src` sends with `tag`."""
+    def recv(self, tensor: Tensor, src: int, tag: int = 0, timeout: timedelta | None = None) -> int:
+        """Receives into `tensor`, of the type and size that rank `src` sends with `tag`.
+
+        With -1 as `src`, from whichever rank sends first. Returns the rank that sent.
+        """
 
     def recv_async(
         self, tensor: Tensor, src: int, tag: int = 0, timeout: timedelta | None = None
     ) -> Work:
-        """As recv, in the background."""
+        """As recv, in the background; the rank that sent is the Work's source_rank."""
+
+    def all_gather_bytes(self, value: bytes, timeout: timedelta | None = None) -> list[bytes]:
+        """Every rank's `value`, of any size, in the order of ranks."""
+
+    def broadcast_bytes(self, value: bytes, root: int, timeout: timedelta | None = None) -> bytes:
+        """The value that rank `root` passes; what the others pass is ignored."""
+
+    def gather_bytes(
+        self, value: bytes, root: int, timeout: timedelta | None = None
+    ) -> list[bytes]:
+        """Every rank's `value` on rank `root`; an empty list on the others."""
+
+    def scatter_bytes(
+        self, values: list[bytes], root: int, timeout: timedelta | None = None
+    ) -> bytes:
+        """values[r] of rank `root`, on rank r. The others pass none."""
+
+    def send_bytes(
+        self, value: bytes, dst: int, tag: int = 0, timeout: timedelta | None = None
+    ) -> None:
+        """Sends `value`, of any size, to rank `dst`."""
+
+    def recv_bytes(self, src: int, tag: int = 0, timeout: timedelta | None = None) -> Message:
+        """Receives what send_bytes sent; with -1 as `src`, from whichever rank sends first."""
+
+    def split(
+        self, groups: list[list[int]], timeout: timedelta | None = None
+    ) -> ProcessGroup | None:
+        """Divides this group: the new group that has this rank, or None if none has it.
+
+        All ranks must call it with equal arguments: lists of ranks of this group, each rank in at
+        most one; ranks of a new group are numbered in the order of its list.
+        """
+
+    def shrink(self, ranks_to_exclude: list[int], timeout: timedelta | None = None) -> ProcessGroup:
+        """A new group without `ranks_to_exclude`, also of one that has lost these ranks.
+
+        Only the survivors call it, with equal arguments; they keep their order and are numbered
+        anew. They meet through the store, which must have survived too; this group is aborted.
+        A DistTimeoutError names survivors that did not come.
+        """
 
     def close(self, timeout: timedelta = timedelta(seconds=10)) -> None:
         """Waits up to `timeout` for operations in flight, then aborts them. Idempotent."""
@@ -266,9 +666,16 @@ class World:
     ) -> World:
         """Joins; returns once all ranks have.
 
-        Either `store` with `rank` and `world_size`, or `init_method`: env:// (the default),
-        tcp://host:port or file:///path, the latter two with rank and world_size as arguments or as
-        ?rank=R&world_size=N. A timeout names the ranks that have not joined.
+        Either `store` with `rank` and `world_size`, or `init_method`:
+        env:// (the default), as launchers set it; tcp://host:port, where rank 0 hosts the store;
+        tcp://239.x.y.z:port, a multicast address on which the processes of `group_name` find each
+        other; file:///path. The latter three take rank, world_size and group_name as arguments or
+        as ?rank=R&world_size=N&group_name=G. Without a rank they assign one: the process that
+        hosts the store is rank 0, the others follow in order of arrival; ranks that are given are
+        kept. With no argument and no launcher's environment, a world of one, which opens no socket.
+
+        A DistTimeoutError names the ranks that have not joined. A rank that is taken, a world_size
+        on which ranks disagree, and more processes than world_size are ValueErrors.
         """
 
     @property
@@ -288,11 +695,16 @@ class World:
         """The store through which the ranks met."""
 
     def new_group(
-        self, ranks: list[int], backend: str | None = None, timeout: timedelta | None = None
+        self,
+        ranks: list[int],
+        backend: str | None = None,
+        timeout: timedelta | None = None,
+        local_synchronization: bool = False,
     ) -> ProcessGroup | None:
         """A group of `ranks`, numbered in that order; None on ranks that are not in it.
 
-        All ranks of the world must call it, with equal arguments and in the same order.
+        All ranks of the world must call it, with equal arguments and in the same order; with
+        `local_synchronization` only the members, each equally often for one list of ranks.
         """
 
     def close(self, timeout: timedelta = timedelta(seconds=10)) -> None:
@@ -343,3 +755,38 @@ class Reducer:
     @property
     def buckets(self) -> list[list[int]]:
         """The parameters of each bucket, in the order in which the buckets are reduced."""
+
+class Info:
+    """What this build of Syncline has."""
+
+    @staticmethod
+    def version() -> str:
+        """The version: "0.1.0"."""
+
+    @staticmethod
+    def backends() -> list[str]:
+        """The names of the backends, sorted."""
+
+    @staticmethod
+    def stores() -> list[str]:
+        """The schemes of the stores, sorted."""
+
+    @staticmethod
+    def operations(backend: str, device: str = "cpu") -> list[str]:
+        """The operations that `backend` serves on `device` ("cpu" or "cuda")."""
+
+    @staticmethod
+    def dtypes(backend: str, operation: str) -> list[str]:
+        """The element types on which `backend` serves `operation`."""
+
+    @staticmethod
+    def capability_table() -> str:
+        """What each backend serves on which device, as a table in Markdown."""
+
+def _register_backend(
+    name: str,
+    factory: Callable[..., Any],
+    devices: list[str],
+    operations: list[str],
+    dtypes: list[str],
+) -> None: ...

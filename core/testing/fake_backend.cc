@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "core/backend_registry.h"
 #include "core/status.h"
 
 namespace syncline {
@@ -42,24 +43,23 @@ class NoStore final : public Store {
   static absl::Status Refused() { return StoreError("this test has no store"); }
 };
 
-const BackendRegistry::Registration kFake("fake", [](const BackendConfig&) {
-  last_backend = std::make_shared<FakeBackend>(next_behaviour);
-  return absl::StatusOr<std::shared_ptr<Backend>>(last_backend);
-});
+Capabilities SomeCapabilities() {
+  Capabilities some = Capabilities::All();
+  some.move_dtypes = {DType::kFloat32, DType::kInt64, DType::kUInt8};
+  some.reduce_dtypes = {DType::kFloat32};
+  return some;
+}
+
+const BackendRegistry::Registration kFake(
+    "fake", {SomeCapabilities(), [](const BackendConfig&) {
+               last_backend = std::make_shared<FakeBackend>(next_behaviour);
+               return absl::StatusOr<std::shared_ptr<Backend>>(last_backend);
+             }});
 
 }  // namespace
 
 void FakeBackend::Next(Behaviour behaviour) { next_behaviour = std::move(behaviour); }
 std::shared_ptr<FakeBackend> FakeBackend::Last() { return last_backend; }
-
-const Capabilities& FakeBackend::capabilities() const {
-  static const auto* const capabilities =
-      new Capabilities{{OpKind::kBroadcast, OpKind::kAllReduce, OpKind::kAllGather,
-                        OpKind::kBarrier, OpKind::kSend, OpKind::kRecv},
-                       {DType::kFloat32, DType::kInt64},
-                       {DType::kFloat32}};
-  return *capabilities;
-}
 
 absl::Status FakeBackend::Broadcast(const Tensor&, int, const CallContext& c) {
   return Call(OpKind::kBroadcast, c);
@@ -67,15 +67,35 @@ absl::Status FakeBackend::Broadcast(const Tensor&, int, const CallContext& c) {
 absl::Status FakeBackend::AllReduce(const Tensor&, ReduceOp, const CallContext& c) {
   return Call(OpKind::kAllReduce, c);
 }
+absl::Status FakeBackend::Reduce(const Tensor&, ReduceOp, int, const CallContext& c) {
+  return Call(OpKind::kReduce, c);
+}
 absl::Status FakeBackend::AllGather(absl::Span<const Tensor>, const Tensor&, const CallContext& c) {
   return Call(OpKind::kAllGather, c);
+}
+absl::Status FakeBackend::Gather(absl::Span<const Tensor>, const Tensor&, int,
+                                 const CallContext& c) {
+  return Call(OpKind::kGather, c);
+}
+absl::Status FakeBackend::Scatter(const Tensor&, absl::Span<const Tensor>, int,
+                                  const CallContext& c) {
+  return Call(OpKind::kScatter, c);
+}
+absl::Status FakeBackend::ReduceScatter(const Tensor&, absl::Span<const Tensor>, ReduceOp,
+                                        const CallContext& c) {
+  return Call(OpKind::kReduceScatter, c);
+}
+absl::Status FakeBackend::AllToAll(absl::Span<const Tensor>, absl::Span<const Tensor>,
+                                   const CallContext& c) {
+  return Call(OpKind::kAllToAll, c);
 }
 absl::Status FakeBackend::Barrier(const CallContext& c) { return Call(OpKind::kBarrier, c); }
 absl::Status FakeBackend::Send(const Tensor&, int, const CallContext& c) {
   return Call(OpKind::kSend, c);
 }
-absl::Status FakeBackend::Recv(const Tensor&, int, const CallContext& c) {
-  return Call(OpKind::kRecv, c);
+absl::StatusOr<int> FakeBackend::Recv(const Tensor&, int src, const CallContext& c) {
+  SYNCLINE_RETURN_IF_ERROR(Call(OpKind::kRecv, c));
+  return src == kAnySource ? 1 : src;
 }
 
 void FakeBackend::Abort(const absl::Status& cause) {

@@ -28,13 +28,20 @@ class FakeBackend final : public Backend {
   explicit FakeBackend(Behaviour behaviour) : behaviour_(std::move(behaviour)) {}
 
   absl::string_view name() const override { return "fake"; }
-  const Capabilities& capabilities() const override;
   absl::Status Broadcast(const Tensor&, int, const CallContext& c) override;
   absl::Status AllReduce(const Tensor&, ReduceOp, const CallContext& c) override;
+  absl::Status Reduce(const Tensor&, ReduceOp, int, const CallContext& c) override;
   absl::Status AllGather(absl::Span<const Tensor>, const Tensor&, const CallContext& c) override;
+  absl::Status Gather(absl::Span<const Tensor>, const Tensor&, int, const CallContext& c) override;
+  absl::Status Scatter(const Tensor&, absl::Span<const Tensor>, int, const CallContext& c) override;
+  absl::Status ReduceScatter(const Tensor&, absl::Span<const Tensor>, ReduceOp,
+                             const CallContext& c) override;
+  absl::Status AllToAll(absl::Span<const Tensor>, absl::Span<const Tensor>,
+                        const CallContext& c) override;
   absl::Status Barrier(const CallContext& c) override;
   absl::Status Send(const Tensor&, int, const CallContext& c) override;
-  absl::Status Recv(const Tensor&, int, const CallContext& c) override;
+  // From any source comes a message of rank 1.
+  absl::StatusOr<int> Recv(const Tensor&, int, const CallContext& c) override;
   void Abort(const absl::Status& cause) override;
 
   // "all_reduce #0", in the order of the calls.

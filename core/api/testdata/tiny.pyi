@@ -33,6 +33,12 @@ class HashStore(Store):
     def create(timeout: timedelta = timedelta(seconds=300)) -> HashStore:
         """Static and adapted."""
 
+class Work:
+    """An operation in flight."""
+
+    def wait(self, timeout: timedelta | None = None) -> None:
+        """Java has another wait."""
+
 class Painter:
     """Uses the rest of the vocabulary."""
 
@@ -50,9 +56,28 @@ class Painter:
     ) -> None:
         """Calls PaintAll."""
 
+    def mix(self, tensor: Tensor, inputs: list[Tensor] = []) -> None:
+        """Has an `_async` twin."""
+
+    def mix_async(self, tensor: Tensor, inputs: list[Tensor] = []) -> Work:
+        """As mix, in the background."""
+
+    def recv(self, ranks: list[int], sizes: list[int]) -> int:
+        """The rank: a small number in Java, as are `ranks`."""
+
+    def close(self, timeout: timedelta = timedelta(seconds=10)) -> None:
+        """Ends it."""
+
     def find(self, other: Painter, values: list[bytes], tensor: Tensor) -> Painter | None:
         """May find nothing."""
 
     @property
     def groups(self) -> list[list[int]]:
         """Lists of lists."""
+
+class Tools:
+    """Has no objects."""
+
+    @staticmethod
+    def names() -> list[str]:
+        """ValueError & None: <said> in Java's words."""

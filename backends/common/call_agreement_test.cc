@@ -1,0 +1,172 @@
+#include "backends/common/call_agreement.h"
+
+#include <functional>
+#include <random>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "backends/common/call.h"
+#include "backends/common/call_words.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace syncline {
+namespace {
+
+constexpr int kSizes = 9;  // And all below.
+
+Call AllReduce() {
+  Call call{OpKind::kAllReduce, 5, DType::kFloat32, 10};
+  return call;
+}
+
+// Of a group of as many ranks as `sent` has elements.
+Call AllToAll(std::vector<int64_t> sent, std::vector<int64_t> expected) {
+  Call call{OpKind::kAllToAll, 5, DType::kInt8};
+  for (int64_t count : sent) call.count += count;
+  call.counts = std::move(sent);
+  call.expected = std::move(expected);
+  return call;
+}
+
+// All rounds of all ranks; calls[r] is that of rank r.
+std::vector<CallAgreement> Vote(const std::vector<Call>& calls, int objector = -1) {
+  const int size = static_cast<int>(calls.size());
+  std::vector<CallAgreement> ranks;
+  for (int rank = 0; rank < size; ++rank) ranks.emplace_back(calls[rank], rank, size);
+  if (objector >= 0) ranks[objector].Object();
+  for (int round = 0; round < CallAgreement::Rounds(size); ++round) {
+    std::vector<Ballot> ballots;
+    for (const CallAgreement& rank : ranks) ballots.push_back(rank.ballot());
+    for (CallAgreement& rank : ranks) rank.Merge(ballots[rank.from(round)]);
+  }
+  return ranks;
+}
+
+void ExpectAll(const std::vector<Call>& calls, bool agreed, int objector = -1) {
+  for (const CallAgreement& rank : Vote(calls, objector)) EXPECT_EQ(rank.agreed(), agreed);
+}
+
+TEST(CallAgreementTest, WhatOneRankSendsTheOtherReceives) {
+  for (int size = 1; size <= kSizes; ++size) {
+    for (int round = 0; round < CallAgreement::Rounds(size); ++round) {
+      for (int rank = 0; rank < size; ++rank) {
+        const int to = CallAgreement::To(round, rank, size);
+        EXPECT_NE(to, rank);
+        EXPECT_EQ(CallAgreement::From(round, to, size), rank);
+      }
+    }
+  }
+  EXPECT_EQ(CallAgreement::Rounds(1), 0);
+  EXPECT_EQ(CallAgreement::Rounds(2), 1);
+  EXPECT_EQ(CallAgreement::Rounds(8), 3);
+  EXPECT_EQ(CallAgreement::Rounds(9), 4);
+}
+
+TEST(CallAgreementTest, EqualCallsAgree) {
+  for (int size = 1; size <= kSizes; ++size) {
+    ExpectAll(std::vector<Call>(size, AllReduce()), true);
+    ExpectAll(std::vector<Call>(size, Call{OpKind::kBarrier, 7}), true);
+  }
+}
+
+TEST(CallAgreementTest, EveryRankLearnsThatOneDiffersInAnything) {
+  const std::vector<std::function<void(Call&)>> changes = {
+      [](Call& call) { call.kind = OpKind::kBroadcast; }, [](Call& call) { ++call.sequence; },
+      [](Call& call) { call.dtype = DType::kInt32; },     [](Call& call) { call.count = 0; },
+      [](Call& call) { call.op = ReduceOp::kMax; },       [](Call& call) { call.peer = 0; },
+      [](Call& call) { call.counts = {10, 10}; },
+  };
+  for (int size = 2; size <= kSizes; ++size) {
+    for (int deviant = 0; deviant < size; ++deviant) {
+      for (const auto& change : changes) {
+        std::vector<Call> calls(size, AllReduce());
+        change(calls[deviant]);
+        ExpectAll(calls, false);
+      }
+    }
+  }
+}
+
+TEST(CallAgreementTest, EveryRankLearnsOfAnyMixture) {
+  std::mt19937 random(1);
+  for (int size = 2; size <= kSizes; ++size) {
+    for (int trial = 0; trial < 500; ++trial) {
+      std::vector<Call> calls(size, AllReduce());
+      bool equal = true;
+      for (Call& call : calls) {
+        call.count = std::uniform_int_distribution<int>(0, trial % 3)(random);
+        equal = equal && call.count == calls[0].count;
+      }
+      ExpectAll(calls, equal);
+    }
+  }
+}
+
+TEST(CallAgreementTest, EveryRankLearnsOfAnObjection) {
+  for (int size = 1; size <= kSizes; ++size) {
+    for (int objector = 0; objector < size; ++objector) {
+      ExpectAll(std::vector<Call>(size, AllReduce()), false, objector);
+    }
+  }
+}
+
+TEST(CallAgreementTest, CountsOfAllRanksMustBeEqual) {
+  Call gather{OpKind::kAllGather, 5, DType::kFloat32, 3};
+  gather.counts = {3, 0, 7};
+  std::vector<Call> calls(3, gather);
+  calls[1].count = 0;  // Its own input; the sizes of all are in `counts`.
+  calls[2].count = 7;
+  ExpectAll(calls, true);
+  calls[1].counts = {3, 1, 6};
+  ExpectAll(calls, false);
+}
+
+TEST(CallAgreementTest, AllToAllIsEvenOnAllRanksOrOnNone) {
+  for (int size = 1; size <= kSizes; ++size) {
+    const std::vector<int64_t> twos(size, 2), threes(size, 3);
+    for (const auto& rank : Vote(std::vector<Call>(size, AllToAll(twos, twos)))) {
+      EXPECT_TRUE(rank.agreed() && rank.all_even());
+    }
+    for (int deviant = 0; size > 1 && deviant < size; ++deviant) {
+      std::vector<Call> calls(size, AllToAll(twos, twos));
+      calls[deviant] = AllToAll(threes, twos);
+      for (const auto& rank : Vote(calls)) EXPECT_TRUE(rank.agreed() && !rank.all_even());
+      calls[deviant] = AllToAll(threes, threes);
+      for (const auto& rank : Vote(calls)) EXPECT_TRUE(rank.agreed() && !rank.all_even());
+    }
+  }
+}
+
+TEST(CallWordsTest, ACallComesBackAsItWas) {
+  Call recv{OpKind::kRecv, 3, DType::kComplex128, 1};
+  recv.peer = kAnySource;
+  recv.tag = 2147483647;
+  const std::vector<Call> calls = {AllReduce(), AllToAll({1, 2, 3}, {0, 5, 6}), recv};
+  for (const Call& call : calls) {
+    std::vector<int64_t> words = ToWords(call);
+    EXPECT_LE(words.size(), MaxCallWords(3));
+    words.resize(MaxCallWords(3));
+    const absl::StatusOr<Call> back = FromWords(words);
+    ASSERT_TRUE(back.ok()) << back.status();
+    EXPECT_EQ(back->ToString(), call.ToString());
+    EXPECT_EQ(ToWords(*back), ToWords(call));
+  }
+}
+
+TEST(CallWordsTest, WhatIsNoCallIsRefused) {
+  const std::vector<int64_t> good = ToWords(AllToAll({1, 2}, {3, 4}));
+  EXPECT_FALSE(FromWords({}).ok());
+  EXPECT_FALSE(FromWords(absl::MakeSpan(good).first(good.size() - 1)).ok());
+  for (const size_t position : {0, 2, 4, 7, 8}) {
+    for (const int64_t value : {int64_t{-1}, int64_t{1000}, INT64_MAX}) {
+      std::vector<int64_t> bad = good;
+      bad[position] = value;
+      EXPECT_FALSE(FromWords(bad).ok()) << position << " " << value;
+    }
+  }
+}
+
+}  // namespace
+}  // namespace syncline

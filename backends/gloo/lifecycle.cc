@@ -1,0 +1,109 @@
+#include "backends/gloo/lifecycle.h"
+
+#include <algorithm>
+
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "backends/gloo/sigpipe.h"
+#include "backends/gloo/transport.h"
+#include "core/status.h"
+
+namespace syncline {
+
+absl::Status Lifecycle::Run(const Undertaking& undertaking, const Deadline& deadline, Body body) {
+  {
+    absl::MutexLock lock(&mutex_);
+    if (!cause_.ok()) return cause_;
+    under_way_.push_back(&undertaking.call);
+  }
+  const absl::Time start = absl::Now();
+  const ScopedSigpipeBlock no_sigpipe;
+  absl::Status status;
+  status.Update(CatchGloo([&] { status = body(mesh_.ForOperation(deadline)); }));
+  if (!status.ok()) status = Fail(undertaking, deadline, status, absl::Now() - start);
+  absl::MutexLock lock(&mutex_);
+  under_way_.erase(std::find(under_way_.begin(), under_way_.end(), &undertaking.call));
+  if (status.ok() && undertaking.name.empty()) {
+    last_ = Call{undertaking.call.kind, undertaking.call.sequence};
+    last_->peer = undertaking.call.peer;
+    finished_ = absl::Now();
+  }
+  return status;
+}
+
+void Lifecycle::Abort(const absl::Status& cause) {
+  const ScopedSigpipeBlock no_sigpipe;
+  std::string reason;
+  {
+    absl::MutexLock lock(&mutex_);
+    if (cause_.ok()) cause_ = cause;
+    if (!under_way_.empty()) return mesh_.Break();
+    reason = std::string(cause_.message());
+  }
+  // No operation begins any more. The watch, which ends with this, may need mutex_.
+  absl::MutexLock lock(&leaving_mutex_);
+  mesh_.Leave(reason);
+}
+
+void Lifecycle::TellIfIdle() {
+  std::string idle;
+  {
+    absl::MutexLock lock(&mutex_);
+    if (!cause_.ok() || !under_way_.empty() || !idle_.empty()) return;
+    idle = idle_ = Idleness();
+  }
+  reporter_.TellIdle(idle);
+}
+
+std::string Lifecycle::Idleness() const {
+  if (!last_.has_value()) return "it is in no operation of this group and has been in none";
+  return absl::StrCat(
+      "it is in no operation of this group, its last was ", last_->ShortName(), ", finished ",
+      absl::FormatDuration(absl::Trunc(absl::Now() - finished_, absl::Milliseconds(1))), " ago");
+}
+
+// Of several operations that fail at once, the first finds the cause for all.
+absl::Status Lifecycle::Fail(const Undertaking& undertaking, const Deadline& deadline,
+                             const absl::Status& cause, absl::Duration elapsed) {
+  Failure failure;
+  failure.operation =
+      undertaking.name.empty() ? undertaking.call.ToString() : std::string(undertaking.name);
+  failure.awaited.assign(undertaking.awaited.begin(), undertaking.awaited.end());
+  failure.cause = cause;
+  failure.timeout = deadline.timeout();
+  failure.elapsed = elapsed;
+  if (deadline.Expired() && KindOf(cause) == ErrorKind::kNetwork) {
+    failure.cause =
+        TimeoutError(absl::StrCat("not complete after ", absl::FormatDuration(deadline.timeout())));
+  }
+  mesh_.Break();
+  bool aborted;
+  {
+    absl::MutexLock lock(&mutex_);
+    mutex_.Await(absl::Condition(+[](bool* explaining) { return !*explaining; }, &explaining_));
+    if (told_) return cause_;
+    aborted = !cause_.ok();
+    if (aborted) failure.cause = cause_;
+    failure.under_way.push_back(undertaking.call);
+    for (const Call* call : under_way_) {
+      if (call != &undertaking.call) failure.under_way.push_back(*call);
+    }
+    failure.idle = idle_;
+    explaining_ = true;
+  }
+  failure.left = mesh_.left();
+  failure.lost = mesh_.lost();
+  absl::Status verdict;
+  if (aborted) {
+    reporter_.Tell(failure);
+  } else {
+    verdict = reporter_.Explain(failure);
+  }
+  absl::MutexLock lock(&mutex_);
+  if (cause_.ok()) cause_ = verdict;
+  explaining_ = false;
+  told_ = true;
+  return cause_;
+}
+
+}  // namespace syncline

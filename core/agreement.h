@@ -1,0 +1,32 @@
+// What several ranks must say alike before any of them goes on.
+#ifndef SYNCLINE_CORE_AGREEMENT_H_
+#define SYNCLINE_CORE_AGREEMENT_H_
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "core/deadline.h"
+#include "core/store.h"
+
+namespace syncline {
+
+struct Proposal {
+  std::string call;            // What the ranks are doing, for messages: "split".
+  std::string text;            // What this rank says.
+  int64_t rank = 0;            // This rank.
+  std::vector<int64_t> ranks;  // All who must come, this rank included.
+};
+
+// Meets the other ranks in `store`, a part that serves for nothing else. OK once all have come and
+// have said the same; MismatchError that names two ranks and what they said, on all, if they do
+// not; TimeoutError that names the ranks that have not come by this rank's deadline, on all.
+absl::Status Agree(Store& store, const Proposal& proposal, const Deadline& deadline);
+
+// Whether an agreement in `store` has failed already, so that nobody need come any more.
+absl::StatusOr<bool> HasFailed(Store& store);
+
+}  // namespace syncline
+
+#endif  // SYNCLINE_CORE_AGREEMENT_H_

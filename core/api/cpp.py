@@ -1,0 +1,96 @@
+"""How every binding calls C++: names, types, literals and calls.
+
+A method `all_reduce` calls AllReduce of the C++ class of the same name, a property `rank` calls
+rank(), a static method calls the static function. Where the C++ differs in shape, a function of
+core/api/adapters.h stands in between: see ADAPTED.
+"""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+import stub
+from stub import Handle, Method, Type
+
+# The methods that call api::<Class><Method>(self, arguments...) of core/api/adapters.h instead of
+# the C++ class itself.
+ADAPTED = {
+    "Store.get",
+    "Store.compare_set",
+    "Store.wait",
+    "Store.delete_key",
+    "Store.list_keys",
+    "Store.num_keys",
+    "Store.multi_get",
+    "HashStore.create",
+    "FileStore.create",
+    "TCPStore.create",
+    "PrefixStore.create",
+    "Work.wait",
+    "ProcessGroup.all_gather_bytes",
+    "ProcessGroup.broadcast_bytes",
+    "ProcessGroup.gather_bytes",
+    "ProcessGroup.scatter_bytes",
+    "ProcessGroup.send_bytes",
+    "ProcessGroup.recv_bytes",
+    "ProcessGroup.split",
+    "ProcessGroup.shrink",
+    "World.init",
+    "World.new_group",
+    "Reducer.create",
+    "Reducer.gradient",
+}
+
+# Those of them that wait in pieces: their last argument is the language's api::Interrupt.
+INTERRUPTIBLE = {"Store.get", "Store.wait", "Store.multi_get", "Work.wait"}
+
+
+def pascal(name: str) -> str:
+    """all_reduce -> AllReduce; SUM -> Sum."""
+    return "".join(part.capitalize() for part in name.split("_"))
+
+
+def cpp_type(type: Type) -> str:
+    """The C++ type by which a conversion is chosen."""
+    if type.kind == "word":
+        return stub.VOCABULARY[type.name]
+    if type.kind == "enum":
+        return type.name
+    return f"{'Nullable' if type.kind == 'nullable' else 'std::shared_ptr'}<{type.name}>"
+
+
+def cpp_value(value: object, type: Type) -> str:
+    """A default other than None, which stands for itself in every language."""
+    if type.kind == "enum":
+        return f"{type.name}::k{pascal(str(value))}"
+    if isinstance(value, timedelta):
+        return f"absl::Seconds({value // timedelta(seconds=1)})"
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, str):
+        return cpp_string(value)
+    return "{}" if value == [] else repr(value)
+
+
+def cpp_string(text: str) -> str:
+    """A literal of `text`, over as many lines as it has."""
+    if "\n" in text:
+        return f'R"doc({text})doc"'
+    escaped = text.replace("\\", "\\\\").replace('"', '\\"')
+    return f'"{escaped}"'
+
+
+def cpp_call(handle: Handle, method: Method, interrupt: str) -> str:
+    """The expression that makes the call; `interrupt` is the language's api::Interrupt."""
+    full_name = f"{handle.name}.{method.name}"
+    arguments = [argument.name for argument in method.arguments]
+    if full_name in ADAPTED:
+        function = f"api::{handle.name}{pascal(method.name)}"
+        arguments = ([] if method.kind == "static" else ["self"]) + arguments
+    elif method.kind == "static":
+        function = f"{handle.name}::{pascal(method.name)}"
+    else:
+        function = f"self.{method.name if method.kind == 'property' else pascal(method.name)}"
+    if full_name in INTERRUPTIBLE:
+        arguments.append(interrupt)
+    return f"{function}({', '.join(arguments)})"

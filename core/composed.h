@@ -1,0 +1,61 @@
+// The forms of the field that are made of the basic operations: on one tensor instead of a list,
+// on several tensors at once ("coalesced"), and on several tensors of one process ("multi", the
+// _multigpu functions of torch.distributed).
+//
+// Each function describes the operation for ProcessGroup to check and run; `size` is the number
+// of ranks of the group, `rank` this rank. ArgumentError or TypeError if the tensors do not fit
+// each other.
+#ifndef SYNCLINE_CORE_COMPOSED_H_
+#define SYNCLINE_CORE_COMPOSED_H_
+
+#include <cstdint>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "core/operation.h"
+#include "core/reduce_op.h"
+#include "core/tensor.h"
+
+namespace syncline {
+
+using Tensors = std::vector<Tensor>;
+
+// all_gather into one tensor that holds the ranks' inputs one after another.
+absl::StatusOr<Operation> AllGatherSingle(const Tensor& output, const Tensor& input, int size);
+
+// reduce_scatter of one tensor that holds the ranks' parts one after another.
+absl::StatusOr<Operation> ReduceScatterSingle(const Tensor& output, const Tensor& input,
+                                              ReduceOp op, double factor, int size);
+
+// all_to_all of parts of `input` to parts of `output`, one after another. Splits count along the
+// first dimension, one for each rank; none means equal parts.
+absl::StatusOr<Operation> AllToAllSingle(const Tensor& output, const Tensor& input,
+                                         const std::vector<int64_t>& output_splits,
+                                         const std::vector<int64_t>& input_splits, int size);
+
+// Several tensors in one transfer, packed into one buffer. Those that reduce take tensors of one
+// type. outputs[i * size + r] receives inputs[i] of rank r; inputs[i * size + r] goes to rank r's
+// outputs[i].
+absl::StatusOr<Operation> BroadcastCoalesced(const Tensors& tensors, int64_t root);
+absl::StatusOr<Operation> AllReduceCoalesced(const Tensors& tensors, ReduceOp op, double factor);
+absl::StatusOr<Operation> AllGatherCoalesced(const Tensors& outputs, const Tensors& inputs,
+                                             int size);
+absl::StatusOr<Operation> ReduceScatterCoalesced(const Tensors& outputs, const Tensors& inputs,
+                                                 ReduceOp op, double factor, int size);
+
+// Several tensors of equal type and size in each process, as if each were a rank's own; process r
+// has the places r * n to r * n + n - 1 of the n * size.
+absl::StatusOr<Operation> BroadcastMulti(const Tensors& tensors, int64_t root, int64_t root_tensor,
+                                         int rank);
+absl::StatusOr<Operation> AllReduceMulti(const Tensors& tensors, ReduceOp op, double factor);
+absl::StatusOr<Operation> ReduceMulti(const Tensors& tensors, int64_t root, ReduceOp op,
+                                      int64_t root_tensor, double factor, int rank);
+// outputs[i * n * size + p] receives, for the i-th tensor, that of place p.
+absl::StatusOr<Operation> AllGatherMulti(const Tensors& outputs, const Tensors& inputs, int size);
+// inputs[i * n * size + p] is what the i-th tensor adds to the result at place p.
+absl::StatusOr<Operation> ReduceScatterMulti(const Tensors& outputs, const Tensors& inputs,
+                                             ReduceOp op, double factor, int size);
+
+}  // namespace syncline
+
+#endif  // SYNCLINE_CORE_COMPOSED_H_

@@ -1,0 +1,21 @@
+// A barrier that finds out who is missing.
+#ifndef SYNCLINE_CORE_MONITORED_BARRIER_H_
+#define SYNCLINE_CORE_MONITORED_BARRIER_H_
+
+#include <cstdint>
+
+#include "absl/status/status.h"
+#include "core/deadline.h"
+#include "core/store.h"
+
+namespace syncline {
+
+// Returns once all `size` ranks have called it with this `number`. If they have not by `deadline`,
+// every rank that has come, or comes later, gets the same TimeoutError, which names all that had
+// not. Goes by way of `store` alone, so that it works whatever state the backend is in.
+absl::Status MonitoredBarrier(Store& store, int rank, int size, uint64_t number,
+                              const Deadline& deadline);
+
+}  // namespace syncline
+
+#endif  // SYNCLINE_CORE_MONITORED_BARRIER_H_

@@ -1,0 +1,332 @@
+#include "core/multicast.h"
+
+#include <algorithm>
+#include <chrono>
+#include <limits>
+#include <map>
+#include <optional>
+#include <set>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/escaping.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "core/announcement.h"
+#include "core/hmac.h"
+#include "core/host.h"
+#include "core/multicast_socket.h"
+#include "core/status.h"
+
+namespace syncline {
+namespace {
+
+// Who has not been heard for so long is taken to be gone.
+constexpr absl::Duration kMemory = absl::Seconds(2);
+// A conflict that lasts longer is not one with a process that has been restarted.
+constexpr absl::Duration kConflictPatience = absl::Seconds(3);
+// For connecting to a store that has been announced a moment ago.
+constexpr absl::Duration kConnectPatience = absl::Seconds(2);
+
+// In the store: how many guests have come, and who.
+constexpr absl::string_view kGuests = "multicast/guests";
+constexpr absl::string_view kGuest = "multicast/guest/";
+
+// What one process knows of the others.
+class Gathering {
+ public:
+  Gathering(const Meeting& meeting, MulticastSocket socket, const Deadline& deadline)
+      : meeting_(meeting), socket_(std::move(socket)), deadline_(deadline) {
+    self_.job = meeting.job;
+    self_.size = meeting.size;
+    self_.rank = meeting.rank;
+    self_.id = RandomBytes(kMeetingIdBytes);
+    self_.peer = ThisPeer();
+  }
+
+  absl::StatusOr<OpenedStore> Run();
+
+ private:
+  using Clock = std::chrono::steady_clock;
+
+  struct Heard {
+    Announcement announcement;
+    std::string source;
+    absl::Duration when;  // As Now() tells it.
+  };
+
+  absl::Duration Now() const { return absl::FromChrono(Clock::now() - began_); }
+  // Many processes announce themselves less often, so that the network does not drown.
+  absl::Duration Interval() const {
+    return absl::Milliseconds(std::clamp<int64_t>(meeting_.size, 50, 500));
+  }
+
+  // Announces this process if it is time to, and takes in what comes until it is time again.
+  void Exchange();
+  void Take(const MulticastSocket::Datagram& datagram);
+  void Forget();
+
+  // Lower ones host.
+  static std::pair<int64_t, std::string> Order(const Announcement& a) {
+    return {a.rank < 0 ? std::numeric_limits<int64_t>::max() : a.rank, a.id};
+  }
+  std::string View() const;
+  bool AllAgree() const;
+  bool IsLowest() const;
+  const Announcement* Host() const;
+  // Why the processes that are heard now cannot be one world.
+  absl::Status Conflict() const;
+
+  absl::StatusOr<OpenedStore> BeHost();
+  absl::StatusOr<OpenedStore> Visit(const Announcement& host);
+  absl::Status AwaitGuests(Store& store);
+
+  std::string Describe(const Heard& heard) const;
+  std::string Others() const;                 // What has been heard, for messages.
+  std::vector<int64_t> MissingRanks() const;  // Empty if some rank is to be assigned.
+  absl::Status NotMet() const;
+
+  const Clock::time_point began_ = Clock::now();
+  const Meeting& meeting_;
+  const MulticastSocket socket_;
+  const Deadline& deadline_;
+  Announcement self_;
+  std::map<std::string, Heard> heard_;  // By id, of this job, without this process.
+  std::set<std::string> other_jobs_;
+  int64_t ignored_ = 0;  // Datagrams that were no announcement.
+  std::string last_ignored_;
+  absl::Status last_error_;
+  absl::Duration next_announcement_;
+  std::optional<absl::Duration> conflict_since_;
+};
+
+absl::StatusOr<OpenedStore> Gathering::Run() {
+  while (true) {
+    self_.view = View();
+    Exchange();
+    Forget();
+    if (const Announcement* const host = Host()) {
+      auto place = Visit(*host);
+      if (place.ok()) return place;
+      last_error_ = place.status();
+      heard_.erase(host->id);  // It will be heard again if it is still there.
+    }
+    const absl::Status conflict = Conflict();
+    if (conflict.ok()) {
+      conflict_since_.reset();
+      if (AllAgree() && IsLowest()) return BeHost();
+    } else {
+      if (!conflict_since_.has_value()) conflict_since_ = Now();
+      if (Now() - *conflict_since_ > kConflictPatience) return conflict;
+    }
+    if (deadline_.Expired()) return conflict.ok() ? NotMet() : conflict;
+  }
+}
+
+void Gathering::Exchange() {
+  if (Now() >= next_announcement_) {
+    absl::Status sent = socket_.Send(self_.Seal(meeting_.secret));
+    if (!sent.ok()) last_error_ = sent;  // A network may come up yet.
+    next_announcement_ = Now() + Interval();
+  }
+  const absl::Duration pause = std::min(next_announcement_ - Now(), deadline_.Remaining());
+  auto datagram = socket_.Receive(std::max(pause, absl::ZeroDuration()));
+  // What has queued up is taken in at one go, or a crowd would be heard too late.
+  while (datagram.ok() && datagram->has_value()) {
+    Take(**datagram);
+    if (Now() >= next_announcement_) return;
+    datagram = socket_.Receive(absl::ZeroDuration());
+  }
+  if (!datagram.ok()) last_error_ = datagram.status();
+}
+
+void Gathering::Take(const MulticastSocket::Datagram& datagram) {
+  auto announcement = Announcement::Open(datagram.bytes, meeting_.secret);
+  if (!announcement.ok()) {
+    ++ignored_;
+    last_ignored_ =
+        absl::StrCat("the last from ", datagram.source, ": ", announcement.status().message());
+    return;
+  }
+  if (announcement->job != meeting_.job) {
+    if (other_jobs_.size() < 10) other_jobs_.insert(announcement->job);
+    return;
+  }
+  if (announcement->id == self_.id) return;
+  // Whoever floods the group must not fill the memory.
+  if (heard_.size() > 2 * static_cast<size_t>(meeting_.size) + 100) return;
+  const std::string id = announcement->id;
+  heard_[id] = {*std::move(announcement), datagram.source, Now()};
+}
+
+void Gathering::Forget() {
+  const absl::Duration limit = std::max(kMemory, 4 * Interval());
+  for (auto it = heard_.begin(); it != heard_.end();) {
+    it = Now() - it->second.when > limit ? heard_.erase(it) : std::next(it);
+  }
+}
+
+std::string Gathering::View() const {
+  std::string view = self_.id;
+  for (const auto& entry : heard_) {
+    for (size_t i = 0; i < view.size(); ++i) view[i] ^= entry.first[i];
+  }
+  return view;
+}
+
+bool Gathering::AllAgree() const {
+  if (static_cast<int64_t>(heard_.size()) + 1 != meeting_.size) return false;
+  const std::string view = View();
+  return std::all_of(heard_.begin(), heard_.end(),
+                     [&](const auto& entry) { return entry.second.announcement.view == view; });
+}
+
+bool Gathering::IsLowest() const {
+  return std::all_of(heard_.begin(), heard_.end(), [&](const auto& entry) {
+    return Order(self_) < Order(entry.second.announcement);
+  });
+}
+
+const Announcement* Gathering::Host() const {
+  for (const auto& entry : heard_) {
+    const Announcement& a = entry.second.announcement;
+    if (!a.store.empty() && a.size == meeting_.size) return &a;
+  }
+  return nullptr;
+}
+
+absl::Status Gathering::Conflict() const {
+  std::map<int64_t, std::string> ranks;
+  if (self_.rank >= 0) ranks[self_.rank] = "this process";
+  for (const auto& entry : heard_) {
+    const Announcement& a = entry.second.announcement;
+    const std::string who = Describe(entry.second);
+    if (a.size != meeting_.size) {
+      return ArgumentError(absl::StrCat("world_size is ", meeting_.size, " here, but ", who,
+                                        " says ", a.size, ": start all processes of job '",
+                                        meeting_.job, "' with the same world_size"));
+    }
+    if (a.rank < 0) continue;
+    const auto [taken, is_free] = ranks.emplace(a.rank, who);
+    if (!is_free) {
+      return ArgumentError(absl::StrCat("rank ", a.rank, " of job '", meeting_.job,
+                                        "' is taken twice, by ", taken->second, " and ", who,
+                                        ": give each process its own rank"));
+    }
+  }
+  if (static_cast<int64_t>(heard_.size()) < meeting_.size) return absl::OkStatus();
+  return ArgumentError(absl::StrCat("more processes than world_size, ", meeting_.size,
+                                    ", have come to job '", meeting_.job, "': this one and ",
+                                    Others(), "; give each job a group_name of its own"));
+}
+
+absl::StatusOr<OpenedStore> Gathering::BeHost() {
+  const bool is_one_host = std::all_of(heard_.begin(), heard_.end(), [&](const auto& entry) {
+    return entry.second.announcement.peer.identity == self_.peer.identity;
+  });
+  StoreConfig config;
+  config.host = is_one_host ? "127.0.0.1" : socket_.local_address();
+  config.role = StoreConfig::Role::kServer;
+  config.timeout = meeting_.store_timeout;
+  SYNCLINE_ASSIGN_OR_RETURN(std::shared_ptr<Store> store, StoreRegistry::Make("tcp", config));
+  self_.store = store->address();
+  SYNCLINE_RETURN_IF_ERROR(AwaitGuests(*store));
+  return OpenedStore{std::move(store), config.host, OpenedStore::Part::kHost};
+}
+
+absl::Status Gathering::AwaitGuests(Store& store) {
+  next_announcement_ = Now();  // Those who wait shall not wait for an interval more.
+  while (true) {
+    SYNCLINE_ASSIGN_OR_RETURN(const int64_t guests, store.Add(kGuests, 0));
+    if (guests >= meeting_.size - 1) return absl::OkStatus();
+    if (deadline_.Expired()) break;
+    Exchange();
+  }
+  std::vector<std::string> missing;
+  for (const auto& entry : heard_) {
+    const std::string id = absl::BytesToHexString(entry.first);
+    auto has_come = store.Check({absl::StrCat(kGuest, id)});
+    if (has_come.ok() && !*has_come) missing.push_back(Describe(entry.second));
+  }
+  return TimeoutError(absl::StrCat(
+      "these processes of job '", meeting_.job, "' were heard, but did not connect to ",
+      store.ToString(), " within ", absl::FormatDuration(deadline_.timeout()), ": ",
+      absl::StrJoin(missing, ", "), "; see whether they still run and reach that address"));
+}
+
+absl::StatusOr<OpenedStore> Gathering::Visit(const Announcement& host) {
+  StoreConfig config;
+  const size_t colon = host.store.rfind(':');
+  if (colon == std::string::npos || !absl::SimpleAtoi(host.store.substr(colon + 1), &config.port)) {
+    return NetworkError(absl::StrCat("'", host.store, "' is not host:port"));
+  }
+  config.host = host.store.substr(0, colon);
+  config.timeout = meeting_.store_timeout;
+  config.connect_timeout = std::min(deadline_.Remaining(), kConnectPatience);
+  SYNCLINE_ASSIGN_OR_RETURN(std::shared_ptr<Store> store, StoreRegistry::Make("tcp", config));
+  SYNCLINE_RETURN_IF_ERROR(
+      store->Set(absl::StrCat(kGuest, absl::BytesToHexString(self_.id)), self_.peer.Serialize()));
+  SYNCLINE_RETURN_IF_ERROR(store->Add(kGuests, 1).status());
+  return OpenedStore{std::move(store), config.host, OpenedStore::Part::kGuest};
+}
+
+std::string Gathering::Describe(const Heard& heard) const {
+  const Announcement& a = heard.announcement;
+  return absl::StrCat(a.rank < 0 ? "a process" : absl::StrCat("rank ", a.rank), " (",
+                      a.peer.ToString(), ", at ", heard.source, ", ",
+                      absl::FormatDuration(absl::Trunc(Now() - heard.when, absl::Milliseconds(1))),
+                      " ago)");
+}
+
+std::string Gathering::Others() const {
+  std::vector<std::string> others;
+  for (const auto& entry : heard_) others.push_back(Describe(entry.second));
+  return others.empty() ? "nobody" : absl::StrJoin(others, ", ");
+}
+
+std::vector<int64_t> Gathering::MissingRanks() const {
+  std::set<int64_t> present = {self_.rank};
+  for (const auto& entry : heard_) present.insert(entry.second.announcement.rank);
+  std::vector<int64_t> missing;
+  if (present.count(-1) != 0) return missing;
+  for (int64_t rank = 0; rank < meeting_.size; ++rank) {
+    if (present.count(rank) == 0) missing.push_back(rank);
+  }
+  return missing;
+}
+
+absl::Status Gathering::NotMet() const {
+  std::string text =
+      absl::StrCat("only ", heard_.size() + 1, " of ", meeting_.size, " processes of job '",
+                   meeting_.job, "' met at multicast address ", meeting_.group, ":", meeting_.port,
+                   " within ", absl::FormatDuration(deadline_.timeout()), "; this one, at ",
+                   socket_.local_address(), ", has heard ", Others());
+  const std::vector<int64_t> missing = MissingRanks();
+  if (static_cast<int64_t>(heard_.size()) + 1 == meeting_.size) {
+    absl::StrAppend(&text, ", but they have not all heard each other");
+  } else if (!missing.empty()) {
+    absl::StrAppend(&text, "; missing: rank ", absl::StrJoin(missing, ", "));
+  }
+  if (!other_jobs_.empty()) {
+    absl::StrAppend(&text, "; other jobs there: '", absl::StrJoin(other_jobs_, "', '"), "'");
+  }
+  if (ignored_ > 0) absl::StrAppend(&text, "; ignored ", ignored_, " datagrams, ", last_ignored_);
+  if (!last_error_.ok()) absl::StrAppend(&text, "; last error: ", last_error_.message());
+  return TimeoutError(absl::StrCat(
+      text, ". Were all started, with the same group_name, in one network that passes multicast?"));
+}
+
+}  // namespace
+
+absl::StatusOr<OpenedStore> MeetByMulticast(const Meeting& meeting, const Deadline& deadline) {
+  if (meeting.job.size() > kMaxJobName) {
+    return ArgumentError(
+        absl::StrCat("a group_name may have ", kMaxJobName, " bytes, not ", meeting.job.size()));
+  }
+  SYNCLINE_ASSIGN_OR_RETURN(MulticastSocket socket,
+                            MulticastSocket::Open(meeting.group, meeting.port));
+  return Gathering(meeting, std::move(socket), deadline).Run();
+}
+
+}  // namespace syncline

@@ -1,0 +1,138 @@
+#include "core/open_store.h"
+
+#include <sys/socket.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <memory>
+#include <string>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "core/env.h"
+#include "core/host.h"
+#include "core/multicast.h"
+#include "core/prefix_store.h"
+#include "core/status.h"
+
+namespace syncline {
+namespace {
+
+using Part = OpenedStore::Part;
+
+// A client that is refused says so before this is over; who only hears nothing may host by then.
+constexpr absl::Duration kTryFor = absl::Seconds(1);
+// For what a store that is alive does at once.
+constexpr absl::Duration kPatienceWithTheStore = absl::Seconds(2);
+// Set by a host that has no rank.
+constexpr absl::string_view kHasAutomaticHost = "automatic host";
+
+// Of the processes of this host that would serve one address, the one whose turn it is to try: two
+// that tried at once could both fail, and gRPC would log it. Ends with the object, or the process.
+class Turn {
+ public:
+  explicit Turn(const StoreConfig& config) : fd_(socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0)) {
+    sockaddr_un name = {};
+    name.sun_family = AF_UNIX;
+    // A first byte of zero: a name in the network namespace, not in the file system.
+    const std::string text = absl::StrCat("syncline serves ", config.host, ":", config.port);
+    text.copy(name.sun_path + 1, sizeof(name.sun_path) - 1);
+    is_mine_ = fd_ >= 0 && bind(fd_, reinterpret_cast<sockaddr*>(&name), sizeof(name)) == 0;
+  }
+  ~Turn() {
+    if (fd_ >= 0) close(fd_);
+  }
+  Turn(const Turn&) = delete;
+  Turn& operator=(const Turn&) = delete;
+
+  bool is_mine() const { return is_mine_; }
+
+ private:
+  const int fd_;
+  bool is_mine_;
+};
+
+absl::StatusOr<std::shared_ptr<Store>> Serve(StoreConfig config) {
+  config.role = StoreConfig::Role::kServer;
+  // A name may stand for several addresses, each of which another process could bind.
+  SYNCLINE_ASSIGN_OR_RETURN(config.host, FirstAddress(config.host));
+  SYNCLINE_ASSIGN_OR_RETURN(auto store, StoreRegistry::Make("tcp", config));
+  SYNCLINE_RETURN_IF_ERROR(store->Set(kHasAutomaticHost, ""));
+  return store;
+}
+
+// Of a process without a rank.
+absl::StatusOr<OpenedStore> ServeOrConnect(StoreConfig config, const Deadline& deadline) {
+  const std::string host = config.host;
+  absl::StatusOr<std::shared_ptr<Store>> served = NetworkError("another tried to");
+  for (bool is_first_try = true;; is_first_try = false) {
+    {
+      const Turn turn(config);
+      // Later, something may hold the turn and never serve.
+      if (turn.is_mine() || !is_first_try) served = Serve(config);
+    }
+    if (served.ok()) return OpenedStore{*std::move(served), host, Part::kHost};
+    const Deadline attempt(std::min(kTryFor, deadline.Remaining()));
+    config.connect_timeout = attempt.timeout();
+    auto connected = StoreRegistry::Make("tcp", config);
+    if (connected.ok()) return OpenedStore{*std::move(connected), host, Part::kGuest};
+    if (!attempt.Expired()) return connected.status();  // An answer, if not a welcome.
+    if (deadline.Expired()) {
+      return Annotate(connected.status(),
+                      absl::StrCat("this process could not host the store either (",
+                                   served.status().message(), ")"));
+    }
+  }
+}
+
+// Of rank 0. Another may host only if it has no rank: two jobs that were given one address must
+// not become one.
+absl::StatusOr<OpenedStore> ServeOrJoinAutomaticHost(StoreConfig config) {
+  const std::string host = config.host;
+  auto served = StoreRegistry::Make("tcp", config);
+  if (served.ok()) return OpenedStore{*std::move(served), host, Part::kHost};
+  config.role = StoreConfig::Role::kClient;
+  config.connect_timeout = kPatienceWithTheStore;
+  auto connected = StoreRegistry::Make("tcp", config);
+  if (!connected.ok()) return served.status();
+  if (!(*connected)->Wait({std::string(kHasAutomaticHost)}, kPatienceWithTheStore).ok()) {
+    return served.status();
+  }
+  return OpenedStore{*std::move(connected), host, Part::kGuest};
+}
+
+absl::StatusOr<OpenedStore> OpenByMulticast(const InitMethod& method, const Deadline& deadline) {
+  Meeting meeting;
+  meeting.group = method.store.host;
+  meeting.port = method.store.port;
+  meeting.job = method.group_name;
+  meeting.rank = method.rank;
+  meeting.size = method.size;
+  meeting.store_timeout = method.store.timeout;
+  SYNCLINE_ASSIGN_OR_RETURN(meeting.secret, JobSecret());
+  return MeetByMulticast(meeting, deadline);
+}
+
+absl::StatusOr<OpenedStore> Open(const InitMethod& method, const Deadline& deadline) {
+  if (method.scheme == kMulticastScheme) return OpenByMulticast(method, deadline);
+  if (method.scheme == "tcp" && method.rank < 0) return ServeOrConnect(method.store, deadline);
+  if (method.scheme == "tcp" && method.rank == 0 &&
+      method.store.role == StoreConfig::Role::kServer) {
+    return ServeOrJoinAutomaticHost(method.store);
+  }
+  SYNCLINE_ASSIGN_OR_RETURN(auto store, StoreRegistry::Make(method.scheme, method.store));
+  return OpenedStore{std::move(store), method.store.host, Part::kGuest};
+}
+
+}  // namespace
+
+absl::StatusOr<OpenedStore> OpenStore(const InitMethod& method, const Deadline& deadline) {
+  SYNCLINE_ASSIGN_OR_RETURN(OpenedStore opened, Open(method, deadline));
+  if (!method.prefix.empty()) {
+    opened.store = std::make_shared<PrefixStore>(method.prefix, std::move(opened.store));
+  }
+  return opened;
+}
+
+}  // namespace syncline

@@ -1,0 +1,256 @@
+// The operations of ProcessGroup: each describes itself as data and is run, or started.
+#include <utility>
+
+#include "core/composed.h"
+#include "core/process_group.h"
+
+namespace syncline {
+namespace {
+
+Operation Rooted(OpKind kind, const Tensor& tensor, int64_t root, const Tensors& outputs = {},
+                 const Tensors& inputs = {}) {
+  Operation operation{kind, tensor, outputs, inputs};
+  operation.peer = root;
+  return operation;
+}
+
+Operation Reducing(OpKind kind, const Tensor& tensor, ReduceOp op, double factor, int64_t root = 0,
+                   const Tensors& inputs = {}) {
+  return {kind, tensor, {}, inputs, op, factor, root};
+}
+
+Operation Message(OpKind kind, const Tensor& tensor, int64_t peer, int64_t tag) {
+  Operation operation{kind, tensor};
+  operation.peer = peer;
+  operation.tag = tag;
+  return operation;
+}
+
+}  // namespace
+
+absl::Status ProcessGroup::Broadcast(const Tensor& tensor, int64_t root, Timeout timeout) {
+  return Run(Rooted(OpKind::kBroadcast, tensor, root), timeout).status();
+}
+ProcessGroup::StartedWork ProcessGroup::BroadcastAsync(const Tensor& tensor, int64_t root,
+                                                       Timeout timeout) {
+  return Start(Rooted(OpKind::kBroadcast, tensor, root), timeout);
+}
+
+absl::Status ProcessGroup::AllReduce(const Tensor& tensor, ReduceOp op, Timeout timeout,
+                                     double factor) {
+  return Run(Reducing(OpKind::kAllReduce, tensor, op, factor), timeout).status();
+}
+ProcessGroup::StartedWork ProcessGroup::AllReduceAsync(const Tensor& tensor, ReduceOp op,
+                                                       Timeout timeout, double factor) {
+  return Start(Reducing(OpKind::kAllReduce, tensor, op, factor), timeout);
+}
+
+absl::Status ProcessGroup::Reduce(const Tensor& tensor, int64_t root, ReduceOp op, Timeout timeout,
+                                  double factor) {
+  return Run(Reducing(OpKind::kReduce, tensor, op, factor, root), timeout).status();
+}
+ProcessGroup::StartedWork ProcessGroup::ReduceAsync(const Tensor& tensor, int64_t root, ReduceOp op,
+                                                    Timeout timeout, double factor) {
+  return Start(Reducing(OpKind::kReduce, tensor, op, factor, root), timeout);
+}
+
+absl::Status ProcessGroup::AllGather(const Tensors& outputs, const Tensor& input, Timeout timeout) {
+  return Run(Operation{OpKind::kAllGather, input, outputs}, timeout).status();
+}
+ProcessGroup::StartedWork ProcessGroup::AllGatherAsync(const Tensors& outputs, const Tensor& input,
+                                                       Timeout timeout) {
+  return Start(Operation{OpKind::kAllGather, input, outputs}, timeout);
+}
+
+absl::Status ProcessGroup::AllGatherSingle(const Tensor& output, const Tensor& input,
+                                           Timeout timeout) {
+  return Run(syncline::AllGatherSingle(output, input, options_.size), timeout).status();
+}
+ProcessGroup::StartedWork ProcessGroup::AllGatherSingleAsync(const Tensor& output,
+                                                             const Tensor& input, Timeout timeout) {
+  return Start(syncline::AllGatherSingle(output, input, options_.size), timeout);
+}
+
+absl::Status ProcessGroup::Gather(const Tensors& outputs, const Tensor& input, int64_t root,
+                                  Timeout timeout) {
+  return Run(Rooted(OpKind::kGather, input, root, outputs), timeout).status();
+}
+ProcessGroup::StartedWork ProcessGroup::GatherAsync(const Tensors& outputs, const Tensor& input,
+                                                    int64_t root, Timeout timeout) {
+  return Start(Rooted(OpKind::kGather, input, root, outputs), timeout);
+}
+
+absl::Status ProcessGroup::Scatter(const Tensor& output, const Tensors& inputs, int64_t root,
+                                   Timeout timeout) {
+  return Run(Rooted(OpKind::kScatter, output, root, {}, inputs), timeout).status();
+}
+ProcessGroup::StartedWork ProcessGroup::ScatterAsync(const Tensor& output, const Tensors& inputs,
+                                                     int64_t root, Timeout timeout) {
+  return Start(Rooted(OpKind::kScatter, output, root, {}, inputs), timeout);
+}
+
+absl::Status ProcessGroup::ReduceScatter(const Tensor& output, const Tensors& inputs, ReduceOp op,
+                                         Timeout timeout, double factor) {
+  return Run(Reducing(OpKind::kReduceScatter, output, op, factor, 0, inputs), timeout).status();
+}
+ProcessGroup::StartedWork ProcessGroup::ReduceScatterAsync(const Tensor& output,
+                                                           const Tensors& inputs, ReduceOp op,
+                                                           Timeout timeout, double factor) {
+  return Start(Reducing(OpKind::kReduceScatter, output, op, factor, 0, inputs), timeout);
+}
+
+absl::Status ProcessGroup::ReduceScatterSingle(const Tensor& output, const Tensor& input,
+                                               ReduceOp op, Timeout timeout, double factor) {
+  return Run(syncline::ReduceScatterSingle(output, input, op, factor, options_.size), timeout)
+      .status();
+}
+ProcessGroup::StartedWork ProcessGroup::ReduceScatterSingleAsync(const Tensor& output,
+                                                                 const Tensor& input, ReduceOp op,
+                                                                 Timeout timeout, double factor) {
+  return Start(syncline::ReduceScatterSingle(output, input, op, factor, options_.size), timeout);
+}
+
+absl::Status ProcessGroup::AllToAll(const Tensors& outputs, const Tensors& inputs,
+                                    Timeout timeout) {
+  return Run(Operation{OpKind::kAllToAll, {}, outputs, inputs}, timeout).status();
+}
+ProcessGroup::StartedWork ProcessGroup::AllToAllAsync(const Tensors& outputs, const Tensors& inputs,
+                                                      Timeout timeout) {
+  return Start(Operation{OpKind::kAllToAll, {}, outputs, inputs}, timeout);
+}
+
+absl::Status ProcessGroup::AllToAllSingle(const Tensor& output, const Tensor& input,
+                                          const Splits& output_splits, const Splits& input_splits,
+                                          Timeout timeout) {
+  return Run(syncline::AllToAllSingle(output, input, output_splits, input_splits, options_.size),
+             timeout)
+      .status();
+}
+ProcessGroup::StartedWork ProcessGroup::AllToAllSingleAsync(const Tensor& output,
+                                                            const Tensor& input,
+                                                            const Splits& output_splits,
+                                                            const Splits& input_splits,
+                                                            Timeout timeout) {
+  return Start(syncline::AllToAllSingle(output, input, output_splits, input_splits, options_.size),
+               timeout);
+}
+
+absl::Status ProcessGroup::BroadcastCoalesced(const Tensors& tensors, int64_t root,
+                                              Timeout timeout) {
+  return Run(syncline::BroadcastCoalesced(tensors, root), timeout).status();
+}
+ProcessGroup::StartedWork ProcessGroup::BroadcastCoalescedAsync(const Tensors& tensors,
+                                                                int64_t root, Timeout timeout) {
+  return Start(syncline::BroadcastCoalesced(tensors, root), timeout);
+}
+
+absl::Status ProcessGroup::AllReduceCoalesced(const Tensors& tensors, ReduceOp op, Timeout timeout,
+                                              double factor) {
+  return Run(syncline::AllReduceCoalesced(tensors, op, factor), timeout).status();
+}
+ProcessGroup::StartedWork ProcessGroup::AllReduceCoalescedAsync(const Tensors& tensors, ReduceOp op,
+                                                                Timeout timeout, double factor) {
+  return Start(syncline::AllReduceCoalesced(tensors, op, factor), timeout);
+}
+
+absl::Status ProcessGroup::AllGatherCoalesced(const Tensors& outputs, const Tensors& inputs,
+                                              Timeout timeout) {
+  return Run(syncline::AllGatherCoalesced(outputs, inputs, options_.size), timeout).status();
+}
+ProcessGroup::StartedWork ProcessGroup::AllGatherCoalescedAsync(const Tensors& outputs,
+                                                                const Tensors& inputs,
+                                                                Timeout timeout) {
+  return Start(syncline::AllGatherCoalesced(outputs, inputs, options_.size), timeout);
+}
+
+absl::Status ProcessGroup::ReduceScatterCoalesced(const Tensors& outputs, const Tensors& inputs,
+                                                  ReduceOp op, Timeout timeout, double factor) {
+  return Run(syncline::ReduceScatterCoalesced(outputs, inputs, op, factor, options_.size), timeout)
+      .status();
+}
+ProcessGroup::StartedWork ProcessGroup::ReduceScatterCoalescedAsync(const Tensors& outputs,
+                                                                    const Tensors& inputs,
+                                                                    ReduceOp op, Timeout timeout,
+                                                                    double factor) {
+  return Start(syncline::ReduceScatterCoalesced(outputs, inputs, op, factor, options_.size),
+               timeout);
+}
+
+absl::Status ProcessGroup::BroadcastMulti(const Tensors& tensors, int64_t root, int64_t root_tensor,
+                                          Timeout timeout) {
+  return Run(syncline::BroadcastMulti(tensors, root, root_tensor, options_.rank), timeout).status();
+}
+ProcessGroup::StartedWork ProcessGroup::BroadcastMultiAsync(const Tensors& tensors, int64_t root,
+                                                            int64_t root_tensor, Timeout timeout) {
+  return Start(syncline::BroadcastMulti(tensors, root, root_tensor, options_.rank), timeout);
+}
+
+absl::Status ProcessGroup::AllReduceMulti(const Tensors& tensors, ReduceOp op, Timeout timeout,
+                                          double factor) {
+  return Run(syncline::AllReduceMulti(tensors, op, factor), timeout).status();
+}
+ProcessGroup::StartedWork ProcessGroup::AllReduceMultiAsync(const Tensors& tensors, ReduceOp op,
+                                                            Timeout timeout, double factor) {
+  return Start(syncline::AllReduceMulti(tensors, op, factor), timeout);
+}
+
+absl::Status ProcessGroup::ReduceMulti(const Tensors& tensors, int64_t root, ReduceOp op,
+                                       int64_t root_tensor, Timeout timeout, double factor) {
+  return Run(syncline::ReduceMulti(tensors, root, op, root_tensor, factor, options_.rank), timeout)
+      .status();
+}
+ProcessGroup::StartedWork ProcessGroup::ReduceMultiAsync(const Tensors& tensors, int64_t root,
+                                                         ReduceOp op, int64_t root_tensor,
+                                                         Timeout timeout, double factor) {
+  return Start(syncline::ReduceMulti(tensors, root, op, root_tensor, factor, options_.rank),
+               timeout);
+}
+
+absl::Status ProcessGroup::AllGatherMulti(const Tensors& outputs, const Tensors& inputs,
+                                          Timeout timeout) {
+  return Run(syncline::AllGatherMulti(outputs, inputs, options_.size), timeout).status();
+}
+ProcessGroup::StartedWork ProcessGroup::AllGatherMultiAsync(const Tensors& outputs,
+                                                            const Tensors& inputs,
+                                                            Timeout timeout) {
+  return Start(syncline::AllGatherMulti(outputs, inputs, options_.size), timeout);
+}
+
+absl::Status ProcessGroup::ReduceScatterMulti(const Tensors& outputs, const Tensors& inputs,
+                                              ReduceOp op, Timeout timeout, double factor) {
+  return Run(syncline::ReduceScatterMulti(outputs, inputs, op, factor, options_.size), timeout)
+      .status();
+}
+ProcessGroup::StartedWork ProcessGroup::ReduceScatterMultiAsync(const Tensors& outputs,
+                                                                const Tensors& inputs, ReduceOp op,
+                                                                Timeout timeout, double factor) {
+  return Start(syncline::ReduceScatterMulti(outputs, inputs, op, factor, options_.size), timeout);
+}
+
+absl::Status ProcessGroup::Barrier(Timeout timeout) {
+  return Run(Operation{OpKind::kBarrier}, timeout).status();
+}
+ProcessGroup::StartedWork ProcessGroup::BarrierAsync(Timeout timeout) {
+  return Start(Operation{OpKind::kBarrier}, timeout);
+}
+
+absl::Status ProcessGroup::Send(const Tensor& tensor, int64_t dst, int64_t tag, Timeout timeout) {
+  return Run(Message(OpKind::kSend, tensor, dst, tag), timeout).status();
+}
+ProcessGroup::StartedWork ProcessGroup::SendAsync(const Tensor& tensor, int64_t dst, int64_t tag,
+                                                  Timeout timeout) {
+  return Start(Message(OpKind::kSend, tensor, dst, tag), timeout);
+}
+
+absl::StatusOr<int64_t> ProcessGroup::Recv(const Tensor& tensor, int64_t src, int64_t tag,
+                                           Timeout timeout) {
+  auto source = Run(Message(OpKind::kRecv, tensor, src, tag), timeout);
+  if (!source.ok()) return source.status();
+  return *source;
+}
+ProcessGroup::StartedWork ProcessGroup::RecvAsync(const Tensor& tensor, int64_t src, int64_t tag,
+                                                  Timeout timeout) {
+  return Start(Message(OpKind::kRecv, tensor, src, tag), timeout);
+}
+
+}  // namespace syncline

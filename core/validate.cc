@@ -1,0 +1,237 @@
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "core/operation.h"
+#include "core/status.h"
+
+namespace syncline {
+namespace {
+
+// What is checked against: one rank of one group.
+struct Place {
+  const Capabilities& capabilities;
+  absl::string_view backend;
+  int rank;
+  int size;
+};
+
+bool HasRoot(OpKind kind) {
+  return kind == OpKind::kBroadcast || kind == OpKind::kReduce || kind == OpKind::kGather ||
+         kind == OpKind::kScatter;
+}
+
+absl::Status CheckRank(int64_t rank, int size, absl::string_view what) {
+  if (rank >= 0 && rank < size) return absl::OkStatus();
+  return ArgumentError(
+      absl::StrCat(what, " must be a rank of the group, 0 to ", size - 1, ", not ", rank));
+}
+
+absl::Status CheckPeers(const Operation& op, const Place& place) {
+  if (HasRoot(op.kind)) return CheckRank(op.peer, place.size, "the root");
+  if (!IsP2p(op.kind)) return absl::OkStatus();
+  const bool sends = op.kind == OpKind::kSend;
+  if (sends || op.peer != kAnySource) {
+    SYNCLINE_RETURN_IF_ERROR(CheckRank(op.peer, place.size, sends ? "dst" : "src"));
+  }
+  if (op.peer == place.rank || place.size == 1) {
+    return ArgumentError(absl::StrCat("rank ", place.rank, " cannot ", Name(op.kind),
+                                      sends ? " to" : " from", " itself"));
+  }
+  if (op.tag >= 0 && op.tag <= INT32_MAX) return absl::OkStatus();
+  return ArgumentError(absl::StrCat("tag must be in 0 to ", INT32_MAX, ", not ", op.tag));
+}
+
+absl::Status CheckTensor(const Tensor& tensor, Access needed, absl::string_view what,
+                         const Place& place) {
+  if (!tensor.is_contiguous()) {
+    return ArgumentError(absl::StrCat(what, " is not contiguous (", tensor.ToString(),
+                                      "): pass a contiguous copy, such as "
+                                      "numpy.ascontiguousarray(x) or x.contiguous()"));
+  }
+  if (place.capabilities.devices.count(tensor.device().type) == 0) {
+    return ArgumentError(absl::StrCat(what, " is on ", ToString(tensor.device()),
+                                      ", where backend ", place.backend,
+                                      " does not work: move it, or choose another "
+                                      "backend"));
+  }
+  if (needed == Access::kReadWrite && tensor.access() == Access::kReadOnly) {
+    return TypeError(absl::StrCat(what, " is read-only (", tensor.ToString(),
+                                  ") but would be written: pass a writable copy"));
+  }
+  return absl::OkStatus();
+}
+
+bool WritesTensor(const Operation& op, int rank) {
+  switch (op.kind) {
+    case OpKind::kAllReduce:
+    case OpKind::kScatter:
+    case OpKind::kReduceScatter:
+    case OpKind::kRecv:
+      return true;
+    case OpKind::kBroadcast:
+      return op.peer != rank;
+    case OpKind::kReduce:
+      return op.peer == rank;
+    default:
+      return false;
+  }
+}
+
+absl::Status CheckServed(const Operation& op, const Place& place) {
+  if (place.capabilities.ops.count(op.kind) == 0) {
+    return UnsupportedError(
+        absl::StrCat("backend ", place.backend, " does not serve ", Name(op.kind)));
+  }
+  if (op.kind == OpKind::kBarrier) return absl::OkStatus();
+  const DType dtype = op.dtype();
+  if (Reduces(op.kind)) {
+    SYNCLINE_RETURN_IF_ERROR(CheckReduction(dtype, op.reduce_op));
+    if (op.factor != 1.0 && op.reduce_op != ReduceOp::kPremulSum) {
+      return ArgumentError(absl::StrCat("a factor goes with premul_sum only, not with ",
+                                        Name(op.reduce_op), ": got ", op.factor));
+    }
+    if (place.capabilities.reduce_dtypes.count(dtype) != 0) return absl::OkStatus();
+  } else if (place.capabilities.move_dtypes.count(dtype) != 0) {
+    return absl::OkStatus();
+  }
+  return UnsupportedError(absl::StrCat("backend ", place.backend, " does not serve ", Name(op.kind),
+                                       " of ", Name(dtype)));
+}
+
+// A list with one tensor for each rank, of `dtype`, where this rank has one.
+absl::Status CheckList(const std::vector<Tensor>& list, absl::string_view what, Access needed,
+                       DType dtype, const Operation& op, const Place& place) {
+  if (list.size() != static_cast<size_t>(place.size)) {
+    return ArgumentError(absl::StrCat(op.name(), " needs one of the ", what, " for each of the ",
+                                      place.size, " ranks, not ", list.size()));
+  }
+  for (size_t r = 0; r < list.size(); ++r) {
+    const std::string item = absl::StrCat(what, "[", r, "]");
+    SYNCLINE_RETURN_IF_ERROR(CheckTensor(list[r], needed, item, place));
+    if (list[r].dtype() != dtype) {
+      return TypeError(absl::StrCat(item, " is ", list[r].ToString(), " where ", Name(dtype),
+                                    " is expected: all tensors must have one type"));
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CheckEqualSizes(const Tensor& a, absl::string_view a_name, const Tensor& b,
+                             absl::string_view b_name) {
+  if (a.numel() == b.numel()) return absl::OkStatus();
+  return ArgumentError(absl::StrCat(a_name, " is ", a.ToString(), " but ", b_name, " is ",
+                                    b.ToString(), ": their sizes must be equal"));
+}
+
+const std::byte* Begin(const Tensor& t) { return static_cast<const std::byte*>(t.data()); }
+const std::byte* End(const Tensor& t) { return Begin(t) + t.nbytes(); }
+
+// Nothing that is written may share memory with anything else; but `own_written` may be
+// `own_read` itself.
+absl::Status CheckApart(const std::vector<Tensor>& written, const std::vector<Tensor>& read,
+                        const Tensor* own_written, const Tensor* own_read) {
+  std::vector<const Tensor*> sorted;
+  for (const Tensor& tensor : written) {
+    if (tensor.nbytes() > 0) sorted.push_back(&tensor);
+  }
+  std::sort(sorted.begin(), sorted.end(),
+            [](const Tensor* a, const Tensor* b) { return Begin(*a) < Begin(*b); });
+  for (size_t i = 1; i < sorted.size(); ++i) {
+    if (Begin(*sorted[i]) < End(*sorted[i - 1])) {
+      return ArgumentError("two of the outputs share memory: give each its own");
+    }
+  }
+  const bool in_place = own_read != nullptr && own_read->data() == own_written->data();
+  for (const Tensor& tensor : read) {
+    if (tensor.nbytes() == 0) continue;
+    auto it = std::upper_bound(sorted.begin(), sorted.end(), Begin(tensor),
+                               [](const std::byte* at, const Tensor* t) { return at < End(*t); });
+    for (; it != sorted.end() && Begin(**it) < End(tensor); ++it) {
+      const bool own = in_place && &tensor == own_read && (*it)->data() == own_written->data();
+      if (own) continue;
+      return ArgumentError(
+          "an input shares memory with an output: only this rank's own part may be the same "
+          "memory on both sides");
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CheckGatherings(const Operation& op, const Place& place) {
+  if (op.kind == OpKind::kGather && op.peer != place.rank) {
+    if (op.outputs.empty()) return absl::OkStatus();
+    return ArgumentError(absl::StrCat("outputs are for the root, rank ", op.peer, ", only; rank ",
+                                      place.rank, " must pass none"));
+  }
+  SYNCLINE_RETURN_IF_ERROR(
+      CheckList(op.outputs, "outputs", Access::kReadWrite, op.tensor.dtype(), op, place));
+  for (int r = 0; r < place.size; ++r) {
+    if (op.kind == OpKind::kAllGather && r != place.rank) continue;  // May differ.
+    SYNCLINE_RETURN_IF_ERROR(
+        CheckEqualSizes(op.outputs[r], absl::StrCat("outputs[", r, "]"), op.tensor, "the input"));
+  }
+  const std::vector<Tensor> input = {op.tensor};
+  return CheckApart(op.outputs, input, &op.outputs[place.rank], &input[0]);
+}
+
+absl::Status CheckScatterings(const Operation& op, const Place& place) {
+  if (op.kind == OpKind::kScatter && op.peer != place.rank) {
+    if (op.inputs.empty()) return absl::OkStatus();
+    return ArgumentError(absl::StrCat("inputs are for the root, rank ", op.peer, ", only; rank ",
+                                      place.rank, " must pass none"));
+  }
+  SYNCLINE_RETURN_IF_ERROR(
+      CheckList(op.inputs, "inputs", Access::kReadOnly, op.tensor.dtype(), op, place));
+  for (int r = 0; r < place.size; ++r) {
+    if (op.kind == OpKind::kReduceScatter && r != place.rank) continue;  // May differ.
+    SYNCLINE_RETURN_IF_ERROR(
+        CheckEqualSizes(op.inputs[r], absl::StrCat("inputs[", r, "]"), op.tensor, "the output"));
+  }
+  const std::vector<Tensor> output = {op.tensor};
+  return CheckApart(output, op.inputs, &output[0], &op.inputs[place.rank]);
+}
+
+absl::Status CheckAllToAll(const Operation& op, const Place& place) {
+  SYNCLINE_RETURN_IF_ERROR(
+      CheckList(op.inputs, "inputs", Access::kReadOnly, op.dtype(), op, place));
+  SYNCLINE_RETURN_IF_ERROR(
+      CheckList(op.outputs, "outputs", Access::kReadWrite, op.dtype(), op, place));
+  SYNCLINE_RETURN_IF_ERROR(
+      CheckEqualSizes(op.outputs[place.rank], absl::StrCat("outputs[", place.rank, "]"),
+                      op.inputs[place.rank], absl::StrCat("inputs[", place.rank, "]")));
+  return CheckApart(op.outputs, op.inputs, nullptr, nullptr);
+}
+
+}  // namespace
+
+absl::Status Validate(const Operation& operation, const Capabilities& capabilities,
+                      absl::string_view backend, int rank, int size) {
+  const Place place = {capabilities, backend, rank, size};
+  SYNCLINE_RETURN_IF_ERROR(CheckPeers(operation, place));
+  if (operation.kind != OpKind::kBarrier && operation.kind != OpKind::kAllToAll) {
+    const Access needed = WritesTensor(operation, rank) ? Access::kReadWrite : Access::kReadOnly;
+    SYNCLINE_RETURN_IF_ERROR(CheckTensor(operation.tensor, needed, "the tensor", place));
+  }
+  switch (operation.kind) {
+    case OpKind::kAllGather:
+    case OpKind::kGather:
+      SYNCLINE_RETURN_IF_ERROR(CheckGatherings(operation, place));
+      break;
+    case OpKind::kScatter:
+    case OpKind::kReduceScatter:
+      SYNCLINE_RETURN_IF_ERROR(CheckScatterings(operation, place));
+      break;
+    case OpKind::kAllToAll:
+      SYNCLINE_RETURN_IF_ERROR(CheckAllToAll(operation, place));
+      break;
+    default:
+      break;
+  }
+  return CheckServed(operation, place);
+}
+
+}  // namespace syncline
