@@ -141,3 +141,23 @@ def test_hello_in_cpp(tmp_path):
     output = run(THREE, "--no-python", EXAMPLES / "hello", cwd=tmp_path)
     for rank in range(3):
         assert f"rank {rank} of 3: 3 3 3 3" in output
+
+
+TOURS = {
+    "python": [EXAMPLES / "tour.py"],
+    "cpp": ["--no-python", EXAMPLES / "tour"],
+    "java": ["--no-python", EXAMPLES / "tour_java"],
+}
+
+
+@pytest.mark.parametrize("language", TOURS)
+def test_the_tour_says_the_same_in_every_language(language, tmp_path):
+    output = run(THREE, *TOURS[language], cwd=tmp_path)
+    for rank in range(3):
+        assert f"rank {rank}: the sum is 3\n" in output
+        assert f"rank {rank}: gathered 0 1 2\n" in output
+        assert f"rank {rank}: the largest of my half is {[2, 1, 2][rank]}\n" in output
+        assert re.search(rf"rank {rank}: refused: .*not 3", output)
+        mismatch = re.search(rf"rank {rank}: mismatch: (.*)", output)
+        assert mismatch, output
+        assert "2 elements" in mismatch[1] and "3 elements" in mismatch[1]
