@@ -43,6 +43,11 @@ options=() sources=()
 for arg; do
   case $arg in
     *.java) sources+=("$arg") ;;
+    *.srcjar)
+      mkdir "$tmp/generated"
+      (here=$PWD; cd "$tmp/generated" && "$here/$java/bin/jar" --extract --file "$here/$arg")
+      mapfile -t -O "${#sources[@]}" sources < <(find "$tmp/generated" -name '*.java' | LC_ALL=C sort)
+      ;;
     --resource=*)
       pair=${arg#--resource=}
       mkdir -p "$tmp/classes/$(dirname "${pair%%=*}")"
@@ -117,7 +122,68 @@ With jni_headers it is also a C++ dependency that brings these headers.""",
         release = attr.string(default = "17"),
         resource_strip_prefix = attr.string(doc = "Cut off from the resources' paths in the workspace."),
         resources = attr.label_list(allow_files = True),
-        srcs = attr.label_list(allow_files = [".java"]),
+        srcs = attr.label_list(
+            allow_files = [".java", ".srcjar"],
+            doc = "Sources; one .srcjar of them at most.",
+        ),
+    ),
+)
+
+_ARCHIVE = """
+set -euo pipefail
+java=$1 out=$2 folder=$3
+shift 3
+tmp=$(mktemp -d)
+trap 'rm -rf "$tmp"' EXIT
+mkdir -p "$tmp/jar/$folder"
+for arg; do
+  case $arg in
+    *.jar) (here=$PWD; cd "$tmp/jar" && "$here/$java/bin/jar" --extract --file "$here/$arg") ;;
+    *)
+      name=$(basename "$arg" .stripped)
+      cp -L "$arg" "$tmp/jar/$folder/$name"
+      echo "$name" >> "$tmp/jar/$folder/files"
+      ;;
+  esac
+done
+rm -rf "$tmp/jar/META-INF"
+"$java/bin/jar" --create --date=1980-01-01T00:00:02Z --file "$out" -C "$tmp/jar" .
+"""
+
+def _archive_impl(ctx):
+    jdk = ctx.attr._jdk[java_common.JavaRuntimeInfo]
+    jar = ctx.actions.declare_file(ctx.label.name)
+    jars = depset(transitive = [library[JvmInfo].jars for library in ctx.attr.libraries])
+    args = ctx.actions.args()
+    args.add(jdk.java_home)
+    args.add(jar)
+    args.add(ctx.attr.native_folder)
+    args.add_all(jars)
+    args.add_all(ctx.files.natives)
+    ctx.actions.run_shell(
+        inputs = depset(ctx.files.natives, transitive = [jars, jdk.files]),
+        outputs = [jar],
+        arguments = [args],
+        command = _ARCHIVE,
+        env = {"LC_ALL": "C.UTF-8"},
+        mnemonic = "JvmArchive",
+        progress_message = "Packing %s" % ctx.label,
+    )
+    return [DefaultInfo(files = depset([jar])), _merged(ctx, [jar], [], [])]
+
+jvm_archive = rule(
+    doc = """One jar with all that a program needs: classes, and native libraries for it to unpack.
+
+The file `files` beside the native libraries has their names, one on a line.""",
+    implementation = _archive_impl,
+    attrs = dict(
+        _JDK,
+        libraries = attr.label_list(
+            doc = "Whose classes, those of their dependencies included, go into the jar.",
+            providers = [JvmInfo],
+        ),
+        native_folder = attr.string(doc = "Where native libraries lie in the jar."),
+        natives = attr.label_list(allow_files = True),
     ),
 )
 

@@ -24,7 +24,7 @@
 namespace syncline {
 namespace {
 
-constexpr absl::string_view kVersion = "0.1.0";
+constexpr absl::string_view kVersion = SYNCLINE_VERSION;  // From bazel/version.bzl.
 
 // Options of torchrun that this version does not have: said so, instead of "unknown".
 constexpr absl::string_view kNotYet[] = {

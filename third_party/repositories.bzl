@@ -235,6 +235,7 @@ py_library(
             "**/*.py",
             "**/* *",
             "BUILD.bazel",
+            "usr/share/doc/**",
         ],
     ),
     imports = ["usr/lib/python3/dist-packages"],
@@ -307,6 +308,15 @@ def _python_repositories():
         relocate = True,
         target = "matplotlib",
         deps = ["@py_numpy//:numpy"],
+    )
+    _python_repository(
+        packages = [
+            "python3-mypy",
+            "python3-mypy-extensions",
+            "python3-typing-extensions",
+        ],
+        prune = ["usr/bin", "usr/lib/python3/dist-packages/{mypy/test,mypyc}"],
+        target = "mypy",
     )
     _python_repository(
         packages = [
@@ -386,6 +396,13 @@ def _pypi_repositories():
     )
 
 def _data_repositories():
+    # The licences that Debian's copyright files refer to.
+    deb_repository(
+        name = "common_licenses",
+        build_file_content = 'exports_files(["Apache-2.0", "CC0-1.0", "GPL-2", "LGPL-2.1"])',
+        packages = ["base-files"],
+        strip_prefix = "usr/share/common-licenses",
+    )
     deb_repository(
         name = "fashion_mnist",
         build_file = "//third_party:fashion_mnist.BUILD",

@@ -20,7 +20,7 @@ import tempfile
 import apt
 
 # Parts of packages that nothing here reads.
-_UNUSED = ["usr/share/doc", "usr/share/lintian", "usr/share/man", "usr/share/doc-base"]
+_UNUSED = ["usr/share/lintian", "usr/share/man", "usr/share/doc-base"]
 
 
 def resolve(index, pins):
@@ -54,6 +54,18 @@ def check(path, pin, name):
         )
 
 
+def drop_documentation():
+    """Removes all documentation but the licences, usr/share/doc/PACKAGE/copyright."""
+    for folder, folders, files in os.walk("usr/share/doc", topdown=False):
+        for name in folders + files:
+            path = os.path.join(folder, name)
+            if os.path.isdir(path) and not os.path.islink(path):
+                if not os.listdir(path):
+                    os.rmdir(path)
+            elif name != "copyright" or os.path.islink(path):
+                os.remove(path)
+
+
 def fetch_binary(pins):
     cache = apt.cache_dir()
 
@@ -77,6 +89,7 @@ def fetch_binary(pins):
         subprocess.run(["dpkg-deb", "-x", cached(pin), "."], check=True)
     for folder in _UNUSED:
         shutil.rmtree(folder, ignore_errors=True)
+    drop_documentation()
 
 
 def check_source(folder, pin, name):

@@ -1,6 +1,7 @@
 """Pinned Debian packages. Written by tools/update_lock."""
 
 BINARY = {
+    "base-files": {"version": "12.4+deb12u15", "arch": "amd64", "sha256": "3eb1ea6d85488f488cc2a163b98ad640ef88cee4c79287cf14e361aaf6206f47"},
     "bazel-platforms": {"version": "0.0.2-2", "arch": "all", "sha256": "55424b0d6a8b5868b87445a820f2a4cb30b54d43824bab23fb8a96f5cc95da7f"},
     "bazel-rules-cc": {"version": "0.0.4-2", "arch": "all", "sha256": "2cbda3603e35c90c114b8c7d5b219bba94fdde007eb3de87a493b70a7aae1453"},
     "bazel-rules-java": {"version": "4.0.0-2", "arch": "all", "sha256": "0d05ed4e053d7c0d3ee0b4e77cdd93857d2757f34e031a8239323c8d0c218e18"},
@@ -69,6 +70,8 @@ BINARY = {
     "python3-iniconfig": {"version": "1.1.1-2", "arch": "all", "sha256": "c9226a32a78fa93f9e993a4ed77fcb3ceb23c21b9d75d7ea4dc77cb016ed0d83"},
     "python3-kiwisolver": {"version": "1.4.4-1+b1", "arch": "amd64", "sha256": "6801dfdd31132d299ad54b6d461aa021559fa3bec9d06ffaaf3a34f9bc340082"},
     "python3-matplotlib": {"version": "3.6.3-1+b1", "arch": "amd64", "sha256": "9fff6d846b94ddf454f9757efbbc943220686e1347f8ae605fcf86af087bf525"},
+    "python3-mypy": {"version": "1.0.1-1", "arch": "amd64", "sha256": "a435e40f061d0637a17c1641d67bb0e90d2acd3556f83bd539ab767ea57d2f7c"},
+    "python3-mypy-extensions": {"version": "0.4.3-4", "arch": "all", "sha256": "74e029ea0c4ccae610760b71cea92f6971239668d73e8924f5a1ec9d0ea39bfb"},
     "python3-numpy": {"version": "1:1.24.2-1+deb12u1", "arch": "amd64", "sha256": "64c6e18bd85f881328d70071154c2d8b93fd6de2e07855f81fad5e499694ac03"},
     "python3-packaging": {"version": "23.0-1", "arch": "all", "sha256": "04adb9e09aa8ed5bd8e31d31143fb265c43dcbec70da19f21e37cbe44b0c32cf"},
     "python3-pil": {"version": "9.4.0-1.1+deb12u1", "arch": "amd64", "sha256": "85791cb9060c8f49c1709bd43e37700b252dc3b3d349c1aa48962f98fa0a0f6f"},
@@ -79,6 +82,7 @@ BINARY = {
     "python3-six": {"version": "1.16.0-4", "arch": "all", "sha256": "fd189e9cecbcf17a1fc20aec30055c8afa9c1eec00cd6e7ab385087a2ab3b0d3"},
     "python3-sortedcontainers": {"version": "2.4.0-2", "arch": "all", "sha256": "b00fd22e4fd50d8ba44442607fc3c737186082b16648d3995b2e4fca642f53e1"},
     "python3-tqdm": {"version": "4.64.1-1", "arch": "all", "sha256": "64de0e5e4e8f6e3eac53d773c730ce0801a207301787e6699247ea4e0ec04075"},
+    "python3-typing-extensions": {"version": "4.4.0-1", "arch": "all", "sha256": "e2f88fe73b6dac2907b29d709647eb66302776f7693f45b1e95e116ddedbddd3"},
     "unicode-data": {"version": "15.0.0-1", "arch": "all", "sha256": "5efef23bbb1c6a133ecbdd63a2cfa07159ccacf5466a49e2426101c5ecd691fc"},
     "zlib1g": {"version": "1:1.2.13.dfsg-1", "arch": "amd64", "sha256": "d7dd1d1411fedf27f5e27650a6eff20ef294077b568f4c8c5e51466dc7c08ce4"},
 }

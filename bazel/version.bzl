@@ -1,0 +1,3 @@
+"""The version of Syncline: of the wheel, and what `syncline-run --version` says."""
+
+VERSION = "0.1.0"
