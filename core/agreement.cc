@@ -97,11 +97,11 @@ absl::Status Agree(Store& store, const Proposal& proposal, const Deadline& deadl
   return Decide(store, absl::StrCat(kTimeout, absence));
 }
 
-absl::StatusOr<bool> HasFailed(Store& store) {
+absl::StatusOr<bool> IsGivenUp(Store& store) {
   SYNCLINE_ASSIGN_OR_RETURN(const bool is_decided, store.Check({std::string(kOutcome)}));
   if (!is_decided) return false;
   SYNCLINE_ASSIGN_OR_RETURN(const std::string outcome, store.Get(kOutcome, kPatienceWithTheStore));
-  return outcome != kAgreed;
+  return absl::StartsWith(outcome, kTimeout);
 }
 
 }  // namespace syncline

@@ -24,8 +24,8 @@ struct Proposal {
 // not; TimeoutError that names the ranks that have not come by this rank's deadline, on all.
 absl::Status Agree(Store& store, const Proposal& proposal, const Deadline& deadline);
 
-// Whether an agreement in `store` has failed already, so that nobody need come any more.
-absl::StatusOr<bool> HasFailed(Store& store);
+// Whether those who came to `store` have given up waiting, so that nobody need come any more.
+absl::StatusOr<bool> IsGivenUp(Store& store);
 
 }  // namespace syncline
 

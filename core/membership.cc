@@ -99,22 +99,36 @@ absl::StatusOr<std::string> Absence(Store& round, int64_t place, int64_t size,
       ". Were all ranks started, with the same world_size and store (", round.ToString(), ")?");
 }
 
-// Agrees with the other ranks on the size. Another size is taken only once the world of that one
-// has been left by all.
+absl::Status SizeMismatch(int64_t size, absl::string_view other) {
+  return ArgumentError(absl::StrCat("world_size is ", size, " for this process (",
+                                    ThisPeer().ToString(), "), but another has said ", other,
+                                    ": start all ranks with the same world_size"));
+}
+
+// Whether a world of `size` has been joined and left by all.
+absl::StatusOr<bool> IsOver(Store& store, absl::string_view size) {
+  const std::string part = absl::StrCat("of ", size, "/");
+  SYNCLINE_ASSIGN_OR_RETURN(const int64_t left, store.Add(absl::StrCat(part, kLeft), 0));
+  SYNCLINE_ASSIGN_OR_RETURN(const int64_t arrived, store.Add(absl::StrCat(part, kArrived), 0));
+  return arrived > 0 && arrived == left;
+}
+
+// Agrees with the other ranks on the size. A world of another size is replaced once it is over. So
+// that nobody arrives in one that is being replaced, this looks again after it has replaced it,
+// and who arrives looks at the size afterwards.
 absl::Status AgreeOnSize(Store& store, int64_t size) {
   const std::string text = absl::StrCat(size);
   SYNCLINE_ASSIGN_OR_RETURN(auto agreed, store.CompareSet(kSize, "", text));
   if (agreed.value == text) return absl::OkStatus();
-  const std::string others = absl::StrCat("of ", agreed.value, "/");
-  SYNCLINE_ASSIGN_OR_RETURN(const int64_t arrived, store.Add(absl::StrCat(others, kArrived), 0));
-  SYNCLINE_ASSIGN_OR_RETURN(const int64_t left, store.Add(absl::StrCat(others, kLeft), 0));
-  if (arrived == left) {
-    SYNCLINE_ASSIGN_OR_RETURN(agreed, store.CompareSet(kSize, agreed.value, text));
-    if (agreed.value == text) return absl::OkStatus();
-  }
-  return ArgumentError(absl::StrCat("world_size is ", size, " for this process (",
-                                    ThisPeer().ToString(), "), but another has said ", agreed.value,
-                                    ": start all ranks with the same world_size"));
+  const std::string other = agreed.value;
+  SYNCLINE_ASSIGN_OR_RETURN(bool is_over, IsOver(store, other));
+  if (!is_over) return SizeMismatch(size, other);
+  SYNCLINE_ASSIGN_OR_RETURN(agreed, store.CompareSet(kSize, other, text));
+  if (agreed.value != text) return SizeMismatch(size, agreed.value);
+  SYNCLINE_ASSIGN_OR_RETURN(is_over, IsOver(store, other));
+  if (is_over) return absl::OkStatus();
+  SYNCLINE_RETURN_IF_ERROR(store.CompareSet(kSize, text, other).status());
+  return SizeMismatch(size, other);
 }
 
 // Holds a rank that is given, so that nobody else can have it.
@@ -133,11 +147,16 @@ std::shared_ptr<Store> RoundOf(int64_t arrival, int64_t size, std::shared_ptr<St
                                        std::move(places));
 }
 
-// This process's number among all that ever came.
-absl::StatusOr<int64_t> Arrive(const std::shared_ptr<Store>& places, int64_t size) {
+// This process's number among all that ever came; `places` is a part of `store`.
+absl::StatusOr<int64_t> Arrive(Store& store, const std::shared_ptr<Store>& places, int64_t size) {
   SYNCLINE_ASSIGN_OR_RETURN(const int64_t number, places->Add(kArrived, 1));
   SYNCLINE_ASSIGN_OR_RETURN(const int64_t left, places->Add(kLeft, 0));
-  if (number <= left + size) return number;
+  if (number <= left + size) {
+    SYNCLINE_ASSIGN_OR_RETURN(const std::string agreed, store.Get(kSize, kPatienceWithTheStore));
+    if (agreed == absl::StrCat(size)) return number;
+    SYNCLINE_RETURN_IF_ERROR(places->Add(kArrived, -1).status());
+    return SizeMismatch(size, agreed);
+  }
   SYNCLINE_RETURN_IF_ERROR(places->Add(kArrived, -1).status());
   const auto round = RoundOf(left + size, size, places);
   const auto there = ArrivalsSoFar(*round);
@@ -239,18 +258,18 @@ absl::StatusOr<std::vector<int64_t>> AssignRanks(const std::vector<Arrival>& arr
   return ranks;
 }
 
-absl::StatusOr<Membership> Membership::Join(std::shared_ptr<Store> store, const Request& request,
-                                            const Deadline& deadline) {
+absl::StatusOr<Membership> Membership::Join(const std::shared_ptr<Store>& store,
+                                            const Request& request, const Deadline& deadline) {
   const int64_t size = request.size;
   const Arrival self = {request.rank, request.part, ThisPeer()};
   SYNCLINE_RETURN_IF_ERROR(AgreeOnSize(*store, size));
   Membership member;
-  member.places_ = std::make_shared<PrefixStore>(absl::StrCat("of ", size), std::move(store));
+  member.places_ = std::make_shared<PrefixStore>(absl::StrCat("of ", size), store);
   if (request.rank >= 0) {
     SYNCLINE_RETURN_IF_ERROR(Claim(*member.places_, request.rank, self.peer));
     member.claim_ = ClaimKey(request.rank);
   }
-  absl::StatusOr<int64_t> number = Arrive(member.places_, size);
+  absl::StatusOr<int64_t> number = Arrive(*store, member.places_, size);
   if (!number.ok()) {
     if (!member.claim_.empty()) member.places_->Delete(member.claim_).status().IgnoreError();
     return number.status();

@@ -46,8 +46,8 @@ class Membership {
   // Returns once all ranks have come. ArgumentError if the rank is taken, the ranks do not agree on
   // the size, or all places are taken; a TimeoutError says who has not come, and is the end of this
   // world for those who come later, too.
-  static absl::StatusOr<Membership> Join(std::shared_ptr<Store> store, const Request& request,
-                                         const Deadline& deadline);
+  static absl::StatusOr<Membership> Join(const std::shared_ptr<Store>& store,
+                                         const Request& request, const Deadline& deadline);
 
   int64_t rank() const { return rank_; }
   const std::vector<Peer>& peers() const { return peers_; }  // By rank.

@@ -88,18 +88,28 @@ absl::StatusOr<OpenedStore> ServeOrConnect(StoreConfig config, const Deadline& d
 
 // Of rank 0. Another may host only if it has no rank: two jobs that were given one address must
 // not become one.
-absl::StatusOr<OpenedStore> ServeOrJoinAutomaticHost(StoreConfig config) {
-  const std::string host = config.host;
-  auto served = StoreRegistry::Make("tcp", config);
-  if (served.ok()) return OpenedStore{*std::move(served), host, Part::kHost};
-  config.role = StoreConfig::Role::kClient;
-  config.connect_timeout = kPatienceWithTheStore;
-  auto connected = StoreRegistry::Make("tcp", config);
-  if (!connected.ok()) return served.status();
-  if (!(*connected)->Wait({std::string(kHasAutomaticHost)}, kPatienceWithTheStore).ok()) {
-    return served.status();
+absl::StatusOr<OpenedStore> ServeOrJoinAutomaticHost(const StoreConfig& config) {
+  absl::StatusOr<std::shared_ptr<Store>> served;
+  bool has_tried = false;
+  {
+    const Turn turn(config);
+    if (turn.is_mine()) {
+      served = StoreRegistry::Make("tcp", config);
+      has_tried = true;
+    }
   }
-  return OpenedStore{*std::move(connected), host, Part::kGuest};
+  if (served.ok()) return OpenedStore{*std::move(served), config.host, Part::kHost};
+  StoreConfig guest = config;
+  guest.role = StoreConfig::Role::kClient;
+  guest.connect_timeout = kPatienceWithTheStore;
+  auto joined = StoreRegistry::Make("tcp", guest);
+  if (joined.ok() &&
+      (*joined)->Wait({std::string(kHasAutomaticHost)}, kPatienceWithTheStore).ok()) {
+    return OpenedStore{*std::move(joined), config.host, Part::kGuest};
+  }
+  if (!has_tried) served = StoreRegistry::Make("tcp", config);  // Nobody has served after all.
+  if (!served.ok()) return served.status();
+  return OpenedStore{*std::move(served), config.host, Part::kHost};
 }
 
 absl::StatusOr<OpenedStore> OpenByMulticast(const InitMethod& method, const Deadline& deadline) {

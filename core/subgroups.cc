@@ -86,8 +86,8 @@ absl::StatusOr<std::shared_ptr<ProcessGroup>> MakeChild(const ProcessGroup& pare
 }
 
 // Meets the others that make a `kind` of group; returns what it is called. Each rank counts its
-// attempts in the store, and skips those that failed before it came: so ranks that met errors
-// apart from each other can meet again.
+// attempts in the store, and skips those that were given up before it came: so a rank that was late
+// can meet the others when they try again.
 absl::StatusOr<std::string> Meet(const ProcessGroup& parent, absl::string_view kind,
                                  absl::string_view text, const std::vector<int64_t>& ranks,
                                  const Deadline& deadline) {
@@ -98,8 +98,8 @@ absl::StatusOr<std::string> Meet(const ProcessGroup& parent, absl::string_view k
     SYNCLINE_ASSIGN_OR_RETURN(const int64_t attempt,
                               store->Add(absl::StrCat(kind, "/attempts/", parent.rank()), 1));
     PrefixStore meeting(absl::StrCat(kind, "/", attempt), store);
-    SYNCLINE_ASSIGN_OR_RETURN(const bool has_failed, HasFailed(meeting));
-    if (has_failed) continue;
+    SYNCLINE_ASSIGN_OR_RETURN(const bool is_given_up, IsGivenUp(meeting));
+    if (is_given_up) continue;
     SYNCLINE_RETURN_IF_ERROR(Agree(meeting, proposal, deadline));
     return absl::StrCat(kind, attempt);
   }

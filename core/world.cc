@@ -90,8 +90,7 @@ absl::StatusOr<std::shared_ptr<World>> World::Init(const WorldOptions& given) {
     store = std::make_shared<PrefixStore>(absl::StrCat("world/", options.group_name), store);
   }
   const Membership::Request request = {options.rank, options.size, opened.part};
-  SYNCLINE_ASSIGN_OR_RETURN(Membership membership,
-                            Membership::Join(std::move(store), request, deadline));
+  SYNCLINE_ASSIGN_OR_RETURN(Membership membership, Membership::Join(store, request, deadline));
   SYNCLINE_ASSIGN_OR_RETURN(std::string address, LocalAddress(membership.peers(), opened.host));
   std::shared_ptr<World> world(new World(options, std::move(membership), std::move(address)));
   ProcessGroup::Options group = world->GroupOptions("default");

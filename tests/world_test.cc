@@ -299,5 +299,62 @@ TEST_P(InitMethodsTest, TwoRanksMeet) {
   ExpectWorldMeets("env://");
 }
 
+class AloneTest : public ::testing::Test {
+ protected:
+  static constexpr const char* kNames[] = {"RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT",
+                                           "SYNCLINE_STORE"};
+  void SetUp() override {
+    for (const char* name : kNames) unsetenv(name);
+  }
+  void TearDown() override { SetUp(); }
+};
+
+// How many sockets this process has open, by /proc.
+int Sockets() {
+  int count = 0;
+  char target[64];
+  for (int fd = 0; fd < 1024; ++fd) {
+    const ssize_t size =
+        readlink(absl::StrCat("/proc/self/fd/", fd).c_str(), target, sizeof(target));
+    count += size > 0 && std::string(target, size).rfind("socket:", 0) == 0;
+  }
+  return count;
+}
+
+TEST_F(AloneTest, AWorldOfOneNeedsNothing) {
+  const int before = Sockets();
+  WorldOptions options;
+  options.backend = "local";
+  auto world = World::Init(options);
+  ASSERT_TRUE(world.ok()) << world.status();
+  EXPECT_EQ((*world)->rank(), 0);
+  EXPECT_EQ((*world)->size(), 1);
+  EXPECT_TRUE(SumsUp(*(*world)->group()).ok());
+  EXPECT_EQ(Sockets(), before);
+  (*world)->Close();
+}
+
+TEST_F(AloneTest, HalfAnEnvironmentIsAnError) {
+  WorldOptions options;
+  options.backend = "local";
+  setenv("RANK", "0", 1);
+  absl::Status status = World::Init(options).status();
+  EXPECT_EQ(KindOf(status), ErrorKind::kArgument);
+  EXPECT_THAT(Message(status), HasSubstr("WORLD_SIZE is not set"));
+}
+
+TEST_F(AloneTest, WhoAsksForMoreThanOneIsNotAlone) {
+  WorldOptions options;
+  options.backend = "local";
+  options.rank = 0;
+  options.size = 2;
+  EXPECT_THAT(Message(World::Init(options).status()), HasSubstr("MASTER_ADDR is not set"));
+  options.size = -1;
+  options.init_method = "env://";
+  EXPECT_THAT(Message(World::Init(options).status()), HasSubstr("is not set"));
+  options.rank = -2;
+  EXPECT_THAT(Message(World::Init(options).status()), HasSubstr("got rank -2"));
+}
+
 }  // namespace
 }  // namespace syncline

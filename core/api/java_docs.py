@@ -13,7 +13,6 @@ _WORDS = {
     "ValueError": "IllegalArgumentException",
     "TypeError": "IllegalArgumentException",
     "NotImplementedError": "UnsupportedOperationException",
-    "DistError": "DistException",
     "None": "null",
     "True": "true",
     "False": "false",
@@ -22,10 +21,11 @@ _WORDS = {
     "raises": "throws",
     "raise": "throw",
     "timedelta": "Duration",
+    "_async": "Async",
 }
 
 _ARGUMENTS = {
-    "timeout": "how long it may take, or null, where that is allowed, for the default",
+    "timeout": "how long it may take",
     "op": "how elements are combined",
     "factor": "with PREMUL_SUM, by what this rank's elements are multiplied first",
     "root": "the rank in the middle of it",
@@ -70,21 +70,22 @@ class JavaDocs:
         return "".join(parts).replace("*/", "*&#47;").replace("\n\n", "\n\n<p>")
 
     def argument(self, argument: Argument) -> str:
-        return f"@param {java_name(argument.name)} " + _ARGUMENTS.get(
-            argument.name, f"the {argument.name.replace('_', ' ')}"
-        )
+        text = _ARGUMENTS.get(argument.name, f"the {argument.name.replace('_', ' ')}")
+        default = "; null for the default" if argument.type.stub.endswith("| None") else ""
+        return f"@param {java_name(argument.name)} {text}{default}"
 
     def result(self, doc: str, java: str) -> str:
-        """The tag for a result of type `java`."""
-        sentence = re.split(r"[.:](?:\s|$)|\n\n", doc.strip())[0]
-        noun = re.match(r"(The|A|An|Every|Whether|How|What|Of)\b", sentence)
+        """The tag for a result of type `java`, in the words of the docstring where it has some."""
         if java == "WorkFuture":
             return "@return completes when the operation has finished here"
-        if java == "boolean" and not noun:
+        sentence = re.split(r"[.:;](?:\s|$)|\n\n", doc.strip())[0]
+        if re.match(r"(The|A|An|This|That|Every|Each|Whether|How|What|Which)\b", sentence):
+            return f"@return {self.text(sentence[0].lower() + sentence[1:])}"
+        if said := re.search(r"\b[Rr]eturns (?!once)([^.:;]+)[.:;]", doc):
+            return f"@return {self.text(said[1])}"
+        if java == "boolean":
             return "@return whether it was so"
-        if not noun:
-            return "@return the outcome, as above"
-        return f"@return {self.text(sentence[0].lower() + sentence[1:])}"
+        return f"@return {'the new ' + java if java[0].isupper() else 'the outcome'}"
 
     def comment(self, lines: list[str], indent: str) -> list[str]:
         """A Javadoc comment of paragraphs and tags."""
@@ -98,8 +99,10 @@ class JavaDocs:
             found = match[0]
             if found in self._names:
                 return java_name(found)
-            if re.fullmatch(r"Dist\w+Error", found):
-                return found.removesuffix("Error") + "Exception"
-            return _WORDS.get(found, found)
+            if re.fullmatch(r"Dist\w*Errors?", found):
+                return found.replace("Error", "Exception")
+            return _WORDS.get(found) or _WORDS.get(found.removesuffix("s"), found)
 
-        return re.sub(r"\b\w+\b", word, text)
+        # What is followed by = is a parameter of a URL. Two errors of Python are one of Java.
+        twice = "IllegalArgumentException(, | or )IllegalArgumentException"
+        return re.sub(twice, "IllegalArgumentException", re.sub(r"\b\w+\b(?!=)", word, text))

@@ -1,4 +1,4 @@
-"""How the types of the API are spelled in Java and JNI, and cross between Java and native methods."""
+"""How the types of the API are spelled in Java and JNI, and cross between the two."""
 
 from __future__ import annotations
 
@@ -17,12 +17,13 @@ _SMALL = re.compile(
 # Methods whose name Java has taken.
 _NAMES = {"wait": "await"}
 _KEYWORDS = {
-    *("abstract assert boolean break byte case catch char class const continue default do double"
-      " else enum extends final finally float for goto if implements import instanceof int interface"
-      " long native new package private protected public return short static strictfp super switch"
-      " synchronized this throw throws transient try void volatile while true false null".split()),
-    *("getClass hashCode equals clone toString notify notifyAll finalize".split()),
-}  # fmt: skip
+    *"abstract assert boolean break byte case catch char class const continue default do".split(),
+    *"double else enum extends final finally float for goto if implements import".split(),
+    *"instanceof int interface long native new package private protected public return".split(),
+    *"short static strictfp super switch synchronized this throw throws transient try".split(),
+    *"void volatile while true false null".split(),
+    *"getClass hashCode equals clone toString notify notifyAll finalize".split(),
+}
 
 
 @dataclass(frozen=True)

@@ -118,7 +118,7 @@ class _Reader:
     def _enum(self, node: ast.ClassDef) -> Enum:
         members: list[str] = []
         for item in node.body:
-            if _is_text(item):
+            if _is_text(item) or _is_private(item):
                 continue
             if not isinstance(item, ast.Assign) or ast.unparse(item.value) != str(len(members)):
                 expected = f"expected MEMBER = {len(members)}: values count up from 0"

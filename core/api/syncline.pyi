@@ -18,6 +18,7 @@ from enum import Enum
 from typing import Any, TypeAlias
 
 from syncline.futures import Future
+from syncline.reduce_ops import PremulSum
 
 Tensor: TypeAlias = Any
 """Any array that shares its memory through the buffer protocol or DLPack: NumPy, PyTorch, JAX,
@@ -41,6 +42,8 @@ class ReduceOp(Enum):
     BOR = 6
     BXOR = 7
     PREMUL_SUM = 8
+
+    def __call__(self, factor: float) -> PremulSum: ...
 
 class Store:
     """A small key-value store shared by all processes of a job: how they find each other.
