@@ -131,11 +131,12 @@ With jni_headers it is also a C++ dependency that brings these headers.""",
 
 _ARCHIVE = """
 set -euo pipefail
-java=$1 out=$2 folder=$3
-shift 3
+java=$1 out=$2 folder=$3 module=$4
+shift 4
 tmp=$(mktemp -d)
 trap 'rm -rf "$tmp"' EXIT
 mkdir -p "$tmp/jar/$folder"
+printf 'Automatic-Module-Name: %s\n' "$module" > "$tmp/manifest"
 for arg; do
   case $arg in
     *.jar) (here=$PWD; cd "$tmp/jar" && "$here/$java/bin/jar" --extract --file "$here/$arg") ;;
@@ -147,7 +148,8 @@ for arg; do
   esac
 done
 rm -rf "$tmp/jar/META-INF"
-"$java/bin/jar" --create --date=1980-01-01T00:00:02Z --file "$out" -C "$tmp/jar" .
+"$java/bin/jar" --create --date=1980-01-01T00:00:02Z --file "$out" --manifest "$tmp/manifest" \
+  -C "$tmp/jar" .
 """
 
 def _archive_impl(ctx):
@@ -158,6 +160,7 @@ def _archive_impl(ctx):
     args.add(jdk.java_home)
     args.add(jar)
     args.add(ctx.attr.native_folder)
+    args.add(ctx.attr.module)
     args.add_all(jars)
     args.add_all(ctx.files.natives)
     ctx.actions.run_shell(
@@ -181,6 +184,10 @@ The file `files` beside the native libraries has their names, one on a line.""",
         libraries = attr.label_list(
             doc = "Whose classes, those of their dependencies included, go into the jar.",
             providers = [JvmInfo],
+        ),
+        module = attr.string(
+            doc = "The jar's name on the module path.",
+            mandatory = True,
         ),
         native_folder = attr.string(doc = "Where native libraries lie in the jar."),
         natives = attr.label_list(allow_files = True),
@@ -225,6 +232,7 @@ def _launcher_impl(ctx):
         is_executable = True,
         substitutions = {
             "%{args}": " ".join(ctx.attr.main_args),
+            "%{env}": "\n".join(["export %s='%s'" % pair for pair in sorted(ctx.attr.env.items())]),
             "%{classpath}": ":".join([_in_runfiles(ctx, jar.short_path) for jar in info.jars.to_list()]),
             "%{java}": _in_runfiles(ctx, jdk.java_executable_runfiles_path),
             "%{jvm_flags}": " ".join(ctx.attr.jvm_flags),
@@ -239,6 +247,7 @@ _LAUNCHER = dict(
     _JDK,
     data = attr.label_list(allow_files = True),
     deps = attr.label_list(providers = [JvmInfo]),
+    env = attr.string_dict(doc = "Environment variables."),
     jvm_flags = attr.string_list(),
     main_args = attr.string_list(),
     main_class = attr.string(mandatory = True),
@@ -265,16 +274,34 @@ _jvm_test = rule(
     test = True,
 )
 
-def jvm_junit5_test(name, test_class, srcs = [], deps = [], **kwargs):
-    """A JUnit 5 test of one class.
+# The JVM is not instrumented, so the runtime must be there before it loads a library that is, and
+# leave the JVM its signals. What the JVM never frees is no leak of ours.
+_SANITIZER_ENV = select({
+    "//bazel:asan": {
+        "ASAN_OPTIONS": "detect_leaks=0:handle_segv=0:allow_user_segv_handler=1",
+        "LD_PRELOAD": "libasan.so.8:libstdc++.so.6",
+    },
+    "//conditions:default": {},
+})
+
+# The thread sanitizer does not see what threads of the JVM do to wait for each other.
+_NOT_UNDER_TSAN = select({
+    "//bazel:tsan": ["@platforms//:incompatible"],
+    "//conditions:default": [],
+})
+
+def jvm_junit5_test(name, test_class, srcs = [], deps = [], jvm_flags = [], **kwargs):
+    """A JUnit 5 test of one class, with the JVM's checks of native code on.
 
     Args:
       name: the target's name.
       test_class: the class, with its package.
       srcs: its sources, unless a jvm_library in deps has them.
       deps: jvm_library targets; JUnit is added.
+      jvm_flags: further flags of the JVM.
       **kwargs: further attributes of jvm_binary, and those of all tests.
     """
+    kwargs.setdefault("target_compatible_with", _NOT_UNDER_TSAN)
     if srcs:
         jvm_library(
             name = name + "_lib",
@@ -285,6 +312,8 @@ def jvm_junit5_test(name, test_class, srcs = [], deps = [], **kwargs):
         deps = deps + [name + "_lib"]
     _jvm_test(
         name = name,
+        env = _SANITIZER_ENV,
+        jvm_flags = ["-Xcheck:jni"] + jvm_flags,
         main_args = [
             "--disable-banner",
             "--fail-if-no-tests",

@@ -7,5 +7,6 @@ if [ -z "$runfiles" ]; then
   [ -d "$runfiles" ] || runfiles="$(readlink -f "$0").runfiles"
 fi
 runfiles="$(cd "$runfiles" && pwd)"
+%{env}
 exec "%{java}" -XX:-UsePerfData -cp "%{classpath}" -Djava.library.path="%{library_path}" \
   %{jvm_flags} %{main_class} %{args} "$@"

@@ -1,0 +1,171 @@
+#include "java/convert.h"
+
+#include <limits>
+
+#include "absl/strings/string_view.h"
+#include "core/device.h"
+#include "core/dtype.h"
+
+namespace syncline::java {
+namespace {
+
+constexpr jlong kNone = std::numeric_limits<jlong>::min();
+constexpr jlong kForever = std::numeric_limits<jlong>::max();
+constexpr jint kReadOnly = 0x100;  // Tensor.READ_ONLY
+
+// The numbers of io.syncline.DType.
+static_assert(static_cast<int>(DType::kBool) == 0);
+static_assert(static_cast<int>(DType::kUInt8) == 5);
+static_assert(static_cast<int>(DType::kFloat16) == 9);
+static_assert(static_cast<int>(DType::kComplex128) == 14);
+
+Tensor MakeTensor(jlong address, jlong type, std::vector<int64_t> shape) {
+  return Tensor(reinterpret_cast<void*>(address), static_cast<DType>(type % kReadOnly),
+                std::move(shape), {}, Device{}, nullptr,
+                type >= kReadOnly ? Access::kReadOnly : Access::kReadWrite);
+}
+
+// What `convert` makes of each element of an array, one local reference at a time.
+template <typename T, typename F>
+std::vector<T> Elements(JNIEnv* env, jobjectArray array, F convert) {
+  std::vector<T> result;
+  if (env->ExceptionCheck()) return result;
+  const jsize size = env->GetArrayLength(array);
+  result.reserve(size);
+  for (jsize i = 0; i < size && !env->ExceptionCheck(); ++i) {
+    jobject element = env->GetObjectArrayElement(array, i);
+    result.push_back(convert(element));
+    env->DeleteLocalRef(element);
+  }
+  return result;
+}
+
+// An array of what `convert` makes of each value; null, with an exception pending, if it fails.
+template <typename T, typename F>
+jobjectArray NewObjectArray(JNIEnv* env, jclass element_class, const std::vector<T>& values,
+                            F convert) {
+  jobjectArray array =
+      env->NewObjectArray(static_cast<jsize>(values.size()), element_class, nullptr);
+  for (size_t i = 0; array != nullptr && i < values.size(); ++i) {
+    jobject element = convert(values[i]);
+    if (element == nullptr) return nullptr;
+    env->SetObjectArrayElement(array, static_cast<jsize>(i), element);
+    env->DeleteLocalRef(element);
+  }
+  return array;
+}
+
+}  // namespace
+
+std::string Converter<Bytes>::From(JNIEnv* env, jbyteArray value) {
+  if (env->ExceptionCheck()) return {};
+  const jsize size = env->GetArrayLength(value);
+  std::string bytes(size, '\0');
+  env->GetByteArrayRegion(value, 0, size, reinterpret_cast<jbyte*>(bytes.data()));
+  return bytes;
+}
+
+std::optional<std::string> Converter<std::optional<std::string>>::From(JNIEnv* env,
+                                                                       jbyteArray value) {
+  if (value == nullptr) return std::nullopt;
+  return Converter<Bytes>::From(env, value);
+}
+
+absl::Duration Converter<absl::Duration>::From(JNIEnv*, jlong value) {
+  return value == kForever ? absl::InfiniteDuration() : absl::Nanoseconds(value);
+}
+
+jlong Converter<absl::Duration>::To(JNIEnv*, absl::Duration value) {
+  return absl::ToInt64Nanoseconds(value);  // Saturates.
+}
+
+std::optional<absl::Duration> Converter<std::optional<absl::Duration>>::From(JNIEnv* env,
+                                                                             jlong value) {
+  if (value == kNone) return std::nullopt;
+  return Converter<absl::Duration>::From(env, value);
+}
+
+jlong Converter<std::optional<absl::Duration>>::To(JNIEnv* env,
+                                                   std::optional<absl::Duration> value) {
+  return value.has_value() ? Converter<absl::Duration>::To(env, *value) : kNone;
+}
+
+Tensor Converter<Tensor>::From(JNIEnv* env, jlong address, jint type, jlongArray shape) {
+  std::vector<int64_t> dimensions = Converter<std::vector<int64_t>>::From(env, shape);
+  if (env->ExceptionCheck()) return {};
+  return MakeTensor(address, type, std::move(dimensions));
+}
+
+jobject Converter<Tensor>::To(JNIEnv* env, const Tensor& value) {
+  jlongArray shape = Converter<std::vector<int64_t>>::To(env, value.shape());
+  if (shape == nullptr) return nullptr;
+  auto owner = std::make_unique<std::shared_ptr<void>>(value.owner());
+  const Jvm& jvm = GetJvm();
+  jobject tensor = env->CallStaticObjectMethod(
+      jvm.tensor, jvm.tensor_from_native, reinterpret_cast<jlong>(owner.get()),
+      reinterpret_cast<jlong>(value.data()), static_cast<jint>(value.dtype()), shape);
+  env->DeleteLocalRef(shape);
+  if (tensor != nullptr) static_cast<void>(owner.release());  // It is the Java object's now.
+  return tensor;
+}
+
+std::vector<Tensor> Converter<std::vector<Tensor>>::From(JNIEnv* env, jlongArray packed) {
+  const std::vector<int64_t> numbers = Converter<std::vector<int64_t>>::From(env, packed);
+  std::vector<Tensor> tensors;
+  for (size_t i = 0; i < numbers.size();) {  // See Scope.use(List).
+    const auto shape = numbers.begin() + static_cast<int64_t>(i) + 3;
+    const int64_t rank = numbers[i + 2];
+    tensors.push_back(MakeTensor(numbers[i], numbers[i + 1], {shape, shape + rank}));
+    i += 3 + static_cast<size_t>(rank);
+  }
+  return tensors;
+}
+
+jobjectArray Converter<std::vector<Tensor>>::To(JNIEnv* env, const std::vector<Tensor>& value) {
+  return NewObjectArray(env, GetJvm().tensor, value,
+                        [env](const Tensor& tensor) { return Converter<Tensor>::To(env, tensor); });
+}
+
+std::vector<int64_t> Converter<std::vector<int64_t>>::From(JNIEnv* env, jlongArray value) {
+  static_assert(sizeof(jlong) == sizeof(int64_t));
+  if (env->ExceptionCheck()) return {};
+  const jsize size = env->GetArrayLength(value);
+  std::vector<int64_t> numbers(size);
+  env->GetLongArrayRegion(value, 0, size, reinterpret_cast<jlong*>(numbers.data()));
+  return numbers;
+}
+
+jlongArray Converter<std::vector<int64_t>>::To(JNIEnv* env, const std::vector<int64_t>& value) {
+  const auto size = static_cast<jsize>(value.size());
+  jlongArray array = env->NewLongArray(size);
+  if (array == nullptr) return nullptr;
+  env->SetLongArrayRegion(array, 0, size, reinterpret_cast<const jlong*>(value.data()));
+  return array;
+}
+
+std::vector<std::vector<int64_t>> Converter<std::vector<std::vector<int64_t>>>::From(
+    JNIEnv* env, jobjectArray value) {
+  return Elements<std::vector<int64_t>>(env, value, [env](jobject row) {
+    return Converter<std::vector<int64_t>>::From(env, static_cast<jlongArray>(row));
+  });
+}
+
+jobjectArray Converter<std::vector<std::vector<int64_t>>>::To(
+    JNIEnv* env, const std::vector<std::vector<int64_t>>& value) {
+  return NewObjectArray(env, GetJvm().long_array, value, [env](const std::vector<int64_t>& row) {
+    return Converter<std::vector<int64_t>>::To(env, row);
+  });
+}
+
+std::vector<std::string> Converter<std::vector<Bytes>>::From(JNIEnv* env, jobjectArray value) {
+  return Elements<std::string>(env, value, [env](jobject bytes) {
+    return Converter<Bytes>::From(env, static_cast<jbyteArray>(bytes));
+  });
+}
+
+jobjectArray Converter<std::vector<Bytes>>::To(JNIEnv* env, const std::vector<std::string>& value) {
+  return NewObjectArray(env, GetJvm().byte_array, value,
+                        [env](const std::string& bytes) { return NewByteArray(env, bytes); });
+}
+
+}  // namespace syncline::java

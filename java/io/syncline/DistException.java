@@ -1,0 +1,33 @@
+package io.syncline;
+
+/**
+ * Something went wrong between processes. Messages say what, on which rank, how long it took and
+ * what to do.
+ *
+ * <p>Arguments that a call does not accept are an {@link IllegalArgumentException} instead, what a
+ * backend cannot do an {@link UnsupportedOperationException}, and what is done to a closed object
+ * an {@link IllegalStateException}.
+ */
+public class DistException extends RuntimeException {
+  private static final long serialVersionUID = 1L;
+
+  DistException(String message) {
+    super(message);
+  }
+
+  /** The exception for an error of C++. Called by native code, with java/errors.cc's numbers. */
+  static RuntimeException of(int kind, byte[] utf8) {
+    final String message = Convert.text(utf8);
+    return switch (kind) {
+      case 0, 1 -> new IllegalArgumentException(message);
+      case 2 -> new DistTimeoutException(message);
+      case 3 -> new DistNetworkException(message);
+      case 4 -> new DistStoreException(message);
+      case 5 -> new DistBackendException(message);
+      case 6 -> new DistMismatchException(message);
+      case 7 -> new UnsupportedOperationException(message);
+      case 9 -> new DistInterruptedException(message);
+      default -> new DistException(message);
+    };
+  }
+}

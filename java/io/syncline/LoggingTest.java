@@ -1,0 +1,42 @@
+package io.syncline;
+
+import static org.junit.jupiter.api.Assertions.assertEquals;
+import static org.junit.jupiter.api.Assertions.assertTrue;
+
+import io.syncline.testing.Ranks;
+import java.util.concurrent.BlockingQueue;
+import java.util.concurrent.LinkedBlockingQueue;
+import java.util.concurrent.TimeUnit;
+import org.junit.jupiter.api.AfterEach;
+import org.junit.jupiter.api.Test;
+
+class LoggingTest {
+  private record Line(Logger.Level level, String message) {}
+
+  @AfterEach
+  void reset() {
+    Logging.setSink(null);
+  }
+
+  @Test
+  void linesOfCppGoToTheSinkAndWhatItThrowsIsDropped() throws Exception {
+    final BlockingQueue<Line> lines = new LinkedBlockingQueue<>();
+    Logging.setSink(
+        (level, message) -> {
+          lines.add(new Line(level, message));
+          throw new IllegalStateException("a bad sink");
+        });
+    try (HashStore store = HashStore.create()) {
+      Ranks.inThreads(
+          2,
+          rank -> {
+            if (rank == 1) { // Comes only once the other has said that it waits.
+              final Line line = lines.poll(Ranks.TIMEOUT.toSeconds(), TimeUnit.SECONDS);
+              assertEquals(Logger.Level.WARN, line.level());
+              assertTrue(line.message().contains("rank 1"), line.message());
+            }
+            World.init("local", "", store, rank, 2, Ranks.TIMEOUT).close();
+          });
+    }
+  }
+}

@@ -1,0 +1,34 @@
+package io.syncline;
+
+import java.nio.Buffer;
+import java.nio.ByteBuffer;
+
+/** Memory outside the heap, as native code sees it. */
+final class NativeMemory {
+  static {
+    NativeLibrary.load();
+  }
+
+  private NativeMemory() {}
+
+  /** So many bytes, 64-byte aligned; OutOfMemoryError if there are none. */
+  static native long allocate(long bytes);
+
+  static native long allocateZeros(long bytes);
+
+  static native void free(long address);
+
+  /** Lets go of what keeps the memory of a tensor of C++ alive. */
+  static native void releaseOwner(long owner);
+
+  /** Where a direct buffer begins, whatever its position. */
+  static native long address(Buffer buffer);
+
+  /** A buffer over memory that it does not keep alive. */
+  static native ByteBuffer buffer(long address, int length);
+
+  /** Copies all elements of an array of numbers, whose DType's number is given. */
+  static native void copyIn(Object array, int dtype, long address);
+
+  static native void copyOut(long address, int dtype, Object array);
+}

@@ -1,0 +1,337 @@
+package io.syncline;
+
+import static org.junit.jupiter.api.Assertions.assertArrayEquals;
+import static org.junit.jupiter.api.Assertions.assertEquals;
+import static org.junit.jupiter.api.Assertions.assertFalse;
+import static org.junit.jupiter.api.Assertions.assertTrue;
+
+import io.syncline.testing.Calls;
+import io.syncline.testing.Form;
+import io.syncline.testing.GroupExercises;
+import io.syncline.testing.GroupExercises.Exercise;
+import io.syncline.testing.Ranks;
+import java.nio.file.Files;
+import java.nio.file.Path;
+import java.time.Duration;
+import java.util.ArrayList;
+import java.util.List;
+import java.util.Map;
+import java.util.Set;
+import java.util.TreeMap;
+import java.util.TreeSet;
+import org.junit.jupiter.api.Test;
+import org.junit.jupiter.api.io.TempDir;
+
+/** Every method of the description, in Java: all overloads of all of them are called. */
+class ParityTest {
+  private static final Duration TIMEOUT = Ranks.TIMEOUT;
+
+  @TempDir Path folder;
+
+  private final Map<String, Exercise> exercises = new TreeMap<>();
+
+  @Test
+  void everyOverloadOfEveryMethodDoesWhatItSays() throws Exception {
+    final Set<String> exercised = new TreeSet<>();
+    for (Form form : Form.values()) {
+      exercised.addAll(exerciseGroups("local", form));
+    }
+    addStores();
+    addRest();
+    for (Map.Entry<String, Exercise> exercise : exercises.entrySet()) {
+      run(exercise.getKey(), exercise.getValue());
+    }
+    exercised.addAll(exercises.keySet());
+
+    final Set<String> described = describedMethods();
+    assertEquals(described, exercised, "add an exercise for what is missing");
+    final List<String> missed = new ArrayList<>();
+    for (String type : described.stream().map(ParityTest::classOf).distinct().toList()) {
+      final Class<?> generated = Class.forName("io.syncline." + type);
+      missed.addAll(Calls.neverCalled(generated));
+      for (Class<?> nested : generated.getDeclaredClasses()) {
+        missed.addAll(Calls.neverCalled(nested));
+      }
+    }
+    assertEquals(List.of(), missed, "overloads that no exercise calls");
+  }
+
+  @Test
+  void glooDoesTheSame() throws Exception {
+    for (Form form : List.of(Form.TENSOR, Form.FLOATS)) {
+      exerciseGroups("gloo", form);
+    }
+  }
+
+  /** The names of what was exercised. */
+  private static Set<String> exerciseGroups(String backend, Form form) throws Exception {
+    final Set<String> described = describedMethods();
+    final Set<String> names = new TreeSet<>();
+    Ranks.run(
+        backend,
+        2,
+        world -> {
+          final GroupExercises group = new GroupExercises(world, form);
+          for (Map.Entry<String, Exercise> exercise : group.exercises().entrySet()) {
+            run(exercise.getKey() + " over " + backend + " of " + form, exercise.getValue());
+          }
+          if (world.rank() == 0) {
+            for (String name : group.exercises().keySet()) {
+              names.add("ProcessGroup." + name);
+              final String twin = "ProcessGroup." + name + "_async";
+              if (described.contains(twin)) {
+                names.add(twin);
+              }
+            }
+          }
+        });
+    return names;
+  }
+
+  private static void run(String what, Exercise exercise) {
+    try {
+      exercise.run();
+    } catch (Exception | AssertionError e) {
+      throw new AssertionError(what + ": " + e.getMessage(), e);
+    }
+  }
+
+  // ---- Stores ----
+
+  private void addStores() {
+    final HashStore store = (HashStore) assertReturns(HashStore.class, "create");
+    add("HashStore.create", () -> Calls.call(HashStore.class, "create", TIMEOUT));
+    add("Store.set", () -> Calls.call(store, "set", "key", bytes("value")));
+    add(
+        "Store.get",
+        () -> {
+          Calls.call(store, "set", "got", bytes("é€😀"));
+          assertArrayEquals(bytes("é€😀"), (byte[]) Calls.call(store, "get", "got"));
+          assertArrayEquals(bytes("é€😀"), (byte[]) Calls.call(store, "get", "got", TIMEOUT));
+        });
+    add("Store.add", () -> assertEquals(1L << 40, Calls.call(store, "add", "sum", 1L << 40)));
+    add(
+        "Store.compare_set",
+        () -> {
+          final Object now = Calls.call(store, "compare_set", "cas", bytes(""), bytes("new"));
+          assertArrayEquals(bytes("new"), (byte[]) now);
+        });
+    add(
+        "Store.wait",
+        () -> {
+          Calls.call(store, "set", "waited for", bytes(""));
+          Calls.call(store, "wait", List.of("waited for"));
+          Calls.call(store, "wait", List.of("waited for"), TIMEOUT);
+        });
+    add("Store.check", () -> assertEquals(false, Calls.call(store, "check", List.of("none"))));
+    add("Store.delete_key", () -> assertEquals(false, Calls.call(store, "delete_key", "none")));
+    add(
+        "Store.list_keys",
+        () -> {
+          final List<byte[]> values = List.of(bytes("1"), bytes(""));
+          Calls.call(store, "multi_set", List.of("list/😀", "list/b"), values);
+          assertEquals(List.of("list/b", "list/😀"), Calls.call(store, "list_keys", "list/"));
+          assertTrue(((List<?>) Calls.call(store, "list_keys")).contains("list/b"));
+        });
+    add("Store.num_keys", () -> assertTrue((long) Calls.call(store, "num_keys") >= 2));
+    add("Store.append", () -> Calls.call(store, "append", "appended", bytes("a")));
+    add("Store.multi_set", () -> {}); // Done with list_keys and multi_get.
+    add(
+        "Store.multi_get",
+        () -> {
+          final List<String> keys = List.of("m1", "m2");
+          Calls.call(store, "multi_set", keys, List.of(bytes("1"), bytes("2")));
+          final byte[][] expected = {bytes("1"), bytes("2")};
+          for (Object[] arguments : new Object[][] {{keys}, {keys, TIMEOUT}}) {
+            final List<?> values = (List<?>) Calls.call(store, "multi_get", arguments);
+            assertArrayEquals(expected, values.toArray());
+          }
+        });
+    add("Store.timeout", () -> assertEquals(Duration.ofMinutes(5), Calls.call(store, "timeout")));
+    addOtherStores(store);
+  }
+
+  private void addOtherStores(Store store) {
+    final String file = folder.resolve("store").toString();
+    final FileStore fileStore = (FileStore) assertReturns(FileStore.class, "create", file);
+    add("FileStore.create", () -> Calls.call(FileStore.class, "create", file, TIMEOUT));
+    add("FileStore.path", () -> assertEquals(file, Calls.call(fileStore, "path")));
+    final TCPStore server =
+        (TCPStore) assertReturns(TCPStore.class, "create", "127.0.0.1", 0, true, TIMEOUT);
+    add(
+        "TCPStore.create",
+        () -> {
+          Calls.call(TCPStore.class, "create", "127.0.0.1", 0, true);
+          Calls.call(TCPStore.class, "create", "127.0.0.1", server.port());
+        });
+    add("TCPStore.host", () -> assertEquals("127.0.0.1", Calls.call(server, "host")));
+    add("TCPStore.port", () -> assertEquals(server.port(), Calls.call(server, "port")));
+    final PrefixStore part = (PrefixStore) assertReturns(PrefixStore.class, "create", "p", store);
+    add("PrefixStore.create", () -> part.set("k", bytes("v")));
+    add(
+        "PrefixStore.underlying_store",
+        () -> assertTrue(((Store) Calls.call(part, "underlying_store")).check(List.of("p/k"))));
+  }
+
+  // ---- Everything else ----
+
+  private void addRest() {
+    final World world = World.init("local", "", HashStore.create(), 0, 1);
+    final ProcessGroup group = world.group();
+    addWork(group);
+    addMessage(group);
+    addWorld(world);
+    addReducer(group);
+    add("Info.version", () -> assertFalse(((String) Calls.call(Info.class, "version")).isEmpty()));
+    add("Info.backends", () -> assertEquals(Info.backends(), Calls.call(Info.class, "backends")));
+    add("Info.stores", () -> assertEquals(Info.stores(), Calls.call(Info.class, "stores")));
+    add(
+        "Info.operations",
+        () -> {
+          final Object operations = Calls.call(Info.class, "operations", "local");
+          assertTrue(((List<?>) operations).contains("all_reduce"));
+          assertEquals(operations, Calls.call(Info.class, "operations", "local", "cpu"));
+        });
+    add(
+        "Info.dtypes",
+        () ->
+            assertTrue(
+                ((List<?>) Calls.call(Info.class, "dtypes", "local", "broadcast"))
+                    .contains("float32")));
+    add(
+        "Info.capability_table",
+        () -> assertTrue(((String) Calls.call(Info.class, "capability_table")).contains("local")));
+  }
+
+  private void addWork(ProcessGroup group) {
+    final Work work = group.barrierAsync().work();
+    add(
+        "Work.wait",
+        () -> {
+          Calls.call(work, "wait");
+          Calls.call(work, "wait", TIMEOUT);
+        });
+    add("Work.is_completed", () -> assertEquals(true, Calls.call(work, "is_completed")));
+    add("Work.source_rank", () -> assertEquals(-1, Calls.call(work, "source_rank")));
+    add(
+        "Work.description",
+        () -> assertTrue(((String) Calls.call(work, "description")).startsWith("barrier #")));
+  }
+
+  private void addMessage(ProcessGroup group) {
+    add("Message.value", () -> {}); // Done with ProcessGroup.recv_bytes.
+    add("Message.source_rank", () -> {});
+  }
+
+  private void addWorld(World world) {
+    add(
+        "World.init",
+        () -> {
+          // The shortest joins a world of its own, since no launcher has set the environment.
+          final String url = "file://" + folder.resolve("rendezvous") + "?rank=0&world_size=1";
+          final Object[] all = {"local", url, null, 0, 1, TIMEOUT, "a name"};
+          for (int count = 1; count <= all.length; count++) {
+            final Object[] some = java.util.Arrays.copyOf(all, count);
+            ((World) Calls.call(World.class, "init", some)).close();
+          }
+          addWorldBuilder();
+        });
+    add("World.rank", () -> assertEquals(0, Calls.call(world, "rank")));
+    add("World.size", () -> assertEquals(1, Calls.call(world, "size")));
+    add("World.group", () -> assertEquals(1, ((ProcessGroup) Calls.call(world, "group")).size()));
+    add("World.store", () -> assertTrue(((Store) Calls.call(world, "store")).numKeys() >= 0));
+    add(
+        "World.new_group",
+        () -> {
+          final Object[] all = {new int[] {0}, "local", TIMEOUT, false};
+          for (int count = 1; count <= all.length; count++) {
+            final Object[] some = java.util.Arrays.copyOf(all, count);
+            ((ProcessGroup) Calls.call(world, "new_group", some)).close();
+          }
+        });
+    add(
+        "World.close",
+        () -> {
+          Calls.call(World.init("local", "", HashStore.create(), 0, 1), "close");
+          Calls.call(World.init("local", "", HashStore.create(), 0, 1), "close", TIMEOUT);
+        });
+  }
+
+  private static void addWorldBuilder() throws Exception {
+    final Object builder = Calls.call(World.class, "builder", "local");
+    Calls.call(builder, "init_method", "");
+    Calls.call(builder, "store", HashStore.create());
+    Calls.call(builder, "rank", 0);
+    Calls.call(builder, "world_size", 1);
+    Calls.call(builder, "timeout", TIMEOUT);
+    Calls.call(builder, "group_name", "by name");
+    ((World) Calls.call(builder, "build")).close();
+  }
+
+  private void addReducer(ProcessGroup group) {
+    add(
+        "Reducer.create",
+        () -> {
+          for (Form form : Form.values()) {
+            final Object parameters = form.list(form.of(1, 2), form.of(3));
+            final Object[] all = {group, parameters, List.of("w", "b"), 1000, 100};
+            for (int count = 2; count <= all.length; count++) {
+              final Object[] some = java.util.Arrays.copyOf(all, count);
+              exerciseReducer((Reducer) Calls.call(Reducer.class, "create", some), form);
+            }
+          }
+          final List<Tensor> parameters = List.of(Tensor.allocate(DType.FLOAT32, 2, 3));
+          final Object builder = Calls.call(Reducer.class, "builder", group, parameters);
+          Calls.call(builder, "names", List.of("w"));
+          Calls.call(builder, "bucket_cap_bytes", 1000L);
+          Calls.call(builder, "first_bucket_cap_bytes", 100L);
+          ((Reducer) Calls.call(builder, "build")).close();
+        });
+    for (String name : List.of("gradient", "mark_ready", "copy_ready", "finish", "buckets")) {
+      add("Reducer." + name, () -> {}); // Done with create.
+    }
+  }
+
+  private static void exerciseReducer(Reducer reducer, Form form) throws Exception {
+    final Tensor gradient = (Tensor) Calls.call(reducer, "gradient", 0);
+    assertArrayEquals(new long[] {2}, gradient.shape());
+    gradient.asByteBuffer().put(0, (byte) 1);
+    Calls.call(reducer, "mark_ready", 0);
+    Calls.call(reducer, "copy_ready", 1, form.of(7));
+    Calls.call(reducer, "finish");
+    assertEquals(1, gradient.asByteBuffer().get(0));
+    final int[][] buckets = (int[][]) Calls.call(reducer, "buckets");
+    assertEquals(2, java.util.Arrays.stream(buckets).mapToInt(bucket -> bucket.length).sum());
+    reducer.close();
+  }
+
+  // ---- Helpers ----
+
+  private void add(String name, Exercise exercise) {
+    exercises.put(name, exercise);
+  }
+
+  private static Object assertReturns(Class<?> type, String method, Object... arguments) {
+    try {
+      final Object made = Calls.call(type, method, arguments);
+      assertEquals(type, made.getClass());
+      return made;
+    } catch (Exception e) {
+      throw new AssertionError(e);
+    }
+  }
+
+  private static Set<String> describedMethods() throws Exception {
+    try (var in = ParityTest.class.getResourceAsStream("/io/syncline/methods.txt")) {
+      return new TreeSet<>(new String(in.readAllBytes()).lines().toList());
+    }
+  }
+
+  private static String classOf(String method) {
+    return method.substring(0, method.indexOf('.'));
+  }
+
+  private static byte[] bytes(String text) {
+    return text.getBytes(java.nio.charset.StandardCharsets.UTF_8);
+  }
+}

@@ -1,0 +1,333 @@
+package io.syncline;
+
+import java.lang.ref.Cleaner;
+import java.lang.ref.Reference;
+import java.nio.Buffer;
+import java.nio.ByteBuffer;
+import java.nio.ByteOrder;
+import java.nio.DoubleBuffer;
+import java.nio.FloatBuffer;
+import java.nio.IntBuffer;
+import java.nio.LongBuffer;
+import java.nio.ShortBuffer;
+import java.util.ArrayList;
+import java.util.Arrays;
+import java.util.List;
+import java.util.Objects;
+
+/**
+ * An n-dimensional array outside the Java heap, in row-major order without gaps: what groups send,
+ * receive and reduce.
+ *
+ * <p>Either its own memory, from {@link #allocate}, or the memory of a direct buffer, from {@link
+ * #of}. Not synchronized: as with an array, whoever shares the elements between threads orders the
+ * accesses. An operation keeps the memory alive, whatever else happens, until it has completed.
+ */
+public final class Tensor implements AutoCloseable {
+  enum Access {
+    READ_WRITE,
+    READ_ONLY
+  }
+
+  /** Added to the number of the element type where the elements must not be written. */
+  private static final int READ_ONLY = 0x100;
+
+  final long address;
+  final int type;
+  final long[] shape;
+  final Resource resource;
+  private final DType dtype;
+  private final long count;
+  private Cleaner.Cleanable cleanable; // Null if the memory needs no care.
+
+  /** A view of memory that belongs to {@code resource} and lives as long. */
+  Tensor(DType dtype, long[] shape, long address, Resource resource, Access access) {
+    this.dtype = dtype;
+    this.shape = shape;
+    this.address = address;
+    this.resource = resource;
+    this.type = dtype.ordinal() + (access == Access.READ_ONLY ? READ_ONLY : 0);
+    this.count = countOf(dtype, shape);
+  }
+
+  /**
+   * A new tensor, 64-byte aligned, its elements zero.
+   *
+   * <p>Its memory is freed once it is closed, or found by the garbage collector, and no buffer over
+   * it is reachable any more.
+   *
+   * @param dtype the type of its elements
+   * @param shape its dimensions, none of them negative; none at all for a single element
+   * @return the tensor
+   * @throws IllegalArgumentException if a dimension is negative, or the whole larger than 2^63
+   * bytes
+   * @throws OutOfMemoryError if there is no room for it
+   */
+  public static Tensor allocate(DType dtype, long... shape) {
+    NativeLibrary.load();
+    final long[] ownShape = shape.clone();
+    final long bytes = countOf(Convert.notNull(dtype, "dtype"), ownShape) * dtype.size();
+    final long address = NativeMemory.allocateZeros(bytes);
+    return owned(new Resource("Tensor", address, NativeMemory::free), dtype, ownShape, address);
+  }
+
+  /**
+   * The elements of a direct buffer from its position to its limit, without a copy. The type of the
+   * elements is that of the buffer; a ByteBuffer's are INT8. Those of a read-only buffer cannot be
+   * written.
+   *
+   * @param buffer a Byte-, Short-, Int-, Long-, Float- or DoubleBuffer: direct, in the order of
+   * bytes
+   *     of this machine
+   * @param shape the dimensions; by default one, of all elements
+   * @return a view; later changes of the buffer's position and limit do not concern it
+   * @throws IllegalArgumentException if the buffer is on the heap, in the other order of bytes, or
+   * of
+   *     a size that does not fit the shape; the message says what to do
+   */
+  public static Tensor of(Buffer buffer, long... shape) {
+    final DType dtype = DType.ofBuffer(Convert.notNull(buffer, "buffer"), "buffer");
+    return view(buffer, "buffer", dtype, shape.length == 0 ? null : shape.clone());
+  }
+
+  /**
+   * The bytes of a direct buffer from its position to its limit as elements of any type, without a
+   * copy.
+   *
+   * @param buffer direct, aligned for the type, and in the order of bytes of this machine unless
+   *     elements are single bytes: {@code buffer.order(ByteOrder.nativeOrder())}
+   * @param dtype the type of the elements
+   * @param shape the dimensions; by default one, of all elements
+   * @return a view
+   * @throws IllegalArgumentException as for {@link #of(Buffer, long...)}
+   */
+  public static Tensor of(ByteBuffer buffer, DType dtype, long... shape) {
+    Convert.notNull(buffer, "buffer");
+    final long[] ownShape = shape.length == 0 ? null : shape.clone();
+    return view(buffer, "buffer", Convert.notNull(dtype, "dtype"), ownShape);
+  }
+
+  static Tensor of(Buffer buffer, String argument) {
+    final DType dtype = DType.ofBuffer(Convert.notNull(buffer, argument), argument);
+    return view(buffer, argument, dtype, null);
+  }
+
+  static List<Tensor> allOf(Buffer[] buffers, String argument) {
+    final List<Tensor> tensors = new ArrayList<>(Convert.notNull(buffers, argument).length);
+    for (Buffer buffer : buffers) {
+      tensors.add(of(buffer, argument));
+    }
+    return tensors;
+  }
+
+  /** What C++ returns: {@code owner} is released with the tensor. Called by native code. */
+  static Tensor fromNative(long owner, long address, int dtype, long[] shape) {
+    final Resource resource = new Resource("Tensor", owner, NativeMemory::releaseOwner);
+    return owned(resource, DType.of(dtype), shape, address);
+  }
+
+  /**
+   * The type of the elements.
+   *
+   * @return as given when it was made
+   */
+  public DType dtype() {
+    return dtype;
+  }
+
+  /**
+   * The dimensions.
+   *
+   * @return a new array
+   */
+  public long[] shape() {
+    return shape.clone();
+  }
+
+  /**
+   * The number of elements: the product of the dimensions.
+   *
+   * @return 0 or more
+   */
+  public long count() {
+    return count;
+  }
+
+  /**
+   * The size of all elements.
+   *
+   * @return in bytes
+   */
+  public long bytes() {
+    return count * dtype.size();
+  }
+
+  /**
+   * Whether operations and buffers must not write the elements.
+   *
+   * @return true for views of read-only buffers
+   */
+  public boolean isReadOnly() {
+    return type >= READ_ONLY;
+  }
+
+  /**
+   * The bytes of the elements, in the order of bytes of this machine. The buffer, and all made from
+   * it, keep the memory alive.
+   *
+   * @return a new direct buffer over the same memory
+   * @throws IllegalArgumentException if there are 2 GiB or more: see
+   * {@link #asByteBuffer(long, int)}
+   */
+  public ByteBuffer asByteBuffer() {
+    if (bytes() > Integer.MAX_VALUE) {
+      throw new IllegalArgumentException(
+          this + " has " + bytes() + " bytes, a buffer 2^31 - 1 at most: use asByteBuffer(offset,"
+              + " length)");
+    }
+    return asByteBuffer(0, (int) bytes());
+  }
+
+  /**
+   * Some of the bytes of the elements, as {@link #asByteBuffer()}.
+   *
+   * @param offset the first byte
+   * @param length how many
+   * @return a new direct buffer over the same memory
+   * @throws IndexOutOfBoundsException if the tensor does not have these bytes
+   */
+  public ByteBuffer asByteBuffer(long offset, int length) {
+    Objects.checkFromIndexSize(offset, (long) length, bytes());
+    resource.acquire();
+    final ByteBuffer buffer = NativeMemory.buffer(address + offset, length);
+    // Buffers made from this one refer to it, so it is the last to become unreachable.
+    Cleaners.register(buffer, resource::release);
+    final ByteBuffer shown = isReadOnly() ? buffer.asReadOnlyBuffer() : buffer;
+    return shown.order(ByteOrder.nativeOrder());
+  }
+
+  /**
+   * The elements of an INT16 tensor (or UINT16, FLOAT16, BFLOAT16, as they are stored).
+   *
+   * @return a new direct buffer over the same memory
+   * @throws IllegalArgumentException if elements are not two bytes long
+   */
+  public ShortBuffer asShortBuffer() {
+    return bufferOf("ShortBuffer", DType.INT16, DType.UINT16, DType.FLOAT16, DType.BFLOAT16)
+        .asShortBuffer();
+  }
+
+  /**
+   * The elements of an INT32 (or UINT32) tensor.
+   *
+   * @return a new direct buffer over the same memory
+   * @throws IllegalArgumentException if elements are of another type
+   */
+  public IntBuffer asIntBuffer() {
+    return bufferOf("IntBuffer", DType.INT32, DType.UINT32).asIntBuffer();
+  }
+
+  /**
+   * The elements of an INT64 (or UINT64) tensor.
+   *
+   * @return a new direct buffer over the same memory
+   * @throws IllegalArgumentException if elements are of another type
+   */
+  public LongBuffer asLongBuffer() {
+    return bufferOf("LongBuffer", DType.INT64, DType.UINT64).asLongBuffer();
+  }
+
+  /**
+   * The elements of a FLOAT32 tensor, or of a COMPLEX64 one as pairs.
+   *
+   * @return a new direct buffer over the same memory
+   * @throws IllegalArgumentException if elements are of another type
+   */
+  public FloatBuffer asFloatBuffer() {
+    return bufferOf("FloatBuffer", DType.FLOAT32, DType.COMPLEX64).asFloatBuffer();
+  }
+
+  /**
+   * The elements of a FLOAT64 tensor, or of a COMPLEX128 one as pairs.
+   *
+   * @return a new direct buffer over the same memory
+   * @throws IllegalArgumentException if elements are of another type
+   */
+  public DoubleBuffer asDoubleBuffer() {
+    return bufferOf("DoubleBuffer", DType.FLOAT64, DType.COMPLEX128).asDoubleBuffer();
+  }
+
+  /**
+   * Ends the use of this tensor: later uses are an {@link IllegalStateException}. Its memory stays
+   * for operations in flight and for buffers over it. Does nothing the second time.
+   */
+  @Override
+  public void close() {
+    if (cleanable != null) {
+      cleanable.clean();
+    } else {
+      resource.run();
+    }
+  }
+
+  /**
+   * Type and shape, for messages.
+   *
+   * @return such as "float32[2, 3]"
+   */
+  @Override
+  public String toString() {
+    return dtype + Arrays.toString(shape);
+  }
+
+  private static Tensor owned(Resource resource, DType dtype, long[] shape, long address) {
+    final Tensor tensor = new Tensor(dtype, shape, address, resource, Access.READ_WRITE);
+    tensor.cleanable = Cleaners.register(tensor, resource);
+    return tensor;
+  }
+
+  private static Tensor view(Buffer buffer, String argument, DType dtype, long[] shape) {
+    NativeLibrary.load();
+    final long address = Buffers.address(buffer, argument, dtype);
+    final long bytes = Buffers.bytes(buffer);
+    final long[] actualShape = shape != null ? shape : new long[] {bytes / dtype.size()};
+    if (countOf(dtype, actualShape) * dtype.size() != bytes) {
+      throw new IllegalArgumentException(
+          argument + " has " + bytes + " bytes between position and limit, which " + dtype
+              + Arrays.toString(actualShape) + " does not fit");
+    }
+    // The resource refers to the buffer, which keeps its memory.
+    final Resource resource =
+        new Resource("Tensor", 0, ignored -> Reference.reachabilityFence(buffer));
+    final Access access = buffer.isReadOnly() ? Access.READ_ONLY : Access.READ_WRITE;
+    return new Tensor(dtype, actualShape, address, resource, access);
+  }
+
+  private ByteBuffer bufferOf(String kind, DType... allowed) {
+    if (!Arrays.asList(allowed).contains(dtype)) {
+      throw new IllegalArgumentException(
+          this + " is no " + kind + ", only one of " + Arrays.toString(allowed)
+              + " is; use asByteBuffer()");
+    }
+    return asByteBuffer();
+  }
+
+  /** The product of the dimensions; IllegalArgumentException if it makes no sense. */
+  private static long countOf(DType dtype, long[] shape) {
+    long count = 1;
+    long bytes = dtype.size(); // As if empty dimensions had one element: that must fit, too.
+    for (long dimension : shape) {
+      if (dimension < 0) {
+        throw new IllegalArgumentException(
+            "shape " + Arrays.toString(shape) + " has a negative dimension");
+      }
+      count *= dimension;
+      if (Math.multiplyHigh(bytes, Math.max(dimension, 1)) != 0
+          || (bytes *= Math.max(dimension, 1)) < 0) {
+        throw new IllegalArgumentException(
+            dtype + Arrays.toString(shape) + " is larger than the address space; check the shape");
+      }
+    }
+    return count;
+  }
+}

@@ -1,0 +1,201 @@
+package io.syncline;
+
+import static org.junit.jupiter.api.Assertions.assertArrayEquals;
+import static org.junit.jupiter.api.Assertions.assertEquals;
+import static org.junit.jupiter.api.Assertions.assertFalse;
+import static org.junit.jupiter.api.Assertions.assertThrows;
+import static org.junit.jupiter.api.Assertions.assertTrue;
+
+import java.nio.Buffer;
+import java.nio.ByteBuffer;
+import java.nio.ByteOrder;
+import java.nio.CharBuffer;
+import java.nio.FloatBuffer;
+import java.nio.IntBuffer;
+import java.util.ArrayList;
+import java.util.List;
+import java.util.Locale;
+import org.junit.jupiter.api.Test;
+
+class TensorTest {
+  private static final ByteOrder NATIVE = ByteOrder.nativeOrder();
+  private static final ByteOrder OTHER =
+      NATIVE == ByteOrder.LITTLE_ENDIAN ? ByteOrder.BIG_ENDIAN : ByteOrder.LITTLE_ENDIAN;
+
+  @Test
+  void aNewTensorIsZeroAlignedAndOfItsShape() {
+    for (DType dtype : DType.values()) {
+      try (Tensor tensor = Tensor.allocate(dtype, 3, 5)) {
+        assertEquals(0, tensor.address % 64);
+        assertArrayEquals(new long[] {3, 5}, tensor.shape());
+        assertEquals(15, tensor.count());
+        assertEquals(15L * dtype.size(), tensor.bytes());
+        assertEquals(dtype.name().toLowerCase(Locale.ROOT) + "[3, 5]", tensor.toString());
+        final ByteBuffer bytes = tensor.asByteBuffer();
+        while (bytes.hasRemaining()) {
+          assertEquals(0, bytes.get());
+        }
+      }
+    }
+  }
+
+  @Test
+  void scalarsAndEmptyTensorsHaveTheirSizes() {
+    assertEquals(1, Tensor.allocate(DType.FLOAT32).count());
+    assertEquals(0, Tensor.allocate(DType.FLOAT32, 4, 0).count());
+    assertEquals(0, Tensor.allocate(DType.FLOAT32, 0).asFloatBuffer().capacity());
+  }
+
+  @Test
+  void shapesThatMakeNoSenseAreRefused() {
+    refused("shape [2, -1] has a negative", () -> Tensor.allocate(DType.INT8, 2, -1));
+    refused(
+        "float64[4294967296, 4294967296] is larger than the address space",
+        () -> Tensor.allocate(DType.FLOAT64, 1L << 32, 1L << 32));
+    refused("larger than the address", () -> Tensor.allocate(DType.INT16, 0, Long.MAX_VALUE));
+    assertThrows(OutOfMemoryError.class, () -> Tensor.allocate(DType.INT8, Long.MAX_VALUE / 2));
+  }
+
+  @Test
+  void buffersOverATensorShareItsElements() {
+    final Tensor tensor = Tensor.allocate(DType.INT32, 4);
+    tensor.asIntBuffer().put(2, 0x01020304);
+    assertEquals(0x01020304, tensor.asByteBuffer().getInt(8));
+    assertEquals(NATIVE, tensor.asByteBuffer().order());
+    assertEquals(0x01020304, tensor.asByteBuffer(8, 4).getInt(0));
+    assertThrows(IndexOutOfBoundsException.class, () -> tensor.asByteBuffer(8, 9));
+    assertThrows(IndexOutOfBoundsException.class, () -> tensor.asByteBuffer(-1, 1));
+  }
+
+  @Test
+  void eachTypeHasItsBuffer() {
+    assertEquals(4, Tensor.allocate(DType.INT16, 4).asShortBuffer().capacity());
+    assertEquals(4, Tensor.allocate(DType.BFLOAT16, 4).asShortBuffer().capacity());
+    assertEquals(4, Tensor.allocate(DType.UINT64, 4).asLongBuffer().capacity());
+    assertEquals(8, Tensor.allocate(DType.COMPLEX64, 4).asFloatBuffer().capacity());
+    assertEquals(8, Tensor.allocate(DType.COMPLEX128, 4).asDoubleBuffer().capacity());
+    final Tensor ints = Tensor.allocate(DType.INT32, 1);
+    refused("int32[1] is no FloatBuffer", ints::asFloatBuffer);
+  }
+
+  @Test
+  void aBufferIsSeenFromItsPositionToItsLimit() {
+    final IntBuffer buffer = direct(40).asIntBuffer();
+    for (int i = 0; i < buffer.capacity(); i++) {
+      buffer.put(i, i);
+    }
+    buffer.position(3).limit(7);
+    final Tensor tensor = Tensor.of(buffer);
+    buffer.clear();
+    assertEquals("int32[4]", tensor.toString());
+    assertEquals(3, tensor.asIntBuffer().get(0));
+    tensor.asIntBuffer().put(3, -1);
+    assertEquals(-1, buffer.get(6));
+    assertEquals("int32[2, 2]", Tensor.of(buffer.position(3).limit(7), 2, 2).toString());
+  }
+
+  @Test
+  void theTypeIsTheBuffersOrTheOneGiven() {
+    final ByteBuffer bytes = direct(32);
+    final List<Buffer> buffers =
+        List.of(
+            bytes,
+            bytes.asShortBuffer(),
+            bytes.asIntBuffer(),
+            bytes.asLongBuffer(),
+            bytes.asFloatBuffer(),
+            bytes.asDoubleBuffer());
+    final List<String> seen = new ArrayList<>();
+    for (Buffer buffer : buffers) {
+      seen.add(Tensor.of(buffer).toString());
+    }
+    assertEquals(
+        List.of("int8[32]", "int16[16]", "int32[8]", "int64[4]", "float32[8]", "float64[4]"), seen);
+    assertEquals("bfloat16[16]", Tensor.of(bytes, DType.BFLOAT16).toString());
+    assertEquals("complex64[2, 2]", Tensor.of(bytes, DType.COMPLEX64, 2, 2).toString());
+  }
+
+  @Test
+  void buffersThatNativeCodeCannotTakeAreRefusedWithTheWayOut() {
+    refused("buffer is on the heap", () -> Tensor.of(FloatBuffer.allocate(3)));
+    refused("pass a direct buffer", () -> Tensor.of(ByteBuffer.wrap(new byte[3])));
+    final FloatBuffer swapped = direct(16).order(OTHER).asFloatBuffer();
+    refused("call order(ByteOrder.nativeOrder())", () -> Tensor.of(swapped));
+    final ByteBuffer swappedBytes = direct(16).order(OTHER);
+    refused("is in the order " + OTHER, () -> Tensor.of(swappedBytes, DType.FLOAT32));
+    assertEquals("uint8[16]", Tensor.of(swappedBytes, DType.UINT8).toString());
+    final ByteBuffer odd = direct(17).position(1).slice().order(NATIVE);
+    refused("slice it at another position", () -> Tensor.of(odd.asIntBuffer()));
+    refused("CharBuffer", () -> Tensor.of(direct(16).asCharBuffer()));
+    refused("CharBuffer", () -> Tensor.of(CharBuffer.allocate(3)));
+    refused(
+        "16 bytes between position and limit, which float32[5] does not fit",
+        () -> Tensor.of(direct(16).asFloatBuffer(), 5));
+    refused("does not fit", () -> Tensor.of(direct(15), DType.FLOAT32));
+    assertThrows(NullPointerException.class, () -> Tensor.of((Buffer) null));
+  }
+
+  @Test
+  void readOnlyBuffersStayReadOnly() {
+    final Tensor tensor = Tensor.of(direct(8).asFloatBuffer().asReadOnlyBuffer());
+    assertTrue(tensor.isReadOnly());
+    assertTrue(tensor.asFloatBuffer().isReadOnly());
+    assertTrue(tensor.asByteBuffer(0, 4).isReadOnly());
+    assertFalse(Tensor.allocate(DType.INT8, 1).isReadOnly());
+    assertFalse(Tensor.allocate(DType.INT8, 1).asByteBuffer().isReadOnly());
+  }
+
+  @Test
+  void aClosedTensorIsNotUsedAnyMore() {
+    final Tensor tensor = Tensor.allocate(DType.FLOAT32, 4);
+    tensor.close();
+    tensor.close();
+    final var error = assertThrows(IllegalStateException.class, tensor::asByteBuffer);
+    assertEquals("this Tensor has been closed", error.getMessage());
+    final Tensor view = Tensor.of(direct(4));
+    view.close();
+    assertThrows(IllegalStateException.class, view::asByteBuffer);
+  }
+
+  @Test
+  void aBufferKeepsTheMemoryOfAClosedTensor() {
+    final int count = 1 << 16;
+    final Tensor tensor = Tensor.allocate(DType.INT64, count);
+    tensor.asLongBuffer().put(count - 1, 7);
+    var buffer = tensor.asByteBuffer().asLongBuffer().duplicate();
+    tensor.close();
+    for (int i = 0; i < 20; i++) { // Anything freed would be taken again and overwritten.
+      System.gc();
+      Tensor.allocate(DType.INT64, count).asLongBuffer().put(count - 1, 1);
+    }
+    assertEquals(7, buffer.get(count - 1));
+  }
+
+  @Test
+  void theNumbersOfTheTypesAreThoseOfCpp() {
+    final List<String> names = new ArrayList<>();
+    for (DType dtype : DType.values()) {
+      names.add(dtype.toString());
+    }
+    names.sort(null);
+    final List<String> known = new ArrayList<>(Info.dtypes("local", "broadcast"));
+    known.sort(null);
+    assertEquals(known, names);
+    try (World world = World.init("local", "", HashStore.create(), 0, 1)) {
+      for (DType dtype : DType.values()) {
+        final var work = world.group().broadcastAsync(Tensor.allocate(dtype, 3), 0).work();
+        assertTrue(work.description().contains(dtype + "[3]"), work.description());
+        work.await();
+      }
+    }
+  }
+
+  private static ByteBuffer direct(int bytes) {
+    return ByteBuffer.allocateDirect(bytes).order(NATIVE);
+  }
+
+  private static void refused(String message, org.junit.jupiter.api.function.Executable call) {
+    final var error = assertThrows(IllegalArgumentException.class, call);
+    assertTrue(error.getMessage().contains(message), error.getMessage());
+  }
+}

@@ -1,0 +1,75 @@
+// The JVM, seen from native calls and from threads of C++.
+#ifndef SYNCLINE_JAVA_JVM_H_
+#define SYNCLINE_JAVA_JVM_H_
+
+#include <jni.h>
+
+#include <cstdint>
+#include <memory>
+
+#include "absl/status/status.h"
+#include "absl/strings/string_view.h"
+
+namespace syncline::java {
+
+// Classes and methods of io.syncline and of the JDK that native code uses; valid from JNI_OnLoad
+// on.
+struct Jvm {
+  JavaVM* vm = nullptr;
+  jclass byte_array = nullptr;      // byte[]
+  jclass long_array = nullptr;      // long[]
+  jclass tensor = nullptr;          // Tensor
+  jclass dist_exception = nullptr;  // DistException
+  jclass out_of_memory = nullptr;   // OutOfMemoryError
+  jclass thread = nullptr;          // Thread
+  jclass logging = nullptr;         // Logging
+  jmethodID tensor_from_native = nullptr;
+  jmethodID exception_of = nullptr;
+  jmethodID future_settle = nullptr;
+  jmethodID current_thread = nullptr;
+  jmethodID is_interrupted = nullptr;
+  jmethodID logging_from_native = nullptr;
+};
+const Jvm& GetJvm();
+
+// The environment of this thread. A thread of C++ becomes a daemon of the JVM, until it ends. Null
+// if the JVM does not take it, which it does not do any more once it ends.
+JNIEnv* AttachedEnv();
+
+// An object of Java that C++ keeps. Thread-safe.
+class GlobalRef {
+ public:
+  GlobalRef(JNIEnv* env, jobject object) : object_(env->NewGlobalRef(object)) {}
+  ~GlobalRef();
+  GlobalRef(const GlobalRef&) = delete;
+  GlobalRef& operator=(const GlobalRef&) = delete;
+
+  jobject get() const { return object_; }  // Null if there was no memory.
+
+ private:
+  const jobject object_;
+};
+
+// A byte[]; null, with an OutOfMemoryError pending, if there is no room for it.
+jbyteArray NewByteArray(JNIEnv* env, absl::string_view bytes);
+
+// The number of the Java exception for an error: see DistException.of. Requires !status.ok().
+jint ExceptionKind(const absl::Status& status);
+
+// Makes the error the pending exception, unless there is one.
+void Throw(JNIEnv* env, const absl::Status& status);
+void ThrowOutOfMemory(JNIEnv* env, const char* message);
+
+// An api::Interrupt: an error if Thread.interrupt was called on this thread, whose flag stays set.
+class ThreadInterrupt {
+ public:
+  explicit ThreadInterrupt(JNIEnv* env) : env_(env) {}
+  absl::Status operator()() const;
+
+ private:
+  JNIEnv* const env_;
+};
+
+}  // namespace syncline::java
+
+#endif  // SYNCLINE_JAVA_JVM_H_

@@ -1,0 +1,106 @@
+// The native side of io.syncline.NativeMemory.
+#include <algorithm>
+#include <cstdlib>
+#include <cstring>
+#include <memory>
+
+#include "core/dtype.h"
+#include "io_syncline_NativeMemory.h"
+#include "java/jvm.h"
+
+namespace syncline::java {
+namespace {
+
+constexpr size_t kAlignment = 64;
+constexpr jsize kPiece = 1 << 17;  // Elements copied between two chances for the garbage collector.
+
+// 0, with an OutOfMemoryError pending, if there is not so much.
+jlong Allocate(JNIEnv* env, jlong bytes) {
+  const size_t size = std::max<size_t>(static_cast<size_t>(bytes), 1);
+  void* memory = nullptr;
+  if (posix_memalign(&memory, kAlignment, size) != 0) {
+    ThrowOutOfMemory(env, "no memory for a tensor outside the heap");
+    return 0;
+  }
+  return reinterpret_cast<jlong>(memory);
+}
+
+// Copies all elements of `array`, piece by piece, by `region`, a function of JNIEnv.
+template <typename Array, typename Element>
+void CopyRegions(JNIEnv* env, jobject array, jlong address,
+                 void (JNIEnv::*region)(Array, jsize, jsize, Element*)) {
+  auto* const memory = reinterpret_cast<Element*>(address);
+  const auto typed_array = static_cast<Array>(array);
+  const jsize size = env->GetArrayLength(typed_array);
+  for (jsize first = 0; first < size; first += kPiece) {
+    (env->*region)(typed_array, first, std::min(kPiece, size - first), memory + first);
+  }
+}
+
+}  // namespace
+
+extern "C" {
+
+JNIEXPORT jlong JNICALL Java_io_syncline_NativeMemory_allocate(JNIEnv* env, jclass, jlong bytes) {
+  return Allocate(env, bytes);
+}
+
+JNIEXPORT jlong JNICALL Java_io_syncline_NativeMemory_allocateZeros(JNIEnv* env, jclass,
+                                                                    jlong bytes) {
+  const jlong address = Allocate(env, bytes);
+  if (address != 0) std::memset(reinterpret_cast<void*>(address), 0, static_cast<size_t>(bytes));
+  return address;
+}
+
+JNIEXPORT void JNICALL Java_io_syncline_NativeMemory_free(JNIEnv*, jclass, jlong address) {
+  std::free(reinterpret_cast<void*>(address));
+}
+
+JNIEXPORT void JNICALL Java_io_syncline_NativeMemory_releaseOwner(JNIEnv*, jclass, jlong owner) {
+  delete reinterpret_cast<std::shared_ptr<void>*>(owner);
+}
+
+JNIEXPORT jlong JNICALL Java_io_syncline_NativeMemory_address(JNIEnv* env, jclass, jobject buffer) {
+  return reinterpret_cast<jlong>(env->GetDirectBufferAddress(buffer));
+}
+
+JNIEXPORT jobject JNICALL Java_io_syncline_NativeMemory_buffer(JNIEnv* env, jclass, jlong address,
+                                                               jint length) {
+  return env->NewDirectByteBuffer(reinterpret_cast<void*>(address), length);
+}
+
+JNIEXPORT void JNICALL Java_io_syncline_NativeMemory_copyIn(JNIEnv* env, jclass, jobject array,
+                                                            jint dtype, jlong address) {
+  switch (static_cast<DType>(dtype)) {
+    case DType::kFloat32:
+      return CopyRegions(env, array, address, &JNIEnv::GetFloatArrayRegion);
+    case DType::kFloat64:
+      return CopyRegions(env, array, address, &JNIEnv::GetDoubleArrayRegion);
+    case DType::kInt32:
+      return CopyRegions(env, array, address, &JNIEnv::GetIntArrayRegion);
+    case DType::kInt64:
+      return CopyRegions(env, array, address, &JNIEnv::GetLongArrayRegion);
+    default:  // DType.ofArray knows no other.
+      return CopyRegions(env, array, address, &JNIEnv::GetByteArrayRegion);
+  }
+}
+
+JNIEXPORT void JNICALL Java_io_syncline_NativeMemory_copyOut(JNIEnv* env, jclass, jlong address,
+                                                             jint dtype, jobject array) {
+  switch (static_cast<DType>(dtype)) {
+    case DType::kFloat32:
+      return CopyRegions(env, array, address, &JNIEnv::SetFloatArrayRegion);
+    case DType::kFloat64:
+      return CopyRegions(env, array, address, &JNIEnv::SetDoubleArrayRegion);
+    case DType::kInt32:
+      return CopyRegions(env, array, address, &JNIEnv::SetIntArrayRegion);
+    case DType::kInt64:
+      return CopyRegions(env, array, address, &JNIEnv::SetLongArrayRegion);
+    default:  // DType.ofArray knows no other.
+      return CopyRegions(env, array, address, &JNIEnv::SetByteArrayRegion);
+  }
+}
+
+}  // extern "C"
+
+}  // namespace syncline::java
