@@ -1,6 +1,6 @@
-// What every backend must do, as one suite: tests/backend_conformance.cc and, for failures,
-// tests/backend_conformance_failures.cc hold it; tests/backend_conformance_test.cc lists the
-// backends.
+// What every backend must do, as one suite. What they do with data is in conformance_data.h; here
+// are the ranks as threads, and what happens when things go wrong: backend_conformance_failures.cc,
+// backend_conformance_mismatches.cc. tests/backend_conformance_test.cc lists the backends.
 #ifndef SYNCLINE_TESTS_BACKEND_CONFORMANCE_H_
 #define SYNCLINE_TESTS_BACKEND_CONFORMANCE_H_
 
@@ -16,6 +16,7 @@
 #include "absl/time/time.h"
 #include "core/backend.h"
 #include "gtest/gtest.h"
+#include "tests/conformance_data.h"
 
 namespace syncline {
 
@@ -30,11 +31,9 @@ struct BackendCase {
 
 inline std::ostream& operator<<(std::ostream& os, const BackendCase& c) { return os << c.name; }
 
-inline constexpr absl::Duration kPatience = absl::Seconds(60);  // For what must happen.
-
 // Each backend with each number of ranks; ranks are threads that meet in one store.
 class BackendConformance : public testing::TestWithParam<std::tuple<BackendCase, int>> {
- protected:
+ public:
   using Body = std::function<void(std::shared_ptr<Backend>& backend, int rank)>;
 
   static const BackendCase& Case() { return std::get<0>(GetParam()); }
@@ -52,8 +51,15 @@ class BackendConformance : public testing::TestWithParam<std::tuple<BackendCase,
   static void Run(const Body& body);
 };
 
-// Of the names of the tests: "gloo_3".
+// Each backend and number of ranks with each of the DataCases, by name.
+class BackendData : public testing::TestWithParam<std::tuple<BackendCase, int, std::string>> {};
+
+std::vector<std::string> DataCaseNames();
+
+// Of the names of the tests: "gloo_3", "gloo_3_all_reduce".
 std::string CaseName(const testing::TestParamInfo<std::tuple<BackendCase, int>>& info);
+std::string DataCaseName(
+    const testing::TestParamInfo<std::tuple<BackendCase, int, std::string>>& info);
 
 }  // namespace syncline
 

@@ -9,8 +9,6 @@
 #include <cstdlib>
 #include <thread>
 
-#include "absl/synchronization/mutex.h"
-
 namespace syncline {
 namespace {
 
@@ -51,6 +49,19 @@ std::vector<absl::Status> RunRanks(int size, const std::function<absl::Status(in
   }
   for (std::thread& thread : threads) thread.join();
   return statuses;
+}
+
+void Countdown::Step() {
+  absl::MutexLock lock(&mutex_);
+  --steps_;
+}
+
+void Countdown::Wait() {
+  absl::MutexLock lock(&mutex_);
+  auto open = [this] { return steps_ <= 0; };
+  if (mutex_.AwaitWithTimeout(absl::Condition(&open), absl::Minutes(1))) return;
+  std::fprintf(stderr, "%d steps of a countdown were not made\n", steps_);
+  std::abort();
 }
 
 int FreePort() {

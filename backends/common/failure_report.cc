@@ -357,11 +357,14 @@ void FailureReporter::TellIdle(const std::string& what) const {
 
 absl::Status FailureReporter::Explain(const Failure& given) const {
   Failure failure = given;
+  std::vector<std::string> gone;
   for (int rank : given.awaited) {
     const auto it = given.left.find(rank);
     if (it == given.left.end()) continue;
-    failure.cause =
-        BackendError(absl::StrCat(roster_->Describe(rank), " has left the group: ", it->second));
+    gone.push_back(absl::StrCat(roster_->Describe(rank), " has left the group: ", it->second));
+  }
+  if (!gone.empty() && given.lost.empty() && KindOf(given.cause) == ErrorKind::kNetwork) {
+    failure.cause = BackendError(absl::StrJoin(gone, "; "));
   }
   const absl::StatusOr<Reports> reports = RunBounded(store_, roster_, failure, Listening::kYes);
   Verdict verdict = Judge(*roster_, failure, reports).Decide();

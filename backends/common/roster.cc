@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <fstream>
-#include <iterator>
 #include <optional>
 
 #include "absl/strings/numbers.h"
@@ -34,7 +33,8 @@ constexpr int64_t kExiting = 0x4;
 // and the 20th the start time.
 std::optional<ProcessState> ReadProcess(int pid) {
   std::ifstream file(absl::StrCat("/proc/", pid, "/stat"));
-  const std::string text((std::istreambuf_iterator<char>(file)), std::istreambuf_iterator<char>());
+  std::string text;
+  std::getline(file, text, '\0');  // Fails, where an iterator throws, if the process goes meanwhile.
   const size_t command_end = text.rfind(')');
   if (command_end == std::string::npos) return std::nullopt;
   const std::vector<std::string> fields =

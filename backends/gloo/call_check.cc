@@ -7,6 +7,7 @@
 #include "backends/common/call_words.h"
 #include "backends/gloo/slots.h"
 #include "backends/gloo/transfers.h"
+#include "backends/gloo/transport.h"
 #include "core/status.h"
 
 namespace syncline {
@@ -63,34 +64,40 @@ CallCheck::CallCheck(Mesh& mesh, int rank, int size) : rank_(rank), size_(size) 
 }
 
 void CallCheck::Begin() {
-  for (size_t k = 0; k < rounds_.size(); ++k) {
-    rounds_[k]->in->Receive(CallAgreement::From(k, rank_, size_), kBallotSlot + k);
-  }
+  for (size_t k = 0; k < rounds_.size(); ++k) Post(k);
 }
 
 absl::Status CallCheck::Agree(gloo::Context& gloo, const Call& call, const Deadline& deadline) {
   CallAgreement agreement(call, rank_, size_);
-  Vote(agreement, deadline);
+  SYNCLINE_RETURN_IF_ERROR(Vote(agreement, deadline));
   if (agreement.agreed()) {
     if (agreement.all_even()) return absl::OkStatus();
     agreement = CallAgreement(call, rank_, size_);
     if (!SplitsFit(gloo, call)) agreement.Object();
-    Vote(agreement, deadline);
+    SYNCLINE_RETURN_IF_ERROR(Vote(agreement, deadline));
     if (agreement.agreed()) return absl::OkStatus();
   }
   return CallTheRoll(gloo, call);
 }
 
-void CallCheck::Vote(CallAgreement& agreement, const Deadline& deadline) {
+void CallCheck::Post(int k) {
+  rounds_[k]->posted = CatchGloo([&] {
+    rounds_[k]->in->Receive(CallAgreement::From(k, rank_, size_), kBallotSlot + k);
+  });
+}
+
+absl::Status CallCheck::Vote(CallAgreement& agreement, const Deadline& deadline) {
   for (int k = 0; k < agreement.rounds(); ++k) {
     Round& round = *rounds_[k];
+    SYNCLINE_RETURN_IF_ERROR(round.posted);
     round.sent = agreement.ballot();
     round.out->Send(agreement.to(k), kBallotSlot + k);
     round.in->AwaitReceived(deadline);
     agreement.Merge(round.received);
-    round.in->Receive(agreement.from(k), kBallotSlot + k);
+    Post(k);
   }
   for (const auto& round : rounds_) round->out->AwaitSent(deadline);
+  return absl::OkStatus();
 }
 
 }  // namespace syncline

@@ -9,6 +9,7 @@
 #include "backends/common/call.h"
 #include "backends/common/call_agreement.h"
 #include "backends/gloo/mesh.h"
+#include "backends/gloo/transport.h"
 #include "core/deadline.h"
 #include "gloo/context.h"
 
@@ -21,7 +22,7 @@ class CallCheck {
   // Must live until `mesh` has left.
   CallCheck(Mesh& mesh, int rank, int size);
 
-  // Before the first Agree, once. Throws what Gloo throws.
+  // Before the first Agree, once.
   void Begin();
 
   // Meets all other ranks in their calls. OK if these go together; else the same MismatchError on
@@ -33,9 +34,11 @@ class CallCheck {
     Ballot sent = {}, received = {};
     StandingBuffer* out = nullptr;
     StandingBuffer* in = nullptr;
+    absl::Status posted;  // Whether the next receive could be: a peer that has voted may have gone.
   };
 
-  void Vote(CallAgreement& agreement, const Deadline& deadline);
+  void Post(int k);  // The receive of round k.
+  absl::Status Vote(CallAgreement& agreement, const Deadline& deadline);
 
   const int rank_;
   const int size_;

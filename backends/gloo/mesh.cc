@@ -104,7 +104,8 @@ Mesh::Mesh(const Options& options, Roster roster,
       links_(size_, Link::kOpen) {
   if (size_ == 1) return;
   absl::MutexLock lock(&mutex_);
-  UpdateLinks();
+  UpdateLinks();  // For the goodbyes.
+  UpdateLinks();  // For the end of the connections.
 }
 
 void Mesh::Watch(std::function<void()> on_change) {
@@ -175,7 +176,7 @@ Mesh::Watching Mesh::AwaitEnd(const std::function<void()>& on_change) {
     mutex_.Unlock();
     absl::Status status = CatchGloo([&] { alarm->waitRecv(nullptr, ToGlooTimeout(kForever)); });
     mutex_.Lock();
-    if (status.ok()) continue;  // A goodbye, or EndWatch.
+    if (status.ok()) continue;  // EndWatch.
     UpdateLinks();
     if (std::count(links_.begin(), links_.end(), Link::kLost) > 0) buffers_.Abort();
     mutex_.Unlock();

@@ -84,8 +84,8 @@ class Mesh {
 
   enum class Watching { kYes, kStop, kBreak };
 
-  // On the watch thread. Every connection carries a receive that only the peer's goodbye completes;
-  // so Gloo reports on it when the connection breaks.
+  // On the watch thread. Every connection carries a receive that nothing completes; so Gloo reports
+  // on it when the connection ends.
   Watching AwaitEnd(const std::function<void()>& on_change);
   void UpdateLinks() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void EndWatch(Watching how) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
@@ -104,7 +104,7 @@ class Mesh {
   mutable absl::Mutex mutex_;
   std::vector<Link> links_ ABSL_GUARDED_BY(mutex_);
   Watching watching_ ABSL_GUARDED_BY(mutex_) = Watching::kYes;
-  // All ever posted, since goodbyes come to the first. The last knows of all links that are open.
+  // All ever posted: goodbyes come to the first, and the last waits on all links that are open.
   std::vector<std::unique_ptr<gloo::transport::UnboundBuffer>> alarms_ ABSL_GUARDED_BY(mutex_);
   std::thread watch_;
 };

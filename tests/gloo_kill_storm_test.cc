@@ -1,0 +1,95 @@
+// One kill after another in groups of backend gloo: any victim, any operation, at any time. The
+// program is its own worker. argument: --rounds=N.
+#include <sys/wait.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <csignal>
+#include <cstdio>
+#include <filesystem>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "store/file_store.h"
+#include "tests/killable.h"
+#include "tests/processes.h"
+
+namespace syncline {
+namespace {
+
+int rounds = 10;
+
+std::vector<std::string> OpenFiles() {
+  std::vector<std::string> files;
+  for (const auto& entry : std::filesystem::directory_iterator("/proc/self/fd")) {
+    std::error_code gone;  // The iterator's own.
+    const auto target = std::filesystem::read_symlink(entry.path(), gone);
+    if (!gone && !absl::StartsWith(target.string(), "/proc/")) files.push_back(target.string());
+  }
+  return files;
+}
+
+// A whole number from 0 to `end` - 1.
+int Draw(std::mt19937& random, int end) {
+  return std::uniform_int_distribution<int>(0, end - 1)(random);
+}
+
+// Returns how long it took until the last survivor's call had returned.
+absl::Duration KillOne(std::mt19937& random, const std::string& path) {
+  const std::vector<std::string> calls = KillableCalls();
+  const Habit habit{calls[Draw(random, calls.size())], Draw(random, 2) == 0 ? 1 : 1 << 20};
+  KillableGroup group("gloo", path, habit);
+  EXPECT_TRUE(group.AwaitUnderWay(*FileStore::Open(path).value()));
+  const int victim = Draw(random, kKillableRanks);
+  absl::SleepFor(absl::Microseconds(Draw(random, 50000)));  // Any moment of any call.
+  const int64_t killed = NowNanos();
+  group.Signal(victim, SIGKILL);
+  absl::Duration slowest;
+  for (int rank = 0; rank < kKillableRanks; ++rank) {
+    if (rank == victim) continue;
+    const KillableGroup::Outcome outcome = group.Await(rank);
+    EXPECT_THAT(outcome.error,
+                testing::HasSubstr(absl::StrCat(group.Describe(victim), " has died")))
+        << habit;
+    slowest = std::max(slowest, absl::Nanoseconds(outcome.nanos - killed));
+  }
+  EXPECT_LT(slowest, absl::Seconds(1)) << habit;
+  return slowest;
+}
+
+TEST(GlooKillStormTest, EveryKillIsNamedByAllSurvivorsAndNothingIsLeft) {
+  const ScratchFolder folder;
+  const std::vector<std::string> files = OpenFiles();
+  std::mt19937 random(rounds);
+  absl::Duration slowest;
+  for (int round = 0; round < rounds && !testing::Test::HasFailure(); ++round) {
+    SCOPED_TRACE(absl::StrCat("round ", round));
+    const std::string path = absl::StrCat(folder.path(), "/", round);
+    slowest = std::max(slowest, KillOne(random, path));
+    std::filesystem::remove(path);  // If the victim did not let the store do so.
+    EXPECT_TRUE(std::filesystem::is_empty(folder.path()));
+    EXPECT_EQ(waitpid(-1, nullptr, WNOHANG), -1);  // No child, alive or dead.
+    EXPECT_EQ(errno, ECHILD);
+    EXPECT_EQ(OpenFiles(), files);
+  }
+  std::printf("%d kills, noticed after %s at most\n", rounds, absl::FormatDuration(slowest).c_str());
+}
+
+}  // namespace
+}  // namespace syncline
+
+int main(int argc, char** argv) {
+  if (const auto status = syncline::WorkAsKillable(argc, argv)) return *status;
+  testing::InitGoogleMock(&argc, argv);
+  if (argc == 2 && absl::StartsWith(argv[1], "--rounds=")) {
+    if (!absl::SimpleAtoi(argv[1] + 9, &syncline::rounds)) return 1;
+  }
+  return RUN_ALL_TESTS();
+}

@@ -1,0 +1,166 @@
+// Backend gloo between processes that die, stop, stay away or call different things, in the middle
+// of every operation. The program is its own worker.
+#include <algorithm>
+#include <csignal>
+#include <cstdio>
+#include <memory>
+#include <string>
+#include <tuple>
+
+#include "absl/strings/str_cat.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "store/file_store.h"
+#include "store/tcp_store.h"
+#include "tests/killable.h"
+#include "tests/processes.h"
+
+namespace syncline {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+
+constexpr int64_t kLarge = 4 << 20;  // Elements: 16 MiB.
+
+// How soon after a death every survivor's call has returned with an error that says who died.
+constexpr absl::Duration kNotice = absl::Seconds(1);
+
+class Group {
+ public:
+  explicit Group(const Habit& habit)
+      : path_(absl::StrCat(folder_.path(), "/store")), ranks_("gloo", path_, habit) {
+    EXPECT_TRUE(ranks_.AwaitUnderWay(*FileStore::Open(path_).value()));
+  }
+
+  KillableGroup* operator->() { return &ranks_; }
+
+ private:
+  const ScratchFolder folder_;
+  const std::string path_;
+  KillableGroup ranks_;
+};
+
+// A call with many elements, or with one.
+class GlooKillTest : public testing::TestWithParam<std::tuple<std::string, int64_t>> {
+ protected:
+  static Habit MakeHabit() { return {std::get<0>(GetParam()), std::get<1>(GetParam())}; }
+};
+
+INSTANTIATE_TEST_SUITE_P(Calls, GlooKillTest,
+                         testing::Combine(testing::ValuesIn(KillableCalls()),
+                                          testing::Values(1, kLarge)),
+                         [](const auto& info) {
+                           return absl::StrCat(std::get<0>(info.param),
+                                               std::get<1>(info.param) == 1 ? "_small" : "_large");
+                         });
+
+TEST_P(GlooKillTest, EverySurvivorOfAKillNamesTheVictimWithinASecond) {
+  Group group(MakeHabit());
+  const int64_t killed = NowNanos();
+  group->Signal(kVictim, SIGKILL);
+  absl::Duration slowest;
+  for (int rank = 0; rank < kVictim; ++rank) {
+    const KillableGroup::Outcome outcome = group->Await(rank);
+    EXPECT_THAT(outcome.error, HasSubstr(absl::StrCat(group->Describe(kVictim), " has died")));
+    slowest = std::max(slowest, absl::Nanoseconds(outcome.nanos - killed));
+  }
+  std::printf("noticed after %s\n", absl::FormatDuration(slowest).c_str());
+  EXPECT_LT(slowest, kNotice);
+}
+
+// By call.
+class GlooAbsenceTest : public testing::TestWithParam<std::string> {
+ protected:
+  static bool IsP2p() {
+    return GetParam() == "send" || GetParam() == "recv" || GetParam() == "recv_from_any";
+  }
+};
+
+INSTANTIATE_TEST_SUITE_P(Calls, GlooAbsenceTest, testing::ValuesIn(KillableCalls()),
+                         [](const auto& info) { return info.param; });
+
+TEST_P(GlooAbsenceTest, ARankThatIsStoppedIsATimeoutThatSaysSo) {
+  Group group({GetParam(), kLarge, absl::Seconds(3)});
+  group->Signal(kVictim, SIGSTOP);
+  for (int rank = 0; rank < kVictim; ++rank) {
+    EXPECT_THAT(group->Await(rank).error,
+                AllOf(HasSubstr("DEADLINE_EXCEEDED"),
+                      HasSubstr(absl::StrCat(group->Describe(kVictim),
+                                             " has not arrived after 3s; its process is stopped"))));
+  }
+}
+
+TEST_P(GlooAbsenceTest, ARankInNoOperationIsATimeoutThatTellsItsLastOne) {
+  Habit habit{GetParam(), 1, absl::Seconds(1)};
+  habit.victims_call = "nothing";
+  Group group(habit);
+  const std::string last = !IsP2p() ? GetParam() : GetParam() == "send" ? "recv" : "send";
+  for (int rank = 0; rank < kVictim; ++rank) {
+    EXPECT_THAT(
+        group->Await(rank).error,
+        AllOf(HasSubstr("DEADLINE_EXCEEDED"),
+              HasSubstr(absl::StrCat(group->Describe(kVictim), " has not arrived after 1s; it is ",
+                                     "in no operation of this group, its last was ", last, " #0")),
+              HasSubstr(" ago")));
+  }
+}
+
+TEST_P(GlooAbsenceTest, ARankInAnotherOperationIsATimeoutThatTellsWhich) {
+  if (IsP2p()) return;  // Whose other end the victim has.
+  Habit habit{GetParam(), 1, absl::Seconds(1)};
+  habit.victims_call = "send";  // In which the victim receives.
+  Group group(habit);
+  for (int rank = 0; rank < kVictim; ++rank) {
+    EXPECT_THAT(group->Await(rank).error,
+                AllOf(HasSubstr("DEADLINE_EXCEEDED"),
+                      HasSubstr(absl::StrCat(group->Describe(kVictim), " has not arrived after ",
+                                             "1s; it is in recv #0 from rank 1"))));
+  }
+  EXPECT_THAT(group->Await(kVictim).error,
+              AllOf(HasSubstr("recv #0 from rank 1"), HasSubstr(" reported: " + GetParam() + " #1"),
+                    HasSubstr("not complete after 1s")));
+}
+
+TEST_P(GlooAbsenceTest, DifferentCallsAreAMismatchOnEveryRank) {
+  Habit habit{GetParam(), 1000};
+  habit.victims_count = 3000;
+  if (GetParam() == "barrier") habit.victims_call = "all_reduce";
+  Group group(habit);
+  const std::string kind = GetParam().substr(0, GetParam().find("_from"));
+  for (int rank = 0; rank < kKillableRanks; ++rank) {
+    EXPECT_THAT(group->Await(rank).error,
+                AllOf(HasSubstr("FAILED_PRECONDITION"), HasSubstr("rank 0 called "),
+                      HasSubstr(absl::StrCat("rank ", kVictim, " called ")),
+                      HasSubstr(absl::StrCat(" called ", kind, " #1")), HasSubstr("3000")));
+  }
+}
+
+TEST(GlooStoreTest, TheVictimIsNamedEvenIfTheStoreDiesWithIt) {
+  // Rank 0's process would host the store; here this one does, so that it can be taken away first.
+  TCPStore::Options options;
+  options.role = StoreConfig::Role::kServer;
+  auto store = TCPStore::Create(options).value();
+  KillableGroup group("gloo", absl::StrCat(store->port()), {"all_reduce", kLarge});
+  ASSERT_TRUE(group.AwaitUnderWay(*store));
+  const std::string address = store->ToString();
+  store.reset();
+  const int64_t killed = NowNanos();
+  group.Signal(0, SIGKILL);
+  for (int rank : {1, 2}) {
+    const KillableGroup::Outcome outcome = group.Await(rank);
+    EXPECT_THAT(outcome.error,
+                AllOf(HasSubstr(absl::StrCat(group.Describe(0), " has died")),
+                      HasSubstr(absl::StrCat("the store at ", address, " does not answer"))));
+    EXPECT_LT(absl::Nanoseconds(outcome.nanos - killed), absl::Seconds(3));
+  }
+}
+
+}  // namespace
+}  // namespace syncline
+
+int main(int argc, char** argv) {
+  if (const auto status = syncline::WorkAsKillable(argc, argv)) return *status;
+  testing::InitGoogleMock(&argc, argv);
+  return RUN_ALL_TESTS();
+}

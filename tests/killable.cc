@@ -1,0 +1,172 @@
+#include "tests/killable.h"
+
+#include <unistd.h>
+
+#include <chrono>
+#include <csignal>
+#include <cstdio>
+#include <utility>
+
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+#include "core/backend.h"
+#include "core/backend_registry.h"
+#include "core/operation.h"
+#include "core/status.h"
+#include "store/file_store.h"
+#include "store/tcp_store.h"
+#include "tests/operations.h"
+
+namespace syncline {
+namespace {
+
+constexpr char kMode[] = "--killable";
+constexpr absl::Duration kPatience = absl::Seconds(60);
+
+std::string UnderWayKey(int rank) { return absl::StrCat("under way/", rank); }
+
+std::shared_ptr<Store> OpenStore(const std::string& where) {
+  int port;
+  if (!absl::SimpleAtoi(where, &port)) return FileStore::Open(where).value();
+  TCPStore::Options options;
+  options.port = port;
+  return TCPStore::Create(options).value();
+}
+
+absl::StatusOr<std::shared_ptr<Backend>> Join(const std::string& name, std::shared_ptr<Store> store,
+                                              int rank) {
+  BackendConfig config;
+  config.store = std::move(store);
+  config.rank = rank;
+  config.size = kKillableRanks;
+  config.local_address = "127.0.0.1";
+  config.deadline = Deadline(kPatience);
+  return BackendRegistry::Make(name, config);
+}
+
+// What this rank does in the `turn`th call of `call`.
+Operation MakeP2p(const std::string& call, int64_t count, int rank, int turn) {
+  const bool sends = (call == "send") != (rank == kVictim);
+  Operation operation{sends ? OpKind::kSend : OpKind::kRecv};
+  operation.tensor = Tensor::Zeros(DType::kFloat32, {count});
+  operation.peer = rank == kVictim ? turn % kVictim : kVictim;
+  if (!sends && call == "recv_from_any") operation.peer = kAnySource;
+  return operation;
+}
+
+bool IsP2pCall(const std::string& call) {
+  return call == "send" || call == "recv" || call == "recv_from_any";
+}
+
+Operation Make(const std::string& call, int64_t count, int rank, int turn) {
+  if (IsP2pCall(call)) return MakeP2p(call, count, rank, turn);
+  Spec spec{OpKind::kBarrier};
+  for (OpKind kind : CollectiveKinds()) {
+    if (Name(kind) == call) spec.kind = kind;
+  }
+  spec.count = count;
+  return Build(spec, rank, kKillableRanks);
+}
+
+// The number of the operation: of send and recv, the victim talks to the others in turns.
+uint64_t Sequence(const std::string& call, int rank, int turn) {
+  return IsP2pCall(call) && rank == kVictim ? turn / kVictim : turn;
+}
+
+absl::Status CallUntilFailure(Backend& backend, Store& store, int rank, const Habit& habit) {
+  Habit now = habit;
+  Operation operation;
+  for (int turn = 0;; ++turn) {
+    // Everybody has talked to the victim, which does as the others until then.
+    const bool settled = turn >= (IsP2pCall(habit.call) && rank == kVictim ? kVictim : 1);
+    if (settled && rank == kVictim) {
+      if (habit.victims_call == "nothing") return absl::OkStatus();
+      if (!habit.victims_call.empty()) {
+        now.call = habit.victims_call;
+        now.timeout = kPatience;  // Others give up before.
+      }
+      if (habit.victims_count > 0) now.count = habit.victims_count;
+    }
+    if (turn < 4 || IsP2pCall(now.call)) operation = Make(now.call, now.count, rank, turn);
+    CallContext context;
+    context.sequence = Sequence(now.call, rank, turn);
+    context.deadline = Deadline(settled ? now.timeout : kPatience);
+    SYNCLINE_RETURN_IF_ERROR(Dispatch(operation, context, backend, rank).status());
+    // The test may take the store away before it has answered.
+    if (turn == 0) store.Set(UnderWayKey(rank), "").IgnoreError();
+  }
+}
+
+}  // namespace
+
+std::ostream& operator<<(std::ostream& os, const Habit& habit) {
+  return os << habit.call << " of " << habit.count;
+}
+
+std::vector<std::string> KillableCalls() {
+  std::vector<std::string> calls;
+  for (OpKind kind : CollectiveKinds()) calls.emplace_back(Name(kind));
+  calls.insert(calls.end(), {"send", "recv", "recv_from_any"});
+  return calls;
+}
+
+int64_t NowNanos() { return std::chrono::steady_clock::now().time_since_epoch().count(); }
+
+KillableGroup::KillableGroup(const std::string& backend, const std::string& store,
+                             const Habit& habit) {
+  for (int rank = 0; rank < kKillableRanks; ++rank) {
+    workers_.push_back(std::make_unique<Process>(std::vector<std::string>{
+        kMode, backend, store, absl::StrCat(rank), habit.call, absl::StrCat(habit.count),
+        absl::StrCat(absl::ToInt64Milliseconds(habit.timeout)), habit.victims_call,
+        absl::StrCat(habit.victims_count)}));
+  }
+}
+
+bool KillableGroup::AwaitUnderWay(Store& store) const {
+  std::vector<std::string> keys;
+  for (int rank = 0; rank < kKillableRanks; ++rank) keys.push_back(UnderWayKey(rank));
+  return store.Wait(keys, kPatience).ok();
+}
+
+void KillableGroup::Signal(int rank, int signal) const { kill(pid(rank), signal); }
+
+std::string KillableGroup::Describe(int rank) const {
+  char host[256] = {};
+  gethostname(host, sizeof(host) - 1);
+  return absl::StrCat("rank ", rank, " (host ", host, ", pid ", pid(rank), ")");
+}
+
+KillableGroup::Outcome KillableGroup::Await(int rank, absl::Duration limit) {
+  const std::string output = workers_[rank]->Output(limit);
+  const std::pair<std::string, std::string> parts =
+      absl::StrSplit(output, absl::MaxSplits(' ', 1));
+  Outcome outcome;
+  if (!absl::SimpleAtoi(parts.first, &outcome.nanos)) return {output, 0};
+  outcome.error = parts.second;
+  return outcome;
+}
+
+std::optional<int> WorkAsKillable(int argc, char** argv) {
+  if (argc != 10 || std::string(argv[1]) != kMode) return std::nullopt;
+  int rank;
+  int64_t milliseconds;
+  Habit habit;
+  habit.call = argv[5];
+  habit.victims_call = argv[8];
+  if (!absl::SimpleAtoi(argv[4], &rank) || !absl::SimpleAtoi(argv[6], &habit.count) ||
+      !absl::SimpleAtoi(argv[7], &milliseconds) ||
+      !absl::SimpleAtoi(argv[9], &habit.victims_count)) {
+    return 1;
+  }
+  habit.timeout = absl::Milliseconds(milliseconds);
+  const std::shared_ptr<Store> store = OpenStore(argv[3]);
+  auto backend = Join(argv[2], store, rank);
+  const absl::Status status =
+      backend.ok() ? CallUntilFailure(**backend, *store, rank, habit) : backend.status();
+  if (status.ok()) pause();  // Does nothing until it is killed.
+  std::printf("%lld %s\n", static_cast<long long>(NowNanos()), status.ToString().c_str());
+  return 0;
+}
+
+}  // namespace syncline

@@ -1,0 +1,73 @@
+// Ranks in processes that make one call again and again until it fails: what tests kill, stop and
+// set against each other.
+#ifndef SYNCLINE_TESTS_KILLABLE_H_
+#define SYNCLINE_TESTS_KILLABLE_H_
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <ostream>
+#include <string>
+#include <vector>
+
+#include "absl/time/time.h"
+#include "core/store.h"
+#include "tests/processes.h"
+
+namespace syncline {
+
+inline constexpr int kKillableRanks = 3;
+inline constexpr int kVictim = kKillableRanks - 1;
+
+// Of send and recv, the victim has the other end on all other ranks.
+struct Habit {
+  std::string call;   // "all_reduce", "recv", "recv_from_any", ...
+  int64_t count = 1;  // Elements of float32 of each part.
+  absl::Duration timeout = absl::Seconds(60);
+
+  // How the victim differs: it makes this call instead from the second time on, or with more
+  // elements; or, if it is "nothing", none, and goes on to live.
+  std::string victims_call = {};
+  int64_t victims_count = 0;
+};
+
+std::ostream& operator<<(std::ostream& os, const Habit& habit);
+
+// Every operation of a backend.
+std::vector<std::string> KillableCalls();
+
+// The monotonic clock, which is the same in all processes of a host.
+int64_t NowNanos();
+
+class KillableGroup {
+ public:
+  // `store`: a path, or the port of a TCPStore on this host.
+  KillableGroup(const std::string& backend, const std::string& store, const Habit& habit);
+
+  // Until all ranks have made their first call. False after a minute.
+  bool AwaitUnderWay(Store& store) const;
+
+  pid_t pid(int rank) const { return workers_[rank]->pid(); }
+  void Signal(int rank, int signal) const;
+  void End(int rank) { workers_[rank] = nullptr; }  // Dead, and no longer in the process table.
+
+  // "rank 2 (host b, pid 81)".
+  std::string Describe(int rank) const;
+
+  struct Outcome {
+    std::string error;  // Of the call that failed.
+    int64_t nanos = 0;  // When it returned, by NowNanos.
+  };
+  // Waits for the rank's call to fail.
+  Outcome Await(int rank, absl::Duration limit = absl::Seconds(60));
+
+ private:
+  std::vector<std::unique_ptr<Process>> workers_;
+};
+
+// The exit status of a worker; nothing if the arguments are not those of one. Call it from main().
+std::optional<int> WorkAsKillable(int argc, char** argv);
+
+}  // namespace syncline
+
+#endif  // SYNCLINE_TESTS_KILLABLE_H_

@@ -1,0 +1,84 @@
+// Byte strings of different sizes. See process_group_conformance.h.
+#include <string>
+#include <vector>
+
+#include "core/byte_collectives.h"
+#include "core/status.h"
+#include "tests/process_group_conformance.h"
+
+namespace syncline {
+namespace {
+
+// What a rank brings: nothing, little or much, with bytes of every value.
+std::string Text(int64_t rank, int variant) {
+  const size_t sizes[] = {0, 1, 300, 100003};
+  std::string text(sizes[(rank + variant) % 4], '\0');
+  for (size_t i = 0; i < text.size(); ++i) text[i] = static_cast<char>(i * 7 + rank + variant);
+  return text;
+}
+
+constexpr int kVariants = 4;
+
+std::vector<std::string> AllTexts(int size, int variant) {
+  std::vector<std::string> texts;
+  for (int r = 0; r < size; ++r) texts.push_back(Text(r, variant));
+  return texts;
+}
+
+}  // namespace
+
+TEST_P(GroupConformance, ByteStringsAreGatheredWhateverTheirSizes) {
+  Run([](ProcessGroup& group) -> absl::Status {
+    for (int variant = 0; variant < kVariants; ++variant) {
+      const std::vector<std::string> all = AllTexts(size(), variant);
+      const std::string own = Text(group.rank(), variant);
+      SYNCLINE_ASSIGN_OR_RETURN(const auto gathered, AllGatherBytes(group, own));
+      SYNCLINE_RETURN_IF_ERROR(Expect(gathered == all, "all_gather", group));
+      const int root = variant % size();
+      SYNCLINE_ASSIGN_OR_RETURN(const auto on_root, GatherBytes(group, own, root));
+      const bool right = group.rank() == root ? on_root == all : on_root.empty();
+      SYNCLINE_RETURN_IF_ERROR(Expect(right, "gather", group));
+    }
+    return absl::OkStatus();
+  });
+}
+
+TEST_P(GroupConformance, ByteStringsAreBroadcastAndScatteredWhateverTheirSizes) {
+  Run([](ProcessGroup& group) -> absl::Status {
+    for (int variant = 0; variant < kVariants; ++variant) {
+      const int root = variant % size();
+      SYNCLINE_ASSIGN_OR_RETURN(const std::string got,
+                                BroadcastBytes(group, Text(group.rank(), variant), root));
+      SYNCLINE_RETURN_IF_ERROR(Expect(got == Text(root, variant), "broadcast", group));
+      std::vector<std::string> values;
+      if (group.rank() == root) values = AllTexts(size(), variant);
+      SYNCLINE_ASSIGN_OR_RETURN(const std::string part, ScatterBytes(group, values, root));
+      SYNCLINE_RETURN_IF_ERROR(Expect(part == Text(group.rank(), variant), "scatter", group));
+    }
+    return absl::OkStatus();
+  });
+}
+
+TEST_P(GroupConformance, ByteStringsAreSentAndReceivedFromAnyRank) {
+  if (size() == 1) return;
+  Run([](ProcessGroup& group) -> absl::Status {
+    for (int variant = 0; variant < kVariants; ++variant) {
+      if (group.rank() > 0) {
+        SYNCLINE_RETURN_IF_ERROR(SendBytes(group, Text(group.rank(), variant), 0, variant));
+        continue;
+      }
+      std::vector<bool> heard(size());
+      for (int i = 1; i < size(); ++i) {
+        const int64_t src = variant % 2 == 0 ? kAnySource : i;
+        SYNCLINE_ASSIGN_OR_RETURN(const auto message, RecvBytes(group, src, variant));
+        const int64_t from = message->source_rank();
+        SYNCLINE_RETURN_IF_ERROR(Expect(from > 0 && from < size() && !heard[from], "from", group));
+        heard[from] = true;
+        SYNCLINE_RETURN_IF_ERROR(Expect(message->value() == Text(from, variant), "recv", group));
+      }
+    }
+    return absl::OkStatus();
+  });
+}
+
+}  // namespace syncline
