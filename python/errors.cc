@@ -1,9 +1,8 @@
 #include "python/errors.h"
 
-#include <pybind11/pybind11.h>
-
 #include <string>
 
+#include "absl/strings/str_cat.h"
 #include "core/status.h"
 
 namespace syncline::python {
@@ -47,12 +46,38 @@ py::object ClassOf(ErrorKind kind) {
   throw py::error_already_set();
 }
 
+std::string TextOf(py::handle object) {
+  const auto text = py::reinterpret_steal<py::object>(PyObject_Str(object.ptr()));
+  Py_ssize_t size = 0;
+  const char* const data = text ? PyUnicode_AsUTF8AndSize(text.ptr(), &size) : nullptr;
+  if (data != nullptr) return std::string(data, size);
+  PyErr_Clear();  // Its __str__ failed, or it has lone surrogates.
+  return "(what it says cannot be read)";
+}
+
 }  // namespace
 
 void RaiseIfError(const absl::Status& status) {
   if (status.ok()) return;
   if (PyErr_Occurred() != nullptr) throw py::error_already_set();
   Raise(ClassOf(KindOf(status)), status.message());
+}
+
+absl::Status StatusOf(py::error_already_set& error) {
+  const bool is_ours = error.matches(DistErrorClass("DistError"));
+  const std::string text = TextOf(error.value());
+  const std::string message =
+      is_ours ? text : absl::StrCat(TextOf(error.type().attr("__name__")), ": ", text);
+  if (error.matches(PyExc_KeyboardInterrupt)) {
+    error.restore();
+    return BackendError("interrupted");
+  }
+  if (error.matches(PyExc_TimeoutError)) return TimeoutError(message);
+  if (error.matches(PyExc_ConnectionError)) return NetworkError(message);
+  if (error.matches(PyExc_NotImplementedError)) return UnsupportedError(message);
+  if (error.matches(DistErrorClass("DistStoreError"))) return StoreError(message);
+  if (error.matches(DistErrorClass("DistMismatchError"))) return MismatchError(message);
+  return BackendError(message);
 }
 
 void RaiseTypeError(absl::string_view message) { Raise(PyExc_TypeError, message); }

@@ -34,6 +34,13 @@ class GilReleased {
 // have freed is left to the end of the process.
 bool WithGil(absl::FunctionRef<void()> action);
 
+// An owner that drops `resource` with the GIL held, whichever thread is the last to let go of it.
+template <typename T>
+std::shared_ptr<T> DroppedUnderGil(T resource) {
+  return std::shared_ptr<T>(new T(std::move(resource)),
+                            [](T* owned) { WithGil([owned] { delete owned; }); });
+}
+
 // Sees to it that WithGil knows when Python exits. For the module's initialisation.
 void InstallExitHook();
 

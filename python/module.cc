@@ -3,6 +3,8 @@
 
 #include "python/define_api.h"
 #include "python/gil.h"
+#include "python/private_api.h"
+#include "python/python_backend.h"
 #include "python/tensor_view.h"
 
 PYBIND11_MODULE(_syncline, module) {
@@ -10,4 +12,6 @@ PYBIND11_MODULE(_syncline, module) {
   syncline::python::InstallExitHook();
   syncline::python::DefineTensorView(module);
   syncline::python::DefineApi(module);
+  syncline::python::DefinePrivateApi(module);
+  syncline::python::DefineRegisterBackend(module);
 }

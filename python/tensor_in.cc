@@ -57,13 +57,6 @@ bool IsJax(py::handle array) {
   return module.rfind("jax", 0) == 0;  // jaxlib.xla_extension, jaxlib._jax, jax...
 }
 
-// An owner that drops `resource` with the GIL held.
-template <typename T>
-std::shared_ptr<void> OwnedUnderGil(std::unique_ptr<T> resource) {
-  return std::shared_ptr<void>(
-      resource.release(), [](void* owned) { WithGil([owned] { delete static_cast<T*>(owned); }); });
-}
-
 // ---- The buffer protocol ----
 
 struct Buffer {
@@ -142,7 +135,7 @@ Tensor FromBuffer(py::handle array, std::unique_ptr<Buffer> buffer, absl::string
   const Access access = view.readonly != 0 ? Access::kReadOnly : Access::kReadWrite;
   void* const data = view.buf;
   return Tensor(data, *dtype, std::move(shape), std::move(strides), Device{},
-                OwnedUnderGil(std::move(buffer)), access);
+                DroppedUnderGil(std::move(buffer)), access);
 }
 
 // Null, with no exception left behind, if `array` does not let its memory be seen.
@@ -185,9 +178,8 @@ Tensor FromDLPackObject(py::object array, absl::string_view argument) {
   }
   if (!tensor.ok()) RaiseUnknownDType(argument, DescribeDType(array, "unknown"));
   // Some producers' deleters need the GIL.
-  return Tensor(
-      tensor->data(), tensor->dtype(), tensor->shape(), tensor->strides(), tensor->device(),
-      OwnedUnderGil(std::make_unique<std::shared_ptr<void>>(tensor->owner())), tensor->access());
+  return Tensor(tensor->data(), tensor->dtype(), tensor->shape(), tensor->strides(),
+                tensor->device(), DroppedUnderGil(tensor->owner()), tensor->access());
 }
 
 }  // namespace

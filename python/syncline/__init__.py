@@ -3,25 +3,73 @@
     import numpy
     import syncline as dist
 
-    dist.init_process_group()  # Under a launcher, which sets the environment.
+    dist.init_process_group()  # Under a launcher, which sets the environment; or alone.
     x = numpy.full(4, dist.get_rank(), numpy.float32)
     dist.all_reduce(x)
     dist.destroy_process_group()
 
-The names and parameters are those of torch.distributed, for arrays of any library. Errors are
-in syncline.errors.
+The names and parameters are those of torch.distributed, for arrays of any library that share their
+memory. What is here, by the module that says more:
+
+    process_groups  joining, groups, leaving      subgroups   groups made from groups
+    collectives     operations of all ranks       coalesced   several tensors at once
+    p2p             from one rank to another      objects     Python objects
+    functional      from array to array (JAX)     futures     results to come; Work can be awaited
+    backends        names, and one's own          stores      how processes find each other
+    reduce_ops      ReduceOp.PREMUL_SUM(factor)   errors      what is raised
+
+Ranks that are threads use World objects, and pass their groups to functions.
 """
 
-from syncline._syncline import ProcessGroup, ReduceOp, Reducer, Store, Work, World
+from syncline import functional
+from syncline._syncline import Info, Message, ProcessGroup, ReduceOp, Reducer, Store, Work, World
+from syncline.backends import (
+    Backend,
+    BackendConfig,
+    DistributedBackendOptions,
+    get_backend_config,
+    get_default_backend_for_device,
+    is_available,
+    is_backend_available,
+    is_gloo_available,
+    is_mpi_available,
+    is_nccl_available,
+    is_ucc_available,
+    is_xccl_available,
+)
+from syncline.coalesced import (
+    _coalescing_manager as _coalescing_manager,
+)
+from syncline.coalesced import (
+    all_gather_coalesced,
+    all_gather_multigpu,
+    all_reduce_coalesced,
+    all_reduce_multigpu,
+    broadcast_coalesced,
+    broadcast_multigpu,
+    coalescing,
+    reduce_multigpu,
+    reduce_scatter_coalesced,
+    reduce_scatter_multigpu,
+)
 from syncline.collectives import (
     all_gather,
+    all_gather_into_tensor,
+    all_gather_single,
     all_reduce,
+    all_to_all,
+    all_to_all_single,
     barrier,
     broadcast,
-    irecv,
-    isend,
-    recv,
-    send,
+    gather,
+    gather_into_tensor,
+    gather_single,
+    monitored_barrier,
+    reduce,
+    reduce_scatter,
+    reduce_scatter_single,
+    reduce_scatter_tensor,
+    scatter,
 )
 from syncline.errors import (
     DistBackendError,
@@ -31,53 +79,151 @@ from syncline.errors import (
     DistStoreError,
     DistTimeoutError,
 )
+from syncline.futures import Future
 from syncline.gradient_reducer import GradientReducer
+from syncline.job import GroupMember, group
+from syncline.objects import (
+    all_gather_object,
+    broadcast_object_list,
+    gather_object,
+    recv_object_list,
+    scatter_object_list,
+    send_object_list,
+)
+from syncline.p2p import P2POp, batch_isend_irecv, irecv, isend, recv, send
 from syncline.process_groups import (
-    GroupMember,
+    _get_global_rank as _get_global_rank,
+)
+from syncline.process_groups import (
+    _get_group_rank as _get_group_rank,
+)
+from syncline.process_groups import (
+    default_pg_timeout,
     destroy_process_group,
     get_backend,
+    get_global_rank,
+    get_group_rank,
+    get_node_local_rank,
+    get_pg_count,
+    get_process_group_ranks,
     get_rank,
     get_world_size,
-    group,
     init_process_group,
     is_initialized,
+    is_torchelastic_launched,
     new_group,
 )
+from syncline.reduce_ops import PremulSum, reduce_op, supports_complex
+from syncline.reduce_ops import _make_nccl_premul_sum as _make_nccl_premul_sum
 from syncline.stores import FileStore, HashStore, PrefixStore, TCPStore
+from syncline.subgroups import (
+    SHRINK_ABORT,
+    SHRINK_DEFAULT,
+    new_subgroups,
+    new_subgroups_by_enumeration,
+    shrink_group,
+    split_group,
+)
+from syncline.work import add_to_work as _add_to_work
+
+_add_to_work()
 
 __all__ = [
+    "Backend",
+    "BackendConfig",
     "DistBackendError",
     "DistError",
     "DistMismatchError",
     "DistNetworkError",
     "DistStoreError",
     "DistTimeoutError",
+    "DistributedBackendOptions",
     "FileStore",
+    "Future",
     "GradientReducer",
     "GroupMember",
     "HashStore",
+    "Info",
+    "Message",
+    "P2POp",
     "PrefixStore",
+    "PremulSum",
     "ProcessGroup",
     "ReduceOp",
     "Reducer",
+    "SHRINK_ABORT",
+    "SHRINK_DEFAULT",
     "Store",
     "TCPStore",
     "Work",
     "World",
     "all_gather",
+    "all_gather_coalesced",
+    "all_gather_into_tensor",
+    "all_gather_multigpu",
+    "all_gather_object",
+    "all_gather_single",
     "all_reduce",
+    "all_reduce_coalesced",
+    "all_reduce_multigpu",
+    "all_to_all",
+    "all_to_all_single",
     "barrier",
+    "batch_isend_irecv",
     "broadcast",
+    "broadcast_coalesced",
+    "broadcast_multigpu",
+    "broadcast_object_list",
+    "coalescing",
+    "default_pg_timeout",
     "destroy_process_group",
+    "functional",
+    "gather",
+    "gather_into_tensor",
+    "gather_object",
+    "gather_single",
     "get_backend",
+    "get_backend_config",
+    "get_default_backend_for_device",
+    "get_global_rank",
+    "get_group_rank",
+    "get_node_local_rank",
+    "get_pg_count",
+    "get_process_group_ranks",
     "get_rank",
     "get_world_size",
     "group",
     "init_process_group",
     "irecv",
+    "is_available",
+    "is_backend_available",
+    "is_gloo_available",
     "is_initialized",
+    "is_mpi_available",
+    "is_nccl_available",
+    "is_torchelastic_launched",
+    "is_ucc_available",
+    "is_xccl_available",
     "isend",
+    "monitored_barrier",
     "new_group",
+    "new_subgroups",
+    "new_subgroups_by_enumeration",
     "recv",
+    "recv_object_list",
+    "reduce",
+    "reduce_multigpu",
+    "reduce_op",
+    "reduce_scatter",
+    "reduce_scatter_coalesced",
+    "reduce_scatter_multigpu",
+    "reduce_scatter_single",
+    "reduce_scatter_tensor",
+    "scatter",
+    "scatter_object_list",
     "send",
+    "send_object_list",
+    "shrink_group",
+    "split_group",
+    "supports_complex",
 ]

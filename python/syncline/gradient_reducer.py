@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from syncline._syncline import ProcessGroup, Reducer
-from syncline.process_groups import resolve
+from syncline.job import resolve
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

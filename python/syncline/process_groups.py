@@ -1,8 +1,4 @@
-"""This process's membership of a job: one world, and the groups made in it.
-
-The default group is a variable of this module. Ranks that are threads of one process use
-syncline.World objects instead, of which there may be many.
-"""
+"""Joining a job, making groups, leaving; and what can be asked of groups."""
 
 from __future__ import annotations
 
@@ -11,43 +7,18 @@ import os
 import threading
 from collections.abc import Sequence
 from datetime import timedelta
+from typing import Any
 
-from syncline import failures
+from syncline import job
 from syncline._syncline import ProcessGroup, Store, World
+from syncline.backends import backend_name, making
 from syncline.errors import DistError
+from syncline.job import Group, GroupMember, NonGroupMember, resolve
 
-_DEFAULT_TIMEOUT = timedelta(minutes=30)
+default_pg_timeout = timedelta(minutes=30)
+"""How long joining and operations take at most where no timeout is given."""
+
 _EXIT_TIMEOUT = timedelta(seconds=2)
-
-
-class NonGroupMember:
-    """The type of GroupMember.NON_GROUP_MEMBER."""
-
-    def __repr__(self) -> str:
-        return "GroupMember.NON_GROUP_MEMBER"
-
-
-class _WorldProperty(type):
-    @property
-    def WORLD(cls) -> ProcessGroup | None:
-        """The group of all ranks; None before init_process_group."""
-        return _default
-
-
-class group(metaclass=_WorldProperty):
-    """Holds `group.WORLD`, the group of all ranks."""
-
-
-class GroupMember(metaclass=_WorldProperty):
-    """Holds what new_group returns on ranks that are not in the new group."""
-
-    NON_GROUP_MEMBER = NonGroupMember()
-
-
-_world: World | None = None
-_default: ProcessGroup | None = None  # The world's group, at hand.
-_forked = False  # Whether _world is that of this process's parent.
-_ranks: dict[ProcessGroup, list[int]] = {}  # Of each group: the world's ranks, by group rank.
 _init_lock = threading.Lock()
 
 
@@ -59,19 +30,27 @@ def init_process_group(
     rank: int = -1,
     store: Store | None = None,
     group_name: str = "",
+    pg_options: Any = None,
+    device_id: Any = None,
 ) -> None:
     """Joins the job; returns once all ranks have.
 
     Args:
-      backend: "gloo" (the default) or "local", in any case.
+      backend: "gloo" (the default) or another of `python -m syncline.info`, in any case; or one for
+        each device: "cpu:gloo,cuda:nccl".
       init_method: "env://" (the default: RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT, as a
-        launcher sets them), "tcp://host:port" or "file:///path"; the latter two with `rank` and
-        `world_size`, here or as "?rank=R&world_size=N".
+        launcher sets them), "tcp://host:port" (also of a multicast address) or "file:///path"; the
+        latter two with `world_size`, and perhaps `rank`, here or as "?rank=R&world_size=N". Without
+        a rank, ranks are assigned.
       timeout: for joining, and for each operation that is not given its own; 30 minutes if None.
       world_size: number of ranks.
       rank: this process's rank, 0 to world_size - 1.
       store: replaces `init_method`; `rank` and `world_size` are then needed.
       group_name: jobs of different names may share a store.
+      pg_options: for backends registered with `extended_api`.
+      device_id: accepted for compatibility; tensors know their device.
+
+    Without arguments, and with nothing in the environment from a launcher, it is a world of one.
 
     An uncaught exception that ends this process is from then on recorded for the launcher (in the
     file that TORCHELASTIC_ERROR_FILE names) and told to the peers, whose operations fail with it.
@@ -84,167 +63,187 @@ def init_process_group(
       DistTimeoutError: ranks have not joined in time; it names them.
       DistNetworkError: the store's port is in use, or nobody answers there.
     """
-    global _world, _default
+    del device_id
     if not _init_lock.acquire(blocking=False):
         raise DistError("another thread of this process is in init_process_group")
     try:
-        if _world is not None:
+        if job.is_joined():
+            world = job.joined()
             raise DistError(
-                f"already initialized as rank {_joined().rank} of {_joined().size}: call "
+                f"already initialized as rank {world.rank} of {world.size}: call "
                 "destroy_process_group() first"
             )
         if store is not None and init_method is not None:
             raise ValueError("give either store or init_method, not both")
-        _world = World.init(
-            backend=_backend_name(backend) or "gloo",
-            init_method=init_method or "",
-            store=store,
-            rank=rank,
-            world_size=world_size,
-            timeout=_DEFAULT_TIMEOUT if timeout is None else timeout,
-            group_name=group_name,
-        )
-        _default = _world.group
-        _ranks[_default] = list(range(_world.size))
-        failures.watch(_abort_all)
+        with making("default", range(max(world_size, 0)), pg_options):
+            world = World.init(
+                backend=backend_name(backend) or "gloo",
+                init_method=init_method or "",
+                store=store,
+                rank=rank,
+                world_size=world_size,
+                timeout=default_pg_timeout if timeout is None else timeout,
+                group_name=group_name,
+            )
+        job.join(world)
     finally:
         _init_lock.release()
 
 
 def is_initialized() -> bool:
     """Whether this process has joined a job."""
-    return _default is not None
-
-
-def get_rank(group: ProcessGroup | NonGroupMember | None = None) -> int:
-    """This process's rank in `group` (None: all ranks); -1 if it is not in it."""
-    return -1 if isinstance(group, NonGroupMember) else resolve(group).rank
-
-
-def get_world_size(group: ProcessGroup | NonGroupMember | None = None) -> int:
-    """The number of ranks in `group` (None: all ranks); -1 if this process is not in it."""
-    return -1 if isinstance(group, NonGroupMember) else resolve(group).size
-
-
-def get_backend(group: ProcessGroup | None = None) -> str:
-    """The name of the backend of `group` (None: of the group of all ranks)."""
-    return resolve(group).backend
+    return job.default() is not None
 
 
 def new_group(
     ranks: Sequence[int] | None = None,
     timeout: timedelta | None = None,
     backend: str | None = None,
+    pg_options: Any = None,
+    use_local_synchronization: bool = False,
+    group_desc: str | None = None,
+    device_id: Any = None,
+    sort_ranks: bool = True,
 ) -> ProcessGroup | NonGroupMember:
-    """Makes a group of `ranks` (None: all), numbered by ascending rank; returns once they joined.
+    """Makes a group of `ranks` (None: all); returns once they have joined.
 
     All ranks must call it, also those that are not in the group, with equal arguments and in the
-    same order; those outside get GroupMember.NON_GROUP_MEMBER. `timeout` and `backend` are the
-    world's if None. Raises ValueError for a rank that is not in the world or is listed twice.
+    same order; with `use_local_synchronization` only its members. Those outside get
+    GroupMember.NON_GROUP_MEMBER. Ranks are numbered by ascending rank, or in the order of the list
+    if `sort_ranks` is false. `timeout` and `backend` are the world's if None; `pg_options` is for
+    backends registered with `extended_api`; `group_desc` and `device_id` are accepted for
+    compatibility. Raises ValueError for a rank that is not in the world or is listed twice.
     """
-    world = _joined()
-    members = list(range(world.size)) if ranks is None else sorted(ranks)
-    made = world.new_group(members, _backend_name(backend), timeout)
+    del group_desc, device_id
+    world = job.joined()
+    all_ranks = resolve(None)
+    members = list(range(all_ranks.size)) if ranks is None else list(ranks)
+    if sort_ranks:
+        members.sort()
+    with making("", members, pg_options):
+        if all_ranks is world.group:
+            made = world.new_group(
+                members, backend_name(backend), timeout, use_local_synchronization
+            )
+        else:
+            made = _new_group_of_survivors(all_ranks, members, backend, timeout)
     if made is None:
         return GroupMember.NON_GROUP_MEMBER
-    _ranks[made] = members
+    job.add(made, members)
     return made
 
 
-def destroy_process_group(group: ProcessGroup | NonGroupMember | None = None) -> None:
+def _new_group_of_survivors(
+    all_ranks: ProcessGroup, members: list[int], backend: str | None, timeout: timedelta | None
+) -> ProcessGroup | None:
+    """After shrink_group, the world is no longer complete."""
+    if backend is not None and backend_name(backend) != all_ranks.backend:
+        raise NotImplementedError("after shrink_group, new groups have the backend of the old one")
+    return all_ranks.split([members], timeout)
+
+
+def destroy_process_group(group: Group = None) -> None:
     """Leaves `group`; if it is None or group.WORLD, leaves the job.
 
     Waits up to 10 seconds for operations in flight, then aborts them. Afterwards
-    init_process_group can be called again.
+    init_process_group can be called again, also with names that were in use.
     """
     if isinstance(group, NonGroupMember):
         return
     process_group = resolve(group)
-    if process_group is not _default:
+    if process_group is not job.default():
         process_group.close()
-        del _ranks[process_group]
+        if process_group in job.made():
+            job.remove(process_group)
         return
-    for made in reversed(_ranks):
+    for made in reversed(job.made()):
         if made is not process_group:
             made.close()
-    _joined().close()
-    _forget()
+    world = job.joined()
+    if process_group is not world.group:  # What shrink_group has left of it.
+        process_group.close()
+    world.close()
+    job.leave()
 
 
-def resolve(group: ProcessGroup | None) -> ProcessGroup:
-    """`group`, or the group of all ranks if it is None. Raises if it is no group of this job."""
-    if group is None:
-        return _default or _joined().group
-    if not isinstance(group, ProcessGroup):
-        raise TypeError(
-            f"group must be None or what new_group returned, not {type(group).__name__}"
-        )
-    if group not in _ranks:
+def get_rank(group: Group = None) -> int:
+    """This process's rank in `group` (None: all ranks); -1 if it is not in it."""
+    return -1 if isinstance(group, NonGroupMember) else resolve(group).rank
+
+
+def get_world_size(group: Group = None) -> int:
+    """The number of ranks in `group` (None: all ranks); -1 if this process is not in it."""
+    return -1 if isinstance(group, NonGroupMember) else resolve(group).size
+
+
+def get_backend(group: Group = None) -> str:
+    """The name of the backend of `group` (None: of the group of all ranks)."""
+    return _member(group).backend
+
+
+def get_group_rank(group: ProcessGroup, global_rank: int) -> int:
+    """The rank in `group` of the world's `global_rank`. ValueError if it is not in the group."""
+    return job.rank_in(_member(group), global_rank, "global_rank")
+
+
+def get_global_rank(group: ProcessGroup, group_rank: int) -> int:
+    """The world's rank of the group's `group_rank`. ValueError if it is out of range."""
+    members = _member(group)
+    if not 0 <= group_rank < members.size:
         raise ValueError(
-            f"group '{group.name}' was destroyed or was not made by new_group: use the methods of "
-            "the object itself, or make it by new_group"
+            f"group_rank must be a rank in group '{members.name}', 0 to {members.size - 1}, not "
+            f"{group_rank!r}"
         )
-    return group
+    return job.members_of(members).ranks[group_rank]
 
 
-def rank_in(group: ProcessGroup, rank: int, argument: str) -> int:
-    """The number in `group` of the world's `rank`; a ValueError names `argument`."""
-    ranks = _ranks[group]
-    if rank not in ranks:
-        raise ValueError(
-            f"{argument} must be a rank of group '{group.name}', one of "
-            f"{', '.join(map(str, ranks))}, not {rank!r}"
-        )
-    return ranks.index(rank)
+def get_process_group_ranks(group: ProcessGroup | None) -> list[int]:
+    """The world's rank of each member of `group` (None: all ranks), by rank in the group."""
+    return list(job.members_of(_member(group)).ranks)
 
 
-def _joined() -> World:
-    if _world is None:
-        raise DistError("this process has not joined a job: call init_process_group first")
-    if _forked:
-        raise DistError(
-            "this process was forked after init_process_group, and cannot use its parent's groups: "
-            "start processes before joining, or by multiprocessing's 'spawn'"
-        )
-    return _world
+def get_pg_count() -> int:
+    """How many groups this process is in, that of all ranks included."""
+    return len(job.made())
 
 
-def _backend_name(backend: str | None) -> str | None:
-    return backend.lower() if isinstance(backend, str) else backend
+def get_node_local_rank(fallback_rank: int | None = None) -> int:
+    """This process's rank among those of its host: LOCAL_RANK, which the launcher sets.
+
+    Without it `fallback_rank`; a RuntimeError if that is None too.
+    """
+    local_rank = os.environ.get("LOCAL_RANK")
+    if local_rank is not None:
+        return int(local_rank)
+    if fallback_rank is not None:
+        return int(fallback_rank)
+    raise RuntimeError(
+        "LOCAL_RANK is not set in the environment: start by a launcher, or pass fallback_rank"
+    )
 
 
-def _forget() -> None:
-    global _world, _default
-    failures.unwatch()
-    _ranks.clear()
-    _default = None
-    _world = None
+def is_torchelastic_launched() -> bool:
+    """Whether an elastic launcher has started this process."""
+    return "TORCHELASTIC_RUN_ID" in os.environ
 
 
-def _abort_all(failure: str) -> None:
-    """Lets the peers, who may be waiting for this process, know at once why it ends."""
-    if _default is None:
-        return
-    reason = f"rank {_default.rank} failed: {failure}"
-    for made in reversed(_ranks):
-        made.abort(reason)
+def _member(group: Group) -> ProcessGroup:
+    if isinstance(group, NonGroupMember):
+        raise ValueError("this process is not in the group")
+    return resolve(group)
 
 
 def _leave_at_exit() -> None:
     """Without it, a rank that forgets destroy_process_group could wait for its peers forever."""
-    if _default is None:
+    if job.default() is None:
         return
-    for made in reversed(_ranks):
+    for made in reversed(job.made()):
         made.close(_EXIT_TIMEOUT)
-    _forget()
-
-
-def _abandon_in_child() -> None:
-    global _default, _forked
-    failures.unwatch()
-    _default = None
-    _forked = _world is not None
+    job.leave()
 
 
 atexit.register(_leave_at_exit)
-os.register_at_fork(after_in_child=_abandon_in_child)
+
+# Names of torch.distributed's early versions.
+_get_group_rank = get_group_rank
+_get_global_rank = get_global_rank

@@ -35,13 +35,34 @@ def join(rank):
 threads = [threading.Thread(target=join, args=(rank,)) for rank in range(2)]
 for thread in threads: thread.start()
 for thread in threads: thread.join()
-work = worlds[0].group.all_reduce_async(numpy.ones(1000))
+work = worlds[0].group.all_reduce_async(numpy.ones(2))
 """
 
 
 @pytest.mark.parametrize("backend", ["local", "gloo"])
 def test_an_operation_in_flight_does_not_hold_up_the_exit(backend):
     run_python(IN_FLIGHT.replace("BACKEND", backend))
+
+
+def test_a_backend_of_python_in_the_middle_of_an_operation_does_not_hold_up_the_exit():
+    run_python(
+        """
+import threading, syncline as dist
+class Waits:
+    def __init__(self, store, rank, size, timeout):
+        self.aborted = threading.Event()
+    def barrier(self, timeout):
+        entered.set()
+        self.aborted.wait()
+    def abort(self, reason):
+        self.aborted.set()
+entered = threading.Event()
+dist.Backend.register_backend("waits", Waits, devices="cpu")
+world = dist.World.init("waits", store=dist.HashStore(), rank=0, world_size=1)
+work = world.group.barrier_async()
+entered.wait()
+"""
+    )
 
 
 def test_a_thread_that_waits_does_not_hold_up_the_exit():
@@ -150,3 +171,46 @@ def test_a_forked_child_is_told_that_it_has_no_groups():
     assert os.waitpid(child, 0)[1] == 0
     dist.all_reduce(numpy.ones(3))
     dist.destroy_process_group()
+
+
+def test_everything_of_the_parent_is_refused_in_a_forked_child_at_once():
+    output = run_python(
+        IN_FLIGHT.replace("BACKEND", "gloo")
+        + """
+import os
+group, world = worlds[1].group, worlds[1]
+dist.init_process_group(store=dist.HashStore(), rank=0, world_size=1)
+x = numpy.ones(2)
+calls = {
+    "operation": lambda: group.all_reduce(x),
+    "operation in the background": lambda: group.all_reduce_async(x).wait(),
+    "message": lambda: group.recv(x, 0),
+    "monitored_barrier": lambda: group.monitored_barrier(),
+    "bytes": lambda: group.all_gather_bytes(b""),
+    "function": lambda: dist.all_reduce(x),
+    "function on a group": lambda: dist.all_reduce(x, group=group),
+    "object": lambda: dist.all_gather_object([None] * 2, 1, group),
+    "init": lambda: dist.init_process_group(store=store, rank=0, world_size=1),
+    "destroy": lambda: dist.destroy_process_group(),
+}
+if os.fork() == 0:
+    for name, call in calls.items():
+        try:
+            call()
+            print(name, "did not fail", flush=True)
+        except dist.DistError as error:
+            if "forked" not in str(error):
+                print(name, "said", error, flush=True)
+    group.abort("in the child")
+    group.close()
+    world.close()
+    del group, world, worlds, work
+    print("child done", flush=True)
+    os._exit(0)
+assert os.wait()[1] == 0
+group.all_reduce(x)  # The parent goes on.
+work.wait()
+print(x.tolist())
+"""
+    )
+    assert output == "child done\n[2.0, 2.0]\n"

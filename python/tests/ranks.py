@@ -64,10 +64,11 @@ def in_processes(size: int, file: str, function: str, init_method: str = "") -> 
             "TEST_PORT": str(server.port),
             "WORLD_SIZE": str(size),
         }
-        _run(size, [sys.executable, file, function], environment)
+        run(size, [sys.executable, file, function], environment)
 
 
-def _run(size: int, command: list[str], environment: dict[str, str]) -> None:
+def run(size: int, command: list[str], environment: dict[str, str]) -> None:
+    """Runs `command` once for each rank, with RANK set; fails, with their output, if one fails."""
     processes = [
         subprocess.Popen(
             command,

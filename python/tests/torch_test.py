@@ -12,7 +12,7 @@ if pypi_torch_status.AVAILABLE and sys.argv[1:] != ["syncline_first"]:
 
 import ranks
 import syncline as dist
-from syncline import _syncline
+from syncline import _syncline, codec, functional
 
 if pypi_torch_status.AVAILABLE:
     import torch
@@ -85,6 +85,35 @@ def test_ranks_reduce_tensors_of_torch():
         return tensor.tolist()
 
     assert ranks.in_threads(3, run, "gloo") == [[3.0] * 1000] * 3
+
+
+def test_functions_return_tensors_of_torch():
+    def run(world):
+        x = torch.arange(6.0).reshape(2, 3).T.requires_grad_()  # Strided, and a leaf.
+        y = functional.all_reduce(x, group=world.group)
+        assert y.dtype == x.dtype and not y.requires_grad
+        assert torch.equal(y, 2 * x.detach())
+        assert functional.all_gather(y, world.group).shape == (2, 3, 2)
+        received = functional.broadcast(y.to(torch.bfloat16), 1, world.group)
+        assert received.dtype == torch.bfloat16
+        objects = [None, None]
+        dist.all_gather_object(
+            objects, {"tensor": received, "empty": torch.zeros(0, 2)}, world.group
+        )
+        assert all(torch.equal(o["tensor"], received) for o in objects)
+        assert all(o["empty"].shape == (0, 2) for o in objects)
+        with pytest.raises(TypeError, match="sparse, quantized or meta"):
+            dist.all_gather_object(objects, received.to_sparse(), world.group)
+
+    ranks.in_threads(2, run)
+
+
+@pytest.mark.parametrize("dtype", DTYPES.split())
+def test_tensors_of_every_type_are_carried_as_objects(dtype):
+    tensor = torch.arange(6).reshape(2, 3).to(getattr(torch, dtype))
+    for value in (tensor, tensor.T, tensor[0, 1]):
+        carried = codec.decode(codec.encode(value))
+        assert carried.dtype == value.dtype and torch.equal(carried, value)
 
 
 def both_libraries():

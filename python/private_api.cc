@@ -1,0 +1,57 @@
+#include "python/private_api.h"
+
+#include <cstdint>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "core/tensor.h"
+#include "core/work.h"
+#include "python/convert.h"
+#include "python/errors.h"
+#include "python/gil.h"
+#include "python/tensor_in.h"
+
+namespace syncline::python {
+namespace {
+
+void OnComplete(Work& work, py::object callback) {
+  auto owned = DroppedUnderGil(std::move(callback));
+  auto call = [owned](const absl::Status&) {
+    WithGil([&owned] {
+      try {
+        (*owned)();
+      } catch (py::error_already_set& error) {
+        error.discard_as_unraisable("a callback of syncline.Work");
+      }
+    });
+  };
+  GilReleased released;  // It may be called here, and what it does may wait for other threads.
+  work.OnComplete(std::move(call));
+}
+
+py::list Parts(py::handle array, int64_t count) {
+  const Tensor tensor = TensorFromPython(array, "tensor");
+  if (!tensor.is_contiguous()) {
+    RaiseValueError(
+        absl::StrCat("tensor is not contiguous (", tensor.ToString(), "): pass a contiguous copy"));
+  }
+  if (count < 1 || tensor.numel() % count != 0) {
+    RaiseValueError(absl::StrCat("tensor (", tensor.ToString(), ") cannot be divided into ", count,
+                                 " equal parts, one for each rank"));
+  }
+  const int64_t size = tensor.numel() / count;
+  py::list parts;
+  for (int64_t i = 0; i < count; ++i) parts.append(ToPython<Tensor>(tensor.Slice(i * size, size)));
+  return parts;
+}
+
+}  // namespace
+
+void DefinePrivateApi(py::module_& module) {
+  const py::object work = module.attr("Work");
+  work.attr("_on_complete") = py::cpp_function(&OnComplete, py::name("_on_complete"),
+                                               py::is_method(work), py::arg("callback"));
+  module.def("_parts", &Parts, py::arg("array"), py::arg("count"));
+}
+
+}  // namespace syncline::python

@@ -1,0 +1,232 @@
+"""Objects as bytes, for object collectives.
+
+The safe codec carries data and nothing else: decoding never runs code, whatever the bytes are. It
+knows None, bool, int, float, complex, str, bytes, bytearray, list, tuple, dict, set, frozenset,
+decimal.Decimal, the types of datetime, NumPy's scalars and arrays of all types but object, and
+PyTorch's tensors (which arrive on the CPU); of exactly these types, not of ones derived from them.
+
+The format: one byte "S", the size of a JSON text (8 bytes, little-endian), that text, and the bytes
+of buffers that it refers to by their sizes, in order. In the JSON text a list stands for a list,
+and {"tag": value} for everything that JSON does not have. The codec "pickle" is one byte "P" and a
+pickle.
+"""
+
+from __future__ import annotations
+
+import datetime
+import decimal
+import json
+import pickle
+from collections.abc import Callable
+from typing import Any, Literal, TypeAlias
+
+from syncline.codec_arrays import ArrayCodec
+
+Codec: TypeAlias = Literal["safe", "pickle"]
+"""The choice of object collectives; "pickle" takes any object, and runs what the sender wants."""
+
+MAX_DEPTH = 100
+
+_SAFE, _PICKLE = b"S", b"P"
+_HEADER = 9
+_MAX_DIGITS = 1 << 63  # Python reads and writes large numbers in decimal slowly, or not at all.
+
+
+def encode(value: Any, codec: Codec = "safe") -> bytes:
+    """`value` as bytes.
+
+    Raises:
+      TypeError: the safe codec does not know a type; the message says which, and where.
+      ValueError: containers are nested deeper than MAX_DEPTH (or contain themselves), or there is
+        no such codec.
+    """
+    if _check(codec) == "pickle":
+        return _PICKLE + pickle.dumps(value)
+    encoder = _Encoder()
+    text = json.dumps(encoder.encode(value, 0), separators=(",", ":")).encode("ascii")
+    return b"".join([_SAFE, len(text).to_bytes(8, "little"), text, *encoder.buffers])
+
+
+def decode(data: bytes, codec: Codec = "safe") -> Any:
+    """The inverse of `encode`.
+
+    Raises ValueError if `data` is not what `encode` makes, or is a pickle and `codec` is not.
+    """
+    _check(codec)
+    if data[:1] == _PICKLE:
+        if codec != "pickle":
+            raise ValueError(
+                'the sender used codec="pickle", which can run any code here: if it is to be '
+                'trusted, pass codec="pickle" on this rank too'
+            )
+        return pickle.loads(data[1:])
+    try:
+        if data[:1] != _SAFE or len(data) < _HEADER:
+            raise ValueError("it begins with no known codec")
+        size = int.from_bytes(data[1:_HEADER], "little")
+        if size > len(data) - _HEADER:
+            raise ValueError("it is cut off")
+        text = str(data[_HEADER : _HEADER + size], "ascii")
+        decoder = _Decoder(memoryview(data)[_HEADER + size :])
+        value = decoder.decode(json.loads(text), 0)
+        if decoder.buffers:
+            raise ValueError("bytes are left over")
+        return value
+    except (ArithmeticError, LookupError, MemoryError, RecursionError, TypeError) as error:
+        raise ValueError(f"malformed object: {type(error).__name__}: {error}") from error
+    except ValueError as error:
+        raise ValueError(f"malformed object: {error}") from error
+
+
+def _check(codec: str) -> str:
+    if codec not in ("safe", "pickle"):
+        raise ValueError(f'codec must be "safe" or "pickle", not {codec!r}')
+    return codec
+
+
+class _Encoder:
+    def __init__(self) -> None:
+        self.buffers: list[bytes] = []
+
+    def encode(self, value: Any, depth: int) -> Any:
+        """What stands for `value` in the JSON text."""
+        kind = type(value)
+        if value is None or kind is bool or kind is str or kind is float:
+            return value
+        if kind is int:
+            return value if -_MAX_DIGITS < value < _MAX_DIGITS else {"int": hex(value)}
+        if kind in _CONTAINERS:
+            if depth == MAX_DEPTH:
+                raise ValueError(f"containers are nested deeper than {MAX_DEPTH} levels")
+            if kind is list:
+                return [self.encode(item, depth + 1) for item in value]
+            items = [part for pair in value.items() for part in pair] if kind is dict else value
+            return {_CONTAINERS[kind]: [self.encode(item, depth + 1) for item in items]}
+        if kind is bytes or kind is bytearray:
+            return {kind.__name__: self.buffer(bytes(value))}
+        if kind in _PLAIN:
+            tag, parts, _ = _PLAIN[kind]
+            return {tag: parts(value)}
+        found = ArrayCodec(self.buffer).encode(value)
+        if found is None:
+            raise TypeError(
+                f"an object of type {kind.__module__}.{kind.__qualname__} cannot be carried by the "
+                'safe codec: pass codec="pickle" on all ranks if they trust each other, or turn it '
+                "into a dict, a list or an array"
+            )
+        return found
+
+    def buffer(self, data: bytes) -> int:
+        self.buffers.append(data)
+        return len(data)
+
+
+class _Decoder:
+    def __init__(self, buffers: memoryview):
+        self.buffers = buffers
+
+    def decode(self, value: Any, depth: int) -> Any:
+        if depth > MAX_DEPTH:
+            raise ValueError(f"containers are nested deeper than {MAX_DEPTH} levels")
+        if isinstance(value, list):
+            return [self.decode(item, depth + 1) for item in value]
+        if not isinstance(value, dict):
+            return value
+        ((tag, content),) = value.items()
+        if tag == "int":
+            return int(content, 16)
+        if tag in _OF_ITEMS:
+            return _OF_ITEMS[tag]([self.decode(item, depth + 1) for item in content])
+        if tag == "bytes":
+            return self.buffer(content)
+        if tag == "bytearray":
+            return bytearray(self.buffer(content))
+        if tag in _OF_PARTS:
+            return _OF_PARTS[tag](content)
+        return ArrayCodec(self.buffer).decode(tag, content)
+
+    def buffer(self, size: Any) -> bytes:
+        if type(size) is not int or not 0 <= size <= len(self.buffers):
+            raise ValueError(f"there are no {size!r} bytes left")
+        data = bytes(self.buffers[:size])
+        self.buffers = self.buffers[size:]
+        return data
+
+
+def _dict(items: list[Any]) -> dict[Any, Any]:
+    return dict(zip(items[::2], items[1::2], strict=True))
+
+
+# ---- Plain values: from and to what JSON has ----
+
+
+def _timezone_parts(zone: datetime.tzinfo | None) -> list[Any] | None:
+    if zone is None:
+        return None
+    if type(zone) is not datetime.timezone:
+        raise TypeError(
+            f"a time zone of type {type(zone).__name__} cannot be carried by the safe codec: use "
+            'datetime.timezone, or pass codec="pickle"'
+        )
+    offset, name = zone.utcoffset(None), zone.tzname(None)
+    return [offset.days, offset.seconds, offset.microseconds, name]
+
+
+def _timezone(parts: list[Any] | None) -> datetime.timezone | None:
+    if parts is None:
+        return None
+    offset = datetime.timedelta(*parts[:3])
+    plain = datetime.timezone(offset)
+    return plain if plain.tzname(None) == parts[3] else datetime.timezone(offset, parts[3])
+
+
+def _time_parts(t: datetime.time | datetime.datetime) -> list[Any]:
+    return [t.hour, t.minute, t.second, t.microsecond, t.fold, _timezone_parts(t.tzinfo)]
+
+
+def _time(parts: list[Any]) -> datetime.time:
+    hour, minute, second, microsecond, fold, zone = parts
+    return datetime.time(hour, minute, second, microsecond, _timezone(zone), fold=fold)
+
+
+def _datetime_parts(moment: datetime.datetime) -> list[Any]:
+    return [moment.year, moment.month, moment.day, *_time_parts(moment)]
+
+
+def _datetime(parts: list[Any]) -> datetime.datetime:
+    return datetime.datetime.combine(datetime.date(*parts[:3]), _time(parts[3:]))
+
+
+# Of each type: its tag, its parts in JSON, and the way back.
+_PLAIN: dict[type, tuple[str, Callable[[Any], Any], Callable[[Any], Any]]] = {
+    complex: ("complex", lambda z: [z.real, z.imag], lambda parts: complex(*parts)),
+    decimal.Decimal: ("decimal", str, decimal.Decimal),
+    datetime.timedelta: (
+        "timedelta",
+        lambda t: [t.days, t.seconds, t.microseconds],
+        lambda parts: datetime.timedelta(*parts),
+    ),
+    datetime.date: (
+        "date",
+        lambda day: [day.year, day.month, day.day],
+        lambda parts: datetime.date(*parts),
+    ),
+    datetime.time: ("time", _time_parts, _time),
+    datetime.datetime: ("datetime", _datetime_parts, _datetime),
+    datetime.timezone: ("timezone", _timezone_parts, _timezone),
+}
+_OF_PARTS = {tag: way_back for tag, _, way_back in _PLAIN.values()}
+
+_CONTAINERS: dict[type, str] = {
+    list: "list",
+    tuple: "tuple",
+    dict: "dict",
+    set: "set",
+    frozenset: "frozenset",
+}
+_OF_ITEMS: dict[str, Callable[[list[Any]], Any]] = {
+    "tuple": tuple,
+    "dict": _dict,
+    "set": set,
+    "frozenset": frozenset,
+}

@@ -1,0 +1,48 @@
+"""What this build of Syncline has: `python -m syncline.info`."""
+
+from __future__ import annotations
+
+import os
+import sys
+
+from syncline._syncline import Info
+
+VARIABLES = {
+    "RANK": "this process's rank",
+    "WORLD_SIZE": "the number of ranks",
+    "LOCAL_RANK": "this process's rank among those of its host",
+    "LOCAL_WORLD_SIZE": "the number of ranks on its host",
+    "MASTER_ADDR": "the host of the store",
+    "MASTER_PORT": "the port of the store",
+    "SYNCLINE_STORE": "host:port of the launcher's store, which goes before MASTER_ADDR",
+    "TORCHELASTIC_RUN_ID": "the job, if an elastic launcher runs it",
+    "TORCHELASTIC_ERROR_FILE": "where an exception that ends this process is recorded",
+    "SYNCLINE_DEBUG": "on (the default) or off: ranks compare their calls",
+    "SYNCLINE_LOG_LEVEL": "debug, info, warning (the default) or error",
+    "SYNCLINE_SECRET_FILE": "the file with the job's secret",
+}
+"""The environment variables that matter, with what they say."""
+
+
+def describe() -> str:
+    """The report that `python -m syncline.info` prints."""
+    python = ".".join(map(str, sys.version_info[:3]))
+    lines = [
+        f"syncline {Info.version()}, Python {python}",
+        f"backends: {', '.join(Info.backends())}",
+        f"stores:   {', '.join(Info.stores())}",
+        "",
+        Info.capability_table().rstrip("\n"),
+        "",
+        "environment:",
+    ]
+    width = max(map(len, VARIABLES))
+    for name, meaning in VARIABLES.items():
+        value = os.environ.get(name)
+        said = "is not set" if value is None else f"= {value!r}"
+        lines.append(f"  {name:<{width}}  {said}  ({meaning})")
+    return "\n".join(lines)
+
+
+if __name__ == "__main__":
+    print(describe())

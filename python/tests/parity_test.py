@@ -1,0 +1,250 @@
+"""Every public method of the description of the API works in Python."""
+
+import ast
+import importlib.resources
+import threading
+from datetime import timedelta
+
+import numpy
+import pytest
+import ranks
+import syncline as dist
+from syncline import _syncline
+
+LONG = timedelta(seconds=60)
+
+
+def described():
+    """ "Class.member" of all that is described, and of what Python has besides."""
+    text = importlib.resources.files("syncline").joinpath("_syncline.pyi").read_text()
+    members = {}
+    for item in ast.parse(text).body:
+        if isinstance(item, ast.ClassDef) and not any(ast.unparse(b) == "Enum" for b in item.bases):
+            for member in item.body:
+                if isinstance(member, ast.FunctionDef) and member.name != "__init__":
+                    members[f"{item.name}.{member.name}"] = member
+    return members
+
+
+@pytest.fixture
+def called(monkeypatch):
+    """The names of `described` that are called while the test runs."""
+    names = set()
+
+    def record(name, function):
+        def method(*args, **kwargs):
+            names.add(name)
+            return function(*args, **kwargs)
+
+        return method
+
+    for name in described():
+        owner, member = name.split(".")
+        handle = getattr(_syncline, owner)
+        found = next(c.__dict__[member] for c in handle.__mro__ if member in c.__dict__)
+        if isinstance(found, property):
+            replacement = property(record(name, found.fget))
+        elif isinstance(found, staticmethod):
+            replacement = staticmethod(record(name, found.__func__))
+        else:
+            replacement = record(name, found)
+        monkeypatch.setattr(handle, member, replacement)
+    return names
+
+
+def test_every_member_is_called_and_does_what_it_says(called, tmp_path):
+    stores(tmp_path)
+    info()
+    ranks.in_threads(2, group_and_work)
+    missing = sorted(set(described()) - called)
+    assert not missing, f"call these too: {', '.join(missing)}"
+
+
+def test_the_classes_have_nothing_else():
+    names = {name.split(".")[0] for name in described()}
+    found = {
+        f"{name}.{member}"
+        for name in names
+        for member in vars(getattr(_syncline, name))
+        if not member.startswith("_")
+    }
+    assert "ProcessGroup.all_reduce" in found
+    assert found <= set(described())
+
+
+def test_every_enum_has_its_members():
+    text = importlib.resources.files("syncline").joinpath("_syncline.pyi").read_text()
+    enums = [
+        item
+        for item in ast.parse(text).body
+        if isinstance(item, ast.ClassDef) and [ast.unparse(b) for b in item.bases] == ["Enum"]
+    ]
+    assert enums
+    for item in enums:
+        expected = [n.targets[0].id for n in item.body if isinstance(n, ast.Assign)]
+        members = list(getattr(_syncline, item.name))
+        assert [m.name for m in members] == expected
+        assert [m.value for m in members] == list(range(len(members)))
+
+
+# ---- The calls ----
+
+
+def stores(folder):
+    tcp = dist.TCPStore.create("127.0.0.1", 0, True, LONG)
+    assert (tcp.host, tcp.port > 0, tcp.timeout) == ("127.0.0.1", True, LONG)
+    file = dist.FileStore.create(str(folder / "store"))
+    assert file.path == str(folder / "store")
+    hash_store = dist.HashStore.create()
+    prefix = dist.PrefixStore.create("p", hash_store)
+    assert isinstance(prefix.underlying_store, dist.HashStore)
+    for store in (tcp, file, hash_store, prefix):
+        store.set("a", b"1")
+        assert store.get("a", LONG) == b"1"
+        assert store.add("n", 2) == 2
+        assert store.compare_set("a", b"1", b"2") == b"2"
+        store.wait(["a", "n"], LONG)
+        assert store.check(["a"])
+        store.append("a", b"3")
+        store.multi_set(["b", "c"], [b"4", b"5"])
+        assert store.multi_get(["a", "b"], LONG) == [b"23", b"4"]
+        assert store.list_keys("") == ["a", "b", "c", "n"]
+        assert store.num_keys() >= 4
+        assert store.delete_key("a")
+
+
+def info():
+    assert _syncline.Info.version().count(".") == 2
+    assert {"gloo", "local"} <= set(dist.Info.backends())
+    assert {"file", "hash", "tcp"} <= set(dist.Info.stores())
+    assert "all_reduce" in dist.Info.operations("local")
+    assert "float32" in dist.Info.dtypes("local", "all_reduce")
+    assert "all_reduce" in dist.Info.capability_table()
+
+
+def group_and_work(world):
+    group, rank = world.group, world.rank
+    assert (world.size, group.rank, group.size, group.ranks) == (2, rank, 2, [0, 1])
+    assert (group.name, group.backend, group.timeout) == ("default", "local", ranks.TIMEOUT)
+    for suffix in ("", "_async"):
+        operations(group, rank, suffix)
+    work(group, rank)
+    byte_strings(group, rank)
+    reducer(group, rank)
+    groups(world, rank)
+    world.store.set(f"left{rank}", b"")
+    world.store.wait(["left0", "left1"])
+    world.close()
+
+
+def operations(group, rank, suffix):
+    """Two ranks with [1, 2] and [11, 12]."""
+
+    def call(name, *args):
+        result = getattr(group, name + suffix)(*args)
+        if suffix:
+            result.wait()
+        return result
+
+    def mine():
+        return numpy.array([1.0, 2.0]) + 10 * rank
+
+    both, total = [[1, 2], [11, 12]], [12, 14]
+    op, root = dist.ReduceOp.SUM, 1
+    for name in ("broadcast", "broadcast_coalesced", "broadcast_multi"):
+        x = mine()
+        call(name, x if name == "broadcast" else [x], root)
+        assert x.tolist() == both[root]
+    for name in ("all_reduce", "all_reduce_coalesced", "all_reduce_multi"):
+        x = mine()
+        call(name, x if name == "all_reduce" else [x], op, LONG)
+        assert x.tolist() == total
+    for name in ("reduce", "reduce_multi"):
+        x = mine()
+        call(name, x if name == "reduce" else [x], root, op)
+        assert x.tolist() == (total if rank == root else both[rank])
+    for name in ("all_gather", "all_gather_coalesced", "all_gather_multi"):
+        outputs = list(numpy.zeros((2, 2)))
+        call(name, outputs, mine() if name == "all_gather" else [mine()])
+        assert [o.tolist() for o in outputs] == both
+    output = numpy.zeros(4)
+    call("all_gather_single", output, mine())
+    assert output.tolist() == [1, 2, 11, 12]
+    outputs = list(numpy.zeros((2, 2))) if rank == root else []
+    call("gather", outputs, mine(), root)
+    assert [o.tolist() for o in outputs] == (both if rank == root else [])
+    output = numpy.zeros(2)
+    call("scatter", output, [mine(), mine() + 1] if rank == root else [], root)
+    assert output.tolist() == [11 + rank, 12 + rank]
+    for name in ("reduce_scatter", "reduce_scatter_coalesced", "reduce_scatter_multi"):
+        output = numpy.zeros(2)
+        call(name, output if name == "reduce_scatter" else [output], [mine(), mine() * 2], op)
+        assert output.tolist() == [total, [24, 28]][rank]
+    output = numpy.zeros(1)
+    call("reduce_scatter_single", output, mine())
+    assert output[0] == total[rank]
+    outputs = list(numpy.zeros((2, 1)))
+    call("all_to_all", outputs, [mine()[:1], mine()[1:]])
+    assert [o[0] for o in outputs] == [1 + rank, 11 + rank]
+    output = numpy.zeros(2)
+    call("all_to_all_single", output, mine(), [1, 1], [1, 1])
+    assert output.tolist() == [1 + rank, 11 + rank]
+    call("barrier", LONG)
+    if rank == 0:
+        call("send", mine(), 1, 3, LONG)
+    else:
+        x = numpy.zeros(2)
+        result = call("recv", x, -1, 3, LONG)
+        assert (result.source_rank if suffix else result) == 0
+        assert x.tolist() == both[0]
+    group.monitored_barrier(LONG)
+
+
+def work(group, rank):
+    started = group.barrier_async()
+    called = threading.Event()
+    started._on_complete(called.set)
+    started.wait(LONG)
+    assert called.wait(60)
+    assert started.is_completed() and started.is_success()
+    assert started.exception() is None
+    assert started.source_rank == -1
+    assert started.result() == started.get_future().wait() == []
+    assert list(started.__await__()) == []
+    assert started.description.startswith("barrier #")
+
+
+def byte_strings(group, rank):
+    own = b"ab"[rank : rank + 1] * (rank + 1)
+    assert group.all_gather_bytes(own) == [b"a", b"bb"]
+    assert group.broadcast_bytes(own, 1) == b"bb"
+    assert group.gather_bytes(own, 0) == ([b"a", b"bb"] if rank == 0 else [])
+    assert group.scatter_bytes([b"x", b"yyy"] if rank == 0 else [], 0) == [b"x", b"yyy"][rank]
+    if rank == 0:
+        group.send_bytes(b"message", 1)
+    else:
+        message = group.recv_bytes(-1)
+        assert (message.value, message.source_rank) == (b"message", 0)
+
+
+def reducer(group, rank):
+    made = dist.Reducer.create(group, [numpy.zeros(2), numpy.zeros(3)], ["a", "b"])
+    assert sorted(sum(made.buckets, [])) == [0, 1]
+    made.copy_ready(1, numpy.full(3, float(rank)))
+    numpy.asarray(made.gradient(0))[:] = rank
+    made.mark_ready(0)
+    made.finish()
+    assert numpy.asarray(made.gradient(1)).tolist() == [0.5] * 3
+
+
+def groups(world, rank):
+    assert world.new_group([1, 0]).rank == 1 - rank
+    assert world.group.split([[1], [0]]).ranks == [rank]
+    both = world.new_group([0, 1])
+    if rank == 0:
+        alone = both.shrink([1], LONG)
+        assert (alone.size, alone.ranks) == (1, [0])
+        alone.abort("enough")
+        with pytest.raises(dist.DistBackendError, match="enough"):
+            alone.barrier()
+        alone.close()
