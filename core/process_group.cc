@@ -90,6 +90,7 @@ ProcessGroup::~ProcessGroup() {
 }
 
 absl::Status ProcessGroup::status() const {
+  SYNCLINE_RETURN_IF_ERROR(CheckProcess());
   absl::MutexLock lock(&mutex_);
   return cause_;
 }
@@ -113,9 +114,11 @@ void ProcessGroup::Abort(absl::string_view reason) {
       absl::StrCat("group '", name(), "' was aborted by rank ", rank(), ": ", reason)));
 }
 
-int ProcessGroup::NextChild() {
-  absl::MutexLock lock(&mutex_);
-  return ++children_;
+absl::Status ProcessGroup::CheckProcess() const {
+  if (!fork_guard_.InChild()) return absl::OkStatus();
+  return BackendError(absl::StrCat("process ", getpid(), " was forked after group '", name(),
+                                   "' was made and cannot use it: start processes before joining, ",
+                                   "or by spawning instead of forking"));
 }
 
 absl::Status ProcessGroup::MonitoredBarrier(Timeout timeout) {
@@ -172,12 +175,7 @@ ProcessGroup::StartedWork ProcessGroup::Start(absl::StatusOr<Operation> given, T
 }
 
 absl::Status ProcessGroup::Admit(const Operation& operation, Timeout timeout) {
-  if (fork_guard_.InChild()) {
-    return BackendError(absl::StrCat(
-        operation.name(), ": process ", getpid(), " was forked after group '", name(),
-        "' was made ",
-        "and cannot use it: start processes before joining, or by spawning instead of forking"));
-  }
+  SYNCLINE_RETURN_IF_ERROR(Annotate(CheckProcess(), operation.name()));
   if (timeout.has_value() && *timeout <= absl::ZeroDuration()) {
     return ArgumentError(
         absl::StrCat("timeout must be positive, not ", absl::FormatDuration(*timeout)));

@@ -209,7 +209,7 @@ class ProcessGroup {
                                Timeout timeout = {});
   StartedWork RecvAsync(const Tensor& tensor, int64_t src, int64_t tag = 0, Timeout timeout = {});
 
-  // OK, or why the group can no longer be used.
+  // OK, or why the group can no longer be used, in this process.
   absl::Status status() const;
 
   // Ends the group: waits up to `timeout` for this rank's operations in flight, then aborts them.
@@ -219,9 +219,8 @@ class ProcessGroup {
   // Ends the group at once; operations in flight, here and on the peers, fail with `reason`.
   void Abort(absl::string_view reason);
 
-  // 1, 2, ...: numbers what is made from this group through its store. All ranks that make it count
-  // alike.
-  int NextChild();
+  // OK, or a BackendError in a child that was forked since the group was made.
+  absl::Status CheckProcess() const;
 
  private:
   // Serves the tensors of some devices.
@@ -256,7 +255,6 @@ class ProcessGroup {
   mutable absl::Mutex mutex_;
   absl::Status cause_ ABSL_GUARDED_BY(mutex_);  // OK while the group is usable.
   int in_flight_ ABSL_GUARDED_BY(mutex_) = 0;
-  int children_ ABSL_GUARDED_BY(mutex_) = 0;
   std::unique_ptr<Lane> collectives_ = std::make_unique<Lane>();
   absl::Mutex lanes_mutex_;  // One lane for each kind, peer and tag of p2p, made when first used.
   std::map<std::tuple<OpKind, int64_t, int64_t>, std::unique_ptr<Lane>> p2p_

@@ -132,6 +132,7 @@ absl::StatusOr<std::shared_ptr<ProcessGroup>> Split(ProcessGroup& parent,
 absl::StatusOr<std::shared_ptr<ProcessGroup>> Shrink(ProcessGroup& parent,
                                                      const std::vector<int64_t>& excluded,
                                                      ProcessGroup::Timeout timeout) {
+  SYNCLINE_RETURN_IF_ERROR(parent.CheckProcess());
   SYNCLINE_RETURN_IF_ERROR(CheckTimeout(timeout));
   std::set<int64_t> gone;
   SYNCLINE_RETURN_IF_ERROR(CheckRanks(parent, excluded, gone));

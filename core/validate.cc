@@ -104,10 +104,10 @@ absl::Status CheckServed(const Operation& op, const Place& place) {
 
 // A list with one tensor for each rank, of `dtype`, where this rank has one.
 absl::Status CheckList(const std::vector<Tensor>& list, absl::string_view what, Access needed,
-                       DType dtype, const Operation& op, const Place& place) {
+                       DType dtype, const Place& place) {
   if (list.size() != static_cast<size_t>(place.size)) {
-    return ArgumentError(absl::StrCat(op.name(), " needs one of the ", what, " for each of the ",
-                                      place.size, " ranks, not ", list.size()));
+    return ArgumentError(absl::StrCat(what, " must have one tensor for each of the ", place.size,
+                                      " ranks, not ", list.size()));
   }
   for (size_t r = 0; r < list.size(); ++r) {
     const std::string item = absl::StrCat(what, "[", r, "]");
@@ -168,7 +168,7 @@ absl::Status CheckGatherings(const Operation& op, const Place& place) {
                                       place.rank, " must pass none"));
   }
   SYNCLINE_RETURN_IF_ERROR(
-      CheckList(op.outputs, "outputs", Access::kReadWrite, op.tensor.dtype(), op, place));
+      CheckList(op.outputs, "outputs", Access::kReadWrite, op.tensor.dtype(), place));
   for (int r = 0; r < place.size; ++r) {
     if (op.kind == OpKind::kAllGather && r != place.rank) continue;  // May differ.
     SYNCLINE_RETURN_IF_ERROR(
@@ -185,7 +185,7 @@ absl::Status CheckScatterings(const Operation& op, const Place& place) {
                                       place.rank, " must pass none"));
   }
   SYNCLINE_RETURN_IF_ERROR(
-      CheckList(op.inputs, "inputs", Access::kReadOnly, op.tensor.dtype(), op, place));
+      CheckList(op.inputs, "inputs", Access::kReadOnly, op.tensor.dtype(), place));
   for (int r = 0; r < place.size; ++r) {
     if (op.kind == OpKind::kReduceScatter && r != place.rank) continue;  // May differ.
     SYNCLINE_RETURN_IF_ERROR(
@@ -197,9 +197,9 @@ absl::Status CheckScatterings(const Operation& op, const Place& place) {
 
 absl::Status CheckAllToAll(const Operation& op, const Place& place) {
   SYNCLINE_RETURN_IF_ERROR(
-      CheckList(op.inputs, "inputs", Access::kReadOnly, op.dtype(), op, place));
+      CheckList(op.inputs, "inputs", Access::kReadOnly, op.dtype(), place));
   SYNCLINE_RETURN_IF_ERROR(
-      CheckList(op.outputs, "outputs", Access::kReadWrite, op.dtype(), op, place));
+      CheckList(op.outputs, "outputs", Access::kReadWrite, op.dtype(), place));
   SYNCLINE_RETURN_IF_ERROR(
       CheckEqualSizes(op.outputs[place.rank], absl::StrCat("outputs[", place.rank, "]"),
                       op.inputs[place.rank], absl::StrCat("inputs[", place.rank, "]")));

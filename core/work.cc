@@ -20,6 +20,10 @@ Work::State StateFor(const absl::Status& status) {
 }  // namespace
 
 absl::Status Work::Wait(absl::Duration timeout) {
+  if (fork_guard_.InChild()) {
+    return BackendError(absl::StrCat("this process was forked after ", description_,
+                                     " was started and cannot wait for it"));
+  }
   absl::MutexLock lock(&mutex_);
   const auto finished = [this]() ABSL_SHARED_LOCKS_REQUIRED(mutex_) { return IsFinal(state_); };
   if (mutex_.AwaitWithTimeout(absl::Condition(&finished), timeout)) return status_;

@@ -12,6 +12,7 @@
 #include "absl/status/status.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
+#include "core/fork.h"
 
 namespace syncline {
 
@@ -23,7 +24,8 @@ class Work {
   explicit Work(std::string description) : description_(std::move(description)) {}
 
   // Waits until the operation has finished and returns its outcome. If it has not finished within
-  // `timeout` returns a TimeoutError; the operation itself goes on until its own deadline.
+  // `timeout` returns a TimeoutError; the operation itself goes on until its own deadline. In a
+  // child that was forked since the operation started, returns a BackendError at once.
   absl::Status Wait(absl::Duration timeout = absl::InfiniteDuration());
 
   bool IsCompleted() const;
@@ -49,6 +51,7 @@ class Work {
 
  private:
   const std::string description_;
+  const ForkGuard fork_guard_;
   mutable absl::Mutex mutex_;
   State state_ ABSL_GUARDED_BY(mutex_) = State::kPending;
   absl::Status status_ ABSL_GUARDED_BY(mutex_);

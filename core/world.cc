@@ -106,6 +106,7 @@ absl::StatusOr<std::shared_ptr<World>> World::Init(const WorldOptions& given) {
 absl::StatusOr<std::shared_ptr<ProcessGroup>> World::NewGroup(const std::vector<int64_t>& ranks,
                                                               std::optional<std::string> backend,
                                                               ProcessGroup::Timeout timeout) {
+  SYNCLINE_RETURN_IF_ERROR(group_->CheckProcess());
   SYNCLINE_ASSIGN_OR_RETURN(const int place, PlaceIn(ranks));
   int number = 0;
   {
@@ -119,6 +120,7 @@ absl::StatusOr<std::shared_ptr<ProcessGroup>> World::NewGroup(const std::vector<
 absl::StatusOr<std::shared_ptr<ProcessGroup>> World::NewLocalGroup(
     const std::vector<int64_t>& ranks, std::optional<std::string> backend,
     ProcessGroup::Timeout timeout) {
+  SYNCLINE_RETURN_IF_ERROR(group_->CheckProcess());
   SYNCLINE_ASSIGN_OR_RETURN(const int place, PlaceIn(ranks));
   const std::string members = absl::StrJoin(ranks, ",");
   int number = 0;

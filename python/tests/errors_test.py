@@ -118,7 +118,7 @@ def test_read_only_memory_can_be_sent_but_not_written():
 
 @pytest.mark.usefixtures("joined")
 def test_outputs_must_fit_the_input():
-    with raises(ValueError, "needs one of the outputs for each of the 1 ranks, not 2"):
+    with raises(ValueError, "outputs must have one tensor for each of the 1 ranks, not 2"):
         dist.all_gather([numpy.zeros(1), numpy.zeros(1)], numpy.zeros(1))
     with raises(TypeError, "all tensors must have one type"):
         dist.all_gather([numpy.zeros(1)], numpy.zeros(1, numpy.int8))
