@@ -196,10 +196,8 @@ absl::Status CheckScatterings(const Operation& op, const Place& place) {
 }
 
 absl::Status CheckAllToAll(const Operation& op, const Place& place) {
-  SYNCLINE_RETURN_IF_ERROR(
-      CheckList(op.inputs, "inputs", Access::kReadOnly, op.dtype(), place));
-  SYNCLINE_RETURN_IF_ERROR(
-      CheckList(op.outputs, "outputs", Access::kReadWrite, op.dtype(), place));
+  SYNCLINE_RETURN_IF_ERROR(CheckList(op.inputs, "inputs", Access::kReadOnly, op.dtype(), place));
+  SYNCLINE_RETURN_IF_ERROR(CheckList(op.outputs, "outputs", Access::kReadWrite, op.dtype(), place));
   SYNCLINE_RETURN_IF_ERROR(
       CheckEqualSizes(op.outputs[place.rank], absl::StrCat("outputs[", place.rank, "]"),
                       op.inputs[place.rank], absl::StrCat("inputs[", place.rank, "]")));

@@ -20,10 +20,7 @@ Work::State StateFor(const absl::Status& status) {
 }  // namespace
 
 absl::Status Work::Wait(absl::Duration timeout) {
-  if (fork_guard_.InChild()) {
-    return BackendError(absl::StrCat("this process was forked after ", description_,
-                                     " was started and cannot wait for it"));
-  }
+  if (fork_guard_.InChild()) return LostToChild();
   absl::MutexLock lock(&mutex_);
   const auto finished = [this]() ABSL_SHARED_LOCKS_REQUIRED(mutex_) { return IsFinal(state_); };
   if (mutex_.AwaitWithTimeout(absl::Condition(&finished), timeout)) return status_;
@@ -36,18 +33,22 @@ absl::Status Work::Wait(absl::Duration timeout) {
 bool Work::IsCompleted() const { return IsFinal(state()); }
 
 Work::State Work::state() const {
+  if (fork_guard_.InChild()) return State::kFailed;
   absl::MutexLock lock(&mutex_);
   return state_;
 }
 
 absl::Status Work::status() const {
+  if (fork_guard_.InChild()) return LostToChild();
   absl::MutexLock lock(&mutex_);
   return status_;
 }
 
 void Work::OnComplete(std::function<void(const absl::Status&)> callback) {
   absl::Status outcome;
-  {
+  if (fork_guard_.InChild()) {
+    outcome = LostToChild();
+  } else {
     absl::MutexLock lock(&mutex_);
     if (!IsFinal(state_)) {
       callbacks_.push_back(std::move(callback));
@@ -58,6 +59,11 @@ void Work::OnComplete(std::function<void(const absl::Status&)> callback) {
   callback(outcome);
 }
 
+absl::Status Work::LostToChild() const {
+  return BackendError(absl::StrCat("this process was forked after ", description_,
+                                   " was started: only its parent can wait for it"));
+}
+
 void Work::Start() {
   absl::MutexLock lock(&mutex_);
   ABSL_ASSERT(state_ == State::kPending);
@@ -65,6 +71,7 @@ void Work::Start() {
 }
 
 int64_t Work::source_rank() const {
+  if (fork_guard_.InChild()) return -1;
   absl::MutexLock lock(&mutex_);
   return source_;
 }

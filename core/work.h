@@ -16,7 +16,8 @@
 
 namespace syncline {
 
-// Shared between whoever started the operation and the thread that runs it. Thread-safe.
+// Shared between whoever started the operation and the thread that runs it. Thread-safe. To a child
+// that was forked since the operation started, it has failed with a BackendError.
 class Work {
  public:
   enum class State { kPending, kRunning, kDone, kTimedOut, kFailed };
@@ -24,8 +25,7 @@ class Work {
   explicit Work(std::string description) : description_(std::move(description)) {}
 
   // Waits until the operation has finished and returns its outcome. If it has not finished within
-  // `timeout` returns a TimeoutError; the operation itself goes on until its own deadline. In a
-  // child that was forked since the operation started, returns a BackendError at once.
+  // `timeout` returns a TimeoutError; the operation itself goes on until its own deadline.
   absl::Status Wait(absl::Duration timeout = absl::InfiniteDuration());
 
   bool IsCompleted() const;
@@ -50,6 +50,8 @@ class Work {
   void Finish(absl::Status status, int64_t source = -1);
 
  private:
+  absl::Status LostToChild() const;
+
   const std::string description_;
   const ForkGuard fork_guard_;
   mutable absl::Mutex mutex_;

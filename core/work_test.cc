@@ -1,5 +1,8 @@
 #include "core/work.h"
 
+#include <sys/wait.h>
+#include <unistd.h>
+
 #include <memory>
 #include <string>
 #include <thread>
@@ -117,6 +120,27 @@ TEST(WorkTest, NoCallbackIsLostOrRunTwiceWhenItRacesTheEnd) {
     EXPECT_TRUE(called.WaitForNotificationWithTimeout(kLong));
     runner.join();
   }
+}
+
+TEST(WorkTest, ToAForkedChildItHasFailed) {
+  Work work("all_reduce #7");
+  work.Start();
+  const pid_t child = fork();
+  ASSERT_GE(child, 0);
+  if (child == 0) {
+    absl::Status told;
+    work.OnComplete([&](const absl::Status& status) { told = status; });
+    const bool failed = work.IsCompleted() && work.state() == Work::State::kFailed &&
+                        work.source_rank() == -1 && KindOf(told) == ErrorKind::kBackend &&
+                        work.Wait() == told && work.status() == told;
+    _exit(failed ? 0 : 1);
+  }
+  int status = 0;
+  ASSERT_EQ(waitpid(child, &status, 0), child);
+  EXPECT_EQ(status, 0);
+  EXPECT_FALSE(work.IsCompleted());
+  work.Finish(absl::OkStatus());
+  EXPECT_TRUE(work.Wait().ok());
 }
 
 }  // namespace

@@ -543,7 +543,7 @@ class ProcessGroup:
     def all_gather_multi(
         self, outputs: list[Tensor], inputs: list[Tensor], timeout: timedelta | None = None
     ) -> None:
-        """outputs[i * n * size + p] receives, for the i-th tensor, that of place p; on every rank."""
+        """outputs[i * n * size + p] receives, for tensor i, that of place p; on every rank."""
 
     def all_gather_multi_async(
         self, outputs: list[Tensor], inputs: list[Tensor], timeout: timedelta | None = None

@@ -166,17 +166,17 @@ def test_what_it_raises_may_be_unreadable():
 
     dist.Backend.register_backend("unreadable", lambda *_: Fails(), devices=["cpu"])
 
-    def run(world):
-        calls = {
-            "Unreadable: .what it says": lambda: world.group.barrier(),
-            "what it returns must be an int, not str": lambda: world.group.recv(numpy.ones(1), -1),
-            "RuntimeError: .what it says": lambda: world.group.all_reduce(numpy.ones(1)),
-        }
-        for message, call in list(calls.items())[which : which + 1]:
-            with pytest.raises(dist.DistBackendError, match=message):
-                call()
+    calls = {
+        "Unreadable: .what it says": lambda group: group.barrier(),
+        "what it returns must be an int, not str": lambda group: group.recv(numpy.ones(1), -1),
+        "RuntimeError: .what it says": lambda group: group.all_reduce(numpy.ones(1)),
+    }
+    for message, call in calls.items():
 
-    for which in range(3):
+        def run(world, message=message, call=call):
+            with pytest.raises(dist.DistBackendError, match=message):
+                call(world.group)
+
         ranks.in_threads(2, run, "unreadable")
 
 

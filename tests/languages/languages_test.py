@@ -38,14 +38,26 @@ def fold(function):
     return combine
 
 
+def mean(column):
+    return sum(column) / SIZE
+
+
+def flat(lists):
+    return list(itertools.chain.from_iterable(lists))
+
+
+def shifted(rank):
+    return own(rank, 1)
+
+
+def bits(rank):
+    return [rank + 4, rank * 3]
+
+
 def expected(rank):
     """What rank `rank` must print, by the definition of each operation."""
     ranks = range(SIZE)
     product = fold(lambda a, b: a * b)
-    mean = lambda column: sum(column) / SIZE
-    flat = lambda lists: list(itertools.chain.from_iterable(lists))
-    shifted = lambda r: own(r, 1)
-    bits = lambda r: [r + 4, r * 3]
     total = over_ranks(sum, own)
     both = [a + b for a, b in zip(total, over_ranks(sum, lambda r: own(r, 100)), strict=True)]
     previous = (rank - 1) % SIZE
