@@ -44,12 +44,13 @@ std::vector<T> Elements(JNIEnv* env, jobjectArray array, F convert) {
 template <typename T, typename F>
 jobjectArray NewObjectArray(JNIEnv* env, jclass element_class, const std::vector<T>& values,
                             F convert) {
+  const std::optional<jsize> size = ArrayLength(env, values.size());
   jobjectArray array =
-      env->NewObjectArray(static_cast<jsize>(values.size()), element_class, nullptr);
-  for (size_t i = 0; array != nullptr && i < values.size(); ++i) {
+      size.has_value() ? env->NewObjectArray(*size, element_class, nullptr) : nullptr;
+  for (jsize i = 0; array != nullptr && i < *size; ++i) {
     jobject element = convert(values[i]);
     if (element == nullptr) return nullptr;
-    env->SetObjectArrayElement(array, static_cast<jsize>(i), element);
+    env->SetObjectArrayElement(array, i, element);
     env->DeleteLocalRef(element);
   }
   return array;
@@ -136,10 +137,10 @@ std::vector<int64_t> Converter<std::vector<int64_t>>::From(JNIEnv* env, jlongArr
 }
 
 jlongArray Converter<std::vector<int64_t>>::To(JNIEnv* env, const std::vector<int64_t>& value) {
-  const auto size = static_cast<jsize>(value.size());
-  jlongArray array = env->NewLongArray(size);
+  const std::optional<jsize> size = ArrayLength(env, value.size());
+  jlongArray array = size.has_value() ? env->NewLongArray(*size) : nullptr;
   if (array == nullptr) return nullptr;
-  env->SetLongArrayRegion(array, 0, size, reinterpret_cast<const jlong*>(value.data()));
+  env->SetLongArrayRegion(array, 0, *size, reinterpret_cast<const jlong*>(value.data()));
   return array;
 }
 

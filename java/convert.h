@@ -1,16 +1,20 @@
 // How each type of the API's vocabulary (core/api/stub.py) crosses between Java and C++.
 //
 // JNI has no exceptions: a conversion that fails leaves a Java exception pending and returns any
-// value; conversions do nothing while one is pending, and Call does not make the call.
+// value; conversions do nothing while one is pending, and Call does not make the call. What C++
+// throws, for want of memory above all, may pass through conversions but not through Call.
 #ifndef SYNCLINE_JAVA_CONVERT_H_
 #define SYNCLINE_JAVA_CONVERT_H_
 
 #include <jni.h>
 
 #include <cstdint>
+#include <exception>
 #include <memory>
+#include <new>
 #include <optional>
 #include <string>
+#include <tuple>
 #include <type_traits>
 #include <utility>
 #include <vector>
@@ -56,7 +60,12 @@ void Release(jlong self) {
   delete reinterpret_cast<std::shared_ptr<T>*>(self);
 }
 
-// Calls C++; hands back its result as a T, or throws its error.
+// Calls C++ with the elements of the tuple that `convert` makes of Java's arguments; hands back its
+// result as a T. What goes wrong on the way becomes a Java exception, never one of C++.
+template <typename T, typename A, typename F>
+auto Call(JNIEnv* env, A convert, F call);
+
+// The same without arguments.
 template <typename T, typename F>
 auto Call(JNIEnv* env, F call);
 
@@ -191,7 +200,7 @@ template <typename T>
 struct IsStatusOr<absl::StatusOr<T>> : std::true_type {};
 
 template <typename T, typename F>
-auto CallOrThrow(JNIEnv* env, F& call) {
+auto CallOrThrow(JNIEnv* env, const F& call) {
   using Result = std::decay_t<decltype(call())>;
   using Java = typename Converter<T>::Java;
   if constexpr (std::is_void_v<Result>) {
@@ -212,15 +221,24 @@ auto CallOrThrow(JNIEnv* env, F& call) {
   }
 }
 
-template <typename T, typename F>
-auto Call(JNIEnv* env, F call) {
+template <typename T, typename A, typename F>
+auto Call(JNIEnv* env, A convert, F call) {
   using Java = typename Converter<T>::Java;
   try {
-    if (!env->ExceptionCheck()) return CallOrThrow<T>(env, call);
+    const auto arguments = convert();
+    const auto make_call = [&] { return std::apply(call, arguments); };
+    if (!env->ExceptionCheck()) return CallOrThrow<T>(env, make_call);
   } catch (const std::bad_alloc&) {
     ThrowOutOfMemory(env, "no memory outside the heap for a call of Syncline");
+  } catch (const std::exception& error) {  // Such as that of a thread that cannot be started.
+    ThrowForeign(env, error.what());
   }
   return static_cast<Java>(Java());
+}
+
+template <typename T, typename F>
+auto Call(JNIEnv* env, F call) {
+  return Call<T>(env, [] { return std::tuple<>(); }, std::move(call));
 }
 
 }  // namespace syncline::java

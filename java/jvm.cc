@@ -1,7 +1,8 @@
 #include "java/jvm.h"
 
-#include <string>
+#include <limits>
 
+#include "absl/strings/str_cat.h"
 #include "core/status.h"
 
 namespace syncline::java {
@@ -22,31 +23,59 @@ static_assert(static_cast<int>(ErrorKind::kInternal) == 8);
 
 Jvm jvm;  // Written by JNI_OnLoad only, before any other call.
 
-// A class for ever; null, with an exception pending, if there is none.
-jclass FindClass(JNIEnv* env, const char* name) {
-  jclass local = env->FindClass(name);
-  return local == nullptr ? nullptr : static_cast<jclass>(env->NewGlobalRef(local));
-}
+// Looks up classes and methods until one is missing, which leaves its exception pending.
+class Finder {
+ public:
+  explicit Finder(JNIEnv* env) : env_(env) {}
+
+  bool found_all() const { return found_all_; }
+
+  // Valid for ever.
+  jclass Class(const char* name) {
+    jclass local = found_all_ ? env_->FindClass(name) : nullptr;
+    jobject global = local == nullptr ? nullptr : env_->NewGlobalRef(local);
+    env_->DeleteLocalRef(local);
+    return static_cast<jclass>(Found(global));
+  }
+
+  jmethodID Method(jclass in, const char* name, const char* signature) {
+    return Found(found_all_ ? env_->GetMethodID(in, name, signature) : nullptr);
+  }
+
+  jmethodID StaticMethod(jclass in, const char* name, const char* signature) {
+    return Found(found_all_ ? env_->GetStaticMethodID(in, name, signature) : nullptr);
+  }
+
+ private:
+  template <typename T>
+  T Found(T result) {
+    found_all_ = found_all_ && result != nullptr;
+    return result;
+  }
+
+  JNIEnv* const env_;
+  bool found_all_ = true;
+};
 
 bool FindAll(JNIEnv* env) {
-  jvm.byte_array = FindClass(env, "[B");
-  jvm.long_array = FindClass(env, "[J");
-  jvm.tensor = FindClass(env, "io/syncline/Tensor");
-  jvm.dist_exception = FindClass(env, "io/syncline/DistException");
-  jvm.out_of_memory = FindClass(env, "java/lang/OutOfMemoryError");
-  jvm.thread = FindClass(env, "java/lang/Thread");
-  jvm.logging = FindClass(env, "io/syncline/Logging");
-  jclass future = env->FindClass("io/syncline/WorkFuture");
-  if (env->ExceptionCheck()) return false;
+  Finder find(env);
+  jvm.byte_array = find.Class("[B");
+  jvm.long_array = find.Class("[J");
+  jvm.tensor = find.Class("io/syncline/Tensor");
+  jvm.dist_exception = find.Class("io/syncline/DistException");
+  jvm.out_of_memory = find.Class("java/lang/OutOfMemoryError");
+  jvm.thread = find.Class("java/lang/Thread");
+  jvm.logging = find.Class("io/syncline/Logging");
+  jvm.work_future = find.Class("io/syncline/WorkFuture");
   jvm.tensor_from_native =
-      env->GetStaticMethodID(jvm.tensor, "fromNative", "(JJI[J)Lio/syncline/Tensor;");
+      find.StaticMethod(jvm.tensor, "fromNative", "(JJI[J)Lio/syncline/Tensor;");
   jvm.exception_of =
-      env->GetStaticMethodID(jvm.dist_exception, "of", "(I[B)Ljava/lang/RuntimeException;");
-  jvm.future_settle = env->GetMethodID(future, "settle", "(I[B)V");
-  jvm.current_thread = env->GetStaticMethodID(jvm.thread, "currentThread", "()Ljava/lang/Thread;");
-  jvm.is_interrupted = env->GetMethodID(jvm.thread, "isInterrupted", "()Z");
-  jvm.logging_from_native = env->GetStaticMethodID(jvm.logging, "fromNative", "(I[B)V");
-  return !env->ExceptionCheck();
+      find.StaticMethod(jvm.dist_exception, "of", "(I[B)Ljava/lang/RuntimeException;");
+  jvm.future_settle = find.Method(jvm.work_future, "settle", "(I[B)V");
+  jvm.current_thread = find.StaticMethod(jvm.thread, "currentThread", "()Ljava/lang/Thread;");
+  jvm.is_interrupted = find.Method(jvm.thread, "isInterrupted", "()Z");
+  jvm.logging_from_native = find.StaticMethod(jvm.logging, "fromNative", "(I[B)V");
+  return find.found_all();
 }
 
 // Takes the thread off the JVM when it ends.
@@ -74,11 +103,19 @@ GlobalRef::~GlobalRef() {
   if (env != nullptr) env->DeleteGlobalRef(object_);
 }
 
+std::optional<jsize> ArrayLength(JNIEnv* env, size_t elements) {
+  if (elements <= size_t{std::numeric_limits<jsize>::max()}) return static_cast<jsize>(elements);
+  Throw(env, UnsupportedError(absl::StrCat(
+                 "a result of ", elements, " elements or bytes does not fit into a Java array, ",
+                 "which has 2^31 - 1 at most: send it in parts, or as tensors")));
+  return std::nullopt;
+}
+
 jbyteArray NewByteArray(JNIEnv* env, absl::string_view bytes) {
-  const auto size = static_cast<jsize>(bytes.size());
-  jbyteArray array = env->NewByteArray(size);
+  const std::optional<jsize> size = ArrayLength(env, bytes.size());
+  jbyteArray array = size.has_value() ? env->NewByteArray(*size) : nullptr;
   if (array == nullptr) return nullptr;
-  env->SetByteArrayRegion(array, 0, size, reinterpret_cast<const jbyte*>(bytes.data()));
+  env->SetByteArrayRegion(array, 0, *size, reinterpret_cast<const jbyte*>(bytes.data()));
   return array;
 }
 
@@ -101,6 +138,10 @@ void Throw(JNIEnv* env, const absl::Status& status) {
 
 void ThrowOutOfMemory(JNIEnv* env, const char* message) {
   if (!env->ExceptionCheck()) env->ThrowNew(jvm.out_of_memory, message);
+}
+
+void ThrowForeign(JNIEnv* env, const char* message) {
+  if (!env->ExceptionCheck()) env->ThrowNew(jvm.dist_exception, message);
 }
 
 absl::Status ThreadInterrupt::operator()() const {

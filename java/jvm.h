@@ -4,8 +4,8 @@
 
 #include <jni.h>
 
-#include <cstdint>
-#include <memory>
+#include <cstddef>
+#include <optional>
 
 #include "absl/status/status.h"
 #include "absl/strings/string_view.h"
@@ -23,6 +23,7 @@ struct Jvm {
   jclass out_of_memory = nullptr;   // OutOfMemoryError
   jclass thread = nullptr;          // Thread
   jclass logging = nullptr;         // Logging
+  jclass work_future = nullptr;     // WorkFuture
   jmethodID tensor_from_native = nullptr;
   jmethodID exception_of = nullptr;
   jmethodID future_settle = nullptr;
@@ -50,7 +51,11 @@ class GlobalRef {
   const jobject object_;
 };
 
-// A byte[]; null, with an OutOfMemoryError pending, if there is no room for it.
+// The length of a Java array of so many elements. Nothing, with an UnsupportedOperationException
+// pending, if they are more than such an array can have.
+std::optional<jsize> ArrayLength(JNIEnv* env, size_t elements);
+
+// A byte[]; null, with an exception pending, if it is too long or there is no room for it.
 jbyteArray NewByteArray(JNIEnv* env, absl::string_view bytes);
 
 // The number of the Java exception for an error: see DistException.of. Requires !status.ok().
@@ -59,6 +64,7 @@ jint ExceptionKind(const absl::Status& status);
 // Makes the error the pending exception, unless there is one.
 void Throw(JNIEnv* env, const absl::Status& status);
 void ThrowOutOfMemory(JNIEnv* env, const char* message);
+void ThrowForeign(JNIEnv* env, const char* message);  // A DistException. Needs no memory of C++.
 
 // An api::Interrupt: an error if Thread.interrupt was called on this thread, whose flag stays set.
 class ThreadInterrupt {

@@ -1,5 +1,6 @@
 // The native side of io.syncline.NativeMemory.
 #include <algorithm>
+#include <cstdint>
 #include <cstdlib>
 #include <cstring>
 #include <memory>
@@ -12,7 +13,8 @@ namespace syncline::java {
 namespace {
 
 constexpr size_t kAlignment = 64;
-constexpr jsize kPiece = 1 << 17;  // Elements copied between two chances for the garbage collector.
+constexpr int64_t kPiece =
+    1 << 17;  // Elements copied between two chances for the garbage collector.
 
 // 0, with an OutOfMemoryError pending, if there is not so much.
 jlong Allocate(JNIEnv* env, jlong bytes) {
@@ -31,9 +33,11 @@ void CopyRegions(JNIEnv* env, jobject array, jlong address,
                  void (JNIEnv::*region)(Array, jsize, jsize, Element*)) {
   auto* const memory = reinterpret_cast<Element*>(address);
   const auto typed_array = static_cast<Array>(array);
-  const jsize size = env->GetArrayLength(typed_array);
-  for (jsize first = 0; first < size; first += kPiece) {
-    (env->*region)(typed_array, first, std::min(kPiece, size - first), memory + first);
+  const int64_t size = env->GetArrayLength(typed_array);
+  for (int64_t first = 0; first < size; first += kPiece) {
+    const int64_t count = std::min(kPiece, size - first);
+    (env->*region)(typed_array, static_cast<jsize>(first), static_cast<jsize>(count),
+                   memory + first);
   }
 }
 

@@ -1,5 +1,6 @@
 // The native side of io.syncline.WorkBase.
 #include <memory>
+#include <utility>
 
 #include "absl/status/status.h"
 #include "core/work.h"
@@ -10,30 +11,35 @@
 namespace syncline::java {
 namespace {
 
+constexpr jint kSucceeded = -1;  // WorkFuture.SUCCEEDED
+
 // Tells a WorkFuture how its operation ended.
 void Settle(jobject future, const absl::Status& status) {
   JNIEnv* const env = AttachedEnv();
   if (env == nullptr) return;  // The JVM ends.
+  const jint kind = status.ok() ? kSucceeded : ExceptionKind(status);
   jbyteArray message = status.ok() ? nullptr : NewByteArray(env, status.message());
-  if (!env->ExceptionCheck()) {
-    const jint kind = status.ok() ? 0 : ExceptionKind(status);
-    env->CallVoidMethod(future, GetJvm().future_settle, kind, message);
-  }
-  env->DeleteLocalRef(message);
-  if (env->ExceptionCheck()) {  // No memory for a message or a thread: the future never completes.
+  env->ExceptionClear();  // Without room for its message, the error has none.
+  env->CallVoidMethod(future, GetJvm().future_settle, kind, message);
+  if (env->ExceptionCheck()) {
     env->ExceptionDescribe();
     env->ExceptionClear();
   }
+  env->DeleteLocalRef(message);
+}
+
+void OnComplete(JNIEnv* env, Work& work, jobject future) {
+  auto kept = std::make_shared<GlobalRef>(env, future);
+  if (kept->get() == nullptr) return ThrowOutOfMemory(env, "no memory for a reference to a future");
+  work.OnComplete(
+      [kept = std::move(kept)](const absl::Status& status) { Settle(kept->get(), status); });
 }
 
 }  // namespace
 
 extern "C" JNIEXPORT void JNICALL Java_io_syncline_WorkBase_onComplete(JNIEnv* env, jclass,
                                                                        jlong work, jobject future) {
-  auto kept = std::make_shared<GlobalRef>(env, future);
-  if (kept->get() == nullptr) return ThrowOutOfMemory(env, "no memory for a reference to a future");
-  Self<Work>(work).OnComplete(
-      [kept = std::move(kept)](const absl::Status& status) { Settle(kept->get(), status); });
+  Call<void>(env, [&] { OnComplete(env, Self<Work>(work), future); });
 }
 
 }  // namespace syncline::java

@@ -195,8 +195,7 @@ class _MethodEmitter:
         yield from self._head("private", [], TENSOR, first="Scope scope")
         if is_async(self._method):
             yield "    try (Scope call = new Scope()) {"
-            yield f"      final Work work = new Work({self._call('call')});"
-            yield f"      return new WorkFuture(work, scope, {self._abort()}).start();"
+            yield f"      return WorkFuture.of(scope, {self._abort()}, {self._call('call')});"
             yield "    }"
         else:
             if not self._prompt:

@@ -66,11 +66,11 @@ _WORDS = {
     "list[Tensor]": JavaType(
         "List<Tensor>", "Tensor[]", "jobjectArray", 'scope.use({0}, "{0}")', "List.of({0})"
     ),
-    "list[list[int]]": JavaType("long[][]", "long[][]", "jobjectArray", _CHECKED),
+    "list[list[int]]": JavaType("long[][]", "long[][]", "jobjectArray", 'Convert.rows({0}, "{0}")'),
 }
 
 _SMALL_WORDS = {
-    "int": JavaType("int", "long", "jlong", "{0}", "(int) {0}"),
+    "int": JavaType("int", "long", "jlong", "{0}", "Math.toIntExact({0})"),
     "list[int]": JavaType(
         "int[]", "long[]", "jlongArray", 'Convert.longs({0}, "{0}")', "Convert.ints({0})"
     ),

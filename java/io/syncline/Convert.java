@@ -84,6 +84,13 @@ final class Convert {
         .toArray(long[][]::new);
   }
 
+  /** A copy, which nobody else changes while native code reads it. */
+  static long[][] rows(long[][] values, String argument) {
+    return Arrays.stream(notNull(values, argument))
+        .map(row -> notNull(row, argument))
+        .toArray(long[][]::new);
+  }
+
   static int[] ints(long[] values) {
     return Arrays.stream(values).mapToInt(Math::toIntExact).toArray();
   }

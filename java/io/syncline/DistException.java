@@ -15,7 +15,7 @@ public class DistException extends RuntimeException {
     super(message);
   }
 
-  /** The exception for an error of C++. Called by native code, with java/errors.cc's numbers. */
+  /** The exception for an error of C++. Called by native code, with the numbers of java/jvm.cc. */
   static RuntimeException of(int kind, byte[] utf8) {
     final String message = Convert.text(utf8);
     return switch (kind) {

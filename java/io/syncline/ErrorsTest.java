@@ -48,6 +48,21 @@ class ErrorsTest {
   }
 
   @Test
+  void arraysThatAreOneShareMemoryAsTensorsDo() {
+    try (World world = World.init("local", "", HashStore.create(), 0, 1)) {
+      final ProcessGroup group = world.group();
+      final float[] array = {1, 2};
+      final Tensor tensor = Tensor.allocate(DType.FLOAT32, 2);
+      fails(IllegalArgumentException.class, "shares memory",
+          () -> group.allToAll(List.of(tensor), List.of(tensor)));
+      fails(IllegalArgumentException.class, "shares memory",
+          () -> group.allToAll(new float[][] {array}, new float[][] {array}));
+      group.allReduceCoalesced(new float[][] {{0}, array});
+      assertArrayEquals(new float[] {1, 2}, array);
+    }
+  }
+
+  @Test
   void aReadOnlyBufferMayBeSent() {
     try (World world = World.init("local", "", HashStore.create(), 0, 1)) {
       final var input = Form.direct(2).put(0, 3).put(1, 4).asReadOnlyBuffer();

@@ -11,8 +11,12 @@ import io.syncline.testing.Ranks;
 import java.nio.file.Files;
 import java.nio.file.Path;
 import java.time.Duration;
+import java.util.ArrayList;
+import java.util.Collections;
 import java.util.List;
 import java.util.concurrent.CompletableFuture;
+import java.util.concurrent.CountDownLatch;
+import java.util.concurrent.ExecutionException;
 import java.util.concurrent.TimeUnit;
 import org.junit.jupiter.api.Test;
 import org.junit.jupiter.api.io.TempDir;
@@ -59,17 +63,92 @@ class HandlesTest {
     final Store other = PrefixStore.create("", store).underlyingStore();
     final CompletableFuture<byte[]> value =
         CompletableFuture.supplyAsync(() -> store.get("key", Ranks.TIMEOUT));
-    final var users = Resource.class.getDeclaredField("users");
-    users.setAccessible(true);
-    final long deadline = System.nanoTime() + Ranks.TIMEOUT.toNanos();
-    while (users.getInt(store.resource) < 2 && System.nanoTime() < deadline) {
-      Thread.onSpinWait(); // Until the wait has begun.
-    }
+    awaitUsers(store.resource, 2);
     store.close();
     assertThrows(IllegalStateException.class, store::numKeys);
     assertFalse(value.isDone());
     other.set("key", new byte[] {5});
     assertArrayEquals(new byte[] {5}, value.get(Ranks.TIMEOUT.toSeconds(), TimeUnit.SECONDS));
+  }
+
+  @Test
+  void closingAGroupEndsACallOfAnotherThread() throws Exception {
+    final CountDownLatch ended = new CountDownLatch(1);
+    Ranks.run("local", 2, world -> {
+      if (world.rank() == 1) {
+        assertTrue(ended.await(Ranks.TIMEOUT.toSeconds(), TimeUnit.SECONDS));
+        return;
+      }
+      final ProcessGroup group = world.group();
+      final CompletableFuture<Void> call =
+          CompletableFuture.runAsync(() -> group.allReduce(new float[3]));
+      awaitUsers(group.resource, 2);
+      group.close(Duration.ofMillis(100));
+      final var error = assertThrows(
+          ExecutionException.class, () -> call.get(Ranks.TIMEOUT.toSeconds(), TimeUnit.SECONDS));
+      assertTrue(error.getCause() instanceof DistException, error.toString());
+      assertThrows(IllegalStateException.class, () -> group.allReduce(new float[3]));
+      ended.countDown();
+    });
+  }
+
+  @Test
+  void callsThatRaceWithACloseSucceedOrSayThatItIsClosed() throws Exception {
+    for (int round = 0; round < 50; round++) {
+      try (World world = World.init("local", "", HashStore.create(), 0, 1)) {
+        final ProcessGroup group = world.group();
+        Ranks.inThreads(3, number -> {
+          if (number == 0) {
+            group.close();
+            return;
+          }
+          try {
+            while (true) {
+              if (number == 1) {
+                group.allReduce(new float[100]);
+              } else {
+                group.allReduceAsync(new float[100]);
+              }
+            }
+          } catch (IllegalStateException | DistBackendException e) {
+            assertTrue(e.getMessage().contains("closed"), e.getMessage());
+          }
+        });
+      }
+    }
+  }
+
+  @Test
+  void operationsOutliveAForgottenGroup() throws Exception {
+    final List<WorkFuture> futures = Collections.synchronizedList(new ArrayList<>());
+    try (HashStore store = HashStore.create(Ranks.TIMEOUT)) {
+      Ranks.inThreads(2, rank -> futures.addAll(startAndForget(store, rank)));
+    }
+    for (int i = 0; i < 5; i++) {
+      System.gc(); // Releases the worlds, in any order, at any time.
+    }
+    for (WorkFuture future : futures) {
+      final String name = future.work().description();
+      future.handle((result, failure) -> name).get(Ranks.TIMEOUT.toSeconds(), TimeUnit.SECONDS);
+      assertTrue(future.work().isCompleted());
+      future.work().close();
+      assertThrows(IllegalStateException.class, () -> future.work().description());
+    }
+  }
+
+  /** Operations of a world that nobody has closed, nor refers to. */
+  private static List<WorkFuture> startAndForget(Store store, int rank) {
+    final World world = World.init("local", "", store, rank, 2, Ranks.TIMEOUT);
+    return List.of(world.group().allReduceAsync(new float[100_000]), world.group().barrierAsync());
+  }
+
+  private static void awaitUsers(Resource resource, int count) throws Exception {
+    final var users = Resource.class.getDeclaredField("users");
+    users.setAccessible(true);
+    final long deadline = System.nanoTime() + Ranks.TIMEOUT.toNanos();
+    while (users.getInt(resource) < count && System.nanoTime() < deadline) {
+      Thread.onSpinWait();
+    }
   }
 
   @Test

@@ -2,6 +2,7 @@ package io.syncline;
 
 import static org.junit.jupiter.api.Assertions.assertEquals;
 import static org.junit.jupiter.api.Assertions.assertTrue;
+import static org.junit.jupiter.api.Assumptions.assumeTrue;
 
 import java.nio.file.Files;
 import java.nio.file.Path;
@@ -23,6 +24,62 @@ class JarTest {
             world.group().allReduce(values);
             System.out.println(world.size() + " " + values[2] + " " + Info.backends());
           }
+        }
+      }
+      """;
+
+  /** What most touches the border: arguments, results and errors of all kinds, many times over. */
+  private static final String BORDER = """
+      import io.syncline.*;
+      import java.util.List;
+
+      public class Program {
+        public static void main(String[] arguments) throws Exception {
+          World world = World.init("gloo");
+          ProcessGroup group = world.group();
+          for (int i = 0; i < 100; i++) {
+            float[] values = new float[1000];
+            group.allReduce(values);
+            group.allReduceAsync(new double[7]).thenRun(() -> group.barrier()).get();
+            group.allGatherBytes(new byte[10]);
+            try {
+              group.broadcast(values, 5);
+            } catch (IllegalArgumentException e) {
+              System.out.println(e.getMessage().contains("root"));
+            }
+            Tensor tensor = Tensor.allocate(DType.FLOAT32, 2, 3);
+            group.allReduceCoalesced(List.of(tensor, Tensor.allocate(DType.FLOAT32, 1)));
+            group.split(new int[][] {{0}}).ranks();
+            world.store().set("k" + i, new byte[1]);
+            world.store().listKeys("");
+          }
+          for (int i = 0; i < 100; i++) {
+            group.allReduceAsync(new float[100_000]); // In flight at the end.
+          }
+        }
+      }
+      """;
+
+  /** Its memory suffices for what it sends, but for no copies of that. */
+  private static final String HUNGRY = """
+      import io.syncline.*;
+
+      public class Program {
+        public static void main(String[] arguments) throws Exception {
+          World world = World.init("gloo");
+          byte[] value = new byte[500_000_000];
+          String size = java.nio.file.Files.readString(java.nio.file.Path.of("/proc/self/statm"));
+          long limit = Long.parseLong(size.split(" ")[0]) * 4096 + Long.parseLong(arguments[0]);
+          new ProcessBuilder(
+                  "/usr/bin/prlimit", "--pid", "" + ProcessHandle.current().pid(),
+                  "--as=" + limit + ":")
+              .inheritIO().start().waitFor();
+          try {
+            world.group().allGatherBytes(value);
+          } catch (OutOfMemoryError e) {
+            System.out.println(e.getMessage());
+          }
+          world.group().allReduce(new float[3]); // The group goes on.
         }
       }
       """;
@@ -49,6 +106,25 @@ class JarTest {
     final String output = runFailing("java", "-Dos.arch=pdp11", "-cp", "syncline.jar:.", "Program");
     assertTrue(output.contains("no native library of Syncline for linux-pdp11"), output);
     assertTrue(output.contains("syncline.library.path"), output);
+  }
+
+  @Test
+  void theJvmsChecksOfNativeCodeFindNothing() throws Exception {
+    copyJar();
+    Files.writeString(folder.resolve("Program.java"), BORDER);
+    run("javac", "-cp", "syncline.jar", "Program.java");
+    final String output = run("java", "-Xcheck:jni", "-cp", "syncline.jar:.", "Program");
+    assertEquals("true\n".repeat(100), output);
+  }
+
+  @Test
+  void wantOfMemoryOutsideTheHeapIsAnErrorOfTheCall() throws Exception {
+    assumeTrue(Files.exists(Path.of("/usr/bin/prlimit")), "no prlimit to take memory away with");
+    copyJar();
+    Files.writeString(folder.resolve("Program.java"), HUNGRY);
+    run("javac", "-cp", "syncline.jar", "Program.java");
+    final String output = run("java", "-cp", "syncline.jar:.", "Program", "200000000");
+    assertEquals("no memory outside the heap for a call of Syncline", output.strip());
   }
 
   private void copyJar() throws Exception {

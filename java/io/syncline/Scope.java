@@ -1,8 +1,11 @@
 package io.syncline;
 
+import java.lang.ref.Reference;
 import java.util.ArrayList;
 import java.util.Arrays;
+import java.util.IdentityHashMap;
 import java.util.List;
+import java.util.Map;
 import java.util.function.Function;
 
 /**
@@ -17,13 +20,18 @@ final class Scope implements AutoCloseable {
     IN_OUT
   }
 
-  private record Staged(Object array, DType dtype, Resource copy, Use use) {}
+  private record Staged(DType dtype, long length, Resource copy, Use use) {
+    Staged with(Use other) {
+      return new Staged(dtype, length, copy, use == other ? use : Use.IN_OUT);
+    }
+  }
 
   private Resource[] used = new Resource[4];
   private int count;
-  private List<Staged> staged = List.of();
+  private Map<Object, Staged> staged = Map.of(); // By array.
+  private boolean inFlight;
 
-  /** The value of {@code call}; a call that throws leaves nothing in use. */
+  /** The value of {@code call}; one that throws before it is in flight leaves nothing in use. */
   static <T> T held(Function<Scope, T> call) {
     final Scope scope = new Scope();
     try {
@@ -35,7 +43,9 @@ final class Scope implements AutoCloseable {
   }
 
   long use(NativeHandle handle, String argument) {
-    return use(Convert.notNull(handle, argument).resource);
+    final long pointer = use(Convert.notNull(handle, argument).resource);
+    Reference.reachabilityFence(handle); // Else it might be cleaned before it is in use.
+    return pointer;
   }
 
   long useOrNull(NativeHandle handle, String argument) {
@@ -45,18 +55,21 @@ final class Scope implements AutoCloseable {
   /** The address of the tensor's elements. */
   long use(Tensor tensor, String argument) {
     use(Convert.notNull(tensor, argument).resource);
+    Reference.reachabilityFence(tensor); // Else it might be cleaned before it is in use.
     return tensor.address;
   }
 
   /** For each tensor its address, its type, its number of dimensions, and these. */
   long[] use(List<Tensor> tensors, String argument) {
+    // A copy, lest another thread change the list between here and there.
+    final Tensor[] fixed = Convert.notNull(tensors, argument).toArray(new Tensor[0]);
     int size = 0;
-    for (Tensor tensor : Convert.notNull(tensors, argument)) {
+    for (Tensor tensor : fixed) {
       size += 3 + Convert.notNull(tensor, argument).shape.length;
     }
     final long[] packed = new long[size];
     int at = 0;
-    for (Tensor tensor : tensors) {
+    for (Tensor tensor : fixed) {
       packed[at] = use(tensor, argument);
       packed[at + 1] = tensor.type;
       packed[at + 2] = tensor.shape.length;
@@ -66,20 +79,23 @@ final class Scope implements AutoCloseable {
     return packed;
   }
 
-  /** A copy outside the heap of an array of numbers, as long as this scope. */
+  /**
+   * A copy outside the heap of an array of numbers, as long as this scope. The same array has the
+   * same copy: what shares memory there is seen to share it.
+   */
   Tensor stage(Object array, String argument, Use use) {
-    final DType dtype = DType.ofArray(Convert.notNull(array, argument));
-    final long length = java.lang.reflect.Array.getLength(array);
-    final Staged copy = new Staged(array, dtype, StagingPool.take(length * dtype.size()), use);
+    final Staged before = staged.get(Convert.notNull(array, argument));
+    final Staged copy = before == null ? copyOf(array, use) : before.with(use);
     if (staged.isEmpty()) {
-      staged = new ArrayList<>(2);
+      staged = new IdentityHashMap<>(2);
     }
-    staged.add(copy);
+    staged.put(array, copy);
     final long address = copy.copy.pointer();
-    if (use != Use.OUT) {
-      NativeMemory.copyIn(array, dtype.ordinal(), address);
+    if (use != Use.OUT && (before == null || before.use == Use.OUT)) {
+      NativeMemory.copyIn(array, copy.dtype.ordinal(), address);
     }
-    return new Tensor(dtype, new long[] {length}, address, copy.copy, Tensor.Access.READ_WRITE);
+    final long[] shape = {copy.length};
+    return new Tensor(copy.dtype, shape, address, copy.copy, Tensor.Access.READ_WRITE);
   }
 
   List<Tensor> stageAll(Object[] arrays, String argument, Use use) {
@@ -92,24 +108,40 @@ final class Scope implements AutoCloseable {
 
   /** Copies what the call has written back to the arrays. */
   void copyBack() {
-    for (Staged copy : staged) {
+    staged.forEach((array, copy) -> {
       if (copy.use != Use.IN) {
-        NativeMemory.copyOut(copy.copy.pointer(), copy.dtype.ordinal(), copy.array);
+        NativeMemory.copyOut(copy.copy.pointer(), copy.dtype.ordinal(), array);
       }
+    });
+  }
+
+  /** From now on an operation uses all of this, until {@link #end}. */
+  void inFlight() {
+    inFlight = true;
+  }
+
+  /** Nothing is in use any more, unless an operation is in flight, and there are no copies. */
+  @Override
+  public void close() {
+    if (!inFlight) {
+      end();
     }
   }
 
-  /** Nothing is in use any more, and there are no copies. Does nothing the second time. */
-  @Override
-  public void close() {
+  /** As close, once the operation is over. Does nothing the second time. */
+  void end() {
     while (count > 0) {
       count--;
       used[count].release();
     }
-    for (Staged copy : staged) {
-      copy.copy.run();
-    }
-    staged = List.of();
+    staged.values().forEach(copy -> copy.copy.run());
+    staged = Map.of();
+  }
+
+  private static Staged copyOf(Object array, Use use) {
+    final DType dtype = DType.ofArray(array);
+    final long length = java.lang.reflect.Array.getLength(array);
+    return new Staged(dtype, length, StagingPool.take(length * dtype.size()), use);
   }
 
   private long use(Resource resource) {

@@ -32,6 +32,9 @@ public final class Tensor implements AutoCloseable {
   /** Added to the number of the element type where the elements must not be written. */
   private static final int READ_ONLY = 0x100;
 
+  private static final MemoryPressure PRESSURE =
+      new MemoryPressure(Runtime.getRuntime().maxMemory(), System::gc);
+
   final long address;
   final int type;
   final long[] shape;
@@ -54,7 +57,8 @@ public final class Tensor implements AutoCloseable {
    * A new tensor, 64-byte aligned, its elements zero.
    *
    * <p>Its memory is freed once it is closed, or found by the garbage collector, and no buffer over
-   * it is reachable any more.
+   * it is reachable any more. Where tensors that nobody closes pile up to the size of the heap, the
+   * collector is asked to find them.
    *
    * @param dtype the type of its elements
    * @param shape its dimensions, none of them negative; none at all for a single element
@@ -65,16 +69,23 @@ public final class Tensor implements AutoCloseable {
    */
   public static Tensor allocate(DType dtype, long... shape) {
     NativeLibrary.load();
-    final long[] ownShape = shape.clone();
+    final long[] ownShape = Convert.notNull(shape, "shape").clone();
     final long bytes = countOf(Convert.notNull(dtype, "dtype"), ownShape) * dtype.size();
-    final long address = NativeMemory.allocateZeros(bytes);
-    return owned(new Resource("Tensor", address, NativeMemory::free), dtype, ownShape, address);
+    PRESSURE.allocated(bytes); // First: a collection may make the room.
+    try {
+      final long address = NativeMemory.allocateZeros(bytes);
+      return owned(new Resource("Tensor", address, p -> free(p, bytes)), dtype, ownShape, address);
+    } catch (OutOfMemoryError e) {
+      PRESSURE.freed(bytes);
+      throw e;
+    }
   }
 
   /**
    * The elements of a direct buffer from its position to its limit, without a copy. The type of the
    * elements is that of the buffer; a ByteBuffer's are INT8. Those of a read-only buffer cannot be
-   * written.
+   * written. The tensor keeps the buffer alive, but not the arena of a MemorySegment that it is a
+   * view of: that must stay open while the tensor is in use.
    *
    * @param buffer a Byte-, Short-, Int-, Long-, Float- or DoubleBuffer: direct, in the order of
    * bytes
@@ -87,7 +98,7 @@ public final class Tensor implements AutoCloseable {
    */
   public static Tensor of(Buffer buffer, long... shape) {
     final DType dtype = DType.ofBuffer(Convert.notNull(buffer, "buffer"), "buffer");
-    return view(buffer, "buffer", dtype, shape.length == 0 ? null : shape.clone());
+    return view(buffer, "buffer", dtype, Convert.notNull(shape, "shape").clone());
   }
 
   /**
@@ -103,13 +114,13 @@ public final class Tensor implements AutoCloseable {
    */
   public static Tensor of(ByteBuffer buffer, DType dtype, long... shape) {
     Convert.notNull(buffer, "buffer");
-    final long[] ownShape = shape.length == 0 ? null : shape.clone();
+    final long[] ownShape = Convert.notNull(shape, "shape").clone();
     return view(buffer, "buffer", Convert.notNull(dtype, "dtype"), ownShape);
   }
 
   static Tensor of(Buffer buffer, String argument) {
     final DType dtype = DType.ofBuffer(Convert.notNull(buffer, argument), argument);
-    return view(buffer, argument, dtype, null);
+    return view(buffer, argument, dtype, new long[0]);
   }
 
   static List<Tensor> allOf(Buffer[] buffers, String argument) {
@@ -199,9 +210,16 @@ public final class Tensor implements AutoCloseable {
   public ByteBuffer asByteBuffer(long offset, int length) {
     Objects.checkFromIndexSize(offset, (long) length, bytes());
     resource.acquire();
-    final ByteBuffer buffer = NativeMemory.buffer(address + offset, length);
-    // Buffers made from this one refer to it, so it is the last to become unreachable.
-    Cleaners.register(buffer, resource::release);
+    Reference.reachabilityFence(this); // Else it might be cleaned before it is in use.
+    final ByteBuffer buffer;
+    try {
+      buffer = NativeMemory.buffer(address + offset, length);
+      // Buffers made from this one refer to it, so it is the last to become unreachable.
+      Cleaners.register(buffer, resource::release);
+    } catch (Throwable e) {
+      resource.release();
+      throw e;
+    }
     final ByteBuffer shown = isReadOnly() ? buffer.asReadOnlyBuffer() : buffer;
     return shown.order(ByteOrder.nativeOrder());
   }
@@ -280,17 +298,23 @@ public final class Tensor implements AutoCloseable {
     return dtype + Arrays.toString(shape);
   }
 
+  private static void free(long address, long bytes) {
+    NativeMemory.free(address);
+    PRESSURE.freed(bytes);
+  }
+
   private static Tensor owned(Resource resource, DType dtype, long[] shape, long address) {
     final Tensor tensor = new Tensor(dtype, shape, address, resource, Access.READ_WRITE);
     tensor.cleanable = Cleaners.register(tensor, resource);
     return tensor;
   }
 
+  /** A view with this shape, or, if that is empty, with one dimension. */
   private static Tensor view(Buffer buffer, String argument, DType dtype, long[] shape) {
     NativeLibrary.load();
     final long address = Buffers.address(buffer, argument, dtype);
     final long bytes = Buffers.bytes(buffer);
-    final long[] actualShape = shape != null ? shape : new long[] {bytes / dtype.size()};
+    final long[] actualShape = shape.length > 0 ? shape : new long[] {bytes / dtype.size()};
     if (countOf(dtype, actualShape) * dtype.size() != bytes) {
       throw new IllegalArgumentException(
           argument + " has " + bytes + " bytes between position and limit, which " + dtype

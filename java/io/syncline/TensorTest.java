@@ -136,6 +136,15 @@ class TensorTest {
   }
 
   @Test
+  void anArgumentThatIsNullIsNamed() {
+    missing("shape", () -> Tensor.allocate(DType.INT8, (long[]) null));
+    missing("dtype", () -> Tensor.allocate(null, 1));
+    missing("shape", () -> Tensor.of(direct(4), (long[]) null));
+    missing("shape", () -> Tensor.of(direct(4), DType.INT8, (long[]) null));
+    missing("buffer", () -> Tensor.of((Buffer) null));
+  }
+
+  @Test
   void readOnlyBuffersStayReadOnly() {
     final Tensor tensor = Tensor.of(direct(8).asFloatBuffer().asReadOnlyBuffer());
     assertTrue(tensor.isReadOnly());
@@ -192,6 +201,11 @@ class TensorTest {
 
   private static ByteBuffer direct(int bytes) {
     return ByteBuffer.allocateDirect(bytes).order(NATIVE);
+  }
+
+  private static void missing(String name, org.junit.jupiter.api.function.Executable call) {
+    final var error = assertThrows(NullPointerException.class, call);
+    assertEquals(name + " must not be null", error.getMessage());
   }
 
   private static void refused(String message, org.junit.jupiter.api.function.Executable call) {

@@ -30,13 +30,18 @@ final class Threads {
           10,
           TimeUnit.SECONDS,
           new SynchronousQueue<>(),
-          task -> {
-            final Thread thread = new Thread(task, "syncline-" + started.incrementAndGet());
-            thread.setDaemon(true);
-            return thread;
-          });
+          Threads::newThread);
 
   private Threads() {}
+
+  /** A thread that has nothing of the one that happens to need it first: it will serve others. */
+  private static Thread newThread(Runnable task) {
+    final Thread thread = new Thread(null, task, "syncline-" + started.incrementAndGet(), 0, false);
+    thread.setDaemon(true);
+    thread.setPriority(Thread.NORM_PRIORITY);
+    thread.setContextClassLoader(Threads.class.getClassLoader());
+    return thread;
+  }
 
   static boolean isVirtual() {
     try {

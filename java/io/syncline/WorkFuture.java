@@ -15,31 +15,37 @@ import java.util.function.Consumer;
  * block.
  */
 public final class WorkFuture extends CompletableFuture<Void> {
+  private static final int SUCCEEDED = -1; // In place of the number of an exception.
+
   private final Work work;
   private final Scope scope;
   private final Consumer<String> abort;
 
-  /**
-   * Takes charge of {@code scope}.
-   *
-   * @param abort ends what the operation belongs to, for the reason it is given; null if nothing
-   * can
-   */
-  WorkFuture(Work work, Scope scope, Consumer<String> abort) {
+  private WorkFuture(Work work, Scope scope, Consumer<String> abort) {
     this.work = work;
     this.scope = scope;
     this.abort = abort;
   }
 
-  /** Called once. */
-  WorkFuture start() {
-    work.setFuture(this);
+  /**
+   * The future of an operation that has just been started, which from now on has the scope.
+   *
+   * @param scope what the operation uses: kept, whatever goes wrong here, while it is in flight
+   * @param abort ends what the operation belongs to, for the reason it is given; null if nothing
+   * can
+   * @param pointer the operation's Work
+   */
+  static WorkFuture of(Scope scope, Consumer<String> abort, long pointer) {
+    scope.inFlight();
+    final Work work = new Work(pointer);
+    final WorkFuture future = new WorkFuture(work, scope, abort);
+    work.setFuture(future);
     try (Scope call = new Scope()) {
-      WorkBase.onComplete(call.use(work, "work"), this);
+      WorkBase.onComplete(call.use(work, "work"), future);
     } catch (Throwable e) {
-      completeExceptionally(e); // The scope stays: the operation is in flight all the same.
+      future.completeExceptionally(e);
     }
-    return this;
+    return future;
   }
 
   /**
@@ -88,11 +94,19 @@ public final class WorkFuture extends CompletableFuture<Void> {
 
   /** Called by native code on the thread that ran the operation, which must not wait. */
   private void settle(int kind, byte[] message) {
-    final Throwable failure = message == null ? null : DistException.of(kind, message);
+    final Throwable failure = kind == SUCCEEDED ? null : failureOf(kind, message);
     try {
       Threads.execute(() -> finish(failure));
-    } catch (OutOfMemoryError e) { // No new thread.
+    } catch (Throwable e) { // No new thread, or no memory.
       finish(failure);
+    }
+  }
+
+  private static Throwable failureOf(int kind, byte[] message) {
+    try {
+      return DistException.of(kind, message);
+    } catch (Throwable e) { // Better than a future that never completes.
+      return e;
     }
   }
 
@@ -105,7 +119,7 @@ public final class WorkFuture extends CompletableFuture<Void> {
     } catch (Throwable e) {
       outcome = e;
     } finally {
-      scope.close();
+      scope.end();
     }
     if (outcome == null) {
       complete(null);

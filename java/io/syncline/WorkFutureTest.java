@@ -12,11 +12,14 @@ import io.syncline.testing.Ranks;
 import java.time.Duration;
 import java.util.ArrayList;
 import java.util.List;
+import java.util.concurrent.BlockingQueue;
 import java.util.concurrent.CancellationException;
 import java.util.concurrent.CompletableFuture;
 import java.util.concurrent.CountDownLatch;
 import java.util.concurrent.ExecutionException;
+import java.util.concurrent.LinkedBlockingQueue;
 import java.util.concurrent.TimeUnit;
+import java.util.stream.IntStream;
 import org.junit.jupiter.api.Test;
 
 class WorkFutureTest {
@@ -162,6 +165,37 @@ class WorkFutureTest {
             stage.get(SECONDS, TimeUnit.SECONDS);
           }
         });
+  }
+
+  @Test
+  void threadsOfStagesHaveNothingOfTheThreadThatNeededThem() throws Exception {
+    final int many = 20; // More than wait for work already.
+    final InheritableThreadLocal<String> local = new InheritableThreadLocal<>();
+    final CountDownLatch started = new CountDownLatch(many);
+    final BlockingQueue<String> seen = new LinkedBlockingQueue<>();
+    final Runnable task = () -> {
+      started.countDown();
+      awaitQuietly(started);
+      seen.add(local.get() + " " + Thread.currentThread().getContextClassLoader());
+    };
+    final Thread caller = new Thread(() -> {
+      local.set("of the caller");
+      IntStream.range(0, many).forEach(i -> Threads.execute(task));
+    });
+    caller.setContextClassLoader(new ClassLoader() {});
+    caller.start();
+    for (int i = 0; i < many; i++) {
+      assertEquals(
+          "null " + WorkFuture.class.getClassLoader(), seen.poll(SECONDS, TimeUnit.SECONDS));
+    }
+  }
+
+  private static void awaitQuietly(CountDownLatch latch) {
+    try {
+      assertTrue(latch.await(SECONDS, TimeUnit.SECONDS));
+    } catch (InterruptedException e) {
+      throw new AssertionError(e);
+    }
   }
 
   @Test
