@@ -61,11 +61,20 @@ struct Capabilities {
   static Capabilities All();
 };
 
+// What the user called, where a backend's call is only how it is done: for messages, and for ranks
+// to compare. Borrowed for the call. Without MismatchCheck::kOn there is only the name.
+struct CallForm {
+  absl::string_view name = {};     // "broadcast_coalesced"; empty: the name of the kind.
+  absl::string_view tensors = {};  // "float32[2], int32[4]"; empty: those of the backend's call.
+  uint64_t hash = 0;               // Of name, types and sizes. Calls with different ones mismatch.
+};
+
 // What every call of a backend carries.
 struct CallContext {
   uint64_t sequence = 0;  // Number of the operation in its group (p2p: between the two ranks).
   Deadline deadline{absl::InfiniteDuration()};
   int tag = 0;  // p2p only.
+  CallForm form = {};
 };
 
 // One rank's end of one group. All calls block until this rank's part is done, and fail with a
@@ -76,6 +85,11 @@ struct CallContext {
 // rank; Send to one peer and tag, and Recv from one source and tag, are each made one at a time,
 // but run beside each other and beside a collective. Abort may be called at any time from any
 // thread.
+//
+// An error may be about another operation than the one that returns it: what broke the group is
+// returned by all later ones. It then begins with the name that ProcessGroup gave it, "recv #5", or
+// quotes ranks that "called all_reduce #5"; ProcessGroup adds who speaks, and its operation where
+// the error is not about that.
 //
 // Arguments are valid when they arrive (ProcessGroup checks: capabilities, ranks in range,
 // contiguous, sizes as said below, nothing overlaps but where it is said), so implementations

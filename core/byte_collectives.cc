@@ -4,6 +4,7 @@
 #include <cstddef>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
 #include "core/status.h"
 #include "core/tensor.h"
 
@@ -18,7 +19,23 @@ Tensor View(const std::string& text) {
                 {}, {}, nullptr, Access::kReadOnly);
 }
 
-Tensor Buffer(int64_t bytes) { return Tensor::Zeros(DType::kUInt8, {bytes}); }
+// A buffer for the `bytes` that `rank` announces. If there can be none, nobody will go on to
+// exchange the bytes, so the group ends here for all ranks.
+absl::StatusOr<Tensor> BufferFor(ProcessGroup& group, absl::string_view operation, int64_t rank,
+                                 int64_t bytes) {
+  absl::Status error = ArgumentError("the size of a value is 0 or more");
+  if (bytes >= 0) {
+    absl::StatusOr<Tensor> buffer = Tensor::TryZeros(DType::kUInt8, {bytes});
+    if (buffer.ok()) return buffer;
+    error = buffer.status();
+  }
+  const std::string text = absl::StrCat(
+      operation, " of group '", group.name(), "': rank ", rank, " announced a value of ", bytes,
+      " bytes, for which ", "rank ", group.rank(), " has no room (", error.message(),
+      "): look whether all ranks make the calls that go together");
+  group.Abort(text);
+  return MismatchError(text);
+}
 
 std::string TextOf(const Tensor& tensor, int64_t bytes) {
   return std::string(tensor.data_as<char>(), static_cast<size_t>(bytes));
@@ -35,15 +52,15 @@ absl::StatusOr<std::vector<int64_t>> ExchangeSizes(ProcessGroup& group, int64_t 
   return all;
 }
 
-// `text` at the start of `bytes` bytes.
-Tensor Padded(const std::string& text, int64_t bytes) {
-  Tensor tensor = Buffer(bytes);
-  std::copy(text.begin(), text.end(), tensor.data_as<char>());
-  return tensor;
+int64_t RankOfLargest(const std::vector<int64_t>& sizes) {
+  return std::max_element(sizes.begin(), sizes.end()) - sizes.begin();
 }
 
-int64_t Largest(const std::vector<int64_t>& sizes) {
-  return *std::max_element(sizes.begin(), sizes.end());
+absl::Status CheckSizes(ProcessGroup& group, absl::string_view operation,
+                        const std::vector<int64_t>& sizes) {
+  const auto negative = std::find_if(sizes.begin(), sizes.end(), [](int64_t n) { return n < 0; });
+  if (negative == sizes.end()) return absl::OkStatus();
+  return BufferFor(group, operation, negative - sizes.begin(), *negative).status();
 }
 
 }  // namespace
@@ -53,7 +70,10 @@ absl::StatusOr<std::vector<std::string>> AllGatherBytes(ProcessGroup& group,
   SYNCLINE_ASSIGN_OR_RETURN(const std::vector<int64_t> sizes,
                             ExchangeSizes(group, SizeOfText(value), timeout));
   std::vector<Tensor> outputs;
-  for (int64_t size : sizes) outputs.push_back(Buffer(size));
+  for (size_t r = 0; r < sizes.size(); ++r) {
+    SYNCLINE_ASSIGN_OR_RETURN(outputs.emplace_back(),
+                              BufferFor(group, "all_gather_bytes", r, sizes[r]));
+  }
   SYNCLINE_RETURN_IF_ERROR(group.AllGather(outputs, View(value), timeout));
   std::vector<std::string> values;
   for (const Tensor& output : outputs) values.push_back(TextOf(output, output.numel()));
@@ -64,22 +84,30 @@ absl::StatusOr<std::string> BroadcastBytes(ProcessGroup& group, const std::strin
                                            int64_t root, Timeout timeout) {
   std::vector<int64_t> size = {SizeOfText(value)};
   SYNCLINE_RETURN_IF_ERROR(group.Broadcast(Tensor::Of(size), root, timeout));
-  const bool is_root = group.rank() == root;
-  const Tensor tensor = is_root ? View(value) : Buffer(size[0]);
+  Tensor tensor = View(value);
+  if (group.rank() != root) {
+    SYNCLINE_ASSIGN_OR_RETURN(tensor, BufferFor(group, "broadcast_bytes", root, size[0]));
+  }
   SYNCLINE_RETURN_IF_ERROR(group.Broadcast(tensor, root, timeout));
   return TextOf(tensor, size[0]);
 }
 
 absl::StatusOr<std::vector<std::string>> GatherBytes(ProcessGroup& group, const std::string& value,
                                                      int64_t root, Timeout timeout) {
+  constexpr absl::string_view kName = "gather_bytes";
   SYNCLINE_ASSIGN_OR_RETURN(const std::vector<int64_t> sizes,
                             ExchangeSizes(group, SizeOfText(value), timeout));
-  const int64_t largest = Largest(sizes);  // gather takes one size.
+  SYNCLINE_RETURN_IF_ERROR(CheckSizes(group, kName, sizes));
+  // gather takes one size: all send as much as the largest.
+  const int64_t rank = RankOfLargest(sizes);
+  const int64_t largest = sizes[rank];
   std::vector<Tensor> outputs;
-  if (group.rank() == root) {
-    for (size_t r = 0; r < sizes.size(); ++r) outputs.push_back(Buffer(largest));
+  for (size_t r = 0; group.rank() == root && r < sizes.size(); ++r) {
+    SYNCLINE_ASSIGN_OR_RETURN(outputs.emplace_back(), BufferFor(group, kName, rank, largest));
   }
-  SYNCLINE_RETURN_IF_ERROR(group.Gather(outputs, Padded(value, largest), root, timeout));
+  SYNCLINE_ASSIGN_OR_RETURN(const Tensor padded, BufferFor(group, kName, rank, largest));
+  std::copy(value.begin(), value.end(), padded.data_as<char>());
+  SYNCLINE_RETURN_IF_ERROR(group.Gather(outputs, padded, root, timeout));
   std::vector<std::string> values;
   for (size_t r = 0; r < outputs.size(); ++r) values.push_back(TextOf(outputs[r], sizes[r]));
   return values;
@@ -88,20 +116,27 @@ absl::StatusOr<std::vector<std::string>> GatherBytes(ProcessGroup& group, const 
 absl::StatusOr<std::string> ScatterBytes(ProcessGroup& group,
                                          const std::vector<std::string>& values, int64_t root,
                                          Timeout timeout) {
+  constexpr absl::string_view kName = "scatter_bytes";
   const bool is_root = group.rank() == root;
   const size_t expected = is_root ? static_cast<size_t>(group.size()) : 0;
   if (values.size() != expected) {
-    return ArgumentError(absl::StrCat("scatter_bytes: rank ", group.rank(), " must pass ", expected,
+    return ArgumentError(absl::StrCat(kName, ": rank ", group.rank(), " must pass ", expected,
                                       " values, not ", values.size(),
                                       ": the root one for each rank, the others none"));
   }
   std::vector<int64_t> sizes(static_cast<size_t>(group.size()));
   for (size_t r = 0; r < values.size(); ++r) sizes[r] = SizeOfText(values[r]);
   SYNCLINE_RETURN_IF_ERROR(group.Broadcast(Tensor::Of(sizes), root, timeout));
-  const int64_t largest = Largest(sizes);  // scatter takes one size.
+  // scatter takes one size: all receive as much as the largest. All sizes are the root's.
+  const int64_t largest = *std::max_element(sizes.begin(), sizes.end());
+  const int64_t smallest = *std::min_element(sizes.begin(), sizes.end());
+  SYNCLINE_ASSIGN_OR_RETURN(const Tensor output,
+                            BufferFor(group, kName, root, smallest < 0 ? smallest : largest));
   std::vector<Tensor> inputs;
-  for (const std::string& value : values) inputs.push_back(Padded(value, largest));
-  const Tensor output = Buffer(largest);
+  for (const std::string& value : values) {
+    SYNCLINE_ASSIGN_OR_RETURN(inputs.emplace_back(), BufferFor(group, kName, root, largest));
+    std::copy(value.begin(), value.end(), inputs.back().data_as<char>());
+  }
   SYNCLINE_RETURN_IF_ERROR(group.Scatter(output, inputs, root, timeout));
   return TextOf(output, sizes[static_cast<size_t>(group.rank())]);
 }
@@ -117,7 +152,7 @@ absl::StatusOr<std::shared_ptr<Message>> RecvBytes(ProcessGroup& group, int64_t 
                                                    Timeout timeout) {
   std::vector<int64_t> size = {0};
   SYNCLINE_ASSIGN_OR_RETURN(const int64_t source, group.Recv(Tensor::Of(size), src, tag, timeout));
-  const Tensor tensor = Buffer(size[0]);
+  SYNCLINE_ASSIGN_OR_RETURN(const Tensor tensor, BufferFor(group, "recv_bytes", source, size[0]));
   SYNCLINE_RETURN_IF_ERROR(group.Recv(tensor, source, tag, timeout).status());
   return std::make_shared<Message>(TextOf(tensor, size[0]), source);
 }

@@ -30,7 +30,8 @@ class Message {
 };
 
 // All are collective and go by the group's ordinary operations: first the sizes, then the bytes.
-// `timeout` is for each of the two. Errors are those of ProcessGroup.
+// `timeout` is for each of the two. Errors are those of ProcessGroup; and a MismatchError, which
+// ends the group, if a rank announces a size that cannot be: it has called something else.
 
 // Every rank's `value`, in the order of ranks, on every rank.
 absl::StatusOr<std::vector<std::string>> AllGatherBytes(ProcessGroup& group,

@@ -2,30 +2,26 @@
 
 #include <cstddef>
 #include <cstring>
-#include <string>
+#include <memory>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/types/span.h"
 #include "core/reduce_kernels.h"
 #include "core/status.h"
+#include "core/tensor_checks.h"
 
 namespace syncline {
 namespace {
 
 // ---- Parts of one tensor ----
 
-absl::Status CheckContiguous(const Tensor& tensor, absl::string_view what) {
-  if (tensor.is_contiguous()) return absl::OkStatus();
-  return ArgumentError(absl::StrCat(what, " is not contiguous (", tensor.ToString(),
-                                    "): pass a contiguous copy, such as "
-                                    "numpy.ascontiguousarray(x) or x.contiguous()"));
-}
-
 // `whole`, which holds `size` parts like `part`, in equal parts.
 absl::StatusOr<Tensors> EqualParts(const Tensor& whole, absl::string_view whole_name,
                                    const Tensor& part, absl::string_view part_name, int size) {
   SYNCLINE_RETURN_IF_ERROR(CheckContiguous(whole, absl::StrCat("the ", whole_name)));
-  if (whole.numel() != part.numel() * size) {
+  SYNCLINE_RETURN_IF_ERROR(CheckContiguous(part, absl::StrCat("the ", part_name)));
+  if (whole.numel() % size != 0 || whole.numel() / size != part.numel()) {
     return ArgumentError(absl::StrCat("the ", whole_name, " is ", whole.ToString(), " but the ",
                                       part_name, " is ", part.ToString(), ": the ", whole_name,
                                       " must have ", size, " times its elements"));
@@ -73,63 +69,10 @@ absl::StatusOr<Tensors> Rows(const Tensor& whole, absl::string_view name,
 
 // ---- Several tensors ----
 
-absl::Status CheckEach(const Tensors& tensors, absl::string_view what, Access needed) {
-  if (tensors.empty()) return ArgumentError(absl::StrCat(what, " is empty: pass at least one"));
-  for (size_t i = 0; i < tensors.size(); ++i) {
-    const std::string item = absl::StrCat(what, "[", i, "]");
-    SYNCLINE_RETURN_IF_ERROR(CheckContiguous(tensors[i], item));
-    if (tensors[i].device().type != DeviceType::kCpu) {
-      return ArgumentError(absl::StrCat(item, " is on ", ToString(tensors[i].device()),
-                                        ": operations on several tensors work on the CPU only"));
-    }
-    if (needed == Access::kReadWrite && tensors[i].access() == Access::kReadOnly) {
-      return TypeError(absl::StrCat(item, " is read-only (", tensors[i].ToString(),
-                                    ") but would be written: pass a writable copy"));
-    }
-  }
-  return absl::OkStatus();
-}
+// The caller's, kept for the operation's turn.
+using Kept = std::shared_ptr<const Tensors>;
 
-absl::Status CheckAlike(const Tensor& a, const std::string& a_name, const Tensor& b,
-                        const std::string& b_name) {
-  if (a.dtype() == b.dtype() && a.numel() == b.numel()) return absl::OkStatus();
-  const std::string text = absl::StrCat(a_name, " is ", a.ToString(), " but ", b_name, " is ",
-                                        b.ToString(), ": their types and sizes must be equal");
-  return a.dtype() == b.dtype() ? ArgumentError(text) : TypeError(text);
-}
-
-absl::Status CheckOneType(const Tensors& tensors, absl::string_view what) {
-  for (size_t i = 1; i < tensors.size(); ++i) {
-    if (tensors[i].dtype() != tensors[0].dtype()) {
-      return TypeError(absl::StrCat(what, "[", i, "] is ", tensors[i].ToString(), " but ", what,
-                                    "[0] is ", tensors[0].ToString(), ": one type is needed"));
-    }
-  }
-  return absl::OkStatus();
-}
-
-absl::Status CheckAllAlike(const Tensors& tensors, absl::string_view what) {
-  for (size_t i = 1; i < tensors.size(); ++i) {
-    SYNCLINE_RETURN_IF_ERROR(CheckAlike(tensors[i], absl::StrCat(what, "[", i, "]"), tensors[0],
-                                        absl::StrCat(what, "[0]")));
-  }
-  return absl::OkStatus();
-}
-
-// `many` has `each` tensors like each of `few`.
-absl::Status CheckMany(const Tensors& many, absl::string_view many_name, const Tensors& few,
-                       absl::string_view few_name, size_t each) {
-  if (many.size() != few.size() * each) {
-    return ArgumentError(absl::StrCat(many_name, " needs ", each, " tensors for each of the ",
-                                      few.size(), " of ", few_name, ", ", few.size() * each,
-                                      " in all, not ", many.size()));
-  }
-  for (size_t i = 0; i < many.size(); ++i) {
-    SYNCLINE_RETURN_IF_ERROR(CheckAlike(many[i], absl::StrCat(many_name, "[", i, "]"),
-                                        few[i / each], absl::StrCat(few_name, "[", i / each, "]")));
-  }
-  return absl::OkStatus();
-}
+Kept Keep(const Tensors& tensors) { return std::make_shared<const Tensors>(tensors); }
 
 int64_t TotalBytes(const Tensors& tensors) {
   int64_t total = 0;
@@ -137,13 +80,14 @@ int64_t TotalBytes(const Tensors& tensors) {
   return total;
 }
 
-// A buffer for `bytes` as elements of `dtype`.
-Tensor Buffer(DType dtype, int64_t bytes) {
-  return Tensor::Zeros(dtype, {bytes / static_cast<int64_t>(SizeOf(dtype))});
+int64_t TotalCount(const Tensors& tensors) {
+  return TotalBytes(tensors) / static_cast<int64_t>(SizeOf(tensors[0].dtype()));
 }
 
 void Copy(const Tensor& from, const Tensor& to) {
-  if (to.nbytes() > 0) std::memcpy(to.data(), from.data(), to.nbytes());
+  if (to.nbytes() > 0 && to.data() != from.data()) {
+    std::memcpy(to.data(), from.data(), to.nbytes());
+  }
 }
 
 void Pack(const Tensors& tensors, const Tensor& buffer) {
@@ -169,32 +113,53 @@ Tensors Column(const Tensors& tensors, size_t stride, size_t place) {
   return column;
 }
 
-// `flat`, with `before` and `after` around it, under the name `alias`.
+// The one call of the backend that does the work, with nothing in place of its buffers: a tensor
+// of `count` elements, and as many parts like it as the kind takes.
+struct Flat {
+  Operation operation;
+  int64_t count;
+
+  Flat(OpKind kind, DType dtype, int64_t elements, int parts = 0)
+      : operation{kind, Tensor(nullptr, dtype, {0})}, count(elements) {
+    const bool gathers = kind == OpKind::kAllGather;
+    (gathers ? operation.outputs : operation.inputs).resize(parts, operation.tensor);
+  }
+
+  Flat(OpKind kind, DType dtype, int64_t elements, ReduceOp op, double factor, int parts = 0)
+      : Flat(kind, dtype, elements, parts) {
+    operation.reduce_op = op;
+    operation.factor = factor;
+  }
+
+  // The operation with its buffers.
+  absl::StatusOr<Operation> Make() const {
+    Operation made = operation;
+    const DType dtype = made.tensor.dtype();
+    SYNCLINE_ASSIGN_OR_RETURN(made.tensor, Tensor::TryZeros(dtype, {count}));
+    for (Tensors* parts : {&made.outputs, &made.inputs}) {
+      if (parts->empty()) continue;
+      const int64_t size = static_cast<int64_t>(parts->size());
+      SYNCLINE_ASSIGN_OR_RETURN(const Tensor all, Tensor::TryZeros(dtype, {count * size}));
+      for (int64_t r = 0; r < size; ++r) (*parts)[r] = all.Slice(r * count, count);
+    }
+    return made;
+  }
+};
+
+// `flat`, with `before` and `after` around it, as an operation on `listed`.
 template <typename Before, typename After>
-Operation Around(Operation flat, absl::string_view alias, int rank, Before before, After after) {
-  Operation whole = flat;
-  whole.alias = alias;
+Operation Around(Flat flat, Kept listed, int rank, Before before, After after) {
+  Operation whole = flat.operation;
+  whole.listed = std::move(listed);
   whole.body = [flat = std::move(flat), rank, before = std::move(before), after = std::move(after)](
                    const CallContext& context, Backend& backend) -> absl::StatusOr<int> {
-    before(flat);
-    SYNCLINE_RETURN_IF_ERROR(Dispatch(flat, context, backend, rank).status());
-    after(flat);
+    SYNCLINE_ASSIGN_OR_RETURN(const Operation made, flat.Make());
+    before(made);
+    SYNCLINE_RETURN_IF_ERROR(Dispatch(made, context, backend, rank).status());
+    after(made);
     return 0;
   };
   return whole;
-}
-
-Operation Reduction(OpKind kind, Tensor tensor, Tensors inputs, ReduceOp op, double factor,
-                    int64_t root = 0) {
-  Operation operation{kind, std::move(tensor), {}, std::move(inputs), op, factor, root};
-  return operation;
-}
-
-Tensors FlatParts(const Tensor& flat, int64_t bytes, int size) {
-  const int64_t count = bytes / static_cast<int64_t>(SizeOf(flat.dtype()));
-  Tensors parts;
-  for (int r = 0; r < size; ++r) parts.push_back(flat.Slice(r * count, count));
-  return parts;
 }
 
 // Reduces `tensors` of this process into `sum`; an average is divided by the ranks only.
@@ -209,10 +174,11 @@ void DivideHere(ReduceOp op, const Tensor& sum, size_t tensors) {
   if (op == ReduceOp::kAvg) Divide(sum.dtype(), sum.data(), static_cast<int>(tensors), sum.numel());
 }
 
-absl::Status CheckIndex(int64_t index, const Tensors& tensors) {
-  if (index >= 0 && index < static_cast<int64_t>(tensors.size())) return absl::OkStatus();
-  return ArgumentError(absl::StrCat("root_tensor must be the index of one of the ", tensors.size(),
-                                    " tensors, not ", index));
+// All but tensors[index].
+Tensors Without(const Tensors& tensors, size_t index) {
+  Tensors others = tensors;
+  others.erase(others.begin() + static_cast<ptrdiff_t>(index));
+  return others;
 }
 
 }  // namespace
@@ -220,15 +186,13 @@ absl::Status CheckIndex(int64_t index, const Tensors& tensors) {
 absl::StatusOr<Operation> AllGatherSingle(const Tensor& output, const Tensor& input, int size) {
   SYNCLINE_ASSIGN_OR_RETURN(Tensors parts, EqualParts(output, "output", input, "input", size));
   Operation operation{OpKind::kAllGather, input, std::move(parts)};
-  operation.alias = "all_gather_single";
   return operation;
 }
 
 absl::StatusOr<Operation> ReduceScatterSingle(const Tensor& output, const Tensor& input,
                                               ReduceOp op, double factor, int size) {
   SYNCLINE_ASSIGN_OR_RETURN(Tensors parts, EqualParts(input, "input", output, "output", size));
-  Operation operation = Reduction(OpKind::kReduceScatter, output, std::move(parts), op, factor);
-  operation.alias = "reduce_scatter_single";
+  Operation operation{OpKind::kReduceScatter, output, {}, std::move(parts), op, factor};
   return operation;
 }
 
@@ -238,158 +202,183 @@ absl::StatusOr<Operation> AllToAllSingle(const Tensor& output, const Tensor& inp
   SYNCLINE_ASSIGN_OR_RETURN(Tensors outputs, Rows(output, "output", output_splits, size));
   SYNCLINE_ASSIGN_OR_RETURN(Tensors inputs, Rows(input, "input", input_splits, size));
   Operation operation{OpKind::kAllToAll, {}, std::move(outputs), std::move(inputs)};
-  operation.alias = "all_to_all_single";
   return operation;
 }
 
-absl::StatusOr<Operation> BroadcastCoalesced(const Tensors& tensors, int64_t root) {
-  SYNCLINE_RETURN_IF_ERROR(CheckEach(tensors, "tensors", Access::kReadWrite));
-  Operation flat{OpKind::kBroadcast, Buffer(DType::kUInt8, TotalBytes(tensors)), {}, {}};
-  flat.peer = root;
+absl::StatusOr<Operation> BroadcastCoalesced(const Tensors& tensors, int64_t root, int rank) {
+  const bool is_root = rank == root;
+  SYNCLINE_RETURN_IF_ERROR(
+      CheckEach(tensors, "tensors", is_root ? Access::kReadOnly : Access::kReadWrite));
+  if (!is_root) SYNCLINE_RETURN_IF_ERROR(CheckApart(tensors));
+  Flat flat(OpKind::kBroadcast, DType::kUInt8, TotalBytes(tensors));
+  flat.operation.peer = root;
+  const Kept kept = Keep(tensors);
   return Around(
-      std::move(flat), "broadcast_coalesced", 0,
-      [tensors](const Operation& op) { Pack(tensors, op.tensor); },
-      [tensors](const Operation& op) { Unpack(op.tensor, tensors); });
+      std::move(flat), kept, rank,
+      [kept, is_root](const Operation& op) {
+        if (is_root) Pack(*kept, op.tensor);
+      },
+      [kept, is_root](const Operation& op) {
+        if (!is_root) Unpack(op.tensor, *kept);
+      });
 }
 
 absl::StatusOr<Operation> AllReduceCoalesced(const Tensors& tensors, ReduceOp op, double factor) {
   SYNCLINE_RETURN_IF_ERROR(CheckEach(tensors, "tensors", Access::kReadWrite));
   SYNCLINE_RETURN_IF_ERROR(CheckOneType(tensors, "tensors"));
-  Tensor buffer = Buffer(tensors[0].dtype(), TotalBytes(tensors));
+  SYNCLINE_RETURN_IF_ERROR(CheckApart(tensors));
+  const Kept kept = Keep(tensors);
   return Around(
-      Reduction(OpKind::kAllReduce, std::move(buffer), {}, op, factor), "all_reduce_coalesced", 0,
-      [tensors](const Operation& flat) { Pack(tensors, flat.tensor); },
-      [tensors](const Operation& flat) { Unpack(flat.tensor, tensors); });
+      Flat(OpKind::kAllReduce, tensors[0].dtype(), TotalCount(tensors), op, factor), kept, 0,
+      [kept](const Operation& flat) { Pack(*kept, flat.tensor); },
+      [kept](const Operation& flat) { Unpack(flat.tensor, *kept); });
 }
 
 absl::StatusOr<Operation> AllGatherCoalesced(const Tensors& outputs, const Tensors& inputs,
-                                             int size) {
+                                             int rank, int size) {
   SYNCLINE_RETURN_IF_ERROR(CheckEach(inputs, "inputs", Access::kReadOnly));
   SYNCLINE_RETURN_IF_ERROR(CheckEach(outputs, "outputs", Access::kReadWrite));
   SYNCLINE_RETURN_IF_ERROR(CheckMany(outputs, "outputs", inputs, "inputs", size));
-  const int64_t bytes = TotalBytes(inputs);
-  Operation flat{OpKind::kAllGather, Buffer(DType::kUInt8, bytes),
-                 FlatParts(Buffer(DType::kUInt8, bytes * size), bytes, size)};
+  SYNCLINE_RETURN_IF_ERROR(CheckApart(outputs, inputs, [=](size_t i) { return i * size + rank; }));
+  const Kept from = Keep(inputs), to = Keep(outputs);
   return Around(
-      std::move(flat), "all_gather_coalesced", 0,
-      [inputs](const Operation& op) { Pack(inputs, op.tensor); },
-      [outputs, size](const Operation& op) {
-        for (int r = 0; r < size; ++r) Unpack(op.outputs[r], Column(outputs, size, r));
+      Flat(OpKind::kAllGather, DType::kUInt8, TotalBytes(inputs), size), from, rank,
+      [from](const Operation& op) { Pack(*from, op.tensor); },
+      [to, size](const Operation& op) {
+        for (int r = 0; r < size; ++r) Unpack(op.outputs[r], Column(*to, size, r));
       });
 }
 
 absl::StatusOr<Operation> ReduceScatterCoalesced(const Tensors& outputs, const Tensors& inputs,
-                                                 ReduceOp op, double factor, int size) {
+                                                 ReduceOp op, double factor, int rank, int size) {
   SYNCLINE_RETURN_IF_ERROR(CheckEach(outputs, "outputs", Access::kReadWrite));
   SYNCLINE_RETURN_IF_ERROR(CheckEach(inputs, "inputs", Access::kReadOnly));
   SYNCLINE_RETURN_IF_ERROR(CheckOneType(outputs, "outputs"));
   SYNCLINE_RETURN_IF_ERROR(CheckMany(inputs, "inputs", outputs, "outputs", size));
-  const DType dtype = outputs[0].dtype();
-  const int64_t bytes = TotalBytes(outputs);
-  Tensors parts = FlatParts(Buffer(dtype, bytes * size), bytes, size);
+  const auto twin = [=](size_t i) {
+    return i % size == static_cast<size_t>(rank) ? i / size : kNoTwin;
+  };
+  SYNCLINE_RETURN_IF_ERROR(CheckApart(outputs, inputs, twin));
+  const Kept from = Keep(inputs), to = Keep(outputs);
   return Around(
-      Reduction(OpKind::kReduceScatter, Buffer(dtype, bytes), std::move(parts), op, factor),
-      "reduce_scatter_coalesced", 0,
-      [inputs, size](const Operation& flat) {
-        for (int r = 0; r < size; ++r) Pack(Column(inputs, size, r), flat.inputs[r]);
+      Flat(OpKind::kReduceScatter, outputs[0].dtype(), TotalCount(outputs), op, factor, size), to,
+      rank,
+      [from, size](const Operation& flat) {
+        for (int r = 0; r < size; ++r) Pack(Column(*from, size, r), flat.inputs[r]);
       },
-      [outputs](const Operation& flat) { Unpack(flat.tensor, outputs); });
+      [to](const Operation& flat) { Unpack(flat.tensor, *to); });
 }
 
 absl::StatusOr<Operation> BroadcastMulti(const Tensors& tensors, int64_t root, int64_t root_tensor,
                                          int rank) {
-  SYNCLINE_RETURN_IF_ERROR(CheckEach(tensors, "tensors", Access::kReadWrite));
+  SYNCLINE_RETURN_IF_ERROR(CheckEach(tensors, "tensors", Access::kReadOnly));
   SYNCLINE_RETURN_IF_ERROR(CheckAllAlike(tensors, "tensors"));
-  SYNCLINE_RETURN_IF_ERROR(CheckIndex(root_tensor, tensors));
-  Operation flat{OpKind::kBroadcast, tensors[rank == root ? root_tensor : 0]};
+  SYNCLINE_RETURN_IF_ERROR(CheckRootTensor(root_tensor, tensors));
+  SYNCLINE_RETURN_IF_ERROR(CheckApart(tensors));
+  const size_t moved = rank == root ? static_cast<size_t>(root_tensor) : 0;
+  for (size_t i = 0; i < tensors.size(); ++i) {
+    if (rank == root && i == moved) continue;
+    SYNCLINE_RETURN_IF_ERROR(CheckWritable(tensors[i], absl::StrCat("tensors[", i, "]")));
+  }
+  Operation flat{OpKind::kBroadcast, tensors[moved]};
   flat.peer = root;
-  return Around(
-      std::move(flat), "broadcast_multi", rank, [](const Operation&) {},
-      [tensors](const Operation& op) {
-        for (const Tensor& tensor : tensors) {
-          if (tensor.data() != op.tensor.data()) Copy(op.tensor, tensor);
-        }
-      });
+  Operation whole = flat;
+  whole.listed = Keep(tensors);
+  whole.body = [flat, kept = whole.listed, rank](const CallContext& context,
+                                                 Backend& backend) -> absl::StatusOr<int> {
+    SYNCLINE_RETURN_IF_ERROR(Dispatch(flat, context, backend, rank).status());
+    for (const Tensor& tensor : *kept) Copy(flat.tensor, tensor);
+    return 0;
+  };
+  return whole;
 }
 
 absl::StatusOr<Operation> AllReduceMulti(const Tensors& tensors, ReduceOp op, double factor) {
   SYNCLINE_RETURN_IF_ERROR(CheckEach(tensors, "tensors", Access::kReadWrite));
   SYNCLINE_RETURN_IF_ERROR(CheckAllAlike(tensors, "tensors"));
-  SYNCLINE_RETURN_IF_ERROR(CheckReduction(tensors[0].dtype(), op));
-  Tensor sum = Tensor::Zeros(tensors[0].dtype(), tensors[0].shape());
+  SYNCLINE_RETURN_IF_ERROR(CheckApart(tensors));
+  const Kept kept = Keep(tensors);
   return Around(
-      Reduction(OpKind::kAllReduce, std::move(sum), {}, op, factor), "all_reduce_multi", 0,
-      [tensors](const Operation& flat) { ReduceHere(flat.reduce_op, tensors, flat.tensor); },
-      [tensors](const Operation& flat) {
-        DivideHere(flat.reduce_op, flat.tensor, tensors.size());
-        for (const Tensor& tensor : tensors) Copy(flat.tensor, tensor);
+      Flat(OpKind::kAllReduce, tensors[0].dtype(), tensors[0].numel(), op, factor), kept, 0,
+      [kept](const Operation& flat) { ReduceHere(flat.reduce_op, *kept, flat.tensor); },
+      [kept](const Operation& flat) {
+        DivideHere(flat.reduce_op, flat.tensor, kept->size());
+        for (const Tensor& tensor : *kept) Copy(flat.tensor, tensor);
       });
 }
 
 absl::StatusOr<Operation> ReduceMulti(const Tensors& tensors, int64_t root, ReduceOp op,
                                       int64_t root_tensor, double factor, int rank) {
-  const Access needed = rank == root ? Access::kReadWrite : Access::kReadOnly;
-  SYNCLINE_RETURN_IF_ERROR(CheckEach(tensors, "tensors", needed));
+  SYNCLINE_RETURN_IF_ERROR(CheckEach(tensors, "tensors", Access::kReadOnly));
   SYNCLINE_RETURN_IF_ERROR(CheckAllAlike(tensors, "tensors"));
-  SYNCLINE_RETURN_IF_ERROR(CheckIndex(root_tensor, tensors));
-  SYNCLINE_RETURN_IF_ERROR(CheckReduction(tensors[0].dtype(), op));
-  Tensor sum = Tensor::Zeros(tensors[0].dtype(), tensors[0].shape());
+  SYNCLINE_RETURN_IF_ERROR(CheckRootTensor(root_tensor, tensors));
+  if (rank == root) {
+    const Tensor& result = tensors[root_tensor];
+    SYNCLINE_RETURN_IF_ERROR(CheckWritable(result, absl::StrCat("tensors[", root_tensor, "]")));
+    SYNCLINE_RETURN_IF_ERROR(
+        CheckApart(absl::MakeConstSpan(&result, 1), Without(tensors, root_tensor)));
+  }
+  Flat flat(OpKind::kReduce, tensors[0].dtype(), tensors[0].numel(), op, factor);
+  flat.operation.peer = root;
+  const Kept kept = Keep(tensors);
   return Around(
-      Reduction(OpKind::kReduce, std::move(sum), {}, op, factor, root), "reduce_multi", rank,
-      [tensors](const Operation& flat) { ReduceHere(flat.reduce_op, tensors, flat.tensor); },
-      [tensors, rank, root_tensor](const Operation& flat) {
-        if (rank != flat.peer) return;
-        DivideHere(flat.reduce_op, flat.tensor, tensors.size());
-        Copy(flat.tensor, tensors[root_tensor]);
+      std::move(flat), kept, rank,
+      [kept](const Operation& made) { ReduceHere(made.reduce_op, *kept, made.tensor); },
+      [kept, rank, root_tensor](const Operation& made) {
+        if (rank != made.peer) return;
+        DivideHere(made.reduce_op, made.tensor, kept->size());
+        Copy(made.tensor, (*kept)[root_tensor]);
       });
 }
 
-absl::StatusOr<Operation> AllGatherMulti(const Tensors& outputs, const Tensors& inputs, int size) {
+absl::StatusOr<Operation> AllGatherMulti(const Tensors& outputs, const Tensors& inputs, int rank,
+                                         int size) {
   SYNCLINE_RETURN_IF_ERROR(CheckEach(inputs, "inputs", Access::kReadOnly));
   SYNCLINE_RETURN_IF_ERROR(CheckAllAlike(inputs, "inputs"));
   SYNCLINE_RETURN_IF_ERROR(CheckEach(outputs, "outputs", Access::kReadWrite));
-  const size_t places = inputs.size() * size;
+  const size_t n = inputs.size(), places = n * size;
   SYNCLINE_RETURN_IF_ERROR(CheckMany(outputs, "outputs", inputs, "inputs", places));
-  const DType dtype = inputs[0].dtype();
-  const int64_t bytes = TotalBytes(inputs);
-  Operation flat{OpKind::kAllGather, Buffer(dtype, bytes),
-                 FlatParts(Buffer(dtype, bytes * size), bytes, size)};
+  SYNCLINE_RETURN_IF_ERROR(
+      CheckApart(outputs, inputs, [=](size_t i) { return i * places + rank * n + i; }));
+  const Kept from = Keep(inputs), to = Keep(outputs);
   return Around(
-      std::move(flat), "all_gather_multi", 0,
-      [inputs](const Operation& op) { Pack(inputs, op.tensor); },
-      [outputs, n = inputs.size(), places](const Operation& op) {
-        for (size_t first = 0; first < outputs.size(); first += n) {
-          const auto begin = outputs.begin() + static_cast<ptrdiff_t>(first);
+      Flat(OpKind::kAllGather, inputs[0].dtype(), TotalCount(inputs), size), from, rank,
+      [from](const Operation& op) { Pack(*from, op.tensor); },
+      [to, n, places](const Operation& op) {
+        for (size_t first = 0; first < to->size(); first += n) {
+          const auto begin = to->begin() + static_cast<ptrdiff_t>(first);
           Unpack(op.outputs[first % places / n], Tensors(begin, begin + static_cast<ptrdiff_t>(n)));
         }
       });
 }
 
 absl::StatusOr<Operation> ReduceScatterMulti(const Tensors& outputs, const Tensors& inputs,
-                                             ReduceOp op, double factor, int size) {
+                                             ReduceOp op, double factor, int rank, int size) {
   SYNCLINE_RETURN_IF_ERROR(CheckEach(outputs, "outputs", Access::kReadWrite));
   SYNCLINE_RETURN_IF_ERROR(CheckAllAlike(outputs, "outputs"));
   SYNCLINE_RETURN_IF_ERROR(CheckEach(inputs, "inputs", Access::kReadOnly));
-  const size_t places = outputs.size() * size;
+  const size_t n = outputs.size(), places = n * size;
   SYNCLINE_RETURN_IF_ERROR(CheckMany(inputs, "inputs", outputs, "outputs", places));
-  SYNCLINE_RETURN_IF_ERROR(CheckReduction(outputs[0].dtype(), op));
-  const DType dtype = outputs[0].dtype();
+  // inputs[i * places + p] is this rank's own if the i-th output is at place p.
+  const auto twin = [=](size_t i) {
+    return i % places == rank * n + i / places ? i / places : kNoTwin;
+  };
+  SYNCLINE_RETURN_IF_ERROR(CheckApart(outputs, inputs, twin));
   const int64_t count = outputs[0].numel();
-  const int64_t bytes = TotalBytes(outputs);
-  Tensors parts = FlatParts(Buffer(dtype, bytes * size), bytes, size);
+  const Kept from = Keep(inputs), to = Keep(outputs);
   return Around(
-      Reduction(OpKind::kReduceScatter, Buffer(dtype, bytes), std::move(parts), op, factor),
-      "reduce_scatter_multi", 0,
-      [inputs, n = outputs.size(), places, count](const Operation& flat) {
+      Flat(OpKind::kReduceScatter, outputs[0].dtype(), TotalCount(outputs), op, factor, size), to,
+      rank,
+      [from, n, places, count](const Operation& flat) {
         for (size_t place = 0; place < places; ++place) {
           const Tensor& part = flat.inputs[place / n];
-          ReduceHere(flat.reduce_op, Column(inputs, places, place),
+          ReduceHere(flat.reduce_op, Column(*from, places, place),
                      part.Slice(static_cast<int64_t>(place % n) * count, count));
         }
       },
-      [outputs](const Operation& flat) {
-        DivideHere(flat.reduce_op, flat.tensor, outputs.size());
-        Unpack(flat.tensor, outputs);
+      [to](const Operation& flat) {
+        DivideHere(flat.reduce_op, flat.tensor, to->size());
+        Unpack(flat.tensor, *to);
       });
 }
 

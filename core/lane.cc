@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "absl/base/thread_annotations.h"
+#include "absl/cleanup/cleanup.h"
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/mutex.h"
 #include "core/status.h"
@@ -29,6 +30,8 @@ struct Turn {
 }  // namespace
 
 struct Lane::State : std::enable_shared_from_this<Lane::State> {
+  explicit State(std::shared_ptr<Numbers> from) : numbers(std::move(from)) {}
+
   absl::Status EnsureThread() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex);
   void Loop();
   void RunFirst() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex);
@@ -37,16 +40,17 @@ struct Lane::State : std::enable_shared_from_this<Lane::State> {
   }
   bool IsOver() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex) { return !has_thread && !busy; }
 
+  const std::shared_ptr<Numbers> numbers;  // Taken from under the lock, so that they increase.
   absl::Mutex mutex;
   std::list<std::function<void()>> queue ABSL_GUARDED_BY(mutex);
-  uint64_t issued ABSL_GUARDED_BY(mutex) = 0;
   bool busy ABSL_GUARDED_BY(mutex) = false;  // An operation is running, on whatever thread.
   bool stopping ABSL_GUARDED_BY(mutex) = false;
   bool has_thread ABSL_GUARDED_BY(mutex) = false;
   std::thread::id thread ABSL_GUARDED_BY(mutex);
 };
 
-Lane::Lane() : state_(std::make_shared<State>()) {}
+Lane::Lane(std::shared_ptr<Numbers> numbers)
+    : state_(std::make_shared<State>(std::move(numbers))) {}
 
 Lane::~Lane() {
   absl::MutexLock lock(&state_->mutex);
@@ -68,7 +72,7 @@ absl::Status Lane::Run(const Deadline& deadline,
     absl::MutexLock lock(&state.mutex);
     if (state.busy || !state.queue.empty()) {
       SYNCLINE_RETURN_IF_ERROR(state.EnsureThread());
-      number = state.issued++;
+      number = (*state.numbers)++;
       state.queue.push_back([turn, number, operation, &mutex = state.mutex] {
         {
           absl::MutexLock lock(&mutex);
@@ -90,19 +94,26 @@ absl::Status Lane::Run(const Deadline& deadline,
       return turn->result;
     }
     state.busy = true;
-    number = state.issued++;
+    number = (*state.numbers)++;
   }
-  absl::Status result = operation(number);
-  absl::MutexLock lock(&state.mutex);
-  state.busy = false;
-  return result;
+  // Whatever happens: a lane that stays busy is never destroyed.
+  const absl::Cleanup not_busy = [&state] {
+    absl::MutexLock lock(&state.mutex);
+    state.busy = false;
+  };
+  return operation(number);
 }
 
 absl::Status Lane::Post(absl::FunctionRef<std::function<void()>(uint64_t)> issue) {
   absl::MutexLock lock(&state_->mutex);
   SYNCLINE_RETURN_IF_ERROR(state_->EnsureThread());
-  state_->queue.push_back(issue(state_->issued++));
+  state_->queue.push_back(issue((*state_->numbers)++));
   return absl::OkStatus();
+}
+
+bool Lane::IsIdle() const {
+  absl::MutexLock lock(&state_->mutex);
+  return !state_->busy && state_->queue.empty();
 }
 
 absl::Status Lane::State::EnsureThread() {

@@ -2,6 +2,7 @@
 #ifndef SYNCLINE_CORE_LANE_H_
 #define SYNCLINE_CORE_LANE_H_
 
+#include <atomic>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -17,7 +18,10 @@ namespace syncline {
 // that is started when it is needed and ends when it has been idle for a while. Thread-safe.
 class Lane {
  public:
-  Lane();
+  // Where numbers come from. Lanes may share it: each then gets increasing ones, with gaps.
+  using Numbers = std::atomic<uint64_t>;
+
+  explicit Lane(std::shared_ptr<Numbers> numbers = std::make_shared<Numbers>(0));
   // Runs what is still queued; the owner has seen to it that this is quick. May be called by an
   // operation of the lane itself.
   ~Lane();
@@ -25,7 +29,7 @@ class Lane {
   Lane(const Lane&) = delete;
   Lane& operator=(const Lane&) = delete;
 
-  // Runs `operation` after all earlier ones, with its number in the lane, and returns its outcome.
+  // Runs `operation` after all earlier ones, with its number, and returns its outcome.
   // A TimeoutError if it has not begun by `deadline`; it is then never run. Once begun, it is
   // waited for: it keeps the deadline itself. BackendError if no thread can be started.
   absl::Status Run(const Deadline& deadline,
@@ -35,6 +39,9 @@ class Lane {
   // `issue` is called during the call, under the lane's lock. BackendError, and nothing is queued,
   // if no thread can be started.
   absl::Status Post(absl::FunctionRef<std::function<void()>(uint64_t number)> issue);
+
+  // Whether nothing is running or queued.
+  bool IsIdle() const;
 
  private:
   struct State;  // Shared with the thread, which may outlive the lane that it ends.

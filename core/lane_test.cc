@@ -2,6 +2,7 @@
 
 #include <atomic>
 #include <memory>
+#include <new>
 #include <thread>
 #include <vector>
 
@@ -87,6 +88,44 @@ TEST(LaneTest, ACallGivesUpAtItsDeadlineIfItsTurnHasNotCome) {
   EXPECT_TRUE(
       lane.Run(Deadline(absl::Seconds(20)), [](uint64_t) { return absl::OkStatus(); }).ok());
   EXPECT_FALSE(has_run);
+}
+
+TEST(LaneTest, AnOperationThatThrowsLeavesTheLaneToOthers) {
+  Lane lane;
+  auto throws = [](uint64_t) -> absl::Status { throw std::bad_alloc(); };
+  EXPECT_THROW(lane.Run(Deadline(absl::Seconds(20)), throws).IgnoreError(), std::bad_alloc);
+  EXPECT_TRUE(lane.IsIdle());
+  EXPECT_TRUE(lane.Run(Deadline(absl::Seconds(20)),
+                       [](uint64_t number) {
+                         return number == 1 ? absl::OkStatus()
+                                            : absl::InternalError("not the second");
+                       })
+                  .ok());
+}
+
+TEST(LaneTest, LanesMayShareTheirNumbers) {
+  auto numbers = std::make_shared<Lane::Numbers>(5);
+  Lane a(numbers), b(numbers);
+  std::vector<uint64_t> seen;
+  for (Lane* lane : {&a, &b, &a}) {
+    auto record = [&](uint64_t number) {
+      seen.push_back(number);
+      return absl::OkStatus();
+    };
+    EXPECT_TRUE(lane->Run(Deadline(absl::Seconds(20)), record).ok());
+  }
+  EXPECT_THAT(seen, ElementsAre(5, 6, 7));
+}
+
+TEST(LaneTest, ALaneIsIdleOnceNothingRunsOrIsQueued) {
+  Lane lane;
+  EXPECT_TRUE(lane.IsIdle());
+  absl::Notification go_on;
+  EXPECT_TRUE(lane.Post([&](uint64_t) { return [&] { go_on.WaitForNotification(); }; }).ok());
+  EXPECT_FALSE(lane.IsIdle());
+  go_on.Notify();
+  EXPECT_TRUE(
+      lane.Run(Deadline(absl::Seconds(20)), [](uint64_t) { return absl::OkStatus(); }).ok());
 }
 
 TEST(LaneTest, AnOperationMayDestroyItsLane) {

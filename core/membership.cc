@@ -9,6 +9,7 @@
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
 #include "core/log.h"
+#include "core/membership_rounds.h"
 #include "core/prefix_store.h"
 #include "core/status.h"
 
@@ -24,17 +25,16 @@ constexpr absl::Duration kReportEvery = absl::Seconds(10);
 
 // In the store: the size of the worlds that meet in it now.
 constexpr absl::string_view kSize = "size";
-// In the part of one size: how many processes have ever come and left; who holds a given rank.
-constexpr absl::string_view kArrived = "arrived";
-constexpr absl::string_view kLeft = "left";
+// In the part of one size: who holds a given rank.
 std::string ClaimKey(int64_t rank) { return absl::StrCat("claim/", rank); }
-// In the part of one world: who came, by place from 1 on, and how many; whether all did, decided
-// once for all; and which of those that came know that not all did.
-std::string ArrivalKey(int64_t place) { return absl::StrCat("arrival/", place); }
-std::string ToldKey(int64_t place) { return absl::StrCat("told/", place); }
+// In the part of one round: how many have taken their places for good; which of them know that not
+// all did.
 constexpr absl::string_view kPresent = "present";
-constexpr absl::string_view kOutcome = "outcome";
-constexpr absl::string_view kComplete = "complete";
+std::string ToldKey(int64_t place) { return absl::StrCat("told/", place); }
+
+std::shared_ptr<Store> PlacesOf(absl::string_view size, const std::shared_ptr<Store>& store) {
+  return std::make_shared<PrefixStore>(absl::StrCat("of ", size), store);
+}
 
 std::vector<std::string> ArrivalKeys(int64_t size) {
   std::vector<std::string> keys;
@@ -49,24 +49,6 @@ absl::StatusOr<std::vector<Arrival>> Parse(const std::vector<std::string>& texts
     arrivals.push_back(std::move(arrival));
   }
   return arrivals;
-}
-
-// Those whose arrival the store knows now, by rank.
-absl::StatusOr<std::vector<Arrival>> ArrivalsSoFar(Store& round) {
-  SYNCLINE_ASSIGN_OR_RETURN(const std::vector<std::string> keys, round.Keys("arrival/"));
-  SYNCLINE_ASSIGN_OR_RETURN(const std::vector<std::string> texts,
-                            round.MultiGet(keys, kPatienceWithTheStore));
-  SYNCLINE_ASSIGN_OR_RETURN(std::vector<Arrival> arrivals, Parse(texts));
-  std::sort(arrivals.begin(), arrivals.end(),
-            [](const Arrival& a, const Arrival& b) { return a.rank < b.rank; });
-  return arrivals;
-}
-
-// "0 (host a, pid 7), 1 (...)"; without a rank "any (host a, pid 7)".
-std::string Describe(const std::vector<Arrival>& arrivals) {
-  return absl::StrJoin(arrivals, ", ", [](std::string* out, const Arrival& a) {
-    absl::StrAppend(out, a.rank < 0 ? "any" : absl::StrCat(a.rank), " (", a.peer.ToString(), ")");
-  });
 }
 
 // "rank 1, 2 of 3" or, where ranks are to be assigned, "2 of 3 processes".
@@ -105,29 +87,28 @@ absl::Status SizeMismatch(int64_t size, absl::string_view other) {
                                     ": start all ranks with the same world_size"));
 }
 
-// Whether a world of `size` has been joined and left by all.
-absl::StatusOr<bool> IsOver(Store& store, absl::string_view size) {
-  const std::string part = absl::StrCat("of ", size, "/");
-  SYNCLINE_ASSIGN_OR_RETURN(const int64_t left, store.Add(absl::StrCat(part, kLeft), 0));
-  SYNCLINE_ASSIGN_OR_RETURN(const int64_t arrived, store.Add(absl::StrCat(part, kArrived), 0));
-  return arrived > 0 && arrived == left;
+// Whether a world of `size` has been joined, and left by all.
+absl::StatusOr<bool> IsOver(const std::shared_ptr<Store>& store, absl::string_view size) {
+  int64_t number = 0;
+  if (!absl::SimpleAtoi(size, &number)) return false;
+  return Rounds(PlacesOf(size, store), number).AreOver();
 }
 
 // Agrees with the other ranks on the size. A world of another size is replaced once it is over. So
 // that nobody arrives in one that is being replaced, this looks again after it has replaced it,
 // and who arrives looks at the size afterwards.
-absl::Status AgreeOnSize(Store& store, int64_t size) {
+absl::Status AgreeOnSize(const std::shared_ptr<Store>& store, int64_t size) {
   const std::string text = absl::StrCat(size);
-  SYNCLINE_ASSIGN_OR_RETURN(auto agreed, store.CompareSet(kSize, "", text));
+  SYNCLINE_ASSIGN_OR_RETURN(auto agreed, store->CompareSet(kSize, "", text));
   if (agreed.value == text) return absl::OkStatus();
   const std::string other = agreed.value;
   SYNCLINE_ASSIGN_OR_RETURN(bool is_over, IsOver(store, other));
   if (!is_over) return SizeMismatch(size, other);
-  SYNCLINE_ASSIGN_OR_RETURN(agreed, store.CompareSet(kSize, other, text));
+  SYNCLINE_ASSIGN_OR_RETURN(agreed, store->CompareSet(kSize, other, text));
   if (agreed.value != text) return SizeMismatch(size, agreed.value);
   SYNCLINE_ASSIGN_OR_RETURN(is_over, IsOver(store, other));
   if (is_over) return absl::OkStatus();
-  SYNCLINE_RETURN_IF_ERROR(store.CompareSet(kSize, text, other).status());
+  SYNCLINE_RETURN_IF_ERROR(store->CompareSet(kSize, text, other).status());
   return SizeMismatch(size, other);
 }
 
@@ -142,29 +123,14 @@ absl::Status Claim(Store& places, int64_t rank, const Peer& self) {
       ": give each process its own rank, or use a new store if that process is gone"));
 }
 
-std::shared_ptr<Store> RoundOf(int64_t arrival, int64_t size, std::shared_ptr<Store> places) {
-  return std::make_shared<PrefixStore>(absl::StrCat("round/", (arrival - 1) / size + 1),
-                                       std::move(places));
-}
-
-// This process's number among all that ever came; `places` is a part of `store`.
-absl::StatusOr<int64_t> Arrive(Store& store, const std::shared_ptr<Store>& places, int64_t size) {
-  SYNCLINE_ASSIGN_OR_RETURN(const int64_t number, places->Add(kArrived, 1));
-  SYNCLINE_ASSIGN_OR_RETURN(const int64_t left, places->Add(kLeft, 0));
-  if (number <= left + size) {
-    SYNCLINE_ASSIGN_OR_RETURN(const std::string agreed, store.Get(kSize, kPatienceWithTheStore));
-    if (agreed == absl::StrCat(size)) return number;
-    SYNCLINE_RETURN_IF_ERROR(places->Add(kArrived, -1).status());
-    return SizeMismatch(size, agreed);
-  }
-  SYNCLINE_RETURN_IF_ERROR(places->Add(kArrived, -1).status());
-  const auto round = RoundOf(left + size, size, places);
-  const auto there = ArrivalsSoFar(*round);
-  return ArgumentError(absl::StrCat(
-      "more processes than world_size, ", size, ", have come: this one (", ThisPeer().ToString(),
-      ") has no place beside ",
-      there.ok() && !there->empty() ? absl::StrCat("ranks ", Describe(*there)) : "the others",
-      ". Give each job its own address, file or group_name, or use a new store if those are gone"));
+// A place in a world of `size` that is still the size of `store`; `places` is a part of it.
+absl::StatusOr<Rounds::Place> Arrive(Store& store, const std::shared_ptr<Store>& places,
+                                     int64_t size, const Arrival& self) {
+  SYNCLINE_ASSIGN_OR_RETURN(Rounds::Place place, Rounds(places, size).Take(self));
+  SYNCLINE_ASSIGN_OR_RETURN(const std::string agreed, store.Get(kSize, kPatienceWithTheStore));
+  if (agreed == absl::StrCat(size)) return place;
+  SYNCLINE_RETURN_IF_ERROR(place.round->Delete(ArrivalKey(place.number)).status());
+  return SizeMismatch(size, agreed);
 }
 
 // What a decision means for those who hear of it.
@@ -194,10 +160,8 @@ absl::Status AwaitOutcome(Store& round, int64_t place, int64_t size, const Deadl
   }
 }
 
-// Takes place number `place`, and returns once all have taken theirs.
-absl::Status Meet(Store& round, int64_t place, int64_t size, const Arrival& self,
-                  const Deadline& deadline) {
-  SYNCLINE_RETURN_IF_ERROR(round.Set(ArrivalKey(place), self.Serialize()));
+// Returns once all have taken their places as this process has taken `place`.
+absl::Status Meet(Store& round, int64_t place, int64_t size, const Deadline& deadline) {
   SYNCLINE_ASSIGN_OR_RETURN(const bool is_decided, round.Check({std::string(kOutcome)}));
   if (is_decided) {
     return Annotate(AwaitOutcome(round, place, size, deadline),
@@ -210,8 +174,6 @@ absl::Status Meet(Store& round, int64_t place, int64_t size, const Arrival& self
 
 // After a failure: the host of the store takes it away only when the others know why.
 void PartAfterFailure(Store& round, int64_t place, Part part) {
-  // If it is the store that has failed, there is nobody to tell.
-  if (!round.Wait({ArrivalKey(place)}, kPatienceWithTheStore).ok()) return;
   round.Set(ToldKey(place), "").IgnoreError();
   if (part != Part::kHost) return;
   const auto arrivals = round.Keys("arrival/");
@@ -260,40 +222,53 @@ absl::StatusOr<std::vector<int64_t>> AssignRanks(const std::vector<Arrival>& arr
 
 absl::StatusOr<Membership> Membership::Join(const std::shared_ptr<Store>& store,
                                             const Request& request, const Deadline& deadline) {
-  const int64_t size = request.size;
   const Arrival self = {request.rank, request.part, ThisPeer()};
-  SYNCLINE_RETURN_IF_ERROR(AgreeOnSize(*store, size));
+  SYNCLINE_RETURN_IF_ERROR(AgreeOnSize(store, request.size));
   Membership member;
-  member.places_ = std::make_shared<PrefixStore>(absl::StrCat("of ", size), store);
+  member.places_ = PlacesOf(absl::StrCat(request.size), store);
   if (request.rank >= 0) {
     SYNCLINE_RETURN_IF_ERROR(Claim(*member.places_, request.rank, self.peer));
     member.claim_ = ClaimKey(request.rank);
   }
-  absl::StatusOr<int64_t> number = Arrive(*store, member.places_, size);
-  if (!number.ok()) {
-    if (!member.claim_.empty()) member.places_->Delete(member.claim_).status().IgnoreError();
-    return number.status();
+  auto place = Arrive(*store, member.places_, request.size, self);
+  if (!place.ok()) {
+    if (!member.claim_.empty() &&
+        member.places_->Wait({member.claim_}, kPatienceWithTheStore).ok()) {
+      member.places_->Delete(member.claim_).status().IgnoreError();
+    }
+    return place.status();
   }
-  member.round_ = RoundOf(*number, size, member.places_);
-  const int64_t place = (*number - 1) % size + 1;
-  absl::Status met = Meet(*member.round_, place, size, self, deadline);
-  if (!met.ok()) {
-    PartAfterFailure(*member.round_, place, request.part);
-    return met;
+  member.round_ = place->round;
+  member.place_ = place->number;
+  absl::Status met = Meet(*member.round_, member.place_, request.size, deadline);
+  if (met.ok()) met = member.Learn(request.size, deadline);
+  if (met.ok()) return member;
+  // If it is the store that has failed, there is nobody to tell.
+  if (member.Leave(Deadline(kPatienceWithTheStore)).ok()) {
+    PartAfterFailure(*member.round_, member.place_, request.part);
   }
-  SYNCLINE_ASSIGN_OR_RETURN(const std::vector<std::string> texts,
-                            member.round_->MultiGet(ArrivalKeys(size), deadline.timeout()));
-  SYNCLINE_ASSIGN_OR_RETURN(const std::vector<Arrival> arrivals, Parse(texts));
-  SYNCLINE_ASSIGN_OR_RETURN(const std::vector<int64_t> ranks, AssignRanks(arrivals));
-  member.rank_ = ranks[place - 1];
-  member.peers_.resize(size);
-  for (size_t i = 0; i < arrivals.size(); ++i) member.peers_[ranks[i]] = arrivals[i].peer;
-  return member;
+  if (place->failure_before.empty() || KindOf(met) != ErrorKind::kTimeout) return met;
+  return TimeoutError(
+      absl::StrCat(met.message(), " The attempt before had failed, too: ", place->failure_before));
 }
 
-absl::Status Membership::Leave() {
+absl::Status Membership::Learn(int64_t size, const Deadline& deadline) {
+  SYNCLINE_ASSIGN_OR_RETURN(const auto texts,
+                            round_->MultiGet(ArrivalKeys(size), deadline.Remaining()));
+  SYNCLINE_ASSIGN_OR_RETURN(const std::vector<Arrival> arrivals, Parse(texts));
+  SYNCLINE_ASSIGN_OR_RETURN(const std::vector<int64_t> ranks, AssignRanks(arrivals));
+  rank_ = ranks[place_ - 1];
+  peers_.resize(size);
+  for (size_t i = 0; i < arrivals.size(); ++i) peers_[ranks[i]] = arrivals[i].peer;
+  return absl::OkStatus();
+}
+
+absl::Status Membership::Leave(const Deadline& deadline) {
+  // A store that is silent would keep other questions waiting for long.
+  SYNCLINE_RETURN_IF_ERROR(
+      round_->Wait({ArrivalKey(place_)}, std::min(deadline.Remaining(), kPatienceWithTheStore)));
   if (!claim_.empty()) SYNCLINE_RETURN_IF_ERROR(places_->Delete(claim_).status());
-  return places_->Add(kLeft, 1).status();
+  return round_->Set(LeftKey(place_), "");
 }
 
 }  // namespace syncline

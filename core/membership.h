@@ -33,8 +33,8 @@ struct Arrival {
 absl::StatusOr<std::vector<int64_t>> AssignRanks(const std::vector<Arrival>& arrivals);
 
 // The ranks of a world meet in a store, which may outlive several worlds in a row: a world that all
-// have left can be joined again, as can one's own place as soon as one has left it. Arrivals are
-// counted, and the ranks of one world are `size` arrivals in a row.
+// have left can be joined again, as can one's own place as soon as one has left it. A world that
+// not all have joined in time has failed, and who comes then waits in the next one.
 class Membership {
  public:
   struct Request {
@@ -44,8 +44,8 @@ class Membership {
   };
 
   // Returns once all ranks have come. ArgumentError if the rank is taken, the ranks do not agree on
-  // the size, or all places are taken; a TimeoutError says who has not come, and is the end of this
-  // world for those who come later, too.
+  // the size, or all places are taken; a TimeoutError says who has not come, to all that have.
+  // After an error the rank is free again.
   static absl::StatusOr<Membership> Join(const std::shared_ptr<Store>& store,
                                          const Request& request, const Deadline& deadline);
 
@@ -54,13 +54,18 @@ class Membership {
   // The part of the store that is this world's alone.
   const std::shared_ptr<Store>& store() const { return round_; }
 
-  // Gives the place back. To be called once.
-  absl::Status Leave();
+  // Gives the place back. To be called once. Tries for as long as `deadline` says, at most for some
+  // seconds, if the store does not answer.
+  absl::Status Leave(const Deadline& deadline);
 
  private:
   Membership() = default;
 
+  // Who the others are, once all have come.
+  absl::Status Learn(int64_t size, const Deadline& deadline);
+
   int64_t rank_ = 0;
+  int64_t place_ = 0;  // In the round.
   std::vector<Peer> peers_;
   std::shared_ptr<Store> places_;  // What worlds of one size in this store have in common.
   std::shared_ptr<Store> round_;

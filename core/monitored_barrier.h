@@ -3,6 +3,7 @@
 #define SYNCLINE_CORE_MONITORED_BARRIER_H_
 
 #include <cstdint>
+#include <functional>
 
 #include "absl/status/status.h"
 #include "core/deadline.h"
@@ -12,9 +13,14 @@ namespace syncline {
 
 // Returns once all `size` ranks have called it with this `number`. If they have not by `deadline`,
 // every rank that has come, or comes later, gets the same TimeoutError, which names all that had
-// not. Goes by way of `store` alone, so that it works whatever state the backend is in.
+// not. Goes by way of `store` alone, so that it works whatever state the backend is in. A store
+// that does not answer is a TimeoutError, by the deadline or a second or two after it.
+//
+// `group_status`, if given, says why the group has been aborted, and OK while it has not: then the
+// call ends at once with that, and those of the other ranks with a BackendError that quotes it.
 absl::Status MonitoredBarrier(Store& store, int rank, int size, uint64_t number,
-                              const Deadline& deadline);
+                              const Deadline& deadline,
+                              const std::function<absl::Status()>& group_status = nullptr);
 
 }  // namespace syncline
 

@@ -26,12 +26,22 @@ namespace {
 constexpr absl::Duration kMemory = absl::Seconds(2);
 // A conflict that lasts longer is not one with a process that has been restarted.
 constexpr absl::Duration kConflictPatience = absl::Seconds(3);
-// For connecting to a store that has been announced a moment ago.
+// For connecting to a store that has been announced a moment ago: at most, and at first if its host
+// has not met with this process. Anybody may announce anything, and while this process tries to
+// connect the others do not hear it.
 constexpr absl::Duration kConnectPatience = absl::Seconds(2);
+constexpr absl::Duration kDoubtfulPatience = absl::Milliseconds(200);
+// After a try that failed, other doubtful stores are left alone for so many times its length.
+constexpr int kRest = 4;
+// How many of its own views a process remembers, and how many hosts it knows.
+constexpr size_t kMaxViews = 1000;
+constexpr size_t kMaxHosts = 100;
 
-// In the store: how many guests have come, and who.
-constexpr absl::string_view kGuests = "multicast/guests";
+// In the store: the guests that have come, by id.
 constexpr absl::string_view kGuest = "multicast/guest/";
+
+// For messages: what came over the network may be any bytes.
+std::string Printable(absl::string_view text) { return absl::CHexEscape(text.substr(0, 300)); }
 
 // What one process knows of the others.
 class Gathering {
@@ -74,12 +84,25 @@ class Gathering {
   std::string View() const;
   bool AllAgree() const;
   bool IsLowest() const;
-  const Announcement* Host() const;
+  // The others' name for this job: "job 'x'".
+  std::string Job() const;
+
+  // A process that says that it hosts the store.
+  struct Host {
+    Announcement announcement;
+    absl::Duration heard;
+    absl::Duration patience = kDoubtfulPatience;  // For the next try to connect.
+    absl::Duration next_try;
+  };
+  // Whether its view was this process's own at some time, so that they have met.
+  bool IsTrusted(const Host& host) const { return own_views_.count(host.announcement.view) != 0; }
+  // Connects to one of the hosts if it is time for that; nothing if none could be reached.
+  std::optional<OpenedStore> TryHosts();
   // Why the processes that are heard now cannot be one world.
   absl::Status Conflict() const;
 
   absl::StatusOr<OpenedStore> BeHost();
-  absl::StatusOr<OpenedStore> Visit(const Announcement& host);
+  absl::StatusOr<OpenedStore> Visit(const Announcement& host, absl::Duration patience);
   absl::Status AwaitGuests(Store& store);
 
   std::string Describe(const Heard& heard) const;
@@ -92,7 +115,11 @@ class Gathering {
   const MulticastSocket socket_;
   const Deadline& deadline_;
   Announcement self_;
-  std::map<std::string, Heard> heard_;  // By id, of this job, without this process.
+  // By id, of this job, without this process: those who wait as this one does, and those who host.
+  std::map<std::string, Heard> heard_;
+  std::map<std::string, Host> hosts_;
+  std::set<std::string> own_views_;  // All that have been announced.
+  absl::Duration next_doubtful_try_;
   std::set<std::string> other_jobs_;
   int64_t ignored_ = 0;  // Datagrams that were no announcement.
   std::string last_ignored_;
@@ -104,14 +131,11 @@ class Gathering {
 absl::StatusOr<OpenedStore> Gathering::Run() {
   while (true) {
     self_.view = View();
+    if (own_views_.size() >= kMaxViews) own_views_.clear();
+    own_views_.insert(self_.view);
     Exchange();
     Forget();
-    if (const Announcement* const host = Host()) {
-      auto place = Visit(*host);
-      if (place.ok()) return place;
-      last_error_ = place.status();
-      heard_.erase(host->id);  // It will be heard again if it is still there.
-    }
+    if (std::optional<OpenedStore> place = TryHosts()) return *std::move(place);
     const absl::Status conflict = Conflict();
     if (conflict.ok()) {
       conflict_since_.reset();
@@ -150,13 +174,22 @@ void Gathering::Take(const MulticastSocket::Datagram& datagram) {
     return;
   }
   if (announcement->job != meeting_.job) {
-    if (other_jobs_.size() < 10) other_jobs_.insert(announcement->job);
+    if (other_jobs_.size() < 10) other_jobs_.insert(Printable(announcement->job));
     return;
   }
   if (announcement->id == self_.id) return;
-  // Whoever floods the group must not fill the memory.
-  if (heard_.size() > 2 * static_cast<size_t>(meeting_.size) + 100) return;
   const std::string id = announcement->id;
+  // Whoever floods the group must not fill the memory.
+  if (!announcement->store.empty() && announcement->size == meeting_.size) {
+    if (hosts_.size() >= kMaxHosts && hosts_.count(id) == 0) return;
+    heard_.erase(id);
+    Host& host = hosts_[id];
+    host.announcement = *std::move(announcement);
+    host.heard = Now();
+    return;
+  }
+  if (heard_.size() > 2 * static_cast<size_t>(meeting_.size) + 100 && heard_.count(id) == 0) return;
+  hosts_.erase(id);
   heard_[id] = {*std::move(announcement), datagram.source, Now()};
 }
 
@@ -164,6 +197,11 @@ void Gathering::Forget() {
   const absl::Duration limit = std::max(kMemory, 4 * Interval());
   for (auto it = heard_.begin(); it != heard_.end();) {
     it = Now() - it->second.when > limit ? heard_.erase(it) : std::next(it);
+  }
+  // Longer: who is forgotten is tried as if for the first time.
+  for (auto it = hosts_.begin(); it != hosts_.end();) {
+    const bool is_gone = Now() - it->second.heard > 10 * limit;
+    it = is_gone ? hosts_.erase(it) : std::next(it);
   }
 }
 
@@ -188,12 +226,29 @@ bool Gathering::IsLowest() const {
   });
 }
 
-const Announcement* Gathering::Host() const {
-  for (const auto& entry : heard_) {
-    const Announcement& a = entry.second.announcement;
-    if (!a.store.empty() && a.size == meeting_.size) return &a;
+std::optional<OpenedStore> Gathering::TryHosts() {
+  for (const bool trusted : {true, false}) {
+    for (auto& [id, host] : hosts_) {
+      if (IsTrusted(host) != trusted || Now() < host.next_try || Now() - host.heard > kMemory) {
+        continue;
+      }
+      if (!trusted && Now() < next_doubtful_try_) continue;
+      const absl::Duration patience = trusted ? kConnectPatience : host.patience;
+      auto place = Visit(host.announcement, patience);
+      if (place.ok()) return *std::move(place);
+      last_error_ = place.status();
+      host.patience = std::min(2 * host.patience, kConnectPatience);
+      host.next_try = Now() + kRest * patience;
+      if (!trusted) next_doubtful_try_ = host.next_try;
+      return std::nullopt;  // First tell the others that this process is there.
+    }
   }
-  return nullptr;
+  return std::nullopt;
+}
+
+std::string Gathering::Job() const {
+  return meeting_.job.empty() ? "the job without a group_name"
+                              : absl::StrCat("job '", meeting_.job, "'");
 }
 
 absl::Status Gathering::Conflict() const {
@@ -204,21 +259,21 @@ absl::Status Gathering::Conflict() const {
     const std::string who = Describe(entry.second);
     if (a.size != meeting_.size) {
       return ArgumentError(absl::StrCat("world_size is ", meeting_.size, " here, but ", who,
-                                        " says ", a.size, ": start all processes of job '",
-                                        meeting_.job, "' with the same world_size"));
+                                        " says ", a.size, ": start all processes of ", Job(),
+                                        " with the same world_size"));
     }
     if (a.rank < 0) continue;
     const auto [taken, is_free] = ranks.emplace(a.rank, who);
     if (!is_free) {
-      return ArgumentError(absl::StrCat("rank ", a.rank, " of job '", meeting_.job,
-                                        "' is taken twice, by ", taken->second, " and ", who,
+      return ArgumentError(absl::StrCat("rank ", a.rank, " of ", Job(), " is taken twice, by ",
+                                        taken->second, " and ", who,
                                         ": give each process its own rank"));
     }
   }
   if (static_cast<int64_t>(heard_.size()) < meeting_.size) return absl::OkStatus();
   return ArgumentError(absl::StrCat("more processes than world_size, ", meeting_.size,
-                                    ", have come to job '", meeting_.job, "': this one and ",
-                                    Others(), "; give each job a group_name of its own"));
+                                    ", have come to ", Job(), ": this one and ", Others(),
+                                    "; give each job a group_name of its own"));
 }
 
 absl::StatusOr<OpenedStore> Gathering::BeHost() {
@@ -236,45 +291,48 @@ absl::StatusOr<OpenedStore> Gathering::BeHost() {
 }
 
 absl::Status Gathering::AwaitGuests(Store& store) {
+  self_.view = View();         // By which the others know that they have met with this one.
   next_announcement_ = Now();  // Those who wait shall not wait for an interval more.
+  const auto guests = heard_;
+  std::vector<std::string> came;
   while (true) {
-    SYNCLINE_ASSIGN_OR_RETURN(const int64_t guests, store.Add(kGuests, 0));
-    if (guests >= meeting_.size - 1) return absl::OkStatus();
+    // A set, in which a guest that comes twice is there once.
+    SYNCLINE_ASSIGN_OR_RETURN(came, store.Keys(kGuest));
+    if (static_cast<int64_t>(came.size()) >= meeting_.size - 1) return absl::OkStatus();
     if (deadline_.Expired()) break;
     Exchange();
   }
   std::vector<std::string> missing;
-  for (const auto& entry : heard_) {
-    const std::string id = absl::BytesToHexString(entry.first);
-    auto has_come = store.Check({absl::StrCat(kGuest, id)});
-    if (has_come.ok() && !*has_come) missing.push_back(Describe(entry.second));
+  for (const auto& entry : guests) {
+    const std::string key = absl::StrCat(kGuest, absl::BytesToHexString(entry.first));
+    if (std::count(came.begin(), came.end(), key) == 0) missing.push_back(Describe(entry.second));
   }
   return TimeoutError(absl::StrCat(
-      "these processes of job '", meeting_.job, "' were heard, but did not connect to ",
-      store.ToString(), " within ", absl::FormatDuration(deadline_.timeout()), ": ",
-      absl::StrJoin(missing, ", "), "; see whether they still run and reach that address"));
+      "these processes of ", Job(), " were heard, but did not connect to ", store.ToString(),
+      " within ", absl::FormatDuration(deadline_.timeout()), ": ", absl::StrJoin(missing, ", "),
+      "; see whether they still run and reach that address"));
 }
 
-absl::StatusOr<OpenedStore> Gathering::Visit(const Announcement& host) {
+absl::StatusOr<OpenedStore> Gathering::Visit(const Announcement& host, absl::Duration patience) {
   StoreConfig config;
   const size_t colon = host.store.rfind(':');
   if (colon == std::string::npos || !absl::SimpleAtoi(host.store.substr(colon + 1), &config.port)) {
-    return NetworkError(absl::StrCat("'", host.store, "' is not host:port"));
+    return NetworkError(absl::StrCat("'", Printable(host.store), "' is not host:port"));
   }
   config.host = host.store.substr(0, colon);
   config.timeout = meeting_.store_timeout;
-  config.connect_timeout = std::min(deadline_.Remaining(), kConnectPatience);
+  config.connect_timeout = std::min(deadline_.Remaining(), patience);
   SYNCLINE_ASSIGN_OR_RETURN(std::shared_ptr<Store> store, StoreRegistry::Make("tcp", config));
+  SYNCLINE_RETURN_IF_ERROR(store->Wait({}, patience));  // It may be silent, others would wait.
   SYNCLINE_RETURN_IF_ERROR(
       store->Set(absl::StrCat(kGuest, absl::BytesToHexString(self_.id)), self_.peer.Serialize()));
-  SYNCLINE_RETURN_IF_ERROR(store->Add(kGuests, 1).status());
   return OpenedStore{std::move(store), config.host, OpenedStore::Part::kGuest};
 }
 
 std::string Gathering::Describe(const Heard& heard) const {
   const Announcement& a = heard.announcement;
   return absl::StrCat(a.rank < 0 ? "a process" : absl::StrCat("rank ", a.rank), " (",
-                      a.peer.ToString(), ", at ", heard.source, ", ",
+                      Printable(a.peer.ToString()), ", at ", heard.source, ", ",
                       absl::FormatDuration(absl::Trunc(Now() - heard.when, absl::Milliseconds(1))),
                       " ago)");
 }
@@ -298,9 +356,9 @@ std::vector<int64_t> Gathering::MissingRanks() const {
 
 absl::Status Gathering::NotMet() const {
   std::string text =
-      absl::StrCat("only ", heard_.size() + 1, " of ", meeting_.size, " processes of job '",
-                   meeting_.job, "' met at multicast address ", meeting_.group, ":", meeting_.port,
-                   " within ", absl::FormatDuration(deadline_.timeout()), "; this one, at ",
+      absl::StrCat("only ", heard_.size() + 1, " of ", meeting_.size, " processes of ", Job(),
+                   " met at multicast address ", meeting_.group, ":", meeting_.port, " within ",
+                   absl::FormatDuration(deadline_.timeout()), "; this one, at ",
                    socket_.local_address(), ", has heard ", Others());
   const std::vector<int64_t> missing = MissingRanks();
   if (static_cast<int64_t>(heard_.size()) + 1 == meeting_.size) {

@@ -3,15 +3,19 @@
 #include <cstring>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "core/reduce_kernels.h"
 #include "core/status.h"
 
 namespace syncline {
 namespace {
 
+// Of a list, as many runs of equal tensors are shown, and then how many more there are.
+constexpr size_t kShownRuns = 8;
+
 // A copy of `tensor`, multiplied by `factor`.
-Tensor Scaled(const Tensor& tensor, double factor) {
-  Tensor copy = Tensor::Zeros(tensor.dtype(), tensor.shape());
+absl::StatusOr<Tensor> Scaled(const Tensor& tensor, double factor) {
+  SYNCLINE_ASSIGN_OR_RETURN(Tensor copy, Tensor::TryZeros(tensor.dtype(), tensor.shape()));
   if (tensor.nbytes() > 0) std::memcpy(copy.data(), tensor.data(), tensor.nbytes());
   Scale(copy.dtype(), copy.data(), factor, copy.numel());
   return copy;
@@ -33,10 +37,12 @@ absl::Status DispatchPremultiplied(const Operation& op, const CallContext& conte
                                    Backend& backend, int rank) {
   Operation scaled = op;
   if (op.kind == OpKind::kReduceScatter) {
-    for (Tensor& input : scaled.inputs) input = Scaled(input, op.factor);
+    for (Tensor& input : scaled.inputs) {
+      SYNCLINE_ASSIGN_OR_RETURN(input, Scaled(input, op.factor));
+    }
     return DispatchReduction(scaled, context, backend);
   }
-  scaled.tensor = Scaled(op.tensor, op.factor);
+  SYNCLINE_ASSIGN_OR_RETURN(scaled.tensor, Scaled(op.tensor, op.factor));
   SYNCLINE_RETURN_IF_ERROR(DispatchReduction(scaled, context, backend));
   const bool has_result = op.kind == OpKind::kAllReduce || op.peer == rank;
   if (has_result && op.tensor.nbytes() > 0) {
@@ -69,6 +75,12 @@ absl::Status DispatchCollective(const Operation& op, const CallContext& context,
                      : DispatchReduction(op, context, backend);
 }
 
+// FNV-1a, of whole numbers.
+uint64_t Hash(uint64_t hash, uint64_t number) {
+  hash = (hash ^ number) * 1099511628211u;
+  return hash ^ hash >> 32;
+}
+
 }  // namespace
 
 DType Operation::dtype() const {
@@ -80,9 +92,45 @@ DeviceType Operation::device() const {
   return moved.device().type;
 }
 
+std::string Operation::ShortName(uint64_t sequence) const {
+  return absl::StrCat(name(), " #", sequence);
+}
+
+std::string Operation::ListedToString() const {
+  std::vector<std::string> runs;
+  for (size_t i = 0, next; i < listed->size(); i = next) {
+    const Tensor& tensor = (*listed)[i];
+    next = i + 1;
+    while (next < listed->size() && (*listed)[next].dtype() == tensor.dtype() &&
+           (*listed)[next].shape() == tensor.shape()) {
+      ++next;
+    }
+    if (runs.size() == kShownRuns) {
+      runs.push_back(absl::StrCat(listed->size() - i, " more"));
+      break;
+    }
+    const std::string times = next - i > 1 ? absl::StrCat(next - i, " x ") : "";
+    runs.push_back(
+        absl::StrCat(times, Name(tensor.dtype()), "[", absl::StrJoin(tensor.shape(), ", "), "]"));
+  }
+  return absl::StrJoin(runs, ", ");
+}
+
+uint64_t Operation::FormHash() const {
+  uint64_t hash = 14695981039346656037u;
+  for (const char c : name()) hash = Hash(hash, static_cast<uint8_t>(c));
+  for (const Tensor& tensor : *listed) {
+    hash = Hash(hash, static_cast<uint64_t>(tensor.dtype()));
+    hash = Hash(hash, static_cast<uint64_t>(tensor.numel()));
+  }
+  return hash;
+}
+
 std::string Operation::ToString(uint64_t sequence) const {
   std::string details;
-  if (kind == OpKind::kAllToAll) {
+  if (listed != nullptr) {
+    details = ListedToString();
+  } else if (kind == OpKind::kAllToAll) {
     int64_t count = 0;
     for (const Tensor& input : inputs) count += input.numel();
     details = absl::StrCat(Name(dtype()), ", ", count, " elements to ", inputs.size(), " ranks");
@@ -108,7 +156,7 @@ std::string Operation::ToString(uint64_t sequence) const {
       break;
   }
   if (!details.empty()) details = absl::StrCat(" (", details, ")");
-  return absl::StrCat(name(), " #", sequence, details);
+  return absl::StrCat(ShortName(sequence), details);
 }
 
 absl::StatusOr<int> Dispatch(const Operation& operation, const CallContext& context,

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -35,19 +36,30 @@ struct Operation {
   int64_t tag = 0;                      // send, recv
   absl::string_view alias = {};         // The user's name for it, if not that of `kind`. A literal.
   Body body = nullptr;
+  // Of an operation on several tensors, which `body` packs: those of the user that must be as many,
+  // of the same types and sizes, on all ranks.
+  std::shared_ptr<const std::vector<Tensor>> listed = nullptr;
 
   absl::string_view name() const { return alias.empty() ? Name(kind) : alias; }
   DType dtype() const;  // Of the elements that move.
   DeviceType device() const;
 
+  // "all_reduce #1580".
+  std::string ShortName(uint64_t sequence) const;
   // "all_reduce #1580 (float32[4096] on cpu, sum)".
   std::string ToString(uint64_t sequence) const;
+
+  // Of CallForm. "float32[2], 3 x int32[4]" of the listed, shortened if there are very many; and
+  // the hash of all of them, with the name.
+  std::string ListedToString() const;
+  uint64_t FormHash() const;
 };
 
 // The one check of arguments, for all backends: ranks in range, tensors contiguous, on a device of
 // the backend, writable where they are written, equal in type, of sizes that fit and apart from
 // each other where they must be, and the whole within the backend's capabilities. ArgumentError,
-// TypeError or UnsupportedError that says what was expected. `backend` is its name.
+// TypeError or UnsupportedError that says what was expected. `backend` is its name. Lists that a
+// body packs into the operation's tensors are checked where they come in, see core/composed.h.
 absl::Status Validate(const Operation& operation, const Capabilities& capabilities,
                       absl::string_view backend, int rank, int size);
 

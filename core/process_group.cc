@@ -2,14 +2,20 @@
 
 #include <unistd.h>
 
+#include <algorithm>
+#include <new>
 #include <numeric>
 #include <set>
 #include <utility>
 
 #include "absl/strings/ascii.h"
+#include "absl/strings/cord.h"
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
 #include "core/backend_registry.h"
 #include "core/backend_spec.h"
+#include "core/deadline.h"
 #include "core/env.h"
 #include "core/monitored_barrier.h"
 #include "core/prefix_store.h"
@@ -23,6 +29,37 @@ bool IsHarmless(const absl::Status& error) {
   const ErrorKind kind = KindOf(error);
   return kind == ErrorKind::kArgument || kind == ErrorKind::kType ||
          kind == ErrorKind::kUnsupported;
+}
+
+// Whether `name`, a number at its end, is at `at` in `text`, and the number ends there.
+bool IsAt(absl::string_view text, size_t at, absl::string_view name) {
+  if (at == text.npos || !absl::StartsWith(text.substr(at), name)) return false;
+  const size_t end = at + name.size();
+  return end == text.size() || !absl::ascii_isdigit(static_cast<unsigned char>(text[end]));
+}
+
+absl::Status Reworded(const absl::Status& error, absl::string_view message) {
+  absl::Status reworded(error.code(), message);
+  error.ForEachPayload(
+      [&](absl::string_view url, const absl::Cord& payload) { reworded.SetPayload(url, payload); });
+  return reworded;
+}
+
+// `error`, made to begin with the operation that met it unless it tells of it already. Backends
+// name operations in the same words, for an error may be about another one than that which returns
+// it.
+absl::Status Concerning(const Operation& operation, uint64_t sequence, const absl::Status& error) {
+  const std::string name = operation.ShortName(sequence);
+  const absl::string_view text = error.message();
+  constexpr absl::string_view kCalled = " called ";
+  if (absl::StartsWith(text, absl::StrCat(name, ":"))) {
+    return Reworded(error, absl::StrCat(operation.ToString(sequence), text.substr(name.size())));
+  }
+  const size_t called = text.find(absl::StrCat(kCalled, name));
+  if (IsAt(text, 0, name) || (called != text.npos && IsAt(text, called + kCalled.size(), name))) {
+    return error;
+  }
+  return Annotate(error, operation.ToString(sequence));
 }
 
 }  // namespace
@@ -42,6 +79,7 @@ absl::StatusOr<std::shared_ptr<ProcessGroup>> ProcessGroup::Create(const Options
     options.ranks.resize(options.size);
     std::iota(options.ranks.begin(), options.ranks.end(), 0);
   }
+  if (options.name.empty()) options.name = "default";
   options.backend = absl::AsciiStrToLower(options.backend);
   if (!options.mismatch_check.has_value()) {
     SYNCLINE_ASSIGN_OR_RETURN(const bool checks, DebugChecks());
@@ -86,7 +124,7 @@ ProcessGroup::~ProcessGroup() {
   // Connections and threads are the parent's: nothing of them may be touched, so it all leaks.
   new std::vector<Served>(std::move(backends_));
   collectives_.release();
-  for (auto& lane : p2p_) lane.second.release();
+  new auto(std::move(p2p_));
 }
 
 absl::Status ProcessGroup::status() const {
@@ -103,7 +141,7 @@ void ProcessGroup::Close(absl::Duration timeout) {
     if (!cause_.ok()) return;
     cause_ = closed;  // Refuses new operations; those in flight go on.
     auto idle = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return in_flight_ == 0; };
-    mutex_.AwaitWithTimeout(absl::Condition(&idle), timeout);
+    Deadline(timeout).Await(mutex_, absl::Condition(&idle));
   }
   AbortBackends(closed);
 }
@@ -125,8 +163,9 @@ absl::Status ProcessGroup::MonitoredBarrier(Timeout timeout) {
   Operation operation{OpKind::kBarrier};
   operation.alias = "monitored_barrier";
   operation.body = [this](const CallContext& context, Backend&) -> absl::StatusOr<int> {
-    SYNCLINE_RETURN_IF_ERROR(syncline::MonitoredBarrier(
-        *options_.store, options_.rank, options_.size, context.sequence, context.deadline));
+    SYNCLINE_RETURN_IF_ERROR(
+        syncline::MonitoredBarrier(*options_.store, options_.rank, options_.size, context.sequence,
+                                   context.deadline, [this] { return abort_cause(); }));
     return 0;
   };
   return Run(std::move(operation), timeout).status();
@@ -139,7 +178,7 @@ absl::StatusOr<int> ProcessGroup::Run(const absl::StatusOr<Operation>& given, Ti
   const Deadline deadline(timeout.value_or(options_.timeout));
   bool has_begun = false;
   int source = 0;
-  absl::Status status = LaneOf(operation).Run(deadline, [&](uint64_t number) {
+  absl::Status status = LaneOf(operation)->Run(deadline, [&](uint64_t number) {
     has_begun = true;
     auto outcome = Execute(operation, {number, deadline, static_cast<int>(operation.tag)});
     if (outcome.ok()) source = *outcome;
@@ -160,7 +199,7 @@ ProcessGroup::StartedWork ProcessGroup::Start(absl::StatusOr<Operation> given, T
   SYNCLINE_RETURN_IF_ERROR(Admit(operation, timeout));
   const Deadline deadline(timeout.value_or(options_.timeout));
   std::shared_ptr<Work> work;
-  absl::Status posted = LaneOf(operation).Post([&](uint64_t number) {
+  absl::Status posted = LaneOf(operation)->Post([&](uint64_t number) {
     work = std::make_shared<Work>(operation.ToString(number));
     const CallContext context = {number, deadline, static_cast<int>(operation.tag)};
     return [this, work, context, operation = std::move(operation)] {
@@ -186,22 +225,38 @@ absl::Status ProcessGroup::Admit(const Operation& operation, Timeout timeout) {
   if (!valid.ok()) return Annotate(valid, operation.name());
   absl::MutexLock lock(&mutex_);
   if (!cause_.ok()) {
-    return Annotate(cause_, absl::StrCat(operation.name(), " was refused because group '", name(),
-                                         "' can no longer be used"));
+    return Annotate(cause_,
+                    absl::StrCat(operation.name(), " was refused because group '", name(),
+                                 "' can no longer be used (make a new one, or shrink it to ",
+                                 "the ranks that are left)"));
   }
   ++in_flight_;
   return absl::OkStatus();
 }
 
 absl::StatusOr<int> ProcessGroup::Execute(const Operation& operation, const CallContext& context) {
-  auto outcome = Dispatch(operation, context, *BackendOf(operation).backend, options_.rank);
+  absl::StatusOr<int> outcome = 0;
+  try {
+    outcome = Perform(operation, context);
+  } catch (const std::bad_alloc&) {
+    outcome = BackendError("out of memory: no memory for the buffers of the operation");
+  }
   if (outcome.ok()) {
     SYNCLINE_RETURN_IF_ERROR(Finished(absl::OkStatus()));
     return outcome;
   }
-  return Finished(
-      Annotate(outcome.status(), absl::StrCat("rank ", rank(), " of group '", name(),
-                                              "': ", operation.ToString(context.sequence))));
+  return Finished(Annotate(Concerning(operation, context.sequence, outcome.status()),
+                           absl::StrCat("rank ", rank(), " of group '", name(), "'")));
+}
+
+absl::StatusOr<int> ProcessGroup::Perform(const Operation& operation, CallContext context) {
+  context.form.name = operation.alias;
+  std::string tensors;  // Outlives the call.
+  if (operation.listed != nullptr && options_.mismatch_check == MismatchCheck::kOn) {
+    tensors = operation.ListedToString();
+    context.form = {operation.alias, tensors, operation.FormHash()};
+  }
+  return Dispatch(operation, context, *BackendOf(operation).backend, options_.rank);
 }
 
 absl::Status ProcessGroup::Finished(absl::Status status) {
@@ -218,12 +273,31 @@ const ProcessGroup::Served& ProcessGroup::BackendOf(const Operation& operation) 
   return backends_.front();  // Which refuses it.
 }
 
-Lane& ProcessGroup::LaneOf(const Operation& operation) {
-  if (!IsP2p(operation.kind)) return *collectives_;
+std::shared_ptr<Lane> ProcessGroup::LaneOf(const Operation& operation) {
+  if (!IsP2p(operation.kind)) return {std::shared_ptr<void>(), collectives_.get()};  // Not owned.
+  std::vector<std::shared_ptr<Lane>> dropped;  // Destroyed without the lock: their threads end.
   absl::MutexLock lock(&lanes_mutex_);
-  std::unique_ptr<Lane>& lane = p2p_[{operation.kind, operation.peer, operation.tag}];
-  if (lane == nullptr) lane = std::make_unique<Lane>();
-  return *lane;
+  std::shared_ptr<Lane>& lane = p2p_[{operation.kind, operation.peer, operation.tag}];
+  if (lane != nullptr) return lane;
+  auto& numbers = p2p_numbers_[{operation.kind, operation.peer}];
+  if (numbers == nullptr) numbers = std::make_shared<Lane::Numbers>(0);
+  lane = std::make_shared<Lane>(numbers);
+  const std::shared_ptr<Lane> made = lane;
+  if (p2p_.size() > lanes_to_keep_) DropIdleLanes(dropped);
+  return made;
+}
+
+void ProcessGroup::DropIdleLanes(std::vector<std::shared_ptr<Lane>>& dropped) {
+  for (auto it = p2p_.begin(); it != p2p_.end();) {
+    // Who else uses it got it under the lock.
+    if (it->second.use_count() > 1 || !it->second->IsIdle()) {
+      ++it;
+      continue;
+    }
+    dropped.push_back(std::move(it->second));
+    it = p2p_.erase(it);
+  }
+  lanes_to_keep_ = std::max(kFewLanes, 2 * p2p_.size());
 }
 
 void ProcessGroup::Break(const absl::Status& cause) {
@@ -234,7 +308,16 @@ void ProcessGroup::Break(const absl::Status& cause) {
   AbortBackends(cause);
 }
 
+absl::Status ProcessGroup::abort_cause() const {
+  absl::MutexLock lock(&mutex_);
+  return abort_cause_;
+}
+
 void ProcessGroup::AbortBackends(const absl::Status& cause) {
+  {
+    absl::MutexLock lock(&mutex_);
+    if (abort_cause_.ok()) abort_cause_ = cause;
+  }
   for (const Served& served : backends_) served.backend->Abort(cause);  // The first cause stays.
 }
 

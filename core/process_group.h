@@ -2,12 +2,14 @@
 #ifndef SYNCLINE_CORE_PROCESS_GROUP_H_
 #define SYNCLINE_CORE_PROCESS_GROUP_H_
 
+#include <cstddef>
 #include <cstdint>
 #include <map>
 #include <memory>
 #include <optional>
 #include <string>
 #include <tuple>
+#include <utility>
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
@@ -32,7 +34,8 @@ inline constexpr absl::Duration kDefaultTimeout = absl::Minutes(30);
 // One rank's end of a group. Checks, numbers and orders every operation and hands it to its
 // backend. Thread-safe: operations take effect in the order in which each rank issues them, and
 // all ranks must issue the same collectives in the same order. send and recv are ordered for each
-// peer, direction and tag only.
+// peer, direction and tag only. Those in the background take a thread for each of these, which ends
+// soon after the last.
 //
 // Tensors must be contiguous and on a device of the backend. An argument that is not acceptable is
 // an ArgumentError or TypeError before any byte moves, and the group goes on. Any other error
@@ -151,6 +154,8 @@ class ProcessGroup {
 
   // Several tensors in one transfer. outputs[i * size() + r] receives inputs[i] of rank r;
   // inputs[i * size() + r] goes to outputs[i] of rank r. Those that reduce take one element type.
+  // All ranks must pass as many tensors, of the same types and sizes in the same order. Nothing
+  // that is written may share memory, but for what a rank passes to itself.
   absl::Status BroadcastCoalesced(const Tensors& tensors, int64_t root, Timeout timeout = {});
   StartedWork BroadcastCoalescedAsync(const Tensors& tensors, int64_t root, Timeout timeout = {});
   absl::Status AllReduceCoalesced(const Tensors& tensors, ReduceOp op = ReduceOp::kSum,
@@ -230,6 +235,8 @@ class ProcessGroup {
     std::shared_ptr<Backend> backend;
   };
 
+  static constexpr size_t kFewLanes = 64;
+
   ProcessGroup(const Options& options, std::vector<Served> backends)
       : options_(options), backends_(std::move(backends)) {}
 
@@ -242,22 +249,35 @@ class ProcessGroup {
 
   absl::Status Admit(const Operation& operation, Timeout timeout);
   absl::StatusOr<int> Execute(const Operation& operation, const CallContext& context);
+  // Hands it to the backend, with what else the backend should know of the user's call.
+  absl::StatusOr<int> Perform(const Operation& operation, CallContext context);
   // The end of an operation that was admitted: breaks the group if that is what `status` means.
   absl::Status Finished(absl::Status status);
   const Served& BackendOf(const Operation& operation) const;
-  Lane& LaneOf(const Operation& operation);
+  std::shared_ptr<Lane> LaneOf(const Operation& operation);
+  void DropIdleLanes(std::vector<std::shared_ptr<Lane>>& dropped)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(lanes_mutex_);
   void Break(const absl::Status& cause);
   void AbortBackends(const absl::Status& cause);
+  // OK until the backends are aborted. While a group closes, cause_ is set and this is not yet.
+  absl::Status abort_cause() const;
 
   const Options options_;
   const ForkGuard fork_guard_;
   std::vector<Served> backends_;  // At least one.
   mutable absl::Mutex mutex_;
   absl::Status cause_ ABSL_GUARDED_BY(mutex_);  // OK while the group is usable.
+  absl::Status abort_cause_ ABSL_GUARDED_BY(mutex_);
   int in_flight_ ABSL_GUARDED_BY(mutex_) = 0;
   std::unique_ptr<Lane> collectives_ = std::make_unique<Lane>();
-  absl::Mutex lanes_mutex_;  // One lane for each kind, peer and tag of p2p, made when first used.
-  std::map<std::tuple<OpKind, int64_t, int64_t>, std::unique_ptr<Lane>> p2p_
+  absl::Mutex lanes_mutex_;
+  // One lane for each kind, peer and tag of p2p, made when it is needed. Of more than
+  // lanes_to_keep_, those that are idle are dropped. So as many are kept as a few dozen, or as
+  // twice those in use. The numbers are for each kind and peer, whatever the tag, and stay.
+  std::map<std::tuple<OpKind, int64_t, int64_t>, std::shared_ptr<Lane>> p2p_
+      ABSL_GUARDED_BY(lanes_mutex_);
+  size_t lanes_to_keep_ ABSL_GUARDED_BY(lanes_mutex_) = kFewLanes;
+  std::map<std::pair<OpKind, int64_t>, std::shared_ptr<Lane::Numbers>> p2p_numbers_
       ABSL_GUARDED_BY(lanes_mutex_);
 };
 

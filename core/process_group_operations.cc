@@ -3,6 +3,7 @@
 
 #include "core/composed.h"
 #include "core/process_group.h"
+#include "core/status.h"
 
 namespace syncline {
 namespace {
@@ -24,6 +25,14 @@ Operation Message(OpKind kind, const Tensor& tensor, int64_t peer, int64_t tag) 
   operation.peer = peer;
   operation.tag = tag;
   return operation;
+}
+
+// One of the composed operations, or what is wrong with its arguments, under the user's name for
+// it.
+absl::StatusOr<Operation> Named(absl::string_view name, absl::StatusOr<Operation> composed) {
+  if (!composed.ok()) return Annotate(composed.status(), name);
+  composed->alias = name;
+  return composed;
 }
 
 }  // namespace
@@ -64,11 +73,14 @@ ProcessGroup::StartedWork ProcessGroup::AllGatherAsync(const Tensors& outputs, c
 
 absl::Status ProcessGroup::AllGatherSingle(const Tensor& output, const Tensor& input,
                                            Timeout timeout) {
-  return Run(syncline::AllGatherSingle(output, input, options_.size), timeout).status();
+  return Run(Named("all_gather_single", syncline::AllGatherSingle(output, input, options_.size)),
+             timeout)
+      .status();
 }
 ProcessGroup::StartedWork ProcessGroup::AllGatherSingleAsync(const Tensor& output,
                                                              const Tensor& input, Timeout timeout) {
-  return Start(syncline::AllGatherSingle(output, input, options_.size), timeout);
+  return Start(Named("all_gather_single", syncline::AllGatherSingle(output, input, options_.size)),
+               timeout);
 }
 
 absl::Status ProcessGroup::Gather(const Tensors& outputs, const Tensor& input, int64_t root,
@@ -101,13 +113,17 @@ ProcessGroup::StartedWork ProcessGroup::ReduceScatterAsync(const Tensor& output,
 
 absl::Status ProcessGroup::ReduceScatterSingle(const Tensor& output, const Tensor& input,
                                                ReduceOp op, Timeout timeout, double factor) {
-  return Run(syncline::ReduceScatterSingle(output, input, op, factor, options_.size), timeout)
+  return Run(Named("reduce_scatter_single",
+                   syncline::ReduceScatterSingle(output, input, op, factor, options_.size)),
+             timeout)
       .status();
 }
 ProcessGroup::StartedWork ProcessGroup::ReduceScatterSingleAsync(const Tensor& output,
                                                                  const Tensor& input, ReduceOp op,
                                                                  Timeout timeout, double factor) {
-  return Start(syncline::ReduceScatterSingle(output, input, op, factor, options_.size), timeout);
+  return Start(Named("reduce_scatter_single",
+                     syncline::ReduceScatterSingle(output, input, op, factor, options_.size)),
+               timeout);
 }
 
 absl::Status ProcessGroup::AllToAll(const Tensors& outputs, const Tensors& inputs,
@@ -122,7 +138,8 @@ ProcessGroup::StartedWork ProcessGroup::AllToAllAsync(const Tensors& outputs, co
 absl::Status ProcessGroup::AllToAllSingle(const Tensor& output, const Tensor& input,
                                           const Splits& output_splits, const Splits& input_splits,
                                           Timeout timeout) {
-  return Run(syncline::AllToAllSingle(output, input, output_splits, input_splits, options_.size),
+  return Run(Named("all_to_all_single", syncline::AllToAllSingle(output, input, output_splits,
+                                                                 input_splits, options_.size)),
              timeout)
       .status();
 }
@@ -131,100 +148,139 @@ ProcessGroup::StartedWork ProcessGroup::AllToAllSingleAsync(const Tensor& output
                                                             const Splits& output_splits,
                                                             const Splits& input_splits,
                                                             Timeout timeout) {
-  return Start(syncline::AllToAllSingle(output, input, output_splits, input_splits, options_.size),
+  return Start(Named("all_to_all_single", syncline::AllToAllSingle(output, input, output_splits,
+                                                                   input_splits, options_.size)),
                timeout);
 }
 
 absl::Status ProcessGroup::BroadcastCoalesced(const Tensors& tensors, int64_t root,
                                               Timeout timeout) {
-  return Run(syncline::BroadcastCoalesced(tensors, root), timeout).status();
+  return Run(Named("broadcast_coalesced",
+                   syncline::BroadcastCoalesced(tensors, root, options_.rank)),
+             timeout)
+      .status();
 }
 ProcessGroup::StartedWork ProcessGroup::BroadcastCoalescedAsync(const Tensors& tensors,
                                                                 int64_t root, Timeout timeout) {
-  return Start(syncline::BroadcastCoalesced(tensors, root), timeout);
+  return Start(
+      Named("broadcast_coalesced", syncline::BroadcastCoalesced(tensors, root, options_.rank)),
+      timeout);
 }
 
 absl::Status ProcessGroup::AllReduceCoalesced(const Tensors& tensors, ReduceOp op, Timeout timeout,
                                               double factor) {
-  return Run(syncline::AllReduceCoalesced(tensors, op, factor), timeout).status();
+  return Run(Named("all_reduce_coalesced", syncline::AllReduceCoalesced(tensors, op, factor)),
+             timeout)
+      .status();
 }
 ProcessGroup::StartedWork ProcessGroup::AllReduceCoalescedAsync(const Tensors& tensors, ReduceOp op,
                                                                 Timeout timeout, double factor) {
-  return Start(syncline::AllReduceCoalesced(tensors, op, factor), timeout);
+  return Start(Named("all_reduce_coalesced", syncline::AllReduceCoalesced(tensors, op, factor)),
+               timeout);
 }
 
 absl::Status ProcessGroup::AllGatherCoalesced(const Tensors& outputs, const Tensors& inputs,
                                               Timeout timeout) {
-  return Run(syncline::AllGatherCoalesced(outputs, inputs, options_.size), timeout).status();
+  return Run(Named("all_gather_coalesced",
+                   syncline::AllGatherCoalesced(outputs, inputs, options_.rank, options_.size)),
+             timeout)
+      .status();
 }
 ProcessGroup::StartedWork ProcessGroup::AllGatherCoalescedAsync(const Tensors& outputs,
                                                                 const Tensors& inputs,
                                                                 Timeout timeout) {
-  return Start(syncline::AllGatherCoalesced(outputs, inputs, options_.size), timeout);
+  return Start(Named("all_gather_coalesced",
+                     syncline::AllGatherCoalesced(outputs, inputs, options_.rank, options_.size)),
+               timeout);
 }
 
 absl::Status ProcessGroup::ReduceScatterCoalesced(const Tensors& outputs, const Tensors& inputs,
                                                   ReduceOp op, Timeout timeout, double factor) {
-  return Run(syncline::ReduceScatterCoalesced(outputs, inputs, op, factor, options_.size), timeout)
+  return Run(Named("reduce_scatter_coalesced",
+                   syncline::ReduceScatterCoalesced(outputs, inputs, op, factor, options_.rank,
+                                                    options_.size)),
+             timeout)
       .status();
 }
 ProcessGroup::StartedWork ProcessGroup::ReduceScatterCoalescedAsync(const Tensors& outputs,
                                                                     const Tensors& inputs,
                                                                     ReduceOp op, Timeout timeout,
                                                                     double factor) {
-  return Start(syncline::ReduceScatterCoalesced(outputs, inputs, op, factor, options_.size),
+  return Start(Named("reduce_scatter_coalesced",
+                     syncline::ReduceScatterCoalesced(outputs, inputs, op, factor, options_.rank,
+                                                      options_.size)),
                timeout);
 }
 
 absl::Status ProcessGroup::BroadcastMulti(const Tensors& tensors, int64_t root, int64_t root_tensor,
                                           Timeout timeout) {
-  return Run(syncline::BroadcastMulti(tensors, root, root_tensor, options_.rank), timeout).status();
+  return Run(Named("broadcast_multi",
+                   syncline::BroadcastMulti(tensors, root, root_tensor, options_.rank)),
+             timeout)
+      .status();
 }
 ProcessGroup::StartedWork ProcessGroup::BroadcastMultiAsync(const Tensors& tensors, int64_t root,
                                                             int64_t root_tensor, Timeout timeout) {
-  return Start(syncline::BroadcastMulti(tensors, root, root_tensor, options_.rank), timeout);
+  return Start(
+      Named("broadcast_multi", syncline::BroadcastMulti(tensors, root, root_tensor, options_.rank)),
+      timeout);
 }
 
 absl::Status ProcessGroup::AllReduceMulti(const Tensors& tensors, ReduceOp op, Timeout timeout,
                                           double factor) {
-  return Run(syncline::AllReduceMulti(tensors, op, factor), timeout).status();
+  return Run(Named("all_reduce_multi", syncline::AllReduceMulti(tensors, op, factor)), timeout)
+      .status();
 }
 ProcessGroup::StartedWork ProcessGroup::AllReduceMultiAsync(const Tensors& tensors, ReduceOp op,
                                                             Timeout timeout, double factor) {
-  return Start(syncline::AllReduceMulti(tensors, op, factor), timeout);
+  return Start(Named("all_reduce_multi", syncline::AllReduceMulti(tensors, op, factor)), timeout);
 }
 
 absl::Status ProcessGroup::ReduceMulti(const Tensors& tensors, int64_t root, ReduceOp op,
                                        int64_t root_tensor, Timeout timeout, double factor) {
-  return Run(syncline::ReduceMulti(tensors, root, op, root_tensor, factor, options_.rank), timeout)
+  return Run(Named("reduce_multi",
+                   syncline::ReduceMulti(tensors, root, op, root_tensor, factor, options_.rank)),
+             timeout)
       .status();
 }
 ProcessGroup::StartedWork ProcessGroup::ReduceMultiAsync(const Tensors& tensors, int64_t root,
                                                          ReduceOp op, int64_t root_tensor,
                                                          Timeout timeout, double factor) {
-  return Start(syncline::ReduceMulti(tensors, root, op, root_tensor, factor, options_.rank),
+  return Start(Named("reduce_multi",
+                     syncline::ReduceMulti(tensors, root, op, root_tensor, factor, options_.rank)),
                timeout);
 }
 
 absl::Status ProcessGroup::AllGatherMulti(const Tensors& outputs, const Tensors& inputs,
                                           Timeout timeout) {
-  return Run(syncline::AllGatherMulti(outputs, inputs, options_.size), timeout).status();
+  return Run(Named("all_gather_multi",
+                   syncline::AllGatherMulti(outputs, inputs, options_.rank, options_.size)),
+             timeout)
+      .status();
 }
 ProcessGroup::StartedWork ProcessGroup::AllGatherMultiAsync(const Tensors& outputs,
                                                             const Tensors& inputs,
                                                             Timeout timeout) {
-  return Start(syncline::AllGatherMulti(outputs, inputs, options_.size), timeout);
+  return Start(Named("all_gather_multi",
+                     syncline::AllGatherMulti(outputs, inputs, options_.rank, options_.size)),
+               timeout);
 }
 
 absl::Status ProcessGroup::ReduceScatterMulti(const Tensors& outputs, const Tensors& inputs,
                                               ReduceOp op, Timeout timeout, double factor) {
-  return Run(syncline::ReduceScatterMulti(outputs, inputs, op, factor, options_.size), timeout)
+  return Run(Named("reduce_scatter_multi",
+                   syncline::ReduceScatterMulti(outputs, inputs, op, factor, options_.rank,
+                                                options_.size)),
+             timeout)
       .status();
 }
 ProcessGroup::StartedWork ProcessGroup::ReduceScatterMultiAsync(const Tensors& outputs,
                                                                 const Tensors& inputs, ReduceOp op,
                                                                 Timeout timeout, double factor) {
-  return Start(syncline::ReduceScatterMulti(outputs, inputs, op, factor, options_.size), timeout);
+  return Start(
+      Named("reduce_scatter_multi", syncline::ReduceScatterMulti(outputs, inputs, op, factor,
+                                                                 options_.rank, options_.size)),
+      timeout);
 }
 
 absl::Status ProcessGroup::Barrier(Timeout timeout) {

@@ -13,10 +13,26 @@ namespace {
 // The payload that carries the ErrorKind, as its number.
 constexpr absl::string_view kKindUrl = "syncline/error-kind";
 
-absl::Status Make(absl::StatusCode code, ErrorKind kind, absl::string_view message) {
-  absl::Status status(code, message);
-  status.SetPayload(kKindUrl, absl::Cord(absl::StrCat(static_cast<int>(kind))));
-  return status;
+absl::StatusCode CodeOf(ErrorKind kind) {
+  switch (kind) {
+    case ErrorKind::kArgument:
+    case ErrorKind::kType:
+      return absl::StatusCode::kInvalidArgument;
+    case ErrorKind::kTimeout:
+      return absl::StatusCode::kDeadlineExceeded;
+    case ErrorKind::kNetwork:
+      return absl::StatusCode::kUnavailable;
+    case ErrorKind::kStore:
+    case ErrorKind::kMismatch:
+      return absl::StatusCode::kFailedPrecondition;
+    case ErrorKind::kBackend:
+      return absl::StatusCode::kAborted;
+    case ErrorKind::kUnsupported:
+      return absl::StatusCode::kUnimplemented;
+    case ErrorKind::kInternal:
+      break;
+  }
+  return absl::StatusCode::kInternal;
 }
 
 ErrorKind KindOfCode(absl::StatusCode code) {
@@ -43,35 +59,39 @@ ErrorKind KindOfCode(absl::StatusCode code) {
 }  // namespace
 
 absl::Status ArgumentError(absl::string_view message) {
-  return Make(absl::StatusCode::kInvalidArgument, ErrorKind::kArgument, message);
+  return ErrorOfKind(ErrorKind::kArgument, message);
 }
 
-absl::Status TypeError(absl::string_view message) {
-  return Make(absl::StatusCode::kInvalidArgument, ErrorKind::kType, message);
-}
+absl::Status TypeError(absl::string_view message) { return ErrorOfKind(ErrorKind::kType, message); }
 
 absl::Status TimeoutError(absl::string_view message) {
-  return Make(absl::StatusCode::kDeadlineExceeded, ErrorKind::kTimeout, message);
+  return ErrorOfKind(ErrorKind::kTimeout, message);
 }
 
 absl::Status NetworkError(absl::string_view message) {
-  return Make(absl::StatusCode::kUnavailable, ErrorKind::kNetwork, message);
+  return ErrorOfKind(ErrorKind::kNetwork, message);
 }
 
 absl::Status StoreError(absl::string_view message) {
-  return Make(absl::StatusCode::kFailedPrecondition, ErrorKind::kStore, message);
+  return ErrorOfKind(ErrorKind::kStore, message);
 }
 
 absl::Status BackendError(absl::string_view message) {
-  return Make(absl::StatusCode::kAborted, ErrorKind::kBackend, message);
+  return ErrorOfKind(ErrorKind::kBackend, message);
 }
 
 absl::Status MismatchError(absl::string_view message) {
-  return Make(absl::StatusCode::kFailedPrecondition, ErrorKind::kMismatch, message);
+  return ErrorOfKind(ErrorKind::kMismatch, message);
 }
 
 absl::Status UnsupportedError(absl::string_view message) {
-  return Make(absl::StatusCode::kUnimplemented, ErrorKind::kUnsupported, message);
+  return ErrorOfKind(ErrorKind::kUnsupported, message);
+}
+
+absl::Status ErrorOfKind(ErrorKind kind, absl::string_view message) {
+  absl::Status status(CodeOf(kind), message);
+  status.SetPayload(kKindUrl, absl::Cord(absl::StrCat(static_cast<int>(kind))));
+  return status;
 }
 
 ErrorKind KindOf(const absl::Status& status) {

@@ -30,6 +30,9 @@ absl::Status BackendError(absl::string_view message);      // ABORTED
 absl::Status MismatchError(absl::string_view message);     // FAILED_PRECONDITION
 absl::Status UnsupportedError(absl::string_view message);  // UNIMPLEMENTED
 
+// The one of these for `kind`; INTERNAL for kInternal.
+absl::Status ErrorOfKind(ErrorKind kind, absl::string_view message);
+
 // The kind that one of the functions above gave `status`; for a status made elsewhere, the kind
 // that fits its code. Requires !status.ok().
 ErrorKind KindOf(const absl::Status& status);

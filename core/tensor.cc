@@ -1,5 +1,7 @@
 #include "core/tensor.h"
 
+#include <unistd.h>
+
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
@@ -40,6 +42,13 @@ std::vector<int64_t> RowMajorStrides(absl::Span<const int64_t> shape) {
     stride *= std::max<int64_t>(shape[i], 1);
   }
   return strides;
+}
+
+// What may be asked for at all. Linux promises more, and kills the process that then uses it.
+size_t HostMemory() {
+  static const size_t bytes =
+      static_cast<size_t>(sysconf(_SC_PHYS_PAGES)) * static_cast<size_t>(sysconf(_SC_PAGESIZE));
+  return bytes;
 }
 
 // As NumPy has it: the strides of dimensions of size 1 are never used, and without elements no
@@ -87,13 +96,24 @@ Tensor::Tensor(void* data, DType dtype, std::vector<int64_t> shape, std::vector<
   contiguous_ = IsRowMajor(shape_, strides_, numel_);
 }
 
-Tensor Tensor::Zeros(DType dtype, std::vector<int64_t> shape) {
+absl::StatusOr<Tensor> Tensor::TryZeros(DType dtype, std::vector<int64_t> shape) {
   const size_t size = static_cast<size_t>(NumberOfElements(dtype, shape)) * SizeOf(dtype);
-  std::shared_ptr<void> memory(::operator new(size, kAlignment),
-                               [](void* data) { ::operator delete(data, kAlignment); });
-  std::memset(memory.get(), 0, size);
-  void* const data = memory.get();
+  void* const data =
+      size <= HostMemory() ? ::operator new(size, kAlignment, std::nothrow) : nullptr;
+  if (data == nullptr) {
+    return BackendError(absl::StrCat("out of memory: cannot get ", size, " bytes for a tensor ",
+                                     Name(dtype), "[", absl::StrJoin(shape, ", "),
+                                     "]; this host has ", HostMemory()));
+  }
+  std::shared_ptr<void> memory(data, [](void* p) { ::operator delete(p, kAlignment); });
+  if (size > 0) std::memset(data, 0, size);
   return Tensor(data, dtype, std::move(shape), {}, Device(), std::move(memory));
+}
+
+Tensor Tensor::Zeros(DType dtype, std::vector<int64_t> shape) {
+  absl::StatusOr<Tensor> zeros = TryZeros(dtype, std::move(shape));
+  if (!zeros.ok()) throw std::bad_alloc();
+  return *std::move(zeros);
 }
 
 Tensor Tensor::Slice(int64_t offset, int64_t count) const {

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "absl/types/span.h"
 #include "core/device.h"
 #include "core/dtype.h"
@@ -37,7 +38,10 @@ class Tensor {
          Device device = {}, std::shared_ptr<void> owner = nullptr,
          Access access = Access::kReadWrite);
 
-  // A new tensor on the CPU, 64-byte aligned, elements zero. Requires as above.
+  // A new tensor on the CPU, 64-byte aligned, elements zero. Requires as above. Where there is no
+  // memory for it, TryZeros is a BackendError that says how much was asked for, and Zeros throws
+  // std::bad_alloc.
+  static absl::StatusOr<Tensor> TryZeros(DType dtype, std::vector<int64_t> shape);
   static Tensor Zeros(DType dtype, std::vector<int64_t> shape);
 
   // A view of `values`, one-dimensional. The vector must outlive it.

@@ -3,9 +3,12 @@
 #include <cstdint>
 #include <limits>
 #include <memory>
+#include <new>
+#include <string>
 #include <vector>
 
 #include "core/status.h"
+#include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
 namespace syncline {
@@ -119,6 +122,16 @@ TEST(TensorDeathTest, BrokenRequirementsEndTheProcess) {
   EXPECT_DEATH(View({4}, {2}).Slice(0, 1), "contiguous");
   EXPECT_DEATH(View({4}).Reshape({5}), "another number of elements");
   EXPECT_DEATH(View({4}, {1, 1}), "one stride for each dimension");
+}
+
+TEST(TensorTest, MoreMemoryThanThereIsIsAnErrorThatSaysHowMuch) {
+  const auto tensor = Tensor::TryZeros(DType::kFloat32, {int64_t{1} << 40, 1 << 16});
+  EXPECT_EQ(KindOf(tensor.status()), ErrorKind::kBackend);
+  EXPECT_THAT(std::string(tensor.status().message()),
+              testing::HasSubstr("out of memory: cannot get 288230376151711744 bytes for a tensor "
+                                 "float32[1099511627776, 65536]"));
+  EXPECT_THROW(Tensor::Zeros(DType::kFloat32, {int64_t{1} << 58}), std::bad_alloc);
+  EXPECT_EQ(Tensor::TryZeros(DType::kFloat32, {2, 3})->numel(), 6);
 }
 
 }  // namespace

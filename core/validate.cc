@@ -1,12 +1,13 @@
-#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <string>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/types/span.h"
 #include "core/operation.h"
 #include "core/status.h"
+#include "core/tensor_checks.h"
 
 namespace syncline {
 namespace {
@@ -47,22 +48,14 @@ absl::Status CheckPeers(const Operation& op, const Place& place) {
 
 absl::Status CheckTensor(const Tensor& tensor, Access needed, absl::string_view what,
                          const Place& place) {
-  if (!tensor.is_contiguous()) {
-    return ArgumentError(absl::StrCat(what, " is not contiguous (", tensor.ToString(),
-                                      "): pass a contiguous copy, such as "
-                                      "numpy.ascontiguousarray(x) or x.contiguous()"));
-  }
+  SYNCLINE_RETURN_IF_ERROR(CheckContiguous(tensor, what));
   if (place.capabilities.devices.count(tensor.device().type) == 0) {
     return ArgumentError(absl::StrCat(what, " is on ", ToString(tensor.device()),
                                       ", where backend ", place.backend,
                                       " does not work: move it, or choose another "
                                       "backend"));
   }
-  if (needed == Access::kReadWrite && tensor.access() == Access::kReadOnly) {
-    return TypeError(absl::StrCat(what, " is read-only (", tensor.ToString(),
-                                  ") but would be written: pass a writable copy"));
-  }
-  return absl::OkStatus();
+  return needed == Access::kReadWrite ? CheckWritable(tensor, what) : absl::OkStatus();
 }
 
 bool WritesTensor(const Operation& op, int rank) {
@@ -127,40 +120,6 @@ absl::Status CheckEqualSizes(const Tensor& a, absl::string_view a_name, const Te
                                     b.ToString(), ": their sizes must be equal"));
 }
 
-const std::byte* Begin(const Tensor& t) { return static_cast<const std::byte*>(t.data()); }
-const std::byte* End(const Tensor& t) { return Begin(t) + t.nbytes(); }
-
-// Nothing that is written may share memory with anything else; but `own_written` may be
-// `own_read` itself.
-absl::Status CheckApart(const std::vector<Tensor>& written, const std::vector<Tensor>& read,
-                        const Tensor* own_written, const Tensor* own_read) {
-  std::vector<const Tensor*> sorted;
-  for (const Tensor& tensor : written) {
-    if (tensor.nbytes() > 0) sorted.push_back(&tensor);
-  }
-  std::sort(sorted.begin(), sorted.end(),
-            [](const Tensor* a, const Tensor* b) { return Begin(*a) < Begin(*b); });
-  for (size_t i = 1; i < sorted.size(); ++i) {
-    if (Begin(*sorted[i]) < End(*sorted[i - 1])) {
-      return ArgumentError("two of the outputs share memory: give each its own");
-    }
-  }
-  const bool in_place = own_read != nullptr && own_read->data() == own_written->data();
-  for (const Tensor& tensor : read) {
-    if (tensor.nbytes() == 0) continue;
-    auto it = std::upper_bound(sorted.begin(), sorted.end(), Begin(tensor),
-                               [](const std::byte* at, const Tensor* t) { return at < End(*t); });
-    for (; it != sorted.end() && Begin(**it) < End(tensor); ++it) {
-      const bool own = in_place && &tensor == own_read && (*it)->data() == own_written->data();
-      if (own) continue;
-      return ArgumentError(
-          "an input shares memory with an output: only this rank's own part may be the same "
-          "memory on both sides");
-    }
-  }
-  return absl::OkStatus();
-}
-
 absl::Status CheckGatherings(const Operation& op, const Place& place) {
   if (op.kind == OpKind::kGather && op.peer != place.rank) {
     if (op.outputs.empty()) return absl::OkStatus();
@@ -174,8 +133,8 @@ absl::Status CheckGatherings(const Operation& op, const Place& place) {
     SYNCLINE_RETURN_IF_ERROR(
         CheckEqualSizes(op.outputs[r], absl::StrCat("outputs[", r, "]"), op.tensor, "the input"));
   }
-  const std::vector<Tensor> input = {op.tensor};
-  return CheckApart(op.outputs, input, &op.outputs[place.rank], &input[0]);
+  const size_t own = static_cast<size_t>(place.rank);
+  return CheckApart(op.outputs, absl::MakeSpan(&op.tensor, 1), [own](size_t) { return own; });
 }
 
 absl::Status CheckScatterings(const Operation& op, const Place& place) {
@@ -191,8 +150,9 @@ absl::Status CheckScatterings(const Operation& op, const Place& place) {
     SYNCLINE_RETURN_IF_ERROR(
         CheckEqualSizes(op.inputs[r], absl::StrCat("inputs[", r, "]"), op.tensor, "the output"));
   }
-  const std::vector<Tensor> output = {op.tensor};
-  return CheckApart(output, op.inputs, &output[0], &op.inputs[place.rank]);
+  const size_t own = static_cast<size_t>(place.rank);
+  return CheckApart(absl::MakeSpan(&op.tensor, 1), op.inputs,
+                    [own](size_t i) { return i == own ? 0 : kNoTwin; });
 }
 
 absl::Status CheckAllToAll(const Operation& op, const Place& place) {
@@ -201,7 +161,7 @@ absl::Status CheckAllToAll(const Operation& op, const Place& place) {
   SYNCLINE_RETURN_IF_ERROR(
       CheckEqualSizes(op.outputs[place.rank], absl::StrCat("outputs[", place.rank, "]"),
                       op.inputs[place.rank], absl::StrCat("inputs[", place.rank, "]")));
-  return CheckApart(op.outputs, op.inputs, nullptr, nullptr);
+  return CheckApart(op.outputs, op.inputs);
 }
 
 }  // namespace

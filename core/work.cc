@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "core/deadline.h"
 #include "core/status.h"
 
 namespace syncline {
@@ -23,7 +24,7 @@ absl::Status Work::Wait(absl::Duration timeout) {
   if (fork_guard_.InChild()) return LostToChild();
   absl::MutexLock lock(&mutex_);
   const auto finished = [this]() ABSL_SHARED_LOCKS_REQUIRED(mutex_) { return IsFinal(state_); };
-  if (mutex_.AwaitWithTimeout(absl::Condition(&finished), timeout)) return status_;
+  if (Deadline(timeout).Await(mutex_, absl::Condition(&finished))) return status_;
   return TimeoutError(absl::StrCat(
       description_, " has not finished after a wait of ", absl::FormatDuration(timeout), "; it is ",
       state_ == State::kRunning ? "running" : "queued behind earlier operations",

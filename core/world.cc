@@ -5,10 +5,12 @@
 #include <set>
 #include <utility>
 
+#include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "core/agreement.h"
 #include "core/backend_spec.h"
-#include "core/host.h"
+#include "core/host_address.h"
 #include "core/init_method.h"
 #include "core/open_store.h"
 #include "core/prefix_store.h"
@@ -17,15 +19,8 @@
 namespace syncline {
 namespace {
 
-// Where peers reach this host: loopback if they are all on it, else the interface that leads to
-// the store's host or, where the store has none, the address of this host's name.
-absl::StatusOr<std::string> LocalAddress(const std::vector<Peer>& members,
-                                         absl::string_view store_host) {
-  std::set<std::string> hosts;
-  for (const Peer& member : members) hosts.insert(member.identity);
-  if (hosts.size() == 1) return std::string("127.0.0.1");
-  return AddressTowards(store_host.empty() ? absl::string_view(ThisPeer().host) : store_host);
-}
+// For what a store that is alive does at once.
+constexpr absl::Duration kPatienceWithTheStore = absl::Seconds(2);
 
 absl::Status CheckOptions(const WorldOptions& options) {
   if (options.timeout <= absl::ZeroDuration()) {
@@ -91,57 +86,84 @@ absl::StatusOr<std::shared_ptr<World>> World::Init(const WorldOptions& given) {
   }
   const Membership::Request request = {options.rank, options.size, opened.part};
   SYNCLINE_ASSIGN_OR_RETURN(Membership membership, Membership::Join(store, request, deadline));
-  SYNCLINE_ASSIGN_OR_RETURN(std::string address, LocalAddress(membership.peers(), opened.host));
-  std::shared_ptr<World> world(new World(options, std::move(membership), std::move(address)));
-  ProcessGroup::Options group = world->GroupOptions("default");
-  group.rank = static_cast<int>(world->membership_.rank());
-  group.size = static_cast<int>(options.size);
-  group.ranks.resize(options.size);
+  std::shared_ptr<World> world(new World(options, std::move(membership)));
+  const std::string host = opened.host.empty() ? HostOf(options.store->address()) : opened.host;
+  absl::Status connected = world->Connect(host, deadline);
+  if (connected.ok()) return world;
+  world->membership_.Leave(Deadline(kPatienceWithTheStore)).IgnoreError();  // To be tried again.
+  return connected;
+}
+
+absl::Status World::Connect(const std::string& store_host, const Deadline& deadline) {
+  PrefixStore addresses("addresses", membership_.store());
+  SYNCLINE_ASSIGN_OR_RETURN(local_address_, HostAddress(addresses, membership_.peers(),
+                                                        membership_.rank(), store_host, deadline));
+  ProcessGroup::Options group = GroupOptions("default");
+  group.rank = static_cast<int>(membership_.rank());
+  group.size = static_cast<int>(options_.size);
+  group.ranks.resize(options_.size);
   std::iota(group.ranks.begin(), group.ranks.end(), 0);
   group.connect_timeout = deadline.Remaining();
-  SYNCLINE_ASSIGN_OR_RETURN(world->group_, ProcessGroup::Create(group));
-  return world;
+  SYNCLINE_ASSIGN_OR_RETURN(group_, ProcessGroup::Create(group));
+  return absl::OkStatus();
 }
 
 absl::StatusOr<std::shared_ptr<ProcessGroup>> World::NewGroup(const std::vector<int64_t>& ranks,
                                                               std::optional<std::string> backend,
                                                               ProcessGroup::Timeout timeout) {
-  SYNCLINE_RETURN_IF_ERROR(group_->CheckProcess());
+  const std::string backend_name = backend.value_or(options_.backend);
+  const absl::Duration limit = timeout.value_or(options_.timeout);
+  SYNCLINE_RETURN_IF_ERROR(CheckGroupOptions(backend_name, limit));
   SYNCLINE_ASSIGN_OR_RETURN(const int place, PlaceIn(ranks));
   int number = 0;
   {
     absl::MutexLock lock(&mutex_);
     number = ++groups_made_;  // Counted on all ranks, members or not: the names must agree.
   }
-  const std::string name = absl::StrCat("group", number, "[", absl::StrJoin(ranks, ","), "]");
-  return MakeGroup(name, ranks, place, backend, timeout);
+  const std::string name = absl::StrCat("group", number);
+  return MakeGroup({absl::StrCat("new_group #", number), name,
+                    absl::StrCat(name, "[", absl::StrJoin(ranks, ","), "]")},
+                   ranks, place, backend_name, limit);
 }
 
 absl::StatusOr<std::shared_ptr<ProcessGroup>> World::NewLocalGroup(
     const std::vector<int64_t>& ranks, std::optional<std::string> backend,
     ProcessGroup::Timeout timeout) {
-  SYNCLINE_RETURN_IF_ERROR(group_->CheckProcess());
+  const std::string backend_name = backend.value_or(options_.backend);
+  const absl::Duration limit = timeout.value_or(options_.timeout);
+  SYNCLINE_RETURN_IF_ERROR(CheckGroupOptions(backend_name, limit));
   SYNCLINE_ASSIGN_OR_RETURN(const int place, PlaceIn(ranks));
-  const std::string members = absl::StrJoin(ranks, ",");
+  const std::string members =
+      absl::StrJoin(std::set<int64_t>(ranks.begin(), ranks.end()), ",");  // In whatever order.
   int number = 0;
   {
     absl::MutexLock lock(&mutex_);
     number = ++local_groups_made_[members];  // Equal on the members, whatever others they are in.
   }
-  return MakeGroup(absl::StrCat("local", number, "[", members, "]"), ranks, place, backend,
-                   timeout);
+  const std::string name = absl::StrCat("local", number);
+  return MakeGroup({absl::StrCat("new_group #", number, " of ranks ", members, " alone"),
+                    absl::StrCat(name, "[", members, "]"),
+                    absl::StrCat(name, "[", absl::StrJoin(ranks, ","), "]")},
+                   ranks, place, backend_name, limit);
 }
 
 void World::Close(absl::Duration timeout) {
-  const bool was_usable = group_->status().ok();
+  if (!group_->CheckProcess().ok()) return;  // Group, store and locks are the parent's.
+  const Deadline deadline(timeout);
   group_->Close(timeout);
-  // Lets the rank join again. Without a group that worked, the store may not answer either.
-  if (!was_usable) return;
   {
     absl::MutexLock lock(&mutex_);
     if (std::exchange(has_left_, true)) return;
   }
-  membership_.Leave().IgnoreError();
+  membership_.Leave(deadline).IgnoreError();  // Lets the rank join again.
+}
+
+absl::Status World::CheckGroupOptions(const std::string& backend, absl::Duration timeout) const {
+  SYNCLINE_RETURN_IF_ERROR(group_->CheckProcess());
+  SYNCLINE_RETURN_IF_ERROR(ParseBackendSpec(backend).status());
+  if (timeout > absl::ZeroDuration()) return absl::OkStatus();
+  return ArgumentError(
+      absl::StrCat("timeout must be positive, not ", absl::FormatDuration(timeout)));
 }
 
 absl::StatusOr<int> World::PlaceIn(const std::vector<int64_t>& ranks) const {
@@ -161,16 +183,26 @@ absl::StatusOr<int> World::PlaceIn(const std::vector<int64_t>& ranks) const {
   return place;
 }
 
-absl::StatusOr<std::shared_ptr<ProcessGroup>> World::MakeGroup(
-    absl::string_view name, const std::vector<int64_t>& ranks, int place,
-    const std::optional<std::string>& backend, ProcessGroup::Timeout timeout) const {
+absl::StatusOr<std::shared_ptr<ProcessGroup>> World::MakeGroup(const NewGroupCall& call,
+                                                               const std::vector<int64_t>& ranks,
+                                                               int place,
+                                                               const std::string& backend,
+                                                               absl::Duration timeout) const {
   if (place < 0) return std::shared_ptr<ProcessGroup>();
-  ProcessGroup::Options group = GroupOptions(name);
+  const Deadline deadline(timeout);
+  const Proposal proposal = {call.name,
+                             absl::StrCat("ranks [", absl::StrJoin(ranks, ","), "] on backend ",
+                                          absl::AsciiStrToLower(backend)),
+                             rank(), ranks};
+  PrefixStore meeting(absl::StrCat("new/", call.meeting), membership_.store());
+  SYNCLINE_RETURN_IF_ERROR(Agree(meeting, proposal, deadline));
+  ProcessGroup::Options group = GroupOptions(call.group);
   group.rank = place;
   group.size = static_cast<int>(ranks.size());
   group.ranks = ranks;
-  if (backend.has_value()) group.backend = *backend;
-  if (timeout.has_value()) group.timeout = *timeout;
+  group.backend = backend;
+  group.timeout = timeout;
+  group.connect_timeout = deadline.Remaining();
   return ProcessGroup::Create(group);
 }
 

@@ -14,6 +14,7 @@
 #include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
+#include "core/deadline.h"
 #include "core/membership.h"
 #include "core/process_group.h"
 #include "core/store.h"
@@ -29,6 +30,10 @@ namespace syncline {
 //                          each other; one of them hosts the store, and is rank 0 without ranks
 //   file:///path           a file that all processes reach; what a killed job left there is
 //   harmless
+// Ranks on several hosts reach each other at the address that leads to the store. Where that does
+// not tell (file://, a store that is not on a network), set SYNCLINE_HOST_ADDRESS on each host to
+// one of its own; see host_address.h.
+//
 // All but env:// take ?rank=R&world_size=N&group_name=G. `rank`, `size` and `group_name`, where
 // given here, take precedence over what the URL or the environment says.
 //
@@ -62,45 +67,56 @@ class World {
   const std::shared_ptr<Store>& store() const { return options_.store; }
 
   // A group of `ranks` (of this world), numbered in that order; all ranks of this world must call
-  // it, with equal arguments and in the same order. Null on ranks that are not in it. See also
-  // subgroups.h.
+  // it, with equal arguments and in the same order. Null, at once, on ranks that are not in it.
+  // Members that call it with other ranks or another backend get a MismatchError that tells both;
+  // a TimeoutError names the members that have not called it. See also subgroups.h.
   absl::StatusOr<std::shared_ptr<ProcessGroup>> NewGroup(const std::vector<int64_t>& ranks,
                                                          std::optional<std::string> backend = {},
                                                          ProcessGroup::Timeout timeout = {});
 
-  // The same, but only the members need to call it, each equally often for one list of ranks.
+  // The same, but only the members need to call it, all in the same order where they have called
+  // it several times for one set of ranks.
   absl::StatusOr<std::shared_ptr<ProcessGroup>> NewLocalGroup(
       const std::vector<int64_t>& ranks, std::optional<std::string> backend = {},
       ProcessGroup::Timeout timeout = {});
 
-  // Closes the group of all ranks; bounded by `timeout`. Groups made from it live on. This rank may
-  // then join again, with the same store, once all ranks do.
+  // Closes the group of all ranks; bounded by `timeout`, and some seconds for a store that does not
+  // answer. Groups made from it live on. This rank may then join again, with the same store, once
+  // all ranks do. In a forked child it does nothing.
   void Close(absl::Duration timeout = absl::Seconds(10));
 
  private:
-  World(const WorldOptions& options, Membership membership, std::string local_address)
-      : options_(options),
-        membership_(std::move(membership)),
-        local_address_(std::move(local_address)) {}
+  World(const WorldOptions& options, Membership membership)
+      : options_(options), membership_(std::move(membership)) {}
+
+  // Connects the group of all ranks; the store is at `store_host`, if that is not empty.
+  absl::Status Connect(const std::string& store_host, const Deadline& deadline);
 
   // This rank's place in `ranks`, -1 if it has none. ArgumentError if they cannot be a group.
   absl::StatusOr<int> PlaceIn(const std::vector<int64_t>& ranks) const;
-  absl::StatusOr<std::shared_ptr<ProcessGroup>> MakeGroup(absl::string_view name,
+  // What the members of a new group must say alike, and where they meet.
+  struct NewGroupCall {
+    std::string name;     // "new_group #3"
+    std::string meeting;  // A part of the store.
+    std::string group;    // What the new group is called.
+  };
+  absl::StatusOr<std::shared_ptr<ProcessGroup>> MakeGroup(const NewGroupCall& call,
                                                           const std::vector<int64_t>& ranks,
-                                                          int place,
-                                                          const std::optional<std::string>& backend,
-                                                          ProcessGroup::Timeout timeout) const;
+                                                          int place, const std::string& backend,
+                                                          absl::Duration timeout) const;
+  // ArgumentError if a group cannot be made with these.
+  absl::Status CheckGroupOptions(const std::string& backend, absl::Duration timeout) const;
   // Options of a group of this world; rank, size and ranks are left to the caller.
   ProcessGroup::Options GroupOptions(absl::string_view name) const;
 
   const WorldOptions options_;  // With the store filled in.
   Membership membership_;
-  const std::string local_address_;
+  std::string local_address_;
   std::shared_ptr<ProcessGroup> group_;
   absl::Mutex mutex_;
   bool has_left_ ABSL_GUARDED_BY(mutex_) = false;
   int groups_made_ ABSL_GUARDED_BY(mutex_) = 0;
-  std::map<std::string, int> local_groups_made_ ABSL_GUARDED_BY(mutex_);  // By members.
+  std::map<std::string, int> local_groups_made_ ABSL_GUARDED_BY(mutex_);  // By members, sorted.
 };
 
 }  // namespace syncline

@@ -97,7 +97,7 @@ class TCPClient::Stream final
       absl::MutexLock lock(&stream->mutex_);
       stream->context_.TryCancel();
       stream->Release();
-      done = stream->mutex_.AwaitWithTimeout(absl::Condition(&stream->done_), kCloseGrace);
+      done = Deadline(kCloseGrace).Await(stream->mutex_, absl::Condition(&stream->done_));
     }
     if (!done) static_cast<void>(stream.release());
   }
@@ -108,7 +108,7 @@ class TCPClient::Stream final
     }
     Pending pending;
     absl::MutexLock lock(&mutex_);
-    if (!held_) mutex_.AwaitWithTimeout(absl::Condition(&done_), kCloseGrace);
+    if (!held_) Deadline(kCloseGrace).Await(mutex_, absl::Condition(&done_));
     if (done_) return LostError();
     const uint64_t id = ++last_id_;
     const bool waits = request.has_get() || request.has_wait();

@@ -1,6 +1,9 @@
 // Meeting by multicast, processes as threads. Over loopback alone.
 #include "core/multicast.h"
 
+#include <arpa/inet.h>
+#include <netinet/in.h>
+#include <sys/socket.h>
 #include <unistd.h>
 
 #include <atomic>
@@ -11,6 +14,7 @@
 #include <thread>
 #include <vector>
 
+#include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "core/announcement.h"
@@ -25,6 +29,7 @@ namespace syncline {
 namespace {
 
 using ::testing::AllOf;
+using ::testing::AnyOf;
 using ::testing::HasSubstr;
 using Part = OpenedStore::Part;
 
@@ -169,6 +174,104 @@ TEST_F(MulticastTest, AHostThatHasDiedIsPassedOver) {
   });
   ExpectAllMeet({At(2, 0), At(2, 1)});
   thread.join();
+}
+
+TEST_F(MulticastTest, HostsThatLieAndHostsThatKeepSilentHoldNobodyUp) {
+  // A socket that takes connections and says nothing.
+  const int silent = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  sockaddr_in address = {};
+  address.sin_family = AF_INET;
+  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  socklen_t length = sizeof(address);
+  ASSERT_EQ(bind(silent, reinterpret_cast<sockaddr*>(&address), length), 0);
+  ASSERT_EQ(listen(silent, 100), 0);
+  ASSERT_EQ(getsockname(silent, reinterpret_cast<sockaddr*>(&address), &length), 0);
+  std::atomic<bool> over{false};
+  std::thread liar([&] {
+    const MulticastSocket socket = Socket();
+    Announcement ghost = Ghost(3, -1);
+    ghost.store = absl::StrCat("127.0.0.1:", ntohs(address.sin_port));
+    Announcement nonsense = Ghost(3, -1);
+    nonsense.store = "\xff\xfe: no address";
+    nonsense.id[0] = 'x';
+    while (!over) {
+      socket.Send(ghost.Seal("")).IgnoreError();
+      socket.Send(nonsense.Seal("")).IgnoreError();
+      absl::SleepFor(absl::Milliseconds(20));
+    }
+  });
+  const absl::Time began = absl::Now();
+  ExpectAllMeet(std::vector<Meeting>(3, At(3)));
+  EXPECT_LT(absl::Now() - began, kPatience / 3);
+  over = true;
+  liar.join();
+  close(silent);
+}
+
+TEST_F(MulticastTest, AGuestThatComesTwiceIsCountedOnce) {
+  // The test is the guests: two of them, with the lowest host a real process.
+  const MulticastSocket socket = Socket();
+  std::atomic<bool> is_done{false};
+  std::thread host([&] {
+    auto place = MeetByMulticast(At(3, 0), Deadline(kPatience));
+    EXPECT_TRUE(place.ok()) << place.status();
+    is_done = true;
+  });
+  std::vector<Announcement> guests = {Ghost(3, 1), Ghost(3, 2)};
+  guests[0].id[0] = 'a';
+  guests[1].id[0] = 'b';
+  std::string address;
+  while (address.empty()) {
+    auto datagram = socket.Receive(kPatience);
+    ASSERT_TRUE(datagram.ok() && datagram->has_value());
+    auto heard = Announcement::Open((*datagram)->bytes, "");
+    if (!heard.ok() || heard->rank != 0) continue;
+    address = heard->store;
+    std::string view = heard->id;
+    for (size_t i = 0; i < view.size(); ++i) view[i] ^= guests[0].id[i] ^ guests[1].id[i];
+    for (Announcement& guest : guests) {
+      guest.view = view;
+      ASSERT_TRUE(socket.Send(guest.Seal("")).ok());
+    }
+  }
+  TCPStore::Options options;
+  options.port = std::stoi(address.substr(address.rfind(':') + 1));
+  auto store = TCPStore::Create(options).value();
+  auto come = [&](const Announcement& guest) {
+    const std::string id = absl::BytesToHexString(guest.id);
+    EXPECT_TRUE(store->Set(absl::StrCat("multicast/guest/", id), "").ok());
+  };
+  for (int i = 0; i < 3; ++i) come(guests[0]);
+  // The host goes on to announce itself, for the one that has not come.
+  for (int i = 0; i < 5; ++i) AwaitAnnouncement(socket);
+  EXPECT_FALSE(is_done);
+  come(guests[1]);
+  host.join();
+}
+
+TEST_F(MulticastTest, NamesOfStrangersAreShownSoThatTheyCanBeRead) {
+  const MulticastSocket socket = Socket();
+  std::thread thread([&] {
+    AwaitAnnouncement(socket);
+    Announcement other = Ghost(2, 0);
+    other.job = "caf\xc3";
+    EXPECT_TRUE(socket.Send(other.Seal("")).ok());
+    Announcement ghost = Ghost(2, 0);
+    ghost.peer.host = "h\xff";
+    EXPECT_TRUE(socket.Send(ghost.Seal("")).ok());
+  });
+  Meeting meeting = At(3);
+  absl::Status status = MeetByMulticast(meeting, Deadline(absl::Seconds(1))).status();
+  thread.join();
+  EXPECT_THAT(Message(status), AnyOf(HasSubstr("caf\\xc3"), HasSubstr("h\\xff")));
+  for (const char c : status.message()) EXPECT_EQ(c & 0x80, 0) << status;
+}
+
+TEST_F(MulticastTest, AJobWithoutANameIsCalledThat) {
+  Meeting meeting = At(2);
+  meeting.job = "";
+  absl::Status status = MeetByMulticast(meeting, Deadline(absl::Milliseconds(100))).status();
+  EXPECT_THAT(Message(status), HasSubstr("processes of the job without a group_name met at"));
 }
 
 TEST_F(MulticastTest, WhoIsMissingIsNamed) {

@@ -1,9 +1,13 @@
 // Byte strings of different sizes. See process_group_conformance.h.
+#include <cstdint>
+#include <functional>
 #include <string>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "core/byte_collectives.h"
 #include "core/status.h"
+#include "gmock/gmock.h"
 #include "tests/process_group_conformance.h"
 
 namespace syncline {
@@ -79,6 +83,70 @@ TEST_P(GroupConformance, ByteStringsAreSentAndReceivedFromAnyRank) {
     }
     return absl::OkStatus();
   });
+}
+
+namespace {
+
+// One rank's call of a collective of byte strings. What rank 0 calls in its place announces `size`.
+struct Announcement {
+  const char* name;
+  std::function<absl::Status(ProcessGroup& group)> call;
+  std::function<absl::Status(ProcessGroup& group, int64_t size)> announce;
+};
+
+std::vector<Announcement> Announcements() {
+  auto to_all = [](ProcessGroup& group, int64_t size) {
+    std::vector<int64_t> own = {size}, all(group.size());
+    return group.AllGatherSingle(Tensor::Of(all), Tensor::Of(own));
+  };
+  auto from_root = [](ProcessGroup& group, int64_t size) {
+    std::vector<int64_t> one = {size};
+    return group.Broadcast(Tensor::Of(one), 0);
+  };
+  auto for_each = [](ProcessGroup& group, int64_t size) {
+    std::vector<int64_t> sizes(group.size(), size);
+    return group.Broadcast(Tensor::Of(sizes), 0);
+  };
+  auto message = [](ProcessGroup& group, int64_t size) -> absl::Status {
+    std::vector<int64_t> one = {size};
+    for (int64_t r = 1; r < group.size(); ++r) {
+      SYNCLINE_RETURN_IF_ERROR(group.Send(Tensor::Of(one), r));
+    }
+    return absl::OkStatus();
+  };
+  return {
+      {"all_gather_bytes", [](ProcessGroup& g) { return AllGatherBytes(g, "x").status(); }, to_all},
+      {"gather_bytes", [](ProcessGroup& g) { return GatherBytes(g, "x", 1).status(); }, to_all},
+      {"broadcast_bytes", [](ProcessGroup& g) { return BroadcastBytes(g, "x", 0).status(); },
+       from_root},
+      {"scatter_bytes", [](ProcessGroup& g) { return ScatterBytes(g, {}, 0).status(); }, for_each},
+      {"recv_bytes", [](ProcessGroup& g) { return RecvBytes(g, kAnySource).status(); }, message},
+  };
+}
+
+}  // namespace
+
+TEST_P(GroupConformance, AnAnnouncedSizeThatCannotBeIsAMismatchThatEndsTheGroup) {
+  if (size() == 1) return;
+  for (const Announcement& announcement : Announcements()) {
+    for (const int64_t announced : {int64_t{-1}, int64_t{1} << 61}) {
+      SCOPED_TRACE(absl::StrCat(announcement.name, " of ", announced));
+      // Of ranks that see it at once, one may be ended by another before its own turn has come.
+      int named = 0;
+      for (const absl::Status& status : RunGroup(backend(), size(), [&](ProcessGroup& group) {
+             if (group.rank() > 0) return announcement.call(group);
+             announcement.announce(group, announced).IgnoreError();
+             return group.Barrier();  // In place of the bytes; fails since the group has ended.
+           })) {
+        ASSERT_FALSE(status.ok());
+        EXPECT_THAT(
+            std::string(status.message()),
+            testing::HasSubstr(absl::StrCat("rank 0 announced a value of ", announced, " bytes")));
+        if (KindOf(status) == ErrorKind::kMismatch) ++named;
+      }
+      EXPECT_GT(named, 0);
+    }
+  }
 }
 
 }  // namespace syncline

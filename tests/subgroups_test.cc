@@ -164,6 +164,45 @@ TEST_P(SubgroupsTest, OnlyTheMembersCallForALocalGroup) {
   });
 }
 
+TEST_P(SubgroupsTest, MembersThatDoNotMakeTheSameGroupAreToldSo) {
+  RunWorld(3, [](World& world) -> absl::Status {
+    const bool is_odd = world.rank() == 1;
+    auto expect_mismatch = [](const absl::StatusOr<Group>& made, const char* one,
+                              const char* other) {
+      EXPECT_EQ(KindOf(made.status()), ErrorKind::kMismatch) << made.status();
+      EXPECT_THAT(Message(made.status()), AllOf(HasSubstr(one), HasSubstr(other)));
+    };
+    using Ranks = std::vector<int64_t>;
+    expect_mismatch(world.NewGroup(is_odd ? Ranks{0, 1, 2} : Ranks{2, 1, 0}), "ranks [0,1,2] on",
+                    "ranks [2,1,0] on");
+    const std::string other = GetParam() == "gloo" ? "local" : "gloo";
+    expect_mismatch(world.NewGroup({0, 1, 2}, is_odd ? other : GetParam()), "on backend gloo",
+                    "on backend local");
+    expect_mismatch(world.NewLocalGroup(is_odd ? Ranks{0, 1, 2} : Ranks{1, 0, 2}),
+                    "ranks [0,1,2] on", "ranks [1,0,2] on");
+    // Those that are in no list are not waited for, and wait for nobody.
+    if (world.rank() == 2) {
+      SYNCLINE_ASSIGN_OR_RETURN(Group none, world.NewGroup({0, 1}));
+      EXPECT_TRUE_OR_RETURN(none == nullptr);
+    } else {
+      expect_mismatch(world.NewGroup(is_odd ? Ranks{0, 1} : Ranks{1, 0}), "rank 0 says ranks [1,0]",
+                      "rank 1 says ranks [0,1]");
+    }
+    SYNCLINE_ASSIGN_OR_RETURN(Group all, world.NewGroup({2, 0, 1}));  // The world goes on.
+    return Holds(*all, {2, 0, 1});
+  });
+}
+
+TEST_P(SubgroupsTest, AMemberThatDoesNotMakeTheGroupIsNamed) {
+  RunWorld(3, [](World& world) -> absl::Status {
+    if (world.rank() == 1) return absl::OkStatus();
+    absl::Status status = world.NewGroup({0, 1, 2}, {}, absl::Milliseconds(300)).status();
+    EXPECT_EQ(KindOf(status), ErrorKind::kTimeout) << status;
+    EXPECT_THAT(Message(status), HasSubstr("new_group #1: rank 1 of 0, 1, 2 did not come within"));
+    return absl::OkStatus();
+  });
+}
+
 TEST_P(SubgroupsTest, SurvivorsShrinkABrokenGroupAndGoOn) {
   RunWorld(4, [](World& world) -> absl::Status {
     if (world.rank() == 1) {

@@ -9,8 +9,19 @@
 namespace syncline {
 namespace {
 
+Call OfKind(OpKind kind, const CallContext& context) {
+  Call call{kind, context.sequence};
+  call.name = std::string(context.form.name);
+  call.tensors = std::string(context.form.tensors);
+  call.form = context.form.hash;
+  return call;
+}
+
 Call OfTensor(OpKind kind, const Tensor& tensor, const CallContext& context) {
-  return {kind, context.sequence, tensor.dtype(), tensor.numel()};
+  Call call = OfKind(kind, context);
+  call.dtype = tensor.dtype();
+  call.count = tensor.numel();
+  return call;
 }
 
 Call Rooted(OpKind kind, const Tensor& tensor, int root, const CallContext& context) {
@@ -68,11 +79,15 @@ Call Call::Broadcast(const Tensor& tensor, int root, const CallContext& context)
 }
 
 Call Call::AllReduce(const Tensor& tensor, ReduceOp op, const CallContext& context) {
-  return {OpKind::kAllReduce, context.sequence, tensor.dtype(), tensor.numel(), op};
+  Call call = OfTensor(OpKind::kAllReduce, tensor, context);
+  call.op = op;
+  return call;
 }
 
 Call Call::Reduce(const Tensor& tensor, ReduceOp op, int root, const CallContext& context) {
-  return {OpKind::kReduce, context.sequence, tensor.dtype(), tensor.numel(), op, root};
+  Call call = Rooted(OpKind::kReduce, tensor, root, context);
+  call.op = op;
+  return call;
 }
 
 Call Call::AllGather(absl::Span<const Tensor> outputs, const Tensor& input,
@@ -100,14 +115,15 @@ Call Call::ReduceScatter(const Tensor& output, absl::Span<const Tensor> inputs, 
 
 Call Call::AllToAll(absl::Span<const Tensor> outputs, absl::Span<const Tensor> inputs,
                     const CallContext& context) {
-  Call call{OpKind::kAllToAll, context.sequence, inputs[0].dtype()};
+  Call call = OfKind(OpKind::kAllToAll, context);
+  call.dtype = inputs[0].dtype();
   for (const Tensor& input : inputs) call.count += input.numel();
   call.counts = SizesOf(inputs);
   call.expected = SizesOf(outputs);
   return call;
 }
 
-Call Call::Barrier(const CallContext& context) { return {OpKind::kBarrier, context.sequence}; }
+Call Call::Barrier(const CallContext& context) { return OfKind(OpKind::kBarrier, context); }
 
 Call Call::Send(const Tensor& tensor, int dst, const CallContext& context) {
   return Message(OpKind::kSend, tensor, dst, context);
@@ -118,15 +134,17 @@ Call Call::Recv(const Tensor& tensor, int src, const CallContext& context) {
 }
 
 std::string Call::ShortName() const {
-  std::string name = absl::StrCat(Name(kind), " #", sequence);
-  if (!IsP2p(kind)) return name;
+  const std::string numbered =
+      absl::StrCat(name.empty() ? Name(kind) : absl::string_view(name), " #", sequence);
+  if (!IsP2p(kind)) return numbered;
   const std::string other = peer == kAnySource ? "any rank" : absl::StrCat("rank ", peer);
-  return absl::StrCat(name, kind == OpKind::kSend ? " to " : " from ", other);
+  return absl::StrCat(numbered, kind == OpKind::kSend ? " to " : " from ", other);
 }
 
 std::string Call::ToString() const {
   if (kind == OpKind::kBarrier) return ShortName();
-  std::string details = absl::StrCat(Name(dtype), ", ", DescribeCounts(*this));
+  std::string details =
+      tensors.empty() ? absl::StrCat(Name(dtype), ", ", DescribeCounts(*this)) : tensors;
   if (Reduces(kind)) absl::StrAppend(&details, ", ", Name(op));
   if (IsP2p(kind)) {
     absl::StrAppend(&details, ", tag ", tag);
@@ -138,7 +156,7 @@ std::string Call::ToString() const {
 
 bool SameCollective(const Call& a, const Call& b) {
   if (a.kind != b.kind || a.sequence != b.sequence || a.dtype != b.dtype || a.op != b.op ||
-      a.peer != b.peer) {
+      a.peer != b.peer || a.form != b.form) {
     return false;
   }
   if (a.kind == OpKind::kAllToAll) return a.counts.size() == b.counts.size();
@@ -147,8 +165,10 @@ bool SameCollective(const Call& a, const Call& b) {
 
 absl::Status CheckSame(const Call& a, int rank_a, const Call& b, int rank_b) {
   if (SameCollective(a, b)) return absl::OkStatus();
-  return MismatchError(absl::StrCat(Quote(a, rank_a, b, rank_b),
-                                    ": all ranks must make the same calls in the same order"));
+  const bool alike = a.ToString() == b.ToString();
+  return MismatchError(absl::StrCat(
+      Quote(a, rank_a, b, rank_b), alike ? ", which differ in a tensor that is not shown here" : "",
+      ": all ranks must make the same calls in the same order"));
 }
 
 absl::Status CheckSplits(const Call& a, int rank_a, const Call& b, int rank_b) {

@@ -27,6 +27,9 @@ struct Call {
   std::vector<int64_t> counts = {};    // One for each rank: of all_gather the sizes of the outputs,
                                        // of reduce_scatter and all_to_all of the inputs.
   std::vector<int64_t> expected = {};  // Of all_to_all: the sizes of the outputs.
+  std::string name = {};               // CallForm, with the hash in `form`.
+  std::string tensors = {};
+  uint64_t form = 0;
 
   static Call Broadcast(const Tensor& tensor, int root, const CallContext& context);
   static Call AllReduce(const Tensor& tensor, ReduceOp op, const CallContext& context);

@@ -29,8 +29,8 @@ int64_t EvenCount(const Call& call) {
 }
 
 bool Same(const Ballot& a, const Ballot& b) {
-  return a.sequence == b.sequence && a.count == b.count && a.counts == b.counts &&
-         a.peer == b.peer && a.kind == b.kind && a.dtype == b.dtype && a.op == b.op;
+  return a.sequence == b.sequence && a.count == b.count && a.lists == b.lists && a.peer == b.peer &&
+         a.kind == b.kind && a.dtype == b.dtype && a.op == b.op;
 }
 
 }  // namespace
@@ -47,8 +47,9 @@ CallAgreement::CallAgreement(const Call& call, int rank, int size) : rank_(rank)
   } else if (call.counts.empty()) {
     ballot_.count = call.count;
   } else {
-    ballot_.counts = Hash(call.counts);
+    ballot_.lists = Hash(call.counts);
   }
+  ballot_.lists ^= call.form;
 }
 
 int CallAgreement::Rounds(int size) {

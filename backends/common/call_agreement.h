@@ -12,7 +12,7 @@ namespace syncline {
 struct Ballot {
   uint64_t sequence;
   int64_t count;
-  uint64_t counts;  // A hash of Call::counts.
+  uint64_t lists;  // A hash of Call::counts and Call::form.
   int64_t even;  // all_to_all: what goes from and to each rank, if that is always the same; or -1.
   int32_t peer;
   uint8_t kind;

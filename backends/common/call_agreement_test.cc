@@ -2,6 +2,7 @@
 
 #include <functional>
 #include <random>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -76,7 +77,7 @@ TEST(CallAgreementTest, EveryRankLearnsThatOneDiffersInAnything) {
       [](Call& call) { call.kind = OpKind::kBroadcast; }, [](Call& call) { ++call.sequence; },
       [](Call& call) { call.dtype = DType::kInt32; },     [](Call& call) { call.count = 0; },
       [](Call& call) { call.op = ReduceOp::kMax; },       [](Call& call) { call.peer = 0; },
-      [](Call& call) { call.counts = {10, 10}; },
+      [](Call& call) { call.counts = {10, 10}; },         [](Call& call) { call.form = 1; },
   };
   for (int size = 2; size <= kSizes; ++size) {
     for (int deviant = 0; deviant < size; ++deviant) {
@@ -123,6 +124,16 @@ TEST(CallAgreementTest, CountsOfAllRanksMustBeEqual) {
   ExpectAll(calls, false);
 }
 
+TEST(CallAgreementTest, TheFormCountsBesideTheCountsOfAllRanks) {
+  Call gather{OpKind::kAllGather, 5, DType::kUInt8, 8};
+  gather.counts = {8, 8, 8};
+  gather.form = 77;
+  std::vector<Call> calls(3, gather);
+  ExpectAll(calls, true);
+  calls[2].form = 78;
+  ExpectAll(calls, false);
+}
+
 TEST(CallAgreementTest, AllToAllIsEvenOnAllRanksOrOnNone) {
   for (int size = 1; size <= kSizes; ++size) {
     const std::vector<int64_t> twos(size, 2), threes(size, 3);
@@ -143,7 +154,14 @@ TEST(CallWordsTest, ACallComesBackAsItWas) {
   Call recv{OpKind::kRecv, 3, DType::kComplex128, 1};
   recv.peer = kAnySource;
   recv.tag = 2147483647;
-  const std::vector<Call> calls = {AllReduce(), AllToAll({1, 2, 3}, {0, 5, 6}), recv};
+  Call packed = AllReduce();
+  packed.name = "all_reduce_coalesced";
+  packed.tensors = "2 x float32[3], float32[4]";
+  packed.form = 0xfedcba9876543210;
+  Call renamed = AllToAll({4, 5, 6}, {7, 8, 9});
+  renamed.name = "all_to_all_single";
+  const std::vector<Call> calls = {AllReduce(), AllToAll({1, 2, 3}, {0, 5, 6}), recv, packed,
+                                   renamed};
   for (const Call& call : calls) {
     std::vector<int64_t> words = ToWords(call);
     EXPECT_LE(words.size(), MaxCallWords(3));
@@ -155,11 +173,35 @@ TEST(CallWordsTest, ACallComesBackAsItWas) {
   }
 }
 
+TEST(CallWordsTest, ATextThatIsTooLongIsCut) {
+  Call call = AllReduce();
+  call.name = "all_reduce_coalesced";
+  call.tensors = std::string(1000, 'x');
+  const std::vector<int64_t> words = ToWords(call);
+  EXPECT_LE(words.size(), MaxCallWords(0));
+  const absl::StatusOr<Call> back = FromWords(words);
+  ASSERT_TRUE(back.ok()) << back.status();
+  EXPECT_EQ(back->name, call.name);
+  EXPECT_LT(back->tensors.size(), 300u);
+  EXPECT_THAT(back->tensors, testing::EndsWith("xxx..."));
+}
+
+TEST(CallWordsTest, ACallOfSeveralTensorsIsQuotedInTheUsersTerms) {
+  Call call{OpKind::kBroadcast, 3, DType::kUInt8, 24};
+  call.peer = 0;
+  call.name = "broadcast_coalesced";
+  call.tensors = "float32[2], float32[4]";
+  EXPECT_EQ(call.ToString(), "broadcast_coalesced #3 (float32[2], float32[4], root 0)");
+  EXPECT_EQ(call.ShortName(), "broadcast_coalesced #3");
+  call.tensors = "";  // Nobody told.
+  EXPECT_EQ(call.ToString(), "broadcast_coalesced #3 (uint8, 24 elements, root 0)");
+}
+
 TEST(CallWordsTest, WhatIsNoCallIsRefused) {
   const std::vector<int64_t> good = ToWords(AllToAll({1, 2}, {3, 4}));
   EXPECT_FALSE(FromWords({}).ok());
   EXPECT_FALSE(FromWords(absl::MakeSpan(good).first(good.size() - 1)).ok());
-  for (const size_t position : {0, 2, 4, 7, 8}) {
+  for (const size_t position : {0, 2, 4, 7, 8, 10}) {
     for (const int64_t value : {int64_t{-1}, int64_t{1000}, INT64_MAX}) {
       std::vector<int64_t> bad = good;
       bad[position] = value;

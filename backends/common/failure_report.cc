@@ -207,6 +207,7 @@ class Judge {
       return {ErrorKind::kNetwork, absl::StrCat(Failed(), Describe(dead_), " ", Have(dead_),
                                                 " died (", failure_.cause.message(), ")")};
     }
+    if (kind == ErrorKind::kMismatch) return {kind, std::string(failure_.cause.message())};
     if (kind != ErrorKind::kNetwork && kind != ErrorKind::kTimeout) {
       return {kind, absl::StrCat(Failed(), failure_.cause.message())};
     }

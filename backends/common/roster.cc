@@ -34,7 +34,8 @@ constexpr int64_t kExiting = 0x4;
 std::optional<ProcessState> ReadProcess(int pid) {
   std::ifstream file(absl::StrCat("/proc/", pid, "/stat"));
   std::string text;
-  std::getline(file, text, '\0');  // Fails, where an iterator throws, if the process goes meanwhile.
+  std::getline(file, text,
+               '\0');  // Fails, where an iterator throws, if the process goes meanwhile.
   const size_t command_end = text.rfind(')');
   if (command_end == std::string::npos) return std::nullopt;
   const std::vector<std::string> fields =

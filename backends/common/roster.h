@@ -31,6 +31,11 @@ class Roster {
   int size() const { return static_cast<int>(members_.size()); }
   const std::string& payload(int rank) const { return members_[rank].payload; }
 
+  int pid(int rank) const { return members_[rank].peer.pid; }
+
+  // Of ThisPeer.
+  const std::string& host_identity(int rank) const { return members_[rank].peer.identity; }
+
   // "rank 3 (host b, pid 81)".
   std::string Describe(int rank) const;
 

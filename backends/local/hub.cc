@@ -212,6 +212,7 @@ absl::Status Hub::Unmatched(const Side& side, const Deadline& deadline) const {
 void Hub::Note(int rank, const Call& call) {
   Call name{call.kind, call.sequence};
   name.peer = call.peer;
+  name.name = call.name;
   last_[rank] = std::move(name);
 }
 
