@@ -74,7 +74,21 @@ uint64_t Sequence(const std::string& call, int rank, int turn) {
   return IsP2pCall(call) && rank == kVictim ? turn / kVictim : turn;
 }
 
-absl::Status CallUntilFailure(Backend& backend, Store& store, int rank, const Habit& habit) {
+}  // namespace
+
+std::ostream& operator<<(std::ostream& os, const Habit& habit) {
+  return os << habit.call << " of " << habit.count;
+}
+
+std::vector<std::string> KillableCalls() {
+  std::vector<std::string> calls;
+  for (OpKind kind : CollectiveKinds()) calls.emplace_back(Name(kind));
+  calls.insert(calls.end(), {"send", "recv", "recv_from_any"});
+  return calls;
+}
+
+absl::Status CallUntilFailure(Backend& backend, int rank, const Habit& habit,
+                              const std::function<void()>& on_first) {
   Habit now = habit;
   Operation operation;
   for (int turn = 0;; ++turn) {
@@ -93,22 +107,8 @@ absl::Status CallUntilFailure(Backend& backend, Store& store, int rank, const Ha
     context.sequence = Sequence(now.call, rank, turn);
     context.deadline = Deadline(settled ? now.timeout : kPatience);
     SYNCLINE_RETURN_IF_ERROR(Dispatch(operation, context, backend, rank).status());
-    // The test may take the store away before it has answered.
-    if (turn == 0) store.Set(UnderWayKey(rank), "").IgnoreError();
+    if (turn == 0) on_first();
   }
-}
-
-}  // namespace
-
-std::ostream& operator<<(std::ostream& os, const Habit& habit) {
-  return os << habit.call << " of " << habit.count;
-}
-
-std::vector<std::string> KillableCalls() {
-  std::vector<std::string> calls;
-  for (OpKind kind : CollectiveKinds()) calls.emplace_back(Name(kind));
-  calls.insert(calls.end(), {"send", "recv", "recv_from_any"});
-  return calls;
 }
 
 int64_t NowNanos() { return std::chrono::steady_clock::now().time_since_epoch().count(); }
@@ -139,11 +139,13 @@ std::string KillableGroup::Describe(int rank) const {
 
 KillableGroup::Outcome KillableGroup::Await(int rank, absl::Duration limit) {
   const std::string output = workers_[rank]->Output(limit);
-  const std::pair<std::string, std::string> parts =
-      absl::StrSplit(output, absl::MaxSplits(' ', 1));
+  const std::vector<std::string> parts = absl::StrSplit(output, absl::MaxSplits(' ', 2));
   Outcome outcome;
-  if (!absl::SimpleAtoi(parts.first, &outcome.nanos)) return {output, 0};
-  outcome.error = parts.second;
+  if (parts.size() < 3 || !absl::SimpleAtoi(parts[0], &outcome.nanos) ||
+      !absl::SimpleAtoi(parts[1], &outcome.left)) {
+    return {output, 0};
+  }
+  outcome.error = parts[2];
   return outcome;
 }
 
@@ -161,11 +163,17 @@ std::optional<int> WorkAsKillable(int argc, char** argv) {
   }
   habit.timeout = absl::Milliseconds(milliseconds);
   const std::shared_ptr<Store> store = OpenStore(argv[3]);
+  const int64_t before = CountPossessions();
   auto backend = Join(argv[2], store, rank);
+  // The test may take the store away before it has answered.
+  auto on_first = [&] { store->Set(UnderWayKey(rank), "").IgnoreError(); };
   const absl::Status status =
-      backend.ok() ? CallUntilFailure(**backend, *store, rank, habit) : backend.status();
+      backend.ok() ? CallUntilFailure(**backend, rank, habit, on_first) : backend.status();
   if (status.ok()) pause();  // Does nothing until it is killed.
-  std::printf("%lld %s\n", static_cast<long long>(NowNanos()), status.ToString().c_str());
+  const int64_t failed = NowNanos();
+  if (backend.ok()) backend->reset();
+  std::printf("%lld %lld %s\n", static_cast<long long>(failed),
+              static_cast<long long>(CountPossessions(before) - before), status.ToString().c_str());
   return 0;
 }
 

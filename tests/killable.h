@@ -3,14 +3,19 @@
 #ifndef SYNCLINE_TESTS_KILLABLE_H_
 #define SYNCLINE_TESTS_KILLABLE_H_
 
+#include <sys/types.h>
+
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <ostream>
 #include <string>
 #include <vector>
 
+#include "absl/status/status.h"
 #include "absl/time/time.h"
+#include "core/backend.h"
 #include "core/store.h"
 #include "tests/processes.h"
 
@@ -19,14 +24,21 @@ namespace syncline {
 inline constexpr int kKillableRanks = 3;
 inline constexpr int kVictim = kKillableRanks - 1;
 
+// How soon after a rank's end the calls of all others have failed; instrumented programs are slow.
+#if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)
+inline constexpr absl::Duration kNotice = absl::Seconds(5);
+#else
+inline constexpr absl::Duration kNotice = absl::Seconds(1);
+#endif
+
 // Of send and recv, the victim has the other end on all other ranks.
 struct Habit {
   std::string call;   // "all_reduce", "recv", "recv_from_any", ...
   int64_t count = 1;  // Elements of float32 of each part.
   absl::Duration timeout = absl::Seconds(60);
 
-  // How the victim differs: it makes this call instead from the second time on, or with more
-  // elements; or, if it is "nothing", none, and goes on to live.
+  // How the victim differs from the second time on: it makes this call, if not empty, with so many
+  // elements, if not 0; or, if the call is "nothing", none.
   std::string victims_call = {};
   int64_t victims_count = 0;
 };
@@ -35,6 +47,11 @@ std::ostream& operator<<(std::ostream& os, const Habit& habit);
 
 // Every operation of a backend.
 std::vector<std::string> KillableCalls();
+
+// What each rank does. `on_first` is called once it has made its first call. OK, at once, where the
+// habit is to do nothing.
+absl::Status CallUntilFailure(Backend& backend, int rank, const Habit& habit,
+                              const std::function<void()>& on_first);
 
 // The monotonic clock, which is the same in all processes of a host.
 int64_t NowNanos();
@@ -57,6 +74,7 @@ class KillableGroup {
   struct Outcome {
     std::string error;  // Of the call that failed.
     int64_t nanos = 0;  // When it returned, by NowNanos.
+    int64_t left = -1;  // Files and threads that were still there once the backend was destroyed.
   };
   // Waits for the rank's call to fail.
   Outcome Await(int rank, absl::Duration limit = absl::Seconds(60));

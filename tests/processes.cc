@@ -11,9 +11,11 @@
 #include <cstdio>
 #include <cstdlib>
 #include <filesystem>
+#include <iterator>
 #include <system_error>
 
 #include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
 #include "core/deadline.h"
 
 namespace syncline {
@@ -68,6 +70,19 @@ std::string Process::Output(absl::Duration limit) {
     if (n < 0 && errno != EINTR) Die("read");
   }
   return absl::StrCat(text, "not ended after ", absl::FormatDuration(limit), "\n");
+}
+
+int64_t CountPossessions(int64_t expected) {
+  const Deadline deadline(absl::Seconds(5));
+  while (true) {
+    int64_t count = 0;
+    for (const char* folder : {"/proc/self/fd", "/proc/self/task"}) {
+      const std::filesystem::directory_iterator entries(folder);
+      count += std::distance(begin(entries), end(entries));
+    }
+    if (count <= expected || deadline.Expired()) return count;
+    absl::SleepFor(absl::Milliseconds(1));
+  }
 }
 
 ScratchFolder::ScratchFolder() {

@@ -4,6 +4,8 @@
 
 #include <sys/types.h>
 
+#include <cstdint>
+#include <limits>
 #include <string>
 #include <vector>
 
@@ -30,6 +32,10 @@ class Process {
   pid_t pid_;
   int output_;
 };
+
+// The open files and threads of this process, once there are no more than `expected`, or after five
+// seconds: a thread that has been joined is still in the table for a moment.
+int64_t CountPossessions(int64_t expected = std::numeric_limits<int64_t>::max());
 
 // An empty folder, removed with what is in it.
 class ScratchFolder {

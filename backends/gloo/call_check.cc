@@ -81,9 +81,8 @@ absl::Status CallCheck::Agree(gloo::Context& gloo, const Call& call, const Deadl
 }
 
 void CallCheck::Post(int k) {
-  rounds_[k]->posted = CatchGloo([&] {
-    rounds_[k]->in->Receive(CallAgreement::From(k, rank_, size_), kBallotSlot + k);
-  });
+  rounds_[k]->posted = CatchGloo(
+      [&] { rounds_[k]->in->Receive(CallAgreement::From(k, rank_, size_), kBallotSlot + k); });
 }
 
 absl::Status CallCheck::Vote(CallAgreement& agreement, const Deadline& deadline) {

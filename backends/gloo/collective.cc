@@ -19,7 +19,7 @@ constexpr size_t kSmallBytes = 16 << 10;
 
 // Of what is received to be combined, this much of each rank is in memory twice: one piece arrives
 // while the one before is combined.
-constexpr size_t kPieceBytes = 512 << 10;
+constexpr size_t kPieceBytes = 1 << 20;
 
 // Memory whose bytes nobody has written.
 class Scratch {

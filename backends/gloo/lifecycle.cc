@@ -20,15 +20,30 @@ absl::Status Lifecycle::Run(const Undertaking& undertaking, const Deadline& dead
   const ScopedSigpipeBlock no_sigpipe;
   absl::Status status;
   status.Update(CatchGloo([&] { status = body(mesh_.ForOperation(deadline)); }));
-  if (!status.ok()) status = Fail(undertaking, deadline, status, absl::Now() - start);
+  if (status.ok()) status = Finish(undertaking);
+  if (status.ok()) return status;
+  status = Fail(undertaking, deadline, status, absl::Now() - start);
   absl::MutexLock lock(&mutex_);
-  under_way_.erase(std::find(under_way_.begin(), under_way_.end(), &undertaking.call));
-  if (status.ok() && undertaking.name.empty()) {
+  Forget(undertaking);
+  return status;
+}
+
+absl::Status Lifecycle::Finish(const Undertaking& undertaking) {
+  absl::MutexLock lock(&mutex_);
+  // Aborted at the last moment: the peers have yet to be told why.
+  if (!cause_.ok() && !told_) return cause_;
+  Forget(undertaking);
+  if (undertaking.name.empty()) {
     last_ = Call{undertaking.call.kind, undertaking.call.sequence};
     last_->peer = undertaking.call.peer;
+    last_->name = undertaking.call.name;
     finished_ = absl::Now();
   }
-  return status;
+  return absl::OkStatus();
+}
+
+void Lifecycle::Forget(const Undertaking& undertaking) {
+  under_way_.erase(std::find(under_way_.begin(), under_way_.end(), &undertaking.call));
 }
 
 void Lifecycle::Abort(const absl::Status& cause) {

@@ -49,6 +49,9 @@ class Lifecycle {
   void TellIfIdle();
 
  private:
+  // Once the body has succeeded.
+  absl::Status Finish(const Undertaking& undertaking);
+  void Forget(const Undertaking& undertaking) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::Status Fail(const Undertaking& undertaking, const Deadline& deadline,
                     const absl::Status& cause, absl::Duration elapsed);
   std::string Idleness() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);

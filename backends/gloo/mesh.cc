@@ -19,7 +19,7 @@ namespace {
 using gloo::transport::UnboundBuffer;
 
 constexpr absl::Duration kForever = absl::InfiniteDuration();
-constexpr absl::Duration kGoodbyeTimeout = absl::Milliseconds(100);
+constexpr absl::Duration kGoodbyeTimeout = absl::Milliseconds(500);
 
 // The first byte of a rank's payload in the roster.
 constexpr char kChecks = '+', kDoesNotCheck = '-';
@@ -28,6 +28,7 @@ constexpr char kChecks = '+', kDoesNotCheck = '-';
 absl::StatusOr<std::shared_ptr<gloo::transport::Context>> Listen(const Mesh::Options& options,
                                                                  const Deadline& deadline,
                                                                  std::string& payload) {
+  if (options.size == 1) return MakeLoneTransport();
   std::shared_ptr<gloo::transport::Context> transport;
   absl::Status status = CatchGloo([&] {
     gloo::transport::tcp::attr attr(options.address.c_str());
@@ -101,11 +102,17 @@ Mesh::Mesh(const Options& options, Roster roster,
       roster_(std::move(roster)),
       transport_(std::move(transport)),
       goodbyes_(size_),
+      lasts_(size_),
       links_(size_, Link::kOpen) {
   if (size_ == 1) return;
   absl::MutexLock lock(&mutex_);
   UpdateLinks();  // For the goodbyes.
   UpdateLinks();  // For the end of the connections.
+  last_ = transport_->createUnboundBuffer(lasts_.data(), lasts_.size());
+  for (int peer = 0; peer < size_; ++peer) {
+    if (peer == rank_) continue;
+    CatchGloo([&] { last_->recv(std::vector<int>{peer}, kLastSlot, peer, 1); }).IgnoreError();
+  }
 }
 
 void Mesh::Watch(std::function<void()> on_change) {
@@ -147,6 +154,7 @@ void Mesh::Leave(absl::string_view reason) {
     if (watching_ == Watching::kStop) SendGoodbyes(reason);
     alarms_.clear();
   }
+  last_ = nullptr;
   standing_.clear();
   transport_.reset();
 }
@@ -212,20 +220,30 @@ void Mesh::EndWatch(Watching how) {
   for (const auto& alarm : alarms_) alarm->abortWaitRecv();
 }
 
+// When connections close on data that is still on its way, some of it may be lost. What the peer
+// receives from "any of" itself leaves here only once the peer's Gloo, which reads in order, has
+// asked for it: then it has read all else.
 void Mesh::SendGoodbyes(absl::string_view reason) {
   if (size_ == 1) return;
   Goodbye goodbye = {};
   goodbye.said = 1;
   reason.copy(goodbye.reason, sizeof(goodbye.reason) - 1);
-  auto buffer = transport_->createUnboundBuffer(&goodbye, sizeof(goodbye));
-  int sent = 0;
+  const Deadline deadline(kGoodbyeTimeout);
+  std::vector<std::unique_ptr<UnboundBuffer>> sent;
   for (int peer = 0; peer < size_; ++peer) {
     if (peer == rank_ || links_[peer] != Link::kOpen) continue;
-    if (CatchGloo([&] { buffer->send(peer, kWatchSlot); }).ok()) ++sent;
+    auto buffer = transport_->createUnboundBuffer(&goodbye, sizeof(goodbye));
+    const absl::Status status = CatchGloo([&] {
+      buffer->send(peer, kWatchSlot);
+      buffer->send(peer, kLastSlot, 0, 1);
+    });
+    if (status.ok()) sent.push_back(std::move(buffer));
   }
-  CatchGloo([&] {
-    for (; sent > 0; --sent) buffer->waitSend(nullptr, ToGlooTimeout(kGoodbyeTimeout));
-  }).IgnoreError();
+  for (const auto& buffer : sent) {
+    CatchGloo([&] {
+      for (int i = 0; i < 2; ++i) buffer->waitSend(nullptr, ToGlooTimeout(deadline.Remaining()));
+    }).IgnoreError();
+  }
 }
 
 }  // namespace syncline

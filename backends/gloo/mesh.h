@@ -63,7 +63,8 @@ class Mesh {
   void Break();
 
   // Tells the peers that this rank is fine but takes part no more, and why, and closes the
-  // connections. What has been sent still arrives. Requires that no operation is under way.
+  // connections once the peers have read all that was sent to them, or after half a second if they
+  // do not read. Requires that no operation is under way.
   void Leave(absl::string_view reason);
 
   // The peers that have taken their leave, with their reasons; and those whose connection broke
@@ -100,6 +101,9 @@ class Mesh {
   std::vector<std::unique_ptr<StandingBuffer>> standing_;
   // Rank r writes goodbyes_[r] when it leaves. Read only once its connection is closed.
   std::vector<Goodbye> goodbyes_;
+  // After its goodbye, rank r sends lasts_[r], which nobody looks at.
+  std::vector<char> lasts_;
+  std::unique_ptr<gloo::transport::UnboundBuffer> last_;
 
   mutable absl::Mutex mutex_;
   std::vector<Link> links_ ABSL_GUARDED_BY(mutex_);

@@ -12,6 +12,7 @@ inline constexpr uint64_t kHeaderSlot = uint64_t{0x11} << 56;      // + tag
 inline constexpr uint64_t kElementsSlot = uint64_t{0x12} << 56;  // + number and tag of the message
 inline constexpr uint64_t kBallotSlot = uint64_t{0x13} << 56;    // + round
 inline constexpr uint64_t kCallSlot = uint64_t{0x14} << 56;      // + number of the operation
+inline constexpr uint64_t kLastSlot = uint64_t{0x15} << 56;      // of a rank that leaves
 inline constexpr uint64_t kWatchSlot = uint64_t{0x20} << 56;     // + number of the alarm
 
 }  // namespace syncline

@@ -61,6 +61,17 @@ class DeadlineBuffer final : public UnboundBuffer {
   const Deadline deadline_;
 };
 
+[[noreturn]] void ThrowAlone() { throw gloo::IoException("the group has no other rank"); }
+
+class LoneTransport final : public gloo::transport::Context {
+ public:
+  LoneTransport() : Context(0, 1) {}
+
+  std::unique_ptr<gloo::transport::Pair>& getPair(int) override { ThrowAlone(); }
+  std::unique_ptr<gloo::transport::Pair>& createPair(int) override { ThrowAlone(); }
+  std::unique_ptr<UnboundBuffer> createUnboundBuffer(void*, size_t) override { ThrowAlone(); }
+};
+
 // Hands out the connections of another transport, and DeadlineBuffers.
 class OperationTransport final : public gloo::transport::Context {
  public:
@@ -122,6 +133,10 @@ absl::Status CatchGloo(absl::FunctionRef<void()> calls) {
 std::chrono::milliseconds ToGlooTimeout(absl::Duration duration) {
   const absl::Duration bounded = std::clamp(duration, absl::Milliseconds(1), absl::Hours(24 * 365));
   return absl::ToChronoMilliseconds(absl::Ceil(bounded, absl::Milliseconds(1)));
+}
+
+std::shared_ptr<gloo::transport::Context> MakeLoneTransport() {
+  return std::make_shared<LoneTransport>();
 }
 
 void BufferSet::Add(UnboundBuffer* buffer) {

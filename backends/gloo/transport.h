@@ -30,6 +30,9 @@ absl::Status CatchGloo(absl::FunctionRef<void()> calls);
 // `duration` for Gloo: at least a millisecond (Gloo takes 0 for "no timeout"), at most a year.
 std::chrono::milliseconds ToGlooTimeout(absl::Duration duration);
 
+// The transport of a group of one rank, which has no connections.
+std::shared_ptr<gloo::transport::Context> MakeLoneTransport();
+
 // The buffers on which operations wait. Thread-safe.
 class BufferSet {
  public:
