@@ -13,6 +13,7 @@ std::vector<BackendCase> Cases() {
   return {
       {"gloo"},
       {"local"},
+      {"shm"},
   };
 }
 

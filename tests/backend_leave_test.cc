@@ -75,7 +75,8 @@ class BackendLeaveTest : public testing::TestWithParam<std::tuple<std::string, i
 };
 
 INSTANTIATE_TEST_SUITE_P(All, BackendLeaveTest,
-                         testing::Combine(testing::Values("gloo", "local"), testing::Values(3, 7)),
+                         testing::Combine(testing::Values("gloo", "local", "shm"),
+                                          testing::Values(3, 7)),
                          [](const auto& info) {
                            return absl::StrCat(std::get<0>(info.param), "_",
                                                std::get<1>(info.param));
@@ -154,7 +155,7 @@ TEST_P(BackendLeaveTest, GroupsThatAreGoneLeaveNoFilesAndNoThreads) {
 
 class BackendAloneTest : public testing::TestWithParam<std::string> {};
 
-INSTANTIATE_TEST_SUITE_P(All, BackendAloneTest, testing::Values("gloo", "local"),
+INSTANTIATE_TEST_SUITE_P(All, BackendAloneTest, testing::Values("gloo", "local", "shm"),
                          [](const auto& info) { return info.param; });
 
 TEST_P(BackendAloneTest, AGroupOfOneOpensNoSocketAndStartsNoThread) {

@@ -21,7 +21,7 @@ constexpr int64_t kHuge = (int64_t{2} << 30) + 7;
 class LargeTest : public testing::TestWithParam<std::tuple<std::string, OpKind>> {};
 
 INSTANTIATE_TEST_SUITE_P(All, LargeTest,
-                         testing::Combine(testing::Values("gloo", "local"),
+                         testing::Combine(testing::Values("gloo", "local", "shm"),
                                           testing::ValuesIn(CollectiveKinds())),
                          [](const auto& info) {
                            return absl::StrCat(std::get<0>(info.param), "_",
@@ -59,7 +59,7 @@ TEST_P(LargeTest, MoreThanTwoGiBAreMoved) {
 
 class LargeMessageTest : public testing::TestWithParam<std::string> {};
 
-INSTANTIATE_TEST_SUITE_P(All, LargeMessageTest, testing::Values("gloo", "local"),
+INSTANTIATE_TEST_SUITE_P(All, LargeMessageTest, testing::Values("gloo", "local", "shm"),
                          [](const auto& info) { return info.param; });
 
 TEST_P(LargeMessageTest, MoreThanTwoGiBAreSent) {

@@ -63,7 +63,7 @@ class SubgroupsTest : public ::testing::TestWithParam<std::string> {
   }
 };
 
-INSTANTIATE_TEST_SUITE_P(Backends, SubgroupsTest, ::testing::Values("local", "gloo"),
+INSTANTIATE_TEST_SUITE_P(Backends, SubgroupsTest, ::testing::Values("local", "gloo", "shm"),
                          [](const auto& info) { return info.param; });
 
 TEST_P(SubgroupsTest, ASplitGivesEachRankItsGroupInTheOrderListed) {
@@ -167,8 +167,8 @@ TEST_P(SubgroupsTest, OnlyTheMembersCallForALocalGroup) {
 TEST_P(SubgroupsTest, MembersThatDoNotMakeTheSameGroupAreToldSo) {
   RunWorld(3, [](World& world) -> absl::Status {
     const bool is_odd = world.rank() == 1;
-    auto expect_mismatch = [](const absl::StatusOr<Group>& made, const char* one,
-                              const char* other) {
+    auto expect_mismatch = [](const absl::StatusOr<Group>& made, const std::string& one,
+                              const std::string& other) {
       EXPECT_EQ(KindOf(made.status()), ErrorKind::kMismatch) << made.status();
       EXPECT_THAT(Message(made.status()), AllOf(HasSubstr(one), HasSubstr(other)));
     };
@@ -176,8 +176,8 @@ TEST_P(SubgroupsTest, MembersThatDoNotMakeTheSameGroupAreToldSo) {
     expect_mismatch(world.NewGroup(is_odd ? Ranks{0, 1, 2} : Ranks{2, 1, 0}), "ranks [0,1,2] on",
                     "ranks [2,1,0] on");
     const std::string other = GetParam() == "gloo" ? "local" : "gloo";
-    expect_mismatch(world.NewGroup({0, 1, 2}, is_odd ? other : GetParam()), "on backend gloo",
-                    "on backend local");
+    expect_mismatch(world.NewGroup({0, 1, 2}, is_odd ? other : GetParam()),
+                    absl::StrCat("on backend ", GetParam()), absl::StrCat("on backend ", other));
     expect_mismatch(world.NewLocalGroup(is_odd ? Ranks{0, 1, 2} : Ranks{1, 0, 2}),
                     "ranks [0,1,2] on", "ranks [1,0,2] on");
     // Those that are in no list are not waited for, and wait for nobody.

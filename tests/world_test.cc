@@ -58,7 +58,7 @@ class WorldTest : public ::testing::TestWithParam<std::string> {
   }
 };
 
-INSTANTIATE_TEST_SUITE_P(Backends, WorldTest, ::testing::Values("local", "gloo"),
+INSTANTIATE_TEST_SUITE_P(Backends, WorldTest, ::testing::Values("local", "gloo", "shm"),
                          [](const auto& info) { return info.param; });
 
 TEST_P(WorldTest, AllRanksMeetInOneStore) {
@@ -241,7 +241,7 @@ TEST(JoinTest, BadArgumentsAreRefusedBeforeAnythingIsJoined) {
     EXPECT_EQ(KindOf(status), ErrorKind::kArgument) << status;
     EXPECT_THAT(Message(status), HasSubstr(text));
   };
-  refused(Rank(store, 0, 1, "gluu"), "unknown backend 'gluu'; choose one of: gloo, local");
+  refused(Rank(store, 0, 1, "gluu"), "unknown backend 'gluu'; choose one of: gloo, local, shm");
   refused(Rank(store, 2, 2, "local"), "rank 2");
   refused(Rank(store, -1, 2, "local"), "rank and world_size are needed");
   WorldOptions both = Rank(store, 0, 1, "local");

@@ -1,5 +1,5 @@
-// One kill after another in groups of backend gloo: any victim, any operation, at any time. The
-// program is its own worker. arguments: --rounds=N and --seed=N.
+// One kill after another: any backend, any victim, any operation, at any time. The program is its
+// own worker. arguments: --rounds=N and --seed=N.
 #include <sys/wait.h>
 
 #include <algorithm>
@@ -49,7 +49,8 @@ int Draw(std::mt19937& random, int end) {
 absl::Duration KillOne(std::mt19937& random, const std::string& path) {
   const std::vector<std::string> calls = KillableCalls();
   const Habit habit{calls[Draw(random, calls.size())], Draw(random, 2) == 0 ? 1 : 1 << 20};
-  KillableGroup group("gloo", path, habit);
+  const char* const backends[] = {"gloo", "shm"};
+  KillableGroup group(backends[Draw(random, 2)], path, habit);
   EXPECT_TRUE(group.AwaitUnderWay(*FileStore::Open(path).value()));
   const int victim = Draw(random, kKillableRanks);
   absl::SleepFor(absl::Microseconds(Draw(random, 50000)));  // Any moment of any call.
@@ -69,7 +70,7 @@ absl::Duration KillOne(std::mt19937& random, const std::string& path) {
   return slowest;
 }
 
-TEST(GlooKillStormTest, EveryKillIsNamedByAllSurvivorsAndNothingIsLeft) {
+TEST(BackendKillStormTest, EveryKillIsNamedByAllSurvivorsAndNothingIsLeft) {
   const ScratchFolder folder;
   const std::vector<std::string> files = OpenFiles();
   std::printf("--rounds=%d --seed=%u\n", rounds, seed);

@@ -1,0 +1,52 @@
+#include "backends/shm/board.h"
+
+#include <algorithm>
+
+#include "backends/common/call_words.h"
+
+namespace syncline {
+namespace {
+
+constexpr size_t kPage = 4096;
+
+constexpr size_t RoundUp(size_t bytes, size_t unit) { return (bytes + unit - 1) / unit * unit; }
+
+// A power of two: `most`, or as much less as it takes that n of them are no more than `total`.
+size_t Share(size_t total, size_t n, size_t most) {
+  size_t share = most;
+  while (share > 1 && share * n > total) share /= 2;
+  return share;
+}
+
+constexpr size_t kMiB = 1 << 20;
+
+}  // namespace
+
+Sizes::Sizes(int size) {
+  const size_t n = static_cast<size_t>(size);
+  eager = Share(4 * kMiB, 2 * n, 64 << 10);
+  piece = Share(16 * kMiB, kDepth * n, 512 << 10);
+  stream = Share(8 * kMiB, n, kMiB);
+  letters = std::max<size_t>(Share(4 * kMiB, n * n * sizeof(Letter), 1024), 8);
+}
+
+Board::Layout::Layout(int size) : sizes(size) {
+  size_t at = RoundUp(sizeof(RankArea), kPage);
+  const auto reserve = [&at](size_t bytes) {
+    const size_t here = at;
+    at += RoundUp(bytes, kPage);
+    return here;
+  };
+  call = reserve(MaxCallWords(size) * sizeof(int64_t));
+  eager = reserve(2 * sizes.eager);
+  pieces = reserve(kDepth * sizes.piece);
+  result_bytes = RoundUp(sizes.piece / size + kCacheLine, kCacheLine);
+  results = reserve(kDepth * result_bytes);
+  stream = reserve(sizes.stream);
+  area_bytes = at;
+  areas = RoundUp(sizeof(Verdict), kPage);
+  letters = areas + area_bytes * size;
+  total = letters + static_cast<size_t>(size) * size * sizes.letters * sizeof(Letter);
+}
+
+}  // namespace syncline

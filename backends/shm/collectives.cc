@@ -1,0 +1,410 @@
+#include "backends/shm/collectives.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "absl/container/inlined_vector.h"
+#include "backends/common/call.h"
+#include "backends/shm/call_notes.h"
+#include "core/reduce_kernels.h"
+#include "core/status.h"
+
+namespace syncline {
+namespace {
+
+constexpr int kEveryRank = -1;
+
+// The smallest piece worth the handling.
+constexpr size_t kLeastPiece = 32 << 10;
+
+using Inputs = absl::InlinedVector<const void*, 8>;
+
+void Copy(void* to, const void* from, size_t bytes) {
+  if (bytes > 0 && to != from) std::memmove(to, from, bytes);
+}
+
+char* Bytes(const Tensor& tensor) { return tensor.data_as<char>(); }
+
+size_t Ceil(size_t bytes, size_t piece) { return (bytes + piece - 1) / piece; }
+
+// Of `bytes`, what belongs to the k-th piece.
+struct Range {
+  Range(size_t bytes, size_t piece, uint64_t k)
+      : begin(std::min(bytes, k * piece)), size(std::min(piece, bytes - begin)) {}
+
+  size_t begin, size;
+};
+
+// The size of pieces in which to move `bytes`, at most `most`: several, so that ranks work at the
+// same time, but not too small.
+size_t PieceOf(size_t bytes, size_t most) {
+  size_t piece = most;
+  while (piece > kLeastPiece && bytes / piece < 4) piece /= 2;
+  return piece;
+}
+
+}  // namespace
+
+// A movement of pieces.
+struct HostCollectives::Flow {
+  const Waiting& waiting;
+  uint64_t pieces;
+  int from;  // Who fills: one rank, or kEveryRank.
+  bool takes;
+};
+
+// What ranks lay for each other.
+struct HostCollectives::Parts {
+  int from;                         // Who lays: one rank, or kEveryRank.
+  absl::Span<const Tensor> inputs;  // For each rank, where this rank lays.
+  size_t most;                      // Bytes of the largest part of all.
+};
+
+absl::Status HostCollectives::Await(int rank, Counter counter, uint64_t value,
+                                    const Waiting& waiting) {
+  RankArea& area = board_.area(rank);
+  return vigil_.Await(area.done, rank, waiting,
+                      [&] { return (area.*counter).load(std::memory_order_acquire) >= value; });
+}
+
+absl::Status HostCollectives::AwaitOthers(Counter counter, uint64_t value, const Waiting& waiting) {
+  for (int r = 0; r < size(); ++r) {
+    if (r != rank()) SYNCLINE_RETURN_IF_ERROR(Await(r, counter, value, waiting));
+  }
+  return absl::OkStatus();
+}
+
+void HostCollectives::Advance(Counter counter, uint64_t value) {
+  RankArea& own = board_.area(rank());
+  (own.*counter).store(value, std::memory_order_release);
+  vigil_.Ring(own.done);
+}
+
+template <typename Body>
+absl::Status HostCollectives::Run(const Call& call, const CallContext& context, const Body& body) {
+  Meeting meeting(vigil_, call, ++number_, context.deadline);
+  const absl::Status status = body(meeting);
+  RankArea& own = board_.area(rank());
+  SetNote(call, own.last);
+  own.finished.store(number_, std::memory_order_release);
+  return status;
+}
+
+// fill(k, to) lays the k-th piece; take(k, number) takes it from board_.piece(rank, number).
+template <typename Fill, typename Take>
+absl::Status HostCollectives::Move(const Flow& flow, const Fill& fill, const Take& take) {
+  const uint64_t first = pieces_;
+  const bool fills = flow.from == kEveryRank || flow.from == rank();
+  if (!flow.takes) Advance(&RankArea::read, first + flow.pieces);
+  // Lays one piece ahead of those that it takes.
+  const uint64_t lead = fills && flow.takes ? 1 : 0;
+  for (uint64_t k = 0; k < flow.pieces + lead; ++k) {
+    if (fills && k < flow.pieces) {
+      if (k >= kDepth) {
+        SYNCLINE_RETURN_IF_ERROR(
+            AwaitOthers(&RankArea::read, first + k - kDepth + 1, flow.waiting));
+      }
+      fill(k, board_.piece(rank(), first + k));
+      Advance(&RankArea::written, first + k + 1);
+    }
+    if (!flow.takes || k < lead) continue;
+    const uint64_t taken = k - lead;
+    SYNCLINE_RETURN_IF_ERROR(
+        flow.from == kEveryRank
+            ? AwaitOthers(&RankArea::written, first + taken + 1, flow.waiting)
+            : Await(flow.from, &RankArea::written, first + taken + 1, flow.waiting));
+    take(taken, first + taken);
+    Advance(&RankArea::read, first + taken + 1);
+  }
+  pieces_ += flow.pieces;
+  return absl::OkStatus();
+}
+
+absl::Status HostCollectives::Barrier(const CallContext& context) {
+  return Run(Call::Barrier(context), context, [](Meeting& meeting) { return meeting.Open(); });
+}
+
+absl::Status HostCollectives::Broadcast(const Tensor& tensor, int root,
+                                        const CallContext& context) {
+  const size_t bytes = tensor.nbytes();
+  char* const data = Bytes(tensor);
+  return Run(Call::Broadcast(tensor, root, context), context, [&](Meeting& meeting) {
+    const bool is_short = bytes <= board_.sizes().eager;
+    if (is_short && rank() == root) Copy(meeting.Table(bytes), data, bytes);
+    SYNCLINE_RETURN_IF_ERROR(meeting.Open());
+    if (is_short) {
+      if (rank() != root) Copy(data, meeting.TableOf(root, bytes), bytes);
+      return absl::OkStatus();
+    }
+    const size_t piece = PieceOf(bytes, board_.sizes().piece);
+    return Move(
+        {meeting.waiting(), Ceil(bytes, piece), root, rank() != root},
+        [&](uint64_t k, char* to) {
+          const Range range(bytes, piece, k);
+          Copy(to, data + range.begin, range.size);
+        },
+        [&](uint64_t k, uint64_t number) {
+          const Range range(bytes, piece, k);
+          Copy(data + range.begin, board_.piece(root, number), range.size);
+        });
+  });
+}
+
+absl::Status HostCollectives::AllReduce(const Tensor& tensor, ReduceOp op,
+                                        const CallContext& context) {
+  return Run(Call::AllReduce(tensor, op, context), context,
+             [&](Meeting& meeting) { return ReduceTo(kEveryRank, tensor, op, meeting); });
+}
+
+absl::Status HostCollectives::Reduce(const Tensor& tensor, ReduceOp op, int root,
+                                     const CallContext& context) {
+  return Run(Call::Reduce(tensor, op, root, context), context,
+             [&](Meeting& meeting) { return ReduceTo(root, tensor, op, meeting); });
+}
+
+absl::Status HostCollectives::ReduceTo(int root, const Tensor& tensor, ReduceOp op,
+                                       Meeting& meeting) {
+  const size_t bytes = tensor.nbytes();
+  const bool has_result = root == kEveryRank || root == rank();
+  if (bytes > board_.sizes().eager) {
+    SYNCLINE_RETURN_IF_ERROR(meeting.Open());
+    return size() <= 2 ? ReduceWhole(root, tensor, op, meeting.waiting())
+                       : ReduceInParts(root, tensor, op, meeting.waiting());
+  }
+  if (root != rank()) Copy(meeting.Table(bytes), tensor.data(), bytes);
+  SYNCLINE_RETURN_IF_ERROR(meeting.Open());
+  if (!has_result || bytes == 0) return absl::OkStatus();
+  Inputs inputs;
+  for (int r = 0; r < size(); ++r) {
+    inputs.push_back(r == rank() ? tensor.data() : meeting.TableOf(r, bytes));
+  }
+  syncline::Reduce(tensor.dtype(), op, tensor.data(), inputs, tensor.numel());
+  return absl::OkStatus();
+}
+
+absl::Status HostCollectives::ReduceWhole(int root, const Tensor& tensor, ReduceOp op,
+                                          const Waiting& waiting) {
+  if (size() == 1) return absl::OkStatus();
+  const size_t bytes = tensor.nbytes();
+  const size_t piece = PieceOf(bytes, board_.sizes().piece);
+  const int other = 1 - rank();
+  const int from = root == kEveryRank ? kEveryRank : 1 - root;
+  return Move(
+      {waiting, Ceil(bytes, piece), from, root == kEveryRank || root == rank()},
+      [&](uint64_t k, char* to) {
+        const Range range(bytes, piece, k);
+        Copy(to, Bytes(tensor) + range.begin, range.size);
+      },
+      [&](uint64_t k, uint64_t number) {
+        const Range range(bytes, piece, k);
+        char* const own = Bytes(tensor) + range.begin;
+        const void* inputs[2];
+        inputs[rank()] = own;
+        inputs[other] = board_.piece(other, number);
+        syncline::Reduce(tensor.dtype(), op, own, inputs, range.size / SizeOf(tensor.dtype()));
+      });
+}
+
+// Rabenseifner's scheme, a reduce-scatter and then an all-gather, on each piece: R. Rabenseifner,
+// "Optimization of Collective Reduction Operations", ICCS 2004, section 2.
+absl::Status HostCollectives::ReduceInParts(int root, const Tensor& tensor, ReduceOp op,
+                                            const Waiting& waiting) {
+  const size_t bytes = tensor.nbytes();
+  const size_t piece = PieceOf(bytes, board_.sizes().piece);
+  const uint64_t pieces = Ceil(bytes, piece), first = pieces_;
+  const size_t part = Ceil(Ceil(piece, size()), kCacheLine) * kCacheLine;
+  const bool has_result = root == kEveryRank || root == rank();
+  for (uint64_t k = 0; k < pieces + 2; ++k) {
+    if (k < pieces) {
+      if (k >= kDepth) {
+        SYNCLINE_RETURN_IF_ERROR(AwaitOthers(&RankArea::read, first + k - kDepth + 1, waiting));
+      }
+      const Range range(bytes, piece, k);
+      Copy(board_.piece(rank(), first + k), Bytes(tensor) + range.begin, range.size);
+      Advance(&RankArea::written, first + k + 1);
+    }
+    if (k >= 1 && k <= pieces) {
+      const uint64_t number = first + k - 1;
+      SYNCLINE_RETURN_IF_ERROR(AwaitOthers(&RankArea::written, number + 1, waiting));
+      const Range own(Range(bytes, piece, k - 1).size, part, rank());
+      Inputs inputs;
+      for (int r = 0; r < size(); ++r) inputs.push_back(board_.piece(r, number) + own.begin);
+      if (own.size > 0) {
+        syncline::Reduce(tensor.dtype(), op, board_.result(rank(), number), inputs,
+                         own.size / SizeOf(tensor.dtype()));
+      }
+      Advance(&RankArea::reduced, number + 1);
+      if (!has_result) Advance(&RankArea::read, number + 1);
+    }
+    if (k >= 2 && has_result) {
+      const uint64_t number = first + k - 2;
+      SYNCLINE_RETURN_IF_ERROR(AwaitOthers(&RankArea::reduced, number + 1, waiting));
+      const Range range(bytes, piece, k - 2);
+      for (int r = 0; r < size(); ++r) {
+        const Range theirs(range.size, part, r);
+        Copy(Bytes(tensor) + range.begin + theirs.begin, board_.result(r, number), theirs.size);
+      }
+      Advance(&RankArea::read, number + 1);
+    }
+  }
+  pieces_ += pieces;
+  return absl::OkStatus();
+}
+
+absl::Status HostCollectives::AllGather(absl::Span<const Tensor> outputs, const Tensor& input,
+                                        const CallContext& context) {
+  size_t most = 0;
+  for (const Tensor& output : outputs) most = std::max(most, output.nbytes());
+  return Run(Call::AllGather(outputs, input, context), context,
+             [&](Meeting& meeting) { return GatherTo(kEveryRank, outputs, input, most, meeting); });
+}
+
+absl::Status HostCollectives::Gather(absl::Span<const Tensor> outputs, const Tensor& input,
+                                     int root, const CallContext& context) {
+  return Run(Call::Gather(input, root, context), context, [&](Meeting& meeting) {
+    return GatherTo(root, outputs, input, input.nbytes(), meeting);
+  });
+}
+
+absl::Status HostCollectives::GatherTo(int root, absl::Span<const Tensor> outputs,
+                                       const Tensor& input, size_t most, Meeting& meeting) {
+  const size_t bytes = input.nbytes();
+  const bool has_result = root == kEveryRank || root == rank();
+  const bool is_short = most <= board_.sizes().eager;
+  if (is_short && root != rank()) Copy(meeting.Table(most), input.data(), bytes);
+  SYNCLINE_RETURN_IF_ERROR(meeting.Open());
+  if (is_short) {
+    if (!has_result) return absl::OkStatus();
+    for (int r = 0; r < size(); ++r) {
+      const Tensor& output = outputs[r];
+      Copy(output.data(), r == rank() ? input.data() : meeting.TableOf(r, most), output.nbytes());
+    }
+    return absl::OkStatus();
+  }
+  if (size() == 1) {
+    Copy(outputs[0].data(), input.data(), bytes);
+    return absl::OkStatus();
+  }
+  const size_t piece = PieceOf(most, board_.sizes().piece);
+  return Move(
+      {meeting.waiting(), Ceil(most, piece), kEveryRank, has_result},
+      [&](uint64_t k, char* to) {
+        const Range range(bytes, piece, k);
+        if (root != rank()) Copy(to, Bytes(input) + range.begin, range.size);
+        if (has_result) {
+          Copy(Bytes(outputs[rank()]) + range.begin, Bytes(input) + range.begin, range.size);
+        }
+      },
+      [&](uint64_t k, uint64_t number) {
+        for (int r = 0; r < size(); ++r) {
+          if (r == rank()) continue;
+          const Range range(outputs[r].nbytes(), piece, k);
+          Copy(Bytes(outputs[r]) + range.begin, board_.piece(r, number), range.size);
+        }
+      });
+}
+
+// What a rank lays for others stands in a row, `room` bytes for each. take(begin, room, laid) takes
+// up to `room` bytes from byte `begin` of each part on; laid(r) is what rank r has for this rank.
+
+void HostCollectives::Lay(absl::Span<const Tensor> inputs, size_t room, uint64_t k,
+                          char* to) const {
+  for (int r = 0; r < size(); ++r) {
+    if (r == rank()) continue;
+    const Range range(inputs[r].nbytes(), room, k);
+    Copy(to + PlaceOf(r, rank()) * room, Bytes(inputs[r]) + range.begin, range.size);
+  }
+}
+
+template <typename Take>
+absl::Status HostCollectives::Distribute(const Parts& parts, Meeting& meeting, const Take& take) {
+  const size_t others = std::max(size() - 1, 1);
+  const size_t bytes = parts.most * others;
+  const size_t room = bytes <= Header::kPayload ? parts.most : EagerRoom();
+  const bool lays = !parts.inputs.empty(), takes = parts.from != rank();
+  if (parts.most > room) {
+    SYNCLINE_RETURN_IF_ERROR(meeting.Open());
+    return DistributePieces(parts, meeting.waiting(), take);
+  }
+  if (lays) Lay(parts.inputs, room, 0, meeting.Table(bytes));
+  SYNCLINE_RETURN_IF_ERROR(meeting.Open());
+  if (takes)
+    take(0, room, [&](int r) { return meeting.TableOf(r, bytes) + PlaceOf(rank(), r) * room; });
+  return absl::OkStatus();
+}
+
+template <typename Take>
+absl::Status HostCollectives::DistributePieces(const Parts& parts, const Waiting& waiting,
+                                               const Take& take) {
+  const size_t others = std::max(size() - 1, 1);
+  const size_t room =
+      PieceOf(parts.most * others, board_.sizes().piece) / others / kCacheLine * kCacheLine;
+  return Move(
+      {waiting, Ceil(parts.most, room), parts.from, parts.from != rank()},
+      [&](uint64_t k, char* to) { Lay(parts.inputs, room, k, to); },
+      [&](uint64_t k, uint64_t number) {
+        take(k * room, room,
+             [&](int r) { return board_.piece(r, number) + PlaceOf(rank(), r) * room; });
+      });
+}
+
+absl::Status HostCollectives::Scatter(const Tensor& output, absl::Span<const Tensor> inputs,
+                                      int root, const CallContext& context) {
+  return Run(Call::Scatter(output, root, context), context, [&](Meeting& meeting) {
+    SYNCLINE_RETURN_IF_ERROR(Distribute(
+        {root, inputs, output.nbytes()}, meeting, [&](size_t begin, size_t room, const auto& laid) {
+          Copy(Bytes(output) + begin, laid(root), std::min(room, output.nbytes() - begin));
+        }));
+    if (root == rank()) Copy(output.data(), inputs[rank()].data(), output.nbytes());
+    return absl::OkStatus();
+  });
+}
+
+absl::Status HostCollectives::ReduceScatter(const Tensor& output, absl::Span<const Tensor> inputs,
+                                            ReduceOp op, const CallContext& context) {
+  size_t most = 0;
+  for (const Tensor& input : inputs) most = std::max(most, input.nbytes());
+  return Run(Call::ReduceScatter(output, inputs, op, context), context, [&](Meeting& meeting) {
+    return Distribute({kEveryRank, inputs, most}, meeting,
+                      [&](size_t begin, size_t room, const auto& laid) {
+                        if (begin >= output.nbytes()) return;
+                        const size_t bytes = std::min(room, output.nbytes() - begin);
+                        Inputs parts;
+                        for (int r = 0; r < size(); ++r) {
+                          parts.push_back(r == rank() ? Bytes(inputs[r]) + begin : laid(r));
+                        }
+                        syncline::Reduce(output.dtype(), op, Bytes(output) + begin, parts,
+                                         bytes / SizeOf(output.dtype()));
+                      });
+  });
+}
+
+absl::Status HostCollectives::AllToAll(absl::Span<const Tensor> outputs,
+                                       absl::Span<const Tensor> inputs,
+                                       const CallContext& context) {
+  const auto take = [&](size_t begin, size_t room, const auto& laid) {
+    for (int r = 0; r < size(); ++r) {
+      if (r == rank() || begin >= outputs[r].nbytes()) continue;
+      Copy(Bytes(outputs[r]) + begin, laid(r), std::min(room, outputs[r].nbytes() - begin));
+    }
+  };
+  size_t own_most = 0;
+  for (const Tensor& input : inputs) own_most = std::max(own_most, input.nbytes());
+  return Run(Call::AllToAll(outputs, inputs, context), context, [&](Meeting& meeting) {
+    char* const table = board_.eager(rank(), meeting.waiting().number);
+    if (own_most <= EagerRoom()) Lay(inputs, EagerRoom(), 0, table);
+    SYNCLINE_RETURN_IF_ERROR(meeting.Open());
+    SYNCLINE_ASSIGN_OR_RETURN(const int64_t most_elements, meeting.AgreeOnSplits());
+    Copy(outputs[rank()].data(), inputs[rank()].data(), inputs[rank()].nbytes());
+    const size_t most = most_elements * SizeOf(inputs[0].dtype());
+    if (most > EagerRoom()) {
+      return DistributePieces({kEveryRank, inputs, most}, meeting.waiting(), take);
+    }
+    take(0, EagerRoom(), [&](int r) {
+      return board_.eager(r, meeting.waiting().number) + PlaceOf(rank(), r) * EagerRoom();
+    });
+    return absl::OkStatus();
+  });
+}
+
+}  // namespace syncline

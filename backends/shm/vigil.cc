@@ -1,0 +1,256 @@
+#include "backends/shm/vigil.h"
+
+#include <linux/futex.h>
+#include <linux/membarrier.h>
+#include <poll.h>
+#include <sched.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstring>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "absl/time/clock.h"
+#include "backends/shm/call_notes.h"
+#include "core/backend.h"
+#include "core/status.h"
+
+namespace syncline {
+namespace {
+
+// About 50 us of looking at a cache line.
+constexpr int kSpins = 1500;
+
+// After that, and from the beginning where ranks share cores: how long a rank only offers its core
+// to others, which costs less than to sleep and be woken.
+constexpr absl::Duration kYielding = absl::Microseconds(100);
+
+// How long to sleep before looking whether the peers live.
+constexpr absl::Duration kNap = absl::Milliseconds(10);
+
+// How long a verdict may take to write for one who lives.
+constexpr absl::Duration kWriting = absl::Milliseconds(100);
+
+int CountCores() {
+  cpu_set_t set;
+  return sched_getaffinity(0, sizeof(set), &set) == 0 ? CPU_COUNT(&set) : 1;
+}
+
+bool Membarrier(int command) { return syscall(SYS_membarrier, command, 0, 0) == 0; }
+
+int OpenPidfd(int pid) { return static_cast<int>(syscall(SYS_pidfd_open, pid, 0)); }
+
+}  // namespace
+
+Vigil::Vigil(char* memory, Roster roster)
+    : roster_(std::move(roster)),
+      board_(memory, roster_.size()),
+      rank_(roster_.rank()),
+      has_core_(roster_.size() <= CountCores()),
+      spins_(has_core_ ? kSpins : 1),
+      has_membarrier_(Membarrier(MEMBARRIER_CMD_REGISTER_GLOBAL_EXPEDITED)) {
+  for (int rank = 0; rank < roster_.size(); ++rank) {
+    const int pid = roster_.pid(rank);
+    int pidfd = pid == getpid() ? -1 : OpenPidfd(pid);
+    // The process may have gone before, and another have its number.
+    if (pidfd >= 0 && roster_.Probe(rank) == Liveness::kDead) close(std::exchange(pidfd, -1));
+    pidfds_.push_back(pidfd);
+  }
+}
+
+Vigil::~Vigil() {
+  for (int pidfd : pidfds_) {
+    if (pidfd >= 0) close(pidfd);
+  }
+}
+
+absl::Status Vigil::Join(const Deadline& deadline) {
+  RankArea& own = board_.area(rank_);
+  if (!has_membarrier_) own.needs_fence.store(1);
+  own.joined.store(1, std::memory_order_release);
+  Ring(own.done);
+  const Call call = Call::Barrier(CallContext{});
+  bool needs_fence = false;
+  for (int rank = 0; rank < board_.size(); ++rank) {
+    const RankArea& area = board_.area(rank);
+    SYNCLINE_RETURN_IF_ERROR(Await(board_.area(rank).done, rank, {call, deadline}, [&] {
+      return area.joined.load(std::memory_order_acquire) != 0;
+    }));
+    if (area.needs_fence.load() != 0) needs_fence = true;
+  }
+  needs_fence_ = needs_fence;
+  return absl::OkStatus();
+}
+
+void Vigil::Relax() {
+#if defined(__x86_64__)
+  __builtin_ia32_pause();
+#elif defined(__aarch64__)
+  asm volatile("yield");
+#endif
+}
+
+absl::Status Vigil::AwaitLong(Doorbell& doorbell, int rank, const Waiting& waiting,
+                              absl::FunctionRef<bool()> ready) {
+  const Deadline yielding(kYielding);
+  while (!yielding.Expired() && !is_condemned()) {
+    if (ready()) return absl::OkStatus();
+    sched_yield();
+  }
+  while (true) {
+    const absl::Status obstacle = Obstacle(rank, waiting);
+    // It may have become ready before what stands in the way now.
+    if (ready()) return absl::OkStatus();
+    if (!obstacle.ok()) {
+      Condemn(Annotate(obstacle, waiting.call.ToString())).IgnoreError();
+      return Heard(waiting.call);
+    }
+    Sleep(doorbell, ready);
+  }
+}
+
+absl::Status Vigil::Heard(const Call& call) const {
+  const absl::Status status = verdict();
+  const int judge = static_cast<int>(board_.verdict().rank);
+  if (judge == rank_ || KindOf(status) != ErrorKind::kTimeout) return status;
+  return Annotate(status,
+                  absl::StrCat(call.ToString(), ": ", roster_.Describe(judge), " reported"));
+}
+
+void Vigil::Sleep(Doorbell& doorbell, absl::FunctionRef<bool()> ready) const {
+  doorbell.sleepers.fetch_add(1);
+  const uint32_t rings = doorbell.rings.load();
+  if (has_membarrier_) Membarrier(MEMBARRIER_CMD_GLOBAL_EXPEDITED);
+  if (!ready() && !is_condemned()) {
+    const timespec nap = absl::ToTimespec(kNap);
+    syscall(SYS_futex, &doorbell.rings, FUTEX_WAIT, rings, &nap, nullptr, 0);
+  }
+  doorbell.sleepers.fetch_sub(1);
+}
+
+void Vigil::Wake(Doorbell& doorbell) {
+  doorbell.rings.fetch_add(1);
+  syscall(SYS_futex, &doorbell.rings, FUTEX_WAKE, INT32_MAX, nullptr, nullptr, 0);
+}
+
+absl::Status Vigil::Condemn(const absl::Status& cause) {
+  Verdict& verdict = board_.verdict();
+  uint32_t state = Verdict::kNone;
+  if (verdict.state.compare_exchange_strong(state, Verdict::kBeingWritten)) {
+    const absl::string_view text = cause.message().substr(0, sizeof(verdict.text));
+    std::memcpy(verdict.text, text.data(), text.size());
+    verdict.size = static_cast<uint32_t>(text.size());
+    verdict.kind = static_cast<uint32_t>(KindOf(cause));
+    verdict.rank = static_cast<uint32_t>(rank_);
+    verdict.state.store(Verdict::kWritten, std::memory_order_release);
+    for (int rank = 0; rank < board_.size(); ++rank) {
+      Wake(board_.area(rank).done);
+      Wake(board_.area(rank).post);
+    }
+  }
+  const absl::Status first = this->verdict();
+  return first.ok() ? cause : first;
+}
+
+absl::Status Vigil::verdict() const {
+  const Verdict& verdict = board_.verdict();
+  if (verdict.state.load(std::memory_order_relaxed) == Verdict::kNone) return absl::OkStatus();
+  const Deadline deadline(kWriting);
+  while (verdict.state.load(std::memory_order_acquire) != Verdict::kWritten) {
+    if (deadline.Expired()) {
+      return BackendError("a rank died while it wrote why the group has failed");
+    }
+    sched_yield();
+  }
+  return ErrorOfKind(static_cast<ErrorKind>(verdict.kind),
+                     absl::string_view(verdict.text, verdict.size));
+}
+
+void Vigil::Leave(absl::string_view reason) {
+  RankArea& own = board_.area(rank_);
+  std::strncpy(own.reason, std::string(reason).c_str(), sizeof(own.reason) - 1);
+  own.left.store(1, std::memory_order_release);
+  Wake(own.done);
+  Wake(own.post);
+}
+
+absl::Status Vigil::Departed(absl::string_view reason) const {
+  return BackendError(absl::StrCat(roster_.Describe(rank_), " has left the group: ", reason));
+}
+
+absl::Status Vigil::Obstacle(int rank, const Waiting& waiting) const {
+  SYNCLINE_RETURN_IF_ERROR(verdict());  // Stays the first.
+  SYNCLINE_RETURN_IF_ERROR(Departure(rank));
+  SYNCLINE_RETURN_IF_ERROR(Death());
+  return waiting.deadline.Expired() ? Lateness(rank, waiting) : absl::OkStatus();
+}
+
+absl::Status Vigil::Departure(int rank) const {
+  std::vector<std::string> reasons;
+  for (int other = 0; other < board_.size(); ++other) {
+    if (other == rank_ || (rank != kAnySource && rank != other)) continue;
+    const RankArea& area = board_.area(other);
+    if (area.left.load(std::memory_order_acquire) == 0) return absl::OkStatus();
+    reasons.push_back(absl::StrCat(roster_.Describe(other), " has left the group: ", area.reason));
+  }
+  return BackendError(absl::StrCat(rank == kAnySource ? "nobody is left to send: " : "",
+                                   absl::StrJoin(reasons, "; ")));
+}
+
+absl::Status Vigil::Death() const {
+  std::vector<pollfd> entries;
+  for (int pidfd : pidfds_) entries.push_back({pidfd, POLLIN, 0});  // Ignored if negative.
+  if (poll(entries.data(), entries.size(), 0) <= 0) return absl::OkStatus();
+  std::vector<std::string> dead;
+  for (int rank = 0; rank < board_.size(); ++rank) {
+    if ((entries[rank].revents & POLLIN) == 0) continue;
+    if (board_.area(rank).left.load(std::memory_order_acquire) != 0) continue;  // It was free to.
+    dead.push_back(roster_.Describe(rank));
+  }
+  if (dead.empty()) return absl::OkStatus();
+  return NetworkError(
+      absl::StrCat(absl::StrJoin(dead, ", "), dead.size() == 1 ? " has" : " have", " died"));
+}
+
+absl::Status Vigil::Lateness(int rank, const Waiting& waiting) const {
+  const std::string after = absl::FormatDuration(waiting.deadline.timeout());
+  std::vector<std::string> late;
+  if (rank == kAnySource) late.push_back(absl::StrCat("not complete after ", after));
+  for (int other : Late(rank, waiting)) {
+    late.push_back(absl::StrCat(roster_.Describe(other), " has not arrived after ", after, "; ",
+                                Doing(other)));
+  }
+  return TimeoutError(absl::StrJoin(late, "; "));
+}
+
+std::vector<int> Vigil::Late(int rank, const Waiting& waiting) const {
+  std::vector<int> late;
+  for (int other = 0; other < board_.size(); ++other) {
+    const bool has_come = waiting.number > 0
+                              ? board_.header(other, waiting.number).number.load() >= waiting.number
+                              : rank != kAnySource && rank != other;
+    if (other != rank_ && !has_come) late.push_back(other);
+  }
+  if (late.empty()) late.push_back(rank);  // It has come, and stopped on the way.
+  return late;
+}
+
+std::string Vigil::Doing(int rank) const {
+  if (roster_.Probe(rank) == Liveness::kStopped) return "its process is stopped";
+  const RankArea& area = board_.area(rank);
+  const Header* header = &area.headers[0];
+  if (header->number.load() < area.headers[1].number.load()) header = &area.headers[1];
+  if (header->number.load(std::memory_order_acquire) > area.finished.load()) {
+    return absl::StrCat("it is in ", NameOfWords(*header));
+  }
+  if (area.messages_under_way.load() > 0) return absl::StrCat("it is in ", NameOf(area.message));
+  const std::string last = NameOf(area.last);
+  return absl::StrCat(
+      "it is in no operation of this group",
+      last.empty() ? " and has been in none" : absl::StrCat(", its last was ", last));
+}
+
+}  // namespace syncline

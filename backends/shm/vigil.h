@@ -1,0 +1,109 @@
+// How a rank waits for others, and what ends a wait.
+#ifndef SYNCLINE_BACKENDS_SHM_VIGIL_H_
+#define SYNCLINE_BACKENDS_SHM_VIGIL_H_
+
+#include <atomic>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "absl/functional/function_ref.h"
+#include "absl/status/status.h"
+#include "absl/strings/string_view.h"
+#include "backends/common/call.h"
+#include "backends/common/roster.h"
+#include "backends/shm/board.h"
+#include "core/deadline.h"
+
+namespace syncline {
+
+// A call that waits. Borrowed.
+struct Waiting {
+  const Call& call;
+  const Deadline& deadline;
+  uint64_t number = 0;  // Of the collective in its group, from 1; 0 for send and recv.
+};
+
+// One rank's eyes on its peers. Every wait spins for a moment, where each rank can have a core of
+// its own, and then sleeps; it ends with its condition, at its deadline, when the group has failed,
+// or when a rank has left or died. Thread-safe.
+//
+// Who changes something that others wait for calls Ring afterwards. That is free as long as nobody
+// sleeps: the sleeper, not the ringer, pays for the memory barrier that keeps either from missing
+// the other (membarrier(2); where the kernel has none, ringers fence).
+class Vigil {
+ public:
+  // The board is in `memory`.
+  Vigil(char* memory, Roster roster);
+  ~Vigil();
+
+  Vigil(const Vigil&) = delete;
+  Vigil& operator=(const Vigil&) = delete;
+
+  int rank() const { return rank_; }
+  const Board& board() const { return board_; }
+
+  // Waits until `ready()`, which rank `rank` or kAnySource makes true and then rings `doorbell`.
+  template <typename Ready>
+  absl::Status Await(Doorbell& doorbell, int rank, const Waiting& waiting, const Ready& ready) {
+    for (int i = 0; i < spins_; ++i) {
+      if (ready()) return absl::OkStatus();
+      Relax();
+    }
+    return AwaitLong(doorbell, rank, waiting, ready);
+  }
+
+  // After a change that others may be waiting for at `doorbell`.
+  void Ring(Doorbell& doorbell) const {
+    std::atomic_signal_fence(std::memory_order_seq_cst);
+    if (needs_fence_) std::atomic_thread_fence(std::memory_order_seq_cst);
+    if (doorbell.sleepers.load(std::memory_order_relaxed) != 0) Wake(doorbell);
+  }
+
+  // Fails the group on all ranks with `cause`, unless it has failed: returns the first cause.
+  absl::Status Condemn(const absl::Status& cause);
+
+  // The first cause, or OK.
+  absl::Status verdict() const;
+  bool is_condemned() const {
+    return board_.verdict().state.load(std::memory_order_relaxed) != Verdict::kNone;
+  }
+
+  // Returns once all ranks are here. First of all.
+  absl::Status Join(const Deadline& deadline);
+
+  // Tells all that this rank takes part in nothing any more; and the error for those who need it.
+  void Leave(absl::string_view reason);
+  absl::Status Departed(absl::string_view reason) const;
+
+ private:
+  static void Relax();
+
+  absl::Status AwaitLong(Doorbell& doorbell, int rank, const Waiting& waiting,
+                         absl::FunctionRef<bool()> ready);
+  // The verdict, for a call that it ends: says who reached it, if that is another rank's timeout.
+  absl::Status Heard(const Call& call) const;
+  static void Wake(Doorbell& doorbell);
+  void Sleep(Doorbell& doorbell, absl::FunctionRef<bool()> ready) const;
+
+  // Why the wait for `rank` is in vain, if it is. Does not look at `ready`.
+  absl::Status Obstacle(int rank, const Waiting& waiting) const;
+  absl::Status Departure(int rank) const;
+  absl::Status Death() const;
+  absl::Status Lateness(int rank, const Waiting& waiting) const;
+  std::vector<int> Late(int rank, const Waiting& waiting) const;
+  std::string Doing(int rank) const;
+
+  const Roster roster_;
+  const Board board_;
+  const int rank_;
+  std::vector<int> pidfds_;  // By rank; -1 if it is of this process, or cannot be had.
+  bool has_core_;            // Of its own.
+  int spins_;
+  bool has_membarrier_;
+  bool needs_fence_ = true;
+};
+
+}  // namespace syncline
+
+#endif  // SYNCLINE_BACKENDS_SHM_VIGIL_H_
