@@ -49,8 +49,8 @@ bool IsP2p(OpKind kind) { return kind == OpKind::kSend || kind == OpKind::kRecv;
 
 Capabilities Capabilities::All() {
   Capabilities all;
-  all.ops.insert(AllOpKinds().begin(), AllOpKinds().end());
-  all.move_dtypes.insert(AllDTypes().begin(), AllDTypes().end());
+  for (OpKind kind : AllOpKinds()) all.ops.insert(kind);
+  for (DType dtype : AllDTypes()) all.move_dtypes.insert(dtype);
   all.reduce_dtypes = all.move_dtypes;
   return all;
 }

@@ -4,7 +4,6 @@
 
 #include <cstdint>
 #include <memory>
-#include <set>
 #include <string>
 
 #include "absl/status/status.h"
@@ -15,6 +14,7 @@
 #include "core/deadline.h"
 #include "core/device.h"
 #include "core/dtype.h"
+#include "core/enum_set.h"
 #include "core/reduce_op.h"
 #include "core/store.h"
 #include "core/tensor.h"
@@ -52,10 +52,10 @@ inline constexpr int kAnySource = -1;
 
 // What a backend serves, as data. ProcessGroup refuses the rest with UnsupportedError.
 struct Capabilities {
-  std::set<OpKind> ops;
-  std::set<DType> move_dtypes;    // Of operations that only move elements.
-  std::set<DType> reduce_dtypes;  // Of those that reduce, where CheckReduction allows it.
-  std::set<DeviceType> devices = {DeviceType::kCpu};
+  EnumSet<OpKind> ops;
+  EnumSet<DType> move_dtypes;    // Of operations that only move elements.
+  EnumSet<DType> reduce_dtypes;  // Of those that reduce, where CheckReduction allows it.
+  EnumSet<DeviceType> devices = {DeviceType::kCpu};
 
   // Every operation, on the CPU, of every type.
   static Capabilities All();

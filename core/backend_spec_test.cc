@@ -14,9 +14,9 @@ using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::Pair;
 
-BackendRegistry::Entry Serving(std::set<DeviceType> devices) {
+BackendRegistry::Entry Serving(EnumSet<DeviceType> devices) {
   Capabilities capabilities = Capabilities::All();
-  capabilities.devices = std::move(devices);
+  capabilities.devices = devices;
   return {capabilities, [](const BackendConfig&) -> absl::StatusOr<std::shared_ptr<Backend>> {
             return UnsupportedError("never made");
           }};

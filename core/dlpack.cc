@@ -75,7 +75,10 @@ DLDevice ToDLDevice(const Device& device) {
 
 // A managed tensor of ours, and what it refers to.
 struct Exported {
-  explicit Exported(const Tensor& t) : tensor(t), shape(t.shape()), strides(t.strides()) {}
+  explicit Exported(const Tensor& t)
+      : tensor(t),
+        shape(t.shape().begin(), t.shape().end()),
+        strides(t.strides().begin(), t.strides().end()) {}
 
   const Tensor tensor;  // Keeps the memory.
   std::vector<int64_t> shape;
@@ -102,8 +105,7 @@ absl::StatusOr<Tensor> FromDLPack(DLManagedTensor* managed, Access access) {
   if (source.strides != nullptr) strides.assign(source.strides, source.strides + source.ndim);
   void* const data =
       source.data == nullptr ? nullptr : static_cast<char*>(source.data) + source.byte_offset;
-  return Tensor(data, dtype, std::move(shape), std::move(strides), device, std::move(owner),
-                access);
+  return Tensor(data, dtype, shape, strides, device, std::move(owner), access);
 }
 
 DLManagedTensor* ToDLPack(const Tensor& tensor) {

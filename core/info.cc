@@ -1,7 +1,6 @@
 #include "core/info.h"
 
 #include <algorithm>
-#include <set>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
@@ -34,14 +33,14 @@ absl::StatusOr<DeviceType> ParseDeviceType(absl::string_view name) {
       absl::StrCat("unknown device '", name, "'; choose one of: ", absl::StrJoin(kDevices, ", ")));
 }
 
-std::vector<std::string> NamesOf(const std::set<DType>& dtypes) {
+std::vector<std::string> NamesOf(const EnumSet<DType>& dtypes) {
   std::vector<std::string> names;
   for (DType dtype : dtypes) names.emplace_back(Name(dtype));
   return names;
 }
 
 // What stands in the table for `served` of all types.
-std::string Cell(const std::set<DType>& served) {
+std::string Cell(const EnumSet<DType>& served) {
   if (served.size() == AllDTypes().size()) return "all types";
   return absl::StrJoin(NamesOf(served), " ");
 }

@@ -38,6 +38,10 @@ struct Lane::State : std::enable_shared_from_this<Lane::State> {
   bool HasTurn() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex) {
     return !busy && (!queue.empty() || stopping);
   }
+  bool IsIdle() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex) { return !busy && queue.empty(); }
+  bool IsOwnThread() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex) {
+    return has_thread && thread == std::this_thread::get_id();
+  }
   bool IsOver() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex) { return !has_thread && !busy; }
 
   const std::shared_ptr<Numbers> numbers;  // Taken from under the lock, so that they increase.
@@ -55,7 +59,7 @@ Lane::Lane(std::shared_ptr<Numbers> numbers)
 Lane::~Lane() {
   absl::MutexLock lock(&state_->mutex);
   state_->stopping = true;
-  if (state_->has_thread && state_->thread == std::this_thread::get_id()) {
+  if (state_->IsOwnThread()) {
     while (!state_->queue.empty()) state_->RunFirst();
     return;
   }
@@ -66,33 +70,10 @@ Lane::~Lane() {
 absl::Status Lane::Run(const Deadline& deadline,
                        absl::FunctionRef<absl::Status(uint64_t)> operation) {
   State& state = *state_;
-  auto turn = std::make_shared<Turn>();
   uint64_t number = 0;
   {
     absl::MutexLock lock(&state.mutex);
-    if (state.busy || !state.queue.empty()) {
-      SYNCLINE_RETURN_IF_ERROR(state.EnsureThread());
-      number = (*state.numbers)++;
-      state.queue.push_back([turn, number, operation, &mutex = state.mutex] {
-        {
-          absl::MutexLock lock(&mutex);
-          if (turn->phase == Turn::Phase::kGivenUp) return;
-          turn->phase = Turn::Phase::kRunning;
-        }
-        absl::Status result = operation(number);
-        absl::MutexLock lock(&mutex);
-        turn->result = std::move(result);
-        turn->phase = Turn::Phase::kDone;
-      });
-      if (!deadline.Await(state.mutex, absl::Condition(turn.get(), &Turn::has_begun))) {
-        turn->phase = Turn::Phase::kGivenUp;
-        return TimeoutError(absl::StrCat("could not begin within ",
-                                         absl::FormatDuration(deadline.timeout()),
-                                         ": operations issued before it have not finished"));
-      }
-      state.mutex.Await(absl::Condition(turn.get(), &Turn::is_done));
-      return turn->result;
-    }
+    if (!state.IsIdle()) return RunInTurn(deadline, operation);
     state.busy = true;
     number = (*state.numbers)++;
   }
@@ -104,6 +85,33 @@ absl::Status Lane::Run(const Deadline& deadline,
   return operation(number);
 }
 
+absl::Status Lane::RunInTurn(const Deadline& deadline,
+                             absl::FunctionRef<absl::Status(uint64_t)> operation) {
+  State& state = *state_;
+  SYNCLINE_RETURN_IF_ERROR(state.EnsureThread());
+  const uint64_t number = (*state.numbers)++;
+  const auto turn = std::make_shared<Turn>();
+  state.queue.push_back([turn, number, operation, &mutex = state.mutex] {
+    {
+      absl::MutexLock lock(&mutex);
+      if (turn->phase == Turn::Phase::kGivenUp) return;
+      turn->phase = Turn::Phase::kRunning;
+    }
+    absl::Status result = operation(number);
+    absl::MutexLock lock(&mutex);
+    turn->result = std::move(result);
+    turn->phase = Turn::Phase::kDone;
+  });
+  if (!deadline.Await(state.mutex, absl::Condition(turn.get(), &Turn::has_begun))) {
+    turn->phase = Turn::Phase::kGivenUp;
+    return TimeoutError(absl::StrCat("could not begin within ",
+                                     absl::FormatDuration(deadline.timeout()),
+                                     ": operations issued before it have not finished"));
+  }
+  state.mutex.Await(absl::Condition(turn.get(), &Turn::is_done));
+  return turn->result;
+}
+
 absl::Status Lane::Post(absl::FunctionRef<std::function<void()>(uint64_t)> issue) {
   absl::MutexLock lock(&state_->mutex);
   SYNCLINE_RETURN_IF_ERROR(state_->EnsureThread());
@@ -113,7 +121,13 @@ absl::Status Lane::Post(absl::FunctionRef<std::function<void()>(uint64_t)> issue
 
 bool Lane::IsIdle() const {
   absl::MutexLock lock(&state_->mutex);
-  return !state_->busy && state_->queue.empty();
+  return state_->IsIdle();
+}
+
+void Lane::AwaitIdle(const Deadline& deadline) const {
+  absl::MutexLock lock(&state_->mutex);
+  if (state_->IsOwnThread()) return;
+  deadline.Await(state_->mutex, absl::Condition(state_.get(), &State::IsIdle));
 }
 
 absl::Status Lane::State::EnsureThread() {

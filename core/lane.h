@@ -42,9 +42,14 @@ class Lane {
 
   // Whether nothing is running or queued.
   bool IsIdle() const;
+  // Waits for that until `deadline`; not at all if an operation of the lane's thread calls it.
+  void AwaitIdle(const Deadline& deadline) const;
 
  private:
   struct State;  // Shared with the thread, which may outlive the lane that it ends.
+
+  absl::Status RunInTurn(const Deadline& deadline,
+                         absl::FunctionRef<absl::Status(uint64_t number)> operation);
 
   const std::shared_ptr<State> state_;
 };

@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <new>
 #include <numeric>
-#include <set>
 #include <utility>
 
 #include "absl/strings/ascii.h"
@@ -103,7 +102,7 @@ absl::StatusOr<std::vector<ProcessGroup::Served>> ProcessGroup::Connect(const Op
   config.local_address = options.local_address;
   config.deadline = Deadline(options.connect_timeout.value_or(options.timeout));
   config.mismatch_check = *options.mismatch_check;
-  std::map<std::string, std::set<DeviceType>> devices;
+  std::map<std::string, EnumSet<DeviceType>> devices;
   for (const auto& [device, name] : of_device) devices[name].insert(device);
   std::vector<Served> backends;
   for (const auto& [name, served] : devices) {
@@ -136,13 +135,8 @@ absl::Status ProcessGroup::status() const {
 void ProcessGroup::Close(absl::Duration timeout) {
   if (fork_guard_.InChild()) return;
   const absl::Status closed = BackendError(absl::StrCat("group '", name(), "' is closed"));
-  {
-    absl::MutexLock lock(&mutex_);
-    if (!cause_.ok()) return;
-    cause_ = closed;  // Refuses new operations; those in flight go on.
-    auto idle = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return in_flight_ == 0; };
-    Deadline(timeout).Await(mutex_, absl::Condition(&idle));
-  }
+  if (!Refuse(closed)) return;
+  AwaitOperations(Deadline(timeout));
   AbortBackends(closed);
 }
 
@@ -171,9 +165,12 @@ absl::Status ProcessGroup::MonitoredBarrier(Timeout timeout) {
   return Run(std::move(operation), timeout).status();
 }
 
-absl::StatusOr<int> ProcessGroup::Run(const absl::StatusOr<Operation>& given, Timeout timeout) {
-  if (!given.ok()) return given.status();
-  const Operation& operation = *given;
+absl::StatusOr<int> ProcessGroup::Run(const absl::StatusOr<Operation>& operation, Timeout timeout) {
+  if (!operation.ok()) return operation.status();
+  return Run(*operation, timeout);
+}
+
+absl::StatusOr<int> ProcessGroup::Run(const Operation& operation, Timeout timeout) {
   SYNCLINE_RETURN_IF_ERROR(Admit(operation, timeout));
   const Deadline deadline(timeout.value_or(options_.timeout));
   bool has_begun = false;
@@ -223,15 +220,11 @@ absl::Status ProcessGroup::Admit(const Operation& operation, Timeout timeout) {
   absl::Status valid =
       Validate(operation, served.capabilities, served.name, options_.rank, options_.size);
   if (!valid.ok()) return Annotate(valid, operation.name());
+  if (is_usable_.load(std::memory_order_acquire)) return absl::OkStatus();
   absl::MutexLock lock(&mutex_);
-  if (!cause_.ok()) {
-    return Annotate(cause_,
-                    absl::StrCat(operation.name(), " was refused because group '", name(),
-                                 "' can no longer be used (make a new one, or shrink it to ",
-                                 "the ranks that are left)"));
-  }
-  ++in_flight_;
-  return absl::OkStatus();
+  return Annotate(cause_, absl::StrCat(operation.name(), " was refused because group '", name(),
+                                       "' can no longer be used (make a new one, or shrink it to ",
+                                       "the ranks that are left)"));
 }
 
 absl::StatusOr<int> ProcessGroup::Execute(const Operation& operation, const CallContext& context) {
@@ -241,10 +234,7 @@ absl::StatusOr<int> ProcessGroup::Execute(const Operation& operation, const Call
   } catch (const std::bad_alloc&) {
     outcome = BackendError("out of memory: no memory for the buffers of the operation");
   }
-  if (outcome.ok()) {
-    SYNCLINE_RETURN_IF_ERROR(Finished(absl::OkStatus()));
-    return outcome;
-  }
+  if (outcome.ok()) return outcome;
   return Finished(Annotate(Concerning(operation, context.sequence, outcome.status()),
                            absl::StrCat("rank ", rank(), " of group '", name(), "'")));
 }
@@ -261,8 +251,6 @@ absl::StatusOr<int> ProcessGroup::Perform(const Operation& operation, CallContex
 
 absl::Status ProcessGroup::Finished(absl::Status status) {
   if (!status.ok() && !IsHarmless(status)) Break(status);
-  absl::MutexLock lock(&mutex_);
-  --in_flight_;
   return status;
 }
 
@@ -301,11 +289,26 @@ void ProcessGroup::DropIdleLanes(std::vector<std::shared_ptr<Lane>>& dropped) {
 }
 
 void ProcessGroup::Break(const absl::Status& cause) {
-  {
-    absl::MutexLock lock(&mutex_);
-    if (cause_.ok()) cause_ = cause;
-  }
+  Refuse(cause);
   AbortBackends(cause);
+}
+
+bool ProcessGroup::Refuse(const absl::Status& cause) {
+  absl::MutexLock lock(&mutex_);
+  if (!cause_.ok()) return false;
+  cause_ = cause;
+  is_usable_.store(false, std::memory_order_release);
+  return true;
+}
+
+void ProcessGroup::AwaitOperations(const Deadline& deadline) {
+  std::vector<std::shared_ptr<Lane>> messages;
+  {
+    absl::MutexLock lock(&lanes_mutex_);
+    for (const auto& lane : p2p_) messages.push_back(lane.second);
+  }
+  collectives_->AwaitIdle(deadline);
+  for (const auto& lane : messages) lane->AwaitIdle(deadline);
 }
 
 absl::Status ProcessGroup::abort_cause() const {

@@ -2,6 +2,7 @@
 #ifndef SYNCLINE_CORE_PROCESS_GROUP_H_
 #define SYNCLINE_CORE_PROCESS_GROUP_H_
 
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <map>
@@ -244,6 +245,7 @@ class ProcessGroup {
 
   // The two ways of every operation: on the calling thread if the lane is idle, or in the
   // background. Run returns the sender's rank for recv.
+  absl::StatusOr<int> Run(const Operation& operation, Timeout timeout);
   absl::StatusOr<int> Run(const absl::StatusOr<Operation>& operation, Timeout timeout);
   StartedWork Start(absl::StatusOr<Operation> operation, Timeout timeout);
 
@@ -251,13 +253,16 @@ class ProcessGroup {
   absl::StatusOr<int> Execute(const Operation& operation, const CallContext& context);
   // Hands it to the backend, with what else the backend should know of the user's call.
   absl::StatusOr<int> Perform(const Operation& operation, CallContext context);
-  // The end of an operation that was admitted: breaks the group if that is what `status` means.
+  // What an operation that was admitted returns: breaks the group if `status` means that.
   absl::Status Finished(absl::Status status);
   const Served& BackendOf(const Operation& operation) const;
   std::shared_ptr<Lane> LaneOf(const Operation& operation);
   void DropIdleLanes(std::vector<std::shared_ptr<Lane>>& dropped)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(lanes_mutex_);
   void Break(const absl::Status& cause);
+  // Makes later calls fail with `cause`, unless they do already. Returns whether they did not.
+  bool Refuse(const absl::Status& cause);
+  void AwaitOperations(const Deadline& deadline);
   void AbortBackends(const absl::Status& cause);
   // OK until the backends are aborted. While a group closes, cause_ is set and this is not yet.
   absl::Status abort_cause() const;
@@ -266,9 +271,9 @@ class ProcessGroup {
   const ForkGuard fork_guard_;
   std::vector<Served> backends_;  // At least one.
   mutable absl::Mutex mutex_;
-  absl::Status cause_ ABSL_GUARDED_BY(mutex_);  // OK while the group is usable.
+  absl::Status cause_ ABSL_GUARDED_BY(mutex_);  // OK while the group is usable;
+  std::atomic<bool> is_usable_{true};           // so each call asks this first.
   absl::Status abort_cause_ ABSL_GUARDED_BY(mutex_);
-  int in_flight_ ABSL_GUARDED_BY(mutex_) = 0;
   std::unique_ptr<Lane> collectives_ = std::make_unique<Lane>();
   absl::Mutex lanes_mutex_;
   // One lane for each kind, peer and tag of p2p, made when it is needed. Of more than

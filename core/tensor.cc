@@ -34,16 +34,6 @@ int64_t NumberOfElements(DType dtype, absl::Span<const int64_t> shape) {
   return numel;
 }
 
-std::vector<int64_t> RowMajorStrides(absl::Span<const int64_t> shape) {
-  std::vector<int64_t> strides(shape.size());
-  int64_t stride = 1;
-  for (size_t i = shape.size(); i-- > 0;) {
-    strides[i] = stride;
-    stride *= std::max<int64_t>(shape[i], 1);
-  }
-  return strides;
-}
-
 // What may be asked for at all. Linux promises more, and kills the process that then uses it.
 size_t HostMemory() {
   static const size_t bytes =
@@ -81,12 +71,23 @@ absl::Status CheckShape(DType dtype, absl::Span<const int64_t> shape) {
   return absl::OkStatus();
 }
 
-Tensor::Tensor(void* data, DType dtype, std::vector<int64_t> shape, std::vector<int64_t> strides,
-               Device device, std::shared_ptr<void> owner, Access access)
+Tensor::Extents Tensor::RowMajorStrides(absl::Span<const int64_t> shape) {
+  Extents strides(shape.size());
+  int64_t stride = 1;
+  for (size_t i = shape.size(); i-- > 0;) {
+    strides[i] = stride;
+    stride *= std::max<int64_t>(shape[i], 1);
+  }
+  return strides;
+}
+
+Tensor::Tensor(void* data, DType dtype, absl::Span<const int64_t> shape,
+               absl::Span<const int64_t> strides, Device device, std::shared_ptr<void> owner,
+               Access access)
     : data_(data),
       dtype_(dtype),
-      shape_(std::move(shape)),
-      strides_(std::move(strides)),
+      shape_(shape.begin(), shape.end()),
+      strides_(strides.begin(), strides.end()),
       device_(device),
       owner_(std::move(owner)),
       access_(access),
@@ -96,7 +97,7 @@ Tensor::Tensor(void* data, DType dtype, std::vector<int64_t> shape, std::vector<
   contiguous_ = IsRowMajor(shape_, strides_, numel_);
 }
 
-absl::StatusOr<Tensor> Tensor::TryZeros(DType dtype, std::vector<int64_t> shape) {
+absl::StatusOr<Tensor> Tensor::TryZeros(DType dtype, absl::Span<const int64_t> shape) {
   const size_t size = static_cast<size_t>(NumberOfElements(dtype, shape)) * SizeOf(dtype);
   void* const data =
       size <= HostMemory() ? ::operator new(size, kAlignment, std::nothrow) : nullptr;
@@ -107,11 +108,11 @@ absl::StatusOr<Tensor> Tensor::TryZeros(DType dtype, std::vector<int64_t> shape)
   }
   std::shared_ptr<void> memory(data, [](void* p) { ::operator delete(p, kAlignment); });
   if (size > 0) std::memset(data, 0, size);
-  return Tensor(data, dtype, std::move(shape), {}, Device(), std::move(memory));
+  return Tensor(data, dtype, shape, {}, Device(), std::move(memory));
 }
 
-Tensor Tensor::Zeros(DType dtype, std::vector<int64_t> shape) {
-  absl::StatusOr<Tensor> zeros = TryZeros(dtype, std::move(shape));
+Tensor Tensor::Zeros(DType dtype, absl::Span<const int64_t> shape) {
+  absl::StatusOr<Tensor> zeros = TryZeros(dtype, shape);
   if (!zeros.ok()) throw std::bad_alloc();
   return *std::move(zeros);
 }
@@ -125,9 +126,9 @@ Tensor Tensor::Slice(int64_t offset, int64_t count) const {
   return Tensor(data, dtype_, {count}, {}, device_, owner_, access_);
 }
 
-Tensor Tensor::Reshape(std::vector<int64_t> shape) const {
+Tensor Tensor::Reshape(absl::Span<const int64_t> shape) const {
   Require(contiguous_, "Reshape needs a contiguous tensor");
-  Tensor reshaped(data_, dtype_, std::move(shape), {}, device_, owner_, access_);
+  Tensor reshaped(data_, dtype_, shape, {}, device_, owner_, access_);
   Require(reshaped.numel_ == numel_, "Reshape to another number of elements");
   return reshaped;
 }

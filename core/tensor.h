@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/container/inlined_vector.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
@@ -34,15 +35,15 @@ class Tensor {
 
   // A view of `data`. `strides` are in elements; empty means row-major contiguous. Requires
   // CheckShape(dtype, shape).ok().
-  Tensor(void* data, DType dtype, std::vector<int64_t> shape, std::vector<int64_t> strides = {},
-         Device device = {}, std::shared_ptr<void> owner = nullptr,
-         Access access = Access::kReadWrite);
+  Tensor(void* data, DType dtype, absl::Span<const int64_t> shape,
+         absl::Span<const int64_t> strides = {}, Device device = {},
+         std::shared_ptr<void> owner = nullptr, Access access = Access::kReadWrite);
 
   // A new tensor on the CPU, 64-byte aligned, elements zero. Requires as above. Where there is no
   // memory for it, TryZeros is a BackendError that says how much was asked for, and Zeros throws
   // std::bad_alloc.
-  static absl::StatusOr<Tensor> TryZeros(DType dtype, std::vector<int64_t> shape);
-  static Tensor Zeros(DType dtype, std::vector<int64_t> shape);
+  static absl::StatusOr<Tensor> TryZeros(DType dtype, absl::Span<const int64_t> shape);
+  static Tensor Zeros(DType dtype, absl::Span<const int64_t> shape);
 
   // A view of `values`, one-dimensional. The vector must outlive it.
   template <typename T>
@@ -54,8 +55,8 @@ class Tensor {
     return static_cast<T*>(data_);
   }
   DType dtype() const { return dtype_; }
-  const std::vector<int64_t>& shape() const { return shape_; }
-  const std::vector<int64_t>& strides() const { return strides_; }  // In elements.
+  absl::Span<const int64_t> shape() const { return shape_; }
+  absl::Span<const int64_t> strides() const { return strides_; }  // In elements.
   const Device& device() const { return device_; }
   const std::shared_ptr<void>& owner() const { return owner_; }
   Access access() const { return access_; }
@@ -69,16 +70,21 @@ class Tensor {
   Tensor Slice(int64_t offset, int64_t count) const;
 
   // The same elements under another shape. Requires is_contiguous() and as many elements.
-  Tensor Reshape(std::vector<int64_t> shape) const;
+  Tensor Reshape(absl::Span<const int64_t> shape) const;
 
   // "float32[2, 3] on cpu", for messages.
   std::string ToString() const;
 
  private:
+  // Copying a tensor of few dimensions allocates nothing.
+  using Extents = absl::InlinedVector<int64_t, 4>;
+
+  static Extents RowMajorStrides(absl::Span<const int64_t> shape);
+
   void* data_ = nullptr;
   DType dtype_ = DType::kUInt8;
-  std::vector<int64_t> shape_ = {0};
-  std::vector<int64_t> strides_ = {1};
+  Extents shape_ = {0};
+  Extents strides_ = {1};
   Device device_;
   std::shared_ptr<void> owner_;
   Access access_ = Access::kReadWrite;

@@ -20,9 +20,8 @@ static_assert(static_cast<int>(DType::kFloat16) == 9);
 static_assert(static_cast<int>(DType::kComplex128) == 14);
 
 Tensor MakeTensor(jlong address, jlong type, std::vector<int64_t> shape) {
-  return Tensor(reinterpret_cast<void*>(address), static_cast<DType>(type % kReadOnly),
-                std::move(shape), {}, Device{}, nullptr,
-                type >= kReadOnly ? Access::kReadOnly : Access::kReadWrite);
+  return Tensor(reinterpret_cast<void*>(address), static_cast<DType>(type % kReadOnly), shape, {},
+                Device{}, nullptr, type >= kReadOnly ? Access::kReadOnly : Access::kReadWrite);
 }
 
 // What `convert` makes of each element of an array, one local reference at a time.
@@ -98,7 +97,8 @@ Tensor Converter<Tensor>::From(JNIEnv* env, jlong address, jint type, jlongArray
 }
 
 jobject Converter<Tensor>::To(JNIEnv* env, const Tensor& value) {
-  jlongArray shape = Converter<std::vector<int64_t>>::To(env, value.shape());
+  jlongArray shape = Converter<std::vector<int64_t>>::To(
+      env, std::vector<int64_t>(value.shape().begin(), value.shape().end()));
   if (shape == nullptr) return nullptr;
   auto owner = std::make_unique<std::shared_ptr<void>>(value.owner());
   const Jvm& jvm = GetJvm();

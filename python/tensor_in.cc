@@ -134,8 +134,7 @@ Tensor FromBuffer(py::handle array, std::unique_ptr<Buffer> buffer, absl::string
   std::vector<int64_t> strides = StridesOf(view, argument);
   const Access access = view.readonly != 0 ? Access::kReadOnly : Access::kReadWrite;
   void* const data = view.buf;
-  return Tensor(data, *dtype, std::move(shape), std::move(strides), Device{},
-                DroppedUnderGil(std::move(buffer)), access);
+  return Tensor(data, *dtype, shape, strides, Device{}, DroppedUnderGil(std::move(buffer)), access);
 }
 
 // Null, with no exception left behind, if `array` does not let its memory be seen.

@@ -1,6 +1,5 @@
 // The cases of collectives. See conformance_data.h.
 #include <functional>
-#include <set>
 #include <string>
 #include <vector>
 
@@ -87,7 +86,7 @@ std::vector<Spec> SpecsOf(OpKind kind, const Capabilities& capabilities, int siz
   auto append = [&](const std::vector<Spec>& more) {
     specs.insert(specs.end(), more.begin(), more.end());
   };
-  const std::set<DType>& dtypes =
+  const EnumSet<DType>& dtypes =
       Reduces(kind) ? capabilities.reduce_dtypes : capabilities.move_dtypes;
   for (DType dtype : dtypes) {
     const std::vector<ReduceOp> ops = OpsOf(kind, dtype);
