@@ -278,7 +278,8 @@ _jvm_test = rule(
 # leave the JVM its signals. What the JVM never frees is no leak of ours.
 _SANITIZER_ENV = select({
     "//bazel:asan": {
-        "ASAN_OPTIONS": "detect_leaks=0:handle_segv=0:allow_user_segv_handler=1",
+        # Want of memory is an error that is tested, as without the sanitizer.
+        "ASAN_OPTIONS": "detect_leaks=0:handle_segv=0:allow_user_segv_handler=1:allocator_may_return_null=1",
         "LD_PRELOAD": "libasan.so.8:libstdc++.so.6",
     },
     "//conditions:default": {},
