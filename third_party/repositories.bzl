@@ -144,6 +144,32 @@ def _cc_repositories():
         packages = ["nlohmann-json3-dev"],
     )
     deb_repository(
+        name = "openmpi",
+        build_file = "//third_party:openmpi.BUILD",
+        packages = [
+            "libevent-core-2.1-7",
+            "libevent-pthreads-2.1-7",
+            "libhwloc15",
+            "libmunge2",
+            "libopenmpi-dev",
+            "libopenmpi3",
+            "libpmix2",
+            "libudev1",
+            "openmpi-bin",
+            "openmpi-common",
+            "zlib1g",
+        ],
+        # Plug-ins for networks that need libraries of their own, and would only say that they lack them.
+        patch_cmds = [
+            "rm -f usr/lib/*/openmpi/lib/openmpi3/*_{ofi,ucx,openib,psm,psm2,cm,monitoring}.so",
+            "mkdir runtime",
+            "cp -L usr/lib/*/lib{event_{core,pthreads}-2.1.so.7,hwloc.so.15,munge.so.2,pmix.so.2} runtime",
+            "cp -L usr/lib/*/lib{mpi.so.40,open-{pal,rte}.so.40,mca_common_{ompio.so.41,sm.so.40}} runtime",
+            "cp -L usr/lib/*/libudev.so.1 lib/*/libz.so.1 runtime",
+        ],
+        relocate = True,
+    )
+    deb_repository(
         name = "openssl",
         build_file = "//third_party:openssl.BUILD",
         packages = ["libssl-dev"],

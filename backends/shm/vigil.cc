@@ -21,12 +21,12 @@
 namespace syncline {
 namespace {
 
-// About 50 us of looking at a cache line.
-constexpr int kSpins = 1500;
+// Some microseconds of looking at a cache line. No more: the peer may be waiting for this core.
+constexpr int kSpins = 300;
 
 // After that, and from the beginning where ranks share cores: how long a rank only offers its core
 // to others, which costs less than to sleep and be woken.
-constexpr absl::Duration kYielding = absl::Microseconds(100);
+constexpr absl::Duration kYielding = absl::Milliseconds(1);
 
 // How long to sleep before looking whether the peers live.
 constexpr absl::Duration kNap = absl::Milliseconds(10);

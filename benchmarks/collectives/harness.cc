@@ -1,0 +1,122 @@
+#include "benchmarks/collectives/harness.h"
+
+#include <signal.h>
+#include <sys/prctl.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <fstream>
+#include <memory>
+#include <sstream>
+#include <utility>
+
+#include "absl/flags/flag.h"
+#include "absl/flags/parse.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_replace.h"
+#include "benchmarks/collectives/buffers.h"
+
+ABSL_FLAG(std::string, folder, "", "of the group");
+ABSL_FLAG(int, rank, 0, "of this process");
+ABSL_FLAG(int, size, 1, "number of ranks");
+ABSL_FLAG(std::string, waiting, "spin", "at the gate: spin or yield");
+ABSL_FLAG(std::string, variant, "", "of the system");
+
+namespace syncline::benchmarks {
+namespace {
+
+// Calls before the timed ones.
+constexpr int kWarmUpCalls = 2;
+
+std::string Pipe(const Options& options, absl::string_view name) {
+  return absl::StrCat(options.folder, "/", options.rank, ".", name);
+}
+
+// One line to the runner.
+void Say(const Options& options, const std::string& text) {
+  std::ofstream replies(Pipe(options, "replies"));
+  replies << absl::StrReplaceAll(text, {{"\n", " "}}) + "\n" << std::flush;
+}
+
+absl::Status Timed(const System::Function& function, const Buffers& buffers, int iterations,
+                   Gate& gate, int64_t* durations) {
+  const absl::Status missing = absl::UnavailableError("another rank has failed or is late");
+  for (int i = -1 - kWarmUpCalls; i < iterations; ++i) {
+    if (!gate.Pass()) return missing;
+    const int64_t start = NowNs();
+    absl::Status status = function();
+    const int64_t duration = NowNs() - start;
+    if (status.ok() && i == -1 - kWarmUpCalls) {
+      if (!gate.Pass()) return missing;  // A thread may write another one's output.
+      status = buffers.Check();
+    }
+    if (!status.ok()) return status;
+    if (i >= 0) durations[i] = duration;
+  }
+  // The buffers must outlive the peers' use of them.
+  return gate.Pass() ? absl::OkStatus() : missing;
+}
+
+// "run all_reduce 4096 100": bytes, iterations. The reply.
+std::string Run(const Options& options, System& system, Gate& gate, std::istream& order) {
+  std::string name;
+  int64_t bytes = 0;
+  int iterations = 0;
+  order >> name >> bytes >> iterations;
+  const auto operation = OperationOf(name);
+  if (!operation.ok()) return absl::StrCat("error ", operation.status().message());
+  const Buffers buffers(*operation, bytes, options.rank, options.size);
+  const System::Function function = system.Prepare(buffers.call());
+  if (function == nullptr) return "unsupported";
+  const absl::Status status =
+      Timed(function, buffers, std::clamp(iterations, 1, Gate::kMostIterations), gate,
+            gate.Durations(options.rank));
+  if (status.ok()) return "ok";
+  gate.GiveUp();
+  return absl::StrCat("error ", status.message());
+}
+
+}  // namespace
+
+Options ParseOptions(int argc, char** argv) {
+  absl::ParseCommandLine(argc, argv);
+  prctl(PR_SET_PDEATHSIG, SIGKILL);
+  signal(SIGPIPE, SIG_IGN);
+  Options options;
+  options.folder = absl::GetFlag(FLAGS_folder);
+  options.rank = absl::GetFlag(FLAGS_rank);
+  options.size = absl::GetFlag(FLAGS_size);
+  options.waiting = absl::GetFlag(FLAGS_waiting) == "yield" ? Waiting::kYield : Waiting::kSpin;
+  options.variant = absl::GetFlag(FLAGS_variant);
+  return options;
+}
+
+int Serve(const Options& options, System& system) {
+  const std::unique_ptr<Gate> gate(
+      Gate::Open(absl::StrCat(options.folder, "/gate").c_str(), options.size, options.waiting));
+  if (gate == nullptr) {
+    return Refuse(options, absl::UnavailableError(absl::StrCat("gate: ", std::strerror(errno))));
+  }
+  std::ifstream orders(Pipe(options, "orders"));
+  Say(options, absl::StrCat("ready ", system.Describe()));
+  // The pipe ends with the runner, and so does the wait.
+  for (std::string line; std::getline(orders, line) && line != "quit";) {
+    std::istringstream order(line);
+    std::string verb;
+    order >> verb;
+    Say(options, verb == "run" ? Run(options, system, *gate, order)
+                               : absl::StrCat("error unknown order '", line, "'"));
+  }
+  return 0;
+}
+
+int Refuse(const Options& options, const absl::Status& status) {
+  std::fprintf(stderr, "rank %d: %s\n", options.rank, status.ToString().c_str());
+  Say(options, absl::StrCat("error ", status.message()));
+  return 1;
+}
+
+}  // namespace syncline::benchmarks

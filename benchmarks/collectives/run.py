@@ -1,0 +1,246 @@
+"""Measures collectives of several systems side by side, in turns. See README.md.
+
+./bazelw run //benchmarks/collectives -- --quick
+./bazelw run //benchmarks/collectives -- --out docs/benchmarks
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import pathlib
+import shlex
+import signal
+import statistics
+import sys
+import tempfile
+import time
+from types import FrameType
+
+from benchmarks.collectives import report
+from benchmarks.collectives.group import Group, GroupError, Placement, Unsupported
+from benchmarks.collectives.results import (
+    OPERATIONS,
+    Measurement,
+    Results,
+    call_seconds,
+    size_name,
+    summarize,
+    time_name,
+)
+from benchmarks.collectives.systems import MEMORY, SYSTEMS
+
+_SIZES = [4**exponent for exponent in range(1, 15)]  # 4 B to 256 MiB.
+_QUICK_SIZES = [4, 4 << 10, 64 << 10, 1 << 20, 16 << 20]
+_DEFAULT_SYSTEMS = (
+    "syncline-shm,openmpi,gloo,torch,syncline-gloo,"
+    "syncline-shm-numpy,syncline-shm-torch,syncline-shm-java,memory"
+)
+_PROBE_CALLS = 5
+_FEWEST_CALLS = 5
+_MOST_CALLS = 2000
+_RESTARTS = 2  # Of the ranks of a system that fails.
+
+
+def _size(text: str) -> int:
+    """ "64", "64K", "16M": bytes."""
+    units = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
+    if text[-1:].upper() in units:
+        return int(text[:-1]) * units[text[-1].upper()]
+    return int(text)
+
+
+def _parse(arguments: list[str]) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        prog="collectives", description="Measures collectives of several systems side by side."
+    )
+    parser.add_argument("--operations", default=",".join(OPERATIONS), help="comma-separated")
+    parser.add_argument("--sizes", help="bytes, comma-separated; 4,64K,16M")
+    parser.add_argument("--ranks", default="2,4", help="comma-separated")
+    parser.add_argument(
+        "--systems",
+        default=_DEFAULT_SYSTEMS,
+        help=f"comma-separated, ratios are to the first; of {', '.join(SYSTEMS)}",
+    )
+    parser.add_argument("--rounds", type=int, help="turns of each system (5; quick: 3)")
+    parser.add_argument("--seconds", type=float, help="of calls in a turn (0.1; quick: 0.03)")
+    parser.add_argument("--deadline", type=float, default=120.0, help="seconds for a turn")
+    parser.add_argument(
+        "--out", help="folder for the report and pictures, from the workspace's root"
+    )
+    parser.add_argument(
+        "--bind", action="store_true", help="each rank to a core, where there are enough of them"
+    )
+    parser.add_argument("--quick", action="store_true", help="few sizes, little time")
+    options = parser.parse_args(arguments)
+    options.operations = options.operations.split(",")
+    options.ranks = [int(ranks) for ranks in options.ranks.split(",")]
+    options.systems = options.systems.split(",")
+    default_sizes = _QUICK_SIZES if options.quick else _SIZES
+    options.sizes = [_size(s) for s in options.sizes.split(",")] if options.sizes else default_sizes
+    options.rounds = options.rounds or (3 if options.quick else 5)
+    options.seconds = options.seconds or (0.03 if options.quick else 0.1)
+    for name, known in (("operations", OPERATIONS), ("systems", SYSTEMS)):
+        for value in getattr(options, name):
+            if value not in known:
+                parser.error(f"--{name}: there is no {value!r}, but {', '.join(known)}")
+    return options
+
+
+class _Entrant:
+    """A system while it takes part: its ranks are started anew after a failure, at most twice."""
+
+    def __init__(
+        self, name: str, placement: Placement, folder: pathlib.Path, results: Results
+    ) -> None:
+        self.system = SYSTEMS[name]
+        self._placement, self._ranks, self._folder = placement, placement.ranks, folder
+        self._results = results
+        self._group: Group | None = None
+        self._starts = 0
+
+    def group(self) -> Group | None:
+        """The ranks, started if need be; None once the system is out."""
+        while self._group is None and self._starts <= _RESTARTS:
+            folder = self._folder / f"{self.system.name}-{self._ranks}-{self._starts}"
+            self._starts += 1
+            try:
+                self._group = Group(self.system, folder, self._placement)
+                key = (self.system.name, self._ranks)
+                self._results.descriptions[key] = self._group.description
+            except GroupError as error:
+                self.fail("start", error)
+                self._starts = _RESTARTS + 1  # What does not start once will not the next time.
+        return self._group
+
+    def fail(self, what: str, error: Exception) -> None:
+        text = f"{self.system.name}, {self._ranks} ranks, {what}: {error}"
+        print("FAILED:", text, flush=True)
+        self._results.failures.append(text)
+        self.close()
+
+    def close(self) -> None:
+        if self._group is not None:
+            self._group.close()
+            self._group = None
+
+
+class _Run:
+    """All measurements with one number of ranks."""
+
+    def __init__(self, options: argparse.Namespace, ranks: int, results: Results, folder: str):
+        self._options, self._ranks, self._results = options, ranks, results
+        placement = Placement(ranks, sorted(os.sched_getaffinity(0)), options.bind)
+        self._entrants = [
+            _Entrant(name, placement, pathlib.Path(folder), results) for name in options.systems
+        ]
+
+    def measure(self) -> None:
+        try:
+            for entrant in self._entrants:
+                if entrant.group() is not None:
+                    text = self._results.descriptions[entrant.system.name, self._ranks]
+                    print(f"# {entrant.system.name}: {text}", flush=True)
+            for operation in [*self._options.operations, "copy", "add"]:
+                for size in self._sizes(operation):
+                    self._measure_block(operation, size)
+        finally:
+            for entrant in self._entrants:
+                entrant.close()
+
+    def _sizes(self, operation: str) -> list[int]:
+        if operation == "barrier":
+            return [0]
+        least = 0 if operation in OPERATIONS else report.LEAST_LIMITED
+        return [size for size in self._options.sizes if size >= least]
+
+    def _measure_block(self, operation: str, size: int) -> None:
+        """One operation of one size: all systems, in turns."""
+        taking_part = [
+            e for e in self._entrants if operation in (e.system.operations or OPERATIONS)
+        ]
+        calls: dict[str, int] = {}
+        for entrant in taking_part:
+            probe = self._turn(entrant, operation, size, _PROBE_CALLS)
+            if probe:
+                wanted = int(self._options.seconds / statistics.median(probe))
+                calls[entrant.system.name] = min(max(wanted, _FEWEST_CALLS), _MOST_CALLS)
+        turns: dict[str, list[list[float]]] = {name: [] for name in calls}
+        taking_part = [entrant for entrant in taking_part if entrant.system.name in calls]
+        for number in range(self._options.rounds):
+            shift = number % max(1, len(taking_part))
+            for entrant in taking_part[shift:] + taking_part[:shift]:
+                name = entrant.system.name
+                turn = self._turn(entrant, operation, size, calls[name])
+                if turn:
+                    turns[name].append(turn)
+        for name, rounds in turns.items():
+            if rounds:
+                self._report(name, operation, size, rounds)
+        if calls:
+            self._print_row(operation, size, list(calls))
+
+    def _turn(self, entrant: _Entrant, operation: str, size: int, calls: int) -> list[float] | None:
+        group = entrant.group()
+        if group is None:
+            return None
+        try:
+            durations = group.run(operation, size, calls, self._options.deadline)
+        except Unsupported:
+            return None
+        except GroupError as error:
+            entrant.fail(f"{operation} {size_name(size)}", error)
+            return None
+        return [call_seconds(operation, duration) for duration in durations]
+
+    def _report(self, name: str, operation: str, size: int, rounds: list[list[float]]) -> None:
+        median, fast = summarize(rounds)
+        measurement = Measurement(name, operation, size, self._ranks, median, fast)
+        self._results.add(measurement)
+        if operation in OPERATIONS:
+            print(report.json_line(measurement), flush=True)
+
+    def _print_row(self, operation: str, size: int, names: list[str]) -> None:
+        subject = self._results.get(operation, self._ranks, self._options.systems[0], size)
+        cells = []
+        for name in names:
+            found = self._results.get(operation, self._ranks, name, size)
+            if found is not None:
+                ratio = f" ({found.seconds / subject.seconds:.2f})" if subject else ""
+                cells.append(f"{name} {time_name(found.seconds)}{ratio}")
+        head = f"{operation} {size_name(size)}, {self._ranks} ranks, us (ratio)"
+        print(f"# {head}: {', '.join(cells)}", flush=True)
+
+
+def _measure_one_thread(options: argparse.Namespace, results: Results, folder: str) -> None:
+    """Memory's bandwidths with a single thread, for the limit."""
+    narrowed = argparse.Namespace(**vars(options))
+    narrowed.systems, narrowed.operations = [MEMORY], []
+    _Run(narrowed, 1, results, folder).measure()
+
+
+def _stop(number: int, frame: FrameType | None) -> None:
+    raise SystemExit(128 + number)
+
+
+def main() -> None:
+    options = _parse(sys.argv[1:])
+    signal.signal(signal.SIGTERM, _stop)
+    results = Results()
+    begun = time.monotonic()
+    with tempfile.TemporaryDirectory(prefix="collectives-") as folder:
+        if MEMORY in options.systems:
+            _measure_one_thread(options, results, folder)
+        for ranks in options.ranks:
+            _Run(options, ranks, results, folder).measure()
+    command = shlex.join(["./bazelw", "run", "//benchmarks/collectives", "--", *sys.argv[1:]])
+    print(report.markdown(results, options.ranks, options.systems[0], command))
+    if options.out:
+        root = pathlib.Path(os.environ.get("BUILD_WORKSPACE_DIRECTORY", "."))
+        report.write(results, options.ranks, options.systems[0], command, root / options.out)
+        print(f"# written to {root / options.out}")
+    print(f"# {time.monotonic() - begun:.0f} s, {len(results.failures)} failures")
+
+
+if __name__ == "__main__":
+    main()

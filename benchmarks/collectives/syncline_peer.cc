@@ -1,0 +1,122 @@
+// Syncline, as a C++ program uses it; --variant names the backend.
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/time/time.h"
+#include "benchmarks/collectives/harness.h"
+#include "core/process_group.h"
+#include "core/reduce_op.h"
+#include "core/status.h"
+#include "core/tensor.h"
+#include "core/world.h"
+
+namespace syncline::benchmarks {
+namespace {
+
+class SynclineSystem : public System {
+ public:
+  explicit SynclineSystem(std::shared_ptr<World> world)
+      : world_(std::move(world)), group_(*world_->group()) {}
+
+  std::string Describe() const override {
+    return absl::StrCat("backend ", group_.backend(), ", C++");
+  }
+
+  Function Prepare(const Call& call) override {
+    const Tensor whole = Make(call.output, call.count);
+    switch (call.operation) {
+      case Operation::kAllReduce:
+        return [this, whole] { return group_.AllReduce(whole); };
+      case Operation::kBroadcast:
+        return [this, whole] { return group_.Broadcast(whole, 0); };
+      case Operation::kReduce:
+        return [this, whole] { return group_.Reduce(whole, 0); };
+      case Operation::kBarrier:
+        return [this] { return group_.Barrier(); };
+      case Operation::kSendRecv:
+        return PingPong(Make(call.input, call.count), whole);
+      default:
+        return PrepareParts(call);
+    }
+  }
+
+ private:
+  using Tensors = std::vector<Tensor>;
+
+  static Tensor Make(float* data, int64_t count) { return Tensor(data, DType::kFloat32, {count}); }
+
+  Tensors Parts(float* data, int64_t part) const {
+    Tensors parts;
+    for (int64_t rank = 0; rank < group_.size(); ++rank) {
+      parts.push_back(Make(data + rank * part, part));
+    }
+    return parts;
+  }
+
+  Function PrepareParts(const Call& call) {
+    const bool is_root = group_.rank() == 0;
+    const Tensor part_in = Make(call.input, call.part), part_out = Make(call.output, call.part);
+    const Tensor all_in = Make(call.input, call.count), all_out = Make(call.output, call.count);
+    switch (call.operation) {
+      case Operation::kAllGather:
+        return [=] { return group_.AllGatherSingle(all_out, part_in); };
+      case Operation::kGather: {
+        const Tensors outputs = is_root ? Parts(call.output, call.part) : Tensors{};
+        return [=] { return group_.Gather(outputs, part_in, 0); };
+      }
+      case Operation::kScatter: {
+        const Tensors inputs = is_root ? Parts(call.input, call.part) : Tensors{};
+        return [=] { return group_.Scatter(part_out, inputs, 0); };
+      }
+      case Operation::kReduceScatter:
+        return [=] { return group_.ReduceScatterSingle(part_out, all_in); };
+      case Operation::kAllToAll:
+        return [=] { return group_.AllToAllSingle(all_out, all_in); };
+      default:
+        return nullptr;
+    }
+  }
+
+  Function PingPong(const Tensor& input, const Tensor& output) {
+    const int64_t peer = group_.rank() ^ 1;
+    if (peer >= group_.size()) return [] { return absl::OkStatus(); };
+    if (group_.rank() < peer) {
+      return [=] {
+        const absl::Status status = group_.Send(input, peer);
+        return status.ok() ? group_.Recv(output, peer).status() : status;
+      };
+    }
+    return [=] {
+      const absl::Status status = group_.Recv(output, peer).status();
+      return status.ok() ? group_.Send(input, peer) : status;
+    };
+  }
+
+  const std::shared_ptr<World> world_;
+  ProcessGroup& group_;
+};
+
+int Main(int argc, char** argv) {
+  const Options options = ParseOptions(argc, argv);
+  WorldOptions world;
+  world.backend = options.variant;
+  world.init_method = absl::StrCat("file://", options.folder, "/store");
+  world.rank = options.rank;
+  world.size = options.size;
+  world.timeout = absl::Minutes(1);
+  const auto joined = World::Init(world);
+  if (!joined.ok()) return Refuse(options, joined.status());
+  SynclineSystem system(*joined);
+  const int status = Serve(options, system);
+  (*joined)->Close();
+  return status;
+}
+
+}  // namespace
+}  // namespace syncline::benchmarks
+
+int main(int argc, char** argv) { return syncline::benchmarks::Main(argc, argv); }

