@@ -100,7 +100,8 @@ struct Verdict {
   char text[4096];
 };
 
-// The sizes of buffers, by the number of ranks: what a group takes stays below 40 MiB.
+// The sizes of buffers, by the number of ranks: what a group of up to 256 ranks takes stays below
+// 80 MiB.
 struct Sizes {
   explicit Sizes(int size);
 

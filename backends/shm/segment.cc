@@ -26,6 +26,10 @@ absl::Status Failed(absl::string_view what, size_t size, int error) {
 }  // namespace
 
 absl::StatusOr<Segment> Segment::Create(size_t size) {
+  // Linux would kill processes rather than say that there is not so much.
+  const auto pages = static_cast<size_t>(sysconf(_SC_PHYS_PAGES));
+  const auto page = static_cast<size_t>(sysconf(_SC_PAGESIZE));
+  if (size / page > pages / 2) return Failed("make", size, ENOMEM);
   const int descriptor = memfd_create("syncline", MFD_CLOEXEC | MFD_ALLOW_SEALING);
   if (descriptor < 0) return Failed("make", size, errno);
   absl::Cleanup close_it = [&] { close(descriptor); };

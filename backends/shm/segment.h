@@ -13,7 +13,7 @@ namespace syncline {
 // sealed: no access to it can fail later. Movable.
 class Segment {
  public:
-  // Zeros. BackendError if there is not so much memory.
+  // Zeros. BackendError if there is not so much memory, or it is more than half the host's.
   static absl::StatusOr<Segment> Create(size_t size);
 
   // The memory of `descriptor`, which it takes. BackendError if that is not a sealed segment of at

@@ -1,0 +1,52 @@
+#include "backends/shm/board.h"
+
+#include <map>
+
+#include "gtest/gtest.h"
+
+namespace syncline {
+namespace {
+
+TEST(BoardTest, EveryGroupTakesBoundedMemoryWhoseBuffersAreApart) {
+  for (int size : {1, 2, 3, 7, 16, 64, 255, 256}) {
+    SCOPED_TRACE(size);
+    const size_t bytes = Board::BytesFor(size);
+    EXPECT_LT(bytes, size_t{80} << 20);
+    alignas(kCacheLine) static char origin;
+    const Board board(&origin, size);
+    const Sizes& sizes = board.sizes();
+    std::map<const char*, size_t> ranges;  // By their beginnings.
+    const auto add = [&](const void* begin, size_t length) {
+      EXPECT_EQ((static_cast<const char*>(begin) - &origin) % kCacheLine, 0u);
+      EXPECT_TRUE(ranges.emplace(static_cast<const char*>(begin), length).second);
+    };
+    add(&board.verdict(), sizeof(Verdict));
+    for (int r = 0; r < size; ++r) {
+      add(&board.area(r), sizeof(RankArea));
+      add(board.call(r), sizeof(int64_t));
+      for (int i = 0; i < 2; ++i) add(board.eager(r, i), sizes.eager);
+      for (int i = 0; i < kDepth; ++i) add(board.piece(r, i), sizes.piece);
+      for (int i = 0; i < kDepth; ++i) add(board.result(r, i), sizes.piece / size);
+      add(board.stream(r), sizes.stream);
+      for (int s = 0; s < size; ++s) add(&board.letter(r, s, 0), sizes.letters * sizeof(Letter));
+    }
+    const char* end = &origin;
+    for (const auto& [begin, length] : ranges) {
+      EXPECT_GE(begin, end);
+      end = begin + length;
+    }
+    EXPECT_LE(end, &origin + bytes);
+  }
+}
+
+TEST(BoardTest, EveryOtherRankHasRoomInWhatIsLaidForAll) {
+  for (int size : {2, 3, 7, 64, 255, 256}) {
+    const Sizes sizes(size);
+    EXPECT_GE(sizes.eager / (size - 1) / kCacheLine, size > 128 ? 0u : 1u) << size;
+    EXPECT_GE(sizes.piece / (size - 1) / kCacheLine, 1u) << size;
+    EXPECT_GE(sizes.letters, 8u);
+  }
+}
+
+}  // namespace
+}  // namespace syncline
