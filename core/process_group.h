@@ -56,7 +56,7 @@ class ProcessGroup {
   using StartedWork = absl::StatusOr<std::shared_ptr<Work>>;
 
   struct Options {
-    std::string backend = "gloo";  // Or one for each device: "cpu:gloo,cuda:nccl".
+    std::string backend = "auto";  // Or one for each device: "cpu:gloo,cuda:nccl".
     std::shared_ptr<Store> store;  // Private to the group.
     int rank = 0;
     int size = 1;

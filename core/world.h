@@ -41,7 +41,7 @@ namespace syncline {
 // the host of the store, then in order of arrival. With neither a store nor an init_method, and
 // nothing in the environment, a process is a world of one, at once and without a socket.
 struct WorldOptions {
-  std::string backend = "gloo";
+  std::string backend = "auto";
   std::string init_method;  // Empty with a store; otherwise empty means env://, or a world of one.
   std::shared_ptr<Store> store;
   int64_t rank = -1;

@@ -11,6 +11,7 @@ namespace {
 
 std::vector<BackendCase> Cases() {
   return {
+      {"auto"},
       {"gloo"},
       {"local"},
       {"shm"},

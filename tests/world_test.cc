@@ -241,7 +241,8 @@ TEST(JoinTest, BadArgumentsAreRefusedBeforeAnythingIsJoined) {
     EXPECT_EQ(KindOf(status), ErrorKind::kArgument) << status;
     EXPECT_THAT(Message(status), HasSubstr(text));
   };
-  refused(Rank(store, 0, 1, "gluu"), "unknown backend 'gluu'; choose one of: gloo, local, shm");
+  refused(Rank(store, 0, 1, "gluu"),
+          "unknown backend 'gluu'; choose one of: auto, gloo, local, shm");
   refused(Rank(store, 2, 2, "local"), "rank 2");
   refused(Rank(store, -1, 2, "local"), "rank and world_size are needed");
   WorldOptions both = Rank(store, 0, 1, "local");

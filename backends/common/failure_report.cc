@@ -215,9 +215,13 @@ class Judge {
     if (first != reports_.end() &&
         (first->second.kind != ErrorKind::kTimeout ||
          (kind != ErrorKind::kTimeout && first->second.operation != failure_.operation))) {
-      return {first->second.kind,
-              absl::StrCat(Failed(), roster_.Describe(first->first),
-                           " reported: ", first->second.operation, ": ", first->second.message)};
+      std::string text =
+          absl::StrCat(Failed(), roster_.Describe(first->first),
+                       " reported: ", first->second.operation, ": ", first->second.message);
+      if (first->second.kind == ErrorKind::kTimeout && !silent_.empty()) {
+        absl::StrAppend(&text, "; ", Describe(silent_), " did not report");
+      }
+      return {first->second.kind, text};
     }
     if (first != reports_.end() || kind == ErrorKind::kTimeout) {
       return {ErrorKind::kTimeout, TimedOut()};

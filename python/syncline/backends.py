@@ -86,7 +86,7 @@ class Backend(str):
     backend_list: ClassVar[list[str]] = [
         UNDEFINED, AUTO, GLOO, LOCAL, MPI, NCCL, SHM, UCC, XCCL,
     ]  # fmt: skip
-    default_device_backend_map: ClassVar[dict[str, str]] = {"cpu": GLOO, "cuda": NCCL}
+    default_device_backend_map: ClassVar[dict[str, str]] = {"cpu": AUTO, "cuda": NCCL}
 
     def __new__(cls, name: str) -> Backend:
         if not isinstance(name, str):

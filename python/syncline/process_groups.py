@@ -36,8 +36,8 @@ def init_process_group(
     """Joins the job; returns once all ranks have.
 
     Args:
-      backend: "gloo" (the default) or another of `python -m syncline.info`, in any case; or one for
-        each device: "cpu:gloo,cuda:nccl".
+      backend: "auto" (the default: shared memory within a host, TCP between hosts) or another of
+        `python -m syncline.info`, in any case; or one for each device: "cpu:gloo,cuda:nccl".
       init_method: "env://" (the default: RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT, as a
         launcher sets them), "tcp://host:port" (also of a multicast address) or "file:///path"; the
         latter two with `world_size`, and perhaps `rank`, here or as "?rank=R&world_size=N". Without
@@ -77,7 +77,7 @@ def init_process_group(
             raise ValueError("give either store or init_method, not both")
         with making("default", range(max(world_size, 0)), pg_options):
             world = World.init(
-                backend=backend_name(backend) or "gloo",
+                backend=backend_name(backend) or "auto",
                 init_method=init_method or "",
                 store=store,
                 rank=rank,

@@ -46,7 +46,7 @@ def test_backends_of_each_device():
     assert repr(dist.BackendConfig("local")).startswith("cpu:local")
     with pytest.raises(ValueError, match="cpu is named twice"):
         dist.BackendConfig("cpu:gloo,cpu:local")
-    assert dist.get_default_backend_for_device("cpu") == "gloo"
+    assert dist.get_default_backend_for_device("cpu") == "auto"
     assert dist.get_default_backend_for_device("cuda:3") == "nccl"
     with pytest.raises(ValueError, match="no backend is known for device 'abacus'"):
         dist.get_default_backend_for_device("abacus")

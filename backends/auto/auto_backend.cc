@@ -1,0 +1,88 @@
+// The backend that suits where the ranks are: registered as "auto".
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "backends/auto/hosts_backend.h"
+#include "backends/auto/topology.h"
+#include "backends/common/roster.h"
+#include "core/backend.h"
+#include "core/backend_registry.h"
+#include "core/prefix_store.h"
+#include "core/status.h"
+
+namespace syncline {
+namespace {
+
+// Another backend, under this name.
+class ChosenBackend final : public Backend {
+ public:
+  explicit ChosenBackend(std::shared_ptr<Backend> chosen) : chosen_(std::move(chosen)) {}
+
+  absl::string_view name() const override { return "auto"; }
+
+  absl::Status Broadcast(const Tensor& tensor, int root, const CallContext& context) override {
+    return chosen_->Broadcast(tensor, root, context);
+  }
+  absl::Status AllReduce(const Tensor& tensor, ReduceOp op, const CallContext& context) override {
+    return chosen_->AllReduce(tensor, op, context);
+  }
+  absl::Status Reduce(const Tensor& tensor, ReduceOp op, int root,
+                      const CallContext& context) override {
+    return chosen_->Reduce(tensor, op, root, context);
+  }
+  absl::Status AllGather(absl::Span<const Tensor> outputs, const Tensor& input,
+                         const CallContext& context) override {
+    return chosen_->AllGather(outputs, input, context);
+  }
+  absl::Status Gather(absl::Span<const Tensor> outputs, const Tensor& input, int root,
+                      const CallContext& context) override {
+    return chosen_->Gather(outputs, input, root, context);
+  }
+  absl::Status Scatter(const Tensor& output, absl::Span<const Tensor> inputs, int root,
+                       const CallContext& context) override {
+    return chosen_->Scatter(output, inputs, root, context);
+  }
+  absl::Status ReduceScatter(const Tensor& output, absl::Span<const Tensor> inputs, ReduceOp op,
+                             const CallContext& context) override {
+    return chosen_->ReduceScatter(output, inputs, op, context);
+  }
+  absl::Status AllToAll(absl::Span<const Tensor> outputs, absl::Span<const Tensor> inputs,
+                        const CallContext& context) override {
+    return chosen_->AllToAll(outputs, inputs, context);
+  }
+  absl::Status Barrier(const CallContext& context) override { return chosen_->Barrier(context); }
+  absl::Status Send(const Tensor& tensor, int dst, const CallContext& context) override {
+    return chosen_->Send(tensor, dst, context);
+  }
+  absl::StatusOr<int> Recv(const Tensor& tensor, int src, const CallContext& context) override {
+    return chosen_->Recv(tensor, src, context);
+  }
+  void Abort(const absl::Status& cause) override { chosen_->Abort(cause); }
+
+ private:
+  const std::shared_ptr<Backend> chosen_;
+};
+
+absl::StatusOr<std::shared_ptr<Backend>> MakeAuto(const BackendConfig& config) {
+  PrefixStore hosts("hosts", config.store);
+  SYNCLINE_ASSIGN_OR_RETURN(const Roster roster,
+                            Roster::Join(hosts, config.rank, config.size, "", config.deadline));
+  std::vector<std::string> identities;
+  for (int rank = 0; rank < config.size; ++rank) identities.push_back(roster.host_identity(rank));
+  const Topology topology(identities, config.rank);
+  const bool is_one_each = topology.hosts.size() == identities.size();
+  if (topology.hosts.size() > 1 && !is_one_each)
+    return HostsBackend::Make(config, roster, topology);
+  BackendConfig chosen = config;
+  chosen.store = std::make_shared<PrefixStore>("all", config.store);
+  SYNCLINE_ASSIGN_OR_RETURN(
+      auto backend, BackendRegistry::Make(topology.hosts.size() == 1 ? "shm" : "gloo", chosen));
+  return std::make_shared<ChosenBackend>(std::move(backend));
+}
+
+const BackendRegistry::Registration kAuto("auto", {Capabilities::All(), &MakeAuto});
+
+}  // namespace
+}  // namespace syncline
