@@ -113,10 +113,10 @@ class ShmBackend final : public Backend {
   template <typename Body>
   absl::Status Run(const Body& body) {
     under_way_.fetch_add(1);  // Before the check, so that Abort sees it or is seen.
+    const bool is_usable = is_usable_.load() && !vigil_.is_condemned();
     absl::Status status;
-    if (is_usable_.load() && !vigil_.is_condemned()) status = body();
-    const bool failed = !status.ok() || !is_usable_.load(std::memory_order_relaxed);
-    if (ABSL_PREDICT_FALSE(failed || vigil_.is_condemned())) status = Failed(status);
+    if (ABSL_PREDICT_TRUE(is_usable)) status = body();  // What it has done counts, come what may.
+    if (ABSL_PREDICT_FALSE(!is_usable || !status.ok())) status = Failed(status);
     under_way_.fetch_sub(1);
     return status;
   }
