@@ -9,9 +9,6 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "absl/status/status.h"
-#include "absl/strings/string_view.h"
-
 namespace syncline {
 
 inline constexpr size_t kCacheLine = 64;
