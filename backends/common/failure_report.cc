@@ -218,8 +218,11 @@ class Judge {
       std::string text =
           absl::StrCat(Failed(), roster_.Describe(first->first),
                        " reported: ", first->second.operation, ": ", first->second.message);
-      if (first->second.kind == ErrorKind::kTimeout && !silent_.empty()) {
-        absl::StrAppend(&text, "; ", Describe(silent_), " did not report");
+      if (first->second.kind == ErrorKind::kTimeout) {
+        for (int rank : silent_) {
+          absl::StrAppend(&text, "; ", roster_.Describe(rank), " did not report");
+          if (!WhatItDoes(rank).empty()) absl::StrAppend(&text, "; ", WhatItDoes(rank));
+        }
       }
       return {first->second.kind, text};
     }

@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <chrono>
 #include <cstring>
 #include <utility>
 
@@ -26,7 +27,7 @@ constexpr int kSpins = 300;
 
 // After that, and from the beginning where ranks share cores: how long a rank only offers its core
 // to others, which costs less than to sleep and be woken.
-constexpr absl::Duration kYielding = absl::Milliseconds(1);
+constexpr auto kYielding = std::chrono::milliseconds(1);
 
 // How long to sleep before looking whether the peers live.
 constexpr absl::Duration kNap = absl::Milliseconds(10);
@@ -95,8 +96,8 @@ void Vigil::Relax() {
 
 absl::Status Vigil::AwaitLong(Doorbell& doorbell, int rank, const Waiting& waiting,
                               absl::FunctionRef<bool()> ready) {
-  const Deadline yielding(kYielding);
-  while (!yielding.Expired() && !is_condemned()) {
+  const auto end = std::chrono::steady_clock::now() + kYielding;
+  while (std::chrono::steady_clock::now() < end && !is_condemned()) {
     if (ready()) return absl::OkStatus();
     sched_yield();
   }
