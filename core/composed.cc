@@ -185,14 +185,14 @@ Tensors Without(const Tensors& tensors, size_t index) {
 
 absl::StatusOr<Operation> AllGatherSingle(const Tensor& output, const Tensor& input, int size) {
   SYNCLINE_ASSIGN_OR_RETURN(Tensors parts, EqualParts(output, "output", input, "input", size));
-  Operation operation{OpKind::kAllGather, input, std::move(parts)};
+  Operation operation(OpKind::kAllGather, input, std::move(parts));
   return operation;
 }
 
 absl::StatusOr<Operation> ReduceScatterSingle(const Tensor& output, const Tensor& input,
                                               ReduceOp op, double factor, int size) {
   SYNCLINE_ASSIGN_OR_RETURN(Tensors parts, EqualParts(input, "input", output, "output", size));
-  Operation operation{OpKind::kReduceScatter, output, {}, std::move(parts), op, factor};
+  Operation operation(OpKind::kReduceScatter, output, {}, std::move(parts), op, factor);
   return operation;
 }
 
@@ -201,7 +201,7 @@ absl::StatusOr<Operation> AllToAllSingle(const Tensor& output, const Tensor& inp
                                          const std::vector<int64_t>& input_splits, int size) {
   SYNCLINE_ASSIGN_OR_RETURN(Tensors outputs, Rows(output, "output", output_splits, size));
   SYNCLINE_ASSIGN_OR_RETURN(Tensors inputs, Rows(input, "input", input_splits, size));
-  Operation operation{OpKind::kAllToAll, {}, std::move(outputs), std::move(inputs)};
+  Operation operation(OpKind::kAllToAll, {}, std::move(outputs), std::move(inputs));
   return operation;
 }
 
@@ -280,7 +280,7 @@ absl::StatusOr<Operation> BroadcastMulti(const Tensors& tensors, int64_t root, i
     if (rank == root && i == moved) continue;
     SYNCLINE_RETURN_IF_ERROR(CheckWritable(tensors[i], absl::StrCat("tensors[", i, "]")));
   }
-  Operation flat{OpKind::kBroadcast, tensors[moved]};
+  Operation flat(OpKind::kBroadcast, tensors[moved]);
   flat.peer = root;
   Operation whole = flat;
   whole.listed = Keep(tensors);

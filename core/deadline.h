@@ -2,8 +2,6 @@
 #ifndef SYNCLINE_CORE_DEADLINE_H_
 #define SYNCLINE_CORE_DEADLINE_H_
 
-#include <time.h>
-
 #include <algorithm>
 #include <chrono>
 
@@ -14,16 +12,14 @@
 namespace syncline {
 
 // Turns one timeout into what is left of it for each of several waits in a row. Counts on the
-// monotonic clock: setting the wall clock does not move it. Every operation makes one, so it reads
-// the clock that costs least: it never comes too early, but up to a tick (10 ms at most) late.
+// monotonic clock: setting the wall clock does not move it.
 class Deadline {
  public:
-  explicit Deadline(absl::Duration timeout) : timeout_(timeout), began_(NextTick()) {}
+  explicit Deadline(absl::Duration timeout) : timeout_(timeout), began_(Clock::now()) {}
 
   absl::Duration timeout() const { return timeout_; }  // The whole, for messages.
   absl::Duration Remaining() const {                   // Never negative.
-    const absl::Duration elapsed = absl::FromChrono(Clock::now() - began_);
-    return std::max(std::min(timeout_ - elapsed, timeout_), absl::ZeroDuration());
+    return std::max(timeout_ - absl::FromChrono(Clock::now() - began_), absl::ZeroDuration());
   }
   bool Expired() const { return Remaining() == absl::ZeroDuration(); }
 
@@ -37,17 +33,7 @@ class Deadline {
   }
 
  private:
-  using Clock = std::chrono::steady_clock;  // CLOCK_MONOTONIC
-
-  static Clock::time_point NextTick() {
-    static const Clock::duration tick = Read(&clock_getres);
-    return Clock::time_point(Read(&clock_gettime) + tick);
-  }
-  static Clock::duration Read(int (*read)(clockid_t, timespec*)) {
-    timespec time;
-    read(CLOCK_MONOTONIC_COARSE, &time);
-    return std::chrono::seconds(time.tv_sec) + std::chrono::nanoseconds(time.tv_nsec);
-  }
+  using Clock = std::chrono::steady_clock;
 
   absl::Duration timeout_;
   Clock::time_point began_;

@@ -154,7 +154,7 @@ absl::Status ProcessGroup::CheckProcess() const {
 }
 
 absl::Status ProcessGroup::MonitoredBarrier(Timeout timeout) {
-  Operation operation{OpKind::kBarrier};
+  Operation operation(OpKind::kBarrier);
   operation.alias = "monitored_barrier";
   operation.body = [this](const CallContext& context, Backend&) -> absl::StatusOr<int> {
     SYNCLINE_RETURN_IF_ERROR(
@@ -211,7 +211,7 @@ ProcessGroup::StartedWork ProcessGroup::Start(absl::StatusOr<Operation> given, T
 }
 
 absl::Status ProcessGroup::Admit(const Operation& operation, Timeout timeout) {
-  SYNCLINE_RETURN_IF_ERROR(Annotate(CheckProcess(), operation.name()));
+  if (fork_guard_.InChild()) return Annotate(CheckProcess(), operation.name());
   if (timeout.has_value() && *timeout <= absl::ZeroDuration()) {
     return ArgumentError(
         absl::StrCat("timeout must be positive, not ", absl::FormatDuration(*timeout)));

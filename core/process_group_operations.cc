@@ -10,18 +10,16 @@ namespace {
 
 Operation Rooted(OpKind kind, const Tensor& tensor, int64_t root, const Tensors& outputs = {},
                  const Tensors& inputs = {}) {
-  Operation operation{kind, tensor, outputs, inputs};
-  operation.peer = root;
-  return operation;
+  return Operation(kind, tensor, outputs, inputs, ReduceOp::kSum, 1.0, root);
 }
 
 Operation Reducing(OpKind kind, const Tensor& tensor, ReduceOp op, double factor, int64_t root = 0,
                    const Tensors& inputs = {}) {
-  return {kind, tensor, {}, inputs, op, factor, root};
+  return Operation(kind, tensor, {}, inputs, op, factor, root);
 }
 
 Operation Message(OpKind kind, const Tensor& tensor, int64_t peer, int64_t tag) {
-  Operation operation{kind, tensor};
+  Operation operation(kind, tensor);
   operation.peer = peer;
   operation.tag = tag;
   return operation;
@@ -64,11 +62,11 @@ ProcessGroup::StartedWork ProcessGroup::ReduceAsync(const Tensor& tensor, int64_
 }
 
 absl::Status ProcessGroup::AllGather(const Tensors& outputs, const Tensor& input, Timeout timeout) {
-  return Run(Operation{OpKind::kAllGather, input, outputs}, timeout).status();
+  return Run(Operation(OpKind::kAllGather, input, outputs), timeout).status();
 }
 ProcessGroup::StartedWork ProcessGroup::AllGatherAsync(const Tensors& outputs, const Tensor& input,
                                                        Timeout timeout) {
-  return Start(Operation{OpKind::kAllGather, input, outputs}, timeout);
+  return Start(Operation(OpKind::kAllGather, input, outputs), timeout);
 }
 
 absl::Status ProcessGroup::AllGatherSingle(const Tensor& output, const Tensor& input,
@@ -128,11 +126,11 @@ ProcessGroup::StartedWork ProcessGroup::ReduceScatterSingleAsync(const Tensor& o
 
 absl::Status ProcessGroup::AllToAll(const Tensors& outputs, const Tensors& inputs,
                                     Timeout timeout) {
-  return Run(Operation{OpKind::kAllToAll, {}, outputs, inputs}, timeout).status();
+  return Run(Operation(OpKind::kAllToAll, {}, outputs, inputs), timeout).status();
 }
 ProcessGroup::StartedWork ProcessGroup::AllToAllAsync(const Tensors& outputs, const Tensors& inputs,
                                                       Timeout timeout) {
-  return Start(Operation{OpKind::kAllToAll, {}, outputs, inputs}, timeout);
+  return Start(Operation(OpKind::kAllToAll, {}, outputs, inputs), timeout);
 }
 
 absl::Status ProcessGroup::AllToAllSingle(const Tensor& output, const Tensor& input,
@@ -284,10 +282,10 @@ ProcessGroup::StartedWork ProcessGroup::ReduceScatterMultiAsync(const Tensors& o
 }
 
 absl::Status ProcessGroup::Barrier(Timeout timeout) {
-  return Run(Operation{OpKind::kBarrier}, timeout).status();
+  return Run(Operation(OpKind::kBarrier), timeout).status();
 }
 ProcessGroup::StartedWork ProcessGroup::BarrierAsync(Timeout timeout) {
-  return Start(Operation{OpKind::kBarrier}, timeout);
+  return Start(Operation(OpKind::kBarrier), timeout);
 }
 
 absl::Status ProcessGroup::Send(const Tensor& tensor, int64_t dst, int64_t tag, Timeout timeout) {

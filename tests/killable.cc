@@ -48,7 +48,7 @@ absl::StatusOr<std::shared_ptr<Backend>> Join(const std::string& name, std::shar
 // What this rank does in the `turn`th call of `call`.
 Operation MakeP2p(const std::string& call, int64_t count, int rank, int turn) {
   const bool sends = (call == "send") != (rank == kVictim);
-  Operation operation{sends ? OpKind::kSend : OpKind::kRecv};
+  Operation operation(sends ? OpKind::kSend : OpKind::kRecv);
   operation.tensor = Tensor::Zeros(DType::kFloat32, {count});
   operation.peer = rank == kVictim ? turn % kVictim : kVictim;
   if (!sends && call == "recv_from_any") operation.peer = kAnySource;
@@ -90,7 +90,7 @@ std::vector<std::string> KillableCalls() {
 absl::Status CallUntilFailure(Backend& backend, int rank, const Habit& habit,
                               const std::function<void()>& on_first) {
   Habit now = habit;
-  Operation operation;
+  Operation operation(OpKind::kBarrier);
   for (int turn = 0;; ++turn) {
     // Everybody has talked to the victim, which does as the others until then.
     const bool settled = turn >= (IsP2pCall(habit.call) && rank == kVictim ? kVictim : 1);

@@ -130,7 +130,7 @@ bool HasSplits(OpKind kind) {
 }
 
 Operation Build(const Spec& spec, int rank, int size) {
-  Operation operation{spec.kind};
+  Operation operation(spec.kind);
   operation.reduce_op = spec.op;
   operation.peer = spec.root;
   operation.tag = spec.tag;

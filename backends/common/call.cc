@@ -10,9 +10,9 @@ namespace syncline {
 namespace {
 
 Call OfKind(OpKind kind, const CallContext& context) {
-  Call call{kind, context.sequence};
-  call.name = std::string(context.form.name);
-  call.tensors = std::string(context.form.tensors);
+  Call call(kind, context.sequence);
+  if (!context.form.name.empty()) call.name = std::string(context.form.name);
+  if (!context.form.tensors.empty()) call.tensors = std::string(context.form.tensors);
   call.form = context.form.hash;
   return call;
 }

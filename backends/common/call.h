@@ -17,18 +17,22 @@ namespace syncline {
 
 // Fields that mean nothing to `kind` keep their defaults.
 struct Call {
+  // Faster than the initialization of an aggregate: this is on the way of every operation.
+  Call(OpKind kind, uint64_t sequence, DType dtype = DType::kUInt8, int64_t count = 0)
+      : kind(kind), sequence(sequence), dtype(dtype), count(count) {}
+
   OpKind kind;
   uint64_t sequence;
-  DType dtype = DType::kUInt8;
-  int64_t count = 0;  // Elements of this rank's tensor; of all_to_all, of all its inputs.
+  DType dtype;
+  int64_t count;  // Elements of this rank's tensor; of all_to_all, of all its inputs.
   ReduceOp op = ReduceOp::kSum;
   int peer = -1;  // The root, or the other rank of send and recv, which may be kAnySource.
   int tag = 0;
-  std::vector<int64_t> counts = {};    // One for each rank: of all_gather the sizes of the outputs,
-                                       // of reduce_scatter and all_to_all of the inputs.
-  std::vector<int64_t> expected = {};  // Of all_to_all: the sizes of the outputs.
-  std::string name = {};               // CallForm, with the hash in `form`.
-  std::string tensors = {};
+  std::vector<int64_t> counts;    // One for each rank: of all_gather the sizes of the outputs,
+                                  // of reduce_scatter and all_to_all of the inputs.
+  std::vector<int64_t> expected;  // Of all_to_all: the sizes of the outputs.
+  std::string name;               // CallForm, with the hash in `form`.
+  std::string tensors;
   uint64_t form = 0;
 
   static Call Broadcast(const Tensor& tensor, int root, const CallContext& context);

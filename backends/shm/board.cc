@@ -24,7 +24,9 @@ constexpr size_t kMiB = 1 << 20;
 
 Sizes::Sizes(int size) {
   const size_t n = static_cast<size_t>(size);
-  eager = Share(4 * kMiB, 2 * n, 64 << 10);
+  tables = Share(8 * kMiB, n, 2 * kMiB);
+  eager = std::min<size_t>(tables / 4, 64 << 10);
+  near = std::min<size_t>(eager, 4 << 10);
   piece = Share(16 * kMiB, kDepth * n, 512 << 10);
   stream = Share(8 * kMiB, n, kMiB);
   letters = std::max<size_t>(Share(4 * kMiB, n * n * sizeof(Letter), 1024), 8);
@@ -38,10 +40,10 @@ Board::Layout::Layout(int size) : sizes(size) {
     return here;
   };
   call = reserve(MaxCallWords(size) * sizeof(int64_t));
-  eager = reserve(2 * sizes.eager);
+  tables = reserve(2 * sizes.near + sizes.tables);
   pieces = reserve(kDepth * sizes.piece);
-  result_bytes = RoundUp(sizes.piece / size + kCacheLine, kCacheLine);
-  results = reserve(kDepth * result_bytes);
+  results =
+      reserve(kDepth * (sizes.piece / size + (sizes.piece / kLeastPiece + 1) * 2 * kCacheLine));
   stream = reserve(sizes.stream);
   area_bytes = at;
   areas = RoundUp(sizeof(Verdict), kPage);

@@ -5,6 +5,8 @@
 #ifndef SYNCLINE_BACKENDS_SHM_BOARD_H_
 #define SYNCLINE_BACKENDS_SHM_BOARD_H_
 
+#include <sched.h>
+
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
@@ -24,9 +26,13 @@ struct alignas(kCacheLine) Doorbell {
 struct alignas(kCacheLine) Header {
   static constexpr size_t kPayload = 24;
 
+  struct Content {
+    uint64_t words[4];
+    char payload[kPayload];
+  };
+
   std::atomic<uint64_t> number;  // Of the collective, from 1. The rest is valid for this one.
-  uint64_t words[4];
-  char payload[kPayload];
+  Content content;
 };
 static_assert(sizeof(Header) == kCacheLine, "one line carries a small operation");
 
@@ -78,6 +84,7 @@ struct RankArea {
   std::atomic<uint32_t> left;         // `reason` is valid.
   std::atomic<uint64_t> explained;    // The number of the collective that `call` describes.
   std::atomic<uint32_t> needs_fence;  // See vigil.h.
+  cpu_set_t cores;                    // Where the rank may run. Valid once it has joined.
   char reason[512];
 
   alignas(kCacheLine) std::atomic<uint64_t> finished;  // Collectives.
@@ -102,14 +109,19 @@ struct Verdict {
 struct Sizes {
   explicit Sizes(int size);
 
-  size_t eager;    // Bytes of a buffer for an operation that needs no pieces; there are two.
-  size_t piece;    // Bytes of each of the kDepth buffers for pieces.
+  size_t eager;    // Bytes that a rank may lay for an operation that needs no pieces;
+  size_t near;     // of these, those that are short;
+  size_t tables;   // bytes of the ring for the others, which takes three.
+  size_t piece;    // Bytes of the largest pieces. Their ring takes kDepth of them.
   size_t stream;   // Bytes of the buffer for messages.
   size_t letters;  // From one rank to one other, at a time.
 };
 
 // Pieces that a rank may be ahead of the slowest.
 inline constexpr int kDepth = 4;
+
+// The smallest piece worth the handling.
+inline constexpr size_t kLeastPiece = 32 << 10;
 
 // A view of a group's segment. Copyable.
 class Board {
@@ -126,16 +138,11 @@ class Board {
   RankArea& area(int rank) const { return *reinterpret_cast<RankArea*>(AreaOf(rank)); }
   Header& header(int rank, uint64_t number) const { return area(rank).headers[number % 2]; }
 
-  // The buffers of a rank. Results are those of its part of a piece.
-  char* eager(int rank, uint64_t number) const {
-    return AreaOf(rank) + layout_.eager + number % 2 * sizes().eager;
-  }
-  char* piece(int rank, uint64_t number) const {
-    return AreaOf(rank) + layout_.pieces + number % kDepth * sizes().piece;
-  }
-  char* result(int rank, uint64_t number) const {
-    return AreaOf(rank) + layout_.results + number % kDepth * layout_.result_bytes;
-  }
+  // The buffers of a rank; for the offsets see rings.h. Results, which begin on cache lines, are
+  // those of its parts of pieces.
+  char* table(int rank, size_t offset) const { return AreaOf(rank) + layout_.tables + offset; }
+  char* piece(int rank, size_t offset) const { return AreaOf(rank) + layout_.pieces + offset; }
+  char* result(int rank, size_t offset) const { return AreaOf(rank) + layout_.results + offset; }
   char* stream(int rank) const { return AreaOf(rank) + layout_.stream; }
 
   // Room for the words of a call; see call_words.h.
@@ -153,7 +160,7 @@ class Board {
     explicit Layout(int size);
 
     Sizes sizes;
-    size_t call, eager, pieces, results, result_bytes, stream, area_bytes;
+    size_t call, tables, pieces, results, stream, area_bytes;
     size_t areas, letters, total;
   };
 

@@ -24,9 +24,9 @@ TEST(BoardTest, EveryGroupTakesBoundedMemoryWhoseBuffersAreApart) {
     for (int r = 0; r < size; ++r) {
       add(&board.area(r), sizeof(RankArea));
       add(board.call(r), sizeof(int64_t));
-      for (int i = 0; i < 2; ++i) add(board.eager(r, i), sizes.eager);
-      for (int i = 0; i < kDepth; ++i) add(board.piece(r, i), sizes.piece);
-      for (int i = 0; i < kDepth; ++i) add(board.result(r, i), sizes.piece / size);
+      add(board.table(r, 0), 2 * sizes.near + sizes.tables);
+      add(board.piece(r, 0), kDepth * sizes.piece);
+      add(board.result(r, 0), kDepth * sizes.piece / size);
       add(board.stream(r), sizes.stream);
       for (int s = 0; s < size; ++s) add(&board.letter(r, s, 0), sizes.letters * sizeof(Letter));
     }

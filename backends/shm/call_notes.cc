@@ -23,7 +23,7 @@ Call CallOf(uint64_t kind, uint64_t sequence, int peer) {
 
 }  // namespace
 
-void SetWords(const Call& call, Header& header) {
+void SetWords(const Call& call, Header::Content& header) {
   header.words[0] = static_cast<uint64_t>(call.kind) | static_cast<uint64_t>(call.dtype) << 8 |
                     static_cast<uint64_t>(call.op) << 16 |
                     static_cast<uint64_t>(static_cast<uint32_t>(call.peer)) << 32;
@@ -39,11 +39,11 @@ void SetWords(const Call& call, Header& header) {
   header.words[3] ^= hash;
 }
 
-bool SameWords(const Header& a, const Header& b) {
+bool SameWords(const Header::Content& a, const Header::Content& b) {
   return std::memcmp(a.words, b.words, sizeof(a.words)) == 0;
 }
 
-std::string NameOfWords(const Header& header) {
+std::string NameOfWords(const Header::Content& header) {
   return CallOf(header.words[0] & 0xff, header.words[1], -1).ShortName();
 }
 

@@ -10,12 +10,12 @@
 namespace syncline {
 
 // Sets the words that are equal, with overwhelming likelihood, if and only if SameCollective.
-void SetWords(const Call& call, Header& header);
+void SetWords(const Call& call, Header::Content& header);
 
-bool SameWords(const Header& a, const Header& b);
+bool SameWords(const Header::Content& a, const Header::Content& b);
 
 // "all_reduce #5".
-std::string NameOfWords(const Header& header);
+std::string NameOfWords(const Header::Content& header);
 
 void SetNote(const Call& call, Note& note);
 

@@ -14,9 +14,6 @@ namespace {
 
 constexpr int kEveryRank = -1;
 
-// The smallest piece worth the handling.
-constexpr size_t kLeastPiece = 32 << 10;
-
 using Inputs = absl::InlinedVector<const void*, 8>;
 
 void Copy(void* to, const void* from, size_t bytes) {
@@ -35,6 +32,15 @@ struct Range {
   size_t begin, size;
 };
 
+// Brings the line to this core, and out of all others.
+void PrefetchToWrite(const char* line) {
+#if defined(__x86_64__)
+  asm volatile("prefetchw %0" : : "m"(*line));
+#else
+  __builtin_prefetch(line, 1);
+#endif
+}
+
 // The size of pieces in which to move `bytes`, at most `most`: several, so that ranks work at the
 // same time, but not too small.
 size_t PieceOf(size_t bytes, size_t most) {
@@ -48,6 +54,7 @@ size_t PieceOf(size_t bytes, size_t most) {
 // A movement of pieces.
 struct HostCollectives::Flow {
   const Waiting& waiting;
+  size_t piece;  // Bytes of each but the last, at most.
   uint64_t pieces;
   int from;  // Who fills: one rank, or kEveryRank.
   bool takes;
@@ -81,19 +88,31 @@ void HostCollectives::Advance(Counter counter, uint64_t value) {
 }
 
 template <typename Body>
-absl::Status HostCollectives::Run(const Call& call, const CallContext& context, const Body& body) {
-  Meeting meeting(vigil_, call, ++number_, context.deadline);
+absl::Status HostCollectives::Run(const Call& call, const CallContext& context, size_t bytes,
+                                  const Body& body) {
+  const size_t table = bytes <= Header::kPayload ? 0 : tables_.Take(bytes);
+  Meeting meeting(vigil_, call, ++number_, context.deadline, bytes, table);
   const absl::Status status = body(meeting);
   RankArea& own = board_.area(rank());
   SetNote(call, own.last);
   own.finished.store(number_, std::memory_order_release);
+  PrepareNext(bytes);
   return status;
 }
 
-// fill(k, to) lays the k-th piece; take(k, number) takes it from board_.piece(rank, number).
+// The next collective is likely to be as short. Nobody needs any more what it will overwrite.
+void HostCollectives::PrepareNext(size_t bytes) {
+  PrefetchToWrite(reinterpret_cast<const char*>(&board_.header(rank(), number_ + 1)));
+  if (bytes <= Header::kPayload || !tables_.IsNear(bytes)) return;
+  const char* const table = board_.table(rank(), tables_.next_near());
+  for (size_t at = 0; at < bytes; at += kCacheLine) PrefetchToWrite(table + at);
+}
+
+// fill(k, to) lays the k-th piece; take(k, offset) takes it from board_.piece(rank, offset).
 template <typename Fill, typename Take>
 absl::Status HostCollectives::Move(const Flow& flow, const Fill& fill, const Take& take) {
   const uint64_t first = pieces_;
+  const PieceRing::Slots slots = ring_.Take(flow.piece, flow.pieces);
   const bool fills = flow.from == kEveryRank || flow.from == rank();
   if (!flow.takes) Advance(&RankArea::read, first + flow.pieces);
   // Lays one piece ahead of those that it takes.
@@ -104,7 +123,7 @@ absl::Status HostCollectives::Move(const Flow& flow, const Fill& fill, const Tak
         SYNCLINE_RETURN_IF_ERROR(
             AwaitOthers(&RankArea::read, first + k - kDepth + 1, flow.waiting));
       }
-      fill(k, board_.piece(rank(), first + k));
+      fill(k, board_.piece(rank(), slots.offset(k)));
       Advance(&RankArea::written, first + k + 1);
     }
     if (!flow.takes || k < lead) continue;
@@ -113,7 +132,7 @@ absl::Status HostCollectives::Move(const Flow& flow, const Fill& fill, const Tak
         flow.from == kEveryRank
             ? AwaitOthers(&RankArea::written, first + taken + 1, flow.waiting)
             : Await(flow.from, &RankArea::written, first + taken + 1, flow.waiting));
-    take(taken, first + taken);
+    take(taken, slots.offset(taken));
     Advance(&RankArea::read, first + taken + 1);
   }
   pieces_ += flow.pieces;
@@ -121,44 +140,44 @@ absl::Status HostCollectives::Move(const Flow& flow, const Fill& fill, const Tak
 }
 
 absl::Status HostCollectives::Barrier(const CallContext& context) {
-  return Run(Call::Barrier(context), context, [](Meeting& meeting) { return meeting.Open(); });
+  return Run(Call::Barrier(context), context, 0, [](Meeting& meeting) { return meeting.Open(); });
 }
 
 absl::Status HostCollectives::Broadcast(const Tensor& tensor, int root,
                                         const CallContext& context) {
   const size_t bytes = tensor.nbytes();
   char* const data = Bytes(tensor);
-  return Run(Call::Broadcast(tensor, root, context), context, [&](Meeting& meeting) {
-    const bool is_short = bytes <= board_.sizes().eager;
-    if (is_short && rank() == root) Copy(meeting.Table(bytes), data, bytes);
+  const bool is_short = bytes <= board_.sizes().eager;
+  return Run(Call::Broadcast(tensor, root, context), context, Eager(bytes), [&](Meeting& meeting) {
+    if (is_short && rank() == root) Copy(meeting.Table(), data, bytes);
     SYNCLINE_RETURN_IF_ERROR(meeting.Open());
     if (is_short) {
-      if (rank() != root) Copy(data, meeting.TableOf(root, bytes), bytes);
+      if (rank() != root) Copy(data, meeting.TableOf(root), bytes);
       return absl::OkStatus();
     }
     const size_t piece = PieceOf(bytes, board_.sizes().piece);
     return Move(
-        {meeting.waiting(), Ceil(bytes, piece), root, rank() != root},
+        {meeting.waiting(), piece, Ceil(bytes, piece), root, rank() != root},
         [&](uint64_t k, char* to) {
           const Range range(bytes, piece, k);
           Copy(to, data + range.begin, range.size);
         },
-        [&](uint64_t k, uint64_t number) {
+        [&](uint64_t k, size_t offset) {
           const Range range(bytes, piece, k);
-          Copy(data + range.begin, board_.piece(root, number), range.size);
+          Copy(data + range.begin, board_.piece(root, offset), range.size);
         });
   });
 }
 
 absl::Status HostCollectives::AllReduce(const Tensor& tensor, ReduceOp op,
                                         const CallContext& context) {
-  return Run(Call::AllReduce(tensor, op, context), context,
+  return Run(Call::AllReduce(tensor, op, context), context, Eager(tensor.nbytes()),
              [&](Meeting& meeting) { return ReduceTo(kEveryRank, tensor, op, meeting); });
 }
 
 absl::Status HostCollectives::Reduce(const Tensor& tensor, ReduceOp op, int root,
                                      const CallContext& context) {
-  return Run(Call::Reduce(tensor, op, root, context), context,
+  return Run(Call::Reduce(tensor, op, root, context), context, Eager(tensor.nbytes()),
              [&](Meeting& meeting) { return ReduceTo(root, tensor, op, meeting); });
 }
 
@@ -171,12 +190,12 @@ absl::Status HostCollectives::ReduceTo(int root, const Tensor& tensor, ReduceOp 
     return size() <= 2 ? ReduceWhole(root, tensor, op, meeting.waiting())
                        : ReduceInParts(root, tensor, op, meeting.waiting());
   }
-  if (root != rank()) Copy(meeting.Table(bytes), tensor.data(), bytes);
+  if (root != rank()) Copy(meeting.Table(), tensor.data(), bytes);
   SYNCLINE_RETURN_IF_ERROR(meeting.Open());
   if (!has_result || bytes == 0) return absl::OkStatus();
   Inputs inputs;
   for (int r = 0; r < size(); ++r) {
-    inputs.push_back(r == rank() ? tensor.data() : meeting.TableOf(r, bytes));
+    inputs.push_back(r == rank() ? tensor.data() : meeting.TableOf(r));
   }
   syncline::Reduce(tensor.dtype(), op, tensor.data(), inputs, tensor.numel());
   return absl::OkStatus();
@@ -190,17 +209,17 @@ absl::Status HostCollectives::ReduceWhole(int root, const Tensor& tensor, Reduce
   const int other = 1 - rank();
   const int from = root == kEveryRank ? kEveryRank : 1 - root;
   return Move(
-      {waiting, Ceil(bytes, piece), from, root == kEveryRank || root == rank()},
+      {waiting, piece, Ceil(bytes, piece), from, root == kEveryRank || root == rank()},
       [&](uint64_t k, char* to) {
         const Range range(bytes, piece, k);
         Copy(to, Bytes(tensor) + range.begin, range.size);
       },
-      [&](uint64_t k, uint64_t number) {
+      [&](uint64_t k, size_t offset) {
         const Range range(bytes, piece, k);
         char* const own = Bytes(tensor) + range.begin;
         const void* inputs[2];
         inputs[rank()] = own;
-        inputs[other] = board_.piece(other, number);
+        inputs[other] = board_.piece(other, offset);
         syncline::Reduce(tensor.dtype(), op, own, inputs, range.size / SizeOf(tensor.dtype()));
       });
 }
@@ -213,6 +232,7 @@ absl::Status HostCollectives::ReduceInParts(int root, const Tensor& tensor, Redu
   const size_t piece = PieceOf(bytes, board_.sizes().piece);
   const uint64_t pieces = Ceil(bytes, piece), first = pieces_;
   const size_t part = Ceil(Ceil(piece, size()), kCacheLine) * kCacheLine;
+  const PieceRing::Slots slots = ring_.Take(piece, pieces);
   const bool has_result = root == kEveryRank || root == rank();
   for (uint64_t k = 0; k < pieces + 2; ++k) {
     if (k < pieces) {
@@ -220,7 +240,7 @@ absl::Status HostCollectives::ReduceInParts(int root, const Tensor& tensor, Redu
         SYNCLINE_RETURN_IF_ERROR(AwaitOthers(&RankArea::read, first + k - kDepth + 1, waiting));
       }
       const Range range(bytes, piece, k);
-      Copy(board_.piece(rank(), first + k), Bytes(tensor) + range.begin, range.size);
+      Copy(board_.piece(rank(), slots.offset(k)), Bytes(tensor) + range.begin, range.size);
       Advance(&RankArea::written, first + k + 1);
     }
     if (k >= 1 && k <= pieces) {
@@ -228,10 +248,12 @@ absl::Status HostCollectives::ReduceInParts(int root, const Tensor& tensor, Redu
       SYNCLINE_RETURN_IF_ERROR(AwaitOthers(&RankArea::written, number + 1, waiting));
       const Range own(Range(bytes, piece, k - 1).size, part, rank());
       Inputs inputs;
-      for (int r = 0; r < size(); ++r) inputs.push_back(board_.piece(r, number) + own.begin);
+      for (int r = 0; r < size(); ++r) {
+        inputs.push_back(board_.piece(r, slots.offset(k - 1)) + own.begin);
+      }
       if (own.size > 0) {
-        syncline::Reduce(tensor.dtype(), op, board_.result(rank(), number), inputs,
-                         own.size / SizeOf(tensor.dtype()));
+        syncline::Reduce(tensor.dtype(), op, board_.result(rank(), slots.slot(k - 1) * part),
+                         inputs, own.size / SizeOf(tensor.dtype()));
       }
       Advance(&RankArea::reduced, number + 1);
       if (!has_result) Advance(&RankArea::read, number + 1);
@@ -242,7 +264,8 @@ absl::Status HostCollectives::ReduceInParts(int root, const Tensor& tensor, Redu
       const Range range(bytes, piece, k - 2);
       for (int r = 0; r < size(); ++r) {
         const Range theirs(range.size, part, r);
-        Copy(Bytes(tensor) + range.begin + theirs.begin, board_.result(r, number), theirs.size);
+        Copy(Bytes(tensor) + range.begin + theirs.begin, board_.result(r, slots.slot(k - 2) * part),
+             theirs.size);
       }
       Advance(&RankArea::read, number + 1);
     }
@@ -255,15 +278,15 @@ absl::Status HostCollectives::AllGather(absl::Span<const Tensor> outputs, const 
                                         const CallContext& context) {
   size_t most = 0;
   for (const Tensor& output : outputs) most = std::max(most, output.nbytes());
-  return Run(Call::AllGather(outputs, input, context), context,
+  return Run(Call::AllGather(outputs, input, context), context, Eager(most),
              [&](Meeting& meeting) { return GatherTo(kEveryRank, outputs, input, most, meeting); });
 }
 
 absl::Status HostCollectives::Gather(absl::Span<const Tensor> outputs, const Tensor& input,
                                      int root, const CallContext& context) {
-  return Run(Call::Gather(input, root, context), context, [&](Meeting& meeting) {
-    return GatherTo(root, outputs, input, input.nbytes(), meeting);
-  });
+  return Run(
+      Call::Gather(input, root, context), context, Eager(input.nbytes()),
+      [&](Meeting& meeting) { return GatherTo(root, outputs, input, input.nbytes(), meeting); });
 }
 
 absl::Status HostCollectives::GatherTo(int root, absl::Span<const Tensor> outputs,
@@ -271,13 +294,13 @@ absl::Status HostCollectives::GatherTo(int root, absl::Span<const Tensor> output
   const size_t bytes = input.nbytes();
   const bool has_result = root == kEveryRank || root == rank();
   const bool is_short = most <= board_.sizes().eager;
-  if (is_short && root != rank()) Copy(meeting.Table(most), input.data(), bytes);
+  if (is_short && root != rank()) Copy(meeting.Table(), input.data(), bytes);
   SYNCLINE_RETURN_IF_ERROR(meeting.Open());
   if (is_short) {
     if (!has_result) return absl::OkStatus();
     for (int r = 0; r < size(); ++r) {
       const Tensor& output = outputs[r];
-      Copy(output.data(), r == rank() ? input.data() : meeting.TableOf(r, most), output.nbytes());
+      Copy(output.data(), r == rank() ? input.data() : meeting.TableOf(r), output.nbytes());
     }
     return absl::OkStatus();
   }
@@ -287,7 +310,7 @@ absl::Status HostCollectives::GatherTo(int root, absl::Span<const Tensor> output
   }
   const size_t piece = PieceOf(most, board_.sizes().piece);
   return Move(
-      {meeting.waiting(), Ceil(most, piece), kEveryRank, has_result},
+      {meeting.waiting(), piece, Ceil(most, piece), kEveryRank, has_result},
       [&](uint64_t k, char* to) {
         const Range range(bytes, piece, k);
         if (root != rank()) Copy(to, Bytes(input) + range.begin, range.size);
@@ -295,11 +318,11 @@ absl::Status HostCollectives::GatherTo(int root, absl::Span<const Tensor> output
           Copy(Bytes(outputs[rank()]) + range.begin, Bytes(input) + range.begin, range.size);
         }
       },
-      [&](uint64_t k, uint64_t number) {
+      [&](uint64_t k, size_t offset) {
         for (int r = 0; r < size(); ++r) {
           if (r == rank()) continue;
           const Range range(outputs[r].nbytes(), piece, k);
-          Copy(Bytes(outputs[r]) + range.begin, board_.piece(r, number), range.size);
+          Copy(Bytes(outputs[r]) + range.begin, board_.piece(r, offset), range.size);
         }
       });
 }
@@ -318,65 +341,64 @@ void HostCollectives::Lay(absl::Span<const Tensor> inputs, size_t room, uint64_t
 
 template <typename Take>
 absl::Status HostCollectives::Distribute(const Parts& parts, Meeting& meeting, const Take& take) {
-  const size_t others = std::max(size() - 1, 1);
-  const size_t bytes = parts.most * others;
-  const size_t room = bytes <= Header::kPayload ? parts.most : EagerRoom();
+  const size_t room = RoomFor(parts.most);
   const bool lays = !parts.inputs.empty(), takes = parts.from != rank();
   if (parts.most > room) {
     SYNCLINE_RETURN_IF_ERROR(meeting.Open());
     return DistributePieces(parts, meeting.waiting(), take);
   }
-  if (lays) Lay(parts.inputs, room, 0, meeting.Table(bytes));
+  if (lays) Lay(parts.inputs, room, 0, meeting.Table());
   SYNCLINE_RETURN_IF_ERROR(meeting.Open());
-  if (takes)
-    take(0, room, [&](int r) { return meeting.TableOf(r, bytes) + PlaceOf(rank(), r) * room; });
+  if (takes) take(0, room, [&](int r) { return meeting.TableOf(r) + PlaceOf(rank(), r) * room; });
   return absl::OkStatus();
 }
 
 template <typename Take>
 absl::Status HostCollectives::DistributePieces(const Parts& parts, const Waiting& waiting,
                                                const Take& take) {
-  const size_t others = std::max(size() - 1, 1);
-  const size_t room =
-      PieceOf(parts.most * others, board_.sizes().piece) / others / kCacheLine * kCacheLine;
+  const size_t piece = PieceOf(parts.most * others(), board_.sizes().piece);
+  const size_t room = piece / others() / kCacheLine * kCacheLine;
   return Move(
-      {waiting, Ceil(parts.most, room), parts.from, parts.from != rank()},
+      {waiting, piece, Ceil(parts.most, room), parts.from, parts.from != rank()},
       [&](uint64_t k, char* to) { Lay(parts.inputs, room, k, to); },
-      [&](uint64_t k, uint64_t number) {
+      [&](uint64_t k, size_t offset) {
         take(k * room, room,
-             [&](int r) { return board_.piece(r, number) + PlaceOf(rank(), r) * room; });
+             [&](int r) { return board_.piece(r, offset) + PlaceOf(rank(), r) * room; });
       });
 }
 
 absl::Status HostCollectives::Scatter(const Tensor& output, absl::Span<const Tensor> inputs,
                                       int root, const CallContext& context) {
-  return Run(Call::Scatter(output, root, context), context, [&](Meeting& meeting) {
-    SYNCLINE_RETURN_IF_ERROR(Distribute(
-        {root, inputs, output.nbytes()}, meeting, [&](size_t begin, size_t room, const auto& laid) {
-          Copy(Bytes(output) + begin, laid(root), std::min(room, output.nbytes() - begin));
-        }));
-    if (root == rank()) Copy(output.data(), inputs[rank()].data(), output.nbytes());
-    return absl::OkStatus();
-  });
+  return Run(
+      Call::Scatter(output, root, context), context, Laid(output.nbytes()), [&](Meeting& meeting) {
+        SYNCLINE_RETURN_IF_ERROR(Distribute({root, inputs, output.nbytes()}, meeting,
+                                            [&](size_t begin, size_t room, const auto& laid) {
+                                              Copy(Bytes(output) + begin, laid(root),
+                                                   std::min(room, output.nbytes() - begin));
+                                            }));
+        if (root == rank()) Copy(output.data(), inputs[rank()].data(), output.nbytes());
+        return absl::OkStatus();
+      });
 }
 
 absl::Status HostCollectives::ReduceScatter(const Tensor& output, absl::Span<const Tensor> inputs,
                                             ReduceOp op, const CallContext& context) {
   size_t most = 0;
   for (const Tensor& input : inputs) most = std::max(most, input.nbytes());
-  return Run(Call::ReduceScatter(output, inputs, op, context), context, [&](Meeting& meeting) {
-    return Distribute({kEveryRank, inputs, most}, meeting,
-                      [&](size_t begin, size_t room, const auto& laid) {
-                        if (begin >= output.nbytes()) return;
-                        const size_t bytes = std::min(room, output.nbytes() - begin);
-                        Inputs parts;
-                        for (int r = 0; r < size(); ++r) {
-                          parts.push_back(r == rank() ? Bytes(inputs[r]) + begin : laid(r));
-                        }
-                        syncline::Reduce(output.dtype(), op, Bytes(output) + begin, parts,
-                                         bytes / SizeOf(output.dtype()));
-                      });
-  });
+  return Run(
+      Call::ReduceScatter(output, inputs, op, context), context, Laid(most), [&](Meeting& meeting) {
+        return Distribute({kEveryRank, inputs, most}, meeting,
+                          [&](size_t begin, size_t room, const auto& laid) {
+                            if (begin >= output.nbytes()) return;
+                            const size_t bytes = std::min(room, output.nbytes() - begin);
+                            Inputs parts;
+                            for (int r = 0; r < size(); ++r) {
+                              parts.push_back(r == rank() ? Bytes(inputs[r]) + begin : laid(r));
+                            }
+                            syncline::Reduce(output.dtype(), op, Bytes(output) + begin, parts,
+                                             bytes / SizeOf(output.dtype()));
+                          });
+      });
 }
 
 absl::Status HostCollectives::AllToAll(absl::Span<const Tensor> outputs,
@@ -390,9 +412,10 @@ absl::Status HostCollectives::AllToAll(absl::Span<const Tensor> outputs,
   };
   size_t own_most = 0;
   for (const Tensor& input : inputs) own_most = std::max(own_most, input.nbytes());
-  return Run(Call::AllToAll(outputs, inputs, context), context, [&](Meeting& meeting) {
-    char* const table = board_.eager(rank(), meeting.waiting().number);
-    if (own_most <= EagerRoom()) Lay(inputs, EagerRoom(), 0, table);
+  // Only after it do ranks know how much it is.
+  const size_t bytes = EagerRoom() * others();
+  return Run(Call::AllToAll(outputs, inputs, context), context, bytes, [&](Meeting& meeting) {
+    if (own_most <= EagerRoom()) Lay(inputs, EagerRoom(), 0, meeting.Table());
     SYNCLINE_RETURN_IF_ERROR(meeting.Open());
     SYNCLINE_ASSIGN_OR_RETURN(const int64_t most_elements, meeting.AgreeOnSplits());
     Copy(outputs[rank()].data(), inputs[rank()].data(), inputs[rank()].nbytes());
@@ -400,9 +423,8 @@ absl::Status HostCollectives::AllToAll(absl::Span<const Tensor> outputs,
     if (most > EagerRoom()) {
       return DistributePieces({kEveryRank, inputs, most}, meeting.waiting(), take);
     }
-    take(0, EagerRoom(), [&](int r) {
-      return board_.eager(r, meeting.waiting().number) + PlaceOf(rank(), r) * EagerRoom();
-    });
+    take(0, EagerRoom(),
+         [&](int r) { return meeting.TableOf(r) + PlaceOf(rank(), r) * EagerRoom(); });
     return absl::OkStatus();
   });
 }

@@ -10,6 +10,7 @@
 #include "absl/status/status.h"
 #include "absl/types/span.h"
 #include "backends/shm/meeting.h"
+#include "backends/shm/rings.h"
 #include "backends/shm/vigil.h"
 #include "core/backend.h"
 #include "core/reduce_op.h"
@@ -26,7 +27,8 @@ namespace syncline {
 // each piece in each rank, and then exchange the results.
 class HostCollectives {
  public:
-  explicit HostCollectives(Vigil& vigil) : vigil_(vigil), board_(vigil.board()) {}
+  explicit HostCollectives(Vigil& vigil)
+      : vigil_(vigil), board_(vigil.board()), tables_(board_.sizes()), ring_(board_.sizes()) {}
 
   absl::Status Broadcast(const Tensor& tensor, int root, const CallContext& context);
   absl::Status AllReduce(const Tensor& tensor, ReduceOp op, const CallContext& context);
@@ -51,9 +53,11 @@ class HostCollectives {
   int rank() const { return vigil_.rank(); }
   int size() const { return board_.size(); }
 
-  // Runs `body` as the next collective.
+  // Runs `body` as the next collective, for which every rank lays `bytes`: 0 if these are too many.
   template <typename Body>
-  absl::Status Run(const Call& call, const CallContext& context, const Body& body);
+  absl::Status Run(const Call& call, const CallContext& context, size_t bytes, const Body& body);
+  void PrepareNext(size_t bytes);
+  size_t Eager(size_t bytes) const { return bytes <= board_.sizes().eager ? bytes : 0; }
 
   // The two that have a result on `root` or, if that is kEveryRank, on every rank.
   absl::Status ReduceTo(int root, const Tensor& tensor, ReduceOp op, Meeting& meeting);
@@ -68,10 +72,13 @@ class HostCollectives {
   void Lay(absl::Span<const Tensor> inputs, size_t room, uint64_t k, char* to) const;
   // The place of the part for rank `to` among those that rank `from` lays.
   static size_t PlaceOf(int to, int from) { return to < from ? to : to - 1; }
-  // For one part, on the table.
-  size_t EagerRoom() const {
-    return board_.sizes().eager / std::max(size() - 1, 1) / kCacheLine * kCacheLine;
+  size_t others() const { return std::max(size() - 1, 1); }
+  // The room for each part on the table: EagerRoom, or no more than needed if it fits in a header.
+  size_t EagerRoom() const { return board_.sizes().eager / others() / kCacheLine * kCacheLine; }
+  size_t RoomFor(size_t most) const {
+    return most * others() <= Header::kPayload ? most : EagerRoom();
   }
+  size_t Laid(size_t most) const { return most <= RoomFor(most) ? RoomFor(most) * others() : 0; }
 
   // How longer ones are done.
   template <typename Fill, typename Take>
@@ -87,6 +94,8 @@ class HostCollectives {
   const Board& board_;
   uint64_t number_ = 0;  // Of collectives begun.
   uint64_t pieces_ = 0;  // Of the collectives that have finished.
+  TableRing tables_;
+  PieceRing ring_;
 };
 
 }  // namespace syncline

@@ -34,7 +34,7 @@ Splits SplitsOf(const Call& call) {
 
 Splits SplitsOf(const Header& header) {
   Splits splits;
-  std::memcpy(&splits, header.payload, sizeof(splits));
+  std::memcpy(&splits, header.content.payload, sizeof(splits));
   return splits;
 }
 
@@ -44,11 +44,12 @@ absl::Status Meeting::Open() {
   const int rank = vigil_.rank();
   RankArea& area = board_.area(rank);
   Header& own = board_.header(rank, waiting_.number);
-  SetWords(waiting_.call, own);
+  SetWords(waiting_.call, own_);
   if (waiting_.call.kind == OpKind::kAllToAll) {
     const Splits splits = SplitsOf(waiting_.call);
-    std::memcpy(own.payload, &splits, sizeof(splits));
+    std::memcpy(own_.payload, &splits, sizeof(splits));
   }
+  own.content = own_;
   own.number.store(waiting_.number, std::memory_order_release);
   vigil_.Ring(area.done);
   int other = -1;
@@ -58,7 +59,7 @@ absl::Status Meeting::Open() {
     SYNCLINE_RETURN_IF_ERROR(vigil_.Await(board_.area(r).done, r, waiting_, [&] {
       return header.number.load(std::memory_order_acquire) == waiting_.number;
     }));
-    if (!SameWords(own, header)) other = r;
+    if (!SameWords(own_, header.content)) other = r;
   }
   return other < 0 ? absl::OkStatus() : ExplainMismatch(other);
 }

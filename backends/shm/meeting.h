@@ -18,14 +18,23 @@ namespace syncline {
 // One rank's part in one collective. Not thread-safe.
 class Meeting {
  public:
-  // The collective with `number` in the group.
-  Meeting(Vigil& vigil, const Call& call, uint64_t number, const Deadline& deadline)
-      : vigil_(vigil), board_(vigil.board()), waiting_{call, deadline, number} {}
+  // The collective with `number` in the group, for which ranks lay `bytes` each, the same number on
+  // all. They are laid in the header if they fit, else at `table`. Both are free: all ranks have
+  // finished the collective before the last.
+  Meeting(Vigil& vigil, const Call& call, uint64_t number, const Deadline& deadline, size_t bytes,
+          size_t table)
+      : vigil_(vigil),
+        board_(vigil.board()),
+        waiting_{call, deadline, number},
+        is_short_(bytes <= Header::kPayload),
+        table_(table) {}
 
-  // Where this rank lays data for others before Open: in its header, if they fit, else in its eager
-  // buffer. Both are free: all ranks have finished the collective before the last.
-  char* Table(size_t bytes) const { return Place(vigil_.rank(), bytes); }
-  const char* TableOf(int rank, size_t bytes) const { return Place(rank, bytes); }
+  // Where this rank lays its data before Open, and where those of another lie after it.
+  char* Table() { return is_short_ ? own_.payload : board_.table(vigil_.rank(), table_); }
+  const char* TableOf(int rank) const {
+    return is_short_ ? board_.header(rank, waiting_.number).content.payload
+                     : board_.table(rank, table_);
+  }
 
   // Shows the call and what lies on the table, and returns once all ranks have, and have made the
   // same call. A MismatchError that quotes two calls fails the group.
@@ -38,16 +47,15 @@ class Meeting {
   const Waiting& waiting() const { return waiting_; }
 
  private:
-  char* Place(int rank, size_t bytes) const {
-    return bytes <= Header::kPayload ? board_.header(rank, waiting_.number).payload
-                                     : board_.eager(rank, waiting_.number);
-  }
   absl::StatusOr<std::vector<Call>> ExchangeCalls(const Deadline& deadline);
   absl::Status ExplainMismatch(int rank);
 
   Vigil& vigil_;
   const Board& board_;
   const Waiting waiting_;
+  const bool is_short_;
+  const size_t table_;
+  Header::Content own_;  // Goes to the header at once, which others look at all the time.
 };
 
 }  // namespace syncline

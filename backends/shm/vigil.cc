@@ -35,11 +35,6 @@ constexpr absl::Duration kNap = absl::Milliseconds(10);
 // How long a verdict may take to write for one who lives.
 constexpr absl::Duration kWriting = absl::Milliseconds(100);
 
-int CountCores() {
-  cpu_set_t set;
-  return sched_getaffinity(0, sizeof(set), &set) == 0 ? CPU_COUNT(&set) : 1;
-}
-
 bool Membarrier(int command) { return syscall(SYS_membarrier, command, 0, 0) == 0; }
 
 int OpenPidfd(int pid) { return static_cast<int>(syscall(SYS_pidfd_open, pid, 0)); }
@@ -50,8 +45,6 @@ Vigil::Vigil(char* memory, Roster roster)
     : roster_(std::move(roster)),
       board_(memory, roster_.size()),
       rank_(roster_.rank()),
-      has_core_(roster_.size() <= CountCores()),
-      spins_(has_core_ ? kSpins : 1),
       has_membarrier_(Membarrier(MEMBARRIER_CMD_REGISTER_GLOBAL_EXPEDITED)) {
   for (int rank = 0; rank < roster_.size(); ++rank) {
     const int pid = roster_.pid(rank);
@@ -71,18 +64,24 @@ Vigil::~Vigil() {
 absl::Status Vigil::Join(const Deadline& deadline) {
   RankArea& own = board_.area(rank_);
   if (!has_membarrier_) own.needs_fence.store(1);
+  CPU_ZERO(&own.cores);
+  sched_getaffinity(0, sizeof(own.cores), &own.cores);
   own.joined.store(1, std::memory_order_release);
   Ring(own.done);
   const Call call = Call::Barrier(CallContext{});
   bool needs_fence = false;
+  cpu_set_t cores;
+  CPU_ZERO(&cores);
   for (int rank = 0; rank < board_.size(); ++rank) {
     const RankArea& area = board_.area(rank);
     SYNCLINE_RETURN_IF_ERROR(Await(board_.area(rank).done, rank, {call, deadline}, [&] {
       return area.joined.load(std::memory_order_acquire) != 0;
     }));
     if (area.needs_fence.load() != 0) needs_fence = true;
+    CPU_OR(&cores, &cores, &area.cores);
   }
   needs_fence_ = needs_fence;
+  if (board_.size() <= CPU_COUNT(&cores)) spins_ = kSpins;
   return absl::OkStatus();
 }
 
@@ -245,7 +244,7 @@ std::string Vigil::Doing(int rank) const {
   const Header* header = &area.headers[0];
   if (header->number.load() < area.headers[1].number.load()) header = &area.headers[1];
   if (header->number.load(std::memory_order_acquire) > area.finished.load()) {
-    return absl::StrCat("it is in ", NameOfWords(*header));
+    return absl::StrCat("it is in ", NameOfWords(header->content));
   }
   if (area.messages_under_way.load() > 0) return absl::StrCat("it is in ", NameOf(area.message));
   const std::string last = NameOf(area.last);

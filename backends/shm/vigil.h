@@ -98,8 +98,7 @@ class Vigil {
   const Board board_;
   const int rank_;
   std::vector<int> pidfds_;  // By rank; -1 if it is of this process, or cannot be had.
-  bool has_core_;            // Of its own.
-  int spins_;
+  int spins_ = 1;            // More if there are as many cores as ranks.
   bool has_membarrier_;
   bool needs_fence_ = true;
 };
