@@ -1,10 +1,14 @@
 // What a synchronous call costs beside what ranks wait for each other: that of a group of one.
+//
+//   ./bazelw run //benchmarks:call_cost [PART_OF_A_NAME]
 #include <algorithm>
 #include <chrono>
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
+#include <functional>
 #include <memory>
+#include <string>
 #include <vector>
 
 #include "core/backend_registry.h"
@@ -24,8 +28,7 @@ void Require(const absl::Status& status) {
 }
 
 // Nanoseconds, the median of some rounds.
-template <typename Call>
-double CostOf(const Call& call) {
+double CostOf(const std::function<absl::Status()>& call) {
   constexpr int kRounds = 51, kCalls = 20000;
   std::vector<double> rounds;
   for (int round = 0; round < kRounds; ++round) {
@@ -38,7 +41,13 @@ double CostOf(const Call& call) {
   return rounds[kRounds / 2];
 }
 
-void Measure() {
+struct Case {
+  std::string name;
+  std::function<absl::Status()> of_group;
+  std::function<absl::Status(const CallContext&)> of_backend;  // If it has such a call.
+};
+
+void Measure(const std::string& part_of_name) {
   ProcessGroup::Options options;
   options.backend = "shm";
   options.store = std::make_shared<HashStore>();
@@ -46,20 +55,40 @@ void Measure() {
   BackendConfig config;
   config.store = std::make_shared<HashStore>();
   const auto backend = BackendRegistry::Make("shm", config).value();
-  const Tensor tensor = Tensor::Zeros(DType::kFloat32, {1});
-  CallContext context;
-  std::printf("nanoseconds per call: ProcessGroup, backend shm alone\n");
-  std::printf("barrier     %6.1f %6.1f\n", CostOf([&] { return group->Barrier(); }),
-              CostOf([&] { return ++context.sequence, backend->Barrier(context); }));
-  std::printf("all_reduce  %6.1f %6.1f\n", CostOf([&] { return group->AllReduce(tensor); }),
-              CostOf([&] {
-                return ++context.sequence, backend->AllReduce(tensor, ReduceOp::kSum, context);
-              }));
-  std::printf("broadcast   %6.1f %6.1f\n", CostOf([&] { return group->Broadcast(tensor, 0); }),
-              CostOf([&] { return ++context.sequence, backend->Broadcast(tensor, 0, context); }));
+  using Context = CallContext;
+  const Tensor in = Tensor::Zeros(DType::kFloat32, {1}), out = Tensor::Zeros(DType::kFloat32, {1});
+  const std::vector<Tensor> ins = {in}, outs = {out};
+  const std::vector<Case> cases = {
+      {"barrier", [&] { return group->Barrier(); },
+       [&](const Context& context) { return backend->Barrier(context); }},
+      {"broadcast", [&] { return group->Broadcast(out, 0); },
+       [&](const Context& context) { return backend->Broadcast(out, 0, context); }},
+      {"all_reduce", [&] { return group->AllReduce(out); },
+       [&](const Context& context) { return backend->AllReduce(out, ReduceOp::kSum, context); }},
+      {"all_gather", [&] { return group->AllGather(outs, in); },
+       [&](const Context& context) { return backend->AllGather(outs, in, context); }},
+      {"all_gather_single", [&] { return group->AllGatherSingle(out, in); }, nullptr},
+      {"reduce_scatter", [&] { return group->ReduceScatter(out, ins); },
+       [&](const Context& context) {
+         return backend->ReduceScatter(out, ins, ReduceOp::kSum, context);
+       }},
+      {"reduce_scatter_single", [&] { return group->ReduceScatterSingle(out, in); }, nullptr},
+      {"all_to_all", [&] { return group->AllToAll(outs, ins); },
+       [&](const Context& context) { return backend->AllToAll(outs, ins, context); }},
+      {"all_to_all_single", [&] { return group->AllToAllSingle(out, in); }, nullptr},
+  };
+  std::printf("%-24s %14s %14s\n", "ns per call", "ProcessGroup", "backend shm");
+  for (const Case& it : cases) {
+    if (it.name.find(part_of_name) == std::string::npos) continue;
+    std::printf("%-24s %14.1f", it.name.c_str(), CostOf(it.of_group));
+    Context context;
+    const auto call = [&] { return ++context.sequence, it.of_backend(context); };
+    if (it.of_backend != nullptr) std::printf(" %14.1f", CostOf(call));
+    std::printf("\n");
+  }
 }
 
 }  // namespace
 }  // namespace syncline
 
-int main() { syncline::Measure(); }
+int main(int argc, char** argv) { syncline::Measure(argc > 1 ? argv[1] : ""); }

@@ -19,14 +19,15 @@ namespace {
 // `whole`, which holds `size` parts like `part`, in equal parts.
 absl::StatusOr<Tensors> EqualParts(const Tensor& whole, absl::string_view whole_name,
                                    const Tensor& part, absl::string_view part_name, int size) {
-  SYNCLINE_RETURN_IF_ERROR(CheckContiguous(whole, absl::StrCat("the ", whole_name)));
-  SYNCLINE_RETURN_IF_ERROR(CheckContiguous(part, absl::StrCat("the ", part_name)));
+  if (!whole.is_contiguous()) return CheckContiguous(whole, absl::StrCat("the ", whole_name));
+  if (!part.is_contiguous()) return CheckContiguous(part, absl::StrCat("the ", part_name));
   if (whole.numel() % size != 0 || whole.numel() / size != part.numel()) {
     return ArgumentError(absl::StrCat("the ", whole_name, " is ", whole.ToString(), " but the ",
                                       part_name, " is ", part.ToString(), ": the ", whole_name,
                                       " must have ", size, " times its elements"));
   }
   Tensors parts;
+  parts.reserve(size);
   for (int r = 0; r < size; ++r) parts.push_back(whole.Slice(r * part.numel(), part.numel()));
   return parts;
 }
@@ -34,7 +35,7 @@ absl::StatusOr<Tensors> EqualParts(const Tensor& whole, absl::string_view whole_
 // `whole` in parts of `splits` rows; without splits, in `size` equal ones.
 absl::StatusOr<Tensors> Rows(const Tensor& whole, absl::string_view name,
                              std::vector<int64_t> splits, int size) {
-  SYNCLINE_RETURN_IF_ERROR(CheckContiguous(whole, absl::StrCat("the ", name)));
+  if (!whole.is_contiguous()) return CheckContiguous(whole, absl::StrCat("the ", name));
   const int64_t rows = whole.shape().empty() ? whole.numel() : whole.shape()[0];
   if (splits.empty()) {
     if (rows % size != 0) {
@@ -50,6 +51,7 @@ absl::StatusOr<Tensors> Rows(const Tensor& whole, absl::string_view name,
   }
   const int64_t row = rows == 0 ? 0 : whole.numel() / rows;
   Tensors parts;
+  parts.reserve(splits.size());
   int64_t at = 0;
   for (int64_t split : splits) {
     if (split < 0 || split > rows - at) {
@@ -121,8 +123,9 @@ struct Flat {
 
   Flat(OpKind kind, DType dtype, int64_t elements, int parts = 0)
       : operation{kind, Tensor(nullptr, dtype, {0})}, count(elements) {
-    const bool gathers = kind == OpKind::kAllGather;
-    (gathers ? operation.outputs : operation.inputs).resize(parts, operation.tensor);
+    Tensors list(parts, operation.tensor);
+    kind == OpKind::kAllGather ? operation.HoldOutputs(std::move(list))
+                               : operation.HoldInputs(std::move(list));
   }
 
   Flat(OpKind kind, DType dtype, int64_t elements, ReduceOp op, double factor, int parts = 0)
@@ -136,11 +139,21 @@ struct Flat {
     Operation made = operation;
     const DType dtype = made.tensor.dtype();
     SYNCLINE_ASSIGN_OR_RETURN(made.tensor, Tensor::TryZeros(dtype, {count}));
-    for (Tensors* parts : {&made.outputs, &made.inputs}) {
-      if (parts->empty()) continue;
-      const int64_t size = static_cast<int64_t>(parts->size());
-      SYNCLINE_ASSIGN_OR_RETURN(const Tensor all, Tensor::TryZeros(dtype, {count * size}));
-      for (int64_t r = 0; r < size; ++r) (*parts)[r] = all.Slice(r * count, count);
+    SYNCLINE_ASSIGN_OR_RETURN(Tensors outputs, MakeParts(dtype, made.outputs.size()));
+    made.HoldOutputs(std::move(outputs));
+    SYNCLINE_ASSIGN_OR_RETURN(Tensors inputs, MakeParts(dtype, made.inputs.size()));
+    made.HoldInputs(std::move(inputs));
+    return made;
+  }
+
+ private:
+  absl::StatusOr<Tensors> MakeParts(DType dtype, size_t parts) const {
+    Tensors made;
+    if (parts == 0) return made;
+    SYNCLINE_ASSIGN_OR_RETURN(const Tensor all,
+                              Tensor::TryZeros(dtype, {count * static_cast<int64_t>(parts)}));
+    for (size_t r = 0; r < parts; ++r) {
+      made.push_back(all.Slice(static_cast<int64_t>(r) * count, count));
     }
     return made;
   }
@@ -185,14 +198,16 @@ Tensors Without(const Tensors& tensors, size_t index) {
 
 absl::StatusOr<Operation> AllGatherSingle(const Tensor& output, const Tensor& input, int size) {
   SYNCLINE_ASSIGN_OR_RETURN(Tensors parts, EqualParts(output, "output", input, "input", size));
-  Operation operation(OpKind::kAllGather, input, std::move(parts));
+  Operation operation(OpKind::kAllGather, input);
+  operation.HoldOutputs(std::move(parts));
   return operation;
 }
 
 absl::StatusOr<Operation> ReduceScatterSingle(const Tensor& output, const Tensor& input,
                                               ReduceOp op, double factor, int size) {
   SYNCLINE_ASSIGN_OR_RETURN(Tensors parts, EqualParts(input, "input", output, "output", size));
-  Operation operation(OpKind::kReduceScatter, output, {}, std::move(parts), op, factor);
+  Operation operation(OpKind::kReduceScatter, output, {}, {}, op, factor);
+  operation.HoldInputs(std::move(parts));
   return operation;
 }
 
@@ -201,7 +216,9 @@ absl::StatusOr<Operation> AllToAllSingle(const Tensor& output, const Tensor& inp
                                          const std::vector<int64_t>& input_splits, int size) {
   SYNCLINE_ASSIGN_OR_RETURN(Tensors outputs, Rows(output, "output", output_splits, size));
   SYNCLINE_ASSIGN_OR_RETURN(Tensors inputs, Rows(input, "input", input_splits, size));
-  Operation operation(OpKind::kAllToAll, {}, std::move(outputs), std::move(inputs));
+  Operation operation(OpKind::kAllToAll);
+  operation.HoldOutputs(std::move(outputs));
+  operation.HoldInputs(std::move(inputs));
   return operation;
 }
 

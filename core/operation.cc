@@ -37,9 +37,11 @@ absl::Status DispatchPremultiplied(const Operation& op, const CallContext& conte
                                    Backend& backend, int rank) {
   Operation scaled = op;
   if (op.kind == OpKind::kReduceScatter) {
-    for (Tensor& input : scaled.inputs) {
-      SYNCLINE_ASSIGN_OR_RETURN(input, Scaled(input, op.factor));
+    std::vector<Tensor> inputs;
+    for (const Tensor& input : op.inputs) {
+      SYNCLINE_ASSIGN_OR_RETURN(inputs.emplace_back(), Scaled(input, op.factor));
     }
+    scaled.HoldInputs(std::move(inputs));
     return DispatchReduction(scaled, context, backend);
   }
   SYNCLINE_ASSIGN_OR_RETURN(scaled.tensor, Scaled(op.tensor, op.factor));
@@ -82,6 +84,21 @@ uint64_t Hash(uint64_t hash, uint64_t number) {
 }
 
 }  // namespace
+
+void Operation::Hold() {
+  if (held_outputs_ == nullptr && !outputs.empty()) HoldOutputs({outputs.begin(), outputs.end()});
+  if (held_inputs_ == nullptr && !inputs.empty()) HoldInputs({inputs.begin(), inputs.end()});
+}
+
+void Operation::HoldOutputs(std::vector<Tensor> list) {
+  held_outputs_ = std::make_shared<const std::vector<Tensor>>(std::move(list));
+  outputs = *held_outputs_;
+}
+
+void Operation::HoldInputs(std::vector<Tensor> list) {
+  held_inputs_ = std::make_shared<const std::vector<Tensor>>(std::move(list));
+  inputs = *held_inputs_;
+}
 
 DType Operation::dtype() const {
   return kind == OpKind::kAllToAll && !inputs.empty() ? inputs[0].dtype() : tensor.dtype();

@@ -6,12 +6,12 @@
 #include <functional>
 #include <memory>
 #include <string>
-#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "absl/types/span.h"
 #include "core/backend.h"
 #include "core/device.h"
 #include "core/dtype.h"
@@ -27,16 +27,16 @@ struct Operation {
   using Body = std::function<absl::StatusOr<int>(const CallContext& context, Backend& backend)>;
 
   // Faster than the initialization of an aggregate: this is on the way of every call.
-  explicit Operation(OpKind kind, const Tensor& tensor = {}, std::vector<Tensor> outputs = {},
-                     std::vector<Tensor> inputs = {}, ReduceOp reduce_op = ReduceOp::kSum,
+  explicit Operation(OpKind kind, const Tensor& tensor = {}, absl::Span<const Tensor> outputs = {},
+                     absl::Span<const Tensor> inputs = {}, ReduceOp reduce_op = ReduceOp::kSum,
                      double factor = 1.0, int64_t peer = 0)
       : kind(kind),
         reduce_op(reduce_op),
         factor(factor),
         peer(peer),
         tensor(tensor),
-        outputs(std::move(outputs)),
-        inputs(std::move(inputs)) {}
+        outputs(outputs),
+        inputs(inputs) {}
 
   OpKind kind;
   ReduceOp reduce_op;  // Of those that reduce.
@@ -45,13 +45,19 @@ struct Operation {
   int64_t tag = 0;     // send, recv
   Tensor tensor;       // All but all_to_all and barrier; of all_gather and gather the input,
                        // of scatter and reduce_scatter the output.
-  std::vector<Tensor> outputs;  // all_gather, all_to_all; gather on the root.
-  std::vector<Tensor> inputs;   // reduce_scatter, all_to_all; scatter on the root.
-  absl::string_view alias;      // The user's name for it, if not that of `kind`. A literal.
+  // The caller's, which must outlive the operation, or held by it and its copies: see Hold.
+  absl::Span<const Tensor> outputs;  // all_gather, all_to_all; gather on the root.
+  absl::Span<const Tensor> inputs;   // reduce_scatter, all_to_all; scatter on the root.
+  absl::string_view alias;           // The user's name for it, if not that of `kind`. A literal.
   Body body;
   // Of an operation on several tensors, which `body` packs: those of the user that must be as many,
   // of the same types and sizes, on all ranks.
   std::shared_ptr<const std::vector<Tensor>> listed;
+
+  // Makes the operation hold its lists: those that it has, or others.
+  void Hold();
+  void HoldOutputs(std::vector<Tensor> list);
+  void HoldInputs(std::vector<Tensor> list);
 
   absl::string_view name() const { return alias.empty() ? Name(kind) : alias; }
   DType dtype() const;  // Of the elements that move.
@@ -66,6 +72,9 @@ struct Operation {
   // the hash of all of them, with the name.
   std::string ListedToString() const;
   uint64_t FormHash() const;
+
+ private:
+  std::shared_ptr<const std::vector<Tensor>> held_outputs_, held_inputs_;
 };
 
 // The one check of arguments, for all backends: ranks in range, tensors contiguous, on a device of

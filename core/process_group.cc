@@ -193,6 +193,7 @@ absl::StatusOr<int> ProcessGroup::Run(const Operation& operation, Timeout timeou
 ProcessGroup::StartedWork ProcessGroup::Start(absl::StatusOr<Operation> given, Timeout timeout) {
   if (!given.ok()) return given.status();
   Operation& operation = *given;
+  operation.Hold();
   SYNCLINE_RETURN_IF_ERROR(Admit(operation, timeout));
   const Deadline deadline(timeout.value_or(options_.timeout));
   std::shared_ptr<Work> work;

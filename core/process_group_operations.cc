@@ -8,13 +8,13 @@
 namespace syncline {
 namespace {
 
-Operation Rooted(OpKind kind, const Tensor& tensor, int64_t root, const Tensors& outputs = {},
-                 const Tensors& inputs = {}) {
+Operation Rooted(OpKind kind, const Tensor& tensor, int64_t root,
+                 absl::Span<const Tensor> outputs = {}, absl::Span<const Tensor> inputs = {}) {
   return Operation(kind, tensor, outputs, inputs, ReduceOp::kSum, 1.0, root);
 }
 
 Operation Reducing(OpKind kind, const Tensor& tensor, ReduceOp op, double factor, int64_t root = 0,
-                   const Tensors& inputs = {}) {
+                   absl::Span<const Tensor> inputs = {}) {
   return Operation(kind, tensor, {}, inputs, op, factor, root);
 }
 

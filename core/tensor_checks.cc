@@ -1,8 +1,8 @@
 #include "core/tensor_checks.h"
 
 #include <algorithm>
-#include <vector>
 
+#include "absl/container/inlined_vector.h"
 #include "absl/strings/str_cat.h"
 #include "core/status.h"
 
@@ -33,7 +33,7 @@ absl::Status CheckWritable(const Tensor& tensor, absl::string_view what) {
 
 absl::Status CheckApart(absl::Span<const Tensor> written, absl::Span<const Tensor> read,
                         absl::FunctionRef<size_t(size_t i)> twin) {
-  std::vector<const Tensor*> sorted;
+  absl::InlinedVector<const Tensor*, 16> sorted;
   for (const Tensor& tensor : written) {
     if (tensor.nbytes() > 0) sorted.push_back(&tensor);
   }

@@ -58,6 +58,12 @@ absl::Status CheckTensor(const Tensor& tensor, Access needed, absl::string_view 
   return needed == Access::kReadWrite ? CheckWritable(tensor, what) : absl::OkStatus();
 }
 
+// Whether CheckTensor would be OK.
+bool IsAcceptable(const Tensor& tensor, Access needed, const Place& place) {
+  return tensor.is_contiguous() && place.capabilities.devices.count(tensor.device().type) != 0 &&
+         (needed == Access::kReadOnly || tensor.access() == Access::kReadWrite);
+}
+
 bool WritesTensor(const Operation& op, int rank) {
   switch (op.kind) {
     case OpKind::kAllReduce:
@@ -96,13 +102,14 @@ absl::Status CheckServed(const Operation& op, const Place& place) {
 }
 
 // A list with one tensor for each rank, of `dtype`, where this rank has one.
-absl::Status CheckList(const std::vector<Tensor>& list, absl::string_view what, Access needed,
+absl::Status CheckList(absl::Span<const Tensor> list, absl::string_view what, Access needed,
                        DType dtype, const Place& place) {
   if (list.size() != static_cast<size_t>(place.size)) {
     return ArgumentError(absl::StrCat(what, " must have one tensor for each of the ", place.size,
                                       " ranks, not ", list.size()));
   }
   for (size_t r = 0; r < list.size(); ++r) {
+    if (IsAcceptable(list[r], needed, place) && list[r].dtype() == dtype) continue;
     const std::string item = absl::StrCat(what, "[", r, "]");
     SYNCLINE_RETURN_IF_ERROR(CheckTensor(list[r], needed, item, place));
     if (list[r].dtype() != dtype) {
@@ -113,11 +120,12 @@ absl::Status CheckList(const std::vector<Tensor>& list, absl::string_view what, 
   return absl::OkStatus();
 }
 
-absl::Status CheckEqualSizes(const Tensor& a, absl::string_view a_name, const Tensor& b,
-                             absl::string_view b_name) {
-  if (a.numel() == b.numel()) return absl::OkStatus();
-  return ArgumentError(absl::StrCat(a_name, " is ", a.ToString(), " but ", b_name, " is ",
-                                    b.ToString(), ": their sizes must be equal"));
+// list[r] and `b`.
+absl::Status CheckEqualSizes(absl::Span<const Tensor> list, absl::string_view list_name, int r,
+                             const Tensor& b, absl::string_view b_name) {
+  if (list[r].numel() == b.numel()) return absl::OkStatus();
+  return ArgumentError(absl::StrCat(list_name, "[", r, "] is ", list[r].ToString(), " but ", b_name,
+                                    " is ", b.ToString(), ": their sizes must be equal"));
 }
 
 absl::Status CheckGatherings(const Operation& op, const Place& place) {
@@ -130,8 +138,7 @@ absl::Status CheckGatherings(const Operation& op, const Place& place) {
       CheckList(op.outputs, "outputs", Access::kReadWrite, op.tensor.dtype(), place));
   for (int r = 0; r < place.size; ++r) {
     if (op.kind == OpKind::kAllGather && r != place.rank) continue;  // May differ.
-    SYNCLINE_RETURN_IF_ERROR(
-        CheckEqualSizes(op.outputs[r], absl::StrCat("outputs[", r, "]"), op.tensor, "the input"));
+    SYNCLINE_RETURN_IF_ERROR(CheckEqualSizes(op.outputs, "outputs", r, op.tensor, "the input"));
   }
   const size_t own = static_cast<size_t>(place.rank);
   return CheckApart(op.outputs, absl::MakeSpan(&op.tensor, 1), [own](size_t) { return own; });
@@ -147,8 +154,7 @@ absl::Status CheckScatterings(const Operation& op, const Place& place) {
       CheckList(op.inputs, "inputs", Access::kReadOnly, op.tensor.dtype(), place));
   for (int r = 0; r < place.size; ++r) {
     if (op.kind == OpKind::kReduceScatter && r != place.rank) continue;  // May differ.
-    SYNCLINE_RETURN_IF_ERROR(
-        CheckEqualSizes(op.inputs[r], absl::StrCat("inputs[", r, "]"), op.tensor, "the output"));
+    SYNCLINE_RETURN_IF_ERROR(CheckEqualSizes(op.inputs, "inputs", r, op.tensor, "the output"));
   }
   const size_t own = static_cast<size_t>(place.rank);
   return CheckApart(absl::MakeSpan(&op.tensor, 1), op.inputs,
@@ -158,9 +164,11 @@ absl::Status CheckScatterings(const Operation& op, const Place& place) {
 absl::Status CheckAllToAll(const Operation& op, const Place& place) {
   SYNCLINE_RETURN_IF_ERROR(CheckList(op.inputs, "inputs", Access::kReadOnly, op.dtype(), place));
   SYNCLINE_RETURN_IF_ERROR(CheckList(op.outputs, "outputs", Access::kReadWrite, op.dtype(), place));
-  SYNCLINE_RETURN_IF_ERROR(
-      CheckEqualSizes(op.outputs[place.rank], absl::StrCat("outputs[", place.rank, "]"),
-                      op.inputs[place.rank], absl::StrCat("inputs[", place.rank, "]")));
+  const Tensor& own = op.inputs[place.rank];
+  if (own.numel() != op.outputs[place.rank].numel()) {
+    return CheckEqualSizes(op.outputs, "outputs", place.rank, own,
+                           absl::StrCat("inputs[", place.rank, "]"));
+  }
   return CheckApart(op.outputs, op.inputs);
 }
 

@@ -195,7 +195,11 @@ TEST_P(BackendConformance, OnePairOfAllToAllThatDoesNotFitIsAMismatchOnEveryRank
     made.StepAndWait();
     Operation operation = Build({OpKind::kAllToAll, kI32, 4}, rank, size());
     // The last rank has more for the one before it than that expects.
-    if (rank == size() - 1) operation.inputs[size() - 2] = Bytes(kI32, 5, rank);
+    if (rank == size() - 1) {
+      std::vector<Tensor> inputs(operation.inputs.begin(), operation.inputs.end());
+      inputs[size() - 2] = Bytes(kI32, 5, rank);
+      operation.HoldInputs(std::move(inputs));
+    }
     const absl::Status status = Dispatch(operation, Within(kPatience, 5), *backend, rank).status();
     EXPECT_EQ(KindOf(status), ErrorKind::kMismatch) << status;
     EXPECT_THAT(

@@ -37,7 +37,7 @@ absl::Status Wrong(absl::string_view what, int index, const Spec& spec, int rank
 }
 
 // Compares lists of tensors; `skipped` is not looked at.
-absl::Status Compare(const std::vector<Tensor>& got, const std::vector<Tensor>& want,
+absl::Status Compare(absl::Span<const Tensor> got, absl::Span<const Tensor> want,
                      absl::string_view what, const Spec& spec, int rank, int size,
                      int skipped = -1) {
   for (int i = 0; i < static_cast<int>(want.size()); ++i) {
@@ -136,27 +136,28 @@ Operation Build(const Spec& spec, int rank, int size) {
   operation.tag = spec.tag;
   const bool has_lists = !IsElsewhere(spec, rank);
   const bool in_place = spec.place == Place::kInPlace;
+  std::vector<Tensor> outputs, inputs;
   switch (spec.kind) {
     case OpKind::kAllGather:
     case OpKind::kGather:
       operation.tensor = Part(spec, rank, 0, size);
       for (int from = 0; has_lists && from < size; ++from) {
-        operation.outputs.push_back(Fill(spec, spec.SizeOf(from, 0), kBlank));
+        outputs.push_back(Fill(spec, spec.SizeOf(from, 0), kBlank));
       }
-      if (has_lists && in_place) operation.outputs[rank] = operation.tensor;
+      if (has_lists && in_place) outputs[rank] = operation.tensor;
       break;
     case OpKind::kScatter:
     case OpKind::kReduceScatter:
       operation.tensor = Fill(spec, spec.SizeOf(spec.root, rank), kBlank);
       for (int to = 0; has_lists && to < size; ++to) {
-        operation.inputs.push_back(Part(spec, rank, to, size));
+        inputs.push_back(Part(spec, rank, to, size));
       }
-      if (has_lists && in_place) operation.tensor = operation.inputs[rank];
+      if (has_lists && in_place) operation.tensor = inputs[rank];
       break;
     case OpKind::kAllToAll:
       for (int other = 0; other < size; ++other) {
-        operation.inputs.push_back(Part(spec, rank, other, size));
-        operation.outputs.push_back(Fill(spec, spec.SizeOf(other, rank), kBlank));
+        inputs.push_back(Part(spec, rank, other, size));
+        outputs.push_back(Fill(spec, spec.SizeOf(other, rank), kBlank));
       }
       break;
     case OpKind::kBarrier:
@@ -164,6 +165,8 @@ Operation Build(const Spec& spec, int rank, int size) {
     default:
       operation.tensor = Part(spec, rank, 0, size);
   }
+  operation.HoldOutputs(std::move(outputs));
+  operation.HoldInputs(std::move(inputs));
   return operation;
 }
 

@@ -12,6 +12,10 @@
 namespace syncline {
 namespace {
 
+std::vector<Tensor> ListOf(absl::Span<const Tensor> tensors) {
+  return {tensors.begin(), tensors.end()};
+}
+
 // CallGroup in the background.
 ProcessGroup::StartedWork StartInGroup(const Operation& op, ProcessGroup& group) {
   switch (op.kind) {
@@ -22,15 +26,15 @@ ProcessGroup::StartedWork StartInGroup(const Operation& op, ProcessGroup& group)
     case OpKind::kReduce:
       return group.ReduceAsync(op.tensor, op.peer, op.reduce_op, {}, op.factor);
     case OpKind::kAllGather:
-      return group.AllGatherAsync(op.outputs, op.tensor);
+      return group.AllGatherAsync(ListOf(op.outputs), op.tensor);
     case OpKind::kGather:
-      return group.GatherAsync(op.outputs, op.tensor, op.peer);
+      return group.GatherAsync(ListOf(op.outputs), op.tensor, op.peer);
     case OpKind::kScatter:
-      return group.ScatterAsync(op.tensor, op.inputs, op.peer);
+      return group.ScatterAsync(op.tensor, ListOf(op.inputs), op.peer);
     case OpKind::kReduceScatter:
-      return group.ReduceScatterAsync(op.tensor, op.inputs, op.reduce_op, {}, op.factor);
+      return group.ReduceScatterAsync(op.tensor, ListOf(op.inputs), op.reduce_op, {}, op.factor);
     case OpKind::kAllToAll:
-      return group.AllToAllAsync(op.outputs, op.inputs);
+      return group.AllToAllAsync(ListOf(op.outputs), ListOf(op.inputs));
     case OpKind::kBarrier:
       return group.BarrierAsync();
     case OpKind::kSend:
@@ -67,15 +71,15 @@ absl::Status CallGroup(const Operation& op, ProcessGroup& group) {
     case OpKind::kReduce:
       return group.Reduce(op.tensor, op.peer, op.reduce_op, {}, op.factor);
     case OpKind::kAllGather:
-      return group.AllGather(op.outputs, op.tensor);
+      return group.AllGather(ListOf(op.outputs), op.tensor);
     case OpKind::kGather:
-      return group.Gather(op.outputs, op.tensor, op.peer);
+      return group.Gather(ListOf(op.outputs), op.tensor, op.peer);
     case OpKind::kScatter:
-      return group.Scatter(op.tensor, op.inputs, op.peer);
+      return group.Scatter(op.tensor, ListOf(op.inputs), op.peer);
     case OpKind::kReduceScatter:
-      return group.ReduceScatter(op.tensor, op.inputs, op.reduce_op, {}, op.factor);
+      return group.ReduceScatter(op.tensor, ListOf(op.inputs), op.reduce_op, {}, op.factor);
     case OpKind::kAllToAll:
-      return group.AllToAll(op.outputs, op.inputs);
+      return group.AllToAll(ListOf(op.outputs), ListOf(op.inputs));
     case OpKind::kBarrier:
       return group.Barrier();
     case OpKind::kSend:

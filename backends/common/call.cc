@@ -36,8 +36,8 @@ Call Message(OpKind kind, const Tensor& tensor, int peer, const CallContext& con
   return call;
 }
 
-std::vector<int64_t> SizesOf(absl::Span<const Tensor> tensors) {
-  std::vector<int64_t> sizes;
+Call::Counts SizesOf(absl::Span<const Tensor> tensors) {
+  Call::Counts sizes;
   sizes.reserve(tensors.size());
   for (const Tensor& tensor : tensors) sizes.push_back(tensor.numel());
   return sizes;
@@ -47,13 +47,13 @@ std::string Elements(int64_t count) {
   return absl::StrCat(count, count == 1 ? " element" : " elements");
 }
 
-std::string List(const std::vector<int64_t>& counts) {
+std::string List(const Call::Counts& counts) {
   return absl::StrCat("[", absl::StrJoin(counts, ", "), "]");
 }
 
 // "10 elements", "10 elements per rank", "[3, 0, 5] elements per rank".
 std::string DescribeCounts(const Call& call) {
-  const std::vector<int64_t>& counts = call.counts;
+  const Call::Counts& counts = call.counts;
   if (call.kind == OpKind::kGather || call.kind == OpKind::kScatter) {
     return absl::StrCat(Elements(call.count), " per rank");
   }

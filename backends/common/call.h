@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/container/inlined_vector.h"
 #include "absl/status/status.h"
 #include "absl/types/span.h"
 #include "core/backend.h"
@@ -17,6 +18,8 @@ namespace syncline {
 
 // Fields that mean nothing to `kind` keep their defaults.
 struct Call {
+  using Counts = absl::InlinedVector<int64_t, 4>;
+
   // Faster than the initialization of an aggregate: this is on the way of every operation.
   Call(OpKind kind, uint64_t sequence, DType dtype = DType::kUInt8, int64_t count = 0)
       : kind(kind), sequence(sequence), dtype(dtype), count(count) {}
@@ -28,10 +31,10 @@ struct Call {
   ReduceOp op = ReduceOp::kSum;
   int peer = -1;  // The root, or the other rank of send and recv, which may be kAnySource.
   int tag = 0;
-  std::vector<int64_t> counts;    // One for each rank: of all_gather the sizes of the outputs,
-                                  // of reduce_scatter and all_to_all of the inputs.
-  std::vector<int64_t> expected;  // Of all_to_all: the sizes of the outputs.
-  std::string name;               // CallForm, with the hash in `form`.
+  Counts counts;     // One for each rank: of all_gather the sizes of the outputs,
+                     // of reduce_scatter and all_to_all of the inputs.
+  Counts expected;   // Of all_to_all: the sizes of the outputs.
+  std::string name;  // CallForm, with the hash in `form`.
   std::string tensors;
   uint64_t form = 0;
 

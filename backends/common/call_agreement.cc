@@ -11,7 +11,7 @@ constexpr uint8_t kDisagree = 1;
 constexpr uint8_t kUneven = 2;
 
 // FNV-1a, over whole numbers. Not 0 for a list that has elements, as far as anyone will see.
-uint64_t Hash(const std::vector<int64_t>& numbers) {
+uint64_t Hash(const Call::Counts& numbers) {
   if (numbers.empty()) return 0;
   uint64_t hash = 14695981039346656037u;
   for (const int64_t number : numbers) {

@@ -23,7 +23,7 @@ Call AllReduce() {
 }
 
 // Of a group of as many ranks as `sent` has elements.
-Call AllToAll(std::vector<int64_t> sent, std::vector<int64_t> expected) {
+Call AllToAll(Call::Counts sent, Call::Counts expected) {
   Call call{OpKind::kAllToAll, 5, DType::kInt8};
   for (int64_t count : sent) call.count += count;
   call.counts = std::move(sent);
@@ -136,7 +136,7 @@ TEST(CallAgreementTest, TheFormCountsBesideTheCountsOfAllRanks) {
 
 TEST(CallAgreementTest, AllToAllIsEvenOnAllRanksOrOnNone) {
   for (int size = 1; size <= kSizes; ++size) {
-    const std::vector<int64_t> twos(size, 2), threes(size, 3);
+    const Call::Counts twos(size, 2), threes(size, 3);
     for (const auto& rank : Vote(std::vector<Call>(size, AllToAll(twos, twos)))) {
       EXPECT_TRUE(rank.agreed() && rank.all_even());
     }

@@ -16,7 +16,7 @@ namespace {
 // Of all_to_all, once the ranks know that all of them are in this call: whether every other rank
 // sends what this one expects.
 bool SplitsFit(gloo::Context& gloo, const Call& call) {
-  std::vector<int64_t> announced(gloo.size);
+  Call::Counts announced(gloo.size);
   Transfers transfers(gloo, kCollectiveSlot + static_cast<uint32_t>(call.sequence));
   for (int peer = 0; peer < gloo.size; ++peer) {
     if (peer == gloo.rank) continue;

@@ -28,6 +28,7 @@ Sizes::Sizes(int size) {
   eager = std::min<size_t>(tables / 4, 64 << 10);
   near = std::min<size_t>(eager, 4 << 10);
   piece = Share(16 * kMiB, kDepth * n, 512 << 10);
+  parcel = Share(8 * kMiB, kParcels * n, 64 << 10);
   stream = Share(8 * kMiB, n, kMiB);
   letters = std::max<size_t>(Share(4 * kMiB, n * n * sizeof(Letter), 1024), 8);
 }
@@ -44,6 +45,7 @@ Board::Layout::Layout(int size) : sizes(size) {
   pieces = reserve(kDepth * sizes.piece);
   results =
       reserve(kDepth * (sizes.piece / size + (sizes.piece / kLeastPiece + 1) * 2 * kCacheLine));
+  parcels = reserve(kParcels * sizes.parcel);
   stream = reserve(sizes.stream);
   area_bytes = at;
   areas = RoundUp(sizeof(Verdict), kPage);

@@ -10,6 +10,7 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
 
 namespace syncline {
 
@@ -42,14 +43,23 @@ struct alignas(kCacheLine) Letter {
   enum State : uint32_t {
     kFree,
     kPosted,     // A receive may take it.
-    kTaken,      // One has; the sender streams the data, unless they are in `payload`.
-    kStreaming,  // From `start` on.
+    kTaken,      // One has; the sender streams the data, unless they have come with the letter:
+    kStreaming,  // from `start` on.
     kReceived,
   };
   static constexpr size_t kPayload = 24;
+  static constexpr uint64_t kNoParcel = ~uint64_t{0};
+
+  // Of a letter whose data are longer than kPayload: the parcel with all of them, or kNoParcel.
+  uint64_t parcel() const {
+    uint64_t parcel;
+    std::memcpy(&parcel, payload, sizeof(parcel));
+    return parcel;
+  }
+  void set_parcel(uint64_t parcel) { std::memcpy(payload, &parcel, sizeof(parcel)); }
 
   std::atomic<uint32_t> state;
-  int32_t tag;
+  std::atomic<int32_t> tag;
   uint64_t sequence;
   int64_t count;
   uint64_t start;
@@ -105,7 +115,7 @@ struct Verdict {
 };
 
 // The sizes of buffers, by the number of ranks: what a group of up to 256 ranks takes stays below
-// 80 MiB.
+// 90 MiB.
 struct Sizes {
   explicit Sizes(int size);
 
@@ -113,12 +123,16 @@ struct Sizes {
   size_t near;     // of these, those that are short;
   size_t tables;   // bytes of the ring for the others, which takes three.
   size_t piece;    // Bytes of the largest pieces. Their ring takes kDepth of them.
-  size_t stream;   // Bytes of the buffer for messages.
+  size_t parcel;   // Bytes of each of the kParcels buffers for messages that are not long,
+  size_t stream;   // and of the one for those that are.
   size_t letters;  // From one rank to one other, at a time.
 };
 
 // Pieces that a rank may be ahead of the slowest.
 inline constexpr int kDepth = 4;
+
+// Messages that are not long, from one rank at a time.
+inline constexpr int kParcels = 32;
 
 // The smallest piece worth the handling.
 inline constexpr size_t kLeastPiece = 32 << 10;
@@ -143,6 +157,9 @@ class Board {
   char* table(int rank, size_t offset) const { return AreaOf(rank) + layout_.tables + offset; }
   char* piece(int rank, size_t offset) const { return AreaOf(rank) + layout_.pieces + offset; }
   char* result(int rank, size_t offset) const { return AreaOf(rank) + layout_.results + offset; }
+  char* parcel(int rank, uint64_t index) const {
+    return AreaOf(rank) + layout_.parcels + index * sizes().parcel;
+  }
   char* stream(int rank) const { return AreaOf(rank) + layout_.stream; }
 
   // Room for the words of a call; see call_words.h.
@@ -160,7 +177,7 @@ class Board {
     explicit Layout(int size);
 
     Sizes sizes;
-    size_t call, tables, pieces, results, stream, area_bytes;
+    size_t call, tables, pieces, results, parcels, stream, area_bytes;
     size_t areas, letters, total;
   };
 

@@ -11,7 +11,7 @@ TEST(BoardTest, EveryGroupTakesBoundedMemoryWhoseBuffersAreApart) {
   for (int size : {1, 2, 3, 7, 16, 64, 255, 256}) {
     SCOPED_TRACE(size);
     const size_t bytes = Board::BytesFor(size);
-    EXPECT_LT(bytes, size_t{80} << 20);
+    EXPECT_LT(bytes, size_t{90} << 20);
     alignas(kCacheLine) static char origin;
     const Board board(&origin, size);
     const Sizes& sizes = board.sizes();
@@ -27,6 +27,7 @@ TEST(BoardTest, EveryGroupTakesBoundedMemoryWhoseBuffersAreApart) {
       add(board.table(r, 0), 2 * sizes.near + sizes.tables);
       add(board.piece(r, 0), kDepth * sizes.piece);
       add(board.result(r, 0), kDepth * sizes.piece / size);
+      add(board.parcel(r, 0), kParcels * sizes.parcel);
       add(board.stream(r), sizes.stream);
       for (int s = 0; s < size; ++s) add(&board.letter(r, s, 0), sizes.letters * sizeof(Letter));
     }

@@ -149,7 +149,7 @@ absl::Status HostCollectives::Broadcast(const Tensor& tensor, int root,
   char* const data = Bytes(tensor);
   const bool is_short = bytes <= board_.sizes().eager;
   return Run(Call::Broadcast(tensor, root, context), context, Eager(bytes), [&](Meeting& meeting) {
-    if (is_short && rank() == root) Copy(meeting.Table(), data, bytes);
+    if (is_short && rank() == root) writer_.Write(meeting.Table(), data, bytes);
     SYNCLINE_RETURN_IF_ERROR(meeting.Open());
     if (is_short) {
       if (rank() != root) Copy(data, meeting.TableOf(root), bytes);
@@ -160,7 +160,7 @@ absl::Status HostCollectives::Broadcast(const Tensor& tensor, int root,
         {meeting.waiting(), piece, Ceil(bytes, piece), root, rank() != root},
         [&](uint64_t k, char* to) {
           const Range range(bytes, piece, k);
-          Copy(to, data + range.begin, range.size);
+          writer_.Write(to, data + range.begin, range.size);
         },
         [&](uint64_t k, size_t offset) {
           const Range range(bytes, piece, k);
@@ -190,7 +190,7 @@ absl::Status HostCollectives::ReduceTo(int root, const Tensor& tensor, ReduceOp 
     return size() <= 2 ? ReduceWhole(root, tensor, op, meeting.waiting())
                        : ReduceInParts(root, tensor, op, meeting.waiting());
   }
-  if (root != rank()) Copy(meeting.Table(), tensor.data(), bytes);
+  if (root != rank()) writer_.Write(meeting.Table(), tensor.data(), bytes);
   SYNCLINE_RETURN_IF_ERROR(meeting.Open());
   if (!has_result || bytes == 0) return absl::OkStatus();
   Inputs inputs;
@@ -212,7 +212,7 @@ absl::Status HostCollectives::ReduceWhole(int root, const Tensor& tensor, Reduce
       {waiting, piece, Ceil(bytes, piece), from, root == kEveryRank || root == rank()},
       [&](uint64_t k, char* to) {
         const Range range(bytes, piece, k);
-        Copy(to, Bytes(tensor) + range.begin, range.size);
+        writer_.Write(to, Bytes(tensor) + range.begin, range.size);
       },
       [&](uint64_t k, size_t offset) {
         const Range range(bytes, piece, k);
@@ -240,20 +240,29 @@ absl::Status HostCollectives::ReduceInParts(int root, const Tensor& tensor, Redu
         SYNCLINE_RETURN_IF_ERROR(AwaitOthers(&RankArea::read, first + k - kDepth + 1, waiting));
       }
       const Range range(bytes, piece, k);
-      Copy(board_.piece(rank(), slots.offset(k)), Bytes(tensor) + range.begin, range.size);
+      const Range own(range.size, part, rank());
+      const size_t end = own.begin + own.size;
+      char* const to = board_.piece(rank(), slots.offset(k));
+      const char* const from = Bytes(tensor) + range.begin;
+      writer_.Write(to, from, own.begin);  // All but what nobody else needs.
+      writer_.Write(to + end, from + end, range.size - end);
       Advance(&RankArea::written, first + k + 1);
     }
     if (k >= 1 && k <= pieces) {
       const uint64_t number = first + k - 1;
       SYNCLINE_RETURN_IF_ERROR(AwaitOthers(&RankArea::written, number + 1, waiting));
-      const Range own(Range(bytes, piece, k - 1).size, part, rank());
+      const Range range(bytes, piece, k - 1);
+      const Range own(range.size, part, rank());
+      char* const mine = Bytes(tensor) + range.begin + own.begin;
+      char* const result = board_.result(rank(), slots.slot(k - 1) * part);
       Inputs inputs;
       for (int r = 0; r < size(); ++r) {
-        inputs.push_back(board_.piece(r, slots.offset(k - 1)) + own.begin);
+        inputs.push_back(r == rank() ? mine : board_.piece(r, slots.offset(k - 1)) + own.begin);
       }
       if (own.size > 0) {
-        syncline::Reduce(tensor.dtype(), op, board_.result(rank(), slots.slot(k - 1) * part),
-                         inputs, own.size / SizeOf(tensor.dtype()));
+        syncline::Reduce(tensor.dtype(), op, has_result ? mine : result, inputs,
+                         own.size / SizeOf(tensor.dtype()));
+        if (root == kEveryRank) writer_.Write(result, mine, own.size);
       }
       Advance(&RankArea::reduced, number + 1);
       if (!has_result) Advance(&RankArea::read, number + 1);
@@ -263,6 +272,7 @@ absl::Status HostCollectives::ReduceInParts(int root, const Tensor& tensor, Redu
       SYNCLINE_RETURN_IF_ERROR(AwaitOthers(&RankArea::reduced, number + 1, waiting));
       const Range range(bytes, piece, k - 2);
       for (int r = 0; r < size(); ++r) {
+        if (r == rank()) continue;
         const Range theirs(range.size, part, r);
         Copy(Bytes(tensor) + range.begin + theirs.begin, board_.result(r, slots.slot(k - 2) * part),
              theirs.size);
@@ -294,7 +304,7 @@ absl::Status HostCollectives::GatherTo(int root, absl::Span<const Tensor> output
   const size_t bytes = input.nbytes();
   const bool has_result = root == kEveryRank || root == rank();
   const bool is_short = most <= board_.sizes().eager;
-  if (is_short && root != rank()) Copy(meeting.Table(), input.data(), bytes);
+  if (is_short && root != rank()) writer_.Write(meeting.Table(), input.data(), bytes);
   SYNCLINE_RETURN_IF_ERROR(meeting.Open());
   if (is_short) {
     if (!has_result) return absl::OkStatus();
@@ -313,7 +323,7 @@ absl::Status HostCollectives::GatherTo(int root, absl::Span<const Tensor> output
       {meeting.waiting(), piece, Ceil(most, piece), kEveryRank, has_result},
       [&](uint64_t k, char* to) {
         const Range range(bytes, piece, k);
-        if (root != rank()) Copy(to, Bytes(input) + range.begin, range.size);
+        if (root != rank()) writer_.Write(to, Bytes(input) + range.begin, range.size);
         if (has_result) {
           Copy(Bytes(outputs[rank()]) + range.begin, Bytes(input) + range.begin, range.size);
         }
@@ -330,12 +340,11 @@ absl::Status HostCollectives::GatherTo(int root, absl::Span<const Tensor> output
 // What a rank lays for others stands in a row, `room` bytes for each. take(begin, room, laid) takes
 // up to `room` bytes from byte `begin` of each part on; laid(r) is what rank r has for this rank.
 
-void HostCollectives::Lay(absl::Span<const Tensor> inputs, size_t room, uint64_t k,
-                          char* to) const {
+void HostCollectives::Lay(absl::Span<const Tensor> inputs, size_t room, uint64_t k, char* to) {
   for (int r = 0; r < size(); ++r) {
     if (r == rank()) continue;
     const Range range(inputs[r].nbytes(), room, k);
-    Copy(to + PlaceOf(r, rank()) * room, Bytes(inputs[r]) + range.begin, range.size);
+    writer_.Write(to + PlaceOf(r, rank()) * room, Bytes(inputs[r]) + range.begin, range.size);
   }
 }
 
@@ -343,7 +352,7 @@ template <typename Take>
 absl::Status HostCollectives::Distribute(const Parts& parts, Meeting& meeting, const Take& take) {
   const size_t room = RoomFor(parts.most);
   const bool lays = !parts.inputs.empty(), takes = parts.from != rank();
-  if (parts.most > room) {
+  if (Laid(parts.most) < parts.most) {
     SYNCLINE_RETURN_IF_ERROR(meeting.Open());
     return DistributePieces(parts, meeting.waiting(), take);
   }
@@ -410,23 +419,33 @@ absl::Status HostCollectives::AllToAll(absl::Span<const Tensor> outputs,
       Copy(Bytes(outputs[r]) + begin, laid(r), std::min(room, outputs[r].nbytes() - begin));
     }
   };
-  size_t own_most = 0;
-  for (const Tensor& input : inputs) own_most = std::max(own_most, input.nbytes());
-  // Only after it do ranks know how much it is.
-  const size_t bytes = EagerRoom() * others();
-  return Run(Call::AllToAll(outputs, inputs, context), context, bytes, [&](Meeting& meeting) {
-    if (own_most <= EagerRoom()) Lay(inputs, EagerRoom(), 0, meeting.Table());
-    SYNCLINE_RETURN_IF_ERROR(meeting.Open());
-    SYNCLINE_ASSIGN_OR_RETURN(const int64_t most_elements, meeting.AgreeOnSplits());
-    Copy(outputs[rank()].data(), inputs[rank()].data(), inputs[rank()].nbytes());
-    const size_t most = most_elements * SizeOf(inputs[0].dtype());
-    if (most > EagerRoom()) {
-      return DistributePieces({kEveryRank, inputs, most}, meeting.waiting(), take);
-    }
-    take(0, EagerRoom(),
-         [&](int r) { return meeting.TableOf(r) + PlaceOf(rank(), r) * EagerRoom(); });
-    return absl::OkStatus();
-  });
+  // Only after the meeting do ranks know how much the others lay: little, in the near table, or
+  // more, in the far one; each rank tells by what it says that its largest part is.
+  const size_t far_room = RoomIn(board_.sizes().eager), near_room = RoomIn(board_.sizes().near);
+  const size_t near = tables_.Take(board_.sizes().near);
+  const size_t unit = SizeOf(inputs[0].dtype());
+  return Run(Call::AllToAll(outputs, inputs, context), context, board_.sizes().eager,
+             [&](Meeting& meeting) {
+               const size_t own_most = meeting.own_most() * unit;
+               if (own_most <= near_room) {
+                 Lay(inputs, near_room, 0, board_.table(rank(), near));
+               } else if (own_most <= far_room) {
+                 Lay(inputs, far_room, 0, meeting.Table());
+               }
+               SYNCLINE_RETURN_IF_ERROR(meeting.Open());
+               SYNCLINE_ASSIGN_OR_RETURN(const int64_t elements, meeting.AgreeOnSplits());
+               Copy(outputs[rank()].data(), inputs[rank()].data(), inputs[rank()].nbytes());
+               const size_t most = elements * unit;
+               if (most > far_room) {
+                 return DistributePieces({kEveryRank, inputs, most}, meeting.waiting(), take);
+               }
+               take(0, most, [&](int r) {
+                 const bool is_near = meeting.MostOf(r) * unit <= near_room;
+                 return is_near ? board_.table(r, near) + PlaceOf(rank(), r) * near_room
+                                : meeting.TableOf(r) + PlaceOf(rank(), r) * far_room;
+               });
+               return absl::OkStatus();
+             });
 }
 
 }  // namespace syncline

@@ -12,6 +12,7 @@
 #include "backends/shm/meeting.h"
 #include "backends/shm/rings.h"
 #include "backends/shm/vigil.h"
+#include "backends/shm/writer.h"
 #include "core/backend.h"
 #include "core/reduce_op.h"
 #include "core/tensor.h"
@@ -69,16 +70,18 @@ class HostCollectives {
   absl::Status Distribute(const Parts& parts, Meeting& meeting, const Take& take);
   template <typename Take>
   absl::Status DistributePieces(const Parts& parts, const Waiting& waiting, const Take& take);
-  void Lay(absl::Span<const Tensor> inputs, size_t room, uint64_t k, char* to) const;
+  void Lay(absl::Span<const Tensor> inputs, size_t room, uint64_t k, char* to);
   // The place of the part for rank `to` among those that rank `from` lays.
   static size_t PlaceOf(int to, int from) { return to < from ? to : to - 1; }
   size_t others() const { return std::max(size() - 1, 1); }
-  // The room for each part on the table: EagerRoom, or no more than needed if it fits in a header.
-  size_t EagerRoom() const { return board_.sizes().eager / others() / kCacheLine * kCacheLine; }
+  // The room for each part in a table of `bytes`.
+  size_t RoomIn(size_t bytes) const { return bytes / others() / kCacheLine * kCacheLine; }
+  // The room that parts of up to `most` bytes take, and all of them: 0 if these are too many.
   size_t RoomFor(size_t most) const {
-    return most * others() <= Header::kPayload ? most : EagerRoom();
+    return most * others() <= Header::kPayload ? most
+                                               : (most + kCacheLine - 1) / kCacheLine * kCacheLine;
   }
-  size_t Laid(size_t most) const { return most <= RoomFor(most) ? RoomFor(most) * others() : 0; }
+  size_t Laid(size_t most) const { return Eager(RoomFor(most) * others()); }
 
   // How longer ones are done.
   template <typename Fill, typename Take>
@@ -96,6 +99,7 @@ class HostCollectives {
   uint64_t pieces_ = 0;  // Of the collectives that have finished.
   TableRing tables_;
   PieceRing ring_;
+  Writer writer_;
 };
 
 }  // namespace syncline

@@ -13,7 +13,7 @@ namespace {
 Call CallOf(const Letter& letter, int dst) {
   Call call{OpKind::kSend, letter.sequence, static_cast<DType>(letter.dtype), letter.count};
   call.peer = dst;
-  call.tag = letter.tag;
+  call.tag = letter.tag.load(std::memory_order_relaxed);
   return call;
 }
 
@@ -45,24 +45,30 @@ absl::Status Letters::Send(const Tensor& tensor, const Call& call, const Deadlin
   const Waiting waiting = {call, deadline};
   const ScopedNote note(call, board_.area(rank()));
   const int dst = call.peer;
-  SYNCLINE_ASSIGN_OR_RETURN(const size_t slot, ClaimSlot(dst, waiting));
-  Letter& letter = board_.letter(rank(), dst, slot);
-  letter.tag = call.tag;
+  const size_t bytes = tensor.nbytes();
+  SYNCLINE_ASSIGN_OR_RETURN(const Claim claim, ClaimLetter(dst, bytes, waiting));
+  Letter& letter = board_.letter(rank(), dst, claim.slot);
+  letter.tag.store(call.tag, std::memory_order_relaxed);
   letter.sequence = call.sequence;
   letter.count = call.count;
   letter.dtype = static_cast<uint32_t>(call.dtype);
-  const size_t bytes = tensor.nbytes();
-  const bool is_short = bytes <= Letter::kPayload;
-  if (is_short && bytes > 0) std::memcpy(letter.payload, tensor.data(), bytes);
+  const bool has_parcel = claim.parcel != Letter::kNoParcel;
+  if (bytes > Letter::kPayload) {
+    letter.set_parcel(claim.parcel);
+    if (has_parcel) writer_.Write(board_.parcel(rank(), claim.parcel), tensor.data(), bytes);
+  } else if (bytes > 0) {
+    std::memcpy(letter.payload, tensor.data(), bytes);
+  }
+  const bool comes_along = bytes <= Letter::kPayload || has_parcel;
   letter.state.store(Letter::kPosted, std::memory_order_release);
   vigil_.Ring(board_.area(dst).post);
-  const uint32_t awaited = is_short ? Letter::kReceived : Letter::kTaken;
+  const uint32_t awaited = comes_along ? Letter::kReceived : Letter::kTaken;
   SYNCLINE_RETURN_IF_ERROR(vigil_.Await(board_.area(rank()).post, dst, waiting, [&] {
     return letter.state.load(std::memory_order_acquire) == awaited;
   }));
-  if (!is_short) SYNCLINE_RETURN_IF_ERROR(Stream(tensor, dst, letter, waiting));
+  if (!comes_along) SYNCLINE_RETURN_IF_ERROR(Stream(tensor, dst, letter, waiting));
   letter.state.store(Letter::kFree, std::memory_order_relaxed);
-  FreeSlot(dst, slot);
+  Free(dst, claim);
   return absl::OkStatus();
 }
 
@@ -70,10 +76,10 @@ absl::StatusOr<int> Letters::Recv(const Tensor& tensor, const Call& call,
                                   const Deadline& deadline) {
   const Waiting waiting = {call, deadline};
   const ScopedNote note(call, board_.area(rank()));
-  std::list<Receipt>::const_iterator mine;
+  const Receipt mine = {call.peer, call.tag};
   {
     absl::MutexLock lock(&receipts_mutex_);
-    mine = receipts_.insert(receipts_.end(), {call.peer, call.tag});
+    receipts_.push_back(&mine);
   }
   Found found;
   const absl::Status status = vigil_.Await(board_.area(rank()).post, call.peer, waiting, [&] {
@@ -81,15 +87,19 @@ absl::StatusOr<int> Letters::Recv(const Tensor& tensor, const Call& call,
   });
   {
     absl::MutexLock lock(&receipts_mutex_);
-    receipts_.erase(mine);
+    receipts_.erase(std::find(receipts_.begin(), receipts_.end(), &mine));
   }
   SYNCLINE_RETURN_IF_ERROR(status);
   Letter& letter = *found.letter;
   const absl::Status fits = CheckFits(CallOf(letter, rank()), found.source, call, rank());
   if (!fits.ok()) return vigil_.Condemn(fits);
   Doorbell& senders = board_.area(found.source).post;
-  if (tensor.nbytes() <= Letter::kPayload) {
-    if (tensor.nbytes() > 0) std::memcpy(tensor.data(), letter.payload, tensor.nbytes());
+  const size_t bytes = tensor.nbytes();
+  const bool is_short = bytes <= Letter::kPayload;
+  if (is_short || letter.parcel() < kParcels) {
+    const char* const data =
+        is_short ? letter.payload : board_.parcel(found.source, letter.parcel());
+    if (bytes > 0) std::memcpy(tensor.data(), data, bytes);
     letter.state.store(Letter::kReceived, std::memory_order_release);
     vigil_.Ring(senders);
     return found.source;
@@ -99,15 +109,16 @@ absl::StatusOr<int> Letters::Recv(const Tensor& tensor, const Call& call,
   return found.source;
 }
 
-absl::StatusOr<size_t> Letters::ClaimSlot(int dst, const Waiting& waiting) {
-  absl::MutexLock lock(&slots_mutex_);
+absl::StatusOr<Letters::Claim> Letters::ClaimLetter(int dst, size_t bytes, const Waiting& waiting) {
+  absl::MutexLock lock(&claims_mutex_);
   std::vector<bool>& used = used_[dst];
   size_t slot = 0;
-  const auto settled = [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(slots_mutex_) {
+  const auto settled = [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(claims_mutex_) {
     slot = std::find(used.begin(), used.end(), false) - used.begin();
     return slot < used.size() || vigil_.is_condemned();
   };
-  if (!waiting.deadline.Await(slots_mutex_, absl::Condition(&settled)) || slot == used.size()) {
+  if (!settled()) waiting.deadline.Await(claims_mutex_, absl::Condition(&settled));
+  if (slot == used.size()) {
     return vigil_.Condemn(TimeoutError("too many messages wait for one rank at the same time"));
   }
   used[slot] = true;
@@ -115,38 +126,56 @@ absl::StatusOr<size_t> Letters::ClaimSlot(int dst, const Waiting& waiting) {
   if (count.load(std::memory_order_relaxed) <= slot) {
     count.store(static_cast<uint32_t>(slot) + 1, std::memory_order_relaxed);
   }
-  return slot;
+  return Claim{slot, ClaimParcel(bytes)};
 }
 
-void Letters::FreeSlot(int dst, size_t slot) {
-  absl::MutexLock lock(&slots_mutex_);
+uint64_t Letters::ClaimParcel(size_t bytes) {
+  const uint64_t parcel = next_parcel_;
+  if (bytes <= Letter::kPayload || bytes > board_.sizes().parcel || parcels_[parcel]) {
+    return Letter::kNoParcel;
+  }
+  parcels_[parcel] = true;
+  next_parcel_ = (parcel + 1) % kParcels;
+  return parcel;
+}
+
+void Letters::Free(int dst, const Claim& claim) {
+  absl::MutexLock lock(&claims_mutex_);
+  if (claim.parcel != Letter::kNoParcel) parcels_[claim.parcel] = false;
   std::vector<bool>& used = used_[dst];
-  used[slot] = false;
+  used[claim.slot] = false;
   std::atomic<uint32_t>& count = board_.letter(rank(), dst, 0).used;
   uint32_t end = count.load(std::memory_order_relaxed);
   while (end > 1 && !used[end - 1]) --end;
   count.store(end, std::memory_order_relaxed);
 }
 
-bool Letters::TryTake(std::list<Receipt>::const_iterator mine, Found& found) {
-  absl::MutexLock lock(&receipts_mutex_);
-  if (mine->source != kAnySource) return TryTakeFrom(mine->source, mine, found);
+size_t Letters::PieceOf(size_t bytes) const {
+  size_t piece = board_.sizes().stream / 4;
+  while (piece > kLeastPiece && bytes / piece < 4) piece /= 2;
+  return piece;
+}
+
+bool Letters::TryTake(const Receipt& mine, Found& found) {
+  if (mine.source != kAnySource) return TryTakeFrom(mine.source, mine, found);
   for (int source = 0; source < board_.size(); ++source) {
     if (TryTakeFrom(source, mine, found)) return true;
   }
   return false;
 }
 
-bool Letters::TryTakeFrom(int source, std::list<Receipt>::const_iterator mine, Found& found) {
+bool Letters::TryTakeFrom(int source, const Receipt& mine, Found& found) {
   const uint32_t used = board_.letter(source, rank(), 0).used.load(std::memory_order_relaxed);
   for (uint32_t slot = 0; slot < used; ++slot) {
     Letter& letter = board_.letter(source, rank(), slot);
-    if (letter.state.load(std::memory_order_acquire) != Letter::kPosted) continue;
-    if (letter.tag != mine->tag) continue;
-    const bool is_first = std::none_of(receipts_.cbegin(), mine, [&](const Receipt& earlier) {
-      return earlier.tag == mine->tag && (earlier.source == kAnySource || earlier.source == source);
-    });
-    if (!is_first) return false;
+    const auto waits = [&] {
+      return letter.state.load(std::memory_order_acquire) == Letter::kPosted &&
+             letter.tag.load(std::memory_order_relaxed) == mine.tag;
+    };
+    if (!waits()) continue;
+    absl::MutexLock lock(&receipts_mutex_);
+    if (!IsFirst(source, mine)) return false;
+    if (!waits()) continue;  // Another receive has taken it, and has gone.
     letter.state.store(Letter::kTaken, std::memory_order_release);
     found = {source, &letter};
     return true;
@@ -154,11 +183,18 @@ bool Letters::TryTakeFrom(int source, std::list<Receipt>::const_iterator mine, F
   return false;
 }
 
+bool Letters::IsFirst(int source, const Receipt& mine) const {
+  const auto end = std::find(receipts_.begin(), receipts_.end(), &mine);
+  return std::none_of(receipts_.begin(), end, [&](const Receipt* earlier) {
+    return earlier->tag == mine.tag && (earlier->source == kAnySource || earlier->source == source);
+  });
+}
+
 absl::Status Letters::Stream(const Tensor& tensor, int dst, Letter& letter,
                              const Waiting& waiting) {
   absl::MutexLock lock(&stream_mutex_);
   RankArea& own = board_.area(rank());
-  const size_t room = board_.sizes().stream, piece = room / 4, bytes = tensor.nbytes();
+  const size_t room = board_.sizes().stream, bytes = tensor.nbytes(), piece = PieceOf(bytes);
   const uint64_t start = (own.streamed.load() + piece - 1) / piece * piece;
   const auto await_read = [&](uint64_t position) {
     return vigil_.Await(own.post, dst, waiting, [&] {
@@ -172,7 +208,8 @@ absl::Status Letters::Stream(const Tensor& tensor, int dst, Letter& letter,
     const size_t size = std::min(piece, bytes - done);
     const uint64_t end = start + done + size;
     if (done >= room) SYNCLINE_RETURN_IF_ERROR(await_read(start + done - room + piece));
-    std::memcpy(board_.stream(rank()) + (start + done) % room, tensor.data_as<char>() + done, size);
+    writer_.Write(board_.stream(rank()) + (start + done) % room, tensor.data_as<char>() + done,
+                  size);
     own.streamed.store(end, std::memory_order_release);
     vigil_.Ring(board_.area(dst).post);
   }
@@ -186,7 +223,7 @@ absl::Status Letters::TakeStream(const Tensor& tensor, int src, const Letter& le
   SYNCLINE_RETURN_IF_ERROR(vigil_.Await(own_post, src, waiting, [&] {
     return letter.state.load(std::memory_order_acquire) == Letter::kStreaming;
   }));
-  const size_t room = board_.sizes().stream, piece = room / 4, bytes = tensor.nbytes();
+  const size_t room = board_.sizes().stream, bytes = tensor.nbytes(), piece = PieceOf(bytes);
   const uint64_t start = letter.start;
   for (size_t done = 0; done < bytes; done += piece) {
     const size_t size = std::min(piece, bytes - done);

@@ -2,8 +2,9 @@
 #ifndef SYNCLINE_BACKENDS_SHM_LETTERS_H_
 #define SYNCLINE_BACKENDS_SHM_LETTERS_H_
 
+#include <bitset>
+#include <cstddef>
 #include <cstdint>
-#include <list>
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
@@ -11,15 +12,18 @@
 #include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
 #include "backends/common/call.h"
+#include "backends/shm/board.h"
 #include "backends/shm/vigil.h"
+#include "backends/shm/writer.h"
 #include "core/deadline.h"
 #include "core/tensor.h"
 
 namespace syncline {
 
 // One rank's part in all of them. A send posts a letter, and returns once a receive has taken it:
-// short data come in the letter, others are then streamed through a buffer of the sender, one
-// message at a time. Thread-safe, with the restrictions of Backend::Send and Recv.
+// short data come in the letter and those that are not long in a parcel with it; others, and those
+// for which there is no parcel, are then streamed through a buffer of the sender, one message at a
+// time. Thread-safe, with the restrictions of Backend::Send and Recv.
 class Letters {
  public:
   explicit Letters(Vigil& vigil);
@@ -42,27 +46,39 @@ class Letters {
 
   int rank() const { return vigil_.rank(); }
 
-  absl::StatusOr<size_t> ClaimSlot(int dst, const Waiting& waiting);
-  void FreeSlot(int dst, size_t slot);
+  // A letter to `dst`, and a parcel for `bytes` if there is one.
+  struct Claim {
+    size_t slot;
+    uint64_t parcel;
+  };
+  absl::StatusOr<Claim> ClaimLetter(int dst, size_t bytes, const Waiting& waiting);
+  void Free(int dst, const Claim& claim);
+  uint64_t ClaimParcel(size_t bytes) ABSL_EXCLUSIVE_LOCKS_REQUIRED(claims_mutex_);
+  // The size of the pieces of a stream: several, so that both ranks work at the same time.
+  size_t PieceOf(size_t bytes) const;
   absl::Status Stream(const Tensor& tensor, int dst, Letter& letter, const Waiting& waiting);
   absl::Status TakeStream(const Tensor& tensor, int src, const Letter& letter,
                           const Waiting& waiting);
 
   // Takes a letter for `mine` if there is one, and no receive before it wants it.
-  bool TryTake(std::list<Receipt>::const_iterator mine, Found& found);
-  bool TryTakeFrom(int source, std::list<Receipt>::const_iterator mine, Found& found)
+  bool TryTake(const Receipt& mine, Found& found);
+  bool TryTakeFrom(int source, const Receipt& mine, Found& found);
+  bool IsFirst(int source, const Receipt& mine) const
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(receipts_mutex_);
 
   Vigil& vigil_;
   const Board& board_;
 
-  absl::Mutex slots_mutex_;
-  std::vector<std::vector<bool>> used_ ABSL_GUARDED_BY(slots_mutex_);  // Slots, by receiver.
+  absl::Mutex claims_mutex_;
+  std::vector<std::vector<bool>> used_ ABSL_GUARDED_BY(claims_mutex_);  // Slots, by receiver.
+  std::bitset<kParcels> parcels_ ABSL_GUARDED_BY(claims_mutex_);        // Those in use.
+  uint64_t next_parcel_ ABSL_GUARDED_BY(claims_mutex_) = 0;             // In turn: see rings.h.
+  Writer writer_;
 
   absl::Mutex stream_mutex_;  // Held while this rank streams.
 
   absl::Mutex receipts_mutex_;
-  std::list<Receipt> receipts_ ABSL_GUARDED_BY(receipts_mutex_);
+  std::vector<const Receipt*> receipts_ ABSL_GUARDED_BY(receipts_mutex_);
 };
 
 }  // namespace syncline

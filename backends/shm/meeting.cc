@@ -64,6 +64,12 @@ absl::Status Meeting::Open() {
   return other < 0 ? absl::OkStatus() : ExplainMismatch(other);
 }
 
+int64_t Meeting::own_most() const { return SplitsOf(waiting_.call).most; }
+
+int64_t Meeting::MostOf(int rank) const {
+  return SplitsOf(board_.header(rank, waiting_.number)).most;
+}
+
 absl::StatusOr<int64_t> Meeting::AgreeOnSplits() {
   const Splits own = SplitsOf(waiting_.call);
   int64_t most = own.most;

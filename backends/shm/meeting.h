@@ -40,7 +40,10 @@ class Meeting {
   // same call. A MismatchError that quotes two calls fails the group.
   absl::Status Open();
 
-  // Of all_to_all, after Open: the most elements that any rank sends any other. A MismatchError,
+  // Of all_to_all: the most elements that this rank, or after Open another, sends or expects.
+  int64_t own_most() const;
+  int64_t MostOf(int rank) const;
+  // After Open: the most elements that any rank sends any other. A MismatchError,
   // which fails the group, if what the ranks send each other is not what they expect.
   absl::StatusOr<int64_t> AgreeOnSplits();
 
