@@ -14,63 +14,6 @@
 namespace syncline {
 namespace {
 
-// ---- Parts of one tensor ----
-
-// `whole`, which holds `size` parts like `part`, in equal parts.
-absl::StatusOr<Tensors> EqualParts(const Tensor& whole, absl::string_view whole_name,
-                                   const Tensor& part, absl::string_view part_name, int size) {
-  if (!whole.is_contiguous()) return CheckContiguous(whole, absl::StrCat("the ", whole_name));
-  if (!part.is_contiguous()) return CheckContiguous(part, absl::StrCat("the ", part_name));
-  if (whole.numel() % size != 0 || whole.numel() / size != part.numel()) {
-    return ArgumentError(absl::StrCat("the ", whole_name, " is ", whole.ToString(), " but the ",
-                                      part_name, " is ", part.ToString(), ": the ", whole_name,
-                                      " must have ", size, " times its elements"));
-  }
-  Tensors parts;
-  parts.reserve(size);
-  for (int r = 0; r < size; ++r) parts.push_back(whole.Slice(r * part.numel(), part.numel()));
-  return parts;
-}
-
-// `whole` in parts of `splits` rows; without splits, in `size` equal ones.
-absl::StatusOr<Tensors> Rows(const Tensor& whole, absl::string_view name,
-                             std::vector<int64_t> splits, int size) {
-  if (!whole.is_contiguous()) return CheckContiguous(whole, absl::StrCat("the ", name));
-  const int64_t rows = whole.shape().empty() ? whole.numel() : whole.shape()[0];
-  if (splits.empty()) {
-    if (rows % size != 0) {
-      return ArgumentError(absl::StrCat("the ", name, " is ", whole.ToString(), ", whose first ",
-                                        "dimension cannot be split equally between ", size,
-                                        " ranks: pass ", name, "_splits"));
-    }
-    splits.assign(size, rows / size);
-  }
-  if (splits.size() != static_cast<size_t>(size)) {
-    return ArgumentError(absl::StrCat(name, "_splits needs one number for each of the ", size,
-                                      " ranks, not ", splits.size()));
-  }
-  const int64_t row = rows == 0 ? 0 : whole.numel() / rows;
-  Tensors parts;
-  parts.reserve(splits.size());
-  int64_t at = 0;
-  for (int64_t split : splits) {
-    if (split < 0 || split > rows - at) {
-      return ArgumentError(absl::StrCat(name, "_splits must be 0 or more and add up to ", rows,
-                                        ", the first dimension of ", whole.ToString()));
-    }
-    parts.push_back(whole.Slice(at * row, split * row));
-    at += split;
-  }
-  if (at != rows) {
-    return ArgumentError(absl::StrCat(name, "_splits add up to ", at,
-                                      ", but the first dimension of ", whole.ToString(), " is ",
-                                      rows));
-  }
-  return parts;
-}
-
-// ---- Several tensors ----
-
 // The caller's, kept for the operation's turn.
 using Kept = std::shared_ptr<const Tensors>;
 
@@ -195,32 +138,6 @@ Tensors Without(const Tensors& tensors, size_t index) {
 }
 
 }  // namespace
-
-absl::StatusOr<Operation> AllGatherSingle(const Tensor& output, const Tensor& input, int size) {
-  SYNCLINE_ASSIGN_OR_RETURN(Tensors parts, EqualParts(output, "output", input, "input", size));
-  Operation operation(OpKind::kAllGather, input);
-  operation.HoldOutputs(std::move(parts));
-  return operation;
-}
-
-absl::StatusOr<Operation> ReduceScatterSingle(const Tensor& output, const Tensor& input,
-                                              ReduceOp op, double factor, int size) {
-  SYNCLINE_ASSIGN_OR_RETURN(Tensors parts, EqualParts(input, "input", output, "output", size));
-  Operation operation(OpKind::kReduceScatter, output, {}, {}, op, factor);
-  operation.HoldInputs(std::move(parts));
-  return operation;
-}
-
-absl::StatusOr<Operation> AllToAllSingle(const Tensor& output, const Tensor& input,
-                                         const std::vector<int64_t>& output_splits,
-                                         const std::vector<int64_t>& input_splits, int size) {
-  SYNCLINE_ASSIGN_OR_RETURN(Tensors outputs, Rows(output, "output", output_splits, size));
-  SYNCLINE_ASSIGN_OR_RETURN(Tensors inputs, Rows(input, "input", input_splits, size));
-  Operation operation(OpKind::kAllToAll);
-  operation.HoldOutputs(std::move(outputs));
-  operation.HoldInputs(std::move(inputs));
-  return operation;
-}
 
 absl::StatusOr<Operation> BroadcastCoalesced(const Tensors& tensors, int64_t root, int rank) {
   const bool is_root = rank == root;

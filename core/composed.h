@@ -1,6 +1,6 @@
-// The forms of the field that are made of the basic operations: on one tensor instead of a list,
-// on several tensors at once ("coalesced"), and on several tensors of one process ("multi", the
-// _multigpu functions of torch.distributed).
+// The forms of the field that are made of the basic operations on several tensors at once
+// ("coalesced"), and on several tensors of one process ("multi", the _multigpu functions of
+// torch.distributed).
 //
 // Each function describes the operation, but for its name, for ProcessGroup to check and run;
 // `size` is the number of ranks of the group, `rank` this rank. ArgumentError or TypeError if the
@@ -8,8 +8,7 @@
 // passes to itself may be the same memory on both sides. Buffers are made in the operation's turn,
 // not here.
 //
-// The forms on one tensor go together with those on lists on other ranks: the same bytes move. All
-// others go together only with the same form on tensors of the same types and sizes, in order.
+// They go together only with the same form on tensors of the same types and sizes, in order.
 #ifndef SYNCLINE_CORE_COMPOSED_H_
 #define SYNCLINE_CORE_COMPOSED_H_
 
@@ -23,19 +22,6 @@
 #include "core/tensor.h"
 
 namespace syncline {
-
-// all_gather into one tensor that holds the ranks' inputs one after another.
-absl::StatusOr<Operation> AllGatherSingle(const Tensor& output, const Tensor& input, int size);
-
-// reduce_scatter of one tensor that holds the ranks' parts one after another.
-absl::StatusOr<Operation> ReduceScatterSingle(const Tensor& output, const Tensor& input,
-                                              ReduceOp op, double factor, int size);
-
-// all_to_all of parts of `input` to parts of `output`, one after another. Splits count along the
-// first dimension, one for each rank; none means equal parts.
-absl::StatusOr<Operation> AllToAllSingle(const Tensor& output, const Tensor& input,
-                                         const std::vector<int64_t>& output_splits,
-                                         const std::vector<int64_t>& input_splits, int size);
 
 // Several tensors in one transfer, packed into one buffer. Those that reduce take tensors of one
 // type. outputs[i * size + r] receives inputs[i] of rank r; inputs[i * size + r] goes to rank r's

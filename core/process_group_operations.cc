@@ -2,6 +2,7 @@
 #include <utility>
 
 #include "core/composed.h"
+#include "core/parts.h"
 #include "core/process_group.h"
 #include "core/status.h"
 
@@ -23,6 +24,47 @@ Operation Message(OpKind kind, const Tensor& tensor, int64_t peer, int64_t tag) 
   operation.peer = peer;
   operation.tag = tag;
   return operation;
+}
+
+// The forms on one tensor in place of a list, which holds the ranks' parts one after another. They
+// call use(operation), and go together with the forms on lists on other ranks: the same bytes move.
+
+template <typename Result, typename Use>
+Result GatherInParts(const Tensor& output, const Tensor& input, int size, const Use& use) {
+  constexpr absl::string_view kName = "all_gather_single";
+  Parts outputs;
+  const absl::Status fits = SplitEqually(output, "output", input, "input", size, outputs);
+  if (!fits.ok()) return Annotate(fits, kName);
+  Operation operation(OpKind::kAllGather, input, outputs);
+  operation.alias = kName;
+  return use(operation);
+}
+
+template <typename Result, typename Use>
+Result ReduceScatterInParts(const Tensor& output, const Tensor& input, ReduceOp op, double factor,
+                            int size, const Use& use) {
+  constexpr absl::string_view kName = "reduce_scatter_single";
+  Parts inputs;
+  const absl::Status fits = SplitEqually(input, "input", output, "output", size, inputs);
+  if (!fits.ok()) return Annotate(fits, kName);
+  Operation operation(OpKind::kReduceScatter, output, {}, inputs, op, factor);
+  operation.alias = kName;
+  return use(operation);
+}
+
+// Splits count along the first dimension, one for each rank; none means equal parts.
+template <typename Result, typename Use>
+Result AllToAllInParts(const Tensor& output, const Tensor& input,
+                       absl::Span<const int64_t> output_splits,
+                       absl::Span<const int64_t> input_splits, int size, const Use& use) {
+  constexpr absl::string_view kName = "all_to_all_single";
+  Parts outputs, inputs;
+  absl::Status fits = SplitRows(output, "output", output_splits, size, outputs);
+  if (fits.ok()) fits = SplitRows(input, "input", input_splits, size, inputs);
+  if (!fits.ok()) return Annotate(fits, kName);
+  Operation operation(OpKind::kAllToAll, {}, outputs, inputs);
+  operation.alias = kName;
+  return use(operation);
 }
 
 // One of the composed operations, or what is wrong with its arguments, under the user's name for
@@ -71,14 +113,15 @@ ProcessGroup::StartedWork ProcessGroup::AllGatherAsync(const Tensors& outputs, c
 
 absl::Status ProcessGroup::AllGatherSingle(const Tensor& output, const Tensor& input,
                                            Timeout timeout) {
-  return Run(Named("all_gather_single", syncline::AllGatherSingle(output, input, options_.size)),
-             timeout)
-      .status();
+  return GatherInParts<absl::Status>(output, input, options_.size, [&](Operation& operation) {
+    return Run(operation, timeout).status();
+  });
 }
 ProcessGroup::StartedWork ProcessGroup::AllGatherSingleAsync(const Tensor& output,
                                                              const Tensor& input, Timeout timeout) {
-  return Start(Named("all_gather_single", syncline::AllGatherSingle(output, input, options_.size)),
-               timeout);
+  return GatherInParts<StartedWork>(output, input, options_.size, [&](Operation& operation) {
+    return Start(std::move(operation), timeout);
+  });
 }
 
 absl::Status ProcessGroup::Gather(const Tensors& outputs, const Tensor& input, int64_t root,
@@ -111,17 +154,16 @@ ProcessGroup::StartedWork ProcessGroup::ReduceScatterAsync(const Tensor& output,
 
 absl::Status ProcessGroup::ReduceScatterSingle(const Tensor& output, const Tensor& input,
                                                ReduceOp op, Timeout timeout, double factor) {
-  return Run(Named("reduce_scatter_single",
-                   syncline::ReduceScatterSingle(output, input, op, factor, options_.size)),
-             timeout)
-      .status();
+  return ReduceScatterInParts<absl::Status>(
+      output, input, op, factor, options_.size,
+      [&](Operation& operation) { return Run(operation, timeout).status(); });
 }
 ProcessGroup::StartedWork ProcessGroup::ReduceScatterSingleAsync(const Tensor& output,
                                                                  const Tensor& input, ReduceOp op,
                                                                  Timeout timeout, double factor) {
-  return Start(Named("reduce_scatter_single",
-                     syncline::ReduceScatterSingle(output, input, op, factor, options_.size)),
-               timeout);
+  return ReduceScatterInParts<StartedWork>(
+      output, input, op, factor, options_.size,
+      [&](Operation& operation) { return Start(std::move(operation), timeout); });
 }
 
 absl::Status ProcessGroup::AllToAll(const Tensors& outputs, const Tensors& inputs,
@@ -136,19 +178,18 @@ ProcessGroup::StartedWork ProcessGroup::AllToAllAsync(const Tensors& outputs, co
 absl::Status ProcessGroup::AllToAllSingle(const Tensor& output, const Tensor& input,
                                           const Splits& output_splits, const Splits& input_splits,
                                           Timeout timeout) {
-  return Run(Named("all_to_all_single", syncline::AllToAllSingle(output, input, output_splits,
-                                                                 input_splits, options_.size)),
-             timeout)
-      .status();
+  return AllToAllInParts<absl::Status>(
+      output, input, output_splits, input_splits, options_.size,
+      [&](Operation& operation) { return Run(operation, timeout).status(); });
 }
 ProcessGroup::StartedWork ProcessGroup::AllToAllSingleAsync(const Tensor& output,
                                                             const Tensor& input,
                                                             const Splits& output_splits,
                                                             const Splits& input_splits,
                                                             Timeout timeout) {
-  return Start(Named("all_to_all_single", syncline::AllToAllSingle(output, input, output_splits,
-                                                                   input_splits, options_.size)),
-               timeout);
+  return AllToAllInParts<StartedWork>(
+      output, input, output_splits, input_splits, options_.size,
+      [&](Operation& operation) { return Start(std::move(operation), timeout); });
 }
 
 absl::Status ProcessGroup::BroadcastCoalesced(const Tensors& tensors, int64_t root,

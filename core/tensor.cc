@@ -121,9 +121,17 @@ Tensor Tensor::Slice(int64_t offset, int64_t count) const {
   Require(contiguous_, "Slice needs a contiguous tensor");
   Require(offset >= 0 && count >= 0 && count <= numel_ && offset <= numel_ - count,
           "Slice beyond the end");
-  void* const data =
-      data_ == nullptr ? nullptr : data_as<char>() + static_cast<size_t>(offset) * SizeOf(dtype_);
-  return Tensor(data, dtype_, {count}, {}, device_, owner_, access_);
+  Tensor slice;  // One-dimensional.
+  if (data_ != nullptr) {
+    slice.data_ = data_as<char>() + static_cast<size_t>(offset) * SizeOf(dtype_);
+  }
+  slice.dtype_ = dtype_;
+  slice.shape_[0] = count;
+  slice.device_ = device_;
+  slice.owner_ = owner_;
+  slice.access_ = access_;
+  slice.numel_ = count;
+  return slice;
 }
 
 Tensor Tensor::Reshape(absl::Span<const int64_t> shape) const {
