@@ -5,6 +5,11 @@ extern "C" const char* __asan_default_options();
 
 extern "C" const char* __asan_default_options() { return "detect_stack_use_after_return=1"; }
 
+// c-ares 1.18, of Debian's gRPC, loses the name with each look-up of "localhost".
+extern "C" const char* __lsan_default_suppressions();
+
+extern "C" const char* __lsan_default_suppressions() { return "leak:ares_strdup\n"; }
+
 // What ThreadSanitizer takes for races and is none. Each entry names one function of a library,
 // none of ours.
 extern "C" const char* __tsan_default_suppressions();

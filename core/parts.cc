@@ -1,6 +1,5 @@
 #include "core/parts.h"
 
-
 #include "absl/strings/str_cat.h"
 #include "core/status.h"
 #include "core/tensor_checks.h"

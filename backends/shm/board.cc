@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "backends/common/call_words.h"
+#include "backends/shm/tuning.h"
 
 namespace syncline {
 namespace {
@@ -24,10 +25,12 @@ constexpr size_t kMiB = 1 << 20;
 
 Sizes::Sizes(int size) {
   const size_t n = static_cast<size_t>(size);
+  const Tuning tuning = TuningFor(size);
   tables = Share(8 * kMiB, n, 2 * kMiB);
-  eager = std::min<size_t>(tables / 4, 64 << 10);
+  eager = std::min(tables / 4, tuning.eager);
   near = std::min<size_t>(eager, 4 << 10);
-  piece = Share(16 * kMiB, kDepth * n, 512 << 10);
+  piece = Share(16 * kMiB, kDepth * n, tuning.most_piece);
+  least_piece = std::min(piece, tuning.least_piece);
   parcel = Share(8 * kMiB, kParcels * n, 64 << 10);
   stream = Share(8 * kMiB, n, kMiB);
   letters = std::max<size_t>(Share(4 * kMiB, n * n * sizeof(Letter), 1024), 8);
@@ -43,8 +46,8 @@ Board::Layout::Layout(int size) : sizes(size) {
   call = reserve(MaxCallWords(size) * sizeof(int64_t));
   tables = reserve(2 * sizes.near + sizes.tables);
   pieces = reserve(kDepth * sizes.piece);
-  results =
-      reserve(kDepth * (sizes.piece / size + (sizes.piece / kLeastPiece + 1) * 2 * kCacheLine));
+  results = reserve(kDepth *
+                    (sizes.piece / size + (sizes.piece / sizes.least_piece + 1) * 2 * kCacheLine));
   parcels = reserve(kParcels * sizes.parcel);
   stream = reserve(sizes.stream);
   area_bytes = at;

@@ -119,13 +119,22 @@ struct Verdict {
 struct Sizes {
   explicit Sizes(int size);
 
-  size_t eager;    // Bytes that a rank may lay for an operation that needs no pieces;
-  size_t near;     // of these, those that are short;
-  size_t tables;   // bytes of the ring for the others, which takes three.
-  size_t piece;    // Bytes of the largest pieces. Their ring takes kDepth of them.
-  size_t parcel;   // Bytes of each of the kParcels buffers for messages that are not long,
-  size_t stream;   // and of the one for those that are.
-  size_t letters;  // From one rank to one other, at a time.
+  // The size of the pieces in which to move `bytes`, up to `most` at a time: several, so that ranks
+  // work at the same time, but not too small.
+  size_t PieceOf(size_t bytes, size_t most) const {
+    size_t piece = most;
+    while (piece > least_piece && bytes / piece < 4) piece /= 2;
+    return piece;
+  }
+
+  size_t eager;        // Bytes that a rank may lay for an operation that needs no pieces;
+  size_t near;         // of these, those that are short;
+  size_t tables;       // bytes of the ring for the others, which takes three.
+  size_t least_piece;  // Bytes of the smallest pieces,
+  size_t piece;        // and of the largest. Their ring takes kDepth of these.
+  size_t parcel;       // Bytes of each of the kParcels buffers for messages that are not long,
+  size_t stream;       // and of the one for those that are.
+  size_t letters;      // From one rank to one other, at a time.
 };
 
 // Pieces that a rank may be ahead of the slowest.
@@ -133,9 +142,6 @@ inline constexpr int kDepth = 4;
 
 // Messages that are not long, from one rank at a time.
 inline constexpr int kParcels = 32;
-
-// The smallest piece worth the handling.
-inline constexpr size_t kLeastPiece = 32 << 10;
 
 // A view of a group's segment. Copyable.
 class Board {

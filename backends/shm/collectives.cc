@@ -41,14 +41,6 @@ void PrefetchToWrite(const char* line) {
 #endif
 }
 
-// The size of pieces in which to move `bytes`, at most `most`: several, so that ranks work at the
-// same time, but not too small.
-size_t PieceOf(size_t bytes, size_t most) {
-  size_t piece = most;
-  while (piece > kLeastPiece && bytes / piece < 4) piece /= 2;
-  return piece;
-}
-
 }  // namespace
 
 // A movement of pieces.
@@ -155,7 +147,7 @@ absl::Status HostCollectives::Broadcast(const Tensor& tensor, int root,
       if (rank() != root) Copy(data, meeting.TableOf(root), bytes);
       return absl::OkStatus();
     }
-    const size_t piece = PieceOf(bytes, board_.sizes().piece);
+    const size_t piece = PieceOf(bytes);
     return Move(
         {meeting.waiting(), piece, Ceil(bytes, piece), root, rank() != root},
         [&](uint64_t k, char* to) {
@@ -205,7 +197,7 @@ absl::Status HostCollectives::ReduceWhole(int root, const Tensor& tensor, Reduce
                                           const Waiting& waiting) {
   if (size() == 1) return absl::OkStatus();
   const size_t bytes = tensor.nbytes();
-  const size_t piece = PieceOf(bytes, board_.sizes().piece);
+  const size_t piece = PieceOf(bytes);
   const int other = 1 - rank();
   const int from = root == kEveryRank ? kEveryRank : 1 - root;
   return Move(
@@ -229,7 +221,7 @@ absl::Status HostCollectives::ReduceWhole(int root, const Tensor& tensor, Reduce
 absl::Status HostCollectives::ReduceInParts(int root, const Tensor& tensor, ReduceOp op,
                                             const Waiting& waiting) {
   const size_t bytes = tensor.nbytes();
-  const size_t piece = PieceOf(bytes, board_.sizes().piece);
+  const size_t piece = PieceOf(bytes);
   const uint64_t pieces = Ceil(bytes, piece), first = pieces_;
   const size_t part = Ceil(Ceil(piece, size()), kCacheLine) * kCacheLine;
   const PieceRing::Slots slots = ring_.Take(piece, pieces);
@@ -318,7 +310,7 @@ absl::Status HostCollectives::GatherTo(int root, absl::Span<const Tensor> output
     Copy(outputs[0].data(), input.data(), bytes);
     return absl::OkStatus();
   }
-  const size_t piece = PieceOf(most, board_.sizes().piece);
+  const size_t piece = PieceOf(most);
   return Move(
       {meeting.waiting(), piece, Ceil(most, piece), kEveryRank, has_result},
       [&](uint64_t k, char* to) {
@@ -365,7 +357,7 @@ absl::Status HostCollectives::Distribute(const Parts& parts, Meeting& meeting, c
 template <typename Take>
 absl::Status HostCollectives::DistributePieces(const Parts& parts, const Waiting& waiting,
                                                const Take& take) {
-  const size_t piece = PieceOf(parts.most * others(), board_.sizes().piece);
+  const size_t piece = PieceOf(parts.most * others());
   const size_t room = piece / others() / kCacheLine * kCacheLine;
   return Move(
       {waiting, piece, Ceil(parts.most, room), parts.from, parts.from != rank()},

@@ -73,6 +73,7 @@ class HostCollectives {
   void Lay(absl::Span<const Tensor> inputs, size_t room, uint64_t k, char* to);
   // The place of the part for rank `to` among those that rank `from` lays.
   static size_t PlaceOf(int to, int from) { return to < from ? to : to - 1; }
+  size_t PieceOf(size_t bytes) const { return board_.sizes().PieceOf(bytes, board_.sizes().piece); }
   size_t others() const { return std::max(size() - 1, 1); }
   // The room for each part in a table of `bytes`.
   size_t RoomIn(size_t bytes) const { return bytes / others() / kCacheLine * kCacheLine; }

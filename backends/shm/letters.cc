@@ -150,12 +150,6 @@ void Letters::Free(int dst, const Claim& claim) {
   count.store(end, std::memory_order_relaxed);
 }
 
-size_t Letters::PieceOf(size_t bytes) const {
-  size_t piece = board_.sizes().stream / 4;
-  while (piece > kLeastPiece && bytes / piece < 4) piece /= 2;
-  return piece;
-}
-
 bool Letters::TryTake(const Receipt& mine, Found& found) {
   if (mine.source != kAnySource) return TryTakeFrom(mine.source, mine, found);
   for (int source = 0; source < board_.size(); ++source) {
@@ -194,7 +188,8 @@ absl::Status Letters::Stream(const Tensor& tensor, int dst, Letter& letter,
                              const Waiting& waiting) {
   absl::MutexLock lock(&stream_mutex_);
   RankArea& own = board_.area(rank());
-  const size_t room = board_.sizes().stream, bytes = tensor.nbytes(), piece = PieceOf(bytes);
+  const size_t room = board_.sizes().stream, bytes = tensor.nbytes();
+  const size_t piece = board_.sizes().PieceOf(bytes, room / 4);
   const uint64_t start = (own.streamed.load() + piece - 1) / piece * piece;
   const auto await_read = [&](uint64_t position) {
     return vigil_.Await(own.post, dst, waiting, [&] {
@@ -223,7 +218,8 @@ absl::Status Letters::TakeStream(const Tensor& tensor, int src, const Letter& le
   SYNCLINE_RETURN_IF_ERROR(vigil_.Await(own_post, src, waiting, [&] {
     return letter.state.load(std::memory_order_acquire) == Letter::kStreaming;
   }));
-  const size_t room = board_.sizes().stream, bytes = tensor.nbytes(), piece = PieceOf(bytes);
+  const size_t room = board_.sizes().stream, bytes = tensor.nbytes();
+  const size_t piece = board_.sizes().PieceOf(bytes, room / 4);
   const uint64_t start = letter.start;
   for (size_t done = 0; done < bytes; done += piece) {
     const size_t size = std::min(piece, bytes - done);

@@ -54,8 +54,6 @@ class Letters {
   absl::StatusOr<Claim> ClaimLetter(int dst, size_t bytes, const Waiting& waiting);
   void Free(int dst, const Claim& claim);
   uint64_t ClaimParcel(size_t bytes) ABSL_EXCLUSIVE_LOCKS_REQUIRED(claims_mutex_);
-  // The size of the pieces of a stream: several, so that both ranks work at the same time.
-  size_t PieceOf(size_t bytes) const;
   absl::Status Stream(const Tensor& tensor, int dst, Letter& letter, const Waiting& waiting);
   absl::Status TakeStream(const Tensor& tensor, int src, const Letter& letter,
                           const Waiting& waiting);

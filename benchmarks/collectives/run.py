@@ -125,7 +125,7 @@ class _Entrant:
             self._group = None
 
 
-class _Run:
+class Run:
     """All measurements with one number of ranks."""
 
     def __init__(self, options: argparse.Namespace, ranks: int, results: Results, folder: str):
@@ -216,23 +216,23 @@ def _measure_one_thread(options: argparse.Namespace, results: Results, folder: s
     """Memory's bandwidths with a single thread, for the limit."""
     narrowed = argparse.Namespace(**vars(options))
     narrowed.systems, narrowed.operations = [MEMORY], []
-    _Run(narrowed, 1, results, folder).measure()
+    Run(narrowed, 1, results, folder).measure()
 
 
-def _stop(number: int, frame: FrameType | None) -> None:
+def stop(number: int, frame: FrameType | None) -> None:
     raise SystemExit(128 + number)
 
 
 def main() -> None:
     options = _parse(sys.argv[1:])
-    signal.signal(signal.SIGTERM, _stop)
+    signal.signal(signal.SIGTERM, stop)
     results = Results()
     begun = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="collectives-") as folder:
         if MEMORY in options.systems:
             _measure_one_thread(options, results, folder)
         for ranks in options.ranks:
-            _Run(options, ranks, results, folder).measure()
+            Run(options, ranks, results, folder).measure()
     command = shlex.join(["./bazelw", "run", "//benchmarks/collectives", "--", *sys.argv[1:]])
     print(report.markdown(results, options.ranks, options.systems[0], command))
     if options.out:

@@ -27,6 +27,7 @@ class System:
     variant: str = ""
     launcher: str = "ranks"
     operations: tuple[str, ...] | None = None  # None: all of OPERATIONS.
+    settings: tuple[tuple[str, str], ...] = ()  # Of its environment.
 
 
 def _all_systems() -> dict[str, System]:
@@ -110,4 +111,5 @@ def commands(
         return [command + base], environment | settings
     if system.launcher == "threads":
         return [base], environment
+    environment |= dict(system.settings)
     return [base + [f"--rank={rank}"] for rank in range(size)], environment
