@@ -25,7 +25,7 @@ public final class Tour {
   }
 
   public static void main(String[] args) {
-    try (World world = World.init("auto"); // As the launcher's environment says.
+    try (World world = World.init(); // As the launcher's environment says.
         ProcessGroup group = world.group()) {
       rank = group.rank();
       int size = group.size();

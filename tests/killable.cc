@@ -5,6 +5,7 @@
 #include <chrono>
 #include <csignal>
 #include <cstdio>
+#include <thread>
 #include <utility>
 
 #include "absl/strings/numbers.h"
@@ -163,6 +164,7 @@ std::optional<int> WorkAsKillable(int argc, char** argv) {
   }
   habit.timeout = absl::Milliseconds(milliseconds);
   const std::shared_ptr<Store> store = OpenStore(argv[3]);
+  std::thread([] {}).join();  // With a process's first, ThreadSanitizer starts one of its own.
   const int64_t before = CountPossessions();
   auto backend = Join(argv[2], store, rank);
   // The test may take the store away before it has answered.

@@ -56,8 +56,9 @@ class Vigil {
   // After a change that others may be waiting for at `doorbell`.
   void Ring(Doorbell& doorbell) const {
     std::atomic_signal_fence(std::memory_order_seq_cst);
-    if (needs_fence_) std::atomic_thread_fence(std::memory_order_seq_cst);
-    if (doorbell.sleepers.load(std::memory_order_relaxed) != 0) Wake(doorbell);
+    const uint32_t sleepers = needs_fence_ ? doorbell.sleepers.fetch_add(0)  // Orders as well.
+                                           : doorbell.sleepers.load(std::memory_order_relaxed);
+    if (sleepers != 0) Wake(doorbell);
   }
 
   // Fails the group on all ranks with `cause`, unless it has failed: returns the first cause.

@@ -659,7 +659,7 @@ class World:
 
     @staticmethod
     def init(
-        backend: str,
+        backend: str = "auto",
         init_method: str = "",
         store: Store | None = None,
         rank: int = -1,
