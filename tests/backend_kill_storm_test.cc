@@ -1,5 +1,5 @@
-// One kill after another: any backend, any victim, any operation, at any time. The program is its
-// own worker. arguments: --rounds=N and --seed=N.
+// One kill or stop after another: any backend, any victim, any operation, at any time. The program
+// is its own worker. arguments: --rounds=N and --seed=N.
 #include <sys/wait.h>
 
 #include <algorithm>
@@ -45,6 +45,25 @@ int Draw(std::mt19937& random, int end) {
   return std::uniform_int_distribution<int>(0, end - 1)(random);
 }
 
+// Stops a rank, which the others find out when their time is up.
+void StopOne(std::mt19937& random, const std::string& path) {
+  const std::vector<std::string> calls = KillableCalls();
+  const Habit habit{calls[Draw(random, calls.size())], Draw(random, 2) == 0 ? 1 : 1 << 20,
+                    absl::Seconds(1)};
+  const char* const backends[] = {"gloo", "shm"};
+  KillableGroup group(backends[Draw(random, 2)], path, habit);
+  EXPECT_TRUE(group.AwaitUnderWay(*FileStore::Open(path).value()));
+  absl::SleepFor(absl::Microseconds(Draw(random, 50000)));
+  group.Signal(kVictim, SIGSTOP);
+  for (int rank = 0; rank < kVictim; ++rank) {
+    const KillableGroup::Outcome outcome = group.Await(rank);
+    EXPECT_THAT(outcome.error, testing::AllOf(testing::HasSubstr(group.Describe(kVictim)),
+                                              testing::HasSubstr("its process is stopped")))
+        << habit;
+    EXPECT_EQ(outcome.left, 0) << habit;
+  }
+}
+
 // Returns how long it took until the last survivor's call had returned.
 absl::Duration KillOne(std::mt19937& random, const std::string& path) {
   const std::vector<std::string> calls = KillableCalls();
@@ -70,16 +89,22 @@ absl::Duration KillOne(std::mt19937& random, const std::string& path) {
   return slowest;
 }
 
-TEST(BackendKillStormTest, EveryKillIsNamedByAllSurvivorsAndNothingIsLeft) {
+TEST(BackendKillStormTest, EveryKillAndStopIsNamedByAllOthersAndNothingIsLeft) {
   const ScratchFolder folder;
   const std::vector<std::string> files = OpenFiles();
   std::printf("--rounds=%d --seed=%u\n", rounds, seed);
   std::mt19937 random(seed);
   std::vector<absl::Duration> notices;
+  int stops = 0;
   for (int round = 0; round < rounds && !testing::Test::HasFailure(); ++round) {
     SCOPED_TRACE(absl::StrCat("round ", round));
     const std::string path = absl::StrCat(folder.path(), "/", round);
-    notices.push_back(KillOne(random, path));
+    if (Draw(random, 3) == 0) {
+      StopOne(random, path);
+      ++stops;
+    } else {
+      notices.push_back(KillOne(random, path));
+    }
     std::filesystem::remove(path);  // If the victim did not let the store do so.
     EXPECT_TRUE(std::filesystem::is_empty(folder.path()));
     EXPECT_EQ(waitpid(-1, nullptr, WNOHANG), -1);  // No child, alive or dead.
@@ -87,9 +112,11 @@ TEST(BackendKillStormTest, EveryKillIsNamedByAllSurvivorsAndNothingIsLeft) {
     EXPECT_EQ(OpenFiles(), files);
   }
   std::sort(notices.begin(), notices.end());
-  std::printf("%zu kills; all survivors had noticed after %s in the median, %s at most\n",
-              notices.size(), absl::FormatDuration(notices[notices.size() / 2]).c_str(),
-              absl::FormatDuration(notices.back()).c_str());
+  if (notices.empty()) return;
+  std::printf(
+      "%d stops; %zu kills, which all survivors had noticed after %s in the median, %s at most\n",
+      stops, notices.size(), absl::FormatDuration(notices[notices.size() / 2]).c_str(),
+      absl::FormatDuration(notices.back()).c_str());
 }
 
 }  // namespace

@@ -287,7 +287,8 @@ public final class CollectivesPeer {
     final Path folder = Path.of(options.get("folder"));
     final int rank = Integer.parseInt(options.get("rank"));
     try (World world =
-            World.builder(options.get("variant"))
+            World.builder()
+                .backend(options.get("variant"))
                 .initMethod("file://" + folder.resolve("store"))
                 .rank(rank)
                 .worldSize(Integer.parseInt(options.get("size")))

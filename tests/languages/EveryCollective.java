@@ -175,7 +175,7 @@ public final class EveryCollective {
 
   public static void main(String[] args) {
     int rank = Integer.parseInt(args[1]);
-    try (World world = World.builder("auto").initMethod(args[0]).rank(rank).worldSize(3).build();
+    try (World world = World.builder().initMethod(args[0]).rank(rank).worldSize(3).build();
         ProcessGroup group = world.group()) {
       EveryCollective program = new EveryCollective(group);
       program.reductions();

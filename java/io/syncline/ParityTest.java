@@ -230,7 +230,7 @@ class ParityTest {
           // The shortest joins a world of its own, since no launcher has set the environment.
           final String url = "file://" + folder.resolve("rendezvous") + "?rank=0&world_size=1";
           final Object[] all = {"local", url, null, 0, 1, TIMEOUT, "a name"};
-          for (int count = 1; count <= all.length; count++) {
+          for (int count = 0; count <= all.length; count++) {
             final Object[] some = java.util.Arrays.copyOf(all, count);
             ((World) Calls.call(World.class, "init", some)).close();
           }
@@ -258,7 +258,8 @@ class ParityTest {
   }
 
   private static void addWorldBuilder() throws Exception {
-    final Object builder = Calls.call(World.class, "builder", "local");
+    final Object builder = Calls.call(World.class, "builder");
+    Calls.call(builder, "backend", "local");
     Calls.call(builder, "init_method", "");
     Calls.call(builder, "store", HashStore.create());
     Calls.call(builder, "rank", 0);
