@@ -234,7 +234,12 @@ std::vector<int> Vigil::Late(int rank, const Waiting& waiting) const {
                               : rank != kAnySource && rank != other;
     if (other != rank_ && !has_come) late.push_back(other);
   }
-  if (late.empty()) late.push_back(rank);  // It has come, and stopped on the way.
+  if (!late.empty()) return late;
+  // All have come. Who is waited for may itself wait for one that was stopped on the way.
+  for (int other = 0; other < board_.size(); ++other) {
+    if (other != rank_ && roster_.Probe(other) == Liveness::kStopped) late.push_back(other);
+  }
+  if (late.empty()) late.push_back(rank);
   return late;
 }
 
