@@ -71,7 +71,7 @@ static_assert(sizeof(Letter) == kCacheLine, "one line carries a small message");
 
 // A call, for messages: what it was, and its number. A torn one makes a wrong message.
 struct Note {
-  std::atomic<uint64_t> what;  // See notes.h.
+  std::atomic<uint64_t> what;  // See call_notes.h.
   std::atomic<uint64_t> sequence;
 };
 
