@@ -65,8 +65,9 @@ struct Flat {
   int64_t count;
 
   Flat(OpKind kind, DType dtype, int64_t elements, int parts = 0)
-      : operation{kind, Tensor(nullptr, dtype, {0})}, count(elements) {
-    Tensors list(parts, operation.tensor);
+      : operation(kind), count(elements) {
+    operation.HoldTensor(Tensor(nullptr, dtype, {0}));
+    Tensors list(parts, *operation.tensor);
     kind == OpKind::kAllGather ? operation.HoldOutputs(std::move(list))
                                : operation.HoldInputs(std::move(list));
   }
@@ -80,8 +81,9 @@ struct Flat {
   // The operation with its buffers.
   absl::StatusOr<Operation> Make() const {
     Operation made = operation;
-    const DType dtype = made.tensor.dtype();
-    SYNCLINE_ASSIGN_OR_RETURN(made.tensor, Tensor::TryZeros(dtype, {count}));
+    const DType dtype = made.tensor->dtype();
+    SYNCLINE_ASSIGN_OR_RETURN(Tensor buffer, Tensor::TryZeros(dtype, {count}));
+    made.HoldTensor(std::move(buffer));
     SYNCLINE_ASSIGN_OR_RETURN(Tensors outputs, MakeParts(dtype, made.outputs.size()));
     made.HoldOutputs(std::move(outputs));
     SYNCLINE_ASSIGN_OR_RETURN(Tensors inputs, MakeParts(dtype, made.inputs.size()));
@@ -150,10 +152,10 @@ absl::StatusOr<Operation> BroadcastCoalesced(const Tensors& tensors, int64_t roo
   return Around(
       std::move(flat), kept, rank,
       [kept, is_root](const Operation& op) {
-        if (is_root) Pack(*kept, op.tensor);
+        if (is_root) Pack(*kept, *op.tensor);
       },
       [kept, is_root](const Operation& op) {
-        if (!is_root) Unpack(op.tensor, *kept);
+        if (!is_root) Unpack(*op.tensor, *kept);
       });
 }
 
@@ -164,8 +166,8 @@ absl::StatusOr<Operation> AllReduceCoalesced(const Tensors& tensors, ReduceOp op
   const Kept kept = Keep(tensors);
   return Around(
       Flat(OpKind::kAllReduce, tensors[0].dtype(), TotalCount(tensors), op, factor), kept, 0,
-      [kept](const Operation& flat) { Pack(*kept, flat.tensor); },
-      [kept](const Operation& flat) { Unpack(flat.tensor, *kept); });
+      [kept](const Operation& flat) { Pack(*kept, *flat.tensor); },
+      [kept](const Operation& flat) { Unpack(*flat.tensor, *kept); });
 }
 
 absl::StatusOr<Operation> AllGatherCoalesced(const Tensors& outputs, const Tensors& inputs,
@@ -177,7 +179,7 @@ absl::StatusOr<Operation> AllGatherCoalesced(const Tensors& outputs, const Tenso
   const Kept from = Keep(inputs), to = Keep(outputs);
   return Around(
       Flat(OpKind::kAllGather, DType::kUInt8, TotalBytes(inputs), size), from, rank,
-      [from](const Operation& op) { Pack(*from, op.tensor); },
+      [from](const Operation& op) { Pack(*from, *op.tensor); },
       [to, size](const Operation& op) {
         for (int r = 0; r < size; ++r) Unpack(op.outputs[r], Column(*to, size, r));
       });
@@ -200,7 +202,7 @@ absl::StatusOr<Operation> ReduceScatterCoalesced(const Tensors& outputs, const T
       [from, size](const Operation& flat) {
         for (int r = 0; r < size; ++r) Pack(Column(*from, size, r), flat.inputs[r]);
       },
-      [to](const Operation& flat) { Unpack(flat.tensor, *to); });
+      [to](const Operation& flat) { Unpack(*flat.tensor, *to); });
 }
 
 absl::StatusOr<Operation> BroadcastMulti(const Tensors& tensors, int64_t root, int64_t root_tensor,
@@ -214,14 +216,15 @@ absl::StatusOr<Operation> BroadcastMulti(const Tensors& tensors, int64_t root, i
     if (rank == root && i == moved) continue;
     SYNCLINE_RETURN_IF_ERROR(CheckWritable(tensors[i], absl::StrCat("tensors[", i, "]")));
   }
-  Operation flat(OpKind::kBroadcast, tensors[moved]);
+  Operation flat(OpKind::kBroadcast);
+  flat.HoldTensor(tensors[moved]);
   flat.peer = root;
   Operation whole = flat;
   whole.listed = Keep(tensors);
   whole.body = [flat, kept = whole.listed, rank](const CallContext& context,
                                                  Backend& backend) -> absl::StatusOr<int> {
     SYNCLINE_RETURN_IF_ERROR(Dispatch(flat, context, backend, rank).status());
-    for (const Tensor& tensor : *kept) Copy(flat.tensor, tensor);
+    for (const Tensor& tensor : *kept) Copy(*flat.tensor, tensor);
     return 0;
   };
   return whole;
@@ -234,10 +237,10 @@ absl::StatusOr<Operation> AllReduceMulti(const Tensors& tensors, ReduceOp op, do
   const Kept kept = Keep(tensors);
   return Around(
       Flat(OpKind::kAllReduce, tensors[0].dtype(), tensors[0].numel(), op, factor), kept, 0,
-      [kept](const Operation& flat) { ReduceHere(flat.reduce_op, *kept, flat.tensor); },
+      [kept](const Operation& flat) { ReduceHere(flat.reduce_op, *kept, *flat.tensor); },
       [kept](const Operation& flat) {
-        DivideHere(flat.reduce_op, flat.tensor, kept->size());
-        for (const Tensor& tensor : *kept) Copy(flat.tensor, tensor);
+        DivideHere(flat.reduce_op, *flat.tensor, kept->size());
+        for (const Tensor& tensor : *kept) Copy(*flat.tensor, tensor);
       });
 }
 
@@ -257,11 +260,11 @@ absl::StatusOr<Operation> ReduceMulti(const Tensors& tensors, int64_t root, Redu
   const Kept kept = Keep(tensors);
   return Around(
       std::move(flat), kept, rank,
-      [kept](const Operation& made) { ReduceHere(made.reduce_op, *kept, made.tensor); },
+      [kept](const Operation& made) { ReduceHere(made.reduce_op, *kept, *made.tensor); },
       [kept, rank, root_tensor](const Operation& made) {
         if (rank != made.peer) return;
-        DivideHere(made.reduce_op, made.tensor, kept->size());
-        Copy(made.tensor, (*kept)[root_tensor]);
+        DivideHere(made.reduce_op, *made.tensor, kept->size());
+        Copy(*made.tensor, (*kept)[root_tensor]);
       });
 }
 
@@ -277,7 +280,7 @@ absl::StatusOr<Operation> AllGatherMulti(const Tensors& outputs, const Tensors& 
   const Kept from = Keep(inputs), to = Keep(outputs);
   return Around(
       Flat(OpKind::kAllGather, inputs[0].dtype(), TotalCount(inputs), size), from, rank,
-      [from](const Operation& op) { Pack(*from, op.tensor); },
+      [from](const Operation& op) { Pack(*from, *op.tensor); },
       [to, n, places](const Operation& op) {
         for (size_t first = 0; first < to->size(); first += n) {
           const auto begin = to->begin() + static_cast<ptrdiff_t>(first);
@@ -311,8 +314,8 @@ absl::StatusOr<Operation> ReduceScatterMulti(const Tensors& outputs, const Tenso
         }
       },
       [to](const Operation& flat) {
-        DivideHere(flat.reduce_op, flat.tensor, to->size());
-        Unpack(flat.tensor, *to);
+        DivideHere(flat.reduce_op, *flat.tensor, to->size());
+        Unpack(*flat.tensor, *to);
       });
 }
 

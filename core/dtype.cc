@@ -15,27 +15,26 @@ enum class Category { kBool, kInteger, kFloating, kComplex };
 struct Row {
   DType dtype;
   absl::string_view name;
-  size_t size;
   Category category;
 };
 
 // In the order of DType's values, so that a value is its row's index.
 constexpr std::array<Row, 15> kRows = {{
-    {DType::kBool, "bool", 1, Category::kBool},
-    {DType::kInt8, "int8", 1, Category::kInteger},
-    {DType::kInt16, "int16", 2, Category::kInteger},
-    {DType::kInt32, "int32", 4, Category::kInteger},
-    {DType::kInt64, "int64", 8, Category::kInteger},
-    {DType::kUInt8, "uint8", 1, Category::kInteger},
-    {DType::kUInt16, "uint16", 2, Category::kInteger},
-    {DType::kUInt32, "uint32", 4, Category::kInteger},
-    {DType::kUInt64, "uint64", 8, Category::kInteger},
-    {DType::kFloat16, "float16", 2, Category::kFloating},
-    {DType::kBFloat16, "bfloat16", 2, Category::kFloating},
-    {DType::kFloat32, "float32", 4, Category::kFloating},
-    {DType::kFloat64, "float64", 8, Category::kFloating},
-    {DType::kComplex64, "complex64", 8, Category::kComplex},
-    {DType::kComplex128, "complex128", 16, Category::kComplex},
+    {DType::kBool, "bool", Category::kBool},
+    {DType::kInt8, "int8", Category::kInteger},
+    {DType::kInt16, "int16", Category::kInteger},
+    {DType::kInt32, "int32", Category::kInteger},
+    {DType::kInt64, "int64", Category::kInteger},
+    {DType::kUInt8, "uint8", Category::kInteger},
+    {DType::kUInt16, "uint16", Category::kInteger},
+    {DType::kUInt32, "uint32", Category::kInteger},
+    {DType::kUInt64, "uint64", Category::kInteger},
+    {DType::kFloat16, "float16", Category::kFloating},
+    {DType::kBFloat16, "bfloat16", Category::kFloating},
+    {DType::kFloat32, "float32", Category::kFloating},
+    {DType::kFloat64, "float64", Category::kFloating},
+    {DType::kComplex64, "complex64", Category::kComplex},
+    {DType::kComplex128, "complex128", Category::kComplex},
 }};
 
 constexpr bool IsOrdered() {
@@ -58,8 +57,6 @@ constexpr std::array<DType, kRows.size()> kAll = MakeAll();
 }  // namespace
 
 absl::Span<const DType> AllDTypes() { return kAll; }
-
-size_t SizeOf(DType dtype) { return RowOf(dtype).size; }
 
 absl::string_view Name(DType dtype) { return RowOf(dtype).name; }
 

@@ -32,7 +32,10 @@ enum class DType {
 absl::Span<const DType> AllDTypes();
 
 // Bytes of one element.
-size_t SizeOf(DType dtype);
+inline size_t SizeOf(DType dtype) {
+  constexpr unsigned char kSizes[] = {1, 1, 2, 4, 8, 1, 2, 4, 8, 2, 2, 4, 8, 8, 16};
+  return kSizes[static_cast<size_t>(dtype)];
+}
 
 // The name in NumPy's spelling: "float32", "bfloat16", "bool".
 absl::string_view Name(DType dtype);

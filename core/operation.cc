@@ -24,11 +24,11 @@ absl::StatusOr<Tensor> Scaled(const Tensor& tensor, double factor) {
 absl::Status DispatchReduction(const Operation& op, const CallContext& context, Backend& backend) {
   switch (op.kind) {
     case OpKind::kAllReduce:
-      return backend.AllReduce(op.tensor, op.reduce_op, context);
+      return backend.AllReduce(*op.tensor, op.reduce_op, context);
     case OpKind::kReduce:
-      return backend.Reduce(op.tensor, op.reduce_op, static_cast<int>(op.peer), context);
+      return backend.Reduce(*op.tensor, op.reduce_op, static_cast<int>(op.peer), context);
     default:
-      return backend.ReduceScatter(op.tensor, op.inputs, op.reduce_op, context);
+      return backend.ReduceScatter(*op.tensor, op.inputs, op.reduce_op, context);
   }
 }
 
@@ -44,11 +44,12 @@ absl::Status DispatchPremultiplied(const Operation& op, const CallContext& conte
     scaled.HoldInputs(std::move(inputs));
     return DispatchReduction(scaled, context, backend);
   }
-  SYNCLINE_ASSIGN_OR_RETURN(scaled.tensor, Scaled(op.tensor, op.factor));
+  SYNCLINE_ASSIGN_OR_RETURN(Tensor copy, Scaled(*op.tensor, op.factor));
+  scaled.HoldTensor(std::move(copy));
   SYNCLINE_RETURN_IF_ERROR(DispatchReduction(scaled, context, backend));
   const bool has_result = op.kind == OpKind::kAllReduce || op.peer == rank;
-  if (has_result && op.tensor.nbytes() > 0) {
-    std::memcpy(op.tensor.data(), scaled.tensor.data(), op.tensor.nbytes());
+  if (has_result && op.tensor->nbytes() > 0) {
+    std::memcpy(op.tensor->data(), scaled.tensor->data(), op.tensor->nbytes());
   }
   return absl::OkStatus();
 }
@@ -58,13 +59,13 @@ absl::Status DispatchCollective(const Operation& op, const CallContext& context,
   const int root = static_cast<int>(op.peer);
   switch (op.kind) {
     case OpKind::kBroadcast:
-      return backend.Broadcast(op.tensor, root, context);
+      return backend.Broadcast(*op.tensor, root, context);
     case OpKind::kAllGather:
-      return backend.AllGather(op.outputs, op.tensor, context);
+      return backend.AllGather(op.outputs, *op.tensor, context);
     case OpKind::kGather:
-      return backend.Gather(op.outputs, op.tensor, root, context);
+      return backend.Gather(op.outputs, *op.tensor, root, context);
     case OpKind::kScatter:
-      return backend.Scatter(op.tensor, op.inputs, root, context);
+      return backend.Scatter(*op.tensor, op.inputs, root, context);
     case OpKind::kAllToAll:
       return backend.AllToAll(op.outputs, op.inputs, context);
     case OpKind::kBarrier:
@@ -86,8 +87,14 @@ uint64_t Hash(uint64_t hash, uint64_t number) {
 }  // namespace
 
 void Operation::Hold() {
+  if (held_tensor_ == nullptr && tensor != nullptr) HoldTensor(*tensor);
   if (held_outputs_ == nullptr && !outputs.empty()) HoldOutputs({outputs.begin(), outputs.end()});
   if (held_inputs_ == nullptr && !inputs.empty()) HoldInputs({inputs.begin(), inputs.end()});
+}
+
+void Operation::HoldTensor(Tensor held) {
+  held_tensor_ = std::make_shared<const Tensor>(std::move(held));
+  tensor = held_tensor_.get();
 }
 
 void Operation::HoldOutputs(std::vector<Tensor> list) {
@@ -101,12 +108,13 @@ void Operation::HoldInputs(std::vector<Tensor> list) {
 }
 
 DType Operation::dtype() const {
-  return kind == OpKind::kAllToAll && !inputs.empty() ? inputs[0].dtype() : tensor.dtype();
+  const Tensor* const moved = Moved();
+  return moved != nullptr ? moved->dtype() : DType::kUInt8;
 }
 
 DeviceType Operation::device() const {
-  const Tensor& moved = kind == OpKind::kAllToAll && !inputs.empty() ? inputs[0] : tensor;
-  return moved.device().type;
+  const Tensor* const moved = Moved();
+  return moved != nullptr ? moved->device().type : DeviceType::kCpu;
 }
 
 std::string Operation::ShortName(uint64_t sequence) const {
@@ -152,7 +160,7 @@ std::string Operation::ToString(uint64_t sequence) const {
     for (const Tensor& input : inputs) count += input.numel();
     details = absl::StrCat(Name(dtype()), ", ", count, " elements to ", inputs.size(), " ranks");
   } else if (kind != OpKind::kBarrier) {
-    details = tensor.ToString();
+    details = tensor->ToString();
   }
   if (Reduces(kind)) absl::StrAppend(&details, ", ", Name(reduce_op));
   switch (kind) {
@@ -180,9 +188,9 @@ absl::StatusOr<int> Dispatch(const Operation& operation, const CallContext& cont
                              Backend& backend, int rank) {
   if (operation.body) return operation.body(context, backend);
   const int peer = static_cast<int>(operation.peer);
-  if (operation.kind == OpKind::kRecv) return backend.Recv(operation.tensor, peer, context);
+  if (operation.kind == OpKind::kRecv) return backend.Recv(*operation.tensor, peer, context);
   const absl::Status status = operation.kind == OpKind::kSend
-                                  ? backend.Send(operation.tensor, peer, context)
+                                  ? backend.Send(*operation.tensor, peer, context)
                                   : DispatchCollective(operation, context, backend, rank);
   if (!status.ok()) return status;
   return 0;

@@ -27,9 +27,9 @@ struct Operation {
   using Body = std::function<absl::StatusOr<int>(const CallContext& context, Backend& backend)>;
 
   // Faster than the initialization of an aggregate: this is on the way of every call.
-  explicit Operation(OpKind kind, const Tensor& tensor = {}, absl::Span<const Tensor> outputs = {},
-                     absl::Span<const Tensor> inputs = {}, ReduceOp reduce_op = ReduceOp::kSum,
-                     double factor = 1.0, int64_t peer = 0)
+  explicit Operation(OpKind kind, const Tensor* tensor = nullptr,
+                     absl::Span<const Tensor> outputs = {}, absl::Span<const Tensor> inputs = {},
+                     ReduceOp reduce_op = ReduceOp::kSum, double factor = 1.0, int64_t peer = 0)
       : kind(kind),
         reduce_op(reduce_op),
         factor(factor),
@@ -43,9 +43,10 @@ struct Operation {
   double factor;       // premul_sum: this rank's elements are multiplied by it.
   int64_t peer;        // The root, or the other rank of send and recv.
   int64_t tag = 0;     // send, recv
-  Tensor tensor;       // All but all_to_all and barrier; of all_gather and gather the input,
-                       // of scatter and reduce_scatter the output.
+
   // The caller's, which must outlive the operation, or held by it and its copies: see Hold.
+  const Tensor* tensor;  // Of all but all_to_all and barrier; of all_gather and gather the input,
+                         // of scatter and reduce_scatter the output.
   absl::Span<const Tensor> outputs;  // all_gather, all_to_all; gather on the root.
   absl::Span<const Tensor> inputs;   // reduce_scatter, all_to_all; scatter on the root.
   absl::string_view alias;           // The user's name for it, if not that of `kind`. A literal.
@@ -54,8 +55,9 @@ struct Operation {
   // of the same types and sizes, on all ranks.
   std::shared_ptr<const std::vector<Tensor>> listed;
 
-  // Makes the operation hold its lists: those that it has, or others.
+  // Makes the operation hold its tensors: those that it has, or others.
   void Hold();
+  void HoldTensor(Tensor held);
   void HoldOutputs(std::vector<Tensor> list);
   void HoldInputs(std::vector<Tensor> list);
 
@@ -74,6 +76,11 @@ struct Operation {
   uint64_t FormHash() const;
 
  private:
+  const Tensor* Moved() const {  // Null if it has none.
+    return kind == OpKind::kAllToAll && !inputs.empty() ? inputs.data() : tensor;
+  }
+
+  std::shared_ptr<const Tensor> held_tensor_;
   std::shared_ptr<const std::vector<Tensor>> held_outputs_, held_inputs_;
 };
 

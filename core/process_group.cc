@@ -172,7 +172,7 @@ absl::StatusOr<int> ProcessGroup::Run(const absl::StatusOr<Operation>& operation
 
 absl::StatusOr<int> ProcessGroup::Run(const Operation& operation, Timeout timeout) {
   SYNCLINE_RETURN_IF_ERROR(Admit(operation, timeout));
-  const Deadline deadline(timeout.value_or(options_.timeout));
+  const Deadline deadline = Deadline::FromFirstWait(timeout.value_or(options_.timeout));
   bool has_begun = false;
   int source = 0;
   absl::Status status = LaneOf(operation)->Run(deadline, [&](uint64_t number) {

@@ -11,16 +11,16 @@ namespace {
 
 Operation Rooted(OpKind kind, const Tensor& tensor, int64_t root,
                  absl::Span<const Tensor> outputs = {}, absl::Span<const Tensor> inputs = {}) {
-  return Operation(kind, tensor, outputs, inputs, ReduceOp::kSum, 1.0, root);
+  return Operation(kind, &tensor, outputs, inputs, ReduceOp::kSum, 1.0, root);
 }
 
 Operation Reducing(OpKind kind, const Tensor& tensor, ReduceOp op, double factor, int64_t root = 0,
                    absl::Span<const Tensor> inputs = {}) {
-  return Operation(kind, tensor, {}, inputs, op, factor, root);
+  return Operation(kind, &tensor, {}, inputs, op, factor, root);
 }
 
 Operation Message(OpKind kind, const Tensor& tensor, int64_t peer, int64_t tag) {
-  Operation operation(kind, tensor);
+  Operation operation(kind, &tensor);
   operation.peer = peer;
   operation.tag = tag;
   return operation;
@@ -35,7 +35,7 @@ Result GatherInParts(const Tensor& output, const Tensor& input, int size, const 
   Parts outputs;
   const absl::Status fits = SplitEqually(output, "output", input, "input", size, outputs);
   if (!fits.ok()) return Annotate(fits, kName);
-  Operation operation(OpKind::kAllGather, input, outputs);
+  Operation operation(OpKind::kAllGather, &input, outputs);
   operation.alias = kName;
   return use(operation);
 }
@@ -47,7 +47,7 @@ Result ReduceScatterInParts(const Tensor& output, const Tensor& input, ReduceOp 
   Parts inputs;
   const absl::Status fits = SplitEqually(input, "input", output, "output", size, inputs);
   if (!fits.ok()) return Annotate(fits, kName);
-  Operation operation(OpKind::kReduceScatter, output, {}, inputs, op, factor);
+  Operation operation(OpKind::kReduceScatter, &output, {}, inputs, op, factor);
   operation.alias = kName;
   return use(operation);
 }
@@ -62,7 +62,7 @@ Result AllToAllInParts(const Tensor& output, const Tensor& input,
   absl::Status fits = SplitRows(output, "output", output_splits, size, outputs);
   if (fits.ok()) fits = SplitRows(input, "input", input_splits, size, inputs);
   if (!fits.ok()) return Annotate(fits, kName);
-  Operation operation(OpKind::kAllToAll, {}, outputs, inputs);
+  Operation operation(OpKind::kAllToAll, nullptr, outputs, inputs);
   operation.alias = kName;
   return use(operation);
 }
@@ -104,11 +104,11 @@ ProcessGroup::StartedWork ProcessGroup::ReduceAsync(const Tensor& tensor, int64_
 }
 
 absl::Status ProcessGroup::AllGather(const Tensors& outputs, const Tensor& input, Timeout timeout) {
-  return Run(Operation(OpKind::kAllGather, input, outputs), timeout).status();
+  return Run(Operation(OpKind::kAllGather, &input, outputs), timeout).status();
 }
 ProcessGroup::StartedWork ProcessGroup::AllGatherAsync(const Tensors& outputs, const Tensor& input,
                                                        Timeout timeout) {
-  return Start(Operation(OpKind::kAllGather, input, outputs), timeout);
+  return Start(Operation(OpKind::kAllGather, &input, outputs), timeout);
 }
 
 absl::Status ProcessGroup::AllGatherSingle(const Tensor& output, const Tensor& input,
@@ -168,11 +168,11 @@ ProcessGroup::StartedWork ProcessGroup::ReduceScatterSingleAsync(const Tensor& o
 
 absl::Status ProcessGroup::AllToAll(const Tensors& outputs, const Tensors& inputs,
                                     Timeout timeout) {
-  return Run(Operation(OpKind::kAllToAll, {}, outputs, inputs), timeout).status();
+  return Run(Operation(OpKind::kAllToAll, nullptr, outputs, inputs), timeout).status();
 }
 ProcessGroup::StartedWork ProcessGroup::AllToAllAsync(const Tensors& outputs, const Tensors& inputs,
                                                       Timeout timeout) {
-  return Start(Operation(OpKind::kAllToAll, {}, outputs, inputs), timeout);
+  return Start(Operation(OpKind::kAllToAll, nullptr, outputs, inputs), timeout);
 }
 
 absl::Status ProcessGroup::AllToAllSingle(const Tensor& output, const Tensor& input,

@@ -135,13 +135,13 @@ absl::Status CheckGatherings(const Operation& op, const Place& place) {
                                       place.rank, " must pass none"));
   }
   SYNCLINE_RETURN_IF_ERROR(
-      CheckList(op.outputs, "outputs", Access::kReadWrite, op.tensor.dtype(), place));
+      CheckList(op.outputs, "outputs", Access::kReadWrite, op.tensor->dtype(), place));
   for (int r = 0; r < place.size; ++r) {
     if (op.kind == OpKind::kAllGather && r != place.rank) continue;  // May differ.
-    SYNCLINE_RETURN_IF_ERROR(CheckEqualSizes(op.outputs, "outputs", r, op.tensor, "the input"));
+    SYNCLINE_RETURN_IF_ERROR(CheckEqualSizes(op.outputs, "outputs", r, *op.tensor, "the input"));
   }
   const size_t own = static_cast<size_t>(place.rank);
-  return CheckApart(op.outputs, absl::MakeSpan(&op.tensor, 1), [own](size_t) { return own; });
+  return CheckApart(op.outputs, absl::MakeSpan(op.tensor, 1), [own](size_t) { return own; });
 }
 
 absl::Status CheckScatterings(const Operation& op, const Place& place) {
@@ -151,13 +151,13 @@ absl::Status CheckScatterings(const Operation& op, const Place& place) {
                                       place.rank, " must pass none"));
   }
   SYNCLINE_RETURN_IF_ERROR(
-      CheckList(op.inputs, "inputs", Access::kReadOnly, op.tensor.dtype(), place));
+      CheckList(op.inputs, "inputs", Access::kReadOnly, op.tensor->dtype(), place));
   for (int r = 0; r < place.size; ++r) {
     if (op.kind == OpKind::kReduceScatter && r != place.rank) continue;  // May differ.
-    SYNCLINE_RETURN_IF_ERROR(CheckEqualSizes(op.inputs, "inputs", r, op.tensor, "the output"));
+    SYNCLINE_RETURN_IF_ERROR(CheckEqualSizes(op.inputs, "inputs", r, *op.tensor, "the output"));
   }
   const size_t own = static_cast<size_t>(place.rank);
-  return CheckApart(absl::MakeSpan(&op.tensor, 1), op.inputs,
+  return CheckApart(absl::MakeSpan(op.tensor, 1), op.inputs,
                     [own](size_t i) { return i == own ? 0 : kNoTwin; });
 }
 
@@ -180,7 +180,7 @@ absl::Status Validate(const Operation& operation, const Capabilities& capabiliti
   SYNCLINE_RETURN_IF_ERROR(CheckPeers(operation, place));
   if (operation.kind != OpKind::kBarrier && operation.kind != OpKind::kAllToAll) {
     const Access needed = WritesTensor(operation, rank) ? Access::kReadWrite : Access::kReadOnly;
-    SYNCLINE_RETURN_IF_ERROR(CheckTensor(operation.tensor, needed, "the tensor", place));
+    SYNCLINE_RETURN_IF_ERROR(CheckTensor(*operation.tensor, needed, "the tensor", place));
   }
   switch (operation.kind) {
     case OpKind::kAllGather:

@@ -82,7 +82,7 @@ absl::Status RunLarge(Member& member) {
     const Operation operation = Build(spec, member.rank(), member.size());
     SYNCLINE_RETURN_IF_ERROR(member.Run(operation));
     if (spec.kind == OpKind::kBroadcast || spec.kind == OpKind::kAllReduce) {
-      member.Note(operation.tensor);
+      member.Note(*operation.tensor);
     }
     SYNCLINE_RETURN_IF_ERROR(CheckDone(spec, operation, member.rank(), member.size()));
   }

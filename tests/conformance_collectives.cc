@@ -105,7 +105,7 @@ std::vector<Spec> SpecsOf(OpKind kind, const Capabilities& capabilities, int siz
 // Notes what all ranks must have alike.
 void NoteResults(const Operation& done, Member& member) {
   const bool same = done.kind == OpKind::kBroadcast || done.kind == OpKind::kAllReduce;
-  if (same) member.Note(done.tensor);
+  if (same) member.Note(*done.tensor);
   if (done.kind != OpKind::kAllGather) return;
   for (const Tensor& output : done.outputs) member.Note(output);
 }

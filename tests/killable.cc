@@ -50,7 +50,7 @@ absl::StatusOr<std::shared_ptr<Backend>> Join(const std::string& name, std::shar
 Operation MakeP2p(const std::string& call, int64_t count, int rank, int turn) {
   const bool sends = (call == "send") != (rank == kVictim);
   Operation operation(sends ? OpKind::kSend : OpKind::kRecv);
-  operation.tensor = Tensor::Zeros(DType::kFloat32, {count});
+  operation.HoldTensor(Tensor::Zeros(DType::kFloat32, {count}));
   operation.peer = rank == kVictim ? turn % kVictim : kVictim;
   if (!sends && call == "recv_from_any") operation.peer = kAnySource;
   return operation;

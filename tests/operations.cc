@@ -59,7 +59,7 @@ std::vector<Tensor> Moved(const Spec& spec, int rank, int size) {
 bool IsElsewhere(const Spec& spec, int rank) { return HasRoot(spec.kind) && rank != spec.root; }
 
 absl::Status CheckTensor(const Spec& spec, const Operation& done, int rank, int size) {
-  const Tensor& tensor = done.tensor;
+  const Tensor& tensor = *done.tensor;
   auto compare = [&](const Tensor& want) {
     return Compare({tensor}, {want}, "tensor", spec, rank, size);
   };
@@ -136,23 +136,24 @@ Operation Build(const Spec& spec, int rank, int size) {
   operation.tag = spec.tag;
   const bool has_lists = !IsElsewhere(spec, rank);
   const bool in_place = spec.place == Place::kInPlace;
+  Tensor tensor;
   std::vector<Tensor> outputs, inputs;
   switch (spec.kind) {
     case OpKind::kAllGather:
     case OpKind::kGather:
-      operation.tensor = Part(spec, rank, 0, size);
+      tensor = Part(spec, rank, 0, size);
       for (int from = 0; has_lists && from < size; ++from) {
         outputs.push_back(Fill(spec, spec.SizeOf(from, 0), kBlank));
       }
-      if (has_lists && in_place) outputs[rank] = operation.tensor;
+      if (has_lists && in_place) outputs[rank] = tensor;
       break;
     case OpKind::kScatter:
     case OpKind::kReduceScatter:
-      operation.tensor = Fill(spec, spec.SizeOf(spec.root, rank), kBlank);
+      tensor = Fill(spec, spec.SizeOf(spec.root, rank), kBlank);
       for (int to = 0; has_lists && to < size; ++to) {
         inputs.push_back(Part(spec, rank, to, size));
       }
-      if (has_lists && in_place) operation.tensor = inputs[rank];
+      if (has_lists && in_place) tensor = inputs[rank];
       break;
     case OpKind::kAllToAll:
       for (int other = 0; other < size; ++other) {
@@ -163,8 +164,9 @@ Operation Build(const Spec& spec, int rank, int size) {
     case OpKind::kBarrier:
       break;
     default:
-      operation.tensor = Part(spec, rank, 0, size);
+      tensor = Part(spec, rank, 0, size);
   }
+  operation.HoldTensor(std::move(tensor));
   operation.HoldOutputs(std::move(outputs));
   operation.HoldInputs(std::move(inputs));
   return operation;
@@ -183,7 +185,7 @@ absl::Status CheckDone(const Spec& spec, const Operation& done, int rank, int si
 
 absl::Status CheckUntouched(const Spec& spec, const Operation& made, int rank, int size) {
   const Operation fresh = Build(spec, rank, size);
-  SYNCLINE_RETURN_IF_ERROR(Compare({made.tensor}, {fresh.tensor}, "tensor", spec, rank, size));
+  SYNCLINE_RETURN_IF_ERROR(Compare({*made.tensor}, {*fresh.tensor}, "tensor", spec, rank, size));
   SYNCLINE_RETURN_IF_ERROR(Compare(made.outputs, fresh.outputs, "outputs", spec, rank, size));
   return Compare(made.inputs, fresh.inputs, "inputs", spec, rank, size);
 }

@@ -20,27 +20,27 @@ std::vector<Tensor> ListOf(absl::Span<const Tensor> tensors) {
 ProcessGroup::StartedWork StartInGroup(const Operation& op, ProcessGroup& group) {
   switch (op.kind) {
     case OpKind::kBroadcast:
-      return group.BroadcastAsync(op.tensor, op.peer);
+      return group.BroadcastAsync(*op.tensor, op.peer);
     case OpKind::kAllReduce:
-      return group.AllReduceAsync(op.tensor, op.reduce_op, {}, op.factor);
+      return group.AllReduceAsync(*op.tensor, op.reduce_op, {}, op.factor);
     case OpKind::kReduce:
-      return group.ReduceAsync(op.tensor, op.peer, op.reduce_op, {}, op.factor);
+      return group.ReduceAsync(*op.tensor, op.peer, op.reduce_op, {}, op.factor);
     case OpKind::kAllGather:
-      return group.AllGatherAsync(ListOf(op.outputs), op.tensor);
+      return group.AllGatherAsync(ListOf(op.outputs), *op.tensor);
     case OpKind::kGather:
-      return group.GatherAsync(ListOf(op.outputs), op.tensor, op.peer);
+      return group.GatherAsync(ListOf(op.outputs), *op.tensor, op.peer);
     case OpKind::kScatter:
-      return group.ScatterAsync(op.tensor, ListOf(op.inputs), op.peer);
+      return group.ScatterAsync(*op.tensor, ListOf(op.inputs), op.peer);
     case OpKind::kReduceScatter:
-      return group.ReduceScatterAsync(op.tensor, ListOf(op.inputs), op.reduce_op, {}, op.factor);
+      return group.ReduceScatterAsync(*op.tensor, ListOf(op.inputs), op.reduce_op, {}, op.factor);
     case OpKind::kAllToAll:
       return group.AllToAllAsync(ListOf(op.outputs), ListOf(op.inputs));
     case OpKind::kBarrier:
       return group.BarrierAsync();
     case OpKind::kSend:
-      return group.SendAsync(op.tensor, op.peer);
+      return group.SendAsync(*op.tensor, op.peer);
     case OpKind::kRecv:
-      return group.RecvAsync(op.tensor, op.peer);
+      return group.RecvAsync(*op.tensor, op.peer);
   }
   return absl::InternalError("unknown operation");
 }
@@ -65,27 +65,27 @@ std::vector<Spec> SomeOfEachKind(int size) {
 absl::Status CallGroup(const Operation& op, ProcessGroup& group) {
   switch (op.kind) {
     case OpKind::kBroadcast:
-      return group.Broadcast(op.tensor, op.peer);
+      return group.Broadcast(*op.tensor, op.peer);
     case OpKind::kAllReduce:
-      return group.AllReduce(op.tensor, op.reduce_op, {}, op.factor);
+      return group.AllReduce(*op.tensor, op.reduce_op, {}, op.factor);
     case OpKind::kReduce:
-      return group.Reduce(op.tensor, op.peer, op.reduce_op, {}, op.factor);
+      return group.Reduce(*op.tensor, op.peer, op.reduce_op, {}, op.factor);
     case OpKind::kAllGather:
-      return group.AllGather(ListOf(op.outputs), op.tensor);
+      return group.AllGather(ListOf(op.outputs), *op.tensor);
     case OpKind::kGather:
-      return group.Gather(ListOf(op.outputs), op.tensor, op.peer);
+      return group.Gather(ListOf(op.outputs), *op.tensor, op.peer);
     case OpKind::kScatter:
-      return group.Scatter(op.tensor, ListOf(op.inputs), op.peer);
+      return group.Scatter(*op.tensor, ListOf(op.inputs), op.peer);
     case OpKind::kReduceScatter:
-      return group.ReduceScatter(op.tensor, ListOf(op.inputs), op.reduce_op, {}, op.factor);
+      return group.ReduceScatter(*op.tensor, ListOf(op.inputs), op.reduce_op, {}, op.factor);
     case OpKind::kAllToAll:
       return group.AllToAll(ListOf(op.outputs), ListOf(op.inputs));
     case OpKind::kBarrier:
       return group.Barrier();
     case OpKind::kSend:
-      return group.Send(op.tensor, op.peer);
+      return group.Send(*op.tensor, op.peer);
     case OpKind::kRecv:
-      return group.Recv(op.tensor, op.peer).status();
+      return group.Recv(*op.tensor, op.peer).status();
   }
   return absl::InternalError("unknown operation");
 }

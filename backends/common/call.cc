@@ -11,8 +11,8 @@ namespace {
 
 Call OfKind(OpKind kind, const CallContext& context) {
   Call call(kind, context.sequence);
-  if (!context.form.name.empty()) call.name = std::string(context.form.name);
-  if (!context.form.tensors.empty()) call.tensors = std::string(context.form.tensors);
+  call.name = context.form.name;
+  call.tensors = context.form.tensors;
   call.form = context.form.hash;
   return call;
 }
@@ -135,7 +135,7 @@ Call Call::Recv(const Tensor& tensor, int src, const CallContext& context) {
 
 std::string Call::ShortName() const {
   const std::string numbered =
-      absl::StrCat(name.empty() ? Name(kind) : absl::string_view(name), " #", sequence);
+      absl::StrCat(name.empty() ? Name(kind) : name, " #", sequence);
   if (!IsP2p(kind)) return numbered;
   const std::string other = peer == kAnySource ? "any rank" : absl::StrCat("rank ", peer);
   return absl::StrCat(numbered, kind == OpKind::kSend ? " to " : " from ", other);
@@ -144,7 +144,7 @@ std::string Call::ShortName() const {
 std::string Call::ToString() const {
   if (kind == OpKind::kBarrier) return ShortName();
   std::string details =
-      tensors.empty() ? absl::StrCat(Name(dtype), ", ", DescribeCounts(*this)) : tensors;
+      tensors.empty() ? absl::StrCat(Name(dtype), ", ", DescribeCounts(*this)) : std::string(tensors);
   if (Reduces(kind)) absl::StrAppend(&details, ", ", Name(op));
   if (IsP2p(kind)) {
     absl::StrAppend(&details, ", tag ", tag);

@@ -3,11 +3,13 @@
 #define SYNCLINE_BACKENDS_COMMON_CALL_H_
 
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <vector>
 
 #include "absl/container/inlined_vector.h"
 #include "absl/status/status.h"
+#include "absl/strings/string_view.h"
 #include "absl/types/span.h"
 #include "core/backend.h"
 #include "core/dtype.h"
@@ -34,9 +36,10 @@ struct Call {
   Counts counts;     // One for each rank: of all_gather the sizes of the outputs,
                      // of reduce_scatter and all_to_all of the inputs.
   Counts expected;   // Of all_to_all: the sizes of the outputs.
-  std::string name;  // CallForm, with the hash in `form`.
-  std::string tensors;
+  // CallForm. Names are literals and `tensors` is borrowed, unless `text` holds them.
+  absl::string_view name, tensors;
   uint64_t form = 0;
+  std::shared_ptr<const std::string> text;
 
   static Call Broadcast(const Tensor& tensor, int root, const CallContext& context);
   static Call AllReduce(const Tensor& tensor, ReduceOp op, const CallContext& context);

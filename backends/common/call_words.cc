@@ -82,11 +82,13 @@ absl::StatusOr<Call> FromWords(absl::Span<const int64_t> words) {
   call.expected.assign(counts + words[7], counts + words[7] + words[8]);
   call.form = static_cast<uint64_t>(words[9]);
   const auto lists_end = words.subspan(kFixedWords + words[7] + words[8]);
-  const absl::string_view text(reinterpret_cast<const char*>(lists_end.data()), words[10]);
+  call.text = std::make_shared<const std::string>(
+      reinterpret_cast<const char*>(lists_end.data()), words[10]);
+  const absl::string_view text = *call.text;
   const size_t space = text.find(' ');
   if (space == text.npos) return not_a_call;
-  call.name = std::string(text.substr(0, space));
-  call.tensors = std::string(text.substr(space + 1));
+  call.name = text.substr(0, space);
+  call.tensors = text.substr(space + 1);
   return call;
 }
 
