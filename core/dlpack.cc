@@ -78,7 +78,7 @@ struct Exported {
   explicit Exported(const Tensor& t)
       : tensor(t),
         shape(t.shape().begin(), t.shape().end()),
-        strides(t.strides().begin(), t.strides().end()) {}
+        strides(t.strides()) {}
 
   const Tensor tensor;  // Keeps the memory.
   std::vector<int64_t> shape;

@@ -44,6 +44,10 @@ absl::Status Reworded(const absl::Status& error, absl::string_view message) {
   return reworded;
 }
 
+CallContext ContextOf(const Operation& operation, uint64_t number, const Deadline& deadline) {
+  return {number, deadline, static_cast<int>(operation.tag), {operation.alias}};
+}
+
 // `error`, made to begin with the operation that met it unless it tells of it already. Backends
 // name operations in the same words, for an error may be about another one than that which returns
 // it.
@@ -177,7 +181,7 @@ absl::StatusOr<int> ProcessGroup::Run(const Operation& operation, Timeout timeou
   int source = 0;
   absl::Status status = LaneOf(operation)->Run(deadline, [&](uint64_t number) {
     has_begun = true;
-    auto outcome = Execute(operation, {number, deadline, static_cast<int>(operation.tag)});
+    auto outcome = Execute(operation, ContextOf(operation, number, deadline));
     if (outcome.ok()) source = *outcome;
     return outcome.status();
   });
@@ -199,7 +203,7 @@ ProcessGroup::StartedWork ProcessGroup::Start(absl::StatusOr<Operation> given, T
   std::shared_ptr<Work> work;
   absl::Status posted = LaneOf(operation)->Post([&](uint64_t number) {
     work = std::make_shared<Work>(operation.ToString(number));
-    const CallContext context = {number, deadline, static_cast<int>(operation.tag)};
+    const CallContext context = ContextOf(operation, number, deadline);
     return [this, work, context, operation = std::move(operation)] {
       work->Start();
       const auto outcome = Execute(operation, context);
@@ -240,14 +244,15 @@ absl::StatusOr<int> ProcessGroup::Execute(const Operation& operation, const Call
                            absl::StrCat("rank ", rank(), " of group '", name(), "'")));
 }
 
-absl::StatusOr<int> ProcessGroup::Perform(const Operation& operation, CallContext context) {
-  context.form.name = operation.alias;
-  std::string tensors;  // Outlives the call.
-  if (operation.listed != nullptr && options_.mismatch_check == MismatchCheck::kOn) {
-    tensors = operation.ListedToString();
-    context.form = {operation.alias, tensors, operation.FormHash()};
+absl::StatusOr<int> ProcessGroup::Perform(const Operation& operation, const CallContext& context) {
+  Backend& backend = *BackendOf(operation).backend;
+  if (operation.listed == nullptr || options_.mismatch_check == MismatchCheck::kOff) {
+    return Dispatch(operation, context, backend, options_.rank);
   }
-  return Dispatch(operation, context, *BackendOf(operation).backend, options_.rank);
+  const std::string tensors = operation.ListedToString();
+  CallContext with_form = context;
+  with_form.form = {operation.alias, tensors, operation.FormHash()};
+  return Dispatch(operation, with_form, backend, options_.rank);
 }
 
 absl::Status ProcessGroup::Finished(absl::Status status) {
@@ -256,6 +261,7 @@ absl::Status ProcessGroup::Finished(absl::Status status) {
 }
 
 const ProcessGroup::Served& ProcessGroup::BackendOf(const Operation& operation) const {
+  if (backends_.size() == 1) return backends_.front();
   for (const Served& served : backends_) {
     if (served.capabilities.devices.count(operation.device()) != 0) return served;
   }

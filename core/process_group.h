@@ -252,7 +252,7 @@ class ProcessGroup {
   absl::Status Admit(const Operation& operation, Timeout timeout);
   absl::StatusOr<int> Execute(const Operation& operation, const CallContext& context);
   // Hands it to the backend, with what else the backend should know of the user's call.
-  absl::StatusOr<int> Perform(const Operation& operation, CallContext context);
+  absl::StatusOr<int> Perform(const Operation& operation, const CallContext& context);
   // What an operation that was admitted returns: breaks the group if `status` means that.
   absl::Status Finished(absl::Status status);
   const Served& BackendOf(const Operation& operation) const;

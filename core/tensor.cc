@@ -18,16 +18,19 @@ namespace {
 
 constexpr std::align_val_t kAlignment{64};
 
-// For callers that broke a "Requires".
-void Require(bool condition, absl::string_view what) {
-  if (condition) return;
-  std::fprintf(stderr, "syncline: Tensor: %s\n", std::string(what).c_str());
+[[noreturn]] void Fail(const char* what) {
+  std::fprintf(stderr, "syncline: Tensor: %s\n", what);
   std::abort();
+}
+
+// For callers that broke a "Requires".
+inline void Require(bool condition, const char* what) {
+  if (!condition) Fail(what);
 }
 
 int64_t NumberOfElements(DType dtype, absl::Span<const int64_t> shape) {
   const absl::Status status = CheckShape(dtype, shape);
-  Require(status.ok(), status.message());
+  if (!status.ok()) Fail(std::string(status.message()).c_str());
   int64_t numel = 1;
   if (std::count(shape.begin(), shape.end(), 0) != 0) return 0;
   for (const int64_t dimension : shape) numel *= dimension;
@@ -71,16 +74,6 @@ absl::Status CheckShape(DType dtype, absl::Span<const int64_t> shape) {
   return absl::OkStatus();
 }
 
-Tensor::Extents Tensor::RowMajorStrides(absl::Span<const int64_t> shape) {
-  Extents strides(shape.size());
-  int64_t stride = 1;
-  for (size_t i = shape.size(); i-- > 0;) {
-    strides[i] = stride;
-    stride *= std::max<int64_t>(shape[i], 1);
-  }
-  return strides;
-}
-
 Tensor::Tensor(void* data, DType dtype, absl::Span<const int64_t> shape,
                absl::Span<const int64_t> strides, Device device, std::shared_ptr<void> owner,
                Access access)
@@ -92,9 +85,32 @@ Tensor::Tensor(void* data, DType dtype, absl::Span<const int64_t> shape,
       owner_(std::move(owner)),
       access_(access),
       numel_(NumberOfElements(dtype_, shape_)) {
-  if (strides_.empty()) strides_ = RowMajorStrides(shape_);
+  if (strides_.empty()) return;
   Require(strides_.size() == shape_.size(), "there must be one stride for each dimension");
   contiguous_ = IsRowMajor(shape_, strides_, numel_);
+}
+
+Tensor::Tensor(const Tensor& whole, int64_t offset, int64_t count)
+    : dtype_(whole.dtype_),
+      shape_(1, count),
+      device_(whole.device_),
+      owner_(whole.owner_),
+      access_(whole.access_),
+      numel_(count) {
+  if (whole.data_ != nullptr) {
+    data_ = whole.data_as<char>() + static_cast<size_t>(offset) * SizeOf(dtype_);
+  }
+}
+
+std::vector<int64_t> Tensor::strides() const {
+  if (!strides_.empty()) return {strides_.begin(), strides_.end()};
+  std::vector<int64_t> strides(shape_.size());
+  int64_t stride = 1;
+  for (size_t i = shape_.size(); i-- > 0;) {
+    strides[i] = stride;
+    stride *= std::max<int64_t>(shape_[i], 1);
+  }
+  return strides;
 }
 
 absl::StatusOr<Tensor> Tensor::TryZeros(DType dtype, absl::Span<const int64_t> shape) {
@@ -121,17 +137,7 @@ Tensor Tensor::Slice(int64_t offset, int64_t count) const {
   Require(contiguous_, "Slice needs a contiguous tensor");
   Require(offset >= 0 && count >= 0 && count <= numel_ && offset <= numel_ - count,
           "Slice beyond the end");
-  Tensor slice;  // One-dimensional.
-  if (data_ != nullptr) {
-    slice.data_ = data_as<char>() + static_cast<size_t>(offset) * SizeOf(dtype_);
-  }
-  slice.dtype_ = dtype_;
-  slice.shape_[0] = count;
-  slice.device_ = device_;
-  slice.owner_ = owner_;
-  slice.access_ = access_;
-  slice.numel_ = count;
-  return slice;
+  return Tensor(*this, offset, count);
 }
 
 Tensor Tensor::Reshape(absl::Span<const int64_t> shape) const {

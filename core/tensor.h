@@ -56,7 +56,7 @@ class Tensor {
   }
   DType dtype() const { return dtype_; }
   absl::Span<const int64_t> shape() const { return shape_; }
-  absl::Span<const int64_t> strides() const { return strides_; }  // In elements.
+  std::vector<int64_t> strides() const;  // In elements.
   const Device& device() const { return device_; }
   const std::shared_ptr<void>& owner() const { return owner_; }
   Access access() const { return access_; }
@@ -79,12 +79,13 @@ class Tensor {
   // Copying a tensor of few dimensions allocates nothing.
   using Extents = absl::InlinedVector<int64_t, 4>;
 
-  static Extents RowMajorStrides(absl::Span<const int64_t> shape);
+  // The state of Slice.
+  Tensor(const Tensor& whole, int64_t offset, int64_t count);
 
   void* data_ = nullptr;
   DType dtype_ = DType::kUInt8;
-  Extents shape_ = {0};
-  Extents strides_ = {1};
+  Extents shape_ = Extents(1, 0);
+  Extents strides_;  // Empty: row-major.
   Device device_;
   std::shared_ptr<void> owner_;
   Access access_ = Access::kReadWrite;

@@ -20,6 +20,12 @@ struct Place {
   int size;
 };
 
+// Whether CheckTensor would be OK.
+bool IsAcceptable(const Tensor& tensor, Access needed, const Place& place) {
+  return tensor.is_contiguous() && place.capabilities.devices.count(tensor.device().type) != 0 &&
+         (needed == Access::kReadOnly || tensor.access() == Access::kReadWrite);
+}
+
 bool HasRoot(OpKind kind) {
   return kind == OpKind::kBroadcast || kind == OpKind::kReduce || kind == OpKind::kGather ||
          kind == OpKind::kScatter;
@@ -48,6 +54,7 @@ absl::Status CheckPeers(const Operation& op, const Place& place) {
 
 absl::Status CheckTensor(const Tensor& tensor, Access needed, absl::string_view what,
                          const Place& place) {
+  if (IsAcceptable(tensor, needed, place)) return absl::OkStatus();
   SYNCLINE_RETURN_IF_ERROR(CheckContiguous(tensor, what));
   if (place.capabilities.devices.count(tensor.device().type) == 0) {
     return ArgumentError(absl::StrCat(what, " is on ", ToString(tensor.device()),
@@ -56,12 +63,6 @@ absl::Status CheckTensor(const Tensor& tensor, Access needed, absl::string_view 
                                       "backend"));
   }
   return needed == Access::kReadWrite ? CheckWritable(tensor, what) : absl::OkStatus();
-}
-
-// Whether CheckTensor would be OK.
-bool IsAcceptable(const Tensor& tensor, Access needed, const Place& place) {
-  return tensor.is_contiguous() && place.capabilities.devices.count(tensor.device().type) != 0 &&
-         (needed == Access::kReadOnly || tensor.access() == Access::kReadWrite);
 }
 
 bool WritesTensor(const Operation& op, int rank) {
