@@ -4,9 +4,16 @@
 #include <cstdlib>
 #include <cstring>
 #include <memory>
+#include <tuple>
+#include <vector>
 
+#include "absl/status/statusor.h"
 #include "core/dtype.h"
+#include "core/shared_memory.h"
+#include "core/status.h"
+#include "core/tensor.h"
 #include "io_syncline_NativeMemory.h"
+#include "java/convert.h"
 #include "java/jvm.h"
 
 namespace syncline::java {
@@ -54,6 +61,20 @@ JNIEXPORT jlong JNICALL Java_io_syncline_NativeMemory_allocateZeros(JNIEnv* env,
   const jlong address = Allocate(env, bytes);
   if (address != 0) std::memset(reinterpret_cast<void*>(address), 0, static_cast<size_t>(bytes));
   return address;
+}
+
+JNIEXPORT jlongArray JNICALL Java_io_syncline_NativeMemory_allocateShared(JNIEnv* env, jclass,
+                                                                          jint dtype,
+                                                                          jlongArray shape) {
+  return Call<std::vector<int64_t>>(
+      env, [&] { return std::tuple{FromJava<std::vector<int64_t>>(env, shape)}; },
+      [&](const auto& shape) -> absl::StatusOr<std::vector<int64_t>> {
+        SYNCLINE_ASSIGN_OR_RETURN(const Tensor tensor,
+                                  EmptyShared(static_cast<DType>(dtype), shape));
+        const auto* owner = new std::shared_ptr<void>(tensor.owner());
+        return std::vector<int64_t>{reinterpret_cast<jlong>(owner),
+                                    reinterpret_cast<jlong>(tensor.data())};
+      });
 }
 
 JNIEXPORT void JNICALL Java_io_syncline_NativeMemory_free(JNIEnv*, jclass, jlong address) {

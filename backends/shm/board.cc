@@ -31,6 +31,8 @@ Sizes::Sizes(int size) {
   near = std::min<size_t>(eager, 4 << 10);
   piece = Share(16 * kMiB, kDepth * n, tuning.most_piece);
   least_piece = std::min(piece, tuning.least_piece);
+  in_place = tuning.in_place;
+  in_place_piece = std::max(least_piece, tuning.in_place_piece);
   parcel = Share(8 * kMiB, kParcels * n, 64 << 10);
   stream = Share(8 * kMiB, n, kMiB);
   letters = std::max<size_t>(Share(4 * kMiB, n * n * sizeof(Letter), 1024), 8);
@@ -51,9 +53,17 @@ Board::Layout::Layout(int size) : sizes(size) {
   parcels = reserve(kParcels * sizes.parcel);
   stream = reserve(sizes.stream);
   area_bytes = at;
-  areas = RoundUp(sizeof(Verdict), kPage);
+  entrances = RoundUp(sizeof(Verdict), kCacheLine);
+  areas = RoundUp(entrances + sizeof(Entrance) * size, kPage);
   letters = areas + area_bytes * size;
   total = letters + static_cast<size_t>(size) * size * sizes.letters * sizeof(Letter);
+}
+
+std::array<Board::Range, 2> Board::OwnOf(int rank, int size) {
+  const Layout layout(size);
+  const size_t letters = size * layout.sizes.letters * sizeof(Letter);
+  return {{{layout.areas + rank * layout.area_bytes, layout.area_bytes},
+           {layout.letters + rank * letters, letters}}};
 }
 
 }  // namespace syncline

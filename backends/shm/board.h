@@ -7,6 +7,7 @@
 
 #include <sched.h>
 
+#include <array>
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
@@ -37,15 +38,39 @@ struct alignas(kCacheLine) Header {
 };
 static_assert(sizeof(Header) == kCacheLine, "one line carries a small operation");
 
+// What a rank tells of what it has for a collective that lays nothing: in the payload of the
+// header.
+struct Offer {
+  static constexpr uint32_t kIsNew = 1;     // Peers must map the memory: see Introduction.
+  static constexpr uint32_t kHasFreed = 2;  // Some memory is gone: likewise.
+
+  uint64_t memory;     // As in SharedPlace; 0 if peers cannot map what this rank has.
+  uint64_t offset;     // Of its first byte there.
+  int32_t descriptor;  // Of the memory, in the rank's process.
+  uint32_t flags;
+};
+static_assert(sizeof(Offer) == Header::kPayload, "fits");
+
+// What an Offer has no room for.
+struct alignas(kCacheLine) Introduction {
+  static constexpr size_t kFreed = 12;
+
+  uint64_t device, inode, size;  // Of new memory.
+  uint64_t freed_count;
+  uint64_t freed[kFreed];  // Numbers of memories that will not be offered again.
+};
+static_assert(sizeof(Introduction) == 2 * kCacheLine, "has no padding");
+
 // A message on its way from one rank to another: written by the sender while kFree, then by the
-// receiver while kPosted.
+// receiver while kPosted. Those from one rank to another form a chain, in the order of sending.
 struct alignas(kCacheLine) Letter {
   enum State : uint32_t {
     kFree,
-    kPosted,     // A receive may take it.
-    kTaken,      // One has; the sender streams the data, unless they have come with the letter:
+    kClaimed,  // By a send.
+    kPosted,
+    kTaken,      // If the data do not come with it: by a receive. The sender streams them,
     kStreaming,  // from `start` on.
-    kReceived,
+    kReceived,   // The data that came with it; the sender may use it again.
   };
   static constexpr size_t kPayload = 24;
   static constexpr uint64_t kNoParcel = ~uint64_t{0};
@@ -64,7 +89,7 @@ struct alignas(kCacheLine) Letter {
   int64_t count;
   uint64_t start;
   uint32_t dtype;
-  std::atomic<uint32_t> used;  // Of the first of a pair: how many, from it on, may hold something.
+  uint32_t next;  // The index of the letter that will follow. The first of all has index 0.
   char payload[kPayload];
 };
 static_assert(sizeof(Letter) == kCacheLine, "one line carries a small message");
@@ -86,15 +111,21 @@ struct RankArea {
   alignas(kCacheLine) std::atomic<uint64_t> reduced;
   alignas(kCacheLine) std::atomic<uint64_t> read;
 
+  // Of collectives in place: what goes with the Offer in headers[n % 2]; twice the number of the
+  // last for which this rank has mapped what is new, odd if it could not; and how many steps, in
+  // all, it has made.
+  Introduction introductions[2];
+  alignas(kCacheLine) std::atomic<uint64_t> mapped;
+  alignas(kCacheLine) std::atomic<uint64_t> steps;
+
   Doorbell post;  // Rings, by others too, when a letter from or to this rank changes.
   alignas(kCacheLine) std::atomic<uint64_t> streamed;
   alignas(kCacheLine) std::atomic<uint64_t> stream_read;  // By the receiver.
 
-  alignas(kCacheLine) std::atomic<uint32_t> joined;
-  std::atomic<uint32_t> left;         // `reason` is valid.
+  alignas(kCacheLine) std::atomic<uint32_t> left;  // `reason` is valid.
   std::atomic<uint64_t> explained;    // The number of the collective that `call` describes.
   std::atomic<uint32_t> needs_fence;  // See vigil.h.
-  cpu_set_t cores;                    // Where the rank may run. Valid once it has joined.
+  cpu_set_t cores;                    // Where the rank may run.
   char reason[512];
 
   alignas(kCacheLine) std::atomic<uint64_t> finished;  // Collectives.
@@ -114,6 +145,13 @@ struct Verdict {
   char text[4096];
 };
 
+// Where a rank comes in. Its area must not be touched before, not even by itself: there may be no
+// memory for it.
+struct alignas(kCacheLine) Entrance {
+  Doorbell door;  // Rings once it has joined.
+  std::atomic<uint32_t> joined;
+};
+
 // The sizes of buffers, by the number of ranks: what a group of up to 256 ranks takes stays below
 // 90 MiB.
 struct Sizes {
@@ -127,14 +165,16 @@ struct Sizes {
     return piece;
   }
 
-  size_t eager;        // Bytes that a rank may lay for an operation that needs no pieces;
-  size_t near;         // of these, those that are short;
-  size_t tables;       // bytes of the ring for the others, which takes three.
-  size_t least_piece;  // Bytes of the smallest pieces,
-  size_t piece;        // and of the largest. Their ring takes kDepth of these.
-  size_t parcel;       // Bytes of each of the kParcels buffers for messages that are not long,
-  size_t stream;       // and of the one for those that are.
-  size_t letters;      // From one rank to one other, at a time.
+  size_t eager;           // Bytes that a rank may lay for an operation that needs no pieces;
+  size_t near;            // of these, those that are short;
+  size_t tables;          // bytes of the ring for the others, which takes three.
+  size_t least_piece;     // Bytes of the smallest pieces,
+  size_t piece;           // and of the largest. Their ring takes kDepth of these.
+  size_t in_place;        // Bytes from which on shared tensors are read in place,
+  size_t in_place_piece;  // and of the largest pieces of these.
+  size_t parcel;          // Bytes of each of the kParcels buffers for messages that are not long,
+  size_t stream;          // and of the one for those that are.
+  size_t letters;         // From one rank to one other, at a time.
 };
 
 // Pieces that a rank may be ahead of the slowest.
@@ -151,10 +191,24 @@ class Board {
   // Bytes of the segment of a group of `size` ranks.
   static size_t BytesFor(int size) { return Layout(size).total; }
 
+  // What rank 0 reserves before others come, and what each rank reserves before it joins, so that
+  // it lies on its own NUMA node.
+  struct Range {
+    size_t offset, size;
+  };
+  static Range CommonOf(int size) { return {0, Layout(size).areas}; }
+  static std::array<Range, 2> OwnOf(int rank, int size);
+
   int size() const { return size_; }
   const Sizes& sizes() const { return layout_.sizes; }
 
   Verdict& verdict() const { return *reinterpret_cast<Verdict*>(data_); }
+  Entrance& entrance(int rank) const {
+    return reinterpret_cast<Entrance*>(data_ + layout_.entrances)[rank];
+  }
+  bool has_joined(int rank) const {
+    return entrance(rank).joined.load(std::memory_order_acquire) != 0;
+  }
   RankArea& area(int rank) const { return *reinterpret_cast<RankArea*>(AreaOf(rank)); }
   Header& header(int rank, uint64_t number) const { return area(rank).headers[number % 2]; }
 
@@ -184,7 +238,7 @@ class Board {
 
     Sizes sizes;
     size_t call, tables, pieces, results, parcels, stream, area_bytes;
-    size_t areas, letters, total;
+    size_t entrances, areas, letters, total;
   };
 
   char* AreaOf(int rank) const { return data_ + layout_.areas + rank * layout_.area_bytes; }

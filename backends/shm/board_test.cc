@@ -22,6 +22,7 @@ TEST(BoardTest, EveryGroupTakesBoundedMemoryWhoseBuffersAreApart) {
     };
     add(&board.verdict(), sizeof(Verdict));
     for (int r = 0; r < size; ++r) {
+      add(&board.entrance(r), sizeof(Entrance));
       add(&board.area(r), sizeof(RankArea));
       add(board.call(r), sizeof(int64_t));
       add(board.table(r, 0), 2 * sizes.near + sizes.tables);
@@ -37,6 +38,26 @@ TEST(BoardTest, EveryGroupTakesBoundedMemoryWhoseBuffersAreApart) {
       end = begin + length;
     }
     EXPECT_LE(end, &origin + bytes);
+  }
+}
+
+TEST(BoardTest, WhatTheRanksReserveIsTheWholeSegment) {
+  for (int size : {1, 2, 3, 7, 64, 256}) {
+    SCOPED_TRACE(size);
+    std::map<size_t, size_t> ranges;  // Ends by beginnings.
+    const Board::Range common = Board::CommonOf(size);
+    ranges[common.offset] = common.offset + common.size;
+    for (int r = 0; r < size; ++r) {
+      for (const Board::Range& range : Board::OwnOf(r, size)) {
+        EXPECT_TRUE(ranges.emplace(range.offset, range.offset + range.size).second);
+      }
+    }
+    size_t reserved = 0;
+    for (const auto& [begin, end] : ranges) {
+      EXPECT_EQ(begin, reserved);
+      reserved = end;
+    }
+    EXPECT_EQ(reserved, Board::BytesFor(size));
   }
 }
 

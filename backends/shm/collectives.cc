@@ -1,45 +1,20 @@
 #include "backends/shm/collectives.h"
 
 #include <algorithm>
-#include <cstring>
 
 #include "absl/container/inlined_vector.h"
 #include "backends/common/call.h"
 #include "backends/shm/call_notes.h"
+#include "backends/shm/ranges.h"
 #include "core/reduce_kernels.h"
 #include "core/status.h"
 
 namespace syncline {
 namespace {
 
-constexpr int kEveryRank = -1;
-
 using Inputs = absl::InlinedVector<const void*, 8>;
 
-void Copy(void* to, const void* from, size_t bytes) {
-  if (bytes > 0 && to != from) std::memmove(to, from, bytes);
-}
-
-char* Bytes(const Tensor& tensor) { return tensor.data_as<char>(); }
-
-size_t Ceil(size_t bytes, size_t piece) { return (bytes + piece - 1) / piece; }
-
-// Of `bytes`, what belongs to the k-th piece.
-struct Range {
-  Range(size_t bytes, size_t piece, uint64_t k)
-      : begin(std::min(bytes, k * piece)), size(std::min(piece, bytes - begin)) {}
-
-  size_t begin, size;
-};
-
-// Brings the line to this core, and out of all others.
-void PrefetchToWrite(const char* line) {
-#if defined(__x86_64__)
-  asm volatile("prefetchw %0" : : "m"(*line));
-#else
-  __builtin_prefetch(line, 1);
-#endif
-}
+absl::Span<const Tensor> Only(const Tensor& tensor) { return absl::MakeConstSpan(&tensor, 1); }
 
 }  // namespace
 
@@ -57,6 +32,7 @@ struct HostCollectives::Parts {
   int from;                         // Who lays: one rank, or kEveryRank.
   absl::Span<const Tensor> inputs;  // For each rank, where this rank lays.
   size_t most;                      // Bytes of the largest part of all.
+  size_t begin;                     // Bytes, of what each rank has, before this rank's part.
 };
 
 absl::Status HostCollectives::Await(int rank, Counter counter, uint64_t value,
@@ -94,8 +70,11 @@ absl::Status HostCollectives::Run(const Call& call, const CallContext& context, 
 
 // The next collective is likely to be as short. Nobody needs any more what it will overwrite.
 void HostCollectives::PrepareNext(size_t bytes) {
-  PrefetchToWrite(reinterpret_cast<const char*>(&board_.header(rank(), number_ + 1)));
-  if (bytes <= Header::kPayload || !tables_.IsNear(bytes)) return;
+  PrefetchToWrite(&board_.header(rank(), number_ + 1));
+  if (bytes > Header::kPayload && tables_.IsNear(bytes)) PrepareNear(bytes);
+}
+
+void HostCollectives::PrepareNear(size_t bytes) {
   const char* const table = board_.table(rank(), tables_.next_near());
   for (size_t at = 0; at < bytes; at += kCacheLine) PrefetchToWrite(table + at);
 }
@@ -141,11 +120,18 @@ absl::Status HostCollectives::Broadcast(const Tensor& tensor, int root,
   char* const data = Bytes(tensor);
   const bool is_short = bytes <= board_.sizes().eager;
   return Run(Call::Broadcast(tensor, root, context), context, Eager(bytes), [&](Meeting& meeting) {
-    if (is_short && rank() == root) writer_.Write(meeting.Table(), data, bytes);
-    SYNCLINE_RETURN_IF_ERROR(meeting.Open());
     if (is_short) {
+      if (rank() == root) writer_.Write(meeting.Table(), data, bytes);
+      SYNCLINE_RETURN_IF_ERROR(meeting.Open());
       if (rank() != root) Copy(data, meeting.TableOf(root), bytes);
       return absl::OkStatus();
+    }
+    const Sources sources = {root};
+    SYNCLINE_ASSIGN_OR_RETURN(const bool in_place,
+                              in_place_.Open(meeting, bytes, sources, Only(tensor)));
+    if (in_place) {
+      if (rank() != root) Copy(data, in_place_.DataOf(root), bytes);
+      return in_place_.Finish(sources, meeting.waiting());
     }
     const size_t piece = PieceOf(bytes);
     return Move(
@@ -178,7 +164,11 @@ absl::Status HostCollectives::ReduceTo(int root, const Tensor& tensor, ReduceOp 
   const size_t bytes = tensor.nbytes();
   const bool has_result = root == kEveryRank || root == rank();
   if (bytes > board_.sizes().eager) {
-    SYNCLINE_RETURN_IF_ERROR(meeting.Open());
+    SYNCLINE_ASSIGN_OR_RETURN(
+        const bool in_place,
+        root == kEveryRank ? in_place_.OpenAllReduce(meeting, tensor)
+                           : in_place_.Open(meeting, bytes, {kEveryRank, root}, Only(tensor)));
+    if (in_place) return ReduceInPlace(root, tensor, op, meeting.waiting());
     return size() <= 2 ? ReduceWhole(root, tensor, op, meeting.waiting())
                        : ReduceInParts(root, tensor, op, meeting.waiting());
   }
@@ -191,6 +181,19 @@ absl::Status HostCollectives::ReduceTo(int root, const Tensor& tensor, ReduceOp 
   }
   syncline::Reduce(tensor.dtype(), op, tensor.data(), inputs, tensor.numel());
   return absl::OkStatus();
+}
+
+absl::Status HostCollectives::ReduceInPlace(int root, const Tensor& tensor, ReduceOp op,
+                                            const Waiting& waiting) {
+  if (root == kEveryRank) return in_place_.AllReduce(tensor, op, waiting);
+  if (root == rank()) {
+    Inputs inputs;
+    for (int r = 0; r < size(); ++r) {
+      inputs.push_back(r == rank() ? tensor.data() : in_place_.DataOf(r));
+    }
+    syncline::Reduce(tensor.dtype(), op, tensor.data(), inputs, tensor.numel());
+  }
+  return in_place_.Finish({kEveryRank, root}, waiting);
 }
 
 absl::Status HostCollectives::ReduceWhole(int root, const Tensor& tensor, ReduceOp op,
@@ -296,15 +299,25 @@ absl::Status HostCollectives::GatherTo(int root, absl::Span<const Tensor> output
   const size_t bytes = input.nbytes();
   const bool has_result = root == kEveryRank || root == rank();
   const bool is_short = most <= board_.sizes().eager;
-  if (is_short && root != rank()) writer_.Write(meeting.Table(), input.data(), bytes);
-  SYNCLINE_RETURN_IF_ERROR(meeting.Open());
-  if (is_short) {
-    if (!has_result) return absl::OkStatus();
+  const auto take = [&](const auto& laid) {
+    if (!has_result) return;
     for (int r = 0; r < size(); ++r) {
       const Tensor& output = outputs[r];
-      Copy(output.data(), r == rank() ? input.data() : meeting.TableOf(r), output.nbytes());
+      Copy(output.data(), r == rank() ? input.data() : laid(r), output.nbytes());
     }
+  };
+  if (is_short) {
+    if (root != rank()) writer_.Write(meeting.Table(), input.data(), bytes);
+    SYNCLINE_RETURN_IF_ERROR(meeting.Open());
+    take([&](int r) { return meeting.TableOf(r); });
     return absl::OkStatus();
+  }
+  const Sources sources = {kEveryRank, root};
+  SYNCLINE_ASSIGN_OR_RETURN(const bool in_place,
+                            in_place_.Open(meeting, most, sources, Only(input)));
+  if (in_place) {
+    take([&](int r) { return in_place_.DataOf(r); });
+    return in_place_.Finish(sources, meeting.waiting());
   }
   if (size() == 1) {
     Copy(outputs[0].data(), input.data(), bytes);
@@ -345,8 +358,12 @@ absl::Status HostCollectives::Distribute(const Parts& parts, Meeting& meeting, c
   const size_t room = RoomFor(parts.most);
   const bool lays = !parts.inputs.empty(), takes = parts.from != rank();
   if (Laid(parts.most) < parts.most) {
-    SYNCLINE_RETURN_IF_ERROR(meeting.Open());
-    return DistributePieces(parts, meeting.waiting(), take);
+    const Sources sources = {parts.from};
+    SYNCLINE_ASSIGN_OR_RETURN(const bool in_place,
+                              in_place_.Open(meeting, parts.most, sources, parts.inputs));
+    if (!in_place) return DistributePieces(parts, meeting.waiting(), take);
+    if (takes) take(0, parts.most, [&](int r) { return in_place_.DataOf(r) + parts.begin; });
+    return in_place_.Finish(sources, meeting.waiting());
   }
   if (lays) Lay(parts.inputs, room, 0, meeting.Table());
   SYNCLINE_RETURN_IF_ERROR(meeting.Open());
@@ -372,11 +389,11 @@ absl::Status HostCollectives::Scatter(const Tensor& output, absl::Span<const Ten
                                       int root, const CallContext& context) {
   return Run(
       Call::Scatter(output, root, context), context, Laid(output.nbytes()), [&](Meeting& meeting) {
-        SYNCLINE_RETURN_IF_ERROR(Distribute({root, inputs, output.nbytes()}, meeting,
-                                            [&](size_t begin, size_t room, const auto& laid) {
-                                              Copy(Bytes(output) + begin, laid(root),
-                                                   std::min(room, output.nbytes() - begin));
-                                            }));
+        SYNCLINE_RETURN_IF_ERROR(Distribute(
+            {root, inputs, output.nbytes(), rank() * output.nbytes()}, meeting,
+            [&](size_t begin, size_t room, const auto& laid) {
+              Copy(Bytes(output) + begin, laid(root), std::min(room, output.nbytes() - begin));
+            }));
         if (root == rank()) Copy(output.data(), inputs[rank()].data(), output.nbytes());
         return absl::OkStatus();
       });
@@ -384,11 +401,14 @@ absl::Status HostCollectives::Scatter(const Tensor& output, absl::Span<const Ten
 
 absl::Status HostCollectives::ReduceScatter(const Tensor& output, absl::Span<const Tensor> inputs,
                                             ReduceOp op, const CallContext& context) {
-  size_t most = 0;
-  for (const Tensor& input : inputs) most = std::max(most, input.nbytes());
+  size_t most = 0, begin = 0;
+  for (int r = 0; r < size(); ++r) {
+    most = std::max(most, inputs[r].nbytes());
+    if (r < rank()) begin += inputs[r].nbytes();
+  }
   return Run(
       Call::ReduceScatter(output, inputs, op, context), context, Laid(most), [&](Meeting& meeting) {
-        return Distribute({kEveryRank, inputs, most}, meeting,
+        return Distribute({kEveryRank, inputs, most, begin}, meeting,
                           [&](size_t begin, size_t room, const auto& laid) {
                             if (begin >= output.nbytes()) return;
                             const size_t bytes = std::min(room, output.nbytes() - begin);
@@ -411,33 +431,43 @@ absl::Status HostCollectives::AllToAll(absl::Span<const Tensor> outputs,
       Copy(Bytes(outputs[r]) + begin, laid(r), std::min(room, outputs[r].nbytes() - begin));
     }
   };
-  // Only after the meeting do ranks know how much the others lay: little, in the near table, or
-  // more, in the far one; each rank tells by what it says that its largest part is.
+  // Only after the meeting do ranks know how much the others lay: least, in the header, or little,
+  // in the near table, or more, in the far one; each rank tells by what it says that its largest
+  // part is.
   const size_t far_room = RoomIn(board_.sizes().eager), near_room = RoomIn(board_.sizes().near);
   const size_t near = tables_.Take(board_.sizes().near);
   const size_t unit = SizeOf(inputs[0].dtype());
-  return Run(Call::AllToAll(outputs, inputs, context), context, board_.sizes().eager,
-             [&](Meeting& meeting) {
-               const size_t own_most = meeting.own_most() * unit;
-               if (own_most <= near_room) {
-                 Lay(inputs, near_room, 0, board_.table(rank(), near));
-               } else if (own_most <= far_room) {
-                 Lay(inputs, far_room, 0, meeting.Table());
-               }
-               SYNCLINE_RETURN_IF_ERROR(meeting.Open());
-               SYNCLINE_ASSIGN_OR_RETURN(const int64_t elements, meeting.AgreeOnSplits());
-               Copy(outputs[rank()].data(), inputs[rank()].data(), inputs[rank()].nbytes());
-               const size_t most = elements * unit;
-               if (most > far_room) {
-                 return DistributePieces({kEveryRank, inputs, most}, meeting.waiting(), take);
-               }
-               take(0, most, [&](int r) {
-                 const bool is_near = meeting.MostOf(r) * unit <= near_room;
-                 return is_near ? board_.table(r, near) + PlaceOf(rank(), r) * near_room
-                                : meeting.TableOf(r) + PlaceOf(rank(), r) * far_room;
-               });
-               return absl::OkStatus();
-             });
+  const auto is_least = [&](size_t most) { return most * others() <= Meeting::kBesideSplits; };
+  size_t laid_near = 0;
+  const absl::Status status =
+      Run(Call::AllToAll(outputs, inputs, context), context, board_.sizes().eager,
+          [&](Meeting& meeting) {
+            const size_t own_most = meeting.LaySplits() * unit;
+            if (is_least(own_most)) {
+              Lay(inputs, own_most, 0, meeting.BesideSplits());
+            } else if (own_most <= near_room) {
+              Lay(inputs, near_room, 0, board_.table(rank(), near));
+              laid_near = near_room * (others() - 1) + own_most;
+            } else if (own_most <= far_room) {
+              Lay(inputs, far_room, 0, meeting.Table());
+            }
+            SYNCLINE_RETURN_IF_ERROR(meeting.Open());
+            SYNCLINE_ASSIGN_OR_RETURN(const int64_t elements, meeting.AgreeOnSplits());
+            Copy(outputs[rank()].data(), inputs[rank()].data(), inputs[rank()].nbytes());
+            const size_t most = elements * unit;
+            if (most > far_room) {
+              return DistributePieces({kEveryRank, inputs, most, 0}, meeting.waiting(), take);
+            }
+            take(0, most, [&](int r) -> const char* {
+              const size_t their_most = meeting.MostOf(r) * unit, place = PlaceOf(rank(), r);
+              if (is_least(their_most)) return meeting.BesideSplitsOf(r) + place * their_most;
+              return their_most <= near_room ? board_.table(r, near) + place * near_room
+                                             : meeting.TableOf(r) + place * far_room;
+            });
+            return absl::OkStatus();
+          });
+  PrepareNear(laid_near);
+  return status;
 }
 
 }  // namespace syncline

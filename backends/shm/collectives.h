@@ -9,6 +9,7 @@
 
 #include "absl/status/status.h"
 #include "absl/types/span.h"
+#include "backends/shm/in_place.h"
 #include "backends/shm/meeting.h"
 #include "backends/shm/rings.h"
 #include "backends/shm/vigil.h"
@@ -25,11 +26,16 @@ namespace syncline {
 // to wait for. What is longer goes through a ring of buffers in pieces that fit a core's cache: a
 // rank fills its buffer, and takes from those of others, so that all cores work all the time and
 // main memory sees the user's tensors only. Reductions of more than two ranks combine a part of
-// each piece in each rank, and then exchange the results.
+// each piece in each rank, and then exchange the results. Where the tensors that other ranks need
+// are in shared memory, they are read there instead: see in_place.h.
 class HostCollectives {
  public:
   explicit HostCollectives(Vigil& vigil)
-      : vigil_(vigil), board_(vigil.board()), tables_(board_.sizes()), ring_(board_.sizes()) {}
+      : vigil_(vigil),
+        board_(vigil.board()),
+        tables_(board_.sizes()),
+        ring_(board_.sizes()),
+        in_place_(vigil) {}
 
   absl::Status Broadcast(const Tensor& tensor, int root, const CallContext& context);
   absl::Status AllReduce(const Tensor& tensor, ReduceOp op, const CallContext& context);
@@ -58,6 +64,7 @@ class HostCollectives {
   template <typename Body>
   absl::Status Run(const Call& call, const CallContext& context, size_t bytes, const Body& body);
   void PrepareNext(size_t bytes);
+  void PrepareNear(size_t bytes);
   size_t Eager(size_t bytes) const { return bytes <= board_.sizes().eager ? bytes : 0; }
 
   // The two that have a result on `root` or, if that is kEveryRank, on every rank.
@@ -87,6 +94,7 @@ class HostCollectives {
   // How longer ones are done.
   template <typename Fill, typename Take>
   absl::Status Move(const Flow& flow, const Fill& fill, const Take& take);
+  absl::Status ReduceInPlace(int root, const Tensor& tensor, ReduceOp op, const Waiting& waiting);
   absl::Status ReduceWhole(int root, const Tensor& tensor, ReduceOp op, const Waiting& waiting);
   absl::Status ReduceInParts(int root, const Tensor& tensor, ReduceOp op, const Waiting& waiting);
 
@@ -100,6 +108,7 @@ class HostCollectives {
   uint64_t pieces_ = 0;  // Of the collectives that have finished.
   TableRing tables_;
   PieceRing ring_;
+  InPlace in_place_;
   Writer writer_;
 };
 

@@ -6,7 +6,7 @@
 #include <string>
 #include <thread>
 
-#include "backends/shm/segment.h"
+#include "core/segment.h"
 #include "core/status.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"

@@ -37,144 +37,185 @@ class ScopedNote {
 }  // namespace
 
 Letters::Letters(Vigil& vigil)
-    : vigil_(vigil),
-      board_(vigil.board()),
-      used_(board_.size(), std::vector<bool>(board_.sizes().letters)) {}
+    : vigil_(vigil), board_(vigil.board()), next_(board_.size()), inboxes_(board_.size()) {}
 
 absl::Status Letters::Send(const Tensor& tensor, const Call& call, const Deadline& deadline) {
   const Waiting waiting = {call, deadline};
   const ScopedNote note(call, board_.area(rank()));
+  Doorbell& own_post = board_.area(rank()).post;
   const int dst = call.peer;
   const size_t bytes = tensor.nbytes();
-  SYNCLINE_ASSIGN_OR_RETURN(const Claim claim, ClaimLetter(dst, bytes, waiting));
-  Letter& letter = board_.letter(rank(), dst, claim.slot);
+  Letter* claimed = TryClaim(dst, bytes);
+  if (claimed == nullptr) {
+    SYNCLINE_RETURN_IF_ERROR(vigil_.Await(own_post, dst, waiting, [&] {
+      return claimed != nullptr || (claimed = TryClaim(dst, bytes)) != nullptr;
+    }));
+  }
+  Letter& letter = *claimed;
   letter.tag.store(call.tag, std::memory_order_relaxed);
   letter.sequence = call.sequence;
   letter.count = call.count;
   letter.dtype = static_cast<uint32_t>(call.dtype);
-  const bool has_parcel = claim.parcel != Letter::kNoParcel;
-  if (bytes > Letter::kPayload) {
-    letter.set_parcel(claim.parcel);
-    if (has_parcel) writer_.Write(board_.parcel(rank(), claim.parcel), tensor.data(), bytes);
-  } else if (bytes > 0) {
-    std::memcpy(letter.payload, tensor.data(), bytes);
+  const bool is_short = bytes <= Letter::kPayload;
+  const bool comes_along = is_short || letter.parcel() < kParcels;
+  if (is_short) {
+    if (bytes > 0) std::memcpy(letter.payload, tensor.data(), bytes);
+  } else if (comes_along) {
+    writer_.Write(board_.parcel(rank(), letter.parcel()), tensor.data(), bytes);
   }
-  const bool comes_along = bytes <= Letter::kPayload || has_parcel;
+  // What the next send needs of what the receiver has written, but for the next letter itself, which
+  // has been fetched before.
+  const Letter& after_next = board_.letter(rank(), dst, (letter.next + 1) % FewLetters());
   letter.state.store(Letter::kPosted, std::memory_order_release);
   vigil_.Ring(board_.area(dst).post);
-  const uint32_t awaited = comes_along ? Letter::kReceived : Letter::kTaken;
-  SYNCLINE_RETURN_IF_ERROR(vigil_.Await(board_.area(rank()).post, dst, waiting, [&] {
-    return letter.state.load(std::memory_order_acquire) == awaited;
+  PrefetchToWrite(&after_next);
+  if (comes_along) return absl::OkStatus();
+  SYNCLINE_RETURN_IF_ERROR(vigil_.Await(own_post, dst, waiting, [&] {
+    return letter.state.load(std::memory_order_acquire) == Letter::kTaken;
   }));
-  if (!comes_along) SYNCLINE_RETURN_IF_ERROR(Stream(tensor, dst, letter, waiting));
-  letter.state.store(Letter::kFree, std::memory_order_relaxed);
-  Free(dst, claim);
-  return absl::OkStatus();
+  return Stream(tensor, dst, letter, waiting);
 }
 
 absl::StatusOr<int> Letters::Recv(const Tensor& tensor, const Call& call,
                                   const Deadline& deadline) {
   const Waiting waiting = {call, deadline};
   const ScopedNote note(call, board_.area(rank()));
-  const Receipt mine = {call.peer, call.tag};
-  {
-    absl::MutexLock lock(&receipts_mutex_);
-    receipts_.push_back(&mine);
-  }
-  Found found;
-  const absl::Status status = vigil_.Await(board_.area(rank()).post, call.peer, waiting, [&] {
-    return found.letter != nullptr || TryTake(mine, found);
-  });
-  {
-    absl::MutexLock lock(&receipts_mutex_);
-    receipts_.erase(std::find(receipts_.begin(), receipts_.end(), &mine));
-  }
-  SYNCLINE_RETURN_IF_ERROR(status);
+  SYNCLINE_ASSIGN_OR_RETURN(const Found found, Take(call, waiting));
   Letter& letter = *found.letter;
   const absl::Status fits = CheckFits(CallOf(letter, rank()), found.source, call, rank());
   if (!fits.ok()) return vigil_.Condemn(fits);
-  Doorbell& senders = board_.area(found.source).post;
   const size_t bytes = tensor.nbytes();
   const bool is_short = bytes <= Letter::kPayload;
-  if (is_short || letter.parcel() < kParcels) {
-    const char* const data =
-        is_short ? letter.payload : board_.parcel(found.source, letter.parcel());
-    if (bytes > 0) std::memcpy(tensor.data(), data, bytes);
-    letter.state.store(Letter::kReceived, std::memory_order_release);
-    vigil_.Ring(senders);
+  if (!is_short && letter.parcel() >= kParcels) {
+    letter.state.store(Letter::kTaken, std::memory_order_release);
+    vigil_.Ring(board_.area(found.source).post);
+    SYNCLINE_RETURN_IF_ERROR(TakeStream(tensor, found.source, letter, waiting));
     return found.source;
   }
-  vigil_.Ring(senders);  // It is taken.
-  SYNCLINE_RETURN_IF_ERROR(TakeStream(tensor, found.source, letter, waiting));
+  const char* const data = is_short ? letter.payload : board_.parcel(found.source, letter.parcel());
+  if (bytes > 0) std::memcpy(tensor.data(), data, bytes);
+  letter.state.store(Letter::kReceived, std::memory_order_release);
+  vigil_.Ring(board_.area(found.source).post);
   return found.source;
 }
 
-absl::StatusOr<Letters::Claim> Letters::ClaimLetter(int dst, size_t bytes, const Waiting& waiting) {
+Letter* Letters::TryClaim(int dst, size_t bytes) {
   absl::MutexLock lock(&claims_mutex_);
-  std::vector<bool>& used = used_[dst];
-  size_t slot = 0;
-  const auto settled = [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(claims_mutex_) {
-    slot = std::find(used.begin(), used.end(), false) - used.begin();
-    return slot < used.size() || vigil_.is_condemned();
-  };
-  if (!settled()) waiting.deadline.Await(claims_mutex_, absl::Condition(&settled));
-  if (slot == used.size()) {
-    return vigil_.Condemn(TimeoutError("too many messages wait for one rank at the same time"));
-  }
-  used[slot] = true;
-  std::atomic<uint32_t>& count = board_.letter(rank(), dst, 0).used;
-  if (count.load(std::memory_order_relaxed) <= slot) {
-    count.store(static_cast<uint32_t>(slot) + 1, std::memory_order_relaxed);
-  }
-  return Claim{slot, ClaimParcel(bytes)};
+  const uint32_t slot = next_[dst], next = FreeAfter(dst, slot);
+  if (next == slot) return nullptr;
+  Letter& letter = board_.letter(rank(), dst, slot);
+  next_[dst] = letter.next = next;
+  letter.state.store(Letter::kClaimed, std::memory_order_relaxed);
+  if (bytes > Letter::kPayload) letter.set_parcel(ClaimParcel(letter, bytes));
+  return &letter;
 }
 
-uint64_t Letters::ClaimParcel(size_t bytes) {
-  const uint64_t parcel = next_parcel_;
-  if (bytes <= Letter::kPayload || bytes > board_.sizes().parcel || parcels_[parcel]) {
-    return Letter::kNoParcel;
+// A free letter, or `slot` if there is no other. A few are used in turn as long as they suffice, so
+// that they stay in the caches.
+uint32_t Letters::FreeAfter(int dst, uint32_t slot) {
+  const uint32_t count = static_cast<uint32_t>(board_.sizes().letters);
+  const uint32_t few = FewLetters();
+  for (uint32_t i = 1; i < few; ++i) {
+    const uint32_t next = (slot + i) % few;
+    if (Reclaim(board_.letter(rank(), dst, next))) return next;
   }
-  parcels_[parcel] = true;
+  for (uint32_t i = 1; i < count; ++i) {
+    const uint32_t next = (slot + i) % count;
+    if (Reclaim(board_.letter(rank(), dst, next))) return next;
+  }
+  return slot;
+}
+
+// Whether the letter is free, now at the latest.
+bool Letters::Reclaim(Letter& letter) {
+  const uint32_t state = letter.state.load(std::memory_order_acquire);
+  if (state != Letter::kReceived) return state == Letter::kFree;
+  const uint64_t parcel = letter.parcel();  // If it had one.
+  if (parcel < kParcels && parcels_[parcel] == &letter) parcels_[parcel] = nullptr;
+  letter.state.store(Letter::kFree, std::memory_order_relaxed);
+  return true;
+}
+
+uint64_t Letters::ClaimParcel(Letter& letter, size_t bytes) {
+  const uint64_t parcel = next_parcel_;
+  if (bytes > board_.sizes().parcel) return Letter::kNoParcel;
+  if (parcels_[parcel] != nullptr && !Reclaim(*parcels_[parcel])) return Letter::kNoParcel;
+  parcels_[parcel] = &letter;
   next_parcel_ = (parcel + 1) % kParcels;
   return parcel;
 }
 
-void Letters::Free(int dst, const Claim& claim) {
-  absl::MutexLock lock(&claims_mutex_);
-  if (claim.parcel != Letter::kNoParcel) parcels_[claim.parcel] = false;
-  std::vector<bool>& used = used_[dst];
-  used[claim.slot] = false;
-  std::atomic<uint32_t>& count = board_.letter(rank(), dst, 0).used;
-  uint32_t end = count.load(std::memory_order_relaxed);
-  while (end > 1 && !used[end - 1]) --end;
-  count.store(end, std::memory_order_relaxed);
-}
-
-bool Letters::TryTake(const Receipt& mine, Found& found) {
-  if (mine.source != kAnySource) return TryTakeFrom(mine.source, mine, found);
-  for (int source = 0; source < board_.size(); ++source) {
-    if (TryTakeFrom(source, mine, found)) return true;
-  }
-  return false;
-}
-
-bool Letters::TryTakeFrom(int source, const Receipt& mine, Found& found) {
-  const uint32_t used = board_.letter(source, rank(), 0).used.load(std::memory_order_relaxed);
-  for (uint32_t slot = 0; slot < used; ++slot) {
-    Letter& letter = board_.letter(source, rank(), slot);
-    const auto waits = [&] {
-      return letter.state.load(std::memory_order_acquire) == Letter::kPosted &&
-             letter.tag.load(std::memory_order_relaxed) == mine.tag;
-    };
-    if (!waits()) continue;
+absl::StatusOr<Letters::Found> Letters::Take(const Call& call, const Waiting& waiting) {
+  const Receipt mine = {call.peer, call.tag};
+  uint64_t seen = 0;
+  Found found;
+  {
     absl::MutexLock lock(&receipts_mutex_);
-    if (!IsFirst(source, mine)) return false;
-    if (!waits()) continue;  // Another receive has taken it, and has gone.
-    letter.state.store(Letter::kTaken, std::memory_order_release);
-    found = {source, &letter};
-    return true;
+    found = TryTake(mine);
+    if (found.letter != nullptr) return found;
+    receipts_.push_back(&mine);
+    seen = changes_.load(std::memory_order_relaxed);
   }
-  return false;
+  const auto may_be_there = [&] {
+    if (changes_.load(std::memory_order_relaxed) != seen) return true;
+    if (mine.source != kAnySource) return HasCome(mine.source);
+    for (int source = 0; source < board_.size(); ++source) {
+      if (HasCome(source)) return true;
+    }
+    return false;
+  };
+  const absl::Status status = vigil_.Await(board_.area(rank()).post, call.peer, waiting, [&] {
+    if (found.letter != nullptr) return true;
+    if (!may_be_there()) return false;
+    absl::MutexLock lock(&receipts_mutex_);
+    found = TryTake(mine);
+    seen = changes_.load(std::memory_order_relaxed);
+    return found.letter != nullptr;
+  });
+  absl::MutexLock lock(&receipts_mutex_);
+  receipts_.erase(std::find(receipts_.begin(), receipts_.end(), &mine));
+  if (!receipts_.empty()) Change();  // Another may be the first now.
+  if (!status.ok()) return status;
+  return found;
+}
+
+void Letters::Change() {
+  changes_.fetch_add(1, std::memory_order_relaxed);
+  vigil_.Ring(board_.area(rank()).post);
+}
+
+bool Letters::HasCome(int source) const {
+  const uint32_t end = inboxes_[source].end.load(std::memory_order_relaxed);
+  return board_.letter(source, rank(), end).state.load(std::memory_order_acquire) ==
+         Letter::kPosted;
+}
+
+Letters::Found Letters::TryTake(const Receipt& mine) {
+  if (mine.source != kAnySource) return TryTakeFrom(mine.source, mine);
+  for (int source = 0; source < board_.size(); ++source) {
+    const Found found = TryTakeFrom(source, mine);
+    if (found.letter != nullptr) return found;
+  }
+  return {};
+}
+
+Letters::Found Letters::TryTakeFrom(int source, const Receipt& mine) {
+  Inbox& inbox = inboxes_[source];
+  while (HasCome(source)) {
+    Letter& letter = board_.letter(source, rank(), inbox.end.load(std::memory_order_relaxed));
+    inbox.letters.push_back(&letter);
+    inbox.end.store(static_cast<uint32_t>(letter.next % board_.sizes().letters),
+                    std::memory_order_relaxed);
+    if (!receipts_.empty()) Change();  // It may be for another.
+  }
+  const auto fits = [&](const Letter* letter) {
+    return letter->tag.load(std::memory_order_relaxed) == mine.tag;
+  };
+  const auto it = std::find_if(inbox.letters.begin(), inbox.letters.end(), fits);
+  if (it == inbox.letters.end() || !IsFirst(source, mine)) return {};
+  Letter* const letter = *it;
+  inbox.letters.erase(it);
+  return {source, letter};
 }
 
 bool Letters::IsFirst(int source, const Receipt& mine) const {
@@ -208,10 +249,12 @@ absl::Status Letters::Stream(const Tensor& tensor, int dst, Letter& letter,
     own.streamed.store(end, std::memory_order_release);
     vigil_.Ring(board_.area(dst).post);
   }
-  return await_read(start + bytes);
+  SYNCLINE_RETURN_IF_ERROR(await_read(start + bytes));
+  letter.state.store(Letter::kFree, std::memory_order_release);
+  return absl::OkStatus();
 }
 
-absl::Status Letters::TakeStream(const Tensor& tensor, int src, const Letter& letter,
+absl::Status Letters::TakeStream(const Tensor& tensor, int src, Letter& letter,
                                  const Waiting& waiting) {
   RankArea& theirs = board_.area(src);
   Doorbell& own_post = board_.area(rank()).post;

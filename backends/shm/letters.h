@@ -2,7 +2,8 @@
 #ifndef SYNCLINE_BACKENDS_SHM_LETTERS_H_
 #define SYNCLINE_BACKENDS_SHM_LETTERS_H_
 
-#include <bitset>
+#include <algorithm>
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <vector>
@@ -20,10 +21,11 @@
 
 namespace syncline {
 
-// One rank's part in all of them. A send posts a letter, and returns once a receive has taken it:
-// short data come in the letter and those that are not long in a parcel with it; others, and those
-// for which there is no parcel, are then streamed through a buffer of the sender, one message at a
-// time. Thread-safe, with the restrictions of Backend::Send and Recv.
+// One rank's part in all of them. A send posts a letter. Short data come in it, and those that are
+// not long in a parcel with it: the send returns then, and waits only if very many letters to the
+// rank have not been received. Others, and those for which there is no parcel, are streamed through
+// a buffer of the sender, one message at a time, when a receive has taken the letter. Thread-safe,
+// with the restrictions of Backend::Send and Recv.
 class Letters {
  public:
   explicit Letters(Vigil& vigil);
@@ -43,40 +45,52 @@ class Letters {
     int source = -1;
     Letter* letter = nullptr;
   };
+  // What has been posted by one rank, and not taken.
+  struct Inbox {
+    std::atomic<uint32_t> end{0};  // Where the next letter will be; changes under the lock.
+    std::vector<Letter*> letters;  // In the order of sending.
+  };
 
   int rank() const { return vigil_.rank(); }
 
-  // A letter to `dst`, and a parcel for `bytes` if there is one.
-  struct Claim {
-    size_t slot;
-    uint64_t parcel;
-  };
-  absl::StatusOr<Claim> ClaimLetter(int dst, size_t bytes, const Waiting& waiting);
-  void Free(int dst, const Claim& claim);
-  uint64_t ClaimParcel(size_t bytes) ABSL_EXCLUSIVE_LOCKS_REQUIRED(claims_mutex_);
+  // Claims a letter to `dst`, and a parcel for `bytes` if there is one. Null if all are on their
+  // way.
+  Letter* TryClaim(int dst, size_t bytes);
+  // So many to one rank are used as long as they suffice.
+  uint32_t FewLetters() const { return std::min<uint32_t>(4, board_.sizes().letters); }
+  uint32_t FreeAfter(int dst, uint32_t slot) ABSL_EXCLUSIVE_LOCKS_REQUIRED(claims_mutex_);
+  bool Reclaim(Letter& letter) ABSL_EXCLUSIVE_LOCKS_REQUIRED(claims_mutex_);
+  uint64_t ClaimParcel(Letter& letter, size_t bytes) ABSL_EXCLUSIVE_LOCKS_REQUIRED(claims_mutex_);
   absl::Status Stream(const Tensor& tensor, int dst, Letter& letter, const Waiting& waiting);
-  absl::Status TakeStream(const Tensor& tensor, int src, const Letter& letter,
-                          const Waiting& waiting);
+  absl::Status TakeStream(const Tensor& tensor, int src, Letter& letter, const Waiting& waiting);
 
+  absl::StatusOr<Found> Take(const Call& call, const Waiting& waiting);
   // Takes a letter for `mine` if there is one, and no receive before it wants it.
-  bool TryTake(const Receipt& mine, Found& found);
-  bool TryTakeFrom(int source, const Receipt& mine, Found& found);
+  Found TryTake(const Receipt& mine) ABSL_EXCLUSIVE_LOCKS_REQUIRED(receipts_mutex_);
+  Found TryTakeFrom(int source, const Receipt& mine) ABSL_EXCLUSIVE_LOCKS_REQUIRED(receipts_mutex_);
   bool IsFirst(int source, const Receipt& mine) const
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(receipts_mutex_);
+  void Change() ABSL_EXCLUSIVE_LOCKS_REQUIRED(receipts_mutex_);
+  // Whether there is a letter that is not in the inbox yet. Needs no lock.
+  bool HasCome(int source) const;
 
   Vigil& vigil_;
   const Board& board_;
 
   absl::Mutex claims_mutex_;
-  std::vector<std::vector<bool>> used_ ABSL_GUARDED_BY(claims_mutex_);  // Slots, by receiver.
-  std::bitset<kParcels> parcels_ ABSL_GUARDED_BY(claims_mutex_);        // Those in use.
-  uint64_t next_parcel_ ABSL_GUARDED_BY(claims_mutex_) = 0;             // In turn: see rings.h.
+  // By receiver: the letter to be posted next, which is free.
+  std::vector<uint32_t> next_ ABSL_GUARDED_BY(claims_mutex_);
+  // In turn: see rings.h. The letters with which they go; null if free.
+  Letter* parcels_[kParcels] ABSL_GUARDED_BY(claims_mutex_) = {};
+  uint64_t next_parcel_ ABSL_GUARDED_BY(claims_mutex_) = 0;
   Writer writer_;
 
   absl::Mutex stream_mutex_;  // Held while this rank streams.
 
   absl::Mutex receipts_mutex_;
   std::vector<const Receipt*> receipts_ ABSL_GUARDED_BY(receipts_mutex_);
+  std::vector<Inbox> inboxes_;        // By sender.
+  std::atomic<uint64_t> changes_{0};  // Of the two above; changes under the lock.
 };
 
 }  // namespace syncline

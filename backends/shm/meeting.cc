@@ -14,29 +14,28 @@ namespace {
 // How long a mismatch may take to explain: its ranks are all here.
 constexpr absl::Duration kExplaining = absl::Seconds(1);
 
-// In the payload of all_to_all's header, whose data never go there.
-struct Splits {
-  int64_t most;  // Elements, of what goes from and to the rank.
-  int64_t even;  // The number, if it is the same for all; else -1.
-};
-static_assert(sizeof(Splits) <= Header::kPayload, "fits");
-
-Splits SplitsOf(const Call& call) {
-  Splits splits = {0, call.counts[0]};
+// What all_to_all's header says of elements that go from and to the rank: the most, and whether all
+// are as many; as one number, which is not negative if they are.
+int64_t SplitsOf(const Call& call) {
+  int64_t most = call.counts[0];
+  bool is_even = true;
   for (const auto* list : {&call.counts, &call.expected}) {
     for (int64_t count : *list) {
-      splits.most = std::max(splits.most, count);
-      if (count != splits.even) splits.even = -1;
+      if (count == most) continue;
+      is_even = false;
+      most = std::max(most, count);
     }
   }
+  return is_even ? most : ~most;
+}
+
+int64_t SplitsIn(const Header::Content& content) {
+  int64_t splits;
+  std::memcpy(&splits, content.payload, sizeof(splits));
   return splits;
 }
 
-Splits SplitsOf(const Header& header) {
-  Splits splits;
-  std::memcpy(&splits, header.content.payload, sizeof(splits));
-  return splits;
-}
+int64_t Most(int64_t splits) { return splits < 0 ? ~splits : splits; }
 
 }  // namespace
 
@@ -45,10 +44,6 @@ absl::Status Meeting::Open() {
   RankArea& area = board_.area(rank);
   Header& own = board_.header(rank, waiting_.number);
   SetWords(waiting_.call, own_);
-  if (waiting_.call.kind == OpKind::kAllToAll) {
-    const Splits splits = SplitsOf(waiting_.call);
-    std::memcpy(own_.payload, &splits, sizeof(splits));
-  }
   own.content = own_;
   own.number.store(waiting_.number, std::memory_order_release);
   vigil_.Ring(area.done);
@@ -64,20 +59,25 @@ absl::Status Meeting::Open() {
   return other < 0 ? absl::OkStatus() : ExplainMismatch(other);
 }
 
-int64_t Meeting::own_most() const { return SplitsOf(waiting_.call).most; }
+int64_t Meeting::LaySplits() {
+  const int64_t splits = SplitsOf(waiting_.call);
+  std::memcpy(own_.payload, &splits, sizeof(splits));
+  return Most(splits);
+}
 
 int64_t Meeting::MostOf(int rank) const {
-  return SplitsOf(board_.header(rank, waiting_.number)).most;
+  return Most(SplitsIn(board_.header(rank, waiting_.number).content));
 }
 
 absl::StatusOr<int64_t> Meeting::AgreeOnSplits() {
-  const Splits own = SplitsOf(waiting_.call);
-  int64_t most = own.most;
-  bool all_even = own.even >= 0;
+  const int64_t own = SplitsIn(own_);
+  int64_t most = Most(own);
+  bool all_even = own >= 0;
   for (int r = 0; r < board_.size(); ++r) {
-    const Splits splits = SplitsOf(board_.header(r, waiting_.number));
-    most = std::max(most, splits.most);
-    if (splits.even != own.even) all_even = false;
+    const int64_t splits = SplitsIn(board_.header(r, waiting_.number).content);
+    if (splits == own) continue;
+    all_even = false;
+    most = std::max(most, Most(splits));
   }
   if (all_even) return most;
   SYNCLINE_ASSIGN_OR_RETURN(const std::vector<Call> calls, ExchangeCalls(waiting_.deadline));

@@ -18,6 +18,8 @@ namespace syncline {
 // One rank's part in one collective. Not thread-safe.
 class Meeting {
  public:
+  static constexpr size_t kBesideSplits = Header::kPayload - sizeof(int64_t);
+
   // The collective with `number` in the group, for which ranks lay `bytes` each, the same number on
   // all. They are laid in the header if they fit, else at `table`. Both are free: all ranks have
   // finished the collective before the last.
@@ -40,9 +42,15 @@ class Meeting {
   // same call. A MismatchError that quotes two calls fails the group.
   absl::Status Open();
 
-  // Of all_to_all: the most elements that this rank, or after Open another, sends or expects.
-  int64_t own_most() const;
+  // Of all_to_all, before Open: shows how the data are split as well. Returns the most elements
+  // that this rank sends any other, or expects; after Open, MostOf tells those of another.
+  int64_t LaySplits();
   int64_t MostOf(int rank) const;
+  // What they leave of the header: kBesideSplits bytes, where this rank lays, or those of another.
+  char* BesideSplits() { return own_.payload + sizeof(int64_t); }
+  const char* BesideSplitsOf(int rank) const {
+    return board_.header(rank, waiting_.number).content.payload + sizeof(int64_t);
+  }
   // After Open: the most elements that any rank sends any other. A MismatchError,
   // which fails the group, if what the ranks send each other is not what they expect.
   absl::StatusOr<int64_t> AgreeOnSplits();

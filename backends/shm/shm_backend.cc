@@ -13,10 +13,10 @@
 #include "backends/shm/collectives.h"
 #include "backends/shm/handover.h"
 #include "backends/shm/letters.h"
-#include "backends/shm/segment.h"
 #include "backends/shm/vigil.h"
 #include "core/backend.h"
 #include "core/backend_registry.h"
+#include "core/segment.h"
 #include "core/status.h"
 
 namespace syncline {
@@ -32,8 +32,17 @@ class ShmBackend final : public Backend {
 
   ~ShmBackend() override { Abort(BackendError("the backend was destroyed")); }
 
-  // Returns once all ranks are here.
-  absl::Status Join(const Deadline& deadline) { return vigil_.Join(deadline); }
+  // Returns once all ranks are here, and have memory.
+  absl::Status Join(const Deadline& deadline) {
+    const absl::Status reserved = Reserve();
+    if (!reserved.ok()) {
+      return vigil_.Condemn(Annotate(reserved, vigil_.roster().Describe(vigil_.rank())));
+    }
+    SYNCLINE_RETURN_IF_ERROR(vigil_.Join(deadline));
+    segment_.CloseDescriptor();
+    segment_.Populate();
+    return absl::OkStatus();
+  }
 
   absl::string_view name() const override { return "shm"; }
 
@@ -121,6 +130,13 @@ class ShmBackend final : public Backend {
     return status;
   }
 
+  absl::Status Reserve() {
+    for (const Board::Range& range : Board::OwnOf(vigil_.rank(), vigil_.board().size())) {
+      SYNCLINE_RETURN_IF_ERROR(segment_.Reserve(range.offset, range.size));
+    }
+    return absl::OkStatus();
+  }
+
   absl::Status Failed(const absl::Status& status) {
     absl::MutexLock lock(&mutex_);
     if (cause_.ok()) {
@@ -160,6 +176,8 @@ absl::StatusOr<Segment> Share(const BackendConfig& config, const Roster& roster,
     return Segment::Map(descriptor, bytes);
   }
   SYNCLINE_ASSIGN_OR_RETURN(Segment segment, Segment::Create(bytes));
+  const Board::Range common = Board::CommonOf(config.size);
+  SYNCLINE_RETURN_IF_ERROR(segment.Reserve(common.offset, common.size));
   if (point != nullptr) {
     SYNCLINE_RETURN_IF_ERROR(point->Serve(segment.descriptor(), config.size, config.deadline));
   }
@@ -176,7 +194,6 @@ absl::StatusOr<std::shared_ptr<Backend>> MakeShm(const BackendConfig& config) {
                                          point != nullptr ? point->ticket() : "", config.deadline));
   SYNCLINE_RETURN_IF_ERROR(CheckOneHost(roster));
   SYNCLINE_ASSIGN_OR_RETURN(Segment segment, Share(config, roster, point.get()));
-  segment.CloseDescriptor();
   auto backend = std::make_shared<ShmBackend>(std::move(segment), std::move(roster));
   SYNCLINE_RETURN_IF_ERROR(backend->Join(config.deadline));
   return backend;

@@ -66,17 +66,17 @@ absl::Status Vigil::Join(const Deadline& deadline) {
   if (!has_membarrier_) own.needs_fence.store(1);
   CPU_ZERO(&own.cores);
   sched_getaffinity(0, sizeof(own.cores), &own.cores);
-  own.joined.store(1, std::memory_order_release);
-  Ring(own.done);
+  Entrance& entrance = board_.entrance(rank_);
+  entrance.joined.store(1, std::memory_order_release);
+  Ring(entrance.door);
   const Call call = Call::Barrier(CallContext{});
   bool needs_fence = false;
   cpu_set_t cores;
   CPU_ZERO(&cores);
   for (int rank = 0; rank < board_.size(); ++rank) {
+    SYNCLINE_RETURN_IF_ERROR(Await(board_.entrance(rank).door, rank, {call, deadline},
+                                   [&] { return board_.has_joined(rank); }));
     const RankArea& area = board_.area(rank);
-    SYNCLINE_RETURN_IF_ERROR(Await(board_.area(rank).done, rank, {call, deadline}, [&] {
-      return area.joined.load(std::memory_order_acquire) != 0;
-    }));
     if (area.needs_fence.load() != 0) needs_fence = true;
     CPU_OR(&cores, &cores, &area.cores);
   }
@@ -147,6 +147,8 @@ absl::Status Vigil::Condemn(const absl::Status& cause) {
     verdict.rank = static_cast<uint32_t>(rank_);
     verdict.state.store(Verdict::kWritten, std::memory_order_release);
     for (int rank = 0; rank < board_.size(); ++rank) {
+      Wake(board_.entrance(rank).door);
+      if (!board_.has_joined(rank)) continue;
       Wake(board_.area(rank).done);
       Wake(board_.area(rank).post);
     }
@@ -170,6 +172,7 @@ absl::Status Vigil::verdict() const {
 }
 
 void Vigil::Leave(absl::string_view reason) {
+  if (!board_.has_joined(rank_)) return;
   RankArea& own = board_.area(rank_);
   std::strncpy(own.reason, std::string(reason).c_str(), sizeof(own.reason) - 1);
   own.left.store(1, std::memory_order_release);
@@ -192,6 +195,7 @@ absl::Status Vigil::Departure(int rank) const {
   std::vector<std::string> reasons;
   for (int other = 0; other < board_.size(); ++other) {
     if (other == rank_ || (rank != kAnySource && rank != other)) continue;
+    if (!board_.has_joined(other)) return absl::OkStatus();
     const RankArea& area = board_.area(other);
     if (area.left.load(std::memory_order_acquire) == 0) return absl::OkStatus();
     reasons.push_back(absl::StrCat(roster_.Describe(other), " has left the group: ", area.reason));
@@ -207,7 +211,9 @@ absl::Status Vigil::Death() const {
   std::vector<std::string> dead;
   for (int rank = 0; rank < board_.size(); ++rank) {
     if ((entries[rank].revents & POLLIN) == 0) continue;
-    if (board_.area(rank).left.load(std::memory_order_acquire) != 0) continue;  // It was free to.
+    const bool has_left =
+        board_.has_joined(rank) && board_.area(rank).left.load(std::memory_order_acquire) != 0;
+    if (has_left) continue;  // It was free to.
     dead.push_back(roster_.Describe(rank));
   }
   if (dead.empty()) return absl::OkStatus();
@@ -245,6 +251,7 @@ std::vector<int> Vigil::Late(int rank, const Waiting& waiting) const {
 
 std::string Vigil::Doing(int rank) const {
   if (roster_.Probe(rank) == Liveness::kStopped) return "its process is stopped";
+  if (!board_.has_joined(rank)) return "it is joining the group";
   const RankArea& area = board_.area(rank);
   const Header* header = &area.headers[0];
   if (header->number.load() < area.headers[1].number.load()) header = &area.headers[1];

@@ -42,6 +42,7 @@ class Vigil {
 
   int rank() const { return rank_; }
   const Board& board() const { return board_; }
+  const Roster& roster() const { return roster_; }
 
   // Waits until `ready()`, which rank `rank` or kAnySource makes true and then rings `doorbell`.
   template <typename Ready>
@@ -70,7 +71,7 @@ class Vigil {
     return board_.verdict().state.load(std::memory_order_relaxed) != Verdict::kNone;
   }
 
-  // Returns once all ranks are here. First of all.
+  // Returns once all ranks are here. First of all, but for Condemn; once this rank has memory.
   absl::Status Join(const Deadline& deadline);
 
   // Tells all that this rank takes part in nothing any more; and the error for those who need it.

@@ -7,6 +7,15 @@
 
 namespace syncline {
 
+// Brings the line to this core, and out of all others.
+inline void PrefetchToWrite(const void* line) {
+#if defined(__x86_64__)
+  asm volatile("prefetchw %0" : : "m"(*static_cast<const char*>(line)));
+#else
+  __builtin_prefetch(line, 1);
+#endif
+}
+
 // Copies past the caches. What is read after a release store that follows is complete.
 void StreamingCopy(void* to, const void* from, size_t bytes);
 

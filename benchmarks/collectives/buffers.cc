@@ -1,12 +1,8 @@
 #include "benchmarks/collectives/buffers.h"
 
-#include <sys/mman.h>
-
 #include <algorithm>
-#include <cstring>
 #include <iterator>
 
-#include "absl/base/macros.h"
 #include "absl/strings/str_cat.h"
 
 namespace syncline::benchmarks {
@@ -39,15 +35,6 @@ bool IsInPlace(Operation operation) {
          operation == Operation::kReduce;
 }
 
-// Fresh pages, all of them touched.
-float* Allocate(int64_t bytes) {
-  void* const memory =
-      mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-  ABSL_RAW_CHECK(memory != MAP_FAILED, "no memory for the benchmark's buffers");
-  std::memset(memory, 0, bytes);
-  return static_cast<float*>(memory);
-}
-
 }  // namespace
 
 absl::StatusOr<Operation> OperationOf(absl::string_view name) {
@@ -58,27 +45,22 @@ absl::StatusOr<Operation> OperationOf(absl::string_view name) {
   return static_cast<Operation>(found - std::begin(kNames));
 }
 
-Buffers::Buffers(Operation operation, int64_t bytes, int rank, int size)
+Buffers::Buffers(Operation operation, int64_t bytes, int rank, int size, System& system)
     : rank_(rank), size_(size) {
   const int64_t parts = HasParts(operation) ? size : 1;
   const int64_t part = std::max<int64_t>(1, bytes / (int64_t{sizeof(float)} * parts));
   call_ = {operation, part * parts, part, nullptr, nullptr};
   const bool small_input = operation == Operation::kAllGather || operation == Operation::kGather;
   const int64_t input_count = small_input ? part : call_.count;
-  input_bytes_ = input_count * sizeof(float);
-  call_.input = Allocate(input_bytes_);
+  input_ = system.Allocate(input_count * sizeof(float));
+  call_.input = static_cast<float*>(input_.get());
   for (int64_t i = 0; i < input_count; ++i) call_.input[i] = Pattern(rank, i);
   if (IsInPlace(operation)) {
     call_.output = call_.input;
     return;
   }
-  output_bytes_ = OutputCount() * sizeof(float);
-  call_.output = Allocate(output_bytes_);
-}
-
-Buffers::~Buffers() {
-  munmap(call_.input, input_bytes_);
-  if (output_bytes_ > 0) munmap(call_.output, output_bytes_);
+  output_ = system.Allocate(OutputCount() * sizeof(float));
+  call_.output = static_cast<float*>(output_.get());
 }
 
 int64_t Buffers::OutputCount() const {

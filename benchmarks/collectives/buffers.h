@@ -20,8 +20,8 @@ absl::StatusOr<Operation> OperationOf(absl::string_view name);
 // r + 1 + i % 7 until it is overwritten.
 class Buffers {
  public:
-  Buffers(Operation operation, int64_t bytes, int rank, int size);
-  ~Buffers();
+  // The memory is that of `system`.
+  Buffers(Operation operation, int64_t bytes, int rank, int size, System& system);
   Buffers(const Buffers&) = delete;
   Buffers& operator=(const Buffers&) = delete;
 
@@ -37,7 +37,7 @@ class Buffers {
 
   const int rank_, size_;
   Call call_;
-  int64_t input_bytes_ = 0, output_bytes_ = 0;
+  std::shared_ptr<void> input_, output_;
 };
 
 }  // namespace syncline::benchmarks

@@ -1,6 +1,7 @@
 #include "benchmarks/collectives/harness.h"
 
 #include <signal.h>
+#include <sys/mman.h>
 #include <sys/prctl.h>
 
 #include <algorithm>
@@ -13,6 +14,7 @@
 #include <sstream>
 #include <utility>
 
+#include "absl/base/macros.h"
 #include "absl/flags/flag.h"
 #include "absl/flags/parse.h"
 #include "absl/strings/str_cat.h"
@@ -68,7 +70,7 @@ std::string Run(const Options& options, System& system, Gate& gate, std::istream
   order >> name >> bytes >> iterations;
   const auto operation = OperationOf(name);
   if (!operation.ok()) return absl::StrCat("error ", operation.status().message());
-  const Buffers buffers(*operation, bytes, options.rank, options.size);
+  const Buffers buffers(*operation, bytes, options.rank, options.size, system);
   const System::Function function = system.Prepare(buffers.call());
   if (function == nullptr) return "unsupported";
   const absl::Status status =
@@ -80,6 +82,14 @@ std::string Run(const Options& options, System& system, Gate& gate, std::istream
 }
 
 }  // namespace
+
+std::shared_ptr<void> System::Allocate(int64_t bytes) {
+  void* const memory =
+      mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  ABSL_RAW_CHECK(memory != MAP_FAILED, "no memory for the benchmark's buffers");
+  std::memset(memory, 0, bytes);
+  return {memory, [bytes](void* p) { munmap(p, bytes); }};
+}
 
 Options ParseOptions(int argc, char** argv) {
   absl::ParseCommandLine(argc, argv);

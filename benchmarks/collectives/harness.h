@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <string>
 
 #include "absl/status/status.h"
@@ -56,6 +57,9 @@ class System {
 
   // What to say in the report: version, settings.
   virtual std::string Describe() const = 0;
+
+  // Fresh pages of zeros, all of them touched, for the buffers of a call.
+  virtual std::shared_ptr<void> Allocate(int64_t bytes);
 
   // A function that makes the call each time it is called; empty if the system has no such
   // operation. The buffers outlive it.

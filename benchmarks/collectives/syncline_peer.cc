@@ -1,15 +1,20 @@
-// Syncline, as a C++ program uses it; --variant names the backend.
+// Syncline, as a C++ program uses it; --variant names the backend, and ends in "+shared" if the
+// tensors are to be in shared memory.
 #include <cstdint>
+#include <cstring>
 #include <memory>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
+#include "absl/strings/strip.h"
 #include "absl/time/time.h"
 #include "benchmarks/collectives/harness.h"
 #include "core/process_group.h"
 #include "core/reduce_op.h"
+#include "core/shared_memory.h"
 #include "core/status.h"
 #include "core/tensor.h"
 #include "core/world.h"
@@ -19,11 +24,21 @@ namespace {
 
 class SynclineSystem : public System {
  public:
-  explicit SynclineSystem(std::shared_ptr<World> world)
-      : world_(std::move(world)), group_(*world_->group()) {}
+  enum class Memory { kOwn, kShared };
+
+  SynclineSystem(std::shared_ptr<World> world, Memory memory)
+      : world_(std::move(world)), group_(*world_->group()), memory_(memory) {}
 
   std::string Describe() const override {
-    return absl::StrCat("backend ", group_.backend(), ", C++");
+    return absl::StrCat("backend ", group_.backend(), ", C++",
+                        memory_ == Memory::kShared ? ", tensors in shared memory" : "");
+  }
+
+  std::shared_ptr<void> Allocate(int64_t bytes) override {
+    if (memory_ == Memory::kOwn) return System::Allocate(bytes);
+    const Tensor tensor = EmptyShared(DType::kUInt8, {bytes}).value();
+    std::memset(tensor.data(), 0, bytes);
+    return {tensor.owner(), tensor.data()};
   }
 
   Function Prepare(const Call& call) override {
@@ -98,19 +113,23 @@ class SynclineSystem : public System {
 
   const std::shared_ptr<World> world_;
   ProcessGroup& group_;
+  const Memory memory_;
 };
 
 int Main(int argc, char** argv) {
   const Options options = ParseOptions(argc, argv);
   WorldOptions world;
-  world.backend = options.variant;
+  absl::string_view backend = options.variant;
+  const bool shares = absl::ConsumeSuffix(&backend, "+shared");
+  world.backend = std::string(backend);
   world.init_method = absl::StrCat("file://", options.folder, "/store");
   world.rank = options.rank;
   world.size = options.size;
   world.timeout = absl::Minutes(1);
   const auto joined = World::Init(world);
   if (!joined.ok()) return Refuse(options, joined.status());
-  SynclineSystem system(*joined);
+  SynclineSystem system(*joined,
+                        shares ? SynclineSystem::Memory::kShared : SynclineSystem::Memory::kOwn);
   const int status = Serve(options, system);
   (*joined)->Close();
   return status;

@@ -37,6 +37,7 @@ def _all_systems() -> dict[str, System]:
         for language, program in _LANGUAGES.items()
     ]
     systems += [
+        System("syncline-shm-shared", "syncline_peer", "shm+shared"),  # Tensors in shared memory.
         System("openmpi", "openmpi_peer", launcher="mpirun"),
         System("gloo", "gloo_peer", "ring"),
         System("gloo-bcube", "gloo_peer", "bcube", operations=("all_reduce",)),

@@ -19,9 +19,10 @@ import java.util.Objects;
  * An n-dimensional array outside the Java heap, in row-major order without gaps: what groups send,
  * receive and reduce.
  *
- * <p>Either its own memory, from {@link #allocate}, or the memory of a direct buffer, from {@link
- * #of}. Not synchronized: as with an array, whoever shares the elements between threads orders the
- * accesses. An operation keeps the memory alive, whatever else happens, until it has completed.
+ * <p>Either its own memory, from {@link #allocate} or {@link #emptyShared}, or the memory of a
+ * direct buffer, from {@link #of}. Not synchronized: as with an array, whoever shares the elements
+ * between threads orders the accesses. An operation keeps the memory alive, whatever else happens,
+ * until it has completed.
  */
 public final class Tensor implements AutoCloseable {
   enum Access {
@@ -76,6 +77,37 @@ public final class Tensor implements AutoCloseable {
       final long address = NativeMemory.allocateZeros(bytes);
       return owned(new Resource("Tensor", address, p -> free(p, bytes)), dtype, ownShape, address);
     } catch (OutOfMemoryError e) {
+      PRESSURE.freed(bytes);
+      throw e;
+    }
+  }
+
+  /**
+   * A new tensor that ranks on this host read where it is, in collectives on large tensors; its
+   * elements are zero.
+   *
+   * <p>Collectives with the backends "shm" and "auto" then move nothing through buffers of their
+   * own, if all ranks of the host pass such tensors or buffers over them; the results are the same.
+   * The memory has no name in /dev/shm, takes one open file, and is freed as that of {@link
+   * #allocate}.
+   *
+   * @param dtype the type of its elements
+   * @param shape its dimensions, none of them negative; none at all for a single element
+   * @return the tensor
+   * @throws IllegalArgumentException if a dimension is negative, or the whole larger than 2^63
+   * bytes
+   * @throws DistBackendException with the size, if there is no room for it
+   */
+  public static Tensor emptyShared(DType dtype, long... shape) {
+    NativeLibrary.load();
+    final long[] ownShape = Convert.notNull(shape, "shape").clone();
+    final long bytes = countOf(Convert.notNull(dtype, "dtype"), ownShape) * dtype.size();
+    PRESSURE.allocated(bytes); // First: a collection may make the room.
+    try {
+      final long[] made = NativeMemory.allocateShared(dtype.ordinal(), ownShape);
+      final Resource resource = new Resource("Tensor", made[0], p -> release(p, bytes));
+      return owned(resource, dtype, ownShape, made[1]);
+    } catch (DistException | OutOfMemoryError e) {
       PRESSURE.freed(bytes);
       throw e;
     }
@@ -300,6 +332,11 @@ public final class Tensor implements AutoCloseable {
 
   private static void free(long address, long bytes) {
     NativeMemory.free(address);
+    PRESSURE.freed(bytes);
+  }
+
+  private static void release(long owner, long bytes) {
+    NativeMemory.releaseOwner(owner);
     PRESSURE.freed(bytes);
   }
 

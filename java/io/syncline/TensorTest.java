@@ -6,6 +6,7 @@ import static org.junit.jupiter.api.Assertions.assertFalse;
 import static org.junit.jupiter.api.Assertions.assertThrows;
 import static org.junit.jupiter.api.Assertions.assertTrue;
 
+import io.syncline.testing.Ranks;
 import java.nio.Buffer;
 import java.nio.ByteBuffer;
 import java.nio.ByteOrder;
@@ -54,6 +55,58 @@ class TensorTest {
         () -> Tensor.allocate(DType.FLOAT64, 1L << 32, 1L << 32));
     refused("larger than the address", () -> Tensor.allocate(DType.INT16, 0, Long.MAX_VALUE));
     assertThrows(OutOfMemoryError.class, () -> Tensor.allocate(DType.INT8, Long.MAX_VALUE / 2));
+  }
+
+  @Test
+  void aSharedTensorIsZeroAlignedAndLivesWithTheBuffersOverIt() {
+    for (DType dtype : DType.values()) {
+      final ByteBuffer bytes;
+      try (Tensor tensor = Tensor.emptyShared(dtype, 300, 5)) {
+        assertEquals(0, tensor.address % 64);
+        assertArrayEquals(new long[] {300, 5}, tensor.shape());
+        bytes = tensor.asByteBuffer();
+      }
+      assertEquals(1500 * dtype.size(), bytes.remaining());
+      for (int i = 0; i < bytes.limit(); i++) {
+        assertEquals(0, bytes.get(i));
+        bytes.put(i, (byte) 1);
+      }
+    }
+    assertEquals(0, Tensor.emptyShared(DType.FLOAT32, 0, 7).count());
+    assertEquals(1, Tensor.emptyShared(DType.COMPLEX128).count());
+  }
+
+  @Test
+  void sharedTensorsAndBuffersOverThemAreReduced() throws Exception {
+    final int count = 300_007; // Enough to be read in place.
+    Ranks.run(
+        "shm",
+        2,
+        world -> {
+          for (int round = 0; round < 10; round++) { // Each time in new memory.
+            try (Tensor tensor = Tensor.emptyShared(DType.FLOAT32, count)) {
+              final FloatBuffer elements = tensor.asFloatBuffer();
+              for (int i = 0; i < count; i++) {
+                elements.put(i, world.rank() + i);
+              }
+              world.group().allReduce(tensor);
+              assertEquals(1 + 2 * 70_000, elements.get(70_000));
+              world.group().allReduce(elements.slice(5, count - 5));
+              assertEquals(1 + 2 * 3, elements.get(3));
+              assertEquals(2 * (1 + 2 * (count - 1)), elements.get(count - 1));
+            }
+          }
+          world.group().barrier();
+        });
+  }
+
+  @Test
+  void aSharedTensorThatCannotBeIsAnError() {
+    refused("shape [-1] has a negative", () -> Tensor.emptyShared(DType.INT8, -1));
+    final var error =
+        assertThrows(
+            DistBackendException.class, () -> Tensor.emptyShared(DType.FLOAT64, 1L << 40));
+    assertTrue(error.getMessage().contains("8589934592 KiB"), error.getMessage());
   }
 
   @Test

@@ -1,6 +1,7 @@
-#include "backends/shm/segment.h"
+#include "core/segment.h"
 
 #include <sys/mman.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -50,6 +51,40 @@ TEST(SegmentTest, WantOfMemoryIsAnErrorThatSaysHowMuchWasAskedFor) {
   const auto segment = Segment::Create(size_t{1} << 52);
   EXPECT_EQ(KindOf(segment.status()), ErrorKind::kBackend);
   EXPECT_THAT(std::string(segment.status().message()), HasSubstr("KiB"));
+}
+
+TEST(SegmentTest, TakesMemoryOnlyForWhatIsReserved) {
+  Segment segment = Segment::Create(kSize).value();
+  const auto blocks = [&] {
+    struct stat status = {};
+    fstat(segment.descriptor(), &status);
+    return static_cast<size_t>(status.st_blocks) * 512;
+  };
+  EXPECT_EQ(blocks(), 0u);
+  EXPECT_TRUE(segment.Reserve(kSize / 2, kSize / 4).ok());
+  EXPECT_EQ(blocks(), kSize / 4);
+  segment.data()[kSize / 2] = 1;
+  EXPECT_TRUE(segment.Reserve(0, kSize).ok());
+  EXPECT_EQ(blocks(), kSize);
+  EXPECT_EQ(segment.data()[kSize / 2], 1);
+  segment.Populate();
+  segment.Discard();
+  EXPECT_EQ(blocks(), 0u);
+}
+
+TEST(SegmentTest, MoreThanThereIsCannotBeReserved) {
+  Segment segment = Segment::Create(size_t{1} << 42).value();
+  const absl::Status status = segment.Reserve(0, segment.size());
+  EXPECT_EQ(KindOf(status), ErrorKind::kBackend);
+  EXPECT_THAT(std::string(status.message()), HasSubstr("KiB available"));
+  EXPECT_FALSE(segment.Reserve(segment.size(), 4096).ok());
+}
+
+TEST(SegmentTest, IsToldFromOthersByItsIdentity) {
+  const Segment own = Segment::Create(kSize).value(), other = Segment::Create(kSize).value();
+  const Segment same = Segment::MapToRead(dup(own.descriptor()), kSize).value();
+  EXPECT_TRUE(same.identity() == own.identity());
+  EXPECT_FALSE(other.identity() == own.identity());
 }
 
 TEST(SegmentTest, WhatCouldShrinkOrIsTooSmallIsNotMapped) {
