@@ -1,4 +1,5 @@
-// Backend auto beside backend gloo, over two hosts of two ranks each. Prints a table.
+// Backend auto beside backend gloo, over two hosts of two ranks each. Prints a table: of
+// all operations, or of that which is named as an argument.
 #include <sys/resource.h>
 
 #include <algorithm>
@@ -105,12 +106,15 @@ struct Case {
   int64_t bytes;
 };
 
-std::vector<Case> Cases() {
+// Of all operations, or of that with this name.
+std::vector<Case> Cases(const std::string& operation) {
   std::vector<Case> cases;
   for (OpKind kind : {OpKind::kAllReduce, OpKind::kBroadcast, OpKind::kAllGather, OpKind::kReduce,
-                      OpKind::kReduceScatter}) {
-    for (int64_t bytes : {4, 64 << 10, 128 << 10, 256 << 10, 1 << 20, 16 << 20}) {
-      cases.push_back({kind, bytes});
+                      OpKind::kReduceScatter, OpKind::kBarrier}) {
+    if (!operation.empty() && operation != Name(kind)) continue;
+    for (int64_t bytes :
+         {4, 4 << 10, 32 << 10, 64 << 10, 128 << 10, 256 << 10, 1 << 20, 4 << 20, 16 << 20}) {
+      if (kind != OpKind::kBarrier || bytes == 4) cases.push_back({kind, bytes});
     }
   }
   return cases;
@@ -124,7 +128,7 @@ double Median(std::vector<double> values) {
 // Prints a line of numbers for each case.
 void Measure(const Worker& worker) {
   Rank ours(worker, "auto"), gloos(worker, "gloo");
-  for (const Case& what : Cases()) {
+  for (const Case& what : Cases(worker.argument)) {
     const Tensor tensor = Tensor::Zeros(DType::kFloat32, {what.bytes / 4});
     const int calls = what.bytes < 1 << 20 ? 50 : what.bytes < 16 << 20 ? 10 : 2;
     std::vector<double> times, gloos_times, ratios, work, gloos_work;
@@ -143,15 +147,16 @@ void Measure(const Worker& worker) {
   }
 }
 
-void PrintTable() {
-  Workers workers({0, 0, 1, 1}, "measure", "");
+void PrintTable(const std::string& operation) {
+  const std::vector<Case> cases = Cases(operation);
+  Workers workers({0, 0, 1, 1}, "measure", operation);
   std::vector<std::vector<std::string>> lines;
   for (int rank = 0; rank < workers.size(); ++rank) {
     lines.push_back(absl::StrSplit(workers.Output(rank), '\n'));
   }
   std::printf("| operation | size | gloo, us | auto, us | gloo / auto | of cores' work |\n");
   std::printf("|---|---|---|---|---|---|\n");
-  for (size_t i = 0; i < Cases().size(); ++i) {
+  for (size_t i = 0; i < cases.size(); ++i) {
     double time, gloos_time, ratio, all_work = 0, gloos_all_work = 0;
     for (int rank = workers.size() - 1; rank >= 0; --rank) {
       double work, gloos_work;
@@ -164,8 +169,8 @@ void PrintTable() {
       gloos_all_work += gloos_work;
     }
     std::printf("| %s | %s | %.0f | %.0f | %.2f | %.2f |\n",
-                std::string(Name(Cases()[i].kind)).c_str(), Size(Cases()[i].bytes).c_str(),
-                gloos_time, time, ratio, gloos_all_work / all_work);
+                std::string(Name(cases[i].kind)).c_str(), Size(cases[i].bytes).c_str(), gloos_time,
+                time, ratio, gloos_all_work / all_work);
   }
 }
 
@@ -179,6 +184,6 @@ int main(int argc, char** argv) {
     std::puts("this user may not make network namespaces");
     return 1;
   }
-  PrintTable();
+  PrintTable(argc > 1 ? argv[1] : "");
   return 0;
 }

@@ -165,13 +165,19 @@ absl::Status CallUntilItFails(const Worker& worker, std::shared_ptr<Backend>& ba
       spec.count = 12345;
       operation = Build(spec, worker.rank, worker.size);
     }
+    if (turn == kTurns && (what == "shorten" || what == "barrier")) {
+      if (what == "barrier") spec.kind = OpKind::kBarrier;
+      spec.count = 5;
+      operation = Build(spec, worker.rank, worker.size);
+    }
     if (turn == kTurns && what == "abort") {
       aborter = std::thread([&] {
         worker.store->Wait(KeysOf(worker.size), absl::Seconds(60)).IgnoreError();
         backend->Abort(BackendError("the disk is full"));
       });
     }
-    if (turn == kTurns && what == "leave") backend = nullptr;
+    if (turn == kTurns && (what == "leave" || what == "exit")) backend = nullptr;
+    if (turn == kTurns && what == "exit") return absl::OkStatus();
     if (turn == kTurns && (what == "leave" || what == "stay_away")) pause();
     CallContext context{turn, Deadline(turn < kTurns ? absl::Seconds(60) : kTimeout)};
     const absl::Status status = Dispatch(operation, context, *backend, worker.rank).status();
@@ -281,6 +287,16 @@ TEST_P(AutoFailureTest, ARankThatLeavesFailsAllOthersSoonWithItsName) {
   }
 }
 
+TEST_P(AutoFailureTest, ARankThatLeavesAndEndsAtOnceIsNotCalledDead) {
+  FailingGroup group(layout(), call(), kLarge, "exit");
+  for (int rank = 0; rank < group.last; ++rank) {
+    EXPECT_THAT(group.Await(rank).error,
+                AllOf(HasSubstr(absl::StrCat(group.workers.Describe(group.last),
+                                             " has left the group: the backend was destroyed"))))
+        << "rank " << rank;
+  }
+}
+
 TEST_P(AutoFailureTest, ARankThatAbortsFailsAllRanksWithItsCause) {
   FailingGroup group(layout(), call(), kLarge, "abort");
   for (int rank = 0; rank <= group.last; ++rank) {
@@ -300,6 +316,29 @@ TEST_P(AutoFailureTest, DifferentCallsAreAMismatchOnEveryRank) {
                 AllOf(HasSubstr("FAILED_PRECONDITION"),
                       HasSubstr(absl::StrCat("rank ", group.last, " called ", call(), " #3")),
                       HasSubstr("65536 elements"), HasSubstr("12345 elements")))
+        << "rank " << rank;
+  }
+}
+
+// Calls of the same kind take another way where they are short.
+TEST_P(AutoFailureTest, AShortCallAmongLongOnesIsAMismatchOnEveryRank) {
+  FailingGroup group(layout(), call(), 1 << 16, "shorten");
+  for (int rank = 0; rank <= group.last; ++rank) {
+    EXPECT_THAT(group.Await(rank).error,
+                AllOf(HasSubstr("FAILED_PRECONDITION"),
+                      HasSubstr(absl::StrCat("rank ", group.last, " called ", call(), " #3")),
+                      HasSubstr("65536 elements"), HasSubstr("(float32, 5 elements")))
+        << "rank " << rank;
+  }
+}
+
+TEST_P(AutoFailureTest, ABarrierAmongOtherCallsIsAMismatchOnEveryRank) {
+  FailingGroup group(layout(), call(), 1 << 16, "barrier");
+  for (int rank = 0; rank <= group.last; ++rank) {
+    EXPECT_THAT(group.Await(rank).error,
+                AllOf(HasSubstr("FAILED_PRECONDITION"),
+                      HasSubstr(absl::StrCat("rank ", group.last, " called barrier #3")),
+                      HasSubstr(absl::StrCat("called ", call(), " #3"))))
         << "rank " << rank;
   }
 }

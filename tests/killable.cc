@@ -94,7 +94,13 @@ absl::Status CallUntilFailure(Backend& backend, int rank, const Habit& habit,
   Operation operation(OpKind::kBarrier);
   for (int turn = 0;; ++turn) {
     // Everybody has talked to the victim, which does as the others until then.
-    const bool settled = turn >= (IsP2pCall(habit.call) && rank == kVictim ? kVictim : 1);
+    const int settling = IsP2pCall(habit.call) && rank == kVictim ? kVictim : 1;
+    const bool settled = turn >= settling;
+    if (IsP2pCall(habit.call) && turn == settling) {  // A send may return before the receive.
+      CallContext context;
+      context.deadline = Deadline(kPatience);
+      SYNCLINE_RETURN_IF_ERROR(backend.Barrier(context));
+    }
     if (settled && rank == kVictim) {
       if (habit.victims_call == "nothing") return absl::OkStatus();
       if (!habit.victims_call.empty()) {

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "backends/auto/hosts_backend.h"
+#include "backends/auto/sharing.h"
 #include "backends/auto/topology.h"
 #include "backends/common/roster.h"
 #include "core/backend.h"
@@ -65,6 +66,17 @@ class ChosenBackend final : public Backend {
   const std::shared_ptr<Backend> chosen_;
 };
 
+// Shared memory alone. Null on all ranks if they cannot share any.
+absl::StatusOr<std::shared_ptr<Backend>> MakeShared(const BackendConfig& config) {
+  BackendConfig inside = config;
+  inside.store = std::make_shared<PrefixStore>("all", config.store);
+  inside.deadline = SharingDeadline(config.deadline);
+  auto shm = BackendRegistry::Make("shm", inside);
+  SYNCLINE_ASSIGN_OR_RETURN(const bool share, AllShare(config, shm.status()));
+  if (!share) return nullptr;
+  return std::make_shared<ChosenBackend>(*std::move(shm));
+}
+
 absl::StatusOr<std::shared_ptr<Backend>> MakeAuto(const BackendConfig& config) {
   PrefixStore hosts("hosts", config.store);
   SYNCLINE_ASSIGN_OR_RETURN(const Roster roster,
@@ -72,13 +84,17 @@ absl::StatusOr<std::shared_ptr<Backend>> MakeAuto(const BackendConfig& config) {
   std::vector<std::string> identities;
   for (int rank = 0; rank < config.size; ++rank) identities.push_back(roster.host_identity(rank));
   const Topology topology(identities, config.rank);
-  const bool is_one_each = topology.hosts.size() == identities.size();
-  if (topology.hosts.size() > 1 && !is_one_each)
-    return HostsBackend::Make(config, roster, topology);
-  BackendConfig chosen = config;
-  chosen.store = std::make_shared<PrefixStore>("all", config.store);
-  SYNCLINE_ASSIGN_OR_RETURN(
-      auto backend, BackendRegistry::Make(topology.hosts.size() == 1 ? "shm" : "gloo", chosen));
+  const bool is_one_each = topology.hosts.size() == identities.size() && identities.size() > 1;
+  std::shared_ptr<Backend> backend;
+  if (topology.hosts.size() == 1) {
+    SYNCLINE_ASSIGN_OR_RETURN(backend, MakeShared(config));
+  } else if (!is_one_each) {
+    SYNCLINE_ASSIGN_OR_RETURN(backend, HostsBackend::Make(config, roster, topology));
+  }
+  if (backend != nullptr) return backend;
+  BackendConfig plain = config;
+  plain.store = std::make_shared<PrefixStore>("plain", config.store);
+  SYNCLINE_ASSIGN_OR_RETURN(backend, BackendRegistry::Make("gloo", plain));
   return std::make_shared<ChosenBackend>(std::move(backend));
 }
 

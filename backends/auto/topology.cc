@@ -32,15 +32,21 @@ std::vector<int> Topology::lane() const {
 }
 
 std::vector<Tensor> Topology::Share(const Tensor& tensor, int parts) const {
-  std::vector<Tensor> shares;
+  std::vector<Tensor> shares = Split(tensor, parts);
+  shares.resize(here().size(), tensor.Slice(0, 0));
+  return shares;
+}
+
+std::vector<Tensor> Split(const Tensor& tensor, int parts) {
+  std::vector<Tensor> slices;
   const int64_t each = tensor.numel() / parts, more = tensor.numel() % parts;
   int64_t offset = 0;
-  for (int p = 0; p < static_cast<int>(here().size()); ++p) {
-    const int64_t count = p < parts ? each + (p < more ? 1 : 0) : 0;
-    shares.push_back(tensor.Slice(offset, count));
+  for (int p = 0; p < parts; ++p) {
+    const int64_t count = each + (p < more ? 1 : 0);
+    slices.push_back(tensor.Slice(offset, count));
     offset += count;
   }
-  return shares;
+  return slices;
 }
 
 }  // namespace syncline

@@ -24,6 +24,8 @@ struct Topology {
   int lanes;
   int most;  // Ranks on one host.
 
+  int size() const { return static_cast<int>(host_of.size()); }
+
   // Index of the host so many after this rank's, or before, around the circle of hosts.
   int HostAt(int distance) const { return (host + distance + host_count()) % host_count(); }
   int host_count() const { return static_cast<int>(hosts.size()); }
@@ -35,6 +37,9 @@ struct Topology {
   // can be, and nothing for the others. Requires 1 <= parts <= lanes.
   std::vector<Tensor> Share(const Tensor& tensor, int parts) const;
 };
+
+// `tensor` in `parts` slices, of sizes as equal as can be.
+std::vector<Tensor> Split(const Tensor& tensor, int parts);
 
 }  // namespace syncline
 

@@ -28,8 +28,8 @@ bool SplitsFit(gloo::Context& gloo, const Call& call) {
   return announced == call.expected;
 }
 
-// All ranks, once they know that they do not agree, tell each other their calls in full; so all
-// come to the same verdict.
+}  // namespace
+
 absl::Status CallTheRoll(gloo::Context& gloo, const Call& call) {
   const std::vector<int64_t> own = ToWords(call);
   std::vector<std::vector<int64_t>> words(gloo.size);
@@ -51,8 +51,6 @@ absl::Status CallTheRoll(gloo::Context& gloo, const Call& call) {
   SYNCLINE_RETURN_IF_ERROR(CheckCollective(by_rank));
   return MismatchError("ranks made different calls");
 }
-
-}  // namespace
 
 CallCheck::CallCheck(Mesh& mesh, int rank, int size) : rank_(rank), size_(size) {
   for (int k = 0; k < CallAgreement::Rounds(size); ++k) {

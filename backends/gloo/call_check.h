@@ -15,6 +15,10 @@
 
 namespace syncline {
 
+// All ranks, once they know that they do not agree, tell each other their calls in full; so all
+// come to the same verdict. Throws what Gloo throws.
+absl::Status CallTheRoll(gloo::Context& gloo, const Call& call);
+
 // Receives for the next comparison are always posted, so that a ballot needs one way only, and
 // none but the first of a pair waits for Gloo's consent.
 class CallCheck {

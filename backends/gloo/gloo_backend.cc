@@ -140,17 +140,15 @@ absl::StatusOr<int> GlooBackend::Recv(const Tensor& tensor, int src, const CallC
 void GlooBackend::Abort(const absl::Status& cause) { lifecycle_.Abort(cause); }
 
 absl::Status GlooBackend::Perform(const Call& call, const CallContext& context, Move move) {
-  return lifecycle_.Run({call, others_}, context.deadline, [&](const auto& gloo) -> absl::Status {
-    if (mismatch_check_ == MismatchCheck::kOn) {
-      SYNCLINE_RETURN_IF_ERROR(check_.Agree(*gloo, call, context.deadline));
-    }
-    return move(gloo);
-  });
+  return lifecycle_.Run({call, others_}, context.deadline, move);
 }
 
 absl::Status GlooBackend::Run(const Call& call, const CallContext& context,
                               absl::FunctionRef<void(Collective&)> move) {
-  return Perform(call, context, [&](const auto& gloo) {
+  return Perform(call, context, [&](const auto& gloo) -> absl::Status {
+    if (mismatch_check_ == MismatchCheck::kOn) {
+      SYNCLINE_RETURN_IF_ERROR(check_.Agree(*gloo, call, context.deadline));
+    }
     Collective collective(gloo, context.sequence);
     move(collective);
     return absl::OkStatus();

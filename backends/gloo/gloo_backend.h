@@ -54,11 +54,16 @@ class GlooBackend final : public Backend {
 
   void Abort(const absl::Status& cause) override;
 
-  // The way of every collective that moves data: all ranks agree on `call`, and `move` does the
-  // rest, with a context whose waits end by an exception. If it throws or fails, the group is
-  // broken on all ranks, and the error says why.
+  // The way of every collective that moves data: runs `move`, with a context whose waits end by an
+  // exception. If it throws or fails, the group is broken on all ranks, and the error says why. The
+  // ranks' calls are not compared: whoever uses it sees to that.
   using Move = absl::FunctionRef<absl::Status(const std::shared_ptr<gloo::Context>&)>;
   absl::Status Perform(const Call& call, const CallContext& context, Move move);
+
+  // For those who use Perform: as CallCheck::Agree.
+  absl::Status Agree(gloo::Context& gloo, const Call& call, const Deadline& deadline) {
+    return check_.Agree(gloo, call, deadline);
+  }
 
   // Whether the connection to a peer has broken without its leave. Then the group is broken.
   bool has_lost_peer() const { return !mesh_->lost().empty(); }
@@ -68,7 +73,7 @@ class GlooBackend final : public Backend {
 
   absl::Status Connect(const Deadline& deadline);
 
-  // A collective of Gloo's alone.
+  // A collective of Gloo's alone, on which all ranks agree first.
   absl::Status Run(const Call& call, const CallContext& context,
                    absl::FunctionRef<void(Collective&)> move);
 

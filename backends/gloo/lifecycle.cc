@@ -91,6 +91,7 @@ absl::Status Lifecycle::Fail(const Undertaking& undertaking, const Deadline& dea
     failure.cause =
         TimeoutError(absl::StrCat("not complete after ", absl::FormatDuration(deadline.timeout())));
   }
+  mesh_.AwaitEnds(undertaking.awaited);
   mesh_.Break();
   bool aborted;
   {

@@ -20,6 +20,7 @@ using gloo::transport::UnboundBuffer;
 
 constexpr absl::Duration kForever = absl::InfiniteDuration();
 constexpr absl::Duration kGoodbyeTimeout = absl::Milliseconds(500);
+constexpr absl::Duration kEndTimeout = absl::Milliseconds(200);
 
 // The first byte of a rank's payload in the roster.
 constexpr char kChecks = '+', kDoesNotCheck = '-';
@@ -131,6 +132,20 @@ Mesh::~Mesh() { Leave("it was destroyed"); }
 
 std::shared_ptr<gloo::Context> Mesh::ForOperation(const Deadline& deadline) {
   return MakeOperationContext(transport_, buffers_, deadline);
+}
+
+void Mesh::AwaitEnds(absl::Span<const int> ranks) {
+  std::vector<int> dead;
+  for (int rank : ranks) {
+    if (roster_.Probe(rank) == Liveness::kDead) dead.push_back(rank);
+  }
+  absl::MutexLock lock(&mutex_);
+  auto are_known = [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    return watching_ != Watching::kYes || std::none_of(dead.begin(), dead.end(), [&](int rank) {
+             return links_[rank] == Link::kOpen;
+           });
+  };
+  Deadline(kEndTimeout).Await(mutex_, absl::Condition(&are_known));
 }
 
 void Mesh::Break() {

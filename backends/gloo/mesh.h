@@ -14,6 +14,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "absl/synchronization/mutex.h"
+#include "absl/types/span.h"
 #include "backends/common/roster.h"
 #include "backends/gloo/transport.h"
 #include "core/backend.h"
@@ -57,6 +58,10 @@ class Mesh {
   // For messages of all operations to come. `data` must stay until this rank has left. Before any
   // operation.
   StandingBuffer& MakeStandingBuffer(void* data, size_t size);
+
+  // Waits until it is known of those of `ranks` whose processes have ended whether they had taken
+  // their leave: their connections are about to close. For a moment at most.
+  void AwaitEnds(absl::Span<const int> ranks);
 
   // Makes all operations under way, and all later ones, throw now; the peers' follow, as this
   // rank's connections are closed in the background. Idempotent.

@@ -1,0 +1,22 @@
+// Whether the ranks of each host can share memory: all must, or none does.
+#ifndef SYNCLINE_BACKENDS_AUTO_SHARING_H_
+#define SYNCLINE_BACKENDS_AUTO_SHARING_H_
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "core/backend.h"
+#include "core/deadline.h"
+
+namespace syncline {
+
+// By when ranks that are all here must have succeeded: one that cannot may not be able to say so to
+// those who wait for it.
+Deadline SharingDeadline(const Deadline& joining);
+
+// Collective: tells the other ranks of the group how it went here. Whether all have succeeded; if
+// not, one of those that have not logs why.
+absl::StatusOr<bool> AllShare(const BackendConfig& config, const absl::Status& own);
+
+}  // namespace syncline
+
+#endif  // SYNCLINE_BACKENDS_AUTO_SHARING_H_
