@@ -2,6 +2,7 @@
 
 #include <datetime.h>
 
+#include "absl/strings/str_join.h"
 #include "python/tensor_in.h"
 #include "python/tensor_view.h"
 
@@ -110,34 +111,36 @@ std::vector<py::object> Items(py::handle list, absl::string_view argument) {
   auto items = py::reinterpret_steal<py::object>(PySequence_Fast(list.ptr(), ""));
   if (!items) throw py::error_already_set();
   std::vector<py::object> result;
+  result.reserve(static_cast<size_t>(PySequence_Fast_GET_SIZE(items.ptr())));
   for (Py_ssize_t i = 0; i < PySequence_Fast_GET_SIZE(items.ptr()); ++i) {
     result.push_back(py::reinterpret_borrow<py::object>(PySequence_Fast_GET_ITEM(items.ptr(), i)));
   }
   return result;
 }
 
-py::object MakeEnum(py::module_& module, const char* name,
-                    std::initializer_list<const char*> members, const char* doc) {
+EnumInPython MakeEnum(py::module_& module, const char* name,
+                      std::initializer_list<const char*> members, const char* doc) {
   py::list pairs;
   for (const char* member : members) pairs.append(py::make_tuple(member, pairs.size()));
   py::object enum_class = py::module_::import("enum").attr("Enum")(
       name, pairs, py::arg("module") = module.attr("__name__"));
   enum_class.attr("__doc__") = doc;
   module.attr(name) = enum_class;
-  return enum_class;
+  EnumInPython known;
+  for (py::handle member : enum_class) known.members.push_back(member.inc_ref());
+  known.type = enum_class.release();
+  return known;
 }
 
-int64_t EnumValue(py::handle member, py::handle enum_class, absl::string_view argument) {
-  if (!py::type::handle_of(member).is(enum_class)) {
-    const std::string name = py::cast<std::string>(enum_class.attr("__name__"));
-    std::string known;
-    for (py::handle known_member : enum_class) {
-      absl::StrAppend(&known, known.empty() ? "one of " : ", ",
-                      py::cast<std::string>(py::str(known_member)));
-    }
-    RaiseWrongType(argument, absl::StrCat("a ", name), member, known);
+int64_t EnumValue(py::handle member, const EnumInPython& known, absl::string_view argument) {
+  for (size_t i = 0; i < known.members.size(); ++i) {  // Members are equal if they are the same.
+    if (known.members[i].is(member)) return static_cast<int64_t>(i);
   }
-  return py::cast<int64_t>(member.attr("_value_"));  // `value` is a slower way to the same.
+  const std::string names = absl::StrJoin(known.members, ", ", [](std::string* out, py::handle m) {
+    absl::StrAppend(out, py::cast<std::string>(py::str(m)));
+  });
+  RaiseWrongType(argument, absl::StrCat("a ", py::cast<std::string>(known.type.attr("__name__"))),
+                 member, absl::StrCat("one of ", names));
 }
 
 }  // namespace syncline::python

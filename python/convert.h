@@ -124,8 +124,10 @@ template <typename T>
 struct Converter<std::vector<T>> {
   using Cpp = std::vector<typename Converter<T>::Cpp>;
   static Cpp From(py::handle value, absl::string_view argument) {
+    const std::vector<py::object> items = Items(value, argument);
     Cpp result;
-    for (const py::object& item : Items(value, argument)) {
+    result.reserve(items.size());
+    for (const py::object& item : items) {
       result.push_back(FromPython<T>(item, absl::StrCat(argument, "[", result.size(), "]")));
     }
     return result;
@@ -160,30 +162,38 @@ struct Converter<Nullable<T>> {
   }
 };
 
-// Enums are ordinary ones of Python, made by DefineEnum.
-py::object MakeEnum(py::module_& module, const char* name,
-                    std::initializer_list<const char*> members, const char* doc);
-int64_t EnumValue(py::handle member, py::handle enum_class, absl::string_view argument);
+// Enums are ordinary ones of Python, made by DefineEnum: the class and its members, by value. They
+// live as long as the process, like the types of pybind11.
+struct EnumInPython {
+  py::handle type;
+  std::vector<py::handle> members;
+};
+
+EnumInPython MakeEnum(py::module_& module, const char* name,
+                      std::initializer_list<const char*> members, const char* doc);
+int64_t EnumValue(py::handle member, const EnumInPython& known, absl::string_view argument);
 
 template <typename T>
-py::handle& EnumClass() {
-  static py::handle enum_class;  // Lives as long as the process, like the types of pybind11.
-  return enum_class;
+EnumInPython& EnumOf() {
+  static auto* const known = new EnumInPython;
+  return *known;
 }
 
 template <typename T>
 void DefineEnum(py::module_& module, const char* name, std::initializer_list<const char*> members,
                 const char* doc) {
-  EnumClass<T>() = MakeEnum(module, name, members, doc).release();
+  EnumOf<T>() = MakeEnum(module, name, members, doc);
 }
 
 template <typename T>
 struct Converter<T, std::enable_if_t<std::is_enum_v<T>>> {
   using Cpp = T;
   static T From(py::handle value, absl::string_view argument) {
-    return static_cast<T>(EnumValue(value, EnumClass<T>(), argument));
+    return static_cast<T>(EnumValue(value, EnumOf<T>(), argument));
   }
-  static py::object To(T value) { return EnumClass<T>()(static_cast<int64_t>(value)); }
+  static py::object To(T value) {
+    return py::reinterpret_borrow<py::object>(EnumOf<T>().members[static_cast<size_t>(value)]);
+  }
 };
 
 template <typename T>

@@ -1,9 +1,15 @@
 #include "python/private_api.h"
 
 #include <cstdint>
+#include <string>
 #include <utility>
+#include <vector>
 
+#include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
+#include "core/dtype.h"
+#include "core/shared_memory.h"
+#include "core/status.h"
 #include "core/tensor.h"
 #include "core/work.h"
 #include "python/convert.h"
@@ -45,12 +51,22 @@ py::list Parts(py::handle array, int64_t count) {
   return parts;
 }
 
+py::object NewShared(py::handle shape, py::handle dtype) {
+  const auto lengths = FromPython<std::vector<int64_t>>(shape, "shape");
+  const auto name = FromPython<std::string>(dtype, "dtype");
+  return Call<Tensor>([&]() -> absl::StatusOr<Tensor> {
+    SYNCLINE_ASSIGN_OR_RETURN(const DType type, ParseDType(name));
+    return EmptyShared(type, lengths);
+  });
+}
+
 }  // namespace
 
 void DefinePrivateApi(py::module_& module) {
   const py::object work = module.attr("Work");
   work.attr("_on_complete") = py::cpp_function(&OnComplete, py::name("_on_complete"),
                                                py::is_method(work), py::arg("callback"));
+  module.def("_empty_shared", &NewShared, py::arg("shape"), py::arg("dtype"));
   module.def("_parts", &Parts, py::arg("array"), py::arg("count"));
 }
 

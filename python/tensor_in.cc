@@ -6,13 +6,15 @@
 #include <optional>
 #include <string>
 #include <utility>
-#include <vector>
 
+#include "absl/container/inlined_vector.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "absl/types/span.h"
 #include "core/dlpack.h"
 #include "core/dtype.h"
+#include "python/dlpack_exchange.h"
 #include "python/errors.h"
 #include "python/gil.h"
 #include "python/tensor_view.h"
@@ -59,10 +61,15 @@ bool IsJax(py::handle array) {
 
 // ---- The buffer protocol ----
 
+// What a tensor owns of the array; any thread may drop it.
 struct Buffer {
   Py_buffer view = {};
-  ~Buffer() { PyBuffer_Release(&view); }
+  ~Buffer() {
+    if (view.obj != nullptr) WithGil([this] { PyBuffer_Release(&view); });
+  }
 };
+
+using Extents = absl::InlinedVector<int64_t, 4>;
 
 template <typename... Sized>
 std::optional<DType> OfSize(Py_ssize_t size, Sized... candidates) {
@@ -108,8 +115,8 @@ std::optional<DType> DTypeOfFormat(absl::string_view format, Py_ssize_t size) {
 }
 
 // Strides in elements; those that are not whole elements have no place in a Tensor.
-std::vector<int64_t> StridesOf(const Py_buffer& view, absl::string_view argument) {
-  std::vector<int64_t> strides;
+Extents StridesOf(const Py_buffer& view, absl::string_view argument) {
+  Extents strides;
   if (view.strides == nullptr) return strides;  // ctypes: contiguous.
   for (int i = 0; i < view.ndim; ++i) {
     if (view.itemsize == 0 || view.strides[i] % view.itemsize != 0) {
@@ -124,22 +131,22 @@ std::vector<int64_t> StridesOf(const Py_buffer& view, absl::string_view argument
 }
 
 // `known`, where given, is the type of the elements, whatever the buffer says.
-Tensor FromBuffer(py::handle array, std::unique_ptr<Buffer> buffer, absl::string_view argument,
+Tensor FromBuffer(py::handle array, std::shared_ptr<Buffer> buffer, absl::string_view argument,
                   std::optional<DType> known = std::nullopt) {
   const Py_buffer& view = buffer->view;
   const absl::string_view format = view.format == nullptr ? "B" : view.format;
   const auto dtype = known.has_value() ? known : DTypeOfFormat(format, view.itemsize);
   if (!dtype.has_value()) RaiseUnknownDType(argument, DescribeDType(array, format));
-  std::vector<int64_t> shape(view.shape, view.shape + view.ndim);
-  std::vector<int64_t> strides = StridesOf(view, argument);
+  const absl::Span<const Py_ssize_t> shape(view.shape, static_cast<size_t>(view.ndim));
+  const Extents strides = StridesOf(view, argument);
   const Access access = view.readonly != 0 ? Access::kReadOnly : Access::kReadWrite;
   void* const data = view.buf;
-  return Tensor(data, *dtype, shape, strides, Device{}, DroppedUnderGil(std::move(buffer)), access);
+  return Tensor(data, *dtype, shape, strides, Device{}, std::move(buffer), access);
 }
 
 // Null, with no exception left behind, if `array` does not let its memory be seen.
-std::unique_ptr<Buffer> GetBuffer(py::handle array) {
-  auto buffer = std::make_unique<Buffer>();
+std::shared_ptr<Buffer> GetBuffer(py::handle array) {
+  auto buffer = std::make_shared<Buffer>();
   if (PyObject_GetBuffer(array.ptr(), &buffer->view, PyBUF_RECORDS_RO) == 0) return buffer;
   PyErr_Clear();
   return nullptr;
@@ -152,7 +159,23 @@ std::unique_ptr<Buffer> GetBuffer(py::handle array) {
       absl::StrCat(argument, " cannot be shared: ", py::cast<std::string>(py::str(cause.value()))));
 }
 
+// `tensor` is what FromDLPack made of `array`.
+Tensor CheckShared(absl::StatusOr<Tensor> tensor, py::handle array, absl::string_view argument) {
+  if (!tensor.ok()) RaiseUnknownDType(argument, DescribeDType(array, "unknown"));
+  if (tensor->data() == nullptr && tensor->numel() > 0) {
+    RaiseTypeError(absl::StrCat(argument, " (", tensor->ToString(),
+                                ") has no memory that could be shared: pass a real copy, such as "
+                                "x.clone()"));
+  }
+  return *std::move(tensor);
+}
+
 Tensor FromDLPackObject(py::object array, absl::string_view argument) {
+  if (IsNegatedView(array)) {
+    RaiseTypeError(absl::StrCat(argument,
+                                " cannot be shared: its elements are those in memory, negated; "
+                                "pass x.resolve_neg()"));
+  }
   // PyTorch refuses to export what takes part in autograd; communication does not.
   if (py::getattr(array, "requires_grad", py::none()).is(py::bool_(true))) {
     array = array.attr("detach")();
@@ -175,22 +198,25 @@ Tensor FromDLPackObject(py::object array, absl::string_view argument) {
   } catch (py::error_already_set& error) {
     RaiseCause(argument, error);
   }
-  if (!tensor.ok()) RaiseUnknownDType(argument, DescribeDType(array, "unknown"));
+  const Tensor shared = CheckShared(std::move(tensor), array, argument);
   // Some producers' deleters need the GIL.
-  return Tensor(tensor->data(), tensor->dtype(), tensor->shape(), tensor->strides(),
-                tensor->device(), DroppedUnderGil(tensor->owner()), tensor->access());
+  return Tensor(shared.data(), shared.dtype(), shared.shape(), shared.strides(), shared.device(),
+                DroppedUnderGil(shared.owner()), shared.access());
 }
 
 }  // namespace
 
 Tensor TensorFromPython(py::handle array, absl::string_view argument) {
-  if (py::isinstance<TensorView>(array)) return py::cast<const TensorView&>(array).tensor();
+  if (const Tensor* const tensor = TensorOfView(array)) return *tensor;
   if (PyObject_CheckBuffer(array.ptr()) != 0) {
     if (auto buffer = GetBuffer(array)) {
       const bool is_scalar = buffer->view.ndim == 0 && IsInstance(array, "numpy", "generic");
       if (is_scalar) RaiseNoArray(argument, array);
       return FromBuffer(array, std::move(buffer), argument);
     }
+  }
+  if (const auto exchanged = ExchangeArray(array)) {
+    return CheckShared(FromDLPack(exchanged->managed, exchanged->access), array, argument);
   }
   if (IsInstance(array, "numpy", "ndarray")) {
     // The buffer protocol has no name for bfloat16, but NumPy has, by ml_dtypes.

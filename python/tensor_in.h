@@ -11,10 +11,12 @@ namespace syncline::python {
 
 // The elements of `array` where they are: a TensorView, whatever has the buffer protocol (NumPy,
 // array.array, memoryview, bytearray, ctypes), NumPy arrays of ml_dtypes.bfloat16, and whatever has
-// __dlpack__ (PyTorch, JAX, CuPy). Nothing is copied; the array lives as long as the tensor's
-// owner, which any thread may drop. Read-only memory and JAX arrays are Access::kReadOnly.
+// __dlpack__ (PyTorch, JAX, CuPy), by its C exchange API where the type has one. Nothing is copied;
+// the array lives as long as the tensor's owner, which any thread may drop. Read-only memory and
+// JAX arrays are Access::kReadOnly. Work that is queued on a CUDA stream is not waited for.
 //
-// Raises a TypeError that names `argument` for anything else and for unknown element types.
+// Raises a TypeError that names `argument` for anything else, for unknown element types and for
+// arrays whose elements do not lie in memory.
 Tensor TensorFromPython(pybind11::handle array, absl::string_view argument);
 
 }  // namespace syncline::python

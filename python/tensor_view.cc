@@ -18,6 +18,8 @@ namespace {
 
 namespace py = ::pybind11;
 
+PyTypeObject* view_type = nullptr;  // Set once, with the module.
+
 // In the words of Python's struct module; null if it has none.
 const char* FormatOf(DType dtype) {
   switch (dtype) {
@@ -143,6 +145,11 @@ py::object ToDLPackCapsule(const TensorView& view, const py::object& /*stream*/,
 
 }  // namespace
 
+const Tensor* TensorOfView(py::handle object) {
+  if (PyObject_TypeCheck(object.ptr(), view_type) == 0) return nullptr;
+  return &py::cast<const TensorView&>(object).tensor();
+}
+
 void DefineTensorView(py::module_& module) {
   // pybind11's own buffer support knows neither read-only memory nor refusals.
   const auto add_buffer_protocol = py::custom_type_setup([](PyHeapTypeObject* type) {
@@ -150,10 +157,12 @@ void DefineTensorView(py::module_& module) {
     type->as_buffer.bf_releasebuffer = &ReleaseBuffer;
     type->ht_type.tp_as_buffer = &type->as_buffer;
   });
-  py::class_<TensorView>(module, "TensorView", add_buffer_protocol,
-                         "An array that Syncline owns, shared through the buffer protocol and "
-                         "DLPack: numpy.asarray(view) or torch.from_dlpack(view) copy nothing.")
-      .def("__array__", &ToArray)
+  py::class_<TensorView> view(module, "TensorView", add_buffer_protocol,
+                              "An array that Syncline owns, shared through the buffer protocol "
+                              "and DLPack: numpy.asarray(view) or torch.from_dlpack(view) copy "
+                              "nothing.");
+  view_type = reinterpret_cast<PyTypeObject*>(view.ptr());
+  view.def("__array__", &ToArray)
       .def("__dlpack__", &ToDLPackCapsule, py::kw_only(), py::arg("stream") = py::none(),
            py::arg("max_version") = py::none(), py::arg("dl_device") = py::none(),
            py::arg("copy") = py::none())

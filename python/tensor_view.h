@@ -21,6 +21,9 @@ class TensorView {
   Tensor tensor_;
 };
 
+// The tensor of a TensorView; null if `object` is something else.
+const Tensor* TensorOfView(pybind11::handle object);
+
 // Adds the class to `module`.
 void DefineTensorView(pybind11::module_& module);
 

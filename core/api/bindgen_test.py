@@ -84,7 +84,10 @@ def test_every_method_of_the_public_api_is_emitted():
     generated = PythonEmitter().emit(api, "syncline.pyi")
     for handle in (item for item in api if isinstance(item, stub.Handle)):
         for method in handle.methods:
-            assert re.search(rf'{handle.name}_\.def\w*\("{method.name}", ', generated)
+            definition = (
+                rf'({handle.name}_\.def_static\(|Define\w+\({handle.name}_, )"{method.name}", '
+            )
+            assert re.search(definition, generated)
 
 
 def test_every_adapted_method_is_in_the_public_api():

@@ -17,6 +17,7 @@ class PythonEmitter:
             '#include "core/api/adapters.h"',
             '#include "python/convert.h"',
             '#include "python/define_api.h"',
+            '#include "python/method.h"',
             "",
             "namespace syncline::python {",
             "",
@@ -53,34 +54,54 @@ class PythonEmitter:
                 yield from self._method(handle, method)
 
     def _property(self, handle: Handle, method: Method) -> Iterator[str]:
-        parameter = f"{handle.name}& self"
         call = cpp_call(handle, method, interrupt="CheckSignals")
-        yield f'  {handle.name}_.def_property_readonly("{method.name}", []({parameter}) {{'
+        yield f'  DefineProperty({handle.name}_, "{method.name}", {cpp_string(method.doc)},'
+        yield f"      []({handle.name}& self) {{"
         yield f"    return ToPython<{cpp_type(method.result)}>({call});"
-        yield f"  }}, {cpp_string(method.doc)});"
+        yield "  });"
 
     def _method(self, handle: Handle, method: Method) -> Iterator[str]:
-        parameters = [f"py::handle py_{a.name}" for a in method.arguments]
-        if method.kind == "method":
-            parameters.insert(0, f"{handle.name}& self")
-        verb = "def_static" if method.kind == "static" else "def"
+        doc = cpp_string(self._doc(method))
+        if method.kind == "static":
+            parameters = ", ".join(f"py::handle py_{a.name}" for a in method.arguments)
+            yield f'  {handle.name}_.def_static("{method.name}", []({parameters}) {{'
+            yield from self._body(handle, method, [f"py_{a.name}" for a in method.arguments])
+            arguments = "".join(f"{self._argument(a)}, " for a in method.arguments)
+            yield f"  }}, {arguments}{doc});"
+            return
+        parameters = ", ".join(self._parameter(a) for a in method.arguments)
+        values = "const Values& py_values" if method.arguments else "const Values&"
+        yield f'  DefineMethod({handle.name}_, "{method.name}", {doc},'
+        yield f"      {{{parameters}}},"
+        yield f"      []({handle.name}& self, {values}) {{"
+        yield from self._body(
+            handle, method, [f"py_values[{i}]" for i in range(len(method.arguments))]
+        )
+        yield "  });"
+
+    def _body(self, handle: Handle, method: Method, values: list[str]) -> Iterator[str]:
+        """Converts the arguments, which Python passes as `values`, and makes the call."""
+        for a, value in zip(method.arguments, values, strict=True):
+            yield f'    const auto {a.name} = FromPython<{cpp_type(a.type)}>({value}, "{a.name}");'
         call = cpp_call(handle, method, interrupt="CheckSignals")
-        yield f'  {handle.name}_.{verb}("{method.name}", []({", ".join(parameters)}) {{'
-        for a in method.arguments:
-            conversion = f'FromPython<{cpp_type(a.type)}>(py_{a.name}, "{a.name}")'
-            yield f"    const auto {a.name} = {conversion};"
         yield f"    return Call<{cpp_type(method.result)}>([&] {{ return {call}; }});"
-        arguments = "".join(f"{self._argument(a)}, " for a in method.arguments)
-        yield f"  }}, {arguments}{cpp_string(self._doc(method))});"
 
     def _argument(self, argument: Argument) -> str:
+        """As pybind11 wants it."""
         name = f'py::arg("{argument.name}")'
-        if argument.default is None:
-            return name
+        return f"{name} = {self._default(argument)}" if argument.default else name
+
+    def _parameter(self, argument: Argument) -> str:
+        """As method.h wants it."""
+        default = f", {self._default(argument)}" if argument.default else ""
+        return f'{{"{argument.name}"{default}}}'
+
+    def _default(self, argument: Argument) -> str:
+        assert argument.default
         if argument.default.value is None:
-            return f"{name} = py::none()"
+            return "py::none()"
         value = cpp_value(argument.default.value, argument.type)
-        return f"{name} = ToPython<{cpp_type(argument.type)}>({value})"
+        return f"ToPython<{cpp_type(argument.type)}>({value})"
 
     def _doc(self, method: Method) -> str:
         """The docstring, below the signature as the description has it."""

@@ -17,6 +17,7 @@ memory. What is here, by the module that says more:
     functional      from array to array (JAX)     futures     results to come; Work can be awaited
     backends        names, and one's own          stores      how processes find each other
     reduce_ops      ReduceOp.PREMUL_SUM(factor)   errors      what is raised
+    shared_memory   arrays that peers can map
 
 Ranks that are threads use World objects, and pass their groups to functions.
 """
@@ -115,6 +116,7 @@ from syncline.process_groups import (
 )
 from syncline.reduce_ops import PremulSum, reduce_op, supports_complex
 from syncline.reduce_ops import _make_nccl_premul_sum as _make_nccl_premul_sum
+from syncline.shared_memory import empty_shared
 from syncline.stores import FileStore, HashStore, PrefixStore, TCPStore
 from syncline.subgroups import (
     SHRINK_ABORT,
@@ -177,6 +179,7 @@ __all__ = [
     "coalescing",
     "default_pg_timeout",
     "destroy_process_group",
+    "empty_shared",
     "functional",
     "gather",
     "gather_into_tensor",

@@ -15,7 +15,7 @@ def member_of(group: Group, operation: str, collected: bool = False) -> ProcessG
     For functions that users call. Unless the operation is one that `coalescing` collects, those
     that it has collected so far are issued, so that the order stays.
     """
-    if isinstance(group, NonGroupMember):
+    if group is not None and isinstance(group, NonGroupMember):
         text = f"{operation} does nothing here: this process is not in the group"
         warnings.warn(text, stacklevel=3)
         return None

@@ -106,7 +106,11 @@ def shrinking():
     with pytest.raises(ValueError, match="must not be empty"):
         dist.shrink_group([])
     dist.barrier()
+    # Who dies on its way out of a barrier may take the others' with it.
+    store = dist.TCPStore("127.0.0.1", int(os.environ["TEST_PORT"]))
+    store.set(f"past the barrier: {rank}", b"")
     if rank == 1:
+        store.wait([f"past the barrier: {other}" for other in range(4)])
         os._exit(0)
     with pytest.raises(dist.DistError, match="rank 1"):
         total()

@@ -2,6 +2,7 @@
 
 import ast
 import importlib.resources
+import inspect
 import threading
 from datetime import timedelta
 
@@ -42,8 +43,8 @@ def called(monkeypatch):
         owner, member = name.split(".")
         handle = getattr(_syncline, owner)
         found = next(c.__dict__[member] for c in handle.__mro__ if member in c.__dict__)
-        if isinstance(found, property):
-            replacement = property(record(name, found.fget))
+        if inspect.isdatadescriptor(found):
+            replacement = property(record(name, found.__get__))
         elif isinstance(found, staticmethod):
             replacement = staticmethod(record(name, found.__func__))
         else:

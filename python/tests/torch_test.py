@@ -1,6 +1,8 @@
 """PyTorch's tensors come in and go out without a copy, and both libraries live in one process."""
 
+import gc
 import sys
+import weakref
 
 import numpy
 import pypi_torch_status
@@ -61,12 +63,141 @@ def test_a_strided_tensor_is_refused_with_advice():
         dist.all_reduce(torch.zeros(2, 3).T)
 
 
-@pytest.mark.usefixtures("joined")
-def test_a_tensor_without_memory_is_refused_with_its_cause():
-    with pytest.raises(TypeError, match="tensor "):
-        dist.all_reduce(torch.zeros(3).to_sparse())
-    with pytest.raises(TypeError, match="tensor "):
-        dist.all_reduce(torch.zeros(3, device="meta"))
+def test_tensors_come_in_without_python_code(monkeypatch, joined):
+    if not hasattr(torch.Tensor, "__dlpack_c_exchange_api__"):
+        pytest.skip("this PyTorch has no C exchange API")
+    monkeypatch.setattr(torch.Tensor, "__dlpack__", None)
+    monkeypatch.setattr(torch.Tensor, "__dlpack_device__", None)
+    for target in (torch.zeros(3), torch.nn.Parameter(torch.zeros(3)), Plain(torch.zeros(3))):
+        dist.all_gather([target], torch.arange(3.0))
+        assert target.tolist() == [0, 1, 2]
+
+
+class Plain(torch.Tensor if pypi_torch_status.AVAILABLE else object):
+    """A subclass that changes nothing."""
+
+
+@pytest.mark.parametrize("shape", [(), (0,), (1,), (2, 0, 3), (2, 3, 4), (100_003,)])
+def test_tensors_of_any_shape_come_in(joined, shape):
+    source = torch.rand(shape)
+    target = torch.zeros(shape)
+    dist.all_gather([target], source)
+    assert torch.equal(target, source)
+
+
+def test_a_part_of_a_tensor_is_written_and_no_more(joined):
+    whole = torch.zeros(4, 3)
+    dist.all_gather([whole[2]], torch.arange(3.0))
+    dist.all_gather([whole[::2][:1][:, :1]], torch.full((1, 1), 7.0))  # Strides that do not matter.
+    assert whole.tolist() == [[7, 0, 0], [0, 0, 0], [0, 1, 2], [0, 0, 0]]
+
+
+def test_a_tensor_of_one_element_spread_over_many_is_refused(joined):
+    with pytest.raises(ValueError, match="not contiguous"):
+        dist.all_reduce(torch.zeros(1).expand(3))
+
+
+def test_a_result_of_autograd_is_written_in_place(joined):
+    result = torch.ones(3, requires_grad=True) * 2
+    dist.all_gather([result], torch.arange(3.0))
+    assert result.tolist() == [0, 1, 2]
+    assert result.requires_grad
+
+
+WITHOUT_MEMORY = {
+    "sparse": lambda: torch.zeros(3).to_sparse(),
+    "sparse rows": lambda: torch.zeros(3, 3).to_sparse_csr(),
+    "meta": lambda: torch.zeros(3, device="meta"),
+    "quantized": lambda: torch.quantize_per_tensor(torch.ones(3), 0.1, 0, torch.quint8),
+    "nested": lambda: torch.nested.nested_tensor([torch.ones(2)], layout=torch.jagged),
+    "zeros that are not stored": lambda: torch._efficientzerotensor(3),
+    "fake": lambda: fake(),
+    "wrapper": lambda: Wrapper(torch.ones(3)),
+}
+
+
+def fake():
+    from torch._subclasses.fake_tensor import FakeTensorMode
+
+    with FakeTensorMode():
+        return torch.zeros(3)
+
+
+class Wrapper(torch.Tensor if pypi_torch_status.AVAILABLE else object):
+    """Has the shape and the type of a tensor, but its memory only through Python."""
+
+    @staticmethod
+    def __new__(cls, inner):
+        return torch.Tensor._make_wrapper_subclass(cls, inner.shape, dtype=inner.dtype)
+
+    def __init__(self, inner):
+        self.inner = inner
+
+    @classmethod
+    def __torch_dispatch__(cls, function, types, args=(), kwargs=None):
+        raise NotImplementedError(f"Wrapper has no {function}")
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("kind", list(WITHOUT_MEMORY))
+def test_a_tensor_without_memory_is_refused_with_its_cause(joined, kind):
+    with pytest.raises(TypeError, match=r"^tensor .*(cannot be shared: .+|has no memory)"):
+        dist.all_reduce(WITHOUT_MEMORY[kind]())
+
+
+@pytest.mark.parametrize("dtype", ["float8_e4m3fn", "float8_e5m2", "complex32"])
+def test_an_unknown_element_type_is_named(joined, dtype):
+    tensor = torch.zeros(3, dtype=getattr(torch, dtype))
+    with pytest.raises(TypeError, match=f"tensor has elements of type torch.{dtype}, which"):
+        dist.all_reduce(tensor)
+
+
+def test_a_tensor_that_is_not_what_lies_in_memory_is_refused(joined):
+    conjugated = torch.tensor([1 + 2j, 3 + 4j]).conj()
+    with pytest.raises(TypeError, match="tensor cannot be shared: .*conjugate"):
+        dist.all_reduce(conjugated)
+    with pytest.raises(TypeError, match=r"tensor cannot be shared: .*negated.*resolve_neg"):
+        dist.all_reduce(torch._neg_view(torch.ones(3)))
+    dist.all_reduce(conjugated.resolve_conj())
+    dist.all_reduce(conjugated.imag.resolve_neg().contiguous())
+
+
+def test_a_subclass_that_redirects_torchs_functions_is_asked_itself(joined):
+    asked = []
+
+    class Redirecting(torch.Tensor):
+        @classmethod
+        def __torch_function__(cls, function, types, args=(), kwargs=None):
+            asked.append(getattr(function, "__name__", ""))
+            return super().__torch_function__(function, types, args, kwargs or {})
+
+    target = torch.zeros(3).as_subclass(Redirecting)
+    dist.all_gather([target], torch.arange(3.0))
+    assert "__dlpack__" in asked
+    assert torch.Tensor.tolist(target) == [0, 1, 2]
+
+
+def test_a_tensor_lives_until_the_operation_in_the_background_is_over():
+    start = dist.ProcessGroup.broadcast_async.__wrapped__  # Remembers no result.
+
+    def run(world):
+        if world.rank == 1:
+            world.store.get("dropped")
+            world.group.broadcast(numpy.zeros(3), root=0)
+            world.group.barrier()
+            return
+        memory = numpy.arange(3.0)
+        alive = weakref.ref(memory)
+        work = start(world.group, torch.from_numpy(memory), 0)
+        del memory
+        gc.collect()
+        assert alive() is not None
+        world.store.set("dropped", b"")
+        world.group.barrier()  # Behind the broadcast: once it is over, nobody has the tensor.
+        assert alive() is None
+        work.wait()
+
+    ranks.in_threads(2, run)
 
 
 @pytest.mark.usefixtures("joined")
