@@ -76,9 +76,7 @@ DLDevice ToDLDevice(const Device& device) {
 // A managed tensor of ours, and what it refers to.
 struct Exported {
   explicit Exported(const Tensor& t)
-      : tensor(t),
-        shape(t.shape().begin(), t.shape().end()),
-        strides(t.strides()) {}
+      : tensor(t), shape(t.shape().begin(), t.shape().end()), strides(t.strides()) {}
 
   const Tensor tensor;  // Keeps the memory.
   std::vector<int64_t> shape;

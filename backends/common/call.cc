@@ -134,8 +134,7 @@ Call Call::Recv(const Tensor& tensor, int src, const CallContext& context) {
 }
 
 std::string Call::ShortName() const {
-  const std::string numbered =
-      absl::StrCat(name.empty() ? Name(kind) : name, " #", sequence);
+  const std::string numbered = absl::StrCat(name.empty() ? Name(kind) : name, " #", sequence);
   if (!IsP2p(kind)) return numbered;
   const std::string other = peer == kAnySource ? "any rank" : absl::StrCat("rank ", peer);
   return absl::StrCat(numbered, kind == OpKind::kSend ? " to " : " from ", other);
@@ -143,8 +142,8 @@ std::string Call::ShortName() const {
 
 std::string Call::ToString() const {
   if (kind == OpKind::kBarrier) return ShortName();
-  std::string details =
-      tensors.empty() ? absl::StrCat(Name(dtype), ", ", DescribeCounts(*this)) : std::string(tensors);
+  std::string details = tensors.empty() ? absl::StrCat(Name(dtype), ", ", DescribeCounts(*this))
+                                        : std::string(tensors);
   if (Reduces(kind)) absl::StrAppend(&details, ", ", Name(op));
   if (IsP2p(kind)) {
     absl::StrAppend(&details, ", tag ", tag);

@@ -33,9 +33,9 @@ struct Call {
   ReduceOp op = ReduceOp::kSum;
   int peer = -1;  // The root, or the other rank of send and recv, which may be kAnySource.
   int tag = 0;
-  Counts counts;     // One for each rank: of all_gather the sizes of the outputs,
-                     // of reduce_scatter and all_to_all of the inputs.
-  Counts expected;   // Of all_to_all: the sizes of the outputs.
+  Counts counts;    // One for each rank: of all_gather the sizes of the outputs,
+                    // of reduce_scatter and all_to_all of the inputs.
+  Counts expected;  // Of all_to_all: the sizes of the outputs.
   // CallForm. Names are literals and `tensors` is borrowed, unless `text` holds them.
   absl::string_view name, tensors;
   uint64_t form = 0;

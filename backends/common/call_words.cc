@@ -82,8 +82,8 @@ absl::StatusOr<Call> FromWords(absl::Span<const int64_t> words) {
   call.expected.assign(counts + words[7], counts + words[7] + words[8]);
   call.form = static_cast<uint64_t>(words[9]);
   const auto lists_end = words.subspan(kFixedWords + words[7] + words[8]);
-  call.text = std::make_shared<const std::string>(
-      reinterpret_cast<const char*>(lists_end.data()), words[10]);
+  call.text = std::make_shared<const std::string>(reinterpret_cast<const char*>(lists_end.data()),
+                                                  words[10]);
   const absl::string_view text = *call.text;
   const size_t space = text.find(' ');
   if (space == text.npos) return not_a_call;

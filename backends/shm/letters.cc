@@ -63,8 +63,8 @@ absl::Status Letters::Send(const Tensor& tensor, const Call& call, const Deadlin
   } else if (comes_along) {
     writer_.Write(board_.parcel(rank(), letter.parcel()), tensor.data(), bytes);
   }
-  // What the next send needs of what the receiver has written, but for the next letter itself, which
-  // has been fetched before.
+  // What the next send needs of what the receiver has written, but for the next letter itself,
+  // which has been fetched before.
   const Letter& after_next = board_.letter(rank(), dst, (letter.next + 1) % FewLetters());
   letter.state.store(Letter::kPosted, std::memory_order_release);
   vigil_.Ring(board_.area(dst).post);
