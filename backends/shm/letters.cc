@@ -80,23 +80,24 @@ absl::StatusOr<int> Letters::Recv(const Tensor& tensor, const Call& call,
                                   const Deadline& deadline) {
   const Waiting waiting = {call, deadline};
   const ScopedNote note(call, board_.area(rank()));
-  SYNCLINE_ASSIGN_OR_RETURN(const Found found, Take(call, waiting));
-  Letter& letter = *found.letter;
-  const absl::Status fits = CheckFits(CallOf(letter, rank()), found.source, call, rank());
+  Receipt mine = {call.peer, call.tag};
+  SYNCLINE_RETURN_IF_ERROR(Take(mine, waiting));
+  Letter& letter = *mine.letter.load(std::memory_order_relaxed);
+  const absl::Status fits = CheckFits(CallOf(letter, rank()), mine.sender, call, rank());
   if (!fits.ok()) return vigil_.Condemn(fits);
   const size_t bytes = tensor.nbytes();
   const bool is_short = bytes <= Letter::kPayload;
   if (!is_short && letter.parcel() >= kParcels) {
     letter.state.store(Letter::kTaken, std::memory_order_release);
-    vigil_.Ring(board_.area(found.source).post);
-    SYNCLINE_RETURN_IF_ERROR(TakeStream(tensor, found.source, letter, waiting));
-    return found.source;
+    vigil_.Ring(board_.area(mine.sender).post);
+    SYNCLINE_RETURN_IF_ERROR(TakeStream(tensor, mine.sender, letter, waiting));
+    return mine.sender;
   }
-  const char* const data = is_short ? letter.payload : board_.parcel(found.source, letter.parcel());
+  const char* const data = is_short ? letter.payload : board_.parcel(mine.sender, letter.parcel());
   if (bytes > 0) std::memcpy(tensor.data(), data, bytes);
   letter.state.store(Letter::kReceived, std::memory_order_release);
-  vigil_.Ring(board_.area(found.source).post);
-  return found.source;
+  vigil_.Ring(board_.area(mine.sender).post);
+  return mine.sender;
 }
 
 Letter* Letters::TryClaim(int dst, size_t bytes) {
@@ -145,84 +146,81 @@ uint64_t Letters::ClaimParcel(Letter& letter, size_t bytes) {
   return parcel;
 }
 
-absl::StatusOr<Letters::Found> Letters::Take(const Call& call, const Waiting& waiting) {
-  const Receipt mine = {call.peer, call.tag};
-  uint64_t seen = 0;
-  Found found;
+absl::Status Letters::Take(Receipt& mine, const Waiting& waiting) {
   {
     absl::MutexLock lock(&receipts_mutex_);
-    found = TryTake(mine);
-    if (found.letter != nullptr) return found;
-    receipts_.push_back(&mine);
-    seen = changes_.load(std::memory_order_relaxed);
-  }
-  const auto may_be_there = [&] {
-    if (changes_.load(std::memory_order_relaxed) != seen) return true;
-    if (mine.source != kAnySource) return HasCome(mine.source);
-    for (int source = 0; source < board_.size(); ++source) {
-      if (HasCome(source)) return true;
+    Sort(mine.source);
+    const int first = mine.source == kAnySource ? 0 : mine.source;
+    const int end = mine.source == kAnySource ? board_.size() : mine.source + 1;
+    for (int source = first; source < end; ++source) {
+      if (TakeFromInbox(source, mine)) return absl::OkStatus();
     }
-    return false;
-  };
-  const absl::Status status = vigil_.Await(board_.area(rank()).post, call.peer, waiting, [&] {
-    if (found.letter != nullptr) return true;
-    if (!may_be_there()) return false;
+    receipts_.push_back(&mine);
+  }
+  const auto has_letter = [&] { return mine.letter.load(std::memory_order_acquire) != nullptr; };
+  const absl::Status status = vigil_.Await(board_.area(rank()).post, mine.source, waiting, [&] {
+    if (has_letter()) return true;
+    if (!HasCome(mine.source)) return false;
     absl::MutexLock lock(&receipts_mutex_);
-    found = TryTake(mine);
-    seen = changes_.load(std::memory_order_relaxed);
-    return found.letter != nullptr;
+    Sort(mine.source);
+    return has_letter();
   });
+  if (status.ok()) return status;
   absl::MutexLock lock(&receipts_mutex_);
-  receipts_.erase(std::find(receipts_.begin(), receipts_.end(), &mine));
-  if (!receipts_.empty()) Change();  // Another may be the first now.
-  if (!status.ok()) return status;
-  return found;
-}
-
-void Letters::Change() {
-  changes_.fetch_add(1, std::memory_order_relaxed);
-  vigil_.Ring(board_.area(rank()).post);
+  receipts_.erase(std::remove(receipts_.begin(), receipts_.end(), &mine), receipts_.end());
+  return status;
 }
 
 bool Letters::HasCome(int source) const {
+  if (source == kAnySource) {
+    for (int each = 0; each < board_.size(); ++each) {
+      if (HasCome(each)) return true;
+    }
+    return false;
+  }
   const uint32_t end = inboxes_[source].end.load(std::memory_order_relaxed);
   return board_.letter(source, rank(), end).state.load(std::memory_order_acquire) ==
          Letter::kPosted;
 }
 
-Letters::Found Letters::TryTake(const Receipt& mine) {
-  if (mine.source != kAnySource) return TryTakeFrom(mine.source, mine);
-  for (int source = 0; source < board_.size(); ++source) {
-    const Found found = TryTakeFrom(source, mine);
-    if (found.letter != nullptr) return found;
-  }
-  return {};
+void Letters::Sort(int source) {
+  if (source != kAnySource) return SortFrom(source);
+  for (int each = 0; each < board_.size(); ++each) SortFrom(each);
 }
 
-Letters::Found Letters::TryTakeFrom(int source, const Receipt& mine) {
+void Letters::SortFrom(int source) {
   Inbox& inbox = inboxes_[source];
   while (HasCome(source)) {
     Letter& letter = board_.letter(source, rank(), inbox.end.load(std::memory_order_relaxed));
-    inbox.letters.push_back(&letter);
     inbox.end.store(static_cast<uint32_t>(letter.next % board_.sizes().letters),
                     std::memory_order_relaxed);
-    if (!receipts_.empty()) Change();  // It may be for another.
+    const auto wants = [&](const Receipt* it) {
+      return it->tag == letter.tag.load(std::memory_order_relaxed) &&
+             (it->source == kAnySource || it->source == source);
+    };
+    const auto it = std::find_if(receipts_.begin(), receipts_.end(), wants);
+    if (it == receipts_.end()) {
+      inbox.letters.push_back(&letter);
+      continue;
+    }
+    Receipt& receipt = **it;
+    receipts_.erase(it);
+    receipt.sender = source;
+    receipt.letter.store(&letter, std::memory_order_release);  // It may be gone at once.
+    vigil_.Ring(board_.area(rank()).post);
   }
-  const auto fits = [&](const Letter* letter) {
-    return letter->tag.load(std::memory_order_relaxed) == mine.tag;
-  };
-  const auto it = std::find_if(inbox.letters.begin(), inbox.letters.end(), fits);
-  if (it == inbox.letters.end() || !IsFirst(source, mine)) return {};
-  Letter* const letter = *it;
-  inbox.letters.erase(it);
-  return {source, letter};
 }
 
-bool Letters::IsFirst(int source, const Receipt& mine) const {
-  const auto end = std::find(receipts_.begin(), receipts_.end(), &mine);
-  return std::none_of(receipts_.begin(), end, [&](const Receipt* earlier) {
-    return earlier->tag == mine.tag && (earlier->source == kAnySource || earlier->source == source);
+bool Letters::TakeFromInbox(int source, Receipt& mine) {
+  std::vector<Letter*>& letters = inboxes_[source].letters;
+  const auto it = std::find_if(letters.begin(), letters.end(), [&](const Letter* letter) {
+    return letter->tag.load(std::memory_order_relaxed) == mine.tag;
   });
+  if (it == letters.end()) return false;
+  mine.sender = source;
+  mine.letter.store(*it, std::memory_order_relaxed);
+  letters.erase(it);
+  return true;
 }
 
 absl::Status Letters::Stream(const Tensor& tensor, int dst, Letter& letter,

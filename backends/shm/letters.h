@@ -36,19 +36,17 @@ class Letters {
   absl::StatusOr<int> Recv(const Tensor& tensor, const Call& call, const Deadline& deadline);
 
  private:
-  // A receive that waits, among others in the order of their calls.
+  // A receive that waits.
   struct Receipt {
     int source;
     int tag;
+    std::atomic<Letter*> letter{nullptr};  // Once there is one for it,
+    int sender = -1;                       // and who sent it.
   };
-  struct Found {
-    int source = -1;
-    Letter* letter = nullptr;
-  };
-  // What has been posted by one rank, and not taken.
+  // What has come from one rank.
   struct Inbox {
     std::atomic<uint32_t> end{0};  // Where the next letter will be; changes under the lock.
-    std::vector<Letter*> letters;  // In the order of sending.
+    std::vector<Letter*> letters;  // Those that no receive waits for, in the order of sending.
   };
 
   int rank() const { return vigil_.rank(); }
@@ -64,14 +62,14 @@ class Letters {
   absl::Status Stream(const Tensor& tensor, int dst, Letter& letter, const Waiting& waiting);
   absl::Status TakeStream(const Tensor& tensor, int src, Letter& letter, const Waiting& waiting);
 
-  absl::StatusOr<Found> Take(const Call& call, const Waiting& waiting);
-  // Takes a letter for `mine` if there is one, and no receive before it wants it.
-  Found TryTake(const Receipt& mine) ABSL_EXCLUSIVE_LOCKS_REQUIRED(receipts_mutex_);
-  Found TryTakeFrom(int source, const Receipt& mine) ABSL_EXCLUSIVE_LOCKS_REQUIRED(receipts_mutex_);
-  bool IsFirst(int source, const Receipt& mine) const
-      ABSL_EXCLUSIVE_LOCKS_REQUIRED(receipts_mutex_);
-  void Change() ABSL_EXCLUSIVE_LOCKS_REQUIRED(receipts_mutex_);
-  // Whether there is a letter that is not in the inbox yet. Needs no lock.
+  // Waits until `mine` has a letter.
+  absl::Status Take(Receipt& mine, const Waiting& waiting);
+  // Gives what has come from `source`, or from any rank, to the receives that wait, in the order of
+  // their calls; the rest stays in the inboxes.
+  void Sort(int source) ABSL_EXCLUSIVE_LOCKS_REQUIRED(receipts_mutex_);
+  void SortFrom(int source) ABSL_EXCLUSIVE_LOCKS_REQUIRED(receipts_mutex_);
+  bool TakeFromInbox(int source, Receipt& mine) ABSL_EXCLUSIVE_LOCKS_REQUIRED(receipts_mutex_);
+  // Whether a letter from `source`, or from any rank, has come and is not sorted. Needs no lock.
   bool HasCome(int source) const;
 
   Vigil& vigil_;
@@ -88,9 +86,8 @@ class Letters {
   absl::Mutex stream_mutex_;  // Held while this rank streams.
 
   absl::Mutex receipts_mutex_;
-  std::vector<const Receipt*> receipts_ ABSL_GUARDED_BY(receipts_mutex_);
-  std::vector<Inbox> inboxes_;        // By sender.
-  std::atomic<uint64_t> changes_{0};  // Of the two above; changes under the lock.
+  std::vector<Receipt*> receipts_ ABSL_GUARDED_BY(receipts_mutex_);  // In the order of their calls.
+  std::vector<Inbox> inboxes_;                                       // By sender.
 };
 
 }  // namespace syncline
