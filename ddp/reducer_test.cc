@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "absl/synchronization/notification.h"
+#include "core/shared_memory.h"
 #include "core/status.h"
 #include "core/testing/fake_backend.h"
 #include "gmock/gmock.h"
@@ -79,6 +80,20 @@ TEST(ReducerTest, GradientsAreViewsOfTheirParametersShape) {
   gradient.data_as<float>()[9] = 3;
   EXPECT_EQ(reducer->gradient(0)->data_as<float>()[9], 3);
   EXPECT_EQ(KindOf(reducer->gradient(3).status()), ErrorKind::kArgument);
+}
+
+TEST(ReducerTest, LargeBucketsCanBeReadByOtherProcesses) {
+  const Tensor large = Tensor::Zeros(DType::kFloat32, {4 << 20}),
+               small = Tensor::Zeros(DType::kFloat32, {10});
+  Reducer::Options options;
+  options.caps = {40, 16 << 20};
+  auto reducer = Reducer::Create(MakeFakeGroup(Succeeds()), {large, small}, options).value();
+  const auto is_shared = [&](int64_t index) {
+    const Tensor gradient = *reducer->gradient(index);
+    return FindShared(gradient.data(), gradient.nbytes()).has_value();
+  };
+  EXPECT_TRUE(is_shared(0));
+  EXPECT_FALSE(is_shared(1));
 }
 
 TEST(ReducerTest, CopyReadyPutsTheValueInPlace) {

@@ -1,7 +1,10 @@
+import io.syncline.DType;
 import io.syncline.DistMismatchException;
 import io.syncline.ProcessGroup;
 import io.syncline.ReduceOp;
+import io.syncline.Tensor;
 import io.syncline.World;
+import java.nio.FloatBuffer;
 import java.util.Arrays;
 import java.util.concurrent.CompletableFuture;
 import java.util.stream.Collectors;
@@ -34,6 +37,16 @@ public final class Tour {
       float[] x = {rank, rank, rank, rank};
       group.allReduce(x);
       say(String.format("the sum is %.0f", x[0]));
+
+      // Memory that the other ranks of this host read where it is, for large buffers.
+      try (Tensor large = Tensor.emptyShared(DType.FLOAT32, 1 << 20)) {
+        FloatBuffer z = large.asFloatBuffer();
+        for (int i = 0; i < z.limit(); i++) {
+          z.put(i, rank);
+        }
+        group.allReduce(large);
+        say(String.format("the shared sum is %.0f", z.get(z.limit() - 1)));
+      }
 
       // In the background: the inputs of all ranks are on their way while this one goes on.
       float[] gathered = new float[2 * size];

@@ -155,6 +155,7 @@ def test_the_tour_says_the_same_in_every_language(language, tmp_path):
     output = run(THREE, *TOURS[language], cwd=tmp_path)
     for rank in range(3):
         assert f"rank {rank}: the sum is 3\n" in output
+        assert f"rank {rank}: the shared sum is 3\n" in output
         assert f"rank {rank}: gathered 0 1 2\n" in output
         assert f"rank {rank}: the largest of my half is {[2, 1, 2][rank]}\n" in output
         assert re.search(rf"rank {rank}: refused: .*not 3", output)

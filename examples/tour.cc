@@ -2,6 +2,7 @@
 //   ./bazelw build //examples:tour
 //   ./bazelw run //launch:run -- --standalone --nproc-per-node=3 --no-python
 //   bazel-bin/examples/tour
+#include <algorithm>
 #include <cstdint>
 #include <iostream>
 #include <numeric>
@@ -10,6 +11,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "core/process_group.h"
+#include "core/shared_memory.h"
 #include "core/status.h"
 #include "core/subgroups.h"
 #include "core/tensor.h"
@@ -31,6 +33,13 @@ absl::Status Run() {
   std::vector<float> x(4, static_cast<float>(rank));
   SYNCLINE_RETURN_IF_ERROR(group.AllReduce(Tensor::Of(x)));
   say("the sum is ", x[0]);
+
+  // Memory that the other ranks of this host read where it is, for large buffers.
+  SYNCLINE_ASSIGN_OR_RETURN(const Tensor large,
+                            syncline::EmptyShared(syncline::DType::kFloat32, {1 << 20}));
+  std::fill_n(large.data_as<float>(), large.numel(), static_cast<float>(rank));
+  SYNCLINE_RETURN_IF_ERROR(group.AllReduce(large));
+  say("the shared sum is ", large.data_as<float>()[large.numel() - 1]);
 
   // In the background: the inputs of all ranks are on their way while this one goes on.
   std::vector<float> mine(2, static_cast<float>(rank)), gathered(2 * size);

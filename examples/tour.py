@@ -16,6 +16,12 @@ x = np.full(4, rank, np.float32)
 dist.all_reduce(x)
 print(f"rank {rank}: the sum is {x[0]:g}")
 
+# Memory that the other ranks of this host read where it is, for large buffers.
+z = dist.empty_shared(1 << 20)
+z[:] = rank
+dist.all_reduce(z)
+print(f"rank {rank}: the shared sum is {z[-1]:g}")
+
 # In the background: the inputs of all ranks are on their way while this one goes on.
 gathered = np.empty((size, 2), np.float32)
 work = dist.all_gather_single(gathered, np.full(2, rank, np.float32), async_op=True)
