@@ -15,8 +15,8 @@ struct Tuning {
   size_t in_place_piece;  // As most_piece, of these.
 };
 
-// The best of those that this measures, on the machine that it runs on:
-// (but for those of shared memory):
+// The best of those that this measures, on the machine that it runs on, but for in_place and
+// in_place_piece, which it leaves as they are:
 //
 //   ./bazelw run //benchmarks:shm_tuning
 inline constexpr Tuning kTunings[] = {
