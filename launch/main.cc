@@ -12,7 +12,7 @@
 #include "core/env.h"
 #include "core/status.h"
 #include "launch/launcher.h"
-#include "launch/options.h"
+#include "launch/options/options.h"
 #include "launch/signals.h"
 
 namespace syncline {

@@ -7,7 +7,7 @@
 
 #include "absl/status/statusor.h"
 #include "launch/environment.h"
-#include "launch/options.h"
+#include "launch/options/options.h"
 
 namespace syncline {
 

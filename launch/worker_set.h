@@ -10,13 +10,13 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "launch/console.h"
+#include "launch/output/console.h"
 #include "launch/environment.h"
 #include "launch/guardian.h"
-#include "launch/options.h"
+#include "launch/options/options.h"
 #include "launch/program.h"
 #include "launch/worker.h"
-#include "launch/worker_output.h"
+#include "launch/output/worker_output.h"
 
 namespace syncline {
 

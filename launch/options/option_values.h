@@ -1,6 +1,6 @@
 // The values that options of the launcher take, each from its text.
-#ifndef SYNCLINE_LAUNCH_OPTION_VALUES_H_
-#define SYNCLINE_LAUNCH_OPTION_VALUES_H_
+#ifndef SYNCLINE_LAUNCH_OPTIONS_OPTION_VALUES_H_
+#define SYNCLINE_LAUNCH_OPTIONS_OPTION_VALUES_H_
 
 #include <set>
 #include <string>
@@ -10,7 +10,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
-#include "launch/options.h"
+#include "launch/options/options.h"
 
 namespace syncline {
 
@@ -36,4 +36,4 @@ std::string NearestMatch(absl::string_view word, absl::Span<const std::string> c
 
 }  // namespace syncline
 
-#endif  // SYNCLINE_LAUNCH_OPTION_VALUES_H_
+#endif  // SYNCLINE_LAUNCH_OPTIONS_OPTION_VALUES_H_

@@ -10,9 +10,9 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "launch/clock.h"
-#include "launch/console.h"
-#include "launch/fd_sink.h"
-#include "launch/tail.h"
+#include "launch/output/console.h"
+#include "launch/output/fd_sink.h"
+#include "launch/output/tail.h"
 #include "launch/unique_fd.h"
 
 namespace syncline {

@@ -1,4 +1,4 @@
-#include "launch/console.h"
+#include "launch/output/console.h"
 
 #include <algorithm>
 #include <cstddef>

@@ -1,4 +1,4 @@
-#include "launch/worker_output.h"
+#include "launch/output/worker_output.h"
 
 #include <fcntl.h>
 #include <unistd.h>

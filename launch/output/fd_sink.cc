@@ -1,4 +1,4 @@
-#include "launch/fd_sink.h"
+#include "launch/output/fd_sink.h"
 
 #include <limits.h>
 #include <poll.h>

@@ -1,13 +1,13 @@
 // One output stream of one worker, on its way to the console and to a file.
-#ifndef SYNCLINE_LAUNCH_WORKER_OUTPUT_H_
-#define SYNCLINE_LAUNCH_WORKER_OUTPUT_H_
+#ifndef SYNCLINE_LAUNCH_OUTPUT_WORKER_OUTPUT_H_
+#define SYNCLINE_LAUNCH_OUTPUT_WORKER_OUTPUT_H_
 
 #include <string>
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "launch/console.h"
-#include "launch/tail.h"
+#include "launch/output/console.h"
+#include "launch/output/tail.h"
 #include "launch/unique_fd.h"
 
 namespace syncline {
@@ -49,4 +49,4 @@ absl::StatusOr<UniqueFd> OpenLog(const std::string& path);
 
 }  // namespace syncline
 
-#endif  // SYNCLINE_LAUNCH_WORKER_OUTPUT_H_
+#endif  // SYNCLINE_LAUNCH_OUTPUT_WORKER_OUTPUT_H_

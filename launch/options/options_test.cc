@@ -1,4 +1,4 @@
-#include "launch/options.h"
+#include "launch/options/options.h"
 
 #include <map>
 #include <optional>
@@ -9,7 +9,7 @@
 #include "absl/strings/string_view.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "launch/option_values.h"
+#include "launch/options/option_values.h"
 
 namespace syncline {
 namespace {

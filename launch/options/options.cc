@@ -1,4 +1,4 @@
-#include "launch/options.h"
+#include "launch/options/options.h"
 
 #include <sched.h>
 #include <unistd.h>
@@ -19,7 +19,7 @@
 #include "absl/strings/str_split.h"
 #include "core/env.h"
 #include "core/status.h"
-#include "launch/option_values.h"
+#include "launch/options/option_values.h"
 
 namespace syncline {
 namespace {

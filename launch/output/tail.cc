@@ -1,4 +1,4 @@
-#include "launch/tail.h"
+#include "launch/output/tail.h"
 
 #include <utility>
 

@@ -1,6 +1,6 @@
 // The last lines of a stream.
-#ifndef SYNCLINE_LAUNCH_TAIL_H_
-#define SYNCLINE_LAUNCH_TAIL_H_
+#ifndef SYNCLINE_LAUNCH_OUTPUT_TAIL_H_
+#define SYNCLINE_LAUNCH_OUTPUT_TAIL_H_
 
 #include <cstddef>
 #include <deque>
@@ -30,4 +30,4 @@ class Tail {
 
 }  // namespace syncline
 
-#endif  // SYNCLINE_LAUNCH_TAIL_H_
+#endif  // SYNCLINE_LAUNCH_OUTPUT_TAIL_H_

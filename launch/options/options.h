@@ -1,6 +1,6 @@
 // The command line of the launcher.
-#ifndef SYNCLINE_LAUNCH_OPTIONS_H_
-#define SYNCLINE_LAUNCH_OPTIONS_H_
+#ifndef SYNCLINE_LAUNCH_OPTIONS_OPTIONS_H_
+#define SYNCLINE_LAUNCH_OPTIONS_OPTIONS_H_
 
 #include <functional>
 #include <map>
@@ -81,4 +81,4 @@ absl::StatusOr<LaunchOptions> ParseOptions(const std::vector<std::string>& argum
 
 }  // namespace syncline
 
-#endif  // SYNCLINE_LAUNCH_OPTIONS_H_
+#endif  // SYNCLINE_LAUNCH_OPTIONS_OPTIONS_H_

@@ -1,4 +1,4 @@
-#include "launch/option_values.h"
+#include "launch/options/option_values.h"
 
 #include <unistd.h>
 

@@ -1,6 +1,6 @@
 // Mixes the output of many workers into readable lines.
-#ifndef SYNCLINE_LAUNCH_CONSOLE_H_
-#define SYNCLINE_LAUNCH_CONSOLE_H_
+#ifndef SYNCLINE_LAUNCH_OUTPUT_CONSOLE_H_
+#define SYNCLINE_LAUNCH_OUTPUT_CONSOLE_H_
 
 #include <memory>
 #include <string>
@@ -74,4 +74,4 @@ class Console {
 
 }  // namespace syncline
 
-#endif  // SYNCLINE_LAUNCH_CONSOLE_H_
+#endif  // SYNCLINE_LAUNCH_OUTPUT_CONSOLE_H_

@@ -1,13 +1,13 @@
 // Writes to a file descriptor without waiting for its reader.
-#ifndef SYNCLINE_LAUNCH_FD_SINK_H_
-#define SYNCLINE_LAUNCH_FD_SINK_H_
+#ifndef SYNCLINE_LAUNCH_OUTPUT_FD_SINK_H_
+#define SYNCLINE_LAUNCH_OUTPUT_FD_SINK_H_
 
 #include <cstddef>
 #include <string>
 
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
-#include "launch/console.h"
+#include "launch/output/console.h"
 
 namespace syncline {
 
@@ -39,4 +39,4 @@ class FdSink final : public TextSink {
 
 }  // namespace syncline
 
-#endif  // SYNCLINE_LAUNCH_FD_SINK_H_
+#endif  // SYNCLINE_LAUNCH_OUTPUT_FD_SINK_H_
