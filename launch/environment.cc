@@ -2,6 +2,8 @@
 
 #include <unistd.h>
 
+#include <utility>
+
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 
@@ -18,31 +20,38 @@ Environment InheritedEnvironment() {
   return environment;
 }
 
-void DescribeJob(const JobFacts& job, int local_rank, const std::string& error_file,
-                 Environment* environment) {
-  const std::string rank = absl::StrCat(local_rank);  // On a single node.
-  const std::string world_size = absl::StrCat(job.workers);
+void DescribeJob(const JobFacts& job, const WorkerFacts& worker, Environment* environment) {
   Environment& env = *environment;
-  env["LOCAL_RANK"] = rank;
-  env["RANK"] = rank;
-  env["GROUP_RANK"] = "0";
-  env["ROLE_RANK"] = rank;
+  env["LOCAL_RANK"] = absl::StrCat(worker.local_rank);
+  env["RANK"] = absl::StrCat(job.first_rank + worker.local_rank);
+  env["GROUP_RANK"] = absl::StrCat(job.group_rank);
+  env["ROLE_RANK"] = absl::StrCat(job.first_role_rank + worker.local_rank);
   env["ROLE_NAME"] = job.role;
-  env["LOCAL_WORLD_SIZE"] = world_size;
-  env["WORLD_SIZE"] = world_size;
-  env["GROUP_WORLD_SIZE"] = "1";
-  env["ROLE_WORLD_SIZE"] = world_size;
+  env["LOCAL_WORLD_SIZE"] = absl::StrCat(job.workers);
+  env["WORLD_SIZE"] = absl::StrCat(job.world_size);
+  env["GROUP_WORLD_SIZE"] = absl::StrCat(job.group_world_size);
+  env["ROLE_WORLD_SIZE"] = absl::StrCat(job.role_world_size);
   env["MASTER_ADDR"] = job.master_addr;
   env["MASTER_PORT"] = absl::StrCat(job.master_port);
-  env["TORCHELASTIC_RESTART_COUNT"] = absl::StrCat(job.attempt);
-  env["TORCHELASTIC_MAX_RESTARTS"] = absl::StrCat(job.max_restarts);
-  env["TORCHELASTIC_RUN_ID"] = job.run_id;
-  // The port of MASTER_PORT is nobody's yet: rank 0 is to open it.
-  env["TORCHELASTIC_USE_AGENT_STORE"] = "False";
-  env["TORCHELASTIC_ERROR_FILE"] = error_file;
+  const std::pair<const char*, std::string> twins[] = {
+      {"RESTART_COUNT", absl::StrCat(job.restarts)},
+      {"MAX_RESTARTS", absl::StrCat(job.max_restarts)},
+      {"RUN_ID", job.run_id},
+      // The port of MASTER_PORT is nobody's yet: rank 0 is to open it.
+      {"USE_AGENT_STORE", "False"},
+      {"ERROR_FILE", worker.error_file},
+  };
+  for (const auto& [name, value] : twins) {
+    env[absl::StrCat("TORCHELASTIC_", name)] = value;
+    env[absl::StrCat("SYNCLINE_", name)] = value;
+  }
+  env["SYNCLINE_ROUND"] = absl::StrCat(job.round);
   env["SYNCLINE_SECRET_FILE"] = job.secret_file;
   env.erase("SYNCLINE_STORE");
   if (!job.store_address.empty()) env["SYNCLINE_STORE"] = job.store_address;
+  env.erase("SYNCLINE_HEARTBEAT_FILE");
+  if (!worker.heartbeat_file.empty()) env["SYNCLINE_HEARTBEAT_FILE"] = worker.heartbeat_file;
+  env.emplace("TORCH_NCCL_ASYNC_ERROR_HANDLING", "1");
   if (job.workers > 1) env.emplace("OMP_NUM_THREADS", "1");
   env.emplace("PYTHONUNBUFFERED", "1");
 }

@@ -13,23 +13,39 @@ using Environment = std::map<std::string, std::string>;
 // The launcher's own.
 Environment InheritedEnvironment();
 
-// What a worker is told of its job.
+// What the workers of one node are told of their job, for one round.
 struct JobFacts {
-  int workers = 1;
-  int attempt = 0;
+  int round = 0;     // Counts every forming of the group, from 0.
+  int restarts = 0;  // Those of them that followed a failure of a worker.
   int max_restarts = 0;
-  std::string role;
   std::string run_id;
+
+  int workers = 1;     // Of this node.
+  int first_rank = 0;  // Of this node's worker 0; the others follow.
+  int world_size = 1;
+  int group_rank = 0;  // Of this node.
+  int group_world_size = 1;
+  std::string role;
+  int first_role_rank = 0;  // Among all workers of the role.
+  int role_world_size = 1;
+
   std::string master_addr;  // For frameworks whose rank 0 opens a port of its own.
   int master_port = 0;
   std::string store_address;  // host:port of the job's store; empty if there is none.
   std::string secret_file;
 };
 
-// Adds to `environment` what the worker `local_rank` is to see. Variables that describe the job
-// replace inherited ones; OMP_NUM_THREADS and PYTHONUNBUFFERED are only set where nothing is.
-void DescribeJob(const JobFacts& job, int local_rank, const std::string& error_file,
-                 Environment* environment);
+// What one worker is told beside that.
+struct WorkerFacts {
+  int local_rank = 0;
+  std::string error_file;
+  std::string heartbeat_file;  // Empty: nobody looks at heartbeats.
+};
+
+// Adds to `environment` what a worker is to see. Variables that describe the job replace inherited
+// ones; OMP_NUM_THREADS and PYTHONUNBUFFERED are only set where nothing is. Each TORCHELASTIC_X has
+// a twin SYNCLINE_X.
+void DescribeJob(const JobFacts& job, const WorkerFacts& worker, Environment* environment);
 
 // As execve takes it: "NAME=value".
 std::vector<std::string> Assignments(const Environment& environment);

@@ -110,7 +110,7 @@ absl::Status Launcher::Prepare() {
   workers.environment = environment_;
   SYNCLINE_ASSIGN_OR_RETURN(workers.program, ResolveProgram(options_, environment_));
   if (const absl::Status adopted = descendants_.Adopt(); !adopted.ok()) Say(adopted.message());
-  run_id_ = options_.run_id;
+  run_id_ = options_.rendezvous.id;
   if (run_id_.empty()) {
     SYNCLINE_ASSIGN_OR_RETURN(run_id_, RandomHex(kRunIdBytes));
   }
@@ -119,7 +119,7 @@ absl::Status Launcher::Prepare() {
   workers.temporary = files_->folder();
   SYNCLINE_ASSIGN_OR_RETURN(workers.log_dir, PrepareLogs());
   JobStoreOptions store;
-  store.port = options_.store_port;
+  store.port = options_.rendezvous.port;
   store.secret = files_->secret();
   SYNCLINE_ASSIGN_OR_RETURN(store_, StartJobStore(store));
   workers_ = std::make_unique<WorkerSet>(std::move(workers), console_, guardian_);
@@ -174,11 +174,14 @@ absl::Status Launcher::StartWorkers() {
   }
   JobFacts job;
   job.workers = options_.workers;
-  job.attempt = agent_.attempt();
+  job.world_size = options_.workers;
+  job.role_world_size = options_.workers;
+  job.round = agent_.attempt();
+  job.restarts = agent_.attempt();
   job.max_restarts = options_.max_restarts;
   job.role = options_.role;
   job.run_id = run_id_;
-  job.master_addr = options_.master_addr;
+  job.master_addr = options_.master_addr.empty() ? "127.0.0.1" : options_.master_addr;
   job.master_port = options_.master_port;
   if (job.master_port == 0) {
     SYNCLINE_ASSIGN_OR_RETURN(job.master_port, FindFreePort());

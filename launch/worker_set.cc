@@ -46,10 +46,13 @@ absl::StatusOr<WorkerSet::Rank> WorkerSet::StartOne(const JobFacts& job, int loc
   const std::string error_file =
       out_file.valid() || err_file.valid()
           ? LogPath(job, local_rank, "error.json")
-          : absl::StrCat(options_.temporary, "/error_", job.attempt, "_", local_rank, ".json");
+          : absl::StrCat(options_.temporary, "/error_", job.round, "_", local_rank, ".json");
   unlink(error_file.c_str());  // Of an earlier run with the same logs.
   Environment environment = options_.environment;
-  DescribeJob(job, local_rank, error_file, &environment);
+  WorkerFacts facts;
+  facts.local_rank = local_rank;
+  facts.error_file = error_file;
+  DescribeJob(job, facts, &environment);
   WorkerSpec spec;
   spec.program = options_.program.path;
   spec.arguments = options_.program.arguments;
@@ -69,7 +72,7 @@ absl::StatusOr<WorkerSet::Rank> WorkerSet::StartOne(const JobFacts& job, int loc
 }
 
 std::string WorkerSet::LogPath(const JobFacts& job, int local_rank, const std::string& name) const {
-  return absl::StrCat(options_.log_dir, "/", job.run_id, "/attempt_", job.attempt, "/", local_rank,
+  return absl::StrCat(options_.log_dir, "/", job.run_id, "/attempt_", job.round, "/", local_rank,
                       "/", name);
 }
 

@@ -151,7 +151,7 @@ void Parser::AddJobOptions() {
   Add("--master-addr", options_.master_addr, "MASTER_ADDR of the workers");
   Add("--master-port", options_.master_port, "MASTER_PORT of the workers; 0: a free one")
       ->check(CLI::Range(0, 65535));
-  Add("--rdzv-id", options_.run_id, "The job's name; otherwise a random one");
+  Add("--rdzv-id", options_.rendezvous.id, "The job's name; otherwise a random one");
   Add("--rdzv-backend", raw_.rdzv_backend, "static or c10d, the same thing on one node");
   Add("--rdzv-endpoint", raw_.rdzv_endpoint,
       "localhost[:port], where the launcher serves the job's store");
@@ -279,10 +279,10 @@ absl::Status Parser::InterpretRendezvous() {
     return UnsupportedError(absl::StrCat("--rdzv-backend=", raw_.rdzv_backend, " is not supported ",
                                          "yet by this version. Use --standalone"));
   }
-  SYNCLINE_ASSIGN_OR_RETURN(options_.store_port, ParseLocalEndpoint(raw_.rdzv_endpoint));
-  if (absl::StrContains(options_.run_id, '/') || options_.run_id == "." ||
-      options_.run_id == "..") {
-    return ArgumentError(absl::StrCat("--rdzv-id: '", options_.run_id, "' cannot be the name of a ",
+  SYNCLINE_ASSIGN_OR_RETURN(options_.rendezvous.port, ParseLocalEndpoint(raw_.rdzv_endpoint));
+  if (absl::StrContains(options_.rendezvous.id, '/') || options_.rendezvous.id == "." ||
+      options_.rendezvous.id == "..") {
+    return ArgumentError(absl::StrCat("--rdzv-id: '", options_.rendezvous.id, "' cannot be the name of a ",
                                       "folder for logs: choose one without '/'"));
   }
   return absl::OkStatus();

@@ -2,6 +2,7 @@
 #ifndef SYNCLINE_LAUNCH_OPTIONS_OPTIONS_H_
 #define SYNCLINE_LAUNCH_OPTIONS_OPTIONS_H_
 
+#include <cstdint>
 #include <functional>
 #include <map>
 #include <optional>
@@ -34,31 +35,87 @@ struct StreamMap {
   bool any() const { return others != Streams::kNone || !by_rank.empty(); }
 };
 
+// How many nodes a job may have.
+struct NodeRange {
+  int min = 1;
+  int max = 1;
+};
+
+// --rdzv-*: how nodes come together. Times are those of --rdzv-conf.
+struct RendezvousOptions {
+  enum class Backend {
+    kStatic,  // Ranks of nodes are given; who has node rank 0 hosts the store.
+    kC10d,    // Who can bind the endpoint hosts the store.
+    kEtcd,
+    kFile,
+  };
+  Backend backend = Backend::kStatic;
+  std::string host;  // Of the endpoint; empty: this host alone.
+  int port = 0;      // 0: the system chooses; only possible on one node.
+  std::string path;  // kFile.
+  std::string id;    // Empty: a random one, which only a job of one node can have.
+
+  enum class Hosting { kTry, kAlways, kNever } hosting = Hosting::kTry;  // kC10d, is_host.
+  absl::Duration join_timeout = absl::Seconds(600);      // Until fewer than MIN nodes give up.
+  absl::Duration last_call_timeout = absl::Seconds(30);  // Wait for more once MIN have come.
+  absl::Duration close_timeout = absl::Seconds(30);      // For saying goodbye to the store.
+  absl::Duration read_timeout = absl::Seconds(60);       // For connecting to, and for calls of it.
+  absl::Duration keep_alive_interval = absl::Milliseconds(500);
+  int keep_alive_max_attempt = 10;  // Silent for so many intervals, a node is lost.
+  // As above while a round forms: a node that has been silent for so long is not waited for.
+  absl::Duration heartbeat_timeout = absl::Milliseconds(1500);
+
+  struct Etcd {  // kEtcd only.
+    std::string ca_cert, cert, key;  // PEM files; any of them makes the connection TLS.
+    std::string user, password;
+    std::string prefix = "/syncline";
+  } etcd;
+};
+
 struct LaunchOptions {
   enum class Program {
     kScript,      // python -u program arguments
     kModule,      // python -u -m program arguments
     kExecutable,  // program arguments
+    kRunPath,     // python -u, with the program's main given to runpy.run_path
   };
   Program kind = Program::kScript;
   std::string program;
   std::vector<std::string> arguments;
 
-  int workers = 1;  // --nproc-per-node, resolved.
+  NodeRange nodes;
+  int node_rank = -1;  // Only if it was given (--node-rank, or by the cluster).
+  int workers = 1;     // On this node: --nproc-per-node, resolved.
+  std::string role = "default";
+  RendezvousOptions rendezvous;
+  std::string local_addr;  // How others reach this node; empty: found out.
+  std::string master_addr;  // Empty: that of the node with rank 0.
+  int master_port = 0;      // 0: a free one for each round.
+
   int max_restarts = 0;
   absl::Duration shutdown_timeout = absl::Seconds(30);
-  std::string role = "default";
-  std::string run_id;  // --rdzv-id; empty: a random one.
-  int store_port = 0;  // Of --rdzv-endpoint; 0 lets the system choose.
-  std::string master_addr = "127.0.0.1";
-  int master_port = 0;  // 0: a free one for each attempt.
+  absl::Duration health_timeout = absl::InfiniteDuration();  // Since a worker's last heartbeat.
+  std::vector<int> signals;  // That stop the job (--signals-to-handle).
 
   std::string log_dir;          // Empty: none was given.
   StreamMap redirects;          // To files only.
   StreamMap tee;                // To files and to the console. Wins over redirects.
   std::set<int> console_ranks;  // Local ranks shown on the console; empty: all.
+  // Lines that contain one of them go to LOG_DIR's filtered_stdout.log or filtered_stderr.log too.
+  std::vector<std::string> stdout_filters, stderr_filters;
+  std::string prefix_template;  // "[${role_name}${rank}]: "; empty: the usual prefix.
+  int64_t log_rotate_bytes = 0;  // 0: no rotation.
+  int log_rotate_keep = 5;       // Older files that stay.
 
-  std::string information;  // --help, --version: print this, start nothing.
+  enum class Numa { kNone, kNode, kSocket, kExclusive, kCoreComplex } numa = Numa::kNone;
+  enum class LocalRank { kReal, kVirtual } local_rank = LocalRank::kReal;
+
+  enum class StatusLine { kAuto, kAlways, kNever } status_line = StatusLine::kAuto;
+  std::string event_log;  // A file for JSON lines; empty: none.
+  int metrics_port = -1;  // Of the Prometheus endpoint, 0 lets the system choose; -1: none.
+
+  std::string information;  // --help, --version, --dry-run, ...: print this, start nothing.
+  std::string status_endpoint;  // `syncline-run status ENDPOINT`: ask a running job, start nothing.
 };
 
 // What "auto", "cpu" and "gpu" count.
@@ -73,7 +130,7 @@ using EnvironmentLookup = std::function<std::optional<std::string>(absl::string_
 
 // Reads `arguments` (without the program's name). All that follows the script belongs to the
 // script. Options may be spelled with dashes or underscores; where one is not given,
-// PET_<OPTION> in the environment counts. Any error says what to write instead. The file system
+// SYNCLINE_<OPTION> or PET_<OPTION> in the environment counts. Any error says what to write instead. The file system
 // is not looked at.
 absl::StatusOr<LaunchOptions> ParseOptions(const std::vector<std::string>& arguments,
                                            const EnvironmentLookup& environment,

@@ -54,7 +54,7 @@ TEST(OptionsTest, AScriptAloneRunsOnceWithDefaults) {
   EXPECT_EQ(options.max_restarts, 0);
   EXPECT_EQ(options.shutdown_timeout, absl::Seconds(30));
   EXPECT_EQ(options.role, "default");
-  EXPECT_EQ(options.master_addr, "127.0.0.1");
+  EXPECT_EQ(options.master_addr, "");
   EXPECT_EQ(options.master_port, 0);
   EXPECT_FALSE(options.redirects.any());
   EXPECT_FALSE(options.tee.any());
@@ -114,11 +114,11 @@ TEST(OptionsTest, OneNodeIsAcceptedAndMoreAreRefusedClearly) {
 TEST(OptionsTest, RendezvousOptionsThatNameThisHostAreAccepted) {
   const LaunchOptions options = Good({"--standalone", "--rdzv-backend=c10d", "--rdzv-id=job7",
                                       "--rdzv-endpoint=localhost:4711", "a.py"});
-  EXPECT_EQ(options.run_id, "job7");
-  EXPECT_EQ(options.store_port, 4711);
-  EXPECT_EQ(Good({"--rdzv-endpoint=127.0.0.1", "a.py"}).store_port, 0);
-  EXPECT_EQ(Good({"--rdzv-endpoint=[::1]:80", "a.py"}).store_port, 80);
-  EXPECT_EQ(Good({"--rdzv-endpoint=::1", "a.py"}).store_port, 0);
+  EXPECT_EQ(options.rendezvous.id, "job7");
+  EXPECT_EQ(options.rendezvous.port, 4711);
+  EXPECT_EQ(Good({"--rdzv-endpoint=127.0.0.1", "a.py"}).rendezvous.port, 0);
+  EXPECT_EQ(Good({"--rdzv-endpoint=[::1]:80", "a.py"}).rendezvous.port, 80);
+  EXPECT_EQ(Good({"--rdzv-endpoint=::1", "a.py"}).rendezvous.port, 0);
   EXPECT_THAT(Error({"--rdzv-endpoint=node7.example:29400", "a.py"}),
               HasSubstr("not supported yet"));
   EXPECT_THAT(Error({"--rdzv-endpoint=localhost:http", "a.py"}), HasSubstr("'http'"));

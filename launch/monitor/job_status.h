@@ -1,0 +1,51 @@
+// What is going on in a job, as one node sees it: what its status line, its metrics and
+// `syncline-run status` show.
+#ifndef SYNCLINE_LAUNCH_MONITOR_JOB_STATUS_H_
+#define SYNCLINE_LAUNCH_MONITOR_JOB_STATUS_H_
+
+#include <string>
+#include <vector>
+
+#include "absl/time/time.h"
+
+namespace syncline {
+
+struct WorkerStatus {
+  enum class State { kStarting, kRunning, kSucceeded, kFailed, kStopped };
+
+  int rank = 0;  // In the world.
+  int local_rank = 0;
+  int pid = 0;
+  State state = State::kStarting;
+  // Since its last heartbeat; InfiniteDuration if it has none.
+  absl::Duration heartbeat_age = absl::InfiniteDuration();
+};
+
+struct JobStatus {
+  enum class Phase {
+    kJoining,    // Waits for a round.
+    kRunning,    // Workers run.
+    kStopping,   // Workers have been told to stop.
+    kFinishing,  // Waits for the other nodes' workers.
+    kSucceeded,
+    kFailed,
+  };
+
+  std::string run_id;
+  Phase phase = Phase::kJoining;
+  int round = 0;
+  int restarts = 0;
+  int max_restarts = 0;
+  int group_rank = 0;  // Of this node.
+  int nodes = 0;       // In the round; before it, that have come.
+  int min_nodes = 1;
+  int max_nodes = 1;
+  int world_size = 0;
+  std::vector<WorkerStatus> workers;  // Of this node.
+  std::string last_failure;           // One line; empty if there was none.
+  absl::Duration elapsed;             // Since the launcher started.
+};
+
+}  // namespace syncline
+
+#endif  // SYNCLINE_LAUNCH_MONITOR_JOB_STATUS_H_
