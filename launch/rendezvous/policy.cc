@@ -1,0 +1,319 @@
+#include "launch/rendezvous/policy.h"
+
+#include <algorithm>
+#include <set>
+#include <tuple>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+
+namespace syncline {
+namespace {
+
+using State = NodeRecord::State;
+
+Announcement Over(const Round& round, Announcement::Cause cause, std::string reason) {
+  Announcement over;
+  over.kind = Announcement::Kind::kOver;
+  over.over = round.number;
+  over.cause = cause;
+  over.reason = std::move(reason);
+  return over;
+}
+
+Announcement Closed(int exit_code, std::string reason) {
+  Announcement closed;
+  closed.kind = Announcement::Kind::kClosed;
+  closed.exit_code = exit_code;
+  closed.reason = std::move(reason);
+  return closed;
+}
+
+// The likeliest cause among the failures of the round.
+const NodeRecord* RootCause(const NodeViews& nodes, int round) {
+  const NodeRecord* root = nullptr;
+  for (const auto& [id, view] : nodes) {
+    const NodeRecord& record = view.record;
+    if (record.round != round || !record.failure.has_value()) continue;
+    if (root == nullptr || *record.failure < *root->failure) root = &record;
+  }
+  return root;
+}
+
+std::string Names(const std::vector<const NodeRecord*>& records) {
+  return absl::StrJoin(records, ", ", [](std::string* out, const NodeRecord* record) {
+    absl::StrAppend(out, record->identity.ToString());
+    if (record->identity.wanted_rank >= 0) {
+      absl::StrAppend(out, " with node rank ", record->identity.wanted_rank);
+    }
+  });
+}
+
+}  // namespace
+
+Policy::Policy(const PolicyOptions& options) : options_(options) {}
+
+void Policy::OnAnnouncement(const Announcement& announcement, absl::Time now) {
+  switch (announcement.kind) {
+    case Announcement::Kind::kRound:
+      phase_ = Phase::kRunning;
+      last_ = announcement.round;
+      round_began_ = now;
+      newcomer_since_ = absl::InfiniteFuture();
+      break;
+    case Announcement::Kind::kOver:
+      phase_ = Phase::kForming;
+      forming_since_ = now;
+      over_cause_ = announcement.cause;
+      over_reason_ = announcement.reason;
+      if (announcement.cause != Announcement::Cause::kFailure) break;
+      quick_failures_ = now - round_began_ < options_.backoff_reset ? quick_failures_ + 1 : 1;
+      break;
+    case Announcement::Kind::kClosed:
+    case Announcement::Kind::kMoved:
+      phase_ = Phase::kClosed;
+      break;
+  }
+}
+
+std::optional<Announcement> Policy::Decide(const NodeViews& nodes, absl::Time now) {
+  now_ = now;
+  next_ = absl::InfiniteFuture();
+  switch (phase_) {
+    case Phase::kRunning:
+      return DecideRunning(nodes, now);
+    case Phase::kForming:
+      return DecideForming(nodes, now);
+    case Phase::kClosed:
+      break;
+  }
+  return std::nullopt;
+}
+
+std::optional<Announcement> Policy::DecideRunning(const NodeViews& nodes, absl::Time now) {
+  using Cause = Announcement::Cause;
+  if (std::string missing = MissingMember(nodes, now, options_.lost_after); !missing.empty()) {
+    return Over(*last_, Cause::kMembership, std::move(missing));
+  }
+  size_t done = 0;
+  bool wants_next = false;
+  for (const NodeIdentity& member : last_->members) {
+    const NodeView& view = nodes.at(member.id);
+    const NodeRecord& record = view.record;
+    WakeAt(view.heard + options_.lost_after);
+    if (record.round < last_->number) continue;  // Has not heard of the round yet.
+    if (record.round > last_->number || record.state == State::kFailed ||
+        record.state == State::kWaiting) {
+      wants_next = true;
+    }
+    if (record.state == State::kDone) ++done;
+  }
+  if (wants_next) {
+    const NodeRecord* root = RootCause(nodes, last_->number);
+    return root == nullptr ? Over(*last_, Cause::kMembership, "a node asked for a new round")
+                           : Over(*last_, Cause::kFailure, root->failure->summary);
+  }
+  if (done == last_->members.size()) return Closed(0, "all workers have succeeded");
+  const bool has_room = static_cast<int>(last_->members.size()) < options_.max_nodes && done == 0;
+  std::vector<const NodeRecord*> newcomers;
+  for (const NodeRecord* record : Candidates(nodes, now)) {
+    if (last_->RankOf(record->identity.id) < 0) newcomers.push_back(record);
+  }
+  if (!has_room || newcomers.empty()) {
+    newcomer_since_ = absl::InfiniteFuture();
+    return std::nullopt;
+  }
+  newcomer_since_ = std::min(newcomer_since_, now);
+  WakeAt(newcomer_since_ + options_.scale_up_delay);
+  if (now < newcomer_since_ + options_.scale_up_delay) return std::nullopt;
+  return Over(*last_, Cause::kMembership, absl::StrCat(Names(newcomers), " joins"));
+}
+
+std::string Policy::MissingMember(const NodeViews& nodes, absl::Time now,
+                                  absl::Duration silence) const {
+  for (const NodeIdentity& member : last_->members) {
+    const auto found = nodes.find(member.id);
+    if (found == nodes.end()) return absl::StrCat(member.ToString(), " is gone");
+    const NodeView& view = found->second;
+    if (view.record.state == State::kLeft) {
+      return absl::StrCat(member.ToString(), " left: ", view.record.reason);
+    }
+    if (now - view.heard >= silence) {
+      return absl::StrCat(member.ToString(), " is lost: no sign of life for ",
+                          absl::FormatDuration(absl::Trunc(now - view.heard, absl::Milliseconds(1))));
+    }
+  }
+  return "";
+}
+
+std::vector<const NodeRecord*> Policy::Candidates(const NodeViews& nodes, absl::Time now) const {
+  std::vector<const NodeRecord*> candidates;
+  for (const auto& [id, view] : nodes) {
+    if (view.record.state != State::kWaiting || now - view.heard >= options_.silent_after) continue;
+    candidates.push_back(&view.record);
+  }
+  // Members first, by rank; then in the order of coming.
+  const auto key = [this](const NodeRecord* record) {
+    const int rank = last_.has_value() ? last_->RankOf(record->identity.id) : record->rank;
+    return std::make_tuple(rank < 0, rank, record->ticket);
+  };
+  std::sort(candidates.begin(), candidates.end(),
+            [&key](const NodeRecord* a, const NodeRecord* b) { return key(a) < key(b); });
+  std::set<int> wanted;  // Of two that must have one rank the first has it.
+  candidates.erase(std::remove_if(candidates.begin(), candidates.end(),
+                                  [&wanted](const NodeRecord* record) {
+                                    const int rank = record->identity.wanted_rank;
+                                    return rank >= 0 && !wanted.insert(rank).second;
+                                  }),
+                   candidates.end());
+  return candidates;
+}
+
+// Whether members of the last round still stop their workers.
+bool Policy::AwaitsMembers(const NodeViews& nodes, absl::Time now) {
+  if (!last_.has_value()) return false;
+  bool awaits = false;
+  for (const NodeIdentity& member : last_->members) {
+    const auto found = nodes.find(member.id);
+    if (found == nodes.end()) continue;
+    const NodeView& view = found->second;
+    if (view.record.state == State::kLeft || now - view.heard >= options_.silent_after) continue;
+    if (view.record.state == State::kWaiting && view.record.round >= last_->number) continue;
+    awaits = true;
+    WakeAt(view.heard + options_.silent_after);
+  }
+  return awaits;
+}
+
+std::optional<Announcement> Policy::DecideForming(const NodeViews& nodes, absl::Time now) {
+  if (nodes.empty()) return std::nullopt;
+  forming_since_ = forming_since_ == absl::InfinitePast() ? now : forming_since_;
+  for (const auto& [id, view] : nodes) WakeAt(view.heard + options_.silent_after);
+  if (AwaitsMembers(nodes, now)) return std::nullopt;
+  if (auto closed = AfterFailure(nodes)) return closed;
+  const std::vector<const NodeRecord*> candidates = Candidates(nodes, now);
+  if (candidates.size() > known_candidates_) last_arrival_ = now;
+  known_candidates_ = candidates.size();
+  const int count = static_cast<int>(candidates.size());
+  if (count < options_.min_nodes) {
+    const absl::Time limit = forming_since_ + options_.join_timeout;
+    WakeAt(limit);
+    if (now < limit) return std::nullopt;
+    return Closed(1, absl::StrCat("no round within ", absl::FormatDuration(options_.join_timeout),
+                                  " (join_timeout): ", Describe(nodes, now)));
+  }
+  absl::Time earliest = absl::InfinitePast();
+  if (over_cause_ == Announcement::Cause::kFailure) earliest = forming_since_ + Backoff();
+  if (count < options_.max_nodes && !last_.has_value()) {
+    earliest = last_arrival_ + options_.last_call_timeout;
+  }
+  if (now < earliest) {
+    WakeAt(earliest);
+    return std::nullopt;
+  }
+  return Form(candidates, nodes);
+}
+
+// The failure that ended the last round, if it is to end the job.
+std::optional<Announcement> Policy::AfterFailure(const NodeViews& nodes) {
+  if (!last_.has_value() || over_cause_ != Announcement::Cause::kFailure) return std::nullopt;
+  const NodeRecord* root = RootCause(nodes, last_->number);
+  bool lost_any = false;
+  for (const NodeIdentity& member : last_->members) {
+    const auto found = nodes.find(member.id);
+    const bool stays = found != nodes.end() && found->second.record.state == State::kWaiting &&
+                       found->second.record.round >= last_->number;
+    lost_any = lost_any || !stays;
+  }
+  const bool is_final = root != nullptr && root->failure->retry == FailureNote::Retry::kNever;
+  if (lost_any && !is_final) {
+    over_cause_ = Announcement::Cause::kMembership;
+    return std::nullopt;
+  }
+  if (!is_final && last_->restarts < options_.max_restarts) return std::nullopt;
+  Announcement closed = Closed(1, over_reason_);
+  if (root != nullptr) {
+    closed.failure = root->failure;
+    closed.exit_code = root->failure->exit_code;
+    closed.reason = root->failure->summary;
+  }
+  return closed;
+}
+
+Announcement Policy::Form(const std::vector<const NodeRecord*>& candidates,
+                          const NodeViews& nodes) const {
+  const int count = std::min(static_cast<int>(candidates.size()), options_.max_nodes);
+  std::vector<const NodeRecord*> by_rank(count, nullptr);
+  std::vector<const NodeRecord*> others;
+  for (int i = 0; i < count; ++i) {
+    const NodeRecord* record = candidates[i];
+    const int before = last_.has_value() ? last_->RankOf(record->identity.id) : record->rank;
+    const int rank = record->identity.wanted_rank >= 0 ? record->identity.wanted_rank : before;
+    if (rank >= 0 && rank < count && by_rank[rank] == nullptr) {
+      by_rank[rank] = record;
+    } else {
+      others.push_back(record);
+    }
+  }
+  size_t next_other = 0;
+  Announcement announcement;
+  Round& round = announcement.round;
+  for (const NodeRecord*& record : by_rank) {
+    if (record == nullptr) record = others[next_other++];
+    round.members.push_back(record->identity);
+  }
+  for (const auto& [id, view] : nodes) {
+    round.number = std::max(round.number, view.record.round);
+    round.restarts = std::max(round.restarts, view.record.restarts);
+  }
+  if (last_.has_value()) {
+    round.number = std::max(round.number, last_->number);
+    round.restarts = last_->restarts;
+  }
+  ++round.number;
+  if (over_cause_ == Announcement::Cause::kFailure) ++round.restarts;
+  if (last_.has_value()) round.reason = over_reason_;
+  return announcement;
+}
+
+absl::Duration Policy::Backoff() const {
+  if (quick_failures_ <= 1) return absl::ZeroDuration();
+  absl::Duration wait = options_.backoff;
+  for (int i = 2; i < quick_failures_ && wait < options_.max_backoff; ++i) wait *= 2;
+  return std::min(wait, options_.max_backoff);
+}
+
+std::string Policy::Describe(const NodeViews& nodes, absl::Time now) const {
+  const std::vector<const NodeRecord*> candidates = Candidates(nodes, now);
+  std::string text = absl::StrCat(candidates.size(), " of at least ", options_.min_nodes,
+                                  " node(s) have come: ",
+                                  candidates.empty() ? "none" : Names(candidates));
+  std::vector<std::string> silent;
+  for (const auto& [id, view] : nodes) {
+    if (view.record.state == State::kLeft) continue;
+    if (now - view.heard >= options_.silent_after) {
+      silent.push_back(view.record.identity.ToString());
+    }
+  }
+  if (!silent.empty()) absl::StrAppend(&text, "; no sign of life from ", absl::StrJoin(silent, ", "));
+  return text;
+}
+
+std::vector<std::string> Policy::Departed(const NodeViews& nodes, absl::Time now) const {
+  std::vector<std::string> departed;
+  for (const auto& [id, view] : nodes) {
+    const bool is_member =
+        phase_ == Phase::kRunning && last_.has_value() && last_->RankOf(id) >= 0;
+    const bool is_gone =
+        view.record.state == State::kLeft || now - view.heard >= options_.lost_after;
+    if (is_gone && !is_member) departed.push_back(id);
+  }
+  return departed;
+}
+
+void Policy::WakeAt(absl::Time time) {
+  if (time > now_) next_ = std::min(next_, time);
+}
+
+}  // namespace syncline

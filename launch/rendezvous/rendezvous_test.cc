@@ -1,0 +1,399 @@
+// The conformance suite of the rendezvous: every transition, on every store, with a fake clock.
+#include "launch/rendezvous/rendezvous.h"
+
+#include <cstdlib>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "core/prefix_store.h"
+#include "gmock/gmock.h"
+#include "launch/rendezvous/fleet.h"
+#include "store/file_store.h"
+#include "store/hash_store.h"
+#include "store/tcp_store.h"
+
+namespace syncline {
+namespace {
+
+using ::testing::HasSubstr;
+using Cause = Announcement::Cause;
+using Kind = Announcement::Kind;
+using Life = FakeNode::Life;
+
+// Opens the store of one job again and again, as each of its nodes would.
+Fleet::OpenStore OpenerOf(const std::string& kind) {
+  if (kind == "hash") {
+    auto store = std::make_shared<HashStore>();
+    return [store] { return std::make_shared<PrefixStore>("rdzv/job", store); };
+  }
+  if (kind == "file") {
+    static int count = 0;
+    const std::string path = absl::StrCat(std::getenv("TEST_TMPDIR"), "/rendezvous", ++count);
+    return [path] {
+      auto store = FileStore::Open(path);
+      EXPECT_TRUE(store.ok()) << store.status();
+      return std::make_shared<PrefixStore>("rdzv/job", *std::move(store));
+    };
+  }
+  TCPStore::Options options;
+  options.role = StoreConfig::Role::kServer;
+  auto server = TCPStore::Create(options);
+  EXPECT_TRUE(server.ok()) << server.status();
+  return [server = *server] {
+    TCPStore::Options guest;
+    guest.port = server->port();
+    auto store = TCPStore::Create(guest);
+    EXPECT_TRUE(store.ok()) << store.status();
+    return std::make_shared<PrefixStore>("rdzv/job", *std::move(store));
+  };
+}
+
+PolicyOptions Nodes(int min, int max) {
+  PolicyOptions options;
+  options.min_nodes = min;
+  options.max_nodes = max;
+  return options;
+}
+
+FailureNote Failure(absl::string_view summary, double time = 1, int remoteness = 0) {
+  FailureNote note;
+  note.summary = std::string(summary);
+  note.time = time;
+  note.remoteness = remoteness;
+  note.exit_code = 3;
+  return note;
+}
+
+class RendezvousTest : public ::testing::TestWithParam<std::string> {
+ protected:
+  void Start(const PolicyOptions& policy, int nodes) {
+    fleet_ = std::make_unique<Fleet>(OpenerOf(GetParam()), policy);
+    fleet_->AddMany(nodes);
+  }
+  FakeNode& node(int number) { return *fleet_->nodes[number]; }
+  absl::Duration UntilRound(int number, const std::vector<int>& by_rank) {
+    return fleet_->RunUntil([&] { return fleet_->InRound(number, by_rank); });
+  }
+  absl::Duration UntilClosed() {
+    return fleet_->RunUntil([&] { return fleet_->AllClosed(); });
+  }
+
+  std::unique_ptr<Fleet> fleet_;
+};
+
+TEST_P(RendezvousTest, OneNodeIsARoundAtOnce) {
+  Start(Nodes(1, 1), 1);
+  ASSERT_TRUE(node(0).Step().ok());
+  EXPECT_EQ(node(0).rank(), 0);
+  EXPECT_EQ(node(0).round->number, 1);
+}
+
+TEST_P(RendezvousTest, ARoundFormsAsSoonAsAllHaveComeInTheOrderOfComing) {
+  Start(Nodes(3, 3), 2);
+  fleet_->Run(absl::Seconds(60));
+  EXPECT_FALSE(node(0).round.has_value());
+  fleet_->Add();
+  EXPECT_LE(UntilRound(1, {0, 1, 2}), absl::Milliseconds(600));
+}
+
+TEST_P(RendezvousTest, WithEnoughNodesItWaitsForTheLastCall) {
+  PolicyOptions policy = Nodes(2, 4);
+  policy.last_call_timeout = absl::Seconds(5);
+  Start(policy, 2);
+  fleet_->Run(absl::Seconds(4));
+  EXPECT_FALSE(node(0).round.has_value());
+  fleet_->Add();  // The wait begins anew.
+  fleet_->Run(absl::Seconds(4));
+  EXPECT_FALSE(node(0).round.has_value());
+  UntilRound(1, {0, 1, 2});
+}
+
+TEST_P(RendezvousTest, TooFewNodesGiveUpAndSayWhoHasCome) {
+  PolicyOptions policy = Nodes(3, 3);
+  policy.join_timeout = absl::Seconds(20);
+  Start(policy, 2);
+  EXPECT_GE(UntilClosed(), absl::Seconds(20));
+  EXPECT_EQ(node(1).closed->exit_code, 1);
+  EXPECT_THAT(node(1).closed->reason, HasSubstr("2 of at least 3 node(s) have come"));
+  EXPECT_THAT(node(1).closed->reason, HasSubstr("10.0.0.1 (host host1"));
+}
+
+TEST_P(RendezvousTest, NodesMayDifferInWorkersAndRoles) {
+  Start(Nodes(3, 3), 0);
+  for (const auto& [role, workers] : {std::pair("train", 3), {"serve", 1}, {"train", 2}}) {
+    NodeIdentity identity;
+    identity.role = role;
+    identity.workers = workers;
+    fleet_->Add(identity);
+  }
+  UntilRound(1, {0, 1, 2});
+  const Round& round = *node(2).round;
+  EXPECT_EQ(round.world_size(), 6);
+  EXPECT_EQ(round.FirstWorker(2), 4);
+  EXPECT_EQ(round.FirstWorkerOfRole(2), 3);
+  EXPECT_EQ(round.FirstWorkerOfRole(1), 0);
+  EXPECT_EQ(round.WorkersOfRole("train"), 5);
+}
+
+TEST_P(RendezvousTest, GivenRanksAreKeptHoweverNodesCome) {
+  Start(Nodes(2, 2), 0);
+  for (const int rank : {1, 0}) {
+    NodeIdentity identity;
+    identity.wanted_rank = rank;
+    fleet_->Add(identity);
+  }
+  UntilRound(1, {1, 0});
+}
+
+TEST_P(RendezvousTest, OfTwoNodesWithOneGivenRankTheSecondHasToWait) {
+  PolicyOptions policy = Nodes(2, 2);
+  policy.join_timeout = absl::Seconds(5);
+  Start(policy, 0);
+  for (int i = 0; i < 2; ++i) {
+    NodeIdentity identity;
+    identity.wanted_rank = 0;
+    fleet_->Add(identity);
+  }
+  UntilClosed();
+  EXPECT_THAT(node(0).closed->reason, HasSubstr("1 of at least 2"));
+  EXPECT_THAT(node(0).closed->reason, HasSubstr("with node rank 0"));
+}
+
+TEST_P(RendezvousTest, AFailureEndsTheRoundForAllAndTheNextHasTheSameRanks) {
+  PolicyOptions policy = Nodes(3, 3);
+  policy.max_restarts = 1;
+  Start(policy, 3);
+  UntilRound(1, {0, 1, 2});
+  node(1).Fail(Failure("rank 1 broke"));
+  EXPECT_LE(UntilRound(2, {0, 1, 2}), absl::Seconds(1));
+  EXPECT_EQ(node(0).round->restarts, 1);
+  EXPECT_EQ(node(0).round->reason, "rank 1 broke");
+}
+
+TEST_P(RendezvousTest, WhenNoRestartIsLeftAllLearnTheRootCause) {
+  Start(Nodes(3, 3), 3);
+  UntilRound(1, {0, 1, 2});
+  node(0).Fail(Failure("consequence", 1, 2));
+  node(2).Fail(Failure("later", 3));
+  node(1).Fail(Failure("the cause", 2));
+  UntilClosed();
+  for (int i = 0; i < 3; ++i) {
+    ASSERT_TRUE(node(i).closed->failure.has_value());
+    EXPECT_EQ(node(i).closed->failure->summary, "the cause");
+    EXPECT_EQ(node(i).closed->exit_code, 3);
+  }
+}
+
+TEST_P(RendezvousTest, AFailureThatNoRestartCanHelpClosesTheJob) {
+  PolicyOptions policy = Nodes(2, 2);
+  policy.max_restarts = 5;
+  Start(policy, 2);
+  UntilRound(1, {0, 1});
+  FailureNote note = Failure("there is no such program");
+  note.retry = FailureNote::Retry::kNever;
+  node(0).Fail(note);
+  UntilClosed();
+  EXPECT_EQ(node(1).closed->failure->summary, "there is no such program");
+}
+
+TEST_P(RendezvousTest, ALostNodeIsMissedAndItsPlaceClosed) {
+  Start(Nodes(2, 3), 3);
+  UntilRound(1, {0, 1, 2});
+  node(1).life = Life::kDead;
+  const absl::Duration took = UntilRound(2, {0, 2});
+  EXPECT_GE(took, fleet_->options.policy.lost_after);
+  EXPECT_LE(took, fleet_->options.policy.lost_after + absl::Seconds(1));
+  EXPECT_EQ(node(0).round->restarts, 0);
+  EXPECT_THAT(node(0).round->reason, HasSubstr("host1"));
+  EXPECT_THAT(node(0).round->reason, HasSubstr("is lost"));
+}
+
+TEST_P(RendezvousTest, ALostNodeThatItsPeersNoticedIsNotAwaitedForLongAndCostsNoRestart) {
+  Start(Nodes(2, 3), 3);
+  UntilRound(1, {0, 1, 2});
+  node(1).life = Life::kDead;
+  node(0).Fail(Failure("rank 1 is gone", 1, 2));
+  node(2).Fail(Failure("rank 1 is gone", 1, 2));
+  EXPECT_LE(UntilRound(2, {0, 2}), absl::Seconds(3));
+  EXPECT_EQ(node(0).round->restarts, 0);
+}
+
+TEST_P(RendezvousTest, ALostLeaderIsReplaced) {
+  Start(Nodes(2, 3), 3);
+  UntilRound(1, {0, 1, 2});
+  ASSERT_TRUE(node(0).rendezvous.leads());
+  node(0).life = Life::kDead;
+  UntilRound(2, {2, 1});  // Rank 0 was free.
+  node(1).life = Life::kDead;
+  fleet_->Add();
+  UntilRound(3, {2, 3});
+}
+
+TEST_P(RendezvousTest, ALeaderLostWhileTheRoundFormsIsReplaced) {
+  PolicyOptions policy = Nodes(2, 2);
+  Start(policy, 1);
+  fleet_->Run(absl::Seconds(1));
+  ASSERT_TRUE(node(0).rendezvous.leads());
+  node(0).life = Life::kDead;
+  fleet_->AddMany(2);
+  EXPECT_LE(UntilRound(1, {1, 2}), absl::Seconds(5));
+}
+
+TEST_P(RendezvousTest, ANodeThatComesIsTakenInWhereThereIsRoom) {
+  PolicyOptions policy = Nodes(1, 3);
+  policy.last_call_timeout = absl::Seconds(1);
+  Start(policy, 2);
+  UntilRound(1, {0, 1});
+  fleet_->Add();
+  EXPECT_LE(UntilRound(2, {0, 1, 2}), absl::Seconds(3));
+  EXPECT_EQ(node(0).round->restarts, 0);
+  EXPECT_THAT(node(0).round->reason, HasSubstr("host2"));
+  fleet_->Add();  // No room.
+  fleet_->Run(absl::Seconds(20));
+  EXPECT_TRUE(fleet_->InRound(2, {0, 1, 2}));
+  node(1).life = Life::kDead;
+  UntilRound(3, {0, 3, 2});
+}
+
+TEST_P(RendezvousTest, AReplacementGetsTheRankThatIsFree) {
+  Start(Nodes(3, 3), 3);
+  UntilRound(1, {0, 1, 2});
+  node(1).life = Life::kDead;
+  fleet_->Run(absl::Seconds(10));
+  fleet_->Add();
+  UntilRound(2, {0, 3, 2});
+}
+
+TEST_P(RendezvousTest, LeavingIsNotClosing) {
+  Start(Nodes(1, 3), 3);
+  UntilRound(1, {0, 1, 2});
+  node(0).rendezvous.Leave("SIGTERM");  // It leads.
+  ASSERT_TRUE(node(0).Step().ok());
+  node(0).life = Life::kDead;
+  EXPECT_LE(UntilRound(2, {2, 1}), absl::Seconds(2));
+  EXPECT_THAT(node(1).round->reason, HasSubstr("left: SIGTERM"));
+  node(2).rendezvous.Leave("SIGTERM");
+  ASSERT_TRUE(node(2).Step().ok());
+  node(2).life = Life::kDead;
+  EXPECT_LE(UntilRound(3, {1}), absl::Seconds(2));
+}
+
+TEST_P(RendezvousTest, TheJobSucceedsWhenAllHaveFinished) {
+  Start(Nodes(2, 2), 2);
+  UntilRound(1, {0, 1});
+  node(0).rendezvous.Finish();
+  fleet_->Run(absl::Seconds(60));
+  EXPECT_FALSE(node(0).closed.has_value());
+  node(1).rendezvous.Finish();
+  UntilClosed();
+  EXPECT_EQ(node(0).closed->exit_code, 0);
+  EXPECT_EQ(node(1).closed->exit_code, 0);
+}
+
+TEST_P(RendezvousTest, ANodeThatHasFinishedStartsAgainIfAnotherFails) {
+  PolicyOptions policy = Nodes(2, 2);
+  policy.max_restarts = 1;
+  Start(policy, 2);
+  UntilRound(1, {0, 1});
+  node(0).rendezvous.Finish();
+  fleet_->Run(absl::Seconds(1));
+  node(1).Fail(Failure("broke at the end"));
+  UntilRound(2, {0, 1});
+}
+
+TEST_P(RendezvousTest, NobodyJoinsAJobThatIsAboutToFinish) {
+  PolicyOptions policy = Nodes(1, 3);
+  policy.last_call_timeout = absl::ZeroDuration();
+  Start(policy, 1);
+  UntilRound(1, {0});
+  node(0).rendezvous.Finish();
+  fleet_->Add();
+  UntilClosed();
+  EXPECT_EQ(node(1).closed->exit_code, 0);
+}
+
+TEST_P(RendezvousTest, ASuspendedNodeComesBackAsANewcomer) {
+  Start(Nodes(1, 2), 2);
+  UntilRound(1, {0, 1});
+  node(1).life = Life::kSuspended;
+  UntilRound(2, {0});
+  node(1).life = Life::kAlive;
+  UntilRound(3, {0, 1});
+}
+
+TEST_P(RendezvousTest, ASuspendedLeaderFindsThatOthersWentOn) {
+  Start(Nodes(2, 3), 3);
+  UntilRound(1, {0, 1, 2});
+  node(0).life = Life::kSuspended;
+  UntilRound(2, {2, 1});
+  node(0).life = Life::kAlive;
+  UntilRound(3, {2, 1, 0});
+  int leaders = 0;
+  for (const auto& each : fleet_->nodes) leaders += each->rendezvous.leads() ? 1 : 0;
+  EXPECT_EQ(leaders, 1);
+  EXPECT_EQ(node(0).history.size(), node(1).history.size());
+}
+
+TEST_P(RendezvousTest, RestartsThatFollowQuicklyAreDelayed) {
+  PolicyOptions policy = Nodes(1, 1);
+  policy.max_restarts = 4;
+  Start(policy, 1);
+  std::vector<absl::Duration> waits;
+  for (int round = 1; round <= 4; ++round) {
+    UntilRound(round, {0});
+    node(0).Fail(Failure("broke"));
+    waits.push_back(UntilRound(round + 1, {0}));
+  }
+  EXPECT_LT(waits[0], absl::Milliseconds(100));
+  for (int i = 1; i < 4; ++i) EXPECT_GE(waits[i], absl::Seconds(1 << (i - 1)));
+  fleet_->Run(absl::Minutes(2));
+  node(0).Fail(Failure("broke after a long while"));
+  UntilClosed();
+}
+
+TEST_P(RendezvousTest, AJobThatIsOverIsNotJoined) {
+  Start(Nodes(1, 1), 1);
+  UntilRound(1, {0});
+  node(0).rendezvous.Finish();
+  UntilClosed();
+  fleet_->Add();
+  UntilClosed();
+  EXPECT_FALSE(node(1).round.has_value());
+}
+
+TEST_P(RendezvousTest, GoodbyesLeaveNothingBehind) {
+  Start(Nodes(2, 2), 2);
+  UntilRound(1, {0, 1});
+  node(0).rendezvous.Finish();
+  node(1).rendezvous.Finish();
+  UntilClosed();
+  ASSERT_TRUE(node(0).rendezvous.SayGoodbye().ok());
+  EXPECT_FALSE(*node(0).rendezvous.IsDeserted());
+  ASSERT_TRUE(node(1).rendezvous.SayGoodbye().ok());
+  EXPECT_TRUE(*node(0).rendezvous.IsDeserted());
+  fleet_->Add();
+  fleet_->Add();
+  UntilRound(1, {2, 3});  // A new job, under the same name.
+}
+
+TEST_P(RendezvousTest, NodesThatBringTheirHistoryGoOnCountingWithTheirRanks) {
+  Start(Nodes(2, 2), 0);
+  for (int i = 0; i < 2; ++i) {
+    NodeRecord record;
+    record.identity.id = absl::StrCat("m", i);
+    record.round = 6 + i;
+    record.restarts = 2;
+    record.rank = 1 - i;
+    fleet_->Add(record);
+  }
+  UntilRound(8, {1, 0});
+  EXPECT_EQ(node(0).round->restarts, 2);
+}
+
+INSTANTIATE_TEST_SUITE_P(Stores, RendezvousTest, ::testing::Values("hash", "file", "tcp"),
+                         [](const auto& info) { return info.param; });
+
+}  // namespace
+}  // namespace syncline
