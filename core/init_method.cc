@@ -16,6 +16,8 @@ namespace syncline {
 namespace {
 
 constexpr int64_t kMaxRanks = 1 << 20;
+// For etcd://: so long after its last process died a job leaves nothing in etcd.
+constexpr absl::Duration kEtcdTtl = absl::Seconds(30);
 
 absl::Status ParseHostPort(absl::string_view text, absl::string_view what, StoreConfig& store) {
   const size_t colon = text.rfind(':');
@@ -55,6 +57,20 @@ absl::Status ParseQuery(absl::string_view query, InitMethod& method) {
   return absl::OkStatus();
 }
 
+// What keeps the worlds of one job apart that share a store: an elastic job counts its rounds, of
+// which some follow no failure; torchrun counts restarts.
+std::string JobPrefix() {
+  if (const std::optional<std::string> round = GetEnv("SYNCLINE_ROUND")) {
+    return absl::StrCat("round/", *round);
+  }
+  return absl::StrCat("attempt/", GetEnv("TORCHELASTIC_RESTART_COUNT").value_or("0"));
+}
+
+// torchrun's agent serves torch's own store at MASTER_PORT, unless it says that it does not.
+bool IsMasterPortTaken() {
+  return GetEnv("TORCHELASTIC_USE_AGENT_STORE").value_or("False") == "True";
+}
+
 absl::Status ReadEnvironment(InitMethod& method) {
   if (method.rank < 0) {
     SYNCLINE_ASSIGN_OR_RETURN(method.rank, RequireEnvInt("RANK", 0, kMaxRanks));
@@ -63,12 +79,13 @@ absl::Status ReadEnvironment(InitMethod& method) {
     SYNCLINE_ASSIGN_OR_RETURN(method.size, RequireEnvInt("WORLD_SIZE", 1, kMaxRanks));
   }
   method.scheme = "tcp";
-  method.prefix = absl::StrCat("attempt/", GetEnv("TORCHELASTIC_RESTART_COUNT").value_or("0"));
+  method.prefix = JobPrefix();
   if (std::optional<std::string> launcher = GetEnv("SYNCLINE_STORE")) {
     return ParseHostPort(*launcher, "environment variable SYNCLINE_STORE", method.store);
   }
   SYNCLINE_ASSIGN_OR_RETURN(method.store.host, RequireEnv("MASTER_ADDR"));
   SYNCLINE_ASSIGN_OR_RETURN(method.store.port, RequireEnvInt("MASTER_PORT", 1, 65535));
+  if (IsMasterPortTaken()) method.store.port += method.store.port < 65535 ? 1 : -1;
   if (method.rank == 0) method.store.role = StoreConfig::Role::kServer;
   return absl::OkStatus();
 }
@@ -106,13 +123,31 @@ absl::Status ReadFile(absl::string_view path, InitMethod& method) {
   return absl::OkStatus();
 }
 
+// Reads "host1:2379,host2:2379/prefix".
+absl::Status ReadEtcd(absl::string_view address, InitMethod& method) {
+  const size_t slash = address.find('/');
+  if (slash == absl::string_view::npos || slash + 1 == address.size()) {
+    return ArgumentError(absl::StrCat(
+        "init method: etcd:// needs a prefix of the job's own, as in etcd://host:2379/job7, not '",
+        address, "'"));
+  }
+  for (absl::string_view endpoint : absl::StrSplit(address.substr(0, slash), ',')) {
+    SYNCLINE_RETURN_IF_ERROR(ParseHostPort(endpoint, "init method: etcd://", method.store));
+  }
+  method.store.etcd.endpoints = std::string(address.substr(0, slash));
+  method.store.etcd.prefix = std::string(address.substr(slash));
+  method.store.etcd.ttl = kEtcdTtl;
+  return absl::OkStatus();
+}
+
 }  // namespace
 
 absl::StatusOr<InitMethod> ParseInitMethod(absl::string_view url, int64_t rank, int64_t size) {
   const size_t colon = url.find("://");
   if (colon == absl::string_view::npos) {
     return ArgumentError(absl::StrCat(
-        "init method '", url, "' is not a URL; use env://, tcp://host:port or file:///path"));
+        "init method '", url,
+        "' is not a URL; use env://, tcp://host:port, file:///path or etcd://host:port/prefix"));
   }
   InitMethod method;
   method.scheme = std::string(url.substr(0, colon));
@@ -127,9 +162,12 @@ absl::StatusOr<InitMethod> ParseInitMethod(absl::string_view url, int64_t rank, 
     SYNCLINE_RETURN_IF_ERROR(ReadTcp(rest.first, method));
   } else if (method.scheme == "file") {
     SYNCLINE_RETURN_IF_ERROR(ReadFile(rest.first, method));
+  } else if (method.scheme == "etcd") {
+    SYNCLINE_RETURN_IF_ERROR(ReadEtcd(rest.first, method));
   } else {
-    return ArgumentError(absl::StrCat("unknown init method '", method.scheme,
-                                      "://'; use env://, tcp://host:port or file:///path"));
+    return ArgumentError(
+        absl::StrCat("unknown init method '", method.scheme,
+                     "://'; use env://, tcp://host:port, file:///path or etcd://host:port/prefix"));
   }
   SYNCLINE_RETURN_IF_ERROR(CheckRanks(method, url));
   return method;

@@ -19,14 +19,16 @@ inline constexpr absl::string_view kMulticastScheme = "multicast";
 struct InitMethod {
   std::string scheme;  // Of the store: a name in StoreRegistry, or kMulticastScheme.
   StoreConfig store;   // With kMulticastScheme: host and port of the multicast group.
-  std::string prefix;  // What keeps restarts of one job apart in a shared store; may be empty.
+  // What keeps the rounds of one job apart in a shared store, "round/3"; may be empty.
+  std::string prefix;
   std::string group_name;
   int64_t rank = -1;  // -1: assigned when this process joins.
   int64_t size = 1;
 };
 
 // Reads `url` (see WorldOptions) and, for env://, the environment. `rank` and `size` >= 0 take
-// precedence. ArgumentError that says what is missing, unknown or out of range.
+// precedence. Where MASTER_PORT is torchrun's own (TORCHELASTIC_USE_AGENT_STORE), the store is at
+// the next port. ArgumentError that says what is missing, unknown or out of range.
 absl::StatusOr<InitMethod> ParseInitMethod(absl::string_view url, int64_t rank, int64_t size);
 
 // Whether the environment says anything that env:// would read: a launcher has set it, or somebody

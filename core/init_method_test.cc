@@ -28,7 +28,8 @@ class InitMethodTest : public ::testing::Test {
 
   static constexpr const char* kNames[] = {"RANK",           "WORLD_SIZE",
                                            "MASTER_ADDR",    "MASTER_PORT",
-                                           "SYNCLINE_STORE", "TORCHELASTIC_RESTART_COUNT"};
+                                           "SYNCLINE_STORE", "TORCHELASTIC_RESTART_COUNT",
+                                           "SYNCLINE_ROUND", "TORCHELASTIC_USE_AGENT_STORE"};
 };
 
 TEST_F(InitMethodTest, TcpTakesRanksFromTheUrl) {
@@ -55,6 +56,20 @@ TEST_F(InitMethodTest, WithoutARankOneIsToBeAssigned) {
     EXPECT_EQ(method->rank, -1);
     EXPECT_EQ(method->size, 3);
   }
+}
+
+TEST_F(InitMethodTest, EtcdTakesEndpointsAndAPrefix) {
+  auto method = ParseInitMethod("etcd://one:2379,two:2380/jobs/7?world_size=3", 1, -1);
+  ASSERT_TRUE(method.ok()) << method.status();
+  EXPECT_EQ(method->scheme, "etcd");
+  EXPECT_EQ(method->store.etcd.endpoints, "one:2379,two:2380");
+  EXPECT_EQ(method->store.etcd.prefix, "/jobs/7");
+  EXPECT_GT(method->store.etcd.ttl, absl::ZeroDuration());
+  EXPECT_EQ(method->size, 3);
+  for (const char* url : {"etcd://host:2379", "etcd://host:2379/"}) {
+    ExpectError(ParseInitMethod(url, 0, 1), "needs a prefix of the job's own");
+  }
+  ExpectError(ParseInitMethod("etcd://one:2379,two/job", 0, 1), "must be host:port");
 }
 
 TEST_F(InitMethodTest, MulticastAddressesAreASchemeOfTheirOwn) {
@@ -111,6 +126,30 @@ TEST_F(InitMethodTest, TheLaunchersStoreIsUsedWhereThereIsOne) {
   ASSERT_TRUE(method.ok()) << method.status();
   EXPECT_EQ(method->store.port, 4711);
   EXPECT_EQ(method->store.role, StoreConfig::Role::kClient);
+}
+
+TEST_F(InitMethodTest, RoundsOfAnElasticJobAreKeptApart) {
+  Set("RANK", "0");
+  Set("WORLD_SIZE", "2");
+  Set("SYNCLINE_STORE", "127.0.0.1:4711");
+  EXPECT_EQ(ParseInitMethod("env://", -1, -1)->prefix, "attempt/0");
+  Set("TORCHELASTIC_RESTART_COUNT", "2");
+  EXPECT_EQ(ParseInitMethod("env://", -1, -1)->prefix, "attempt/2");
+  Set("SYNCLINE_ROUND", "5");
+  EXPECT_EQ(ParseInitMethod("env://", -1, -1)->prefix, "round/5");
+}
+
+TEST_F(InitMethodTest, APortOnWhichTorchrunServesIsLeftAlone) {
+  Set("RANK", "0");
+  Set("WORLD_SIZE", "2");
+  Set("MASTER_ADDR", "node0");
+  Set("MASTER_PORT", "29500");
+  Set("TORCHELASTIC_USE_AGENT_STORE", "False");
+  EXPECT_EQ(ParseInitMethod("env://", -1, -1)->store.port, 29500);
+  Set("TORCHELASTIC_USE_AGENT_STORE", "True");
+  EXPECT_EQ(ParseInitMethod("env://", -1, -1)->store.port, 29501);
+  Set("MASTER_PORT", "65535");
+  EXPECT_EQ(ParseInitMethod("env://", -1, -1)->store.port, 65534);
 }
 
 TEST_F(InitMethodTest, AMissingVariableIsNamed) {

@@ -1,9 +1,5 @@
 #include "core/open_store.h"
 
-#include <sys/socket.h>
-#include <sys/un.h>
-#include <unistd.h>
-
 #include <algorithm>
 #include <memory>
 #include <string>
@@ -14,6 +10,7 @@
 #include "core/host.h"
 #include "core/multicast.h"
 #include "core/prefix_store.h"
+#include "core/serving_turn.h"
 #include "core/status.h"
 
 namespace syncline {
@@ -27,31 +24,6 @@ constexpr absl::Duration kTryFor = absl::Seconds(1);
 constexpr absl::Duration kPatienceWithTheStore = absl::Seconds(2);
 // Set by a host that has no rank.
 constexpr absl::string_view kHasAutomaticHost = "automatic host";
-
-// Of the processes of this host that would serve one address, the one whose turn it is to try: two
-// that tried at once could both fail, and gRPC would log it. Ends with the object, or the process.
-class Turn {
- public:
-  explicit Turn(const StoreConfig& config) : fd_(socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0)) {
-    sockaddr_un name = {};
-    name.sun_family = AF_UNIX;
-    // A first byte of zero: a name in the network namespace, not in the file system.
-    const std::string text = absl::StrCat("syncline serves ", config.host, ":", config.port);
-    text.copy(name.sun_path + 1, sizeof(name.sun_path) - 1);
-    is_mine_ = fd_ >= 0 && bind(fd_, reinterpret_cast<sockaddr*>(&name), sizeof(name)) == 0;
-  }
-  ~Turn() {
-    if (fd_ >= 0) close(fd_);
-  }
-  Turn(const Turn&) = delete;
-  Turn& operator=(const Turn&) = delete;
-
-  bool is_mine() const { return is_mine_; }
-
- private:
-  const int fd_;
-  bool is_mine_;
-};
 
 absl::StatusOr<std::shared_ptr<Store>> Serve(StoreConfig config) {
   config.role = StoreConfig::Role::kServer;
@@ -68,7 +40,7 @@ absl::StatusOr<OpenedStore> ServeOrConnect(StoreConfig config, const Deadline& d
   absl::StatusOr<std::shared_ptr<Store>> served = NetworkError("another tried to");
   for (bool is_first_try = true;; is_first_try = false) {
     {
-      const Turn turn(config);
+      const ServingTurn turn(config.host, config.port);
       // Later, something may hold the turn and never serve.
       if (turn.is_mine() || !is_first_try) served = Serve(config);
     }
@@ -92,7 +64,7 @@ absl::StatusOr<OpenedStore> ServeOrJoinAutomaticHost(const StoreConfig& config) 
   absl::StatusOr<std::shared_ptr<Store>> served;
   bool has_tried = false;
   {
-    const Turn turn(config);
+    const ServingTurn turn(config.host, config.port);
     if (turn.is_mine()) {
       served = StoreRegistry::Make("tcp", config);
       has_tried = true;

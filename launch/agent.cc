@@ -13,13 +13,6 @@ using Kind = AgentCommand::Kind;
 
 constexpr int kConsequence = 2;
 
-// How far the failure is from explaining itself: 0 if it does, kConsequence if it is known to be
-// one. An exit code alone may be either.
-int Remoteness(const WorkerExit& exit) {
-  if (exit.record == WorkerExit::Record::kPeerError) return kConsequence;
-  return exit.record == WorkerExit::Record::kError || exit.signal != 0 ? 0 : 1;
-}
-
 bool IsLikelierCause(const WorkerExit& a, const WorkerExit& b) {
   const auto key = [](const WorkerExit& exit) {
     return std::make_tuple(Remoteness(exit), exit.failed_at, exit.signal == 0);
@@ -29,20 +22,50 @@ bool IsLikelierCause(const WorkerExit& a, const WorkerExit& b) {
 
 }  // namespace
 
+// An exit code alone may be either.
+int Remoteness(const WorkerExit& exit) {
+  if (exit.record == WorkerExit::Record::kPeerError) return kConsequence;
+  return exit.record == WorkerExit::Record::kError || exit.signal != 0 ? 0 : 1;
+}
+
 Agent::Agent(const AgentOptions& options, const Clock& clock) : options_(options), clock_(clock) {}
 
-Agent::Commands Agent::Start() { return StartAttempt(); }
+Agent::Commands Agent::Start() { return Join(); }
 
-Agent::Commands Agent::StartAttempt() {
+Agent::Commands Agent::Join() {
+  state_ = State::kJoining;
+  deadline_ = absl::InfiniteFuture();
+  return {{Kind::kJoin}};
+}
+
+Agent::Commands Agent::OnRound() {
+  if (state_ != State::kJoining) return {};
   state_ = State::kRunning;
   living_ = options_.workers;
   killed_ = false;
   waited_for_cause_ = false;
+  is_over_ = false;
+  reported_ = false;
   failure_.reset();
   started_ = clock_.Now();
   stopped_ = absl::InfiniteFuture();
   deadline_ = absl::InfiniteFuture();
   return {{Kind::kStartWorkers}};
+}
+
+Agent::Commands Agent::OnRoundOver() {
+  if (state_ == State::kFinishing) return Join();
+  if (state_ == State::kIdle || state_ == State::kJoining || state_ == State::kFinished) return {};
+  is_over_ = true;
+  return state_ == State::kRunning || state_ == State::kSettling ? StopOthers() : Commands{};
+}
+
+Agent::Commands Agent::OnClosed(int exit_code) {
+  if (state_ == State::kFinished) return {};
+  closed_ = exit_code;
+  if (state_ == State::kRunning || state_ == State::kSettling) return StopOthers();
+  if (state_ == State::kJoining || state_ == State::kFinishing) Finish();
+  return {};
 }
 
 Agent::Commands Agent::OnStartFailed() {
@@ -57,7 +80,8 @@ Agent::Commands Agent::OnWorkersExited(absl::Span<const WorkerExit> exits) {
   for (WorkerExit exit : exits) {
     if (exit.record == WorkerExit::Record::kNone) exit.failed_at = clock_.Now();
     if (state_ == State::kRunning && !exit.ok()) Settle();
-    if (state_ == State::kSettling || failure_.has_value()) Count(exit);
+    const bool failed_by_itself = !exit.ok() && exit.failed_at < stopped_;
+    if (state_ == State::kSettling || failure_.has_value() || failed_by_itself) Count(exit);
   }
   return living_ == 0 && state_ != State::kDraining ? Drain() : Commands{};
 }
@@ -92,22 +116,24 @@ Agent::Commands Agent::OnLeftoverExited() {
 
 Agent::Commands Agent::OnNothingLeft() {
   if (state_ != State::kDraining) return {};
-  const bool restart = failure_.has_value() && stop_signal_ == 0 && !start_failed_ &&
-                       attempt_ < options_.max_restarts;
-  if (!restart) {
+  if (closed_.has_value() || stop_signal_ != 0) {
     Finish();
     return {};
   }
-  ++attempt_;
-  return StartAttempt();
+  if (failure_.has_value() || is_over_ || start_failed_) return Join();
+  state_ = State::kFinishing;
+  deadline_ = absl::InfiniteFuture();
+  return {{Kind::kReportDone}};
 }
 
 Agent::Commands Agent::OnSignal(int signal) {
   if (state_ == State::kFinished) return {};
   if (signal == SIGUSR1 || signal == SIGUSR2) return {{Kind::kSignalWorkers, signal}};
   if (stop_signal_ != 0) return signal == SIGINT ? Kill() : Commands{};
-  if (state_ == State::kDraining && !failure_.has_value()) return {};  // The job is done already.
+  // The node is done already.
+  if (state_ == State::kDraining && !failure_.has_value() && !is_over_) return {};
   stop_signal_ = signal;
+  if (state_ == State::kIdle || state_ == State::kJoining || state_ == State::kFinishing) Finish();
   // While workers are being stopped for another reason the deadline of that one holds.
   if (state_ == State::kRunning) {
     return Stop(signal == SIGPIPE ? SIGTERM : signal, options_.shutdown_timeout);
@@ -134,6 +160,7 @@ Agent::Commands Agent::OnDeadline() {
 
 int Agent::exit_code() const {
   if (start_failed_) return 1;
+  if (closed_.has_value()) return *closed_;
   if (failure_.has_value()) return failure_->cause.ShellCode();
   return stop_signal_ != 0 ? 128 + stop_signal_ : 0;
 }
@@ -144,7 +171,11 @@ void Agent::Settle() {
 }
 
 Agent::Commands Agent::StopOthers() {
-  return Stop(SIGTERM, std::min(options_.failure_grace, options_.shutdown_timeout));
+  Commands commands = Stop(SIGTERM, std::min(options_.failure_grace, options_.shutdown_timeout));
+  if (failure_.has_value() && !std::exchange(reported_, true)) {
+    commands.push_back({Kind::kReportFailure});
+  }
+  return commands;
 }
 
 Agent::Commands Agent::Stop(int signal, absl::Duration grace) {

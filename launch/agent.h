@@ -1,4 +1,4 @@
-// The policy of one launch: when workers start, are told to stop, are killed, and start anew.
+// The policy of one node: when its workers start, are told to stop, are killed, and start anew.
 #ifndef SYNCLINE_LAUNCH_AGENT_H_
 #define SYNCLINE_LAUNCH_AGENT_H_
 
@@ -34,11 +34,14 @@ struct WorkerExit {
 // What the agent wants done. Commands never fail; the agent hears of their effects as events.
 struct AgentCommand {
   enum class Kind {
-    kStartWorkers,        // Start all workers of attempt().
+    kJoin,                // Ask for a round, telling failure() if there is one.
+    kStartWorkers,        // Start all workers of the round.
     kSignalGroups,        // `signal` to the process groups of all living workers.
     kSignalWorkers,       // `signal` to the living workers themselves, not to their children.
     kTerminateLeftovers,  // SIGTERM to whatever the workers have left behind.
     kKillEverything,      // SIGKILL to all living workers and to all they have started.
+    kReportFailure,       // Tell the other nodes that the round has failed: failure().
+    kReportDone,          // Tell them that all workers of this node have succeeded.
   };
   Kind kind;
   int signal = 0;
@@ -46,7 +49,6 @@ struct AgentCommand {
 
 struct AgentOptions {
   int workers = 1;
-  int max_restarts = 0;
   // From an operator's signal to SIGKILL.
   absl::Duration shutdown_timeout = absl::Seconds(30);
   // From the first failure seen to SIGTERM of the others. A failed worker often ends later than
@@ -60,22 +62,30 @@ struct AgentOptions {
   absl::Duration kill_grace = absl::Seconds(5);
 };
 
+// How far a failure is from explaining itself: 0 if it does, 2 if it is known to be a consequence of
+// another one. 1: an exit code alone, which may be either.
+int Remoteness(const WorkerExit& exit);
+
 // A state machine: every event returns what is to be done about it. It does no input or output
 // and knows no process, so that all of it is testable. Not thread-safe.
 //
-//   idle -> running -> [settling] -> [stopping] -> draining -> running (a restart) | finished
+//   idle -> joining -> running -> [settling] -> [stopping] -> draining -> joining | finishing
+//   joining | finishing | draining -> finished
 //
 // One worker is the cause of a failure; what happens to the others is its consequence. Which one
-// is known for certain when all have ended. A failure stops all workers, and starts all anew while
-// restarts are left. A stop signal stops them for good.
+// is known for certain when all have ended. A failure stops all workers of the node, and the node
+// joins again: whether there is another round the nodes decide together (rendezvous/policy.h). So
+// it does when the round is over for another reason. A stop signal stops it for good.
 class Agent {
  public:
   enum class State {
     kIdle,
+    kJoining,   // For the next round. There are no workers.
     kRunning,
     kSettling,  // A worker has failed; the others may be failing too, or may be the cause.
     kStopping,  // Workers have been told to stop.
     kDraining,  // No worker lives; processes that workers started may.
+    kFinishing,  // All workers have succeeded; those of other nodes may still run.
     kFinished,
   };
   using Commands = std::vector<AgentCommand>;
@@ -85,7 +95,10 @@ class Agent {
 
   // The events. Each returns the commands to carry out, in order.
   Commands Start();
-  Commands OnStartFailed();  // kStartWorkers could not start all. Not tried again.
+  Commands OnRound();        // A round begins that this node is a member of.
+  Commands OnRoundOver();    // The round that it was in is to end.
+  Commands OnClosed(int exit_code);  // There will be no more rounds. The job's exit code.
+  Commands OnStartFailed();  // kStartWorkers could not start all.
   // All exits seen at one moment.
   Commands OnWorkersExited(absl::Span<const WorkerExit> exits);
   Commands OnLeftoverExited();  // A process that a worker had started is gone.
@@ -97,11 +110,11 @@ class Agent {
   Commands OnDeadline();  // deadline() has come.
 
   State state() const { return state_; }
-  int attempt() const { return attempt_; }  // 0, then 1 with the first restart, ...
-  int max_restarts() const { return options_.max_restarts; }
+  bool start_failed() const { return start_failed_; }
+  int stop_signal() const { return stop_signal_; }  // 0 if there was none.
   absl::Time deadline() const { return deadline_; }  // InfiniteFuture if there is none.
 
-  // The failure that is being handled, or made the job fail.
+  // The failure of the round that runs, or ran last, on this node.
   struct Failure {
     WorkerExit cause;                     // Provisional until all workers have ended.
     absl::Duration after;                 // From the start of the attempt.
@@ -111,11 +124,12 @@ class Agent {
   const std::optional<Failure>& failure() const { return failure_; }
   // Whether killed processes were still there when the agent finished.
   bool gave_up() const { return gave_up_; }
-  // For the launcher, once finished: 0, or that of the failure's cause, or 128 + the signal.
+  // For the launcher, once finished: the job's, or else that of the failure's cause, or else 128 +
+  // the signal.
   int exit_code() const;
 
  private:
-  Commands StartAttempt();
+  Commands Join();
   void Settle();
   Commands StopOthers();  // After a failure.
   Commands Stop(int signal, absl::Duration grace);
@@ -127,9 +141,11 @@ class Agent {
   const AgentOptions options_;
   const Clock& clock_;
   State state_ = State::kIdle;
-  int attempt_ = 0;
   int living_ = 0;
   int stop_signal_ = 0;
+  bool is_over_ = false;  // The round, for a reason outside this node.
+  bool reported_ = false;  // The failure.
+  std::optional<int> closed_;  // The job's exit code.
   bool start_failed_ = false;
   bool killed_ = false;
   bool waited_for_cause_ = false;  // Twice settle_time.

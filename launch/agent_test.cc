@@ -38,11 +38,20 @@ std::vector<int> Ranks(const std::vector<WorkerExit>& exits) {
   return ranks;
 }
 
-// "start", "groups 15", "workers 10", "leftovers", "kill".
+// "join", "start", "groups 15", "workers 10", "leftovers", "kill", "report", "done".
 Names Describe(const Agent::Commands& commands) {
   Names names;
   for (const AgentCommand& command : commands) {
     switch (command.kind) {
+      case Kind::kJoin:
+        names.push_back("join");
+        break;
+      case Kind::kReportFailure:
+        names.push_back("report");
+        break;
+      case Kind::kReportDone:
+        names.push_back("done");
+        break;
       case Kind::kStartWorkers:
         names.push_back("start");
         break;
@@ -65,13 +74,14 @@ Names Describe(const Agent::Commands& commands) {
 
 class AgentTest : public testing::Test {
  protected:
-  Agent Started(int workers, int max_restarts) {
+  Agent Started(int workers) {
     AgentOptions options;
     options.workers = workers;
-    options.max_restarts = max_restarts;
     options.shutdown_timeout = absl::Seconds(20);
     Agent agent(options, clock_);
-    EXPECT_EQ(Describe(agent.Start()), Names{"start"});
+    EXPECT_EQ(Describe(agent.Start()), Names{"join"});
+    EXPECT_EQ(agent.state(), State::kJoining);
+    EXPECT_EQ(Describe(agent.OnRound()), Names{"start"});
     EXPECT_EQ(agent.state(), State::kRunning);
     return agent;
   }
@@ -87,7 +97,7 @@ class AgentTest : public testing::Test {
 };
 
 TEST_F(AgentTest, WaitsWithoutADeadlineWhileWorkersRun) {
-  Agent agent = Started(2, 0);
+  Agent agent = Started(2);
   EXPECT_EQ(agent.deadline(), absl::InfiniteFuture());
   clock_.Advance(absl::Hours(1000));
   EXPECT_EQ(Describe(agent.OnDeadline()), Names{});
@@ -95,23 +105,26 @@ TEST_F(AgentTest, WaitsWithoutADeadlineWhileWorkersRun) {
 }
 
 TEST_F(AgentTest, SucceedsWhenAllWorkersExitWithZeroAndNothingIsLeft) {
-  Agent agent = Started(2, 3);
+  Agent agent = Started(2);
   EXPECT_EQ(Describe(agent.OnWorkersExited({Code(1, 0)})), Names{});
   EXPECT_EQ(agent.state(), State::kRunning);
   EXPECT_EQ(Describe(agent.OnWorkersExited({Code(0, 0)})), Names{"leftovers"});
   EXPECT_EQ(agent.state(), State::kDraining);
-  EXPECT_EQ(Describe(agent.OnNothingLeft()), Names{});
+  EXPECT_EQ(Describe(agent.OnNothingLeft()), Names{"done"});
+  EXPECT_EQ(agent.state(), State::kFinishing);
+  EXPECT_EQ(agent.deadline(), absl::InfiniteFuture());
+  EXPECT_EQ(Describe(agent.OnClosed(0)), Names{});
   EXPECT_EQ(agent.state(), State::kFinished);
   EXPECT_EQ(agent.exit_code(), 0);
   EXPECT_FALSE(agent.failure().has_value());
 }
 
 TEST_F(AgentTest, AFailureStopsTheOthersAndKillsThemAfterOneSecond) {
-  Agent agent = Started(3, 0);
+  Agent agent = Started(3);
   clock_.Advance(absl::Seconds(7));
   EXPECT_EQ(Describe(agent.OnWorkersExited({Code(1, 3)})), Names{});
   EXPECT_EQ(agent.deadline(), clock_.Now() + AgentOptions().settle_time);
-  EXPECT_EQ(Settle(agent), Names{"groups 15"});
+  EXPECT_EQ(Settle(agent), (Names{"groups 15", "report"}));
   EXPECT_EQ(agent.state(), State::kStopping);
   EXPECT_EQ(agent.deadline(), clock_.Now() + absl::Seconds(1));
   clock_.Advance(absl::Milliseconds(999));
@@ -120,8 +133,7 @@ TEST_F(AgentTest, AFailureStopsTheOthersAndKillsThemAfterOneSecond) {
   EXPECT_EQ(Describe(agent.OnDeadline()), Names{"kill"});
   EXPECT_EQ(Describe(agent.OnWorkersExited({Killed(0, SIGKILL)})), Names{});
   EXPECT_EQ(Describe(agent.OnWorkersExited({Killed(2, SIGKILL)})), Names{"kill"});
-  agent.OnNothingLeft();
-  EXPECT_EQ(agent.state(), State::kFinished);
+  EXPECT_EQ(Describe(agent.OnNothingLeft()), Names{"join"});
   EXPECT_EQ(agent.exit_code(), 3);
   ASSERT_TRUE(agent.failure().has_value());
   EXPECT_EQ(agent.failure()->cause.local_rank, 1);
@@ -131,7 +143,7 @@ TEST_F(AgentTest, AFailureStopsTheOthersAndKillsThemAfterOneSecond) {
 }
 
 TEST_F(AgentTest, TheFirstFailureIsTheCauseAndLaterOnesAreItsConsequence) {
-  Agent agent = Started(3, 0);
+  Agent agent = Started(3);
   agent.OnWorkersExited({Code(2, 9)});
   clock_.Advance(absl::Milliseconds(1));
   agent.OnWorkersExited({Code(0, 1)});
@@ -145,7 +157,7 @@ TEST_F(AgentTest, TheFirstFailureIsTheCauseAndLaterOnesAreItsConsequence) {
 }
 
 TEST_F(AgentTest, APeersErrorIsNotTheCauseThoughItIsSeenFirst) {
-  Agent agent = Started(3, 0);
+  Agent agent = Started(3);
   clock_.Advance(absl::Seconds(2));
   agent.OnWorkersExited(
       {Recorded(Code(0, 1), WorkerExit::Record::kPeerError, clock_.Now() - absl::Seconds(1))});
@@ -161,7 +173,7 @@ TEST_F(AgentTest, APeersErrorIsNotTheCauseThoughItIsSeenFirst) {
 }
 
 TEST_F(AgentTest, TheEarliestRecordedErrorIsTheCauseInWhateverOrderWorkersEnd) {
-  Agent agent = Started(3, 0);
+  Agent agent = Started(3);
   const absl::Time early = clock_.Now() + absl::Milliseconds(10);
   clock_.Advance(absl::Milliseconds(30));
   agent.OnWorkersExited({Killed(0, SIGABRT)});
@@ -172,12 +184,12 @@ TEST_F(AgentTest, TheEarliestRecordedErrorIsTheCauseInWhateverOrderWorkersEnd) {
 }
 
 TEST_F(AgentTest, AWorkerThatWasStillOnItsWayOutWhenToldToStopIsTheCause) {
-  Agent agent = Started(2, 0);
+  Agent agent = Started(2);
   const absl::Time early = clock_.Now();
   clock_.Advance(absl::Milliseconds(10));
   agent.OnWorkersExited({Recorded(Code(0, 1), WorkerExit::Record::kPeerError, clock_.Now())});
   EXPECT_EQ(Settle(agent), Names{});  // The cause is given a second chance to end by itself.
-  EXPECT_EQ(Settle(agent), Names{"groups 15"});
+  EXPECT_EQ(Settle(agent), (Names{"groups 15", "report"}));
   agent.OnWorkersExited({Recorded(Killed(1, SIGTERM), WorkerExit::Record::kError, early)});
   agent.OnNothingLeft();
   EXPECT_EQ(agent.failure()->cause.local_rank, 1);
@@ -186,7 +198,7 @@ TEST_F(AgentTest, AWorkerThatWasStillOnItsWayOutWhenToldToStopIsTheCause) {
 }
 
 TEST_F(AgentTest, WithoutAReaderTheWorkersAreStoppedAsByTerm) {
-  Agent agent = Started(2, 3);
+  Agent agent = Started(2);
   EXPECT_EQ(Describe(agent.OnSignal(SIGPIPE)), Names{"groups 15"});
   agent.OnWorkersExited({Killed(0, SIGTERM), Killed(1, SIGTERM)});
   agent.OnNothingLeft();
@@ -194,7 +206,7 @@ TEST_F(AgentTest, WithoutAReaderTheWorkersAreStoppedAsByTerm) {
 }
 
 TEST_F(AgentTest, AmongExitsAtOneMomentAKilledWorkerIsTheCause) {
-  Agent agent = Started(3, 0);
+  Agent agent = Started(3);
   EXPECT_EQ(Describe(agent.OnWorkersExited({Code(0, 1), Code(1, 0), Killed(2, SIGKILL)})),
             Names{"leftovers"});
   agent.OnNothingLeft();
@@ -205,41 +217,95 @@ TEST_F(AgentTest, AmongExitsAtOneMomentAKilledWorkerIsTheCause) {
 }
 
 TEST_F(AgentTest, RanksThatFinishedBeforeTheFailureWereNotStoppedByIt) {
-  Agent agent = Started(2, 0);
+  Agent agent = Started(2);
   agent.OnWorkersExited({Code(0, 0)});
   agent.OnWorkersExited({Code(1, 4)});
   EXPECT_TRUE(agent.failure()->stopped.empty());
 }
 
-TEST_F(AgentTest, RestartsAllWorkersOnceNothingOfTheFailedAttemptIsLeft) {
-  Agent agent = Started(2, 1);
+TEST_F(AgentTest, JoinsAgainOnceNothingOfTheFailedRoundIsLeft) {
+  Agent agent = Started(2);
   agent.OnWorkersExited({Code(1, 3)});
   EXPECT_EQ(Describe(agent.OnWorkersExited({Killed(0, SIGTERM)})), Names{"leftovers"});
-  EXPECT_EQ(agent.attempt(), 0);
-  EXPECT_EQ(Describe(agent.OnNothingLeft()), Names{"start"});
+  EXPECT_EQ(Describe(agent.OnNothingLeft()), Names{"join"});
+  EXPECT_EQ(agent.state(), State::kJoining);
+  EXPECT_EQ(agent.failure()->cause.local_rank, 0);
+  EXPECT_EQ(Describe(agent.OnRound()), Names{"start"});
   EXPECT_EQ(agent.state(), State::kRunning);
-  EXPECT_EQ(agent.attempt(), 1);
   EXPECT_EQ(agent.deadline(), absl::InfiniteFuture());
-  agent.OnWorkersExited({Code(0, 0), Code(1, 0)});
-  agent.OnNothingLeft();
-  EXPECT_EQ(agent.state(), State::kFinished);
-  EXPECT_EQ(agent.exit_code(), 0);
   EXPECT_FALSE(agent.failure().has_value());
+  agent.OnWorkersExited({Code(0, 0), Code(1, 0)});
+  EXPECT_EQ(Describe(agent.OnNothingLeft()), Names{"done"});
 }
 
-TEST_F(AgentTest, FailsWithTheLastAttemptsCodeWhenNoRestartIsLeft) {
-  Agent agent = Started(1, 2);
-  for (int attempt = 0; attempt < 3; ++attempt) {
-    EXPECT_EQ(agent.attempt(), attempt);
-    agent.OnWorkersExited({Code(0, 10 + attempt)});
-    agent.OnNothingLeft();
-  }
+TEST_F(AgentTest, WhenTheJobIsClosedAfterAFailureItsCodeCounts) {
+  Agent agent = Started(1);
+  agent.OnWorkersExited({Code(0, 10)});
+  agent.OnNothingLeft();
+  EXPECT_EQ(Describe(agent.OnClosed(42)), Names{});
   EXPECT_EQ(agent.state(), State::kFinished);
-  EXPECT_EQ(agent.exit_code(), 12);
+  EXPECT_EQ(agent.exit_code(), 42);
+}
+
+TEST_F(AgentTest, ARoundThatIsOverStopsTheWorkersAndJoinsTheNext) {
+  Agent agent = Started(2);
+  EXPECT_EQ(Describe(agent.OnRoundOver()), Names{"groups 15"});
+  EXPECT_EQ(agent.deadline(), clock_.Now() + absl::Seconds(1));
+  agent.OnWorkersExited({Killed(0, SIGTERM)});
+  EXPECT_EQ(Describe(agent.OnWorkersExited({Code(1, 1)})), Names{"leftovers"});
+  EXPECT_EQ(Describe(agent.OnNothingLeft()), Names{"join"});
+  EXPECT_FALSE(agent.failure().has_value());  // They were told to stop.
+}
+
+TEST_F(AgentTest, AWorkerThatHadFailedBeforeTheRoundWasOverIsStillTheCause) {
+  Agent agent = Started(2);
+  const absl::Time early = clock_.Now();
+  clock_.Advance(absl::Milliseconds(5));
+  agent.OnRoundOver();
+  agent.OnWorkersExited({Recorded(Code(1, 9), WorkerExit::Record::kError, early)});
+  agent.OnWorkersExited({Killed(0, SIGTERM)});
+  EXPECT_EQ(Describe(agent.OnNothingLeft()), Names{"join"});
+  ASSERT_TRUE(agent.failure().has_value());
+  EXPECT_EQ(agent.failure()->cause.local_rank, 1);
+}
+
+TEST_F(AgentTest, ARoundThatIsOverWhileAFailureSettlesIsStoppedAtOnce) {
+  Agent agent = Started(2);
+  agent.OnWorkersExited({Code(0, 3)});
+  EXPECT_EQ(Describe(agent.OnRoundOver()), (Names{"groups 15", "report"}));
+  EXPECT_EQ(Describe(agent.OnRoundOver()), Names{});
+}
+
+TEST_F(AgentTest, ANodeThatIsDoneJoinsAgainIfTheRoundIsOver) {
+  Agent agent = Started(1);
+  agent.OnWorkersExited({Code(0, 0)});
+  agent.OnNothingLeft();
+  EXPECT_EQ(Describe(agent.OnRoundOver()), Names{"join"});
+  EXPECT_EQ(Describe(agent.OnRound()), Names{"start"});
+}
+
+TEST_F(AgentTest, WhenTheJobIsClosedWhileWorkersRunTheyAreStopped) {
+  Agent agent = Started(1);
+  EXPECT_EQ(Describe(agent.OnClosed(7)), Names{"groups 15"});
+  agent.OnWorkersExited({Killed(0, SIGTERM)});
+  EXPECT_EQ(Describe(agent.OnNothingLeft()), Names{});
+  EXPECT_EQ(agent.state(), State::kFinished);
+  EXPECT_EQ(agent.exit_code(), 7);
+}
+
+TEST_F(AgentTest, AStopSignalWithoutWorkersEndsTheNodeAtOnce) {
+  AgentOptions options;
+  Agent agent(options, clock_);
+  agent.Start();
+  EXPECT_EQ(Describe(agent.OnSignal(SIGTERM)), Names{});
+  EXPECT_EQ(agent.state(), State::kFinished);
+  EXPECT_EQ(agent.exit_code(), 128 + SIGTERM);
+  EXPECT_EQ(Describe(agent.OnRound()), Names{});
+  EXPECT_EQ(Describe(agent.OnClosed(0)), Names{});
 }
 
 TEST_F(AgentTest, AStopSignalIsForwardedAndWorkersGetTheWholeShutdownTimeout) {
-  Agent agent = Started(2, 5);
+  Agent agent = Started(2);
   EXPECT_EQ(Describe(agent.OnSignal(SIGTERM)), Names{"groups 15"});
   EXPECT_EQ(agent.deadline(), clock_.Now() + absl::Seconds(20));
   clock_.Advance(absl::Seconds(19));
@@ -253,7 +319,7 @@ TEST_F(AgentTest, AStopSignalIsForwardedAndWorkersGetTheWholeShutdownTimeout) {
 }
 
 TEST_F(AgentTest, OnlyASecondInterruptKillsAtOnce) {
-  Agent agent = Started(1, 0);
+  Agent agent = Started(1);
   EXPECT_EQ(Describe(agent.OnSignal(SIGINT)), Names{"groups 2"});
   EXPECT_EQ(Describe(agent.OnSignal(SIGTERM)), Names{});
   EXPECT_EQ(Describe(agent.OnSignal(SIGINT)), Names{"kill"});
@@ -263,7 +329,7 @@ TEST_F(AgentTest, OnlyASecondInterruptKillsAtOnce) {
 }
 
 TEST_F(AgentTest, UserSignalsReachWorkersWithoutStoppingThem) {
-  Agent agent = Started(2, 0);
+  Agent agent = Started(2);
   EXPECT_EQ(Describe(agent.OnSignal(SIGUSR1)), (Names{"workers 10"}));
   EXPECT_EQ(Describe(agent.OnSignal(SIGUSR2)), (Names{"workers 12"}));
   EXPECT_EQ(agent.state(), State::kRunning);
@@ -271,9 +337,9 @@ TEST_F(AgentTest, UserSignalsReachWorkersWithoutStoppingThem) {
 }
 
 TEST_F(AgentTest, AStopSignalDuringAFailurePreventsTheRestart) {
-  Agent agent = Started(2, 5);
+  Agent agent = Started(2);
   agent.OnWorkersExited({Code(1, 3)});
-  EXPECT_EQ(Describe(agent.OnSignal(SIGTERM)), Names{"groups 15"});
+  EXPECT_EQ(Describe(agent.OnSignal(SIGTERM)), (Names{"groups 15", "report"}));
   EXPECT_EQ(agent.deadline(), clock_.Now() + absl::Seconds(1));
   agent.OnWorkersExited({Killed(0, SIGTERM)});
   EXPECT_EQ(Describe(agent.OnNothingLeft()), Names{});
@@ -282,7 +348,7 @@ TEST_F(AgentTest, AStopSignalDuringAFailurePreventsTheRestart) {
 }
 
 TEST_F(AgentTest, ASignalAfterTheLastWorkersSuccessDoesNotSpoilIt) {
-  Agent agent = Started(1, 0);
+  Agent agent = Started(1);
   agent.OnWorkersExited({Code(0, 0)});
   EXPECT_EQ(Describe(agent.OnSignal(SIGTERM)), Names{});
   agent.OnNothingLeft();
@@ -290,7 +356,7 @@ TEST_F(AgentTest, ASignalAfterTheLastWorkersSuccessDoesNotSpoilIt) {
 }
 
 TEST_F(AgentTest, LeftoversOfASuccessAreKilledAfterOneSecond) {
-  Agent agent = Started(1, 0);
+  Agent agent = Started(1);
   EXPECT_EQ(Describe(agent.OnWorkersExited({Code(0, 0)})), Names{"leftovers"});
   EXPECT_EQ(Describe(agent.OnLeftoverExited()), Names{});
   clock_.Advance(absl::Seconds(1));
@@ -302,7 +368,7 @@ TEST_F(AgentTest, LeftoversOfASuccessAreKilledAfterOneSecond) {
 }
 
 TEST_F(AgentTest, GivesUpOnAProcessThatSurvivesBeingKilled) {
-  Agent agent = Started(2, 1);
+  Agent agent = Started(2);
   agent.OnWorkersExited({Killed(0, SIGBUS)});
   Settle(agent);
   clock_.Advance(absl::Seconds(1));
@@ -314,11 +380,13 @@ TEST_F(AgentTest, GivesUpOnAProcessThatSurvivesBeingKilled) {
   EXPECT_EQ(agent.exit_code(), 128 + SIGBUS);
 }
 
-TEST_F(AgentTest, AWorkerThatCannotBeStartedEndsTheJobWithoutRestarts) {
-  Agent agent = Started(3, 5);
+TEST_F(AgentTest, AWorkerThatCannotBeStartedIsAFailureOfTheNode) {
+  Agent agent = Started(3);
   EXPECT_EQ(Describe(agent.OnStartFailed()), Names{"kill"});
   EXPECT_EQ(Describe(agent.OnWorkersExited({Killed(0, SIGKILL)})), Names{});
-  EXPECT_EQ(Describe(agent.OnNothingLeft()), Names{});
+  EXPECT_EQ(Describe(agent.OnNothingLeft()), Names{"join"});  // To tell the others.
+  EXPECT_TRUE(agent.start_failed());
+  agent.OnClosed(1);
   EXPECT_EQ(agent.state(), State::kFinished);
   EXPECT_EQ(agent.exit_code(), 1);
 }
@@ -329,6 +397,7 @@ TEST_F(AgentTest, AShutdownTimeoutBelowTheFailureGraceHoldsForFailuresToo) {
   options.shutdown_timeout = absl::Milliseconds(100);
   Agent agent(options, clock_);
   agent.Start();
+  agent.OnRound();
   agent.OnWorkersExited({Code(0, 1)});
   EXPECT_EQ(agent.deadline(), clock_.Now() + absl::Milliseconds(100));
 }

@@ -49,7 +49,8 @@ absl::StatusOr<std::string> RandomHex(int bytes) {
 
 JobFiles::JobFiles(std::string folder) : folder_(std::move(folder)) {}
 
-absl::StatusOr<std::unique_ptr<JobFiles>> JobFiles::Create(const std::string& parent) {
+absl::StatusOr<std::unique_ptr<JobFiles>> JobFiles::Create(const std::string& parent,
+                                                           std::string secret) {
   std::string folder = absl::StrCat(parent, "/syncline-XXXXXX");
   if (mkdtemp(folder.data()) == nullptr) {  // Mode 0700.
     return ArgumentError(absl::StrCat("no temporary folder can be made in '", parent,
@@ -57,7 +58,10 @@ absl::StatusOr<std::unique_ptr<JobFiles>> JobFiles::Create(const std::string& pa
                                       ". Set TMPDIR to a folder that can be written to"));
   }
   std::unique_ptr<JobFiles> files = absl::WrapUnique(new JobFiles(std::move(folder)));
-  SYNCLINE_ASSIGN_OR_RETURN(files->secret_, RandomHex(kSecretBytes));
+  files->secret_ = std::move(secret);
+  if (files->secret_.empty()) {
+    SYNCLINE_ASSIGN_OR_RETURN(files->secret_, RandomHex(kSecretBytes));
+  }
   SYNCLINE_RETURN_IF_ERROR(WriteSecret(files->secret_path(), files->secret_));
   return files;
 }

@@ -13,11 +13,13 @@ namespace syncline {
 absl::StatusOr<std::string> RandomHex(int bytes);
 
 // A folder that only this user can enter, removed with all its contents by the destructor. In it:
-// a new secret of 32 bytes, as 64 hexadecimal digits in a file of mode 0600.
+// the job's secret, in a file of mode 0600.
 class JobFiles {
  public:
-  // Makes the folder below `parent`.
-  static absl::StatusOr<std::unique_ptr<JobFiles>> Create(const std::string& parent);
+  // Makes the folder below `parent`. Without a secret: with a new one, of 32 random bytes as 64
+  // hexadecimal digits.
+  static absl::StatusOr<std::unique_ptr<JobFiles>> Create(const std::string& parent,
+                                                          std::string secret);
 
   JobFiles(const JobFiles&) = delete;
   JobFiles& operator=(const JobFiles&) = delete;

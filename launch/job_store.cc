@@ -2,6 +2,7 @@
 
 #include <utility>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "core/status.h"
 #include "store/tcp_server.h"
@@ -14,7 +15,8 @@ class TCPJobStore final : public JobStore {
   explicit TCPJobStore(std::unique_ptr<TCPServer> server) : server_(std::move(server)) {}
 
   std::string address() const override {
-    return absl::StrCat(server_->host(), ":", server_->port());
+    const bool is_v6 = absl::StrContains(server_->host(), ':');
+    return absl::StrCat(is_v6 ? "[" : "", server_->host(), is_v6 ? "]:" : ":", server_->port());
   }
 
  private:

@@ -98,7 +98,8 @@ os.kill(os.getpid(), 19)
     ).finish()
     assert code == 1
     assert re.search(
-        r"syncline-run: rank 1 \(pid \d+\) failed \d+\.\d s after its start: exit code 1", err
+        r"syncline-run: rank 1 \(pid \d+, host \S+\) failed \d+\.\d s after its start: exit code 1",
+        err,
     )
     report = err[err.index("syncline-run: rank 1") :]
     for part in (
@@ -123,6 +124,71 @@ os._exit(3)
     assert "recorded cause" in err
 
 
+def test_an_exception_is_reported_though_nobody_recorded_it(python):
+    code, _, err = python("def f():\n    raise ValueError('the cause')\nf()\n").finish()
+    assert code == 1
+    assert "  its error:\n    ValueError: the cause\n" in err
+
+
+def test_a_worker_without_progress_shows_where_it_is_and_is_the_cause(python):
+    code, _, err = python(
+        """
+import os, time
+def stuck():
+    while True:
+        time.sleep(1)
+if os.environ["RANK"] == "1":
+    stuck()
+while True:
+    os.utime(os.environ["SYNCLINE_HEARTBEAT_FILE"])
+    time.sleep(0.02)
+""",
+        "--nproc-per-node=2",
+        "--health-timeout=1.5",
+    ).finish()
+    assert code == 128 + signal.SIGABRT
+    assert re.search(
+        r"syncline-run: rank 1 \(pid \d+\) has made no progress for 1\.\d s "
+        r"\(limit --health-timeout=1\.5\): no heartbeat since its start",
+        err,
+    )
+    report = err[err.index("syncline-run: rank 1 (pid") :]
+    assert "in stuck" in report  # Of faulthandler.
+    assert "(SIGABRT): rank 1 has made no progress" in report
+    assert "stopped because of it: rank 0 (SIGTERM)" in report
+
+
+def test_a_worker_that_survives_its_abort_is_killed(python):
+    code, _, err = python(
+        """
+import signal, time
+signal.signal(signal.SIGABRT, signal.SIG_IGN)
+while True:
+    time.sleep(1)
+""",
+        "--health-timeout=1",
+        env={"PYTHONFAULTHANDLER": ""},
+    ).finish()
+    assert code == 137
+    assert "rank 0 is still there; it gets SIGKILL" in err
+    assert "(SIGKILL): rank 0 has made no progress" in err
+
+
+def test_heartbeats_keep_a_worker_alive(python):
+    code, out, err = python(
+        """
+import os, time
+end = time.monotonic() + 1.5
+while time.monotonic() < end:
+    os.utime(os.environ["SYNCLINE_HEARTBEAT_FILE"])
+    time.sleep(0.02)
+print("done")
+""",
+        "--health-timeout=1",
+    ).finish()
+    assert (code, out) == (0, "done\n"), err
+
+
 def test_kill_9_is_named_and_the_others_are_gone_within_2_seconds(shell):
     # They ignore SIGTERM, and so does a grandchild in a session of its own.
     job = shell(
@@ -136,7 +202,7 @@ def test_kill_9_is_named_and_the_others_are_gone_within_2_seconds(shell):
     code, _, err = job.finish()
     assert time.monotonic() - began < 2
     assert code == 137
-    assert "rank 1 (pid %d)" % victim in err
+    assert "rank 1 (pid %d, host " % victim in err
     assert "SIGKILL" in err and "out-of-memory" in err
     assert "stopped because of it: rank 0 (SIGKILL), rank 2 (SIGKILL)" in err
 
@@ -150,7 +216,7 @@ def test_a_failed_job_restarts_and_succeeds(shell):
     assert code == 0, err
     assert lines_of(1, out) == ["0", "1"]
     assert lines_of(0, out)[-1] == "1"
-    assert re.search(r"rank 1 \(pid \d+\) failed .*exit code 3; all 2 .*restart 1 of 1", err)
+    assert re.search(r"rank 1 \(pid \d+.*\) failed .*exit code 3; all 2 .*restart 1 of 1", err)
 
 
 def test_restarts_are_used_up(shell):

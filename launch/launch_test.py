@@ -106,6 +106,77 @@ def test_modules_and_arguments_reach_python(launch, tmp_path):
     assert (code, out) == (0, "__main__ ['--max-restarts', '-x', '']\n"), err
 
 
+def test_run_path_gives_the_script_its_own_main_arguments_and_folder(launch, tmp_path):
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    (folder / "beside.py").write_text("value = 7")
+    (folder / "script.py").write_text(
+        "import beside, sys; print(__name__, beside.value, sys.argv[1:], __file__)"
+    )
+    code, out, err = launch("--run-path", "folder/script.py", "-x", "").finish()
+    assert (code, out) == (0, "__main__ 7 ['-x', ''] folder/script.py\n"), err
+
+
+def test_with_virtual_local_ranks_each_worker_has_one_device(shell):
+    code, out, err = shell(
+        'echo "$RANK $LOCAL_RANK $CUDA_VISIBLE_DEVICES"',
+        "--nproc-per-node=2",
+        "--virtual-local-rank",
+        env={"CUDA_VISIBLE_DEVICES": "5,7"},
+    ).finish()
+    assert code == 0, err
+    assert (lines_of(0, out), lines_of(1, out)) == (["0 0 5"], ["1 0 7"])
+
+
+def test_virtual_local_ranks_need_enough_devices(shell):
+    code, _, err = shell(
+        "true", "--nproc-per-node=2", "--virtual-local-rank", env={"CUDA_VISIBLE_DEVICES": "5"}
+    ).finish()
+    assert code == 1
+    assert "CUDA_VISIBLE_DEVICES=5 names 1 device(s): none is left for local rank 1" in err
+
+
+def cpus_of(line):
+    parts = [part.split("-") for part in line.split(",")]
+    return {cpu for part in parts for cpu in range(int(part[0]), int(part[-1]) + 1)}
+
+
+@pytest.mark.parametrize("mode", ["node", "socket", "core-complex"])
+def test_numa_binding_sets_the_cpus_that_a_worker_may_use(python, mode):
+    code, out, err = python(
+        "print(open('/proc/self/status').read().split('Cpus_allowed_list:')[1].split()[0])",
+        "--numa-binding=" + mode,
+    ).finish()
+    assert code == 0, err
+    cpus = cpus_of(out.strip())
+    mine = os.sched_getaffinity(0)
+    first = cpus & cpus_of(open("/sys/devices/system/node/node0/cpulist").read())
+    assert cpus and cpus <= mine and first == cpus
+
+
+def test_exclusive_numa_binding_shares_cores_out_or_says_why_not(shell):
+    mine = sorted(os.sched_getaffinity(0))
+    job = shell(
+        "grep Cpus_allowed_list /proc/$$/status | cut -f2",
+        "--nproc-per-node=2",
+        "--numa-binding=exclusive",
+        preexec_fn=lambda: os.sched_setaffinity(0, mine[:2]),
+    )
+    code, out, err = job.finish()
+    if code == 0:
+        cpus = [cpus_of(lines_of(rank, out)[0]) for rank in (0, 1)]
+        assert cpus[0] and cpus[1] and not cpus[0] & cpus[1]
+    else:  # Both are siblings of one core.
+        assert "has fewer cores" in err
+
+
+def test_workers_have_sessions_and_groups_of_their_own(python):
+    code, out, err = python(
+        "import os; print(os.getpid() == os.getsid(0) == os.getpgid(0))", "--nproc-per-node=2"
+    ).finish()
+    assert (code, lines_of(0, out), lines_of(1, out)) == (0, ["True"], ["True"]), err
+
+
 def test_only_rank_0_reads_the_launchers_input(shell):
     job = shell(
         'while read line; do echo "got $line"; done', "--nproc-per-node=2", stdin=subprocess.PIPE
@@ -165,6 +236,170 @@ def test_logs_are_written_where_they_are_wanted(shell, tmp_path):
     assert not (attempt / "1" / "stderr.log").exists()
 
 
+def test_lines_begin_as_the_template_says(shell):
+    code, out, err = shell(
+        "echo out; echo $$",
+        "--nproc-per-node=2",
+        "--role=train",
+        "--log-line-prefix-template=<${role_name}${rank}/${local_rank}/${group_rank} $pid> ",
+    ).finish()
+    assert code == 0, err
+    pids = dict(re.findall(r"<train(\d)/\1/0 (\d+)> out\n", out))
+    assert set(pids) == {"0", "1"}
+    for rank, pid in pids.items():
+        assert "<train%s/%s/0 %s> %s\n" % (rank, rank, pid, pid) in out
+
+
+def test_torchruns_variable_for_the_template_counts(shell):
+    env = {"TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE": "${time} ${host}| "}
+    code, out, _ = shell("echo text", env=env).finish()
+    assert code == 0
+    assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3} \S+\| text\n", out)
+
+
+def test_an_unknown_macro_is_an_error_with_the_nearest_one(shell):
+    code, out, err = shell("echo never", "--log-line-prefix-template=${rnk}").finish()
+    assert code != 0 and out == ""
+    assert "there is no ${rnk}. Did you mean ${rank}?" in err
+
+
+def test_filters_copy_whole_lines_of_all_workers_to_one_file(shell, tmp_path):
+    code, out, err = shell(
+        'echo "epoch $RANK"; printf "lo"; echo "ss $RANK"; echo "oops loss" >&2; printf "last acc"',
+        "--nproc-per-node=2",
+        "--log-dir=logs",
+        "--rdzv-id=job7",
+        "--duplicate-stdout-filters=loss,acc",
+        "--duplicate-stderr-filters=oops",
+    ).finish()
+    assert code == 0, err
+    attempt = tmp_path / "logs" / "job7" / "attempt_0"
+    filtered = (attempt / "filtered_stdout.log").read_text().splitlines()
+    for rank in range(2):
+        prefix = "[rank%d]: " % rank
+        own = [line for line in filtered if line.startswith(prefix)]
+        assert own == [prefix + "loss %d" % rank, prefix + "last acc"]
+        assert lines_of(rank, out) == ["epoch %d" % rank, "loss %d" % rank, "last acc"]
+    assert len(filtered) == 4
+    assert sorted((attempt / "filtered_stderr.log").read_text().splitlines()) == [
+        "[rank0]: oops loss",
+        "[rank1]: oops loss",
+    ]
+
+
+def test_logs_are_rotated_between_lines(shell, tmp_path):
+    code, _, err = shell(
+        "i=0; while [ $i -lt 2000 ]; do echo line $i; i=$((i+1)); done",
+        "--log-dir=logs",
+        "--rdzv-id=job7",
+        "-r=1",
+        "--log-rotate-size=4K",
+        "--log-rotate-keep=3",
+    ).finish()
+    assert code == 0, err
+    folder = tmp_path / "logs" / "job7" / "attempt_0" / "0"
+    names = ["stdout.log.3", "stdout.log.2", "stdout.log.1", "stdout.log"]
+    assert sorted(p.name for p in folder.iterdir()) == sorted(names)
+    texts = [(folder / name).read_text() for name in names]
+    assert all(4000 < len(text) <= 4096 for text in texts[:-1])
+    lines = "".join(texts).splitlines()
+    assert lines == ["line %d" % i for i in range(2000 - len(lines), 2000)]
+
+
+BINARY = b"nul \0 and \xff\xfe " + b"x" * (3 << 20) + b"\r\n\0end"
+
+
+def test_bytes_that_are_no_text_reach_console_and_log_unchanged(python, tmp_path):
+    (tmp_path / "bytes").write_bytes(BINARY)
+    job = python(
+        "import sys; sys.stdout.buffer.write(open('bytes', 'rb').read())",
+        "--log-dir=logs",
+        "--rdzv-id=job7",
+        "-t=1",
+    )
+    out, err = job.process.communicate(timeout=DEADLINE)
+    assert job.process.returncode == 0, err
+    assert out == BINARY
+    assert (tmp_path / "logs/job7/attempt_0/0/stdout.log").read_bytes() == BINARY
+
+
+def test_nothing_is_lost_of_what_a_worker_wrote_before_it_was_killed(python, tmp_path):
+    code, out, _ = python(
+        """
+import os
+os.write(1, b"x" * 60000)
+os.write(2, b"last words\\n")
+os.kill(os.getpid(), 9)
+""",
+        "--log-dir=logs",
+        "--rdzv-id=job7",
+        "-t=3",
+    ).finish()
+    assert code == 137
+    folder = tmp_path / "logs" / "job7" / "attempt_0" / "0"
+    assert out.count("x") == 60000
+    assert (folder / "stdout.log").stat().st_size == 60000
+    assert (folder / "stderr.log").read_text() == "last words\n"
+
+
+def test_what_a_grandchild_writes_after_its_workers_end_is_kept(shell):
+    # It outlives the worker, in a session of its own, until the launcher ends it.
+    code, out, _ = shell(
+        'setsid sh -c "trap \\"echo late; exit\\" TERM; echo ready > fifo; '
+        'while :; do sleep 0.05; done" & mkfifo fifo; read line < fifo; echo done'
+    ).finish()
+    assert code == 0
+    assert sorted(out.splitlines()) == ["done", "late"]
+
+
+def test_a_reader_that_stops_blocks_no_worker_and_learns_what_it_missed(python, tmp_path):
+    # 100 MB: more than the launcher keeps for the reader.
+    job = python(
+        """
+import os
+line = b"x" * 999 + b"\\n"
+with open(1, "wb", 1 << 20, closefd=False) as out:
+    for i in range(100000):
+        out.write(line)
+open("done%s" % os.environ["RANK"], "w").close()
+""",
+        "--nproc-per-node=1",
+        "--log-line-prefix-template=[rank${rank}]: ",
+        "--log-dir=logs",
+        "--rdzv-id=job7",
+        "-t=1",
+    )
+    wait_until((tmp_path / "done0").exists, "the worker's end though nobody reads")
+    out, _ = job.process.communicate(timeout=DEADLINE)
+    assert job.process.returncode == 0
+    lines = out.decode().splitlines()
+    note = r"\[rank0\]: \.\.\. (\d+) lines? dropped, reader too slow"
+    gaps = [re.fullmatch(note, line) for line in lines]
+    dropped = sum(int(gap.group(1)) for gap in gaps if gap)
+    whole = [line for line, gap in zip(lines, gaps) if not gap]
+    assert dropped > 0 and set(whole) == {"[rank0]: " + "x" * 999}
+    assert dropped + len(whole) == 100000
+    log = tmp_path / "logs" / "job7" / "attempt_0" / "0" / "stdout.log"
+    assert log.stat().st_size == 100000 * 1000
+
+
+def test_a_full_disk_is_said_once_and_the_job_goes_on(shell, tmp_path):
+    folder = tmp_path / "logs" / "job7" / "attempt_0"
+    for rank in range(2):
+        (folder / str(rank)).mkdir(parents=True)
+        (folder / str(rank) / "stdout.log").symlink_to("/dev/full")
+    code, out, err = shell(
+        "echo one; sleep 0.05; echo two",
+        "--nproc-per-node=2",
+        "--log-dir=logs",
+        "--rdzv-id=job7",
+        "-t=1",
+        env={"OMP_NUM_THREADS": "1"},
+    ).finish()
+    assert (code, lines_of(0, out), lines_of(1, out)) == (0, ["one", "two"], ["one", "two"])
+    assert err.count("\n") == 1 and "No space left on device" in err
+
+
 def test_a_reader_that_goes_away_stops_the_job_as_in_a_pipeline(shell):
     job = shell("while :; do echo line; sleep 0.01; done", "--nproc-per-node=2")
     job.expect("line")
@@ -206,7 +441,7 @@ def test_signals_are_heeded_though_nobody_reads_the_output(shell):
         (["--nprocs-per-node=2", "x.py"], "Did you mean --nproc-per-node?"),
         (["nosuch.py"], "the script 'nosuch.py' cannot be read: No such file"),
         (["--no-python", "nosuch-program"], "there is no program 'nosuch-program' in PATH"),
-        (["--nnodes=2", "x.py"], "not supported yet"),
+        (["--nnodes=2", "x.py"], "nothing says where the nodes meet"),
         ([], "no script"),
     ],
 )

@@ -1,10 +1,8 @@
 #include "launch/launcher.h"
 
-#include <netinet/in.h>
 #include <poll.h>
 #include <signal.h>
 #include <stdlib.h>
-#include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -23,19 +21,20 @@
 #include "absl/time/clock.h"
 #include "core/host.h"
 #include "core/status.h"
+#include "launch/monitor/status_json.h"
 #include "launch/program.h"
-#include "launch/unique_fd.h"
 
 namespace syncline {
 namespace {
 
 constexpr int kRunIdBytes = 4;
 constexpr absl::Duration kReadersPatience = absl::Seconds(1);
+constexpr absl::Duration kLeavePatience = absl::Seconds(2);
+constexpr int kMomentMs = 200;
 
 AgentOptions ForAgent(const LaunchOptions& options) {
   AgentOptions result;
   result.workers = options.workers;
-  result.max_restarts = options.max_restarts;
   result.shutdown_timeout = options.shutdown_timeout;
   return result;
 }
@@ -60,21 +59,6 @@ std::string TemporaryFolder(const Environment& environment) {
   return found == environment.end() || found->second.empty() ? "/tmp" : Absolute(found->second);
 }
 
-// A port that was free a moment ago. For MASTER_PORT only, which foreign frameworks want to open
-// themselves; Syncline's own store keeps its port open.
-absl::StatusOr<int> FindFreePort() {
-  const UniqueFd socket_fd(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
-  sockaddr_in address = {};
-  address.sin_family = AF_INET;
-  socklen_t size = sizeof(address);
-  if (bind(socket_fd.get(), reinterpret_cast<sockaddr*>(&address), size) != 0 ||
-      getsockname(socket_fd.get(), reinterpret_cast<sockaddr*>(&address), &size) != 0) {
-    return NetworkError(absl::StrCat("no free port was found for MASTER_PORT: ",
-                                     std::strerror(errno), ". Give one with --master-port"));
-  }
-  return static_cast<int>(ntohs(address.sin_port));
-}
-
 // For poll(): rounded up, so that the time has come when it returns.
 int Milliseconds(absl::Duration duration) {
   if (duration == absl::InfiniteDuration()) return -1;
@@ -82,17 +66,30 @@ int Milliseconds(absl::Duration duration) {
   return static_cast<int>(std::clamp<int64_t>(rounded, 0, 3600 * 1000));
 }
 
+// What is left of a terminal's columns for the status line; 0 if there is to be none.
+StatusLine::Columns ColumnsOf(const LaunchOptions& options, const Environment& environment) {
+  if (!WantsStatusLine(options.status_line, environment, STDERR_FILENO)) return [] { return 0; };
+  return [] { return TerminalColumns(STDERR_FILENO); };
+}
+
 }  // namespace
 
 Launcher::Launcher(const LaunchOptions& options, SignalQueue signals, Guardian guardian)
     : options_(options),
       environment_(InheritedEnvironment()),
+      started_(clock_.Now()),
       signals_(std::move(signals)),
       guardian_(std::move(guardian)),
       out_(STDOUT_FILENO),
       err_(STDERR_FILENO),
-      console_(out_, err_, CompareOutputs(), clock_),
+      status_line_(err_, ColumnsOf(options, environment_), clock_),
+      shown_out_(status_line_, out_),
+      shown_err_(status_line_, err_),
+      console_(isatty(STDOUT_FILENO) != 0 ? static_cast<TextSink&>(shown_out_) : out_,
+               isatty(STDERR_FILENO) != 0 ? static_cast<TextSink&>(shown_err_) : err_,
+               CompareOutputs(), clock_),
       agent_(ForAgent(options), clock_),
+      status_schedule_(clock_),
       oom_kills_before_(CountOomKills()) {}
 
 absl::StatusOr<std::unique_ptr<Launcher>> Launcher::Create(const LaunchOptions& options,
@@ -114,19 +111,39 @@ absl::Status Launcher::Prepare() {
   if (run_id_.empty()) {
     SYNCLINE_ASSIGN_OR_RETURN(run_id_, RandomHex(kRunIdBytes));
   }
-  SYNCLINE_ASSIGN_OR_RETURN(files_, JobFiles::Create(TemporaryFolder(environment_)));
+  SYNCLINE_ASSIGN_OR_RETURN(std::string secret, GivenSecret(options_));
+  if (secret.empty() && options_.nodes.max > 1) secret = SecretOfId(run_id_);
+  SYNCLINE_ASSIGN_OR_RETURN(
+      files_, JobFiles::Create(TemporaryFolder(environment_), std::move(secret)));
   guardian_.Own(files_->folder());
   workers.temporary = files_->folder();
   SYNCLINE_ASSIGN_OR_RETURN(workers.log_dir, PrepareLogs());
-  JobStoreOptions store;
-  store.port = options_.rendezvous.port;
-  store.secret = files_->secret();
-  SYNCLINE_ASSIGN_OR_RETURN(store_, StartJobStore(store));
+  SYNCLINE_ASSIGN_OR_RETURN(
+      node_, StartNode(options_, files_->secret(), clock_, [this] { return SignalComes(); }));
   workers_ = std::make_unique<WorkerSet>(std::move(workers), console_, guardian_);
   if (options_.workers > 1 && environment_.count("OMP_NUM_THREADS") == 0) {
     Say("OMP_NUM_THREADS is not set: each worker gets 1 thread, so that they do not compete for "
         "CPUs. Set it if they are to have more");
   }
+  return PrepareMonitors();
+}
+
+bool Launcher::SignalComes() {
+  pollfd signal = {signals_.fd(), POLLIN, 0};
+  return poll(&signal, 1, kMomentMs) > 0;
+}
+
+absl::Status Launcher::PrepareMonitors() {
+  const NodeIdentity& self = node_.participant->identity();
+  SYNCLINE_ASSIGN_OR_RETURN(events_, EventLog::Open(options_.event_log,
+                                                    {run_id_, self.id, self.host},
+                                                    [this](absl::string_view text) { Say(text); }));
+  events_->LauncherStarted(getpid(), SYNCLINE_VERSION);
+  if (options_.metrics_port < 0) return absl::OkStatus();
+  SYNCLINE_ASSIGN_OR_RETURN(metrics_,
+                            MetricsServer::Start(options_.metrics_port,
+                                                 [this] { return StatusForOthers(); }, clock_));
+  if (options_.metrics_port == 0) Say(absl::StrCat("metrics are at ", metrics_->url()));
   return absl::OkStatus();
 }
 
@@ -145,53 +162,89 @@ absl::StatusOr<std::string> Launcher::PrepareLogs() {
 int Launcher::Run() {
   Carry(agent_.Start());
   for (;;) {
+    TakeNews();
     if (agent_.state() == Agent::State::kDraining && descendants_.Find().empty()) {
       Carry(agent_.OnNothingLeft());
+      continue;
     }
     if (clock_.Now() >= agent_.deadline()) Carry(agent_.OnDeadline());
     if (agent_.state() == Agent::State::kFinished) break;
+    ShowStatus();
     WaitForEvents();
     HandleSignals();
+    CheckHealth();
     console_.FlushHeld();
     StopWithoutReader();
   }
   workers_->Finish();
-  if (agent_.failure().has_value()) Say(ReportFailure(CollectFacts(*agent_.failure())));
-  if (const std::vector<pid_t> left = descendants_.Find(); agent_.gave_up() && !left.empty()) {
-    Say(absl::StrCat("processes that are still there though they were killed: ",
-                     absl::StrJoin(left, ", ")));
-  }
+  status_line_.Finish();
+  SayEnd();
+  Depart();
+  events_->LauncherEnded(agent_.exit_code());
   out_.Flush(kReadersPatience);
   err_.Flush(kReadersPatience);
   return agent_.exit_code();
 }
 
-absl::Status Launcher::StartWorkers() {
-  if (agent_.attempt() > 0) {
-    Say(absl::StrCat(failure_summary_, "; all ", options_.workers,
-                     " worker(s) start anew (restart ", agent_.attempt(), " of ",
-                     options_.max_restarts, ")"));
+void Launcher::Depart() {
+  std::optional<std::string> reason;
+  if (!closed_.has_value()) {
+    reason = agent_.stop_signal() != 0 ? SignalName(agent_.stop_signal()) : "its launcher gave up";
   }
+  node_.participant->Depart(reason, reason.has_value() ? kLeavePatience
+                                                       : options_.rendezvous.close_timeout);
+}
+
+absl::Status Launcher::Join() {
+  events_->Joining(options_.nodes.max == 1 ? "none" : "nodes", options_.rendezvous.host);
+  int port = options_.master_port;
+  if (port == 0) {
+    SYNCLINE_ASSIGN_OR_RETURN(port, FindFreePort());
+  }
+  std::optional<FailureNote> note;
+  if (agent_.failure().has_value() || agent_.start_failed()) note = MakeNote();
+  if (note.has_value()) last_failure_ = note->summary;
+  node_.participant->Wait(std::move(note), port);
+  return absl::OkStatus();
+}
+
+JobFacts Launcher::DescribeRound() const {
+  const int group_rank = round_.RankOf(node_.participant->identity().id);
+  const NodeIdentity& host = round_.members.front();
   JobFacts job;
-  job.workers = options_.workers;
-  job.world_size = options_.workers;
-  job.role_world_size = options_.workers;
-  job.round = agent_.attempt();
-  job.restarts = agent_.attempt();
+  job.round = round_.number - 1;
+  job.restarts = round_.restarts;
   job.max_restarts = options_.max_restarts;
-  job.role = options_.role;
   job.run_id = run_id_;
-  job.master_addr = options_.master_addr.empty() ? "127.0.0.1" : options_.master_addr;
-  job.master_port = options_.master_port;
-  if (job.master_port == 0) {
-    SYNCLINE_ASSIGN_OR_RETURN(job.master_port, FindFreePort());
-  }
-  job.store_address = store_->address();
+  job.workers = options_.workers;
+  job.first_rank = round_.FirstWorker(group_rank);
+  job.world_size = round_.world_size();
+  job.group_rank = group_rank;
+  job.group_world_size = static_cast<int>(round_.members.size());
+  job.role = options_.role;
+  job.first_role_rank = round_.FirstWorkerOfRole(group_rank);
+  job.role_world_size = round_.WorkersOfRole(options_.role);
+  job.master_addr = options_.master_addr.empty() ? host.address : options_.master_addr;
+  job.master_port = host.master_port;
+  job.store_address = host.store;
   job.secret_file = files_->secret_path();
-  return workers_->Start(job);
+  return job;
+}
+
+absl::Status Launcher::StartWorkers() {
+  SayRound();
+  worker_states_.assign(options_.workers, WorkerStatus::State::kRunning);
+  const absl::Status started = workers_->Start(DescribeRound());
+  std::vector<EventLog::Worker> all;
+  for (int local_rank = 0; local_rank < workers_->started(); ++local_rank) {
+    all.push_back({workers_->rank(local_rank), local_rank, workers_->pid(local_rank)});
+  }
+  events_->WorkersStarted(all);
+  return started;
 }
 
 void Launcher::Carry(Agent::Commands commands) {
+  if (!commands.empty()) status_schedule_.Changed();
   for (size_t i = 0; i < commands.size(); ++i) {
     const AgentCommand command = commands[i];
     const Agent::Commands more = Execute(command);
@@ -201,10 +254,17 @@ void Launcher::Carry(Agent::Commands commands) {
 
 Agent::Commands Launcher::Execute(const AgentCommand& command) {
   switch (command.kind) {
+    case AgentCommand::Kind::kJoin:
+      if (const absl::Status joined = Join(); !joined.ok()) {
+        Say(joined.message());
+        return agent_.OnClosed(1);
+      }
+      break;
     case AgentCommand::Kind::kStartWorkers:
       workers_->Finish();
+      node_.participant->Run(round_);
       if (const absl::Status started = StartWorkers(); !started.ok()) {
-        Say(started.message());
+        start_error_ = std::string(started.message());
         return agent_.OnStartFailed();
       }
       break;
@@ -221,19 +281,30 @@ Agent::Commands Launcher::Execute(const AgentCommand& command) {
       workers_->SignalGroups(SIGKILL);
       descendants_.SignalAll(SIGKILL);
       break;
+    case AgentCommand::Kind::kReportFailure:
+      node_.participant->Fail(MakeNote());
+      break;
+    case AgentCommand::Kind::kReportDone:
+      node_.participant->Finish();
+      break;
   }
   return {};
 }
 
 void Launcher::WaitForEvents() {
-  std::vector<pollfd> fds = {{signals_.fd(), POLLIN, 0}};
+  std::vector<pollfd> fds = {{signals_.fd(), POLLIN, 0}, {node_.participant->fd(), POLLIN, 0}};
   if (out_.pending()) fds.push_back({out_.fd(), POLLOUT, 0});
   if (err_.pending()) fds.push_back({err_.fd(), POLLOUT, 0});
+  if (metrics_ != nullptr) metrics_->AddTo(&fds);
   const size_t outputs_begin = fds.size();
-  // The workers, too, wait for a reader that has more to read than it takes.
-  if (!out_.congested() && !err_.congested()) workers_->AddTo(&fds);
-  const absl::Time until = std::min(agent_.deadline(), console_.next_flush());
-  if (poll(fds.data(), fds.size(), Milliseconds(until - clock_.Now())) <= 0) return;
+  workers_->AddTo(&fds);
+  absl::Time until = std::min({agent_.deadline(), console_.next_flush(),
+                               node_.participant->next(), workers_->health_deadline(),
+                               status_line_.next_draw(), status_schedule_.next()});
+  if (metrics_ != nullptr) until = std::min(until, metrics_->deadline());
+  const int ready = poll(fds.data(), fds.size(), Milliseconds(until - clock_.Now()));
+  if (metrics_ != nullptr && ready >= 0) metrics_->Handle(fds);
+  if (ready <= 0) return;
   workers_->Read(std::vector<pollfd>(fds.begin() + outputs_begin, fds.end()));
   out_.TryFlush();
   err_.TryFlush();
@@ -247,6 +318,49 @@ void Launcher::HandleSignals() {
       SayStop(signal);
       Carry(agent_.OnSignal(signal));
     }
+  }
+}
+
+void Launcher::TakeNews() {
+  for (const ParticipantNews& news : node_.participant->Take()) {
+    switch (news.kind) {
+      case ParticipantNews::Kind::kRemark:
+        Say(news.text);
+        break;
+      case ParticipantNews::Kind::kFailed:
+        Say(news.text);
+        Carry(agent_.OnClosed(1));
+        break;
+      case ParticipantNews::Kind::kAnnouncement:
+        TakeAnnouncement(news.announcement);
+        break;
+    }
+  }
+}
+
+void Launcher::TakeAnnouncement(const Announcement& announcement) {
+  switch (announcement.kind) {
+    case Announcement::Kind::kRound:
+      if (announcement.round.RankOf(node_.participant->identity().id) < 0) {
+        Carry(agent_.OnRoundOver());  // The others went on without this node.
+        break;
+      }
+      round_ = announcement.round;
+      Carry(agent_.OnRound());
+      break;
+    case Announcement::Kind::kOver:
+      if (announcement.over != round_.number) break;
+      if (agent_.state() == Agent::State::kRunning && options_.nodes.max > 1) {
+        Say(absl::StrCat("round ", round_.number, " is over: ", announcement.reason));
+      }
+      Carry(agent_.OnRoundOver());
+      break;
+    case Announcement::Kind::kClosed:
+      closed_ = announcement;
+      Carry(agent_.OnClosed(announcement.exit_code));
+      break;
+    case Announcement::Kind::kMoved:
+      break;
   }
 }
 
@@ -265,10 +379,8 @@ void Launcher::ReapProcesses() {
     }
   }
   Carry(std::move(commands));
+  for (const WorkerExit& exit : exits) LogExit(exit);
   Carry(agent_.OnWorkersExited(exits));
-  if (agent_.failure().has_value()) {
-    failure_summary_ = SummarizeFailure(CollectFacts(*agent_.failure()));
-  }
 }
 
 WorkerExit Launcher::DescribeEnd(int local_rank, int status) const {
@@ -289,6 +401,11 @@ WorkerExit Launcher::DescribeEnd(int local_rank, int status) const {
   return exit;
 }
 
+void Launcher::CheckHealth() {
+  if (agent_.state() != Agent::State::kRunning) return;
+  for (const std::string& line : workers_->CheckHealth()) Say(line);
+}
+
 void Launcher::StopWithoutReader() {
   if (!out_.reader_gone() || std::exchange(reader_left_, true)) return;
   if (agent_.state() == Agent::State::kRunning) {
@@ -296,38 +413,5 @@ void Launcher::StopWithoutReader() {
   }
   Carry(agent_.OnSignal(SIGPIPE));
 }
-
-FailureFacts Launcher::CollectFacts(const Agent::Failure& failure) const {
-  const int local_rank = failure.cause.local_rank;
-  FailureFacts facts;
-  facts.cause = failure.cause;
-  facts.rank = local_rank;  // On a single node.
-  facts.pid = workers_->pid(local_rank);
-  facts.host = ThisPeer().host;
-  facts.after = failure.after;
-  facts.attempt = agent_.attempt();
-  facts.max_restarts = options_.max_restarts;
-  if (const std::optional<int64_t> kills = CountOomKills(); kills && oom_kills_before_) {
-    facts.evidence.oom_kills = *kills - *oom_kills_before_;
-  }
-  facts.evidence.shm_free_bytes = SharedMemoryFree();
-  facts.message = ReadErrorFile(workers_->error_file(local_rank)).message;
-  facts.last_lines = workers_->LastErrLines(local_rank);
-  facts.log = workers_->err_log(local_rank);
-  facts.also_failed = failure.also_failed;
-  facts.stopped = failure.stopped;
-  return facts;
-}
-
-void Launcher::SayStop(int signal) {
-  if (signal == SIGUSR1 || signal == SIGUSR2) return;
-  Say(absl::StrCat(SignalName(signal), " received",
-                   agent_.state() == Agent::State::kRunning
-                       ? absl::StrCat("; the workers get it too, and have ",
-                                      absl::FormatDuration(options_.shutdown_timeout), " to end")
-                       : ""));
-}
-
-void Launcher::Say(absl::string_view text) { console_.Say(absl::StrCat("syncline-run: ", text)); }
 
 }  // namespace syncline

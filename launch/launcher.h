@@ -6,28 +6,35 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "launch/agent.h"
 #include "launch/clock.h"
-#include "launch/output/console.h"
 #include "launch/descendants.h"
 #include "launch/environment.h"
-#include "launch/output/fd_sink.h"
 #include "launch/guardian.h"
 #include "launch/job_files.h"
-#include "launch/job_store.h"
+#include "launch/monitor/event_log.h"
+#include "launch/monitor/job_status.h"
+#include "launch/monitor/metrics_server.h"
+#include "launch/monitor/status_line.h"
+#include "launch/monitor/status_schedule.h"
+#include "launch/node.h"
 #include "launch/options/options.h"
+#include "launch/output/console.h"
+#include "launch/output/fd_sink.h"
 #include "launch/report.h"
 #include "launch/signals.h"
 #include "launch/worker_set.h"
 
 namespace syncline {
 
-// One job on one host, from its temporary folder to its exit code. A single thread waits for
-// signals, output and deadlines at once, and never sleeps. To be used from the main thread.
+// One node of a job, from its temporary folder to its exit code. A single thread waits for signals,
+// output, news of the rendezvous and deadlines at once, and never sleeps. To be used from the main
+// thread.
 class Launcher {
  public:
   // Prepares all that workers need, so that most mistakes are found before any is started.
@@ -35,7 +42,7 @@ class Launcher {
   static absl::StatusOr<std::unique_ptr<Launcher>> Create(const LaunchOptions& options,
                                                           SignalQueue signals);
 
-  // Returns the exit code once no process of the job is left. To be called once.
+  // Returns the exit code once no process of the job is left here. To be called once.
   int Run();
 
  private:
@@ -43,37 +50,65 @@ class Launcher {
 
   absl::Status Prepare();
   absl::StatusOr<std::string> PrepareLogs();
-  absl::Status StartWorkers();
+  absl::Status PrepareMonitors();
+  bool SignalComes();  // Within a moment.
 
   void Carry(Agent::Commands commands);
   Agent::Commands Execute(const AgentCommand& command);
+  absl::Status Join();
+  absl::Status StartWorkers();
+  JobFacts DescribeRound() const;
 
   void WaitForEvents();  // Also moves output.
   void HandleSignals();
+  void TakeNews();
+  void TakeAnnouncement(const Announcement& announcement);
   void ReapProcesses();
   WorkerExit DescribeEnd(int local_rank, int status) const;
+  void CheckHealth();
   void StopWithoutReader();  // As a shell's pipeline would, once stdout is closed.
+  void Depart();
 
+  // launcher_report.cc: what others are told.
   FailureFacts CollectFacts(const Agent::Failure& failure) const;
+  FailureNote MakeNote() const;  // Of the agent's failure, or of workers that cannot be started.
+  JobStatus Status() const;
+  NodeStatus StatusForOthers() const;
+  void ShowStatus();
+  void LogExit(const WorkerExit& exit);
+  void SayRound();
+  void SayEnd();
   void SayStop(int signal);
   void Say(absl::string_view text);
 
   const LaunchOptions options_;
   const Environment environment_;
   const MonotonicClock clock_;
+  const absl::Time started_;
   SignalQueue signals_;
   Guardian guardian_;
   Descendants descendants_;  // Made after the guardian, which is none of them.
   FdSink out_;
   FdSink err_;
+  StatusLine status_line_;  // Draws nothing unless it is wanted.
+  AboveStatusLine shown_out_;
+  AboveStatusLine shown_err_;
   Console console_;
   Agent agent_;
   std::string run_id_;
   std::unique_ptr<JobFiles> files_;
-  std::unique_ptr<JobStore> store_;
+  Node node_;
   std::unique_ptr<WorkerSet> workers_;
+  std::optional<EventLog> events_;
+  std::unique_ptr<MetricsServer> metrics_;
+  StatusSchedule status_schedule_;
   std::optional<int64_t> oom_kills_before_;
-  std::string failure_summary_;  // Of the attempt before a restart.
+
+  Round round_;  // The last one that this node was a member of.
+  std::optional<Announcement> closed_;
+  std::string start_error_;   // Why workers could not be started.
+  std::string last_failure_;  // One line.
+  std::vector<WorkerStatus::State> worker_states_;
   bool reader_left_ = false;
 };
 

@@ -9,10 +9,14 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "core/deadline.h"
 #include "core/env.h"
 #include "core/status.h"
 #include "launch/launcher.h"
+#include "launch/monitor/run_status.h"
+#include "launch/node.h"
 #include "launch/options/options.h"
+#include "launch/rendezvous/meeting_place.h"
 #include "launch/signals.h"
 
 namespace syncline {
@@ -36,6 +40,30 @@ void OpenStandardStreams() {
   if (fd >= 0) close(fd);
 }
 
+// `syncline-run status ENDPOINT`.
+int AskForStatus(const LaunchOptions& options) {
+  StatusOptions question;
+  question.format = options.status_format == LaunchOptions::StatusFormat::kJson
+                        ? StatusFormat::kJson
+                        : StatusFormat::kTable;
+  absl::StatusOr<std::string> secret = GivenSecret(options);
+  if (!secret.ok()) return Refuse(secret.status());
+  MeetingPlaceOptions meeting;
+  meeting.rendezvous = options.rendezvous;
+  meeting.rendezvous.hosting = RendezvousOptions::Hosting::kNever;
+  meeting.secret = secret->empty() ? SecretOfId(options.rendezvous.id) : *secret;
+  meeting.call_timeout = question.timeout;
+  absl::StatusOr<MeetingPlace> place = OpenMeetingPlace(meeting, Deadline(question.timeout));
+  if (!place.ok()) {
+    Refuse(place.status());
+    return kStatusNobody;
+  }
+  const StatusAnswer answer = RunStatus(*place->store, question);
+  std::fputs(answer.out.c_str(), stdout);
+  std::fputs(answer.err.c_str(), stderr);
+  return answer.exit_code;
+}
+
 int Main(const std::vector<std::string>& arguments) {
   OpenStandardStreams();
   absl::StatusOr<LaunchOptions> options = ParseOptions(arguments, GetEnv, DetectHostResources());
@@ -44,6 +72,10 @@ int Main(const std::vector<std::string>& arguments) {
     std::fputs(options->information.c_str(), stdout);
     return 0;
   }
+  for (const std::string& note : options->notes) {
+    std::fprintf(stderr, "syncline-run: %s\n", note.c_str());
+  }
+  if (!options->status_endpoint.empty()) return AskForStatus(*options);
   absl::StatusOr<SignalQueue> signals = SignalQueue::Open();
   if (!signals.ok()) return Refuse(signals.status());
   absl::StatusOr<std::unique_ptr<Launcher>> launcher =

@@ -14,6 +14,15 @@
 namespace syncline {
 namespace {
 
+// Runs the program's main as if Python had been given the program itself: its arguments are
+// sys.argv, its folder is searched for modules (unless Python is told not to: -P).
+constexpr char kRunPath[] =
+    "import os, runpy, sys\n"
+    "del sys.argv[0]\n"
+    "if sys.path[:1] == ['']:\n"
+    "    sys.path[0] = os.path.dirname(os.path.realpath(sys.argv[0]))\n"
+    "runpy.run_path(sys.argv[0], run_name='__main__')\n";
+
 std::string Lookup(const Environment& environment, const std::string& name,
                    const std::string& otherwise) {
   const auto found = environment.find(name);
@@ -52,6 +61,9 @@ absl::StatusOr<Program> ResolveProgram(const LaunchOptions& options,
       program.arguments.push_back("-m");
     } else {
       SYNCLINE_RETURN_IF_ERROR(CheckScript(options.program));
+      if (options.kind == LaunchOptions::Program::kRunPath) {
+        program.arguments.insert(program.arguments.end(), {"-c", kRunPath});
+      }
     }
     program.arguments.push_back(options.program);
   }

@@ -7,18 +7,20 @@
 #include <algorithm>
 #include <fstream>
 
+#include "absl/strings/ascii.h"
+#include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
-#include "absl/strings/strip.h"
 #include "nlohmann/json.hpp"
 
 namespace syncline {
 namespace {
 
 constexpr size_t kMaxErrorFile = 1 << 20;
+constexpr int kPythonError = 1;  // The exit code after an uncaught exception.
 
 std::string ReadFile(const std::string& path, size_t limit) {
   std::ifstream file(path, std::ios::binary);
@@ -59,13 +61,53 @@ std::string Indented(absl::string_view text, absl::string_view indent) {
                       absl::StrJoin(absl::StrSplit(text, '\n'), absl::StrCat("\n", indent)));
 }
 
-std::string DescribeOthers(absl::string_view what, std::vector<WorkerExit> others) {
-  std::sort(others.begin(), others.end(),
+// "rank 3 (exit code 1)", in the order of ranks.
+std::vector<std::string> DescribeAll(std::vector<WorkerExit> exits, int first_rank) {
+  std::sort(exits.begin(), exits.end(),
             [](const WorkerExit& a, const WorkerExit& b) { return a.local_rank < b.local_rank; });
-  const auto describe = [](std::string* out, const WorkerExit& exit) {
-    absl::StrAppend(out, "rank ", exit.local_rank, " (", DescribeExit(exit), ")");
-  };
-  return absl::StrCat("  ", what, ": ", absl::StrJoin(others, ", ", describe));
+  std::vector<std::string> described;
+  for (const WorkerExit& exit : exits) {
+    described.push_back(
+        absl::StrCat("rank ", first_rank + exit.local_rank, " (", DescribeExit(exit), ")"));
+  }
+  return described;
+}
+
+std::string HowItEnded(const FailureRecord& failure) {
+  WorkerExit exit;
+  exit.code = failure.code;
+  exit.signal = failure.signal;
+  return DescribeExit(exit);
+}
+
+// Version 2: one hierarchy, memory.events. Version 1: memory.oom_control of the memory controller.
+// Within a container the path may begin above what is mounted: then its root is meant.
+std::optional<int64_t> ReadOomKills(const std::string& folder, const std::string& path,
+                                    absl::string_view name) {
+  for (const std::string& below : {path, std::string()}) {
+    std::ifstream counters(absl::StrCat(folder, below, "/", name));
+    std::string key;
+    int64_t count = 0;
+    while (counters >> key >> count) {
+      if (key == "oom_kill") return count;
+    }
+  }
+  return std::nullopt;
+}
+
+// Whether the line, without its indent, tells where in a file a frame of Python is.
+bool IsFrame(absl::string_view line) {
+  const absl::string_view frame = absl::StripLeadingAsciiWhitespace(line);
+  return frame.size() < line.size() && absl::StartsWith(frame, "File \"") &&
+         absl::StrContains(frame, "\", line ");
+}
+
+// "ValueError: x", "KeyboardInterrupt", "package.Error: text".
+bool IsException(absl::string_view line) {
+  const absl::string_view name = line.substr(0, line.find(':'));
+  return !name.empty() && !absl::ascii_isdigit(name[0]) &&
+         std::all_of(name.begin(), name.end(),
+                     [](char c) { return absl::ascii_isalnum(c) || c == '.' || c == '_'; });
 }
 
 // The time in `info`, of either precision.
@@ -87,19 +129,22 @@ std::optional<absl::Time> ReadTime(const nlohmann::json& info) {
 
 }  // namespace
 
-std::optional<int64_t> CountOomKills() {
-  std::ifstream membership("/proc/self/cgroup");
-  for (std::string line; std::getline(membership, line);) {
-    absl::string_view path = line;
-    if (!absl::ConsumePrefix(&path, "0::")) continue;
-    std::ifstream events(absl::StrCat("/sys/fs/cgroup", path, "/memory.events"));
-    std::string name;
-    int64_t count = 0;
-    while (events >> name >> count) {
-      if (name == "oom_kill") return count;
+std::optional<int64_t> CountOomKills(const std::string& root) {
+  std::ifstream membership(absl::StrCat(root, "/proc/self/cgroup"));
+  std::optional<int64_t> kills;
+  for (std::string line; std::getline(membership, line) && !kills.has_value();) {
+    const std::vector<std::string> parts = absl::StrSplit(line, absl::MaxSplits(':', 2));
+    if (parts.size() != 3) continue;
+    if (parts[1].empty()) {
+      kills = ReadOomKills(absl::StrCat(root, "/sys/fs/cgroup"), parts[2], "memory.events");
+    }
+    const std::vector<std::string> controllers = absl::StrSplit(parts[1], ',');
+    if (std::count(controllers.begin(), controllers.end(), "memory") > 0) {
+      kills =
+          ReadOomKills(absl::StrCat(root, "/sys/fs/cgroup/memory"), parts[2], "memory.oom_control");
     }
   }
-  return std::nullopt;
+  return kills;
 }
 
 std::optional<int64_t> SharedMemoryFree() {
@@ -159,41 +204,93 @@ RecordedError ReadErrorFile(const std::string& path) {
   return recorded;
 }
 
-std::string SummarizeFailure(const FailureFacts& facts) {
-  return absl::StrFormat("rank %d (pid %d) failed %.1f s after its start: %s", facts.rank,
-                         facts.pid, absl::ToDoubleSeconds(facts.after), DescribeExit(facts.cause));
+std::string MessageOfTraceback(const std::vector<std::string>& lines) {
+  const auto frame = std::find_if(lines.rbegin(), lines.rend(), IsFrame).base();
+  if (frame == lines.begin()) return "";
+  // The source and its marks are indented.
+  const auto last = std::find_if(frame, lines.end(), [](const std::string& line) {
+    return !line.empty() && !absl::ascii_isspace(line[0]);
+  });
+  return last != lines.end() && IsException(*last) ? *last : "";
 }
 
-std::string ReportFailure(const FailureFacts& facts) {
-  std::vector<std::string> lines = {SummarizeFailure(facts)};
+FailureRecord MakeRecord(const FailureFacts& facts, absl::Time time) {
+  FailureRecord failure;
+  failure.rank = facts.rank;
+  failure.local_rank = facts.cause.local_rank;
+  failure.host = facts.host;
+  failure.pid = facts.pid;
+  failure.code = facts.cause.code;
+  failure.signal = facts.cause.signal;
+  failure.record = facts.cause.record;
+  failure.time = absl::FromUnixMillis(absl::ToUnixMillis(time));  // As other nodes see it.
+  failure.after = facts.after;
+  failure.round = facts.round;
+  failure.restarts = facts.attempt;
+  failure.max_restarts = facts.max_restarts;
+  failure.explanation = facts.reason;
+  if (facts.reason.empty() && facts.cause.signal != 0) {
+    failure.explanation = ExplainSignal(facts.cause.signal, facts.evidence);
+  }
+  failure.message = facts.message;
+  if (failure.message.empty() && facts.cause.signal == 0 && facts.cause.code == kPythonError) {
+    failure.message = MessageOfTraceback(facts.last_lines);
+  }
+  failure.last_lines = facts.last_lines;
+  failure.log = facts.log;
+  failure.also_failed = DescribeAll(facts.also_failed, facts.first_rank);
+  failure.stopped = DescribeAll(facts.stopped, facts.first_rank);
+  return failure;
+}
+
+std::string SummarizeFailure(const FailureRecord& failure) {
+  return absl::StrFormat("rank %d (pid %d, host %s) failed %.1f s after its start: %s",
+                         failure.rank, failure.pid, failure.host,
+                         absl::ToDoubleSeconds(failure.after), HowItEnded(failure));
+}
+
+std::string ReportFailure(const FailureRecord& failure) {
+  std::vector<std::string> lines = {SummarizeFailure(failure)};
   lines.push_back(absl::StrFormat(
-      "  rank %d (local rank %d), pid %d, host %s, after %d of %d restarts", facts.rank,
-      facts.cause.local_rank, facts.pid, facts.host, facts.attempt, facts.max_restarts));
-  if (facts.cause.signal != 0) {
-    const std::string why = ExplainSignal(facts.cause.signal, facts.evidence);
-    lines.push_back(absl::StrCat("  killed by signal ", facts.cause.signal, " (",
-                                 SignalName(facts.cause.signal), ")", why.empty() ? "" : ": ",
-                                 why));
+      "  rank %d (local rank %d), pid %d, host %s, after %d of %d restarts", failure.rank,
+      failure.local_rank, failure.pid, failure.host, failure.restarts, failure.max_restarts));
+  const std::string why =
+      failure.explanation.empty() ? "" : absl::StrCat(": ", failure.explanation);
+  if (failure.signal != 0) {
+    lines.push_back(
+        absl::StrCat("  killed by signal ", failure.signal, " (", HowItEnded(failure), ")", why));
+  } else if (!failure.explanation.empty()) {
+    lines.push_back(absl::StrCat("  ", failure.explanation));
   }
-  if (!facts.message.empty()) {
-    lines.push_back("  the error it recorded:");
-    lines.push_back(Indented(facts.message, "    "));
+  if (!failure.message.empty()) {
+    const bool recorded = failure.record != WorkerExit::Record::kNone;
+    lines.push_back(recorded ? "  the error it recorded:" : "  its error:");
+    lines.push_back(Indented(failure.message, "    "));
   }
-  if (facts.last_lines.empty()) {
+  if (failure.last_lines.empty()) {
     lines.push_back("  it wrote nothing to stderr");
   } else {
     lines.push_back("  last lines of its stderr:");
-    for (const std::string& line : facts.last_lines) lines.push_back(absl::StrCat("    ", line));
+    for (const std::string& line : failure.last_lines) lines.push_back(absl::StrCat("    ", line));
   }
-  if (!facts.log.empty()) lines.push_back(absl::StrCat("  all of its stderr: ", facts.log));
-  if (!facts.also_failed.empty()) {
-    lines.push_back(DescribeOthers("also failed", facts.also_failed));
+  if (!failure.log.empty()) lines.push_back(absl::StrCat("  all of its stderr: ", failure.log));
+  if (!failure.also_failed.empty()) {
+    lines.push_back(absl::StrCat("  also failed: ", absl::StrJoin(failure.also_failed, ", ")));
   }
-  if (!facts.stopped.empty()) {
-    lines.push_back(DescribeOthers("stopped because of it", facts.stopped));
+  if (!failure.stopped.empty()) {
+    lines.push_back(
+        absl::StrCat("  stopped because of it: ", absl::StrJoin(failure.stopped, ", ")));
   }
-  lines.push_back(absl::StrCat("  exit code ", facts.cause.ShellCode()));
+  lines.push_back(absl::StrCat("  exit code ", failure.ShellCode()));
   return absl::StrJoin(lines, "\n");
+}
+
+std::string SummarizeFailure(const FailureFacts& facts) {
+  return SummarizeFailure(MakeRecord(facts, absl::UnixEpoch()));
+}
+
+std::string ReportFailure(const FailureFacts& facts) {
+  return ReportFailure(MakeRecord(facts, absl::UnixEpoch()));
 }
 
 }  // namespace syncline

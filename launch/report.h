@@ -12,6 +12,7 @@
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
 #include "launch/agent.h"
+#include "launch/failure_record.h"
 
 namespace syncline {
 
@@ -21,9 +22,9 @@ struct HostEvidence {
   std::optional<int64_t> shm_free_bytes;  // In /dev/shm.
 };
 
-// The number of processes that the kernel has killed in this process's cgroup (version 2) for
-// lack of memory; nothing if it cannot be read.
-std::optional<int64_t> CountOomKills();
+// The number of processes that the kernel has killed in this process's cgroup (version 2 or 1) for
+// lack of memory; nothing if it cannot be read. `root` is what / is, except in tests.
+std::optional<int64_t> CountOomKills(const std::string& root = "");
 
 // Free space in /dev/shm; nothing if there is none.
 std::optional<int64_t> SharedMemoryFree();
@@ -49,15 +50,24 @@ struct RecordedError {
 // latter adds "syncline_time" and "syncline_peer_error".
 RecordedError ReadErrorFile(const std::string& path);
 
+// "ValueError: x" if that ends the last traceback of Python in `lines`, which may begin within it;
+// empty if there is none. For programs that record no error.
+std::string MessageOfTraceback(const std::vector<std::string>& lines);
+
+// What one node knows of a failure, for its record.
 struct FailureFacts {
   WorkerExit cause;
-  int rank = 0;
+  int rank = 0;        // Of the cause, in the world.
+  int first_rank = 0;  // Of this node's worker 0.
   pid_t pid = 0;
   std::string host;
   absl::Duration after;  // From the start of the worker.
-  int attempt = 0;
+  int round = 0;
+  int attempt = 0;  // Restarts that came before.
   int max_restarts = 0;
   HostEvidence evidence;
+  // The launcher's own reason to kill the worker; empty: it did not, `evidence` explains the death.
+  std::string reason;
   std::string message;                  // Of the error file.
   std::vector<std::string> last_lines;  // Of its stderr.
   std::string log;                      // The file with all of its stderr, if there is one.
@@ -65,10 +75,17 @@ struct FailureFacts {
   std::vector<WorkerExit> stopped;      // Those that ended because they were told to.
 };
 
+// `time` is that of the failure, by the wall clock.
+FailureRecord MakeRecord(const FailureFacts& facts, absl::Time time);
+
 // One line: which worker failed, how, and when.
-std::string SummarizeFailure(const FailureFacts& facts);
+std::string SummarizeFailure(const FailureRecord& failure);
 
 // The whole story, in some lines. No newline at the end.
+std::string ReportFailure(const FailureRecord& failure);
+
+// As above, of this node.
+std::string SummarizeFailure(const FailureFacts& facts);
 std::string ReportFailure(const FailureFacts& facts);
 
 }  // namespace syncline

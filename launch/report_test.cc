@@ -1,14 +1,17 @@
 #include "launch/report.h"
 
 #include <signal.h>
+#include <stdlib.h>
 
-#include <cstdlib>
+#include <filesystem>
 #include <fstream>
 #include <string>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "launch/failure_record.h"
 
 namespace syncline {
 namespace {
@@ -34,9 +37,10 @@ FailureFacts KilledRank() {
 TEST(ReportTest, NamesRankPidHostSignalTimeRestartsLinesAndConsequences) {
   const std::string report = ReportFailure(KilledRank());
   for (const char* part :
-       {"rank 2 (pid 4242) failed 12.3 s after its start: SIGKILL", "local rank 2", "host box",
-        "after 1 of 1 restarts", "killed by signal 9 (SIGKILL): probably the out-of-memory killer",
-        "    ValueError: x\n", "stopped because of it: rank 0 (SIGTERM), rank 1 (exit code 1)",
+       {"rank 2 (pid 4242, host box) failed 12.3 s after its start: SIGKILL", "local rank 2",
+        "host box", "after 1 of 1 restarts",
+        "killed by signal 9 (SIGKILL): probably the out-of-memory killer", "    ValueError: x\n",
+        "stopped because of it: rank 0 (SIGTERM), rank 1 (exit code 1)",
         "also failed: rank 3 (exit code 1), rank 4 (exit code 7)", "exit code 137"}) {
     EXPECT_THAT(report, HasSubstr(part));
   }
@@ -68,6 +72,104 @@ TEST(ReportTest, ABusErrorPointsToSharedMemory) {
   HostEvidence evidence;
   evidence.shm_free_bytes = int64_t{3} << 20;
   EXPECT_THAT(ExplainSignal(SIGBUS, evidence), HasSubstr("/dev/shm full (3 MiB are free now)"));
+}
+
+TEST(ReportTest, RanksAreThoseOfTheWorld) {
+  FailureFacts facts = KilledRank();
+  facts.first_rank = 10;
+  facts.rank = 12;
+  const std::string report = ReportFailure(facts);
+  EXPECT_THAT(report, HasSubstr("rank 12 (local rank 2)"));
+  EXPECT_THAT(report, HasSubstr("stopped because of it: rank 10 (SIGTERM), rank 11 (exit code 1)"));
+}
+
+TEST(ReportTest, TheLaunchersOwnReasonExplainsTheSignal) {
+  FailureFacts facts = KilledRank();
+  facts.cause.signal = SIGABRT;
+  facts.reason = "rank 2 has made no progress for 60 s (limit --health-timeout=60)";
+  const std::string report = ReportFailure(facts);
+  EXPECT_THAT(report, HasSubstr("killed by signal 6 (SIGABRT): rank 2 has made no progress"));
+  EXPECT_THAT(report, Not(HasSubstr("native code")));
+}
+
+TEST(ReportTest, AnotherNodeTellsTheSameStory) {
+  const FailureFacts facts = KilledRank();
+  const auto received = FailureFromJson(ToJson(MakeRecord(facts, absl::FromUnixSeconds(7))));
+  ASSERT_TRUE(received.ok()) << received.status();
+  EXPECT_EQ(ReportFailure(*received), ReportFailure(facts));
+}
+
+TEST(ReportTest, AnExceptionThatNobodyRecordedIsFoundInStderr) {
+  FailureFacts facts = KilledRank();
+  facts.cause = {2, 1, 0};
+  facts.last_lines = {"    x = f()", "  File \"a.py\", line 3, in f", "    raise ValueError('x')",
+                      "ValueError: x", "atexit says goodbye"};
+  EXPECT_EQ(MakeRecord(facts, absl::UnixEpoch()).message, "ValueError: x");
+  EXPECT_THAT(ReportFailure(facts), HasSubstr("  its error:\n    ValueError: x\n"));
+  facts.message = "recorded";
+  EXPECT_EQ(MakeRecord(facts, absl::UnixEpoch()).message, "recorded");
+  facts.message.clear();
+  facts.cause.code = 3;  // That is no uncaught exception's.
+  EXPECT_EQ(MakeRecord(facts, absl::UnixEpoch()).message, "");
+}
+
+TEST(TracebackTest, TheLastOneCounts) {
+  EXPECT_EQ(
+      MessageOfTraceback({"Traceback (most recent call last):", "  File \"a\", line 1, in b",
+                          "    c", "    ^^", "KeyError: 'k'", "", "During handling of the above",
+                          "", "Traceback (most recent call last):", "  File \"a\", line 1, in b",
+                          "pkg.mod.Error"}),
+      "pkg.mod.Error");
+  EXPECT_EQ(
+      MessageOfTraceback({"  File \"a\", line 1", "    x = = 1", "SyntaxError: invalid syntax"}),
+      "SyntaxError: invalid syntax");
+}
+
+TEST(TracebackTest, OtherTextIsNone) {
+  EXPECT_EQ(MessageOfTraceback({}), "");
+  EXPECT_EQ(MessageOfTraceback({"ValueError: x"}), "");
+  EXPECT_EQ(MessageOfTraceback({"  File \"a\", line 1, in b", "    c"}), "");
+  EXPECT_EQ(MessageOfTraceback({"  File \"a\", line 1, in b", "no exception: at all"}), "");
+}
+
+class OomKillsTest : public testing::Test {
+ protected:
+  OomKillsTest() : root_(testing::TempDir() + "/oom-XXXXXX") {
+    EXPECT_NE(mkdtemp(root_.data()), nullptr);
+  }
+  ~OomKillsTest() override { std::filesystem::remove_all(root_); }
+
+  void Put(const std::string& path, const std::string& text) {
+    std::filesystem::create_directories(std::filesystem::path(root_ + path).parent_path());
+    std::ofstream(root_ + path) << text;
+  }
+
+  std::string root_;
+};
+
+TEST_F(OomKillsTest, AreReadInVersion2) {
+  Put("/proc/self/cgroup", "0::/job/step\n");
+  Put("/sys/fs/cgroup/job/step/memory.events", "low 0\noom 3\noom_kill 2\n");
+  EXPECT_EQ(CountOomKills(root_), 2);
+}
+
+TEST_F(OomKillsTest, AreReadInVersion1) {
+  Put("/proc/self/cgroup", "5:cpu,cpuacct:/x\n4:memory:/job\n0::/\n");
+  Put("/sys/fs/cgroup/memory/job/memory.oom_control",
+      "oom_kill_disable 0\nunder_oom 0\noom_kill 4\n");
+  EXPECT_EQ(CountOomKills(root_), 4);
+}
+
+TEST_F(OomKillsTest, AreReadAtTheRootInAContainer) {
+  Put("/proc/self/cgroup", "0::/../outside\n");
+  Put("/sys/fs/cgroup/memory.events", "oom_kill 1\n");
+  EXPECT_EQ(CountOomKills(root_), 1);
+}
+
+TEST_F(OomKillsTest, AreUnknownWithoutAMemoryController) {
+  EXPECT_EQ(CountOomKills(root_), std::nullopt);
+  Put("/proc/self/cgroup", "0::/\n");
+  EXPECT_EQ(CountOomKills(root_), std::nullopt);
 }
 
 TEST(ReportTest, UnknownSignalsAreNumbered) {

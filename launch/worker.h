@@ -18,17 +18,19 @@ struct WorkerSpec {
   std::vector<std::string> arguments;    // Beginning with the program's name.
   std::vector<std::string> environment;  // "NAME=value".
   enum class Input { kNone, kInherited } input = Input::kNone;
+  std::vector<int> cpus;  // That it may use; empty: those of this process.
 };
 
-// A process that leads a process group of its own, so that what it starts can be signalled with
-// it, and that the kernel kills when the thread that called Start ends.
+// A process that leads a session and a process group of its own, so that no terminal reaches it and
+// what it starts can be signalled with it, and that the kernel kills when the thread that called
+// Start ends.
 //
 // The owner reaps it (waitpid on pid()) and then says so by SetReaped(): until then the pid, and
 // with it the group, cannot mean another process.
 class Worker {
  public:
   // Returns once the program runs; an error of exec is the caller's error. To be called from the
-  // main thread. Other threads may run meanwhile.
+  // main thread, which is suspended meanwhile; other threads are not.
   static absl::StatusOr<Worker> Start(const WorkerSpec& spec);
 
   Worker(Worker&&) = default;

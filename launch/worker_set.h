@@ -5,18 +5,25 @@
 #include <poll.h>
 #include <sys/types.h>
 
+#include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "launch/output/console.h"
+#include "absl/time/time.h"
+#include "launch/clock.h"
 #include "launch/environment.h"
 #include "launch/guardian.h"
+#include "launch/health.h"
 #include "launch/options/options.h"
+#include "launch/output/console.h"
+#include "launch/output/log_file.h"
+#include "launch/output/prefix.h"
+#include "launch/output/worker_output.h"
 #include "launch/program.h"
 #include "launch/worker.h"
-#include "launch/output/worker_output.h"
 
 namespace syncline {
 
@@ -28,14 +35,14 @@ class WorkerSet {
     Program program;
     Environment environment;  // To which the description of the job is added.
     std::string log_dir;      // Of the whole run; empty: no logs.
-    std::string temporary;    // A folder for error files, if there are no logs.
+    std::string temporary;    // A folder for heartbeats, and for error files if there are no logs.
   };
 
   // Borrows `console` and `guardian`.
   WorkerSet(Options options, Console& console, Guardian& guardian);
 
-  // Starts all workers of job.attempt, after Finish() if there were others before. After an error,
-  // those that were started run.
+  // Starts the workers of this node for job.round, after Finish() if there were others before.
+  // After an error, those that were started run.
   absl::Status Start(const JobFacts& job);
 
   // To living workers.
@@ -50,16 +57,30 @@ class WorkerSet {
   void AddTo(std::vector<pollfd>* fds) const;
   void Read(const std::vector<pollfd>& fds);
 
+  // When CheckHealth() is to be called next, on a MonotonicClock; InfiniteFuture without
+  // --health-timeout or workers.
+  absl::Time health_deadline() const { return health_.deadline(); }
+  // Ends workers that make no progress, and returns lines that say so. To be called while workers
+  // have not been told to stop.
+  std::vector<std::string> CheckHealth();
+
   // Takes the last of the output, ends all streams, and lets go of all process groups: to be
   // called when no process of the attempt is left.
   void Finish();
 
-  // Of a worker of this attempt.
+  // Of a worker of this round.
+  int rank(int local_rank) const { return first_rank_ + local_rank; }
   pid_t pid(int local_rank) const { return ranks_[local_rank].worker.pid(); }
   const std::string& error_file(int local_rank) const { return ranks_[local_rank].error_file; }
   const std::string& err_log(int local_rank) const { return ranks_[local_rank].err_log; }
   std::vector<std::string> LastErrLines(int local_rank) const {
     return ranks_[local_rank].err.LastLines();
+  }
+  // Why CheckHealth() ended it; empty if it did not.
+  const std::string& reason(int local_rank) const { return ranks_[local_rank].reason; }
+  // Nothing if it is not watched, or not any more.
+  std::optional<absl::Duration> heartbeat_age(int local_rank) const {
+    return health_.Age(local_rank);
   }
   int started() const { return static_cast<int>(ranks_.size()); }
 
@@ -71,17 +92,38 @@ class WorkerSet {
     WorkerOutput err;
     std::string error_file;
     std::string err_log;  // The file with its stderr; empty if there is none.
+    std::string reason;
     bool guarded = true;
   };
+  // The files that a worker's output goes to.
+  struct Logs {
+    std::optional<LogFile> out;
+    std::optional<LogFile> err;
+  };
 
-  absl::StatusOr<Rank> StartOne(const JobFacts& job, int local_rank) const;
-  std::string LogPath(const JobFacts& job, int local_rank, const std::string& name) const;
+  absl::Status Prepare(const JobFacts& job);
+  absl::StatusOr<Rank> StartOne(const JobFacts& job, int local_rank);
+  absl::StatusOr<WorkerSpec> Specify(const JobFacts& job, const WorkerFacts& worker) const;
+  absl::StatusOr<Logs> OpenLogs(const JobFacts& job, int local_rank) const;
+  absl::StatusOr<LogFile> OpenLog(const std::string& path) const;
+  absl::StatusOr<std::unique_ptr<LogFile>> OpenFiltered(const JobFacts& job, Streams which) const;
+  absl::StatusOr<LinePrefix> Prefix(const JobFacts& job, int local_rank, pid_t pid) const;
+  std::string LogFolder(const JobFacts& job) const;
   bool IsLogged(int local_rank, Streams which) const;
-  WorkerOutput Output(int fd, int local_rank, Streams which, UniqueFd log) const;
+  bool IsShown(int local_rank, Streams which) const;
+  WorkerOutput Output(int fd, int local_rank, Streams which, std::optional<LogFile> log,
+                      const LinePrefix& prefix);
 
   const Options options_;
   Console& console_;
   Guardian& guardian_;
+  const MonotonicClock clock_;
+  HeartbeatWatch health_;
+  std::optional<std::vector<std::vector<int>>> cpus_;  // Of each worker.
+  int first_rank_ = 0;
+  // Of this round, for the lines that filters choose. Null if there are no filters.
+  std::unique_ptr<LogFile> filtered_out_;
+  std::unique_ptr<LogFile> filtered_err_;
   std::vector<Rank> ranks_;
 };
 

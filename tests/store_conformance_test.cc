@@ -10,6 +10,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "core/prefix_store.h"
+#include "store/etcd_testing.h"
 #include "store/tcp_store.h"
 
 namespace syncline {
@@ -47,6 +48,17 @@ Clients OpenTCP(int n) {
   return clients;
 }
 
+Clients OpenEtcd(int n) {
+  static const EtcdServer server;
+  static std::atomic<int> count{0};
+  StoreConfig config;
+  config.etcd.endpoints = server.endpoint();
+  config.etcd.prefix = absl::StrCat("/store ", count++);
+  Clients clients;
+  for (int i = 0; i < n; ++i) clients.push_back(Make("etcd", config));
+  return clients;
+}
+
 StoreCase Prefixed(const StoreCase& inner) {
   return {absl::StrCat("prefix_", inner.name), inner.registered_as, [open = inner.open](int n) {
             Clients clients;
@@ -62,6 +74,7 @@ std::vector<StoreCase> Cases() {
       {"hash", "hash", &OpenHash},
       {"file", "file", &OpenFile},
       {"tcp", "tcp", &OpenTCP},
+      {"etcd", "etcd", &OpenEtcd},
   };
   for (size_t i = 0, n = cases.size(); i < n; ++i) cases.push_back(Prefixed(cases[i]));
   return cases;
@@ -79,7 +92,7 @@ TEST(StoreRegistryTest, EveryRegisteredStoreIsACaseOfTheSuite) {
 
 TEST(StoreRegistryTest, AnUnknownNameListsTheKnownOnes) {
   absl::Status status = StoreRegistry::Make("zookeeper", StoreConfig()).status();
-  EXPECT_EQ(status.message(), "'zookeeper' is not known; choose one of: file, hash, tcp");
+  EXPECT_EQ(status.message(), "'zookeeper' is not known; choose one of: etcd, file, hash, tcp");
 }
 
 }  // namespace

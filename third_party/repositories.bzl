@@ -81,6 +81,22 @@ def _cc_source_repositories():
         source = "zlib",
     )
 
+# The protocol alone, without what its files say to Go and to REST gateways. The lite runtime does
+# without descriptors, which would be registered whenever a program starts.
+_ETCD_PROTOS = """
+mv usr/share/gocode/src/go.etcd.io/etcd all
+rm -rf usr/share/gocode
+for file in mvcc/mvccpb/kv auth/authpb/auth etcdserver/etcdserverpb/rpc; do
+  install -D all/$file.proto etcd/$file.proto
+done
+rm -rf all
+perl -0pi -e '
+  s/option \\(google\\.api\\.http\\) = \\{.*?\\};//gs;
+  s/^.*(gogoproto|google\\/api\\/annotations).*\\n//gm;
+  s/^(package .*)$/$1\\noption optimize_for = LITE_RUNTIME;/m;
+' $(find etcd -name '*.proto')
+"""
+
 def _cc_repositories():
     deb_repository(
         name = "cares",
@@ -88,14 +104,20 @@ def _cc_repositories():
         packages = ["libc-ares-dev"],
     )
     deb_repository(
-        name = "cli11",
-        build_file = "//third_party:cli11.BUILD",
-        packages = ["libcli11-dev"],
-    )
-    deb_repository(
         name = "dlpack",
         build_file = "//third_party:dlpack.BUILD",
         packages = ["libdlpack-dev"],
+    )
+    deb_repository(
+        name = "etcd_protos",
+        build_file = "//third_party:etcd_protos.BUILD",
+        packages = ["golang-etcd-server-dev"],
+        patch_cmds = [_ETCD_PROTOS],
+    )
+    deb_repository(
+        name = "etcd_server",
+        build_file_content = 'exports_files(["usr/bin/etcd"])',
+        packages = ["etcd-server"],
     )
     deb_repository(
         name = "gloo",
@@ -199,12 +221,37 @@ def _cc_repositories():
         packages = ["libpython3.11-dev"],
     )
     deb_repository(
+        name = "slurm",
+        build_file = "//third_party:slurm.BUILD",
+        packages = [
+            "libaudit1",
+            "libcap-ng0",
+            "libhwloc15",
+            "liblz4-1",
+            "libnuma1",
+            "libpam0g",
+            "libudev1",
+            "slurm-client",
+            "slurm-wlm-basic-plugins",
+            "slurmctld",
+            "slurmd",
+        ],
+        # Plug-ins that need libraries of their own, and would only say that they lack them.
+        patch_cmds = ["rm -f usr/lib/*/slurm-wlm/{mpi_pmix,job_submit,cli_filter,openapi,rest,acct_gather_energy_rapl}*.so"],
+        relocate = True,
+    )
+    deb_repository(
         name = "spdlog",
         build_file = "//third_party:spdlog.BUILD",
         packages = [
             "libfmt-dev",
             "libspdlog-dev",
         ],
+    )
+    deb_repository(
+        name = "tomlplusplus",
+        build_file = "//third_party:tomlplusplus.BUILD",
+        packages = ["libtomlplusplus-dev"],
     )
 
 # The files of each library, as CMakeLists.txt lists them.

@@ -214,4 +214,17 @@ absl::StatusOr<Tensor> ReducerGradient(const Reducer& reducer, int64_t index) {
   return reducer.gradient(index);
 }
 
+absl::StatusOr<std::shared_ptr<Preemption>> PreemptionCreate(std::shared_ptr<Store> store,
+                                                             int64_t rank, int64_t world_size,
+                                                             absl::Duration timeout) {
+  SYNCLINE_RETURN_IF_ERROR(CheckTimeout(timeout));
+  Preemption::Options options;
+  options.timeout = timeout;
+  return Preemption::Create(std::move(store), rank, world_size, options);
+}
+
+absl::StatusOr<bool> PreemptionReached(Preemption& preemption, int64_t step, Interrupt interrupt) {
+  return preemption.Reached(step, interrupt);
+}
+
 }  // namespace syncline::api

@@ -14,7 +14,9 @@
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "core/byte_collectives.h"
+#include "core/heartbeat.h"
 #include "core/info.h"
+#include "core/preemption.h"
 #include "core/prefix_store.h"
 #include "core/process_group.h"
 #include "core/reduce_op.h"
@@ -100,6 +102,12 @@ absl::StatusOr<std::shared_ptr<Reducer>> ReducerCreate(std::shared_ptr<ProcessGr
                                                        int64_t first_bucket_cap_bytes);
 
 absl::StatusOr<Tensor> ReducerGradient(const Reducer& reducer, int64_t index);
+
+absl::StatusOr<std::shared_ptr<Preemption>> PreemptionCreate(std::shared_ptr<Store> store,
+                                                             int64_t rank, int64_t world_size,
+                                                             absl::Duration timeout);
+
+absl::StatusOr<bool> PreemptionReached(Preemption& preemption, int64_t step, Interrupt interrupt);
 
 }  // namespace syncline::api
 

@@ -145,5 +145,19 @@ TEST(AdaptersTest, ArgumentsOfStoresAreChecked) {
             ErrorKind::kArgument);
 }
 
+TEST(AdaptersTest, AnInterruptEndsThePreemptionsWaitForOtherRanks) {
+  const auto store = std::make_shared<HashStore>();
+  EXPECT_EQ(KindOf(PreemptionCreate(store, 0, 2, absl::ZeroDuration()).status()),
+            ErrorKind::kArgument);
+  const auto preemption = PreemptionCreate(store, 0, 2, absl::Minutes(1));
+  ASSERT_TRUE(preemption.ok()) << preemption.status();
+  (*preemption)->GiveNotice();
+  absl::StatusOr<bool> stops = false;
+  for (int64_t step = 0; stops.ok() && !*stops; ++step) {
+    stops = PreemptionReached(**preemption, step, Interrupted);
+  }
+  EXPECT_EQ(stops.status(), Interrupted());
+}
+
 }  // namespace
 }  // namespace syncline::api

@@ -39,10 +39,12 @@ ADAPTED = {
     "World.new_group",
     "Reducer.create",
     "Reducer.gradient",
+    "Preemption.create",
+    "Preemption.reached",
 }
 
 # Those of them that wait in pieces: their last argument is the language's api::Interrupt.
-INTERRUPTIBLE = {"Store.get", "Store.wait", "Store.multi_get", "Work.wait"}
+INTERRUPTIBLE = {"Store.get", "Store.wait", "Store.multi_get", "Work.wait", "Preemption.reached"}
 
 
 def pascal(name: str) -> str:

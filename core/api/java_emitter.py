@@ -54,6 +54,10 @@ READ_ONLY = {
 # Methods that return at once, besides properties and those that start an operation: they need not
 # leave a virtual thread.
 PROMPT = {
+    "Heartbeat.beat",
+    "Heartbeat.create",
+    "Preemption.create",
+    "Preemption.give_notice",
     "ProcessGroup.abort",
     "Reducer.copy_ready",
     "Reducer.gradient",

@@ -759,6 +759,53 @@ class Reducer:
     def buckets(self) -> list[list[int]]:
         """The parameters of each bucket, in the order in which the buckets are reduced."""
 
+class Preemption:
+    """Stops all ranks of a job at the same step, so that they can save and be started again later.
+
+    Every rank makes one, and calls `reached` at the beginning of each step, with the same numbers
+    as the others. A notice is given by any rank, or by whoever sets the key "preempt/notice" in the
+    store, whatever its value.
+    """
+
+    @staticmethod
+    def create(
+        store: Store, rank: int, world_size: int, timeout: timedelta = timedelta(seconds=60)
+    ) -> Preemption:
+        """Begins to look for a notice, in the background.
+
+        `store` is one that all ranks share, and that has not served an agreement before. `timeout`
+        is how long the ranks have to agree, once there is a notice.
+        """
+
+    def give_notice(self) -> None:
+        """Asks all ranks to stop. Returns at once."""
+
+    def reached(self, step: int) -> bool:
+        """Whether to save and stop, instead of beginning `step`; steps count up from 0.
+
+        True from the same step on all ranks, the first that none had begun when they agreed. Waits
+        only between a notice and the agreement; a DistTimeoutError names the ranks that take no
+        part in it.
+        """
+
+    @property
+    def agreed_step(self) -> int:
+        """The step agreed on; -1 while there is none."""
+
+class Heartbeat:
+    """Says to the launcher that this process makes progress.
+
+    By the time of the last modification of the file that SYNCLINE_HEARTBEAT_FILE names; without it,
+    it does nothing.
+    """
+
+    @staticmethod
+    def create() -> Heartbeat:
+        """One for the file that is named now."""
+
+    def beat(self) -> None:
+        """Touches the file, at most ten times a second; cheap enough for every step."""
+
 class Info:
     """What this build of Syncline has."""
 

@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/strings/string_view.h"
 #include "absl/time/time.h"
 
 namespace syncline {
@@ -45,6 +46,31 @@ struct JobStatus {
   std::string last_failure;           // One line; empty if there was none.
   absl::Duration elapsed;             // Since the launcher started.
 };
+
+// A node's own account, as it is shown to others.
+struct NodeStatus {
+  std::string host;
+  int pid = 0;         // Of the launcher.
+  absl::Time updated;  // By the node's wall clock.
+  JobStatus job;
+};
+
+// "joining", "running", ...
+absl::string_view PhaseName(JobStatus::Phase phase);
+
+// "starting", "running", ...
+absl::string_view StateName(WorkerStatus::State state);
+
+// All of them, for metrics that show which one holds.
+inline constexpr WorkerStatus::State kWorkerStates[] = {
+    WorkerStatus::State::kStarting, WorkerStatus::State::kRunning, WorkerStatus::State::kSucceeded,
+    WorkerStatus::State::kFailed, WorkerStatus::State::kStopped};
+inline constexpr JobStatus::Phase kJobPhases[] = {
+    JobStatus::Phase::kJoining,   JobStatus::Phase::kRunning,   JobStatus::Phase::kStopping,
+    JobStatus::Phase::kFinishing, JobStatus::Phase::kSucceeded, JobStatus::Phase::kFailed};
+
+// Workers of this node that are starting or running.
+int WorkersUp(const JobStatus& status);
 
 }  // namespace syncline
 

@@ -1,13 +1,16 @@
 #include "launch/options/option_values.h"
 
-#include <unistd.h>
+#include <signal.h>
+#include <string.h>
 
 #include <algorithm>
+#include <cmath>
 #include <cstddef>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
@@ -19,79 +22,122 @@ namespace syncline {
 namespace {
 
 constexpr int kMaxWorkers = 10000;
+constexpr int kMaxNodes = 100000;
 
-// The number of single-character edits that turn `a` into `b`.
-// V. I. Levenshtein, "Binary codes capable of correcting deletions, insertions, and reversals".
-size_t EditDistance(absl::string_view a, absl::string_view b) {
-  std::vector<size_t> row(b.size() + 1);
-  for (size_t j = 0; j <= b.size(); ++j) row[j] = j;
-  for (size_t i = 1; i <= a.size(); ++i) {
-    size_t diagonal = std::exchange(row[0], i);
-    for (size_t j = 1; j <= b.size(); ++j) {
-      const size_t substitution = diagonal + (a[i - 1] == b[j - 1] ? 0 : 1);
-      diagonal = row[j];
-      row[j] = std::min({substitution, row[j] + 1, row[j - 1] + 1});
-    }
-  }
-  return row[b.size()];
-}
-
-absl::StatusOr<Streams> ParseStreamsDigit(absl::string_view option, absl::string_view text) {
+absl::StatusOr<Streams> ParseStreamsDigit(absl::string_view where, absl::string_view text) {
   int value = 0;
   if (!absl::SimpleAtoi(text, &value) || value < 0 || value > 3) {
     return ArgumentError(absl::StrCat(
-        option, ": '", text, "' is not a choice of streams: 0 (none), 1 (stdout), 2 (stderr) or 3 ",
+        where, ": '", text, "' is not a choice of streams: 0 (none), 1 (stdout), 2 (stderr) or 3 ",
         "(both), for all local ranks, or for some as in 0:1,1:2"));
   }
   return static_cast<Streams>(value);
 }
 
-bool IsThisHost(absl::string_view host) {
-  char name[256] = "";
-  gethostname(name, sizeof(name) - 1);
-  return host.empty() || host == "localhost" || host == "127.0.0.1" || host == "::1" ||
-         host == name;
+// 0 if there is none of that name.
+int SignalNamed(absl::string_view name) {
+  const std::string upper = absl::AsciiStrToUpper(absl::StripAsciiWhitespace(name));
+  const absl::string_view abbreviation = absl::StripPrefix(upper, "SIG");
+  for (int signal = 1; signal < SIGRTMIN; ++signal) {
+    const char* known = sigabbrev_np(signal);
+    if (known != nullptr && abbreviation == known) return signal;
+  }
+  return 0;
+}
+
+bool CanStopTheJob(int signal) {
+  switch (signal) {
+    case SIGKILL:
+    case SIGSTOP:
+    case SIGCHLD:
+    case SIGPIPE:
+    case SIGSEGV:
+    case SIGBUS:
+    case SIGILL:
+    case SIGFPE:
+    case SIGABRT:
+      return false;
+    default:
+      return true;
+  }
 }
 
 }  // namespace
 
-absl::StatusOr<int> ParseWorkers(absl::string_view text, const HostResources& host) {
+absl::StatusOr<int> ParseNumber(absl::string_view where, absl::string_view text, int low,
+                                int high) {
+  int value = 0;
+  if (!absl::SimpleAtoi(text, &value) || value < low || value > high) {
+    return ArgumentError(
+        absl::StrCat(where, ": '", text, "' is not a number from ", low, " to ", high));
+  }
+  return value;
+}
+
+absl::StatusOr<absl::Duration> ParseSeconds(absl::string_view where, absl::string_view text) {
+  double seconds = 0;
+  if (!absl::SimpleAtod(text, &seconds) || !std::isfinite(seconds) || seconds < 0 ||
+      absl::Seconds(seconds) == absl::InfiniteDuration()) {
+    return ArgumentError(absl::StrCat(where, ": '", text,
+                                      "' is no number of seconds. Give a finite one, 0 or more"));
+  }
+  return absl::Seconds(seconds);
+}
+
+absl::StatusOr<int64_t> ParseBytes(absl::string_view where, absl::string_view text) {
+  constexpr absl::string_view kUnits = "KMGT";
+  const std::string upper = absl::AsciiStrToUpper(text);
+  absl::string_view digits = upper;
+  absl::ConsumeSuffix(&digits, "B");
+  absl::ConsumeSuffix(&digits, "I");
+  int shift = 0;
+  if (!digits.empty() && kUnits.find(digits.back()) != absl::string_view::npos) {
+    shift = 10 * static_cast<int>(kUnits.find(digits.back()) + 1);
+    digits.remove_suffix(1);
+  }
+  int64_t value = 0;
+  if (!absl::SimpleAtoi(digits, &value) || value < 1 || value > (INT64_MAX >> shift)) {
+    return ArgumentError(
+        absl::StrCat(where, ": '", text, "' is no size. Write it as in 65536, 64M or 2G"));
+  }
+  return value << shift;
+}
+
+absl::StatusOr<int> ParseWorkers(absl::string_view where, absl::string_view text,
+                                 const HostResources& host) {
   if (text == "cpu") return host.cpus;
   if (text == "auto") return host.gpus > 0 ? host.gpus : host.cpus;
   if (text == "gpu") {
     if (host.gpus > 0) return host.gpus;
-    return ArgumentError(
-        "--nproc-per-node=gpu: no GPU was found on this host (no usable /dev/nvidia0, ...). Give "
-        "a number, or 'cpu'");
+    return ArgumentError(absl::StrCat(where,
+                                      "=gpu: no GPU was found on this host (no usable "
+                                      "/dev/nvidia0, ...). Give a number, or 'cpu'"));
   }
   int workers = 0;
   if (!absl::SimpleAtoi(text, &workers) || workers < 1 || workers > kMaxWorkers) {
-    return ArgumentError(absl::StrCat("--nproc-per-node: '", text, "' is neither a number from 1 ",
-                                      "to ", kMaxWorkers, " nor 'auto', 'cpu' or 'gpu'"));
+    return ArgumentError(absl::StrCat(where, ": '", text, "' is neither a number from 1 to ",
+                                      kMaxWorkers, " nor 'auto', 'cpu' or 'gpu'"));
   }
   return workers;
 }
 
-absl::Status CheckNodes(absl::string_view text) {
+absl::StatusOr<NodeRange> ParseNodes(absl::string_view where, absl::string_view text) {
   const std::pair<absl::string_view, absl::string_view> range =
       absl::StrContains(text, ':') ? absl::StrSplit(text, absl::MaxSplits(':', 1))
                                    : std::make_pair(text, text);
-  int low = 0;
-  int high = 0;
-  if (!absl::SimpleAtoi(range.first, &low) || !absl::SimpleAtoi(range.second, &high) || low < 1 ||
-      high < low) {
-    return ArgumentError(absl::StrCat("--nnodes: '", text, "' is neither a positive number nor a ",
-                                      "range MIN:MAX with 1 <= MIN <= MAX"));
+  NodeRange nodes;
+  if (!absl::SimpleAtoi(range.first, &nodes.min) || !absl::SimpleAtoi(range.second, &nodes.max) ||
+      nodes.min < 1 || nodes.max < nodes.min || nodes.max > kMaxNodes) {
+    return ArgumentError(absl::StrCat(where, ": '", text, "' is neither a number from 1 to ",
+                                      kMaxNodes, " nor a range MIN:MAX of such numbers"));
   }
-  if (high == 1) return absl::OkStatus();
-  return UnsupportedError(absl::StrCat("--nnodes=", text, ": more than one node is not supported ",
-                                       "yet by this version. Use --nnodes=1"));
+  return nodes;
 }
 
-absl::StatusOr<StreamMap> ParseStreams(absl::string_view option, absl::string_view text) {
+absl::StatusOr<StreamMap> ParseStreams(absl::string_view where, absl::string_view text) {
   StreamMap map;
   if (!absl::StrContains(text, ':')) {
-    SYNCLINE_ASSIGN_OR_RETURN(map.others, ParseStreamsDigit(option, text));
+    SYNCLINE_ASSIGN_OR_RETURN(map.others, ParseStreamsDigit(where, text));
     return map;
   }
   for (absl::string_view entry : absl::StrSplit(text, ',')) {
@@ -99,21 +145,21 @@ absl::StatusOr<StreamMap> ParseStreams(absl::string_view option, absl::string_vi
         absl::StrSplit(entry, absl::MaxSplits(':', 1));
     int local_rank = 0;
     if (!absl::SimpleAtoi(pair.first, &local_rank) || local_rank < 0) {
-      return ArgumentError(absl::StrCat(option, ": in '", text, "', '", pair.first,
+      return ArgumentError(absl::StrCat(where, ": in '", text, "', '", pair.first,
                                         "' is not a local rank. Write it as in 0:1,1:2"));
     }
-    SYNCLINE_ASSIGN_OR_RETURN(map.by_rank[local_rank], ParseStreamsDigit(option, pair.second));
+    SYNCLINE_ASSIGN_OR_RETURN(map.by_rank[local_rank], ParseStreamsDigit(where, pair.second));
   }
   return map;
 }
 
-absl::StatusOr<std::set<int>> ParseLocalRanks(absl::string_view option, absl::string_view text,
+absl::StatusOr<std::set<int>> ParseLocalRanks(absl::string_view where, absl::string_view text,
                                               int workers) {
   std::set<int> ranks;
   for (absl::string_view entry : absl::StrSplit(text, ',', absl::SkipWhitespace())) {
     int rank = 0;
     if (!absl::SimpleAtoi(entry, &rank) || rank < 0 || rank >= workers) {
-      return ArgumentError(absl::StrCat(option, ": '", entry, "' is not a local rank from 0 to ",
+      return ArgumentError(absl::StrCat(where, ": '", entry, "' is not a local rank from 0 to ",
                                         workers - 1, ". Write them as in 0,1"));
     }
     ranks.insert(rank);
@@ -121,42 +167,51 @@ absl::StatusOr<std::set<int>> ParseLocalRanks(absl::string_view option, absl::st
   return ranks;
 }
 
-absl::StatusOr<int> ParseLocalEndpoint(absl::string_view text) {
+absl::StatusOr<std::vector<int>> ParseSignals(absl::string_view where, absl::string_view text) {
+  std::vector<int> signals;
+  for (absl::string_view name : absl::StrSplit(text, ',', absl::SkipWhitespace())) {
+    const int signal = SignalNamed(name);
+    if (signal == 0) {
+      return ArgumentError(absl::StrCat(where, ": no signal is called '", name,
+                                        "'. Write them as in SIGTERM,SIGINT"));
+    }
+    if (!CanStopTheJob(signal)) {
+      return ArgumentError(absl::StrCat(where, ": ", name, " cannot be used to stop a job"));
+    }
+    if (std::find(signals.begin(), signals.end(), signal) == signals.end()) {
+      signals.push_back(signal);
+    }
+  }
+  return signals;
+}
+
+absl::StatusOr<Endpoint> ParseEndpoint(absl::string_view where, absl::string_view text) {
   absl::string_view host = text;
-  absl::string_view port_text;
+  absl::string_view port;
   const size_t colon = text.rfind(':');
   const bool bare_ipv6 = std::count(text.begin(), text.end(), ':') > 1 && text[0] != '[';
   if (colon != absl::string_view::npos && !bare_ipv6 && text.back() != ']') {
     host = text.substr(0, colon);
-    port_text = text.substr(colon + 1);
+    port = text.substr(colon + 1);
   }
-  if (absl::ConsumePrefix(&host, "[")) absl::ConsumeSuffix(&host, "]");
-  int port = 0;
-  if (!port_text.empty() && (!absl::SimpleAtoi(port_text, &port) || port < 0 || port > 65535)) {
-    return ArgumentError(
-        absl::StrCat("--rdzv-endpoint: '", port_text, "' is not a port from 0 to 65535"));
+  const bool bracket = absl::ConsumePrefix(&host, "[");
+  Endpoint endpoint;
+  if (bracket != absl::ConsumeSuffix(&host, "]") || host.empty() ||
+      host.find_first_of("/ []") != absl::string_view::npos) {
+    return ArgumentError(absl::StrCat(where, ": '", text, "' is not HOST[:PORT]. Write it as in ",
+                                      "node1:29400 or [fd00::1]:29400"));
   }
-  if (!IsThisHost(host)) {
-    return UnsupportedError(absl::StrCat(
-        "--rdzv-endpoint=", text, ": a rendezvous on another host is not supported yet by this ",
-        "version. Leave the option out, or use localhost:0"));
+  if (!port.empty()) {
+    SYNCLINE_ASSIGN_OR_RETURN(endpoint.port,
+                              ParseNumber(absl::StrCat(where, ", the port"), port, 0, 65535));
   }
-  return port;
+  endpoint.host = std::string(host);
+  return endpoint;
 }
 
-std::string NearestMatch(absl::string_view word, absl::Span<const std::string> candidates) {
-  std::string best;
-  size_t best_distance = std::max<size_t>(2, word.size() / 3) + 1;
-  for (const std::string& candidate : candidates) {
-    size_t distance = EditDistance(word, candidate);
-    // Half a name is a likely mistake too, and far off by edits.
-    if (word.size() >= 4 && absl::StartsWith(candidate, word)) distance = 1;
-    if (distance < best_distance) {
-      best_distance = distance;
-      best = candidate;
-    }
-  }
-  return best;
+std::string EndpointText(absl::string_view host, int port) {
+  return absl::StrContains(host, ':') ? absl::StrCat("[", host, "]:", port)
+                                      : absl::StrCat(host, ":", port);
 }
 
 }  // namespace syncline

@@ -1,38 +1,56 @@
-// The values that options of the launcher take, each from its text.
+// The values that options of the launcher take, each from its text. `where` names the option in
+// messages: "--tee", "PET_TEE".
 #ifndef SYNCLINE_LAUNCH_OPTIONS_OPTION_VALUES_H_
 #define SYNCLINE_LAUNCH_OPTIONS_OPTION_VALUES_H_
 
+#include <cstdint>
 #include <set>
 #include <string>
 #include <vector>
 
-#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
-#include "absl/types/span.h"
+#include "absl/time/time.h"
 #include "launch/options/options.h"
 
 namespace syncline {
 
-// A positive number, "auto" (GPUs if there are any, otherwise CPUs), "cpu" or "gpu".
-absl::StatusOr<int> ParseWorkers(absl::string_view text, const HostResources& host);
+// A whole number in [low, high].
+absl::StatusOr<int> ParseNumber(absl::string_view where, absl::string_view text, int low, int high);
 
-// OK for "1" and "1:1": several hosts are not supported yet.
-absl::Status CheckNodes(absl::string_view text);
+// Seconds, with decimals if need be; finite, 0 or more.
+absl::StatusOr<absl::Duration> ParseSeconds(absl::string_view where, absl::string_view text);
+
+// "4096", "64K", "64M", "2G": powers of 1024, with a B behind them if one likes.
+absl::StatusOr<int64_t> ParseBytes(absl::string_view where, absl::string_view text);
+
+// A positive number, "auto" (GPUs if there are any, otherwise CPUs), "cpu" or "gpu".
+absl::StatusOr<int> ParseWorkers(absl::string_view where, absl::string_view text,
+                                 const HostResources& host);
+
+// "2" or "2:4".
+absl::StatusOr<NodeRange> ParseNodes(absl::string_view where, absl::string_view text);
 
 // "3", or a map from local ranks: "0:1,1:2" (then all other ranks have none).
-// 0: none, 1: stdout, 2: stderr, 3: both. `option` is for messages.
-absl::StatusOr<StreamMap> ParseStreams(absl::string_view option, absl::string_view text);
+// 0: none, 1: stdout, 2: stderr, 3: both.
+absl::StatusOr<StreamMap> ParseStreams(absl::string_view where, absl::string_view text);
 
 // "0,2": local ranks below `workers`.
-absl::StatusOr<std::set<int>> ParseLocalRanks(absl::string_view option, absl::string_view text,
+absl::StatusOr<std::set<int>> ParseLocalRanks(absl::string_view where, absl::string_view text,
                                               int workers);
 
-// The port of "host:port" (0 if there is none); `host` must be this one.
-absl::StatusOr<int> ParseLocalEndpoint(absl::string_view text);
+// "SIGTERM,INT". Those that cannot be handled, or that the launcher needs itself, are refused.
+absl::StatusOr<std::vector<int>> ParseSignals(absl::string_view where, absl::string_view text);
 
-// The one of `candidates` that `word` is most likely meant for; empty if none is near.
-std::string NearestMatch(absl::string_view word, absl::Span<const std::string> candidates);
+struct Endpoint {
+  std::string host;
+  int port = -1;  // -1: none was given.
+};
+// "host", "host:80", "::1", "[::1]:80".
+absl::StatusOr<Endpoint> ParseEndpoint(absl::string_view where, absl::string_view text);
+
+// "host:80", "[::1]:80".
+std::string EndpointText(absl::string_view host, int port);
 
 }  // namespace syncline
 

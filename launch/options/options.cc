@@ -1,318 +1,271 @@
 #include "launch/options/options.h"
 
-#include <sched.h>
-#include <unistd.h>
+#include <signal.h>
 
 #include <algorithm>
-#include <cmath>
-#include <cstddef>
+#include <limits>
 #include <string>
 #include <utility>
 #include <vector>
 
-#include "CLI/CLI.hpp"
-#include "absl/strings/ascii.h"
+#include "absl/status/status.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_join.h"
-#include "absl/strings/str_replace.h"
 #include "absl/strings/str_split.h"
-#include "core/env.h"
 #include "core/status.h"
+#include "launch/options/cluster.h"
+#include "launch/options/command_line.h"
+#include "launch/options/config_file.h"
+#include "launch/options/dry_run.h"
+#include "launch/options/help.h"
+#include "launch/options/node_options.h"
 #include "launch/options/option_values.h"
+#include "launch/options/settings.h"
 
 namespace syncline {
 namespace {
 
-constexpr absl::string_view kVersion = SYNCLINE_VERSION;  // From bazel/version.bzl.
-
-// Options of torchrun that this version does not have: said so, instead of "unknown".
-constexpr absl::string_view kNotYet[] = {
-    "--run-path",          "--start-method",
-    "--rdzv-conf",         "--local-addr",
-    "--event-log-handler", "--duplicate-stdout-filters",
-    "--logs-specs",        "--duplicate-stderr-filters",
-    "--numa-binding",      "--log-line-prefix-template",
-    "--signals-to-handle", "--virtual-local-rank",
-    "--print-completion",
-};
-
-constexpr absl::string_view kUsage =
-    "Usage: syncline-run [options] script [arguments of the script]";
-
-// Help with one spelling of each option.
-class Formatter final : public CLI::Formatter {
- public:
-  std::string make_usage(const CLI::App* /*app*/, std::string /*name*/) const override {
-    return absl::StrCat(kUsage, "\n");
-  }
-  std::string make_option_name(const CLI::Option* option, bool /*is_positional*/) const override {
-    std::vector<std::string> names;
-    for (const std::string& name : option->get_snames()) names.push_back("-" + name);
-    for (const std::string& name : option->get_lnames()) {
-      if (!absl::StrContains(name, '_')) names.push_back("--" + name);
-    }
-    return absl::StrJoin(names, ", ");
-  }
-};
-
-// The options as text, before any of them is understood.
-struct RawOptions {
-  bool standalone = false;
-  bool module = false;
-  bool no_python = false;
-  std::string nnodes = "1";
-  std::string workers = "1";
-  int node_rank = 0;
-  double monitor_interval = 0.1;
-  double shutdown_timeout = 30;
-  std::string rdzv_backend = "static";
-  std::string rdzv_endpoint;
-  std::string redirects = "0";
-  std::string tee = "0";
-  std::string local_ranks_filter;
-};
-
 class Parser {
  public:
   Parser(const EnvironmentLookup& environment, const HostResources& host)
-      : environment_(environment), host_(host) {
-    app_.formatter(std::make_shared<Formatter>());
-    app_.footer("Each option can also be set by the environment variable PET_<OPTION>.");
-    app_.set_help_flag("-h,--help", "Print this and exit");
-    app_.set_version_flag("--version", absl::StrCat("syncline-run ", kVersion),
-                          "Print the version and exit");
-    app_.prefix_command();
-    AddJobOptions();
-    AddOutputOptions();
-  }
+      : environment_(environment), host_(host) {}
 
   absl::StatusOr<LaunchOptions> Parse(const std::vector<std::string>& arguments);
 
  private:
-  void AddJobOptions();
-  void AddOutputOptions();
+  absl::Status AddSources();
+  absl::Status AddCluster();
+  bool IsProposalWelcome(const Proposal& proposal) const;
 
-  template <typename T>
-  CLI::Option* Add(const std::string& names, T& value, const std::string& help) {
-    return Remember(app_.add_option(WithUnderscores(names), value, help)->take_last());
-  }
-  void AddFlag(const std::string& names, bool& value, const std::string& help) {
-    Remember(app_.add_flag(WithUnderscores(names), value, help)->take_last());
-  }
-  CLI::Option* Remember(CLI::Option* option) {
-    names_.push_back("--" + option->get_lnames().front());
-    return option;
-  }
-  static std::string WithUnderscores(const std::string& names);
+  absl::Status ReadAll();
+  absl::Status ReadProgram();
+  absl::Status ReadFailureOptions();
+  absl::Status ReadOutputOptions();
+  absl::Status ReadLogFileOptions();
+  absl::Status ReadMonitoringOptions();
+  void NoteWithoutEffect();
 
-  std::vector<std::string> ArgumentsFromEnvironment();
-  absl::Status RefuseUnknown(absl::string_view option) const;
-  absl::Status TakeProgram(const std::vector<std::string>& rest);
-  absl::Status Interpret();
-  absl::Status InterpretRendezvous();
+  // Where the value of an option is, if somebody gave one.
+  const Setting* Find(absl::string_view name) const { return settings().Find(name); }
+  const Settings& settings() const { return line_.settings; }
 
   const EnvironmentLookup& environment_;
-  const HostResources& host_;
-  CLI::App app_{"Starts the workers of a Syncline job on this host and watches over them."};
-  std::vector<std::string> names_;             // "--nproc-per-node", ...
-  std::vector<std::string> from_environment_;  // The PET_ variables that are set.
-  RawOptions raw_;
+  HostResources host_;
+  CommandLine line_;
   LaunchOptions options_;
 };
 
-std::string Parser::WithUnderscores(const std::string& names) {
-  std::vector<std::string> all = absl::StrSplit(names, ',');
-  const std::string& dashed = all.back();
-  const std::string underscored =
-      absl::StrCat("--", absl::StrReplaceAll(dashed.substr(2), {{"-", "_"}}));
-  if (underscored != dashed) all.push_back(underscored);
-  return absl::StrJoin(all, ",");
+absl::Status Parser::AddSources() {
+  Settings& settings = line_.settings;
+  SYNCLINE_RETURN_IF_ERROR(settings.AddEnvironment(environment_));
+  if (const Setting* config = settings.Find("config")) {
+    SYNCLINE_RETURN_IF_ERROR(AddConfigFile(std::string(config->text), &settings));
+  }
+  if (line_.asks_status) return absl::OkStatus();
+  SYNCLINE_RETURN_IF_ERROR(SettleStandalone(&settings, &options_.notes));
+  return AddCluster();
 }
 
-void Parser::AddJobOptions() {
-  AddFlag("--standalone", raw_.standalone, "A job of this host alone (so far always the case)");
-  Add("--nnodes", raw_.nnodes, "Number of nodes: 1 or 1:1 in this version");
-  Add("--nproc-per-node", raw_.workers,
-      "Workers to start: a number, auto (GPUs if any, otherwise CPUs), cpu or gpu");
-  Add("--node-rank", raw_.node_rank, "Rank of this node: 0 in this version");
-  AddFlag("-m,--module", raw_.module, "The script is the name of a Python module (python -m)");
-  AddFlag("--no-python", raw_.no_python, "The script is a program to run without Python");
-  Add("--max-restarts", options_.max_restarts,
-      "How often all workers are started anew after a failure")
-      ->check(CLI::NonNegativeNumber);
-  Add("--monitor-interval", raw_.monitor_interval,
-      "Accepted for compatibility: workers are watched without an interval")
-      ->check(CLI::NonNegativeNumber);
-  Add("--shutdown-timeout", raw_.shutdown_timeout,
-      "Seconds that workers have between a stop signal and SIGKILL")
-      ->check(CLI::NonNegativeNumber);
-  Add("--role", options_.role, "Name of the workers' role, for ROLE_NAME");
-  Add("--master-addr", options_.master_addr, "MASTER_ADDR of the workers");
-  Add("--master-port", options_.master_port, "MASTER_PORT of the workers; 0: a free one")
-      ->check(CLI::Range(0, 65535));
-  Add("--rdzv-id", options_.rendezvous.id, "The job's name; otherwise a random one");
-  Add("--rdzv-backend", raw_.rdzv_backend, "static or c10d, the same thing on one node");
-  Add("--rdzv-endpoint", raw_.rdzv_endpoint,
-      "localhost[:port], where the launcher serves the job's store");
+// Whoever says where nodes meet has not asked the cluster for it.
+bool Parser::IsProposalWelcome(const Proposal& proposal) const {
+  if (proposal.flag != "rdzv-backend" && proposal.flag != "rdzv-endpoint") return true;
+  if (settings().Given("master-addr") != nullptr) return false;
+  const Setting* backend = settings().Given("rdzv-backend");
+  return proposal.flag == "rdzv-backend" || backend == nullptr || backend->text == "c10d" ||
+         backend->text == "static";
 }
 
-void Parser::AddOutputOptions() {
-  Add("--log-dir", options_.log_dir,
-      "Write the workers' output to DIR/<id>/attempt_<n>/<local rank>/{stdout,stderr}.log; "
-      "without -r and -t: as well as to the console");
-  Add("-r,--redirects", raw_.redirects,
-      "Streams that go to files only: 0 none, 1 stdout, 2 stderr, 3 both; per rank: 0:1,1:2");
-  Add("-t,--tee", raw_.tee, "Streams that go to files and to the console; values as for -r");
-  Add("--local-ranks-filter", raw_.local_ranks_filter,
-      "Show only these local ranks on the console: 0,2");
-}
-
-absl::StatusOr<LaunchOptions> Parser::Parse(const std::vector<std::string>& arguments) {
-  std::vector<std::string> all = ArgumentsFromEnvironment();
-  all.insert(all.end(), arguments.begin(), arguments.end());
-  std::reverse(all.begin(), all.end());  // As CLI11 wants them.
-  try {
-    app_.parse(std::move(all));
-  } catch (const CLI::CallForHelp&) {
-    options_.information = app_.help();
-    return options_;
-  } catch (const CLI::CallForVersion& version) {
-    options_.information = absl::StrCat(version.what(), "\n");
-    return options_;
-  } catch (const CLI::ParseError& error) {
-    std::string message(absl::StripSuffix(error.what(), "."));
-    if (!from_environment_.empty()) {
-      absl::StrAppend(&message, " (the environment sets ", absl::StrJoin(from_environment_, ", "),
-                      ")");
-    }
-    return ArgumentError(absl::StrCat(message, ". See --help"));
+absl::Status Parser::AddCluster() {
+  if (settings().IsOn("standalone")) return absl::OkStatus();
+  const std::optional<Cluster> cluster = DetectCluster(environment_);
+  if (!cluster.has_value()) return absl::OkStatus();
+  if (cluster->max_cpus.has_value()) host_.cpus = std::min(host_.cpus, *cluster->max_cpus);
+  if (const Setting* nodes = Find("nnodes")) {
+    SYNCLINE_ASSIGN_OR_RETURN(const NodeRange range, ParseNodes(nodes->name, nodes->text));
+    if (range.max == 1) return absl::OkStatus();
   }
-  const std::vector<std::string> rest = app_.remaining();
-  // CLI11 reads "--role= a.py" as "--role=a.py".
-  for (size_t i = 0; i + rest.size() < arguments.size(); ++i) {
-    if (absl::StartsWith(arguments[i], "--") && absl::EndsWith(arguments[i], "=")) {
-      return ArgumentError(absl::StrCat(arguments[i], " has no value"));
-    }
+  if (!cluster->missing.empty() && settings().Given(cluster->missing_flag) == nullptr) {
+    return ArgumentError(cluster->missing);
   }
-  SYNCLINE_RETURN_IF_ERROR(TakeProgram(rest));
-  SYNCLINE_RETURN_IF_ERROR(Interpret());
-  return options_;
-}
-
-std::vector<std::string> Parser::ArgumentsFromEnvironment() {
-  std::vector<std::string> arguments;
-  for (const std::string& name : names_) {
-    const std::string variable = absl::StrCat(
-        "PET_", absl::AsciiStrToUpper(absl::StrReplaceAll(name.substr(2), {{"-", "_"}})));
-    const std::optional<std::string> value = environment_(variable);
-    if (value.has_value() && !value->empty()) {
-      arguments.push_back(absl::StrCat(name, "=", *value));
-      from_environment_.push_back(absl::StrCat(variable, "=", *value));
-    }
+  for (const Proposal& proposal : cluster->proposals) {
+    if (!IsProposalWelcome(proposal)) continue;
+    SYNCLINE_RETURN_IF_ERROR(line_.settings.Set(
+        FlagNamed(proposal.flag),
+        Setting{proposal.text, Layer::kCluster,
+                absl::StrCat(cluster->name, " (", proposal.reason, "): ", proposal.flag)}));
   }
-  return arguments;
-}
-
-absl::Status Parser::RefuseUnknown(absl::string_view option) const {
-  const absl::string_view given = option.substr(0, option.find('='));
-  const std::string dashed =
-      absl::StartsWith(given, "--") ? absl::StrReplaceAll(given, {{"_", "-"}}) : std::string(given);
-  if (std::find(std::begin(kNotYet), std::end(kNotYet), dashed) != std::end(kNotYet)) {
-    return UnsupportedError(absl::StrCat(given, " is not supported yet by this version"));
+  const Setting* endpoint = Find("rdzv-endpoint");
+  if (!cluster->note.empty() && endpoint != nullptr && endpoint->layer == Layer::kCluster) {
+    options_.notes.push_back(cluster->note);
   }
-  const std::string nearest = NearestMatch(dashed, names_);
-  const std::string hint =
-      nearest.empty() ? "See --help" : absl::StrCat("Did you mean ", nearest, "?");
-  return ArgumentError(absl::StrCat("unknown option ", given, ". ", hint,
-                                    " (Options of the script go behind the script.)"));
-}
-
-absl::Status Parser::TakeProgram(const std::vector<std::string>& rest) {
-  size_t first = 0;
-  if (!rest.empty() && rest[0] == "--") {
-    first = 1;
-  } else if (!rest.empty() && absl::StartsWith(rest[0], "-") && rest[0].size() > 1) {
-    return RefuseUnknown(rest[0]);
-  }
-  if (first == rest.size()) {
-    return ArgumentError(absl::StrCat("no script was given. ", kUsage));
-  }
-  options_.program = rest[first];
-  options_.arguments.assign(rest.begin() + first + 1, rest.end());
   return absl::OkStatus();
 }
 
-absl::Status Parser::Interpret() {
-  if (raw_.module && raw_.no_python) {
-    return ArgumentError("--module and --no-python exclude each other: leave one out");
+absl::Status Parser::ReadProgram() {
+  const std::pair<absl::string_view, LaunchOptions::Program> kinds[] = {
+      {"module", LaunchOptions::Program::kModule},
+      {"no-python", LaunchOptions::Program::kExecutable},
+      {"run-path", LaunchOptions::Program::kRunPath},
+  };
+  absl::string_view chosen;
+  for (const auto& [name, kind] : kinds) {
+    if (!settings().IsOn(name)) continue;
+    if (!chosen.empty()) {
+      SYNCLINE_RETURN_IF_ERROR(line_.settings.Contradict(
+          chosen, name, "they are different ways to run the script", &options_.notes));
+      if (!settings().IsOn(name)) continue;
+    }
+    chosen = name;
+    options_.kind = kind;
   }
-  if (raw_.module) options_.kind = LaunchOptions::Program::kModule;
-  if (raw_.no_python) options_.kind = LaunchOptions::Program::kExecutable;
-  SYNCLINE_RETURN_IF_ERROR(CheckNodes(raw_.nnodes));
-  if (raw_.node_rank != 0) {
-    return ArgumentError(
-        absl::StrCat("--node-rank=", raw_.node_rank, ": with one node its rank is 0"));
+  if (line_.program.empty()) {
+    return ArgumentError(absl::StrCat("no script was given. ", Usage()));
   }
-  SYNCLINE_ASSIGN_OR_RETURN(options_.workers, ParseWorkers(raw_.workers, host_));
-  options_.shutdown_timeout = absl::Seconds(raw_.shutdown_timeout);
-  if (!std::isfinite(raw_.shutdown_timeout) ||
-      options_.shutdown_timeout == absl::InfiniteDuration()) {
-    return ArgumentError(absl::StrCat("--shutdown-timeout: ", raw_.shutdown_timeout,
-                                      " is no number of seconds. Give a finite one, 0 or more"));
+  options_.program = line_.program;
+  options_.arguments = line_.arguments;
+  return absl::OkStatus();
+}
+
+absl::Status Parser::ReadFailureOptions() {
+  if (const Setting* restarts = Find("max-restarts")) {
+    SYNCLINE_ASSIGN_OR_RETURN(options_.max_restarts,
+                              ParseNumber(restarts->name, restarts->text, 0, 1000000000));
   }
-  SYNCLINE_RETURN_IF_ERROR(InterpretRendezvous());
-  SYNCLINE_ASSIGN_OR_RETURN(options_.redirects, ParseStreams("--redirects", raw_.redirects));
-  SYNCLINE_ASSIGN_OR_RETURN(options_.tee, ParseStreams("--tee", raw_.tee));
+  if (const Setting* timeout = Find("shutdown-timeout")) {
+    SYNCLINE_ASSIGN_OR_RETURN(options_.shutdown_timeout,
+                              ParseSeconds(timeout->name, timeout->text));
+  }
+  if (const Setting* timeout = Find("health-timeout")) {
+    SYNCLINE_ASSIGN_OR_RETURN(options_.health_timeout, ParseSeconds(timeout->name, timeout->text));
+    if (options_.health_timeout == absl::ZeroDuration()) {
+      return ArgumentError(absl::StrCat(timeout->Describe(), ": must be more than 0. Leave it out ",
+                                        "to watch no heartbeats"));
+    }
+  }
+  options_.signals = {SIGTERM, SIGINT, SIGHUP, SIGQUIT};
+  if (const Setting* signals = Find("signals-to-handle")) {
+    SYNCLINE_ASSIGN_OR_RETURN(options_.signals, ParseSignals(signals->name, signals->text));
+  }
+  if (const Setting* interval = Find("monitor-interval")) {
+    return ParseSeconds(interval->name, interval->text).status();
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Parser::ReadOutputOptions() {
+  if (const Setting* redirects = Find("redirects")) {
+    SYNCLINE_ASSIGN_OR_RETURN(options_.redirects, ParseStreams(redirects->name, redirects->text));
+  }
+  if (const Setting* tee = Find("tee")) {
+    SYNCLINE_ASSIGN_OR_RETURN(options_.tee, ParseStreams(tee->name, tee->text));
+  }
+  options_.log_dir = settings().Text("log-dir", "");
   // Someone who names a folder for logs wants logs in it.
   if (!options_.log_dir.empty() && !options_.redirects.any() && !options_.tee.any()) {
     options_.tee.others = Streams::kBoth;
   }
-  SYNCLINE_ASSIGN_OR_RETURN(
-      options_.console_ranks,
-      ParseLocalRanks("--local-ranks-filter", raw_.local_ranks_filter, options_.workers));
+  if (const Setting* ranks = Find("local-ranks-filter")) {
+    SYNCLINE_ASSIGN_OR_RETURN(options_.console_ranks,
+                              ParseLocalRanks(ranks->name, ranks->text, options_.workers));
+  }
+  options_.prefix_template = settings().Text("log-line-prefix-template", "");
+  return ReadLogFileOptions();
+}
+
+absl::Status Parser::ReadLogFileOptions() {
+  if (const Setting* filters = Find("duplicate-stdout-filters")) {
+    options_.stdout_filters = absl::StrSplit(filters->text, ',', absl::SkipEmpty());
+  }
+  if (const Setting* filters = Find("duplicate-stderr-filters")) {
+    options_.stderr_filters = absl::StrSplit(filters->text, ',', absl::SkipEmpty());
+  }
+  if (const Setting* size = Find("log-rotate-size")) {
+    SYNCLINE_ASSIGN_OR_RETURN(options_.log_rotate_bytes, ParseBytes(size->name, size->text));
+  }
+  if (const Setting* keep = Find("log-rotate-keep")) {
+    SYNCLINE_ASSIGN_OR_RETURN(options_.log_rotate_keep,
+                              ParseNumber(keep->name, keep->text, 0, 100000));
+    if (options_.log_rotate_bytes == 0) {
+      return ArgumentError(absl::StrCat(keep->Describe(), " needs --log-rotate-size: without it a ",
+                                        "log stays one file"));
+    }
+  }
   return absl::OkStatus();
 }
 
-absl::Status Parser::InterpretRendezvous() {
-  if (raw_.rdzv_backend != "static" && raw_.rdzv_backend != "c10d") {
-    return UnsupportedError(absl::StrCat("--rdzv-backend=", raw_.rdzv_backend, " is not supported ",
-                                         "yet by this version. Use --standalone"));
+absl::Status Parser::ReadMonitoringOptions() {
+  if (const Setting* json = Find("json"); json != nullptr && settings().IsOn("json")) {
+    return ArgumentError(absl::StrCat(json->Describe(), " is for the question status HOST:PORT"));
   }
-  SYNCLINE_ASSIGN_OR_RETURN(options_.rendezvous.port, ParseLocalEndpoint(raw_.rdzv_endpoint));
-  if (absl::StrContains(options_.rendezvous.id, '/') || options_.rendezvous.id == "." ||
-      options_.rendezvous.id == "..") {
-    return ArgumentError(absl::StrCat("--rdzv-id: '", options_.rendezvous.id, "' cannot be the name of a ",
-                                      "folder for logs: choose one without '/'"));
+  const std::string status_line = settings().Text("status-line", "auto");
+  options_.status_line = status_line == "always"  ? LaunchOptions::StatusLine::kAlways
+                         : status_line == "never" ? LaunchOptions::StatusLine::kNever
+                                                  : LaunchOptions::StatusLine::kAuto;
+  options_.event_log = settings().Text("event-log", "");
+  if (settings().Text("event-log-handler", "null") == "console" && options_.event_log.empty()) {
+    options_.event_log = "/dev/stderr";
+  }
+  if (const Setting* port = Find("metrics-port")) {
+    SYNCLINE_ASSIGN_OR_RETURN(options_.metrics_port, ParseNumber(port->name, port->text, 0, 65535));
   }
   return absl::OkStatus();
 }
 
-int CountVisibleGpus(int gpus) {
-  const std::optional<std::string> visible = GetEnv("CUDA_VISIBLE_DEVICES");
-  if (!visible.has_value()) return gpus;
-  int count = 0;
-  for (absl::string_view device : absl::StrSplit(*visible, ',', absl::SkipWhitespace())) {
-    if (absl::StartsWith(device, "-")) break;  // As CUDA reads it: the list ends here.
-    ++count;
+void Parser::NoteWithoutEffect() {
+  if (const Setting* method = Find("start-method")) {
+    options_.notes.push_back(absl::StrCat(
+        method->Describe(), " changes nothing: a worker is a program of its own, as with spawn"));
   }
-  return std::min(count, gpus);
+}
+
+absl::Status Parser::ReadAll() {
+  SYNCLINE_RETURN_IF_ERROR(ReadNodeOptions(settings(), &options_));
+  SYNCLINE_ASSIGN_OR_RETURN(options_.workers,
+                            ParseWorkers(settings().Name("nproc-per-node"),
+                                         settings().Text("nproc-per-node", "1"), host_));
+  options_.role = settings().Text("role", "default");
+  if (settings().IsOn("virtual-local-rank")) {
+    options_.local_rank = LaunchOptions::LocalRank::kVirtual;
+  }
+  const std::string numa = settings().Text("numa-binding", "");
+  options_.numa = numa == "node"           ? LaunchOptions::Numa::kNode
+                  : numa == "socket"       ? LaunchOptions::Numa::kSocket
+                  : numa == "exclusive"    ? LaunchOptions::Numa::kExclusive
+                  : numa == "core-complex" ? LaunchOptions::Numa::kCoreComplex
+                                           : LaunchOptions::Numa::kNone;
+  NoteWithoutEffect();
+  SYNCLINE_RETURN_IF_ERROR(ReadFailureOptions());
+  SYNCLINE_RETURN_IF_ERROR(ReadOutputOptions());
+  return ReadMonitoringOptions();
+}
+
+absl::StatusOr<LaunchOptions> Parser::Parse(const std::vector<std::string>& arguments) {
+  SYNCLINE_ASSIGN_OR_RETURN(line_, ReadCommandLine(arguments));
+  if (settings().IsOn("help")) {
+    options_.information = Help();
+  } else if (settings().IsOn("version")) {
+    options_.information = Version();
+  } else if (const Setting* shell = Find("print-completion")) {
+    options_.information = Completion(shell->text);
+  }
+  if (!options_.information.empty()) return options_;
+  SYNCLINE_RETURN_IF_ERROR(AddSources());
+  if (line_.asks_status) {
+    if (line_.program.empty()) {
+      return ArgumentError("status: of which job? Write status HOST:PORT, its --rdzv-endpoint");
+    }
+    SYNCLINE_RETURN_IF_ERROR(ReadStatusOptions(settings(), line_.program, &options_));
+    return options_;
+  }
+  SYNCLINE_RETURN_IF_ERROR(ReadProgram());
+  SYNCLINE_RETURN_IF_ERROR(ReadAll());
+  if (settings().IsOn("dry-run")) {
+    options_.information = ExplainLaunch(options_, settings(), environment_);
+  }
+  return options_;
 }
 
 }  // namespace
-
-HostResources DetectHostResources() {
-  HostResources host;
-  cpu_set_t cpus;
-  if (sched_getaffinity(0, sizeof(cpus), &cpus) == 0) {
-    host.cpus = CPU_COUNT(&cpus);
-  } else {  // More CPUs than the set can hold.
-    host.cpus = static_cast<int>(std::max(1L, sysconf(_SC_NPROCESSORS_ONLN)));
-  }
-  while (access(absl::StrCat("/dev/nvidia", host.gpus).c_str(), F_OK) == 0) ++host.gpus;
-  host.gpus = CountVisibleGpus(host.gpus);
-  return host;
-}
 
 absl::StatusOr<LaunchOptions> ParseOptions(const std::vector<std::string>& arguments,
                                            const EnvironmentLookup& environment,

@@ -65,7 +65,7 @@ struct RendezvousOptions {
   // As above while a round forms: a node that has been silent for so long is not waited for.
   absl::Duration heartbeat_timeout = absl::Milliseconds(1500);
 
-  struct Etcd {  // kEtcd only.
+  struct Etcd {                      // kEtcd only.
     std::string ca_cert, cert, key;  // PEM files; any of them makes the connection TLS.
     std::string user, password;
     std::string prefix = "/syncline";
@@ -88,7 +88,7 @@ struct LaunchOptions {
   int workers = 1;     // On this node: --nproc-per-node, resolved.
   std::string role = "default";
   RendezvousOptions rendezvous;
-  std::string local_addr;  // How others reach this node; empty: found out.
+  std::string local_addr;   // How others reach this node; empty: found out.
   std::string master_addr;  // Empty: that of the node with rank 0.
   int master_port = 0;      // 0: a free one for each round.
 
@@ -103,7 +103,7 @@ struct LaunchOptions {
   std::set<int> console_ranks;  // Local ranks shown on the console; empty: all.
   // Lines that contain one of them go to LOG_DIR's filtered_stdout.log or filtered_stderr.log too.
   std::vector<std::string> stdout_filters, stderr_filters;
-  std::string prefix_template;  // "[${role_name}${rank}]: "; empty: the usual prefix.
+  std::string prefix_template;   // "[${role_name}${rank}]: "; empty: the usual prefix.
   int64_t log_rotate_bytes = 0;  // 0: no rotation.
   int log_rotate_keep = 5;       // Older files that stay.
 
@@ -114,8 +114,10 @@ struct LaunchOptions {
   std::string event_log;  // A file for JSON lines; empty: none.
   int metrics_port = -1;  // Of the Prometheus endpoint, 0 lets the system choose; -1: none.
 
-  std::string information;  // --help, --version, --dry-run, ...: print this, start nothing.
+  std::string information;      // --help, --version, --dry-run, ...: print this, start nothing.
   std::string status_endpoint;  // `syncline-run status ENDPOINT`: ask a running job, start nothing.
+  enum class StatusFormat { kTable, kJson } status_format = StatusFormat::kTable;  // Of the answer.
+  std::vector<std::string> notes;  // What the user is to be told once, on stderr.
 };
 
 // What "auto", "cpu" and "gpu" count.
@@ -129,9 +131,10 @@ HostResources DetectHostResources();
 using EnvironmentLookup = std::function<std::optional<std::string>(absl::string_view name)>;
 
 // Reads `arguments` (without the program's name). All that follows the script belongs to the
-// script. Options may be spelled with dashes or underscores; where one is not given,
-// SYNCLINE_<OPTION> or PET_<OPTION> in the environment counts. Any error says what to write instead. The file system
-// is not looked at.
+// script. Options may be spelled with dashes or underscores, and shortened. Where one is not given,
+// SYNCLINE_<OPTION> in the environment counts, then PET_<OPTION>, then the file of --config, then
+// the cluster that started this process. Any error says what to write instead. Of the file system
+// only the file of --config is read, and for --dry-run what is needed to find the program.
 absl::StatusOr<LaunchOptions> ParseOptions(const std::vector<std::string>& arguments,
                                            const EnvironmentLookup& environment,
                                            const HostResources& host);

@@ -11,19 +11,25 @@ namespace {
 
 constexpr size_t kMaxHeld = 64 << 10;
 
+bool EndsLine(char c) { return c == '\n' || c == '\r'; }
+
 }  // namespace
 
 class Console::Stream {
  public:
-  Stream(std::string prefix, Target target, TextSink& sink)
+  Stream(LinePrefix prefix, Target target, TextSink& sink)
       : prefix(std::move(prefix)), target(target), sink(sink) {}
 
-  const std::string prefix;
+  const LinePrefix prefix;
   const Target target;
   TextSink& sink;
   std::string held;  // Text of a line whose end has not come.
   absl::Time held_since;
   bool returned = false;  // A carriage return came last: the next text overwrites the line.
+
+  bool in_gap = false;   // Text is being left out.
+  bool cut = false;      // In a gap: within a line.
+  int64_t left_out = 0;  // Lines, in this gap.
 };
 
 // The line at the cursor of a terminal or the end of a file.
@@ -42,7 +48,7 @@ Console::Console(TextSink& out, TextSink& err, Outputs outputs, const Clock& clo
 
 Console::~Console() = default;
 
-Console::Stream* Console::AddStream(std::string prefix, Target target) {
+Console::Stream* Console::AddStream(LinePrefix prefix, Target target) {
   streams_.push_back(
       std::make_unique<Stream>(std::move(prefix), target, target == Target::kOut ? out_ : err_));
   return streams_.back().get();
@@ -50,35 +56,59 @@ Console::Stream* Console::AddStream(std::string prefix, Target target) {
 
 void Console::Feed(Stream* stream, absl::string_view bytes) {
   if (bytes.empty()) return;
-  if (stream->prefix.empty()) {
-    stream->sink.Write(bytes);
-    Line& line = LineOf(stream->target);
-    line.owner = bytes.back() == '\n' ? nullptr : stream;
-    line.orphaned = false;
-    return;
-  }
+  if (stream->prefix.empty()) return Pass(stream, bytes);
   if (stream->held.empty()) stream->held_since = clock_.Now();
   stream->held.append(bytes.data(), bytes.size());
   absl::string_view rest = stream->held;
+  std::string shown;
   for (size_t end; (end = rest.find_first_of("\r\n")) != absl::string_view::npos;) {
-    Show(stream, rest.substr(0, end),
-         rest[end] == '\n' ? Terminator::kNewline : Terminator::kReturn);
+    const Terminator terminator = rest[end] == '\n' ? Terminator::kNewline : Terminator::kReturn;
+    Show(stream, rest.substr(0, end), terminator, &shown);
     rest.remove_prefix(end + 1);
   }
   if (rest.size() > kMaxHeld) {
-    Show(stream, rest, Terminator::kNone);
+    Show(stream, rest, Terminator::kNone, &shown);
     rest.remove_prefix(rest.size());
   }
+  if (!shown.empty()) stream->sink.Write(shown);
   if (rest.size() != stream->held.size()) {
     stream->held = std::string(rest);
     stream->held_since = clock_.Now();
   }
 }
 
+void Console::Pass(Stream* stream, absl::string_view bytes) {
+  if (stream->sink.full()) {
+    StartGap(stream);
+    stream->left_out += std::count(bytes.begin(), bytes.end(), '\n');
+    stream->cut = !EndsLine(bytes.back());
+    return;
+  }
+  if (stream->in_gap) {
+    if (stream->cut) {
+      const size_t end = bytes.find_first_of("\r\n");
+      if (end == absl::string_view::npos) return;
+      if (bytes[end] == '\n') ++stream->left_out;
+      bytes.remove_prefix(end + 1);
+    }
+    std::string note;
+    EndGap(stream, &note);
+    stream->sink.Write(note);
+  }
+  if (bytes.empty()) return;
+  stream->sink.Write(bytes);
+  Line& line = LineOf(stream->target);
+  line.owner = bytes.back() == '\n' ? nullptr : stream;
+  line.orphaned = false;
+}
+
 void Console::End(Stream* stream) {
-  if (!stream->held.empty()) {
-    Show(stream, stream->held, Terminator::kNone);
-    stream->held.clear();
+  ShowHeld(stream);
+  if (stream->in_gap) {
+    if (stream->cut) ++stream->left_out;
+    std::string note;
+    EndGap(stream, &note);
+    stream->sink.Write(note);
   }
   Line& line = LineOf(stream->target);
   if (line.owner == stream && stream->prefix.empty()) {
@@ -97,6 +127,10 @@ void Console::Say(absl::string_view text) {
   err_.Write(absl::StrCat(std::exchange(line.orphaned, false) ? "\n" : "", text, "\n"));
 }
 
+void Console::SayOnce(const std::string& topic, absl::string_view text) {
+  if (said_.insert(topic).second) Say(text);
+}
+
 absl::Time Console::next_flush() const {
   absl::Time next = absl::InfiniteFuture();
   for (const auto& stream : streams_) {
@@ -108,13 +142,27 @@ absl::Time Console::next_flush() const {
 void Console::FlushHeld() {
   const absl::Time now = clock_.Now();
   for (const auto& stream : streams_) {
-    if (stream->held.empty() || now < stream->held_since + kHoldTime) continue;
-    Show(stream.get(), stream->held, Terminator::kNone);
-    stream->held.clear();
+    if (now >= stream->held_since + kHoldTime) ShowHeld(stream.get());
   }
 }
 
-void Console::Show(Stream* stream, absl::string_view text, Terminator terminator) {
+void Console::ShowHeld(Stream* stream) {
+  if (stream->held.empty()) return;
+  std::string shown;
+  Show(stream, stream->held, Terminator::kNone, &shown);
+  stream->held.clear();
+  stream->sink.Write(shown);
+}
+
+void Console::Show(Stream* stream, absl::string_view text, Terminator terminator,
+                   std::string* shown) {
+  if (stream->sink.full()) StartGap(stream);
+  if (stream->in_gap && (stream->cut || stream->sink.full())) {
+    if (terminator == Terminator::kNewline) ++stream->left_out;
+    stream->cut = terminator == Terminator::kNone;
+    return;
+  }
+  if (stream->in_gap) EndGap(stream, shown);
   Line& line = LineOf(stream->target);
   if (line.owner != nullptr && line.owner != stream) EndLine(line);
   const bool open = line.owner == stream;
@@ -124,12 +172,27 @@ void Console::Show(Stream* stream, absl::string_view text, Terminator terminator
     return;
   }
   const bool overwrites = stream->returned && !text.empty();
-  std::string shown =
-      absl::StrCat(overwrites ? "\r" : "", !open || overwrites ? stream->prefix : "", text,
-                   terminator == Terminator::kNewline ? "\n" : "");
-  stream->sink.Write(shown);
+  absl::StrAppend(shown, overwrites ? "\r" : "",
+                  !open || overwrites ? stream->prefix.Text() : std::string(), text,
+                  terminator == Terminator::kNewline ? "\n" : "");
   line.owner = terminator == Terminator::kNewline ? nullptr : stream;
   stream->returned = terminator == Terminator::kReturn;
+}
+
+void Console::StartGap(Stream* stream) {
+  if (std::exchange(stream->in_gap, true)) return;
+  stream->cut = LineOf(stream->target).owner == stream;
+}
+
+void Console::EndGap(Stream* stream, std::string* shown) {
+  stream->in_gap = false;
+  stream->cut = false;
+  const int64_t lines = std::exchange(stream->left_out, 0);
+  if (lines == 0) return;
+  Line& line = LineOf(stream->target);
+  if (line.owner != nullptr) EndLine(line);
+  absl::StrAppend(shown, stream->prefix.Text(), "... ", lines, lines == 1 ? " line" : " lines",
+                  " dropped, reader too slow\n");
 }
 
 void Console::EndLine(Line& line) {

@@ -2,13 +2,16 @@
 #ifndef SYNCLINE_LAUNCH_OUTPUT_CONSOLE_H_
 #define SYNCLINE_LAUNCH_OUTPUT_CONSOLE_H_
 
+#include <cstdint>
 #include <memory>
+#include <set>
 #include <string>
 #include <vector>
 
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
 #include "launch/clock.h"
+#include "launch/output/prefix.h"
 
 namespace syncline {
 
@@ -17,6 +20,8 @@ class TextSink {
  public:
   virtual ~TextSink() = default;
   virtual void Write(absl::string_view text) = 0;
+  // Whether so much waits for a slow reader that text is better left out.
+  virtual bool full() const { return false; }
 };
 
 // The launcher's two outputs, shared by the streams of all workers. Not thread-safe.
@@ -28,6 +33,8 @@ class TextSink {
 //
 // A stream without a prefix is passed on as it comes, byte by byte: only a line of the launcher
 // itself is set apart from it.
+//
+// While a sink is full(), whole lines are left out. A line in their place says how many.
 class Console {
  public:
   enum class Target { kOut, kErr };
@@ -41,7 +48,7 @@ class Console {
   ~Console();
 
   class Stream;  // Belongs to the console.
-  Stream* AddStream(std::string prefix, Target target);
+  Stream* AddStream(LinePrefix prefix, Target target);
 
   void Feed(Stream* stream, absl::string_view bytes);
   // The stream has ended: shows what is held back, ends an unfinished line that has a
@@ -50,6 +57,8 @@ class Console {
 
   // A line of the launcher itself, on kErr. Lines within `text` stay together.
   void Say(absl::string_view text);
+  // As Say(), but only the first time for one `topic`.
+  void SayOnce(const std::string& topic, absl::string_view text);
 
   // When FlushHeld() has something to do; InfiniteFuture if nothing is held back.
   absl::Time next_flush() const;
@@ -59,7 +68,12 @@ class Console {
   enum class Terminator { kNone, kNewline, kReturn };
   struct Line;
 
-  void Show(Stream* stream, absl::string_view text, Terminator terminator);
+  void Pass(Stream* stream, absl::string_view bytes);
+  // What is to be written to the stream's sink is appended to `shown`.
+  void Show(Stream* stream, absl::string_view text, Terminator terminator, std::string* shown);
+  void ShowHeld(Stream* stream);
+  void StartGap(Stream* stream);
+  void EndGap(Stream* stream, std::string* shown);
   void EndLine(Line& line);
   Line& LineOf(Target target);
 
@@ -70,6 +84,7 @@ class Console {
   std::unique_ptr<Line> out_line_;
   std::unique_ptr<Line> err_line_;
   std::vector<std::unique_ptr<Stream>> streams_;
+  std::set<std::string> said_;
 };
 
 }  // namespace syncline

@@ -10,6 +10,8 @@
 namespace syncline {
 namespace {
 
+constexpr size_t kChunk = 64 << 10;
+
 bool Writable(int fd, absl::Duration timeout) {
   pollfd ready = {fd, POLLOUT, 0};
   return poll(&ready, 1, static_cast<int>(absl::ToInt64Milliseconds(timeout))) > 0;
@@ -18,30 +20,51 @@ bool Writable(int fd, absl::Duration timeout) {
 }  // namespace
 
 void FdSink::Write(absl::string_view text) {
-  if (broken_) return;
-  pending_.append(text.data(), text.size());
+  if (broken_ || text.empty()) return;
+  Keep(text);
   TryFlush();
+  if (pending_size_ > max_pending_) full_ = true;
+}
+
+void FdSink::Keep(absl::string_view text) {
+  if (pending_.empty() || pending_.back().size() + text.size() > kChunk) pending_.emplace_back();
+  pending_.back().append(text.data(), text.size());
+  pending_size_ += text.size();
 }
 
 void FdSink::TryFlush() {
-  size_t written = 0;
   // O_NONBLOCK would hold for all processes that share the descriptor. A descriptor that is ready
   // takes PIPE_BUF bytes at once.
-  while (written < pending_.size() && Writable(fd_, absl::ZeroDuration())) {
-    const size_t size = std::min<size_t>(pending_.size() - written, PIPE_BUF);
-    const ssize_t result = write(fd_, pending_.data() + written, size);
+  while (pending() && Writable(fd_, absl::ZeroDuration())) {
+    const absl::string_view rest = absl::string_view(pending_.front()).substr(first_);
+    const ssize_t result = write(fd_, rest.data(), std::min<size_t>(rest.size(), PIPE_BUF));
     if (result >= 0) {
-      written += static_cast<size_t>(result);
+      Taken(static_cast<size_t>(result));
     } else if (errno == EAGAIN) {
       break;
     } else if (errno != EINTR) {
-      broken_ = true;
-      reader_gone_ = errno == EPIPE;
-      pending_.clear();
-      return;
+      Break(errno);
     }
   }
-  pending_.erase(0, written);
+}
+
+void FdSink::Taken(size_t size) {
+  first_ += size;
+  pending_size_ -= size;
+  if (first_ == pending_.front().size()) {
+    pending_.pop_front();
+    first_ = 0;
+  }
+  if (pending_size_ <= max_pending_ / 2) full_ = false;
+}
+
+void FdSink::Break(int error) {
+  broken_ = true;
+  reader_gone_ = error == EPIPE;
+  full_ = false;
+  pending_.clear();
+  first_ = 0;
+  pending_size_ = 0;
 }
 
 void FdSink::Flush(absl::Duration patience) {

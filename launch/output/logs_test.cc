@@ -1,5 +1,6 @@
 // Console, Tail and FdSink: what becomes of the workers' output.
 #include <fcntl.h>
+#include <limits.h>
 #include <signal.h>
 #include <unistd.h>
 
@@ -32,7 +33,9 @@ class FakeClock final : public Clock {
 class StringSink final : public TextSink {
  public:
   void Write(absl::string_view text) override { absl::StrAppend(&this->text, text); }
+  bool full() const override { return is_full; }
   std::string text;
+  bool is_full = false;
 };
 
 class ConsoleTest : public testing::Test {
@@ -169,6 +172,84 @@ TEST_F(ConsoleTest, AnEndlessLineIsShownInPieces) {
   EXPECT_EQ(out_.text, "[rank0]: " + much);
 }
 
+TEST_F(ConsoleTest, WholeLinesAreLeftOutWhileTheSinkIsFullAndCounted) {
+  console_.Feed(zero_, "a\n");
+  out_.is_full = true;
+  console_.Feed(zero_, "b\nc\nd");
+  console_.Feed(one_, "e\n");
+  out_.is_full = false;
+  console_.Feed(zero_, "d\nf\n");
+  EXPECT_EQ(out_.text,
+            "[rank0]: a\n[rank0]: ... 2 lines dropped, reader too slow\n[rank0]: dd\n[rank0]: f\n");
+  out_.text.clear();
+  console_.Feed(one_, "g\n");
+  EXPECT_EQ(out_.text, "[rank1]: ... 1 line dropped, reader too slow\n[rank1]: g\n");
+}
+
+TEST_F(ConsoleTest, ALineThatIsLeftOutInPartIsLeftOutToItsEnd) {
+  console_.Feed(zero_, "10%");
+  clock_.Advance(Console::kHoldTime);
+  console_.FlushHeld();
+  out_.is_full = true;
+  console_.Feed(zero_, std::string(100 << 10, 'x'));
+  out_.is_full = false;
+  console_.Feed(zero_, "rest\nnext\n");
+  EXPECT_EQ(out_.text,
+            "[rank0]: 10%\n[rank0]: ... 1 line dropped, reader too slow\n[rank0]: next\n");
+}
+
+TEST_F(ConsoleTest, TheEndOfAStreamTellsOfItsLastGap) {
+  out_.is_full = true;
+  console_.Feed(zero_, "a\nb");
+  console_.End(zero_);
+  console_.End(one_);
+  EXPECT_EQ(out_.text, "[rank0]: ... 2 lines dropped, reader too slow\n");
+}
+
+TEST_F(ConsoleTest, StatesOfAProgressBarAreLeftOutSilently) {
+  out_.is_full = true;
+  console_.Feed(zero_, " 0%\r 50%\r");
+  out_.is_full = false;
+  console_.Feed(zero_, "100%\n");
+  EXPECT_EQ(out_.text, "[rank0]: 100%\n");
+}
+
+TEST_F(ConsoleTest, AStreamWithoutPrefixLeavesOutWholeLinesToo) {
+  Console::Stream* only = console_.AddStream("", Console::Target::kOut);
+  console_.Feed(only, "a\nb");
+  out_.is_full = true;
+  console_.Feed(only, "b\nc\nd");
+  out_.is_full = false;
+  console_.Feed(only, "d");
+  console_.Feed(only, "d\ne");
+  EXPECT_EQ(out_.text, "a\nb\n... 3 lines dropped, reader too slow\ne");
+  out_.is_full = true;
+  console_.Feed(only, "e");
+  console_.End(only);
+  EXPECT_EQ(out_.text,
+            "a\nb\n... 3 lines dropped, reader too slow\ne\n... 1 line dropped, reader "
+            "too slow\n");
+}
+
+TEST_F(ConsoleTest, ATopicIsSaidOnce) {
+  console_.SayOnce("disk", "full");
+  console_.SayOnce("disk", "still full");
+  console_.SayOnce("other", "text");
+  EXPECT_EQ(err_.text, "full\ntext\n");
+}
+
+TEST(TailTest, KeepsTheLastLinesOfAPieceWithMany) {
+  Tail tail;
+  tail.Feed("begun ");
+  std::string much;
+  for (int i = 0; i < 1000; ++i) absl::StrAppend(&much, "line ", i, "\n");
+  tail.Feed(much + "rest");
+  const std::vector<std::string> lines = tail.Lines();
+  ASSERT_EQ(lines.size(), Tail::kMaxLines);
+  EXPECT_EQ(lines.front(), "line 981");
+  EXPECT_EQ(lines.back(), "rest");
+}
+
 TEST(TailTest, KeepsTheLastLines) {
   Tail tail;
   for (int i = 0; i < 50; ++i) tail.Feed(absl::StrCat("line ", i, "\n"));
@@ -204,9 +285,9 @@ class FdSinkTest : public testing::Test {
 };
 
 TEST_F(FdSinkTest, DoesNotWaitForASlowReaderAndLosesNothing) {
-  FdSink sink(writer_.get());
+  FdSink sink(writer_.get(), 256 << 10);
   std::string sent;
-  for (int i = 0; !sink.congested(); ++i) {
+  for (int i = 0; !sink.full(); ++i) {
     const std::string text = absl::StrCat("line ", i, "\n");
     sink.Write(text);
     sent += text;
@@ -219,7 +300,21 @@ TEST_F(FdSinkTest, DoesNotWaitForASlowReaderAndLosesNothing) {
     sink.TryFlush();
   }
   EXPECT_FALSE(sink.pending());
+  EXPECT_FALSE(sink.full());
   EXPECT_EQ(received, sent);
+}
+
+TEST_F(FdSinkTest, StaysFullUntilTheReaderHasTakenHalf) {
+  constexpr size_t kMost = 256 << 10;
+  FdSink sink(writer_.get(), kMost);
+  while (!sink.full()) sink.Write("0123456789\n");
+  char buffer[PIPE_BUF];
+  while (sink.pending_size() > kMost / 2) {
+    EXPECT_TRUE(sink.full());
+    ASSERT_GT(read(reader_.get(), buffer, sizeof(buffer)), 0);
+    sink.TryFlush();
+  }
+  EXPECT_FALSE(sink.full());
 }
 
 TEST_F(FdSinkTest, FlushGivesUpOnAReaderThatDoesNotRead) {

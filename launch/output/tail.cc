@@ -3,8 +3,22 @@
 #include <utility>
 
 namespace syncline {
+namespace {
+
+// The size of what precedes the last lines of `bytes` that are kept.
+size_t Superfluous(absl::string_view bytes) {
+  size_t begin = bytes.size();
+  for (size_t lines = 0; lines <= Tail::kMaxLines; ++lines) {
+    begin = bytes.substr(0, begin).rfind('\n');
+    if (begin == absl::string_view::npos) return 0;
+  }
+  return begin;
+}
+
+}  // namespace
 
 void Tail::Feed(absl::string_view bytes) {
+  bytes.remove_prefix(Superfluous(bytes));
   for (const char byte : bytes) {
     if (byte == '\n') {
       lines_.push_back(std::exchange(current_, std::string()));

@@ -1,27 +1,23 @@
 #include "launch/output/worker_output.h"
 
-#include <fcntl.h>
 #include <unistd.h>
 
 #include <cerrno>
-#include <cstring>
-#include <filesystem>
-#include <system_error>
+#include <cstddef>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "core/status.h"
 
 namespace syncline {
 namespace {
 
 constexpr size_t kReadSize = 64 << 10;
-constexpr int kMaxDrainReads = 64;
+constexpr int kMaxDrainReads = 64;  // A pipe holds 1 MiB at most, unless someone writes on.
 
 }  // namespace
 
-WorkerOutput::WorkerOutput(int fd, Console& console, Console::Stream* stream, UniqueFd log)
-    : fd_(fd), console_(&console), stream_(stream), log_(std::move(log)) {}
+WorkerOutput::WorkerOutput(int fd, Console& console, Targets targets)
+    : fd_(fd), console_(&console), targets_(std::move(targets)) {}
 
 void WorkerOutput::Read() {
   if (open_ && ReadOnce() == Progress::kEnd) Close();
@@ -37,8 +33,10 @@ void WorkerOutput::Drain() {
 
 void WorkerOutput::Close() {
   if (!std::exchange(open_, false)) return;
-  if (stream_ != nullptr) console_->End(std::exchange(stream_, nullptr));
-  log_.reset();
+  if (targets_.stream != nullptr) console_->End(std::exchange(targets_.stream, nullptr));
+  if (targets_.filter.has_value()) Tell(targets_.filter->End());
+  targets_.filter.reset();
+  targets_.log.reset();
 }
 
 WorkerOutput::Progress WorkerOutput::ReadOnce() {
@@ -50,32 +48,16 @@ WorkerOutput::Progress WorkerOutput::ReadOnce() {
   }
   const absl::string_view bytes(buffer, static_cast<size_t>(size));
   tail_.Feed(bytes);
-  if (stream_ != nullptr) console_->Feed(stream_, bytes);
-  if (log_.valid()) Log(bytes);
+  if (targets_.log.has_value()) Tell(targets_.log->Write(bytes));
+  if (targets_.filter.has_value()) Tell(targets_.filter->Feed(bytes));
+  if (targets_.stream != nullptr) console_->Feed(targets_.stream, bytes);
   return Progress::kSome;
 }
 
-void WorkerOutput::Log(absl::string_view bytes) {
-  while (!bytes.empty()) {
-    const ssize_t size = write(log_.get(), bytes.data(), bytes.size());
-    if (size >= 0) {
-      bytes.remove_prefix(static_cast<size_t>(size));
-    } else if (errno != EINTR) {
-      console_->Say(absl::StrCat("syncline-run: a worker's log cannot be written any more: ",
-                                 std::strerror(errno)));
-      log_.reset();
-      return;
-    }
-  }
-}
-
-absl::StatusOr<UniqueFd> OpenLog(const std::string& path) {
-  std::error_code error;
-  std::filesystem::create_directories(std::filesystem::path(path).parent_path(), error);
-  UniqueFd log(open(path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644));
-  if (log.valid()) return log;
-  return ArgumentError(absl::StrCat("the log '", path, "' cannot be opened: ", std::strerror(errno),
-                                    ". Choose another --log-dir"));
+// Once for all files: they usually are on one disk, which fills up for all of them.
+void WorkerOutput::Tell(const absl::Status& status) {
+  if (status.ok()) return;
+  console_->SayOnce("worker_log", absl::StrCat("syncline-run: ", status.message()));
 }
 
 }  // namespace syncline

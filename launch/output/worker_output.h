@@ -1,22 +1,34 @@
-// One output stream of one worker, on its way to the console and to a file.
+// One output stream of one worker, on its way to the console and to files.
 #ifndef SYNCLINE_LAUNCH_OUTPUT_WORKER_OUTPUT_H_
 #define SYNCLINE_LAUNCH_OUTPUT_WORKER_OUTPUT_H_
 
+#include <optional>
 #include <string>
 #include <vector>
 
-#include "absl/status/statusor.h"
+#include "absl/status/status.h"
+#include "absl/strings/string_view.h"
 #include "launch/output/console.h"
+#include "launch/output/line_filter.h"
+#include "launch/output/log_file.h"
 #include "launch/output/tail.h"
-#include "launch/unique_fd.h"
 
 namespace syncline {
 
+// Reads whenever there is something: a worker waits neither for a slow reader of the console nor
+// for a full disk. Not thread-safe.
 class WorkerOutput {
  public:
-  // Borrows `fd`, the non-blocking reading end of a pipe, and `console`. `stream` is where to show
-  // the output, or null: not at all. `log` is a file for it, or invalid.
-  WorkerOutput(int fd, Console& console, Console::Stream* stream, UniqueFd log);
+  // Where the output goes. Each may be missing.
+  struct Targets {
+    Console::Stream* stream = nullptr;  // Belongs to the console.
+    std::optional<LogFile> log;
+    std::optional<LineFilter> filter;
+  };
+
+  // Borrows `fd`, the non-blocking reading end of a pipe, and `console`, which also tells of files
+  // that cannot be written.
+  WorkerOutput(int fd, Console& console, Targets targets);
 
   WorkerOutput(WorkerOutput&&) = default;
 
@@ -34,18 +46,14 @@ class WorkerOutput {
  private:
   enum class Progress { kSome, kNothingNow, kEnd };
   Progress ReadOnce();
-  void Log(absl::string_view bytes);
+  void Tell(const absl::Status& status);
 
   int fd_;
   Console* console_;
-  Console::Stream* stream_;
-  UniqueFd log_;
+  Targets targets_;
   Tail tail_;
   bool open_ = true;
 };
-
-// Opens `path` for appending, after making its folder.
-absl::StatusOr<UniqueFd> OpenLog(const std::string& path);
 
 }  // namespace syncline
 

@@ -79,6 +79,7 @@ void Policy::OnAnnouncement(const Announcement& announcement, absl::Time now) {
 
 std::optional<Announcement> Policy::Decide(const NodeViews& nodes, absl::Time now) {
   now_ = now;
+  for (const auto& [id, view] : nodes) seen_.insert(id);
   next_ = absl::InfiniteFuture();
   switch (phase_) {
     case Phase::kRunning:
@@ -176,7 +177,14 @@ bool Policy::AwaitsMembers(const NodeViews& nodes, absl::Time now) {
   bool awaits = false;
   for (const NodeIdentity& member : last_->members) {
     const auto found = nodes.find(member.id);
-    if (found == nodes.end()) continue;
+    if (found == nodes.end()) {
+      // Of the nodes that were seen here it has departed; in a new store it may have yet to come.
+      const absl::Time limit = forming_since_ + options_.silent_after;
+      if (seen_.count(member.id) != 0 || now >= limit) continue;
+      awaits = true;
+      WakeAt(limit);
+      continue;
+    }
     const NodeView& view = found->second;
     if (view.record.state == State::kLeft || now - view.heard >= options_.silent_after) continue;
     if (view.record.state == State::kWaiting && view.record.round >= last_->number) continue;

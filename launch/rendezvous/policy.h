@@ -4,6 +4,7 @@
 
 #include <map>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -88,6 +89,7 @@ class Policy {
   absl::Time round_began_ = absl::InfinitePast();
   absl::Time forming_since_ = absl::InfinitePast();
   int quick_failures_ = 0;
+  std::set<std::string> seen_;  // The ids of all nodes there ever were.
   size_t known_candidates_ = 0;
   absl::Time last_arrival_ = absl::InfinitePast();
   absl::Time newcomer_since_ = absl::InfiniteFuture();

@@ -76,6 +76,11 @@ void Rendezvous::Leave(std::string reason) {
   Change(State::kLeft);
 }
 
+void Rendezvous::OfferPort(int master_port) {
+  self_.identity.master_port = master_port;
+  changed_ = true;
+}
+
 void Rendezvous::SetStatus(std::string json) { status_ = std::move(json); }
 
 std::string Rendezvous::AwaitedKey() const { return NoticeKey(announced_ + 1); }

@@ -54,6 +54,7 @@ class Rendezvous {
   void Fail(FailureNote failure);                 // The others are still being stopped.
   void Finish();                                  // Its workers have succeeded.
   void Leave(std::string reason);
+  void OfferPort(int master_port);   // For MASTER_PORT of the next round.
   void SetStatus(std::string json);  // For people; not said more often than once per interval.
 
   // Says what is to be said, leads if it falls to this node, and returns the announcements that it

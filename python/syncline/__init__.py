@@ -17,12 +17,13 @@ memory. What is here, by the module that says more:
     functional      from array to array (JAX)     futures     results to come; Work can be awaited
     backends        names, and one's own          stores      how processes find each other
     reduce_ops      ReduceOp.PREMUL_SUM(factor)   errors      what is raised
-    shared_memory   arrays that peers can map
+    shared_memory   arrays that peers can map     elastic     the job, to and from its launcher
+    preemption      stopping all ranks together
 
 Ranks that are threads use World objects, and pass their groups to functions.
 """
 
-from syncline import functional
+from syncline import elastic, functional, preemption
 from syncline._syncline import Info, Message, ProcessGroup, ReduceOp, Reducer, Store, Work, World
 from syncline.backends import (
     Backend,
@@ -179,6 +180,7 @@ __all__ = [
     "coalescing",
     "default_pg_timeout",
     "destroy_process_group",
+    "elastic",
     "empty_shared",
     "functional",
     "gather",
@@ -212,6 +214,7 @@ __all__ = [
     "new_group",
     "new_subgroups",
     "new_subgroups_by_enumeration",
+    "preemption",
     "recv",
     "recv_object_list",
     "reduce",

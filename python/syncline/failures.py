@@ -49,6 +49,15 @@ def is_peer_error(error: BaseException | None) -> bool:
     return False
 
 
+def record(error: BaseException) -> None:
+    """Writes `error`, which has been raised, to the file that TORCHELASTIC_ERROR_FILE names.
+
+    Not if there is no such variable, or something has been written there already.
+    """
+    callstack = "".join(traceback.format_exception(type(error), error, error.__traceback__))
+    _record(_describe(type(error), error), callstack, error)
+
+
 def _on_exception(
     kind: type[BaseException], error: BaseException, trace: TracebackType | None
 ) -> None:

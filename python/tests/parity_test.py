@@ -56,6 +56,7 @@ def called(monkeypatch):
 def test_every_member_is_called_and_does_what_it_says(called, tmp_path):
     stores(tmp_path)
     info()
+    elastic()
     ranks.in_threads(2, group_and_work)
     missing = sorted(set(described()) - called)
     assert not missing, f"call these too: {', '.join(missing)}"
@@ -121,6 +122,18 @@ def info():
     assert "all_reduce" in dist.Info.operations("local")
     assert "float32" in dist.Info.dtypes("local", "all_reduce")
     assert "all_reduce" in dist.Info.capability_table()
+
+
+def elastic():
+    preemption = _syncline.Preemption.create(dist.HashStore(), 0, 1, LONG)
+    assert preemption.reached(5) is False
+    assert preemption.agreed_step == -1
+    preemption.give_notice()
+    step = 6
+    while not preemption.reached(step):
+        step += 1
+    assert preemption.agreed_step == step
+    _syncline.Heartbeat.create().beat()
 
 
 def group_and_work(world):

@@ -182,6 +182,7 @@ class ParityTest {
     addMessage(group);
     addWorld(world);
     addReducer(group);
+    addElastic();
     add("Info.version", () -> assertFalse(((String) Calls.call(Info.class, "version")).isEmpty()));
     add("Info.backends", () -> assertEquals(Info.backends(), Calls.call(Info.class, "backends")));
     add("Info.stores", () -> assertEquals(Info.stores(), Calls.call(Info.class, "stores")));
@@ -304,6 +305,42 @@ class ParityTest {
     final int[][] buckets = (int[][]) Calls.call(reducer, "buckets");
     assertEquals(2, java.util.Arrays.stream(buckets).mapToInt(bucket -> bucket.length).sum());
     reducer.close();
+  }
+
+  private void addElastic() {
+    add(
+        "Preemption.create",
+        () -> {
+          final Object[] all = {HashStore.create(), 0, 1, TIMEOUT};
+          for (int count = 3; count <= all.length; count++) {
+            all[0] = HashStore.create();
+            final Object[] some = java.util.Arrays.copyOf(all, count);
+            exercisePreemption((Preemption) Calls.call(Preemption.class, "create", some));
+          }
+        });
+    for (String name : List.of("give_notice", "reached", "agreed_step")) {
+      add("Preemption." + name, () -> {}); // Done with create.
+    }
+    add(
+        "Heartbeat.create",
+        () -> {
+          final Heartbeat heartbeat = (Heartbeat) Calls.call(Heartbeat.class, "create");
+          Calls.call(heartbeat, "beat");
+          heartbeat.close();
+        });
+    add("Heartbeat.beat", () -> {});
+  }
+
+  private static void exercisePreemption(Preemption preemption) throws Exception {
+    assertEquals(false, Calls.call(preemption, "reached", 5L));
+    assertEquals(-1L, Calls.call(preemption, "agreed_step"));
+    Calls.call(preemption, "give_notice");
+    long step = 6;
+    while (!(boolean) Calls.call(preemption, "reached", step)) {
+      step++;
+    }
+    assertEquals(step, Calls.call(preemption, "agreed_step"));
+    preemption.close();
   }
 
   // ---- Helpers ----

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import syncline as dist
 from numpy.typing import NDArray
+from syncline import elastic, preemption
 
 Floats = NDArray[np.float32]
 
@@ -154,6 +155,19 @@ def training(rank: int) -> list[NDArray[np.float32]]:
     return reducer.finish()
 
 
+def stopping() -> int:
+    preemption.install(signals=(), timeout=timedelta(seconds=60))
+    preemption.notify()
+    step = elastic.round() + elastic.restart_count()
+    while not preemption.reached(step):
+        elastic.heartbeat()
+        step += 1
+    agreed: int | None = preemption.agreed_step()
+    assert agreed == step and elastic.max_restarts() == 0
+    preemption.uninstall()
+    return step
+
+
 def errors(values: Floats, size: int) -> str:
     try:
         dist.send(values, dst=size)
@@ -167,6 +181,7 @@ def errors(values: Floats, size: int) -> str:
     return ""
 
 
+@elastic.record
 def main() -> None:
     dist.init_process_group("gloo", timeout=timedelta(seconds=60))
     rank, size = dist.get_rank(), dist.get_world_size()
@@ -184,6 +199,7 @@ def main() -> None:
     gradients = training(rank)
     assert float(gradients[0][0, 0]) == (size - 1) / 2
     assert "dst" in errors(values, size)
+    assert stopping() >= 0
     dist.destroy_process_group()
     assert not dist.is_initialized()
     print("done")

@@ -26,5 +26,8 @@ dist.HashStore().set("key", "value")  # refused: arg-type
 dist.HashStore().get("key").encode()  # refused: attr-defined
 dist.TCPStore("localhost", "80")  # refused: arg-type
 dist.GradientReducer([x], bucket_cap_mb="25")  # refused: arg-type
+dist.preemption.install(signals="SIGTERM")  # refused: arg-type
+dist.preemption.reached("3")  # refused: arg-type
+dist.elastic.record(3)  # refused: arg-type
 dist.no_such_function()  # refused: attr-defined
 dist.ProcessGroup().all_reduce(x, 0)  # refused: arg-type

@@ -12,10 +12,22 @@ import os
 import sys
 from typing import NoReturn
 
+_PACKAGE = os.path.dirname(os.path.abspath(__file__))
+# In an installed wheel; in the runfiles of a Bazel target that has //launch:syncline_run.
+_PLACES = (
+    os.path.join(_PACKAGE, "bin", "syncline-run"),
+    os.path.join(os.path.dirname(os.path.dirname(_PACKAGE)), "launch", "syncline_run"),
+)
+
 
 def main() -> NoReturn:
     """Becomes the launcher, with the arguments of this process."""
-    launcher = os.path.join(os.path.dirname(os.path.abspath(__file__)), "bin", "syncline-run")
+    launcher = next((place for place in _PLACES if os.path.isfile(place)), None)
+    if launcher is None:
+        sys.exit(
+            f"syncline-run: the launcher is at neither {' nor '.join(_PLACES)}: install the wheel, "
+            "or add //launch:syncline_run to the program's data"
+        )
     interpreter = os.environ.get("PYTHON_EXEC") or sys.executable
     os.execve(launcher, [launcher, *sys.argv[1:]], dict(os.environ, PYTHON_EXEC=interpreter))
 

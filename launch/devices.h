@@ -1,0 +1,18 @@
+// Which accelerator a worker gets.
+#ifndef SYNCLINE_LAUNCH_DEVICES_H_
+#define SYNCLINE_LAUNCH_DEVICES_H_
+
+#include "absl/status/status.h"
+#include "launch/environment.h"
+
+namespace syncline {
+
+// For --virtual-local-rank: the worker sees one device only, as its device 0, and LOCAL_RANK=0.
+// CUDA_VISIBLE_DEVICES is reduced to its entry `local_rank`, or set to `local_rank` if it is not
+// there; HIP_VISIBLE_DEVICES, ROCR_VISIBLE_DEVICES and ASCEND_RT_VISIBLE_DEVICES are reduced where
+// they are set. An error names a list that is too short.
+absl::Status ShowOneDevice(int local_rank, Environment* environment);
+
+}  // namespace syncline
+
+#endif  // SYNCLINE_LAUNCH_DEVICES_H_

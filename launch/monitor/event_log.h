@@ -1,0 +1,89 @@
+// What happened to a job, as lines of JSON in a file: --event-log.
+#ifndef SYNCLINE_LAUNCH_MONITOR_EVENT_LOG_H_
+#define SYNCLINE_LAUNCH_MONITOR_EVENT_LOG_H_
+
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "absl/time/time.h"
+#include "launch/unique_fd.h"
+
+namespace syncline {
+
+// One line for each event, in one write, appended: several launchers may share a file, also across
+// restarts. README.md describes events and fields; a test holds it against this class.
+//
+// Never fails: what cannot be written is lost, which is said once, and again only after something
+// could be written in between. A named pipe without room loses lines rather than to wait; a file
+// goes through the kernel's cache. Not thread-safe.
+class EventLog {
+ public:
+  struct Job {
+    std::string run_id;
+    std::string node;  // The launcher's unique name in the job.
+    std::string host;
+  };
+  struct Worker {
+    int rank = 0;
+    int local_rank = 0;
+    int pid = 0;
+  };
+  struct Round {
+    int round = 0;
+    int group_rank = 0;
+    int first_rank = 0;
+    int world_size = 0;
+    std::vector<std::string> hosts;  // Of the nodes, by group rank.
+  };
+  using Say = std::function<void(absl::string_view)>;
+
+  // Without a path, all that follows does nothing. ArgumentError if the file cannot be opened.
+  static absl::StatusOr<EventLog> Open(const std::string& path, Job job, Say say);
+
+  // Fields that are on every later line.
+  void set_run_id(absl::string_view run_id) { job_.run_id = std::string(run_id); }
+
+  void LauncherStarted(int pid, absl::string_view version);
+  void LauncherEnded(int exit_code);
+
+  void Joining(absl::string_view backend, absl::string_view endpoint);
+  void RoundFormed(const Round& round);  // Its number is on every later line.
+  void WorkersStarted(const std::vector<Worker>& workers);
+
+  // By itself or because it was told to; with an exit code other than 0, or killed by `signal` if
+  // that is not 0, and not told to: failed. `reason` is one line.
+  void WorkerExited(const Worker& worker, int exit_code, int signal);
+  void WorkerFailed(const Worker& worker, int exit_code, int signal, absl::string_view reason);
+  void HeartbeatLost(const Worker& worker, absl::Duration silent_for);
+  void Restart(int restarts, int max_restarts, absl::string_view reason);
+  void StopSignal(absl::string_view signal);
+
+  // Other nodes.
+  void NodeJoined(absl::string_view node, absl::string_view host);
+  void NodeLeft(absl::string_view node, absl::string_view host);
+  void NodeLost(absl::string_view node, absl::string_view host, absl::Duration silent_for);
+  void StoreRehosted(absl::string_view address);
+
+ private:
+  class Line;
+
+  EventLog(std::string path, Job job, Say say, UniqueFd fd);
+
+  Line Begin(absl::string_view event) const;
+  void Write(const Line& line);
+
+  std::string path_;
+  Job job_;
+  Say say_;
+  UniqueFd fd_;
+  int round_ = -1;        // None has formed.
+  bool failing_ = false;  // It has been said.
+  bool torn_ = false;     // The file ends within a line.
+};
+
+}  // namespace syncline
+
+#endif  // SYNCLINE_LAUNCH_MONITOR_EVENT_LOG_H_

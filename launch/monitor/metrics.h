@@ -1,0 +1,21 @@
+// A job's status in the text format of Prometheus.
+#ifndef SYNCLINE_LAUNCH_MONITOR_METRICS_H_
+#define SYNCLINE_LAUNCH_MONITOR_METRICS_H_
+
+#include <string>
+
+#include "absl/strings/string_view.h"
+#include "launch/monitor/job_status.h"
+
+namespace syncline {
+
+// The format's media type.
+inline constexpr absl::string_view kMetricsContentType = "text/plain; version=0.0.4; charset=utf-8";
+
+// Version 0.0.4 of the format; README.md lists the metrics. Prometheus adds job and instance to
+// each series itself, so that only what tells workers apart is a label.
+std::string FormatMetrics(const NodeStatus& status);
+
+}  // namespace syncline
+
+#endif  // SYNCLINE_LAUNCH_MONITOR_METRICS_H_

@@ -1,0 +1,46 @@
+// `syncline-run status ENDPOINT`: asks a running job how it is.
+#ifndef SYNCLINE_LAUNCH_MONITOR_RUN_STATUS_H_
+#define SYNCLINE_LAUNCH_MONITOR_RUN_STATUS_H_
+
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "absl/time/time.h"
+#include "core/store.h"
+
+namespace syncline {
+
+// Where a node leaves its status (ToJson of a NodeStatus, see StatusSchedule), under the prefix of
+// its job: "rdzv/<run_id>/". Deleted when the node leaves.
+std::string StatusKey(absl::string_view prefix, absl::string_view node);
+
+enum class StatusFormat {
+  kTable,
+  kJson,  // {"running": bool, "nodes": [{"answers": bool, "silent_for": seconds, ...}, ...]}
+};
+
+struct StatusOptions {
+  std::string prefix;
+  StatusFormat format = StatusFormat::kTable;
+  absl::Duration timeout = absl::Seconds(5);  // For all of it.
+};
+
+inline constexpr int kStatusRunning = 0;
+inline constexpr int kStatusNobody = 3;
+
+// What to print on stdout, or, if there is nothing to show, on stderr, and the exit code.
+struct StatusAnswer {
+  int exit_code = kStatusNobody;
+  std::string out;
+  std::string err;
+};
+
+// Reads what the nodes have left in `store`, whose own timeout() must be no more than
+// options.timeout. Running: at least one node renews its status. One whose status looks old has
+// some seconds to do so, as its clock may be another.
+StatusAnswer RunStatus(Store& store, const StatusOptions& options);
+
+}  // namespace syncline
+
+#endif  // SYNCLINE_LAUNCH_MONITOR_RUN_STATUS_H_

@@ -1,0 +1,35 @@
+// When a node writes its status to the job's store.
+#ifndef SYNCLINE_LAUNCH_MONITOR_STATUS_SCHEDULE_H_
+#define SYNCLINE_LAUNCH_MONITOR_STATUS_SCHEDULE_H_
+
+#include <algorithm>
+
+#include "absl/time/time.h"
+#include "launch/clock.h"
+
+namespace syncline {
+
+// Once a second, and after a change sooner, but never twice within 200 ms. Not thread-safe.
+class StatusSchedule {
+ public:
+  static constexpr absl::Duration kInterval = absl::Seconds(1);
+  static constexpr absl::Duration kBetweenChanges = absl::Milliseconds(200);
+
+  explicit StatusSchedule(const Clock& clock) : clock_(clock) {}  // Must outlive it.
+
+  void Changed() { next_ = std::min(next_, last_ + kBetweenChanges); }
+  absl::Time next() const { return next_; }  // When it is to be written.
+  void Written() {
+    last_ = clock_.Now();
+    next_ = last_ + kInterval;
+  }
+
+ private:
+  const Clock& clock_;
+  absl::Time last_ = absl::InfinitePast();
+  absl::Time next_ = absl::InfinitePast();  // At once.
+};
+
+}  // namespace syncline
+
+#endif  // SYNCLINE_LAUNCH_MONITOR_STATUS_SCHEDULE_H_

@@ -1,0 +1,26 @@
+// The nodes of a job as a table for people.
+#ifndef SYNCLINE_LAUNCH_MONITOR_STATUS_TABLE_H_
+#define SYNCLINE_LAUNCH_MONITOR_STATUS_TABLE_H_
+
+#include <string>
+#include <vector>
+
+#include "absl/time/time.h"
+#include "launch/monitor/job_status.h"
+
+namespace syncline {
+
+// A node's status, as somebody else has found it.
+struct FoundNode {
+  NodeStatus status;
+  bool answers = true;        // It renews its status.
+  absl::Duration silent_for;  // If not: since its last word, by both sides' wall clocks.
+};
+
+// What the job as a whole does, one line for each node by group rank, its workers, and the last
+// failures, ending with a newline. Text of others is made safe for a terminal.
+std::string FormatStatusTable(const std::vector<FoundNode>& nodes);
+
+}  // namespace syncline
+
+#endif  // SYNCLINE_LAUNCH_MONITOR_STATUS_TABLE_H_

@@ -1,0 +1,124 @@
+#include "launch/node.h"
+
+#include <netinet/in.h>
+#include <sys/socket.h>
+
+#include <cerrno>
+#include <cstring>
+#include <utility>
+
+#include "absl/strings/escaping.h"
+#include "absl/strings/str_cat.h"
+#include "core/deadline.h"
+#include "core/env.h"
+#include "core/hmac.h"
+#include "core/host.h"
+#include "core/host_address.h"
+#include "core/status.h"
+#include "launch/job_files.h"
+#include "launch/unique_fd.h"
+
+namespace syncline {
+namespace {
+
+using Backend = RendezvousOptions::Backend;
+
+constexpr absl::string_view kSecretVariable = "SYNCLINE_SECRET_FILE";
+constexpr int kIdBytes = 8;
+// No host has this address (RFC 5737): the way to it is the default route.
+constexpr absl::string_view kElsewhere = "192.0.2.1";
+
+bool IsLocalhost(absl::string_view host) {
+  return host.empty() || host == "localhost" || IsLoopbackAddress(host);
+}
+
+// Where the other nodes reach this one.
+absl::StatusOr<std::string> OwnAddress(const LaunchOptions& options) {
+  if (options.nodes.max == 1) return std::string("127.0.0.1");
+  for (const std::string& given :
+       {options.local_addr, GetEnv(kHostAddressVariable).value_or("")}) {
+    if (!given.empty()) return FirstAddress(given);
+  }
+  const RendezvousOptions& rendezvous = options.rendezvous;
+  if (rendezvous.backend != Backend::kFile) {
+    SYNCLINE_ASSIGN_OR_RETURN(std::string address, AddressTowards(rendezvous.host));
+    if (!IsLoopbackAddress(address) || IsLocalhost(rendezvous.host)) return address;
+    // The endpoint is this host: as its name says, if that is of use to others.
+    SYNCLINE_ASSIGN_OR_RETURN(address, FirstAddress(rendezvous.host));
+    if (!IsLoopbackAddress(address)) return address;
+  }
+  for (const std::string& guide : {ThisPeer().host, std::string(kElsewhere)}) {
+    const auto address = AddressTowards(guide);
+    if (address.ok() && !IsLoopbackAddress(*address)) return address;
+  }
+  return std::string("127.0.0.1");  // A host without a network.
+}
+
+absl::StatusOr<std::string> AwaitOwnAddress(const LaunchOptions& options,
+                                            const std::function<bool()>& cancelled) {
+  const Deadline deadline(options.rendezvous.read_timeout);
+  for (;;) {
+    absl::StatusOr<std::string> address = OwnAddress(options);
+    if (address.ok() || KindOf(address.status()) == ErrorKind::kArgument) return address;
+    if (deadline.Expired() || cancelled()) {
+      return Annotate(address.status(), "this node finds no way to the rendezvous");
+    }
+  }
+}
+
+}  // namespace
+
+absl::StatusOr<std::string> GivenSecret(const LaunchOptions& options) {
+  if (options.nodes.max == 1 || !GetEnv(kSecretVariable).has_value()) return std::string();
+  return JobSecret();
+}
+
+std::string SecretOfId(const std::string& id) {
+  return absl::BytesToHexString(HmacSha256("syncline job", id));
+}
+
+absl::StatusOr<int> FindFreePort() {
+  const UniqueFd socket_fd(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  sockaddr_in address = {};
+  address.sin_family = AF_INET;
+  socklen_t size = sizeof(address);
+  if (bind(socket_fd.get(), reinterpret_cast<sockaddr*>(&address), size) != 0 ||
+      getsockname(socket_fd.get(), reinterpret_cast<sockaddr*>(&address), &size) != 0) {
+    return NetworkError(absl::StrCat("no free port was found for MASTER_PORT: ",
+                                     std::strerror(errno), ". Give one with --master-port"));
+  }
+  return static_cast<int>(ntohs(address.sin_port));
+}
+
+absl::StatusOr<Node> StartNode(const LaunchOptions& options, const std::string& secret,
+                               const Clock& clock, const std::function<bool()>& cancelled) {
+  const bool is_alone = options.nodes.max == 1;
+  NodeIdentity identity;
+  SYNCLINE_ASSIGN_OR_RETURN(identity.id, RandomHex(kIdBytes));
+  SYNCLINE_ASSIGN_OR_RETURN(identity.address, AwaitOwnAddress(options, cancelled));
+  const Peer self = ThisPeer();
+  identity.host = self.host;
+  identity.pid = self.pid;
+  identity.role = options.role;
+  identity.workers = options.workers;
+  if (options.rendezvous.backend == Backend::kStatic) identity.wanted_rank = options.node_rank;
+
+  Node node;
+  JobStoreOptions store;
+  store.host = identity.address;
+  store.secret = secret;
+  if (is_alone && options.rendezvous.backend != Backend::kEtcd) {
+    store.port = options.rendezvous.port;
+  }
+  SYNCLINE_ASSIGN_OR_RETURN(node.store, StartJobStore(store));
+  identity.store = node.store->address();
+  if (is_alone) {
+    identity.wanted_rank = -1;
+    node.participant = MakeSoloParticipant(options, std::move(identity), clock);
+  } else {
+    node.participant = MakeNetworkParticipant(options, std::move(identity), secret, clock);
+  }
+  return node;
+}
+
+}  // namespace syncline

@@ -1,0 +1,47 @@
+// The launcher's options: their names, what they take, and what --help says of them.
+#ifndef SYNCLINE_LAUNCH_OPTIONS_FLAGS_H_
+#define SYNCLINE_LAUNCH_OPTIONS_FLAGS_H_
+
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "absl/types/span.h"
+
+namespace syncline {
+
+// A section of --help.
+enum class FlagGroup { kProgram, kNodes, kRendezvous, kFailure, kOutput, kMonitoring, kOther };
+
+struct Flag {
+  absl::string_view name;  // "nproc-per-node"; underscores mean the same.
+  char letter = '\0';      // 'r' for -r; none if 0.
+  FlagGroup group = FlagGroup::kOther;
+  absl::string_view metavar;   // Of its value; empty: a switch, on or off.
+  absl::string_view help;      // Without a full stop.
+  absl::string_view choices;   // "a|b": what else than these is an error; empty: any text.
+  absl::string_view variable;  // Sets a default beside SYNCLINE_<NAME> and PET_<NAME>.
+
+  bool takes_value() const { return !metavar.empty(); }
+};
+
+// All options, group by group.
+absl::Span<const Flag> AllFlags();
+
+// The option called `name` exactly ("nproc-per-node"). There must be one.
+const Flag& FlagNamed(absl::string_view name);
+
+// The option that `word` ("--nproc_per_node", "--nproc", "-r"; without a value) means: its name,
+// or the beginning of one name only. INVALID_ARGUMENT with the nearest match otherwise.
+absl::StatusOr<const Flag*> FindFlag(absl::string_view word);
+
+// The one of `candidates` that `word` is most likely meant for; empty if none is near.
+std::string NearestMatch(absl::string_view word, absl::Span<const std::string> candidates);
+
+// " Did you mean 'x'?", or " It is one of a, b, c." if nothing is near.
+std::string Suggestion(absl::string_view word, absl::Span<const std::string> candidates);
+
+}  // namespace syncline
+
+#endif  // SYNCLINE_LAUNCH_OPTIONS_FLAGS_H_

@@ -1,0 +1,20 @@
+// What the launcher says about itself.
+#ifndef SYNCLINE_LAUNCH_OPTIONS_HELP_H_
+#define SYNCLINE_LAUNCH_OPTIONS_HELP_H_
+
+#include <string>
+
+#include "absl/strings/string_view.h"
+
+namespace syncline {
+
+std::string Usage();    // One line, without a line break.
+std::string Help();     // --help, at most 96 columns wide.
+std::string Version();  // --version.
+
+// A script for "bash", "zsh", "tcsh" or "fish".
+std::string Completion(absl::string_view shell);
+
+}  // namespace syncline
+
+#endif  // SYNCLINE_LAUNCH_OPTIONS_HELP_H_

@@ -1,0 +1,52 @@
+// Shorthand of the tests of options.
+#ifndef SYNCLINE_LAUNCH_OPTIONS_PARSE_FOR_TESTS_H_
+#define SYNCLINE_LAUNCH_OPTIONS_PARSE_FOR_TESTS_H_
+
+#include <map>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "gtest/gtest.h"
+#include "launch/options/options.h"
+
+namespace syncline {
+
+using Arguments = std::vector<std::string>;
+using Variables = std::map<std::string, std::string>;
+
+inline EnvironmentLookup LookUpIn(const Variables& variables) {
+  return [&variables](absl::string_view name) -> std::optional<std::string> {
+    const auto found = variables.find(std::string(name));
+    if (found == variables.end()) return std::nullopt;
+    return found->second;
+  };
+}
+
+inline absl::StatusOr<LaunchOptions> Parse(const Arguments& arguments,
+                                           const Variables& variables = {},
+                                           const HostResources& host = {8, 0}) {
+  return ParseOptions(arguments, LookUpIn(variables), host);
+}
+
+// The options, which must be right.
+inline LaunchOptions Good(const Arguments& arguments, const Variables& variables = {},
+                          const HostResources& host = {8, 0}) {
+  absl::StatusOr<LaunchOptions> options = Parse(arguments, variables, host);
+  EXPECT_TRUE(options.ok()) << options.status();
+  return options.ok() ? *options : LaunchOptions();
+}
+
+// The message about the options, which must be wrong.
+inline std::string Error(const Arguments& arguments, const Variables& variables = {},
+                         const HostResources& host = {8, 0}) {
+  absl::StatusOr<LaunchOptions> options = Parse(arguments, variables, host);
+  EXPECT_FALSE(options.ok());
+  return std::string(options.status().message());
+}
+
+}  // namespace syncline
+
+#endif  // SYNCLINE_LAUNCH_OPTIONS_PARSE_FOR_TESTS_H_

@@ -1,0 +1,31 @@
+// --rdzv-conf.
+#ifndef SYNCLINE_LAUNCH_OPTIONS_RENDEZVOUS_CONF_H_
+#define SYNCLINE_LAUNCH_OPTIONS_RENDEZVOUS_CONF_H_
+
+#include "absl/status/status.h"
+#include "absl/strings/string_view.h"
+#include "absl/types/span.h"
+#include "launch/options/options.h"
+
+namespace syncline {
+
+// One key: what it means for the user, and for which backends there is it ("c10d", "etcd").
+struct RendezvousKey {
+  absl::string_view name;
+  absl::string_view backends;  // "" for all.
+  absl::string_view help;
+};
+absl::Span<const RendezvousKey> RendezvousKeys();
+
+// Sets what "key=value,key=value" says in `options`, whose backend and endpoint are known.
+// An unknown key is an error with the nearest match, and so is a key that its backend has no use
+// for. `where` names the option in messages.
+absl::Status ReadRendezvousConf(absl::string_view where, absl::string_view text,
+                                RendezvousOptions* options);
+
+// Whether `text` says store_type=file: c10d over a file, whose path is the endpoint.
+bool AsksForFile(absl::string_view text);
+
+}  // namespace syncline
+
+#endif  // SYNCLINE_LAUNCH_OPTIONS_RENDEZVOUS_CONF_H_

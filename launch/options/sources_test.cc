@@ -1,0 +1,174 @@
+// The environment, the file of --config and --dry-run.
+#include <fstream>
+#include <string>
+
+#include "absl/strings/ascii.h"
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/time/time.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "launch/options/config_file.h"
+#include "launch/options/flags.h"
+#include "launch/options/parse_for_tests.h"
+#include "launch/options/settings.h"
+
+namespace syncline {
+namespace {
+
+using testing::AllOf;
+using testing::ContainsRegex;
+using testing::ElementsAre;
+using testing::HasSubstr;
+using testing::Not;
+
+std::string WriteFile(const std::string& name, const std::string& text) {
+  const std::string path = testing::TempDir() + "/" + name;
+  std::ofstream(path) << text;
+  return path;
+}
+
+LaunchOptions FromConfig(const std::string& text, const Variables& variables = {}) {
+  return Good({"--config", WriteFile("good.toml", text), "a.py"}, variables);
+}
+
+std::string ConfigError(const std::string& text) {
+  Settings settings;
+  const absl::Status status = AddConfigText(text, "job.toml", &settings);
+  EXPECT_FALSE(status.ok());
+  return std::string(status.message());
+}
+
+TEST(SourcesTest, TheEnvironmentSetsDefaultsThatTheCommandLineOverrides) {
+  const Variables variables = {{"PET_NPROC_PER_NODE", "4"}, {"PET_MODULE", "1"}};
+  EXPECT_EQ(Good({"pkg"}, variables).workers, 4);
+  EXPECT_EQ(Good({"pkg"}, variables).kind, LaunchOptions::Program::kModule);
+  EXPECT_EQ(Good({"--nproc-per-node=2", "pkg"}, variables).workers, 2);
+  EXPECT_EQ(Good({"a.py"}, {{"PET_MODULE", "0"}}).kind, LaunchOptions::Program::kScript);
+  EXPECT_EQ(Good({"a.py"}, {{"PET_ROLE", ""}}).role, "default");
+  EXPECT_THAT(Error({"a.py"}, {{"PET_MAX_RESTARTS", "often"}}),
+              HasSubstr("PET_MAX_RESTARTS: 'often'"));
+  EXPECT_THAT(Error({"a.py"}, {{"PET_MODULE", "maybe"}}), HasSubstr("PET_MODULE=maybe"));
+}
+
+TEST(SourcesTest, OurVariablesWinOverTorchruns) {
+  EXPECT_EQ(Good({"a.py"}, {{"PET_ROLE", "p"}, {"SYNCLINE_ROLE", "s"}}).role, "s");
+  EXPECT_EQ(Good({"a.py"}, {{"TORCH_ELASTIC_SHUTDOWN_TIMEOUT", "7"}}).shutdown_timeout,
+            absl::Seconds(7));
+  EXPECT_EQ(Good({"a.py"}, {{"TORCH_ELASTIC_SHUTDOWN_TIMEOUT", "7"}, {"PET_SHUTDOWN_TIMEOUT", "8"}})
+                .shutdown_timeout,
+            absl::Seconds(8));
+  EXPECT_EQ(Good({"a.py"}, {{"TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE", "x"}}).prefix_template, "x");
+}
+
+TEST(SourcesTest, EveryOptionHasItsVariable) {
+  for (const Flag& flag : AllFlags()) {
+    if (flag.name == "help" || flag.name == "version" || flag.name == "print-completion") continue;
+    std::string upper;
+    for (const char c : flag.name) upper += c == '-' ? '_' : absl::ascii_toupper(c);
+    const std::string choice(flag.choices.substr(0, flag.choices.find('|')));
+    const std::string value = flag.takes_value() ? (choice.empty() ? "1" : choice) : "true";
+    for (const char* prefix : {"SYNCLINE_", "PET_"}) {
+      const Variables variables = {{prefix + upper, value}};
+      Settings settings;
+      ASSERT_TRUE(settings.AddEnvironment(LookUpIn(variables)).ok());
+      ASSERT_NE(settings.Find(flag.name), nullptr) << flag.name;
+      EXPECT_EQ(settings.Find(flag.name)->text, value);
+    }
+  }
+}
+
+TEST(SourcesTest, ALauncherInAWorkerDoesNotTakeTheOuterJobsRestartsForItsOwn) {
+  EXPECT_EQ(Good({"a.py"}, {{"SYNCLINE_MAX_RESTARTS", "3"}}).max_restarts, 3);
+  EXPECT_EQ(Good({"a.py"}, {{"SYNCLINE_MAX_RESTARTS", "3"}, {"SYNCLINE_ROUND", "0"}}).max_restarts,
+            0);
+}
+
+TEST(SourcesTest, AFileSetsOptionsByTheirNames) {
+  const LaunchOptions options = FromConfig(
+      "nnodes = \"2:4\"\n"
+      "nproc_per_node = 3\n"
+      "rdzv-endpoint = \"h:1\"\n"
+      "max-restarts = 5\n"
+      "shutdown-timeout = 1.5\n"
+      "module = true\n"
+      "signals-to-handle = [\"SIGTERM\", \"SIGINT\"]\n"
+      "[rdzv-conf]\n"
+      "join_timeout = 9\n"
+      "read_timeout = 2.5\n");
+  EXPECT_EQ(options.nodes.max, 4);
+  EXPECT_EQ(options.workers, 3);
+  EXPECT_EQ(options.max_restarts, 5);
+  EXPECT_EQ(options.shutdown_timeout, absl::Seconds(1.5));
+  EXPECT_EQ(options.kind, LaunchOptions::Program::kModule);
+  EXPECT_EQ(options.signals.size(), 2u);
+  EXPECT_EQ(options.rendezvous.join_timeout, absl::Seconds(9));
+  EXPECT_EQ(options.rendezvous.read_timeout, absl::Seconds(2.5));
+}
+
+TEST(SourcesTest, AFileIsWeakerThanVariablesAndTheCommandLine) {
+  EXPECT_EQ(FromConfig("role = \"f\"", {{"PET_ROLE", "p"}}).role, "p");
+  const std::string path = WriteFile("weak.toml", "role = \"f\"");
+  EXPECT_EQ(Good({"--config", path, "--role=c", "a.py"}).role, "c");
+  EXPECT_EQ(Good({"a.py"}, {{"SYNCLINE_CONFIG", path}}).role, "f");
+}
+
+TEST(SourcesTest, MistakesInAFileNameTheLine) {
+  EXPECT_THAT(ConfigError("role = \"x\"\nmax-restart = 3\n"),
+              AllOf(HasSubstr("job.toml:2"), HasSubstr("Did you mean 'max-restarts'?")));
+  EXPECT_THAT(ConfigError("\nrole = \n"), HasSubstr("job.toml:2: not TOML"));
+  EXPECT_THAT(ConfigError("help = true"), HasSubstr("there is no option 'help'"));
+  EXPECT_THAT(ConfigError("module = 3"), HasSubstr("this is a switch"));
+  EXPECT_THAT(ConfigError("[role]\na = 1"), HasSubstr("must be a text, a number"));
+  EXPECT_THAT(ConfigError("rdzv-backend = \"c1d\""), HasSubstr("Did you mean 'c10d'?"));
+  EXPECT_THAT(Error({"--config", WriteFile("bad.toml", "\n\nmax-restarts = -4"), "a.py"}),
+              HasSubstr("bad.toml:3: max-restarts: '-4'"));
+  EXPECT_THAT(Error({"--config=/nowhere/x.toml", "a.py"}),
+              AllOf(HasSubstr("--config=/nowhere/x.toml"), HasSubstr("No such file")));
+}
+
+TEST(SourcesTest, ADryRunExplainsAJobOfOneNode) {
+  const Variables variables = {{"PATH", "/usr/bin:/bin"}, {"PET_ROLE", "trainer"}};
+  const std::string text =
+      Good({"--dry-run", "--nproc-per-node=2", "--log-dir=/logs", "--rdzv-id=j", "-r", "0:1,1:2",
+            "--max-restarts=3", "--no-python", "sh", "-c", "echo 'a b'"},
+           variables)
+          .information;
+  EXPECT_THAT(text, HasSubstr("nothing has been started"));
+  EXPECT_THAT(text, HasSubstr("this one alone"));
+  EXPECT_THAT(text, HasSubstr("sh -c 'echo '\\''a b'\\'''"));
+  EXPECT_THAT(text, HasSubstr("/logs/j/attempt_0/0/stdout.log\n"));
+  EXPECT_THAT(text, HasSubstr("/logs/j/attempt_0/1/stderr.log\n"));
+  EXPECT_THAT(text, Not(HasSubstr("/0/stderr.log")));
+  EXPECT_THAT(text, HasSubstr("up to 3 times"));
+  EXPECT_THAT(text, HasSubstr("WORLD_SIZE=2\n"));
+  EXPECT_THAT(text, HasSubstr("worker 1: LOCAL_RANK=1 RANK=1 ROLE_RANK=1\n"));
+  EXPECT_THAT(text, HasSubstr("MASTER_PORT=<free port>"));
+  EXPECT_THAT(text, HasSubstr("role = trainer   from the variable PET_ROLE"));
+  EXPECT_THAT(text, HasSubstr("max-restarts = 3   from the command line"));
+}
+
+TEST(SourcesTest, ADryRunSaysWhatOnlyTheRendezvousKnows) {
+  const std::string text = Good({"--dry-run", "--nnodes=2:3", "--rdzv-endpoint=h:1", "--no-python",
+                                 "--nproc-per-node=2", "sh"},
+                                {{"PATH", "/usr/bin:/bin"}})
+                               .information;
+  EXPECT_THAT(text, HasSubstr("2 to 3"));
+  EXPECT_THAT(text, HasSubstr("c10d at h:1"));
+  EXPECT_THAT(text, HasSubstr("RANK=<from the rendezvous>"));
+  EXPECT_THAT(text, HasSubstr("LOCAL_WORLD_SIZE=2"));
+}
+
+TEST(SourcesTest, ADryRunShowsNoPasswordAndSaysWhatWouldFail) {
+  const std::string text =
+      Good({"--dry-run", "--nnodes=2", "--rdzv-backend=etcd", "--rdzv-endpoint=h", "--rdzv-id=j",
+            "--rdzv-conf=user=u,password=secret", "/nowhere/train.py"})
+          .information;
+  EXPECT_FALSE(absl::StrContains(text, "secret,")) << text;
+  EXPECT_THAT(text, HasSubstr("password=***"));
+  EXPECT_THAT(text, Not(HasSubstr("password=secret")));
+  EXPECT_THAT(text, HasSubstr("It would fail: "));
+}
+
+}  // namespace
+}  // namespace syncline

@@ -1,0 +1,59 @@
+// A file that takes a worker's output.
+#ifndef SYNCLINE_LAUNCH_OUTPUT_LOG_FILE_H_
+#define SYNCLINE_LAUNCH_OUTPUT_LOG_FILE_H_
+
+#include <cstdint>
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "launch/unique_fd.h"
+
+namespace syncline {
+
+// Appends bytes as they come, whatever they are. Not thread-safe.
+//
+// With rotation, a file that would grow beyond `rotate_bytes` becomes PATH.1, PATH.1 becomes PATH.2
+// and so on, and a new one begins. Lines stay whole, for which a file may be kLineSlack larger;
+// only longer lines are cut.
+//
+// What a full disk does not take is lost, and the file says how much as soon as there is room
+// again.
+class LogFile {
+ public:
+  struct Options {
+    std::string path;
+    int64_t rotate_bytes = 0;  // 0: no rotation.
+    int rotate_keep = 5;       // Older files that stay.
+  };
+  static constexpr int64_t kLineSlack = 64 << 10;
+
+  // Makes the folder, and opens the file for appending.
+  static absl::StatusOr<LogFile> Open(Options options);
+
+  LogFile(LogFile&&) = default;
+  LogFile& operator=(LogFile&&) = default;
+
+  // An error says that bytes were lost, or that the file is rotated no more.
+  absl::Status Write(absl::string_view bytes);
+
+  const std::string& path() const { return options_.path; }
+
+ private:
+  LogFile(Options options, UniqueFd fd, int64_t size);
+
+  absl::Status Append(absl::string_view bytes);
+  absl::Status Rotate();
+  size_t RoomFor(absl::string_view bytes) const;
+
+  Options options_;
+  UniqueFd fd_;
+  int64_t size_;
+  bool at_line_start_ = true;
+  int64_t lost_ = 0;  // Bytes, since the last that could be written.
+};
+
+}  // namespace syncline
+
+#endif  // SYNCLINE_LAUNCH_OUTPUT_LOG_FILE_H_

@@ -1,0 +1,181 @@
+#include "launch/rendezvous/meeting_place.h"
+
+#include <algorithm>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "core/host.h"
+#include "core/host_address.h"
+#include "core/prefix_store.h"
+#include "core/serving_turn.h"
+#include "core/status.h"
+#include "store/tcp_store.h"
+
+namespace syncline {
+namespace {
+
+using Backend = RendezvousOptions::Backend;
+using Hosting = RendezvousOptions::Hosting;
+
+constexpr absl::Duration kTryFor = absl::Seconds(1);
+constexpr absl::string_view kOpen = "open";
+constexpr absl::string_view kNotices = "notice/";
+constexpr absl::string_view kNodes = "node/";
+
+std::string HostPort(const RendezvousOptions& rendezvous) {
+  const bool is_v6 = absl::StrContains(rendezvous.host, ':');
+  return absl::StrCat(is_v6 ? "[" : "", rendezvous.host, is_v6 ? "]:" : ":", rendezvous.port);
+}
+
+std::shared_ptr<Store> OfJob(const RendezvousOptions& rendezvous, std::shared_ptr<Store> store) {
+  return std::make_shared<PrefixStore>(absl::StrCat("rdzv/", rendezvous.id), std::move(store));
+}
+
+// Where to listen for connections to `host`. A name of this host that stands for a loopback address
+// here (127.0.1.1, as many systems have it) stands for another one elsewhere.
+absl::StatusOr<std::string> ListenAddress(const std::string& host) {
+  SYNCLINE_ASSIGN_OR_RETURN(std::string address, FirstAddress(host));
+  const bool is_meant = host == "localhost" || IsLoopbackAddress(host);
+  if (IsLoopbackAddress(address) && !is_meant) return std::string("0.0.0.0");
+  return address;
+}
+
+absl::StatusOr<std::shared_ptr<Store>> Connect(const MeetingPlaceOptions& options,
+                                               const std::string& host, int port,
+                                               absl::Duration patience) {
+  TCPStore::Options client;
+  client.host = host;
+  client.port = port;
+  client.timeout = options.call_timeout;
+  client.connect_timeout = patience;
+  client.secret = options.secret;
+  return TCPStore::Create(client);
+}
+
+absl::StatusOr<std::unique_ptr<TCPServer>> Serve(const MeetingPlaceOptions& options) {
+  TCPServer::Options server;
+  SYNCLINE_ASSIGN_OR_RETURN(server.host, ListenAddress(options.rendezvous.host));
+  server.port = options.rendezvous.port;
+  server.secret = options.secret;
+  return TCPServer::Start(server);
+}
+
+// Of c10d and static: to host and to connect in turns, until one of them works.
+absl::StatusOr<MeetingPlace> HostOrConnect(const MeetingPlaceOptions& options,
+                                           const Deadline& deadline) {
+  const RendezvousOptions& rendezvous = options.rendezvous;
+  MeetingPlace place;
+  place.address = HostPort(rendezvous);
+  for (;;) {
+    absl::Status hosting = NetworkError("this node is told not to host it");
+    if (rendezvous.hosting != Hosting::kNever) {
+      const ServingTurn turn(rendezvous.host, rendezvous.port);
+      absl::StatusOr<std::unique_ptr<TCPServer>> server = NetworkError("another node tries to");
+      if (turn.is_mine()) server = Serve(options);
+      hosting = server.status();
+      if (server.ok()) place.server = *std::move(server);
+      if (!hosting.ok() && rendezvous.hosting == Hosting::kAlways) {
+        return Annotate(hosting, "this node is to host the rendezvous");
+      }
+    }
+    auto store = Connect(options, rendezvous.host, rendezvous.port,
+                         std::min(kTryFor, deadline.Remaining()));
+    if (store.ok()) {
+      place.store = OfJob(rendezvous, *std::move(store));
+      return place;
+    }
+    if (deadline.Expired()) {
+      return Annotate(store.status(),
+                      absl::StrCat("the rendezvous at ", place.address, " cannot be reached, nor ",
+                                   "hosted by this node (", hosting.message(), ")"));
+    }
+    place.server.reset();
+  }
+}
+
+StoreConfig ConfigOf(const MeetingPlaceOptions& options, const Deadline& deadline) {
+  const RendezvousOptions& rendezvous = options.rendezvous;
+  StoreConfig config;
+  config.path = rendezvous.path;
+  config.timeout = options.call_timeout;
+  config.connect_timeout = deadline.Remaining();
+  config.etcd.endpoints = HostPort(rendezvous);
+  config.etcd.ca_cert = rendezvous.etcd.ca_cert;
+  config.etcd.cert = rendezvous.etcd.cert;
+  config.etcd.key = rendezvous.etcd.key;
+  config.etcd.user = rendezvous.etcd.user;
+  config.etcd.password = rendezvous.etcd.password;
+  config.etcd.prefix = rendezvous.etcd.prefix;
+  config.etcd.ttl = rendezvous.join_timeout;  // Of what a job that was killed leaves behind.
+  return config;
+}
+
+}  // namespace
+
+bool IsHostedByNodes(const RendezvousOptions& rendezvous) {
+  return rendezvous.backend == Backend::kC10d || rendezvous.backend == Backend::kStatic;
+}
+
+absl::StatusOr<MeetingPlace> OpenMeetingPlace(const MeetingPlaceOptions& options,
+                                              const Deadline& deadline) {
+  const RendezvousOptions& rendezvous = options.rendezvous;
+  if (IsHostedByNodes(rendezvous)) return HostOrConnect(options, deadline);
+  const bool is_file = rendezvous.backend == Backend::kFile;
+  MeetingPlace place;
+  place.address = is_file ? rendezvous.path : HostPort(rendezvous);
+  SYNCLINE_ASSIGN_OR_RETURN(
+      auto store, StoreRegistry::Make(is_file ? "file" : "etcd", ConfigOf(options, deadline)));
+  place.store = OfJob(rendezvous, std::move(store));
+  return place;
+}
+
+absl::StatusOr<MeetingPlace> ConnectTo(const MeetingPlaceOptions& options,
+                                       const std::string& address, absl::Duration patience) {
+  int port = 0;
+  if (!absl::SimpleAtoi(address.substr(address.rfind(':') + 1), &port)) {
+    return NetworkError(absl::StrCat("'", address, "' is no address of a store"));
+  }
+  MeetingPlace place;
+  place.address = address;
+  SYNCLINE_ASSIGN_OR_RETURN(auto store, Connect(options, HostOf(address), port, patience));
+  place.store = OfJob(options.rendezvous, std::move(store));
+  return place;
+}
+
+absl::Status OpenAtNode(Store& store, const Round& last) {
+  Announcement round;
+  round.round = last;
+  Announcement over;
+  over.kind = Announcement::Kind::kOver;
+  over.over = last.number;
+  over.reason = "the node that held the rendezvous is lost";
+  return store.MultiSet(
+      {absl::StrCat(kNotices, 1), absl::StrCat(kNotices, 2), std::string(kOpen)},
+      {Serialize(round), Serialize(over), "yes"});
+}
+
+absl::Status AwaitOpening(Store& store, absl::Duration patience) {
+  return store.Wait({std::string(kOpen)}, patience);
+}
+
+absl::Status RedirectTo(Store& store, const std::string& address, int round) {
+  SYNCLINE_ASSIGN_OR_RETURN(const auto nodes, store.Keys(kNodes));
+  if (nodes.empty()) return absl::OkStatus();
+  Announcement moved;
+  moved.kind = Announcement::Kind::kMoved;
+  moved.address = address;
+  for (int number = 1;; ++number) {
+    SYNCLINE_ASSIGN_OR_RETURN(
+        const auto result,
+        store.CompareSet(absl::StrCat(kNotices, number), "", Serialize(moved)));
+    if (result.swapped) return absl::OkStatus();
+    SYNCLINE_ASSIGN_OR_RETURN(const Announcement there, ParseAnnouncement(result.value));
+    const bool known = there.kind == Announcement::Kind::kMoved && there.address == address;
+    if (known || there.round.number > round) return absl::OkStatus();
+  }
+}
+
+}  // namespace syncline

@@ -1,0 +1,103 @@
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "launch/rendezvous/news_queue.h"
+#include "launch/rendezvous/participant.h"
+#include "launch/rendezvous/rendezvous.h"
+#include "store/hash_store.h"
+
+namespace syncline {
+namespace {
+
+// Nobody else is there to fall silent.
+Rendezvous::Options Alone(const LaunchOptions& options) {
+  Rendezvous::Options result;
+  result.policy = PolicyFor(options);
+  result.policy.lost_after = absl::InfiniteDuration();
+  result.policy.silent_after = absl::InfiniteDuration();
+  result.keep_alive_interval = absl::Hours(1);
+  result.running_poll = absl::Hours(1);
+  return result;
+}
+
+NodeRecord Record(NodeIdentity identity) {
+  NodeRecord record;
+  record.identity = std::move(identity);
+  return record;
+}
+
+class SoloParticipant final : public Participant {
+ public:
+  SoloParticipant(const LaunchOptions& options, NodeIdentity identity, const Clock& clock)
+      : clock_(clock),
+        rendezvous_(std::make_shared<HashStore>(), Record(std::move(identity)), Alone(options),
+                    clock) {}
+
+  int fd() const override { return queue_.fd(); }
+  absl::Time next() const override { return begun_ ? rendezvous_.next() : absl::InfiniteFuture(); }
+  std::vector<ParticipantNews> Take() override {
+    if (begun_ && clock_.Now() >= rendezvous_.next()) Advance();
+    return queue_.Take();
+  }
+
+  void Wait(std::optional<FailureNote> failure, int master_port) override {
+    begun_ = true;
+    rendezvous_.OfferPort(master_port);
+    rendezvous_.Wait(std::move(failure));
+    Advance();
+  }
+  void Run(const Round& round) override {
+    rendezvous_.Run(round);
+    Advance();
+  }
+  void Fail(FailureNote failure) override {
+    rendezvous_.Fail(std::move(failure));
+    Advance();
+  }
+  void Finish() override {
+    rendezvous_.Finish();
+    Advance();
+  }
+  void SetStatus(std::string /*json*/) override {}
+  void Depart(std::optional<std::string> /*reason*/, absl::Duration /*patience*/) override {}
+  const NodeIdentity& identity() const override { return rendezvous_.record().identity; }
+
+ private:
+  void Advance() {
+    absl::StatusOr<std::vector<Announcement>> news = rendezvous_.Step();
+    if (!news.ok()) {
+      queue_.Put({ParticipantNews::Kind::kFailed, {}, std::string(news.status().message())});
+      return;
+    }
+    for (Announcement& announcement : *news) {
+      queue_.Put({ParticipantNews::Kind::kAnnouncement, std::move(announcement), ""});
+    }
+  }
+
+  const Clock& clock_;
+  NewsQueue queue_;
+  Rendezvous rendezvous_;
+  bool begun_ = false;
+};
+
+}  // namespace
+
+PolicyOptions PolicyFor(const LaunchOptions& options) {
+  const RendezvousOptions& rendezvous = options.rendezvous;
+  PolicyOptions policy;
+  policy.min_nodes = options.nodes.min;
+  policy.max_nodes = options.nodes.max;
+  policy.max_restarts = options.max_restarts;
+  policy.join_timeout = rendezvous.join_timeout;
+  policy.last_call_timeout = rendezvous.last_call_timeout;
+  policy.lost_after = rendezvous.keep_alive_interval * rendezvous.keep_alive_max_attempt;
+  policy.silent_after = std::min(rendezvous.heartbeat_timeout, policy.lost_after);
+  return policy;
+}
+
+std::unique_ptr<Participant> MakeSoloParticipant(const LaunchOptions& options,
+                                                 NodeIdentity identity, const Clock& clock) {
+  return std::make_unique<SoloParticipant>(options, std::move(identity), clock);
+}
+
+}  // namespace syncline

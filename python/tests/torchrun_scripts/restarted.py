@@ -1,0 +1,20 @@
+"""Rank 1 fails the first time; the second time all agree that it is the second."""
+
+import os
+import pathlib
+import sys
+
+import torch
+import torch.distributed as dist
+
+attempt = int(os.environ["TORCHELASTIC_RESTART_COUNT"])
+dist.init_process_group("gloo")
+rank = dist.get_rank()
+attempts = torch.tensor([attempt])
+dist.all_reduce(attempts)
+assert int(attempts) == attempt * dist.get_world_size()
+if attempt == 0 and rank == 1:
+    sys.exit(3)
+dist.barrier()
+dist.destroy_process_group()
+(pathlib.Path(sys.argv[1]) / f"rank{rank}").write_text(str(attempt))
