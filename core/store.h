@@ -93,9 +93,9 @@ struct StoreConfig {
   std::optional<absl::Duration> connect_timeout;  // tcp, etcd; as for calls if not given.
 
   struct Etcd {
-    std::string endpoints;           // Of one cluster: "host1:2379,host2:2379".
-    std::string ca_cert, cert, key;  // PEM files; any of them makes the connections TLS.
-    std::string user, password;      // Of the cluster, if it asks for them.
+    std::string endpoints;             // Of one cluster: "host1:2379,host2:2379".
+    std::string ca_cert, cert, key;    // PEM files; any of them makes the connections TLS.
+    std::string user, password;        // Of the cluster, if it asks for them.
     std::string prefix = "/syncline";  // Stores with different prefixes share nothing.
     absl::Duration ttl;  // How long contents outlive their last client; zero: for ever.
   } etcd;

@@ -17,7 +17,7 @@ import time
 from collections.abc import Callable, Iterator
 
 _DEADLINE = 60.0  # Seconds, for one start; far more than any launcher needs.
-_UP = b"worker-is-up\n"
+_UP = b"worker-is-up"  # Its end of line is another write in Python, and may come late.
 
 # What the workers run. They end when the gate, a pipe, is closed: a signal to the launcher would
 # not do, as torchrun leaves workers behind if it gets one while it still starts.

@@ -16,7 +16,9 @@ CLUSTER = ROOT / "syncline/launch/options/slurm_cluster.py"
 DEADLINE = 120  # Of any command; far more than is needed.
 # A shell of its own for each launcher, so that their environments are what the cluster set.
 SAY = ["--no-python", "/bin/sh", "-c"]
-WHO = 'echo "rank $RANK of $WORLD_SIZE, node $GROUP_RANK of $GROUP_WORLD_SIZE, job $SYNCLINE_RUN_ID."'
+WHO = (
+    'echo "rank $RANK of $WORLD_SIZE, node $GROUP_RANK of $GROUP_WORLD_SIZE, job $SYNCLINE_RUN_ID."'
+)
 
 
 def environment(folder: pathlib.Path) -> dict[str, str]:
@@ -76,8 +78,10 @@ def slurm(folder):
     (folder / "cluster").mkdir()
     spaces = ["unshare", "--net", "--mount", "--pid", "--fork", "--kill-child", "--mount-proc"]
     if subprocess.run([*spaces, "true"], capture_output=True).returncode != 0:
-        spaces.insert(1, "--map-root-user")
-    env = environment(folder / "tmp")
+        # Nor would a user namespace do: Slurm's daemons call setgroups.
+        pytest.skip("this user may not make namespaces, which the Slurm cluster needs")
+    # gRPC's own resolver asks DNS, which is not there, even for names that /etc/hosts has.
+    env = environment(folder / "tmp") | {"GRPC_DNS_RESOLVER": "native"}
     start = [*spaces, sys.executable, CLUSTER, SLURM, folder / "cluster"]
     return lambda nodes, *command: finish([*start, nodes, *command], env)
 
@@ -94,16 +98,6 @@ def test_launchers_of_mpirun_on_one_host_are_nodes_of_one_job(mpirun, size):
     assert code == 0, err
     assert seen(out) == [(rank, 2 * size, rank // 2, size) for rank in range(2 * size)]
     assert len(set(re.findall(r"job (\S+)\.", out))) == 1
-
-
-def test_nodes_have_the_ranks_that_mpirun_gave_them(mpirun):
-    code, out, err = mpirun(3, *SAY, 'echo "$OMPI_COMM_WORLD_RANK is $GROUP_RANK"')
-    assert code == 0, err
-    assert re.findall(r"(\d) is (\d)", "\n".join(sorted(out.splitlines()))) == [
-        ("0", "0"),
-        ("1", "1"),
-        ("2", "2"),
-    ]
 
 
 def test_mpirun_learns_the_exit_code_of_the_first_failure(mpirun):
@@ -128,12 +122,10 @@ def test_launchers_of_srun_are_nodes_of_one_job(slurm):
     assert set(re.findall(r"job (\S+)\.", out)) == {"slurm-1.0"}
 
 
-def test_nodes_have_the_ranks_that_slurm_gave_them_though_two_share_a_host(slurm):
-    code, out, err = slurm(
-        2, "srun", "-N2", "-n3", LAUNCHER, *SAY, 'echo "$SLURM_PROCID is $GROUP_RANK"'
-    )
+def test_tasks_of_srun_that_share_a_host_are_nodes_of_their_own(slurm):
+    code, out, err = slurm(2, "srun", "-N2", "-n3", LAUNCHER, *SAY, WHO)
     assert code == 0, err
-    assert sorted(re.findall(r"(\d) is (\d)", out)) == [("0", "0"), ("1", "1"), ("2", "2")]
+    assert seen(out) == [(rank, 3, rank, 3) for rank in range(3)]
 
 
 def test_one_task_of_srun_is_a_job_of_one_node(slurm):

@@ -56,12 +56,14 @@ def bring_up_network(nodes: int) -> None:
             fcntl.ioctl(control, SIOCSIFFLAGS, flags)
 
 
-def write_hosts(folder: pathlib.Path, nodes: int) -> None:
-    """Replaces /etc/hosts of this namespace."""
+def write_names(folder: pathlib.Path, nodes: int) -> None:
+    """Replaces /etc/hosts of this namespace, and /etc/resolv.conf: nobody answers here."""
     lines = ["127.0.0.1 localhost"]
     lines += [f"{address(node)} n{node}" for node in range(1, nodes + 1)]
     (folder / "hosts").write_text("\n".join(lines) + "\n")
-    subprocess.run(["mount", "--bind", folder / "hosts", "/etc/hosts"], check=True)
+    (folder / "resolv.conf").write_text("")
+    for name in ("hosts", "resolv.conf"):
+        subprocess.run(["mount", "--bind", folder / name, f"/etc/{name}"], check=True)
 
 
 def write_configuration(slurm: pathlib.Path, folder: pathlib.Path, nodes: int) -> None:
@@ -77,9 +79,8 @@ def write_configuration(slurm: pathlib.Path, folder: pathlib.Path, nodes: int) -
         f"SlurmdPidFile={folder / 'slurmd.%n.pid'}",
     ]
     for node in range(1, nodes + 1):
-        lines.append(
-            f"NodeName=n{node} NodeHostname={host} NodeAddr={address(node)} Port={7000 + node} CPUs=2"
-        )
+        place = f"NodeHostname={host} NodeAddr={address(node)} Port={7000 + node}"
+        lines.append(f"NodeName=n{node} {place} CPUs=2")
     (folder / "slurm.conf").write_text("\n".join(lines) + CONTROLLER)
 
 
@@ -113,7 +114,7 @@ def main() -> int:
     slurm, folder = pathlib.Path(sys.argv[1]), pathlib.Path(sys.argv[2])
     nodes = int(sys.argv[3])
     bring_up_network(nodes)
-    write_hosts(folder, nodes)
+    write_names(folder, nodes)
     write_configuration(slurm, folder, nodes)
     os.environ["SLURM_CONF"] = str(folder / "slurm.conf")
     os.environ["PATH"] = f"{slurm / 'usr/bin'}:{os.environ['PATH']}"

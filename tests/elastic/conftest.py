@@ -1,0 +1,28 @@
+"""Tests of this folder run in a network of several hosts."""
+
+import os
+import sys
+
+import cluster
+import pytest
+
+HOSTS = 5
+
+
+def pytest_configure(config):
+    """Begins anew, in that network."""
+    if cluster.HOSTS_VARIABLE in os.environ:
+        return
+    config.pluginmanager.getplugin("capturemanager").stop_global_capturing()
+    os.execv(cluster.NETWORK, [cluster.NETWORK, str(HOSTS), sys.executable, *sys.orig_argv[1:]])
+
+
+@pytest.fixture
+def job(tmp_path):
+    """A cluster.Cluster, of which nothing may be left in the end."""
+    made = cluster.Cluster(tmp_path)
+    try:
+        yield made
+        made.check_nothing_is_left()
+    finally:
+        made.close()
