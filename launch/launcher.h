@@ -76,6 +76,7 @@ class Launcher {
   NodeStatus StatusForOthers() const;
   void ShowStatus();
   void LogExit(const WorkerExit& exit);
+  void LogMembers(const Round& next);  // Who came and who went since the last round.
   void SayRound();
   void SayEnd();
   void SayStop(int signal);

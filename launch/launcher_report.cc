@@ -4,6 +4,7 @@
 #include <string>
 #include <utility>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/time/clock.h"
@@ -148,6 +149,23 @@ void Launcher::LogExit(const WorkerExit& exit) {
     events_->WorkerExited(worker, exit.code, exit.signal);
   } else {
     events_->WorkerFailed(worker, exit.code, exit.signal, DescribeExit(exit));
+  }
+}
+
+void Launcher::LogMembers(const Round& next) {
+  if (round_.members.empty()) return;
+  for (const NodeIdentity& member : round_.members) {
+    if (next.RankOf(member.id) >= 0) continue;
+    if (absl::StrContains(next.reason, " is lost")) {
+      const RendezvousOptions& times = options_.rendezvous;
+      events_->NodeLost(member.id, member.host,
+                        times.keep_alive_interval * times.keep_alive_max_attempt);
+    } else {
+      events_->NodeLeft(member.id, member.host);
+    }
+  }
+  for (const NodeIdentity& member : next.members) {
+    if (round_.RankOf(member.id) < 0) events_->NodeJoined(member.id, member.host);
   }
 }
 

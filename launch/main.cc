@@ -3,6 +3,7 @@
 #include <unistd.h>
 
 #include <cstdio>
+#include <cstdlib>
 #include <memory>
 #include <string>
 #include <utility>
@@ -53,7 +54,8 @@ int AskForStatus(const LaunchOptions& options) {
   meeting.rendezvous.hosting = RendezvousOptions::Hosting::kNever;
   meeting.secret = secret->empty() ? SecretOfId(options.rendezvous.id) : *secret;
   meeting.call_timeout = question.timeout;
-  absl::StatusOr<MeetingPlace> place = OpenMeetingPlace(meeting, Deadline(question.timeout));
+  setenv("GRPC_DNS_RESOLVER", "native", 0);  // As in Launcher.
+  absl::StatusOr<MeetingPlace> place = OpenMeetingPlace(meeting, Deadline(question.timeout), [] { return false; });
   if (!place.ok()) {
     Refuse(place.status());
     return kStatusNobody;

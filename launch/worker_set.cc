@@ -198,21 +198,23 @@ WorkerOutput WorkerSet::Output(int fd, int local_rank, Streams which, std::optio
   return WorkerOutput(fd, console_, std::move(targets));
 }
 
-std::vector<std::string> WorkerSet::CheckHealth() {
-  std::vector<std::string> lines;
+std::vector<WorkerSet::Unhealthy> WorkerSet::CheckHealth() {
+  std::vector<Unhealthy> found;
   for (const HeartbeatWatch::Overdue& overdue : health_.Check()) {
     Rank& rank = ranks_[static_cast<size_t>(overdue.local_rank)];
     rank.worker.Signal(overdue.signal);
     const std::string who = absl::StrCat("rank ", this->rank(overdue.local_rank));
     if (rank.reason.empty()) {
       rank.reason = absl::StrCat(who, " ", overdue.reason);
-      lines.push_back(absl::StrCat(who, " (pid ", rank.worker.pid(), ") ", overdue.reason,
-                                   "; it gets SIGABRT, to show where it is"));
+      found.push_back({overdue.local_rank, overdue.signal,
+                       absl::StrCat(who, " (pid ", rank.worker.pid(), ") ", overdue.reason,
+                                    "; it gets SIGABRT, to show where it is")});
     } else {
-      lines.push_back(absl::StrCat(who, " is still there; it gets SIGKILL"));
+      found.push_back({overdue.local_rank, overdue.signal,
+                       absl::StrCat(who, " is still there; it gets SIGKILL")});
     }
   }
-  return lines;
+  return found;
 }
 
 void WorkerSet::Signal(int signal) const {

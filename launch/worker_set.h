@@ -60,9 +60,13 @@ class WorkerSet {
   // When CheckHealth() is to be called next, on a MonotonicClock; InfiniteFuture without
   // --health-timeout or workers.
   absl::Time health_deadline() const { return health_.deadline(); }
-  // Ends workers that make no progress, and returns lines that say so. To be called while workers
-  // have not been told to stop.
-  std::vector<std::string> CheckHealth();
+  // Ends workers that make no progress. To be called while workers have not been told to stop.
+  struct Unhealthy {
+    int local_rank = 0;
+    int signal = 0;    // What it has got now.
+    std::string line;  // That says so.
+  };
+  std::vector<Unhealthy> CheckHealth();
 
   // Takes the last of the output, ends all streams, and lets go of all process groups: to be
   // called when no process of the attempt is left.

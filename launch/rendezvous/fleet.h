@@ -114,7 +114,7 @@ class Fleet {
   }
 
   // Time goes by in steps, in each of which every living node does what is due.
-  void Run(absl::Duration duration, absl::Duration step = absl::Milliseconds(10)) {
+  void Run(absl::Duration duration) {
     const absl::Time end = clock.Now() + duration;
     for (;;) {
       for (const auto& node : nodes) {
@@ -136,7 +136,7 @@ class Fleet {
         ADD_FAILURE() << "not within " << limit << ": " << Describe();
         break;
       }
-      Run(absl::Milliseconds(10));
+      Run(step);
     }
     return clock.Now() - start;
   }
@@ -171,6 +171,7 @@ class Fleet {
     return text;
   }
 
+  absl::Duration step = absl::Milliseconds(10);  // Of the clock.
   Rendezvous::Options options;
   FakeClock clock;
   std::vector<std::unique_ptr<FakeNode>> nodes;

@@ -21,6 +21,7 @@ using Backend = RendezvousOptions::Backend;
 using Hosting = RendezvousOptions::Hosting;
 
 constexpr absl::Duration kTryFor = absl::Seconds(1);
+constexpr absl::Duration kTryElsewhereFor = absl::Seconds(3);  // With TLS and a login.
 constexpr absl::string_view kOpen = "open";
 constexpr absl::string_view kNotices = "notice/";
 constexpr absl::string_view kNodes = "node/";
@@ -65,7 +66,8 @@ absl::StatusOr<std::unique_ptr<TCPServer>> Serve(const MeetingPlaceOptions& opti
 
 // Of c10d and static: to host and to connect in turns, until one of them works.
 absl::StatusOr<MeetingPlace> HostOrConnect(const MeetingPlaceOptions& options,
-                                           const Deadline& deadline) {
+                                           const Deadline& deadline,
+                                           const std::function<bool()>& cancelled) {
   const RendezvousOptions& rendezvous = options.rendezvous;
   MeetingPlace place;
   place.address = HostPort(rendezvous);
@@ -81,13 +83,14 @@ absl::StatusOr<MeetingPlace> HostOrConnect(const MeetingPlaceOptions& options,
         return Annotate(hosting, "this node is to host the rendezvous");
       }
     }
-    auto store = Connect(options, rendezvous.host, rendezvous.port,
-                         std::min(kTryFor, deadline.Remaining()));
+    const Deadline attempt(std::min(kTryFor, deadline.Remaining()));
+    auto store = Connect(options, rendezvous.host, rendezvous.port, attempt.timeout());
     if (store.ok()) {
       place.store = OfJob(rendezvous, *std::move(store));
       return place;
     }
-    if (deadline.Expired()) {
+    // Who answers, and not with a welcome, will not change.
+    if (!attempt.Expired() || deadline.Expired() || cancelled()) {
       return Annotate(store.status(),
                       absl::StrCat("the rendezvous at ", place.address, " cannot be reached, nor ",
                                    "hosted by this node (", hosting.message(), ")"));
@@ -96,12 +99,11 @@ absl::StatusOr<MeetingPlace> HostOrConnect(const MeetingPlaceOptions& options,
   }
 }
 
-StoreConfig ConfigOf(const MeetingPlaceOptions& options, const Deadline& deadline) {
+StoreConfig ConfigOf(const MeetingPlaceOptions& options) {
   const RendezvousOptions& rendezvous = options.rendezvous;
   StoreConfig config;
   config.path = rendezvous.path;
   config.timeout = options.call_timeout;
-  config.connect_timeout = deadline.Remaining();
   config.etcd.endpoints = HostPort(rendezvous);
   config.etcd.ca_cert = rendezvous.etcd.ca_cert;
   config.etcd.cert = rendezvous.etcd.cert;
@@ -120,16 +122,24 @@ bool IsHostedByNodes(const RendezvousOptions& rendezvous) {
 }
 
 absl::StatusOr<MeetingPlace> OpenMeetingPlace(const MeetingPlaceOptions& options,
-                                              const Deadline& deadline) {
+                                              const Deadline& deadline,
+                                              const std::function<bool()>& cancelled) {
   const RendezvousOptions& rendezvous = options.rendezvous;
-  if (IsHostedByNodes(rendezvous)) return HostOrConnect(options, deadline);
+  if (IsHostedByNodes(rendezvous)) return HostOrConnect(options, deadline, cancelled);
   const bool is_file = rendezvous.backend == Backend::kFile;
-  MeetingPlace place;
-  place.address = is_file ? rendezvous.path : HostPort(rendezvous);
-  SYNCLINE_ASSIGN_OR_RETURN(
-      auto store, StoreRegistry::Make(is_file ? "file" : "etcd", ConfigOf(options, deadline)));
-  place.store = OfJob(rendezvous, std::move(store));
-  return place;
+  StoreConfig config = ConfigOf(options);
+  for (;;) {
+    const Deadline attempt(std::min(kTryElsewhereFor, deadline.Remaining()));
+    config.connect_timeout = attempt.timeout();
+    auto store = StoreRegistry::Make(is_file ? "file" : "etcd", config);
+    if (store.ok()) {
+      MeetingPlace place;
+      place.address = is_file ? rendezvous.path : HostPort(rendezvous);
+      place.store = OfJob(rendezvous, *std::move(store));
+      return place;
+    }
+    if (!attempt.Expired() || deadline.Expired() || cancelled()) return store.status();
+  }
 }
 
 absl::StatusOr<MeetingPlace> ConnectTo(const MeetingPlaceOptions& options,

@@ -2,6 +2,7 @@
 #ifndef SYNCLINE_LAUNCH_RENDEZVOUS_MEETING_PLACE_H_
 #define SYNCLINE_LAUNCH_RENDEZVOUS_MEETING_PLACE_H_
 
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -33,9 +34,11 @@ struct MeetingPlaceOptions {
 bool IsHostedByNodes(const RendezvousOptions& rendezvous);
 
 // Opens the store of the endpoint: c10d and static by hosting it, where that falls to this node,
-// or connecting to it; the others by connecting. Tries until the deadline.
+// or connecting to it; the others by connecting. Tries until the deadline, or until `cancelled`,
+// which is asked every second; gives up at once on who answers and refuses.
 absl::StatusOr<MeetingPlace> OpenMeetingPlace(const MeetingPlaceOptions& options,
-                                              const Deadline& deadline);
+                                              const Deadline& deadline,
+                                              const std::function<bool()>& cancelled);
 
 // Connects to a store of ours at host:port, within `patience`.
 absl::StatusOr<MeetingPlace> ConnectTo(const MeetingPlaceOptions& options,

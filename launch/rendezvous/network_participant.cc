@@ -160,15 +160,8 @@ void NetworkParticipant::Depart(std::optional<std::string> reason, absl::Duratio
 }
 
 void NetworkParticipant::Work() {
-  absl::StatusOr<MeetingPlace> place = NetworkError("");
-  {
-    // Not in one wait, so that the launcher can stop it.
-    const Deadline deadline(options_.rendezvous.read_timeout);
-    do {
-      place = OpenMeetingPlace(meeting_, Deadline(std::min(absl::Seconds(1), deadline.Remaining())));
-    } while (!place.ok() && KindOf(place.status()) != ErrorKind::kArgument &&
-             !deadline.Expired() && !stopped());
-  }
+  absl::StatusOr<MeetingPlace> place = OpenMeetingPlace(
+      meeting_, Deadline(options_.rendezvous.read_timeout), [this] { return stopped(); });
   absl::Status status = place.status();
   if (status.ok()) {
     NodeRecord record;
@@ -250,7 +243,7 @@ void NetworkParticipant::Report(std::vector<Announcement> news) {
         }
         // Its server, if this node has one here, stays for others to be told.
         place->server = std::move(place_.server);
-        Say(absl::StrCat("the job goes on at ", announcement.address));
+        queue_.Put({Kind::kMoved, {}, announcement.address});
         if (has_round_ && last_round_.has_value()) {
           Announcement over;
           over.kind = Announcement::Kind::kOver;
@@ -336,7 +329,8 @@ absl::Status NetworkParticipant::RetryStore(const Deadline& deadline) {
     }
     if (IsHostedByNodes(options_.rendezvous)) {
       auto place = OpenMeetingPlace(
-          meeting_, Deadline(std::min(absl::Seconds(1), deadline.Remaining())));
+          meeting_, Deadline(std::min(absl::Seconds(1), deadline.Remaining())),
+          [this] { return stopped(); });
       if (place.ok()) {
         NodeRecord record = rendezvous_->record();
         Enter(*std::move(place), std::move(record));
@@ -372,7 +366,7 @@ absl::Status NetworkParticipant::MoveToSurvivor(const Deadline& deadline) {
                        : AwaitOpening(*place->store, std::min(kOpeningPatience,
                                                               deadline.Remaining()));
       if (!last.ok()) continue;
-      Say(absl::StrCat("the rendezvous goes on at ", member.ToString()));
+      queue_.Put({Kind::kMoved, {}, member.store});
       NodeRecord record = rendezvous_->record();
       if (record.state == NodeRecord::State::kDone) record.state = NodeRecord::State::kRunning;
       Enter(*std::move(place), std::move(record));

@@ -22,6 +22,7 @@ struct ParticipantNews {
   enum class Kind {
     kAnnouncement,  // Of the leader; never kMoved.
     kFailed,        // The rendezvous is lost, for `text`: there will be no more news.
+    kMoved,         // The store is another one now, at `text`.
     kRemark,        // `text` for the operator.
   } kind = Kind::kRemark;
   Announcement announcement;

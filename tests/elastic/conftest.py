@@ -9,6 +9,11 @@ import pytest
 HOSTS = 5
 
 
+def pytest_addoption(parser):
+    parser.addoption("--rounds", type=int, default=10, help="what happens in the storms, in all")
+    parser.addoption("--seed", type=int, help="of the first storm; random without it")
+
+
 def pytest_configure(config):
     """Begins anew, in that network."""
     if cluster.HOSTS_VARIABLE in os.environ:
