@@ -45,6 +45,7 @@ Agent::Commands Agent::OnRound() {
   killed_ = false;
   waited_for_cause_ = false;
   is_over_ = false;
+  start_failed_ = false;
   reported_ = false;
   failure_.reset();
   started_ = clock_.Now();
@@ -122,16 +123,21 @@ Agent::Commands Agent::OnNothingLeft() {
   }
   if (failure_.has_value() || is_over_ || start_failed_) return Join();
   state_ = State::kFinishing;
-  deadline_ = absl::InfiniteFuture();
+  deadline_ = late_signal_ != 0 ? clock_.Now() : absl::InfiniteFuture();
   return {{Kind::kReportDone}};
 }
 
 Agent::Commands Agent::OnSignal(int signal) {
   if (state_ == State::kFinished) return {};
-  if (signal == SIGUSR1 || signal == SIGUSR2) return {{Kind::kSignalWorkers, signal}};
+  const std::vector<int>& stops = options_.stop_signals;
+  if (signal != SIGPIPE && std::find(stops.begin(), stops.end(), signal) == stops.end()) {
+    return {{Kind::kSignalWorkers, signal}};
+  }
   if (stop_signal_ != 0) return signal == SIGINT ? Kill() : Commands{};
-  // The node is done already.
-  if (state_ == State::kDraining && !failure_.has_value() && !is_over_) return {};
+  if (state_ == State::kDraining && !failure_.has_value() && !is_over_) {
+    late_signal_ = signal;  // The node is done; but the others may not be.
+    return {};
+  }
   stop_signal_ = signal;
   if (state_ == State::kIdle || state_ == State::kJoining || state_ == State::kFinishing) Finish();
   // While workers are being stopped for another reason the deadline of that one holds.
@@ -144,6 +150,11 @@ Agent::Commands Agent::OnSignal(int signal) {
 
 Agent::Commands Agent::OnDeadline() {
   if (clock_.Now() < deadline_) return {};
+  if (state_ == State::kFinishing) {
+    stop_signal_ = late_signal_;
+    Finish();
+    return {};
+  }
   if (state_ == State::kSettling) {
     // The cause, unless it is outside, has yet to end.
     if (Remoteness(failure_->cause) < kConsequence || std::exchange(waited_for_cause_, true)) {
@@ -162,7 +173,8 @@ int Agent::exit_code() const {
   if (start_failed_) return 1;
   if (closed_.has_value()) return *closed_;
   if (failure_.has_value()) return failure_->cause.ShellCode();
-  return stop_signal_ != 0 ? 128 + stop_signal_ : 0;
+  if (stop_signal_ != 0) return 128 + stop_signal_;
+  return gave_up_ ? 1 : 0;
 }
 
 void Agent::Settle() {

@@ -2,6 +2,8 @@
 #ifndef SYNCLINE_LAUNCH_AGENT_H_
 #define SYNCLINE_LAUNCH_AGENT_H_
 
+#include <signal.h>
+
 #include <optional>
 #include <vector>
 
@@ -49,6 +51,7 @@ struct AgentCommand {
 
 struct AgentOptions {
   int workers = 1;
+  std::vector<int> stop_signals = {SIGTERM, SIGINT, SIGHUP, SIGQUIT};  // Others are passed on.
   // From an operator's signal to SIGKILL.
   absl::Duration shutdown_timeout = absl::Seconds(30);
   // From the first failure seen to SIGTERM of the others. A failed worker often ends later than
@@ -103,8 +106,8 @@ class Agent {
   Commands OnWorkersExited(absl::Span<const WorkerExit> exits);
   Commands OnLeftoverExited();  // A process that a worker had started is gone.
   Commands OnNothingLeft();     // While draining: no process of the attempt is left.
-  // SIGUSR1 and SIGUSR2 are passed on. Any other signal stops the job; SIGINT while it is
-  // stopping kills at once. SIGPIPE says that nobody reads the output any more: the workers, which
+  // One of stop_signals stops the job, any other is passed on; SIGINT while the job is stopping
+  // kills at once. SIGPIPE says that nobody reads the output any more: the workers, which
   // cannot know, get SIGTERM.
   Commands OnSignal(int signal);
   Commands OnDeadline();  // deadline() has come.
@@ -143,6 +146,7 @@ class Agent {
   State state_ = State::kIdle;
   int living_ = 0;
   int stop_signal_ = 0;
+  int late_signal_ = 0;    // Came when the node was done.
   bool is_over_ = false;  // The round, for a reason outside this node.
   bool reported_ = false;  // The failure.
   std::optional<int> closed_;  // The job's exit code.

@@ -336,6 +336,17 @@ TEST_F(AgentTest, UserSignalsReachWorkersWithoutStoppingThem) {
   EXPECT_EQ(agent.deadline(), absl::InfiniteFuture());
 }
 
+TEST_F(AgentTest, WhichSignalsStopIsAnOption) {
+  AgentOptions options;
+  options.stop_signals = {SIGTERM, SIGUSR2};
+  Agent agent(options, clock_);
+  agent.Start();
+  agent.OnRound();
+  EXPECT_EQ(Describe(agent.OnSignal(SIGHUP)), Names{"workers 1"});
+  EXPECT_EQ(Describe(agent.OnSignal(SIGUSR2)), Names{"groups 12"});
+  EXPECT_EQ(agent.state(), State::kStopping);
+}
+
 TEST_F(AgentTest, AStopSignalDuringAFailurePreventsTheRestart) {
   Agent agent = Started(2);
   agent.OnWorkersExited({Code(1, 3)});
@@ -352,7 +363,19 @@ TEST_F(AgentTest, ASignalAfterTheLastWorkersSuccessDoesNotSpoilIt) {
   agent.OnWorkersExited({Code(0, 0)});
   EXPECT_EQ(Describe(agent.OnSignal(SIGTERM)), Names{});
   agent.OnNothingLeft();
+  agent.OnClosed(0);
   EXPECT_EQ(agent.exit_code(), 0);
+}
+
+TEST_F(AgentTest, ASignalAfterTheLastWorkersSuccessEndsTheWaitForOtherNodes) {
+  Agent agent = Started(1);
+  agent.OnWorkersExited({Code(0, 0)});
+  agent.OnSignal(SIGTERM);
+  EXPECT_EQ(Describe(agent.OnNothingLeft()), Names{"done"});
+  EXPECT_EQ(agent.deadline(), clock_.Now());
+  EXPECT_EQ(Describe(agent.OnDeadline()), Names{});
+  EXPECT_EQ(agent.state(), State::kFinished);
+  EXPECT_EQ(agent.exit_code(), 128 + SIGTERM);
 }
 
 TEST_F(AgentTest, LeftoversOfASuccessAreKilledAfterOneSecond) {

@@ -52,6 +52,7 @@ void DescribeJob(const JobFacts& job, const WorkerFacts& worker, Environment* en
   env.erase("SYNCLINE_HEARTBEAT_FILE");
   if (!worker.heartbeat_file.empty()) env["SYNCLINE_HEARTBEAT_FILE"] = worker.heartbeat_file;
   env.emplace("TORCH_NCCL_ASYNC_ERROR_HANDLING", "1");
+  if (!job.host_address.empty()) env.emplace("SYNCLINE_HOST_ADDRESS", job.host_address);
   if (job.workers > 1) env.emplace("OMP_NUM_THREADS", "1");
   env.emplace("PYTHONUNBUFFERED", "1");
 }

@@ -33,6 +33,7 @@ struct JobFacts {
   int master_port = 0;
   std::string store_address;  // host:port of the job's store; empty if there is none.
   std::string secret_file;
+  std::string host_address;  // Where other nodes reach this one; empty: there are none.
 };
 
 // What one worker is told beside that.

@@ -11,6 +11,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
+#include "core/host_address.h"
 #include "core/status.h"
 
 namespace syncline {
@@ -112,10 +113,16 @@ JobFacts Launcher::DescribeRound() const {
   job.role = options_.role;
   job.first_role_rank = round_.FirstWorkerOfRole(group_rank);
   job.role_world_size = round_.WorkersOfRole(options_.role);
-  job.master_addr = options_.master_addr.empty() ? host.address : options_.master_addr;
+  // The node with rank 0 changes, unless its rank was given.
+  const bool is_fixed = options_.nodes.max == 1 ||
+                        options_.rendezvous.backend == RendezvousOptions::Backend::kStatic;
+  job.master_addr =
+      options_.master_addr.empty() || !is_fixed ? host.address : options_.master_addr;
   job.master_port = host.master_port;
   job.store_address = host.store;
   job.secret_file = files_->secret_path();
+  const std::string& address = node_.participant->identity().address;
+  if (options_.nodes.max > 1 && !IsLoopbackAddress(address)) job.host_address = address;
   return job;
 }
 
@@ -187,8 +194,11 @@ void Launcher::WaitForEvents() {
   const size_t outputs_begin = fds.size();
   workers_->AddTo(&fds);
   absl::Time until = std::min({agent_.deadline(), console_.next_flush(),
-                               node_.participant->next(), workers_->health_deadline(),
-                               status_line_.next_draw(), status_schedule_.next()});
+                               node_.participant->next(), status_line_.next_draw(),
+                               status_schedule_.next()});
+  if (agent_.state() == Agent::State::kRunning) {
+    until = std::min(until, workers_->health_deadline());
+  }
   if (metrics_ != nullptr) until = std::min(until, metrics_->deadline());
   const int ready = poll(fds.data(), fds.size(), Milliseconds(until - clock_.Now()));
   if (metrics_ != nullptr && ready >= 0) metrics_->Handle(fds);
@@ -244,7 +254,7 @@ void Launcher::TakeAnnouncement(const Announcement& announcement) {
     case Announcement::Kind::kOver:
       if (announcement.over != round_.number) break;
       if (agent_.state() == Agent::State::kRunning && options_.nodes.max > 1) {
-        Say(absl::StrCat("round ", round_.number, " is over: ", announcement.reason));
+        Say(absl::StrCat("round ", round_.number - 1, " is over: ", announcement.reason));
       }
       Carry(agent_.OnRoundOver());
       break;

@@ -27,6 +27,7 @@ AgentOptions ForAgent(const LaunchOptions& options) {
   AgentOptions result;
   result.workers = options.workers;
   result.shutdown_timeout = options.shutdown_timeout;
+  if (!options.signals.empty()) result.stop_signals = options.signals;
   return result;
 }
 
@@ -101,7 +102,11 @@ absl::Status Launcher::Prepare() {
     SYNCLINE_ASSIGN_OR_RETURN(run_id_, RandomHex(kRunIdBytes));
   }
   SYNCLINE_ASSIGN_OR_RETURN(std::string secret, GivenSecret(options_));
-  if (secret.empty() && options_.nodes.max > 1) secret = SecretOfId(run_id_);
+  if (secret.empty() && options_.nodes.max > 1) {
+    secret = SecretOfId(run_id_);
+    Say("whoever knows --rdzv-id can join this job: to keep others out, give all nodes one secret "
+        "with SYNCLINE_SECRET_FILE");
+  }
   SYNCLINE_ASSIGN_OR_RETURN(
       files_, JobFiles::Create(TemporaryFolder(environment_), std::move(secret)));
   guardian_.Own(files_->folder());

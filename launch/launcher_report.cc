@@ -1,6 +1,7 @@
 // What the launcher tells the operator, the other nodes and those who watch the job.
 #include <signal.h>
 
+#include <algorithm>
 #include <string>
 #include <utility>
 
@@ -154,9 +155,12 @@ void Launcher::LogExit(const WorkerExit& exit) {
 
 void Launcher::LogMembers(const Round& next) {
   if (round_.members.empty()) return;
+  if (next.restarts > round_.restarts) {
+    events_->Restart(next.restarts, options_.max_restarts, next.reason);
+  }
   for (const NodeIdentity& member : round_.members) {
     if (next.RankOf(member.id) >= 0) continue;
-    if (absl::StrContains(next.reason, " is lost")) {
+    if (!absl::StrContains(next.reason, " left: ")) {
       const RendezvousOptions& times = options_.rendezvous;
       events_->NodeLost(member.id, member.host,
                         times.keep_alive_interval * times.keep_alive_max_attempt);
@@ -176,16 +180,13 @@ void Launcher::SayRound() {
   EventLog::Round formed = {round_.number - 1, group_rank, first, round_.world_size(), {}};
   for (const NodeIdentity& member : round_.members) formed.hosts.push_back(member.host);
   events_->RoundFormed(formed);
-  if (round_.number > 1 && !round_.reason.empty() && round_.restarts > 0) {
-    events_->Restart(round_.restarts, options_.max_restarts, round_.reason);
-  }
   if (options_.nodes.max == 1) {
     if (round_.number == 1) return;
     Say(absl::StrCat(round_.reason, "; all ", options_.workers, " worker(s) start anew (restart ",
                      round_.restarts, " of ", options_.max_restarts, ")"));
     return;
   }
-  Say(absl::StrCat("round ", round_.number, ": ", round_.members.size(), " node(s), ",
+  Say(absl::StrCat("round ", round_.number - 1, ": ", round_.members.size(), " node(s), ",
                    round_.world_size(), " worker(s); this node has group rank ", group_rank, ", ",
                    Ranks(first, options_.workers),
                    round_.reason.empty() ? "" : absl::StrCat(" (", round_.reason, ")")));
@@ -206,7 +207,7 @@ void Launcher::SayEnd() {
 }
 
 void Launcher::SayStop(int signal) {
-  if (signal == SIGUSR1 || signal == SIGUSR2) return;
+  if (std::count(options_.signals.begin(), options_.signals.end(), signal) == 0) return;
   events_->StopSignal(SignalName(signal));
   Say(absl::StrCat(SignalName(signal), " received",
                    agent_.state() == Agent::State::kRunning

@@ -78,7 +78,7 @@ int Main(const std::vector<std::string>& arguments) {
     std::fprintf(stderr, "syncline-run: %s\n", note.c_str());
   }
   if (!options->status_endpoint.empty()) return AskForStatus(*options);
-  absl::StatusOr<SignalQueue> signals = SignalQueue::Open();
+  absl::StatusOr<SignalQueue> signals = SignalQueue::Open(options->signals);
   if (!signals.ok()) return Refuse(signals.status());
   absl::StatusOr<std::unique_ptr<Launcher>> launcher =
       Launcher::Create(*options, *std::move(signals));

@@ -12,7 +12,7 @@
 
 namespace syncline {
 
-absl::StatusOr<SignalQueue> SignalQueue::Open() {
+absl::StatusOr<SignalQueue> SignalQueue::Open(const std::vector<int>& more) {
   signal(SIGPIPE, SIG_IGN);
   signal(SIGCHLD, SIG_DFL);  // If it is ignored, children leave no exit code.
   sigset_t handled;
@@ -21,7 +21,10 @@ absl::StatusOr<SignalQueue> SignalQueue::Open() {
   struct sigaction hangup;
   sigaction(SIGHUP, nullptr, &hangup);
   if (hangup.sa_handler != SIG_IGN) sigaddset(&handled, SIGHUP);
-  for (int number : {SIGTERM, SIGINT, SIGQUIT, SIGUSR1, SIGUSR2}) {
+  std::vector<int> numbers = {SIGTERM, SIGINT, SIGQUIT, SIGUSR1, SIGUSR2};
+  numbers.insert(numbers.end(), more.begin(), more.end());
+  for (const int number : numbers) {
+    if (number == SIGHUP) continue;
     signal(number, SIG_DFL);
     sigaddset(&handled, number);
   }

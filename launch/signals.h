@@ -10,13 +10,13 @@
 
 namespace syncline {
 
-// SIGTERM, SIGINT, SIGHUP, SIGQUIT, SIGUSR1, SIGUSR2 and SIGCHLD. SIGHUP stays ignored if it was
+// SIGTERM, SIGINT, SIGHUP, SIGQUIT, SIGUSR1, SIGUSR2, SIGCHLD and what else is asked for. SIGHUP stays ignored if it was
 // (nohup). The others are reset to their defaults, so that workers do not inherit their being
 // ignored, as a shell's background job would. SIGPIPE is ignored.
 class SignalQueue {
  public:
   // Blocks the signals for this thread and those that it starts later: to be called first.
-  static absl::StatusOr<SignalQueue> Open();
+  static absl::StatusOr<SignalQueue> Open(const std::vector<int>& more);
 
   int fd() const { return fd_.get(); }  // Readable when there are signals.
   std::vector<int> Take();              // Does not wait.

@@ -166,7 +166,10 @@ absl::StatusOr<LinePrefix> WorkerSet::Prefix(const JobFacts& job, int local_rank
 }
 
 std::string WorkerSet::LogFolder(const JobFacts& job) const {
-  return absl::StrCat(options_.log_dir, "/", job.run_id, "/attempt_", job.round);
+  const std::string folder =
+      absl::StrCat(options_.log_dir, "/", job.run_id, "/attempt_", job.round);
+  // Nodes may share the folder.
+  return options_.launch.nodes.max == 1 ? folder : absl::StrCat(folder, "/node_", job.group_rank);
 }
 
 bool WorkerSet::IsLogged(int local_rank, Streams which) const {

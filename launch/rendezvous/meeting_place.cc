@@ -7,6 +7,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
 #include "core/host.h"
 #include "core/host_address.h"
 #include "core/prefix_store.h"
@@ -20,16 +21,12 @@ namespace {
 using Backend = RendezvousOptions::Backend;
 using Hosting = RendezvousOptions::Hosting;
 
+constexpr absl::Duration kPause = absl::Milliseconds(100);
 constexpr absl::Duration kTryFor = absl::Seconds(1);
 constexpr absl::Duration kTryElsewhereFor = absl::Seconds(3);  // With TLS and a login.
 constexpr absl::string_view kOpen = "open";
 constexpr absl::string_view kNotices = "notice/";
 constexpr absl::string_view kNodes = "node/";
-
-std::string HostPort(const RendezvousOptions& rendezvous) {
-  const bool is_v6 = absl::StrContains(rendezvous.host, ':');
-  return absl::StrCat(is_v6 ? "[" : "", rendezvous.host, is_v6 ? "]:" : ":", rendezvous.port);
-}
 
 std::shared_ptr<Store> OfJob(const RendezvousOptions& rendezvous, std::shared_ptr<Store> store) {
   return std::make_shared<PrefixStore>(absl::StrCat("rdzv/", rendezvous.id), std::move(store));
@@ -70,9 +67,9 @@ absl::StatusOr<MeetingPlace> HostOrConnect(const MeetingPlaceOptions& options,
                                            const std::function<bool()>& cancelled) {
   const RendezvousOptions& rendezvous = options.rendezvous;
   MeetingPlace place;
-  place.address = HostPort(rendezvous);
+  place.address = EndpointAddress(rendezvous);
   for (;;) {
-    absl::Status hosting = NetworkError("this node is told not to host it");
+    absl::Status hosting;
     if (rendezvous.hosting != Hosting::kNever) {
       const ServingTurn turn(rendezvous.host, rendezvous.port);
       absl::StatusOr<std::unique_ptr<TCPServer>> server = NetworkError("another node tries to");
@@ -80,7 +77,11 @@ absl::StatusOr<MeetingPlace> HostOrConnect(const MeetingPlaceOptions& options,
       hosting = server.status();
       if (server.ok()) place.server = *std::move(server);
       if (!hosting.ok() && rendezvous.hosting == Hosting::kAlways) {
-        return Annotate(hosting, "this node is to host the rendezvous");
+        if (deadline.Expired() || cancelled()) {
+          return Annotate(hosting, "this node is to host the rendezvous");
+        }
+        absl::SleepFor(kPause);  // Its predecessor may still be ending.
+        continue;
       }
     }
     const Deadline attempt(std::min(kTryFor, deadline.Remaining()));
@@ -91,9 +92,12 @@ absl::StatusOr<MeetingPlace> HostOrConnect(const MeetingPlaceOptions& options,
     }
     // Who answers, and not with a welcome, will not change.
     if (!attempt.Expired() || deadline.Expired() || cancelled()) {
-      return Annotate(store.status(),
-                      absl::StrCat("the rendezvous at ", place.address, " cannot be reached, nor ",
-                                   "hosted by this node (", hosting.message(), ")"));
+      return Annotate(
+          store.status(),
+          absl::StrCat("the rendezvous at ", place.address, " cannot be reached",
+                       rendezvous.hosting == Hosting::kNever
+                           ? ""
+                           : absl::StrCat(", nor hosted by this node (", hosting.message(), ")")));
     }
     place.server.reset();
   }
@@ -104,7 +108,7 @@ StoreConfig ConfigOf(const MeetingPlaceOptions& options) {
   StoreConfig config;
   config.path = rendezvous.path;
   config.timeout = options.call_timeout;
-  config.etcd.endpoints = HostPort(rendezvous);
+  config.etcd.endpoints = EndpointAddress(rendezvous);
   config.etcd.ca_cert = rendezvous.etcd.ca_cert;
   config.etcd.cert = rendezvous.etcd.cert;
   config.etcd.key = rendezvous.etcd.key;
@@ -116,6 +120,11 @@ StoreConfig ConfigOf(const MeetingPlaceOptions& options) {
 }
 
 }  // namespace
+
+std::string EndpointAddress(const RendezvousOptions& rendezvous) {
+  const bool is_v6 = absl::StrContains(rendezvous.host, ':');
+  return absl::StrCat(is_v6 ? "[" : "", rendezvous.host, is_v6 ? "]:" : ":", rendezvous.port);
+}
 
 bool IsHostedByNodes(const RendezvousOptions& rendezvous) {
   return rendezvous.backend == Backend::kC10d || rendezvous.backend == Backend::kStatic;
@@ -134,7 +143,7 @@ absl::StatusOr<MeetingPlace> OpenMeetingPlace(const MeetingPlaceOptions& options
     auto store = StoreRegistry::Make(is_file ? "file" : "etcd", config);
     if (store.ok()) {
       MeetingPlace place;
-      place.address = is_file ? rendezvous.path : HostPort(rendezvous);
+      place.address = is_file ? rendezvous.path : EndpointAddress(rendezvous);
       place.store = OfJob(rendezvous, *std::move(store));
       return place;
     }
@@ -156,15 +165,30 @@ absl::StatusOr<MeetingPlace> ConnectTo(const MeetingPlaceOptions& options,
 }
 
 absl::Status OpenAtNode(Store& store, const Round& last) {
+  SYNCLINE_ASSIGN_OR_RETURN(const bool is_open, store.Check({std::string(kOpen)}));
+  if (is_open) return absl::OkStatus();  // It was lost for a moment only.
+  // What is left of the last time would be taken for news.
+  SYNCLINE_ASSIGN_OR_RETURN(const std::vector<std::string> old, store.Keys(""));
+  for (const std::string& key : old) SYNCLINE_RETURN_IF_ERROR(store.Delete(key).status());
   Announcement round;
   round.round = last;
   Announcement over;
   over.kind = Announcement::Kind::kOver;
   over.over = last.number;
   over.reason = "the node that held the rendezvous is lost";
-  return store.MultiSet(
-      {absl::StrCat(kNotices, 1), absl::StrCat(kNotices, 2), std::string(kOpen)},
-      {Serialize(round), Serialize(over), "yes"});
+  return store.MultiSet({absl::StrCat(kNotices, 1), absl::StrCat(kNotices, 2), std::string(kOpen)},
+                        {Serialize(round), Serialize(over), "yes"});
+}
+
+void CloseAtNode(Store& store) { store.Delete(std::string(kOpen)).status().IgnoreError(); }
+
+absl::StatusOr<bool> IsPlaceOf(Store& store, const Round& round) {
+  for (const NodeIdentity& member : round.members) {
+    SYNCLINE_ASSIGN_OR_RETURN(const bool is_there,
+                              store.Check({absl::StrCat(kNodes, member.id)}));
+    if (is_there) return true;
+  }
+  return false;
 }
 
 absl::Status AwaitOpening(Store& store, absl::Duration patience) {
@@ -179,8 +203,7 @@ absl::Status RedirectTo(Store& store, const std::string& address, int round) {
   moved.address = address;
   for (int number = 1;; ++number) {
     SYNCLINE_ASSIGN_OR_RETURN(
-        const auto result,
-        store.CompareSet(absl::StrCat(kNotices, number), "", Serialize(moved)));
+        const auto result, store.CompareSet(absl::StrCat(kNotices, number), "", Serialize(moved)));
     if (result.swapped) return absl::OkStatus();
     SYNCLINE_ASSIGN_OR_RETURN(const Announcement there, ParseAnnouncement(result.value));
     const bool known = there.kind == Announcement::Kind::kMoved && there.address == address;

@@ -20,15 +20,18 @@ namespace syncline {
 // An open store, below the prefix of the job.
 struct MeetingPlace {
   std::shared_ptr<Store> store;
-  std::string address;                 // host:port, or the file; for people and for probes.
-  std::unique_ptr<TCPServer> server;   // If this node hosts it at the endpoint.
+  std::string address;                // host:port, or the file; for people and for probes.
+  std::unique_ptr<TCPServer> server;  // If this node hosts it at the endpoint.
 };
 
 struct MeetingPlaceOptions {
   RendezvousOptions rendezvous;
-  std::string secret;         // Of the job; see JobSecret().
+  std::string secret;           // Of the job; see JobSecret().
   absl::Duration call_timeout;  // Of calls to a store of ours; then it counts as lost.
 };
+
+// host:port of the endpoint.
+std::string EndpointAddress(const RendezvousOptions& rendezvous);
 
 // Whether another node can take a lost store's place: it is held by one of the nodes.
 bool IsHostedByNodes(const RendezvousOptions& rendezvous);
@@ -48,6 +51,10 @@ absl::StatusOr<MeetingPlace> ConnectTo(const MeetingPlaceOptions& options,
 // former one, and all nodes before it in the last round cannot be reached. The history of the job,
 // as that node knows it, comes with it.
 absl::Status OpenAtNode(Store& store, const Round& last);
+// When that node goes on elsewhere: its store can be opened again.
+void CloseAtNode(Store& store);
+// Whether members of the round meet here: ids are unique, so it is their job.
+absl::StatusOr<bool> IsPlaceOf(Store& store, const Round& round);
 // Waits until it is open.
 absl::Status AwaitOpening(Store& store, absl::Duration patience);
 

@@ -21,11 +21,14 @@ using Kind = ParticipantNews::Kind;
 
 constexpr absl::Duration kRemarkInterval = absl::Seconds(10);
 constexpr absl::Duration kRetryInterval = absl::Milliseconds(100);
-constexpr absl::Duration kProbeInterval = absl::Seconds(1);
+constexpr absl::Duration kProbeInterval = absl::Milliseconds(500);
 constexpr absl::Duration kProbePatience = absl::Milliseconds(300);
-constexpr absl::Duration kListenFor = absl::Seconds(30);
+constexpr size_t kFormerPlaces = 8;  // As many are remembered.
+constexpr absl::Duration kFollowPatience = absl::Seconds(3);
+// Of a launcher that says how it is once a second.
+constexpr absl::Duration kLauncherPatience = absl::Seconds(15);
 // For a node whose host may be down: a process that is gone answers at once.
-constexpr absl::Duration kReachPatience = absl::Milliseconds(700);
+constexpr absl::Duration kReachPatience = absl::Seconds(1);
 // From one node's noticing that the store is lost to another's.
 constexpr absl::Duration kOpeningPatience = absl::Seconds(4);
 
@@ -57,6 +60,10 @@ class NetworkParticipant final : public Participant {
     Command([](Rendezvous& rendezvous) { rendezvous.Finish(); });
   }
   void SetStatus(std::string json) override {
+    {
+      absl::MutexLock lock(&mutex_);
+      tells_status_ = true;
+    }
     Command([json = std::move(json)](Rendezvous& rendezvous) { rendezvous.SetStatus(json); });
   }
   void Depart(std::optional<std::string> reason, absl::Duration patience) override;
@@ -70,20 +77,26 @@ class NetworkParticipant final : public Participant {
   // Of the thread that takes the steps.
   void Work();
   void Obey();
-  void Report(std::vector<Announcement> news);
+  absl::Status Report(std::vector<Announcement> news);
   void AwaitWork();
   void Remark();
   absl::Status Recover(const absl::Status& loss);
   absl::Status MoveToSurvivor(const Deadline& deadline);
   absl::Status RetryStore(const Deadline& deadline);
   void Enter(MeetingPlace place, NodeRecord record);
-  void ProbeEndpoint();
+  absl::Status FollowMove();
+  void LeavePlace();
+  void ProbeFormerPlaces();
   void SayGoodbye();
   void Say(std::string text) { queue_.Put({Kind::kRemark, {}, std::move(text)}); }
-  bool stopped() {
+  // Also while the launcher departs: nobody waits for the rendezvous any more.
+  bool cancelled() {
     absl::MutexLock lock(&mutex_);
-    return stop_;
+    return stop_ || departing_;
   }
+  bool CancelsConnecting();
+  bool LauncherHangs();
+  void CloseAlone();
 
   void Listen();  // The other thread.
 
@@ -100,18 +113,25 @@ class NetworkParticipant final : public Participant {
   std::optional<Round> last_round_;  // The last one that was announced, member or not.
   int over_ = 0;                     // The last round that was reported as over.
   bool has_round_ = false;
+  bool has_reported_ = false;
   bool is_closed_ = false;
-  bool re_hosts_ = false;  // This node holds the store now, but not at the endpoint.
+  bool re_hosts_ = false;                // This node holds the store now, but not at the endpoint.
+  std::deque<std::string> former_;       // Places that were left, the latest first.
+  std::optional<std::string> moved_to_;  // Where the job is said to go on.
+  absl::Time give_up_ = absl::InfiniteFuture();  // Reaching it.
   absl::Time next_probe_ = absl::InfinitePast();
+  size_t probes_ = 0;
   absl::Time next_remark_;
 
   absl::Mutex mutex_;
   std::deque<Action> commands_ ABSL_GUARDED_BY(mutex_);
+  absl::Time last_command_ ABSL_GUARDED_BY(mutex_);
+  bool tells_status_ ABSL_GUARDED_BY(mutex_) = false;  // About once a second.
   struct Awaited {
     std::shared_ptr<Store> store;
     std::string key;
   };
-  Awaited awaited_ ABSL_GUARDED_BY(mutex_);      // Store is null: nothing.
+  Awaited awaited_ ABSL_GUARDED_BY(mutex_);        // Store is null: nothing.
   bool has_news_ ABSL_GUARDED_BY(mutex_) = false;  // Of the awaited key.
   bool stop_ ABSL_GUARDED_BY(mutex_) = false;
   bool departing_ ABSL_GUARDED_BY(mutex_) = false;
@@ -146,6 +166,7 @@ void NetworkParticipant::Stop() {
 
 void NetworkParticipant::Command(Action action) {
   absl::MutexLock lock(&mutex_);
+  last_command_ = clock_.Now();
   commands_.push_back(std::move(action));
 }
 
@@ -160,8 +181,11 @@ void NetworkParticipant::Depart(std::optional<std::string> reason, absl::Duratio
 }
 
 void NetworkParticipant::Work() {
-  absl::StatusOr<MeetingPlace> place = OpenMeetingPlace(
-      meeting_, Deadline(options_.rendezvous.read_timeout), [this] { return stopped(); });
+  // The node that hosts it may be the last to come.
+  const absl::Duration patience =
+      std::max(options_.rendezvous.read_timeout, options_.rendezvous.join_timeout);
+  absl::StatusOr<MeetingPlace> place =
+      OpenMeetingPlace(meeting_, Deadline(patience), [this] { return CancelsConnecting(); });
   absl::Status status = place.status();
   if (status.ok()) {
     NodeRecord record;
@@ -169,25 +193,32 @@ void NetworkParticipant::Work() {
     record.rank = options_.node_rank;  // A wish, unless the identity demands it.
     Enter(*std::move(place), std::move(record));
   }
-  while (status.ok() && !stopped()) {
+  for (bool stop = false; status.ok() && !stop;) {
     Obey();
+    if (LauncherHangs()) {
+      AwaitWork();
+      continue;
+    }
     absl::StatusOr<std::vector<Announcement>> news = rendezvous_->Step();
     if (!news.ok()) {
       if (is_closed_) break;  // Whoever held the store has gone.
       status = Recover(news.status());
       continue;
     }
-    Report(*std::move(news));
+    status = Report(*std::move(news));
+    if (status.ok()) status = FollowMove();
+    if (!status.ok()) break;
     bool departing = false;
     {
       absl::MutexLock lock(&mutex_);
       departing = departing_ && commands_.empty();
+      stop = stop_;
     }
     if (departing) {
       SayGoodbye();
       break;
     }
-    if (re_hosts_ && !is_closed_) ProbeEndpoint();
+    if (re_hosts_ && !is_closed_) ProbeFormerPlaces();
     Remark();
     AwaitWork();
   }
@@ -198,7 +229,10 @@ void NetworkParticipant::Work() {
 }
 
 void NetworkParticipant::Enter(MeetingPlace place, NodeRecord record) {
+  // The endpoint's server, if this node has it, stays: whoever comes is told there where to go.
+  if (place.server == nullptr) place.server = std::move(place_.server);
   place_ = std::move(place);
+  moved_to_.reset();
   record.ticket = 0;
   rendezvous_ = std::make_unique<Rendezvous>(place_.store, std::move(record), timing_, clock_);
 }
@@ -216,7 +250,13 @@ void NetworkParticipant::Obey() {
   }
 }
 
-void NetworkParticipant::Report(std::vector<Announcement> news) {
+absl::Status NetworkParticipant::Report(std::vector<Announcement> news) {
+  const bool is_first = !std::exchange(has_reported_, true);
+  if (is_first && !news.empty() && news.back().kind == Announcement::Kind::kClosed) {
+    return StoreError(absl::StrCat("the job '", options_.rendezvous.id, "' at ", place_.address,
+                                   " has ended (", news.back().reason,
+                                   "): give this one another --rdzv-id"));
+  }
   for (Announcement& announcement : news) {
     switch (announcement.kind) {
       case Announcement::Kind::kRound: {
@@ -234,40 +274,74 @@ void NetworkParticipant::Report(std::vector<Announcement> news) {
       case Announcement::Kind::kClosed:
         is_closed_ = true;
         break;
-      case Announcement::Kind::kMoved: {
-        auto place = ConnectTo(meeting_, announcement.address, options_.rendezvous.read_timeout);
-        if (!place.ok()) {
-          Say(absl::StrCat("the job goes on at ", announcement.address, ", which cannot be reached: ",
-                           place.status().message()));
-          continue;
-        }
-        // Its server, if this node has one here, stays for others to be told.
-        place->server = std::move(place_.server);
-        queue_.Put({Kind::kMoved, {}, announcement.address});
-        if (has_round_ && last_round_.has_value()) {
-          Announcement over;
-          over.kind = Announcement::Kind::kOver;
-          over.over = over_ = last_round_->number;
-          over.reason = "the job goes on elsewhere";
-          queue_.Put({Kind::kAnnouncement, std::move(over), ""});
-        }
-        last_round_.reset();
-        over_ = 0;
-        has_round_ = false;
-        NodeRecord record;
-        record.identity = rendezvous_->record().identity;
-        Enter(*std::move(place), std::move(record));
-        return;
-      }
+      case Announcement::Kind::kMoved:
+        moved_to_ = announcement.address;
+        give_up_ = clock_.Now() + options_.rendezvous.read_timeout;
+        continue;
     }
     queue_.Put({Kind::kAnnouncement, std::move(announcement), ""});
   }
+  return absl::OkStatus();
+}
+
+// Tries what was announced last: that place may be lost by now, and another one be announced soon.
+absl::Status NetworkParticipant::FollowMove() {
+  if (!moved_to_.has_value()) return absl::OkStatus();
+  auto place = ConnectTo(meeting_, *moved_to_, kReachPatience);
+  if (!place.ok()) {
+    if (clock_.Now() < give_up_) return absl::OkStatus();
+    return Annotate(place.status(), absl::StrCat("the job goes on at ", *moved_to_));
+  }
+  queue_.Put({Kind::kMoved, {}, *moved_to_});
+  if (has_round_ && last_round_.has_value()) {
+    Announcement over;
+    over.kind = Announcement::Kind::kOver;
+    over.over = over_ = last_round_->number;
+    over.reason = "the job goes on elsewhere";
+    queue_.Put({Kind::kAnnouncement, std::move(over), ""});
+  }
+  last_round_.reset();
+  over_ = 0;
+  has_round_ = false;
+  LeavePlace();
+  re_hosts_ = false;
+  // Its workers may still have to be stopped: until it says so itself, it does not wait there.
+  NodeRecord record = rendezvous_->record();
+  record.failure.reset();
+  if (record.state == NodeRecord::State::kDone) record.state = NodeRecord::State::kRunning;
+  Enter(*std::move(place), std::move(record));
+  return absl::OkStatus();
+}
+
+// What this node held is no meeting place any more, until it is opened again.
+void NetworkParticipant::LeavePlace() {
+  if (re_hosts_) CloseAtNode(*place_.store);
+  former_.erase(std::remove(former_.begin(), former_.end(), place_.address), former_.end());
+  former_.push_front(place_.address);
+  if (former_.size() > kFormerPlaces) former_.pop_back();
+}
+
+bool NetworkParticipant::CancelsConnecting() {
+  if (clock_.Now() >= next_remark_) {
+    next_remark_ = clock_.Now() + kRemarkInterval;
+    Say("the rendezvous has not been reached yet");
+  }
+  return cancelled();
+}
+
+// Then this node gives no sign of life: the others are not to wait for it.
+bool NetworkParticipant::LauncherHangs() {
+  absl::MutexLock lock(&mutex_);
+  return tells_status_ && !departing_ && !stop_ && commands_.empty() &&
+         clock_.Now() - last_command_ > kLauncherPatience;
 }
 
 void NetworkParticipant::AwaitWork() {
   absl::MutexLock lock(&mutex_);
   const std::string key = rendezvous_->AwaitedKey();
-  if (awaited_.store != place_.store || awaited_.key != key) {
+  if (is_closed_) {
+    awaited_ = {};  // That was the last one.
+  } else if (awaited_.store != place_.store || awaited_.key != key) {
     awaited_ = {place_.store, key};
     has_news_ = false;
   }
@@ -323,23 +397,20 @@ absl::Status NetworkParticipant::Recover(const absl::Status& loss) {
 absl::Status NetworkParticipant::RetryStore(const Deadline& deadline) {
   for (;;) {
     absl::StatusOr<std::vector<Announcement>> news = rendezvous_->Step();
-    if (news.ok()) {
-      Report(*std::move(news));
-      return absl::OkStatus();
-    }
+    if (news.ok()) return Report(*std::move(news));
     if (IsHostedByNodes(options_.rendezvous)) {
-      auto place = OpenMeetingPlace(
-          meeting_, Deadline(std::min(absl::Seconds(1), deadline.Remaining())),
-          [this] { return stopped(); });
+      auto place =
+          OpenMeetingPlace(meeting_, Deadline(std::min(absl::Seconds(1), deadline.Remaining())),
+                           [this] { return cancelled(); });
       if (place.ok()) {
         NodeRecord record = rendezvous_->record();
         Enter(*std::move(place), std::move(record));
         return absl::OkStatus();
       }
     }
-    if (deadline.Expired() || stopped()) return news.status();
+    if (deadline.Expired() || cancelled()) return news.status();
     absl::MutexLock lock(&mutex_);
-    mutex_.AwaitWithTimeout(absl::Condition(&stop_), kRetryInterval);
+    mutex_.AwaitWithTimeout(absl::Condition(&departing_), kRetryInterval);
   }
 }
 
@@ -354,21 +425,36 @@ absl::Status NetworkParticipant::MoveToSurvivor(const Deadline& deadline) {
     has_round_ = false;
     queue_.Put({Kind::kAnnouncement, std::move(over), ""});
   }
+  NodeRecord record = rendezvous_->record();
+  record.round = std::max(record.round, last_round_->number);
+  const bool was_done = record.state == NodeRecord::State::kDone;
+  if (was_done) record.state = NodeRecord::State::kRunning;
+  // Perhaps only the connection is lost.
+  if (auto same = ConnectTo(meeting_, place_.address, kReachPatience); same.ok()) {
+    if (const auto is_it = IsPlaceOf(*same->store, *last_round_); is_it.ok() && *is_it) {
+      same->server = std::move(place_.server);
+      Enter(*std::move(same), std::move(record));
+      return absl::OkStatus();
+    }
+  }
   absl::Status last = NetworkError("no node is left");
   do {
     for (const NodeIdentity& member : last_round_->members) {
-      if (stopped()) return last;
+      if (cancelled()) return last;
       auto place = ConnectTo(meeting_, member.store, kReachPatience);
       last = place.status();
       if (!last.ok()) continue;
-      re_hosts_ = member.id == identity_.id;
-      last = re_hosts_ ? OpenAtNode(*place->store, *last_round_)
-                       : AwaitOpening(*place->store, std::min(kOpeningPatience,
-                                                              deadline.Remaining()));
+      const bool is_own = member.id == identity_.id;
+      if (is_own && was_done) {
+        CloseAlone();
+        return absl::OkStatus();
+      }
+      last = is_own ? OpenAtNode(*place->store, *last_round_)
+                    : AwaitOpening(*place->store, std::min(kOpeningPatience, deadline.Remaining()));
       if (!last.ok()) continue;
+      if (place->address != place_.address) LeavePlace();
+      re_hosts_ = is_own;
       queue_.Put({Kind::kMoved, {}, member.store});
-      NodeRecord record = rendezvous_->record();
-      if (record.state == NodeRecord::State::kDone) record.state = NodeRecord::State::kRunning;
       Enter(*std::move(place), std::move(record));
       return absl::OkStatus();
     }
@@ -376,15 +462,25 @@ absl::Status NetworkParticipant::MoveToSurvivor(const Deadline& deadline) {
   return last;
 }
 
-// Whoever comes, or comes back, looks for the job at the endpoint: it is to be told where it is.
-void NetworkParticipant::ProbeEndpoint() {
+// The job has ended, as far as this node can tell.
+void NetworkParticipant::CloseAlone() {
+  Announcement closed;
+  closed.kind = Announcement::Kind::kClosed;
+  closed.reason = "this node's workers have succeeded, and no other node is left";
+  is_closed_ = true;
+  queue_.Put({Kind::kAnnouncement, std::move(closed), ""});
+}
+
+// Whoever comes looks for the job at the endpoint; who was taken for lost, where it was then. They
+// are to be told where it is. One place at a time, as it may take a while to find out nothing.
+void NetworkParticipant::ProbeFormerPlaces() {
   if (clock_.Now() < next_probe_) return;
   next_probe_ = clock_.Now() + kProbeInterval;
-  const bool is_v6 = options_.rendezvous.host.find(':') != std::string::npos;
-  const std::string endpoint =
-      absl::StrCat(is_v6 ? "[" : "", options_.rendezvous.host, is_v6 ? "]:" : ":",
-                   options_.rendezvous.port);
-  auto place = ConnectTo(meeting_, endpoint, kProbePatience);
+  const bool is_endpoints_turn = ++probes_ % 2 == 0 || former_.empty();
+  const std::string address = is_endpoints_turn ? EndpointAddress(options_.rendezvous)
+                                                : former_[probes_ / 2 % former_.size()];
+  if (address == place_.address) return;
+  auto place = ConnectTo(meeting_, address, kProbePatience);
   if (!place.ok()) return;
   RedirectTo(*place->store, place_.address, last_round_->number).IgnoreError();
 }
@@ -404,11 +500,11 @@ void NetworkParticipant::SayGoodbye() {
   if (place_.server == nullptr && !re_hosts_) return;
   // The others must be able to read that the job is closed.
   const absl::Time limit = clock_.Now() + timing_.policy.lost_after;
-  while (clock_.Now() < limit && !stopped()) {
+  for (bool stop = false; clock_.Now() < limit && !stop;) {
     const auto deserted = rendezvous_->IsDeserted();
     if (!deserted.ok() || *deserted) return;
     absl::MutexLock lock(&mutex_);
-    mutex_.AwaitWithTimeout(absl::Condition(&stop_), absl::Milliseconds(5));
+    stop = mutex_.AwaitWithTimeout(absl::Condition(&stop_), absl::Milliseconds(5));
   }
 }
 

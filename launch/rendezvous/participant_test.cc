@@ -159,6 +159,7 @@ TEST_F(ParticipantTest, ANodeThatNobodyAnswersSaysSo) {
   LaunchOptions options = Endpoint(29403, 2, 2);
   options.rendezvous.hosting = RendezvousOptions::Hosting::kNever;
   options.rendezvous.read_timeout = absl::Seconds(1);
+  options.rendezvous.join_timeout = absl::Seconds(1);
   Add(options);
   ASSERT_TRUE(Await([&] { return !nodes_[0]->failure.empty(); }));
   EXPECT_THAT(nodes_[0]->failure, HasSubstr("127.0.0.1:29403"));

@@ -30,12 +30,14 @@ Announcement Closed(int exit_code, std::string reason) {
   return closed;
 }
 
-// The likeliest cause among the failures of the round.
+// The likeliest cause among the failures of the round; one that no restart can help comes first.
 const NodeRecord* RootCause(const NodeViews& nodes, int round) {
   const NodeRecord* root = nullptr;
   for (const auto& [id, view] : nodes) {
     const NodeRecord& record = view.record;
     if (record.round != round || !record.failure.has_value()) continue;
+    const bool is_final = record.failure->retry == FailureNote::Retry::kNever;
+    if (is_final) return &record;
     if (root == nullptr || *record.failure < *root->failure) root = &record;
   }
   return root;

@@ -59,7 +59,7 @@ struct NodeRecord {
 };
 
 struct Round {
-  int number = 0;    // 1, 2, ...
+  int number = 0;    // 1, 2, ...; workers and people count from 0.
   int restarts = 0;  // How many of the rounds followed a failure.
   std::vector<NodeIdentity> members;  // By rank.
   std::string reason;                 // Of the restart; empty in the first round.

@@ -4,6 +4,7 @@
 #include <set>
 #include <utility>
 
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
 #include "core/status.h"
@@ -87,18 +88,27 @@ std::string Rendezvous::AwaitedKey() const { return NoticeKey(announced_ + 1); }
 
 absl::StatusOr<std::vector<Announcement>> Rendezvous::Step() {
   const absl::Time now = clock_.Now();
-  std::vector<Announcement> news;
+  Forgive(now);
   if (!registered_) SYNCLINE_RETURN_IF_ERROR(Register());
   if (now >= next_beat_) SYNCLINE_RETURN_IF_ERROR(FollowLeader(now));
   SYNCLINE_RETURN_IF_ERROR(Speak(now));
-  SYNCLINE_RETURN_IF_ERROR(ReadAnnouncements(&news, now));
+  SYNCLINE_RETURN_IF_ERROR(ReadAnnouncements(now));
   if (leads_ && self_.state == State::kLeft) {
     SYNCLINE_RETURN_IF_ERROR(HandOver());
   } else if (leads_) {
-    SYNCLINE_RETURN_IF_ERROR(Lead(&news, now));
+    SYNCLINE_RETURN_IF_ERROR(Lead(now));
   }
   Schedule(now);
-  return news;
+  last_step_ = now;
+  return std::exchange(news_, {});
+}
+
+// A node that was stopped, or whose store was away, heard nobody meanwhile: that is not their silence.
+void Rendezvous::Forgive(absl::Time now) {
+  const absl::Duration gap = now - std::exchange(last_step_, std::max(last_step_, now));
+  if (gap < 2 * options_.keep_alive_interval || gap > absl::Hours(1000)) return;
+  leader_heard_ += gap;
+  for (auto& [id, view] : nodes_) view.heard += gap;
 }
 
 absl::Status Rendezvous::Register() {
@@ -119,8 +129,8 @@ absl::Status Rendezvous::Speak(absl::Time now) {
         store_->MultiSet({absl::StrCat(kNodes, self_.identity.id),
                           absl::StrCat(kBeats, self_.identity.id)},
                          {Serialize(self_), absl::StrCat(++beats_)}));
-    changed_ = false;
     SYNCLINE_RETURN_IF_ERROR(store_->Add(kBell, 1).status());
+    changed_ = false;
   }
   if (now < next_beat_) return absl::OkStatus();
   SYNCLINE_RETURN_IF_ERROR(
@@ -133,7 +143,7 @@ absl::Status Rendezvous::Speak(absl::Time now) {
   return absl::OkStatus();
 }
 
-absl::Status Rendezvous::ReadAnnouncements(std::vector<Announcement>* news, absl::Time now) {
+absl::Status Rendezvous::ReadAnnouncements(absl::Time now) {
   for (;;) {
     const std::string key = AwaitedKey();
     SYNCLINE_ASSIGN_OR_RETURN(const auto found, Peek(*store_, {key}));
@@ -141,7 +151,7 @@ absl::Status Rendezvous::ReadAnnouncements(std::vector<Announcement>* news, absl
     SYNCLINE_ASSIGN_OR_RETURN(Announcement announcement, ParseAnnouncement(found->front()));
     ++announced_;
     policy_.OnAnnouncement(announcement, now);
-    news->push_back(std::move(announcement));
+    news_.push_back(std::move(announcement));
   }
 }
 
@@ -196,13 +206,14 @@ absl::Status Rendezvous::HandOver() {
   return store_->Delete(kLeader).status();
 }
 
-absl::Status Rendezvous::Lead(std::vector<Announcement>* news, absl::Time now) {
-  SYNCLINE_RETURN_IF_ERROR(Scan(now));
+absl::Status Rendezvous::Lead(absl::Time now) {
+  SYNCLINE_ASSIGN_OR_RETURN(const bool is_complete, Scan(now));
+  if (!is_complete) return absl::OkStatus();
   while (std::optional<Announcement> decision = policy_.Decide(nodes_, now)) {
     SYNCLINE_RETURN_IF_ERROR(Announce(*decision));
-    const size_t before = news->size();
-    SYNCLINE_RETURN_IF_ERROR(ReadAnnouncements(news, now));
-    if (news->size() == before) break;
+    const size_t before = news_.size();
+    SYNCLINE_RETURN_IF_ERROR(ReadAnnouncements(now));
+    if (news_.size() == before) break;
   }
   for (const std::string& id : policy_.Departed(nodes_, now)) {
     SYNCLINE_RETURN_IF_ERROR(Forget(id));
@@ -224,18 +235,25 @@ absl::Status Rendezvous::Forget(const std::string& id) {
   return absl::OkStatus();
 }
 
-absl::Status Rendezvous::Scan(absl::Time now) {
-  SYNCLINE_ASSIGN_OR_RETURN(const int64_t bell, store_->Add(kBell, 0));
-  if (bell != bell_) SYNCLINE_RETURN_IF_ERROR(ScanRecords(now));
+absl::StatusOr<bool> Rendezvous::Scan(absl::Time now) {
+  SYNCLINE_ASSIGN_OR_RETURN(const auto found, Peek(*store_, {std::string(kBell)}));
+  int64_t bell = 0;
+  if (found.has_value() && !absl::SimpleAtoi(found->front(), &bell)) {
+    return StoreError(absl::StrCat("the rendezvous' bell holds '", found->front(), "'"));
+  }
+  if (bell != bell_) {
+    SYNCLINE_ASSIGN_OR_RETURN(const bool is_complete, ScanRecords(now));
+    if (!is_complete) return false;  // The next scan may be.
+  }
   bell_ = bell;
   if (now >= next_beat_scan_) SYNCLINE_RETURN_IF_ERROR(ScanBeats(now));
-  return absl::OkStatus();
+  return true;
 }
 
-absl::Status Rendezvous::ScanRecords(absl::Time now) {
+absl::StatusOr<bool> Rendezvous::ScanRecords(absl::Time now) {
   SYNCLINE_ASSIGN_OR_RETURN(const std::vector<std::string> keys, store_->Keys(kNodes));
   SYNCLINE_ASSIGN_OR_RETURN(const auto values, Peek(*store_, keys));
-  if (!values.has_value()) return absl::OkStatus();  // The next scan will have them.
+  if (!values.has_value()) return false;
   std::set<std::string> present;
   for (size_t i = 0; i < keys.size(); ++i) {
     SYNCLINE_ASSIGN_OR_RETURN(NodeRecord record, ParseNodeRecord((*values)[i]));
@@ -252,7 +270,7 @@ absl::Status Rendezvous::ScanRecords(absl::Time now) {
   for (auto node = nodes_.begin(); node != nodes_.end();) {
     node = present.count(node->first) != 0 ? std::next(node) : nodes_.erase(node);
   }
-  return absl::OkStatus();
+  return true;
 }
 
 absl::Status Rendezvous::ScanBeats(absl::Time now) {

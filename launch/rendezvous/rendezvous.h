@@ -79,14 +79,16 @@ class Rendezvous {
  private:
   absl::Status Register();
   absl::Status Speak(absl::Time now);
-  absl::Status ReadAnnouncements(std::vector<Announcement>* news, absl::Time now);
+  void Forgive(absl::Time now);
+  absl::Status ReadAnnouncements(absl::Time now);
   absl::Status FollowLeader(absl::Time now);
   // After a leader that has been silent; empty: there was none.
   void TakeLead(const std::string& silent_leader, absl::Time now);
   absl::Status HandOver();
-  absl::Status Lead(std::vector<Announcement>* news, absl::Time now);
-  absl::Status Scan(absl::Time now);
-  absl::Status ScanRecords(absl::Time now);
+  absl::Status Lead(absl::Time now);
+  // Whether what it knows of the nodes is complete.
+  absl::StatusOr<bool> Scan(absl::Time now);
+  absl::StatusOr<bool> ScanRecords(absl::Time now);
   absl::Status ScanBeats(absl::Time now);
   absl::Status Announce(const Announcement& announcement);
   absl::Status Forget(const std::string& id);
@@ -101,7 +103,9 @@ class Rendezvous {
   bool registered_ = false;
   bool changed_ = true;  // self_ is to be written.
   std::string status_, written_status_;
-  int64_t announced_ = 0;  // Announcements seen.
+  int64_t announced_ = 0;           // Announcements seen.
+  std::vector<Announcement> news_;  // Those of them that Step has not returned.
+  absl::Time last_step_ = absl::InfinitePast();  // That had no error.
   int64_t beats_ = 0;
   absl::Time next_beat_ = absl::InfinitePast();
   absl::Time next_ = absl::InfinitePast();

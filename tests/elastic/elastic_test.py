@@ -21,7 +21,7 @@ def test_a_killed_worker_is_replaced(job):
     job.await_step(world=6, after=moment)
     job.finish(agents)
     assert "SIGKILL" in agents[0].said()
-    assert "round 2: 3 node(s), 6 worker(s)" in agents[2].said()
+    assert "round 1: 3 node(s), 6 worker(s)" in agents[2].said()
     print("first step after %.2f s" % job.first_step_after(moment, 6))
 
 
