@@ -65,8 +65,8 @@ struct AgentOptions {
   absl::Duration kill_grace = absl::Seconds(5);
 };
 
-// How far a failure is from explaining itself: 0 if it does, 2 if it is known to be a consequence of
-// another one. 1: an exit code alone, which may be either.
+// How far a failure is from explaining itself: 0 if it does, 2 if it is known to be a consequence
+// of another one. 1: an exit code alone, which may be either.
 int Remoteness(const WorkerExit& exit);
 
 // A state machine: every event returns what is to be done about it. It does no input or output
@@ -83,11 +83,11 @@ class Agent {
  public:
   enum class State {
     kIdle,
-    kJoining,   // For the next round. There are no workers.
+    kJoining,  // For the next round. There are no workers.
     kRunning,
-    kSettling,  // A worker has failed; the others may be failing too, or may be the cause.
-    kStopping,  // Workers have been told to stop.
-    kDraining,  // No worker lives; processes that workers started may.
+    kSettling,   // A worker has failed; the others may be failing too, or may be the cause.
+    kStopping,   // Workers have been told to stop.
+    kDraining,   // No worker lives; processes that workers started may.
     kFinishing,  // All workers have succeeded; those of other nodes may still run.
     kFinished,
   };
@@ -98,10 +98,10 @@ class Agent {
 
   // The events. Each returns the commands to carry out, in order.
   Commands Start();
-  Commands OnRound();        // A round begins that this node is a member of.
-  Commands OnRoundOver();    // The round that it was in is to end.
+  Commands OnRound();                // A round begins that this node is a member of.
+  Commands OnRoundOver();            // The round that it was in is to end.
   Commands OnClosed(int exit_code);  // There will be no more rounds. The job's exit code.
-  Commands OnStartFailed();  // kStartWorkers could not start all.
+  Commands OnStartFailed();          // kStartWorkers could not start all.
   // All exits seen at one moment.
   Commands OnWorkersExited(absl::Span<const WorkerExit> exits);
   Commands OnLeftoverExited();  // A process that a worker had started is gone.
@@ -114,7 +114,7 @@ class Agent {
 
   State state() const { return state_; }
   bool start_failed() const { return start_failed_; }
-  int stop_signal() const { return stop_signal_; }  // 0 if there was none.
+  int stop_signal() const { return stop_signal_; }   // 0 if there was none.
   absl::Time deadline() const { return deadline_; }  // InfiniteFuture if there is none.
 
   // The failure of the round that runs, or ran last, on this node.
@@ -146,9 +146,9 @@ class Agent {
   State state_ = State::kIdle;
   int living_ = 0;
   int stop_signal_ = 0;
-  int late_signal_ = 0;    // Came when the node was done.
-  bool is_over_ = false;  // The round, for a reason outside this node.
-  bool reported_ = false;  // The failure.
+  int late_signal_ = 0;        // Came when the node was done.
+  bool is_over_ = false;       // The round, for a reason outside this node.
+  bool reported_ = false;      // The failure.
   std::optional<int> closed_;  // The job's exit code.
   bool start_failed_ = false;
   bool killed_ = false;

@@ -80,8 +80,8 @@ void Launcher::Depart() {
   if (!closed_.has_value()) {
     reason = agent_.stop_signal() != 0 ? SignalName(agent_.stop_signal()) : "its launcher gave up";
   }
-  node_.participant->Depart(reason, reason.has_value() ? kLeavePatience
-                                                       : options_.rendezvous.close_timeout);
+  node_.participant->Depart(
+      reason, reason.has_value() ? kLeavePatience : options_.rendezvous.close_timeout);
 }
 
 absl::Status Launcher::Join() {
@@ -114,10 +114,9 @@ JobFacts Launcher::DescribeRound() const {
   job.first_role_rank = round_.FirstWorkerOfRole(group_rank);
   job.role_world_size = round_.WorkersOfRole(options_.role);
   // The node with rank 0 changes, unless its rank was given.
-  const bool is_fixed = options_.nodes.max == 1 ||
-                        options_.rendezvous.backend == RendezvousOptions::Backend::kStatic;
-  job.master_addr =
-      options_.master_addr.empty() || !is_fixed ? host.address : options_.master_addr;
+  const bool is_fixed =
+      options_.nodes.max == 1 || options_.rendezvous.backend == RendezvousOptions::Backend::kStatic;
+  job.master_addr = options_.master_addr.empty() || !is_fixed ? host.address : options_.master_addr;
   job.master_port = host.master_port;
   job.store_address = host.store;
   job.secret_file = files_->secret_path();
@@ -193,9 +192,8 @@ void Launcher::WaitForEvents() {
   if (metrics_ != nullptr) metrics_->AddTo(&fds);
   const size_t outputs_begin = fds.size();
   workers_->AddTo(&fds);
-  absl::Time until = std::min({agent_.deadline(), console_.next_flush(),
-                               node_.participant->next(), status_line_.next_draw(),
-                               status_schedule_.next()});
+  absl::Time until = std::min({agent_.deadline(), console_.next_flush(), node_.participant->next(),
+                               status_line_.next_draw(), status_schedule_.next()});
   if (agent_.state() == Agent::State::kRunning) {
     until = std::min(until, workers_->health_deadline());
   }

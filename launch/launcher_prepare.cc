@@ -107,8 +107,8 @@ absl::Status Launcher::Prepare() {
     Say("whoever knows --rdzv-id can join this job: to keep others out, give all nodes one secret "
         "with SYNCLINE_SECRET_FILE");
   }
-  SYNCLINE_ASSIGN_OR_RETURN(
-      files_, JobFiles::Create(TemporaryFolder(environment_), std::move(secret)));
+  SYNCLINE_ASSIGN_OR_RETURN(files_,
+                            JobFiles::Create(TemporaryFolder(environment_), std::move(secret)));
   guardian_.Own(files_->folder());
   workers.temporary = files_->folder();
   SYNCLINE_ASSIGN_OR_RETURN(workers.log_dir, PrepareLogs());
@@ -129,14 +129,14 @@ bool Launcher::SignalComes() {
 
 absl::Status Launcher::PrepareMonitors() {
   const NodeIdentity& self = node_.participant->identity();
-  SYNCLINE_ASSIGN_OR_RETURN(events_, EventLog::Open(options_.event_log,
-                                                    {run_id_, self.id, self.host},
-                                                    [this](absl::string_view text) { Say(text); }));
+  SYNCLINE_ASSIGN_OR_RETURN(events_,
+                            EventLog::Open(options_.event_log, {run_id_, self.id, self.host},
+                                           [this](absl::string_view text) { Say(text); }));
   events_->LauncherStarted(getpid(), SYNCLINE_VERSION);
   if (options_.metrics_port < 0) return absl::OkStatus();
-  SYNCLINE_ASSIGN_OR_RETURN(metrics_,
-                            MetricsServer::Start(options_.metrics_port,
-                                                 [this] { return StatusForOthers(); }, clock_));
+  SYNCLINE_ASSIGN_OR_RETURN(
+      metrics_,
+      MetricsServer::Start(options_.metrics_port, [this] { return StatusForOthers(); }, clock_));
   if (options_.metrics_port == 0) Say(absl::StrCat("metrics are at ", metrics_->url()));
   return absl::OkStatus();
 }

@@ -143,7 +143,7 @@ void Launcher::LogExit(const WorkerExit& exit) {
   const EventLog::Worker worker = {workers_->rank(local_rank), local_rank,
                                    workers_->pid(local_rank)};
   const bool was_told = agent_.state() == Agent::State::kStopping;
-  worker_states_[local_rank] = exit.ok() ? State::kSucceeded
+  worker_states_[local_rank] = exit.ok()  ? State::kSucceeded
                                : was_told ? State::kStopped
                                           : State::kFailed;
   if (exit.ok() || was_told) {

@@ -55,7 +55,8 @@ int AskForStatus(const LaunchOptions& options) {
   meeting.secret = secret->empty() ? SecretOfId(options.rendezvous.id) : *secret;
   meeting.call_timeout = question.timeout;
   setenv("GRPC_DNS_RESOLVER", "native", 0);  // As in Launcher.
-  absl::StatusOr<MeetingPlace> place = OpenMeetingPlace(meeting, Deadline(question.timeout), [] { return false; });
+  absl::StatusOr<MeetingPlace> place =
+      OpenMeetingPlace(meeting, Deadline(question.timeout), [] { return false; });
   if (!place.ok()) {
     Refuse(place.status());
     return kStatusNobody;

@@ -35,8 +35,7 @@ bool IsLocalhost(absl::string_view host) {
 // Where the other nodes reach this one.
 absl::StatusOr<std::string> OwnAddress(const LaunchOptions& options) {
   if (options.nodes.max == 1) return std::string("127.0.0.1");
-  for (const std::string& given :
-       {options.local_addr, GetEnv(kHostAddressVariable).value_or("")}) {
+  for (const std::string& given : {options.local_addr, GetEnv(kHostAddressVariable).value_or("")}) {
     if (!given.empty()) return FirstAddress(given);
   }
   const RendezvousOptions& rendezvous = options.rendezvous;

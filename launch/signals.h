@@ -10,9 +10,9 @@
 
 namespace syncline {
 
-// SIGTERM, SIGINT, SIGHUP, SIGQUIT, SIGUSR1, SIGUSR2, SIGCHLD and what else is asked for. SIGHUP stays ignored if it was
-// (nohup). The others are reset to their defaults, so that workers do not inherit their being
-// ignored, as a shell's background job would. SIGPIPE is ignored.
+// SIGTERM, SIGINT, SIGHUP, SIGQUIT, SIGUSR1, SIGUSR2, SIGCHLD and what else is asked for. SIGHUP
+// stays ignored if it was (nohup). The others are reset to their defaults, so that workers do not
+// inherit their being ignored, as a shell's background job would. SIGPIPE is ignored.
 class SignalQueue {
  public:
   // Blocks the signals for this thread and those that it starts later: to be called first.

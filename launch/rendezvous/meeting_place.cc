@@ -184,8 +184,7 @@ void CloseAtNode(Store& store) { store.Delete(std::string(kOpen)).status().Ignor
 
 absl::StatusOr<bool> IsPlaceOf(Store& store, const Round& round) {
   for (const NodeIdentity& member : round.members) {
-    SYNCLINE_ASSIGN_OR_RETURN(const bool is_there,
-                              store.Check({absl::StrCat(kNodes, member.id)}));
+    SYNCLINE_ASSIGN_OR_RETURN(const bool is_there, store.Check({absl::StrCat(kNodes, member.id)}));
     if (is_there) return true;
   }
   return false;

@@ -111,8 +111,7 @@ class ParticipantTest : public ::testing::Test {
     });
   }
   void Add(const LaunchOptions& options) {
-    nodes_.push_back(
-        std::make_unique<TestNode>(options, static_cast<int>(nodes_.size()), clock_));
+    nodes_.push_back(std::make_unique<TestNode>(options, static_cast<int>(nodes_.size()), clock_));
   }
   // As if the launcher were killed: its store and its connections are gone.
   void Lose(int node) { nodes_[node].reset(); }
@@ -192,8 +191,7 @@ TEST_F(ParticipantTest, FiveHundredNodesFormARound) {
   const absl::Time started = clock_.Now();
   ASSERT_TRUE(AllIn(1, static_cast<size_t>(count)));
   std::printf("%d nodes: started in %.2f s, in one round after %.2f s\n", count,
-              absl::ToDoubleSeconds(started - began),
-              absl::ToDoubleSeconds(clock_.Now() - began));
+              absl::ToDoubleSeconds(started - began), absl::ToDoubleSeconds(clock_.Now() - began));
 }
 
 }  // namespace

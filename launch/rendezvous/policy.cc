@@ -143,8 +143,9 @@ std::string Policy::MissingMember(const NodeViews& nodes, absl::Time now,
       return absl::StrCat(member.ToString(), " left: ", view.record.reason);
     }
     if (now - view.heard >= silence) {
-      return absl::StrCat(member.ToString(), " is lost: no sign of life for ",
-                          absl::FormatDuration(absl::Trunc(now - view.heard, absl::Milliseconds(1))));
+      return absl::StrCat(
+          member.ToString(), " is lost: no sign of life for ",
+          absl::FormatDuration(absl::Trunc(now - view.heard, absl::Milliseconds(1))));
     }
   }
   return "";
@@ -296,9 +297,9 @@ absl::Duration Policy::Backoff() const {
 
 std::string Policy::Describe(const NodeViews& nodes, absl::Time now) const {
   const std::vector<const NodeRecord*> candidates = Candidates(nodes, now);
-  std::string text = absl::StrCat(candidates.size(), " of at least ", options_.min_nodes,
-                                  " node(s) have come: ",
-                                  candidates.empty() ? "none" : Names(candidates));
+  std::string text =
+      absl::StrCat(candidates.size(), " of at least ", options_.min_nodes,
+                   " node(s) have come: ", candidates.empty() ? "none" : Names(candidates));
   std::vector<std::string> silent;
   for (const auto& [id, view] : nodes) {
     if (view.record.state == State::kLeft) continue;
@@ -306,15 +307,15 @@ std::string Policy::Describe(const NodeViews& nodes, absl::Time now) const {
       silent.push_back(view.record.identity.ToString());
     }
   }
-  if (!silent.empty()) absl::StrAppend(&text, "; no sign of life from ", absl::StrJoin(silent, ", "));
+  if (!silent.empty())
+    absl::StrAppend(&text, "; no sign of life from ", absl::StrJoin(silent, ", "));
   return text;
 }
 
 std::vector<std::string> Policy::Departed(const NodeViews& nodes, absl::Time now) const {
   std::vector<std::string> departed;
   for (const auto& [id, view] : nodes) {
-    const bool is_member =
-        phase_ == Phase::kRunning && last_.has_value() && last_->RankOf(id) >= 0;
+    const bool is_member = phase_ == Phase::kRunning && last_.has_value() && last_->RankOf(id) >= 0;
     const bool is_gone =
         view.record.state == State::kLeft || now - view.heard >= options_.lost_after;
     if (is_gone && !is_member) departed.push_back(id);

@@ -19,7 +19,7 @@ struct PolicyOptions {
   int max_restarts = 0;
   absl::Duration join_timeout = absl::Seconds(600);
   absl::Duration last_call_timeout = absl::Seconds(30);
-  absl::Duration lost_after = absl::Seconds(5);         // Silence of a node while a round runs.
+  absl::Duration lost_after = absl::Seconds(5);            // Silence of a node while a round runs.
   absl::Duration silent_after = absl::Milliseconds(1500);  // Silence while one forms.
   absl::Duration scale_up_delay = absl::Seconds(1);  // So that several that come count as one.
   // Between a failure and the next round: nothing the first time, then twice as long each time,
@@ -83,7 +83,7 @@ class Policy {
 
   const PolicyOptions options_;
   Phase phase_ = Phase::kForming;
-  std::optional<Round> last_;        // The last round, running or not.
+  std::optional<Round> last_;  // The last round, running or not.
   Announcement::Cause over_cause_ = Announcement::Cause::kMembership;
   std::string over_reason_;
   absl::Time round_began_ = absl::InfinitePast();

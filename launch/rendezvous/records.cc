@@ -31,11 +31,9 @@ FailureNote NoteFrom(const Json& json) {
 }
 
 Json ToJson(const NodeIdentity& node) {
-  return {{"id", node.id},           {"host", node.host},
-          {"pid", node.pid},         {"address", node.address},
-          {"store", node.store},     {"master_port", node.master_port},
-          {"role", node.role},       {"workers", node.workers},
-          {"wanted_rank", node.wanted_rank}};
+  return {{"id", node.id},           {"host", node.host},       {"pid", node.pid},
+          {"address", node.address}, {"store", node.store},     {"master_port", node.master_port},
+          {"role", node.role},       {"workers", node.workers}, {"wanted_rank", node.wanted_rank}};
 }
 
 NodeIdentity IdentityFrom(const Json& json) {

@@ -26,9 +26,9 @@ struct FailureNote {
 
 // What does not change about a node while it takes part.
 struct NodeIdentity {
-  std::string id;    // Unique.
-  std::string host;  // Its name, for people.
-  int pid = 0;       // Of its launcher.
+  std::string id;       // Unique.
+  std::string host;     // Its name, for people.
+  int pid = 0;          // Of its launcher.
   std::string address;  // Where the other nodes reach it.
   std::string store;    // host:port of the store that it serves; empty: none.
   int master_port = 0;  // For MASTER_PORT, should its first worker get rank 0.
@@ -51,16 +51,16 @@ struct NodeRecord {
     kDone,     // All its workers of `round` have succeeded.
     kLeft,     // It goes, without having failed.
   } state = State::kWaiting;
-  int round = 0;     // The last one it was in; 0: none.
-  int restarts = 0;  // As of that round.
-  int rank = -1;     // In that round.
+  int round = 0;                       // The last one it was in; 0: none.
+  int restarts = 0;                    // As of that round.
+  int rank = -1;                       // In that round.
   std::optional<FailureNote> failure;  // Of that round.
   std::string reason;                  // kLeft.
 };
 
 struct Round {
-  int number = 0;    // 1, 2, ...; workers and people count from 0.
-  int restarts = 0;  // How many of the rounds followed a failure.
+  int number = 0;                     // 1, 2, ...; workers and people count from 0.
+  int restarts = 0;                   // How many of the rounds followed a failure.
   std::vector<NodeIdentity> members;  // By rank.
   std::string reason;                 // Of the restart; empty in the first round.
 
@@ -81,11 +81,11 @@ struct Announcement {
     kClosed,  // The job is over.
     kMoved,   // The rendezvous goes on in another store.
   } kind = Kind::kRound;
-  Round round;          // kRound.
-  int over = 0;         // kOver: the number of the round.
-  std::string reason;   // kOver, kClosed.
+  Round round;         // kRound.
+  int over = 0;        // kOver: the number of the round.
+  std::string reason;  // kOver, kClosed.
   enum class Cause { kFailure, kMembership } cause = Cause::kMembership;  // kOver.
-  int exit_code = 0;    // kClosed.
+  int exit_code = 0;                                                      // kClosed.
   std::optional<FailureNote> failure;  // kClosed: the root cause.
   std::string address;                 // kMoved: host:port.
 };

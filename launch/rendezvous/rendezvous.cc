@@ -103,7 +103,8 @@ absl::StatusOr<std::vector<Announcement>> Rendezvous::Step() {
   return std::exchange(news_, {});
 }
 
-// A node that was stopped, or whose store was away, heard nobody meanwhile: that is not their silence.
+// A node that was stopped, or whose store was away, heard nobody meanwhile: that is not their
+// silence.
 void Rendezvous::Forgive(absl::Time now) {
   const absl::Duration gap = now - std::exchange(last_step_, std::max(last_step_, now));
   if (gap < 2 * options_.keep_alive_interval || gap > absl::Hours(1000)) return;
@@ -125,10 +126,9 @@ absl::Status Rendezvous::Register() {
 
 absl::Status Rendezvous::Speak(absl::Time now) {
   if (changed_) {
-    SYNCLINE_RETURN_IF_ERROR(
-        store_->MultiSet({absl::StrCat(kNodes, self_.identity.id),
-                          absl::StrCat(kBeats, self_.identity.id)},
-                         {Serialize(self_), absl::StrCat(++beats_)}));
+    SYNCLINE_RETURN_IF_ERROR(store_->MultiSet(
+        {absl::StrCat(kNodes, self_.identity.id), absl::StrCat(kBeats, self_.identity.id)},
+        {Serialize(self_), absl::StrCat(++beats_)}));
     SYNCLINE_RETURN_IF_ERROR(store_->Add(kBell, 1).status());
     changed_ = false;
   }
@@ -161,15 +161,13 @@ absl::Status Rendezvous::FollowLeader(absl::Time now) {
                             store_->Check({absl::StrCat(kNodes, self_.identity.id)}));
   if (!is_known) changed_ = true;
   // Takes the lead if nobody has it.
-  SYNCLINE_ASSIGN_OR_RETURN(const auto current,
-                            store_->CompareSet(kLeader, "", self_.identity.id));
+  SYNCLINE_ASSIGN_OR_RETURN(const auto current, store_->CompareSet(kLeader, "", self_.identity.id));
   if (current.value == self_.identity.id) {
     if (!leads_) TakeLead("", now);
     return absl::OkStatus();
   }
   leads_ = false;
-  SYNCLINE_ASSIGN_OR_RETURN(const auto beat,
-                            Peek(*store_, {absl::StrCat(kBeats, current.value)}));
+  SYNCLINE_ASSIGN_OR_RETURN(const auto beat, Peek(*store_, {absl::StrCat(kBeats, current.value)}));
   const std::string heard = beat.has_value() ? beat->front() : "";
   if (leader_ != current.value || leader_beat_ != heard) {
     leader_ = current.value;

@@ -28,9 +28,10 @@ namespace syncline {
 //   notice/<n>    announcement n = 1, 2, ...     written once, by the leader
 //   ticket, bell  counters: nodes so far; changes of records so far
 //
-// Nothing is ever decided but by an announcement, and compare-and-set lets one announcement n exist:
-// whoever believes to lead, all nodes see the same history. A leader that falls silent is replaced
-// by whichever node notices first. The store only keeps what it is told; nothing expires in it.
+// Nothing is ever decided but by an announcement, and compare-and-set lets one announcement n
+// exist: whoever believes to lead, all nodes see the same history. A leader that falls silent is
+// replaced by whichever node notices first. The store only keeps what it is told; nothing expires
+// in it.
 //
 // A state machine driven by Step(), which never waits for other nodes. Not thread-safe.
 class Rendezvous {
@@ -103,8 +104,8 @@ class Rendezvous {
   bool registered_ = false;
   bool changed_ = true;  // self_ is to be written.
   std::string status_, written_status_;
-  int64_t announced_ = 0;           // Announcements seen.
-  std::vector<Announcement> news_;  // Those of them that Step has not returned.
+  int64_t announced_ = 0;                        // Announcements seen.
+  std::vector<Announcement> news_;               // Those of them that Step has not returned.
   absl::Time last_step_ = absl::InfinitePast();  // That had no error.
   int64_t beats_ = 0;
   absl::Time next_beat_ = absl::InfinitePast();

@@ -22,7 +22,9 @@ def wait_until(condition, what):
     deadline = time.monotonic() + DEADLINE
     while not condition():
         if time.monotonic() > deadline:
-            raise AssertionError("not within %d s: %s" % (DEADLINE, what() if callable(what) else what))
+            raise AssertionError(
+                "not within %d s: %s" % (DEADLINE, what() if callable(what) else what)
+            )
         time.sleep(0.01)
 
 
@@ -69,7 +71,9 @@ class Agent:
         try:
             return self.process.wait(timeout=DEADLINE)
         except subprocess.TimeoutExpired:
-            raise AssertionError("the launcher on host %d does not end:\n%s" % (self.host, self.said()))
+            raise AssertionError(
+                "the launcher on host %d does not end:\n%s" % (self.host, self.said())
+            ) from None
 
 
 class Cluster:
@@ -81,7 +85,12 @@ class Cluster:
         self.options = ["--nnodes", "%d:%d" % (min_nodes, max_nodes), "--nproc-per-node", workers]
         self.steps, self.step_time = steps, step_time
         self.max_restarts = 3
-        self.endpoint = ["--rdzv-backend", "c10d", "--rdzv-endpoint", "%s:%d" % (hosts()[0][1], PORT)]
+        self.endpoint = [
+            "--rdzv-backend",
+            "c10d",
+            "--rdzv-endpoint",
+            "%s:%d" % (hosts()[0][1], PORT),
+        ]
         self.conf = "last_call_timeout=2,join_timeout=60"
         self.agents = []
         self.shm = set(os.listdir("/dev/shm"))
