@@ -1,4 +1,4 @@
-// syncline-run: starts the workers of a job on this host and watches over them.
+// syncline-run: starts this host's workers of a job and watches over them.
 #include <fcntl.h>
 #include <unistd.h>
 

@@ -33,7 +33,7 @@ def test_a_smaller_group_is_new_and_what_orphans_do_does_not_count():
     assert recovery.first_step_after(steps, 4.5, 4) == pytest.approx(3.8)
 
 
-@pytest.mark.parametrize("name", ["worker", "agent-of-3"])
+@pytest.mark.parametrize("name", sorted(recovery.FAULTS))
 def test_a_recovery_is_measured_and_leaves_nothing(name, monkeypatch, tmp_path):
     monkeypatch.setattr(recovery.tempfile, "tempdir", str(tmp_path))
     assert 0 < recovery.measure(launchers.syncline(), recovery.FAULTS[name]) < 60

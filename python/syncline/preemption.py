@@ -11,7 +11,7 @@
         ...
 
 A notice is given by a signal to any rank (SIGTERM, which launchers and clusters send), by `notify`
-on any rank, or by the launcher, which sets the key "preempt/notice" in the job's store.
+on any rank, or by whoever sets the key "preempt/notice" in the job's store.
 """
 
 from __future__ import annotations

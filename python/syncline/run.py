@@ -1,4 +1,4 @@
-"""`syncline-run` and `python -m syncline.run`: starts the workers of a job on this host.
+"""`syncline-run` and `python -m syncline.run`: starts the workers of a job.
 
     syncline-run --nproc-per-node=2 train.py --epochs 3
 
