@@ -1,6 +1,7 @@
 """Scripts for torchrun run under syncline-run as they are, and do there the same.
 
-Each test makes its assertions of both launchers.
+Each test makes its assertions of both launchers, but for one in which torchrun itself is not
+dependable.
 """
 
 import json
@@ -106,12 +107,12 @@ def test_a_recorded_exception_is_reported_with_its_rank(launcher, tmp_path):
     assert "rank 1" in err or "rank      : 1" in err
 
 
-def test_a_failure_restarts_all_ranks(launcher, tmp_path):
-    # One is needed; torch's ranks do not always connect to each other at once after it.
-    code, err = run(launcher, "restarted.py", tmp_path, "--max-restarts=3")
+def test_a_failure_restarts_all_ranks(tmp_path):
+    # Under torchrun 2.13 the ranks of the second attempt now and then refuse each other's
+    # connections, or wait for each other for ever.
+    code, err = run("syncline-run", "restarted.py", tmp_path, "--max-restarts=1")
     assert code == 0, err
-    first, second = written(tmp_path)
-    assert first == second >= 1
+    assert written(tmp_path) == [1, 1]
 
 
 def test_without_a_restart_left_the_job_fails(launcher, tmp_path):
