@@ -23,9 +23,9 @@
 namespace syncline {
 
 // Every rank has one, and calls Reached at the beginning of each step, with the same numbers as all
-// others. Once a notice has been given, by any rank or by whoever sets kNoticeKey in the store (below
-// the prefix of the round), Reached returns true at one step that is the same on all ranks, the
-// first that none of them has begun.
+// others. Once a notice has been given, by any rank or by whoever sets kNoticeKey in the store
+// (below the prefix of the round), Reached returns true at one step that is the same on all ranks,
+// the first that none of them has begun.
 //
 // How: a thread looks for the notice. It then publishes the last step that its rank has reached,
 // and from there on Reached waits until all have published; the step agreed on is the one after
