@@ -2,9 +2,8 @@
 
 #include <utility>
 
-#include "absl/strings/match.h"
-#include "absl/strings/str_cat.h"
 #include "core/status.h"
+#include "store/listen_address.h"
 #include "store/tcp_server.h"
 
 namespace syncline {
@@ -14,10 +13,7 @@ class TCPJobStore final : public JobStore {
  public:
   explicit TCPJobStore(std::unique_ptr<TCPServer> server) : server_(std::move(server)) {}
 
-  std::string address() const override {
-    const bool is_v6 = absl::StrContains(server_->host(), ':');
-    return absl::StrCat(is_v6 ? "[" : "", server_->host(), is_v6 ? "]:" : ":", server_->port());
-  }
+  std::string address() const override { return JoinHostPort(server_->host(), server_->port()); }
 
  private:
   const std::unique_ptr<TCPServer> server_;

@@ -13,6 +13,7 @@
 #include "absl/time/clock.h"
 #include "core/host_address.h"
 #include "core/status.h"
+#include "launch/rendezvous/meeting_place.h"
 
 namespace syncline {
 namespace {
@@ -43,7 +44,7 @@ absl::string_view BackendName(RendezvousOptions::Backend backend) {
 
 std::string EndpointOf(const RendezvousOptions& rendezvous) {
   if (rendezvous.backend == RendezvousOptions::Backend::kFile) return rendezvous.path;
-  return rendezvous.host.empty() ? "" : absl::StrCat(rendezvous.host, ":", rendezvous.port);
+  return rendezvous.host.empty() ? "" : EndpointAddress(rendezvous);
 }
 
 }  // namespace

@@ -14,6 +14,7 @@
 #include "absl/strings/strip.h"
 #include "launch/options/host_list.h"
 #include "launch/options/option_values.h"
+#include "store/listen_address.h"
 
 namespace syncline {
 namespace {
@@ -79,7 +80,7 @@ void Detector::ProposeAgents(int size, absl::string_view size_reason,
 
 void Detector::ProposeEndpoint(absl::string_view host, int port, absl::string_view reason) {
   Propose("rdzv-backend", "c10d", absl::StrCat("started by ", cluster_.name));
-  Propose("rdzv-endpoint", EndpointText(host, port), std::string(reason));
+  Propose("rdzv-endpoint", JoinHostPort(host, port), std::string(reason));
 }
 
 // Under srun each task is one node of the job, wherever it runs.

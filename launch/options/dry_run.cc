@@ -19,6 +19,7 @@
 #include "launch/environment.h"
 #include "launch/options/option_values.h"
 #include "launch/program.h"
+#include "store/listen_address.h"
 
 namespace syncline {
 namespace {
@@ -61,7 +62,7 @@ class Explanation {
            (options_.node_rank >= 0 && options_.nodes.min == options_.nodes.max);
   }
   std::string Endpoint() const {
-    return EndpointText(options_.rendezvous.host, options_.rendezvous.port);
+    return JoinHostPort(options_.rendezvous.host, options_.rendezvous.port);
   }
 
   void Line(absl::string_view heading, absl::string_view text);

@@ -10,6 +10,7 @@
 #include "core/status.h"
 #include "launch/options/option_values.h"
 #include "launch/options/rendezvous_conf.h"
+#include "store/listen_address.h"
 
 namespace syncline {
 namespace {
@@ -203,7 +204,7 @@ absl::Status NodeReader::ReadStatus(absl::string_view endpoint) {
   SYNCLINE_RETURN_IF_ERROR(ReadId());
   options_.status_endpoint = rendezvous_.backend == Backend::kFile
                                  ? rendezvous_.path
-                                 : EndpointText(rendezvous_.host, rendezvous_.port);
+                                 : JoinHostPort(rendezvous_.host, rendezvous_.port);
   const Setting* conf = settings_.Find("rdzv-conf");
   if (conf == nullptr) return absl::OkStatus();
   return ReadRendezvousConf(conf->name, conf->text, &rendezvous_);

@@ -9,6 +9,7 @@
 #include "launch/options/option_values.h"
 #include "launch/options/parse_for_tests.h"
 #include "launch/options/rendezvous_conf.h"
+#include "store/listen_address.h"
 
 namespace syncline {
 namespace {
@@ -78,8 +79,8 @@ TEST(NodeOptionsTest, EndpointsMayBeIPv6) {
   EXPECT_EQ(at("fd00::1").port, -1);
   EXPECT_EQ(at("[::1]").host, "::1");
   EXPECT_EQ(at("h:").port, -1);
-  EXPECT_EQ(EndpointText("::1", 5), "[::1]:5");
-  EXPECT_EQ(EndpointText("h", 5), "h:5");
+  EXPECT_EQ(JoinHostPort("::1", 5), "[::1]:5");
+  EXPECT_EQ(JoinHostPort("h", 5), "h:5");
   for (const char* bad : {"http://h:1", ":80", "[::1", "::1]:5", "a b"}) {
     EXPECT_FALSE(ParseEndpoint("x", bad).ok()) << bad;
   }

@@ -209,9 +209,4 @@ absl::StatusOr<Endpoint> ParseEndpoint(absl::string_view where, absl::string_vie
   return endpoint;
 }
 
-std::string EndpointText(absl::string_view host, int port) {
-  return absl::StrContains(host, ':') ? absl::StrCat("[", host, "]:", port)
-                                      : absl::StrCat(host, ":", port);
-}
-
 }  // namespace syncline

@@ -49,9 +49,6 @@ struct Endpoint {
 // "host", "host:80", "::1", "[::1]:80".
 absl::StatusOr<Endpoint> ParseEndpoint(absl::string_view where, absl::string_view text);
 
-// "host:80", "[::1]:80".
-std::string EndpointText(absl::string_view host, int port);
-
 }  // namespace syncline
 
 #endif  // SYNCLINE_LAUNCH_OPTIONS_OPTION_VALUES_H_

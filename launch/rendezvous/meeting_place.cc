@@ -4,7 +4,6 @@
 #include <utility>
 #include <vector>
 
-#include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
@@ -13,6 +12,7 @@
 #include "core/prefix_store.h"
 #include "core/serving_turn.h"
 #include "core/status.h"
+#include "store/listen_address.h"
 #include "store/tcp_store.h"
 
 namespace syncline {
@@ -122,8 +122,7 @@ StoreConfig ConfigOf(const MeetingPlaceOptions& options) {
 }  // namespace
 
 std::string EndpointAddress(const RendezvousOptions& rendezvous) {
-  const bool is_v6 = absl::StrContains(rendezvous.host, ':');
-  return absl::StrCat(is_v6 ? "[" : "", rendezvous.host, is_v6 ? "]:" : ":", rendezvous.port);
+  return JoinHostPort(rendezvous.host, rendezvous.port);
 }
 
 bool IsHostedByNodes(const RendezvousOptions& rendezvous) {
