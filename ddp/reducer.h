@@ -7,37 +7,77 @@
 #include <string>
 #include <vector>
 
-#include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "absl/synchronization/mutex.h"
 #include "core/process_group.h"
 #include "core/tensor.h"
-#include "core/work.h"
 #include "ddp/bucketing.h"
+#include "ddp/comm_hook.h"
+#include "ddp/reducer_stats.h"
 
 namespace syncline {
 
 // Method: S. Li et al., "PyTorch Distributed: Experiences on Accelerating Data Parallel Training",
-// VLDB 2020, section 3.2. Gradients live in flat buckets; a bucket is all-reduced in the background
+// VLDB 2020, section 3.2. Gradients live in flat buckets; a bucket is averaged in the background
 // as soon as its last gradient is ready and all buckets before it have started, so that every rank
 // reduces them in the same order whatever the order in which its gradients become ready.
 //
 // One step: for each parameter write gradient(i), then MarkReady(i); at the end Finish(). Gradients
 // of different parameters may be written and marked from different threads.
+//
+// After the first step that communicated the buckets are made anew in the order in which rank 0's
+// gradients came, on all ranks; gradient(i) is then elsewhere: ask again when generation() changes.
+//
+// An error of a rank's own that others can be told of (a parameter without a gradient) is returned
+// by Finish on all ranks, names rank and parameter, and ends the step, nothing else. Errors of the
+// group break the group: see ReplaceGroup.
 class Reducer {
  public:
+  // What a rank may do about parameters that it has no gradient for.
+  enum class Unused {
+    kRefused,   // Finish fails on all ranks.
+    kFound,     // They count as zeros. Ranks tell each other, in each step, which those are.
+    kRecorded,  // The same, but those of the first step are those of all steps (static graph).
+  };
+
   struct Options {
     std::vector<std::string> names;  // One for each parameter, for messages; or none.
     BucketCaps caps;
+    std::vector<int64_t> sparse;  // Parameters whose gradients are rows: MarkReadySparse.
+    Unused unused = Unused::kRefused;
+    bool rebuild = true;             // In the order of arrival, after the first step.
+    std::shared_ptr<CommHook> hook;  // None: all-reduce.
+  };
+
+  enum class Sync { kAllRanks, kNone };
+
+  struct Step {
+    // kNone: gradients stay this rank's own, and CopyReady of later steps adds to them, up to and
+    // with the next step that communicates (accumulation, no_sync).
+    Sync sync = Sync::kAllRanks;
+    // Known to get no gradient in this step, which starts their buckets earlier. Not with kRefused.
+    std::vector<int64_t> unused;
+    // What sums are divided by; 0: the number of ranks. Equal on all ranks.
+    int64_t divisor = 0;
+  };
+
+  // The rows of a sparse gradient: `values[k]` belongs to row `indices[k]`, which may repeat.
+  struct Rows {
+    Tensor indices;  // int64, of shape [n].
+    Tensor values;   // Of shape [n, columns...].
   };
 
   // Plans and allocates the buckets for gradients of the types and shapes of `parameters`, whose
   // elements are not looked at. Collective: a MismatchError on all ranks names the first parameter
-  // on which the ranks differ.
+  // or option on which ranks differ.
   static absl::StatusOr<std::shared_ptr<Reducer>> Create(std::shared_ptr<ProcessGroup> group,
                                                          const std::vector<Tensor>& parameters,
                                                          Options options);
+  ~Reducer();
+
+  // Begins a step. Needed only where something is to be said: the first gradient begins one too.
+  // A step under way is an ArgumentError.
+  absl::Status BeginStep(const Step& step);
 
   // The place of gradient `index`, of its parameter's shape: a view into its bucket. To be written
   // before MarkReady and left alone until Finish, after which it holds the average.
@@ -49,37 +89,43 @@ class Reducer {
   // Copies `value`, contiguous and of the parameter's type and size, into place, and marks it.
   absl::Status CopyReady(int64_t index, const Tensor& value);
 
-  // Waits until all buckets are reduced and begins the next step. ArgumentError, which ends
-  // nothing, if parameters have not been marked; it names them.
+  // The same for a sparse parameter. The tensors must stay as they are until Finish.
+  absl::Status MarkReadySparse(int64_t index, const Rows& rows);
+
+  // Waits until all buckets are averaged and ends the step.
   absl::Status Finish();
 
-  // The parameters of each bucket, in the order of reduction.
-  const std::vector<std::vector<int64_t>>& buckets() const { return buckets_; }
+  // Of the last step: whether any rank had a gradient for it. If not, gradient(index) is zeros.
+  absl::StatusOr<bool> is_used(int64_t index) const;
+
+  // Of the last step: all ranks' rows in the order of ranks, values divided.
+  absl::StatusOr<Rows> rows(int64_t index) const;
+
+  // Uneven inputs. Every rank that still has input calls CountActive(kActive) before each step and
+  // passes the result as its divisor, or none. A rank that has run out repeats
+  // CountActive(kJoined) and, unless it is 0, ShadowStep, which takes part with zeros.
+  enum class Activity { kActive, kJoined };
+  absl::StatusOr<int64_t> CountActive(Activity mine);
+  absl::Status ShadowStep(int64_t divisor);
+
+  // How buckets are averaged from the next step on; none: all-reduce. Collective, between steps.
+  absl::Status SetHook(std::shared_ptr<CommHook> hook);
+
+  // Goes on in another group, after a failure: a step under way is dropped. Collective over the
+  // new group; checks that all have equal parameters.
+  absl::Status ReplaceGroup(std::shared_ptr<ProcessGroup> group);
+
+  // The parameters of each bucket, in the order of reduction; those of sparse ones come last.
+  std::vector<std::vector<int64_t>> buckets() const;
+  // How often the buckets have been made.
+  int64_t generation() const;
+
+  ReducerStats stats() const;
 
  private:
-  struct Bucket {
-    Tensor flat;
-    size_t pending = 0;  // Gradients not yet ready in this step.
-    std::shared_ptr<Work> work;
-  };
-
-  Reducer(std::shared_ptr<ProcessGroup> group, const std::vector<Tensor>& parameters,
-          Options options);
-
-  absl::Status CheckIndex(int64_t index) const;
-  std::string NameOf(int64_t index) const;
-  absl::Status StartReadyBuckets() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  void BeginStep() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-
-  const std::shared_ptr<ProcessGroup> group_;
-  const Options options_;
-  std::vector<std::vector<int64_t>> buckets_;
-  std::vector<Tensor> gradients_;  // By parameter.
-  std::vector<size_t> bucket_of_;  // By parameter.
-  absl::Mutex mutex_;
-  std::vector<Bucket> state_ ABSL_GUARDED_BY(mutex_);
-  std::vector<bool> ready_ ABSL_GUARDED_BY(mutex_);
-  size_t next_bucket_ ABSL_GUARDED_BY(mutex_) = 0;  // The first that has not been started.
+  class Impl;
+  explicit Reducer(std::unique_ptr<Impl> impl);
+  const std::unique_ptr<Impl> impl_;
 };
 
 }  // namespace syncline
