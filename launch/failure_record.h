@@ -1,12 +1,10 @@
-// The failure of a worker as data, so that every node of a job can tell of it.
+// The failure of a worker as data: what its report says.
 #ifndef SYNCLINE_LAUNCH_FAILURE_RECORD_H_
 #define SYNCLINE_LAUNCH_FAILURE_RECORD_H_
 
 #include <string>
 #include <vector>
 
-#include "absl/status/statusor.h"
-#include "absl/strings/string_view.h"
 #include "absl/time/time.h"
 #include "launch/agent.h"
 
@@ -38,17 +36,6 @@ struct FailureRecord {
   // As a shell would say it: the exit code, or 128 + signal. The job's, if this is its cause.
   int ShellCode() const { return signal != 0 ? 128 + signal : code; }
 };
-
-// Whether `a`, rather than `b`, is what happened first in a job: a failure that is not the report
-// of a peer's comes before one that is; then one that was recorded or is a signal's before a bare
-// exit code; then the earlier one (clocks of hosts may differ by what the job's failures do); then
-// the lower rank. A strict order, the same on all nodes.
-bool IsLikelierCause(const FailureRecord& a, const FailureRecord& b);
-
-// One line of JSON, in UTF-8 whatever the worker wrote.
-std::string ToJson(const FailureRecord& failure);
-// INVALID_ARGUMENT if `json` is not what ToJson writes; unknown fields are ignored.
-absl::StatusOr<FailureRecord> FailureFromJson(absl::string_view json);
 
 }  // namespace syncline
 

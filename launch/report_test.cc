@@ -92,13 +92,6 @@ TEST(ReportTest, TheLaunchersOwnReasonExplainsTheSignal) {
   EXPECT_THAT(report, Not(HasSubstr("native code")));
 }
 
-TEST(ReportTest, AnotherNodeTellsTheSameStory) {
-  const FailureFacts facts = KilledRank();
-  const auto received = FailureFromJson(ToJson(MakeRecord(facts, absl::FromUnixSeconds(7))));
-  ASSERT_TRUE(received.ok()) << received.status();
-  EXPECT_EQ(ReportFailure(*received), ReportFailure(facts));
-}
-
 TEST(ReportTest, AnExceptionThatNobodyRecordedIsFoundInStderr) {
   FailureFacts facts = KilledRank();
   facts.cause = {2, 1, 0};

@@ -482,6 +482,15 @@ def _data_repositories():
         packages = ["dataset-fashion-mnist"],
         strip_prefix = "usr/share/datasets/fashion-mnist",
     )
+    deb_repository(
+        name = "fortunes",
+        build_file = "//third_party:fortunes.BUILD",
+        packages = [
+            "fortunes",
+            "fortunes-min",
+        ],
+        strip_prefix = "usr/share/games/fortunes",
+    )
 
 def syncline_repositories():
     """Declares every external repository of the workspace."""

@@ -9,6 +9,8 @@ BINARY = {
     "bazel-skylib": {"version": "1.0.3-2", "arch": "all", "sha256": "b7662103ceb16fedb2e348c0d6f18045eba656e3fe1e462ebcfd25efd2548db0"},
     "dataset-fashion-mnist": {"version": "0.0~git20200523.55506a9-1", "arch": "all", "sha256": "39e172fe32dd318ebb3e512220c3beea2fa47d7e20bab348fb4e0922d6beefc0"},
     "etcd-server": {"version": "3.4.23-4+b4", "arch": "amd64", "sha256": "3a9445d4560ad6de1c375756b2a17d97713df44cbd20a658c871fe108af7ef5d"},
+    "fortunes": {"version": "1:1.99.1-7.3", "arch": "all", "sha256": "41d0551dc0ff52f875a2ecef7c39da2f672ab468c37e170119f7e0245a9d63c5"},
+    "fortunes-min": {"version": "1:1.99.1-7.3", "arch": "all", "sha256": "9eed5b45064e41133dae0967cf3a17588ad77c014fcc7bf1527fa3ea48e44d07"},
     "golang-etcd-server-dev": {"version": "3.4.23-4", "arch": "all", "sha256": "d296370c539f7e6df608cca64cfbae1c330f03944af49e3b33af5d565cee9d49"},
     "googletest": {"version": "1.12.1-0.2", "arch": "all", "sha256": "927be72067517da503b6538026d451455c9e860f5dbfe237f792543db7d5a928"},
     "junit5": {"version": "5.9.2-1", "arch": "all", "sha256": "72bb5f95d755a773df5f78abd667547c129ec2d6c0f84286b3d736396b245afa"},
