@@ -183,16 +183,16 @@ TEST_F(ParticipantTest, AnotherJobsNodesAreRefused) {
 
 TEST_F(ParticipantTest, FiveHundredNodesFormARound) {
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-  constexpr int count = 40;  // A sanitizer takes many times the processor's time.
+  constexpr int kCount = 40;  // A sanitizer takes many times the processor's time.
 #else
-  constexpr int count = 500;
+  constexpr int kCount = 500;
 #endif
-  const LaunchOptions options = Endpoint(29405, count, count);
+  const LaunchOptions options = Endpoint(29405, kCount, kCount);
   const absl::Time began = clock_.Now();
-  for (int i = 0; i < count; ++i) Add(options);
+  for (int i = 0; i < kCount; ++i) Add(options);
   const absl::Time started = clock_.Now();
-  ASSERT_TRUE(AllIn(1, static_cast<size_t>(count)));
-  std::printf("%d nodes: started in %.2f s, in one round after %.2f s\n", count,
+  ASSERT_TRUE(AllIn(1, static_cast<size_t>(kCount)));
+  std::printf("%d nodes: started in %.2f s, in one round after %.2f s\n", kCount,
               absl::ToDoubleSeconds(started - began), absl::ToDoubleSeconds(clock_.Now() - began));
 }
 
