@@ -14,6 +14,7 @@
 #include "ddp/bucketing.h"
 #include "ddp/comm_hook.h"
 #include "ddp/reducer_stats.h"
+#include "ddp/sparse_gather.h"
 
 namespace syncline {
 
@@ -61,11 +62,8 @@ class Reducer {
     int64_t divisor = 0;
   };
 
-  // The rows of a sparse gradient: `values[k]` belongs to row `indices[k]`, which may repeat.
-  struct Rows {
-    Tensor indices;  // int64, of shape [n].
-    Tensor values;   // Of shape [n, columns...].
-  };
+  // The rows of a sparse gradient: int64 `indices` of shape [n], `values` of shape [n, columns...].
+  using Rows = SparseRows;
 
   // Plans and allocates the buckets for gradients of the types and shapes of `parameters`, whose
   // elements are not looked at. Collective: a MismatchError on all ranks names the first parameter
@@ -89,7 +87,7 @@ class Reducer {
   // Copies `value`, contiguous and of the parameter's type and size, into place, and marks it.
   absl::Status CopyReady(int64_t index, const Tensor& value);
 
-  // The same for a sparse parameter. The tensors must stay as they are until Finish.
+  // The same for a sparse parameter: copies the rows.
   absl::Status MarkReadySparse(int64_t index, const Rows& rows);
 
   // Waits until all buckets are averaged and ends the step.

@@ -1,8 +1,12 @@
 #include "ddp/reducer.h"
 
 #include <algorithm>
+#include <memory>
+#include <string>
+#include <utility>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "absl/synchronization/notification.h"
 #include "core/shared_memory.h"
 #include "core/status.h"
@@ -15,7 +19,6 @@ namespace {
 
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
-using ::testing::Not;
 
 FakeBackend::Behaviour Succeeds() {
   return [](FakeBackend&, OpKind, const CallContext&) { return absl::OkStatus(); };
@@ -38,7 +41,8 @@ std::shared_ptr<Reducer> MakeReducer(std::shared_ptr<ProcessGroup> group) {
   return Reducer::Create(std::move(group), ThreeParameters(), OnePerBucket()).value();
 }
 
-// How many reductions of buckets the last group's backend has begun.
+// How many all-reduces the last group's backend has begun. A step ends with one that is not of a
+// bucket.
 int64_t Reductions() {
   std::vector<std::string> calls = FakeBackend::Last()->calls();
   return std::count_if(calls.begin(), calls.end(),
@@ -58,7 +62,7 @@ TEST(ReducerTest, ABucketIsReducedBeforeTheBackwardPassHasEnded) {
   ASSERT_TRUE(reducer->MarkReady(1).ok());
   ASSERT_TRUE(reducer->MarkReady(0).ok());
   EXPECT_TRUE(reducer->Finish().ok());
-  EXPECT_EQ(Reductions(), 3);
+  EXPECT_EQ(Reductions(), 3 + 1);
 }
 
 TEST(ReducerTest, BucketsStartInOneOrderWhateverBecomesReadyFirst) {
@@ -70,7 +74,7 @@ TEST(ReducerTest, BucketsStartInOneOrderWhateverBecomesReadyFirst) {
   EXPECT_EQ(Reductions(), 0) << "bucket 0, with parameter 2, must be the first on every rank";
   ASSERT_TRUE(reducer->MarkReady(2).ok());
   EXPECT_TRUE(reducer->Finish().ok());
-  EXPECT_EQ(Reductions(), 3);
+  EXPECT_EQ(Reductions(), 3 + 1);
 }
 
 TEST(ReducerTest, GradientsAreViewsOfTheirParametersShape) {
@@ -106,16 +110,15 @@ TEST(ReducerTest, CopyReadyPutsTheValueInPlace) {
               HasSubstr("'third.weight'"));
 }
 
-TEST(ReducerTest, FinishNamesWhatIsMissingAndCanBeCalledAgain) {
+TEST(ReducerTest, FinishNamesWhatIsMissingAndTheNextStepIsUntouchedByIt) {
   auto reducer = MakeReducer(MakeFakeGroup(Succeeds()));
   ASSERT_TRUE(reducer->MarkReady(1).ok());
   absl::Status status = reducer->Finish();
   EXPECT_EQ(KindOf(status), ErrorKind::kArgument);
-  EXPECT_THAT(std::string(status.message()), HasSubstr("'first.weight' (index 0)"));
-  EXPECT_THAT(std::string(status.message()), HasSubstr("'third.weight' (index 2)"));
-  EXPECT_THAT(std::string(status.message()), Not(HasSubstr("second")));
-  ASSERT_TRUE(reducer->MarkReady(0).ok());
-  ASSERT_TRUE(reducer->MarkReady(2).ok());
+  EXPECT_THAT(std::string(status.message()),
+              HasSubstr("rank 0 produced no gradient for 'first.weight' (index 0), "
+                        "'third.weight' (index 2); give every parameter"));
+  for (int64_t i : {0, 1, 2}) ASSERT_TRUE(reducer->MarkReady(i).ok());
   EXPECT_TRUE(reducer->Finish().ok());
 }
 
@@ -126,30 +129,244 @@ TEST(ReducerTest, MarkingTwiceInAStepIsRefusedAndTheNextStepBeginsAnew) {
     EXPECT_THAT(std::string(reducer->MarkReady(0).message()), HasSubstr("twice"));
     ASSERT_TRUE(reducer->Finish().ok());
   }
-  EXPECT_EQ(Reductions(), 9);
+  EXPECT_EQ(Reductions(), 3 * (3 + 1));
 }
 
-TEST(ReducerTest, AFailedReductionIsReportedByFinish) {
+TEST(ReducerTest, AFailedReductionIsReportedByFinishAndEndsTheStep) {
   auto group = MakeFakeGroup([](FakeBackend&, OpKind kind, const CallContext&) {
     return kind == OpKind::kAllReduce ? NetworkError("rank 1 is gone") : absl::OkStatus();
   });
   auto reducer = MakeReducer(group);
-  absl::Status status = absl::OkStatus();
-  for (int64_t i : {2, 1, 0}) status.Update(reducer->MarkReady(i));
-  status.Update(reducer->Finish());
+  for (int64_t i : {2, 1, 0}) (void)reducer->MarkReady(i);
+  const absl::Status status = reducer->Finish();
   EXPECT_EQ(KindOf(status), ErrorKind::kNetwork);
   EXPECT_THAT(std::string(status.message()), HasSubstr("rank 1 is gone"));
+  EXPECT_THAT(std::string(reducer->MarkReady(2).message()), HasSubstr("rank 1 is gone"));
+}
+
+TEST(ReducerTest, AfterAFailureItGoesOnInAnotherGroup) {
+  auto broken = MakeFakeGroup([](FakeBackend&, OpKind kind, const CallContext&) {
+    return kind == OpKind::kAllReduce ? NetworkError("rank 1 is gone") : absl::OkStatus();
+  });
+  auto reducer = MakeReducer(broken);
+  (void)reducer->MarkReady(2);
+  ASSERT_TRUE(reducer->ReplaceGroup(MakeFakeGroup(Succeeds())).ok());
+  EXPECT_EQ(reducer->generation(), 1);
+  for (int64_t i : {2, 1, 0}) ASSERT_TRUE(reducer->MarkReady(i).ok());
+  EXPECT_TRUE(reducer->Finish().ok());
+}
+
+TEST(ReducerTest, AStepIsDroppedEvenIfItsGroupHangs) {
+  auto hanging = MakeFakeGroup([](FakeBackend& backend, OpKind kind, const CallContext&) {
+    return kind == OpKind::kAllReduce ? backend.WaitForAbort() : absl::OkStatus();
+  });
+  auto reducer = MakeReducer(hanging);
+  const void* before = reducer->gradient(2)->data();
+  ASSERT_TRUE(reducer->MarkReady(2).ok());
+  ASSERT_TRUE(reducer->ReplaceGroup(MakeFakeGroup(Succeeds())).ok());
+  EXPECT_EQ(reducer->generation(), 2) << "the old operation may still write";
+  EXPECT_NE(reducer->gradient(2)->data(), before);
+  for (int64_t i : {2, 1, 0}) ASSERT_TRUE(reducer->MarkReady(i).ok());
+  EXPECT_TRUE(reducer->Finish().ok());
+}
+
+TEST(ReducerTest, BucketsAreMadeAnewInTheOrderOfArrivalOnce) {
+  auto reducer = MakeReducer(MakeFakeGroup(Succeeds()));
+  for (int step = 0; step < 3; ++step) {
+    for (int64_t i : {1, 2, 0}) {
+      std::vector<float> value(10, i + 10.0f * step);
+      ASSERT_TRUE(reducer->CopyReady(i, Tensor::Of(value)).ok());
+    }
+    ASSERT_TRUE(reducer->Finish().ok());
+    EXPECT_THAT(reducer->buckets(), ElementsAre(ElementsAre(1), ElementsAre(2), ElementsAre(0)));
+    EXPECT_EQ(reducer->generation(), 2);
+    for (int64_t i : {0, 1, 2}) {
+      EXPECT_EQ(reducer->gradient(i)->data_as<float>()[9], i + 10.0f * step);
+    }
+  }
+}
+
+TEST(ReducerTest, BucketsAreNotMadeAnewWhereThatIsNotWantedOrChangesNothing) {
+  auto options = OnePerBucket();
+  options.rebuild = false;
+  auto fixed = Reducer::Create(MakeFakeGroup(Succeeds()), ThreeParameters(), options).value();
+  for (int64_t i : {1, 2, 0}) ASSERT_TRUE(fixed->MarkReady(i).ok());
+  ASSERT_TRUE(fixed->Finish().ok());
+  EXPECT_EQ(fixed->generation(), 1);
+  auto equal = MakeReducer(MakeFakeGroup(Succeeds()));
+  for (int64_t i : {2, 1, 0}) ASSERT_TRUE(equal->MarkReady(i).ok());
+  ASSERT_TRUE(equal->Finish().ok());
+  EXPECT_EQ(equal->generation(), 1);
+}
+
+TEST(ReducerTest, AStepThatKeepsGradientsToItselfCommunicatesNothing) {
+  auto reducer = MakeReducer(MakeFakeGroup(Succeeds()));
+  Reducer::Step local;
+  local.sync = Reducer::Sync::kNone;
+  std::vector<float> ones(10, 1);
+  for (int step = 0; step < 2; ++step) {
+    ASSERT_TRUE(reducer->BeginStep(local).ok());
+    for (int64_t i : {2, 0}) ASSERT_TRUE(reducer->CopyReady(i, Tensor::Of(ones)).ok());
+    ASSERT_TRUE(reducer->Finish().ok());
+  }
+  EXPECT_EQ(Reductions(), 0);
+  for (int64_t i : {2, 1}) ASSERT_TRUE(reducer->CopyReady(i, Tensor::Of(ones)).ok());
+  ASSERT_TRUE(reducer->Finish().ok()) << "parameter 0 has the gradient of earlier steps";
+  EXPECT_EQ(reducer->gradient(2)->data_as<float>()[0], 3);
+  EXPECT_EQ(reducer->gradient(1)->data_as<float>()[0], 1);
+  EXPECT_EQ(reducer->gradient(0)->data_as<float>()[0], 2);
+  for (int64_t i : {2, 1, 0}) ASSERT_TRUE(reducer->CopyReady(i, Tensor::Of(ones)).ok());
+  ASSERT_TRUE(reducer->Finish().ok());
+  EXPECT_EQ(reducer->gradient(2)->data_as<float>()[0], 1) << "a new step starts from nothing";
+}
+
+TEST(ReducerTest, ParametersNamedAsUnusedDoNotHoldUpTheirBuckets) {
+  auto options = OnePerBucket();
+  options.unused = Reducer::Unused::kFound;
+  auto reducer = Reducer::Create(MakeFakeGroup(Succeeds()), ThreeParameters(), options).value();
+  reducer->gradient(2)->data_as<float>()[0] = 5;
+  Reducer::Step step;
+  step.unused = {2, 1};
+  ASSERT_TRUE(reducer->BeginStep(step).ok());
+  EXPECT_TRUE(FakeBackend::Last()->WaitForCalls(1 + 2)) << "the agreement and two buckets";
+  ASSERT_TRUE(reducer->MarkReady(0).ok());
+  ASSERT_TRUE(reducer->Finish().ok());
+  EXPECT_FALSE(*reducer->is_used(2));
+  EXPECT_TRUE(*reducer->is_used(0));
+  EXPECT_EQ(reducer->gradient(2)->data_as<float>()[0], 0);
+}
+
+TEST(ReducerTest, AGradientForAParameterNamedAsUnusedIsAnErrorThere) {
+  auto options = OnePerBucket();
+  options.unused = Reducer::Unused::kFound;
+  auto reducer = Reducer::Create(MakeFakeGroup(Succeeds()), ThreeParameters(), options).value();
+  Reducer::Step step;
+  step.unused = {2};
+  ASSERT_TRUE(reducer->BeginStep(step).ok());
+  EXPECT_THAT(std::string(reducer->MarkReady(2).message()), HasSubstr("'third.weight'"));
+  const absl::Status status = reducer->Finish();
+  EXPECT_EQ(KindOf(status), ErrorKind::kArgument);
+  EXPECT_THAT(std::string(status.message()), HasSubstr("was to have none, for 'third.weight'"));
+}
+
+TEST(ReducerTest, StepsAreBegunOneAtATimeAndWithWhatTheReducerAllows) {
+  auto reducer = MakeReducer(MakeFakeGroup(Succeeds()));
+  Reducer::Step step;
+  step.unused = {1};
+  EXPECT_THAT(std::string(reducer->BeginStep(step).message()), HasSubstr("find_unused_parameters"));
+  step = {};
+  step.divisor = -1;
+  EXPECT_THAT(std::string(reducer->BeginStep(step).message()), HasSubstr("divisor"));
+  ASSERT_TRUE(reducer->BeginStep({}).ok());
+  EXPECT_EQ(KindOf(reducer->BeginStep({})), ErrorKind::kArgument);
+  EXPECT_EQ(KindOf(reducer->CountActive(Reducer::Activity::kActive).status()),
+            ErrorKind::kArgument);
+  EXPECT_EQ(KindOf(reducer->is_used(0).status()), ErrorKind::kArgument);
+}
+
+TEST(ReducerTest, StatsTellOfEachBucket) {
+  auto reducer = MakeReducer(MakeFakeGroup(Succeeds()));
+  EXPECT_EQ(reducer->stats().steps, 0);
+  for (int64_t i : {2, 0, 1}) ASSERT_TRUE(reducer->MarkReady(i).ok());
+  ASSERT_TRUE(reducer->Finish().ok());
+  const ReducerStats stats = reducer->stats();
+  EXPECT_EQ(stats.steps, 1);
+  EXPECT_EQ(stats.hook, "all_reduce");
+  EXPECT_THAT(stats.bucket_bytes, ElementsAre(40, 40, 40));
+  EXPECT_THAT(stats.bucket_parameters, ElementsAre(1, 1, 1));
+  ASSERT_EQ(stats.end.size(), 3);
+  for (int b = 0; b < 3; ++b) {
+    EXPECT_LE(0, stats.ready[b]);
+    EXPECT_LE(stats.ready[b], stats.start[b]);
+    EXPECT_LT(stats.start[b], stats.end[b]);
+    EXPECT_LE(stats.end[b], stats.step_end);
+  }
+  EXPECT_GT(stats.own_time, 0);
+  EXPECT_LT(stats.own_time, stats.step_end);
+}
+
+// Averages nothing; does what the test says.
+class FakeHook final : public CommHook {
+ public:
+  std::string name() const override { return "fake"; }
+  absl::Status Attach(std::shared_ptr<ProcessGroup> group) override {
+    calls.push_back(absl::StrCat("attach ", group->size()));
+    return absl::OkStatus();
+  }
+  absl::StatusOr<std::shared_ptr<Work>> Start(std::shared_ptr<GradBucket> bucket) override {
+    calls.push_back(absl::StrCat("start ", bucket->index, " of ", bucket->count, ", step ",
+                                 bucket->step, ", parameter ", bucket->parameters[0], ", divisor ",
+                                 bucket->divisor, bucket->is_last() ? ", last" : ""));
+    if (!start_error.ok()) return start_error;
+    auto work = std::make_shared<Work>("a fake average");
+    work->Start();
+    work->Finish(work_error);
+    return work;
+  }
+  void Reset() override { calls.push_back("reset"); }
+
+  absl::Status start_error, work_error;
+  std::vector<std::string> calls;
+};
+
+TEST(ReducerTest, AHookGetsTheBucketsInOrder) {
+  auto hook = std::make_shared<FakeHook>();
+  auto options = OnePerBucket();
+  options.hook = hook;
+  auto reducer = Reducer::Create(MakeFakeGroup(Succeeds()), ThreeParameters(), options).value();
+  Reducer::Step step;
+  step.divisor = 7;
+  ASSERT_TRUE(reducer->BeginStep(step).ok());
+  for (int64_t i : {1, 2, 0}) ASSERT_TRUE(reducer->MarkReady(i).ok());
+  ASSERT_TRUE(reducer->Finish().ok());
+  EXPECT_THAT(hook->calls, ElementsAre("attach 1", "start 0 of 3, step 0, parameter 2, divisor 7",
+                                       "start 1 of 3, step 0, parameter 1, divisor 7",
+                                       "start 2 of 3, step 0, parameter 0, divisor 7, last",
+                                       "reset"));
+  EXPECT_EQ(reducer->stats().hook, "fake");
+  ASSERT_TRUE(reducer->ReplaceGroup(MakeFakeGroup(Succeeds())).ok());
+  EXPECT_EQ(hook->calls.back(), "attach 1");
+  ASSERT_TRUE(reducer->SetHook(nullptr).ok());
+  const size_t before = hook->calls.size();
+  for (int64_t i : {1, 2, 0}) ASSERT_TRUE(reducer->MarkReady(i).ok());
+  ASSERT_TRUE(reducer->Finish().ok());
+  EXPECT_EQ(hook->calls.size(), before);
+}
+
+TEST(ReducerTest, AHookThatFailsEndsTheGroupSoThatNobodyWaits) {
+  for (const bool at_start : {true, false}) {
+    auto hook = std::make_shared<FakeHook>();
+    (at_start ? hook->start_error : hook->work_error) = TypeError("no such thing");
+    auto group = MakeFakeGroup(Succeeds());
+    auto reducer = MakeReducer(group);
+    ASSERT_TRUE(reducer->SetHook(hook).ok());
+    for (int64_t i : {2, 1, 0}) (void)reducer->MarkReady(i);
+    const absl::Status status = reducer->Finish();
+    EXPECT_EQ(KindOf(status), ErrorKind::kType);
+    EXPECT_THAT(std::string(status.message()), HasSubstr("communication hook 'fake', bucket 0"));
+    EXPECT_THAT(std::string(group->status().message()), HasSubstr("no such thing"));
+  }
 }
 
 TEST(ReducerTest, BadPlansAreRefused) {
   auto group = MakeFakeGroup(Succeeds());
-  auto kind = [&](const std::vector<Tensor>& parameters, Reducer::Options options) {
+  const auto kind = [&](const std::vector<Tensor>& parameters, const auto& change) {
+    Reducer::Options options;
+    change(options);
     return KindOf(Reducer::Create(group, parameters, std::move(options)).status());
   };
-  EXPECT_EQ(kind({}, {}), ErrorKind::kArgument);
-  EXPECT_EQ(kind(ThreeParameters(), {{"only one"}, {}}), ErrorKind::kArgument);
-  EXPECT_EQ(kind(ThreeParameters(), {{}, {0, 1}}), ErrorKind::kArgument);
-  EXPECT_EQ(kind({Tensor::Zeros(DType::kBool, {2})}, {}), ErrorKind::kArgument);
+  using Options = Reducer::Options;
+  const auto nothing = [](Options&) {};
+  const std::vector<Tensor> three = ThreeParameters();
+  EXPECT_EQ(kind({}, nothing), ErrorKind::kArgument);
+  EXPECT_EQ(kind({Tensor::Zeros(DType::kBool, {2})}, nothing), ErrorKind::kArgument);
+  EXPECT_EQ(kind(three, [](Options& o) { o.names = {"only one"}; }), ErrorKind::kArgument);
+  EXPECT_EQ(kind(three, [](Options& o) { o.caps.first = 0; }), ErrorKind::kArgument);
+  EXPECT_EQ(kind(three, [](Options& o) { o.caps.list = {4, 0}; }), ErrorKind::kArgument);
+  EXPECT_EQ(kind(three, [](Options& o) { o.sparse = {3}; }), ErrorKind::kArgument);
+  EXPECT_EQ(kind(three, [](Options& o) { o.sparse = {1, 1}; }), ErrorKind::kArgument);
+  EXPECT_EQ(kind({Tensor::Zeros(DType::kFloat32, {})}, [](Options& o) { o.sparse = {0}; }),
+            ErrorKind::kArgument);
 }
 
 }  // namespace

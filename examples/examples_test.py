@@ -67,6 +67,25 @@ def test_the_number_of_ranks_does_not_change_the_first_epoch(trainings, ranks):
     assert trainings[ranks]["losses"][0] == pytest.approx(trainings[1]["losses"][0], rel=1e-4)
 
 
+WITHOUT_A_FRAMEWORK = {
+    "cpp": ["--no-python", EXAMPLES / "fashion_mnist"],
+    "java": ["--no-python", EXAMPLES / "fashion_mnist_java"],
+}
+
+
+@pytest.mark.parametrize("language", WITHOUT_A_FRAMEWORK)
+@pytest.mark.parametrize("ranks", [2, 3])
+def test_a_perceptron_trains_without_any_framework(language, ranks, tmp_path):
+    command = [f"--nproc-per-node={ranks}", *WITHOUT_A_FRAMEWORK[language]]
+    output = run(*command, "--epochs=2", "--limit=12000", cwd=tmp_path)
+    epochs = re.findall(r"epoch (\d): loss ([0-9.]+), test accuracy ([0-9.]+)%", output)
+    assert [number for number, _, _ in epochs] == ["1", "2"], output
+    losses = [float(loss) for _, loss, _ in epochs]
+    assert losses[1] < losses[0] < 1.2
+    assert float(epochs[1][2]) >= 78
+    assert f"weights bitwise equal on all {ranks} ranks" in output
+
+
 def workers_of(job):
     """The process ids of the launcher's workers, by rank."""
     found = {}

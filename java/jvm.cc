@@ -1,6 +1,7 @@
 #include "java/jvm.h"
 
 #include <limits>
+#include <string>
 
 #include "absl/strings/str_cat.h"
 #include "core/status.h"
@@ -67,14 +68,18 @@ bool FindAll(JNIEnv* env) {
   jvm.thread = find.Class("java/lang/Thread");
   jvm.logging = find.Class("io/syncline/Logging");
   jvm.work_future = find.Class("io/syncline/WorkFuture");
+  jvm.comm_hook = find.Class("io/syncline/CommHookBase");
   jvm.tensor_from_native =
       find.StaticMethod(jvm.tensor, "fromNative", "(JJI[J)Lio/syncline/Tensor;");
   jvm.exception_of =
       find.StaticMethod(jvm.dist_exception, "of", "(I[B)Ljava/lang/RuntimeException;");
+  jvm.kind_of = find.StaticMethod(jvm.dist_exception, "kindOf", "(Ljava/lang/Throwable;)I");
+  jvm.message_of = find.StaticMethod(jvm.dist_exception, "messageOf", "(Ljava/lang/Throwable;)[B");
   jvm.future_settle = find.Method(jvm.work_future, "settle", "(I[B)V");
   jvm.current_thread = find.StaticMethod(jvm.thread, "currentThread", "()Ljava/lang/Thread;");
   jvm.is_interrupted = find.Method(jvm.thread, "isInterrupted", "()Z");
   jvm.logging_from_native = find.StaticMethod(jvm.logging, "fromNative", "(I[B)V");
+  jvm.comm_hook_run = find.StaticMethod(jvm.comm_hook, "run", "(Lio/syncline/BucketAverager;JJ)V");
   return find.found_all();
 }
 
@@ -142,6 +147,25 @@ void ThrowOutOfMemory(JNIEnv* env, const char* message) {
 
 void ThrowForeign(JNIEnv* env, const char* message) {
   if (!env->ExceptionCheck()) env->ThrowNew(jvm.dist_exception, message);
+}
+
+absl::Status TakeException(JNIEnv* env) {
+  jthrowable exception = env->ExceptionOccurred();
+  env->ExceptionClear();
+  const jint kind = env->CallStaticIntMethod(jvm.dist_exception, jvm.kind_of, exception);
+  auto* const message = static_cast<jbyteArray>(
+      env->CallStaticObjectMethod(jvm.dist_exception, jvm.message_of, exception));
+  std::string text = "an exception that cannot say what it is";
+  if (env->ExceptionCheck() || message == nullptr) {
+    env->ExceptionClear();
+  } else {
+    text.resize(static_cast<size_t>(env->GetArrayLength(message)));
+    env->GetByteArrayRegion(message, 0, static_cast<jsize>(text.size()),
+                            reinterpret_cast<jbyte*>(text.data()));
+  }
+  env->DeleteLocalRef(message);
+  env->DeleteLocalRef(exception);
+  return ErrorOfKind(static_cast<ErrorKind>(kind), text);
 }
 
 absl::Status ThreadInterrupt::operator()() const {

@@ -24,12 +24,16 @@ struct Jvm {
   jclass thread = nullptr;          // Thread
   jclass logging = nullptr;         // Logging
   jclass work_future = nullptr;     // WorkFuture
+  jclass comm_hook = nullptr;       // CommHookBase
   jmethodID tensor_from_native = nullptr;
   jmethodID exception_of = nullptr;
+  jmethodID kind_of = nullptr;
+  jmethodID message_of = nullptr;
   jmethodID future_settle = nullptr;
   jmethodID current_thread = nullptr;
   jmethodID is_interrupted = nullptr;
   jmethodID logging_from_native = nullptr;
+  jmethodID comm_hook_run = nullptr;
 };
 const Jvm& GetJvm();
 
@@ -65,6 +69,10 @@ jint ExceptionKind(const absl::Status& status);
 void Throw(JNIEnv* env, const absl::Status& status);
 void ThrowOutOfMemory(JNIEnv* env, const char* message);
 void ThrowForeign(JNIEnv* env, const char* message);  // A DistException. Needs no memory of C++.
+
+// The other way round, for code of Java that native code has called: the kind that fits the pending
+// exception, a BackendError if none does, and what it says. Clears it.
+absl::Status TakeException(JNIEnv* env);
 
 // An api::Interrupt: an error if Thread.interrupt was called on this thread, whose flag stays set.
 class ThreadInterrupt {

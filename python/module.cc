@@ -5,6 +5,7 @@
 #include "python/gil.h"
 #include "python/private_api.h"
 #include "python/python_backend.h"
+#include "python/python_hook.h"
 #include "python/tensor_view.h"
 
 PYBIND11_MODULE(_syncline, module) {
@@ -14,4 +15,5 @@ PYBIND11_MODULE(_syncline, module) {
   syncline::python::DefineApi(module);
   syncline::python::DefinePrivateApi(module);
   syncline::python::DefineRegisterBackend(module);
+  syncline::python::DefineCommHooks(module);
 }

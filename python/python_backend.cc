@@ -1,7 +1,5 @@
 #include "python/python_backend.h"
 
-#include <exception>
-#include <optional>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
@@ -13,6 +11,7 @@
 #include "python/convert.h"
 #include "python/errors.h"
 #include "python/gil.h"
+#include "python/in_python.h"
 
 namespace syncline::python {
 namespace {
@@ -23,24 +22,6 @@ py::list ViewsOf(absl::Span<const Tensor> tensors) {
   py::list views;
   for (const Tensor& tensor : tensors) views.append(ViewOf(tensor));
   return views;
-}
-
-// Runs `action` with the GIL held; what it raises becomes the status. An exception that this
-// thread has in flight already stays.
-absl::Status InPython(absl::string_view what, absl::FunctionRef<absl::Status()> action) {
-  absl::Status status;
-  const bool entered = WithGil([&] {
-    std::optional<py::error_scope> in_flight;
-    if (PyErr_Occurred() != nullptr) in_flight.emplace();
-    try {
-      status = action();
-    } catch (py::error_already_set& error) {
-      status = Annotate(StatusOf(error), what);
-    } catch (const std::exception& error) {  // Of pybind11.
-      status = BackendError(absl::StrCat(what, ": ", error.what()));
-    }
-  });
-  return entered ? status : BackendError(absl::StrCat(what, ": Python is exiting"));
 }
 
 absl::StatusOr<DeviceType> ParseDevice(const std::string& name) {

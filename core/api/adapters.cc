@@ -198,21 +198,62 @@ absl::StatusOr<std::shared_ptr<ProcessGroup>> WorldNewGroup(World& world,
                                : world.NewGroup(ranks, std::move(backend), timeout);
 }
 
-absl::StatusOr<std::shared_ptr<Reducer>> ReducerCreate(std::shared_ptr<ProcessGroup> group,
-                                                       const std::vector<Tensor>& parameters,
-                                                       const std::vector<std::string>& names,
-                                                       int64_t bucket_cap_bytes,
-                                                       int64_t first_bucket_cap_bytes) {
+absl::StatusOr<std::shared_ptr<Reducer>> ReducerCreate(
+    std::shared_ptr<ProcessGroup> group, const std::vector<Tensor>& parameters,
+    const std::vector<std::string>& names, int64_t bucket_cap_bytes, int64_t first_bucket_cap_bytes,
+    const std::vector<int64_t>& bucket_caps_bytes, const std::vector<int64_t>& sparse,
+    bool find_unused_parameters, bool static_graph, bool rebuild_buckets) {
   Reducer::Options options;
   options.names = names;
-  options.caps.first = first_bucket_cap_bytes;
-  options.caps.others = bucket_cap_bytes;
+  options.caps = {first_bucket_cap_bytes, bucket_cap_bytes, bucket_caps_bytes};
+  options.sparse = sparse;
+  options.rebuild = rebuild_buckets;
+  if (find_unused_parameters) options.unused = Reducer::Unused::kFound;
+  if (static_graph) options.unused = Reducer::Unused::kRecorded;  // Which finds them too.
   return Reducer::Create(std::move(group), parameters, std::move(options));
+}
+
+absl::Status ReducerBeginStep(Reducer& reducer, bool synchronize,
+                              const std::vector<int64_t>& unused, int64_t divisor) {
+  Reducer::Step step;
+  step.sync = synchronize ? Reducer::Sync::kAllRanks : Reducer::Sync::kNone;
+  step.unused = unused;
+  step.divisor = divisor;
+  return reducer.BeginStep(step);
 }
 
 absl::StatusOr<Tensor> ReducerGradient(const Reducer& reducer, int64_t index) {
   return reducer.gradient(index);
 }
+
+absl::Status ReducerMarkReadySparse(Reducer& reducer, int64_t index, const Tensor& indices,
+                                    const Tensor& values) {
+  return reducer.MarkReadySparse(index, {indices, values});
+}
+
+absl::StatusOr<bool> ReducerIsUsed(const Reducer& reducer, int64_t index) {
+  return reducer.is_used(index);
+}
+
+absl::StatusOr<Tensor> ReducerSparseIndices(const Reducer& reducer, int64_t index) {
+  SYNCLINE_ASSIGN_OR_RETURN(Reducer::Rows rows, reducer.rows(index));
+  return rows.indices;
+}
+
+absl::StatusOr<Tensor> ReducerSparseValues(const Reducer& reducer, int64_t index) {
+  SYNCLINE_ASSIGN_OR_RETURN(Reducer::Rows rows, reducer.rows(index));
+  return rows.values;
+}
+
+absl::StatusOr<int64_t> ReducerCountActive(Reducer& reducer, bool is_active) {
+  return reducer.CountActive(is_active ? Reducer::Activity::kActive : Reducer::Activity::kJoined);
+}
+
+std::shared_ptr<syncline::ReducerStats> ReducerStats(const Reducer& reducer) {
+  return std::make_shared<syncline::ReducerStats>(reducer.stats());
+}
+
+std::string ReducerStatsTable(const syncline::ReducerStats& stats) { return stats.ToString(); }
 
 absl::StatusOr<std::shared_ptr<Preemption>> PreemptionCreate(std::shared_ptr<Store> store,
                                                              int64_t rank, int64_t world_size,

@@ -13,6 +13,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
+#include "core/api/hook_adapters.h"
 #include "core/byte_collectives.h"
 #include "core/heartbeat.h"
 #include "core/info.h"
@@ -24,7 +25,9 @@
 #include "core/tensor.h"
 #include "core/work.h"
 #include "core/world.h"
+#include "ddp/hooks/parameter_averager.h"
 #include "ddp/reducer.h"
+#include "ddp/reducer_stats.h"
 #include "store/file_store.h"
 #include "store/hash_store.h"
 #include "store/tcp_store.h"
@@ -95,13 +98,22 @@ absl::StatusOr<std::shared_ptr<ProcessGroup>> WorldNewGroup(World& world,
                                                             Timeout timeout,
                                                             bool local_synchronization);
 
-absl::StatusOr<std::shared_ptr<Reducer>> ReducerCreate(std::shared_ptr<ProcessGroup> group,
-                                                       const std::vector<Tensor>& parameters,
-                                                       const std::vector<std::string>& names,
-                                                       int64_t bucket_cap_bytes,
-                                                       int64_t first_bucket_cap_bytes);
-
+absl::StatusOr<std::shared_ptr<Reducer>> ReducerCreate(
+    std::shared_ptr<ProcessGroup> group, const std::vector<Tensor>& parameters,
+    const std::vector<std::string>& names, int64_t bucket_cap_bytes, int64_t first_bucket_cap_bytes,
+    const std::vector<int64_t>& bucket_caps_bytes, const std::vector<int64_t>& sparse,
+    bool find_unused_parameters, bool static_graph, bool rebuild_buckets);
+absl::Status ReducerBeginStep(Reducer& reducer, bool synchronize,
+                              const std::vector<int64_t>& unused, int64_t divisor);
 absl::StatusOr<Tensor> ReducerGradient(const Reducer& reducer, int64_t index);
+absl::Status ReducerMarkReadySparse(Reducer& reducer, int64_t index, const Tensor& indices,
+                                    const Tensor& values);
+absl::StatusOr<bool> ReducerIsUsed(const Reducer& reducer, int64_t index);
+absl::StatusOr<Tensor> ReducerSparseIndices(const Reducer& reducer, int64_t index);
+absl::StatusOr<Tensor> ReducerSparseValues(const Reducer& reducer, int64_t index);
+absl::StatusOr<int64_t> ReducerCountActive(Reducer& reducer, bool is_active);
+std::shared_ptr<syncline::ReducerStats> ReducerStats(const Reducer& reducer);
+std::string ReducerStatsTable(const syncline::ReducerStats& stats);
 
 absl::StatusOr<std::shared_ptr<Preemption>> PreemptionCreate(std::shared_ptr<Store> store,
                                                              int64_t rank, int64_t world_size,

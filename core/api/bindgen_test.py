@@ -57,6 +57,18 @@ def test_the_java_classes_of_a_small_api_are_the_golden_ones():
     golden("tiny_java.golden", "".join(f"==> {n}\n{files[n]}" for n in sorted(files)))
 
 
+def test_of_several_builders_each_is_named_after_its_method():
+    maker = (
+        "    @staticmethod\n    def {}(a: int = 1, b: int = 2, c: int = 3) -> A:\n        'It.'\n"
+    )
+    api = read("class A:\n    'An A.'\n" + maker.format("create") + maker.format("make_large"))
+    (text,) = JavaEmitter(api, "api.pyi").emit().values()
+    assert "public static CreateBuilder createBuilder() {" in text
+    assert "public static final class MakeLargeBuilder {" in text
+    assert "return A.makeLarge(a, b, c);" in text
+    assert "Builder builder()" not in text
+
+
 def test_the_jni_glue_of_a_small_api_is_the_golden_one():
     golden("tiny_jni.golden", JniEmitter(tiny(), TINY.name).emit())
 

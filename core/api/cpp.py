@@ -1,8 +1,8 @@
 """How every binding calls C++: names, types, literals and calls.
 
 A method `all_reduce` calls AllReduce of the C++ class of the same name, a property `rank` calls
-rank(), a static method calls the static function. Where the C++ differs in shape, a function of
-core/api/adapters.h stands in between: see ADAPTED.
+rank() or reads a field (see FIELDS), a static method calls the static function. Where the C++
+differs in shape, a function of core/api/adapters.h stands in between: see ADAPTED.
 """
 
 from __future__ import annotations
@@ -37,13 +37,41 @@ ADAPTED = {
     "ProcessGroup.shrink",
     "World.init",
     "World.new_group",
+    "CommHook.all_reduce",
+    "CommHook.float16_compress",
+    "CommHook.bfloat16_compress",
+    "CommHook.power_sgd",
+    "CommHook.batched_power_sgd",
+    "CommHook.quantize_per_tensor",
+    "CommHook.quantize_per_channel",
+    "CommHook.top_k",
+    "CommHook.post_local_sgd",
+    "Reducer.begin_step",
+    "Reducer.count_active",
     "Reducer.create",
     "Reducer.gradient",
+    "Reducer.is_used",
+    "Reducer.mark_ready_sparse",
+    "Reducer.sparse_indices",
+    "Reducer.sparse_values",
+    "Reducer.stats",
+    "ReducerStats.table",
     "Preemption.create",
     "Preemption.reached",
 }
 
-# Those of them that wait in pieces: their last argument is the language's api::Interrupt.
+# Properties that are fields of a C++ struct.
+FIELDS = {
+    f"ReducerStats.{name}"
+    for name in (
+        "steps hook bucket_bytes bucket_parameters ready start end backward_end step_end own_time "
+        "total_overlap_share"
+    ).split()
+} | {
+    f"GradBucket.{name}" for name in "index count step divisor buffer gradients parameters".split()
+}
+
+# Those of ADAPTED that wait in pieces: their last argument is the language's api::Interrupt.
 INTERRUPTIBLE = {"Store.get", "Store.wait", "Store.multi_get", "Work.wait", "Preemption.reached"}
 
 
@@ -89,6 +117,8 @@ def cpp_call(handle: Handle, method: Method, interrupt: str) -> str:
     if full_name in ADAPTED:
         function = f"api::{handle.name}{pascal(method.name)}"
         arguments = ([] if method.kind == "static" else ["self"]) + arguments
+    elif full_name in FIELDS:
+        return f"self.{method.name}"
     elif method.kind == "static":
         function = f"{handle.name}::{pascal(method.name)}"
     else:

@@ -18,7 +18,13 @@ def has_builder(handle: Handle, method: Method) -> bool:
 
 
 def builder(handle: Handle, method: Method, docs: JavaDocs) -> Iterator[str]:
-    """The static method `builder` and the class of what it returns."""
+    """The static method `builder` and the class of what it returns.
+
+    Named after the method, powerSgdBuilder, where the class has several.
+    """
+    several = sum(has_builder(handle, other) for other in handle.methods) > 1
+    function = java_name(f"{method.name}_builder" if several else "builder")
+    type = function[0].upper() + function[1:]
     required = [a for a in method.arguments if a.default is None]
     optional = [a for a in method.arguments if a.default is not None]
     parameters = ", ".join(f"{_type(a)} {java_name(a.name)}" for a in required)
@@ -26,20 +32,20 @@ def builder(handle: Handle, method: Method, docs: JavaDocs) -> Iterator[str]:
     tags = ["", *(docs.argument(a) for a in required), "@return the arguments so far"]
     yield ""
     yield from docs.comment([f"As {java_name(method.name)}, with arguments by name.", *tags], "  ")
-    yield f"  public static Builder builder({parameters}) {{"
-    yield f"    return new Builder({names});"
+    yield f"  public static {type} {function}({parameters}) {{"
+    yield f"    return new {type}({names});"
     yield "  }"
     yield ""
     text = f"The arguments of {java_name(method.name)}; those that are not set have their defaults."
     yield from docs.comment([text], "  ")
-    yield "  public static final class Builder {"
+    yield f"  public static final class {type} {{"
     for argument in required:
         yield f"    private final {_type(argument)} {java_name(argument.name)};"
     for argument in optional:
         name = java_name(argument.name)
         yield f"    private {_type(argument)} {name} = {java_value(argument)};"
     yield ""
-    yield f"    private Builder({parameters}) {{"
+    yield f"    private {type}({parameters}) {{"
     for argument in required:
         yield f"      this.{java_name(argument.name)} = {java_name(argument.name)};"
     yield "    }"
@@ -48,7 +54,7 @@ def builder(handle: Handle, method: Method, docs: JavaDocs) -> Iterator[str]:
         yield ""
         comment = [f"Sets {name}.", "", docs.argument(argument), "@return this"]
         yield from docs.comment(comment, "    ")
-        yield f"    public Builder {name}({_type(argument)} {name}) {{"
+        yield f"    public {type} {name}({_type(argument)} {name}) {{"
         yield f"      this.{name} = {name};"
         yield "      return this;"
         yield "    }"

@@ -49,24 +49,42 @@ READ_ONLY = {
     "ProcessGroup.send.tensor",
     "Reducer.create.parameters",
     "Reducer.copy_ready.value",
+    "Reducer.mark_ready_sparse.indices",
+    "Reducer.mark_ready_sparse.values",
 }
 
 # Methods that return at once, besides properties and those that start an operation: they need not
 # leave a virtual thread.
 PROMPT = {
+    "CommHook.all_reduce",
+    "CommHook.batched_power_sgd",
+    "CommHook.bfloat16_compress",
+    "CommHook.float16_compress",
+    "CommHook.post_local_sgd",
+    "CommHook.power_sgd",
+    "CommHook.quantize_per_channel",
+    "CommHook.quantize_per_tensor",
+    "CommHook.top_k",
     "Heartbeat.beat",
     "Heartbeat.create",
+    "ParameterAverager.create",
     "Preemption.create",
     "Preemption.give_notice",
     "ProcessGroup.abort",
     "Reducer.copy_ready",
+    "Reducer.begin_step",
     "Reducer.gradient",
+    "Reducer.is_used",
     "Reducer.mark_ready",
+    "Reducer.mark_ready_sparse",
+    "Reducer.sparse_indices",
+    "Reducer.sparse_values",
+    "Reducer.stats",
     "Work.is_completed",
 }
 
 # Hand-written classes between a generated one and NativeHandle.
-BASES = {"Work": "WorkBase"}
+BASES = {"CommHook": "CommHookBase", "Work": "WorkBase"}
 
 _IMPORTS = ("java.nio.Buffer", "java.time.Duration", "java.util.List")
 

@@ -11,7 +11,9 @@ from stub import Argument, Handle, Method, Type
 # Numbers of the description that are `int` in Java rather than `long`: ranks and other small
 # counts, by the name of the argument or, for a result, of the method.
 _SMALL = re.compile(
-    r"(.*_)?(rank|ranks|size|root|src|dst|port|index|groups|buckets|recv)(_to_\w+|_tensor)?"
+    r"(.*_)?(rank|ranks|size|root|src|dst|port|index|groups|buckets|recv|parameters|sparse|"
+    r"unused|active)"
+    r"(_to_\w+|_tensor)?"
 )
 
 # Methods whose name Java has taken.

@@ -713,13 +713,223 @@ class World:
     def close(self, timeout: timedelta = timedelta(seconds=10)) -> None:
         """Closes the group of all ranks; groups made by new_group live on."""
 
+class GradBucket:
+    """Gradients of one element type that are averaged together: what a communication hook gets."""
+
+    @property
+    def index(self) -> int:
+        """Its place in the order in which buckets are reduced."""
+
+    @property
+    def count(self) -> int:
+        """How many buckets a step has."""
+
+    @property
+    def step(self) -> int:
+        """How many steps of the reducer have communicated before this one."""
+
+    @property
+    def divisor(self) -> int:
+        """What the sum over the ranks is divided by: most often their number."""
+
+    @property
+    def is_last(self) -> bool:
+        """Whether it is the last bucket of its step."""
+
+    @property
+    def buffer(self) -> Tensor:
+        """This rank's gradients, one behind the other; the average is to take their place."""
+
+    @property
+    def gradients(self) -> list[Tensor]:
+        """The parts of `buffer`: views of the parameters' shapes."""
+
+    @property
+    def parameters(self) -> list[int]:
+        """Whose gradients these are: indices among the reducer's parameters."""
+
+class CommHook:
+    """How a reducer averages its buckets; each hook belongs to one reducer.
+
+    All ranks must use the same hook, with equal arguments. Gradients of float32 and float64 are
+    compressed, others averaged as they are. Results are bitwise equal on all ranks, except
+    those of `post_local_sgd`. Hooks of one's own: `comm_hooks.from_function` in Python,
+    `CommHook.of` in Java.
+    """
+
+    @property
+    def name(self) -> str:
+        """What kind of hook it is: "power_sgd"."""
+
+    @staticmethod
+    def all_reduce() -> CommHook:
+        """One all-reduce: what a reducer without a hook does."""
+
+    @staticmethod
+    def float16_compress() -> CommHook:
+        """All-reduces in float16: half the bytes of float32, and errors of about 0.05 %.
+
+        Gradients above 65504 become infinite, and those below 6e-8 zero.
+        """
+
+    @staticmethod
+    def bfloat16_compress() -> CommHook:
+        """All-reduces in bfloat16: half the bytes of float32, its range, errors of about 0.4 %."""
+
+    @staticmethod
+    def power_sgd(
+        rank: int = 1,
+        start_step: int = 1000,
+        min_compression_rate: float = 2.0,
+        use_error_feedback: bool = True,
+        warm_start: bool = True,
+        orthogonalization_epsilon: float = 0.0,
+        seed: int = 0,
+    ) -> CommHook:
+        """PowerSGD: the gradient of each matrix as a product of two thin ones.
+
+        Method: T. Vogels et al., "PowerSGD: Practical Low-Rank Gradient Compression for Distributed
+        Optimization", NeurIPS 2019, algorithms 1 and 2. The thin matrices have `rank` columns.
+        Steps before `start_step` are all-reduced, and so are parameters with one dimension and
+        those that would not shrink to less than 1 / `min_compression_rate`. What is lost is added
+        to the next gradients with `use_error_feedback`, which takes as much memory as they do;
+        `warm_start` begins with the thin matrices of the step before, not with random ones.
+        """
+
+    @staticmethod
+    def batched_power_sgd(
+        rank: int = 1,
+        start_step: int = 1000,
+        use_error_feedback: bool = True,
+        warm_start: bool = True,
+        orthogonalization_epsilon: float = 0.0,
+        seed: int = 0,
+    ) -> CommHook:
+        """PowerSGD on each bucket as one square matrix: faster, and less exact."""
+
+    @staticmethod
+    def quantize_per_tensor() -> CommHook:
+        """Gathers 8 bits for each element, with a scale and a zero point for each bucket.
+
+        Errors are at most the mean of the ranks' scales, (largest - smallest gradient) / 255. Each
+        rank receives a byte for each element of every other rank, so few ranks gain most. Method:
+        B. Jacob et al., "Quantization and Training of Neural Networks for Efficient
+        Integer-Arithmetic-Only Inference", CVPR 2018, section 2.1.
+        """
+
+    @staticmethod
+    def quantize_per_channel(block_size: int = 512) -> CommHook:
+        """The same with a scale and a zero point for each `block_size` elements in a row."""
+
+    @staticmethod
+    def top_k(fraction: float = 0.01) -> CommHook:
+        """Gathers the `fraction` of elements that is largest; the others are added to the next.
+
+        Method: S. Stich et al., "Sparsified SGD with Memory", NeurIPS 2018, algorithm 1; Y. Lin et
+        al., "Deep Gradient Compression", ICLR 2018, section 3.1. Takes as much memory as gradients.
+        """
+
+    @staticmethod
+    def post_local_sgd(start_step: int, subgroup: ProcessGroup | None = None) -> CommHook:
+        """Averages over all ranks before `start_step`, then over those of `subgroup` only.
+
+        None stands for the ranks of the same host. Parameters must then be averaged from time to
+        time: see ParameterAverager. Method: T. Lin et al., "Don't Use Large Mini-Batches, Use Local
+        SGD", ICLR 2020, section 3.
+        """
+
+class ParameterAverager:
+    """Averages parameters over all ranks in every so many steps: local and post-local SGD."""
+
+    @staticmethod
+    def create(group: ProcessGroup, period: int, warmup_steps: int = 0) -> ParameterAverager:
+        """The first average is in step `warmup_steps`, from 0, then in each `period`th step."""
+
+    def average(self, parameters: list[Tensor]) -> bool:
+        """To be called after each step, with all parameters.
+
+        If it is time, replaces them by their averages, for which all ranks must call it. Returns
+        whether it did.
+        """
+
+class ReducerStats:
+    """When the buckets of the last step that communicated were ready, reduced and done.
+
+    Times are nanoseconds from the step's begin. Lists are by bucket, in the order of reduction;
+    those of sparse parameters come last.
+    """
+
+    @property
+    def steps(self) -> int:
+        """How many steps have communicated, this one included."""
+
+    @property
+    def hook(self) -> str:
+        """The name of the communication hook; "all_reduce" if there is none."""
+
+    @property
+    def bucket_bytes(self) -> list[int]:
+        """The size of each bucket."""
+
+    @property
+    def bucket_parameters(self) -> list[int]:
+        """How many parameters each bucket has."""
+
+    @property
+    def ready(self) -> list[int]:
+        """When the last gradient of each bucket was there."""
+
+    @property
+    def start(self) -> list[int]:
+        """When each bucket was handed to the group."""
+
+    @property
+    def end(self) -> list[int]:
+        """When the average of each bucket was there."""
+
+    @property
+    def backward_end(self) -> int:
+        """When `finish` was called."""
+
+    @property
+    def step_end(self) -> int:
+        """When `finish` returned."""
+
+    @property
+    def own_time(self) -> int:
+        """How long was spent in the reducer itself, without waiting and without the hook."""
+
+    @property
+    def communication_time(self) -> int:
+        """How long communication was in flight."""
+
+    @property
+    def hidden_time(self) -> int:
+        """How much of that was before `finish` was called."""
+
+    @property
+    def overlap_share(self) -> float:
+        """hidden_time / communication_time; 1 if there was no communication."""
+
+    @property
+    def total_overlap_share(self) -> float:
+        """The same over all steps."""
+
+    @property
+    def table(self) -> str:
+        """All of it as text, a line for each bucket."""
+
 class Reducer:
     """Averages the gradients of data-parallel training, overlapped with the backward pass.
 
     Gradients are gathered in buckets, flat buffers in the order in which backward passes make
-    them (last parameter first). A bucket is all-reduced in the background as soon as its last
-    gradient is ready. Method: S. Li et al., "PyTorch Distributed: Experiences on Accelerating Data
-    Parallel Training", VLDB 2020, section 3.2.
+    them. A bucket is all-reduced in the background as soon as its last gradient is ready. After the
+    first step that communicated buckets are made anew, in the order in which the gradients came:
+    `generation` changes, and `gradient` is elsewhere. Method: S. Li et al., "PyTorch Distributed:
+    Experiences on Accelerating Data Parallel Training", VLDB 2020, section 3.2.
+
+    A step: for each parameter write `gradient(i)` and then `mark_ready(i)`, or `copy_ready`; at the
+    end `finish`. Thread-safe as far as threads mark different parameters.
     """
 
     @staticmethod
@@ -729,12 +939,34 @@ class Reducer:
         names: list[str] = [],
         bucket_cap_bytes: int = 26214400,
         first_bucket_cap_bytes: int = 1048576,
+        bucket_caps_bytes: list[int] = [],
+        sparse: list[int] = [],
+        find_unused_parameters: bool = False,
+        static_graph: bool = False,
+        rebuild_buckets: bool = True,
     ) -> Reducer:
-        """Plans the buckets for gradients of the types and sizes of `parameters`.
+        """Plans the buckets for gradients of the types and shapes of `parameters`.
 
-        `names`, if given, has one name for each parameter, for messages. All ranks must pass
-        parameters of equal types and sizes, or a DistMismatchError on all ranks names the first
-        that differs.
+        `names`, if given, has one name for each parameter, for messages. A bucket is closed at its
+        cap, of which `bucket_caps_bytes`, if given, has one for each bucket; its last one goes on.
+        The gradients of the parameters in `sparse` are rows: see `mark_ready_sparse`. Parameters
+        without a gradient are an error on all ranks, unless they are to be found in each step, or
+        in the first one for all steps (`static_graph`). `rebuild_buckets` is about the order of
+        arrival, after the first step; it does not apply where unused ones are found in each step.
+
+        Collective. A DistMismatchError on all ranks names the first parameter or option that
+        differs, and the ranks.
+        """
+
+    def begin_step(
+        self, synchronize: bool = True, unused: list[int] = [], divisor: int = 0
+    ) -> None:
+        """Begins a step, where something is to be said; the first gradient begins one too.
+
+        Without `synchronize` gradients stay this rank's own, and `copy_ready` of later steps adds
+        to them, up to and with the next step that synchronizes. `unused` are parameters known to
+        get no gradient in this step, so that their buckets can start earlier. Sums are divided by
+        `divisor`; 0: by the number of ranks. A ValueError if a step is under way.
         """
 
     def gradient(self, index: int) -> Tensor:
@@ -749,15 +981,62 @@ class Reducer:
     def copy_ready(self, index: int, value: Tensor) -> None:
         """Copies `value` to `gradient(index)` and marks it ready."""
 
-    def finish(self) -> None:
-        """Waits until all gradients are averaged; the reducer is then ready for the next step.
+    def mark_ready_sparse(self, index: int, indices: Tensor, values: Tensor) -> None:
+        """The gradient of a sparse parameter: `values[k]` belongs to row `indices[k]`.
 
-        A ValueError names parameters that have not been marked ready.
+        `indices` are int64 of shape [n] and may repeat; `values` have the shape [n, columns...].
+        Both are copied.
         """
+
+    def finish(self) -> None:
+        """Waits until all gradients are averaged and ends the step.
+
+        A ValueError on all ranks names the ranks and parameters without a gradient, and ends the
+        step, nothing else. Errors of the group end the group: see `replace_group`.
+        """
+
+    def is_used(self, index: int) -> bool:
+        """Whether any rank had a gradient for it in the last step; if not, it is zeros."""
+
+    def sparse_indices(self, index: int) -> Tensor:
+        """The rows of the last step, of all ranks in their order: int64 of shape [n]."""
+
+    def sparse_values(self, index: int) -> Tensor:
+        """What belongs to `sparse_indices`, divided: of shape [n, columns...]."""
+
+    def count_active(self, is_active: bool) -> int:
+        """How many ranks say that they still have input. Collective, between steps.
+
+        For inputs that end at different times: a rank that has input calls it before each step and
+        may pass the result to `begin_step` as divisor. A rank that has run out repeats it, and
+        `shadow_step` unless it is 0.
+        """
+
+    def shadow_step(self, divisor: int = 0) -> None:
+        """Takes part in a step of the other ranks with zeros."""
+
+    def set_hook(self, hook: CommHook | None) -> None:
+        """How buckets are averaged from the next step on; None: by one all-reduce.
+
+        All ranks must call it, between steps, with the same hook; a hook belongs to one reducer.
+        """
+
+    def replace_group(self, group: ProcessGroup) -> None:
+        """Goes on in another group, after a failure; a step under way is dropped.
+
+        Collective over the new group. A DistMismatchError if its ranks have different parameters.
+        """
+
+    def stats(self) -> ReducerStats:
+        """Of the last step that communicated."""
 
     @property
     def buckets(self) -> list[list[int]]:
         """The parameters of each bucket, in the order in which the buckets are reduced."""
+
+    @property
+    def generation(self) -> int:
+        """How often the buckets have been made. When it changes, ask for `gradient` again."""
 
 class Preemption:
     """Stops all ranks of a job at the same step, so that they can save and be started again later.
@@ -840,4 +1119,11 @@ def _register_backend(
     operations: list[str],
     dtypes: list[str],
 ) -> None: ...
+def _comm_hook_from_function(
+    name: str, function: Callable[[GradBucket, ProcessGroup], object]
+) -> CommHook: ...
+def _comm_hook_from_starter(
+    name: str,
+    function: Callable[[GradBucket, Callable[[BaseException | None], None]], None],
+) -> CommHook: ...
 def _empty_shared(shape: list[int], dtype: str) -> Tensor: ...

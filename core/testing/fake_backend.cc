@@ -46,7 +46,7 @@ class NoStore final : public Store {
 Capabilities SomeCapabilities() {
   Capabilities some = Capabilities::All();
   some.move_dtypes = {DType::kFloat32, DType::kInt64, DType::kUInt8};
-  some.reduce_dtypes = {DType::kFloat32};
+  some.reduce_dtypes = {DType::kFloat32, DType::kInt32};
   return some;
 }
 

@@ -18,13 +18,26 @@ memory. What is here, by the module that says more:
     backends        names, and one's own          stores      how processes find each other
     reduce_ops      ReduceOp.PREMUL_SUM(factor)   errors      what is raised
     shared_memory   arrays that peers can map     elastic     the job, to and from its launcher
-    preemption      stopping all ranks together
+    preemption      stopping all ranks together   comm_hooks  how a reducer averages
+    gradient_reducer  training in NumPy           jax         trees of arrays: import syncline.jax
 
 Ranks that are threads use World objects, and pass their groups to functions.
 """
 
-from syncline import elastic, functional, preemption
-from syncline._syncline import Info, Message, ProcessGroup, ReduceOp, Reducer, Store, Work, World
+from syncline import comm_hooks, elastic, functional, preemption
+from syncline._syncline import (
+    CommHook,
+    GradBucket,
+    Info,
+    Message,
+    ParameterAverager,
+    ProcessGroup,
+    ReduceOp,
+    Reducer,
+    Store,
+    Work,
+    World,
+)
 from syncline.backends import (
     Backend,
     BackendConfig,
@@ -134,6 +147,7 @@ _add_to_work()
 __all__ = [
     "Backend",
     "BackendConfig",
+    "CommHook",
     "DistBackendError",
     "DistError",
     "DistMismatchError",
@@ -143,12 +157,14 @@ __all__ = [
     "DistributedBackendOptions",
     "FileStore",
     "Future",
+    "GradBucket",
     "GradientReducer",
     "GroupMember",
     "HashStore",
     "Info",
     "Message",
     "P2POp",
+    "ParameterAverager",
     "PrefixStore",
     "PremulSum",
     "ProcessGroup",
@@ -178,6 +194,7 @@ __all__ = [
     "broadcast_multigpu",
     "broadcast_object_list",
     "coalescing",
+    "comm_hooks",
     "default_pg_timeout",
     "destroy_process_group",
     "elastic",

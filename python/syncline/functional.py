@@ -2,7 +2,8 @@
 
 For arrays that cannot or shall not be written in place: JAX's, read-only ones of NumPy. The result
 is a new array of the library, element type and device of the input (NumPy, PyTorch, JAX, CuPy,
-array.array, which is always flat). Not for the inside of jax.jit, where there are no elements yet.
+array.array, which is always flat). Not for the inside of jax.jit, where there are no elements yet:
+syncline.jax is, and for trees.
 
 What syncline.collectives says of groups, ranks and errors holds here too, but that a process that
 is not in the group gets a ValueError.

@@ -145,6 +145,7 @@ def group_and_work(world):
     work(group, rank)
     byte_strings(group, rank)
     reducer(group, rank)
+    hooks(group)
     groups(world, rank)
     world.store.set(f"left{rank}", b"")
     world.store.wait(["left0", "left1"])
@@ -249,6 +250,38 @@ def reducer(group, rank):
     made.mark_ready(0)
     made.finish()
     assert numpy.asarray(made.gradient(1)).tolist() == [0.5] * 3
+
+
+def hooks(group):
+    made = dist.Reducer.create(group, [numpy.zeros((2, 3))])
+    for hook in (
+        dist.CommHook.all_reduce(),
+        dist.CommHook.float16_compress(),
+        dist.CommHook.bfloat16_compress(),
+        dist.CommHook.power_sgd(1, 0, 0.1, True, True, 0.0, 7),
+        dist.CommHook.batched_power_sgd(3, 0, False, False, 1e-9, 7),
+        dist.CommHook.quantize_per_tensor(),
+        dist.CommHook.quantize_per_channel(4),
+        dist.CommHook.top_k(1.0),
+        dist.CommHook.post_local_sgd(0, group),
+        dist.comm_hooks.from_function(check_bucket, "own"),
+    ):
+        made.set_hook(hook)
+        made.copy_ready(0, numpy.full((2, 3), 3.0))
+        made.finish()
+        numpy.testing.assert_allclose(numpy.asarray(made.gradient(0)), 3.0, rtol=1e-6)
+        assert hook.name == made.stats().hook
+    assert hook.name == "own"
+    averager = dist.ParameterAverager.create(group, 2, 1)
+    assert averager.average([numpy.zeros(2)]) is False
+
+
+def check_bucket(bucket, group):
+    assert (bucket.index, bucket.count, bucket.step, bucket.divisor) == (0, 1, 9, 2)
+    assert bucket.is_last
+    assert bucket.parameters == [0]
+    assert numpy.asarray(bucket.gradients[0]).shape == (2, 3)
+    group.all_reduce(bucket.buffer, dist.ReduceOp.AVG)
 
 
 def groups(world, rank):

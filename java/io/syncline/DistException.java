@@ -1,5 +1,7 @@
 package io.syncline;
 
+import java.nio.charset.StandardCharsets;
+
 /**
  * Something went wrong between processes. Messages say what, on which rank, how long it took and
  * what to do.
@@ -29,5 +31,28 @@ public class DistException extends RuntimeException {
       case 9 -> new DistInterruptedException(message);
       default -> new DistException(message);
     };
+  }
+
+  /** The number of the error of C++ that fits an exception of code that native code called. */
+  static int kindOf(Throwable exception) {
+    if (exception instanceof DistTimeoutException) {
+      return 2;
+    } else if (exception instanceof DistNetworkException) {
+      return 3;
+    } else if (exception instanceof DistStoreException) {
+      return 4;
+    } else if (exception instanceof DistMismatchException) {
+      return 6;
+    } else if (exception instanceof UnsupportedOperationException) {
+      return 7;
+    }
+    return 5;
+  }
+
+  /** What it says, with its type unless that is one of this package. */
+  static byte[] messageOf(Throwable exception) {
+    final boolean isOurs = exception instanceof DistException && exception.getMessage() != null;
+    final String text = isOurs ? exception.getMessage() : String.valueOf(exception);
+    return text.getBytes(StandardCharsets.UTF_8);
   }
 }

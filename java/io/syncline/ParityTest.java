@@ -182,6 +182,7 @@ class ParityTest {
     addMessage(group);
     addWorld(world);
     addReducer(group);
+    addHooks(group);
     addElastic();
     add("Info.version", () -> assertFalse(((String) Calls.call(Info.class, "version")).isEmpty()));
     add("Info.backends", () -> assertEquals(Info.backends(), Calls.call(Info.class, "backends")));
@@ -305,6 +306,87 @@ class ParityTest {
     final int[][] buckets = (int[][]) Calls.call(reducer, "buckets");
     assertEquals(2, java.util.Arrays.stream(buckets).mapToInt(bucket -> bucket.length).sum());
     reducer.close();
+  }
+
+  private void addHooks(ProcessGroup group) {
+    final Map<String, Object[]> all = new TreeMap<>();
+    for (String name :
+        List.of("all_reduce", "float16_compress", "bfloat16_compress", "quantize_per_tensor")) {
+      all.put(name, new Object[0]);
+    }
+    all.put("power_sgd", new Object[] {1, 0L, 0.1, true, true, 0.0, 7L});
+    all.put("batched_power_sgd", new Object[] {1, 0L, true, true, 0.0, 7L});
+    all.put("quantize_per_channel", new Object[] {4});
+    all.put("top_k", new Object[] {1.0});
+    all.put("post_local_sgd", new Object[] {0L, group});
+    for (Map.Entry<String, Object[]> hook : all.entrySet()) {
+      final Object[] arguments = hook.getValue();
+      final int least = hook.getKey().equals("post_local_sgd") ? 1 : 0;
+      add(
+          "CommHook." + hook.getKey(),
+          () -> {
+            for (int count = least; count <= arguments.length; count++) {
+              final Object[] some = java.util.Arrays.copyOf(arguments, count);
+              exerciseHook(group, (CommHook) Calls.call(CommHook.class, hook.getKey(), some));
+            }
+          });
+    }
+    add("CommHook.name", ParityTest::buildHooks);
+    add("Reducer.set_hook", () -> exerciseHook(group, CommHook.of("own", this::exerciseBucket)));
+    for (String name :
+        List.of("index", "count", "step", "divisor", "is_last", "buffer", "gradients")) {
+      add("GradBucket." + name, () -> {}); // Done with set_hook.
+    }
+    add("GradBucket.parameters", () -> {});
+    add(
+        "ParameterAverager.create",
+        () -> {
+          Calls.call(ParameterAverager.class, "create", group, 2L);
+          final Object averager = Calls.call(ParameterAverager.class, "create", group, 2L, 1L);
+          for (Form form : Form.values()) {
+            Calls.call(averager, "average", form.list(form.of(1, 2), form.of(3)));
+          }
+          assertEquals(true, Calls.call(averager, "average", Form.TENSOR.list()));
+        });
+    add("ParameterAverager.average", () -> {});
+  }
+
+  private static void exerciseHook(ProcessGroup group, CommHook hook) throws Exception {
+    try (Reducer reducer = Reducer.create(group, List.of(Tensor.allocate(DType.FLOAT32, 2, 3)))) {
+      Calls.call(reducer, "set_hook", hook);
+      reducer.copyReady(0, new float[] {3, 3, 3, 3, 3, 3});
+      reducer.finish();
+      assertEquals(3, reducer.gradient(0).asFloatBuffer().get(5), 1e-5);
+      assertEquals(Calls.call(hook, "name"), reducer.stats().hook());
+    }
+  }
+
+  private void exerciseBucket(GradBucket bucket, ProcessGroup group) throws Exception {
+    assertEquals(0, Calls.call(bucket, "index"));
+    assertEquals(1L, Calls.call(bucket, "count"));
+    assertEquals(0L, Calls.call(bucket, "step"));
+    assertEquals(1L, Calls.call(bucket, "divisor"));
+    assertEquals(true, Calls.call(bucket, "is_last"));
+    assertArrayEquals(new int[] {0}, (int[]) Calls.call(bucket, "parameters"));
+    final List<?> gradients = (List<?>) Calls.call(bucket, "gradients");
+    assertArrayEquals(new long[] {2, 3}, ((Tensor) gradients.get(0)).shape());
+    group.allReduce((Tensor) Calls.call(bucket, "buffer"));
+  }
+
+  private static void buildHooks() throws Exception {
+    for (String name : List.of("power_sgd", "batched_power_sgd")) {
+      final Object builder = Calls.call(CommHook.class, name + "_builder");
+      Calls.call(builder, "rank", 2);
+      Calls.call(builder, "start_step", 10L);
+      if (name.equals("power_sgd")) {
+        Calls.call(builder, "min_compression_rate", 3.0);
+      }
+      Calls.call(builder, "use_error_feedback", false);
+      Calls.call(builder, "warm_start", false);
+      Calls.call(builder, "orthogonalization_epsilon", 1e-9);
+      Calls.call(builder, "seed", 3L);
+      assertEquals(name, Calls.call(Calls.call(builder, "build"), "name"));
+    }
   }
 
   private void addElastic() {

@@ -1,0 +1,29 @@
+// Which ranks had no gradient for which parameters: one error for all ranks.
+#ifndef SYNCLINE_DDP_GRADIENT_REPORT_H_
+#define SYNCLINE_DDP_GRADIENT_REPORT_H_
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/strings/string_view.h"
+#include "core/process_group.h"
+
+namespace syncline {
+
+enum class Fault : uint8_t {
+  kNone,
+  kMissing,  // It had to have a gradient.
+  kSurplus,  // It had one, although it was said, or recorded, to have none.
+};
+
+// Collective, once a rank is known to have a fault: tells all ranks of all ranks' faults. `mine` is
+// by parameter. An ArgumentError, the same on all ranks, that ends with `advice`; or the error of
+// the group.
+absl::Status ReportFaults(ProcessGroup& group, const std::vector<Fault>& mine,
+                          const std::vector<std::string>& names, absl::string_view advice);
+
+}  // namespace syncline
+
+#endif  // SYNCLINE_DDP_GRADIENT_REPORT_H_

@@ -1,0 +1,52 @@
+#include "ddp/hooks/all_reduce_hook.h"
+
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "core/reduce_kernels.h"
+#include "core/reduce_op.h"
+#include "core/status.h"
+
+namespace syncline {
+namespace {
+
+class AllReduce : public CommHook {
+ public:
+  std::string name() const override { return "all_reduce"; }
+
+  absl::Status Attach(std::shared_ptr<ProcessGroup> group) override {
+    group_ = std::move(group);
+    return absl::OkStatus();
+  }
+
+  absl::StatusOr<std::shared_ptr<Work>> Start(std::shared_ptr<GradBucket> bucket) override {
+    if (group_ == nullptr) {
+      return ArgumentError("communication hook 'all_reduce' is attached to no group");
+    }
+    if (bucket->divisor == group_->size()) {
+      return group_->AllReduceAsync(bucket->buffer, ReduceOp::kAvg);
+    }
+    SYNCLINE_ASSIGN_OR_RETURN(const std::shared_ptr<Work> sum,
+                              group_->AllReduceAsync(bucket->buffer, ReduceOp::kSum));
+    auto average = std::make_shared<Work>(absl::StrCat(sum->description(), ", divided"));
+    average->Start();
+    sum->OnComplete([average, bucket](const absl::Status& status) {
+      const Tensor& buffer = bucket->buffer;
+      if (status.ok()) {
+        Divide(buffer.dtype(), buffer.data(), static_cast<int>(bucket->divisor),
+               static_cast<size_t>(buffer.numel()));
+      }
+      average->Finish(status);
+    });
+    return average;
+  }
+
+ private:
+  std::shared_ptr<ProcessGroup> group_;
+};
+
+}  // namespace
+
+std::shared_ptr<CommHook> AllReduceHook() { return std::make_shared<AllReduce>(); }
+
+}  // namespace syncline

@@ -1,0 +1,24 @@
+// What communication hooks have in common.
+#ifndef SYNCLINE_DDP_HOOKS_AVERAGING_H_
+#define SYNCLINE_DDP_HOOKS_AVERAGING_H_
+
+#include <cstdint>
+
+#include "absl/status/status.h"
+#include "core/dtype.h"
+#include "core/process_group.h"
+#include "core/tensor.h"
+
+namespace syncline {
+
+// Whether hooks compress gradients of this type. All others they average as they are.
+inline bool IsCompressible(DType dtype) {
+  return dtype == DType::kFloat32 || dtype == DType::kFloat64;
+}
+
+// Replaces `tensor` by its sum over all ranks, divided by `divisor`. Bitwise equal on all ranks.
+absl::Status AllReduceAverage(const Tensor& tensor, int64_t divisor, ProcessGroup& group);
+
+}  // namespace syncline
+
+#endif  // SYNCLINE_DDP_HOOKS_AVERAGING_H_

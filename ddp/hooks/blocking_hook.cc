@@ -1,0 +1,154 @@
+#include "ddp/hooks/blocking_hook.h"
+
+#include <functional>
+#include <numeric>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/strings/str_cat.h"
+#include "absl/synchronization/mutex.h"
+#include "absl/time/time.h"
+#include "core/byte_collectives.h"
+#include "core/deadline.h"
+#include "core/lane.h"
+#include "core/status.h"
+#include "core/subgroups.h"
+
+namespace syncline {
+namespace {
+
+// For a bucket in flight to end once its group has been aborted. What still computes then is left
+// to end by itself.
+constexpr absl::Duration kToEnd = absl::Seconds(5);
+
+std::string NameOf(const BucketAverager& averager) {
+  return absl::StrCat("communication hook '", averager.name(), "'");
+}
+
+// What is done in one group. Buckets in flight keep it alive.
+class Session {
+ public:
+  Session(std::shared_ptr<BucketAverager> averager, std::shared_ptr<ProcessGroup> group)
+      : averager_(std::move(averager)), group_(std::move(group)) {}
+
+  ProcessGroup& group() { return *group_; }
+
+  absl::Status Average(GradBucket& bucket) {
+    SYNCLINE_RETURN_IF_ERROR(cause());
+    const absl::Status status = averager_->Average(bucket, *group_);
+    if (status.ok()) return status;
+    const absl::Status failure = Annotate(status, absl::StrCat("rank ", group_->rank()));
+    End(Annotate(failure, absl::StrCat(NameOf(*averager_), ", bucket ", bucket.index, " of ",
+                                       bucket.count)));
+    return failure;
+  }
+
+  // Fails what is in flight, here and on the peers, and what comes later.
+  void End(const absl::Status& cause) {
+    {
+      absl::MutexLock lock(&mutex_);
+      if (cause_.ok()) cause_ = cause;
+    }
+    group_->Abort(cause.message());
+    averager_->Abort(cause.message());
+  }
+
+  absl::Status cause() const {
+    absl::MutexLock lock(&mutex_);
+    return cause_;
+  }
+
+  Lane& lane() { return lane_; }
+
+ private:
+  const std::shared_ptr<BucketAverager> averager_;
+  const std::shared_ptr<ProcessGroup> group_;
+  mutable absl::Mutex mutex_;
+  absl::Status cause_ ABSL_GUARDED_BY(mutex_);
+  Lane lane_;
+};
+
+// That all ranks do the same.
+absl::Status CheckEqualOnAllRanks(ProcessGroup& group, const BucketAverager& averager) {
+  SYNCLINE_ASSIGN_OR_RETURN(const std::vector<std::string> all,
+                            AllGatherBytes(group, averager.ToString()));
+  for (size_t rank = 1; rank < all.size(); ++rank) {
+    if (all[rank] == all[0]) continue;
+    return MismatchError(absl::StrCat("the communication hooks differ: rank 0 has ", all[0],
+                                      ", rank ", rank, " has ", all[rank],
+                                      "; give all ranks the same"));
+  }
+  return absl::OkStatus();
+}
+
+class BlockingHook : public CommHook {
+ public:
+  explicit BlockingHook(std::unique_ptr<BucketAverager> averager)
+      : averager_(std::move(averager)) {}
+
+  ~BlockingHook() override {
+    // A forked child has no thread to wait for, and its parent's connections are not its own.
+    if (session_ != nullptr && !session_->group().CheckProcess().ok()) {
+      new std::shared_ptr<Session>(std::move(session_));
+      return;
+    }
+    EndSession("its reducer was dropped").IgnoreError();
+  }
+
+  std::string name() const override { return averager_->name(); }
+
+  absl::Status Attach(std::shared_ptr<ProcessGroup> group) override {
+    SYNCLINE_RETURN_IF_ERROR(EndSession("it was given another group"));
+    std::vector<int64_t> all(group->size());
+    std::iota(all.begin(), all.end(), 0);
+    SYNCLINE_ASSIGN_OR_RETURN(std::shared_ptr<ProcessGroup> own, Split(*group, {all}));
+    SYNCLINE_RETURN_IF_ERROR(CheckEqualOnAllRanks(*own, *averager_));
+    averager_->Reset();
+    SYNCLINE_RETURN_IF_ERROR(averager_->Attach(own));
+    session_ = std::make_shared<Session>(averager_, std::move(own));
+    return absl::OkStatus();
+  }
+
+  absl::StatusOr<std::shared_ptr<Work>> Start(std::shared_ptr<GradBucket> bucket) override {
+    if (session_ == nullptr) {
+      return ArgumentError(absl::StrCat(NameOf(*averager_), " is attached to no group"));
+    }
+    SYNCLINE_RETURN_IF_ERROR(session_->cause());
+    auto work = std::make_shared<Work>(
+        absl::StrCat(NameOf(*averager_), ", bucket ", bucket->index, " of ", bucket->count));
+    SYNCLINE_RETURN_IF_ERROR(session_->lane().Post([&](uint64_t) -> std::function<void()> {
+      return [session = session_, work, bucket] {
+        work->Start();
+        work->Finish(session->Average(*bucket));
+      };
+    }));
+    return work;
+  }
+
+  void Reset() override { averager_->Reset(); }
+
+ private:
+  // BackendError if the averager does not notice.
+  absl::Status EndSession(absl::string_view why) {
+    const std::shared_ptr<Session> session = std::move(session_);
+    if (session == nullptr) return absl::OkStatus();
+    session->End(BackendError(absl::StrCat(NameOf(*averager_), " has ended: ", why)));
+    session->lane().AwaitIdle(Deadline(kToEnd));
+    if (session->lane().IsIdle()) return absl::OkStatus();
+    return BackendError(absl::StrCat(NameOf(*averager_), " is still at work on a bucket ",
+                                     absl::FormatDuration(kToEnd), " after its group was aborted"));
+  }
+
+  const std::shared_ptr<BucketAverager> averager_;
+  std::shared_ptr<Session> session_;
+};
+
+}  // namespace
+
+std::shared_ptr<CommHook> MakeBlockingHook(std::unique_ptr<BucketAverager> averager) {
+  return std::make_shared<BlockingHook>(std::move(averager));
+}
+
+}  // namespace syncline

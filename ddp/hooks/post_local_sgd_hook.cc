@@ -1,0 +1,85 @@
+#include "ddp/hooks/post_local_sgd_hook.h"
+
+#include <map>
+#include <numeric>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "core/byte_collectives.h"
+#include "core/host.h"
+#include "core/reduce_op.h"
+#include "core/status.h"
+#include "core/subgroups.h"
+#include "ddp/hooks/averaging.h"
+#include "ddp/hooks/blocking_hook.h"
+#include "ddp/hooks/bucket_averager.h"
+
+namespace syncline {
+namespace {
+
+// The ranks of each host.
+absl::StatusOr<std::vector<std::vector<int64_t>>> Hosts(ProcessGroup& group) {
+  SYNCLINE_ASSIGN_OR_RETURN(const std::vector<std::string> identities,
+                            AllGatherBytes(group, ThisPeer().identity));
+  std::map<std::string, std::vector<int64_t>> ranks;
+  for (size_t rank = 0; rank < identities.size(); ++rank) {
+    ranks[identities[rank]].push_back(static_cast<int64_t>(rank));
+  }
+  std::vector<std::vector<int64_t>> hosts;
+  for (auto& [identity, of_host] : ranks) hosts.push_back(std::move(of_host));
+  return hosts;
+}
+
+class PostLocalSgd : public BucketAverager {
+ public:
+  PostLocalSgd(int64_t start_step, std::shared_ptr<ProcessGroup> subgroup)
+      : start_step_(start_step), given_(std::move(subgroup)) {}
+
+  std::string name() const override { return "post_local_sgd"; }
+
+  std::string ToString() const override {
+    return absl::StrCat("post_local_sgd(start_step=", start_step_, ", ",
+                        given_ == nullptr ? "subgroups by host" : "given subgroups", ")");
+  }
+
+  // The subgroup's operations, too, must not mix with others.
+  absl::Status Attach(const std::shared_ptr<ProcessGroup>& group) override {
+    std::vector<std::vector<int64_t>> groups(1);
+    if (given_ == nullptr) {
+      SYNCLINE_ASSIGN_OR_RETURN(groups, Hosts(*group));
+    } else {
+      groups[0].resize(given_->size());
+      std::iota(groups[0].begin(), groups[0].end(), 0);
+    }
+    SYNCLINE_ASSIGN_OR_RETURN(own_, Split(given_ == nullptr ? *group : *given_, groups));
+    return absl::OkStatus();
+  }
+
+  absl::Status Average(GradBucket& bucket, ProcessGroup& group) override {
+    if (bucket.step >= start_step_) return own_->AllReduce(bucket.buffer, ReduceOp::kAvg);
+    return AllReduceAverage(bucket.buffer, bucket.divisor, group);
+  }
+
+  void Abort(absl::string_view reason) override {
+    if (own_ != nullptr) own_->Abort(reason);
+  }
+
+ private:
+  const int64_t start_step_;
+  const std::shared_ptr<ProcessGroup> given_;
+  std::shared_ptr<ProcessGroup> own_;  // Set before the first bucket.
+};
+
+}  // namespace
+
+absl::StatusOr<std::shared_ptr<CommHook>> PostLocalSgdHook(int64_t start_step,
+                                                           std::shared_ptr<ProcessGroup> subgroup) {
+  if (start_step < 0) {
+    return ArgumentError(absl::StrCat("start_step must not be negative, but is ", start_step));
+  }
+  return MakeBlockingHook(std::make_unique<PostLocalSgd>(start_step, std::move(subgroup)));
+}
+
+}  // namespace syncline

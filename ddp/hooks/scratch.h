@@ -1,0 +1,25 @@
+// Memory that a hook uses for one bucket after another.
+#ifndef SYNCLINE_DDP_HOOKS_SCRATCH_H_
+#define SYNCLINE_DDP_HOOKS_SCRATCH_H_
+
+#include <cstdint>
+
+#include "absl/status/statusor.h"
+#include "core/dtype.h"
+#include "core/tensor.h"
+
+namespace syncline {
+
+// Large pieces lie in memory that the ranks of a host can read in place.
+class Scratch {
+ public:
+  // `count` elements of any value, good until the next call.
+  absl::StatusOr<Tensor> Take(DType dtype, int64_t count);
+
+ private:
+  Tensor memory_;  // Bytes.
+};
+
+}  // namespace syncline
+
+#endif  // SYNCLINE_DDP_HOOKS_SCRATCH_H_

@@ -1,0 +1,236 @@
+// The end of a step: waiting, what ranks tell each other, and the buckets in their new order.
+#include <algorithm>
+#include <cstring>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
+#include "core/deadline.h"
+#include "core/reduce_kernels.h"
+#include "core/status.h"
+#include "ddp/reducer_impl.h"
+
+namespace syncline {
+namespace {
+
+// A hook may make several operations for a bucket, each of which has the group's timeout.
+constexpr int kOperationsOfHook = 4;
+
+// Adds the time of its life to a total.
+class Stopwatch {
+ public:
+  explicit Stopwatch(int64_t* total) : total_(total) {}
+  ~Stopwatch() { *total_ += Nanos() - begun_; }
+
+ private:
+  int64_t* const total_;
+  const int64_t begun_ = Nanos();
+};
+
+absl::string_view AdviceFor(Reducer::Unused unused) {
+  return unused == Reducer::Unused::kRefused
+             ? "give every parameter a gradient in every step (zeros will do), or let the reducer "
+               "find those that have none (find_unused_parameters)"
+             : "a static graph has gradients for the same parameters in all steps, and those that "
+               "a step names as unused get none";
+}
+
+}  // namespace
+
+absl::Status Reducer::Impl::Finish() {
+  const int64_t begun = Nanos();
+  int64_t waited = 0;
+  {
+    absl::MutexLock lock(&mutex_);
+    SYNCLINE_RETURN_IF_ERROR(AwaitOthers());
+    if (step_.is_finishing) return ArgumentError("finish is under way in another thread");
+    if (!step_.under_way) Begin({});
+    step_.times->backward_end = Nanos();
+    if (step_.sync == Sync::kNone) {
+      for (size_t i = 0; i < step_.states.size(); ++i) {
+        if (step_.states[i] == State::kReady) accumulated_[i] = true;
+      }
+      step_.under_way = false;
+      return absl::OkStatus();
+    }
+    step_.is_finishing = true;
+    CompleteStep();
+    (void)StartReady();  // It is in step_.error.
+  }
+  const absl::Status outcome = FinishTogether(&waited);
+  absl::MutexLock lock(&mutex_);
+  End(begun, waited);
+  return outcome;
+}
+
+absl::Status Reducer::Impl::AwaitOthers() {
+  const auto quiet = [this] { return step_.copying == 0 && !step_.is_starting; };
+  const absl::Duration limit = group_->timeout();
+  if (Deadline(limit).Await(mutex_, absl::Condition(&quiet))) return absl::OkStatus();
+  return TimeoutError(absl::StrCat(
+      "rank ", group_->rank(), ": after ", absl::FormatDuration(limit), " ",
+      step_.is_starting ? absl::StrCat("the communication hook '", HookName(),
+                                       "' has not returned from its start of a bucket")
+                        : std::string("a gradient is still being copied"),
+      " in another thread: finish a step once its gradients are marked"));
+}
+
+void Reducer::Impl::CompleteStep() {
+  step_.faults.assign(parameters_.size(), Fault::kNone);
+  const bool finds_unused = FindsUnused();
+  for (size_t i = 0; i < step_.states.size(); ++i) {
+    if (HasGradient(i)) continue;
+    if (step_.states[i] == State::kAwaited && sparse_place_[i] < 0) Clear(layout_.gradients[i]);
+    if (finds_unused) continue;
+    if (options_.unused == Unused::kRefused || used_[i]) step_.faults[i] = Fault::kMissing;
+  }
+  for (int64_t i : step_.surplus) step_.faults[i] = Fault::kSurplus;
+  for (size_t b = 0; b < step_.awaited.size(); ++b) {
+    if (step_.awaited[b] > 0) step_.times->ready[b] = Nanos();
+    step_.awaited[b] = 0;
+  }
+}
+
+absl::Status Reducer::Impl::FinishTogether(int64_t* waited) {
+  SYNCLINE_RETURN_IF_ERROR(AwaitWorks(waited));
+  SYNCLINE_RETURN_IF_ERROR(ReadControl(waited));
+  DivideIntegers();
+  SYNCLINE_RETURN_IF_ERROR(GatherSparse(waited));
+  return Rebuild(waited);
+}
+
+absl::Status Reducer::Impl::AwaitWorks(int64_t* waited) {
+  const Stopwatch stopwatch(waited);
+  absl::Status first;
+  for (size_t b = 0; b < step_.works.size(); ++b) {
+    if (step_.works[b] == nullptr) continue;
+    first.Update(AwaitBucket(b));
+    int64_t unknown = 0;  // The callback may be a moment behind.
+    step_.times->end[b].compare_exchange_strong(unknown, Nanos());
+  }
+  first.Update(step_.error);
+  if (step_.control != nullptr) first.Update(step_.control->Wait());  // The operation has a timeout.
+  return first;
+}
+
+absl::Status Reducer::Impl::AwaitBucket(size_t b) {
+  if (hook_ == nullptr) return step_.works[b]->Wait();
+  const absl::Status status = step_.works[b]->Wait(kOperationsOfHook * group_->timeout());
+  return status.ok() ? status : HookFailed(b, status);
+}
+
+absl::Status Reducer::Impl::ReadControl(int64_t* waited) {
+  const int32_t* values = step_.control_values.data_as<int32_t>();
+  const int32_t* end = values + step_.control_values.numel();
+  if (std::find(values, end, 2) != end) {
+    const Stopwatch stopwatch(waited);
+    return ReportFaults(*group_, step_.faults, options_.names, AdviceFor(options_.unused));
+  }
+  absl::MutexLock lock(&mutex_);
+  if (FindsUnused()) {
+    used_.assign(values, end);
+    recorded_ = options_.unused == Unused::kRecorded;
+  } else if (options_.unused == Unused::kRefused) {
+    used_.assign(parameters_.size(), 1);
+  }
+  return absl::OkStatus();
+}
+
+void Reducer::Impl::DivideIntegers() {
+  if (hook_ != nullptr || step_.divisor == group_->size()) return;
+  for (const Tensor& flat : layout_.flats) {
+    if (!IsInteger(flat.dtype())) continue;
+    Divide(flat.dtype(), flat.data(), static_cast<int>(step_.divisor), flat.numel());
+  }
+}
+
+absl::Status Reducer::Impl::GatherSparse(int64_t* waited) {
+  const Stopwatch stopwatch(waited);
+  std::vector<Rows> all(sparse_.size());
+  for (size_t s = 0; s < sparse_.size(); ++s) {
+    const size_t b = layout_.buckets.size() + s;
+    if (step_.times->ready[b] == 0) step_.times->ready[b] = step_.times->backward_end;
+    step_.times->start[b] = Nanos();
+    auto rows = used_[sparse_[s]] ? GatherRows(*group_, own_rows_[s], step_.divisor)
+                                  : own_rows_[s].Make(0);
+    if (!rows.ok()) return Annotate(rows.status(), absl::StrCat("rows of ", NameOf(sparse_[s])));
+    all[s] = *std::move(rows);
+    step_.times->end[b] = Nanos();
+  }
+  absl::MutexLock lock(&mutex_);
+  gathered_ = std::move(all);
+  return absl::OkStatus();
+}
+
+// Not where unused parameters are found in each step: there the first step says little about the
+// others.
+absl::Status Reducer::Impl::Rebuild(int64_t* waited) {
+  if (rebuilt_ || !options_.rebuild || options_.unused == Unused::kFound) return absl::OkStatus();
+  std::vector<int64_t> order = step_.arrival;
+  std::vector<bool> arrived(parameters_.size());
+  for (int64_t i : order) arrived[i] = true;
+  for (int64_t i : DefaultOrder()) {
+    if (!arrived[i]) order.push_back(i);
+  }
+  {
+    const Stopwatch stopwatch(waited);
+    const absl::Status sent = group_->Broadcast(Tensor::Of(order), 0);
+    if (!sent.ok()) return Annotate(sent, "the new order of the buckets");
+  }
+  SYNCLINE_RETURN_IF_ERROR(AdoptOrder(order));
+  absl::MutexLock lock(&mutex_);
+  rebuilt_ = true;
+  return absl::OkStatus();
+}
+
+absl::Status Reducer::Impl::AdoptOrder(const std::vector<int64_t>& order) {
+  auto buckets = AssignBuckets(parameters_, order, options_.caps);
+  if (buckets == layout_.buckets) return absl::OkStatus();
+  SYNCLINE_ASSIGN_OR_RETURN(BucketLayout layout, Allocate(std::move(buckets), parameters_));
+  for (int64_t i : order) {
+    const Tensor& from = layout_.gradients[i];
+    if (from.nbytes() > 0) std::memcpy(layout.gradients[i].data(), from.data(), from.nbytes());
+  }
+  {
+    absl::MutexLock lock(&mutex_);
+    layout_ = std::move(layout);
+    ++generation_;
+  }
+  if (hook_ != nullptr) hook_->Reset();
+  return absl::OkStatus();
+}
+
+void Reducer::Impl::End(int64_t begun, int64_t waited) {
+  Times& times = *step_.times;
+  const auto since = [&times](int64_t at) { return at == 0 ? 0 : at - times.begin; };
+  const int64_t now = Nanos();
+  step_.own_time += now - begun - waited;
+  stats_.steps = ++steps_;
+  stats_.hook = HookName();
+  stats_.ready.clear();
+  stats_.start.clear();
+  stats_.end.clear();
+  for (size_t b = 0; b < times.end.size(); ++b) {
+    stats_.ready.push_back(since(times.ready[b]));
+    stats_.start.push_back(since(times.start[b]));
+    stats_.end.push_back(since(times.end[b]));
+  }
+  stats_.bucket_bytes = step_.bytes;
+  stats_.bucket_parameters = step_.counts;
+  for (size_t s = 0; s < gathered_.size(); ++s) {
+    stats_.bucket_bytes.push_back(
+        static_cast<int64_t>(gathered_[s].indices.nbytes() + gathered_[s].values.nbytes()));
+    stats_.bucket_parameters.push_back(1);
+  }
+  stats_.backward_end = since(times.backward_end);
+  stats_.step_end = since(now);
+  stats_.own_time = step_.own_time;
+  all_communication_ += static_cast<double>(stats_.communication_time());
+  all_hidden_ += static_cast<double>(stats_.hidden_time());
+  stats_.total_overlap_share = all_communication_ == 0 ? 1 : all_hidden_ / all_communication_;
+  std::fill(accumulated_.begin(), accumulated_.end(), false);
+  step_.under_way = false;
+  step_.is_finishing = false;
+}
+
+}  // namespace syncline

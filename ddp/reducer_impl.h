@@ -1,0 +1,170 @@
+// How a Reducer works: the state behind its methods. See reducer.h for what they do.
+#ifndef SYNCLINE_DDP_REDUCER_IMPL_H_
+#define SYNCLINE_DDP_REDUCER_IMPL_H_
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/synchronization/mutex.h"
+#include "core/process_group.h"
+#include "core/tensor.h"
+#include "core/work.h"
+#include "ddp/agreement.h"
+#include "ddp/bucket_layout.h"
+#include "ddp/comm_hook.h"
+#include "ddp/gradient_report.h"
+#include "ddp/reducer.h"
+#include "ddp/reducer_stats.h"
+#include "ddp/sparse_gather.h"
+
+namespace syncline {
+
+// Monotonic.
+int64_t Nanos();
+
+// Every communicating step of every rank issues the same operations: the buckets in order, then one
+// small all-reduce, the control, in which ranks tell each other which gradients they have. It goes
+// out behind the last bucket without waiting for Finish, unless gradients can still come that must
+// not. If it tells of a fault, all ranks exchange who has which, and the step ends in an error.
+//
+// Threads: mutex_ is held neither while a bucket is handed to the group, nor while gradients are
+// copied, nor in a wait. A thread that does the former has step_.is_starting, the others pass by;
+// those that do the second are counted. From the moment in which Finish finds neither, and sets
+// is_finishing, the step belongs to its thread alone.
+class Reducer::Impl {
+ public:
+  Impl(std::shared_ptr<ProcessGroup> group, const std::vector<Tensor>& parameters, Options options);
+
+  // Collective. Plans the buckets. Before anything else.
+  absl::Status Connect();
+
+  absl::Status BeginStep(const Step& step);
+  absl::StatusOr<Tensor> gradient(int64_t index) const;
+  absl::Status MarkReady(int64_t index);
+  absl::Status CopyReady(int64_t index, const Tensor& value);
+  absl::Status MarkReadySparse(int64_t index, const Rows& rows);
+  absl::Status Finish();
+  absl::StatusOr<bool> is_used(int64_t index) const;
+  absl::StatusOr<Rows> rows(int64_t index) const;
+  absl::StatusOr<int64_t> CountActive(Activity mine);
+  absl::Status ShadowStep(int64_t divisor);
+  absl::Status SetHook(std::shared_ptr<CommHook> hook);
+  absl::Status ReplaceGroup(std::shared_ptr<ProcessGroup> group);
+  std::vector<std::vector<int64_t>> buckets() const;
+  int64_t generation() const;
+  ReducerStats stats() const;
+
+ private:
+  enum class State : uint8_t { kAwaited, kCopying, kReady, kUnused };
+
+  // When the buckets of a step, and behind them the sparse parameters, were ready and reduced.
+  // Shared with the callbacks of works, which may come after the step.
+  struct Times {
+    explicit Times(size_t count) : ready(count), start(count), end(count) {}
+    const int64_t begin = Nanos();
+    int64_t backward_end = 0;
+    std::vector<int64_t> ready, start;
+    std::vector<std::atomic<int64_t>> end;
+  };
+
+  struct Running {
+    bool under_way = false;
+    Sync sync = Sync::kAllRanks;
+    int64_t divisor = 1;
+    std::vector<State> states;     // By parameter.
+    std::vector<int64_t> surplus;  // Marked, though said to be unused.
+    std::vector<int64_t> arrival;  // Dense parameters in the order of their marks.
+    std::vector<int64_t> awaited;  // Gradients not ready, by bucket.
+    int64_t all_awaited = 0;       // Sparse ones included.
+    bool has_unused = false;       // Parameters that were said, or are recorded, to be.
+    int64_t copying = 0;           // Threads.
+    bool is_starting = false;
+    bool is_finishing = false;
+    size_t next = 0;  // The first bucket that has not been started.
+    std::vector<std::shared_ptr<Work>> works;  // By bucket.
+    std::shared_ptr<Work> control;
+    std::vector<int64_t> bytes, counts;  // By bucket, for statistics.
+    Tensor control_values;      // int32: 0 unused, 1 used, 2 a fault. By parameter, or just one.
+    std::vector<Fault> faults;  // By parameter; known to Finish.
+    absl::Status error;         // Of the start of a bucket.
+    std::shared_ptr<Times> times;
+    int64_t own_time = 0;
+  };
+
+  // ---- reducer_setup.cc ----
+  absl::Status CheckOptions() const;
+  std::vector<Trait> Traits() const;
+  std::vector<int64_t> DefaultOrder() const;
+  absl::Status PlanBuckets();
+  absl::Status CheckBetweenSteps(absl::string_view call) const
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  absl::Status DropStep();
+  absl::Status AdoptState(ProcessGroup& group);
+  std::string HookName() const;
+
+  // ---- reducer_step.cc ----
+  absl::Status CheckIndex(int64_t index) const;
+  absl::Status CheckKind(int64_t index, bool sparse) const;
+  std::string NameOf(int64_t index) const;
+  bool FindsUnused() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  absl::Status CheckStep(const Step& step) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void Begin(const Step& step) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void SetUnused(int64_t index) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Begins a step if there is none. OK if the gradient may come now.
+  absl::Status Admit(int64_t index) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  absl::Status RefuseSecond(int64_t index) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  absl::Status Mark(int64_t index, int64_t begun) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  bool HasGradient(int64_t index) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // These let go of the mutex in between.
+  absl::Status StartReady() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void StartBucket(size_t b) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void StartControl() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  absl::StatusOr<std::shared_ptr<Work>> Start(size_t b, int64_t* hook_time);
+  absl::Status HookFailed(size_t b, const absl::Status& error);
+
+  // ---- reducer_finish.cc ----
+  absl::Status AwaitOthers() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void CompleteStep() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // The parts of Finish that communicate. Each adds what it has waited to `waited`.
+  absl::Status FinishTogether(int64_t* waited);
+  absl::Status AwaitWorks(int64_t* waited);
+  absl::Status AwaitBucket(size_t b);
+  absl::Status ReadControl(int64_t* waited);
+  absl::Status GatherSparse(int64_t* waited);
+  absl::Status Rebuild(int64_t* waited);
+  absl::Status AdoptOrder(const std::vector<int64_t>& order);
+  void DivideIntegers();
+  void End(int64_t begun, int64_t waited) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+
+  const std::vector<Tensor> parameters_;  // Types and shapes; no elements.
+  const Options options_;                 // But for the hook.
+  std::vector<int64_t> sparse_;           // In the order of indices.
+  std::vector<int64_t> sparse_place_;     // By parameter: where in sparse_; or -1.
+
+  mutable absl::Mutex mutex_;
+  // These change between steps, or at the end of Finish, and may be read in a step without it.
+  std::shared_ptr<ProcessGroup> group_;
+  std::shared_ptr<CommHook> hook_;
+  BucketLayout layout_;
+  int64_t generation_ = 0;
+  bool rebuilt_ = false;
+  bool recorded_ = false;  // used_ holds for all steps.
+  int64_t steps_ = 0;
+  std::vector<uint8_t> used_;       // By parameter, of the last step; empty before the first.
+  std::vector<Rows> gathered_;      // By sparse parameter, of the last step.
+  std::vector<RowBuffer> own_rows_;  // By sparse parameter.
+  std::vector<uint8_t> accumulated_ ABSL_GUARDED_BY(mutex_);  // Has a gradient of steps with kNone.
+  Running step_;
+  ReducerStats stats_ ABSL_GUARDED_BY(mutex_);
+  double all_communication_ = 0, all_hidden_ = 0;  // Over all steps.
+};
+
+}  // namespace syncline
+
+#endif  // SYNCLINE_DDP_REDUCER_IMPL_H_

@@ -1,0 +1,245 @@
+// What happens between steps: the plan, hooks, uneven inputs, another group.
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "core/deadline.h"
+#include "core/status.h"
+#include "ddp/reducer_impl.h"
+
+namespace syncline {
+namespace {
+
+// How long operations of a group that is given up are waited for.
+constexpr absl::Duration kPatience = absl::Seconds(2);
+
+// Types and shapes only: nobody's memory is held.
+std::vector<Tensor> WithoutElements(const std::vector<Tensor>& tensors) {
+  std::vector<Tensor> result;
+  for (const Tensor& tensor : tensors) {
+    result.emplace_back(nullptr, tensor.dtype(), tensor.shape(), absl::Span<const int64_t>(),
+                        tensor.device());
+  }
+  return result;
+}
+
+absl::string_view Name(Reducer::Unused unused) {
+  switch (unused) {
+    case Reducer::Unused::kRefused:
+      return "refuse them";
+    case Reducer::Unused::kFound:
+      return "find them in each step";
+    case Reducer::Unused::kRecorded:
+      return "record them in the first step (static graph)";
+  }
+  return "";
+}
+
+std::string ToString(const BucketCaps& caps) {
+  if (caps.list.empty()) return absl::StrCat(caps.first, " and then ", caps.others, " bytes");
+  return absl::StrCat(absl::StrJoin(caps.list, ", "), " bytes");
+}
+
+}  // namespace
+
+Reducer::Impl::Impl(std::shared_ptr<ProcessGroup> group, const std::vector<Tensor>& parameters,
+                    Options options)
+    : parameters_(WithoutElements(parameters)),
+      options_(std::move(options)),
+      sparse_(options_.sparse),
+      sparse_place_(parameters.size(), -1),
+      group_(std::move(group)),
+      hook_(options_.hook),
+      accumulated_(parameters.size()) {
+  std::sort(sparse_.begin(), sparse_.end());
+}
+
+absl::Status Reducer::Impl::Connect() {
+  absl::Status own = CheckOptions();
+  if (own.ok()) own = PlanBuckets();
+  SYNCLINE_RETURN_IF_ERROR(AgreeOn(*group_, own.ok() ? Traits() : std::vector<Trait>(), own));
+  if (hook_ == nullptr) return absl::OkStatus();
+  return Annotate(hook_->Attach(group_), absl::StrCat("communication hook '", HookName(), "'"));
+}
+
+absl::Status Reducer::Impl::CheckOptions() const {
+  if (parameters_.empty()) return ArgumentError("a reducer needs at least one parameter");
+  if (!options_.names.empty() && options_.names.size() != parameters_.size()) {
+    return ArgumentError(absl::StrCat(options_.names.size(), " names for ", parameters_.size(),
+                                      " parameters: give one for each, or none"));
+  }
+  std::vector<int64_t> caps = options_.caps.list;
+  if (caps.empty()) caps = {options_.caps.first, options_.caps.others};
+  if (*std::min_element(caps.begin(), caps.end()) <= 0) {
+    return ArgumentError(absl::StrCat("bucket caps must be positive, not ",
+                                      ToString(options_.caps)));
+  }
+  for (size_t i = 0; i < parameters_.size(); ++i) {
+    const absl::Status averages = CheckReduction(parameters_[i].dtype(), ReduceOp::kAvg);
+    if (!averages.ok()) return Annotate(averages, NameOf(i));
+    if (parameters_[i].device().type != DeviceType::kCpu) {
+      return ArgumentError(absl::StrCat(NameOf(i), " is on ", ToString(parameters_[i].device()),
+                                        ": gradients are reduced on the CPU"));
+    }
+  }
+  for (size_t s = 0; s < sparse_.size(); ++s) {
+    SYNCLINE_RETURN_IF_ERROR(CheckIndex(sparse_[s]));
+    if (s > 0 && sparse_[s] == sparse_[s - 1]) {
+      return ArgumentError(absl::StrCat(NameOf(sparse_[s]), " is twice among the sparse ones"));
+    }
+    if (!parameters_[sparse_[s]].shape().empty()) continue;
+    return ArgumentError(absl::StrCat(NameOf(sparse_[s]), " is a single element: it has no rows"));
+  }
+  return absl::OkStatus();
+}
+
+std::vector<int64_t> Reducer::Impl::DefaultOrder() const {
+  std::vector<int64_t> order;
+  for (int64_t i = static_cast<int64_t>(parameters_.size()) - 1; i >= 0; --i) {
+    if (sparse_place_[i] < 0) order.push_back(i);
+  }
+  return order;
+}
+
+absl::Status Reducer::Impl::PlanBuckets() {
+  for (size_t s = 0; s < sparse_.size(); ++s) {
+    sparse_place_[sparse_[s]] = static_cast<int64_t>(s);
+    own_rows_.emplace_back(parameters_[sparse_[s]]);
+  }
+  auto buckets = AssignBuckets(parameters_, DefaultOrder(), options_.caps);
+  SYNCLINE_ASSIGN_OR_RETURN(layout_, Allocate(std::move(buckets), parameters_));
+  generation_ = 1;
+  return absl::OkStatus();
+}
+
+std::vector<Trait> Reducer::Impl::Traits() const {
+  std::vector<Trait> traits = {{"the number of parameters", absl::StrCat(parameters_.size())}};
+  for (size_t i = 0; i < parameters_.size(); ++i) {
+    const bool has_name = !options_.names.empty();
+    if (has_name) {
+      traits.push_back({absl::StrCat("the name of parameter ", i),
+                        absl::StrCat("'", options_.names[i], "'")});
+    }
+    traits.push_back({absl::StrCat(has_name ? "parameter " : "", NameOf(i)),
+                      parameters_[i].ToString()});
+  }
+  traits.push_back({"the sparse parameters", absl::StrCat("[", absl::StrJoin(sparse_, ", "), "]")});
+  traits.push_back({"the bucket caps", ToString(options_.caps)});
+  traits.push_back({"what to do about unused parameters", std::string(Name(options_.unused))});
+  traits.push_back({"whether buckets are rebuilt", options_.rebuild ? "yes" : "no"});
+  traits.push_back({"the communication hook", HookName()});
+  return traits;
+}
+
+std::string Reducer::Impl::HookName() const {
+  return hook_ == nullptr ? "all_reduce" : hook_->name();
+}
+
+absl::StatusOr<int64_t> Reducer::Impl::CountActive(Activity mine) {
+  std::shared_ptr<ProcessGroup> group;
+  {
+    absl::MutexLock lock(&mutex_);
+    SYNCLINE_RETURN_IF_ERROR(CheckBetweenSteps("count_active"));
+    group = group_;
+  }
+  std::vector<int64_t> active = {mine == Activity::kActive ? 1 : 0};
+  SYNCLINE_RETURN_IF_ERROR(group->AllReduce(Tensor::Of(active)));
+  return active[0];
+}
+
+absl::Status Reducer::Impl::ShadowStep(int64_t divisor) {
+  Step step;
+  step.divisor = divisor;
+  {
+    absl::MutexLock lock(&mutex_);
+    SYNCLINE_RETURN_IF_ERROR(CheckStep(step));
+    std::fill(accumulated_.begin(), accumulated_.end(), false);
+    Begin(step);
+    if (!FindsUnused()) {
+      for (size_t i = 0; i < step_.states.size(); ++i) {
+        if (step_.states[i] == State::kAwaited) step_.states[i] = State::kReady;
+      }
+      for (const Tensor& flat : layout_.flats) Clear(flat);
+    }
+  }
+  return Finish();
+}
+
+absl::Status Reducer::Impl::SetHook(std::shared_ptr<CommHook> hook) {
+  absl::MutexLock lock(&mutex_);
+  SYNCLINE_RETURN_IF_ERROR(CheckBetweenSteps("set_hook"));
+  const std::shared_ptr<ProcessGroup> group = group_;
+  const std::string name = hook == nullptr ? "all_reduce" : hook->name();
+  mutex_.Unlock();
+  absl::Status status = AgreeOn(*group, {{"the communication hook", name}});
+  if (status.ok() && hook != nullptr) {
+    status = Annotate(hook->Attach(group), absl::StrCat("communication hook '", name, "'"));
+  }
+  mutex_.Lock();
+  if (status.ok()) hook_ = std::move(hook);
+  return status;
+}
+
+absl::Status Reducer::Impl::ReplaceGroup(std::shared_ptr<ProcessGroup> group) {
+  if (group == nullptr) return ArgumentError("a reducer needs a process group");
+  SYNCLINE_RETURN_IF_ERROR(DropStep());
+  SYNCLINE_RETURN_IF_ERROR(AgreeOn(*group, Traits()));
+  SYNCLINE_RETURN_IF_ERROR(AdoptState(*group));
+  {
+    absl::MutexLock lock(&mutex_);
+    group_ = group;
+  }
+  if (hook_ == nullptr) return absl::OkStatus();
+  return Annotate(hook_->Attach(group), absl::StrCat("communication hook '", HookName(), "'"));
+}
+
+absl::Status Reducer::Impl::DropStep() {
+  std::vector<std::shared_ptr<Work>> works;
+  {
+    absl::MutexLock lock(&mutex_);
+    if (step_.is_finishing) return ArgumentError("finish is under way in another thread");
+    SYNCLINE_RETURN_IF_ERROR(AwaitOthers());
+    std::fill(accumulated_.begin(), accumulated_.end(), false);
+    if (!step_.under_way) return absl::OkStatus();
+    step_.under_way = false;
+    works = step_.works;
+    works.push_back(step_.control);
+  }
+  const Deadline deadline(kPatience);
+  bool all_ended = true;
+  for (const std::shared_ptr<Work>& work : works) {
+    if (work == nullptr) continue;
+    (void)work->Wait(deadline.Remaining());  // Its outcome is nobody's business any more.
+    all_ended = all_ended && work->IsCompleted();
+  }
+  if (all_ended) return absl::OkStatus();
+  // What still runs may write: it gets the old buckets, and the steps to come new ones.
+  SYNCLINE_ASSIGN_OR_RETURN(BucketLayout layout, Allocate(layout_.buckets, parameters_));
+  absl::MutexLock lock(&mutex_);
+  layout_ = std::move(layout);
+  ++generation_;
+  return absl::OkStatus();
+}
+
+// Ranks that failed in the same step may be on different sides of its end.
+absl::Status Reducer::Impl::AdoptState(ProcessGroup& group) {
+  std::vector<int64_t> state = {steps_, rebuilt_, recorded_};
+  const size_t fixed = state.size();
+  for (const auto& bucket : layout_.buckets) {
+    state.insert(state.end(), bucket.begin(), bucket.end());
+  }
+  const size_t used = state.size();
+  state.resize(used + parameters_.size());
+  std::copy(used_.begin(), used_.end(), state.begin() + used);
+  SYNCLINE_RETURN_IF_ERROR(group.Broadcast(Tensor::Of(state), 0));
+  SYNCLINE_RETURN_IF_ERROR(AdoptOrder({state.begin() + fixed, state.begin() + used}));
+  absl::MutexLock lock(&mutex_);
+  steps_ = state[0];
+  rebuilt_ = state[1] != 0;
+  recorded_ = state[2] != 0;
+  if (steps_ > 0) used_.assign(state.begin() + used, state.end());
+  return absl::OkStatus();
+}
+
+}  // namespace syncline

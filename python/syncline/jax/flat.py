@@ -1,0 +1,85 @@
+"""Many arrays as one: flat buffers in main memory, which collectives move in one piece."""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy
+
+from syncline.shared_memory import empty_shared
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+_ALIGNMENT = 64  # JAX takes memory that is so aligned as it is.
+_LEAST_SHARED = 1 << 20  # Bytes. Collectives on less gain nothing by being read in place.
+
+
+def room_for(
+    arrays: Sequence[NDArray[Any]],
+) -> tuple[NDArray[Any], list[NDArray[Any]]]:
+    """A flat buffer of the arrays' one element type, and a view in it for each, of its shape.
+
+    Nothing is copied. Views are aligned as JAX wants it; what lies between them is of no meaning.
+    The memory is used again when no array, JAX's included, looks at it any more.
+    """
+    dtype = arrays[0].dtype
+    step = _ALIGNMENT // dtype.itemsize
+    starts = [0]
+    for array in arrays:
+        starts.append(starts[-1] + -(-array.size // step) * step)
+    memory = numpy.asarray(_Lease(max(1, starts[-1]) * dtype.itemsize))
+    whole = memory[: starts[-1] * dtype.itemsize].view(dtype)
+    parts = [
+        whole[start : start + array.size].reshape(array.shape)
+        for start, array in zip(starts, arrays, strict=False)
+    ]
+    return whole, parts
+
+
+class _Pool:
+    """Memory to be used again, so that its pages need not be made, and mapped by peers, anew."""
+
+    def __init__(self) -> None:
+        self._lock = threading.RLock()  # A lease can end, by garbage collection, anywhere.
+        self._free: deque[NDArray[numpy.uint8]] = deque(maxlen=6)  # The longest unused one is lost.
+
+    def take(self, size: int) -> NDArray[numpy.uint8]:
+        with self._lock:
+            for index, memory in enumerate(self._free):
+                if memory.size == size:
+                    del self._free[index]
+                    return memory
+        return _allocate(size)
+
+    def give_back(self, memory: NDArray[numpy.uint8]) -> None:
+        with self._lock:
+            self._free.append(memory)
+
+
+def _allocate(size: int) -> NDArray[numpy.uint8]:
+    """Zeros, aligned."""
+    if size >= _LEAST_SHARED:
+        shared: NDArray[numpy.uint8] = numpy.asarray(empty_shared((size,), "uint8"))
+        return shared
+    memory = numpy.zeros(size + _ALIGNMENT, numpy.uint8)
+    start = -memory.ctypes.data % _ALIGNMENT
+    return memory[start : start + size]
+
+
+_pool = _Pool()
+
+
+class _Lease:
+    """Memory of the pool. Whatever array is made of it refers to it, and keeps it."""
+
+    def __init__(self, size: int) -> None:
+        self._pool = _pool
+        self._memory = _pool.take(size)
+        self.__array_interface__ = self._memory.__array_interface__
+
+    def __del__(self) -> None:
+        self._pool.give_back(self._memory)

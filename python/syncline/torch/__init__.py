@@ -1,0 +1,24 @@
+"""PyTorch over Syncline.
+
+Importing it makes "syncline" a backend of torch.distributed: after
+`torch.distributed.init_process_group("syncline")`, or "cpu:syncline,cuda:nccl", torch's own
+functions and DistributedDataParallel, FSDP2 and DTensor work over it, unchanged.
+"""
+
+from __future__ import annotations
+
+from syncline.torch.distributed_data_parallel import DistributedDataParallel
+from syncline.torch.mixed_precision import MixedPrecision
+from syncline.torch.process_group import ProcessGroup
+from syncline.torch.registration import Options, register
+from syncline.torch.sync_batch_norm import SyncBatchNorm
+
+register()
+
+__all__ = [
+    "DistributedDataParallel",
+    "MixedPrecision",
+    "Options",
+    "ProcessGroup",
+    "SyncBatchNorm",
+]

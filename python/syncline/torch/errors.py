@@ -1,0 +1,51 @@
+"""What the backend raises: Syncline's errors that are also those of torch.distributed.
+
+So `except torch.distributed.DistBackendError` and `except syncline.DistError` both catch them.
+"""
+
+from __future__ import annotations
+
+import torch.distributed
+
+from syncline import errors
+
+_backend: type[Exception] = getattr(torch.distributed, "DistBackendError", RuntimeError)
+_network: type[Exception] = getattr(torch.distributed, "DistNetworkError", RuntimeError)
+_store: type[Exception] = getattr(torch.distributed, "DistStoreError", RuntimeError)
+
+
+class DistTimeoutError(errors.DistTimeoutError, _backend):  # type: ignore[misc, unused-ignore]
+    """Ranks have not come in time; it names them."""
+
+
+class DistNetworkError(  # type: ignore[misc, unused-ignore]
+    errors.DistNetworkError, _network, _backend
+):
+    """A connection could not be made or was lost: the rank at its other end may have died."""
+
+
+class DistStoreError(errors.DistStoreError, _store):  # type: ignore[misc, unused-ignore]
+    """A store could not do its work."""
+
+
+class DistBackendError(errors.DistBackendError, _backend):  # type: ignore[misc, unused-ignore]
+    """An operation failed, or its group is broken or closed; it names the rank that is to blame."""
+
+
+class DistMismatchError(errors.DistMismatchError, _backend):  # type: ignore[misc, unused-ignore]
+    """Ranks called different operations, or one with arguments that do not fit together."""
+
+
+_KINDS: dict[type[BaseException], type[Exception]] = {
+    errors.DistTimeoutError: DistTimeoutError,
+    errors.DistNetworkError: DistNetworkError,
+    errors.DistStoreError: DistStoreError,
+    errors.DistBackendError: DistBackendError,
+    errors.DistMismatchError: DistMismatchError,
+}
+
+
+def translated(error: errors.DistError) -> Exception:
+    """`error` as one that torch's types match too."""
+    kind = _KINDS.get(type(error))
+    return error if kind is None else kind(*error.args)

@@ -1,0 +1,381 @@
+"""Carries gradients from autograd to a reducer and the averages back to the parameters."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+import torch
+
+from syncline._syncline import ProcessGroup, Reducer
+from syncline.torch import autograd_graph
+from syncline.torch.layout import Layout
+
+_CAME, _UNUSED = 1, 2  # What is noted of a parameter in a step; 0: nothing yet.
+
+
+@dataclass(frozen=True)
+class Options:
+    """How gradients are reduced: equal on all ranks."""
+
+    bucket_cap_bytes: int
+    first_bucket_cap_bytes: int
+    bucket_caps_bytes: list[int] = field(default_factory=list)
+    sparse: frozenset[int] = frozenset()  # Parameters whose gradients are sparse tensors.
+    find_unused_parameters: bool = False
+    static_graph: bool = False
+    gradient_as_bucket_view: bool = False
+
+
+class Gradients:
+    """Averages the gradients of `parameters` at the end of each backward pass.
+
+    Which passes do is decided by the forward passes before them: see after_forward. Gradients that
+    a parameter already had are part of what is averaged.
+
+    All calls come from one thread at a time: the one that runs backward, for parameters on the CPU.
+    """
+
+    def __init__(
+        self,
+        group: ProcessGroup,
+        parameters: Sequence[torch.nn.Parameter],
+        names: Sequence[str],
+        options: Options,
+    ):
+        """Collective: raises DistMismatchError, on all ranks, if they have other parameters."""
+        self.parameters = list(parameters)
+        self.names = list(names)
+        self.options = options
+        self.finders: list[Callable[[], Any]] = []  # Called before the averages are waited for.
+        self.futures: list[Any] = []  # Waited for at the end of the next step, once.
+        self.followers: list[Callable[[], None]] = []  # Called when they are in the parameters.
+        self.divisor = 0  # What the next step divides by; 0: the number of ranks.
+        self._group = group
+        self._all_alike = not options.sparse and not options.gradient_as_bucket_view
+        self._layouts = [Layout.of(parameter) for parameter in self.parameters]
+        self.reducer = Reducer.create(
+            group,
+            [layout.stand_in() for layout in self._layouts],
+            names=self.names,
+            bucket_cap_bytes=options.bucket_cap_bytes,
+            first_bucket_cap_bytes=options.first_bucket_cap_bytes,
+            bucket_caps_bytes=options.bucket_caps_bytes,
+            sparse=sorted(options.sparse),
+            find_unused_parameters=options.find_unused_parameters and not options.static_graph,
+            static_graph=options.static_graph,
+        )
+        self.synchronizes = False  # Whether gradients of coming backward passes are averaged.
+        self._queued = False  # Whether the end of the running backward pass will call _finish.
+        self._marked = bytearray(len(self.parameters))  # Those the reducer has in this step.
+        self._alone: set[int] = set()  # Those with gradients that were not averaged (no_sync).
+        self._unused: set[int] | None = None  # Those that no output since the last step depends on.
+        self._fired: dict[int, int] = {}  # Static graph: how often each came in this step,
+        self._recorded: dict[int, int] | None = None  # and in the first one, and all others.
+        self._absent: list[int] = []  # Static graph: those that only other ranks have.
+        self._accumulators = [autograd_graph.accumulator(p) for p in self.parameters]
+        self._copy_ready = self.reducer.copy_ready
+        self._read_views()
+        self.hooks = [
+            parameter.register_post_accumulate_grad_hook(self._hook_for(index))
+            for index, parameter in enumerate(self.parameters)
+        ]
+
+    @property
+    def is_under_way(self) -> bool:
+        """Whether a backward pass has begun and not ended; if none runs, it has failed."""
+        return self._queued
+
+    def before_forward(self) -> None:
+        """Ends the step of a backward pass that failed, if there is one."""
+        if self._queued and not autograd_graph.is_running():
+            self._abandon()
+
+    def after_forward(self, output: Any, *, synchronizes: bool) -> None:
+        """Backward passes from now on average, or leave gradients to this rank (no_sync)."""
+        self.synchronizes = synchronizes
+        if not synchronizes:
+            return
+        outputs = list(autograd_graph.find_tensors(output))
+        for tensor in outputs:
+            if tensor.grad_fn is not None:
+                tensor.grad_fn.register_prehook(self._on_backward)
+        if self.options.find_unused_parameters and not self.options.static_graph:
+            unused = autograd_graph.unreached(outputs, self._accumulators)
+            self._unused = unused if self._unused is None else self._unused & unused
+
+    def replace_group(self, group: ProcessGroup) -> None:
+        """Goes on in another group; a step under way is dropped. Collective over the new group."""
+        self._reset()
+        self._group = group
+        self.reducer.replace_group(group)
+        self._read_views()
+
+    def remove_hooks(self) -> None:
+        """Gradients are no longer averaged."""
+        for hook in self.hooks:
+            hook.remove()
+
+    def unfinished(self) -> list[str]:
+        """The parameters that a backward pass under way has not produced a gradient for."""
+        return [self.names[i] for i, done in enumerate(self._marked) if not done]
+
+    def _hook_for(self, index: int) -> Callable[[torch.Tensor], None]:
+        if self.options.static_graph:
+            return partial(self._ready_in_static_graph, index)
+        if index in self.options.sparse or not self._layouts[index].is_plain:
+            return partial(self._ready, index)
+        if self.options.gradient_as_bucket_view:
+            return partial(self._ready, index)
+        return partial(self._ready_plain, index)
+
+    def _ready_plain(self, index: int, parameter: torch.Tensor) -> None:
+        """As _ready: a gradient that is most probably copied as it is, in few steps."""
+        if not self._queued or self._marked[index]:
+            return self._ready(index, parameter)
+        try:
+            self._copy_ready(index, parameter.grad)
+        except (TypeError, ValueError):  # Not as it is.
+            self._deliver(index, parameter)
+        self._marked[index] = _CAME
+
+    def _ready(self, index: int, parameter: torch.Tensor) -> None:
+        if not self.synchronizes:
+            self._alone.add(index)
+            return
+        if not self._queued:
+            self._begin()
+        if self._marked[index]:
+            raise self._marked_twice(index)
+        self._deliver(index, parameter)
+        self._marked[index] = _CAME
+
+    def _ready_in_static_graph(self, index: int, parameter: torch.Tensor) -> None:
+        """The first step counts how often each gradient comes, and sends all at its end."""
+        if not self.synchronizes:
+            self._alone.add(index)
+            return
+        if not self._queued:
+            self._begin()
+        count = self._fired.pop(index, 0) + 1
+        self._fired[index] = count  # The last one that came is the last in the dictionary.
+        if self._recorded is None:
+            return
+        if count > self._recorded.get(index, 0):
+            raise RuntimeError(
+                f"the graph is not static: in this step '{self.names[index]}' has received a "
+                f"gradient {count} times, in the first one {self._recorded.get(index, 0)} times"
+            )
+        if count == self._recorded[index]:
+            self._deliver(index, parameter)
+            self._marked[index] = _CAME
+
+    def _deliver(self, index: int, parameter: torch.Tensor) -> None:
+        """Hands over the gradient, which may be anything that autograd makes."""
+        gradient = parameter.grad
+        assert gradient is not None
+        if index in self.options.sparse:
+            self._deliver_rows(index, gradient)
+            return
+        view = self._views[index]
+        if gradient is not view:
+            if gradient.layout != torch.strided:
+                raise RuntimeError(
+                    f"the gradient of '{self.names[index]}' is sparse, but the parameter is not "
+                    "that of an Embedding or EmbeddingBag with sparse=True: such gradients are "
+                    "not supported"
+                )
+            with torch.no_grad():
+                view.copy_(gradient)
+            if self.options.gradient_as_bucket_view:
+                parameter.grad = view
+        self.reducer.mark_ready(index)
+
+    def _deliver_rows(self, index: int, gradient: torch.Tensor) -> None:
+        if gradient.layout != torch.sparse_coo:
+            raise RuntimeError(
+                f"the gradient of '{self.names[index]}' is dense, but it is the parameter of an "
+                "Embedding with sparse=True: use sparse=False if the parameter has other uses"
+            )
+        rows = gradient.detach().coalesce()
+        self.reducer.mark_ready_sparse(
+            index, rows.indices()[0].cpu().contiguous(), rows.values().cpu().contiguous()
+        )
+
+    def _deliver_nothing(self, index: int) -> None:
+        if index in self.options.sparse:
+            parameter = self.parameters[index]
+            none = torch.zeros((0, *parameter.shape[1:]), dtype=parameter.dtype)
+            self.reducer.mark_ready_sparse(index, torch.zeros(0, dtype=torch.int64), none)
+        else:
+            self._views[index].zero_()
+            self.reducer.mark_ready(index)
+
+    def _on_backward(self, gradients: Any) -> None:
+        """Before the first node of a backward pass, which may be the outer one of several."""
+        del gradients
+        if self.synchronizes and not self._queued:
+            if autograd_graph.accumulates(self._accumulators[0]):
+                self._begin()
+
+    def _begin(self) -> None:
+        self._queued = True
+        autograd_graph.at_end_of_backward(self._finish)
+        if any(self._marked):
+            return
+        unused: list[int] = []
+        if self._unused:
+            # What has a gradient from earlier passes is sent, as if it had been used.
+            for index in self._unused:
+                if self.parameters[index].grad is None:
+                    unused.append(index)
+        if unused or self.divisor:
+            self.reducer.begin_step(unused=unused, divisor=self.divisor)
+            for index in unused:
+                self._marked[index] = _UNUSED
+        for index in self._absent:
+            self._deliver_nothing(index)
+            self._marked[index] = _UNUSED
+
+    def _finish(self) -> None:
+        """At the end of the backward pass: waits for the averages."""
+        if autograd_graph.is_nested() and 0 in self._marked:
+            self._queued = False  # The outer pass goes on.
+            return
+        try:
+            with torch.no_grad():
+                is_first = self.options.static_graph and self._recorded is None
+                self._deliver_rest()
+                for finder in self.finders:
+                    finder()
+                self.reducer.finish()
+                if is_first:
+                    self._record()
+                self._take_averages()
+                for future in self.futures:
+                    future.wait()
+        finally:
+            self.futures.clear()
+            self._reset()
+        for follower in self.followers:
+            follower()
+
+    def _deliver_rest(self) -> None:
+        """Of what has not come in this pass, what was there before it."""
+        if self.options.static_graph and self._recorded is None:
+            for index in self._fired:
+                self._deliver(index, self.parameters[index])
+                self._marked[index] = _CAME
+            return
+        if 0 not in self._marked:
+            return
+        for index, parameter in enumerate(self.parameters):
+            if self._marked[index] or parameter.grad is None:
+                continue
+            if self._recorded is not None and index not in self._recorded:
+                continue
+            if index in self._alone or self._finds_unused:
+                self._deliver(index, parameter)
+                self._marked[index] = _CAME
+
+    def _record(self) -> None:
+        """Of the first step of a static graph, what all steps are to be like."""
+        self._recorded = self._fired
+        self._absent = [
+            index
+            for index in range(len(self.parameters))
+            if index not in self._recorded and self.reducer.is_used(index)
+        ]
+
+    @property
+    def _finds_unused(self) -> bool:
+        return self.options.find_unused_parameters and not self.options.static_graph
+
+    def _take_averages(self) -> None:
+        if self.reducer.generation != self._generation:
+            self._read_views()
+        if self._all_alike and 0 not in self._marked and _UNUSED not in self._marked:
+            torch._foreach_copy_([parameter.grad for parameter in self.parameters], self._views)
+            return
+        targets, sources = [], []
+        for index, parameter in enumerate(self.parameters):
+            gradient, view = parameter.grad, self._views[index]
+            if gradient is view:
+                continue
+            if index in self.options.sparse:
+                self._take_rows(index, parameter)
+            elif self._marked[index] != _CAME and not self.reducer.is_used(index):
+                continue
+            elif self.options.gradient_as_bucket_view:
+                parameter.grad = view
+            elif gradient is None:
+                parameter.grad = self._layouts[index].copy_of(view)
+            else:
+                targets.append(gradient)
+                sources.append(view)
+        if targets:
+            torch._foreach_copy_(targets, sources)
+
+    def _take_rows(self, index: int, parameter: torch.Tensor) -> None:
+        if not self.reducer.is_used(index):
+            return
+        indices = torch.from_dlpack(self.reducer.sparse_indices(index))
+        values = torch.from_dlpack(self.reducer.sparse_values(index))
+        parameter.grad = torch.sparse_coo_tensor(
+            indices.unsqueeze(0), values, parameter.shape, device=parameter.device
+        ).coalesce()
+
+    def _read_views(self) -> None:
+        """The places of gradients, which move when the reducer makes its buckets anew."""
+        old = getattr(self, "_views", None)
+        self._generation = self.reducer.generation
+        self._views: list[Any] = [
+            None
+            if index in self.options.sparse
+            else layout.restore(torch.from_dlpack(self.reducer.gradient(index)))
+            for index, layout in enumerate(self._layouts)
+        ]
+        for index, parameter in enumerate(self.parameters):
+            if old is not None and old[index] is not None and parameter.grad is old[index]:
+                parameter.grad = self._views[index]
+
+    def _reset(self) -> None:
+        self._queued = False
+        self._marked = bytearray(len(self.parameters))
+        self._alone.clear()
+        self._unused = None
+        self._fired = {}
+
+    def _abandon(self) -> None:
+        """After a backward pass that raised: peers, who wait for the rest, are to know of it."""
+        try:
+            if 0 not in self._marked or not self._may_lack:
+                self.reducer.finish()  # Fails on all ranks if gradients are missing.
+            else:
+                self._group.abort(
+                    f"rank {self._group.rank} has given up a backward pass after an exception, "
+                    "and has no gradients for all parameters: its peers' averages would be wrong"
+                )
+        except (RuntimeError, ValueError):
+            pass  # This rank's user has seen the exception that was the cause.
+        finally:
+            self._reset()
+
+    @property
+    def _may_lack(self) -> bool:
+        return self.options.find_unused_parameters or self.options.static_graph
+
+    def _marked_twice(self, index: int) -> RuntimeError:
+        name = self.names[index]
+        if self._marked[index] == _UNUSED:
+            return RuntimeError(
+                f"'{name}' has received a gradient, but the outputs of forward do not depend on "
+                "it: with find_unused_parameters=True, use parameters in forward only"
+            )
+        return RuntimeError(
+            f"'{name}' has received its gradient twice in one backward pass: is it in two blocks "
+            "that are checkpointed with use_reentrant=True? Pass use_reentrant=False to "
+            "checkpoint, or static_graph=True to DistributedDataParallel"
+        )
