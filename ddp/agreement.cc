@@ -14,7 +14,7 @@
 namespace syncline {
 namespace {
 
-constexpr char kEnd = '\0';  // Of each text: no name or value holds it, and if so it only splits it.
+constexpr char kEnd = '\0';  // Of each text.
 
 // Never 0, which stands for an error. FNV-1a: equal in all processes, unlike absl::Hash.
 int64_t Fingerprint(absl::string_view text) {
@@ -38,8 +38,8 @@ absl::StatusOr<std::vector<int64_t>> Exchange(ProcessGroup& group, int64_t mine)
 absl::Status ErrorOf(const std::vector<std::string>& errors) {
   for (size_t rank = 0; rank < errors.size(); ++rank) {
     if (errors[rank].empty()) continue;
-    return MismatchError(absl::StrCat("rank ", rank, " could not set up its reducer: ",
-                                      errors[rank]));
+    return MismatchError(
+        absl::StrCat("rank ", rank, " could not set up its reducer: ", errors[rank]));
   }
   return MismatchError("the ranks' reducers differ");
 }
@@ -87,9 +87,8 @@ absl::Status AgreeOn(ProcessGroup& group, const std::vector<Trait>& traits,
   }
   auto all = Exchange(group, own.ok() ? Fingerprint(text) : 0);
   if (!all.ok()) return own.ok() ? all.status() : own;
-  const bool differ = std::any_of(all->begin(), all->end(), [&](int64_t hash) {
-    return hash != all->front() || hash == 0;
-  });
+  const bool differ = std::any_of(all->begin(), all->end(),
+                                  [&](int64_t hash) { return hash != all->front() || hash == 0; });
   if (!differ) return absl::OkStatus();
   const bool failed = std::find(all->begin(), all->end(), 0) != all->end();
   const std::string mine = failed ? std::string(own.message()) : text;

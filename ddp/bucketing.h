@@ -15,7 +15,8 @@ namespace syncline {
 struct BucketCaps {
   int64_t first = int64_t{1} << 20;
   int64_t others = int64_t{25} << 20;
-  // If not empty, in place of these: the cap of each bucket. The last one holds for all that follow.
+  // If not empty, in place of these: the cap of each bucket. The last one holds for all that
+  // follow.
   std::vector<int64_t> list = {};
 };
 

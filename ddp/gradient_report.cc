@@ -50,14 +50,14 @@ absl::Status ReportFaults(ProcessGroup& group, const std::vector<Fault>& mine,
                  [](Fault fault) { return static_cast<uint8_t>(fault); });
   SYNCLINE_RETURN_IF_ERROR(group.AllGather(outputs, outputs[group.rank()]));
   const bool is_missing = ListOf(all[0], Fault::kSurplus, names).empty();
-  const bool all_alike = std::all_of(all.begin(), all.end(),
-                                     [&](const Faults& one) { return one == all.front(); });
+  const bool all_alike =
+      std::all_of(all.begin(), all.end(), [&](const Faults& one) { return one == all.front(); });
   std::vector<std::string> sentences;
   if (group.size() > 1 && all_alike && is_missing) {
     sentences = Sentences("no rank", "a gradient", all[0], names);
   } else {
     for (int64_t rank = 0; rank < group.size(); ++rank) {
-      for (std::string& one : 
+      for (std::string& one :
            Sentences(absl::StrCat("rank ", rank), "no gradient", all[rank], names)) {
         sentences.push_back(std::move(one));
       }

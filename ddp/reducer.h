@@ -54,7 +54,8 @@ class Reducer {
 
   struct Step {
     // kNone: gradients stay this rank's own, and CopyReady of later steps adds to them, up to and
-    // with the next step that communicates (accumulation, no_sync).
+    // with the next step that communicates (accumulation, no_sync). A parameter that gets none in
+    // that step has the sum of the earlier ones.
     Sync sync = Sync::kAllRanks;
     // Known to get no gradient in this step, which starts their buckets earlier. Not with kRefused.
     std::vector<int64_t> unused;
@@ -81,7 +82,8 @@ class Reducer {
   // before MarkReady and left alone until Finish, after which it holds the average.
   absl::StatusOr<Tensor> gradient(int64_t index) const;
 
-  // The gradient has been written. ArgumentError if it is marked twice in a step.
+  // The gradient has been written. ArgumentError if it is marked twice in a step. Where it starts a
+  // bucket, also the error of that, which Finish returns too.
   absl::Status MarkReady(int64_t index);
 
   // Copies `value`, contiguous and of the parameter's type and size, into place, and marks it.
@@ -110,12 +112,13 @@ class Reducer {
   absl::Status SetHook(std::shared_ptr<CommHook> hook);
 
   // Goes on in another group, after a failure: a step under way is dropped. Collective over the
-  // new group; checks that all have equal parameters.
+  // new group: a MismatchError if its ranks have different parameters or options, else all take the
+  // order of the buckets and the count of steps from its rank 0.
   absl::Status ReplaceGroup(std::shared_ptr<ProcessGroup> group);
 
   // The parameters of each bucket, in the order of reduction; those of sparse ones come last.
   std::vector<std::vector<int64_t>> buckets() const;
-  // How often the buckets have been made.
+  // How often the buckets have been made: gradient() is elsewhere when it changes.
   int64_t generation() const;
 
   ReducerStats stats() const;

@@ -67,12 +67,12 @@ absl::Status Reducer::Impl::AwaitOthers() {
   const auto quiet = [this] { return step_.copying == 0 && !step_.is_starting; };
   const absl::Duration limit = group_->timeout();
   if (Deadline(limit).Await(mutex_, absl::Condition(&quiet))) return absl::OkStatus();
-  return TimeoutError(absl::StrCat(
-      "rank ", group_->rank(), ": after ", absl::FormatDuration(limit), " ",
-      step_.is_starting ? absl::StrCat("the communication hook '", HookName(),
-                                       "' has not returned from its start of a bucket")
-                        : std::string("a gradient is still being copied"),
-      " in another thread: finish a step once its gradients are marked"));
+  return TimeoutError(
+      absl::StrCat("rank ", group_->rank(), ": after ", absl::FormatDuration(limit), " ",
+                   step_.is_starting ? absl::StrCat("the communication hook '", HookName(),
+                                                    "' has not returned from its start of a bucket")
+                                     : std::string("a gradient is still being copied"),
+                   " in another thread: finish a step once its gradients are marked"));
 }
 
 void Reducer::Impl::CompleteStep() {
@@ -105,11 +105,11 @@ absl::Status Reducer::Impl::AwaitWorks(int64_t* waited) {
   for (size_t b = 0; b < step_.works.size(); ++b) {
     if (step_.works[b] == nullptr) continue;
     first.Update(AwaitBucket(b));
-    int64_t unknown = 0;  // The callback may be a moment behind.
-    step_.times->end[b].compare_exchange_strong(unknown, Nanos());
+    step_.times->Ended(b);
   }
   first.Update(step_.error);
-  if (step_.control != nullptr) first.Update(step_.control->Wait());  // The operation has a timeout.
+  if (step_.control != nullptr)
+    first.Update(step_.control->Wait());  // The operation has a timeout.
   return first;
 }
 
@@ -151,8 +151,8 @@ absl::Status Reducer::Impl::GatherSparse(int64_t* waited) {
     const size_t b = layout_.buckets.size() + s;
     if (step_.times->ready[b] == 0) step_.times->ready[b] = step_.times->backward_end;
     step_.times->start[b] = Nanos();
-    auto rows = used_[sparse_[s]] ? GatherRows(*group_, own_rows_[s], step_.divisor)
-                                  : own_rows_[s].Make(0);
+    auto rows =
+        used_[sparse_[s]] ? GatherRows(*group_, own_rows_[s], step_.divisor) : own_rows_[s].Make(0);
     if (!rows.ok()) return Annotate(rows.status(), absl::StrCat("rows of ", NameOf(sparse_[s])));
     all[s] = *std::move(rows);
     step_.times->end[b] = Nanos();
@@ -172,7 +172,7 @@ absl::Status Reducer::Impl::Rebuild(int64_t* waited) {
   for (int64_t i : DefaultOrder()) {
     if (!arrived[i]) order.push_back(i);
   }
-  {
+  if (!order.empty()) {
     const Stopwatch stopwatch(waited);
     const absl::Status sent = group_->Broadcast(Tensor::Of(order), 0);
     if (!sent.ok()) return Annotate(sent, "the new order of the buckets");

@@ -67,6 +67,11 @@ class Reducer::Impl {
   // Shared with the callbacks of works, which may come after the step.
   struct Times {
     explicit Times(size_t count) : ready(count), start(count), end(count) {}
+    // By the callback or by who waits, whichever comes first.
+    void Ended(size_t b) {
+      int64_t unknown = 0;
+      end[b].compare_exchange_strong(unknown, Nanos());
+    }
     const int64_t begin = Nanos();
     int64_t backward_end = 0;
     std::vector<int64_t> ready, start;
@@ -86,7 +91,7 @@ class Reducer::Impl {
     int64_t copying = 0;           // Threads.
     bool is_starting = false;
     bool is_finishing = false;
-    size_t next = 0;  // The first bucket that has not been started.
+    size_t next = 0;                           // The first bucket that has not been started.
     std::vector<std::shared_ptr<Work>> works;  // By bucket.
     std::shared_ptr<Work> control;
     std::vector<int64_t> bytes, counts;  // By bucket, for statistics.
@@ -156,8 +161,8 @@ class Reducer::Impl {
   bool rebuilt_ = false;
   bool recorded_ = false;  // used_ holds for all steps.
   int64_t steps_ = 0;
-  std::vector<uint8_t> used_;       // By parameter, of the last step; empty before the first.
-  std::vector<Rows> gathered_;      // By sparse parameter, of the last step.
+  std::vector<uint8_t> used_;        // By parameter, of the last step; empty before the first.
+  std::vector<Rows> gathered_;       // By sparse parameter, of the last step.
   std::vector<RowBuffer> own_rows_;  // By sparse parameter.
   std::vector<uint8_t> accumulated_ ABSL_GUARDED_BY(mutex_);  // Has a gradient of steps with kNone.
   Running step_;

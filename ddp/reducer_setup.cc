@@ -72,8 +72,8 @@ absl::Status Reducer::Impl::CheckOptions() const {
   std::vector<int64_t> caps = options_.caps.list;
   if (caps.empty()) caps = {options_.caps.first, options_.caps.others};
   if (*std::min_element(caps.begin(), caps.end()) <= 0) {
-    return ArgumentError(absl::StrCat("bucket caps must be positive, not ",
-                                      ToString(options_.caps)));
+    return ArgumentError(
+        absl::StrCat("bucket caps must be positive, not ", ToString(options_.caps)));
   }
   for (size_t i = 0; i < parameters_.size(); ++i) {
     const absl::Status averages = CheckReduction(parameters_[i].dtype(), ReduceOp::kAvg);
@@ -114,15 +114,16 @@ absl::Status Reducer::Impl::PlanBuckets() {
 }
 
 std::vector<Trait> Reducer::Impl::Traits() const {
-  std::vector<Trait> traits = {{"the number of parameters", absl::StrCat(parameters_.size())}};
+  const bool has_names = !options_.names.empty();
+  std::vector<Trait> traits = {{"the number of parameters", absl::StrCat(parameters_.size())},
+                               {"whether parameters have names", has_names ? "yes" : "no"}};
   for (size_t i = 0; i < parameters_.size(); ++i) {
-    const bool has_name = !options_.names.empty();
-    if (has_name) {
-      traits.push_back({absl::StrCat("the name of parameter ", i),
-                        absl::StrCat("'", options_.names[i], "'")});
+    if (has_names) {
+      traits.push_back(
+          {absl::StrCat("the name of parameter ", i), absl::StrCat("'", options_.names[i], "'")});
     }
-    traits.push_back({absl::StrCat(has_name ? "parameter " : "", NameOf(i)),
-                      parameters_[i].ToString()});
+    traits.push_back(
+        {absl::StrCat(has_names ? "parameter " : "", NameOf(i)), parameters_[i].ToString()});
   }
   traits.push_back({"the sparse parameters", absl::StrCat("[", absl::StrJoin(sparse_, ", "), "]")});
   traits.push_back({"the bucket caps", ToString(options_.caps)});

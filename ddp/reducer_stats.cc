@@ -39,8 +39,8 @@ double ReducerStats::overlap_share() const {
 
 std::string ReducerStats::ToString() const {
   if (steps == 0) return "no step has communicated yet\n";
-  std::string text = absl::StrFormat("step %d, hook %s; times in ms from the step's begin\n", steps,
-                                     hook);
+  std::string text =
+      absl::StrFormat("step %d, hook %s; times in ms from the step's begin\n", steps, hook);
   absl::StrAppendFormat(&text, "%6s %10s %9s %9s %9s %9s %9s\n", "bucket", "parameters", "MiB",
                         "ready", "start", "end", "GiB/s");
   for (size_t b = 0; b < end.size(); ++b) {
@@ -54,13 +54,13 @@ std::string ReducerStats::ToString() const {
   const int64_t parameters =
       std::accumulate(bucket_parameters.begin(), bucket_parameters.end(), int64_t{0});
   absl::StrAppendFormat(&text, "%6s %10d %9.2f\n", "all", parameters, Mebibytes(bytes));
-  absl::StrAppendFormat(
-      &text,
-      "backward ended at %.3f, the step at %.3f; communication %.3f, of which %.3f (%.0f %%) behind "
-      "backward, %.0f %% over all steps; the reducer itself %.3f\n",
-      Milliseconds(backward_end), Milliseconds(step_end), Milliseconds(communication_time()),
-      Milliseconds(hidden_time()), 100 * overlap_share(), 100 * total_overlap_share,
-      Milliseconds(own_time));
+  absl::StrAppendFormat(&text,
+                        "backward ended at %.3f, the step at %.3f; communication %.3f, of which "
+                        "%.3f (%.0f %%) behind "
+                        "backward, %.0f %% over all steps; the reducer itself %.3f\n",
+                        Milliseconds(backward_end), Milliseconds(step_end),
+                        Milliseconds(communication_time()), Milliseconds(hidden_time()),
+                        100 * overlap_share(), 100 * total_overlap_share, Milliseconds(own_time));
   return text;
 }
 

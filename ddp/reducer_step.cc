@@ -44,7 +44,8 @@ bool Reducer::Impl::HasGradient(int64_t index) const {
 absl::Status Reducer::Impl::CheckBetweenSteps(absl::string_view call) const {
   if (!step_.under_way) return absl::OkStatus();
   if (!step_.error.ok()) return step_.error;
-  return ArgumentError(absl::StrCat(call, " belongs between steps, and one is under way: call "
+  return ArgumentError(absl::StrCat(call,
+                                    " belongs between steps, and one is under way: call "
                                     "finish first"));
 }
 
@@ -140,11 +141,10 @@ absl::Status Reducer::Impl::RefuseSecond(int64_t index) {
                     "(static graph)"
                   : "was said to be unused when this step began"));
   }
-  return ArgumentError(absl::StrCat(
-      "the gradient of ", NameOf(index),
-      step_.is_finishing ? " came while the step was being finished"
-                         : " was marked ready twice in one step",
-      ": call finish() between steps, and mark each parameter once"));
+  return ArgumentError(absl::StrCat("the gradient of ", NameOf(index),
+                                    step_.is_finishing ? " came while the step was being finished"
+                                                       : " was marked ready twice in one step",
+                                    ": call finish() between steps, and mark each parameter once"));
 }
 
 absl::Status Reducer::Impl::MarkReady(int64_t index) {
@@ -244,7 +244,7 @@ void Reducer::Impl::StartBucket(size_t b) {
   int64_t hook_time = 0;
   auto work = Start(b, &hook_time);
   if (work.ok()) {
-    (*work)->OnComplete([times, b](const absl::Status&) { times->end[b] = Nanos(); });
+    (*work)->OnComplete([times, b](const absl::Status&) { times->Ended(b); });
   }
   mutex_.Lock();
   times->start[b] = now;

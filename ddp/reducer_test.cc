@@ -319,10 +319,10 @@ TEST(ReducerTest, AHookGetsTheBucketsInOrder) {
   ASSERT_TRUE(reducer->BeginStep(step).ok());
   for (int64_t i : {1, 2, 0}) ASSERT_TRUE(reducer->MarkReady(i).ok());
   ASSERT_TRUE(reducer->Finish().ok());
-  EXPECT_THAT(hook->calls, ElementsAre("attach 1", "start 0 of 3, step 0, parameter 2, divisor 7",
-                                       "start 1 of 3, step 0, parameter 1, divisor 7",
-                                       "start 2 of 3, step 0, parameter 0, divisor 7, last",
-                                       "reset"));
+  EXPECT_THAT(hook->calls,
+              ElementsAre("attach 1", "start 0 of 3, step 0, parameter 2, divisor 7",
+                          "start 1 of 3, step 0, parameter 1, divisor 7",
+                          "start 2 of 3, step 0, parameter 0, divisor 7, last", "reset"));
   EXPECT_EQ(reducer->stats().hook, "fake");
   ASSERT_TRUE(reducer->ReplaceGroup(MakeFakeGroup(Succeeds())).ok());
   EXPECT_EQ(hook->calls.back(), "attach 1");

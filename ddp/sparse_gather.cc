@@ -20,8 +20,8 @@ absl::Status RowBuffer::Check(const SparseRows& rows) const {
   };
   if (rows.indices.dtype() != DType::kInt64 || rows.indices.shape().size() != 1 ||
       !is_plain(rows.indices)) {
-    return ArgumentError(absl::StrCat("indices must be contiguous int64[n] on cpu, not ",
-                                      rows.indices.ToString()));
+    return ArgumentError(
+        absl::StrCat("indices must be contiguous int64[n] on cpu, not ", rows.indices.ToString()));
   }
   const int64_t count = rows.indices.numel();
   std::vector<int64_t> shape = shape_;
@@ -35,8 +35,8 @@ absl::Status RowBuffer::Check(const SparseRows& rows) const {
   const int64_t* indices = rows.indices.data_as<int64_t>();
   for (int64_t k = 0; k < count; ++k) {
     if (indices[k] >= 0 && indices[k] < shape_[0]) continue;
-    return ArgumentError(absl::StrCat("index ", indices[k], " is not a row: there are ", shape_[0],
-                                      ", from 0"));
+    return ArgumentError(
+        absl::StrCat("index ", indices[k], " is not a row: there are ", shape_[0], ", from 0"));
   }
   return absl::OkStatus();
 }

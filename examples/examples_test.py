@@ -8,6 +8,7 @@ import re
 import signal
 import subprocess
 import time
+import xml.etree.ElementTree
 
 import pytest
 
@@ -44,10 +45,12 @@ def run(*arguments, cwd):
 
 def train(ranks, folder, *arguments):
     """Trains and returns what fashion_mnist.py found."""
-    options = ["--picture", folder / "loss.png", "--result", folder / "result.json", *arguments]
+    options = ["--picture", folder / "loss.svg", "--result", folder / "result.json", *arguments]
     run(f"--nproc-per-node={ranks}", EXAMPLES / "fashion_mnist.py", *options, cwd=folder)
-    assert (folder / "loss.png").read_bytes().startswith(b"\x89PNG")
-    return json.loads((folder / "result.json").read_text())
+    result = json.loads((folder / "result.json").read_text())
+    picture = xml.etree.ElementTree.parse(folder / "loss.svg")
+    assert len(list(picture.iter("{http://www.w3.org/2000/svg}circle"))) == len(result["losses"])
+    return result
 
 
 @pytest.fixture(scope="module")

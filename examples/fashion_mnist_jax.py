@@ -1,6 +1,5 @@
 """Data-parallel training in JAX: a perceptron on Fashion-MNIST, one process per rank.
 
-    # JAX comes from an environment of yours: $VIRTUAL_ENV, or syncline-run of the wheel.
     ./bazelw run //launch:run -- --standalone --nproc-per-node=2 examples/fashion_mnist_jax.py
 
 The whole step is one compiled program, which averages the gradients over the ranks in its middle.

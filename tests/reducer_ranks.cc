@@ -11,12 +11,13 @@ namespace syncline {
 
 std::string Message(const absl::Status& status) { return std::string(status.message()); }
 
-std::vector<absl::Status> OnRanks(int size, const std::function<absl::Status(Group)>& body) {
+std::vector<absl::Status> OnRanks(int size, const std::function<absl::Status(Group)>& body,
+                                  const std::string& backend) {
   auto store = std::make_shared<HashStore>();
   std::vector<Group> groups(size);
   return RunRanks(size, [&](int rank) -> absl::Status {
     ProcessGroup::Options options;
-    options.backend = "local";
+    options.backend = backend;
     options.store = store;
     options.rank = rank;
     options.size = size;
@@ -26,8 +27,11 @@ std::vector<absl::Status> OnRanks(int size, const std::function<absl::Status(Gro
   });
 }
 
-void ExpectOnRanks(int size, const std::function<absl::Status(Group)>& body) {
-  for (const absl::Status& status : OnRanks(size, body)) EXPECT_TRUE(status.ok()) << status;
+void ExpectOnRanks(int size, const std::function<absl::Status(Group)>& body,
+                   const std::string& backend) {
+  for (const absl::Status& status : OnRanks(size, body, backend)) {
+    EXPECT_TRUE(status.ok()) << backend << ": " << status;
+  }
 }
 
 std::vector<Tensor> SmallModel(DType dtype) {
@@ -59,8 +63,7 @@ absl::StatusOr<float> Value(const Reducer& reducer, int64_t index) {
 absl::Status Holds(const Reducer& reducer, int64_t index, float expected) {
   SYNCLINE_ASSIGN_OR_RETURN(const float value, Value(reducer, index));
   if (value == expected) return absl::OkStatus();
-  return absl::InternalError(
-      absl::StrCat("gradient ", index, " is ", value, ", not ", expected));
+  return absl::InternalError(absl::StrCat("gradient ", index, " is ", value, ", not ", expected));
 }
 
 }  // namespace syncline

@@ -27,10 +27,12 @@ std::string Message(const absl::Status& status);
 
 // Runs `body` on each of `size` ranks of a group; the statuses are those that it returns. Nobody
 // leaves before all have returned.
-std::vector<absl::Status> OnRanks(int size, const std::function<absl::Status(Group)>& body);
+std::vector<absl::Status> OnRanks(int size, const std::function<absl::Status(Group)>& body,
+                                  const std::string& backend = "local");
 
 // Expects all of these to be OK.
-void ExpectOnRanks(int size, const std::function<absl::Status(Group)>& body);
+void ExpectOnRanks(int size, const std::function<absl::Status(Group)>& body,
+                   const std::string& backend = "local");
 
 // Parameters of 6, 3 and 5 elements, and options that call them 'w', 'b' and 'v' and give a bucket
 // to each.

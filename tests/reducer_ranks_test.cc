@@ -1,16 +1,18 @@
 // Reducers of several ranks, as threads of one process.
+#include "tests/reducer_ranks.h"
+
 #include <algorithm>
 #include <cmath>
 #include <thread>
 #include <vector>
 
 #include "core/process_group.h"
+#include "core/shared_memory.h"
 #include "core/status.h"
 #include "core/tensor.h"
 #include "ddp/reducer.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "tests/reducer_ranks.h"
 
 namespace syncline {
 namespace {
@@ -18,30 +20,60 @@ namespace {
 using ::testing::AllOf;
 using ::testing::HasSubstr;
 
+// Four steps, in an order of arrival that differs between ranks and from that of the buckets.
+absl::Status AverageFourSteps(Group group) {
+  SYNCLINE_ASSIGN_OR_RETURN(const Reducers reducer,
+                            Reducer::Create(group, SmallModel(), SmallOptions()));
+  const float mean = static_cast<float>(group->size() - 1) / 2;
+  for (int step = 0; step < 4; ++step) {
+    std::vector<int64_t> order = {1, 0, 2};
+    if (group->rank() % 2 == 1) std::reverse(order.begin(), order.end());
+    for (int64_t i : order) {
+      const float mine = static_cast<float>(group->rank() + 10 * i + 100 * step);
+      SYNCLINE_RETURN_IF_ERROR(Copy(*reducer, i, mine));
+    }
+    SYNCLINE_RETURN_IF_ERROR(reducer->Finish());
+    for (int64_t i : order) {
+      SYNCLINE_RETURN_IF_ERROR(Holds(*reducer, i, mean + static_cast<float>(10 * i + 100 * step)));
+      EXPECT_TRUE_OR_RETURN(*reducer->is_used(i));
+    }
+    EXPECT_TRUE_OR_RETURN(reducer->generation() == 2);  // In rank 0's order.
+    EXPECT_TRUE_OR_RETURN(reducer->buckets() == (std::vector<std::vector<int64_t>>{{1}, {0}, {2}}));
+  }
+  return absl::OkStatus();
+}
+
 TEST(ReducerRanksTest, AveragesAreThoseOfAllRanksInAnyOrderOfArrivalAndAfterTheRebuild) {
-  for (const int size : {1, 2, 3}) {
-    ExpectOnRanks(size, [size](Group group) -> absl::Status {
-      SYNCLINE_ASSIGN_OR_RETURN(const Reducers reducer, Reducer::Create(group, SmallModel(), SmallOptions()));
-      const float mean = static_cast<float>(size - 1) / 2;
-      for (int step = 0; step < 4; ++step) {
-        std::vector<int64_t> order = {1, 0, 2};
-        if (group->rank() % 2 == 1) std::reverse(order.begin(), order.end());
-        for (int64_t i : order) {
-          const float mine = static_cast<float>(group->rank() + 10 * i + 100 * step);
-          SYNCLINE_RETURN_IF_ERROR(Copy(*reducer, i, mine));
-        }
-        SYNCLINE_RETURN_IF_ERROR(reducer->Finish());
-        for (int64_t i : order) {
-          SYNCLINE_RETURN_IF_ERROR(
-              Holds(*reducer, i, mean + static_cast<float>(10 * i + 100 * step)));
-          EXPECT_TRUE_OR_RETURN(*reducer->is_used(i));
-        }
-        EXPECT_TRUE_OR_RETURN(reducer->generation() == 2);  // In rank 0's order.
-        EXPECT_TRUE_OR_RETURN(reducer->buckets() ==
-                              (std::vector<std::vector<int64_t>>{{1}, {0}, {2}}));
-      }
-      return absl::OkStatus();
-    });
+  for (const char* backend : {"local", "shm", "gloo", "auto"}) {
+    for (const int size : {1, 2, 3}) ExpectOnRanks(size, AverageFourSteps, backend);
+  }
+}
+
+// Buckets that ranks of a host read where they lie.
+TEST(ReducerRanksTest, LargeBucketsAreAveragedLikeSmallOnes) {
+  for (const char* backend : {"local", "shm"}) {
+    ExpectOnRanks(
+        2,
+        [](Group group) -> absl::Status {
+          const std::vector<Tensor> parameters(2, Tensor::Zeros(DType::kFloat32, {3000001}));
+          Reducer::Options options;
+          options.caps.first = options.caps.others;
+          SYNCLINE_ASSIGN_OR_RETURN(const Reducers reducer,
+                                    Reducer::Create(group, parameters, options));
+          EXPECT_TRUE_OR_RETURN(FindShared(reducer->gradient(0)->data(), 1).has_value());
+          for (int step = 0; step < 2; ++step) {
+            for (int64_t i : {1, 0}) {
+              SYNCLINE_RETURN_IF_ERROR(
+                  Copy(*reducer, i, static_cast<float>(i + 2 * group->rank() + step)));
+            }
+            SYNCLINE_RETURN_IF_ERROR(reducer->Finish());
+            for (int64_t i : {1, 0}) {
+              SYNCLINE_RETURN_IF_ERROR(Holds(*reducer, i, static_cast<float>(i + 1 + step)));
+            }
+          }
+          return absl::OkStatus();
+        },
+        backend);
   }
 }
 
@@ -76,7 +108,8 @@ TEST(ReducerRanksTest, ElementTypesGoInBucketsOfTheirOwnAndDivisorsHoldForAll) {
 
 TEST(ReducerRanksTest, AllRanksLearnWhichRankHasNoGradientForWhatAndTheNextStepWorks) {
   const auto statuses = OnRanks(3, [](Group group) -> absl::Status {
-    SYNCLINE_ASSIGN_OR_RETURN(const Reducers reducer, Reducer::Create(group, SmallModel(), SmallOptions()));
+    SYNCLINE_ASSIGN_OR_RETURN(const Reducers reducer,
+                              Reducer::Create(group, SmallModel(), SmallOptions()));
     absl::Status outcome;
     for (int step = 0; step < 3; ++step) {
       for (int64_t i : {2, 1, 0}) {
@@ -116,7 +149,8 @@ TEST(ReducerRanksTest, UnusedParametersAreFoundInEachStep) {
     ExpectOnRanks(size, [size](Group group) -> absl::Status {
       Reducer::Options options = SmallOptions();
       options.unused = Reducer::Unused::kFound;
-      SYNCLINE_ASSIGN_OR_RETURN(const Reducers reducer, Reducer::Create(group, SmallModel(), options));
+      SYNCLINE_ASSIGN_OR_RETURN(const Reducers reducer,
+                                Reducer::Create(group, SmallModel(), options));
       for (int step = 0; step < 3; ++step) {
         // 'w' is used by rank 0 only, 'b' by none in every other step, 'v' by all.
         if (group->rank() == 0) SYNCLINE_RETURN_IF_ERROR(Copy(*reducer, 0, 6));
@@ -138,7 +172,8 @@ TEST(ReducerRanksTest, AStaticGraphIsRecordedInTheFirstStep) {
   const auto statuses = OnRanks(2, [](Group group) -> absl::Status {
     Reducer::Options options = SmallOptions();
     options.unused = Reducer::Unused::kRecorded;
-    SYNCLINE_ASSIGN_OR_RETURN(const Reducers reducer, Reducer::Create(group, SmallModel(), options));
+    SYNCLINE_ASSIGN_OR_RETURN(const Reducers reducer,
+                              Reducer::Create(group, SmallModel(), options));
     for (int step = 0; step < 3; ++step) {  // 'b' is unused; 'w' is used by rank 1 only, at first.
       SYNCLINE_RETURN_IF_ERROR(Copy(*reducer, 2, 3));
       if (step > 0 || group->rank() == 1) SYNCLINE_RETURN_IF_ERROR(Copy(*reducer, 0, 4));
@@ -163,7 +198,8 @@ TEST(ReducerRanksTest, AStaticGraphIsRecordedInTheFirstStep) {
 
 TEST(ReducerRanksTest, GradientsAccumulateUntilAStepThatCommunicates) {
   ExpectOnRanks(2, [](Group group) -> absl::Status {
-    SYNCLINE_ASSIGN_OR_RETURN(const Reducers reducer, Reducer::Create(group, SmallModel(), SmallOptions()));
+    SYNCLINE_ASSIGN_OR_RETURN(const Reducers reducer,
+                              Reducer::Create(group, SmallModel(), SmallOptions()));
     const float mine = group->rank() == 0 ? 1 : 3;
     Reducer::Step local;
     local.sync = Reducer::Sync::kNone;
@@ -185,7 +221,8 @@ void ExpectUnevenInputs(Reducer::Unused unused, const std::vector<int>& steps) {
   ExpectOnRanks(static_cast<int>(steps.size()), [&](Group group) -> absl::Status {
     Reducer::Options options = SmallOptions();
     options.unused = unused;
-    SYNCLINE_ASSIGN_OR_RETURN(const Reducers reducer, Reducer::Create(group, SmallModel(), options));
+    SYNCLINE_ASSIGN_OR_RETURN(const Reducers reducer,
+                              Reducer::Create(group, SmallModel(), options));
     for (int step = 0; step < steps[group->rank()]; ++step) {
       SYNCLINE_ASSIGN_OR_RETURN(const int64_t active,
                                 reducer->CountActive(Reducer::Activity::kActive));

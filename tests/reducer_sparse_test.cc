@@ -84,9 +84,8 @@ TEST(ReducerSparseTest, RowsOfAllRanksFollowEachOtherAndAreDivided) {
 
 TEST(ReducerSparseTest, UnusedAndShadowRowsAreNoRows) {
   ExpectOnRanks(2, [](Group group) -> absl::Status {
-    SYNCLINE_ASSIGN_OR_RETURN(
-        const Reducers reducer,
-        Reducer::Create(group, Embedding(), Sparse(Reducer::Unused::kFound)));
+    SYNCLINE_ASSIGN_OR_RETURN(const Reducers reducer,
+                              Reducer::Create(group, Embedding(), Sparse(Reducer::Unused::kFound)));
     SYNCLINE_RETURN_IF_ERROR(Copy(*reducer, 1, 1));
     SYNCLINE_RETURN_IF_ERROR(reducer->Finish());
     SYNCLINE_RETURN_IF_ERROR(Expect(*reducer, ""));

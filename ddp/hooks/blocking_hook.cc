@@ -134,6 +134,10 @@ class BlockingHook : public CommHook {
   absl::Status EndSession(absl::string_view why) {
     const std::shared_ptr<Session> session = std::move(session_);
     if (session == nullptr) return absl::OkStatus();
+    if (session->lane().IsIdle()) {
+      session->group().Close();  // Peers may still be reading what this rank has sent.
+      return absl::OkStatus();
+    }
     session->End(BackendError(absl::StrCat(NameOf(*averager_), " has ended: ", why)));
     session->lane().AwaitIdle(Deadline(kToEnd));
     if (session->lane().IsIdle()) return absl::OkStatus();

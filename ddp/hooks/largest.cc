@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstring>
 #include <iterator>
+#include <limits>
 #include <type_traits>
 
 namespace syncline {
@@ -11,10 +12,10 @@ namespace {
 // Without the sign, floats are ordered as their bits are.
 template <typename T>
 auto Magnitude(T value) {
-  using Bits = std::conditional_t<sizeof(T) == 4, uint32_t, uint64_t>;
+  using Bits = std::conditional_t<sizeof(T) == 4, int32_t, int64_t>;
   Bits bits;
   std::memcpy(&bits, &value, sizeof(T));
-  return static_cast<Bits>(bits << 1 >> 1);
+  return bits & std::numeric_limits<Bits>::max();
 }
 
 constexpr size_t kBins = 1 << 16;

@@ -37,6 +37,10 @@ class PostLocalSgd : public BucketAverager {
   PostLocalSgd(int64_t start_step, std::shared_ptr<ProcessGroup> subgroup)
       : start_step_(start_step), given_(std::move(subgroup)) {}
 
+  ~PostLocalSgd() override {
+    if (own_ != nullptr) own_->Close();  // Peers may still be reading what this rank has sent.
+  }
+
   std::string name() const override { return "post_local_sgd"; }
 
   std::string ToString() const override {

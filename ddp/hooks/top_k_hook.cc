@@ -52,7 +52,10 @@ class TopKAverager : public BucketAverager {
                               scratch_.Take(DType::kUInt8, message * group.size()));
     SYNCLINE_ASSIGN_OR_RETURN(T* const memory, MemoryOf<T>(bucket));
     T* const values = bucket.buffer.data_as<T>();
-    for (int64_t i = 0; i < count; ++i) memory[i] += values[i];
+    for (int64_t i = 0; i < count; ++i) {
+      memory[i] += values[i];
+      values[i] = 0;
+    }
 
     std::vector<Tensor> messages;
     for (int64_t rank = 0; rank < group.size(); ++rank) {
@@ -70,11 +73,10 @@ class TopKAverager : public BucketAverager {
       memory[largest[i]] = 0;
     }
     SYNCLINE_RETURN_IF_ERROR(group.AllGather(messages, messages[group.rank()]));
-    std::fill(values, values + count, T(0));
+    const T factor = T(1) / static_cast<T>(bucket.divisor);
     for (int64_t rank = 0; rank < group.size(); ++rank) {
-      for (int64_t i = 0; i < k; ++i) values[indices(rank)[i]] += sent(rank)[i];
+      for (int64_t i = 0; i < k; ++i) values[indices(rank)[i]] += factor * sent(rank)[i];
     }
-    for (int64_t i = 0; i < count; ++i) values[i] /= static_cast<T>(bucket.divisor);
     return absl::OkStatus();
   }
 

@@ -130,6 +130,7 @@ from syncline.process_groups import (
 )
 from syncline.reduce_ops import PremulSum, reduce_op, supports_complex
 from syncline.reduce_ops import _make_nccl_premul_sum as _make_nccl_premul_sum
+from syncline.reducer_stats import add_to_reducer_stats as _add_to_reducer_stats
 from syncline.shared_memory import empty_shared
 from syncline.stores import FileStore, HashStore, PrefixStore, TCPStore
 from syncline.subgroups import (
@@ -142,6 +143,7 @@ from syncline.subgroups import (
 )
 from syncline.work import add_to_work as _add_to_work
 
+_add_to_reducer_stats()
 _add_to_work()
 
 __all__ = [

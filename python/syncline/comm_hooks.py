@@ -87,7 +87,8 @@ def from_starter(
     def start(bucket: GradBucket, done: Callable[[BaseException | None], None]) -> None:
         begun = function(bucket)
         if isinstance(begun, Work):
-            begun._on_complete(lambda: done(begun.exception()))
+            work = begun
+            work._on_complete(lambda: done(work.exception()))
         elif hasattr(begun, "add_done_callback"):
             begun.add_done_callback(lambda future: done(_error_of(future)))
         else:
@@ -102,7 +103,7 @@ def from_starter(
 def _name(function: Callable[..., object], name: str | None) -> str:
     if not callable(function):
         raise TypeError(f"function must be callable, not {type(function).__name__}")
-    return name or getattr(function, "__name__", type(function).__name__)
+    return name or str(getattr(function, "__name__", type(function).__name__))
 
 
 def _error_of(future: Any) -> BaseException | None:

@@ -1,6 +1,7 @@
 """syncline.jax: collectives over trees, outside and inside jit, on ranks that are processes."""
 
 import gc
+import os
 
 import numpy
 import pypi_jax_status
@@ -242,7 +243,54 @@ def errors_inside_jit():
     rank = dist.get_rank()
     with pytest.raises(jax.errors.JaxRuntimeError, match="rank 1 has the tree float32.3."):
         jax.block_until_ready(jax.jit(sjax.all_reduce)(jnp.ones(2 + rank)))
-    assert jax.jit(sjax.all_reduce)(jnp.float32(1)) == 2
+    large = jnp.ones((1 << 20) + rank)  # Runs in the background.
+    with pytest.raises(jax.errors.JaxRuntimeError, match="rank 1 has the tree float32.1048577."):
+        jax.block_until_ready(jax.jit(sjax.all_reduce)(large))
+    assert sjax.all_reduce(jnp.float32(1)) == 2
+
+
+@pytest.mark.parametrize("size", [2])
+def test_arrays_on_several_devices_of_a_process_are_reduced_but_not_by_each_device(size):
+    # Read when JAX starts, in the processes.
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XLA_FLAGS", "--xla_force_host_platform_device_count=2")
+        ranks.in_processes(size, __file__, "several_devices")
+
+
+def several_devices():
+    devices = jax.devices()
+    assert len(devices) == 2
+    mesh = jax.sharding.Mesh(numpy.array(devices), ("x",))
+    by_rows = jax.sharding.PartitionSpec("x")
+    sharded = jax.device_put(
+        jnp.arange(8.0).reshape(4, 2), jax.sharding.NamedSharding(mesh, by_rows)
+    )
+    second = jax.device_put(jnp.ones(3), devices[1])
+    results = sjax.all_reduce([sharded, second, jnp.ones(2)])
+    assert [r.sharding for r in results[:2]] == [sharded.sharding, second.sharding]
+    assert (results[0] == 2 * sharded).all() and (results[1] == 2).all()
+    gathered = numpy.asarray(jax.jit(sjax.all_reduce)(sharded))
+    assert (gathered == 2 * numpy.asarray(sharded)).all()
+
+    mapped = jax.shard_map(sjax.all_reduce, mesh=mesh, in_specs=by_rows, out_specs=by_rows)
+    for call in (mapped, jax.jit(mapped), jax.pmap(sjax.all_reduce)):
+        with pytest.raises(NotImplementedError, match="one device only"):
+            call(jnp.ones((2, 2)))
+    alone = jax.sharding.Mesh(numpy.array(devices[:1]), ("x",))
+    one = jax.shard_map(sjax.all_reduce, mesh=alone, in_specs=by_rows, out_specs=by_rows)
+    assert (one(jnp.ones((2, 2))) == 2).all()
+
+
+def test_inside_jit_the_death_of_a_rank_is_an_error_of_the_others():
+    ranks.in_processes(3, __file__, "death_inside_jit")
+
+
+def death_inside_jit():
+    assert jax.jit(sjax.all_reduce)(jnp.float32(1)) == 3
+    if dist.get_rank() == 1:
+        os._exit(0)
+    with pytest.raises(jax.errors.JaxRuntimeError, match="rank 1"):
+        jax.block_until_ready(jax.jit(sjax.all_reduce)(jnp.ones(2)))
 
 
 def test_inside_jit_the_group_is_the_one_there_is_when_the_program_runs():

@@ -250,6 +250,56 @@ def reducer(group, rank):
     made.mark_ready(0)
     made.finish()
     assert numpy.asarray(made.gradient(1)).tolist() == [0.5] * 3
+    reducer_steps(group, rank)
+    reducer_stats(made)
+
+
+def reducer_steps(group, rank):
+    made = dist.Reducer.create(
+        group,
+        [numpy.zeros(2), numpy.zeros((4, 2))],
+        bucket_caps_bytes=[8],
+        sparse=[1],
+        find_unused_parameters=True,
+        static_graph=False,
+        rebuild_buckets=True,
+    )
+    made.begin_step(synchronize=False)
+    made.copy_ready(0, numpy.full(2, 1.0))
+    made.finish()
+    assert made.count_active(True) == 2
+    made.begin_step(unused=[], divisor=4)
+    made.copy_ready(0, numpy.full(2, 2.0))
+    made.mark_ready_sparse(1, numpy.array([rank]), numpy.full((1, 2), 4.0))
+    made.finish()
+    assert numpy.asarray(made.gradient(0)).tolist() == [1.5] * 2
+    assert numpy.asarray(made.sparse_indices(1)).tolist() == [0, 1]
+    assert numpy.asarray(made.sparse_values(1)).tolist() == [[1, 1], [1, 1]]
+    assert made.is_used(0) and made.is_used(1)
+    assert made.generation == 1
+    if rank == 0:
+        made.shadow_step(1)
+    else:
+        made.begin_step(True, [1], 1)
+        made.copy_ready(0, numpy.full(2, 5.0))
+        made.finish()
+    assert numpy.asarray(made.gradient(0)).tolist() == [5] * 2
+    assert not made.is_used(1)
+    made.replace_group(group)
+
+
+def reducer_stats(made):
+    stats = made.stats()
+    assert (stats.steps, stats.hook) == (1, "all_reduce")
+    assert stats.bucket_bytes == [40]
+    assert stats.bucket_parameters == [2]
+    assert 0 <= stats.ready[0] <= stats.start[0] < stats.end[0] <= stats.step_end
+    assert stats.backward_end <= stats.step_end
+    assert 0 <= stats.hidden_time <= stats.communication_time
+    assert 0 <= stats.overlap_share <= 1
+    assert 0 <= stats.total_overlap_share <= 1
+    assert 0 < stats.own_time < stats.step_end
+    assert "backward ended at" in stats.table
 
 
 def hooks(group):

@@ -3,6 +3,7 @@ package io.syncline;
 import static org.junit.jupiter.api.Assertions.assertArrayEquals;
 import static org.junit.jupiter.api.Assertions.assertEquals;
 import static org.junit.jupiter.api.Assertions.assertFalse;
+import static org.junit.jupiter.api.Assertions.assertThrows;
 import static org.junit.jupiter.api.Assertions.assertTrue;
 
 import io.syncline.testing.Calls;
@@ -10,6 +11,8 @@ import io.syncline.testing.Form;
 import io.syncline.testing.GroupExercises;
 import io.syncline.testing.GroupExercises.Exercise;
 import io.syncline.testing.Ranks;
+import java.nio.ByteBuffer;
+import java.nio.ByteOrder;
 import java.nio.file.Files;
 import java.nio.file.Path;
 import java.time.Duration;
@@ -277,7 +280,10 @@ class ParityTest {
         () -> {
           for (Form form : Form.values()) {
             final Object parameters = form.list(form.of(1, 2), form.of(3));
-            final Object[] all = {group, parameters, List.of("w", "b"), 1000, 100};
+            final Object[] all = {
+              group, parameters, List.of("w", "b"), 1000, 100, new long[0], new int[0], false, false,
+              true
+            };
             for (int count = 2; count <= all.length; count++) {
               final Object[] some = java.util.Arrays.copyOf(all, count);
               exerciseReducer((Reducer) Calls.call(Reducer.class, "create", some), form);
@@ -288,11 +294,38 @@ class ParityTest {
           Calls.call(builder, "names", List.of("w"));
           Calls.call(builder, "bucket_cap_bytes", 1000L);
           Calls.call(builder, "first_bucket_cap_bytes", 100L);
+          Calls.call(builder, "bucket_caps_bytes", new long[] {100, 200});
+          Calls.call(builder, "sparse", new int[] {0});
+          Calls.call(builder, "find_unused_parameters", true);
+          Calls.call(builder, "static_graph", false);
+          Calls.call(builder, "rebuild_buckets", false);
           ((Reducer) Calls.call(builder, "build")).close();
         });
     for (String name : List.of("gradient", "mark_ready", "copy_ready", "finish", "buckets")) {
       add("Reducer." + name, () -> {}); // Done with create.
     }
+    add("Reducer.begin_step", () -> exerciseSteps(group));
+    for (String name :
+        List.of("is_used", "count_active", "shadow_step", "replace_group", "generation", "stats")) {
+      add("Reducer." + name, () -> {}); // Done with begin_step.
+    }
+    add("ReducerStats.steps", () -> exerciseStats(group));
+    for (String name :
+        List.of(
+            "hook", "bucket_bytes", "bucket_parameters", "ready", "start", "end", "backward_end",
+            "step_end", "own_time", "communication_time", "hidden_time", "overlap_share",
+            "total_overlap_share", "table")) {
+      add("ReducerStats." + name, () -> {}); // Done with steps.
+    }
+    add(
+        "Reducer.mark_ready_sparse",
+        () -> {
+          for (Form form : Form.values()) {
+            exerciseSparse(group, form);
+          }
+        });
+    add("Reducer.sparse_indices", () -> {}); // Done with mark_ready_sparse.
+    add("Reducer.sparse_values", () -> {});
   }
 
   private static void exerciseReducer(Reducer reducer, Form form) throws Exception {
@@ -306,6 +339,93 @@ class ParityTest {
     final int[][] buckets = (int[][]) Calls.call(reducer, "buckets");
     assertEquals(2, java.util.Arrays.stream(buckets).mapToInt(bucket -> bucket.length).sum());
     reducer.close();
+  }
+
+  private static List<Tensor> twoParameters() {
+    return List.of(Tensor.allocate(DType.FLOAT32, 2), Tensor.allocate(DType.FLOAT32, 1));
+  }
+
+  private static void exerciseSteps(ProcessGroup group) throws Exception {
+    try (Reducer reducer =
+        Reducer.builder(group, twoParameters()).findUnusedParameters(true).build()) {
+      final Object[] all = {true, new int[] {1}, 1L};
+      for (int count = 0; count <= all.length; count++) {
+        Calls.call(reducer, "begin_step", java.util.Arrays.copyOf(all, count));
+        reducer.copyReady(0, new float[] {4, 6});
+        reducer.finish();
+        assertEquals(6, reducer.gradient(0).asFloatBuffer().get(1));
+        assertEquals(true, Calls.call(reducer, "is_used", 0));
+        assertEquals(false, Calls.call(reducer, "is_used", 1));
+      }
+      assertEquals(1, Calls.call(reducer, "count_active", true));
+      Calls.call(reducer, "shadow_step");
+      Calls.call(reducer, "shadow_step", 1L);
+      Calls.call(reducer, "replace_group", group);
+      assertEquals(1L, Calls.call(reducer, "generation"));
+    }
+  }
+
+  private static void exerciseStats(ProcessGroup group) throws Exception {
+    try (Reducer reducer = Reducer.create(group, twoParameters())) {
+      reducer.copyReady(1, new float[] {1});
+      reducer.copyReady(0, new float[] {1, 2});
+      reducer.finish();
+      final Object stats = Calls.call(reducer, "stats");
+      assertEquals(1L, Calls.call(stats, "steps"));
+      assertEquals("all_reduce", Calls.call(stats, "hook"));
+      assertArrayEquals(new long[] {12}, (long[]) Calls.call(stats, "bucket_bytes"));
+      assertArrayEquals(new int[] {2}, (int[]) Calls.call(stats, "bucket_parameters"));
+      long last = 0;
+      for (String name : List.of("ready", "start", "end")) {
+        final long time = ((long[]) Calls.call(stats, name))[0];
+        assertTrue(time >= last, name);
+        last = time;
+      }
+      final long end = (long) Calls.call(stats, "step_end");
+      assertTrue(last <= end);
+      for (String name :
+          List.of("backward_end", "own_time", "communication_time", "hidden_time")) {
+        assertTrue((long) Calls.call(stats, name) <= end, name);
+      }
+      assertTrue((double) Calls.call(stats, "overlap_share") <= 1);
+      assertTrue((double) Calls.call(stats, "total_overlap_share") <= 1);
+      assertTrue(((String) Calls.call(stats, "table")).contains("bucket"));
+    }
+  }
+
+  private static void exerciseSparse(ProcessGroup group, Form form) throws Exception {
+    final DType type =
+        form == Form.LONGS ? DType.INT64 : form == Form.TENSOR ? DType.FLOAT64 : DType.FLOAT32;
+    try (Reducer reducer =
+        Reducer.builder(group, List.of(Tensor.allocate(type, 4))).sparse(new int[] {0}).build()) {
+      final Object values = form.of(5, 6);
+      final Object indices;
+      if (form == Form.TENSOR) {
+        indices = Tensor.allocate(DType.INT64, 2);
+        ((Tensor) indices).asLongBuffer().put(new long[] {1, 3});
+      } else if (form == Form.BUFFER) {
+        indices =
+            ByteBuffer.allocateDirect(16)
+                .order(ByteOrder.nativeOrder())
+                .asLongBuffer()
+                .put(new long[] {1, 3})
+                .flip();
+      } else {
+        indices = form.of(1, 3);
+      }
+      if (!List.of(Form.TENSOR, Form.BUFFER, Form.LONGS).contains(form)) { // Indices are int64.
+        assertThrows(
+            IllegalArgumentException.class,
+            () -> Calls.call(reducer, "mark_ready_sparse", 0, indices, values));
+        return;
+      }
+      Calls.call(reducer, "mark_ready_sparse", 0, indices, values);
+      reducer.finish();
+      final Tensor rows = (Tensor) Calls.call(reducer, "sparse_indices", 0);
+      assertEquals(3, rows.asLongBuffer().get(1));
+      assertArrayEquals(
+          new long[] {2}, ((Tensor) Calls.call(reducer, "sparse_values", 0)).shape());
+    }
   }
 
   private void addHooks(ProcessGroup group) {
@@ -356,7 +476,7 @@ class ParityTest {
       Calls.call(reducer, "set_hook", hook);
       reducer.copyReady(0, new float[] {3, 3, 3, 3, 3, 3});
       reducer.finish();
-      assertEquals(3, reducer.gradient(0).asFloatBuffer().get(5), 1e-5);
+      assertEquals(3, reducer.gradient(0).asFloatBuffer().get(0), 1e-5);
       assertEquals(Calls.call(hook, "name"), reducer.stats().hook());
     }
   }

@@ -148,11 +148,17 @@ def stores() -> bytes:
 
 def training(rank: int) -> list[NDArray[np.float32]]:
     parameters = [np.zeros((2, 3), np.float32), np.zeros(3, np.float32)]
-    reducer = dist.GradientReducer(parameters, bucket_cap_mb=1)
-    for index in reversed(range(len(parameters))):
-        reducer.gradients[index][...] = rank
-        reducer.mark_ready(index)
-    return reducer.finish()
+    reducer = dist.GradientReducer(parameters, bucket_cap_mb=1, find_unused_parameters=True)
+    with reducer.join(divide_by_initial_world_size=False):
+        for index in reversed(range(len(parameters))):
+            reducer.gradients[index][...] = rank
+            reducer.mark_ready(index)
+        gradients = [average.copy() for average in reducer.finish()]
+    assert reducer.is_used(0) and reducer.stats().table
+    with reducer.no_sync():
+        reducer.ready(0, parameters[0])
+        reducer.finish()
+    return gradients
 
 
 def stopping() -> int:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections import deque
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
@@ -31,7 +30,7 @@ def room_for(
     starts = [0]
     for array in arrays:
         starts.append(starts[-1] + -(-array.size // step) * step)
-    memory = numpy.asarray(_Lease(max(1, starts[-1]) * dtype.itemsize))
+    memory = numpy.asarray(_Lease(_pool.take(max(1, starts[-1]) * dtype.itemsize)))
     whole = memory[: starts[-1] * dtype.itemsize].view(dtype)
     parts = [
         whole[start : start + array.size].reshape(array.shape)
@@ -41,23 +40,28 @@ def room_for(
 
 
 class _Pool:
-    """Memory to be used again, so that its pages need not be made, and mapped by peers, anew."""
+    """Memory to be used again, so that its pages need not be made, and mapped by peers, anew.
+
+    Without a lock, as a lease can end anywhere, by garbage collection: each call of the deque is
+    atomic.
+    """
 
     def __init__(self) -> None:
-        self._lock = threading.RLock()  # A lease can end, by garbage collection, anywhere.
-        self._free: deque[NDArray[numpy.uint8]] = deque(maxlen=6)  # The longest unused one is lost.
+        self._free: deque[NDArray[numpy.uint8]] = deque(maxlen=6)  # What is too much is let go.
 
     def take(self, size: int) -> NDArray[numpy.uint8]:
-        with self._lock:
-            for index, memory in enumerate(self._free):
-                if memory.size == size:
-                    del self._free[index]
-                    return memory
+        for _ in range(len(self._free)):
+            try:
+                memory = self._free.popleft()
+            except IndexError:  # Another thread was faster.
+                break
+            if memory.size == size:
+                return memory
+            self._free.append(memory)
         return _allocate(size)
 
     def give_back(self, memory: NDArray[numpy.uint8]) -> None:
-        with self._lock:
-            self._free.append(memory)
+        self._free.append(memory)
 
 
 def _allocate(size: int) -> NDArray[numpy.uint8]:
@@ -76,10 +80,10 @@ _pool = _Pool()
 class _Lease:
     """Memory of the pool. Whatever array is made of it refers to it, and keeps it."""
 
-    def __init__(self, size: int) -> None:
-        self._pool = _pool
-        self._memory = _pool.take(size)
-        self.__array_interface__ = self._memory.__array_interface__
+    def __init__(self, memory: NDArray[numpy.uint8]) -> None:
+        self._pool = _pool  # Which may be gone when Python exits.
+        self._memory = memory
+        self.__array_interface__ = memory.__array_interface__
 
     def __del__(self) -> None:
         self._pool.give_back(self._memory)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, TypeVar
 from weakref import WeakKeyDictionary
 
@@ -11,7 +13,8 @@ import jax.numpy
 import numpy
 from jax.experimental import io_callback
 
-from syncline._syncline import ProcessGroup, ReduceOp, Work
+from syncline import coalesced_calls
+from syncline._syncline import ProcessGroup, ReduceOp
 from syncline.calls import choose_rank
 from syncline.errors import DistMismatchError
 from syncline.jax.flat import room_for
@@ -22,8 +25,8 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 Tree = TypeVar("Tree")
-# Begins to replace a flat array by what it is to be.
-_Start = Callable[[ProcessGroup, "NDArray[Any]"], Work]
+# Replaces a flat array by what it is to be.
+_Replace = Callable[[ProcessGroup, "NDArray[Any]"], None]
 _Paths = tuple[str, ...]
 
 _HAS_GRADIENT = (ReduceOp.SUM, ReduceOp.AVG)
@@ -52,8 +55,8 @@ def all_reduce(tree: Tree, op: Op = ReduceOp.SUM, group: Group = None) -> Tree:
     reduce_op, factor = split_op(op)
     known = _known(group)
 
-    def start(members: ProcessGroup, flat: NDArray[Any]) -> Work:
-        return members.all_reduce_async(flat, reduce_op, None, factor)
+    def replace(members: ProcessGroup, flat: NDArray[Any]) -> None:
+        members.all_reduce(flat, reduce_op, None, factor)
 
     def gradient(*cotangents: Any) -> tuple[Any, ...]:
         if reduce_op not in _HAS_GRADIENT:
@@ -61,9 +64,9 @@ def all_reduce(tree: Tree, op: Op = ReduceOp.SUM, group: Group = None) -> Tree:
                 f"all_reduce with {reduce_op.name} has no gradient, only SUM and AVG have: put "
                 "jax.lax.stop_gradient around it"
             )
-        return _reduced(cotangents, start, known)
+        return _reduced(cotangents, replace, known)
 
-    return _on_leaves(tree, start, known, gradient)
+    return _on_leaves(tree, replace, known, gradient)
 
 
 def broadcast_tree(tree: Tree, src: int = 0, group: Group = None) -> Tree:
@@ -73,15 +76,15 @@ def broadcast_tree(tree: Tree, src: int = 0, group: Group = None) -> Tree:
     It has no gradient.
     """
 
-    def start(members: ProcessGroup, flat: NDArray[Any]) -> Work:
-        return members.broadcast_async(flat, choose_rank(members, src, None, "src"))
+    def replace(members: ProcessGroup, flat: NDArray[Any]) -> None:
+        members.broadcast(flat, choose_rank(members, src, None, "src"))
 
     def gradient(*_: Any) -> tuple[Any, ...]:
         raise NotImplementedError(
             "broadcast_tree has no gradient: put jax.lax.stop_gradient around it"
         )
 
-    return _on_leaves(tree, start, _known(group), gradient)
+    return _on_leaves(tree, replace, _known(group), gradient)
 
 
 def _known(group: Group) -> ProcessGroup | None:
@@ -92,19 +95,22 @@ def _known(group: Group) -> ProcessGroup | None:
 
 
 def _on_leaves(
-    tree: Tree, start: _Start, group: ProcessGroup | None, gradient: Callable[..., tuple[Any, ...]]
+    tree: Tree,
+    replace: _Replace,
+    group: ProcessGroup | None,
+    gradient: Callable[..., tuple[Any, ...]],
 ) -> Tree:
-    """The tree of what `start` makes of the leaves; `gradient` takes and gives cotangents."""
+    """The tree of what `replace` makes of the leaves; `gradient` takes and gives cotangents."""
     leaves, structure = jax.tree_util.tree_flatten(tree)
     if not leaves:
         return tree
     paths = _paths_of(tree, structure)
     if not _is_traced(leaves):
-        results = _now(leaves, paths, start, group)
+        results = _now(leaves, paths, replace, group)
     else:
-        call = jax.custom_vjp(lambda *leaves: _elementwise(leaves, paths, start, group))
+        call = jax.custom_vjp(lambda *leaves: _elementwise(leaves, paths, replace, group))
         call.defvjp(
-            lambda *leaves: (_elementwise(leaves, paths, start, group), None),
+            lambda *leaves: (_elementwise(leaves, paths, replace, group), None),
             lambda _, cotangents: gradient(*cotangents),
         )
         results = call(*leaves)
@@ -113,13 +119,13 @@ def _on_leaves(
 
 
 def _reduced(
-    cotangents: Sequence[Any], start: _Start, group: ProcessGroup | None
+    cotangents: Sequence[Any], replace: _Replace, group: ProcessGroup | None
 ) -> tuple[Any, ...]:
     """The same operation on cotangents, but for those of integers, which carry nothing."""
     float0 = jax.dtypes.float0
     real = [i for i, cotangent in enumerate(cotangents) if cotangent.dtype != float0]
     paths = tuple(f"cotangent {i}" for i in real)
-    done = _elementwise([cotangents[i] for i in real], paths, start, group) if real else ()
+    done = _elementwise([cotangents[i] for i in real], paths, replace, group) if real else ()
     results = list(cotangents)
     for i, result in zip(real, done, strict=True):
         results[i] = result
@@ -127,19 +133,20 @@ def _reduced(
 
 
 def _elementwise(
-    leaves: Sequence[Any], paths: _Paths, start: _Start, group: ProcessGroup | None
+    leaves: Sequence[Any], paths: _Paths, replace: _Replace, group: ProcessGroup | None
 ) -> tuple[Any, ...]:
-    """What `start` makes of the leaves, which may be traced, now or when the program runs.
+    """What `replace` makes of the leaves, which may be traced, now or when the program runs.
 
     Where they are mapped by jax.vmap, all elements go together.
     """
 
     def on_host(*arrays: Any) -> list[NDArray[Any]]:
-        return _exchange([numpy.asarray(array) for array in arrays], paths, start, group)
+        return _exchange([numpy.asarray(array) for array in arrays], paths, replace, group)
 
     def call(*leaves: Any) -> tuple[Any, ...]:
         if not _is_traced(leaves):
-            return tuple(_now(leaves, paths, start, group))
+            return tuple(_now(leaves, paths, replace, group))
+        _refuse_many_devices()
         results = [jax.ShapeDtypeStruct(leaf.shape, leaf.dtype) for leaf in leaves]
         return tuple(io_callback(on_host, results, *leaves, ordered=True))
 
@@ -149,11 +156,22 @@ def _elementwise(
     return results
 
 
+def _refuse_many_devices() -> None:
+    """NotImplementedError where each of several devices would call, in an order of its own."""
+    mesh = jax.sharding.get_abstract_mesh()
+    if math.prod(mesh.shape[axis] for axis in mesh.manual_axes) > 1:
+        raise NotImplementedError(
+            "syncline.jax works inside shard_map and pmap over one device only: reduce over this "
+            "process's devices there (jax.lax.pmean), and over processes outside of them"
+        )
+
+
 def _now(
-    leaves: Sequence[Any], paths: _Paths, start: _Start, group: ProcessGroup | None
+    leaves: Sequence[Any], paths: _Paths, replace: _Replace, group: ProcessGroup | None
 ) -> list[Any]:
-    """What `start` makes of leaves that have elements, as arrays of JAX."""
-    jax.effects_barrier()
+    """What `replace` makes of leaves that have elements, as arrays of JAX."""
+    with suppress(jax.errors.JaxRuntimeError):  # Raised where that program's results are used.
+        jax.effects_barrier()
     arrays = [leaf if isinstance(leaf, jax.Array) else jax.numpy.asarray(leaf) for leaf in leaves]
     for array, path in zip(arrays, paths, strict=True):
         if not array.is_fully_addressable:
@@ -161,7 +179,7 @@ def _now(
                 f"leaf {path} is an array of several processes, {array.sharding}: use "
                 "jax.lax.psum, or pass each process's part"
             )
-    results = _exchange([numpy.asarray(array) for array in arrays], paths, start, group)
+    results = _exchange([numpy.asarray(array) for array in arrays], paths, replace, group)
     if any(array.committed for array in arrays):
         places = [array.sharding for array in arrays]
         moved: list[Any] = jax.device_put(results, places, may_alias=True)
@@ -171,25 +189,24 @@ def _now(
 
 
 def _exchange(
-    arrays: list[NDArray[Any]], paths: _Paths, start: _Start, group: ProcessGroup | None
+    arrays: list[NDArray[Any]], paths: _Paths, replace: _Replace, group: ProcessGroup | None
 ) -> list[NDArray[Any]]:
-    """What `start` makes of the arrays, as new ones; those of a type go together."""
+    """What `replace` makes of the arrays, as new ones; those of a type go together."""
     members = resolve(group)
+    if coalesced_calls.open_contexts:
+        coalesced_calls.issue(members)
     _check_equal(members, arrays, paths)
     by_type: dict[Any, list[int]] = {}
     for i, array in enumerate(arrays):
         by_type.setdefault(array.dtype, []).append(i)
     results: list[Any] = [None] * len(arrays)
-    works = []
     for indices in by_type.values():
         whole, parts = room_for([arrays[i] for i in indices])
         for i, part in zip(indices, parts, strict=True):
             part[...] = arrays[i]
             results[i] = part
         if whole.size:
-            works.append(start(members, whole))
-    for work in works:
-        work.wait()
+            replace(members, whole)
     return results
 
 

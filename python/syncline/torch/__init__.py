@@ -3,6 +3,9 @@
 Importing it makes "syncline" a backend of torch.distributed: after
 `torch.distributed.init_process_group("syncline")`, or "cpu:syncline,cuda:nccl", torch's own
 functions and DistributedDataParallel, FSDP2 and DTensor work over it, unchanged.
+
+DistributedDataParallel of this module is like torch's, and needs no torch.distributed: a job of
+syncline.init_process_group will do. SyncBatchNorm normalises over all ranks, on CPUs too.
 """
 
 from __future__ import annotations

@@ -37,7 +37,7 @@ def accumulator(parameter: torch.Tensor) -> Any:
 
 def at_end_of_backward(callback: Callable[[], None]) -> None:
     """Has the running backward pass call `callback` at its end, unless it fails."""
-    engine: Any = torch.autograd.Variable._execution_engine  # type: ignore[attr-defined]
+    engine: Any = torch.autograd.Variable._execution_engine
     engine.queue_callback(callback)
 
 

@@ -77,9 +77,7 @@ def choose_devices(
     return indices, output if isinstance(output, int) else torch.device(output).index
 
 
-def check_delayed(
-    delayed: Iterable[Any] | None, trigger: torch.nn.Parameter | None
-) -> None:
+def check_delayed(delayed: Iterable[Any] | None, trigger: torch.nn.Parameter | None) -> None:
     """One comes with the other."""
     if (delayed is None) != (trigger is None):
         raise ValueError(
@@ -101,7 +99,9 @@ def choose_buffer_sync(broadcast: bool | None, forward_sync: bool | None) -> tup
     return forward_sync, True
 
 
-def bucket_caps(cap_mb: float | None, each_mb: Sequence[float] | None) -> tuple[int, int, list[int]]:
+def bucket_caps(
+    cap_mb: float | None, each_mb: Sequence[float] | None
+) -> tuple[int, int, list[int]]:
     """In bytes: of the first bucket, of the others, of each one (none if these two count)."""
     if each_mb:
         each = [int(cap * _MEBIBYTE) for cap in each_mb]
@@ -112,7 +112,7 @@ def bucket_caps(cap_mb: float | None, each_mb: Sequence[float] | None) -> tuple[
     return cap, cap, []
 
 
-def sparse_parameters(module: torch.nn.Module) -> set[torch.nn.Parameter]:
+def sparse_parameters(module: torch.nn.Module) -> set[torch.Tensor]:
     """Those whose gradients are sparse tensors."""
     return {
         layer.weight

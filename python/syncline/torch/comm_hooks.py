@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
+from torch.utils.dlpack import from_dlpack
 
 from syncline import _syncline
 from syncline.torch.layout import Layout
@@ -19,7 +20,7 @@ class GradBucket:
     def __init__(self, bucket: _syncline.GradBucket, parameters: Sequence[torch.Tensor]):
         self._bucket = bucket
         self._parameters = [parameters[index] for index in bucket.parameters]
-        self._buffer = torch.from_dlpack(bucket.buffer)
+        self._buffer = from_dlpack(bucket.buffer)
 
     def index(self) -> int:
         """The bucket's place in the order of reduction."""
@@ -32,7 +33,7 @@ class GradBucket:
     def gradients(self) -> list[torch.Tensor]:
         """The parts of the buffer, of the parameters' shapes."""
         layouts = [Layout.of(parameter) for parameter in self._parameters]
-        parts = self._buffer.split([parameter.numel() for parameter in self._parameters])
+        parts = torch.split(self._buffer, [parameter.numel() for parameter in self._parameters])
         return [
             layout.restore(part.view(layout.shape))
             for layout, part in zip(layouts, parts, strict=True)
@@ -51,9 +52,7 @@ class GradBucket:
         self._buffer = tensor
 
 
-def from_torch(
-    state: Any, hook: Hook, parameters: Sequence[torch.Tensor]
-) -> _syncline.CommHook:
+def from_torch(state: Any, hook: Hook, parameters: Sequence[torch.Tensor]) -> _syncline.CommHook:
     """What a reducer of `parameters` calls for hook(state, bucket), which returns a Future.
 
     The Future's value is the bucket's average, or a list with it. Collectives of the hook are

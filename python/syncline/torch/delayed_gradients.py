@@ -32,7 +32,9 @@ class DelayedGradients:
         self._works: list[Work] = []
         for dtype in dict.fromkeys(parameter.dtype for parameter in self.parameters):
             self._make_buffer(dtype)
-        self._hook = trigger.register_post_accumulate_grad_hook(self._start)
+        self._hook = trigger.register_post_accumulate_grad_hook(  # type: ignore[no-untyped-call]
+            self._start
+        )
 
     def prepare(self, *, synchronizes: bool) -> None:
         """Before a backward pass, which averages or not: gradients are to come to the buffers.
@@ -79,5 +81,5 @@ class DelayedGradients:
         counts = [self.parameters[i].numel() for i in members]
         buffer = torch.zeros(sum(counts), dtype=dtype)
         self._buffers.append(buffer)
-        for i, part in zip(members, buffer.split(counts), strict=True):
+        for i, part in zip(members, torch.split(buffer, counts), strict=True):
             self._views[i] = part.view(self.parameters[i].shape)

@@ -21,7 +21,7 @@ from syncline.torch.mixed_precision import MixedPrecision
 from syncline.torch.torch_names import TorchNames, to_device
 
 
-class DistributedDataParallel(TorchNames, torch.nn.Module, Joinable):  # type: ignore[misc]
+class DistributedDataParallel(TorchNames, torch.nn.Module, Joinable):
     """Runs `module` on each rank's part of the data and averages the gradients over all ranks.
 
         model = syncline.torch.DistributedDataParallel(model)
@@ -147,7 +147,7 @@ class DistributedDataParallel(TorchNames, torch.nn.Module, Joinable):  # type: i
 
     # --- Running the module.
 
-    @torch.compiler.disable(recursive=False)
+    @torch.compiler.disable(recursive=False)  # type: ignore[no-untyped-call, untyped-decorator]
     def forward(self, *inputs: Any, **kwargs: Any) -> Any:
         """module(*inputs, **kwargs), after what ranks do before it, and before its backward."""
         inputs, kwargs = self._pre_forward(inputs, kwargs)
@@ -177,14 +177,6 @@ class DistributedDataParallel(TorchNames, torch.nn.Module, Joinable):  # type: i
             yield
         finally:
             self.require_backward_grad_sync = before
-
-    def will_sync_module_buffers(self) -> bool:
-        """Whether the next forward pass begins with one rank's buffers on all."""
-        return (
-            self.require_forward_param_sync
-            and self.forward_sync_buffers
-            and len(self._buffers_of_module) > 0
-        )
 
     # --- Ranks with different numbers of batches.
 
@@ -219,11 +211,6 @@ class DistributedDataParallel(TorchNames, torch.nn.Module, Joinable):  # type: i
     def join_hook(self, **kwargs: Any) -> uneven_inputs.TorchJoinHook:
         """For torch.distributed.algorithms.Join, with `divide_by_initial_world_size` in kwargs."""
         return uneven_inputs.TorchJoinHook(self, uneven_inputs.join_kwargs(kwargs))
-
-    @property
-    def join_device(self) -> torch.device:
-        """Where torch's Join makes its tensors."""
-        return self.device
 
     @property
     def join_process_group(self) -> Any:
@@ -282,7 +269,7 @@ class DistributedDataParallel(TorchNames, torch.nn.Module, Joinable):  # type: i
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         """Collective, as construction is; parameters and buffers stay as they are."""
-        super().__setstate__(state)
+        super().__setstate__(state)  # type: ignore[no-untyped-call]
         self.process_group = groups.default_group()
         self.device_mesh = None
         self._syncline_group = groups.syncline_group(self.process_group)
@@ -301,9 +288,10 @@ class DistributedDataParallel(TorchNames, torch.nn.Module, Joinable):  # type: i
             if name not in self.parameters_to_ignore
         }
         self._delayed: DelayedGradients | None = None
-        if self._delay_all_reduce_params:
+        trigger = self._trigger[0]
+        if trigger is not None and self._delay_all_reduce_params:
             self._delayed = DelayedGradients(
-                self._syncline_group, self._delay_all_reduce_params, self._trigger[0]
+                self._syncline_group, self._delay_all_reduce_params, trigger
             )
             weakref.finalize(self, self._delayed.remove_hooks).atexit = False
         self._gradients: Gradients | None = None
@@ -344,7 +332,7 @@ class DistributedDataParallel(TorchNames, torch.nn.Module, Joinable):  # type: i
             tensors += self._buffers_of_module.by_name().values()
         module_state.broadcast(tensors, self._syncline_group, root, self.broadcast_bucket_size)
 
-    @torch.compiler.disable
+    @torch.compiler.disable  # type: ignore[untyped-decorator]
     def _pre_forward(
         self, inputs: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> tuple[tuple[Any, ...], dict[str, Any]]:
@@ -365,7 +353,7 @@ class DistributedDataParallel(TorchNames, torch.nn.Module, Joinable):  # type: i
             inputs, kwargs = to_device((inputs, kwargs), device)
         return inputs, kwargs
 
-    @torch.compiler.disable
+    @torch.compiler.disable  # type: ignore[untyped-decorator]
     def _post_forward(self, output: Any) -> None:
         if self.will_sync_module_buffers() and self._buffers_of_module.is_hooked_at(
             BufferCommHookLocation.POST_FORWARD

@@ -5,34 +5,34 @@ So `except torch.distributed.DistBackendError` and `except syncline.DistError` b
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch.distributed
 
 from syncline import errors
 
-_backend: type[Exception] = getattr(torch.distributed, "DistBackendError", RuntimeError)
-_network: type[Exception] = getattr(torch.distributed, "DistNetworkError", RuntimeError)
-_store: type[Exception] = getattr(torch.distributed, "DistStoreError", RuntimeError)
+_backend: Any = getattr(torch.distributed, "DistBackendError", RuntimeError)
+_network: Any = getattr(torch.distributed, "DistNetworkError", RuntimeError)
+_store: Any = getattr(torch.distributed, "DistStoreError", RuntimeError)
 
 
-class DistTimeoutError(errors.DistTimeoutError, _backend):  # type: ignore[misc, unused-ignore]
+class DistTimeoutError(errors.DistTimeoutError, _backend):  # type: ignore[misc]
     """Ranks have not come in time; it names them."""
 
 
-class DistNetworkError(  # type: ignore[misc, unused-ignore]
-    errors.DistNetworkError, _network, _backend
-):
+class DistNetworkError(errors.DistNetworkError, _network, _backend):  # type: ignore[misc]
     """A connection could not be made or was lost: the rank at its other end may have died."""
 
 
-class DistStoreError(errors.DistStoreError, _store):  # type: ignore[misc, unused-ignore]
+class DistStoreError(errors.DistStoreError, _store):  # type: ignore[misc]
     """A store could not do its work."""
 
 
-class DistBackendError(errors.DistBackendError, _backend):  # type: ignore[misc, unused-ignore]
+class DistBackendError(errors.DistBackendError, _backend):  # type: ignore[misc]
     """An operation failed, or its group is broken or closed; it names the rank that is to blame."""
 
 
-class DistMismatchError(errors.DistMismatchError, _backend):  # type: ignore[misc, unused-ignore]
+class DistMismatchError(errors.DistMismatchError, _backend):  # type: ignore[misc]
     """Ranks called different operations, or one with arguments that do not fit together."""
 
 

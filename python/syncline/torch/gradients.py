@@ -8,12 +8,15 @@ from functools import partial
 from typing import Any
 
 import torch
+from torch.utils.dlpack import from_dlpack
 
 from syncline._syncline import ProcessGroup, Reducer
 from syncline.torch import autograd_graph
 from syncline.torch.layout import Layout
+from syncline.torch.optimizers_in_backward import OptimizersInBackward
 
 _CAME, _UNUSED = 1, 2  # What is noted of a parameter in a step; 0: nothing yet.
+_ONLY_CAME = bytes(int(noted == _CAME) for noted in range(256))
 
 
 @dataclass(frozen=True)
@@ -51,7 +54,6 @@ class Gradients:
         self.options = options
         self.finders: list[Callable[[], Any]] = []  # Called before the averages are waited for.
         self.futures: list[Any] = []  # Waited for at the end of the next step, once.
-        self.followers: list[Callable[[], None]] = []  # Called when they are in the parameters.
         self.divisor = 0  # What the next step divides by; 0: the number of ranks.
         self._group = group
         self._all_alike = not options.sparse and not options.gradient_as_bucket_view
@@ -67,6 +69,9 @@ class Gradients:
             find_unused_parameters=options.find_unused_parameters and not options.static_graph,
             static_graph=options.static_graph,
         )
+        self.unused_never_changed = True
+        self._first_came: bytes | None = None  # Which parameters had a gradient in the first step.
+        self._optimizers = OptimizersInBackward(self.parameters)
         self.synchronizes = False  # Whether gradients of coming backward passes are averaged.
         self._queued = False  # Whether the end of the running backward pass will call _finish.
         self._marked = bytearray(len(self.parameters))  # Those the reducer has in this step.
@@ -79,7 +84,9 @@ class Gradients:
         self._copy_ready = self.reducer.copy_ready
         self._read_views()
         self.hooks = [
-            parameter.register_post_accumulate_grad_hook(self._hook_for(index))
+            parameter.register_post_accumulate_grad_hook(  # type: ignore[no-untyped-call]
+                self._hook_for(index)
+            )
             for index, parameter in enumerate(self.parameters)
         ]
 
@@ -90,6 +97,7 @@ class Gradients:
 
     def before_forward(self) -> None:
         """Ends the step of a backward pass that failed, if there is one."""
+        self._optimizers.take_over()
         if self._queued and not autograd_graph.is_running():
             self._abandon()
 
@@ -254,13 +262,13 @@ class Gradients:
                 if is_first:
                     self._record()
                 self._take_averages()
+                self._compare_unused()
                 for future in self.futures:
                     future.wait()
         finally:
             self.futures.clear()
             self._reset()
-        for follower in self.followers:
-            follower()
+        self._optimizers.step()
 
     def _deliver_rest(self) -> None:
         """Of what has not come in this pass, what was there before it."""
@@ -289,6 +297,13 @@ class Gradients:
             if index not in self._recorded and self.reducer.is_used(index)
         ]
 
+    def _compare_unused(self) -> None:
+        if self._finds_unused:
+            came = bytes(self._marked).translate(_ONLY_CAME)
+            if self._first_came is None:
+                self._first_came = came
+            self.unused_never_changed &= came == self._first_came
+
     @property
     def _finds_unused(self) -> bool:
         return self.options.find_unused_parameters and not self.options.static_graph
@@ -297,7 +312,8 @@ class Gradients:
         if self.reducer.generation != self._generation:
             self._read_views()
         if self._all_alike and 0 not in self._marked and _UNUSED not in self._marked:
-            torch._foreach_copy_([parameter.grad for parameter in self.parameters], self._views)
+            gradients: list[Any] = [parameter.grad for parameter in self.parameters]
+            torch._foreach_copy_(gradients, self._views)
             return
         targets, sources = [], []
         for index, parameter in enumerate(self.parameters):
@@ -321,8 +337,8 @@ class Gradients:
     def _take_rows(self, index: int, parameter: torch.Tensor) -> None:
         if not self.reducer.is_used(index):
             return
-        indices = torch.from_dlpack(self.reducer.sparse_indices(index))
-        values = torch.from_dlpack(self.reducer.sparse_values(index))
+        indices = from_dlpack(self.reducer.sparse_indices(index))
+        values = from_dlpack(self.reducer.sparse_values(index))
         parameter.grad = torch.sparse_coo_tensor(
             indices.unsqueeze(0), values, parameter.shape, device=parameter.device
         ).coalesce()
@@ -334,7 +350,7 @@ class Gradients:
         self._views: list[Any] = [
             None
             if index in self.options.sparse
-            else layout.restore(torch.from_dlpack(self.reducer.gradient(index)))
+            else layout.restore(from_dlpack(self.reducer.gradient(index)))
             for index, layout in enumerate(self._layouts)
         ]
         for index, parameter in enumerate(self.parameters):
@@ -351,13 +367,12 @@ class Gradients:
     def _abandon(self) -> None:
         """After a backward pass that raised: peers, who wait for the rest, are to know of it."""
         try:
-            if 0 not in self._marked or not self._may_lack:
-                self.reducer.finish()  # Fails on all ranks if gradients are missing.
-            else:
+            if 0 in self._marked and self._may_lack:
                 self._group.abort(
                     f"rank {self._group.rank} has given up a backward pass after an exception, "
-                    "and has no gradients for all parameters: its peers' averages would be wrong"
+                    "and its gradients are not complete: averages with them would be wrong"
                 )
+            self.reducer.finish()  # Fails, on all ranks, if gradients are missing.
         except (RuntimeError, ValueError):
             pass  # This rank's user has seen the exception that was the cause.
         finally:

@@ -59,7 +59,7 @@ def _beside(group: torch_dist.ProcessGroup) -> ProcessGroup:
     made = _made.get(group)
     if made is None:
         ranks = torch_dist.get_process_group_ranks(group)
-        store = torch_dist.PrefixStore(
+        store = torch_dist.PrefixStore(  # type: ignore[attr-defined]
             f"syncline.torch/{group.group_name}", torch_dist.distributed_c10d._get_default_store()
         )
         meeting = meet(store, group.rank(), len(ranks), _DEFAULT_TIMEOUT)

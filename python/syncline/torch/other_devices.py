@@ -25,8 +25,19 @@ class OtherDevices:
         self._backends: dict[str, Any] = {}
 
     def call(self, method: str, tensor: Tensor, *arguments: Any) -> Any:
-        """Calls torch's backend for the device of `tensor`; NotImplementedError if there is none."""
-        return getattr(self._backend(tensor.device), method)(*arguments)
+        """Calls torch's backend for the device of `tensor`.
+
+        Raises NotImplementedError if the user has named none, or this torch has it not.
+        """
+        return getattr(self.backend(tensor.device), method)(*arguments)
+
+    def backend(self, device: torch.device) -> Any:
+        """torch's backend for `device`, which is made if need be; as `call`."""
+        made = self._backends.get(device.type)
+        if made is None:
+            made = self._make(device)
+            self._backends[device.type] = made
+        return made
 
     def set_timeout(self, timeout: timedelta) -> None:
         self._timeout = timeout
@@ -40,13 +51,6 @@ class OtherDevices:
     def abort(self) -> None:
         for backend in self._backends.values():
             backend.abort()
-
-    def _backend(self, device: torch.device) -> Any:
-        made = self._backends.get(device.type)
-        if made is None:
-            made = self._make(device)
-            self._backends[device.type] = made
-        return made
 
     def _make(self, device: torch.device) -> Any:
         name = self._name_of(device.type)
@@ -67,7 +71,9 @@ class OtherDevices:
 
     def _name_of(self, device_type: str) -> str:
         """The backend that the user has named for `device_type`; empty if none."""
-        config = distributed_c10d._world.pg_backend_config.get(self._group, "")
+        config = distributed_c10d._world.pg_backend_config.get(self._group)
+        if config is None:  # init_process_group has not come so far, but has a `device_id`.
+            return str(torch_dist.Backend.default_device_backend_map.get(device_type, ""))
         pairs = (entry.partition(":") for entry in str(config).split(","))
         return next((name for device, _, name in pairs if device == device_type), "")
 

@@ -7,76 +7,36 @@ PyProcessGroup knows by name; the functions of torch.distributed call all of the
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from datetime import timedelta
 from typing import Any
+from weakref import WeakSet
 
 import torch
 import torch.distributed as torch_dist
 from torch import Tensor
-from torch.distributed.distributed_c10d import (
-    AllgatherOptions,
-    AllreduceCoalescedOptions,
-    AllreduceOptions,
-    AllToAllOptions,
-    BarrierOptions,
-    BroadcastOptions,
-    GatherOptions,
-    ReduceOptions,
-    ReduceScatterOptions,
-    ScatterOptions,
-)
+from torch.distributed.distributed_c10d import BarrierOptions
 
 from syncline import _syncline
 from syncline.errors import DistError
-from syncline.torch import sparse
-from syncline.torch.arguments import (
-    all_movable,
-    chunks,
-    flat,
-    movable,
-    only,
-    options,
-    reduction,
-    timeout_of,
-)
+from syncline.torch.arguments import movable, only, options, timeout_of
+from syncline.torch.collectives import Collectives, Forms, both_forms
 from syncline.torch.errors import translated
 from syncline.torch.other_devices import OtherDevices
 from syncline.torch.work import AllWork, FinishedWork, RunningWork, runs_callback_of
 
 BACKEND_NAME = "syncline"
 
-
-def _both_forms(name: str) -> tuple[Callable[..., Any], Callable[..., _syncline.Work]]:
-    """The blocking and the background form of an operation, which need not remember results."""
-    in_background = getattr(_syncline.ProcessGroup, f"{name}_async")
-    return (
-        getattr(_syncline.ProcessGroup, name),
-        getattr(in_background, "__wrapped__", in_background),
-    )
+open_groups: WeakSet[ProcessGroup] = WeakSet()
+"""The groups of this process that have not been shut down."""
 
 
-_ALL_GATHER = _both_forms("all_gather")
-_ALL_GATHER_COALESCED = _both_forms("all_gather_coalesced")
-_ALL_GATHER_SINGLE = _both_forms("all_gather_single")
-_ALL_REDUCE = _both_forms("all_reduce")
-_ALL_REDUCE_COALESCED = _both_forms("all_reduce_coalesced")
-_ALL_TO_ALL = _both_forms("all_to_all")
-_ALL_TO_ALL_SINGLE = _both_forms("all_to_all_single")
-_BARRIER = _both_forms("barrier")
-_BROADCAST = _both_forms("broadcast")
-_GATHER = _both_forms("gather")
-_RECV = _both_forms("recv")
-_REDUCE = _both_forms("reduce")
-_REDUCE_SCATTER = _both_forms("reduce_scatter")
-_REDUCE_SCATTER_COALESCED = _both_forms("reduce_scatter_coalesced")
-_REDUCE_SCATTER_SINGLE = _both_forms("reduce_scatter_single")
-_SCATTER = _both_forms("scatter")
-_SEND = _both_forms("send")
-_Forms = tuple[Callable[..., Any], Callable[..., _syncline.Work]]
+_BARRIER = both_forms("barrier")
+_RECV = both_forms("recv")
+_SEND = both_forms("send")
 
 
-class ProcessGroup(torch_dist.ProcessGroup):  # type: ignore[misc, unused-ignore]
+class ProcessGroup(Collectives, torch_dist.ProcessGroup):  # type: ignore[misc]
     """One rank's end of a group, as torch.distributed.init_process_group("syncline") makes it.
 
     Has the methods of torch.distributed.ProcessGroup, in all their forms; users call the functions
@@ -105,6 +65,7 @@ class ProcessGroup(torch_dist.ProcessGroup):  # type: ignore[misc, unused-ignore
         self._collected: list[Any] | None = None  # Inside a coalescing manager.
         self._name = ""
         self._description = "undefined"
+        open_groups.add(self)
 
     # --- The group itself.
 
@@ -143,6 +104,12 @@ class ProcessGroup(torch_dist.ProcessGroup):  # type: ignore[misc, unused-ignore
     def get_group_store(self) -> Any:
         return self._store
 
+    def _get_backend(self, device: torch.device) -> Any:
+        """torch's backend beside Syncline for `device`; there is none for the CPU."""
+        if device.type == "cpu":
+            return super()._get_backend(device)  # Raises.
+        return self._others.backend(device)
+
     def set_timeout(self, timeout: timedelta) -> None:
         """How long operations may take from now on where no timeout is given."""
         self._timeout = timeout
@@ -157,6 +124,7 @@ class ProcessGroup(torch_dist.ProcessGroup):  # type: ignore[misc, unused-ignore
 
     def close(self, timeout: timedelta) -> None:
         """As shutdown, with another time."""
+        open_groups.discard(self)
         self._others.shutdown()
         if self._group is self._world.group:
             self._world.close(timeout)
@@ -197,13 +165,13 @@ class ProcessGroup(torch_dist.ProcessGroup):  # type: ignore[misc, unused-ignore
 
     # --- How operations run.
 
-    def _run(self, forms: _Forms, opts: Any, written: list[Tensor], *arguments: Any) -> Any:
+    def _run(self, forms: Forms, opts: Any, written: list[Tensor], *arguments: Any) -> Any:
         """Runs an operation, here or in the background; `written` is what it writes to."""
         in_background = getattr(opts, "asyncOp", True) and not _is_called_by_hook()
         return self._start(forms, in_background, written, *arguments)
 
     def _start(
-        self, forms: _Forms, in_background: bool, written: list[Tensor], *arguments: Any
+        self, forms: Forms, in_background: bool, written: list[Tensor], *arguments: Any
     ) -> Any:
         if runs_callback_of(self._group):
             raise RuntimeError(
@@ -223,254 +191,18 @@ class ProcessGroup(torch_dist.ProcessGroup):  # type: ignore[misc, unused-ignore
         return FinishedWork(written)  # Whoever collects waits for all of them.
 
     def _start_coalescing(self, device: torch.device) -> None:
+        if device.type != "cpu":
+            self._others.backend(device)._start_coalescing()
+            return
         self._collected = []
 
-    def _end_coalescing(self, device: torch.device) -> AllWork:
+    def _end_coalescing(self, device: torch.device) -> Any:
+        if device.type != "cpu":
+            return self._others.backend(device)._end_coalescing()
         works, self._collected = self._collected or [], None
         return AllWork(works)
 
-    # --- Collectives. Each takes torch's struct of options, or the arguments of the other overloads.
-
-    def allreduce(
-        self, tensors: Any, opts: Any = None, timeout: timedelta | None = None, op: Any = None
-    ) -> Any:
-        opts = options(AllreduceOptions, opts, timeout, reduceOp=op)
-        tensor = only(tensors)
-        if not tensor.is_cpu:
-            return self._others.call("allreduce", tensor, [tensor], opts)
-        kind, factor = reduction(opts.reduceOp)
-        limit = timeout_of(opts, self._timeout)
-        if tensor.layout is not torch.strided:
-            try:
-                sparse.all_reduce(self._group, tensor, kind, limit)
-            except DistError as error:
-                raise translated(error) from None
-            return FinishedWork([tensor])
-        return self._run(_ALL_REDUCE, opts, [tensor], tensor, kind, limit, factor)
-
-    def allreduce_coalesced(self, tensors: Sequence[Tensor], opts: Any = None) -> Any:
-        opts = options(AllreduceCoalescedOptions, opts)
-        tensors = list(tensors)
-        if not tensors:
-            return FinishedWork([])
-        if not tensors[0].is_cpu:
-            return self._others.call("allreduce_coalesced", tensors[0], tensors, opts)
-        kind, factor = reduction(opts.reduceOp)
-        limit = timeout_of(opts, self._timeout)
-        return self._run(_ALL_REDUCE_COALESCED, opts, tensors, tensors, kind, limit, factor)
-
-    def reduce(
-        self,
-        tensors: Any,
-        opts: Any = None,
-        op: Any = None,
-        timeout: timedelta | None = None,
-        root: int | None = None,
-    ) -> Any:
-        opts = options(ReduceOptions, opts, timeout, reduceOp=op, rootRank=root)
-        tensor = only(tensors)
-        if not tensor.is_cpu:
-            return self._others.call("reduce", tensor, [tensor], opts)
-        kind, factor = reduction(opts.reduceOp)
-        limit = timeout_of(opts, self._timeout)
-        return self._run(_REDUCE, opts, [tensor], tensor, opts.rootRank, kind, limit, factor)
-
-    def broadcast(
-        self,
-        tensors: Any,
-        opts: Any = None,
-        timeout: timedelta | None = None,
-        root: int | None = None,
-    ) -> Any:
-        opts = options(BroadcastOptions, opts, timeout, rootRank=root)
-        tensor = only(tensors)
-        if not tensor.is_cpu:
-            return self._others.call("broadcast", tensor, [tensor], opts)
-        limit = timeout_of(opts, self._timeout)
-        return self._run(_BROADCAST, opts, [tensor], movable(tensor), opts.rootRank, limit)
-
-    def allgather(
-        self,
-        output_tensors: Any,
-        input_tensors: Any,
-        opts: Any = None,
-        timeout: timedelta | None = None,
-    ) -> Any:
-        opts = options(AllgatherOptions, opts, timeout)
-        tensor = only(input_tensors, "input_tensors")
-        outputs = _list_of(output_tensors, "output_tensors")
-        if not tensor.is_cpu:
-            return self._others.call("allgather", tensor, [outputs], [tensor], opts)
-        limit = timeout_of(opts, self._timeout)
-        return self._run(
-            _ALL_GATHER, opts, outputs, all_movable(outputs), movable(tensor), limit
-        )
-
-    def allgather_coalesced(
-        self, output_lists: Sequence[Sequence[Tensor]], input_list: Sequence[Tensor], opts: Any = None
-    ) -> Any:
-        """output_lists[r] receives the tensors of rank r."""
-        opts = options(AllgatherOptions, opts)
-        limit = timeout_of(opts, self._timeout)
-        inputs = all_movable(input_list)
-        written = [tensor for tensors in output_lists for tensor in tensors]
-        outputs = [movable(tensors[i]) for i in range(len(inputs)) for tensors in output_lists]
-        return self._run(_ALL_GATHER_COALESCED, opts, written, outputs, inputs, limit)
-
-    def all_gather_single(self, output: Tensor, input: Tensor, opts: Any = None) -> Any:
-        opts = options(AllgatherOptions, opts)
-        if not input.is_cpu:
-            return self._others.call("_allgather_base", input, output, input, opts)
-        limit = timeout_of(opts, self._timeout)
-        return self._run(
-            _ALL_GATHER_SINGLE, opts, [output], movable(output), movable(input), limit
-        )
-
-    _allgather_base = all_gather_single
-
-    def all_gather_single_coalesced(
-        self, outputs: Sequence[Tensor], inputs: Sequence[Tensor], opts: Any = None
-    ) -> Any:
-        """As all_gather_single of each, in one transfer."""
-        opts = options(AllgatherOptions, opts)
-        outputs, inputs = list(outputs), list(inputs)
-        if not inputs:
-            return FinishedWork([])
-        if not inputs[0].is_cpu:
-            name = "allgather_into_tensor_coalesced"
-            return self._others.call(name, inputs[0], outputs, inputs, opts)
-        size = self._group.size
-        parts = [part for output in outputs for part in chunks(movable(output), size)]
-        limit = timeout_of(opts, self._timeout)
-        flat_inputs = [flat(movable(tensor)) for tensor in inputs]
-        return self._run(_ALL_GATHER_COALESCED, opts, outputs, parts, flat_inputs, limit)
-
-    allgather_into_tensor_coalesced = all_gather_single_coalesced
-
-    def gather(
-        self,
-        output_tensors: Any,
-        input_tensors: Any,
-        opts: Any = None,
-        timeout: timedelta | None = None,
-        root: int | None = None,
-    ) -> Any:
-        opts = options(GatherOptions, opts, timeout, rootRank=root)
-        tensor = only(input_tensors, "input_tensors")
-        outputs = _list_of(output_tensors, "output_tensors")
-        if not tensor.is_cpu:
-            lists = [outputs] if outputs else []
-            return self._others.call("gather", tensor, lists, [tensor], opts)
-        limit = timeout_of(opts, self._timeout)
-        moved = all_movable(outputs)
-        return self._run(_GATHER, opts, outputs, moved, movable(tensor), opts.rootRank, limit)
-
-    def scatter(
-        self,
-        output_tensors: Any,
-        input_tensors: Any,
-        opts: Any = None,
-        timeout: timedelta | None = None,
-        root: int | None = None,
-    ) -> Any:
-        opts = options(ScatterOptions, opts, timeout, rootRank=root)
-        tensor = only(output_tensors, "output_tensors")
-        inputs = _list_of(input_tensors, "input_tensors")
-        if not tensor.is_cpu:
-            lists = [inputs] if inputs else []
-            return self._others.call("scatter", tensor, [tensor], lists, opts)
-        limit = timeout_of(opts, self._timeout)
-        moved = all_movable(inputs)
-        return self._run(_SCATTER, opts, [tensor], movable(tensor), moved, opts.rootRank, limit)
-
-    def reduce_scatter(
-        self,
-        output_tensors: Any,
-        input_tensors: Any,
-        opts: Any = None,
-        timeout: timedelta | None = None,
-        op: Any = None,
-    ) -> Any:
-        opts = options(ReduceScatterOptions, opts, timeout, reduceOp=op)
-        output = only(output_tensors, "output_tensors")
-        inputs = _list_of(input_tensors, "input_tensors")
-        if not output.is_cpu:
-            return self._others.call("reduce_scatter", output, [output], [inputs], opts)
-        kind, factor = reduction(opts.reduceOp)
-        limit = timeout_of(opts, self._timeout)
-        return self._run(_REDUCE_SCATTER, opts, [output], output, inputs, kind, limit, factor)
-
-    def reduce_scatter_single(self, output: Tensor, input: Tensor, opts: Any = None) -> Any:
-        opts = options(ReduceScatterOptions, opts)
-        if not input.is_cpu:
-            return self._others.call("_reduce_scatter_base", input, output, input, opts)
-        kind, factor = reduction(opts.reduceOp)
-        limit = timeout_of(opts, self._timeout)
-        return self._run(
-            _REDUCE_SCATTER_SINGLE, opts, [output], output, input, kind, limit, factor
-        )
-
-    _reduce_scatter_base = reduce_scatter_single
-
-    def reduce_scatter_single_coalesced(
-        self, outputs: Sequence[Tensor], inputs: Sequence[Tensor], opts: Any = None
-    ) -> Any:
-        """As reduce_scatter_single of each; in one transfer if they are of one type."""
-        opts = options(ReduceScatterOptions, opts)
-        outputs, inputs = list(outputs), list(inputs)
-        if not outputs:
-            return FinishedWork([])
-        if not inputs[0].is_cpu:
-            name = "reduce_scatter_tensor_coalesced"
-            return self._others.call(name, inputs[0], outputs, inputs, opts)
-        if any(tensor.dtype != inputs[0].dtype for tensor in inputs):
-            pairs = zip(outputs, inputs, strict=True)
-            return AllWork([self.reduce_scatter_single(*pair, opts) for pair in pairs])
-        kind, factor = reduction(opts.reduceOp)
-        limit = timeout_of(opts, self._timeout)
-        parts = [part for tensor in inputs for part in chunks(tensor, self._group.size)]
-        flat_outputs = [flat(tensor) for tensor in outputs]
-        return self._run(
-            _REDUCE_SCATTER_COALESCED, opts, outputs, flat_outputs, parts, kind, limit, factor
-        )
-
-    reduce_scatter_tensor_coalesced = reduce_scatter_single_coalesced
-
-    def alltoall(
-        self,
-        output_tensors: Sequence[Tensor],
-        input_tensors: Sequence[Tensor],
-        opts: Any = None,
-        timeout: timedelta | None = None,
-    ) -> Any:
-        opts = options(AllToAllOptions, opts, timeout)
-        outputs, inputs = list(output_tensors), list(input_tensors)
-        if inputs and not inputs[0].is_cpu:
-            return self._others.call("alltoall", inputs[0], outputs, inputs, opts)
-        limit = timeout_of(opts, self._timeout)
-        return self._run(
-            _ALL_TO_ALL, opts, outputs, all_movable(outputs), all_movable(inputs), limit
-        )
-
-    def all_to_all_single(
-        self,
-        output: Tensor,
-        input: Tensor,
-        output_split_sizes: Sequence[int] = (),
-        input_split_sizes: Sequence[int] = (),
-        opts: Any = None,
-        timeout: timedelta | None = None,
-    ) -> Any:
-        opts = options(AllToAllOptions, opts, timeout)
-        splits = list(output_split_sizes), list(input_split_sizes)
-        if not input.is_cpu:
-            return self._others.call("alltoall_base", input, output, input, *splits, opts)
-        limit = timeout_of(opts, self._timeout)
-        return self._run(
-            _ALL_TO_ALL_SINGLE, opts, [output], movable(output), movable(input), *splits, limit
-        )
-
-    alltoall_base = all_to_all_single
+    # --- Barriers.
 
     def barrier(self, opts: Any = None, timeout: timedelta | None = None) -> Any:
         opts = options(BarrierOptions, opts, timeout)
@@ -516,10 +248,3 @@ def _is_called_by_hook() -> bool:
     depth = 3  # Of the method's caller.
     caller = sys._getframe(depth)
     return not str(caller.f_globals.get("__name__", "")).startswith("torch.autograd")
-
-
-def _list_of(lists: Any, argument: str) -> list[Tensor]:
-    """The one list of tensors in torch's list of lists, which may be empty or left away."""
-    if not lists or isinstance(lists[0], Tensor):
-        return list(lists)
-    return list(only(lists, argument))

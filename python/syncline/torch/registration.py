@@ -10,7 +10,6 @@ import functools
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
-from weakref import WeakSet
 
 import torch.distributed as torch_dist
 
@@ -19,10 +18,9 @@ from syncline._syncline import World
 from syncline.errors import DistError
 from syncline.torch.errors import translated
 from syncline.torch.meeting import meet
-from syncline.torch.process_group import BACKEND_NAME, ProcessGroup
+from syncline.torch.process_group import BACKEND_NAME, ProcessGroup, open_groups
 
 _EXIT_TIMEOUT = timedelta(seconds=2)
-_alive: WeakSet[ProcessGroup] = WeakSet()
 
 
 @dataclass(frozen=True)
@@ -62,7 +60,7 @@ def _serve_monitored_barrier() -> None:
             of_torch(group, timeout, wait_all_ranks)
 
     for module in (torch_dist, torch_dist.distributed_c10d):
-        module.monitored_barrier = monitored_barrier  # type: ignore[attr-defined, unused-ignore]
+        module.monitored_barrier = monitored_barrier
 
 
 def _create_group(given: Any, backend_options: Any = None) -> ProcessGroup:
@@ -78,7 +76,6 @@ def _create_group(given: Any, backend_options: Any = None) -> ProcessGroup:
         )
     except DistError as error:
         raise translated(error) from None
-    _alive.add(made)
     if not job.is_joined():
         failures.watch(_abort_all)
     return made
@@ -113,11 +110,11 @@ def create_group(
 
 def _abort_all(failure: str) -> None:
     """Lets the peers know at once why this process ends."""
-    for group in list(_alive):
+    for group in list(open_groups):
         group.abort(f"rank {group.rank()} failed: {failure}")
 
 
 def _close_all() -> None:
     """Without it, a rank that forgets destroy_process_group could hold up its peers."""
-    for group in list(_alive):
+    for group in list(open_groups):
         group.close(_EXIT_TIMEOUT)

@@ -45,7 +45,7 @@ class SyncBatchNorm(torch.nn.SyncBatchNorm):
                 self.eps,
             )
         output: torch.Tensor
-        output, mean, variance, count = _Normalize.apply(
+        output, mean, variance, count = _Normalize.apply(  # type: ignore[no-untyped-call]
             input, self.weight, self.bias, self.eps, group
         )
         if averaged and self.running_mean is not None and self.running_var is not None:

@@ -6,7 +6,7 @@ Libraries over torch call them, so they are here, each with what it means for th
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
 from torch.nn.parallel import scatter_gather
@@ -14,14 +14,32 @@ from torch.utils._pytree import tree_map
 
 from syncline import _syncline
 from syncline.torch import groups, logging_data
-from syncline.torch.buffers import BufferCommHookLocation, BufferHook
-
-if TYPE_CHECKING:
-    from syncline.torch.distributed_data_parallel import DistributedDataParallel
+from syncline.torch.buffers import BufferCommHookLocation, BufferHook, Buffers
+from syncline.torch.delayed_gradients import DelayedGradients
+from syncline.torch.gradients import Gradients
 
 
 class TorchNames:
-    """A part of DistributedDataParallel."""
+    """A part of DistributedDataParallel, which has what is declared here."""
+
+    device: torch.device
+    require_forward_param_sync: bool
+    static_graph: bool
+    device_type: str
+    dim: int
+    forward_sync_buffers: bool
+    process_group: Any
+    _buffers_of_module: Buffers
+    _caps: tuple[int, int, list[int]]
+    _comm_hooks: list[tuple[Any, Any]]
+    _delayed: DelayedGradients | None
+    _gradients: Gradients | None
+    _syncline_group: _syncline.ProcessGroup
+
+    if TYPE_CHECKING:
+
+        def register_comm_hook(self, state: Any, hook: Any) -> None: ...
+        def _register(self) -> None: ...
 
     @staticmethod
     def _set_params_and_buffers_to_ignore_for_model(
@@ -42,8 +60,21 @@ class TorchNames:
             if not hasattr(parameter, "_ddp_ignored"):
                 yield (name, parameter) if named_params else parameter
 
+    def will_sync_module_buffers(self) -> bool:
+        """Whether the next forward pass begins with one rank's buffers on all."""
+        return (
+            self.require_forward_param_sync
+            and self.forward_sync_buffers
+            and len(self._buffers_of_module) > 0
+        )
+
+    @property
+    def join_device(self) -> torch.device:
+        """Where torch's Join makes its tensors."""
+        return self.device
+
     def _register_buffer_comm_hook(
-        self: DistributedDataParallel,
+        self,
         state: Any,
         hook: Callable[[Any, dict[str, torch.Tensor]], Any],
         comm_hook_location: BufferCommHookLocation = BufferCommHookLocation.POST_FORWARD,
@@ -56,7 +87,7 @@ class TorchNames:
             raise TypeError(f"hook must be callable, not {type(hook).__name__}")
         self._buffers_of_module.hook = BufferHook(hook, state, comm_hook_location)
 
-    def _register_builtin_comm_hook(self: DistributedDataParallel, comm_hook_type: Any) -> None:
+    def _register_builtin_comm_hook(self, comm_hook_type: Any) -> None:
         """As register_comm_hook, with one of torch.distributed.BuiltinCommHookType."""
         hooks = _syncline.CommHook
         known = {"ALLREDUCE": hooks.all_reduce, "FP16_COMPRESS": hooks.float16_compress}
@@ -66,14 +97,16 @@ class TorchNames:
         self.register_comm_hook(None, known[name]())
 
     def _register_fused_optim(
-        self: DistributedDataParallel,
+        self,
         optim: type,
         *args: Any,
         optim_params: Any = None,
         **kwargs: Any,
     ) -> None:
         """Has an optimizer of class `optim` run when a bucket is averaged, by a hook of torch's."""
-        from torch.distributed.algorithms._optimizer_overlap import _as_overlapped_optim
+        from torch.distributed.algorithms._optimizer_overlap import (  # type: ignore[attr-defined]
+            _as_overlapped_optim,
+        )
 
         overlapped = _as_overlapped_optim(optim, optim_params, *args, **kwargs)
         try:
@@ -81,7 +114,7 @@ class TorchNames:
         except NotImplementedError as error:
             raise RuntimeError(f"{optim} has no form that overlaps with backward") from error
 
-    def _set_static_graph(self: DistributedDataParallel) -> None:
+    def _set_static_graph(self) -> None:
         """As static_graph=True at construction. Collective, before the first backward pass."""
         if self.static_graph:
             return
@@ -92,7 +125,7 @@ class TorchNames:
         self.static_graph = True
         self._register()
 
-    def _update_process_group(self: DistributedDataParallel, new_process_group: Any) -> None:
+    def _update_process_group(self, new_process_group: Any) -> None:
         """Goes on in another group, after a failure. Collective over the new group.
 
         A step under way is dropped. Parameters are not broadcast. Hooks of torch's kind have
@@ -105,7 +138,7 @@ class TorchNames:
         if self._delayed is not None:
             self._delayed.replace_group(self._syncline_group)
 
-    def _check_reducer_finalized(self: DistributedDataParallel) -> None:
+    def _check_reducer_finalized(self) -> None:
         """Raises RuntimeError if a backward pass has not been ended, as it failed."""
         if self._gradients is not None and self._gradients.is_under_way:
             lacking = self._gradients.unfinished()
@@ -114,23 +147,23 @@ class TorchNames:
                 f"{len(lacking)} parameters have no gradient: {', '.join(lacking[:10])}"
             )
 
-    def _remove_autograd_hooks(self: DistributedDataParallel) -> None:
+    def _remove_autograd_hooks(self) -> None:
         """Gradients are no longer averaged."""
         if self._gradients is not None:
             self._gradients.remove_hooks()
         if self._delayed is not None:
             self._delayed.remove_hooks()
 
-    def _check_default_group(self: DistributedDataParallel) -> None:
+    def _check_default_group(self) -> None:
         if self.process_group is not groups.default_group():
             raise RuntimeError(
                 "a DistributedDataParallel can be pickled or copied only if it has the default "
                 "process group: pickle its `module`, or its state_dict"
             )
 
-    def _get_ddp_logging_data(self: DistributedDataParallel) -> dict[str, Any]:
+    def _get_ddp_logging_data(self) -> dict[str, Any]:
         """What this module is and how its last step went, as words and numbers; see stats()."""
-        return logging_data.of(self)
+        return logging_data.of(cast(Any, self))
 
     def _set_ddp_runtime_logging_sample_rate(self, sample_rate: int) -> None:
         """Checked only: every step is timed."""
@@ -143,59 +176,55 @@ class TorchNames:
     def _set_ddp_sink_clone(self, val: bool) -> None:
         """Without effect: outputs are passed on as they are."""
 
-    def scatter(
-        self: DistributedDataParallel, inputs: Any, kwargs: Any, device_ids: Sequence[Any]
-    ) -> Any:
+    def scatter(self, inputs: Any, kwargs: Any, device_ids: Sequence[Any]) -> Any:
         """Splits inputs over GPUs along `dim`."""
         return scatter_gather.scatter_kwargs(inputs, kwargs, list(device_ids), dim=self.dim)
 
-    def gather(self: DistributedDataParallel, outputs: Any, output_device: Any) -> Any:
+    def gather(self, outputs: Any, output_device: Any) -> Any:
         """Collects outputs from GPUs along `dim`."""
         return scatter_gather.gather(outputs, output_device, dim=self.dim)
 
-    def to_kwargs(
-        self: DistributedDataParallel, inputs: Any, kwargs: Any, device_id: int
-    ) -> tuple[Any, Any]:
+    def to_kwargs(self, inputs: Any, kwargs: Any, device_id: int) -> tuple[Any, Any]:
         """Moves inputs to a device."""
         device = torch.device(self.device_type, device_id)
         return (to_device(inputs, device),), (to_device(kwargs, device),)
 
     @property
-    def reducer(self: DistributedDataParallel) -> _syncline.Reducer | None:
+    def reducer(self) -> _syncline.Reducer | None:
         """Syncline's reducer; None if all gradients are delayed."""
         return None if self._gradients is None else self._gradients.reducer
 
     @property
-    def broadcast_buffers(self: DistributedDataParallel) -> bool:
+    def broadcast_buffers(self) -> bool:
         """Another name of forward_sync_buffers."""
         return self.forward_sync_buffers
 
     @broadcast_buffers.setter
-    def broadcast_buffers(self: DistributedDataParallel, value: bool) -> None:
+    def broadcast_buffers(self, value: bool) -> None:
         self.forward_sync_buffers = value
 
     @property
-    def modules_buffers(self: DistributedDataParallel) -> list[torch.Tensor]:
+    def modules_buffers(self) -> list[torch.Tensor]:
         """The buffers that are synchronised."""
         return list(self._buffers_of_module.by_name().values())
 
     @property
-    def named_module_buffers(self: DistributedDataParallel) -> dict[str, torch.Tensor]:
+    def named_module_buffers(self) -> dict[str, torch.Tensor]:
         """The same by name."""
         return self._buffers_of_module.by_name()
 
     @property
-    def bucket_bytes_cap(self: DistributedDataParallel) -> int:
+    def bucket_bytes_cap(self) -> int:
         """At how many bytes a bucket is full."""
         return self._caps[1]
 
     @property
-    def bucket_bytes_cap_list(self: DistributedDataParallel) -> list[int]:
+    def bucket_bytes_cap_list(self) -> list[int]:
         """The same for each bucket, if that was asked for."""
         return self._caps[2]
 
     @property
-    def _distributed_rank(self: DistributedDataParallel) -> int:
+    def _distributed_rank(self) -> int:
         return self._syncline_group.rank
 
 

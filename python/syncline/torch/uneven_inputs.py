@@ -112,7 +112,7 @@ def before_forward(module: DistributedDataParallel, config: Config) -> Agreement
     return agreement
 
 
-class TorchJoinHook(JoinHook):  # type: ignore[misc]
+class TorchJoinHook(JoinHook):
     """For torch's own Join, which other objects than modules can take part in too."""
 
     def __init__(self, module: DistributedDataParallel, config: Config):

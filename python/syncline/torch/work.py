@@ -28,7 +28,7 @@ def runs_callback_of(group: _syncline.ProcessGroup) -> bool:
     return getattr(_thread, "callbacks_of", None) is group
 
 
-class FinishedWork(torch.distributed.Work):  # type: ignore[misc, unused-ignore]
+class FinishedWork(torch.distributed.Work):  # type: ignore[misc]
     """An operation that was over, and well, when its call returned."""
 
     def __init__(self, tensors: Value, source: int = -1):
@@ -70,7 +70,7 @@ class FinishedWork(torch.distributed.Work):  # type: ignore[misc, unused-ignore]
         return future
 
 
-class RunningWork(torch.distributed.Work):  # type: ignore[misc, unused-ignore]
+class RunningWork(torch.distributed.Work):  # type: ignore[misc]
     """An operation in the background.
 
     Its future has the tensors it writes to as its value. Callbacks of the future run on the thread
@@ -150,7 +150,7 @@ class RunningWork(torch.distributed.Work):  # type: ignore[misc, unused-ignore]
         return future
 
 
-class AllWork(torch.distributed.Work):  # type: ignore[misc, unused-ignore]
+class AllWork(torch.distributed.Work):  # type: ignore[misc]
     """Several operations as one."""
 
     def __init__(self, works: Sequence[Any]):

@@ -5,13 +5,17 @@ import re
 import time
 from datetime import timedelta
 
-import torch_ranks  # Skips where there is no PyTorch.
-import pytest  # isort: skip
-import torch
-import torch.distributed as dist
-from torch.nn.parallel import DistributedDataParallel
+import pypi_torch_status
+import pytest
+
+if not pypi_torch_status.AVAILABLE:
+    pytest.skip(pypi_torch_status.REASON, allow_module_level=True)
 
 import syncline
+import torch
+import torch.distributed as dist
+import torch_ranks
+from torch.nn.parallel import DistributedDataParallel
 
 VICTIM = 1
 
@@ -82,7 +86,9 @@ def waits_for_one_who_has_gone():
 
 def mismatched():
     torch_ranks.join()
-    with pytest.raises(syncline.DistMismatchError, match="(?s)all_reduce.*broadcast|broadcast.*all_reduce"):
+    with pytest.raises(
+        syncline.DistMismatchError, match="(?s)all_reduce.*broadcast|broadcast.*all_reduce"
+    ):
         if dist.get_rank() == 0:
             dist.all_reduce(torch.ones(3))
         else:

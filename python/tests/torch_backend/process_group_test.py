@@ -3,14 +3,18 @@
 import threading
 from datetime import timedelta
 
-import torch_ranks  # Skips where there is no PyTorch.
-import pytest  # isort: skip
-import torch
-import torch.distributed as dist
-from torch.distributed import ReduceOp
+import pypi_torch_status
+import pytest
+
+if not pypi_torch_status.AVAILABLE:
+    pytest.skip(pypi_torch_status.REASON, allow_module_level=True)
 
 import syncline
+import torch
+import torch.distributed as dist
+import torch_ranks
 from syncline.torch.registration import Options, create_group
+from torch.distributed import ReduceOp
 
 SIZES = [1, 2, 3, 7]
 TYPES = "uint8 int8 int16 int32 int64 uint16 uint32 uint64 float16 bfloat16 float32 float64"
@@ -111,7 +115,9 @@ def test_tensors_of_every_type_and_shape_are_moved(dtype, shape):
 
 
 def same(left, right):
-    return left.reshape(-1).view(torch.uint8).tolist() == right.reshape(-1).view(torch.uint8).tolist()
+    return (
+        left.reshape(-1).view(torch.uint8).tolist() == right.reshape(-1).view(torch.uint8).tolist()
+    )
 
 
 @pytest.mark.parametrize("size", SIZES)
@@ -169,7 +175,9 @@ def test_several_tensors_go_in_one_operation():
         assert [tensor[0].item() for tensor in reduced] == [3.0, 3.0]
         outputs = [torch.zeros(size * n) for n in (1, 4)]
         group.allgather_into_tensor_coalesced(outputs, inputs).wait()
-        assert outputs[0].tolist() == [0, 1, 2] and outputs[1].tolist() == [0] * 4 + [1] * 4 + [2] * 4
+        assert (
+            outputs[0].tolist() == [0, 1, 2] and outputs[1].tolist() == [0] * 4 + [1] * 4 + [2] * 4
+        )
         lists = [[torch.zeros(n) for n in (1, 4)] for _ in range(size)]
         group.allgather_coalesced(lists, inputs).wait()
         assert [tensors[1][3].item() for tensors in lists] == [0, 1, 2]

@@ -20,16 +20,9 @@ from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
 
-import pypi_torch_status
-import pytest
-
-if not pypi_torch_status.AVAILABLE:
-    pytest.skip(pypi_torch_status.REASON, allow_module_level=True)
-
+import syncline.torch  # noqa: F401 (registers the backend)
 import torch
 import torch.distributed as dist
-
-import syncline.torch  # noqa: F401: registers the backend
 from syncline.torch.registration import create_group
 
 TIMEOUT = timedelta(seconds=60)

@@ -2,10 +2,15 @@
 
 import functools
 
-import torch_ranks  # Skips where there is no PyTorch.
-import pytest  # isort: skip
+import pypi_torch_status
+import pytest
+
+if not pypi_torch_status.AVAILABLE:
+    pytest.skip(pypi_torch_status.REASON, allow_module_level=True)
+
 import torch
 import torch.distributed as dist
+import torch_ranks
 from torch import nn
 from torch.distributed.algorithms.ddp_comm_hooks import default_hooks, powerSGD_hook
 from torch.distributed.algorithms.join import Join
@@ -166,9 +171,7 @@ CASES = {
     "ddp_allreduce_hook": functools.partial(
         data_parallel_with_a_hook, default_hooks.allreduce_hook
     ),
-    "ddp_fp16_hook": functools.partial(
-        data_parallel_with_a_hook, default_hooks.fp16_compress_hook
-    ),
+    "ddp_fp16_hook": functools.partial(data_parallel_with_a_hook, default_hooks.fp16_compress_hook),
     "fsdp2": functools.partial(fully_sharded, MixedPrecisionPolicy()),
     "fsdp2_mixed": functools.partial(fully_sharded, BFLOAT16),
     "tensor_parallel": tensor_parallel,

@@ -5,11 +5,10 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
-import torch
-from torch.distributed.algorithms.ddp_comm_hooks import default_hooks, powerSGD_hook
-
 import models
+import torch
 from syncline import _syncline
+from torch.distributed.algorithms.ddp_comm_hooks import default_hooks, powerSGD_hook
 
 STEPS = 10
 
@@ -180,6 +179,10 @@ COMBINATIONS = {
     "mlp_with_adamw_and_views": Combination(models.mlp, optimizer=adam, options=VIEWS),
     "mlp_in_tiny_buckets": Combination(models.mlp, options=TINY),
     "mlp_in_tiny_buckets_with_views": Combination(models.mlp, options={**TINY, **VIEWS}),
+    "layers_in_an_unexpected_order": Combination(models.Backwards, options=TINY),
+    "layers_in_an_unexpected_order_with_views": Combination(
+        models.Backwards, options={**TINY, **VIEWS}
+    ),
     "mlp_with_a_cap_for_each_bucket": Combination(
         models.mlp, options={"bucket_cap_mb_list": [0.0005, 0.002]}
     ),
@@ -264,9 +267,7 @@ COMBINATIONS = {
     ),
     "two_forwards_and_one_backward": Combination(models.mlp, train=two_forwards),
     "many_outputs_and_keywords": Combination(models.ManyOutputs, train=many_outputs),
-    "many_outputs_with_unused": Combination(
-        models.ManyOutputs, train=many_outputs, options=UNUSED
-    ),
+    "many_outputs_with_unused": Combination(models.ManyOutputs, train=many_outputs, options=UNUSED),
     "uneven_inputs": Combination(models.mlp, train=uneven()),
     "uneven_inputs_divided_by_active_ranks": Combination(
         models.mlp, train=uneven(divide_by_initial_world_size=False)
@@ -274,9 +275,7 @@ COMBINATIONS = {
     "uneven_inputs_with_buffers": Combination(
         models.batch_norm, models.images, uneven(), options=TINY
     ),
-    "uneven_inputs_not_enabled": Combination(
-        models.mlp, train=not_uneven
-    ),
+    "uneven_inputs_not_enabled": Combination(models.mlp, train=not_uneven),
     "ignored_parameters": Combination(models.mlp, ignored=("2.weight", "4.bias")),
     "delayed_parameters": Combination(models.mlp, delayed=("2.weight", "4.bias")),
     "all_parameters_delayed": Combination(

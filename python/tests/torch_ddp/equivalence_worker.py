@@ -10,12 +10,11 @@ import sys
 import traceback
 import warnings
 
+import ranks
+import syncline as dist
 import torch
 import torch.distributed
 from combinations import COMBINATIONS, Combination, Run
-
-import ranks
-import syncline as dist
 from syncline.torch import DistributedDataParallel
 
 warnings.simplefilter("ignore")
@@ -102,7 +101,7 @@ def main() -> None:
     everyones: list = [None] * size
     dist.all_gather_object(everyones, results)
     if dist.get_rank() == 0:
-        with open(ranks.shared_folder() + "/results.json", "w", encoding="utf-8") as file:
+        with open(sys.argv[1], "w", encoding="utf-8") as file:
             json.dump(everyones, file)
     dist.destroy_process_group()
     sys.stdout.flush()

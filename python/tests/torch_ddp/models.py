@@ -150,6 +150,19 @@ class Checkpointed(nn.Module):
         return self.last(x)
 
 
+class Backwards(nn.Module):
+    """Layers that are registered last first, so that gradients do not come as was expected."""
+
+    def __init__(self):
+        super().__init__()
+        self.layers = nn.ModuleList(nn.Linear(WIDTH, WIDTH) for _ in range(4))
+
+    def forward(self, x):
+        for layer in reversed(self.layers):
+            x = torch.tanh(layer(x))
+        return x
+
+
 class WithBuffers(nn.Module):
     """Buffers of several types that forward changes and replaces; one of them is used."""
 
