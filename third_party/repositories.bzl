@@ -332,57 +332,6 @@ def _python_repository(target, packages, deps = [], prune = [], patch_cmds = [],
 
 def _python_repositories():
     _python_repository(
-        # As for a raster backend: no Tk, no fonttools (PDF), no sample data.
-        packages = [
-            "libbrotli1",
-            "libbsd0",
-            "libdeflate0",
-            "libfreetype6",
-            "libgomp1",
-            "libimagequant0",
-            "libjbig0",
-            "libjpeg62-turbo",
-            "liblerc4",
-            "liblzma5",
-            "libmd0",
-            "libopenjp2-7",
-            "libpng16-16",
-            "libqhull-r8.0",
-            "libtiff6",
-            "libwebp7",
-            "libxau6",
-            "libxcb1",
-            "libxdmcp6",
-            "libzstd1",
-            "python-matplotlib-data",
-            "python3-contourpy",
-            "python3-cycler",
-            "python3-dateutil",
-            "python3-kiwisolver",
-            "python3-matplotlib",
-            "python3-packaging",
-            "python3-pil",
-            "python3-pyparsing",
-            "python3-six",
-            "zlib1g",
-        ],
-        # Debian looks for the data in /usr/share/matplotlib, /usr/share/fonts, /etc.
-        patch_cmds = [
-            "cd usr/lib/python3/dist-packages/matplotlib; " +
-            "mv ../../../../share/matplotlib/mpl-data .; " +
-            "sed -i \"s#'/etc/matplotlibrc'#os.path.join(get_data_path(), 'matplotlibrc')#\" __init__.py; " +
-            "rm -rf backends/web_backend mpl-data/sample_data mpl-data/images",
-        ],
-        prune = [
-            "etc",
-            "usr/bin",
-            "usr/share/{applications,fonts,icons,javascript,metainfo,python*}",
-        ],
-        relocate = True,
-        target = "matplotlib",
-        deps = ["@py_numpy//:numpy"],
-    )
-    _python_repository(
         packages = [
             "python3-mypy",
             "python3-mypy-extensions",

@@ -273,6 +273,7 @@ def test_statistics_tell_of_every_bucket():
         assert len(stats.end) == count and 0 <= stats.overlap_share <= 1
         assert stats.backward_end <= stats.step_end
         assert len(stats.table.splitlines()) > count
+        assert str(stats) == stats.table
 
     ranks.in_threads(2, run)
 
