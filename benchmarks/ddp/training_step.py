@@ -18,8 +18,9 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Sequence
+from typing import Any
 
-import syncline.torch  # noqa: F401 (registers the backend)
+import syncline.torch
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
@@ -55,9 +56,14 @@ def _small() -> nn.Module:
     return nn.Sequential(nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 10))
 
 
+def _many() -> nn.Module:
+    return nn.Sequential(*(nn.Linear(128, 128) for _ in range(500)))
+
+
 MODELS = {
     "mlp": Model("MLP, batch 8", _mlp, lambda: torch.randn(8, 1800)),
     "cnn": Model("CNN, batch 16", _cnn, lambda: torch.randn(16, 1, 28, 28)),
+    "many": Model("1,000 parameters, batch 64", _many, lambda: torch.randn(64, 128)),
     "small": Model("small MLP, batch 8", _small, lambda: torch.randn(8, 64)),
 }
 
@@ -68,17 +74,35 @@ def _torch_ddp(backend: str) -> Callable[[nn.Module], nn.Module]:
     )
 
 
+def _our_ddp(**options: Any) -> Callable[[nn.Module], nn.Module]:
+    return lambda model: syncline.torch.DistributedDataParallel(
+        model, process_group=dist.new_group(backend="syncline"), **options
+    )
+
+
 # How a model is made data-parallel, in a job whose default group is gloo's. The first is what the
 # others are compared with.
 SYSTEMS: dict[str, Callable[[nn.Module], nn.Module]] = {
     "torch DDP over gloo": _torch_ddp("gloo"),
     "torch DDP over syncline": _torch_ddp("syncline"),
+    "Syncline's DDP": _our_ddp(),
+    "Syncline's DDP, views of buckets": _our_ddp(gradient_as_bucket_view=True),
     "no communication": lambda model: model,
 }
 
 
-def measure(model: Model, rounds: int) -> dict[str, list[float]]:
-    """Seconds of each step of each system: forward, backward and the optimizer, on this rank."""
+@dataclasses.dataclass
+class Result:
+    """Of one system, on one rank."""
+
+    steps: list[float]  # Seconds of each: forward, backward and the optimizer.
+    buckets: int = 0  # These two are what the reducer says of itself, if it is ours.
+    hidden: float = 0  # Part of the time with communication under way in which backward ran.
+    own: list[float] = dataclasses.field(default_factory=list)  # Seconds of each step.
+
+
+def measure(model: Model, rounds: int) -> dict[str, Result]:
+    """Steps of all systems in turns."""
     modules = {}
     for name, parallel in SYSTEMS.items():
         torch.manual_seed(0)
@@ -88,7 +112,7 @@ def measure(model: Model, rounds: int) -> dict[str, list[float]]:
         for name, module in modules.items()
     }
     inputs = model.inputs()
-    times: dict[str, list[float]] = {name: [] for name in modules}
+    results = {name: Result([]) for name in modules}
     in_step = dist.new_group(backend="syncline")
     for _ in range(_WARM_UP + rounds):
         for name, module in modules.items():
@@ -97,26 +121,33 @@ def measure(model: Model, rounds: int) -> dict[str, list[float]]:
             optimizers[name].zero_grad()
             module(inputs).square().mean().backward()
             optimizers[name].step()
-            times[name].append(time.perf_counter() - start)
-    return {name: values[_WARM_UP:] for name, values in times.items()}
+            results[name].steps.append(time.perf_counter() - start)
+            if isinstance(module, syncline.torch.DistributedDataParallel):
+                stats = module.stats()
+                results[name].own.append(stats.own_time / 1e9)
+                results[name].buckets = len(stats.end)
+                results[name].hidden = stats.total_overlap_share
+    for result in results.values():
+        del result.steps[:_WARM_UP], result.own[:_WARM_UP]
+    return results
 
 
 def work(rank: int, ranks: int, store: str, models: Sequence[str], rounds: int) -> None:
     """One rank; rank 0 writes the times as JSON."""
     torch.set_num_threads(1)
     dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=ranks)
-    times = {name: measure(MODELS[name], rounds) for name in models}
+    results = {name: measure(MODELS[name], rounds) for name in models}
     dist.barrier()
     if rank == 0:
-        print(json.dumps(times))
+        print(json.dumps(results, default=dataclasses.asdict))
     sys.stdout.flush()
     # torch's gloo may abort the process at its regular end ("terminate called without an active
     # exception").
     os._exit(0)
 
 
-def run(ranks: int, models: Sequence[str], rounds: int) -> dict[str, dict[str, list[float]]]:
-    """The times of rank 0, by model and system."""
+def run(ranks: int, models: Sequence[str], rounds: int) -> dict[str, dict[str, Result]]:
+    """The results of rank 0, by model and system."""
     with tempfile.TemporaryDirectory() as folder:
         arguments = ["--ranks", str(ranks), "--rounds", str(rounds), "--models", *models]
         arguments += ["--store", str(pathlib.Path(folder, "store"))]
@@ -139,23 +170,30 @@ def run(ranks: int, models: Sequence[str], rounds: int) -> dict[str, dict[str, l
                 process.wait()
     if any(process.returncode for process in processes):
         raise SystemExit("a rank has failed")
-    times: dict[str, dict[str, list[float]]] = json.loads(outputs[0])
-    return times
+    return {
+        model: {system: Result(**values) for system, values in by_system.items()}
+        for model, by_system in json.loads(outputs[0]).items()
+    }
 
 
-def table(name: str, times: dict[str, list[float]]) -> str:
+def table(name: str, results: dict[str, Result]) -> str:
     """The steps of one model, in Markdown."""
     model = MODELS[name]
     elements = sum(parameter.numel() for parameter in model.make().parameters())
+    megabytes = elements * 4 / 1e6
     lines = [
-        f"| {model.title}: {elements * 4 / 1e6:.2f} MB of gradients | step, ms | ratio |",
-        "|---|---|---|",
+        f"| {model.title}: {megabytes:.2f} MB of gradients | step, ms | ratio | hidden | own cost |",
+        "|---|---|---|---|---|",
     ]
-    first = statistics.median(next(iter(times.values())))
-    for system, values in times.items():
-        median = statistics.median(values)
-        spread = f"{min(values) * 1e3:.2f} to {max(values) * 1e3:.2f}"
-        lines.append(f"| {system} | {median * 1e3:.2f} ({spread}) | {first / median:.2f} |")
+    first = statistics.median(next(iter(results.values())).steps)
+    for system, result in results.items():
+        median = statistics.median(result.steps)
+        spread = f"{min(result.steps) * 1e3:.2f} to {max(result.steps) * 1e3:.2f}"
+        says = "| |"
+        if result.buckets:
+            own = statistics.median(result.own) / median
+            says = f"| {result.hidden:.0%} of {result.buckets} buckets | {own:.1%} |"
+        lines.append(f"| {system} | {median * 1e3:.2f} ({spread}) | {first / median:.2f} {says}")
     return "\n".join(lines)
 
 
@@ -169,9 +207,9 @@ def main() -> None:
     arguments = parser.parse_args()
     if arguments.rank is not None:
         work(arguments.rank, arguments.ranks, arguments.store, arguments.models, arguments.rounds)
-    times = run(arguments.ranks, arguments.models, arguments.rounds)
+    results = run(arguments.ranks, arguments.models, arguments.rounds)
     print(f"{arguments.ranks} ranks, torch {torch.__version__}, {platform.release()}")
-    for name, by_system in times.items():
+    for name, by_system in results.items():
         print("\n" + table(name, by_system))
 
 
