@@ -29,6 +29,8 @@ absl::Status Reducer::CopyReady(int64_t index, const Tensor& value) {
 absl::Status Reducer::MarkReadySparse(int64_t index, const Rows& rows) {
   return impl_->MarkReadySparse(index, rows);
 }
+absl::StatusOr<bool> Reducer::AwaitBucket(int64_t b) { return impl_->AwaitBucket(b); }
+
 absl::Status Reducer::Finish() { return impl_->Finish(); }
 absl::StatusOr<bool> Reducer::is_used(int64_t index) const { return impl_->is_used(index); }
 absl::StatusOr<Reducer::Rows> Reducer::rows(int64_t index) const { return impl_->rows(index); }

@@ -92,6 +92,12 @@ class Reducer {
   // The same for a sparse parameter: copies the rows.
   absl::Status MarkReadySparse(int64_t index, const Rows& rows);
 
+  // Waits until the average of bucket `b` of the step under way is there, for who has a use for it
+  // before Finish, which is to follow. False, at once, if not all gradients of the buckets up to
+  // it are ready, and if averaging has failed or is up to Finish, which says why. That all ranks
+  // have had gradients for its parameters is not known before Finish.
+  absl::StatusOr<bool> AwaitBucket(int64_t b);
+
   // Waits until all buckets are averaged and ends the step.
   absl::Status Finish();
 

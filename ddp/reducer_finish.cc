@@ -37,6 +37,26 @@ absl::string_view AdviceFor(Reducer::Unused unused) {
 
 }  // namespace
 
+absl::StatusOr<bool> Reducer::Impl::AwaitBucket(int64_t b) {
+  std::shared_ptr<Work> work;
+  std::shared_ptr<Times> times;
+  {
+    absl::MutexLock lock(&mutex_);
+    if (b < 0 || b >= static_cast<int64_t>(layout_.buckets.size())) {
+      return ArgumentError(absl::StrCat("there is no bucket ", b, ": there are ",
+                                        layout_.buckets.size()));
+    }
+    if (!step_.under_way || step_.works[b] == nullptr || DividesAfterwards(b)) return false;
+    work = step_.works[b];
+    times = step_.times;
+    if (times->backward_end == 0) times->backward_end = Nanos();
+  }
+  const int operations = hook_ == nullptr ? 1 : kOperationsOfHook;
+  const absl::Status averaged = work->Wait(operations * group_->timeout());
+  times->Ended(static_cast<size_t>(b));
+  return averaged.ok();
+}
+
 absl::Status Reducer::Impl::Finish() {
   const int64_t begun = Nanos();
   int64_t waited = 0;
@@ -45,7 +65,7 @@ absl::Status Reducer::Impl::Finish() {
     SYNCLINE_RETURN_IF_ERROR(AwaitOthers());
     if (step_.is_finishing) return ArgumentError("finish is under way in another thread");
     if (!step_.under_way) Begin({});
-    step_.times->backward_end = Nanos();
+    if (step_.times->backward_end == 0) step_.times->backward_end = Nanos();
     if (step_.sync == Sync::kNone) {
       for (size_t i = 0; i < step_.states.size(); ++i) {
         if (step_.states[i] == State::kReady) accumulated_[i] = true;
@@ -104,7 +124,7 @@ absl::Status Reducer::Impl::AwaitWorks(int64_t* waited) {
   absl::Status first;
   for (size_t b = 0; b < step_.works.size(); ++b) {
     if (step_.works[b] == nullptr) continue;
-    first.Update(AwaitBucket(b));
+    first.Update(AwaitWork(b));
     step_.times->Ended(b);
   }
   first.Update(step_.error);
@@ -113,7 +133,7 @@ absl::Status Reducer::Impl::AwaitWorks(int64_t* waited) {
   return first;
 }
 
-absl::Status Reducer::Impl::AwaitBucket(size_t b) {
+absl::Status Reducer::Impl::AwaitWork(size_t b) {
   if (hook_ == nullptr) return step_.works[b]->Wait();
   const absl::Status status = step_.works[b]->Wait(kOperationsOfHook * group_->timeout());
   return status.ok() ? status : HookFailed(b, status);
@@ -136,10 +156,15 @@ absl::Status Reducer::Impl::ReadControl(int64_t* waited) {
   return absl::OkStatus();
 }
 
+bool Reducer::Impl::DividesAfterwards(size_t b) const {
+  return hook_ == nullptr && step_.divisor != group_->size() &&
+         IsInteger(layout_.flats[b].dtype());
+}
+
 void Reducer::Impl::DivideIntegers() {
-  if (hook_ != nullptr || step_.divisor == group_->size()) return;
-  for (const Tensor& flat : layout_.flats) {
-    if (!IsInteger(flat.dtype())) continue;
+  for (size_t b = 0; b < layout_.flats.size(); ++b) {
+    if (!DividesAfterwards(b)) continue;
+    const Tensor& flat = layout_.flats[b];
     Divide(flat.dtype(), flat.data(), static_cast<int>(step_.divisor), flat.numel());
   }
 }
@@ -225,6 +250,7 @@ void Reducer::Impl::End(int64_t begun, int64_t waited) {
   stats_.backward_end = since(times.backward_end);
   stats_.step_end = since(now);
   stats_.own_time = step_.own_time;
+  stats_.copy_time = step_.copy_time;
   all_communication_ += static_cast<double>(stats_.communication_time());
   all_hidden_ += static_cast<double>(stats_.hidden_time());
   stats_.total_overlap_share = all_communication_ == 0 ? 1 : all_hidden_ / all_communication_;

@@ -49,6 +49,7 @@ class Reducer::Impl {
   absl::Status MarkReady(int64_t index);
   absl::Status CopyReady(int64_t index, const Tensor& value);
   absl::Status MarkReadySparse(int64_t index, const Rows& rows);
+  absl::StatusOr<bool> AwaitBucket(int64_t b);
   absl::Status Finish();
   absl::StatusOr<bool> is_used(int64_t index) const;
   absl::StatusOr<Rows> rows(int64_t index) const;
@@ -99,7 +100,7 @@ class Reducer::Impl {
     std::vector<Fault> faults;  // By parameter; known to Finish.
     absl::Status error;         // Of the start of a bucket.
     std::shared_ptr<Times> times;
-    int64_t own_time = 0;
+    int64_t own_time = 0, copy_time = 0;
   };
 
   // ---- reducer_setup.cc ----
@@ -139,11 +140,13 @@ class Reducer::Impl {
   // The parts of Finish that communicate. Each adds what it has waited to `waited`.
   absl::Status FinishTogether(int64_t* waited);
   absl::Status AwaitWorks(int64_t* waited);
-  absl::Status AwaitBucket(size_t b);
+  absl::Status AwaitWork(size_t b);
   absl::Status ReadControl(int64_t* waited);
   absl::Status GatherSparse(int64_t* waited);
   absl::Status Rebuild(int64_t* waited);
   absl::Status AdoptOrder(const std::vector<int64_t>& order);
+  // Whether the sum over the ranks comes as it is, to be divided by Finish: that of integers.
+  bool DividesAfterwards(size_t b) const;
   void DivideIntegers();
   void End(int64_t begun, int64_t waited) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 

@@ -57,10 +57,12 @@ std::string ReducerStats::ToString() const {
   absl::StrAppendFormat(&text,
                         "backward ended at %.3f, the step at %.3f; communication %.3f, of which "
                         "%.3f (%.0f %%) behind "
-                        "backward, %.0f %% over all steps; the reducer itself %.3f\n",
+                        "backward, %.0f %% over all steps; the reducer itself %.3f, "
+                        "copying %.3f\n",
                         Milliseconds(backward_end), Milliseconds(step_end),
                         Milliseconds(communication_time()), Milliseconds(hidden_time()),
-                        100 * overlap_share(), 100 * total_overlap_share, Milliseconds(own_time));
+                        100 * overlap_share(), 100 * total_overlap_share, Milliseconds(own_time),
+                        Milliseconds(copy_time));
   return text;
 }
 

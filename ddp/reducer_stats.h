@@ -18,9 +18,10 @@ struct ReducerStats {
   std::vector<int64_t> ready;              // The last gradient was there.
   std::vector<int64_t> start;              // The bucket was handed to the group.
   std::vector<int64_t> end;                // The average was there.
-  int64_t backward_end = 0;                // Finish was called.
+  int64_t backward_end = 0;                // Finish or AwaitBucket was called.
   int64_t step_end = 0;                    // Finish returned.
-  int64_t own_time = 0;                    // Spent in the reducer itself, waiting not included.
+  int64_t own_time = 0;   // Spent in the reducer itself: neither waiting nor copying.
+  int64_t copy_time = 0;  // Spent in copying or adding gradients to their buckets.
   double total_overlap_share = 0;          // overlap_share over all steps.
 
   // Time with communication in flight, and how much of it lay before backward_end.

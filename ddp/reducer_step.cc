@@ -98,6 +98,7 @@ void Reducer::Impl::Begin(const Step& step) {
   step_.error = absl::OkStatus();
   step_.times = std::make_shared<Times>(layout_.buckets.size() + sparse_.size());
   step_.own_time = 0;
+  step_.copy_time = 0;
   for (size_t s = 0; s < sparse_.size(); ++s) {
     if (!accumulated_[sparse_[s]]) own_rows_[s].Clear();
   }
@@ -175,14 +176,17 @@ absl::Status Reducer::Impl::CopyReady(int64_t index, const Tensor& value) {
     place = layout_.gradients[index];
     adds = accumulated_[index];
   }
+  const int64_t copying_since = Nanos();
   if (adds) {
     Accumulate(place.dtype(), ReduceOp::kSum, place.data(), value.data(), place.numel());
   } else if (value.nbytes() > 0) {
     std::memcpy(place.data(), value.data(), value.nbytes());
   }
+  const int64_t copied = Nanos() - copying_since;
   absl::MutexLock lock(&mutex_);
   --step_.copying;
-  return Mark(index, begun);
+  step_.copy_time += copied;
+  return Mark(index, begun + copied);
 }
 
 absl::Status Reducer::Impl::MarkReadySparse(int64_t index, const Rows& rows) {

@@ -3,6 +3,7 @@
 
 #include "python/define_api.h"
 #include "python/gil.h"
+#include "python/gradient_hook.h"
 #include "python/private_api.h"
 #include "python/python_backend.h"
 #include "python/python_hook.h"
@@ -16,4 +17,5 @@ PYBIND11_MODULE(_syncline, module) {
   syncline::python::DefinePrivateApi(module);
   syncline::python::DefineRegisterBackend(module);
   syncline::python::DefineCommHooks(module);
+  syncline::python::DefineGradientHook(module);
 }

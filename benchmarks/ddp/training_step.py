@@ -87,6 +87,7 @@ SYSTEMS: dict[str, Callable[[nn.Module], nn.Module]] = {
     "torch DDP over syncline": _torch_ddp("syncline"),
     "Syncline's DDP": _our_ddp(),
     "Syncline's DDP, views of buckets": _our_ddp(gradient_as_bucket_view=True),
+    "Syncline's DDP, buckets of 2 MiB": _our_ddp(bucket_cap_mb=2),
     "no communication": lambda model: model,
 }
 
@@ -96,9 +97,15 @@ class Result:
     """Of one system, on one rank."""
 
     steps: list[float]  # Seconds of each: forward, backward and the optimizer.
-    buckets: int = 0  # These two are what the reducer says of itself, if it is ours.
-    hidden: float = 0  # Part of the time with communication under way in which backward ran.
-    own: list[float] = dataclasses.field(default_factory=list)  # Seconds of each step.
+    buckets: int = 0  # This and the rest is what the reducer says of itself, if it is ours.
+    in_flight: list[float] = dataclasses.field(default_factory=list)  # Seconds of each step with
+    hidden: list[float] = dataclasses.field(default_factory=list)  # communication; in backward.
+    own: list[float] = dataclasses.field(default_factory=list)  # Seconds of each step, copying
+    copying: list[float] = dataclasses.field(default_factory=list)  # to buckets not included.
+
+
+    def of_reducer(self) -> tuple[list[float], ...]:
+        return self.in_flight, self.hidden, self.own, self.copying
 
 
 def measure(model: Model, rounds: int) -> dict[str, Result]:
@@ -125,10 +132,13 @@ def measure(model: Model, rounds: int) -> dict[str, Result]:
             if isinstance(module, syncline.torch.DistributedDataParallel):
                 stats = module.stats()
                 results[name].own.append(stats.own_time / 1e9)
+                results[name].copying.append(stats.copy_time / 1e9)
                 results[name].buckets = len(stats.end)
-                results[name].hidden = stats.total_overlap_share
+                results[name].in_flight.append(stats.communication_time / 1e9)
+                results[name].hidden.append(stats.hidden_time / 1e9)
     for result in results.values():
-        del result.steps[:_WARM_UP], result.own[:_WARM_UP]
+        for values in (result.steps, *result.of_reducer()):
+            del values[:_WARM_UP]
     return results
 
 
@@ -182,17 +192,19 @@ def table(name: str, results: dict[str, Result]) -> str:
     elements = sum(parameter.numel() for parameter in model.make().parameters())
     megabytes = elements * 4 / 1e6
     lines = [
-        f"| {model.title}: {megabytes:.2f} MB of gradients | step, ms | ratio | hidden | own cost |",
-        "|---|---|---|---|---|",
+        f"| {model.title}: {megabytes:.2f} MB of gradients | step, ms | ratio | hidden | reducer | copying |",
+        "|---|---|---|---|---|---|",
     ]
     first = statistics.median(next(iter(results.values())).steps)
     for system, result in results.items():
         median = statistics.median(result.steps)
         spread = f"{min(result.steps) * 1e3:.2f} to {max(result.steps) * 1e3:.2f}"
-        says = "| |"
+        says = "| | | |"
         if result.buckets:
+            hidden = sum(result.hidden) / sum(result.in_flight)
             own = statistics.median(result.own) / median
-            says = f"| {result.hidden:.0%} of {result.buckets} buckets | {own:.1%} |"
+            copying = statistics.median(result.copying) / median
+            says = f"| {hidden:.0%}, {result.buckets} buckets | {own:.1%} | {copying:.1%} |"
         lines.append(f"| {system} | {median * 1e3:.2f} ({spread}) | {first / median:.2f} {says}")
     return "\n".join(lines)
 

@@ -65,6 +65,7 @@ FIELDS = {
     f"ReducerStats.{name}"
     for name in (
         "steps hook bucket_bytes bucket_parameters ready start end backward_end step_end own_time "
+        "copy_time "
         "total_overlap_share"
     ).split()
 } | {

@@ -897,7 +897,11 @@ class ReducerStats:
 
     @property
     def own_time(self) -> int:
-        """How long was spent in the reducer itself, without waiting and without the hook."""
+        """Spent in the reducer itself: without waiting, without copying, without the hook."""
+
+    @property
+    def copy_time(self) -> int:
+        """Spent in copying gradients to their buckets."""
 
     @property
     def communication_time(self) -> int:
@@ -986,6 +990,13 @@ class Reducer:
 
         `indices` are int64 of shape [n] and may repeat; `values` have the shape [n, columns...].
         Both are copied.
+        """
+
+    def await_bucket(self, bucket: int) -> bool:
+        """Waits until the average of a bucket is there, for who has a use for it before `finish`.
+
+        `finish` is to follow. False, at once, if gradients of the buckets up to it are not ready,
+        and if averaging has failed or is up to `finish`, which says why.
         """
 
     def finish(self) -> None:
@@ -1126,4 +1137,12 @@ def _comm_hook_from_starter(
     name: str,
     function: Callable[[GradBucket, Callable[[BaseException | None], None]], None],
 ) -> CommHook: ...
+def _gradient_hook(
+    reducer: Reducer,
+    index: int,
+    is_open: bytearray,
+    came: bytearray,
+    views: list[Any] | None,
+    otherwise: Callable[[Any], None],
+) -> Callable[[Any], None]: ...
 def _empty_shared(shape: list[int], dtype: str) -> Tensor: ...

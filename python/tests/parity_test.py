@@ -247,7 +247,10 @@ def reducer(group, rank):
     assert sorted(sum(made.buckets, [])) == [0, 1]
     made.copy_ready(1, numpy.full(3, float(rank)))
     numpy.asarray(made.gradient(0))[:] = rank
+    assert not made.await_bucket(0)
     made.mark_ready(0)
+    assert made.await_bucket(0)
+    assert numpy.asarray(made.gradient(0)).tolist() == [0.5] * 2
     made.finish()
     assert numpy.asarray(made.gradient(1)).tolist() == [0.5] * 3
     reducer_steps(group, rank)
@@ -299,6 +302,7 @@ def reducer_stats(made):
     assert 0 <= stats.overlap_share <= 1
     assert 0 <= stats.total_overlap_share <= 1
     assert 0 < stats.own_time < stats.step_end
+    assert 0 < stats.copy_time < stats.step_end
     assert "backward ended at" in stats.table
 
 

@@ -306,14 +306,14 @@ class ParityTest {
     }
     add("Reducer.begin_step", () -> exerciseSteps(group));
     for (String name :
-        List.of("is_used", "count_active", "shadow_step", "replace_group", "generation", "stats")) {
+        List.of("await_bucket", "is_used", "count_active", "shadow_step", "replace_group", "generation", "stats")) {
       add("Reducer." + name, () -> {}); // Done with begin_step.
     }
     add("ReducerStats.steps", () -> exerciseStats(group));
     for (String name :
         List.of(
             "hook", "bucket_bytes", "bucket_parameters", "ready", "start", "end", "backward_end",
-            "step_end", "own_time", "communication_time", "hidden_time", "overlap_share",
+            "step_end", "own_time", "copy_time", "communication_time", "hidden_time", "overlap_share",
             "total_overlap_share", "table")) {
       add("ReducerStats." + name, () -> {}); // Done with steps.
     }
@@ -352,6 +352,8 @@ class ParityTest {
       for (int count = 0; count <= all.length; count++) {
         Calls.call(reducer, "begin_step", java.util.Arrays.copyOf(all, count));
         reducer.copyReady(0, new float[] {4, 6});
+        final boolean is_all_known = count >= 2; // Only then is the other one known to be unused.
+        assertEquals(is_all_known, Calls.call(reducer, "await_bucket", 0L));
         reducer.finish();
         assertEquals(6, reducer.gradient(0).asFloatBuffer().get(1));
         assertEquals(true, Calls.call(reducer, "is_used", 0));
@@ -384,7 +386,7 @@ class ParityTest {
       final long end = (long) Calls.call(stats, "step_end");
       assertTrue(last <= end);
       for (String name :
-          List.of("backward_end", "own_time", "communication_time", "hidden_time")) {
+          List.of("backward_end", "own_time", "copy_time", "communication_time", "hidden_time")) {
         assertTrue((long) Calls.call(stats, name) <= end, name);
       }
       assertTrue((double) Calls.call(stats, "overlap_share") <= 1);

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -10,7 +11,7 @@ from typing import Any
 import torch
 from torch.utils.dlpack import from_dlpack
 
-from syncline._syncline import ProcessGroup, Reducer
+from syncline._syncline import ProcessGroup, Reducer, _gradient_hook
 from syncline.torch import autograd_graph
 from syncline.torch.layout import Layout
 from syncline.torch.optimizers_in_backward import OptimizersInBackward
@@ -73,7 +74,8 @@ class Gradients:
         self._first_came: bytes | None = None  # Which parameters had a gradient in the first step.
         self._optimizers = OptimizersInBackward(self.parameters)
         self.synchronizes = False  # Whether gradients of coming backward passes are averaged.
-        self._queued = False  # Whether the end of the running backward pass will call _finish.
+        # Whether the end of the running backward pass will call _finish; read by the hooks.
+        self._is_open = bytearray(1)
         self._marked = bytearray(len(self.parameters))  # Those the reducer has in this step.
         self._alone: set[int] = set()  # Those with gradients that were not averaged (no_sync).
         self._unused: set[int] | None = None  # Those that no output since the last step depends on.
@@ -81,7 +83,7 @@ class Gradients:
         self._recorded: dict[int, int] | None = None  # and in the first one, and all others.
         self._absent: list[int] = []  # Static graph: those that only other ranks have.
         self._accumulators = [autograd_graph.accumulator(p) for p in self.parameters]
-        self._copy_ready = self.reducer.copy_ready
+        self._views: list[Any] = [None] * len(self.parameters)
         self._read_views()
         self.hooks = [
             parameter.register_post_accumulate_grad_hook(  # type: ignore[no-untyped-call]
@@ -89,6 +91,14 @@ class Gradients:
             )
             for index, parameter in enumerate(self.parameters)
         ]
+
+    @property
+    def _queued(self) -> bool:
+        return self._is_open[0] != 0
+
+    @_queued.setter
+    def _queued(self, value: bool) -> None:
+        self._is_open[0] = value
 
     @property
     def is_under_way(self) -> bool:
@@ -135,19 +145,10 @@ class Gradients:
             return partial(self._ready_in_static_graph, index)
         if index in self.options.sparse or not self._layouts[index].is_plain:
             return partial(self._ready, index)
-        if self.options.gradient_as_bucket_view:
-            return partial(self._ready, index)
-        return partial(self._ready_plain, index)
-
-    def _ready_plain(self, index: int, parameter: torch.Tensor) -> None:
-        """As _ready: a gradient that is most probably copied as it is, in few steps."""
-        if not self._queued or self._marked[index]:
-            return self._ready(index, parameter)
-        try:
-            self._copy_ready(index, parameter.grad)
-        except (TypeError, ValueError):  # Not as it is.
-            self._deliver(index, parameter)
-        self._marked[index] = _CAME
+        views = self._views if self.options.gradient_as_bucket_view else None
+        # The collector does not see through the hook.
+        ready = partial(_ready_of, weakref.ref(self), index)
+        return _gradient_hook(self.reducer, index, self._is_open, self._marked, views, ready)
 
     def _ready(self, index: int, parameter: torch.Tensor) -> None:
         if not self.synchronizes:
@@ -258,10 +259,14 @@ class Gradients:
                 self._deliver_rest()
                 for finder in self.finders:
                     finder()
+                has_all = self._take_averages_by_bucket()
                 self.reducer.finish()
                 if is_first:
                     self._record()
-                self._take_averages()
+                if self.reducer.generation != self._generation:
+                    self._read_views()
+                if not has_all:
+                    self._take_averages()
                 self._compare_unused()
                 for future in self.futures:
                     future.wait()
@@ -308,13 +313,18 @@ class Gradients:
     def _finds_unused(self) -> bool:
         return self.options.find_unused_parameters and not self.options.static_graph
 
+    def _take_averages_by_bucket(self) -> bool:
+        """Copies each bucket while later ones travel. Whether that has served all parameters."""
+        if not self._all_alike or 0 in self._marked or _UNUSED in self._marked:
+            return False
+        for bucket, members in enumerate(self._buckets):
+            if not self.reducer.await_bucket(bucket):
+                return False
+            gradients: list[Any] = [self.parameters[index].grad for index in members]
+            torch._foreach_copy_(gradients, [self._views[index] for index in members])
+        return True
+
     def _take_averages(self) -> None:
-        if self.reducer.generation != self._generation:
-            self._read_views()
-        if self._all_alike and 0 not in self._marked and _UNUSED not in self._marked:
-            gradients: list[Any] = [parameter.grad for parameter in self.parameters]
-            torch._foreach_copy_(gradients, self._views)
-            return
         targets, sources = [], []
         for index, parameter in enumerate(self.parameters):
             gradient, view = parameter.grad, self._views[index]
@@ -345,21 +355,22 @@ class Gradients:
 
     def _read_views(self) -> None:
         """The places of gradients, which move when the reducer makes its buckets anew."""
-        old = getattr(self, "_views", None)
+        old = self._views.copy()
         self._generation = self.reducer.generation
-        self._views: list[Any] = [
+        self._buckets = self.reducer.buckets
+        self._views[:] = [
             None
             if index in self.options.sparse
             else layout.restore(from_dlpack(self.reducer.gradient(index)))
             for index, layout in enumerate(self._layouts)
         ]
         for index, parameter in enumerate(self.parameters):
-            if old is not None and old[index] is not None and parameter.grad is old[index]:
+            if old[index] is not None and parameter.grad is old[index]:
                 parameter.grad = self._views[index]
 
     def _reset(self) -> None:
         self._queued = False
-        self._marked = bytearray(len(self.parameters))
+        self._marked[:] = bytes(len(self.parameters))
         self._alone.clear()
         self._unused = None
         self._fired = {}
@@ -394,3 +405,10 @@ class Gradients:
             "that are checkpointed with use_reentrant=True? Pass use_reentrant=False to "
             "checkpoint, or static_graph=True to DistributedDataParallel"
         )
+
+
+def _ready_of(gradients: weakref.ref[Gradients], index: int, parameter: torch.Tensor) -> None:
+    """Its _ready, while it lives."""
+    living = gradients()
+    if living is not None:
+        living._ready(index, parameter)
