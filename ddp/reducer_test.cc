@@ -77,6 +77,21 @@ TEST(ReducerTest, BucketsStartInOneOrderWhateverBecomesReadyFirst) {
   EXPECT_EQ(Reductions(), 3 + 1);
 }
 
+TEST(ReducerTest, ABucketCanBeAwaitedBeforeTheStepIsFinished) {
+  auto group = MakeFakeGroup(Succeeds());
+  auto reducer = MakeReducer(group);
+  EXPECT_FALSE(reducer->AwaitBucket(0).value()) << "no step is under way";
+  ASSERT_TRUE(reducer->MarkReady(1).ok());
+  EXPECT_FALSE(reducer->AwaitBucket(1).value()) << "bucket 0 comes first, and is not ready";
+  ASSERT_TRUE(reducer->MarkReady(2).ok());
+  EXPECT_TRUE(reducer->AwaitBucket(0).value());
+  EXPECT_TRUE(reducer->AwaitBucket(1).value());
+  EXPECT_FALSE(reducer->AwaitBucket(2).value());
+  EXPECT_FALSE(reducer->AwaitBucket(3).ok()) << "there are three";
+  ASSERT_TRUE(reducer->MarkReady(0).ok());
+  EXPECT_TRUE(reducer->Finish().ok());
+}
+
 TEST(ReducerTest, GradientsAreViewsOfTheirParametersShape) {
   auto reducer = MakeReducer(MakeFakeGroup(Succeeds()));
   Tensor gradient = *reducer->gradient(0);

@@ -1,5 +1,8 @@
 """What backward passes of DistributedDataParallel do, apart from plain training."""
 
+import gc
+import weakref
+
 import pypi_torch_status
 import pytest
 import ranks
@@ -209,5 +212,18 @@ def test_a_compiled_module_is_averaged_too():
         module(torch.full((1, 3), 2.0)).sum().backward()
         assert module._orig_mod.stats().steps == 1
         assert gradient(module._orig_mod).tolist() == [[2.0] * 3]
+
+    ranks.in_threads(1, run)
+
+
+@pytest.mark.parametrize("views", [False, True])
+def test_a_module_that_nobody_holds_is_freed_with_its_buckets(views):
+    def run(world):
+        module = line(world, gradient_as_bucket_view=views)
+        module(torch.ones(1, 3)).sum().backward()
+        gone = weakref.ref(module), weakref.ref(module.module)
+        del module
+        gc.collect()
+        assert [reference() for reference in gone] == [None, None]
 
     ranks.in_threads(1, run)
