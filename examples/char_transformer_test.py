@@ -65,7 +65,7 @@ def test_neither_micro_batches_nor_ranks_change_what_is_computed(tmp_path):
     output, more = run(tmp_path, "--steps=6", "--checkpoint", tmp_path / "state", ranks=3)
     assert "round 0: 3 ranks, from step 3" in output
     _, alone = run(tmp_path, "--steps=6", ranks=1)
-    assert saved["losses"] == whole["losses"][:3]
+    assert saved["losses"] == pytest.approx(whole["losses"][:3], rel=1e-4)
     assert len(more["losses"]) == 3 and alone["ranks"] == 1
 
 

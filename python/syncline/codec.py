@@ -1,8 +1,8 @@
 """Objects as bytes, for object collectives.
 
 The safe codec carries data and nothing else: decoding never runs code, whatever the bytes are. It
-knows None, bool, int, float, complex, str, bytes, bytearray, list, tuple, dict, set, frozenset,
-decimal.Decimal, the types of datetime, NumPy's scalars and arrays of all types but object, and
+knows None, bool, int, float, complex, str, bytes, bytearray, list, tuple, dict, OrderedDict, set,
+frozenset, decimal.Decimal, the types of datetime, NumPy's scalars and arrays of all types but object, and
 PyTorch's tensors (which arrive on the CPU); of exactly these types, not of ones derived from them.
 
 The format: one byte "S", the size of a JSON text (8 bytes, little-endian), that text, and the bytes
@@ -17,6 +17,7 @@ import datetime
 import decimal
 import json
 import pickle
+from collections import OrderedDict
 from collections.abc import Callable
 from typing import Any, Literal, TypeAlias
 
@@ -100,7 +101,7 @@ class _Encoder:
                 raise ValueError(f"containers are nested deeper than {MAX_DEPTH} levels")
             if kind is list:
                 return [self.encode(item, depth + 1) for item in value]
-            items = [part for pair in value.items() for part in pair] if kind is dict else value
+            items = [part for pair in value.items() for part in pair] if isinstance(value, dict) else value
             return {_CONTAINERS[kind]: [self.encode(item, depth + 1) for item in items]}
         if kind is bytes or kind is bytearray:
             return {kind.__name__: self.buffer(bytes(value))}
@@ -221,12 +222,14 @@ _CONTAINERS: dict[type, str] = {
     list: "list",
     tuple: "tuple",
     dict: "dict",
+    OrderedDict: "OrderedDict",
     set: "set",
     frozenset: "frozenset",
 }
 _OF_ITEMS: dict[str, Callable[[list[Any]], Any]] = {
     "tuple": tuple,
     "dict": _dict,
+    "OrderedDict": lambda items: OrderedDict(_dict(items)),
     "set": set,
     "frozenset": frozenset,
 }

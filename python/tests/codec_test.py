@@ -79,6 +79,7 @@ OBJECTS = st.recursive(
     lambda inner: (
         st.lists(inner, max_size=4)
         | st.dictionaries(HASHABLE, inner, max_size=4)
+        | st.dictionaries(HASHABLE, inner, max_size=4).map(collections.OrderedDict)
         | st.tuples(inner, inner)
     ),
     max_leaves=8,
@@ -157,7 +158,7 @@ Point = collections.namedtuple("Point", "x y")
         object(),
         Colour.RED,
         Point(1, 2),
-        collections.OrderedDict(a=1),
+        collections.defaultdict(int, a=1),
         numpy.array([None]),
         numpy.ma.masked_array([1]),
         print,
