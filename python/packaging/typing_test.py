@@ -11,6 +11,15 @@ import pytest
 
 TYPING = pathlib.Path("python/packaging/typing").absolute()
 OPTIONAL = ["cupy", "jax", "ml_dtypes", "torch"]
+# Without PyTorch, whose own types this mypy cannot read, all that comes from it is Any: its classes
+# as bases, its decorators; and what is to be ignored with it is nothing to be ignored without.
+ON_TORCH = """
+[mypy-syncline.torch.*]
+disallow_subclassing_any = False
+disallow_untyped_decorators = False
+warn_return_any = False
+warn_unused_ignores = False
+"""
 
 
 @pytest.fixture(scope="module")
@@ -61,7 +70,7 @@ def test_mypy_refuses_every_wrong_call(venv):
 def test_the_package_itself_is_strictly_typed(venv):
     # What it uses where it is installed, and works without.
     optional = [f"[mypy-{name}.*]\nignore_missing_imports = True\n" for name in OPTIONAL]
-    (venv.folder / "mypy.ini").write_text("[mypy]\n" + "".join(optional))
+    (venv.folder / "mypy.ini").write_text("[mypy]\n" + "".join(optional) + ON_TORCH)
     options = ["--config-file", venv.folder / "mypy.ini", "--package", "syncline"]
     errors = mypy_strict(venv, *options)
     assert not errors, "\n".join(errors)
