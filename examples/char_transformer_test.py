@@ -1,9 +1,6 @@
 """The transformer through the launcher: it learns, and restarts change nothing."""
 
 import json
-import os
-import pathlib
-import subprocess
 
 import pypi_torch_status
 import pytest
@@ -11,25 +8,19 @@ import pytest
 if not pypi_torch_status.AVAILABLE:
     pytest.skip(pypi_torch_status.REASON, allow_module_level=True)
 
-ROOT = pathlib.Path(os.environ["TEST_SRCDIR"]) / "syncline"
+from running import EXAMPLES
+from running import run as run_job
+
 SMALL = ["--width=32", "--depth=2", "--heads=2", "--context=32", "--batch-size=24", "--sample=40"]
-LIMIT = 200  # Seconds; far more than is needed.
 
 
 def run(folder, *options, ranks=2, restarts=0, expect=0):
     """Runs the example; returns what it printed and its figures."""
     result = folder / "result.json"
-    launcher = [ROOT / "launch/run", "--standalone", f"--nproc-per-node={ranks}"]
-    launcher += [f"--max-restarts={restarts}", ROOT / "examples/char_transformer.py"]
-    done = subprocess.run(
-        [str(word) for word in [*launcher, *SMALL, "--result", result, *options]],
-        capture_output=True,
-        text=True,
-        timeout=LIMIT,
-        cwd=folder,
-    )
-    assert done.returncode == expect, done.stdout + done.stderr
-    return done.stdout + done.stderr, json.loads(result.read_text()) if expect == 0 else None
+    launcher = [f"--nproc-per-node={ranks}", f"--max-restarts={restarts}"]
+    script = [EXAMPLES / "char_transformer.py", *SMALL, "--result", result, *options]
+    output = run_job(*launcher, *script, cwd=folder, expect=expect)
+    return output, json.loads(result.read_text()) if expect == 0 else None
 
 
 def test_it_learns_and_all_ranks_have_learned_the_same(tmp_path):

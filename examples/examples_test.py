@@ -1,46 +1,15 @@
 """Runs every example through the launcher, as its users do."""
 
-import contextlib
 import json
 import os
 import pathlib
 import re
 import signal
-import subprocess
 import time
 import xml.etree.ElementTree
 
 import pytest
-
-ROOT = pathlib.Path(os.environ["TEST_SRCDIR"]) / "syncline"
-RUN = ROOT / "launch/run"
-EXAMPLES = ROOT / "examples"
-
-
-@contextlib.contextmanager
-def launched(*arguments, cwd):
-    """A running launcher; it and all it started are gone afterwards."""
-    job = subprocess.Popen(
-        [str(RUN), "--standalone", *map(str, arguments)],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        cwd=cwd,
-        env={k: v for k, v in os.environ.items() if k != "BUILD_WORKING_DIRECTORY"},
-    )
-    try:
-        yield job
-    finally:
-        if job.poll() is None:
-            job.terminate()
-        job.communicate(timeout=60)
-
-
-def run(*arguments, cwd):
-    with launched(*arguments, cwd=cwd) as job:
-        output, _ = job.communicate(timeout=600)
-    assert job.returncode == 0, output
-    return output
+from running import EXAMPLES, launched, run
 
 
 def train(ranks, folder, *arguments):

@@ -1,10 +1,6 @@
 """The examples that need JAX."""
 
 import json
-import os
-import pathlib
-import subprocess
-import sys
 
 import pypi_jax_status
 import pytest
@@ -12,28 +8,14 @@ import pytest
 if not pypi_jax_status.AVAILABLE:
     pytest.skip(pypi_jax_status.REASON, allow_module_level=True)
 
+from running import EXAMPLES, run
+
 
 def train(folder, *arguments):
     """What two ranks of fashion_mnist_jax.py found."""
-    root = pathlib.Path(os.environ["TEST_SRCDIR"])
-    (images,) = (root / "fashion_mnist").rglob("train-images-idx3-ubyte.gz")
-    command = ["launch/syncline_run", "--standalone", "--nproc-per-node=2"]
-    command += ["examples/fashion_mnist_jax.py", "--data", images.parent, "--epochs", 2]
-    command += ["--limit", 12000, "--result", folder / "result.json", *arguments]
-    done = subprocess.run(
-        [*map(str, command)],
-        env={
-            **os.environ,
-            "PYTHONPATH": os.pathsep.join(path for path in sys.path if path),
-            "PYTHON_EXEC": sys.executable,
-        },
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        timeout=240,
-    )
-    assert done.returncode == 0, done.stdout
-    assert "weights bitwise equal on all 2 ranks" in done.stdout
+    options = ["--epochs=2", "--limit=12000", "--result", folder / "result.json", *arguments]
+    output = run("--nproc-per-node=2", EXAMPLES / "fashion_mnist_jax.py", *options, cwd=folder)
+    assert "weights bitwise equal on all 2 ranks" in output
     return json.loads((folder / "result.json").read_text())
 
 

@@ -101,7 +101,9 @@ class _Encoder:
                 raise ValueError(f"containers are nested deeper than {MAX_DEPTH} levels")
             if kind is list:
                 return [self.encode(item, depth + 1) for item in value]
-            items = [part for pair in value.items() for part in pair] if isinstance(value, dict) else value
+            items = value
+            if isinstance(value, dict):
+                items = [part for pair in value.items() for part in pair]
             return {_CONTAINERS[kind]: [self.encode(item, depth + 1) for item in items]}
         if kind is bytes or kind is bytearray:
             return {kind.__name__: self.buffer(bytes(value))}
