@@ -1,5 +1,6 @@
 """Runs every example through the launcher, as its users do."""
 
+import contextlib
 import json
 import os
 import pathlib
