@@ -2,6 +2,7 @@
 #ifndef SYNCLINE_DDP_COMM_HOOK_H_
 #define SYNCLINE_DDP_COMM_HOOK_H_
 
+#include <atomic>
 #include <cstdint>
 #include <memory>
 #include <string>
@@ -28,7 +29,7 @@ struct GradBucket {
   bool is_last() const { return index + 1 == count; }
 };
 
-// Belongs to one reducer. Calls come one at a time.
+// Belongs to one reducer at a time. Calls come one at a time.
 class CommHook {
  public:
   virtual ~CommHook() = default;
@@ -37,7 +38,8 @@ class CommHook {
   virtual std::string name() const = 0;
 
   // The group to communicate in. Before anything else, and again when the reducer's group is
-  // replaced. Collective.
+  // replaced: what was kept for each bucket is then void, and buckets may still be in flight in the
+  // old group. Collective.
   virtual absl::Status Attach(std::shared_ptr<ProcessGroup> group) = 0;
 
   // Begins to average `bucket->buffer` over the group's ranks; the Work ends when it holds the
@@ -47,6 +49,18 @@ class CommHook {
 
   // The buckets have changed: what was kept for each of them is void. No bucket is in flight.
   virtual void Reset() {}
+
+  // For reducers, each of which keeps the hook from a Claim until it is done with it. False if
+  // another has it: what the hook keeps for its buckets would mix. Thread-safe.
+  bool Claim(const void* reducer) {
+    const void* owner = nullptr;
+    return owner_.compare_exchange_strong(owner, reducer) || owner == reducer;
+  }
+  // Nothing if the hook is not `reducer`'s.
+  void Release(const void* reducer) { owner_.compare_exchange_strong(reducer, nullptr); }
+
+ private:
+  std::atomic<const void*> owner_{nullptr};
 };
 
 }  // namespace syncline

@@ -43,8 +43,8 @@ absl::StatusOr<bool> Reducer::Impl::AwaitBucket(int64_t b) {
   {
     absl::MutexLock lock(&mutex_);
     if (b < 0 || b >= static_cast<int64_t>(layout_.buckets.size())) {
-      return ArgumentError(absl::StrCat("there is no bucket ", b, ": there are ",
-                                        layout_.buckets.size()));
+      return ArgumentError(
+          absl::StrCat("there is no bucket ", b, ": there are ", layout_.buckets.size()));
     }
     if (!step_.under_way || step_.works[b] == nullptr || DividesAfterwards(b)) return false;
     work = step_.works[b];
@@ -79,7 +79,7 @@ absl::Status Reducer::Impl::Finish() {
   }
   const absl::Status outcome = FinishTogether(&waited);
   absl::MutexLock lock(&mutex_);
-  End(begun, waited);
+  End(begun, waited, outcome);
   return outcome;
 }
 
@@ -115,8 +115,14 @@ absl::Status Reducer::Impl::FinishTogether(int64_t* waited) {
   SYNCLINE_RETURN_IF_ERROR(AwaitWorks(waited));
   SYNCLINE_RETURN_IF_ERROR(ReadControl(waited));
   DivideIntegers();
-  SYNCLINE_RETURN_IF_ERROR(GatherSparse(waited));
-  return Rebuild(waited);
+  absl::Status status = GatherSparse(waited);
+  if (status.ok()) status = Rebuild(waited);
+  // What fails here, and has left the group whole, fails on this rank alone: the others must not
+  // wait for it, nor go on with other buckets.
+  if (!status.ok() && group_->status().ok()) {
+    group_->Abort(absl::StrCat("rank ", group_->rank(), ": ", status.message()));
+  }
+  return status;
 }
 
 absl::Status Reducer::Impl::AwaitWorks(int64_t* waited) {
@@ -157,8 +163,7 @@ absl::Status Reducer::Impl::ReadControl(int64_t* waited) {
 }
 
 bool Reducer::Impl::DividesAfterwards(size_t b) const {
-  return hook_ == nullptr && step_.divisor != group_->size() &&
-         IsInteger(layout_.flats[b].dtype());
+  return hook_ == nullptr && step_.divisor != group_->size() && IsInteger(layout_.flats[b].dtype());
 }
 
 void Reducer::Impl::DivideIntegers() {
@@ -191,6 +196,16 @@ absl::Status Reducer::Impl::GatherSparse(int64_t* waited) {
 // others.
 absl::Status Reducer::Impl::Rebuild(int64_t* waited) {
   if (rebuilt_ || !options_.rebuild || options_.unused == Unused::kFound) return absl::OkStatus();
+  const int64_t before = generation_;
+  SYNCLINE_RETURN_IF_ERROR(ShareOrder(waited));
+  // The step's buckets have all ended.
+  if (hook_ != nullptr && generation_ != before) hook_->Reset();
+  absl::MutexLock lock(&mutex_);
+  rebuilt_ = true;
+  return absl::OkStatus();
+}
+
+absl::Status Reducer::Impl::ShareOrder(int64_t* waited) {
   std::vector<int64_t> order = step_.arrival;
   std::vector<bool> arrived(parameters_.size());
   for (int64_t i : order) arrived[i] = true;
@@ -202,10 +217,7 @@ absl::Status Reducer::Impl::Rebuild(int64_t* waited) {
     const absl::Status sent = group_->Broadcast(Tensor::Of(order), 0);
     if (!sent.ok()) return Annotate(sent, "the new order of the buckets");
   }
-  SYNCLINE_RETURN_IF_ERROR(AdoptOrder(order));
-  absl::MutexLock lock(&mutex_);
-  rebuilt_ = true;
-  return absl::OkStatus();
+  return AdoptOrder(order);
 }
 
 absl::Status Reducer::Impl::AdoptOrder(const std::vector<int64_t>& order) {
@@ -216,21 +228,19 @@ absl::Status Reducer::Impl::AdoptOrder(const std::vector<int64_t>& order) {
     const Tensor& from = layout_.gradients[i];
     if (from.nbytes() > 0) std::memcpy(layout.gradients[i].data(), from.data(), from.nbytes());
   }
-  {
-    absl::MutexLock lock(&mutex_);
-    layout_ = std::move(layout);
-    ++generation_;
-  }
-  if (hook_ != nullptr) hook_->Reset();
+  absl::MutexLock lock(&mutex_);
+  layout_ = std::move(layout);
+  ++generation_;
   return absl::OkStatus();
 }
 
-void Reducer::Impl::End(int64_t begun, int64_t waited) {
+void Reducer::Impl::End(int64_t begun, int64_t waited, const absl::Status& outcome) {
   Times& times = *step_.times;
   const auto since = [&times](int64_t at) { return at == 0 ? 0 : at - times.begin; };
   const int64_t now = Nanos();
   step_.own_time += now - begun - waited;
-  stats_.steps = ++steps_;
+  if (outcome.ok()) ++steps_;
+  stats_.steps = steps_;
   stats_.hook = HookName();
   stats_.ready.clear();
   stats_.start.clear();

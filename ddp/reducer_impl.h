@@ -40,6 +40,7 @@ int64_t Nanos();
 class Reducer::Impl {
  public:
   Impl(std::shared_ptr<ProcessGroup> group, const std::vector<Tensor>& parameters, Options options);
+  ~Impl();
 
   // Collective. Plans the buckets. Before anything else.
   absl::Status Connect();
@@ -113,6 +114,7 @@ class Reducer::Impl {
   absl::Status DropStep();
   absl::Status AdoptState(ProcessGroup& group);
   std::string HookName() const;
+  absl::Status ClaimHook(CommHook* hook) const;  // None is anyone's.
 
   // ---- reducer_step.cc ----
   absl::Status CheckIndex(int64_t index) const;
@@ -144,14 +146,17 @@ class Reducer::Impl {
   absl::Status ReadControl(int64_t* waited);
   absl::Status GatherSparse(int64_t* waited);
   absl::Status Rebuild(int64_t* waited);
+  absl::Status ShareOrder(int64_t* waited);
+  // Buckets may be in flight: those that it replaces stay theirs.
   absl::Status AdoptOrder(const std::vector<int64_t>& order);
   // Whether the sum over the ranks comes as it is, to be divided by Finish: that of integers.
   bool DividesAfterwards(size_t b) const;
   void DivideIntegers();
-  void End(int64_t begun, int64_t waited) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void End(int64_t begun, int64_t waited, const absl::Status& outcome)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   const std::vector<Tensor> parameters_;  // Types and shapes; no elements.
-  const Options options_;                 // But for the hook.
+  const Options options_;                 // Without the hook.
   std::vector<int64_t> sparse_;           // In the order of indices.
   std::vector<int64_t> sparse_place_;     // By parameter: where in sparse_; or -1.
 
@@ -162,8 +167,8 @@ class Reducer::Impl {
   BucketLayout layout_;
   int64_t generation_ = 0;
   bool rebuilt_ = false;
-  bool recorded_ = false;  // used_ holds for all steps.
-  int64_t steps_ = 0;
+  bool recorded_ = false;            // used_ holds for all steps.
+  int64_t steps_ = 0;                // That communicated and succeeded.
   std::vector<uint8_t> used_;        // By parameter, of the last step; empty before the first.
   std::vector<Rows> gathered_;       // By sparse parameter, of the last step.
   std::vector<RowBuffer> own_rows_;  // By sparse parameter.

@@ -24,6 +24,12 @@ std::vector<Tensor> WithoutElements(const std::vector<Tensor>& tensors) {
   return result;
 }
 
+// It goes when another takes its place.
+Reducer::Options WithoutHook(Reducer::Options options) {
+  options.hook = nullptr;
+  return options;
+}
+
 absl::string_view Name(Reducer::Unused unused) {
   switch (unused) {
     case Reducer::Unused::kRefused:
@@ -46,17 +52,22 @@ std::string ToString(const BucketCaps& caps) {
 Reducer::Impl::Impl(std::shared_ptr<ProcessGroup> group, const std::vector<Tensor>& parameters,
                     Options options)
     : parameters_(WithoutElements(parameters)),
-      options_(std::move(options)),
+      options_(WithoutHook(options)),
       sparse_(options_.sparse),
       sparse_place_(parameters.size(), -1),
       group_(std::move(group)),
-      hook_(options_.hook),
+      hook_(std::move(options.hook)),
       accumulated_(parameters.size()) {
   std::sort(sparse_.begin(), sparse_.end());
 }
 
+Reducer::Impl::~Impl() {
+  if (hook_ != nullptr) hook_->Release(this);
+}
+
 absl::Status Reducer::Impl::Connect() {
   absl::Status own = CheckOptions();
+  if (own.ok()) own = ClaimHook(hook_.get());
   if (own.ok()) own = PlanBuckets();
   SYNCLINE_RETURN_IF_ERROR(AgreeOn(*group_, own.ok() ? Traits() : std::vector<Trait>(), own));
   if (hook_ == nullptr) return absl::OkStatus();
@@ -137,6 +148,12 @@ std::string Reducer::Impl::HookName() const {
   return hook_ == nullptr ? "all_reduce" : hook_->name();
 }
 
+absl::Status Reducer::Impl::ClaimHook(CommHook* hook) const {
+  if (hook == nullptr || hook->Claim(this)) return absl::OkStatus();
+  return ArgumentError(absl::StrCat("communication hook '", hook->name(),
+                                    "' belongs to another reducer: make one for each"));
+}
+
 absl::StatusOr<int64_t> Reducer::Impl::CountActive(Activity mine) {
   std::shared_ptr<ProcessGroup> group;
   {
@@ -168,17 +185,25 @@ absl::Status Reducer::Impl::ShadowStep(int64_t divisor) {
 }
 
 absl::Status Reducer::Impl::SetHook(std::shared_ptr<CommHook> hook) {
-  absl::MutexLock lock(&mutex_);
-  SYNCLINE_RETURN_IF_ERROR(CheckBetweenSteps("set_hook"));
-  const std::shared_ptr<ProcessGroup> group = group_;
+  std::shared_ptr<ProcessGroup> group;
+  {
+    absl::MutexLock lock(&mutex_);
+    SYNCLINE_RETURN_IF_ERROR(CheckBetweenSteps("set_hook"));
+    group = group_;
+  }
   const std::string name = hook == nullptr ? "all_reduce" : hook->name();
-  mutex_.Unlock();
-  absl::Status status = AgreeOn(*group, {{"the communication hook", name}});
+  absl::Status status = ClaimHook(hook.get());
+  status = AgreeOn(*group, {{"the communication hook", name}}, status);
   if (status.ok() && hook != nullptr) {
     status = Annotate(hook->Attach(group), absl::StrCat("communication hook '", name, "'"));
   }
-  mutex_.Lock();
-  if (status.ok()) hook_ = std::move(hook);
+  if (status.ok()) {
+    absl::MutexLock lock(&mutex_);
+    hook_.swap(hook);
+  }
+  // The one that is not used ends what it does without the mutex, for it may wait, or need a lock
+  // that another thread holds while it waits for the mutex.
+  if (hook != nullptr && hook != hook_) hook->Release(this);
   return status;
 }
 
@@ -225,7 +250,7 @@ absl::Status Reducer::Impl::DropStep() {
 
 // Ranks that failed in the same step may be on different sides of its end.
 absl::Status Reducer::Impl::AdoptState(ProcessGroup& group) {
-  std::vector<int64_t> state = {steps_, rebuilt_, recorded_};
+  std::vector<int64_t> state = {steps_, rebuilt_, recorded_, !used_.empty()};
   const size_t fixed = state.size();
   for (const auto& bucket : layout_.buckets) {
     state.insert(state.end(), bucket.begin(), bucket.end());
@@ -234,12 +259,17 @@ absl::Status Reducer::Impl::AdoptState(ProcessGroup& group) {
   state.resize(used + parameters_.size());
   std::copy(used_.begin(), used_.end(), state.begin() + used);
   SYNCLINE_RETURN_IF_ERROR(group.Broadcast(Tensor::Of(state), 0));
-  SYNCLINE_RETURN_IF_ERROR(AdoptOrder({state.begin() + fixed, state.begin() + used}));
+  const absl::Status adopted = AdoptOrder({state.begin() + fixed, state.begin() + used});
+  if (!adopted.ok()) {
+    group.Abort(adopted.message());  // The others have gone on, and would wait for this rank.
+    return adopted;
+  }
   absl::MutexLock lock(&mutex_);
   steps_ = state[0];
   rebuilt_ = state[1] != 0;
   recorded_ = state[2] != 0;
-  if (steps_ > 0) used_.assign(state.begin() + used, state.end());
+  used_.clear();
+  if (state[3] != 0) used_.assign(state.begin() + used, state.end());
   return absl::OkStatus();
 }
 

@@ -11,7 +11,7 @@ namespace syncline {
 // Of the last step that communicated. Times are nanoseconds from its begin, by bucket in the order
 // of reduction.
 struct ReducerStats {
-  int64_t steps = 0;  // That communicated, this one included.
+  int64_t steps = 0;  // That communicated without an error.
   std::string hook;   // "all_reduce" if there is none.
   std::vector<int64_t> bucket_bytes;
   std::vector<int64_t> bucket_parameters;  // How many.
@@ -20,9 +20,9 @@ struct ReducerStats {
   std::vector<int64_t> end;                // The average was there.
   int64_t backward_end = 0;                // Finish or AwaitBucket was called.
   int64_t step_end = 0;                    // Finish returned.
-  int64_t own_time = 0;   // Spent in the reducer itself: neither waiting nor copying.
-  int64_t copy_time = 0;  // Spent in copying or adding gradients to their buckets.
-  double total_overlap_share = 0;          // overlap_share over all steps.
+  int64_t own_time = 0;            // Spent in the reducer itself: neither waiting nor copying.
+  int64_t copy_time = 0;           // Spent in copying or adding gradients to their buckets.
+  double total_overlap_share = 0;  // overlap_share over all steps.
 
   // Time with communication in flight, and how much of it lay before backward_end.
   int64_t communication_time() const;

@@ -384,5 +384,15 @@ TEST(ReducerTest, BadPlansAreRefused) {
             ErrorKind::kArgument);
 }
 
+TEST(ReducerTest, WhatFailsAtTheEndOfAStepOnThisRankAloneEndsTheGroup) {
+  auto group = MakeFakeGroup([](FakeBackend&, OpKind kind, const CallContext&) {
+    return kind == OpKind::kBroadcast ? ArgumentError("no room") : absl::OkStatus();
+  });
+  auto reducer = MakeReducer(group);
+  for (int64_t i : {1, 2, 0}) ASSERT_TRUE(reducer->MarkReady(i).ok());
+  EXPECT_THAT(std::string(reducer->Finish().message()), HasSubstr("no room"));
+  EXPECT_THAT(std::string(group->status().message()), HasSubstr("no room"));
+}
+
 }  // namespace
 }  // namespace syncline

@@ -92,9 +92,9 @@ py::object MakeHook(std::shared_ptr<Reducer> reducer, int64_t index, py::bytearr
       index >= PyByteArray_GET_SIZE(came.ptr())) {
     RaiseValueError("a gradient hook needs a byte for each parameter, and one for itself");
   }
-  auto hook = std::make_unique<GradientHook>(
-      GradientHook{std::move(reducer), index, std::move(is_open), std::move(came),
-                   std::move(views), std::move(otherwise)});
+  auto hook = std::make_unique<GradientHook>(GradientHook{std::move(reducer), index,
+                                                          std::move(is_open), std::move(came),
+                                                          std::move(views), std::move(otherwise)});
   const py::capsule self(hook.release(), kCapsule, [](PyObject* capsule) {
     delete static_cast<GradientHook*>(PyCapsule_GetPointer(capsule, kCapsule));
   });

@@ -183,6 +183,9 @@ class Scripted : public BucketAverager {
   absl::Status Average(GradBucket& bucket, ProcessGroup& group) override {
     return script_(bucket, group);
   }
+  void Abort(absl::string_view) override { on_abort(); }
+
+  std::function<void()> on_abort = [] {};
 
  private:
   const Script script_;
@@ -274,6 +277,34 @@ TEST(BlockingHookTest, ToDropItEndsWhatWaitsForOthers) {
       }
     }
     return world.group()->Barrier();
+  }));
+}
+
+TEST(BlockingHookTest, ToDropItWhenItsLastBucketIsAveragedAbortsNothing) {
+  ExpectOk(RunWorld(1, [](World& world) -> absl::Status {
+    struct Moments {
+      absl::Notification observed, told, go_on;
+    };
+    const auto moments = std::make_shared<Moments>();
+    auto averager = std::make_unique<Scripted>([moments](GradBucket&, ProcessGroup&) {
+      moments->observed.WaitForNotification();
+      return absl::OkStatus();
+    });
+    bool is_aborted = false;
+    averager->on_abort = [&] { is_aborted = true; };
+    Hook hook = MakeBlockingHook(std::move(averager));
+    SYNCLINE_RETURN_IF_ERROR(hook->Attach(world.group()));
+    SYNCLINE_ASSIGN_OR_RETURN(auto work, hook->Start(MakeBucket<float>({1}, {{1}})));
+    work->OnComplete([moments](const absl::Status&) {
+      moments->told.Notify();
+      moments->go_on.WaitForNotification();
+    });
+    moments->observed.Notify();
+    moments->told.WaitForNotification();  // The hook's thread is still at it.
+    hook = nullptr;
+    EXPECT_FALSE(is_aborted);
+    moments->go_on.Notify();
+    return absl::OkStatus();
   }));
 }
 

@@ -293,5 +293,15 @@ TEST(ParameterAveragerTest, AveragesEveryTypeInEveryPeriod) {
   }));
 }
 
+TEST(PowerSgdTest, EveryBitOfTheSeedCounts) {
+  Experiment<float> experiment;
+  experiment.shapes = {{12, 12}};
+  experiment.steps = 1;
+  PowerSgdOptions options = FromTheFirstStep();
+  const auto of_zero = experiment.Run(PowerSgdOf(options));
+  options.seed = int64_t{1} << 32;
+  EXPECT_NE(experiment.Run(PowerSgdOf(options)), of_zero);
+}
+
 }  // namespace
 }  // namespace syncline

@@ -214,5 +214,109 @@ TEST(ReducerFailuresTest, RanksWithDifferentHooksAllLearnIt) {
   }
 }
 
+TEST(ReducerFailuresTest, AFailedStepIsNotCountedNorTellsWhatIsUsed) {
+  ExpectOnRanks(2, [](Group group) -> absl::Status {
+    SYNCLINE_ASSIGN_OR_RETURN(const Group alone, Split(*group, {{0}, {1}}));
+    SYNCLINE_ASSIGN_OR_RETURN(const Reducers reducer,
+                              Reducer::Create(alone, SmallModel(), SmallOptions()));
+    const int64_t made = group->rank() == 0 ? 2 : 3;  // By the first rank one too few.
+    for (int64_t i = 0; i < made; ++i) SYNCLINE_RETURN_IF_ERROR(Copy(*reducer, i, 1));
+    EXPECT_TRUE_OR_RETURN(reducer->Finish().ok() == (made == 3));
+    EXPECT_TRUE_OR_RETURN(reducer->stats().steps == group->rank());
+    SYNCLINE_RETURN_IF_ERROR(reducer->ReplaceGroup(group));
+    EXPECT_TRUE_OR_RETURN(!reducer->is_used(0).ok());
+    SYNCLINE_RETURN_IF_ERROR(Steps(*reducer, 1, 1));
+    EXPECT_TRUE_OR_RETURN(reducer->stats().steps == 1);
+    EXPECT_TRUE_OR_RETURN(*reducer->is_used(0));
+    return absl::OkStatus();
+  });
+}
+
+TEST(ReducerFailuresTest, AHookOfAnotherReducerIsRefusedUntilThatIsDoneWithIt) {
+  ExpectOnRanks(2, [](Group group) -> absl::Status {
+    const auto refused = [](const absl::Status& status, ErrorKind kind) {
+      EXPECT_EQ(KindOf(status), kind);
+      EXPECT_THAT(Message(status),
+                  HasSubstr("communication hook 'one_fails' belongs to another reducer"));
+    };
+    const auto hook = std::make_shared<OneFails>();
+    Reducer::Options options = SmallOptions();
+    options.hook = hook;
+    SYNCLINE_ASSIGN_OR_RETURN(Reducers first, Reducer::Create(group, SmallModel(), options));
+    SYNCLINE_RETURN_IF_ERROR(first->SetHook(hook));  // It has it already.
+    refused(Reducer::Create(group, SmallModel(), options).status(), ErrorKind::kArgument);
+    const bool shares = group->rank() == 1;
+    options.hook = nullptr;
+    SYNCLINE_ASSIGN_OR_RETURN(Reducers second, Reducer::Create(group, SmallModel(), options));
+    refused(second->SetHook(shares ? hook : std::make_shared<OneFails>()),
+            shares ? ErrorKind::kArgument : ErrorKind::kMismatch);
+    SYNCLINE_RETURN_IF_ERROR(first->SetHook(nullptr));
+    SYNCLINE_RETURN_IF_ERROR(second->SetHook(hook));
+    refused(first->SetHook(hook), ErrorKind::kArgument);
+    second = nullptr;
+    return first->SetHook(hook);
+  });
+}
+
+// Ends its averages when it is told to.
+class Held final : public CommHook {
+ public:
+  ~Held() override { dropped(); }
+  std::string name() const override { return "held"; }
+  absl::Status Attach(std::shared_ptr<ProcessGroup>) override { return absl::OkStatus(); }
+  absl::StatusOr<std::shared_ptr<Work>> Start(std::shared_ptr<GradBucket>) override {
+    auto work = std::make_shared<Work>("held");
+    work->Start();
+    works.push_back(work);
+    if (!holds) work->Finish(absl::OkStatus());
+    return work;
+  }
+  void Reset() override { ++resets; }
+
+  bool holds = false;
+  int resets = 0;
+  std::vector<std::shared_ptr<Work>> works;
+  std::function<void()> dropped = [] {};
+};
+
+TEST(ReducerFailuresTest, AHookThatIsStillAtWorkInTheOldGroupIsNotReset) {
+  ExpectOnRanks(2, [](Group group) -> absl::Status {
+    const auto hook = std::make_shared<Held>();
+    hook->holds = group->rank() == 1;
+    Reducer::Options options = SmallOptions();
+    options.hook = hook;
+    SYNCLINE_ASSIGN_OR_RETURN(const Group alone, Split(*group, {{0}, {1}}));
+    SYNCLINE_ASSIGN_OR_RETURN(const Reducers reducer,
+                              Reducer::Create(alone, SmallModel(), options));
+    for (int64_t i : {2, 0, 1}) SYNCLINE_RETURN_IF_ERROR(Copy(*reducer, i, 1));
+    if (!hook->holds) SYNCLINE_RETURN_IF_ERROR(reducer->Finish());
+    EXPECT_TRUE_OR_RETURN(hook->resets == (hook->holds ? 0 : 1));
+    SYNCLINE_RETURN_IF_ERROR(reducer->ReplaceGroup(group));
+    EXPECT_TRUE_OR_RETURN(reducer->buckets() == (std::vector<std::vector<int64_t>>{{2}, {0}, {1}}));
+    EXPECT_TRUE_OR_RETURN(hook->resets == (hook->holds ? 0 : 1));
+    if (hook->holds) {
+      for (const auto& work : hook->works) work->Finish(absl::OkStatus());
+    }
+    hook->holds = false;
+    return Steps(*reducer, 1, 1);
+  });
+}
+
+TEST(ReducerFailuresTest, AHookThatIsDroppedMayAskTheReducer) {
+  ExpectOnRanks(1, [](Group group) -> absl::Status {
+    auto hook = std::make_shared<Held>();
+    Reducer::Options options = SmallOptions();
+    options.hook = hook;
+    SYNCLINE_ASSIGN_OR_RETURN(const Reducers reducer,
+                              Reducer::Create(group, SmallModel(), std::move(options)));
+    int64_t generation = 0;
+    hook->dropped = [&] { generation = reducer->generation(); };
+    hook = nullptr;
+    SYNCLINE_RETURN_IF_ERROR(reducer->SetHook(nullptr));
+    EXPECT_TRUE_OR_RETURN(generation == 1);
+    return absl::OkStatus();
+  });
+}
+
 }  // namespace
 }  // namespace syncline

@@ -103,7 +103,6 @@ class Result:
     own: list[float] = dataclasses.field(default_factory=list)  # Seconds of each step, copying
     copying: list[float] = dataclasses.field(default_factory=list)  # to buckets not included.
 
-
     def of_reducer(self) -> tuple[list[float], ...]:
         return self.in_flight, self.hidden, self.own, self.copying
 

@@ -1,6 +1,9 @@
 #include "ddp/hooks/blocking_hook.h"
 
+#include <atomic>
+#include <cstdint>
 #include <functional>
+#include <memory>
 #include <numeric>
 #include <string>
 #include <utility>
@@ -35,6 +38,28 @@ class Session {
 
   ProcessGroup& group() { return *group_; }
 
+  // Starts `work` on `bucket`, behind earlier ones; the session lives until it has ended.
+  static absl::Status Post(std::shared_ptr<Session> self, std::shared_ptr<Work> work,
+                           std::shared_ptr<GradBucket> bucket) {
+    Session& session = *self;
+    ++session.in_flight_;
+    const absl::Status posted = session.lane_.Post([&](uint64_t) -> std::function<void()> {
+      return [self = std::move(self), work = std::move(work), bucket = std::move(bucket)] {
+        work->Start();
+        const absl::Status status = self->Average(*bucket);
+        --self->in_flight_;  // First: whoever has waited for the work may end the session.
+        work->Finish(status);
+      };
+    });
+    if (!posted.ok()) --session.in_flight_;
+    return posted;
+  }
+
+  // Whether no bucket is being averaged or queued. The lane may still be telling who waits.
+  bool IsDone() const { return in_flight_ == 0; }
+  // Waits for the lane until `deadline`; not at all on its own thread.
+  void AwaitIdle(const Deadline& deadline) const { lane_.AwaitIdle(deadline); }
+
   absl::Status Average(GradBucket& bucket) {
     SYNCLINE_RETURN_IF_ERROR(cause());
     const absl::Status status = averager_->Average(bucket, *group_);
@@ -60,13 +85,12 @@ class Session {
     return cause_;
   }
 
-  Lane& lane() { return lane_; }
-
  private:
   const std::shared_ptr<BucketAverager> averager_;
   const std::shared_ptr<ProcessGroup> group_;
   mutable absl::Mutex mutex_;
   absl::Status cause_ ABSL_GUARDED_BY(mutex_);
+  std::atomic<int64_t> in_flight_{0};  // Buckets.
   Lane lane_;
 };
 
@@ -118,12 +142,7 @@ class BlockingHook : public CommHook {
     SYNCLINE_RETURN_IF_ERROR(session_->cause());
     auto work = std::make_shared<Work>(
         absl::StrCat(NameOf(*averager_), ", bucket ", bucket->index, " of ", bucket->count));
-    SYNCLINE_RETURN_IF_ERROR(session_->lane().Post([&](uint64_t) -> std::function<void()> {
-      return [session = session_, work, bucket] {
-        work->Start();
-        work->Finish(session->Average(*bucket));
-      };
-    }));
+    SYNCLINE_RETURN_IF_ERROR(Session::Post(session_, work, std::move(bucket)));
     return work;
   }
 
@@ -134,13 +153,13 @@ class BlockingHook : public CommHook {
   absl::Status EndSession(absl::string_view why) {
     const std::shared_ptr<Session> session = std::move(session_);
     if (session == nullptr) return absl::OkStatus();
-    if (session->lane().IsIdle()) {
+    if (session->IsDone()) {
       session->group().Close();  // Peers may still be reading what this rank has sent.
       return absl::OkStatus();
     }
     session->End(BackendError(absl::StrCat(NameOf(*averager_), " has ended: ", why)));
-    session->lane().AwaitIdle(Deadline(kToEnd));
-    if (session->lane().IsIdle()) return absl::OkStatus();
+    session->AwaitIdle(Deadline(kToEnd));
+    if (session->IsDone()) return absl::OkStatus();
     return BackendError(absl::StrCat(NameOf(*averager_), " is still at work on a bucket ",
                                      absl::FormatDuration(kToEnd), " after its group was aborted"));
   }

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstdint>
+#include <initializer_list>
 #include <map>
 #include <random>
 #include <string>
@@ -33,6 +35,17 @@ struct BucketMemory {
 template <typename T>
 bool IsFinite(const T* values, int64_t count) {
   return std::all_of(values, values + count, [](T value) { return std::isfinite(value); });
+}
+
+// Every bit of `seeds` counts: a seed_seq takes 32 bits of each of its elements.
+std::mt19937_64 Generator(std::initializer_list<int64_t> seeds) {
+  std::vector<uint32_t> words;
+  for (const int64_t seed : seeds) {
+    words.push_back(static_cast<uint32_t>(seed));
+    words.push_back(static_cast<uint32_t>(static_cast<uint64_t>(seed) >> 32));
+  }
+  std::seed_seq sequence(words.begin(), words.end());
+  return std::mt19937_64(sequence);
 }
 
 // Standard normal vectors in place of those that are 0: they would stay so. All ranks do the same,
@@ -132,9 +145,7 @@ class PowerSgd : public BucketAverager {
     if (options_.start == PowerSgdOptions::Start::kRandom) {
       std::fill(q, q + layout.q_count, T(0));
     }
-    std::seed_seq seed{static_cast<uint64_t>(options_.seed), static_cast<uint64_t>(bucket.step),
-                       static_cast<uint64_t>(bucket.index)};
-    std::mt19937_64 random(seed);
+    std::mt19937_64 random = Generator({options_.seed, bucket.step, bucket.index});
     for (const PowerSgdMatrix& matrix : layout.matrices) {
       RenewZeroVectors(q + matrix.q, matrix.shape.cols, matrix.rank, random);
       Orthogonalize(q + matrix.q, matrix.shape.cols, matrix.rank,

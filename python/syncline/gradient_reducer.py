@@ -104,11 +104,13 @@ class GradientReducer:
         )
         self._sparse = frozenset(sparse)
         self._count = len(parameters)
+        self._may_lack = find_unused_parameters or static_graph
         self._generation = -1
         self._gradients: list[NDArray[Any]] = []
         self._synchronize = True
         self._join: _Join | None = None
         self._begun = False
+        self._has_failed = False  # The last finish; its step may still be under way.
         self._beginning = threading.Lock()
         if hook is not None:
             self.set_hook(hook)
@@ -175,12 +177,19 @@ class GradientReducer:
         """Waits until all gradients are averaged; returns `gradients`, which now hold the averages.
 
         Raises ValueError, on all ranks, if ranks have not marked all gradients ready; it names them
-        and their parameters. That step is void and over: the next one can begin.
+        and their parameters. That step is void and over: the next one can begin. Where another
+        thread keeps the step from its end, as one that is still copying a gradient at the group's
+        timeout, the step stays under way, and finish can be called again.
         """
         if not self._begun:
             self._begin_once()
-        self._begun = False
-        self._reducer.finish()
+        try:
+            self._reducer.finish()
+        except BaseException:
+            self._has_failed = True
+            raise
+        finally:
+            self._begun = False
         if self._reducer.generation != self._generation:
             self._refresh()
         return self._gradients
@@ -252,7 +261,7 @@ class GradientReducer:
         All its ranks must call it, with equal parameters. A step under way is dropped.
         """
         self._group = resolve(None) if group is None else group
-        self._begun = False
+        self._begun = self._has_failed = False
         self._reducer.replace_group(self._group)
         self._refresh()
 
@@ -262,17 +271,35 @@ class GradientReducer:
 
     def _begin_once(self) -> None:
         with self._beginning:
-            if not self._begun:
+            if self._begun:
+                return
+            try:
                 self._begin(())
+            except ValueError:
+                if not self._has_failed:
+                    raise
+                self._begun = True  # The step of the finish that has failed goes on.
 
     def _begin(self, unused: Sequence[int]) -> None:
+        unused = list(unused)
+        self._check_unused(unused)  # Before the other ranks are waited for.
         divisor = 0
         if self._join is not None and self._synchronize and not self._begun:
             active = self._reducer.count_active(True)
             self._join.check(self._group, active, is_active=True)
             divisor = self._join.divisor(self._group, active)
-        self._reducer.begin_step(self._synchronize, list(unused), divisor)
-        self._begun = True
+        self._reducer.begin_step(self._synchronize, unused, divisor)
+        self._begun, self._has_failed = True, False
+
+    def _check_unused(self, unused: Sequence[int]) -> None:
+        if unused and not self._may_lack:
+            raise ValueError(
+                "parameters were said to be unused, but this reducer refuses steps without all "
+                "gradients: make it with find_unused_parameters"
+            )
+        for index in unused:
+            if not 0 <= index < self._count:
+                raise ValueError(f"there is no parameter {index}, only 0 to {self._count - 1}")
 
     def _refresh(self) -> None:
         import numpy

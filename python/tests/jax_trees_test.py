@@ -151,6 +151,54 @@ def test_ranks_with_different_trees_all_learn_where_they_differ(rank1, theirs):
     ranks.in_threads(2, run)
 
 
+@pytest.mark.parametrize("size", [2, 3])
+def test_trees_that_all_ranks_know_are_told_apart_in_every_call(size):
+    known = {"w": (3,)}
+    # In 64 bytes as the first; as many elements, of another shape, name and type.
+    others = [{"v": (5,)}, {"w": (3, 1)}, {"v": (3,)}, {"w": (3,), "x": (0,)}]
+
+    def make(shapes, dtype=jnp.float32):
+        return {name: jnp.ones(shape, dtype) for name, shape in shapes.items()}
+
+    def run(world):
+        group, mine = world.group, world.rank == size - 1
+        pairs = [(make(known), make(other)) for other in others]
+        for first, second in [*pairs, (make(known), make(known, jnp.int32))]:
+            for call in (sjax.all_reduce, sjax.broadcast_tree):
+                call(first, group=group)
+                call(second, group=group)
+                where = rf"rank 0 has .*, rank {size - 1} has "
+                with pytest.raises(dist.DistMismatchError, match=where):
+                    call(second if mine else first, group=group)
+        assert sjax.all_reduce(jnp.ones(1), group=group) == size, "the group goes on"
+
+    ranks.in_threads(size, run)
+
+
+@pytest.mark.parametrize("size", [2, 3])
+def test_a_tree_that_is_new_to_some_ranks_only_is_told_apart_as_well(size):
+    ranks.in_processes(size, __file__, "trees_new_to_some")  # Each with a memory of its own.
+
+
+def trees_new_to_some():
+    rank, size = dist.get_rank(), dist.get_world_size()
+    known, new = {"w": jnp.ones(3)}, {"v": jnp.ones(5)}
+    for call in (sjax.all_reduce, jax.jit(sjax.all_reduce)):
+        call(known)["w"].block_until_ready()
+        errors = (dist.DistMismatchError, jax.errors.JaxRuntimeError)
+        with pytest.raises(errors, match=rf"rank 0 has .*, rank {size - 1} has "):
+            jax.block_until_ready(call(new if rank == size - 1 else known))
+    assert sjax.all_reduce(jnp.float32(1)) == size
+
+
+def test_leaves_of_64_bits_that_are_not_of_jax_come_back_with_32():
+    def run(world):
+        assert sjax.all_reduce(numpy.ones(2), group=world.group).dtype == jnp.float32
+        assert sjax.all_reduce(numpy.ones(2, int), group=world.group).dtype == jnp.int32
+
+    ranks.in_threads(1, run)
+
+
 def test_what_is_no_array_and_what_is_no_group_are_refused():
     with pytest.raises(ValueError, match="not in the group"):
         sjax.all_reduce(jnp.ones(1), group=dist.GroupMember.NON_GROUP_MEMBER)
@@ -162,6 +210,9 @@ def test_what_is_no_array_and_what_is_no_group_are_refused():
             sjax.broadcast_tree({"a": "text"}, 0, world.group)
         with pytest.raises(TypeError, match="key_data"):
             sjax.broadcast_tree(jax.random.key(0), 0, world.group)
+        for dtype in (jnp.float8_e4m3fn, jnp.int4):
+            with pytest.raises(TypeError):
+                sjax.broadcast_tree(jnp.zeros(3, dtype), 0, world.group)
 
     ranks.in_threads(1, run)
 

@@ -1,5 +1,8 @@
 """GradientReducer: the average of what the ranks wrote, in their own memory."""
 
+import threading
+from datetime import timedelta
+
 import numpy
 import pytest
 import ranks
@@ -54,10 +57,14 @@ def test_finish_returns_the_views_themselves():
     ranks.in_threads(1, run)
 
 
-def take_step(reducer, rank, indices=range(5)):
-    """A step with gradients that are all `rank`, last one first."""
+def mark_all(reducer, rank, indices=range(5)):
     for index in sorted(indices, reverse=True):
         reducer.ready(index, numpy.full(SHAPES[index], rank, numpy.float32))
+
+
+def take_step(reducer, rank, indices=range(5)):
+    """A step with gradients that are all `rank`, last one first."""
+    mark_all(reducer, rank, indices)
     return reducer.finish()
 
 
@@ -218,6 +225,74 @@ def test_join_does_not_nest_and_lets_errors_through():
                 raise KeyError
 
     ranks.in_threads(1, run)
+
+
+@pytest.mark.parametrize(
+    ("options", "unused", "words"),
+    [
+        ({}, [1], "find_unused_parameters"),
+        ({"find_unused_parameters": True}, [5], "no parameter 5"),
+        ({"find_unused_parameters": True}, [-1], "no parameter -1"),
+    ],
+)
+def test_in_join_what_makes_no_sense_is_said_before_the_others_are_waited_for(
+    options, unused, words
+):
+    def run(world):
+        reducer = dist.GradientReducer(parameters(), group=world.group, **options)
+        with reducer.join():
+            if world.rank == 0:
+                with pytest.raises(ValueError, match=words):
+                    reducer.begin_step(unused)
+                world.store.set("refused", b"")
+            world.store.wait(["refused"])  # Before any other rank has begun its step.
+            assert (take_step(reducer, world.rank)[0] == 0.5).all()
+
+    ranks.in_threads(2, run)
+
+
+def test_a_step_that_another_thread_kept_from_its_end_can_be_finished_later():
+    world = dist.World.init(
+        "local",
+        store=dist.HashStore(),
+        rank=0,
+        world_size=1,
+        timeout=timedelta(seconds=0.3),
+    )
+    is_starting, go_on = threading.Event(), threading.Event()
+
+    def start(bucket):
+        is_starting.set()
+        assert go_on.wait(60)
+        return world.group.all_reduce_async(bucket.buffer)
+
+    reducer = dist.GradientReducer(parameters(), group=world.group)
+    take_step(reducer, 7)
+    reducer.set_hook(dist.comm_hooks.from_starter(start))
+    marking = threading.Thread(target=mark_all, args=(reducer, 1))
+    marking.start()
+    assert is_starting.wait(60)
+    with pytest.raises(dist.DistTimeoutError, match="in another thread"):
+        reducer.finish()
+    go_on.set()
+    marking.join(60)
+    assert all((average == 1).all() for average in reducer.finish())
+    with reducer.no_sync():
+        assert all((own == 2).all() for own in take_step(reducer, 2))
+    assert all((average == 5).all() for average in take_step(reducer, 3))
+
+
+def test_after_a_step_without_all_gradients_the_next_one_is_begun_as_it_should():
+    def run(world):
+        reducer = dist.GradientReducer(parameters(), group=world.group)
+        with pytest.raises(ValueError, match="gradient"):
+            take_step(reducer, 1, range(1 + world.rank, 5))
+        with reducer.no_sync():
+            own = take_step(reducer, world.rank)
+            assert all((gradient == world.rank).all() for gradient in own)
+        assert all((average == 0.5 + 1).all() for average in take_step(reducer, 1))
+
+    ranks.in_threads(2, run)
 
 
 @pytest.mark.parametrize("size", [1, 2, 3])

@@ -55,6 +55,7 @@ public final class GradientReducer implements AutoCloseable {
   private boolean synchronizes = true;
   private Set<Join> joining; // Null outside join.
   private volatile boolean begun;
+  private volatile boolean hasFailed; // The last finish; its step may still be under way.
 
   private GradientReducer(Reducer reducer, ProcessGroup group, int count) {
     this.reducer = reducer;
@@ -302,11 +303,19 @@ public final class GradientReducer implements AutoCloseable {
    *
    * @throws IllegalArgumentException on all ranks, if ranks have not marked all gradients; it names
    *     them and their parameters, and this step is void and over
+   * @throws DistTimeoutException also if another thread keeps the step from its end, as one that is
+   *     still copying a gradient; the step then stays under way, and finish can be called again
    */
   public void finish() {
     beginOnce();
-    begun = false;
-    reducer.finish();
+    try {
+      reducer.finish();
+    } catch (RuntimeException e) {
+      hasFailed = true;
+      throw e;
+    } finally {
+      begun = false;
+    }
   }
 
   /**
@@ -399,6 +408,7 @@ public final class GradientReducer implements AutoCloseable {
    */
   public synchronized void replaceGroup(ProcessGroup group) {
     begun = false;
+    hasFailed = false;
     reducer.replaceGroup(group);
     this.group = group;
   }
@@ -437,6 +447,19 @@ public final class GradientReducer implements AutoCloseable {
     if (begun) {
       return;
     }
+    try {
+      beginStep();
+      hasFailed = false;
+    } catch (IllegalArgumentException e) {
+      if (!hasFailed) {
+        throw e;
+      }
+      // The step of the finish that has failed goes on.
+    }
+    begun = true;
+  }
+
+  private void beginStep() {
     long divisor = 0;
     if (joining != null && synchronizes) {
       final long active = reducer.countActive(true);
@@ -444,7 +467,6 @@ public final class GradientReducer implements AutoCloseable {
       divisor = divisor(active);
     }
     reducer.beginStep(synchronizes, new int[0], divisor);
-    begun = true;
   }
 
   private long divisor(long active) {

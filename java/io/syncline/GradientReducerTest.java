@@ -12,6 +12,11 @@ import java.nio.FloatBuffer;
 import java.util.ArrayList;
 import java.util.Arrays;
 import java.util.List;
+import java.util.concurrent.Callable;
+import java.util.concurrent.ExecutorService;
+import java.util.concurrent.Executors;
+import java.util.concurrent.Future;
+import java.util.concurrent.TimeUnit;
 import org.junit.jupiter.api.Test;
 import org.junit.jupiter.params.ParameterizedTest;
 import org.junit.jupiter.params.provider.CsvSource;
@@ -233,6 +238,57 @@ class GradientReducerTest {
         assertTrue(error.getMessage().startsWith("rank 1 has no more input"), error.getMessage());
       }
     });
+  }
+
+  @Test
+  void aFinishThatIsRefusedLeavesTheStepToTheOneUnderWay() throws Exception {
+    Ranks.run("local", 2, world -> {
+      try (GradientReducer reducer = GradientReducer.create(world.group(), parameters())) {
+        if (world.rank() == 1) {
+          world.store().get("refused", Ranks.TIMEOUT); // Till then rank 0 cannot finish.
+          step(reducer, 1);
+        } else {
+          for (int i = 0; i < SIZES.length; i++) {
+            reducer.ready(i, filled(i, 0));
+          }
+          finishInTwoThreads(reducer, () -> world.store().set("refused", new byte[0]));
+        }
+        expectAll(reducer, 0.5f);
+        reducer.noSync(() -> step(reducer, world.rank()));
+        expectAll(reducer, world.rank());
+        step(reducer, 1);
+        expectAll(reducer, 1.5f);
+      }
+    });
+  }
+
+  /** One of them finishes; the other is refused, twice, and then calls {@code afterwards}. */
+  private static void finishInTwoThreads(GradientReducer reducer, Runnable afterwards)
+      throws Exception {
+    final ExecutorService threads = Executors.newFixedThreadPool(2);
+    try {
+      final Callable<String> finish =
+          () -> {
+            try {
+              reducer.finish();
+              return "";
+            } catch (IllegalArgumentException first) {
+              final var second =
+                  assertThrows(IllegalArgumentException.class, () -> reducer.finish());
+              afterwards.run();
+              return first.getMessage() + "; " + second.getMessage();
+            }
+          };
+      final List<String> refusals = new ArrayList<>();
+      for (Future<String> each : threads.invokeAll(List.of(finish, finish))) {
+        refusals.add(each.get(60, TimeUnit.SECONDS));
+      }
+      assertTrue(refusals.contains(""), refusals.toString());
+      final String under = "finish is under way in another thread";
+      assertTrue(refusals.contains(under + "; " + under), refusals.toString());
+    } finally {
+      threads.shutdownNow();
+    }
   }
 
   @Test

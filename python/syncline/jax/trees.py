@@ -5,8 +5,9 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from functools import lru_cache
+from hashlib import blake2b
 from typing import TYPE_CHECKING, Any, TypeVar
-from weakref import WeakKeyDictionary
 
 import jax
 import jax.numpy
@@ -28,6 +29,7 @@ Tree = TypeVar("Tree")
 # Replaces a flat array by what it is to be.
 _Replace = Callable[[ProcessGroup, "NDArray[Any]"], None]
 _Paths = tuple[str, ...]
+_Types = tuple[tuple[Any, tuple[int, ...]], ...]  # Of each leaf, its element type and shape.
 
 _HAS_GRADIENT = (ReduceOp.SUM, ReduceOp.AVG)
 
@@ -42,7 +44,9 @@ def all_reduce(tree: Tree, op: Op = ReduceOp.SUM, group: Group = None) -> Tree:
 
     `tree` has arrays of JAX or NumPy, or numbers, as leaves; all ranks' trees must have the same
     structure, shapes and element types. The result has the same, as arrays of JAX on the devices of
-    the leaves. A tree without leaves is returned at once.
+    the leaves; leaves that are not of JAX become what jax.numpy.asarray makes of them, so those of
+    64 bits come back with 32 unless jax_enable_x64 is set. A tree without leaves is returned at
+    once, the call of no other rank.
 
     The gradient of a sum over ranks is that of the sum of all ranks' losses: with SUM or AVG,
     jax.grad gives the same reduction of the ranks' cotangents, so all of them must take it.
@@ -73,7 +77,8 @@ def broadcast_tree(tree: Tree, src: int = 0, group: Group = None) -> Tree:
     """Rank `src`'s tree, on all ranks: for parameters and the state of optimizers.
 
     The others pass trees of the same structure, shapes and element types; otherwise as all_reduce.
-    It has no gradient.
+    It has no gradient. Raises TypeError for leaves of types that NumPy lacks: send the keys of
+    jax.random as jax.random.key_data, and float8 and int4 as a wider type.
     """
 
     def replace(members: ProcessGroup, flat: NDArray[Any]) -> None:
@@ -210,21 +215,20 @@ def _exchange(
     return results
 
 
-# What the trees of each group's calls have been found to be, equal on all ranks.
-_checked: WeakKeyDictionary[ProcessGroup, set[int]] = WeakKeyDictionary()
-
-
 def _check_equal(members: ProcessGroup, arrays: list[NDArray[Any]], paths: _Paths) -> None:
-    """DistMismatchError, on all ranks, unless they pass alike trees; asks once for each tree."""
-    signature = hash((paths, tuple((array.dtype, array.shape) for array in arrays)))
-    known = _checked.setdefault(members, set())
-    if signature in known:
+    """DistMismatchError, on all ranks, unless they pass alike trees.
+
+    Every call compares fingerprints, whatever a rank has seen before: all ranks must do the same.
+    """
+    if members.size == 1:
         return
-    mine = [
-        f"{path} {array.dtype}{list(array.shape)}"
-        for path, array in zip(paths, arrays, strict=True)
-    ]
-    everyones = members.all_gather_bytes("\n".join(mine).encode())
+    types = tuple((array.dtype, array.shape) for array in arrays)
+    mine = _fingerprint(paths, types)
+    extremes = numpy.array([mine, -mine])
+    members.all_reduce(extremes, ReduceOp.MAX)  # The greatest one, and the least one's negative.
+    if extremes[0] == -extremes[1]:
+        return
+    everyones = members.all_gather_bytes("\n".join(_leaves_of(paths, types)).encode())
     trees = [tree.decode().split("\n") for tree in everyones]
     for rank, tree in enumerate(trees):
         if tree == trees[0]:
@@ -235,7 +239,19 @@ def _check_equal(members: ProcessGroup, arrays: list[NDArray[Any]], paths: _Path
             f"the trees of group '{members.name}' differ: rank 0 has {ours}, rank {rank} has "
             f"{theirs}; pass trees of the same structure, shapes and types on all ranks"
         )
-    known.add(signature)
+
+
+@lru_cache(maxsize=1024)
+def _fingerprint(paths: _Paths, types: _Types) -> int:
+    """63 bits that are the same in all processes for the same tree, unlike those of hash()."""
+    leaves = "\n".join(_leaves_of(paths, types)).encode()
+    return int.from_bytes(blake2b(leaves, digest_size=8).digest(), "big") >> 1
+
+
+def _leaves_of(paths: _Paths, types: _Types) -> list[str]:
+    return [
+        f"{path} {dtype}{list(shape)}" for path, (dtype, shape) in zip(paths, types, strict=True)
+    ]
 
 
 _paths: dict[Any, _Paths] = {}

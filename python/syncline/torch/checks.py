@@ -119,3 +119,27 @@ def sparse_parameters(module: torch.nn.Module) -> set[torch.Tensor]:
         for layer in module.modules()
         if isinstance(layer, (torch.nn.Embedding, torch.nn.EmbeddingBag)) and layer.sparse
     }
+
+
+def still_frozen(frozen: dict[str, torch.nn.Parameter]) -> None:
+    """Raises RuntimeError if a parameter that had no gradients at construction is to get some."""
+    for name, parameter in frozen.items():
+        if parameter.requires_grad:
+            raise RuntimeError(
+                f"'{name}' did not require a gradient when DistributedDataParallel was made, and "
+                "does now: its gradients would differ between ranks; make the module anew"
+            )
+
+
+def marked_twice(name: str, *, was_unused: bool) -> RuntimeError:
+    """A second gradient in one backward pass, or one for a parameter that was not to get any."""
+    if was_unused:
+        return RuntimeError(
+            f"'{name}' has received a gradient, but the outputs of forward do not depend on "
+            "it: with find_unused_parameters=True, use parameters in forward only"
+        )
+    return RuntimeError(
+        f"'{name}' has received its gradient twice in one backward pass: is it in two blocks "
+        "that are checkpointed with use_reentrant=True? Pass use_reentrant=False to "
+        "checkpoint, or static_graph=True to DistributedDataParallel"
+    )

@@ -35,6 +35,7 @@ from syncline.torch.arguments import (
 )
 from syncline.torch.errors import translated
 from syncline.torch.other_devices import OtherDevices
+from syncline.torch.staging import Copies, contiguous, stand_in
 from syncline.torch.work import AllWork, FinishedWork
 
 Forms = tuple[Callable[..., Any], Callable[..., _syncline.Work]]
@@ -75,8 +76,19 @@ class Collectives:
     _others: OtherDevices
     _timeout: timedelta | None
 
-    def _run(self, forms: Forms, opts: Any, written: list[Tensor], *arguments: Any) -> Any:
-        """Runs an operation, here or in the background; `written` is what it writes to."""
+    def _run(
+        self,
+        forms: Forms,
+        opts: Any,
+        written: list[Tensor],
+        *arguments: Any,
+        copies: Copies | None = None,
+    ) -> Any:
+        """Runs an operation, here or in the background; `written` is what it writes to.
+
+        It writes to the first of `arguments`, too, and reads the others; they may be tensors that
+        are not contiguous. `copies` are those that the caller has made of what it writes to.
+        """
         raise NotImplementedError
 
     def allreduce(
@@ -135,7 +147,10 @@ class Collectives:
         if not tensor.is_cpu:
             return self._others.call("broadcast", tensor, [tensor], opts)
         limit = timeout_of(opts, self._timeout)
-        return self._run(_BROADCAST, opts, [tensor], movable(tensor), opts.rootRank, limit)
+        moved = movable(tensor)
+        if opts.rootRank == self._group.rank:
+            moved = contiguous(moved)  # Only read.
+        return self._run(_BROADCAST, opts, [tensor], moved, opts.rootRank, limit)
 
     def allgather(
         self,
@@ -192,10 +207,14 @@ class Collectives:
             name = "allgather_into_tensor_coalesced"
             return self._others.call(name, inputs[0], outputs, inputs, opts)
         size = self._group.size
-        parts = [part for output in outputs for part in chunks(movable(output), size)]
+        copies: Copies = []
+        whole = [stand_in(movable(output), copies) for output in outputs]
+        parts = [part for output in whole for part in chunks(output, size)]
         limit = timeout_of(opts, self._timeout)
-        flat_inputs = [flat(movable(tensor)) for tensor in inputs]
-        return self._run(_ALL_GATHER_COALESCED, opts, outputs, parts, flat_inputs, limit)
+        flat_inputs = [flat(contiguous(movable(tensor))) for tensor in inputs]
+        return self._run(
+            _ALL_GATHER_COALESCED, opts, outputs, parts, flat_inputs, limit, copies=copies
+        )
 
     allgather_into_tensor_coalesced = all_gather_single_coalesced
 
@@ -278,11 +297,11 @@ class Collectives:
             return AllWork([self.reduce_scatter_single(*pair, opts) for pair in pairs])
         kind, factor = reduction(opts.reduceOp)
         limit = timeout_of(opts, self._timeout)
-        parts = [part for tensor in inputs for part in chunks(tensor, self._group.size)]
-        flat_outputs = [flat(tensor) for tensor in outputs]
-        return self._run(
-            _REDUCE_SCATTER_COALESCED, opts, outputs, flat_outputs, parts, kind, limit, factor
-        )
+        parts = [part for tensor in inputs for part in chunks(contiguous(tensor), self._group.size)]
+        copies: Copies = []
+        flat_outputs = [flat(stand_in(tensor, copies)) for tensor in outputs]
+        arguments = flat_outputs, parts, kind, limit, factor
+        return self._run(_REDUCE_SCATTER_COALESCED, opts, outputs, *arguments, copies=copies)
 
     reduce_scatter_tensor_coalesced = reduce_scatter_single_coalesced
 

@@ -16,7 +16,8 @@ from syncline.torch import checks, comm_hooks, groups, module_state, uneven_inpu
 from syncline.torch import mixed_precision as precision
 from syncline.torch.buffers import BufferCommHookLocation, Buffers
 from syncline.torch.delayed_gradients import DelayedGradients
-from syncline.torch.gradients import Gradients, Options
+from syncline.torch.gradient_options import Options
+from syncline.torch.gradients import Gradients
 from syncline.torch.mixed_precision import MixedPrecision
 from syncline.torch.torch_names import TorchNames, to_device
 
@@ -287,6 +288,7 @@ class DistributedDataParallel(TorchNames, torch.nn.Module, Joinable):
             for name, parameter in self.module.named_parameters()
             if name not in self.parameters_to_ignore
         }
+        self._frozen = {name: p for name, p in self._by_name.items() if not p.requires_grad}
         self._delayed: DelayedGradients | None = None
         trigger = self._trigger[0]
         if trigger is not None and self._delay_all_reduce_params:
@@ -336,6 +338,7 @@ class DistributedDataParallel(TorchNames, torch.nn.Module, Joinable):
     def _pre_forward(
         self, inputs: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        checks.still_frozen(self._frozen)
         agreement = None
         if self._gradients is not None:
             self._gradients.before_forward()
@@ -395,4 +398,5 @@ class DistributedDataParallel(TorchNames, torch.nn.Module, Joinable):
 _OF_PROCESS = {
     *("process_group", "device_mesh", "_syncline_group", "_uneven", "_join_config"),
     *("_gradients", "_delayed", "_comm_hooks", "_buffers_of_module", "_by_name"),
+    "_frozen",
 }

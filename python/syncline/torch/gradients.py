@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
@@ -12,25 +11,13 @@ import torch
 from torch.utils.dlpack import from_dlpack
 
 from syncline._syncline import ProcessGroup, Reducer, _gradient_hook
-from syncline.torch import autograd_graph
+from syncline.torch import autograd_graph, checks
+from syncline.torch.gradient_options import Options
 from syncline.torch.layout import Layout
 from syncline.torch.optimizers_in_backward import OptimizersInBackward
 
 _CAME, _UNUSED = 1, 2  # What is noted of a parameter in a step; 0: nothing yet.
 _ONLY_CAME = bytes(int(noted == _CAME) for noted in range(256))
-
-
-@dataclass(frozen=True)
-class Options:
-    """How gradients are reduced: equal on all ranks."""
-
-    bucket_cap_bytes: int
-    first_bucket_cap_bytes: int
-    bucket_caps_bytes: list[int] = field(default_factory=list)
-    sparse: frozenset[int] = frozenset()  # Parameters whose gradients are sparse tensors.
-    find_unused_parameters: bool = False
-    static_graph: bool = False
-    gradient_as_bucket_view: bool = False
 
 
 class Gradients:
@@ -157,7 +144,7 @@ class Gradients:
         if not self._queued:
             self._begin()
         if self._marked[index]:
-            raise self._marked_twice(index)
+            raise checks.marked_twice(self.names[index], was_unused=self._marked[index] == _UNUSED)
         self._deliver(index, parameter)
         self._marked[index] = _CAME
 
@@ -392,19 +379,6 @@ class Gradients:
     @property
     def _may_lack(self) -> bool:
         return self.options.find_unused_parameters or self.options.static_graph
-
-    def _marked_twice(self, index: int) -> RuntimeError:
-        name = self.names[index]
-        if self._marked[index] == _UNUSED:
-            return RuntimeError(
-                f"'{name}' has received a gradient, but the outputs of forward do not depend on "
-                "it: with find_unused_parameters=True, use parameters in forward only"
-            )
-        return RuntimeError(
-            f"'{name}' has received its gradient twice in one backward pass: is it in two blocks "
-            "that are checkpointed with use_reentrant=True? Pass use_reentrant=False to "
-            "checkpoint, or static_graph=True to DistributedDataParallel"
-        )
 
 
 def _ready_of(gradients: weakref.ref[Gradients], index: int, parameter: torch.Tensor) -> None:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import weakref
 from datetime import timedelta
 from typing import Any
 from weakref import WeakKeyDictionary
 
+import torch
 import torch.distributed as torch_dist
 
 from syncline import job
@@ -15,7 +17,7 @@ from syncline.torch import process_group as over_syncline
 from syncline.torch.meeting import meet
 
 _made: WeakKeyDictionary[Any, ProcessGroup] = WeakKeyDictionary()  # For torch's other groups.
-_DEFAULT_TIMEOUT = timedelta(minutes=30)
+_CLOSE_TIMEOUT = timedelta(seconds=2)
 
 
 def default_group() -> Any:
@@ -55,16 +57,24 @@ def syncline_group(group: Any) -> ProcessGroup:
 
 
 def _beside(group: torch_dist.ProcessGroup) -> ProcessGroup:
-    """A group of the same ranks; they meet in torch's store."""
+    """A group of the same ranks, which meet in torch's store; it is closed when `group` ends."""
     made = _made.get(group)
     if made is None:
         ranks = torch_dist.get_process_group_ranks(group)
         store = torch_dist.PrefixStore(  # type: ignore[attr-defined]
             f"syncline.torch/{group.group_name}", torch_dist.distributed_c10d._get_default_store()
         )
-        meeting = meet(store, group.rank(), len(ranks), _DEFAULT_TIMEOUT)
-        made = World.init(
-            store=meeting, rank=group.rank(), world_size=len(ranks), timeout=_DEFAULT_TIMEOUT
-        ).group
+        world = meet(store, group.rank(), len(ranks), _timeout_of(group))
+        weakref.finalize(group, world.close, _CLOSE_TIMEOUT)
+        made = world.group
         _made[group] = made
     return made
+
+
+def _timeout_of(group: torch_dist.ProcessGroup) -> timedelta:
+    """That of operations of `group`; torch's default where it does not tell."""
+    try:
+        timeout: timedelta = group._get_backend(torch.device("cpu")).options._timeout
+    except (AttributeError, RuntimeError):
+        return torch_dist.default_pg_timeout  # type: ignore[attr-defined, no-any-return]
+    return timeout

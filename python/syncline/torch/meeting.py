@@ -5,6 +5,7 @@ Its address goes through torch's store, once; no byte passes through Python afte
 
 from __future__ import annotations
 
+import contextlib
 import ipaddress
 import os
 import socket
@@ -21,27 +22,50 @@ _KEY = "syncline/store"
 _ANYWHERE = ("192.0.2.1", 9)  # Of a network for documentation (RFC 5737): nothing is sent there.
 
 
-def meet(store: Any, rank: int, size: int, timeout: timedelta) -> _syncline.Store:
-    """A store of Syncline's for the ranks that share `store`, a torch.distributed.Store.
+def meet(
+    store: Any, rank: int, size: int, timeout: timedelta, backend: str = "auto"
+) -> _syncline.World:
+    """The world of the ranks that share `store`, a torch.distributed.Store; may be called again.
 
-    Rank 0 hosts it, on loopback if torch's store is there, for as long as it uses it.
+    Rank 0 hosts its store, on loopback if torch's is there, for as long as it uses it.
     """
+    met = f"{_KEY}/met/{rank}"  # How often this rank has: equal on all, whatever failed before.
+    key = f"{_KEY}/{store.add(met, 0)}"
+    try:
+        world = _syncline.World.init(
+            backend,
+            store=_store_of(store, key, rank, size, timeout),
+            rank=rank,
+            world_size=size,
+            timeout=timeout,
+        )
+    except BaseException:
+        if rank == 0:
+            with contextlib.suppress(RuntimeError):  # The store may be what has failed.
+                store.delete_key(key)  # Nobody is to meet here any more.
+        raise
+    store.add(met, 1)
+    return world
+
+
+def _store_of(store: Any, key: str, rank: int, size: int, timeout: timedelta) -> _syncline.Store:
+    """A store of Syncline's, whose address goes through `key` of torch's."""
     if size == 1:
         return _syncline.HashStore.create()
     if rank == 0:
         host = _own_address(store)
         server = _syncline.TCPStore.create(host, 0, True)
         name = uuid.uuid4().hex
-        store.set(_KEY, f"{name} {server.port} {host}")
+        store.set(key, f"{name} {server.port} {host}")
         return _syncline.PrefixStore.create(name, server)
     try:
-        store.wait([_KEY], timeout)
+        store.wait([key], timeout)
     except RuntimeError as error:
         raise DistTimeoutError(
             f"rank {rank} of {size}: rank 0 has not made the group within {timeout}: every rank of "
             f"a group must make it ({error})"
         ) from None
-    name, port, host = store.get(_KEY).decode().split(" ")
+    name, port, host = store.get(key).decode().split(" ")
     return _syncline.PrefixStore.create(name, _syncline.TCPStore.create(host, int(port)))
 
 

@@ -6,8 +6,10 @@ PyProcessGroup knows by name; the functions of torch.distributed call all of the
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Sequence
+import functools
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 from weakref import WeakSet
@@ -23,6 +25,7 @@ from syncline.torch.arguments import movable, only, options, timeout_of
 from syncline.torch.collectives import Collectives, Forms, both_forms
 from syncline.torch.errors import translated
 from syncline.torch.other_devices import OtherDevices
+from syncline.torch.staging import Copies, contiguous, copy_back, staged
 from syncline.torch.work import AllWork, FinishedWork, RunningWork, runs_callback_of
 
 BACKEND_NAME = "syncline"
@@ -30,6 +33,8 @@ BACKEND_NAME = "syncline"
 open_groups: WeakSet[ProcessGroup] = WeakSet()
 """The groups of this process that have not been shut down."""
 
+
+_thread = threading.local()  # Its `is_in_hook` says whether a communication hook runs on it.
 
 _BARRIER = both_forms("barrier")
 _RECV = both_forms("recv")
@@ -40,10 +45,11 @@ class ProcessGroup(Collectives, torch_dist.ProcessGroup):  # type: ignore[misc]
     """One rank's end of a group, as torch.distributed.init_process_group("syncline") makes it.
 
     Has the methods of torch.distributed.ProcessGroup, in all their forms; users call the functions
-    of torch.distributed. Tensors must be contiguous, and on the CPU unless the group was made with
-    backends for other devices ("cpu:syncline,cuda:nccl"). Operations whose options say so, or
-    which have none, run in the background. Raises Syncline's errors that are torch's, too
-    (syncline.torch.errors); bad arguments are ValueError or TypeError, and break nothing.
+    of torch.distributed. Tensors must be on the CPU unless the group was made with backends for
+    other devices ("cpu:syncline,cuda:nccl"); those that are not contiguous are copied. Operations
+    whose options say so, or which have none, run in the background. Raises Syncline's errors that
+    are torch's, too (syncline.torch.errors); bad arguments are ValueError or TypeError, and break
+    nothing.
     """
 
     def __init__(
@@ -148,11 +154,12 @@ class ProcessGroup(Collectives, torch_dist.ProcessGroup):  # type: ignore[misc]
         """A group of `ranks` of this one; None on ranks that are not among them.
 
         Its members must call it, in the same order where they make several of the same ranks.
+        `opts` are Options, whose backend moves the bytes, or those of a backend beside Syncline.
         """
         members = [self._ranks[rank] for rank in ranks]
         if self._group.rank not in ranks:
             return None
-        group = self._world.new_group(members, None, timeout or self._timeout, True)
+        group = self._world.new_group(members, backend_below(opts), timeout or self._timeout, True)
         assert group is not None  # This rank is in it.
         name = group_name or f"{self._name}:{group.name}"
         store = torch_dist.PrefixStore(f"{name}/", self._store)
@@ -165,24 +172,38 @@ class ProcessGroup(Collectives, torch_dist.ProcessGroup):  # type: ignore[misc]
 
     # --- How operations run.
 
-    def _run(self, forms: Forms, opts: Any, written: list[Tensor], *arguments: Any) -> Any:
-        """Runs an operation, here or in the background; `written` is what it writes to."""
-        in_background = getattr(opts, "asyncOp", True) and not _is_called_by_hook()
-        return self._start(forms, in_background, written, *arguments)
+    def _run(
+        self,
+        forms: Forms,
+        opts: Any,
+        written: list[Tensor],
+        *arguments: Any,
+        copies: Copies | None = None,
+    ) -> Any:
+        in_background = getattr(opts, "asyncOp", True) and not _is_in_hook()
+        return self._start(forms, in_background, written, *arguments, copies=copies)
 
     def _start(
-        self, forms: Forms, in_background: bool, written: list[Tensor], *arguments: Any
+        self,
+        forms: Forms,
+        in_background: bool,
+        written: list[Tensor],
+        *arguments: Any,
+        copies: Copies | None = None,
     ) -> Any:
         if runs_callback_of(self._group):
             raise RuntimeError(
                 "a callback of a future calls an operation of the same group, whose operations "
                 "wait for the callback: wait for the future, and call it then"
             )
+        copies = [] if copies is None else copies
+        given = staged(arguments, copies)
         try:
             if not in_background and self._collected is None:
-                forms[0](self._group, *arguments)
+                forms[0](self._group, *given)
+                copy_back(copies)
                 return FinishedWork(written)
-            work = RunningWork(self._group, forms[1](self._group, *arguments), written)
+            work = RunningWork(self._group, forms[1](self._group, *given), written, copies)
         except DistError as error:
             raise translated(error) from None
         if self._collected is None:
@@ -223,7 +244,8 @@ class ProcessGroup(Collectives, torch_dist.ProcessGroup):  # type: ignore[misc]
         tensor = only(tensors)
         if not tensor.is_cpu:
             return self._others.call("send", tensor, [tensor], dst, tag)
-        return self._start(_SEND, True, [tensor], movable(tensor), dst, tag, self._timeout)
+        moved = contiguous(movable(tensor))
+        return self._start(_SEND, True, [tensor], moved, dst, tag, self._timeout)
 
     def recv(self, tensors: Any, src: int, tag: int = 0) -> Any:
         tensor = only(tensors)
@@ -236,15 +258,40 @@ class ProcessGroup(Collectives, torch_dist.ProcessGroup):  # type: ignore[misc]
         return self.recv(tensors, -1, tag)
 
 
-def _is_called_by_hook() -> bool:
-    """Whether Python code calls an operation during a backward pass: a communication hook.
+@dataclass(frozen=True)
+class Options:
+    """What init_process_group and new_group take as `pg_options`.
+
+    Attributes:
+      backend: the backend of Syncline that moves the bytes; see `python -m syncline.info`.
+    """
+
+    backend: str = "auto"
+
+
+def backend_below(given: Any) -> str | None:
+    """The backend of Syncline that `given` names if it is Options; None leaves the choice."""
+    return given.backend if isinstance(given, Options) else None
+
+
+def as_hook(hook: Callable[..., Any]) -> Callable[..., Any]:
+    """`hook`, a communication hook in Python; what it calls is over when the call returns.
 
     What hooks chain to futures may call operations, too (torch's PowerSGD does). Their order would
     depend on timing, and differ between ranks, if the first were not over when its call returns.
-    torch's C++ code chains nothing of the kind. To be called by a method that calls `_run`.
     """
-    if torch._C._current_graph_task_id() < 0:
-        return False
-    depth = 3  # Of the method's caller.
-    caller = sys._getframe(depth)
-    return not str(caller.f_globals.get("__name__", "")).startswith("torch.autograd")
+
+    @functools.wraps(hook)
+    def call(*arguments: Any) -> Any:
+        before = _is_in_hook()
+        _thread.is_in_hook = True
+        try:
+            return hook(*arguments)
+        finally:
+            _thread.is_in_hook = before
+
+    return call
+
+
+def _is_in_hook() -> bool:
+    return getattr(_thread, "is_in_hook", False)

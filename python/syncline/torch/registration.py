@@ -7,31 +7,27 @@ from __future__ import annotations
 
 import atexit
 import functools
-from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
 import torch.distributed as torch_dist
 
 from syncline import failures, job
-from syncline._syncline import World
 from syncline.errors import DistError
 from syncline.torch.errors import translated
 from syncline.torch.meeting import meet
-from syncline.torch.process_group import BACKEND_NAME, ProcessGroup, open_groups
+from syncline.torch.process_group import (
+    BACKEND_NAME,
+    Options,
+    ProcessGroup,
+    as_hook,
+    backend_below,
+    open_groups,
+)
+
+__all__ = ["Options", "create_group", "register"]
 
 _EXIT_TIMEOUT = timedelta(seconds=2)
-
-
-@dataclass(frozen=True)
-class Options:
-    """What init_process_group and new_group take as `pg_options`.
-
-    Attributes:
-      backend: the backend of Syncline that moves the bytes; see `python -m syncline.info`.
-    """
-
-    backend: str = "auto"
 
 
 def register() -> None:
@@ -42,6 +38,7 @@ def register() -> None:
         BACKEND_NAME, _create_group, extended_api=True, devices=["cpu"]
     )
     _serve_monitored_barrier()
+    _mark_hooks()
     atexit.register(_close_all)
 
 
@@ -61,6 +58,17 @@ def _serve_monitored_barrier() -> None:
 
     for module in (torch_dist, torch_dist.distributed_c10d):
         module.monitored_barrier = monitored_barrier
+
+
+def _mark_hooks() -> None:
+    """Lets operations know when torch's reducer calls a communication hook in Python."""
+    of_torch = torch_dist._register_comm_hook
+
+    @functools.wraps(of_torch)
+    def register_comm_hook(reducer: Any, state: Any, hook: Any) -> None:
+        of_torch(reducer, state, as_hook(hook))
+
+    torch_dist._register_comm_hook = register_comm_hook  # type: ignore[attr-defined]
 
 
 def _create_group(given: Any, backend_options: Any = None) -> ProcessGroup:
@@ -94,17 +102,14 @@ def create_group(
     With `global_ranks`, made from the default group if that is Syncline's, too. Returns once all
     ranks have called it; a DistTimeoutError names those that have not within `timeout`.
     """
-    backend = backend_options.backend if isinstance(backend_options, Options) else None
+    backend = backend_below(backend_options)
     all_ranks = torch_dist.group.WORLD
     if global_ranks and isinstance(all_ranks, ProcessGroup):
         world = all_ranks._world
         group = world.new_group(global_ranks, backend, timeout, True)
         assert group is not None  # torch asks only the members.
         return ProcessGroup(world, group, global_ranks, store, backend_options)
-    meeting = meet(store, rank, size, timeout)
-    world = World.init(
-        backend or "auto", store=meeting, rank=rank, world_size=size, timeout=timeout
-    )
+    world = meet(store, rank, size, timeout, backend or "auto")
     return ProcessGroup(world, world.group, range(size), store, backend_options)
 
 

@@ -6,6 +6,7 @@ torch's C++ code calls `wait` and `get_future`; the other methods are for Python
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Sequence
 from datetime import timedelta
 from typing import Any
@@ -17,8 +18,10 @@ from torch import Tensor
 from syncline import _syncline
 from syncline.errors import DistError
 from syncline.torch.errors import translated
+from syncline.torch.staging import Copies, copy_back
 
 Value = list[Tensor]
+_SHORTEST = timedelta(milliseconds=1)  # Zero would be none.
 
 _thread = threading.local()  # Its `callbacks_of` is the group whose callback runs on this thread.
 
@@ -75,15 +78,25 @@ class RunningWork(torch.distributed.Work):  # type: ignore[misc]
 
     Its future has the tensors it writes to as its value. Callbacks of the future run on the thread
     that runs the group's operations, or at once if it is over; they cannot call operations of the
-    group themselves.
+    group themselves. `copies` are made once it is over, before anybody is told.
     """
 
-    def __init__(self, group: _syncline.ProcessGroup, work: _syncline.Work, tensors: Value):
+    def __init__(
+        self,
+        group: _syncline.ProcessGroup,
+        work: _syncline.Work,
+        tensors: Value,
+        copies: Copies | None = None,
+    ):
         super().__init__()
         self._group = group
         self._work = work
         self._tensors = tensors
         self._future: torch.futures.Future[Value] | None = None
+        self._copies = copies or []
+        self._copying = threading.Lock()
+        if self._copies:
+            work._on_complete(self._copy_back)  # Even if nobody asks.
 
     def wait(self, timeout: timedelta | None = None) -> bool:
         """Returns True once it is over; raises its error, or DistTimeoutError after `timeout`."""
@@ -91,13 +104,29 @@ class RunningWork(torch.distributed.Work):  # type: ignore[misc]
             self._work.wait(timeout or None)  # torch's C++ code says "no timeout" by zero.
         except DistError as error:
             raise translated(error) from None
+        self._copy_back()
         return True
 
+    def _copy_back(self) -> None:
+        """Of an operation that is over; once, where it has not failed."""
+        if not self._copies:
+            return
+        with self._copying:
+            try:
+                self._work.wait()
+            except DistError:
+                return
+            copy_back(self._copies)
+            self._copies = []
+
     def is_completed(self) -> bool:
-        return self._work.is_completed()
+        if not self._work.is_completed():
+            return False
+        self._copy_back()
+        return True
 
     def is_success(self) -> bool:
-        return self._work.is_completed() and self.exception() is None
+        return self.is_completed() and self.exception() is None
 
     def exception(self) -> BaseException | None:
         if not self._work.is_completed():
@@ -158,7 +187,10 @@ class AllWork(torch.distributed.Work):  # type: ignore[misc]
         self._works = list(works)
 
     def wait(self, timeout: timedelta | None = None) -> bool:
+        deadline = time.monotonic() + timeout.total_seconds() if timeout else None
         for work in self._works:
+            if deadline is not None:
+                timeout = max(timedelta(seconds=deadline - time.monotonic()), _SHORTEST)
             work.wait(timeout)
         return True
 

@@ -1,5 +1,6 @@
 """The functions of torch.distributed over the backend, in processes, by unchanged user code."""
 
+import gc
 import os
 from datetime import timedelta
 
@@ -15,6 +16,7 @@ import torch.distributed as dist
 import torch.distributed._functional_collectives as functional
 import torch.distributed.nn.functional as with_gradients
 import torch_ranks
+from syncline.torch.groups import syncline_group
 from torch.distributed import checkpoint
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import Partial, Replicate, Shard, distribute_tensor
@@ -232,6 +234,45 @@ def everything_with_details():
     dist.all_gather_object(gathered, "x")
 
 
+def in_backward():
+    """Operations of a backward pass run in the background where they are asked to."""
+    torch_ranks.join()
+    groups = [dist.new_group([0, 1]) for _ in range(2)]
+
+    class Swaps(torch.autograd.Function):
+        @staticmethod
+        def forward(context, x):
+            return x.clone()
+
+        @staticmethod
+        def backward(context, gradient):
+            tensors = [gradient.clone(), gradient.clone()]
+            pairs = list(zip(tensors, groups, strict=True))
+            if dist.get_rank() == 1:
+                pairs.reverse()
+            works = [dist.all_reduce(each, group=group, async_op=True) for each, group in pairs]
+            for work in works:
+                work.wait()
+            return tensors[0] + tensors[1]
+
+    x = torch.ones(4, requires_grad=True)
+    Swaps.apply(x).sum().backward()
+    assert x.grad.tolist() == [4.0] * 4
+
+
+def beside_another_backend():
+    """A group of Syncline's beside one of torch's has its timeout, and ends with it."""
+    torch_ranks.join("gloo", timeout=timedelta(seconds=41))
+    beside = syncline_group(dist.group.WORLD)
+    assert beside.timeout == timedelta(seconds=41)
+    beside.all_reduce(tensor := torch.ones(1))
+    assert tensor.item() == 2
+    torch_ranks.leave()
+    gc.collect()
+    with pytest.raises(syncline.DistError):
+        beside.barrier()
+
+
 def from_the_environment():
     """init_process_group("env://") as under a launcher."""
     dist.init_process_group("syncline")
@@ -247,7 +288,9 @@ def run_all():
 
 
 def run_all_of_two_ranks():
-    torch_ranks.run_each([barriers, checkpoints, backends_by_device])
+    torch_ranks.run_each(
+        [barriers, checkpoints, backends_by_device, in_backward, beside_another_backend]
+    )
 
 
 @pytest.mark.parametrize("size", [2, 3])

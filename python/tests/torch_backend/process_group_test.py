@@ -1,6 +1,7 @@
 """The methods of the process group, as torch's functions and its C++ code call them."""
 
 import threading
+import time
 from datetime import timedelta
 
 import pypi_torch_status
@@ -14,7 +15,9 @@ import torch
 import torch.distributed as dist
 import torch_ranks
 from syncline.torch.registration import Options, create_group
+from syncline.torch.work import AllWork
 from torch.distributed import ReduceOp
+from torch.distributed.distributed_c10d import AllgatherOptions
 
 SIZES = [1, 2, 3, 7]
 TYPES = "uint8 int8 int16 int32 int64 uint16 uint32 uint64 float16 bfloat16 float32 float64"
@@ -272,8 +275,97 @@ def test_sparse_tensors_of_different_shapes_are_refused_on_all_ranks():
     torch_ranks.in_threads(2, run)
 
 
+@pytest.mark.parametrize("in_background", [False, True])
+def test_tensors_that_are_not_contiguous_are_served(in_background):
+    def run(group):
+        rank = group.rank()
+        mine = torch.arange(6.0).reshape(2, 3).T * (rank + 1)
+        opts = options(dist.AllreduceOptions, asyncOp=in_background)
+        group.allreduce([reduced := mine * 1], opts).wait()
+        assert not reduced.is_contiguous()
+        assert torch.equal(reduced, torch.arange(6.0).reshape(2, 3).T * 3)
+        outputs = [torch.zeros(2, 3).T, torch.zeros(3, 2)]  # One of each.
+        opts = options(AllgatherOptions, asyncOp=in_background)
+        group.allgather([outputs], [mine], opts).wait()
+        assert torch.equal(outputs[0] * 2, outputs[1])
+        assert torch.equal(outputs[rank], mine)
+        group.allgather_into_tensor_coalesced([whole := torch.zeros(2, 6).T], [mine], opts).wait()
+        assert torch.equal(whole, torch.cat(outputs))
+        opts = options(dist.ReduceScatterOptions, asyncOp=in_background)
+        parts = [torch.zeros(2, 3).T]
+        group.reduce_scatter_tensor_coalesced(parts, [whole], opts).wait()
+        assert torch.equal(parts[0], 2 * outputs[rank])
+        image = torch.full((1, 2, 2, 2), float(rank)).to(memory_format=torch.channels_last)
+        group.broadcast([image], options(dist.BroadcastOptions, rootRank=1)).wait()
+        assert image.eq(1).all()
+        if rank == 0:
+            group.send([torch.ones(1).expand(3)], 1).wait()
+        else:
+            group.recv([column := torch.zeros(3, 2)[:, 1]], 0).wait()
+            assert column.tolist() == [1, 1, 1]
+
+    torch_ranks.in_threads(2, run)
+
+
+def test_the_copy_of_a_strided_tensor_is_made_before_its_future_is_told():
+    def run(group):
+        tensor = torch.ones(2, 3).T
+        future = group.allreduce([tensor]).get_future()
+        assert future.then(lambda done: done.value()[0].sum().item()).wait() == 12
+        work = group.allreduce([tensor])
+        group.barrier().wait()  # Nobody waits for the work itself.
+        assert work.is_completed() and tensor.sum() == 24
+
+    torch_ranks.in_threads(2, run)
+
+
+def test_several_operations_as_one_have_one_deadline():
+    class Part:
+        def __init__(self):
+            self.given = []
+
+        def wait(self, timeout):
+            self.given.append(timeout)
+            stop = time.monotonic() + 0.05
+            while time.monotonic() < stop:
+                pass
+
+    parts = [Part(), Part(), Part()]
+    AllWork(parts).wait(timedelta(milliseconds=80))
+    first, second, third = (part.given[0] for part in parts)
+    assert second <= first - timedelta(milliseconds=50)
+    assert third == timedelta(milliseconds=1)
+    AllWork(parts).wait()
+    assert parts[2].given[1] is None
+
+
+def test_a_second_group_over_the_same_store_meets_anew():
+    store, done = dist.HashStore(), threading.Barrier(2)
+    results = []
+
+    def run(rank):
+        for _ in range(3):
+            group = create_group(store, rank, 2, timedelta(seconds=20))
+            group.allreduce([tensor := torch.ones(1)]).wait()
+            done.wait(60)
+            group.shutdown()
+            results.append(tensor.item())
+
+    threads = [threading.Thread(target=run, args=(rank,)) for rank in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(120)
+        assert not thread.is_alive(), "a rank hangs"
+    assert results == [2.0] * 6
+
+
 BAD_CALLS = {
-    "strided": (ValueError, "not contiguous", lambda group: group.allreduce([torch.zeros(2, 3).T])),
+    "expanded": (
+        ValueError,
+        "share their memory: pass tensor.contiguous",
+        lambda group: group.allreduce([torch.zeros(1).expand(3)]),
+    ),
     "meta": (
         NotImplementedError,
         "device 'meta'.*cpu:syncline,meta:",
@@ -414,6 +506,7 @@ def test_a_group_can_be_split_by_its_members():
         tensor = torch.full((2,), float(rank))
         part.allreduce([tensor]).wait()
         assert group.split_group([(rank + 1) % 3]) is None
+        assert group.split_group([0, 1, 2], opts=Options("gloo"))._group.backend == "gloo"
         return part.rank(), part.size(), tensor[0].item()
 
     assert torch_ranks.in_threads(3, run) == [(1, 2, 2.0), (0, 1, 1.0), (0, 2, 2.0)]

@@ -72,6 +72,19 @@ def test_options_that_differ_are_refused_at_construction():
     ranks.in_threads(2, run)
 
 
+def test_a_parameter_that_is_trained_later_than_wrapped_is_refused():
+    def run(world):
+        model = nn.Sequential(nn.Linear(3, 4), nn.Linear(4, 2))
+        model[0].bias.requires_grad_(False)
+        module = DistributedDataParallel(model, process_group=world)
+        module(torch.ones(1, 3)).sum().backward()
+        model[0].bias.requires_grad_(True)
+        with pytest.raises(RuntimeError, match="'0.bias' did not require a gradient when"):
+            module(torch.ones(1, 3))
+
+    ranks.in_threads(2, run)
+
+
 def test_a_gradient_that_comes_twice_is_named_with_what_to_do():
     def run(world):
         module = wrapped(world, lambda: models.Checkpointed(True, 2))
