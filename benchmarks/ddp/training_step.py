@@ -191,7 +191,8 @@ def table(name: str, results: dict[str, Result]) -> str:
     elements = sum(parameter.numel() for parameter in model.make().parameters())
     megabytes = elements * 4 / 1e6
     lines = [
-        f"| {model.title}: {megabytes:.2f} MB of gradients | step, ms | ratio | hidden | reducer | copying |",
+        f"| {model.title}: {megabytes:.2f} MB of gradients | step, ms | ratio | hidden | reducer "
+        "| copying |",
         "|---|---|---|---|---|---|",
     ]
     first = statistics.median(next(iter(results.values())).steps)

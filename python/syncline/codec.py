@@ -2,8 +2,9 @@
 
 The safe codec carries data and nothing else: decoding never runs code, whatever the bytes are. It
 knows None, bool, int, float, complex, str, bytes, bytearray, list, tuple, dict, OrderedDict, set,
-frozenset, decimal.Decimal, the types of datetime, NumPy's scalars and arrays of all types but object, and
-PyTorch's tensors (which arrive on the CPU); of exactly these types, not of ones derived from them.
+frozenset, decimal.Decimal, the types of datetime, NumPy's scalars and arrays of all types but
+object, and PyTorch's tensors (which arrive on the CPU); of exactly these types, not of ones derived
+from them.
 
 The format: one byte "S", the size of a JSON text (8 bytes, little-endian), that text, and the bytes
 of buffers that it refers to by their sizes, in order. In the JSON text a list stands for a list,

@@ -71,10 +71,12 @@ def _beside(group: torch_dist.ProcessGroup) -> ProcessGroup:
     return made
 
 
-def _timeout_of(group: torch_dist.ProcessGroup) -> timedelta:
+def _timeout_of(group: Any) -> timedelta:
     """That of operations of `group`; torch's default where it does not tell."""
+    timeout: timedelta
     try:
-        timeout: timedelta = group._get_backend(torch.device("cpu")).options._timeout
+        timeout = group._get_backend(torch.device("cpu")).options._timeout
     except (AttributeError, RuntimeError):
-        return torch_dist.default_pg_timeout  # type: ignore[attr-defined, no-any-return]
+        module: Any = torch_dist.distributed_c10d
+        timeout = module.default_pg_timeout
     return timeout

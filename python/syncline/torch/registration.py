@@ -62,13 +62,14 @@ def _serve_monitored_barrier() -> None:
 
 def _mark_hooks() -> None:
     """Lets operations know when torch's reducer calls a communication hook in Python."""
-    of_torch = torch_dist._register_comm_hook
+    module: Any = torch_dist
+    of_torch = module._register_comm_hook
 
     @functools.wraps(of_torch)
     def register_comm_hook(reducer: Any, state: Any, hook: Any) -> None:
         of_torch(reducer, state, as_hook(hook))
 
-    torch_dist._register_comm_hook = register_comm_hook  # type: ignore[attr-defined]
+    module._register_comm_hook = register_comm_hook
 
 
 def _create_group(given: Any, backend_options: Any = None) -> ProcessGroup:
