@@ -861,7 +861,7 @@ class ReducerStats:
 
     @property
     def steps(self) -> int:
-        """How many steps have communicated, this one included."""
+        """How many steps have communicated without an error, this one included."""
 
     @property
     def hook(self) -> str:
