@@ -9,6 +9,8 @@
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
 #include "core/host.h"
+#include "core/interrupt.h"
+#include "core/rank_ranges.h"
 #include "core/status.h"
 
 namespace syncline {
@@ -27,10 +29,12 @@ constexpr absl::string_view kOutcome = "outcome";
 constexpr absl::string_view kAgreed = "agreed";
 constexpr absl::string_view kMismatch = "mismatch ";
 constexpr absl::string_view kTimeout = "timeout ";
+constexpr absl::string_view kFailure = "failure ";
 
 absl::Status StatusOf(absl::string_view outcome) {
   if (outcome == kAgreed) return absl::OkStatus();
   if (absl::ConsumePrefix(&outcome, kMismatch)) return MismatchError(outcome);
+  if (absl::ConsumePrefix(&outcome, kFailure)) return BackendError(outcome);
   absl::ConsumePrefix(&outcome, kTimeout);
   return TimeoutError(outcome);
 }
@@ -68,15 +72,19 @@ absl::StatusOr<std::string> Absence(Store& store, const Proposal& proposal,
     present.push_back(
         absl::StrCat(rank, peer.ok() ? absl::StrCat(" (", peer->ToString(), ")") : ""));
   }
-  return absl::StrCat(proposal.call, ": rank ", absl::StrJoin(absent, ", "), " of ",
-                      absl::StrJoin(proposal.ranks, ", "), " did not come within ",
-                      absl::FormatDuration(deadline.timeout()), " of rank ", proposal.rank,
-                      "; present: ", absl::StrJoin(present, ", "));
+  const std::string all = RankRanges(proposal.ranks);
+  const std::string within =
+      absl::StrCat(" within ", absl::FormatDuration(deadline.timeout()), " of rank ", proposal.rank,
+                   "; present: ", absl::StrJoin(present, ", "));
+  if (absent.empty()) {
+    return absl::StrCat(proposal.call, ": ranks ", all, " came, but not all of them said more",
+                        within);
+  }
+  return absl::StrCat(proposal.call, ": rank ", RankRanges(absent), " of ", all, " did not come",
+                      within);
 }
 
-}  // namespace
-
-absl::Status Agree(Store& store, const Proposal& proposal, const Deadline& deadline) {
+absl::Status Meet(Store& store, const Proposal& proposal, const Deadline& deadline) {
   SYNCLINE_RETURN_IF_ERROR(store.Set(CameKey(proposal.rank), ThisPeer().Serialize()));
   const std::string said = absl::StrCat(proposal.rank, " ", proposal.text);
   SYNCLINE_ASSIGN_OR_RETURN(const auto first, store.CompareSet(kFirst, "", said));
@@ -95,6 +103,20 @@ absl::Status Agree(Store& store, const Proposal& proposal, const Deadline& deadl
   if (!absl::IsDeadlineExceeded(outcome.status())) return outcome.status();
   SYNCLINE_ASSIGN_OR_RETURN(const std::string absence, Absence(store, proposal, deadline));
   return Decide(store, absl::StrCat(kTimeout, absence));
+}
+
+}  // namespace
+
+absl::Status Agree(Store& store, const Proposal& proposal, const Deadline& deadline) {
+  const absl::Status status = Meet(store, proposal, deadline);
+  if (IsInterrupted(status) || KindOf(status) == ErrorKind::kStore) {
+    // Such as a disk that is full. The others are not to wait for this rank.
+    const Uninterruptible telling;
+    Decide(store, absl::StrCat(kFailure, proposal.call, ": rank ", proposal.rank, " (",
+                               ThisPeer().ToString(), "): ", status.message()))
+        .IgnoreError();
+  }
+  return status;
 }
 
 absl::StatusOr<bool> IsGivenUp(Store& store) {

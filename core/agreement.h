@@ -21,7 +21,8 @@ struct Proposal {
 
 // Meets the other ranks in `store`, a part that serves for nothing else. OK once all have come and
 // have said the same; MismatchError that names two ranks and what they said, on all, if they do
-// not; TimeoutError that names the ranks that have not come by this rank's deadline, on all.
+// not; TimeoutError that names the ranks that have not come by this rank's deadline, on all;
+// BackendError, on all, that quotes the rank to which the store was of no use.
 absl::Status Agree(Store& store, const Proposal& proposal, const Deadline& deadline);
 
 // Whether those who came to `store` have given up waiting, so that nobody need come any more.

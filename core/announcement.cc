@@ -48,7 +48,7 @@ absl::Status CheckProof(absl::string_view body, absl::string_view mac, absl::str
 
 }  // namespace
 
-std::string Announcement::Seal(absl::string_view secret) const {
+std::string MulticastAnnouncement::Seal(absl::string_view secret) const {
   std::string datagram(kMagic);
   AppendField(job, datagram);
   AppendField(absl::StrCat(size), datagram);
@@ -61,8 +61,8 @@ std::string Announcement::Seal(absl::string_view secret) const {
   return datagram;
 }
 
-absl::StatusOr<Announcement> Announcement::Open(absl::string_view datagram,
-                                                absl::string_view secret) {
+absl::StatusOr<MulticastAnnouncement> MulticastAnnouncement::Open(absl::string_view datagram,
+                                                                  absl::string_view secret) {
   absl::string_view rest = datagram;
   if (datagram.size() > kMaxAnnouncementBytes) return Malformed();
   if (!absl::ConsumePrefix(&rest, kMagic)) return Malformed();
@@ -75,7 +75,7 @@ absl::StatusOr<Announcement> Announcement::Open(absl::string_view datagram,
   if (!TakeField(rest, mac) || !rest.empty()) return Malformed();
   SYNCLINE_RETURN_IF_ERROR(CheckProof(body, mac, secret));
 
-  Announcement a;
+  MulticastAnnouncement a;
   a.job = fields[0];
   a.id = fields[3];
   a.view = fields[4];

@@ -16,7 +16,7 @@ inline constexpr size_t kMeetingIdBytes = 16;
 inline constexpr size_t kMaxJobName = 255;             // Bytes.
 inline constexpr size_t kMaxAnnouncementBytes = 1200;  // Fits into one frame of any network.
 
-struct Announcement {
+struct MulticastAnnouncement {
   std::string job;
   int64_t size = 0;   // Of the world that the sender means to join.
   int64_t rank = -1;  // -1: to be assigned.
@@ -31,7 +31,8 @@ struct Announcement {
 
   // Why a datagram is not an announcement: an error of kind kNetwork that says so. With a secret,
   // only those that prove it are opened, and without one only those that prove none.
-  static absl::StatusOr<Announcement> Open(absl::string_view datagram, absl::string_view secret);
+  static absl::StatusOr<MulticastAnnouncement> Open(absl::string_view datagram,
+                                                    absl::string_view secret);
 };
 
 }  // namespace syncline

@@ -13,8 +13,8 @@ namespace {
 
 using ::testing::HasSubstr;
 
-Announcement Example() {
-  Announcement a;
+MulticastAnnouncement Example() {
+  MulticastAnnouncement a;
   a.job = "a job: with \n and \0 and 3:xyz";
   a.size = 7;
   a.rank = 3;
@@ -25,7 +25,7 @@ Announcement Example() {
   return a;
 }
 
-void ExpectSame(const Announcement& a, const Announcement& b) {
+void ExpectSame(const MulticastAnnouncement& a, const MulticastAnnouncement& b) {
   EXPECT_EQ(a.job, b.job);
   EXPECT_EQ(a.size, b.size);
   EXPECT_EQ(a.rank, b.rank);
@@ -40,23 +40,23 @@ TEST(AnnouncementTest, WhatIsSealedIsWhatIsOpened) {
   for (const char* secret : {"", "s3cret"}) {
     const std::string datagram = Example().Seal(secret);
     EXPECT_LE(datagram.size(), kMaxAnnouncementBytes);
-    auto opened = Announcement::Open(datagram, secret);
+    auto opened = MulticastAnnouncement::Open(datagram, secret);
     ASSERT_TRUE(opened.ok()) << opened.status();
     ExpectSame(*opened, Example());
   }
 }
 
 TEST(AnnouncementTest, TheLongestJobNameFitsInADatagram) {
-  Announcement a = Example();
+  MulticastAnnouncement a = Example();
   a.job = std::string(kMaxJobName, 'x');
   a.peer.host = std::string(255, 'h');
   a.store = absl::StrCat(std::string(39, 'f'), ":65535");
-  EXPECT_TRUE(Announcement::Open(a.Seal("s"), "s").ok());
+  EXPECT_TRUE(MulticastAnnouncement::Open(a.Seal("s"), "s").ok());
 }
 
 TEST(AnnouncementTest, OnlyThoseWhoShareTheSecretAreHeard) {
   auto refused = [](const std::string& datagram, const char* secret, const char* why) {
-    absl::Status status = Announcement::Open(datagram, secret).status();
+    absl::Status status = MulticastAnnouncement::Open(datagram, secret).status();
     EXPECT_EQ(KindOf(status), ErrorKind::kNetwork) << status;
     EXPECT_THAT(std::string(status.message()), HasSubstr(why));
   };
@@ -70,24 +70,24 @@ TEST(AnnouncementTest, EveryChangedByteIsNoticedIfThereIsASecret) {
   for (size_t i = 0; i < datagram.size(); ++i) {
     std::string changed = datagram;
     changed[i] ^= 1;
-    EXPECT_FALSE(Announcement::Open(changed, "s").ok()) << i;
+    EXPECT_FALSE(MulticastAnnouncement::Open(changed, "s").ok()) << i;
   }
 }
 
 TEST(AnnouncementTest, WhatIsCutOrLongerIsRefused) {
   const std::string datagram = Example().Seal("");
   for (size_t size = 0; size < datagram.size(); ++size) {
-    EXPECT_FALSE(Announcement::Open(datagram.substr(0, size), "").ok()) << size;
+    EXPECT_FALSE(MulticastAnnouncement::Open(datagram.substr(0, size), "").ok()) << size;
   }
-  EXPECT_FALSE(Announcement::Open(datagram + "x", "").ok());
-  EXPECT_FALSE(Announcement::Open(std::string(kMaxAnnouncementBytes + 1, 's'), "").ok());
+  EXPECT_FALSE(MulticastAnnouncement::Open(datagram + "x", "").ok());
+  EXPECT_FALSE(MulticastAnnouncement::Open(std::string(kMaxAnnouncementBytes + 1, 's'), "").ok());
 }
 
 TEST(AnnouncementTest, NonsenseIsRefusedOrMakesSense) {
   std::mt19937 random(20240607);  // The same bytes in every run.
   const std::string datagram = Example().Seal("");
   auto check = [](const std::string& bytes) {
-    auto opened = Announcement::Open(bytes, "");
+    auto opened = MulticastAnnouncement::Open(bytes, "");
     if (!opened.ok()) return;
     EXPECT_GE(opened->size, 1);
     EXPECT_GE(opened->rank, -1);
@@ -120,15 +120,15 @@ TEST(AnnouncementTest, NonsenseIsRefusedOrMakesSense) {
 
 TEST(AnnouncementTest, ValuesOutOfRangeAreRefused) {
   auto refused = [](auto change) {
-    Announcement a = Example();
+    MulticastAnnouncement a = Example();
     change(a);
-    EXPECT_FALSE(Announcement::Open(a.Seal(""), "").ok());
+    EXPECT_FALSE(MulticastAnnouncement::Open(a.Seal(""), "").ok());
   };
-  refused([](Announcement& a) { a.size = 0; });
-  refused([](Announcement& a) { a.rank = -2; });
-  refused([](Announcement& a) { a.id = "short"; });
-  refused([](Announcement& a) { a.view = ""; });
-  refused([](Announcement& a) { a.job = std::string(kMaxJobName + 1, 'x'); });
+  refused([](MulticastAnnouncement& a) { a.size = 0; });
+  refused([](MulticastAnnouncement& a) { a.rank = -2; });
+  refused([](MulticastAnnouncement& a) { a.id = "short"; });
+  refused([](MulticastAnnouncement& a) { a.view = ""; });
+  refused([](MulticastAnnouncement& a) { a.job = std::string(kMaxJobName + 1, 'x'); });
 }
 
 }  // namespace

@@ -8,9 +8,11 @@
 #include <cstdint>
 #include <limits>
 
+#include "absl/functional/function_ref.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
+#include "core/interrupt.h"
 
 namespace syncline {
 
@@ -42,12 +44,18 @@ class Deadline {
 
   // Waits for `condition`; `mutex` guards it and is held. Returns whether it has come true.
   bool Await(absl::Mutex& mutex, const absl::Condition& condition) const {
-    // In slices, since Abseil waits on the wall clock.
     while (!mutex.AwaitWithTimeout(condition, std::min(Remaining(), absl::Seconds(1)))) {
       if (Expired()) return false;
     }
     return true;
   }
+
+  // The same, but ends early, with false, when this thread is interrupted: Interruption() then says
+  // so. `mutex` is released while that is looked at.
+  bool AwaitInterruptibly(absl::Mutex& mutex, const absl::Condition& condition) const;
+  // Also calls `each_slice`, with `mutex` held, each time that about kInterruptInterval has passed.
+  bool AwaitInterruptibly(absl::Mutex& mutex, const absl::Condition& condition,
+                          absl::FunctionRef<void()> each_slice) const;
 
  private:
   static constexpr int64_t kNotYet = std::numeric_limits<int64_t>::min();

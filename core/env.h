@@ -3,6 +3,7 @@
 #define SYNCLINE_CORE_ENV_H_
 
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <string>
 
@@ -10,6 +11,9 @@
 #include "absl/strings/string_view.h"
 
 namespace syncline {
+
+// What tells the value of an environment variable: GetEnv, or a test's table.
+using EnvironmentLookup = std::function<std::optional<std::string>(absl::string_view name)>;
 
 // The value of environment variable `name`; nothing if it is unset. An empty value is a value.
 std::optional<std::string> GetEnv(absl::string_view name);

@@ -8,9 +8,11 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
+#include "core/cluster.h"
 #include "core/env.h"
 #include "core/host.h"
 #include "core/status.h"
+#include "core/task_meeting.h"
 
 namespace syncline {
 namespace {
@@ -71,13 +73,76 @@ bool IsMasterPortTaken() {
   return GetEnv("TORCHELASTIC_USE_AGENT_STORE").value_or("False") == "True";
 }
 
+// The task that this process is, if there are others.
+std::optional<ClusterTask> DetectTaskOfSeveral() {
+  std::optional<ClusterTask> task = DetectTask(GetEnv);
+  if (task.has_value() && task->size == 1 && task->defect.empty()) return std::nullopt;
+  return task;
+}
+
+// Takes rank and size from `task` where they are not given; what is given must fit. `rank_name` and
+// `size_name` say, in messages, who has given them.
+absl::Status TakeRanks(const ClusterTask& task, absl::string_view rank_name,
+                       absl::string_view size_name, InitMethod& method) {
+  constexpr absl::string_view kAdvice =
+      "; to have a world of your own, pass rank, world_size and init_method";
+  if (!task.defect.empty()) {
+    return ArgumentError(absl::StrCat(task.launcher,
+                                      " has started this process, perhaps as one of ",
+                                      "several, but ", task.defect, kAdvice));
+  }
+  const auto differs = [&](absl::string_view name, int64_t given, int said,
+                           absl::string_view variable) {
+    return ArgumentError(absl::StrCat(name, " is ", given, ", but ", task.launcher, " says ", said,
+                                      " (", variable, ")", kAdvice));
+  };
+  if (method.rank >= 0 && method.rank != task.rank) {
+    return differs(rank_name, method.rank, task.rank, task.rank_from);
+  }
+  if (method.size >= 0 && method.size != task.size) {
+    return differs(size_name, method.size, task.size, task.size_from);
+  }
+  method.rank = task.rank;
+  method.size = task.size;
+  method.from = absl::StrCat("rank and world_size by ", task.launcher, " (", task.rank_from, ", ",
+                             task.size_from, ")");
+  return absl::OkStatus();
+}
+
+// The store is where the tasks meet.
+absl::Status TakeMeeting(const ClusterTask& task, InitMethod& method) {
+  SYNCLINE_ASSIGN_OR_RETURN(TaskMeeting meeting, MeetingOf(task, GetEnv));
+  method.scheme = std::move(meeting.scheme);
+  method.store = std::move(meeting.store);
+  method.any_rank_serves = meeting.any_rank_serves;
+  if (method.scheme == "tcp" && method.rank == 0 && !method.any_rank_serves) {
+    method.store.role = StoreConfig::Role::kServer;
+  }
+  absl::StrAppend(&method.from, ", the meeting place by ", meeting.from);
+  return absl::OkStatus();
+}
+
 absl::Status ReadEnvironment(InitMethod& method) {
-  if (method.rank < 0) {
+  std::string rank_name = "rank";
+  std::string size_name = "world_size";
+  if (method.rank < 0 && GetEnv("RANK").has_value()) {
+    rank_name = "RANK";
     SYNCLINE_ASSIGN_OR_RETURN(method.rank, RequireEnvInt("RANK", 0, kMaxRanks));
   }
-  if (method.size < 0) {
+  if (method.size < 0 && GetEnv("WORLD_SIZE").has_value()) {
+    size_name = "WORLD_SIZE";
     SYNCLINE_ASSIGN_OR_RETURN(method.size, RequireEnvInt("WORLD_SIZE", 1, kMaxRanks));
   }
+  const bool has_place = GetEnv("SYNCLINE_STORE").has_value() ||
+                         (GetEnv("MASTER_ADDR").has_value() && GetEnv("MASTER_PORT").has_value());
+  if (method.rank < 0 || method.size < 0 || !has_place) {
+    if (const std::optional<ClusterTask> task = DetectTaskOfSeveral()) {
+      SYNCLINE_RETURN_IF_ERROR(TakeRanks(*task, rank_name, size_name, method));
+      if (!has_place) return TakeMeeting(*task, method);
+    }
+  }
+  if (method.rank < 0) SYNCLINE_RETURN_IF_ERROR(RequireEnv("RANK").status());
+  if (method.size < 0) SYNCLINE_RETURN_IF_ERROR(RequireEnv("WORLD_SIZE").status());
   method.scheme = "tcp";
   method.prefix = JobPrefix();
   if (std::optional<std::string> launcher = GetEnv("SYNCLINE_STORE")) {
@@ -168,6 +233,11 @@ absl::StatusOr<InitMethod> ParseInitMethod(absl::string_view url, int64_t rank, 
     return ArgumentError(
         absl::StrCat("unknown init method '", method.scheme,
                      "://'; use env://, tcp://host:port, file:///path or etcd://host:port/prefix"));
+  }
+  if (method.size < 0) {
+    if (const std::optional<ClusterTask> task = DetectTaskOfSeveral()) {
+      SYNCLINE_RETURN_IF_ERROR(TakeRanks(*task, "rank", "world_size", method));
+    }
   }
   SYNCLINE_RETURN_IF_ERROR(CheckRanks(method, url));
   return method;

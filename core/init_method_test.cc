@@ -29,7 +29,16 @@ class InitMethodTest : public ::testing::Test {
   static constexpr const char* kNames[] = {"RANK",           "WORLD_SIZE",
                                            "MASTER_ADDR",    "MASTER_PORT",
                                            "SYNCLINE_STORE", "TORCHELASTIC_RESTART_COUNT",
-                                           "SYNCLINE_ROUND", "TORCHELASTIC_USE_AGENT_STORE"};
+                                           "SYNCLINE_ROUND", "TORCHELASTIC_USE_AGENT_STORE",
+                                           "PMI_RANK",       "PMI_SIZE",
+                                           "PMI_JOBID"};
+
+  // As a launcher does that tells nothing but this.
+  static void SetTask(const char* rank, const char* size) {
+    Set("PMI_RANK", rank);
+    Set("PMI_SIZE", size);
+    Set("PMI_JOBID", "17");
+  }
 };
 
 TEST_F(InitMethodTest, TcpTakesRanksFromTheUrl) {
@@ -160,6 +169,48 @@ TEST_F(InitMethodTest, AMissingVariableIsNamed) {
   ExpectError(ParseInitMethod("env://", -1, -1), "two");
   Set("WORLD_SIZE", "2");
   ExpectError(ParseInitMethod("env://", -1, -1), "MASTER_ADDR");
+}
+
+TEST_F(InitMethodTest, ATaskOfALauncherHasItsRankAndSize) {
+  SetTask("1", "3");
+  ExpectError(ParseInitMethod("env://", -1, -1), "Set MASTER_ADDR to the host of rank 0 for all");
+  Set("MASTER_ADDR", "node0");
+  auto method = ParseInitMethod("env://", -1, -1);
+  ASSERT_TRUE(method.ok()) << method.status();
+  EXPECT_EQ(method->rank, 1);
+  EXPECT_EQ(method->size, 3);
+  EXPECT_EQ(method->store.host, "node0");
+  EXPECT_EQ(method->store.role, StoreConfig::Role::kClient);
+  EXPECT_NE(method->store.secret, "");
+  EXPECT_THAT(method->from, HasSubstr("PMI_RANK, PMI_SIZE"));
+  Set("MASTER_PORT", "4711");
+  EXPECT_EQ(ParseInitMethod("env://", -1, -1)->store.port, 4711);
+  Set("PMI_RANK", "0");
+  EXPECT_EQ(ParseInitMethod("env://", -1, -1)->store.role, StoreConfig::Role::kServer);
+}
+
+TEST_F(InitMethodTest, AUrlWithoutAWorldSizeTakesThatOfTheTask) {
+  SetTask("1", "3");
+  auto method = ParseInitMethod("file:///tmp/x", -1, -1);
+  ASSERT_TRUE(method.ok()) << method.status();
+  EXPECT_EQ(method->rank, 1);
+  EXPECT_EQ(method->size, 3);
+  EXPECT_EQ(ParseInitMethod("file:///tmp/x?world_size=5", -1, -1)->rank, -1);
+}
+
+TEST_F(InitMethodTest, WhatContradictsTheTaskIsRefusedWithBoth) {
+  SetTask("1", "3");
+  ExpectError(ParseInitMethod("env://", 0, -1), "rank is 0, but PMI says 1 (PMI_RANK)");
+  ExpectError(ParseInitMethod("env://", -1, 2), "world_size is 2, but PMI says 3 (PMI_SIZE)");
+  ExpectError(ParseInitMethod("file:///tmp/x?rank=2", -1, -1), "rank is 2, but PMI says 1");
+  Set("WORLD_SIZE", "1");
+  ExpectError(ParseInitMethod("env://", -1, -1), "WORLD_SIZE is 1, but PMI says 3");
+  EXPECT_TRUE(ParseInitMethod("tcp://host:1", 0, 2).ok());  // Whole without the task.
+}
+
+TEST_F(InitMethodTest, ATaskThatIsHalfDescribedIsRefused) {
+  Set("PMI_SIZE", "2");
+  ExpectError(ParseInitMethod("env://", -1, -1), "PMI_RANK is not set");
 }
 
 TEST_F(InitMethodTest, BadUrlsAreRefusedWithTheReason) {

@@ -1,7 +1,6 @@
 #include "core/lane.h"
 
 #include <list>
-#include <system_error>
 #include <thread>
 #include <utility>
 
@@ -9,7 +8,9 @@
 #include "absl/cleanup/cleanup.h"
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/mutex.h"
+#include "core/interrupt.h"
 #include "core/status.h"
+#include "core/thread.h"
 
 namespace syncline {
 namespace {
@@ -68,12 +69,13 @@ Lane::~Lane() {
 }
 
 absl::Status Lane::Run(const Deadline& deadline,
-                       absl::FunctionRef<absl::Status(uint64_t)> operation) {
+                       absl::FunctionRef<absl::Status(uint64_t)> operation,
+                       absl::FunctionRef<void(const absl::Status&)> end) {
   State& state = *state_;
   uint64_t number = 0;
   {
     absl::MutexLock lock(&state.mutex);
-    if (!state.IsIdle()) return RunInTurn(deadline, operation);
+    if (!state.IsIdle()) return RunInTurn(deadline, operation, end);
     state.busy = true;
     number = (*state.numbers)++;
   }
@@ -86,7 +88,8 @@ absl::Status Lane::Run(const Deadline& deadline,
 }
 
 absl::Status Lane::RunInTurn(const Deadline& deadline,
-                             absl::FunctionRef<absl::Status(uint64_t)> operation) {
+                             absl::FunctionRef<absl::Status(uint64_t)> operation,
+                             absl::FunctionRef<void(const absl::Status&)> end) {
   State& state = *state_;
   SYNCLINE_RETURN_IF_ERROR(state.EnsureThread());
   const uint64_t number = (*state.numbers)++;
@@ -102,13 +105,20 @@ absl::Status Lane::RunInTurn(const Deadline& deadline,
     turn->result = std::move(result);
     turn->phase = Turn::Phase::kDone;
   });
-  if (!deadline.Await(state.mutex, absl::Condition(turn.get(), &Turn::has_begun))) {
+  if (!deadline.AwaitInterruptibly(state.mutex, absl::Condition(turn.get(), &Turn::has_begun))) {
     turn->phase = Turn::Phase::kGivenUp;
+    SYNCLINE_RETURN_IF_ERROR(Interruption());
     return TimeoutError(absl::StrCat("could not begin within ",
                                      absl::FormatDuration(deadline.timeout()),
                                      ": operations issued before it have not finished"));
   }
-  state.mutex.Await(absl::Condition(turn.get(), &Turn::is_done));
+  const absl::Condition is_done(turn.get(), &Turn::is_done);
+  if (!Deadline(absl::InfiniteDuration()).AwaitInterruptibly(state.mutex, is_done)) {
+    state.mutex.Unlock();
+    end(Interruption());
+    state.mutex.Lock();
+    state.mutex.Await(is_done);  // It uses what is this thread's.
+  }
   return turn->result;
 }
 
@@ -132,12 +142,10 @@ void Lane::AwaitIdle(const Deadline& deadline) const {
 
 absl::Status Lane::State::EnsureThread() {
   if (has_thread) return absl::OkStatus();
-  try {
-    std::thread([state = shared_from_this()] { state->Loop(); }).detach();
-  } catch (const std::system_error& error) {
-    return BackendError(absl::StrCat("cannot start a thread for operations in the background: ",
-                                     error.what(), "; check the limits on processes and memory"));
-  }
+  SYNCLINE_ASSIGN_OR_RETURN(
+      std::thread started,
+      StartThread("operations in the background", [state = shared_from_this()] { state->Loop(); }));
+  started.detach();
   has_thread = true;
   return absl::OkStatus();
 }

@@ -30,10 +30,13 @@ class Lane {
   Lane& operator=(const Lane&) = delete;
 
   // Runs `operation` after all earlier ones, with its number, and returns its outcome.
-  // A TimeoutError if it has not begun by `deadline`; it is then never run. Once begun, it is
-  // waited for: it keeps the deadline itself. BackendError if no thread can be started.
-  absl::Status Run(const Deadline& deadline,
-                   absl::FunctionRef<absl::Status(uint64_t number)> operation);
+  // A TimeoutError if it has not begun by `deadline`, and an InterruptedError if this thread is
+  // interrupted before; it is then never run. Once begun, it is waited for: it keeps the deadline
+  // itself. If it runs on the lane's thread when this one is interrupted, `end` is called, which
+  // makes it return soon. BackendError if no thread can be started.
+  absl::Status Run(
+      const Deadline& deadline, absl::FunctionRef<absl::Status(uint64_t number)> operation,
+      absl::FunctionRef<void(const absl::Status& interruption)> end = [](const absl::Status&) {});
 
   // Queues what `issue` returns, given its number, behind all earlier operations; returns at once.
   // `issue` is called during the call, under the lane's lock. BackendError, and nothing is queued,
@@ -49,7 +52,8 @@ class Lane {
   struct State;  // Shared with the thread, which may outlive the lane that it ends.
 
   absl::Status RunInTurn(const Deadline& deadline,
-                         absl::FunctionRef<absl::Status(uint64_t number)> operation);
+                         absl::FunctionRef<absl::Status(uint64_t number)> operation,
+                         absl::FunctionRef<void(const absl::Status& interruption)> end);
 
   const std::shared_ptr<State> state_;
 };

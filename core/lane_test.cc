@@ -8,6 +8,9 @@
 
 #include "absl/synchronization/notification.h"
 #include "core/deadline.h"
+#include "core/interrupt.h"
+#include "core/status.h"
+#include "core/testing/faults.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
@@ -15,6 +18,7 @@ namespace syncline {
 namespace {
 
 using ::testing::ElementsAre;
+using ::testing::HasSubstr;
 
 TEST(LaneTest, OperationsTakeEffectInTheOrderOfTheirNumbers) {
   std::vector<uint64_t> order;
@@ -90,6 +94,56 @@ TEST(LaneTest, ACallGivesUpAtItsDeadlineIfItsTurnHasNotCome) {
   EXPECT_FALSE(has_run);
 }
 
+absl::Status Interrupted() { return InterruptedError("interrupted"); }
+
+TEST(LaneTest, AnInterruptedCallWhoseTurnHasNotComeNeverRuns) {
+  Lane lane;
+  absl::Notification go_on;
+  EXPECT_TRUE(lane.Post([&](uint64_t) { return [&] { go_on.WaitForNotification(); }; }).ok());
+  bool has_run = false;
+  {
+    const InterruptScope scope(&Interrupted);
+    EXPECT_EQ(lane.Run(Deadline(absl::Seconds(60)),
+                       [&](uint64_t) {
+                         has_run = true;
+                         return absl::OkStatus();
+                       }),
+              Interrupted());
+  }
+  go_on.Notify();
+  EXPECT_TRUE(
+      lane.Run(Deadline(absl::Seconds(20)), [](uint64_t) { return absl::OkStatus(); }).ok());
+  EXPECT_FALSE(has_run);
+}
+
+TEST(LaneTest, AnInterruptedCallThatRunsOnTheLanesThreadIsEndedAndAwaited) {
+  Lane lane;
+  absl::Notification has_begun, end;
+  EXPECT_TRUE(lane.Post([&](uint64_t) {
+                    return [&] { has_begun.WaitForNotificationWithTimeout(absl::Seconds(20)); };
+                  })
+                  .ok());
+  const auto check = [&] {
+    if (!has_begun.HasBeenNotified()) {
+      has_begun.Notify();
+      return absl::OkStatus();
+    }
+    return Interrupted();
+  };
+  const InterruptScope scope(check);
+  const absl::Status status = lane.Run(
+      Deadline(absl::Seconds(60)),
+      [&](uint64_t) {
+        end.WaitForNotification();
+        return BackendError("it was ended");
+      },
+      [&](const absl::Status& interruption) {
+        EXPECT_EQ(interruption, Interrupted());
+        end.Notify();
+      });
+  EXPECT_EQ(status, BackendError("it was ended"));
+}
+
 TEST(LaneTest, AnOperationThatThrowsLeavesTheLaneToOthers) {
   Lane lane;
   auto throws = [](uint64_t) -> absl::Status { throw std::bad_alloc(); };
@@ -144,6 +198,22 @@ TEST(LaneTest, AnOperationMayDestroyItsLane) {
   go_on.Notify();
   ASSERT_TRUE(done.WaitForNotificationWithTimeout(absl::Seconds(20)));
   EXPECT_TRUE(second_has_run);
+}
+
+TEST(LaneTest, WhereNoThreadCanBeStartedNothingIsQueued) {
+  Lane lane;
+  {
+    const ScopedFault no_thread("pthread_create");
+    bool has_issued = false;
+    const absl::Status status = lane.Post([&](uint64_t) {
+      has_issued = true;
+      return [] {};
+    });
+    EXPECT_THAT(std::string(status.message()), HasSubstr("cannot start a thread for operations"));
+    EXPECT_FALSE(has_issued);
+    EXPECT_TRUE(lane.IsIdle());
+  }
+  EXPECT_TRUE(lane.Post([](uint64_t) { return [] {}; }).ok());
 }
 
 }  // namespace

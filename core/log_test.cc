@@ -19,6 +19,8 @@ TEST(LogTest, ALineHasLevelTimeAndProcess) {
   const std::string pattern =
       "\\[W [0-9]{2}:[0-9]{2}:[0-9]{2}\\.[0-9]{6} " + std::to_string(getpid()) + "\\] it .is. %s\n";
   EXPECT_THAT(::testing::internal::GetCapturedStderr(), ::testing::MatchesRegex(pattern));
+  EXPECT_THAT(FormatLogLine(LogLevel::kWarning, "it {is} %s") + "\n",
+              ::testing::MatchesRegex(pattern));
 }
 
 TEST(LogTest, OnlyWhatIsAtLeastAsSevereAsTheLevelIsWritten) {

@@ -6,11 +6,13 @@
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
+#include "absl/strings/strip.h"
+#include "core/interrupt.h"
 #include "core/log.h"
 #include "core/membership_rounds.h"
 #include "core/prefix_store.h"
+#include "core/rank_ranges.h"
 #include "core/status.h"
 
 namespace syncline {
@@ -31,6 +33,9 @@ std::string ClaimKey(int64_t rank) { return absl::StrCat("claim/", rank); }
 // all did.
 constexpr absl::string_view kPresent = "present";
 std::string ToldKey(int64_t place) { return absl::StrCat("told/", place); }
+
+// What an outcome begins with if a process has given up the world because it was interrupted.
+constexpr absl::string_view kInterrupted = "interrupted: ";
 
 std::shared_ptr<Store> PlacesOf(absl::string_view size, const std::shared_ptr<Store>& store) {
   return std::make_shared<PrefixStore>(absl::StrCat("of ", size), store);
@@ -62,7 +67,7 @@ std::string Missing(const std::vector<Arrival>& arrivals, int64_t size) {
   for (int64_t rank = 0; rank < size; ++rank) {
     if (present.count(rank) == 0) absent.push_back(rank);
   }
-  return absl::StrCat("rank ", absl::StrJoin(absent, ", "), " of ", size);
+  return absl::StrCat("rank ", RankRanges(absent), " of ", size);
 }
 
 // Who has come and who has not, for people; `place` is this process's own. An error if the store
@@ -76,9 +81,32 @@ absl::StatusOr<std::string> Absence(Store& round, int64_t place, int64_t size,
   if (!arrivals.ok()) {
     return Annotate(arrivals.status(), absl::StrCat("not all ranks joined within ", time));
   }
-  return absl::StrCat(
-      Missing(*arrivals, size), " did not join within ", time, "; present: ", Describe(*arrivals),
-      ". Were all ranks started, with the same world_size and store (", round.ToString(), ")?");
+  return absl::StrCat(Missing(*arrivals, size), " did not join within ", time,
+                      "; present: ", Describe(*arrivals),
+                      ". Were all ranks started, with the same world_size and store (",
+                      WithoutPrefixes(round), ")?");
+}
+
+// Whether no process with a lower place is there: that one speaks for all.
+bool IsSpeaker(Store& round, int64_t place) {
+  const auto keys = round.Keys("arrival/");
+  return !keys.ok() || std::none_of(keys->begin(), keys->end(), [place](const std::string& key) {
+    int64_t other = place;
+    return absl::SimpleAtoi(key.substr(8), &other) && other < place;
+  });
+}
+
+// What a process that waits for others says now and then, instead of all that wait.
+void LogStillJoining(Store& round, int64_t place, int64_t size, absl::Duration waited) {
+  const std::string time = absl::FormatDuration(absl::Trunc(waited, absl::Milliseconds(1)));
+  absl::Status answers = round.Wait({ArrivalKey(place)}, kPatienceWithTheStore);
+  if (answers.ok() && !IsSpeaker(round, place)) return;
+  const auto arrivals = answers.ok() ? ArrivalsSoFar(round) : answers;
+  Log(LogLevel::kWarning,
+      absl::StrCat("still joining after ", time, "; ",
+                   arrivals.ok() ? absl::StrCat("missing: ", Missing(*arrivals, size), " (store ",
+                                                WithoutPrefixes(round), ")")
+                                 : std::string(arrivals.status().message())));
 }
 
 absl::Status SizeMismatch(int64_t size, absl::string_view other) {
@@ -135,7 +163,9 @@ absl::StatusOr<Rounds::Place> Arrive(Store& store, const std::shared_ptr<Store>&
 
 // What a decision means for those who hear of it.
 absl::Status StatusOf(absl::string_view outcome) {
-  return outcome == kComplete ? absl::OkStatus() : TimeoutError(outcome);
+  if (outcome == kComplete) return absl::OkStatus();
+  if (absl::ConsumePrefix(&outcome, kInterrupted)) return BackendError(outcome);
+  return TimeoutError(outcome);
 }
 
 // Decides, for all, that the world is complete or why it has failed; returns what was decided.
@@ -144,19 +174,29 @@ absl::Status Decide(Store& round, absl::string_view outcome) {
   return StatusOf(decided.value);
 }
 
+// A process that leaves early gives up the world for all: they would wait for it in vain. Returns
+// OK if the world is complete all the same.
+absl::Status LeaveInterrupted(Store& round, const absl::Status& interruption) {
+  const Uninterruptible deciding;
+  const absl::Status decided =
+      Decide(round, absl::StrCat(kInterrupted, "a process (", ThisPeer().ToString(), ") was ",
+                                 interruption.message(), " while it waited for others to join"));
+  return decided.ok() ? decided : interruption;
+}
+
 // Waits until it is decided whether all have come. At the deadline the world is given up.
 absl::Status AwaitOutcome(Store& round, int64_t place, int64_t size, const Deadline& deadline) {
   while (true) {
     const auto outcome = round.Get(kOutcome, std::min(deadline.Remaining(), kReportEvery));
     if (outcome.ok()) return StatusOf(*outcome);
+    if (IsInterrupted(outcome.status())) return LeaveInterrupted(round, outcome.status());
     if (!absl::IsDeadlineExceeded(outcome.status())) return outcome.status();
-    const auto absence = Absence(round, place, size, deadline.timeout() - deadline.Remaining());
+    const absl::Duration waited = deadline.timeout() - deadline.Remaining();
     if (deadline.Expired()) {
-      SYNCLINE_RETURN_IF_ERROR(absence.status());
-      return Decide(round, *absence);
+      SYNCLINE_ASSIGN_OR_RETURN(const std::string absence, Absence(round, place, size, waited));
+      return Decide(round, absence);
     }
-    Log(LogLevel::kWarning,
-        absl::StrCat("still joining: ", absence.ok() ? *absence : absence.status().message()));
+    LogStillJoining(round, place, size, waited);
   }
 }
 
@@ -232,6 +272,7 @@ absl::StatusOr<Membership> Membership::Join(const std::shared_ptr<Store>& store,
   }
   auto place = Arrive(*store, member.places_, request.size, self);
   if (!place.ok()) {
+    const Uninterruptible leaving;
     if (!member.claim_.empty() &&
         member.places_->Wait({member.claim_}, kPatienceWithTheStore).ok()) {
       member.places_->Delete(member.claim_).status().IgnoreError();
@@ -243,6 +284,7 @@ absl::StatusOr<Membership> Membership::Join(const std::shared_ptr<Store>& store,
   absl::Status met = Meet(*member.round_, member.place_, request.size, deadline);
   if (met.ok()) met = member.Learn(request.size, deadline);
   if (met.ok()) return member;
+  const Uninterruptible leaving;
   // If it is the store that has failed, there is nobody to tell.
   if (member.Leave(Deadline(kPatienceWithTheStore)).ok()) {
     PartAfterFailure(*member.round_, member.place_, request.part);

@@ -15,6 +15,9 @@ namespace {
 // For questions that a store which is alive answers at once.
 constexpr absl::Duration kPatienceWithTheStore = absl::Seconds(2);
 
+// How many processes a message lists with host and pid.
+constexpr size_t kShown = 8;
+
 // In the part of one size: the number of the first round that matters.
 constexpr absl::string_view kFirst = "first";
 // In the part of one round: where those without a rank begin to look for a place, so that they sit
@@ -63,9 +66,16 @@ absl::StatusOr<std::vector<Arrival>> ArrivalsSoFar(Store& round) {
 }
 
 std::string Describe(const std::vector<Arrival>& arrivals) {
-  return absl::StrJoin(arrivals, ", ", [](std::string* out, const Arrival& a) {
-    absl::StrAppend(out, a.rank < 0 ? "any" : absl::StrCat(a.rank), " (", a.peer.ToString(), ")");
-  });
+  const size_t shown = std::min(arrivals.size(), kShown);
+  std::string text = absl::StrJoin(arrivals.begin(), arrivals.begin() + shown, ", ",
+                                   [](std::string* out, const Arrival& a) {
+                                     absl::StrAppend(out, a.rank < 0 ? "any" : absl::StrCat(a.rank),
+                                                     " (", a.peer.ToString(), ")");
+                                   });
+  if (shown < arrivals.size()) {
+    absl::StrAppend(&text, " and ", arrivals.size() - shown, " more");
+  }
+  return text;
 }
 
 absl::StatusOr<Rounds::Place> Rounds::Take(const Arrival& self) {

@@ -9,6 +9,8 @@
 #include "absl/strings/str_join.h"
 #include "absl/strings/strip.h"
 #include "absl/time/time.h"
+#include "core/interrupt.h"
+#include "core/rank_ranges.h"
 #include "core/status.h"
 
 namespace syncline {
@@ -56,7 +58,7 @@ class Meeting {
       if (came.count(Came(rank)) == 0) missing.push_back(rank);
     }
     if (missing.empty()) return std::string();
-    return absl::StrCat(missing.size() == 1 ? "rank " : "ranks ", absl::StrJoin(missing, ", "));
+    return absl::StrCat(missing.size() == 1 ? "rank " : "ranks ", RankRanges(missing));
   }
 
   // The last to leave tidies up. What it leaves behind does no harm.
@@ -110,6 +112,12 @@ absl::StatusOr<std::string> Await(Store& store, Meeting& meeting, int rank, int 
                                   const std::function<absl::Status()>& group_status) {
   while (true) {
     auto verdict = meeting.Verdict(std::min(deadline.Remaining(), kGlance));
+    if (IsInterrupted(verdict.status())) {
+      const Uninterruptible telling;
+      const std::string text =
+          absl::StrCat(kAborted, "rank ", rank, " was ", verdict.status().message());
+      meeting.Conclude(text).status().IgnoreError();
+    }
     if (verdict.ok() || KindOf(verdict.status()) != ErrorKind::kTimeout) return verdict;
     const absl::Status group = group_status ? group_status() : absl::OkStatus();
     if (!group.ok()) {

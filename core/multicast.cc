@@ -16,7 +16,9 @@
 #include "core/announcement.h"
 #include "core/hmac.h"
 #include "core/host.h"
+#include "core/interrupt.h"
 #include "core/multicast_socket.h"
+#include "core/rank_ranges.h"
 #include "core/status.h"
 
 namespace syncline {
@@ -46,7 +48,7 @@ std::string Printable(absl::string_view text) { return absl::CHexEscape(text.sub
 // What one process knows of the others.
 class Gathering {
  public:
-  Gathering(const Meeting& meeting, MulticastSocket socket, const Deadline& deadline)
+  Gathering(const MulticastOptions& meeting, MulticastSocket socket, const Deadline& deadline)
       : meeting_(meeting), socket_(std::move(socket)), deadline_(deadline) {
     self_.job = meeting.job;
     self_.size = meeting.size;
@@ -61,7 +63,7 @@ class Gathering {
   using Clock = std::chrono::steady_clock;
 
   struct Heard {
-    Announcement announcement;
+    MulticastAnnouncement announcement;
     std::string source;
     absl::Duration when;  // As Now() tells it.
   };
@@ -78,7 +80,7 @@ class Gathering {
   void Forget();
 
   // Lower ones host.
-  static std::pair<int64_t, std::string> Order(const Announcement& a) {
+  static std::pair<int64_t, std::string> Order(const MulticastAnnouncement& a) {
     return {a.rank < 0 ? std::numeric_limits<int64_t>::max() : a.rank, a.id};
   }
   std::string View() const;
@@ -89,7 +91,7 @@ class Gathering {
 
   // A process that says that it hosts the store.
   struct Host {
-    Announcement announcement;
+    MulticastAnnouncement announcement;
     absl::Duration heard;
     absl::Duration patience = kDoubtfulPatience;  // For the next try to connect.
     absl::Duration next_try;
@@ -102,7 +104,7 @@ class Gathering {
   absl::Status Conflict() const;
 
   absl::StatusOr<OpenedStore> BeHost();
-  absl::StatusOr<OpenedStore> Visit(const Announcement& host, absl::Duration patience);
+  absl::StatusOr<OpenedStore> Visit(const MulticastAnnouncement& host, absl::Duration patience);
   absl::Status AwaitGuests(Store& store);
 
   std::string Describe(const Heard& heard) const;
@@ -111,10 +113,10 @@ class Gathering {
   absl::Status NotMet() const;
 
   const Clock::time_point began_ = Clock::now();
-  const Meeting& meeting_;
+  const MulticastOptions& meeting_;
   const MulticastSocket socket_;
   const Deadline& deadline_;
-  Announcement self_;
+  MulticastAnnouncement self_;
   // By id, of this job, without this process: those who wait as this one does, and those who host.
   std::map<std::string, Heard> heard_;
   std::map<std::string, Host> hosts_;
@@ -145,6 +147,7 @@ absl::StatusOr<OpenedStore> Gathering::Run() {
       if (Now() - *conflict_since_ > kConflictPatience) return conflict;
     }
     if (deadline_.Expired()) return conflict.ok() ? NotMet() : conflict;
+    SYNCLINE_RETURN_IF_ERROR(CheckInterrupt());
   }
 }
 
@@ -154,7 +157,8 @@ void Gathering::Exchange() {
     if (!sent.ok()) last_error_ = sent;  // A network may come up yet.
     next_announcement_ = Now() + Interval();
   }
-  const absl::Duration pause = std::min(next_announcement_ - Now(), deadline_.Remaining());
+  const absl::Duration pause =
+      std::min({next_announcement_ - Now(), deadline_.Remaining(), kInterruptInterval});
   auto datagram = socket_.Receive(std::max(pause, absl::ZeroDuration()));
   // What has queued up is taken in at one go, or a crowd would be heard too late.
   while (datagram.ok() && datagram->has_value()) {
@@ -166,7 +170,7 @@ void Gathering::Exchange() {
 }
 
 void Gathering::Take(const MulticastSocket::Datagram& datagram) {
-  auto announcement = Announcement::Open(datagram.bytes, meeting_.secret);
+  auto announcement = MulticastAnnouncement::Open(datagram.bytes, meeting_.secret);
   if (!announcement.ok()) {
     ++ignored_;
     last_ignored_ =
@@ -255,7 +259,7 @@ absl::Status Gathering::Conflict() const {
   std::map<int64_t, std::string> ranks;
   if (self_.rank >= 0) ranks[self_.rank] = "this process";
   for (const auto& entry : heard_) {
-    const Announcement& a = entry.second.announcement;
+    const MulticastAnnouncement& a = entry.second.announcement;
     const std::string who = Describe(entry.second);
     if (a.size != meeting_.size) {
       return ArgumentError(absl::StrCat("world_size is ", meeting_.size, " here, but ", who,
@@ -300,6 +304,7 @@ absl::Status Gathering::AwaitGuests(Store& store) {
     SYNCLINE_ASSIGN_OR_RETURN(came, store.Keys(kGuest));
     if (static_cast<int64_t>(came.size()) >= meeting_.size - 1) return absl::OkStatus();
     if (deadline_.Expired()) break;
+    SYNCLINE_RETURN_IF_ERROR(CheckInterrupt());
     Exchange();
   }
   std::vector<std::string> missing;
@@ -313,7 +318,8 @@ absl::Status Gathering::AwaitGuests(Store& store) {
       "; see whether they still run and reach that address"));
 }
 
-absl::StatusOr<OpenedStore> Gathering::Visit(const Announcement& host, absl::Duration patience) {
+absl::StatusOr<OpenedStore> Gathering::Visit(const MulticastAnnouncement& host,
+                                             absl::Duration patience) {
   StoreConfig config;
   const size_t colon = host.store.rfind(':');
   if (colon == std::string::npos || !absl::SimpleAtoi(host.store.substr(colon + 1), &config.port)) {
@@ -330,7 +336,7 @@ absl::StatusOr<OpenedStore> Gathering::Visit(const Announcement& host, absl::Dur
 }
 
 std::string Gathering::Describe(const Heard& heard) const {
-  const Announcement& a = heard.announcement;
+  const MulticastAnnouncement& a = heard.announcement;
   return absl::StrCat(a.rank < 0 ? "a process" : absl::StrCat("rank ", a.rank), " (",
                       Printable(a.peer.ToString()), ", at ", heard.source, ", ",
                       absl::FormatDuration(absl::Trunc(Now() - heard.when, absl::Milliseconds(1))),
@@ -364,7 +370,7 @@ absl::Status Gathering::NotMet() const {
   if (static_cast<int64_t>(heard_.size()) + 1 == meeting_.size) {
     absl::StrAppend(&text, ", but they have not all heard each other");
   } else if (!missing.empty()) {
-    absl::StrAppend(&text, "; missing: rank ", absl::StrJoin(missing, ", "));
+    absl::StrAppend(&text, "; missing: rank ", RankRanges(missing));
   }
   if (!other_jobs_.empty()) {
     absl::StrAppend(&text, "; other jobs there: '", absl::StrJoin(other_jobs_, "', '"), "'");
@@ -377,7 +383,8 @@ absl::Status Gathering::NotMet() const {
 
 }  // namespace
 
-absl::StatusOr<OpenedStore> MeetByMulticast(const Meeting& meeting, const Deadline& deadline) {
+absl::StatusOr<OpenedStore> MeetByMulticast(const MulticastOptions& meeting,
+                                            const Deadline& deadline) {
   if (meeting.job.size() > kMaxJobName) {
     return ArgumentError(
         absl::StrCat("a group_name may have ", kMaxJobName, " bytes, not ", meeting.job.size()));

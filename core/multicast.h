@@ -13,7 +13,7 @@
 
 namespace syncline {
 
-struct Meeting {
+struct MulticastOptions {
   std::string group;  // An IPv4 multicast address.
   int port = 0;
   std::string job;     // Processes of different jobs do not see each other.
@@ -33,7 +33,8 @@ struct Meeting {
 //
 // A TimeoutError tells who has been heard and who has not. ArgumentError if ranks repeat, sizes
 // differ or too many come.
-absl::StatusOr<OpenedStore> MeetByMulticast(const Meeting& meeting, const Deadline& deadline);
+absl::StatusOr<OpenedStore> MeetByMulticast(const MulticastOptions& meeting,
+                                            const Deadline& deadline);
 
 }  // namespace syncline
 

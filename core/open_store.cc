@@ -8,6 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "core/env.h"
 #include "core/host.h"
+#include "core/host_address.h"
 #include "core/multicast.h"
 #include "core/prefix_store.h"
 #include "core/serving_turn.h"
@@ -25,24 +26,28 @@ constexpr absl::Duration kPatienceWithTheStore = absl::Seconds(2);
 // Set by a host that has no rank.
 constexpr absl::string_view kHasAutomaticHost = "automatic host";
 
-absl::StatusOr<std::shared_ptr<Store>> Serve(StoreConfig config) {
+// With `for_other_hosts`, a name that leads to loopback is this host's own, as in the /etc/hosts of
+// many systems; other hosts connect to whichever address they know by that name.
+absl::StatusOr<std::shared_ptr<Store>> Serve(StoreConfig config, bool for_other_hosts) {
   config.role = StoreConfig::Role::kServer;
   // A name may stand for several addresses, each of which another process could bind.
   SYNCLINE_ASSIGN_OR_RETURN(config.host, FirstAddress(config.host));
+  if (for_other_hosts && IsLoopbackAddress(config.host)) config.host = "0.0.0.0";
   SYNCLINE_ASSIGN_OR_RETURN(auto store, StoreRegistry::Make("tcp", config));
   SYNCLINE_RETURN_IF_ERROR(store->Set(kHasAutomaticHost, ""));
   return store;
 }
 
-// Of a process without a rank.
-absl::StatusOr<OpenedStore> ServeOrConnect(StoreConfig config, const Deadline& deadline) {
+// Of a process without a rank, or of one whose rank does not say whether it is on the store's host.
+absl::StatusOr<OpenedStore> ServeOrConnect(StoreConfig config, bool for_other_hosts,
+                                           const Deadline& deadline) {
   const std::string host = config.host;
   absl::StatusOr<std::shared_ptr<Store>> served = NetworkError("another tried to");
   for (bool is_first_try = true;; is_first_try = false) {
     {
       const ServingTurn turn(config.host, config.port);
       // Later, something may hold the turn and never serve.
-      if (turn.is_mine() || !is_first_try) served = Serve(config);
+      if (turn.is_mine() || !is_first_try) served = Serve(config, for_other_hosts);
     }
     if (served.ok()) return OpenedStore{*std::move(served), host, Part::kHost};
     const Deadline attempt(std::min(kTryFor, deadline.Remaining()));
@@ -85,7 +90,7 @@ absl::StatusOr<OpenedStore> ServeOrJoinAutomaticHost(const StoreConfig& config) 
 }
 
 absl::StatusOr<OpenedStore> OpenByMulticast(const InitMethod& method, const Deadline& deadline) {
-  Meeting meeting;
+  MulticastOptions meeting;
   meeting.group = method.store.host;
   meeting.port = method.store.port;
   meeting.job = method.group_name;
@@ -98,7 +103,9 @@ absl::StatusOr<OpenedStore> OpenByMulticast(const InitMethod& method, const Dead
 
 absl::StatusOr<OpenedStore> Open(const InitMethod& method, const Deadline& deadline) {
   if (method.scheme == kMulticastScheme) return OpenByMulticast(method, deadline);
-  if (method.scheme == "tcp" && method.rank < 0) return ServeOrConnect(method.store, deadline);
+  if (method.scheme == "tcp" && (method.rank < 0 || method.any_rank_serves)) {
+    return ServeOrConnect(method.store, method.any_rank_serves, deadline);
+  }
   if (method.scheme == "tcp" && method.rank == 0 &&
       method.store.role == StoreConfig::Role::kServer) {
     return ServeOrJoinAutomaticHost(method.store);

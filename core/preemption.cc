@@ -6,8 +6,11 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "core/interrupt.h"
 #include "core/log.h"
+#include "core/rank_ranges.h"
 #include "core/status.h"
+#include "core/thread.h"
 
 namespace syncline {
 namespace {
@@ -40,25 +43,26 @@ absl::StatusOr<std::shared_ptr<Preemption>> Preemption::Create(std::shared_ptr<S
   if (options.timeout <= absl::ZeroDuration() || options.interval <= absl::ZeroDuration()) {
     return ArgumentError("the times of a preemption must be positive");
   }
-  return std::shared_ptr<Preemption>(new Preemption(std::move(store), rank, size, options));
+  std::shared_ptr<Preemption> made(new Preemption(std::move(store), rank, size, options));
+  SYNCLINE_ASSIGN_OR_RETURN(made->watcher_, StartThread("the watch for preemption",
+                                                        [raw = made.get()] { raw->Watch(); }));
+  return made;
 }
 
 Preemption::Preemption(std::shared_ptr<Store> store, int64_t rank, int64_t size,
                        const Options& options)
-    : store_(std::move(store)), rank_(rank), size_(size), options_(options) {
-  watcher_ = std::thread([this] { Watch(); });
-}
+    : store_(std::move(store)), rank_(rank), size_(size), options_(options) {}
 
 Preemption::~Preemption() {
   if (fork_.InChild()) {
-    watcher_.detach();  // It is the parent's.
+    if (watcher_.joinable()) watcher_.detach();  // It is the parent's.
     return;
   }
   {
     absl::MutexLock lock(&mutex_);
     is_ending_ = true;
   }
-  watcher_.join();
+  if (watcher_.joinable()) watcher_.join();
 }
 
 void Preemption::GiveNotice() {
@@ -68,30 +72,23 @@ void Preemption::GiveNotice() {
 }
 
 absl::StatusOr<bool> Preemption::Reached(int64_t step) {
-  return Reached(step, [] { return absl::OkStatus(); });
-}
-
-absl::StatusOr<bool> Preemption::Reached(int64_t step, Interrupt interrupt) {
   if (fork_.InChild()) {
     return BackendError("preemption: this process was forked from the one that watches");
   }
-  // The watcher ends each of its waits in time, and settles.
-  while (true) {
-    {
-      absl::MutexLock lock(&mutex_);
-      if (step < 0 || step < last_) {
-        return ArgumentError(absl::StrCat("steps count up from 0: got ", step, " after ",
-                                          last_ < 0 ? "none" : absl::StrCat(last_)));
-      }
-      if (!is_published_ || mutex_.AwaitWithTimeout(absl::Condition(&is_settled_), kPiece)) {
-        SYNCLINE_RETURN_IF_ERROR(error_);
-        last_ = step;
-        const int64_t agreed = agreed_step();
-        return agreed >= 0 && step >= agreed;
-      }
-    }
-    SYNCLINE_RETURN_IF_ERROR(interrupt());
+  absl::MutexLock lock(&mutex_);
+  if (step < 0 || step < last_) {
+    return ArgumentError(absl::StrCat("steps count up from 0: got ", step, " after ",
+                                      last_ < 0 ? "none" : absl::StrCat(last_)));
   }
+  // The watcher ends each of its waits in time, and settles.
+  if (is_published_ && !Deadline(absl::InfiniteDuration())
+                            .AwaitInterruptibly(mutex_, absl::Condition(&is_settled_))) {
+    return Interruption();
+  }
+  SYNCLINE_RETURN_IF_ERROR(error_);
+  last_ = step;
+  const int64_t agreed = agreed_step();
+  return agreed >= 0 && step >= agreed;
 }
 
 void Preemption::Watch() {
@@ -183,7 +180,7 @@ absl::Status Preemption::Missing(const absl::Status& silence) {
   }
   if (missing.empty()) return silence;
   return TimeoutError(
-      absl::StrCat("the job is to stop, but rank ", absl::StrJoin(missing, ", "), " of ", size_,
+      absl::StrCat("the job is to stop, but rank ", RankRanges(missing), " of ", size_,
                    " has not said within ", absl::FormatDuration(options_.timeout),
                    " which step it has reached: it has died, or does not watch for preemption"));
 }

@@ -47,9 +47,6 @@ class Preemption {
     absl::Duration interval = absl::Milliseconds(100);
   };
 
-  // Asked several times a second while Reached waits: if it is not OK, the wait ends with that.
-  using Interrupt = absl::FunctionRef<absl::Status()>;
-
   static absl::StatusOr<std::shared_ptr<Preemption>> Create(std::shared_ptr<Store> store,
                                                             int64_t rank, int64_t size,
                                                             const Options& options);
@@ -65,7 +62,6 @@ class Preemption {
   // save and stop instead: true from the step agreed on. Waits only between a notice and the
   // agreement; a TimeoutError names the ranks that have not published. ArgumentError if a step is
   // negative or lower than the one before.
-  absl::StatusOr<bool> Reached(int64_t step, Interrupt interrupt);
   absl::StatusOr<bool> Reached(int64_t step);
 
   // The step agreed on; -1 while there is none.

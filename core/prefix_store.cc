@@ -65,6 +65,11 @@ std::string PrefixStore::ToString() const {
   return absl::StrCat("prefix '", prefix_, "' of ", store_->ToString());
 }
 
+std::string WithoutPrefixes(const Store& store) {
+  const auto* const prefixed = dynamic_cast<const PrefixStore*>(&store);
+  return prefixed == nullptr ? store.ToString() : WithoutPrefixes(*prefixed->underlying_store());
+}
+
 // The empty key stays empty, so that the underlying store refuses it.
 std::string PrefixStore::Full(absl::string_view key) const {
   return key.empty() ? std::string() : absl::StrCat(prefix_, key);

@@ -44,6 +44,9 @@ class PrefixStore final : public Store {
   const std::shared_ptr<Store> store_;
 };
 
+// The store below all prefixes, for messages to users, who know nothing of the prefixes.
+std::string WithoutPrefixes(const Store& store);
+
 }  // namespace syncline
 
 #endif  // SYNCLINE_CORE_PREFIX_STORE_H_

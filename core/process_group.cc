@@ -3,6 +3,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <exception>
 #include <new>
 #include <numeric>
 #include <utility>
@@ -16,6 +17,7 @@
 #include "core/backend_spec.h"
 #include "core/deadline.h"
 #include "core/env.h"
+#include "core/interrupt.h"
 #include "core/monitored_barrier.h"
 #include "core/prefix_store.h"
 #include "core/status.h"
@@ -179,16 +181,21 @@ absl::StatusOr<int> ProcessGroup::Run(const Operation& operation, Timeout timeou
   const Deadline deadline = Deadline::FromFirstWait(timeout.value_or(options_.timeout));
   bool has_begun = false;
   int source = 0;
-  absl::Status status = LaneOf(operation)->Run(deadline, [&](uint64_t number) {
+  absl::Status ended;
+  const auto run = [&](uint64_t number) {
     has_begun = true;
     auto outcome = Execute(operation, ContextOf(operation, number, deadline));
     if (outcome.ok()) source = *outcome;
     return outcome.status();
-  });
+  };
+  const auto end = [&](const absl::Status& interruption) {
+    ended = Finished(Annotate(interruption, Speaker(operation.name())));
+  };
+  absl::Status status = LaneOf(operation)->Run(deadline, run, end);
+  if (!ended.ok()) return ended;
   if (!has_begun) {
     // The other ranks will wait for it in vain: this is the end of the group.
-    status = Finished(Annotate(
-        status, absl::StrCat("rank ", rank(), " of group '", name(), "': ", operation.name())));
+    status = Finished(Annotate(status, Speaker(operation.name())));
   }
   if (!status.ok()) return status;
   return source;
@@ -238,10 +245,16 @@ absl::StatusOr<int> ProcessGroup::Execute(const Operation& operation, const Call
     outcome = Perform(operation, context);
   } catch (const std::bad_alloc&) {
     outcome = BackendError("out of memory: no memory for the buffers of the operation");
+  } catch (const std::exception& error) {
+    outcome = BackendError(absl::StrCat("unexpected error: ", error.what()));
   }
   if (outcome.ok()) return outcome;
-  return Finished(Annotate(Concerning(operation, context.sequence, outcome.status()),
-                           absl::StrCat("rank ", rank(), " of group '", name(), "'")));
+  return Finished(Annotate(Concerning(operation, context.sequence, outcome.status()), Speaker()));
+}
+
+std::string ProcessGroup::Speaker(absl::string_view operation) const {
+  return absl::StrCat("rank ", rank(), " of group '", name(), "'", operation.empty() ? "" : ": ",
+                      operation);
 }
 
 absl::StatusOr<int> ProcessGroup::Perform(const Operation& operation, const CallContext& context) {
@@ -256,7 +269,9 @@ absl::StatusOr<int> ProcessGroup::Perform(const Operation& operation, const Call
 }
 
 absl::Status ProcessGroup::Finished(absl::Status status) {
-  if (!status.ok() && !IsHarmless(status)) Break(status);
+  if (status.ok() || IsHarmless(status)) return status;
+  // Later calls, which nobody has interrupted, fail like those of any other broken group.
+  Break(IsInterrupted(status) ? BackendError(status.message()) : status);
   return status;
 }
 

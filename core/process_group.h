@@ -253,6 +253,8 @@ class ProcessGroup {
   absl::StatusOr<int> Execute(const Operation& operation, const CallContext& context);
   // Hands it to the backend, with what else the backend should know of the user's call.
   absl::StatusOr<int> Perform(const Operation& operation, const CallContext& context);
+  // "rank 0 of group 'default': all_reduce"
+  std::string Speaker(absl::string_view operation = {}) const;
   // What an operation that was admitted returns: breaks the group if `status` means that.
   absl::Status Finished(absl::Status status);
   const Served& BackendOf(const Operation& operation) const;

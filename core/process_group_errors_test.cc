@@ -3,6 +3,7 @@
 
 #include <memory>
 #include <new>
+#include <stdexcept>
 #include <string>
 #include <vector>
 
@@ -56,6 +57,19 @@ TEST(ProcessGroupErrorsTest, RunningOutOfMemoryInTheBackgroundIsTheWorksError) {
   const absl::Status status = work->Wait(absl::Seconds(20));
   EXPECT_EQ(KindOf(status), ErrorKind::kBackend);
   EXPECT_THAT(Message(status), HasSubstr(kOutOfMemory));
+}
+
+TEST(ProcessGroupErrorsTest, AnExceptionIsAnErrorThatBreaksTheGroup) {
+  const auto throws = [](FakeBackend&, OpKind, const CallContext&) -> absl::Status {
+    throw std::runtime_error("no thread");
+  };
+  std::vector<float> values(3);
+  auto group = MakeFakeGroup(throws);
+  EXPECT_THAT(Message(group->AllReduce(Tensor::Of(values))),
+              HasSubstr("all_reduce #0 (float32[3] on cpu, sum): unexpected error: no thread"));
+  EXPECT_FALSE(group->status().ok());
+  group = MakeFakeGroup(throws);
+  EXPECT_THAT(Message((*group->BarrierAsync())->Wait(absl::Seconds(20))), HasSubstr("no thread"));
 }
 
 TEST(ProcessGroupErrorsTest, RunningOutOfMemoryAroundABackendsCallBreaksTheGroup) {

@@ -5,20 +5,23 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
-#include <fstream>
-#include <limits>
-#include <string>
 #include <utility>
 
 #include "absl/cleanup/cleanup.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
+#include "core/memory.h"
 #include "core/status.h"
 
 namespace syncline {
 namespace {
+
+#ifndef MFD_NOEXEC_SEAL  // Linux 6.3.
+#define MFD_NOEXEC_SEAL 8U
+#endif
 
 constexpr int kSizeSeals = F_SEAL_SHRINK | F_SEAL_GROW;
 constexpr size_t kPage = 4096;  // Or larger,
@@ -33,22 +36,40 @@ absl::Status Failed(absl::string_view what, size_t size) {
   return Failed(what, size, std::strerror(errno));
 }
 
-// What the kernel believes that it can hand out. As much as one likes where it does not say.
-size_t AvailableMemory() {
-  std::ifstream file("/proc/meminfo");
-  std::string line;
-  while (std::getline(file, line)) {
-    constexpr absl::string_view kName = "MemAvailable:";
-    if (line.compare(0, kName.size(), kName.data()) != 0) continue;
-    return std::strtoull(line.c_str() + kName.size(), nullptr, 10) << 10;
+// Between two looks at how much memory there is.
+constexpr size_t kSlice = 64 << 20;
+// Of a piece of a slice, where signals interrupt it.
+constexpr size_t kSmallestPiece = kLargestPage;
+constexpr int kMostInterruptions = 1000;
+
+// Until Linux 6.11 a signal undoes all that a call has reserved: where signals keep coming, only
+// calls that are short enough succeed. 0, or the error.
+int Allocate(int descriptor, size_t offset, size_t size) {
+  size_t piece = size;
+  int interruptions = 0;
+  while (size > 0) {
+    piece = std::min(piece, size);
+    const int error =
+        posix_fallocate(descriptor, static_cast<off_t>(offset), static_cast<off_t>(piece));
+    if (error == EINTR && ++interruptions < kMostInterruptions) {
+      piece = std::max(piece / 2, std::min(piece, kSmallestPiece));
+      continue;
+    }
+    if (error != 0) return error;
+    interruptions = 0;
+    offset += piece;
+    size -= piece;
   }
-  return std::numeric_limits<size_t>::max();
+  return 0;
 }
 
 }  // namespace
 
 absl::StatusOr<Segment> Segment::Create(size_t size) {
-  const int descriptor = memfd_create("syncline", MFD_CLOEXEC | MFD_ALLOW_SEALING);
+  // Linux 6.3 to 6.5 refuse any other where vm.memfd_noexec is 2; older ones know no such flag.
+  constexpr unsigned kFlags = MFD_CLOEXEC | MFD_ALLOW_SEALING;
+  int descriptor = memfd_create("syncline", kFlags | MFD_NOEXEC_SEAL);
+  if (descriptor < 0 && errno == EINVAL) descriptor = memfd_create("syncline", kFlags);
   if (descriptor < 0) return Failed("make", size);
   absl::Cleanup close_it = [&] { close(descriptor); };
   if (ftruncate(descriptor, static_cast<off_t>(size)) != 0) return Failed("size", size);
@@ -103,18 +124,21 @@ Segment::Identity Segment::identity() const {
 }
 
 absl::Status Segment::Reserve(size_t offset, size_t size) {
-  if (size == 0) return absl::OkStatus();
-  // Linux would kill processes rather than say that there is not so much.
-  const size_t available = AvailableMemory();
-  if (size > available) {
-    return Failed("reserve", size,
-                  absl::StrCat("this host has only ", available >> 10, " KiB available"));
+  for (size_t done = 0; done < size;) {
+    // Others take memory at the same time.
+    const MemoryBudget memory = AvailableMemory();
+    if (size - done > memory.available) {
+      return Failed(
+          "reserve", size,
+          absl::StrCat(memory.owner, " has only ", memory.available >> 10, " KiB available",
+                       done == 0 ? "" : absl::StrCat(" for the last ", (size - done) >> 10)));
+    }
+    const size_t slice = std::min(kSlice, size - done);
+    const int error = Allocate(descriptor_, offset + done, slice);
+    if (error != 0) return Failed("reserve", size, std::strerror(error));
+    done += slice;
   }
-  int error;
-  do {
-    error = posix_fallocate(descriptor_, static_cast<off_t>(offset), static_cast<off_t>(size));
-  } while (error == EINTR);  // By a signal, which undoes all.
-  return error == 0 ? absl::OkStatus() : Failed("reserve", size, std::strerror(error));
+  return absl::OkStatus();
 }
 
 void Segment::Discard() {

@@ -43,7 +43,7 @@ class Segment {
   Identity identity() const;
 
   // Gets memory for these bytes, on the NUMA node of the calling thread. What is there stays.
-  // BackendError with sizes if there is not so much.
+  // BackendError with sizes if there is not so much, be it for a limit of a control group.
   absl::Status Reserve(size_t offset, size_t size);
 
   // Gives back the memory of all bytes, which are zero then, in every process. They are no longer

@@ -1,10 +1,12 @@
 #include "core/shared_memory.h"
 
 #include <pthread.h>
+#include <sys/mman.h>
 
 #include <atomic>
 #include <map>
 #include <memory>
+#include <mutex>
 #include <set>
 #include <utility>
 
@@ -26,10 +28,44 @@ int Forks() {
   return forks.load();
 }
 
+class Memory;
+
+// Memories of which a child of fork gets its own. Of the process.
+class OwnAfterFork {
+ public:
+  static OwnAfterFork& Get() {
+    static OwnAfterFork* const all = new OwnAfterFork;
+    return *all;
+  }
+
+  void Add(const Memory* memory) {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    memories_.insert(memory);
+  }
+  void Remove(const Memory* memory) {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    memories_.erase(memory);
+  }
+
+ private:
+  OwnAfterFork() {
+    pthread_atfork([] { Get().mutex_.lock(); }, [] { Get().mutex_.unlock(); },
+                   [] {
+                     Get().SeparateAll();
+                     Get().mutex_.unlock();
+                   });
+  }
+
+  void SeparateAll();
+
+  std::mutex mutex_;  // Of a kind that a fork may find locked.
+  std::set<const Memory*> memories_;
+};
+
 // Of one tensor. Enters itself in the registry, and leaves it.
 class Memory {
  public:
-  explicit Memory(Segment segment);
+  Memory(Segment segment, AfterFork after_fork);
   ~Memory();
 
   Memory(const Memory&) = delete;
@@ -38,6 +74,10 @@ class Memory {
   char* data() const { return segment_.data(); }
   size_t size() const { return segment_.size(); }
   uint64_t number() const { return number_; }
+  // Replaces the mapping, in a child.
+  void Separate() const {
+    mmap(data(), size(), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_FIXED, segment_.descriptor(), 0);
+  }
   SharedPlace PlaceAt(size_t offset) const {
     return {number_, offset, segment_.descriptor(), segment_.size(), identity_};
   }
@@ -45,9 +85,14 @@ class Memory {
  private:
   Segment segment_;
   const Segment::Identity identity_;
+  const AfterFork after_fork_;
   const int forks_ = Forks();
   const uint64_t number_;
 };
+
+void OwnAfterFork::SeparateAll() {
+  for (const Memory* memory : memories_) memory->Separate();
+}
 
 // Of the process.
 class Registry {
@@ -99,14 +144,17 @@ class Registry {
   std::set<uint64_t> numbers_ ABSL_GUARDED_BY(mutex_);
 };
 
-Memory::Memory(Segment segment)
+Memory::Memory(Segment segment, AfterFork after_fork)
     : segment_(std::move(segment)),
       identity_(segment_.identity()),
+      after_fork_(after_fork),
       number_(Registry::Get().NewNumber()) {
   Registry::Get().Add(*this);
+  if (after_fork_ == AfterFork::kOwn) OwnAfterFork::Get().Add(this);
 }
 
 Memory::~Memory() {
+  if (after_fork_ == AfterFork::kOwn) OwnAfterFork::Get().Remove(this);
   Registry::Get().Remove(*this);
   // Peers unmap it when they next hear of this rank; the memory is free at once. Not where a fork
   // may have given it another user.
@@ -115,7 +163,8 @@ Memory::~Memory() {
 
 }  // namespace
 
-absl::StatusOr<Tensor> EmptyShared(DType dtype, absl::Span<const int64_t> shape) {
+absl::StatusOr<Tensor> EmptyShared(DType dtype, absl::Span<const int64_t> shape,
+                                   AfterFork after_fork) {
   SYNCLINE_RETURN_IF_ERROR(CheckShape(dtype, shape));
   const Tensor measure(nullptr, dtype, shape);
   if (measure.nbytes() == 0) return Tensor::TryZeros(dtype, shape);
@@ -126,7 +175,7 @@ absl::StatusOr<Tensor> EmptyShared(DType dtype, absl::Span<const int64_t> shape)
   absl::StatusOr<Segment> segment = Segment::Create(measure.nbytes());
   if (!segment.ok()) return annotated(segment.status());
   SYNCLINE_RETURN_IF_ERROR(annotated(segment->Reserve(0, segment->size())));
-  auto memory = std::make_shared<Memory>(*std::move(segment));
+  auto memory = std::make_shared<Memory>(*std::move(segment), after_fork);
   char* const data = memory->data();
   return Tensor(data, dtype, shape, {}, Device(), std::move(memory));
 }

@@ -15,11 +15,16 @@
 
 namespace syncline {
 
+// Whether the elements that a child of fork sees, and may write, are its parent's or its own. Its
+// own are copied when it first writes them; until then what the parent writes shows.
+enum class AfterFork { kShared, kOwn };
+
 // A new tensor on the CPU, its elements zero, in memory of its own, which begins on a page, has no
 // name in any file system, and is freed with the last view. Takes an open file. Everything that
 // shares these bytes, such as an array of NumPy, is as good as the tensor. ArgumentError if there
 // is no such shape; BackendError with sizes if there is not so much memory.
-absl::StatusOr<Tensor> EmptyShared(DType dtype, absl::Span<const int64_t> shape);
+absl::StatusOr<Tensor> EmptyShared(DType dtype, absl::Span<const int64_t> shape,
+                                   AfterFork after_fork = AfterFork::kShared);
 
 // Where some bytes lie in the memory of such a tensor.
 struct SharedPlace {

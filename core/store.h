@@ -91,6 +91,7 @@ struct StoreConfig {
   enum class Role { kClient, kServer } role = Role::kClient;  // tcp: a server is also a client.
   absl::Duration timeout = kDefaultStoreTimeout;
   std::optional<absl::Duration> connect_timeout;  // tcp, etcd; as for calls if not given.
+  std::string secret;  // tcp; empty: that of SYNCLINE_SECRET_FILE, if it is set.
 
   struct Etcd {
     std::string endpoints;             // Of one cluster: "host1:2379,host2:2379".

@@ -1,7 +1,5 @@
 #include "core/tensor.h"
 
-#include <unistd.h>
-
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
@@ -11,6 +9,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "core/memory.h"
 #include "core/status.h"
 
 namespace syncline {
@@ -37,12 +36,9 @@ int64_t NumberOfElements(DType dtype, absl::Span<const int64_t> shape) {
   return numel;
 }
 
-// What may be asked for at all. Linux promises more, and kills the process that then uses it.
-size_t HostMemory() {
-  static const size_t bytes =
-      static_cast<size_t>(sysconf(_SC_PHYS_PAGES)) * static_cast<size_t>(sysconf(_SC_PAGESIZE));
-  return bytes;
-}
+// A tensor of at least so many bytes is worth a look at how many there are: Linux promises more,
+// and kills the process that then uses it.
+constexpr size_t kLarge = 16 << 20;
 
 // As NumPy has it: the strides of dimensions of size 1 are never used, and without elements no
 // stride is.
@@ -115,12 +111,13 @@ std::vector<int64_t> Tensor::strides() const {
 
 absl::StatusOr<Tensor> Tensor::TryZeros(DType dtype, absl::Span<const int64_t> shape) {
   const size_t size = static_cast<size_t>(NumberOfElements(dtype, shape)) * SizeOf(dtype);
-  void* const data =
-      size <= HostMemory() ? ::operator new(size, kAlignment, std::nothrow) : nullptr;
+  const bool fits = size < kLarge || size <= LargestMemory().available;
+  void* const data = fits ? ::operator new(size, kAlignment, std::nothrow) : nullptr;
   if (data == nullptr) {
+    const MemoryBudget memory = LargestMemory();
     return BackendError(absl::StrCat("out of memory: cannot get ", size, " bytes for a tensor ",
-                                     Name(dtype), "[", absl::StrJoin(shape, ", "),
-                                     "]; this host has ", HostMemory()));
+                                     Name(dtype), "[", absl::StrJoin(shape, ", "), "]; ",
+                                     memory.owner, " has ", memory.available));
   }
   std::shared_ptr<void> memory(data, [](void* p) { ::operator delete(p, kAlignment); });
   if (size > 0) std::memset(data, 0, size);

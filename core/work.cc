@@ -4,6 +4,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "core/deadline.h"
+#include "core/interrupt.h"
 #include "core/status.h"
 
 namespace syncline {
@@ -24,7 +25,9 @@ absl::Status Work::Wait(absl::Duration timeout) {
   if (fork_guard_.InChild()) return LostToChild();
   absl::MutexLock lock(&mutex_);
   const auto finished = [this]() ABSL_SHARED_LOCKS_REQUIRED(mutex_) { return IsFinal(state_); };
-  if (Deadline(timeout).Await(mutex_, absl::Condition(&finished))) return status_;
+  if (Deadline(timeout).AwaitInterruptibly(mutex_, absl::Condition(&finished))) return status_;
+  SYNCLINE_RETURN_IF_ERROR(
+      Annotate(Interruption(), absl::StrCat(description_, " goes on, the wait for it has ended")));
   return TimeoutError(absl::StrCat(
       description_, " has not finished after a wait of ", absl::FormatDuration(timeout), "; it is ",
       state_ == State::kRunning ? "running" : "queued behind earlier operations",

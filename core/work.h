@@ -25,7 +25,8 @@ class Work {
   explicit Work(std::string description) : description_(std::move(description)) {}
 
   // Waits until the operation has finished and returns its outcome. If it has not finished within
-  // `timeout` returns a TimeoutError; the operation itself goes on until its own deadline.
+  // `timeout` returns a TimeoutError, and an InterruptedError if this thread is interrupted; the
+  // operation itself goes on until its own deadline.
   absl::Status Wait(absl::Duration timeout = absl::InfiniteDuration());
 
   bool IsCompleted() const;

@@ -10,8 +10,12 @@
 #include "absl/strings/str_join.h"
 #include "core/agreement.h"
 #include "core/backend_spec.h"
+#include "core/cluster.h"
+#include "core/env.h"
 #include "core/host_address.h"
 #include "core/init_method.h"
+#include "core/interrupt.h"
+#include "core/log.h"
 #include "core/open_store.h"
 #include "core/prefix_store.h"
 #include "core/status.h"
@@ -46,16 +50,38 @@ absl::Status CheckOptions(const WorldOptions& options) {
   return absl::OkStatus();
 }
 
-// Whether nothing says that there is anybody else.
-bool IsAlone(const WorldOptions& options) {
-  return options.store == nullptr && options.init_method.empty() && options.rank <= 0 &&
-         (options.size < 0 || options.size == 1) && !HasLauncher();
+// Why this process is the only rank, for people; nothing if it may have peers.
+std::optional<std::string> WhyAlone(const WorldOptions& options) {
+  const bool asks_environment = options.init_method.empty() || options.init_method == "env://";
+  if (options.store != nullptr || !asks_environment) return std::nullopt;
+  if (options.rank == 0 && options.size == 1) return "rank 0 and world_size 1 were passed";
+  if (!options.init_method.empty() || HasLauncher() || options.rank >= 0) return std::nullopt;
+  if (options.size >= 0 && options.size != 1) return std::nullopt;
+  const std::optional<ClusterTask> task = DetectTask(GetEnv);
+  if (task.has_value() && (task->size > 1 || !task->defect.empty())) return std::nullopt;
+  return DescribeAlone(GetEnv);
+}
+
+// Says where the ranks meet, if that is nowhere but in the environment.
+absl::StatusOr<OpenedStore> OpenAndSay(const InitMethod& method, const Deadline& deadline) {
+  if (method.from.empty()) return OpenStore(method, deadline);
+  const std::string place = method.scheme == "file"
+                                ? method.store.path
+                                : absl::StrCat(method.store.host, ", port ", method.store.port);
+  Log(LogLevel::kInfo, absl::StrCat("rank ", method.rank, " of ", method.size, " meets the others ",
+                                    "at ", place, "; ", method.from));
+  absl::StatusOr<OpenedStore> opened = OpenStore(method, deadline);
+  if (opened.ok() || !method.any_rank_serves) return opened;
+  return Annotate(opened.status(), absl::StrCat("the ranks meet at ", place, " (", method.from,
+                                                "). If no rank runs ",
+                                                "there, set MASTER_ADDR to the host of rank 0"));
 }
 
 // Opens the store, and fills in what the init method or the environment says.
 absl::StatusOr<OpenedStore> Open(WorldOptions& options, const Deadline& deadline) {
   if (options.store != nullptr) return OpenedStore{options.store, "", OpenedStore::Part::kGuest};
-  if (IsAlone(options)) {
+  if (const std::optional<std::string> reason = WhyAlone(options)) {
+    Log(LogLevel::kInfo, absl::StrCat("this is a world of one rank: ", *reason));
     options.rank = 0;
     options.size = 1;
     SYNCLINE_ASSIGN_OR_RETURN(auto store, StoreRegistry::Make("hash", StoreConfig()));
@@ -68,7 +94,7 @@ absl::StatusOr<OpenedStore> Open(WorldOptions& options, const Deadline& deadline
   if (options.group_name.empty()) options.group_name = method.group_name;
   method.group_name = options.group_name;
   method.store.timeout = std::min(options.timeout, kDefaultStoreTimeout);
-  return OpenStore(method, deadline);
+  return OpenAndSay(method, deadline);
 }
 
 }  // namespace
@@ -90,8 +116,15 @@ absl::StatusOr<std::shared_ptr<World>> World::Init(const WorldOptions& given) {
   const std::string host = opened.host.empty() ? HostOf(options.store->address()) : opened.host;
   absl::Status connected = world->Connect(host, deadline);
   if (connected.ok()) return world;
+  const Uninterruptible leaving;
   world->membership_.Leave(Deadline(kPatienceWithTheStore)).IgnoreError();  // To be tried again.
   return connected;
+}
+
+int64_t World::local_rank() const {
+  const std::vector<Peer>& peers = membership_.peers();
+  const auto is_here = [&](const Peer& peer) { return peer.identity == peers[rank()].identity; };
+  return std::count_if(peers.begin(), peers.begin() + rank(), is_here);
 }
 
 absl::Status World::Connect(const std::string& store_host, const Deadline& deadline) {

@@ -23,7 +23,9 @@ namespace syncline {
 
 // How a process joins. Either `store` with `rank` and `size`, or `init_method`:
 //   env://                 RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT from the environment, as
-//                          launchers set them
+//                          launchers set them; what is missing is taken from Slurm's srun, Open
+//                          MPI, MPICH, PALS or Flux, if one of them has started this process (see
+//                          cluster.h and task_meeting.h), and an error if that does not suffice
 //   tcp://host:port        rank 0 hosts the store at that address, which must be its own; without
 //                          ranks the process that is first on that host does, and is rank 0
 //   tcp://239.x.y.z:port   an IPv4 multicast address, at which the processes of one group_name find
@@ -42,7 +44,8 @@ namespace syncline {
 //
 // A rank that is not given is assigned: ranks are kept where they are given, and the others go to
 // the host of the store, then in order of arrival. With neither a store nor an init_method, and
-// nothing in the environment, a process is a world of one, at once and without a socket.
+// nothing in the environment, a process is a world of one, at once and without a socket; it says so
+// in the log. Rank 0 of 1 always is.
 struct WorldOptions {
   std::string backend = "auto";
   std::string init_method;  // Empty with a store; otherwise empty means env://, or a world of one.
@@ -63,6 +66,8 @@ class World {
 
   int64_t rank() const { return group_->rank(); }
   int64_t size() const { return group_->size(); }
+  // This rank's place among the ranks of its host, in order of rank.
+  int64_t local_rank() const;
 
   // The group of all ranks.
   const std::shared_ptr<ProcessGroup>& group() const { return group_; }

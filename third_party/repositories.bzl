@@ -161,6 +161,17 @@ def _cc_repositories():
         source = "grpc",
     )
     deb_repository(
+        name = "mpich",
+        build_file = "//third_party:mpich.BUILD",
+        packages = [
+            "libhwloc15",
+            "libslurm38",
+            "libudev1",
+            "mpich",
+        ],
+        relocate = True,
+    )
+    deb_repository(
         name = "nlohmann_json",
         build_file = "//third_party:nlohmann_json.BUILD",
         packages = ["nlohmann-json3-dev"],

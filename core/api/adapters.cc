@@ -1,20 +1,14 @@
 #include "core/api/adapters.h"
 
-#include <algorithm>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "core/deadline.h"
 #include "core/env.h"
 #include "core/status.h"
 #include "core/subgroups.h"
-#include "store/errors.h"
 
 namespace syncline::api {
 namespace {
-
-// How long an Interrupt may go unnoticed, by a store that answers.
-constexpr absl::Duration kPiece = absl::Milliseconds(100);
 
 absl::Status CheckTimeout(absl::Duration timeout) {
   if (timeout > absl::ZeroDuration()) return absl::OkStatus();
@@ -22,47 +16,20 @@ absl::Status CheckTimeout(absl::Duration timeout) {
       absl::StrCat("timeout must be positive, not ", absl::FormatDuration(timeout)));
 }
 
-const absl::Status& StatusOf(const absl::Status& status) { return status; }
-template <typename T>
-const absl::Status& StatusOf(const absl::StatusOr<T>& result) {
-  return result.status();
-}
-
-// The outcome of `wait`, the store's own call, which is given a piece of the timeout at a time. A
-// store that does not answer exceeds its piece; it is asked again only while there is time.
-template <typename Wait>
-auto WaitForKeys(Store& store, Timeout timeout, Interrupt interrupt, Wait wait)
-    -> decltype(wait(kPiece)) {
-  const Deadline deadline(timeout.value_or(store.timeout()));
-  while (true) {
-    const absl::Duration left = deadline.Remaining();
-    auto outcome = wait(std::min(left, kPiece));
-    const absl::Status& status = StatusOf(outcome);
-    if (status.ok() || KindOf(status) != ErrorKind::kTimeout) return outcome;
-    if (left <= kPiece || deadline.Expired()) return AfterWait(status, deadline.timeout());
-    SYNCLINE_RETURN_IF_ERROR(interrupt());
-  }
-}
-
 }  // namespace
 
-absl::StatusOr<std::string> StoreGet(Store& store, const std::string& key, Timeout timeout,
-                                     Interrupt interrupt) {
-  return WaitForKeys(store, timeout, interrupt,
-                     [&](absl::Duration piece) { return store.Get(key, piece); });
+absl::StatusOr<std::string> StoreGet(Store& store, const std::string& key, Timeout timeout) {
+  return store.Get(key, timeout.value_or(store.timeout()));
 }
 
-absl::Status StoreWait(Store& store, const std::vector<std::string>& keys, Timeout timeout,
-                       Interrupt interrupt) {
-  return WaitForKeys(store, timeout, interrupt,
-                     [&](absl::Duration piece) { return store.Wait(keys, piece); });
+absl::Status StoreWait(Store& store, const std::vector<std::string>& keys, Timeout timeout) {
+  return store.Wait(keys, timeout.value_or(store.timeout()));
 }
 
 absl::StatusOr<std::vector<std::string>> StoreMultiGet(Store& store,
                                                        const std::vector<std::string>& keys,
-                                                       Timeout timeout, Interrupt interrupt) {
-  return WaitForKeys(store, timeout, interrupt,
-                     [&](absl::Duration piece) { return store.MultiGet(keys, piece); });
+                                                       Timeout timeout) {
+  return store.MultiGet(keys, timeout.value_or(store.timeout()));
 }
 
 absl::StatusOr<std::string> StoreCompareSet(Store& store, const std::string& key,
@@ -157,20 +124,8 @@ absl::StatusOr<std::shared_ptr<ProcessGroup>> ProcessGroupShrink(
   return Shrink(group, ranks_to_exclude, timeout);
 }
 
-absl::Status WorkWait(Work& work, Timeout timeout, Interrupt interrupt) {
-  const Deadline deadline(timeout.value_or(absl::InfiniteDuration()));
-  while (true) {
-    const absl::Duration left = deadline.Remaining();
-    work.Wait(std::min(left, kPiece)).IgnoreError();  // Of the wait, or of the operation.
-    if (work.IsCompleted()) return work.status();
-    if (left <= kPiece) {
-      return TimeoutError(
-          absl::StrCat(work.description(), " has not finished after a wait of ",
-                       absl::FormatDuration(deadline.timeout()),
-                       "; it goes on until its own deadline: wait again, or wait longer"));
-    }
-    SYNCLINE_RETURN_IF_ERROR(interrupt());
-  }
+absl::Status WorkWait(Work& work, Timeout timeout) {
+  return work.Wait(timeout.value_or(absl::InfiniteDuration()));
 }
 
 absl::StatusOr<std::shared_ptr<World>> WorldInit(const std::string& backend,
@@ -262,10 +217,6 @@ absl::StatusOr<std::shared_ptr<Preemption>> PreemptionCreate(std::shared_ptr<Sto
   Preemption::Options options;
   options.timeout = timeout;
   return Preemption::Create(std::move(store), rank, world_size, options);
-}
-
-absl::StatusOr<bool> PreemptionReached(Preemption& preemption, int64_t step, Interrupt interrupt) {
-  return preemption.Reached(step, interrupt);
 }
 
 }  // namespace syncline::api

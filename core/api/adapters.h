@@ -9,7 +9,6 @@
 #include <string>
 #include <vector>
 
-#include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
@@ -36,17 +35,11 @@ namespace syncline::api {
 
 using Timeout = std::optional<absl::Duration>;  // Nothing: the store's own, or none.
 
-// Asked several times a second during a wait: if it is not OK, the wait ends and returns that. So
-// Python notices Ctrl-C, and Java Thread.interrupt.
-using Interrupt = absl::FunctionRef<absl::Status()>;
-
-absl::StatusOr<std::string> StoreGet(Store& store, const std::string& key, Timeout timeout,
-                                     Interrupt interrupt);
-absl::Status StoreWait(Store& store, const std::vector<std::string>& keys, Timeout timeout,
-                       Interrupt interrupt);
+absl::StatusOr<std::string> StoreGet(Store& store, const std::string& key, Timeout timeout);
+absl::Status StoreWait(Store& store, const std::vector<std::string>& keys, Timeout timeout);
 absl::StatusOr<std::vector<std::string>> StoreMultiGet(Store& store,
                                                        const std::vector<std::string>& keys,
-                                                       Timeout timeout, Interrupt interrupt);
+                                                       Timeout timeout);
 absl::StatusOr<std::string> StoreCompareSet(Store& store, const std::string& key,
                                             const std::string& expected,
                                             const std::string& desired);
@@ -84,7 +77,7 @@ absl::StatusOr<std::shared_ptr<ProcessGroup>> ProcessGroupSplit(
 absl::StatusOr<std::shared_ptr<ProcessGroup>> ProcessGroupShrink(
     ProcessGroup& group, const std::vector<int64_t>& ranks_to_exclude, Timeout timeout);
 
-absl::Status WorkWait(Work& work, Timeout timeout, Interrupt interrupt);
+absl::Status WorkWait(Work& work, Timeout timeout);
 
 absl::StatusOr<std::shared_ptr<World>> WorldInit(const std::string& backend,
                                                  const std::string& init_method,
@@ -118,8 +111,6 @@ std::string ReducerStatsTable(const syncline::ReducerStats& stats);
 absl::StatusOr<std::shared_ptr<Preemption>> PreemptionCreate(std::shared_ptr<Store> store,
                                                              int64_t rank, int64_t world_size,
                                                              absl::Duration timeout);
-
-absl::StatusOr<bool> PreemptionReached(Preemption& preemption, int64_t step, Interrupt interrupt);
 
 }  // namespace syncline::api
 

@@ -11,6 +11,7 @@
 
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
+#include "core/interrupt.h"
 #include "core/status.h"
 #include "core/store.h"
 
@@ -19,18 +20,18 @@ namespace {
 
 using ::testing::HasSubstr;
 
-absl::Status GoOn() { return absl::OkStatus(); }
-
-absl::Status Interrupted() { return absl::CancelledError("interrupted"); }
+absl::Status Interrupted() { return InterruptedError("interrupted"); }
 
 TEST(AdaptersTest, AWaitForAKeyEndsWithTheKey) {
   HashStore store;
   int asked = 0;
   // The key is set from within the wait, once that has lasted for a piece.
-  auto value = StoreGet(store, "k", absl::Minutes(1), [&] {
+  const auto check = [&] {
     ++asked;
     return store.Set("k", "v");
-  });
+  };
+  const InterruptScope scope(check);
+  auto value = StoreGet(store, "k", absl::Minutes(1));
   ASSERT_TRUE(value.ok()) << value.status();
   EXPECT_EQ(*value, "v");
   EXPECT_EQ(asked, 1);
@@ -39,16 +40,19 @@ TEST(AdaptersTest, AWaitForAKeyEndsWithTheKey) {
 TEST(AdaptersTest, AnInterruptEndsEveryWait) {
   HashStore store;
   Work work("barrier #0");
-  EXPECT_EQ(StoreGet(store, "k", absl::Minutes(1), Interrupted).status(), Interrupted());
-  EXPECT_EQ(StoreWait(store, {"k"}, absl::Minutes(1), Interrupted), Interrupted());
-  EXPECT_EQ(StoreMultiGet(store, {"k"}, absl::Minutes(1), Interrupted).status(), Interrupted());
-  EXPECT_EQ(WorkWait(work, {}, Interrupted), Interrupted());
+  const InterruptScope scope(&Interrupted);
+  EXPECT_EQ(StoreGet(store, "k", absl::Minutes(1)).status(), Interrupted());
+  EXPECT_EQ(StoreWait(store, {"k"}, absl::Minutes(1)), Interrupted());
+  EXPECT_EQ(StoreMultiGet(store, {"k"}, absl::Minutes(1)).status(), Interrupted());
+  const absl::Status waited = WorkWait(work, {});
+  EXPECT_TRUE(IsInterrupted(waited));
+  EXPECT_THAT(std::string(waited.message()), HasSubstr("barrier #0 goes on"));
 }
 
 TEST(AdaptersTest, ATimeoutTellsTheWholeWaitAndTheMissingKeys) {
   HashStore store;
   ASSERT_TRUE(store.Set("there", "").ok());
-  const absl::Status status = StoreWait(store, {"x", "there", "y"}, absl::Milliseconds(120), GoOn);
+  const absl::Status status = StoreWait(store, {"x", "there", "y"}, absl::Milliseconds(120));
   EXPECT_EQ(KindOf(status), ErrorKind::kTimeout);
   EXPECT_THAT(std::string(status.message()), HasSubstr("keys 'x', 'y' not set after 120ms"));
 }
@@ -94,40 +98,37 @@ class SilentStore final : public Store {
 TEST(AdaptersTest, AStoreThatIsSilentHoldsUpNoWaitForLongAndIsToldAsSilent) {
   SilentStore store;
   for (const auto& wait : std::vector<std::function<absl::Status(absl::Duration)>>{
-           [&](absl::Duration timeout) { return StoreGet(store, "k", timeout, GoOn).status(); },
-           [&](absl::Duration timeout) { return StoreWait(store, {"k"}, timeout, GoOn); },
-           [&](absl::Duration timeout) {
-             return StoreMultiGet(store, {"k"}, timeout, GoOn).status();
-           }}) {
+           [&](absl::Duration timeout) { return StoreGet(store, "k", timeout).status(); },
+           [&](absl::Duration timeout) { return StoreWait(store, {"k"}, timeout); },
+           [&](absl::Duration timeout) { return StoreMultiGet(store, {"k"}, timeout).status(); }}) {
     const absl::Time start = absl::Now();
     const absl::Status status = wait(absl::Milliseconds(120));
     EXPECT_LT(absl::Now() - start, absl::Seconds(5));
     EXPECT_EQ(KindOf(status), ErrorKind::kTimeout);
-    EXPECT_EQ(status.message(),
-              "given up after 120ms: store silent://: the server has not answered");
+    EXPECT_EQ(status.message(), "store silent://: the server has not answered");
   }
 }
 
 TEST(AdaptersTest, WithoutATimeoutTheStoresOwnHolds) {
   HashStore store(absl::Milliseconds(10));
-  EXPECT_THAT(std::string(StoreGet(store, "k", {}, GoOn).status().message()),
+  EXPECT_THAT(std::string(StoreGet(store, "k", {}).status().message()),
               HasSubstr("key 'k' not set after 10ms"));
 }
 
 TEST(AdaptersTest, ErrorsOtherThanTimeoutsEndAWaitAtOnce) {
   HashStore store;
-  EXPECT_EQ(KindOf(StoreGet(store, "", absl::Minutes(1), GoOn).status()), ErrorKind::kArgument);
+  EXPECT_EQ(KindOf(StoreGet(store, "", absl::Minutes(1)).status()), ErrorKind::kArgument);
 }
 
 TEST(AdaptersTest, AWaitForWorkTellsItsOwnTimeoutFromTheOperations) {
   Work work("barrier #0");
-  const absl::Status waited = WorkWait(work, absl::Milliseconds(5), GoOn);
+  const absl::Status waited = WorkWait(work, absl::Milliseconds(5));
   EXPECT_EQ(KindOf(waited), ErrorKind::kTimeout);
   EXPECT_THAT(std::string(waited.message()),
               HasSubstr("barrier #0 has not finished after a wait of 5ms"));
   work.Start();
   work.Finish(TimeoutError("the operation timed out"));
-  EXPECT_EQ(WorkWait(work, absl::Milliseconds(5), GoOn), TimeoutError("the operation timed out"));
+  EXPECT_EQ(WorkWait(work, absl::Milliseconds(5)), TimeoutError("the operation timed out"));
 }
 
 TEST(AdaptersTest, CompareSetReturnsTheValueAfterTheCall) {
@@ -153,9 +154,8 @@ TEST(AdaptersTest, AnInterruptEndsThePreemptionsWaitForOtherRanks) {
   ASSERT_TRUE(preemption.ok()) << preemption.status();
   (*preemption)->GiveNotice();
   absl::StatusOr<bool> stops = false;
-  for (int64_t step = 0; stops.ok() && !*stops; ++step) {
-    stops = PreemptionReached(**preemption, step, Interrupted);
-  }
+  const InterruptScope scope(&Interrupted);
+  for (int64_t step = 0; stops.ok() && !*stops; ++step) stops = (*preemption)->Reached(step);
   EXPECT_EQ(stops.status(), Interrupted());
 }
 

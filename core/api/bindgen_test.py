@@ -106,7 +106,6 @@ def test_every_adapted_method_is_in_the_public_api():
     handles = (item for item in public_api() if isinstance(item, stub.Handle))
     names = {f"{handle.name}.{method.name}" for handle in handles for method in handle.methods}
     assert cpp.ADAPTED <= names
-    assert cpp.INTERRUPTIBLE <= cpp.ADAPTED
 
 
 def test_an_unknown_type_is_refused_with_class_method_and_vocabulary():

@@ -57,7 +57,6 @@ ADAPTED = {
     "Reducer.stats",
     "ReducerStats.table",
     "Preemption.create",
-    "Preemption.reached",
 }
 
 # Properties that are fields of a C++ struct.
@@ -71,9 +70,6 @@ FIELDS = {
 } | {
     f"GradBucket.{name}" for name in "index count step divisor buffer gradients parameters".split()
 }
-
-# Those of ADAPTED that wait in pieces: their last argument is the language's api::Interrupt.
-INTERRUPTIBLE = {"Store.get", "Store.wait", "Store.multi_get", "Work.wait", "Preemption.reached"}
 
 
 def pascal(name: str) -> str:
@@ -111,8 +107,8 @@ def cpp_string(text: str) -> str:
     return f'"{escaped}"'
 
 
-def cpp_call(handle: Handle, method: Method, interrupt: str) -> str:
-    """The expression that makes the call; `interrupt` is the language's api::Interrupt."""
+def cpp_call(handle: Handle, method: Method) -> str:
+    """The expression that makes the call."""
     full_name = f"{handle.name}.{method.name}"
     arguments = [argument.name for argument in method.arguments]
     if full_name in ADAPTED:
@@ -124,6 +120,4 @@ def cpp_call(handle: Handle, method: Method, interrupt: str) -> str:
         function = f"{handle.name}::{pascal(method.name)}"
     else:
         function = f"self.{method.name if method.kind == 'property' else pascal(method.name)}"
-    if full_name in INTERRUPTIBLE:
-        arguments.append(interrupt)
     return f"{function}({', '.join(arguments)})"

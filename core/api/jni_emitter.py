@@ -64,7 +64,7 @@ class JniEmitter:
         if method.kind != "static":
             yield f"  auto& self = Self<{handle.name}>(jself);"
         names = ", ".join(f"const auto& {argument.name}" for argument in method.arguments)
-        call = cpp_call(handle, method, interrupt="ThreadInterrupt(env)")
+        call = cpp_call(handle, method)
         yield f"  return Call<{cpp_type(method.result)}>("
         yield "      env,"
         if method.arguments:

@@ -54,7 +54,7 @@ class PythonEmitter:
                 yield from self._method(handle, method)
 
     def _property(self, handle: Handle, method: Method) -> Iterator[str]:
-        call = cpp_call(handle, method, interrupt="CheckSignals")
+        call = cpp_call(handle, method)
         yield f'  DefineProperty({handle.name}_, "{method.name}", {cpp_string(method.doc)},'
         yield f"      []({handle.name}& self) {{"
         yield f"    return ToPython<{cpp_type(method.result)}>({call});"
@@ -83,7 +83,7 @@ class PythonEmitter:
         """Converts the arguments, which Python passes as `values`, and makes the call."""
         for a, value in zip(method.arguments, values, strict=True):
             yield f'    const auto {a.name} = FromPython<{cpp_type(a.type)}>({value}, "{a.name}");'
-        call = cpp_call(handle, method, interrupt="CheckSignals")
+        call = cpp_call(handle, method)
         yield f"    return Call<{cpp_type(method.result)}>([&] {{ return {call}; }});"
 
     def _argument(self, argument: Argument) -> str:

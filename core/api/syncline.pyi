@@ -675,7 +675,9 @@ class World:
         other; file:///path. The latter three take rank, world_size and group_name as arguments or
         as ?rank=R&world_size=N&group_name=G. Without a rank they assign one: the process that
         hosts the store is rank 0, the others follow in order of arrival; ranks that are given are
-        kept. With no argument and no launcher's environment, a world of one, which opens no socket.
+        kept. What launchers' variables do not say is taken from srun, mpirun, PALS or Flux, if one
+        of them has started this process. With no argument and nothing in the environment, a world
+        of one, which opens no socket and says so in the log.
 
         A DistTimeoutError names the ranks that have not joined. A rank that is taken, a world_size
         on which ranks disagree, and more processes than world_size are ValueErrors.
@@ -688,6 +690,10 @@ class World:
     @property
     def size(self) -> int:
         """The number of ranks."""
+
+    @property
+    def local_rank(self) -> int:
+        """This rank's place among the ranks of its host, in order of rank."""
 
     @property
     def group(self) -> ProcessGroup:
