@@ -7,6 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "core/status.h"
+#include "core/thread.h"
 #include "store/etcd_requests.h"
 
 namespace syncline {
@@ -58,7 +59,11 @@ absl::StatusOr<std::unique_ptr<EtcdLease>> EtcdLease::Share(EtcdClient& client,
       SYNCLINE_ASSIGN_OR_RETURN(const bool lives, client.KeepAlive(entry.lease, deadline));
       if (lives) {
         if (mine != 0 && mine != entry.lease) client.Revoke(mine, deadline).IgnoreError();
-        return std::unique_ptr<EtcdLease>(new EtcdLease(client, entry.lease, ttl));
+        std::unique_ptr<EtcdLease> shared(new EtcdLease(client, entry.lease, ttl));
+        SYNCLINE_ASSIGN_OR_RETURN(
+            shared->thread_,
+            StartThread("the renewal of etcd's lease", [raw = shared.get()] { raw->Renew(); }));
+        return shared;
       }
     }
     if (deadline.Expired()) {
@@ -77,15 +82,12 @@ absl::StatusOr<std::unique_ptr<EtcdLease>> EtcdLease::Share(EtcdClient& client,
   }
 }
 
-EtcdLease::EtcdLease(EtcdClient& client, int64_t id, absl::Duration ttl)
-    : client_(client), id_(id), ttl_(ttl), thread_([this] { Renew(); }) {}
-
 EtcdLease::~EtcdLease() {
   {
     absl::MutexLock lock(&mutex_);
     closing_ = true;
   }
-  thread_.join();
+  if (thread_.joinable()) thread_.join();
 }
 
 void EtcdLease::Renew() {

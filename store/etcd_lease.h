@@ -37,7 +37,8 @@ class EtcdLease {
   bool has_ended() const { return has_ended_; }
 
  private:
-  EtcdLease(EtcdClient& client, int64_t id, absl::Duration ttl);
+  EtcdLease(EtcdClient& client, int64_t id, absl::Duration ttl)
+      : client_(client), id_(id), ttl_(ttl) {}
 
   void Renew();
 

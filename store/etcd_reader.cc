@@ -5,6 +5,7 @@
 
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
+#include "core/interrupt.h"
 #include "core/status.h"
 #include "store/errors.h"
 #include "store/etcd_requests.h"
@@ -60,6 +61,16 @@ absl::StatusOr<EtcdSnapshot> ReadEtcd(EtcdClient& client, absl::Span<const std::
   return snapshot;
 }
 
+namespace {
+
+// A wait inside gRPC does not look around.
+Deadline Slice(const Deadline& deadline) {
+  if (!InterruptScope::IsOpen()) return deadline;
+  return Deadline(std::min(deadline.Remaining(), kInterruptInterval));
+}
+
+}  // namespace
+
 absl::StatusOr<EtcdSnapshot> AwaitEtcd(EtcdClient& client, absl::Span<const std::string> keys,
                                        EtcdPart part, const Deadline& deadline) {
   while (true) {
@@ -72,8 +83,9 @@ absl::StatusOr<EtcdSnapshot> AwaitEtcd(EtcdClient& client, absl::Span<const std:
     std::vector<std::string> missing = snapshot->Missing(keys);
     if (missing.empty() || deadline.Expired()) return snapshot;
     missing.resize(std::min(missing.size(), kMostWatches));
-    if (!client.AwaitPuts(missing, snapshot->revision, deadline) && !deadline.Expired()) {
-      absl::SleepFor(std::min(kPause, deadline.Remaining()));
+    const bool has_come = client.AwaitPuts(missing, snapshot->revision, Slice(deadline));
+    if (!has_come && !deadline.Expired()) {
+      SYNCLINE_RETURN_IF_ERROR(SleepInterruptibly(std::min(kPause, deadline.Remaining())));
     }
   }
 }

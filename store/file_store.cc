@@ -14,6 +14,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
+#include "core/interrupt.h"
 #include "core/status.h"
 #include "store/errors.h"
 #include "store/record_log.h"
@@ -51,9 +52,15 @@ absl::StatusOr<std::string> Absolute(absl::string_view path) {
   return absl::StrCat(folder, "/", path);
 }
 
+absl::string_view FolderOf(absl::string_view path) {
+  return path.substr(0, std::max<size_t>(path.rfind('/'), 1));
+}
+
 absl::Status OpenError(absl::string_view path, int error) {
-  const absl::string_view folder = path.substr(0, std::max<size_t>(path.rfind('/'), 1));
+  const absl::string_view folder = FolderOf(path);
   switch (error) {
+    case ELOOP:
+      return StoreError("it is a symbolic link; choose the path of the file itself");
     case ENOENT:
     case ENOTDIR:
       return StoreError(absl::StrCat("cannot create the file: there is no folder '", folder,
@@ -71,21 +78,36 @@ absl::Status OpenError(absl::string_view path, int error) {
   }
 }
 
-absl::StatusOr<int> OpenRegularFile(const std::string& path) {
-  // O_NONBLOCK: opening a pipe must not wait for its other end.
-  const int fd = OpenUnshared(path, O_RDWR | O_CREAT | O_NONBLOCK | O_NOCTTY, 0600);
-  if (fd < 0) return OpenError(path, errno);
-  struct stat info;
-  if (fstat(fd, &info) != 0 || !S_ISREG(info.st_mode)) {
-    CloseUnshared(fd);
+// In a folder such as /tmp anybody can lay a file or a link where a job will look for its store,
+// and read and change what the job says there. (Elsewhere the folder's permissions decide; the
+// owner may then be another, as on NFS with root_squash.)
+absl::Status CheckFile(int fd, const std::string& path) {
+  struct stat file, folder;
+  if (fstat(fd, &file) != 0 || !S_ISREG(file.st_mode)) {
     return StoreError("it is not a regular file; choose another path");
   }
-  return fd;
+  if (file.st_uid == geteuid() || stat(std::string(FolderOf(path)).c_str(), &folder) != 0 ||
+      (folder.st_mode & S_IWOTH) == 0 || file.st_uid == folder.st_uid) {
+    return absl::OkStatus();
+  }
+  return StoreError(
+      absl::StrCat("the file belongs to user ", file.st_uid, ", in a folder in which ",
+                   "everybody may create files; choose a path in a folder of your ", "own"));
+}
+
+absl::StatusOr<int> OpenRegularFile(const std::string& path) {
+  // O_NONBLOCK: opening a pipe must not wait for its other end.
+  const int fd = OpenUnshared(path, O_RDWR | O_CREAT | O_NOFOLLOW | O_NONBLOCK | O_NOCTTY, 0600);
+  if (fd < 0) return OpenError(path, errno);
+  const absl::Status trusted = CheckFile(fd, path);
+  if (trusted.ok()) return fd;
+  CloseUnshared(fd);
+  return trusted;
 }
 
 bool IsFileAt(int fd, const std::string& path) {
   struct stat open, named;
-  return fstat(fd, &open) == 0 && stat(path.c_str(), &named) == 0 && open.st_ino == named.st_ino &&
+  return fstat(fd, &open) == 0 && lstat(path.c_str(), &named) == 0 && open.st_ino == named.st_ino &&
          open.st_dev == named.st_dev;
 }
 
@@ -335,7 +357,7 @@ absl::StatusOr<std::vector<std::string>> FileStore::MultiGet(absl::Span<const st
     if (missing.empty()) return values;
     if (last) return NotSetError(ToString(), missing, timeout);
     // Polling, because a file that another host changes tells nobody of it.
-    absl::SleepFor(std::min(pause, deadline.Remaining()));
+    SYNCLINE_RETURN_IF_ERROR(SleepInterruptibly(std::min(pause, deadline.Remaining())));
     pause = std::min(1.5 * pause, absl::Milliseconds(10));
   }
 }

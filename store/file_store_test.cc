@@ -241,6 +241,28 @@ TEST(FileStoreTest, WhatIsNotARegularFileIsAnError) {
   EXPECT_THAT(OpenError(pipe).message(), HasSubstr("not a regular file"));
 }
 
+TEST(FileStoreTest, ALinkIsNotFollowed) {
+  const std::string folder = NewFolder();
+  const std::string target = absl::StrCat(folder, "/target"), link = absl::StrCat(folder, "/link");
+  ASSERT_EQ(symlink(target.c_str(), link.c_str()), 0);
+  const absl::Status status = OpenError(link);
+  EXPECT_EQ(KindOf(status), ErrorKind::kStore);
+  EXPECT_THAT(status.message(), HasSubstr("it is a symbolic link"));
+  EXPECT_NE(access(target.c_str(), F_OK), 0);
+}
+
+TEST(FileStoreTest, AFileThatAStrangerLaidInAFolderOfEverybodyIsNotUsed) {
+  constexpr uid_t kStranger = 65534;
+  const std::string folder = NewFolder(), path = absl::StrCat(folder, "/store");
+  std::ofstream(path).close();
+  if (chown(path.c_str(), kStranger, -1) != 0) GTEST_SKIP() << "only root gives files away";
+  EXPECT_NE(Open(path), nullptr);  // In a folder of this user's it is what the user wants.
+  std::ofstream(path).close();
+  ASSERT_EQ(chown(path.c_str(), kStranger, -1), 0);
+  ASSERT_EQ(chmod(folder.c_str(), 01777), 0);
+  EXPECT_THAT(OpenError(path).message(), HasSubstr("belongs to user 65534"));
+}
+
 TEST(FileStoreTest, AFileThatIsNoStoreIsAnErrorAndLeftAsItIs) {
   const std::string path = NewPath();
   std::ofstream(path) << "my thesis";

@@ -7,11 +7,14 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/synchronization/mutex.h"
 #include "core/deadline.h"
+#include "core/interrupt.h"
 #include "core/status.h"
 #include "store/errors.h"
 
 namespace syncline {
 namespace {
+
+constexpr absl::Duration kLastMoment = absl::Seconds(1);
 
 // What a waiting thread shares with the one that ends its wait.
 struct Outcome {
@@ -86,16 +89,19 @@ absl::StatusOr<std::vector<std::string>> HashStore::MultiGet(absl::Span<const st
   bool ready = false;
   {
     absl::MutexLock lock(&outcome->mutex);
-    ready = deadline.Await(outcome->mutex, absl::Condition(&outcome->ready));
+    ready = deadline.AwaitInterruptibly(outcome->mutex, absl::Condition(&outcome->ready));
   }
   if (!ready) {
     if (std::optional<std::vector<std::string>> missing = table_.Unpark(id)) {
+      SYNCLINE_RETURN_IF_ERROR(Interruption());
       return NotSetError(ToString(), *missing, timeout);
     }
-    // The last key was set at the last moment; the call that says so is on its way.
   }
   absl::MutexLock lock(&outcome->mutex);
-  outcome->mutex.Await(absl::Condition(&outcome->ready));
+  // If the last key was set at the last moment, the thread that set it is about to say so.
+  if (!Deadline(kLastMoment).Await(outcome->mutex, absl::Condition(&outcome->ready))) {
+    return NotSetError(ToString(), keys, timeout);
+  }
   return std::move(outcome->values);
 }
 

@@ -2,25 +2,31 @@
 
 #include <dirent.h>
 #include <netdb.h>
+#include <netinet/in.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
 #include <cerrno>
+#include <cstdint>
 #include <cstdlib>
 #include <cstring>
 #include <fstream>
 #include <memory>
 #include <set>
-#include <vector>
+#include <utility>
 
 #include "absl/cleanup/cleanup.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
+#include "core/sockets.h"
 #include "core/status.h"
 
 namespace syncline {
 namespace {
+
+// Of a whole job that joins at once; the kernel's net.core.somaxconn is a limit too.
+constexpr int kBacklog = 1 << 15;
 
 // The names that /proc/<pid>/fd shows for the sockets listening on `port`: "socket:[4711]".
 // Columns of /proc/net/tcp, see proc(5): 1 is the local address, 3 the state, 9 the inode.
@@ -75,6 +81,39 @@ absl::Status ListenError(const std::string& host, int port, int error) {
   }
 }
 
+// The port in `address`.
+in_port_t& PortOf(SocketAddress& address) {
+  return address.family() == AF_INET6 ? reinterpret_cast<sockaddr_in6*>(address.get())->sin6_port
+                                      : reinterpret_cast<sockaddr_in*>(address.get())->sin_port;
+}
+
+SocketAddress EveryAddress(int family) {
+  SocketAddress address;  // All zeros is INADDR_ANY, and in6addr_any.
+  address.storage.ss_family = static_cast<sa_family_t>(family);
+  address.length = family == AF_INET6 ? sizeof(sockaddr_in6) : sizeof(sockaddr_in);
+  return address;
+}
+
+// Adds a socket for `address` and listener.port, which is set if it is 0. Returns 0 or errno.
+int ListenOn(SocketAddress address, Listener& listener) {
+  UniqueFd fd(socket(address.family(), SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+  if (!fd.valid()) return errno;
+  const int on = 1;  // Connections of an earlier server that linger do no harm.
+  const int off = 0;
+  setsockopt(fd.get(), SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on));
+  if (address.family() == AF_INET6) {
+    setsockopt(fd.get(), IPPROTO_IPV6, IPV6_V6ONLY, &off, sizeof(off));
+  }
+  PortOf(address) = htons(static_cast<uint16_t>(listener.port));
+  if (bind(fd.get(), address.get(), address.length) != 0 || listen(fd.get(), kBacklog) != 0 ||
+      getsockname(fd.get(), address.get(), &address.length) != 0) {
+    return errno;
+  }
+  listener.port = ntohs(PortOf(address));
+  listener.sockets.push_back(std::move(fd));
+  return 0;
+}
+
 }  // namespace
 
 std::string JoinHostPort(absl::string_view host, int port) {
@@ -82,33 +121,36 @@ std::string JoinHostPort(absl::string_view host, int port) {
   return is_v6 ? absl::StrCat("[", host, "]:", port) : absl::StrCat(host, ":", port);
 }
 
-absl::Status CheckListen(const std::string& host, int port) {
-  addrinfo hints = {};
-  hints.ai_socktype = SOCK_STREAM;
-  hints.ai_flags = AI_PASSIVE;
-  addrinfo* addresses = nullptr;
-  const int error = getaddrinfo(host.c_str(), absl::StrCat(port).c_str(), &hints, &addresses);
-  if (error != 0) {
-    return NetworkError(absl::StrCat("cannot listen on ", JoinHostPort(host, port), ": ",
-                                     gai_strerror(error), "; pass one of this host's addresses"));
-  }
-  const auto free_addresses = absl::MakeCleanup([&] { freeaddrinfo(addresses); });
-  int last_error = 0;
-  for (const addrinfo* address = addresses; address != nullptr; address = address->ai_next) {
-    const int fd = socket(address->ai_family, SOCK_STREAM | SOCK_CLOEXEC, 0);
-    if (fd < 0) {
-      last_error = errno;
-      continue;
+absl::StatusOr<Listener> Listen(const std::string& host, int port) {
+  Listener listener;
+  listener.port = port;
+  int error = 0;
+  if (host == "0.0.0.0" || host == "::") {
+    // An IPv6 socket for all addresses takes IPv4 connections too, where there is IPv6.
+    error = ListenOn(EveryAddress(AF_INET6), listener);
+    if (error != 0) error = ListenOn(EveryAddress(AF_INET), listener);
+  } else {
+    addrinfo hints = {};
+    hints.ai_socktype = SOCK_STREAM;
+    hints.ai_flags = AI_PASSIVE;
+    addrinfo* addresses = nullptr;
+    const int unknown = getaddrinfo(host.c_str(), nullptr, &hints, &addresses);
+    if (unknown != 0) {
+      return NetworkError(absl::StrCat("cannot listen on ", JoinHostPort(host, port), ": ",
+                                       gai_strerror(unknown),
+                                       "; pass one of this host's addresses"));
     }
-    const auto close_fd = absl::MakeCleanup([&] { close(fd); });
-    const int on = 1;  // Connections of an earlier server that linger do no harm.
-    setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on));
-    if (bind(fd, address->ai_addr, address->ai_addrlen) == 0 && listen(fd, 1) == 0) {
-      return absl::OkStatus();
+    const auto free_addresses = absl::MakeCleanup([&] { freeaddrinfo(addresses); });
+    for (const addrinfo* info = addresses; info != nullptr; info = info->ai_next) {
+      SocketAddress address;
+      address.length = info->ai_addrlen;
+      std::memcpy(&address.storage, info->ai_addr, info->ai_addrlen);
+      const int failed = ListenOn(address, listener);
+      if (failed != 0) error = failed;
     }
-    last_error = errno;
   }
-  return ListenError(host, port, last_error);
+  if (listener.sockets.empty()) return ListenError(host, port, error);
+  return listener;
 }
 
 std::optional<int> FindListener(int port) {

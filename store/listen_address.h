@@ -1,21 +1,31 @@
-// Why a process cannot listen on an address.
+// Listens on an address, or says why this process cannot.
 #ifndef SYNCLINE_STORE_LISTEN_ADDRESS_H_
 #define SYNCLINE_STORE_LISTEN_ADDRESS_H_
 
 #include <optional>
 #include <string>
+#include <vector>
 
-#include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "core/unique_fd.h"
 
 namespace syncline {
 
 // "127.0.0.1:80", "[::1]:80".
 std::string JoinHostPort(absl::string_view host, int port);
 
-// NetworkError that says what to do if nobody can now listen on `host` and `port` (0: any). Where
-// another process has the port, the error names it if /proc shows it.
-absl::Status CheckListen(const std::string& host, int port);
+// Listening sockets, non-blocking, for all addresses that a host name stands for.
+struct Listener {
+  std::vector<UniqueFd> sockets;
+  int port = 0;
+};
+
+// Listens on each address of `host` that this process can have, on one port for all (0: of the
+// system's choice). 0.0.0.0 and :: stand for all addresses of this host, IPv4 and IPv6. If there is
+// none, the NetworkError says what to do; where another process has the port, the error names that
+// process if /proc shows it.
+absl::StatusOr<Listener> Listen(const std::string& host, int port);
 
 // The process that listens on TCP port `port` of this host; nothing if this process may not know.
 std::optional<int> FindListener(int port);

@@ -106,11 +106,11 @@ std::vector<std::string> Table::Keys(absl::string_view prefix) const {
 std::optional<std::vector<std::string>> Table::GetOrPark(std::vector<std::string> keys, Ready ready,
                                                          WaitId* id) {
   absl::MutexLock lock(&mutex_);
-  std::vector<std::string> missing = contents_.Missing(keys);
-  if (missing.empty()) return contents_.Values(keys);
+  const size_t next = NextMissing(keys, 0);
+  if (next == keys.size()) return contents_.Values(keys);
   *id = ++last_id_;
-  waits_for_[missing[0]].push_back(*id);
-  waits_.emplace(*id, Wait{std::move(keys), std::move(ready), std::move(missing[0])});
+  waits_for_[keys[next]].push_back(*id);
+  waits_.emplace(*id, Wait{std::move(keys), std::move(ready), next});
   return std::nullopt;
 }
 
@@ -119,7 +119,7 @@ std::optional<std::vector<std::string>> Table::Unpark(WaitId id) {
   absl::MutexLock lock(&mutex_);
   auto it = waits_.find(id);
   if (it == waits_.end()) return std::nullopt;
-  auto queue = waits_for_.find(it->second.missing);
+  auto queue = waits_for_.find(it->second.keys[it->second.next]);
   queue->second.erase(std::find(queue->second.begin(), queue->second.end(), id));
   if (queue->second.empty()) waits_for_.erase(queue);
   std::vector<std::string> missing = contents_.Missing(it->second.keys);
@@ -139,8 +139,21 @@ void Table::Apply(Change change, Woken* woken) {
   Wake(key, woken);
 }
 
+// The index of an absent key of `keys`, looked for from `from` on and then from the beginning, as
+// keys may be deleted; keys.size() if there is none.
+size_t Table::NextMissing(absl::Span<const std::string> keys, size_t from) const {
+  for (size_t i = from; i < keys.size(); ++i) {
+    if (contents_.Find(keys[i]) == nullptr) return i;
+  }
+  for (size_t i = 0; i < from; ++i) {
+    if (contents_.Find(keys[i]) == nullptr) return i;
+  }
+  return keys.size();
+}
+
 // A wait stands in the queue of only one of its missing keys; when that is set it ends, or moves
-// on to the next that is missing. So a delete has nothing to do.
+// on to the next that is missing. So a delete has nothing to do, and the sets of all n keys of a
+// wait cost it 2n looks.
 void Table::Wake(absl::string_view key, Woken* woken) {
   auto queue = waits_for_.find(key);
   if (queue == waits_for_.end()) return;
@@ -149,13 +162,12 @@ void Table::Wake(absl::string_view key, Woken* woken) {
   for (WaitId id : ids) {
     auto it = waits_.find(id);
     Wait& wait = it->second;
-    std::vector<std::string> missing = contents_.Missing(wait.keys);
-    if (missing.empty()) {
+    wait.next = NextMissing(wait.keys, wait.next);
+    if (wait.next == wait.keys.size()) {
       woken->Add(std::move(wait.ready), contents_.Values(wait.keys));
       waits_.erase(it);
     } else {
-      wait.missing = std::move(missing[0]);
-      waits_for_[wait.missing].push_back(id);
+      waits_for_[wait.keys[wait.next]].push_back(id);
     }
   }
 }

@@ -2,6 +2,7 @@
 #ifndef SYNCLINE_STORE_TABLE_H_
 #define SYNCLINE_STORE_TABLE_H_
 
+#include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <optional>
@@ -58,10 +59,12 @@ class Table {
   struct Wait {
     std::vector<std::string> keys;
     Ready ready;
-    std::string missing;  // One of the keys that are absent: the wait is in waits_for_[missing].
+    size_t next;  // Of keys. It is absent, and the wait is in waits_for_[keys[next]].
   };
 
   void Apply(Change change, Woken* woken) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  size_t NextMissing(absl::Span<const std::string> keys, size_t from) const
+      ABSL_SHARED_LOCKS_REQUIRED(mutex_);
   void Wake(absl::string_view key, Woken* woken) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   mutable absl::Mutex mutex_;

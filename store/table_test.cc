@@ -90,5 +90,31 @@ TEST(TableTest, WhatIsSetIsReturnedAtOnceAndNothingIsParked) {
   EXPECT_EQ(table.NumWaits(), 0);
 }
 
+TEST(TableTest, AWaitEndsWhenAKeyThatWasDeletedMeanwhileIsSetAgain) {
+  Table table;
+  std::optional<Strings> values;
+  Park(&table, {"a", "b", "c"}, &values);
+  ASSERT_TRUE(table.Set("a", "1").ok());
+  ASSERT_TRUE(table.Set("b", "2").ok());
+  ASSERT_TRUE(*table.Delete("a"));
+  ASSERT_TRUE(table.Set("c", "3").ok());
+  EXPECT_EQ(values, std::nullopt);
+  ASSERT_TRUE(table.Set("a", "4").ok());
+  EXPECT_THAT(values, Optional(ElementsAre("4", "2", "3")));
+}
+
+// Of a job of some thousand ranks, each of which waits for all. Where a set cost as many looks as
+// there are waits times keys, this took minutes.
+TEST(TableTest, ManyWaitsForManyKeysEndSoonAfterTheKeysAreSet) {
+  constexpr int kWaits = 200, kKeys = 4000;
+  Table table;
+  Strings keys;
+  for (int i = 0; i < kKeys; ++i) keys.push_back("trouble/" + std::to_string(i));
+  std::vector<std::optional<Strings>> values(kWaits);
+  for (auto& wait : values) Park(&table, keys, &wait);
+  for (const std::string& key : keys) ASSERT_TRUE(table.Set(key, "here").ok());
+  for (const auto& wait : values) EXPECT_TRUE(wait.has_value());
+}
+
 }  // namespace
 }  // namespace syncline

@@ -5,11 +5,11 @@
 #include <sys/types.h>
 
 #include <memory>
-#include <string>
 
 #include "absl/status/statusor.h"
 #include "core/deadline.h"
 #include "store/store.pb.h"
+#include "store/tcp_connect.h"
 
 namespace syncline {
 
@@ -19,15 +19,8 @@ namespace syncline {
 // Cannot be used in a fork()ed child of the process that connected: calls fail there.
 class TCPClient {
  public:
-  struct Options {
-    std::string host;
-    int port = 0;
-    std::string secret;  // Empty: neither side proves anything, unless the server asks for it.
-  };
-
-  // Tries until `deadline`, as the server may start later than its clients. Both sides have then
-  // proved to each other that they know the secret. Errors are NetworkErrors.
-  static absl::StatusOr<std::unique_ptr<TCPClient>> Connect(const Options& options,
+  // As ConnectToServer.
+  static absl::StatusOr<std::unique_ptr<TCPClient>> Connect(const ServerAddress& server,
                                                             const Deadline& deadline);
   ~TCPClient();
 

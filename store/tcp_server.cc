@@ -1,6 +1,7 @@
 #include "store/tcp_server.h"
 
 #include <grpcpp/grpcpp.h>
+#include <grpcpp/server_posix.h>
 
 #include <chrono>
 #include <utility>
@@ -8,15 +9,21 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/mutex.h"
+#include "core/log.h"
 #include "core/status.h"
+#include "core/unique_fd.h"
 #include "store/listen_address.h"
 #include "store/store.grpc.pb.h"
+#include "store/tcp_acceptor.h"
 #include "store/tcp_limits.h"
 #include "store/tcp_session.h"
 
 namespace syncline {
 namespace {
 
+// Fewer can be guessed, if they are not random: a client gives whoever takes the server's port
+// something to try guesses on.
+constexpr size_t kShortSecret = 16;
 constexpr auto kTimeToDrain = std::chrono::seconds(1);
 
 class Service final : public wire::StoreService::CallbackService {
@@ -35,16 +42,14 @@ class Service final : public wire::StoreService::CallbackService {
 }  // namespace
 
 struct TCPServer::Impl {
-  explicit Impl(const Options& options) : host(options.host), port(options.port) {
-    shared->secret = options.secret;
-    shared->time_to_prove = options.time_to_prove;
-  }
+  explicit Impl(const Options& options) : host(options.host) {}
 
   const std::string host;
-  int port;
+  int port = 0;
   const std::shared_ptr<TCPSession::Shared> shared = std::make_shared<TCPSession::Shared>();
   Service service{shared};
   std::unique_ptr<grpc::Server> server;
+  std::unique_ptr<TCPAcceptor> acceptor;  // Passes connections to the server, so goes first.
   absl::Mutex shutdown_mutex;
 };
 
@@ -55,28 +60,36 @@ absl::StatusOr<std::unique_ptr<TCPServer>> TCPServer::Start(const Options& optio
     return ArgumentError(absl::StrCat("port ", options.port,
                                       " is not in [0, 65535]; pass 0 to let the system choose"));
   }
-  // gRPC does not say why it cannot listen, and logs it by itself.
-  SYNCLINE_RETURN_IF_ERROR(CheckListen(options.host, options.port));
+  SYNCLINE_ASSIGN_OR_RETURN(Listener listener, Listen(options.host, options.port));
   auto impl = std::make_unique<Impl>(options);
-  const std::string wanted = JoinHostPort(options.host, options.port);
+  impl->port = listener.port;
   grpc::ServerBuilder builder;
-  builder.AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT, 0);  // Or two servers could share a port.
-  const int patience_ms = static_cast<int>(absl::ToInt64Milliseconds(options.time_to_prove));
-  builder.AddChannelArgument(GRPC_ARG_SERVER_HANDSHAKE_TIMEOUT_MS, patience_ms);
   // A connection is idle while it has no stream.
-  builder.AddChannelArgument(GRPC_ARG_MAX_CONNECTION_IDLE_MS, patience_ms);
+  builder.AddChannelArgument(GRPC_ARG_MAX_CONNECTION_IDLE_MS,
+                             static_cast<int>(absl::ToInt64Milliseconds(options.time_to_prove)));
+  builder.AddChannelArgument(GRPC_ARG_MAX_CONCURRENT_STREAMS, 1);
   builder.SetMaxReceiveMessageSize(static_cast<int>(kMaxMessageBytes));
-  builder.AddListeningPort(wanted, grpc::InsecureServerCredentials(), &impl->port);
   builder.RegisterService(&impl->service);
   impl->server = builder.BuildAndStart();
-  if (impl->server == nullptr || impl->port == 0) {
-    SYNCLINE_RETURN_IF_ERROR(CheckListen(options.host, options.port));
-    return NetworkError(absl::StrCat("cannot listen on ", wanted, "; try again"));
+  if (impl->server == nullptr) {
+    return NetworkError("gRPC has started no server; see its messages in the log");
   }
-  {
-    absl::MutexLock lock(&impl->shared->mutex);
-    impl->shared->address = JoinHostPort(impl->host, impl->port);
+  TCPAcceptor::Options acceptor_options;
+  acceptor_options.secret = options.secret;
+  acceptor_options.time_to_prove = options.time_to_prove;
+  acceptor_options.name = absl::StrCat("tcp://", JoinHostPort(impl->host, impl->port));
+  if (!options.secret.empty() && options.secret.size() < kShortSecret) {
+    LogInBackground(LogLevel::kWarning,
+                    absl::StrCat("store ", acceptor_options.name, ": the job's secret has only ",
+                                 options.secret.size(), " bytes and might be guessed; make one ",
+                                 "with `openssl rand -hex 32`"));
   }
+  SYNCLINE_ASSIGN_OR_RETURN(impl->acceptor,
+                            TCPAcceptor::Start(std::move(listener), std::move(acceptor_options),
+                                               [server = impl->server.get()](UniqueFd connection) {
+                                                 grpc::AddInsecureChannelFromFd(
+                                                     server, connection.release());
+                                               }));
   return std::unique_ptr<TCPServer>(new TCPServer(std::move(impl)));
 }
 
@@ -88,7 +101,7 @@ int TCPServer::port() const { return impl_->port; }
 
 int64_t TCPServer::NumClients() const {
   absl::MutexLock lock(&impl_->shared->mutex);
-  return static_cast<int64_t>(impl_->shared->sessions.size());
+  return static_cast<int64_t>(impl_->shared->sessions.size()) + impl_->acceptor->NumUnproved();
 }
 
 int64_t TCPServer::NumWaits() const { return impl_->shared->table.NumWaits(); }
@@ -96,6 +109,7 @@ int64_t TCPServer::NumWaits() const { return impl_->shared->table.NumWaits(); }
 void TCPServer::Shutdown() {
   absl::MutexLock shutdown(&impl_->shutdown_mutex);
   if (impl_->server == nullptr) return;
+  impl_->acceptor->Shutdown();
   std::vector<std::shared_ptr<TCPSession>> sessions;
   {
     absl::MutexLock lock(&impl_->shared->mutex);

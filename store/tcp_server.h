@@ -11,7 +11,8 @@
 
 namespace syncline {
 
-// Holds the store's contents in memory and serves them to the processes of a job. Thread-safe.
+// Holds the store's contents in memory and serves them to the processes of a job. A TCPAcceptor
+// lets those in that know the job's secret; gRPC sees no connection before. Thread-safe.
 class TCPServer {
  public:
   struct Options {

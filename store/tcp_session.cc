@@ -7,10 +7,8 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
-#include "core/log.h"
 #include "core/status.h"
 #include "store/errors.h"
-#include "store/handshake.h"
 #include "store/tcp_limits.h"
 
 namespace syncline {
@@ -74,9 +72,7 @@ TCPSession* TCPSession::Start(std::shared_ptr<Shared> shared,
 }
 
 TCPSession::TCPSession(std::shared_ptr<Shared> shared, grpc::CallbackServerContext* context)
-    : shared_(std::move(shared)),
-      context_(context),
-      nonce_(shared_->secret.empty() ? "" : NewNonce()) {}
+    : shared_(std::move(shared)), context_(context) {}
 
 void TCPSession::Begin() {
   bool closing = false;
@@ -87,16 +83,6 @@ void TCPSession::Begin() {
   }
   if (closing) return Close({grpc::StatusCode::UNAVAILABLE, "the server is shutting down"});
 
-  patience_.Set(absl::ToChronoTime(absl::Now() + shared_->time_to_prove), [weak = weak_from_this()](
-                                                                              bool expired) {
-    std::shared_ptr<TCPSession> session = weak.lock();
-    if (!expired || session == nullptr) return;
-    session->Deny(absl::StrCat("it said nothing for ",
-                               absl::FormatDuration(session->shared_->time_to_prove)));
-  });
-  wire::ServerMessage challenge;
-  challenge.mutable_challenge()->set_nonce(nonce_);
-  Send(std::move(challenge));
   StartRead(&incoming_);
 }
 
@@ -104,54 +90,12 @@ void TCPSession::OnReadDone(bool ok) {
   if (!ok) return Close(grpc::Status::OK);
   wire::ClientMessage message;
   message.Swap(&incoming_);
-  bool proved = false;
   {
     absl::MutexLock lock(&mutex_);
     if (closing_) return;
-    proved = proved_;
   }
-  if (proved) {
-    Handle(&message);
-  } else if (!Prove(message)) {
-    return;
-  }
+  Handle(&message);
   StartRead(&incoming_);  // Only now, so that a cancellation does not overtake its wait.
-}
-
-bool TCPSession::Prove(const wire::ClientMessage& message) {
-  if (!message.has_hello()) {
-    Deny("it did not begin with a proof of the job's secret");
-    return false;
-  }
-  const wire::Hello& hello = message.hello();
-  wire::ServerMessage welcome;
-  wire::Welcome* body = welcome.mutable_welcome();
-  if (!shared_->secret.empty()) {
-    if (hello.nonce().size() != kNonceBytes ||
-        !SameProof(hello.proof(), Proof(shared_->secret, Party::kClient, nonce_, hello.nonce()))) {
-      Deny("its job secret is missing or does not match");
-      return false;
-    }
-    body->set_proof(Proof(shared_->secret, Party::kServer, nonce_, hello.nonce()));
-  }
-  {
-    absl::MutexLock lock(&mutex_);
-    proved_ = true;
-  }
-  patience_.Cancel();
-  Send(std::move(welcome));
-  return true;
-}
-
-void TCPSession::Deny(absl::string_view why) {
-  {
-    absl::MutexLock lock(&mutex_);
-    if (proved_ || closing_) return;
-    absl::MutexLock shared_lock(&shared_->mutex);
-    Log(LogLevel::kWarning,
-        absl::StrCat("store tcp://", shared_->address, ": refused ", context_->peer(), ": ", why));
-  }
-  Close({grpc::StatusCode::PERMISSION_DENIED, std::string(why)});
 }
 
 void TCPSession::Handle(wire::ClientMessage* message) {
@@ -191,7 +135,6 @@ void TCPSession::Handle(wire::ClientMessage* message) {
     case Body::kAppend:
       FillOutcome(Append(&table, message->append()), &reply);
       break;
-    case Body::kHello:
     case Body::BODY_NOT_SET:
       FillOutcome(ArgumentError("the server does not know this request; see whether all processes "
                                 "run the same version"),
@@ -289,7 +232,6 @@ void TCPSession::OnWriteDone(bool ok) {
 // A client that does not read leaves a write pending for ever, and a stream with a pending write
 // cannot be finished, only cancelled.
 void TCPSession::Close(const grpc::Status& status) {
-  patience_.Cancel();
   absl::MutexLock lock(&mutex_);
   if (done_) return;
   if (!draining_) {

@@ -13,27 +13,23 @@
 
 #include "absl/base/thread_annotations.h"
 #include "absl/container/flat_hash_map.h"
-#include "absl/strings/string_view.h"
 #include "absl/synchronization/mutex.h"
-#include "absl/time/time.h"
 #include "store/store.grpc.pb.h"
 #include "store/table.h"
 
 namespace syncline {
 
-// Answers the requests of one stream. A wait is parked in the table, so takes no thread, and goes
-// when the client cancels it or leaves. Thread-safe; gRPC calls the reactions on its own threads.
+// Answers the requests of one stream, whose client knows the job's secret. A wait is parked in the
+// table, so takes no thread, and goes when the client cancels it or leaves. Thread-safe; gRPC calls
+// the reactions on its own threads.
 class TCPSession final : public grpc::ServerBidiReactor<wire::ClientMessage, wire::ServerMessage>,
                          public std::enable_shared_from_this<TCPSession> {
  public:
   // What the sessions of one server share.
   struct Shared {
-    std::string secret;  // Empty: nobody has to prove anything.
-    absl::Duration time_to_prove;
     Table table;
 
     absl::Mutex mutex;
-    std::string address ABSL_GUARDED_BY(mutex);   // For messages.
     bool closing ABSL_GUARDED_BY(mutex) = false;  // New sessions end at once.
     absl::flat_hash_map<TCPSession*, std::weak_ptr<TCPSession>> sessions ABSL_GUARDED_BY(mutex);
   };
@@ -56,8 +52,6 @@ class TCPSession final : public grpc::ServerBidiReactor<wire::ClientMessage, wir
   using FillReply = void (*)(std::vector<std::string> values, wire::ServerMessage* reply);
 
   void Begin();
-  bool Prove(const wire::ClientMessage& message);  // Whether the session goes on.
-  void Deny(absl::string_view why);
   void Handle(wire::ClientMessage* message);
   void Wait(uint64_t id, wire::Keys* keys, FillReply fill);
   void EndWait(uint64_t id, std::vector<std::string> values, FillReply fill);
@@ -69,13 +63,10 @@ class TCPSession final : public grpc::ServerBidiReactor<wire::ClientMessage, wir
   const std::shared_ptr<Shared> shared_;
   grpc::CallbackServerContext* const context_;  // Valid until OnDone.
   std::shared_ptr<TCPSession> self_;
-  const std::string nonce_;
   wire::ClientMessage incoming_;  // Used by one read at a time.
-  grpc::Alarm patience_;          // For the client's proof.
   grpc::Alarm drain_;             // For the client to read the last answers.
 
   absl::Mutex mutex_;
-  bool proved_ ABSL_GUARDED_BY(mutex_) = false;
   bool writing_ ABSL_GUARDED_BY(mutex_) = false;   // gRPC takes one write at a time.
   bool closing_ ABSL_GUARDED_BY(mutex_) = false;   // Nothing more is queued.
   bool finished_ ABSL_GUARDED_BY(mutex_) = false;  // Finish was called.

@@ -13,6 +13,7 @@
 #include "store/listen_address.h"
 #include "store/store.pb.h"
 #include "store/tcp_client.h"
+#include "store/tcp_connect.h"
 #include "store/tcp_server.h"
 
 namespace syncline {
@@ -28,7 +29,10 @@ const StoreRegistry::Registration kTCP(
       options.role = config.role;
       options.timeout = config.timeout;
       options.connect_timeout = config.connect_timeout;
-      SYNCLINE_ASSIGN_OR_RETURN(options.secret, JobSecret());
+      options.secret = config.secret;
+      if (options.secret.empty()) {
+        SYNCLINE_ASSIGN_OR_RETURN(options.secret, JobSecret());
+      }
       return TCPStore::Create(options);
     });
 
@@ -114,12 +118,12 @@ absl::StatusOr<std::shared_ptr<TCPStore>> TCPStore::Create(const Options& option
     server = *std::move(started);
     port = server->port();
   }
-  TCPClient::Options client_options;
-  client_options.host = options.host;
-  client_options.port = port;
-  client_options.secret = options.secret;
+  ServerAddress server_address;
+  server_address.host = options.host;
+  server_address.port = port;
+  server_address.secret = options.secret;
   absl::StatusOr<std::unique_ptr<TCPClient>> client = TCPClient::Connect(
-      client_options, Deadline(options.connect_timeout.value_or(options.timeout)));
+      server_address, Deadline(options.connect_timeout.value_or(options.timeout)));
   if (!client.ok()) return AnnotateStore(client.status(), Name(options.host, port));
   return std::shared_ptr<TCPStore>(
       new TCPStore(options, port, std::move(server), *std::move(client)));

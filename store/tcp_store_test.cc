@@ -1,21 +1,18 @@
 #include "store/tcp_store.h"
 
 #include <arpa/inet.h>
+#include <grpcpp/create_channel_posix.h>
 #include <grpcpp/grpcpp.h>
 #include <netinet/in.h>
 #include <signal.h>
-#include <spawn.h>
 #include <sys/socket.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
-#include <cstdio>
 #include <cstring>
 #include <thread>
 #include <utility>
 
 #include "absl/cleanup/cleanup.h"
-#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/notification.h"
 #include "absl/time/clock.h"
@@ -23,6 +20,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "store/store.grpc.pb.h"
+#include "store/tcp_connect.h"
 #include "store/tcp_server.h"
 #include "store/tcp_testing.h"
 
@@ -50,39 +48,6 @@ class DeafPort {
  private:
   const int fd_;
   int number_ = 0;
-};
-
-// A server in a process of its own, which is killed when this goes.
-class ServerProcess {
- public:
-  ServerProcess() {
-    int ends[2];
-    EXPECT_EQ(pipe(ends), 0);
-    posix_spawn_file_actions_t actions;
-    posix_spawn_file_actions_init(&actions);
-    posix_spawn_file_actions_adddup2(&actions, ends[1], STDOUT_FILENO);
-    posix_spawn_file_actions_addclose(&actions, ends[0]);
-    char program[] = "/proc/self/exe", flag[] = "--serve";
-    char* arguments[] = {program, flag, nullptr};
-    EXPECT_EQ(posix_spawn(&pid_, program, &actions, nullptr, arguments, environ), 0);
-    posix_spawn_file_actions_destroy(&actions);
-    close(ends[1]);
-    char line[16] = {};
-    EXPECT_GT(read(ends[0], line, sizeof(line) - 1), 0);
-    EXPECT_TRUE(absl::SimpleAtoi(line, &port_)) << line;
-    close(ends[0]);
-  }
-  ~ServerProcess() {
-    Signal(SIGKILL);
-    waitpid(pid_, nullptr, 0);
-  }
-
-  int port() const { return port_; }
-  void Signal(int signal) { kill(pid_, signal); }
-
- private:
-  pid_t pid_ = -1;
-  int port_ = 0;
 };
 
 TEST(TCPStoreTest, APortInUseIsAnErrorThatNamesItsOwner) {
@@ -218,13 +183,14 @@ TEST(TCPStoreTest, NoWaitOutlivesItsTimeoutOrItsClientOnTheServer) {
   EXPECT_FALSE(client->Get("never", absl::Milliseconds(20)).ok());
   EXPECT_EQ(server->NumWaits(), 0);
 
-  auto stub = wire::StoreService::NewStub(grpc::CreateChannel(
-      absl::StrCat("127.0.0.1:", server->port()), grpc::InsecureChannelCredentials()));
+  absl::StatusOr<UniqueFd> connection =
+      ConnectToServer({"127.0.0.1", server->port(), ""}, Deadline(kPatience));
+  ASSERT_TRUE(connection.ok()) << connection.status();
+  auto stub = wire::StoreService::NewStub(
+      grpc::CreateInsecureChannelFromFd("store", connection->release()));
   grpc::ClientContext context;
   auto stream = stub->Connect(&context);
   wire::ClientMessage request;
-  request.mutable_hello();
-  stream->Write(request);
   request.mutable_get()->add_keys("never");
   stream->Write(request);
   ASSERT_TRUE(Eventually([&] { return server->NumWaits() == 1; }));
@@ -255,17 +221,4 @@ TEST(TCPStoreTest, ALargeValueIsCarriedAndATooLargeOneRefused) {
 }  // namespace
 }  // namespace syncline
 
-// With --serve: a server, whose port it prints, until it is killed or its parent is gone.
-int main(int argc, char** argv) {
-  if (argc == 2 && std::strcmp(argv[1], "--serve") == 0) {
-    auto server = syncline::TCPServer::Start({});
-    if (!server.ok()) return 1;
-    const pid_t parent = getppid();
-    std::printf("%d", (*server)->port());
-    std::fflush(stdout);
-    while (getppid() == parent) absl::SleepFor(absl::Milliseconds(100));
-    return 0;
-  }
-  testing::InitGoogleMock(&argc, argv);
-  return RUN_ALL_TESTS();
-}
+int main(int argc, char** argv) { return syncline::RunTestsOrServe(argc, argv); }

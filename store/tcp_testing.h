@@ -2,6 +2,8 @@
 #ifndef SYNCLINE_STORE_TCP_TESTING_H_
 #define SYNCLINE_STORE_TCP_TESTING_H_
 
+#include <sys/types.h>
+
 #include <memory>
 #include <string>
 #include <utility>
@@ -55,6 +57,30 @@ inline std::string CreateError(const TCPStore::Options& options, ErrorKind kind)
   EXPECT_EQ(KindOf(status), kind) << status;
   return std::string(status.message());
 }
+
+// A server in a process of its own, which is killed when this goes. The test's main() must be
+// RunTestsOrServe.
+class ServerProcess {
+ public:
+  // With `max_descriptors` (0: as this process), which the process may not exceed.
+  explicit ServerProcess(const std::string& secret = "", int max_descriptors = 0);
+  ServerProcess(const ServerProcess&) = delete;
+  ServerProcess& operator=(const ServerProcess&) = delete;
+  ~ServerProcess();
+
+  int port() const { return port_; }
+  pid_t pid() const { return pid_; }
+  void Signal(int signal);  // When this returns after SIGSTOP, it is stopped.
+  int NumDescriptors() const;
+  int64_t MostMemory() const;  // Bytes resident, at the peak.
+
+ private:
+  pid_t pid_ = -1;
+  int port_ = 0;
+};
+
+// Runs the tests or, where this process is a ServerProcess, serves until its parent is gone.
+int RunTestsOrServe(int argc, char** argv);
 
 // Asks until `condition` holds or patience is at its end.
 template <typename Condition>

@@ -1,24 +1,36 @@
 // A tcp store's server and clients among strangers: who is let in, and what is not believed.
-#include <arpa/inet.h>
 #include <grpcpp/grpcpp.h>
+#include <grpcpp/server_posix.h>
 #include <netinet/in.h>
 #include <sys/socket.h>
-#include <sys/time.h>
-#include <unistd.h>
 
 #include <cerrno>
+#include <cstdint>
+#include <functional>
 #include <initializer_list>
 #include <memory>
 #include <string>
+#include <thread>
+#include <utility>
 
+#include "absl/base/thread_annotations.h"
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/synchronization/mutex.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
+#include "core/deadline.h"
+#include "core/log.h"
+#include "core/sockets.h"
 #include "core/status.h"
+#include "core/unique_fd.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "store/handshake.h"
+#include "store/listen_address.h"
 #include "store/store.grpc.pb.h"
+#include "store/tcp_acceptor.h"
+#include "store/tcp_connect.h"
 #include "store/tcp_server.h"
 #include "store/tcp_store.h"
 #include "store/tcp_testing.h"
@@ -28,6 +40,12 @@ namespace {
 
 using testing::HasSubstr;
 using testing::Not;
+
+TCPServer::Options SecretOf(const std::string& secret) {
+  TCPServer::Options options;
+  options.secret = secret;
+  return options;
+}
 
 TEST(TCPTrustTest, WhoKnowsTheSecretIsLetIn) {
   auto server = Create(Server("sesame"));
@@ -53,165 +71,280 @@ TEST(TCPTrustTest, AClientWithASecretDoesNotTrustAServerWithout) {
               HasSubstr("it has no secret, this process has one"));
 }
 
-// A server that asks for proofs but knows no secret; it may know what it was told before.
-class Impostor final : public wire::StoreService::Service {
+TEST(TCPTrustTest, AServerWarnsOfASecretThatIsShort) {
+  struct Lines {
+    absl::Mutex mutex;
+    std::string text ABSL_GUARDED_BY(mutex);
+    bool Have(absl::string_view part) {
+      absl::MutexLock lock(&mutex);
+      return absl::StrContains(text, part);
+    }
+  };
+  const auto lines = std::make_shared<Lines>();  // Of the sink, too, which may be in use.
+  SetLogSink([lines](LogLevel, absl::string_view line) {
+    absl::MutexLock lock(&lines->mutex);
+    absl::StrAppend(&lines->text, line, "\n");
+  });
+  Start(SecretOf("abcdefghijklmnop"));
+  Start(SecretOf("q"));
+  EXPECT_TRUE(Eventually([&] { return lines->Have("the job's secret has only 1 bytes"); }));
+  SetLogSink(nullptr);
+  EXPECT_FALSE(lines->Have("has only 16 bytes"));
+}
+
+// Serves one client in a thread of its own.
+class OneTimeServer {
  public:
-  grpc::Status Connect(
-      grpc::ServerContext*,
-      grpc::ServerReaderWriter<wire::ServerMessage, wire::ClientMessage>* stream) override {
-    wire::ServerMessage message;
-    message.mutable_challenge()->set_nonce(NewNonce());
-    stream->Write(message);
-    wire::ClientMessage hello;
-    stream->Read(&hello);
-    message.mutable_welcome()->set_proof(hello.hello().proof());
-    stream->Write(message);
-    trusted = stream->Read(&hello);
-    return grpc::Status::OK;
+  // `serve` has the client's connection, and returns what comes of it.
+  explicit OneTimeServer(const std::function<bool(int connection)>& serve) {
+    absl::StatusOr<Listener> listener = Listen("127.0.0.1", 0);
+    EXPECT_TRUE(listener.ok()) << listener.status();
+    port_ = listener->port;
+    thread_ = std::thread([this, serve, listener = *std::move(listener)] {
+      absl::StatusOr<UniqueFd> connection = Accept(listener.sockets[0].get(), Deadline(kPatience));
+      EXPECT_TRUE(connection.ok()) << connection.status();
+      if (connection.ok()) result_ = serve(connection->get());
+    });
   }
 
-  bool trusted = false;
+  int port() const { return port_; }
+  bool AwaitResult() {
+    thread_.join();
+    return result_;
+  }
+
+ private:
+  int port_ = 0;
+  bool result_ = false;
+  std::thread thread_;
 };
 
+std::string Receive(int connection, size_t size) {
+  std::string bytes(size, '\0');
+  EXPECT_TRUE(ReceiveAll(connection, &bytes[0], size, Deadline(kPatience)).ok());
+  return bytes;
+}
+
+bool Send(int connection, const std::string& bytes) {
+  return SendAll(connection, bytes.data(), bytes.size(), Deadline(kPatience)).ok();
+}
+
+// Whether the other end closes the connection without having sent anything.
+bool EndsInSilence(int connection) {
+  char byte = 0;
+  if (!WaitReadable(connection, Deadline(kPatience)).ok()) return false;
+  const ssize_t size = recv(connection, &byte, 1, 0);
+  return size == 0 || (size < 0 && errno == ECONNRESET);
+}
+
+// It asks for proofs but knows no secret; it may know what it was told before.
 TEST(TCPTrustTest, AServerThatSendsBackTheClientsProofIsNotTrusted) {
-  Impostor impostor;
-  int port = 0;
-  auto server = grpc::ServerBuilder()
-                    .AddListeningPort("127.0.0.1:0", grpc::InsecureServerCredentials(), &port)
-                    .RegisterService(&impostor)
-                    .BuildAndStart();
-  EXPECT_THAT(CreateError(Client(port, "sesame"), ErrorKind::kNetwork),
+  OneTimeServer impostor([](int connection) {
+    const std::string hello = Receive(connection, kHelloBytes);
+    const std::string nonce = hello.substr(kHandshakeMagic.size(), kNonceBytes);
+    const std::string tag = hello.substr(kHandshakeMagic.size() + kNonceBytes);
+    EXPECT_TRUE(Send(connection, absl::StrCat(kHandshakeMagic, "R", nonce, tag)));
+    return !EndsInSilence(connection);
+  });
+  EXPECT_THAT(CreateError(Client(impostor.port(), "sesame"), ErrorKind::kNetwork),
               HasSubstr("it did not prove that it knows the secret"));
-  server->Shutdown();
-  EXPECT_FALSE(impostor.trusted);
+  const bool trusted = impostor.AwaitResult();
+  EXPECT_FALSE(trusted);
+}
+
+TEST(TCPTrustTest, AServiceOfAnotherKindIsRecognised) {
+  OneTimeServer other([](int connection) { return Send(connection, "220 smtp ready\r\n"); });
+  EXPECT_THAT(CreateError(Client(other.port(), "sesame"), ErrorKind::kNetwork),
+              HasSubstr("what listens there is not a tcp store; check host and port"));
+  EXPECT_TRUE(other.AwaitResult());
+}
+
+// A connection to a server on this host.
+UniqueFd ConnectTo(int port) {
+  SocketAddress address;
+  auto* const v4 = reinterpret_cast<sockaddr_in*>(address.get());
+  v4->sin_family = AF_INET;
+  v4->sin_port = htons(static_cast<uint16_t>(port));
+  v4->sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  address.length = sizeof(*v4);
+  absl::StatusOr<UniqueFd> connected = Connect(address, SOCK_STREAM, Deadline(kPatience));
+  EXPECT_TRUE(connected.ok()) << connected.status();
+  return connected.ok() ? *std::move(connected) : UniqueFd();
+}
+
+// HTTP/2, as far as gRPC needs it.
+std::string Bytes(std::initializer_list<int> bytes) {
+  return std::string(bytes.begin(), bytes.end());
+}
+
+std::string Frame(int type, int flags, int stream, const std::string& body) {
+  return absl::StrCat(Bytes({0, 0, static_cast<int>(body.size()), type, flags, 0, 0, 0, stream}),
+                      body);
+}
+
+constexpr int kData = 0, kHeaders = 1, kSettings = 4, kEndHeaders = 4, kEndStream = 1;
+
+// What opens a stream whose window has room for `window` bytes of answers.
+std::string OpeningOfStream(int window) {
+  const std::string path = "/syncline.wire.StoreService/Connect";
+  return absl::StrCat(
+      "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n",
+      // SETTINGS_INITIAL_WINDOW_SIZE
+      Frame(kSettings, 0, 0, Bytes({0, 4, 0, 0, window >> 8, window & 255})),
+      Frame(kHeaders, kEndHeaders, 1,
+            absl::StrCat(Bytes({0x83, 0x86}),    // :method POST, :scheme http
+                         Bytes({0x01, 1}), "x",  // :authority
+                         Bytes({0x04, static_cast<int>(path.size())}), path,
+                         Bytes({0x0f, 0x10, 16}), "application/grpc",  // content-type
+                         Bytes({0x00, 2}), "te", Bytes({8}), "trailers")));
+}
+
+std::string MessageFrame(const wire::ClientMessage& message, int flags) {
+  const std::string body = message.SerializeAsString();
+  return Frame(kData, flags, 1,
+               absl::StrCat(Bytes({0, 0, 0, 0, static_cast<int>(body.size())}), body));
+}
+
+std::string RequestToSet(const std::string& key) {
+  wire::ClientMessage request;
+  request.mutable_set()->add_keys(key);
+  request.mutable_set()->add_values("value");
+  return absl::StrCat(OpeningOfStream(1024), MessageFrame(request, 0));
+}
+
+// Reads until the server ends the connection; whether it does before patience is at an end.
+bool AwaitEnd(int connection) {
+  const Deadline deadline(kPatience);
+  char bytes[1024];
+  while (WaitReadable(connection, deadline).ok()) {
+    const ssize_t size = recv(connection, bytes, sizeof(bytes), 0);
+    if (size == 0 || (size < 0 && errno == ECONNRESET)) return true;
+  }
+  return false;
 }
 
 TEST(TCPTrustTest, NothingIsExecutedBeforeTheProof) {
   auto server = Create(Server("sesame"));
-  auto stub = wire::StoreService::NewStub(grpc::CreateChannel(
-      absl::StrCat("127.0.0.1:", server->port()), grpc::InsecureChannelCredentials()));
-  grpc::ClientContext context;
-  auto stream = stub->Connect(&context);
-  wire::ClientMessage request;
-  request.mutable_set()->add_keys("key");
-  request.mutable_set()->add_values("value");
-  stream->Write(request);
-  wire::ServerMessage reply;
-  while (stream->Read(&reply)) EXPECT_TRUE(reply.has_challenge());
-  EXPECT_EQ(stream->Finish().error_code(), grpc::StatusCode::PERMISSION_DENIED);
+  const UniqueFd at_once = ConnectTo(server->port());
+  Send(at_once.get(), RequestToSet("key"));
+  EXPECT_TRUE(AwaitEnd(at_once.get()));
+
+  const UniqueFd with_another_secret = ConnectTo(server->port());
+  Send(with_another_secret.get(), ClientHandshake("barley").Hello() + RequestToSet("key"));
+  EXPECT_TRUE(AwaitEnd(with_another_secret.get()));
+
+  const UniqueFd without_response = ConnectTo(server->port());
+  Send(without_response.get(), ClientHandshake("sesame").Hello() + RequestToSet("key"));
+  EXPECT_TRUE(AwaitEnd(without_response.get()));
   EXPECT_FALSE(*server->Check(Strings{"key"}));
+}
+
+// What was overheard of another client's connection.
+TEST(TCPTrustTest, AProofServesOnce) {
+  auto server = Create(Server("sesame"));
+  const ClientHandshake handshake("sesame");
+  std::string response;
+  for (const bool replayed : {false, true}) {
+    const UniqueFd connection = ConnectTo(server->port());
+    Send(connection.get(), handshake.Hello());
+    const std::string challenge = Receive(connection.get(), kChallengeBytes);
+    if (!replayed) {
+      const absl::StatusOr<std::string> fresh = handshake.Respond(challenge);
+      ASSERT_TRUE(fresh.ok()) << fresh.status();
+      response = *fresh;
+    }
+    const std::string key = replayed ? "replayed" : "fresh";
+    Send(connection.get(), response + RequestToSet(key));
+    if (replayed) {
+      EXPECT_TRUE(AwaitEnd(connection.get()));
+      EXPECT_FALSE(*server->Check(Strings{key}));
+    } else {
+      EXPECT_TRUE(server->Wait(Strings{key}, kPatience).ok());
+    }
+  }
 }
 
 TEST(TCPTrustTest, AClientThatProvesNothingIsPutOut) {
   TCPServer::Options options;
+  options.secret = "sesame";
   options.time_to_prove = absl::Milliseconds(100);
   auto server = Start(options);
-  auto stub = wire::StoreService::NewStub(grpc::CreateChannel(
-      absl::StrCat("127.0.0.1:", server->port()), grpc::InsecureChannelCredentials()));
-  grpc::ClientContext context;
-  context.set_deadline(absl::ToChronoTime(absl::Now() + kPatience));
-  auto stream = stub->Connect(&context);
-  wire::ServerMessage reply;
-  while (stream->Read(&reply)) EXPECT_TRUE(reply.has_challenge());
-  EXPECT_EQ(stream->Finish().error_code(), grpc::StatusCode::PERMISSION_DENIED);
+  const UniqueFd silent = ConnectTo(server->port());
+  EXPECT_TRUE(AwaitEnd(silent.get()));
+  const UniqueFd half_way = ConnectTo(server->port());
+  Send(half_way.get(), ClientHandshake("sesame").Hello());
+  EXPECT_TRUE(AwaitEnd(half_way.get()));
   EXPECT_TRUE(Eventually([&] { return server->NumClients() == 0; }));
 
-  auto client = Create(Client(server->port()));  // It has proved itself, and may then be silent.
+  // It has proved itself, and may then be silent.
+  auto client = Create(Client(server->port(), "sesame"));
   absl::SleepFor(absl::Milliseconds(200));
   EXPECT_TRUE(client->Set("key", "value").ok());
 }
 
-// A client in plain HTTP/2, whose window has no room for even the first byte of an answer.
-class DeafClient {
- public:
-  explicit DeafClient(int port) : fd_(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)) {
-    const timeval patience = {absl::ToInt64Seconds(kPatience), 0};
-    setsockopt(fd_, SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof(patience));
-    sockaddr_in address = {};
-    address.sin_family = AF_INET;
-    address.sin_port = htons(port);
-    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-    EXPECT_EQ(connect(fd_, reinterpret_cast<sockaddr*>(&address), sizeof(address)), 0);
-    const std::string path = "/syncline.wire.StoreService/Connect";
-    Send("PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n");
-    SendFrame(kSettings, 0, 0, Bytes({0, 4, 0, 0, 0, 0}));  // SETTINGS_INITIAL_WINDOW_SIZE = 0
-    SendFrame(kHeaders, kEndHeaders, 1,
-              absl::StrCat(Bytes({0x83, 0x86}),    // :method POST, :scheme http
-                           Bytes({0x01, 1}), "x",  // :authority
-                           Bytes({0x04, static_cast<int>(path.size())}), path,
-                           Bytes({0x0f, 0x10, 16}), "application/grpc",  // content-type
-                           Bytes({0x00, 2}), "te", Bytes({8}), "trailers"));
-  }
-  ~DeafClient() { close(fd_); }
+TEST(TCPTrustTest, WithoutASecretAClientThatDoesNotSayHelloIsPutOut) {
+  TCPServer::Options options;
+  options.time_to_prove = absl::Milliseconds(100);
+  auto server = Start(options);
+  const UniqueFd silent = ConnectTo(server->port());
+  EXPECT_TRUE(AwaitEnd(silent.get()));
+  EXPECT_TRUE(Eventually([&] { return server->NumClients() == 0; }));
 
-  void SendMessage(const wire::ClientMessage& message, int flags) {
-    const std::string body = message.SerializeAsString();
-    SendFrame(kData, flags, 1,
-              absl::StrCat(Bytes({0, 0, 0, 0, static_cast<int>(body.size())}), body));
-  }
+  auto client = Create(Client(server->port()));
+  absl::SleepFor(absl::Milliseconds(200));
+  EXPECT_TRUE(client->Set("key", "value").ok());
+}
 
-  // Whether the server ends the connection before patience does.
-  bool AwaitEnd() {
-    char bytes[1024];
-    ssize_t n = 0;
-    while ((n = read(fd_, bytes, sizeof(bytes))) > 0) {
-    }
-    return n == 0 || errno == ECONNRESET;
-  }
-
-  static constexpr int kEndStream = 1;
-
- private:
-  static constexpr int kData = 0, kHeaders = 1, kSettings = 4, kEndHeaders = 4;
-
-  static std::string Bytes(std::initializer_list<int> bytes) {
-    return std::string(bytes.begin(), bytes.end());
-  }
-
-  void Send(const std::string& bytes) {
-    EXPECT_EQ(send(fd_, bytes.data(), bytes.size(), MSG_NOSIGNAL), ssize_t(bytes.size()));
-  }
-
-  void SendFrame(int type, int flags, int stream, const std::string& body) {
-    Send(absl::StrCat(Bytes({0, 0, static_cast<int>(body.size()), type, flags, 0, 0, 0, stream}),
-                      body));
-  }
-
-  const int fd_;
-};
+// A client that has said hello to a server without a secret, and has no room for even the first
+// byte of an answer.
+UniqueFd ConnectDeafly(int port) {
+  absl::StatusOr<UniqueFd> connection =
+      ConnectToServer({"127.0.0.1", port, ""}, Deadline(kPatience));
+  EXPECT_TRUE(connection.ok()) << connection.status();
+  Send(connection->get(), OpeningOfStream(0));
+  return *std::move(connection);
+}
 
 TEST(TCPTrustTest, AClientThatProvesNothingAndReadsNothingIsPutOut) {
   TCPServer::Options options;
+  options.secret = "sesame";
   options.time_to_prove = absl::Milliseconds(200);
   auto server = Start(options);
-  DeafClient client(server->port());
-  EXPECT_TRUE(client.AwaitEnd());
+  const UniqueFd client = ConnectTo(server->port());
+  Send(client.get(), OpeningOfStream(0));
+  EXPECT_TRUE(AwaitEnd(client.get()));
   EXPECT_TRUE(Eventually([&] { return server->NumClients() == 0; }));
 }
 
 TEST(TCPTrustTest, AClientThatIsRefusedAndReadsNothingIsPutOut) {
   TCPServer::Options options;
   options.secret = "sesame";
-  options.time_to_prove = absl::Seconds(1);  // As long as a connection may be idle, too.
+  options.time_to_prove = absl::Seconds(1);
   auto server = Start(options);
-  DeafClient client(server->port());
-  wire::ClientMessage message;
-  message.mutable_hello();
-  client.SendMessage(message, 0);
-  EXPECT_TRUE(client.AwaitEnd());
+  const UniqueFd client = ConnectTo(server->port());
+  Send(client.get(), ClientHandshake("").Hello());
+  EXPECT_TRUE(AwaitEnd(client.get()));
   EXPECT_TRUE(Eventually([&] { return server->NumClients() == 0; }));
+}
+
+TEST(TCPTrustTest, AClientThatOpensNoStreamIsPutOut) {
+  TCPServer::Options options;
+  options.time_to_prove = absl::Milliseconds(200);  // As long as a connection may be idle, too.
+  auto server = Start(options);
+  absl::StatusOr<UniqueFd> client =
+      ConnectToServer({"127.0.0.1", server->port(), ""}, Deadline(kPatience));
+  ASSERT_TRUE(client.ok()) << client.status();
+  EXPECT_TRUE(AwaitEnd(client->get()));
 }
 
 TEST(TCPTrustTest, AClientThatLeavesAndReadsNothingIsPutOut) {
   auto server = Start({});
-  DeafClient client(server->port());
+  const UniqueFd client = ConnectDeafly(server->port());
   wire::ClientMessage message;
-  message.mutable_hello();
-  client.SendMessage(message, 0);
   message.mutable_get()->add_keys("never");
-  client.SendMessage(message, 0);
-  ASSERT_TRUE(Eventually([&] { return server->NumWaits() == 1; }));  // It has proved itself.
-  client.SendMessage(message, DeafClient::kEndStream);
+  Send(client.get(), MessageFrame(message, 0));
+  ASSERT_TRUE(Eventually([&] { return server->NumWaits() == 1; }));
+  Send(client.get(), MessageFrame(message, kEndStream));
   EXPECT_TRUE(Eventually([&] { return server->NumClients() == 0; }));
   EXPECT_EQ(server->NumWaits(), 0);
 }
@@ -223,12 +356,7 @@ class EmptyHanded final : public wire::StoreService::Service {
       grpc::ServerContext*,
       grpc::ServerReaderWriter<wire::ServerMessage, wire::ClientMessage>* stream) override {
     wire::ServerMessage answer;
-    answer.mutable_challenge();
-    stream->Write(answer);
     wire::ClientMessage question;
-    stream->Read(&question);
-    answer.mutable_welcome();
-    stream->Write(answer);
     while (stream->Read(&question)) {
       answer.set_id(question.id());
       answer.mutable_values();
@@ -240,11 +368,15 @@ class EmptyHanded final : public wire::StoreService::Service {
 
 TEST(TCPTrustTest, AnAnswerWithAnotherNumberOfValuesThanKeysIsAnError) {
   EmptyHanded service;
-  int port = 0;
-  auto server = grpc::ServerBuilder()
-                    .AddListeningPort("127.0.0.1:0", grpc::InsecureServerCredentials(), &port)
-                    .RegisterService(&service)
-                    .BuildAndStart();
+  auto server = grpc::ServerBuilder().RegisterService(&service).BuildAndStart();
+  absl::StatusOr<Listener> listener = Listen("127.0.0.1", 0);
+  ASSERT_TRUE(listener.ok()) << listener.status();
+  const int port = listener->port;
+  auto acceptor = TCPAcceptor::Start(
+      *std::move(listener), {"", kPatience, "empty-handed"}, [&](UniqueFd connection) {
+        grpc::AddInsecureChannelFromFd(server.get(), connection.release());
+      });
+  ASSERT_TRUE(acceptor.ok()) << acceptor.status();
   auto client = Create(Client(port));
   for (const absl::Status& status : {client->MultiGet(Strings{"a", "b"}, kPatience).status(),
                                      client->Get("a", kPatience).status()}) {
@@ -253,6 +385,7 @@ TEST(TCPTrustTest, AnAnswerWithAnotherNumberOfValuesThanKeysIsAnError) {
   }
   EXPECT_TRUE(client->MultiGet({}, kPatience).ok());
   client.reset();
+  (*acceptor)->Shutdown();
   server->Shutdown();
 }
 
