@@ -67,12 +67,13 @@ class ChosenBackend final : public Backend {
 };
 
 // Shared memory alone. Null on all ranks if they cannot share any.
-absl::StatusOr<std::shared_ptr<Backend>> MakeShared(const BackendConfig& config) {
+absl::StatusOr<std::shared_ptr<Backend>> MakeShared(const BackendConfig& config,
+                                                    const Roster& roster) {
   BackendConfig inside = config;
   inside.store = std::make_shared<PrefixStore>("all", config.store);
   inside.deadline = SharingDeadline(config.deadline);
   auto shm = BackendRegistry::Make("shm", inside);
-  SYNCLINE_ASSIGN_OR_RETURN(const bool share, AllShare(config, shm.status()));
+  SYNCLINE_ASSIGN_OR_RETURN(const bool share, AllShare(config, roster, shm.status()));
   if (!share) return nullptr;
   return std::make_shared<ChosenBackend>(*std::move(shm));
 }
@@ -87,7 +88,7 @@ absl::StatusOr<std::shared_ptr<Backend>> MakeAuto(const BackendConfig& config) {
   const bool is_one_each = topology.hosts.size() == identities.size() && identities.size() > 1;
   std::shared_ptr<Backend> backend;
   if (topology.hosts.size() == 1) {
-    SYNCLINE_ASSIGN_OR_RETURN(backend, MakeShared(config));
+    SYNCLINE_ASSIGN_OR_RETURN(backend, MakeShared(config, roster));
   } else if (!is_one_each) {
     SYNCLINE_ASSIGN_OR_RETURN(backend, HostsBackend::Make(config, roster, topology));
   }

@@ -14,6 +14,7 @@
 #include "backends/auto/short_calls.h"
 #include "backends/gloo/call_check.h"
 #include "core/backend_registry.h"
+#include "core/interrupt.h"
 #include "core/prefix_store.h"
 #include "core/status.h"
 
@@ -44,7 +45,7 @@ absl::StatusOr<std::shared_ptr<Backend>> HostsBackend::Make(const BackendConfig&
   inside.deadline = SharingDeadline(config.deadline);
   absl::Status joined = backend->JoinWires(inside);
   if (joined.ok()) joined = backend->JoinHost(inside);
-  SYNCLINE_ASSIGN_OR_RETURN(const bool share, AllShare(config, joined));
+  SYNCLINE_ASSIGN_OR_RETURN(const bool share, AllShare(config, roster, joined));
   if (!share) return nullptr;
   return backend;
 }
@@ -59,17 +60,19 @@ absl::Status HostsBackend::JoinGloo(const BackendConfig& config) {
 
 absl::Status HostsBackend::JoinWires(const BackendConfig& config) {
   std::unique_ptr<WireDoor> door;
-  absl::Status status;
+  absl::StatusOr<std::string> ticket = "";
   if (topology_.place < topology_.lanes) {
     auto opened = WireDoor::Open(config.local_address.empty() ? "127.0.0.1" : config.local_address);
-    status = opened.status();
-    if (opened.ok()) door = *std::move(opened);
+    if (opened.ok()) {
+      door = *std::move(opened);
+      ticket = door->ticket();
+    } else {
+      ticket = opened.status();
+    }
   }
   PrefixStore store("wires", config.store);
-  SYNCLINE_ASSIGN_OR_RETURN(const Roster roster,
-                            Roster::Join(store, config.rank, config.size,
-                                         door == nullptr ? "" : door->ticket(), config.deadline));
-  SYNCLINE_RETURN_IF_ERROR(status);
+  SYNCLINE_ASSIGN_OR_RETURN(const Roster roster, Roster::Join(store, config.rank, config.size,
+                                                              ticket, config.deadline, &roster_));
   if (door == nullptr) return absl::OkStatus();
   std::vector<Wires::Member> members;
   for (int rank : topology_.lane())
@@ -143,6 +146,7 @@ std::string HostsBackend::StoppedHere() const {
 
 absl::Status HostsBackend::Judge(const absl::Status& status, const CallContext& context,
                                  int gone_before) {
+  if (IsInterrupted(status)) return status;
   if (KindOf(status) == ErrorKind::kTimeout) {
     const std::string after = absl::FormatDuration(context.deadline.timeout());
     return TimeoutError(absl::StrCat("not complete after ", after, StoppedHere()));
@@ -167,7 +171,7 @@ absl::Status HostsBackend::Perform(const Call& call, const CallContext& context,
   });
   if (!status.ok()) {
     absl::MutexLock lock(&mutex_);
-    AbortAllButGloo(status);
+    AbortAllButGloo(IsInterrupted(status) ? BackendError(status.message()) : status);
   }
   return status;
 }

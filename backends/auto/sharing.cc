@@ -5,7 +5,6 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
-#include "backends/common/roster.h"
 #include "core/log.h"
 #include "core/prefix_store.h"
 #include "core/status.h"
@@ -21,11 +20,13 @@ Deadline SharingDeadline(const Deadline& joining) {
   return Deadline(std::min(joining.Remaining(), kPatience));
 }
 
-absl::StatusOr<bool> AllShare(const BackendConfig& config, const absl::Status& own) {
+absl::StatusOr<bool> AllShare(const BackendConfig& config, const Roster& known,
+                              const absl::Status& own) {
   PrefixStore store("sharing", config.store);
-  SYNCLINE_ASSIGN_OR_RETURN(const Roster roster,
-                            Roster::Join(store, config.rank, config.size,
-                                         own.ok() ? "" : own.message(), config.deadline));
+  SYNCLINE_ASSIGN_OR_RETURN(
+      const Roster roster,
+      Roster::Join(store, config.rank, config.size, std::string(own.ok() ? "" : own.message()),
+                   config.deadline, &known));
   for (int rank = 0; rank < config.size; ++rank) {
     if (roster.payload(rank).empty()) continue;
     if (rank == config.rank) {

@@ -4,6 +4,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "backends/common/roster.h"
 #include "core/backend.h"
 #include "core/deadline.h"
 
@@ -13,9 +14,11 @@ namespace syncline {
 // those who wait for it.
 Deadline SharingDeadline(const Deadline& joining);
 
-// Collective: tells the other ranks of the group how it went here. Whether all have succeeded; if
-// not, one of those that have not logs why.
-absl::StatusOr<bool> AllShare(const BackendConfig& config, const absl::Status& own);
+// Collective: tells the other ranks of the group, which `known` describes, how it went here.
+// Returns whether all have succeeded; if not, one of those that have not logs why. The death of a
+// rank is an error.
+absl::StatusOr<bool> AllShare(const BackendConfig& config, const Roster& known,
+                              const absl::Status& own);
 
 }  // namespace syncline
 

@@ -10,6 +10,8 @@
 #include "absl/container/inlined_vector.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
+#include "core/interrupt.h"
+#include "core/stall.h"
 #include "core/status.h"
 
 namespace syncline {
@@ -90,7 +92,9 @@ absl::Status Wires::Pump(absl::FunctionRef<bool()> is_done, const Deadline& dead
       return TimeoutError(
           absl::StrCat("not complete after ", absl::FormatDuration(deadline.timeout())));
     }
-    AwaitReady(deadline.Remaining());
+    AwaitReady(std::min(deadline.Remaining(), kInterruptInterval));
+    StallWatch::Look();
+    SYNCLINE_RETURN_IF_ERROR(CheckInterrupt());
   }
   return absl::OkStatus();
 }
@@ -111,7 +115,7 @@ absl::StatusOr<bool> Wires::Push(Link& link) {
   msghdr message = {};
   message.msg_iov = parts;
   message.msg_iovlen = link.out.Next(absl::MakeSpan(parts));
-  const ssize_t sent = sendmsg(link.socket, &message, MSG_NOSIGNAL | MSG_DONTWAIT);
+  const ssize_t sent = sendmsg(link.socket.get(), &message, MSG_NOSIGNAL | MSG_DONTWAIT);
   if (sent < 0) {
     if (errno == EAGAIN || errno == EINTR) return false;
     return Closed(link, std::strerror(errno));
@@ -126,7 +130,7 @@ absl::StatusOr<bool> Wires::Pull(Link& link) {
   msghdr message = {};
   message.msg_iov = parts;
   message.msg_iovlen = link.in.Next(absl::MakeSpan(parts));
-  const ssize_t received = recvmsg(link.socket, &message, MSG_DONTWAIT);
+  const ssize_t received = recvmsg(link.socket.get(), &message, MSG_DONTWAIT);
   if (received == 0) return Closed(link, "it was closed");
   if (received < 0) {
     if (errno == EAGAIN || errno == EINTR) return false;
@@ -140,7 +144,7 @@ void Wires::AwaitReady(absl::Duration limit) const {
   absl::InlinedVector<pollfd, 8> entries;
   for (const Link& link : links_) {
     const int out = link.out.is_empty() ? 0 : POLLOUT, in = link.in.is_empty() ? 0 : POLLIN;
-    if ((out | in) != 0) entries.push_back({link.socket, static_cast<short>(out | in), 0});
+    if ((out | in) != 0) entries.push_back({link.socket.get(), static_cast<short>(out | in), 0});
   }
   const absl::Duration bounded = std::min(limit, absl::Seconds(60));
   poll(entries.data(), entries.size(), static_cast<int>(absl::ToInt64Milliseconds(bounded)) + 1);
@@ -154,7 +158,7 @@ absl::Status Wires::Closed(const Link& link, absl::string_view why) const {
 void Wires::Abort() {
   is_aborted_.store(true);
   for (const Link& link : links_) {
-    if (link.socket >= 0) shutdown(link.socket, SHUT_RDWR);
+    if (link.socket.valid()) shutdown(link.socket.get(), SHUT_RDWR);
   }
 }
 

@@ -17,29 +17,27 @@
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
 #include "core/deadline.h"
+#include "core/unique_fd.h"
 
 namespace syncline {
 
-// Where one rank waits for others to connect. Who does must know the secret, which only the ranks
-// of the job can read in their store.
+// Where one rank waits for others to connect. A peer must know the secret, which only the ranks of
+// the job can read in their store. The secret keeps strangers from taking a rank's place; it does
+// not keep those who can read or change packets on the network from reading or changing the data.
 class WireDoor {
  public:
   static absl::StatusOr<std::unique_ptr<WireDoor>> Open(const std::string& address);
-  ~WireDoor();
-
-  WireDoor(const WireDoor&) = delete;
-  WireDoor& operator=(const WireDoor&) = delete;
 
   // Its address, port and secret, in one line, for those who connect.
   std::string ticket() const;
 
-  int socket() const { return socket_; }
+  int socket() const { return socket_.get(); }
   absl::string_view secret() const { return secret_; }
 
  private:
-  WireDoor(int socket, std::string address, int port);
+  WireDoor(UniqueFd socket, std::string address, int port);
 
-  const int socket_;
+  const UniqueFd socket_;
   const std::string address_;
   const int port_;
   const std::string secret_;
@@ -62,7 +60,6 @@ class Wires {
   static absl::StatusOr<std::unique_ptr<Wires>> Connect(const WireDoor& door,
                                                         absl::Span<const Member> members, int place,
                                                         const Deadline& deadline);
-  ~Wires();
 
   Wires(const Wires&) = delete;
   Wires& operator=(const Wires&) = delete;
@@ -101,7 +98,7 @@ class Wires {
     uint64_t given = 0, done = 0;
   };
   struct Link {
-    int socket = -1;
+    UniqueFd socket;
     std::string name;
     Queue out, in;
   };

@@ -5,6 +5,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -16,9 +17,12 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
+#include "absl/synchronization/notification.h"
 #include "absl/time/time.h"
 #include "core/deadline.h"
 #include "core/status.h"
+#include "core/testing/no_descriptors.h"
+#include "core/unique_fd.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
@@ -174,6 +178,46 @@ TEST(WiresTest, StrangersWhoDoNotKnowTheSecretAreSentAway) {
   EXPECT_LE(recv(mute, &byte, 1, 0), 0);
   close(liar);
   close(mute);
+}
+
+TEST(WiresTest, StrangersWhoSayNothingDoNotHoldUpTheMembers) {
+  Lane lane(2);
+  std::vector<UniqueFd> strangers;
+  for (int i = 0; i < 40; ++i) strangers.emplace_back(Intrude(lane.members()[0].ticket, ""));
+  const Deadline quick(absl::Seconds(30));
+  lane.Run([](Wires&, int) {});
+  EXPECT_FALSE(quick.Expired());
+}
+
+TEST(WiresTest, StrangersInARowDoNotStretchTheDeadline) {
+  Lane lane(2);
+  std::atomic<bool> is_over{false};
+  std::thread strangers([&] {
+    while (!is_over) UniqueFd(Intrude(lane.members()[0].ticket, ""));
+  });
+  const Deadline deadline = Patience();
+  EXPECT_EQ(KindOf(lane.Connect(0, Deadline(absl::Milliseconds(50))).status()),
+            ErrorKind::kTimeout);
+  EXPECT_FALSE(deadline.Expired());
+  is_over = true;
+  strangers.join();
+}
+
+TEST(WiresTest, ALackOfDescriptorsEndsTheWaitAtOnceAndSaysWhatToRaise) {
+  Lane lane(2);
+  const UniqueFd stranger(Intrude(lane.members()[0].ticket, ""));
+  absl::Notification is_over;
+  absl::Status status;
+  auto no_descriptors = std::make_unique<NoDescriptors>();
+  std::thread member([&] {
+    status = lane.Connect(0, Patience()).status();
+    is_over.Notify();
+  });
+  EXPECT_TRUE(is_over.WaitForNotificationWithTimeout(absl::Seconds(10)));
+  no_descriptors = nullptr;
+  if (!is_over.HasBeenNotified()) lane.Connect(1, Patience()).IgnoreError();
+  member.join();
+  EXPECT_THAT(std::string(status.message()), HasSubstr("raise the limit (ulimit -n)"));
 }
 
 }  // namespace

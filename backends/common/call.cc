@@ -203,13 +203,6 @@ absl::Status CheckFits(const Call& sent, int src, const Call& received, int dst)
       absl::StrCat(Quote(sent, src, received, dst), ": type and number of elements must be equal"));
 }
 
-std::string NameRanks(absl::Span<const int> ranks) {
-  if (ranks.empty()) return "no rank";
-  if (ranks.size() == 1) return absl::StrCat("rank ", ranks[0]);
-  return absl::StrCat("ranks ", absl::StrJoin(ranks.first(ranks.size() - 1), ", "), " and ",
-                      ranks.back());
-}
-
 std::string Have(absl::Span<const int> ranks) { return ranks.size() == 1 ? "has" : "have"; }
 
 }  // namespace syncline

@@ -13,6 +13,7 @@
 #include "absl/types/span.h"
 #include "core/backend.h"
 #include "core/dtype.h"
+#include "core/rank_ranges.h"
 #include "core/reduce_op.h"
 #include "core/tensor.h"
 
@@ -78,9 +79,6 @@ absl::Status CheckCollective(absl::Span<const Call* const> calls);
 
 // OK if what rank `src` sends fits what rank `dst` receives; else a MismatchError that quotes both.
 absl::Status CheckFits(const Call& sent, int src, const Call& received, int dst);
-
-// "rank 2", "ranks 1, 2 and 5".
-std::string NameRanks(absl::Span<const int> ranks);
 
 // "has" for one, "have" for several.
 std::string Have(absl::Span<const int> ranks);

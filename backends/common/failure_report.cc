@@ -17,6 +17,7 @@
 #include "backends/common/call_words.h"
 #include "core/deadline.h"
 #include "core/status.h"
+#include "core/thread.h"
 
 namespace syncline {
 namespace {
@@ -156,16 +157,17 @@ absl::StatusOr<Reports> RunBounded(std::shared_ptr<Store> store,
   exchange->store = std::move(store);
   exchange->roster = std::move(roster);
   exchange->failure = failure;
-  std::thread thread([exchange, listening] {
-    exchange->reports = Run(*exchange, listening);
-    exchange->done.Notify();
-  });
+  SYNCLINE_ASSIGN_OR_RETURN(std::thread thread,
+                            StartThread("reports of failures", [exchange, listening] {
+                              exchange->reports = Run(*exchange, listening);
+                              exchange->done.Notify();
+                            }));
   if (exchange->done.WaitForNotificationWithTimeout(FailureReporter::kBound)) {
     thread.join();
     return exchange->reports;
   }
   thread.detach();
-  return TimeoutError(
+  return StoreError(
       absl::StrCat("no answer within ", absl::FormatDuration(FailureReporter::kBound)));
 }
 
@@ -292,6 +294,12 @@ class Judge {
                           "; which ranks have not arrived is not known");
     }
     if (missing_.empty()) {
+      for (int rank : failure_.awaited) {
+        const auto it = failure_.left.find(rank);
+        if (it == failure_.left.end()) continue;
+        return absl::StrCat(failure_.operation, ": not complete after ", after, "; ",
+                            roster_.Describe(rank), " has left the group: ", it->second);
+      }
       return absl::StrCat(failure_.operation, ": not complete after ", after,
                           " though all its ranks had arrived: allow more time, or check the ",
                           "network between the hosts");
@@ -376,7 +384,10 @@ absl::Status FailureReporter::Explain(const Failure& given) const {
   }
   const absl::StatusOr<Reports> reports = RunBounded(store_, roster_, failure, Listening::kYes);
   Verdict verdict = Judge(*roster_, failure, reports).Decide();
-  if (!reports.ok()) {
+  if (KindOf(reports.status()) == ErrorKind::kBackend) {
+    absl::StrAppend(&verdict.text,
+                    "; other ranks' reports are not known: ", reports.status().message());
+  } else if (!reports.ok()) {
     absl::StrAppend(&verdict.text, "; the store at ", store_->ToString(),
                     " does not answer either: its process, rank 0 or the launcher, must be ",
                     "presumed lost (", reports.status().message(), ")");

@@ -8,9 +8,12 @@
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "absl/strings/str_replace.h"
 #include "absl/strings/str_split.h"
 #include "absl/time/time.h"
 #include "backends/common/call.h"
+#include "core/prefix_store.h"
 #include "core/status.h"
 
 namespace syncline {
@@ -56,6 +59,9 @@ std::string PidNamespace() {
   return readlink("/proc/self/ns/pid", link, sizeof(link) - 1) > 0 ? link : "-";
 }
 
+// How often to look whether the ranks that have not come have died.
+constexpr absl::Duration kLivenessInterval = absl::Seconds(1);
+
 // How long to look for the ranks that have not come, in all and for each.
 constexpr absl::Duration kSearch = absl::Seconds(2);
 constexpr absl::Duration kSearchForOne = absl::Milliseconds(50);
@@ -90,27 +96,38 @@ absl::Status ExplainTimeout(Store& store, int rank, int size, const Deadline& de
   }
   return TimeoutError(
       absl::StrCat(NameRanks(*absent), " of ", size, " ", Have(*absent),
-                   " not joined the group within ", timeout, " (store ", store.ToString(),
+                   " not joined the group within ", timeout, " (store ", WithoutPrefixes(store),
                    "); check that all ranks were started, with equal sizes and the same store"));
 }
 
 }  // namespace
 
-absl::StatusOr<Roster> Roster::Join(Store& store, int rank, int size, absl::string_view payload,
-                                    const Deadline& deadline) {
-  SYNCLINE_RETURN_IF_ERROR(store.Set(KeyOf(rank), Serialize(Self(payload))));
+absl::StatusOr<Roster> Roster::Join(Store& store, int rank, int size,
+                                    const absl::StatusOr<std::string>& payload,
+                                    const Deadline& deadline, const Roster* known) {
+  const absl::Status published = store.Set(KeyOf(rank), Serialize(Self(payload)));
+  SYNCLINE_RETURN_IF_ERROR(payload.status());
+  SYNCLINE_RETURN_IF_ERROR(published);
   std::vector<std::string> keys;
   for (int r = 0; r < size; ++r) keys.push_back(KeyOf(r));
-  absl::StatusOr<std::vector<std::string>> values = store.MultiGet(keys, deadline.Remaining());
-  if (!values.ok()) {
-    return deadline.Expired() ? ExplainTimeout(store, rank, size, deadline) : values.status();
+  const absl::Duration slice = known == nullptr ? absl::InfiniteDuration() : kLivenessInterval;
+  absl::StatusOr<std::vector<std::string>> values;
+  while (!(values = store.MultiGet(keys, std::min(deadline.Remaining(), slice))).ok()) {
+    if (deadline.Expired()) return ExplainTimeout(store, rank, size, deadline);
+    if (known == nullptr || KindOf(values.status()) != ErrorKind::kTimeout) return values.status();
+    SYNCLINE_RETURN_IF_ERROR(known->CheckAlive());
   }
   std::vector<Member> members;
   for (const std::string& value : *values) {
     SYNCLINE_ASSIGN_OR_RETURN(Member member, Parse(value));
     members.push_back(std::move(member));
   }
-  return Roster(rank, std::move(members));
+  Roster roster(rank, std::move(members));
+  for (int r = 0; r < size; ++r) {
+    const std::string& failure = roster.members_[r].failure;
+    if (!failure.empty()) return BackendError(absl::StrCat(roster.Describe(r), ": ", failure));
+  }
+  return roster;
 }
 
 std::string Roster::Describe(int rank) const {
@@ -130,31 +147,46 @@ Liveness Roster::Probe(int rank) const {
   return process->stopped ? Liveness::kStopped : Liveness::kAlive;
 }
 
-Roster::Member Roster::Self(absl::string_view payload) {
+absl::Status Roster::CheckAlive() const {
+  std::vector<std::string> dead;
+  for (int rank = 0; rank < size(); ++rank) {
+    if (Probe(rank) == Liveness::kDead) dead.push_back(Describe(rank));
+  }
+  if (dead.empty()) return absl::OkStatus();
+  return NetworkError(
+      absl::StrCat(absl::StrJoin(dead, ", "), dead.size() == 1 ? " has" : " have", " died"));
+}
+
+Roster::Member Roster::Self(const absl::StatusOr<std::string>& payload) {
   Member self;
   self.peer = ThisPeer();
   self.pid_namespace = PidNamespace();
   const std::optional<ProcessState> process = ReadProcess(self.peer.pid);
   if (process.has_value()) self.started = process->started;
-  self.payload = std::string(payload);
+  if (payload.ok()) {
+    self.payload = *payload;
+  } else {
+    self.failure = absl::StrReplaceAll(payload.status().message(), {{"\n", " "}});
+  }
   return self;
 }
 
 std::string Roster::Serialize(const Member& member) {
   return absl::StrCat(member.peer.Serialize(), "\n", member.pid_namespace, "\n", member.started,
-                      "\n", member.payload);
+                      "\n", member.failure, "\n", member.payload);
 }
 
 absl::StatusOr<Roster::Member> Roster::Parse(absl::string_view text) {
-  const std::vector<std::string> lines = absl::StrSplit(text, absl::MaxSplits('\n', 3));
+  const std::vector<std::string> lines = absl::StrSplit(text, absl::MaxSplits('\n', 4));
   Member member;
-  if (lines.size() != 4 || !absl::SimpleAtoi(lines[2], &member.started)) {
+  if (lines.size() != 5 || !absl::SimpleAtoi(lines[2], &member.started)) {
     return StoreError(absl::StrCat("the store's entry for a rank is not understood: do two jobs, ",
                                    "or two versions of Syncline, share a store?"));
   }
   SYNCLINE_ASSIGN_OR_RETURN(member.peer, Peer::Parse(lines[0]));
   member.pid_namespace = lines[1];
-  member.payload = lines[3];
+  member.failure = lines[3];
+  member.payload = lines[4];
   return member;
 }
 

@@ -7,6 +7,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "core/deadline.h"
@@ -23,9 +24,13 @@ enum class Liveness { kAlive, kStopped, kDead, kUnknown };  // Stopped: by a sig
 class Roster {
  public:
   // Publishes this rank, with `payload` for its peers, and waits for all others. A timeout names
-  // the ranks that have not come.
-  static absl::StatusOr<Roster> Join(Store& store, int rank, int size, absl::string_view payload,
-                                     const Deadline& deadline);
+  // the ranks that have not come. A rank that could not get what it needs to connect gives that
+  // error in place of the payload, and gets it back at once; the others get a BackendError with it.
+  // If `known`, a roster of the same ranks, is given, the death of one ends the wait within a
+  // second or two, with a NetworkError that names it.
+  static absl::StatusOr<Roster> Join(Store& store, int rank, int size,
+                                     const absl::StatusOr<std::string>& payload,
+                                     const Deadline& deadline, const Roster* known = nullptr);
 
   int rank() const { return rank_; }
   int size() const { return static_cast<int>(members_.size()); }
@@ -43,17 +48,22 @@ class Roster {
   // another container.
   Liveness Probe(int rank) const;
 
+  // A NetworkError that names the ranks whose processes have ended, if this host's kernel knows
+  // any.
+  absl::Status CheckAlive() const;
+
  private:
   struct Member {
     Peer peer;
     std::string pid_namespace;
     int64_t started = 0;  // Kernel ticks since boot: tells a process from a later one of its pid.
+    std::string failure;  // Why it does not come; else empty.
     std::string payload;
   };
 
   Roster(int rank, std::vector<Member> members) : rank_(rank), members_(std::move(members)) {}
 
-  static Member Self(absl::string_view payload);
+  static Member Self(const absl::StatusOr<std::string>& payload);
   static std::string Serialize(const Member& member);
   static absl::StatusOr<Member> Parse(absl::string_view text);
 

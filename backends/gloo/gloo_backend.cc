@@ -53,7 +53,11 @@ GlooBackend::GlooBackend(std::unique_ptr<Mesh> mesh, const BackendConfig& config
 GlooBackend::~GlooBackend() { Abort(BackendError("the backend was destroyed")); }
 
 absl::Status GlooBackend::Connect(const Deadline& deadline) {
-  mesh_->Watch([this] { HandlePeerGone(); });
+  const absl::Status watched = mesh_->Watch([this] { HandlePeerGone(); });
+  if (!watched.ok()) {
+    Abort(watched);  // The peers are told.
+    return watched;
+  }
   const Call call = Call::Barrier(CallContext{});
   return lifecycle_.Run({call, others_, "connecting all ranks"}, deadline, [&](const auto& gloo) {
     check_.Begin();

@@ -1,11 +1,15 @@
 #include "backends/gloo/lifecycle.h"
 
 #include <algorithm>
+#include <utility>
 
+#include "absl/cleanup/cleanup.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "backends/gloo/sigpipe.h"
 #include "backends/gloo/transport.h"
+#include "core/interrupt.h"
+#include "core/stall.h"
 #include "core/status.h"
 
 namespace syncline {
@@ -16,15 +20,34 @@ absl::Status Lifecycle::Run(const Undertaking& undertaking, const Deadline& dead
     if (!cause_.ok()) return cause_;
     under_way_.push_back(&undertaking.call);
   }
+  // Also where an exception ends the call: `undertaking` is about to go.
+  absl::Cleanup forget = [&] {
+    absl::MutexLock lock(&mutex_);
+    Forget(undertaking);
+  };
+  bool has_told = false;
+  const auto on_stall = [&](absl::Duration waited, bool is_due) {
+    StallReporter::Wait wait = Stalled(undertaking);
+    if (is_due) return stalls_.Report(std::move(wait), waited);
+    has_told = true;
+    stalls_.Tell(wait.name);
+  };
+  const StallWatch watch(on_stall);
+  const absl::Cleanup goes_on = [&] {
+    if (has_told) stalls_.Forget();
+  };
   const absl::Time start = absl::Now();
   const ScopedSigpipeBlock no_sigpipe;
   absl::Status status;
   status.Update(CatchGloo([&] { status = body(mesh_.ForOperation(deadline)); }));
   if (status.ok()) status = Finish(undertaking);
-  if (status.ok()) return status;
-  status = Fail(undertaking, deadline, status, absl::Now() - start);
-  absl::MutexLock lock(&mutex_);
-  Forget(undertaking);
+  if (!status.ok()) {
+    const absl::Status interruption = Interruption();
+    const absl::Status failure =
+        Fail(undertaking, deadline, interruption.ok() ? status : interruption, absl::Now() - start);
+    return interruption.ok() ? failure : interruption;
+  }
+  std::move(forget).Cancel();
   return status;
 }
 
@@ -70,6 +93,24 @@ void Lifecycle::TellIfIdle() {
   reporter_.TellIdle(idle);
 }
 
+StallReporter::Wait Lifecycle::Stalled(const Undertaking& undertaking) {
+  StallReporter::Wait wait;
+  wait.name = undertaking.call.ShortName();
+  wait.operation =
+      undertaking.name.empty() ? undertaking.call.ToString() : std::string(undertaking.name);
+  wait.awaited.assign(undertaking.awaited.begin(), undertaking.awaited.end());
+  wait.is_collective = !IsP2p(undertaking.call.kind);
+  absl::MutexLock lock(&mutex_);
+  // This rank has met all others there.
+  if (last_.has_value() && !IsP2p(last_->kind)) {
+    wait.last_seen = absl::StrCat(
+        last_->ShortName(), ", ",
+        absl::FormatDuration(absl::Trunc(absl::Now() - finished_, absl::Milliseconds(100))),
+        " ago");
+  }
+  return wait;
+}
+
 std::string Lifecycle::Idleness() const {
   if (!last_.has_value()) return "it is in no operation of this group and has been in none";
   return absl::StrCat(
@@ -87,6 +128,10 @@ absl::Status Lifecycle::Fail(const Undertaking& undertaking, const Deadline& dea
   failure.cause = cause;
   failure.timeout = deadline.timeout();
   failure.elapsed = elapsed;
+  if (IsInterrupted(cause)) {
+    failure.cause =
+        BackendError(absl::StrCat("rank ", mesh_.roster().rank(), " was ", cause.message()));
+  }
   if (deadline.Expired() && KindOf(cause) == ErrorKind::kNetwork) {
     failure.cause =
         TimeoutError(absl::StrCat("not complete after ", absl::FormatDuration(deadline.timeout())));
@@ -109,16 +154,23 @@ absl::Status Lifecycle::Fail(const Undertaking& undertaking, const Deadline& dea
   }
   failure.left = mesh_.left();
   failure.lost = mesh_.lost();
+  // Whatever happens: others wait for it.
+  const absl::Cleanup explained = [&] {
+    absl::MutexLock lock(&mutex_);
+    explaining_ = false;
+    told_ = true;
+  };
   absl::Status verdict;
   if (aborted) {
     reporter_.Tell(failure);
+  } else if (IsInterrupted(cause)) {
+    reporter_.Tell(failure);  // The cause is known, and the user is in a hurry.
+    verdict = Annotate(failure.cause, failure.operation);
   } else {
     verdict = reporter_.Explain(failure);
   }
   absl::MutexLock lock(&mutex_);
   if (cause_.ok()) cause_ = verdict;
-  explaining_ = false;
-  told_ = true;
   return cause_;
 }
 

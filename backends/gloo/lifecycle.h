@@ -16,6 +16,7 @@
 #include "absl/types/span.h"
 #include "backends/common/call.h"
 #include "backends/common/failure_report.h"
+#include "backends/common/stall_report.h"
 #include "backends/gloo/mesh.h"
 #include "core/backend.h"
 #include "core/store.h"
@@ -35,7 +36,7 @@ class Lifecycle {
 
   // `mesh` must outlive it.
   Lifecycle(Mesh& mesh, std::shared_ptr<Store> store)
-      : mesh_(mesh), reporter_(std::move(store), mesh.roster()) {}
+      : mesh_(mesh), reporter_(store, mesh.roster()), stalls_(store, mesh.roster()) {}
 
   // The way of every operation. If `body` throws or fails, the group is broken on all ranks; the
   // error says which ranks are to blame, and is that of all later calls.
@@ -54,10 +55,13 @@ class Lifecycle {
   void Forget(const Undertaking& undertaking) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::Status Fail(const Undertaking& undertaking, const Deadline& deadline,
                     const absl::Status& cause, absl::Duration elapsed);
+  // What to say of a wait in the undertaking that has become long.
+  StallReporter::Wait Stalled(const Undertaking& undertaking);
   std::string Idleness() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   Mesh& mesh_;
   const FailureReporter reporter_;
+  const StallReporter stalls_;
   absl::Mutex leaving_mutex_;  // Held while this rank leaves.
   absl::Mutex mutex_;
   absl::Status cause_ ABSL_GUARDED_BY(mutex_);  // Not OK: unusable, because.

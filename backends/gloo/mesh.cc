@@ -9,6 +9,7 @@
 #include "backends/common/call.h"
 #include "backends/gloo/slots.h"
 #include "core/status.h"
+#include "core/thread.h"
 #include "gloo/transport/address.h"
 #include "gloo/transport/pair.h"
 #include "gloo/transport/tcp/device.h"
@@ -47,13 +48,25 @@ absl::StatusOr<std::shared_ptr<gloo::transport::Context>> Listen(const Mesh::Opt
   return transport;
 }
 
-// Where rank `from` listens for rank `to`.
+// Where rank `from` listens for rank `to`; nothing if its payload does not say.
 std::vector<char> AddressOf(const Roster& roster, int from, int to) {
-  const absl::string_view addresses = absl::string_view(roster.payload(from)).substr(1);
+  absl::string_view addresses = roster.payload(from);
+  if (!addresses.empty()) addresses.remove_prefix(1);
   const size_t length = addresses.size() / (roster.size() - 1);
   const size_t index = to < from ? to : to - 1;
   const auto begin = addresses.begin() + index * length;
   return std::vector<char>(begin, begin + length);
+}
+
+// Gloo copies an address without a look at its length. All ranks' are as long as this one's.
+absl::Status CheckAddresses(const Roster& roster) {
+  for (int rank = 0; rank < roster.size(); ++rank) {
+    if (roster.payload(rank).size() == roster.payload(roster.rank()).size()) continue;
+    return StoreError(absl::StrCat("the store's entry for ", roster.Describe(rank),
+                                   " does not say where it listens: do two jobs, or two versions ",
+                                   "of Syncline, share a store?"));
+  }
+  return absl::OkStatus();
 }
 
 absl::Status CheckSettings(const Roster& roster) {
@@ -88,12 +101,15 @@ absl::Status ConnectAll(const Roster& roster, gloo::transport::Context& transpor
 absl::StatusOr<std::unique_ptr<Mesh>> Mesh::Connect(Store& store, const Options& options,
                                                     const Deadline& deadline) {
   std::string payload(1, options.mismatch_check == MismatchCheck::kOn ? kChecks : kDoesNotCheck);
-  SYNCLINE_ASSIGN_OR_RETURN(auto transport, Listen(options, deadline, payload));
+  auto transport = Listen(options, deadline, payload);
+  absl::StatusOr<std::string> told = payload;
+  if (!transport.ok()) told = transport.status();
   SYNCLINE_ASSIGN_OR_RETURN(Roster roster,
-                            Roster::Join(store, options.rank, options.size, payload, deadline));
+                            Roster::Join(store, options.rank, options.size, told, deadline));
+  SYNCLINE_RETURN_IF_ERROR(CheckAddresses(roster));
   SYNCLINE_RETURN_IF_ERROR(CheckSettings(roster));
-  SYNCLINE_RETURN_IF_ERROR(ConnectAll(roster, *transport, deadline));
-  return std::unique_ptr<Mesh>(new Mesh(options, std::move(roster), std::move(transport)));
+  SYNCLINE_RETURN_IF_ERROR(ConnectAll(roster, **transport, deadline));
+  return std::unique_ptr<Mesh>(new Mesh(options, std::move(roster), *std::move(transport)));
 }
 
 Mesh::Mesh(const Options& options, Roster roster,
@@ -116,11 +132,13 @@ Mesh::Mesh(const Options& options, Roster roster,
   }
 }
 
-void Mesh::Watch(std::function<void()> on_change) {
-  if (size_ == 1) return;
-  watch_ = std::thread([this, on_change = std::move(on_change)] {
+absl::Status Mesh::Watch(std::function<void()> on_change) {
+  if (size_ == 1) return absl::OkStatus();
+  auto watch = [this, on_change = std::move(on_change)] {
     if (AwaitEnd(on_change) == Watching::kBreak) CloseConnections();
-  });
+  };
+  SYNCLINE_ASSIGN_OR_RETURN(watch_, StartThread("the watch over connections", std::move(watch)));
+  return absl::OkStatus();
 }
 
 StandingBuffer& Mesh::MakeStandingBuffer(void* data, size_t size) {
@@ -178,7 +196,7 @@ std::map<int, std::string> Mesh::left() const {
   absl::MutexLock lock(&mutex_);
   std::map<int, std::string> left;
   for (int peer = 0; peer < size_; ++peer) {
-    if (links_[peer] == Link::kLeft) left[peer] = goodbyes_[peer].reason;
+    if (links_[peer] == Link::kLeft) left[peer] = goodbyes_[peer].Reason();
   }
   return left;
 }

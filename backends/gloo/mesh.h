@@ -3,6 +3,7 @@
 #define SYNCLINE_BACKENDS_GLOO_MESH_H_
 
 #include <cstddef>
+#include <cstring>
 #include <functional>
 #include <map>
 #include <memory>
@@ -11,6 +12,7 @@
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "absl/synchronization/mutex.h"
@@ -48,8 +50,8 @@ class Mesh {
   const Roster& roster() const { return roster_; }
 
   // Begins the watch. `on_change` is called on its thread whenever a peer has left or was lost.
-  // Once, before any operation.
-  void Watch(std::function<void()> on_change);
+  // Once, before any operation. BackendError if no thread can be started.
+  absl::Status Watch(std::function<void()> on_change);
 
   // For one operation. Waits end, by an exception, at `deadline` and when the mesh is closed. The
   // mesh must outlive it.
@@ -82,8 +84,11 @@ class Mesh {
 
   // What a rank that leaves sends to every other. Plain bytes.
   struct Goodbye {
+    // Of what a peer has sent: it need not end with a zero.
+    std::string Reason() const { return std::string(reason, strnlen(reason, sizeof(reason))); }
+
     char said;         // 0 until it has come.
-    char reason[255];  // Padded with zeros; the last byte is one.
+    char reason[255];  // Padded with zeros.
   };
 
   Mesh(const Options& options, Roster roster, std::shared_ptr<gloo::transport::Context> transport);

@@ -5,6 +5,7 @@
 #include "absl/cleanup/cleanup.h"
 #include "absl/strings/str_cat.h"
 #include "backends/gloo/slots.h"
+#include "core/interrupt.h"
 #include "core/status.h"
 #include "gloo/common/error.h"
 
@@ -82,7 +83,8 @@ absl::StatusOr<int> P2p::Recv(gloo::Context& gloo, const Tensor& tensor, const C
 absl::Status P2p::AwaitTurn(int tag, const Deadline& deadline) {
   absl::MutexLock lock(&mutex_);
   auto free = [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return from_any_.count(tag) == 0; };
-  if (deadline.Await(mutex_, absl::Condition(&free))) return absl::OkStatus();
+  if (deadline.AwaitInterruptibly(mutex_, absl::Condition(&free))) return absl::OkStatus();
+  SYNCLINE_RETURN_IF_ERROR(Interruption());
   return TimeoutError(
       absl::StrCat("not complete after ", absl::FormatDuration(deadline.timeout())));
 }

@@ -1,6 +1,7 @@
 #include "backends/gloo/transport.h"
 
 #include <algorithm>
+#include <atomic>
 #include <exception>
 #include <utility>
 #include <vector>
@@ -8,6 +9,9 @@
 #include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
 #include "absl/strings/string_view.h"
+#include "backends/gloo/nudge.h"
+#include "core/interrupt.h"
+#include "core/stall.h"
 #include "core/status.h"
 #include "gloo/common/error.h"
 
@@ -18,10 +22,21 @@ using gloo::transport::UnboundBuffer;
 
 [[noreturn]] void ThrowClosed() { throw gloo::IoException("the connections were closed"); }
 
-// Gloo's algorithms take every wait that returns for one that succeeded.
-bool Check(bool completed) {
-  if (!completed) ThrowClosed();
-  return true;
+// Waits inside Gloo by `wait`, which returns false when `wake` ends it early. Throws, since Gloo's
+// algorithms take every wait that returns for one that succeeded.
+template <typename Wait>
+bool AwaitInGloo(BufferSet& set, std::atomic<bool>* aborted, const Deadline& deadline,
+                 absl::FunctionRef<void()> wake, const Wait& wait) {
+  while (true) {
+    {
+      const Nudge nudge(wake);
+      if (wait(ToGlooTimeout(deadline.Remaining()))) return true;
+    }
+    if (aborted != nullptr && aborted->exchange(false)) ThrowClosed();
+    set.Check();
+    StallWatch::Look();
+    if (!CheckInterrupt().ok()) throw gloo::IoException("interrupted");
+  }
 }
 
 // Wraps a buffer of Gloo's.
@@ -37,13 +52,23 @@ class DeadlineBuffer final : public UnboundBuffer {
   ~DeadlineBuffer() override { set_.Remove(buffer_.get()); }
 
   bool waitRecv(int* rank, std::chrono::milliseconds) override {
-    return Check(buffer_->waitRecv(rank, ToGlooTimeout(deadline_.Remaining())));
+    return AwaitInGloo(
+        set_, &recv_aborted_, deadline_, [this] { buffer_->abortWaitRecv(); },
+        [&](std::chrono::milliseconds timeout) { return buffer_->waitRecv(rank, timeout); });
   }
   bool waitSend(int* rank, std::chrono::milliseconds) override {
-    return Check(buffer_->waitSend(rank, ToGlooTimeout(deadline_.Remaining())));
+    return AwaitInGloo(
+        set_, &send_aborted_, deadline_, [this] { buffer_->abortWaitSend(); },
+        [&](std::chrono::milliseconds timeout) { return buffer_->waitSend(rank, timeout); });
   }
-  void abortWaitRecv() override { buffer_->abortWaitRecv(); }
-  void abortWaitSend() override { buffer_->abortWaitSend(); }
+  void abortWaitRecv() override {
+    recv_aborted_ = true;
+    buffer_->abortWaitRecv();
+  }
+  void abortWaitSend() override {
+    send_aborted_ = true;
+    buffer_->abortWaitSend();
+  }
 
   void send(int dst, uint64_t slot, size_t offset, size_t nbytes) override {
     buffer_->send(dst, slot, offset, nbytes);
@@ -59,6 +84,7 @@ class DeadlineBuffer final : public UnboundBuffer {
   const std::unique_ptr<UnboundBuffer> buffer_;
   BufferSet& set_;
   const Deadline deadline_;
+  std::atomic<bool> recv_aborted_{false}, send_aborted_{false};
 };
 
 [[noreturn]] void ThrowAlone() { throw gloo::IoException("the group has no other rank"); }
@@ -174,12 +200,16 @@ StandingBuffer::~StandingBuffer() { set_.Remove(buffer_.get()); }
 
 void StandingBuffer::AwaitSent(const Deadline& deadline) {
   set_.Check();
-  Check(buffer_->waitSend(nullptr, ToGlooTimeout(deadline.Remaining())));
+  AwaitInGloo(
+      set_, nullptr, deadline, [this] { buffer_->abortWaitSend(); },
+      [this](std::chrono::milliseconds timeout) { return buffer_->waitSend(nullptr, timeout); });
 }
 
 void StandingBuffer::AwaitReceived(const Deadline& deadline) {
   set_.Check();
-  Check(buffer_->waitRecv(nullptr, ToGlooTimeout(deadline.Remaining())));
+  AwaitInGloo(
+      set_, nullptr, deadline, [this] { buffer_->abortWaitRecv(); },
+      [this](std::chrono::milliseconds timeout) { return buffer_->waitRecv(nullptr, timeout); });
 }
 
 std::shared_ptr<gloo::Context> MakeOperationContext(

@@ -6,6 +6,9 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "backends/common/call.h"
+#include "core/interrupt.h"
+#include "core/log.h"
+#include "core/stall.h"
 #include "core/status.h"
 
 namespace syncline {
@@ -31,10 +34,11 @@ absl::Status Hub::Join(int rank, const Deadline& deadline) {
   auto settled = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     return joined_count_ == size_ || !cause_.ok();
   };
-  if (deadline.Await(mutex_, absl::Condition(&settled))) {
+  if (deadline.AwaitInterruptibly(mutex_, absl::Condition(&settled))) {
     // What breaks the hub once all have joined is for the calls to tell.
     return joined_count_ == size_ ? absl::OkStatus() : cause_;
   }
+  SYNCLINE_RETURN_IF_ERROR(BreakIfInterrupted("joining", rank));
   std::vector<int> absent;
   for (int r = 0; r < size_; ++r) {
     if (!joined_[r]) absent.push_back(r);
@@ -59,8 +63,15 @@ absl::Status Hub::Meet(int rank, const Part& part, const Deadline& deadline) {
   auto settled = [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     return meeting->done || (meeting->arrived < size_ && !cause_.ok());
   };
-  if (!deadline.Await(mutex_, absl::Condition(&settled))) {
-    if (meeting->arrived < size_) return Break(Absent(part.call, *meeting, deadline));
+  StallTimer stall;
+  const auto warn = [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    if (stall.IsDue() && meeting->arrived < size_) WarnOfStall(rank, *meeting, stall.waited());
+  };
+  if (!deadline.AwaitInterruptibly(mutex_, absl::Condition(&settled), warn)) {
+    if (meeting->arrived < size_) {
+      SYNCLINE_RETURN_IF_ERROR(BreakIfInterrupted(part.call.ShortName(), rank));
+      return Break(Absent(part.call, *meeting, deadline));
+    }
     mutex_.Await(absl::Condition(&meeting->done));
   }
   return meeting->done ? meeting->outcome : CheckUsable(rank);
@@ -134,16 +145,23 @@ absl::Status Hub::Await(Side& side, const Channel& channel, const Deadline& dead
   auto settled = [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     return side.done || (!side.taken && !cause_.ok());
   };
-  if (!deadline.Await(mutex_, absl::Condition(&settled))) {
+  StallTimer stall;
+  const auto warn = [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    if (stall.IsDue() && !side.taken) WarnOfStall(side, stall.waited());
+  };
+  absl::Status interruption;
+  if (!deadline.AwaitInterruptibly(mutex_, absl::Condition(&settled), warn)) {
     if (side.taken) {
       mutex_.Await(absl::Condition(&side.done));
+    } else if (!Interruption().ok()) {
+      interruption = BreakIfInterrupted(side.part->call.ShortName(), side.rank);
     } else {
       Break(Unmatched(side, deadline)).IgnoreError();
     }
   }
   if (side.done) return side.outcome;
   Forget(side, channel);
-  return CheckUsable(side.rank);
+  return interruption.ok() ? CheckUsable(side.rank) : interruption;
 }
 
 void Hub::Forget(const Side& side, const Channel& channel) {
@@ -209,6 +227,33 @@ absl::Status Hub::Unmatched(const Side& side, const Deadline& deadline) const {
                                    absl::StrJoin(doing, ", ")));
 }
 
+void Hub::WarnOfStall(int rank, const Meeting& meeting, absl::Duration waited) const {
+  std::vector<int> absent;
+  std::vector<std::string> doing;
+  for (int r = 0; r < size_; ++r) {
+    if (meeting.parts[r].has_value()) {
+      if (r < rank) return;  // That one speaks.
+    } else {
+      absent.push_back(r);
+      doing.push_back(Doing(r));
+    }
+  }
+  Log(LogLevel::kWarning,
+      absl::StrCat("rank ", rank, " has waited for ", absl::FormatDuration(waited), " in ",
+                   meeting.parts[rank]->call.ShortName(), "; missing: ", NameRanks(absent), ": ",
+                   absl::StrJoin(doing, ", ")));
+}
+
+void Hub::WarnOfStall(const Side& side, absl::Duration waited) const {
+  const Call& call = side.part->call;
+  Log(LogLevel::kWarning,
+      absl::StrCat("rank ", side.rank, " has waited for ", absl::FormatDuration(waited), " in ",
+                   call.ShortName(), "; missing: ",
+                   call.peer == kAnySource
+                       ? std::string("a message from any rank")
+                       : absl::StrCat("rank ", call.peer, ": ", Doing(call.peer))));
+}
+
 void Hub::Note(int rank, const Call& call) {
   Call name{call.kind, call.sequence};
   name.peer = call.peer;
@@ -228,6 +273,14 @@ std::string Hub::Doing(int rank) const {
   }
   if (!last_[rank].has_value()) return absl::StrCat("rank ", rank, " has made no call yet");
   return absl::StrCat("rank ", rank, "'s last call was ", last_[rank]->ShortName());
+}
+
+absl::Status Hub::BreakIfInterrupted(absl::string_view what, int rank) {
+  const absl::Status interruption = Interruption();
+  if (interruption.ok()) return interruption;
+  Break(BackendError(absl::StrCat(what, ": rank ", rank, " was ", interruption.message())))
+      .IgnoreError();
+  return interruption;
 }
 
 absl::Status Hub::Break(const absl::Status& cause) {

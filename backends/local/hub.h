@@ -13,6 +13,7 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
 #include "absl/synchronization/mutex.h"
 #include "backends/common/call.h"
 #include "backends/local/movement.h"
@@ -83,8 +84,17 @@ class Hub {
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::Status Unmatched(const Side& side, const Deadline& deadline) const
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Log who is missing; of those who wait in a collective, the lowest rank.
+  void WarnOfStall(int rank, const Meeting& meeting, absl::Duration waited) const
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void WarnOfStall(const Side& side, absl::Duration waited) const
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Note(int rank, const Call& call) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   std::string Doing(int rank) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // If this thread, which is rank `rank` in `what`, was interrupted: breaks the hub, and returns
+  // that.
+  absl::Status BreakIfInterrupted(absl::string_view what, int rank)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Returns the first cause, which may be an earlier one.
   absl::Status Break(const absl::Status& cause) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 

@@ -21,6 +21,13 @@ size_t Share(size_t total, size_t n, size_t most) {
 
 constexpr size_t kMiB = 1 << 20;
 
+// The smallest power of two that is no less than `bytes`.
+constexpr size_t PowerFor(size_t bytes) {
+  size_t power = 1;
+  while (power < bytes) power *= 2;
+  return power;
+}
+
 }  // namespace
 
 Sizes::Sizes(int size) {
@@ -29,12 +36,14 @@ Sizes::Sizes(int size) {
   tables = Share(8 * kMiB, n, 2 * kMiB);
   eager = std::min(tables / 4, tuning.eager);
   near = std::min<size_t>(eager, 4 << 10);
-  piece = Share(16 * kMiB, kDepth * n, tuning.most_piece);
+  // Has a cache line for each of the other ranks, however many there are: see BlocksOf.
+  piece = std::max(Share(16 * kMiB, kDepth * n, tuning.most_piece), PowerFor((n - 1) * kCacheLine));
   least_piece = std::min(piece, tuning.least_piece);
   in_place = tuning.in_place;
   in_place_piece = std::max(least_piece, tuning.in_place_piece);
   parcel = Share(8 * kMiB, kParcels * n, 64 << 10);
-  stream = Share(8 * kMiB, n, kMiB);
+  streams = std::clamp(size - 1, 1, kStreams);
+  stream = Share(16 * kMiB, n * streams, kMiB);
   letters = std::max<size_t>(Share(4 * kMiB, n * n * sizeof(Letter), 1024), 8);
 }
 
@@ -51,7 +60,7 @@ Board::Layout::Layout(int size) : sizes(size) {
   results = reserve(kDepth *
                     (sizes.piece / size + (sizes.piece / sizes.least_piece + 1) * 2 * kCacheLine));
   parcels = reserve(kParcels * sizes.parcel);
-  stream = reserve(sizes.stream);
+  streams = reserve(sizes.streams * sizes.stream);
   area_bytes = at;
   entrances = RoundUp(sizeof(Verdict), kCacheLine);
   areas = RoundUp(entrances + sizeof(Entrance) * size, kPage);

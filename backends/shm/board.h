@@ -88,11 +88,21 @@ struct alignas(kCacheLine) Letter {
   uint64_t sequence;
   int64_t count;
   uint64_t start;
-  uint32_t dtype;
-  uint32_t next;  // The index of the letter that will follow. The first of all has index 0.
+  uint16_t dtype;
+  uint16_t stream;  // Which of the sender's streams carries the data.
+  uint32_t next;    // The index of the letter that will follow. The first of all has index 0.
   char payload[kPayload];
 };
 static_assert(sizeof(Letter) == kCacheLine, "one line carries a small message");
+
+// How far a stream has come, in bytes from the group's beginning: one message after another.
+struct StreamProgress {
+  alignas(kCacheLine) std::atomic<uint64_t> written;
+  alignas(kCacheLine) std::atomic<uint64_t> read;  // Written by the receiver.
+};
+
+// Long messages from one rank at a time, at most, each to another rank.
+inline constexpr int kStreams = 8;
 
 // A call, for messages: what it was, and its number. A torn one makes a wrong message.
 struct Note {
@@ -119,8 +129,7 @@ struct RankArea {
   alignas(kCacheLine) std::atomic<uint64_t> steps;
 
   Doorbell post;  // Rings, by others too, when a letter from or to this rank changes.
-  alignas(kCacheLine) std::atomic<uint64_t> streamed;
-  alignas(kCacheLine) std::atomic<uint64_t> stream_read;  // By the receiver.
+  StreamProgress streams[kStreams];
 
   alignas(kCacheLine) std::atomic<uint32_t> left;  // `reason` is valid.
   std::atomic<uint64_t> explained;    // The number of the collective that `call` describes.
@@ -153,7 +162,7 @@ struct alignas(kCacheLine) Entrance {
 };
 
 // The sizes of buffers, by the number of ranks: what a group of up to 256 ranks takes stays below
-// 90 MiB.
+// 90 MiB, that of 1,024 below 1 GiB.
 struct Sizes {
   explicit Sizes(int size);
 
@@ -165,6 +174,17 @@ struct Sizes {
     return piece;
   }
 
+  // How blocks of up to `bytes`, one for each of `others` ranks, move: in pieces of `piece` bytes
+  // with `room` for each rank, at least a cache line.
+  struct Blocks {
+    size_t piece, room;
+  };
+  Blocks BlocksOf(size_t bytes, size_t others) const {
+    size_t piece = PieceOf(bytes * others, this->piece);
+    while (piece < others * kCacheLine) piece *= 2;  // No more than the largest, which has room.
+    return {piece, piece / others / kCacheLine * kCacheLine};
+  }
+
   size_t eager;           // Bytes that a rank may lay for an operation that needs no pieces;
   size_t near;            // of these, those that are short;
   size_t tables;          // bytes of the ring for the others, which takes three.
@@ -173,7 +193,8 @@ struct Sizes {
   size_t in_place;        // Bytes from which on shared tensors are read in place,
   size_t in_place_piece;  // and of the largest pieces of these.
   size_t parcel;          // Bytes of each of the kParcels buffers for messages that are not long,
-  size_t stream;          // and of the one for those that are.
+  size_t stream;          // and of each of those
+  int streams;            // for messages that are: one for each other rank, up to kStreams.
   size_t letters;         // From one rank to one other, at a time.
 };
 
@@ -220,7 +241,9 @@ class Board {
   char* parcel(int rank, uint64_t index) const {
     return AreaOf(rank) + layout_.parcels + index * sizes().parcel;
   }
-  char* stream(int rank) const { return AreaOf(rank) + layout_.stream; }
+  char* stream(int rank, int index) const {
+    return AreaOf(rank) + layout_.streams + index * sizes().stream;
+  }
 
   // Room for the words of a call; see call_words.h.
   int64_t* call(int rank) const { return reinterpret_cast<int64_t*>(AreaOf(rank) + layout_.call); }
@@ -237,7 +260,7 @@ class Board {
     explicit Layout(int size);
 
     Sizes sizes;
-    size_t call, tables, pieces, results, parcels, stream, area_bytes;
+    size_t call, tables, pieces, results, parcels, streams, area_bytes;
     size_t entrances, areas, letters, total;
   };
 

@@ -374,8 +374,7 @@ absl::Status HostCollectives::Distribute(const Parts& parts, Meeting& meeting, c
 template <typename Take>
 absl::Status HostCollectives::DistributePieces(const Parts& parts, const Waiting& waiting,
                                                const Take& take) {
-  const size_t piece = PieceOf(parts.most * others());
-  const size_t room = piece / others() / kCacheLine * kCacheLine;
+  const auto [piece, room] = board_.sizes().BlocksOf(parts.most, others());
   return Move(
       {waiting, piece, Ceil(parts.most, room), parts.from, parts.from != rank()},
       [&](uint64_t k, char* to) { Lay(parts.inputs, room, k, to); },
@@ -435,7 +434,10 @@ absl::Status HostCollectives::AllToAll(absl::Span<const Tensor> outputs,
   // in the near table, or more, in the far one; each rank tells by what it says that its largest
   // part is.
   const size_t far_room = RoomIn(board_.sizes().eager), near_room = RoomIn(board_.sizes().near);
-  const size_t near = tables_.Take(board_.sizes().near);
+  // Run takes the far table. Where buffers are so small that this is a near one, it is all there
+  // is: whoever takes two takes the same ones in each call, and one may still be in use.
+  const bool has_far = !tables_.IsNear(board_.sizes().eager);
+  const size_t near = has_far ? tables_.Take(board_.sizes().near) : tables_.next_near();
   const size_t unit = SizeOf(inputs[0].dtype());
   const auto is_least = [&](size_t most) { return most * others() <= Meeting::kBesideSplits; };
   size_t laid_near = 0;

@@ -1,7 +1,5 @@
 #include "backends/shm/handover.h"
 
-#include <poll.h>
-#include <sys/random.h>
 #include <sys/socket.h>
 #include <sys/un.h>
 #include <unistd.h>
@@ -10,28 +8,23 @@
 #include <cerrno>
 #include <cstddef>
 #include <cstring>
+#include <optional>
 #include <utility>
 #include <vector>
 
-#include "absl/cleanup/cleanup.h"
-#include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
+#include "absl/time/time.h"
 #include "backends/common/call.h"
+#include "backends/common/rank_acceptor.h"
+#include "core/sockets.h"
 #include "core/status.h"
 
 namespace syncline {
 namespace {
 
-constexpr size_t kSecretDigits = 32;
-
-// How long one that has connected may take to say who it is.
-constexpr absl::Duration kPatienceWithOne = absl::Seconds(2);
-
-struct Request {
-  char secret[kSecretDigits];
-  int32_t rank;
-};
+// How often to look whether a rank that is awaited has died.
+constexpr absl::Duration kLivenessInterval = absl::Milliseconds(100);
 
 absl::Status Failed(absl::string_view what) {
   return BackendError(absl::StrCat(
@@ -39,32 +32,16 @@ absl::Status Failed(absl::string_view what) {
       " the socket over which ranks of one host share memory: ", std::strerror(errno)));
 }
 
-absl::StatusOr<std::string> RandomDigits() {
-  char bytes[kSecretDigits / 2];
-  if (getrandom(bytes, sizeof(bytes), 0) != sizeof(bytes)) return Failed("name");
-  return absl::BytesToHexString(absl::string_view(bytes, sizeof(bytes)));
-}
-
-struct Address {
-  explicit Address(absl::string_view name) {
-    socket.sun_family = AF_UNIX;
-    std::memcpy(socket.sun_path + 1, name.data(), name.size());  // After a zero: abstract.
-    length = static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1 + name.size());
-  }
-  const sockaddr* get() const { return reinterpret_cast<const sockaddr*>(&socket); }
-
-  sockaddr_un socket = {};
-  socklen_t length;
-};
-
-// Whether there is something to read, or to accept, before the deadline.
-bool AwaitReadable(int socket, const Deadline& deadline) {
-  while (true) {
-    pollfd entry = {socket, POLLIN, 0};
-    const auto left = std::min(deadline.Remaining(), absl::Seconds(60));
-    if (poll(&entry, 1, static_cast<int>(absl::ToInt64Milliseconds(left)) + 1) > 0) return true;
-    if (deadline.Expired()) return false;
-  }
+// The address of `name` in the abstract name space. Nothing if the name is too long.
+std::optional<SocketAddress> AbstractAddress(absl::string_view name) {
+  sockaddr_un address = {};
+  if (name.size() + 1 > sizeof(address.sun_path)) return std::nullopt;
+  address.sun_family = AF_UNIX;
+  std::memcpy(address.sun_path + 1, name.data(), name.size());  // After a zero: abstract.
+  SocketAddress result;
+  std::memcpy(&result.storage, &address, sizeof(address));
+  result.length = static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1 + name.size());
+  return result;
 }
 
 bool IsOwnUser(int connection) {
@@ -97,87 +74,87 @@ bool SendDescriptor(int connection, int descriptor) {
   beside->cmsg_type = SCM_RIGHTS;
   beside->cmsg_len = CMSG_LEN(sizeof(int));
   std::memcpy(CMSG_DATA(beside), &descriptor, sizeof(int));
-  return sendmsg(connection, &parcel.header, MSG_NOSIGNAL) == 1;
+  return sendmsg(connection, &parcel.header, MSG_NOSIGNAL | MSG_DONTWAIT) == 1;
 }
 
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<HandoverPoint>> HandoverPoint::Open() {
-  SYNCLINE_ASSIGN_OR_RETURN(const std::string digits, RandomDigits());
-  SYNCLINE_ASSIGN_OR_RETURN(const std::string secret, RandomDigits());
-  const std::string name = absl::StrCat("syncline/", digits);
-  const int socket = ::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
-  if (socket < 0) return Failed("open");
-  std::unique_ptr<HandoverPoint> point(new HandoverPoint(socket, name, secret));
-  const Address address(name);
-  if (bind(socket, address.get(), address.length) != 0) return Failed("bind");
-  if (listen(socket, SOMAXCONN) != 0) return Failed("listen on");
-  return point;
+  const std::string name = absl::StrCat("syncline/", NewHelloSecret());  // As hard to guess.
+  const SocketAddress address = *AbstractAddress(name);
+  SYNCLINE_ASSIGN_OR_RETURN(UniqueFd socket, OpenSocket(AF_UNIX, SOCK_SEQPACKET));
+  if (bind(socket.get(), address.get(), address.length) != 0) return Failed("bind");
+  if (listen(socket.get(), SOMAXCONN) != 0) return Failed("listen on");
+  return std::unique_ptr<HandoverPoint>(new HandoverPoint(std::move(socket), name));
 }
 
-HandoverPoint::HandoverPoint(int socket, std::string name, std::string secret)
-    : socket_(socket), name_(std::move(name)), secret_(std::move(secret)) {}
-
-HandoverPoint::~HandoverPoint() { close(socket_); }
+HandoverPoint::HandoverPoint(UniqueFd socket, std::string name)
+    : socket_(std::move(socket)), name_(std::move(name)), secret_(NewHelloSecret()) {}
 
 std::string HandoverPoint::ticket() const { return absl::StrCat(name_, " ", secret_); }
 
-absl::Status HandoverPoint::Serve(int descriptor, int size, const Deadline& deadline) {
+absl::Status HandoverPoint::Serve(int descriptor, int size, const Deadline& deadline,
+                                  PeerWatchdog* watchdog) {
   std::vector<int> awaited;
   for (int rank = 1; rank < size; ++rank) awaited.push_back(rank);
+  const auto find = [&](int rank) { return std::find(awaited.begin(), awaited.end(), rank); };
+  RankAcceptor acceptor(socket_.get(), secret_, size - 1);
   while (!awaited.empty()) {
-    if (!AwaitReadable(socket_, deadline)) {
+    const Deadline interval(std::min(deadline.Remaining(), kLivenessInterval));
+    absl::StatusOr<RankAcceptor::Connection> connection = acceptor.Accept(interval);
+    if (!connection.ok()) {
+      if (KindOf(connection.status()) != ErrorKind::kTimeout) return connection.status();
+      if (watchdog != nullptr) {
+        SYNCLINE_RETURN_IF_ERROR(
+            watchdog->Check([&](int rank) { return find(rank) != awaited.end(); }));
+      }
+      if (!deadline.Expired()) continue;
       return TimeoutError(absl::StrCat(NameRanks(awaited), " of ", size, " ", Have(awaited),
                                        " not come for the shared memory within ",
                                        absl::FormatDuration(deadline.timeout())));
     }
-    const int connection = accept4(socket_, nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK);
-    if (connection < 0) continue;
-    const absl::Cleanup hang_up = [&] { close(connection); };
-    Request request;
-    const Deadline soon(std::min(deadline.Remaining(), kPatienceWithOne));
-    if (!IsOwnUser(connection) || !AwaitReadable(connection, soon) ||
-        recv(connection, &request, sizeof(request), 0) != sizeof(request) ||
-        absl::string_view(request.secret, kSecretDigits) != secret_) {
-      continue;
-    }
-    const auto found = std::find(awaited.begin(), awaited.end(), request.rank);
-    if (found != awaited.end() && SendDescriptor(connection, descriptor)) awaited.erase(found);
+    const int socket = connection->socket.get();
+    const auto found = find(connection->rank);
+    if (found == awaited.end() || !IsOwnUser(socket)) continue;
+    if (watchdog != nullptr) watchdog->WatchPeerOf(socket, connection->rank);
+    if (SendDescriptor(socket, descriptor)) awaited.erase(found);
   }
   return absl::OkStatus();
 }
 
-absl::StatusOr<int> ReceiveDescriptor(absl::string_view ticket, int rank,
-                                      const Deadline& deadline) {
+absl::StatusOr<UniqueFd> ReceiveDescriptor(absl::string_view ticket, int rank,
+                                           const Deadline& deadline, PeerWatchdog* watchdog) {
   const std::vector<std::string> words = absl::StrSplit(ticket, ' ');
-  if (words.size() != 2 || words[0].size() + 1 > sizeof(sockaddr_un::sun_path) ||
-      words[1].size() != kSecretDigits) {
+  const std::optional<SocketAddress> address = AbstractAddress(words[0]);
+  if (words.size() != 2 || !address.has_value() || words[1].size() != kHelloSecretSize) {
     return BackendError("rank 0's entry in the store does not say where its shared memory is");
   }
-  const int connection = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
-  if (connection < 0) return Failed("open");
-  const absl::Cleanup hang_up = [&] { close(connection); };
-  const Address address(words[0]);
-  Request request;
-  std::memcpy(request.secret, words[1].data(), kSecretDigits);
-  request.rank = rank;
-  if (connect(connection, address.get(), address.length) != 0 ||
-      send(connection, &request, sizeof(request), MSG_NOSIGNAL) != sizeof(request)) {
-    return Annotate(Failed("connect"), "rank 0");
+  const auto connection = Connect(*address, SOCK_SEQPACKET, deadline);
+  absl::Status status = connection.status();
+  if (status.ok()) {
+    if (watchdog != nullptr) watchdog->WatchPeerOf(connection->get(), 0);
+    status = SendHello(connection->get(), words[1], rank, deadline);
   }
-  if (!AwaitReadable(connection, deadline)) {
+  if (!status.ok() && KindOf(status) != ErrorKind::kTimeout) {
+    return BackendError(absl::StrCat(
+        "rank 0: no connection to the socket over which ranks of one host share memory: ",
+        status.message()));
+  }
+  if (status.ok()) status = WaitReadable(connection->get(), deadline);
+  if (!status.ok()) {
     return TimeoutError(absl::StrCat("rank 0 has not handed over its shared memory within ",
                                      absl::FormatDuration(deadline.timeout())));
   }
   Parcel parcel;
-  const ssize_t received = recvmsg(connection, &parcel.header, MSG_CMSG_CLOEXEC);
+  const ssize_t received =
+      recvmsg(connection->get(), &parcel.header, MSG_CMSG_CLOEXEC | MSG_DONTWAIT);
   const cmsghdr* const beside = CMSG_FIRSTHDR(&parcel.header);
   if (received != 1 || beside == nullptr || beside->cmsg_type != SCM_RIGHTS) {
     return NetworkError("rank 0 has gone away before it handed over its shared memory");
   }
   int descriptor;
   std::memcpy(&descriptor, CMSG_DATA(beside), sizeof(int));
-  return descriptor;
+  return UniqueFd(descriptor);
 }
 
 }  // namespace syncline

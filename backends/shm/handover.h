@@ -8,7 +8,9 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "backends/shm/peer_watchdog.h"
 #include "core/deadline.h"
+#include "core/unique_fd.h"
 
 namespace syncline {
 
@@ -18,28 +20,31 @@ namespace syncline {
 class HandoverPoint {
  public:
   static absl::StatusOr<std::unique_ptr<HandoverPoint>> Open();
-  ~HandoverPoint();
-
-  HandoverPoint(const HandoverPoint&) = delete;
-  HandoverPoint& operator=(const HandoverPoint&) = delete;
 
   // Its name and secret, in one word, for ReceiveDescriptor.
   std::string ticket() const;
 
-  // Gives `descriptor` to ranks 1 to size - 1, each once. A TimeoutError names those that have not
-  // asked. Strangers are sent away and cost no more than a moment.
-  absl::Status Serve(int descriptor, int size, const Deadline& deadline);
+  int socket() const { return socket_.get(); }
+
+  // Gives `descriptor` to ranks 1 to size - 1, each once, and has `watchdog`, if there is one,
+  // watch those that ask. A TimeoutError names the ranks that have not asked; a NetworkError those
+  // of them that have died. Strangers are sent away and delay nobody.
+  absl::Status Serve(int descriptor, int size, const Deadline& deadline,
+                     PeerWatchdog* watchdog = nullptr);
 
  private:
-  HandoverPoint(int socket, std::string name, std::string secret);
+  HandoverPoint(UniqueFd socket, std::string name);
 
-  int socket_;
+  const UniqueFd socket_;
   const std::string name_;
   const std::string secret_;
 };
 
-// Asks, as rank `rank`, at the point of `ticket`; returns a new descriptor, which the caller owns.
-absl::StatusOr<int> ReceiveDescriptor(absl::string_view ticket, int rank, const Deadline& deadline);
+// Asks, as rank `rank`, at the point of `ticket`; returns a new descriptor. Has `watchdog`, if
+// there is one, watch rank 0.
+absl::StatusOr<UniqueFd> ReceiveDescriptor(absl::string_view ticket, int rank,
+                                           const Deadline& deadline,
+                                           PeerWatchdog* watchdog = nullptr);
 
 }  // namespace syncline
 

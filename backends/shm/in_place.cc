@@ -80,6 +80,8 @@ absl::Status InPlace::Await(int rank, uint64_t steps, const Waiting& waiting) {
 }
 
 absl::Status InPlace::Finish(const Sources& sources, const Waiting& waiting) {
+  // A source may have given up, and used its tensor for something else, while this rank read there.
+  SYNCLINE_RETURN_IF_ERROR(vigil_.CheckIntact(waiting.call));
   Advance(++steps_);
   if (!sources.Has(rank())) return absl::OkStatus();
   for (int r = 0; r < size(); ++r) SYNCLINE_RETURN_IF_ERROR(Await(r, steps_, waiting));

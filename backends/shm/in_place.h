@@ -20,7 +20,8 @@
 namespace syncline {
 
 // One rank's part. Ranks only ever read what is another's: one that was stopped, and goes on after
-// the others have given up, must not write to memory that is in use for something else.
+// the others have given up, must not write to memory that is in use for something else; and Finish
+// does not let it take what it has read there for a result.
 // Not thread-safe.
 class InPlace {
  public:
@@ -40,7 +41,9 @@ class InPlace {
   // What `own` was on a source.
   const char* DataOf(int rank) const { return tensors_.DataOf(rank); }
 
-  // Returns once no rank reads what is of this one.
+  // Call it after this rank's last read. Fails if what it has read may not have been what the
+  // sources offered, since one of them has given up; returns once no rank reads what is of this
+  // one.
   absl::Status Finish(const Sources& sources, const Waiting& waiting);
 
   absl::Status AllReduce(const Tensor& tensor, ReduceOp op, const Waiting& waiting);

@@ -37,7 +37,11 @@ class ScopedNote {
 }  // namespace
 
 Letters::Letters(Vigil& vigil)
-    : vigil_(vigil), board_(vigil.board()), next_(board_.size()), inboxes_(board_.size()) {}
+    : vigil_(vigil),
+      board_(vigil.board()),
+      next_(board_.size()),
+      streams_(board_.sizes().streams, -1),
+      inboxes_(board_.size()) {}
 
 absl::Status Letters::Send(const Tensor& tensor, const Call& call, const Deadline& deadline) {
   const Waiting waiting = {call, deadline};
@@ -55,7 +59,7 @@ absl::Status Letters::Send(const Tensor& tensor, const Call& call, const Deadlin
   letter.tag.store(call.tag, std::memory_order_relaxed);
   letter.sequence = call.sequence;
   letter.count = call.count;
-  letter.dtype = static_cast<uint32_t>(call.dtype);
+  letter.dtype = static_cast<uint16_t>(call.dtype);
   const bool is_short = bytes <= Letter::kPayload;
   const bool comes_along = is_short || letter.parcel() < kParcels;
   if (is_short) {
@@ -150,11 +154,7 @@ absl::Status Letters::Take(Receipt& mine, const Waiting& waiting) {
   {
     absl::MutexLock lock(&receipts_mutex_);
     Sort(mine.source);
-    const int first = mine.source == kAnySource ? 0 : mine.source;
-    const int end = mine.source == kAnySource ? board_.size() : mine.source + 1;
-    for (int source = first; source < end; ++source) {
-      if (TakeFromInbox(source, mine)) return absl::OkStatus();
-    }
+    if (TakeFromInboxes(mine)) return absl::OkStatus();
     receipts_.push_back(&mine);
   }
   const auto has_letter = [&] { return mine.letter.load(std::memory_order_acquire) != nullptr; };
@@ -200,7 +200,7 @@ void Letters::SortFrom(int source) {
     };
     const auto it = std::find_if(receipts_.begin(), receipts_.end(), wants);
     if (it == receipts_.end()) {
-      inbox.letters.push_back(&letter);
+      inbox.letters.push_back({&letter, arrivals_++});
       continue;
     }
     Receipt& receipt = **it;
@@ -211,50 +211,80 @@ void Letters::SortFrom(int source) {
   }
 }
 
-bool Letters::TakeFromInbox(int source, Receipt& mine) {
-  std::vector<Letter*>& letters = inboxes_[source].letters;
-  const auto it = std::find_if(letters.begin(), letters.end(), [&](const Letter* letter) {
-    return letter->tag.load(std::memory_order_relaxed) == mine.tag;
-  });
-  if (it == letters.end()) return false;
-  mine.sender = source;
-  mine.letter.store(*it, std::memory_order_relaxed);
-  letters.erase(it);
+bool Letters::TakeFromInboxes(Receipt& mine) {
+  const auto is_mine = [&](const Arrival& it) {
+    return it.letter->tag.load(std::memory_order_relaxed) == mine.tag;
+  };
+  const int first = mine.source == kAnySource ? 0 : mine.source;
+  const int end = mine.source == kAnySource ? board_.size() : mine.source + 1;
+  std::deque<Arrival>::iterator oldest;
+  for (int source = first; source < end; ++source) {
+    std::deque<Arrival>& letters = inboxes_[source].letters;
+    const auto it = std::find_if(letters.begin(), letters.end(), is_mine);
+    if (it == letters.end() || (mine.sender >= 0 && it->number > oldest->number)) continue;
+    mine.sender = source;
+    oldest = it;
+  }
+  if (mine.sender < 0) return false;
+  mine.letter.store(oldest->letter, std::memory_order_relaxed);
+  inboxes_[mine.sender].letters.erase(oldest);
   return true;
 }
 
+int Letters::TryClaimStream(int dst) {
+  absl::MutexLock lock(&claims_mutex_);
+  if (std::count(streams_.begin(), streams_.end(), dst) > 0) return -1;
+  const auto free = std::find(streams_.begin(), streams_.end(), -1);
+  if (free == streams_.end()) return -1;
+  *free = dst;
+  return static_cast<int>(free - streams_.begin());
+}
+
+void Letters::ReleaseStream(int stream) {
+  {
+    absl::MutexLock lock(&claims_mutex_);
+    streams_[stream] = -1;
+  }
+  vigil_.Ring(board_.area(rank()).post);
+}
+
+// A stream whose message has failed is not used again: its receiver may still read there, and go on
+// when others send, if it was stopped.
 absl::Status Letters::Stream(const Tensor& tensor, int dst, Letter& letter,
                              const Waiting& waiting) {
-  absl::MutexLock lock(&stream_mutex_);
   RankArea& own = board_.area(rank());
+  int stream = -1;
+  SYNCLINE_RETURN_IF_ERROR(vigil_.Await(
+      own.post, dst, waiting, [&] { return stream >= 0 || (stream = TryClaimStream(dst)) >= 0; }));
+  StreamProgress& progress = own.streams[stream];
   const size_t room = board_.sizes().stream, bytes = tensor.nbytes();
   const size_t piece = board_.sizes().PieceOf(bytes, room / 4);
-  const uint64_t start = (own.streamed.load() + piece - 1) / piece * piece;
+  const uint64_t start = (progress.written.load() + piece - 1) / piece * piece;
   const auto await_read = [&](uint64_t position) {
-    return vigil_.Await(own.post, dst, waiting, [&] {
-      return own.stream_read.load(std::memory_order_acquire) >= position;
-    });
+    return vigil_.Await(own.post, dst, waiting,
+                        [&] { return progress.read.load(std::memory_order_acquire) >= position; });
   };
   letter.start = start;
+  letter.stream = static_cast<uint16_t>(stream);
   letter.state.store(Letter::kStreaming, std::memory_order_release);
   vigil_.Ring(board_.area(dst).post);
   for (size_t done = 0; done < bytes; done += piece) {
     const size_t size = std::min(piece, bytes - done);
     const uint64_t end = start + done + size;
     if (done >= room) SYNCLINE_RETURN_IF_ERROR(await_read(start + done - room + piece));
-    writer_.Write(board_.stream(rank()) + (start + done) % room, tensor.data_as<char>() + done,
-                  size);
-    own.streamed.store(end, std::memory_order_release);
+    writer_.Write(board_.stream(rank(), stream) + (start + done) % room,
+                  tensor.data_as<char>() + done, size);
+    progress.written.store(end, std::memory_order_release);
     vigil_.Ring(board_.area(dst).post);
   }
   SYNCLINE_RETURN_IF_ERROR(await_read(start + bytes));
   letter.state.store(Letter::kFree, std::memory_order_release);
+  ReleaseStream(stream);
   return absl::OkStatus();
 }
 
 absl::Status Letters::TakeStream(const Tensor& tensor, int src, Letter& letter,
                                  const Waiting& waiting) {
-  RankArea& theirs = board_.area(src);
   Doorbell& own_post = board_.area(rank()).post;
   SYNCLINE_RETURN_IF_ERROR(vigil_.Await(own_post, src, waiting, [&] {
     return letter.state.load(std::memory_order_acquire) == Letter::kStreaming;
@@ -262,15 +292,17 @@ absl::Status Letters::TakeStream(const Tensor& tensor, int src, Letter& letter,
   const size_t room = board_.sizes().stream, bytes = tensor.nbytes();
   const size_t piece = board_.sizes().PieceOf(bytes, room / 4);
   const uint64_t start = letter.start;
+  StreamProgress& progress = board_.area(src).streams[letter.stream];
+  const char* const stream = board_.stream(src, letter.stream);
   for (size_t done = 0; done < bytes; done += piece) {
     const size_t size = std::min(piece, bytes - done);
     const uint64_t end = start + done + size;
     SYNCLINE_RETURN_IF_ERROR(vigil_.Await(own_post, src, waiting, [&] {
-      return theirs.streamed.load(std::memory_order_acquire) >= end;
+      return progress.written.load(std::memory_order_acquire) >= end;
     }));
-    std::memcpy(tensor.data_as<char>() + done, board_.stream(src) + (start + done) % room, size);
-    theirs.stream_read.store(end, std::memory_order_release);
-    vigil_.Ring(theirs.post);
+    std::memcpy(tensor.data_as<char>() + done, stream + (start + done) % room, size);
+    progress.read.store(end, std::memory_order_release);
+    vigil_.Ring(board_.area(src).post);
   }
   return absl::OkStatus();
 }

@@ -6,6 +6,7 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <deque>
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
@@ -24,8 +25,9 @@ namespace syncline {
 // One rank's part in all of them. A send posts a letter. Short data come in it, and those that are
 // not long in a parcel with it: the send returns then, and waits only if very many letters to the
 // rank have not been received. Others, and those for which there is no parcel, are streamed through
-// a buffer of the sender, one message at a time, when a receive has taken the letter. Thread-safe,
-// with the restrictions of Backend::Send and Recv.
+// a buffer of the sender when a receive has taken the letter: one message to each rank at a time,
+// so that a receiver that stands still holds up nobody else. Thread-safe, with the restrictions of
+// Backend::Send and Recv.
 class Letters {
  public:
   explicit Letters(Vigil& vigil);
@@ -43,10 +45,14 @@ class Letters {
     std::atomic<Letter*> letter{nullptr};  // Once there is one for it,
     int sender = -1;                       // and who sent it.
   };
+  struct Arrival {
+    Letter* letter;
+    uint64_t number;  // In the order in which this rank has seen the letters of all others.
+  };
   // What has come from one rank.
   struct Inbox {
     std::atomic<uint32_t> end{0};  // Where the next letter will be; changes under the lock.
-    std::vector<Letter*> letters;  // Those that no receive waits for, in the order of sending.
+    std::deque<Arrival> letters;   // Those that no receive waits for, in the order of sending.
   };
 
   int rank() const { return vigil_.rank(); }
@@ -59,6 +65,9 @@ class Letters {
   uint32_t FreeAfter(int dst, uint32_t slot) ABSL_EXCLUSIVE_LOCKS_REQUIRED(claims_mutex_);
   bool Reclaim(Letter& letter) ABSL_EXCLUSIVE_LOCKS_REQUIRED(claims_mutex_);
   uint64_t ClaimParcel(Letter& letter, size_t bytes) ABSL_EXCLUSIVE_LOCKS_REQUIRED(claims_mutex_);
+  // A stream for a message to `dst`; -1 while another message to it has one, or all are in use.
+  int TryClaimStream(int dst);
+  void ReleaseStream(int stream);
   absl::Status Stream(const Tensor& tensor, int dst, Letter& letter, const Waiting& waiting);
   absl::Status TakeStream(const Tensor& tensor, int src, Letter& letter, const Waiting& waiting);
 
@@ -68,7 +77,8 @@ class Letters {
   // their calls; the rest stays in the inboxes.
   void Sort(int source) ABSL_EXCLUSIVE_LOCKS_REQUIRED(receipts_mutex_);
   void SortFrom(int source) ABSL_EXCLUSIVE_LOCKS_REQUIRED(receipts_mutex_);
-  bool TakeFromInbox(int source, Receipt& mine) ABSL_EXCLUSIVE_LOCKS_REQUIRED(receipts_mutex_);
+  // The letter that came first of those for `mine`, if there is one.
+  bool TakeFromInboxes(Receipt& mine) ABSL_EXCLUSIVE_LOCKS_REQUIRED(receipts_mutex_);
   // Whether a letter from `source`, or from any rank, has come and is not sorted. Needs no lock.
   bool HasCome(int source) const;
 
@@ -81,13 +91,14 @@ class Letters {
   // In turn: see rings.h. The letters with which they go; null if free.
   Letter* parcels_[kParcels] ABSL_GUARDED_BY(claims_mutex_) = {};
   uint64_t next_parcel_ ABSL_GUARDED_BY(claims_mutex_) = 0;
+  // By stream: the rank to which it carries a message; -1 if it is free.
+  std::vector<int> streams_ ABSL_GUARDED_BY(claims_mutex_);
   Writer writer_;
-
-  absl::Mutex stream_mutex_;  // Held while this rank streams.
 
   absl::Mutex receipts_mutex_;
   std::vector<Receipt*> receipts_ ABSL_GUARDED_BY(receipts_mutex_);  // In the order of their calls.
   std::vector<Inbox> inboxes_;                                       // By sender.
+  uint64_t arrivals_ ABSL_GUARDED_BY(receipts_mutex_) = 0;
 };
 
 }  // namespace syncline

@@ -2,6 +2,9 @@
 
 #include <algorithm>
 #include <cstring>
+#include <string>
+#include <utility>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "backends/common/call_words.h"
@@ -11,7 +14,8 @@
 namespace syncline {
 namespace {
 
-// How long a mismatch may take to explain: its ranks are all here.
+// How long a rank that has met others waits for their calls in full, to quote them: they are here,
+// but any may be stopped. It knows of the mismatch without.
 constexpr absl::Duration kExplaining = absl::Seconds(1);
 
 // What all_to_all's header says of elements that go from and to the rank: the most, and whether all
@@ -80,44 +84,65 @@ absl::StatusOr<int64_t> Meeting::AgreeOnSplits() {
     most = std::max(most, Most(splits));
   }
   if (all_even) return most;
-  SYNCLINE_ASSIGN_OR_RETURN(const std::vector<Call> calls, ExchangeCalls(waiting_.deadline));
-  std::vector<const Call*> pointers;
-  for (const Call& call : calls) pointers.push_back(&call);
-  const absl::Status status = CheckCollective(pointers);
+  Explain();
+  for (int r = 0; r < board_.size(); ++r) {
+    SYNCLINE_RETURN_IF_ERROR(
+        vigil_.Await(board_.area(r).done, r, waiting_, [&] { return HasExplained(r); }));
+  }
+  const absl::Status status = CheckCalls();
   if (!status.ok()) return vigil_.Condemn(status);
   return most;
 }
 
-absl::StatusOr<std::vector<Call>> Meeting::ExchangeCalls(const Deadline& deadline) {
+void Meeting::Explain() {
   const int rank = vigil_.rank();
   const std::vector<int64_t> words = ToWords(waiting_.call);
   std::copy(words.begin(), words.end(), board_.call(rank));
   board_.area(rank).explained.store(waiting_.number, std::memory_order_release);
   vigil_.Ring(board_.area(rank).done);
-  const Waiting waiting = {waiting_.call, deadline, waiting_.number};
+}
+
+bool Meeting::HasExplained(int rank) const {
+  return board_.area(rank).explained.load(std::memory_order_acquire) >= waiting_.number;
+}
+
+absl::StatusOr<Call> Meeting::CallOf(int rank) const {
+  return FromWords(absl::MakeConstSpan(board_.call(rank), MaxCallWords(board_.size())));
+}
+
+absl::Status Meeting::CheckCalls() const {
   std::vector<Call> calls;
   for (int r = 0; r < board_.size(); ++r) {
-    const RankArea& area = board_.area(r);
-    SYNCLINE_RETURN_IF_ERROR(vigil_.Await(board_.area(r).done, r, waiting, [&] {
-      return area.explained.load(std::memory_order_acquire) >= waiting_.number;
-    }));
-    SYNCLINE_ASSIGN_OR_RETURN(
-        Call call, FromWords(absl::MakeConstSpan(board_.call(r), MaxCallWords(board_.size()))));
+    SYNCLINE_ASSIGN_OR_RETURN(Call call, CallOf(r));
     calls.push_back(std::move(call));
   }
-  return calls;
+  std::vector<const Call*> pointers;
+  for (const Call& call : calls) pointers.push_back(&call);
+  return CheckCollective(pointers);
 }
 
 absl::Status Meeting::ExplainMismatch(int rank) {
-  const auto calls = ExchangeCalls(Deadline(kExplaining));
-  if (!calls.ok()) return calls.status();
-  std::vector<const Call*> pointers;
-  for (const Call& call : *calls) pointers.push_back(&call);
-  const absl::Status status = CheckCollective(pointers);
+  Explain();
+  const Deadline patience(kExplaining), never(absl::InfiniteDuration());
+  const Waiting waiting = {waiting_.call, never, waiting_.number};
+  bool all_have = true;
+  for (int r = 0; r < board_.size(); ++r) {
+    SYNCLINE_RETURN_IF_ERROR(vigil_.Await(board_.area(r).done, r, waiting,
+                                          [&] { return HasExplained(r) || patience.Expired(); }));
+    all_have = all_have && HasExplained(r);
+  }
+  const absl::Status status = all_have ? CheckCalls() : absl::OkStatus();
   if (!status.ok()) return vigil_.Condemn(status);
+  // A rank stands still after its header, which says enough.
+  std::string theirs =
+      absl::StrCat("another, ", NameOfWords(board_.header(rank, waiting_.number).content));
+  if (HasExplained(rank)) {
+    const auto call = CallOf(rank);
+    if (call.ok()) theirs = call->ToString();
+  }
   return vigil_.Condemn(MismatchError(
       absl::StrCat("rank ", vigil_.rank(), " called ", waiting_.call.ToString(), ", rank ", rank,
-                   " another: all ranks must make the same calls in the same order")));
+                   " called ", theirs, ": all ranks must make the same calls in the same order")));
 }
 
 }  // namespace syncline

@@ -5,7 +5,6 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -58,7 +57,14 @@ class Meeting {
   const Waiting& waiting() const { return waiting_; }
 
  private:
-  absl::StatusOr<std::vector<Call>> ExchangeCalls(const Deadline& deadline);
+  // Shows this rank's call in full; whether another rank has; what it was then; whether those of
+  // all ranks go together, once all have.
+  void Explain();
+  bool HasExplained(int rank) const;
+  absl::StatusOr<Call> CallOf(int rank) const;
+  absl::Status CheckCalls() const;
+
+  // Fails the group, since the header of `rank` shows another call.
   absl::Status ExplainMismatch(int rank);
 
   Vigil& vigil_;

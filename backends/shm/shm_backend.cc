@@ -13,9 +13,11 @@
 #include "backends/shm/collectives.h"
 #include "backends/shm/handover.h"
 #include "backends/shm/letters.h"
+#include "backends/shm/peer_watchdog.h"
 #include "backends/shm/vigil.h"
 #include "core/backend.h"
 #include "core/backend_registry.h"
+#include "core/interrupt.h"
 #include "core/segment.h"
 #include "core/status.h"
 
@@ -24,13 +26,20 @@ namespace {
 
 class ShmBackend final : public Backend {
  public:
-  ShmBackend(Segment segment, Roster roster)
+  ShmBackend(Segment segment, Roster roster, PeerWatchdog watchdog)
       : segment_(std::move(segment)),
-        vigil_(segment_.data(), std::move(roster)),
+        vigil_(segment_.data(), std::move(roster), std::move(watchdog)),
         collectives_(vigil_),
         letters_(vigil_) {}
 
   ~ShmBackend() override { Abort(BackendError("the backend was destroyed")); }
+
+  // On rank 0: hands the memory to all others. Those that have it learn of a failure.
+  absl::Status Serve(HandoverPoint& point, const Deadline& deadline) {
+    const absl::Status status =
+        point.Serve(segment_.descriptor(), vigil_.board().size(), deadline, &vigil_.watchdog());
+    return status.ok() ? status : vigil_.Condemn(status);
+  }
 
   // Returns once all ranks are here, and have memory.
   absl::Status Join(const Deadline& deadline) {
@@ -140,10 +149,11 @@ class ShmBackend final : public Backend {
   absl::Status Failed(const absl::Status& status) {
     absl::MutexLock lock(&mutex_);
     if (cause_.ok()) {
-      cause_ = status.ok() ? vigil_.verdict() : status;
+      // Calls of other threads, which nobody has interrupted, get what the other ranks do.
+      cause_ = status.ok() || IsInterrupted(status) ? vigil_.verdict() : status;
       is_usable_.store(false);
     }
-    return cause_;
+    return IsInterrupted(status) ? status : cause_;
   }
 
   Segment segment_;
@@ -166,35 +176,46 @@ absl::Status CheckOneHost(const Roster& roster) {
   return absl::OkStatus();
 }
 
-// Rank 0 makes the memory; `point` is where it hands it over.
-absl::StatusOr<Segment> Share(const BackendConfig& config, const Roster& roster,
-                              HandoverPoint* point) {
-  const size_t bytes = Board::BytesFor(config.size);
-  if (config.rank > 0) {
-    SYNCLINE_ASSIGN_OR_RETURN(const int descriptor,
-                              ReceiveDescriptor(roster.payload(0), config.rank, config.deadline));
-    return Segment::Map(descriptor, bytes);
-  }
-  SYNCLINE_ASSIGN_OR_RETURN(Segment segment, Segment::Create(bytes));
-  const Board::Range common = Board::CommonOf(config.size);
+// On rank 0, before the ranks know each other: if there is no memory, all learn of it at once.
+absl::StatusOr<Segment> MakeSegment(int size) {
+  SYNCLINE_ASSIGN_OR_RETURN(Segment segment, Segment::Create(Board::BytesFor(size)));
+  const Board::Range common = Board::CommonOf(size);
   SYNCLINE_RETURN_IF_ERROR(segment.Reserve(common.offset, common.size));
-  if (point != nullptr) {
-    SYNCLINE_RETURN_IF_ERROR(point->Serve(segment.descriptor(), config.size, config.deadline));
-  }
   return segment;
 }
 
+absl::StatusOr<Segment> ReceiveSegment(const BackendConfig& config, const Roster& roster,
+                                       PeerWatchdog& watchdog) {
+  auto descriptor = ReceiveDescriptor(roster.payload(0), config.rank, config.deadline, &watchdog);
+  if (descriptor.ok()) return Segment::Map(descriptor->release(), Board::BytesFor(config.size));
+  SYNCLINE_RETURN_IF_ERROR(roster.CheckAlive());  // The cause, mostly.
+  return descriptor.status();
+}
+
 absl::StatusOr<std::shared_ptr<Backend>> MakeShm(const BackendConfig& config) {
-  std::unique_ptr<HandoverPoint> point;
-  if (config.rank == 0 && config.size > 1) {
-    SYNCLINE_ASSIGN_OR_RETURN(point, HandoverPoint::Open());
+  absl::StatusOr<std::unique_ptr<HandoverPoint>> point;
+  absl::StatusOr<Segment> segment = absl::UnavailableError("rank 0 has it");
+  absl::StatusOr<std::string> payload = "";  // Of rank 0: where it hands the memory over.
+  if (config.rank == 0) {
+    segment = MakeSegment(config.size);
+    point = HandoverPoint::Open();
+    if (!segment.ok()) {
+      payload = segment.status();
+    } else if (!point.ok()) {
+      payload = point.status();
+    } else {
+      payload = (*point)->ticket();
+    }
   }
-  SYNCLINE_ASSIGN_OR_RETURN(Roster roster,
-                            Roster::Join(*config.store, config.rank, config.size,
-                                         point != nullptr ? point->ticket() : "", config.deadline));
+  SYNCLINE_ASSIGN_OR_RETURN(Roster roster, Roster::Join(*config.store, config.rank, config.size,
+                                                        payload, config.deadline));
   SYNCLINE_RETURN_IF_ERROR(CheckOneHost(roster));
-  SYNCLINE_ASSIGN_OR_RETURN(Segment segment, Share(config, roster, point.get()));
-  auto backend = std::make_shared<ShmBackend>(std::move(segment), std::move(roster));
+  PeerWatchdog watchdog(roster);
+  if (config.rank > 0) segment = ReceiveSegment(config, roster, watchdog);
+  SYNCLINE_RETURN_IF_ERROR(segment.status());
+  auto backend =
+      std::make_shared<ShmBackend>(*std::move(segment), std::move(roster), std::move(watchdog));
+  if (config.rank == 0) SYNCLINE_RETURN_IF_ERROR(backend->Serve(**point, config.deadline));
   SYNCLINE_RETURN_IF_ERROR(backend->Join(config.deadline));
   return backend;
 }

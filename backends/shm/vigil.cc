@@ -2,7 +2,6 @@
 
 #include <linux/futex.h>
 #include <linux/membarrier.h>
-#include <poll.h>
 #include <sched.h>
 #include <sys/syscall.h>
 #include <unistd.h>
@@ -10,13 +9,18 @@
 #include <algorithm>
 #include <chrono>
 #include <cstring>
+#include <map>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/time/clock.h"
+#include "backends/common/stall_report.h"
 #include "backends/shm/call_notes.h"
 #include "core/backend.h"
+#include "core/interrupt.h"
+#include "core/log.h"
+#include "core/stall.h"
 #include "core/status.h"
 
 namespace syncline {
@@ -37,29 +41,14 @@ constexpr absl::Duration kWriting = absl::Milliseconds(100);
 
 bool Membarrier(int command) { return syscall(SYS_membarrier, command, 0, 0) == 0; }
 
-int OpenPidfd(int pid) { return static_cast<int>(syscall(SYS_pidfd_open, pid, 0)); }
-
 }  // namespace
 
-Vigil::Vigil(char* memory, Roster roster)
+Vigil::Vigil(char* memory, Roster roster, PeerWatchdog watchdog)
     : roster_(std::move(roster)),
+      watchdog_(std::move(watchdog)),
       board_(memory, roster_.size()),
       rank_(roster_.rank()),
-      has_membarrier_(Membarrier(MEMBARRIER_CMD_REGISTER_GLOBAL_EXPEDITED)) {
-  for (int rank = 0; rank < roster_.size(); ++rank) {
-    const int pid = roster_.pid(rank);
-    int pidfd = pid == getpid() ? -1 : OpenPidfd(pid);
-    // The process may have gone before, and another have its number.
-    if (pidfd >= 0 && roster_.Probe(rank) == Liveness::kDead) close(std::exchange(pidfd, -1));
-    pidfds_.push_back(pidfd);
-  }
-}
-
-Vigil::~Vigil() {
-  for (int pidfd : pidfds_) {
-    if (pidfd >= 0) close(pidfd);
-  }
-}
+      has_membarrier_(Membarrier(MEMBARRIER_CMD_REGISTER_GLOBAL_EXPEDITED)) {}
 
 absl::Status Vigil::Join(const Deadline& deadline) {
   RankArea& own = board_.area(rank_);
@@ -100,16 +89,34 @@ absl::Status Vigil::AwaitLong(Doorbell& doorbell, int rank, const Waiting& waiti
     if (ready()) return absl::OkStatus();
     sched_yield();
   }
+  StallTimer stall;
   while (true) {
-    const absl::Status obstacle = Obstacle(rank, waiting);
+    const absl::Status interruption = CheckInterrupt();
+    const absl::Status obstacle = interruption.ok() ? Obstacle(rank, waiting) : Interrupted();
     // It may have become ready before what stands in the way now.
     if (ready()) return absl::OkStatus();
     if (!obstacle.ok()) {
       Condemn(Annotate(obstacle, waiting.call.ToString())).IgnoreError();
-      return Heard(waiting.call);
+      return interruption.ok() ? Heard(waiting.call) : interruption;
+    }
+    if (StallWatch::IsOpen()) {
+      StallWatch::Look();
+    } else if (stall.IsDue()) {
+      WarnOfStall(rank, waiting, stall.waited());
     }
     Sleep(doorbell, ready);
   }
+}
+
+void Vigil::WarnOfStall(int rank, const Waiting& waiting, absl::Duration waited) const {
+  // In a collective, the lowest rank that is still in it speaks.
+  for (int other = 0; waiting.number > 0 && other < rank_; ++other) {
+    const bool has_come = board_.header(other, waiting.number).number.load() >= waiting.number;
+    if (has_come && board_.area(other).finished.load() < waiting.number) return;
+  }
+  std::map<std::string, std::vector<int>> missing;
+  for (int other : Late(rank, waiting)) missing[Doing(other)].push_back(other);
+  Log(LogLevel::kWarning, StallText(roster_, waiting.call.ToString(), waited, missing));
 }
 
 absl::Status Vigil::Heard(const Call& call) const {
@@ -146,6 +153,8 @@ absl::Status Vigil::Condemn(const absl::Status& cause) {
     verdict.kind = static_cast<uint32_t>(KindOf(cause));
     verdict.rank = static_cast<uint32_t>(rank_);
     verdict.state.store(Verdict::kWritten, std::memory_order_release);
+    // Before all that this rank's user writes once the call has returned. See CheckIntact.
+    Fence(std::memory_order_release);
     for (int rank = 0; rank < board_.size(); ++rank) {
       Wake(board_.entrance(rank).door);
       if (!board_.has_joined(rank)) continue;
@@ -191,6 +200,10 @@ absl::Status Vigil::Obstacle(int rank, const Waiting& waiting) const {
   return waiting.deadline.Expired() ? Lateness(rank, waiting) : absl::OkStatus();
 }
 
+absl::Status Vigil::Interrupted() const {
+  return BackendError(absl::StrCat(roster_.Describe(rank_), " was ", Interruption().message()));
+}
+
 absl::Status Vigil::Departure(int rank) const {
   std::vector<std::string> reasons;
   for (int other = 0; other < board_.size(); ++other) {
@@ -205,20 +218,9 @@ absl::Status Vigil::Departure(int rank) const {
 }
 
 absl::Status Vigil::Death() const {
-  std::vector<pollfd> entries;
-  for (int pidfd : pidfds_) entries.push_back({pidfd, POLLIN, 0});  // Ignored if negative.
-  if (poll(entries.data(), entries.size(), 0) <= 0) return absl::OkStatus();
-  std::vector<std::string> dead;
-  for (int rank = 0; rank < board_.size(); ++rank) {
-    if ((entries[rank].revents & POLLIN) == 0) continue;
-    const bool has_left =
-        board_.has_joined(rank) && board_.area(rank).left.load(std::memory_order_acquire) != 0;
-    if (has_left) continue;  // It was free to.
-    dead.push_back(roster_.Describe(rank));
-  }
-  if (dead.empty()) return absl::OkStatus();
-  return NetworkError(
-      absl::StrCat(absl::StrJoin(dead, ", "), dead.size() == 1 ? " has" : " have", " died"));
+  return watchdog_.Check([&](int rank) {  // A rank that has left was free to end.
+    return !board_.has_joined(rank) || board_.area(rank).left.load(std::memory_order_acquire) == 0;
+  });
 }
 
 absl::Status Vigil::Lateness(int rank, const Waiting& waiting) const {

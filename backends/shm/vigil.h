@@ -7,12 +7,14 @@
 #include <string>
 #include <vector>
 
+#include "absl/base/optimization.h"
 #include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/strings/string_view.h"
 #include "backends/common/call.h"
 #include "backends/common/roster.h"
 #include "backends/shm/board.h"
+#include "backends/shm/peer_watchdog.h"
 #include "core/deadline.h"
 
 namespace syncline {
@@ -34,8 +36,7 @@ struct Waiting {
 class Vigil {
  public:
   // The board is in `memory`.
-  Vigil(char* memory, Roster roster);
-  ~Vigil();
+  Vigil(char* memory, Roster roster, PeerWatchdog watchdog);
 
   Vigil(const Vigil&) = delete;
   Vigil& operator=(const Vigil&) = delete;
@@ -43,6 +44,8 @@ class Vigil {
   int rank() const { return rank_; }
   const Board& board() const { return board_; }
   const Roster& roster() const { return roster_; }
+  // Not while another thread waits here.
+  PeerWatchdog& watchdog() { return watchdog_; }
 
   // Waits until `ready()`, which rank `rank` or kAnySource makes true and then rings `doorbell`.
   template <typename Ready>
@@ -71,6 +74,16 @@ class Vigil {
     return board_.verdict().state.load(std::memory_order_relaxed) != Verdict::kNone;
   }
 
+  // OK unless the group has failed: then a call that has read memory of others fails with the
+  // cause. Call it after the last read of memory that its owner uses for something else once its
+  // own call has failed, such as a user's tensor. A rank fails the group before its call returns,
+  // so what it writes afterwards is seen here only together with the failure: this fence pairs with
+  // the one in Condemn. It costs no instruction on x86.
+  absl::Status CheckIntact(const Call& call) const {
+    Fence(std::memory_order_acquire);
+    return ABSL_PREDICT_TRUE(!is_condemned()) ? absl::OkStatus() : Heard(call);
+  }
+
   // Returns once all ranks are here. First of all, but for Condemn; once this rank has memory.
   absl::Status Join(const Deadline& deadline);
 
@@ -80,6 +93,14 @@ class Vigil {
 
  private:
   static void Relax();
+  // ThreadSanitizer knows no fences, and runs only where these two need none.
+  static void Fence(std::memory_order order) {
+#if defined(__SANITIZE_THREAD__)
+    std::atomic_signal_fence(order);
+#else
+    std::atomic_thread_fence(order);
+#endif
+  }
 
   absl::Status AwaitLong(Doorbell& doorbell, int rank, const Waiting& waiting,
                          absl::FunctionRef<bool()> ready);
@@ -90,6 +111,9 @@ class Vigil {
 
   // Why the wait for `rank` is in vain, if it is. Does not look at `ready`.
   absl::Status Obstacle(int rank, const Waiting& waiting) const;
+  // Logs who is missing.
+  void WarnOfStall(int rank, const Waiting& waiting, absl::Duration waited) const;
+  absl::Status Interrupted() const;  // What the others get when this rank was interrupted.
   absl::Status Departure(int rank) const;
   absl::Status Death() const;
   absl::Status Lateness(int rank, const Waiting& waiting) const;
@@ -97,10 +121,10 @@ class Vigil {
   std::string Doing(int rank) const;
 
   const Roster roster_;
+  PeerWatchdog watchdog_;
   const Board board_;
   const int rank_;
-  std::vector<int> pidfds_;  // By rank; -1 if it is of this process, or cannot be had.
-  int spins_ = 1;            // More if there are as many cores as ranks.
+  int spins_ = 1;  // More if there are as many cores as ranks.
   bool has_membarrier_;
   bool needs_fence_ = true;
 };

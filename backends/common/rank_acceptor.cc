@@ -1,0 +1,90 @@
+#include "backends/common/rank_acceptor.h"
+
+#include <poll.h>
+#include <sys/socket.h>
+
+#include <cerrno>
+#include <cstring>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/escaping.h"
+#include "absl/strings/str_cat.h"
+#include "absl/time/time.h"
+#include "absl/types/span.h"
+#include "core/hmac.h"
+#include "core/sockets.h"
+#include "core/status.h"
+
+namespace syncline {
+namespace {
+
+// How many strangers may wait beside the ranks.
+constexpr size_t kMostStrangers = 64;
+
+}  // namespace
+
+std::string NewHelloSecret() { return absl::BytesToHexString(RandomBytes(kHelloSecretSize / 2)); }
+
+absl::Status SendHello(int socket, absl::string_view secret, int rank, const Deadline& deadline) {
+  RankAcceptor::Hello hello;
+  std::memcpy(hello.secret, secret.data(), kHelloSecretSize);
+  hello.rank = rank;
+  return SendAll(socket, &hello, sizeof(hello), deadline);
+}
+
+RankAcceptor::RankAcceptor(int listener, std::string secret, int expected)
+    : listener_(listener),
+      secret_(std::move(secret)),
+      most_pending_(static_cast<size_t>(expected) + kMostStrangers) {}
+
+absl::StatusOr<RankAcceptor::Connection> RankAcceptor::Accept(const Deadline& deadline) {
+  while (!deadline.Expired()) {  // Looked at in each round: strangers may come without end.
+    std::vector<pollfd> entries = {{listener_, POLLIN, 0}};
+    for (const Pending& pending : pending_) entries.push_back({pending.socket.get(), POLLIN, 0});
+    SYNCLINE_RETURN_IF_ERROR(Poll(absl::MakeSpan(entries), deadline));
+    // A new connection's hello has mostly come with it, so it is read in the same round.
+    if (entries[0].revents != 0) SYNCLINE_RETURN_IF_ERROR(AcceptOne());
+    for (auto pending = pending_.begin(); pending != pending_.end();) {
+      const Greeting greeting = Read(*pending);
+      if (greeting == Greeting::kIncomplete) {
+        ++pending;
+        continue;
+      }
+      Connection connection{std::move(pending->socket), pending->hello.rank};
+      pending = pending_.erase(pending);
+      if (greeting == Greeting::kComplete) return connection;
+    }
+  }
+  return TimeoutError(
+      absl::StrCat("nobody connected within ", absl::FormatDuration(deadline.timeout())));
+}
+
+absl::Status RankAcceptor::AcceptOne() {
+  absl::StatusOr<UniqueFd> socket = TryAccept(listener_);
+  if (!socket.ok()) {
+    if (pending_.empty()) return socket.status();
+    pending_.pop_front();  // Its descriptor serves the next one.
+    return absl::OkStatus();
+  }
+  if (!socket->valid()) return absl::OkStatus();
+  if (pending_.size() == most_pending_) pending_.pop_front();
+  pending_.push_back({*std::move(socket), {}, 0});
+  return absl::OkStatus();
+}
+
+RankAcceptor::Greeting RankAcceptor::Read(Pending& pending) const {
+  char* const bytes = reinterpret_cast<char*>(&pending.hello);
+  const ssize_t count = recv(pending.socket.get(), bytes + pending.received,
+                             sizeof(pending.hello) - pending.received, MSG_DONTWAIT);
+  if (count < 0 && (errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR)) {
+    return Greeting::kIncomplete;
+  }
+  if (count <= 0) return Greeting::kRefused;
+  pending.received += static_cast<size_t>(count);
+  if (pending.received < sizeof(pending.hello)) return Greeting::kIncomplete;
+  const absl::string_view secret(pending.hello.secret, kHelloSecretSize);
+  return SameBytes(secret, secret_) ? Greeting::kComplete : Greeting::kRefused;
+}
+
+}  // namespace syncline
