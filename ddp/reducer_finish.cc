@@ -6,6 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "core/deadline.h"
+#include "core/interrupt.h"
 #include "core/reduce_kernels.h"
 #include "core/status.h"
 #include "ddp/reducer_impl.h"
@@ -136,7 +137,20 @@ absl::Status Reducer::Impl::AwaitWorks(int64_t* waited) {
   first.Update(step_.error);
   if (step_.control != nullptr)
     first.Update(step_.control->Wait());  // The operation has a timeout.
+  if (!Interruption().ok()) EndInterrupted(Interruption());
   return first;
+}
+
+// The averages of an interrupted step do not write to the gradients of the next one. Those of a
+// hook may wait for other ranks for longer: Reset deals with them.
+void Reducer::Impl::EndInterrupted(const absl::Status& interruption) {
+  const Uninterruptible cleanup;
+  group_->Abort(absl::StrCat("rank ", group_->rank(), " was ", interruption.message()));
+  if (hook_ != nullptr) return;
+  for (const std::shared_ptr<Work>& work : step_.works) {
+    if (work != nullptr) work->Wait().IgnoreError();
+  }
+  if (step_.control != nullptr) step_.control->Wait().IgnoreError();
 }
 
 absl::Status Reducer::Impl::AwaitWork(size_t b) {

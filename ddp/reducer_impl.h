@@ -143,6 +143,7 @@ class Reducer::Impl {
   absl::Status FinishTogether(int64_t* waited);
   absl::Status AwaitWorks(int64_t* waited);
   absl::Status AwaitWork(size_t b);
+  void EndInterrupted(const absl::Status& interruption);
   absl::Status ReadControl(int64_t* waited);
   absl::Status GatherSparse(int64_t* waited);
   absl::Status Rebuild(int64_t* waited);

@@ -2,8 +2,10 @@
 
 #include <atomic>
 #include <cstdint>
+#include <exception>
 #include <functional>
 #include <memory>
+#include <new>
 #include <numeric>
 #include <string>
 #include <utility>
@@ -62,7 +64,7 @@ class Session {
 
   absl::Status Average(GradBucket& bucket) {
     SYNCLINE_RETURN_IF_ERROR(cause());
-    const absl::Status status = averager_->Average(bucket, *group_);
+    const absl::Status status = AverageOrCatch(bucket);
     if (status.ok()) return status;
     const absl::Status failure = Annotate(status, absl::StrCat("rank ", group_->rank()));
     End(Annotate(failure, absl::StrCat(NameOf(*averager_), ", bucket ", bucket.index, " of ",
@@ -86,6 +88,17 @@ class Session {
   }
 
  private:
+  // On the lane's thread nobody else catches what is thrown, such as for want of memory.
+  absl::Status AverageOrCatch(GradBucket& bucket) {
+    try {
+      return averager_->Average(bucket, *group_);
+    } catch (const std::bad_alloc&) {
+      return BackendError("out of memory: no memory for the buffers of the hook");
+    } catch (const std::exception& error) {
+      return BackendError(absl::StrCat("unexpected error: ", error.what()));
+    }
+  }
+
   const std::shared_ptr<BucketAverager> averager_;
   const std::shared_ptr<ProcessGroup> group_;
   mutable absl::Mutex mutex_;
