@@ -15,7 +15,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "core/status.h"
-#include "launch/unique_fd.h"
+#include "core/unique_fd.h"
 
 namespace syncline {
 namespace {

@@ -4,6 +4,7 @@
 
 #include <utility>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 
@@ -44,6 +45,11 @@ void DescribeJob(const JobFacts& job, const WorkerFacts& worker, Environment* en
   for (const auto& [name, value] : twins) {
     env[absl::StrCat("TORCHELASTIC_", name)] = value;
     env[absl::StrCat("SYNCLINE_", name)] = value;
+  }
+  // The rendezvous is the launcher's: its password is none of the workers' business.
+  for (const char* name : {"SYNCLINE_RDZV_CONF", "PET_RDZV_CONF"}) {
+    const auto conf = env.find(name);
+    if (conf != env.end() && absl::StrContains(conf->second, "password=")) env.erase(conf);
   }
   env["SYNCLINE_ROUND"] = absl::StrCat(job.round);
   env["SYNCLINE_SECRET_FILE"] = job.secret_file;

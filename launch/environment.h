@@ -45,7 +45,7 @@ struct WorkerFacts {
 
 // Adds to `environment` what a worker is to see. Variables that describe the job replace inherited
 // ones; OMP_NUM_THREADS and PYTHONUNBUFFERED are only set where nothing is. Each TORCHELASTIC_X has
-// a twin SYNCLINE_X.
+// a twin SYNCLINE_X. What sets a password of the rendezvous is taken away.
 void DescribeJob(const JobFacts& job, const WorkerFacts& worker, Environment* environment);
 
 // As execve takes it: "NAME=value".

@@ -1,8 +1,10 @@
 #include "launch/guardian.h"
 
 #include <fcntl.h>
+#include <poll.h>
 #include <signal.h>
 #include <sys/prctl.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -28,6 +30,7 @@ using Message = pid_t;
 constexpr Message kFolder = 0;
 constexpr absl::Duration kFolderRetry = absl::Milliseconds(20);
 constexpr int kFolderRetries = 100;
+constexpr int kEndTimeoutMs = 3000;  // More than all retries take.
 
 void Send(int pipe, absl::string_view bytes) {
   // If the guardian is gone there is nobody to tell; what it does is a second safety.
@@ -112,6 +115,10 @@ absl::StatusOr<Guardian> Guardian::Start() {
 Guardian::~Guardian() {
   if (!pipe_.valid()) return;
   pipe_.reset();
+  // One that is stopped, or whose disk does not answer, goes on by itself when it can.
+  const UniqueFd process(static_cast<int>(syscall(SYS_pidfd_open, pid_, 0)));
+  pollfd ended = {process.get(), POLLIN, 0};
+  if (process.valid() && poll(&ended, 1, kEndTimeoutMs) == 0) return;
   while (waitpid(pid_, nullptr, 0) < 0 && errno == EINTR) {
   }
 }

@@ -7,7 +7,7 @@
 #include <string>
 
 #include "absl/status/statusor.h"
-#include "launch/unique_fd.h"
+#include "core/unique_fd.h"
 
 namespace syncline {
 
@@ -21,7 +21,7 @@ class Guardian {
 
   Guardian(Guardian&&) = default;
   Guardian& operator=(Guardian&&) = default;
-  // Kills the groups that have not been removed, and waits for the guardian to end.
+  // Kills the groups that have not been removed, and waits some seconds for the guardian to end.
   ~Guardian();
 
   // From now on, until Remove, the group is killed if this process dies. A group is to be removed

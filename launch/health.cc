@@ -13,7 +13,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "core/status.h"
-#include "launch/unique_fd.h"
+#include "core/unique_fd.h"
 
 namespace syncline {
 namespace {

@@ -2,6 +2,7 @@
 
 #include <fcntl.h>
 #include <stdlib.h>
+#include <sys/file.h>
 #include <sys/random.h>
 #include <unistd.h>
 
@@ -15,7 +16,6 @@
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "core/status.h"
-#include "launch/unique_fd.h"
 
 namespace syncline {
 namespace {
@@ -58,6 +58,10 @@ absl::StatusOr<std::unique_ptr<JobFiles>> JobFiles::Create(const std::string& pa
                                       ". Set TMPDIR to a folder that can be written to"));
   }
   std::unique_ptr<JobFiles> files = absl::WrapUnique(new JobFiles(std::move(folder)));
+  // systemd-tmpfiles removes what is old, also from under a job that runs for weeks, but nothing in
+  // a folder that somebody has locked. Without the lock the job runs all the same.
+  files->lock_ = UniqueFd(open(files->folder_.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  if (files->lock_.valid()) flock(files->lock_.get(), LOCK_SH | LOCK_NB);
   files->secret_ = std::move(secret);
   if (files->secret_.empty()) {
     SYNCLINE_ASSIGN_OR_RETURN(files->secret_, RandomHex(kSecretBytes));

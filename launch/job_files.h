@@ -6,14 +6,16 @@
 #include <string>
 
 #include "absl/status/statusor.h"
+#include "core/unique_fd.h"
 
 namespace syncline {
 
 // `bytes` random bytes from the kernel, as lower-case hexadecimal digits.
 absl::StatusOr<std::string> RandomHex(int bytes);
 
-// A folder that only this user can enter, removed with all its contents by the destructor. In it:
-// the job's secret, in a file of mode 0600.
+// A folder that only this user can enter, removed with all its contents by the destructor, and by
+// nothing that heeds locks (systemd-tmpfiles) before. In it: the job's secret, in a file of mode
+// 0600.
 class JobFiles {
  public:
   // Makes the folder below `parent`. Without a secret: with a new one, of 32 random bytes as 64
@@ -33,6 +35,7 @@ class JobFiles {
   explicit JobFiles(std::string folder);
 
   const std::string folder_;
+  UniqueFd lock_;  // A shared flock() of the folder.
   std::string secret_;
 };
 

@@ -1,5 +1,6 @@
 """A running launcher, for the tests of this folder."""
 
+import contextlib
 import os
 import select
 import signal
@@ -46,13 +47,13 @@ class Job:
         own.update((name, os.environ[name]) for name in sanitizers if name in os.environ)
         own.update(env or {})
         popen.setdefault("stdin", subprocess.DEVNULL)
+        popen.setdefault("stdout", subprocess.PIPE)
+        popen.setdefault("stderr", subprocess.PIPE)
         self.out = b""
         self.process = subprocess.Popen(
             [program] + [str(arg) for arg in args],
             env=own,
             cwd=str(tmp_path),
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
             **popen,
         )
 
@@ -79,7 +80,8 @@ class Job:
             self.process.kill()
             self.process.communicate()
         for pid in processes_with(self.mark):
-            os.kill(pid, signal.SIGKILL)
+            with contextlib.suppress(ProcessLookupError):  # It has just ended.
+                os.kill(pid, signal.SIGKILL)
 
 
 def lines_of(rank, out):

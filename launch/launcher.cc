@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <memory>
 #include <utility>
 #include <vector>
 
@@ -18,8 +19,12 @@
 namespace syncline {
 namespace {
 
-constexpr absl::Duration kReadersPatience = absl::Seconds(1);
 constexpr absl::Duration kLeavePatience = absl::Seconds(2);
+// For a reader or a disk that takes nothing at the end, and for one that is slow.
+constexpr absl::Duration kReaderTimeout = absl::Seconds(2);
+constexpr absl::Duration kFlushTimeout = absl::Seconds(30);
+// For the ends of threads, beside the two above.
+constexpr absl::Duration kCleanupTimeout = absl::Seconds(15);
 
 // For poll(): rounded up, so that the time has come when it returns.
 int Milliseconds(absl::Duration duration) {
@@ -66,13 +71,14 @@ int Launcher::Run() {
     console_.FlushHeld();
     StopWithoutReader();
   }
+  // The last resort, if something hangs from here on.
+  ExitWithin(DepartPatience() + kFlushTimeout + kCleanupTimeout, agent_.exit_code());
   workers_->Finish();
   status_line_.Finish();
   SayEnd();
   Depart();
   events_->LauncherEnded(agent_.exit_code());
-  out_.Flush(kReadersPatience);
-  err_.Flush(kReadersPatience);
+  FlushOutput();
   return agent_.exit_code();
 }
 
@@ -81,8 +87,30 @@ void Launcher::Depart() {
   if (!closed_.has_value()) {
     reason = agent_.stop_signal() != 0 ? SignalName(agent_.stop_signal()) : "its launcher gave up";
   }
-  node_.participant->Depart(
-      reason, reason.has_value() ? kLeavePatience : options_.rendezvous.close_timeout);
+  node_.participant->Depart(reason, DepartPatience());
+}
+
+absl::Duration Launcher::DepartPatience() const {
+  return closed_.has_value() ? options_.rendezvous.close_timeout : kLeavePatience;
+}
+
+// A signal that stops ends this, too.
+void Launcher::FlushOutput() {
+  const absl::Time deadline = clock_.Now() + kFlushTimeout;
+  const auto is_stopped = [this] {
+    const std::vector<int> signals = signals_.Take();
+    return std::any_of(signals.begin(), signals.end(),
+                       [](int signal) { return signal != SIGCHLD; });
+  };
+  if (!outlets_.files->Flush(kReaderTimeout, deadline, is_stopped)) {
+    Say(absl::StrCat("the last ", outlets_.files->pending_size(),
+                     " bytes of the logs were not written: their disk does not answer"));
+  }
+  ShowMessages();
+  outlets_.out->Flush(kReaderTimeout, deadline, is_stopped);
+  if (outlets_.own_err != nullptr) {
+    outlets_.own_err->Flush(kReaderTimeout, deadline, is_stopped);
+  }
 }
 
 absl::Status Launcher::Join() {
@@ -188,8 +216,7 @@ Agent::Commands Launcher::Execute(const AgentCommand& command) {
 
 void Launcher::WaitForEvents() {
   std::vector<pollfd> fds = {{signals_.fd(), POLLIN, 0}, {node_.participant->fd(), POLLIN, 0}};
-  if (out_.pending()) fds.push_back({out_.fd(), POLLOUT, 0});
-  if (err_.pending()) fds.push_back({err_.fd(), POLLOUT, 0});
+  fds.push_back({outlets_.messages->fd(), POLLIN, 0});
   if (metrics_ != nullptr) metrics_->AddTo(&fds);
   const size_t outputs_begin = fds.size();
   workers_->AddTo(&fds);
@@ -201,10 +228,19 @@ void Launcher::WaitForEvents() {
   if (metrics_ != nullptr) until = std::min(until, metrics_->deadline());
   const int ready = poll(fds.data(), fds.size(), Milliseconds(until - clock_.Now()));
   if (metrics_ != nullptr && ready >= 0) metrics_->Handle(fds);
+  ShowMessages();
   if (ready <= 0) return;
   workers_->Read(std::vector<pollfd>(fds.begin() + outputs_begin, fds.end()));
-  out_.TryFlush();
-  err_.TryFlush();
+}
+
+void Launcher::ShowMessages() {
+  for (const MessageQueue::Message& message : outlets_.messages->Take()) {
+    if (message.topic.empty()) {
+      console_.Say(message.text);
+    } else {
+      console_.SayOnce(message.topic, message.text);
+    }
+  }
 }
 
 void Launcher::HandleSignals() {
@@ -293,14 +329,26 @@ WorkerExit Launcher::DescribeEnd(int local_rank, int status) const {
   } else {
     exit.code = WEXITSTATUS(status);
   }
-  const RecordedError recorded = ReadErrorFile(workers_->error_file(local_rank));
-  if (exit.ok() || recorded.message.empty()) return exit;
+  if (exit.ok()) return exit;
+  const RecordedError recorded = ReadError(local_rank);
+  if (recorded.message.empty()) return exit;
   exit.record =
       recorded.is_peer_error ? WorkerExit::Record::kPeerError : WorkerExit::Record::kError;
   const absl::Duration ago =
       recorded.time.has_value() ? absl::Now() - *recorded.time : absl::ZeroDuration();
-  exit.failed_at = clock_.Now() - std::max(ago, absl::ZeroDuration());
+  // The file was written after this launcher's start, whatever it says.
+  const absl::Time now = clock_.Now();
+  exit.failed_at = now - std::clamp(ago, absl::ZeroDuration(), now - started_);
   return exit;
+}
+
+// The file may be on the disk of the logs, which may not answer.
+RecordedError Launcher::ReadError(int local_rank) const {
+  const auto recorded = std::make_shared<RecordedError>();
+  const bool done = outlets_.files->Run(
+      [recorded, path = workers_->error_file(local_rank)] { *recorded = ReadErrorFile(path); },
+      WorkerSet::kFileTimeout);
+  return done ? *recorded : RecordedError();
 }
 
 void Launcher::CheckHealth() {
@@ -315,7 +363,7 @@ void Launcher::CheckHealth() {
 }
 
 void Launcher::StopWithoutReader() {
-  if (!out_.reader_gone() || std::exchange(reader_left_, true)) return;
+  if (!outlets_.out->reader_gone() || std::exchange(reader_left_, true)) return;
   if (agent_.state() == Agent::State::kRunning) {
     Say("nobody reads this launcher's output any more (a closed pipe): the workers are stopped");
   }

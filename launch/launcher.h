@@ -26,6 +26,8 @@
 #include "launch/options/options.h"
 #include "launch/output/console.h"
 #include "launch/output/fd_sink.h"
+#include "launch/output/message_queue.h"
+#include "launch/output/writer_thread.h"
 #include "launch/report.h"
 #include "launch/signals.h"
 #include "launch/worker_set.h"
@@ -33,8 +35,8 @@
 namespace syncline {
 
 // One node of a job, from its temporary folder to its exit code. A single thread waits for signals,
-// output, news of the rendezvous and deadlines at once, and never sleeps. To be used from the main
-// thread.
+// output, news of the rendezvous and deadlines at once, and never sleeps. What may block,
+// terminals, pipes and disks, is left to WriterThreads. To be used from the main thread.
 class Launcher {
  public:
   // Prepares all that workers need, so that most mistakes are found before any is started.
@@ -46,11 +48,24 @@ class Launcher {
   int Run();
 
  private:
-  Launcher(const LaunchOptions& options, SignalQueue signals, Guardian guardian);
+  // Where this thread leaves what may block.
+  struct Outlets {
+    static absl::StatusOr<Outlets> Open();
+    // The place of stderr, which may be that of stdout.
+    FdSink& err() const { return own_err != nullptr ? *own_err : *out; }
+
+    std::shared_ptr<MessageQueue> messages;  // From other threads.
+    std::unique_ptr<WriterThread> files;
+    std::unique_ptr<FdSink> out;
+    std::unique_ptr<FdSink> own_err;  // Null where stderr goes to the place of stdout.
+  };
+
+  Launcher(const LaunchOptions& options, SignalQueue signals, Guardian guardian, Outlets outlets);
 
   absl::Status Prepare();
   absl::StatusOr<std::string> PrepareLogs();
   absl::Status PrepareMonitors();
+  absl::StatusOr<EventLog::Emit> OpenEvents();
   bool SignalComes();  // Within a moment.
 
   void Carry(Agent::Commands commands);
@@ -59,15 +74,19 @@ class Launcher {
   absl::Status StartWorkers();
   JobFacts DescribeRound() const;
 
-  void WaitForEvents();  // Also moves output.
+  void WaitForEvents();  // Also moves the workers' output.
+  void ShowMessages();
   void HandleSignals();
   void TakeNews();
   void TakeAnnouncement(const Announcement& announcement);
   void ReapProcesses();
   WorkerExit DescribeEnd(int local_rank, int status) const;
   void CheckHealth();
+  RecordedError ReadError(int local_rank) const;
   void StopWithoutReader();  // As a shell's pipeline would, once stdout is closed.
   void Depart();
+  absl::Duration DepartPatience() const;
+  void FlushOutput();
 
   // launcher_report.cc: what others are told.
   FailureFacts CollectFacts(const Agent::Failure& failure) const;
@@ -89,8 +108,7 @@ class Launcher {
   SignalQueue signals_;
   Guardian guardian_;
   Descendants descendants_;  // Made after the guardian, which is none of them.
-  FdSink out_;
-  FdSink err_;
+  const Outlets outlets_;
   StatusLine status_line_;  // Draws nothing unless it is wanted.
   AboveStatusLine shown_out_;
   AboveStatusLine shown_err_;

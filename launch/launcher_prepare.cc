@@ -1,4 +1,5 @@
 // What a launcher does before any worker starts.
+#include <grpc/support/log.h>
 #include <poll.h>
 #include <stdlib.h>
 #include <sys/stat.h>
@@ -7,14 +8,18 @@
 #include <cerrno>
 #include <cstring>
 #include <filesystem>
+#include <memory>
 #include <string>
 #include <system_error>
 #include <utility>
 
 #include "absl/memory/memory.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/strip.h"
+#include "core/log.h"
 #include "core/status.h"
 #include "launch/launcher.h"
+#include "launch/monitor/event_file.h"
 #include "launch/program.h"
 
 namespace syncline {
@@ -31,12 +36,24 @@ AgentOptions ForAgent(const LaunchOptions& options) {
   return result;
 }
 
-Console::Outputs CompareOutputs() {
+// Whether stdout and stderr go to the same terminal, file, pipe or socket.
+bool OutputsAreOne() {
   struct stat out;
   struct stat err;
-  const bool same = fstat(STDOUT_FILENO, &out) == 0 && fstat(STDERR_FILENO, &err) == 0 &&
-                    out.st_dev == err.st_dev && out.st_ino == err.st_ino;
-  return same ? Console::Outputs::kSame : Console::Outputs::kApart;
+  return fstat(STDOUT_FILENO, &out) == 0 && fstat(STDERR_FILENO, &err) == 0 &&
+         out.st_dev == err.st_dev && out.st_ino == err.st_ino;
+}
+
+// The log of this process goes the way of the launcher's own lines: threads that write it, of the
+// store for example, are not to wait for a terminal, nor to write within somebody else's line.
+void RedirectLog(std::shared_ptr<MessageQueue> messages) {
+  SetLogSink([messages](LogLevel level, absl::string_view message) {
+    messages->Put({FormatLogLine(level, message), ""});
+  });
+  // gRPC knows only one process-wide function.
+  static MessageQueue* const for_grpc = (new std::shared_ptr<MessageQueue>(messages))->get();
+  gpr_set_log_function(
+      [](gpr_log_func_args* line) { for_grpc->Put({absl::StrCat("[gRPC] ", line->message), ""}); });
 }
 
 // The same path for workers that change their folder.
@@ -56,25 +73,39 @@ StatusLine::Columns ColumnsOf(const LaunchOptions& options, const Environment& e
                               const FdSink& terminal) {
   if (!WantsStatusLine(options.status_line, environment, terminal.fd())) return [] { return 0; };
   // A terminal that is stopped (Ctrl-S) is not to find many of them when it goes on.
-  return [&terminal] { return terminal.pending() ? 0 : TerminalColumns(terminal.fd()); };
+  return [&terminal] { return terminal.stalled() ? 0 : TerminalColumns(terminal.fd()); };
 }
 
 }  // namespace
 
-Launcher::Launcher(const LaunchOptions& options, SignalQueue signals, Guardian guardian)
+absl::StatusOr<Launcher::Outlets> Launcher::Outlets::Open() {
+  Outlets outlets;
+  outlets.messages = std::make_shared<MessageQueue>();
+  SYNCLINE_ASSIGN_OR_RETURN(outlets.files, WriterThread::Start());
+  SYNCLINE_ASSIGN_OR_RETURN(outlets.out,
+                            FdSink::Open(STDOUT_FILENO, WriterThread::kMaxPending,
+                                         [messages = outlets.messages] { messages->Wake(); }));
+  if (!OutputsAreOne()) {
+    SYNCLINE_ASSIGN_OR_RETURN(outlets.own_err, FdSink::Open(STDERR_FILENO));
+  }
+  return outlets;
+}
+
+Launcher::Launcher(const LaunchOptions& options, SignalQueue signals, Guardian guardian,
+                   Outlets outlets)
     : options_(options),
       environment_(InheritedEnvironment()),
       started_(clock_.Now()),
       signals_(std::move(signals)),
       guardian_(std::move(guardian)),
-      out_(STDOUT_FILENO),
-      err_(STDERR_FILENO),
-      status_line_(err_, ColumnsOf(options, environment_, err_), clock_),
-      shown_out_(status_line_, out_),
-      shown_err_(status_line_, err_),
-      console_(isatty(STDOUT_FILENO) != 0 ? static_cast<TextSink&>(shown_out_) : out_,
-               isatty(STDERR_FILENO) != 0 ? static_cast<TextSink&>(shown_err_) : err_,
-               CompareOutputs(), clock_),
+      outlets_(std::move(outlets)),
+      status_line_(outlets_.err(), ColumnsOf(options, environment_, outlets_.err()), clock_),
+      shown_out_(status_line_, *outlets_.out),
+      shown_err_(status_line_, outlets_.err()),
+      console_(isatty(STDOUT_FILENO) != 0 ? static_cast<TextSink&>(shown_out_) : *outlets_.out,
+               isatty(STDERR_FILENO) != 0 ? static_cast<TextSink&>(shown_err_) : outlets_.err(),
+               outlets_.own_err == nullptr ? Console::Outputs::kSame : Console::Outputs::kApart,
+               clock_),
       agent_(ForAgent(options), clock_),
       status_schedule_(clock_),
       oom_kills_before_(CountOomKills()) {}
@@ -82,10 +113,14 @@ Launcher::Launcher(const LaunchOptions& options, SignalQueue signals, Guardian g
 absl::StatusOr<std::unique_ptr<Launcher>> Launcher::Create(const LaunchOptions& options,
                                                            SignalQueue signals) {
   SYNCLINE_ASSIGN_OR_RETURN(Guardian guardian, Guardian::Start());
-  std::unique_ptr<Launcher> launcher =
-      absl::WrapUnique(new Launcher(options, std::move(signals), std::move(guardian)));
-  SYNCLINE_RETURN_IF_ERROR(launcher->Prepare());
-  return launcher;
+  SYNCLINE_ASSIGN_OR_RETURN(Outlets outlets, Outlets::Open());
+  RedirectLog(outlets.messages);
+  std::unique_ptr<Launcher> launcher = absl::WrapUnique(
+      new Launcher(options, std::move(signals), std::move(guardian), std::move(outlets)));
+  const absl::Status prepared = launcher->Prepare();
+  if (prepared.ok()) return launcher;
+  launcher->FlushOutput();
+  return prepared;
 }
 
 absl::Status Launcher::Prepare() {
@@ -114,7 +149,11 @@ absl::Status Launcher::Prepare() {
   SYNCLINE_ASSIGN_OR_RETURN(workers.log_dir, PrepareLogs());
   SYNCLINE_ASSIGN_OR_RETURN(
       node_, StartNode(options_, files_->secret(), clock_, [this] { return SignalComes(); }));
-  workers_ = std::make_unique<WorkerSet>(std::move(workers), console_, guardian_);
+  workers_ = std::make_unique<WorkerSet>(
+      std::move(workers), console_, guardian_, *outlets_.files,
+      [messages = outlets_.messages](const absl::Status& status) {
+        messages->Put({absl::StrCat("syncline-run: ", status.message()), "worker_log"});
+      });
   if (options_.workers > 1 && environment_.count("OMP_NUM_THREADS") == 0) {
     Say("OMP_NUM_THREADS is not set: each worker gets 1 thread, so that they do not compete for "
         "CPUs. Set it if they are to have more");
@@ -129,9 +168,8 @@ bool Launcher::SignalComes() {
 
 absl::Status Launcher::PrepareMonitors() {
   const NodeIdentity& self = node_.participant->identity();
-  SYNCLINE_ASSIGN_OR_RETURN(events_,
-                            EventLog::Open(options_.event_log, {run_id_, self.id, self.host},
-                                           [this](absl::string_view text) { Say(text); }));
+  SYNCLINE_ASSIGN_OR_RETURN(EventLog::Emit emit, OpenEvents());
+  events_.emplace(EventLog::Job{run_id_, self.id, self.host}, std::move(emit));
   events_->LauncherStarted(getpid(), SYNCLINE_VERSION);
   if (options_.metrics_port < 0) return absl::OkStatus();
   SYNCLINE_ASSIGN_OR_RETURN(
@@ -139,6 +177,38 @@ absl::Status Launcher::PrepareMonitors() {
       MetricsServer::Start(options_.metrics_port, [this] { return StatusForOthers(); }, clock_));
   if (options_.metrics_port == 0) Say(absl::StrCat("metrics are at ", metrics_->url()));
   return absl::OkStatus();
+}
+
+absl::StatusOr<EventLog::Emit> Launcher::OpenEvents() {
+  const std::string& path = options_.event_log;
+  if (path.empty()) return EventLog::Emit();
+  // Between the console's lines: opened once more, a socket is an error, and a file would be
+  // written from its beginning.
+  for (const auto& [name, target] : {std::make_pair("/dev/stdout", Console::Target::kOut),
+                                     std::make_pair("/dev/stderr", Console::Target::kErr)}) {
+    if (path != name) continue;
+    return EventLog::Emit([this, target = target](absl::string_view line) {
+      console_.Say(absl::StripSuffix(line, "\n"), target);
+    });
+  }
+  using Opened = absl::StatusOr<std::unique_ptr<EventFile>>;
+  const auto opened = std::make_shared<Opened>(absl::UnknownError(""));
+  const auto say = [messages = outlets_.messages](absl::string_view text) {
+    messages->Put({absl::StrCat("syncline-run: ", text), ""});
+  };
+  if (!outlets_.files->Run([opened, path, say] { *opened = EventFile::Open(path, say); },
+                           WorkerSet::kFileTimeout)) {
+    return BackendError(
+        absl::StrCat("--event-log: ", path, " cannot be opened: its disk does not answer"));
+  }
+  SYNCLINE_RETURN_IF_ERROR(opened->status());
+  const std::shared_ptr<EventFile> file = *std::move(*opened);
+  return EventLog::Emit([this, file](absl::string_view line) {
+    if (outlets_.files->Append(file, line)) return;
+    console_.SayOnce("event_log",
+                     "syncline-run: events are lost, the job goes on: their disk does "
+                     "not answer (--event-log)");
+  });
 }
 
 absl::StatusOr<std::string> Launcher::PrepareLogs() {

@@ -61,7 +61,7 @@ FailureFacts Launcher::CollectFacts(const Agent::Failure& failure) const {
   }
   facts.evidence.shm_free_bytes = SharedMemoryFree();
   facts.reason = workers_->reason(local_rank);
-  facts.message = ReadErrorFile(workers_->error_file(local_rank)).message;
+  facts.message = ReadError(local_rank).message;
   facts.last_lines = workers_->LastErrLines(local_rank);
   facts.log = workers_->err_log(local_rank);
   facts.also_failed = failure.also_failed;

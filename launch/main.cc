@@ -10,24 +10,39 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "core/deadline.h"
+#include "absl/strings/str_cat.h"
+#include "absl/time/time.h"
 #include "core/env.h"
 #include "core/status.h"
+#include "core/store.h"
+#include "launch/clock.h"
+#include "launch/descriptor_limit.h"
 #include "launch/launcher.h"
 #include "launch/monitor/run_status.h"
 #include "launch/node.h"
 #include "launch/options/options.h"
+#include "launch/output/fd_sink.h"
 #include "launch/rendezvous/meeting_place.h"
 #include "launch/signals.h"
 
 namespace syncline {
 namespace {
 
+constexpr absl::Duration kCleanupTimeout = absl::Seconds(5);
+
 constexpr int kFailure = 1;
 constexpr int kUsageError = 2;
+constexpr absl::Duration kReaderTimeout = absl::Seconds(2);
 
 int Refuse(const absl::Status& status) {
-  std::fprintf(stderr, "syncline-run: %s\n", std::string(status.message()).c_str());
+  const std::string text = absl::StrCat("syncline-run: ", status.message(), "\n");
+  // A terminal that takes nothing must not hold this process, whose signals may be blocked by now.
+  if (const auto sink = FdSink::Open(STDERR_FILENO); sink.ok()) {
+    (*sink)->Write(text);
+    (*sink)->Flush(kReaderTimeout, MonotonicClock().Now() + kReaderTimeout);
+  } else {
+    std::fputs(text.c_str(), stderr);
+  }
   const ErrorKind kind = KindOf(status);
   return kind == ErrorKind::kArgument || kind == ErrorKind::kUnsupported ? kUsageError : kFailure;
 }
@@ -51,17 +66,15 @@ int AskForStatus(const LaunchOptions& options) {
   if (!secret.ok()) return Refuse(secret.status());
   MeetingPlaceOptions meeting;
   meeting.rendezvous = options.rendezvous;
-  meeting.rendezvous.hosting = RendezvousOptions::Hosting::kNever;
   meeting.secret = secret->empty() ? SecretOfId(options.rendezvous.id) : *secret;
   meeting.call_timeout = question.timeout;
   setenv("GRPC_DNS_RESOLVER", "native", 0);  // As in Launcher.
-  absl::StatusOr<MeetingPlace> place =
-      OpenMeetingPlace(meeting, Deadline(question.timeout), [] { return false; });
-  if (!place.ok()) {
-    Refuse(place.status());
+  absl::StatusOr<std::shared_ptr<Store>> store = FindRunningJob(meeting, question.timeout);
+  if (!store.ok()) {
+    Refuse(store.status());
     return kStatusNobody;
   }
-  const StatusAnswer answer = RunStatus(*place->store, question);
+  const StatusAnswer answer = RunStatus(**store, question);
   std::fputs(answer.out.c_str(), stdout);
   std::fputs(answer.err.c_str(), stderr);
   return answer.exit_code;
@@ -79,12 +92,17 @@ int Main(const std::vector<std::string>& arguments) {
     std::fprintf(stderr, "syncline-run: %s\n", note.c_str());
   }
   if (!options->status_endpoint.empty()) return AskForStatus(*options);
+  RaiseDescriptorLimit();
   absl::StatusOr<SignalQueue> signals = SignalQueue::Open(options->signals);
   if (!signals.ok()) return Refuse(signals.status());
   absl::StatusOr<std::unique_ptr<Launcher>> launcher =
       Launcher::Create(*options, *std::move(signals));
   if (!launcher.ok()) return Refuse(launcher.status());
-  return (*launcher)->Run();
+  const int code = (*launcher)->Run();
+  // All has been done and said. But gRPC waits in its shutdown, for ever, for threads that could
+  // not be started: what has not ended in time is left to the kernel.
+  ExitWithin(kCleanupTimeout, code);
+  return code;
 }
 
 }  // namespace

@@ -14,9 +14,10 @@
 #include "core/hmac.h"
 #include "core/host.h"
 #include "core/host_address.h"
+#include "core/sockets.h"
 #include "core/status.h"
+#include "core/unique_fd.h"
 #include "launch/job_files.h"
-#include "launch/unique_fd.h"
 
 namespace syncline {
 namespace {
@@ -77,14 +78,16 @@ std::string SecretOfId(const std::string& id) {
 }
 
 absl::StatusOr<int> FindFreePort() {
-  const UniqueFd socket_fd(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  constexpr absl::string_view kWhat = "no free port was found for MASTER_PORT";
+  constexpr absl::string_view kRemedy = "Give one with --master-port";
+  const absl::StatusOr<UniqueFd> fd = OpenSocket(AF_INET, SOCK_STREAM);
+  if (!fd.ok()) return Annotate(fd.status(), absl::StrCat(kWhat, " (", kRemedy, ")"));
   sockaddr_in address = {};
   address.sin_family = AF_INET;
   socklen_t size = sizeof(address);
-  if (bind(socket_fd.get(), reinterpret_cast<sockaddr*>(&address), size) != 0 ||
-      getsockname(socket_fd.get(), reinterpret_cast<sockaddr*>(&address), &size) != 0) {
-    return NetworkError(absl::StrCat("no free port was found for MASTER_PORT: ",
-                                     std::strerror(errno), ". Give one with --master-port"));
+  if (bind(fd->get(), reinterpret_cast<sockaddr*>(&address), size) != 0 ||
+      getsockname(fd->get(), reinterpret_cast<sockaddr*>(&address), &size) != 0) {
+    return NetworkError(absl::StrCat(kWhat, ": ", std::strerror(errno), ". ", kRemedy));
   }
   return static_cast<int>(ntohs(address.sin_port));
 }

@@ -25,7 +25,7 @@ namespace {
 using Numa = LaunchOptions::Numa;
 
 struct Gpu {
-  int node = Topology::kUnknown;
+  int node = NumaTopology::kUnknown;
   std::string uuid;
 };
 
@@ -106,7 +106,7 @@ std::vector<Gpu> FindGpus(const std::string& root) {
   const std::string nvidia = root + "/proc/driver/nvidia/gpus";
   for (const std::string& address : Names(nvidia)) {
     const std::string device = absl::StrCat(root, "/sys/bus/pci/devices/", address);
-    gpus.push_back({ReadInt(device + "/numa_node").value_or(Topology::kUnknown),
+    gpus.push_back({ReadInt(device + "/numa_node").value_or(NumaTopology::kUnknown),
                     NvidiaUuid(absl::StrCat(nvidia, "/", address, "/information"))});
   }
   if (!gpus.empty()) return gpus;
@@ -117,7 +117,7 @@ std::vector<Gpu> FindGpus(const std::string& root) {
     if (!absl::StartsWith(name, "renderD") || ReadLine(device + "/vendor") != "0x1002") continue;
     std::error_code error;
     const std::string address = std::filesystem::canonical(device, error).filename().string();
-    by_address[address].node = ReadInt(device + "/numa_node").value_or(Topology::kUnknown);
+    by_address[address].node = ReadInt(device + "/numa_node").value_or(NumaTopology::kUnknown);
   }
   for (const auto& [address, gpu] : by_address) gpus.push_back(gpu);
   return gpus;
@@ -141,25 +141,25 @@ std::vector<int> VisibleNodes(const std::vector<Gpu>& gpus, const std::string& v
         return !name.empty() && absl::StartsWith(gpu.uuid, name);
       });
     }
-    nodes.push_back(found == gpus.end() ? Topology::kUnknown : found->node);
+    nodes.push_back(found == gpus.end() ? NumaTopology::kUnknown : found->node);
   }
   return nodes;
 }
 
-std::vector<int> NodesWithCpus(const Topology& topology) {
+std::vector<int> NodesWithCpus(const NumaTopology& topology) {
   std::set<int> nodes;
   for (const Cpu& cpu : topology.cpus) nodes.insert(cpu.node);
   return std::vector<int>(nodes.begin(), nodes.end());
 }
 
 // The node of each worker.
-std::vector<int> NodesOfWorkers(const Topology& topology, int workers) {
+std::vector<int> NodesOfWorkers(const NumaTopology& topology, int workers) {
   const std::vector<int> nodes = NodesWithCpus(topology);
   std::vector<int> result;
   for (int i = 0; i < workers; ++i) {
     const size_t gpu = static_cast<size_t>(i);
     const bool known =
-        gpu < topology.gpu_nodes.size() && topology.gpu_nodes[gpu] != Topology::kUnknown;
+        gpu < topology.gpu_nodes.size() && topology.gpu_nodes[gpu] != NumaTopology::kUnknown;
     const size_t spread = gpu * nodes.size() / static_cast<size_t>(workers);
     result.push_back(known ? topology.gpu_nodes[gpu] : nodes[spread]);
   }
@@ -167,7 +167,7 @@ std::vector<int> NodesOfWorkers(const Topology& topology, int workers) {
 }
 
 template <typename Predicate>
-std::vector<int> CpusWith(const Topology& topology, Predicate predicate) {
+std::vector<int> CpusWith(const NumaTopology& topology, Predicate predicate) {
   std::vector<int> ids;
   for (const Cpu& cpu : topology.cpus) {
     if (predicate(cpu)) ids.push_back(cpu.id);
@@ -175,7 +175,7 @@ std::vector<int> CpusWith(const Topology& topology, Predicate predicate) {
   return ids;
 }
 
-std::vector<int> CpusOfSocket(const Topology& topology, int node) {
+std::vector<int> CpusOfSocket(const NumaTopology& topology, int node) {
   std::set<int> sockets;
   for (const Cpu& cpu : topology.cpus) {
     if (cpu.node == node) sockets.insert(cpu.socket);
@@ -184,7 +184,7 @@ std::vector<int> CpusOfSocket(const Topology& topology, int node) {
 }
 
 // The `index`th of `count` shares of the node's cores.
-std::vector<int> ShareOfCores(const Topology& topology, int node, size_t index, size_t count) {
+std::vector<int> ShareOfCores(const NumaTopology& topology, int node, size_t index, size_t count) {
   std::set<int> distinct;
   for (const Cpu& cpu : topology.cpus) {
     if (cpu.node == node) distinct.insert(cpu.core);
@@ -200,7 +200,7 @@ std::vector<int> ShareOfCores(const Topology& topology, int node, size_t index, 
                   [&](const Cpu& cpu) { return cpu.node == node && share.count(cpu.core) > 0; });
 }
 
-std::vector<int> CoreComplex(const Topology& topology, int node, size_t index) {
+std::vector<int> CoreComplex(const NumaTopology& topology, int node, size_t index) {
   std::map<int, std::vector<int>> by_cache;
   for (const Cpu& cpu : topology.cpus) {
     if (cpu.node == node) by_cache[cpu.cache].push_back(cpu.id);
@@ -213,7 +213,7 @@ std::vector<int> CoreComplex(const Topology& topology, int node, size_t index) {
   return complexes[index % complexes.size()];
 }
 
-absl::Status NoCpus(const Topology& topology, int worker, int node, size_t neighbours) {
+absl::Status NoCpus(const NumaTopology& topology, int worker, int node, size_t neighbours) {
   const size_t cpus = CpusWith(topology, [&](const Cpu& cpu) { return cpu.node == node; }).size();
   if (cpus == 0) {
     return ArgumentError(absl::StrCat(
@@ -260,10 +260,10 @@ std::vector<int> AllowedCpus() {
   return cpus;
 }
 
-absl::StatusOr<Topology> ReadTopology(const std::string& root, const std::vector<int>& allowed,
-                                      const std::string& visible) {
+absl::StatusOr<NumaTopology> ReadTopology(const std::string& root, const std::vector<int>& allowed,
+                                          const std::string& visible) {
   const std::map<int, int> node_of_cpu = NodesOfCpus(root);
-  Topology topology;
+  NumaTopology topology;
   for (const int id : allowed) {
     const std::string folder = absl::StrCat(root, "/sys/devices/system/cpu/cpu", id);
     Cpu cpu;
@@ -283,7 +283,7 @@ absl::StatusOr<Topology> ReadTopology(const std::string& root, const std::vector
   return topology;
 }
 
-absl::StatusOr<std::vector<std::vector<int>>> BindWorkers(const Topology& topology, Numa mode,
+absl::StatusOr<std::vector<std::vector<int>>> BindWorkers(const NumaTopology& topology, Numa mode,
                                                           int workers) {
   std::vector<std::vector<int>> result(static_cast<size_t>(workers));
   if (mode == Numa::kNone) return result;

@@ -15,11 +15,11 @@ struct Cpu {
   int node = 0;    // NUMA node.
   int socket = 0;  // Physical package.
   int core = 0;    // The lowest CPU of its core: SMT siblings have the same.
-  int cache =
-      0;  // The lowest CPU that shares its level-3 cache; its node's, if there is no such cache.
+  // The lowest CPU that shares its level-3 cache; its node's, if there is no such cache.
+  int cache = 0;
 };
 
-struct Topology {
+struct NumaTopology {
   static constexpr int kUnknown = -1;
 
   std::vector<Cpu> cpus;       // That this process may use, by id.
@@ -31,8 +31,8 @@ struct Topology {
 // by their PCI addresses, as CUDA does with CUDA_DEVICE_ORDER=PCI_BUS_ID and, on hosts with equal
 // GPUs, always; `visible` (CUDA_VISIBLE_DEVICES; empty: all) chooses and orders them, by numbers or
 // UUIDs.
-absl::StatusOr<Topology> ReadTopology(const std::string& root, const std::vector<int>& allowed,
-                                      const std::string& visible);
+absl::StatusOr<NumaTopology> ReadTopology(const std::string& root, const std::vector<int>& allowed,
+                                          const std::string& visible);
 
 // The CPUs that this process may use.
 std::vector<int> AllowedCpus();
@@ -40,16 +40,16 @@ std::vector<int> AllowedCpus();
 // The CPUs of each worker, by local rank. The worker with local rank i belongs to the NUMA node of
 // GPU i. Workers without a GPU, or whose GPU's node the system does not tell, are spread evenly
 // over the nodes, neighbours together.
-//   kNode: all CPUs of that node.
-//   kSocket: all CPUs of all nodes of that node's socket.
-//   kExclusive: the cores of the node are shared out evenly among its workers, each with all its
-//     SMT siblings; the first workers get one more where it does not come out even.
-//   kCoreComplex: CPUs that share one level-3 cache. Workers of a node take its caches in turn,
-//   those
-//     with the most CPUs first; if there are more workers than caches, they share them.
-//   kNone: empty lists.
+// - kNode: all CPUs of that node.
+// - kSocket: all CPUs of all nodes of that node's socket.
+// - kExclusive: an even share of the node's cores, each with all its SMT siblings; the first
+// workers
+//   get one more where it does not come out even.
+// - kCoreComplex: CPUs that share one level-3 cache. Workers of a node take its caches in turn,
+//   those with the most CPUs first; if there are more workers than caches, they share them.
+// - kNone: empty lists.
 // An error says which worker cannot have any.
-absl::StatusOr<std::vector<std::vector<int>>> BindWorkers(const Topology& topology,
+absl::StatusOr<std::vector<std::vector<int>>> BindWorkers(const NumaTopology& topology,
                                                           LaunchOptions::Numa mode, int workers);
 
 // "0-3,8" as the kernel writes it. Empty for text that is none.

@@ -68,8 +68,8 @@ class NumaTest : public testing::Test {
     PutNvidia("0000:d8:00.0", -1, "GPU-dd");
   }
 
-  Topology Read(const std::string& visible = "") {
-    const absl::StatusOr<Topology> topology = ReadTopology(root_, allowed_, visible);
+  NumaTopology Read(const std::string& visible = "") {
+    const absl::StatusOr<NumaTopology> topology = ReadTopology(root_, allowed_, visible);
     EXPECT_TRUE(topology.ok()) << topology.status();
     return *topology;
   }
@@ -118,7 +118,8 @@ TEST_F(NumaTest, VisibleDevicesChooseTheGpus) {
   const auto uuids = Bind(Numa::kNode, 2, "GPU-cc,GPU-b");
   EXPECT_EQ(uuids[0][0], 12);
   EXPECT_EQ(uuids[1][0], 4);
-  EXPECT_THAT(Read("9,MIG-x").gpu_nodes, ElementsAre(Topology::kUnknown, Topology::kUnknown));
+  EXPECT_THAT(Read("9,MIG-x").gpu_nodes,
+              ElementsAre(NumaTopology::kUnknown, NumaTopology::kUnknown));
 }
 
 TEST_F(NumaTest, GpusOfTheOtherMakerAreFoundByTheirPciAddresses) {
@@ -200,7 +201,7 @@ TEST_F(NumaTest, NoModeBindsNothing) {
 TEST(AllowedCpusTest, ThisHostIsReadToo) {
   const std::vector<int> allowed = AllowedCpus();
   ASSERT_FALSE(allowed.empty());
-  const absl::StatusOr<Topology> topology = ReadTopology("", allowed, "");
+  const absl::StatusOr<NumaTopology> topology = ReadTopology("", allowed, "");
   ASSERT_TRUE(topology.ok()) << topology.status();
   EXPECT_EQ(topology->cpus.size(), allowed.size());
 }

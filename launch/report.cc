@@ -5,6 +5,7 @@
 #include <sys/statvfs.h>
 
 #include <algorithm>
+#include <cmath>
 #include <fstream>
 
 #include "absl/strings/ascii.h"
@@ -110,21 +111,28 @@ bool IsException(absl::string_view line) {
                      [](char c) { return absl::ascii_isalnum(c) || c == '.' || c == '_'; });
 }
 
+// Seconds since 1970 that a double holds to the microsecond; nothing for others, which no clock
+// has shown.
+std::optional<absl::Time> TimeOfSeconds(double seconds) {
+  if (!(seconds > 0 && seconds < 1e10)) return std::nullopt;
+  return absl::UnixEpoch() + absl::Seconds(seconds);
+}
+
 // The time in `info`, of either precision.
 std::optional<absl::Time> ReadTime(const nlohmann::json& info) {
   if (const auto precise = info.find("syncline_time");
       precise != info.end() && precise->is_number()) {
-    return absl::UnixEpoch() + absl::Seconds(precise->get<double>());
+    return TimeOfSeconds(precise->get<double>());
   }
   const auto coarse = info.find("timestamp");
   if (coarse == info.end()) return std::nullopt;
-  int64_t seconds = 0;
+  double seconds = 0;
   if (coarse->is_number()) {
-    seconds = coarse->get<int64_t>();
-  } else if (!coarse->is_string() || !absl::SimpleAtoi(coarse->get<std::string>(), &seconds)) {
+    seconds = coarse->get<double>();
+  } else if (!coarse->is_string() || !absl::SimpleAtod(coarse->get<std::string>(), &seconds)) {
     return std::nullopt;
   }
-  return absl::FromUnixSeconds(seconds + 1);  // It was rounded down.
+  return TimeOfSeconds(std::floor(seconds) + 1);  // It was rounded down.
 }
 
 }  // namespace

@@ -5,6 +5,7 @@
 
 #include <filesystem>
 #include <fstream>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -195,6 +196,17 @@ TEST_F(ErrorFileTest, GivesTheTimeAsPreciselyAsItIsThere) {
                                     "syncline_peer_error": true}}})");
   EXPECT_EQ(precise.time, second - absl::Milliseconds(500));
   EXPECT_TRUE(precise.is_peer_error);
+}
+
+TEST_F(ErrorFileTest, IgnoresTimesThatNoClockHasShown) {
+  for (const char* time : {"-1e308", "1e308", "-1", "1e10", "99999999999999999999"}) {
+    for (const char* field : {"syncline_time", "timestamp"}) {
+      EXPECT_EQ(
+          Read(absl::StrCat(R"({"message": {"extraInfo": {")", field, "\": ", time, "}}}")).time,
+          std::nullopt)
+          << field << " " << time;
+    }
+  }
 }
 
 TEST_F(ErrorFileTest, IgnoresFieldsOfOtherTypes) {

@@ -5,15 +5,32 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <csignal>
 #include <cstring>
 
 #include "absl/strings/str_cat.h"
 #include "core/status.h"
 
 namespace syncline {
+namespace {
+
+volatile std::sig_atomic_t last_exit_code = 0;
+
+}  // namespace
+
+void ExitWithin(absl::Duration time, int exit_code) {
+  last_exit_code = exit_code;
+  signal(SIGALRM, [](int) { _exit(last_exit_code); });
+  sigset_t alarm_only;
+  sigemptyset(&alarm_only);
+  sigaddset(&alarm_only, SIGALRM);
+  pthread_sigmask(SIG_UNBLOCK, &alarm_only, nullptr);
+  alarm(static_cast<unsigned>(absl::ToInt64Seconds(absl::Ceil(time, absl::Seconds(1)))));
+}
 
 absl::StatusOr<SignalQueue> SignalQueue::Open(const std::vector<int>& more) {
   signal(SIGPIPE, SIG_IGN);
+  signal(SIGXFSZ, SIG_IGN);  // A limit of files' sizes (ulimit -f) is then as a full disk.
   signal(SIGCHLD, SIG_DFL);  // If it is ignored, children leave no exit code.
   sigset_t handled;
   sigemptyset(&handled);

@@ -6,13 +6,14 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "launch/unique_fd.h"
+#include "absl/time/time.h"
+#include "core/unique_fd.h"
 
 namespace syncline {
 
 // SIGTERM, SIGINT, SIGHUP, SIGQUIT, SIGUSR1, SIGUSR2, SIGCHLD and what else is asked for. SIGHUP
 // stays ignored if it was (nohup). The others are reset to their defaults, so that workers do not
-// inherit their being ignored, as a shell's background job would. SIGPIPE is ignored.
+// inherit their being ignored, as a shell's background job would. SIGPIPE and SIGXFSZ are ignored.
 class SignalQueue {
  public:
   // Blocks the signals for this thread and those that it starts later: to be called first.
@@ -26,6 +27,10 @@ class SignalQueue {
 
   UniqueFd fd_;
 };
+
+// Has the kernel end this process with `exit_code` if it has not ended in time, whatever it hangs
+// in. A later call takes the place of an earlier one.
+void ExitWithin(absl::Duration time, int exit_code);
 
 }  // namespace syncline
 

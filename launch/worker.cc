@@ -4,6 +4,7 @@
 #include <sched.h>
 #include <signal.h>
 #include <sys/prctl.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
@@ -18,6 +19,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "core/status.h"
+#include "launch/descriptor_limit.h"
 
 namespace syncline {
 namespace {
@@ -53,12 +55,13 @@ struct ChildPlan {
   int err;
   const cpu_set_t* cpus;  // Null: inherited.
   size_t cpus_size;
+  rlimit descriptors;
   pid_t parent;
   int error = 0;  // Set by the child if the program cannot be run.
 };
 
 // Everything that a program inherits across exec and is not to have from the launcher: the signals
-// it ignores or blocks, its session, its CPUs. 0 or errno.
+// it ignores or blocks, its session, its CPUs, its limit of descriptors. 0 or errno.
 int PrepareChild(const ChildPlan& plan) {
   setsid();
   if (prctl(PR_SET_PDEATHSIG, SIGKILL) != 0) return errno;
@@ -66,7 +69,10 @@ int PrepareChild(const ChildPlan& plan) {
   struct sigaction defaults = {};
   defaults.sa_handler = SIG_DFL;
   sigaction(SIGPIPE, &defaults, nullptr);
+  sigaction(SIGXFSZ, &defaults, nullptr);
   if (plan.cpus != nullptr && sched_setaffinity(0, plan.cpus_size, plan.cpus) != 0) return errno;
+  // A soft limit below the numbers of descriptors that are open is no error.
+  if (setrlimit(RLIMIT_NOFILE, &plan.descriptors) != 0) return errno;
   if (plan.input >= 0 && dup2(plan.input, STDIN_FILENO) < 0) return errno;
   if (dup2(plan.out, STDOUT_FILENO) < 0 || dup2(plan.err, STDERR_FILENO) < 0) return errno;
   sigset_t none;
@@ -150,9 +156,9 @@ absl::StatusOr<Worker> Worker::Start(const WorkerSpec& spec) {
   const std::vector<char*> arguments = Pointers(spec.arguments);
   const std::vector<char*> environment = Pointers(spec.environment);
   const CpuSet cpus(spec.cpus);
-  ChildPlan plan = {spec.program.c_str(), arguments.data(), environment.data(),
-                    input.get(),          out.writer.get(), err.writer.get(),
-                    cpus.get(),           cpus.size(),      getpid()};
+  ChildPlan plan = {spec.program.c_str(),       arguments.data(), environment.data(), input.get(),
+                    out.writer.get(),           err.writer.get(), cpus.get(),         cpus.size(),
+                    InheritedDescriptorLimit(), getpid()};
   const pid_t pid = StartChild(&plan);
   if (pid < 0) {
     return BackendError(absl::StrCat("no process for a worker: ", std::strerror(errno),

@@ -25,17 +25,20 @@ absl::StatusOr<std::vector<std::vector<int>>> CpusOfWorkers(const LaunchOptions&
   }
   const auto visible = environment.find("CUDA_VISIBLE_DEVICES");
   SYNCLINE_ASSIGN_OR_RETURN(
-      const Topology topology,
+      const NumaTopology topology,
       ReadTopology("", AllowedCpus(), visible == environment.end() ? "" : visible->second));
   return BindWorkers(topology, launch.numa, launch.workers);
 }
 
 }  // namespace
 
-WorkerSet::WorkerSet(Options options, Console& console, Guardian& guardian)
+WorkerSet::WorkerSet(Options options, Console& console, Guardian& guardian, WriterThread& files,
+                     QueuedLog::ReportError report_error)
     : options_(std::move(options)),
       console_(console),
       guardian_(guardian),
+      files_(files),
+      report_error_(std::move(report_error)),
       health_(options_.launch.health_timeout, clock_) {}
 
 absl::Status WorkerSet::Start(const JobFacts& job) {
@@ -66,20 +69,21 @@ absl::Status WorkerSet::Prepare(const JobFacts& job) {
 
 absl::StatusOr<WorkerSet::Rank> WorkerSet::StartOne(const JobFacts& job, int local_rank) {
   SYNCLINE_ASSIGN_OR_RETURN(Logs logs, OpenLogs(job, local_rank));
-  const bool logged = logs.out.has_value() || logs.err.has_value();
+  const bool logged = logs.out != nullptr || logs.err != nullptr;
   WorkerFacts facts;
   facts.local_rank = local_rank;
   facts.error_file =
       logged ? absl::StrCat(LogFolder(job), "/", local_rank, "/error.json")
              : absl::StrCat(options_.temporary, "/error_", job.round, "_", local_rank, ".json");
-  unlink(facts.error_file.c_str());  // Of an earlier run with the same logs.
+  // Of an earlier run with the same logs.
+  files_.Run([path = facts.error_file] { unlink(path.c_str()); }, kFileTimeout);
   if (health_.enabled()) {
     facts.heartbeat_file =
         absl::StrCat(options_.temporary, "/heartbeat_", job.round, "_", local_rank);
     SYNCLINE_RETURN_IF_ERROR(health_.Watch(local_rank, facts.heartbeat_file));
   }
   SYNCLINE_ASSIGN_OR_RETURN(const WorkerSpec spec, Specify(job, facts));
-  const std::string err_log = logs.err.has_value() ? logs.err->path() : "";
+  const std::string err_log = logs.err != nullptr ? logs.err->path() : "";
   SYNCLINE_RETURN_IF_ERROR(Prefix(job, local_rank, 0).status());
   SYNCLINE_ASSIGN_OR_RETURN(Worker worker, Worker::Start(spec));
   SYNCLINE_ASSIGN_OR_RETURN(const LinePrefix prefix, Prefix(job, local_rank, worker.pid()));
@@ -125,16 +129,16 @@ absl::StatusOr<WorkerSet::Logs> WorkerSet::OpenLogs(const JobFacts& job, int loc
   return logs;
 }
 
-absl::StatusOr<LogFile> WorkerSet::OpenLog(const std::string& path) const {
+absl::StatusOr<std::unique_ptr<OutputLog>> WorkerSet::OpenLog(const std::string& path) const {
   LogFile::Options log;
   log.path = path;
   log.rotate_bytes = options_.launch.log_rotate_bytes;
   log.rotate_keep = options_.launch.log_rotate_keep;
-  return LogFile::Open(std::move(log));
+  return QueuedLog::Open(files_, std::move(log), report_error_, kFileTimeout);
 }
 
-absl::StatusOr<std::unique_ptr<LogFile>> WorkerSet::OpenFiltered(const JobFacts& job,
-                                                                 Streams which) const {
+absl::StatusOr<std::unique_ptr<OutputLog>> WorkerSet::OpenFiltered(const JobFacts& job,
+                                                                   Streams which) const {
   const bool out = which == Streams::kStdout;
   if ((out ? options_.launch.stdout_filters : options_.launch.stderr_filters).empty()) {
     return nullptr;
@@ -143,9 +147,7 @@ absl::StatusOr<std::unique_ptr<LogFile>> WorkerSet::OpenFiltered(const JobFacts&
   if (options_.log_dir.empty()) {
     return ArgumentError(absl::StrCat("--duplicate-", name, "-filters needs a --log-dir"));
   }
-  SYNCLINE_ASSIGN_OR_RETURN(LogFile file,
-                            OpenLog(absl::StrCat(LogFolder(job), "/filtered_", name, ".log")));
-  return std::make_unique<LogFile>(std::move(file));
+  return OpenLog(absl::StrCat(LogFolder(job), "/filtered_", name, ".log"));
 }
 
 // What --log-line-prefix-template says, or else torchrun's variable, or else the rank.
@@ -184,8 +186,8 @@ bool WorkerSet::IsShown(int local_rank, Streams which) const {
   return !file_only && (launch.console_ranks.empty() || launch.console_ranks.count(local_rank) > 0);
 }
 
-WorkerOutput WorkerSet::Output(int fd, int local_rank, Streams which, std::optional<LogFile> log,
-                               const LinePrefix& prefix) {
+WorkerOutput WorkerSet::Output(int fd, int local_rank, Streams which,
+                               std::unique_ptr<OutputLog> log, const LinePrefix& prefix) {
   const bool out = which == Streams::kStdout;
   WorkerOutput::Targets targets;
   if (IsShown(local_rank, which)) {
@@ -193,7 +195,8 @@ WorkerOutput WorkerSet::Output(int fd, int local_rank, Streams which, std::optio
         console_.AddStream(prefix, out ? Console::Target::kOut : Console::Target::kErr);
   }
   targets.log = std::move(log);
-  if (LogFile* const filtered = (out ? filtered_out_ : filtered_err_).get(); filtered != nullptr) {
+  if (OutputLog* const filtered = (out ? filtered_out_ : filtered_err_).get();
+      filtered != nullptr) {
     const LinePrefix name(absl::StrCat("[rank", rank(local_rank), "]: "));
     targets.filter.emplace(out ? options_.launch.stdout_filters : options_.launch.stderr_filters,
                            prefix.empty() ? name : prefix, *filtered);

@@ -21,7 +21,9 @@
 #include "launch/output/console.h"
 #include "launch/output/log_file.h"
 #include "launch/output/prefix.h"
+#include "launch/output/queued_log.h"
 #include "launch/output/worker_output.h"
+#include "launch/output/writer_thread.h"
 #include "launch/program.h"
 #include "launch/worker.h"
 
@@ -38,8 +40,12 @@ class WorkerSet {
     std::string temporary;    // A folder for heartbeats, and for error files if there are no logs.
   };
 
-  // Borrows `console` and `guardian`.
-  WorkerSet(Options options, Console& console, Guardian& guardian);
+  // How long a file operation is waited for, where the launcher needs its result.
+  static constexpr absl::Duration kFileTimeout = absl::Seconds(1);
+
+  // Logs are written by `files`; `report_error` is called on its thread. Borrows the references.
+  WorkerSet(Options options, Console& console, Guardian& guardian, WriterThread& files,
+            QueuedLog::ReportError report_error);
 
   // Starts the workers of this node for job.round, after Finish() if there were others before.
   // After an error, those that were started run.
@@ -101,33 +107,35 @@ class WorkerSet {
   };
   // The files that a worker's output goes to.
   struct Logs {
-    std::optional<LogFile> out;
-    std::optional<LogFile> err;
+    std::unique_ptr<OutputLog> out;
+    std::unique_ptr<OutputLog> err;
   };
 
   absl::Status Prepare(const JobFacts& job);
   absl::StatusOr<Rank> StartOne(const JobFacts& job, int local_rank);
   absl::StatusOr<WorkerSpec> Specify(const JobFacts& job, const WorkerFacts& worker) const;
   absl::StatusOr<Logs> OpenLogs(const JobFacts& job, int local_rank) const;
-  absl::StatusOr<LogFile> OpenLog(const std::string& path) const;
-  absl::StatusOr<std::unique_ptr<LogFile>> OpenFiltered(const JobFacts& job, Streams which) const;
+  absl::StatusOr<std::unique_ptr<OutputLog>> OpenLog(const std::string& path) const;
+  absl::StatusOr<std::unique_ptr<OutputLog>> OpenFiltered(const JobFacts& job, Streams which) const;
   absl::StatusOr<LinePrefix> Prefix(const JobFacts& job, int local_rank, pid_t pid) const;
   std::string LogFolder(const JobFacts& job) const;
   bool IsLogged(int local_rank, Streams which) const;
   bool IsShown(int local_rank, Streams which) const;
-  WorkerOutput Output(int fd, int local_rank, Streams which, std::optional<LogFile> log,
+  WorkerOutput Output(int fd, int local_rank, Streams which, std::unique_ptr<OutputLog> log,
                       const LinePrefix& prefix);
 
   const Options options_;
   Console& console_;
   Guardian& guardian_;
+  WriterThread& files_;
+  const QueuedLog::ReportError report_error_;
   const MonotonicClock clock_;
   HeartbeatWatch health_;
   std::optional<std::vector<std::vector<int>>> cpus_;  // Of each worker.
   int first_rank_ = 0;
   // Of this round, for the lines that filters choose. Null if there are no filters.
-  std::unique_ptr<LogFile> filtered_out_;
-  std::unique_ptr<LogFile> filtered_err_;
+  std::unique_ptr<OutputLog> filtered_out_;
+  std::unique_ptr<OutputLog> filtered_err_;
   std::vector<Rank> ranks_;
 };
 

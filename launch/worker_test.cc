@@ -3,6 +3,7 @@
 #include <poll.h>
 #include <sched.h>
 #include <signal.h>
+#include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -14,6 +15,7 @@
 #include "absl/strings/str_cat.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "launch/descriptor_limit.h"
 
 namespace syncline {
 namespace {
@@ -48,6 +50,19 @@ std::string OutputOf(const WorkerSpec& spec) {
   EXPECT_TRUE(worker.ok()) << worker.status();
   int status = 0;
   return worker.ok() ? Finish(*worker, &status) : "";
+}
+
+TEST(WorkerTest, GetsTheLimitOfDescriptorsThatTheLauncherHadBeforeItRaisedIt) {
+  rlimit before = {};
+  ASSERT_EQ(getrlimit(RLIMIT_NOFILE, &before), 0);
+  const rlimit low = {200, before.rlim_max};
+  ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &low), 0);
+  RaiseDescriptorLimit();
+  rlimit raised = {};
+  ASSERT_EQ(getrlimit(RLIMIT_NOFILE, &raised), 0);
+  EXPECT_EQ(raised.rlim_cur, before.rlim_max);
+  EXPECT_EQ(OutputOf(Shell("ulimit -Sn; ulimit -Hn")),
+            absl::StrCat("200\n", before.rlim_max, "\n"));
 }
 
 TEST(WorkerTest, LeadsASessionAndAGroupOfItsOwn) {

@@ -1,15 +1,10 @@
 #include "launch/monitor/event_log.h"
 
-#include <fcntl.h>
-#include <unistd.h>
-
-#include <cerrno>
 #include <cstring>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
-#include "core/status.h"
 #include "nlohmann/json.hpp"
 
 namespace syncline {
@@ -75,23 +70,6 @@ class EventLog::Line {
   Json json_ = Json::object();
 };
 
-EventLog::EventLog(std::string path, Job job, Say say, UniqueFd fd)
-    : path_(std::move(path)), job_(std::move(job)), say_(std::move(say)), fd_(std::move(fd)) {}
-
-absl::StatusOr<EventLog> EventLog::Open(const std::string& path, Job job, Say say) {
-  UniqueFd fd;
-  if (!path.empty()) {
-    // O_NONBLOCK is for pipes; files do not know it.
-    fd = UniqueFd(open(path.c_str(),
-                       O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC | O_NONBLOCK | O_NOCTTY, 0644));
-    if (!fd.valid()) {
-      const std::string why = errno == ENXIO ? "nobody reads this pipe" : std::strerror(errno);
-      return ArgumentError(absl::StrCat("--event-log: ", path, " cannot be opened: ", why));
-    }
-  }
-  return EventLog(path, std::move(job), std::move(say), std::move(fd));
-}
-
 EventLog::Line EventLog::Begin(absl::string_view event) const {
   Line line;
   line.Add("time", absl::Now() - absl::UnixEpoch())
@@ -103,21 +81,7 @@ EventLog::Line EventLog::Begin(absl::string_view event) const {
 }
 
 void EventLog::Write(const Line& line) {
-  if (!fd_.valid()) return;
-  // What was torn is given up, but not the line after it.
-  const std::string text = absl::StrCat(torn_ ? "\n" : "", line.Text());
-  ssize_t written;
-  do {
-    written = write(fd_.get(), text.data(), text.size());
-  } while (written < 0 && errno == EINTR);
-  if (written == static_cast<ssize_t>(text.size())) {
-    torn_ = failing_ = false;
-    return;
-  }
-  const std::string why = written < 0 ? std::strerror(errno) : "no more room";
-  if (written > 0) torn_ = true;
-  if (std::exchange(failing_, true)) return;
-  say_(absl::StrCat("events are lost, the job goes on: ", path_, " (--event-log): ", why));
+  if (emit_) emit_(line.Text());
 }
 
 void EventLog::LauncherStarted(int pid, absl::string_view version) {

@@ -1,24 +1,19 @@
-// What happened to a job, as lines of JSON in a file: --event-log.
+// What happened to a job, as lines of JSON: --event-log.
 #ifndef SYNCLINE_LAUNCH_MONITOR_EVENT_LOG_H_
 #define SYNCLINE_LAUNCH_MONITOR_EVENT_LOG_H_
 
 #include <functional>
 #include <string>
+#include <utility>
 #include <vector>
 
-#include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
-#include "launch/unique_fd.h"
 
 namespace syncline {
 
-// One line for each event, in one write, appended: several launchers may share a file, also across
-// restarts. README.md describes events and fields; a test holds it against this class.
-//
-// Never fails: what cannot be written is lost, which is said once, and again only after something
-// could be written in between. A named pipe without room loses lines rather than to wait; a file
-// goes through the kernel's cache. Not thread-safe.
+// One line for each event. README.md describes events and fields; a test holds it against this
+// class. Not thread-safe.
 class EventLog {
  public:
   struct Job {
@@ -38,10 +33,11 @@ class EventLog {
     int world_size = 0;
     std::vector<std::string> hosts;  // Of the nodes, by group rank.
   };
-  using Say = std::function<void(absl::string_view)>;
+  // Takes a line, with its end.
+  using Emit = std::function<void(absl::string_view)>;
 
-  // Without a path, all that follows does nothing. ArgumentError if the file cannot be opened.
-  static absl::StatusOr<EventLog> Open(const std::string& path, Job job, Say say);
+  // Without `emit`, all that follows does nothing.
+  EventLog(Job job, Emit emit) : job_(std::move(job)), emit_(std::move(emit)) {}
 
   // Fields that are on every later line.
   void set_run_id(absl::string_view run_id) { job_.run_id = std::string(run_id); }
@@ -70,18 +66,12 @@ class EventLog {
  private:
   class Line;
 
-  EventLog(std::string path, Job job, Say say, UniqueFd fd);
-
   Line Begin(absl::string_view event) const;
   void Write(const Line& line);
 
-  std::string path_;
   Job job_;
-  Say say_;
-  UniqueFd fd_;
-  int round_ = -1;        // None has formed.
-  bool failing_ = false;  // It has been said.
-  bool torn_ = false;     // The file ends within a line.
+  Emit emit_;
+  int round_ = -1;  // None has formed.
 };
 
 }  // namespace syncline

@@ -10,19 +10,22 @@
 
 #include <fstream>
 #include <map>
+#include <memory>
 #include <set>
 #include <sstream>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "absl/time/clock.h"
 #include "core/status.h"
+#include "core/unique_fd.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "launch/unique_fd.h"
+#include "launch/monitor/event_file.h"
 #include "nlohmann/json.hpp"
 
 namespace syncline {
@@ -40,8 +43,12 @@ class EventLogTest : public testing::Test {
   ~EventLogTest() override { unlink(path_.c_str()); }
 
   absl::StatusOr<EventLog> Open(const std::string& path) {
-    return EventLog::Open(path, {"job", "node-a", "host-a"},
-                          [this](absl::string_view text) { said_.emplace_back(text); });
+    EventLog::Job job = {"job", "node-a", "host-a"};
+    if (path.empty()) return EventLog(std::move(job), nullptr);
+    SYNCLINE_ASSIGN_OR_RETURN(
+        const std::shared_ptr<EventFile> file,
+        EventFile::Open(path, [this](absl::string_view text) { said_.emplace_back(text); }));
+    return EventLog(std::move(job), [file](absl::string_view line) { file->Write(line); });
   }
 
   std::vector<std::string> Lines() const {

@@ -13,9 +13,11 @@
 #include <utility>
 
 #include "absl/memory/memory.h"
+#include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
+#include "core/sockets.h"
 #include "core/status.h"
 #include "launch/monitor/metrics.h"
 #include "launch/monitor/status_json.h"
@@ -36,6 +38,28 @@ std::string Response(absl::string_view status, absl::string_view type, absl::str
                       "\r\nContent-Length: ", body.size(), "\r\nConnection: close\r\n",
                       absl::StartsWith(status, "405") ? "Allow: GET, HEAD\r\n" : "", "\r\n",
                       method == "HEAD" ? "" : body);
+}
+
+// Whether `host` is a name that a stranger may own. A web page whose name he lets mean 127.0.0.1
+// (DNS rebinding) has a browser on this host ask under that name. An address is no such name, and
+// neither is a name without a dot, as localhost.
+bool MayBeStrangers(absl::string_view host) {
+  if (absl::StartsWith(host, "[")) return false;  // IPv6.
+  host = host.substr(0, host.find(':'));
+  in_addr address;
+  return absl::StrContains(host, '.') &&
+         inet_pton(AF_INET, std::string(host).c_str(), &address) != 1;
+}
+
+// The header's value; empty if there is none.
+absl::string_view Header(absl::string_view request, absl::string_view name) {
+  const absl::string_view headers = request.substr(0, request.find(kEndOfHeaders));
+  for (const absl::string_view line : absl::StrSplit(headers, "\r\n")) {
+    const std::pair<absl::string_view, absl::string_view> parts =
+        absl::StrSplit(line, absl::MaxSplits(':', 1));
+    if (absl::EqualsIgnoreCase(parts.first, name)) return absl::StripAsciiWhitespace(parts.second);
+  }
+  return "";
 }
 
 absl::Status ListenError(int port, absl::string_view what) {
@@ -122,14 +146,14 @@ void MetricsServer::Handle(const std::vector<pollfd>& fds) {
 
 void MetricsServer::Accept() {
   while (CanAccept()) {
-    UniqueFd fd(accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
-    if (!fd.valid()) {
-      if (errno == EINTR || errno == ECONNABORTED) continue;
+    absl::StatusOr<UniqueFd> fd = TryAccept(listener_.get());
+    if (!fd.ok()) {
       // Without a descriptor for it the connection stays, and poll() would return at once.
-      if (!WouldBlock()) accept_after_ = clock_.Now() + kAcceptPause;
+      accept_after_ = clock_.Now() + kAcceptPause;
       return;
     }
-    clients_.push_back(std::make_unique<Client>(std::move(fd), clock_.Now() + kPatience));
+    if (!fd->valid()) return;
+    clients_.push_back(std::make_unique<Client>(*std::move(fd), clock_.Now() + kPatience));
     if (!Serve(*clients_.back())) clients_.pop_back();  // Most requests are there already.
   }
 }
@@ -142,7 +166,7 @@ bool MetricsServer::Serve(Client& client) {
 
 bool MetricsServer::ReadRequest(Client& client) {
   char buffer[4096];
-  const ssize_t size = recv(client.fd.get(), buffer, sizeof(buffer), 0);
+  const ssize_t size = recv(client.fd.get(), buffer, sizeof(buffer), MSG_DONTWAIT);
   if (size < 0) return WouldBlock() || errno == EINTR;
   if (size == 0) return false;
   client.request.append(buffer, static_cast<size_t>(size));
@@ -161,7 +185,7 @@ bool MetricsServer::ReadRequest(Client& client) {
 bool MetricsServer::WriteResponse(Client& client) {
   while (client.written < client.response.size()) {
     const ssize_t size = send(client.fd.get(), client.response.data() + client.written,
-                              client.response.size() - client.written, MSG_NOSIGNAL);
+                              client.response.size() - client.written, MSG_NOSIGNAL | MSG_DONTWAIT);
     if (size < 0 && errno == EINTR) continue;
     if (size < 0) return WouldBlock();
     client.written += static_cast<size_t>(size);
@@ -174,7 +198,7 @@ bool MetricsServer::WriteResponse(Client& client) {
 
 bool MetricsServer::Drain(Client& client) {
   char buffer[4096];
-  const ssize_t size = recv(client.fd.get(), buffer, sizeof(buffer), 0);
+  const ssize_t size = recv(client.fd.get(), buffer, sizeof(buffer), MSG_DONTWAIT);
   return size > 0 || (size < 0 && (WouldBlock() || errno == EINTR));
 }
 
@@ -187,6 +211,11 @@ std::string MetricsServer::Respond(absl::string_view request) const {
   const absl::string_view method = words[0];
   if (method != "GET" && method != "HEAD") {
     return Response("405 Method Not Allowed", kPlain, "only GET and HEAD\n", method);
+  }
+  if (MayBeStrangers(Header(request, "host"))) {
+    return Response("421 Misdirected Request", kPlain,
+                    "ask for localhost or an address; a proxy must send such a Host header\n",
+                    method);
   }
   const absl::string_view path = words[1].substr(0, words[1].find('?'));
   if (path == "/metrics") {

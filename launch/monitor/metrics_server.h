@@ -12,9 +12,9 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
+#include "core/unique_fd.h"
 #include "launch/clock.h"
 #include "launch/monitor/job_status.h"
-#include "launch/unique_fd.h"
 
 namespace syncline {
 

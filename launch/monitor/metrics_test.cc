@@ -23,12 +23,12 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
+#include "core/unique_fd.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "launch/clock.h"
 #include "launch/monitor/metrics_server.h"
 #include "launch/monitor/status_json.h"
-#include "launch/unique_fd.h"
 
 namespace syncline {
 namespace {
@@ -286,6 +286,23 @@ TEST_F(MetricsServerTest, RefusesWhatItDoesNotServe) {
   const std::string head = Request("HEAD /metrics HTTP/1.1\r\n\r\n");
   EXPECT_THAT(head, StartsWith("HTTP/1.1 200 "));
   EXPECT_THAT(BodyOf(head), IsEmpty());
+}
+
+TEST_F(MetricsServerTest, RefusesNamesThatStrangersMayOwn) {
+  for (const char* host : {"evil.example", "EVIL.example:80", "127.0.0.1.evil.example", "a."}) {
+    for (const char* path : {"/status", "/metrics", "/healthz"}) {
+      EXPECT_THAT(
+          Request(absl::StrCat("GET ", path, " HTTP/1.1\r\nX: y\r\nhOST: ", host, "\r\n\r\n")),
+          StartsWith("HTTP/1.1 421 "))
+          << host;
+    }
+  }
+  for (const char* host : {"localhost", "localhost:80", "127.0.0.1:80", "[::1]:80", "10.1.2.3"}) {
+    EXPECT_THAT(Request(absl::StrCat("GET /status HTTP/1.1\r\nHost: ", host, "\r\n\r\n")),
+                StartsWith("HTTP/1.1 200 "))
+        << host;
+  }
+  EXPECT_THAT(Request("GET /status HTTP/1.0\r\n\r\n"), StartsWith("HTTP/1.1 200 "));
 }
 
 TEST_F(MetricsServerTest, ARequestMayComeInPieces) {

@@ -9,18 +9,20 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <memory>
 #include <string>
 #include <vector>
 
+#include "absl/status/statusor.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "core/unique_fd.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "launch/clock.h"
 #include "launch/monitor/text.h"
 #include "launch/output/console.h"
 #include "launch/output/fd_sink.h"
-#include "launch/unique_fd.h"
 
 namespace syncline {
 namespace {
@@ -337,23 +339,30 @@ class Pty {
 
 TEST(StatusLineOnATerminalTest, FollowsItsWidth) {
   Pty pty(40);
-  FdSink sink(pty.terminal());
+  const absl::StatusOr<std::unique_ptr<FdSink>> opened = FdSink::Open(pty.terminal());
+  ASSERT_TRUE(opened.ok()) << opened.status();
+  FdSink& sink = **opened;
+  const auto shown = [&] {
+    const absl::Time deadline = MonotonicClock().Now() + absl::Seconds(60);
+    EXPECT_TRUE(sink.Flush(absl::Seconds(60), deadline));
+    return pty.Read();
+  };
   FakeClock clock;
   StatusLine line(sink, [&pty] { return TerminalColumns(pty.terminal()); }, clock);
   Screen screen(10, 40);
   line.Show(Running());
-  screen.Show(pty.Read());
+  screen.Show(shown());
   EXPECT_THAT(screen.lines(), ElementsAre("[syncline] running | round 3 | node ..."));
 
   pty.Resize(30);
   clock.Advance(absl::Seconds(1));
   line.DrawIfDue();
-  screen.Show(pty.Read());
+  screen.Show(shown());
   EXPECT_THAT(screen.lines(), ElementsAre("[syncline] running | round..."));
 
   AboveStatusLine(line, sink).Write("text\n");
   line.Finish();
-  screen.Show(pty.Read());
+  screen.Show(shown());
   EXPECT_THAT(screen.lines(), ElementsAre("text"));
 }
 

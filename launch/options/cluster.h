@@ -1,4 +1,4 @@
-// Slurm, Open MPI, MPICH and Kubernetes tell the launchers that they start who they are.
+// What the cluster that has started a launcher proposes for its options.
 #ifndef SYNCLINE_LAUNCH_OPTIONS_CLUSTER_H_
 #define SYNCLINE_LAUNCH_OPTIONS_CLUSTER_H_
 
@@ -11,7 +11,7 @@
 namespace syncline {
 
 // What a cluster proposes for one option.
-struct Proposal {
+struct OptionProposal {
   std::string flag;    // "nnodes"
   std::string text;    // "4"
   std::string reason;  // "SLURM_STEP_NUM_TASKS"
@@ -19,7 +19,7 @@ struct Proposal {
 
 struct Cluster {
   std::string name;  // "Slurm"
-  std::vector<Proposal> proposals;
+  std::vector<OptionProposal> proposals;
   // What this cluster does not tell, and a job of several nodes needs; empty if nothing is missing.
   // As an error message: the job does not run with what can be guessed.
   std::string missing;

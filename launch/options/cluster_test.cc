@@ -7,9 +7,9 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "core/host_list.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "launch/options/host_list.h"
 #include "launch/options/parse_for_tests.h"
 
 namespace syncline {
@@ -25,7 +25,7 @@ using Backend = RendezvousOptions::Backend;
 
 // What a cluster really set, without what has no bearing on it.
 Variables Recorded(const std::string& name) {
-  std::ifstream file(absl::StrCat("launch/options/testdata/", name, ".env"));
+  std::ifstream file(absl::StrCat("core/testdata/", name, ".env"));
   EXPECT_TRUE(file.good()) << name;
   Variables variables;
   for (std::string line; std::getline(file, line);) {

@@ -14,6 +14,7 @@
 #include "absl/strings/str_replace.h"
 #include "core/status.h"
 #include "launch/options/flags.h"
+#include "launch/options/rendezvous_conf.h"
 #include "toml++/toml.h"
 
 namespace syncline {
@@ -60,7 +61,7 @@ absl::StatusOr<std::string> TableText(absl::string_view where, const toml::table
   for (const auto& [key, value] : table) {
     SYNCLINE_ASSIGN_OR_RETURN(const std::string text,
                               ScalarText(absl::StrCat(where, ".", std::string(key.str())), value));
-    texts.push_back(absl::StrCat(std::string(key.str()), "=", text));
+    texts.push_back(absl::StrCat(std::string(key.str()), "=", QuoteConfValue(text)));
   }
   return absl::StrJoin(texts, ",");
 }

@@ -18,6 +18,7 @@
 #include "absl/time/time.h"
 #include "launch/environment.h"
 #include "launch/options/option_values.h"
+#include "launch/options/rendezvous_conf.h"
 #include "launch/program.h"
 #include "store/listen_address.h"
 
@@ -39,9 +40,10 @@ std::string Quoted(const std::string& word) {
 }
 
 std::string WithoutPassword(const std::string& conf) {
-  std::vector<std::string> parts = absl::StrSplit(conf, ',');
-  for (std::string& part : parts) {
-    if (absl::StrContains(part, "password")) part = "password=***";
+  std::vector<absl::string_view> parts;
+  for (absl::string_view rest = conf; !rest.empty();) {
+    const absl::string_view part = TakeConfEntry(&rest);
+    parts.push_back(absl::StrContains(part, "password=") ? "password=***" : part);
   }
   return absl::StrJoin(parts, ",");
 }

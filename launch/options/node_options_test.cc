@@ -1,4 +1,7 @@
 // Nodes, rendezvous and `status`.
+#include <unistd.h>
+
+#include <fstream>
 #include <string>
 #include <vector>
 
@@ -18,6 +21,7 @@ using testing::AllOf;
 using testing::ElementsAre;
 using testing::HasSubstr;
 using testing::IsEmpty;
+using testing::Not;
 using Backend = RendezvousOptions::Backend;
 
 const Arguments kC10d = {"--nnodes=2", "--rdzv-backend=c10d", "--rdzv-endpoint=node1"};
@@ -196,6 +200,10 @@ TEST(NodeOptionsTest, WrongDetailsOfTheRendezvousAreErrors) {
   EXPECT_THAT(error("join_timeout=soon"), HasSubstr("join_timeout: 'soon' is no number"));
   EXPECT_THAT(error("join_timeout=0"), HasSubstr("must be more than 0"));
   EXPECT_THAT(error("keep_alive_max_attempt=0"), HasSubstr("'0' is not a number from 1"));
+  EXPECT_THAT(error("keep_alive_max_attempt=1"),
+              HasSubstr("keep_alive_max_attempt=1: one sign of life that comes late"));
+  EXPECT_THAT(error("keep_alive_interval=0.01"),
+              AllOf(HasSubstr("a node would be lost after 100ms"), HasSubstr("at least 500ms")));
   EXPECT_THAT(error("is_host=perhaps"), HasSubstr("neither true nor false"));
   EXPECT_THAT(error("store_type=hash"), HasSubstr("'hash' is not known"));
   for (const char* bad : {"join_timeout", "join_timeout=", "=3"}) {
@@ -223,6 +231,38 @@ TEST(NodeOptionsTest, EtcdTakesCertificatesAndAUser) {
   EXPECT_EQ(Good(arguments("timeout=900")).rendezvous.join_timeout, absl::Seconds(900));
 }
 
+TEST(NodeOptionsTest, APasswordMayHaveCommasAndComeFromAFile) {
+  const auto arguments = [](const std::string& conf) {
+    return With({"--nnodes=2", "--rdzv-backend=etcd", "--rdzv-endpoint=e", "--rdzv-id=j"},
+                {"--rdzv-conf=user=u," + conf});
+  };
+  const auto password = [&](const std::string& conf) {
+    return Good(arguments(conf)).rendezvous.etcd.password;
+  };
+  EXPECT_EQ(password(R"(password="a,b",prefix=/p)"), "a,b");
+  EXPECT_EQ(password(R"(prefix=/p,password="a"",""b")"), "a\",\"b");
+  EXPECT_EQ(password(R"(password=a"b)"), "a\"b");
+  EXPECT_EQ(password(R"(password=a="b)"), "a=\"b");
+  for (const char* value : {"a", "a,b", "\"", "\"a\"", ",", "a=\",\"", "\"\",\"\""}) {
+    EXPECT_EQ(password(absl::StrCat("password=", QuoteConfValue(value), ",prefix=/p")), value);
+  }
+  for (const char* bad : {R"(password="a,b)", R"(password="a"b)", R"(password=")"}) {
+    const std::string error = Error(arguments(bad));
+    EXPECT_THAT(error, HasSubstr("the quotes of the value"));
+    EXPECT_THAT(error, Not(HasSubstr("a,b")));
+  }
+  const std::string path = absl::StrCat(testing::TempDir(), "/password_", getpid());
+  std::ofstream(path) << "a,b \"c\"\nnot this\n";
+  EXPECT_EQ(password("password_file=" + path), "a,b \"c\"");
+  EXPECT_THAT(Error(arguments("password=x,password_file=" + path)),
+              HasSubstr("exclude each other"));
+  std::ofstream(path, std::ios::trunc).flush();
+  EXPECT_THAT(Error(arguments("password_file=" + path)), HasSubstr("it is empty"));
+  unlink(path.c_str());
+  EXPECT_THAT(Error(arguments("password_file=" + path)), HasSubstr("No such file"));
+  EXPECT_THAT(Error(arguments("password_file=/dev/zero")), HasSubstr("not a regular file"));
+}
+
 TEST(NodeOptionsTest, EveryDocumentedKeyIsTaken) {
   for (const RendezvousKey& key : RendezvousKeys()) {
     RendezvousOptions options;
@@ -230,11 +270,12 @@ TEST(NodeOptionsTest, EveryDocumentedKeyIsTaken) {
                       : key.backends.empty() ? Backend::kStatic
                                              : Backend::kEtcd;
     absl::Status status;
-    for (const char* value : {"1", "tcp", "http"}) {
+    for (const char* value : {"1", "2", "tcp", "http"}) {
       status = ReadRendezvousConf("x", absl::StrCat(key.name, "=", value), &options);
       if (status.ok()) break;
     }
-    const bool needs_another = key.name == "cert" || key.name == "key" || key.name == "password";
+    const bool needs_another = key.name == "cert" || key.name == "key" || key.name == "password" ||
+                               key.name == "password_file";
     EXPECT_EQ(status.ok(), !needs_another) << status;
   }
 }

@@ -35,7 +35,7 @@ class Parser {
  private:
   absl::Status AddSources();
   absl::Status AddCluster();
-  bool IsProposalWelcome(const Proposal& proposal) const;
+  bool IsProposalWelcome(const OptionProposal& proposal) const;
 
   absl::Status ReadAll();
   absl::Status ReadProgram();
@@ -67,7 +67,7 @@ absl::Status Parser::AddSources() {
 }
 
 // Whoever says where nodes meet has not asked the cluster for it.
-bool Parser::IsProposalWelcome(const Proposal& proposal) const {
+bool Parser::IsProposalWelcome(const OptionProposal& proposal) const {
   if (proposal.flag != "rdzv-backend" && proposal.flag != "rdzv-endpoint") return true;
   if (settings().Given("master-addr") != nullptr) return false;
   const Setting* backend = settings().Given("rdzv-backend");
@@ -87,7 +87,7 @@ absl::Status Parser::AddCluster() {
   if (!cluster->missing.empty() && settings().Given(cluster->missing_flag) == nullptr) {
     return ArgumentError(cluster->missing);
   }
-  for (const Proposal& proposal : cluster->proposals) {
+  for (const OptionProposal& proposal : cluster->proposals) {
     if (!IsProposalWelcome(proposal)) continue;
     SYNCLINE_RETURN_IF_ERROR(line_.settings.Set(
         FlagNamed(proposal.flag),

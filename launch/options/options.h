@@ -3,7 +3,6 @@
 #define SYNCLINE_LAUNCH_OPTIONS_OPTIONS_H_
 
 #include <cstdint>
-#include <functional>
 #include <map>
 #include <optional>
 #include <set>
@@ -13,6 +12,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
+#include "core/env.h"
 
 namespace syncline {
 
@@ -127,8 +127,6 @@ struct HostResources {
 };
 // CPUs this process may use; GPUs with a device file, fewer if CUDA_VISIBLE_DEVICES says so.
 HostResources DetectHostResources();
-
-using EnvironmentLookup = std::function<std::optional<std::string>(absl::string_view name)>;
 
 // Reads `arguments` (without the program's name). All that follows the script belongs to the
 // script. Options may be spelled with dashes or underscores, and shortened. Where one is not given,

@@ -2,6 +2,8 @@
 #ifndef SYNCLINE_LAUNCH_OPTIONS_RENDEZVOUS_CONF_H_
 #define SYNCLINE_LAUNCH_OPTIONS_RENDEZVOUS_CONF_H_
 
+#include <string>
+
 #include "absl/status/status.h"
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
@@ -16,6 +18,13 @@ struct RendezvousKey {
   absl::string_view help;
 };
 absl::Span<const RendezvousKey> RendezvousKeys();
+
+// Takes the next entry of "key=value,key=value" from the beginning of `rest`. A comma in a quoted
+// value, as in key="a,b", is part of it.
+absl::string_view TakeConfEntry(absl::string_view* rest);
+
+// The value as it is to stand behind "key=": in quotes, its own doubled, where it needs them.
+std::string QuoteConfValue(absl::string_view value);
 
 // Sets what "key=value,key=value" says in `options`, whose backend and endpoint are known.
 // An unknown key is an error with the nearest match, and so is a key that its backend has no use

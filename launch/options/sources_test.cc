@@ -11,6 +11,7 @@
 #include "launch/options/config_file.h"
 #include "launch/options/flags.h"
 #include "launch/options/parse_for_tests.h"
+#include "launch/options/rendezvous_conf.h"
 #include "launch/options/settings.h"
 
 namespace syncline {
@@ -168,6 +169,20 @@ TEST(SourcesTest, ADryRunShowsNoPasswordAndSaysWhatWouldFail) {
   EXPECT_THAT(text, HasSubstr("password=***"));
   EXPECT_THAT(text, Not(HasSubstr("password=secret")));
   EXPECT_THAT(text, HasSubstr("It would fail: "));
+  EXPECT_THAT(Good({"--dry-run", "--nnodes=2", "--rdzv-backend=etcd", "--rdzv-endpoint=h",
+                    "--rdzv-id=j", "--rdzv-conf=user=u,password=\"a,secret\"", "sh"})
+                  .information,
+              Not(HasSubstr("secret")));
+}
+
+TEST(SourcesTest, AValueOfATableMayHaveCommas) {
+  Settings settings;
+  ASSERT_TRUE(
+      AddConfigText("[rdzv-conf]\npassword = 'a,\"b\"'\nuser = 'u'\n", "f", &settings).ok());
+  RendezvousOptions options;
+  options.backend = RendezvousOptions::Backend::kEtcd;
+  ASSERT_TRUE(ReadRendezvousConf("f", settings.Text("rdzv-conf", ""), &options).ok());
+  EXPECT_EQ(options.etcd.password, "a,\"b\"");
 }
 
 }  // namespace

@@ -121,10 +121,11 @@ void Console::End(Stream* stream) {
                               [&](const auto& each) { return each.get() == stream; }));
 }
 
-void Console::Say(absl::string_view text) {
-  Line& line = LineOf(Target::kErr);
+void Console::Say(absl::string_view text, Target target) {
+  Line& line = LineOf(target);
   if (line.owner != nullptr) EndLine(line);
-  err_.Write(absl::StrCat(std::exchange(line.orphaned, false) ? "\n" : "", text, "\n"));
+  (target == Target::kOut ? out_ : err_)
+      .Write(absl::StrCat(std::exchange(line.orphaned, false) ? "\n" : "", text, "\n"));
 }
 
 void Console::SayOnce(const std::string& topic, absl::string_view text) {

@@ -55,8 +55,8 @@ class Console {
   // prefix, deletes the stream.
   void End(Stream* stream);
 
-  // A line of the launcher itself, on kErr. Lines within `text` stay together.
-  void Say(absl::string_view text);
+  // A line of the launcher itself. Lines within `text` stay together.
+  void Say(absl::string_view text, Target target = Target::kErr);
   // As Say(), but only the first time for one `topic`.
   void SayOnce(const std::string& topic, absl::string_view text);
 

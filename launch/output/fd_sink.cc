@@ -1,74 +1,163 @@
 #include "launch/output/fd_sink.h"
 
+#include <fcntl.h>
 #include <limits.h>
 #include <poll.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cerrno>
+#include <cstring>
+#include <string>
+#include <utility>
+
+#include "absl/memory/memory.h"
+#include "absl/strings/str_cat.h"
+#include "core/status.h"
+#include "core/unique_fd.h"
 
 namespace syncline {
 namespace {
 
-constexpr size_t kChunk = 64 << 10;
+int64_t CountLines(absl::string_view text) { return std::count(text.begin(), text.end(), '\n'); }
 
-bool Writable(int fd, absl::Duration timeout) {
-  pollfd ready = {fd, POLLOUT, 0};
-  return poll(&ready, 1, static_cast<int>(absl::ToInt64Milliseconds(timeout))) > 0;
+bool IsRegularFile(int fd) {
+  struct stat info;
+  return fstat(fd, &info) == 0 && S_ISREG(info.st_mode);
 }
 
 }  // namespace
 
-void FdSink::Write(absl::string_view text) {
-  if (broken_ || text.empty()) return;
-  Keep(text);
-  TryFlush();
-  if (pending_size_ > max_pending_) full_ = true;
-}
+// The writer's end. Of its functions all but reader_gone() are for the writer's thread.
+class FdSink::Descriptor final : public WriterThread::Output {
+ public:
+  Descriptor(UniqueFd fd, std::function<void()> reader_left)
+      : fd_(std::move(fd)),
+        reader_left_(std::move(reader_left)),
+        // A write of so much to a pipe is atomic. A file takes any size in one piece.
+        piece_(IsRegularFile(fd_.get()) ? SIZE_MAX : PIPE_BUF) {}
 
-void FdSink::Keep(absl::string_view text) {
-  if (pending_.empty() || pending_.back().size() + text.size() > kChunk) pending_.emplace_back();
-  pending_.back().append(text.data(), text.size());
-  pending_size_ += text.size();
-}
+  size_t Write(absl::string_view bytes) override {
+    if (reader_gone()) return bytes.size();
+    if (lost_ > 0 || skips_ || !note_.empty()) return WriteAfterLoss(bytes);
+    const absl::string_view piece = Piece(bytes);
+    const size_t written = WriteSome(piece);
+    if (written > 0 || error_ == 0) return written;
+    Lose(piece);
+    return piece.size();
+  }
 
-void FdSink::TryFlush() {
-  // O_NONBLOCK would hold for all processes that share the descriptor. A descriptor that is ready
-  // takes PIPE_BUF bytes at once.
-  while (pending() && Writable(fd_, absl::ZeroDuration())) {
-    const absl::string_view rest = absl::string_view(pending_.front()).substr(first_);
-    const ssize_t result = write(fd_, rest.data(), std::min<size_t>(rest.size(), PIPE_BUF));
-    if (result >= 0) {
-      Taken(static_cast<size_t>(result));
-    } else if (errno == EAGAIN) {
-      break;
-    } else if (errno != EINTR) {
-      Break(errno);
+  bool reader_gone() const { return reader_gone_.load(std::memory_order_relaxed); }
+
+ private:
+  // Whole lines, if there is one.
+  absl::string_view Piece(absl::string_view bytes) const {
+    if (bytes.size() <= piece_) return bytes;
+    const size_t end = bytes.substr(0, piece_).rfind('\n');
+    return bytes.substr(0, end == absl::string_view::npos ? piece_ : end + 1);
+  }
+
+  // How many bytes were written; if none, error_ says why, and is 0 if it is worth another try.
+  size_t WriteSome(absl::string_view bytes) {
+    const ssize_t size = write(fd_.get(), bytes.data(), bytes.size());
+    error_ = 0;
+    if (size > 0) {
+      at_line_start_ = bytes[static_cast<size_t>(size) - 1] == '\n';
+      return static_cast<size_t>(size);
     }
+    if (size < 0 && errno == EINTR) return 0;
+    if (size < 0 && errno == EAGAIN) {  // Somebody else has made the descriptor non-blocking.
+      pollfd ready = {fd_.get(), POLLOUT, 0};
+      poll(&ready, 1, -1);
+      return 0;
+    }
+    error_ = size < 0 ? errno : EIO;
+    return 0;
   }
-}
 
-void FdSink::Taken(size_t size) {
-  first_ += size;
-  pending_size_ -= size;
-  if (first_ == pending_.front().size()) {
-    pending_.pop_front();
-    first_ = 0;
+  void Lose(absl::string_view piece) {
+    if (error_ == EPIPE) {
+      reader_gone_.store(true, std::memory_order_relaxed);
+      if (reader_left_) reader_left_();
+      return;
+    }
+    reason_ = error_;
+    skips_ = piece.back() != '\n';
+    lost_ += CountLines(piece) + (skips_ ? 1 : 0);
   }
-  if (pending_size_ <= max_pending_ / 2) full_ = false;
+
+  // Begins with a whole line, behind a note of those that are missing.
+  size_t WriteAfterLoss(absl::string_view bytes) {
+    if (skips_) {
+      const size_t end = bytes.find('\n');
+      skips_ = end == absl::string_view::npos;
+      return skips_ ? bytes.size() : end + 1;
+    }
+    const bool is_new = note_.empty();
+    if (is_new) {
+      note_ = absl::StrCat(at_line_start_ ? "" : "\n", "syncline-run: ", lost_,
+                           lost_ == 1 ? " line is" : " lines are",
+                           " missing here: ", std::strerror(reason_), "\n");
+    }
+    const size_t written = WriteSome(note_);
+    if (written > 0) {
+      if (is_new) lost_ = 0;
+      note_.erase(0, written);
+      return 0;
+    }
+    if (is_new) note_.clear();  // The next one counts more.
+    if (error_ == 0) return 0;
+    const absl::string_view piece = Piece(bytes);
+    Lose(piece);
+    return piece.size();
+  }
+
+  const UniqueFd fd_;
+  const std::function<void()> reader_left_;
+  const size_t piece_;
+  std::atomic<bool> reader_gone_{false};
+  int error_ = 0;   // Of the last write.
+  int reason_ = 0;  // The error by which lines were lost last.
+  int64_t lost_ = 0;
+  bool skips_ = false;  // The beginning of a line was lost: so is the rest.
+  bool at_line_start_ = true;
+  std::string note_;  // Of lost lines: what is still to be written of it.
+};
+
+FdSink::FdSink(int fd, std::unique_ptr<WriterThread> writer, std::shared_ptr<Descriptor> descriptor)
+    : fd_(fd), writer_(std::move(writer)), descriptor_(std::move(descriptor)) {}
+
+absl::StatusOr<std::unique_ptr<FdSink>> FdSink::Open(int fd, size_t max_pending,
+                                                     std::function<void()> reader_left) {
+  UniqueFd own(fcntl(fd, F_DUPFD_CLOEXEC, STDERR_FILENO + 1));
+  if (!own.valid()) {
+    return BackendError(
+        absl::StrCat("no descriptor for the launcher's output: ", std::strerror(errno),
+                     ". Raise the limit of open files (ulimit -n)"));
+  }
+  SYNCLINE_ASSIGN_OR_RETURN(std::unique_ptr<WriterThread> writer, WriterThread::Start(max_pending));
+  return absl::WrapUnique(new FdSink(
+      fd, std::move(writer), std::make_shared<Descriptor>(std::move(own), std::move(reader_left))));
 }
 
-void FdSink::Break(int error) {
-  broken_ = true;
-  reader_gone_ = error == EPIPE;
-  full_ = false;
-  pending_.clear();
-  first_ = 0;
-  pending_size_ = 0;
+void FdSink::Write(absl::string_view text) {
+  if (text.empty() || reader_gone()) return;
+  std::string with_note;
+  if (dropped_ > 0) {
+    with_note =
+        absl::StrCat(at_line_start_ ? "" : "\n", "syncline-run: ... ", dropped_,
+                     dropped_ == 1 ? " line" : " lines", " dropped, reader too slow\n", text);
+  }
+  if (!writer_->Append(descriptor_, dropped_ > 0 ? with_note : text)) {
+    dropped_ += std::max<int64_t>(CountLines(text), 1);
+    return;
+  }
+  dropped_ = 0;
+  at_line_start_ = text.back() == '\n';
 }
 
-void FdSink::Flush(absl::Duration patience) {
-  while (pending() && Writable(fd_, patience)) TryFlush();
-}
+bool FdSink::reader_gone() const { return descriptor_->reader_gone(); }
 
 }  // namespace syncline

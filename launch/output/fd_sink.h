@@ -1,53 +1,59 @@
-// Writes to a file descriptor without waiting for its reader.
+// Writes the console's text to a file descriptor without waiting for its reader.
 #ifndef SYNCLINE_LAUNCH_OUTPUT_FD_SINK_H_
 #define SYNCLINE_LAUNCH_OUTPUT_FD_SINK_H_
 
 #include <cstddef>
-#include <deque>
-#include <string>
+#include <cstdint>
+#include <functional>
+#include <memory>
 
+#include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
 #include "launch/output/console.h"
+#include "launch/output/writer_thread.h"
 
 namespace syncline {
 
-// Text that a slow reader (a full pipe, a stopped terminal) has not taken yet is kept, so that the
-// launcher stays able to act. Whoever feeds the sink is to leave text out while it is full(). If
-// the reader goes away, text is dropped. Not thread-safe.
+// Keeps text that a slow reader (a full pipe, a stopped terminal) has not taken yet, and has a
+// WriterThread write it. The caller leaves text out while the sink is full(); beyond a reserve the
+// sink drops text and says how many lines. Lines are never torn: each goes to a pipe in one write,
+// so that it stays whole beside other writers of the pipe, unless it is longer than PIPE_BUF.
+//
+// What a full disk does not take is lost, and the file says how much once there is room again. If
+// the reader of a pipe goes away, all later text is dropped. To be used from one thread.
 class FdSink final : public TextSink {
  public:
-  static constexpr size_t kMaxPending = 64 << 20;
-
-  // `fd` is borrowed, and must stay open. Its flags are left alone.
-  explicit FdSink(int fd, size_t max_pending = kMaxPending) : fd_(fd), max_pending_(max_pending) {}
+  // Works on a duplicate of `fd`. `reader_left`, if given, is called on another thread when
+  // reader_gone() becomes true. BackendError without a thread or a descriptor for it.
+  static absl::StatusOr<std::unique_ptr<FdSink>> Open(
+      int fd, size_t max_pending = WriterThread::kMaxPending,
+      std::function<void()> reader_left = nullptr);
 
   void Write(absl::string_view text) override;
-  // Once max_pending bytes wait, and until the reader has taken half of them: so that it sees
-  // stretches of text, not single lines, between the gaps.
-  bool full() const override { return full_; }
-  void TryFlush();  // Writes what can be written now.
-  // Waits for the reader, as long as it takes something once in `patience`.
-  void Flush(absl::Duration patience);
+  bool full() const override { return writer_->full(); }
+  // As WriterThread::Flush.
+  bool Flush(
+      absl::Duration timeout, absl::Time deadline,
+      const std::function<bool()>& cancelled = [] { return false; }) {
+    return writer_->Flush(timeout, deadline, cancelled);
+  }
 
   int fd() const { return fd_; }
-  bool pending() const { return pending_size_ > 0; }
-  size_t pending_size() const { return pending_size_; }
-  bool reader_gone() const { return reader_gone_; }
+  size_t pending_size() const { return writer_->pending_size(); }
+  bool stalled() const { return writer_->stalled(); }
+  bool reader_gone() const;
 
  private:
-  void Keep(absl::string_view text);
-  void Taken(size_t size);
-  void Break(int error);
+  class Descriptor;
+
+  FdSink(int fd, std::unique_ptr<WriterThread> writer, std::shared_ptr<Descriptor> descriptor);
 
   const int fd_;
-  const size_t max_pending_;
-  bool broken_ = false;       // For whatever reason.
-  bool reader_gone_ = false;  // For this one.
-  bool full_ = false;
-  std::deque<std::string> pending_;  // None of them empty.
-  size_t first_ = 0;                 // Where the first one begins: what precedes is written.
-  size_t pending_size_ = 0;
+  const std::unique_ptr<WriterThread> writer_;
+  const std::shared_ptr<Descriptor> descriptor_;
+  bool at_line_start_ = true;
+  int64_t dropped_ = 0;  // Lines, since the last text that was taken.
 };
 
 }  // namespace syncline

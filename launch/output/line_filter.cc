@@ -10,7 +10,7 @@
 
 namespace syncline {
 
-LineFilter::LineFilter(std::vector<std::string> filters, LinePrefix prefix, LogFile& file)
+LineFilter::LineFilter(std::vector<std::string> filters, LinePrefix prefix, OutputLog& file)
     : filters_(std::move(filters)), prefix_(std::move(prefix)), file_(&file) {}
 
 absl::Status LineFilter::Feed(absl::string_view bytes) {

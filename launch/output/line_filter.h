@@ -19,7 +19,7 @@ class LineFilter {
   static constexpr size_t kMaxLine = 64 << 10;
 
   // Borrows `file`.
-  LineFilter(std::vector<std::string> filters, LinePrefix prefix, LogFile& file);
+  LineFilter(std::vector<std::string> filters, LinePrefix prefix, OutputLog& file);
 
   // The errors are those of the file.
   absl::Status Feed(absl::string_view bytes);
@@ -31,7 +31,7 @@ class LineFilter {
 
   std::vector<std::string> filters_;
   LinePrefix prefix_;
-  LogFile* file_;
+  OutputLog* file_;
   std::string line_;  // Whose end has not come.
 };
 

@@ -41,6 +41,11 @@ size_t WriteAll(int fd, absl::string_view bytes) {
 LogFile::LogFile(Options options, UniqueFd fd, int64_t size)
     : options_(std::move(options)), fd_(std::move(fd)), size_(size) {}
 
+std::string LogFile::MissingNote(int64_t bytes) {
+  return absl::StrCat("[syncline-run: ", bytes,
+                      " bytes are missing here: the file could not be written]\n");
+}
+
 absl::StatusOr<LogFile> LogFile::Open(Options options) {
   std::error_code error;
   std::filesystem::create_directories(std::filesystem::path(options.path).parent_path(), error);
@@ -81,9 +86,7 @@ size_t LogFile::RoomFor(absl::string_view bytes) const {
 
 absl::Status LogFile::Append(absl::string_view bytes) {
   if (lost_ > 0) {
-    const std::string note =
-        absl::StrCat(at_line_start_ ? "" : "\n", "[syncline-run: ", lost_,
-                     " bytes are missing here: the file could not be written]\n");
+    const std::string note = absl::StrCat(at_line_start_ ? "" : "\n", MissingNote(lost_));
     if (WriteAll(fd_.get(), note) < note.size()) {
       lost_ += static_cast<int64_t>(bytes.size());
       return absl::OkStatus();  // Said before.

@@ -8,9 +8,24 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
-#include "launch/unique_fd.h"
+#include "core/unique_fd.h"
 
 namespace syncline {
+
+// Takes bytes for a file.
+class OutputLog {
+ public:
+  virtual ~OutputLog() = default;
+
+  // An error says that bytes were lost, or what will go wrong from now on. The log goes on.
+  virtual absl::Status Write(absl::string_view bytes) = 0;
+  virtual const std::string& path() const = 0;
+
+ protected:
+  OutputLog() = default;
+  OutputLog(OutputLog&&) = default;
+  OutputLog& operator=(OutputLog&&) = default;
+};
 
 // Appends bytes as they come, whatever they are. Not thread-safe.
 //
@@ -20,7 +35,7 @@ namespace syncline {
 //
 // What a full disk does not take is lost, and the file says how much as soon as there is room
 // again.
-class LogFile {
+class LogFile final : public OutputLog {
  public:
   struct Options {
     std::string path;
@@ -32,13 +47,16 @@ class LogFile {
   // Makes the folder, and opens the file for appending.
   static absl::StatusOr<LogFile> Open(Options options);
 
+  // The line that stands where bytes are missing.
+  static std::string MissingNote(int64_t bytes);
+
   LogFile(LogFile&&) = default;
   LogFile& operator=(LogFile&&) = default;
 
   // An error says that bytes were lost, or that the file is rotated no more.
-  absl::Status Write(absl::string_view bytes);
+  absl::Status Write(absl::string_view bytes) override;
 
-  const std::string& path() const { return options_.path; }
+  const std::string& path() const override { return options_.path; }
 
  private:
   LogFile(Options options, UniqueFd fd, int64_t size);

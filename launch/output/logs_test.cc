@@ -1,20 +1,31 @@
 // Console, Tail and FdSink: what becomes of the workers' output.
 #include <fcntl.h>
 #include <limits.h>
-#include <signal.h>
+#include <poll.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
+#include <csignal>
+#include <functional>
+#include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
+#include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+#include "absl/synchronization/notification.h"
+#include "absl/time/clock.h"
+#include "absl/time/time.h"
+#include "core/unique_fd.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "launch/clock.h"
 #include "launch/output/console.h"
 #include "launch/output/fd_sink.h"
 #include "launch/output/tail.h"
-#include "launch/unique_fd.h"
+#include "launch/output/writer_thread.h"
 
 namespace syncline {
 namespace {
@@ -274,10 +285,38 @@ TEST(TailTest, KeepsTheLastStateOfAProgressBarAndTheBeginningOfALongLine) {
 class FdSinkTest : public testing::Test {
  protected:
   FdSinkTest() {
+    std::signal(SIGPIPE, SIG_IGN);  // A writer may be left behind when its reader goes.
     int fds[2];
     EXPECT_EQ(pipe2(fds, O_CLOEXEC), 0);
     reader_ = UniqueFd(fds[0]);
     writer_ = UniqueFd(fds[1]);
+  }
+
+  static std::unique_ptr<FdSink> Open(int fd, size_t max_pending = WriterThread::kMaxPending,
+                                      std::function<void()> reader_left = nullptr) {
+    absl::StatusOr<std::unique_ptr<FdSink>> sink =
+        FdSink::Open(fd, max_pending, std::move(reader_left));
+    EXPECT_TRUE(sink.ok()) << sink.status();
+    return *std::move(sink);
+  }
+  static absl::Time Soon() { return MonotonicClock().Now() + absl::Seconds(60); }
+  static bool Flush(FdSink& sink) { return sink.Flush(absl::Seconds(60), Soon()); }
+
+  static void AwaitStall(const FdSink& sink) {
+    while (!sink.stalled()) absl::SleepFor(absl::Milliseconds(1));
+  }
+
+  // All that the pipe holds once the sink has written everything to it.
+  std::string ReadAll(FdSink& sink) {
+    std::string received;
+    char buffer[65536];
+    pollfd ready = {reader_.get(), POLLIN, 0};
+    while (sink.pending_size() > 0 || poll(&ready, 1, 0) > 0) {
+      const ssize_t size = read(reader_.get(), buffer, sizeof(buffer));
+      if (size <= 0) break;
+      received.append(buffer, static_cast<size_t>(size));
+    }
+    return received;
   }
 
   UniqueFd reader_;
@@ -285,11 +324,11 @@ class FdSinkTest : public testing::Test {
 };
 
 TEST_F(FdSinkTest, DoesNotWaitForASlowReaderAndLosesNothing) {
-  FdSink sink(writer_.get(), 256 << 10);
+  const auto sink = Open(writer_.get(), 256 << 10);
   std::string sent;
-  for (int i = 0; !sink.full(); ++i) {
+  for (int i = 0; !sink->full(); ++i) {
     const std::string text = absl::StrCat("line ", i, "\n");
-    sink.Write(text);
+    sink->Write(text);
     sent += text;
   }
   std::string received(sent.size(), '\0');
@@ -297,40 +336,135 @@ TEST_F(FdSinkTest, DoesNotWaitForASlowReaderAndLosesNothing) {
     const ssize_t size = read(reader_.get(), &received[at], received.size() - at);
     ASSERT_GT(size, 0);
     at += static_cast<size_t>(size);
-    sink.TryFlush();
   }
-  EXPECT_FALSE(sink.pending());
-  EXPECT_FALSE(sink.full());
+  EXPECT_TRUE(Flush(*sink));
+  EXPECT_EQ(sink->pending_size(), 0u);
+  EXPECT_FALSE(sink->full());
   EXPECT_EQ(received, sent);
 }
 
 TEST_F(FdSinkTest, StaysFullUntilTheReaderHasTakenHalf) {
   constexpr size_t kMost = 256 << 10;
-  FdSink sink(writer_.get(), kMost);
-  while (!sink.full()) sink.Write("0123456789\n");
+  const auto sink = Open(writer_.get(), kMost);
+  while (!sink->full()) sink->Write("0123456789\n");
+  AwaitStall(*sink);  // The pipe holds all that it can.
+  const size_t superfluous = sink->pending_size() - kMost / 2;
+  size_t taken = 0;
   char buffer[PIPE_BUF];
-  while (sink.pending_size() > kMost / 2) {
-    EXPECT_TRUE(sink.full());
-    ASSERT_GT(read(reader_.get(), buffer, sizeof(buffer)), 0);
-    sink.TryFlush();
+  while (sink->full()) {
+    ASSERT_LT(taken, superfluous + (kMost / 2));
+    const ssize_t size = read(reader_.get(), buffer, sizeof(buffer));
+    ASSERT_GT(size, 0);
+    taken += static_cast<size_t>(size);
   }
-  EXPECT_FALSE(sink.full());
+  EXPECT_LE(sink->pending_size(), kMost / 2);
+  EXPECT_GE(taken + 2 * PIPE_BUF, superfluous);
 }
 
 TEST_F(FdSinkTest, FlushGivesUpOnAReaderThatDoesNotRead) {
-  FdSink sink(writer_.get());
-  sink.Write(std::string(1 << 20, 'x'));
-  sink.Flush(absl::Milliseconds(10));
-  EXPECT_TRUE(sink.pending());
+  const auto sink = Open(writer_.get());
+  sink->Write(std::string(1 << 20, 'x'));
+  EXPECT_FALSE(sink->Flush(absl::Milliseconds(10), Soon()));
+  EXPECT_GT(sink->pending_size(), 0u);
+}
+
+TEST_F(FdSinkTest, FlushEndsWhenItIsCancelledAndAtItsDeadline) {
+  const auto sink = Open(writer_.get());
+  sink->Write(std::string(1 << 20, 'x'));
+  int asked = 0;
+  EXPECT_FALSE(sink->Flush(absl::Seconds(60), Soon(), [&] { return ++asked == 2; }));
+  EXPECT_EQ(asked, 2);
+  EXPECT_FALSE(sink->Flush(absl::Seconds(60), MonotonicClock().Now()));
 }
 
 TEST_F(FdSinkTest, DropsTextWhenTheReaderIsGone) {
-  signal(SIGPIPE, SIG_IGN);
   reader_.reset();
-  FdSink sink(writer_.get());
-  sink.Write("lost");
-  EXPECT_FALSE(sink.pending());
-  EXPECT_TRUE(sink.reader_gone());
+  absl::Notification left;
+  const auto sink = Open(writer_.get(), WriterThread::kMaxPending, [&] { left.Notify(); });
+  sink->Write("lost");
+  EXPECT_TRUE(Flush(*sink));
+  EXPECT_EQ(sink->pending_size(), 0u);
+  EXPECT_TRUE(sink->reader_gone());
+  EXPECT_TRUE(left.HasBeenNotified());
+}
+
+TEST_F(FdSinkTest, BeyondItsReserveItDropsWholeLinesAndSaysHowMany) {
+  const auto sink = Open(writer_.get(), 256 << 10);
+  const std::string line(999, 'x');
+  constexpr int kLines = 3000;  // 3 MB: what the pipe holds, the limit, the reserve, and more.
+  for (int i = 0; i < kLines; ++i) {
+    if (i == 500) AwaitStall(*sink);  // From now on the pipe takes nothing.
+    sink->Write(line + "\n");
+  }
+  std::string received = ReadAll(*sink);
+  sink->Write("at last\n");
+  ASSERT_TRUE(Flush(*sink));
+  received += ReadAll(*sink);
+  std::vector<std::string> lines = absl::StrSplit(received, '\n');
+  ASSERT_EQ(lines.back(), "");
+  lines.pop_back();
+  ASSERT_EQ(lines.back(), "at last");
+  lines.pop_back();
+  ASSERT_FALSE(lines.empty());
+  EXPECT_EQ(lines.back(), absl::StrCat("syncline-run: ... ", kLines + 1 - lines.size(),
+                                       " lines dropped, reader too slow"));
+  lines.pop_back();
+  EXPECT_THAT(lines, testing::Each(line));
+}
+
+TEST_F(FdSinkTest, WritesWholeLinesToAPipe) {
+  ASSERT_EQ(fcntl(writer_.get(), F_SETFL, O_DIRECT), 0);
+  ASSERT_EQ(fcntl(writer_.get(), F_SETPIPE_SZ, 1 << 20), 1 << 20);
+  const auto sink = Open(writer_.get());
+  std::string text;
+  for (int i = 0; i < 1000; ++i) absl::StrAppend(&text, std::string(i % 200, 'x'), "\n");
+  sink->Write(text);
+  ASSERT_TRUE(Flush(*sink));
+  // A packet pipe gives each write back as one.
+  std::string received;
+  char buffer[PIPE_BUF];
+  while (received.size() < text.size()) {
+    const ssize_t size = read(reader_.get(), buffer, sizeof(buffer));
+    ASSERT_GT(size, 0);
+    received.append(buffer, static_cast<size_t>(size));
+    EXPECT_EQ(received.back(), '\n');
+  }
+  EXPECT_EQ(received, text);
+}
+
+TEST_F(FdSinkTest, ADescriptorThatOthersMadeNonBlockingLosesNothing) {
+  fcntl(writer_.get(), F_SETFL, O_NONBLOCK);
+  const auto sink = Open(writer_.get());
+  std::string sent;
+  for (int i = 0; i < 100000; ++i) absl::StrAppend(&sent, "line ", i, "\n");
+  sink->Write(sent);
+  EXPECT_EQ(ReadAll(*sink), sent);
+}
+
+TEST_F(FdSinkTest, AFullDiskLosesWholeLinesAndTheFileSaysHowMany) {
+  std::signal(SIGXFSZ, SIG_IGN);
+  const std::string path = absl::StrCat(testing::TempDir(), "/fd_sink_test_", getpid());
+  const UniqueFd file(open(path.c_str(), O_RDWR | O_CREAT | O_TRUNC | O_CLOEXEC, 0600));
+  ASSERT_TRUE(file.valid());
+  unlink(path.c_str());
+  rlimit before;
+  ASSERT_EQ(getrlimit(RLIMIT_FSIZE, &before), 0);
+  rlimit small = before;
+  small.rlim_cur = 8;
+  const auto sink = Open(file.get());
+  ASSERT_EQ(setrlimit(RLIMIT_FSIZE, &small), 0);
+  sink->Write("first\nsecond\n");
+  sink->Write("third\nhalf of ");
+  const bool flushed = Flush(*sink);
+  ASSERT_EQ(setrlimit(RLIMIT_FSIZE, &before), 0);
+  ASSERT_TRUE(flushed);
+  sink->Write("the fourth\nfifth\n");
+  ASSERT_TRUE(Flush(*sink));
+  char text[4096];
+  const ssize_t size = pread(file.get(), text, sizeof(text), 0);
+  ASSERT_GT(size, 0);
+  EXPECT_EQ(std::string(text, static_cast<size_t>(size)),
+            "first\nse\nsyncline-run: 3 lines are missing here: File too large\nfifth\n");
 }
 
 }  // namespace

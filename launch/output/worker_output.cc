@@ -48,7 +48,7 @@ WorkerOutput::Progress WorkerOutput::ReadOnce() {
   }
   const absl::string_view bytes(buffer, static_cast<size_t>(size));
   tail_.Feed(bytes);
-  if (targets_.log.has_value()) Tell(targets_.log->Write(bytes));
+  if (targets_.log != nullptr) Tell(targets_.log->Write(bytes));
   if (targets_.filter.has_value()) Tell(targets_.filter->Feed(bytes));
   if (targets_.stream != nullptr) console_->Feed(targets_.stream, bytes);
   return Progress::kSome;

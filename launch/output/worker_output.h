@@ -2,6 +2,7 @@
 #ifndef SYNCLINE_LAUNCH_OUTPUT_WORKER_OUTPUT_H_
 #define SYNCLINE_LAUNCH_OUTPUT_WORKER_OUTPUT_H_
 
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
@@ -16,13 +17,13 @@
 namespace syncline {
 
 // Reads whenever there is something: a worker waits neither for a slow reader of the console nor
-// for a full disk. Not thread-safe.
+// for a disk. Not thread-safe.
 class WorkerOutput {
  public:
   // Where the output goes. Each may be missing.
   struct Targets {
     Console::Stream* stream = nullptr;  // Belongs to the console.
-    std::optional<LogFile> log;
+    std::unique_ptr<OutputLog> log;
     std::optional<LineFilter> filter;
   };
 

@@ -1,24 +1,26 @@
 #include "launch/output/worker_output.h"
 
 #include <fcntl.h>
+#include <poll.h>
 #include <stdlib.h>
 #include <unistd.h>
 
 #include <filesystem>
 #include <fstream>
 #include <iterator>
+#include <memory>
 #include <string>
 #include <utility>
 
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
+#include "core/unique_fd.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "launch/clock.h"
 #include "launch/output/console.h"
 #include "launch/output/fd_sink.h"
 #include "launch/output/log_file.h"
-#include "launch/unique_fd.h"
 
 namespace syncline {
 namespace {
@@ -31,6 +33,11 @@ class StringSink final : public TextSink {
   void Write(absl::string_view text) override { absl::StrAppend(&this->text, text); }
   std::string text;
 };
+
+bool Readable(int fd) {
+  pollfd ready = {fd, POLLIN, 0};
+  return poll(&ready, 1, 0) > 0;
+}
 
 class WorkerOutputTest : public testing::Test {
  protected:
@@ -46,12 +53,12 @@ class WorkerOutputTest : public testing::Test {
     std::filesystem::remove_all(std::filesystem::path(path_).parent_path());
   }
 
-  LogFile Open(const std::string& path) {
+  std::unique_ptr<OutputLog> Open(const std::string& path) {
     LogFile::Options options;
     options.path = path;
     absl::StatusOr<LogFile> file = LogFile::Open(options);
     EXPECT_TRUE(file.ok()) << file.status();
-    return *std::move(file);
+    return std::make_unique<LogFile>(*std::move(file));
   }
   std::string Logged() {
     std::ifstream file(path_, std::ios::binary);
@@ -106,7 +113,10 @@ TEST_F(WorkerOutputTest, AReaderThatDoesNotReadKeepsNothingFromTheLog) {
   ASSERT_EQ(pipe2(fds, O_CLOEXEC), 0);
   const UniqueFd console_reader(fds[0]);
   const UniqueFd console_writer(fds[1]);
-  FdSink sink(console_writer.get(), 1 << 20);
+  const absl::StatusOr<std::unique_ptr<FdSink>> opened =
+      FdSink::Open(console_writer.get(), 1 << 20);
+  ASSERT_TRUE(opened.ok()) << opened.status();
+  FdSink& sink = **opened;
   Console console(sink, sink, Console::Outputs::kSame, clock_);
   WorkerOutput::Targets targets;
   targets.stream = console.AddStream("[rank0]: ", Console::Target::kOut);
@@ -125,13 +135,12 @@ TEST_F(WorkerOutputTest, AReaderThatDoesNotReadKeepsNothingFromTheLog) {
   EXPECT_EQ(Logged(), sent);
   EXPECT_LT(sink.pending_size(), size_t{2} << 20);
   std::string seen;
-  fcntl(console_reader.get(), F_SETFL, O_NONBLOCK);
   char buffer[65536];
-  for (ssize_t size; (size = read(console_reader.get(), buffer, sizeof(buffer))) > 0;) {
+  while (sink.pending_size() > 0 || Readable(console_reader.get())) {
+    const ssize_t size = read(console_reader.get(), buffer, sizeof(buffer));
+    ASSERT_GT(size, 0);
     seen.append(buffer, static_cast<size_t>(size));
-    sink.TryFlush();
   }
-  EXPECT_FALSE(sink.pending());
   int lines = 0;
   for (const char byte : seen) lines += byte == '\n' ? 1 : 0;
   EXPECT_THAT(seen, HasSubstr(absl::StrCat("\n[rank0]: ... ", 500 * 500 - (lines - 1),

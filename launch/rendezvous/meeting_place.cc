@@ -1,18 +1,32 @@
 #include "launch/rendezvous/meeting_place.h"
 
+#include <arpa/inet.h>
+#include <netinet/in.h>
+#include <sys/socket.h>
+
 #include <algorithm>
+#include <atomic>
+#include <cerrno>
+#include <cstring>
+#include <thread>
 #include <utility>
 #include <vector>
 
+#include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
+#include "core/deadline.h"
 #include "core/host.h"
 #include "core/host_address.h"
 #include "core/prefix_store.h"
 #include "core/serving_turn.h"
+#include "core/sockets.h"
 #include "core/status.h"
+#include "core/thread.h"
+#include "launch/rendezvous/position.h"
 #include "store/listen_address.h"
+#include "store/tcp_server.h"
 #include "store/tcp_store.h"
 
 namespace syncline {
@@ -24,9 +38,7 @@ using Hosting = RendezvousOptions::Hosting;
 constexpr absl::Duration kPause = absl::Milliseconds(100);
 constexpr absl::Duration kTryFor = absl::Seconds(1);
 constexpr absl::Duration kTryElsewhereFor = absl::Seconds(3);  // With TLS and a login.
-constexpr absl::string_view kOpen = "open";
-constexpr absl::string_view kNotices = "notice/";
-constexpr absl::string_view kNodes = "node/";
+constexpr size_t kConnectThreads = 16;
 
 std::shared_ptr<Store> OfJob(const RendezvousOptions& rendezvous, std::shared_ptr<Store> store) {
   return std::make_shared<PrefixStore>(absl::StrCat("rdzv/", rendezvous.id), std::move(store));
@@ -41,9 +53,9 @@ absl::StatusOr<std::string> ListenAddress(const std::string& host) {
   return address;
 }
 
-absl::StatusOr<std::shared_ptr<Store>> Connect(const MeetingPlaceOptions& options,
-                                               const std::string& host, int port,
-                                               absl::Duration patience) {
+absl::StatusOr<std::shared_ptr<Store>> ConnectToStore(const MeetingPlaceOptions& options,
+                                                      const std::string& host, int port,
+                                                      absl::Duration patience) {
   TCPStore::Options client;
   client.host = host;
   client.port = port;
@@ -68,12 +80,13 @@ absl::StatusOr<MeetingPlace> HostOrConnect(const MeetingPlaceOptions& options,
   const RendezvousOptions& rendezvous = options.rendezvous;
   MeetingPlace place;
   place.address = EndpointAddress(rendezvous);
-  for (;;) {
+  for (bool is_first_try = true;; is_first_try = false) {
     absl::Status hosting;
     if (rendezvous.hosting != Hosting::kNever) {
       const ServingTurn turn(rendezvous.host, rendezvous.port);
       absl::StatusOr<std::unique_ptr<TCPServer>> server = NetworkError("another node tries to");
-      if (turn.is_mine()) server = Serve(options);
+      // Later, a process that never serves may hold the turn.
+      if (turn.is_mine() || !is_first_try) server = Serve(options);
       hosting = server.status();
       if (server.ok()) place.server = *std::move(server);
       if (!hosting.ok() && rendezvous.hosting == Hosting::kAlways) {
@@ -85,7 +98,7 @@ absl::StatusOr<MeetingPlace> HostOrConnect(const MeetingPlaceOptions& options,
       }
     }
     const Deadline attempt(std::min(kTryFor, deadline.Remaining()));
-    auto store = Connect(options, rendezvous.host, rendezvous.port, attempt.timeout());
+    auto store = ConnectToStore(options, rendezvous.host, rendezvous.port, attempt.timeout());
     if (store.ok()) {
       place.store = OfJob(rendezvous, *std::move(store));
       return place;
@@ -115,18 +128,9 @@ StoreConfig ConfigOf(const MeetingPlaceOptions& options) {
   config.etcd.user = rendezvous.etcd.user;
   config.etcd.password = rendezvous.etcd.password;
   config.etcd.prefix = rendezvous.etcd.prefix;
-  config.etcd.ttl = rendezvous.join_timeout;  // Of what a job that was killed leaves behind.
+  // Of what a job that was killed leaves behind. Nodes wait as long for a store that is away.
+  config.etcd.ttl = std::max(rendezvous.join_timeout, rendezvous.read_timeout);
   return config;
-}
-
-}  // namespace
-
-std::string EndpointAddress(const RendezvousOptions& rendezvous) {
-  return JoinHostPort(rendezvous.host, rendezvous.port);
-}
-
-bool IsHostedByNodes(const RendezvousOptions& rendezvous) {
-  return rendezvous.backend == Backend::kC10d || rendezvous.backend == Backend::kStatic;
 }
 
 absl::StatusOr<MeetingPlace> OpenMeetingPlace(const MeetingPlaceOptions& options,
@@ -150,63 +154,116 @@ absl::StatusOr<MeetingPlace> OpenMeetingPlace(const MeetingPlaceOptions& options
   }
 }
 
-absl::StatusOr<MeetingPlace> ConnectTo(const MeetingPlaceOptions& options,
-                                       const std::string& address, absl::Duration patience) {
-  int port = 0;
-  if (!absl::SimpleAtoi(address.substr(address.rfind(':') + 1), &port)) {
-    return NetworkError(absl::StrCat("'", address, "' is no address of a store"));
+// Whether the error says that nobody listens at an address of a host that lives.
+bool IsRefusal(const absl::Status& status) {
+  return absl::StrContains(status.message(), std::strerror(ECONNREFUSED));
+}
+
+absl::StatusOr<SocketAddress> SocketAddressOf(const std::string& host, int port) {
+  SYNCLINE_ASSIGN_OR_RETURN(const std::string number, FirstAddress(host));
+  SocketAddress address;
+  auto* v4 = reinterpret_cast<sockaddr_in*>(address.get());
+  auto* v6 = reinterpret_cast<sockaddr_in6*>(address.get());
+  if (inet_pton(AF_INET, number.c_str(), &v4->sin_addr) == 1) {
+    v4->sin_family = AF_INET;
+    v4->sin_port = htons(static_cast<uint16_t>(port));
+    address.length = sizeof(*v4);
+    return address;
   }
-  MeetingPlace place;
-  place.address = address;
-  SYNCLINE_ASSIGN_OR_RETURN(auto store, Connect(options, HostOf(address), port, patience));
-  place.store = OfJob(options.rendezvous, std::move(store));
-  return place;
-}
-
-absl::Status OpenAtNode(Store& store, const Round& last) {
-  SYNCLINE_ASSIGN_OR_RETURN(const bool is_open, store.Check({std::string(kOpen)}));
-  if (is_open) return absl::OkStatus();  // It was lost for a moment only.
-  // What is left of the last time would be taken for news.
-  SYNCLINE_ASSIGN_OR_RETURN(const std::vector<std::string> old, store.Keys(""));
-  for (const std::string& key : old) SYNCLINE_RETURN_IF_ERROR(store.Delete(key).status());
-  Announcement round;
-  round.round = last;
-  Announcement over;
-  over.kind = Announcement::Kind::kOver;
-  over.over = last.number;
-  over.reason = "the node that held the rendezvous is lost";
-  return store.MultiSet({absl::StrCat(kNotices, 1), absl::StrCat(kNotices, 2), std::string(kOpen)},
-                        {Serialize(round), Serialize(over), "yes"});
-}
-
-void CloseAtNode(Store& store) { store.Delete(std::string(kOpen)).status().IgnoreError(); }
-
-absl::StatusOr<bool> IsPlaceOf(Store& store, const Round& round) {
-  for (const NodeIdentity& member : round.members) {
-    SYNCLINE_ASSIGN_OR_RETURN(const bool is_there, store.Check({absl::StrCat(kNodes, member.id)}));
-    if (is_there) return true;
+  if (inet_pton(AF_INET6, number.c_str(), &v6->sin6_addr) != 1) {
+    return NetworkError(absl::StrCat("'", number, "' is no address of a host"));
   }
-  return false;
+  v6->sin6_family = AF_INET6;
+  v6->sin6_port = htons(static_cast<uint16_t>(port));
+  address.length = sizeof(*v6);
+  return address;
 }
 
-absl::Status AwaitOpening(Store& store, absl::Duration patience) {
-  return store.Wait({std::string(kOpen)}, patience);
-}
+class LauncherNetwork final : public RendezvousNetwork {
+ public:
+  explicit LauncherNetwork(MeetingPlaceOptions options) : options_(std::move(options)) {}
 
-absl::Status RedirectTo(Store& store, const std::string& address, int round) {
-  SYNCLINE_ASSIGN_OR_RETURN(const auto nodes, store.Keys(kNodes));
-  if (nodes.empty()) return absl::OkStatus();
-  Announcement moved;
-  moved.kind = Announcement::Kind::kMoved;
-  moved.address = address;
-  for (int number = 1;; ++number) {
-    SYNCLINE_ASSIGN_OR_RETURN(
-        const auto result, store.CompareSet(absl::StrCat(kNotices, number), "", Serialize(moved)));
-    if (result.swapped) return absl::OkStatus();
-    SYNCLINE_ASSIGN_OR_RETURN(const Announcement there, ParseAnnouncement(result.value));
-    const bool known = there.kind == Announcement::Kind::kMoved && there.address == address;
-    if (known || there.round.number > round) return absl::OkStatus();
+  std::string endpoint() const override {
+    const bool is_file = options_.rendezvous.backend == Backend::kFile;
+    return is_file ? options_.rendezvous.path : EndpointAddress(options_.rendezvous);
   }
+  bool is_hosted_by_nodes() const override { return IsHostedByNodes(options_.rendezvous); }
+
+  absl::StatusOr<MeetingPlace> Open(absl::Duration timeout,
+                                    const std::function<bool()>& cancelled) override {
+    return OpenMeetingPlace(options_, Deadline(timeout), cancelled);
+  }
+
+  std::vector<Reached> Connect(const std::vector<std::string>& addresses,
+                               absl::Duration timeout) override {
+    std::vector<Reached> reached(addresses.size());
+    std::atomic<size_t> next{0};
+    const auto work = [&] {
+      for (size_t i = next++; i < addresses.size(); i = next++) {
+        reached[i] = ConnectTo(addresses[i], timeout);
+      }
+    };
+    std::vector<std::thread> helpers;
+    while (helpers.size() + 1 < std::min(addresses.size(), kConnectThreads)) {
+      auto helper = StartThread("the rendezvous", work);
+      if (!helper.ok()) break;  // Fewer at once, then.
+      helpers.push_back(*std::move(helper));
+    }
+    work();
+    for (std::thread& helper : helpers) helper.join();
+    return reached;
+  }
+
+ private:
+  Reached ConnectTo(const std::string& address, absl::Duration timeout) const {
+    Reached reached;
+    int port = 0;
+    const std::string host = HostOf(address);
+    if (!absl::SimpleAtoi(address.substr(address.rfind(':') + 1), &port)) {
+      reached.status = NetworkError(absl::StrCat("'", address, "' is no address of a store"));
+      return reached;
+    }
+    const Deadline deadline(timeout);
+    // The store's client waits for a server that may yet start. This one has started before.
+    const auto socket_address = SocketAddressOf(host, port);
+    reached.status = socket_address.status();
+    if (!reached.status.ok()) return reached;
+    reached.status = syncline::Connect(*socket_address, SOCK_STREAM, deadline).status();
+    reached.is_gone = !reached.status.ok() && IsRefusal(reached.status);
+    if (!reached.status.ok()) return reached;
+    auto store = ConnectToStore(options_, host, port, deadline.Remaining());
+    reached.status = store.status();
+    if (store.ok()) reached.store = OfJob(options_.rendezvous, *std::move(store));
+    return reached;
+  }
+
+  const MeetingPlaceOptions options_;
+};
+
+}  // namespace
+
+std::string EndpointAddress(const RendezvousOptions& rendezvous) {
+  return JoinHostPort(rendezvous.host, rendezvous.port);
+}
+
+bool IsHostedByNodes(const RendezvousOptions& rendezvous) {
+  return rendezvous.backend == Backend::kC10d || rendezvous.backend == Backend::kStatic;
+}
+
+std::unique_ptr<RendezvousNetwork> MakeRendezvousNetwork(MeetingPlaceOptions options) {
+  return std::make_unique<LauncherNetwork>(std::move(options));
+}
+
+absl::StatusOr<std::shared_ptr<Store>> FindRunningJob(const MeetingPlaceOptions& options,
+                                                      absl::Duration timeout) {
+  MeetingPlaceOptions guest = options;
+  guest.rendezvous.hosting = Hosting::kNever;
+  SYNCLINE_ASSIGN_OR_RETURN(MeetingPlace place,
+                            OpenMeetingPlace(guest, Deadline(timeout), [] { return false; }));
+  if (!IsHostedByNodes(options.rendezvous)) return place.store;
+  SYNCLINE_ASSIGN_OR_RETURN(const auto position, ReadPosition(*place.store));
+  if (!position.has_value() || position->state != Position::State::kHere) return place.store;
+  return InstanceStore(std::move(place.store), position->instance);
 }
 
 }  // namespace syncline

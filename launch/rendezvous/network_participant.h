@@ -2,7 +2,6 @@
 #ifndef SYNCLINE_LAUNCH_RENDEZVOUS_NETWORK_PARTICIPANT_H_
 #define SYNCLINE_LAUNCH_RENDEZVOUS_NETWORK_PARTICIPANT_H_
 
-#include <cstddef>
 #include <deque>
 #include <functional>
 #include <memory>
@@ -16,20 +15,21 @@
 #include "absl/status/status.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
-#include "core/deadline.h"
-#include "launch/rendezvous/meeting_place.h"
+#include "launch/rendezvous/network.h"
 #include "launch/rendezvous/news_queue.h"
 #include "launch/rendezvous/participant.h"
 #include "launch/rendezvous/rendezvous.h"
+#include "launch/rendezvous/session.h"
 
 namespace syncline {
 
-// Two threads: one takes the steps, the other waits for the next announcement, so that a step never
-// waits for it. Between them and the launcher's thread: `commands_`, `awaited_` and the queue.
+// Two threads: one takes the session's steps, the other waits for the next announcement, so that a
+// step never waits for it. Between them and the launcher's thread: `commands_`, `awaited_` and the
+// queue. Both end within a moment of Stop(), whatever they wait for.
 class NetworkParticipant final : public Participant {
  public:
-  NetworkParticipant(const LaunchOptions& options, NodeIdentity identity, std::string secret,
-                     const Clock& clock);
+  NetworkParticipant(const LaunchOptions& options, NodeIdentity identity,
+                     std::unique_ptr<RendezvousNetwork> network, const Clock& clock);
   ~NetworkParticipant() override { Stop(); }
 
   int fd() const override { return queue_.fd(); }
@@ -63,67 +63,41 @@ class NetworkParticipant final : public Participant {
  private:
   using Action = std::function<void(Rendezvous&)>;
 
+  absl::Status StartThreads();
   void Command(Action action);
   void Stop();
-
-  // Of the thread that takes the steps.
-  void Work();
-  void Obey();
-  absl::Status Report(std::vector<Announcement> news);
-  void AwaitWork();
-  void Remark();
-  absl::Status Recover(const absl::Status& loss);
-  absl::Status MoveToSurvivor(const Deadline& deadline);
-  absl::Status RetryStore(const Deadline& deadline);
-  void Enter(MeetingPlace place, NodeRecord record);
-  absl::Status FollowMove();
-  void LeavePlace();
-  void ProbeFormerPlaces();
-  void SayGoodbye();
-  void Say(std::string text) { queue_.Put({ParticipantNews::Kind::kRemark, {}, std::move(text)}); }
+  bool is_stopped() {
+    absl::MutexLock lock(&mutex_);
+    return stop_;
+  }
+  absl::Status CheckStop();  // Interrupts the calls of both threads.
   // Also while the launcher departs: nobody waits for the rendezvous any more.
-  bool cancelled() {
+  bool is_cancelled() {
     absl::MutexLock lock(&mutex_);
     return stop_ || departing_;
   }
-  bool CancelsConnecting();
+
+  // Of the thread that takes the steps.
+  void Work();
+  absl::Status TakeSteps();
+  void Obey();
+  void AwaitWork();
+  void TakeLeave();
   bool LauncherHangs();
-  void CloseAlone();
 
   void Listen();  // The other thread.
 
-  const LaunchOptions options_;
   const NodeIdentity identity_;
   const Clock& clock_;
-  MeetingPlaceOptions meeting_;
-  Rendezvous::Options timing_;
   NewsQueue queue_;
-
-  // Of the thread that takes the steps.
-  MeetingPlace place_;
-  std::unique_ptr<Rendezvous> rendezvous_;
-  std::optional<Round> last_round_;  // The last one that was announced, member or not.
-  int over_ = 0;                     // The last round that was reported as over.
-  bool has_round_ = false;
-  bool has_reported_ = false;
-  bool is_closed_ = false;
-  bool re_hosts_ = false;                // This node holds the store now, but not at the endpoint.
-  std::deque<std::string> former_;       // Places that were left, the latest first.
-  std::optional<std::string> moved_to_;  // Where the job is said to go on.
-  absl::Time give_up_ = absl::InfiniteFuture();  // Reaching it.
-  absl::Time next_probe_ = absl::InfinitePast();
-  size_t probes_ = 0;
-  absl::Time next_remark_;
+  const std::unique_ptr<RendezvousNetwork> network_;
+  RendezvousSession session_;  // Of the thread that takes the steps.
 
   absl::Mutex mutex_;
   std::deque<Action> commands_ ABSL_GUARDED_BY(mutex_);
   absl::Time last_command_ ABSL_GUARDED_BY(mutex_);
   bool tells_status_ ABSL_GUARDED_BY(mutex_) = false;  // About once a second.
-  struct Awaited {
-    std::shared_ptr<Store> store;
-    std::string key;
-  };
-  Awaited awaited_ ABSL_GUARDED_BY(mutex_);        // Store is null: nothing.
+  RendezvousSession::Awaited awaited_ ABSL_GUARDED_BY(mutex_);
   bool has_news_ ABSL_GUARDED_BY(mutex_) = false;  // Of the awaited key.
   bool stop_ ABSL_GUARDED_BY(mutex_) = false;
   bool departing_ ABSL_GUARDED_BY(mutex_) = false;

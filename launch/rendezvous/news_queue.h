@@ -11,8 +11,8 @@
 
 #include "absl/base/thread_annotations.h"
 #include "absl/synchronization/mutex.h"
+#include "core/unique_fd.h"
 #include "launch/rendezvous/participant.h"
-#include "launch/unique_fd.h"
 
 namespace syncline {
 

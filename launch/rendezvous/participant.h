@@ -12,7 +12,6 @@
 #include "absl/time/time.h"
 #include "launch/clock.h"
 #include "launch/options/options.h"
-#include "launch/rendezvous/policy.h"
 #include "launch/rendezvous/records.h"
 
 namespace syncline {
@@ -54,8 +53,6 @@ class Participant {
 
   virtual const NodeIdentity& identity() const = 0;
 };
-
-PolicyOptions PolicyFor(const LaunchOptions& options);
 
 // For a job of this node alone: everything is decided here, without a network.
 std::unique_ptr<Participant> MakeSoloParticipant(const LaunchOptions& options,

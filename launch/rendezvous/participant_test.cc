@@ -10,11 +10,16 @@
 #include <thread>
 #include <vector>
 
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
+#include "core/serving_turn.h"
 #include "core/status.h"
 #include "gmock/gmock.h"
+#include "store/etcd_store.h"
+#include "store/etcd_testing.h"
 #include "store/tcp_server.h"
+#include "store/tcp_store.h"
 
 namespace syncline {
 namespace {
@@ -43,13 +48,16 @@ class TestNode {
   void TakeNews() {
     for (ParticipantNews& news : participant->Take()) {
       if (news.kind == Kind::kFailed) failure = news.text;
+      if (news.kind == Kind::kRemark) absl::StrAppend(&remarks, " (", news.text, ")");
       if (news.kind != Kind::kAnnouncement) continue;
       const Announcement& announcement = news.announcement;
       if (announcement.kind == Announcement::Kind::kRound) {
         round = announcement.round;
-        if (round.RankOf(participant->identity().id) >= 0) participant->Run(round);
+        is_running = round.RankOf(participant->identity().id) >= 0;
+        if (is_running) participant->Run(round);
       }
       if (announcement.kind == Announcement::Kind::kOver && announcement.over == round.number) {
+        is_running = false;
         participant->Wait(std::nullopt, 1);
       }
       if (announcement.kind == Announcement::Kind::kClosed) closed = announcement;
@@ -60,10 +68,18 @@ class TestNode {
   Round round;
   std::optional<Announcement> closed;
   std::string failure;
+  std::string remarks;
+  bool is_running = false;
 
  private:
   std::unique_ptr<TCPServer> server_;
 };
+
+int PortOf(const std::string& endpoint) {
+  int port = 0;
+  EXPECT_TRUE(absl::SimpleAtoi(endpoint.substr(endpoint.rfind(':') + 1), &port)) << endpoint;
+  return port;
+}
 
 // A port for an endpoint. The test has a loopback of its own.
 LaunchOptions Endpoint(int port, int min, int max) {
@@ -109,6 +125,25 @@ class ParticipantTest : public ::testing::Test {
       return true;
     });
   }
+  // So that the first node, not another, hosts and leads.
+  bool AwaitServing(int port) {
+    return Await([&] {
+      TCPStore::Options options;
+      options.port = port;
+      options.secret = kSecret;
+      options.connect_timeout = absl::Milliseconds(100);
+      return TCPStore::Create(options).ok();
+    });
+  }
+  std::string Describe() const {
+    std::string text;
+    for (const auto& node : nodes_) {
+      absl::StrAppend(&text, "round ", node->round.number, " of ", node->round.members.size(), " ",
+                      node->failure, node->closed.has_value() ? node->closed->reason : "",
+                      node->remarks, "; ");
+    }
+    return text;
+  }
   void Add(const LaunchOptions& options) {
     nodes_.push_back(std::make_unique<TestNode>(options, static_cast<int>(nodes_.size()), clock_));
   }
@@ -153,6 +188,57 @@ TEST_F(ParticipantTest, WhenTheHostOfTheStoreIsLostTheFirstSurvivorHoldsIt) {
   EXPECT_TRUE(nodes_[3]->failure.empty());
 }
 
+TEST_F(ParticipantTest, ANodeThatIsDoneDoesNotEndTheJobWhileLaterRanksRun) {
+  LaunchOptions options = Endpoint(29407, 2, 3);
+  Add(options);
+  ASSERT_TRUE(AwaitServing(29407));
+  Add(options);
+  Add(options);
+  ASSERT_TRUE(AllIn(1, 3));
+  const std::string last = nodes_[0]->round.members[2].id;
+  const size_t done = last == "n1" ? 2 : 1;  // Rank 1.
+  nodes_[done]->participant->Finish();
+  absl::SleepFor(absl::Milliseconds(200));  // Not to synchronise: either order must do.
+  Lose(0);
+  ASSERT_TRUE(AllIn(2, 2));
+  EXPECT_FALSE(nodes_[1]->closed.has_value());
+  EXPECT_FALSE(nodes_[2]->closed.has_value());
+}
+
+TEST_F(ParticipantTest, ANodeThatIsDoneAndFindsNobodyEndsWithSuccess) {
+  LaunchOptions options = Endpoint(29408, 2, 2);
+  Add(options);
+  ASSERT_TRUE(AwaitServing(29408));
+  Add(options);
+  ASSERT_TRUE(AllIn(1, 2));
+  nodes_[1]->participant->Finish();
+  absl::SleepFor(absl::Milliseconds(200));
+  Lose(0);
+  ASSERT_TRUE(Await([&] { return nodes_[1]->closed.has_value(); }));
+  EXPECT_EQ(nodes_[1]->closed->exit_code, 0);
+}
+
+TEST_F(ParticipantTest, AParticipantEndsWhateverItsStoreDoes) {
+  // Signs of life every 5 s: a call to the store is given 50 s.
+  LaunchOptions options = Endpoint(29409, 1, 2);
+  options.rendezvous.keep_alive_interval = absl::Seconds(5);
+  options.rendezvous.last_call_timeout = absl::Milliseconds(10);
+  TCPServer::Options server;
+  server.secret = kSecret;
+  const auto store = *TCPServer::Start(server);
+  LossyProxy proxy(store->port());
+  options.rendezvous.hosting = RendezvousOptions::Hosting::kNever;
+  options.rendezvous.port = PortOf(proxy.endpoint());
+  Add(options);
+  ASSERT_TRUE(AllIn(1, 1));
+  proxy.Set(LossyProxy::Mode::kSwallow);
+  nodes_[0]->participant->Finish();
+  const absl::Time began = clock_.Now();
+  nodes_[0]->participant->Depart("SIGTERM", absl::Seconds(1));
+  nodes_[0].reset();
+  EXPECT_LT(clock_.Now() - began, absl::Seconds(20));
+}
+
 TEST_F(ParticipantTest, ANodeThatNobodyAnswersSaysSo) {
   LaunchOptions options = Endpoint(29403, 2, 2);
   options.rendezvous.hosting = RendezvousOptions::Hosting::kNever;
@@ -179,6 +265,72 @@ TEST_F(ParticipantTest, AnotherJobsNodesAreRefused) {
     return !failure.empty();
   }));
   EXPECT_THAT(failure, HasSubstr("secret"));
+}
+
+TEST_F(ParticipantTest, NodesMeetThoughAStrangerHoldsTheNameThatOrdersTheirAttempts) {
+  const ServingTurn squatter("127.0.0.1", 29406);
+  ASSERT_TRUE(squatter.is_mine());
+  LaunchOptions options = Endpoint(29406, 2, 2);
+  options.rendezvous.read_timeout = absl::Seconds(10);
+  options.rendezvous.join_timeout = absl::Seconds(10);
+  Add(options);
+  Add(options);
+  ASSERT_TRUE(AllIn(1, 2)) << nodes_[0]->failure;
+}
+
+LaunchOptions Etcd(const LossyProxy& proxy, int nodes) {
+  LaunchOptions options = Endpoint(PortOf(proxy.endpoint()), nodes, nodes);
+  options.rendezvous.backend = RendezvousOptions::Backend::kEtcd;
+  options.rendezvous.etcd.prefix = "/around/keys/job";  // A store below "/around" sees all of it.
+  return options;
+}
+
+TEST_F(ParticipantTest, ARoundOutlivesAnEtcdThatIsAwayForLongerThanTheJoinTimeout) {
+  const EtcdServer server;
+  LossyProxy proxy(server.port());
+  LaunchOptions options = Etcd(proxy, 2);
+  options.rendezvous.join_timeout = absl::Seconds(4);
+  Add(options);
+  Add(options);
+  ASSERT_TRUE(AllIn(1, 2));
+  proxy.Set(LossyProxy::Mode::kRefuse);
+  absl::SleepFor(absl::Seconds(8));  // Longer than a lease of join_timeout, which etcd may raise.
+  proxy.Set(LossyProxy::Mode::kForward);
+  for (const auto& node : nodes_) node->participant->Finish();
+  ASSERT_TRUE(Await([&] { return nodes_[0]->closed.has_value() && nodes_[1]->closed.has_value(); }))
+      << nodes_[0]->failure;
+  EXPECT_EQ(nodes_[0]->closed->exit_code, 0);
+  EXPECT_EQ(nodes_[0]->round.number, 1);
+}
+
+TEST_F(ParticipantTest, AJobGoesOnWhenEtcdHasLostItsContents) {
+  const EtcdServer server;
+  LossyProxy proxy(server.port());
+  const LaunchOptions options = Etcd(proxy, 2);
+  Add(options);
+  Add(options);
+  ASSERT_TRUE(AllIn(1, 2));
+  // As if the lease had ended.
+  proxy.Set(LossyProxy::Mode::kRefuse);
+  EtcdStore::Options around;
+  around.etcd.endpoints = server.endpoint();
+  around.etcd.prefix = "/around";
+  const auto store = EtcdStore::Create(around);
+  ASSERT_TRUE(store.ok()) << store.status();
+  const auto keys = (*store)->Keys("");
+  ASSERT_TRUE(keys.ok()) << keys.status();
+  EXPECT_FALSE(keys->empty());
+  for (const std::string& key : *keys) EXPECT_TRUE((*store)->Delete(key).ok());
+  proxy.Set(LossyProxy::Mode::kForward);
+  // They go on in their round, or in the next one.
+  ASSERT_TRUE(Await([&] {
+    for (const auto& node : nodes_) {
+      if (node->is_running) node->participant->Finish();
+    }
+    return nodes_[0]->closed.has_value() && nodes_[1]->closed.has_value();
+  })) << Describe();
+  EXPECT_EQ(nodes_[0]->closed->exit_code, 0) << Describe();
+  EXPECT_EQ(nodes_[1]->closed->exit_code, 0) << Describe();
 }
 
 TEST_F(ParticipantTest, FiveHundredNodesFormARound) {

@@ -215,7 +215,9 @@ std::optional<Announcement> Policy::DecideForming(const NodeViews& nodes, absl::
                                   " (join_timeout): ", Describe(nodes, now)));
   }
   absl::Time earliest = absl::InfinitePast();
-  if (over_cause_ == Announcement::Cause::kFailure) earliest = forming_since_ + Backoff();
+  if (over_cause_ == Announcement::Cause::kFailure && !LacksMember(nodes)) {
+    earliest = forming_since_ + Backoff();
+  }
   if (count < options_.max_nodes && !last_.has_value()) {
     earliest = last_arrival_ + options_.last_call_timeout;
   }
@@ -226,23 +228,26 @@ std::optional<Announcement> Policy::DecideForming(const NodeViews& nodes, absl::
   return Form(candidates, nodes);
 }
 
-// The failure that ended the last round, if it is to end the job.
+// Whether a member of the last round does not wait for the next one.
+bool Policy::LacksMember(const NodeViews& nodes) const {
+  for (const NodeIdentity& member : last_->members) {
+    const auto found = nodes.find(member.id);
+    if (found == nodes.end()) return true;
+    const NodeRecord& record = found->second.record;
+    if (record.state != State::kWaiting || record.round < last_->number) return true;
+  }
+  return false;
+}
+
+// The failure that ended the last round, if it is to end the job. One that comes with the loss of a
+// member counts as that loss, unless the member comes back before the next round.
 std::optional<Announcement> Policy::AfterFailure(const NodeViews& nodes) {
   if (!last_.has_value() || over_cause_ != Announcement::Cause::kFailure) return std::nullopt;
   const NodeRecord* root = RootCause(nodes, last_->number);
-  bool lost_any = false;
-  for (const NodeIdentity& member : last_->members) {
-    const auto found = nodes.find(member.id);
-    const bool stays = found != nodes.end() && found->second.record.state == State::kWaiting &&
-                       found->second.record.round >= last_->number;
-    lost_any = lost_any || !stays;
-  }
   const bool is_final = root != nullptr && root->failure->retry == FailureNote::Retry::kNever;
-  if (lost_any && !is_final) {
-    over_cause_ = Announcement::Cause::kMembership;
+  if (!is_final && (LacksMember(nodes) || last_->restarts < options_.max_restarts)) {
     return std::nullopt;
   }
-  if (!is_final && last_->restarts < options_.max_restarts) return std::nullopt;
   Announcement closed = Closed(1, over_reason_);
   if (root != nullptr) {
     closed.failure = root->failure;
@@ -250,6 +255,14 @@ std::optional<Announcement> Policy::AfterFailure(const NodeViews& nodes) {
     closed.reason = root->failure->summary;
   }
   return closed;
+}
+
+bool Policy::KeepsMembers(const Round& next) const {
+  if (!last_.has_value()) return true;
+  for (const NodeIdentity& member : last_->members) {
+    if (next.RankOf(member.id) < 0) return false;
+  }
+  return true;
 }
 
 Announcement Policy::Form(const std::vector<const NodeRecord*>& candidates,
@@ -283,7 +296,7 @@ Announcement Policy::Form(const std::vector<const NodeRecord*>& candidates,
     round.restarts = last_->restarts;
   }
   ++round.number;
-  if (over_cause_ == Announcement::Cause::kFailure) ++round.restarts;
+  if (over_cause_ == Announcement::Cause::kFailure && KeepsMembers(round)) ++round.restarts;
   if (last_.has_value()) round.reason = over_reason_;
   return announcement;
 }

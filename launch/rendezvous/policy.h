@@ -67,6 +67,7 @@ class Policy {
   std::vector<std::string> Departed(const NodeViews& nodes, absl::Time now) const;
 
   bool closed() const { return phase_ == Phase::kClosed; }
+  const std::optional<Round>& last_round() const { return last_; }
 
  private:
   enum class Phase { kForming, kRunning, kClosed };
@@ -78,6 +79,8 @@ class Policy {
   std::vector<const NodeRecord*> Candidates(const NodeViews& nodes, absl::Time now) const;
   std::string MissingMember(const NodeViews& nodes, absl::Time now, absl::Duration silence) const;
   bool AwaitsMembers(const NodeViews& nodes, absl::Time now);
+  bool LacksMember(const NodeViews& nodes) const;
+  bool KeepsMembers(const Round& next) const;  // Of the last round.
   absl::Duration Backoff() const;
   void WakeAt(absl::Time time);  // If it is still to come.
 

@@ -104,6 +104,15 @@ Announcement AnnouncementFrom(const Json& json) {
   return announcement;
 }
 
+Position PositionFrom(const Json& json) {
+  Position position;
+  position.state = static_cast<Position::State>(json.at("state").get<int>());
+  json.at("instance").get_to(position.instance);
+  json.at("address").get_to(position.address);
+  position.last = RoundFrom(json.at("last"));
+  return position;
+}
+
 // What is not UTF-8 in a worker's last words must not cost the announcement.
 std::string Dump(const Json& json) {
   return json.dump(-1, ' ', false, Json::error_handler_t::replace);
@@ -190,12 +199,24 @@ std::string Serialize(const Announcement& announcement) {
                {"address", announcement.address}});
 }
 
+std::string Serialize(const Position& position) {
+  return Dump({{"version", kVersion},
+               {"state", static_cast<int>(position.state)},
+               {"instance", position.instance},
+               {"address", position.address},
+               {"last", ToJson(position.last)}});
+}
+
 absl::StatusOr<NodeRecord> ParseNodeRecord(absl::string_view text) {
   return Parse<NodeRecord>(text, &RecordFrom);
 }
 
 absl::StatusOr<Announcement> ParseAnnouncement(absl::string_view text) {
   return Parse<Announcement>(text, &AnnouncementFrom);
+}
+
+absl::StatusOr<Position> ParsePosition(absl::string_view text) {
+  return Parse<Position>(text, &PositionFrom);
 }
 
 }  // namespace syncline

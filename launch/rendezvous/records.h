@@ -90,11 +90,25 @@ struct Announcement {
   std::string address;                 // kMoved: host:port.
 };
 
+// Where a node, or the endpoint, says that the job meets; see position.h.
+struct Position {
+  enum class State {
+    kHere,       // In `instance` of this store.
+    kElsewhere,  // In `instance` of the store at `address`, where this node takes part.
+    kSearching,  // This node has lost the store, whose last round was `last`.
+  } state = State::kHere;
+  std::string instance;
+  std::string address;
+  Round last;
+};
+
 // To and from JSON. Reading fails on what is not of this version.
 std::string Serialize(const NodeRecord& record);
 std::string Serialize(const Announcement& announcement);
+std::string Serialize(const Position& position);
 absl::StatusOr<NodeRecord> ParseNodeRecord(absl::string_view text);
 absl::StatusOr<Announcement> ParseAnnouncement(absl::string_view text);
+absl::StatusOr<Position> ParsePosition(absl::string_view text);
 
 }  // namespace syncline
 

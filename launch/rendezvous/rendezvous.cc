@@ -8,6 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
 #include "core/status.h"
+#include "launch/rendezvous/peek.h"
 
 namespace syncline {
 namespace {
@@ -23,18 +24,6 @@ constexpr absl::string_view kTicket = "ticket";
 constexpr absl::string_view kBell = "bell";
 
 std::string NoticeKey(int64_t number) { return absl::StrCat(kNotices, number); }
-
-// The values of `keys`; nothing if one has been deleted meanwhile.
-absl::StatusOr<std::optional<std::vector<std::string>>> Peek(Store& store,
-                                                             const std::vector<std::string>& keys) {
-  SYNCLINE_ASSIGN_OR_RETURN(const bool are_set, store.Check(keys));
-  if (!are_set) return std::nullopt;
-  // Long enough for a store that is slow; a key that goes in this moment costs as much.
-  auto values = store.MultiGet(keys, std::min(store.timeout(), absl::Milliseconds(1000)));
-  if (values.ok()) return *std::move(values);
-  if (KindOf(values.status()) == ErrorKind::kTimeout) return std::nullopt;
-  return values.status();
-}
 
 }  // namespace
 
@@ -156,10 +145,12 @@ absl::Status Rendezvous::ReadAnnouncements(absl::Time now) {
 }
 
 absl::Status Rendezvous::FollowLeader(absl::Time now) {
-  // Who was silent for long has been taken for lost, and its record away.
-  SYNCLINE_ASSIGN_OR_RETURN(const bool is_known,
-                            store_->Check({absl::StrCat(kNodes, self_.identity.id)}));
-  if (!is_known) changed_ = true;
+  // The record of a node that was silent for long has been removed; an older one may have been
+  // delivered late by a connection that was given up. No record equals an empty object.
+  SYNCLINE_ASSIGN_OR_RETURN(
+      const auto record,
+      store_->CompareSet(absl::StrCat(kNodes, self_.identity.id), "{}", Serialize(self_)));
+  if (record.value != Serialize(self_)) changed_ = true;
   // Takes the lead if nobody has it.
   SYNCLINE_ASSIGN_OR_RETURN(const auto current, store_->CompareSet(kLeader, "", self_.identity.id));
   if (current.value == self_.identity.id) {
@@ -208,6 +199,7 @@ absl::Status Rendezvous::Lead(absl::Time now) {
   SYNCLINE_ASSIGN_OR_RETURN(const bool is_complete, Scan(now));
   if (!is_complete) return absl::OkStatus();
   while (std::optional<Announcement> decision = policy_.Decide(nodes_, now)) {
+    if (!MayAnnounce(*decision)) break;
     SYNCLINE_RETURN_IF_ERROR(Announce(*decision));
     const size_t before = news_.size();
     SYNCLINE_RETURN_IF_ERROR(ReadAnnouncements(now));
@@ -217,6 +209,16 @@ absl::Status Rendezvous::Lead(absl::Time now) {
     SYNCLINE_RETURN_IF_ERROR(Forget(id));
   }
   return absl::OkStatus();
+}
+
+bool Rendezvous::MayAnnounce(const Announcement& decision) const {
+  const std::optional<Round>& last = policy_.last_round();
+  if (decision.kind != Announcement::Kind::kRound || !last.has_value()) return true;
+  std::vector<NodeIdentity> left_out;
+  for (const NodeIdentity& member : last->members) {
+    if (decision.round.RankOf(member.id) < 0) left_out.push_back(member);
+  }
+  return left_out.empty() || options_.may_leave_out == nullptr || options_.may_leave_out(left_out);
 }
 
 absl::Status Rendezvous::Announce(const Announcement& announcement) {
@@ -305,13 +307,16 @@ std::string Rendezvous::Describe() const {
   return absl::StrCat("waits for the decision of node ", leader_);
 }
 
-absl::Status Rendezvous::SayGoodbye() {
+absl::Status Rendezvous::SayGoodbye(const std::function<bool()>& cancelled) {
   leads_ = false;
   SYNCLINE_RETURN_IF_ERROR(Forget(self_.identity.id));
   SYNCLINE_ASSIGN_OR_RETURN(const bool deserted, IsDeserted());
   if (!deserted) return absl::OkStatus();
   SYNCLINE_ASSIGN_OR_RETURN(const std::vector<std::string> rest, store_->Keys(""));
-  for (const std::string& key : rest) SYNCLINE_RETURN_IF_ERROR(store_->Delete(key).status());
+  for (const std::string& key : rest) {
+    if (cancelled()) break;
+    SYNCLINE_RETURN_IF_ERROR(store_->Delete(key).status());
+  }
   return absl::OkStatus();
 }
 

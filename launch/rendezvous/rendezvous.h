@@ -3,6 +3,7 @@
 #define SYNCLINE_LAUNCH_RENDEZVOUS_RENDEZVOUS_H_
 
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <memory>
 #include <optional>
@@ -42,6 +43,9 @@ class Rendezvous {
     // Of the leader, for changes; while a round forms, and while one runs.
     absl::Duration forming_poll = absl::Milliseconds(10);
     absl::Duration running_poll = absl::Milliseconds(50);
+    // Asked by the leader before it announces a round without these members of the last one: they
+    // may have gone on elsewhere. Null: always.
+    std::function<bool(const std::vector<NodeIdentity>&)> may_leave_out;
   };
 
   // `clock` must outlive it. A node that took part elsewhere before brings its record along: its
@@ -67,8 +71,9 @@ class Rendezvous {
   // The key of the next announcement: when it is set, Step has news.
   std::string AwaitedKey() const;
 
-  // After the job is closed: takes this node's record away. The last one to go takes the rest.
-  absl::Status SayGoodbye();
+  // After the job is closed: takes this node's record away. The last one to go takes the rest,
+  // until `cancelled`.
+  absl::Status SayGoodbye(const std::function<bool()>& cancelled = [] { return false; });
   // Whether all nodes that live have said goodbye.
   absl::StatusOr<bool> IsDeserted();
 
@@ -91,6 +96,7 @@ class Rendezvous {
   absl::StatusOr<bool> Scan(absl::Time now);
   absl::StatusOr<bool> ScanRecords(absl::Time now);
   absl::Status ScanBeats(absl::Time now);
+  bool MayAnnounce(const Announcement& decision) const;
   absl::Status Announce(const Announcement& announcement);
   absl::Status Forget(const std::string& id);
   void Schedule(absl::Time now);

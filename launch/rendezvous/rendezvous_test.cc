@@ -10,6 +10,7 @@
 #include "core/prefix_store.h"
 #include "gmock/gmock.h"
 #include "launch/rendezvous/fleet.h"
+#include "launch/rendezvous/policy_options.h"
 #include "store/etcd_store.h"
 #include "store/etcd_testing.h"
 #include "store/file_store.h"
@@ -405,6 +406,43 @@ TEST_P(RendezvousTest, NodesThatBringTheirHistoryGoOnCountingWithTheirRanks) {
   }
   UntilRound(8, {1, 0});
   EXPECT_EQ(node(0).round->restarts, 2);
+}
+
+// Adds nodes that give signs of life as `options` says, one every `gap`.
+absl::Duration UntilARoundOfTwo(const LaunchOptions& options, absl::Duration gap) {
+  Fleet fleet(OpenerOf("hash"), PolicyFor(options));
+  fleet.options.keep_alive_interval = options.rendezvous.keep_alive_interval;
+  fleet.Add();
+  fleet.Run(gap);
+  fleet.Add();
+  const absl::Duration took = fleet.RunUntil([&] { return fleet.InRound(1, {0, 1}); });
+  fleet.Run(absl::Minutes(2));
+  EXPECT_TRUE(fleet.InRound(1, {0, 1})) << fleet.Describe();
+  return took;
+}
+
+TEST(PolicyForTest, NodesWithRareSignsOfLifeFormARoundThatLasts) {
+  LaunchOptions options;
+  options.nodes = {2, 2};
+  for (const double seconds : {0.5, 2.0, 5.0, 20.0}) {
+    for (const int attempts : {2, 3, 10}) {
+      options.rendezvous.keep_alive_interval = absl::Seconds(seconds);
+      options.rendezvous.keep_alive_max_attempt = attempts;
+      SCOPED_TRACE(absl::StrCat(seconds, " s, ", attempts, " attempts"));
+      EXPECT_LE(UntilARoundOfTwo(options, absl::Seconds(seconds / 2)), absl::Seconds(1));
+    }
+  }
+}
+
+TEST(PolicyForTest, ANodeThatIsSilentForThreeIntervalsIsNotWaitedFor) {
+  LaunchOptions options;
+  EXPECT_EQ(PolicyFor(options).silent_after, absl::Milliseconds(1500));
+  options.rendezvous.keep_alive_interval = absl::Seconds(5);
+  EXPECT_EQ(PolicyFor(options).silent_after, absl::Seconds(15));
+  options.rendezvous.keep_alive_max_attempt = 2;
+  EXPECT_EQ(PolicyFor(options).silent_after, absl::Seconds(10));
+  options.rendezvous.heartbeat_timeout = absl::Seconds(60);
+  EXPECT_EQ(PolicyFor(options).silent_after, absl::Seconds(10));
 }
 
 INSTANTIATE_TEST_SUITE_P(Stores, RendezvousTest, ::testing::Values("hash", "file", "tcp", "etcd"),

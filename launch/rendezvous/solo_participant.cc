@@ -3,6 +3,7 @@
 #include "absl/strings/str_cat.h"
 #include "launch/rendezvous/news_queue.h"
 #include "launch/rendezvous/participant.h"
+#include "launch/rendezvous/policy_options.h"
 #include "launch/rendezvous/rendezvous.h"
 #include "store/hash_store.h"
 
@@ -81,19 +82,6 @@ class SoloParticipant final : public Participant {
 };
 
 }  // namespace
-
-PolicyOptions PolicyFor(const LaunchOptions& options) {
-  const RendezvousOptions& rendezvous = options.rendezvous;
-  PolicyOptions policy;
-  policy.min_nodes = options.nodes.min;
-  policy.max_nodes = options.nodes.max;
-  policy.max_restarts = options.max_restarts;
-  policy.join_timeout = rendezvous.join_timeout;
-  policy.last_call_timeout = rendezvous.last_call_timeout;
-  policy.lost_after = rendezvous.keep_alive_interval * rendezvous.keep_alive_max_attempt;
-  policy.silent_after = std::min(rendezvous.heartbeat_timeout, policy.lost_after);
-  return policy;
-}
 
 std::unique_ptr<Participant> MakeSoloParticipant(const LaunchOptions& options,
                                                  NodeIdentity identity, const Clock& clock) {

@@ -1,0 +1,20 @@
+// The limit of open descriptors: the launcher needs more than it is given, its workers get what it
+// was given.
+#ifndef SYNCLINE_LAUNCH_DESCRIPTOR_LIMIT_H_
+#define SYNCLINE_LAUNCH_DESCRIPTOR_LIMIT_H_
+
+#include <sys/resource.h>
+
+namespace syncline {
+
+// Raises this process's soft limit to the hard one, which needs no privilege: the store has a
+// connection for each process of the job. Requires that no other thread runs.
+void RaiseDescriptorLimit();
+
+// This process's limit before it was raised. Programs that call select(2) rely on a soft limit of
+// 1024, so a child must get this one.
+rlimit InheritedDescriptorLimit();
+
+}  // namespace syncline
+
+#endif  // SYNCLINE_LAUNCH_DESCRIPTOR_LIMIT_H_

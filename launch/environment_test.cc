@@ -1,0 +1,30 @@
+#include "launch/environment.h"
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace syncline {
+namespace {
+
+using testing::Contains;
+using testing::Key;
+using testing::Not;
+using testing::Pair;
+
+TEST(EnvironmentTest, WorkersDoNotInheritThePasswordOfTheRendezvous) {
+  for (const char* name : {"SYNCLINE_RDZV_CONF", "PET_RDZV_CONF"}) {
+    Environment environment = {{name, "user=u,password=secret"}, {"OTHER", "password=own"}};
+    DescribeJob(JobFacts(), WorkerFacts(), &environment);
+    EXPECT_THAT(environment, Not(Contains(Key(name))));
+    EXPECT_THAT(environment, Contains(Pair("OTHER", "password=own")));
+  }
+}
+
+TEST(EnvironmentTest, WhatSetsNoPasswordIsInherited) {
+  Environment environment = {{"PET_RDZV_CONF", "join_timeout=9,password_file=f"}};
+  DescribeJob(JobFacts(), WorkerFacts(), &environment);
+  EXPECT_THAT(environment, Contains(Key("PET_RDZV_CONF")));
+}
+
+}  // namespace
+}  // namespace syncline

@@ -1,0 +1,55 @@
+// What a node needs of its host.
+#include "launch/node.h"
+
+#include <fcntl.h>
+#include <stdlib.h>
+#include <sys/file.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
+
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "core/unique_fd.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "launch/job_files.h"
+
+namespace syncline {
+namespace {
+
+using testing::AllOf;
+using testing::HasSubstr;
+using testing::Not;
+
+TEST(NodeTest, WithoutDescriptorsNoFreePortIsFoundAndTheErrorNamesTheLimit) {
+  ASSERT_TRUE(FindFreePort().ok());
+  rlimit before = {};
+  ASSERT_EQ(getrlimit(RLIMIT_NOFILE, &before), 0);
+  const rlimit none = {0, before.rlim_max};
+  ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &none), 0);
+  const absl::StatusOr<int> port = FindFreePort();
+  ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &before), 0);
+  EXPECT_THAT(std::string(port.status().message()),
+              AllOf(HasSubstr("MASTER_PORT"), HasSubstr("Too many open files"),
+                    HasSubstr("ulimit -n"), Not(HasSubstr("Bad file descriptor"))));
+}
+
+// As systemd-tmpfiles(8) does before it removes what is in a folder; see tmpfiles.d(5).
+bool MayBeCleaned(const std::string& folder) {
+  const UniqueFd fd(open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  return fd.valid() && flock(fd.get(), LOCK_EX | LOCK_NB) == 0;
+}
+
+TEST(JobFilesTest, CleanersOfTemporaryFilesLeaveTheFolderAloneWhileTheJobRuns) {
+  auto files = JobFiles::Create(testing::TempDir(), "");
+  ASSERT_TRUE(files.ok()) << files.status();
+  EXPECT_FALSE(MayBeCleaned((*files)->folder()));
+  const std::string folder = (*files)->folder();
+  files->reset();
+  struct stat info = {};
+  EXPECT_NE(stat(folder.c_str(), &info), 0);
+}
+
+}  // namespace
+}  // namespace syncline

@@ -1,0 +1,85 @@
+"""Fixtures that run commands under the real mpirun, mpiexec and srun."""
+
+import os
+import pathlib
+import subprocess
+import sys
+
+import pytest
+
+ROOT = pathlib.Path(os.environ["TEST_SRCDIR"])
+OPEN_MPI = ROOT / "openmpi"
+MPICH = ROOT / "mpich"
+SLURM = ROOT / "slurm"
+CLUSTER = ROOT / "syncline/launch/options/slurm_cluster.py"
+DEADLINE = 120  # Of any command; far more than is needed.
+
+
+def environment(folder: pathlib.Path) -> dict[str, str]:
+    own = {"PATH": os.environ["PATH"], "TMPDIR": str(folder), "PYTHON_EXEC": sys.executable}
+    sanitizers = ("ASAN_OPTIONS", "UBSAN_OPTIONS", "TSAN_OPTIONS", "LD_PRELOAD")
+    return own | {name: os.environ[name] for name in sanitizers if name in os.environ}
+
+
+def finish(command, env) -> tuple[int, str, str]:
+    result = subprocess.run(
+        [str(word) for word in command],
+        env=env,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=DEADLINE,
+    )
+    return result.returncode, result.stdout, result.stderr
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """Short, as Open MPI and Slurm make sockets below it."""
+    path = pathlib.Path(subprocess.check_output(["mktemp", "-d"], text=True).strip())
+    yield path
+    subprocess.run(["rm", "-rf", path], check=True)
+
+
+@pytest.fixture
+def mpirun(folder):
+    """mpirun(size, *command): the command in each of `size` processes, by Open MPI."""
+    usr, lib = OPEN_MPI / "usr", OPEN_MPI / "usr/lib/x86_64-linux-gnu/openmpi/lib"
+    env = environment(folder) | {
+        "OPAL_PREFIX": str(usr),
+        "OPAL_BINDIR": str(usr / "bin"),
+        "OPAL_SYSCONFDIR": str(OPEN_MPI / "etc/openmpi"),
+        "OPAL_LIBDIR": str(lib),
+        "OPAL_PKGLIBDIR": str(lib / "openmpi3"),
+        "OPAL_DATADIR": str(usr / "share"),
+        "OPAL_PKGDATADIR": str(usr / "share/openmpi"),
+        "LD_LIBRARY_PATH": str(OPEN_MPI / "runtime"),
+        "OMPI_ALLOW_RUN_AS_ROOT": "1",
+        "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
+        "OMPI_MCA_plm": "isolated",
+        "OMPI_MCA_oob_tcp_if_include": "lo",
+        "OMPI_MCA_rmaps_base_oversubscribe": "1",
+    }
+    return lambda size, *command: finish([usr / "bin/orterun", "-np", size, *command], env)
+
+
+@pytest.fixture
+def mpiexec(folder):
+    """mpiexec(size, *command): the command in each of `size` processes, by MPICH."""
+    start = MPICH / "usr/bin/mpiexec.hydra"
+    env = environment(folder)
+    return lambda size, *command: finish([start, "-n", size, *command], env)
+
+
+@pytest.fixture
+def slurm(folder):
+    """slurm(nodes, *command): the command in a cluster with so many nodes."""
+    (folder / "tmp").mkdir()
+    (folder / "cluster").mkdir()
+    spaces = ["unshare", "--net", "--mount", "--pid", "--fork", "--kill-child", "--mount-proc"]
+    if subprocess.run([*spaces, "true"], capture_output=True).returncode != 0:
+        # Nor would a user namespace do: Slurm's daemons call setgroups.
+        pytest.skip("this user may not make namespaces, which the Slurm cluster needs")
+    env = environment(folder / "tmp")
+    start = [*spaces, sys.executable, CLUSTER, SLURM, folder / "cluster"]
+    return lambda nodes, *command: finish([*start, nodes, *command], env)

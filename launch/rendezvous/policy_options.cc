@@ -1,0 +1,33 @@
+#include "launch/rendezvous/policy_options.h"
+
+#include <algorithm>
+
+namespace syncline {
+namespace {
+
+// A node is not called silent for less, however short heartbeat_timeout is: a sign of life comes
+// an interval after the one before, and the leader sees it up to half an interval later.
+constexpr int kMissingSigns = 3;
+
+}  // namespace
+
+PolicyOptions PolicyFor(const LaunchOptions& options) {
+  const RendezvousOptions& rendezvous = options.rendezvous;
+  PolicyOptions policy;
+  policy.min_nodes = options.nodes.min;
+  policy.max_nodes = options.nodes.max;
+  policy.max_restarts = options.max_restarts;
+  policy.join_timeout = rendezvous.join_timeout;
+  policy.last_call_timeout = rendezvous.last_call_timeout;
+  policy.lost_after = rendezvous.keep_alive_interval * rendezvous.keep_alive_max_attempt;
+  policy.silent_after = std::min(
+      std::max(rendezvous.heartbeat_timeout, kMissingSigns * rendezvous.keep_alive_interval),
+      policy.lost_after);
+  return policy;
+}
+
+absl::Duration CallTimeout(const LaunchOptions& options) {
+  return std::min(options.rendezvous.read_timeout, PolicyFor(options).lost_after);
+}
+
+}  // namespace syncline
