@@ -22,6 +22,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
+#include "core/interrupt.h"
 #include "core/tensor.h"
 #include "java/jvm.h"
 
@@ -61,7 +62,8 @@ void Release(jlong self) {
 }
 
 // Calls C++ with the elements of the tuple that `convert` makes of Java's arguments; hands back its
-// result as a T. What goes wrong on the way becomes a Java exception, never one of C++.
+// result as a T. What goes wrong on the way becomes a Java exception, never one of C++. Long waits
+// in the call end when this thread is interrupted.
 template <typename T, typename A, typename F>
 auto Call(JNIEnv* env, A convert, F call);
 
@@ -227,6 +229,8 @@ auto Call(JNIEnv* env, A convert, F call) {
   try {
     const auto arguments = convert();
     const auto make_call = [&] { return std::apply(call, arguments); };
+    const ThreadInterrupt interrupt(env);
+    const InterruptScope interruptible(interrupt);
     if (!env->ExceptionCheck()) return CallOrThrow<T>(env, make_call);
   } catch (const std::bad_alloc&) {
     ThrowOutOfMemory(env, "no memory outside the heap for a call of Syncline");

@@ -4,6 +4,7 @@
 #include <string>
 
 #include "absl/strings/str_cat.h"
+#include "core/interrupt.h"
 #include "core/status.h"
 
 namespace syncline::java {
@@ -125,7 +126,7 @@ jbyteArray NewByteArray(JNIEnv* env, absl::string_view bytes) {
 }
 
 jint ExceptionKind(const absl::Status& status) {
-  if (absl::IsCancelled(status)) return kInterrupted;
+  if (IsInterrupted(status)) return kInterrupted;
   return static_cast<jint>(KindOf(status));
 }
 
@@ -177,8 +178,7 @@ absl::Status ThreadInterrupt::operator()() const {
     env_->DeleteLocalRef(thread);
     return absl::OkStatus();
   }
-  return absl::CancelledError(
-      "the wait was interrupted by Thread.interrupt; what it waited for goes on");
+  return InterruptedError("interrupted by Thread.interrupt");
 }
 
 }  // namespace syncline::java

@@ -74,7 +74,8 @@ void ThrowForeign(JNIEnv* env, const char* message);  // A DistException. Needs 
 // exception, a BackendError if none does, and what it says. Clears it.
 absl::Status TakeException(JNIEnv* env);
 
-// An api::Interrupt: an error if Thread.interrupt was called on this thread, whose flag stays set.
+// An InterruptScope::Check: an InterruptedError if Thread.interrupt was called on this thread,
+// whose interrupted status stays set.
 class ThreadInterrupt {
  public:
   explicit ThreadInterrupt(JNIEnv* env) : env_(env) {}

@@ -18,6 +18,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
+#include "core/interrupt.h"
 #include "core/tensor.h"
 #include "python/errors.h"
 #include "python/gil.h"
@@ -46,7 +47,8 @@ py::object ToPython(typename Converter<T>::Cpp value) {
   return Converter<T>::To(std::move(value));
 }
 
-// Calls C++ without the GIL; hands back its result as a T, or raises its error.
+// Calls C++ without the GIL; hands back its result as a T, or raises its error. Long waits in the
+// call run the handlers of signals, on Python's main thread, and end if one of them raises.
 template <typename T, typename F>
 py::object Call(F call);
 
@@ -201,9 +203,15 @@ struct IsStatusOr : std::false_type {};
 template <typename T>
 struct IsStatusOr<absl::StatusOr<T>> : std::true_type {};
 
+// Raises what a handler of a signal has raised during the call, which may have succeeded.
+inline void RaiseIfInterrupted() {
+  if (PyErr_Occurred() != nullptr) throw py::error_already_set();
+}
+
 template <typename F>
 auto WithoutGil(F& call) {
   GilReleased released;
+  const InterruptScope interruptible(&CheckSignals);
   return call();
 }
 
@@ -212,9 +220,11 @@ py::object Call(F call) {
   using Result = decltype(call());
   if constexpr (std::is_void_v<Result>) {
     WithoutGil(call);
+    RaiseIfInterrupted();
     return py::none();
   } else {
     auto result = WithoutGil(call);
+    RaiseIfInterrupted();
     if constexpr (std::is_same_v<Result, absl::Status>) {
       RaiseIfError(result);
       return py::none();

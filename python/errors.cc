@@ -3,6 +3,7 @@
 #include <string>
 
 #include "absl/strings/str_cat.h"
+#include "core/interrupt.h"
 #include "core/status.h"
 
 namespace syncline::python {
@@ -70,7 +71,7 @@ absl::Status StatusOf(py::error_already_set& error) {
       is_ours ? text : absl::StrCat(TextOf(error.type().attr("__name__")), ": ", text);
   if (error.matches(PyExc_KeyboardInterrupt)) {
     error.restore();
-    return BackendError("interrupted");
+    return InterruptedError("interrupted by a signal");
   }
   if (error.matches(PyExc_TimeoutError)) return TimeoutError(message);
   if (error.matches(PyExc_ConnectionError)) return NetworkError(message);

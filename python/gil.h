@@ -20,7 +20,7 @@ bool HoldsGil();
 class GilReleased {
  public:
   GilReleased() : state_(PyEval_SaveThread()) {}
-  ~GilReleased();  // Never returns on a thread that outlives the interpreter.
+  ~GilReleased();  // Once Python exits, never returns on another than the exiting thread.
 
   GilReleased(const GilReleased&) = delete;
   GilReleased& operator=(const GilReleased&) = delete;
@@ -41,11 +41,13 @@ std::shared_ptr<T> DroppedUnderGil(T resource) {
                             [](T* owned) { WithGil([owned] { delete owned; }); });
 }
 
-// Sees to it that WithGil knows when Python exits. For the module's initialisation.
+// Sees to it that WithGil knows when Python exits, and CheckSignals which thread is the main one.
+// For the module's initialisation.
 void InstallExitHook();
 
-// An api::Interrupt: runs the handlers of signals that have arrived. If one of them raises, such
-// as Ctrl-C's, the exception is left in place and the result is not OK.
+// An InterruptScope::Check: on Python's main thread, runs the handlers of signals that have
+// arrived. If one of them raises, such as Ctrl-C's, leaves the exception in place and returns an
+// InterruptedError. Any thread; the GIL need not be held.
 absl::Status CheckSignals();
 
 // The same handle, for Python to hold. Its end may wait for threads that release Python's arrays,

@@ -1,13 +1,16 @@
 #include "python/private_api.h"
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
+#include "core/cluster.h"
 #include "core/dtype.h"
+#include "core/env.h"
 #include "core/shared_memory.h"
 #include "core/status.h"
 #include "core/tensor.h"
@@ -51,6 +54,12 @@ py::list Parts(py::handle array, int64_t count) {
   return parts;
 }
 
+py::object TaskLocalRank() {
+  const std::optional<ClusterTask> task = DetectTask(GetEnv);
+  if (!task.has_value() || task->local_rank < 0) return py::none();
+  return py::int_(task->local_rank);
+}
+
 py::object NewShared(py::handle shape, py::handle dtype) {
   const auto lengths = FromPython<std::vector<int64_t>>(shape, "shape");
   const auto name = FromPython<std::string>(dtype, "dtype");
@@ -66,6 +75,7 @@ void DefinePrivateApi(py::module_& module) {
   const py::object work = module.attr("Work");
   work.attr("_on_complete") = py::cpp_function(&OnComplete, py::name("_on_complete"),
                                                py::is_method(work), py::arg("callback"));
+  module.def("_task_local_rank", &TaskLocalRank);
   module.def("_empty_shared", &NewShared, py::arg("shape"), py::arg("dtype"));
   module.def("_parts", &Parts, py::arg("array"), py::arg("count"));
 }

@@ -22,10 +22,12 @@ namespace syncline::python {
 
 // Calls the methods of an object of Python, each named as here but all_reduce for AllReduce:
 //
-//   broadcast(tensor, root)         gather(outputs, input, root)        barrier()
-//   all_reduce(tensor, op)          scatter(output, inputs, root)       send(tensor, dst, tag)
-//   reduce(tensor, op, root)        reduce_scatter(output, inputs, op)  recv(tensor, src, tag) ->
-//   int all_gather(outputs, input)      all_to_all(outputs, inputs)         abort(reason)
+// clang-format off
+//   broadcast(tensor, root)       gather(outputs, input, root)        barrier()
+//   all_reduce(tensor, op)        scatter(output, inputs, root)       send(tensor, dst, tag)
+//   reduce(tensor, op, root)      reduce_scatter(output, inputs, op)  recv(tensor, src, tag) -> int
+//   all_gather(outputs, input)    all_to_all(outputs, inputs)         abort(reason)
+// clang-format on
 //
 // with `timeout`, a timedelta, as a further keyword argument of all but abort. Tensors are
 // TensorViews, `op` is a ReduceOp, a `src` of -1 stands for any. An operation that the object lacks

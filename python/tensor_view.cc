@@ -152,12 +152,15 @@ const Tensor* TensorOfView(py::handle object) {
 
 void DefineTensorView(py::module_& module) {
   // pybind11's own buffer support knows neither read-only memory nor refusals.
-  const auto add_buffer_protocol = py::custom_type_setup([](PyHeapTypeObject* type) {
+  const auto set_up_type = py::custom_type_setup([](PyHeapTypeObject* type) {
+    // One that Python makes by TensorView.__new__ would hold no tensor.
+    type->ht_type.tp_flags |= Py_TPFLAGS_DISALLOW_INSTANTIATION;
+    type->ht_type.tp_new = nullptr;
     type->as_buffer.bf_getbuffer = &GetBuffer;
     type->as_buffer.bf_releasebuffer = &ReleaseBuffer;
     type->ht_type.tp_as_buffer = &type->as_buffer;
   });
-  py::class_<TensorView> view(module, "TensorView", add_buffer_protocol,
+  py::class_<TensorView> view(module, "TensorView", set_up_type,
                               "An array that Syncline owns, shared through the buffer protocol "
                               "and DLPack: numpy.asarray(view) or torch.from_dlpack(view) copy "
                               "nothing.");

@@ -102,6 +102,8 @@ def _dtype(name: Any) -> Any:
         layout: Any = {key: name[key] for key in ("names", "offsets", "titles", "itemsize")}
         layout["formats"] = formats
         return numpy.dtype(layout, align=bool(name["aligned"]))
+    if not isinstance(name, str):
+        raise ValueError(f"{name!r} is no element type")
     if name.startswith("ml_dtypes."):
         try:
             import ml_dtypes

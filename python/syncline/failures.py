@@ -14,26 +14,46 @@ from syncline.errors import DistError
 
 _MAX_REASON = 500
 
-_previous = sys.excepthook
 _tell_peers: Callable[[str], None] | None = None  # None: not watching.
+_reported: BaseException | None = None
+
+
+class _Hook:
+    """A sys.excepthook that reports an exception and passes it on to the hook it replaced.
+
+    A library that sets its own hook later, and calls this one from it, keeps this one for ever. The
+    next `watch` then adds another _Hook above that library's: each one knows only what it replaced,
+    so the chain has an end, and the first one that is called reports.
+    """
+
+    def __init__(self) -> None:
+        self.replaced = sys.excepthook
+
+    def __call__(
+        self, kind: type[BaseException], error: BaseException, trace: TracebackType | None
+    ) -> None:
+        try:
+            _report(kind, error, trace)
+        except Exception:  # The exception itself is what must be seen.
+            pass
+        finally:
+            self.replaced(kind, error, trace)
 
 
 def watch(tell_peers: Callable[[str], None]) -> None:
     """From now on, an uncaught exception is recorded and told to `tell_peers` in one line."""
-    global _previous, _tell_peers
+    global _tell_peers
     _tell_peers = tell_peers
-    if sys.excepthook is not _on_exception:
-        _previous = sys.excepthook
-        sys.excepthook = _on_exception
+    if not isinstance(sys.excepthook, _Hook):
+        sys.excepthook = _Hook()
 
 
 def unwatch() -> None:
     """Ends that."""
     global _tell_peers
     _tell_peers = None
-    # A hook that was set later calls this one, which then only passes on.
-    if sys.excepthook is _on_exception:
-        sys.excepthook = _previous
+    if isinstance(sys.excepthook, _Hook):
+        sys.excepthook = sys.excepthook.replaced
 
 
 def is_peer_error(error: BaseException | None) -> bool:
@@ -58,19 +78,15 @@ def record(error: BaseException) -> None:
     _record(_describe(type(error), error), callstack, error)
 
 
-def _on_exception(
-    kind: type[BaseException], error: BaseException, trace: TracebackType | None
-) -> None:
-    try:
-        # An interactive interpreter goes on.
-        if _tell_peers is not None and not sys.flags.inspect and not hasattr(sys, "ps1"):
-            text = _describe(kind, error)
-            _record(text, "".join(traceback.format_exception(kind, error, trace)), error)
-            _tell_peers(text.split("\n", 1)[0][:_MAX_REASON])
-    except Exception:  # The exception itself is what must be seen.
-        pass
-    finally:
-        _previous(kind, error, trace)
+def _report(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+    global _reported
+    # An interactive interpreter goes on.
+    if _tell_peers is None or sys.flags.inspect or hasattr(sys, "ps1") or error is _reported:
+        return
+    _reported = error
+    text = _describe(kind, error)
+    _record(text, "".join(traceback.format_exception(kind, error, trace)), error)
+    _tell_peers(text.split("\n", 1)[0][:_MAX_REASON])
 
 
 def _describe(kind: type[BaseException], error: BaseException) -> str:

@@ -5,11 +5,11 @@ from __future__ import annotations
 import atexit
 import os
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import timedelta
 from typing import Any
 
-from syncline import job
+from syncline import _syncline, job
 from syncline._syncline import ProcessGroup, Store, World
 from syncline.backends import backend_name, making
 from syncline.errors import DistError
@@ -20,6 +20,7 @@ default_pg_timeout = timedelta(minutes=30)
 
 _EXIT_TIMEOUT = timedelta(seconds=2)
 _init_lock = threading.Lock()
+_task_local_rank: Callable[[], int | None] = vars(_syncline)["_task_local_rank"]
 
 
 def init_process_group(
@@ -39,9 +40,9 @@ def init_process_group(
       backend: "auto" (the default: shared memory within a host, TCP between hosts) or another of
         `python -m syncline.info`, in any case; or one for each device: "cpu:gloo,cuda:nccl".
       init_method: "env://" (the default: RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT, as a
-        launcher sets them), "tcp://host:port" (also of a multicast address) or "file:///path"; the
-        latter two with `world_size`, and perhaps `rank`, here or as "?rank=R&world_size=N". Without
-        a rank, ranks are assigned.
+        launcher sets them, or else what Slurm's srun, mpirun, PALS or Flux say), "tcp://host:port"
+        (also of a multicast address) or "file:///path"; the latter two with `world_size`, and
+        perhaps `rank`, here or as "?rank=R&world_size=N". Without a rank, ranks are assigned.
       timeout: for joining, and for each operation that is not given its own; 30 minutes if None.
       world_size: number of ranks.
       rank: this process's rank, 0 to world_size - 1.
@@ -50,7 +51,8 @@ def init_process_group(
       pg_options: for backends registered with `extended_api`.
       device_id: accepted for compatibility; tensors know their device.
 
-    Without arguments, and with nothing in the environment from a launcher, it is a world of one.
+    Without arguments, and with nothing in the environment from a launcher, it is a world of one;
+    so is rank 0 of 1. The log (SYNCLINE_LOG_LEVEL=info) says which, and why.
 
     An uncaught exception that ends this process is from then on recorded for the launcher (in the
     file that TORCHELASTIC_ERROR_FILE names) and told to the peers, whose operations fail with it.
@@ -208,15 +210,18 @@ def get_pg_count() -> int:
 
 
 def get_node_local_rank(fallback_rank: int | None = None) -> int:
-    """This process's rank among those of its host: LOCAL_RANK, which the launcher sets.
+    """This process's rank among those of its host: LOCAL_RANK, or what srun or mpirun sets.
 
-    Without it `fallback_rank`; a RuntimeError if that is None too.
+    Without them `fallback_rank`, or what the ranks of the job have found when they met; a
+    RuntimeError if there is neither.
     """
-    local_rank = os.environ.get("LOCAL_RANK")
+    local_rank = os.environ.get("LOCAL_RANK", _task_local_rank())
     if local_rank is not None:
         return int(local_rank)
     if fallback_rank is not None:
         return int(fallback_rank)
+    if job.is_joined():
+        return job.joined().local_rank
     raise RuntimeError(
         "LOCAL_RANK is not set in the environment: start by a launcher, or pass fallback_rank"
     )

@@ -218,6 +218,13 @@ def test_no_dtype_of_objects_is_made():
             decode(b"S" + len(text).to_bytes(8, "little") + text)
 
 
+@pytest.mark.parametrize("dtype", ["1", "null", "[1]", "true", '{"base":3,"shape":[2]}'])
+def test_a_dtype_that_is_no_name_is_a_value_error(dtype):
+    text = b'{"array":[%s,[0],0]}' % dtype.encode()
+    with pytest.raises(ValueError, match="malformed"):
+        decode(b"S" + len(text).to_bytes(8, "little") + text)
+
+
 # ---- The collectives ----
 
 

@@ -80,6 +80,55 @@ started.wait()
     )
 
 
+def test_daemon_threads_in_calls_do_not_hurt_the_exit():
+    # Whether a thread takes the GIL in the wrong moment is a matter of luck.
+    run_python(
+        """
+import os, signal, sys, threading, syncline as dist
+for _ in range(40):
+    if os.fork() == 0:
+        signal.alarm(30)
+        group = dist.World.init("local", store=dist.HashStore(), rank=0, world_size=1).group
+        calls = threading.Semaphore(0)
+        def call():
+            while True:
+                group.barrier()
+                calls.release()
+        for _ in range(3):
+            threading.Thread(target=call, daemon=True).start()
+        for _ in range(100):
+            calls.acquire()
+        sys.exit(0)
+    assert os.wait()[1] == 0
+"""
+    )
+
+
+def test_a_child_that_is_forked_while_a_callback_runs_comes_to_its_end():
+    run_python(
+        """
+import os, signal, sys, threading, syncline as dist
+group = dist.World.init("local", store=dist.HashStore(), rank=0, world_size=1).group
+began, inside, forked = threading.Event(), threading.Event(), threading.Event()
+def callback():
+    inside.set()
+    forked.wait()
+first, second = group.barrier_async(), group.barrier_async()
+first._on_complete(began.wait)  # So that the next one is called by the lane's thread.
+second._on_complete(callback)
+began.set()
+inside.wait()
+child = os.fork()
+if child == 0:
+    signal.alarm(30)
+    sys.exit(0)
+status = os.waitpid(child, 0)[1]
+forked.set()
+assert status == 0, status
+"""
+    )
+
+
 def test_a_job_that_was_not_left_is_left_at_the_exit():
     run_python(
         """

@@ -154,3 +154,22 @@ def test_a_hook_that_was_set_later_stays(hook):
     dist.destroy_process_group()
     assert sys.excepthook is later
     later(ValueError, ValueError("passed on"), None)
+
+
+def test_a_group_joined_again_beside_a_library_that_wraps_the_hook_reports_once(hook):
+    told = []
+    passed_on = []
+    sys.excepthook = lambda *arguments: passed_on.append(arguments)
+    for _ in range(3):
+        failures.watch(told.append)
+        ours = sys.excepthook
+        sys.excepthook = lambda *arguments, ours=ours: ours(*arguments)
+        failures.watch(told.append)
+    error = ValueError("boom")
+    sys.excepthook(ValueError, error, None)
+    assert told == ["ValueError: boom"]
+    assert passed_on == [(ValueError, error, None)]
+    failures.unwatch()
+    sys.excepthook(ValueError, ValueError("after leaving"), None)
+    assert told == ["ValueError: boom"]
+    assert len(passed_on) == 2

@@ -139,6 +139,7 @@ def elastic():
 def group_and_work(world):
     group, rank = world.group, world.rank
     assert (world.size, group.rank, group.size, group.ranks) == (2, rank, 2, [0, 1])
+    assert world.local_rank == rank  # All ranks are of this host.
     assert (group.name, group.backend, group.timeout) == ("default", "local", ranks.TIMEOUT)
     for suffix in ("", "_async"):
         operations(group, rank, suffix)

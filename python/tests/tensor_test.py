@@ -185,3 +185,16 @@ def test_an_exporters_own_refusal_is_quoted(joined):
 
     with pytest.raises(TypeError, match="tensor cannot be shared: it is sparse"):
         dist.all_reduce(Refusing(numpy.zeros(1)))
+
+
+def test_a_view_of_nothing_cannot_be_made():
+    class View(_syncline.TensorView):
+        pass
+
+    for kind in (_syncline.TensorView, View):
+        with pytest.raises(TypeError):
+            kind()
+        with pytest.raises(TypeError):
+            kind.__new__(kind)
+        with pytest.raises(TypeError):
+            object.__new__(kind)

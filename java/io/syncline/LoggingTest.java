@@ -4,6 +4,10 @@ import static org.junit.jupiter.api.Assertions.assertEquals;
 import static org.junit.jupiter.api.Assertions.assertTrue;
 
 import io.syncline.testing.Ranks;
+import java.nio.file.Files;
+import java.nio.file.Path;
+import java.util.HashSet;
+import java.util.Set;
 import java.util.concurrent.BlockingQueue;
 import java.util.concurrent.LinkedBlockingQueue;
 import java.util.concurrent.TimeUnit;
@@ -38,5 +42,18 @@ class LoggingTest {
             World.init("local", "", store, rank, 2, Ranks.TIMEOUT).close();
           });
     }
+  }
+
+  /** A second copy would not have the sink, nor the ranks of backend local, of the first. */
+  @Test
+  void theNativeLibraryIsLoadedOnce() throws Exception {
+    NativeLibrary.load();
+    final Set<String> copies = new HashSet<>();
+    for (String line : Files.readAllLines(Path.of("/proc/self/maps"))) {
+      if (line.contains("libsyncline_jni")) {
+        copies.add(line.split("\\s+", 6)[5]);
+      }
+    }
+    assertEquals(1, copies.size(), copies.toString());
   }
 }

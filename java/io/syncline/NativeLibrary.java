@@ -17,6 +17,7 @@ public final class NativeLibrary {
   private static final String FOLDER_PROPERTY = "syncline.library.path";
   private static final String FILE = System.mapLibraryName("syncline_jni");
   private static boolean loaded;
+  private static boolean loading; // By this thread, as `load` is synchronized.
 
   private NativeLibrary() {}
 
@@ -27,17 +28,24 @@ public final class NativeLibrary {
    * @throws UnsatisfiedLinkError if there is none for this platform, or the system cannot load it
    */
   public static synchronized void load() {
-    if (loaded) {
+    // While it is loaded it looks up classes whose initializers call this method again. A second
+    // copy of the library would have a log, a table of ranks and threads of its own.
+    if (loaded || loading) {
       return;
     }
-    final String folder = System.getProperty(FOLDER_PROPERTY);
-    if (folder != null) {
-      System.load(Path.of(folder, FILE).toAbsolutePath().toString());
-    } else {
-      loadFromJar();
+    loading = true;
+    try {
+      final String folder = System.getProperty(FOLDER_PROPERTY);
+      if (folder != null) {
+        System.load(Path.of(folder, FILE).toAbsolutePath().toString());
+      } else {
+        loadFromJar();
+      }
+      Logging.attach();
+      loaded = true;
+    } finally {
+      loading = false;
     }
-    Logging.attach();
-    loaded = true;
   }
 
   private static void loadFromJar() {

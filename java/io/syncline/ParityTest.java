@@ -243,6 +243,7 @@ class ParityTest {
         });
     add("World.rank", () -> assertEquals(0, Calls.call(world, "rank")));
     add("World.size", () -> assertEquals(1, Calls.call(world, "size")));
+    add("World.local_rank", () -> assertEquals(0, Calls.call(world, "localRank")));
     add("World.group", () -> assertEquals(1, ((ProcessGroup) Calls.call(world, "group")).size()));
     add("World.store", () -> assertTrue(((Store) Calls.call(world, "store")).numKeys() >= 0));
     add(

@@ -48,6 +48,22 @@ def options(kind: type[Any], given: Any, timeout: timedelta | None = None, **fie
     return made
 
 
+def as_timeout(given: timedelta | float | None, default: timedelta | None) -> timedelta | None:
+    """A timeout as users give it, in seconds if it is a number; `default` if it is None.
+
+    Zero is no default: Syncline refuses it. Raises TypeError for anything else.
+    """
+    if given is None:
+        return default
+    if isinstance(given, timedelta):
+        return given
+    if isinstance(given, (int, float)) and not isinstance(given, bool):
+        return timedelta(seconds=given)
+    raise TypeError(
+        f"timeout must be a timedelta, a number of seconds or None, not {type(given).__name__}"
+    )
+
+
 def timeout_of(given: Any, default: timedelta | None) -> timedelta | None:
     """The timeout in torch's options, where it is set."""
     timeout: timedelta = given.timeout

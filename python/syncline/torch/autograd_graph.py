@@ -41,9 +41,17 @@ def at_end_of_backward(callback: Callable[[], None]) -> None:
     engine.queue_callback(callback)
 
 
+def current_pass() -> int:
+    """Which backward pass this thread is in: the innermost, also in a callback at its end; or -1.
+
+    No two passes of a process have the same number.
+    """
+    return int(torch._C._current_graph_task_id())
+
+
 def is_running() -> bool:
     """Whether this thread is in a backward pass."""
-    return bool(torch._C._current_graph_task_id() != -1)
+    return current_pass() != -1
 
 
 def is_nested() -> bool:

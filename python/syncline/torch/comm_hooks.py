@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, get_origin, get_type_hints
 
 import torch
+import torch.distributed
 from torch.utils.dlpack import from_dlpack
 
 from syncline import _syncline
@@ -56,10 +58,15 @@ def from_torch(state: Any, hook: Hook, parameters: Sequence[torch.Tensor]) -> _s
     """What a reducer of `parameters` calls for hook(state, bucket), which returns a Future.
 
     The Future's value is the bucket's average, or a list with it. Collectives of the hook are
-    those of torch.distributed.
+    those of torch.distributed. Raises ValueError if the annotations of `hook` say otherwise.
     """
 
     from syncline import comm_hooks
+    from syncline.torch.process_group import as_hook
+
+    _check_annotations(hook)
+    name = getattr(hook, "__qualname__", type(hook).__name__)
+    marked = as_hook(hook)
 
     def start(bucket: _syncline.GradBucket) -> torch.futures.Future[Any]:
         given = GradBucket(bucket, parameters)
@@ -71,9 +78,38 @@ def from_torch(state: Any, hook: Hook, parameters: Sequence[torch.Tensor]) -> _s
             if average.data_ptr() != place.data_ptr() or average.dtype != place.dtype:
                 place.copy_(average.view(-1))
 
-        return hook(state, given).then(take)
+        future = marked(state, given)
+        if not isinstance(future, torch._C.Future):
+            raise TypeError(
+                f"communication hook {name} must return a torch.futures.Future of the average, "
+                f"not {type(future).__name__}"
+            )
+        return future.then(take)
 
-    return comm_hooks.from_starter(start, getattr(hook, "__qualname__", type(hook).__name__))
+    return comm_hooks.from_starter(start, name)
+
+
+def _check_annotations(hook: Hook) -> None:
+    """As torch's DistributedDataParallel does; what cannot be resolved is not looked at."""
+    function: Any = hook
+    if not inspect.isroutine(hook):
+        function = function.__call__
+    try:
+        hints = get_type_hints(function)
+    except (NameError, TypeError, AttributeError):
+        return
+    bucket = hints.get("bucket", Any)
+    if bucket not in (Any, GradBucket, getattr(torch.distributed, "GradBucket", GradBucket)):
+        raise ValueError(
+            f"a communication hook's bucket is a torch.distributed.GradBucket: its "
+            f"annotation must say so, not {bucket}"
+        )
+    returned = hints.get("return", Any)
+    if returned is not Any and (get_origin(returned) or returned) is not torch.futures.Future:
+        raise ValueError(
+            f"a communication hook returns a torch.futures.Future[torch.Tensor]: its "
+            f"annotation must say so, not {returned}"
+        )
 
 
 def make(state: Any, hook: Any, parameters: Sequence[torch.Tensor]) -> _syncline.CommHook:

@@ -8,6 +8,7 @@ from functools import partial
 from typing import Any
 
 import torch
+from torch.optim.optimizer import register_optimizer_step_pre_hook
 from torch.utils.dlpack import from_dlpack
 
 from syncline._syncline import ProcessGroup, Reducer, _gradient_hook
@@ -57,12 +58,18 @@ class Gradients:
             find_unused_parameters=options.find_unused_parameters and not options.static_graph,
             static_graph=options.static_graph,
         )
+        self.has_run = False  # Whether there was a forward pass that is to average.
         self.unused_never_changed = True
         self._first_came: bytes | None = None  # Which parameters had a gradient in the first step.
         self._optimizers = OptimizersInBackward(self.parameters)
         self.synchronizes = False  # Whether gradients of coming backward passes are averaged.
-        # Whether the end of the running backward pass will call _finish; read by the hooks.
+        # Whether a step has begun that the end of a running backward pass will end, by _finish;
+        # read by the hooks.
         self._is_open = bytearray(1)
+        # The backward pass, of those that run within each other (reentrant checkpoints), whose end
+        # ends the step: that of the module's outputs. None: it is not known.
+        self._own_pass: int | None = None
+        self._left_open = False  # By a nested pass, for the outer one to go on with.
         self._marked = bytearray(len(self.parameters))  # Those the reducer has in this step.
         self._alone: set[int] = set()  # Those with gradients that were not averaged (no_sync).
         self._unused: set[int] | None = None  # Those that no output since the last step depends on.
@@ -95,14 +102,22 @@ class Gradients:
     def before_forward(self) -> None:
         """Ends the step of a backward pass that failed, if there is one."""
         self._optimizers.take_over()
-        if self._queued and not autograd_graph.is_running():
+        if autograd_graph.is_running():
+            return
+        if self._left_open:
+            error = self._not_averaged()
             self._abandon()
+            raise error
+        if self._queued:
+            self._abandon()
+        self._own_pass = None  # Of a pass without a step that failed.
 
     def after_forward(self, output: Any, *, synchronizes: bool) -> None:
         """Backward passes from now on average, or leave gradients to this rank (no_sync)."""
         self.synchronizes = synchronizes
         if not synchronizes:
             return
+        self.has_run = True
         outputs = list(autograd_graph.find_tensors(output))
         for tensor in outputs:
             if tensor.grad_fn is not None:
@@ -145,8 +160,12 @@ class Gradients:
             self._begin()
         if self._marked[index]:
             raise checks.marked_twice(self.names[index], was_unused=self._marked[index] == _UNUSED)
-        self._deliver(index, parameter)
-        self._marked[index] = _CAME
+        if parameter.grad is not None:
+            self._deliver(index, parameter)
+            self._marked[index] = _CAME
+        elif not self._finds_unused:  # Undefined: it is as if it were zeros, or unused.
+            self._deliver_nothing(index)
+            self._marked[index] = _UNUSED
 
     def _ready_in_static_graph(self, index: int, parameter: torch.Tensor) -> None:
         """The first step counts how often each gradient comes, and sends all at its end."""
@@ -155,6 +174,8 @@ class Gradients:
             return
         if not self._queued:
             self._begin()
+        if parameter.grad is None:  # Undefined: as if it had not come.
+            return
         count = self._fired.pop(index, 0) + 1
         self._fired[index] = count  # The last one that came is the last in the dictionary.
         if self._recorded is None:
@@ -210,17 +231,27 @@ class Gradients:
             self.reducer.mark_ready(index)
 
     def _on_backward(self, gradients: Any) -> None:
-        """Before the first node of a backward pass, which may be the outer one of several."""
+        """Before a backward pass comes to an output of the module: its end ends the step.
+
+        Another pass may run around it, if the module is called in a reentrant checkpoint, and
+        others within it, if the module has such checkpoints.
+        """
         del gradients
-        if self.synchronizes and not self._queued:
-            if autograd_graph.accumulates(self._accumulators[0]):
-                self._begin()
+        if not self.synchronizes or self._own_pass is not None:
+            return
+        self._own_pass = autograd_graph.current_pass()
+        autograd_graph.at_end_of_backward(self._finish)
+        if not self._queued and autograd_graph.accumulates(self._accumulators[0]):
+            self._begin()
 
     def _begin(self) -> None:
         self._queued = True
-        autograd_graph.at_end_of_backward(self._finish)
-        if any(self._marked):
+        if self._own_pass is None:
+            autograd_graph.at_end_of_backward(self._finish)
+        if self._left_open:
+            self._left_open = False
             return
+        _unfinished.add(self)
         unused: list[int] = []
         if self._unused:
             # What has a gradient from earlier passes is sent, as if it had been used.
@@ -236,9 +267,16 @@ class Gradients:
             self._marked[index] = _UNUSED
 
     def _finish(self) -> None:
-        """At the end of the backward pass: waits for the averages."""
-        if autograd_graph.is_nested() and 0 in self._marked:
-            self._queued = False  # The outer pass goes on.
+        """At the end of a backward pass: waits for the averages, if it is the one to do so."""
+        if self._own_pass is None:
+            if autograd_graph.is_nested() and 0 in self._marked:
+                self._queued = False
+                self._left_open = True  # The outer pass goes on.
+                return
+        elif self._own_pass != autograd_graph.current_pass():
+            return
+        if not self._queued:  # No gradient has come, as in torch.autograd.grad.
+            self._own_pass = None
             return
         try:
             with torch.no_grad():
@@ -356,11 +394,23 @@ class Gradients:
                 parameter.grad = self._views[index]
 
     def _reset(self) -> None:
+        _unfinished.discard(self)
         self._queued = False
+        self._own_pass = None
+        self._left_open = False
         self._marked[:] = bytes(len(self.parameters))
         self._alone.clear()
         self._unused = None
         self._fired = {}
+
+    def _not_averaged(self) -> RuntimeError:
+        return RuntimeError(
+            f"rank {self._group.rank}: the last backward pass has left gradients of "
+            f"'{self.names[0]}' and {len(self.names) - 1} other parameters that are not averaged: "
+            "it has failed, or it ran in a reentrant checkpoint while the module's outputs are in "
+            "an object of a type in which no tensors are found. Return tensors, tuples, "
+            "dictionaries or dataclasses, or use checkpoint(..., use_reentrant=False)"
+        )
 
     def _abandon(self) -> None:
         """After a backward pass that raised: peers, who wait for the rest, are to know of it."""
@@ -379,6 +429,23 @@ class Gradients:
     @property
     def _may_lack(self) -> bool:
         return self.options.find_unused_parameters or self.options.static_graph
+
+
+_unfinished: weakref.WeakSet[Gradients] = weakref.WeakSet()
+"""Those with a step that has begun and not ended."""
+
+
+def _check_before_step(optimizer: torch.optim.Optimizer, *_: Any) -> None:
+    """Refuses to step with gradients that have not been averaged."""
+    if not _unfinished or autograd_graph.is_running():
+        return
+    stepped = {id(p) for group in optimizer.param_groups for p in group["params"]}
+    for gradients in list(_unfinished):
+        if any(id(p) in stepped and p.grad is not None for p in gradients.parameters):
+            raise gradients._not_averaged()
+
+
+register_optimizer_step_pre_hook(_check_before_step)
 
 
 def _ready_of(gradients: weakref.ref[Gradients], index: int, parameter: torch.Tensor) -> None:

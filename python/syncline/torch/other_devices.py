@@ -39,10 +39,10 @@ class OtherDevices:
             self._backends[device.type] = made
         return made
 
-    def set_timeout(self, timeout: timedelta) -> None:
+    def set_timeout(self, timeout: timedelta | None) -> None:
         self._timeout = timeout
         for backend in self._backends.values():
-            backend.set_timeout(timeout)
+            backend.set_timeout(self._limit)
 
     def shutdown(self) -> None:
         for backend in self._backends.values():
@@ -69,6 +69,10 @@ class OtherDevices:
         self._group._register_backend(torch.device(device.type), kind, made)
         return made
 
+    @property
+    def _limit(self) -> timedelta:
+        return self._group._group.timeout if self._timeout is None else self._timeout
+
     def _name_of(self, device_type: str) -> str:
         """The backend that the user has named for `device_type`; empty if none."""
         config = distributed_c10d._world.pg_backend_config.get(self._group)
@@ -81,7 +85,7 @@ class OtherDevices:
         options = self._options
         if not isinstance(options, torch_dist.ProcessGroupNCCL.Options):
             options = torch_dist.ProcessGroupNCCL.Options()
-        options._timeout = self._timeout or self._group._group.timeout
+        options._timeout = self._limit
         options.global_ranks_in_group = self._group._ranks
         options.group_name = self._group.group_name
         store = torch_dist.PrefixStore("syncline/nccl/", self._store)
@@ -89,7 +93,6 @@ class OtherDevices:
 
     def _make_gloo(self, device_type: str) -> Any:
         store = torch_dist.PrefixStore(f"syncline/gloo/{device_type}/", self._store)
-        timeout = self._timeout or self._group._group.timeout
         return torch_dist.ProcessGroupGloo(
-            store, self._group.rank(), self._group.size(), timeout=timeout
+            store, self._group.rank(), self._group.size(), timeout=self._limit
         )

@@ -21,7 +21,7 @@ from torch.distributed.distributed_c10d import BarrierOptions
 
 from syncline import _syncline
 from syncline.errors import DistError
-from syncline.torch.arguments import movable, only, options, timeout_of
+from syncline.torch.arguments import as_timeout, movable, only, options, timeout_of
 from syncline.torch.collectives import Collectives, Forms, both_forms
 from syncline.torch.errors import translated
 from syncline.torch.other_devices import OtherDevices
@@ -111,15 +111,27 @@ class ProcessGroup(Collectives, torch_dist.ProcessGroup):  # type: ignore[misc]
         return self._store
 
     def _get_backend(self, device: torch.device) -> Any:
-        """torch's backend beside Syncline for `device`; there is none for the CPU."""
+        """torch's backend beside Syncline for `device`; for the CPU, this group."""
         if device.type == "cpu":
-            return super()._get_backend(device)  # Raises.
+            return self
         return self._others.backend(device)
 
-    def set_timeout(self, timeout: timedelta) -> None:
-        """How long operations may take from now on where no timeout is given."""
-        self._timeout = timeout
-        self._others.set_timeout(timeout)
+    # What torch asks a backend for.
+    supports_splitting = False
+    supports_coalescing = False
+    supports_time_estimate = False
+    supports_shrinking = False
+
+    def _set_default_timeout(self, timeout: timedelta) -> None:
+        self.set_timeout(timeout)
+
+    def set_timeout(self, timeout: timedelta | float | None) -> None:
+        """How long operations may take from now on where no timeout is given.
+
+        None stands for the group's first one.
+        """
+        self._timeout = as_timeout(timeout, None)
+        self._others.set_timeout(self._timeout)
 
     def _set_sequence_number_for_group(self) -> None:
         pass  # Syncline's group counts its operations itself.
@@ -145,7 +157,7 @@ class ProcessGroup(Collectives, torch_dist.ProcessGroup):  # type: ignore[misc]
     def split_group(
         self,
         ranks: Sequence[int],
-        timeout: timedelta | None = None,
+        timeout: timedelta | float | None = None,
         opts: Any = None,
         group_name: str | None = None,
         group_desc: str | None = None,
@@ -159,7 +171,8 @@ class ProcessGroup(Collectives, torch_dist.ProcessGroup):  # type: ignore[misc]
         members = [self._ranks[rank] for rank in ranks]
         if self._group.rank not in ranks:
             return None
-        group = self._world.new_group(members, backend_below(opts), timeout or self._timeout, True)
+        limit = as_timeout(timeout, self._timeout)
+        group = self._world.new_group(members, backend_below(opts), limit, True)
         assert group is not None  # This rank is in it.
         name = group_name or f"{self._name}:{group.name}"
         store = torch_dist.PrefixStore(f"{name}/", self._store)
@@ -230,11 +243,14 @@ class ProcessGroup(Collectives, torch_dist.ProcessGroup):  # type: ignore[misc]
         return self._run(_BARRIER, opts, [], timeout_of(opts, self._timeout))
 
     def monitored_barrier(
-        self, timeout: timedelta | None = None, wait_all_ranks: bool = False
+        self, timeout: timedelta | float | None = None, wait_all_ranks: bool = False
     ) -> None:
-        """As barrier, through the store; a DistTimeoutError names every rank that is missing."""
+        """As barrier, through the store; a DistTimeoutError names every rank that is missing.
+
+        Without a `timeout`, within the group's. Zero is a ValueError.
+        """
         try:
-            self._group.monitored_barrier(timeout or self._timeout)
+            self._group.monitored_barrier(as_timeout(timeout, self._timeout))
         except DistError as error:
             raise translated(error) from None
 

@@ -10,6 +10,7 @@ import functools
 from datetime import timedelta
 from typing import Any
 
+import torch
 import torch.distributed as torch_dist
 
 from syncline import failures, job
@@ -24,10 +25,12 @@ from syncline.torch.process_group import (
     backend_below,
     open_groups,
 )
+from syncline.torch.work import lasting
 
 __all__ = ["Options", "create_group", "register"]
 
 _EXIT_TIMEOUT = timedelta(seconds=2)
+_library = torch.library.Library("_c10d_functional", "IMPL")  # As long as the process lasts.
 
 
 def register() -> None:
@@ -39,6 +42,9 @@ def register() -> None:
     )
     _serve_monitored_barrier()
     _mark_hooks()
+    _hand_over_lasting_works()
+    _serve_compression_in_cpp()
+    _serve_gathering_to_a_tensor()
     atexit.register(_close_all)
 
 
@@ -48,7 +54,7 @@ def _serve_monitored_barrier() -> None:
 
     @functools.wraps(of_torch)
     def monitored_barrier(
-        group: Any = None, timeout: timedelta | None = None, wait_all_ranks: bool = False
+        group: Any = None, timeout: timedelta | float | None = None, wait_all_ranks: bool = False
     ) -> None:
         members = torch_dist.group.WORLD if group is None else group
         if isinstance(members, ProcessGroup):
@@ -70,6 +76,61 @@ def _mark_hooks() -> None:
         of_torch(reducer, state, as_hook(hook))
 
     module._register_comm_hook = register_comm_hook
+
+
+def _hand_over_lasting_works() -> None:
+    """torch's DistributedDataParallel gives its reducer a Work, in `join`, and drops it."""
+    reducer: Any = torch_dist.Reducer
+    of_torch = reducer._set_forward_pass_work_handle
+
+    @functools.wraps(of_torch)
+    def set_forward_pass_work_handle(self: Any, work: Any, use_static_world_size: bool) -> None:
+        of_torch(self, lasting(work), use_static_world_size)
+
+    reducer._set_forward_pass_work_handle = set_forward_pass_work_handle
+
+
+def _serve_compression_in_cpp() -> None:
+    """torch's built-in FP16_COMPRESS takes futures of torch's C++ backends only: lists of tensors.
+
+    Python code can make no such future. The same hook in Python takes its place.
+    """
+    module: Any = torch.nn.parallel.DistributedDataParallel
+    of_torch = module._register_builtin_comm_hook
+
+    @functools.wraps(of_torch)
+    def register_builtin_comm_hook(self: Any, kind: Any) -> None:
+        compresses = kind == torch_dist.BuiltinCommHookType.FP16_COMPRESS
+        if compresses and isinstance(self.process_group, ProcessGroup):
+            from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
+
+            self.register_comm_hook(self.process_group, default_hooks.fp16_compress_hook)
+        else:
+            of_torch(self, kind)
+
+    module._register_builtin_comm_hook = register_builtin_comm_hook
+
+
+def _serve_gathering_to_a_tensor() -> None:
+    """The one functional collective that asks a group for a backend in C++, which ours lacks."""
+    if not hasattr(torch.ops._c10d_functional, "all_gather_into_tensor_out"):
+        return
+    of_torch = torch.ops._c10d_functional.all_gather_into_tensor_out.default
+
+    def all_gather_into_tensor_out(
+        given: torch.Tensor, group_size: int, group_name: Any, *, out: torch.Tensor
+    ) -> torch.Tensor:
+        group = group_name
+        if isinstance(group, str):
+            group = torch_dist.distributed_c10d._resolve_process_group(group)
+        if not isinstance(group, ProcessGroup):
+            key = torch._C.DispatchKey.CompositeExplicitAutograd
+            return of_torch._op_dk(key, given, group_size, group_name, out=out)
+        work = group._allgather_base(out, given)
+        torch._C._distributed_c10d._register_work(out, work)
+        return out
+
+    _library.impl("all_gather_into_tensor_out", all_gather_into_tensor_out, "CPU")
 
 
 def _create_group(given: Any, backend_options: Any = None) -> ProcessGroup:

@@ -115,9 +115,17 @@ class TorchNames:
             raise RuntimeError(f"{optim} has no form that overlaps with backward") from error
 
     def _set_static_graph(self) -> None:
-        """As static_graph=True at construction. Collective, before the first backward pass."""
+        """As static_graph=True at construction. Collective, before the first forward pass.
+
+        Raises RuntimeError later: graphs of earlier forward passes would no longer be averaged.
+        """
         if self.static_graph:
             return
+        if self._gradients is not None and self._gradients.has_run:
+            raise RuntimeError(
+                "_set_static_graph() should be called before training loop starts and after "
+                "DistributedDataParallel is constructed"
+            )
         if self._comm_hooks:
             raise RuntimeError("call _set_static_graph before register_comm_hook")
         if self._gradients is not None:

@@ -1,6 +1,9 @@
 """What operations return: torch's Work over Syncline's.
 
-torch's C++ code calls `wait` and `get_future`; the other methods are for Python.
+torch's C++ code calls `wait` and `get_future`; the other methods are for Python. It finds them
+through the Python object. It keeps that object if a process group returned the Work. If Python code
+hands the Work over, it keeps only the C++ half, which waits for ever once the Python object is
+gone: there, `lasting` makes a Work that C++ code can keep.
 """
 
 from __future__ import annotations
@@ -29,6 +32,13 @@ _thread = threading.local()  # Its `callbacks_of` is the group whose callback ru
 def runs_callback_of(group: _syncline.ProcessGroup) -> bool:
     """Whether the caller is a callback of a future, on the thread that runs the operations."""
     return getattr(_thread, "callbacks_of", None) is group
+
+
+def lasting(work: Any) -> Any:
+    """`work` as C++ code can keep it: another if it is one of these, with the same future."""
+    if not isinstance(work, (FinishedWork, RunningWork, AllWork)):
+        return work
+    return torch._C._distributed_c10d._create_work_from_future(work.get_future())
 
 
 class FinishedWork(torch.distributed.Work):  # type: ignore[misc]

@@ -139,6 +139,12 @@ def barriers():
     dist.distributed_c10d.monitored_barrier(dist.group.WORLD)
     over_gloo = dist.new_group(backend="gloo")
     dist.monitored_barrier(over_gloo, timedelta(seconds=30))
+    dist.monitored_barrier(None, 30.0)
+    with pytest.raises(TypeError, match="seconds"):
+        dist.monitored_barrier(timeout="soon")
+    for nothing in (timedelta(0), 0.0):
+        with pytest.raises(ValueError, match="timeout must be positive"):
+            dist.monitored_barrier(timeout=nothing)
     store = dist.distributed_c10d._get_default_store()
     if dist.get_rank() == 0:
         with pytest.raises(syncline.DistTimeoutError, match="rank 1"):
@@ -157,6 +163,12 @@ def functional_collectives():
         group = dist.group.WORLD
         x = (torch.arange(4.0 * size) + rank).requires_grad_()
         reduced = functional.all_reduce(x.detach(), "avg", group) + 0
+        out = torch.empty(size * x.numel())
+        torch.ops._c10d_functional.wait_tensor(
+            torch.ops._c10d_functional.all_gather_into_tensor_out(
+                x.detach(), size, group.group_name, out=out
+            )
+        )
         gathered = functional.all_gather_tensor(x.detach(), 0, group) + 0
         scattered = functional.reduce_scatter_tensor(x.detach(), "sum", 0, group) + 0
         swapped = functional.all_to_all_single(x.detach(), None, None, group) + 0
@@ -168,7 +180,17 @@ def functional_collectives():
         loss = loss + (with_gradients.all_reduce(x) * (rank + 1)).sum()
         loss = loss + (torch.stack(with_gradients.all_gather(x)) ** 2).sum()
         loss.backward()
-        return [reduced, gathered, scattered, swapped, sent, lists[0] + 0, lists[1] + 0, x.grad]
+        return [
+            reduced,
+            gathered,
+            scattered,
+            swapped,
+            sent,
+            lists[0] + 0,
+            lists[1] + 0,
+            out,
+            x.grad,
+        ]
 
     torch_ranks.assert_equal_to_gloo("functional collectives", results)
 

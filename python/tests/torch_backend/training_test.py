@@ -8,6 +8,7 @@ import pytest
 if not pypi_torch_status.AVAILABLE:
     pytest.skip(pypi_torch_status.REASON, allow_module_level=True)
 
+import syncline.torch
 import torch
 import torch.distributed as dist
 import torch_ranks
@@ -93,6 +94,20 @@ def data_parallel_with_a_hook(hook):
     return train(model, sgd(model))
 
 
+def data_parallel_with_a_built_in_hook(kind):
+    model = DistributedDataParallel(small_model(), bucket_cap_mb=0.001)
+    model._register_builtin_comm_hook(kind)
+    return train(model, sgd(model))
+
+
+def data_parallel_that_divides_by_active_ranks():
+    model = DistributedDataParallel(nn.Linear(12, 12), bucket_cap_mb=0.0001)
+    optimizer = sgd(model)
+    with model.join(divide_by_initial_world_size=False):
+        train(model, optimizer, steps=2 + 2 * dist.get_rank())
+    return list(model.parameters())
+
+
 def data_parallel_with_uneven_inputs():
     model = DistributedDataParallel(nn.Linear(12, 12))
     optimizer = sgd(model)
@@ -167,6 +182,13 @@ CASES = {
     "ddp_no_sync": data_parallel_with_accumulation,
     "ddp_sparse": data_parallel_with_sparse_gradients,
     "ddp_join": data_parallel_with_uneven_inputs,
+    "ddp_join_active": data_parallel_that_divides_by_active_ranks,
+    "ddp_built_in_allreduce": functools.partial(
+        data_parallel_with_a_built_in_hook, dist.BuiltinCommHookType.ALLREDUCE
+    ),
+    "ddp_built_in_fp16": functools.partial(
+        data_parallel_with_a_built_in_hook, dist.BuiltinCommHookType.FP16_COMPRESS
+    ),
     "ddp_bfloat16": data_parallel_of_half_precision,
     "ddp_allreduce_hook": functools.partial(
         data_parallel_with_a_hook, default_hooks.allreduce_hook
@@ -181,7 +203,7 @@ CASES = {
 
 
 # Gloo adds half precision up in half precision, in an order of its own.
-TOLERANCE = {"ddp_bfloat16": 1e-2, "ddp_fp16_hook": 1e-3}
+TOLERANCE = {"ddp_bfloat16": 1e-2, "ddp_fp16_hook": 1e-3, "ddp_built_in_fp16": 1e-3}
 
 
 def run_all():
@@ -193,9 +215,14 @@ def run_all():
 def power_sgd():
     """Its futures call further operations. (Over gloo they cannot.)"""
     torch_ranks.join()
+    for wrapper in (DistributedDataParallel, syncline.torch.DistributedDataParallel):
+        power_sgd_trains(wrapper)
+
+
+def power_sgd_trains(wrapper):
     torch.manual_seed(3)
     model = nn.Sequential(*(layer for _ in range(4) for layer in (nn.Linear(40, 40), nn.Tanh())))
-    model = DistributedDataParallel(model, bucket_cap_mb=0.005)
+    model = wrapper(model, bucket_cap_mb=0.005)
     state = powerSGD_hook.PowerSGDState(None, 2, start_powerSGD_iter=2)
     model.register_comm_hook(state, powerSGD_hook.powerSGD_hook)
     losses = []

@@ -99,6 +99,59 @@ def test_what_is_no_hook_is_refused():
     ranks.in_threads(1, run)
 
 
+def test_what_annotations_of_a_hook_say_is_looked_at():
+    def returns_int(state: object, bucket: torch.distributed.GradBucket) -> int:
+        return 1
+
+    def takes_tensor(state: object, bucket: torch.Tensor) -> torch.futures.Future[torch.Tensor]:
+        raise AssertionError("not called")
+
+    def says_right(
+        state: object, bucket: torch.distributed.GradBucket
+    ) -> torch.futures.Future[torch.Tensor]:
+        future = torch.futures.Future()
+        future.set_result(bucket.buffer() * 0)
+        return future
+
+    def run(world):
+        module = line(world)
+        with pytest.raises(ValueError, match="return.*Future"):
+            module.register_comm_hook(None, returns_int)
+        with pytest.raises(ValueError, match="GradBucket"):
+            module.register_comm_hook(None, takes_tensor)
+        module.register_comm_hook(None, says_right)
+        assert average(module, world.rank) == [0.0] * 3
+
+    ranks.in_threads(2, run)
+
+
+def test_a_hook_that_returns_no_future_is_named():
+    def returns_a_number(state, bucket):
+        return 1
+
+    def run(world):
+        module = line(world)
+        module.register_comm_hook(None, returns_a_number)
+        with pytest.raises(RuntimeError, match="returns_a_number must return.*Future.*not int"):
+            average(module, world.rank)
+
+    ranks.in_threads(2, run)
+
+
+def test_a_graph_is_said_to_be_static_before_training():
+    def run(world):
+        module = line(world)
+        module._set_static_graph()
+        assert average(module, world.rank) == [1.5] * 3
+        module._set_static_graph()  # It is.
+        module = line(world)
+        average(module, world.rank)
+        with pytest.raises(RuntimeError, match="before training loop starts"):
+            module._set_static_graph()
+
+    ranks.in_threads(2, run)
+
+
 def test_built_in_hooks_of_torch_have_their_counterparts():
     def run(world):
         module = line(world)

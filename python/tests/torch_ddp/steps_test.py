@@ -1,5 +1,7 @@
 """What backward passes of DistributedDataParallel do, apart from plain training."""
 
+import copy
+import functools
 import gc
 import weakref
 
@@ -14,6 +16,7 @@ import models
 import torch
 from syncline.torch import DistributedDataParallel
 from torch import nn
+from torch.utils.checkpoint import checkpoint
 
 torch.set_num_threads(1)
 
@@ -86,6 +89,146 @@ def test_torch_autograd_grad_averages_nothing_and_disturbs_nothing():
             (module(x).sum() + by_input.square().sum()).backward()
             expected = 1.5 + 2 * module.module.weight.detach()
             torch.testing.assert_close(gradient(module), expected)
+
+    ranks.in_threads(2, run)
+
+
+def layers(*, shared):
+    """Two layers, and others of the same shape to compare with."""
+    first, second = nn.Linear(4, 4), nn.Linear(4, 4)
+    if shared:
+        first.weight = second.weight
+    module = nn.Sequential(first, second)
+    return module, copy.deepcopy(module)
+
+
+def assert_equal_to_one_process(world, wrapped, run_wrapped, module, run):
+    """Compares gradients with those of all ranks' inputs in one process, in several steps."""
+    generator = torch.Generator().manual_seed(1)
+    with torch.no_grad():
+        for parameter, other in zip(module.parameters(), wrapped.parameters(), strict=True):
+            parameter.copy_(other)
+    for _ in range(4):
+        wrapped.zero_grad()
+        module.zero_grad()
+        x = torch.randn(world.size, 4, generator=generator)
+        run(x.requires_grad_()).square().mean().backward()
+        own = x.detach()[world.rank : world.rank + 1].requires_grad_()
+        run_wrapped(own).square().mean().backward()
+        for averaged, expected in zip(wrapped.parameters(), module.parameters(), strict=True):
+            torch.testing.assert_close(averaged.grad, expected.grad)
+
+
+OF_GRAPHS = [{}, {"static_graph": True}, {"find_unused_parameters": True}]
+
+
+@pytest.mark.parametrize("shared", [False, True])
+@pytest.mark.parametrize("options", OF_GRAPHS)
+@pytest.mark.parametrize("views", [False, True])
+def test_a_module_called_in_a_reentrant_checkpoint_averages(options, shared, views):
+    def run(world):
+        module, alone = layers(shared=shared)
+        options_of_all = {**options, "process_group": world, "gradient_as_bucket_view": views}
+        wrapped = DistributedDataParallel(module, **options_of_all)
+        checkpointed = functools.partial(checkpoint, wrapped, use_reentrant=True)
+        assert_equal_to_one_process(world, wrapped, checkpointed, alone, alone)
+
+    ranks.in_threads(2, run)
+
+
+class AllInCheckpoints(nn.Module):
+    """Each layer in a reentrant checkpoint of its own: the outer pass comes to no parameter."""
+
+    def __init__(self, layers, *, wrap=lambda output: output):
+        super().__init__()
+        self.layers = layers
+        self.wrap = wrap
+
+    def forward(self, x):
+        for layer in self.layers:
+            x = checkpoint(layer, x, use_reentrant=True)
+        return self.wrap(x)
+
+
+@pytest.mark.parametrize("shared", [False, True])
+def test_a_static_graph_whose_layers_all_are_in_reentrant_checkpoints_averages(shared):
+    def run(world):
+        module, alone = layers(shared=shared)
+        wrapped = DistributedDataParallel(
+            AllInCheckpoints(module), process_group=world, static_graph=True
+        )
+        assert_equal_to_one_process(world, wrapped, wrapped, alone, alone)
+
+    ranks.in_threads(2, run)
+
+
+class Opaque:
+    """An output in which no tensors are found."""
+
+    def __init__(self, tensor):
+        self.tensor = tensor
+
+
+def test_gradients_that_are_not_averaged_are_never_stepped_with():
+    def run(world):
+        module, _ = layers(shared=False)
+        wrapped = DistributedDataParallel(
+            AllInCheckpoints(module, wrap=Opaque), process_group=world, static_graph=True
+        )
+        optimizer = torch.optim.SGD(wrapped.parameters(), lr=0.1)
+        x = torch.ones(1, 4, requires_grad=True)
+        wrapped(x).tensor.sum().backward()
+        with pytest.raises(RuntimeError, match=f"rank {world.rank}.*not averaged"):
+            optimizer.step()
+        with pytest.raises(RuntimeError, match=f"rank {world.rank}.*not averaged"):
+            wrapped(x)
+
+    ranks.in_threads(2, run)
+
+
+class FailsInBackward(nn.Module):
+    class Function(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x):
+            return x.clone()
+
+        @staticmethod
+        def backward(ctx, gradient):
+            raise KeyError("in backward")
+
+    def forward(self, x):
+        return self.Function.apply(x)
+
+
+def test_gradients_of_a_backward_pass_that_failed_are_never_stepped_with():
+    def run(world):
+        first, second = nn.Linear(2, 2), nn.Linear(2, 2)
+        module = nn.Sequential(first, FailsInBackward(), second)
+        wrapped = DistributedDataParallel(module, process_group=world)
+        optimizer = torch.optim.SGD(wrapped.parameters(), lr=0.1)
+        with pytest.raises(KeyError):
+            wrapped(torch.ones(1, 2)).sum().backward()
+        with pytest.raises(RuntimeError, match="not averaged"):
+            optimizer.step()
+        torch.optim.SGD(nn.Linear(2, 2).parameters(), lr=0.1).step()  # Of another module.
+        wrapped.zero_grad()
+        optimizer.step()  # There is nothing that it could step with.
+
+    ranks.in_threads(2, run)
+
+
+@pytest.mark.parametrize("options", OF_GRAPHS)
+def test_an_undefined_gradient_is_no_gradient(options):
+    def run(world):
+        module = line(world, **options)
+        undefined = torch._C._functions.UndefinedGrad()
+        for _ in range(2):
+            module.zero_grad()
+            undefined(module(torch.ones(1, 3)).sum()).backward()
+            if options:
+                assert gradient(module) is None
+            else:
+                assert gradient(module).tolist() == [[0.0] * 3]
 
     ranks.in_threads(2, run)
 
