@@ -2,6 +2,7 @@
 #include <cmath>
 #include <functional>
 #include <memory>
+#include <new>
 #include <string>
 #include <vector>
 
@@ -304,6 +305,21 @@ TEST(BlockingHookTest, ToDropItWhenItsLastBucketIsAveragedAbortsNothing) {
     hook = nullptr;
     EXPECT_FALSE(is_aborted);
     moments->go_on.Notify();
+    return absl::OkStatus();
+  }));
+}
+
+TEST(BlockingHookTest, AnExceptionIsAnErrorOnAllRanks) {
+  ExpectOk(RunWorld(2, [](World& world) -> absl::Status {
+    const Hook hook = MakeScripted([](GradBucket& bucket, ProcessGroup& group) {
+      if (group.rank() == 0) throw std::bad_alloc();
+      return group.AllReduce(bucket.buffer);
+    });
+    SYNCLINE_RETURN_IF_ERROR(hook->Attach(world.group()));
+    SYNCLINE_ASSIGN_OR_RETURN(const std::shared_ptr<Work> work,
+                              hook->Start(MakeBucket<float>({1}, {{1}})));
+    EXPECT_THAT(std::string(work->Wait(absl::Seconds(60)).message()),
+                AllOf(HasSubstr("rank 0"), HasSubstr("out of memory")));
     return absl::OkStatus();
   }));
 }

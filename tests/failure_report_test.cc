@@ -10,6 +10,7 @@
 #include "absl/synchronization/notification.h"
 #include "absl/time/clock.h"
 #include "core/status.h"
+#include "core/testing/faults.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "store/hash_store.h"
@@ -253,6 +254,33 @@ TEST(FailureReportTest, AStoreThatIsGoneIsNamedAndHoldsNobodyUp) {
   EXPECT_THAT(Message(verdict),
               AllOf(HasSubstr("rank 0 (host "),
                     HasSubstr("the store at tcp://10.0.0.1:29500 does not answer either")));
+}
+
+TEST(FailureReportTest, WhereNoThreadCanBeStartedTheCauseIsTold) {
+  const auto store = std::make_shared<HashStore>();
+  const auto rosters = JoinAll(*store, 2);
+  const FailureReporter reporter(store, rosters[1]);
+  absl::Status verdict;
+  {
+    const ScopedFault no_thread("pthread_create");
+    reporter.TellIdle("it is in no operation");
+    verdict = reporter.Explain(Lost({0}, {0}));
+  }
+  EXPECT_EQ(KindOf(verdict), ErrorKind::kNetwork);
+  EXPECT_THAT(Message(verdict), AllOf(HasSubstr("rank 0 (host "),
+                                      HasSubstr("cannot start a thread for reports of failures"),
+                                      Not(HasSubstr("does not answer"))));
+}
+
+TEST(RosterTest, ARankThatCannotConnectSaysSoToAll) {
+  HashStore store;
+  const Deadline deadline(absl::Seconds(30));
+  const absl::Status own = BackendError("too many open files");
+  EXPECT_EQ(Roster::Join(store, 1, 2, own, deadline).status(), own);
+  const absl::Status told = Roster::Join(store, 0, 2, "", deadline).status();
+  EXPECT_EQ(KindOf(told), ErrorKind::kBackend);
+  EXPECT_THAT(Message(told),
+              AllOf(HasSubstr("rank 1 (host "), HasSubstr("): too many open files")));
 }
 
 }  // namespace

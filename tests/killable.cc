@@ -11,13 +11,18 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
+#include "absl/time/clock.h"
+#include "absl/time/time.h"
+#include "backends/gloo/nudge.h"
 #include "core/backend.h"
 #include "core/backend_registry.h"
 #include "core/operation.h"
 #include "core/status.h"
 #include "store/file_store.h"
 #include "store/tcp_store.h"
+#include "tests/hosts.h"
 #include "tests/operations.h"
+#include "tests/values.h"
 
 namespace syncline {
 namespace {
@@ -36,12 +41,12 @@ std::shared_ptr<Store> OpenStore(const std::string& where) {
 }
 
 absl::StatusOr<std::shared_ptr<Backend>> Join(const std::string& name, std::shared_ptr<Store> store,
-                                              int rank) {
+                                              int rank, const std::string& address) {
   BackendConfig config;
   config.store = std::move(store);
   config.rank = rank;
   config.size = kKillableRanks;
-  config.local_address = "127.0.0.1";
+  config.local_address = address.empty() ? "127.0.0.1" : address;
   config.deadline = Deadline(kPatience);
   return BackendRegistry::Make(name, config);
 }
@@ -70,9 +75,44 @@ Operation Make(const std::string& call, int64_t count, int rank, int turn) {
   return Build(spec, rank, kKillableRanks);
 }
 
+// The call of a turn whose result is checked: what must come out differs from turn to turn.
+Spec CheckedSpec(const std::string& call, int64_t count, int turn) {
+  Spec spec{OpKind::kBarrier};
+  for (OpKind kind : CollectiveKinds()) {
+    if (Name(kind) == call) spec.kind = kind;
+  }
+  spec.count = count + turn % 3;
+  if (HasRoot(spec.kind)) spec.root = turn % kKillableRanks;
+  if (turn % 2 == 1) spec.op = ReduceOp::kMax;
+  return spec;
+}
+
+// Of the message with that number between two ranks. From any rank: the numbers are not known.
+Tensor CheckedMessage(const std::string& call, int64_t count, uint64_t number) {
+  return Numbers(DType::kFloat32, count, call == "recv_from_any" ? 0 : number % 100);
+}
+
 // The number of the operation: of send and recv, the victim talks to the others in turns.
 uint64_t Sequence(const std::string& call, int rank, int turn) {
   return IsP2pCall(call) && rank == kVictim ? turn / kVictim : turn;
+}
+
+absl::Status CheckResult(const Habit& habit, const Spec& spec, const Operation& done, int rank,
+                         uint64_t number) {
+  if (!IsP2pCall(habit.call)) return CheckDone(spec, done, rank, kKillableRanks);
+  if (done.kind != OpKind::kRecv) return absl::OkStatus();
+  if (SameBytes(*done.tensor, CheckedMessage(habit.call, habit.count, number))) {
+    return absl::OkStatus();
+  }
+  return absl::InternalError(absl::StrCat("message ", number, kWrong));
+}
+
+// Starts a thread and returns once the kernel no longer lists it. std::thread::join() returns a
+// moment before: the thread's exit is told to who joins it before its entry in /proc goes.
+void RunThreadToItsEnd() {
+  std::string entry;
+  std::thread([&] { entry = absl::StrCat("/proc/self/task/", gettid()); }).join();
+  while (access(entry.c_str(), F_OK) == 0) absl::SleepFor(absl::Milliseconds(1));
 }
 
 }  // namespace
@@ -110,11 +150,24 @@ absl::Status CallUntilFailure(Backend& backend, int rank, const Habit& habit,
       }
       if (habit.victims_count > 0) now.count = habit.victims_count;
     }
-    if (turn < 4 || IsP2pCall(now.call)) operation = Make(now.call, now.count, rank, turn);
+    const bool is_p2p = IsP2pCall(now.call);
+    const Spec spec = CheckedSpec(now.call, now.count, turn);
+    const uint64_t number = Sequence(now.call, rank, turn);
+    if (habit.checks && !is_p2p) {
+      operation = Build(spec, rank, kKillableRanks);
+    } else if (turn < 4 || is_p2p) {
+      operation = Make(now.call, now.count, rank, turn);
+      if (habit.checks && operation.kind == OpKind::kSend) {
+        operation.HoldTensor(CheckedMessage(now.call, now.count, number));
+      }
+    }
     CallContext context;
-    context.sequence = Sequence(now.call, rank, turn);
+    context.sequence = number;
     context.deadline = Deadline(settled ? now.timeout : kPatience);
     SYNCLINE_RETURN_IF_ERROR(Dispatch(operation, context, backend, rank).status());
+    if (habit.checks) {
+      SYNCLINE_RETURN_IF_ERROR(CheckResult(now, spec, operation, rank, number));
+    }
     if (turn == 0) on_first();
   }
 }
@@ -122,12 +175,13 @@ absl::Status CallUntilFailure(Backend& backend, int rank, const Habit& habit,
 int64_t NowNanos() { return std::chrono::steady_clock::now().time_since_epoch().count(); }
 
 KillableGroup::KillableGroup(const std::string& backend, const std::string& store,
-                             const Habit& habit) {
+                             const Habit& habit, const std::vector<HostSeat>& hosts) {
   for (int rank = 0; rank < kKillableRanks; ++rank) {
+    const HostSeat seat = hosts.empty() ? HostSeat() : hosts[rank % hosts.size()];
     workers_.push_back(std::make_unique<Process>(std::vector<std::string>{
         kMode, backend, store, absl::StrCat(rank), habit.call, absl::StrCat(habit.count),
         absl::StrCat(absl::ToInt64Milliseconds(habit.timeout)), habit.victims_call,
-        absl::StrCat(habit.victims_count)}));
+        absl::StrCat(habit.victims_count), habit.checks ? "checks" : "", seat.door, seat.address}));
   }
 }
 
@@ -158,12 +212,15 @@ KillableGroup::Outcome KillableGroup::Await(int rank, absl::Duration limit) {
 }
 
 std::optional<int> WorkAsKillable(int argc, char** argv) {
-  if (argc != 10 || std::string(argv[1]) != kMode) return std::nullopt;
+  if (argc != 13 || std::string(argv[1]) != kMode) return std::nullopt;
+  const std::string door = argv[11];
+  if (!door.empty()) EnterHost(door);
   int rank;
   int64_t milliseconds;
   Habit habit;
   habit.call = argv[5];
   habit.victims_call = argv[8];
+  habit.checks = std::string(argv[10]) == "checks";
   if (!absl::SimpleAtoi(argv[4], &rank) || !absl::SimpleAtoi(argv[6], &habit.count) ||
       !absl::SimpleAtoi(argv[7], &milliseconds) ||
       !absl::SimpleAtoi(argv[9], &habit.victims_count)) {
@@ -171,9 +228,13 @@ std::optional<int> WorkAsKillable(int argc, char** argv) {
   }
   habit.timeout = absl::Milliseconds(milliseconds);
   const std::shared_ptr<Store> store = OpenStore(argv[3]);
-  std::thread([] {}).join();  // With a process's first, ThreadSanitizer starts one of its own.
+  RunThreadToItsEnd();  // With a process's first, ThreadSanitizer starts one of its own.
+  {
+    const auto nothing = [] {};
+    const Nudge first(nothing);  // Starts the thread that all groups of the process share.
+  }
   const int64_t before = CountPossessions();
-  auto backend = Join(argv[2], store, rank);
+  auto backend = Join(argv[2], store, rank, argv[12]);
   // The test may take the store away before it has answered.
   auto on_first = [&] { store->Set(UnderWayKey(rank), "").IgnoreError(); };
   const absl::Status status =

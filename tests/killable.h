@@ -41,7 +41,13 @@ struct Habit {
   // elements, if not 0; or, if the call is "nothing", none.
   std::string victims_call = {};
   int64_t victims_count = 0;
+
+  // Every result is compared byte by byte with what it must be, and differs from the one before.
+  // A wrong one is the call's failure, whose text has kWrong.
+  bool checks = false;
 };
+
+inline constexpr char kWrong[] = " is wrong";
 
 std::ostream& operator<<(std::ostream& os, const Habit& habit);
 
@@ -56,10 +62,18 @@ absl::Status CallUntilFailure(Backend& backend, int rank, const Habit& habit,
 // The monotonic clock, which is the same in all processes of a host.
 int64_t NowNanos();
 
+// Where a rank may be: see Hosts, which must outlive it.
+struct HostSeat {
+  std::string door;
+  std::string address;
+};
+
 class KillableGroup {
  public:
-  // `store`: a path, or the port of a TCPStore on this host.
-  KillableGroup(const std::string& backend, const std::string& store, const Habit& habit);
+  // `store`: a path, or the port of a TCPStore on this host. Ranks are on `hosts`, in turns, if
+  // there are any.
+  KillableGroup(const std::string& backend, const std::string& store, const Habit& habit,
+                const std::vector<HostSeat>& hosts = {});
 
   // Until all ranks have made their first call. False after a minute.
   bool AwaitUnderWay(Store& store) const;

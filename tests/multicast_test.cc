@@ -40,8 +40,8 @@ std::string Message(const absl::Status& status) { return std::string(status.mess
 
 class MulticastTest : public ::testing::Test {
  protected:
-  Meeting At(int64_t size, int64_t rank = -1) const {
-    Meeting meeting;
+  MulticastOptions At(int64_t size, int64_t rank = -1) const {
+    MulticastOptions meeting;
     meeting.group = kGroup;
     meeting.port = port_;
     meeting.job = "job";
@@ -54,8 +54,8 @@ class MulticastTest : public ::testing::Test {
   MulticastSocket Socket() const { return MulticastSocket::Open(kGroup, port_).value(); }
 
   // What a process of `job` that does not exist any more would have said.
-  static Announcement Ghost(int64_t size, int64_t rank) {
-    Announcement ghost;
+  static MulticastAnnouncement Ghost(int64_t size, int64_t rank) {
+    MulticastAnnouncement ghost;
     ghost.job = "job";
     ghost.size = size;
     ghost.rank = rank;
@@ -70,12 +70,12 @@ class MulticastTest : public ::testing::Test {
     while (true) {
       auto datagram = socket.Receive(kPatience);
       ASSERT_TRUE(datagram.ok() && datagram->has_value());
-      if (Announcement::Open((*datagram)->bytes, "").ok()) return;
+      if (MulticastAnnouncement::Open((*datagram)->bytes, "").ok()) return;
     }
   }
 
   // All meet, in one store that one of them hosts; the hosts' numbers.
-  void ExpectAllMeet(const std::vector<Meeting>& meetings) {
+  void ExpectAllMeet(const std::vector<MulticastOptions>& meetings) {
     std::vector<OpenedStore> places(meetings.size());
     for (const absl::Status& status : RunRanks(meetings.size(), [&](int i) -> absl::Status {
            SYNCLINE_ASSIGN_OR_RETURN(places[i], MeetByMulticast(meetings[i], Deadline(kPatience)));
@@ -106,7 +106,7 @@ class MulticastTest : public ::testing::Test {
 };
 
 TEST_F(MulticastTest, TheProcessesOfAJobMeet) {
-  for (int size : {1, 2, 3, 7}) ExpectAllMeet(std::vector<Meeting>(size, At(size)));
+  for (int size : {1, 2, 3, 7}) ExpectAllMeet(std::vector<MulticastOptions>(size, At(size)));
 }
 
 TEST_F(MulticastTest, TheLowestRankHosts) {
@@ -117,7 +117,7 @@ TEST_F(MulticastTest, TheLowestRankHosts) {
 }
 
 TEST_F(MulticastTest, TwoJobsAtOneAddressStayApart) {
-  std::vector<Meeting> meetings(6, At(3));
+  std::vector<MulticastOptions> meetings(6, At(3));
   for (size_t i = 0; i < meetings.size(); i += 2) meetings[i].job = "another job";
   ExpectAllMeet(meetings);
 }
@@ -146,7 +146,7 @@ TEST_F(MulticastTest, WhatIsNoAnnouncementIsIgnored) {
       absl::SleepFor(absl::Milliseconds(1));
     }
   });
-  ExpectAllMeet(std::vector<Meeting>(3, At(3)));
+  ExpectAllMeet(std::vector<MulticastOptions>(3, At(3)));
   over = true;
   noise.join();
 }
@@ -158,12 +158,12 @@ TEST_F(MulticastTest, OneThatHasDiedIsNotWaitedForOnceItIsReplaced) {
     AwaitAnnouncement(socket);
     EXPECT_TRUE(socket.Send(Ghost(2, -1).Seal("")).ok());
   });
-  ExpectAllMeet(std::vector<Meeting>(2, At(2)));
+  ExpectAllMeet(std::vector<MulticastOptions>(2, At(2)));
   thread.join();
 }
 
 TEST_F(MulticastTest, AHostThatHasDiedIsPassedOver) {
-  Announcement ghost = Ghost(2, 0);
+  MulticastAnnouncement ghost = Ghost(2, 0);
   TCPStore::Options options;
   options.role = StoreConfig::Role::kServer;
   ghost.store = TCPStore::Create(options).value()->address();  // Gone at once.
@@ -189,9 +189,9 @@ TEST_F(MulticastTest, HostsThatLieAndHostsThatKeepSilentHoldNobodyUp) {
   std::atomic<bool> over{false};
   std::thread liar([&] {
     const MulticastSocket socket = Socket();
-    Announcement ghost = Ghost(3, -1);
+    MulticastAnnouncement ghost = Ghost(3, -1);
     ghost.store = absl::StrCat("127.0.0.1:", ntohs(address.sin_port));
-    Announcement nonsense = Ghost(3, -1);
+    MulticastAnnouncement nonsense = Ghost(3, -1);
     nonsense.store = "\xff\xfe: no address";
     nonsense.id[0] = 'x';
     while (!over) {
@@ -201,7 +201,7 @@ TEST_F(MulticastTest, HostsThatLieAndHostsThatKeepSilentHoldNobodyUp) {
     }
   });
   const absl::Time began = absl::Now();
-  ExpectAllMeet(std::vector<Meeting>(3, At(3)));
+  ExpectAllMeet(std::vector<MulticastOptions>(3, At(3)));
   EXPECT_LT(absl::Now() - began, kPatience / 3);
   over = true;
   liar.join();
@@ -217,19 +217,19 @@ TEST_F(MulticastTest, AGuestThatComesTwiceIsCountedOnce) {
     EXPECT_TRUE(place.ok()) << place.status();
     is_done = true;
   });
-  std::vector<Announcement> guests = {Ghost(3, 1), Ghost(3, 2)};
+  std::vector<MulticastAnnouncement> guests = {Ghost(3, 1), Ghost(3, 2)};
   guests[0].id[0] = 'a';
   guests[1].id[0] = 'b';
   std::string address;
   while (address.empty()) {
     auto datagram = socket.Receive(kPatience);
     ASSERT_TRUE(datagram.ok() && datagram->has_value());
-    auto heard = Announcement::Open((*datagram)->bytes, "");
+    auto heard = MulticastAnnouncement::Open((*datagram)->bytes, "");
     if (!heard.ok() || heard->rank != 0) continue;
     address = heard->store;
     std::string view = heard->id;
     for (size_t i = 0; i < view.size(); ++i) view[i] ^= guests[0].id[i] ^ guests[1].id[i];
-    for (Announcement& guest : guests) {
+    for (MulticastAnnouncement& guest : guests) {
       guest.view = view;
       ASSERT_TRUE(socket.Send(guest.Seal("")).ok());
     }
@@ -237,7 +237,7 @@ TEST_F(MulticastTest, AGuestThatComesTwiceIsCountedOnce) {
   TCPStore::Options options;
   options.port = std::stoi(address.substr(address.rfind(':') + 1));
   auto store = TCPStore::Create(options).value();
-  auto come = [&](const Announcement& guest) {
+  auto come = [&](const MulticastAnnouncement& guest) {
     const std::string id = absl::BytesToHexString(guest.id);
     EXPECT_TRUE(store->Set(absl::StrCat("multicast/guest/", id), "").ok());
   };
@@ -253,14 +253,14 @@ TEST_F(MulticastTest, NamesOfStrangersAreShownSoThatTheyCanBeRead) {
   const MulticastSocket socket = Socket();
   std::thread thread([&] {
     AwaitAnnouncement(socket);
-    Announcement other = Ghost(2, 0);
+    MulticastAnnouncement other = Ghost(2, 0);
     other.job = "caf\xc3";
     EXPECT_TRUE(socket.Send(other.Seal("")).ok());
-    Announcement ghost = Ghost(2, 0);
+    MulticastAnnouncement ghost = Ghost(2, 0);
     ghost.peer.host = "h\xff";
     EXPECT_TRUE(socket.Send(ghost.Seal("")).ok());
   });
-  Meeting meeting = At(3);
+  MulticastOptions meeting = At(3);
   absl::Status status = MeetByMulticast(meeting, Deadline(absl::Seconds(1))).status();
   thread.join();
   EXPECT_THAT(Message(status), AnyOf(HasSubstr("caf\\xc3"), HasSubstr("h\\xff")));
@@ -268,7 +268,7 @@ TEST_F(MulticastTest, NamesOfStrangersAreShownSoThatTheyCanBeRead) {
 }
 
 TEST_F(MulticastTest, AJobWithoutANameIsCalledThat) {
-  Meeting meeting = At(2);
+  MulticastOptions meeting = At(2);
   meeting.job = "";
   absl::Status status = MeetByMulticast(meeting, Deadline(absl::Milliseconds(100))).status();
   EXPECT_THAT(Message(status), HasSubstr("processes of the job without a group_name met at"));
@@ -290,7 +290,7 @@ TEST_F(MulticastTest, WhoIsAloneLearnsOfOtherJobsAndStrangers) {
   const MulticastSocket socket = Socket();
   std::thread thread([&] {
     AwaitAnnouncement(socket);
-    Announcement other = Ghost(2, 0);
+    MulticastAnnouncement other = Ghost(2, 0);
     other.job = "typo";
     EXPECT_TRUE(socket.Send(other.Seal("")).ok());
     EXPECT_TRUE(socket.Send(Ghost(2, 0).Seal("a secret")).ok());
@@ -304,8 +304,8 @@ TEST_F(MulticastTest, WhoIsAloneLearnsOfOtherJobsAndStrangers) {
 }
 
 TEST_F(MulticastTest, StrangersWithoutTheSecretDoNotTakePart) {
-  std::vector<Meeting> meetings(3, At(2));
-  for (Meeting& meeting : meetings) meeting.secret = "ours";
+  std::vector<MulticastOptions> meetings(3, At(2));
+  for (MulticastOptions& meeting : meetings) meeting.secret = "ours";
   meetings[2].secret = "theirs";
   auto statuses = RunRanks(3, [&](int i) {
     return MeetByMulticast(meetings[i], Deadline(i == 2 ? absl::Seconds(2) : kPatience)).status();
@@ -354,14 +354,14 @@ TEST_F(MulticastTest, TooManyProcessesAreRefused) {
 
 TEST(MulticastAddressTest, OthersThanIpv4MulticastAddressesAreRefused) {
   for (const char* group : {"127.0.0.1", "ff02::1", "localhost"}) {
-    Meeting meeting;
+    MulticastOptions meeting;
     meeting.group = group;
     meeting.port = 4000;
     absl::Status status = MeetByMulticast(meeting, Deadline(kPatience)).status();
     EXPECT_EQ(KindOf(status), ErrorKind::kArgument) << status;
     EXPECT_THAT(Message(status), HasSubstr("not an IPv4 multicast address"));
   }
-  Meeting meeting;
+  MulticastOptions meeting;
   meeting.group = kGroup;
   meeting.port = 4000;
   meeting.job = std::string(256, 'x');

@@ -13,7 +13,9 @@
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
 #include "core/deadline.h"
+#include "core/interrupt.h"
 #include "core/status.h"
+#include "core/testing/faults.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "store/hash_store.h"
@@ -206,11 +208,13 @@ TEST(PreemptionTest, RanksThatDoNotAnswerAreNamed) {
 TEST(PreemptionTest, AnInterruptEndsTheWaitForTheOthers) {
   const auto rank0 = Make(std::make_shared<HashStore>(), 0, 2);
   rank0->GiveNotice();
-  const absl::Status interrupted = absl::CancelledError("interrupted");
+  const absl::Status interrupted = InterruptedError("interrupted");
+  const auto check = [&] { return interrupted; };
+  const InterruptScope scope(check);
   const Deadline deadline(kLong);
   absl::StatusOr<bool> stops = false;
   for (int64_t step = 0; stops.ok() && !deadline.Expired(); ++step) {
-    stops = rank0->Reached(step, [&] { return interrupted; });
+    stops = rank0->Reached(step);
   }
   EXPECT_EQ(stops.status(), interrupted);
 }
@@ -254,6 +258,14 @@ TEST(PreemptionTest, WhatIsNoStepInTheStoreIsAnError) {
   absl::StatusOr<bool> stops = false;
   for (int64_t step = 0; stops.ok() && !deadline.Expired(); ++step) stops = rank0->Reached(step);
   EXPECT_THAT(std::string(stops.status().message()), HasSubstr("'soon' is not a step"));
+}
+
+TEST(PreemptionTest, WhereNoThreadCanBeStartedThereIsNone) {
+  const ScopedFault no_thread("pthread_create");
+  const auto made = Preemption::Create(std::make_shared<HashStore>(), 0, 1, {});
+  EXPECT_EQ(KindOf(made.status()), ErrorKind::kBackend);
+  EXPECT_THAT(std::string(made.status().message()),
+              HasSubstr("cannot start a thread for the watch for preemption"));
 }
 
 }  // namespace

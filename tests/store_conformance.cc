@@ -13,6 +13,7 @@
 #include "absl/strings/str_split.h"
 #include "absl/synchronization/notification.h"
 #include "absl/time/clock.h"
+#include "core/interrupt.h"
 #include "core/status.h"
 #include "gmock/gmock.h"
 
@@ -270,6 +271,24 @@ TEST_P(StoreConformance, AWaitThatTimedOutIsForgotten) {
   ExpectKind(clients[0]->Get("key", kMoment).status(), ErrorKind::kTimeout);
   ExpectOk(clients[1]->Set("key", "value"));
   EXPECT_EQ(Value(clients[0]->Get("key", kPatience)), "value");
+}
+
+TEST_P(StoreConformance, AnInterruptEndsAWaitAndNothingElse) {
+  auto store = Open();
+  for (const auto& wait : std::vector<std::function<absl::Status()>>{
+           [&] { return store->Get("key", kPatience).status(); },
+           [&] { return store->Wait(Strings{"key"}, kPatience); },
+           [&] { return store->MultiGet(Strings{"key"}, kPatience).status(); }}) {
+    const auto check = [] { return InterruptedError("interrupted"); };
+    const InterruptScope scope(check);
+    const absl::Time start = absl::Now();
+    const absl::Status status = wait();
+    EXPECT_TRUE(IsInterrupted(status)) << status;
+    EXPECT_THAT(std::string(status.message()), HasSubstr("interrupted"));
+    EXPECT_LT(absl::Now() - start, kPatience / 2);
+  }
+  ExpectOk(store->Set("key", "value"));
+  EXPECT_EQ(Value(store->Get("key", kPatience)), "value");
 }
 
 TEST_P(StoreConformance, ABlockedGetDoesNotBlockOtherThreadsOfTheSameClient) {

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "core/log.h"
 #include "core/status.h"
 #include "ddp/reducer.h"
 #include "gmock/gmock.h"
@@ -22,6 +23,9 @@ namespace {
 
 using ::testing::AllOf;
 using ::testing::HasSubstr;
+
+// Before the first line, when the log reads it.
+const int kLogsInfo = setenv("SYNCLINE_LOG_LEVEL", "info", 1);
 
 std::string Message(const absl::Status& status) { return std::string(status.message()); }
 
@@ -183,6 +187,13 @@ TEST_P(WorldTest, RanksThatHaveLeftMeetAgainInTheSameStore) {
   }
 }
 
+TEST_P(WorldTest, ARankKnowsItsPlaceAmongThoseOfItsHost) {
+  RunWorld(3, [](World& world) -> absl::Status {
+    EXPECT_EQ(world.local_rank(), world.rank());
+    return absl::OkStatus();
+  });
+}
+
 TEST_P(WorldTest, AfterCloseOperationsAreRefused) {
   RunWorld(2, [](World& world) -> absl::Status {
     SYNCLINE_RETURN_IF_ERROR(SumsUp(*world.group()));
@@ -302,10 +313,11 @@ TEST_P(InitMethodsTest, TwoRanksMeet) {
 
 class AloneTest : public ::testing::Test {
  protected:
-  static constexpr const char* kNames[] = {"RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT",
-                                           "SYNCLINE_STORE"};
+  static constexpr const char* kNames[] = {
+      "RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "SYNCLINE_STORE", "PMI_RANK", "PMI_SIZE"};
   void SetUp() override {
     for (const char* name : kNames) unsetenv(name);
+    SetLogSink(nullptr);
   }
   void TearDown() override { SetUp(); }
 };
@@ -333,6 +345,45 @@ TEST_F(AloneTest, AWorldOfOneNeedsNothing) {
   EXPECT_TRUE(SumsUp(*(*world)->group()).ok());
   EXPECT_EQ(Sockets(), before);
   (*world)->Close();
+}
+
+TEST_F(AloneTest, AWorldOfOneSaysSoOnceAndWhy) {
+  std::vector<std::string> lines;
+  SetLogSink([&](LogLevel, absl::string_view line) { lines.emplace_back(line); });
+  WorldOptions options;
+  options.backend = "local";
+  ASSERT_TRUE(World::Init(options).ok());
+  ASSERT_EQ(lines.size(), 1u);
+  EXPECT_THAT(lines[0], AllOf(HasSubstr("world of one"), HasSubstr("no launcher has started")));
+}
+
+TEST_F(AloneTest, RankZeroOfOneIsAloneWhateverTheEnvironmentSays) {
+  setenv("PMI_RANK", "1", 1);
+  setenv("PMI_SIZE", "2", 1);
+  WorldOptions options;
+  options.backend = "local";
+  options.rank = 0;
+  options.size = 1;
+  EXPECT_TRUE(World::Init(options).ok());
+  setenv("RANK", "1", 1);
+  EXPECT_TRUE(World::Init(options).ok());
+}
+
+TEST_F(AloneTest, ATaskOfALauncherIsNotAlone) {
+  setenv("PMI_RANK", "0", 1);
+  setenv("PMI_SIZE", "2", 1);
+  WorldOptions options;
+  options.backend = "local";
+  EXPECT_THAT(Message(World::Init(options).status()), HasSubstr("PMI started this process"));
+  setenv("PMI_SIZE", "1", 1);
+  EXPECT_TRUE(World::Init(options).ok());
+}
+
+TEST_F(AloneTest, ARankWithoutASizeIsNotAlone) {
+  WorldOptions options;
+  options.backend = "local";
+  options.rank = 0;
+  EXPECT_THAT(Message(World::Init(options).status()), HasSubstr("WORLD_SIZE is not set"));
 }
 
 TEST_F(AloneTest, HalfAnEnvironmentIsAnError) {

@@ -1,6 +1,7 @@
 """Tests of this folder run in a network of several hosts."""
 
 import os
+import subprocess
 import sys
 
 import cluster
@@ -11,6 +12,7 @@ HOSTS = 5
 
 def pytest_addoption(parser):
     parser.addoption("--rounds", type=int, default=10, help="what happens in the storms, in all")
+    parser.addoption("--load", type=int, default=0, help="processes that keep the processors busy")
     parser.addoption("--seed", type=int, help="of the first storm; random without it")
 
 
@@ -20,6 +22,17 @@ def pytest_configure(config):
         return
     config.pluginmanager.getplugin("capturemanager").stop_global_capturing()
     os.execv(cluster.NETWORK, [cluster.NETWORK, str(HOSTS), sys.executable, *sys.orig_argv[1:]])
+
+
+@pytest.fixture(scope="session", autouse=True)
+def load(request):
+    """Keeps the processors busy while tests run."""
+    count = request.config.getoption("load")
+    busy = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(count)]
+    yield
+    for process in busy:
+        process.kill()
+        process.wait()
 
 
 @pytest.fixture
