@@ -9,14 +9,15 @@
 #include <climits>
 #include <cstring>
 #include <fstream>
-#include <memory>
 #include <vector>
 
-#include "absl/cleanup/cleanup.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
+#include "core/resolve.h"
+#include "core/sockets.h"
 #include "core/status.h"
+#include "core/unique_fd.h"
 
 namespace syncline {
 namespace {
@@ -38,28 +39,10 @@ std::string HostName() {
   return gethostname(name, HOST_NAME_MAX) == 0 ? name : "unknown";
 }
 
-struct FreeAddresses {
-  void operator()(addrinfo* found) const { freeaddrinfo(found); }
-};
-using Addresses = std::unique_ptr<addrinfo, FreeAddresses>;
-
-// At least one.
-absl::StatusOr<Addresses> Resolve(absl::string_view host, int socket_type) {
-  addrinfo hints = {};
-  hints.ai_socktype = socket_type;
-  addrinfo* found = nullptr;
-  const int error = getaddrinfo(std::string(host).c_str(), "9", &hints, &found);
-  if (error != 0) {
-    return NetworkError(absl::StrCat("cannot resolve host '", host, "': ", gai_strerror(error),
-                                     "; check the name, or give an address"));
-  }
-  return Addresses(found);
-}
-
 // Empty if it has none.
-std::string Text(const sockaddr* address, socklen_t length) {
+std::string Text(const SocketAddress& address) {
   char text[NI_MAXHOST] = {};
-  getnameinfo(address, length, text, sizeof(text), nullptr, 0, NI_NUMERICHOST);
+  getnameinfo(address.get(), address.length, text, sizeof(text), nullptr, 0, NI_NUMERICHOST);
   return text;
 }
 
@@ -84,17 +67,15 @@ absl::StatusOr<Peer> Peer::Parse(absl::string_view text) {
 Peer ThisPeer() { return {HostName(), absl::StrCat(BootId(), "/", NetworkNamespace()), getpid()}; }
 
 absl::StatusOr<std::string> AddressTowards(absl::string_view host) {
-  SYNCLINE_ASSIGN_OR_RETURN(const Addresses found, Resolve(host, SOCK_DGRAM));
-  for (const addrinfo* a = found.get(); a != nullptr; a = a->ai_next) {
+  // The port does not matter, but 0 is none to connect to.
+  SYNCLINE_ASSIGN_OR_RETURN(const auto addresses, Resolve(std::string(host), {/*port=*/9}));
+  for (const SocketAddress& address : addresses) {
     // Connecting a datagram socket picks a route and sends nothing.
-    const int fd = socket(a->ai_family, SOCK_DGRAM | SOCK_CLOEXEC, 0);
-    if (fd < 0) continue;
-    auto close_fd = absl::MakeCleanup([fd] { close(fd); });
-    sockaddr_storage local = {};
-    socklen_t length = sizeof(local);
-    if (connect(fd, a->ai_addr, a->ai_addrlen) != 0) continue;
-    if (getsockname(fd, reinterpret_cast<sockaddr*>(&local), &length) != 0) continue;
-    std::string text = Text(reinterpret_cast<sockaddr*>(&local), length);
+    const UniqueFd fd(socket(address.family(), SOCK_DGRAM | SOCK_CLOEXEC, 0));
+    if (!fd.valid() || connect(fd.get(), address.get(), address.length) != 0) continue;
+    SocketAddress local;
+    if (getsockname(fd.get(), local.get(), &local.length) != 0) continue;
+    std::string text = Text(local);
     if (!text.empty()) return text;
   }
   return NetworkError(absl::StrCat("no network interface of this host reaches '", host,
@@ -102,8 +83,8 @@ absl::StatusOr<std::string> AddressTowards(absl::string_view host) {
 }
 
 absl::StatusOr<std::string> FirstAddress(absl::string_view host) {
-  SYNCLINE_ASSIGN_OR_RETURN(const Addresses found, Resolve(host, SOCK_STREAM));
-  return Text(found->ai_addr, found->ai_addrlen);
+  SYNCLINE_ASSIGN_OR_RETURN(const auto addresses, Resolve(std::string(host)));
+  return Text(addresses.front());
 }
 
 bool IsMulticastAddress(absl::string_view host) {

@@ -28,7 +28,8 @@ struct Peer {
 Peer ThisPeer();
 
 // The address under which this host is reached from `host`: that of the interface through which
-// packets to `host` leave. Sends nothing. "127.0.0.1" if `host` is this host's loopback.
+// packets to `host` leave. Sends nothing. "127.0.0.1" if `host` is this host's loopback. Fails as
+// Resolve does, after kResolveTimeout at the latest; so does FirstAddress.
 absl::StatusOr<std::string> AddressTowards(absl::string_view host);
 
 // The first address, as text, that `host` has as a TCP server's; a name may have several.

@@ -1,7 +1,6 @@
 #include "store/listen_address.h"
 
 #include <dirent.h>
-#include <netdb.h>
 #include <netinet/in.h>
 #include <sys/socket.h>
 #include <unistd.h>
@@ -15,10 +14,10 @@
 #include <set>
 #include <utility>
 
-#include "absl/cleanup/cleanup.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
+#include "core/resolve.h"
 #include "core/sockets.h"
 #include "core/status.h"
 
@@ -130,21 +129,14 @@ absl::StatusOr<Listener> Listen(const std::string& host, int port) {
     error = ListenOn(EveryAddress(AF_INET6), listener);
     if (error != 0) error = ListenOn(EveryAddress(AF_INET), listener);
   } else {
-    addrinfo hints = {};
-    hints.ai_socktype = SOCK_STREAM;
-    hints.ai_flags = AI_PASSIVE;
-    addrinfo* addresses = nullptr;
-    const int unknown = getaddrinfo(host.c_str(), nullptr, &hints, &addresses);
-    if (unknown != 0) {
-      return NetworkError(absl::StrCat("cannot listen on ", JoinHostPort(host, port), ": ",
-                                       gai_strerror(unknown),
-                                       "; pass one of this host's addresses"));
+    ResolveOptions to_listen;
+    to_listen.is_to_listen = true;
+    auto addresses = Resolve(host, to_listen);
+    if (!addresses.ok()) {
+      return Annotate(addresses.status(),
+                      absl::StrCat("cannot listen on ", JoinHostPort(host, port)));
     }
-    const auto free_addresses = absl::MakeCleanup([&] { freeaddrinfo(addresses); });
-    for (const addrinfo* info = addresses; info != nullptr; info = info->ai_next) {
-      SocketAddress address;
-      address.length = info->ai_addrlen;
-      std::memcpy(&address.storage, info->ai_addr, info->ai_addrlen);
+    for (const SocketAddress& address : *addresses) {
       const int failed = ListenOn(address, listener);
       if (failed != 0) error = failed;
     }

@@ -1,19 +1,17 @@
 #include "store/tcp_connect.h"
 
-#include <netdb.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <sys/socket.h>
 
 #include <algorithm>
-#include <cstring>
 #include <utility>
 
-#include "absl/cleanup/cleanup.h"
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "core/interrupt.h"
+#include "core/resolve.h"
 #include "core/sockets.h"
 #include "core/status.h"
 #include "store/handshake.h"
@@ -60,23 +58,13 @@ Attempt Prove(UniqueFd connection, const std::string& secret, const Deadline& de
 
 Attempt TryOnce(const ServerAddress& server, const Deadline& deadline) {
   Attempt attempt;
-  addrinfo hints = {};
-  hints.ai_socktype = SOCK_STREAM;
-  addrinfo* addresses = nullptr;
-  const int error =
-      getaddrinfo(server.host.c_str(), absl::StrCat(server.port).c_str(), &hints, &addresses);
-  if (error != 0) {
-    attempt.no_answer =
-        NetworkError(absl::StrCat("cannot look up '", server.host, "': ", gai_strerror(error)));
-    return attempt;
-  }
-  const auto free_addresses = absl::MakeCleanup([&] { freeaddrinfo(addresses); });
-  for (const addrinfo* info = addresses; info != nullptr; info = info->ai_next) {
-    SocketAddress address;
-    address.length = info->ai_addrlen;
-    std::memcpy(&address.storage, info->ai_addr, info->ai_addrlen);
-    const Deadline one(info->ai_next == nullptr ? deadline.Remaining()
-                                                : std::min(deadline.Remaining(), kAddressTimeout));
+  const auto addresses = Resolve(server.host, {server.port}, deadline);
+  attempt.no_answer = addresses.status();
+  if (!addresses.ok()) return attempt;
+  for (const SocketAddress& address : *addresses) {
+    const Deadline one(&address == &addresses->back()
+                           ? deadline.Remaining()
+                           : std::min(deadline.Remaining(), kAddressTimeout));
     absl::StatusOr<UniqueFd> connected = Connect(address, SOCK_STREAM, one);
     attempt.no_answer = connected.status();
     if (!connected.ok()) continue;

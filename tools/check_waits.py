@@ -4,10 +4,10 @@
 Usage: tools/check_waits.py [FOLDER]
 
 Looks through the C++ sources of FOLDER (this repository), tests aside, for calls that may wait for
-another process or thread and do not say for how long. Use core/sockets.h for sockets and
-Deadline::Await for mutexes instead. Where neither fits, the call stands in EXCEPTIONS with the
-reason why it ends. Exits with 1 and a list of the calls that are not there, and of the exceptions
-that are no longer needed.
+another process or thread and do not say for how long. Use core/sockets.h for sockets,
+core/resolve.h for names of hosts and Deadline::Await for mutexes instead. Where none of these fits,
+the call stands in EXCEPTIONS with the reason why it ends. Exits with 1 and a list of the calls that
+are not there, and of the exceptions that are no longer needed.
 
 It knows calls by their names: not those that wait inside of a library (Gloo's, gRPC's), nor joins
 of threads, nor reads and writes of plain files.
@@ -21,7 +21,7 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent
 FOLDERS = ("core", "store", "backends", "ddp", "launch", "python", "java")
 
 # Where the waits with a deadline are made.
-IMPLEMENTATIONS = ("core/deadline.h", "core/sockets.cc")
+IMPLEMENTATIONS = ("core/deadline.h", "core/resolve.cc", "core/sockets.cc")
 
 # A call: what it looks like, and what in its arguments makes it one that does not wait.
 # A function of the C library, not a method, called or declared.
@@ -29,6 +29,7 @@ _FREE = r"(?<![\w.>:])(?<!void )(?:::)?"
 CALLS = [
     (_FREE + r"accept4?\(", None),
     (_FREE + r"connect\(", None),
+    (_FREE + r"(?:getaddrinfo|gethostbyname\w*|gethostbyaddr\w*)\(", None),
     (_FREE + r"p?poll\(", r",\s*0$"),
     (_FREE + r"p?select\(", None),
     (_FREE + r"epoll_p?wait2?\(", r",\s*0$"),
@@ -48,7 +49,7 @@ CALLS = [
 # File: {a part of the line with the call: why the call ends}.
 EXCEPTIONS = {
     "core/host.cc": {
-        "connect(fd, a->": "a datagram socket: this only picks a route",
+        "connect(fd.get()": "a datagram socket: this only picks a route",
     },
     "core/lane.cc": {
         "State::IsOver": "the owner has aborted the operations that this waits for",

@@ -7,6 +7,7 @@ WAITS = [
     "const int fd = accept(listener, nullptr, nullptr);",
     "const int fd = ::accept4(listener, nullptr, nullptr, SOCK_CLOEXEC);",
     "if (connect(fd, address, length) != 0) return;",
+    "const int error = getaddrinfo(host, nullptr, &hints, &found);",
     "poll(entries, 2, -1);",
     "poll(entries, 2, timeout0);",
     "send(fd, data, size, MSG_NOSIGNAL);",

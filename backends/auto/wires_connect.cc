@@ -9,12 +9,14 @@
 #include <cstring>
 #include <utility>
 
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
 #include "absl/time/time.h"
 #include "backends/auto/wires.h"
 #include "backends/common/rank_acceptor.h"
+#include "core/resolve.h"
 #include "core/sockets.h"
 #include "core/status.h"
 
@@ -25,28 +27,21 @@ absl::Status Failed(absl::string_view what) {
   return NetworkError(absl::StrCat("cannot ", what, ": ", std::strerror(errno)));
 }
 
-absl::StatusOr<SocketAddress> Parse(const std::string& address, const std::string& port) {
-  addrinfo hints = {};
-  hints.ai_socktype = SOCK_STREAM;
-  hints.ai_flags = AI_NUMERICSERV;
-  addrinfo* found = nullptr;
-  if (const int error = getaddrinfo(address.c_str(), port.c_str(), &hints, &found); error != 0) {
-    return NetworkError(absl::StrCat("address '", address, "': ", gai_strerror(error)));
-  }
-  SocketAddress parsed;
-  std::memcpy(&parsed.storage, found->ai_addr, found->ai_addrlen);
-  parsed.length = found->ai_addrlen;
-  freeaddrinfo(found);
-  return parsed;
+absl::StatusOr<SocketAddress> Parse(const std::string& address, int port,
+                                    const Deadline& deadline = Deadline(kResolveTimeout)) {
+  SYNCLINE_ASSIGN_OR_RETURN(const auto addresses, Resolve(address, {port}, deadline));
+  return addresses.front();
 }
 
 absl::StatusOr<UniqueFd> ConnectTo(const Wires::Member& member, int place,
                                    const Deadline& deadline) {
   const std::vector<std::string> words = absl::StrSplit(member.ticket, ' ');
-  if (words.size() != 3 || words[2].size() != kHelloSecretSize) {
+  int port = 0;
+  if (words.size() != 3 || !absl::SimpleAtoi(words[1], &port) ||
+      words[2].size() != kHelloSecretSize) {
     return NetworkError(absl::StrCat(member.name, " does not say where it listens"));
   }
-  SYNCLINE_ASSIGN_OR_RETURN(const SocketAddress address, Parse(words[0], words[1]));
+  SYNCLINE_ASSIGN_OR_RETURN(const SocketAddress address, Parse(words[0], port, deadline));
   auto socket = Connect(address, SOCK_STREAM, deadline);
   absl::Status status = socket.status();
   if (status.ok()) status = SendHello(socket->get(), words[2], place, deadline);
@@ -57,7 +52,7 @@ absl::StatusOr<UniqueFd> ConnectTo(const Wires::Member& member, int place,
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<WireDoor>> WireDoor::Open(const std::string& address) {
-  SYNCLINE_ASSIGN_OR_RETURN(SocketAddress own, Parse(address, "0"));
+  SYNCLINE_ASSIGN_OR_RETURN(SocketAddress own, Parse(address, 0));
   SYNCLINE_ASSIGN_OR_RETURN(UniqueFd socket, OpenSocket(own.family(), SOCK_STREAM));
   if (bind(socket.get(), own.get(), own.length) != 0 || listen(socket.get(), SOMAXCONN) != 0) {
     return Failed(absl::StrCat("listen on address '", address, "'"));
