@@ -30,11 +30,11 @@ namespace syncline {
 //                          ranks the process that is first on that host does, and is rank 0
 //   tcp://239.x.y.z:port   an IPv4 multicast address, at which the processes of one group_name find
 //                          each other; one of them hosts the store, and is rank 0 without ranks
-//   file:///path           a file that all processes reach; what a killed job left there is
-//   harmless
-//   etcd://host:port/prefix   an etcd cluster, of which several endpoints may be given, as in
-//                          etcd://a:2379,b:2379/job7; the prefix is the job's own, and 30 seconds
-//                          after the job's last process has ended nothing is left there
+//   file:///path           a file that all processes reach; what a killed job left in it does no
+//                          harm
+//   etcd://host:port/job   an etcd cluster, of which several endpoints may be given, as in
+//                          etcd://a:2379,b:2379/job7; the prefix, `job`, is the job's own, and 30
+//                          seconds after the job's last process has ended nothing is left below it
 // Ranks on several hosts reach each other at the address that leads to the store. Where that does
 // not tell (file://, a store that is not on a network), set SYNCLINE_HOST_ADDRESS on each host to
 // one of its own; see host_address.h.

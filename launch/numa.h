@@ -42,9 +42,8 @@ std::vector<int> AllowedCpus();
 // over the nodes, neighbours together.
 // - kNode: all CPUs of that node.
 // - kSocket: all CPUs of all nodes of that node's socket.
-// - kExclusive: an even share of the node's cores, each with all its SMT siblings; the first
-// workers
-//   get one more where it does not come out even.
+// - kExclusive: an even share of the node's cores, each with all its SMT siblings. Where that does
+//   not come out even, the first workers get one more.
 // - kCoreComplex: CPUs that share one level-3 cache. Workers of a node take its caches in turn,
 //   those with the most CPUs first; if there are more workers than caches, they share them.
 // - kNone: empty lists.
