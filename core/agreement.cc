@@ -1,5 +1,6 @@
 #include "core/agreement.h"
 
+#include <algorithm>
 #include <set>
 #include <utility>
 
@@ -30,11 +31,13 @@ constexpr absl::string_view kAgreed = "agreed";
 constexpr absl::string_view kMismatch = "mismatch ";
 constexpr absl::string_view kTimeout = "timeout ";
 constexpr absl::string_view kFailure = "failure ";
+constexpr absl::string_view kDeath = "death ";
 
 absl::Status StatusOf(absl::string_view outcome) {
   if (outcome == kAgreed) return absl::OkStatus();
   if (absl::ConsumePrefix(&outcome, kMismatch)) return MismatchError(outcome);
   if (absl::ConsumePrefix(&outcome, kFailure)) return BackendError(outcome);
+  if (absl::ConsumePrefix(&outcome, kDeath)) return NetworkError(outcome);
   absl::ConsumePrefix(&outcome, kTimeout);
   return TimeoutError(outcome);
 }
@@ -98,9 +101,16 @@ absl::Status Meet(Store& store, const Proposal& proposal, const Deadline& deadli
   }
   SYNCLINE_ASSIGN_OR_RETURN(const int64_t agreeing, store.Add(kAgreeing, 1));
   if (agreeing == static_cast<int64_t>(proposal.ranks.size())) return Decide(store, kAgreed);
-  auto outcome = store.Get(kOutcome, deadline.Remaining());
-  if (outcome.ok()) return StatusOf(*outcome);
-  if (!absl::IsDeadlineExceeded(outcome.status())) return outcome.status();
+  const absl::Duration slice = proposal.check_peers ? kLivenessInterval : absl::InfiniteDuration();
+  do {
+    const auto outcome = store.Get(kOutcome, std::min(deadline.Remaining(), slice));
+    if (outcome.ok()) return StatusOf(*outcome);
+    if (!absl::IsDeadlineExceeded(outcome.status())) return outcome.status();
+    const absl::Status alive = proposal.check_peers ? proposal.check_peers() : absl::OkStatus();
+    if (!alive.ok()) {
+      return Decide(store, absl::StrCat(kDeath, proposal.call, ": ", alive.message()));
+    }
+  } while (!deadline.Expired());
   SYNCLINE_ASSIGN_OR_RETURN(const std::string absence, Absence(store, proposal, deadline));
   return Decide(store, absl::StrCat(kTimeout, absence));
 }
@@ -123,7 +133,7 @@ absl::StatusOr<bool> IsGivenUp(Store& store) {
   SYNCLINE_ASSIGN_OR_RETURN(const bool is_decided, store.Check({std::string(kOutcome)}));
   if (!is_decided) return false;
   SYNCLINE_ASSIGN_OR_RETURN(const std::string outcome, store.Get(kOutcome, kPatienceWithTheStore));
-  return absl::StartsWith(outcome, kTimeout);
+  return absl::StartsWith(outcome, kTimeout) || absl::StartsWith(outcome, kDeath);
 }
 
 }  // namespace syncline

@@ -8,6 +8,7 @@
 
 #include "absl/status/status.h"
 #include "core/deadline.h"
+#include "core/liveness.h"
 #include "core/store.h"
 
 namespace syncline {
@@ -17,11 +18,13 @@ struct Proposal {
   std::string text;            // What this rank says.
   int64_t rank = 0;            // This rank.
   std::vector<int64_t> ranks;  // All who must come, this rank included.
+  PeerCheck check_peers;       // Whether they live.
 };
 
 // Meets the other ranks in `store`, a part that serves for nothing else. OK once all have come and
 // have said the same; MismatchError that names two ranks and what they said, on all, if they do
 // not; TimeoutError that names the ranks that have not come by this rank's deadline, on all;
+// what `check_peers` says, such as a NetworkError that names a rank that has died, on all;
 // BackendError, on all, that quotes the rank to which the store was of no use.
 absl::Status Agree(Store& store, const Proposal& proposal, const Deadline& deadline);
 

@@ -15,6 +15,7 @@
 #include "core/device.h"
 #include "core/dtype.h"
 #include "core/enum_set.h"
+#include "core/liveness.h"
 #include "core/reduce_op.h"
 #include "core/store.h"
 #include "core/tensor.h"
@@ -162,6 +163,7 @@ struct BackendConfig {
   std::string local_address;  // Where peers reach this host; backends listen there and only there.
   Deadline deadline{absl::Minutes(30)};  // For connecting.
   MismatchCheck mismatch_check = MismatchCheck::kOn;
+  PeerCheck check_peers;  // For a wait for other ranks while connecting; may be empty.
 };
 
 }  // namespace syncline

@@ -9,11 +9,13 @@
 #include <climits>
 #include <cstring>
 #include <fstream>
+#include <optional>
 #include <vector>
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
+#include "core/process_state.h"
 #include "core/resolve.h"
 #include "core/sockets.h"
 #include "core/status.h"
@@ -29,9 +31,11 @@ std::string BootId() {
   return id;
 }
 
-std::string NetworkNamespace() {
+// Of the calling process; `kind` as in namespaces(7).
+std::string Namespace(const char* kind) {
+  const std::string path = absl::StrCat("/proc/self/ns/", kind);
   char link[64] = {};
-  return readlink("/proc/self/ns/net", link, sizeof(link) - 1) > 0 ? link : "";
+  return readlink(path.c_str(), link, sizeof(link) - 1) > 0 ? link : "-";
 }
 
 std::string HostName() {
@@ -50,21 +54,34 @@ std::string Text(const SocketAddress& address) {
 
 std::string Peer::ToString() const { return absl::StrCat("host ", host, ", pid ", pid); }
 
-std::string Peer::Serialize() const { return absl::StrCat(pid, " ", identity, " ", host); }
+std::string Peer::Serialize() const {
+  return absl::StrCat(pid, " ", started, " ", pid_namespace, " ", identity, " ", host);
+}
 
 absl::StatusOr<Peer> Peer::Parse(absl::string_view text) {
-  std::vector<std::string> fields = absl::StrSplit(text, absl::MaxSplits(' ', 2));
+  std::vector<std::string> fields = absl::StrSplit(text, absl::MaxSplits(' ', 4));
   Peer peer;
-  if (fields.size() != 3 || !absl::SimpleAtoi(fields[0], &peer.pid)) {
+  if (fields.size() != 5 || !absl::SimpleAtoi(fields[0], &peer.pid) ||
+      !absl::SimpleAtoi(fields[1], &peer.started)) {
     return StoreError(absl::StrCat("'", text, "' does not describe a process: do two jobs, or two ",
                                    "versions of Syncline, share a store?"));
   }
-  peer.identity = fields[1];
-  peer.host = fields[2];
+  peer.pid_namespace = fields[2];
+  peer.identity = fields[3];
+  peer.host = fields[4];
   return peer;
 }
 
-Peer ThisPeer() { return {HostName(), absl::StrCat(BootId(), "/", NetworkNamespace()), getpid()}; }
+Peer ThisPeer() {
+  Peer self;
+  self.host = HostName();
+  self.identity = absl::StrCat(BootId(), "/", Namespace("net"));
+  self.pid = getpid();
+  self.pid_namespace = Namespace("pid");
+  const std::optional<ProcessState> process = ReadProcess(self.pid);
+  if (process.has_value()) self.started = process->started;
+  return self;
+}
 
 absl::StatusOr<std::string> AddressTowards(absl::string_view host) {
   // The port does not matter, but 0 is none to connect to.

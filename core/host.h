@@ -2,6 +2,7 @@
 #ifndef SYNCLINE_CORE_HOST_H_
 #define SYNCLINE_CORE_HOST_H_
 
+#include <cstdint>
 #include <string>
 
 #include "absl/status/statusor.h"
@@ -14,6 +15,8 @@ struct Peer {
   std::string host;      // Its host's name, for people.
   std::string identity;  // Equal for two processes if, and only if, they share kernel and network.
   int pid = 0;
+  std::string pid_namespace;  // That in which `pid` is; pids of another one mean nothing here.
+  int64_t started = 0;  // Kernel ticks since boot: tells a process from a later one of its pid.
 
   // "host b, pid 81".
   std::string ToString() const;

@@ -18,6 +18,7 @@
 #include "core/deadline.h"
 #include "core/env.h"
 #include "core/interrupt.h"
+#include "core/liveness.h"
 #include "core/monitored_barrier.h"
 #include "core/prefix_store.h"
 #include "core/status.h"
@@ -108,6 +109,9 @@ absl::StatusOr<std::vector<ProcessGroup::Served>> ProcessGroup::Connect(const Op
   config.local_address = options.local_address;
   config.deadline = Deadline(options.connect_timeout.value_or(options.timeout));
   config.mismatch_check = *options.mismatch_check;
+  std::vector<int64_t> all(options.size);
+  std::iota(all.begin(), all.end(), 0);
+  config.check_peers = CheckThatRanksLive(options.peers, options.rank, std::move(all));
   std::map<std::string, EnumSet<DeviceType>> devices;
   for (const auto& [device, name] : of_device) devices[name].insert(device);
   std::vector<Served> backends;

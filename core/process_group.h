@@ -21,6 +21,7 @@
 #include "core/backend.h"
 #include "core/device.h"
 #include "core/fork.h"
+#include "core/host.h"
 #include "core/lane.h"
 #include "core/operation.h"
 #include "core/reduce_op.h"
@@ -66,6 +67,9 @@ class ProcessGroup {
     std::string name = "default";
     std::string local_address = "127.0.0.1";      // Where peers reach this host.
     std::optional<MismatchCheck> mismatch_check;  // If not given, what SYNCLINE_DEBUG says.
+    // The members' processes, by rank, so that the death of one ends the wait for it; empty: these
+    // are not known.
+    std::vector<Peer> peers;
   };
 
   // Connects; returns once all ranks have. An unknown backend is an ArgumentError that lists those

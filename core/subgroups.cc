@@ -8,6 +8,7 @@
 #include "absl/strings/str_join.h"
 #include "core/agreement.h"
 #include "core/deadline.h"
+#include "core/liveness.h"
 #include "core/prefix_store.h"
 #include "core/status.h"
 
@@ -79,7 +80,11 @@ absl::StatusOr<std::shared_ptr<ProcessGroup>> MakeChild(const ProcessGroup& pare
   options.rank = static_cast<int>(place);
   options.size = static_cast<int>(ranks.size());
   options.ranks.clear();
-  for (int64_t rank : ranks) options.ranks.push_back(parent.ranks()[rank]);
+  options.peers.clear();
+  for (int64_t rank : ranks) {
+    options.ranks.push_back(parent.ranks()[rank]);
+    if (!parent.options().peers.empty()) options.peers.push_back(parent.options().peers[rank]);
+  }
   options.timeout = timeout;
   options.connect_timeout = deadline.Remaining();
   return ProcessGroup::Create(options);
@@ -93,7 +98,8 @@ absl::StatusOr<std::string> Meet(const ProcessGroup& parent, absl::string_view k
                                  const Deadline& deadline) {
   const std::shared_ptr<Store>& store = parent.options().store;
   const Proposal proposal = {absl::StrCat(kind, " of group '", parent.name(), "'"),
-                             std::string(text), parent.rank(), ranks};
+                             std::string(text), parent.rank(), ranks,
+                             CheckThatRanksLive(parent.options().peers, parent.rank(), ranks)};
   while (true) {
     SYNCLINE_ASSIGN_OR_RETURN(const int64_t attempt,
                               store->Add(absl::StrCat(kind, "/attempts/", parent.rank()), 1));

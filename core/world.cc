@@ -15,6 +15,7 @@
 #include "core/host_address.h"
 #include "core/init_method.h"
 #include "core/interrupt.h"
+#include "core/liveness.h"
 #include "core/log.h"
 #include "core/open_store.h"
 #include "core/prefix_store.h"
@@ -136,6 +137,7 @@ absl::Status World::Connect(const std::string& store_host, const Deadline& deadl
   group.size = static_cast<int>(options_.size);
   group.ranks.resize(options_.size);
   std::iota(group.ranks.begin(), group.ranks.end(), 0);
+  group.peers = membership_.peers();
   group.connect_timeout = deadline.Remaining();
   SYNCLINE_ASSIGN_OR_RETURN(group_, ProcessGroup::Create(group));
   return absl::OkStatus();
@@ -226,13 +228,14 @@ absl::StatusOr<std::shared_ptr<ProcessGroup>> World::MakeGroup(const NewGroupCal
   const Proposal proposal = {call.name,
                              absl::StrCat("ranks [", absl::StrJoin(ranks, ","), "] on backend ",
                                           absl::AsciiStrToLower(backend)),
-                             rank(), ranks};
+                             rank(), ranks, CheckThatRanksLive(membership_.peers(), rank(), ranks)};
   PrefixStore meeting(absl::StrCat("new/", call.meeting), membership_.store());
   SYNCLINE_RETURN_IF_ERROR(Agree(meeting, proposal, deadline));
   ProcessGroup::Options group = GroupOptions(call.group);
   group.rank = place;
   group.size = static_cast<int>(ranks.size());
   group.ranks = ranks;
+  for (int64_t member : ranks) group.peers.push_back(membership_.peers()[member]);
   group.backend = backend;
   group.timeout = timeout;
   group.connect_timeout = deadline.Remaining();

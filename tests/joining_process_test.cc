@@ -62,8 +62,19 @@ absl::StatusOr<std::string> Survive(World& world, const std::string& lost) {
   return Sum(*group, world.rank());
 }
 
+// Makes a group of all ranks, as `kind` says, to which the last rank does not come.
+absl::StatusOr<std::string> MakeGroup(World& world, const std::string& kind) {
+  Print(kUnderWay);
+  if (world.rank() == world.size() - 1) return "stays away";
+  std::vector<int64_t> ranks;
+  for (int64_t rank = 0; rank < world.size(); ++rank) ranks.push_back(rank);
+  if (kind == "split") return Split(*world.group(), {ranks}).status().ToString();
+  return world.NewGroup(ranks).status().ToString();
+}
+
 // A worker: prints its rank and a sum, or an error; stays until its input ends. argv: --worker url
-// rank size lost. With `lost` it works until those ranks are killed, and then goes on without them.
+// rank size plan. The plan is empty, the name of a kind of sub-group to make, or the ranks that are
+// going to be lost: it works until they are killed, and then goes on without them.
 absl::StatusOr<std::string> Work(char** argv) {
   WorldOptions options;
   options.init_method = argv[2];
@@ -72,11 +83,17 @@ absl::StatusOr<std::string> Work(char** argv) {
   }
   options.timeout = kPatience;
   SYNCLINE_ASSIGN_OR_RETURN(auto world, World::Init(options));
-  const std::string lost = argv[5];
-  SYNCLINE_ASSIGN_OR_RETURN(const std::string text, lost.empty()
-                                                        ? Sum(*world->group(), world->rank())
-                                                        : Survive(*world, lost));
-  Print(text);
+  const std::string plan = argv[5];
+  absl::StatusOr<std::string> text;
+  if (plan.empty()) {
+    text = Sum(*world->group(), world->rank());
+  } else if (plan == "new_group" || plan == "split") {
+    text = MakeGroup(*world, plan);
+  } else {
+    text = Survive(*world, plan);
+  }
+  SYNCLINE_RETURN_IF_ERROR(text.status());
+  Print(*text);
   // Nobody leaves before all have come so far: the test says when, by closing the input.
   char c = 0;
   while (read(STDIN_FILENO, &c, 1) < 0 && errno == EINTR) continue;
@@ -96,7 +113,7 @@ int WorkerMain(char** argv) {
 // A worker process, and what it prints.
 class Worker {
  public:
-  Worker(const std::string& url, int64_t rank, int64_t size, const std::string& lost = "") {
+  Worker(const std::string& url, int64_t rank, int64_t size, const std::string& plan = "") {
     int in[2], out[2];
     if (pipe2(in, O_CLOEXEC) != 0 || pipe2(out, O_CLOEXEC) != 0) std::abort();
     input_ = in[1];
@@ -108,7 +125,7 @@ class Worker {
       dup2(in[0], STDIN_FILENO);
       dup2(out[1], STDOUT_FILENO);
       execl("/proc/self/exe", "worker", "--worker", url.c_str(), rank_text.c_str(),
-            size_text.c_str(), lost.c_str(), static_cast<char*>(nullptr));
+            size_text.c_str(), plan.c_str(), static_cast<char*>(nullptr));
       _exit(127);
     }
     close(in[0]);
@@ -127,6 +144,8 @@ class Worker {
     waitpid(pid_, nullptr, 0);
     reaped_ = true;
   }
+
+  pid_t pid() const { return pid_; }
 
   // Lets it end; whether it has ended well.
   bool Finish() {
@@ -234,6 +253,25 @@ TEST_F(JoiningProcessTest, TwoMayBeLostAtOnce) {
   workers[2]->Kill();
   EXPECT_EQ(workers[1]->Line(), "rank 0 of 2, sum 10");
   EXPECT_EQ(workers[3]->Line(), "rank 1 of 2, sum 10");
+}
+
+// Long before the deadline of a minute.
+TEST_F(JoiningProcessTest, ARankThatDiesBeforeItComesToASubGroupIsNamed) {
+  for (const char* kind : {"new_group", "split"}) {
+    Workers workers;
+    const std::string url = Url("file");
+    for (int i = 0; i < 3; ++i) workers.push_back(std::make_unique<Worker>(url, i, 3, kind));
+    for (const auto& worker : workers) ASSERT_EQ(worker->Line(), kUnderWay);
+    const absl::Time killed = absl::Now();
+    workers[2]->Kill();
+    for (int i = 0; i < 2; ++i) {
+      EXPECT_THAT(workers[i]->Line(), testing::ContainsRegex(absl::StrCat(
+                                          "UNAVAILABLE: ", kind, " .*: rank 2 \\(host .*, ", "pid ",
+                                          workers[2]->pid(), "\\) has died")));
+    }
+    EXPECT_LT(absl::Now() - killed, kPatience / 2);
+    unlink(path().c_str());
+  }
 }
 
 TEST_F(JoiningProcessTest, WhatAKilledJobLeftInItsFileIsHarmless) {

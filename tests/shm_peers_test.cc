@@ -23,6 +23,7 @@
 #include "core/backend.h"
 #include "core/backend_registry.h"
 #include "core/host.h"
+#include "core/process_state.h"
 #include "core/status.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -46,23 +47,15 @@ struct Forgery {
   std::optional<std::string> pid_namespace = std::nullopt;
 };
 
-std::string StartOf(pid_t pid) {
-  std::ifstream file(absl::StrCat("/proc/", pid, "/stat"));
-  const std::string text((std::istreambuf_iterator<char>(file)), {});
-  const std::vector<std::string> fields =
-      absl::StrSplit(text.substr(text.rfind(')') + 1), ' ', absl::SkipEmpty());
-  return fields[19];
-}
-
 std::string Forged(absl::string_view entry, const Forgery& forgery) {
-  std::vector<std::string> lines = absl::StrSplit(entry, absl::MaxSplits('\n', 3));
+  std::vector<std::string> lines = absl::StrSplit(entry, absl::MaxSplits('\n', 1));
+  Peer peer = Peer::Parse(lines[0]).value();
   if (forgery.pid.has_value()) {
-    Peer peer = Peer::Parse(lines[0]).value();
     peer.pid = *forgery.pid;
-    lines[0] = peer.Serialize();
-    lines[2] = StartOf(*forgery.pid);
+    peer.started = ReadProcess(*forgery.pid).value().started;
   }
-  if (forgery.pid_namespace.has_value()) lines[1] = *forgery.pid_namespace;
+  if (forgery.pid_namespace.has_value()) peer.pid_namespace = *forgery.pid_namespace;
+  lines[0] = peer.Serialize();
   return absl::StrJoin(lines, "\n");
 }
 

@@ -72,6 +72,7 @@ absl::StatusOr<std::shared_ptr<Backend>> MakeShared(const BackendConfig& config,
   BackendConfig inside = config;
   inside.store = std::make_shared<PrefixStore>("all", config.store);
   inside.deadline = SharingDeadline(config.deadline);
+  inside.check_peers = [&roster] { return roster.CheckAlive(); };
   auto shm = BackendRegistry::Make("shm", inside);
   SYNCLINE_ASSIGN_OR_RETURN(const bool share, AllShare(config, roster, shm.status()));
   if (!share) return nullptr;
@@ -80,8 +81,8 @@ absl::StatusOr<std::shared_ptr<Backend>> MakeShared(const BackendConfig& config,
 
 absl::StatusOr<std::shared_ptr<Backend>> MakeAuto(const BackendConfig& config) {
   PrefixStore hosts("hosts", config.store);
-  SYNCLINE_ASSIGN_OR_RETURN(const Roster roster,
-                            Roster::Join(hosts, config.rank, config.size, "", config.deadline));
+  SYNCLINE_ASSIGN_OR_RETURN(const Roster roster, Roster::Join(hosts, config.rank, config.size, "",
+                                                              config.deadline, config.check_peers));
   std::vector<std::string> identities;
   for (int rank = 0; rank < config.size; ++rank) identities.push_back(roster.host_identity(rank));
   const Topology topology(identities, config.rank);

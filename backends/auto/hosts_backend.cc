@@ -71,8 +71,9 @@ absl::Status HostsBackend::JoinWires(const BackendConfig& config) {
     }
   }
   PrefixStore store("wires", config.store);
-  SYNCLINE_ASSIGN_OR_RETURN(const Roster roster, Roster::Join(store, config.rank, config.size,
-                                                              ticket, config.deadline, &roster_));
+  SYNCLINE_ASSIGN_OR_RETURN(const Roster roster,
+                            Roster::Join(store, config.rank, config.size, ticket, config.deadline,
+                                         [this] { return roster_.CheckAlive(); }));
   if (door == nullptr) return absl::OkStatus();
   std::vector<Wires::Member> members;
   for (int rank : topology_.lane())
@@ -93,6 +94,7 @@ absl::Status HostsBackend::JoinHost(const BackendConfig& config) {
       std::make_shared<PrefixStore>(absl::StrCat("host of rank ", here[0]), config.store);
   inside.rank = topology_.place;
   inside.size = static_cast<int>(here.size());
+  inside.check_peers = [this] { return roster_.CheckAlive(); };
   SYNCLINE_ASSIGN_OR_RETURN(auto host, BackendRegistry::Make("shm", inside));
   absl::MutexLock lock(&mutex_);
   host_ = std::move(host);

@@ -26,7 +26,7 @@ absl::StatusOr<bool> AllShare(const BackendConfig& config, const Roster& known,
   SYNCLINE_ASSIGN_OR_RETURN(
       const Roster roster,
       Roster::Join(store, config.rank, config.size, std::string(own.ok() ? "" : own.message()),
-                   config.deadline, &known));
+                   config.deadline, [&known] { return known.CheckAlive(); }));
   for (int rank = 0; rank < config.size; ++rank) {
     if (roster.payload(rank).empty()) continue;
     if (rank == config.rank) {

@@ -12,12 +12,10 @@
 #include "absl/strings/string_view.h"
 #include "core/deadline.h"
 #include "core/host.h"
+#include "core/liveness.h"
 #include "core/store.h"
 
 namespace syncline {
-
-// What can be told of a process from here.
-enum class Liveness { kAlive, kStopped, kDead, kUnknown };  // Stopped: by a signal, such as ^Z.
 
 // Immutable once made; known without the store from then on, so that messages can name a rank
 // even if the store is gone.
@@ -26,11 +24,12 @@ class Roster {
   // Publishes this rank, with `payload` for its peers, and waits for all others. A timeout names
   // the ranks that have not come. A rank that could not get what it needs to connect gives that
   // error in place of the payload, and gets it back at once; the others get a BackendError with it.
-  // If `known`, a roster of the same ranks, is given, the death of one ends the wait within a
-  // second or two, with a NetworkError that names it.
+  // The wait ends within a second or two with what `check_peers` returns, if that is an error: for
+  // the death of a rank, a NetworkError that names it.
   static absl::StatusOr<Roster> Join(Store& store, int rank, int size,
                                      const absl::StatusOr<std::string>& payload,
-                                     const Deadline& deadline, const Roster* known = nullptr);
+                                     const Deadline& deadline,
+                                     const PeerCheck& check_peers = nullptr);
 
   int rank() const { return rank_; }
   int size() const { return static_cast<int>(members_.size()); }
@@ -44,8 +43,7 @@ class Roster {
   // "rank 3 (host b, pid 81)".
   std::string Describe(int rank) const;
 
-  // Asks the kernel about the process of `rank`; kUnknown if it runs on another host or in
-  // another container.
+  // Asks the kernel about the process of `rank`; see core/liveness.h.
   Liveness Probe(int rank) const;
 
   // A NetworkError that names the ranks whose processes have ended, if this host's kernel knows
@@ -55,8 +53,6 @@ class Roster {
  private:
   struct Member {
     Peer peer;
-    std::string pid_namespace;
-    int64_t started = 0;  // Kernel ticks since boot: tells a process from a later one of its pid.
     std::string failure;  // Why it does not come; else empty.
     std::string payload;
   };

@@ -34,6 +34,7 @@ absl::StatusOr<std::unique_ptr<GlooBackend>> GlooBackend::Make(const BackendConf
   options.size = config.size;
   options.address = config.local_address.empty() ? "127.0.0.1" : config.local_address;
   options.mismatch_check = config.mismatch_check;
+  options.check_peers = config.check_peers;
   SYNCLINE_ASSIGN_OR_RETURN(auto mesh, Mesh::Connect(*config.store, options, config.deadline));
   std::unique_ptr<GlooBackend> backend(
       new GlooBackend(std::move(mesh), config, std::move(on_peer_gone)));

@@ -104,8 +104,8 @@ absl::StatusOr<std::unique_ptr<Mesh>> Mesh::Connect(Store& store, const Options&
   auto transport = Listen(options, deadline, payload);
   absl::StatusOr<std::string> told = payload;
   if (!transport.ok()) told = transport.status();
-  SYNCLINE_ASSIGN_OR_RETURN(Roster roster,
-                            Roster::Join(store, options.rank, options.size, told, deadline));
+  SYNCLINE_ASSIGN_OR_RETURN(Roster roster, Roster::Join(store, options.rank, options.size, told,
+                                                        deadline, options.check_peers));
   SYNCLINE_RETURN_IF_ERROR(CheckAddresses(roster));
   SYNCLINE_RETURN_IF_ERROR(CheckSettings(roster));
   SYNCLINE_RETURN_IF_ERROR(ConnectAll(roster, **transport, deadline));

@@ -38,6 +38,7 @@ class Mesh {
     std::string address;  // To listen on.
     MismatchCheck mismatch_check =
         MismatchCheck::kOn;  // A MismatchError if it is not the same on all.
+    PeerCheck check_peers;   // While this rank waits for others to come.
   };
 
   // Connects to all ranks, which find each other through `store`; returns once this rank has, when

@@ -24,7 +24,7 @@ namespace syncline {
 namespace {
 
 // How often to look whether a rank that is awaited has died.
-constexpr absl::Duration kLivenessInterval = absl::Milliseconds(100);
+constexpr absl::Duration kWatchInterval = absl::Milliseconds(100);
 
 absl::Status Failed(absl::string_view what) {
   return BackendError(absl::StrCat(
@@ -100,7 +100,7 @@ absl::Status HandoverPoint::Serve(int descriptor, int size, const Deadline& dead
   const auto find = [&](int rank) { return std::find(awaited.begin(), awaited.end(), rank); };
   RankAcceptor acceptor(socket_.get(), secret_, size - 1);
   while (!awaited.empty()) {
-    const Deadline interval(std::min(deadline.Remaining(), kLivenessInterval));
+    const Deadline interval(std::min(deadline.Remaining(), kWatchInterval));
     absl::StatusOr<RankAcceptor::Connection> connection = acceptor.Accept(interval);
     if (!connection.ok()) {
       if (KindOf(connection.status()) != ErrorKind::kTimeout) return connection.status();

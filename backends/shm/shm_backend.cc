@@ -207,8 +207,9 @@ absl::StatusOr<std::shared_ptr<Backend>> MakeShm(const BackendConfig& config) {
       payload = (*point)->ticket();
     }
   }
-  SYNCLINE_ASSIGN_OR_RETURN(Roster roster, Roster::Join(*config.store, config.rank, config.size,
-                                                        payload, config.deadline));
+  SYNCLINE_ASSIGN_OR_RETURN(
+      Roster roster, Roster::Join(*config.store, config.rank, config.size, payload, config.deadline,
+                                  config.check_peers));
   SYNCLINE_RETURN_IF_ERROR(CheckOneHost(roster));
   PeerWatchdog watchdog(roster);
   if (config.rank > 0) segment = ReceiveSegment(config, roster, watchdog);
