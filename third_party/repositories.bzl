@@ -10,6 +10,41 @@ sed -i 's/, "use_cpp_toolchain"//
   cc/private/rules_impl/cc_flags_supplier.bzl cc/private/rules_impl/compiler_flag.bzl
 """
 
+# Abseil of 2022 waits until a time on the wall clock: where that is set back meanwhile, a wait with a
+# timeout takes as much longer. Releases since 2023 wait on the monotonic clock, as this does.
+_ABSEIL_PATCH = """
+patch -p1 <<'EOF'
+--- a/absl/synchronization/internal/futex.h
++++ b/absl/synchronization/internal/futex.h
+@@ -91,11 +91,17 @@
+     if (t.has_timeout()) {
+-      // https://locklessinc.com/articles/futex_cheat_sheet/
+-      // Unlike FUTEX_WAIT, FUTEX_WAIT_BITSET uses absolute time.
+-      struct timespec abs_timeout = t.MakeAbsTimespec();
++      // FUTEX_WAIT takes what remains, and counts it on the monotonic clock.
++      const struct timespec deadline = t.MakeAbsTimespec();
++      struct timespec now;  // By the clock of Mutex's DeadlineFromTimeout.
++      clock_gettime(CLOCK_REALTIME, &now);
++      int64_t left =
++          int64_t{deadline.tv_sec} * 1000000000 + deadline.tv_nsec -
++          (int64_t{now.tv_sec} * 1000000000 + now.tv_nsec);
++      if (left < 0) left = 0;
++      struct timespec timeout;
++      timeout.tv_sec = static_cast<time_t>(left / 1000000000);
++      timeout.tv_nsec = static_cast<decltype(timeout.tv_nsec)>(left % 1000000000);
+       // Atomically check that the futex value is still 0, and if it
+-      // is, sleep until abs_timeout or until woken by FUTEX_WAKE.
+-      err = syscall(
+-          SYS_futex, reinterpret_cast<int32_t *>(v),
+-          FUTEX_WAIT_BITSET | FUTEX_PRIVATE_FLAG | FUTEX_CLOCK_REALTIME, val,
+-          &abs_timeout, nullptr, FUTEX_BITSET_MATCH_ANY);
++      // is, sleep until timeout or until woken by FUTEX_WAKE.
++      err = syscall(SYS_futex, reinterpret_cast<int32_t *>(v),
++                    FUTEX_WAIT | FUTEX_PRIVATE_FLAG, val, &timeout);
+     } else {
+EOF
+"""
+
 def _bazel_repositories():
     deb_repository(
         name = "bazel_skylib",
@@ -48,6 +83,7 @@ def _bazel_repositories():
 def _cc_source_repositories():
     deb_source_repository(
         name = "com_google_absl",
+        patch_cmds = [_ABSEIL_PATCH],
         source = "abseil",
     )
     deb_source_repository(
