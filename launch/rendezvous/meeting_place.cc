@@ -12,13 +12,16 @@
 #include <utility>
 #include <vector>
 
+#include "absl/base/thread_annotations.h"
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "absl/synchronization/mutex.h"
 #include "absl/time/clock.h"
 #include "core/deadline.h"
 #include "core/host.h"
 #include "core/host_address.h"
+#include "core/interrupt.h"
 #include "core/prefix_store.h"
 #include "core/serving_turn.h"
 #include "core/sockets.h"
@@ -179,6 +182,53 @@ absl::StatusOr<SocketAddress> SocketAddressOf(const std::string& host, int port)
   return address;
 }
 
+// Calls work(0), ..., work(count - 1) on several threads. An interrupt of the thread that waits for
+// all of them ends the calls of the others too.
+class WorkQueue {
+ public:
+  WorkQueue(size_t count, const std::function<void(size_t)>& work)
+      : count_(count), work_(work), left_(count) {}
+
+  // Takes calls until none is left.
+  void Help() {
+    const auto check = [this] {
+      return interrupted_ ? InterruptedError("the launcher ends") : absl::OkStatus();
+    };
+    const InterruptScope scope(check);
+    Take();
+  }
+
+  // The same, then waits for the calls of those who help.
+  void Finish() {
+    Take();
+    while (!AwaitOthers()) {
+      if (!CheckInterrupt().ok()) interrupted_ = true;
+    }
+  }
+
+ private:
+  void Take() {
+    for (size_t i = next_++; i < count_; i = next_++) {
+      work_(i);
+      absl::MutexLock lock(&mutex_);
+      --left_;
+    }
+  }
+
+  bool AwaitOthers() {
+    absl::MutexLock lock(&mutex_);
+    const auto is_done = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return left_ == 0; };
+    return mutex_.AwaitWithTimeout(absl::Condition(&is_done), kInterruptInterval);
+  }
+
+  const size_t count_;
+  const std::function<void(size_t)>& work_;
+  std::atomic<size_t> next_{0};
+  std::atomic<bool> interrupted_{false};
+  absl::Mutex mutex_;
+  size_t left_ ABSL_GUARDED_BY(mutex_);
+};
+
 class LauncherNetwork final : public RendezvousNetwork {
  public:
   explicit LauncherNetwork(MeetingPlaceOptions options) : options_(std::move(options)) {}
@@ -194,28 +244,20 @@ class LauncherNetwork final : public RendezvousNetwork {
     return OpenMeetingPlace(options_, Deadline(timeout), cancelled);
   }
 
-  std::vector<Reached> Connect(const std::vector<std::string>& addresses,
-                               absl::Duration timeout) override {
-    std::vector<Reached> reached(addresses.size());
-    std::atomic<size_t> next{0};
-    const auto work = [&] {
-      for (size_t i = next++; i < addresses.size(); i = next++) {
-        reached[i] = ConnectTo(addresses[i], timeout);
-      }
-    };
-    std::vector<std::thread> helpers;
-    while (helpers.size() + 1 < std::min(addresses.size(), kConnectThreads)) {
-      auto helper = StartThread("the rendezvous", work);
-      if (!helper.ok()) break;  // Fewer at once, then.
-      helpers.push_back(*std::move(helper));
-    }
-    work();
-    for (std::thread& helper : helpers) helper.join();
-    return reached;
+  std::shared_ptr<void> ServeEndpoint() override {
+    const RendezvousOptions& rendezvous = options_.rendezvous;
+    if (!is_hosted_by_nodes() || rendezvous.hosting == Hosting::kNever) return nullptr;
+    if (is_elsewhere_) return nullptr;
+    const ServingTurn turn(rendezvous.host, rendezvous.port);
+    if (!turn.is_mine()) return nullptr;
+    auto server = Serve(options_);
+    if (server.ok()) return *std::move(server);
+    is_elsewhere_ = absl::StrContains(server.status().message(), std::strerror(EADDRNOTAVAIL));
+    return nullptr;
   }
 
- private:
-  Reached ConnectTo(const std::string& address, absl::Duration timeout) const {
+  Reached Connect(const std::string& address, absl::Duration timeout,
+                  absl::Duration call_timeout) override {
     Reached reached;
     int port = 0;
     const std::string host = HostOf(address);
@@ -231,13 +273,29 @@ class LauncherNetwork final : public RendezvousNetwork {
     reached.status = syncline::Connect(*socket_address, SOCK_STREAM, deadline).status();
     reached.is_gone = !reached.status.ok() && IsRefusal(reached.status);
     if (!reached.status.ok()) return reached;
-    auto store = ConnectToStore(options_, host, port, deadline.Remaining());
+    MeetingPlaceOptions options = options_;
+    options.call_timeout = std::min(options.call_timeout, call_timeout);
+    auto store = ConnectToStore(options, host, port, deadline.Remaining());
     reached.status = store.status();
     if (store.ok()) reached.store = OfJob(options_.rendezvous, *std::move(store));
     return reached;
   }
 
+  void ForAll(size_t count, const std::function<void(size_t)>& work) override {
+    WorkQueue queue(count, work);
+    std::vector<std::thread> helpers;
+    while (helpers.size() + 1 < std::min(count, kConnectThreads)) {
+      auto helper = StartThread("the rendezvous", [&queue] { queue.Help(); });
+      if (!helper.ok()) break;  // Fewer at once, then.
+      helpers.push_back(*std::move(helper));
+    }
+    queue.Finish();
+    for (std::thread& helper : helpers) helper.join();
+  }
+
+ private:
   const MeetingPlaceOptions options_;
+  bool is_elsewhere_ = false;  // The endpoint, as is known: its address is none of this host.
 };
 
 }  // namespace

@@ -2,10 +2,10 @@
 #ifndef SYNCLINE_LAUNCH_RENDEZVOUS_NETWORK_H_
 #define SYNCLINE_LAUNCH_RENDEZVOUS_NETWORK_H_
 
+#include <cstddef>
 #include <functional>
 #include <memory>
 #include <string>
-#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -23,7 +23,7 @@ struct MeetingPlace {
 };
 
 // The launcher's network is over TCP, files and etcd (meeting_place.h); a test simulates one. Calls
-// may block for their timeouts. To be called from one thread at a time.
+// may block for their timeouts. To be called from one thread at a time, except where noted.
 class RendezvousNetwork {
  public:
   virtual ~RendezvousNetwork() = default;
@@ -39,15 +39,23 @@ class RendezvousNetwork {
   virtual absl::StatusOr<MeetingPlace> Open(absl::Duration timeout,
                                             const std::function<bool()>& cancelled) = 0;
 
+  // Serves the endpoint where that may fall to this node and nobody does so. Null: it does not.
+  virtual std::shared_ptr<void> ServeEndpoint() = 0;
+
   struct Reached {
     absl::Status status;
     std::shared_ptr<Store> store;  // Below the prefix of the job. Null: it was not reached.
     bool is_gone = false;          // The host says that nobody listens there.
   };
-  // Connects to the stores of nodes at all `addresses` (host:port) at once, so that several hosts
-  // that are down cost one timeout.
-  virtual std::vector<Reached> Connect(const std::vector<std::string>& addresses,
-                                       absl::Duration timeout) = 0;
+  // Connects to the store of the node at `address` (host:port), and gives up after `timeout`. A
+  // call of that store fails after `call_timeout`, or after that of the network if this is less.
+  // Thread-safe.
+  virtual Reached Connect(const std::string& address, absl::Duration timeout,
+                          absl::Duration call_timeout) = 0;
+
+  // Calls work(0), ..., work(count - 1), many at once, so that several hosts that are down or slow
+  // cost one timeout. Returns when all calls have.
+  virtual void ForAll(size_t count, const std::function<void(size_t)>& work) = 0;
 };
 
 }  // namespace syncline

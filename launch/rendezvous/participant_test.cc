@@ -188,6 +188,21 @@ TEST_F(ParticipantTest, WhenTheHostOfTheStoreIsLostTheFirstSurvivorHoldsIt) {
   EXPECT_TRUE(nodes_[3]->failure.empty());
 }
 
+TEST_F(ParticipantTest, ANewcomerFindsTheJobAtTheEndpointThoughTheNodeThatServedItIsLost) {
+  LaunchOptions options = Endpoint(29410, 1, 2);
+  options.rendezvous.last_call_timeout = absl::Seconds(5);
+  Add(options);
+  ASSERT_TRUE(AwaitServing(29410));
+  Add(options);
+  ASSERT_TRUE(AllIn(1, 2));
+  Lose(0);
+  ASSERT_TRUE(AllIn(2, 1));
+  // It serves no endpoint itself; the survivor, on the same host, does.
+  options.rendezvous.hosting = RendezvousOptions::Hosting::kNever;
+  Add(options);
+  ASSERT_TRUE(AllIn(3, 2)) << Describe();
+}
+
 TEST_F(ParticipantTest, ANodeThatIsDoneDoesNotEndTheJobWhileLaterRanksRun) {
   LaunchOptions options = Endpoint(29407, 2, 3);
   Add(options);

@@ -29,9 +29,11 @@ absl::Status WritePosition(Store& store, const Position& position) {
   return store.Set(kPosition, Serialize(position));
 }
 
-absl::StatusOr<bool> ReplacePosition(Store& store, const Position& from, const Position& to) {
+absl::StatusOr<bool> ReplacePosition(Store& store, const std::optional<Position>& from,
+                                     const Position& to) {
+  const std::string expected = from.has_value() ? Serialize(*from) : "";
   SYNCLINE_ASSIGN_OR_RETURN(const auto result,
-                            store.CompareSet(kPosition, Serialize(from), Serialize(to)));
+                            store.CompareSet(kPosition, expected, Serialize(to)));
   return result.value == Serialize(to);
 }
 

@@ -23,8 +23,10 @@ namespace syncline {
 // A node's store has no position until the node first leaves the endpoint.
 absl::StatusOr<std::optional<Position>> ReadPosition(Store& store);
 absl::Status WritePosition(Store& store, const Position& position);
-// Writes `to` if the position is still `from`; returns whether it is `to` now.
-absl::StatusOr<bool> ReplacePosition(Store& store, const Position& from, const Position& to);
+// Writes `to` if the position is still `from` (nothing: there was none); returns whether it is `to`
+// now.
+absl::StatusOr<bool> ReplacePosition(Store& store, const std::optional<Position>& from,
+                                     const Position& to);
 
 // The store's instance; it becomes `proposal` if the store has no position yet.
 absl::StatusOr<std::string> OpenInstance(Store& store, const std::string& proposal);

@@ -212,13 +212,15 @@ absl::Status Rendezvous::Lead(absl::Time now) {
 }
 
 bool Rendezvous::MayAnnounce(const Announcement& decision) const {
-  const std::optional<Round>& last = policy_.last_round();
-  if (decision.kind != Announcement::Kind::kRound || !last.has_value()) return true;
+  if (decision.kind != Announcement::Kind::kRound) return true;
+  if (options_.may_announce_round == nullptr) return true;
   std::vector<NodeIdentity> left_out;
-  for (const NodeIdentity& member : last->members) {
-    if (decision.round.RankOf(member.id) < 0) left_out.push_back(member);
+  if (const std::optional<Round>& last = policy_.last_round(); last.has_value()) {
+    for (const NodeIdentity& member : last->members) {
+      if (decision.round.RankOf(member.id) < 0) left_out.push_back(member);
+    }
   }
-  return left_out.empty() || options_.may_leave_out == nullptr || options_.may_leave_out(left_out);
+  return options_.may_announce_round(left_out);
 }
 
 absl::Status Rendezvous::Announce(const Announcement& announcement) {

@@ -43,9 +43,9 @@ class Rendezvous {
     // Of the leader, for changes; while a round forms, and while one runs.
     absl::Duration forming_poll = absl::Milliseconds(10);
     absl::Duration running_poll = absl::Milliseconds(50);
-    // Asked by the leader before it announces a round without these members of the last one: they
-    // may have gone on elsewhere. Null: always.
-    std::function<bool(const std::vector<NodeIdentity>&)> may_leave_out;
+    // Asked by the leader before it announces a round, which leaves these members of the last one
+    // out: the job may go on elsewhere. Null: always.
+    std::function<bool(const std::vector<NodeIdentity>& left_out)> may_announce_round;
   };
 
   // `clock` must outlive it. A node that took part elsewhere before brings its record along: its

@@ -14,6 +14,7 @@ using Kind = ParticipantNews::Kind;
 
 constexpr absl::Duration kRemarkInterval = absl::Seconds(10);
 constexpr absl::Duration kPublicationInterval = absl::Seconds(1);
+constexpr absl::Duration kKeepingInterval = absl::Seconds(1);
 // For a process under load to get to its next call.
 constexpr absl::Duration kSlack = absl::Seconds(1);
 
@@ -37,8 +38,8 @@ RendezvousSession::RendezvousSession(const LaunchOptions& options, NodeIdentity 
   timing_.policy = PolicyFor(options);
   timing_.keep_alive_interval = options.rendezvous.keep_alive_interval;
   if (!network_.is_hosted_by_nodes()) return;
-  timing_.may_leave_out = [this](const std::vector<NodeIdentity>& members) {
-    return MayLeaveOut(members);
+  timing_.may_announce_round = [this](const std::vector<NodeIdentity>& left_out) {
+    return MayAnnounceRound(left_out);
   };
 }
 
@@ -94,6 +95,7 @@ absl::Status RendezvousSession::Step() {
   SYNCLINE_RETURN_IF_ERROR(FollowMove());
   if (!search_.has_value() && hosts() && !is_closed_) Probe();
   PublishAgain();
+  KeepEndpoint();
   Remark();
   return absl::OkStatus();
 }
@@ -213,30 +215,52 @@ void RendezvousSession::Remark() {
   tell_({Kind::kRemark, {}, absl::StrCat("no round has begun yet: ", rendezvous_->Describe())});
 }
 
+// Asks all at once: one that is slow must not keep this node from the others.
 std::vector<RendezvousSession::Answer> RendezvousSession::Ask(
-    const std::vector<std::string>& addresses, absl::Duration patience) {
-  std::vector<Answer> answers;
-  for (RendezvousNetwork::Reached& reached : network_.Connect(addresses, patience)) {
-    Answer answer;
-    answer.is_gone = reached.is_gone;
-    if (reached.store != nullptr) {
-      if (auto position = ReadPosition(*reached.store); position.ok()) {
-        answer.store = std::move(reached.store);
-        answer.position = *std::move(position);
-      }
-    }
-    answers.push_back(std::move(answer));
-  }
+    const std::vector<std::string>& addresses, const Patience& patience) {
+  std::vector<Answer> answers(addresses.size());
+  network_.ForAll(addresses.size(), [&](size_t i) {
+    RendezvousNetwork::Reached reached =
+        network_.Connect(addresses[i], patience.connect, patience.call);
+    answers[i].is_gone = reached.is_gone;
+    if (reached.store == nullptr) return;
+    auto position = ReadPosition(*reached.store);
+    if (!position.ok()) return;
+    answers[i].store = std::move(reached.store);
+    answers[i].position = *std::move(position);
+  });
   return answers;
 }
 
 RendezvousSession::Answer RendezvousSession::AskOne(const std::string& address,
-                                                    absl::Duration patience) {
-  return Ask({address}, patience).front();
+                                                    const Patience& patience) {
+  return std::move(Ask({address}, patience).front());
+}
+
+// Whether this node serves the endpoint, as it does from now on if it can.
+bool RendezvousSession::ServesEndpoint() {
+  if (endpoint_server_ == nullptr) endpoint_server_ = network_.ServeEndpoint();
+  return endpoint_server_ != nullptr;
+}
+
+// The process that served the endpoint may have ended while this one, on the same host, is in the
+// job. Newcomers would find nobody there; this node sends them on.
+void RendezvousSession::KeepEndpoint() {
+  if (clock_.Now() < next_keeping_ || endpoint_server_ != nullptr) return;
+  next_keeping_ = clock_.Now() + kKeepingInterval;
+  if (!network_.is_hosted_by_nodes() || !last_round_.has_value()) return;
+  if (search_.has_value() || is_closed_ || moved_to_.has_value()) return;
+  if (place_.address == network_.endpoint() || !ServesEndpoint()) return;
+  const auto reached = network_.Connect(network_.endpoint(), kSlack, kSlack);
+  if (reached.store == nullptr) return;
+  OpenInstance(*reached.store, absl::StrCat(identity_.id, "-", ++openings_)).status().IgnoreError();
+  Reconcile(network_.endpoint(), AskOne(network_.endpoint(), kProbePatience));
 }
 
 Store* RendezvousSession::OwnStore() {
-  if (own_store_ == nullptr) own_store_ = network_.Connect({identity_.store}, kSlack)[0].store;
+  if (own_store_ == nullptr) {
+    own_store_ = network_.Connect(identity_.store, kSlack, absl::InfiniteDuration()).store;
+  }
   return own_store_.get();
 }
 

@@ -32,7 +32,9 @@ namespace syncline {
 // only if nobody knows of another store does it open an instance in its own. The node whose store
 // the job uses asks the members that were lost, and the former stores, twice a second, whether the
 // job goes on there too; both sides decide by Outranks(), and exactly one moves. Before a round is
-// announced, its leader asks those that it leaves out (session_merge.cc).
+// announced, its leader asks those that it leaves out, the former stores and the endpoint
+// (session_merge.cc). Newcomers know the endpoint only, so a node on its host serves it for as long
+// as the job lasts, wherever this meets.
 //
 // Has no thread: a driver calls Step() at next() or earlier. Steps block for bounded times. Not
 // thread-safe.
@@ -75,6 +77,17 @@ class RendezvousSession {
   bool MustStay();  // To be asked every few milliseconds.
 
  private:
+  // How long to wait for the connection to a store, and for each answer over it.
+  struct Patience {
+    absl::Duration connect;
+    absl::Duration call;
+  };
+  // Of a node that has nothing else to do. A host that is down takes no connections; that of a
+  // process that has ended refuses them at once; one that is slow is waited for.
+  static constexpr Patience kSearchPatience = {absl::Seconds(1), absl::InfiniteDuration()};
+  // Of one that must give signs of life and answer commands meanwhile.
+  static constexpr Patience kProbePatience = {absl::Milliseconds(300), absl::Milliseconds(300)};
+
   // What a node's store says. Null: it was not reached.
   struct Answer {
     std::shared_ptr<Store> store;
@@ -95,8 +108,10 @@ class RendezvousSession {
   void Join(MeetingPlace place, NodeRecord record);
   void SendOn(const std::string& address);
   void Remark();
-  std::vector<Answer> Ask(const std::vector<std::string>& addresses, absl::Duration patience);
-  Answer AskOne(const std::string& address, absl::Duration patience);
+  std::vector<Answer> Ask(const std::vector<std::string>& addresses, const Patience& patience);
+  Answer AskOne(const std::string& address, const Patience& patience);
+  bool ServesEndpoint();
+  void KeepEndpoint();
   Store* OwnStore();
   bool Publish(const Position& position);
   void PublishAgain();
@@ -125,7 +140,7 @@ class RendezvousSession {
   void Probe();
   void RememberStrays(const std::optional<Round>& before, const Round& now);
   void Remember(const std::string& address);
-  bool MayLeaveOut(const std::vector<NodeIdentity>& members);
+  bool MayAnnounceRound(const std::vector<NodeIdentity>& left_out);
   bool FollowTo(const Position& position);
   // Returns whether this node's history has ended, or has to be looked at again.
   bool Reconcile(const std::string& address, const Answer& answer);
@@ -140,7 +155,7 @@ class RendezvousSession {
   const absl::Duration notice_patience_;  // From one node's noticing a loss to another's.
 
   MeetingPlace place_;
-  std::shared_ptr<void> endpoint_server_;  // Stays when the node moves: who comes is sent on.
+  std::shared_ptr<void> endpoint_server_;  // Stays when the node moves: newcomers are sent on.
   std::unique_ptr<Rendezvous> rendezvous_;
   std::shared_ptr<Store> own_store_;  // Null until it is needed.
   std::optional<Position> position_;  // What it is to say there.
@@ -162,6 +177,7 @@ class RendezvousSession {
   absl::Time moved_since_;
 
   std::deque<std::string> former_;  // Stores of which a part of the job may know, the latest first.
+  absl::Time next_keeping_ = absl::InfinitePast();
   absl::Time next_probe_ = absl::InfinitePast();
   size_t probed_ = 0;
   absl::Time next_remark_;

@@ -9,7 +9,6 @@ namespace syncline {
 namespace {
 
 constexpr absl::Duration kProbeInterval = absl::Milliseconds(500);
-constexpr absl::Duration kProbePatience = absl::Milliseconds(300);
 constexpr size_t kProbedAtOnce = 8;
 constexpr size_t kRemembered = 16;  // Stores; a node that died is one of them for good.
 
@@ -61,9 +60,17 @@ void RendezvousSession::Probe() {
   next_probe_ = clock_.Now() + kProbeInterval;
 }
 
-bool RendezvousSession::MayLeaveOut(const std::vector<NodeIdentity>& members) {
+// Asks everybody who may know of a round that runs elsewhere: the members that the next round
+// leaves out, who may be cut off; the endpoint, where nodes come who know nothing; and former
+// stores.
+bool RendezvousSession::MayAnnounceRound(const std::vector<NodeIdentity>& left_out) {
   std::vector<std::string> addresses;
-  for (const NodeIdentity& member : members) addresses.push_back(member.store);
+  for (const NodeIdentity& member : left_out) addresses.push_back(member.store);
+  addresses.insert(addresses.end(), former_.begin(), former_.end());
+  addresses.push_back(network_.endpoint());
+  absl::c_sort(addresses);
+  addresses.erase(std::unique(addresses.begin(), addresses.end()), addresses.end());
+  addresses.erase(std::remove(addresses.begin(), addresses.end(), place_.address), addresses.end());
   const std::vector<Answer> answers = Ask(addresses, kProbePatience);
   for (size_t i = 0; i < answers.size(); ++i) {
     if (Reconcile(addresses[i], answers[i])) return false;

@@ -12,8 +12,6 @@ namespace {
 using Kind = ParticipantNews::Kind;
 
 constexpr absl::Duration kRetryInterval = absl::Milliseconds(100);
-// For a node whose host may be down; that of a process that has ended refuses at once.
-constexpr absl::Duration kReachPatience = absl::Seconds(1);
 constexpr int kMaxHops = 4;  // From a store to the one where the job went on, and so on.
 constexpr int kFirstAsked = 2;
 
@@ -69,7 +67,8 @@ absl::StatusOr<bool> RendezvousSession::ReturnToStore() {
   }
   search_->loss = news.status();
   const absl::Duration left = search_->began + options_.rendezvous.read_timeout - clock_.Now();
-  auto place = OpenEndpoint(std::clamp(left, absl::Milliseconds(100), kReachPatience), cancelled_);
+  auto place =
+      OpenEndpoint(std::clamp(left, absl::Milliseconds(100), kSearchPatience.connect), cancelled_);
   if (!place.ok()) return false;
   const auto history = ReadHistory(*place->store);
   if (!history.ok()) return false;
@@ -83,7 +82,7 @@ absl::StatusOr<bool> RendezvousSession::ReturnToStore() {
 
 bool RendezvousSession::SearchMembers() {
   // Perhaps only the connection is lost.
-  const Answer former = AskOne(place_.address, kReachPatience);
+  const Answer former = AskOne(place_.address, kSearchPatience);
   if (former.position.has_value() && former.position->state == Position::State::kHere &&
       former.position->instance == place_.instance && JoinAt(place_.address, former, kMaxHops)) {
     return true;
@@ -100,12 +99,12 @@ bool RendezvousSession::SearchMembers() {
          (clock_.Now() - search_->began >= notice_patience_ && ReopenEndpoint());
 }
 
-// The endpoint says that the job went on elsewhere, and nobody is left there. The node that serves
-// the endpoint opens a new instance for all who have come since.
+// The endpoint says that the job went on elsewhere, and nobody is left there, or nobody serves it.
+// The node that serves it opens a new instance for all who have come since.
 bool RendezvousSession::ReopenEndpoint() {
-  if (endpoint_server_ == nullptr) return false;
-  const Answer answer = AskOne(network_.endpoint(), kReachPatience);
-  if (answer.store == nullptr || !answer.position.has_value()) return false;
+  if (!ServesEndpoint()) return false;
+  const Answer answer = AskOne(network_.endpoint(), kSearchPatience);
+  if (answer.store == nullptr) return false;
   MeetingPlace place;
   place.address = network_.endpoint();
   place.instance = absl::StrCat(identity_.id, "-", ++openings_);
@@ -116,7 +115,7 @@ bool RendezvousSession::ReopenEndpoint() {
   if (last_round_.has_value() && !WriteHistory(*place.store, *last_round_, EndOfLast()).ok()) {
     return false;
   }
-  const auto is_open = ReplacePosition(*answer.store, *answer.position, here);
+  const auto is_open = ReplacePosition(*answer.store, answer.position, here);
   if (!is_open.ok() || !*is_open) return false;
   if (moved_to_.has_value()) Remember(*moved_to_);
   Join(std::move(place), rendezvous_->record());
@@ -144,7 +143,7 @@ bool RendezvousSession::AskBefore(int limit, bool* must_wait) {
     for (int rank = begin; rank < std::min(begin + count, limit); ++rank) {
       addresses.push_back(members[rank].store);
     }
-    const std::vector<Answer> answers = Ask(addresses, kReachPatience);
+    const std::vector<Answer> answers = Ask(addresses, kSearchPatience);
     for (size_t i = 0; i < answers.size(); ++i) {
       const Verdict verdict = Consider(members[begin + i], answers[i]);
       if (verdict == Verdict::kJoined) return true;
@@ -175,7 +174,7 @@ RendezvousSession::Verdict RendezvousSession::Consider(const NodeIdentity& membe
     }
     // Nodes of lower ranks come first. They may have begun to search, and to wait, later.
     const bool comes_first = last_round_->RankOf(member.id) < rank() || rank() < 0;
-    const bool may_decide = age < 2 * notice_patience_ + 2 * kReachPatience;
+    const bool may_decide = age < 2 * notice_patience_ + 2 * kSearchPatience.connect;
     return comes_first && may_decide ? Verdict::kWait : Verdict::kNext;
   }
   if (at.state == Position::State::kHere) {
@@ -196,7 +195,7 @@ bool RendezvousSession::BecomeHost() {
   for (const NodeIdentity& member : members) addresses.push_back(member.store);
   bool is_alone = true;
   bool are_gone = true;
-  const std::vector<Answer> answers = Ask(addresses, kReachPatience);
+  const std::vector<Answer> answers = Ask(addresses, kSearchPatience);
   for (size_t i = 0; i < answers.size(); ++i) {
     is_alone = is_alone && answers[i].store == nullptr;
     are_gone = are_gone && answers[i].is_gone;
@@ -215,7 +214,7 @@ bool RendezvousSession::BecomeHost() {
   if (OwnStore() == nullptr) return false;
   if (place_.address == identity_.store) {
     // It was only slow. The others are there.
-    const Answer own = AskOne(identity_.store, kReachPatience);
+    const Answer own = AskOne(identity_.store, kSearchPatience);
     if (own.store == nullptr) return false;
     if (own.position.has_value() && own.position->instance == place_.instance) {
       return JoinAt(identity_.store, own, kMaxHops);
@@ -232,7 +231,7 @@ bool RendezvousSession::BecomeHost() {
   if (!Publish(here)) return false;
   Join(std::move(place), rendezvous_->record());
   // Others may have done the same since they answered.
-  const std::vector<Answer> again = Ask(addresses, kReachPatience);
+  const std::vector<Answer> again = Ask(addresses, kProbePatience);
   for (size_t i = 0; i < again.size(); ++i) {
     if (Reconcile(addresses[i], again[i])) break;
   }
@@ -267,7 +266,7 @@ bool RendezvousSession::JoinAt(const std::string& address, const Answer& answer,
 }
 
 bool RendezvousSession::JoinElsewhere(const std::string& address, int hops) {
-  return hops > 0 && JoinAt(address, AskOne(address, kReachPatience), hops);
+  return hops > 0 && JoinAt(address, AskOne(address, kSearchPatience), hops);
 }
 
 void RendezvousSession::CloseAlone() {
@@ -288,7 +287,7 @@ absl::Status RendezvousSession::FollowMove() {
   ReportOver("the job goes on elsewhere");
   if (JoinElsewhere(target, kMaxHops)) return absl::OkStatus();
   // Nobody may be left there, and this store be in use again.
-  const Answer here = AskOne(place_.address, kReachPatience);
+  const Answer here = AskOne(place_.address, kSearchPatience);
   if (here.position.has_value() && here.position->instance != place_.instance &&
       JoinAt(place_.address, here, kMaxHops)) {
     return absl::OkStatus();

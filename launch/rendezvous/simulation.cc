@@ -274,14 +274,8 @@ class SimNode::Network final : public RendezvousNetwork {
     MeetingPlace place;
     place.address = endpoint();
     for (;;) {
-      if (process_->host == 0 && place.server == nullptr && Find(endpoint()) == nullptr) {
-        auto server = std::make_shared<SimServer>();
-        server->owner = process_;
-        world_.servers[endpoint()] = server;
-        place.server =
-            std::shared_ptr<void>(server.get(), [server](void*) { server->is_closed = true; });
-      }
-      const Reached reached = Connect({endpoint()}, absl::Seconds(1))[0];
+      if (place.server == nullptr) place.server = ServeEndpoint();
+      const Reached reached = Connect(endpoint(), absl::Seconds(1), call_timeout_);
       if (reached.store != nullptr) {
         place.store = reached.store;
         return place;
@@ -291,10 +285,17 @@ class SimNode::Network final : public RendezvousNetwork {
     }
   }
 
-  std::vector<Reached> Connect(const std::vector<std::string>& addresses,
-                               absl::Duration timeout) override {
-    std::vector<Reached> reached(addresses.size());
-    const auto is_decided = [&](const std::string& address) {
+  std::shared_ptr<void> ServeEndpoint() override {
+    if (process_->host != 0 || Find(endpoint()) != nullptr) return nullptr;
+    auto server = std::make_shared<SimServer>();
+    server->owner = process_;
+    world_.servers[endpoint()] = server;
+    return std::shared_ptr<void>(server.get(), [server](void*) { server->is_closed = true; });
+  }
+
+  Reached Connect(const std::string& address, absl::Duration timeout,
+                  absl::Duration call_timeout) override {
+    const auto is_decided = [&] {
       const int host = HostOfAddress(address);
       if (!world_.Passes(process_->host, host) || !world_.Passes(host, process_->host)) {
         return false;
@@ -302,22 +303,33 @@ class SimNode::Network final : public RendezvousNetwork {
       const auto server = Find(address);
       return server == nullptr || !server->owner->stopped;
     };
-    const auto all_decided = [&] {
-      return !process_->alive || std::all_of(addresses.begin(), addresses.end(), is_decided);
-    };
+    const auto is_over = [&] { return !process_->alive || is_decided(); };
     world_.fibers.Sleep(2 * world_.Latency());
-    world_.fibers.Await(all_decided, world_.now() + timeout);
-    for (size_t i = 0; i < addresses.size(); ++i) {
-      reached[i].status = NetworkError(absl::StrCat(addresses[i], " cannot be reached"));
-      if (!process_->alive || !is_decided(addresses[i])) continue;
-      const auto server = Find(addresses[i]);
-      reached[i].is_gone = server == nullptr;
-      if (server == nullptr) continue;
-      reached[i].status = absl::OkStatus();
-      reached[i].store =
-          std::make_shared<SimStore>(world_, process_, server, addresses[i], call_timeout_);
-    }
+    world_.fibers.Await(is_over, world_.now() + timeout);
+    Reached reached;
+    reached.status = NetworkError(absl::StrCat(address, " cannot be reached"));
+    if (!process_->alive || !is_decided()) return reached;
+    const auto server = Find(address);
+    reached.is_gone = server == nullptr;
+    if (server == nullptr) return reached;
+    reached.status = absl::OkStatus();
+    reached.store = std::make_shared<SimStore>(world_, process_, server, address,
+                                               std::min(call_timeout, call_timeout_));
     return reached;
+  }
+
+  void ForAll(size_t count, const std::function<void(size_t)>& work) override {
+    size_t left = count;
+    const auto take = [&](size_t i) {
+      work(i);
+      --left;
+      world_.Changed();
+    };
+    for (size_t i = 1; i < count; ++i) {
+      world_.fibers.Spawn([&take, i] { take(i); }, &process_->stopped);
+    }
+    if (count > 0) take(0);
+    world_.fibers.Await([&] { return left == 0; }, absl::InfiniteFuture());
   }
 
  private:

@@ -628,10 +628,56 @@ TEST(SimulationTest, ALateWriteOfWhereANodeIsHidesItsStoreFromNobody) {
   }
 }
 
+// The store's host asks those that were lost where the job is. If their stores are slow, it still
+// gives signs of life.
+TEST(SimulationTest, AHostThatAsksSlowNodesIsNotLost) {
+  for (uint32_t seed = 35; seed < 45; ++seed) {
+    Simulation simulation(seed, 4, 1);
+    StartInOrder(simulation);
+    simulation.CutOff({2, 3}, absl::Seconds(8));
+    simulation.RunFor(absl::Seconds(8));
+    simulation.SetDelay(2, absl::Seconds(20));
+    simulation.SetDelay(3, absl::Seconds(20));
+    simulation.RunFor(absl::Seconds(15));
+    EXPECT_EQ(simulation.log().find("node 10.0.0.0 (host host0, pid 0) is lost"), std::string::npos)
+        << simulation.log();
+    simulation.SetDelay(2, absl::ZeroDuration());
+    simulation.SetDelay(3, absl::ZeroDuration());
+    ExpectOneRoundSoon(simulation);
+  }
+}
+
+// The survivors' store is slow, so that its host does not find those who come to the endpoint.
+TEST(SimulationTest, SurvivorsAskTheEndpointBeforeTheyAnnounceARound) {
+  for (uint32_t seed = 45; seed < 65; ++seed) {
+    Simulation simulation(seed, 4, 1);
+    StartInOrder(simulation);
+    simulation.Kill(0);
+    simulation.RunFor(absl::Milliseconds(100));
+    simulation.AddNode(0);
+    simulation.SetDelay(1, absl::Seconds(4));
+    simulation.RunFor(absl::Seconds(30));
+    simulation.SetDelay(1, absl::ZeroDuration());
+    ExpectOneRoundSoon(simulation);
+  }
+}
+
+TEST(SimulationTest, NewcomersFindTheJobWhenTheLauncherThatServedTheEndpointHasLeftItToAnother) {
+  Simulation simulation(65, 3, 1);
+  StartInOrder(simulation);
+  simulation.Leave(0);
+  simulation.AddNode(0);  // Meets with the others before that has left.
+  simulation.RunFor(absl::Seconds(15));
+  ASSERT_TRUE(simulation.IsOneRound());
+  simulation.Kill(2);
+  simulation.AddNode(2);
+  ExpectOneRoundSoon(simulation);
+}
+
 // Seeds whose schedules failed once.
 TEST(SimulationTest, SchedulesThatFailedOnceDoSoNoMore) {
-  for (const uint32_t seed :
-       {38, 99, 172, 277, 2487, 3124, 4020, 4297, 5055, 10741, 10750, 20491, 21293, 23062}) {
+  for (const uint32_t seed : {38, 99, 172, 277, 2487, 3124, 3365, 4020, 4297, 5055, 5251, 10741,
+                              10750, 20491, 21293, 23062}) {
     Simulation(seed).Run({});
   }
 }
