@@ -95,6 +95,8 @@ class Fleet {
     options.policy = policy;
   }
 
+  std::shared_ptr<Store> OpenStoreOfJob() { return open_store_(); }
+
   FakeNode& Add(const NodeIdentity& identity = {}) {
     NodeRecord record;
     record.identity = identity;

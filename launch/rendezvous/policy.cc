@@ -202,6 +202,7 @@ std::optional<Announcement> Policy::DecideForming(const NodeViews& nodes, absl::
   forming_since_ = forming_since_ == absl::InfinitePast() ? now : forming_since_;
   for (const auto& [id, view] : nodes) WakeAt(view.heard + options_.silent_after);
   if (AwaitsMembers(nodes, now)) return std::nullopt;
+  if (auto over = FindFailure(nodes)) return over;
   if (auto closed = AfterFailure(nodes)) return closed;
   const std::vector<const NodeRecord*> candidates = Candidates(nodes, now);
   if (candidates.size() > known_candidates_) last_arrival_ = now;
@@ -239,9 +240,20 @@ bool Policy::LacksMember(const NodeViews& nodes) const {
   return false;
 }
 
+// The true end of the last round, if that was lost with the store and the records show a failure.
+// One that comes with the loss of a member counts as that loss.
+std::optional<Announcement> Policy::FindFailure(const NodeViews& nodes) const {
+  if (over_cause_ != Announcement::Cause::kStoreLost || !last_.has_value()) return std::nullopt;
+  const NodeRecord* root = RootCause(nodes, last_->number);
+  if (root == nullptr) return std::nullopt;
+  const bool is_final = root->failure->retry == FailureNote::Retry::kNever;
+  if (!is_final && LacksMember(nodes)) return std::nullopt;
+  return Over(*last_, Announcement::Cause::kFailure, root->failure->summary);
+}
+
 // The failure that ended the last round, if it is to end the job. One that comes with the loss of a
 // member counts as that loss, unless the member comes back before the next round.
-std::optional<Announcement> Policy::AfterFailure(const NodeViews& nodes) {
+std::optional<Announcement> Policy::AfterFailure(const NodeViews& nodes) const {
   if (!last_.has_value() || over_cause_ != Announcement::Cause::kFailure) return std::nullopt;
   const NodeRecord* root = RootCause(nodes, last_->number);
   const bool is_final = root != nullptr && root->failure->retry == FailureNote::Retry::kNever;

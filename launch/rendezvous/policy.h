@@ -74,7 +74,8 @@ class Policy {
 
   std::optional<Announcement> DecideRunning(const NodeViews& nodes, absl::Time now);
   std::optional<Announcement> DecideForming(const NodeViews& nodes, absl::Time now);
-  std::optional<Announcement> AfterFailure(const NodeViews& nodes);
+  std::optional<Announcement> FindFailure(const NodeViews& nodes) const;
+  std::optional<Announcement> AfterFailure(const NodeViews& nodes) const;
   Announcement Form(const std::vector<const NodeRecord*>& candidates, const NodeViews& nodes) const;
   std::vector<const NodeRecord*> Candidates(const NodeViews& nodes, absl::Time now) const;
   std::string MissingMember(const NodeViews& nodes, absl::Time now, absl::Duration silence) const;

@@ -84,8 +84,12 @@ struct Announcement {
   Round round;         // kRound.
   int over = 0;        // kOver: the number of the round.
   std::string reason;  // kOver, kClosed.
-  enum class Cause { kFailure, kMembership } cause = Cause::kMembership;  // kOver.
-  int exit_code = 0;                                                      // kClosed.
+  enum class Cause {
+    kFailure,
+    kMembership,
+    kStoreLost,  // With what it said of the end. The records show whether a worker had failed.
+  } cause = Cause::kMembership;        // kOver.
+  int exit_code = 0;                   // kClosed.
   std::optional<FailureNote> failure;  // kClosed: the root cause.
   std::string address;                 // kMoved: host:port.
 };

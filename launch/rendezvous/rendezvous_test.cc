@@ -11,6 +11,7 @@
 #include "gmock/gmock.h"
 #include "launch/rendezvous/fleet.h"
 #include "launch/rendezvous/policy_options.h"
+#include "launch/rendezvous/position.h"
 #include "store/etcd_store.h"
 #include "store/etcd_testing.h"
 #include "store/file_store.h"
@@ -87,6 +88,29 @@ class RendezvousTest : public ::testing::TestWithParam<std::string> {
     fleet_ = std::make_unique<Fleet>(OpenerOf(GetParam()), policy);
     if (GetParam() == "etcd") fleet_->step = absl::Milliseconds(50);  // It writes to a disk.
     fleet_->AddMany(nodes);
+  }
+  // Nodes m0, m1, ... whose round 1 ended when their store was lost, in a store that takes its
+  // place. A worker of node `failed` had failed before.
+  void StartAfterLoss(const PolicyOptions& policy, int nodes, int failed = -1,
+                      const FailureNote& note = {}) {
+    Start(policy, 0);
+    Round round;
+    round.number = 1;
+    for (int i = 0; i < nodes; ++i) {
+      NodeRecord record;
+      record.identity.id = absl::StrCat("m", i);
+      record.round = 1;
+      record.rank = i;
+      if (i == failed) record.failure = note;
+      fleet_->Add(record).failure = record.failure;
+      round.members.push_back(record.identity);
+    }
+    Announcement over;
+    over.kind = Kind::kOver;
+    over.over = 1;
+    over.cause = Cause::kStoreLost;
+    over.reason = "the store is lost";
+    ASSERT_TRUE(WriteHistory(*fleet_->OpenStoreOfJob(), round, over).ok());
   }
   FakeNode& node(int number) { return *fleet_->nodes[number]; }
   absl::Duration UntilRound(int number, const std::vector<int>& by_rank) {
@@ -406,6 +430,41 @@ TEST_P(RendezvousTest, NodesThatBringTheirHistoryGoOnCountingWithTheirRanks) {
   }
   UntilRound(8, {1, 0});
   EXPECT_EQ(node(0).round->restarts, 2);
+}
+
+TEST_P(RendezvousTest, AStoreThatWasLostCostsNoRestart) {
+  StartAfterLoss(Nodes(2, 2), 2);
+  UntilRound(2, {0, 1});
+  EXPECT_EQ(node(0).round->restarts, 0);
+  EXPECT_EQ(node(0).round->reason, "the store is lost");
+}
+
+TEST_P(RendezvousTest, AFailureCountsThoughItsAnnouncementWasLostWithTheStore) {
+  PolicyOptions policy = Nodes(2, 2);
+  policy.max_restarts = 1;
+  StartAfterLoss(policy, 2, 1, Failure("rank 1 broke"));
+  UntilRound(2, {0, 1});
+  EXPECT_EQ(node(0).round->restarts, 1);
+  EXPECT_EQ(node(0).round->reason, "rank 1 broke");
+  node(0).Fail(Failure("rank 0 broke"));
+  UntilClosed();
+}
+
+TEST_P(RendezvousTest, AFailureThatComesWithTheLossOfTheStoreAndItsHostCountsAsThatLoss) {
+  StartAfterLoss(Nodes(2, 3), 3, 1, Failure("rank 0 is gone", 1, 2));
+  node(0).life = Life::kDead;
+  UntilRound(2, {2, 1});
+  EXPECT_EQ(node(1).round->restarts, 0);
+  EXPECT_EQ(node(1).round->reason, "the store is lost");
+}
+
+TEST_P(RendezvousTest, AFailureThatNoRestartCanHelpClosesTheJobThoughTheStoreWasLost) {
+  FailureNote note = Failure("there is no such program");
+  note.retry = FailureNote::Retry::kNever;
+  StartAfterLoss(Nodes(2, 3), 3, 1, note);
+  node(0).life = Life::kDead;
+  UntilClosed();
+  EXPECT_EQ(node(2).closed->reason, "there is no such program");
 }
 
 // Adds nodes that give signs of life as `options` says, one every `gap`.

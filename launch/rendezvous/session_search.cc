@@ -128,6 +128,7 @@ Announcement RendezvousSession::EndOfLast() const {
   over.kind = Announcement::Kind::kOver;
   over.over = last_round_->number;
   if (over.reason.empty()) {
+    over.cause = Announcement::Cause::kStoreLost;
     over.reason = network_.is_hosted_by_nodes() ? "the node that held the rendezvous is lost"
                                                 : "the store of the rendezvous is lost";
   }

@@ -583,6 +583,23 @@ TEST(SimulationTest, AFailureCountsThoughItsRoundsMembersCouldNotBeReachedMeanwh
   EXPECT_EQ(simulation.nodes()[0]->rounds().back().restarts, 1);
 }
 
+TEST(SimulationTest, AFailureCountsThoughTheStoreWasLostBeforeAnybodyReadOfIt) {
+  Simulation simulation(66, 3, 3);
+  StartInOrder(simulation);
+  simulation.Kill(0);
+  simulation.RunFor(absl::Seconds(8));
+  simulation.AddNode(0);
+  simulation.RunFor(absl::Seconds(8));
+  ASSERT_TRUE(simulation.IsOneRound());
+  const int restarts = simulation.NodeOn(1)->running()->restarts;
+  // The store's host is stopped until node 0, whose address is lower, has opened another store.
+  simulation.Stall(1, absl::Seconds(9));
+  simulation.FailWorker(2);
+  simulation.RunFor(absl::Seconds(9));
+  ExpectOneRoundSoon(simulation);
+  EXPECT_EQ(simulation.nodes()[1]->rounds().back().restarts, restarts + 1);
+}
+
 TEST(SimulationTest, NewcomersGoOnWhenAllMembersOfTheLastRoundHaveEnded) {
   Simulation simulation(14, 2, 2);
   StartInOrder(simulation);
