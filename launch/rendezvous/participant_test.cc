@@ -3,6 +3,7 @@
 
 #include <poll.h>
 
+#include <atomic>
 #include <cstdio>
 #include <functional>
 #include <memory>
@@ -13,9 +14,11 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
+#include "core/interrupt.h"
 #include "core/serving_turn.h"
 #include "core/status.h"
 #include "gmock/gmock.h"
+#include "launch/rendezvous/meeting_place.h"
 #include "store/etcd_store.h"
 #include "store/etcd_testing.h"
 #include "store/tcp_server.h"
@@ -252,6 +255,23 @@ TEST_F(ParticipantTest, AParticipantEndsWhateverItsStoreDoes) {
   nodes_[0]->participant->Depart("SIGTERM", absl::Seconds(1));
   nodes_[0].reset();
   EXPECT_LT(clock_.Now() - began, absl::Seconds(20));
+}
+
+TEST(RendezvousNetworkTest, AnInterruptEndsAllCallsThatAreMadeAtOnce) {
+  MeetingPlaceOptions options;
+  const auto network = MakeRendezvousNetwork(options);
+  std::atomic<int> made{0};
+  std::atomic<int> interrupted{0};
+  const auto check = [&] { return made > 2 ? InterruptedError("enough") : absl::OkStatus(); };
+  const InterruptScope scope(check);
+  const absl::Time began = absl::Now();
+  network->ForAll(5, [&](size_t) {
+    ++made;
+    if (!SleepInterruptibly(kPatience).ok()) ++interrupted;
+  });
+  EXPECT_EQ(made, 5);
+  EXPECT_EQ(interrupted, 5);
+  EXPECT_LT(absl::Now() - began, kPatience / 2);
 }
 
 TEST_F(ParticipantTest, ANodeThatNobodyAnswersSaysSo) {

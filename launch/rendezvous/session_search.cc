@@ -14,6 +14,7 @@ using Kind = ParticipantNews::Kind;
 constexpr absl::Duration kRetryInterval = absl::Milliseconds(100);
 constexpr int kMaxHops = 4;  // From a store to the one where the job went on, and so on.
 constexpr int kFirstAsked = 2;
+constexpr char kLost[] = "the rendezvous is lost";
 
 bool IsSame(const Round& a, const Round& b) {
   if (a.number != b.number || a.members.size() != b.members.size()) return false;
@@ -53,7 +54,7 @@ absl::Status RendezvousSession::TakeSearchStep() {
   next_search_ = clock_.Now() + kRetryInterval;
   const bool is_late = clock_.Now() - search_->began >= options_.rendezvous.read_timeout;
   if (!is_late && !cancelled_()) return absl::OkStatus();
-  return Annotate(search_->loss, "the rendezvous is lost");
+  return Annotate(search_->loss, kLost);
 }
 
 // Nobody can take the store's place: it comes back, or not. It may come back without what it held,
@@ -299,7 +300,11 @@ absl::Status RendezvousSession::FollowMove() {
   }
   if (clock_.Now() < moved_since_ + options_.rendezvous.read_timeout) return absl::OkStatus();
   moved_to_.reset();
-  Lose(NetworkError(absl::StrCat("the job goes on at ", target, ", which cannot be reached")));
+  const absl::Status loss =
+      NetworkError(absl::StrCat("the job goes on at ", target, ", which cannot be reached"));
+  // A node that has read of no round knows nobody else to ask.
+  if (!last_round_.has_value()) return Annotate(loss, kLost);
+  Lose(loss);
   return absl::OkStatus();
 }
 

@@ -691,6 +691,26 @@ TEST(SimulationTest, NewcomersFindTheJobWhenTheLauncherThatServedTheEndpointHasL
   ExpectOneRoundSoon(simulation);
 }
 
+TEST(SimulationTest, ANewcomerThatIsSentOnToWhereItCannotGoSaysSo) {
+  Simulation simulation(67, 3, 1);
+  StartInOrder(simulation);
+  simulation.Kill(0);
+  simulation.RunFor(absl::Seconds(8));
+  simulation.AddNode(0);
+  simulation.RunFor(absl::Seconds(8));
+  ASSERT_TRUE(simulation.IsOneRound());  // In the store of node 1.
+  simulation.Kill(2);
+  simulation.CutBetween(1, 2, absl::Seconds(90));
+  simulation.CutBetween(2, 1, absl::Seconds(90));
+  const SimNode& newcomer = simulation.AddNode(2);
+  simulation.RunFor(absl::Seconds(50));
+  EXPECT_TRUE(newcomer.is_alive());
+  simulation.RunFor(absl::Seconds(40));
+  EXPECT_NE(newcomer.failure().find("the job goes on at 10.0.0.1:"), std::string::npos)
+      << newcomer.Describe();
+  EXPECT_TRUE(simulation.IsOneRound());
+}
+
 // Seeds whose schedules failed once.
 TEST(SimulationTest, SchedulesThatFailedOnceDoSoNoMore) {
   for (const uint32_t seed : {38, 99, 172, 277, 2487, 3124, 3365, 4020, 4297, 5055, 5251, 10741,
