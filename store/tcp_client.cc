@@ -96,8 +96,11 @@ class TCPClient::Stream final
     }
     absl::MutexLock lock(&mutex_);
     pending_.erase(id);
-    if (std::optional<wire::ServerMessage> reply = pending.Take()) return *std::move(reply);
-    SYNCLINE_RETURN_IF_ERROR(Interruption());
+    std::optional<wire::ServerMessage> reply = pending.Take();
+    // The server answers a cancellation with `not_set`, sometimes before this thread looks.
+    const bool is_cancelled = !reply.has_value() || reply->has_not_set();
+    if (is_cancelled) SYNCLINE_RETURN_IF_ERROR(Interruption());
+    if (reply.has_value()) return *std::move(reply);
     if (done_) return LostError();
     return TimeoutError(absl::StrCat("the server has not answered for ",
                                      absl::FormatDuration(deadline.timeout()),

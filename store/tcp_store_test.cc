@@ -9,13 +9,16 @@
 #include <unistd.h>
 
 #include <cstring>
+#include <string>
 #include <thread>
 #include <utility>
+#include <vector>
 
 #include "absl/cleanup/cleanup.h"
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/notification.h"
 #include "absl/time/clock.h"
+#include "core/interrupt.h"
 #include "core/status.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -197,6 +200,23 @@ TEST(TCPStoreTest, NoWaitOutlivesItsTimeoutOrItsClientOnTheServer) {
   context.TryCancel();  // As if its process had died.
   EXPECT_TRUE(Eventually([&] { return server->NumWaits() == 0; }));
   EXPECT_FALSE(stream->Finish().ok());
+}
+
+// The answer to the cancellation may come at any moment, that before the client looks included.
+TEST(TCPStoreTest, AnInterruptedWaitIsNoTimeoutWhateverTheServerAnswers) {
+  auto store = Create(Server());
+  std::vector<std::thread> threads;
+  for (int i = 0; i < 32; ++i) {
+    threads.emplace_back([&] {
+      for (int n = 0; n < 20; ++n) {
+        const auto check = [] { return InterruptedError("interrupted"); };
+        const InterruptScope scope(check);
+        const absl::Status status = store->Wait(std::vector<std::string>{"never"}, kPatience);
+        EXPECT_TRUE(IsInterrupted(status)) << status;
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
 }
 
 TEST(TCPStoreTest, ALargeValueIsCarriedAndATooLargeOneRefused) {
