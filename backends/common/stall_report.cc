@@ -1,5 +1,6 @@
 #include "backends/common/stall_report.h"
 
+#include <algorithm>
 #include <functional>
 #include <thread>
 #include <utility>
@@ -8,8 +9,8 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "core/log.h"
 #include "core/rank_ranges.h"
+#include "core/stall_file.h"
 #include "core/status.h"
 #include "core/thread.h"
 
@@ -49,29 +50,36 @@ std::string Doing(const Roster& roster, int rank, const std::map<int, std::strin
                       last_seen.empty() ? "" : absl::StrCat(", it was last seen in ", last_seen));
 }
 
-void LogMissing(Store& store, const Roster& roster, const StallReporter::Wait& wait,
-                absl::Duration waited) {
+void ReportMissing(Store& store, const Roster& roster, const StallReporter::Wait& wait,
+                   absl::Duration waited, int64_t notice) {
+  Stall stall;
+  stall.rank = roster.rank();
+  stall.operation = wait.operation;
+  stall.waited = waited;
   const auto waits = ReadAll(store);
   if (!waits.ok()) {
-    Log(LogLevel::kWarning,
-        absl::StrCat(roster.Describe(roster.rank()), " has waited for ",
-                     absl::FormatDuration(waited), " in ", wait.operation,
-                     "; who is missing is not known: ", waits.status().message()));
-    return;
+    stall.text = absl::StrCat(roster.Describe(roster.rank()), " has waited for ",
+                              absl::FormatDuration(waited), " in ", wait.operation,
+                              "; who is missing is not known: ", waits.status().message());
+    return ReportStall(notice, stall, /*speaks=*/true);
   }
   const auto waits_here = [&](int rank) {
     const auto it = waits->find(rank);
     return wait.is_collective && it != waits->end() && it->second == wait.name;
   };
+  bool speaks = true;  // No lower rank waits.
   std::map<std::string, std::vector<int>> missing;
   for (int rank : wait.awaited) {
     if (!waits_here(rank)) {
+      stall.missing.push_back(rank);
       missing[Doing(roster, rank, *waits, wait.last_seen)].push_back(rank);
     } else if (rank < roster.rank()) {
-      return;  // That one speaks.
+      speaks = false;
     }
   }
-  Log(LogLevel::kWarning, StallText(roster, wait.operation, waited, missing));
+  std::sort(stall.missing.begin(), stall.missing.end());
+  stall.text = StallText(roster, wait.operation, waited, missing);
+  ReportStall(notice, stall, speaks);
 }
 
 // A store that does not answer must not hold up the operation, which may go on at any time.
@@ -113,9 +121,9 @@ void StallReporter::Forget() const {
   });
 }
 
-void StallReporter::Report(Wait wait, absl::Duration waited) const {
-  InBackground([store = store_, roster = roster_, wait = std::move(wait), waited] {
-    LogMissing(*store, *roster, wait, waited);
+void StallReporter::Report(Wait wait, absl::Duration waited, int64_t notice) const {
+  InBackground([store = store_, roster = roster_, wait = std::move(wait), waited, notice] {
+    ReportMissing(*store, *roster, wait, waited, notice);
   });
 }
 

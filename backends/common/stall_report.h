@@ -2,6 +2,7 @@
 #ifndef SYNCLINE_BACKENDS_COMMON_STALL_REPORT_H_
 #define SYNCLINE_BACKENDS_COMMON_STALL_REPORT_H_
 
+#include <cstdint>
 #include <map>
 #include <memory>
 #include <string>
@@ -21,8 +22,9 @@ std::string StallText(const Roster& roster, absl::string_view operation, absl::D
                       const std::map<std::string, std::vector<int>>& missing);
 
 // For transports on which a rank does not see what the others do: ranks that wait for long say so
-// under a key of the group's store, and the lowest of those that wait in one operation logs which
-// of the others do not. Returns at once: a thread asks the store. Thread-safe.
+// under a key of the group's store, and each of those that wait in one operation reports which of
+// the others do not, the lowest also in the log. Returns at once: a thread asks the store.
+// Thread-safe.
 class StallReporter {
  public:
   struct Wait {
@@ -38,8 +40,8 @@ class StallReporter {
   // This rank waits in `name`, or no longer does.
   void Tell(const std::string& name) const;
   void Forget() const;
-  // Logs who is missing, if no lower rank waits in the same operation.
-  void Report(Wait wait, absl::Duration waited) const;
+  // Reports who is missing, for wait `notice` of the StallFile.
+  void Report(Wait wait, absl::Duration waited, int64_t notice) const;
 
  private:
   const std::shared_ptr<Store> store_;

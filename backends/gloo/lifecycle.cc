@@ -10,6 +10,7 @@
 #include "backends/gloo/transport.h"
 #include "core/interrupt.h"
 #include "core/stall.h"
+#include "core/stall_file.h"
 #include "core/status.h"
 
 namespace syncline {
@@ -26,9 +27,10 @@ absl::Status Lifecycle::Run(const Undertaking& undertaking, const Deadline& dead
     Forget(undertaking);
   };
   bool has_told = false;
+  StallNotice notice;
   const auto on_stall = [&](absl::Duration waited, bool is_due) {
     StallReporter::Wait wait = Stalled(undertaking);
-    if (is_due) return stalls_.Report(std::move(wait), waited);
+    if (is_due) return stalls_.Report(std::move(wait), waited, notice.id());
     has_told = true;
     stalls_.Tell(wait.name);
   };

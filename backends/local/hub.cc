@@ -7,8 +7,8 @@
 #include "absl/strings/str_join.h"
 #include "backends/common/call.h"
 #include "core/interrupt.h"
-#include "core/log.h"
 #include "core/stall.h"
+#include "core/stall_file.h"
 #include "core/status.h"
 
 namespace syncline {
@@ -64,8 +64,10 @@ absl::Status Hub::Meet(int rank, const Part& part, const Deadline& deadline) {
     return meeting->done || (meeting->arrived < size_ && !cause_.ok());
   };
   StallTimer stall;
+  StallNotice notice;
   const auto warn = [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
-    if (stall.IsDue() && meeting->arrived < size_) WarnOfStall(rank, *meeting, stall.waited());
+    if (!stall.IsDue() || meeting->arrived == size_) return;
+    WarnOfStall(rank, *meeting, stall.waited(), notice.id());
   };
   if (!deadline.AwaitInterruptibly(mutex_, absl::Condition(&settled), warn)) {
     if (meeting->arrived < size_) {
@@ -146,8 +148,9 @@ absl::Status Hub::Await(Side& side, const Channel& channel, const Deadline& dead
     return side.done || (!side.taken && !cause_.ok());
   };
   StallTimer stall;
+  StallNotice notice;
   const auto warn = [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
-    if (stall.IsDue() && !side.taken) WarnOfStall(side, stall.waited());
+    if (stall.IsDue() && !side.taken) WarnOfStall(side, stall.waited(), notice.id());
   };
   absl::Status interruption;
   if (!deadline.AwaitInterruptibly(mutex_, absl::Condition(&settled), warn)) {
@@ -227,31 +230,42 @@ absl::Status Hub::Unmatched(const Side& side, const Deadline& deadline) const {
                                    absl::StrJoin(doing, ", ")));
 }
 
-void Hub::WarnOfStall(int rank, const Meeting& meeting, absl::Duration waited) const {
-  std::vector<int> absent;
+void Hub::WarnOfStall(int rank, const Meeting& meeting, absl::Duration waited,
+                      int64_t notice) const {
+  bool speaks = true;  // No lower rank waits.
+  Stall stall;
+  stall.rank = rank;
+  stall.operation = meeting.parts[rank]->call.ShortName();
+  stall.waited = waited;
   std::vector<std::string> doing;
   for (int r = 0; r < size_; ++r) {
     if (meeting.parts[r].has_value()) {
-      if (r < rank) return;  // That one speaks.
+      if (r < rank) speaks = false;
     } else {
-      absent.push_back(r);
+      stall.missing.push_back(r);
       doing.push_back(Doing(r));
     }
   }
-  Log(LogLevel::kWarning,
-      absl::StrCat("rank ", rank, " has waited for ", absl::FormatDuration(waited), " in ",
-                   meeting.parts[rank]->call.ShortName(), "; missing: ", NameRanks(absent), ": ",
-                   absl::StrJoin(doing, ", ")));
+  stall.text = absl::StrCat("rank ", rank, " has waited for ", absl::FormatDuration(waited), " in ",
+                            stall.operation, "; missing: ", NameRanks(stall.missing), ": ",
+                            absl::StrJoin(doing, ", "));
+  ReportStall(notice, stall, speaks);
 }
 
-void Hub::WarnOfStall(const Side& side, absl::Duration waited) const {
+void Hub::WarnOfStall(const Side& side, absl::Duration waited, int64_t notice) const {
   const Call& call = side.part->call;
-  Log(LogLevel::kWarning,
-      absl::StrCat("rank ", side.rank, " has waited for ", absl::FormatDuration(waited), " in ",
-                   call.ShortName(), "; missing: ",
-                   call.peer == kAnySource
-                       ? std::string("a message from any rank")
-                       : absl::StrCat("rank ", call.peer, ": ", Doing(call.peer))));
+  Stall stall;
+  stall.rank = side.rank;
+  stall.operation = call.ShortName();
+  stall.waited = waited;
+  std::string who = "a message from any rank";
+  if (call.peer != kAnySource) {
+    stall.missing.push_back(call.peer);
+    who = absl::StrCat("rank ", call.peer, ": ", Doing(call.peer));
+  }
+  stall.text = absl::StrCat("rank ", side.rank, " has waited for ", absl::FormatDuration(waited),
+                            " in ", stall.operation, "; missing: ", who);
+  ReportStall(notice, stall, /*speaks=*/true);
 }
 
 void Hub::Note(int rank, const Call& call) {

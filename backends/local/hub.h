@@ -84,10 +84,10 @@ class Hub {
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::Status Unmatched(const Side& side, const Deadline& deadline) const
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // Log who is missing; of those who wait in a collective, the lowest rank.
-  void WarnOfStall(int rank, const Meeting& meeting, absl::Duration waited) const
+  // Report who is missing. Of the ranks that wait in a collective, the lowest also logs it.
+  void WarnOfStall(int rank, const Meeting& meeting, absl::Duration waited, int64_t notice) const
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  void WarnOfStall(const Side& side, absl::Duration waited) const
+  void WarnOfStall(const Side& side, absl::Duration waited, int64_t notice) const
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Note(int rank, const Call& call) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   std::string Doing(int rank) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);

@@ -19,8 +19,8 @@
 #include "backends/shm/call_notes.h"
 #include "core/backend.h"
 #include "core/interrupt.h"
-#include "core/log.h"
 #include "core/stall.h"
+#include "core/stall_file.h"
 #include "core/status.h"
 
 namespace syncline {
@@ -90,6 +90,7 @@ absl::Status Vigil::AwaitLong(Doorbell& doorbell, int rank, const Waiting& waiti
     sched_yield();
   }
   StallTimer stall;
+  StallNotice notice;
   while (true) {
     const absl::Status interruption = CheckInterrupt();
     const absl::Status obstacle = interruption.ok() ? Obstacle(rank, waiting) : Interrupted();
@@ -102,21 +103,31 @@ absl::Status Vigil::AwaitLong(Doorbell& doorbell, int rank, const Waiting& waiti
     if (StallWatch::IsOpen()) {
       StallWatch::Look();
     } else if (stall.IsDue()) {
-      WarnOfStall(rank, waiting, stall.waited());
+      WarnOfStall(rank, waiting, stall.waited(), notice.id());
     }
     Sleep(doorbell, ready);
   }
 }
 
-void Vigil::WarnOfStall(int rank, const Waiting& waiting, absl::Duration waited) const {
-  // In a collective, the lowest rank that is still in it speaks.
+bool Vigil::LowerRankWaits(const Waiting& waiting) const {
   for (int other = 0; waiting.number > 0 && other < rank_; ++other) {
     const bool has_come = board_.header(other, waiting.number).number.load() >= waiting.number;
-    if (has_come && board_.area(other).finished.load() < waiting.number) return;
+    if (has_come && board_.area(other).finished.load() < waiting.number) return true;
   }
+  return false;
+}
+
+void Vigil::WarnOfStall(int rank, const Waiting& waiting, absl::Duration waited,
+                        int64_t notice) const {
+  Stall stall;
+  stall.rank = rank_;
+  stall.operation = waiting.call.ToString();
+  stall.missing = Late(rank, waiting);
+  stall.waited = waited;
   std::map<std::string, std::vector<int>> missing;
-  for (int other : Late(rank, waiting)) missing[Doing(other)].push_back(other);
-  Log(LogLevel::kWarning, StallText(roster_, waiting.call.ToString(), waited, missing));
+  for (int other : stall.missing) missing[Doing(other)].push_back(other);
+  stall.text = StallText(roster_, stall.operation, waited, missing);
+  ReportStall(notice, stall, !LowerRankWaits(waiting));
 }
 
 absl::Status Vigil::Heard(const Call& call) const {

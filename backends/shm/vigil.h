@@ -111,8 +111,10 @@ class Vigil {
 
   // Why the wait for `rank` is in vain, if it is. Does not look at `ready`.
   absl::Status Obstacle(int rank, const Waiting& waiting) const;
-  // Logs who is missing.
-  void WarnOfStall(int rank, const Waiting& waiting, absl::Duration waited) const;
+  // Reports who is missing, in the log too if no lower rank does.
+  void WarnOfStall(int rank, const Waiting& waiting, absl::Duration waited, int64_t notice) const;
+  // Whether a lower rank waits in the same collective.
+  bool LowerRankWaits(const Waiting& waiting) const;
   absl::Status Interrupted() const;  // What the others get when this rank was interrupted.
   absl::Status Departure(int rank) const;
   absl::Status Death() const;

@@ -20,6 +20,8 @@ VARIABLES = {
     "SYNCLINE_MAX_RESTARTS": "how often they may be",
     "SYNCLINE_RUN_ID": "the job's name, if the launcher runs it",
     "SYNCLINE_HEARTBEAT_FILE": "what syncline.elastic.heartbeat touches",
+    "SYNCLINE_STALL_FILE": "where the launcher reads which operations wait for long",
+    "SYNCLINE_STALL_WARNING": "seconds (10) after which an operation that waits says for whom",
     "TORCHELASTIC_RUN_ID": "the job's name, if an elastic launcher runs it",
     "TORCHELASTIC_ERROR_FILE": "where an exception that ends this process is recorded",
     "SYNCLINE_DEBUG": "on (the default) or off: ranks compare their calls",
