@@ -55,6 +55,7 @@ void DescribeJob(const JobFacts& job, const WorkerFacts& worker, Environment* en
   env["SYNCLINE_SECRET_FILE"] = job.secret_file;
   env.erase("SYNCLINE_STORE");
   if (!job.store_address.empty()) env["SYNCLINE_STORE"] = job.store_address;
+  env["SYNCLINE_STALL_FILE"] = worker.stall_file;
   env.erase("SYNCLINE_HEARTBEAT_FILE");
   if (!worker.heartbeat_file.empty()) env["SYNCLINE_HEARTBEAT_FILE"] = worker.heartbeat_file;
   env.emplace("TORCH_NCCL_ASYNC_ERROR_HANDLING", "1");

@@ -40,6 +40,7 @@ struct JobFacts {
 struct WorkerFacts {
   int local_rank = 0;
   std::string error_file;
+  std::string stall_file;
   std::string heartbeat_file;  // Empty: nobody looks at heartbeats.
 };
 

@@ -26,5 +26,15 @@ TEST(EnvironmentTest, WhatSetsNoPasswordIsInherited) {
   EXPECT_THAT(environment, Contains(Key("PET_RDZV_CONF")));
 }
 
+TEST(EnvironmentTest, FilesAreTheWorkersOwnAndNeverInherited) {
+  Environment environment = {{"SYNCLINE_STALL_FILE", "of another job"},
+                             {"SYNCLINE_HEARTBEAT_FILE", "of another job"}};
+  WorkerFacts worker;
+  worker.stall_file = "stalls";
+  DescribeJob(JobFacts(), worker, &environment);
+  EXPECT_THAT(environment, Contains(Pair("SYNCLINE_STALL_FILE", "stalls")));
+  EXPECT_THAT(environment, Not(Contains(Key("SYNCLINE_HEARTBEAT_FILE"))));
+}
+
 }  // namespace
 }  // namespace syncline

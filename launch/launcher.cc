@@ -317,6 +317,7 @@ void Launcher::ReapProcesses() {
     }
   }
   Carry(std::move(commands));
+  LogStalls();
   for (const WorkerExit& exit : exits) LogExit(exit);
   Carry(agent_.OnWorkersExited(exits));
 }

@@ -95,6 +95,7 @@ class Launcher {
   NodeStatus StatusForOthers() const;
   void ShowStatus();
   void LogExit(const WorkerExit& exit);
+  void LogStalls();                    // What workers have reported since the last time.
   void LogMembers(const Round& next);  // Who came and who went since the last round.
   void SayRound();
   void SayEnd();

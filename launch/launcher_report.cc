@@ -103,6 +103,7 @@ JobStatus Launcher::Status() const {
   status.min_nodes = options_.nodes.min;
   status.max_nodes = options_.nodes.max;
   status.world_size = round_.world_size();
+  status.stall_warnings = workers_->stalls().warnings();
   status.last_failure = last_failure_;
   status.elapsed = clock_.Now() - started_;
   for (int local_rank = 0; local_rank < workers_->started(); ++local_rank) {
@@ -112,6 +113,9 @@ JobStatus Launcher::Status() const {
     worker.pid = workers_->pid(local_rank);
     worker.state = worker_states_[local_rank];
     if (const auto age = workers_->heartbeat_age(local_rank)) worker.heartbeat_age = *age;
+    if (const auto stall = workers_->stalls().Longest(local_rank)) {
+      worker.stall = StallStatus{stall->operation, stall->missing, stall->waited};
+    }
     status.workers.push_back(worker);
   }
   return status;
@@ -133,6 +137,7 @@ void Launcher::ShowStatus() {
     return;
   }
   status_schedule_.Written();
+  LogStalls();
   status_line_.Show(Status());
   node_.participant->SetStatus(ToJson(StatusForOthers()));
 }
@@ -150,6 +155,19 @@ void Launcher::LogExit(const WorkerExit& exit) {
     events_->WorkerExited(worker, exit.code, exit.signal);
   } else {
     events_->WorkerFailed(worker, exit.code, exit.signal, DescribeExit(exit));
+  }
+}
+
+void Launcher::LogStalls() {
+  for (const StallReader::News& news : workers_->stalls().Look()) {
+    const EventLog::Worker worker = {workers_->rank(news.local_rank), news.local_rank,
+                                     workers_->pid(news.local_rank)};
+    const StallReader::Stall& stall = news.stall;
+    if (news.kind == StallReader::News::Kind::kWarning) {
+      events_->Stall(worker, stall.operation, stall.waited, stall.missing, stall.text);
+    } else {
+      events_->StallEnded(worker, stall.operation, stall.waited);
+    }
   }
 }
 

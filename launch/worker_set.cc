@@ -39,7 +39,8 @@ WorkerSet::WorkerSet(Options options, Console& console, Guardian& guardian, Writ
       guardian_(guardian),
       files_(files),
       report_error_(std::move(report_error)),
-      health_(options_.launch.health_timeout, clock_) {}
+      health_(options_.launch.health_timeout, clock_),
+      stalls_(clock_) {}
 
 absl::Status WorkerSet::Start(const JobFacts& job) {
   ranks_.clear();
@@ -77,6 +78,9 @@ absl::StatusOr<WorkerSet::Rank> WorkerSet::StartOne(const JobFacts& job, int loc
              : absl::StrCat(options_.temporary, "/error_", job.round, "_", local_rank, ".json");
   // Of an earlier run with the same logs.
   files_.Run([path = facts.error_file] { unlink(path.c_str()); }, kFileTimeout);
+  facts.stall_file =
+      absl::StrCat(options_.temporary, "/stalls_", job.round, "_", local_rank, ".json");
+  stalls_.Watch(local_rank, facts.stall_file);
   if (health_.enabled()) {
     facts.heartbeat_file =
         absl::StrCat(options_.temporary, "/heartbeat_", job.round, "_", local_rank);
@@ -237,6 +241,7 @@ int WorkerSet::Reaped(pid_t pid) {
     if (rank.worker.pid() != pid || rank.worker.reaped()) continue;
     rank.worker.SetReaped();
     health_.Forget(local_rank);
+    stalls_.Forget(local_rank);
     rank.out.Drain();
     rank.err.Drain();
     rank.guarded = GroupLives(pid);

@@ -25,6 +25,7 @@
 #include "launch/output/worker_output.h"
 #include "launch/output/writer_thread.h"
 #include "launch/program.h"
+#include "launch/stall_reader.h"
 #include "launch/worker.h"
 
 namespace syncline {
@@ -37,7 +38,7 @@ class WorkerSet {
     Program program;
     Environment environment;  // To which the description of the job is added.
     std::string log_dir;      // Of the whole run; empty: no logs.
-    std::string temporary;    // A folder for heartbeats, and for error files if there are no logs.
+    std::string temporary;  // A folder for heartbeats and stalls, and errors if there are no logs.
   };
 
   // How long a file operation is waited for, where the launcher needs its result.
@@ -73,6 +74,10 @@ class WorkerSet {
     std::string line;  // That says so.
   };
   std::vector<Unhealthy> CheckHealth();
+
+  // The operations of workers that wait for long.
+  StallReader& stalls() { return stalls_; }
+  const StallReader& stalls() const { return stalls_; }
 
   // Takes the last of the output, ends all streams, and lets go of all process groups: to be
   // called when no process of the attempt is left.
@@ -131,6 +136,7 @@ class WorkerSet {
   const QueuedLog::ReportError report_error_;
   const MonotonicClock clock_;
   HeartbeatWatch health_;
+  StallReader stalls_;
   std::optional<std::vector<std::vector<int>>> cpus_;  // Of each worker.
   int first_rank_ = 0;
   // Of this round, for the lines that filters choose. Null if there are no filters.

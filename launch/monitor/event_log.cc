@@ -122,6 +122,21 @@ void EventLog::HeartbeatLost(const Worker& worker, absl::Duration silent_for) {
   Write(Begin("heartbeat_lost").Add(worker).Add("silent_for", silent_for));
 }
 
+void EventLog::Stall(const Worker& worker, absl::string_view operation, absl::Duration waited,
+                     absl::string_view missing, absl::string_view text) {
+  Write(Begin("stall")
+            .Add(worker)
+            .Add("operation", operation)
+            .Add("waited", waited)
+            .Add("missing", missing)
+            .Add("text", text));
+}
+
+void EventLog::StallEnded(const Worker& worker, absl::string_view operation,
+                          absl::Duration waited) {
+  Write(Begin("stall_ended").Add(worker).Add("operation", operation).Add("waited", waited));
+}
+
 void EventLog::Restart(int restarts, int max_restarts, absl::string_view reason) {
   Write(Begin("restart")
             .Add("restarts", restarts)

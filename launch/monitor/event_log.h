@@ -54,6 +54,11 @@ class EventLog {
   void WorkerExited(const Worker& worker, int exit_code, int signal);
   void WorkerFailed(const Worker& worker, int exit_code, int signal, absl::string_view reason);
   void HeartbeatLost(const Worker& worker, absl::Duration silent_for);
+  // An operation has waited for long; it goes on, or has failed. `missing` are ranks of its group,
+  // "2, 5-9", and `text` is what the worker says of it.
+  void Stall(const Worker& worker, absl::string_view operation, absl::Duration waited,
+             absl::string_view missing, absl::string_view text);
+  void StallEnded(const Worker& worker, absl::string_view operation, absl::Duration waited);
   void Restart(int restarts, int max_restarts, absl::string_view reason);
   void StopSignal(absl::string_view signal);
 

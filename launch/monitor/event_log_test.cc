@@ -74,6 +74,8 @@ void LogAll(EventLog* log) {
   log->NodeLost("node-b", "host-b", absl::Milliseconds(5250));
   log->StoreRehosted("host-a:29400");
   log->HeartbeatLost(worker, absl::Seconds(30));
+  log->Stall(worker, "barrier #4", absl::Seconds(10), "0, 5-9", "rank 5 has waited");
+  log->StallEnded(worker, "barrier #4", absl::Milliseconds(12500));
   log->WorkerFailed(worker, 0, SIGKILL, "killed");
   log->WorkerExited(worker, 0, 0);
   log->Restart(1, 3, "rank 5 failed");
@@ -139,16 +141,18 @@ TEST_F(EventLogTest, ALineTellsWhenWhereAndInWhichRoundSomethingHappened) {
   const double before = absl::ToDoubleSeconds(absl::Now() - absl::UnixEpoch());
   LogAll(&*log);
   const std::vector<std::string> lines = Lines();
-  ASSERT_THAT(lines, SizeIs(14));
+  ASSERT_THAT(lines, SizeIs(16));
   const json first = json::parse(lines[0]);
   EXPECT_EQ(first["round"], nullptr);
   EXPECT_NEAR(first["time"].get<double>(), before, 60);
-  json failed = json::parse(lines[9]);
+  json failed = json::parse(lines[11]);
   failed.erase("time");
   EXPECT_EQ(failed, json::parse(R"({"event": "worker_failed", "run_id": "job", "node": "node-a",
       "host": "host-a", "round": 2, "rank": 5, "local_rank": 1, "pid": 4711, "exit_code": null,
       "signal": "SIGKILL", "reason": "killed"})"));
   EXPECT_EQ(json::parse(lines[6])["silent_for"], 5.25);
+  EXPECT_EQ(json::parse(lines[9])["missing"], "0, 5-9");
+  EXPECT_EQ(json::parse(lines[10])["waited"], 12.5);
   EXPECT_EQ(json::parse(lines[3])["workers"][1],
             json::parse(R"({"rank": 5, "local_rank": 1, "pid": 4711})"));
 }

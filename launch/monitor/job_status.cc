@@ -46,4 +46,19 @@ int WorkersUp(const JobStatus& status) {
       }));
 }
 
+int WorkersStalled(const JobStatus& status) {
+  return static_cast<int>(
+      std::count_if(status.workers.begin(), status.workers.end(),
+                    [](const WorkerStatus& worker) { return worker.stall.has_value(); }));
+}
+
+const WorkerStatus* LongestStalled(const JobStatus& status) {
+  const WorkerStatus* longest = nullptr;
+  for (const WorkerStatus& worker : status.workers) {
+    if (!worker.stall.has_value()) continue;
+    if (longest == nullptr || worker.stall->waited > longest->stall->waited) longest = &worker;
+  }
+  return longest;
+}
+
 }  // namespace syncline

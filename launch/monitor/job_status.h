@@ -3,6 +3,8 @@
 #ifndef SYNCLINE_LAUNCH_MONITOR_JOB_STATUS_H_
 #define SYNCLINE_LAUNCH_MONITOR_JOB_STATUS_H_
 
+#include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -10,6 +12,13 @@
 #include "absl/time/time.h"
 
 namespace syncline {
+
+// An operation that has waited for longer than SYNCLINE_STALL_WARNING and still does.
+struct StallStatus {
+  std::string operation;
+  std::string missing;  // "2, 5-9", ranks of the operation's group; empty: not known.
+  absl::Duration waited;
+};
 
 struct WorkerStatus {
   enum class State { kStarting, kRunning, kSucceeded, kFailed, kStopped };
@@ -20,6 +29,7 @@ struct WorkerStatus {
   State state = State::kStarting;
   // Since its last heartbeat; InfiniteDuration if it has none.
   absl::Duration heartbeat_age = absl::InfiniteDuration();
+  std::optional<StallStatus> stall;  // Of several, the one that has waited longest.
 };
 
 struct JobStatus {
@@ -43,6 +53,7 @@ struct JobStatus {
   int max_nodes = 1;
   int world_size = 0;
   std::vector<WorkerStatus> workers;  // Of this node.
+  int64_t stall_warnings = 0;         // Of workers of this node, since the launcher started.
   std::string last_failure;           // One line; empty if there was none.
   absl::Duration elapsed;             // Since the launcher started.
 };
@@ -71,6 +82,11 @@ inline constexpr JobStatus::Phase kJobPhases[] = {
 
 // Workers of this node that are starting or running.
 int WorkersUp(const JobStatus& status);
+
+// Workers of this node with a stall.
+int WorkersStalled(const JobStatus& status);
+// The one of them that has waited longest; null if there is none.
+const WorkerStatus* LongestStalled(const JobStatus& status);
 
 }  // namespace syncline
 

@@ -64,6 +64,12 @@ void WriteWorkers(const std::vector<WorkerStatus>& workers, Writer* writer) {
     if (worker.heartbeat_age == absl::InfiniteDuration()) continue;
     writer->Sample(WorkerLabels(worker), absl::ToDoubleSeconds(worker.heartbeat_age));
   }
+  writer->Family("worker_stall_seconds", "gauge",
+                 "How long the operation of a worker that is stalled has waited.");
+  for (const WorkerStatus& worker : workers) {
+    if (!worker.stall.has_value()) continue;
+    writer->Sample(WorkerLabels(worker), absl::ToDoubleSeconds(worker.stall->waited));
+  }
 }
 
 }  // namespace
@@ -86,6 +92,11 @@ std::string FormatMetrics(const NodeStatus& status) {
   writer.Gauge("nodes", "In the round; before it, that have come.", job.nodes);
   writer.Gauge("world_size", "Workers of all nodes in the round.", job.world_size);
   writer.Gauge("workers_up", "Workers of this node that are starting or running.", WorkersUp(job));
+  writer.Gauge("workers_stalled", "Workers of this node in an operation that has waited for long.",
+               WorkersStalled(job));
+  writer.Family("stall_warnings_total", "counter",
+                "Warnings of workers of this node that an operation waits for long.");
+  writer.Sample({}, static_cast<double>(job.stall_warnings));
   writer.Gauge("elapsed_seconds", "Since the launcher started.",
                absl::ToDoubleSeconds(job.elapsed));
   WriteWorkers(job.workers, &writer);

@@ -54,6 +54,8 @@ NodeStatus Example() {
   status.job.workers[0].rank = 2;
   status.job.workers[0].state = WorkerStatus::State::kRunning;
   status.job.workers[0].heartbeat_age = absl::Milliseconds(1500);
+  status.job.workers[0].stall = StallStatus{"barrier #4", "0", absl::Seconds(20)};
+  status.job.stall_warnings = 2;
   status.job.workers[1].rank = 3;
   status.job.workers[1].local_rank = 1;
   status.job.workers[1].state = WorkerStatus::State::kFailed;
@@ -162,6 +164,13 @@ TEST(MetricsTest, AreWhatPrometheusReads) {
   EXPECT_EQ(value(R"(phase{phase="failed"})"), 0);
   EXPECT_EQ(value(R"(worker_state{rank="3",local_rank="1",state="failed"})"), 1);
   EXPECT_EQ(value(R"(worker_state{rank="3",local_rank="1",state="running"})"), 0);
+  EXPECT_EQ(value("workers_stalled"), 1);
+  EXPECT_EQ(value("stall_warnings_total"), 2);
+  EXPECT_EQ(metrics.types.at("syncline_launcher_stall_warnings_total"), "counter");
+  EXPECT_EQ(value(R"(worker_stall_seconds{rank="2",local_rank="0"})"), 20);
+  EXPECT_EQ(
+      metrics.samples.count(R"(syncline_launcher_worker_stall_seconds{rank="3",local_rank="1"})"),
+      0u);
   EXPECT_EQ(value(R"(worker_heartbeat_age_seconds{rank="2",local_rank="0"})"), 1.5);
   EXPECT_EQ(metrics.samples.count(
                 R"(syncline_launcher_worker_heartbeat_age_seconds{rank="3",local_rank="1"})"),

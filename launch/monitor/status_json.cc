@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <limits>
+#include <optional>
 #include <utility>
 #include <vector>
 
@@ -38,6 +39,13 @@ class Reader {
     *value = field->get<int>();
   }
 
+  void Read(const char* name, int64_t* value) const {
+    const Json* const field = Find(name);
+    if (field == nullptr) return;
+    if (!field->is_number_integer()) return Complain(name, "a whole number");
+    *value = field->get<int64_t>();
+  }
+
   void Read(const char* name, absl::Duration* value) const {
     const Json* const field = Find(name);
     if (field == nullptr) return;
@@ -67,6 +75,13 @@ class Reader {
     Complain(name, "one of the known states");
   }
 
+  // Null also stands for a value that is not known.
+  const Json* Find(const char* name) const {
+    if (!object_.is_object()) return nullptr;
+    const auto found = object_.find(name);
+    return found == object_.end() || found->is_null() ? nullptr : &*found;
+  }
+
   // The elements of an array.
   std::vector<Json> ReadArray(const char* name) const {
     const Json* const field = Find(name);
@@ -79,13 +94,6 @@ class Reader {
   }
 
  private:
-  // Null also stands for a value that is not known.
-  const Json* Find(const char* name) const {
-    if (!object_.is_object()) return nullptr;
-    const auto found = object_.find(name);
-    return found == object_.end() || found->is_null() ? nullptr : &*found;
-  }
-
   void Complain(absl::string_view name, absl::string_view expected) const {
     if (problem_->empty()) *problem_ = absl::StrCat(name, " is not ", expected);
   }
@@ -100,12 +108,29 @@ Json SecondsOrNull(absl::Duration duration) {
   return static_cast<double>(absl::ToInt64Milliseconds(duration)) / 1000;
 }
 
+Json StallToJson(const std::optional<StallStatus>& stall) {
+  if (!stall.has_value()) return nullptr;
+  return {{"operation", stall->operation},
+          {"missing", stall->missing},
+          {"waited", SecondsOrNull(stall->waited)}};
+}
+
 Json WorkerToJson(const WorkerStatus& worker) {
   return {{"rank", worker.rank},
           {"local_rank", worker.local_rank},
           {"pid", worker.pid},
           {"state", std::string(StateName(worker.state))},
-          {"heartbeat_age", SecondsOrNull(worker.heartbeat_age)}};
+          {"heartbeat_age", SecondsOrNull(worker.heartbeat_age)},
+          {"stall", StallToJson(worker.stall)}};
+}
+
+StallStatus StallFromJson(const Json& json, std::string* problem) {
+  const Reader reader(json, problem);
+  StallStatus stall;
+  reader.Read("operation", &stall.operation);
+  reader.Read("missing", &stall.missing);
+  reader.Read("waited", &stall.waited);
+  return stall;
 }
 
 WorkerStatus WorkerFromJson(const Json& json, std::string* problem) {
@@ -116,6 +141,9 @@ WorkerStatus WorkerFromJson(const Json& json, std::string* problem) {
   reader.Read("pid", &worker.pid);
   reader.Read("state", kWorkerStates, StateName, &worker.state);
   reader.Read("heartbeat_age", &worker.heartbeat_age);
+  if (const Json* const stall = reader.Find("stall"); stall != nullptr) {
+    worker.stall = StallFromJson(*stall, problem);
+  }
   return worker;
 }
 
@@ -139,6 +167,7 @@ std::string ToJson(const NodeStatus& status) {
                      {"max_nodes", job.max_nodes},
                      {"world_size", job.world_size},
                      {"elapsed", SecondsOrNull(job.elapsed)},
+                     {"stall_warnings", job.stall_warnings},
                      {"last_failure", job.last_failure},
                      {"workers", std::move(workers)}};
   return json.dump(-1, ' ', /*ensure_ascii=*/false, Json::error_handler_t::replace);
@@ -165,6 +194,7 @@ absl::StatusOr<NodeStatus> NodeStatusFromJson(absl::string_view text) {
   reader.Read("max_nodes", &job.max_nodes);
   reader.Read("world_size", &job.world_size);
   reader.Read("elapsed", &job.elapsed);
+  reader.Read("stall_warnings", &job.stall_warnings);
   reader.Read("last_failure", &job.last_failure);
   for (const Json& worker : reader.ReadArray("workers")) {
     job.workers.push_back(WorkerFromJson(worker, &problem));

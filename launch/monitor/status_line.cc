@@ -36,6 +36,19 @@ std::string Nodes(const JobStatus& status) {
   return status.nodes > 1 ? absl::StrCat("node ", status.group_rank, " of ", status.nodes) : "";
 }
 
+// "stalled 1/2: rank 3, 0:20 in all_reduce #4, missing 0, 2".
+std::string Stall(const JobStatus& status) {
+  const WorkerStatus* const worker = LongestStalled(status);
+  if (worker == nullptr) return "";
+  const StallStatus& stall = *worker->stall;
+  // Its arguments would fill the line.
+  const absl::string_view operation =
+      absl::string_view(stall.operation).substr(0, stall.operation.find(" ("));
+  return absl::StrCat("stalled ", WorkersStalled(status), "/", status.workers.size(), ": rank ",
+                      worker->rank, ", ", FormatElapsed(stall.waited), " in ", operation,
+                      stall.missing.empty() ? "" : absl::StrCat(", missing ", stall.missing));
+}
+
 std::string Ranks(const JobStatus& status) {
   if (status.workers.empty()) return "";
   const size_t here = status.workers.size();
@@ -54,6 +67,7 @@ std::string FormatStatusLine(const JobStatus& status, int columns) {
       Ranks(status),
       absl::StrCat("restarts ", status.restarts, "/", status.max_restarts),
       FormatElapsed(status.elapsed),
+      Stall(status),
       status.last_failure.empty() ? "" : absl::StrCat("last failure: ", status.last_failure)};
   parts.erase(std::remove(parts.begin(), parts.end(), ""), parts.end());
   return Printable(absl::StrJoin(parts, " | "), columns);

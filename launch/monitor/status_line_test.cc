@@ -172,6 +172,19 @@ TEST_F(StatusLineTest, SaysRoundRanksRestartsTimeAndTheLastFailure) {
             "[syncline] joining | round 0 | nodes 1/2 | restarts 0/0 | 0:00");
 }
 
+TEST_F(StatusLineTest, SaysWhichRankHasWaitedLongestForWhom) {
+  JobStatus status = Running();
+  status.workers[0].stall = StallStatus{"barrier #9", "", absl::Seconds(12)};
+  EXPECT_EQ(FormatStatusLine(status, 200),
+            absl::StrCat(kRunning, " | stalled 1/2: rank 0, 0:12 in barrier #9"));
+  status.workers[1].rank = 3;
+  status.workers[1].stall =
+      StallStatus{"all_reduce #4 (float32, 3 elements, sum)", "0, 5-9", absl::Seconds(20)};
+  EXPECT_EQ(
+      FormatStatusLine(status, 200),
+      absl::StrCat(kRunning, " | stalled 2/2: rank 3, 0:20 in all_reduce #4, missing 0, 5-9"));
+}
+
 TEST_F(StatusLineTest, OutputAppearsAboveTheLineAndLeavesNoneOfItBehind) {
   line_.Show(Running());
   EXPECT_THAT(screen_.lines(), ElementsAre(kRunning));

@@ -77,6 +77,22 @@ std::string Heartbeats(const std::vector<WorkerStatus>& workers) {
   return from == to ? from : absl::StrCat(from, " to ", to);
 }
 
+// One line about those of the node that wait for long; empty if none does.
+std::string Stalls(const FoundNode& node) {
+  const JobStatus& job = node.status.job;
+  const WorkerStatus* const longest = LongestStalled(job);
+  if (longest == nullptr) return "";
+  const StallStatus& stall = *longest->stall;
+  const std::string waited = absl::FormatDuration(absl::Trunc(stall.waited, absl::Seconds(1)));
+  return absl::StrCat(
+      "stalled, as host ", Printable(node.status.host, kMaxCell), " tells: ", WorkersStalled(job),
+      " of ", job.workers.size(), " worker(s); rank ", longest->rank, " waits for ", waited, " in ",
+      Printable(stall.operation, 2 * kMaxCell),
+      stall.missing.empty() ? ""
+                            : absl::StrCat(", missing: ", Printable(stall.missing, 2 * kMaxCell)),
+      "\n");
+}
+
 std::string State(const FoundNode& node) {
   if (node.answers) return std::string(PhaseName(node.status.job.phase));
   return absl::StrCat("silent for ",
@@ -130,9 +146,11 @@ std::string FormatStatusTable(const std::vector<FoundNode>& nodes) {
             [&order](const FoundNode& a, const FoundNode& b) { return order(a) < order(b); });
   std::vector<Row> rows = {
       {"NODE", "HOST", "PID", "STATE", "ROUND", "RESTARTS", "RANKS", "HEARTBEAT", "ELAPSED"}};
+  std::string stalls;
   std::string failures;
   for (const FoundNode& node : sorted) {
     rows.push_back(NodeRow(node));
+    absl::StrAppend(&stalls, Stalls(node));
     const std::string& failure = node.status.job.last_failure;
     if (failure.empty()) continue;
     const std::string line =
@@ -140,7 +158,7 @@ std::string FormatStatusTable(const std::vector<FoundNode>& nodes) {
                      " tells: ", Printable(failure, 4 * kMaxCell), "\n");
     absl::StrAppend(&failures, line);
   }
-  return absl::StrCat(Summary(sorted), Align(rows), failures);
+  return absl::StrCat(Summary(sorted), Align(rows), stalls, failures);
 }
 
 }  // namespace syncline

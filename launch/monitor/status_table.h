@@ -17,8 +17,9 @@ struct FoundNode {
   absl::Duration silent_for;  // If not: since its last word, by both sides' wall clocks.
 };
 
-// What the job as a whole does, one line for each node by group rank, its workers, and the last
-// failures, ending with a newline. Text of others is made safe for a terminal.
+// What the job as a whole does, one line for each node by group rank, its workers, the operations
+// that wait for long, and the last failures, ending with a newline. Text of others is made safe for
+// a terminal.
 std::string FormatStatusTable(const std::vector<FoundNode>& nodes);
 
 }  // namespace syncline

@@ -65,6 +65,8 @@ TEST(StatusJsonTest, WhatIsWrittenIsReadBack) {
   node.updated = absl::FromUnixMillis(1234567890123);
   node.job.last_failure = "rank 3: SIGKILL";
   node.job.workers[1].heartbeat_age = absl::Milliseconds(1250);
+  node.job.workers[1].stall = StallStatus{"barrier #4", "0, 5-9", absl::Milliseconds(20500)};
+  node.job.stall_warnings = 3;
   for (const JobStatus::Phase phase : kJobPhases) {
     for (const WorkerStatus::State state : kWorkerStates) {
       node.job.phase = phase;
@@ -83,6 +85,12 @@ TEST(StatusJsonTest, WhatIsWrittenIsReadBack) {
   EXPECT_EQ(back->job.last_failure, "rank 3: SIGKILL");
   EXPECT_EQ(back->job.workers[0].heartbeat_age, absl::InfiniteDuration());
   EXPECT_EQ(back->job.workers[1].heartbeat_age, absl::Milliseconds(1250));
+  EXPECT_FALSE(back->job.workers[0].stall.has_value());
+  ASSERT_TRUE(back->job.workers[1].stall.has_value());
+  EXPECT_EQ(back->job.workers[1].stall->operation, "barrier #4");
+  EXPECT_EQ(back->job.workers[1].stall->missing, "0, 5-9");
+  EXPECT_EQ(back->job.workers[1].stall->waited, absl::Milliseconds(20500));
+  EXPECT_EQ(back->job.stall_warnings, 3);
 }
 
 TEST(StatusJsonTest, VersionsMayDifferInFields) {
@@ -98,7 +106,8 @@ TEST(StatusJsonTest, WhatIsNoStatusIsAnError) {
   for (const char* text :
        {"", "x", "[]", "3", "{", R"({"host": 3})", R"({"round": "2"})", R"({"round": 1e99})",
         R"({"round": 99999999999})", R"({"phase": "odd"})", R"({"workers": {}})",
-        R"({"workers": [3]})", R"({"workers": [{"state": 1}]})", R"({"updated": "now"})"}) {
+        R"({"workers": [3]})", R"({"workers": [{"state": 1}]})", R"({"updated": "now"})",
+        R"({"workers": [{"stall": 1}]})", R"({"stall_warnings": 0.5})"}) {
     const absl::Status status = NodeStatusFromJson(text).status();
     EXPECT_EQ(KindOf(status), ErrorKind::kStore) << text;
     EXPECT_THAT(std::string(status.message()), HasSubstr("a node's status")) << text;
@@ -138,6 +147,20 @@ TEST(StatusTableTest, ShowsNodesByRankWithTheirRanksAndFailures) {
             "1     host-b  81   running  2      1/3       running 3-4, failed 5  400ms to 12s"
             "  1:05\n"
             "last failure, as host host-b tells: rank 5: exit code 1?[2J\n");
+}
+
+TEST(StatusTableTest, ShowsTheLongestStallOfEachNode) {
+  FoundNode zero{Node(0, "a"), true, {}};
+  FoundNode one{Node(1, "b"), true, {}};
+  one.status.job.workers[0].stall = StallStatus{"barrier #4", "0", absl::Seconds(12)};
+  one.status.job.workers[2].stall = StallStatus{"recv #1 (\033[2J)", "", absl::Seconds(20.7)};
+  const std::string table = FormatStatusTable({one, zero});
+  EXPECT_THAT(table, HasSubstr("\nstalled, as host b tells: 2 of 3 worker(s); rank 5 waits for 20s "
+                               "in recv #1 (?[2J)\n"));
+  EXPECT_THAT(table, Not(HasSubstr("host a tells")));
+  one.status.job.workers[2].stall.reset();
+  EXPECT_THAT(FormatStatusTable({one, zero}),
+              HasSubstr("rank 3 waits for 12s in barrier #4, missing: 0\n"));
 }
 
 TEST(StatusTableTest, ShowsWhoIsSilentAndWhoHasNoPlaceYet) {

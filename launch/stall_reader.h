@@ -1,0 +1,107 @@
+// Finds out which operations of workers wait for long.
+#ifndef SYNCLINE_LAUNCH_STALL_READER_H_
+#define SYNCLINE_LAUNCH_STALL_READER_H_
+
+#include <sys/types.h>
+
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/strings/string_view.h"
+#include "absl/time/time.h"
+#include "launch/clock.h"
+
+namespace syncline {
+
+// Reads the workers' stall files, which core/stall_file.h describes. A worker is free to write
+// anything: a file that is none of these says nothing, and of one at most kMaxFile bytes and
+// kMaxWaits waits are read. A read is of a small file in the job's temporary folder, and only after
+// a change. Not thread-safe.
+class StallReader {
+ public:
+  static constexpr int64_t kMaxFile = 128 << 10;  // More than StallFile writes.
+  static constexpr size_t kMaxWaits = 32;
+
+  // A wait of a worker.
+  struct Stall {
+    std::string operation;
+    std::string missing;  // "2, 5-9", ranks of the operation's group; empty: not known.
+    std::string text;     // The line that the worker has logged, or would have.
+    absl::Duration waited;
+  };
+  struct News {
+    enum class Kind { kWarning, kEnded };
+
+    int local_rank = 0;
+    Kind kind = Kind::kWarning;
+    Stall stall;
+  };
+
+  explicit StallReader(const Clock& clock) : clock_(clock) {}  // Must outlive it.
+
+  // The worker starts now. What `file` says from an earlier one does not count.
+  void Watch(int local_rank, std::string file);
+  // The worker has ended, and with it its waits: Look returns the last that is new of it.
+  void Forget(int local_rank);
+
+  // What is new: each warning that was logged, of several of one wait the last, and the end of each
+  // wait that had one. A wait ends when the worker says so, or when the process that wrote of it is
+  // gone.
+  std::vector<News> Look();
+
+  // The wait of the worker that has lasted longest; nothing if none is long.
+  std::optional<Stall> Longest(int local_rank) const;
+
+  // How many Look has returned.
+  int64_t warnings() const { return warnings_; }
+
+ private:
+  struct Wait {
+    Stall stall;
+    absl::Time began;  // By clock_.
+    int64_t warnings = 0;
+    bool has_ended = false;
+  };
+  // One process that has written the file: a worker may be a script that runs several.
+  struct Source {
+    std::string pid_namespace;
+    std::map<int64_t, Wait> waits;  // By id.
+  };
+  // Tells one version of a file from another.
+  struct Version {
+    dev_t device = 0;
+    ino_t inode = 0;
+    off_t size = -1;  // There is none.
+    absl::Time changed;
+
+    bool operator==(const Version& other) const {
+      return device == other.device && inode == other.inode && size == other.size &&
+             changed == other.changed;
+    }
+  };
+  struct File {
+    std::string path;
+    Version version;
+    std::map<int64_t, Source> sources;  // By pid.
+    int64_t writer = 0;                 // The last one's pid; 0: none.
+  };
+
+  void LookAt(int local_rank, File* file);
+  void Take(int local_rank, absl::string_view text, File* file);
+  void Report(int local_rank, News::Kind kind, const Wait& wait);
+  void EndAll(int local_rank, Source* source);
+  static bool IsGone(int64_t pid, const Source& source);
+  static Version VersionOf(const std::string& path);
+
+  const Clock& clock_;
+  std::map<int, File> files_;  // By local rank.
+  std::vector<News> news_;
+  int64_t warnings_ = 0;
+};
+
+}  // namespace syncline
+
+#endif  // SYNCLINE_LAUNCH_STALL_READER_H_
