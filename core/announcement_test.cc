@@ -20,7 +20,7 @@ MulticastAnnouncement Example() {
   a.rank = 3;
   a.id = std::string(kMeetingIdBytes, '\xff');
   a.view = std::string(kMeetingIdBytes, '\0');
-  a.peer = ThisPeer();
+  a.peer = IdentifyThisProcess().value();
   a.store = "10.0.0.1:4711";
   return a;
 }

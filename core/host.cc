@@ -1,17 +1,18 @@
 #include "core/host.h"
 
 #include <arpa/inet.h>
+#include <fcntl.h>
 #include <netdb.h>
 #include <netinet/in.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <cerrno>
 #include <climits>
 #include <cstring>
-#include <fstream>
-#include <optional>
 #include <vector>
 
+#include "absl/strings/ascii.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
@@ -24,11 +25,14 @@
 namespace syncline {
 namespace {
 
-std::string BootId() {
-  std::ifstream file("/proc/sys/kernel/random/boot_id");
-  std::string id;
-  std::getline(file, id);
-  return id;
+// Equal for all processes below one kernel since it was started.
+absl::StatusOr<std::string> BootId() {
+  constexpr char kPath[] = "/proc/sys/kernel/random/boot_id";
+  const UniqueFd file(open(kPath, O_RDONLY | O_CLOEXEC));
+  char text[64];
+  const ssize_t size = file.valid() ? read(file.get(), text, sizeof(text)) : -1;
+  if (size <= 0) return BackendError(absl::StrCat("cannot read ", kPath, ": ", strerror(errno)));
+  return std::string(absl::StripTrailingAsciiWhitespace(absl::string_view(text, size)));
 }
 
 // Of the calling process; `kind` as in namespaces(7).
@@ -72,20 +76,27 @@ absl::StatusOr<Peer> Peer::Parse(absl::string_view text) {
   return peer;
 }
 
-Peer ThisPeer() {
-  Peer self;
-  self.host = HostName();
-  self.identity = absl::StrCat(BootId(), "/", Namespace("net"));
-  self.pid = getpid();
+absl::StatusOr<Peer> IdentifyThisProcess() {
+  Peer self = ThisPeer();
+  SYNCLINE_ASSIGN_OR_RETURN(const std::string boot, BootId());
+  SYNCLINE_ASSIGN_OR_RETURN(const ProcessState process, ReadProcess(self.pid));
+  self.identity = absl::StrCat(boot, "/", Namespace("net"));
   self.pid_namespace = Namespace("pid");
-  const std::optional<ProcessState> process = ReadProcess(self.pid);
-  if (process.has_value()) self.started = process->started;
+  self.started = process.started;
   return self;
 }
 
-absl::StatusOr<std::string> AddressTowards(absl::string_view host) {
+Peer ThisPeer() {
+  Peer self;
+  self.host = HostName();
+  self.pid = getpid();
+  return self;
+}
+
+absl::StatusOr<std::string> AddressTowards(absl::string_view host, const Deadline& deadline) {
   // The port does not matter, but 0 is none to connect to.
-  SYNCLINE_ASSIGN_OR_RETURN(const auto addresses, Resolve(std::string(host), {/*port=*/9}));
+  SYNCLINE_ASSIGN_OR_RETURN(const auto addresses,
+                            Resolve(std::string(host), {/*port=*/9}, deadline));
   for (const SocketAddress& address : addresses) {
     // Connecting a datagram socket picks a route and sends nothing.
     const UniqueFd fd(socket(address.family(), SOCK_DGRAM | SOCK_CLOEXEC, 0));
@@ -99,8 +110,8 @@ absl::StatusOr<std::string> AddressTowards(absl::string_view host) {
                                    "'; check that host's address and this host's routes"));
 }
 
-absl::StatusOr<std::string> FirstAddress(absl::string_view host) {
-  SYNCLINE_ASSIGN_OR_RETURN(const auto addresses, Resolve(std::string(host)));
+absl::StatusOr<std::string> FirstAddress(absl::string_view host, const Deadline& deadline) {
+  SYNCLINE_ASSIGN_OR_RETURN(const auto addresses, Resolve(std::string(host), {}, deadline));
   return Text(addresses.front());
 }
 

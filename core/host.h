@@ -7,6 +7,8 @@
 
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "core/deadline.h"
+#include "core/resolve.h"
 
 namespace syncline {
 
@@ -27,16 +29,23 @@ struct Peer {
 };
 
 // The calling process. `identity` is made of the kernel's boot id and the network namespace, so
-// that containers with networks of their own count as hosts.
+// that containers with networks of their own count as hosts. BackendError if the process lacks a
+// descriptor to ask the kernel with.
+absl::StatusOr<Peer> IdentifyThisProcess();
+
+// The same for messages, without what only processes need: its host's name and its pid. Never
+// fails.
 Peer ThisPeer();
 
 // The address under which this host is reached from `host`: that of the interface through which
 // packets to `host` leave. Sends nothing. "127.0.0.1" if `host` is this host's loopback. Fails as
-// Resolve does, after kResolveTimeout at the latest; so does FirstAddress.
-absl::StatusOr<std::string> AddressTowards(absl::string_view host);
+// Resolve does, at the deadline at the latest; so does FirstAddress.
+absl::StatusOr<std::string> AddressTowards(absl::string_view host,
+                                           const Deadline& deadline = Deadline(kResolveTimeout));
 
 // The first address, as text, that `host` has as a TCP server's; a name may have several.
-absl::StatusOr<std::string> FirstAddress(absl::string_view host);
+absl::StatusOr<std::string> FirstAddress(absl::string_view host,
+                                         const Deadline& deadline = Deadline(kResolveTimeout));
 
 // Whether `host` is the text of an IPv4 or IPv6 multicast address.
 bool IsMulticastAddress(absl::string_view host);

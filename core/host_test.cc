@@ -12,7 +12,7 @@ namespace {
 using ::testing::HasSubstr;
 
 TEST(HostTest, APeerSurvivesTheTripThroughAStore) {
-  const Peer self = ThisPeer();
+  const Peer self = IdentifyThisProcess().value();
   auto peer = Peer::Parse(self.Serialize());
   ASSERT_TRUE(peer.ok()) << peer.status();
   EXPECT_EQ(peer->host, self.host);

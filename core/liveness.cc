@@ -1,6 +1,5 @@
 #include "core/liveness.h"
 
-#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -16,10 +15,10 @@ Liveness Probe(const Peer& self, const Peer& peer) {
   if (peer.identity != self.identity || peer.pid_namespace != self.pid_namespace) {
     return Liveness::kUnknown;
   }
-  const std::optional<ProcessState> process = ReadProcess(peer.pid);
-  if (!process.has_value() || process->started != peer.started || process->is_ending) {
-    return Liveness::kDead;
-  }
+  const absl::StatusOr<ProcessState> process = ReadProcess(peer.pid);
+  if (absl::IsNotFound(process.status())) return Liveness::kDead;
+  if (!process.ok()) return Liveness::kUnknown;
+  if (process->started != peer.started || process->is_ending) return Liveness::kDead;
   return process->is_stopped ? Liveness::kStopped : Liveness::kAlive;
 }
 

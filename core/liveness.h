@@ -17,7 +17,8 @@ enum class Liveness {
   kAlive,
   kStopped,  // By a signal, such as that of ^Z.
   kDead,
-  kUnknown,  // It runs on another host, or in another pid namespace, such as a container.
+  kUnknown,  // It runs on another host, or in another pid namespace, such as a container; or this
+             // process lacks a descriptor to ask with.
 };
 
 // Asks the kernel about the process `peer`, on behalf of `self`, the calling process. Reads one

@@ -10,6 +10,7 @@
 #include "absl/strings/str_cat.h"
 #include "core/process_state.h"
 #include "core/status.h"
+#include "core/testing/no_descriptors.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
@@ -23,7 +24,7 @@ class Child {
     if (pid_ == 0) {
       while (true) pause();
     }
-    peer_ = ThisPeer();
+    peer_ = IdentifyThisProcess().value();
     peer_.pid = pid_;
     peer_.started = ReadProcess(pid_)->started;
   }
@@ -52,7 +53,7 @@ class Child {
 };
 
 TEST(LivenessTest, AProcessLivesIsStoppedAndDies) {
-  const Peer self = ThisPeer();
+  const Peer self = IdentifyThisProcess().value();
   EXPECT_EQ(Probe(self, self), Liveness::kAlive);
   Child child;
   EXPECT_EQ(Probe(self, child.peer()), Liveness::kAlive);
@@ -65,14 +66,14 @@ TEST(LivenessTest, AProcessLivesIsStoppedAndDies) {
 }
 
 TEST(LivenessTest, AnotherProcessOfTheSamePidIsNotIt) {
-  const Peer self = ThisPeer();
+  const Peer self = IdentifyThisProcess().value();
   Peer before = self;
   before.started -= 1;
   EXPECT_EQ(Probe(self, before), Liveness::kDead);
 }
 
 TEST(LivenessTest, OfOtherHostsAndPidNamespacesNothingIsKnown) {
-  const Peer self = ThisPeer();
+  const Peer self = IdentifyThisProcess().value();
   Peer other = self;
   other.pid = 1 << 30;
   ASSERT_EQ(Probe(self, other), Liveness::kDead);
@@ -83,9 +84,21 @@ TEST(LivenessTest, OfOtherHostsAndPidNamespacesNothingIsKnown) {
   EXPECT_EQ(Probe(self, other), Liveness::kUnknown);
 }
 
+TEST(LivenessTest, WithoutADescriptorToAskWithNobodyIsCalledDead) {
+  const Child child;
+  const Peer self = IdentifyThisProcess().value();
+  const NoDescriptors lack;
+  EXPECT_EQ(Probe(self, child.peer()), Liveness::kUnknown);
+  EXPECT_EQ(KindOf(IdentifyThisProcess().status()), ErrorKind::kBackend);
+  EXPECT_THAT(std::string(IdentifyThisProcess().status().message()),
+              testing::HasSubstr("Too many open files"));
+  EXPECT_EQ(ThisPeer().pid, getpid());
+}
+
 TEST(LivenessTest, ACheckNamesTheDeadOfThoseThatMatter) {
   Child one, two, three;
-  const std::vector<Peer> peers = {ThisPeer(), one.peer(), two.peer(), three.peer()};
+  const std::vector<Peer> peers = {IdentifyThisProcess().value(), one.peer(), two.peer(),
+                                   three.peer()};
   const PeerCheck all = CheckThatRanksLive(peers, 0, {0, 1, 2, 3});
   EXPECT_TRUE(all().ok());
   one.Kill();

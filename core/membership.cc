@@ -262,7 +262,8 @@ absl::StatusOr<std::vector<int64_t>> AssignRanks(const std::vector<Arrival>& arr
 
 absl::StatusOr<Membership> Membership::Join(const std::shared_ptr<Store>& store,
                                             const Request& request, const Deadline& deadline) {
-  const Arrival self = {request.rank, request.part, ThisPeer()};
+  SYNCLINE_ASSIGN_OR_RETURN(Peer peer, IdentifyThisProcess());
+  const Arrival self = {request.rank, request.part, std::move(peer)};
   SYNCLINE_RETURN_IF_ERROR(AgreeOnSize(store, request.size));
   Membership member;
   member.places_ = PlacesOf(absl::StrCat(request.size), store);

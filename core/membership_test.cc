@@ -38,7 +38,7 @@ TEST(AssignRanksTest, RanksThatCannotBeAreAStoreError) {
 }
 
 TEST(ArrivalTest, SurvivesTheTripThroughAStore) {
-  const Arrival arrival = {3, Part::kHost, ThisPeer()};
+  const Arrival arrival = {3, Part::kHost, IdentifyThisProcess().value()};
   auto parsed = Arrival::Parse(arrival.Serialize());
   ASSERT_TRUE(parsed.ok()) << parsed.status();
   EXPECT_EQ(parsed->rank, 3);

@@ -25,6 +25,7 @@ constexpr absl::Duration kPatienceWithTheStore = absl::Seconds(2);
 constexpr absl::string_view kAllCame = "ok";
 constexpr absl::string_view kTimeout = "timeout ";
 constexpr absl::string_view kAborted = "aborted ";
+constexpr absl::string_view kDeath = "death ";
 
 // One barrier, as its keys in the store.
 class Meeting {
@@ -92,6 +93,7 @@ absl::Status Answers(Store& store, absl::Duration patience) {
 absl::Status StatusOf(absl::string_view verdict) {
   if (verdict == kAllCame) return absl::OkStatus();
   if (absl::ConsumePrefix(&verdict, kAborted)) return BackendError(verdict);
+  if (absl::ConsumePrefix(&verdict, kDeath)) return NetworkError(verdict);
   absl::ConsumePrefix(&verdict, kTimeout);
   return TimeoutError(verdict);
 }
@@ -109,7 +111,9 @@ absl::StatusOr<std::string> GiveUp(Store& store, Meeting& meeting, int size,
 
 absl::StatusOr<std::string> Await(Store& store, Meeting& meeting, int rank, int size,
                                   const Deadline& deadline,
-                                  const std::function<absl::Status()>& group_status) {
+                                  const std::function<absl::Status()>& group_status,
+                                  const PeerCheck& check_peers) {
+  Deadline next_check(kLivenessInterval);
   while (true) {
     auto verdict = meeting.Verdict(std::min(deadline.Remaining(), kGlance));
     if (IsInterrupted(verdict.status())) {
@@ -127,6 +131,12 @@ absl::StatusOr<std::string> Await(Store& store, Meeting& meeting, int rank, int 
       }
       return group;
     }
+    if (check_peers && next_check.Expired()) {
+      next_check = Deadline(kLivenessInterval);
+      // One that has left the barrier was free to end. Then the verdict is there, and stands.
+      const absl::Status alive = check_peers();
+      if (!alive.ok()) return meeting.Conclude(absl::StrCat(kDeath, alive.message()));
+    }
     if (deadline.Expired()) return GiveUp(store, meeting, size, deadline.timeout());
   }
 }
@@ -135,13 +145,15 @@ absl::StatusOr<std::string> Await(Store& store, Meeting& meeting, int rank, int 
 
 absl::Status MonitoredBarrier(Store& store, int rank, int size, uint64_t number,
                               const Deadline& deadline,
-                              const std::function<absl::Status()>& group_status) {
+                              const std::function<absl::Status()>& group_status,
+                              const PeerCheck& check_peers) {
   SYNCLINE_RETURN_IF_ERROR(
       Answers(store, std::min(deadline.Remaining() / 2, kPatienceWithTheStore)));
   Meeting meeting(store, size, number);
   SYNCLINE_ASSIGN_OR_RETURN(const bool is_last, meeting.Come(rank));
-  const auto verdict = is_last ? meeting.Conclude(kAllCame)
-                               : Await(store, meeting, rank, size, deadline, group_status);
+  const auto verdict = is_last
+                           ? meeting.Conclude(kAllCame)
+                           : Await(store, meeting, rank, size, deadline, group_status, check_peers);
   SYNCLINE_RETURN_IF_ERROR(verdict.status());
   SYNCLINE_RETURN_IF_ERROR(StatusOf(*verdict));
   meeting.Leave();

@@ -7,6 +7,7 @@
 
 #include "absl/status/status.h"
 #include "core/deadline.h"
+#include "core/liveness.h"
 #include "core/store.h"
 
 namespace syncline {
@@ -18,9 +19,12 @@ namespace syncline {
 //
 // `group_status`, if given, says why the group has been aborted, and OK while it has not: then the
 // call ends at once with that, and those of the other ranks with a BackendError that quotes it.
+// What `check_peers` says within a second or two, such as a NetworkError that names a rank that has
+// died, ends the calls of all ranks.
 absl::Status MonitoredBarrier(Store& store, int rank, int size, uint64_t number,
                               const Deadline& deadline,
-                              const std::function<absl::Status()>& group_status = nullptr);
+                              const std::function<absl::Status()>& group_status = nullptr,
+                              const PeerCheck& check_peers = nullptr);
 
 }  // namespace syncline
 

@@ -54,7 +54,8 @@ class Gathering {
     self_.size = meeting.size;
     self_.rank = meeting.rank;
     self_.id = RandomBytes(kMeetingIdBytes);
-    self_.peer = ThisPeer();
+    // It is compared with others', and one that is not known is like no other.
+    self_.peer = IdentifyThisProcess().value_or(ThisPeer());
   }
 
   absl::StatusOr<OpenedStore> Run();

@@ -31,7 +31,9 @@ constexpr absl::string_view kHasAutomaticHost = "automatic host";
 absl::StatusOr<std::shared_ptr<Store>> Serve(StoreConfig config, bool for_other_hosts) {
   config.role = StoreConfig::Role::kServer;
   // A name may stand for several addresses, each of which another process could bind.
-  SYNCLINE_ASSIGN_OR_RETURN(config.host, FirstAddress(config.host));
+  SYNCLINE_ASSIGN_OR_RETURN(
+      config.host,
+      FirstAddress(config.host, Deadline(config.connect_timeout.value_or(config.timeout))));
   if (for_other_hosts && IsLoopbackAddress(config.host)) config.host = "0.0.0.0";
   SYNCLINE_ASSIGN_OR_RETURN(auto store, StoreRegistry::Make("tcp", config));
   SYNCLINE_RETURN_IF_ERROR(store->Set(kHasAutomaticHost, ""));

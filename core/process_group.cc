@@ -68,6 +68,12 @@ absl::Status Concerning(const Operation& operation, uint64_t sequence, const abs
   return Annotate(error, operation.ToString(sequence));
 }
 
+PeerCheck CheckOfPeers(const ProcessGroup::Options& options) {
+  std::vector<int64_t> all(options.size);
+  std::iota(all.begin(), all.end(), 0);
+  return CheckThatRanksLive(options.peers, options.rank, std::move(all));
+}
+
 }  // namespace
 
 absl::StatusOr<std::shared_ptr<ProcessGroup>> ProcessGroup::Create(const Options& given) {
@@ -109,9 +115,7 @@ absl::StatusOr<std::vector<ProcessGroup::Served>> ProcessGroup::Connect(const Op
   config.local_address = options.local_address;
   config.deadline = Deadline(options.connect_timeout.value_or(options.timeout));
   config.mismatch_check = *options.mismatch_check;
-  std::vector<int64_t> all(options.size);
-  std::iota(all.begin(), all.end(), 0);
-  config.check_peers = CheckThatRanksLive(options.peers, options.rank, std::move(all));
+  config.check_peers = CheckOfPeers(options);
   std::map<std::string, EnumSet<DeviceType>> devices;
   for (const auto& [device, name] : of_device) devices[name].insert(device);
   std::vector<Served> backends;
@@ -167,9 +171,9 @@ absl::Status ProcessGroup::MonitoredBarrier(Timeout timeout) {
   Operation operation(OpKind::kBarrier);
   operation.alias = "monitored_barrier";
   operation.body = [this](const CallContext& context, Backend&) -> absl::StatusOr<int> {
-    SYNCLINE_RETURN_IF_ERROR(
-        syncline::MonitoredBarrier(*options_.store, options_.rank, options_.size, context.sequence,
-                                   context.deadline, [this] { return abort_cause(); }));
+    SYNCLINE_RETURN_IF_ERROR(syncline::MonitoredBarrier(
+        *options_.store, options_.rank, options_.size, context.sequence, context.deadline,
+        [this] { return abort_cause(); }, CheckOfPeers(options_)));
     return 0;
   };
   return Run(std::move(operation), timeout).status();

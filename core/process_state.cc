@@ -1,12 +1,19 @@
 #include "core/process_state.h"
 
-#include <fstream>
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
 #include <string>
 #include <vector>
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
+#include "absl/strings/string_view.h"
+#include "core/status.h"
+#include "core/unique_fd.h"
 
 namespace syncline {
 namespace {
@@ -15,24 +22,34 @@ namespace {
 // them close also sees this; it becomes a zombie only later.
 constexpr int64_t kExiting = 0x4;
 
+absl::Status Failed(const std::string& path) {
+  // The process may end between the two calls; then the second one fails with ESRCH.
+  const bool is_gone = errno == ENOENT || errno == ESRCH;
+  const std::string text = absl::StrCat("cannot read ", path, ": ", std::strerror(errno));
+  return is_gone ? absl::NotFoundError(text) : BackendError(text);
+}
+
 }  // namespace
 
 // proc(5), /proc/pid/stat: of the fields after the command, which may itself hold spaces and
 // parentheses, the first is the state, the 7th the kernel's flags and the 20th the start time.
-std::optional<ProcessState> ReadProcess(int pid) {
-  std::ifstream file(absl::StrCat("/proc/", pid, "/stat"));
-  std::string text;
-  // Fails, where an iterator throws, if the process goes meanwhile.
-  std::getline(file, text, '\0');
+absl::StatusOr<ProcessState> ReadProcess(int pid) {
+  const std::string path = absl::StrCat("/proc/", pid, "/stat");
+  const UniqueFd file(open(path.c_str(), O_RDONLY | O_CLOEXEC));
+  if (!file.valid()) return Failed(path);
+  char buffer[4096];  // A line of at most 52 numbers and a command of 64 bytes.
+  const ssize_t size = read(file.get(), buffer, sizeof(buffer));
+  if (size < 0) return Failed(path);
+  const absl::string_view text(buffer, size);
   const size_t command_end = text.rfind(')');
-  if (command_end == std::string::npos) return std::nullopt;
-  const std::vector<std::string> fields =
+  if (command_end == text.npos) return absl::NotFoundError(absl::StrCat(path, " is empty"));
+  const std::vector<absl::string_view> fields =
       absl::StrSplit(text.substr(command_end + 1), ' ', absl::SkipEmpty());
   ProcessState process;
   int64_t flags;
   if (fields.size() < 20 || !absl::SimpleAtoi(fields[6], &flags) ||
       !absl::SimpleAtoi(fields[19], &process.started)) {
-    return std::nullopt;
+    return BackendError(absl::StrCat(path, " is not understood"));
   }
   process.is_ending = fields[0] == "Z" || fields[0] == "X" || (flags & kExiting) != 0;
   process.is_stopped = fields[0] == "T" || fields[0] == "t";

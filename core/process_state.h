@@ -3,7 +3,8 @@
 #define SYNCLINE_CORE_PROCESS_STATE_H_
 
 #include <cstdint>
-#include <optional>
+
+#include "absl/status/statusor.h"
 
 namespace syncline {
 
@@ -13,8 +14,9 @@ struct ProcessState {
   int64_t started;  // Kernel ticks since boot: tells a process from a later one of its pid.
 };
 
-// Nothing if there is no such process.
-std::optional<ProcessState> ReadProcess(int pid);
+// NotFoundError if there is no such process. Another error, such as a lack of descriptors, says
+// nothing about the process.
+absl::StatusOr<ProcessState> ReadProcess(int pid);
 
 }  // namespace syncline
 

@@ -104,7 +104,8 @@ absl::StatusOr<std::string> JobFile(absl::string_view job, absl::string_view par
   for (const char c : job.substr(0, 100)) {
     name += absl::ascii_isalnum(c) || c == '.' || c == '-' ? c : '_';
   }
-  const std::string hash = absl::BytesToHexString(HmacSha256(ThisPeer().identity, job));
+  SYNCLINE_ASSIGN_OR_RETURN(const Peer self, IdentifyThisProcess());
+  const std::string hash = absl::BytesToHexString(HmacSha256(self.identity, job));
   return absl::StrCat(folder, "/", name, "-", hash.substr(0, 16));
 }
 

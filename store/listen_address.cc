@@ -120,7 +120,7 @@ std::string JoinHostPort(absl::string_view host, int port) {
   return is_v6 ? absl::StrCat("[", host, "]:", port) : absl::StrCat(host, ":", port);
 }
 
-absl::StatusOr<Listener> Listen(const std::string& host, int port) {
+absl::StatusOr<Listener> Listen(const std::string& host, int port, const Deadline& deadline) {
   Listener listener;
   listener.port = port;
   int error = 0;
@@ -131,7 +131,7 @@ absl::StatusOr<Listener> Listen(const std::string& host, int port) {
   } else {
     ResolveOptions to_listen;
     to_listen.is_to_listen = true;
-    auto addresses = Resolve(host, to_listen);
+    auto addresses = Resolve(host, to_listen, deadline);
     if (!addresses.ok()) {
       return Annotate(addresses.status(),
                       absl::StrCat("cannot listen on ", JoinHostPort(host, port)));

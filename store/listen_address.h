@@ -8,6 +8,8 @@
 
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "core/deadline.h"
+#include "core/resolve.h"
 #include "core/unique_fd.h"
 
 namespace syncline {
@@ -24,8 +26,9 @@ struct Listener {
 // Listens on each address of `host` that this process can have, on one port for all (0: of the
 // system's choice). 0.0.0.0 and :: stand for all addresses of this host, IPv4 and IPv6. If there is
 // none, the NetworkError says what to do; where another process has the port, the error names that
-// process if /proc shows it.
-absl::StatusOr<Listener> Listen(const std::string& host, int port);
+// process if /proc shows it. Fails at the deadline, as Resolve does, if `host` cannot be looked up.
+absl::StatusOr<Listener> Listen(const std::string& host, int port,
+                                const Deadline& deadline = Deadline(kResolveTimeout));
 
 // The process that listens on TCP port `port` of this host; nothing if this process may not know.
 std::optional<int> FindListener(int port);

@@ -16,6 +16,7 @@
 #include "absl/synchronization/mutex.h"
 #include "core/interrupt.h"
 #include "core/status.h"
+#include "store/grpc_resources.h"
 #include "store/store.grpc.pb.h"
 #include "store/tcp_limits.h"
 
@@ -202,6 +203,7 @@ TCPClient::TCPClient(std::unique_ptr<Stream> stream) : pid_(getpid()), stream_(s
 
 absl::StatusOr<std::unique_ptr<TCPClient>> TCPClient::Connect(const ServerAddress& server,
                                                               const Deadline& deadline) {
+  SYNCLINE_RETURN_IF_ERROR(CheckGrpcResources());
   SYNCLINE_ASSIGN_OR_RETURN(UniqueFd connection, ConnectToServer(server, deadline));
   return std::unique_ptr<TCPClient>(new TCPClient(Stream::Open(NewChannel(std::move(connection)))));
 }

@@ -12,6 +12,7 @@
 #include "core/log.h"
 #include "core/status.h"
 #include "core/unique_fd.h"
+#include "store/grpc_resources.h"
 #include "store/listen_address.h"
 #include "store/store.grpc.pb.h"
 #include "store/tcp_acceptor.h"
@@ -60,7 +61,9 @@ absl::StatusOr<std::unique_ptr<TCPServer>> TCPServer::Start(const Options& optio
     return ArgumentError(absl::StrCat("port ", options.port,
                                       " is not in [0, 65535]; pass 0 to let the system choose"));
   }
-  SYNCLINE_ASSIGN_OR_RETURN(Listener listener, Listen(options.host, options.port));
+  SYNCLINE_RETURN_IF_ERROR(CheckGrpcResources());
+  SYNCLINE_ASSIGN_OR_RETURN(Listener listener,
+                            Listen(options.host, options.port, Deadline(options.lookup_timeout)));
   auto impl = std::make_unique<Impl>(options);
   impl->port = listener.port;
   grpc::ServerBuilder builder;

@@ -8,6 +8,7 @@
 
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
+#include "core/resolve.h"
 
 namespace syncline {
 
@@ -19,6 +20,7 @@ class TCPServer {
     std::string host = "127.0.0.1";                    // The one address it listens on.
     int port = 0;                                      // 0 lets the system choose.
     std::string secret;                                // What clients must know; empty lets in all.
+    absl::Duration lookup_timeout = kResolveTimeout;   // Of `host`.
     absl::Duration time_to_prove = absl::Seconds(10);  // Then who has not proved it is put out.
   };
 

@@ -113,6 +113,7 @@ absl::StatusOr<std::shared_ptr<TCPStore>> TCPStore::Create(const Options& option
     server_options.host = options.host;
     server_options.port = options.port;
     server_options.secret = options.secret;
+    server_options.lookup_timeout = options.connect_timeout.value_or(options.timeout);
     absl::StatusOr<std::unique_ptr<TCPServer>> started = TCPServer::Start(server_options);
     if (!started.ok()) return AnnotateStore(started.status(), name);
     server = *std::move(started);

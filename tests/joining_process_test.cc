@@ -62,19 +62,21 @@ absl::StatusOr<std::string> Survive(World& world, const std::string& lost) {
   return Sum(*group, world.rank());
 }
 
-// Makes a group of all ranks, as `kind` says, to which the last rank does not come.
-absl::StatusOr<std::string> MakeGroup(World& world, const std::string& kind) {
+// Meets all ranks in the store, as `kind` says; the last rank does not come.
+absl::StatusOr<std::string> MeetInStore(World& world, const std::string& kind) {
   Print(kUnderWay);
   if (world.rank() == world.size() - 1) return "stays away";
   std::vector<int64_t> ranks;
   for (int64_t rank = 0; rank < world.size(); ++rank) ranks.push_back(rank);
+  if (kind == "monitored_barrier") return world.group()->MonitoredBarrier().ToString();
   if (kind == "split") return Split(*world.group(), {ranks}).status().ToString();
   return world.NewGroup(ranks).status().ToString();
 }
 
 // A worker: prints its rank and a sum, or an error; stays until its input ends. argv: --worker url
-// rank size plan. The plan is empty, the name of a kind of sub-group to make, or the ranks that are
-// going to be lost: it works until they are killed, and then goes on without them.
+// rank size plan. The plan is empty, the name of a call to which the last rank does not come, or
+// the ranks that are going to be lost: it works until they are killed, and then goes on without
+// them.
 absl::StatusOr<std::string> Work(char** argv) {
   WorldOptions options;
   options.init_method = argv[2];
@@ -87,8 +89,8 @@ absl::StatusOr<std::string> Work(char** argv) {
   absl::StatusOr<std::string> text;
   if (plan.empty()) {
     text = Sum(*world->group(), world->rank());
-  } else if (plan == "new_group" || plan == "split") {
-    text = MakeGroup(*world, plan);
+  } else if (plan == "new_group" || plan == "split" || plan == "monitored_barrier") {
+    text = MeetInStore(*world, plan);
   } else {
     text = Survive(*world, plan);
   }
@@ -256,8 +258,8 @@ TEST_F(JoiningProcessTest, TwoMayBeLostAtOnce) {
 }
 
 // Long before the deadline of a minute.
-TEST_F(JoiningProcessTest, ARankThatDiesBeforeItComesToASubGroupIsNamed) {
-  for (const char* kind : {"new_group", "split"}) {
+TEST_F(JoiningProcessTest, ARankThatDiesBeforeItComesToAMeetingInTheStoreIsNamed) {
+  for (const char* kind : {"new_group", "split", "monitored_barrier"}) {
     Workers workers;
     const std::string url = Url("file");
     for (int i = 0; i < 3; ++i) workers.push_back(std::make_unique<Worker>(url, i, 3, kind));
@@ -266,8 +268,8 @@ TEST_F(JoiningProcessTest, ARankThatDiesBeforeItComesToASubGroupIsNamed) {
     workers[2]->Kill();
     for (int i = 0; i < 2; ++i) {
       EXPECT_THAT(workers[i]->Line(), testing::ContainsRegex(absl::StrCat(
-                                          "UNAVAILABLE: ", kind, " .*: rank 2 \\(host .*, ", "pid ",
-                                          workers[2]->pid(), "\\) has died")));
+                                          "UNAVAILABLE: .*", kind, " .*: rank 2 \\(host .*, ",
+                                          "pid ", workers[2]->pid(), "\\) has died")));
     }
     EXPECT_LT(absl::Now() - killed, kPatience / 2);
     unlink(path().c_str());

@@ -61,7 +61,7 @@ class MulticastTest : public ::testing::Test {
     ghost.rank = rank;
     ghost.id = std::string(kMeetingIdBytes, '\0');  // Lower than any that is drawn.
     ghost.view = ghost.id;
-    ghost.peer = ThisPeer();
+    ghost.peer = IdentifyThisProcess().value();
     return ghost;
   }
 

@@ -107,11 +107,13 @@ absl::Status Roster::CheckAlive() const {
 
 Roster::Member Roster::Self(const absl::StatusOr<std::string>& payload) {
   Member self;
-  self.peer = ThisPeer();
-  if (payload.ok()) {
+  const absl::StatusOr<Peer> peer = IdentifyThisProcess();
+  self.peer = peer.ok() ? *peer : ThisPeer();
+  const absl::Status failure = payload.ok() ? peer.status() : payload.status();
+  if (failure.ok()) {
     self.payload = *payload;
   } else {
-    self.failure = absl::StrReplaceAll(payload.status().message(), {{"\n", " "}});
+    self.failure = absl::StrReplaceAll(failure.message(), {{"\n", " "}});
   }
   return self;
 }

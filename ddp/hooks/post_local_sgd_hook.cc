@@ -21,8 +21,9 @@ namespace {
 
 // The ranks of each host.
 absl::StatusOr<std::vector<std::vector<int64_t>>> Hosts(ProcessGroup& group) {
+  SYNCLINE_ASSIGN_OR_RETURN(const Peer self, IdentifyThisProcess());
   SYNCLINE_ASSIGN_OR_RETURN(const std::vector<std::string> identities,
-                            AllGatherBytes(group, ThisPeer().identity));
+                            AllGatherBytes(group, self.identity));
   std::map<std::string, std::vector<int64_t>> ranks;
   for (size_t rank = 0; rank < identities.size(); ++rank) {
     ranks[identities[rank]].push_back(static_cast<int64_t>(rank));

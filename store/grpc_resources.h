@@ -1,0 +1,17 @@
+// Whether this process may have what gRPC takes for granted.
+#ifndef SYNCLINE_STORE_GRPC_RESOURCES_H_
+#define SYNCLINE_STORE_GRPC_RESOURCES_H_
+
+#include "absl/status/status.h"
+
+namespace syncline {
+
+// OK, or a BackendError that names the limit to raise. gRPC starts about ten threads and opens
+// about ten descriptors when it is first used. Where it cannot have them it hangs or aborts, and so
+// does the process's end; so whoever is about to use gRPC asks first. It is tried out, once in a
+// process that has them, by having as many for a moment. Thread-safe.
+absl::Status CheckGrpcResources();
+
+}  // namespace syncline
+
+#endif  // SYNCLINE_STORE_GRPC_RESOURCES_H_
