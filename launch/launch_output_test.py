@@ -220,6 +220,15 @@ def test_a_full_disk_is_said_once_and_the_job_goes_on(shell, tmp_path):
     assert err.count("\n") == 1 and "No space left on device" in err
 
 
+def test_output_that_a_full_disk_never_takes_is_told_of_at_the_end(shell):
+    with open("/dev/full", "wb") as full:
+        job = shell("echo one; sleep 0.05; echo two", stdout=full)
+        err = job.process.communicate(timeout=DEADLINE)[1].decode()
+    assert job.process.returncode == 0
+    expected = "syncline-run: stdout lacks some of the output: 2 lines (No space left on device)\n"
+    assert err == expected
+
+
 def test_a_reader_that_goes_away_stops_the_job_as_in_a_pipeline(shell):
     job = shell("while :; do echo line; sleep 0.01; done", "--nproc-per-node=2")
     job.expect("line")

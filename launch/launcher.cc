@@ -109,6 +109,9 @@ void Launcher::FlushOutput() {
   ShowMessages();
   outlets_.out->Flush(kReaderTimeout, deadline, is_stopped);
   if (outlets_.own_err != nullptr) {
+    if (const std::string missing = outlets_.out->Missing(); !missing.empty()) {
+      Say(absl::StrCat("stdout lacks some of the output: ", missing));
+    }
     outlets_.own_err->Flush(kReaderTimeout, deadline, is_stopped);
   }
 }

@@ -12,14 +12,18 @@
 #include <cstring>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "absl/memory/memory.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "core/status.h"
 #include "core/unique_fd.h"
 
 namespace syncline {
 namespace {
+
+std::string Lines(int64_t count) { return absl::StrCat(count, count == 1 ? " line" : " lines"); }
 
 int64_t CountLines(absl::string_view text) { return std::count(text.begin(), text.end(), '\n'); }
 
@@ -30,7 +34,7 @@ bool IsRegularFile(int fd) {
 
 }  // namespace
 
-// The writer's end. Of its functions all but reader_gone() are for the writer's thread.
+// The writer's end. Of its functions all but reader_gone() and Loss() are for the writer's thread.
 class FdSink::Descriptor final : public WriterThread::Output {
  public:
   Descriptor(UniqueFd fd, std::function<void()> reader_left)
@@ -50,6 +54,12 @@ class FdSink::Descriptor final : public WriterThread::Output {
   }
 
   bool reader_gone() const { return reader_gone_.load(std::memory_order_relaxed); }
+
+  // The lines that were lost and not told of, and why; empty if there are none.
+  std::string Loss() const {
+    const int64_t lost = lost_;
+    return lost == 0 ? "" : absl::StrCat(Lines(lost), " (", std::strerror(reason_), ")");
+  }
 
  private:
   // Whole lines, if there is one.
@@ -97,9 +107,9 @@ class FdSink::Descriptor final : public WriterThread::Output {
     }
     const bool is_new = note_.empty();
     if (is_new) {
-      note_ = absl::StrCat(at_line_start_ ? "" : "\n", "syncline-run: ", lost_,
-                           lost_ == 1 ? " line is" : " lines are",
-                           " missing here: ", std::strerror(reason_), "\n");
+      note_ = absl::StrCat(at_line_start_ ? "" : "\n", "syncline-run: ", Lines(lost_),
+                           lost_ == 1 ? " is" : " are", " missing here: ", std::strerror(reason_),
+                           "\n");
     }
     const size_t written = WriteSome(note_);
     if (written > 0) {
@@ -118,9 +128,9 @@ class FdSink::Descriptor final : public WriterThread::Output {
   const std::function<void()> reader_left_;
   const size_t piece_;
   std::atomic<bool> reader_gone_{false};
-  int error_ = 0;   // Of the last write.
-  int reason_ = 0;  // The error by which lines were lost last.
-  int64_t lost_ = 0;
+  int error_ = 0;               // Of the last write.
+  std::atomic<int> reason_{0};  // The error by which lines were lost last; set before lost_.
+  std::atomic<int64_t> lost_{0};
   bool skips_ = false;  // The beginning of a line was lost: so is the rest.
   bool at_line_start_ = true;
   std::string note_;  // Of lost lines: what is still to be written of it.
@@ -146,9 +156,8 @@ void FdSink::Write(absl::string_view text) {
   if (text.empty() || reader_gone()) return;
   std::string with_note;
   if (dropped_ > 0) {
-    with_note =
-        absl::StrCat(at_line_start_ ? "" : "\n", "syncline-run: ... ", dropped_,
-                     dropped_ == 1 ? " line" : " lines", " dropped, reader too slow\n", text);
+    with_note = absl::StrCat(at_line_start_ ? "" : "\n", "syncline-run: ... ", Lines(dropped_),
+                             " dropped, reader too slow\n", text);
   }
   if (!writer_->Append(descriptor_, dropped_ > 0 ? with_note : text)) {
     dropped_ += std::max<int64_t>(CountLines(text), 1);
@@ -159,5 +168,16 @@ void FdSink::Write(absl::string_view text) {
 }
 
 bool FdSink::reader_gone() const { return descriptor_->reader_gone(); }
+
+std::string FdSink::Missing() const {
+  if (reader_gone()) return "";
+  std::vector<std::string> parts;
+  if (std::string loss = descriptor_->Loss(); !loss.empty()) parts.push_back(std::move(loss));
+  if (const size_t pending = pending_size(); pending > 0) {
+    parts.push_back(absl::StrCat(pending, " bytes (the reader does not take them)"));
+  }
+  if (dropped_ > 0) parts.push_back(absl::StrCat(Lines(dropped_), " (the reader was too slow)"));
+  return absl::StrJoin(parts, ", ");
+}
 
 }  // namespace syncline

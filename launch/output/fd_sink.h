@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <string>
 
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
@@ -20,8 +21,9 @@ namespace syncline {
 // sink drops text and says how many lines. Lines are never torn: each goes to a pipe in one write,
 // so that it stays whole beside other writers of the pipe, unless it is longer than PIPE_BUF.
 //
-// What a full disk does not take is lost, and the file says how much once there is room again. If
-// the reader of a pipe goes away, all later text is dropped. To be used from one thread.
+// What a full disk does not take is lost, and the file says how much once there is room again;
+// Missing() says what it could not say. If the reader of a pipe goes away, all later text is
+// dropped. To be used from one thread.
 class FdSink final : public TextSink {
  public:
   // Works on a duplicate of `fd`. `reader_left`, if given, is called on another thread when
@@ -43,6 +45,10 @@ class FdSink final : public TextSink {
   size_t pending_size() const { return writer_->pending_size(); }
   bool stalled() const { return writer_->stalled(); }
   bool reader_gone() const;
+
+  // After the last Flush: the text that the descriptor lacks and does not tell of, and why, such as
+  // "2 lines (No space left on device)". Empty if there is none, or nobody reads it any more.
+  std::string Missing() const;
 
  private:
   class Descriptor;

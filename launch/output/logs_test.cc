@@ -465,6 +465,31 @@ TEST_F(FdSinkTest, AFullDiskLosesWholeLinesAndTheFileSaysHowMany) {
   ASSERT_GT(size, 0);
   EXPECT_EQ(std::string(text, static_cast<size_t>(size)),
             "first\nse\nsyncline-run: 3 lines are missing here: File too large\nfifth\n");
+  EXPECT_EQ(sink->Missing(), "");
+}
+
+TEST_F(FdSinkTest, WhatAFullDiskNeverTakesIsMissing) {
+  const UniqueFd full(open("/dev/full", O_WRONLY | O_CLOEXEC));
+  ASSERT_TRUE(full.valid());
+  const auto sink = Open(full.get());
+  EXPECT_EQ(sink->Missing(), "");
+  sink->Write("first\n");
+  ASSERT_TRUE(Flush(*sink));
+  EXPECT_EQ(sink->Missing(), "1 line (No space left on device)");
+  sink->Write("second\nthe beginning of the third");
+  ASSERT_TRUE(Flush(*sink));
+  EXPECT_EQ(sink->Missing(), "3 lines (No space left on device)");
+}
+
+TEST_F(FdSinkTest, WhatAReaderDoesNotTakeIsMissing) {
+  const auto sink = Open(writer_.get());
+  sink->Write(std::string(1 << 20, 'x'));
+  EXPECT_FALSE(sink->Flush(absl::Milliseconds(100), Soon()));
+  EXPECT_EQ(sink->Missing(),
+            absl::StrCat(sink->pending_size(), " bytes (the reader does not take them)"));
+  reader_.reset();
+  ASSERT_TRUE(Flush(*sink));
+  EXPECT_EQ(sink->Missing(), "");  // It has left: it lacks nothing.
 }
 
 }  // namespace
