@@ -10,6 +10,7 @@ import time
 import uuid
 
 LAUNCHER = os.path.abspath("launch/syncline_run")
+SILENT_NAMES = os.path.abspath("launch/silent_names.so")
 RUN = os.path.abspath("launch/run")
 DEADLINE = 60  # Of any wait; far more than is needed.
 

@@ -3,14 +3,16 @@
 import json
 import os
 import re
+import signal
 import socket
 import stat
 import subprocess
 import sys
+import time
 
 import pytest
 
-from launch.job_for_tests import DEADLINE, RUN, Job, lines_of
+from launch.job_for_tests import DEADLINE, RUN, SILENT_NAMES, Job, lines_of
 
 # What workers are given.
 
@@ -225,6 +227,39 @@ import json, os, sys
 print(json.dumps([os.getcwd(), sys.executable, os.environ["PYTHONPATH"].split(":"),
                   os.environ["SYNCLINE_RUNFILES"]]))
 """
+
+
+def preload(library):
+    return {"LD_PRELOAD": ":".join(filter(None, [os.environ.get("LD_PRELOAD"), library]))}
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("option", ["--rdzv-endpoint=host.silent", "--local-addr=host.silent"])
+def test_a_signal_ends_the_search_for_an_address(shell, number, option):
+    job = shell(
+        "echo never",
+        "--nnodes=2",
+        "--rdzv-endpoint=127.0.0.1",
+        option,
+        env=preload(SILENT_NAMES),
+    )
+    said = job.process.stderr.readline().decode()
+    while "looking up host.silent" not in said:
+        said = job.process.stderr.readline().decode()
+        assert said, "the launcher has ended"
+    job.process.send_signal(number)
+    before = time.monotonic()
+    code, out, err = job.finish()
+    assert time.monotonic() - before < 15  # An unanswered lookup takes 30 s.
+    assert (code, out) == (128 + number, "")
+    assert err.endswith("%s received before any worker was started\n" % number.name)
+
+
+def test_status_looks_up_no_longer_than_it_has_time(launch):
+    before = time.monotonic()
+    code, out, err = launch("status", "host.silent:1", env=preload(SILENT_NAMES)).finish()
+    assert time.monotonic() - before < 15
+    assert code == 3 and out == "" and "host.silent" in err
 
 
 def run_from(tmp_path, env):

@@ -55,6 +55,10 @@ std::string EndpointOf(const RendezvousOptions& rendezvous) {
 }  // namespace
 
 int Launcher::Run() {
+  if (agent_.state() == Agent::State::kFinished) {  // By a signal during the preparation.
+    FlushOutput();
+    return agent_.exit_code();
+  }
   Carry(agent_.Start());
   for (;;) {
     TakeNews();

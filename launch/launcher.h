@@ -40,7 +40,8 @@ namespace syncline {
 class Launcher {
  public:
   // Prepares all that workers need, so that most mistakes are found before any is started.
-  // The process must not have had other threads when `signals` was opened, and has none yet.
+  // The process must not have had other threads when `signals` was opened, and has none yet. Heeds
+  // signals meanwhile, of which one that stops leaves to Run() only the exit code.
   static absl::StatusOr<std::unique_ptr<Launcher>> Create(const LaunchOptions& options,
                                                           SignalQueue signals);
 
@@ -66,7 +67,8 @@ class Launcher {
   absl::StatusOr<std::string> PrepareLogs();
   absl::Status PrepareMonitors();
   absl::StatusOr<EventLog::Emit> OpenEvents();
-  bool SignalComes();  // Within a moment.
+  bool SignalComes();           // Within a moment.
+  absl::Status CheckSignals();  // InterruptedError once one has stopped the preparation.
 
   void Carry(Agent::Commands commands);
   Agent::Commands Execute(const AgentCommand& command);

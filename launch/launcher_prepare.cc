@@ -1,6 +1,7 @@
 // What a launcher does before any worker starts.
 #include <grpc/support/log.h>
 #include <poll.h>
+#include <signal.h>
 #include <stdlib.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -16,6 +17,7 @@
 #include "absl/memory/memory.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
+#include "core/interrupt.h"
 #include "core/log.h"
 #include "core/status.h"
 #include "launch/launcher.h"
@@ -117,8 +119,12 @@ absl::StatusOr<std::unique_ptr<Launcher>> Launcher::Create(const LaunchOptions& 
   RedirectLog(outlets.messages);
   std::unique_ptr<Launcher> launcher = absl::WrapUnique(
       new Launcher(options, std::move(signals), std::move(guardian), std::move(outlets)));
+  // Name servers may not answer for long.
+  const auto check = [&launcher] { return launcher->CheckSignals(); };
+  const InterruptScope scope(check);
   const absl::Status prepared = launcher->Prepare();
-  if (prepared.ok()) return launcher;
+  if (!prepared.ok()) launcher->CheckSignals().IgnoreError();  // One may be the reason.
+  if (prepared.ok() || launcher->agent_.state() == Agent::State::kFinished) return launcher;
   launcher->FlushOutput();
   return prepared;
 }
@@ -164,6 +170,18 @@ absl::Status Launcher::Prepare() {
 bool Launcher::SignalComes() {
   pollfd signal = {signals_.fd(), POLLIN, 0};
   return poll(&signal, 1, kMomentMs) > 0;
+}
+
+absl::Status Launcher::CheckSignals() {
+  for (const int signal : signals_.Take()) {
+    if (signal == SIGCHLD || agent_.state() == Agent::State::kFinished) continue;
+    agent_.OnSignal(signal);  // There are no workers to tell.
+    if (agent_.state() == Agent::State::kFinished) {
+      Say(absl::StrCat(SignalName(signal), " received before any worker was started"));
+    }
+  }
+  return agent_.state() == Agent::State::kFinished ? InterruptedError("stopped by a signal")
+                                                   : absl::OkStatus();
 }
 
 absl::Status Launcher::PrepareMonitors() {

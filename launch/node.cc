@@ -14,6 +14,7 @@
 #include "core/hmac.h"
 #include "core/host.h"
 #include "core/host_address.h"
+#include "core/interrupt.h"
 #include "core/sockets.h"
 #include "core/status.h"
 #include "core/unique_fd.h"
@@ -51,6 +52,7 @@ absl::StatusOr<std::string> OwnAddress(const LaunchOptions& options) {
     const auto address = AddressTowards(guide);
     if (address.ok() && !IsLoopbackAddress(*address)) return address;
   }
+  SYNCLINE_RETURN_IF_ERROR(Interruption());
   return std::string("127.0.0.1");  // A host without a network.
 }
 
@@ -60,6 +62,7 @@ absl::StatusOr<std::string> AwaitOwnAddress(const LaunchOptions& options,
   for (;;) {
     absl::StatusOr<std::string> address = OwnAddress(options);
     if (address.ok() || KindOf(address.status()) == ErrorKind::kArgument) return address;
+    SYNCLINE_RETURN_IF_ERROR(Interruption());
     if (deadline.Expired() || cancelled()) {
       return Annotate(address.status(), "this node finds no way to the rendezvous");
     }

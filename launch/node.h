@@ -31,7 +31,7 @@ struct Node {
 };
 
 // Waits, with several nodes, until the endpoint's name can be resolved; `cancelled` is asked
-// between attempts, and may wait a little itself.
+// between attempts, and may wait a little itself. An InterruptScope ends an attempt.
 absl::StatusOr<Node> StartNode(const LaunchOptions& options, const std::string& secret,
                                const Clock& clock, const std::function<bool()>& cancelled);
 
