@@ -9,6 +9,7 @@
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
 #include "core/deadline.h"
+#include "core/interrupt.h"
 #include "core/status.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -89,6 +90,38 @@ TEST(EtcdEndpointsTest, AServerThatIsStoppedIsATimeout) {
   EXPECT_THAT(OpenError(At(server.endpoint(), kShort), ErrorKind::kTimeout),
               HasSubstr("no server has answered for 300ms"));
   server.Resume();
+}
+
+// The call must end soon after the interrupt, long before its own time is up.
+template <typename Call>
+void ExpectInterrupted(Call call) {
+  const auto check = [] { return InterruptedError("interrupted by the test"); };
+  const InterruptScope scope(check);
+  const Deadline deadline(kPatience / 2);
+  const absl::Status status = call();
+  EXPECT_FALSE(deadline.Expired());
+  EXPECT_TRUE(IsInterrupted(status)) << status;
+  EXPECT_THAT(std::string(status.message()), HasSubstr("interrupted by the test"));
+}
+
+TEST(EtcdInterruptTest, AnInterruptEndsTheSearchForAServerWhereNobodyListens) {
+  LossyProxy nobody(1);
+  nobody.Set(LossyProxy::Mode::kRefuse);
+  ExpectInterrupted([&] { return EtcdStore::Create(At(nobody.endpoint())).status(); });
+}
+
+TEST(EtcdInterruptTest, AnInterruptEndsCallsOfAServerThatIsSilent) {
+  EtcdServer server;
+  auto store = Open(At(server.endpoint()));
+  ASSERT_NE(store, nullptr);
+  server.Pause();
+  ExpectInterrupted([&] { return EtcdStore::Create(At(server.endpoint())).status(); });
+  ExpectInterrupted([&] { return store->Set("key", "value"); });
+  ExpectInterrupted([&] { return store->Get("key", kPatience).status(); });
+  ExpectInterrupted([&] { return store->Add("n", 1).status(); });
+  server.Resume();
+  EXPECT_TRUE(store->Set("key", "later").ok());
+  EXPECT_EQ(store->Get("key", kPatience).value_or(""), "later");
 }
 
 class EtcdTlsTest : public ::testing::Test {

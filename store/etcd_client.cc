@@ -9,7 +9,7 @@
 #include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
-#include "absl/time/clock.h"
+#include "core/interrupt.h"
 #include "core/status.h"
 #include "etcd/etcdserver/etcdserverpb/rpc.grpc.pb.h"
 #include "store/etcd_channel.h"
@@ -35,13 +35,63 @@ gpr_timespec After(absl::Duration limit) {
 }
 
 // Waits for a connection, for at most `limit`; a moment if there is one. Only sleeping would not
-// do: gRPC gets on with a connection while somebody waits for it.
-void AwaitConnection(grpc::Channel& channel, absl::Duration limit) {
+// do: gRPC gets on with a connection while somebody waits for it. InterruptedError if this thread
+// is interrupted.
+absl::Status AwaitConnection(grpc::Channel& channel, absl::Duration limit) {
   if (channel.GetState(true) == GRPC_CHANNEL_READY) {
-    absl::SleepFor(std::min(kPause, limit));
-  } else {
-    channel.WaitForConnected(After(limit));
+    return SleepInterruptibly(std::min(kPause, limit));
   }
+  const Deadline deadline(limit);
+  while (!channel.WaitForConnected(After(std::min(deadline.Remaining(), kInterruptInterval)))) {
+    SYNCLINE_RETURN_IF_ERROR(CheckInterrupt());
+    if (deadline.Expired()) break;
+  }
+  return absl::OkStatus();
+}
+
+// The steps of one call, each waited for here. gRPC's blocking functions would not look around: an
+// interrupt of this thread cancels the call. The context must have a deadline.
+class CallSteps {
+ public:
+  explicit CallSteps(grpc::ClientContext* context) : context_(context) {}
+  ~CallSteps() {
+    queue_.Shutdown();
+    void* tag = nullptr;
+    bool ok = false;
+    while (queue_.Next(&tag, &ok)) {
+    }
+  }
+
+  CallSteps(const CallSteps&) = delete;
+  CallSteps& operator=(const CallSteps&) = delete;
+
+  grpc::CompletionQueue* queue() { return &queue_; }
+
+  // Waits for the step that has been started last; returns whether it has succeeded.
+  bool Await() {
+    void* tag = nullptr;
+    bool ok = false;
+    while (queue_.AsyncNext(&tag, &ok, After(kInterruptInterval)) ==
+           grpc::CompletionQueue::TIMEOUT) {
+      if (!CheckInterrupt().ok()) context_->TryCancel();
+    }
+    return ok;
+  }
+
+ private:
+  grpc::ClientContext* const context_;
+  grpc::CompletionQueue queue_;
+};
+
+// A call with one request and one answer; `start` begins it on a queue.
+template <typename Response, typename Start>
+grpc::Status Call(grpc::ClientContext* context, Response* response, Start start) {
+  CallSteps steps(context);
+  const auto call = start(steps.queue());
+  grpc::Status status;
+  call->Finish(response, &status, nullptr);
+  steps.Await();
+  return status;
 }
 
 // `words` are in lower case.
@@ -124,7 +174,9 @@ absl::StatusOr<pb::RangeResponse> EtcdClient::Range(const pb::RangeRequest& requ
   pb::RangeResponse response;
   SYNCLINE_RETURN_IF_ERROR(
       Repeat(deadline, [&](const Server& server, grpc::ClientContext* context) {
-        return server.kv->Range(context, request, &response);
+        return Call(context, &response, [&](grpc::CompletionQueue* queue) {
+          return server.kv->AsyncRange(context, request, queue);
+        });
       }));
   return response;
 }
@@ -134,7 +186,9 @@ absl::StatusOr<pb::TxnResponse> EtcdClient::Txn(const pb::TxnRequest& request,
   pb::TxnResponse response;
   SYNCLINE_RETURN_IF_ERROR(
       Repeat(deadline, [&](const Server& server, grpc::ClientContext* context) {
-        grpc::Status status = server.kv->Txn(context, request, &response);
+        grpc::Status status = Call(context, &response, [&](grpc::CompletionQueue* queue) {
+          return server.kv->AsyncTxn(context, request, queue);
+        });
         if (!status.ok() && MayPass(status)) has_lost_answers_ = true;
         return status;
       }));
@@ -147,7 +201,9 @@ absl::StatusOr<int64_t> EtcdClient::Grant(absl::Duration ttl, const Deadline& de
   pb::LeaseGrantResponse response;
   SYNCLINE_RETURN_IF_ERROR(
       Repeat(deadline, [&](const Server& server, grpc::ClientContext* context) {
-        return server.lease->LeaseGrant(context, request, &response);
+        return Call(context, &response, [&](grpc::CompletionQueue* queue) {
+          return server.lease->AsyncLeaseGrant(context, request, queue);
+        });
       }));
   return response.id();
 }
@@ -157,7 +213,9 @@ absl::Status EtcdClient::Revoke(int64_t lease, const Deadline& deadline) {
   request.set_id(lease);
   pb::LeaseRevokeResponse response;
   return Repeat(deadline, [&](const Server& server, grpc::ClientContext* context) {
-    grpc::Status status = server.lease->LeaseRevoke(context, request, &response);
+    grpc::Status status = Call(context, &response, [&](grpc::CompletionQueue* queue) {
+      return server.lease->AsyncLeaseRevoke(context, request, queue);
+    });
     return status.error_code() == StatusCode::NOT_FOUND ? grpc::Status::OK : status;
   });
 }
@@ -168,10 +226,21 @@ absl::StatusOr<bool> EtcdClient::KeepAlive(int64_t lease, const Deadline& deadli
   pb::LeaseKeepAliveResponse response;
   SYNCLINE_RETURN_IF_ERROR(
       Repeat(deadline, [&](const Server& server, grpc::ClientContext* context) {
-        auto stream = server.lease->LeaseKeepAlive(context);
-        const bool answered = stream->Write(request) && stream->Read(&response);
+        CallSteps steps(context);
+        const auto stream = server.lease->AsyncLeaseKeepAlive(context, steps.queue(), nullptr);
+        bool answered = steps.Await();
+        if (answered) {
+          stream->Write(request, nullptr);
+          answered = steps.Await();
+        }
+        if (answered) {
+          stream->Read(&response, nullptr);
+          answered = steps.Await();
+        }
         if (answered) context->TryCancel();
-        const grpc::Status status = stream->Finish();
+        grpc::Status status;
+        stream->Finish(&status, nullptr);
+        steps.Await();
         if (answered) return grpc::Status::OK;
         return status.ok() ? grpc::Status(StatusCode::UNAVAILABLE, "the stream ended") : status;
       }));
@@ -220,6 +289,7 @@ absl::Status EtcdClient::Repeat(const Deadline& deadline, Attempt attempt) {
         std::min(std::max(deadline.Remaining(), absl::Milliseconds(1)), kAttempt);
     const grpc::Status status = TryOnce(servers_[current % servers_.size()], limit, attempt);
     if (status.ok()) return absl::OkStatus();
+    SYNCLINE_RETURN_IF_ERROR(Interruption());
     if (IsAnonymous(status) && !user_.empty()) {
       cause = status;
     } else if (!MayPass(status) || (IsUntrusted(status) && ++untrusted >= servers_.size())) {
@@ -230,8 +300,8 @@ absl::Status EtcdClient::Repeat(const Deadline& deadline, Attempt attempt) {
       current_.compare_exchange_strong(expected, current + 1);
     }
     if (deadline.Expired()) return GivenUp(cause, deadline.timeout());
-    AwaitConnection(*servers_[current_ % servers_.size()].channel,
-                    std::min(wait, deadline.Remaining()));
+    SYNCLINE_RETURN_IF_ERROR(AwaitConnection(*servers_[current_ % servers_.size()].channel,
+                                             std::min(wait, deadline.Remaining())));
     wait = std::min(2 * wait, kLastWait);
   }
 }
@@ -258,7 +328,9 @@ grpc::Status EtcdClient::Authenticate(const Server& server, absl::Duration limit
   request.set_name(user_);
   request.set_password(password_);
   pb::AuthenticateResponse response;
-  grpc::Status status = server.auth->Authenticate(&context, request, &response);
+  grpc::Status status = Call(&context, &response, [&](grpc::CompletionQueue* queue) {
+    return server.auth->AsyncAuthenticate(&context, request, queue);
+  });
   // As etcd's own clients do: who names a user need not know whether the cluster asks for one.
   if (Says(status, "authentication is not enabled")) status = grpc::Status::OK;
   if (!status.ok()) return status;

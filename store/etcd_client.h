@@ -38,7 +38,7 @@ absl::Status ContentsExpiredError();
 // itself.
 //
 // Errors are NetworkErrors if no server could be reached or it was not the right one, TimeoutErrors
-// if it kept silent, StoreErrors if it refused; they do not name the store.
+// if it kept silent, StoreErrors if it refused, InterruptedErrors; they do not name the store.
 class EtcdClient {
  public:
   // Reads the files that `options` name; connections are made by the first call. ArgumentError if
