@@ -28,8 +28,11 @@ absl::Status WriteSecret(const std::string& path, const std::string& secret) {
       write(file.get(), secret.data(), secret.size()) == static_cast<ssize_t>(secret.size())) {
     return absl::OkStatus();
   }
-  return BackendError(absl::StrCat("the job's secret cannot be written to '", path, "': ",
-                                   std::strerror(errno), ". Set TMPDIR to a folder with space"));
+  const int error = errno;
+  const absl::string_view advice = error == EMFILE ? "Raise the limit on open files (ulimit -n)"
+                                                   : "Set TMPDIR to a folder with space";
+  return BackendError(absl::StrCat("the job's secret cannot be written to '", path,
+                                   "': ", std::strerror(error), ". ", advice));
 }
 
 }  // namespace
@@ -71,8 +74,10 @@ absl::StatusOr<std::unique_ptr<JobFiles>> JobFiles::Create(const std::string& pa
 }
 
 JobFiles::~JobFiles() {
+  lock_ = UniqueFd();  // To list the folder takes a descriptor, which may be the last.
   std::error_code ignored;
   std::filesystem::remove_all(folder_, ignored);
+  rmdir(folder_.c_str());  // Where even that was not to be had, but nothing is in it.
 }
 
 }  // namespace syncline
