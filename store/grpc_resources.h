@@ -9,7 +9,8 @@ namespace syncline {
 // OK, or a BackendError that names the limit to raise. gRPC starts about ten threads and opens
 // about ten descriptors when it is first used. Where it cannot have them it hangs or aborts, and so
 // does the process's end; so whoever is about to use gRPC asks first. It is tried out, once in a
-// process that has them, by having as many for a moment. Thread-safe.
+// process that has them, by having as many for a moment; threads only where the limits of the user
+// or the container are below some thousands. Thread-safe.
 absl::Status CheckGrpcResources();
 
 }  // namespace syncline

@@ -1,5 +1,8 @@
 #include "store/grpc_resources.h"
 
+#include <sys/resource.h>
+
+#include <algorithm>
 #include <string>
 
 #include "core/status.h"
@@ -24,6 +27,10 @@ absl::Status Serve() {
 
 // One test: whatever has been there once is not looked for again.
 TEST(GrpcResourcesTest, WhatIsLackingIsAnErrorBeforeGrpcIsUsedAndOnceItIsThereAllIsWell) {
+  rlimit few;
+  ASSERT_EQ(getrlimit(RLIMIT_NPROC, &few), 0);
+  few.rlim_cur = std::min<rlim_t>(few.rlim_cur, 4095);  // So that threads are tried out.
+  ASSERT_EQ(setrlimit(RLIMIT_NPROC, &few), 0);
   for (const int nth : {1, 2, 9, 14}) {
     const ScopedFault no_threads("pthread_create", nth);
     EXPECT_THAT(Message(CheckGrpcResources()), HasSubstr("cannot start a thread for gRPC")) << nth;
