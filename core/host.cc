@@ -35,11 +35,9 @@ absl::StatusOr<std::string> BootId() {
   return std::string(absl::StripTrailingAsciiWhitespace(absl::string_view(text, size)));
 }
 
-// Of the calling process; `kind` as in namespaces(7).
-std::string Namespace(const char* kind) {
-  const std::string path = absl::StrCat("/proc/self/ns/", kind);
+std::string NetworkNamespace() {
   char link[64] = {};
-  return readlink(path.c_str(), link, sizeof(link) - 1) > 0 ? link : "-";
+  return readlink("/proc/self/ns/net", link, sizeof(link) - 1) > 0 ? link : "-";
 }
 
 std::string HostName() {
@@ -80,8 +78,8 @@ absl::StatusOr<Peer> IdentifyThisProcess() {
   Peer self = ThisPeer();
   SYNCLINE_ASSIGN_OR_RETURN(const std::string boot, BootId());
   SYNCLINE_ASSIGN_OR_RETURN(const ProcessState process, ReadProcess(self.pid));
-  self.identity = absl::StrCat(boot, "/", Namespace("net"));
-  self.pid_namespace = Namespace("pid");
+  self.identity = absl::StrCat(boot, "/", NetworkNamespace());
+  self.pid_namespace = PidNamespace();
   self.started = process.started;
   return self;
 }

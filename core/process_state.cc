@@ -41,19 +41,26 @@ absl::StatusOr<ProcessState> ReadProcess(int pid) {
   const ssize_t size = read(file.get(), buffer, sizeof(buffer));
   if (size < 0) return Failed(path);
   const absl::string_view text(buffer, size);
-  const size_t command_end = text.rfind(')');
+  const size_t command = text.find('('), command_end = text.rfind(')');
   if (command_end == text.npos) return absl::NotFoundError(absl::StrCat(path, " is empty"));
   const std::vector<absl::string_view> fields =
-      absl::StrSplit(text.substr(command_end + 1), ' ', absl::SkipEmpty());
+      absl::StrSplit(text.substr(command_end + 1), absl::MaxSplits(' ', 21), absl::SkipEmpty());
   ProcessState process;
   int64_t flags;
-  if (fields.size() < 20 || !absl::SimpleAtoi(fields[6], &flags) ||
-      !absl::SimpleAtoi(fields[19], &process.started)) {
+  if (fields.size() < 20 || !absl::SimpleAtoi(fields[1], &process.parent) ||
+      !absl::SimpleAtoi(fields[6], &flags) || !absl::SimpleAtoi(fields[19], &process.started)) {
     return BackendError(absl::StrCat(path, " is not understood"));
   }
-  process.is_ending = fields[0] == "Z" || fields[0] == "X" || (flags & kExiting) != 0;
+  process.program = std::string(text.substr(command + 1, command_end - command - 1));
+  process.is_zombie = fields[0] == "Z" || fields[0] == "X";
+  process.is_ending = process.is_zombie || (flags & kExiting) != 0;
   process.is_stopped = fields[0] == "T" || fields[0] == "t";
   return process;
+}
+
+std::string PidNamespace() {
+  char link[64] = {};
+  return readlink("/proc/self/ns/pid", link, sizeof(link) - 1) > 0 ? link : "-";
 }
 
 }  // namespace syncline

@@ -15,6 +15,7 @@
 #include "absl/time/clock.h"
 #include "core/env.h"
 #include "core/log.h"
+#include "core/process_state.h"
 #include "core/rank_ranges.h"
 
 namespace syncline {
@@ -51,11 +52,6 @@ std::string FactsOf(const Stall& stall) {
   return absl::StrCat(
       "\"rank\": ", stall.rank, ", \"operation\": ", Quoted(stall.operation, kMaxName),
       ", \"missing\": ", Quoted(missing, kMaxName), ", \"text\": ", Quoted(stall.text, kMaxText));
-}
-
-std::string PidNamespace() {
-  char link[64] = {};
-  return readlink("/proc/self/ns/pid", link, sizeof(link) - 1) > 0 ? link : "";
 }
 
 }  // namespace

@@ -5,9 +5,6 @@
 
 #include <cerrno>
 #include <cstring>
-#include <fstream>
-#include <iterator>
-#include <optional>
 #include <utility>
 #include <vector>
 
@@ -16,43 +13,22 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
-#include "absl/strings/str_split.h"
 #include "core/hmac.h"
 #include "core/host.h"
+#include "core/process_state.h"
 #include "core/status.h"
 
 namespace syncline {
 namespace {
 
-// What /proc/PID/stat tells of a process: "81 (python3) S 80 ...".
-struct ProcessStat {
-  std::string program;
-  int parent = 0;
-  std::string start_time;  // In ticks since the host started.
-};
-
-std::optional<ProcessStat> ReadStat(int pid) {
-  std::ifstream file(absl::StrCat("/proc/", pid, "/stat"));
-  const std::string text((std::istreambuf_iterator<char>(file)), std::istreambuf_iterator<char>());
-  const size_t begin = text.find('(');
-  const size_t end = text.rfind(')');  // The name may contain parentheses itself.
-  if (begin == std::string::npos || end == std::string::npos || end < begin) return std::nullopt;
-  // proc(5) counts from 1; the state is field 3, the parent field 4, the start field 22.
-  const std::vector<std::string> fields =
-      absl::StrSplit(text.substr(end + 1), absl::ByAnyChar(" \n"), absl::SkipEmpty());
-  ProcessStat stat;
-  if (fields.size() < 20 || !absl::SimpleAtoi(fields[1], &stat.parent)) return std::nullopt;
-  stat.program = text.substr(begin + 1, end - begin - 1);
-  stat.start_time = fields[19];
-  return stat;
-}
-
 // Names the nearest ancestor of this process that runs `program`; empty if there is none.
 std::string NameAncestor(absl::string_view program) {
   int pid = getpid();
-  while (const std::optional<ProcessStat> stat = ReadStat(pid)) {
-    if (stat->program == program) return absl::StrCat(program, "-", pid, "-", stat->start_time);
-    pid = stat->parent;
+  while (true) {
+    const absl::StatusOr<ProcessState> process = ReadProcess(pid);
+    if (!process.ok()) break;
+    if (process->program == program) return absl::StrCat(program, "-", pid, "-", process->started);
+    pid = process->parent;
   }
   return "";
 }

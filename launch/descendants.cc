@@ -1,7 +1,6 @@
 #include "launch/descendants.h"
 
 #include <dirent.h>
-#include <fcntl.h>
 #include <signal.h>
 #include <sys/prctl.h>
 #include <unistd.h>
@@ -13,28 +12,16 @@
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_split.h"
+#include "core/process_state.h"
 #include "core/status.h"
-#include "core/unique_fd.h"
 
 namespace syncline {
 namespace {
 
 // The parent of a living process; 0 if it is gone or a zombie.
 pid_t ParentOf(pid_t pid) {
-  const UniqueFd file(open(absl::StrCat("/proc/", pid, "/stat").c_str(), O_RDONLY | O_CLOEXEC));
-  if (!file.valid()) return 0;
-  char text[1024];
-  const ssize_t size = read(file.get(), text, sizeof(text));
-  if (size <= 0) return 0;
-  // "81 (any (text)) S 80 ...".
-  absl::string_view rest(text, static_cast<size_t>(size));
-  rest.remove_prefix(std::min(rest.size(), rest.rfind(')') + 1));
-  const std::vector<absl::string_view> fields =
-      absl::StrSplit(rest, absl::MaxSplits(' ', 3), absl::SkipEmpty());
-  int parent = 0;
-  if (fields.size() < 2 || fields[0] == "Z" || fields[0] == "X") return 0;
-  return absl::SimpleAtoi(fields[1], &parent) ? parent : 0;
+  const absl::StatusOr<ProcessState> process = ReadProcess(pid);
+  return process.ok() && !process->is_zombie ? process->parent : 0;
 }
 
 std::multimap<pid_t, pid_t> ChildrenByParent() {

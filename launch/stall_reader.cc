@@ -12,6 +12,7 @@
 #include <utility>
 
 #include "absl/time/clock.h"
+#include "core/process_state.h"
 #include "core/unique_fd.h"
 #include "nlohmann/json.hpp"
 
@@ -68,11 +69,6 @@ double SecondsIn(const Json& object, const char* name) {
 bool IsTrue(const Json& object, const char* name) {
   const auto field = object.find(name);
   return field != object.end() && field->is_boolean() && field->get<bool>();
-}
-
-std::string OwnPidNamespace() {
-  char link[64] = {};
-  return readlink("/proc/self/ns/pid", link, sizeof(link) - 1) > 0 ? link : "";
 }
 
 }  // namespace
@@ -189,8 +185,8 @@ void StallReader::EndAll(int local_rank, Source* source) {
 
 // Known only of a process in the launcher's pid namespace, not of one in a container.
 bool StallReader::IsGone(int64_t pid, const Source& source) {
-  static const std::string own = OwnPidNamespace();
-  if (own.empty() || source.pid_namespace != own || pid > std::numeric_limits<pid_t>::max()) {
+  static const std::string own = PidNamespace();
+  if (own == "-" || source.pid_namespace != own || pid > std::numeric_limits<pid_t>::max()) {
     return false;
   }
   return kill(static_cast<pid_t>(pid), 0) != 0 && errno == ESRCH;
