@@ -11,9 +11,9 @@
 #include <string>
 #include <vector>
 
-#include "core/backend_registry.h"
-#include "core/process_group.h"
-#include "core/tensor.h"
+#include "core/group/backend_registry.h"
+#include "core/group/process_group.h"
+#include "core/tensor/tensor.h"
 #include "store/hash_store.h"
 
 namespace syncline {

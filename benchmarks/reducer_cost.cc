@@ -7,8 +7,8 @@
 #include <vector>
 
 #include "benchmark/benchmark.h"
-#include "core/process_group.h"
-#include "core/tensor.h"
+#include "core/group/process_group.h"
+#include "core/tensor/tensor.h"
 #include "ddp/reducer.h"
 #include "store/hash_store.h"
 

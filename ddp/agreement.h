@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
-#include "core/process_group.h"
+#include "core/group/process_group.h"
 
 namespace syncline {
 

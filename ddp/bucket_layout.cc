@@ -3,8 +3,8 @@
 #include <cstring>
 #include <utility>
 
-#include "core/shared_memory.h"
-#include "core/status.h"
+#include "core/tensor/shared_memory.h"
+#include "core/base/status.h"
 
 namespace syncline {
 namespace {

@@ -3,7 +3,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "core/shared_memory.h"
+#include "core/tensor/shared_memory.h"
 #include "gtest/gtest.h"
 
 namespace syncline {

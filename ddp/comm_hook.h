@@ -10,9 +10,9 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "core/process_group.h"
-#include "core/tensor.h"
-#include "core/work.h"
+#include "core/group/process_group.h"
+#include "core/tensor/tensor.h"
+#include "core/group/work.h"
 
 namespace syncline {
 

@@ -8,7 +8,7 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/string_view.h"
-#include "core/process_group.h"
+#include "core/group/process_group.h"
 
 namespace syncline {
 

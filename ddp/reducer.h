@@ -9,8 +9,8 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "core/process_group.h"
-#include "core/tensor.h"
+#include "core/group/process_group.h"
+#include "core/tensor/tensor.h"
 #include "ddp/bucketing.h"
 #include "ddp/comm_hook.h"
 #include "ddp/reducer_stats.h"

@@ -5,10 +5,10 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
-#include "core/deadline.h"
-#include "core/interrupt.h"
-#include "core/reduce_kernels.h"
-#include "core/status.h"
+#include "core/base/deadline.h"
+#include "core/base/interrupt.h"
+#include "core/tensor/reduce_kernels.h"
+#include "core/base/status.h"
 #include "ddp/reducer_impl.h"
 
 namespace syncline {

@@ -25,10 +25,10 @@
 #include "absl/flags/parse.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
-#include "core/env.h"
-#include "core/status.h"
-#include "core/tensor.h"
-#include "core/world.h"
+#include "core/base/env.h"
+#include "core/base/status.h"
+#include "core/tensor/tensor.h"
+#include "core/join/world.h"
 #include "ddp/reducer.h"
 
 ABSL_FLAG(std::string, data, "", "the folder of the four .gz files; //launch:run brings them");

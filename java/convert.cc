@@ -3,8 +3,8 @@
 #include <limits>
 
 #include "absl/strings/string_view.h"
-#include "core/device.h"
-#include "core/dtype.h"
+#include "core/tensor/device.h"
+#include "core/tensor/dtype.h"
 
 namespace syncline::java {
 namespace {

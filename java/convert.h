@@ -1,4 +1,4 @@
-// How each type of the API's vocabulary (core/api/stub.py) crosses between Java and C++.
+// How each type of the API's vocabulary (api/stub.py) crosses between Java and C++.
 //
 // JNI has no exceptions: a conversion that fails leaves a Java exception pending and returns any
 // value; conversions do nothing while one is pending, and Call does not make the call. What C++
@@ -22,8 +22,8 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
-#include "core/interrupt.h"
-#include "core/tensor.h"
+#include "core/base/interrupt.h"
+#include "core/tensor/tensor.h"
 #include "java/jvm.h"
 
 namespace syncline::java {

@@ -10,7 +10,7 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/string_view.h"
-#include "core/dtype.h"
+#include "core/tensor/dtype.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "io_syncline_NativeMemory.h"

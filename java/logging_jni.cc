@@ -1,5 +1,5 @@
 // The native side of io.syncline.Logging.
-#include "core/log.h"
+#include "core/base/log.h"
 #include "io_syncline_Logging.h"
 #include "java/jvm.h"
 

@@ -8,10 +8,10 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "core/dtype.h"
-#include "core/shared_memory.h"
-#include "core/status.h"
-#include "core/tensor.h"
+#include "core/tensor/dtype.h"
+#include "core/tensor/shared_memory.h"
+#include "core/base/status.h"
+#include "core/tensor/tensor.h"
 #include "io_syncline_NativeMemory.h"
 #include "java/convert.h"
 #include "java/jvm.h"

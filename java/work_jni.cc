@@ -3,7 +3,7 @@
 #include <utility>
 
 #include "absl/status/status.h"
-#include "core/work.h"
+#include "core/group/work.h"
 #include "io_syncline_WorkBase.h"
 #include "java/convert.h"
 #include "java/jvm.h"

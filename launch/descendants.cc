@@ -12,8 +12,8 @@
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
-#include "core/process_state.h"
-#include "core/status.h"
+#include "core/base/process_state.h"
+#include "core/base/status.h"
 
 namespace syncline {
 namespace {

@@ -12,8 +12,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
-#include "core/status.h"
-#include "core/unique_fd.h"
+#include "core/base/status.h"
+#include "core/base/unique_fd.h"
 
 namespace syncline {
 namespace {

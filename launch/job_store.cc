@@ -2,7 +2,7 @@
 
 #include <utility>
 
-#include "core/status.h"
+#include "core/base/status.h"
 #include "store/listen_address.h"
 #include "store/tcp_server.h"
 

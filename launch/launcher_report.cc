@@ -9,7 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/time/clock.h"
-#include "core/host.h"
+#include "core/base/host.h"
 #include "launch/launcher.h"
 #include "launch/monitor/status_json.h"
 

@@ -7,7 +7,7 @@
 
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
-#include "core/unique_fd.h"
+#include "core/base/unique_fd.h"
 
 namespace syncline {
 

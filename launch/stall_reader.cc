@@ -12,8 +12,8 @@
 #include <utility>
 
 #include "absl/time/clock.h"
-#include "core/process_state.h"
-#include "core/unique_fd.h"
+#include "core/base/process_state.h"
+#include "core/base/unique_fd.h"
 #include "nlohmann/json.hpp"
 
 namespace syncline {

@@ -16,7 +16,7 @@
 
 namespace syncline {
 
-// Reads the workers' stall files, which core/stall_file.h describes. A worker is free to write
+// Reads the workers' stall files, which core/base/stall_file.h describes. A worker is free to write
 // anything: a file that is none of these says nothing, and of one at most kMaxFile bytes and
 // kMaxWaits waits are read. A read is of a small file in the job's temporary folder, and only after
 // a change. Not thread-safe.

@@ -9,7 +9,7 @@
 
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
-#include "core/unique_fd.h"
+#include "core/base/unique_fd.h"
 
 namespace syncline {
 

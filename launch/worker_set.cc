@@ -7,8 +7,8 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "core/host.h"
-#include "core/status.h"
+#include "core/base/host.h"
+#include "core/base/status.h"
 #include "launch/devices.h"
 #include "launch/numa.h"
 

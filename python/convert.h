@@ -1,4 +1,4 @@
-// How each type of the API's vocabulary (core/api/stub.py) crosses between Python and C++.
+// How each type of the API's vocabulary (api/stub.py) crosses between Python and C++.
 #ifndef SYNCLINE_PYTHON_CONVERT_H_
 #define SYNCLINE_PYTHON_CONVERT_H_
 
@@ -18,8 +18,8 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
-#include "core/interrupt.h"
-#include "core/tensor.h"
+#include "core/base/interrupt.h"
+#include "core/tensor/tensor.h"
 #include "python/errors.h"
 #include "python/gil.h"
 

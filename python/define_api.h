@@ -1,4 +1,4 @@
-// What core/api/bindgen.py generates for Python.
+// What api/bindgen.py generates for Python.
 #ifndef SYNCLINE_PYTHON_DEFINE_API_H_
 #define SYNCLINE_PYTHON_DEFINE_API_H_
 
@@ -8,7 +8,7 @@ namespace syncline::python {
 
 namespace py = ::pybind11;
 
-// Adds everything that core/api/syncline.pyi describes to `module`.
+// Adds everything that api/syncline.pyi describes to `module`.
 void DefineApi(py::module_& module);
 
 }  // namespace syncline::python

@@ -8,7 +8,7 @@
 
 #include <optional>
 
-#include "core/tensor.h"
+#include "core/tensor/tensor.h"
 
 struct DLManagedTensor;
 

@@ -10,7 +10,7 @@
 
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
-#include "core/interrupt.h"
+#include "core/base/interrupt.h"
 
 namespace syncline::python {
 namespace {

@@ -4,7 +4,7 @@
 #include <memory>
 
 #include "absl/status/status.h"
-#include "core/tensor.h"
+#include "core/tensor/tensor.h"
 #include "ddp/reducer.h"
 #include "python/errors.h"
 #include "python/gil.h"

@@ -14,9 +14,9 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
-#include "core/backend.h"
-#include "core/reduce_op.h"
-#include "core/tensor.h"
+#include "core/group/backend.h"
+#include "core/tensor/reduce_op.h"
+#include "core/tensor/tensor.h"
 
 namespace syncline::python {
 

@@ -9,9 +9,9 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "core/device.h"
-#include "core/dlpack.h"
-#include "core/dtype.h"
+#include "core/tensor/device.h"
+#include "core/tensor/dlpack.h"
+#include "core/tensor/dtype.h"
 
 namespace syncline::python {
 namespace {

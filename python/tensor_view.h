@@ -6,7 +6,7 @@
 
 #include <utility>
 
-#include "core/tensor.h"
+#include "core/tensor/tensor.h"
 
 namespace syncline::python {
 

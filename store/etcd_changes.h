@@ -10,7 +10,7 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
-#include "core/deadline.h"
+#include "core/base/deadline.h"
 #include "etcd/etcdserver/etcdserverpb/rpc.pb.h"
 #include "store/etcd_client.h"
 

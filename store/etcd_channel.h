@@ -11,7 +11,7 @@
 
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
-#include "core/store.h"
+#include "core/store/store.h"
 
 namespace syncline {
 

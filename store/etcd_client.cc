@@ -9,8 +9,8 @@
 #include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
-#include "core/interrupt.h"
-#include "core/status.h"
+#include "core/base/interrupt.h"
+#include "core/base/status.h"
 #include "etcd/etcdserver/etcdserverpb/rpc.grpc.pb.h"
 #include "store/etcd_channel.h"
 

@@ -16,8 +16,8 @@
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
 #include "absl/types/span.h"
-#include "core/deadline.h"
-#include "core/store.h"
+#include "core/base/deadline.h"
+#include "core/store/store.h"
 #include "etcd/etcdserver/etcdserverpb/rpc.pb.h"
 
 namespace grpc {

@@ -6,8 +6,8 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
-#include "core/status.h"
-#include "core/thread.h"
+#include "core/base/status.h"
+#include "core/base/thread.h"
 #include "store/etcd_requests.h"
 
 namespace syncline {

@@ -12,7 +12,7 @@
 #include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
-#include "core/deadline.h"
+#include "core/base/deadline.h"
 #include "store/etcd_client.h"
 
 namespace syncline {

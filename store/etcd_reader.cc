@@ -5,8 +5,8 @@
 
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
-#include "core/interrupt.h"
-#include "core/status.h"
+#include "core/base/interrupt.h"
+#include "core/base/status.h"
 #include "store/errors.h"
 #include "store/etcd_requests.h"
 

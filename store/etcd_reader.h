@@ -9,7 +9,7 @@
 
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
-#include "core/deadline.h"
+#include "core/base/deadline.h"
 #include "store/etcd_client.h"
 
 namespace syncline {

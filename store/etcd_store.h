@@ -12,7 +12,7 @@
 
 #include "absl/functional/function_ref.h"
 #include "absl/status/statusor.h"
-#include "core/store.h"
+#include "core/store/store.h"
 
 namespace syncline {
 

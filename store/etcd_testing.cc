@@ -15,8 +15,8 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
-#include "core/deadline.h"
-#include "core/env.h"
+#include "core/base/deadline.h"
+#include "core/base/env.h"
 #include "etcd/etcdserver/etcdserverpb/rpc.grpc.pb.h"
 #include "store/etcd_requests.h"
 

@@ -7,7 +7,7 @@
 #include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "core/deadline.h"
+#include "core/base/deadline.h"
 
 namespace syncline {
 

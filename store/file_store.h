@@ -14,8 +14,8 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "absl/synchronization/mutex.h"
-#include "core/deadline.h"
-#include "core/store.h"
+#include "core/base/deadline.h"
+#include "core/store/store.h"
 #include "store/contents.h"
 #include "store/file_lock.h"
 

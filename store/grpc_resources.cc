@@ -16,9 +16,9 @@
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/notification.h"
 #include "absl/time/time.h"
-#include "core/status.h"
-#include "core/thread.h"
-#include "core/unique_fd.h"
+#include "core/base/status.h"
+#include "core/base/thread.h"
+#include "core/base/unique_fd.h"
 
 namespace syncline {
 namespace {

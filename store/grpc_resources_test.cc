@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <string>
 
-#include "core/status.h"
+#include "core/base/status.h"
 #include "core/testing/faults.h"
 #include "core/testing/no_descriptors.h"
 #include "gmock/gmock.h"

@@ -5,8 +5,8 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
-#include "core/hmac.h"
-#include "core/status.h"
+#include "core/base/hmac.h"
+#include "core/base/status.h"
 
 namespace syncline {
 namespace {

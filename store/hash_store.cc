@@ -6,9 +6,9 @@
 
 #include "absl/base/thread_annotations.h"
 #include "absl/synchronization/mutex.h"
-#include "core/deadline.h"
-#include "core/interrupt.h"
-#include "core/status.h"
+#include "core/base/deadline.h"
+#include "core/base/interrupt.h"
+#include "core/base/status.h"
 #include "store/errors.h"
 
 namespace syncline {

@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "core/store.h"
+#include "core/store/store.h"
 #include "store/table.h"
 
 namespace syncline {

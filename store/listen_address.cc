@@ -17,9 +17,9 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
-#include "core/resolve.h"
-#include "core/sockets.h"
-#include "core/status.h"
+#include "core/base/resolve.h"
+#include "core/base/sockets.h"
+#include "core/base/status.h"
 
 namespace syncline {
 namespace {

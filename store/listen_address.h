@@ -8,9 +8,9 @@
 
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
-#include "core/deadline.h"
-#include "core/resolve.h"
-#include "core/unique_fd.h"
+#include "core/base/deadline.h"
+#include "core/base/resolve.h"
+#include "core/base/unique_fd.h"
 
 namespace syncline {
 

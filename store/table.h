@@ -16,7 +16,7 @@
 #include "absl/strings/string_view.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/types/span.h"
-#include "core/store.h"
+#include "core/store/store.h"
 #include "store/contents.h"
 
 namespace syncline {

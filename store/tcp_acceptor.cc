@@ -14,10 +14,10 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "core/log.h"
-#include "core/sockets.h"
-#include "core/status.h"
-#include "core/thread.h"
+#include "core/base/log.h"
+#include "core/base/sockets.h"
+#include "core/base/status.h"
+#include "core/base/thread.h"
 
 namespace syncline {
 namespace {

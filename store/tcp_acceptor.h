@@ -17,8 +17,8 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
-#include "core/deadline.h"
-#include "core/unique_fd.h"
+#include "core/base/deadline.h"
+#include "core/base/unique_fd.h"
 #include "store/handshake.h"
 #include "store/listen_address.h"
 

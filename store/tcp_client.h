@@ -7,7 +7,7 @@
 #include <memory>
 
 #include "absl/status/statusor.h"
-#include "core/deadline.h"
+#include "core/base/deadline.h"
 #include "store/store.pb.h"
 #include "store/tcp_connect.h"
 

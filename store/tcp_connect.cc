@@ -10,10 +10,10 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
-#include "core/interrupt.h"
-#include "core/resolve.h"
-#include "core/sockets.h"
-#include "core/status.h"
+#include "core/base/interrupt.h"
+#include "core/base/resolve.h"
+#include "core/base/sockets.h"
+#include "core/base/status.h"
 #include "store/handshake.h"
 
 namespace syncline {

@@ -5,8 +5,8 @@
 #include <string>
 
 #include "absl/status/statusor.h"
-#include "core/deadline.h"
-#include "core/unique_fd.h"
+#include "core/base/deadline.h"
+#include "core/base/unique_fd.h"
 
 namespace syncline {
 

@@ -9,9 +9,9 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/mutex.h"
-#include "core/log.h"
-#include "core/status.h"
-#include "core/unique_fd.h"
+#include "core/base/log.h"
+#include "core/base/status.h"
+#include "core/base/unique_fd.h"
 #include "store/grpc_resources.h"
 #include "store/listen_address.h"
 #include "store/store.grpc.pb.h"

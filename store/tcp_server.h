@@ -8,7 +8,7 @@
 
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
-#include "core/resolve.h"
+#include "core/base/resolve.h"
 
 namespace syncline {
 

@@ -7,7 +7,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
-#include "core/status.h"
+#include "core/base/status.h"
 #include "store/errors.h"
 #include "store/tcp_limits.h"
 

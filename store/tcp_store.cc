@@ -6,9 +6,9 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "core/deadline.h"
-#include "core/env.h"
-#include "core/status.h"
+#include "core/base/deadline.h"
+#include "core/base/env.h"
+#include "core/base/status.h"
 #include "store/errors.h"
 #include "store/listen_address.h"
 #include "store/store.pb.h"

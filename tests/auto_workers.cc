@@ -9,8 +9,8 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
-#include "core/backend_registry.h"
-#include "core/prefix_store.h"
+#include "core/group/backend_registry.h"
+#include "core/store/prefix_store.h"
 #include "store/file_store.h"
 
 namespace syncline {

@@ -11,8 +11,8 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "core/backend.h"
-#include "core/store.h"
+#include "core/group/backend.h"
+#include "core/store/store.h"
 #include "tests/hosts.h"
 #include "tests/processes.h"
 

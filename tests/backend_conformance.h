@@ -14,7 +14,7 @@
 
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
-#include "core/backend.h"
+#include "core/group/backend.h"
 #include "gtest/gtest.h"
 #include "tests/conformance_data.h"
 

@@ -4,7 +4,7 @@
 #include <algorithm>
 #include <set>
 
-#include "core/backend_registry.h"
+#include "core/group/backend_registry.h"
 
 namespace syncline {
 namespace {

@@ -13,8 +13,8 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "core/status.h"
-#include "core/world.h"
+#include "core/base/status.h"
+#include "core/join/world.h"
 #include "ddp/comm_hook.h"
 #include "ddp/hooks/all_reduce_hook.h"
 #include "ddp/hooks/half_hook.h"

@@ -4,8 +4,8 @@
 #include <string>
 #include <vector>
 
-#include "core/status.h"
-#include "core/subgroups.h"
+#include "core/base/status.h"
+#include "core/group/subgroups.h"
 #include "ddp/hooks/parameter_averager.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"

@@ -13,9 +13,9 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
-#include "core/backend.h"
-#include "core/operation.h"
-#include "core/store.h"
+#include "core/group/backend.h"
+#include "core/group/operation.h"
+#include "core/store/store.h"
 
 namespace syncline {
 

@@ -6,7 +6,7 @@
 
 #include "absl/functional/function_ref.h"
 #include "absl/strings/str_cat.h"
-#include "core/status.h"
+#include "core/base/status.h"
 #include "tests/conformance_data.h"
 #include "tests/operations.h"
 #include "tests/values.h"

@@ -1,4 +1,4 @@
-// What an interrupt ends, on every backend: see core/interrupt.h.
+// What an interrupt ends, on every backend: see core/base/interrupt.h.
 #include <algorithm>
 #include <functional>
 #include <memory>
@@ -7,10 +7,10 @@
 
 #include "absl/strings/match.h"
 #include "absl/time/time.h"
-#include "core/interrupt.h"
-#include "core/status.h"
-#include "core/tensor.h"
-#include "core/world.h"
+#include "core/base/interrupt.h"
+#include "core/base/status.h"
+#include "core/tensor/tensor.h"
+#include "core/join/world.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "store/hash_store.h"

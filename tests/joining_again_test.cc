@@ -9,9 +9,9 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "core/membership.h"
-#include "core/status.h"
-#include "core/world.h"
+#include "core/join/membership.h"
+#include "core/base/status.h"
+#include "core/join/world.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "store/hash_store.h"

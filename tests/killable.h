@@ -15,8 +15,8 @@
 
 #include "absl/status/status.h"
 #include "absl/time/time.h"
-#include "core/backend.h"
-#include "core/store.h"
+#include "core/group/backend.h"
+#include "core/store/store.h"
 #include "tests/processes.h"
 
 namespace syncline {

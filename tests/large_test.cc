@@ -5,7 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/mutex.h"
-#include "core/status.h"
+#include "core/base/status.h"
 #include "gtest/gtest.h"
 #include "store/hash_store.h"
 #include "tests/conformance_data.h"

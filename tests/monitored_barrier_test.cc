@@ -1,6 +1,6 @@
 // What a monitored barrier does when things go wrong; that it is a barrier, the conformance suite
 // tells.
-#include "core/monitored_barrier.h"
+#include "core/group/monitored_barrier.h"
 
 #include <atomic>
 #include <memory>
@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "absl/time/clock.h"
-#include "core/status.h"
+#include "core/base/status.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "store/hash_store.h"

@@ -1,5 +1,5 @@
 // Meeting by multicast, processes as threads. Over loopback alone.
-#include "core/multicast.h"
+#include "core/join/multicast.h"
 
 #include <arpa/inet.h>
 #include <netinet/in.h>
@@ -17,9 +17,9 @@
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
-#include "core/announcement.h"
-#include "core/multicast_socket.h"
-#include "core/status.h"
+#include "core/join/announcement.h"
+#include "core/join/multicast_socket.h"
+#include "core/base/status.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "store/tcp_store.h"

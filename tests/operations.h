@@ -9,8 +9,8 @@
 #include <vector>
 
 #include "absl/status/status.h"
-#include "core/backend.h"
-#include "core/operation.h"
+#include "core/group/backend.h"
+#include "core/group/operation.h"
 
 namespace syncline {
 

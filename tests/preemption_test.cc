@@ -1,5 +1,5 @@
 // Ranks agree on the step at which they stop.
-#include "core/preemption.h"
+#include "core/elastic/preemption.h"
 
 #include <atomic>
 #include <functional>
@@ -12,9 +12,9 @@
 #include "absl/synchronization/mutex.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
-#include "core/deadline.h"
-#include "core/interrupt.h"
-#include "core/status.h"
+#include "core/base/deadline.h"
+#include "core/base/interrupt.h"
+#include "core/base/status.h"
 #include "core/testing/faults.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"

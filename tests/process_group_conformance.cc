@@ -3,7 +3,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "core/status.h"
+#include "core/base/status.h"
 #include "store/hash_store.h"
 #include "tests/operations.h"
 #include "tests/ranks.h"

@@ -11,8 +11,8 @@
 
 #include "absl/status/status.h"
 #include "absl/time/time.h"
-#include "core/operation.h"
-#include "core/process_group.h"
+#include "core/group/operation.h"
+#include "core/group/process_group.h"
 #include "gtest/gtest.h"
 
 namespace syncline {

@@ -2,7 +2,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "core/status.h"
+#include "core/base/status.h"
 #include "tests/process_group_conformance.h"
 #include "tests/values.h"
 

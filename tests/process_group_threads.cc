@@ -10,7 +10,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "core/status.h"
+#include "core/base/status.h"
 #include "gmock/gmock.h"
 #include "tests/process_group_conformance.h"
 #include "tests/ranks.h"

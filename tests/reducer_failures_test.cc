@@ -6,10 +6,10 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "core/process_group.h"
-#include "core/status.h"
-#include "core/subgroups.h"
-#include "core/tensor.h"
+#include "core/group/process_group.h"
+#include "core/base/status.h"
+#include "core/group/subgroups.h"
+#include "core/tensor/tensor.h"
 #include "ddp/comm_hook.h"
 #include "ddp/reducer.h"
 #include "gmock/gmock.h"

@@ -2,7 +2,7 @@
 
 #include <utility>
 
-#include "core/status.h"
+#include "core/base/status.h"
 #include "gtest/gtest.h"
 #include "store/hash_store.h"
 #include "tests/ranks.h"

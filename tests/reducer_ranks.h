@@ -10,9 +10,9 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
-#include "core/process_group.h"
-#include "core/store.h"
-#include "core/tensor.h"
+#include "core/group/process_group.h"
+#include "core/store/store.h"
+#include "core/tensor/tensor.h"
 #include "ddp/reducer.h"
 
 namespace syncline {

@@ -6,10 +6,10 @@
 #include <thread>
 #include <vector>
 
-#include "core/process_group.h"
-#include "core/shared_memory.h"
-#include "core/status.h"
-#include "core/tensor.h"
+#include "core/group/process_group.h"
+#include "core/tensor/shared_memory.h"
+#include "core/base/status.h"
+#include "core/tensor/tensor.h"
 #include "ddp/reducer.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"

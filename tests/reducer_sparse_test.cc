@@ -4,9 +4,9 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "core/process_group.h"
-#include "core/status.h"
-#include "core/tensor.h"
+#include "core/group/process_group.h"
+#include "core/base/status.h"
+#include "core/tensor/tensor.h"
 #include "ddp/reducer.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"

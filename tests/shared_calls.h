@@ -8,8 +8,8 @@
 
 #include "absl/status/status.h"
 #include "absl/types/span.h"
-#include "core/backend.h"
-#include "core/tensor.h"
+#include "core/group/backend.h"
+#include "core/tensor/tensor.h"
 
 namespace syncline {
 

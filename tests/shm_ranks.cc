@@ -8,8 +8,8 @@
 #include "absl/time/time.h"
 #include "backends/common/roster.h"
 #include "backends/shm/peer_watchdog.h"
-#include "core/deadline.h"
-#include "core/status.h"
+#include "core/base/deadline.h"
+#include "core/base/status.h"
 #include "store/hash_store.h"
 #include "tests/ranks.h"
 

@@ -7,7 +7,7 @@
 
 #include "backends/shm/board.h"
 #include "backends/shm/vigil.h"
-#include "core/segment.h"
+#include "core/tensor/segment.h"
 
 namespace syncline {
 

@@ -1,4 +1,4 @@
-// Which ranks keep an operation waiting is said, by one rank: see core/stall.h.
+// Which ranks keep an operation waiting is said, by one rank: see core/base/stall.h.
 #include <cstdlib>
 #include <memory>
 #include <string>
@@ -9,11 +9,11 @@
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
-#include "core/log.h"
-#include "core/stall.h"
-#include "core/status.h"
-#include "core/tensor.h"
-#include "core/world.h"
+#include "core/base/log.h"
+#include "core/base/stall.h"
+#include "core/base/status.h"
+#include "core/tensor/tensor.h"
+#include "core/join/world.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "store/hash_store.h"

@@ -13,8 +13,8 @@
 #include "absl/strings/str_split.h"
 #include "absl/synchronization/notification.h"
 #include "absl/time/clock.h"
-#include "core/interrupt.h"
-#include "core/status.h"
+#include "core/base/interrupt.h"
+#include "core/base/status.h"
 #include "gmock/gmock.h"
 
 namespace syncline {

@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-#include "core/store.h"
+#include "core/store/store.h"
 #include "gtest/gtest.h"
 
 namespace syncline {

@@ -9,7 +9,7 @@
 #include <set>
 
 #include "absl/strings/str_cat.h"
-#include "core/prefix_store.h"
+#include "core/store/prefix_store.h"
 #include "store/etcd_testing.h"
 #include "store/tcp_store.h"
 

@@ -1,5 +1,5 @@
 // Groups made from groups, over real backends, ranks as threads.
-#include "core/subgroups.h"
+#include "core/group/subgroups.h"
 
 #include <unistd.h>
 
@@ -9,8 +9,8 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "core/status.h"
-#include "core/world.h"
+#include "core/base/status.h"
+#include "core/join/world.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "store/hash_store.h"

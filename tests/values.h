@@ -8,9 +8,9 @@
 
 #include "absl/status/status.h"
 #include "absl/types/span.h"
-#include "core/dtype.h"
-#include "core/reduce_op.h"
-#include "core/tensor.h"
+#include "core/tensor/dtype.h"
+#include "core/tensor/reduce_op.h"
+#include "core/tensor/tensor.h"
 
 namespace syncline {
 

@@ -1,5 +1,5 @@
 // World and ProcessGroup over real stores and backends, ranks as threads.
-#include "core/world.h"
+#include "core/join/world.h"
 
 #include <sys/stat.h>
 #include <unistd.h>
@@ -10,8 +10,8 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "core/log.h"
-#include "core/status.h"
+#include "core/base/log.h"
+#include "core/base/status.h"
 #include "ddp/reducer.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"

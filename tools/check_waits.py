@@ -4,8 +4,8 @@
 Usage: tools/check_waits.py [FOLDER]
 
 Looks through the C++ sources of FOLDER (this repository), tests aside, for calls that may wait for
-another process or thread and do not say for how long. Use core/sockets.h for sockets,
-core/resolve.h for names of hosts and Deadline::Await for mutexes instead. Where none of these fits,
+another process or thread and do not say for how long. Use core/base/sockets.h for sockets,
+core/base/resolve.h for names of hosts and Deadline::Await for mutexes instead. Where none of these fits,
 the call stands in EXCEPTIONS with the reason why it ends. Exits with 1 and a list of the calls that
 are not there, and of the exceptions that are no longer needed.
 
@@ -21,7 +21,7 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent
 FOLDERS = ("core", "store", "backends", "ddp", "launch", "python", "java")
 
 # Where the waits with a deadline are made.
-IMPLEMENTATIONS = ("core/deadline.h", "core/resolve.cc", "core/sockets.cc")
+IMPLEMENTATIONS = ("core/base/deadline.h", "core/base/resolve.cc", "core/base/sockets.cc")
 
 # A call: what it looks like, and what in its arguments makes it one that does not wait.
 # A function of the C library, not a method, called or declared.
@@ -48,13 +48,13 @@ CALLS = [
 
 # File: {a part of the line with the call: why the call ends}.
 EXCEPTIONS = {
-    "core/host.cc": {
+    "core/base/host.cc": {
         "connect(fd.get()": "a datagram socket: this only picks a route",
     },
-    "core/lane.cc": {
+    "core/group/lane.cc": {
         "State::IsOver": "the owner has aborted the operations that this waits for",
     },
-    "core/multicast_socket.cc": {
+    "core/join/multicast_socket.cc": {
         "sendto(fd_": "the socket is non-blocking",
         "recvfrom(fd_": "the socket is non-blocking",
         "poll(&poll_fd": "as long as the caller says",

@@ -17,7 +17,7 @@
 #include "backends/common/roster.h"
 #include "backends/gloo/collective.h"
 #include "backends/gloo/gloo_backend.h"
-#include "core/backend.h"
+#include "core/group/backend.h"
 #include "gloo/context.h"
 
 namespace syncline {

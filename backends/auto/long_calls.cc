@@ -6,8 +6,8 @@
 #include <utility>
 #include <vector>
 
-#include "core/reduce_kernels.h"
-#include "core/status.h"
+#include "core/tensor/reduce_kernels.h"
+#include "core/base/status.h"
 
 namespace syncline {
 namespace {

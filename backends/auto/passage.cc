@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <cstring>
 
-#include "core/status.h"
+#include "core/base/status.h"
 
 namespace syncline {
 namespace {

@@ -14,9 +14,9 @@
 #include "backends/auto/wires.h"
 #include "backends/common/call.h"
 #include "backends/common/call_agreement.h"
-#include "core/backend.h"
-#include "core/reduce_op.h"
-#include "core/tensor.h"
+#include "core/group/backend.h"
+#include "core/tensor/reduce_op.h"
+#include "core/tensor/tensor.h"
 
 namespace syncline {
 

@@ -5,9 +5,9 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
-#include "core/log.h"
-#include "core/prefix_store.h"
-#include "core/status.h"
+#include "core/base/log.h"
+#include "core/store/prefix_store.h"
+#include "core/base/status.h"
 
 namespace syncline {
 namespace {

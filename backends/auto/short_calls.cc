@@ -4,8 +4,8 @@
 #include <cstring>
 #include <vector>
 
-#include "core/reduce_kernels.h"
-#include "core/status.h"
+#include "core/tensor/reduce_kernels.h"
+#include "core/base/status.h"
 
 namespace syncline {
 namespace {

@@ -5,8 +5,8 @@
 #include "absl/status/status.h"
 #include "absl/types/span.h"
 #include "backends/auto/passage.h"
-#include "core/reduce_op.h"
-#include "core/tensor.h"
+#include "core/tensor/reduce_op.h"
+#include "core/tensor/tensor.h"
 
 namespace syncline {
 

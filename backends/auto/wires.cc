@@ -10,9 +10,9 @@
 #include "absl/container/inlined_vector.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
-#include "core/interrupt.h"
-#include "core/stall.h"
-#include "core/status.h"
+#include "core/base/interrupt.h"
+#include "core/base/stall.h"
+#include "core/base/status.h"
 
 namespace syncline {
 namespace {

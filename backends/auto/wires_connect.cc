@@ -16,9 +16,9 @@
 #include "absl/time/time.h"
 #include "backends/auto/wires.h"
 #include "backends/common/rank_acceptor.h"
-#include "core/resolve.h"
-#include "core/sockets.h"
-#include "core/status.h"
+#include "core/base/resolve.h"
+#include "core/base/sockets.h"
+#include "core/base/status.h"
 
 namespace syncline {
 namespace {

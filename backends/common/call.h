@@ -11,11 +11,11 @@
 #include "absl/status/status.h"
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
-#include "core/backend.h"
-#include "core/dtype.h"
-#include "core/rank_ranges.h"
-#include "core/reduce_op.h"
-#include "core/tensor.h"
+#include "core/group/backend.h"
+#include "core/tensor/dtype.h"
+#include "core/base/rank_ranges.h"
+#include "core/tensor/reduce_op.h"
+#include "core/tensor/tensor.h"
 
 namespace syncline {
 

@@ -15,9 +15,9 @@
 #include "absl/synchronization/notification.h"
 #include "backends/common/call.h"
 #include "backends/common/call_words.h"
-#include "core/deadline.h"
-#include "core/status.h"
-#include "core/thread.h"
+#include "core/base/deadline.h"
+#include "core/base/status.h"
+#include "core/base/thread.h"
 
 namespace syncline {
 namespace {

@@ -12,7 +12,7 @@
 #include "absl/time/time.h"
 #include "backends/common/call.h"
 #include "backends/common/roster.h"
-#include "core/store.h"
+#include "core/store/store.h"
 
 namespace syncline {
 

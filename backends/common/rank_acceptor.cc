@@ -12,9 +12,9 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
 #include "absl/types/span.h"
-#include "core/hmac.h"
-#include "core/sockets.h"
-#include "core/status.h"
+#include "core/base/hmac.h"
+#include "core/base/sockets.h"
+#include "core/base/status.h"
 
 namespace syncline {
 namespace {

@@ -10,10 +10,10 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
-#include "core/deadline.h"
-#include "core/host.h"
-#include "core/liveness.h"
-#include "core/store.h"
+#include "core/base/deadline.h"
+#include "core/base/host.h"
+#include "core/base/liveness.h"
+#include "core/store/store.h"
 
 namespace syncline {
 
@@ -43,7 +43,7 @@ class Roster {
   // "rank 3 (host b, pid 81)".
   std::string Describe(int rank) const;
 
-  // Asks the kernel about the process of `rank`; see core/liveness.h.
+  // Asks the kernel about the process of `rank`; see core/base/liveness.h.
   Liveness Probe(int rank) const;
 
   // A NetworkError that names the ranks whose processes have ended, if this host's kernel knows

@@ -9,10 +9,10 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "core/rank_ranges.h"
-#include "core/stall_file.h"
-#include "core/status.h"
-#include "core/thread.h"
+#include "core/base/rank_ranges.h"
+#include "core/base/stall_file.h"
+#include "core/base/status.h"
+#include "core/base/thread.h"
 
 namespace syncline {
 namespace {

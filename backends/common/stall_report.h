@@ -1,4 +1,4 @@
-// Who keeps an operation waiting, in words: see core/stall.h.
+// Who keeps an operation waiting, in words: see core/base/stall.h.
 #ifndef SYNCLINE_BACKENDS_COMMON_STALL_REPORT_H_
 #define SYNCLINE_BACKENDS_COMMON_STALL_REPORT_H_
 
@@ -11,7 +11,7 @@
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
 #include "backends/common/roster.h"
-#include "core/store.h"
+#include "core/store/store.h"
 
 namespace syncline {
 

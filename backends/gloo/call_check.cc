@@ -8,7 +8,7 @@
 #include "backends/gloo/slots.h"
 #include "backends/gloo/transfers.h"
 #include "backends/gloo/transport.h"
-#include "core/status.h"
+#include "core/base/status.h"
 
 namespace syncline {
 namespace {

@@ -10,7 +10,7 @@
 #include "backends/common/call_agreement.h"
 #include "backends/gloo/mesh.h"
 #include "backends/gloo/transport.h"
-#include "core/deadline.h"
+#include "core/base/deadline.h"
 #include "gloo/context.h"
 
 namespace syncline {

@@ -7,7 +7,7 @@
 
 #include "backends/gloo/slots.h"
 #include "backends/gloo/transfers.h"
-#include "core/reduce_kernels.h"
+#include "core/tensor/reduce_kernels.h"
 #include "gloo/broadcast.h"
 
 namespace syncline {

@@ -7,13 +7,13 @@
 #include <vector>
 
 #include "absl/types/span.h"
-#include "core/reduce_op.h"
-#include "core/tensor.h"
+#include "core/tensor/reduce_op.h"
+#include "core/tensor/tensor.h"
 #include "gloo/context.h"
 
 namespace syncline {
 
-// One collective of one rank, of those with the same names in core/backend.h. Requires that all
+// One collective of one rank, of those with the same names in core/group/backend.h. Requires that all
 // ranks make the call that goes with it: a message longer than what is expected ends the process.
 // Throws what Gloo throws, see CatchGloo.
 //

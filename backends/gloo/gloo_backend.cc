@@ -3,8 +3,8 @@
 #include <utility>
 
 #include "backends/gloo/sigpipe.h"
-#include "core/backend_registry.h"
-#include "core/status.h"
+#include "core/group/backend_registry.h"
+#include "core/base/status.h"
 
 namespace syncline {
 namespace {

@@ -15,7 +15,7 @@
 #include "backends/gloo/lifecycle.h"
 #include "backends/gloo/mesh.h"
 #include "backends/gloo/p2p.h"
-#include "core/backend.h"
+#include "core/group/backend.h"
 #include "gloo/context.h"
 
 namespace syncline {

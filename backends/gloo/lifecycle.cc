@@ -8,10 +8,10 @@
 #include "absl/time/clock.h"
 #include "backends/gloo/sigpipe.h"
 #include "backends/gloo/transport.h"
-#include "core/interrupt.h"
-#include "core/stall.h"
-#include "core/stall_file.h"
-#include "core/status.h"
+#include "core/base/interrupt.h"
+#include "core/base/stall.h"
+#include "core/base/stall_file.h"
+#include "core/base/status.h"
 
 namespace syncline {
 

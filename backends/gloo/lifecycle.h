@@ -18,8 +18,8 @@
 #include "backends/common/failure_report.h"
 #include "backends/common/stall_report.h"
 #include "backends/gloo/mesh.h"
-#include "core/backend.h"
-#include "core/store.h"
+#include "core/group/backend.h"
+#include "core/store/store.h"
 
 namespace syncline {
 

@@ -19,9 +19,9 @@
 #include "absl/types/span.h"
 #include "backends/common/roster.h"
 #include "backends/gloo/transport.h"
-#include "core/backend.h"
-#include "core/deadline.h"
-#include "core/store.h"
+#include "core/group/backend.h"
+#include "core/base/deadline.h"
+#include "core/store/store.h"
 #include "gloo/context.h"
 #include "gloo/transport/context.h"
 

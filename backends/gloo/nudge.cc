@@ -6,9 +6,9 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/time/clock.h"
-#include "core/fork.h"
-#include "core/interrupt.h"
-#include "core/thread.h"
+#include "core/base/fork.h"
+#include "core/base/interrupt.h"
+#include "core/base/thread.h"
 
 namespace syncline {
 

@@ -5,8 +5,8 @@
 #include "absl/cleanup/cleanup.h"
 #include "absl/strings/str_cat.h"
 #include "backends/gloo/slots.h"
-#include "core/interrupt.h"
-#include "core/status.h"
+#include "core/base/interrupt.h"
+#include "core/base/status.h"
 #include "gloo/common/error.h"
 
 namespace syncline {

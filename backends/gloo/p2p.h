@@ -10,8 +10,8 @@
 #include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
 #include "backends/common/call.h"
-#include "core/deadline.h"
-#include "core/tensor.h"
+#include "core/base/deadline.h"
+#include "core/tensor/tensor.h"
 #include "gloo/context.h"
 #include "gloo/transport/unbound_buffer.h"
 
@@ -20,7 +20,7 @@ namespace syncline {
 // A header that describes the call goes before the elements of each message; these leave only once
 // the receiver has found that they fit. So none are on their way that would end its process.
 //
-// Thread-safe, as core/backend.h says of Send and Recv. Throws what Gloo throws.
+// Thread-safe, as core/group/backend.h says of Send and Recv. Throws what Gloo throws.
 class P2p {
  public:
   void Send(gloo::Context& gloo, const Tensor& tensor, const Call& call);

@@ -10,9 +10,9 @@
 #include "absl/strings/match.h"
 #include "absl/strings/string_view.h"
 #include "backends/gloo/nudge.h"
-#include "core/interrupt.h"
-#include "core/stall.h"
-#include "core/status.h"
+#include "core/base/interrupt.h"
+#include "core/base/stall.h"
+#include "core/base/status.h"
 #include "gloo/common/error.h"
 
 namespace syncline {

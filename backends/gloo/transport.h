@@ -17,7 +17,7 @@
 #include "absl/status/status.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
-#include "core/deadline.h"
+#include "core/base/deadline.h"
 #include "gloo/context.h"
 #include "gloo/transport/context.h"
 #include "gloo/transport/unbound_buffer.h"

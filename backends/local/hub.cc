@@ -6,10 +6,10 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "backends/common/call.h"
-#include "core/interrupt.h"
-#include "core/stall.h"
-#include "core/stall_file.h"
-#include "core/status.h"
+#include "core/base/interrupt.h"
+#include "core/base/stall.h"
+#include "core/base/stall_file.h"
+#include "core/base/status.h"
 
 namespace syncline {
 namespace {

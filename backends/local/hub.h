@@ -17,7 +17,7 @@
 #include "absl/synchronization/mutex.h"
 #include "backends/common/call.h"
 #include "backends/local/movement.h"
-#include "core/deadline.h"
+#include "core/base/deadline.h"
 
 namespace syncline {
 

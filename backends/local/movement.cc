@@ -4,7 +4,7 @@
 #include <vector>
 
 #include "absl/functional/function_ref.h"
-#include "core/reduce_kernels.h"
+#include "core/tensor/reduce_kernels.h"
 
 namespace syncline {
 namespace {

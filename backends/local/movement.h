@@ -6,7 +6,7 @@
 #include "absl/status/status.h"
 #include "absl/types/span.h"
 #include "backends/common/call.h"
-#include "core/tensor.h"
+#include "core/tensor/tensor.h"
 
 namespace syncline {
 

@@ -14,9 +14,9 @@
 #include "backends/shm/rings.h"
 #include "backends/shm/vigil.h"
 #include "backends/shm/writer.h"
-#include "core/backend.h"
-#include "core/reduce_op.h"
-#include "core/tensor.h"
+#include "core/group/backend.h"
+#include "core/tensor/reduce_op.h"
+#include "core/tensor/tensor.h"
 
 namespace syncline {
 

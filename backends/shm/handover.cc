@@ -17,8 +17,8 @@
 #include "absl/time/time.h"
 #include "backends/common/call.h"
 #include "backends/common/rank_acceptor.h"
-#include "core/sockets.h"
-#include "core/status.h"
+#include "core/base/sockets.h"
+#include "core/base/status.h"
 
 namespace syncline {
 namespace {

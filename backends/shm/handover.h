@@ -9,8 +9,8 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "backends/shm/peer_watchdog.h"
-#include "core/deadline.h"
-#include "core/unique_fd.h"
+#include "core/base/deadline.h"
+#include "core/base/unique_fd.h"
 
 namespace syncline {
 

@@ -14,8 +14,8 @@
 #include "backends/shm/shared_tensors.h"
 #include "backends/shm/vigil.h"
 #include "backends/shm/writer.h"
-#include "core/reduce_op.h"
-#include "core/tensor.h"
+#include "core/tensor/reduce_op.h"
+#include "core/tensor/tensor.h"
 
 namespace syncline {
 

@@ -17,8 +17,8 @@
 #include "backends/shm/board.h"
 #include "backends/shm/vigil.h"
 #include "backends/shm/writer.h"
-#include "core/deadline.h"
-#include "core/tensor.h"
+#include "core/base/deadline.h"
+#include "core/tensor/tensor.h"
 
 namespace syncline {
 

@@ -9,7 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "backends/common/call_words.h"
 #include "backends/shm/call_notes.h"
-#include "core/status.h"
+#include "core/base/status.h"
 
 namespace syncline {
 namespace {

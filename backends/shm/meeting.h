@@ -10,7 +10,7 @@
 #include "absl/status/statusor.h"
 #include "backends/common/call.h"
 #include "backends/shm/vigil.h"
-#include "core/deadline.h"
+#include "core/base/deadline.h"
 
 namespace syncline {
 

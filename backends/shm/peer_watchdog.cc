@@ -12,7 +12,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/synchronization/mutex.h"
-#include "core/status.h"
+#include "core/base/status.h"
 
 #ifndef SO_PEERPIDFD  // Linux 6.5.
 #define SO_PEERPIDFD 77

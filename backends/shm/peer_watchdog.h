@@ -11,7 +11,7 @@
 #include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "backends/common/roster.h"
-#include "core/unique_fd.h"
+#include "core/base/unique_fd.h"
 
 namespace syncline {
 

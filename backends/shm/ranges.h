@@ -7,7 +7,7 @@
 #include <cstdint>
 #include <cstring>
 
-#include "core/tensor.h"
+#include "core/tensor/tensor.h"
 
 namespace syncline {
 

@@ -12,9 +12,9 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
-#include "core/log.h"
-#include "core/shared_memory.h"
-#include "core/status.h"
+#include "core/base/log.h"
+#include "core/tensor/shared_memory.h"
+#include "core/base/status.h"
 
 namespace syncline {
 namespace {

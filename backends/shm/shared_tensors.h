@@ -1,4 +1,4 @@
-// How ranks come to read each other's tensors, those of core/shared_memory.h, where they are.
+// How ranks come to read each other's tensors, those of core/tensor/shared_memory.h, where they are.
 #ifndef SYNCLINE_BACKENDS_SHM_SHARED_TENSORS_H_
 #define SYNCLINE_BACKENDS_SHM_SHARED_TENSORS_H_
 
@@ -13,7 +13,7 @@
 #include "backends/shm/board.h"
 #include "backends/shm/meeting.h"
 #include "backends/shm/vigil.h"
-#include "core/segment.h"
+#include "core/tensor/segment.h"
 
 namespace syncline {
 

@@ -4,7 +4,7 @@
 #include <cstdio>
 #include <iterator>
 
-#include "core/env.h"
+#include "core/base/env.h"
 
 namespace syncline {
 

@@ -15,7 +15,7 @@
 #include "backends/common/roster.h"
 #include "backends/shm/board.h"
 #include "backends/shm/peer_watchdog.h"
-#include "core/deadline.h"
+#include "core/base/deadline.h"
 
 namespace syncline {
 

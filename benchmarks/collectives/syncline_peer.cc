@@ -12,12 +12,12 @@
 #include "absl/strings/strip.h"
 #include "absl/time/time.h"
 #include "benchmarks/collectives/harness.h"
-#include "core/process_group.h"
-#include "core/reduce_op.h"
-#include "core/shared_memory.h"
-#include "core/status.h"
-#include "core/tensor.h"
-#include "core/world.h"
+#include "core/group/process_group.h"
+#include "core/tensor/reduce_op.h"
+#include "core/tensor/shared_memory.h"
+#include "core/base/status.h"
+#include "core/tensor/tensor.h"
+#include "core/join/world.h"
 
 namespace syncline::benchmarks {
 namespace {

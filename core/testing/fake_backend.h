@@ -9,8 +9,8 @@
 
 #include "absl/base/thread_annotations.h"
 #include "absl/synchronization/mutex.h"
-#include "core/backend.h"
-#include "core/process_group.h"
+#include "core/group/backend.h"
+#include "core/group/process_group.h"
 
 namespace syncline {
 

@@ -1,8 +1,8 @@
 #include "ddp/hooks/averaging.h"
 
-#include "core/reduce_kernels.h"
-#include "core/reduce_op.h"
-#include "core/status.h"
+#include "core/tensor/reduce_kernels.h"
+#include "core/tensor/reduce_op.h"
+#include "core/base/status.h"
 
 namespace syncline {
 

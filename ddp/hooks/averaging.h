@@ -5,9 +5,9 @@
 #include <cstdint>
 
 #include "absl/status/status.h"
-#include "core/dtype.h"
-#include "core/process_group.h"
-#include "core/tensor.h"
+#include "core/tensor/dtype.h"
+#include "core/group/process_group.h"
+#include "core/tensor/tensor.h"
 
 namespace syncline {
 

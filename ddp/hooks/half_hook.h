@@ -5,7 +5,7 @@
 #include <memory>
 
 #include "absl/status/statusor.h"
-#include "core/dtype.h"
+#include "core/tensor/dtype.h"
 #include "ddp/comm_hook.h"
 
 namespace syncline {

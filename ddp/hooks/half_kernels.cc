@@ -7,7 +7,7 @@
 #define HWY_TARGET_INCLUDE "ddp/hooks/half_kernels.cc"
 #include "hwy/foreach_target.h"  // Includes this file once for each instruction set.
 // Behind foreach_target.h:
-#include "core/reduce_half-inl.h"
+#include "core/tensor/reduce_half-inl.h"
 #include "hwy/highway.h"
 
 HWY_BEFORE_NAMESPACE();

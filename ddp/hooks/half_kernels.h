@@ -4,7 +4,7 @@
 
 #include <cstddef>
 
-#include "core/dtype.h"
+#include "core/tensor/dtype.h"
 
 namespace syncline {
 

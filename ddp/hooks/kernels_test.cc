@@ -4,7 +4,7 @@
 #include <random>
 #include <vector>
 
-#include "core/dtype.h"
+#include "core/tensor/dtype.h"
 #include "ddp/hooks/half_kernels.h"
 #include "ddp/hooks/largest.h"
 #include "ddp/hooks/low_rank.h"

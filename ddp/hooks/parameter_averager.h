@@ -7,8 +7,8 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "core/process_group.h"
-#include "core/tensor.h"
+#include "core/group/process_group.h"
+#include "core/tensor/tensor.h"
 
 namespace syncline {
 

@@ -6,7 +6,7 @@
 #include <memory>
 
 #include "absl/status/statusor.h"
-#include "core/process_group.h"
+#include "core/group/process_group.h"
 #include "ddp/comm_hook.h"
 
 namespace syncline {

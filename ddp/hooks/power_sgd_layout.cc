@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
-#include "core/dtype.h"
+#include "core/tensor/dtype.h"
 
 namespace syncline {
 namespace {

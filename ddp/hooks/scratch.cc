@@ -2,8 +2,8 @@
 
 #include <utility>
 
-#include "core/shared_memory.h"
-#include "core/status.h"
+#include "core/tensor/shared_memory.h"
+#include "core/base/status.h"
 
 namespace syncline {
 namespace {

@@ -17,8 +17,8 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
-#include "core/sockets.h"
-#include "core/status.h"
+#include "core/base/sockets.h"
+#include "core/base/status.h"
 #include "launch/monitor/metrics.h"
 #include "launch/monitor/status_json.h"
 

@@ -12,7 +12,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
-#include "core/unique_fd.h"
+#include "core/base/unique_fd.h"
 #include "launch/clock.h"
 #include "launch/monitor/job_status.h"
 

@@ -7,7 +7,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
-#include "core/status.h"
+#include "core/base/status.h"
 #include "launch/monitor/status_json.h"
 #include "launch/monitor/status_table.h"
 #include "nlohmann/json.hpp"

@@ -12,7 +12,7 @@
 #include "absl/strings/str_split.h"
 #include "absl/strings/string_view.h"
 #include "absl/strings/strip.h"
-#include "core/cluster.h"
+#include "core/join/cluster.h"
 #include "store/listen_address.h"
 
 namespace syncline {

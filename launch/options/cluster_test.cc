@@ -7,7 +7,7 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
-#include "core/host_list.h"
+#include "core/join/host_list.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "launch/options/parse_for_tests.h"
@@ -25,7 +25,7 @@ using Backend = RendezvousOptions::Backend;
 
 // What a cluster really set, without what has no bearing on it.
 Variables Recorded(const std::string& name) {
-  std::ifstream file(absl::StrCat("core/testdata/", name, ".env"));
+  std::ifstream file(absl::StrCat("core/join/testdata/", name, ".env"));
   EXPECT_TRUE(file.good()) << name;
   Variables variables;
   for (std::string line; std::getline(file, line);) {

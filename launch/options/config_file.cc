@@ -12,7 +12,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_replace.h"
-#include "core/status.h"
+#include "core/base/status.h"
 #include "launch/options/flags.h"
 #include "launch/options/rendezvous_conf.h"
 #include "toml++/toml.h"

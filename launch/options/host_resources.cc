@@ -8,7 +8,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
-#include "core/env.h"
+#include "core/base/env.h"
 #include "launch/options/options.h"
 
 namespace syncline {

@@ -7,7 +7,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
-#include "core/status.h"
+#include "core/base/status.h"
 #include "launch/options/option_values.h"
 #include "launch/options/rendezvous_conf.h"
 #include "store/listen_address.h"

@@ -16,7 +16,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
-#include "core/status.h"
+#include "core/base/status.h"
 
 namespace syncline {
 namespace {

@@ -12,7 +12,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
-#include "core/status.h"
+#include "core/base/status.h"
 #include "launch/options/cluster.h"
 #include "launch/options/command_line.h"
 #include "launch/options/config_file.h"

@@ -22,7 +22,7 @@
 #include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
 #include "absl/time/time.h"
-#include "core/status.h"
+#include "core/base/status.h"
 #include "launch/options/flags.h"
 #include "launch/options/option_values.h"
 

@@ -17,8 +17,8 @@
 #include "absl/memory/memory.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "core/status.h"
-#include "core/unique_fd.h"
+#include "core/base/status.h"
+#include "core/base/unique_fd.h"
 
 namespace syncline {
 namespace {

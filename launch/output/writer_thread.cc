@@ -10,8 +10,8 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/memory/memory.h"
 #include "absl/synchronization/mutex.h"
-#include "core/status.h"
-#include "core/thread.h"
+#include "core/base/status.h"
+#include "core/base/thread.h"
 #include "launch/clock.h"
 
 namespace syncline {

@@ -12,7 +12,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
-#include "core/status.h"
+#include "core/base/status.h"
 #include "gtest/gtest.h"
 #include "launch/clock.h"
 #include "launch/rendezvous/rendezvous.h"

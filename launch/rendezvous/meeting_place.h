@@ -7,7 +7,7 @@
 
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
-#include "core/store.h"
+#include "core/store/store.h"
 #include "launch/options/options.h"
 #include "launch/rendezvous/network.h"
 

@@ -10,7 +10,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
-#include "core/store.h"
+#include "core/store/store.h"
 
 namespace syncline {
 

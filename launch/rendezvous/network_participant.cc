@@ -2,10 +2,10 @@
 
 #include <algorithm>
 
-#include "core/deadline.h"
-#include "core/interrupt.h"
-#include "core/status.h"
-#include "core/thread.h"
+#include "core/base/deadline.h"
+#include "core/base/interrupt.h"
+#include "core/base/status.h"
+#include "core/base/thread.h"
 #include "launch/rendezvous/meeting_place.h"
 #include "launch/rendezvous/policy_options.h"
 

@@ -11,7 +11,7 @@
 
 #include "absl/base/thread_annotations.h"
 #include "absl/synchronization/mutex.h"
-#include "core/unique_fd.h"
+#include "core/base/unique_fd.h"
 #include "launch/rendezvous/participant.h"
 
 namespace syncline {

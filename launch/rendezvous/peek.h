@@ -10,8 +10,8 @@
 
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
-#include "core/status.h"
-#include "core/store.h"
+#include "core/base/status.h"
+#include "core/store/store.h"
 
 namespace syncline {
 

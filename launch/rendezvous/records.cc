@@ -3,7 +3,7 @@
 #include <tuple>
 
 #include "absl/strings/str_cat.h"
-#include "core/status.h"
+#include "core/base/status.h"
 #include "nlohmann/json.hpp"
 
 namespace syncline {

@@ -7,7 +7,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
-#include "core/status.h"
+#include "core/base/status.h"
 #include "launch/rendezvous/peek.h"
 
 namespace syncline {

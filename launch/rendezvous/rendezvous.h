@@ -13,7 +13,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
-#include "core/store.h"
+#include "core/store/store.h"
 #include "launch/clock.h"
 #include "launch/rendezvous/policy.h"
 #include "launch/rendezvous/records.h"

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "core/prefix_store.h"
+#include "core/store/prefix_store.h"
 #include "gmock/gmock.h"
 #include "launch/rendezvous/fleet.h"
 #include "launch/rendezvous/policy_options.h"

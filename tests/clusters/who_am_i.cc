@@ -4,10 +4,10 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "core/process_group.h"
-#include "core/status.h"
-#include "core/tensor.h"
-#include "core/world.h"
+#include "core/group/process_group.h"
+#include "core/base/status.h"
+#include "core/tensor/tensor.h"
+#include "core/join/world.h"
 
 namespace {
 

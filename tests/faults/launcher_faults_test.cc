@@ -26,7 +26,7 @@
 #include "absl/strings/strip.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
-#include "core/deadline.h"
+#include "core/base/deadline.h"
 #include "core/testing/faults.h"
 #include "gtest/gtest.h"
 #include "tests/faults/known_faults.h"

@@ -3,8 +3,8 @@
 #include <cstdlib>
 #include <string>
 
-#include "core/status.h"
-#include "core/world.h"
+#include "core/base/status.h"
+#include "core/join/world.h"
 
 int main() {
   syncline::WorldOptions options;

@@ -1,0 +1,1154 @@
+"""The public API of Syncline: the one description from which every binding is generated.
+
+Ordinary Python stub syntax: it is shipped unchanged as the type stub of the Python module
+`syncline._syncline`, and gives the Java classes their names, Javadoc and signatures. Each class
+stands for the C++ class of the same name in namespace syncline, `all_reduce` for its method
+AllReduce. Only the vocabulary of api/stub.py may appear in a signature. What begins with an
+underscore, and what PYTHON_ONLY there lists, is the Python package's own, written by hand.
+
+Errors are typed: bad arguments raise ValueError or TypeError before anything happens, everything
+else a subclass of DistError (see syncline.errors).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator
+from datetime import timedelta
+from enum import Enum
+from typing import Any, TypeAlias
+
+from syncline.futures import Future
+from syncline.reduce_ops import PremulSum
+
+Tensor: TypeAlias = Any
+"""Any array that shares its memory through the buffer protocol or DLPack: NumPy, PyTorch, JAX,
+CuPy, array.array, ctypes. Never copied; must be contiguous, and writable where it is written."""
+
+class ReduceOp(Enum):
+    """How elements of all ranks are combined.
+
+    Integers allow all but PREMUL_SUM, floats all but BAND, BOR and BXOR, complex numbers SUM, AVG
+    and PREMUL_SUM, bool SUM (which is or), PRODUCT, MIN, MAX, BAND, BOR and BXOR. float16 and
+    bfloat16 are computed in float32; AVG of integers rounds towards zero; MIN and MAX propagate
+    NaN. PREMUL_SUM adds the ranks' elements, each rank's multiplied by a factor of its own first.
+    """
+
+    SUM = 0
+    AVG = 1
+    PRODUCT = 2
+    MIN = 3
+    MAX = 4
+    BAND = 5
+    BOR = 6
+    BXOR = 7
+    PREMUL_SUM = 8
+
+    def __call__(self, factor: float) -> PremulSum: ...
+
+class Store:
+    """A small key-value store shared by all processes of a job: how they find each other.
+
+    Keys are non-empty strings, values are bytes. Every operation is atomic. Thread-safe; a call
+    that waits never holds up another thread's call. Raises DistStoreError, DistNetworkError or
+    DistTimeoutError, each naming the key and the store. A `timeout` of None means the store's own.
+    """
+
+    def set(self, key: str, value: bytes) -> None:
+        """Sets `key`, replacing any earlier value."""
+
+    def get(self, key: str, timeout: timedelta | None = None) -> bytes:
+        """Waits until `key` is set and returns its value."""
+
+    def add(self, key: str, amount: int) -> int:
+        """Adds `amount` to the decimal number that `key` holds (0 if absent); returns the sum."""
+
+    def compare_set(self, key: str, expected: bytes, desired: bytes) -> bytes:
+        """Sets `key` to `desired` if it holds `expected` (empty: if it is absent).
+
+        Returns the value after the call, empty if the key is still absent.
+        """
+
+    def wait(self, keys: list[str], timeout: timedelta | None = None) -> None:
+        """Waits until all `keys` are set; a DistTimeoutError lists those that are not."""
+
+    def check(self, keys: list[str]) -> bool:
+        """Whether all `keys` are set now."""
+
+    def delete_key(self, key: str) -> bool:
+        """Removes `key`; returns whether it was set."""
+
+    def list_keys(self, prefix: str = "") -> list[str]:
+        """The keys that begin with `prefix`, sorted."""
+
+    def num_keys(self) -> int:
+        """How many keys are set."""
+
+    def append(self, key: str, value: bytes) -> None:
+        """Appends to the value of `key`, which is created if it is absent."""
+
+    def multi_get(self, keys: list[str], timeout: timedelta | None = None) -> list[bytes]:
+        """Waits until all `keys` are set; returns their values in the same order."""
+
+    def multi_set(self, keys: list[str], values: list[bytes]) -> None:
+        """Sets keys[i] to values[i] for all i in one step."""
+
+    @property
+    def timeout(self) -> timedelta:
+        """How long waits last where no timeout is given; 5 minutes unless made with another."""
+
+class HashStore(Store):
+    """A store inside one process, for ranks that are threads."""
+
+    @staticmethod
+    def create(timeout: timedelta = timedelta(seconds=300)) -> HashStore:
+        """Makes an empty store."""
+
+class FileStore(Store):
+    """A store in a file that all processes reach, guarded by fcntl locks.
+
+    It lives as long as a process has it open: the last one to leave removes the file, and a file
+    that crashed processes left behind is started anew.
+    """
+
+    @staticmethod
+    def create(path: str, timeout: timedelta = timedelta(seconds=300)) -> FileStore:
+        """Opens the store at `path`, whose folder must exist; creates the file if needed."""
+
+    @property
+    def path(self) -> str:
+        """The file."""
+
+class TCPStore(Store):
+    """A store in a server process that clients reach over TCP (gRPC).
+
+    If the environment variable SYNCLINE_SECRET_FILE names a file, both sides must prove that they
+    know its contents.
+    """
+
+    @staticmethod
+    def create(
+        host: str,
+        port: int,
+        is_master: bool = False,
+        timeout: timedelta = timedelta(seconds=300),
+    ) -> TCPStore:
+        """Connects to the server at `host`:`port`; with `is_master`, starts it there first.
+
+        Port 0 lets the system choose; `port` tells which. The server listens on `host` only.
+        """
+
+    @property
+    def host(self) -> str:
+        """The server's host, as given."""
+
+    @property
+    def port(self) -> int:
+        """The server's port."""
+
+class PrefixStore(Store):
+    """A part of another store: every key is preceded by a prefix and a slash."""
+
+    @staticmethod
+    def create(prefix: str, store: Store) -> PrefixStore:
+        """The keys of `store` that begin with `prefix`/."""
+
+    @property
+    def underlying_store(self) -> Store:
+        """The store that holds the keys."""
+
+class Work:
+    """An operation in flight. Its tensors must stay untouched until it has completed."""
+
+    def wait(self, timeout: timedelta | None = None) -> None:
+        """Waits until the operation has finished; raises its error.
+
+        After `timeout` raises DistTimeoutError; the operation goes on until its own timeout.
+        """
+
+    def is_completed(self) -> bool:
+        """Whether the operation has finished, well or not."""
+
+    @property
+    def source_rank(self) -> int:
+        """Of a receive that has succeeded: the rank in the group that sent; else -1."""
+
+    def is_success(self) -> bool:
+        """Whether the operation has finished without an error."""
+
+    def exception(self) -> BaseException | None:
+        """The error of the operation; None if it is in flight or has succeeded."""
+
+    def result(self) -> list[Any]:
+        """The arrays that the operation was given to write to, in its order of arguments."""
+
+    def get_future(self) -> Future:
+        """A future that is done when the operation is; its value is that of `result`."""
+
+    def __await__(self) -> Generator[Any, None, list[Any]]:
+        """`await work` under asyncio: waits without blocking the event loop; as `result`."""
+
+    def _on_complete(self, callback: Callable[[], None]) -> None: ...
+    @property
+    def description(self) -> str:
+        """What it is: "all_reduce #1580 (float32[4096] on cpu, sum)"."""
+
+class Message:
+    """What recv_bytes received."""
+
+    @property
+    def value(self) -> bytes:
+        """The bytes."""
+
+    @property
+    def source_rank(self) -> int:
+        """The rank in the group that sent them."""
+
+class ProcessGroup:
+    """One rank's end of a group of ranks that communicate.
+
+    Thread-safe: operations take effect in the order in which each rank issues them, and all ranks
+    must issue the same collectives in the same order. A bad argument raises ValueError, TypeError
+    or NotImplementedError before any byte moves, and the group goes on; any other error breaks the
+    group: later calls fail at once and quote it. A `timeout` of None means the group's own.
+    The `_async` form of an operation returns at once.
+    """
+
+    @property
+    def rank(self) -> int:
+        """This rank's number in the group."""
+
+    @property
+    def size(self) -> int:
+        """The number of ranks."""
+
+    @property
+    def name(self) -> str:
+        """The group's name, for messages."""
+
+    @property
+    def backend(self) -> str:
+        """The backend that moves the bytes, or one for each device: "cpu:gloo,cuda:nccl"."""
+
+    @property
+    def ranks(self) -> list[int]:
+        """The world's rank of each member, in the order of their ranks in this group."""
+
+    @property
+    def timeout(self) -> timedelta:
+        """How long an operation may take where no timeout is given."""
+
+    def broadcast(self, tensor: Tensor, root: int, timeout: timedelta | None = None) -> None:
+        """Copies `root`'s tensor over every other rank's, of the same type and size."""
+
+    def broadcast_async(self, tensor: Tensor, root: int, timeout: timedelta | None = None) -> Work:
+        """As broadcast, in the background."""
+
+    def all_reduce(
+        self,
+        tensor: Tensor,
+        op: ReduceOp = ReduceOp.SUM,
+        timeout: timedelta | None = None,
+        factor: float = 1.0,
+    ) -> None:
+        """Replaces `tensor` by its elementwise reduction over all ranks, bitwise equal on all.
+
+        `factor`, here and below, is for ReduceOp.PREMUL_SUM only; it may differ between ranks.
+        """
+
+    def all_reduce_async(
+        self,
+        tensor: Tensor,
+        op: ReduceOp = ReduceOp.SUM,
+        timeout: timedelta | None = None,
+        factor: float = 1.0,
+    ) -> Work:
+        """As all_reduce, in the background."""
+
+    def reduce(
+        self,
+        tensor: Tensor,
+        root: int,
+        op: ReduceOp = ReduceOp.SUM,
+        timeout: timedelta | None = None,
+        factor: float = 1.0,
+    ) -> None:
+        """As all_reduce on rank `root`; the other ranks' tensors keep their elements."""
+
+    def reduce_async(
+        self,
+        tensor: Tensor,
+        root: int,
+        op: ReduceOp = ReduceOp.SUM,
+        timeout: timedelta | None = None,
+        factor: float = 1.0,
+    ) -> Work:
+        """As reduce, in the background."""
+
+    def all_gather(
+        self, outputs: list[Tensor], input: Tensor, timeout: timedelta | None = None
+    ) -> None:
+        """Copies every rank's `input` to outputs[its rank] on every rank.
+
+        outputs[r] has the type and size of rank r's input; sizes may differ between ranks.
+        outputs[own rank] may be the input itself.
+        """
+
+    def all_gather_async(
+        self, outputs: list[Tensor], input: Tensor, timeout: timedelta | None = None
+    ) -> Work:
+        """As all_gather, in the background."""
+
+    def all_gather_single(
+        self, output: Tensor, input: Tensor, timeout: timedelta | None = None
+    ) -> None:
+        """As all_gather into one tensor of `size` times the input's elements, rank by rank."""
+
+    def all_gather_single_async(
+        self, output: Tensor, input: Tensor, timeout: timedelta | None = None
+    ) -> Work:
+        """As all_gather_single, in the background."""
+
+    def gather(
+        self, outputs: list[Tensor], input: Tensor, root: int, timeout: timedelta | None = None
+    ) -> None:
+        """Copies every rank's `input` to outputs[its rank] of rank `root`.
+
+        All inputs have one type and size; the other ranks pass no outputs.
+        """
+
+    def gather_async(
+        self, outputs: list[Tensor], input: Tensor, root: int, timeout: timedelta | None = None
+    ) -> Work:
+        """As gather, in the background."""
+
+    def scatter(
+        self, output: Tensor, inputs: list[Tensor], root: int, timeout: timedelta | None = None
+    ) -> None:
+        """Copies inputs[r] of rank `root` to rank r's `output`, for every r.
+
+        All have one type and size; the other ranks pass no inputs.
+        """
+
+    def scatter_async(
+        self, output: Tensor, inputs: list[Tensor], root: int, timeout: timedelta | None = None
+    ) -> Work:
+        """As scatter, in the background."""
+
+    def reduce_scatter(
+        self,
+        output: Tensor,
+        inputs: list[Tensor],
+        op: ReduceOp = ReduceOp.SUM,
+        timeout: timedelta | None = None,
+        factor: float = 1.0,
+    ) -> None:
+        """Reduces inputs[r] of all ranks to rank r's `output`, for every r.
+
+        The sizes of inputs[r] may differ with r. Inputs keep their elements; `output` may be
+        inputs[own rank].
+        """
+
+    def reduce_scatter_async(
+        self,
+        output: Tensor,
+        inputs: list[Tensor],
+        op: ReduceOp = ReduceOp.SUM,
+        timeout: timedelta | None = None,
+        factor: float = 1.0,
+    ) -> Work:
+        """As reduce_scatter, in the background."""
+
+    def reduce_scatter_single(
+        self,
+        output: Tensor,
+        input: Tensor,
+        op: ReduceOp = ReduceOp.SUM,
+        timeout: timedelta | None = None,
+        factor: float = 1.0,
+    ) -> None:
+        """As reduce_scatter of one tensor of `size` times the output's elements, rank by rank."""
+
+    def reduce_scatter_single_async(
+        self,
+        output: Tensor,
+        input: Tensor,
+        op: ReduceOp = ReduceOp.SUM,
+        timeout: timedelta | None = None,
+        factor: float = 1.0,
+    ) -> Work:
+        """As reduce_scatter_single, in the background."""
+
+    def all_to_all(
+        self, outputs: list[Tensor], inputs: list[Tensor], timeout: timedelta | None = None
+    ) -> None:
+        """Copies inputs[r] to outputs[own rank] of rank r, for every r and on every rank.
+
+        Each pair of ranks may have a size of its own.
+        """
+
+    def all_to_all_async(
+        self, outputs: list[Tensor], inputs: list[Tensor], timeout: timedelta | None = None
+    ) -> Work:
+        """As all_to_all, in the background."""
+
+    def all_to_all_single(
+        self,
+        output: Tensor,
+        input: Tensor,
+        output_splits: list[int] = [],
+        input_splits: list[int] = [],
+        timeout: timedelta | None = None,
+    ) -> None:
+        """As all_to_all between parts of two tensors, split along the first dimension.
+
+        Splits have one number of rows for each rank; without them the parts are equal.
+        """
+
+    def all_to_all_single_async(
+        self,
+        output: Tensor,
+        input: Tensor,
+        output_splits: list[int] = [],
+        input_splits: list[int] = [],
+        timeout: timedelta | None = None,
+    ) -> Work:
+        """As all_to_all_single, in the background."""
+
+    def broadcast_coalesced(
+        self, tensors: list[Tensor], root: int, timeout: timedelta | None = None
+    ) -> None:
+        """Broadcasts several tensors, of any types, in one transfer."""
+
+    def broadcast_coalesced_async(
+        self, tensors: list[Tensor], root: int, timeout: timedelta | None = None
+    ) -> Work:
+        """As broadcast_coalesced, in the background."""
+
+    def all_reduce_coalesced(
+        self,
+        tensors: list[Tensor],
+        op: ReduceOp = ReduceOp.SUM,
+        timeout: timedelta | None = None,
+        factor: float = 1.0,
+    ) -> None:
+        """Reduces several tensors of one type in one transfer."""
+
+    def all_reduce_coalesced_async(
+        self,
+        tensors: list[Tensor],
+        op: ReduceOp = ReduceOp.SUM,
+        timeout: timedelta | None = None,
+        factor: float = 1.0,
+    ) -> Work:
+        """As all_reduce_coalesced, in the background."""
+
+    def all_gather_coalesced(
+        self, outputs: list[Tensor], inputs: list[Tensor], timeout: timedelta | None = None
+    ) -> None:
+        """Gathers several tensors, of any types, in one transfer.
+
+        outputs[i * size + r] receives inputs[i] of rank r; all ranks pass equal types and sizes.
+        """
+
+    def all_gather_coalesced_async(
+        self, outputs: list[Tensor], inputs: list[Tensor], timeout: timedelta | None = None
+    ) -> Work:
+        """As all_gather_coalesced, in the background."""
+
+    def reduce_scatter_coalesced(
+        self,
+        outputs: list[Tensor],
+        inputs: list[Tensor],
+        op: ReduceOp = ReduceOp.SUM,
+        timeout: timedelta | None = None,
+        factor: float = 1.0,
+    ) -> None:
+        """Reduces and scatters several tensors of one type in one transfer.
+
+        The reduction of inputs[i * size + r] over all ranks goes to outputs[i] of rank r.
+        """
+
+    def reduce_scatter_coalesced_async(
+        self,
+        outputs: list[Tensor],
+        inputs: list[Tensor],
+        op: ReduceOp = ReduceOp.SUM,
+        timeout: timedelta | None = None,
+        factor: float = 1.0,
+    ) -> Work:
+        """As reduce_scatter_coalesced, in the background."""
+
+    def broadcast_multi(
+        self,
+        tensors: list[Tensor],
+        root: int,
+        root_tensor: int = 0,
+        timeout: timedelta | None = None,
+    ) -> None:
+        """Copies tensors[root_tensor] of rank `root` over all tensors of all ranks.
+
+        This and the next four treat the n tensors of each process, of one type and size, as if
+        each were a rank's own: rank r has the places r * n to r * n + n - 1.
+        """
+
+    def broadcast_multi_async(
+        self,
+        tensors: list[Tensor],
+        root: int,
+        root_tensor: int = 0,
+        timeout: timedelta | None = None,
+    ) -> Work:
+        """As broadcast_multi, in the background."""
+
+    def all_reduce_multi(
+        self,
+        tensors: list[Tensor],
+        op: ReduceOp = ReduceOp.SUM,
+        timeout: timedelta | None = None,
+        factor: float = 1.0,
+    ) -> None:
+        """Replaces all tensors of all ranks by their elementwise reduction."""
+
+    def all_reduce_multi_async(
+        self,
+        tensors: list[Tensor],
+        op: ReduceOp = ReduceOp.SUM,
+        timeout: timedelta | None = None,
+        factor: float = 1.0,
+    ) -> Work:
+        """As all_reduce_multi, in the background."""
+
+    def reduce_multi(
+        self,
+        tensors: list[Tensor],
+        root: int,
+        op: ReduceOp = ReduceOp.SUM,
+        root_tensor: int = 0,
+        timeout: timedelta | None = None,
+        factor: float = 1.0,
+    ) -> None:
+        """As all_reduce_multi into tensors[root_tensor] of rank `root` only."""
+
+    def reduce_multi_async(
+        self,
+        tensors: list[Tensor],
+        root: int,
+        op: ReduceOp = ReduceOp.SUM,
+        root_tensor: int = 0,
+        timeout: timedelta | None = None,
+        factor: float = 1.0,
+    ) -> Work:
+        """As reduce_multi, in the background."""
+
+    def all_gather_multi(
+        self, outputs: list[Tensor], inputs: list[Tensor], timeout: timedelta | None = None
+    ) -> None:
+        """outputs[i * n * size + p] receives, for tensor i, that of place p; on every rank."""
+
+    def all_gather_multi_async(
+        self, outputs: list[Tensor], inputs: list[Tensor], timeout: timedelta | None = None
+    ) -> Work:
+        """As all_gather_multi, in the background."""
+
+    def reduce_scatter_multi(
+        self,
+        outputs: list[Tensor],
+        inputs: list[Tensor],
+        op: ReduceOp = ReduceOp.SUM,
+        timeout: timedelta | None = None,
+        factor: float = 1.0,
+    ) -> None:
+        """outputs[i] is reduced from what all tensors of all ranks have for its place p.
+
+        The i-th tensor of a rank has it in inputs[i * n * size + p].
+        """
+
+    def reduce_scatter_multi_async(
+        self,
+        outputs: list[Tensor],
+        inputs: list[Tensor],
+        op: ReduceOp = ReduceOp.SUM,
+        timeout: timedelta | None = None,
+        factor: float = 1.0,
+    ) -> Work:
+        """As reduce_scatter_multi, in the background."""
+
+    def barrier(self, timeout: timedelta | None = None) -> None:
+        """Returns once every rank has called it."""
+
+    def barrier_async(self, timeout: timedelta | None = None) -> Work:
+        """As barrier, in the background."""
+
+    def monitored_barrier(self, timeout: timedelta | None = None) -> None:
+        """As barrier, by way of the store alone: for finding out who is missing.
+
+        If not all ranks have come within `timeout`, all that have, and those that come later, get
+        a DistTimeoutError that names every one that had not.
+        """
+
+    def send(
+        self, tensor: Tensor, dst: int, tag: int = 0, timeout: timedelta | None = None
+    ) -> None:
+        """Sends `tensor` to rank `dst`; may return before it has been received."""
+
+    def send_async(
+        self, tensor: Tensor, dst: int, tag: int = 0, timeout: timedelta | None = None
+    ) -> Work:
+        """As send, in the background."""
+
+    def recv(self, tensor: Tensor, src: int, tag: int = 0, timeout: timedelta | None = None) -> int:
+        """Receives into `tensor`, of the type and size that rank `src` sends with `tag`.
+
+        With -1 as `src`, from whichever rank sends first. Returns the rank that sent.
+        """
+
+    def recv_async(
+        self, tensor: Tensor, src: int, tag: int = 0, timeout: timedelta | None = None
+    ) -> Work:
+        """As recv, in the background; the rank that sent is the Work's source_rank."""
+
+    def all_gather_bytes(self, value: bytes, timeout: timedelta | None = None) -> list[bytes]:
+        """Every rank's `value`, of any size, in the order of ranks."""
+
+    def broadcast_bytes(self, value: bytes, root: int, timeout: timedelta | None = None) -> bytes:
+        """The value that rank `root` passes; what the others pass is ignored."""
+
+    def gather_bytes(
+        self, value: bytes, root: int, timeout: timedelta | None = None
+    ) -> list[bytes]:
+        """Every rank's `value` on rank `root`; an empty list on the others."""
+
+    def scatter_bytes(
+        self, values: list[bytes], root: int, timeout: timedelta | None = None
+    ) -> bytes:
+        """values[r] of rank `root`, on rank r. The others pass none."""
+
+    def send_bytes(
+        self, value: bytes, dst: int, tag: int = 0, timeout: timedelta | None = None
+    ) -> None:
+        """Sends `value`, of any size, to rank `dst`."""
+
+    def recv_bytes(self, src: int, tag: int = 0, timeout: timedelta | None = None) -> Message:
+        """Receives what send_bytes sent; with -1 as `src`, from whichever rank sends first."""
+
+    def split(
+        self, groups: list[list[int]], timeout: timedelta | None = None
+    ) -> ProcessGroup | None:
+        """Divides this group: the new group that has this rank, or None if none has it.
+
+        All ranks must call it with equal arguments: lists of ranks of this group, each rank in at
+        most one; ranks of a new group are numbered in the order of its list.
+        """
+
+    def shrink(self, ranks_to_exclude: list[int], timeout: timedelta | None = None) -> ProcessGroup:
+        """A new group without `ranks_to_exclude`, also of one that has lost these ranks.
+
+        Only the survivors call it, with equal arguments; they keep their order and are numbered
+        anew. They meet through the store, which must have survived too; this group is aborted.
+        A DistTimeoutError names survivors that did not come.
+        """
+
+    def close(self, timeout: timedelta = timedelta(seconds=10)) -> None:
+        """Waits up to `timeout` for operations in flight, then aborts them. Idempotent."""
+
+    def abort(self, reason: str) -> None:
+        """Ends the group at once: operations in flight fail, here and on the peers."""
+
+class World:
+    """One process's membership of a job."""
+
+    @staticmethod
+    def init(
+        backend: str = "auto",
+        init_method: str = "",
+        store: Store | None = None,
+        rank: int = -1,
+        world_size: int = -1,
+        timeout: timedelta = timedelta(seconds=1800),
+        group_name: str = "",
+    ) -> World:
+        """Joins; returns once all ranks have.
+
+        Either `store` with `rank` and `world_size`, or `init_method`:
+        env:// (the default), as launchers set it; tcp://host:port, where rank 0 hosts the store;
+        tcp://239.x.y.z:port, a multicast address on which the processes of `group_name` find each
+        other; file:///path. The latter three take rank, world_size and group_name as arguments or
+        as ?rank=R&world_size=N&group_name=G. Without a rank they assign one: the process that
+        hosts the store is rank 0, the others follow in order of arrival; ranks that are given are
+        kept. What launchers' variables do not say is taken from srun, mpirun, PALS or Flux, if one
+        of them has started this process. With no argument and nothing in the environment, a world
+        of one, which opens no socket and says so in the log.
+
+        A DistTimeoutError names the ranks that have not joined. A rank that is taken, a world_size
+        on which ranks disagree, and more processes than world_size are ValueErrors.
+        """
+
+    @property
+    def rank(self) -> int:
+        """This process's rank."""
+
+    @property
+    def size(self) -> int:
+        """The number of ranks."""
+
+    @property
+    def local_rank(self) -> int:
+        """This rank's place among the ranks of its host, in order of rank."""
+
+    @property
+    def group(self) -> ProcessGroup:
+        """The group of all ranks."""
+
+    @property
+    def store(self) -> Store:
+        """The store through which the ranks met."""
+
+    def new_group(
+        self,
+        ranks: list[int],
+        backend: str | None = None,
+        timeout: timedelta | None = None,
+        local_synchronization: bool = False,
+    ) -> ProcessGroup | None:
+        """A group of `ranks`, numbered in that order; None on ranks that are not in it.
+
+        All ranks of the world must call it, with equal arguments and in the same order; with
+        `local_synchronization` only the members, each equally often for one list of ranks.
+        """
+
+    def close(self, timeout: timedelta = timedelta(seconds=10)) -> None:
+        """Closes the group of all ranks; groups made by new_group live on."""
+
+class GradBucket:
+    """Gradients of one element type that are averaged together: what a communication hook gets."""
+
+    @property
+    def index(self) -> int:
+        """Its place in the order in which buckets are reduced."""
+
+    @property
+    def count(self) -> int:
+        """How many buckets a step has."""
+
+    @property
+    def step(self) -> int:
+        """How many steps of the reducer have communicated before this one."""
+
+    @property
+    def divisor(self) -> int:
+        """What the sum over the ranks is divided by: most often their number."""
+
+    @property
+    def is_last(self) -> bool:
+        """Whether it is the last bucket of its step."""
+
+    @property
+    def buffer(self) -> Tensor:
+        """This rank's gradients, one behind the other; the average is to take their place."""
+
+    @property
+    def gradients(self) -> list[Tensor]:
+        """The parts of `buffer`: views of the parameters' shapes."""
+
+    @property
+    def parameters(self) -> list[int]:
+        """Whose gradients these are: indices among the reducer's parameters."""
+
+class CommHook:
+    """How a reducer averages its buckets; each hook belongs to one reducer.
+
+    All ranks must use the same hook, with equal arguments. Gradients of float32 and float64 are
+    compressed, others averaged as they are. Results are bitwise equal on all ranks, except
+    those of `post_local_sgd`. Hooks of one's own: `comm_hooks.from_function` in Python,
+    `CommHook.of` in Java.
+    """
+
+    @property
+    def name(self) -> str:
+        """What kind of hook it is: "power_sgd"."""
+
+    @staticmethod
+    def all_reduce() -> CommHook:
+        """One all-reduce: what a reducer without a hook does."""
+
+    @staticmethod
+    def float16_compress() -> CommHook:
+        """All-reduces in float16: half the bytes of float32, and errors of about 0.05 %.
+
+        Gradients above 65504 become infinite, and those below 6e-8 zero.
+        """
+
+    @staticmethod
+    def bfloat16_compress() -> CommHook:
+        """All-reduces in bfloat16: half the bytes of float32, its range, errors of about 0.4 %."""
+
+    @staticmethod
+    def power_sgd(
+        rank: int = 1,
+        start_step: int = 1000,
+        min_compression_rate: float = 2.0,
+        use_error_feedback: bool = True,
+        warm_start: bool = True,
+        orthogonalization_epsilon: float = 0.0,
+        seed: int = 0,
+    ) -> CommHook:
+        """PowerSGD: the gradient of each matrix as a product of two thin ones.
+
+        Method: T. Vogels et al., "PowerSGD: Practical Low-Rank Gradient Compression for Distributed
+        Optimization", NeurIPS 2019, algorithms 1 and 2. The thin matrices have `rank` columns.
+        Steps before `start_step` are all-reduced, and so are parameters with one dimension and
+        those that would not shrink to less than 1 / `min_compression_rate`. What is lost is added
+        to the next gradients with `use_error_feedback`, which takes as much memory as they do;
+        `warm_start` begins with the thin matrices of the step before, not with random ones.
+        """
+
+    @staticmethod
+    def batched_power_sgd(
+        rank: int = 1,
+        start_step: int = 1000,
+        use_error_feedback: bool = True,
+        warm_start: bool = True,
+        orthogonalization_epsilon: float = 0.0,
+        seed: int = 0,
+    ) -> CommHook:
+        """PowerSGD on each bucket as one square matrix: faster, and less exact."""
+
+    @staticmethod
+    def quantize_per_tensor() -> CommHook:
+        """Gathers 8 bits for each element, with a scale and a zero point for each bucket.
+
+        Errors are at most the mean of the ranks' scales, (largest - smallest gradient) / 255. Each
+        rank receives a byte for each element of every other rank, so few ranks gain most. Method:
+        B. Jacob et al., "Quantization and Training of Neural Networks for Efficient
+        Integer-Arithmetic-Only Inference", CVPR 2018, section 2.1.
+        """
+
+    @staticmethod
+    def quantize_per_channel(block_size: int = 512) -> CommHook:
+        """The same with a scale and a zero point for each `block_size` elements in a row."""
+
+    @staticmethod
+    def top_k(fraction: float = 0.01) -> CommHook:
+        """Gathers the `fraction` of elements that is largest; the others are added to the next.
+
+        Method: S. Stich et al., "Sparsified SGD with Memory", NeurIPS 2018, algorithm 1; Y. Lin et
+        al., "Deep Gradient Compression", ICLR 2018, section 3.1. Takes as much memory as gradients.
+        """
+
+    @staticmethod
+    def post_local_sgd(start_step: int, subgroup: ProcessGroup | None = None) -> CommHook:
+        """Averages over all ranks before `start_step`, then over those of `subgroup` only.
+
+        None stands for the ranks of the same host. Parameters must then be averaged from time to
+        time: see ParameterAverager. Method: T. Lin et al., "Don't Use Large Mini-Batches, Use Local
+        SGD", ICLR 2020, section 3.
+        """
+
+class ParameterAverager:
+    """Averages parameters over all ranks in every so many steps: local and post-local SGD."""
+
+    @staticmethod
+    def create(group: ProcessGroup, period: int, warmup_steps: int = 0) -> ParameterAverager:
+        """The first average is in step `warmup_steps`, from 0, then in each `period`th step."""
+
+    def average(self, parameters: list[Tensor]) -> bool:
+        """To be called after each step, with all parameters.
+
+        If it is time, replaces them by their averages, for which all ranks must call it. Returns
+        whether it did.
+        """
+
+class ReducerStats:
+    """When the buckets of the last step that communicated were ready, reduced and done.
+
+    Times are nanoseconds from the step's begin. Lists are by bucket, in the order of reduction;
+    those of sparse parameters come last.
+    """
+
+    @property
+    def steps(self) -> int:
+        """How many steps have communicated without an error, this one included."""
+
+    @property
+    def hook(self) -> str:
+        """The name of the communication hook; "all_reduce" if there is none."""
+
+    @property
+    def bucket_bytes(self) -> list[int]:
+        """The size of each bucket."""
+
+    @property
+    def bucket_parameters(self) -> list[int]:
+        """How many parameters each bucket has."""
+
+    @property
+    def ready(self) -> list[int]:
+        """When the last gradient of each bucket was there."""
+
+    @property
+    def start(self) -> list[int]:
+        """When each bucket was handed to the group."""
+
+    @property
+    def end(self) -> list[int]:
+        """When the average of each bucket was there."""
+
+    @property
+    def backward_end(self) -> int:
+        """When `finish` was called."""
+
+    @property
+    def step_end(self) -> int:
+        """When `finish` returned."""
+
+    @property
+    def own_time(self) -> int:
+        """Spent in the reducer itself: without waiting, without copying, without the hook."""
+
+    @property
+    def copy_time(self) -> int:
+        """Spent in copying gradients to their buckets."""
+
+    @property
+    def communication_time(self) -> int:
+        """How long communication was in flight."""
+
+    @property
+    def hidden_time(self) -> int:
+        """How much of that was before `finish` was called."""
+
+    @property
+    def overlap_share(self) -> float:
+        """hidden_time / communication_time; 1 if there was no communication."""
+
+    @property
+    def total_overlap_share(self) -> float:
+        """The same over all steps."""
+
+    @property
+    def table(self) -> str:
+        """All of it as text, a line for each bucket."""
+
+class Reducer:
+    """Averages the gradients of data-parallel training, overlapped with the backward pass.
+
+    Gradients are gathered in buckets, flat buffers in the order in which backward passes make
+    them. A bucket is all-reduced in the background as soon as its last gradient is ready. After the
+    first step that communicated buckets are made anew, in the order in which the gradients came:
+    `generation` changes, and `gradient` is elsewhere. Method: S. Li et al., "PyTorch Distributed:
+    Experiences on Accelerating Data Parallel Training", VLDB 2020, section 3.2.
+
+    A step: for each parameter write `gradient(i)` and then `mark_ready(i)`, or `copy_ready`; at the
+    end `finish`. Thread-safe as far as threads mark different parameters.
+    """
+
+    @staticmethod
+    def create(
+        group: ProcessGroup,
+        parameters: list[Tensor],
+        names: list[str] = [],
+        bucket_cap_bytes: int = 26214400,
+        first_bucket_cap_bytes: int = 1048576,
+        bucket_caps_bytes: list[int] = [],
+        sparse: list[int] = [],
+        find_unused_parameters: bool = False,
+        static_graph: bool = False,
+        rebuild_buckets: bool = True,
+    ) -> Reducer:
+        """Plans the buckets for gradients of the types and shapes of `parameters`.
+
+        `names`, if given, has one name for each parameter, for messages. A bucket is closed at its
+        cap, of which `bucket_caps_bytes`, if given, has one for each bucket; its last one goes on.
+        The gradients of the parameters in `sparse` are rows: see `mark_ready_sparse`. Parameters
+        without a gradient are an error on all ranks, unless they are to be found in each step, or
+        in the first one for all steps (`static_graph`). `rebuild_buckets` is about the order of
+        arrival, after the first step; it does not apply where unused ones are found in each step.
+
+        Collective. A DistMismatchError on all ranks names the first parameter or option that
+        differs, and the ranks.
+        """
+
+    def begin_step(
+        self, synchronize: bool = True, unused: list[int] = [], divisor: int = 0
+    ) -> None:
+        """Begins a step, where something is to be said; the first gradient begins one too.
+
+        Without `synchronize` gradients stay this rank's own, and `copy_ready` of later steps adds
+        to them, up to and with the next step that synchronizes. `unused` are parameters known to
+        get no gradient in this step, so that their buckets can start earlier. Sums are divided by
+        `divisor`; 0: by the number of ranks. A ValueError if a step is under way.
+        """
+
+    def gradient(self, index: int) -> Tensor:
+        """The place of parameter `index`'s gradient in its bucket: a view, of its shape.
+
+        Write the gradient there before `mark_ready(index)`; after `finish` it holds the average.
+        """
+
+    def mark_ready(self, index: int) -> None:
+        """The gradient of parameter `index` has been written; once for each before `finish`."""
+
+    def copy_ready(self, index: int, value: Tensor) -> None:
+        """Copies `value` to `gradient(index)` and marks it ready."""
+
+    def mark_ready_sparse(self, index: int, indices: Tensor, values: Tensor) -> None:
+        """The gradient of a sparse parameter: `values[k]` belongs to row `indices[k]`.
+
+        `indices` are int64 of shape [n] and may repeat; `values` have the shape [n, columns...].
+        Both are copied.
+        """
+
+    def await_bucket(self, bucket: int) -> bool:
+        """Waits until the average of a bucket is there, for who has a use for it before `finish`.
+
+        `finish` is to follow. False, at once, if gradients of the buckets up to it are not ready,
+        and if averaging has failed or is up to `finish`, which says why.
+        """
+
+    def finish(self) -> None:
+        """Waits until all gradients are averaged and ends the step.
+
+        A ValueError on all ranks names the ranks and parameters without a gradient, and ends the
+        step, nothing else. Errors of the group end the group: see `replace_group`.
+        """
+
+    def is_used(self, index: int) -> bool:
+        """Whether any rank had a gradient for it in the last step; if not, it is zeros."""
+
+    def sparse_indices(self, index: int) -> Tensor:
+        """The rows of the last step, of all ranks in their order: int64 of shape [n]."""
+
+    def sparse_values(self, index: int) -> Tensor:
+        """What belongs to `sparse_indices`, divided: of shape [n, columns...]."""
+
+    def count_active(self, is_active: bool) -> int:
+        """How many ranks say that they still have input. Collective, between steps.
+
+        For inputs that end at different times: a rank that has input calls it before each step and
+        may pass the result to `begin_step` as divisor. A rank that has run out repeats it, and
+        `shadow_step` unless it is 0.
+        """
+
+    def shadow_step(self, divisor: int = 0) -> None:
+        """Takes part in a step of the other ranks with zeros."""
+
+    def set_hook(self, hook: CommHook | None) -> None:
+        """How buckets are averaged from the next step on; None: by one all-reduce.
+
+        All ranks must call it, between steps, with the same hook; a hook belongs to one reducer.
+        """
+
+    def replace_group(self, group: ProcessGroup) -> None:
+        """Goes on in another group, after a failure; a step under way is dropped.
+
+        Collective over the new group. A DistMismatchError if its ranks have different parameters.
+        """
+
+    def stats(self) -> ReducerStats:
+        """Of the last step that communicated."""
+
+    @property
+    def buckets(self) -> list[list[int]]:
+        """The parameters of each bucket, in the order in which the buckets are reduced."""
+
+    @property
+    def generation(self) -> int:
+        """How often the buckets have been made. When it changes, ask for `gradient` again."""
+
+class Preemption:
+    """Stops all ranks of a job at the same step, so that they can save and be started again later.
+
+    Every rank makes one, and calls `reached` at the beginning of each step, with the same numbers
+    as the others. A notice is given by any rank, or by whoever sets the key "preempt/notice" in the
+    store, whatever its value.
+    """
+
+    @staticmethod
+    def create(
+        store: Store, rank: int, world_size: int, timeout: timedelta = timedelta(seconds=60)
+    ) -> Preemption:
+        """Begins to look for a notice, in the background.
+
+        `store` is one that all ranks share, and that has not served an agreement before. `timeout`
+        is how long the ranks have to agree, once there is a notice.
+        """
+
+    def give_notice(self) -> None:
+        """Asks all ranks to stop. Returns at once."""
+
+    def reached(self, step: int) -> bool:
+        """Whether to save and stop, instead of beginning `step`; steps count up from 0.
+
+        True from the same step on all ranks, the first that none had begun when they agreed. Waits
+        only between a notice and the agreement; a DistTimeoutError names the ranks that take no
+        part in it.
+        """
+
+    @property
+    def agreed_step(self) -> int:
+        """The step agreed on; -1 while there is none."""
+
+class Heartbeat:
+    """Says to the launcher that this process makes progress.
+
+    By the time of the last modification of the file that SYNCLINE_HEARTBEAT_FILE names; without it,
+    it does nothing.
+    """
+
+    @staticmethod
+    def create() -> Heartbeat:
+        """One for the file that is named now."""
+
+    def beat(self) -> None:
+        """Touches the file, at most ten times a second; cheap enough for every step."""
+
+class Info:
+    """What this build of Syncline has."""
+
+    @staticmethod
+    def version() -> str:
+        """The version: "0.1.0"."""
+
+    @staticmethod
+    def backends() -> list[str]:
+        """The names of the backends, sorted."""
+
+    @staticmethod
+    def stores() -> list[str]:
+        """The schemes of the stores, sorted."""
+
+    @staticmethod
+    def operations(backend: str, device: str = "cpu") -> list[str]:
+        """The operations that `backend` serves on `device` ("cpu" or "cuda")."""
+
+    @staticmethod
+    def dtypes(backend: str, operation: str) -> list[str]:
+        """The element types on which `backend` serves `operation`."""
+
+    @staticmethod
+    def capability_table() -> str:
+        """What each backend serves on which device, as a table in Markdown."""
+
+def _register_backend(
+    name: str,
+    factory: Callable[..., Any],
+    devices: list[str],
+    operations: list[str],
+    dtypes: list[str],
+) -> None: ...
+def _comm_hook_from_function(
+    name: str, function: Callable[[GradBucket, ProcessGroup], object]
+) -> CommHook: ...
+def _comm_hook_from_starter(
+    name: str,
+    function: Callable[[GradBucket, Callable[[BaseException | None], None]], None],
+) -> CommHook: ...
+def _gradient_hook(
+    reducer: Reducer,
+    index: int,
+    is_open: bytearray,
+    came: bytearray,
+    views: list[Any] | None,
+    otherwise: Callable[[Any], None],
+) -> Callable[[Any], None]: ...
+def _empty_shared(shape: list[int], dtype: str) -> Tensor: ...

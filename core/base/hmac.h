@@ -1,0 +1,24 @@
+// How those who share a secret know each other's messages.
+#ifndef SYNCLINE_CORE_BASE_HMAC_H_
+#define SYNCLINE_CORE_BASE_HMAC_H_
+
+#include <cstddef>
+#include <string>
+
+#include "absl/strings/string_view.h"
+
+namespace syncline {
+
+// `count` bytes that nobody can guess.
+std::string RandomBytes(size_t count);
+
+// HMAC-SHA256 (RFC 2104), kHmacBytes long: proves that its maker knows `secret`.
+inline constexpr size_t kHmacBytes = 32;
+std::string HmacSha256(absl::string_view secret, absl::string_view message);
+
+// Takes the same time wherever they differ.
+bool SameBytes(absl::string_view a, absl::string_view b);
+
+}  // namespace syncline
+
+#endif  // SYNCLINE_CORE_BASE_HMAC_H_

@@ -1,0 +1,124 @@
+#include "core/base/host.h"
+
+#include <arpa/inet.h>
+#include <fcntl.h>
+#include <netdb.h>
+#include <netinet/in.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <climits>
+#include <cstring>
+#include <vector>
+
+#include "absl/strings/ascii.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+#include "core/base/process_state.h"
+#include "core/base/resolve.h"
+#include "core/base/sockets.h"
+#include "core/base/status.h"
+#include "core/base/unique_fd.h"
+
+namespace syncline {
+namespace {
+
+// Equal for all processes below one kernel since it was started.
+absl::StatusOr<std::string> BootId() {
+  constexpr char kPath[] = "/proc/sys/kernel/random/boot_id";
+  const UniqueFd file(open(kPath, O_RDONLY | O_CLOEXEC));
+  char text[64];
+  const ssize_t size = file.valid() ? read(file.get(), text, sizeof(text)) : -1;
+  if (size <= 0) return BackendError(absl::StrCat("cannot read ", kPath, ": ", strerror(errno)));
+  return std::string(absl::StripTrailingAsciiWhitespace(absl::string_view(text, size)));
+}
+
+std::string NetworkNamespace() {
+  char link[64] = {};
+  return readlink("/proc/self/ns/net", link, sizeof(link) - 1) > 0 ? link : "-";
+}
+
+std::string HostName() {
+  char name[HOST_NAME_MAX + 1] = {};
+  return gethostname(name, HOST_NAME_MAX) == 0 ? name : "unknown";
+}
+
+// Empty if it has none.
+std::string Text(const SocketAddress& address) {
+  char text[NI_MAXHOST] = {};
+  getnameinfo(address.get(), address.length, text, sizeof(text), nullptr, 0, NI_NUMERICHOST);
+  return text;
+}
+
+}  // namespace
+
+std::string Peer::ToString() const { return absl::StrCat("host ", host, ", pid ", pid); }
+
+std::string Peer::Serialize() const {
+  return absl::StrCat(pid, " ", started, " ", pid_namespace, " ", identity, " ", host);
+}
+
+absl::StatusOr<Peer> Peer::Parse(absl::string_view text) {
+  std::vector<std::string> fields = absl::StrSplit(text, absl::MaxSplits(' ', 4));
+  Peer peer;
+  if (fields.size() != 5 || !absl::SimpleAtoi(fields[0], &peer.pid) ||
+      !absl::SimpleAtoi(fields[1], &peer.started)) {
+    return StoreError(absl::StrCat("'", text, "' does not describe a process: do two jobs, or two ",
+                                   "versions of Syncline, share a store?"));
+  }
+  peer.pid_namespace = fields[2];
+  peer.identity = fields[3];
+  peer.host = fields[4];
+  return peer;
+}
+
+absl::StatusOr<Peer> IdentifyThisProcess() {
+  Peer self = ThisPeer();
+  SYNCLINE_ASSIGN_OR_RETURN(const std::string boot, BootId());
+  SYNCLINE_ASSIGN_OR_RETURN(const ProcessState process, ReadProcess(self.pid));
+  self.identity = absl::StrCat(boot, "/", NetworkNamespace());
+  self.pid_namespace = PidNamespace();
+  self.started = process.started;
+  return self;
+}
+
+Peer ThisPeer() {
+  Peer self;
+  self.host = HostName();
+  self.pid = getpid();
+  return self;
+}
+
+absl::StatusOr<std::string> AddressTowards(absl::string_view host, const Deadline& deadline) {
+  // The port does not matter, but 0 is none to connect to.
+  SYNCLINE_ASSIGN_OR_RETURN(const auto addresses,
+                            Resolve(std::string(host), {/*port=*/9}, deadline));
+  for (const SocketAddress& address : addresses) {
+    // Connecting a datagram socket picks a route and sends nothing.
+    const UniqueFd fd(socket(address.family(), SOCK_DGRAM | SOCK_CLOEXEC, 0));
+    if (!fd.valid() || connect(fd.get(), address.get(), address.length) != 0) continue;
+    SocketAddress local;
+    if (getsockname(fd.get(), local.get(), &local.length) != 0) continue;
+    std::string text = Text(local);
+    if (!text.empty()) return text;
+  }
+  return NetworkError(absl::StrCat("no network interface of this host reaches '", host,
+                                   "'; check that host's address and this host's routes"));
+}
+
+absl::StatusOr<std::string> FirstAddress(absl::string_view host, const Deadline& deadline) {
+  SYNCLINE_ASSIGN_OR_RETURN(const auto addresses, Resolve(std::string(host), {}, deadline));
+  return Text(addresses.front());
+}
+
+bool IsMulticastAddress(absl::string_view host) {
+  const std::string text(host.substr(0, host.find('%')));  // Without an IPv6 scope.
+  in_addr v4 = {};
+  in6_addr v6 = {};
+  if (inet_pton(AF_INET, text.c_str(), &v4) == 1) return IN_MULTICAST(ntohl(v4.s_addr));
+  return inet_pton(AF_INET6, text.c_str(), &v6) == 1 && IN6_IS_ADDR_MULTICAST(&v6);
+}
+
+}  // namespace syncline

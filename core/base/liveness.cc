@@ -1,0 +1,43 @@
+#include "core/base/liveness.h"
+
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "core/base/process_state.h"
+#include "core/base/status.h"
+
+namespace syncline {
+
+Liveness Probe(const Peer& self, const Peer& peer) {
+  if (peer.identity != self.identity || peer.pid_namespace != self.pid_namespace) {
+    return Liveness::kUnknown;
+  }
+  const absl::StatusOr<ProcessState> process = ReadProcess(peer.pid);
+  if (absl::IsNotFound(process.status())) return Liveness::kDead;
+  if (!process.ok()) return Liveness::kUnknown;
+  if (process->started != peer.started || process->is_ending) return Liveness::kDead;
+  return process->is_stopped ? Liveness::kStopped : Liveness::kAlive;
+}
+
+absl::Status DeathOf(const std::vector<std::string>& names) {
+  if (names.empty()) return absl::OkStatus();
+  return NetworkError(
+      absl::StrCat(absl::StrJoin(names, ", "), names.size() == 1 ? " has" : " have", " died"));
+}
+
+PeerCheck CheckThatRanksLive(std::vector<Peer> peers, int64_t self, std::vector<int64_t> ranks) {
+  if (peers.empty()) return nullptr;
+  return [peers = std::move(peers), self, ranks = std::move(ranks)] {
+    std::vector<std::string> dead;
+    for (int64_t rank : ranks) {
+      if (Probe(peers[self], peers[rank]) != Liveness::kDead) continue;
+      dead.push_back(absl::StrCat("rank ", rank, " (", peers[rank].ToString(), ")"));
+    }
+    return DeathOf(dead);
+  };
+}
+
+}  // namespace syncline

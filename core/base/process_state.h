@@ -1,0 +1,31 @@
+// What the kernel says of a process.
+#ifndef SYNCLINE_CORE_BASE_PROCESS_STATE_H_
+#define SYNCLINE_CORE_BASE_PROCESS_STATE_H_
+
+#include <cstdint>
+#include <string>
+
+#include "absl/status/statusor.h"
+
+namespace syncline {
+
+struct ProcessState {
+  std::string program;  // Its name for the kernel, of at most 15 bytes.
+  int parent;
+  bool is_zombie;   // It has ended, and waits for its parent to look.
+  bool is_ending;   // It is being torn down, or waits as a zombie for its parent.
+  bool is_stopped;  // By a signal.
+  int64_t started;  // Kernel ticks since boot: tells a process from a later one of its pid.
+};
+
+// NotFoundError if there is no such process. Another error, such as a lack of descriptors, says
+// nothing about the process.
+absl::StatusOr<ProcessState> ReadProcess(int pid);
+
+// The pid namespace of the calling process; "-" if it cannot be told. The pids of another one mean
+// nothing here.
+std::string PidNamespace();
+
+}  // namespace syncline
+
+#endif  // SYNCLINE_CORE_BASE_PROCESS_STATE_H_

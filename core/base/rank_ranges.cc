@@ -1,0 +1,41 @@
+#include "core/base/rank_ranges.h"
+
+#include <cstddef>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "absl/types/span.h"
+
+namespace syncline {
+namespace internal {
+
+std::vector<std::string> RangesOf(const std::vector<long long>& ranks) {
+  std::vector<std::string> ranges;
+  for (size_t first = 0; first < ranks.size();) {
+    size_t last = first;
+    while (last + 1 < ranks.size() && ranks[last + 1] == ranks[last] + 1) ++last;
+    if (last < first + 3) last = first;  // A few read better one by one.
+    ranges.push_back(last == first ? absl::StrCat(ranks[first])
+                                   : absl::StrCat(ranks[first], "-", ranks[last]));
+    first = last + 1;
+  }
+  return ranges;
+}
+
+std::string JoinRanges(const std::vector<std::string>& ranges) {
+  return absl::StrJoin(ranges, ", ");
+}
+
+std::string NameRanges(const std::vector<std::string>& ranges) {
+  if (ranges.empty()) return "no rank";
+  if (ranges.size() == 1) {
+    return absl::StrCat(absl::StrContains(ranges[0], '-') ? "ranks " : "rank ", ranges[0]);
+  }
+  const auto all = absl::MakeConstSpan(ranges);
+  return absl::StrCat("ranks ", absl::StrJoin(all.first(all.size() - 1), ", "), " and ",
+                      all.back());
+}
+
+}  // namespace internal
+}  // namespace syncline

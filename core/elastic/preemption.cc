@@ -1,0 +1,188 @@
+#include "core/elastic/preemption.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "core/base/interrupt.h"
+#include "core/base/log.h"
+#include "core/base/rank_ranges.h"
+#include "core/base/status.h"
+#include "core/base/thread.h"
+
+namespace syncline {
+namespace {
+
+// How long the destructor, or an Interrupt, may go unnoticed by a wait.
+constexpr absl::Duration kPiece = absl::Milliseconds(100);
+// Of a notice, as one rank of many sees it.
+constexpr absl::Duration kPerRank = absl::Milliseconds(1);
+
+std::vector<std::string> KeysOfAll(absl::string_view prefix, int64_t size) {
+  std::vector<std::string> keys;
+  for (int64_t rank = 0; rank < size; ++rank) keys.push_back(absl::StrCat(prefix, rank));
+  return keys;
+}
+
+// The last step that a rank has reached; and that it knows the agreement.
+constexpr absl::string_view kSteps = "preempt/step/";
+constexpr absl::string_view kKnown = "preempt/known/";
+
+}  // namespace
+
+absl::StatusOr<std::shared_ptr<Preemption>> Preemption::Create(std::shared_ptr<Store> store,
+                                                               int64_t rank, int64_t size,
+                                                               const Options& options) {
+  if (store == nullptr) return ArgumentError("preemption needs a store");
+  if (rank < 0 || rank >= size) {
+    return ArgumentError(absl::StrCat("rank ", rank, " is not in a world of ", size,
+                                      ": ranks go from 0 to world_size - 1"));
+  }
+  if (options.timeout <= absl::ZeroDuration() || options.interval <= absl::ZeroDuration()) {
+    return ArgumentError("the times of a preemption must be positive");
+  }
+  std::shared_ptr<Preemption> made(new Preemption(std::move(store), rank, size, options));
+  SYNCLINE_ASSIGN_OR_RETURN(made->watcher_, StartThread("the watch for preemption",
+                                                        [raw = made.get()] { raw->Watch(); }));
+  return made;
+}
+
+Preemption::Preemption(std::shared_ptr<Store> store, int64_t rank, int64_t size,
+                       const Options& options)
+    : store_(std::move(store)), rank_(rank), size_(size), options_(options) {}
+
+Preemption::~Preemption() {
+  if (fork_.InChild()) {
+    if (watcher_.joinable()) watcher_.detach();  // It is the parent's.
+    return;
+  }
+  {
+    absl::MutexLock lock(&mutex_);
+    is_ending_ = true;
+  }
+  if (watcher_.joinable()) watcher_.join();
+}
+
+void Preemption::GiveNotice() {
+  if (fork_.InChild()) return;
+  absl::MutexLock lock(&mutex_);
+  gives_notice_ = true;
+}
+
+absl::StatusOr<bool> Preemption::Reached(int64_t step) {
+  if (fork_.InChild()) {
+    return BackendError("preemption: this process was forked from the one that watches");
+  }
+  absl::MutexLock lock(&mutex_);
+  if (step < 0 || step < last_) {
+    return ArgumentError(absl::StrCat("steps count up from 0: got ", step, " after ",
+                                      last_ < 0 ? "none" : absl::StrCat(last_)));
+  }
+  // The watcher ends each of its waits in time, and settles.
+  if (is_published_ && !Deadline(absl::InfiniteDuration())
+                            .AwaitInterruptibly(mutex_, absl::Condition(&is_settled_))) {
+    return Interruption();
+  }
+  SYNCLINE_RETURN_IF_ERROR(error_);
+  last_ = step;
+  const int64_t agreed = agreed_step();
+  return agreed >= 0 && step >= agreed;
+}
+
+void Preemption::Watch() {
+  if (!AwaitNotice()) return;
+  absl::StatusOr<int64_t> agreed = Agree();
+  absl::MutexLock lock(&mutex_);
+  if (agreed.ok()) {
+    agreed_.store(*agreed, std::memory_order_release);
+  } else {
+    error_ = Annotate(agreed.status(), absl::StrCat("preemption, rank ", rank_));
+  }
+  is_settled_ = true;
+}
+
+bool Preemption::AwaitNotice() {
+  const std::string keys[] = {std::string(kNoticeKey)};
+  const absl::Duration interval = std::max(options_.interval, size_ * kPerRank);
+  while (true) {
+    bool gives_notice = false;
+    {
+      absl::MutexLock lock(&mutex_);
+      if (is_ending_) return false;
+      gives_notice = gives_notice_;
+    }
+    // A store that cannot be reached is not the business of a job that nobody wants to stop.
+    const absl::Status noticed = gives_notice ? store_->Set(keys[0], absl::StrCat("rank ", rank_))
+                                              : store_->Wait(keys, absl::ZeroDuration());
+    if (noticed.ok()) return true;
+    if (gives_notice) {
+      Log(LogLevel::kWarning, absl::StrCat("rank ", rank_, " cannot tell the others to stop: ",
+                                           noticed.message(), "; it will try again"));
+    }
+    absl::MutexLock lock(&mutex_);
+    const auto is_woken = [this, gives_notice]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+      return is_ending_ || (gives_notice_ && !gives_notice);
+    };
+    mutex_.AwaitWithTimeout(absl::Condition(&is_woken), interval);
+  }
+}
+
+absl::StatusOr<int64_t> Preemption::Agree() {
+  int64_t last = 0;
+  {
+    absl::MutexLock lock(&mutex_);
+    is_published_ = true;
+    last = last_;
+  }
+  const Deadline deadline(options_.timeout);
+  SYNCLINE_RETURN_IF_ERROR(store_->Set(absl::StrCat(kSteps, rank_), absl::StrCat(last)));
+  const std::vector<std::string> keys = KeysOfAll(kSteps, size_);
+  SYNCLINE_RETURN_IF_ERROR(WaitForAll(keys, deadline));
+  SYNCLINE_ASSIGN_OR_RETURN(const auto texts,
+                            store_->MultiGet(keys, std::max(deadline.Remaining(), kPiece)));
+  for (const std::string& text : texts) {
+    int64_t step = 0;
+    if (!absl::SimpleAtoi(text, &step)) {
+      return StoreError(absl::StrCat("'", text, "' is not a step: do two jobs share a store?"));
+    }
+    last = std::max(last, step);
+  }
+  // Who hosts the store may leave as soon as it has saved: not before all know. Those that do not
+  // say so in time have died, which is not this one's business.
+  if (store_->Set(absl::StrCat(kKnown, rank_), "").ok()) {
+    WaitForAll(KeysOfAll(kKnown, size_), deadline).IgnoreError();
+  }
+  return last + 1;
+}
+
+absl::Status Preemption::WaitForAll(const std::vector<std::string>& keys,
+                                    const Deadline& deadline) {
+  while (true) {
+    absl::Status status = store_->Wait(keys, std::min(deadline.Remaining(), kPiece));
+    if (status.ok() || KindOf(status) != ErrorKind::kTimeout) return status;
+    {
+      absl::MutexLock lock(&mutex_);
+      if (is_ending_) return status;
+    }
+    if (deadline.Expired()) return Missing(status);
+  }
+}
+
+absl::Status Preemption::Missing(const absl::Status& silence) {
+  std::vector<int64_t> missing;
+  for (int64_t rank = 0; rank < size_; ++rank) {
+    const absl::Status said = store_->Wait({absl::StrCat(kSteps, rank)}, absl::ZeroDuration());
+    if (said.ok()) continue;
+    if (KindOf(said) != ErrorKind::kTimeout) return said;
+    missing.push_back(rank);
+  }
+  if (missing.empty()) return silence;
+  return TimeoutError(
+      absl::StrCat("the job is to stop, but rank ", RankRanges(missing), " of ", size_,
+                   " has not said within ", absl::FormatDuration(options_.timeout),
+                   " which step it has reached: it has died, or does not watch for preemption"));
+}
+
+}  // namespace syncline

@@ -1,0 +1,58 @@
+#include "core/group/backend.h"
+
+namespace syncline {
+namespace {
+
+constexpr OpKind kAllOpKinds[] = {
+    OpKind::kBroadcast, OpKind::kAllReduce, OpKind::kReduce,        OpKind::kAllGather,
+    OpKind::kGather,    OpKind::kScatter,   OpKind::kReduceScatter, OpKind::kAllToAll,
+    OpKind::kBarrier,   OpKind::kSend,      OpKind::kRecv,
+};
+
+}  // namespace
+
+absl::Span<const OpKind> AllOpKinds() { return kAllOpKinds; }
+
+absl::string_view Name(OpKind kind) {
+  switch (kind) {
+    case OpKind::kBroadcast:
+      return "broadcast";
+    case OpKind::kAllReduce:
+      return "all_reduce";
+    case OpKind::kReduce:
+      return "reduce";
+    case OpKind::kAllGather:
+      return "all_gather";
+    case OpKind::kGather:
+      return "gather";
+    case OpKind::kScatter:
+      return "scatter";
+    case OpKind::kReduceScatter:
+      return "reduce_scatter";
+    case OpKind::kAllToAll:
+      return "all_to_all";
+    case OpKind::kBarrier:
+      return "barrier";
+    case OpKind::kSend:
+      return "send";
+    case OpKind::kRecv:
+      return "recv";
+  }
+  return "unknown operation";
+}
+
+bool Reduces(OpKind kind) {
+  return kind == OpKind::kAllReduce || kind == OpKind::kReduce || kind == OpKind::kReduceScatter;
+}
+
+bool IsP2p(OpKind kind) { return kind == OpKind::kSend || kind == OpKind::kRecv; }
+
+Capabilities Capabilities::All() {
+  Capabilities all;
+  for (OpKind kind : AllOpKinds()) all.ops.insert(kind);
+  for (DType dtype : AllDTypes()) all.move_dtypes.insert(dtype);
+  all.reduce_dtypes = all.move_dtypes;
+  return all;
+}
+
+}  // namespace syncline

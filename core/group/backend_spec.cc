@@ -1,0 +1,58 @@
+#include "core/group/backend_spec.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/ascii.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+#include "core/group/backend_registry.h"
+#include "core/base/status.h"
+
+namespace syncline {
+namespace {
+
+using Backends = std::map<DeviceType, std::string>;
+
+absl::StatusOr<DeviceType> ParseDevice(absl::string_view name) {
+  if (name == "cpu") return DeviceType::kCpu;
+  if (name == "cuda") return DeviceType::kCuda;
+  return ArgumentError(absl::StrCat("unknown device '", name, "'; choose one of: cpu, cuda"));
+}
+
+absl::Status AddPair(absl::string_view pair, Backends& backends) {
+  const std::pair<std::string, std::string> parts = absl::StrSplit(pair, absl::MaxSplits(':', 1));
+  SYNCLINE_ASSIGN_OR_RETURN(const DeviceType device, ParseDevice(parts.first));
+  SYNCLINE_ASSIGN_OR_RETURN(const BackendRegistry::Entry entry,
+                            BackendRegistry::Find(parts.second));
+  if (entry.capabilities.devices.count(device) == 0) {
+    return ArgumentError(
+        absl::StrCat("backend ", parts.second, " does not serve device ", parts.first));
+  }
+  if (backends.emplace(device, parts.second).second) return absl::OkStatus();
+  return ArgumentError(absl::StrCat("device ", parts.first, " is named twice"));
+}
+
+}  // namespace
+
+absl::StatusOr<Backends> ParseBackendSpec(absl::string_view spec) {
+  std::string text = absl::AsciiStrToLower(spec);
+  text.erase(std::remove(text.begin(), text.end(), ' '), text.end());
+  Backends backends;
+  if (text.find(':') == std::string::npos) {
+    SYNCLINE_ASSIGN_OR_RETURN(const BackendRegistry::Entry entry, BackendRegistry::Find(text));
+    for (DeviceType device : entry.capabilities.devices) backends[device] = text;
+    return backends;
+  }
+  for (absl::string_view pair : absl::StrSplit(text, ',')) {
+    const absl::Status added = AddPair(pair, backends);
+    if (!added.ok()) {
+      return Annotate(added, absl::StrCat("backend '", spec,
+                                          "', where a name or pairs such as "
+                                          "cpu:gloo,cuda:nccl are expected"));
+    }
+  }
+  return backends;
+}
+
+}  // namespace syncline

@@ -1,0 +1,176 @@
+#include "core/group/lane.h"
+
+#include <list>
+#include <thread>
+#include <utility>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/cleanup/cleanup.h"
+#include "absl/strings/str_cat.h"
+#include "absl/synchronization/mutex.h"
+#include "core/base/interrupt.h"
+#include "core/base/status.h"
+#include "core/base/thread.h"
+
+namespace syncline {
+namespace {
+
+constexpr absl::Duration kIdleBeforeTheThreadEnds = absl::Seconds(2);
+
+// A synchronous operation that waits for its turn on the lane's thread; guarded by the lane.
+struct Turn {
+  enum class Phase { kWaiting, kRunning, kDone, kGivenUp };
+
+  bool has_begun() const { return phase != Phase::kWaiting; }
+  bool is_done() const { return phase == Phase::kDone; }
+
+  Phase phase = Phase::kWaiting;
+  absl::Status result;
+};
+
+}  // namespace
+
+struct Lane::State : std::enable_shared_from_this<Lane::State> {
+  explicit State(std::shared_ptr<Numbers> from) : numbers(std::move(from)) {}
+
+  absl::Status EnsureThread() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex);
+  void Loop();
+  void RunFirst() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex);
+  bool HasTurn() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex) {
+    return !busy && (!queue.empty() || stopping);
+  }
+  bool IsIdle() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex) { return !busy && queue.empty(); }
+  bool IsOwnThread() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex) {
+    return has_thread && thread == std::this_thread::get_id();
+  }
+  bool IsOver() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex) { return !has_thread && !busy; }
+
+  const std::shared_ptr<Numbers> numbers;  // Taken from under the lock, so that they increase.
+  absl::Mutex mutex;
+  std::list<std::function<void()>> queue ABSL_GUARDED_BY(mutex);
+  bool busy ABSL_GUARDED_BY(mutex) = false;  // An operation is running, on whatever thread.
+  bool stopping ABSL_GUARDED_BY(mutex) = false;
+  bool has_thread ABSL_GUARDED_BY(mutex) = false;
+  std::thread::id thread ABSL_GUARDED_BY(mutex);
+};
+
+Lane::Lane(std::shared_ptr<Numbers> numbers)
+    : state_(std::make_shared<State>(std::move(numbers))) {}
+
+Lane::~Lane() {
+  absl::MutexLock lock(&state_->mutex);
+  state_->stopping = true;
+  if (state_->IsOwnThread()) {
+    while (!state_->queue.empty()) state_->RunFirst();
+    return;
+  }
+  // Bounded by the operations, which the owner has aborted.
+  state_->mutex.Await(absl::Condition(state_.get(), &State::IsOver));
+}
+
+absl::Status Lane::Run(const Deadline& deadline,
+                       absl::FunctionRef<absl::Status(uint64_t)> operation,
+                       absl::FunctionRef<void(const absl::Status&)> end) {
+  State& state = *state_;
+  uint64_t number = 0;
+  {
+    absl::MutexLock lock(&state.mutex);
+    if (!state.IsIdle()) return RunInTurn(deadline, operation, end);
+    state.busy = true;
+    number = (*state.numbers)++;
+  }
+  // Whatever happens: a lane that stays busy is never destroyed.
+  const absl::Cleanup not_busy = [&state] {
+    absl::MutexLock lock(&state.mutex);
+    state.busy = false;
+  };
+  return operation(number);
+}
+
+absl::Status Lane::RunInTurn(const Deadline& deadline,
+                             absl::FunctionRef<absl::Status(uint64_t)> operation,
+                             absl::FunctionRef<void(const absl::Status&)> end) {
+  State& state = *state_;
+  SYNCLINE_RETURN_IF_ERROR(state.EnsureThread());
+  const uint64_t number = (*state.numbers)++;
+  const auto turn = std::make_shared<Turn>();
+  state.queue.push_back([turn, number, operation, &mutex = state.mutex] {
+    {
+      absl::MutexLock lock(&mutex);
+      if (turn->phase == Turn::Phase::kGivenUp) return;
+      turn->phase = Turn::Phase::kRunning;
+    }
+    absl::Status result = operation(number);
+    absl::MutexLock lock(&mutex);
+    turn->result = std::move(result);
+    turn->phase = Turn::Phase::kDone;
+  });
+  if (!deadline.AwaitInterruptibly(state.mutex, absl::Condition(turn.get(), &Turn::has_begun))) {
+    turn->phase = Turn::Phase::kGivenUp;
+    SYNCLINE_RETURN_IF_ERROR(Interruption());
+    return TimeoutError(absl::StrCat("could not begin within ",
+                                     absl::FormatDuration(deadline.timeout()),
+                                     ": operations issued before it have not finished"));
+  }
+  const absl::Condition is_done(turn.get(), &Turn::is_done);
+  if (!Deadline(absl::InfiniteDuration()).AwaitInterruptibly(state.mutex, is_done)) {
+    state.mutex.Unlock();
+    end(Interruption());
+    state.mutex.Lock();
+    state.mutex.Await(is_done);  // It uses what is this thread's.
+  }
+  return turn->result;
+}
+
+absl::Status Lane::Post(absl::FunctionRef<std::function<void()>(uint64_t)> issue) {
+  absl::MutexLock lock(&state_->mutex);
+  SYNCLINE_RETURN_IF_ERROR(state_->EnsureThread());
+  state_->queue.push_back(issue((*state_->numbers)++));
+  return absl::OkStatus();
+}
+
+bool Lane::IsIdle() const {
+  absl::MutexLock lock(&state_->mutex);
+  return state_->IsIdle();
+}
+
+void Lane::AwaitIdle(const Deadline& deadline) const {
+  absl::MutexLock lock(&state_->mutex);
+  if (state_->IsOwnThread()) return;
+  deadline.Await(state_->mutex, absl::Condition(state_.get(), &State::IsIdle));
+}
+
+absl::Status Lane::State::EnsureThread() {
+  if (has_thread) return absl::OkStatus();
+  SYNCLINE_ASSIGN_OR_RETURN(
+      std::thread started,
+      StartThread("operations in the background", [state = shared_from_this()] { state->Loop(); }));
+  started.detach();
+  has_thread = true;
+  return absl::OkStatus();
+}
+
+void Lane::State::Loop() {
+  absl::MutexLock lock(&mutex);
+  thread = std::this_thread::get_id();
+  while (true) {
+    const bool has_turn =
+        mutex.AwaitWithTimeout(absl::Condition(this, &State::HasTurn), kIdleBeforeTheThreadEnds);
+    if (queue.empty() && (stopping || !has_turn)) break;
+    if (has_turn) RunFirst();
+  }
+  has_thread = false;
+}
+
+void Lane::State::RunFirst() {
+  std::function<void()> operation = std::move(queue.front());
+  queue.pop_front();
+  busy = true;
+  mutex.Unlock();
+  operation();
+  operation = nullptr;  // What it holds is released without the lock.
+  mutex.Lock();
+  busy = false;
+}
+
+}  // namespace syncline

@@ -1,0 +1,297 @@
+// A group of ranks that communicate: what users hold.
+#ifndef SYNCLINE_CORE_GROUP_PROCESS_GROUP_H_
+#define SYNCLINE_CORE_GROUP_PROCESS_GROUP_H_
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <tuple>
+#include <utility>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/synchronization/mutex.h"
+#include "absl/time/time.h"
+#include "core/group/backend.h"
+#include "core/tensor/device.h"
+#include "core/base/fork.h"
+#include "core/base/host.h"
+#include "core/group/lane.h"
+#include "core/group/operation.h"
+#include "core/tensor/reduce_op.h"
+#include "core/store/store.h"
+#include "core/tensor/tensor.h"
+#include "core/group/work.h"
+
+namespace syncline {
+
+inline constexpr absl::Duration kDefaultTimeout = absl::Minutes(30);
+
+// One rank's end of a group. Checks, numbers and orders every operation and hands it to its
+// backend. Thread-safe: operations take effect in the order in which each rank issues them, and
+// all ranks must issue the same collectives in the same order. send and recv are ordered for each
+// peer, direction and tag only. Those in the background take a thread for each of these, which ends
+// soon after the last.
+//
+// Tensors must be contiguous and on a device of the backend. An argument that is not acceptable is
+// an ArgumentError or TypeError before any byte moves, and the group goes on. Any other error
+// breaks the group: the operation that met it returns it, all later ones fail at once and quote
+// it. `timeout`, where given, replaces the group's and counts from the call.
+//
+// The `Async` form of an operation returns at once; the tensors must then stay untouched until the
+// Work has completed.
+//
+// In a child that was forked since the group was made, every operation is a BackendError, and the
+// group's resources are left to the parent.
+class ProcessGroup {
+ public:
+  using Timeout = std::optional<absl::Duration>;
+  using Tensors = std::vector<Tensor>;
+  using Splits = std::vector<int64_t>;
+  using StartedWork = absl::StatusOr<std::shared_ptr<Work>>;
+
+  struct Options {
+    std::string backend = "auto";  // Or one for each device: "cpu:gloo,cuda:nccl".
+    std::shared_ptr<Store> store;  // Private to the group.
+    int rank = 0;
+    int size = 1;
+    std::vector<int64_t> ranks;  // The world's ranks of the members; empty: 0 to size - 1.
+    absl::Duration timeout = kDefaultTimeout;  // For each operation.
+    Timeout connect_timeout;                   // For connecting; as for operations if not given.
+    std::string name = "default";
+    std::string local_address = "127.0.0.1";      // Where peers reach this host.
+    std::optional<MismatchCheck> mismatch_check;  // If not given, what SYNCLINE_DEBUG says.
+    // The members' processes, by rank, so that the death of one ends the wait for it; empty: these
+    // are not known.
+    std::vector<Peer> peers;
+  };
+
+  // Connects; returns once all ranks have. An unknown backend is an ArgumentError that lists those
+  // there are.
+  static absl::StatusOr<std::shared_ptr<ProcessGroup>> Create(const Options& options);
+
+  ~ProcessGroup();  // Aborts what is in flight.
+
+  int64_t rank() const { return options_.rank; }
+  int64_t size() const { return options_.size; }
+  const std::string& name() const { return options_.name; }
+  const std::string& backend() const { return options_.backend; }
+  absl::Duration timeout() const { return options_.timeout; }
+  // The world's rank of each member, in the order of their ranks in the group.
+  const std::vector<int64_t>& ranks() const { return options_.ranks; }
+  const Options& options() const { return options_; }
+
+  // Copies `root`'s tensor over every other rank's.
+  absl::Status Broadcast(const Tensor& tensor, int64_t root, Timeout timeout = {});
+  StartedWork BroadcastAsync(const Tensor& tensor, int64_t root, Timeout timeout = {});
+
+  // Replaces `tensor` on every rank by its elementwise reduction over all ranks. Bitwise equal on
+  // all ranks. `factor` goes with premul_sum only, here and below: this rank's elements are
+  // multiplied by it first; it may differ between ranks.
+  absl::Status AllReduce(const Tensor& tensor, ReduceOp op = ReduceOp::kSum, Timeout timeout = {},
+                         double factor = 1.0);
+  StartedWork AllReduceAsync(const Tensor& tensor, ReduceOp op = ReduceOp::kSum,
+                             Timeout timeout = {}, double factor = 1.0);
+
+  // The same on `root` only; other ranks' tensors keep their elements.
+  absl::Status Reduce(const Tensor& tensor, int64_t root, ReduceOp op = ReduceOp::kSum,
+                      Timeout timeout = {}, double factor = 1.0);
+  StartedWork ReduceAsync(const Tensor& tensor, int64_t root, ReduceOp op = ReduceOp::kSum,
+                          Timeout timeout = {}, double factor = 1.0);
+
+  // Copies every rank's `input` to outputs[its rank], which has that input's size; sizes may
+  // differ between ranks. outputs[own rank] may be the input itself.
+  absl::Status AllGather(const Tensors& outputs, const Tensor& input, Timeout timeout = {});
+  StartedWork AllGatherAsync(const Tensors& outputs, const Tensor& input, Timeout timeout = {});
+
+  // The same into one tensor of size() times the input's elements.
+  absl::Status AllGatherSingle(const Tensor& output, const Tensor& input, Timeout timeout = {});
+  StartedWork AllGatherSingleAsync(const Tensor& output, const Tensor& input, Timeout timeout = {});
+
+  // Copies every rank's `input`, all of one size, to outputs[its rank] of `root`; the other ranks
+  // pass no outputs.
+  absl::Status Gather(const Tensors& outputs, const Tensor& input, int64_t root,
+                      Timeout timeout = {});
+  StartedWork GatherAsync(const Tensors& outputs, const Tensor& input, int64_t root,
+                          Timeout timeout = {});
+
+  // Copies inputs[r] of `root` to rank r's `output`, all of one size; the other ranks pass no
+  // inputs.
+  absl::Status Scatter(const Tensor& output, const Tensors& inputs, int64_t root,
+                       Timeout timeout = {});
+  StartedWork ScatterAsync(const Tensor& output, const Tensors& inputs, int64_t root,
+                           Timeout timeout = {});
+
+  // Reduces inputs[r] of all ranks to rank r's `output`. Sizes of inputs[r] may differ with r.
+  absl::Status ReduceScatter(const Tensor& output, const Tensors& inputs,
+                             ReduceOp op = ReduceOp::kSum, Timeout timeout = {},
+                             double factor = 1.0);
+  StartedWork ReduceScatterAsync(const Tensor& output, const Tensors& inputs,
+                                 ReduceOp op = ReduceOp::kSum, Timeout timeout = {},
+                                 double factor = 1.0);
+
+  // The same from one tensor of size() times the output's elements.
+  absl::Status ReduceScatterSingle(const Tensor& output, const Tensor& input,
+                                   ReduceOp op = ReduceOp::kSum, Timeout timeout = {},
+                                   double factor = 1.0);
+  StartedWork ReduceScatterSingleAsync(const Tensor& output, const Tensor& input,
+                                       ReduceOp op = ReduceOp::kSum, Timeout timeout = {},
+                                       double factor = 1.0);
+
+  // Copies inputs[r] to outputs[own rank] of rank r. Sizes may differ from pair to pair.
+  absl::Status AllToAll(const Tensors& outputs, const Tensors& inputs, Timeout timeout = {});
+  StartedWork AllToAllAsync(const Tensors& outputs, const Tensors& inputs, Timeout timeout = {});
+
+  // The same between parts of single tensors, split along the first dimension; without splits
+  // into size() equal parts.
+  absl::Status AllToAllSingle(const Tensor& output, const Tensor& input,
+                              const Splits& output_splits = {}, const Splits& input_splits = {},
+                              Timeout timeout = {});
+  StartedWork AllToAllSingleAsync(const Tensor& output, const Tensor& input,
+                                  const Splits& output_splits = {}, const Splits& input_splits = {},
+                                  Timeout timeout = {});
+
+  // Several tensors in one transfer. outputs[i * size() + r] receives inputs[i] of rank r;
+  // inputs[i * size() + r] goes to outputs[i] of rank r. Those that reduce take one element type.
+  // All ranks must pass as many tensors, of the same types and sizes in the same order. Nothing
+  // that is written may share memory, but for what a rank passes to itself.
+  absl::Status BroadcastCoalesced(const Tensors& tensors, int64_t root, Timeout timeout = {});
+  StartedWork BroadcastCoalescedAsync(const Tensors& tensors, int64_t root, Timeout timeout = {});
+  absl::Status AllReduceCoalesced(const Tensors& tensors, ReduceOp op = ReduceOp::kSum,
+                                  Timeout timeout = {}, double factor = 1.0);
+  StartedWork AllReduceCoalescedAsync(const Tensors& tensors, ReduceOp op = ReduceOp::kSum,
+                                      Timeout timeout = {}, double factor = 1.0);
+  absl::Status AllGatherCoalesced(const Tensors& outputs, const Tensors& inputs,
+                                  Timeout timeout = {});
+  StartedWork AllGatherCoalescedAsync(const Tensors& outputs, const Tensors& inputs,
+                                      Timeout timeout = {});
+  absl::Status ReduceScatterCoalesced(const Tensors& outputs, const Tensors& inputs,
+                                      ReduceOp op = ReduceOp::kSum, Timeout timeout = {},
+                                      double factor = 1.0);
+  StartedWork ReduceScatterCoalescedAsync(const Tensors& outputs, const Tensors& inputs,
+                                          ReduceOp op = ReduceOp::kSum, Timeout timeout = {},
+                                          double factor = 1.0);
+
+  // n tensors of equal type and size in each process, as if each were a rank's own: process r has
+  // the places r * n to r * n + n - 1. outputs[i * n * size() + p] receives, for the i-th tensor,
+  // that of place p; inputs[i * n * size() + p] is what the i-th tensor adds to place p.
+  absl::Status BroadcastMulti(const Tensors& tensors, int64_t root, int64_t root_tensor = 0,
+                              Timeout timeout = {});
+  StartedWork BroadcastMultiAsync(const Tensors& tensors, int64_t root, int64_t root_tensor = 0,
+                                  Timeout timeout = {});
+  absl::Status AllReduceMulti(const Tensors& tensors, ReduceOp op = ReduceOp::kSum,
+                              Timeout timeout = {}, double factor = 1.0);
+  StartedWork AllReduceMultiAsync(const Tensors& tensors, ReduceOp op = ReduceOp::kSum,
+                                  Timeout timeout = {}, double factor = 1.0);
+  absl::Status ReduceMulti(const Tensors& tensors, int64_t root, ReduceOp op = ReduceOp::kSum,
+                           int64_t root_tensor = 0, Timeout timeout = {}, double factor = 1.0);
+  StartedWork ReduceMultiAsync(const Tensors& tensors, int64_t root, ReduceOp op = ReduceOp::kSum,
+                               int64_t root_tensor = 0, Timeout timeout = {}, double factor = 1.0);
+  absl::Status AllGatherMulti(const Tensors& outputs, const Tensors& inputs, Timeout timeout = {});
+  StartedWork AllGatherMultiAsync(const Tensors& outputs, const Tensors& inputs,
+                                  Timeout timeout = {});
+  absl::Status ReduceScatterMulti(const Tensors& outputs, const Tensors& inputs,
+                                  ReduceOp op = ReduceOp::kSum, Timeout timeout = {},
+                                  double factor = 1.0);
+  StartedWork ReduceScatterMultiAsync(const Tensors& outputs, const Tensors& inputs,
+                                      ReduceOp op = ReduceOp::kSum, Timeout timeout = {},
+                                      double factor = 1.0);
+
+  // Returns once every rank has called it.
+  absl::Status Barrier(Timeout timeout = {});
+  StartedWork BarrierAsync(Timeout timeout = {});
+
+  // The same by way of the store, for finding out who is missing: on timeout all ranks that came,
+  // and those that come later, get a TimeoutError that names every rank that did not.
+  absl::Status MonitoredBarrier(Timeout timeout = {});
+
+  // Sends to `dst`; receives from `src`, or from any rank with kAnySource, a tensor of the same
+  // type and size. Recv returns the rank that sent; of RecvAsync, Work::source_rank does.
+  absl::Status Send(const Tensor& tensor, int64_t dst, int64_t tag = 0, Timeout timeout = {});
+  StartedWork SendAsync(const Tensor& tensor, int64_t dst, int64_t tag = 0, Timeout timeout = {});
+  absl::StatusOr<int64_t> Recv(const Tensor& tensor, int64_t src, int64_t tag = 0,
+                               Timeout timeout = {});
+  StartedWork RecvAsync(const Tensor& tensor, int64_t src, int64_t tag = 0, Timeout timeout = {});
+
+  // OK, or why the group can no longer be used, in this process.
+  absl::Status status() const;
+
+  // Ends the group: waits up to `timeout` for this rank's operations in flight, then aborts them.
+  // Later calls fail. Idempotent.
+  void Close(absl::Duration timeout = absl::Seconds(10));
+
+  // Ends the group at once; operations in flight, here and on the peers, fail with `reason`.
+  void Abort(absl::string_view reason);
+
+  // OK, or a BackendError in a child that was forked since the group was made.
+  absl::Status CheckProcess() const;
+
+ private:
+  // Serves the tensors of some devices.
+  struct Served {
+    std::string name;
+    Capabilities capabilities;
+    std::shared_ptr<Backend> backend;
+  };
+
+  static constexpr size_t kFewLanes = 64;
+
+  ProcessGroup(const Options& options, std::vector<Served> backends)
+      : options_(options), backends_(std::move(backends)) {}
+
+  static absl::StatusOr<std::vector<Served>> Connect(const Options& options);
+
+  // The two ways of every operation: on the calling thread if the lane is idle, or in the
+  // background. Run returns the sender's rank for recv.
+  absl::StatusOr<int> Run(const Operation& operation, Timeout timeout);
+  absl::StatusOr<int> Run(const absl::StatusOr<Operation>& operation, Timeout timeout);
+  StartedWork Start(absl::StatusOr<Operation> operation, Timeout timeout);
+
+  absl::Status Admit(const Operation& operation, Timeout timeout);
+  absl::StatusOr<int> Execute(const Operation& operation, const CallContext& context);
+  // Hands it to the backend, with what else the backend should know of the user's call.
+  absl::StatusOr<int> Perform(const Operation& operation, const CallContext& context);
+  // "rank 0 of group 'default': all_reduce"
+  std::string Speaker(absl::string_view operation = {}) const;
+  // What an operation that was admitted returns: breaks the group if `status` means that.
+  absl::Status Finished(absl::Status status);
+  const Served& BackendOf(const Operation& operation) const;
+  std::shared_ptr<Lane> LaneOf(const Operation& operation);
+  void DropIdleLanes(std::vector<std::shared_ptr<Lane>>& dropped)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(lanes_mutex_);
+  void Break(const absl::Status& cause);
+  // Makes later calls fail with `cause`, unless they do already. Returns whether they did not.
+  bool Refuse(const absl::Status& cause);
+  void AwaitOperations(const Deadline& deadline);
+  void AbortBackends(const absl::Status& cause);
+  // OK until the backends are aborted. While a group closes, cause_ is set and this is not yet.
+  absl::Status abort_cause() const;
+
+  const Options options_;
+  const ForkGuard fork_guard_;
+  std::vector<Served> backends_;  // At least one.
+  mutable absl::Mutex mutex_;
+  absl::Status cause_ ABSL_GUARDED_BY(mutex_);  // OK while the group is usable;
+  std::atomic<bool> is_usable_{true};           // so each call asks this first.
+  absl::Status abort_cause_ ABSL_GUARDED_BY(mutex_);
+  std::unique_ptr<Lane> collectives_ = std::make_unique<Lane>();
+  absl::Mutex lanes_mutex_;
+  // One lane for each kind, peer and tag of p2p, made when it is needed. Of more than
+  // lanes_to_keep_, those that are idle are dropped. So as many are kept as a few dozen, or as
+  // twice those in use. The numbers are for each kind and peer, whatever the tag, and stay.
+  std::map<std::tuple<OpKind, int64_t, int64_t>, std::shared_ptr<Lane>> p2p_
+      ABSL_GUARDED_BY(lanes_mutex_);
+  size_t lanes_to_keep_ ABSL_GUARDED_BY(lanes_mutex_) = kFewLanes;
+  std::map<std::pair<OpKind, int64_t>, std::shared_ptr<Lane::Numbers>> p2p_numbers_
+      ABSL_GUARDED_BY(lanes_mutex_);
+};
+
+}  // namespace syncline
+
+#endif  // SYNCLINE_CORE_GROUP_PROCESS_GROUP_H_

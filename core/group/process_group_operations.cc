@@ -1,0 +1,351 @@
+// The operations of ProcessGroup: each describes itself as data and is run, or started.
+#include <utility>
+
+#include "core/group/composed.h"
+#include "core/group/parts.h"
+#include "core/group/process_group.h"
+#include "core/base/status.h"
+
+namespace syncline {
+namespace {
+
+Operation Rooted(OpKind kind, const Tensor& tensor, int64_t root,
+                 absl::Span<const Tensor> outputs = {}, absl::Span<const Tensor> inputs = {}) {
+  return Operation(kind, &tensor, outputs, inputs, ReduceOp::kSum, 1.0, root);
+}
+
+Operation Reducing(OpKind kind, const Tensor& tensor, ReduceOp op, double factor, int64_t root = 0,
+                   absl::Span<const Tensor> inputs = {}) {
+  return Operation(kind, &tensor, {}, inputs, op, factor, root);
+}
+
+Operation Message(OpKind kind, const Tensor& tensor, int64_t peer, int64_t tag) {
+  Operation operation(kind, &tensor);
+  operation.peer = peer;
+  operation.tag = tag;
+  return operation;
+}
+
+// The forms on one tensor in place of a list, which holds the ranks' parts one after another. They
+// call use(operation), and go together with the forms on lists on other ranks: the same bytes move.
+
+template <typename Result, typename Use>
+Result GatherInParts(const Tensor& output, const Tensor& input, int size, const Use& use) {
+  constexpr absl::string_view kName = "all_gather_single";
+  Parts outputs;
+  const absl::Status fits = SplitEqually(output, "output", input, "input", size, outputs);
+  if (!fits.ok()) return Annotate(fits, kName);
+  Operation operation(OpKind::kAllGather, &input, outputs);
+  operation.alias = kName;
+  return use(operation);
+}
+
+template <typename Result, typename Use>
+Result ReduceScatterInParts(const Tensor& output, const Tensor& input, ReduceOp op, double factor,
+                            int size, const Use& use) {
+  constexpr absl::string_view kName = "reduce_scatter_single";
+  Parts inputs;
+  const absl::Status fits = SplitEqually(input, "input", output, "output", size, inputs);
+  if (!fits.ok()) return Annotate(fits, kName);
+  Operation operation(OpKind::kReduceScatter, &output, {}, inputs, op, factor);
+  operation.alias = kName;
+  return use(operation);
+}
+
+// Splits count along the first dimension, one for each rank; none means equal parts.
+template <typename Result, typename Use>
+Result AllToAllInParts(const Tensor& output, const Tensor& input,
+                       absl::Span<const int64_t> output_splits,
+                       absl::Span<const int64_t> input_splits, int size, const Use& use) {
+  constexpr absl::string_view kName = "all_to_all_single";
+  Parts outputs, inputs;
+  absl::Status fits = SplitRows(output, "output", output_splits, size, outputs);
+  if (fits.ok()) fits = SplitRows(input, "input", input_splits, size, inputs);
+  if (!fits.ok()) return Annotate(fits, kName);
+  Operation operation(OpKind::kAllToAll, nullptr, outputs, inputs);
+  operation.alias = kName;
+  return use(operation);
+}
+
+// One of the composed operations, or what is wrong with its arguments, under the user's name for
+// it.
+absl::StatusOr<Operation> Named(absl::string_view name, absl::StatusOr<Operation> composed) {
+  if (!composed.ok()) return Annotate(composed.status(), name);
+  composed->alias = name;
+  return composed;
+}
+
+}  // namespace
+
+absl::Status ProcessGroup::Broadcast(const Tensor& tensor, int64_t root, Timeout timeout) {
+  return Run(Rooted(OpKind::kBroadcast, tensor, root), timeout).status();
+}
+ProcessGroup::StartedWork ProcessGroup::BroadcastAsync(const Tensor& tensor, int64_t root,
+                                                       Timeout timeout) {
+  return Start(Rooted(OpKind::kBroadcast, tensor, root), timeout);
+}
+
+absl::Status ProcessGroup::AllReduce(const Tensor& tensor, ReduceOp op, Timeout timeout,
+                                     double factor) {
+  return Run(Reducing(OpKind::kAllReduce, tensor, op, factor), timeout).status();
+}
+ProcessGroup::StartedWork ProcessGroup::AllReduceAsync(const Tensor& tensor, ReduceOp op,
+                                                       Timeout timeout, double factor) {
+  return Start(Reducing(OpKind::kAllReduce, tensor, op, factor), timeout);
+}
+
+absl::Status ProcessGroup::Reduce(const Tensor& tensor, int64_t root, ReduceOp op, Timeout timeout,
+                                  double factor) {
+  return Run(Reducing(OpKind::kReduce, tensor, op, factor, root), timeout).status();
+}
+ProcessGroup::StartedWork ProcessGroup::ReduceAsync(const Tensor& tensor, int64_t root, ReduceOp op,
+                                                    Timeout timeout, double factor) {
+  return Start(Reducing(OpKind::kReduce, tensor, op, factor, root), timeout);
+}
+
+absl::Status ProcessGroup::AllGather(const Tensors& outputs, const Tensor& input, Timeout timeout) {
+  return Run(Operation(OpKind::kAllGather, &input, outputs), timeout).status();
+}
+ProcessGroup::StartedWork ProcessGroup::AllGatherAsync(const Tensors& outputs, const Tensor& input,
+                                                       Timeout timeout) {
+  return Start(Operation(OpKind::kAllGather, &input, outputs), timeout);
+}
+
+absl::Status ProcessGroup::AllGatherSingle(const Tensor& output, const Tensor& input,
+                                           Timeout timeout) {
+  return GatherInParts<absl::Status>(output, input, options_.size, [&](Operation& operation) {
+    return Run(operation, timeout).status();
+  });
+}
+ProcessGroup::StartedWork ProcessGroup::AllGatherSingleAsync(const Tensor& output,
+                                                             const Tensor& input, Timeout timeout) {
+  return GatherInParts<StartedWork>(output, input, options_.size, [&](Operation& operation) {
+    return Start(std::move(operation), timeout);
+  });
+}
+
+absl::Status ProcessGroup::Gather(const Tensors& outputs, const Tensor& input, int64_t root,
+                                  Timeout timeout) {
+  return Run(Rooted(OpKind::kGather, input, root, outputs), timeout).status();
+}
+ProcessGroup::StartedWork ProcessGroup::GatherAsync(const Tensors& outputs, const Tensor& input,
+                                                    int64_t root, Timeout timeout) {
+  return Start(Rooted(OpKind::kGather, input, root, outputs), timeout);
+}
+
+absl::Status ProcessGroup::Scatter(const Tensor& output, const Tensors& inputs, int64_t root,
+                                   Timeout timeout) {
+  return Run(Rooted(OpKind::kScatter, output, root, {}, inputs), timeout).status();
+}
+ProcessGroup::StartedWork ProcessGroup::ScatterAsync(const Tensor& output, const Tensors& inputs,
+                                                     int64_t root, Timeout timeout) {
+  return Start(Rooted(OpKind::kScatter, output, root, {}, inputs), timeout);
+}
+
+absl::Status ProcessGroup::ReduceScatter(const Tensor& output, const Tensors& inputs, ReduceOp op,
+                                         Timeout timeout, double factor) {
+  return Run(Reducing(OpKind::kReduceScatter, output, op, factor, 0, inputs), timeout).status();
+}
+ProcessGroup::StartedWork ProcessGroup::ReduceScatterAsync(const Tensor& output,
+                                                           const Tensors& inputs, ReduceOp op,
+                                                           Timeout timeout, double factor) {
+  return Start(Reducing(OpKind::kReduceScatter, output, op, factor, 0, inputs), timeout);
+}
+
+absl::Status ProcessGroup::ReduceScatterSingle(const Tensor& output, const Tensor& input,
+                                               ReduceOp op, Timeout timeout, double factor) {
+  return ReduceScatterInParts<absl::Status>(
+      output, input, op, factor, options_.size,
+      [&](Operation& operation) { return Run(operation, timeout).status(); });
+}
+ProcessGroup::StartedWork ProcessGroup::ReduceScatterSingleAsync(const Tensor& output,
+                                                                 const Tensor& input, ReduceOp op,
+                                                                 Timeout timeout, double factor) {
+  return ReduceScatterInParts<StartedWork>(
+      output, input, op, factor, options_.size,
+      [&](Operation& operation) { return Start(std::move(operation), timeout); });
+}
+
+absl::Status ProcessGroup::AllToAll(const Tensors& outputs, const Tensors& inputs,
+                                    Timeout timeout) {
+  return Run(Operation(OpKind::kAllToAll, nullptr, outputs, inputs), timeout).status();
+}
+ProcessGroup::StartedWork ProcessGroup::AllToAllAsync(const Tensors& outputs, const Tensors& inputs,
+                                                      Timeout timeout) {
+  return Start(Operation(OpKind::kAllToAll, nullptr, outputs, inputs), timeout);
+}
+
+absl::Status ProcessGroup::AllToAllSingle(const Tensor& output, const Tensor& input,
+                                          const Splits& output_splits, const Splits& input_splits,
+                                          Timeout timeout) {
+  return AllToAllInParts<absl::Status>(
+      output, input, output_splits, input_splits, options_.size,
+      [&](Operation& operation) { return Run(operation, timeout).status(); });
+}
+ProcessGroup::StartedWork ProcessGroup::AllToAllSingleAsync(const Tensor& output,
+                                                            const Tensor& input,
+                                                            const Splits& output_splits,
+                                                            const Splits& input_splits,
+                                                            Timeout timeout) {
+  return AllToAllInParts<StartedWork>(
+      output, input, output_splits, input_splits, options_.size,
+      [&](Operation& operation) { return Start(std::move(operation), timeout); });
+}
+
+absl::Status ProcessGroup::BroadcastCoalesced(const Tensors& tensors, int64_t root,
+                                              Timeout timeout) {
+  return Run(Named("broadcast_coalesced",
+                   syncline::BroadcastCoalesced(tensors, root, options_.rank)),
+             timeout)
+      .status();
+}
+ProcessGroup::StartedWork ProcessGroup::BroadcastCoalescedAsync(const Tensors& tensors,
+                                                                int64_t root, Timeout timeout) {
+  return Start(
+      Named("broadcast_coalesced", syncline::BroadcastCoalesced(tensors, root, options_.rank)),
+      timeout);
+}
+
+absl::Status ProcessGroup::AllReduceCoalesced(const Tensors& tensors, ReduceOp op, Timeout timeout,
+                                              double factor) {
+  return Run(Named("all_reduce_coalesced", syncline::AllReduceCoalesced(tensors, op, factor)),
+             timeout)
+      .status();
+}
+ProcessGroup::StartedWork ProcessGroup::AllReduceCoalescedAsync(const Tensors& tensors, ReduceOp op,
+                                                                Timeout timeout, double factor) {
+  return Start(Named("all_reduce_coalesced", syncline::AllReduceCoalesced(tensors, op, factor)),
+               timeout);
+}
+
+absl::Status ProcessGroup::AllGatherCoalesced(const Tensors& outputs, const Tensors& inputs,
+                                              Timeout timeout) {
+  return Run(Named("all_gather_coalesced",
+                   syncline::AllGatherCoalesced(outputs, inputs, options_.rank, options_.size)),
+             timeout)
+      .status();
+}
+ProcessGroup::StartedWork ProcessGroup::AllGatherCoalescedAsync(const Tensors& outputs,
+                                                                const Tensors& inputs,
+                                                                Timeout timeout) {
+  return Start(Named("all_gather_coalesced",
+                     syncline::AllGatherCoalesced(outputs, inputs, options_.rank, options_.size)),
+               timeout);
+}
+
+absl::Status ProcessGroup::ReduceScatterCoalesced(const Tensors& outputs, const Tensors& inputs,
+                                                  ReduceOp op, Timeout timeout, double factor) {
+  return Run(Named("reduce_scatter_coalesced",
+                   syncline::ReduceScatterCoalesced(outputs, inputs, op, factor, options_.rank,
+                                                    options_.size)),
+             timeout)
+      .status();
+}
+ProcessGroup::StartedWork ProcessGroup::ReduceScatterCoalescedAsync(const Tensors& outputs,
+                                                                    const Tensors& inputs,
+                                                                    ReduceOp op, Timeout timeout,
+                                                                    double factor) {
+  return Start(Named("reduce_scatter_coalesced",
+                     syncline::ReduceScatterCoalesced(outputs, inputs, op, factor, options_.rank,
+                                                      options_.size)),
+               timeout);
+}
+
+absl::Status ProcessGroup::BroadcastMulti(const Tensors& tensors, int64_t root, int64_t root_tensor,
+                                          Timeout timeout) {
+  return Run(Named("broadcast_multi",
+                   syncline::BroadcastMulti(tensors, root, root_tensor, options_.rank)),
+             timeout)
+      .status();
+}
+ProcessGroup::StartedWork ProcessGroup::BroadcastMultiAsync(const Tensors& tensors, int64_t root,
+                                                            int64_t root_tensor, Timeout timeout) {
+  return Start(
+      Named("broadcast_multi", syncline::BroadcastMulti(tensors, root, root_tensor, options_.rank)),
+      timeout);
+}
+
+absl::Status ProcessGroup::AllReduceMulti(const Tensors& tensors, ReduceOp op, Timeout timeout,
+                                          double factor) {
+  return Run(Named("all_reduce_multi", syncline::AllReduceMulti(tensors, op, factor)), timeout)
+      .status();
+}
+ProcessGroup::StartedWork ProcessGroup::AllReduceMultiAsync(const Tensors& tensors, ReduceOp op,
+                                                            Timeout timeout, double factor) {
+  return Start(Named("all_reduce_multi", syncline::AllReduceMulti(tensors, op, factor)), timeout);
+}
+
+absl::Status ProcessGroup::ReduceMulti(const Tensors& tensors, int64_t root, ReduceOp op,
+                                       int64_t root_tensor, Timeout timeout, double factor) {
+  return Run(Named("reduce_multi",
+                   syncline::ReduceMulti(tensors, root, op, root_tensor, factor, options_.rank)),
+             timeout)
+      .status();
+}
+ProcessGroup::StartedWork ProcessGroup::ReduceMultiAsync(const Tensors& tensors, int64_t root,
+                                                         ReduceOp op, int64_t root_tensor,
+                                                         Timeout timeout, double factor) {
+  return Start(Named("reduce_multi",
+                     syncline::ReduceMulti(tensors, root, op, root_tensor, factor, options_.rank)),
+               timeout);
+}
+
+absl::Status ProcessGroup::AllGatherMulti(const Tensors& outputs, const Tensors& inputs,
+                                          Timeout timeout) {
+  return Run(Named("all_gather_multi",
+                   syncline::AllGatherMulti(outputs, inputs, options_.rank, options_.size)),
+             timeout)
+      .status();
+}
+ProcessGroup::StartedWork ProcessGroup::AllGatherMultiAsync(const Tensors& outputs,
+                                                            const Tensors& inputs,
+                                                            Timeout timeout) {
+  return Start(Named("all_gather_multi",
+                     syncline::AllGatherMulti(outputs, inputs, options_.rank, options_.size)),
+               timeout);
+}
+
+absl::Status ProcessGroup::ReduceScatterMulti(const Tensors& outputs, const Tensors& inputs,
+                                              ReduceOp op, Timeout timeout, double factor) {
+  return Run(Named("reduce_scatter_multi",
+                   syncline::ReduceScatterMulti(outputs, inputs, op, factor, options_.rank,
+                                                options_.size)),
+             timeout)
+      .status();
+}
+ProcessGroup::StartedWork ProcessGroup::ReduceScatterMultiAsync(const Tensors& outputs,
+                                                                const Tensors& inputs, ReduceOp op,
+                                                                Timeout timeout, double factor) {
+  return Start(
+      Named("reduce_scatter_multi", syncline::ReduceScatterMulti(outputs, inputs, op, factor,
+                                                                 options_.rank, options_.size)),
+      timeout);
+}
+
+absl::Status ProcessGroup::Barrier(Timeout timeout) {
+  return Run(Operation(OpKind::kBarrier), timeout).status();
+}
+ProcessGroup::StartedWork ProcessGroup::BarrierAsync(Timeout timeout) {
+  return Start(Operation(OpKind::kBarrier), timeout);
+}
+
+absl::Status ProcessGroup::Send(const Tensor& tensor, int64_t dst, int64_t tag, Timeout timeout) {
+  return Run(Message(OpKind::kSend, tensor, dst, tag), timeout).status();
+}
+ProcessGroup::StartedWork ProcessGroup::SendAsync(const Tensor& tensor, int64_t dst, int64_t tag,
+                                                  Timeout timeout) {
+  return Start(Message(OpKind::kSend, tensor, dst, tag), timeout);
+}
+
+absl::StatusOr<int64_t> ProcessGroup::Recv(const Tensor& tensor, int64_t src, int64_t tag,
+                                           Timeout timeout) {
+  auto source = Run(Message(OpKind::kRecv, tensor, src, tag), timeout);
+  if (!source.ok()) return source.status();
+  return *source;
+}
+ProcessGroup::StartedWork ProcessGroup::RecvAsync(const Tensor& tensor, int64_t src, int64_t tag,
+                                                  Timeout timeout) {
+  return Start(Message(OpKind::kRecv, tensor, src, tag), timeout);
+}
+
+}  // namespace syncline

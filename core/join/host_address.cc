@@ -1,0 +1,105 @@
+#include "core/join/host_address.h"
+
+#include <arpa/inet.h>
+#include <netinet/in.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <optional>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "absl/strings/strip.h"
+#include "core/base/env.h"
+#include "core/base/status.h"
+
+namespace syncline {
+namespace {
+
+// In the store: empty if the rank has an address, else why it has none.
+std::string TroubleKey(int64_t rank) { return absl::StrCat("trouble/", rank); }
+
+// The hosts that may show which interface leads to the peers, the best first. One peer is enough:
+// each name that cannot be resolved may take seconds.
+std::vector<std::string> Guides(const std::vector<Peer>& peers, const Peer& self,
+                                absl::string_view store_host) {
+  std::vector<std::string> guides;
+  auto add = [&guides](absl::string_view host) {
+    if (host.empty() || std::count(guides.begin(), guides.end(), host) != 0) return;
+    guides.emplace_back(host);
+  };
+  add(store_host);
+  add(self.host);
+  const auto other = std::find_if(peers.begin(), peers.end(), [&self](const Peer& peer) {
+    return peer.identity != self.identity && peer.host != self.host;
+  });
+  if (other != peers.end()) add(other->host);
+  return guides;
+}
+
+absl::StatusOr<std::string> Search(const std::vector<Peer>& peers, const Peer& self,
+                                   absl::string_view store_host) {
+  if (std::optional<std::string> given = GetEnv(kHostAddressVariable)) {
+    auto address = FirstAddress(*given);
+    if (!address.ok()) return Annotate(address.status(), kHostAddressVariable);
+    if (!IsLoopbackAddress(*address)) return address;
+    return NetworkError(absl::StrCat(kHostAddressVariable, " is '", *given, "', which other hosts ",
+                                     "do not reach: set it to an address that they reach"));
+  }
+  std::vector<std::string> tried;
+  for (const std::string& guide : Guides(peers, self, store_host)) {
+    const auto address = AddressTowards(guide);
+    if (address.ok() && !IsLoopbackAddress(*address)) return address;
+    tried.push_back(address.ok() ? absl::StrCat("towards '", guide, "' it is ", *address)
+                                 : std::string(address.status().message()));
+  }
+  return NetworkError(absl::StrCat(
+      "the ranks are on several hosts, and no address was found under which the others reach this "
+      "one (",
+      absl::StrJoin(tried, "; "), "): set ", kHostAddressVariable,
+      " there to one of its addresses that they reach"));
+}
+
+}  // namespace
+
+absl::StatusOr<std::string> HostAddress(Store& store, const std::vector<Peer>& peers, int64_t rank,
+                                        absl::string_view store_host, const Deadline& deadline) {
+  const Peer& self = peers[rank];
+  if (std::all_of(peers.begin(), peers.end(),
+                  [&self](const Peer& peer) { return peer.identity == self.identity; })) {
+    return std::string("127.0.0.1");
+  }
+  const auto address = Search(peers, self, store_host);
+  SYNCLINE_RETURN_IF_ERROR(
+      store.Set(TroubleKey(rank), address.ok() ? "" : address.status().message()));
+  std::vector<std::string> keys;
+  for (size_t r = 0; r < peers.size(); ++r) keys.push_back(TroubleKey(r));
+  SYNCLINE_ASSIGN_OR_RETURN(const auto troubles, store.MultiGet(keys, deadline.Remaining()));
+  for (size_t r = 0; r < peers.size(); ++r) {
+    if (troubles[r].empty()) continue;
+    return NetworkError(absl::StrCat("rank ", r, " (", peers[r].ToString(), "): ", troubles[r]));
+  }
+  return address;
+}
+
+bool IsLoopbackAddress(absl::string_view address) {
+  const std::string text(address.substr(0, address.find('%')));  // Without an IPv6 scope.
+  in_addr v4 = {};
+  if (inet_pton(AF_INET, text.c_str(), &v4) == 1) {
+    const uint32_t bits = ntohl(v4.s_addr);
+    return bits >> 24 == 127 || bits == INADDR_ANY;
+  }
+  in6_addr v6 = {};
+  return inet_pton(AF_INET6, text.c_str(), &v6) == 1 &&
+         (IN6_IS_ADDR_LOOPBACK(&v6) || IN6_IS_ADDR_UNSPECIFIED(&v6));
+}
+
+std::string HostOf(absl::string_view host_and_port) {
+  const size_t colon = host_and_port.rfind(':');
+  if (colon == absl::string_view::npos) return "";
+  absl::string_view host = host_and_port.substr(0, colon);
+  if (absl::ConsumePrefix(&host, "[")) absl::ConsumeSuffix(&host, "]");
+  return std::string(host);
+}
+
+}  // namespace syncline

@@ -1,0 +1,51 @@
+// A UDP socket that is in one multicast group.
+#ifndef SYNCLINE_CORE_JOIN_MULTICAST_SOCKET_H_
+#define SYNCLINE_CORE_JOIN_MULTICAST_SOCKET_H_
+
+#include <optional>
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "absl/time/time.h"
+
+namespace syncline {
+
+// Sends to the group and receives what anyone sends to it, processes of this host included. Stays
+// in the local network (TTL 1). Uses the interface that routes to the group, or loopback if there
+// is none. Not thread-safe.
+class MulticastSocket {
+ public:
+  struct Datagram {
+    std::string bytes;
+    std::string source;  // The sender's address, for messages.
+  };
+
+  // `group` is the text of an IPv4 multicast address. Others may have the same port open.
+  static absl::StatusOr<MulticastSocket> Open(const std::string& group, int port);
+
+  MulticastSocket(MulticastSocket&& other) noexcept;
+  MulticastSocket& operator=(MulticastSocket&&) = delete;
+  ~MulticastSocket();
+
+  // This host's address on the interface that is used.
+  const std::string& local_address() const { return local_address_; }
+
+  absl::Status Send(absl::string_view datagram) const;
+
+  // The next datagram; nothing if none comes within `timeout`.
+  absl::StatusOr<std::optional<Datagram>> Receive(absl::Duration timeout) const;
+
+ private:
+  MulticastSocket(int fd, std::string group, int port, std::string local_address);
+
+  int fd_;
+  std::string group_;
+  int port_;
+  std::string local_address_;
+};
+
+}  // namespace syncline
+
+#endif  // SYNCLINE_CORE_JOIN_MULTICAST_SOCKET_H_

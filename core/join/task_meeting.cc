@@ -1,0 +1,117 @@
+#include "core/join/task_meeting.h"
+
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/ascii.h"
+#include "absl/strings/escaping.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "core/base/hmac.h"
+#include "core/base/host.h"
+#include "core/base/process_state.h"
+#include "core/base/status.h"
+
+namespace syncline {
+namespace {
+
+// Names the nearest ancestor of this process that runs `program`; empty if there is none.
+std::string NameAncestor(absl::string_view program) {
+  int pid = getpid();
+  while (true) {
+    const absl::StatusOr<ProcessState> process = ReadProcess(pid);
+    if (!process.ok()) break;
+    if (process->program == program) return absl::StrCat(program, "-", pid, "-", process->started);
+    pid = process->parent;
+  }
+  return "";
+}
+
+absl::Status CheckOwnFolder(const std::string& folder) {
+  constexpr absl::string_view kAdvice = "; to meet elsewhere, set MASTER_ADDR and MASTER_PORT";
+  if (mkdir(folder.c_str(), 0700) != 0 && errno != EEXIST) {
+    return StoreError(absl::StrCat("the ranks of this host cannot meet, as the folder '", folder,
+                                   "' cannot be created: ", std::strerror(errno), kAdvice));
+  }
+  struct stat info = {};
+  if (lstat(folder.c_str(), &info) != 0) {
+    return StoreError(absl::StrCat("the ranks of this host cannot meet in '", folder,
+                                   "': ", std::strerror(errno), kAdvice));
+  }
+  if (S_ISDIR(info.st_mode) && info.st_uid == geteuid() && (info.st_mode & 077) == 0) {
+    return absl::OkStatus();
+  }
+  return StoreError(
+      absl::StrFormat("the ranks of this host cannot meet in '%s': it must be a "
+                      "folder of user %d with mode 0700, but user %d owns it, and "
+                      "its mode is %04o%s",
+                      folder, geteuid(), info.st_uid, info.st_mode & 07777, kAdvice));
+}
+
+absl::Status NoMeeting(const ClusterTask& task, absl::string_view missing) {
+  return ArgumentError(absl::StrCat(task.launcher, " started this process as rank ", task.rank,
+                                    " of ", task.size,
+                                    " and does not tell where the ranks can meet. Set ", missing,
+                                    " for all of them, or pass init_method"));
+}
+
+absl::StatusOr<TaskMeeting> MeetInFile(const ClusterTask& task) {
+  const std::string job = task.job.empty() ? NameAncestor(task.ancestor) : task.job;
+  if (job.empty()) return NoMeeting(task, "MASTER_ADDR=127.0.0.1 and MASTER_PORT");
+  TaskMeeting meeting;
+  meeting.scheme = "file";
+  SYNCLINE_ASSIGN_OR_RETURN(meeting.store.path, JobFile(job));
+  meeting.from = absl::StrCat(task.hosts_from, ": all ranks on this host");
+  return meeting;
+}
+
+}  // namespace
+
+absl::StatusOr<std::string> JobFile(absl::string_view job, absl::string_view parent) {
+  const std::string folder = absl::StrCat(parent, "/syncline-", geteuid());
+  SYNCLINE_RETURN_IF_ERROR(CheckOwnFolder(folder));
+  std::string name;
+  for (const char c : job.substr(0, 100)) {
+    name += absl::ascii_isalnum(c) || c == '.' || c == '-' ? c : '_';
+  }
+  SYNCLINE_ASSIGN_OR_RETURN(const Peer self, IdentifyThisProcess());
+  const std::string hash = absl::BytesToHexString(HmacSha256(self.identity, job));
+  return absl::StrCat(folder, "/", name, "-", hash.substr(0, 16));
+}
+
+absl::StatusOr<TaskMeeting> MeetingOf(const ClusterTask& task,
+                                      const EnvironmentLookup& environment) {
+  const std::string master = environment("MASTER_ADDR").value_or("");
+  const std::string port = environment("MASTER_PORT").value_or("");
+  if (master.empty() && task.hosts == 1) return MeetInFile(task);
+  TaskMeeting meeting;
+  meeting.scheme = "tcp";
+  meeting.any_rank_serves = master.empty();
+  meeting.store.host = master.empty() ? task.host : master;
+  meeting.from = master.empty() ? task.host_from : "MASTER_ADDR";
+  const bool lacks_port = port.empty() && task.job.empty();
+  if (meeting.store.host.empty()) {
+    return NoMeeting(task,
+                     absl::StrCat("MASTER_ADDR to the host of rank 0",
+                                  lacks_port ? ", and MASTER_PORT to a free port there," : ""));
+  }
+  if (lacks_port) return NoMeeting(task, "MASTER_PORT to a free port of MASTER_ADDR");
+  meeting.store.port = PortOfJob(task.job);
+  if (!port.empty() && (!absl::SimpleAtoi(port, &meeting.store.port) || meeting.store.port < 1 ||
+                        meeting.store.port > 65535)) {
+    return ArgumentError(absl::StrCat("environment variable MASTER_PORT is '", port,
+                                      "'; it must be an integer from 1 to 65535"));
+  }
+  if (!environment("SYNCLINE_SECRET_FILE").has_value() && !task.job.empty()) {
+    meeting.store.secret = SecretOfJob(task.job);
+  }
+  return meeting;
+}
+
+}  // namespace syncline

@@ -1,0 +1,51 @@
+// The element types of tensors.
+#ifndef SYNCLINE_CORE_TENSOR_DTYPE_H_
+#define SYNCLINE_CORE_TENSOR_DTYPE_H_
+
+#include <cstddef>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "absl/types/span.h"
+
+namespace syncline {
+
+enum class DType {
+  kBool,
+  kInt8,
+  kInt16,
+  kInt32,
+  kInt64,
+  kUInt8,
+  kUInt16,
+  kUInt32,
+  kUInt64,
+  kFloat16,
+  kBFloat16,
+  kFloat32,
+  kFloat64,
+  kComplex64,
+  kComplex128,
+};
+
+// All element types, in the order of their values.
+absl::Span<const DType> AllDTypes();
+
+// Bytes of one element.
+inline size_t SizeOf(DType dtype) {
+  constexpr unsigned char kSizes[] = {1, 1, 2, 4, 8, 1, 2, 4, 8, 2, 2, 4, 8, 8, 16};
+  return kSizes[static_cast<size_t>(dtype)];
+}
+
+// The name in NumPy's spelling: "float32", "bfloat16", "bool".
+absl::string_view Name(DType dtype);
+
+// The inverse of Name; INVALID_ARGUMENT, listing the known names, otherwise.
+absl::StatusOr<DType> ParseDType(absl::string_view name);
+
+bool IsInteger(DType dtype);   // Signed and unsigned, not bool.
+bool IsFloating(DType dtype);  // Not complex.
+
+}  // namespace syncline
+
+#endif  // SYNCLINE_CORE_TENSOR_DTYPE_H_

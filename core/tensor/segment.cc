@@ -1,0 +1,159 @@
+#include "core/tensor/segment.h"
+
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <utility>
+
+#include "absl/cleanup/cleanup.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
+#include "core/tensor/memory.h"
+#include "core/base/status.h"
+
+namespace syncline {
+namespace {
+
+#ifndef MFD_NOEXEC_SEAL  // Linux 6.3.
+#define MFD_NOEXEC_SEAL 8U
+#endif
+
+constexpr int kSizeSeals = F_SEAL_SHRINK | F_SEAL_GROW;
+constexpr size_t kPage = 4096;  // Or larger,
+constexpr size_t kLargestPage = 64 << 10;
+
+absl::Status Failed(absl::string_view what, size_t size, absl::string_view why) {
+  return BackendError(
+      absl::StrCat("cannot ", what, " shared memory of ", size >> 10, " KiB: ", why));
+}
+
+absl::Status Failed(absl::string_view what, size_t size) {
+  return Failed(what, size, std::strerror(errno));
+}
+
+// Between two looks at how much memory there is.
+constexpr size_t kSlice = 64 << 20;
+// Of a piece of a slice, where signals interrupt it.
+constexpr size_t kSmallestPiece = kLargestPage;
+constexpr int kMostInterruptions = 1000;
+
+// Until Linux 6.11 a signal undoes all that a call has reserved: where signals keep coming, only
+// calls that are short enough succeed. 0, or the error.
+int Allocate(int descriptor, size_t offset, size_t size) {
+  size_t piece = size;
+  int interruptions = 0;
+  while (size > 0) {
+    piece = std::min(piece, size);
+    const int error =
+        posix_fallocate(descriptor, static_cast<off_t>(offset), static_cast<off_t>(piece));
+    if (error == EINTR && ++interruptions < kMostInterruptions) {
+      piece = std::max(piece / 2, std::min(piece, kSmallestPiece));
+      continue;
+    }
+    if (error != 0) return error;
+    interruptions = 0;
+    offset += piece;
+    size -= piece;
+  }
+  return 0;
+}
+
+}  // namespace
+
+absl::StatusOr<Segment> Segment::Create(size_t size) {
+  // Linux 6.3 to 6.5 refuse any other where vm.memfd_noexec is 2; older ones know no such flag.
+  constexpr unsigned kFlags = MFD_CLOEXEC | MFD_ALLOW_SEALING;
+  int descriptor = memfd_create("syncline", kFlags | MFD_NOEXEC_SEAL);
+  if (descriptor < 0 && errno == EINVAL) descriptor = memfd_create("syncline", kFlags);
+  if (descriptor < 0) return Failed("make", size);
+  absl::Cleanup close_it = [&] { close(descriptor); };
+  if (ftruncate(descriptor, static_cast<off_t>(size)) != 0) return Failed("size", size);
+  if (fcntl(descriptor, F_ADD_SEALS, kSizeSeals | F_SEAL_SEAL) != 0) return Failed("seal", size);
+  std::move(close_it).Cancel();
+  return Map(descriptor, size);
+}
+
+absl::StatusOr<Segment> Segment::Map(int descriptor, size_t size) {
+  return MapAs(PROT_READ | PROT_WRITE, descriptor, size);
+}
+
+absl::StatusOr<Segment> Segment::MapToRead(int descriptor, size_t size) {
+  return MapAs(PROT_READ, descriptor, size);
+}
+
+absl::StatusOr<Segment> Segment::MapAs(int protection, int descriptor, size_t size) {
+  absl::Cleanup close_it = [&] { close(descriptor); };
+  struct stat status;
+  const int seals = fcntl(descriptor, F_GET_SEALS);
+  if (seals < 0 || (seals & kSizeSeals) != kSizeSeals || fstat(descriptor, &status) != 0 ||
+      static_cast<size_t>(status.st_size) < size) {
+    return BackendError("what a peer handed over is no sealed segment of the size agreed on");
+  }
+  void* const data = mmap(nullptr, size, protection, MAP_SHARED, descriptor, 0);
+  if (data == MAP_FAILED) return Failed("map", size);
+  std::move(close_it).Cancel();
+  return Segment(descriptor, static_cast<char*>(data), size);
+}
+
+Segment::Segment(Segment&& other) noexcept
+    : descriptor_(std::exchange(other.descriptor_, -1)),
+      data_(std::exchange(other.data_, nullptr)),
+      size_(std::exchange(other.size_, 0)) {}
+
+Segment& Segment::operator=(Segment&& other) noexcept {
+  std::swap(descriptor_, other.descriptor_);
+  std::swap(data_, other.data_);
+  std::swap(size_, other.size_);
+  return *this;
+}
+
+Segment::~Segment() {
+  CloseDescriptor();
+  if (data_ != nullptr) munmap(data_, size_);
+}
+
+Segment::Identity Segment::identity() const {
+  struct stat status = {};
+  fstat(descriptor_, &status);
+  return {status.st_dev, status.st_ino};
+}
+
+absl::Status Segment::Reserve(size_t offset, size_t size) {
+  for (size_t done = 0; done < size;) {
+    // Others take memory at the same time.
+    const MemoryBudget memory = AvailableMemory();
+    if (size - done > memory.available) {
+      return Failed(
+          "reserve", size,
+          absl::StrCat(memory.owner, " has only ", memory.available >> 10, " KiB available",
+                       done == 0 ? "" : absl::StrCat(" for the last ", (size - done) >> 10)));
+    }
+    const size_t slice = std::min(kSlice, size - done);
+    const int error = Allocate(descriptor_, offset + done, slice);
+    if (error != 0) return Failed("reserve", size, std::strerror(error));
+    done += slice;
+  }
+  return absl::OkStatus();
+}
+
+void Segment::Discard() {
+  const size_t whole_pages = (size_ + kLargestPage - 1) / kLargestPage * kLargestPage;
+  fallocate(descriptor_, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, 0,
+            static_cast<off_t>(whole_pages));
+}
+
+void Segment::Populate() const {
+  const volatile char* const bytes = data_;
+  for (size_t at = 0; at < size_; at += kPage) static_cast<void>(bytes[at]);
+}
+
+void Segment::CloseDescriptor() {
+  if (descriptor_ >= 0) close(std::exchange(descriptor_, -1));
+}
+
+}  // namespace syncline

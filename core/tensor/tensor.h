@@ -1,0 +1,147 @@
+// A view of an n-dimensional array that somebody else, or nobody else, holds.
+#ifndef SYNCLINE_CORE_TENSOR_TENSOR_H_
+#define SYNCLINE_CORE_TENSOR_TENSOR_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/container/inlined_vector.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/types/span.h"
+#include "core/tensor/device.h"
+#include "core/tensor/dtype.h"
+
+namespace syncline {
+
+// What a writer may do with a tensor's bytes.
+enum class Access { kReadWrite, kReadOnly };
+
+// OK if a tensor can have this shape: no dimension is negative, and its size in bytes fits in an
+// int64_t. {} is the shape of a single element. INVALID_ARGUMENT otherwise.
+absl::Status CheckShape(DType dtype, absl::Span<const int64_t> shape);
+
+// A typed, strided view of memory. Copying a Tensor copies the view, never the elements; `owner`
+// keeps the memory alive for as long as any copy of the view lives. Not synchronised: as with a
+// pointer, whoever shares the elements between threads orders the accesses.
+class Tensor {
+ public:
+  // No elements, no memory: the state of a tensor that is not assigned yet. A moved-from tensor is
+  // good for being assigned to or destroyed.
+  Tensor() = default;
+
+  // A view of `data`. `strides` are in elements; empty means row-major contiguous. Requires
+  // CheckShape(dtype, shape).ok().
+  Tensor(void* data, DType dtype, absl::Span<const int64_t> shape,
+         absl::Span<const int64_t> strides = {}, Device device = {},
+         std::shared_ptr<void> owner = nullptr, Access access = Access::kReadWrite);
+
+  // A new tensor on the CPU, 64-byte aligned, elements zero. Requires as above. Where there is no
+  // memory for it, TryZeros is a BackendError that says how much was asked for, and Zeros throws
+  // std::bad_alloc.
+  static absl::StatusOr<Tensor> TryZeros(DType dtype, absl::Span<const int64_t> shape);
+  static Tensor Zeros(DType dtype, absl::Span<const int64_t> shape);
+
+  // A view of `values`, one-dimensional. The vector must outlive it.
+  template <typename T>
+  static Tensor Of(std::vector<T>& values);
+
+  void* data() const { return data_; }
+  template <typename T>
+  T* data_as() const {
+    return static_cast<T*>(data_);
+  }
+  DType dtype() const { return dtype_; }
+  absl::Span<const int64_t> shape() const { return shape_; }
+  std::vector<int64_t> strides() const;  // In elements.
+  const Device& device() const { return device_; }
+  const std::shared_ptr<void>& owner() const { return owner_; }
+  Access access() const { return access_; }
+
+  int64_t numel() const { return numel_; }
+  size_t nbytes() const { return static_cast<size_t>(numel_) * SizeOf(dtype_); }
+  bool is_contiguous() const { return contiguous_; }  // Row-major, without gaps.
+
+  // `count` elements from `offset` on, as a one-dimensional view with the same owner.
+  // Requires is_contiguous() and offset + count <= numel().
+  Tensor Slice(int64_t offset, int64_t count) const;
+
+  // The same elements under another shape. Requires is_contiguous() and as many elements.
+  Tensor Reshape(absl::Span<const int64_t> shape) const;
+
+  // "float32[2, 3] on cpu", for messages.
+  std::string ToString() const;
+
+ private:
+  // Copying a tensor of few dimensions allocates nothing.
+  using Extents = absl::InlinedVector<int64_t, 4>;
+
+  // The state of Slice.
+  Tensor(const Tensor& whole, int64_t offset, int64_t count);
+
+  void* data_ = nullptr;
+  DType dtype_ = DType::kUInt8;
+  Extents shape_ = Extents(1, 0);
+  Extents strides_;  // Empty: row-major.
+  Device device_;
+  std::shared_ptr<void> owner_;
+  Access access_ = Access::kReadWrite;
+  int64_t numel_ = 0;
+  bool contiguous_ = true;
+};
+
+// The element type of a C++ type.
+template <typename T>
+struct DTypeOf;
+template <>
+struct DTypeOf<int8_t> {
+  static constexpr DType value = DType::kInt8;
+};
+template <>
+struct DTypeOf<int16_t> {
+  static constexpr DType value = DType::kInt16;
+};
+template <>
+struct DTypeOf<int32_t> {
+  static constexpr DType value = DType::kInt32;
+};
+template <>
+struct DTypeOf<int64_t> {
+  static constexpr DType value = DType::kInt64;
+};
+template <>
+struct DTypeOf<uint8_t> {
+  static constexpr DType value = DType::kUInt8;
+};
+template <>
+struct DTypeOf<uint16_t> {
+  static constexpr DType value = DType::kUInt16;
+};
+template <>
+struct DTypeOf<uint32_t> {
+  static constexpr DType value = DType::kUInt32;
+};
+template <>
+struct DTypeOf<uint64_t> {
+  static constexpr DType value = DType::kUInt64;
+};
+template <>
+struct DTypeOf<float> {
+  static constexpr DType value = DType::kFloat32;
+};
+template <>
+struct DTypeOf<double> {
+  static constexpr DType value = DType::kFloat64;
+};
+
+template <typename T>
+Tensor Tensor::Of(std::vector<T>& values) {
+  return Tensor(values.data(), DTypeOf<T>::value, {static_cast<int64_t>(values.size())});
+}
+
+}  // namespace syncline
+
+#endif  // SYNCLINE_CORE_TENSOR_TENSOR_H_

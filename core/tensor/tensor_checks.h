@@ -1,0 +1,30 @@
+// What operations ask of the memory that they are given. `what` names it in the error.
+#ifndef SYNCLINE_CORE_TENSOR_TENSOR_CHECKS_H_
+#define SYNCLINE_CORE_TENSOR_TENSOR_CHECKS_H_
+
+#include <cstddef>
+
+#include "absl/functional/function_ref.h"
+#include "absl/status/status.h"
+#include "absl/strings/string_view.h"
+#include "absl/types/span.h"
+#include "core/tensor/tensor.h"
+
+namespace syncline {
+
+// ArgumentError if it is strided.
+absl::Status CheckContiguous(const Tensor& tensor, absl::string_view what);
+
+// TypeError if it is read-only.
+absl::Status CheckWritable(const Tensor& tensor, absl::string_view what);
+
+// ArgumentError if anything that is written shares memory with anything else. Only read[i] may be
+// the very same memory as written[twin(i)], if that is not kNoTwin. All must be contiguous.
+inline constexpr size_t kNoTwin = static_cast<size_t>(-1);
+absl::Status CheckApart(
+    absl::Span<const Tensor> written, absl::Span<const Tensor> read = {},
+    absl::FunctionRef<size_t(size_t i)> twin = [](size_t) { return kNoTwin; });
+
+}  // namespace syncline
+
+#endif  // SYNCLINE_CORE_TENSOR_TENSOR_CHECKS_H_
