@@ -34,9 +34,7 @@ def golden(name: str, generated: str) -> None:
     file = FOLDER / "testdata" / name
     if os.environ.get("UPDATE_GOLDEN"):
         file.write_text(generated)
-    hint = (
-        "if the change is meant: cd api && UPDATE_GOLDEN=1 python3 -m pytest bindgen_test.py"
-    )
+    hint = "if the change is meant: cd api && UPDATE_GOLDEN=1 python3 -m pytest bindgen_test.py"
     assert generated == file.read_text(), hint
 
 

@@ -11,9 +11,9 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
+#include "core/base/status.h"
 #include "core/group/backend.h"
 #include "core/group/backend_registry.h"
-#include "core/base/status.h"
 #include "core/tensor/tensor.h"
 #include "store/hash_store.h"
 

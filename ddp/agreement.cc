@@ -8,8 +8,8 @@
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
 #include "absl/strings/string_view.h"
-#include "core/group/byte_collectives.h"
 #include "core/base/status.h"
+#include "core/group/byte_collectives.h"
 
 namespace syncline {
 namespace {

@@ -3,8 +3,8 @@
 #include <cstring>
 #include <utility>
 
-#include "core/tensor/shared_memory.h"
 #include "core/base/status.h"
+#include "core/tensor/shared_memory.h"
 
 namespace syncline {
 namespace {

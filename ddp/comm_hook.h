@@ -11,8 +11,8 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "core/group/process_group.h"
-#include "core/tensor/tensor.h"
 #include "core/group/work.h"
+#include "core/tensor/tensor.h"
 
 namespace syncline {
 

@@ -7,8 +7,8 @@
 #include "absl/strings/string_view.h"
 #include "core/base/deadline.h"
 #include "core/base/interrupt.h"
-#include "core/tensor/reduce_kernels.h"
 #include "core/base/status.h"
+#include "core/tensor/reduce_kernels.h"
 #include "ddp/reducer_impl.h"
 
 namespace syncline {

@@ -8,8 +8,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/notification.h"
-#include "core/tensor/shared_memory.h"
 #include "core/base/status.h"
+#include "core/tensor/shared_memory.h"
 #include "core/testing/fake_backend.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"

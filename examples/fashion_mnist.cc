@@ -27,8 +27,8 @@
 #include "absl/strings/str_format.h"
 #include "core/base/env.h"
 #include "core/base/status.h"
-#include "core/tensor/tensor.h"
 #include "core/join/world.h"
+#include "core/tensor/tensor.h"
 #include "ddp/reducer.h"
 
 ABSL_FLAG(std::string, data, "", "the folder of the four .gz files; //launch:run brings them");

@@ -4,8 +4,8 @@
 #include <utility>
 
 #include "absl/status/status.h"
-#include "core/group/process_group.h"
 #include "core/base/status.h"
+#include "core/group/process_group.h"
 #include "ddp/comm_hook.h"
 #include "ddp/hooks/blocking_hook.h"
 #include "ddp/hooks/bucket_averager.h"

@@ -8,9 +8,9 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "core/base/status.h"
 #include "core/tensor/dtype.h"
 #include "core/tensor/shared_memory.h"
-#include "core/base/status.h"
 #include "core/tensor/tensor.h"
 #include "io_syncline_NativeMemory.h"
 #include "java/convert.h"

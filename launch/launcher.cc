@@ -12,8 +12,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
-#include "core/join/host_address.h"
 #include "core/base/status.h"
+#include "core/join/host_address.h"
 #include "launch/rendezvous/meeting_place.h"
 
 namespace syncline {

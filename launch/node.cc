@@ -13,11 +13,11 @@
 #include "core/base/env.h"
 #include "core/base/hmac.h"
 #include "core/base/host.h"
-#include "core/join/host_address.h"
 #include "core/base/interrupt.h"
 #include "core/base/sockets.h"
 #include "core/base/status.h"
 #include "core/base/unique_fd.h"
+#include "core/join/host_address.h"
 #include "launch/job_files.h"
 
 namespace syncline {

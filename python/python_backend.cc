@@ -4,10 +4,10 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
+#include "core/base/status.h"
 #include "core/group/backend_registry.h"
 #include "core/tensor/device.h"
 #include "core/tensor/dtype.h"
-#include "core/base/status.h"
 #include "python/convert.h"
 #include "python/errors.h"
 #include "python/gil.h"

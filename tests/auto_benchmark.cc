@@ -15,8 +15,8 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "absl/time/time.h"
-#include "core/group/backend.h"
 #include "core/base/status.h"
+#include "core/group/backend.h"
 #include "core/tensor/tensor.h"
 #include "tests/auto_workers.h"
 

@@ -9,8 +9,8 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "core/join/membership.h"
 #include "core/base/status.h"
+#include "core/join/membership.h"
 #include "core/join/world.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"

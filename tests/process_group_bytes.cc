@@ -5,8 +5,8 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "core/group/byte_collectives.h"
 #include "core/base/status.h"
+#include "core/group/byte_collectives.h"
 #include "gmock/gmock.h"
 #include "tests/process_group_conformance.h"
 

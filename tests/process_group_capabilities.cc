@@ -4,8 +4,8 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
-#include "core/group/backend_registry.h"
 #include "core/base/status.h"
+#include "core/group/backend_registry.h"
 #include "tests/operations.h"
 #include "tests/process_group_conformance.h"
 

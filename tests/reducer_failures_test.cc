@@ -6,8 +6,8 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "core/group/process_group.h"
 #include "core/base/status.h"
+#include "core/group/process_group.h"
 #include "core/group/subgroups.h"
 #include "core/tensor/tensor.h"
 #include "ddp/comm_hook.h"

@@ -6,9 +6,9 @@
 #include <thread>
 #include <vector>
 
+#include "core/base/status.h"
 #include "core/group/process_group.h"
 #include "core/tensor/shared_memory.h"
-#include "core/base/status.h"
 #include "core/tensor/tensor.h"
 #include "ddp/reducer.h"
 #include "gmock/gmock.h"

@@ -4,8 +4,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "core/group/process_group.h"
 #include "core/base/status.h"
+#include "core/group/process_group.h"
 #include "core/tensor/tensor.h"
 #include "ddp/reducer.h"
 #include "gmock/gmock.h"

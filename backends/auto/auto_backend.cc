@@ -8,10 +8,10 @@
 #include "backends/auto/sharing.h"
 #include "backends/auto/topology.h"
 #include "backends/common/roster.h"
+#include "core/base/status.h"
 #include "core/group/backend.h"
 #include "core/group/backend_registry.h"
 #include "core/store/prefix_store.h"
-#include "core/base/status.h"
 
 namespace syncline {
 namespace {

@@ -13,10 +13,10 @@
 #include "backends/auto/sharing.h"
 #include "backends/auto/short_calls.h"
 #include "backends/gloo/call_check.h"
-#include "core/group/backend_registry.h"
 #include "core/base/interrupt.h"
-#include "core/store/prefix_store.h"
 #include "core/base/status.h"
+#include "core/group/backend_registry.h"
+#include "core/store/prefix_store.h"
 
 namespace syncline {
 namespace {

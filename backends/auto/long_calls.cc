@@ -6,8 +6,8 @@
 #include <utility>
 #include <vector>
 
-#include "core/tensor/reduce_kernels.h"
 #include "core/base/status.h"
+#include "core/tensor/reduce_kernels.h"
 
 namespace syncline {
 namespace {

@@ -6,8 +6,8 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
 #include "core/base/log.h"
-#include "core/store/prefix_store.h"
 #include "core/base/status.h"
+#include "core/store/prefix_store.h"
 
 namespace syncline {
 namespace {

@@ -5,8 +5,8 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "backends/common/roster.h"
-#include "core/group/backend.h"
 #include "core/base/deadline.h"
+#include "core/group/backend.h"
 
 namespace syncline {
 

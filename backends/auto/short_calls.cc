@@ -4,8 +4,8 @@
 #include <cstring>
 #include <vector>
 
-#include "core/tensor/reduce_kernels.h"
 #include "core/base/status.h"
+#include "core/tensor/reduce_kernels.h"
 
 namespace syncline {
 namespace {

@@ -21,8 +21,8 @@
 #include "absl/time/time.h"
 #include "core/base/deadline.h"
 #include "core/base/status.h"
-#include "core/testing/no_descriptors.h"
 #include "core/base/unique_fd.h"
+#include "core/testing/no_descriptors.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 

@@ -11,9 +11,9 @@
 #include "absl/status/status.h"
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
+#include "core/base/rank_ranges.h"
 #include "core/group/backend.h"
 #include "core/tensor/dtype.h"
-#include "core/base/rank_ranges.h"
 #include "core/tensor/reduce_op.h"
 #include "core/tensor/tensor.h"
 

@@ -13,8 +13,8 @@
 #include "absl/strings/str_split.h"
 #include "absl/time/time.h"
 #include "backends/common/call.h"
-#include "core/store/prefix_store.h"
 #include "core/base/status.h"
+#include "core/store/prefix_store.h"
 
 namespace syncline {
 namespace {

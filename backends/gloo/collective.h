@@ -13,9 +13,9 @@
 
 namespace syncline {
 
-// One collective of one rank, of those with the same names in core/group/backend.h. Requires that all
-// ranks make the call that goes with it: a message longer than what is expected ends the process.
-// Throws what Gloo throws, see CatchGloo.
+// One collective of one rank, of those with the same names in core/group/backend.h. Requires that
+// all ranks make the call that goes with it: a message longer than what is expected ends the
+// process. Throws what Gloo throws, see CatchGloo.
 //
 // Reductions share the work out: rank r receives the r-th part of every rank's elements and
 // combines them in the order of the ranks, with one rounding of the small float types. So results

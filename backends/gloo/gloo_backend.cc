@@ -3,8 +3,8 @@
 #include <utility>
 
 #include "backends/gloo/sigpipe.h"
-#include "core/group/backend_registry.h"
 #include "core/base/status.h"
+#include "core/group/backend_registry.h"
 
 namespace syncline {
 namespace {

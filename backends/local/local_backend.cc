@@ -14,9 +14,9 @@
 #include "absl/synchronization/mutex.h"
 #include "backends/common/call.h"
 #include "backends/local/hub.h"
+#include "core/base/status.h"
 #include "core/group/backend.h"
 #include "core/group/backend_registry.h"
-#include "core/base/status.h"
 
 namespace syncline {
 namespace {

@@ -6,8 +6,8 @@
 #include "backends/common/call.h"
 #include "backends/shm/call_notes.h"
 #include "backends/shm/ranges.h"
-#include "core/tensor/reduce_kernels.h"
 #include "core/base/status.h"
+#include "core/tensor/reduce_kernels.h"
 
 namespace syncline {
 namespace {

@@ -15,11 +15,11 @@
 #include "absl/strings/string_view.h"
 #include "absl/synchronization/notification.h"
 #include "absl/time/time.h"
-#include "core/tensor/segment.h"
 #include "core/base/sockets.h"
 #include "core/base/status.h"
-#include "core/testing/no_descriptors.h"
 #include "core/base/unique_fd.h"
+#include "core/tensor/segment.h"
+#include "core/testing/no_descriptors.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 

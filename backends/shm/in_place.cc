@@ -4,8 +4,8 @@
 
 #include "absl/container/inlined_vector.h"
 #include "backends/shm/ranges.h"
-#include "core/tensor/reduce_kernels.h"
 #include "core/base/status.h"
+#include "core/tensor/reduce_kernels.h"
 
 namespace syncline {
 namespace {

@@ -4,8 +4,8 @@
 #include <cstring>
 
 #include "backends/shm/call_notes.h"
-#include "core/group/backend.h"
 #include "core/base/status.h"
+#include "core/group/backend.h"
 
 namespace syncline {
 namespace {

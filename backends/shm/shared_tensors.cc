@@ -13,8 +13,8 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "core/base/log.h"
-#include "core/tensor/shared_memory.h"
 #include "core/base/status.h"
+#include "core/tensor/shared_memory.h"
 
 namespace syncline {
 namespace {

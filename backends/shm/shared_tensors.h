@@ -1,4 +1,5 @@
-// How ranks come to read each other's tensors, those of core/tensor/shared_memory.h, where they are.
+// How ranks come to read each other's tensors, those of core/tensor/shared_memory.h, where they
+// are.
 #ifndef SYNCLINE_BACKENDS_SHM_SHARED_TENSORS_H_
 #define SYNCLINE_BACKENDS_SHM_SHARED_TENSORS_H_
 

@@ -15,11 +15,11 @@
 #include "backends/shm/letters.h"
 #include "backends/shm/peer_watchdog.h"
 #include "backends/shm/vigil.h"
+#include "core/base/interrupt.h"
+#include "core/base/status.h"
 #include "core/group/backend.h"
 #include "core/group/backend_registry.h"
-#include "core/base/interrupt.h"
 #include "core/tensor/segment.h"
-#include "core/base/status.h"
 
 namespace syncline {
 namespace {

@@ -17,11 +17,11 @@
 #include "absl/time/clock.h"
 #include "backends/common/stall_report.h"
 #include "backends/shm/call_notes.h"
-#include "core/group/backend.h"
 #include "core/base/interrupt.h"
 #include "core/base/stall.h"
 #include "core/base/stall_file.h"
 #include "core/base/status.h"
+#include "core/group/backend.h"
 
 namespace syncline {
 namespace {

@@ -12,12 +12,12 @@
 #include "absl/time/time.h"
 #include "absl/types/span.h"
 #include "core/base/deadline.h"
-#include "core/tensor/device.h"
-#include "core/tensor/dtype.h"
 #include "core/base/enum_set.h"
 #include "core/base/liveness.h"
-#include "core/tensor/reduce_op.h"
 #include "core/store/store.h"
+#include "core/tensor/device.h"
+#include "core/tensor/dtype.h"
+#include "core/tensor/reduce_op.h"
 #include "core/tensor/tensor.h"
 
 namespace syncline {

@@ -6,8 +6,8 @@
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
-#include "core/group/backend_registry.h"
 #include "core/base/status.h"
+#include "core/group/backend_registry.h"
 
 namespace syncline {
 namespace {

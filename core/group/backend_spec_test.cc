@@ -2,8 +2,8 @@
 
 #include <string>
 
-#include "core/group/backend_registry.h"
 #include "core/base/status.h"
+#include "core/group/backend_registry.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 

@@ -7,8 +7,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/types/span.h"
-#include "core/tensor/reduce_kernels.h"
 #include "core/base/status.h"
+#include "core/tensor/reduce_kernels.h"
 #include "core/tensor/tensor_checks.h"
 
 namespace syncline {

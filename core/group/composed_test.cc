@@ -7,8 +7,8 @@
 #include <string>
 #include <vector>
 
-#include "core/group/process_group.h"
 #include "core/base/status.h"
+#include "core/group/process_group.h"
 #include "core/testing/fake_backend.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"

@@ -4,9 +4,9 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "core/base/status.h"
 #include "core/group/backend.h"
 #include "core/group/backend_registry.h"
-#include "core/base/status.h"
 #include "core/store/store.h"
 
 namespace syncline {

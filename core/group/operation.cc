@@ -4,8 +4,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "core/tensor/reduce_kernels.h"
 #include "core/base/status.h"
+#include "core/tensor/reduce_kernels.h"
 
 namespace syncline {
 namespace {

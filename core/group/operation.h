@@ -88,7 +88,8 @@ struct Operation {
 // the backend, writable where they are written, equal in type, of sizes that fit and apart from
 // each other where they must be, and the whole within the backend's capabilities. ArgumentError,
 // TypeError or UnsupportedError that says what was expected. `backend` is its name. Lists that a
-// body packs into the operation's tensors are checked where they come in, see core/group/composed.h.
+// body packs into the operation's tensors are checked where they come in, see
+// core/group/composed.h.
 absl::Status Validate(const Operation& operation, const Capabilities& capabilities,
                       absl::string_view backend, int rank, int size);
 

@@ -13,15 +13,15 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
-#include "core/group/backend_registry.h"
-#include "core/group/backend_spec.h"
 #include "core/base/deadline.h"
 #include "core/base/env.h"
 #include "core/base/interrupt.h"
 #include "core/base/liveness.h"
+#include "core/base/status.h"
+#include "core/group/backend_registry.h"
+#include "core/group/backend_spec.h"
 #include "core/group/monitored_barrier.h"
 #include "core/store/prefix_store.h"
-#include "core/base/status.h"
 
 namespace syncline {
 namespace {

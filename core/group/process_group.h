@@ -18,16 +18,16 @@
 #include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
-#include "core/group/backend.h"
-#include "core/tensor/device.h"
 #include "core/base/fork.h"
 #include "core/base/host.h"
+#include "core/group/backend.h"
 #include "core/group/lane.h"
 #include "core/group/operation.h"
-#include "core/tensor/reduce_op.h"
-#include "core/store/store.h"
-#include "core/tensor/tensor.h"
 #include "core/group/work.h"
+#include "core/store/store.h"
+#include "core/tensor/device.h"
+#include "core/tensor/reduce_op.h"
+#include "core/tensor/tensor.h"
 
 namespace syncline {
 

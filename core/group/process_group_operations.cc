@@ -1,10 +1,10 @@
 // The operations of ProcessGroup: each describes itself as data and is run, or started.
 #include <utility>
 
+#include "core/base/status.h"
 #include "core/group/composed.h"
 #include "core/group/parts.h"
 #include "core/group/process_group.h"
-#include "core/base/status.h"
 
 namespace syncline {
 namespace {

@@ -6,11 +6,11 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "core/store/agreement.h"
 #include "core/base/deadline.h"
 #include "core/base/liveness.h"
-#include "core/store/prefix_store.h"
 #include "core/base/status.h"
+#include "core/store/agreement.h"
+#include "core/store/prefix_store.h"
 
 namespace syncline {
 namespace {

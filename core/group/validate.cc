@@ -5,8 +5,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/types/span.h"
-#include "core/group/operation.h"
 #include "core/base/status.h"
+#include "core/group/operation.h"
 #include "core/tensor/tensor_checks.h"
 
 namespace syncline {

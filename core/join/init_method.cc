@@ -8,10 +8,10 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
-#include "core/join/cluster.h"
 #include "core/base/env.h"
 #include "core/base/host.h"
 #include "core/base/status.h"
+#include "core/join/cluster.h"
 #include "core/join/task_meeting.h"
 
 namespace syncline {

@@ -10,10 +10,10 @@
 #include "absl/strings/strip.h"
 #include "core/base/interrupt.h"
 #include "core/base/log.h"
-#include "core/join/membership_rounds.h"
-#include "core/store/prefix_store.h"
 #include "core/base/rank_ranges.h"
 #include "core/base/status.h"
+#include "core/join/membership_rounds.h"
+#include "core/store/prefix_store.h"
 
 namespace syncline {
 namespace {

@@ -13,13 +13,13 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "core/join/announcement.h"
 #include "core/base/hmac.h"
 #include "core/base/host.h"
 #include "core/base/interrupt.h"
-#include "core/join/multicast_socket.h"
 #include "core/base/rank_ranges.h"
 #include "core/base/status.h"
+#include "core/join/announcement.h"
+#include "core/join/multicast_socket.h"
 
 namespace syncline {
 namespace {

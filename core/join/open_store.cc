@@ -8,11 +8,11 @@
 #include "absl/strings/str_cat.h"
 #include "core/base/env.h"
 #include "core/base/host.h"
+#include "core/base/status.h"
 #include "core/join/host_address.h"
 #include "core/join/multicast.h"
-#include "core/store/prefix_store.h"
 #include "core/join/serving_turn.h"
-#include "core/base/status.h"
+#include "core/store/prefix_store.h"
 
 namespace syncline {
 namespace {

@@ -6,8 +6,8 @@
 
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
-#include "core/join/cluster.h"
 #include "core/base/env.h"
+#include "core/join/cluster.h"
 #include "core/store/store.h"
 
 namespace syncline {

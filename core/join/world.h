@@ -15,8 +15,8 @@
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
 #include "core/base/deadline.h"
-#include "core/join/membership.h"
 #include "core/group/process_group.h"
+#include "core/join/membership.h"
 #include "core/store/store.h"
 
 namespace syncline {

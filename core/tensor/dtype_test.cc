@@ -4,9 +4,9 @@
 #include <string>
 #include <tuple>
 
+#include "core/base/status.h"
 #include "core/tensor/device.h"
 #include "core/tensor/reduce_op.h"
-#include "core/base/status.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 

@@ -13,8 +13,8 @@
 #include "absl/cleanup/cleanup.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
-#include "core/tensor/memory.h"
 #include "core/base/status.h"
+#include "core/tensor/memory.h"
 
 namespace syncline {
 namespace {

@@ -14,8 +14,8 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "core/tensor/segment.h"
 #include "core/base/status.h"
+#include "core/tensor/segment.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 

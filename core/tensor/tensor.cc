@@ -9,8 +9,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "core/tensor/memory.h"
 #include "core/base/status.h"
+#include "core/tensor/memory.h"
 
 namespace syncline {
 namespace {

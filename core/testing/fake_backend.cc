@@ -3,8 +3,8 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "core/group/backend_registry.h"
 #include "core/base/status.h"
+#include "core/group/backend_registry.h"
 
 namespace syncline {
 namespace {

@@ -3,9 +3,9 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "core/base/status.h"
 #include "core/tensor/reduce_kernels.h"
 #include "core/tensor/reduce_op.h"
-#include "core/base/status.h"
 
 namespace syncline {
 namespace {

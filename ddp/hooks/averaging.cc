@@ -1,8 +1,8 @@
 #include "ddp/hooks/averaging.h"
 
+#include "core/base/status.h"
 #include "core/tensor/reduce_kernels.h"
 #include "core/tensor/reduce_op.h"
-#include "core/base/status.h"
 
 namespace syncline {
 

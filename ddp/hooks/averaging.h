@@ -5,8 +5,8 @@
 #include <cstdint>
 
 #include "absl/status/status.h"
-#include "core/tensor/dtype.h"
 #include "core/group/process_group.h"
+#include "core/tensor/dtype.h"
 #include "core/tensor/tensor.h"
 
 namespace syncline {

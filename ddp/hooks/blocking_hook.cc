@@ -15,10 +15,10 @@
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
-#include "core/group/byte_collectives.h"
 #include "core/base/deadline.h"
-#include "core/group/lane.h"
 #include "core/base/status.h"
+#include "core/group/byte_collectives.h"
+#include "core/group/lane.h"
 #include "core/group/subgroups.h"
 
 namespace syncline {

@@ -5,9 +5,9 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "core/base/status.h"
 #include "core/tensor/dtype.h"
 #include "core/tensor/reduce_op.h"
-#include "core/base/status.h"
 
 namespace syncline {
 namespace {

@@ -7,11 +7,11 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "core/group/byte_collectives.h"
 #include "core/base/host.h"
-#include "core/tensor/reduce_op.h"
 #include "core/base/status.h"
+#include "core/group/byte_collectives.h"
 #include "core/group/subgroups.h"
+#include "core/tensor/reduce_op.h"
 #include "ddp/hooks/averaging.h"
 #include "ddp/hooks/blocking_hook.h"
 #include "ddp/hooks/bucket_averager.h"

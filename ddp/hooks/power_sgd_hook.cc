@@ -11,8 +11,8 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "core/tensor/reduce_op.h"
 #include "core/base/status.h"
+#include "core/tensor/reduce_op.h"
 #include "ddp/hooks/averaging.h"
 #include "ddp/hooks/blocking_hook.h"
 #include "ddp/hooks/bucket_averager.h"

@@ -2,8 +2,8 @@
 
 #include <utility>
 
-#include "core/tensor/shared_memory.h"
 #include "core/base/status.h"
+#include "core/tensor/shared_memory.h"
 
 namespace syncline {
 namespace {

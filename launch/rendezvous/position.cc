@@ -4,8 +4,8 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "core/store/prefix_store.h"
 #include "core/base/status.h"
+#include "core/store/prefix_store.h"
 #include "launch/rendezvous/peek.h"
 
 namespace syncline {
