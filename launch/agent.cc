@@ -6,7 +6,7 @@
 #include <tuple>
 #include <utility>
 
-namespace syncline {
+namespace syncline::launch {
 namespace {
 
 using Kind = AgentCommand::Kind;
@@ -219,4 +219,4 @@ void Agent::Finish() {
   deadline_ = absl::InfiniteFuture();
 }
 
-}  // namespace syncline
+}  // namespace syncline::launch

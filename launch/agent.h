@@ -11,7 +11,7 @@
 #include "absl/types/span.h"
 #include "launch/clock.h"
 
-namespace syncline {
+namespace syncline::launch {
 
 // How the process of one worker ended.
 struct WorkerExit {
@@ -160,6 +160,6 @@ class Agent {
   std::optional<Failure> failure_;
 };
 
-}  // namespace syncline
+}  // namespace syncline::launch
 
 #endif  // SYNCLINE_LAUNCH_AGENT_H_

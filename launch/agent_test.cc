@@ -8,7 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "gtest/gtest.h"
 
-namespace syncline {
+namespace syncline::launch {
 namespace {
 
 using Kind = AgentCommand::Kind;
@@ -426,4 +426,4 @@ TEST_F(AgentTest, AShutdownTimeoutBelowTheFailureGraceHoldsForFailuresToo) {
 }
 
 }  // namespace
-}  // namespace syncline
+}  // namespace syncline::launch

@@ -6,7 +6,7 @@
 
 #include "absl/time/time.h"
 
-namespace syncline {
+namespace syncline::launch {
 
 class Clock {
  public:
@@ -25,6 +25,6 @@ class MonotonicClock final : public Clock {
   }
 };
 
-}  // namespace syncline
+}  // namespace syncline::launch
 
 #endif  // SYNCLINE_LAUNCH_CLOCK_H_

@@ -15,7 +15,7 @@
 #include "core/base/process_state.h"
 #include "core/base/status.h"
 
-namespace syncline {
+namespace syncline::launch {
 namespace {
 
 // The parent of a living process; 0 if it is gone or a zombie.
@@ -69,4 +69,4 @@ void Descendants::SignalAll(int signal) const {
   for (const pid_t pid : Find()) kill(pid, signal);
 }
 
-}  // namespace syncline
+}  // namespace syncline::launch

@@ -9,7 +9,7 @@
 
 #include "absl/status/status.h"
 
-namespace syncline {
+namespace syncline::launch {
 
 // Makes this process inherit the orphans among its descendants, so that nothing that was started
 // can slip away, whatever session or group it moved to. Children that the process had before are
@@ -34,6 +34,6 @@ class Descendants {
   std::set<pid_t> strangers_;
 };
 
-}  // namespace syncline
+}  // namespace syncline::launch
 
 #endif  // SYNCLINE_LAUNCH_DESCENDANTS_H_

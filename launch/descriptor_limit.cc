@@ -2,7 +2,7 @@
 
 #include <optional>
 
-namespace syncline {
+namespace syncline::launch {
 namespace {
 
 std::optional<rlimit>& Inherited() {
@@ -27,4 +27,4 @@ void RaiseDescriptorLimit() {
 
 rlimit InheritedDescriptorLimit() { return Inherited().value_or(Current()); }
 
-}  // namespace syncline
+}  // namespace syncline::launch

@@ -5,7 +5,7 @@
 
 #include <sys/resource.h>
 
-namespace syncline {
+namespace syncline::launch {
 
 // Raises this process's soft limit to the hard one, which needs no privilege: the store has a
 // connection for each process of the job. Requires that no other thread runs.
@@ -15,6 +15,6 @@ void RaiseDescriptorLimit();
 // 1024, so a child must get this one.
 rlimit InheritedDescriptorLimit();
 
-}  // namespace syncline
+}  // namespace syncline::launch
 
 #endif  // SYNCLINE_LAUNCH_DESCRIPTOR_LIMIT_H_

@@ -9,7 +9,7 @@
 #include "absl/strings/str_split.h"
 #include "core/base/status.h"
 
-namespace syncline {
+namespace syncline::launch {
 
 absl::Status ShowOneDevice(int local_rank, Environment* environment) {
   Environment& env = *environment;
@@ -30,4 +30,4 @@ absl::Status ShowOneDevice(int local_rank, Environment* environment) {
   return absl::OkStatus();
 }
 
-}  // namespace syncline
+}  // namespace syncline::launch

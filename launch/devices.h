@@ -5,7 +5,7 @@
 #include "absl/status/status.h"
 #include "launch/environment.h"
 
-namespace syncline {
+namespace syncline::launch {
 
 // For --virtual-local-rank: the worker sees one device only, as its device 0, and LOCAL_RANK=0.
 // CUDA_VISIBLE_DEVICES is reduced to its entry `local_rank`, or set to `local_rank` if it is not
@@ -13,6 +13,6 @@ namespace syncline {
 // they are set. An error names a list that is too short.
 absl::Status ShowOneDevice(int local_rank, Environment* environment);
 
-}  // namespace syncline
+}  // namespace syncline::launch
 
 #endif  // SYNCLINE_LAUNCH_DEVICES_H_

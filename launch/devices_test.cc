@@ -3,7 +3,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
-namespace syncline {
+namespace syncline::launch {
 namespace {
 
 using testing::HasSubstr;
@@ -40,4 +40,4 @@ TEST(DevicesTest, AListThatIsTooShortIsNamed) {
 }
 
 }  // namespace
-}  // namespace syncline
+}  // namespace syncline::launch

@@ -8,7 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 
-namespace syncline {
+namespace syncline::launch {
 
 Environment InheritedEnvironment() {
   Environment environment;
@@ -72,4 +72,4 @@ std::vector<std::string> Assignments(const Environment& environment) {
   return assignments;
 }
 
-}  // namespace syncline
+}  // namespace syncline::launch

@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-namespace syncline {
+namespace syncline::launch {
 
 using Environment = std::map<std::string, std::string>;
 
@@ -52,6 +52,6 @@ void DescribeJob(const JobFacts& job, const WorkerFacts& worker, Environment* en
 // As execve takes it: "NAME=value".
 std::vector<std::string> Assignments(const Environment& environment);
 
-}  // namespace syncline
+}  // namespace syncline::launch
 
 #endif  // SYNCLINE_LAUNCH_ENVIRONMENT_H_

@@ -3,7 +3,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
-namespace syncline {
+namespace syncline::launch {
 namespace {
 
 using testing::Contains;
@@ -37,4 +37,4 @@ TEST(EnvironmentTest, FilesAreTheWorkersOwnAndNeverInherited) {
 }
 
 }  // namespace
-}  // namespace syncline
+}  // namespace syncline::launch

@@ -8,7 +8,7 @@
 #include "absl/time/time.h"
 #include "launch/agent.h"
 
-namespace syncline {
+namespace syncline::launch {
 
 // All that the node on which the worker failed knows of it. The others have no more to add: what
 // explains the death (memory, files, the last lines) is only to be seen there.
@@ -37,6 +37,6 @@ struct FailureRecord {
   int ShellCode() const { return signal != 0 ? 128 + signal : code; }
 };
 
-}  // namespace syncline
+}  // namespace syncline::launch
 
 #endif  // SYNCLINE_LAUNCH_FAILURE_RECORD_H_

@@ -21,7 +21,7 @@
 #include "absl/time/time.h"
 #include "core/base/status.h"
 
-namespace syncline {
+namespace syncline::launch {
 namespace {
 
 // What goes through the pipe: a group to add, the negative of one to remove, or kFolder, behind
@@ -134,4 +134,4 @@ void Guardian::Add(pid_t group) { SendMessage(pipe_.get(), group); }
 
 void Guardian::Remove(pid_t group) { SendMessage(pipe_.get(), -group); }
 
-}  // namespace syncline
+}  // namespace syncline::launch

@@ -9,7 +9,7 @@
 #include "absl/status/statusor.h"
 #include "core/base/unique_fd.h"
 
-namespace syncline {
+namespace syncline::launch {
 
 // A process that holds the other end of a pipe of the launcher. The kernel kills a worker whose
 // launcher is gone, but not what the worker started (data loaders, say); the guardian kills these
@@ -41,6 +41,6 @@ class Guardian {
   UniqueFd pipe_;
 };
 
-}  // namespace syncline
+}  // namespace syncline::launch
 
 #endif  // SYNCLINE_LAUNCH_GUARDIAN_H_

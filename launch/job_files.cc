@@ -17,7 +17,7 @@
 #include "absl/strings/str_cat.h"
 #include "core/base/status.h"
 
-namespace syncline {
+namespace syncline::launch {
 namespace {
 
 constexpr int kSecretBytes = 32;
@@ -80,4 +80,4 @@ JobFiles::~JobFiles() {
   rmdir(folder_.c_str());  // Where even that was not to be had, but nothing is in it.
 }
 
-}  // namespace syncline
+}  // namespace syncline::launch

@@ -8,7 +8,7 @@
 #include "absl/status/statusor.h"
 #include "core/base/unique_fd.h"
 
-namespace syncline {
+namespace syncline::launch {
 
 // `bytes` random bytes from the kernel, as lower-case hexadecimal digits.
 absl::StatusOr<std::string> RandomHex(int bytes);
@@ -39,6 +39,6 @@ class JobFiles {
   std::string secret_;
 };
 
-}  // namespace syncline
+}  // namespace syncline::launch
 
 #endif  // SYNCLINE_LAUNCH_JOB_FILES_H_

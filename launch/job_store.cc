@@ -6,7 +6,7 @@
 #include "store/listen_address.h"
 #include "store/tcp_server.h"
 
-namespace syncline {
+namespace syncline::launch {
 namespace {
 
 class TCPJobStore final : public JobStore {
@@ -31,4 +31,4 @@ absl::StatusOr<std::unique_ptr<JobStore>> StartJobStore(const JobStoreOptions& o
   return std::make_unique<TCPJobStore>(*std::move(server));
 }
 
-}  // namespace syncline
+}  // namespace syncline::launch

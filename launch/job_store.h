@@ -7,7 +7,7 @@
 
 #include "absl/status/statusor.h"
 
-namespace syncline {
+namespace syncline::launch {
 
 // Lives as long as the launcher: the death of a worker, rank 0 included, does not take it away,
 // and no port has to be guessed. Serves until it is destroyed.
@@ -25,6 +25,6 @@ struct JobStoreOptions {
 
 absl::StatusOr<std::unique_ptr<JobStore>> StartJobStore(const JobStoreOptions& options);
 
-}  // namespace syncline
+}  // namespace syncline::launch
 
 #endif  // SYNCLINE_LAUNCH_JOB_STORE_H_

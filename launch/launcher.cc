@@ -14,12 +14,12 @@
 #include "absl/time/clock.h"
 #include "core/base/status.h"
 #include "core/join/host_address.h"
-#include "launch/rendezvous/meeting_place.h"
+#include "launch/rendezvous/store_network.h"
 
-namespace syncline {
+namespace syncline::launch {
 namespace {
 
-constexpr absl::Duration kLeavePatience = absl::Seconds(2);
+constexpr absl::Duration kLeaveTimeout = absl::Seconds(2);
 // For a reader or a disk that takes nothing at the end, and for one that is slow.
 constexpr absl::Duration kReaderTimeout = absl::Seconds(2);
 constexpr absl::Duration kFlushTimeout = absl::Seconds(30);
@@ -59,14 +59,14 @@ int Launcher::Run() {
     FlushOutput();
     return agent_.exit_code();
   }
-  Carry(agent_.Start());
+  RunCommands(agent_.Start());
   for (;;) {
-    TakeNews();
+    TakeEvents();
     if (agent_.state() == Agent::State::kDraining && descendants_.Find().empty()) {
-      Carry(agent_.OnNothingLeft());
+      RunCommands(agent_.OnNothingLeft());
       continue;
     }
-    if (clock_.Now() >= agent_.deadline()) Carry(agent_.OnDeadline());
+    if (clock_.Now() >= agent_.deadline()) RunCommands(agent_.OnDeadline());
     if (agent_.state() == Agent::State::kFinished) break;
     ShowStatus();
     WaitForEvents();
@@ -76,26 +76,26 @@ int Launcher::Run() {
     StopWithoutReader();
   }
   // The last resort, if something hangs from here on.
-  ExitWithin(DepartPatience() + kFlushTimeout + kCleanupTimeout, agent_.exit_code());
+  ExitWithin(LeaveTimeout() + kFlushTimeout + kCleanupTimeout, agent_.exit_code());
   workers_->Finish();
   status_line_.Finish();
-  SayEnd();
-  Depart();
+  PrintEnd();
+  Leave();
   events_->LauncherEnded(agent_.exit_code());
   FlushOutput();
   return agent_.exit_code();
 }
 
-void Launcher::Depart() {
+void Launcher::Leave() {
   std::optional<std::string> reason;
   if (!closed_.has_value()) {
     reason = agent_.stop_signal() != 0 ? SignalName(agent_.stop_signal()) : "its launcher gave up";
   }
-  node_.participant->Depart(reason, DepartPatience());
+  node_.participant->Leave(reason, LeaveTimeout());
 }
 
-absl::Duration Launcher::DepartPatience() const {
-  return closed_.has_value() ? options_.rendezvous.close_timeout : kLeavePatience;
+absl::Duration Launcher::LeaveTimeout() const {
+  return closed_.has_value() ? options_.rendezvous.close_timeout : kLeaveTimeout;
 }
 
 // A signal that stops ends this, too.
@@ -106,17 +106,17 @@ void Launcher::FlushOutput() {
     return std::any_of(signals.begin(), signals.end(),
                        [](int signal) { return signal != SIGCHLD; });
   };
-  if (!outlets_.files->Flush(kReaderTimeout, deadline, is_stopped)) {
-    Say(absl::StrCat("the last ", outlets_.files->pending_size(),
-                     " bytes of the logs were not written: their disk does not answer"));
+  if (!writers_.files->Flush(kReaderTimeout, deadline, is_stopped)) {
+    Print(absl::StrCat("the last ", writers_.files->pending_size(),
+                       " bytes of the logs were not written: their disk does not answer"));
   }
   ShowMessages();
-  outlets_.out->Flush(kReaderTimeout, deadline, is_stopped);
-  if (outlets_.own_err != nullptr) {
-    if (const std::string missing = outlets_.out->Missing(); !missing.empty()) {
-      Say(absl::StrCat("stdout lacks some of the output: ", missing));
+  writers_.out->Flush(kReaderTimeout, deadline, is_stopped);
+  if (writers_.own_err != nullptr) {
+    if (const std::string missing = writers_.out->Missing(); !missing.empty()) {
+      Print(absl::StrCat("stdout lacks some of the output: ", missing));
     }
-    outlets_.own_err->Flush(kReaderTimeout, deadline, is_stopped);
+    writers_.own_err->Flush(kReaderTimeout, deadline, is_stopped);
   }
 }
 
@@ -162,7 +162,7 @@ JobFacts Launcher::DescribeRound() const {
 }
 
 absl::Status Launcher::StartWorkers() {
-  SayRound();
+  PrintRound();
   worker_states_.assign(options_.workers, WorkerStatus::State::kRunning);
   const absl::Status started = workers_->Start(DescribeRound());
   std::vector<EventLog::Worker> all;
@@ -173,7 +173,7 @@ absl::Status Launcher::StartWorkers() {
   return started;
 }
 
-void Launcher::Carry(Agent::Commands commands) {
+void Launcher::RunCommands(Agent::Commands commands) {
   if (!commands.empty()) status_schedule_.Changed();
   for (size_t i = 0; i < commands.size(); ++i) {
     const AgentCommand command = commands[i];
@@ -186,7 +186,7 @@ Agent::Commands Launcher::Execute(const AgentCommand& command) {
   switch (command.kind) {
     case AgentCommand::Kind::kJoin:
       if (const absl::Status joined = Join(); !joined.ok()) {
-        Say(joined.message());
+        Print(joined.message());
         return agent_.OnClosed(1);
       }
       break;
@@ -223,7 +223,7 @@ Agent::Commands Launcher::Execute(const AgentCommand& command) {
 
 void Launcher::WaitForEvents() {
   std::vector<pollfd> fds = {{signals_.fd(), POLLIN, 0}, {node_.participant->fd(), POLLIN, 0}};
-  fds.push_back({outlets_.messages->fd(), POLLIN, 0});
+  fds.push_back({writers_.messages->fd(), POLLIN, 0});
   if (metrics_ != nullptr) metrics_->AddTo(&fds);
   const size_t outputs_begin = fds.size();
   workers_->AddTo(&fds);
@@ -241,11 +241,11 @@ void Launcher::WaitForEvents() {
 }
 
 void Launcher::ShowMessages() {
-  for (const MessageQueue::Message& message : outlets_.messages->Take()) {
+  for (const MessageQueue::Message& message : writers_.messages->Take()) {
     if (message.topic.empty()) {
-      console_.Say(message.text);
+      console_.Print(message.text);
     } else {
-      console_.SayOnce(message.topic, message.text);
+      console_.PrintOnce(message.topic, message.text);
     }
   }
 }
@@ -255,54 +255,54 @@ void Launcher::HandleSignals() {
     if (signal == SIGCHLD) {
       ReapProcesses();
     } else {
-      SayStop(signal);
-      Carry(agent_.OnSignal(signal));
+      PrintStop(signal);
+      RunCommands(agent_.OnSignal(signal));
     }
   }
 }
 
-void Launcher::TakeNews() {
-  for (const ParticipantNews& news : node_.participant->Take()) {
-    switch (news.kind) {
-      case ParticipantNews::Kind::kRemark:
-        Say(news.text);
+void Launcher::TakeEvents() {
+  for (const RendezvousEvent& event : node_.participant->Take()) {
+    switch (event.kind) {
+      case RendezvousEvent::Kind::kMessage:
+        Print(event.text);
         break;
-      case ParticipantNews::Kind::kMoved:
-        Say(absl::StrCat("the rendezvous goes on at ", news.text));
-        events_->StoreRehosted(news.text);
+      case RendezvousEvent::Kind::kMoved:
+        Print(absl::StrCat("the rendezvous goes on at ", event.text));
+        events_->StoreRehosted(event.text);
         break;
-      case ParticipantNews::Kind::kFailed:
-        Say(news.text);
-        Carry(agent_.OnClosed(1));
+      case RendezvousEvent::Kind::kFailed:
+        Print(event.text);
+        RunCommands(agent_.OnClosed(1));
         break;
-      case ParticipantNews::Kind::kAnnouncement:
-        TakeAnnouncement(news.announcement);
+      case RendezvousEvent::Kind::kAnnouncement:
+        HandleAnnouncement(event.announcement);
         break;
     }
   }
 }
 
-void Launcher::TakeAnnouncement(const Announcement& announcement) {
+void Launcher::HandleAnnouncement(const Announcement& announcement) {
   switch (announcement.kind) {
     case Announcement::Kind::kRound:
       if (announcement.round.RankOf(node_.participant->identity().id) < 0) {
-        Carry(agent_.OnRoundOver());  // The others went on without this node.
+        RunCommands(agent_.OnRoundOver());  // The others went on without this node.
         break;
       }
       LogMembers(announcement.round);
       round_ = announcement.round;
-      Carry(agent_.OnRound());
+      RunCommands(agent_.OnRound());
       break;
     case Announcement::Kind::kOver:
       if (announcement.over != round_.number) break;
       if (agent_.state() == Agent::State::kRunning && options_.nodes.max > 1) {
-        Say(absl::StrCat("round ", round_.number - 1, " is over: ", announcement.reason));
+        Print(absl::StrCat("round ", round_.number - 1, " is over: ", announcement.reason));
       }
-      Carry(agent_.OnRoundOver());
+      RunCommands(agent_.OnRoundOver());
       break;
     case Announcement::Kind::kClosed:
       closed_ = announcement;
-      Carry(agent_.OnClosed(announcement.exit_code));
+      RunCommands(agent_.OnClosed(announcement.exit_code));
       break;
     case Announcement::Kind::kMoved:
       break;
@@ -323,10 +323,10 @@ void Launcher::ReapProcesses() {
       exits.push_back(DescribeEnd(local_rank, status));
     }
   }
-  Carry(std::move(commands));
+  RunCommands(std::move(commands));
   LogStalls();
   for (const WorkerExit& exit : exits) LogExit(exit);
-  Carry(agent_.OnWorkersExited(exits));
+  RunCommands(agent_.OnWorkersExited(exits));
 }
 
 WorkerExit Launcher::DescribeEnd(int local_rank, int status) const {
@@ -353,7 +353,7 @@ WorkerExit Launcher::DescribeEnd(int local_rank, int status) const {
 // The file may be on the disk of the logs, which may not answer.
 RecordedError Launcher::ReadError(int local_rank) const {
   const auto recorded = std::make_shared<RecordedError>();
-  const bool done = outlets_.files->Run(
+  const bool done = writers_.files->Run(
       [recorded, path = workers_->error_file(local_rank)] { *recorded = ReadErrorFile(path); },
       WorkerSet::kFileTimeout);
   return done ? *recorded : RecordedError();
@@ -362,7 +362,7 @@ RecordedError Launcher::ReadError(int local_rank) const {
 void Launcher::CheckHealth() {
   if (agent_.state() != Agent::State::kRunning) return;
   for (const WorkerSet::Unhealthy& worker : workers_->CheckHealth()) {
-    Say(worker.line);
+    Print(worker.line);
     const int local_rank = worker.local_rank;
     if (worker.signal == SIGKILL) continue;  // Was told of before.
     events_->HeartbeatLost({workers_->rank(local_rank), local_rank, workers_->pid(local_rank)},
@@ -371,11 +371,11 @@ void Launcher::CheckHealth() {
 }
 
 void Launcher::StopWithoutReader() {
-  if (!outlets_.out->reader_gone() || std::exchange(reader_left_, true)) return;
+  if (!writers_.out->reader_gone() || std::exchange(reader_left_, true)) return;
   if (agent_.state() == Agent::State::kRunning) {
-    Say("nobody reads this launcher's output any more (a closed pipe): the workers are stopped");
+    Print("nobody reads this launcher's output any more (a closed pipe): the workers are stopped");
   }
-  Carry(agent_.OnSignal(SIGPIPE));
+  RunCommands(agent_.OnSignal(SIGPIPE));
 }
 
-}  // namespace syncline
+}  // namespace syncline::launch

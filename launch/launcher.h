@@ -15,6 +15,7 @@
 #include "launch/clock.h"
 #include "launch/descendants.h"
 #include "launch/environment.h"
+#include "launch/failure_report.h"
 #include "launch/guardian.h"
 #include "launch/job_files.h"
 #include "launch/monitor/event_log.h"
@@ -28,11 +29,10 @@
 #include "launch/output/fd_sink.h"
 #include "launch/output/message_queue.h"
 #include "launch/output/writer_thread.h"
-#include "launch/report.h"
 #include "launch/signals.h"
 #include "launch/worker_set.h"
 
-namespace syncline {
+namespace syncline::launch {
 
 // One node of a job, from its temporary folder to its exit code. A single thread waits for signals,
 // output, news of the rendezvous and deadlines at once, and never sleeps. What may block,
@@ -50,8 +50,8 @@ class Launcher {
 
  private:
   // Where this thread leaves what may block.
-  struct Outlets {
-    static absl::StatusOr<Outlets> Open();
+  struct OutputWriters {
+    static absl::StatusOr<OutputWriters> Open();
     // The place of stderr, which may be that of stdout.
     FdSink& err() const { return own_err != nullptr ? *own_err : *out; }
 
@@ -61,16 +61,17 @@ class Launcher {
     std::unique_ptr<FdSink> own_err;  // Null where stderr goes to the place of stdout.
   };
 
-  Launcher(const LaunchOptions& options, SignalQueue signals, Guardian guardian, Outlets outlets);
+  Launcher(const LaunchOptions& options, SignalQueue signals, Guardian guardian,
+           OutputWriters writers);
 
   absl::Status Prepare();
   absl::StatusOr<std::string> PrepareLogs();
   absl::Status PrepareMonitors();
   absl::StatusOr<EventLog::Emit> OpenEvents();
-  bool SignalComes();           // Within a moment.
+  bool SignalArrived();         // Within a moment.
   absl::Status CheckSignals();  // InterruptedError once one has stopped the preparation.
 
-  void Carry(Agent::Commands commands);
+  void RunCommands(Agent::Commands commands);
   Agent::Commands Execute(const AgentCommand& command);
   absl::Status Join();
   absl::Status StartWorkers();
@@ -79,15 +80,15 @@ class Launcher {
   void WaitForEvents();  // Also moves the workers' output.
   void ShowMessages();
   void HandleSignals();
-  void TakeNews();
-  void TakeAnnouncement(const Announcement& announcement);
+  void TakeEvents();
+  void HandleAnnouncement(const Announcement& announcement);
   void ReapProcesses();
   WorkerExit DescribeEnd(int local_rank, int status) const;
   void CheckHealth();
   RecordedError ReadError(int local_rank) const;
   void StopWithoutReader();  // As a shell's pipeline would, once stdout is closed.
-  void Depart();
-  absl::Duration DepartPatience() const;
+  void Leave();
+  absl::Duration LeaveTimeout() const;
   void FlushOutput();
 
   // launcher_report.cc: what others are told.
@@ -99,10 +100,10 @@ class Launcher {
   void LogExit(const WorkerExit& exit);
   void LogStalls();                    // What workers have reported since the last time.
   void LogMembers(const Round& next);  // Who came and who went since the last round.
-  void SayRound();
-  void SayEnd();
-  void SayStop(int signal);
-  void Say(absl::string_view text);
+  void PrintRound();
+  void PrintEnd();
+  void PrintStop(int signal);
+  void Print(absl::string_view text);
 
   const LaunchOptions options_;
   const Environment environment_;
@@ -111,7 +112,7 @@ class Launcher {
   SignalQueue signals_;
   Guardian guardian_;
   Descendants descendants_;  // Made after the guardian, which is none of them.
-  const Outlets outlets_;
+  const OutputWriters writers_;
   StatusLine status_line_;  // Draws nothing unless it is wanted.
   AboveStatusLine shown_out_;
   AboveStatusLine shown_err_;
@@ -134,6 +135,6 @@ class Launcher {
   bool reader_left_ = false;
 };
 
-}  // namespace syncline
+}  // namespace syncline::launch
 
 #endif  // SYNCLINE_LAUNCH_LAUNCHER_H_

@@ -24,7 +24,7 @@
 #include "launch/monitor/event_file.h"
 #include "launch/program.h"
 
-namespace syncline {
+namespace syncline::launch {
 namespace {
 
 constexpr int kRunIdBytes = 4;
@@ -80,33 +80,33 @@ StatusLine::Columns ColumnsOf(const LaunchOptions& options, const Environment& e
 
 }  // namespace
 
-absl::StatusOr<Launcher::Outlets> Launcher::Outlets::Open() {
-  Outlets outlets;
-  outlets.messages = std::make_shared<MessageQueue>();
-  SYNCLINE_ASSIGN_OR_RETURN(outlets.files, WriterThread::Start());
-  SYNCLINE_ASSIGN_OR_RETURN(outlets.out,
+absl::StatusOr<Launcher::OutputWriters> Launcher::OutputWriters::Open() {
+  OutputWriters writers;
+  writers.messages = std::make_shared<MessageQueue>();
+  SYNCLINE_ASSIGN_OR_RETURN(writers.files, WriterThread::Start());
+  SYNCLINE_ASSIGN_OR_RETURN(writers.out,
                             FdSink::Open(STDOUT_FILENO, WriterThread::kMaxPending,
-                                         [messages = outlets.messages] { messages->Wake(); }));
+                                         [messages = writers.messages] { messages->Wake(); }));
   if (!OutputsAreOne()) {
-    SYNCLINE_ASSIGN_OR_RETURN(outlets.own_err, FdSink::Open(STDERR_FILENO));
+    SYNCLINE_ASSIGN_OR_RETURN(writers.own_err, FdSink::Open(STDERR_FILENO));
   }
-  return outlets;
+  return writers;
 }
 
 Launcher::Launcher(const LaunchOptions& options, SignalQueue signals, Guardian guardian,
-                   Outlets outlets)
+                   OutputWriters writers)
     : options_(options),
       environment_(InheritedEnvironment()),
       started_(clock_.Now()),
       signals_(std::move(signals)),
       guardian_(std::move(guardian)),
-      outlets_(std::move(outlets)),
-      status_line_(outlets_.err(), ColumnsOf(options, environment_, outlets_.err()), clock_),
-      shown_out_(status_line_, *outlets_.out),
-      shown_err_(status_line_, outlets_.err()),
-      console_(isatty(STDOUT_FILENO) != 0 ? static_cast<TextSink&>(shown_out_) : *outlets_.out,
-               isatty(STDERR_FILENO) != 0 ? static_cast<TextSink&>(shown_err_) : outlets_.err(),
-               outlets_.own_err == nullptr ? Console::Outputs::kSame : Console::Outputs::kApart,
+      writers_(std::move(writers)),
+      status_line_(writers_.err(), ColumnsOf(options, environment_, writers_.err()), clock_),
+      shown_out_(status_line_, *writers_.out),
+      shown_err_(status_line_, writers_.err()),
+      console_(isatty(STDOUT_FILENO) != 0 ? static_cast<TextSink&>(shown_out_) : *writers_.out,
+               isatty(STDERR_FILENO) != 0 ? static_cast<TextSink&>(shown_err_) : writers_.err(),
+               writers_.own_err == nullptr ? Console::Outputs::kSame : Console::Outputs::kApart,
                clock_),
       agent_(ForAgent(options), clock_),
       status_schedule_(clock_),
@@ -115,10 +115,10 @@ Launcher::Launcher(const LaunchOptions& options, SignalQueue signals, Guardian g
 absl::StatusOr<std::unique_ptr<Launcher>> Launcher::Create(const LaunchOptions& options,
                                                            SignalQueue signals) {
   SYNCLINE_ASSIGN_OR_RETURN(Guardian guardian, Guardian::Start());
-  SYNCLINE_ASSIGN_OR_RETURN(Outlets outlets, Outlets::Open());
-  RedirectLog(outlets.messages);
+  SYNCLINE_ASSIGN_OR_RETURN(OutputWriters writers, OutputWriters::Open());
+  RedirectLog(writers.messages);
   std::unique_ptr<Launcher> launcher = absl::WrapUnique(
-      new Launcher(options, std::move(signals), std::move(guardian), std::move(outlets)));
+      new Launcher(options, std::move(signals), std::move(guardian), std::move(writers)));
   // Name servers may not answer for long.
   const auto check = [&launcher] { return launcher->CheckSignals(); };
   const InterruptScope scope(check);
@@ -137,7 +137,7 @@ absl::Status Launcher::Prepare() {
   workers.launch = options_;
   workers.environment = environment_;
   SYNCLINE_ASSIGN_OR_RETURN(workers.program, ResolveProgram(options_, environment_));
-  if (const absl::Status adopted = descendants_.Adopt(); !adopted.ok()) Say(adopted.message());
+  if (const absl::Status adopted = descendants_.Adopt(); !adopted.ok()) Print(adopted.message());
   run_id_ = options_.rendezvous.id;
   if (run_id_.empty()) {
     SYNCLINE_ASSIGN_OR_RETURN(run_id_, RandomHex(kRunIdBytes));
@@ -145,7 +145,8 @@ absl::Status Launcher::Prepare() {
   SYNCLINE_ASSIGN_OR_RETURN(std::string secret, GivenSecret(options_));
   if (secret.empty() && options_.nodes.max > 1) {
     secret = SecretOfId(run_id_);
-    Say("whoever knows --rdzv-id can join this job: to keep others out, give all nodes one secret "
+    Print(
+        "whoever knows --rdzv-id can join this job: to keep others out, give all nodes one secret "
         "with SYNCLINE_SECRET_FILE");
   }
   SYNCLINE_ASSIGN_OR_RETURN(files_,
@@ -154,20 +155,21 @@ absl::Status Launcher::Prepare() {
   workers.temporary = files_->folder();
   SYNCLINE_ASSIGN_OR_RETURN(workers.log_dir, PrepareLogs());
   SYNCLINE_ASSIGN_OR_RETURN(
-      node_, StartNode(options_, files_->secret(), clock_, [this] { return SignalComes(); }));
+      node_, StartNode(options_, files_->secret(), clock_, [this] { return SignalArrived(); }));
   workers_ = std::make_unique<WorkerSet>(
-      std::move(workers), console_, guardian_, *outlets_.files,
-      [messages = outlets_.messages](const absl::Status& status) {
+      std::move(workers), console_, guardian_, *writers_.files,
+      [messages = writers_.messages](const absl::Status& status) {
         messages->Put({absl::StrCat("syncline-run: ", status.message()), "worker_log"});
       });
   if (options_.workers > 1 && environment_.count("OMP_NUM_THREADS") == 0) {
-    Say("OMP_NUM_THREADS is not set: each worker gets 1 thread, so that they do not compete for "
+    Print(
+        "OMP_NUM_THREADS is not set: each worker gets 1 thread, so that they do not compete for "
         "CPUs. Set it if they are to have more");
   }
   return PrepareMonitors();
 }
 
-bool Launcher::SignalComes() {
+bool Launcher::SignalArrived() {
   pollfd signal = {signals_.fd(), POLLIN, 0};
   return poll(&signal, 1, kMomentMs) > 0;
 }
@@ -177,7 +179,7 @@ absl::Status Launcher::CheckSignals() {
     if (signal == SIGCHLD || agent_.state() == Agent::State::kFinished) continue;
     agent_.OnSignal(signal);  // There are no workers to tell.
     if (agent_.state() == Agent::State::kFinished) {
-      Say(absl::StrCat(SignalName(signal), " received before any worker was started"));
+      Print(absl::StrCat(SignalName(signal), " received before any worker was started"));
     }
   }
   return agent_.state() == Agent::State::kFinished ? InterruptedError("stopped by a signal")
@@ -193,7 +195,7 @@ absl::Status Launcher::PrepareMonitors() {
   SYNCLINE_ASSIGN_OR_RETURN(
       metrics_,
       MetricsServer::Start(options_.metrics_port, [this] { return StatusForOthers(); }, clock_));
-  if (options_.metrics_port == 0) Say(absl::StrCat("metrics are at ", metrics_->url()));
+  if (options_.metrics_port == 0) Print(absl::StrCat("metrics are at ", metrics_->url()));
   return absl::OkStatus();
 }
 
@@ -206,15 +208,15 @@ absl::StatusOr<EventLog::Emit> Launcher::OpenEvents() {
                                      std::make_pair("/dev/stderr", Console::Target::kErr)}) {
     if (path != name) continue;
     return EventLog::Emit([this, target = target](absl::string_view line) {
-      console_.Say(absl::StripSuffix(line, "\n"), target);
+      console_.Print(absl::StripSuffix(line, "\n"), target);
     });
   }
   using Opened = absl::StatusOr<std::unique_ptr<EventFile>>;
   const auto opened = std::make_shared<Opened>(absl::UnknownError(""));
-  const auto say = [messages = outlets_.messages](absl::string_view text) {
+  const auto say = [messages = writers_.messages](absl::string_view text) {
     messages->Put({absl::StrCat("syncline-run: ", text), ""});
   };
-  if (!outlets_.files->Run([opened, path, say] { *opened = EventFile::Open(path, say); },
+  if (!writers_.files->Run([opened, path, say] { *opened = EventFile::Open(path, say); },
                            WorkerSet::kFileTimeout)) {
     return BackendError(
         absl::StrCat("--event-log: ", path, " cannot be opened: its disk does not answer"));
@@ -222,10 +224,10 @@ absl::StatusOr<EventLog::Emit> Launcher::OpenEvents() {
   SYNCLINE_RETURN_IF_ERROR(opened->status());
   const std::shared_ptr<EventFile> file = *std::move(*opened);
   return EventLog::Emit([this, file](absl::string_view line) {
-    if (outlets_.files->Append(file, line)) return;
-    console_.SayOnce("event_log",
-                     "syncline-run: events are lost, the job goes on: their disk does "
-                     "not answer (--event-log)");
+    if (writers_.files->Append(file, line)) return;
+    console_.PrintOnce("event_log",
+                       "syncline-run: events are lost, the job goes on: their disk does "
+                       "not answer (--event-log)");
   });
 }
 
@@ -238,8 +240,8 @@ absl::StatusOr<std::string> Launcher::PrepareLogs() {
     return ArgumentError(absl::StrCat("no folder for logs can be made (", folder,
                                       "): ", std::strerror(errno), ". Give one with --log-dir"));
   }
-  Say(absl::StrCat("the workers' output goes to ", folder));
+  Print(absl::StrCat("the workers' output goes to ", folder));
   return folder;
 }
 
-}  // namespace syncline
+}  // namespace syncline::launch

@@ -13,7 +13,7 @@
 #include "launch/launcher.h"
 #include "launch/monitor/status_json.h"
 
-namespace syncline {
+namespace syncline::launch {
 namespace {
 
 // The phase that others see. The last two are known at the end only.
@@ -159,11 +159,11 @@ void Launcher::LogExit(const WorkerExit& exit) {
 }
 
 void Launcher::LogStalls() {
-  for (const StallReader::News& news : workers_->stalls().Look()) {
-    const EventLog::Worker worker = {workers_->rank(news.local_rank), news.local_rank,
-                                     workers_->pid(news.local_rank)};
-    const StallReader::Stall& stall = news.stall;
-    if (news.kind == StallReader::News::Kind::kWarning) {
+  for (const StallReader::Event& event : workers_->stalls().Poll()) {
+    const EventLog::Worker worker = {workers_->rank(event.local_rank), event.local_rank,
+                                     workers_->pid(event.local_rank)};
+    const StallReader::Stall& stall = event.stall;
+    if (event.kind == StallReader::Event::Kind::kWarning) {
       events_->Stall(worker, stall.operation, stall.waited, stall.missing, stall.text);
     } else {
       events_->StallEnded(worker, stall.operation, stall.waited);
@@ -191,7 +191,7 @@ void Launcher::LogMembers(const Round& next) {
   }
 }
 
-void Launcher::SayRound() {
+void Launcher::PrintRound() {
   const NodeIdentity& self = node_.participant->identity();
   const int group_rank = round_.RankOf(self.id);
   const int first = round_.FirstWorker(group_rank);
@@ -200,40 +200,42 @@ void Launcher::SayRound() {
   events_->RoundFormed(formed);
   if (options_.nodes.max == 1) {
     if (round_.number == 1) return;
-    Say(absl::StrCat(round_.reason, "; all ", options_.workers, " worker(s) start anew (restart ",
-                     round_.restarts, " of ", options_.max_restarts, ")"));
+    Print(absl::StrCat(round_.reason, "; all ", options_.workers, " worker(s) start anew (restart ",
+                       round_.restarts, " of ", options_.max_restarts, ")"));
     return;
   }
-  Say(absl::StrCat("round ", round_.number - 1, ": ", round_.members.size(), " node(s), ",
-                   round_.world_size(), " worker(s); this node has group rank ", group_rank, ", ",
-                   Ranks(first, options_.workers),
-                   round_.reason.empty() ? "" : absl::StrCat(" (", round_.reason, ")")));
+  Print(absl::StrCat("round ", round_.number - 1, ": ", round_.members.size(), " node(s), ",
+                     round_.world_size(), " worker(s); this node has group rank ", group_rank, ", ",
+                     Ranks(first, options_.workers),
+                     round_.reason.empty() ? "" : absl::StrCat(" (", round_.reason, ")")));
 }
 
-void Launcher::SayEnd() {
+void Launcher::PrintEnd() {
   if (closed_.has_value() && closed_->failure.has_value()) {
-    Say(closed_->failure->report);
+    Print(closed_->failure->report);
   } else if (closed_.has_value() && closed_->exit_code != 0) {
-    Say(closed_->reason);
+    Print(closed_->reason);
   } else if (agent_.failure().has_value()) {
-    Say(ReportFailure(CollectFacts(*agent_.failure())));
+    Print(ReportFailure(CollectFacts(*agent_.failure())));
   }
   if (const std::vector<pid_t> left = descendants_.Find(); agent_.gave_up() && !left.empty()) {
-    Say(absl::StrCat("processes that are still there though they were killed: ",
-                     absl::StrJoin(left, ", ")));
+    Print(absl::StrCat("processes that are still there though they were killed: ",
+                       absl::StrJoin(left, ", ")));
   }
 }
 
-void Launcher::SayStop(int signal) {
+void Launcher::PrintStop(int signal) {
   if (std::count(options_.signals.begin(), options_.signals.end(), signal) == 0) return;
   events_->StopSignal(SignalName(signal));
-  Say(absl::StrCat(SignalName(signal), " received",
-                   agent_.state() == Agent::State::kRunning
-                       ? absl::StrCat("; the workers get it too, and have ",
-                                      absl::FormatDuration(options_.shutdown_timeout), " to end")
-                       : ""));
+  Print(absl::StrCat(SignalName(signal), " received",
+                     agent_.state() == Agent::State::kRunning
+                         ? absl::StrCat("; the workers get it too, and have ",
+                                        absl::FormatDuration(options_.shutdown_timeout), " to end")
+                         : ""));
 }
 
-void Launcher::Say(absl::string_view text) { console_.Say(absl::StrCat("syncline-run: ", text)); }
+void Launcher::Print(absl::string_view text) {
+  console_.Print(absl::StrCat("syncline-run: ", text));
+}
 
-}  // namespace syncline
+}  // namespace syncline::launch

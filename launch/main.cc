@@ -22,10 +22,10 @@
 #include "launch/node.h"
 #include "launch/options/options.h"
 #include "launch/output/fd_sink.h"
-#include "launch/rendezvous/meeting_place.h"
+#include "launch/rendezvous/store_network.h"
 #include "launch/signals.h"
 
-namespace syncline {
+namespace syncline::launch {
 namespace {
 
 constexpr absl::Duration kCleanupTimeout = absl::Seconds(5);
@@ -64,7 +64,7 @@ int AskForStatus(const LaunchOptions& options) {
                         : StatusFormat::kTable;
   absl::StatusOr<std::string> secret = GivenSecret(options);
   if (!secret.ok()) return Refuse(secret.status());
-  MeetingPlaceOptions meeting;
+  StoreNetworkOptions meeting;
   meeting.rendezvous = options.rendezvous;
   meeting.secret = secret->empty() ? SecretOfId(options.rendezvous.id) : *secret;
   meeting.call_timeout = question.timeout;
@@ -106,8 +106,8 @@ int Main(const std::vector<std::string>& arguments) {
 }
 
 }  // namespace
-}  // namespace syncline
+}  // namespace syncline::launch
 
 int main(int argc, char** argv) {
-  return syncline::Main(std::vector<std::string>(argv + 1, argv + argc));
+  return syncline::launch::Main(std::vector<std::string>(argv + 1, argv + argc));
 }

@@ -20,7 +20,7 @@
 #include "core/join/host_address.h"
 #include "launch/job_files.h"
 
-namespace syncline {
+namespace syncline::launch {
 namespace {
 
 using Backend = RendezvousOptions::Backend;
@@ -126,4 +126,4 @@ absl::StatusOr<Node> StartNode(const LaunchOptions& options, const std::string& 
   return node;
 }
 
-}  // namespace syncline
+}  // namespace syncline::launch

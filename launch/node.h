@@ -13,7 +13,7 @@
 #include "launch/options/options.h"
 #include "launch/rendezvous/participant.h"
 
-namespace syncline {
+namespace syncline::launch {
 
 // What the nodes of the job prove to each other to know. On one node, and where the user gives none
 // (SYNCLINE_SECRET_FILE), empty: the launcher makes one, which for several nodes follows from the
@@ -35,6 +35,6 @@ struct Node {
 absl::StatusOr<Node> StartNode(const LaunchOptions& options, const std::string& secret,
                                const Clock& clock, const std::function<bool()>& cancelled);
 
-}  // namespace syncline
+}  // namespace syncline::launch
 
 #endif  // SYNCLINE_LAUNCH_NODE_H_

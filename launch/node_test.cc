@@ -15,7 +15,7 @@
 #include "gtest/gtest.h"
 #include "launch/job_files.h"
 
-namespace syncline {
+namespace syncline::launch {
 namespace {
 
 using testing::AllOf;
@@ -52,4 +52,4 @@ TEST(JobFilesTest, CleanersOfTemporaryFilesLeaveTheFolderAloneWhileTheJobRuns) {
 }
 
 }  // namespace
-}  // namespace syncline
+}  // namespace syncline::launch

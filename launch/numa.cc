@@ -19,7 +19,7 @@
 #include "absl/strings/strip.h"
 #include "core/base/status.h"
 
-namespace syncline {
+namespace syncline::launch {
 namespace {
 
 using Numa = LaunchOptions::Numa;
@@ -307,4 +307,4 @@ absl::StatusOr<std::vector<std::vector<int>>> BindWorkers(const NumaTopology& to
   return result;
 }
 
-}  // namespace syncline
+}  // namespace syncline::launch

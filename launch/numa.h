@@ -8,7 +8,7 @@
 #include "absl/status/statusor.h"
 #include "launch/options/options.h"
 
-namespace syncline {
+namespace syncline::launch {
 
 struct Cpu {
   int id = 0;
@@ -54,6 +54,6 @@ absl::StatusOr<std::vector<std::vector<int>>> BindWorkers(const NumaTopology& to
 // "0-3,8" as the kernel writes it. Empty for text that is none.
 std::vector<int> ParseCpuList(const std::string& text);
 
-}  // namespace syncline
+}  // namespace syncline::launch
 
 #endif  // SYNCLINE_LAUNCH_NUMA_H_

@@ -12,7 +12,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
-namespace syncline {
+namespace syncline::launch {
 namespace {
 
 using testing::ElementsAre;
@@ -207,4 +207,4 @@ TEST(AllowedCpusTest, ThisHostIsReadToo) {
 }
 
 }  // namespace
-}  // namespace syncline
+}  // namespace syncline::launch

@@ -11,7 +11,7 @@
 #include "core/base/status.h"
 #include "launch/worker.h"
 
-namespace syncline {
+namespace syncline::launch {
 namespace {
 
 // Runs the program's main as if Python had been given the program itself: its arguments are
@@ -72,4 +72,4 @@ absl::StatusOr<Program> ResolveProgram(const LaunchOptions& options,
   return program;
 }
 
-}  // namespace syncline
+}  // namespace syncline::launch

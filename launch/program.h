@@ -9,7 +9,7 @@
 #include "launch/environment.h"
 #include "launch/options/options.h"
 
-namespace syncline {
+namespace syncline::launch {
 
 struct Program {
   std::string path;                    // Of an executable file.
@@ -21,6 +21,6 @@ struct Program {
 absl::StatusOr<Program> ResolveProgram(const LaunchOptions& options,
                                        const Environment& environment);
 
-}  // namespace syncline
+}  // namespace syncline::launch
 
 #endif  // SYNCLINE_LAUNCH_PROGRAM_H_

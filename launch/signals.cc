@@ -11,7 +11,7 @@
 #include "absl/strings/str_cat.h"
 #include "core/base/status.h"
 
-namespace syncline {
+namespace syncline::launch {
 namespace {
 
 volatile std::sig_atomic_t last_exit_code = 0;
@@ -62,4 +62,4 @@ std::vector<int> SignalQueue::Take() {
   return signals;
 }
 
-}  // namespace syncline
+}  // namespace syncline::launch

@@ -9,7 +9,7 @@
 #include "absl/time/time.h"
 #include "core/base/unique_fd.h"
 
-namespace syncline {
+namespace syncline::launch {
 
 // SIGTERM, SIGINT, SIGHUP, SIGQUIT, SIGUSR1, SIGUSR2, SIGCHLD and what else is asked for. SIGHUP
 // stays ignored if it was (nohup). The others are reset to their defaults, so that workers do not
@@ -32,6 +32,6 @@ class SignalQueue {
 // in. A later call takes the place of an earlier one.
 void ExitWithin(absl::Duration time, int exit_code);
 
-}  // namespace syncline
+}  // namespace syncline::launch
 
 #endif  // SYNCLINE_LAUNCH_SIGNALS_H_

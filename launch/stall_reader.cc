@@ -16,7 +16,7 @@
 #include "core/base/unique_fd.h"
 #include "nlohmann/json.hpp"
 
-namespace syncline {
+namespace syncline::launch {
 namespace {
 
 using Json = nlohmann::json;
@@ -84,14 +84,14 @@ void StallReader::Forget(int local_rank) {
   const auto found = files_.find(local_rank);
   if (found == files_.end()) return;
   File& file = found->second;
-  LookAt(local_rank, &file);
-  for (auto& [pid, source] : file.sources) EndAll(local_rank, &source);
+  PollFile(local_rank, &file);
+  for (auto& [pid, source] : file.sources) EndAllWaits(local_rank, &source);
   files_.erase(found);
 }
 
-std::vector<StallReader::News> StallReader::Look() {
-  for (auto& [local_rank, file] : files_) LookAt(local_rank, &file);
-  return std::exchange(news_, {});
+std::vector<StallReader::Event> StallReader::Poll() {
+  for (auto& [local_rank, file] : files_) PollFile(local_rank, &file);
+  return std::exchange(events_, {});
 }
 
 std::optional<StallReader::Stall> StallReader::Longest(int local_rank) const {
@@ -109,24 +109,24 @@ std::optional<StallReader::Stall> StallReader::Longest(int local_rank) const {
   return stall;
 }
 
-void StallReader::LookAt(int local_rank, File* file) {
+void StallReader::PollFile(int local_rank, File* file) {
   if (const Version version = VersionOf(file->path); !(version == file->version)) {
     file->version = version;
-    Take(local_rank, ReadFile(file->path, kMaxFile), file);
+    ParseFile(local_rank, ReadFile(file->path, kMaxFile), file);
   }
   const auto writer = file->sources.find(file->writer);
   if (writer != file->sources.end() && IsGone(writer->first, writer->second)) {
-    EndAll(local_rank, &writer->second);
+    EndAllWaits(local_rank, &writer->second);
   }
 }
 
-void StallReader::Take(int local_rank, absl::string_view text, File* file) {
+void StallReader::ParseFile(int local_rank, absl::string_view text, File* file) {
   const Json json = Json::parse(text, nullptr, /*allow_exceptions=*/false);
   const int64_t pid = json.is_object() ? CountIn(json, "pid") : 0;
   if (pid != file->writer) {
     // What another process, or nobody, says now stands in the place of its waits.
     const auto writer = file->sources.find(file->writer);
-    if (writer != file->sources.end()) EndAll(local_rank, &writer->second);
+    if (writer != file->sources.end()) EndAllWaits(local_rank, &writer->second);
     file->writer = pid;
   }
   if (pid == 0) return;
@@ -153,9 +153,9 @@ void StallReader::Take(int local_rank, absl::string_view text, File* file) {
       wait.stall.waited = absl::Seconds(std::min(SecondsIn(each, "waited"), kMaxSeconds));
       wait.began = written - wait.stall.waited;
       const int64_t before = std::exchange(wait.warnings, CountIn(each, "warnings"));
-      if (wait.warnings > before) Report(local_rank, News::Kind::kWarning, wait);
+      if (wait.warnings > before) Report(local_rank, Event::Kind::kWarning, wait);
       const bool has_ended = IsTrue(each, "ended");
-      if (has_ended && !wait.has_ended) Report(local_rank, News::Kind::kEnded, wait);
+      if (has_ended && !wait.has_ended) Report(local_rank, Event::Kind::kEnded, wait);
       wait.has_ended = has_ended;
     }
   }
@@ -164,22 +164,22 @@ void StallReader::Take(int local_rank, absl::string_view text, File* file) {
       ++it;
       continue;
     }
-    if (!it->second.has_ended) Report(local_rank, News::Kind::kEnded, it->second);
+    if (!it->second.has_ended) Report(local_rank, Event::Kind::kEnded, it->second);
     it = source.waits.erase(it);
   }
 }
 
-void StallReader::Report(int local_rank, News::Kind kind, const Wait& wait) {
+void StallReader::Report(int local_rank, Event::Kind kind, const Wait& wait) {
   if (wait.warnings == 0) return;  // Another rank reports it.
-  if (kind == News::Kind::kWarning) ++warnings_;
-  news_.push_back({local_rank, kind, wait.stall});
+  if (kind == Event::Kind::kWarning) ++warnings_;
+  events_.push_back({local_rank, kind, wait.stall});
 }
 
-void StallReader::EndAll(int local_rank, Source* source) {
+void StallReader::EndAllWaits(int local_rank, Source* source) {
   for (auto& [id, wait] : source->waits) {
     if (std::exchange(wait.has_ended, true)) continue;
     wait.stall.waited = clock_.Now() - wait.began;
-    Report(local_rank, News::Kind::kEnded, wait);
+    Report(local_rank, Event::Kind::kEnded, wait);
   }
 }
 
@@ -203,4 +203,4 @@ StallReader::Version StallReader::VersionOf(const std::string& path) {
   return version;
 }
 
-}  // namespace syncline
+}  // namespace syncline::launch

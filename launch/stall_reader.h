@@ -14,7 +14,7 @@
 #include "absl/time/time.h"
 #include "launch/clock.h"
 
-namespace syncline {
+namespace syncline::launch {
 
 // Reads the workers' stall files, which core/base/stall_file.h describes. A worker is free to write
 // anything: a file that is none of these says nothing, and of one at most kMaxFile bytes and
@@ -32,7 +32,7 @@ class StallReader {
     std::string text;     // The line that the worker has logged, or would have.
     absl::Duration waited;
   };
-  struct News {
+  struct Event {
     enum class Kind { kWarning, kEnded };
 
     int local_rank = 0;
@@ -44,18 +44,18 @@ class StallReader {
 
   // The worker starts now. What `file` says from an earlier one does not count.
   void Watch(int local_rank, std::string file);
-  // The worker has ended, and with it its waits: Look returns the last that is new of it.
+  // The worker has ended, and with it its waits: Poll returns the last that is new of it.
   void Forget(int local_rank);
 
   // What is new: each warning that was logged, of several of one wait the last, and the end of each
   // wait that had one. A wait ends when the worker says so, or when the process that wrote of it is
   // gone.
-  std::vector<News> Look();
+  std::vector<Event> Poll();
 
   // The wait of the worker that has lasted longest; nothing if none is long.
   std::optional<Stall> Longest(int local_rank) const;
 
-  // How many Look has returned.
+  // How many Poll has returned.
   int64_t warnings() const { return warnings_; }
 
  private:
@@ -89,19 +89,19 @@ class StallReader {
     int64_t writer = 0;                 // The last one's pid; 0: none.
   };
 
-  void LookAt(int local_rank, File* file);
-  void Take(int local_rank, absl::string_view text, File* file);
-  void Report(int local_rank, News::Kind kind, const Wait& wait);
-  void EndAll(int local_rank, Source* source);
+  void PollFile(int local_rank, File* file);
+  void ParseFile(int local_rank, absl::string_view text, File* file);
+  void Report(int local_rank, Event::Kind kind, const Wait& wait);
+  void EndAllWaits(int local_rank, Source* source);
   static bool IsGone(int64_t pid, const Source& source);
   static Version VersionOf(const std::string& path);
 
   const Clock& clock_;
   std::map<int, File> files_;  // By local rank.
-  std::vector<News> news_;
+  std::vector<Event> events_;
   int64_t warnings_ = 0;
 };
 
-}  // namespace syncline
+}  // namespace syncline::launch
 
 #endif  // SYNCLINE_LAUNCH_STALL_READER_H_

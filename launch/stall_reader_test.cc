@@ -19,7 +19,7 @@
 #include "gtest/gtest.h"
 #include "launch/clock.h"
 
-namespace syncline {
+namespace syncline::launch {
 namespace {
 
 using testing::ElementsAre;
@@ -57,13 +57,13 @@ class StallReaderTest : public testing::Test {
   }
 
   // The news, in short: "warning barrier #4", "end barrier #4".
-  std::vector<std::string> Look() {
+  std::vector<std::string> Poll() {
     std::vector<std::string> all;
-    for (const StallReader::News& news : reader_.Look()) {
-      EXPECT_EQ(news.local_rank, 0);
+    for (const StallReader::Event& events : reader_.Poll()) {
+      EXPECT_EQ(events.local_rank, 0);
       all.push_back(
-          absl::StrCat(news.kind == StallReader::News::Kind::kWarning ? "warning " : "end ",
-                       news.stall.operation));
+          absl::StrCat(events.kind == StallReader::Event::Kind::kWarning ? "warning " : "end ",
+                       events.stall.operation));
     }
     return all;
   }
@@ -80,28 +80,28 @@ class StallReaderTest : public testing::Test {
 };
 
 TEST_F(StallReaderTest, AWarningAndTheEndOfItsWaitAreNewsOnce) {
-  EXPECT_THAT(Look(), IsEmpty());
+  EXPECT_THAT(Poll(), IsEmpty());
   EXPECT_EQ(Longest(), "");
   const int64_t wait = file_.Open();
   file_.Report(wait, Example(), /*is_warning=*/true);
-  const std::vector<StallReader::News> news = reader_.Look();
-  ASSERT_EQ(news.size(), 1u);
-  EXPECT_EQ(news[0].kind, StallReader::News::Kind::kWarning);
-  EXPECT_EQ(news[0].stall.operation, "barrier #4");
-  EXPECT_EQ(news[0].stall.missing, "0, 5-8");
-  EXPECT_EQ(news[0].stall.text, "rank 3 has waited");
-  EXPECT_GE(news[0].stall.waited, absl::Seconds(10));
-  EXPECT_THAT(Look(), IsEmpty());
+  const std::vector<StallReader::Event> events = reader_.Poll();
+  ASSERT_EQ(events.size(), 1u);
+  EXPECT_EQ(events[0].kind, StallReader::Event::Kind::kWarning);
+  EXPECT_EQ(events[0].stall.operation, "barrier #4");
+  EXPECT_EQ(events[0].stall.missing, "0, 5-8");
+  EXPECT_EQ(events[0].stall.text, "rank 3 has waited");
+  EXPECT_GE(events[0].stall.waited, absl::Seconds(10));
+  EXPECT_THAT(Poll(), IsEmpty());
   clock_.Advance(absl::Seconds(7));
   ASSERT_TRUE(reader_.Longest(0).has_value());
   EXPECT_GE(reader_.Longest(0)->waited, absl::Seconds(17));
   file_.Report(wait, Example(), /*is_warning=*/true);
-  EXPECT_THAT(Look(), ElementsAre("warning barrier #4"));
+  EXPECT_THAT(Poll(), ElementsAre("warning barrier #4"));
   EXPECT_EQ(reader_.warnings(), 2);
   file_.Close(wait);
-  EXPECT_THAT(Look(), ElementsAre("end barrier #4"));
+  EXPECT_THAT(Poll(), ElementsAre("end barrier #4"));
   EXPECT_EQ(Longest(), "");
-  EXPECT_THAT(Look(), IsEmpty());
+  EXPECT_THAT(Poll(), IsEmpty());
   EXPECT_EQ(reader_.warnings(), 2);
 }
 
@@ -111,7 +111,7 @@ TEST_F(StallReaderTest, AWaitThatBeganAndEndedBetweenTwoLooksIsNotMissed) {
     file_.Report(wait, Example(operation), /*is_warning=*/true);
     file_.Close(wait);
   }
-  EXPECT_THAT(Look(), ElementsAre("warning barrier #4", "end barrier #4", "warning barrier #5",
+  EXPECT_THAT(Poll(), ElementsAre("warning barrier #4", "end barrier #4", "warning barrier #5",
                                   "end barrier #5"));
   EXPECT_EQ(reader_.warnings(), 2);
 }
@@ -119,10 +119,10 @@ TEST_F(StallReaderTest, AWaitThatBeganAndEndedBetweenTwoLooksIsNotMissed) {
 TEST_F(StallReaderTest, AWaitOfWhichAnotherRankWarnsIsStatusButNoNews) {
   const int64_t wait = file_.Open();
   file_.Report(wait, Example(), /*is_warning=*/false);
-  EXPECT_THAT(Look(), IsEmpty());
+  EXPECT_THAT(Poll(), IsEmpty());
   EXPECT_EQ(Longest(), "barrier #4");
   file_.Close(wait);
-  EXPECT_THAT(Look(), IsEmpty());
+  EXPECT_THAT(Poll(), IsEmpty());
   EXPECT_EQ(Longest(), "");
   EXPECT_EQ(reader_.warnings(), 0);
 }
@@ -133,21 +133,21 @@ TEST_F(StallReaderTest, OfSeveralWaitsTheLongestIsShown) {
   syncline::Stall longer = Example();
   longer.waited = absl::Seconds(40);
   file_.Report(first, longer, /*is_warning=*/true);
-  Look();
+  Poll();
   EXPECT_EQ(Longest(), "barrier #4");
   file_.Close(first);
-  Look();
+  Poll();
   EXPECT_EQ(Longest(), "recv #1");
 }
 
 TEST_F(StallReaderTest, TheEndOfTheWorkerEndsItsWaits) {
   file_.Report(file_.Open(), Example(), /*is_warning=*/true);
   reader_.Forget(0);  // Before it was looked at.
-  EXPECT_THAT(Look(), ElementsAre("warning barrier #4", "end barrier #4"));
+  EXPECT_THAT(Poll(), ElementsAre("warning barrier #4", "end barrier #4"));
   EXPECT_EQ(Longest(), "");
   EXPECT_EQ(reader_.warnings(), 1);
   reader_.Watch(0, path_);  // The next one has not written it.
-  EXPECT_THAT(Look(), IsEmpty());
+  EXPECT_THAT(Poll(), IsEmpty());
   EXPECT_EQ(Longest(), "");
 }
 
@@ -161,12 +161,12 @@ TEST_F(StallReaderTest, TheEndOfTheProcessThatWaitedEndsTheWait) {
   }
   siginfo_t info;
   ASSERT_EQ(waitid(P_PID, static_cast<id_t>(child), &info, WEXITED | WNOWAIT), 0);
-  EXPECT_THAT(Look(), ElementsAre("warning barrier #4"));  // Its parent has yet to reap it.
+  EXPECT_THAT(Poll(), ElementsAre("warning barrier #4"));  // Its parent has yet to reap it.
   ASSERT_EQ(waitpid(child, nullptr, 0), child);
-  EXPECT_THAT(Look(), ElementsAre("end barrier #4"));
+  EXPECT_THAT(Poll(), ElementsAre("end barrier #4"));
   EXPECT_EQ(Longest(), "");
   file_.Report(file_.Open(), Example("barrier #5"), /*is_warning=*/true);
-  EXPECT_THAT(Look(), ElementsAre("warning barrier #5"));
+  EXPECT_THAT(Poll(), ElementsAre("warning barrier #5"));
   EXPECT_EQ(reader_.warnings(), 2);
 }
 
@@ -176,7 +176,7 @@ TEST_F(StallReaderTest, ProcessesThatWriteInTurnsAreCountedOnce) {
   for (int turn = 0; turn < 3; ++turn) {
     for (const char* pid : {"71", "72"}) {
       Write(absl::StrReplaceAll(text, {{"PID", pid}}));
-      Look();
+      Poll();
       EXPECT_EQ(Longest(), absl::StrCat("barrier ", pid));
     }
   }
@@ -192,10 +192,10 @@ TEST_F(StallReaderTest, WhatIsNoStallFileSaysNothing) {
         std::string(R"({"pid": 1, "waits": [{"id": -1, "waited": "long"}]})"),
         std::string("{\"pid\": 1, \"waits\": [{\"operation\": \"\xff\"}]}")}) {
     file_.Report(file_.Open(), Example(), /*is_warning=*/true);
-    Look();
+    Poll();
     EXPECT_EQ(Longest(), "barrier #4");
     Write(text);
-    Look();
+    Poll();
     EXPECT_FALSE(reader_.Longest(0).has_value()) << text.substr(0, 100);
   }
   EXPECT_EQ(reader_.warnings(), 12);
@@ -204,7 +204,7 @@ TEST_F(StallReaderTest, WhatIsNoStallFileSaysNothing) {
 TEST_F(StallReaderTest, NumbersThatCannotBeAreBounded) {
   Write(R"({"pid": 1, "time": 1e308, "waits": [
       {"id": 1, "operation": "x", "waited": 1e308, "warnings": 4000000000000000000}]})");
-  EXPECT_THAT(Look(), ElementsAre("warning x"));
+  EXPECT_THAT(Poll(), ElementsAre("warning x"));
   EXPECT_EQ(reader_.warnings(), 1);
   EXPECT_LE(reader_.Longest(0)->waited, absl::Seconds(1e9));
 }
@@ -216,23 +216,23 @@ TEST_F(StallReaderTest, OfManyWaitsAndLongTextsSomeAreRead) {
                     ", \"warnings\": 1, \"operation\": \"", std::string(1100, 'x'), "\"}");
   }
   Write(absl::StrCat("{\"pid\": 1, \"waits\": [", waits, "]}"));
-  const std::vector<StallReader::News> news = reader_.Look();
-  ASSERT_EQ(news.size(), StallReader::kMaxWaits);
-  EXPECT_EQ(news[0].stall.operation.size(), 1024u);
+  const std::vector<StallReader::Event> events = reader_.Poll();
+  ASSERT_EQ(events.size(), StallReader::kMaxWaits);
+  EXPECT_EQ(events[0].stall.operation.size(), 1024u);
 }
 
 TEST_F(StallReaderTest, WhatIsNoFileHoldsUpNobody) {
   ASSERT_EQ(mkfifo(path_.c_str(), 0600), 0);
-  EXPECT_THAT(Look(), IsEmpty());
+  EXPECT_THAT(Poll(), IsEmpty());
   ASSERT_EQ(unlink(path_.c_str()), 0);
   ASSERT_EQ(symlink("/dev/zero", path_.c_str()), 0);
-  EXPECT_THAT(Look(), IsEmpty());
+  EXPECT_THAT(Poll(), IsEmpty());
   ASSERT_EQ(unlink(path_.c_str()), 0);
   ASSERT_EQ(mkdir(path_.c_str(), 0700), 0);
-  EXPECT_THAT(Look(), IsEmpty());
+  EXPECT_THAT(Poll(), IsEmpty());
   ASSERT_EQ(rmdir(path_.c_str()), 0);
-  EXPECT_THAT(Look(), IsEmpty());
+  EXPECT_THAT(Poll(), IsEmpty());
 }
 
 }  // namespace
-}  // namespace syncline
+}  // namespace syncline::launch

@@ -21,7 +21,7 @@
 #include "core/base/status.h"
 #include "launch/descriptor_limit.h"
 
-namespace syncline {
+namespace syncline::launch {
 namespace {
 
 struct Pipe {
@@ -195,4 +195,4 @@ absl::StatusOr<std::string> FindProgram(absl::string_view name, absl::string_vie
                                     "). Write ./", name, " for one in this folder"));
 }
 
-}  // namespace syncline
+}  // namespace syncline::launch

@@ -11,7 +11,7 @@
 #include "absl/strings/string_view.h"
 #include "core/base/unique_fd.h"
 
-namespace syncline {
+namespace syncline::launch {
 
 struct WorkerSpec {
   std::string program;                   // A path.
@@ -61,6 +61,6 @@ class Worker {
 // in `path` ("dir:dir"). An error that says where was looked if there is none.
 absl::StatusOr<std::string> FindProgram(absl::string_view name, absl::string_view path);
 
-}  // namespace syncline
+}  // namespace syncline::launch
 
 #endif  // SYNCLINE_LAUNCH_WORKER_H_

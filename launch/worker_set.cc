@@ -12,7 +12,7 @@
 #include "launch/devices.h"
 #include "launch/numa.h"
 
-namespace syncline {
+namespace syncline::launch {
 namespace {
 
 // Whether a process of the group is left. Its leader must have been reaped.
@@ -210,7 +210,7 @@ WorkerOutput WorkerSet::Output(int fd, int local_rank, Streams which,
 
 std::vector<WorkerSet::Unhealthy> WorkerSet::CheckHealth() {
   std::vector<Unhealthy> found;
-  for (const HeartbeatWatch::Overdue& overdue : health_.Check()) {
+  for (const HeartbeatMonitor::Overdue& overdue : health_.Check()) {
     Rank& rank = ranks_[static_cast<size_t>(overdue.local_rank)];
     rank.worker.Signal(overdue.signal);
     const std::string who = absl::StrCat("rank ", this->rank(overdue.local_rank));
@@ -281,4 +281,4 @@ void WorkerSet::Finish() {
   filtered_err_.reset();
 }
 
-}  // namespace syncline
+}  // namespace syncline::launch

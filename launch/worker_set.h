@@ -16,7 +16,7 @@
 #include "launch/clock.h"
 #include "launch/environment.h"
 #include "launch/guardian.h"
-#include "launch/health.h"
+#include "launch/heartbeat_monitor.h"
 #include "launch/options/options.h"
 #include "launch/output/console.h"
 #include "launch/output/log_file.h"
@@ -28,7 +28,7 @@
 #include "launch/stall_reader.h"
 #include "launch/worker.h"
 
-namespace syncline {
+namespace syncline::launch {
 
 // Starts the workers, signals them, and moves their output. Not thread-safe.
 class WorkerSet {
@@ -135,7 +135,7 @@ class WorkerSet {
   WriterThread& files_;
   const QueuedLog::ReportError report_error_;
   const MonotonicClock clock_;
-  HeartbeatWatch health_;
+  HeartbeatMonitor health_;
   StallReader stalls_;
   std::optional<std::vector<std::vector<int>>> cpus_;  // Of each worker.
   int first_rank_ = 0;
@@ -145,6 +145,6 @@ class WorkerSet {
   std::vector<Rank> ranks_;
 };
 
-}  // namespace syncline
+}  // namespace syncline::launch
 
 #endif  // SYNCLINE_LAUNCH_WORKER_SET_H_

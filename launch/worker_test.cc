@@ -17,7 +17,7 @@
 #include "gtest/gtest.h"
 #include "launch/descriptor_limit.h"
 
-namespace syncline {
+namespace syncline::launch {
 namespace {
 
 using testing::HasSubstr;
@@ -144,4 +144,4 @@ TEST(WorkerTest, SignalsGoToTheWholeGroup) {
 }
 
 }  // namespace
-}  // namespace syncline
+}  // namespace syncline::launch

@@ -105,7 +105,7 @@ EXCEPTIONS = {
     "launch/output/writer_thread.cc": {
         "&has_work": "an idle thread's: until there is work, or the end",
     },
-    "launch/rendezvous/news_queue.h": {
+    "launch/rendezvous/event_queue.h": {
         "write(fd_": "an eventfd: waits only at 2^64 - 1 items",
     },
     "launch/worker.cc": {

@@ -11,6 +11,7 @@
 #include "absl/strings/str_cat.h"
 #include "core/base/status.h"
 #include "core/join/task_meeting.h"
+#include "core/testing/environments.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
@@ -22,35 +23,9 @@ using testing::HasSubstr;
 using testing::IsEmpty;
 using testing::StartsWith;
 
-using Variables = std::map<std::string, std::string>;
-
-Variables Recorded(const std::string& name) {
-  std::ifstream file(absl::StrCat("core/join/testdata/", name, ".env"));
-  EXPECT_TRUE(file.good()) << name;
-  Variables variables;
-  for (std::string line; std::getline(file, line);) {
-    const size_t equals = line.find('=');
-    if (equals != std::string::npos) variables[line.substr(0, equals)] = line.substr(equals + 1);
-  }
-  return variables;
-}
-
-Variables With(Variables variables, const Variables& more) {
-  for (const auto& [name, value] : more) variables[name] = value;
-  return variables;
-}
-
-EnvironmentLookup In(const Variables& variables) {
-  return [variables](absl::string_view name) -> std::optional<std::string> {
-    const auto found = variables.find(std::string(name));
-    if (found == variables.end()) return std::nullopt;
-    return found->second;
-  };
-}
-
 // The task, which there must be.
 ClusterTask Task(const Variables& variables) {
-  const std::optional<ClusterTask> task = DetectTask(In(variables));
+  const std::optional<ClusterTask> task = DetectTask(LookUpIn(variables));
   EXPECT_TRUE(task.has_value());
   return task.value_or(ClusterTask());
 }
@@ -75,22 +50,24 @@ TEST(ClusterTest, EachLauncherSaysWhoItsTasksAre) {
 }
 
 TEST(ClusterTest, NothingIsATaskWithoutALauncher) {
-  EXPECT_FALSE(DetectTask(In({})).has_value());
-  EXPECT_EQ(DescribeAlone(In({})), "no launcher has started this process");
+  EXPECT_FALSE(DetectTask(LookUpIn({})).has_value());
+  EXPECT_EQ(DescribeAlone(LookUpIn({})), "no launcher has started this process");
 }
 
 TEST(ClusterTest, WhatSrunHasNotStartedIsAloneInItsJob) {
   for (const char* name : {"slurm_batch_script", "slurm_salloc_shell"}) {
-    EXPECT_FALSE(DetectTask(In(Recorded(name))).has_value()) << name;
-    EXPECT_THAT(DescribeAlone(In(Recorded(name))), HasSubstr("srun has not started it")) << name;
+    EXPECT_FALSE(DetectTask(LookUpIn(Recorded(name))).has_value()) << name;
+    EXPECT_THAT(DescribeAlone(LookUpIn(Recorded(name))), HasSubstr("srun has not started it"))
+        << name;
   }
-  EXPECT_THAT(DescribeAlone(In(Recorded("slurm_one_task"))),
+  EXPECT_THAT(DescribeAlone(LookUpIn(Recorded("slurm_one_task"))),
               HasSubstr("Slurm has started this process alone (SLURM_STEP_NUM_TASKS)"));
 }
 
 TEST(ClusterTest, AWorkerOfALauncherInAJobIsNoTask) {
   for (const char* name : {"TORCHELASTIC_RUN_ID", "SYNCLINE_ROUND"}) {
-    EXPECT_FALSE(DetectTask(In(With(Recorded("openmpi_4_one_host"), {{name, "1"}}))).has_value());
+    EXPECT_FALSE(
+        DetectTask(LookUpIn(With(Recorded("openmpi_4_one_host"), {{name, "1"}}))).has_value());
   }
 }
 
@@ -107,7 +84,7 @@ TEST(ClusterTest, TheInnermostLauncherCounts) {
 TEST(ClusterTest, AnUnknownLauncherThatSpeaksPmiIsNoWorldOfOne) {
   const ClusterTask task = Task({{"PMI_RANK", "2"}, {"PMI_SIZE", "3"}});
   EXPECT_EQ(Ranks(task), "PMI 2/3, local -1, hosts 0");
-  EXPECT_THAT(std::string(MeetingOf(task, In({})).status().message()),
+  EXPECT_THAT(std::string(MeetingOf(task, LookUpIn({})).status().message()),
               AllOf(HasSubstr("MASTER_ADDR"), HasSubstr("MASTER_PORT")));
 }
 
@@ -137,12 +114,12 @@ TEST(ClusterTest, JobsHaveNamesPortsAndSecretsOfTheirOwn) {
 class MeetingTest : public testing::Test {
  protected:
   static TaskMeeting Meet(const Variables& variables) {
-    absl::StatusOr<TaskMeeting> meeting = MeetingOf(Task(variables), In(variables));
+    absl::StatusOr<TaskMeeting> meeting = MeetingOf(Task(variables), LookUpIn(variables));
     EXPECT_TRUE(meeting.ok()) << meeting.status();
     return meeting.ok() ? *meeting : TaskMeeting();
   }
   static std::string Refusal(const Variables& variables) {
-    const absl::Status status = MeetingOf(Task(variables), In(variables)).status();
+    const absl::Status status = MeetingOf(Task(variables), LookUpIn(variables)).status();
     EXPECT_EQ(KindOf(status), ErrorKind::kArgument) << status;
     return std::string(status.message());
   }

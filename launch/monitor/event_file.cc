@@ -11,12 +11,12 @@
 #include "absl/strings/str_cat.h"
 #include "core/base/status.h"
 
-namespace syncline {
+namespace syncline::launch {
 
-EventFile::EventFile(std::string path, Say say, UniqueFd fd)
+EventFile::EventFile(std::string path, Print say, UniqueFd fd)
     : path_(std::move(path)), say_(std::move(say)), fd_(std::move(fd)) {}
 
-absl::StatusOr<std::unique_ptr<EventFile>> EventFile::Open(const std::string& path, Say say) {
+absl::StatusOr<std::unique_ptr<EventFile>> EventFile::Open(const std::string& path, Print say) {
   // O_NONBLOCK is for pipes; files do not know it.
   UniqueFd fd(
       open(path.c_str(), O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC | O_NONBLOCK | O_NOCTTY, 0644));
@@ -48,4 +48,4 @@ size_t EventFile::Write(absl::string_view lines) {
   return line.size();
 }
 
-}  // namespace syncline
+}  // namespace syncline::launch

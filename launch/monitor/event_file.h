@@ -12,7 +12,7 @@
 #include "core/base/unique_fd.h"
 #include "launch/output/writer_thread.h"
 
-namespace syncline {
+namespace syncline::launch {
 
 // Each line goes to the file in one write, appended: several launchers may share a file, also
 // across restarts. What cannot be written is lost, which is said once, and again only after
@@ -20,24 +20,24 @@ namespace syncline {
 // for the thread of a WriterThread.
 class EventFile final : public WriterThread::Output {
  public:
-  using Say = std::function<void(absl::string_view)>;
+  using Print = std::function<void(absl::string_view)>;
 
   // ArgumentError if the file cannot be opened.
-  static absl::StatusOr<std::unique_ptr<EventFile>> Open(const std::string& path, Say say);
+  static absl::StatusOr<std::unique_ptr<EventFile>> Open(const std::string& path, Print say);
 
   // Takes one line of `lines`.
   size_t Write(absl::string_view lines) override;
 
  private:
-  EventFile(std::string path, Say say, UniqueFd fd);
+  EventFile(std::string path, Print say, UniqueFd fd);
 
   const std::string path_;
-  const Say say_;
+  const Print say_;
   const UniqueFd fd_;
   bool failing_ = false;  // It has been said.
   bool torn_ = false;     // The file ends within a line.
 };
 
-}  // namespace syncline
+}  // namespace syncline::launch
 
 #endif  // SYNCLINE_LAUNCH_MONITOR_EVENT_FILE_H_

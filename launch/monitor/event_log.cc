@@ -7,7 +7,7 @@
 #include "absl/time/clock.h"
 #include "nlohmann/json.hpp"
 
-namespace syncline {
+namespace syncline::launch {
 namespace {
 
 using Json = nlohmann::ordered_json;
@@ -167,4 +167,4 @@ void EventLog::StoreRehosted(absl::string_view address) {
   Write(Begin("store_rehosted").Add("address", address));
 }
 
-}  // namespace syncline
+}  // namespace syncline::launch

@@ -10,7 +10,7 @@
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
 
-namespace syncline {
+namespace syncline::launch {
 
 // One line for each event. README.md describes events and fields; a test holds it against this
 // class. Not thread-safe.
@@ -79,6 +79,6 @@ class EventLog {
   int round_ = -1;  // None has formed.
 };
 
-}  // namespace syncline
+}  // namespace syncline::launch
 
 #endif  // SYNCLINE_LAUNCH_MONITOR_EVENT_LOG_H_

@@ -28,7 +28,7 @@
 #include "launch/monitor/event_file.h"
 #include "nlohmann/json.hpp"
 
-namespace syncline {
+namespace syncline::launch {
 namespace {
 
 using nlohmann::json;
@@ -47,7 +47,7 @@ class EventLogTest : public testing::Test {
     if (path.empty()) return EventLog(std::move(job), nullptr);
     SYNCLINE_ASSIGN_OR_RETURN(
         const std::shared_ptr<EventFile> file,
-        EventFile::Open(path, [this](absl::string_view text) { said_.emplace_back(text); }));
+        EventFile::Open(path, [this](absl::string_view text) { printed_.emplace_back(text); }));
     return EventLog(std::move(job), [file](absl::string_view line) { file->Write(line); });
   }
 
@@ -59,7 +59,7 @@ class EventLogTest : public testing::Test {
   }
 
   const std::string path_;
-  std::vector<std::string> said_;
+  std::vector<std::string> printed_;
 };
 
 // Every event there is.
@@ -132,7 +132,7 @@ TEST_F(EventLogTest, ReadmeDescribesEveryEventWithItsFields) {
   }
   logged["every event"] = documented.at("every event");
   EXPECT_EQ(logged, documented);
-  EXPECT_THAT(said_, IsEmpty());
+  EXPECT_THAT(printed_, IsEmpty());
 }
 
 TEST_F(EventLogTest, ALineTellsWhenWhereAndInWhichRoundSomethingHappened) {
@@ -191,15 +191,15 @@ TEST_F(EventLogTest, WithoutAPathNothingIsWritten) {
   absl::StatusOr<EventLog> log = Open("");
   ASSERT_TRUE(log.ok()) << log.status();
   LogAll(&*log);
-  EXPECT_THAT(said_, IsEmpty());
+  EXPECT_THAT(printed_, IsEmpty());
 }
 
 TEST_F(EventLogTest, AFullDiskIsSaidOnce) {
   absl::StatusOr<EventLog> log = Open("/dev/full");
   ASSERT_TRUE(log.ok()) << log.status();
   LogAll(&*log);
-  EXPECT_THAT(said_, ElementsAre("events are lost, the job goes on: /dev/full (--event-log): "
-                                 "No space left on device"));
+  EXPECT_THAT(printed_, ElementsAre("events are lost, the job goes on: /dev/full (--event-log): "
+                                    "No space left on device"));
 }
 
 TEST_F(EventLogTest, AfterALineThatWasCutTheNextBeginsOnItsOwn) {
@@ -224,7 +224,7 @@ TEST_F(EventLogTest, AfterALineThatWasCutTheNextBeginsOnItsOwn) {
   EXPECT_EQ(json::parse(lines[0])["exit_code"], 1);
   EXPECT_THAT(lines[1], SizeIs(10));
   EXPECT_EQ(json::parse(lines[2])["exit_code"], 4);
-  EXPECT_THAT(said_, SizeIs(1));
+  EXPECT_THAT(printed_, SizeIs(1));
 }
 
 TEST_F(EventLogTest, AReaderOfAPipeThatStallsCostsLinesNotTime) {
@@ -232,9 +232,9 @@ TEST_F(EventLogTest, AReaderOfAPipeThatStallsCostsLinesNotTime) {
   const UniqueFd reader(open(path_.c_str(), O_RDONLY | O_NONBLOCK | O_CLOEXEC));
   absl::StatusOr<EventLog> log = Open(path_);
   ASSERT_TRUE(log.ok()) << log.status();
-  for (int i = 0; i < 5000 && said_.empty(); ++i) log->StopSignal("SIGTERM");
-  EXPECT_THAT(said_, ElementsAre(HasSubstr("Resource temporarily unavailable")));
+  for (int i = 0; i < 5000 && printed_.empty(); ++i) log->StopSignal("SIGTERM");
+  EXPECT_THAT(printed_, ElementsAre(HasSubstr("Resource temporarily unavailable")));
 }
 
 }  // namespace
-}  // namespace syncline
+}  // namespace syncline::launch

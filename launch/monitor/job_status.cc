@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-namespace syncline {
+namespace syncline::launch {
 
 absl::string_view PhaseName(JobStatus::Phase phase) {
   switch (phase) {
@@ -61,4 +61,4 @@ const WorkerStatus* LongestStalled(const JobStatus& status) {
   return longest;
 }
 
-}  // namespace syncline
+}  // namespace syncline::launch

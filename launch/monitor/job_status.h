@@ -11,7 +11,7 @@
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
 
-namespace syncline {
+namespace syncline::launch {
 
 // An operation that has waited for longer than SYNCLINE_STALL_WARNING and still does.
 struct StallStatus {
@@ -88,6 +88,6 @@ int WorkersStalled(const JobStatus& status);
 // The one of them that has waited longest; null if there is none.
 const WorkerStatus* LongestStalled(const JobStatus& status);
 
-}  // namespace syncline
+}  // namespace syncline::launch
 
 #endif  // SYNCLINE_LAUNCH_MONITOR_JOB_STATUS_H_

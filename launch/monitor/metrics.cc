@@ -7,7 +7,7 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_replace.h"
 
-namespace syncline {
+namespace syncline::launch {
 namespace {
 
 using Labels = std::vector<std::pair<absl::string_view, std::string>>;
@@ -103,4 +103,4 @@ std::string FormatMetrics(const NodeStatus& status) {
   return writer.Take();
 }
 
-}  // namespace syncline
+}  // namespace syncline::launch

@@ -7,7 +7,7 @@
 #include "absl/strings/string_view.h"
 #include "launch/monitor/job_status.h"
 
-namespace syncline {
+namespace syncline::launch {
 
 // The format's media type.
 inline constexpr absl::string_view kMetricsContentType = "text/plain; version=0.0.4; charset=utf-8";
@@ -16,6 +16,6 @@ inline constexpr absl::string_view kMetricsContentType = "text/plain; version=0.
 // each series itself, so that only what tells workers apart is a label.
 std::string FormatMetrics(const NodeStatus& status);
 
-}  // namespace syncline
+}  // namespace syncline::launch
 
 #endif  // SYNCLINE_LAUNCH_MONITOR_METRICS_H_

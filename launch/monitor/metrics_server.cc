@@ -22,7 +22,7 @@
 #include "launch/monitor/metrics.h"
 #include "launch/monitor/status_json.h"
 
-namespace syncline {
+namespace syncline::launch {
 namespace {
 
 constexpr int kBacklog = 64;
@@ -153,7 +153,7 @@ void MetricsServer::Accept() {
       return;
     }
     if (!fd->valid()) return;
-    clients_.push_back(std::make_unique<Client>(*std::move(fd), clock_.Now() + kPatience));
+    clients_.push_back(std::make_unique<Client>(*std::move(fd), clock_.Now() + kTimeout));
     if (!Serve(*clients_.back())) clients_.pop_back();  // Most requests are there already.
   }
 }
@@ -228,4 +228,4 @@ std::string MetricsServer::Respond(absl::string_view request) const {
   return Response("404 Not Found", kPlain, "there are /metrics, /status and /healthz\n", method);
 }
 
-}  // namespace syncline
+}  // namespace syncline::launch

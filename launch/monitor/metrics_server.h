@@ -16,7 +16,7 @@
 #include "launch/clock.h"
 #include "launch/monitor/job_status.h"
 
-namespace syncline {
+namespace syncline::launch {
 
 // GET /metrics (Prometheus), /status (the NodeStatus as JSON) and /healthz (while the loop turns),
 // on the loopback interface, for one request per connection.
@@ -29,8 +29,8 @@ class MetricsServer {
   using Snapshot = std::function<NodeStatus()>;  // Called for a request.
 
   static constexpr int kMaxClients = 16;
-  static constexpr size_t kMaxRequest = 8 << 10;                 // Bytes, headers included.
-  static constexpr absl::Duration kPatience = absl::Seconds(2);  // For a client, in all.
+  static constexpr size_t kMaxRequest = 8 << 10;                // Bytes, headers included.
+  static constexpr absl::Duration kTimeout = absl::Seconds(2);  // For a client, in all.
 
   // `port` 0 lets the system choose. NetworkError if the port is taken. `clock` must outlive it.
   static absl::StatusOr<std::unique_ptr<MetricsServer>> Start(int port, Snapshot snapshot,
@@ -69,6 +69,6 @@ class MetricsServer {
   std::vector<std::unique_ptr<Client>> clients_;
 };
 
-}  // namespace syncline
+}  // namespace syncline::launch
 
 #endif  // SYNCLINE_LAUNCH_MONITOR_METRICS_SERVER_H_

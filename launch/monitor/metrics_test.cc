@@ -30,7 +30,7 @@
 #include "launch/monitor/metrics_server.h"
 #include "launch/monitor/status_json.h"
 
-namespace syncline {
+namespace syncline::launch {
 namespace {
 
 using testing::AllOf;
@@ -344,8 +344,8 @@ TEST_F(MetricsServerTest, WhoeverIsTooSlowIsDropped) {
   server_->AddTo(&fds);
   ASSERT_GT(poll(fds.data(), fds.size(), kPollMilliseconds), 0);
   server_->Handle(fds);
-  EXPECT_EQ(server_->deadline(), clock_.Now() + MetricsServer::kPatience);
-  clock_.Advance(MetricsServer::kPatience);
+  EXPECT_EQ(server_->deadline(), clock_.Now() + MetricsServer::kTimeout);
+  clock_.Advance(MetricsServer::kTimeout);
   server_->Handle({});
   EXPECT_EQ(server_->deadline(), absl::InfiniteFuture());
   EXPECT_THAT(Receive(slow), IsEmpty());
@@ -365,7 +365,7 @@ TEST_F(MetricsServerTest, ManyIdleClientsKeepOthersOutForTheirPatienceOnly) {
     server_->Handle(fds);
   }
   EXPECT_THAT(fds, SizeIs(MetricsServer::kMaxClients));
-  clock_.Advance(MetricsServer::kPatience);
+  clock_.Advance(MetricsServer::kTimeout);
   server_->Handle({});
   EXPECT_EQ(BodyOf(Receive(last)), "ok\n");
 }
@@ -403,4 +403,4 @@ TEST_F(MetricsServerTest, ListensOnLoopbackOnly) {
 }
 
 }  // namespace
-}  // namespace syncline
+}  // namespace syncline::launch

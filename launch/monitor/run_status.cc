@@ -12,7 +12,7 @@
 #include "launch/monitor/status_table.h"
 #include "nlohmann/json.hpp"
 
-namespace syncline {
+namespace syncline::launch {
 namespace {
 
 constexpr absl::string_view kStatusFolder = "status/";
@@ -127,4 +127,4 @@ StatusAnswer RunStatus(Store& store, const StatusOptions& options) {
   return answer;
 }
 
-}  // namespace syncline
+}  // namespace syncline::launch

@@ -9,7 +9,7 @@
 #include "absl/time/time.h"
 #include "core/store/store.h"
 
-namespace syncline {
+namespace syncline::launch {
 
 // Where a node leaves its status (ToJson of a NodeStatus, see StatusSchedule), under the prefix of
 // its job: "rdzv/<run_id>/". Deleted when the node leaves.
@@ -41,6 +41,6 @@ struct StatusAnswer {
 // some seconds to do so, as its clock may be another.
 StatusAnswer RunStatus(Store& store, const StatusOptions& options);
 
-}  // namespace syncline
+}  // namespace syncline::launch
 
 #endif  // SYNCLINE_LAUNCH_MONITOR_RUN_STATUS_H_

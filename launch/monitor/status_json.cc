@@ -10,7 +10,7 @@
 #include "core/base/status.h"
 #include "nlohmann/json.hpp"
 
-namespace syncline {
+namespace syncline::launch {
 namespace {
 
 using Json = nlohmann::ordered_json;
@@ -203,4 +203,4 @@ absl::StatusOr<NodeStatus> NodeStatusFromJson(absl::string_view text) {
   return status;
 }
 
-}  // namespace syncline
+}  // namespace syncline::launch

@@ -8,7 +8,7 @@
 #include "absl/strings/string_view.h"
 #include "launch/monitor/job_status.h"
 
-namespace syncline {
+namespace syncline::launch {
 
 // One line. Times are seconds; what is not known is null. The fields are described in README.md.
 // Bytes that are not UTF-8 are replaced.
@@ -18,6 +18,6 @@ std::string ToJson(const NodeStatus& status);
 // neighbouring versions understand each other; a value of the wrong kind is a StoreError.
 absl::StatusOr<NodeStatus> NodeStatusFromJson(absl::string_view text);
 
-}  // namespace syncline
+}  // namespace syncline::launch
 
 #endif  // SYNCLINE_LAUNCH_MONITOR_STATUS_JSON_H_

@@ -11,7 +11,7 @@
 #include "absl/strings/str_join.h"
 #include "launch/monitor/text.h"
 
-namespace syncline {
+namespace syncline::launch {
 namespace {
 
 constexpr absl::Duration kBetweenDrawings = absl::Milliseconds(200);
@@ -160,4 +160,4 @@ std::string StatusLine::Drawing(int columns) {
   return absl::StrCat(kIndex, kUp, kSaveCursor, kDown, "\r", kEraseLine, line, kRestoreCursor);
 }
 
-}  // namespace syncline
+}  // namespace syncline::launch

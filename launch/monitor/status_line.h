@@ -13,7 +13,7 @@
 #include "launch/options/options.h"
 #include "launch/output/console.h"
 
-namespace syncline {
+namespace syncline::launch {
 
 // The status in one line of at most `columns` columns, without escape sequences: control
 // characters and bytes that are not UTF-8 become '?'. A character beyond ASCII counts as two
@@ -84,6 +84,6 @@ class AboveStatusLine final : public TextSink {
   TextSink& sink_;
 };
 
-}  // namespace syncline
+}  // namespace syncline::launch
 
 #endif  // SYNCLINE_LAUNCH_MONITOR_STATUS_LINE_H_

@@ -24,7 +24,7 @@
 #include "launch/output/console.h"
 #include "launch/output/fd_sink.h"
 
-namespace syncline {
+namespace syncline::launch {
 namespace {
 
 using testing::ElementsAre;
@@ -411,4 +411,4 @@ TEST(WantsStatusLineTest, OnATerminalThatCanShowItUnlessSomebodyMinds) {
 }
 
 }  // namespace
-}  // namespace syncline
+}  // namespace syncline::launch

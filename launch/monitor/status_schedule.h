@@ -7,7 +7,7 @@
 #include "absl/time/time.h"
 #include "launch/clock.h"
 
-namespace syncline {
+namespace syncline::launch {
 
 // Once a second, and after a change sooner, but never twice within 200 ms. Not thread-safe.
 class StatusSchedule {
@@ -30,6 +30,6 @@ class StatusSchedule {
   absl::Time next_ = absl::InfinitePast();  // At once.
 };
 
-}  // namespace syncline
+}  // namespace syncline::launch
 
 #endif  // SYNCLINE_LAUNCH_MONITOR_STATUS_SCHEDULE_H_

@@ -11,7 +11,7 @@
 #include "absl/strings/str_join.h"
 #include "launch/monitor/text.h"
 
-namespace syncline {
+namespace syncline::launch {
 namespace {
 
 constexpr int kMaxCell = 120;  // Columns.
@@ -161,4 +161,4 @@ std::string FormatStatusTable(const std::vector<FoundNode>& nodes) {
   return absl::StrCat(Summary(sorted), Align(rows), stalls, failures);
 }
 
-}  // namespace syncline
+}  // namespace syncline::launch

@@ -8,7 +8,7 @@
 #include "absl/time/time.h"
 #include "launch/monitor/job_status.h"
 
-namespace syncline {
+namespace syncline::launch {
 
 // A node's status, as somebody else has found it.
 struct FoundNode {
@@ -22,6 +22,6 @@ struct FoundNode {
 // a terminal.
 std::string FormatStatusTable(const std::vector<FoundNode>& nodes);
 
-}  // namespace syncline
+}  // namespace syncline::launch
 
 #endif  // SYNCLINE_LAUNCH_MONITOR_STATUS_TABLE_H_

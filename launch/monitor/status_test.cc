@@ -25,7 +25,7 @@
 #include "nlohmann/json.hpp"
 #include "store/hash_store.h"
 
-namespace syncline {
+namespace syncline::launch {
 namespace {
 
 using nlohmann::json;
@@ -281,4 +281,4 @@ TEST(StatusScheduleTest, WritesOnceASecondAndSoonAfterAChange) {
 }
 
 }  // namespace
-}  // namespace syncline
+}  // namespace syncline::launch

@@ -7,7 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 
-namespace syncline {
+namespace syncline::launch {
 namespace {
 
 constexpr absl::string_view kCut = "...";
@@ -76,4 +76,4 @@ std::string FormatElapsed(absl::Duration elapsed) {
   return hours < 24 ? clock : absl::StrFormat("%dd %s", hours / 24, clock);
 }
 
-}  // namespace syncline
+}  // namespace syncline::launch

@@ -7,7 +7,7 @@
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
 
-namespace syncline {
+namespace syncline::launch {
 
 // `text`, which is to be UTF-8, cut to `columns` columns, "..." at its end if something was cut.
 // Control characters and wrong bytes become '?', so that no text moves the cursor. A character
@@ -20,6 +20,6 @@ int Columns(absl::string_view printable);
 // "0:07", "12:05", "3:00:00", "2d 3:00:00".
 std::string FormatElapsed(absl::Duration elapsed);
 
-}  // namespace syncline
+}  // namespace syncline::launch
 
 #endif  // SYNCLINE_LAUNCH_MONITOR_TEXT_H_

@@ -15,7 +15,7 @@
 #include "core/join/cluster.h"
 #include "store/listen_address.h"
 
-namespace syncline {
+namespace syncline::launch {
 namespace {
 
 constexpr absl::string_view kLoopback = "127.0.0.1";
@@ -177,4 +177,4 @@ std::optional<Cluster> DetectCluster(const EnvironmentLookup& environment) {
   return Detector(environment).Detect();
 }
 
-}  // namespace syncline
+}  // namespace syncline::launch

@@ -8,7 +8,7 @@
 
 #include "launch/options/options.h"
 
-namespace syncline {
+namespace syncline::launch {
 
 // What a cluster proposes for one option.
 struct OptionProposal {
@@ -33,6 +33,6 @@ struct Cluster {
 // of a worker of another launcher.
 std::optional<Cluster> DetectCluster(const EnvironmentLookup& environment);
 
-}  // namespace syncline
+}  // namespace syncline::launch
 
 #endif  // SYNCLINE_LAUNCH_OPTIONS_CLUSTER_H_

@@ -7,12 +7,12 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
-#include "core/join/host_list.h"
+#include "core/testing/environments.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "launch/options/parse_for_tests.h"
 
-namespace syncline {
+namespace syncline::launch {
 namespace {
 
 using testing::AllOf;
@@ -22,44 +22,6 @@ using testing::IsEmpty;
 using testing::Not;
 using testing::StartsWith;
 using Backend = RendezvousOptions::Backend;
-
-// What a cluster really set, without what has no bearing on it.
-Variables Recorded(const std::string& name) {
-  std::ifstream file(absl::StrCat("core/join/testdata/", name, ".env"));
-  EXPECT_TRUE(file.good()) << name;
-  Variables variables;
-  for (std::string line; std::getline(file, line);) {
-    const size_t equals = line.find('=');
-    if (equals != std::string::npos) variables[line.substr(0, equals)] = line.substr(equals + 1);
-  }
-  return variables;
-}
-
-Variables With(Variables variables, const Variables& more) {
-  for (const auto& [name, value] : more) variables[name] = value;
-  return variables;
-}
-
-std::vector<std::string> Hosts(const std::string& list) {
-  const absl::StatusOr<std::vector<std::string>> hosts = ExpandHostList(list);
-  return hosts.ok() ? *hosts : std::vector<std::string>();
-}
-
-TEST(HostListTest, BracketsAreExpandedInOrder) {
-  EXPECT_THAT(Hosts("a[01-03,7],b2"), ElementsAre("a01", "a02", "a03", "a7", "b2"));
-  EXPECT_THAT(Hosts("n1"), ElementsAre("n1"));
-  EXPECT_THAT(Hosts("n[9-11]"), ElementsAre("n9", "n10", "n11"));
-  EXPECT_THAT(Hosts("n[009-010].cluster,x"), ElementsAre("n009.cluster", "n010.cluster", "x"));
-  EXPECT_THAT(Hosts("r[1-2]n[1-2]"), ElementsAre("r1n1", "r1n2", "r2n1", "r2n2"));
-  EXPECT_EQ(Hosts("n[1-100000]").size(), 100000u);
-}
-
-TEST(HostListTest, MalformedListsAreRefused) {
-  for (const char* bad : {"", ",", "a,", "a[", "a[1", "a[]", "a[x]", "a[3-1]", "a[1-]", "a[-1]",
-                          "a[1-2-3]", "n[1-100001]", "n[0-99999]m[0-9]"}) {
-    EXPECT_FALSE(ExpandHostList(bad).ok()) << bad;
-  }
-}
 
 TEST(ClusterTest, NoClusterProposesNothing) {
   EXPECT_FALSE(DetectCluster(LookUpIn({})).has_value());
@@ -229,4 +191,4 @@ TEST(ClusterTest, ADryRunSaysWhatTheClusterProposed) {
 }
 
 }  // namespace
-}  // namespace syncline
+}  // namespace syncline::launch

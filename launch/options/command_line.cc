@@ -9,7 +9,7 @@
 #include "absl/strings/string_view.h"
 #include "core/base/status.h"
 
-namespace syncline {
+namespace syncline::launch {
 namespace {
 
 bool LooksLikeOption(absl::string_view word) {
@@ -110,4 +110,4 @@ absl::StatusOr<CommandLine> ReadCommandLine(const std::vector<std::string>& argu
   return Reader(arguments).Read();
 }
 
-}  // namespace syncline
+}  // namespace syncline::launch

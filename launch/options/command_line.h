@@ -8,7 +8,7 @@
 #include "absl/status/statusor.h"
 #include "launch/options/settings.h"
 
-namespace syncline {
+namespace syncline::launch {
 
 struct CommandLine {
   Settings settings;
@@ -22,6 +22,6 @@ struct CommandLine {
 // Nothing is missing that --help, --version or --print-completion could do without.
 absl::StatusOr<CommandLine> ReadCommandLine(const std::vector<std::string>& arguments);
 
-}  // namespace syncline
+}  // namespace syncline::launch
 
 #endif  // SYNCLINE_LAUNCH_OPTIONS_COMMAND_LINE_H_

@@ -17,7 +17,7 @@
 #include "launch/options/rendezvous_conf.h"
 #include "toml++/toml.h"
 
-namespace syncline {
+namespace syncline::launch {
 namespace {
 
 // What the command line could say too.
@@ -102,4 +102,4 @@ absl::Status AddConfigFile(const std::string& path, Settings* settings) {
   return AddConfigText(text.str(), path, settings);
 }
 
-}  // namespace syncline
+}  // namespace syncline::launch

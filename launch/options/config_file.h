@@ -8,7 +8,7 @@
 #include "absl/strings/string_view.h"
 #include "launch/options/settings.h"
 
-namespace syncline {
+namespace syncline::launch {
 
 // Adds what the TOML file `path` sets. Its keys are the names of options, with dashes or
 // underscores; a list means its elements with commas between them, and rdzv-conf may be a table.
@@ -18,6 +18,6 @@ absl::Status AddConfigFile(const std::string& path, Settings* settings);
 // The same for the file's text; `path` is for messages.
 absl::Status AddConfigText(absl::string_view text, absl::string_view path, Settings* settings);
 
-}  // namespace syncline
+}  // namespace syncline::launch
 
 #endif  // SYNCLINE_LAUNCH_OPTIONS_CONFIG_FILE_H_

@@ -22,7 +22,7 @@
 #include "launch/program.h"
 #include "store/listen_address.h"
 
-namespace syncline {
+namespace syncline::launch {
 namespace {
 
 using Backend = RendezvousOptions::Backend;
@@ -297,4 +297,4 @@ std::string ExplainLaunch(const LaunchOptions& options, const Settings& settings
   return Explanation(options, settings, environment).Text();
 }
 
-}  // namespace syncline
+}  // namespace syncline::launch

@@ -1,6 +1,6 @@
 #include "launch/options/flags.h"
 
-namespace syncline {
+namespace syncline::launch {
 namespace {
 
 using G = FlagGroup;
@@ -107,4 +107,4 @@ constexpr Flag kFlags[] = {
 
 absl::Span<const Flag> AllFlags() { return kFlags; }
 
-}  // namespace syncline
+}  // namespace syncline::launch

@@ -14,7 +14,7 @@
 #include "absl/strings/str_replace.h"
 #include "core/base/status.h"
 
-namespace syncline {
+namespace syncline::launch {
 namespace {
 
 // The number of single-character edits that turn `a` into `b`.
@@ -102,4 +102,4 @@ std::string Suggestion(absl::string_view word, absl::Span<const std::string> can
   return absl::StrCat(" It is one of ", absl::StrJoin(candidates, ", "), ".");
 }
 
-}  // namespace syncline
+}  // namespace syncline::launch

@@ -9,7 +9,7 @@
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
 
-namespace syncline {
+namespace syncline::launch {
 
 // A section of --help.
 enum class FlagGroup { kProgram, kNodes, kRendezvous, kFailure, kOutput, kMonitoring, kOther };
@@ -42,6 +42,6 @@ std::string NearestMatch(absl::string_view word, absl::Span<const std::string> c
 // " Did you mean 'x'?", or " It is one of a, b, c." if nothing is near.
 std::string Suggestion(absl::string_view word, absl::Span<const std::string> candidates);
 
-}  // namespace syncline
+}  // namespace syncline::launch
 
 #endif  // SYNCLINE_LAUNCH_OPTIONS_FLAGS_H_

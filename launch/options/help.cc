@@ -8,7 +8,7 @@
 #include "absl/strings/str_split.h"
 #include "launch/options/flags.h"
 
-namespace syncline {
+namespace syncline::launch {
 namespace {
 
 constexpr absl::string_view kVersion = SYNCLINE_VERSION;  // From bazel/version.bzl.
@@ -167,4 +167,4 @@ std::string Completion(absl::string_view shell) {
   return Bash();
 }
 
-}  // namespace syncline
+}  // namespace syncline::launch

@@ -6,7 +6,7 @@
 
 #include "absl/strings/string_view.h"
 
-namespace syncline {
+namespace syncline::launch {
 
 std::string Usage();    // One line, without a line break.
 std::string Help();     // --help, at most 96 columns wide.
@@ -15,6 +15,6 @@ std::string Version();  // --version.
 // A script for "bash", "zsh", "tcsh" or "fish".
 std::string Completion(absl::string_view shell);
 
-}  // namespace syncline
+}  // namespace syncline::launch
 
 #endif  // SYNCLINE_LAUNCH_OPTIONS_HELP_H_

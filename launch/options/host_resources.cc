@@ -11,7 +11,7 @@
 #include "core/base/env.h"
 #include "launch/options/options.h"
 
-namespace syncline {
+namespace syncline::launch {
 namespace {
 
 int CountVisibleGpus(int gpus) {
@@ -40,4 +40,4 @@ HostResources DetectHostResources() {
   return host;
 }
 
-}  // namespace syncline
+}  // namespace syncline::launch

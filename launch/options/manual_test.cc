@@ -17,7 +17,7 @@
 #include "launch/options/parse_for_tests.h"
 #include "launch/options/rendezvous_conf.h"
 
-namespace syncline {
+namespace syncline::launch {
 namespace {
 
 using testing::HasSubstr;
@@ -132,4 +132,4 @@ TEST(ManualTest, FurtherVariablesOfOptionsAreInTheManual) {
 }
 
 }  // namespace
-}  // namespace syncline
+}  // namespace syncline::launch

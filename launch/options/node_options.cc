@@ -12,7 +12,7 @@
 #include "launch/options/rendezvous_conf.h"
 #include "store/listen_address.h"
 
-namespace syncline {
+namespace syncline::launch {
 namespace {
 
 using Backend = RendezvousOptions::Backend;
@@ -244,4 +244,4 @@ absl::Status ReadStatusOptions(const Settings& settings, absl::string_view endpo
   return NodeReader(settings, options).ReadStatus(endpoint);
 }
 
-}  // namespace syncline
+}  // namespace syncline::launch

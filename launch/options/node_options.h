@@ -6,7 +6,7 @@
 #include "launch/options/options.h"
 #include "launch/options/settings.h"
 
-namespace syncline {
+namespace syncline::launch {
 
 // Lets --standalone and the other options of this group that exclude one another fight it out.
 // Afterwards a cluster's proposals may be added.
@@ -19,6 +19,6 @@ absl::Status ReadNodeOptions(const Settings& settings, LaunchOptions* options);
 absl::Status ReadStatusOptions(const Settings& settings, absl::string_view endpoint,
                                LaunchOptions* options);
 
-}  // namespace syncline
+}  // namespace syncline::launch
 
 #endif  // SYNCLINE_LAUNCH_OPTIONS_NODE_OPTIONS_H_

@@ -14,7 +14,7 @@
 #include "launch/options/rendezvous_conf.h"
 #include "store/listen_address.h"
 
-namespace syncline {
+namespace syncline::launch {
 namespace {
 
 using testing::AllOf;
@@ -301,4 +301,4 @@ TEST(NodeOptionsTest, AProgramCalledStatusCanBeStarted) {
 }
 
 }  // namespace
-}  // namespace syncline
+}  // namespace syncline::launch

@@ -18,7 +18,7 @@
 #include "absl/strings/strip.h"
 #include "core/base/status.h"
 
-namespace syncline {
+namespace syncline::launch {
 namespace {
 
 constexpr int kMaxWorkers = 10000;
@@ -209,4 +209,4 @@ absl::StatusOr<Endpoint> ParseEndpoint(absl::string_view where, absl::string_vie
   return endpoint;
 }
 
-}  // namespace syncline
+}  // namespace syncline::launch

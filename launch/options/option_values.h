@@ -13,7 +13,7 @@
 #include "absl/time/time.h"
 #include "launch/options/options.h"
 
-namespace syncline {
+namespace syncline::launch {
 
 // A whole number in [low, high].
 absl::StatusOr<int> ParseNumber(absl::string_view where, absl::string_view text, int low, int high);
@@ -49,6 +49,6 @@ struct Endpoint {
 // "host", "host:80", "::1", "[::1]:80".
 absl::StatusOr<Endpoint> ParseEndpoint(absl::string_view where, absl::string_view text);
 
-}  // namespace syncline
+}  // namespace syncline::launch
 
 #endif  // SYNCLINE_LAUNCH_OPTIONS_OPTION_VALUES_H_

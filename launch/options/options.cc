@@ -22,7 +22,7 @@
 #include "launch/options/option_values.h"
 #include "launch/options/settings.h"
 
-namespace syncline {
+namespace syncline::launch {
 namespace {
 
 class Parser {
@@ -273,4 +273,4 @@ absl::StatusOr<LaunchOptions> ParseOptions(const std::vector<std::string>& argum
   return Parser(environment, host).Parse(arguments);
 }
 
-}  // namespace syncline
+}  // namespace syncline::launch

@@ -14,7 +14,7 @@
 #include "absl/time/time.h"
 #include "core/base/env.h"
 
-namespace syncline {
+namespace syncline::launch {
 
 // Some of a worker's two output streams.
 enum class Streams { kNone = 0, kStdout = 1, kStderr = 2, kBoth = 3 };
@@ -137,6 +137,6 @@ absl::StatusOr<LaunchOptions> ParseOptions(const std::vector<std::string>& argum
                                            const EnvironmentLookup& environment,
                                            const HostResources& host);
 
-}  // namespace syncline
+}  // namespace syncline::launch
 
 #endif  // SYNCLINE_LAUNCH_OPTIONS_OPTIONS_H_

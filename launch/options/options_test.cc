@@ -15,7 +15,7 @@
 #include "launch/options/option_values.h"
 #include "launch/options/parse_for_tests.h"
 
-namespace syncline {
+namespace syncline::launch {
 namespace {
 
 using testing::ElementsAre;
@@ -242,4 +242,4 @@ TEST(OptionsTest, NearestMatchIsEmptyForStrangers) {
 }
 
 }  // namespace
-}  // namespace syncline
+}  // namespace syncline::launch

@@ -2,28 +2,17 @@
 #ifndef SYNCLINE_LAUNCH_OPTIONS_PARSE_FOR_TESTS_H_
 #define SYNCLINE_LAUNCH_OPTIONS_PARSE_FOR_TESTS_H_
 
-#include <map>
-#include <optional>
 #include <string>
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "absl/strings/string_view.h"
+#include "core/testing/environments.h"
 #include "gtest/gtest.h"
 #include "launch/options/options.h"
 
-namespace syncline {
+namespace syncline::launch {
 
 using Arguments = std::vector<std::string>;
-using Variables = std::map<std::string, std::string>;
-
-inline EnvironmentLookup LookUpIn(const Variables& variables) {
-  return [&variables](absl::string_view name) -> std::optional<std::string> {
-    const auto found = variables.find(std::string(name));
-    if (found == variables.end()) return std::nullopt;
-    return found->second;
-  };
-}
 
 inline absl::StatusOr<LaunchOptions> Parse(const Arguments& arguments,
                                            const Variables& variables = {},
@@ -47,6 +36,6 @@ inline std::string Error(const Arguments& arguments, const Variables& variables 
   return std::string(options.status().message());
 }
 
-}  // namespace syncline
+}  // namespace syncline::launch
 
 #endif  // SYNCLINE_LAUNCH_OPTIONS_PARSE_FOR_TESTS_H_

@@ -26,7 +26,7 @@
 #include "launch/options/flags.h"
 #include "launch/options/option_values.h"
 
-namespace syncline {
+namespace syncline::launch {
 namespace {
 
 using Backend = RendezvousOptions::Backend;
@@ -287,4 +287,4 @@ bool AsksForFile(absl::string_view text) {
   return false;
 }
 
-}  // namespace syncline
+}  // namespace syncline::launch

@@ -9,7 +9,7 @@
 #include "absl/types/span.h"
 #include "launch/options/options.h"
 
-namespace syncline {
+namespace syncline::launch {
 
 // One key: what it means for the user, and for which backends there is it ("c10d", "etcd").
 struct RendezvousKey {
@@ -35,6 +35,6 @@ absl::Status ReadRendezvousConf(absl::string_view where, absl::string_view text,
 // Whether `text` says store_type=file: c10d over a file, whose path is the endpoint.
 bool AsksForFile(absl::string_view text);
 
-}  // namespace syncline
+}  // namespace syncline::launch
 
 #endif  // SYNCLINE_LAUNCH_OPTIONS_RENDEZVOUS_CONF_H_

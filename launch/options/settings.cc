@@ -12,7 +12,7 @@
 #include "absl/strings/str_split.h"
 #include "core/base/status.h"
 
-namespace syncline {
+namespace syncline::launch {
 namespace {
 
 // What an outer launcher tells its workers, and what is therefore no wish of the user.
@@ -125,4 +125,4 @@ absl::Status Settings::Contradict(absl::string_view one, absl::string_view other
   return absl::OkStatus();
 }
 
-}  // namespace syncline
+}  // namespace syncline::launch

@@ -11,7 +11,7 @@
 #include "launch/options/flags.h"
 #include "launch/options/options.h"
 
-namespace syncline {
+namespace syncline::launch {
 
 // Who gave a value, from the weakest to the strongest.
 enum class Layer { kCluster, kConfigFile, kPetVariable, kVariable, kCommandLine };
@@ -56,6 +56,6 @@ class Settings {
   std::map<std::string, Setting> settings_;  // By the option's name.
 };
 
-}  // namespace syncline
+}  // namespace syncline::launch
 
 #endif  // SYNCLINE_LAUNCH_OPTIONS_SETTINGS_H_

@@ -14,7 +14,7 @@
 #include "launch/options/rendezvous_conf.h"
 #include "launch/options/settings.h"
 
-namespace syncline {
+namespace syncline::launch {
 namespace {
 
 using testing::AllOf;
@@ -186,4 +186,4 @@ TEST(SourcesTest, AValueOfATableMayHaveCommas) {
 }
 
 }  // namespace
-}  // namespace syncline
+}  // namespace syncline::launch

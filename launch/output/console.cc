@@ -6,7 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 
-namespace syncline {
+namespace syncline::launch {
 namespace {
 
 constexpr size_t kMaxHeld = 64 << 10;
@@ -121,15 +121,15 @@ void Console::End(Stream* stream) {
                               [&](const auto& each) { return each.get() == stream; }));
 }
 
-void Console::Say(absl::string_view text, Target target) {
+void Console::Print(absl::string_view text, Target target) {
   Line& line = LineOf(target);
   if (line.owner != nullptr) EndLine(line);
   (target == Target::kOut ? out_ : err_)
       .Write(absl::StrCat(std::exchange(line.orphaned, false) ? "\n" : "", text, "\n"));
 }
 
-void Console::SayOnce(const std::string& topic, absl::string_view text) {
-  if (said_.insert(topic).second) Say(text);
+void Console::PrintOnce(const std::string& topic, absl::string_view text) {
+  if (printed_.insert(topic).second) Print(text);
 }
 
 absl::Time Console::next_flush() const {
@@ -205,4 +205,4 @@ Console::Line& Console::LineOf(Target target) {
   return target == Target::kOut || outputs_ == Outputs::kSame ? *out_line_ : *err_line_;
 }
 
-}  // namespace syncline
+}  // namespace syncline::launch

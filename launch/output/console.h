@@ -13,7 +13,7 @@
 #include "launch/clock.h"
 #include "launch/output/prefix.h"
 
-namespace syncline {
+namespace syncline::launch {
 
 // Where text goes. Never fails and never waits for long: what cannot be written is lost.
 class TextSink {
@@ -56,9 +56,9 @@ class Console {
   void End(Stream* stream);
 
   // A line of the launcher itself. Lines within `text` stay together.
-  void Say(absl::string_view text, Target target = Target::kErr);
-  // As Say(), but only the first time for one `topic`.
-  void SayOnce(const std::string& topic, absl::string_view text);
+  void Print(absl::string_view text, Target target = Target::kErr);
+  // As Print(), but only the first time for one `topic`.
+  void PrintOnce(const std::string& topic, absl::string_view text);
 
   // When FlushHeld() has something to do; InfiniteFuture if nothing is held back.
   absl::Time next_flush() const;
@@ -84,9 +84,9 @@ class Console {
   std::unique_ptr<Line> out_line_;
   std::unique_ptr<Line> err_line_;
   std::vector<std::unique_ptr<Stream>> streams_;
-  std::set<std::string> said_;
+  std::set<std::string> printed_;
 };
 
-}  // namespace syncline
+}  // namespace syncline::launch
 
 #endif  // SYNCLINE_LAUNCH_OUTPUT_CONSOLE_H_

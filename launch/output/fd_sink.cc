@@ -20,7 +20,7 @@
 #include "core/base/status.h"
 #include "core/base/unique_fd.h"
 
-namespace syncline {
+namespace syncline::launch {
 namespace {
 
 std::string Lines(int64_t count) { return absl::StrCat(count, count == 1 ? " line" : " lines"); }
@@ -180,4 +180,4 @@ std::string FdSink::Missing() const {
   return absl::StrJoin(parts, ", ");
 }
 
-}  // namespace syncline
+}  // namespace syncline::launch

@@ -14,7 +14,7 @@
 #include "launch/output/console.h"
 #include "launch/output/writer_thread.h"
 
-namespace syncline {
+namespace syncline::launch {
 
 // Keeps text that a slow reader (a full pipe, a stopped terminal) has not taken yet, and has a
 // WriterThread write it. The caller leaves text out while the sink is full(); beyond a reserve the
@@ -62,6 +62,6 @@ class FdSink final : public TextSink {
   int64_t dropped_ = 0;  // Lines, since the last text that was taken.
 };
 
-}  // namespace syncline
+}  // namespace syncline::launch
 
 #endif  // SYNCLINE_LAUNCH_OUTPUT_FD_SINK_H_

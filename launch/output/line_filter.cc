@@ -8,7 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
 
-namespace syncline {
+namespace syncline::launch {
 
 LineFilter::LineFilter(std::vector<std::string> filters, LinePrefix prefix, OutputLog& file)
     : filters_(std::move(filters)), prefix_(std::move(prefix)), file_(&file) {}
@@ -42,4 +42,4 @@ bool LineFilter::Matches(absl::string_view line) const {
                      [&](const std::string& filter) { return absl::StrContains(line, filter); });
 }
 
-}  // namespace syncline
+}  // namespace syncline::launch

@@ -10,7 +10,7 @@
 #include "launch/output/log_file.h"
 #include "launch/output/prefix.h"
 
-namespace syncline {
+namespace syncline::launch {
 
 // Of one stream of one worker. A line that contains any of the filters is written, as a whole,
 // behind the worker's prefix. A line longer than kMaxLine counts as several. Not thread-safe.
@@ -35,6 +35,6 @@ class LineFilter {
   std::string line_;  // Whose end has not come.
 };
 
-}  // namespace syncline
+}  // namespace syncline::launch
 
 #endif  // SYNCLINE_LAUNCH_OUTPUT_LINE_FILTER_H_

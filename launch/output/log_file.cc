@@ -15,7 +15,7 @@
 #include "absl/strings/str_cat.h"
 #include "core/base/status.h"
 
-namespace syncline {
+namespace syncline::launch {
 namespace {
 
 UniqueFd OpenForAppending(const std::string& path) {
@@ -125,4 +125,4 @@ absl::Status LogFile::Rotate() {
   return absl::OkStatus();
 }
 
-}  // namespace syncline
+}  // namespace syncline::launch

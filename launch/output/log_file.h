@@ -10,7 +10,7 @@
 #include "absl/strings/string_view.h"
 #include "core/base/unique_fd.h"
 
-namespace syncline {
+namespace syncline::launch {
 
 // Takes bytes for a file.
 class OutputLog {
@@ -72,6 +72,6 @@ class LogFile final : public OutputLog {
   int64_t lost_ = 0;  // Bytes, since the last that could be written.
 };
 
-}  // namespace syncline
+}  // namespace syncline::launch
 
 #endif  // SYNCLINE_LAUNCH_OUTPUT_LOG_FILE_H_

@@ -17,7 +17,7 @@
 #include "launch/output/line_filter.h"
 #include "launch/output/prefix.h"
 
-namespace syncline {
+namespace syncline::launch {
 namespace {
 
 using testing::HasSubstr;
@@ -171,4 +171,4 @@ TEST_F(LogFileTest, AFilterLooksAtAnEndlessLineInPieces) {
 }
 
 }  // namespace
-}  // namespace syncline
+}  // namespace syncline::launch

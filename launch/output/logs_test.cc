@@ -27,7 +27,7 @@
 #include "launch/output/tail.h"
 #include "launch/output/writer_thread.h"
 
-namespace syncline {
+namespace syncline::launch {
 namespace {
 
 using testing::ElementsAre;
@@ -143,7 +143,7 @@ TEST_F(ConsoleTest, AStreamWithoutPrefixIsPassedOnAsItComes) {
   console_.Feed(only, "\r\x1b[K");
   console_.Feed(only, "b\n\nc");
   EXPECT_EQ(err_.text, "a\r\x1b[Kb\n\nc");
-  console_.Say("note");
+  console_.Print("note");
   EXPECT_EQ(err_.text, "a\r\x1b[Kb\n\nc\nnote\n");
 }
 
@@ -158,14 +158,14 @@ TEST_F(ConsoleTest, NothingIsAddedToStreamsWithoutPrefix) {
   console.End(out);
   console.End(err);
   EXPECT_EQ(terminal.text, "ab\rc");
-  console.Say("note");  // The launcher's own line is none of theirs.
+  console.Print("note");  // The launcher's own line is none of theirs.
   EXPECT_EQ(terminal.text, "ab\rc\nnote\n");
 }
 
 TEST_F(ConsoleTest, TheLaunchersOwnLinesStandAlone) {
   Console::Stream* error = console_.AddStream("[rank0]: ", Console::Target::kErr);
   console_.Feed(error, "10%\r");
-  console_.Say("note");
+  console_.Print("note");
   EXPECT_EQ(err_.text, "[rank0]: 10%\nnote\n");
 }
 
@@ -243,9 +243,9 @@ TEST_F(ConsoleTest, AStreamWithoutPrefixLeavesOutWholeLinesToo) {
 }
 
 TEST_F(ConsoleTest, ATopicIsSaidOnce) {
-  console_.SayOnce("disk", "full");
-  console_.SayOnce("disk", "still full");
-  console_.SayOnce("other", "text");
+  console_.PrintOnce("disk", "full");
+  console_.PrintOnce("disk", "still full");
+  console_.PrintOnce("other", "text");
   EXPECT_EQ(err_.text, "full\ntext\n");
 }
 
@@ -493,4 +493,4 @@ TEST_F(FdSinkTest, WhatAReaderDoesNotTakeIsMissing) {
 }
 
 }  // namespace
-}  // namespace syncline
+}  // namespace syncline::launch

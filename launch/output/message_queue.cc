@@ -5,7 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 
-namespace syncline {
+namespace syncline::launch {
 
 MessageQueue::MessageQueue() : fd_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {}
 
@@ -35,4 +35,4 @@ std::vector<MessageQueue::Message> MessageQueue::Take() {
   return messages;
 }
 
-}  // namespace syncline
+}  // namespace syncline::launch

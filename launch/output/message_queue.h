@@ -12,7 +12,7 @@
 #include "absl/synchronization/mutex.h"
 #include "core/base/unique_fd.h"
 
-namespace syncline {
+namespace syncline::launch {
 
 // Takes lines of the log, from the store's threads for example, and what a WriterThread reports.
 // Put never blocks, so that it may be called with locks held. Beyond kMaxMessages lines are
@@ -40,6 +40,6 @@ class MessageQueue {
   int64_t dropped_ ABSL_GUARDED_BY(mutex_) = 0;
 };
 
-}  // namespace syncline
+}  // namespace syncline::launch
 
 #endif  // SYNCLINE_LAUNCH_OUTPUT_MESSAGE_QUEUE_H_

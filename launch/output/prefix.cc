@@ -11,7 +11,7 @@
 #include "absl/time/clock.h"
 #include "core/base/status.h"
 
-namespace syncline {
+namespace syncline::launch {
 namespace {
 
 constexpr char kTime[] = "time";
@@ -110,4 +110,4 @@ absl::Status CheckPrefixTemplate(absl::string_view text) {
   return ExpandPrefix(text, PrefixFacts()).status();
 }
 
-}  // namespace syncline
+}  // namespace syncline::launch

@@ -10,7 +10,7 @@
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
 
-namespace syncline {
+namespace syncline::launch {
 
 // Text that may contain the time at which the line is shown.
 class LinePrefix {
@@ -48,6 +48,6 @@ absl::StatusOr<LinePrefix> ExpandPrefix(absl::string_view text, const PrefixFact
 // Whether ExpandPrefix takes `text`.
 absl::Status CheckPrefixTemplate(absl::string_view text);
 
-}  // namespace syncline
+}  // namespace syncline::launch
 
 #endif  // SYNCLINE_LAUNCH_OUTPUT_PREFIX_H_

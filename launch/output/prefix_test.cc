@@ -7,7 +7,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
-namespace syncline {
+namespace syncline::launch {
 namespace {
 
 using testing::HasSubstr;
@@ -69,4 +69,4 @@ TEST(PrefixTest, AMacroWithoutNameOrEndIsAnError) {
 }
 
 }  // namespace
-}  // namespace syncline
+}  // namespace syncline::launch

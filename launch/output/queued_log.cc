@@ -9,7 +9,7 @@
 #include "absl/synchronization/mutex.h"
 #include "core/base/status.h"
 
-namespace syncline {
+namespace syncline::launch {
 
 // Belongs to the writer's thread once it is made.
 class QueuedLog::Output final : public WriterThread::Output {
@@ -115,4 +115,4 @@ void QueuedLog::Append(absl::string_view bytes) {
   at_line_start_ = bytes.empty() || bytes.back() == '\n';
 }
 
-}  // namespace syncline
+}  // namespace syncline::launch

@@ -14,7 +14,7 @@
 #include "launch/output/log_file.h"
 #include "launch/output/writer_thread.h"
 
-namespace syncline {
+namespace syncline::launch {
 
 // A LogFile whose disk holds up neither the launcher nor a worker. While the writer is full, whole
 // lines are left out, and the file says in their place how many bytes are missing. Not thread-safe.
@@ -50,6 +50,6 @@ class QueuedLog final : public OutputLog {
   int64_t left_out_ = 0;  // Bytes that the file does not know of yet.
 };
 
-}  // namespace syncline
+}  // namespace syncline::launch
 
 #endif  // SYNCLINE_LAUNCH_OUTPUT_QUEUED_LOG_H_

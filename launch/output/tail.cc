@@ -2,7 +2,7 @@
 
 #include <utility>
 
-namespace syncline {
+namespace syncline::launch {
 namespace {
 
 // The size of what precedes the last lines of `bytes` that are kept.
@@ -40,4 +40,4 @@ std::vector<std::string> Tail::Lines() const {
   return lines;
 }
 
-}  // namespace syncline
+}  // namespace syncline::launch

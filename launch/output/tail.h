@@ -9,7 +9,7 @@
 
 #include "absl/strings/string_view.h"
 
-namespace syncline {
+namespace syncline::launch {
 
 // Keeps the last lines of what it is fed, for a failure report. Of a line that carriage returns
 // overwrite, the last state is kept; of a very long line, its beginning.
@@ -28,6 +28,6 @@ class Tail {
   bool returned_ = false;
 };
 
-}  // namespace syncline
+}  // namespace syncline::launch
 
 #endif  // SYNCLINE_LAUNCH_OUTPUT_TAIL_H_

@@ -8,7 +8,7 @@
 
 #include "absl/strings/str_cat.h"
 
-namespace syncline {
+namespace syncline::launch {
 namespace {
 
 constexpr size_t kReadSize = 64 << 10;
@@ -57,7 +57,7 @@ WorkerOutput::Progress WorkerOutput::ReadOnce() {
 // Once for all files: they usually are on one disk, which fills up for all of them.
 void WorkerOutput::Tell(const absl::Status& status) {
   if (status.ok()) return;
-  console_->SayOnce("worker_log", absl::StrCat("syncline-run: ", status.message()));
+  console_->PrintOnce("worker_log", absl::StrCat("syncline-run: ", status.message()));
 }
 
-}  // namespace syncline
+}  // namespace syncline::launch

@@ -14,7 +14,7 @@
 #include "launch/output/log_file.h"
 #include "launch/output/tail.h"
 
-namespace syncline {
+namespace syncline::launch {
 
 // Reads whenever there is something: a worker waits neither for a slow reader of the console nor
 // for a disk. Not thread-safe.
@@ -56,6 +56,6 @@ class WorkerOutput {
   bool open_ = true;
 };
 
-}  // namespace syncline
+}  // namespace syncline::launch
 
 #endif  // SYNCLINE_LAUNCH_OUTPUT_WORKER_OUTPUT_H_

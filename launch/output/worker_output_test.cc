@@ -22,7 +22,7 @@
 #include "launch/output/fd_sink.h"
 #include "launch/output/log_file.h"
 
-namespace syncline {
+namespace syncline::launch {
 namespace {
 
 using testing::ElementsAre;
@@ -162,4 +162,4 @@ TEST_F(WorkerOutputTest, AFullDiskIsSaidOnceAndTheConsoleGoesOn) {
 }
 
 }  // namespace
-}  // namespace syncline
+}  // namespace syncline::launch

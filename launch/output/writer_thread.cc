@@ -14,7 +14,7 @@
 #include "core/base/thread.h"
 #include "launch/clock.h"
 
-namespace syncline {
+namespace syncline::launch {
 namespace {
 
 constexpr size_t kChunk = 64 << 10;
@@ -195,4 +195,4 @@ bool WriterThread::Flush(absl::Duration timeout, absl::Time deadline,
   }
 }
 
-}  // namespace syncline
+}  // namespace syncline::launch

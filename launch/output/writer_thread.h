@@ -10,7 +10,7 @@
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
 
-namespace syncline {
+namespace syncline::launch {
 
 // Makes the calls that may block for any time: writes to a terminal, a pipe or a network disk.
 // O_NONBLOCK does not help, because disks ignore it, and on an inherited descriptor it would hold
@@ -64,6 +64,6 @@ class WriterThread {
   const std::shared_ptr<Queue> queue_;  // Shared with the thread.
 };
 
-}  // namespace syncline
+}  // namespace syncline::launch
 
 #endif  // SYNCLINE_LAUNCH_OUTPUT_WRITER_THREAD_H_

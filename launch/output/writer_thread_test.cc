@@ -31,7 +31,7 @@
 #include "launch/output/message_queue.h"
 #include "launch/output/queued_log.h"
 
-namespace syncline {
+namespace syncline::launch {
 namespace {
 
 using testing::HasSubstr;
@@ -170,13 +170,13 @@ class QueuedLogTest : public testing::Test {
   ~QueuedLogTest() override { std::filesystem::remove_all(folder_); }
 
   absl::StatusOr<std::unique_ptr<QueuedLog>> Open(WriterThread& writer,
-                                                  absl::Duration patience = kLong) {
+                                                  absl::Duration timeout = kLong) {
     return QueuedLog::Open(
         writer, options_,
         [errors = errors_](const absl::Status& status) {
           errors->Put({std::string(status.message()), ""});
         },
-        patience);
+        timeout);
   }
   std::string Text() {
     std::ifstream file(options_.path, std::ios::binary);
@@ -316,4 +316,4 @@ TEST(MessageQueueTest, BeyondItsLimitItCounts) {
 }
 
 }  // namespace
-}  // namespace syncline
+}  // namespace syncline::launch

@@ -9,7 +9,7 @@
 #include <sanitizer/common_interface_defs.h>
 #endif
 
-namespace syncline {
+namespace syncline::launch {
 namespace {
 
 constexpr size_t kStackBytes = 256 << 10;
@@ -140,4 +140,4 @@ void Fibers::RunUntil(absl::Time time) {
   if (time != absl::InfiniteFuture()) now_ = std::max(now_, time);
 }
 
-}  // namespace syncline
+}  // namespace syncline::launch

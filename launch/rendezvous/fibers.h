@@ -11,7 +11,7 @@
 
 #include "absl/time/time.h"
 
-namespace syncline {
+namespace syncline::launch {
 
 // Runs functions that block, one at a time, each on a stack of its own. Time passes only while all
 // of them wait, and the order in which they run follows from what they do: the same program gives
@@ -62,6 +62,6 @@ class Fibers {
   size_t main_stack_size_ = 0;
 };
 
-}  // namespace syncline
+}  // namespace syncline::launch
 
 #endif  // SYNCLINE_LAUNCH_RENDEZVOUS_FIBERS_H_

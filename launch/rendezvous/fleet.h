@@ -17,7 +17,7 @@
 #include "launch/clock.h"
 #include "launch/rendezvous/rendezvous.h"
 
-namespace syncline {
+namespace syncline::launch {
 
 class FakeClock final : public Clock {
  public:
@@ -38,9 +38,9 @@ class FakeNode {
 
   // Errors of the store leave it to the next Step.
   absl::Status Step() {
-    absl::StatusOr<std::vector<Announcement>> news = rendezvous.Step();
-    if (!news.ok()) return news.status();
-    for (Announcement& announcement : *news) Take(std::move(announcement));
+    absl::StatusOr<std::vector<Announcement>> announcements = rendezvous.Step();
+    if (!announcements.ok()) return announcements.status();
+    for (Announcement& announcement : *announcements) Take(std::move(announcement));
     return absl::OkStatus();
   }
 
@@ -91,7 +91,8 @@ class Fleet {
  public:
   using OpenStore = std::function<std::shared_ptr<Store>()>;
 
-  Fleet(OpenStore open_store, const PolicyOptions& policy) : open_store_(std::move(open_store)) {
+  Fleet(OpenStore open_store, const RoundPolicyOptions& policy)
+      : open_store_(std::move(open_store)) {
     options.policy = policy;
   }
 
@@ -164,9 +165,9 @@ class Fleet {
   std::string Describe() const {
     std::string text;
     for (const auto& node : nodes) {
-      absl::StrAppend(&text, "\n  ", node->id, node->rendezvous.leads() ? " leads" : "", " round ",
-                      node->round.has_value() ? node->round->number : 0, " rank ", node->rank(),
-                      " state ", static_cast<int>(node->rendezvous.record().state),
+      absl::StrAppend(&text, "\n  ", node->id, node->rendezvous.is_leader() ? " leads" : "",
+                      " round ", node->round.has_value() ? node->round->number : 0, " rank ",
+                      node->rank(), " state ", static_cast<int>(node->rendezvous.record().state),
                       node->closed.has_value() ? " closed: " + node->closed->reason : "", "; ",
                       node->rendezvous.Describe());
     }
@@ -183,6 +184,6 @@ class Fleet {
   const OpenStore open_store_;
 };
 
-}  // namespace syncline
+}  // namespace syncline::launch
 
 #endif  // SYNCLINE_LAUNCH_RENDEZVOUS_FLEET_H_

@@ -1,28 +1,29 @@
-// Which of two histories of a job holds.
+// Which of two histories of a job goes on after a network partition.
 #ifndef SYNCLINE_LAUNCH_RENDEZVOUS_HISTORY_H_
 #define SYNCLINE_LAUNCH_RENDEZVOUS_HISTORY_H_
 
 #include <string>
 #include <tuple>
 
-namespace syncline {
+namespace syncline::launch {
 
-// How far a job has come in one store. It only ever grows there: each round has a higher number
-// than the one before.
+// How far a job has come in one store, as far as the choice between two stores goes. It only grows:
+// each round in a store has a higher number than the one before.
 struct History {
-  int round = 0;        // The last round that was announced; 0: none.
-  int members = 0;      // The number of nodes in it.
-  std::string address;  // Of the store, host:port. No two stores have the same.
+  int round = 0;        // The number of the last announced round; 0: none.
+  int members = 0;      // The number of nodes in that round.
+  std::string address;  // host:port of the store. No two stores of a job have the same.
 };
 
-// Whether the job goes on in the store of `a`, and the nodes of `b` move there. After a cut of the
-// network both sides compute this from the same two histories, so exactly one of them moves. The
-// later round wins, as numbers of rounds never go back; then the larger round, as fewer nodes have
-// to move; then the address, which always differs.
+// Whether the job goes on in the store of `a`, and the nodes of `b` move there. A strict total
+// order: after a partition both sides compute it from the same two histories, so exactly one of
+// them moves. The later round wins, because round numbers never decrease; then the round with more
+// members, because fewer nodes have to move; then the lower address, which always differs.
+// Thread-safe.
 inline bool Outranks(const History& a, const History& b) {
   return std::tie(a.round, a.members, b.address) > std::tie(b.round, b.members, a.address);
 }
 
-}  // namespace syncline
+}  // namespace syncline::launch
 
 #endif  // SYNCLINE_LAUNCH_RENDEZVOUS_HISTORY_H_

@@ -6,7 +6,7 @@
 
 #include "gtest/gtest.h"
 
-namespace syncline {
+namespace syncline::launch {
 namespace {
 
 std::vector<History> AllSmallHistories() {
@@ -71,4 +71,4 @@ TEST(HistoryTest, AHistoryThatGrowsNeverLosesWhatItHolds) {
 }
 
 }  // namespace
-}  // namespace syncline
+}  // namespace syncline::launch

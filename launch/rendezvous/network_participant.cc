@@ -6,17 +6,17 @@
 #include "core/base/interrupt.h"
 #include "core/base/status.h"
 #include "core/base/thread.h"
-#include "launch/rendezvous/meeting_place.h"
-#include "launch/rendezvous/policy_options.h"
+#include "launch/rendezvous/round_policy_options.h"
+#include "launch/rendezvous/store_network.h"
 
-namespace syncline {
+namespace syncline::launch {
 namespace {
 
-using Kind = ParticipantNews::Kind;
+using Kind = RendezvousEvent::Kind;
 
-// Of a launcher that says how it is once a second.
-constexpr absl::Duration kLauncherPatience = absl::Seconds(15);
-constexpr absl::Duration kStayInterval = absl::Milliseconds(5);
+// The launcher sends its status once a second; after this long without one it hangs.
+constexpr absl::Duration kLauncherTimeout = absl::Seconds(15);
+constexpr absl::Duration kServeInterval = absl::Milliseconds(5);
 
 }  // namespace
 
@@ -28,18 +28,20 @@ NetworkParticipant::NetworkParticipant(const LaunchOptions& options, NodeIdentit
       network_(std::move(network)),
       session_(
           options, identity_, *network_, clock_,
-          [this](ParticipantNews news) { queue_.Put(std::move(news)); },
+          [this](RendezvousEvent event) { queue_.Put(std::move(event)); },
           [this] { return is_cancelled(); }) {
   const absl::Status started = StartThreads();
   if (started.ok()) return;
   queue_.Put({Kind::kFailed, {}, std::string(started.message())});
   absl::MutexLock lock(&mutex_);
-  departed_ = true;
+  has_left_ = true;
 }
 
 absl::Status NetworkParticipant::StartThreads() {
-  SYNCLINE_ASSIGN_OR_RETURN(listener_, StartThread("the rendezvous", [this] { Listen(); }));
-  SYNCLINE_ASSIGN_OR_RETURN(worker_, StartThread("the rendezvous", [this] { Work(); }));
+  SYNCLINE_ASSIGN_OR_RETURN(watch_thread_,
+                            StartThread("the rendezvous", [this] { WatchAnnouncements(); }));
+  SYNCLINE_ASSIGN_OR_RETURN(step_thread_,
+                            StartThread("the rendezvous", [this] { RunStepThread(); }));
   return absl::OkStatus();
 }
 
@@ -48,8 +50,8 @@ void NetworkParticipant::Stop() {
     absl::MutexLock lock(&mutex_);
     stop_ = true;
   }
-  if (worker_.joinable()) worker_.join();
-  if (listener_.joinable()) listener_.join();
+  if (step_thread_.joinable()) step_thread_.join();
+  if (watch_thread_.joinable()) watch_thread_.join();
 }
 
 absl::Status NetworkParticipant::CheckStop() {
@@ -62,51 +64,53 @@ void NetworkParticipant::Command(Action action) {
   commands_.push_back(std::move(action));
 }
 
-void NetworkParticipant::Depart(std::optional<std::string> reason, absl::Duration patience) {
+void NetworkParticipant::Leave(std::optional<std::string> reason, absl::Duration timeout) {
   {
     absl::MutexLock lock(&mutex_);
-    departing_ = true;
+    leaving_ = true;
     leave_reason_ = std::move(reason);
-    Deadline(patience).Await(mutex_, absl::Condition(&departed_));
+    // The step thread first runs the commands that were queued before, then leaves.
+    Deadline(timeout).Await(mutex_, absl::Condition(&has_left_));
   }
   Stop();
 }
 
-void NetworkParticipant::Work() {
+// The body of the step thread. Its error is the end of the rendezvous for this node.
+void NetworkParticipant::RunStepThread() {
   const auto check = [this] { return CheckStop(); };
   const InterruptScope scope(check);
-  const absl::Status status = TakeSteps();
+  const absl::Status status = RunSteps();
   if (!status.ok() && !is_stopped()) {
     queue_.Put({Kind::kFailed, {}, std::string(status.message())});
   }
   absl::MutexLock lock(&mutex_);
-  awaited_ = {};
-  departed_ = true;
+  watched_key_ = {};
+  has_left_ = true;
 }
 
-absl::Status NetworkParticipant::TakeSteps() {
+absl::Status NetworkParticipant::RunSteps() {
   SYNCLINE_RETURN_IF_ERROR(session_.Open());
   for (;;) {
-    Obey();
-    if (!LauncherHangs()) {
+    RunCommands();
+    if (!LauncherIsHung()) {
       SYNCLINE_RETURN_IF_ERROR(session_.Step());
       if (session_.has_ended()) return absl::OkStatus();
-      bool is_departing = false;
+      bool is_leaving = false;
       {
         absl::MutexLock lock(&mutex_);
-        is_departing = departing_ && commands_.empty();
+        is_leaving = leaving_ && commands_.empty();
       }
-      if (is_departing) {
-        TakeLeave();
+      if (is_leaving) {
+        LeaveRendezvous();
         return absl::OkStatus();
       }
     }
     if (is_stopped()) return absl::OkStatus();
-    AwaitWork();
+    WaitForWork();
   }
 }
 
-void NetworkParticipant::Obey() {
+void NetworkParticipant::RunCommands() {
   for (;;) {
     Action action;
     {
@@ -119,77 +123,81 @@ void NetworkParticipant::Obey() {
   }
 }
 
-// Then this node gives no sign of life: the others are not to wait for it.
-bool NetworkParticipant::LauncherHangs() {
+// Whether the launcher's thread has stopped sending commands. Then no step is taken and no
+// heartbeat sent, so that the other nodes replace this one instead of waiting for it.
+bool NetworkParticipant::LauncherIsHung() {
   absl::MutexLock lock(&mutex_);
-  return tells_status_ && !departing_ && !stop_ && commands_.empty() &&
-         clock_.Now() - last_command_ > kLauncherPatience;
+  return sends_status_ && !leaving_ && !stop_ && commands_.empty() &&
+         clock_.Now() - last_command_ > kLauncherTimeout;
 }
 
-void NetworkParticipant::AwaitWork() {
-  RendezvousSession::Awaited awaited = session_.awaited();
+// Waits until the session's next step is due or a command, an announcement or Leave needs one.
+void NetworkParticipant::WaitForWork() {
+  RendezvousSession::WatchedKey watched_key = session_.watched_key();
   const absl::Duration wait = session_.next() - clock_.Now();
   absl::MutexLock lock(&mutex_);
-  if (awaited_.store != awaited.store || awaited_.key != awaited.key) {
-    awaited_ = std::move(awaited);
-    has_news_ = false;
+  if (watched_key_.store != watched_key.store || watched_key_.key != watched_key.key) {
+    watched_key_ = std::move(watched_key);
+    key_changed_ = false;
   }
   const auto has_work = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
-    return stop_ || has_news_ || departing_ || !commands_.empty();
+    return stop_ || key_changed_ || leaving_ || !commands_.empty();
   };
   mutex_.AwaitWithTimeout(absl::Condition(&has_work),
                           std::clamp(wait, absl::Milliseconds(1), absl::Seconds(1)));
-  has_news_ = false;
+  key_changed_ = false;
 }
 
-void NetworkParticipant::Listen() {
+void NetworkParticipant::WatchAnnouncements() {
   const auto check = [this] { return CheckStop(); };
   const InterruptScope scope(check);
   for (;;) {
-    RendezvousSession::Awaited awaited;
+    RendezvousSession::WatchedKey watched_key;
     {
       absl::MutexLock lock(&mutex_);
       const auto is_needed = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
-        return stop_ || departed_ || (awaited_.store != nullptr && !has_news_);
+        return stop_ || has_left_ || (watched_key_.store != nullptr && !key_changed_);
       };
       if (!mutex_.AwaitWithTimeout(absl::Condition(&is_needed), absl::Seconds(1))) continue;
-      if (stop_ || departed_) return;
-      awaited = awaited_;
+      if (stop_ || has_left_) return;
+      watched_key = watched_key_;
     }
-    // A lost store: the next step finds that out. Short enough for a stop to be noticed.
-    const absl::Status came = awaited.store->Wait({awaited.key}, absl::Milliseconds(500));
+    // Short, because some stores cannot be interrupted: Stop() waits for this call. Any other error
+    // than a timeout wakes the step thread as well: its next call finds out that the store is lost.
+    const absl::Status came = watched_key.store->Wait({watched_key.key}, absl::Milliseconds(500));
     if (!came.ok() && KindOf(came) == ErrorKind::kTimeout) continue;
     absl::MutexLock lock(&mutex_);
-    if (awaited_.store == awaited.store && awaited_.key == awaited.key) {
-      has_news_ = true;
-      awaited_.store = nullptr;  // Until the step that takes the news says what comes next.
+    if (watched_key_.store == watched_key.store && watched_key_.key == watched_key.key) {
+      key_changed_ = true;
+      // No watch until the step thread has read the announcement and set the next key.
+      watched_key_.store = nullptr;
     }
   }
 }
 
-void NetworkParticipant::TakeLeave() {
+void NetworkParticipant::LeaveRendezvous() {
   std::optional<std::string> reason;
   {
     absl::MutexLock lock(&mutex_);
     reason = leave_reason_;
   }
   if (reason.has_value()) return session_.Leave(*reason);
-  session_.SayGoodbye();
-  while (session_.MustStay()) {
+  session_.Deregister();
+  while (session_.MustKeepServing()) {
     absl::MutexLock lock(&mutex_);
-    if (mutex_.AwaitWithTimeout(absl::Condition(&stop_), kStayInterval)) return;
+    if (mutex_.AwaitWithTimeout(absl::Condition(&stop_), kServeInterval)) return;
   }
 }
 
 std::unique_ptr<Participant> MakeNetworkParticipant(const LaunchOptions& options,
                                                     NodeIdentity identity, std::string secret,
                                                     const Clock& clock) {
-  MeetingPlaceOptions meeting;
-  meeting.rendezvous = options.rendezvous;
-  meeting.secret = std::move(secret);
-  meeting.call_timeout = CallTimeout(options);
+  StoreNetworkOptions network;
+  network.rendezvous = options.rendezvous;
+  network.secret = std::move(secret);
+  network.call_timeout = CallTimeout(options);
   return std::make_unique<NetworkParticipant>(options, std::move(identity),
-                                              MakeRendezvousNetwork(std::move(meeting)), clock);
+                                              MakeStoreNetwork(std::move(network)), clock);
 }
 
-}  // namespace syncline
+}  // namespace syncline::launch

@@ -1,4 +1,4 @@
-// A participant in a rendezvous over the network; participant.h is its surface.
+// The Participant of a job with several nodes: a RendezvousSession on a thread of its own.
 #ifndef SYNCLINE_LAUNCH_RENDEZVOUS_NETWORK_PARTICIPANT_H_
 #define SYNCLINE_LAUNCH_RENDEZVOUS_NETWORK_PARTICIPANT_H_
 
@@ -15,17 +15,20 @@
 #include "absl/status/status.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
-#include "launch/rendezvous/network.h"
-#include "launch/rendezvous/news_queue.h"
+#include "launch/rendezvous/event_queue.h"
 #include "launch/rendezvous/participant.h"
 #include "launch/rendezvous/rendezvous.h"
+#include "launch/rendezvous/rendezvous_network.h"
 #include "launch/rendezvous/session.h"
 
-namespace syncline {
+namespace syncline::launch {
 
-// Two threads: one takes the session's steps, the other waits for the next announcement, so that a
-// step never waits for it. Between them and the launcher's thread: `commands_`, `awaited_` and the
-// queue. Both end within a moment of Stop(), whatever they wait for.
+// Owns two threads. The step thread alone uses the session. The watch thread blocks in the store
+// until the next announcement is set and then wakes the step thread, so that announcements arrive
+// at once without polling and a step never waits for one. The launcher's thread talks to them
+// through commands_ (to the step thread) and queue_ (from it). Both threads end within a second of
+// Stop(), whatever they wait for, because CheckStop() interrupts their calls. Public methods are
+// for the launcher's thread; errors of either thread are events of kind kFailed.
 class NetworkParticipant final : public Participant {
  public:
   NetworkParticipant(const LaunchOptions& options, NodeIdentity identity,
@@ -33,7 +36,7 @@ class NetworkParticipant final : public Participant {
   ~NetworkParticipant() override { Stop(); }
 
   int fd() const override { return queue_.fd(); }
-  std::vector<ParticipantNews> Take() override { return queue_.Take(); }
+  std::vector<RendezvousEvent> Take() override { return queue_.Take(); }
   const NodeIdentity& identity() const override { return identity_; }
 
   void Wait(std::optional<FailureNote> failure, int master_port) override {
@@ -54,11 +57,11 @@ class NetworkParticipant final : public Participant {
   void SetStatus(std::string json) override {
     {
       absl::MutexLock lock(&mutex_);
-      tells_status_ = true;
+      sends_status_ = true;
     }
     Command([json = std::move(json)](Rendezvous& rendezvous) { rendezvous.SetStatus(json); });
   }
-  void Depart(std::optional<std::string> reason, absl::Duration patience) override;
+  void Leave(std::optional<std::string> reason, absl::Duration timeout) override;
 
  private:
   using Action = std::function<void(Rendezvous&)>;
@@ -70,44 +73,45 @@ class NetworkParticipant final : public Participant {
     absl::MutexLock lock(&mutex_);
     return stop_;
   }
-  absl::Status CheckStop();  // Interrupts the calls of both threads.
-  // Also while the launcher departs: nobody waits for the rendezvous any more.
+  absl::Status CheckStop();  // InterruptedError after Stop(); ends the calls of both threads.
+  // True while the launcher leaves, too: it does not wait for a search then.
   bool is_cancelled() {
     absl::MutexLock lock(&mutex_);
-    return stop_ || departing_;
+    return stop_ || leaving_;
   }
 
-  // Of the thread that takes the steps.
-  void Work();
-  absl::Status TakeSteps();
-  void Obey();
-  void AwaitWork();
-  void TakeLeave();
-  bool LauncherHangs();
+  // For the step thread.
+  void RunStepThread();
+  absl::Status RunSteps();
+  void RunCommands();
+  void WaitForWork();
+  void LeaveRendezvous();
+  bool LauncherIsHung();
 
-  void Listen();  // The other thread.
+  // The watch thread.
+  void WatchAnnouncements();
 
   const NodeIdentity identity_;
   const Clock& clock_;
-  NewsQueue queue_;
+  EventQueue queue_;
   const std::unique_ptr<RendezvousNetwork> network_;
-  RendezvousSession session_;  // Of the thread that takes the steps.
+  RendezvousSession session_;  // Used by the step thread only.
 
-  absl::Mutex mutex_;
+  absl::Mutex mutex_;  // Never held during a call of the session or a store.
   std::deque<Action> commands_ ABSL_GUARDED_BY(mutex_);
   absl::Time last_command_ ABSL_GUARDED_BY(mutex_);
-  bool tells_status_ ABSL_GUARDED_BY(mutex_) = false;  // About once a second.
-  RendezvousSession::Awaited awaited_ ABSL_GUARDED_BY(mutex_);
-  bool has_news_ ABSL_GUARDED_BY(mutex_) = false;  // Of the awaited key.
+  bool sends_status_ ABSL_GUARDED_BY(mutex_) = false;  // The launcher sends about one a second.
+  RendezvousSession::WatchedKey watched_key_ ABSL_GUARDED_BY(mutex_);
+  bool key_changed_ ABSL_GUARDED_BY(mutex_) = false;  // watched_key_ was set.
   bool stop_ ABSL_GUARDED_BY(mutex_) = false;
-  bool departing_ ABSL_GUARDED_BY(mutex_) = false;
-  bool departed_ ABSL_GUARDED_BY(mutex_) = false;
+  bool leaving_ ABSL_GUARDED_BY(mutex_) = false;
+  bool has_left_ ABSL_GUARDED_BY(mutex_) = false;
   std::optional<std::string> leave_reason_ ABSL_GUARDED_BY(mutex_);
 
-  std::thread worker_;
-  std::thread listener_;
+  std::thread step_thread_;
+  std::thread watch_thread_;
 };
 
-}  // namespace syncline
+}  // namespace syncline::launch
 
 #endif  // SYNCLINE_LAUNCH_RENDEZVOUS_NETWORK_PARTICIPANT_H_

@@ -18,19 +18,19 @@
 #include "core/base/status.h"
 #include "core/join/serving_turn.h"
 #include "gmock/gmock.h"
-#include "launch/rendezvous/meeting_place.h"
+#include "launch/rendezvous/store_network.h"
 #include "store/etcd_store.h"
 #include "store/etcd_testing.h"
 #include "store/tcp_server.h"
 #include "store/tcp_store.h"
 
-namespace syncline {
+namespace syncline::launch {
 namespace {
 
 using ::testing::HasSubstr;
-using Kind = ParticipantNews::Kind;
+using Kind = RendezvousEvent::Kind;
 
-constexpr absl::Duration kPatience = absl::Seconds(60);
+constexpr absl::Duration kTimeout = absl::Seconds(60);
 constexpr char kSecret[] = "secret";
 
 // A node with its store, as a launcher has it.
@@ -48,12 +48,12 @@ class TestNode {
     participant->Wait(std::nullopt, 1);
   }
 
-  void TakeNews() {
-    for (ParticipantNews& news : participant->Take()) {
-      if (news.kind == Kind::kFailed) failure = news.text;
-      if (news.kind == Kind::kRemark) absl::StrAppend(&remarks, " (", news.text, ")");
-      if (news.kind != Kind::kAnnouncement) continue;
-      const Announcement& announcement = news.announcement;
+  void TakeEvents() {
+    for (RendezvousEvent& event : participant->Take()) {
+      if (event.kind == Kind::kFailed) failure = event.text;
+      if (event.kind == Kind::kMessage) absl::StrAppend(&messages, " (", event.text, ")");
+      if (event.kind != Kind::kAnnouncement) continue;
+      const Announcement& announcement = event.announcement;
       if (announcement.kind == Announcement::Kind::kRound) {
         round = announcement.round;
         is_running = round.RankOf(participant->identity().id) >= 0;
@@ -71,7 +71,7 @@ class TestNode {
   Round round;
   std::optional<Announcement> closed;
   std::string failure;
-  std::string remarks;
+  std::string messages;
   bool is_running = false;
 
  private:
@@ -105,11 +105,11 @@ class ParticipantTest : public ::testing::Test {
   }
 
   bool Await(const std::function<bool()>& condition) {
-    const absl::Time limit = clock_.Now() + kPatience;
+    const absl::Time limit = clock_.Now() + kTimeout;
     while (!condition()) {
       if (clock_.Now() > limit) return false;
       for (const auto& node : nodes_) {
-        if (node != nullptr) node->TakeNews();
+        if (node != nullptr) node->TakeEvents();
       }
       std::vector<pollfd> fds;
       for (const auto& node : nodes_) {
@@ -143,7 +143,7 @@ class ParticipantTest : public ::testing::Test {
     for (const auto& node : nodes_) {
       absl::StrAppend(&text, "round ", node->round.number, " of ", node->round.members.size(), " ",
                       node->failure, node->closed.has_value() ? node->closed->reason : "",
-                      node->remarks, "; ");
+                      node->messages, "; ");
     }
     return text;
   }
@@ -151,7 +151,7 @@ class ParticipantTest : public ::testing::Test {
     nodes_.push_back(std::make_unique<TestNode>(options, static_cast<int>(nodes_.size()), clock_));
   }
   // As if the launcher were killed: its store and its connections are gone.
-  void Lose(int node) { nodes_[node].reset(); }
+  void StartSearch(int node) { nodes_[node].reset(); }
 
   const MonotonicClock clock_;
   std::vector<std::unique_ptr<TestNode>> nodes_;
@@ -169,7 +169,7 @@ TEST_F(ParticipantTest, NodesMeetAtTheEndpointAndPartWhenTheJobIsDone) {
   const absl::Time began = clock_.Now();
   std::vector<std::thread> leaving;
   for (const auto& node : nodes_) {
-    leaving.emplace_back([&node] { node->participant->Depart(std::nullopt, kPatience); });
+    leaving.emplace_back([&node] { node->participant->Leave(std::nullopt, kTimeout); });
   }
   for (std::thread& thread : leaving) thread.join();
   EXPECT_LT(clock_.Now() - began, absl::Seconds(4));
@@ -183,7 +183,7 @@ TEST_F(ParticipantTest, WhenTheHostOfTheStoreIsLostTheFirstSurvivorHoldsIt) {
   Add(options);
   Add(options);
   ASSERT_TRUE(AllIn(1, 3));
-  Lose(0);
+  StartSearch(0);
   ASSERT_TRUE(AllIn(2, 2));
   // Who comes to the endpoint now hosts a store there, and is told where the job is.
   Add(options);
@@ -198,7 +198,7 @@ TEST_F(ParticipantTest, ANewcomerFindsTheJobAtTheEndpointThoughTheNodeThatServed
   ASSERT_TRUE(AwaitServing(29410));
   Add(options);
   ASSERT_TRUE(AllIn(1, 2));
-  Lose(0);
+  StartSearch(0);
   ASSERT_TRUE(AllIn(2, 1));
   // It serves no endpoint itself; the survivor, on the same host, does.
   options.rendezvous.hosting = RendezvousOptions::Hosting::kNever;
@@ -217,7 +217,7 @@ TEST_F(ParticipantTest, ANodeThatIsDoneDoesNotEndTheJobWhileLaterRanksRun) {
   const size_t done = last == "n1" ? 2 : 1;  // Rank 1.
   nodes_[done]->participant->Finish();
   absl::SleepFor(absl::Milliseconds(200));  // Not to synchronise: either order must do.
-  Lose(0);
+  StartSearch(0);
   ASSERT_TRUE(AllIn(2, 2));
   EXPECT_FALSE(nodes_[1]->closed.has_value());
   EXPECT_FALSE(nodes_[2]->closed.has_value());
@@ -231,7 +231,7 @@ TEST_F(ParticipantTest, ANodeThatIsDoneAndFindsNobodyEndsWithSuccess) {
   ASSERT_TRUE(AllIn(1, 2));
   nodes_[1]->participant->Finish();
   absl::SleepFor(absl::Milliseconds(200));
-  Lose(0);
+  StartSearch(0);
   ASSERT_TRUE(Await([&] { return nodes_[1]->closed.has_value(); }));
   EXPECT_EQ(nodes_[1]->closed->exit_code, 0);
 }
@@ -252,14 +252,14 @@ TEST_F(ParticipantTest, AParticipantEndsWhateverItsStoreDoes) {
   proxy.Set(LossyProxy::Mode::kSwallow);
   nodes_[0]->participant->Finish();
   const absl::Time began = clock_.Now();
-  nodes_[0]->participant->Depart("SIGTERM", absl::Seconds(1));
+  nodes_[0]->participant->Leave("SIGTERM", absl::Seconds(1));
   nodes_[0].reset();
   EXPECT_LT(clock_.Now() - began, absl::Seconds(20));
 }
 
 TEST(RendezvousNetworkTest, AnInterruptEndsAllCallsThatAreMadeAtOnce) {
-  MeetingPlaceOptions options;
-  const auto network = MakeRendezvousNetwork(options);
+  StoreNetworkOptions options;
+  const auto network = MakeStoreNetwork(options);
   std::atomic<int> made{0};
   std::atomic<int> interrupted{0};
   const auto check = [&] { return made > 2 ? InterruptedError("enough") : absl::OkStatus(); };
@@ -267,11 +267,11 @@ TEST(RendezvousNetworkTest, AnInterruptEndsAllCallsThatAreMadeAtOnce) {
   const absl::Time began = absl::Now();
   network->ForAll(5, [&](size_t) {
     ++made;
-    if (!SleepInterruptibly(kPatience).ok()) ++interrupted;
+    if (!SleepInterruptibly(kTimeout).ok()) ++interrupted;
   });
   EXPECT_EQ(made, 5);
   EXPECT_EQ(interrupted, 5);
-  EXPECT_LT(absl::Now() - began, kPatience / 2);
+  EXPECT_LT(absl::Now() - began, kTimeout / 2);
 }
 
 TEST_F(ParticipantTest, ANodeThatNobodyAnswersSaysSo) {
@@ -294,8 +294,8 @@ TEST_F(ParticipantTest, AnotherJobsNodesAreRefused) {
   auto stranger = MakeNetworkParticipant(other, identity, "another secret", clock_);
   std::string failure;
   ASSERT_TRUE(Await([&] {
-    for (const ParticipantNews& news : stranger->Take()) {
-      if (news.kind == Kind::kFailed) failure = news.text;
+    for (const RendezvousEvent& event : stranger->Take()) {
+      if (event.kind == Kind::kFailed) failure = event.text;
     }
     return !failure.empty();
   }));
@@ -384,4 +384,4 @@ TEST_F(ParticipantTest, FiveHundredNodesFormARound) {
 }
 
 }  // namespace
-}  // namespace syncline
+}  // namespace syncline::launch

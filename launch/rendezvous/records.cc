@@ -6,7 +6,7 @@
 #include "core/base/status.h"
 #include "nlohmann/json.hpp"
 
-namespace syncline {
+namespace syncline::launch {
 namespace {
 
 using Json = nlohmann::json;
@@ -81,7 +81,7 @@ std::optional<FailureNote> OptionalNote(const Json& json) {
 NodeRecord RecordFrom(const Json& json) {
   NodeRecord record;
   record.identity = IdentityFrom(json.at("identity"));
-  json.at("ticket").get_to(record.ticket);
+  json.at("ticket").get_to(record.join_order);
   record.state = static_cast<NodeRecord::State>(json.at("state").get<int>());
   json.at("round").get_to(record.round);
   json.at("restarts").get_to(record.restarts);
@@ -104,13 +104,13 @@ Announcement AnnouncementFrom(const Json& json) {
   return announcement;
 }
 
-Position PositionFrom(const Json& json) {
-  Position position;
-  position.state = static_cast<Position::State>(json.at("state").get<int>());
-  json.at("instance").get_to(position.instance);
-  json.at("address").get_to(position.address);
-  position.last = RoundFrom(json.at("last"));
-  return position;
+JobLocation LocationFrom(const Json& json) {
+  JobLocation location;
+  location.state = static_cast<JobLocation::State>(json.at("state").get<int>());
+  json.at("instance").get_to(location.instance);
+  json.at("address").get_to(location.address);
+  location.last = RoundFrom(json.at("last"));
+  return location;
 }
 
 // What is not UTF-8 in a worker's last words must not cost the announcement.
@@ -178,7 +178,7 @@ int Round::WorkersOfRole(absl::string_view role) const {
 std::string Serialize(const NodeRecord& record) {
   return Dump({{"version", kVersion},
                {"identity", ToJson(record.identity)},
-               {"ticket", record.ticket},
+               {"ticket", record.join_order},
                {"state", static_cast<int>(record.state)},
                {"round", record.round},
                {"restarts", record.restarts},
@@ -199,12 +199,12 @@ std::string Serialize(const Announcement& announcement) {
                {"address", announcement.address}});
 }
 
-std::string Serialize(const Position& position) {
+std::string Serialize(const JobLocation& location) {
   return Dump({{"version", kVersion},
-               {"state", static_cast<int>(position.state)},
-               {"instance", position.instance},
-               {"address", position.address},
-               {"last", ToJson(position.last)}});
+               {"state", static_cast<int>(location.state)},
+               {"instance", location.instance},
+               {"address", location.address},
+               {"last", ToJson(location.last)}});
 }
 
 absl::StatusOr<NodeRecord> ParseNodeRecord(absl::string_view text) {
@@ -215,8 +215,8 @@ absl::StatusOr<Announcement> ParseAnnouncement(absl::string_view text) {
   return Parse<Announcement>(text, &AnnouncementFrom);
 }
 
-absl::StatusOr<Position> ParsePosition(absl::string_view text) {
-  return Parse<Position>(text, &PositionFrom);
+absl::StatusOr<JobLocation> ParseLocation(absl::string_view text) {
+  return Parse<JobLocation>(text, &LocationFrom);
 }
 
-}  // namespace syncline
+}  // namespace syncline::launch

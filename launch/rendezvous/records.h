@@ -1,4 +1,4 @@
-// What the nodes of a job write to the rendezvous' store.
+// The values that the nodes of a job write to the rendezvous' store, and their JSON form.
 #ifndef SYNCLINE_LAUNCH_RENDEZVOUS_RECORDS_H_
 #define SYNCLINE_LAUNCH_RENDEZVOUS_RECORDS_H_
 
@@ -10,59 +10,63 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 
-namespace syncline {
+namespace syncline::launch {
 
-// Why a node's workers failed, as far as the decision about the job goes, and for people.
+// All of these are plain values without invariants of their own. docs/internals/rendezvous_keys.md
+// says under which key each stands, and who writes it.
+
+// Why a node's workers failed: what the leader needs for its decision, and text for the operator.
 struct FailureNote {
-  int remoteness = 0;  // 0: it explains itself; 1: an exit code; 2: known to be a consequence.
-  double time = 0;     // By the wall clock, in seconds since 1970.
-  int exit_code = 1;   // For the launchers, if this is the job's cause.
+  int remoteness = 0;  // 0: a cause; 1: an exit code alone; 2: a consequence of another failure.
+  double time = 0;     // When it happened, by the wall clock, in seconds since 1970.
+  int exit_code = 1;   // What all launchers exit with if this is the root cause.
   enum class Retry { kMay, kNever } retry = Retry::kMay;  // kNever: no restart can help.
   std::string summary;                                    // One line.
-  std::string report;                                     // The whole story.
+  std::string report;                                     // Several lines.
 
-  bool operator<(const FailureNote& other) const;  // Is likelier the cause.
+  bool operator<(const FailureNote& other) const;  // Whether this is likelier the root cause.
 };
 
-// What does not change about a node while it takes part.
+// What does not change about a node while it is in the job.
 struct NodeIdentity {
-  std::string id;       // Unique.
-  std::string host;     // Its name, for people.
-  int pid = 0;          // Of its launcher.
-  std::string address;  // Where the other nodes reach it.
+  std::string id;       // Unique among all nodes of the job, past ones included.
+  std::string host;     // The name of the host, for messages.
+  int pid = 0;          // The launcher's.
+  std::string address;  // Where the other nodes reach this one.
   std::string store;    // host:port of the store that it serves; empty: none.
-  int master_port = 0;  // For MASTER_PORT, should its first worker get rank 0.
+  int master_port = 0;  // MASTER_PORT if this node gets rank 0.
   std::string role = "default";
   int workers = 1;
-  int wanted_rank = -1;  // The rank that it must have among the nodes; -1: any.
+  int wanted_rank = -1;  // The only rank among the nodes that it may get; -1: any.
 
   std::string ToString() const;  // "node 10.0.0.2 (host b, pid 81)"
 };
 
-// A node's own record; nobody else writes it.
+// The state of one node. Only that node writes it.
 struct NodeRecord {
   NodeIdentity identity;
-  int64_t ticket = 0;  // In the order of coming.
+  int64_t join_order = 0;  // 1 for the first node of the store, and so on.
 
   enum class State {
-    kWaiting,  // For the next round.
-    kRunning,  // In `round`.
-    kFailed,   // A worker of `round` has failed; the others are being stopped.
-    kDone,     // All its workers of `round` have succeeded.
-    kLeft,     // It goes, without having failed.
+    kWaiting,  // Has no workers and waits for the next round.
+    kRunning,  // Runs workers of `round`.
+    kFailed,   // A worker of `round` has failed; the node stops the others.
+    kDone,     // All workers of this node in `round` have succeeded.
+    kLeft,     // Leaves the job for `reason`.
   } state = State::kWaiting;
-  int round = 0;                       // The last one it was in; 0: none.
-  int restarts = 0;                    // As of that round.
-  int rank = -1;                       // In that round.
-  std::optional<FailureNote> failure;  // Of that round.
+  int round = 0;                       // The last one that the node was a member of; 0: none.
+  int restarts = 0;                    // That round's.
+  int rank = -1;                       // The node's in that round.
+  std::optional<FailureNote> failure;  // The node's in that round.
   std::string reason;                  // kLeft.
 };
 
+// One run of all workers (torchrun's rendezvous round).
 struct Round {
-  int number = 0;                     // 1, 2, ...; workers and people count from 0.
-  int restarts = 0;                   // How many of the rounds followed a failure.
+  int number = 0;                     // 1, 2, ...; workers and messages count from 0.
+  int restarts = 0;                   // How many rounds so far followed a failure.
   std::vector<NodeIdentity> members;  // By rank.
-  std::string reason;                 // Of the restart; empty in the first round.
+  std::string reason;                 // Why the last round ended; empty in the first round.
 
   // The rank of the node; -1 if it is no member.
   int RankOf(absl::string_view id) const;
@@ -73,47 +77,49 @@ struct Round {
   int WorkersOfRole(absl::string_view role) const;
 };
 
-// What the leader announces. Announcements are numbered from 1, and all nodes read all of them.
+// A decision of the leader: one entry of the log that all nodes read from its first entry,
+// number 1, on. An entry never changes.
 struct Announcement {
   enum class Kind {
     kRound,   // A round begins.
-    kOver,    // It is to end: its members stop their workers and wait for the next one.
-    kClosed,  // The job is over.
-    kMoved,   // The rendezvous goes on in another store.
+    kOver,    // The round ends: its members stop their workers and wait for the next one.
+    kClosed,  // The job has ended. No announcement follows.
+    kMoved,   // The rendezvous goes on in another store. No announcement follows here.
   } kind = Kind::kRound;
   Round round;         // kRound.
   int over = 0;        // kOver: the number of the round.
   std::string reason;  // kOver, kClosed.
   enum class Cause {
-    kFailure,
-    kMembership,
-    kStoreLost,  // With what it said of the end. The records show whether a worker had failed.
+    kFailure,     // A worker failed.
+    kMembership,  // A node joined, left or is lost.
+    kStoreLost,   // The store was lost, and the cause with it; records may show a failure.
   } cause = Cause::kMembership;        // kOver.
   int exit_code = 0;                   // kClosed.
   std::optional<FailureNote> failure;  // kClosed: the root cause.
   std::string address;                 // kMoved: host:port.
 };
 
-// Where a node, or the endpoint, says that the job meets; see position.h.
-struct Position {
+// Where the rendezvous runs, as the store of one node or of the endpoint says; see job_location.h.
+struct JobLocation {
   enum class State {
     kHere,       // In `instance` of this store.
-    kElsewhere,  // In `instance` of the store at `address`, where this node takes part.
-    kSearching,  // This node has lost the store, whose last round was `last`.
+    kElsewhere,  // In `instance` of the store at `address`.
+    kSearching,  // The node has lost the store; `last` is the last round that it read there.
   } state = State::kHere;
   std::string instance;
-  std::string address;
-  Round last;
+  std::string address;  // kElsewhere.
+  Round last;           // kSearching.
 };
 
-// To and from JSON. Reading fails on what is not of this version.
+// To and from JSON. Text that is not UTF-8 is replaced. Parsing returns StoreError for malformed
+// text, and for a record of another version of the format. Thread-safe.
 std::string Serialize(const NodeRecord& record);
 std::string Serialize(const Announcement& announcement);
-std::string Serialize(const Position& position);
+std::string Serialize(const JobLocation& location);
 absl::StatusOr<NodeRecord> ParseNodeRecord(absl::string_view text);
 absl::StatusOr<Announcement> ParseAnnouncement(absl::string_view text);
-absl::StatusOr<Position> ParsePosition(absl::string_view text);
+absl::StatusOr<JobLocation> ParseLocation(absl::string_view text);
 
-}  // namespace syncline
+}  // namespace syncline::launch
 
 #endif  // SYNCLINE_LAUNCH_RENDEZVOUS_RECORDS_H_

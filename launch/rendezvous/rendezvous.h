@@ -1,4 +1,5 @@
-// One node's part in a rendezvous over a store.
+// One node of a rendezvous over a store: membership, heartbeats, leader election, the log of
+// rounds.
 #ifndef SYNCLINE_LAUNCH_RENDEZVOUS_RENDEZVOUS_H_
 #define SYNCLINE_LAUNCH_RENDEZVOUS_RENDEZVOUS_H_
 
@@ -15,90 +16,95 @@
 #include "absl/time/time.h"
 #include "core/store/store.h"
 #include "launch/clock.h"
-#include "launch/rendezvous/policy.h"
 #include "launch/rendezvous/records.h"
+#include "launch/rendezvous/round_policy.h"
 
-namespace syncline {
+namespace syncline::launch {
 
-// How the nodes of a job agree on rounds. In the store, below a prefix of the job's own:
+// How the nodes of a job agree on rounds. In the store, below the prefix of the job:
 //
-//   node/<id>     the node's record              written by that node only
-//   beat/<id>     a counter, its sign of life    written by that node only
-//   status/<id>   what `syncline-run status` shows, written by that node only
-//   leader        the id of the node that decides
-//   notice/<n>    announcement n = 1, 2, ...     written once, by the leader
-//   ticket, bell  counters: nodes so far; changes of records so far
+//   node/<id>     the node's record                      written by that node only
+//   beat/<id>     the node's heartbeat, a counter        written by that node only
+//   status/<id>   what `syncline-run status` shows       written by that node only
+//   leader        the id of the leader                   compare-and-set, by any node
+//   notice/<n>    announcement n = 1, 2, ...             written once, by the leader
+//   ticket        how many nodes have registered         incremented by each node
+//   bell          how often records have changed         incremented after each change
 //
-// Nothing is ever decided but by an announcement, and compare-and-set lets one announcement n
-// exist: whoever believes to lead, all nodes see the same history. A leader that falls silent is
-// replaced by whichever node notices first. The store only keeps what it is told; nothing expires
-// in it.
+// Announcements are a log, as in Raft, but the store replaces the quorum: compare-and-set lets only
+// one announcement n exist. Two nodes may both believe that they lead; all nodes still read one
+// history. A leader without heartbeats is replaced by whichever node notices first. The store needs
+// no expiry and no notifications. docs/internals/rendezvous_keys.md has the invariants, and what a
+// crash at each point leaves.
 //
-// A state machine driven by Step(), which never waits for other nodes. Not thread-safe.
+// A state machine driven by Step(), which never waits for other nodes. Shares ownership of the
+// store. Not thread-safe: RendezvousSession owns it, on one thread.
 class Rendezvous {
  public:
   struct Options {
-    PolicyOptions policy;
+    RoundPolicyOptions policy;
     absl::Duration keep_alive_interval = absl::Milliseconds(500);
-    // Of the leader, for changes; while a round forms, and while one runs.
+    // How often the leader polls for changed records: while a round forms, and while one runs.
     absl::Duration forming_poll = absl::Milliseconds(10);
     absl::Duration running_poll = absl::Milliseconds(50);
-    // Asked by the leader before it announces a round, which leaves these members of the last one
-    // out: the job may go on elsewhere. Null: always.
+    // The leader calls it before it announces a round that leaves out these members of the last
+    // one. False: not now, because the job may go on elsewhere. Null: always true.
     std::function<bool(const std::vector<NodeIdentity>& left_out)> may_announce_round;
   };
 
-  // `clock` must outlive it. A node that took part elsewhere before brings its record along: its
-  // last round counts on. Until told otherwise it waits for a round.
+  // `clock` must outlive this object. A node that was in the job's rendezvous in another store
+  // passes the record it had there, so that round numbers continue.
   Rendezvous(std::shared_ptr<Store> store, NodeRecord self, const Options& options,
              const Clock& clock);
 
-  // What the others are to know; the next Step says it.
-  void Wait(std::optional<FailureNote> failure);  // For the next round.
-  void Run(const Round& round);                   // It is a member.
-  void Fail(FailureNote failure);                 // The others are still being stopped.
-  void Finish();                                  // Its workers have succeeded.
-  void Leave(std::string reason);
-  void OfferPort(int master_port);   // For MASTER_PORT of the next round.
-  void SetStatus(std::string json);  // For people; not said more often than once per interval.
+  // Set this node's state. The next Step publishes it.
+  void Wait(std::optional<FailureNote> failure);  // Has no workers; why those of the round failed.
+  void Run(const Round& round);                   // Runs the workers of `round`.
+  void Fail(FailureNote failure);                 // A worker failed; the others still run.
+  void Finish();                                  // All its workers have succeeded.
+  void Leave(std::string reason);                 // Leaves the job.
+  void OfferPort(int master_port);                // MASTER_PORT if this node gets rank 0.
+  void SetStatus(std::string json);               // Published with heartbeats only.
 
-  // Says what is to be said, leads if it falls to this node, and returns the announcements that it
-  // had not seen, in order. An error of the store leaves everything to be tried again.
+  // Publishes this node's state and heartbeat if they are due, leads if this node is the leader,
+  // and returns the announcements that were not returned before, in order. Errors are the store's,
+  // or StoreError for a value that cannot be parsed; then nothing is lost, and the next call
+  // retries.
   absl::StatusOr<std::vector<Announcement>> Step();
 
-  // When Step has something to do, at the latest; it may be called earlier at any time.
+  // When Step must be called again; it may be called earlier at any time.
   absl::Time next() const { return next_; }
-  // The key of the next announcement: when it is set, Step has news.
-  std::string AwaitedKey() const;
+  // The key of the next announcement. Step has something to return once it is set.
+  std::string NextAnnouncementKey() const;
 
-  // After the job is closed: takes this node's record away. The last one to go takes the rest,
-  // until `cancelled`.
-  absl::Status SayGoodbye(const std::function<bool()>& cancelled = [] { return false; });
-  // Whether all nodes that live have said goodbye.
-  absl::StatusOr<bool> IsDeserted();
+  // After the job is closed: removes this node's keys. The last node to do so removes all other
+  // keys too, until `cancelled` returns true.
+  absl::Status Deregister(const std::function<bool()>& cancelled = [] { return false; });
+  // Whether no node is registered any more.
+  absl::StatusOr<bool> AllNodesLeft();
 
   const NodeRecord& record() const { return self_; }
-  bool leads() const { return leads_; }
-  // Why no round has begun, as far as this node knows.
+  bool is_leader() const { return is_leader_; }
+  // Why no round has begun, as far as this node knows; for messages.
   std::string Describe() const;
 
  private:
   absl::Status Register();
-  absl::Status Speak(absl::Time now);
-  void Forgive(absl::Time now);
+  absl::Status PublishSelf(absl::Time now);
+  void DiscountPause(absl::Time now);
   absl::Status ReadAnnouncements(absl::Time now);
-  absl::Status FollowLeader(absl::Time now);
-  // After a leader that has been silent; empty: there was none.
-  void TakeLead(const std::string& silent_leader, absl::Time now);
-  absl::Status HandOver();
-  absl::Status Lead(absl::Time now);
-  // Whether what it knows of the nodes is complete.
+  absl::Status CheckLeader(absl::Time now);
+  // `silent_leader` is the leader that is replaced; empty: there was none.
+  void BecomeLeader(const std::string& silent_leader, absl::Time now);
+  absl::Status TransferLeadership();
+  absl::Status RunAsLeader(absl::Time now);
+  // Updates nodes_ from the store. False: they changed meanwhile, and nodes_ is not complete.
   absl::StatusOr<bool> Scan(absl::Time now);
   absl::StatusOr<bool> ScanRecords(absl::Time now);
-  absl::Status ScanBeats(absl::Time now);
+  absl::Status ScanHeartbeats(absl::Time now);
   bool MayAnnounce(const Announcement& decision) const;
   absl::Status Announce(const Announcement& announcement);
-  absl::Status Forget(const std::string& id);
+  absl::Status RemoveNode(const std::string& id);
   void Schedule(absl::Time now);
   void Change(NodeRecord::State state);
 
@@ -106,29 +112,30 @@ class Rendezvous {
   const Options options_;
   const Clock& clock_;
   NodeRecord self_;
-  Policy policy_;
+  RoundPolicy policy_;
   bool registered_ = false;
-  bool changed_ = true;  // self_ is to be written.
+  bool changed_ = true;  // self_ differs from the record in the store.
   std::string status_, written_status_;
-  int64_t announced_ = 0;                        // Announcements seen.
-  std::vector<Announcement> news_;               // Those of them that Step has not returned.
-  absl::Time last_step_ = absl::InfinitePast();  // That had no error.
-  int64_t beats_ = 0;
-  absl::Time next_beat_ = absl::InfinitePast();
+  int64_t announced_ = 0;                        // How many announcements were read.
+  std::vector<Announcement> unreturned_;         // Read, but not yet returned by Step.
+  absl::Time last_step_ = absl::InfinitePast();  // The last one without an error.
+  int64_t heartbeats_ = 0;
+  absl::Time next_heartbeat_ = absl::InfinitePast();
   absl::Time next_ = absl::InfinitePast();
 
   std::string leader_;
-  std::string leader_beat_;
+  std::string leader_heartbeat_;
   absl::Time leader_heard_;
 
-  bool leads_ = false;
+  bool is_leader_ = false;
   std::string predecessor_;
-  NodeViews nodes_;  // From here on: of the leader.
-  std::map<std::string, std::string> beats_seen_;
-  int64_t bell_ = -1;
-  absl::Time next_beat_scan_ = absl::InfinitePast();
+  // From here on the leader's.
+  NodeViews nodes_;
+  std::map<std::string, std::string> seen_heartbeats_;
+  int64_t change_count_ = -1;
+  absl::Time next_heartbeat_scan_ = absl::InfinitePast();
 };
 
-}  // namespace syncline
+}  // namespace syncline::launch
 
 #endif  // SYNCLINE_LAUNCH_RENDEZVOUS_RENDEZVOUS_H_

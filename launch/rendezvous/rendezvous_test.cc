@@ -10,15 +10,15 @@
 #include "core/store/prefix_store.h"
 #include "gmock/gmock.h"
 #include "launch/rendezvous/fleet.h"
-#include "launch/rendezvous/policy_options.h"
-#include "launch/rendezvous/position.h"
+#include "launch/rendezvous/job_location.h"
+#include "launch/rendezvous/round_policy_options.h"
 #include "store/etcd_store.h"
 #include "store/etcd_testing.h"
 #include "store/file_store.h"
 #include "store/hash_store.h"
 #include "store/tcp_store.h"
 
-namespace syncline {
+namespace syncline::launch {
 namespace {
 
 using ::testing::HasSubstr;
@@ -58,16 +58,16 @@ Fleet::OpenStore OpenerOf(const std::string& kind) {
   auto server = TCPStore::Create(options);
   EXPECT_TRUE(server.ok()) << server.status();
   return [server = *server] {
-    TCPStore::Options guest;
-    guest.port = server->port();
-    auto store = TCPStore::Create(guest);
+    TCPStore::Options client;
+    client.port = server->port();
+    auto store = TCPStore::Create(client);
     EXPECT_TRUE(store.ok()) << store.status();
     return std::make_shared<PrefixStore>("rdzv/job", *std::move(store));
   };
 }
 
-PolicyOptions Nodes(int min, int max) {
-  PolicyOptions options;
+RoundPolicyOptions Nodes(int min, int max) {
+  RoundPolicyOptions options;
   options.min_nodes = min;
   options.max_nodes = max;
   return options;
@@ -84,14 +84,14 @@ FailureNote Failure(absl::string_view summary, double time = 1, int remoteness =
 
 class RendezvousTest : public ::testing::TestWithParam<std::string> {
  protected:
-  void Start(const PolicyOptions& policy, int nodes) {
+  void Start(const RoundPolicyOptions& policy, int nodes) {
     fleet_ = std::make_unique<Fleet>(OpenerOf(GetParam()), policy);
     if (GetParam() == "etcd") fleet_->step = absl::Milliseconds(50);  // It writes to a disk.
     fleet_->AddMany(nodes);
   }
   // Nodes m0, m1, ... whose round 1 ended when their store was lost, in a store that takes its
   // place. A worker of node `failed` had failed before.
-  void StartAfterLoss(const PolicyOptions& policy, int nodes, int failed = -1,
+  void StartAfterLoss(const RoundPolicyOptions& policy, int nodes, int failed = -1,
                       const FailureNote& note = {}) {
     Start(policy, 0);
     Round round;
@@ -139,7 +139,7 @@ TEST_P(RendezvousTest, ARoundFormsAsSoonAsAllHaveComeInTheOrderOfComing) {
 }
 
 TEST_P(RendezvousTest, WithEnoughNodesItWaitsForTheLastCall) {
-  PolicyOptions policy = Nodes(2, 4);
+  RoundPolicyOptions policy = Nodes(2, 4);
   policy.last_call_timeout = absl::Seconds(5);
   Start(policy, 2);
   fleet_->Run(absl::Seconds(4));
@@ -151,7 +151,7 @@ TEST_P(RendezvousTest, WithEnoughNodesItWaitsForTheLastCall) {
 }
 
 TEST_P(RendezvousTest, TooFewNodesGiveUpAndSayWhoHasCome) {
-  PolicyOptions policy = Nodes(3, 3);
+  RoundPolicyOptions policy = Nodes(3, 3);
   policy.join_timeout = absl::Seconds(20);
   Start(policy, 2);
   EXPECT_GE(UntilClosed(), absl::Seconds(20));
@@ -188,7 +188,7 @@ TEST_P(RendezvousTest, GivenRanksAreKeptHoweverNodesCome) {
 }
 
 TEST_P(RendezvousTest, OfTwoNodesWithOneGivenRankTheSecondHasToWait) {
-  PolicyOptions policy = Nodes(2, 2);
+  RoundPolicyOptions policy = Nodes(2, 2);
   policy.join_timeout = absl::Seconds(5);
   Start(policy, 0);
   for (int i = 0; i < 2; ++i) {
@@ -202,7 +202,7 @@ TEST_P(RendezvousTest, OfTwoNodesWithOneGivenRankTheSecondHasToWait) {
 }
 
 TEST_P(RendezvousTest, AFailureEndsTheRoundForAllAndTheNextHasTheSameRanks) {
-  PolicyOptions policy = Nodes(3, 3);
+  RoundPolicyOptions policy = Nodes(3, 3);
   policy.max_restarts = 1;
   Start(policy, 3);
   UntilRound(1, {0, 1, 2});
@@ -227,7 +227,7 @@ TEST_P(RendezvousTest, WhenNoRestartIsLeftAllLearnTheRootCause) {
 }
 
 TEST_P(RendezvousTest, AFailureThatNoRestartCanHelpClosesTheJob) {
-  PolicyOptions policy = Nodes(2, 2);
+  RoundPolicyOptions policy = Nodes(2, 2);
   policy.max_restarts = 5;
   Start(policy, 2);
   UntilRound(1, {0, 1});
@@ -263,7 +263,7 @@ TEST_P(RendezvousTest, ALostNodeThatItsPeersNoticedIsNotAwaitedForLongAndCostsNo
 TEST_P(RendezvousTest, ALostLeaderIsReplaced) {
   Start(Nodes(2, 3), 3);
   UntilRound(1, {0, 1, 2});
-  ASSERT_TRUE(node(0).rendezvous.leads());
+  ASSERT_TRUE(node(0).rendezvous.is_leader());
   node(0).life = Life::kDead;
   UntilRound(2, {2, 1});  // Rank 0 was free.
   node(1).life = Life::kDead;
@@ -272,17 +272,17 @@ TEST_P(RendezvousTest, ALostLeaderIsReplaced) {
 }
 
 TEST_P(RendezvousTest, ALeaderLostWhileTheRoundFormsIsReplaced) {
-  PolicyOptions policy = Nodes(2, 2);
+  RoundPolicyOptions policy = Nodes(2, 2);
   Start(policy, 1);
   fleet_->Run(absl::Seconds(1));
-  ASSERT_TRUE(node(0).rendezvous.leads());
+  ASSERT_TRUE(node(0).rendezvous.is_leader());
   node(0).life = Life::kDead;
   fleet_->AddMany(2);
   EXPECT_LE(UntilRound(1, {1, 2}), absl::Seconds(5));
 }
 
 TEST_P(RendezvousTest, ANodeThatComesIsTakenInWhereThereIsRoom) {
-  PolicyOptions policy = Nodes(1, 3);
+  RoundPolicyOptions policy = Nodes(1, 3);
   policy.last_call_timeout = absl::Seconds(1);
   Start(policy, 2);
   UntilRound(1, {0, 1});
@@ -333,7 +333,7 @@ TEST_P(RendezvousTest, TheJobSucceedsWhenAllHaveFinished) {
 }
 
 TEST_P(RendezvousTest, ANodeThatHasFinishedStartsAgainIfAnotherFails) {
-  PolicyOptions policy = Nodes(2, 2);
+  RoundPolicyOptions policy = Nodes(2, 2);
   policy.max_restarts = 1;
   Start(policy, 2);
   UntilRound(1, {0, 1});
@@ -344,7 +344,7 @@ TEST_P(RendezvousTest, ANodeThatHasFinishedStartsAgainIfAnotherFails) {
 }
 
 TEST_P(RendezvousTest, NobodyJoinsAJobThatIsAboutToFinish) {
-  PolicyOptions policy = Nodes(1, 3);
+  RoundPolicyOptions policy = Nodes(1, 3);
   policy.last_call_timeout = absl::ZeroDuration();
   Start(policy, 1);
   UntilRound(1, {0});
@@ -371,13 +371,13 @@ TEST_P(RendezvousTest, ASuspendedLeaderFindsThatOthersWentOn) {
   node(0).life = Life::kAlive;
   UntilRound(3, {2, 1, 0});
   int leaders = 0;
-  for (const auto& each : fleet_->nodes) leaders += each->rendezvous.leads() ? 1 : 0;
+  for (const auto& each : fleet_->nodes) leaders += each->rendezvous.is_leader() ? 1 : 0;
   EXPECT_EQ(leaders, 1);
   EXPECT_EQ(node(0).history.size(), node(1).history.size());
 }
 
 TEST_P(RendezvousTest, RestartsThatFollowQuicklyAreDelayed) {
-  PolicyOptions policy = Nodes(1, 1);
+  RoundPolicyOptions policy = Nodes(1, 1);
   policy.max_restarts = 4;
   Start(policy, 1);
   std::vector<absl::Duration> waits;
@@ -409,10 +409,10 @@ TEST_P(RendezvousTest, GoodbyesLeaveNothingBehind) {
   node(0).rendezvous.Finish();
   node(1).rendezvous.Finish();
   UntilClosed();
-  ASSERT_TRUE(node(0).rendezvous.SayGoodbye().ok());
-  EXPECT_FALSE(*node(0).rendezvous.IsDeserted());
-  ASSERT_TRUE(node(1).rendezvous.SayGoodbye().ok());
-  EXPECT_TRUE(*node(0).rendezvous.IsDeserted());
+  ASSERT_TRUE(node(0).rendezvous.Deregister().ok());
+  EXPECT_FALSE(*node(0).rendezvous.AllNodesLeft());
+  ASSERT_TRUE(node(1).rendezvous.Deregister().ok());
+  EXPECT_TRUE(*node(0).rendezvous.AllNodesLeft());
   fleet_->Add();
   fleet_->Add();
   UntilRound(1, {2, 3});  // A new job, under the same name.
@@ -440,7 +440,7 @@ TEST_P(RendezvousTest, AStoreThatWasLostCostsNoRestart) {
 }
 
 TEST_P(RendezvousTest, AFailureCountsThoughItsAnnouncementWasLostWithTheStore) {
-  PolicyOptions policy = Nodes(2, 2);
+  RoundPolicyOptions policy = Nodes(2, 2);
   policy.max_restarts = 1;
   StartAfterLoss(policy, 2, 1, Failure("rank 1 broke"));
   UntilRound(2, {0, 1});
@@ -469,7 +469,7 @@ TEST_P(RendezvousTest, AFailureThatNoRestartCanHelpClosesTheJobThoughTheStoreWas
 
 // Adds nodes that give signs of life as `options` says, one every `gap`.
 absl::Duration UntilARoundOfTwo(const LaunchOptions& options, absl::Duration gap) {
-  Fleet fleet(OpenerOf("hash"), PolicyFor(options));
+  Fleet fleet(OpenerOf("hash"), RoundPolicyFor(options));
   fleet.options.keep_alive_interval = options.rendezvous.keep_alive_interval;
   fleet.Add();
   fleet.Run(gap);
@@ -495,17 +495,17 @@ TEST(PolicyForTest, NodesWithRareSignsOfLifeFormARoundThatLasts) {
 
 TEST(PolicyForTest, ANodeThatIsSilentForThreeIntervalsIsNotWaitedFor) {
   LaunchOptions options;
-  EXPECT_EQ(PolicyFor(options).silent_after, absl::Milliseconds(1500));
+  EXPECT_EQ(RoundPolicyFor(options).silent_after, absl::Milliseconds(1500));
   options.rendezvous.keep_alive_interval = absl::Seconds(5);
-  EXPECT_EQ(PolicyFor(options).silent_after, absl::Seconds(15));
+  EXPECT_EQ(RoundPolicyFor(options).silent_after, absl::Seconds(15));
   options.rendezvous.keep_alive_max_attempt = 2;
-  EXPECT_EQ(PolicyFor(options).silent_after, absl::Seconds(10));
+  EXPECT_EQ(RoundPolicyFor(options).silent_after, absl::Seconds(10));
   options.rendezvous.heartbeat_timeout = absl::Seconds(60);
-  EXPECT_EQ(PolicyFor(options).silent_after, absl::Seconds(10));
+  EXPECT_EQ(RoundPolicyFor(options).silent_after, absl::Seconds(10));
 }
 
 INSTANTIATE_TEST_SUITE_P(Stores, RendezvousTest, ::testing::Values("hash", "file", "tcp", "etcd"),
                          [](const auto& info) { return info.param; });
 
 }  // namespace
-}  // namespace syncline
+}  // namespace syncline::launch

@@ -5,37 +5,37 @@
 
 #include "absl/strings/str_cat.h"
 #include "core/base/status.h"
-#include "launch/rendezvous/policy_options.h"
+#include "launch/rendezvous/round_policy_options.h"
 
-namespace syncline {
+namespace syncline::launch {
 namespace {
 
-using Kind = ParticipantNews::Kind;
+using Kind = RendezvousEvent::Kind;
 
-constexpr absl::Duration kRemarkInterval = absl::Seconds(10);
-constexpr absl::Duration kPublicationInterval = absl::Seconds(1);
-constexpr absl::Duration kKeepingInterval = absl::Seconds(1);
-// For a process under load to get to its next call.
+constexpr absl::Duration kLogWaitingInterval = absl::Seconds(10);
+constexpr absl::Duration kPublishInterval = absl::Seconds(1);
+constexpr absl::Duration kEndpointCheckInterval = absl::Seconds(1);
+// For a process on a loaded host to reach its next call.
 constexpr absl::Duration kSlack = absl::Seconds(1);
 
-// Whether the network made a call fail, and not an answer.
+// Whether the call failed without an answer, so that another try may succeed.
 bool IsTransient(const absl::Status& status) { return KindOf(status) == ErrorKind::kTimeout; }
 
 }  // namespace
 
 RendezvousSession::RendezvousSession(const LaunchOptions& options, NodeIdentity identity,
-                                     RendezvousNetwork& network, const Clock& clock, Tell tell,
-                                     std::function<bool()> cancelled)
+                                     RendezvousNetwork& network, const Clock& clock,
+                                     OnEvent on_event, std::function<bool()> cancelled)
     : options_(options),
       identity_(std::move(identity)),
       network_(network),
       clock_(clock),
-      tell_(std::move(tell)),
+      on_event_(std::move(on_event)),
       cancelled_(std::move(cancelled)),
-      // A node notices at its next sign of life, after a call has timed out.
-      notice_patience_(options.rendezvous.keep_alive_interval + CallTimeout(options) + kSlack),
-      next_remark_(clock.Now() + kRemarkInterval) {
-  timing_.policy = PolicyFor(options);
+      // A node notices the loss when the call for its next heartbeat times out.
+      loss_detection_time_(options.rendezvous.keep_alive_interval + CallTimeout(options) + kSlack),
+      next_log_waiting_(clock.Now() + kLogWaitingInterval) {
+  timing_.policy = RoundPolicyFor(options);
   timing_.keep_alive_interval = options.rendezvous.keep_alive_interval;
   if (!network_.is_hosted_by_nodes()) return;
   timing_.may_announce_round = [this](const std::vector<NodeIdentity>& left_out) {
@@ -44,65 +44,66 @@ RendezvousSession::RendezvousSession(const LaunchOptions& options, NodeIdentity 
 }
 
 absl::Status RendezvousSession::Open() {
-  // The node that hosts the store may be the last to come.
-  const absl::Duration patience =
+  // The node that hosts the store may be the last to start.
+  const absl::Duration timeout =
       std::max(options_.rendezvous.read_timeout, options_.rendezvous.join_timeout);
   const auto cancelled = [this] {
-    if (clock_.Now() >= next_remark_) {
-      next_remark_ = clock_.Now() + kRemarkInterval;
-      tell_({Kind::kRemark, {}, "the rendezvous has not been reached yet"});
+    if (clock_.Now() >= next_log_waiting_) {
+      next_log_waiting_ = clock_.Now() + kLogWaitingInterval;
+      on_event_({Kind::kMessage, {}, "the rendezvous has not been reached yet"});
     }
     return cancelled_();
   };
-  const absl::Time limit = clock_.Now() + patience;
-  absl::StatusOr<MeetingPlace> place = OpenEndpoint(patience, cancelled);
-  // Who has welcomed a connection, and is slow, may answer the next one.
-  while (!place.ok() && IsTransient(place.status()) && clock_.Now() < limit && !cancelled()) {
-    place = OpenEndpoint(limit - clock_.Now(), cancelled);
+  const absl::Time limit = clock_.Now() + timeout;
+  absl::StatusOr<RendezvousStore> target = OpenEndpoint(timeout, cancelled);
+  // A server that accepted the connection and then timed out is slow; it may answer the next one.
+  while (!target.ok() && IsTransient(target.status()) && clock_.Now() < limit && !cancelled()) {
+    target = OpenEndpoint(limit - clock_.Now(), cancelled);
   }
-  SYNCLINE_RETURN_IF_ERROR(place.status());
+  SYNCLINE_RETURN_IF_ERROR(target.status());
   NodeRecord record;
   record.identity = identity_;
-  record.rank = options_.node_rank;  // A wish, unless the identity demands it.
-  Join(*std::move(place), std::move(record));
+  record.rank = options_.node_rank;  // Preferred; identity_.wanted_rank makes it mandatory.
+  Join(*std::move(target), std::move(record));
   return absl::OkStatus();
 }
 
-absl::StatusOr<MeetingPlace> RendezvousSession::OpenEndpoint(
+absl::StatusOr<RendezvousStore> RendezvousSession::OpenEndpoint(
     absl::Duration timeout, const std::function<bool()>& cancelled) {
-  SYNCLINE_ASSIGN_OR_RETURN(MeetingPlace place, network_.Open(timeout, cancelled));
-  if (!network_.is_hosted_by_nodes()) return place;
-  auto instance = OpenInstance(*place.store, absl::StrCat(identity_.id, "-", ++openings_));
+  SYNCLINE_ASSIGN_OR_RETURN(RendezvousStore target, network_.Open(timeout, cancelled));
+  if (!network_.is_hosted_by_nodes()) return target;
+  auto instance = OpenInstance(*target.store, absl::StrCat(identity_.id, "-", ++instances_opened_));
   if (!instance.ok()) {
     return KindOf(instance.status()) == ErrorKind::kNetwork
                ? TimeoutError(instance.status().message())
                : instance.status();
   }
-  place.instance = *std::move(instance);
-  place.store = InstanceStore(std::move(place.store), place.instance);
-  return place;
+  target.instance = *std::move(instance);
+  target.store = InstanceStore(std::move(target.store), target.instance);
+  return target;
 }
 
 absl::Status RendezvousSession::Step() {
-  if (search_.has_value()) return TakeSearchStep();
-  absl::StatusOr<std::vector<Announcement>> news = rendezvous_->Step();
-  if (!news.ok()) {
+  if (search_.has_value()) return SearchStep();
+  absl::StatusOr<std::vector<Announcement>> announcements = rendezvous_->Step();
+  if (!announcements.ok()) {
+    // After the job is closed its host exits, and takes the store along.
     has_ended_ = is_closed_;
-    if (!has_ended_) Lose(news.status());
+    if (!has_ended_) StartSearch(announcements.status());
     return absl::OkStatus();
   }
-  SYNCLINE_RETURN_IF_ERROR(Report(*std::move(news)));
+  SYNCLINE_RETURN_IF_ERROR(ReportAnnouncements(*std::move(announcements)));
   SYNCLINE_RETURN_IF_ERROR(FollowMove());
-  if (!search_.has_value() && hosts() && !is_closed_) Probe();
-  PublishAgain();
-  KeepEndpoint();
-  Remark();
+  if (!search_.has_value() && hosts_store() && !is_closed_) CheckOtherStores();
+  RepublishLocation();
+  EnsureEndpointServed();
+  LogWaiting();
   return absl::OkStatus();
 }
 
 std::string RendezvousSession::Describe() const {
-  return absl::StrCat(search_.has_value() ? "has lost " : "is at ", place_.address, " (",
-                      place_.instance, "), last round ",
+  return absl::StrCat(search_.has_value() ? "has lost " : "is at ", current_.address, " (",
+                      current_.instance, "), last round ",
                       last_round_.has_value() ? last_round_->number : 0, ", ",
                       moved_to_.has_value() ? "moves to " + *moved_to_ + ", " : "",
                       rendezvous_ == nullptr ? "has not met" : rendezvous_->Describe());
@@ -110,69 +111,75 @@ std::string RendezvousSession::Describe() const {
 
 absl::Time RendezvousSession::next() const {
   if (search_.has_value()) return next_search_;
-  return hosts() ? std::min(rendezvous_->next(), next_probe_) : rendezvous_->next();
+  return hosts_store() ? std::min(rendezvous_->next(), next_check_) : rendezvous_->next();
 }
 
-RendezvousSession::Awaited RendezvousSession::awaited() const {
+RendezvousSession::WatchedKey RendezvousSession::watched_key() const {
   if (search_.has_value() || is_closed_) return {};
-  return {place_.store, rendezvous_->AwaitedKey()};
+  return {current_.store, rendezvous_->NextAnnouncementKey()};
 }
 
-bool RendezvousSession::hosts() const {
+bool RendezvousSession::hosts_store() const {
   return network_.is_hosted_by_nodes() &&
-         (re_hosts_ || (endpoint_server_ != nullptr && place_.address == network_.endpoint()));
+         (hosts_in_own_store_ ||
+          (endpoint_server_ != nullptr && current_.address == network_.endpoint()));
 }
 
-void RendezvousSession::Join(MeetingPlace place, NodeRecord record) {
-  if (place.server != nullptr) endpoint_server_ = std::exchange(place.server, nullptr);
-  if (place.address != place_.address) {
-    if (re_hosts_) SendOn(place.address);
-    if (!place_.address.empty()) {
-      Remember(place_.address);
-      tell_({Kind::kMoved, {}, place.address});
+void RendezvousSession::Join(RendezvousStore target, NodeRecord record) {
+  if (target.server != nullptr) endpoint_server_ = std::exchange(target.server, nullptr);
+  if (target.address != current_.address) {
+    if (hosts_in_own_store_) AnnounceMoveTo(target.address);
+    if (!current_.address.empty()) {
+      AddPreviousEndpoint(current_.address);
+      on_event_({Kind::kMoved, {}, target.address});
     }
   }
-  re_hosts_ = place.address == identity_.store;
-  place_ = std::move(place);
+  hosts_in_own_store_ = target.address == identity_.store;
+  current_ = std::move(target);
   moved_to_.reset();
   search_.reset();
-  record.ticket = 0;
+  record.join_order = 0;  // Counts per store; Rendezvous gets a new one.
   if (last_round_.has_value()) record.round = std::max(record.round, last_round_->number);
-  // Its workers may still have to be stopped: until the launcher says so, it does not wait here.
+  // The launcher was told that the round is over, so that this node is not done in the new store.
+  // kRunning keeps the leader waiting until the launcher has stopped the workers and calls Wait.
   if (record.state == NodeRecord::State::kDone) record.state = NodeRecord::State::kRunning;
-  rendezvous_ = std::make_unique<Rendezvous>(place_.store, std::move(record), timing_, clock_);
-  const bool is_at_first_place = !position_.has_value() && place_.address == network_.endpoint();
-  if (!network_.is_hosted_by_nodes() || place_.address == identity_.store || is_at_first_place) {
+  rendezvous_ = std::make_unique<Rendezvous>(current_.store, std::move(record), timing_, clock_);
+  const bool is_at_first_store = !location_.has_value() && current_.address == network_.endpoint();
+  if (!network_.is_hosted_by_nodes() || current_.address == identity_.store || is_at_first_store) {
     return;
   }
-  Position elsewhere;
-  elsewhere.state = Position::State::kElsewhere;
-  elsewhere.address = place_.address;
-  elsewhere.instance = place_.instance;
-  Publish(elsewhere);
+  // Nodes that ask this one, or come to the endpoint, are redirected.
+  JobLocation elsewhere;
+  elsewhere.state = JobLocation::State::kElsewhere;
+  elsewhere.address = current_.address;
+  elsewhere.instance = current_.instance;
+  PublishLocation(elsewhere);
 }
 
-// Tells those who meet in this node's store where it goes.
-void RendezvousSession::SendOn(const std::string& address) {
-  const auto history = ReadHistory(*place_.store);
+// Redirects the nodes that are still in this node's own store. If it fails, they find the job by a
+// search, or by the next CheckOtherStores of its host.
+void RendezvousSession::AnnounceMoveTo(const std::string& address) {
+  const auto history = ReadHistory(*current_.store);
   if (!history.ok() || history->state != InstanceHistory::State::kGoing) return;
-  AnnounceMove(*place_.store, *history, address).status().IgnoreError();
+  AnnounceMove(*current_.store, *history, address).status().IgnoreError();
 }
 
-absl::Status RendezvousSession::Report(std::vector<Announcement> news) {
+absl::Status RendezvousSession::ReportAnnouncements(std::vector<Announcement> announcements) {
   const bool is_first = !std::exchange(has_reported_, true);
-  if (is_first && !news.empty() && news.back().kind == Announcement::Kind::kClosed) {
-    return StoreError(absl::StrCat("the job '", options_.rendezvous.id, "' at ", place_.address,
-                                   " has ended (", news.back().reason,
+  if (is_first && !announcements.empty() &&
+      announcements.back().kind == Announcement::Kind::kClosed) {
+    return StoreError(absl::StrCat("the job '", options_.rendezvous.id, "' at ", current_.address,
+                                   " has ended (", announcements.back().reason,
                                    "): give this one another --rdzv-id"));
   }
-  // In a store that is new to this node, the launcher may know the first of them. What it is told
-  // are rounds that it can run, in the order of their numbers, and the end of those.
-  for (Announcement& announcement : news) {
+  // After a move the log of the new store is read from its first entry, which may repeat rounds
+  // that the launcher knows. The launcher gets each round that this node is a member of once, in
+  // the order of numbers, and the end of each such round once.
+  for (Announcement& announcement : announcements) {
     switch (announcement.kind) {
       case Announcement::Kind::kRound: {
         const Round& round = announcement.round;
-        RememberStrays(last_round_, round);
+        TrackLeftOutMembers(last_round_, round);
         last_round_ = round;
         last_over_ = {};
         const bool is_member = round.RankOf(identity_.id) >= 0;
@@ -191,70 +198,73 @@ absl::Status RendezvousSession::Report(std::vector<Announcement> news) {
         break;
       case Announcement::Kind::kMoved:
         moved_to_ = announcement.address;
-        moved_since_ = clock_.Now();
+        move_announced_at_ = clock_.Now();
         continue;
     }
-    tell_({Kind::kAnnouncement, std::move(announcement), ""});
+    on_event_({Kind::kAnnouncement, std::move(announcement), ""});
   }
   return absl::OkStatus();
 }
 
-void RendezvousSession::ReportOver(const std::string& reason) {
+void RendezvousSession::ReportRoundOver(const std::string& reason) {
   if (!std::exchange(has_round_, false)) return;
   Announcement over;
   over.kind = Announcement::Kind::kOver;
   over.over = reported_;
   over.reason = reason;
-  tell_({Kind::kAnnouncement, std::move(over), ""});
+  on_event_({Kind::kAnnouncement, std::move(over), ""});
 }
 
-void RendezvousSession::Remark() {
-  if (clock_.Now() < next_remark_ && !has_round_ && !is_closed_) return;
-  next_remark_ = clock_.Now() + kRemarkInterval;
+void RendezvousSession::LogWaiting() {
+  if (clock_.Now() < next_log_waiting_ && !has_round_ && !is_closed_) return;
+  next_log_waiting_ = clock_.Now() + kLogWaitingInterval;
   if (has_round_ || is_closed_ || search_.has_value()) return;
-  tell_({Kind::kRemark, {}, absl::StrCat("no round has begun yet: ", rendezvous_->Describe())});
+  on_event_(
+      {Kind::kMessage, {}, absl::StrCat("no round has begun yet: ", rendezvous_->Describe())});
 }
 
-// Asks all at once: one that is slow must not keep this node from the others.
-std::vector<RendezvousSession::Answer> RendezvousSession::Ask(
-    const std::vector<std::string>& addresses, const Patience& patience) {
+// Queries all stores at once, so that slow ones cost one timeout together.
+std::vector<RendezvousSession::Answer> RendezvousSession::Query(
+    const std::vector<std::string>& addresses, const Timeouts& timeouts) {
   std::vector<Answer> answers(addresses.size());
   network_.ForAll(addresses.size(), [&](size_t i) {
-    RendezvousNetwork::Reached reached =
-        network_.Connect(addresses[i], patience.connect, patience.call);
-    answers[i].is_gone = reached.is_gone;
-    if (reached.store == nullptr) return;
-    auto position = ReadPosition(*reached.store);
-    if (!position.ok()) return;
-    answers[i].store = std::move(reached.store);
-    answers[i].position = *std::move(position);
+    RendezvousNetwork::ConnectResult connected =
+        network_.Connect(addresses[i], timeouts.connect, timeouts.call);
+    answers[i].is_refused = connected.is_refused;
+    if (connected.store == nullptr) return;
+    auto location = ReadLocation(*connected.store);
+    if (!location.ok()) return;
+    answers[i].store = std::move(connected.store);
+    answers[i].location = *std::move(location);
   });
   return answers;
 }
 
-RendezvousSession::Answer RendezvousSession::AskOne(const std::string& address,
-                                                    const Patience& patience) {
-  return std::move(Ask({address}, patience).front());
+RendezvousSession::Answer RendezvousSession::QueryOne(const std::string& address,
+                                                      const Timeouts& timeouts) {
+  return std::move(Query({address}, timeouts).front());
 }
 
-// Whether this node serves the endpoint, as it does from now on if it can.
-bool RendezvousSession::ServesEndpoint() {
+// Starts to serve the endpoint if possible. Returns whether this node serves it.
+bool RendezvousSession::TryServeEndpoint() {
   if (endpoint_server_ == nullptr) endpoint_server_ = network_.ServeEndpoint();
   return endpoint_server_ != nullptr;
 }
 
-// The process that served the endpoint may have ended while this one, on the same host, is in the
-// job. Newcomers would find nobody there; this node sends them on.
-void RendezvousSession::KeepEndpoint() {
-  if (clock_.Now() < next_keeping_ || endpoint_server_ != nullptr) return;
-  next_keeping_ = clock_.Now() + kKeepingInterval;
+// The process that served the endpoint may have exited. New nodes know no other address, so a node
+// on the same host takes over and redirects them.
+void RendezvousSession::EnsureEndpointServed() {
+  if (clock_.Now() < next_endpoint_check_ || endpoint_server_ != nullptr) return;
+  next_endpoint_check_ = clock_.Now() + kEndpointCheckInterval;
   if (!network_.is_hosted_by_nodes() || !last_round_.has_value()) return;
   if (search_.has_value() || is_closed_ || moved_to_.has_value()) return;
-  if (place_.address == network_.endpoint() || !ServesEndpoint()) return;
-  const auto reached = network_.Connect(network_.endpoint(), kSlack, kSlack);
-  if (reached.store == nullptr) return;
-  OpenInstance(*reached.store, absl::StrCat(identity_.id, "-", ++openings_)).status().IgnoreError();
-  Reconcile(network_.endpoint(), AskOne(network_.endpoint(), kProbePatience));
+  if (current_.address == network_.endpoint() || !TryServeEndpoint()) return;
+  const auto connected = network_.Connect(network_.endpoint(), kSlack, kSlack);
+  if (connected.store == nullptr) return;
+  OpenInstance(*connected.store, absl::StrCat(identity_.id, "-", ++instances_opened_))
+      .status()
+      .IgnoreError();
+  Reconcile(network_.endpoint(), QueryOne(network_.endpoint(), kQuickTimeouts));
 }
 
 Store* RendezvousSession::OwnStore() {
@@ -264,21 +274,21 @@ Store* RendezvousSession::OwnStore() {
   return own_store_.get();
 }
 
-bool RendezvousSession::Publish(const Position& position) {
-  position_ = position;
-  next_publication_ = clock_.Now() + kPublicationInterval;
+bool RendezvousSession::PublishLocation(const JobLocation& location) {
+  location_ = location;
+  next_publish_ = clock_.Now() + kPublishInterval;
   Store* const store = OwnStore();
-  return store != nullptr && WritePosition(*store, position).ok();
+  return store != nullptr && WriteLocation(*store, location).ok();
 }
 
-// A write that was given up may have come late, and stand in place of this one.
-void RendezvousSession::PublishAgain() {
-  if (!position_.has_value() || clock_.Now() < next_publication_) return;
-  next_publication_ = clock_.Now() + kPublicationInterval;
+// A write that timed out may take effect later and replace a newer one; checks for that regularly.
+void RendezvousSession::RepublishLocation() {
+  if (!location_.has_value() || clock_.Now() < next_publish_) return;
+  next_publish_ = clock_.Now() + kPublishInterval;
   Store* const store = OwnStore();
   if (store == nullptr) return;
-  const auto is_there = ReplacePosition(*store, *position_, *position_);
-  if (is_there.ok() && !*is_there) Publish(*position_);
+  const auto is_there = ReplaceLocation(*store, *location_, *location_);
+  if (is_there.ok() && !*is_there) PublishLocation(*location_);
 }
 
 void RendezvousSession::Leave(const std::string& reason) {
@@ -286,18 +296,18 @@ void RendezvousSession::Leave(const std::string& reason) {
   rendezvous_->Step().status().IgnoreError();
 }
 
-void RendezvousSession::SayGoodbye() {
-  if (hosts()) stays_until_ = clock_.Now() + timing_.policy.lost_after;
-  // What nodes hold ends with them.
+void RendezvousSession::Deregister() {
+  if (hosts_store()) serve_until_ = clock_.Now() + timing_.policy.lost_after;
+  // A store that a node hosts disappears with it: its keys need no removal.
   const absl::Time limit = clock_.Now() + timing_.policy.lost_after;
-  rendezvous_->SayGoodbye([&] { return network_.is_hosted_by_nodes() || clock_.Now() >= limit; })
+  rendezvous_->Deregister([&] { return network_.is_hosted_by_nodes() || clock_.Now() >= limit; })
       .IgnoreError();
 }
 
-bool RendezvousSession::MustStay() {
-  if (clock_.Now() >= stays_until_) return false;
-  const auto is_deserted = rendezvous_->IsDeserted();
+bool RendezvousSession::MustKeepServing() {
+  if (clock_.Now() >= serve_until_) return false;
+  const auto is_deserted = rendezvous_->AllNodesLeft();
   return is_deserted.ok() && !*is_deserted;
 }
 
-}  // namespace syncline
+}  // namespace syncline::launch

@@ -1,4 +1,5 @@
-// One node's part in the rendezvous of a job that may change its store.
+// One node of a rendezvous that may move from store to store: failover, and merging after
+// partitions.
 #ifndef SYNCLINE_LAUNCH_RENDEZVOUS_SESSION_H_
 #define SYNCLINE_LAUNCH_RENDEZVOUS_SESSION_H_
 
@@ -15,175 +16,187 @@
 #include "absl/time/time.h"
 #include "launch/clock.h"
 #include "launch/options/options.h"
-#include "launch/rendezvous/network.h"
+#include "launch/rendezvous/job_location.h"
 #include "launch/rendezvous/participant.h"
-#include "launch/rendezvous/position.h"
 #include "launch/rendezvous/rendezvous.h"
+#include "launch/rendezvous/rendezvous_network.h"
 
-namespace syncline {
+namespace syncline::launch {
 
-// Takes a node's steps in the rendezvous, finds the store again when it is lost, and lets one
-// history of the job remain where the network has made two.
+// Runs a Rendezvous over the job's current store, replaces the store when it is lost, and merges
+// the job into one history after a network partition has made two.
 //
-//   Open -> joined <-> searching;  joined -> departing
+//   Open -> joined <-> searching;  joined -> left
 //
-// A node that has lost the store asks the members of the last round, in the order of their ranks,
-// where the job is (session_search.cc). The first that can be reached asks all the others too, and
-// only if nobody knows of another store does it open an instance in its own. The node whose store
-// the job uses asks the members that were lost, and the former stores, twice a second, whether the
-// job goes on there too; both sides decide by Outranks(), and exactly one moves. Before a round is
-// announced, its leader asks those that it leaves out, the former stores and the endpoint
-// (session_merge.cc). Newcomers know the endpoint only, so a node on its host serves it for as long
-// as the job lasts, wherever this meets.
+// Failover (session_search.cc): a node that has lost the store queries the members of the last
+// round in the order of their ranks. The lowest rank that can be reached queries all others too,
+// and only if none of them knows another store does it open an instance in its own store.
 //
-// Has no thread: a driver calls Step() at next() or earlier. Steps block for bounded times. Not
-// thread-safe.
+// Merging (session_merge.cc): the node that hosts the current store queries the members that were
+// lost, and the stores used before, twice a second. If the job goes on there as well, both sides
+// decide by Outranks(), and exactly one moves. Before a leader announces a round, it queries the
+// members that the round leaves out, the previous stores and the endpoint.
+//
+// New nodes know only the endpoint, so a node on the endpoint's host serves it for as long as the
+// job lasts, wherever the rendezvous runs.
+//
+// Starts no thread: the owner (NetworkParticipant, or a simulated node) calls Step() at next() or
+// earlier. A step blocks for a bounded time. Not thread-safe.
 class RendezvousSession {
  public:
-  using Tell = std::function<void(ParticipantNews)>;
+  using OnEvent = std::function<void(RendezvousEvent)>;
 
-  // `network` and `clock` must outlive it. `tell` takes the news for the launcher. Searches and
-  // Open() end soon after `cancelled` has become true.
+  // `network` and `clock` must outlive this object. Calls `on_event` during Open() and Step(), on
+  // their thread. Searches and Open() end soon after `cancelled` returns true.
   RendezvousSession(const LaunchOptions& options, NodeIdentity identity, RendezvousNetwork& network,
-                    const Clock& clock, Tell tell, std::function<bool()> cancelled);
+                    const Clock& clock, OnEvent on_event, std::function<bool()> cancelled);
 
-  // Opens the store of the endpoint. To be called once, first; Step and the rest need it.
+  // Opens the store of the endpoint. Must be the first call, and called once. Errors: as
+  // RendezvousNetwork::Open.
   absl::Status Open();
 
-  // Does what is due. An error is final: the rendezvous is lost.
+  // Runs what is due. An error is final: the rendezvous is lost, or the job had ended before this
+  // node came (StoreError).
   absl::Status Step();
-  absl::Time next() const;
+  absl::Time next() const;  // When Step must be called again.
 
-  // What this node says of itself; see there.
+  // For setting this node's state. Another object after each move to another store.
   Rendezvous& rendezvous() { return *rendezvous_; }
 
-  // A key whose setting is news. The store is null if there is none.
-  struct Awaited {
+  // A key to watch: call Step() once it is set. The store is null if there is none.
+  struct WatchedKey {
     std::shared_ptr<Store> store;
     std::string key;
   };
-  Awaited awaited() const;
+  WatchedKey watched_key() const;
 
-  std::string Describe() const;  // For failed tests.
+  std::string Describe() const;  // For messages of failed tests.
 
   bool is_closed() const { return is_closed_; }
-  // The job is closed, and whoever held the store has gone: there is no more to do.
+  // The job is closed and the node that hosted the store has exited: Step has no more to do.
   bool has_ended() const { return has_ended_; }
 
-  // The last call of a node that leaves: with a reason the others go on; without one, after the
-  // job was closed, the node that holds the store stays until all have read that.
+  // The last call of a node that leaves while the others go on.
   void Leave(const std::string& reason);
-  void SayGoodbye();
-  bool MustStay();  // To be asked every few milliseconds.
+  // The last call after the job was closed. A node that hosts the store must then keep running
+  // until MustKeepServing(), polled every few milliseconds, returns false: until all others have
+  // read that the job is closed, for at most lost_after.
+  void Deregister();
+  bool MustKeepServing();
 
  private:
-  // How long to wait for the connection to a store, and for each answer over it.
-  struct Patience {
+  // For the connection to a store, and for each call over it.
+  struct Timeouts {
     absl::Duration connect;
     absl::Duration call;
   };
-  // Of a node that has nothing else to do. A host that is down takes no connections; that of a
-  // process that has ended refuses them at once; one that is slow is waited for.
-  static constexpr Patience kSearchPatience = {absl::Seconds(1), absl::InfiniteDuration()};
-  // Of one that must give signs of life and answer commands meanwhile.
-  static constexpr Patience kProbePatience = {absl::Milliseconds(300), absl::Milliseconds(300)};
+  // For a node that searches and has nothing else to do. A host that is down accepts no connections
+  // and costs the timeout; the host of a process that has exited refuses them at once; a store that
+  // accepted the connection and is slow gets all the time that the network allows.
+  static constexpr Timeouts kSearchTimeouts = {absl::Seconds(1), absl::InfiniteDuration()};
+  // For a node that must also send heartbeats and run commands.
+  static constexpr Timeouts kQuickTimeouts = {absl::Milliseconds(300), absl::Milliseconds(300)};
 
-  // What a node's store says. Null: it was not reached.
+  // The location in another node's store. `store` is null if it was not reached.
   struct Answer {
     std::shared_ptr<Store> store;
-    bool is_gone = false;
-    std::optional<Position> position;
+    bool is_refused = false;
+    std::optional<JobLocation> location;
   };
   struct Search {
-    absl::Status loss;
+    absl::Status loss;  // The error that began the search.
     absl::Time began;
-    bool was_done = false;  // This node's workers had succeeded.
+    bool was_done = false;  // This node's workers had succeeded before.
   };
-  enum class Verdict { kJoined, kWait, kNext };
+  // kJoined: found. kWait: query the same node again later. kNext: query the next node.
+  enum class SearchResult { kJoined, kWait, kNext };
 
-  absl::StatusOr<MeetingPlace> OpenEndpoint(absl::Duration timeout,
-                                            const std::function<bool()>& cancelled);
-  absl::Status Report(std::vector<Announcement> news);
-  void ReportOver(const std::string& reason);
-  void Join(MeetingPlace place, NodeRecord record);
-  void SendOn(const std::string& address);
-  void Remark();
-  std::vector<Answer> Ask(const std::vector<std::string>& addresses, const Patience& patience);
-  Answer AskOne(const std::string& address, const Patience& patience);
-  bool ServesEndpoint();
-  void KeepEndpoint();
+  absl::StatusOr<RendezvousStore> OpenEndpoint(absl::Duration timeout,
+                                               const std::function<bool()>& cancelled);
+  absl::Status ReportAnnouncements(std::vector<Announcement> announcements);
+  void ReportRoundOver(const std::string& reason);
+  void Join(RendezvousStore target, NodeRecord record);
+  void AnnounceMoveTo(const std::string& address);
+  void LogWaiting();
+  std::vector<Answer> Query(const std::vector<std::string>& addresses, const Timeouts& timeouts);
+  Answer QueryOne(const std::string& address, const Timeouts& timeouts);
+  bool TryServeEndpoint();
+  void EnsureEndpointServed();
   Store* OwnStore();
-  bool Publish(const Position& position);
-  void PublishAgain();
-  bool IsHere(const std::string& address, const std::string& instance) const {
-    return address == place_.address && instance == place_.instance;
+  bool PublishLocation(const JobLocation& location);
+  void RepublishLocation();
+  bool IsCurrent(const std::string& address, const std::string& instance) const {
+    return address == current_.address && instance == current_.instance;
   }
-  bool hosts() const;
+  bool hosts_store() const;
   int rank() const { return last_round_.has_value() ? last_round_->RankOf(identity_.id) : -1; }
 
   // session_search.cc
-  void Lose(const absl::Status& loss);
-  absl::Status TakeSearchStep();
-  absl::StatusOr<bool> ReturnToStore();
+  void StartSearch(const absl::Status& loss);
+  absl::Status SearchStep();
+  absl::StatusOr<bool> ReconnectToStore();
   bool SearchMembers();
-  bool AskBefore(int limit, bool* must_wait);
-  Verdict Consider(const NodeIdentity& member, const Answer& answer);
+  bool QueryLowerRanks(int limit, bool* must_wait);
+  SearchResult EvaluateAnswer(const NodeIdentity& member, const Answer& answer);
   bool BecomeHost();
   bool JoinAt(const std::string& address, const Answer& answer, int hops);
-  bool JoinElsewhere(const std::string& address, int hops);
+  bool JoinVia(const std::string& address, int hops);
   bool ReopenEndpoint();
-  Announcement EndOfLast() const;
+  Announcement EndOfLastRound() const;
   void CloseAlone();
   absl::Status FollowMove();
 
   // session_merge.cc
-  void Probe();
-  void RememberStrays(const std::optional<Round>& before, const Round& now);
-  void Remember(const std::string& address);
+  void CheckOtherStores();
+  void TrackLeftOutMembers(const std::optional<Round>& before, const Round& now);
+  void AddPreviousEndpoint(const std::string& address);
   bool MayAnnounceRound(const std::vector<NodeIdentity>& left_out);
-  bool FollowTo(const Position& position);
-  // Returns whether this node's history has ended, or has to be looked at again.
+  bool FollowRedirect(const JobLocation& location);
+  // True: this node's history has ended here, or has changed and must be read again.
   bool Reconcile(const std::string& address, const Answer& answer);
 
   const LaunchOptions options_;
   const NodeIdentity identity_;
   RendezvousNetwork& network_;
   const Clock& clock_;
-  const Tell tell_;
+  const OnEvent on_event_;
   const std::function<bool()> cancelled_;
   Rendezvous::Options timing_;
-  const absl::Duration notice_patience_;  // From one node's noticing a loss to another's.
+  // At most this long after one node has noticed that the store is lost, all others have.
+  const absl::Duration loss_detection_time_;
 
-  MeetingPlace place_;
-  std::shared_ptr<void> endpoint_server_;  // Stays when the node moves: newcomers are sent on.
+  RendezvousStore current_;
+  // Kept when the rendezvous moves, so that new nodes are redirected.
+  std::shared_ptr<void> endpoint_server_;
   std::unique_ptr<Rendezvous> rendezvous_;
-  std::shared_ptr<Store> own_store_;  // Null until it is needed.
-  std::optional<Position> position_;  // What it is to say there.
-  absl::Time next_publication_;
-  bool re_hosts_ = false;  // The job meets in this node's own store.
-  int openings_ = 0;       // Of that.
+  std::shared_ptr<Store> own_store_;     // Null until it is needed.
+  std::optional<JobLocation> location_;  // What own_store_ must hold.
+  absl::Time next_publish_;
+  bool hosts_in_own_store_ = false;  // current_ is own_store_.
+  int instances_opened_ = 0;         // Makes names of instances unique.
 
-  std::optional<Round> last_round_;  // That was announced where the node is, member or not.
-  Announcement last_over_;           // Its end, if that has been announced.
+  std::optional<Round> last_round_;  // The last in current_, whether this node is a member or not.
+  Announcement last_over_;           // Its end, if that was announced.
   int reported_ = 0;                 // The last round that the launcher was told to run.
-  bool has_round_ = false;           // It has not been told yet that this is over.
-  bool has_reported_ = false;
+  bool has_round_ = false;           // The launcher was not told yet that this round is over.
+  bool has_reported_ = false;        // Any announcement was read.
   bool is_closed_ = false;
   bool has_ended_ = false;
 
   std::optional<Search> search_;
   absl::Time next_search_;
-  std::optional<std::string> moved_to_;  // Where the job is said to go on.
-  absl::Time moved_since_;
+  std::optional<std::string> moved_to_;  // The address in the last kMoved, while not yet joined.
+  absl::Time move_announced_at_;
 
-  std::deque<std::string> former_;  // Stores of which a part of the job may know, the latest first.
-  absl::Time next_keeping_ = absl::InfinitePast();
-  absl::Time next_probe_ = absl::InfinitePast();
-  size_t probed_ = 0;
-  absl::Time next_remark_;
-  absl::Time stays_until_ = absl::InfinitePast();
+  // Addresses of stores where a part of the job may still be, the latest first.
+  std::deque<std::string> previous_endpoints_;
+  absl::Time next_endpoint_check_ = absl::InfinitePast();
+  absl::Time next_check_ = absl::InfinitePast();
+  size_t next_checked_ = 0;  // Takes turns among more stores than are queried at once.
+  absl::Time next_log_waiting_;
+  absl::Time serve_until_ = absl::InfinitePast();
 };
 
-}  // namespace syncline
+}  // namespace syncline::launch
 
 #endif  // SYNCLINE_LAUNCH_RENDEZVOUS_SESSION_H_

@@ -1,4 +1,4 @@
-// How a node finds the job again when the store is lost, or has moved.
+// RendezvousSession: how a node finds the job again when its store is lost or has moved.
 #include <algorithm>
 #include <utility>
 
@@ -6,14 +6,14 @@
 #include "core/base/status.h"
 #include "launch/rendezvous/session.h"
 
-namespace syncline {
+namespace syncline::launch {
 namespace {
 
-using Kind = ParticipantNews::Kind;
+using Kind = RendezvousEvent::Kind;
 
 constexpr absl::Duration kRetryInterval = absl::Milliseconds(100);
-constexpr int kMaxHops = 4;  // From a store to the one where the job went on, and so on.
-constexpr int kFirstAsked = 2;
+constexpr int kMaxHops = 4;  // Redirects that one search follows.
+constexpr int kFirstQueried = 2;
 constexpr char kLost[] = "the rendezvous is lost";
 
 bool IsSame(const Round& a, const Round& b) {
@@ -26,7 +26,7 @@ bool IsSame(const Round& a, const Round& b) {
 
 }  // namespace
 
-void RendezvousSession::Lose(const absl::Status& loss) {
+void RendezvousSession::StartSearch(const absl::Status& loss) {
   Search search;
   search.loss = loss;
   search.began = clock_.Now();
@@ -34,21 +34,23 @@ void RendezvousSession::Lose(const absl::Status& loss) {
   search_ = std::move(search);
   next_search_ = absl::InfinitePast();
   if (!network_.is_hosted_by_nodes() || !last_round_.has_value()) return;
-  ReportOver(absl::StrCat("the node that held the rendezvous at ", place_.address, " is lost"));
-  if (re_hosts_) return;  // The others may still be there, and so will this node.
-  Position searching;
-  searching.state = Position::State::kSearching;
+  ReportRoundOver(
+      absl::StrCat("the node that held the rendezvous at ", current_.address, " is lost"));
+  // Its own store was only slow: the others are still there, so it is not announced as lost.
+  if (hosts_in_own_store_) return;
+  JobLocation searching;
+  searching.state = JobLocation::State::kSearching;
   searching.last = *last_round_;
-  Publish(searching);
+  PublishLocation(searching);
 }
 
-absl::Status RendezvousSession::TakeSearchStep() {
+absl::Status RendezvousSession::SearchStep() {
   const bool has_members = network_.is_hosted_by_nodes() && last_round_.has_value();
   absl::StatusOr<bool> is_found = true;
   if (has_members) {
     is_found = SearchMembers();
   } else {
-    is_found = ReturnToStore();
+    is_found = ReconnectToStore();
   }
   if (!is_found.ok() || *is_found) return is_found.status();
   next_search_ = clock_.Now() + kRetryInterval;
@@ -57,74 +59,79 @@ absl::Status RendezvousSession::TakeSearchStep() {
   return Annotate(search_->loss, kLost);
 }
 
-// Nobody can take the store's place: it comes back, or not. It may come back without what it held,
-// as etcd does after its lease has ended; then the nodes write again what they know.
-absl::StatusOr<bool> RendezvousSession::ReturnToStore() {
-  absl::StatusOr<std::vector<Announcement>> news = rendezvous_->Step();
-  if (news.ok()) {
+// For a store that no node hosts, or before the first round: there is nobody to query, so the node
+// waits for the same store. It may come back empty, as etcd does when its lease has expired; then
+// the nodes write the last round again.
+absl::StatusOr<bool> RendezvousSession::ReconnectToStore() {
+  absl::StatusOr<std::vector<Announcement>> announcements = rendezvous_->Step();
+  if (announcements.ok()) {
     search_.reset();
-    SYNCLINE_RETURN_IF_ERROR(Report(*std::move(news)));
+    SYNCLINE_RETURN_IF_ERROR(ReportAnnouncements(*std::move(announcements)));
     return true;
   }
-  search_->loss = news.status();
+  search_->loss = announcements.status();
   const absl::Duration left = search_->began + options_.rendezvous.read_timeout - clock_.Now();
-  auto place =
-      OpenEndpoint(std::clamp(left, absl::Milliseconds(100), kSearchPatience.connect), cancelled_);
-  if (!place.ok()) return false;
-  const auto history = ReadHistory(*place->store);
+  auto target =
+      OpenEndpoint(std::clamp(left, absl::Milliseconds(100), kSearchTimeouts.connect), cancelled_);
+  if (!target.ok()) return false;
+  const auto history = ReadHistory(*target->store);
   if (!history.ok()) return false;
   if (last_round_.has_value() && history->announcements == 0) {
-    if (!WriteHistory(*place->store, *last_round_, EndOfLast()).ok()) return false;
-    ReportOver("the store of the rendezvous has lost its contents");
+    if (!WriteHistory(*target->store, *last_round_, EndOfLastRound()).ok()) return false;
+    ReportRoundOver("the store of the rendezvous has lost its contents");
   }
-  Join(*std::move(place), rendezvous_->record());
+  Join(*std::move(target), rendezvous_->record());
   return true;
 }
 
 bool RendezvousSession::SearchMembers() {
-  // Perhaps only the connection is lost.
-  const Answer former = AskOne(place_.address, kSearchPatience);
-  if (former.position.has_value() && former.position->state == Position::State::kHere &&
-      former.position->instance == place_.instance && JoinAt(place_.address, former, kMaxHops)) {
+  // Perhaps only the connection is lost, and the store is still there.
+  const Answer previous = QueryOne(current_.address, kSearchTimeouts);
+  if (previous.location.has_value() && previous.location->state == JobLocation::State::kHere &&
+      previous.location->instance == current_.instance &&
+      JoinAt(current_.address, previous, kMaxHops)) {
     return true;
   }
-  if (moved_to_.has_value() && JoinElsewhere(*moved_to_, kMaxHops)) return true;
+  if (moved_to_.has_value() && JoinVia(*moved_to_, kMaxHops)) return true;
   const int own = rank();
   bool must_wait = false;
   const int before = own >= 0 ? own : static_cast<int>(last_round_->members.size());
-  if (AskBefore(before, &must_wait)) return true;
+  if (QueryLowerRanks(before, &must_wait)) return true;
   if (must_wait || cancelled_()) return false;
   if (own >= 0) return BecomeHost();
-  // All members are gone; others may have come to where the job began.
-  return JoinElsewhere(network_.endpoint(), kMaxHops) ||
-         (clock_.Now() - search_->began >= notice_patience_ && ReopenEndpoint());
+  // This node was not a member, and no member can be reached. Others may be at the endpoint.
+  return JoinVia(network_.endpoint(), kMaxHops) ||
+         (clock_.Now() - search_->began >= loss_detection_time_ && ReopenEndpoint());
 }
 
-// The endpoint says that the job went on elsewhere, and nobody is left there, or nobody serves it.
-// The node that serves it opens a new instance for all who have come since.
+// The endpoint redirects to a store that is gone, or nobody serves it. A node that can serve it
+// opens a new instance there, for itself and for all nodes that have come since. The location is
+// replaced last, and by compare-and-set: of several nodes one opens the instance, and none finds it
+// empty.
 bool RendezvousSession::ReopenEndpoint() {
-  if (!ServesEndpoint()) return false;
-  const Answer answer = AskOne(network_.endpoint(), kSearchPatience);
+  if (!TryServeEndpoint()) return false;
+  const Answer answer = QueryOne(network_.endpoint(), kSearchTimeouts);
   if (answer.store == nullptr) return false;
-  MeetingPlace place;
-  place.address = network_.endpoint();
-  place.instance = absl::StrCat(identity_.id, "-", ++openings_);
-  place.store = InstanceStore(answer.store, place.instance);
-  Position here;
-  here.state = Position::State::kHere;
-  here.instance = place.instance;
-  if (last_round_.has_value() && !WriteHistory(*place.store, *last_round_, EndOfLast()).ok()) {
+  RendezvousStore target;
+  target.address = network_.endpoint();
+  target.instance = absl::StrCat(identity_.id, "-", ++instances_opened_);
+  target.store = InstanceStore(answer.store, target.instance);
+  JobLocation here;
+  here.state = JobLocation::State::kHere;
+  here.instance = target.instance;
+  if (last_round_.has_value() &&
+      !WriteHistory(*target.store, *last_round_, EndOfLastRound()).ok()) {
     return false;
   }
-  const auto is_open = ReplacePosition(*answer.store, answer.position, here);
+  const auto is_open = ReplaceLocation(*answer.store, answer.location, here);
   if (!is_open.ok() || !*is_open) return false;
-  if (moved_to_.has_value()) Remember(*moved_to_);
-  Join(std::move(place), rendezvous_->record());
+  if (moved_to_.has_value()) AddPreviousEndpoint(*moved_to_);
+  Join(std::move(target), rendezvous_->record());
   return true;
 }
 
-// What an instance that takes the place of a lost one says of the end of the last round.
-Announcement RendezvousSession::EndOfLast() const {
+// How the last round ended, for the instance that replaces a lost one.
+Announcement RendezvousSession::EndOfLastRound() const {
   Announcement over = last_over_;
   over.kind = Announcement::Kind::kOver;
   over.over = last_round_->number;
@@ -136,139 +143,144 @@ Announcement RendezvousSession::EndOfLast() const {
   return over;
 }
 
-// Asks the members whose ranks are lower than `limit`, at first only a few: the first that lives
-// knows, or will, where the job is.
-bool RendezvousSession::AskBefore(int limit, bool* must_wait) {
+// Queries the members with ranks below `limit`, in groups of doubling size: usually one of the
+// first ranks answers, and either hosts the new store or will. The higher ranks are then spared a
+// query from every searching node.
+bool RendezvousSession::QueryLowerRanks(int limit, bool* must_wait) {
   const std::vector<NodeIdentity> members = last_round_->members;
-  for (int begin = 0, count = kFirstAsked; begin < limit; begin += count, count *= 2) {
+  for (int begin = 0, count = kFirstQueried; begin < limit; begin += count, count *= 2) {
     std::vector<std::string> addresses;
     for (int rank = begin; rank < std::min(begin + count, limit); ++rank) {
       addresses.push_back(members[rank].store);
     }
-    const std::vector<Answer> answers = Ask(addresses, kSearchPatience);
+    const std::vector<Answer> answers = Query(addresses, kSearchTimeouts);
     for (size_t i = 0; i < answers.size(); ++i) {
-      const Verdict verdict = Consider(members[begin + i], answers[i]);
-      if (verdict == Verdict::kJoined) return true;
-      *must_wait = verdict == Verdict::kWait;
+      const SearchResult result = EvaluateAnswer(members[begin + i], answers[i]);
+      if (result == SearchResult::kJoined) return true;
+      *must_wait = result == SearchResult::kWait;
       if (*must_wait) return false;
     }
   }
   return false;
 }
 
-// What the answer of a member of the last round means for this node's search.
-RendezvousSession::Verdict RendezvousSession::Consider(const NodeIdentity& member,
-                                                       const Answer& answer) {
-  if (answer.store == nullptr) return Verdict::kNext;
+// What the location in a member's store means for this node's search.
+RendezvousSession::SearchResult RendezvousSession::EvaluateAnswer(const NodeIdentity& member,
+                                                                  const Answer& answer) {
+  if (answer.store == nullptr) return SearchResult::kNext;
   const absl::Duration age = clock_.Now() - search_->began;
-  const bool may_notice = age < notice_patience_;
-  Position at;  // The endpoint, if the node has never moved.
-  at.state = Position::State::kElsewhere;
+  const bool may_be_undetected = age < loss_detection_time_;
+  JobLocation at;  // A node that has never moved has no location: it is at the endpoint.
+  at.state = JobLocation::State::kElsewhere;
   at.address = network_.endpoint();
-  if (answer.position.has_value()) at = *answer.position;
-  if (at.state == Position::State::kSearching) {
+  if (answer.location.has_value()) at = *answer.location;
+  if (at.state == JobLocation::State::kSearching) {
     const History own = {last_round_->number, static_cast<int>(last_round_->members.size()), ""};
     const History other = {at.last.number, static_cast<int>(at.last.members.size()), ""};
     if (Outranks(other, own)) {
-      last_round_ = at.last;  // It has heard more. Now its members are asked.
+      last_round_ = at.last;  // It has read a later round, whose members are queried next.
       last_over_ = {};
-      return Verdict::kWait;
+      return SearchResult::kWait;
     }
-    // Nodes of lower ranks come first. They may have begun to search, and to wait, later.
+    // The lowest searching rank becomes the host. It may have begun to search, and to wait for a
+    // still lower one, later than this node; but not for ever.
     const bool comes_first = last_round_->RankOf(member.id) < rank() || rank() < 0;
-    const bool may_decide = age < 2 * notice_patience_ + 2 * kSearchPatience.connect;
-    return comes_first && may_decide ? Verdict::kWait : Verdict::kNext;
+    const bool may_decide = age < 2 * loss_detection_time_ + 2 * kSearchTimeouts.connect;
+    return comes_first && may_decide ? SearchResult::kWait : SearchResult::kNext;
   }
-  if (at.state == Position::State::kHere) {
-    return JoinAt(member.store, answer, kMaxHops) ? Verdict::kJoined : Verdict::kNext;
+  if (at.state == JobLocation::State::kHere) {
+    return JoinAt(member.store, answer, kMaxHops) ? SearchResult::kJoined : SearchResult::kNext;
   }
-  const bool is_lost_place =
-      at.address == place_.address && (at.instance.empty() || at.instance == place_.instance);
-  if (!is_lost_place && JoinElsewhere(at.address, kMaxHops)) return Verdict::kJoined;
-  // It has not noticed the loss, or is where this node cannot go.
-  return may_notice ? Verdict::kWait : Verdict::kNext;
+  const bool is_lost_store =
+      at.address == current_.address && (at.instance.empty() || at.instance == current_.instance);
+  if (!is_lost_store && JoinVia(at.address, kMaxHops)) return SearchResult::kJoined;
+  // It has not noticed the loss yet, or is in a store that this node cannot reach.
+  return may_be_undetected ? SearchResult::kWait : SearchResult::kNext;
 }
 
-// This node is the first member of the last round that it can reach.
+// This node is the lowest rank of the last round that it can reach. Before it opens an instance in
+// its own store it queries the higher ranks too: one of them may know where the job goes on.
 bool RendezvousSession::BecomeHost() {
   std::vector<NodeIdentity> members = last_round_->members;
   members.erase(members.begin() + rank());
   std::vector<std::string> addresses;
   for (const NodeIdentity& member : members) addresses.push_back(member.store);
   bool is_alone = true;
-  bool are_gone = true;
-  const std::vector<Answer> answers = Ask(addresses, kSearchPatience);
+  bool are_refused = true;
+  const std::vector<Answer> answers = Query(addresses, kSearchTimeouts);
   for (size_t i = 0; i < answers.size(); ++i) {
     is_alone = is_alone && answers[i].store == nullptr;
-    are_gone = are_gone && answers[i].is_gone;
-    const Verdict verdict = Consider(members[i], answers[i]);
-    if (verdict != Verdict::kNext) return verdict == Verdict::kJoined;
+    are_refused = are_refused && answers[i].is_refused;
+    const SearchResult result = EvaluateAnswer(members[i], answers[i]);
+    if (result != SearchResult::kNext) return result == SearchResult::kJoined;
   }
   if (cancelled_()) return false;
   if (search_->was_done && is_alone) {
-    // Perhaps the others are only cut off, and later ranks still run.
-    if (are_gone || clock_.Now() - search_->began >= options_.rendezvous.read_timeout / 2) {
+    // A node whose hosts refuse connections has exited. One that does not answer may be behind a
+    // partition and still run, so the end of the job needs more time then.
+    if (are_refused || clock_.Now() - search_->began >= options_.rendezvous.read_timeout / 2) {
       CloseAlone();
       return true;
     }
     return false;
   }
   if (OwnStore() == nullptr) return false;
-  if (place_.address == identity_.store) {
-    // It was only slow. The others are there.
-    const Answer own = AskOne(identity_.store, kSearchPatience);
+  if (current_.address == identity_.store) {
+    // The store was only slow, and the others are still in it.
+    const Answer own = QueryOne(identity_.store, kSearchTimeouts);
     if (own.store == nullptr) return false;
-    if (own.position.has_value() && own.position->instance == place_.instance) {
+    if (own.location.has_value() && own.location->instance == current_.instance) {
       return JoinAt(identity_.store, own, kMaxHops);
     }
   }
-  MeetingPlace place;
-  place.address = identity_.store;
-  place.instance = absl::StrCat(identity_.id, "-", ++openings_);
-  place.store = InstanceStore(own_store_, place.instance);
-  Position here;
-  here.state = Position::State::kHere;
-  here.instance = place.instance;
-  if (!WriteHistory(*place.store, *last_round_, EndOfLast()).ok()) return false;
-  if (!Publish(here)) return false;
-  Join(std::move(place), rendezvous_->record());
-  // Others may have done the same since they answered.
-  const std::vector<Answer> again = Ask(addresses, kProbePatience);
+  RendezvousStore target;
+  target.address = identity_.store;
+  target.instance = absl::StrCat(identity_.id, "-", ++instances_opened_);
+  target.store = InstanceStore(own_store_, target.instance);
+  JobLocation here;
+  here.state = JobLocation::State::kHere;
+  here.instance = target.instance;
+  // The history before the location: a node that reads the location must find the last round.
+  if (!WriteHistory(*target.store, *last_round_, EndOfLastRound()).ok()) return false;
+  if (!PublishLocation(here)) return false;
+  Join(std::move(target), rendezvous_->record());
+  // Another node may have opened an instance since it answered.
+  const std::vector<Answer> again = Query(addresses, kQuickTimeouts);
   for (size_t i = 0; i < again.size(); ++i) {
     if (Reconcile(addresses[i], again[i])) break;
   }
   return true;
 }
 
-// Joins where the store at `address` says that the job is, if that is so.
+// Joins the instance that the location in the store at `address` names, following redirects.
 bool RendezvousSession::JoinAt(const std::string& address, const Answer& answer, int hops) {
-  if (answer.store == nullptr || !answer.position.has_value() || hops == 0) return false;
-  const Position& position = *answer.position;
-  if (position.state == Position::State::kSearching) return false;
-  if (position.state == Position::State::kElsewhere) {
-    return JoinElsewhere(position.address, hops - 1);
+  if (answer.store == nullptr || !answer.location.has_value() || hops == 0) return false;
+  const JobLocation& location = *answer.location;
+  if (location.state == JobLocation::State::kSearching) return false;
+  if (location.state == JobLocation::State::kElsewhere) {
+    return JoinVia(location.address, hops - 1);
   }
-  MeetingPlace place;
-  place.address = address;
-  place.instance = position.instance;
-  place.store = InstanceStore(answer.store, position.instance);
-  const auto history = ReadHistory(*place.store);
+  RendezvousStore target;
+  target.address = address;
+  target.instance = location.instance;
+  target.store = InstanceStore(answer.store, location.instance);
+  const auto history = ReadHistory(*target.store);
   if (!history.ok()) return false;
   if (history->state == InstanceHistory::State::kMoved) {
-    return JoinElsewhere(history->moved_to, hops - 1);
+    return JoinVia(history->moved_to, hops - 1);
   }
-  // A part of the job that was cut off may have ended; this one has not, if it came further.
+  // A partitioned part of the job may have ended by join_timeout while this part got further.
   const bool is_behind = last_round_.has_value() && history->last.number < last_round_->number;
   if (history->state == InstanceHistory::State::kClosed && is_behind) return false;
   NodeRecord record = rendezvous_->record();
-  // What failed in a round that has not happened there is no failure there.
+  // A failure in a round that did not happen there must not cost a restart there.
   if (!last_round_.has_value() || !IsSame(*last_round_, history->last)) record.failure.reset();
-  Join(std::move(place), std::move(record));
+  Join(std::move(target), std::move(record));
   return true;
 }
 
-bool RendezvousSession::JoinElsewhere(const std::string& address, int hops) {
-  return hops > 0 && JoinAt(address, AskOne(address, kSearchPatience), hops);
+bool RendezvousSession::JoinVia(const std::string& address, int hops) {
+  return hops > 0 && JoinAt(address, QueryOne(address, kSearchTimeouts), hops);
 }
 
 void RendezvousSession::CloseAlone() {
@@ -278,34 +290,35 @@ void RendezvousSession::CloseAlone() {
   is_closed_ = true;
   has_ended_ = true;
   search_.reset();
-  tell_({Kind::kAnnouncement, std::move(closed), ""});
+  on_event_({Kind::kAnnouncement, std::move(closed), ""});
 }
 
-// Goes where the job is said to go on. The place that was announced last counts: one before may be
-// lost by now.
+// Follows the last kMoved announcement. Retries every step until read_timeout; then the store
+// counts as lost, and a search begins.
 absl::Status RendezvousSession::FollowMove() {
   if (!moved_to_.has_value() || is_closed_) return absl::OkStatus();
-  const std::string target = *moved_to_;
-  ReportOver("the job goes on elsewhere");
-  if (JoinElsewhere(target, kMaxHops)) return absl::OkStatus();
-  // Nobody may be left there, and this store be in use again.
-  const Answer here = AskOne(place_.address, kSearchPatience);
-  if (here.position.has_value() && here.position->instance != place_.instance &&
-      JoinAt(place_.address, here, kMaxHops)) {
+  const std::string destination = *moved_to_;
+  ReportRoundOver("the job goes on elsewhere");
+  if (JoinVia(destination, kMaxHops)) return absl::OkStatus();
+  // The target may be gone, and a new instance be open in this store.
+  const Answer here = QueryOne(current_.address, kSearchTimeouts);
+  if (here.location.has_value() && here.location->instance != current_.instance &&
+      JoinAt(current_.address, here, kMaxHops)) {
     return absl::OkStatus();
   }
-  const bool is_at_endpoint = place_.address == network_.endpoint();
-  if (is_at_endpoint && clock_.Now() >= moved_since_ + notice_patience_ && ReopenEndpoint()) {
+  const bool is_at_endpoint = current_.address == network_.endpoint();
+  if (is_at_endpoint && clock_.Now() >= move_announced_at_ + loss_detection_time_ &&
+      ReopenEndpoint()) {
     return absl::OkStatus();
   }
-  if (clock_.Now() < moved_since_ + options_.rendezvous.read_timeout) return absl::OkStatus();
+  if (clock_.Now() < move_announced_at_ + options_.rendezvous.read_timeout) return absl::OkStatus();
   moved_to_.reset();
   const absl::Status loss =
-      NetworkError(absl::StrCat("the job goes on at ", target, ", which cannot be reached"));
-  // A node that has read of no round knows nobody else to ask.
+      NetworkError(absl::StrCat("the job goes on at ", destination, ", which cannot be reached"));
+  // A node that has read no round knows no members to query.
   if (!last_round_.has_value()) return Annotate(loss, kLost);
-  Lose(loss);
+  StartSearch(loss);
   return absl::OkStatus();
 }
 
-}  // namespace syncline
+}  // namespace syncline::launch

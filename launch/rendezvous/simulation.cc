@@ -8,7 +8,7 @@
 #include "core/base/status.h"
 #include "launch/rendezvous/records.h"
 
-namespace syncline {
+namespace syncline::launch {
 namespace {
 
 constexpr int kEndpointPort = 29400;
@@ -268,19 +268,19 @@ class SimNode::Network final : public RendezvousNetwork {
   std::string endpoint() const override { return absl::StrCat(HostAddress(0), ":", kEndpointPort); }
   bool is_hosted_by_nodes() const override { return true; }
 
-  absl::StatusOr<MeetingPlace> Open(absl::Duration timeout,
-                                    const std::function<bool()>& cancelled) override {
+  absl::StatusOr<RendezvousStore> Open(absl::Duration timeout,
+                                       const std::function<bool()>& cancelled) override {
     const absl::Time deadline = world_.now() + timeout;
-    MeetingPlace place;
-    place.address = endpoint();
+    RendezvousStore target;
+    target.address = endpoint();
     for (;;) {
-      if (place.server == nullptr) place.server = ServeEndpoint();
-      const Reached reached = Connect(endpoint(), absl::Seconds(1), call_timeout_);
-      if (reached.store != nullptr) {
-        place.store = reached.store;
-        return place;
+      if (target.server == nullptr) target.server = ServeEndpoint();
+      const ConnectResult connected = Connect(endpoint(), absl::Seconds(1), call_timeout_);
+      if (connected.store != nullptr) {
+        target.store = connected.store;
+        return target;
       }
-      if (cancelled() || world_.now() >= deadline) return reached.status;
+      if (cancelled() || world_.now() >= deadline) return connected.status;
       world_.fibers.Sleep(absl::Milliseconds(100));
     }
   }
@@ -293,8 +293,8 @@ class SimNode::Network final : public RendezvousNetwork {
     return std::shared_ptr<void>(server.get(), [server](void*) { server->is_closed = true; });
   }
 
-  Reached Connect(const std::string& address, absl::Duration timeout,
-                  absl::Duration call_timeout) override {
+  ConnectResult Connect(const std::string& address, absl::Duration timeout,
+                        absl::Duration call_timeout) override {
     const auto is_decided = [&] {
       const int host = HostOfAddress(address);
       if (!world_.Passes(process_->host, host) || !world_.Passes(host, process_->host)) {
@@ -306,16 +306,16 @@ class SimNode::Network final : public RendezvousNetwork {
     const auto is_over = [&] { return !process_->alive || is_decided(); };
     world_.fibers.Sleep(2 * world_.Latency());
     world_.fibers.Await(is_over, world_.now() + timeout);
-    Reached reached;
-    reached.status = NetworkError(absl::StrCat(address, " cannot be reached"));
-    if (!process_->alive || !is_decided()) return reached;
+    ConnectResult connected;
+    connected.status = NetworkError(absl::StrCat(address, " cannot be reached"));
+    if (!process_->alive || !is_decided()) return connected;
     const auto server = Find(address);
-    reached.is_gone = server == nullptr;
-    if (server == nullptr) return reached;
-    reached.status = absl::OkStatus();
-    reached.store = std::make_shared<SimStore>(world_, process_, server, address,
-                                               std::min(call_timeout, call_timeout_));
-    return reached;
+    connected.is_refused = server == nullptr;
+    if (server == nullptr) return connected;
+    connected.status = absl::OkStatus();
+    connected.store = std::make_shared<SimStore>(world_, process_, server, address,
+                                                 std::min(call_timeout, call_timeout_));
+    return connected;
   }
 
   void ForAll(size_t count, const std::function<void(size_t)>& work) override {
@@ -365,14 +365,14 @@ SimNode::SimNode(SimWorld& world, const LaunchOptions& options, int host, std::s
   network_ = std::make_unique<Network>(world_, process_, absl::Seconds(5));
   session_ = std::make_unique<RendezvousSession>(
       options_, identity_, *network_, *clock_,
-      [this](ParticipantNews news) {
-        news_.push_back(std::move(news));
+      [this](RendezvousEvent event) {
+        events_.push_back(std::move(event));
         world_.Changed();
       },
-      [this] { return !process_->alive || departs_; });
-  world_.fibers.Spawn([this] { TakeSteps(); }, &process_->stopped);
-  world_.fibers.Spawn([this] { Listen(); }, &process_->stopped);
-  world_.fibers.Spawn([this] { BeAgent(); }, &process_->stopped);
+      [this] { return !process_->alive || leaves_; });
+  world_.fibers.Spawn([this] { RunSteps(); }, &process_->stopped);
+  world_.fibers.Spawn([this] { WatchAnnouncements(); }, &process_->stopped);
+  world_.fibers.Spawn([this] { RunAgent(); }, &process_->stopped);
 }
 
 SimNode::~SimNode() = default;
@@ -413,7 +413,7 @@ std::string SimNode::Describe() const {
   std::string text =
       absl::StrCat(id(), " at ", identity_.store, process_->alive ? "" : " dead",
                    process_->stopped ? " stopped" : "", is_leaving_ ? " leaving" : "",
-                   is_done_ ? " done" : "", has_departed_ ? " departed" : "");
+                   is_done_ ? " done" : "", has_left_ ? " departed" : "");
   if (running_.has_value()) {
     absl::StrAppend(&text, " runs round ", running_->number, " of");
     for (const NodeIdentity& member : running_->members) absl::StrAppend(&text, " ", member.id);
@@ -429,7 +429,7 @@ void SimNode::Command(Action action) {
   world_.Changed();
 }
 
-void SimNode::TakeSteps() {
+void SimNode::RunSteps() {
   absl::Status status = session_->Open();
   while (status.ok() && process_->alive) {
     while (!commands_.empty()) {
@@ -439,48 +439,48 @@ void SimNode::TakeSteps() {
     }
     status = session_->Step();
     if (!status.ok() || session_->has_ended()) break;
-    if (departs_ && commands_.empty()) {
+    if (leaves_ && commands_.empty()) {
       if (is_leaving_ && !closed_.has_value()) {
         session_->Leave("SIGTERM");
         break;
       }
-      session_->SayGoodbye();
-      while (process_->alive && session_->MustStay()) {
+      session_->Deregister();
+      while (process_->alive && session_->MustKeepServing()) {
         world_.fibers.Sleep(absl::Milliseconds(50));
       }
       break;
     }
-    awaited_ = session_->awaited();
-    has_news_ = false;
+    watched_key_ = session_->watched_key();
+    key_changed_ = false;
     world_.Changed();
     const auto has_work = [this] {
-      return !process_->alive || has_news_ || departs_ || !commands_.empty();
+      return !process_->alive || key_changed_ || leaves_ || !commands_.empty();
     };
     const absl::Duration wait = session_->next() - clock_->Now();
     world_.fibers.Await(has_work,
                         world_.now() + std::clamp(wait, absl::Milliseconds(1), absl::Seconds(1)));
   }
-  if (!status.ok() && process_->alive && !departs_) failure_ = std::string(status.message());
-  awaited_ = {};
-  has_departed_ = true;
+  if (!status.ok() && process_->alive && !leaves_) failure_ = std::string(status.message());
+  watched_key_ = {};
+  has_left_ = true;
   running_.reset();
   process_->alive = false;  // A launcher that has departed ends.
   world_.Touch(*process_);
 }
 
-void SimNode::Listen() {
+void SimNode::WatchAnnouncements() {
   while (process_->alive) {
     const auto is_needed = [this] {
-      return !process_->alive || (awaited_.store != nullptr && !has_news_);
+      return !process_->alive || (watched_key_.store != nullptr && !key_changed_);
     };
     world_.fibers.Await(is_needed, absl::InfiniteFuture());
     if (!process_->alive) return;
-    const RendezvousSession::Awaited awaited = awaited_;
-    const absl::Status came = awaited.store->Wait({awaited.key}, absl::Milliseconds(500));
+    const RendezvousSession::WatchedKey watched_key = watched_key_;
+    const absl::Status came = watched_key.store->Wait({watched_key.key}, absl::Milliseconds(500));
     if (!came.ok() && KindOf(came) == ErrorKind::kTimeout) continue;
-    if (awaited_.store == awaited.store && awaited_.key == awaited.key) {
-      has_news_ = true;
-      awaited_.store = nullptr;
+    if (watched_key_.store == watched_key.store && watched_key_.key == watched_key.key) {
+      key_changed_ = true;
+      watched_key_.store = nullptr;
       world_.Changed();
     }
   }
@@ -500,9 +500,9 @@ void SimNode::StopWorkers() {
   });
 }
 
-void SimNode::Handle(const ParticipantNews& news) {
-  if (news.kind != ParticipantNews::Kind::kAnnouncement) return;
-  const Announcement& announcement = news.announcement;
+void SimNode::Handle(const RendezvousEvent& event) {
+  if (event.kind != RendezvousEvent::Kind::kAnnouncement) return;
+  const Announcement& announcement = event.announcement;
   switch (announcement.kind) {
     case Announcement::Kind::kRound:
       if (announcement.round.RankOf(identity_.id) < 0) {
@@ -518,34 +518,34 @@ void SimNode::Handle(const ParticipantNews& news) {
       break;
     case Announcement::Kind::kClosed:
       closed_ = announcement;
-      departs_ = true;
+      leaves_ = true;
       break;
     case Announcement::Kind::kMoved:
       break;
   }
 }
 
-void SimNode::BeAgent() {
+void SimNode::RunAgent() {
   Command([](Rendezvous& rendezvous) { rendezvous.Wait(std::nullopt); });
   while (process_->alive) {
     const auto has_work = [this] {
       const bool acts = must_fail_ || (must_finish_ && !is_done_);
-      return !process_->alive || !news_.empty() || (is_leaving_ && !departs_) ||
+      return !process_->alive || !events_.empty() || (is_leaving_ && !leaves_) ||
              (running_.has_value() && acts);
     };
     world_.fibers.Await(has_work, absl::InfiniteFuture());
     Pause(10 * world_.Latency());
     if (!process_->alive) return;
-    if (!news_.empty()) {
-      const ParticipantNews news = std::move(news_.front());
-      news_.pop_front();
-      Handle(news);
+    if (!events_.empty()) {
+      const RendezvousEvent event = std::move(events_.front());
+      events_.pop_front();
+      Handle(event);
       continue;
     }
-    if (is_leaving_ && !departs_) {
+    if (is_leaving_ && !leaves_) {
       Pause(300 * world_.Latency());
       running_.reset();
-      departs_ = true;
+      leaves_ = true;
       world_.Changed();
       continue;
     }
@@ -564,4 +564,4 @@ void SimNode::BeAgent() {
   }
 }
 
-}  // namespace syncline
+}  // namespace syncline::launch

@@ -18,7 +18,7 @@
 #include "launch/rendezvous/session.h"
 #include "store/hash_store.h"
 
-namespace syncline {
+namespace syncline::launch {
 
 // A launcher's process, as far as others notice it.
 struct SimProcess {
@@ -114,7 +114,7 @@ class SimNode {
   const std::string& failure() const { return failure_; }
   bool is_leaving() const { return is_leaving_; }
   bool is_done() const { return is_done_; }
-  bool has_departed() const { return has_departed_; }
+  bool has_left() const { return has_left_; }
   const std::vector<Round>& rounds() const { return rounds_; }  // All that it was told to run.
   std::string Describe() const;
 
@@ -124,10 +124,10 @@ class SimNode {
   using Action = std::function<void(Rendezvous&)>;
 
   void Command(Action action);
-  void TakeSteps();
-  void Listen();
-  void BeAgent();
-  void Handle(const ParticipantNews& news);
+  void RunSteps();
+  void WatchAnnouncements();
+  void RunAgent();
+  void Handle(const RendezvousEvent& event);
   void StopWorkers();
   void Pause(absl::Duration duration);
 
@@ -141,10 +141,10 @@ class SimNode {
   std::unique_ptr<RendezvousSession> session_;
 
   std::deque<Action> commands_;
-  std::deque<ParticipantNews> news_;
-  RendezvousSession::Awaited awaited_;
-  bool has_news_ = false;
-  bool has_departed_ = false;
+  std::deque<RendezvousEvent> events_;
+  RendezvousSession::WatchedKey watched_key_;
+  bool key_changed_ = false;
+  bool has_left_ = false;
 
   // The agent's.
   std::optional<Round> running_;
@@ -154,11 +154,11 @@ class SimNode {
   bool must_finish_ = false;
   bool is_done_ = false;
   bool is_leaving_ = false;
-  bool departs_ = false;
+  bool leaves_ = false;
   std::optional<Announcement> closed_;
   std::string failure_;
 };
 
-}  // namespace syncline
+}  // namespace syncline::launch
 
 #endif  // SYNCLINE_LAUNCH_RENDEZVOUS_SIMULATION_H_

@@ -20,7 +20,7 @@
 #include "absl/time/clock.h"
 #include "gtest/gtest.h"
 
-namespace syncline {
+namespace syncline::launch {
 namespace {
 
 using Kind = Announcement::Kind;
@@ -222,7 +222,7 @@ class Simulation {
     const absl::Time began = world_.now();
     const auto all_departed = [&] {
       return std::all_of(living.begin(), living.end(),
-                         [](const SimNode* node) { return node->has_departed(); });
+                         [](const SimNode* node) { return node->has_left(); });
     };
     while (!all_departed() && world_.now() - began < kClosesWithin) RunFor(absl::Milliseconds(100));
     for (const SimNode* node : living) {
@@ -758,7 +758,7 @@ TEST(SimulationTest, WhereOnlyWorkersFailEachFailureIsARestart) {
 }
 
 }  // namespace
-}  // namespace syncline
+}  // namespace syncline::launch
 
 int main(int argc, char** argv) {
   testing::InitGoogleTest(&argc, argv);
@@ -766,8 +766,8 @@ int main(int argc, char** argv) {
     const std::string argument = argv[1];
     const std::vector<std::string> seeds = absl::StrSplit(argument.substr(8), ':');
     if (argument.substr(0, 8) != "--seeds=" || seeds.size() != 2 ||
-        !absl::SimpleAtoi(seeds[0], &syncline::first_seed) ||
-        !absl::SimpleAtoi(seeds[1], &syncline::end_seed)) {
+        !absl::SimpleAtoi(seeds[0], &syncline::launch::first_seed) ||
+        !absl::SimpleAtoi(seeds[1], &syncline::launch::end_seed)) {
       std::fprintf(stderr, "usage: %s [--seeds=BEGIN:END]\n", argv[0]);
       return 2;
     }

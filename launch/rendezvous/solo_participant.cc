@@ -1,19 +1,19 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "launch/rendezvous/news_queue.h"
+#include "launch/rendezvous/event_queue.h"
 #include "launch/rendezvous/participant.h"
-#include "launch/rendezvous/policy_options.h"
 #include "launch/rendezvous/rendezvous.h"
+#include "launch/rendezvous/round_policy_options.h"
 #include "store/hash_store.h"
 
-namespace syncline {
+namespace syncline::launch {
 namespace {
 
 // Nobody else is there to fall silent.
 Rendezvous::Options Alone(const LaunchOptions& options) {
   Rendezvous::Options result;
-  result.policy = PolicyFor(options);
+  result.policy = RoundPolicyFor(options);
   result.policy.lost_after = absl::InfiniteDuration();
   result.policy.silent_after = absl::InfiniteDuration();
   result.keep_alive_interval = absl::Hours(1);
@@ -36,7 +36,7 @@ class SoloParticipant final : public Participant {
 
   int fd() const override { return queue_.fd(); }
   absl::Time next() const override { return begun_ ? rendezvous_.next() : absl::InfiniteFuture(); }
-  std::vector<ParticipantNews> Take() override {
+  std::vector<RendezvousEvent> Take() override {
     if (begun_ && clock_.Now() >= rendezvous_.next()) Advance();
     return queue_.Take();
   }
@@ -60,23 +60,24 @@ class SoloParticipant final : public Participant {
     Advance();
   }
   void SetStatus(std::string /*json*/) override {}
-  void Depart(std::optional<std::string> /*reason*/, absl::Duration /*patience*/) override {}
+  void Leave(std::optional<std::string> /*reason*/, absl::Duration /*patience*/) override {}
   const NodeIdentity& identity() const override { return rendezvous_.record().identity; }
 
  private:
   void Advance() {
-    absl::StatusOr<std::vector<Announcement>> news = rendezvous_.Step();
-    if (!news.ok()) {
-      queue_.Put({ParticipantNews::Kind::kFailed, {}, std::string(news.status().message())});
+    absl::StatusOr<std::vector<Announcement>> announcements = rendezvous_.Step();
+    if (!announcements.ok()) {
+      queue_.Put(
+          {RendezvousEvent::Kind::kFailed, {}, std::string(announcements.status().message())});
       return;
     }
-    for (Announcement& announcement : *news) {
-      queue_.Put({ParticipantNews::Kind::kAnnouncement, std::move(announcement), ""});
+    for (Announcement& announcement : *announcements) {
+      queue_.Put({RendezvousEvent::Kind::kAnnouncement, std::move(announcement), ""});
     }
   }
 
   const Clock& clock_;
-  NewsQueue queue_;
+  EventQueue queue_;
   Rendezvous rendezvous_;
   bool begun_ = false;
 };
@@ -88,4 +89,4 @@ std::unique_ptr<Participant> MakeSoloParticipant(const LaunchOptions& options,
   return std::make_unique<SoloParticipant>(options, std::move(identity), clock);
 }
 
-}  // namespace syncline
+}  // namespace syncline::launch

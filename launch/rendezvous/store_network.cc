@@ -1,4 +1,4 @@
-#include "launch/rendezvous/meeting_place.h"
+#include "launch/rendezvous/store_network.h"
 
 #include <arpa/inet.h>
 #include <netinet/in.h>
@@ -27,12 +27,12 @@
 #include "core/join/host_address.h"
 #include "core/join/serving_turn.h"
 #include "core/store/prefix_store.h"
-#include "launch/rendezvous/position.h"
+#include "launch/rendezvous/job_location.h"
 #include "store/listen_address.h"
 #include "store/tcp_server.h"
 #include "store/tcp_store.h"
 
-namespace syncline {
+namespace syncline::launch {
 namespace {
 
 using Backend = RendezvousOptions::Backend;
@@ -40,15 +40,15 @@ using Hosting = RendezvousOptions::Hosting;
 
 constexpr absl::Duration kPause = absl::Milliseconds(100);
 constexpr absl::Duration kTryFor = absl::Seconds(1);
-constexpr absl::Duration kTryElsewhereFor = absl::Seconds(3);  // With TLS and a login.
+constexpr absl::Duration kTryElsewhereFor = absl::Seconds(3);  // etcd: with TLS and a login.
 constexpr size_t kConnectThreads = 16;
 
 std::shared_ptr<Store> OfJob(const RendezvousOptions& rendezvous, std::shared_ptr<Store> store) {
   return std::make_shared<PrefixStore>(absl::StrCat("rdzv/", rendezvous.id), std::move(store));
 }
 
-// Where to listen for connections to `host`. A name of this host that stands for a loopback address
-// here (127.0.1.1, as many systems have it) stands for another one elsewhere.
+// Where to listen for connections to `host`. Many systems map their own name to a loopback address
+// (127.0.1.1). Other hosts resolve that name to another address, so the server listens on all.
 absl::StatusOr<std::string> ListenAddress(const std::string& host) {
   SYNCLINE_ASSIGN_OR_RETURN(std::string address, FirstAddress(host));
   const bool is_meant = host == "localhost" || IsLoopbackAddress(host);
@@ -56,19 +56,19 @@ absl::StatusOr<std::string> ListenAddress(const std::string& host) {
   return address;
 }
 
-absl::StatusOr<std::shared_ptr<Store>> ConnectToStore(const MeetingPlaceOptions& options,
+absl::StatusOr<std::shared_ptr<Store>> ConnectToStore(const StoreNetworkOptions& options,
                                                       const std::string& host, int port,
-                                                      absl::Duration patience) {
+                                                      absl::Duration timeout) {
   TCPStore::Options client;
   client.host = host;
   client.port = port;
   client.timeout = options.call_timeout;
-  client.connect_timeout = patience;
+  client.connect_timeout = timeout;
   client.secret = options.secret;
   return TCPStore::Create(client);
 }
 
-absl::StatusOr<std::unique_ptr<TCPServer>> Serve(const MeetingPlaceOptions& options) {
+absl::StatusOr<std::unique_ptr<TCPServer>> Serve(const StoreNetworkOptions& options) {
   TCPServer::Options server;
   SYNCLINE_ASSIGN_OR_RETURN(server.host, ListenAddress(options.rendezvous.host));
   server.port = options.rendezvous.port;
@@ -76,22 +76,25 @@ absl::StatusOr<std::unique_ptr<TCPServer>> Serve(const MeetingPlaceOptions& opti
   return TCPServer::Start(server);
 }
 
-// Of c10d and static: to host and to connect in turns, until one of them works.
-absl::StatusOr<MeetingPlace> HostOrConnect(const MeetingPlaceOptions& options,
-                                           const Deadline& deadline,
-                                           const std::function<bool()>& cancelled) {
+// Backends c10d and static: tries to host and to connect in turns until one of them works. Which
+// node gets to host is decided by bind(2): the port of the endpoint has one owner. Nodes on other
+// hosts fail to bind, because the address is not theirs.
+absl::StatusOr<RendezvousStore> HostOrConnect(const StoreNetworkOptions& options,
+                                              const Deadline& deadline,
+                                              const std::function<bool()>& cancelled) {
   const RendezvousOptions& rendezvous = options.rendezvous;
-  MeetingPlace place;
-  place.address = EndpointAddress(rendezvous);
+  RendezvousStore target;
+  target.address = EndpointAddress(rendezvous);
   for (bool is_first_try = true;; is_first_try = false) {
     absl::Status hosting;
     if (rendezvous.hosting != Hosting::kNever) {
       const ServingTurn turn(rendezvous.host, rendezvous.port);
       absl::StatusOr<std::unique_ptr<TCPServer>> server = NetworkError("another node tries to");
-      // Later, a process that never serves may hold the turn.
+      // The first try respects the turn, so that processes of one host do not disturb each other.
+      // Later tries do not: the process that holds the turn may never serve.
       if (turn.is_mine() || !is_first_try) server = Serve(options);
       hosting = server.status();
-      if (server.ok()) place.server = *std::move(server);
+      if (server.ok()) target.server = *std::move(server);
       if (!hosting.ok() && rendezvous.hosting == Hosting::kAlways) {
         if (deadline.Expired() || cancelled()) {
           return Annotate(hosting, "this node is to host the rendezvous");
@@ -103,23 +106,24 @@ absl::StatusOr<MeetingPlace> HostOrConnect(const MeetingPlaceOptions& options,
     const Deadline attempt(std::min(kTryFor, deadline.Remaining()));
     auto store = ConnectToStore(options, rendezvous.host, rendezvous.port, attempt.timeout());
     if (store.ok()) {
-      place.store = OfJob(rendezvous, *std::move(store));
-      return place;
+      target.store = OfJob(rendezvous, *std::move(store));
+      return target;
     }
-    // Who answers, and not with a welcome, will not change.
+    // A server that answered and refused (a wrong secret, say) will refuse again.
     if (!attempt.Expired() || deadline.Expired() || cancelled()) {
       return Annotate(
           store.status(),
-          absl::StrCat("the rendezvous at ", place.address, " cannot be reached",
+          absl::StrCat("the rendezvous at ", target.address, " cannot be reached",
                        rendezvous.hosting == Hosting::kNever
                            ? ""
                            : absl::StrCat(", nor hosted by this node (", hosting.message(), ")")));
     }
-    place.server.reset();
+    // Serves, but cannot be reached: releases the port for another node.
+    target.server.reset();
   }
 }
 
-StoreConfig ConfigOf(const MeetingPlaceOptions& options) {
+StoreConfig ConfigOf(const StoreNetworkOptions& options) {
   const RendezvousOptions& rendezvous = options.rendezvous;
   StoreConfig config;
   config.path = rendezvous.path;
@@ -131,14 +135,15 @@ StoreConfig ConfigOf(const MeetingPlaceOptions& options) {
   config.etcd.user = rendezvous.etcd.user;
   config.etcd.password = rendezvous.etcd.password;
   config.etcd.prefix = rendezvous.etcd.prefix;
-  // Of what a job that was killed leaves behind. Nodes wait as long for a store that is away.
+  // The lease of the job's keys: what a killed job leaves behind expires after it. It must not
+  // expire while nodes still wait for a store that is away.
   config.etcd.ttl = std::max(rendezvous.join_timeout, rendezvous.read_timeout);
   return config;
 }
 
-absl::StatusOr<MeetingPlace> OpenMeetingPlace(const MeetingPlaceOptions& options,
-                                              const Deadline& deadline,
-                                              const std::function<bool()>& cancelled) {
+absl::StatusOr<RendezvousStore> OpenRendezvousStore(const StoreNetworkOptions& options,
+                                                    const Deadline& deadline,
+                                                    const std::function<bool()>& cancelled) {
   const RendezvousOptions& rendezvous = options.rendezvous;
   if (IsHostedByNodes(rendezvous)) return HostOrConnect(options, deadline, cancelled);
   const bool is_file = rendezvous.backend == Backend::kFile;
@@ -148,16 +153,16 @@ absl::StatusOr<MeetingPlace> OpenMeetingPlace(const MeetingPlaceOptions& options
     config.connect_timeout = attempt.timeout();
     auto store = StoreRegistry::Make(is_file ? "file" : "etcd", config);
     if (store.ok()) {
-      MeetingPlace place;
-      place.address = is_file ? rendezvous.path : EndpointAddress(rendezvous);
-      place.store = OfJob(rendezvous, *std::move(store));
-      return place;
+      RendezvousStore target;
+      target.address = is_file ? rendezvous.path : EndpointAddress(rendezvous);
+      target.store = OfJob(rendezvous, *std::move(store));
+      return target;
     }
     if (!attempt.Expired() || deadline.Expired() || cancelled()) return store.status();
   }
 }
 
-// Whether the error says that nobody listens at an address of a host that lives.
+// Whether the host is up and no process listens at the address. The status carries errno as text.
 bool IsRefusal(const absl::Status& status) {
   return absl::StrContains(status.message(), std::strerror(ECONNREFUSED));
 }
@@ -182,14 +187,14 @@ absl::StatusOr<SocketAddress> SocketAddressOf(const std::string& host, int port)
   return address;
 }
 
-// Calls work(0), ..., work(count - 1) on several threads. An interrupt of the thread that waits for
-// all of them ends the calls of the others too.
-class WorkQueue {
+// Runs work(0), ..., work(count - 1) on several threads, which take the next index from a counter.
+// An interrupt of the thread in Finish() interrupts the calls of the others too. Thread-safe.
+class ParallelCalls {
  public:
-  WorkQueue(size_t count, const std::function<void(size_t)>& work)
+  ParallelCalls(size_t count, const std::function<void(size_t)>& work)
       : count_(count), work_(work), left_(count) {}
 
-  // Takes calls until none is left.
+  // For the other threads: runs calls until none is left.
   void Help() {
     const auto check = [this] {
       return interrupted_ ? InterruptedError("the launcher ends") : absl::OkStatus();
@@ -198,7 +203,7 @@ class WorkQueue {
     Take();
   }
 
-  // The same, then waits for the calls of those who help.
+  // For the owner: the same, and then waits for the calls of the other threads.
   void Finish() {
     Take();
     while (!AwaitOthers()) {
@@ -229,9 +234,9 @@ class WorkQueue {
   size_t left_ ABSL_GUARDED_BY(mutex_);
 };
 
-class LauncherNetwork final : public RendezvousNetwork {
+class StoreNetwork final : public RendezvousNetwork {
  public:
-  explicit LauncherNetwork(MeetingPlaceOptions options) : options_(std::move(options)) {}
+  explicit StoreNetwork(StoreNetworkOptions options) : options_(std::move(options)) {}
 
   std::string endpoint() const override {
     const bool is_file = options_.rendezvous.backend == Backend::kFile;
@@ -239,54 +244,56 @@ class LauncherNetwork final : public RendezvousNetwork {
   }
   bool is_hosted_by_nodes() const override { return IsHostedByNodes(options_.rendezvous); }
 
-  absl::StatusOr<MeetingPlace> Open(absl::Duration timeout,
-                                    const std::function<bool()>& cancelled) override {
-    return OpenMeetingPlace(options_, Deadline(timeout), cancelled);
+  absl::StatusOr<RendezvousStore> Open(absl::Duration timeout,
+                                       const std::function<bool()>& cancelled) override {
+    return OpenRendezvousStore(options_, Deadline(timeout), cancelled);
   }
 
   std::shared_ptr<void> ServeEndpoint() override {
     const RendezvousOptions& rendezvous = options_.rendezvous;
     if (!is_hosted_by_nodes() || rendezvous.hosting == Hosting::kNever) return nullptr;
-    if (is_elsewhere_) return nullptr;
+    if (endpoint_is_remote_) return nullptr;
     const ServingTurn turn(rendezvous.host, rendezvous.port);
     if (!turn.is_mine()) return nullptr;
     auto server = Serve(options_);
     if (server.ok()) return *std::move(server);
-    is_elsewhere_ = absl::StrContains(server.status().message(), std::strerror(EADDRNOTAVAIL));
+    endpoint_is_remote_ =
+        absl::StrContains(server.status().message(), std::strerror(EADDRNOTAVAIL));
     return nullptr;
   }
 
-  Reached Connect(const std::string& address, absl::Duration timeout,
-                  absl::Duration call_timeout) override {
-    Reached reached;
+  ConnectResult Connect(const std::string& address, absl::Duration timeout,
+                        absl::Duration call_timeout) override {
+    ConnectResult connected;
     int port = 0;
     const std::string host = HostOf(address);
     if (!absl::SimpleAtoi(address.substr(address.rfind(':') + 1), &port)) {
-      reached.status = NetworkError(absl::StrCat("'", address, "' is no address of a store"));
-      return reached;
+      connected.status = NetworkError(absl::StrCat("'", address, "' is no address of a store"));
+      return connected;
     }
     const Deadline deadline(timeout);
-    // The store's client waits for a server that may yet start. This one has started before.
+    // The store's client retries, because its server may not have started yet. This server has
+    // started before, so a refused connection is final: a plain connect finds that out at once.
     const auto socket_address = SocketAddressOf(host, port);
-    reached.status = socket_address.status();
-    if (!reached.status.ok()) return reached;
-    reached.status = syncline::Connect(*socket_address, SOCK_STREAM, deadline).status();
-    reached.is_gone = !reached.status.ok() && IsRefusal(reached.status);
-    if (!reached.status.ok()) return reached;
-    MeetingPlaceOptions options = options_;
+    connected.status = socket_address.status();
+    if (!connected.status.ok()) return connected;
+    connected.status = syncline::Connect(*socket_address, SOCK_STREAM, deadline).status();
+    connected.is_refused = !connected.status.ok() && IsRefusal(connected.status);
+    if (!connected.status.ok()) return connected;
+    StoreNetworkOptions options = options_;
     options.call_timeout = std::min(options.call_timeout, call_timeout);
     auto store = ConnectToStore(options, host, port, deadline.Remaining());
-    reached.status = store.status();
-    if (store.ok()) reached.store = OfJob(options_.rendezvous, *std::move(store));
-    return reached;
+    connected.status = store.status();
+    if (store.ok()) connected.store = OfJob(options_.rendezvous, *std::move(store));
+    return connected;
   }
 
   void ForAll(size_t count, const std::function<void(size_t)>& work) override {
-    WorkQueue queue(count, work);
+    ParallelCalls queue(count, work);
     std::vector<std::thread> helpers;
     while (helpers.size() + 1 < std::min(count, kConnectThreads)) {
       auto helper = StartThread("the rendezvous", [&queue] { queue.Help(); });
-      if (!helper.ok()) break;  // Fewer at once, then.
+      if (!helper.ok()) break;  // Out of threads: fewer calls at once.
       helpers.push_back(*std::move(helper));
     }
     queue.Finish();
@@ -294,8 +301,8 @@ class LauncherNetwork final : public RendezvousNetwork {
   }
 
  private:
-  const MeetingPlaceOptions options_;
-  bool is_elsewhere_ = false;  // The endpoint, as is known: its address is none of this host.
+  const StoreNetworkOptions options_;
+  bool endpoint_is_remote_ = false;  // bind(2) has said that the address is not this host's.
 };
 
 }  // namespace
@@ -308,20 +315,20 @@ bool IsHostedByNodes(const RendezvousOptions& rendezvous) {
   return rendezvous.backend == Backend::kC10d || rendezvous.backend == Backend::kStatic;
 }
 
-std::unique_ptr<RendezvousNetwork> MakeRendezvousNetwork(MeetingPlaceOptions options) {
-  return std::make_unique<LauncherNetwork>(std::move(options));
+std::unique_ptr<RendezvousNetwork> MakeStoreNetwork(StoreNetworkOptions options) {
+  return std::make_unique<StoreNetwork>(std::move(options));
 }
 
-absl::StatusOr<std::shared_ptr<Store>> FindRunningJob(const MeetingPlaceOptions& options,
+absl::StatusOr<std::shared_ptr<Store>> FindRunningJob(const StoreNetworkOptions& options,
                                                       absl::Duration timeout) {
-  MeetingPlaceOptions guest = options;
-  guest.rendezvous.hosting = Hosting::kNever;
-  SYNCLINE_ASSIGN_OR_RETURN(MeetingPlace place,
-                            OpenMeetingPlace(guest, Deadline(timeout), [] { return false; }));
-  if (!IsHostedByNodes(options.rendezvous)) return place.store;
-  SYNCLINE_ASSIGN_OR_RETURN(const auto position, ReadPosition(*place.store));
-  if (!position.has_value() || position->state != Position::State::kHere) return place.store;
-  return InstanceStore(std::move(place.store), position->instance);
+  StoreNetworkOptions client = options;
+  client.rendezvous.hosting = Hosting::kNever;
+  SYNCLINE_ASSIGN_OR_RETURN(RendezvousStore target,
+                            OpenRendezvousStore(client, Deadline(timeout), [] { return false; }));
+  if (!IsHostedByNodes(options.rendezvous)) return target.store;
+  SYNCLINE_ASSIGN_OR_RETURN(const auto location, ReadLocation(*target.store));
+  if (!location.has_value() || location->state != JobLocation::State::kHere) return target.store;
+  return InstanceStore(std::move(target.store), location->instance);
 }
 
-}  // namespace syncline
+}  // namespace syncline::launch

@@ -1,4 +1,4 @@
-#include "launch/health.h"
+#include "launch/heartbeat_monitor.h"
 
 #include <fcntl.h>
 #include <signal.h>
@@ -16,7 +16,7 @@
 #include "gtest/gtest.h"
 #include "launch/clock.h"
 
-namespace syncline {
+namespace syncline::launch {
 namespace {
 
 using testing::HasSubstr;
@@ -53,7 +53,7 @@ class HealthTest : public testing::Test {
   }
 
   FakeClock clock_;
-  HeartbeatWatch watch_{kLimit, clock_};
+  HeartbeatMonitor watch_{kLimit, clock_};
   int beats_ = 0;
 };
 
@@ -90,9 +90,9 @@ TEST_F(HealthTest, SigkillFollowsSigabrtOnce) {
   watch_.Forget(1);
   clock_.Advance(kLimit);
   ASSERT_EQ(watch_.Check().size(), 1u);
-  EXPECT_EQ(watch_.deadline(), clock_.Now() + HeartbeatWatch::kAbortGrace);
+  EXPECT_EQ(watch_.deadline(), clock_.Now() + HeartbeatMonitor::kAbortGrace);
   EXPECT_THAT(watch_.Check(), IsEmpty());
-  clock_.Advance(HeartbeatWatch::kAbortGrace);
+  clock_.Advance(HeartbeatMonitor::kAbortGrace);
   const auto overdue = watch_.Check();
   ASSERT_EQ(overdue.size(), 1u);
   EXPECT_EQ(overdue[0].signal, SIGKILL);
@@ -138,7 +138,7 @@ TEST_F(HealthTest, AWorkerThatStartsAnewHasItsTimeAgain) {
 }
 
 TEST_F(HealthTest, WithoutALimitNothingIsMadeAndNobodyIsOverdue) {
-  HeartbeatWatch off(absl::InfiniteDuration(), clock_);
+  HeartbeatMonitor off(absl::InfiniteDuration(), clock_);
   EXPECT_FALSE(off.enabled());
   const std::string file = testing::TempDir() + "/never";
   ASSERT_TRUE(off.Watch(0, file).ok());
@@ -151,4 +151,4 @@ TEST_F(HealthTest, AFileThatCannotBeMadeIsAnError) {
 }
 
 }  // namespace
-}  // namespace syncline
+}  // namespace syncline::launch

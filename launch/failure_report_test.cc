@@ -1,4 +1,4 @@
-#include "launch/report.h"
+#include "launch/failure_report.h"
 
 #include <signal.h>
 #include <stdlib.h>
@@ -14,7 +14,7 @@
 #include "gtest/gtest.h"
 #include "launch/failure_record.h"
 
-namespace syncline {
+namespace syncline::launch {
 namespace {
 
 using testing::HasSubstr;
@@ -226,4 +226,4 @@ TEST_F(ErrorFileTest, IsEmptyForAnythingElse) {
 }
 
 }  // namespace
-}  // namespace syncline
+}  // namespace syncline::launch

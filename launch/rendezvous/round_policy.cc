@@ -1,4 +1,4 @@
-#include "launch/rendezvous/policy.h"
+#include "launch/rendezvous/round_policy.h"
 
 #include <algorithm>
 #include <set>
@@ -8,7 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 
-namespace syncline {
+namespace syncline::launch {
 namespace {
 
 using State = NodeRecord::State;
@@ -30,7 +30,8 @@ Announcement Closed(int exit_code, std::string reason) {
   return closed;
 }
 
-// The likeliest cause among the failures of the round; one that no restart can help comes first.
+// The likeliest root cause among the failures of the round. A failure that no restart can help
+// comes first.
 const NodeRecord* RootCause(const NodeViews& nodes, int round) {
   const NodeRecord* root = nullptr;
   for (const auto& [id, view] : nodes) {
@@ -54,9 +55,9 @@ std::string Names(const std::vector<const NodeRecord*>& records) {
 
 }  // namespace
 
-Policy::Policy(const PolicyOptions& options) : options_(options) {}
+RoundPolicy::RoundPolicy(const RoundPolicyOptions& options) : options_(options) {}
 
-void Policy::OnAnnouncement(const Announcement& announcement, absl::Time now) {
+void RoundPolicy::OnAnnouncement(const Announcement& announcement, absl::Time now) {
   switch (announcement.kind) {
     case Announcement::Kind::kRound:
       phase_ = Phase::kRunning;
@@ -69,6 +70,7 @@ void Policy::OnAnnouncement(const Announcement& announcement, absl::Time now) {
       forming_since_ = now;
       over_cause_ = announcement.cause;
       over_reason_ = announcement.reason;
+      // Only failures soon after the start of a round count towards the backoff.
       if (announcement.cause != Announcement::Cause::kFailure) break;
       quick_failures_ = now - round_began_ < options_.backoff_reset ? quick_failures_ + 1 : 1;
       break;
@@ -79,7 +81,7 @@ void Policy::OnAnnouncement(const Announcement& announcement, absl::Time now) {
   }
 }
 
-std::optional<Announcement> Policy::Decide(const NodeViews& nodes, absl::Time now) {
+std::optional<Announcement> RoundPolicy::Decide(const NodeViews& nodes, absl::Time now) {
   now_ = now;
   for (const auto& [id, view] : nodes) seen_.insert(id);
   next_ = absl::InfiniteFuture();
@@ -94,7 +96,10 @@ std::optional<Announcement> Policy::Decide(const NodeViews& nodes, absl::Time no
   return std::nullopt;
 }
 
-std::optional<Announcement> Policy::DecideRunning(const NodeViews& nodes, absl::Time now) {
+// In order of precedence: a lost member ends the round even if a worker failed as well, because
+// that failure is most likely its consequence, and costs no restart then. Success needs all
+// members.
+std::optional<Announcement> RoundPolicy::DecideRunning(const NodeViews& nodes, absl::Time now) {
   using Cause = Announcement::Cause;
   if (std::string missing = MissingMember(nodes, now, options_.lost_after); !missing.empty()) {
     return Over(*last_, Cause::kMembership, std::move(missing));
@@ -105,7 +110,7 @@ std::optional<Announcement> Policy::DecideRunning(const NodeViews& nodes, absl::
     const NodeView& view = nodes.at(member.id);
     const NodeRecord& record = view.record;
     WakeAt(view.heard + options_.lost_after);
-    if (record.round < last_->number) continue;  // Has not heard of the round yet.
+    if (record.round < last_->number) continue;  // Has not read the round yet.
     if (record.round > last_->number || record.state == State::kFailed ||
         record.state == State::kWaiting) {
       wants_next = true;
@@ -118,6 +123,7 @@ std::optional<Announcement> Policy::DecideRunning(const NodeViews& nodes, absl::
                            : Over(*last_, Cause::kFailure, root->failure->summary);
   }
   if (done == last_->members.size()) return Closed(0, "all workers have succeeded");
+  // New nodes end a running round, but not one that is about to succeed.
   const bool has_room = static_cast<int>(last_->members.size()) < options_.max_nodes && done == 0;
   std::vector<const NodeRecord*> newcomers;
   for (const NodeRecord* record : Candidates(nodes, now)) {
@@ -133,8 +139,8 @@ std::optional<Announcement> Policy::DecideRunning(const NodeViews& nodes, absl::
   return Over(*last_, Cause::kMembership, absl::StrCat(Names(newcomers), " joins"));
 }
 
-std::string Policy::MissingMember(const NodeViews& nodes, absl::Time now,
-                                  absl::Duration silence) const {
+std::string RoundPolicy::MissingMember(const NodeViews& nodes, absl::Time now,
+                                       absl::Duration silence) const {
   for (const NodeIdentity& member : last_->members) {
     const auto found = nodes.find(member.id);
     if (found == nodes.end()) return absl::StrCat(member.ToString(), " is gone");
@@ -151,20 +157,21 @@ std::string Policy::MissingMember(const NodeViews& nodes, absl::Time now,
   return "";
 }
 
-std::vector<const NodeRecord*> Policy::Candidates(const NodeViews& nodes, absl::Time now) const {
+std::vector<const NodeRecord*> RoundPolicy::Candidates(const NodeViews& nodes,
+                                                       absl::Time now) const {
   std::vector<const NodeRecord*> candidates;
   for (const auto& [id, view] : nodes) {
     if (view.record.state != State::kWaiting || now - view.heard >= options_.silent_after) continue;
     candidates.push_back(&view.record);
   }
-  // Members first, by rank; then in the order of coming.
+  // Members first, by rank, so that they stay when there are too many nodes; then in join order.
   const auto key = [this](const NodeRecord* record) {
     const int rank = last_.has_value() ? last_->RankOf(record->identity.id) : record->rank;
-    return std::make_tuple(rank < 0, rank, record->ticket);
+    return std::make_tuple(rank < 0, rank, record->join_order);
   };
   std::sort(candidates.begin(), candidates.end(),
             [&key](const NodeRecord* a, const NodeRecord* b) { return key(a) < key(b); });
-  std::set<int> wanted;  // Of two that must have one rank the first has it.
+  std::set<int> wanted;  // Of two nodes that want one rank the first gets it.
   candidates.erase(std::remove_if(candidates.begin(), candidates.end(),
                                   [&wanted](const NodeRecord* record) {
                                     const int rank = record->identity.wanted_rank;
@@ -174,14 +181,16 @@ std::vector<const NodeRecord*> Policy::Candidates(const NodeViews& nodes, absl::
   return candidates;
 }
 
-// Whether members of the last round still stop their workers.
-bool Policy::AwaitsMembers(const NodeViews& nodes, absl::Time now) {
+// Whether members of the last round are still stopping their workers. A round must not begin
+// before: workers of two rounds would use the same devices and ports.
+bool RoundPolicy::AwaitsMembers(const NodeViews& nodes, absl::Time now) {
   if (!last_.has_value()) return false;
   bool awaits = false;
   for (const NodeIdentity& member : last_->members) {
     const auto found = nodes.find(member.id);
     if (found == nodes.end()) {
-      // Of the nodes that were seen here it has departed; in a new store it may have yet to come.
+      // A node that was seen here has left. In a store that has just replaced another one the node
+      // may not have arrived yet.
       const absl::Time limit = forming_since_ + options_.silent_after;
       if (seen_.count(member.id) != 0 || now >= limit) continue;
       awaits = true;
@@ -197,14 +206,19 @@ bool Policy::AwaitsMembers(const NodeViews& nodes, absl::Time now) {
   return awaits;
 }
 
-std::optional<Announcement> Policy::DecideForming(const NodeViews& nodes, absl::Time now) {
+// Waits in turn: for members that still stop their workers, for min_nodes, for the backoff or the
+// last call. What ends the job, or corrects the cause of the last end, is decided in between, as
+// soon as all members have said how they ended.
+std::optional<Announcement> RoundPolicy::DecideForming(const NodeViews& nodes, absl::Time now) {
   if (nodes.empty()) return std::nullopt;
+  // A new leader learns of no time before its own first look.
   forming_since_ = forming_since_ == absl::InfinitePast() ? now : forming_since_;
   for (const auto& [id, view] : nodes) WakeAt(view.heard + options_.silent_after);
   if (AwaitsMembers(nodes, now)) return std::nullopt;
   if (auto over = FindFailure(nodes)) return over;
   if (auto closed = AfterFailure(nodes)) return closed;
   const std::vector<const NodeRecord*> candidates = Candidates(nodes, now);
+  // Each new node restarts the last call.
   if (candidates.size() > known_candidates_) last_arrival_ = now;
   known_candidates_ = candidates.size();
   const int count = static_cast<int>(candidates.size());
@@ -229,8 +243,9 @@ std::optional<Announcement> Policy::DecideForming(const NodeViews& nodes, absl::
   return Form(candidates, nodes);
 }
 
-// Whether a member of the last round does not wait for the next one.
-bool Policy::LacksMember(const NodeViews& nodes) const {
+// Whether a member of the last round is not waiting for the next one: it is lost, has left, or
+// still stops its workers.
+bool RoundPolicy::LacksMember(const NodeViews& nodes) const {
   for (const NodeIdentity& member : last_->members) {
     const auto found = nodes.find(member.id);
     if (found == nodes.end()) return true;
@@ -242,7 +257,7 @@ bool Policy::LacksMember(const NodeViews& nodes) const {
 
 // The true end of the last round, if that was lost with the store and the records show a failure.
 // One that comes with the loss of a member counts as that loss.
-std::optional<Announcement> Policy::FindFailure(const NodeViews& nodes) const {
+std::optional<Announcement> RoundPolicy::FindFailure(const NodeViews& nodes) const {
   if (over_cause_ != Announcement::Cause::kStoreLost || !last_.has_value()) return std::nullopt;
   const NodeRecord* root = RootCause(nodes, last_->number);
   if (root == nullptr) return std::nullopt;
@@ -253,7 +268,7 @@ std::optional<Announcement> Policy::FindFailure(const NodeViews& nodes) const {
 
 // The failure that ended the last round, if it is to end the job. One that comes with the loss of a
 // member counts as that loss, unless the member comes back before the next round.
-std::optional<Announcement> Policy::AfterFailure(const NodeViews& nodes) const {
+std::optional<Announcement> RoundPolicy::AfterFailure(const NodeViews& nodes) const {
   if (!last_.has_value() || over_cause_ != Announcement::Cause::kFailure) return std::nullopt;
   const NodeRecord* root = RootCause(nodes, last_->number);
   const bool is_final = root != nullptr && root->failure->retry == FailureNote::Retry::kNever;
@@ -269,7 +284,7 @@ std::optional<Announcement> Policy::AfterFailure(const NodeViews& nodes) const {
   return closed;
 }
 
-bool Policy::KeepsMembers(const Round& next) const {
+bool RoundPolicy::KeepsMembers(const Round& next) const {
   if (!last_.has_value()) return true;
   for (const NodeIdentity& member : last_->members) {
     if (next.RankOf(member.id) < 0) return false;
@@ -277,8 +292,11 @@ bool Policy::KeepsMembers(const Round& next) const {
   return true;
 }
 
-Announcement Policy::Form(const std::vector<const NodeRecord*>& candidates,
-                          const NodeViews& nodes) const {
+// Ranks: a wanted rank first, then the rank of the last round, then any that is free. The round's
+// number exceeds every number that any node has seen, in whichever store, so that histories of two
+// stores can be compared.
+Announcement RoundPolicy::Form(const std::vector<const NodeRecord*>& candidates,
+                               const NodeViews& nodes) const {
   const int count = std::min(static_cast<int>(candidates.size()), options_.max_nodes);
   std::vector<const NodeRecord*> by_rank(count, nullptr);
   std::vector<const NodeRecord*> others;
@@ -308,19 +326,22 @@ Announcement Policy::Form(const std::vector<const NodeRecord*>& candidates,
     round.restarts = last_->restarts;
   }
   ++round.number;
+  // A restart is spent only on a failure of workers; with a member lost, that explains the failure.
   if (over_cause_ == Announcement::Cause::kFailure && KeepsMembers(round)) ++round.restarts;
   if (last_.has_value()) round.reason = over_reason_;
   return announcement;
 }
 
-absl::Duration Policy::Backoff() const {
+// Doubles, so that a job that fails at once does not load the cluster; the first failure of a long
+// round costs no wait.
+absl::Duration RoundPolicy::Backoff() const {
   if (quick_failures_ <= 1) return absl::ZeroDuration();
   absl::Duration wait = options_.backoff;
   for (int i = 2; i < quick_failures_ && wait < options_.max_backoff; ++i) wait *= 2;
   return std::min(wait, options_.max_backoff);
 }
 
-std::string Policy::Describe(const NodeViews& nodes, absl::Time now) const {
+std::string RoundPolicy::Describe(const NodeViews& nodes, absl::Time now) const {
   const std::vector<const NodeRecord*> candidates = Candidates(nodes, now);
   std::string text =
       absl::StrCat(candidates.size(), " of at least ", options_.min_nodes,
@@ -337,19 +358,20 @@ std::string Policy::Describe(const NodeViews& nodes, absl::Time now) const {
   return text;
 }
 
-std::vector<std::string> Policy::Departed(const NodeViews& nodes, absl::Time now) const {
+// A member of a running round is kept: its silence is the evidence that ends the round.
+std::vector<std::string> RoundPolicy::Departed(const NodeViews& nodes, absl::Time now) const {
   std::vector<std::string> departed;
   for (const auto& [id, view] : nodes) {
     const bool is_member = phase_ == Phase::kRunning && last_.has_value() && last_->RankOf(id) >= 0;
-    const bool is_gone =
+    const bool has_left =
         view.record.state == State::kLeft || now - view.heard >= options_.lost_after;
-    if (is_gone && !is_member) departed.push_back(id);
+    if (has_left && !is_member) departed.push_back(id);
   }
   return departed;
 }
 
-void Policy::WakeAt(absl::Time time) {
+void RoundPolicy::WakeAt(absl::Time time) {
   if (time > now_) next_ = std::min(next_, time);
 }
 
-}  // namespace syncline
+}  // namespace syncline::launch

@@ -1,8 +1,8 @@
-#include "launch/rendezvous/policy_options.h"
+#include "launch/rendezvous/round_policy_options.h"
 
 #include <algorithm>
 
-namespace syncline {
+namespace syncline::launch {
 namespace {
 
 // A node is not called silent for less, however short heartbeat_timeout is: a sign of life comes
@@ -11,9 +11,9 @@ constexpr int kMissingSigns = 3;
 
 }  // namespace
 
-PolicyOptions PolicyFor(const LaunchOptions& options) {
+RoundPolicyOptions RoundPolicyFor(const LaunchOptions& options) {
   const RendezvousOptions& rendezvous = options.rendezvous;
-  PolicyOptions policy;
+  RoundPolicyOptions policy;
   policy.min_nodes = options.nodes.min;
   policy.max_nodes = options.nodes.max;
   policy.max_restarts = options.max_restarts;
@@ -27,7 +27,7 @@ PolicyOptions PolicyFor(const LaunchOptions& options) {
 }
 
 absl::Duration CallTimeout(const LaunchOptions& options) {
-  return std::min(options.rendezvous.read_timeout, PolicyFor(options).lost_after);
+  return std::min(options.rendezvous.read_timeout, RoundPolicyFor(options).lost_after);
 }
 
-}  // namespace syncline
+}  // namespace syncline::launch

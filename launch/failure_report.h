@@ -1,6 +1,6 @@
 // What the operator is told when a job fails.
-#ifndef SYNCLINE_LAUNCH_REPORT_H_
-#define SYNCLINE_LAUNCH_REPORT_H_
+#ifndef SYNCLINE_LAUNCH_FAILURE_REPORT_H_
+#define SYNCLINE_LAUNCH_FAILURE_REPORT_H_
 
 #include <sys/types.h>
 
@@ -14,7 +14,7 @@
 #include "launch/agent.h"
 #include "launch/failure_record.h"
 
-namespace syncline {
+namespace syncline::launch {
 
 // What of the host helps to explain a death.
 struct HostEvidence {
@@ -88,6 +88,6 @@ std::string ReportFailure(const FailureRecord& failure);
 std::string SummarizeFailure(const FailureFacts& facts);
 std::string ReportFailure(const FailureFacts& facts);
 
-}  // namespace syncline
+}  // namespace syncline::launch
 
-#endif  // SYNCLINE_LAUNCH_REPORT_H_
+#endif  // SYNCLINE_LAUNCH_FAILURE_REPORT_H_

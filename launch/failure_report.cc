@@ -1,4 +1,4 @@
-#include "launch/report.h"
+#include "launch/failure_report.h"
 
 #include <signal.h>
 #include <string.h>
@@ -17,7 +17,7 @@
 #include "absl/strings/str_split.h"
 #include "nlohmann/json.hpp"
 
-namespace syncline {
+namespace syncline::launch {
 namespace {
 
 constexpr size_t kMaxErrorFile = 1 << 20;
@@ -301,4 +301,4 @@ std::string ReportFailure(const FailureFacts& facts) {
   return ReportFailure(MakeRecord(facts, absl::UnixEpoch()));
 }
 
-}  // namespace syncline
+}  // namespace syncline::launch

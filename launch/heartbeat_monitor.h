@@ -1,6 +1,6 @@
 // Finds workers that have stopped making progress.
-#ifndef SYNCLINE_LAUNCH_HEALTH_H_
-#define SYNCLINE_LAUNCH_HEALTH_H_
+#ifndef SYNCLINE_LAUNCH_HEARTBEAT_MONITOR_H_
+#define SYNCLINE_LAUNCH_HEARTBEAT_MONITOR_H_
 
 #include <map>
 #include <optional>
@@ -11,7 +11,7 @@
 #include "absl/time/time.h"
 #include "launch/clock.h"
 
-namespace syncline {
+namespace syncline::launch {
 
 // Watches the workers' heartbeat files. A heartbeat is a new modification time; a worker's start
 // counts as its first. A worker without one for the limit is to get SIGABRT, so that it can show
@@ -20,12 +20,12 @@ namespace syncline {
 // Ages are those of the monotonic clock, so that setting the wall clock kills nobody: files are
 // looked at four times per limit, and a heartbeat is at most as old as the look before. Not
 // thread-safe.
-class HeartbeatWatch {
+class HeartbeatMonitor {
  public:
   static constexpr absl::Duration kAbortGrace = absl::Seconds(2);
 
   // `limit` may be InfiniteDuration: then nothing is ever overdue. `clock` must outlive the watch.
-  HeartbeatWatch(absl::Duration limit, const Clock& clock);
+  HeartbeatMonitor(absl::Duration limit, const Clock& clock);
 
   bool enabled() const { return limit_ < absl::InfiniteDuration(); }
 
@@ -48,24 +48,24 @@ class HeartbeatWatch {
   std::optional<absl::Duration> Age(int local_rank) const;
 
  private:
-  struct Heart {
+  struct WorkerState {
     std::string file;
     absl::Time written;                           // The file's time.
-    absl::Time beat;                              // When that was, by clock_.
-    bool has_beaten = false;                      // Since its start.
+    absl::Time last_heartbeat;                    // When that was, by clock_.
+    bool has_heartbeat = false;                   // Since its start.
     absl::Time kill_at = absl::InfiniteFuture();  // Once it has got SIGABRT.
     bool killed = false;
   };
 
-  void Look(Heart* heart) const;
-  std::string Describe(const Heart& heart) const;
+  void ReadHeartbeat(WorkerState* worker) const;
+  std::string Describe(const WorkerState& worker) const;
 
   const absl::Duration limit_;
   const Clock& clock_;
-  absl::Time looked_;            // The last time.
-  std::map<int, Heart> hearts_;  // By local rank.
+  absl::Time last_check_;               // The last time.
+  std::map<int, WorkerState> workers_;  // By local rank.
 };
 
-}  // namespace syncline
+}  // namespace syncline::launch
 
-#endif  // SYNCLINE_LAUNCH_HEALTH_H_
+#endif  // SYNCLINE_LAUNCH_HEARTBEAT_MONITOR_H_
