@@ -92,8 +92,8 @@ void Agent::Count(WorkerExit exit) {
     failure_->stopped.push_back(exit);
     return;
   }
-  const bool told = clock_.Now() >= stopped_;
-  if (told && (exit.signal == SIGTERM || exit.signal == SIGKILL)) {
+  const bool was_told = clock_.Now() >= stopped_;
+  if (was_told && (exit.signal == SIGTERM || exit.signal == SIGKILL)) {
     // On its way out when it was told to stop: this is how it would have ended.
     exit.code = 1;
     exit.signal = 0;

@@ -1,4 +1,4 @@
-// The policy of one node: when its workers start, are told to stop, are killed, and start anew.
+// Decides when the workers of one node start, are asked to stop, are killed and are restarted.
 #ifndef SYNCLINE_LAUNCH_AGENT_H_
 #define SYNCLINE_LAUNCH_AGENT_H_
 
@@ -26,24 +26,24 @@ struct WorkerExit {
     kPeerError,  // Syncline's report of a failure elsewhere.
   };
   Record record = Record::kNone;
-  absl::Time failed_at = absl::InfiniteFuture();  // When it recorded it, or else when it ended.
+  absl::Time failed_at = absl::InfiniteFuture();  // When it recorded the error, or else ended.
 
   bool ok() const { return code == 0 && signal == 0; }
-  // As a shell would say it: the exit code, or 128 + signal.
+  // The exit code as a shell reports it: 128 + signal if a signal killed it.
   int ShellCode() const { return signal != 0 ? 128 + signal : code; }
 };
 
-// What the agent wants done. Commands never fail; the agent hears of their effects as events.
+// An action for the launcher. Commands never fail; their effects come back to the agent as events.
 struct AgentCommand {
   enum class Kind {
-    kJoin,                // Ask for a round, telling failure() if there is one.
+    kJoin,                // Ask for a round, reporting failure() if there is one.
     kStartWorkers,        // Start all workers of the round.
-    kSignalGroups,        // `signal` to the process groups of all living workers.
-    kSignalWorkers,       // `signal` to the living workers themselves, not to their children.
-    kTerminateLeftovers,  // SIGTERM to whatever the workers have left behind.
-    kKillEverything,      // SIGKILL to all living workers and to all they have started.
-    kReportFailure,       // Tell the other nodes that the round has failed: failure().
-    kReportDone,          // Tell them that all workers of this node have succeeded.
+    kSignalGroups,        // Send `signal` to the process groups of all living workers.
+    kSignalWorkers,       // Send `signal` to the living workers themselves, not their children.
+    kTerminateLeftovers,  // Send SIGTERM to all processes that the workers have left behind.
+    kKillEverything,      // Send SIGKILL to all living workers and to all that they have started.
+    kReportFailure,       // Publish that the round has failed on this node: failure().
+    kReportDone,          // Publish that all workers of this node have succeeded.
   };
   Kind kind;
   int signal = 0;
@@ -54,31 +54,32 @@ struct AgentOptions {
   std::vector<int> stop_signals = {SIGTERM, SIGINT, SIGHUP, SIGQUIT};  // Others are passed on.
   // From an operator's signal to SIGKILL.
   absl::Duration shutdown_timeout = absl::Seconds(30);
-  // From the first failure seen to SIGTERM of the others. A failed worker often ends later than
-  // those it takes along: it still prints, closes and frees. Not more than shutdown_timeout; twice
-  // as long while all failures are peers' errors.
+  // From the first failure to SIGTERM of the others, so that the worker that caused it can end by
+  // itself: it often ends later than those that it takes along, because it prints and frees first.
+  // At most shutdown_timeout; twice as long while all failures are peers' errors.
   absl::Duration settle_time = absl::Milliseconds(250);
-  // From that SIGTERM to SIGKILL (their group is broken, there is nothing to save), and from the
-  // end of the last worker to SIGKILL of what it left behind. Not more than shutdown_timeout.
+  // From that SIGTERM to SIGKILL (their group is broken, so that there is nothing to save), and
+  // from the end of the last worker to SIGKILL of its leftovers. At most shutdown_timeout.
   absl::Duration failure_grace = absl::Seconds(1);
-  // From SIGKILL to giving up on a process that does not die.
+  // From SIGKILL to giving up on a process that still exists.
   absl::Duration kill_grace = absl::Seconds(5);
 };
 
-// How far a failure is from explaining itself: 0 if it does, 2 if it is known to be a consequence
-// of another one. 1: an exit code alone, which may be either.
+// How likely a failure is a consequence of another one: 0 if it is a cause (a recorded error, a
+// signal), 2 if it is known to be a consequence. 1: an exit code alone, which may be either.
 int Remoteness(const WorkerExit& exit);
 
-// A state machine: every event returns what is to be done about it. It does no input or output
-// and knows no process, so that all of it is testable. Not thread-safe.
+// A state machine: each event returns the commands that follow from it. It does no input or output
+// and knows no processes, so that tests cover all of it. Owned by Launcher, on the main thread. Not
+// thread-safe.
 //
 //   idle -> joining -> running -> [settling] -> [stopping] -> draining -> joining | finishing
 //   joining | finishing | draining -> finished
 //
-// One worker is the cause of a failure; what happens to the others is its consequence. Which one
-// is known for certain when all have ended. A failure stops all workers of the node, and the node
-// joins again: whether there is another round the nodes decide together (rendezvous/policy.h). So
-// it does when the round is over for another reason. A stop signal stops it for good.
+// One worker is the cause of a failure, and the others fail as its consequence; which one is known
+// for certain when all have ended. A failure stops all workers of the node, and the node joins
+// again; whether there is another round is decided by the leader (rendezvous/round_policy.h). The
+// same happens when the round ends for another reason. A stop signal ends the node's part for good.
 class Agent {
  public:
   enum class State {
@@ -86,8 +87,8 @@ class Agent {
     kJoining,  // For the next round. There are no workers.
     kRunning,
     kSettling,   // A worker has failed; the others may be failing too, or may be the cause.
-    kStopping,   // Workers have been told to stop.
-    kDraining,   // No worker lives; processes that workers started may.
+    kStopping,   // Workers have been asked to stop.
+    kDraining,   // No worker is left; processes that workers started may be.
     kFinishing,  // All workers have succeeded; those of other nodes may still run.
     kFinished,
   };
@@ -96,7 +97,7 @@ class Agent {
   // `clock` must outlive the agent.
   Agent(const AgentOptions& options, const Clock& clock);
 
-  // The events. Each returns the commands to carry out, in order.
+  // The events. Each returns the commands to execute, in order.
   Commands Start();
   Commands OnRound();                // A round begins that this node is a member of.
   Commands OnRoundOver();            // The round that it was in is to end.
@@ -106,9 +107,9 @@ class Agent {
   Commands OnWorkersExited(absl::Span<const WorkerExit> exits);
   Commands OnLeftoverExited();  // A process that a worker had started is gone.
   Commands OnNothingLeft();     // While draining: no process of the attempt is left.
-  // One of stop_signals stops the job, any other is passed on; SIGINT while the job is stopping
-  // kills at once. SIGPIPE says that nobody reads the output any more: the workers, which
-  // cannot know, get SIGTERM.
+  // One of stop_signals stops the job, any other is forwarded to the workers; SIGINT while the job
+  // is stopping kills at once. SIGPIPE means that nobody reads the output any more: the workers,
+  // which do not notice that, get SIGTERM.
   Commands OnSignal(int signal);
   Commands OnDeadline();  // deadline() has come.
 
@@ -121,14 +122,14 @@ class Agent {
   struct Failure {
     WorkerExit cause;                     // Provisional until all workers have ended.
     absl::Duration after;                 // From the start of the attempt.
-    std::vector<WorkerExit> also_failed;  // The others that failed without being told to stop.
-    std::vector<WorkerExit> stopped;      // Those that ended once they had been told to.
+    std::vector<WorkerExit> also_failed;  // The others that failed before they were asked to stop.
+    std::vector<WorkerExit> stopped;      // Those that ended after they were asked to.
   };
   const std::optional<Failure>& failure() const { return failure_; }
   // Whether killed processes were still there when the agent finished.
   bool gave_up() const { return gave_up_; }
-  // For the launcher, once finished: the job's, or else that of the failure's cause, or else 128 +
-  // the signal.
+  // The launcher's exit code, once finished: the job's, or else the one of the failure's cause, or
+  // else 128 + the stop signal.
   int exit_code() const;
 
  private:
@@ -155,7 +156,7 @@ class Agent {
   bool waited_for_cause_ = false;  // Twice settle_time.
   bool gave_up_ = false;
   absl::Time started_;
-  absl::Time stopped_;  // When workers were told to stop, if they were.
+  absl::Time stopped_;  // When workers were asked to stop; InfiniteFuture if they were not.
   absl::Time deadline_ = absl::InfiniteFuture();
   std::optional<Failure> failure_;
 };

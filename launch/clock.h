@@ -1,4 +1,4 @@
-// Time as the agent sees it, so that tests can move it by hand.
+// A monotonic clock as an interface, so that tests can move it by hand.
 #ifndef SYNCLINE_LAUNCH_CLOCK_H_
 #define SYNCLINE_LAUNCH_CLOCK_H_
 
@@ -8,14 +8,16 @@
 
 namespace syncline::launch {
 
+// Thread-safe in production; a test's fake need not be.
 class Clock {
  public:
   virtual ~Clock() = default;
 
-  // Never goes back. The epoch is arbitrary: only differences mean something.
+  // Never decreases. The epoch is arbitrary: only differences have a meaning.
   virtual absl::Time Now() const = 0;
 };
 
+// CLOCK_MONOTONIC. Thread-safe.
 class MonotonicClock final : public Clock {
  public:
   absl::Time Now() const override {

@@ -1,4 +1,4 @@
-// The processes that workers started and left behind.
+// Finds and signals the processes that workers started and left behind.
 #ifndef SYNCLINE_LAUNCH_DESCENDANTS_H_
 #define SYNCLINE_LAUNCH_DESCENDANTS_H_
 
@@ -11,21 +11,21 @@
 
 namespace syncline::launch {
 
-// Makes this process inherit the orphans among its descendants, so that nothing that was started
-// can slip away, whatever session or group it moved to. Children that the process had before are
-// nobody's business here.
+// Makes this process the subreaper (prctl(2)) of its descendants: a process whose parent exits
+// becomes a child of this one, so that none escapes, whatever session or group it moved to.
+// Children that the process had before are ignored. Not thread-safe.
 class Descendants {
  public:
-  // Counts the present children as strangers.
+  // Ignores the present children.
   Descendants();
 
-  // Asks the kernel for the orphans.
+  // Becomes the subreaper. BackendError if the kernel refuses.
   absl::Status Adopt();
 
-  // A child that is not to be found, such as the guardian.
+  // Ignores one more child, such as the guardian.
   void Exclude(pid_t pid) { strangers_.insert(pid); }
 
-  // All living processes below this one, except the strangers and what is below them.
+  // All living descendants, except the ignored children and their descendants. Reads /proc.
   std::vector<pid_t> Find() const;
 
   void SignalAll(int signal) const;

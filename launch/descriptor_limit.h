@@ -1,5 +1,4 @@
-// The limit of open descriptors: the launcher needs more than it is given, its workers get what it
-// was given.
+// Raises the launcher's limit of open descriptors, and keeps the inherited one for its workers.
 #ifndef SYNCLINE_LAUNCH_DESCRIPTOR_LIMIT_H_
 #define SYNCLINE_LAUNCH_DESCRIPTOR_LIMIT_H_
 
@@ -8,7 +7,7 @@
 namespace syncline::launch {
 
 // Raises this process's soft limit to the hard one, which needs no privilege: the store has a
-// connection for each process of the job. Requires that no other thread runs.
+// connection for each process of the job. Must be called before other threads start.
 void RaiseDescriptorLimit();
 
 // This process's limit before it was raised. Programs that call select(2) rely on a soft limit of

@@ -1,4 +1,4 @@
-// The environment variables of a worker.
+// The environment variables of a worker. Functions here are pure, except InheritedEnvironment.
 #ifndef SYNCLINE_LAUNCH_ENVIRONMENT_H_
 #define SYNCLINE_LAUNCH_ENVIRONMENT_H_
 
@@ -10,13 +10,13 @@ namespace syncline::launch {
 
 using Environment = std::map<std::string, std::string>;
 
-// The launcher's own.
+// The launcher's own environment.
 Environment InheritedEnvironment();
 
-// What the workers of one node are told of their job, for one round.
+// What all workers of one node get to know of their job, for one round.
 struct JobFacts {
-  int round = 0;     // Counts every forming of the group, from 0.
-  int restarts = 0;  // Those of them that followed a failure of a worker.
+  int round = 0;     // Counts rounds from 0.
+  int restarts = 0;  // How many rounds followed a failure of a worker.
   int max_restarts = 0;
   std::string run_id;
 
@@ -36,20 +36,20 @@ struct JobFacts {
   std::string host_address;  // Where other nodes reach this one; empty: there are none.
 };
 
-// What one worker is told beside that.
+// What one worker gets to know in addition.
 struct WorkerFacts {
   int local_rank = 0;
   std::string error_file;
   std::string stall_file;
-  std::string heartbeat_file;  // Empty: nobody looks at heartbeats.
+  std::string heartbeat_file;  // Empty: heartbeats are off.
 };
 
-// Adds to `environment` what a worker is to see. Variables that describe the job replace inherited
-// ones; OMP_NUM_THREADS and PYTHONUNBUFFERED are only set where nothing is. Each TORCHELASTIC_X has
-// a twin SYNCLINE_X. What sets a password of the rendezvous is taken away.
+// Adds the variables of a worker to `environment`. Those that describe the job replace inherited
+// ones; OMP_NUM_THREADS and PYTHONUNBUFFERED are set only if they are absent. Each TORCHELASTIC_X
+// has a twin SYNCLINE_X. Variables with a password of the rendezvous are removed.
 void DescribeJob(const JobFacts& job, const WorkerFacts& worker, Environment* environment);
 
-// As execve takes it: "NAME=value".
+// In the form of execve(2): "NAME=value".
 std::vector<std::string> Assignments(const Environment& environment);
 
 }  // namespace syncline::launch

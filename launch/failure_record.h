@@ -1,4 +1,4 @@
-// The failure of a worker as data: what its report says.
+// The failure of a worker as data, from which its report is made.
 #ifndef SYNCLINE_LAUNCH_FAILURE_RECORD_H_
 #define SYNCLINE_LAUNCH_FAILURE_RECORD_H_
 
@@ -10,8 +10,8 @@
 
 namespace syncline::launch {
 
-// All that the node on which the worker failed knows of it. The others have no more to add: what
-// explains the death (memory, files, the last lines) is only to be seen there.
+// What the node on which the worker failed knows of it. Only that node can see what explains the
+// failure (memory, files, the last lines of output). A plain value.
 struct FailureRecord {
   int rank = 0;  // In the world.
   int local_rank = 0;
@@ -26,14 +26,15 @@ struct FailureRecord {
   int restarts = 0;  // That came before.
   int max_restarts = 0;
 
-  std::string explanation;               // What is behind the death, as far as that host can tell.
+  std::string explanation;               // The likely reason, as far as that host knows it.
   std::string message;                   // Of the error that the worker recorded or showed.
   std::vector<std::string> last_lines;   // Of its stderr.
   std::string log;                       // On that host, the file with all of its stderr, if any.
   std::vector<std::string> also_failed;  // "rank 3 (exit code 1)": of the same node, by themselves.
-  std::vector<std::string> stopped;      // As above, because they were told to.
+  std::vector<std::string> stopped;      // As above, after they were asked to stop.
 
-  // As a shell would say it: the exit code, or 128 + signal. The job's, if this is its cause.
+  // The exit code as a shell reports it: 128 + signal if a signal killed the worker. It is the
+  // job's if this is the root cause.
   int ShellCode() const { return signal != 0 ? 128 + signal : code; }
 };
 

@@ -1,4 +1,5 @@
-// What the operator is told when a job fails.
+// Explains a worker's failure to the operator: collects evidence, finds the error, writes the
+// report. All functions are thread-safe; those that read files block on the file system.
 #ifndef SYNCLINE_LAUNCH_FAILURE_REPORT_H_
 #define SYNCLINE_LAUNCH_FAILURE_REPORT_H_
 
@@ -16,7 +17,7 @@
 
 namespace syncline::launch {
 
-// What of the host helps to explain a death.
+// Facts about the host that help to explain why a worker died.
 struct HostEvidence {
   std::optional<int64_t> oom_kills;       // By the kernel, in this cgroup, during the job.
   std::optional<int64_t> shm_free_bytes;  // In /dev/shm.
@@ -35,10 +36,10 @@ std::string SignalName(int signal);
 // "exit code 3", "SIGKILL", "exit code 0".
 std::string DescribeExit(const WorkerExit& exit);
 
-// In plain words, what usually is behind a death by `signal`; empty if there is nothing to say.
+// What a death by `signal` usually means, in plain words; empty if there is nothing to add.
 std::string ExplainSignal(int signal, const HostEvidence& evidence);
 
-// What a worker left in the file of TORCHELASTIC_ERROR_FILE.
+// The error that a worker recorded in the file of TORCHELASTIC_ERROR_FILE.
 struct RecordedError {
   std::string message;             // Empty if there is none.
   std::optional<absl::Time> time;  // By the wall clock.
@@ -54,7 +55,7 @@ RecordedError ReadErrorFile(const std::string& path);
 // empty if there is none. For programs that record no error.
 std::string MessageOfTraceback(const std::vector<std::string>& lines);
 
-// What one node knows of a failure, for its record.
+// The input of MakeRecord.
 struct FailureFacts {
   WorkerExit cause;
   int rank = 0;        // Of the cause, in the world.
@@ -72,7 +73,7 @@ struct FailureFacts {
   std::vector<std::string> last_lines;  // Of its stderr.
   std::string log;                      // The file with all of its stderr, if there is one.
   std::vector<WorkerExit> also_failed;  // The other workers that failed by themselves.
-  std::vector<WorkerExit> stopped;      // Those that ended because they were told to.
+  std::vector<WorkerExit> stopped;      // Those that ended after they were asked to stop.
 };
 
 // `time` is that of the failure, by the wall clock.
@@ -81,10 +82,10 @@ FailureRecord MakeRecord(const FailureFacts& facts, absl::Time time);
 // One line: which worker failed, how, and when.
 std::string SummarizeFailure(const FailureRecord& failure);
 
-// The whole story, in some lines. No newline at the end.
+// The full report, several lines without a newline at the end.
 std::string ReportFailure(const FailureRecord& failure);
 
-// As above, of this node.
+// The same for a failure on this node.
 std::string SummarizeFailure(const FailureFacts& facts);
 std::string ReportFailure(const FailureFacts& facts);
 

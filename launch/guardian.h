@@ -11,25 +11,27 @@
 
 namespace syncline::launch {
 
-// A process that holds the other end of a pipe of the launcher. The kernel kills a worker whose
-// launcher is gone, but not what the worker started (data loaders, say); the guardian kills these
-// groups, and removes the job's folder, when its pipe is closed, which no way of dying prevents.
+// A child process that holds the reading end of a pipe of the launcher. The kernel kills a worker
+// whose launcher has died, but not what the worker started, such as data loaders. When the pipe is
+// closed, which happens however the launcher dies, the guardian kills these process groups and
+// removes the job's folder. Owns the process and the pipe. For the main thread.
 class Guardian {
  public:
-  // To be called before the process has other threads.
+  // Must be called before the process starts other threads, because it forks. BackendError without
+  // a pipe or a process.
   static absl::StatusOr<Guardian> Start();
 
   Guardian(Guardian&&) = default;
   Guardian& operator=(Guardian&&) = default;
-  // Kills the groups that have not been removed, and waits some seconds for the guardian to end.
+  // Makes the guardian kill the groups that were not removed, and waits some seconds for its end.
   ~Guardian();
 
-  // From now on, until Remove, the group is killed if this process dies. A group is to be removed
-  // before its id can mean another one.
+  // Until Remove, the process group is killed if this process dies. Remove must be called before
+  // the kernel can reuse the group's id.
   void Add(pid_t group);
   void Remove(pid_t group);
 
-  // The folder, if it still exists then, is removed too. For one folder.
+  // Makes the guardian remove the folder too. Only the last folder counts.
   void Own(const std::string& folder);
 
   pid_t pid() const { return pid_; }

@@ -1,4 +1,4 @@
-// Finds workers that have stopped making progress.
+// Finds workers that have stopped sending heartbeats: --health-timeout.
 #ifndef SYNCLINE_LAUNCH_HEARTBEAT_MONITOR_H_
 #define SYNCLINE_LAUNCH_HEARTBEAT_MONITOR_H_
 
@@ -14,11 +14,12 @@
 namespace syncline::launch {
 
 // Watches the workers' heartbeat files. A heartbeat is a new modification time; a worker's start
-// counts as its first. A worker without one for the limit is to get SIGABRT, so that it can show
-// where it is (Python's faulthandler prints the stacks), and SIGKILL kAbortGrace later.
+// counts as its first. A worker without one for the limit gets SIGABRT, so that it can show where
+// it hangs (Python's faulthandler prints the stacks), and SIGKILL kAbortGrace later. The caller
+// sends the signals.
 //
-// Ages are those of the monotonic clock, so that setting the wall clock kills nobody: files are
-// looked at four times per limit, and a heartbeat is at most as old as the look before. Not
+// Ages are measured with the monotonic clock, so that setting the wall clock kills no worker: files
+// are checked four times per limit, and a new heartbeat is at most as old as the check before. Not
 // thread-safe.
 class HeartbeatMonitor {
  public:
@@ -29,19 +30,20 @@ class HeartbeatMonitor {
 
   bool enabled() const { return limit_ < absl::InfiniteDuration(); }
 
-  // Makes `file`, empty, and watches it for the worker that starts now.
+  // Creates `file`, empty, and watches it for the worker that starts now. BackendError if the file
+  // cannot be created.
   absl::Status Watch(int local_rank, const std::string& file);
-  // The worker has ended, or has been told to.
+  // Call it when the worker has ended or has been asked to stop.
   void Forget(int local_rank);
 
   struct Overdue {
     int local_rank = 0;
-    int signal = 0;      // To be sent to it now: SIGABRT, later SIGKILL.
+    int signal = 0;      // What to send now: SIGABRT, later SIGKILL.
     std::string reason;  // "has made no progress for 61 s (limit --health-timeout=60)".
   };
-  // Looks at the files. Each worker comes once for each signal.
+  // Checks all files. Returns each overdue worker once for each signal.
   std::vector<Overdue> Check();
-  // When Check() is to be called next; InfiniteFuture if nobody is watched.
+  // When to call Check() next; InfiniteFuture if no worker is watched.
   absl::Time deadline() const;
 
   // Since the last heartbeat that Check() saw; nothing if the worker is not watched.

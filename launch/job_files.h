@@ -13,13 +13,13 @@ namespace syncline::launch {
 // `bytes` random bytes from the kernel, as lower-case hexadecimal digits.
 absl::StatusOr<std::string> RandomHex(int bytes);
 
-// A folder that only this user can enter, removed with all its contents by the destructor, and by
-// nothing that heeds locks (systemd-tmpfiles) before. In it: the job's secret, in a file of mode
-// 0600.
+// Owns a folder that only this user can enter, and the file of mode 0600 in it that holds the job's
+// secret. The destructor removes the folder with all its contents; a lock keeps systemd-tmpfiles
+// from removing it earlier. Not thread-safe.
 class JobFiles {
  public:
-  // Makes the folder below `parent`. Without a secret: with a new one, of 32 random bytes as 64
-  // hexadecimal digits.
+  // Creates the folder below `parent`. An empty `secret` means a new one: 32 random bytes as 64
+  // hexadecimal digits. Errors name the folder and the reason.
   static absl::StatusOr<std::unique_ptr<JobFiles>> Create(const std::string& parent,
                                                           std::string secret);
 

@@ -9,8 +9,9 @@
 
 namespace syncline::launch {
 
-// Lives as long as the launcher: the death of a worker, rank 0 included, does not take it away,
-// and no port has to be guessed. Serves until it is destroyed.
+// A TCP store in the launcher's process, so that it survives the death of any worker, rank 0
+// included, and listens before any worker knows its port. Serves, on threads of its own, until it
+// is destroyed.
 class JobStore {
  public:
   virtual ~JobStore() = default;
@@ -20,9 +21,10 @@ class JobStore {
 struct JobStoreOptions {
   std::string host = "127.0.0.1";
   int port = 0;        // 0 lets the system choose.
-  std::string secret;  // What clients must prove to know.
+  std::string secret;  // Clients must prove that they know it.
 };
 
+// NetworkError if the address cannot be bound.
 absl::StatusOr<std::unique_ptr<JobStore>> StartJobStore(const JobStoreOptions& options);
 
 }  // namespace syncline::launch

@@ -59,14 +59,14 @@ int Launcher::Run() {
     FlushOutput();
     return agent_.exit_code();
   }
-  RunCommands(agent_.Start());
+  Execute(agent_.Start());
   for (;;) {
     TakeEvents();
     if (agent_.state() == Agent::State::kDraining && descendants_.Find().empty()) {
-      RunCommands(agent_.OnNothingLeft());
+      Execute(agent_.OnNothingLeft());
       continue;
     }
-    if (clock_.Now() >= agent_.deadline()) RunCommands(agent_.OnDeadline());
+    if (clock_.Now() >= agent_.deadline()) Execute(agent_.OnDeadline());
     if (agent_.state() == Agent::State::kFinished) break;
     ShowStatus();
     WaitForEvents();
@@ -173,16 +173,16 @@ absl::Status Launcher::StartWorkers() {
   return started;
 }
 
-void Launcher::RunCommands(Agent::Commands commands) {
+void Launcher::Execute(Agent::Commands commands) {
   if (!commands.empty()) status_schedule_.Changed();
   for (size_t i = 0; i < commands.size(); ++i) {
     const AgentCommand command = commands[i];
-    const Agent::Commands more = Execute(command);
+    const Agent::Commands more = ExecuteOne(command);
     commands.insert(commands.end(), more.begin(), more.end());
   }
 }
 
-Agent::Commands Launcher::Execute(const AgentCommand& command) {
+Agent::Commands Launcher::ExecuteOne(const AgentCommand& command) {
   switch (command.kind) {
     case AgentCommand::Kind::kJoin:
       if (const absl::Status joined = Join(); !joined.ok()) {
@@ -256,7 +256,7 @@ void Launcher::HandleSignals() {
       ReapProcesses();
     } else {
       PrintStop(signal);
-      RunCommands(agent_.OnSignal(signal));
+      Execute(agent_.OnSignal(signal));
     }
   }
 }
@@ -273,7 +273,7 @@ void Launcher::TakeEvents() {
         break;
       case RendezvousEvent::Kind::kFailed:
         Print(event.text);
-        RunCommands(agent_.OnClosed(1));
+        Execute(agent_.OnClosed(1));
         break;
       case RendezvousEvent::Kind::kAnnouncement:
         HandleAnnouncement(event.announcement);
@@ -286,23 +286,23 @@ void Launcher::HandleAnnouncement(const Announcement& announcement) {
   switch (announcement.kind) {
     case Announcement::Kind::kRound:
       if (announcement.round.RankOf(node_.participant->identity().id) < 0) {
-        RunCommands(agent_.OnRoundOver());  // The others went on without this node.
+        Execute(agent_.OnRoundOver());  // The others went on without this node.
         break;
       }
       LogMembers(announcement.round);
       round_ = announcement.round;
-      RunCommands(agent_.OnRound());
+      Execute(agent_.OnRound());
       break;
     case Announcement::Kind::kOver:
       if (announcement.over != round_.number) break;
       if (agent_.state() == Agent::State::kRunning && options_.nodes.max > 1) {
         Print(absl::StrCat("round ", round_.number - 1, " is over: ", announcement.reason));
       }
-      RunCommands(agent_.OnRoundOver());
+      Execute(agent_.OnRoundOver());
       break;
     case Announcement::Kind::kClosed:
       closed_ = announcement;
-      RunCommands(agent_.OnClosed(announcement.exit_code));
+      Execute(agent_.OnClosed(announcement.exit_code));
       break;
     case Announcement::Kind::kMoved:
       break;
@@ -323,10 +323,10 @@ void Launcher::ReapProcesses() {
       exits.push_back(DescribeEnd(local_rank, status));
     }
   }
-  RunCommands(std::move(commands));
+  Execute(std::move(commands));
   LogStalls();
   for (const WorkerExit& exit : exits) LogExit(exit);
-  RunCommands(agent_.OnWorkersExited(exits));
+  Execute(agent_.OnWorkersExited(exits));
 }
 
 WorkerExit Launcher::DescribeEnd(int local_rank, int status) const {
@@ -375,7 +375,7 @@ void Launcher::StopWithoutReader() {
   if (agent_.state() == Agent::State::kRunning) {
     Print("nobody reads this launcher's output any more (a closed pipe): the workers are stopped");
   }
-  RunCommands(agent_.OnSignal(SIGPIPE));
+  Execute(agent_.OnSignal(SIGPIPE));
 }
 
 }  // namespace syncline::launch

@@ -1,4 +1,4 @@
-// Carries out the agent's policy on real processes.
+// Runs one node of a job: executes the agent's commands on real processes.
 #ifndef SYNCLINE_LAUNCH_LAUNCHER_H_
 #define SYNCLINE_LAUNCH_LAUNCHER_H_
 
@@ -34,14 +34,16 @@
 
 namespace syncline::launch {
 
-// One node of a job, from its temporary folder to its exit code. A single thread waits for signals,
-// output, news of the rendezvous and deadlines at once, and never sleeps. What may block,
-// terminals, pipes and disks, is left to WriterThreads. To be used from the main thread.
+// One node of a job, from its temporary folder to its exit code. The main thread alone uses it and
+// runs one loop around poll(2): signals, workers' output, events of the rendezvous and deadlines.
+// Nothing in the loop blocks; terminals, pipes and disks, which may, are left to WriterThreads.
+// Owns everything of the job on this host: workers, files, store, log and metrics.
 class Launcher {
  public:
-  // Prepares all that workers need, so that most mistakes are found before any is started.
-  // The process must not have had other threads when `signals` was opened, and has none yet. Heeds
-  // signals meanwhile, of which one that stops leaves to Run() only the exit code.
+  // Prepares all that workers need, so that most mistakes are found before any worker starts. The
+  // process must have had no other threads when `signals` was opened, and must have none yet. A
+  // stop signal during this call succeeds; Run() then only returns the exit code. ArgumentError for
+  // a mistake of the user; any other kind if the host or the network fails.
   static absl::StatusOr<std::unique_ptr<Launcher>> Create(const LaunchOptions& options,
                                                           SignalQueue signals);
 
@@ -49,16 +51,16 @@ class Launcher {
   int Run();
 
  private:
-  // Where this thread leaves what may block.
+  // The threads that write, and the queue of lines from other threads.
   struct OutputWriters {
     static absl::StatusOr<OutputWriters> Open();
-    // The place of stderr, which may be that of stdout.
+    // The sink of stderr; that of stdout if both are the same terminal, file or pipe.
     FdSink& err() const { return own_err != nullptr ? *own_err : *out; }
 
     std::shared_ptr<MessageQueue> messages;  // From other threads.
     std::unique_ptr<WriterThread> files;
     std::unique_ptr<FdSink> out;
-    std::unique_ptr<FdSink> own_err;  // Null where stderr goes to the place of stdout.
+    std::unique_ptr<FdSink> own_err;  // Null if stderr goes where stdout goes.
   };
 
   Launcher(const LaunchOptions& options, SignalQueue signals, Guardian guardian,
@@ -69,10 +71,10 @@ class Launcher {
   absl::Status PrepareMonitors();
   absl::StatusOr<EventLog::Emit> OpenEvents();
   bool SignalArrived();         // Within a moment.
-  absl::Status CheckSignals();  // InterruptedError once one has stopped the preparation.
+  absl::Status CheckSignals();  // InterruptedError after a stop signal during the preparation.
 
-  void RunCommands(Agent::Commands commands);
-  Agent::Commands Execute(const AgentCommand& command);
+  void Execute(Agent::Commands commands);
+  Agent::Commands ExecuteOne(const AgentCommand& command);
   absl::Status Join();
   absl::Status StartWorkers();
   JobFacts DescribeRound() const;
@@ -86,20 +88,20 @@ class Launcher {
   WorkerExit DescribeEnd(int local_rank, int status) const;
   void CheckHealth();
   RecordedError ReadError(int local_rank) const;
-  void StopWithoutReader();  // As a shell's pipeline would, once stdout is closed.
+  void StopWithoutReader();  // Stops once stdout's reader is gone, as SIGPIPE would.
   void Leave();
   absl::Duration LeaveTimeout() const;
   void FlushOutput();
 
-  // launcher_report.cc: what others are told.
+  // launcher_report.cc: for the operator, the other nodes and the monitors.
   FailureFacts CollectFacts(const Agent::Failure& failure) const;
-  FailureNote MakeNote() const;  // Of the agent's failure, or of workers that cannot be started.
+  FailureNote MakeNote() const;  // Of the agent's failure, or of workers that could not start.
   JobStatus Status() const;
   NodeStatus StatusForOthers() const;
   void ShowStatus();
   void LogExit(const WorkerExit& exit);
-  void LogStalls();                    // What workers have reported since the last time.
-  void LogMembers(const Round& next);  // Who came and who went since the last round.
+  void LogStalls();                    // Those that workers have reported since the last call.
+  void LogMembers(const Round& next);  // The nodes that joined and left since the last round.
   void PrintRound();
   void PrintEnd();
   void PrintStop(int signal);
@@ -111,9 +113,9 @@ class Launcher {
   const absl::Time started_;
   SignalQueue signals_;
   Guardian guardian_;
-  Descendants descendants_;  // Made after the guardian, which is none of them.
+  Descendants descendants_;  // After guardian_, so that it ignores the guardian.
   const OutputWriters writers_;
-  StatusLine status_line_;  // Draws nothing unless it is wanted.
+  StatusLine status_line_;  // Draws nothing unless --status-line asks for it.
   AboveStatusLine shown_out_;
   AboveStatusLine shown_err_;
   Console console_;

@@ -213,10 +213,10 @@ absl::StatusOr<EventLog::Emit> Launcher::OpenEvents() {
   }
   using Opened = absl::StatusOr<std::unique_ptr<EventFile>>;
   const auto opened = std::make_shared<Opened>(absl::UnknownError(""));
-  const auto say = [messages = writers_.messages](absl::string_view text) {
+  const auto print = [messages = writers_.messages](absl::string_view text) {
     messages->Put({absl::StrCat("syncline-run: ", text), ""});
   };
-  if (!writers_.files->Run([opened, path, say] { *opened = EventFile::Open(path, say); },
+  if (!writers_.files->Run([opened, path, print] { *opened = EventFile::Open(path, print); },
                            WorkerSet::kFileTimeout)) {
     return BackendError(
         absl::StrCat("--event-log: ", path, " cannot be opened: its disk does not answer"));

@@ -64,12 +64,12 @@ int AskForStatus(const LaunchOptions& options) {
                         : StatusFormat::kTable;
   absl::StatusOr<std::string> secret = GivenSecret(options);
   if (!secret.ok()) return Refuse(secret.status());
-  StoreNetworkOptions meeting;
-  meeting.rendezvous = options.rendezvous;
-  meeting.secret = secret->empty() ? SecretOfId(options.rendezvous.id) : *secret;
-  meeting.call_timeout = question.timeout;
+  StoreNetworkOptions network;
+  network.rendezvous = options.rendezvous;
+  network.secret = secret->empty() ? SecretOfId(options.rendezvous.id) : *secret;
+  network.call_timeout = question.timeout;
   setenv("GRPC_DNS_RESOLVER", "native", 0);  // As in Launcher.
-  absl::StatusOr<std::shared_ptr<Store>> store = FindRunningJob(meeting, question.timeout);
+  absl::StatusOr<std::shared_ptr<Store>> store = FindRunningJob(network, question.timeout);
   if (!store.ok()) {
     Refuse(store.status());
     return kStatusNobody;

@@ -61,8 +61,8 @@ std::optional<int> NumberIn(absl::string_view name, absl::string_view prefix) {
   return number;
 }
 
-int Lowest(const std::vector<int>& cpus, int otherwise) {
-  return cpus.empty() ? otherwise : *std::min_element(cpus.begin(), cpus.end());
+int Lowest(const std::vector<int>& cpus, int default_value) {
+  return cpus.empty() ? default_value : *std::min_element(cpus.begin(), cpus.end());
 }
 
 // The lowest CPU that shares the level-3 cache of the CPU with this folder.

@@ -24,9 +24,9 @@ constexpr char kRunPath[] =
     "runpy.run_path(sys.argv[0], run_name='__main__')\n";
 
 std::string Lookup(const Environment& environment, const std::string& name,
-                   const std::string& otherwise) {
+                   const std::string& default_value) {
   const auto found = environment.find(name);
-  return found == environment.end() || found->second.empty() ? otherwise : found->second;
+  return found == environment.end() || found->second.empty() ? default_value : found->second;
 }
 
 absl::Status CheckScript(const std::string& script) {

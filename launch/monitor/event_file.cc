@@ -13,10 +13,10 @@
 
 namespace syncline::launch {
 
-EventFile::EventFile(std::string path, Print say, UniqueFd fd)
-    : path_(std::move(path)), say_(std::move(say)), fd_(std::move(fd)) {}
+EventFile::EventFile(std::string path, Print print, UniqueFd fd)
+    : path_(std::move(path)), print_(std::move(print)), fd_(std::move(fd)) {}
 
-absl::StatusOr<std::unique_ptr<EventFile>> EventFile::Open(const std::string& path, Print say) {
+absl::StatusOr<std::unique_ptr<EventFile>> EventFile::Open(const std::string& path, Print print) {
   // O_NONBLOCK is for pipes; files do not know it.
   UniqueFd fd(
       open(path.c_str(), O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC | O_NONBLOCK | O_NOCTTY, 0644));
@@ -24,7 +24,7 @@ absl::StatusOr<std::unique_ptr<EventFile>> EventFile::Open(const std::string& pa
     const std::string why = errno == ENXIO ? "nobody reads this pipe" : std::strerror(errno);
     return ArgumentError(absl::StrCat("--event-log: ", path, " cannot be opened: ", why));
   }
-  return absl::WrapUnique(new EventFile(path, std::move(say), std::move(fd)));
+  return absl::WrapUnique(new EventFile(path, std::move(print), std::move(fd)));
 }
 
 size_t EventFile::Write(absl::string_view lines) {
@@ -43,7 +43,7 @@ size_t EventFile::Write(absl::string_view lines) {
   const std::string why = written < 0 ? std::strerror(errno) : "no more room";
   if (written > 0) torn_ = true;
   if (!std::exchange(failing_, true)) {
-    say_(absl::StrCat("events are lost, the job goes on: ", path_, " (--event-log): ", why));
+    print_(absl::StrCat("events are lost, the job goes on: ", path_, " (--event-log): ", why));
   }
   return line.size();
 }

@@ -23,16 +23,16 @@ class EventFile final : public WriterThread::Output {
   using Print = std::function<void(absl::string_view)>;
 
   // ArgumentError if the file cannot be opened.
-  static absl::StatusOr<std::unique_ptr<EventFile>> Open(const std::string& path, Print say);
+  static absl::StatusOr<std::unique_ptr<EventFile>> Open(const std::string& path, Print print);
 
   // Takes one line of `lines`.
   size_t Write(absl::string_view lines) override;
 
  private:
-  EventFile(std::string path, Print say, UniqueFd fd);
+  EventFile(std::string path, Print print, UniqueFd fd);
 
   const std::string path_;
-  const Print say_;
+  const Print print_;
   const UniqueFd fd_;
   bool failing_ = false;  // It has been said.
   bool torn_ = false;     // The file ends within a line.

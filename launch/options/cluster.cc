@@ -32,9 +32,9 @@ class Detector {
     return environment_(name).value_or(std::string());
   }
   bool Has(absl::string_view name) const { return !Get(name).empty(); }
-  int Number(absl::string_view name, int otherwise) const {
+  int Number(absl::string_view name, int default_value) const {
     int value = 0;
-    return absl::SimpleAtoi(Get(name), &value) && value >= 0 ? value : otherwise;
+    return absl::SimpleAtoi(Get(name), &value) && value >= 0 ? value : default_value;
   }
 
   void Propose(absl::string_view flag, std::string text, std::string reason) {

@@ -77,9 +77,9 @@ absl::Status AddConfigText(absl::string_view text, absl::string_view path, Setti
   }
   for (const auto& [key, value] : parsed.table()) {
     const std::string name(key.str());
-    const std::string place = absl::StrCat(path, ":", key.source().begin.line);
-    SYNCLINE_ASSIGN_OR_RETURN(const Flag* flag, FlagOfKey(place, name));
-    const std::string where = absl::StrCat(place, ": ", name);
+    const std::string location = absl::StrCat(path, ":", key.source().begin.line);
+    SYNCLINE_ASSIGN_OR_RETURN(const Flag* flag, FlagOfKey(location, name));
+    const std::string where = absl::StrCat(location, ": ", name);
     absl::StatusOr<std::string> taken = value.is_array() ? ListText(where, *value.as_array())
                                         : value.is_table() && flag->name == "rdzv-conf"
                                             ? TableText(where, *value.as_table())

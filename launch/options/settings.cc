@@ -96,9 +96,9 @@ const Setting* Settings::Given(absl::string_view name) const {
   return setting != nullptr && setting->layer > Layer::kCluster ? setting : nullptr;
 }
 
-std::string Settings::Text(absl::string_view name, absl::string_view otherwise) const {
+std::string Settings::Text(absl::string_view name, absl::string_view default_value) const {
   const Setting* setting = Find(name);
-  return setting == nullptr ? std::string(otherwise) : setting->text;
+  return setting == nullptr ? std::string(default_value) : setting->text;
 }
 
 std::string Settings::Name(absl::string_view name) const {

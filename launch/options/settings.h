@@ -39,7 +39,7 @@ class Settings {
   const Setting* Find(absl::string_view name) const;
   // The same, but not if only a cluster proposes it.
   const Setting* Given(absl::string_view name) const;
-  std::string Text(absl::string_view name, absl::string_view otherwise) const;
+  std::string Text(absl::string_view name, absl::string_view default_value) const;
   // What to call the option in messages.
   std::string Name(absl::string_view name) const;
   bool IsOn(absl::string_view name) const;  // A switch.

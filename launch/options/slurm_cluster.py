@@ -49,8 +49,8 @@ def bring_up_network(nodes: int) -> None:
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as control:
         for node in range(nodes + 1):
             name = f"lo:{node}" if node else "lo"
-            place = socket.inet_aton(address(node) if node else "127.0.0.1")
-            request = struct.pack("16sHH4s8x", name.encode(), socket.AF_INET, 0, place)
+            location = socket.inet_aton(address(node) if node else "127.0.0.1")
+            request = struct.pack("16sHH4s8x", name.encode(), socket.AF_INET, 0, location)
             fcntl.ioctl(control, SIOCSIFADDR, request)
             flags = struct.pack("16sH14x", name.encode(), IFF_UP | IFF_RUNNING)
             fcntl.ioctl(control, SIOCSIFFLAGS, flags)
@@ -79,8 +79,8 @@ def write_configuration(slurm: pathlib.Path, folder: pathlib.Path, nodes: int) -
         f"SlurmdPidFile={folder / 'slurmd.%n.pid'}",
     ]
     for node in range(1, nodes + 1):
-        place = f"NodeHostname={host} NodeAddr={address(node)} Port={7000 + node}"
-        lines.append(f"NodeName=n{node} {place} CPUs=2")
+        location = f"NodeHostname={host} NodeAddr={address(node)} Port={7000 + node}"
+        lines.append(f"NodeName=n{node} {location} CPUs=2")
     (folder / "slurm.conf").write_text("\n".join(lines) + CONTROLLER)
 
 

@@ -34,7 +34,7 @@ void WorkerOutput::Drain() {
 void WorkerOutput::Close() {
   if (!std::exchange(open_, false)) return;
   if (targets_.stream != nullptr) console_->End(std::exchange(targets_.stream, nullptr));
-  if (targets_.filter.has_value()) Tell(targets_.filter->End());
+  if (targets_.filter.has_value()) PrintError(targets_.filter->End());
   targets_.filter.reset();
   targets_.log.reset();
 }
@@ -48,14 +48,14 @@ WorkerOutput::Progress WorkerOutput::ReadOnce() {
   }
   const absl::string_view bytes(buffer, static_cast<size_t>(size));
   tail_.Feed(bytes);
-  if (targets_.log != nullptr) Tell(targets_.log->Write(bytes));
-  if (targets_.filter.has_value()) Tell(targets_.filter->Feed(bytes));
+  if (targets_.log != nullptr) PrintError(targets_.log->Write(bytes));
+  if (targets_.filter.has_value()) PrintError(targets_.filter->Feed(bytes));
   if (targets_.stream != nullptr) console_->Feed(targets_.stream, bytes);
   return Progress::kSome;
 }
 
 // Once for all files: they usually are on one disk, which fills up for all of them.
-void WorkerOutput::Tell(const absl::Status& status) {
+void WorkerOutput::PrintError(const absl::Status& status) {
   if (status.ok()) return;
   console_->PrintOnce("worker_log", absl::StrCat("syncline-run: ", status.message()));
 }

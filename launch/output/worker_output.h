@@ -47,7 +47,7 @@ class WorkerOutput {
  private:
   enum class Progress { kSome, kNothingNow, kEnd };
   Progress ReadOnce();
-  void Tell(const absl::Status& status);
+  void PrintError(const absl::Status& status);
 
   int fd_;
   Console* console_;

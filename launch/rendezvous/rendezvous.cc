@@ -218,7 +218,7 @@ absl::Status Rendezvous::RunAsLeader(absl::Time now) {
     SYNCLINE_RETURN_IF_ERROR(ReadAnnouncements(now));
     if (unreturned_.size() == before) break;
   }
-  for (const std::string& id : policy_.Departed(nodes_, now)) {
+  for (const std::string& id : policy_.RemovableNodes(nodes_, now)) {
     SYNCLINE_RETURN_IF_ERROR(RemoveNode(id));
   }
   return absl::OkStatus();
@@ -306,12 +306,12 @@ absl::Status Rendezvous::ScanHeartbeats(absl::Time now) {
   }
   size_t i = 0;
   for (auto& [id, view] : nodes_) {
-    const std::string& beat = (*values)[i++];
-    const auto [seen, is_new] = seen_heartbeats_.try_emplace(id, beat);
+    const std::string& heartbeat = (*values)[i++];
+    const auto [seen, is_new] = seen_heartbeats_.try_emplace(id, heartbeat);
     // Only a counter that differs from the one seen before proves that the node lives now: the
     // value may have been written long ago. No clocks are compared.
-    if (is_new || seen->second == beat) continue;
-    seen->second = beat;
+    if (is_new || seen->second == heartbeat) continue;
+    seen->second = heartbeat;
     view.heard = now;
   }
   return absl::OkStatus();

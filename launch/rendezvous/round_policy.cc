@@ -359,15 +359,15 @@ std::string RoundPolicy::Describe(const NodeViews& nodes, absl::Time now) const 
 }
 
 // A member of a running round is kept: its silence is the evidence that ends the round.
-std::vector<std::string> RoundPolicy::Departed(const NodeViews& nodes, absl::Time now) const {
-  std::vector<std::string> departed;
+std::vector<std::string> RoundPolicy::RemovableNodes(const NodeViews& nodes, absl::Time now) const {
+  std::vector<std::string> removable;
   for (const auto& [id, view] : nodes) {
     const bool is_member = phase_ == Phase::kRunning && last_.has_value() && last_->RankOf(id) >= 0;
     const bool has_left =
         view.record.state == State::kLeft || now - view.heard >= options_.lost_after;
-    if (has_left && !is_member) departed.push_back(id);
+    if (has_left && !is_member) removable.push_back(id);
   }
-  return departed;
+  return removable;
 }
 
 void RoundPolicy::WakeAt(absl::Time time) {

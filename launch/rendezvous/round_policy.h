@@ -68,7 +68,7 @@ class RoundPolicy {
   std::string Describe(const NodeViews& nodes, absl::Time now) const;
 
   // The nodes that are lost or have left and are in no running round: their records can be removed.
-  std::vector<std::string> Departed(const NodeViews& nodes, absl::Time now) const;
+  std::vector<std::string> RemovableNodes(const NodeViews& nodes, absl::Time now) const;
 
   bool closed() const { return phase_ == Phase::kClosed; }
   const std::optional<Round>& last_round() const { return last_; }

@@ -60,7 +60,7 @@ class SoloParticipant final : public Participant {
     Advance();
   }
   void SetStatus(std::string /*json*/) override {}
-  void Leave(std::optional<std::string> /*reason*/, absl::Duration /*patience*/) override {}
+  void Leave(std::optional<std::string> /*reason*/, absl::Duration /*timeout*/) override {}
   const NodeIdentity& identity() const override { return rendezvous_.record().identity; }
 
  private:
