@@ -19,7 +19,7 @@ class Descendants {
   // Ignores the present children.
   Descendants();
 
-  // Becomes the subreaper. BackendError if the kernel refuses.
+  // Becomes the subreaper. UnsupportedError if the kernel refuses.
   absl::Status Adopt();
 
   // Ignores one more child, such as the guardian.

@@ -19,7 +19,8 @@ absl::StatusOr<std::string> RandomHex(int bytes);
 class JobFiles {
  public:
   // Creates the folder below `parent`. An empty `secret` means a new one: 32 random bytes as 64
-  // hexadecimal digits. Errors name the folder and the reason.
+  // hexadecimal digits. ArgumentError if `parent` cannot hold the folder, BackendError if the
+  // secret cannot be made or written.
   static absl::StatusOr<std::unique_ptr<JobFiles>> Create(const std::string& parent,
                                                           std::string secret);
 

@@ -1,4 +1,4 @@
-// This node of a job: the store that it serves, and its part in the rendezvous.
+// Starts this node's services: the job store, and its participant in the rendezvous.
 #ifndef SYNCLINE_LAUNCH_NODE_H_
 #define SYNCLINE_LAUNCH_NODE_H_
 
@@ -15,23 +15,26 @@
 
 namespace syncline::launch {
 
-// What the nodes of the job prove to each other to know. On one node, and where the user gives none
-// (SYNCLINE_SECRET_FILE), empty: the launcher makes one, which for several nodes follows from the
-// job's id, so that it keeps jobs apart but strangers out only if the id is a secret.
+// The secret that the user gives (SYNCLINE_SECRET_FILE), which all nodes of the job prove to each
+// other to know. Empty on one node, and if the user gives none: then the launcher makes one. For
+// several nodes that is SecretOfId(run id), which keeps jobs apart, but keeps strangers out only if
+// the id is secret. ArgumentError if the file cannot be used.
 absl::StatusOr<std::string> GivenSecret(const LaunchOptions& options);
 std::string SecretOfId(const std::string& id);
 
-// A port that was free a moment ago. For MASTER_PORT only, which foreign frameworks want to open
-// themselves; Syncline's own stores keep their ports open.
+// A port that was free a moment ago. Only for MASTER_PORT, which other frameworks open themselves;
+// Syncline's own stores keep their ports open. NetworkError without a free port.
 absl::StatusOr<int> FindFreePort();
 
+// Owned by Launcher, on the main thread.
 struct Node {
   std::unique_ptr<JobStore> store;  // For the workers of rounds in which this node has rank 0.
   std::unique_ptr<Participant> participant;
 };
 
-// Waits, with several nodes, until the endpoint's name can be resolved; `cancelled` is asked
-// between attempts, and may wait a little itself. An InterruptScope ends an attempt.
+// With several nodes, retries until the name of the endpoint can be resolved; calls `cancelled`
+// between attempts, which may wait a little itself. An InterruptScope ends an attempt. NetworkError
+// if a name cannot be resolved or the store cannot listen.
 absl::StatusOr<Node> StartNode(const LaunchOptions& options, const std::string& secret,
                                const Clock& clock, const std::function<bool()>& cancelled);
 

@@ -1,4 +1,4 @@
-// Which CPUs each worker may use: --numa-binding.
+// Chooses the CPUs of each worker: --numa-binding. All functions are thread-safe.
 #ifndef SYNCLINE_LAUNCH_NUMA_H_
 #define SYNCLINE_LAUNCH_NUMA_H_
 
@@ -22,7 +22,7 @@ struct Cpu {
 struct NumaTopology {
   static constexpr int kUnknown = -1;
 
-  std::vector<Cpu> cpus;       // That this process may use, by id.
+  std::vector<Cpu> cpus;       // The ones that this process may use, ordered by id.
   std::vector<int> gpu_nodes;  // The NUMA node of each GPU, in the order in which workers see them.
 };
 
@@ -38,7 +38,7 @@ absl::StatusOr<NumaTopology> ReadTopology(const std::string& root, const std::ve
 std::vector<int> AllowedCpus();
 
 // The CPUs of each worker, by local rank. The worker with local rank i belongs to the NUMA node of
-// GPU i. Workers without a GPU, or whose GPU's node the system does not tell, are spread evenly
+// GPU i. Workers without a GPU, or whose GPU's node the system does not report, are spread evenly
 // over the nodes, neighbours together.
 // - kNode: all CPUs of that node.
 // - kSocket: all CPUs of all nodes of that node's socket.
@@ -47,11 +47,11 @@ std::vector<int> AllowedCpus();
 // - kCoreComplex: CPUs that share one level-3 cache. Workers of a node take its caches in turn,
 //   those with the most CPUs first; if there are more workers than caches, they share them.
 // - kNone: empty lists.
-// An error says which worker cannot have any.
+// ArgumentError names the worker that would get no CPU.
 absl::StatusOr<std::vector<std::vector<int>>> BindWorkers(const NumaTopology& topology,
                                                           LaunchOptions::Numa mode, int workers);
 
-// "0-3,8" as the kernel writes it. Empty for text that is none.
+// Parses the kernel's form "0-3,8". Empty for malformed text.
 std::vector<int> ParseCpuList(const std::string& text);
 
 }  // namespace syncline::launch

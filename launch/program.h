@@ -1,4 +1,4 @@
-// What a worker runs.
+// Finds the program that a worker runs.
 #ifndef SYNCLINE_LAUNCH_PROGRAM_H_
 #define SYNCLINE_LAUNCH_PROGRAM_H_
 
@@ -16,8 +16,9 @@ struct Program {
   std::vector<std::string> arguments;  // Beginning with the program's name.
 };
 
-// Finds the interpreter ($PYTHON_EXEC, otherwise python3 in PATH) or the program, and checks that
-// the script is there: a mistake is to be said once, before anything starts.
+// Finds the interpreter ($PYTHON_EXEC, or python3 in PATH) or the program, and checks that the
+// script exists, so that a mistake is reported once, before any worker starts: ArgumentError.
+// Thread-safe.
 absl::StatusOr<Program> ResolveProgram(const LaunchOptions& options,
                                        const Environment& environment);
 

@@ -1,4 +1,4 @@
-// Signals to the launcher, as a descriptor to read from.
+// Receives the launcher's signals through a descriptor (signalfd(2)).
 #ifndef SYNCLINE_LAUNCH_SIGNALS_H_
 #define SYNCLINE_LAUNCH_SIGNALS_H_
 
@@ -11,12 +11,14 @@
 
 namespace syncline::launch {
 
-// SIGTERM, SIGINT, SIGHUP, SIGQUIT, SIGUSR1, SIGUSR2, SIGCHLD and what else is asked for. SIGHUP
-// stays ignored if it was (nohup). The others are reset to their defaults, so that workers do not
-// inherit their being ignored, as a shell's background job would. SIGPIPE and SIGXFSZ are ignored.
+// Handles SIGTERM, SIGINT, SIGHUP, SIGQUIT, SIGUSR1, SIGUSR2, SIGCHLD and those in `more`. SIGHUP
+// stays ignored if it was (nohup). The others get their default action back, so that workers do not
+// inherit that a shell ignores them for background jobs. SIGPIPE and SIGXFSZ are ignored. Owns the
+// descriptor; for the main thread.
 class SignalQueue {
  public:
-  // Blocks the signals for this thread and those that it starts later: to be called first.
+  // Blocks the signals for this thread and for those that it starts later, so it must be called
+  // before any thread starts. BackendError without a descriptor.
   static absl::StatusOr<SignalQueue> Open(const std::vector<int>& more);
 
   int fd() const { return fd_.get(); }  // Readable when there are signals.
@@ -28,8 +30,8 @@ class SignalQueue {
   UniqueFd fd_;
 };
 
-// Has the kernel end this process with `exit_code` if it has not ended in time, whatever it hangs
-// in. A later call takes the place of an earlier one.
+// Ends this process with `exit_code` after `time`, by a timer, whatever it hangs in. A later call
+// replaces an earlier one.
 void ExitWithin(absl::Duration time, int exit_code);
 
 }  // namespace syncline::launch

@@ -1,4 +1,4 @@
-// Finds out which operations of workers wait for long.
+// Reads which operations of workers have waited for long.
 #ifndef SYNCLINE_LAUNCH_STALL_READER_H_
 #define SYNCLINE_LAUNCH_STALL_READER_H_
 
@@ -16,10 +16,9 @@
 
 namespace syncline::launch {
 
-// Reads the workers' stall files, which core/base/stall_file.h describes. A worker is free to write
-// anything: a file that is none of these says nothing, and of one at most kMaxFile bytes and
-// kMaxWaits waits are read. A read is of a small file in the job's temporary folder, and only after
-// a change. Not thread-safe.
+// Reads the workers' stall files, which core/base/stall_file.h describes, and reports what is new.
+// A worker can write anything: a malformed file counts as empty, and at most kMaxFile bytes and
+// kMaxWaits waits are read. A file is read only after a change. Not thread-safe.
 class StallReader {
  public:
   static constexpr int64_t kMaxFile = 128 << 10;  // More than StallFile writes.
@@ -42,20 +41,20 @@ class StallReader {
 
   explicit StallReader(const Clock& clock) : clock_(clock) {}  // Must outlive it.
 
-  // The worker starts now. What `file` says from an earlier one does not count.
+  // The worker starts now. What an earlier worker wrote to `file` is ignored.
   void Watch(int local_rank, std::string file);
-  // The worker has ended, and with it its waits: Poll returns the last that is new of it.
+  // The worker has ended, and its waits with it. The next Poll returns its last events.
   void Forget(int local_rank);
 
-  // What is new: each warning that was logged, of several of one wait the last, and the end of each
-  // wait that had one. A wait ends when the worker says so, or when the process that wrote of it is
-  // gone.
+  // The events since the last call: each new warning (the last one of a wait, if there are
+  // several), and the end of each wait that had a warning. A wait ends when the worker writes so,
+  // or when the process that wrote of it no longer exists.
   std::vector<Event> Poll();
 
-  // The wait of the worker that has lasted longest; nothing if none is long.
+  // The longest wait of the worker that still lasts; nullopt if there is none in its file.
   std::optional<Stall> Longest(int local_rank) const;
 
-  // How many Poll has returned.
+  // How many warnings Poll has returned.
   int64_t warnings() const { return warnings_; }
 
  private:
@@ -70,11 +69,11 @@ class StallReader {
     std::string pid_namespace;
     std::map<int64_t, Wait> waits;  // By id.
   };
-  // Tells one version of a file from another.
+  // Identifies one version of a file.
   struct Version {
     dev_t device = 0;
     ino_t inode = 0;
-    off_t size = -1;  // There is none.
+    off_t size = -1;  // -1: no file.
     absl::Time changed;
 
     bool operator==(const Version& other) const {

@@ -1,4 +1,4 @@
-// One child process.
+// Starts and signals one worker process.
 #ifndef SYNCLINE_LAUNCH_WORKER_H_
 #define SYNCLINE_LAUNCH_WORKER_H_
 
@@ -18,19 +18,20 @@ struct WorkerSpec {
   std::vector<std::string> arguments;    // Beginning with the program's name.
   std::vector<std::string> environment;  // "NAME=value".
   enum class Input { kNone, kInherited } input = Input::kNone;
-  std::vector<int> cpus;  // That it may use; empty: those of this process.
+  std::vector<int> cpus;  // The CPUs that it may use; empty: those of this process.
 };
 
-// A process that leads a session and a process group of its own, so that no terminal reaches it and
-// what it starts can be signalled with it, and that the kernel kills when the thread that called
-// Start ends.
+// A process that leads its own session and process group, so that no terminal reaches it, and that
+// its children can be signalled with it. The kernel kills it when the thread that called Start
+// ends. Owns the reading ends of its output pipes, but not the process: the destructor does not end
+// it.
 //
-// The owner reaps it (waitpid on pid()) and then says so by SetReaped(): until then the pid, and
-// with it the group, cannot mean another process.
+// The owner reaps it (waitpid on pid()) and must then call SetReaped(): until then the kernel does
+// not reuse the pid, and Signal is safe. Not thread-safe.
 class Worker {
  public:
-  // Returns once the program runs; an error of exec is the caller's error. To be called from the
-  // main thread, which is suspended meanwhile; other threads are not.
+  // Returns once the program runs, or with the error of fork or exec. Must be called from the main
+  // thread, which is suspended meanwhile (vfork(2)); other threads are not.
   static absl::StatusOr<Worker> Start(const WorkerSpec& spec);
 
   Worker(Worker&&) = default;
@@ -57,8 +58,8 @@ class Worker {
   bool reaped_ = false;
 };
 
-// The executable file that `name` means: itself if it contains a slash, otherwise the first one
-// in `path` ("dir:dir"). An error that says where was looked if there is none.
+// The executable file that `name` means: the name itself if it contains a slash, or else the first
+// one in `path` ("dir:dir"). ArgumentError names the folders if there is none. Thread-safe.
 absl::StatusOr<std::string> FindProgram(absl::string_view name, absl::string_view path);
 
 }  // namespace syncline::launch

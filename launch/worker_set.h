@@ -1,4 +1,4 @@
-// The workers of one attempt.
+// The workers of this node in one round.
 #ifndef SYNCLINE_LAUNCH_WORKER_SET_H_
 #define SYNCLINE_LAUNCH_WORKER_SET_H_
 
@@ -30,18 +30,19 @@
 
 namespace syncline::launch {
 
-// Starts the workers, signals them, and moves their output. Not thread-safe.
+// Starts the workers, signals them, watches their heartbeats and moves their output. Owns the
+// workers' pipes and logs. For the main thread; not thread-safe.
 class WorkerSet {
  public:
   struct Options {
     LaunchOptions launch;
     Program program;
-    Environment environment;  // To which the description of the job is added.
-    std::string log_dir;      // Of the whole run; empty: no logs.
+    Environment environment;  // The variables of the job are added to it.
+    std::string log_dir;      // The folder of the whole run's logs; empty: no logs.
     std::string temporary;  // A folder for heartbeats and stalls, and errors if there are no logs.
   };
 
-  // How long a file operation is waited for, where the launcher needs its result.
+  // The timeout of a file operation whose result the launcher needs.
   static constexpr absl::Duration kFileTimeout = absl::Seconds(1);
 
   // Logs are written by `files`; `report_error` is called on its thread. Borrows the references.
@@ -49,41 +50,42 @@ class WorkerSet {
             QueuedLog::ReportError report_error);
 
   // Starts the workers of this node for job.round, after Finish() if there were others before.
-  // After an error, those that were started run.
+  // After an error, the ones started before it keep running.
   absl::Status Start(const JobFacts& job);
 
-  // To living workers.
+  // Signal all living workers.
   void Signal(int signal) const;
   void SignalGroups(int signal) const;
 
-  // The process `pid` has been reaped. Returns its local rank, with all its output taken; -1 if it
-  // is no worker.
+  // Must be called once the process `pid` was reaped. Reads the rest of its output. Returns its
+  // local rank; -1 if it is not a worker.
   int Reaped(pid_t pid);
 
-  // Appends what to poll for output. Then Read takes it from the same part of the array.
+  // Appends the descriptors to poll for output. Read takes the same part of the array after poll().
   void AddTo(std::vector<pollfd>* fds) const;
   void Read(const std::vector<pollfd>& fds);
 
-  // When CheckHealth() is to be called next, on a MonotonicClock; InfiniteFuture without
+  // When to call CheckHealth() next, on a MonotonicClock; InfiniteFuture without
   // --health-timeout or workers.
   absl::Time health_deadline() const { return health_.deadline(); }
-  // Ends workers that make no progress. To be called while workers have not been told to stop.
+  // Sends signals to workers without heartbeats. Must not be called after workers were asked to
+  // stop.
   struct Unhealthy {
     int local_rank = 0;
-    int signal = 0;    // What it has got now.
-    std::string line;  // That says so.
+    int signal = 0;    // The signal that was sent now.
+    std::string line;  // For the operator.
   };
   std::vector<Unhealthy> CheckHealth();
 
-  // The operations of workers that wait for long.
+  // The operations of workers that have waited for long.
   StallReader& stalls() { return stalls_; }
   const StallReader& stalls() const { return stalls_; }
 
-  // Takes the last of the output, ends all streams, and lets go of all process groups: to be
-  // called when no process of the attempt is left.
+  // Reads the rest of the output, ends all streams, and removes all process groups from the
+  // guardian. Call it when no process of the round is left.
   void Finish();
 
-  // Of a worker of this round.
+  // A worker of this round.
   int rank(int local_rank) const { return first_rank_ + local_rank; }
   pid_t pid(int local_rank) const { return ranks_[local_rank].worker.pid(); }
   const std::string& error_file(int local_rank) const { return ranks_[local_rank].error_file; }
@@ -93,7 +95,7 @@ class WorkerSet {
   }
   // Why CheckHealth() ended it; empty if it did not.
   const std::string& reason(int local_rank) const { return ranks_[local_rank].reason; }
-  // Nothing if it is not watched, or not any more.
+  // nullopt if its heartbeats are not watched.
   std::optional<absl::Duration> heartbeat_age(int local_rank) const {
     return health_.Age(local_rank);
   }

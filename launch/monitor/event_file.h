@@ -1,4 +1,4 @@
-// The file of --event-log.
+// Writes the file of --event-log.
 #ifndef SYNCLINE_LAUNCH_MONITOR_EVENT_FILE_H_
 #define SYNCLINE_LAUNCH_MONITOR_EVENT_FILE_H_
 
@@ -15,9 +15,9 @@
 namespace syncline::launch {
 
 // Each line goes to the file in one write, appended: several launchers may share a file, also
-// across restarts. What cannot be written is lost, which is said once, and again only after
-// something could be written in between. A named pipe without room loses lines. Not thread-safe:
-// for the thread of a WriterThread.
+// across restarts. Lines that cannot be written are lost; that is reported once, and again only
+// after a line could be written. A named pipe without room loses lines. Owns the descriptor. For
+// the thread of a WriterThread.
 class EventFile final : public WriterThread::Output {
  public:
   using Print = std::function<void(absl::string_view)>;
@@ -34,7 +34,7 @@ class EventFile final : public WriterThread::Output {
   const std::string path_;
   const Print print_;
   const UniqueFd fd_;
-  bool failing_ = false;  // It has been said.
+  bool failing_ = false;  // The failure was reported.
   bool torn_ = false;     // The file ends within a line.
 };
 

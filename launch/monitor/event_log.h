@@ -1,4 +1,4 @@
-// What happened to a job, as lines of JSON: --event-log.
+// Formats the events of a job as lines of JSON: --event-log.
 #ifndef SYNCLINE_LAUNCH_MONITOR_EVENT_LOG_H_
 #define SYNCLINE_LAUNCH_MONITOR_EVENT_LOG_H_
 
@@ -33,10 +33,10 @@ class EventLog {
     int world_size = 0;
     std::vector<std::string> hosts;  // Of the nodes, by group rank.
   };
-  // Takes a line, with its end.
+  // Receives one line with its newline.
   using Emit = std::function<void(absl::string_view)>;
 
-  // Without `emit`, all that follows does nothing.
+  // With a null `emit`, all methods do nothing.
   EventLog(Job job, Emit emit) : job_(std::move(job)), emit_(std::move(emit)) {}
 
   // Fields that are on every later line.
@@ -49,13 +49,13 @@ class EventLog {
   void RoundFormed(const Round& round);  // Its number is on every later line.
   void WorkersStarted(const std::vector<Worker>& workers);
 
-  // By itself or because it was told to; with an exit code other than 0, or killed by `signal` if
-  // that is not 0, and not told to: failed. `reason` is one line.
+  // WorkerExited: with exit code 0, or after it was asked to stop. WorkerFailed: any other end,
+  // with an exit code other than 0 or killed by `signal`. `reason` is one line.
   void WorkerExited(const Worker& worker, int exit_code, int signal);
   void WorkerFailed(const Worker& worker, int exit_code, int signal, absl::string_view reason);
   void HeartbeatLost(const Worker& worker, absl::Duration silent_for);
-  // An operation has waited for long; it goes on, or has failed. `missing` are ranks of its group,
-  // "2, 5-9", and `text` is what the worker says of it.
+  // An operation has waited for long; later it has gone on or failed. `missing` are ranks of its
+  // group, "2, 5-9", and `text` is the line that the worker has logged.
   void Stall(const Worker& worker, absl::string_view operation, absl::Duration waited,
              absl::string_view missing, absl::string_view text);
   void StallEnded(const Worker& worker, absl::string_view operation, absl::Duration waited);

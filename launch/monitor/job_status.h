@@ -1,5 +1,5 @@
-// What is going on in a job, as one node sees it: what its status line, its metrics and
-// `syncline-run status` show.
+// The status of a job as one node sees it: the data of the status line, the metrics and
+// `syncline-run status`. Plain values and pure functions.
 #ifndef SYNCLINE_LAUNCH_MONITOR_JOB_STATUS_H_
 #define SYNCLINE_LAUNCH_MONITOR_JOB_STATUS_H_
 
@@ -36,7 +36,7 @@ struct JobStatus {
   enum class Phase {
     kJoining,    // Waits for a round.
     kRunning,    // Workers run.
-    kStopping,   // Workers have been told to stop.
+    kStopping,   // Workers have been asked to stop.
     kFinishing,  // Waits for the other nodes' workers.
     kSucceeded,
     kFailed,
@@ -58,7 +58,7 @@ struct JobStatus {
   absl::Duration elapsed;             // Since the launcher started.
 };
 
-// A node's own account, as it is shown to others.
+// A node's status as the node publishes it.
 struct NodeStatus {
   std::string host;
   int pid = 0;         // Of the launcher.

@@ -1,4 +1,4 @@
-// A job's status in the text format of Prometheus.
+// Formats a job's status in the text format of Prometheus. Pure.
 #ifndef SYNCLINE_LAUNCH_MONITOR_METRICS_H_
 #define SYNCLINE_LAUNCH_MONITOR_METRICS_H_
 
@@ -12,8 +12,8 @@ namespace syncline::launch {
 // The format's media type.
 inline constexpr absl::string_view kMetricsContentType = "text/plain; version=0.0.4; charset=utf-8";
 
-// Version 0.0.4 of the format; README.md lists the metrics. Prometheus adds job and instance to
-// each series itself, so that only what tells workers apart is a label.
+// Version 0.0.4 of the format; README.md lists the metrics. Prometheus itself adds job and instance
+// to each series, so the only labels are those that distinguish workers.
 std::string FormatMetrics(const NodeStatus& status);
 
 }  // namespace syncline::launch

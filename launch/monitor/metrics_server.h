@@ -21,9 +21,10 @@ namespace syncline::launch {
 // GET /metrics (Prometheus), /status (the NodeStatus as JSON) and /healthz (while the loop turns),
 // on the loopback interface, for one request per connection.
 //
-// Never waits: sockets are non-blocking. Requests, clients and the time of each are bounded, and
-// whoever is too slow is dropped. An HTTP library would bring threads of its own, or an event loop
-// beside the launcher's; the part of HTTP that a scraper needs is small. Not thread-safe.
+// Never blocks: sockets are non-blocking. Requests, clients and the time of each are bounded, and a
+// client that is too slow is dropped. An HTTP library would bring its own threads, or an event loop
+// beside the launcher's; the part of HTTP that a scraper needs is small. Owns its sockets. For the
+// main thread; not thread-safe.
 class MetricsServer {
  public:
   using Snapshot = std::function<NodeStatus()>;  // Called for a request.

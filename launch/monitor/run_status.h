@@ -1,4 +1,4 @@
-// `syncline-run status ENDPOINT`: asks a running job how it is.
+// `syncline-run status ENDPOINT`: reads the status of a running job.
 #ifndef SYNCLINE_LAUNCH_MONITOR_RUN_STATUS_H_
 #define SYNCLINE_LAUNCH_MONITOR_RUN_STATUS_H_
 
@@ -11,8 +11,8 @@
 
 namespace syncline::launch {
 
-// Where a node leaves its status (ToJson of a NodeStatus, see StatusSchedule), under the prefix of
-// its job: "rdzv/<run_id>/". Deleted when the node leaves.
+// The key of a node's status (ToJson of a NodeStatus, written as StatusSchedule says), below the
+// prefix of its job, "rdzv/<run_id>/". The key is deleted when the node leaves.
 std::string StatusKey(absl::string_view prefix, absl::string_view node);
 
 enum class StatusFormat {

@@ -1,4 +1,4 @@
-// A node's status as JSON: what agents leave in the store, what tools read.
+// Converts a node's status to JSON, which is written to the store and read by tools. Thread-safe.
 #ifndef SYNCLINE_LAUNCH_MONITOR_STATUS_JSON_H_
 #define SYNCLINE_LAUNCH_MONITOR_STATUS_JSON_H_
 

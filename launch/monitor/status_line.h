@@ -1,4 +1,4 @@
-// One line at the bottom of a terminal that says how the job is doing.
+// Draws a line at the bottom of a terminal that shows the job's status.
 #ifndef SYNCLINE_LAUNCH_MONITOR_STATUS_LINE_H_
 #define SYNCLINE_LAUNCH_MONITOR_STATUS_LINE_H_
 
@@ -35,21 +35,21 @@ int TerminalColumns(int fd);
 class StatusLine {
  public:
   // How many columns there are now; 0: nothing can be drawn now. Asked before each drawing, so
-  // that no signal needs to tell of a new size.
+  // that SIGWINCH needs no handler.
   using Columns = std::function<int()>;
 
   // `terminal` and `clock` must outlive the line.
   StatusLine(TextSink& terminal, Columns columns, const Clock& clock);
 
-  // What is to be shown from now on; draws it unless the last drawing was too short ago. The time
-  // that has elapsed goes on by itself.
+  // Sets the status, and draws it unless the last drawing is too recent. The elapsed time advances
+  // without further calls.
   void Show(const JobStatus& status);
 
   // In a loop around poll(): when DrawIfDue() has something to do; InfiniteFuture before Show().
   absl::Time next_draw() const { return next_draw_; }
   void DrawIfDue();
 
-  // Erases it for good, before the launcher's last words.
+  // Erases the line for good, before the launcher's last messages.
   void Finish();
 
  private:

@@ -1,4 +1,4 @@
-// When a node writes its status to the job's store.
+// Decides when a node writes its status to the job's store.
 #ifndef SYNCLINE_LAUNCH_MONITOR_STATUS_SCHEDULE_H_
 #define SYNCLINE_LAUNCH_MONITOR_STATUS_SCHEDULE_H_
 
@@ -9,7 +9,7 @@
 
 namespace syncline::launch {
 
-// Once a second, and after a change sooner, but never twice within 200 ms. Not thread-safe.
+// Once a second, and sooner after a change, but never twice within 200 ms. Not thread-safe.
 class StatusSchedule {
  public:
   static constexpr absl::Duration kInterval = absl::Seconds(1);

@@ -1,4 +1,4 @@
-// The nodes of a job as a table for people.
+// Formats the nodes of a job as a table for a terminal. Pure.
 #ifndef SYNCLINE_LAUNCH_MONITOR_STATUS_TABLE_H_
 #define SYNCLINE_LAUNCH_MONITOR_STATUS_TABLE_H_
 
@@ -10,11 +10,11 @@
 
 namespace syncline::launch {
 
-// A node's status, as somebody else has found it.
+// A node's status as an observer has read it.
 struct FoundNode {
   NodeStatus status;
   bool answers = true;        // It renews its status.
-  absl::Duration silent_for;  // If not: since its last word, by both sides' wall clocks.
+  absl::Duration silent_for;  // If not: since its last status, by both sides' wall clocks.
 };
 
 // What the job as a whole does, one line for each node by group rank, its workers, the operations

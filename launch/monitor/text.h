@@ -1,4 +1,4 @@
-// Text for people, made safe for a terminal.
+// Makes text safe to show on a terminal. Pure functions.
 #ifndef SYNCLINE_LAUNCH_MONITOR_TEXT_H_
 #define SYNCLINE_LAUNCH_MONITOR_TEXT_H_
 

@@ -1,4 +1,4 @@
-// What the cluster that has started a launcher proposes for its options.
+// Derives options from the cluster (Slurm, mpirun, Kubernetes, ...) that started this launcher.
 #ifndef SYNCLINE_LAUNCH_OPTIONS_CLUSTER_H_
 #define SYNCLINE_LAUNCH_OPTIONS_CLUSTER_H_
 
@@ -10,27 +10,27 @@
 
 namespace syncline::launch {
 
-// What a cluster proposes for one option.
+// A cluster's value for one option.
 struct OptionProposal {
   std::string flag;    // "nnodes"
   std::string text;    // "4"
-  std::string reason;  // "SLURM_STEP_NUM_TASKS"
+  std::string reason;  // The variable it follows from: "SLURM_STEP_NUM_TASKS"
 };
 
 struct Cluster {
   std::string name;  // "Slurm"
   std::vector<OptionProposal> proposals;
-  // What this cluster does not tell, and a job of several nodes needs; empty if nothing is missing.
-  // As an error message: the job does not run with what can be guessed.
+  // An error message about what a job of several nodes needs and this cluster does not provide;
+  // empty if nothing is missing.
   std::string missing;
-  std::string missing_flag;  // Giving it is enough.
-  std::string note;          // To be said if the job takes the proposals.
-  // What "auto", "cpu" and "gpu" may count at most.
+  std::string missing_flag;  // The option that supplies it.
+  std::string note;          // Printed if the job uses the proposals.
+  // The upper limit of what "auto", "cpu" and "gpu" count.
   std::optional<int> max_cpus;
 };
 
-// A pure function of the environment. Nothing if no cluster started this process, or if it is part
-// of a worker of another launcher.
+// A pure function of the environment. nullopt if no cluster started this process, or if it runs
+// inside a worker of another launcher.
 std::optional<Cluster> DetectCluster(const EnvironmentLookup& environment);
 
 }  // namespace syncline::launch

@@ -1,4 +1,4 @@
-// Takes the command line apart, as Python's argparse does for torchrun.
+// Splits the command line into options, program and arguments, as argparse does for torchrun. Pure.
 #ifndef SYNCLINE_LAUNCH_OPTIONS_COMMAND_LINE_H_
 #define SYNCLINE_LAUNCH_OPTIONS_COMMAND_LINE_H_
 
@@ -17,9 +17,10 @@ struct CommandLine {
   std::vector<std::string> arguments;
 };
 
-// Options end at the program or at "--"; what follows the program is its own. `status` as the
-// first word is no program ("./status" or "-- status" is), and options may follow its endpoint.
-// Nothing is missing that --help, --version or --print-completion could do without.
+// Options end at the program or at "--"; everything after the program is its own. `status` as the
+// first word is a command, not a program ("./status" and "-- status" are programs), and options may
+// follow its endpoint. ArgumentError for an unknown option, a missing value or a missing program;
+// --help, --version and --print-completion need no program.
 absl::StatusOr<CommandLine> ReadCommandLine(const std::vector<std::string>& arguments);
 
 }  // namespace syncline::launch

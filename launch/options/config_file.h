@@ -1,4 +1,4 @@
-// --config.
+// Reads the TOML file of --config.
 #ifndef SYNCLINE_LAUNCH_OPTIONS_CONFIG_FILE_H_
 #define SYNCLINE_LAUNCH_OPTIONS_CONFIG_FILE_H_
 
@@ -12,10 +12,10 @@ namespace syncline::launch {
 
 // Adds what the TOML file `path` sets. Its keys are the names of options, with dashes or
 // underscores; a list means its elements with commas between them, and rdzv-conf may be a table.
-// Errors name the line; an unknown key is one, with the nearest match.
+// ArgumentError names the line; for an unknown key also the nearest match.
 absl::Status AddConfigFile(const std::string& path, Settings* settings);
 
-// The same for the file's text; `path` is for messages.
+// The same for the text of a file; `path` is for messages.
 absl::Status AddConfigText(absl::string_view text, absl::string_view path, Settings* settings);
 
 }  // namespace syncline::launch

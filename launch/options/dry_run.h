@@ -1,4 +1,4 @@
-// --dry-run.
+// Explains a launch for --dry-run.
 #ifndef SYNCLINE_LAUNCH_OPTIONS_DRY_RUN_H_
 #define SYNCLINE_LAUNCH_OPTIONS_DRY_RUN_H_
 
@@ -9,8 +9,9 @@
 
 namespace syncline::launch {
 
-// In plain words: what a launcher with `options` would do, with the workers' environment in round 0
-// as far as it is known before, and where each value comes from. Passwords are not shown.
+// Text that describes what a launcher with `options` would do, the workers' environment in round 0
+// as far as it is known in advance, and the source of each value. Passwords are hidden. Starts
+// nothing.
 std::string ExplainLaunch(const LaunchOptions& options, const Settings& settings,
                           const EnvironmentLookup& environment);
 

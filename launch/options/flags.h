@@ -1,4 +1,4 @@
-// The launcher's options: their names, what they take, and what --help says of them.
+// The table of the launcher's options: names, values and help texts. Constant data; thread-safe.
 #ifndef SYNCLINE_LAUNCH_OPTIONS_FLAGS_H_
 #define SYNCLINE_LAUNCH_OPTIONS_FLAGS_H_
 
@@ -20,7 +20,7 @@ struct Flag {
   FlagGroup group = FlagGroup::kOther;
   absl::string_view metavar;   // Of its value; empty: a switch, on or off.
   absl::string_view help;      // Without a full stop.
-  absl::string_view choices;   // "a|b": what else than these is an error; empty: any text.
+  absl::string_view choices;   // "a|b": the only allowed values; empty: any text.
   absl::string_view variable;  // Sets a default beside SYNCLINE_<NAME> and PET_<NAME>.
 
   bool takes_value() const { return !metavar.empty(); }
@@ -32,8 +32,8 @@ absl::Span<const Flag> AllFlags();
 // The option called `name` exactly ("nproc-per-node"). There must be one.
 const Flag& FlagNamed(absl::string_view name);
 
-// The option that `word` ("--nproc_per_node", "--nproc", "-r"; without a value) means: its name,
-// or the beginning of one name only. INVALID_ARGUMENT with the nearest match otherwise.
+// The option that `word` ("--nproc_per_node", "--nproc", "-r"; without a value) means: a name, or
+// an unambiguous prefix of one. ArgumentError with the nearest match if there is none.
 absl::StatusOr<const Flag*> FindFlag(absl::string_view word);
 
 // The one of `candidates` that `word` is most likely meant for; empty if none is near.

@@ -1,4 +1,4 @@
-// What the launcher says about itself.
+// The texts of --help, --version and --print-completion. Pure functions.
 #ifndef SYNCLINE_LAUNCH_OPTIONS_HELP_H_
 #define SYNCLINE_LAUNCH_OPTIONS_HELP_H_
 

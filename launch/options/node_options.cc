@@ -221,14 +221,14 @@ bool FitsStandalone(absl::string_view name, const std::string& text) {
 
 }  // namespace
 
-absl::Status SettleStandalone(Settings* settings, std::vector<std::string>* notes) {
+absl::Status ResolveStandalone(Settings* settings, std::vector<std::string>* notes) {
   for (absl::string_view name : {"nnodes", "node-rank", "rdzv-backend", "rdzv-endpoint"}) {
     const Setting* other = settings->Find(name);
     if (!settings->IsOn("standalone") || other == nullptr) continue;
     if (FitsStandalone(name, other->text)) {
       settings->Drop(name);
     } else {
-      SYNCLINE_RETURN_IF_ERROR(settings->Contradict(
+      SYNCLINE_RETURN_IF_ERROR(settings->ResolveConflict(
           "standalone", name, "a standalone job has one node, which meets nobody", notes));
     }
   }

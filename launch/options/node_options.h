@@ -1,4 +1,5 @@
-// Nodes and rendezvous: what the settings mean together.
+// Interprets the settings of nodes and rendezvous, which depend on each other. Errors are
+// ArgumentError and name the settings. Pure functions.
 #ifndef SYNCLINE_LAUNCH_OPTIONS_NODE_OPTIONS_H_
 #define SYNCLINE_LAUNCH_OPTIONS_NODE_OPTIONS_H_
 
@@ -8,9 +9,9 @@
 
 namespace syncline::launch {
 
-// Lets --standalone and the other options of this group that exclude one another fight it out.
-// Afterwards a cluster's proposals may be added.
-absl::Status SettleStandalone(Settings* settings, std::vector<std::string>* notes);
+// Resolves conflicts between --standalone and the other options of this group; what was dropped
+// goes to `notes`. Must be called before a cluster's proposals are added.
+absl::Status ResolveStandalone(Settings* settings, std::vector<std::string>* notes);
 
 // Fills in nodes, node_rank, rendezvous, local_addr, master_addr and master_port.
 absl::Status ReadNodeOptions(const Settings& settings, LaunchOptions* options);

@@ -1,5 +1,5 @@
-// The values that options of the launcher take, each from its text. `where` names the option in
-// messages: "--tee", "PET_TEE".
+// Parses the values of options. `where` names the option in messages: "--tee", "PET_TEE". Errors
+// are ArgumentError with what to write instead. Pure functions.
 #ifndef SYNCLINE_LAUNCH_OPTIONS_OPTION_VALUES_H_
 #define SYNCLINE_LAUNCH_OPTIONS_OPTION_VALUES_H_
 
@@ -24,7 +24,7 @@ absl::StatusOr<absl::Duration> ParseSeconds(absl::string_view where, absl::strin
 // "4096", "64K", "64M", "2G": powers of 1024, with a B behind them if one likes.
 absl::StatusOr<int64_t> ParseBytes(absl::string_view where, absl::string_view text);
 
-// A positive number, "auto" (GPUs if there are any, otherwise CPUs), "cpu" or "gpu".
+// A positive number, "auto" (GPUs if there are any, else CPUs), "cpu" or "gpu".
 absl::StatusOr<int> ParseWorkers(absl::string_view where, absl::string_view text,
                                  const HostResources& host);
 

@@ -62,7 +62,7 @@ absl::Status Parser::AddSources() {
     SYNCLINE_RETURN_IF_ERROR(AddConfigFile(std::string(config->text), &settings));
   }
   if (line_.asks_status) return absl::OkStatus();
-  SYNCLINE_RETURN_IF_ERROR(SettleStandalone(&settings, &options_.notes));
+  SYNCLINE_RETURN_IF_ERROR(ResolveStandalone(&settings, &options_.notes));
   return AddCluster();
 }
 
@@ -111,7 +111,7 @@ absl::Status Parser::ReadProgram() {
   for (const auto& [name, kind] : kinds) {
     if (!settings().IsOn(name)) continue;
     if (!chosen.empty()) {
-      SYNCLINE_RETURN_IF_ERROR(line_.settings.Contradict(
+      SYNCLINE_RETURN_IF_ERROR(line_.settings.ResolveConflict(
           chosen, name, "they are different ways to run the script", &options_.notes));
       if (!settings().IsOn(name)) continue;
     }

@@ -1,4 +1,4 @@
-// The command line of the launcher.
+// The launcher's options, parsed: the result of all sources. Plain values.
 #ifndef SYNCLINE_LAUNCH_OPTIONS_OPTIONS_H_
 #define SYNCLINE_LAUNCH_OPTIONS_OPTIONS_H_
 
@@ -41,11 +41,11 @@ struct NodeRange {
   int max = 1;
 };
 
-// --rdzv-*: how nodes come together. Times are those of --rdzv-conf.
+// --rdzv-*: how nodes find each other. Times are those of --rdzv-conf.
 struct RendezvousOptions {
   enum class Backend {
-    kStatic,  // Ranks of nodes are given; who has node rank 0 hosts the store.
-    kC10d,    // Who can bind the endpoint hosts the store.
+    kStatic,  // Node ranks are given; the node with rank 0 hosts the store.
+    kC10d,    // A node that can bind the endpoint hosts the store.
     kEtcd,
     kFile,
   };
@@ -58,11 +58,11 @@ struct RendezvousOptions {
   enum class Hosting { kTry, kAlways, kNever } hosting = Hosting::kTry;  // kC10d, is_host.
   absl::Duration join_timeout = absl::Seconds(600);      // Until fewer than MIN nodes give up.
   absl::Duration last_call_timeout = absl::Seconds(30);  // Wait for more once MIN have come.
-  absl::Duration close_timeout = absl::Seconds(30);      // For saying goodbye to the store.
+  absl::Duration close_timeout = absl::Seconds(30);      // For leaving the rendezvous at the end.
   absl::Duration read_timeout = absl::Seconds(60);       // For connecting to, and for calls of it.
   absl::Duration keep_alive_interval = absl::Milliseconds(500);
-  int keep_alive_max_attempt = 10;  // Silent for so many intervals, a node is lost.
-  // As above while a round forms: a node that has been silent for so long is not waited for.
+  int keep_alive_max_attempt = 10;  // A node silent for so many intervals is lost.
+  // While a round forms, a node that has been silent for so long is not waited for.
   absl::Duration heartbeat_timeout = absl::Milliseconds(1500);
 
   struct Etcd {                      // kEtcd only.
@@ -117,7 +117,7 @@ struct LaunchOptions {
   std::string information;      // --help, --version, --dry-run, ...: print this, start nothing.
   std::string status_endpoint;  // `syncline-run status ENDPOINT`: ask a running job, start nothing.
   enum class StatusFormat { kTable, kJson } status_format = StatusFormat::kTable;  // Of the answer.
-  std::vector<std::string> notes;  // What the user is to be told once, on stderr.
+  std::vector<std::string> notes;  // Lines to print once, on stderr.
 };
 
 // What "auto", "cpu" and "gpu" count.
@@ -131,8 +131,9 @@ HostResources DetectHostResources();
 // Reads `arguments` (without the program's name). All that follows the script belongs to the
 // script. Options may be spelled with dashes or underscores, and shortened. Where one is not given,
 // SYNCLINE_<OPTION> in the environment counts, then PET_<OPTION>, then the file of --config, then
-// the cluster that started this process. Any error says what to write instead. Of the file system
-// only the file of --config is read, and for --dry-run what is needed to find the program.
+// the cluster that started this process. ArgumentError contains what to write instead. Reads the
+// file of --config, and for --dry-run what is needed to find the program, but no other file.
+// Thread-safe.
 absl::StatusOr<LaunchOptions> ParseOptions(const std::vector<std::string>& arguments,
                                            const EnvironmentLookup& environment,
                                            const HostResources& host);

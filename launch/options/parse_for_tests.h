@@ -20,7 +20,7 @@ inline absl::StatusOr<LaunchOptions> Parse(const Arguments& arguments,
   return ParseOptions(arguments, LookUpIn(variables), host);
 }
 
-// The options, which must be right.
+// The options; the test fails if they are wrong.
 inline LaunchOptions Good(const Arguments& arguments, const Variables& variables = {},
                           const HostResources& host = {8, 0}) {
   absl::StatusOr<LaunchOptions> options = Parse(arguments, variables, host);
@@ -28,7 +28,7 @@ inline LaunchOptions Good(const Arguments& arguments, const Variables& variables
   return options.ok() ? *options : LaunchOptions();
 }
 
-// The message about the options, which must be wrong.
+// The error message about wrong options; the test fails if they are right.
 inline std::string Error(const Arguments& arguments, const Variables& variables = {},
                          const HostResources& host = {8, 0}) {
   absl::StatusOr<LaunchOptions> options = Parse(arguments, variables, host);

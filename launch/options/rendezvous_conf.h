@@ -1,4 +1,4 @@
-// --rdzv-conf.
+// Parses --rdzv-conf. Errors are ArgumentError. Pure functions.
 #ifndef SYNCLINE_LAUNCH_OPTIONS_RENDEZVOUS_CONF_H_
 #define SYNCLINE_LAUNCH_OPTIONS_RENDEZVOUS_CONF_H_
 
@@ -11,7 +11,7 @@
 
 namespace syncline::launch {
 
-// One key: what it means for the user, and for which backends there is it ("c10d", "etcd").
+// One key, with its help text and the backends that have it ("c10d", "etcd").
 struct RendezvousKey {
   absl::string_view name;
   absl::string_view backends;  // "" for all.
@@ -23,16 +23,17 @@ absl::Span<const RendezvousKey> RendezvousKeys();
 // value, as in key="a,b", is part of it.
 absl::string_view TakeConfEntry(absl::string_view* rest);
 
-// The value as it is to stand behind "key=": in quotes, its own doubled, where it needs them.
+// The value as it must be written after "key=": in quotes, with quotes inside doubled, if it needs
+// them.
 std::string QuoteConfValue(absl::string_view value);
 
-// Sets what "key=value,key=value" says in `options`, whose backend and endpoint are known.
-// An unknown key is an error with the nearest match, and so is a key that its backend has no use
-// for. `where` names the option in messages.
+// Applies "key=value,key=value" to `options`, whose backend and endpoint are known. An unknown key
+// is an error with the nearest match; a key that the backend does not use is an error too. `where`
+// names the option in messages.
 absl::Status ReadRendezvousConf(absl::string_view where, absl::string_view text,
                                 RendezvousOptions* options);
 
-// Whether `text` says store_type=file: c10d over a file, whose path is the endpoint.
+// Whether `text` contains store_type=file: c10d over a file, whose path is the endpoint.
 bool AsksForFile(absl::string_view text);
 
 }  // namespace syncline::launch

@@ -108,8 +108,8 @@ std::string Settings::Name(absl::string_view name) const {
 
 bool Settings::IsOn(absl::string_view name) const { return Text(name, "false") == "true"; }
 
-absl::Status Settings::Contradict(absl::string_view one, absl::string_view other,
-                                  absl::string_view why, std::vector<std::string>* notes) {
+absl::Status Settings::ResolveConflict(absl::string_view one, absl::string_view other,
+                                       absl::string_view why, std::vector<std::string>* notes) {
   const Setting& a = *Find(one);
   const Setting& b = *Find(other);
   if (a.layer == b.layer) {

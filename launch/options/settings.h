@@ -1,4 +1,4 @@
-// The text of each option that was given, and who gave it.
+// The text of each option that was given, and the source that gave it.
 #ifndef SYNCLINE_LAUNCH_OPTIONS_SETTINGS_H_
 #define SYNCLINE_LAUNCH_OPTIONS_SETTINGS_H_
 
@@ -13,7 +13,7 @@
 
 namespace syncline::launch {
 
-// Who gave a value, from the weakest to the strongest.
+// The source of a value, from the weakest to the strongest.
 enum class Layer { kCluster, kConfigFile, kPetVariable, kVariable, kCommandLine };
 
 struct Setting {
@@ -25,30 +25,31 @@ struct Setting {
   std::string Describe() const;
 };
 
+// A map from options to settings. Not thread-safe.
 class Settings {
  public:
-  // Of two values for one option the one of the stronger layer stays, or else the later one.
-  // INVALID_ARGUMENT for what is no value of `flag`, which is one of AllFlags(), at first sight.
+  // Of two values for one option the one of the stronger layer stays; in one layer, the later one.
+  // ArgumentError for text that cannot be a value of `flag`, which is one of AllFlags().
   absl::Status Set(const Flag& flag, Setting setting);
 
-  // What the environment sets: SYNCLINE_<NAME>, PET_<NAME>, and `variable` of the flag. Empty
-  // values count as none.
+  // Adds the variables SYNCLINE_<NAME>, PET_<NAME>, and `variable` of the flag. Empty values are
+  // ignored.
   absl::Status AddEnvironment(const EnvironmentLookup& environment);
 
   // Null if nobody set it.
   const Setting* Find(absl::string_view name) const;
-  // The same, but not if only a cluster proposes it.
+  // The same, but null if only a cluster proposes it.
   const Setting* Given(absl::string_view name) const;
   std::string Text(absl::string_view name, absl::string_view default_value) const;
-  // What to call the option in messages.
+  // The option's name for messages.
   std::string Name(absl::string_view name) const;
   bool IsOn(absl::string_view name) const;  // A switch.
   void Drop(absl::string_view name) { settings_.erase(std::string(name)); }
 
-  // For two options that contradict each other: drops the one of the weaker layer and says so in
-  // `notes`. INVALID_ARGUMENT, naming both, if they are of the same layer.
-  absl::Status Contradict(absl::string_view one, absl::string_view other, absl::string_view why,
-                          std::vector<std::string>* notes);
+  // For two options that contradict each other: drops the one of the weaker layer and adds a line
+  // to `notes`. ArgumentError, naming both, if they are of the same layer.
+  absl::Status ResolveConflict(absl::string_view one, absl::string_view other,
+                               absl::string_view why, std::vector<std::string>* notes);
 
   const std::map<std::string, Setting>& all() const { return settings_; }
 

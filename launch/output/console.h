@@ -1,4 +1,4 @@
-// Mixes the output of many workers into readable lines.
+// Merges the output of many workers into readable lines.
 #ifndef SYNCLINE_LAUNCH_OUTPUT_CONSOLE_H_
 #define SYNCLINE_LAUNCH_OUTPUT_CONSOLE_H_
 
@@ -15,26 +15,27 @@
 
 namespace syncline::launch {
 
-// Where text goes. Never fails and never waits for long: what cannot be written is lost.
+// Receives text. Never fails and never blocks for long: text that cannot be written is lost. Used
+// by one thread.
 class TextSink {
  public:
   virtual ~TextSink() = default;
   virtual void Write(absl::string_view text) = 0;
-  // Whether so much waits for a slow reader that text is better left out.
+  // Whether so much text waits for a slow reader that the caller should drop more.
   virtual bool full() const { return false; }
 };
 
 // The launcher's two outputs, shared by the streams of all workers. Not thread-safe.
 //
-// A line of a stream is written as a whole, behind the stream's prefix. So is each state of a line
-// that is overwritten by carriage returns, as progress bars do; its prefix is repeated, because
-// the bar overwrites that too. Text without an end of line is held back for kHoldTime. If another
-// stream then writes, the unfinished line is ended first.
+// A line of a stream is written as a whole, after the stream's prefix. The same holds for each
+// state of a line that carriage returns overwrite, as progress bars do; the prefix is repeated,
+// because the bar overwrites it too. Text without an end of line is held back for kHoldTime. If
+// another stream writes after that, the unfinished line is ended first.
 //
-// A stream without a prefix is passed on as it comes, byte by byte: only a line of the launcher
-// itself is set apart from it.
+// A stream without a prefix is copied as it arrives, byte by byte; only the launcher's own lines
+// are kept apart from it.
 //
-// While a sink is full(), whole lines are left out. A line in their place says how many.
+// While a sink is full(), whole lines are dropped. A line in their place has the number.
 class Console {
  public:
   enum class Target { kOut, kErr };
@@ -51,16 +52,16 @@ class Console {
   Stream* AddStream(LinePrefix prefix, Target target);
 
   void Feed(Stream* stream, absl::string_view bytes);
-  // The stream has ended: shows what is held back, ends an unfinished line that has a
-  // prefix, deletes the stream.
+  // The stream has ended: writes what is held back, ends an unfinished line that has a prefix, and
+  // deletes the stream.
   void End(Stream* stream);
 
-  // A line of the launcher itself. Lines within `text` stay together.
+  // Writes a line of the launcher itself. Lines within `text` stay together.
   void Print(absl::string_view text, Target target = Target::kErr);
   // As Print(), but only the first time for one `topic`.
   void PrintOnce(const std::string& topic, absl::string_view text);
 
-  // When FlushHeld() has something to do; InfiniteFuture if nothing is held back.
+  // When to call FlushHeld(); InfiniteFuture if nothing is held back.
   absl::Time next_flush() const;
   void FlushHeld();
 
@@ -69,7 +70,7 @@ class Console {
   struct Line;
 
   void Pass(Stream* stream, absl::string_view bytes);
-  // What is to be written to the stream's sink is appended to `shown`.
+  // Appends to `shown` what must be written to the stream's sink.
   void Show(Stream* stream, absl::string_view text, Terminator terminator, std::string* shown);
   void ShowHeld(Stream* stream);
   void StartGap(Stream* stream);

@@ -55,7 +55,7 @@ class FdSink::Descriptor final : public WriterThread::Output {
 
   bool reader_gone() const { return reader_gone_.load(std::memory_order_relaxed); }
 
-  // The lines that were lost and not told of, and why; empty if there are none.
+  // The lines that were lost without a line about it, and why; empty if there are none.
   std::string Loss() const {
     const int64_t lost = lost_;
     return lost == 0 ? "" : absl::StrCat(Lines(lost), " (", std::strerror(reason_), ")");

@@ -16,14 +16,16 @@
 
 namespace syncline::launch {
 
-// Keeps text that a slow reader (a full pipe, a stopped terminal) has not taken yet, and has a
-// WriterThread write it. The caller leaves text out while the sink is full(); beyond a reserve the
-// sink drops text and says how many lines. Lines are never torn: each goes to a pipe in one write,
-// so that it stays whole beside other writers of the pipe, unless it is longer than PIPE_BUF.
+// Queues text for a WriterThread of its own, so that a slow reader (a full pipe, a stopped
+// terminal) blocks only that thread. The caller should drop text while the sink is full(); beyond a
+// reserve the sink drops text itself and writes how many lines. Each line goes to a pipe in one
+// write, so that it stays whole beside other writers of the pipe, unless it is longer than
+// PIPE_BUF.
 //
-// What a full disk does not take is lost, and the file says how much once there is room again;
-// Missing() says what it could not say. If the reader of a pipe goes away, all later text is
-// dropped. To be used from one thread.
+// Text that a full disk rejects is lost; the amount is written to the file once there is room
+// again, and Missing() returns what could not be written even then. If the reader of a pipe goes
+// away, all later text is dropped. Owns the thread and a duplicate of the descriptor. Used by one
+// thread.
 class FdSink final : public TextSink {
  public:
   // Works on a duplicate of `fd`. `reader_left`, if given, is called on another thread when
@@ -46,8 +48,8 @@ class FdSink final : public TextSink {
   bool stalled() const { return writer_->stalled(); }
   bool reader_gone() const;
 
-  // After the last Flush: the text that the descriptor lacks and does not tell of, and why, such as
-  // "2 lines (No space left on device)". Empty if there is none, or nobody reads it any more.
+  // After the last Flush: how much text the descriptor lacks without a line about it, and why, such
+  // as "2 lines (No space left on device)". Empty if there is none, or nobody reads it any more.
   std::string Missing() const;
 
  private:

@@ -12,13 +12,13 @@
 
 namespace syncline::launch {
 
-// Of one stream of one worker. A line that contains any of the filters is written, as a whole,
-// behind the worker's prefix. A line longer than kMaxLine counts as several. Not thread-safe.
+// Filters one stream of one worker: a line that contains any of the filters is written, as a whole,
+// after the worker's prefix. A line longer than kMaxLine counts as several. Not thread-safe.
 class LineFilter {
  public:
   static constexpr size_t kMaxLine = 64 << 10;
 
-  // Borrows `file`.
+  // `file` must outlive the filter.
   LineFilter(std::vector<std::string> filters, LinePrefix prefix, OutputLog& file);
 
   // The errors are those of the file.

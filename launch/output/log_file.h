@@ -1,4 +1,4 @@
-// A file that takes a worker's output.
+// A log file of workers' output, with rotation.
 #ifndef SYNCLINE_LAUNCH_OUTPUT_LOG_FILE_H_
 #define SYNCLINE_LAUNCH_OUTPUT_LOG_FILE_H_
 
@@ -12,12 +12,12 @@
 
 namespace syncline::launch {
 
-// Takes bytes for a file.
+// Receives bytes for a file.
 class OutputLog {
  public:
   virtual ~OutputLog() = default;
 
-  // An error says that bytes were lost, or what will go wrong from now on. The log goes on.
+  // An error means that bytes were lost, or will be from now on; the log remains usable.
   virtual absl::Status Write(absl::string_view bytes) = 0;
   virtual const std::string& path() const = 0;
 
@@ -27,14 +27,14 @@ class OutputLog {
   OutputLog& operator=(OutputLog&&) = default;
 };
 
-// Appends bytes as they come, whatever they are. Not thread-safe.
+// Appends bytes unchanged. Owns the descriptor. Blocks on the disk. Not thread-safe.
 //
 // With rotation, a file that would grow beyond `rotate_bytes` becomes PATH.1, PATH.1 becomes PATH.2
 // and so on, and a new one begins. Lines stay whole, for which a file may be kLineSlack larger;
 // only longer lines are cut.
 //
-// What a full disk does not take is lost, and the file says how much as soon as there is room
-// again.
+// Bytes that a full disk rejects are lost; their number is written to the file as soon as there is
+// room again.
 class LogFile final : public OutputLog {
  public:
   struct Options {
@@ -44,7 +44,7 @@ class LogFile final : public OutputLog {
   };
   static constexpr int64_t kLineSlack = 64 << 10;
 
-  // Makes the folder, and opens the file for appending.
+  // Creates the folder, and opens the file for appending. The error names the path and the reason.
   static absl::StatusOr<LogFile> Open(Options options);
 
   // The line that stands where bytes are missing.
@@ -53,7 +53,7 @@ class LogFile final : public OutputLog {
   LogFile(LogFile&&) = default;
   LogFile& operator=(LogFile&&) = default;
 
-  // An error says that bytes were lost, or that the file is rotated no more.
+  // An error means that bytes were lost, or that rotation has stopped.
   absl::Status Write(absl::string_view bytes) override;
 
   const std::string& path() const override { return options_.path; }

@@ -1,4 +1,4 @@
-// Lines for the console from other threads, as a descriptor to poll.
+// Passes lines for the console from other threads to the launcher's poll loop.
 #ifndef SYNCLINE_LAUNCH_OUTPUT_MESSAGE_QUEUE_H_
 #define SYNCLINE_LAUNCH_OUTPUT_MESSAGE_QUEUE_H_
 
@@ -14,9 +14,9 @@
 
 namespace syncline::launch {
 
-// Takes lines of the log, from the store's threads for example, and what a WriterThread reports.
-// Put never blocks, so that it may be called with locks held. Beyond kMaxMessages lines are
-// dropped, and the next Take says how many. Thread-safe.
+// A bounded queue of log lines (of the store's threads, for example) and of WriterThreads' errors.
+// Put never blocks, so it may be called with locks held. Beyond kMaxMessages lines are dropped, and
+// the next Take adds a line with their number. Owns the eventfd(2). Thread-safe.
 class MessageQueue {
  public:
   static constexpr size_t kMaxMessages = 1000;

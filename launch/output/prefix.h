@@ -1,4 +1,4 @@
-// What stands before each line of a worker on the console.
+// The prefix of each line of a worker on the console. Thread-safe.
 #ifndef SYNCLINE_LAUNCH_OUTPUT_PREFIX_H_
 #define SYNCLINE_LAUNCH_OUTPUT_PREFIX_H_
 
@@ -42,7 +42,7 @@ struct PrefixFacts {
 
 // The text of --log-line-prefix-template with the worker's facts in it: ${role_name}, ${rank},
 // ${local_rank}, ${group_rank}, ${host}, ${pid}; ${time} stays open. $rank is the same as ${rank},
-// $$ is a dollar sign. INVALID_ARGUMENT, with the nearest name, for any other name.
+// $$ is a dollar sign. ArgumentError, with the nearest name, for any other name.
 absl::StatusOr<LinePrefix> ExpandPrefix(absl::string_view text, const PrefixFacts& facts);
 
 // Whether ExpandPrefix takes `text`.

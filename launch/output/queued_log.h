@@ -16,22 +16,23 @@
 
 namespace syncline::launch {
 
-// A LogFile whose disk holds up neither the launcher nor a worker. While the writer is full, whole
-// lines are left out, and the file says in their place how many bytes are missing. Not thread-safe.
+// A LogFile that blocks neither the launcher nor a worker when its disk is slow. While the writer
+// is full, whole lines are dropped, and a line in their place has the number of bytes. Not
+// thread-safe.
 class QueuedLog final : public OutputLog {
  public:
-  // Gets errors that come later. Called on the writer's thread.
+  // Receives later errors, on the writer's thread.
   using ReportError = std::function<void(const absl::Status&)>;
 
-  // An error if the file cannot be opened. A disk that does not answer within `timeout` is reported
-  // only, and the file is opened once it does. Borrows `writer`.
+  // An error if the file cannot be opened. A disk that does not answer within `timeout` is only
+  // reported, and the file is opened once it does. `writer` must outlive the log.
   static absl::StatusOr<std::unique_ptr<QueuedLog>> Open(WriterThread& writer,
                                                          LogFile::Options options,
                                                          ReportError report_error,
                                                          absl::Duration timeout);
   ~QueuedLog() override;
 
-  // An error says that a gap begins.
+  // An error means that from here on bytes are dropped.
   absl::Status Write(absl::string_view bytes) override;
   const std::string& path() const override { return path_; }
 

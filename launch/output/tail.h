@@ -1,4 +1,4 @@
-// The last lines of a stream.
+// Keeps the last lines of a stream for a failure report.
 #ifndef SYNCLINE_LAUNCH_OUTPUT_TAIL_H_
 #define SYNCLINE_LAUNCH_OUTPUT_TAIL_H_
 
@@ -11,8 +11,8 @@
 
 namespace syncline::launch {
 
-// Keeps the last lines of what it is fed, for a failure report. Of a line that carriage returns
-// overwrite, the last state is kept; of a very long line, its beginning.
+// Keeps kMaxLines lines. If carriage returns overwrite a line, it keeps the last state; of a very
+// long line, the beginning. Not thread-safe.
 class Tail {
  public:
   static constexpr size_t kMaxLines = 20;

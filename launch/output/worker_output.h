@@ -1,4 +1,4 @@
-// One output stream of one worker, on its way to the console and to files.
+// Copies one output stream of one worker to the console and to files.
 #ifndef SYNCLINE_LAUNCH_OUTPUT_WORKER_OUTPUT_H_
 #define SYNCLINE_LAUNCH_OUTPUT_WORKER_OUTPUT_H_
 
@@ -16,8 +16,8 @@
 
 namespace syncline::launch {
 
-// Reads whenever there is something: a worker waits neither for a slow reader of the console nor
-// for a disk. Not thread-safe.
+// Reads as soon as there is data, so that a worker waits neither for a slow reader of the console
+// nor for a disk. Owns its logs, not the descriptor. For the main thread; not thread-safe.
 class WorkerOutput {
  public:
   // Where the output goes. Each may be missing.
@@ -27,8 +27,8 @@ class WorkerOutput {
     std::optional<LineFilter> filter;
   };
 
-  // Borrows `fd`, the non-blocking reading end of a pipe, and `console`, which also tells of files
-  // that cannot be written.
+  // `fd`, the non-blocking reading end of a pipe, and `console` must outlive this object. Errors of
+  // files become a line on the console.
   WorkerOutput(int fd, Console& console, Targets targets);
 
   WorkerOutput(WorkerOutput&&) = default;

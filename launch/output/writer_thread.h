@@ -1,4 +1,4 @@
-// A thread that writes for others, with a bounded queue.
+// A thread that does writes which may block, with a bounded queue.
 #ifndef SYNCLINE_LAUNCH_OUTPUT_WRITER_THREAD_H_
 #define SYNCLINE_LAUNCH_OUTPUT_WRITER_THREAD_H_
 
@@ -14,10 +14,10 @@ namespace syncline::launch {
 
 // Makes the calls that may block for any time: writes to a terminal, a pipe or a network disk.
 // O_NONBLOCK does not help, because disks ignore it, and on an inherited descriptor it would hold
-// for the user's shell, too. Every wait for the thread has a timeout. To be used from one thread.
+// for the user's shell too. Every wait for the thread has a timeout. Used by one thread.
 class WriterThread {
  public:
-  // Where bytes go. The writer's thread calls it, and no other; it may block for any time.
+  // A destination of bytes. Only the writer's thread calls it; it may block for any time.
   class Output {
    public:
     virtual ~Output() = default;
@@ -35,7 +35,7 @@ class WriterThread {
   ~WriterThread();
 
   // Queues a copy of the bytes, which are written in the order of these calls. Returns false, and
-  // takes none of them, if even the reserve for the last words of a full queue is used up.
+  // takes none of them, if even the reserve of a full queue is used up.
   bool Append(const std::shared_ptr<Output>& output, absl::string_view bytes);
 
   // Whether max_pending bytes wait. It stays so until half of them are written, so that a slow

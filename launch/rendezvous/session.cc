@@ -148,7 +148,7 @@ void RendezvousSession::Join(RendezvousStore target, NodeRecord record) {
   if (!network_.is_hosted_by_nodes() || current_.address == identity_.store || is_at_first_store) {
     return;
   }
-  // Nodes that ask this one, or come to the endpoint, are redirected.
+  // Nodes that query this node's store are redirected.
   JobLocation elsewhere;
   elsewhere.state = JobLocation::State::kElsewhere;
   elsewhere.address = current_.address;
