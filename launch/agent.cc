@@ -22,7 +22,7 @@ bool IsLikelierCause(const WorkerExit& a, const WorkerExit& b) {
 
 }  // namespace
 
-// An exit code alone may be either.
+// 1: an exit code alone may belong to the cause or to a consequence.
 int Remoteness(const WorkerExit& exit) {
   if (exit.record == WorkerExit::Record::kPeerError) return kConsequence;
   return exit.record == WorkerExit::Record::kError || exit.signal != 0 ? 0 : 1;
@@ -94,7 +94,8 @@ void Agent::Count(WorkerExit exit) {
   }
   const bool was_told = clock_.Now() >= stopped_;
   if (was_told && (exit.signal == SIGTERM || exit.signal == SIGKILL)) {
-    // On its way out when it was told to stop: this is how it would have ended.
+    // It had recorded its error and was ending when the signal came: reports exit code 1, with
+    // which it would have ended, instead of the launcher's own signal.
     exit.code = 1;
     exit.signal = 0;
   }
@@ -110,7 +111,7 @@ void Agent::Count(WorkerExit exit) {
 }
 
 Agent::Commands Agent::OnLeftoverExited() {
-  // Its own children have just become visible as leftovers.
+  // Its children have just become children of this process, so that they can be killed now.
   if (state_ == State::kDraining && killed_) return {{Kind::kKillEverything}};
   return {};
 }
@@ -135,12 +136,12 @@ Agent::Commands Agent::OnSignal(int signal) {
   }
   if (stop_signal_ != 0) return signal == SIGINT ? Kill() : Commands{};
   if (state_ == State::kDraining && !failure_.has_value() && !is_over_) {
-    late_signal_ = signal;  // The node is done; but the others may not be.
+    late_signal_ = signal;  // This node is done, but the others may not be.
     return {};
   }
   stop_signal_ = signal;
   if (state_ == State::kIdle || state_ == State::kJoining || state_ == State::kFinishing) Finish();
-  // While workers are being stopped for another reason the deadline of that one holds.
+  // If workers are already being stopped for another reason, its deadline holds.
   if (state_ == State::kRunning) {
     return Stop(signal == SIGPIPE ? SIGTERM : signal, options_.shutdown_timeout);
   }
@@ -156,7 +157,8 @@ Agent::Commands Agent::OnDeadline() {
     return {};
   }
   if (state_ == State::kSettling) {
-    // The cause, unless it is outside, has yet to end.
+    // All failures so far are consequences. The cause, unless it is on another node, has yet to
+    // end.
     if (Remoteness(failure_->cause) < kConsequence || std::exchange(waited_for_cause_, true)) {
       return StopOthers();
     }

@@ -38,7 +38,7 @@ void DescribeJob(const JobFacts& job, const WorkerFacts& worker, Environment* en
       {"RESTART_COUNT", absl::StrCat(job.restarts)},
       {"MAX_RESTARTS", absl::StrCat(job.max_restarts)},
       {"RUN_ID", job.run_id},
-      // The port of MASTER_PORT is nobody's yet: rank 0 is to open it.
+      // Nobody listens on MASTER_PORT yet: rank 0 opens it.
       {"USE_AGENT_STORE", "False"},
       {"ERROR_FILE", worker.error_file},
   };
@@ -46,7 +46,7 @@ void DescribeJob(const JobFacts& job, const WorkerFacts& worker, Environment* en
     env[absl::StrCat("TORCHELASTIC_", name)] = value;
     env[absl::StrCat("SYNCLINE_", name)] = value;
   }
-  // The rendezvous is the launcher's: its password is none of the workers' business.
+  // Only the launcher uses the rendezvous, so workers do not get its password.
   for (const char* name : {"SYNCLINE_RDZV_CONF", "PET_RDZV_CONF"}) {
     const auto conf = env.find(name);
     if (conf != env.end() && absl::StrContains(conf->second, "password=")) env.erase(conf);

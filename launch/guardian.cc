@@ -24,8 +24,8 @@
 namespace syncline::launch {
 namespace {
 
-// What goes through the pipe: a group to add, the negative of one to remove, or kFolder, behind
-// which comes the length of a path and the path.
+// The protocol of the pipe: a group to add, the negative of a group to remove, or kFolder, followed
+// by the length of a path and the path.
 using Message = pid_t;
 constexpr Message kFolder = 0;
 constexpr absl::Duration kFolderRetry = absl::Milliseconds(20);
@@ -33,7 +33,7 @@ constexpr int kFolderRetries = 100;
 constexpr int kEndTimeoutMs = 3000;  // More than all retries take.
 
 void Send(int pipe, absl::string_view bytes) {
-  // If the guardian is gone there is nobody to tell; what it does is a second safety.
+  // If the guardian has died, the write fails, and the job goes on without this second safety.
   [[maybe_unused]] const ssize_t written = write(pipe, bytes.data(), bytes.size());
 }
 
@@ -67,7 +67,7 @@ void RemoveFolder(const std::string& folder) {
   sigset_t all;
   sigfillset(&all);
   sigprocmask(SIG_SETMASK, &all, nullptr);
-  // Whoever reads the launcher's output is not to wait for the guardian.
+  // The guardian must not keep the launcher's output pipes open: their readers wait for the end.
   const int null = open("/dev/null", O_RDWR | O_CLOEXEC);
   for (int fd : {STDIN_FILENO, STDOUT_FILENO, STDERR_FILENO}) dup2(null, fd);
   std::set<pid_t> groups;
@@ -115,7 +115,7 @@ absl::StatusOr<Guardian> Guardian::Start() {
 Guardian::~Guardian() {
   if (!pipe_.valid()) return;
   pipe_.reset();
-  // One that is stopped, or whose disk does not answer, goes on by itself when it can.
+  // A guardian that is stopped, or whose disk does not answer, finishes by itself later.
   const UniqueFd process(static_cast<int>(syscall(SYS_pidfd_open, pid_, 0)));
   pollfd ended = {process.get(), POLLIN, 0};
   if (process.valid() && poll(&ended, 1, kEndTimeoutMs) == 0) return;

@@ -61,8 +61,8 @@ absl::StatusOr<std::unique_ptr<JobFiles>> JobFiles::Create(const std::string& pa
                                       ". Set TMPDIR to a folder that can be written to"));
   }
   std::unique_ptr<JobFiles> files = absl::WrapUnique(new JobFiles(std::move(folder)));
-  // systemd-tmpfiles removes what is old, also from under a job that runs for weeks, but nothing in
-  // a folder that somebody has locked. Without the lock the job runs all the same.
+  // systemd-tmpfiles removes old files, also of a job that has run for weeks, but none in a locked
+  // folder. If the lock fails, the job runs without it.
   files->lock_ = UniqueFd(open(files->folder_.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
   if (files->lock_.valid()) flock(files->lock_.get(), LOCK_SH | LOCK_NB);
   files->secret_ = std::move(secret);
@@ -74,10 +74,10 @@ absl::StatusOr<std::unique_ptr<JobFiles>> JobFiles::Create(const std::string& pa
 }
 
 JobFiles::~JobFiles() {
-  lock_ = UniqueFd();  // To list the folder takes a descriptor, which may be the last.
+  lock_ = UniqueFd();  // Listing the folder takes a descriptor, and this may be the last one.
   std::error_code ignored;
   std::filesystem::remove_all(folder_, ignored);
-  rmdir(folder_.c_str());  // Where even that was not to be had, but nothing is in it.
+  rmdir(folder_.c_str());  // Works without a descriptor if the folder is empty.
 }
 
 }  // namespace syncline::launch

@@ -20,13 +20,13 @@ namespace syncline::launch {
 namespace {
 
 constexpr absl::Duration kLeaveTimeout = absl::Seconds(2);
-// For a reader or a disk that takes nothing at the end, and for one that is slow.
+// At the end: for a reader or a disk that takes nothing, and for one that is slow.
 constexpr absl::Duration kReaderTimeout = absl::Seconds(2);
 constexpr absl::Duration kFlushTimeout = absl::Seconds(30);
-// For the ends of threads, beside the two above.
+// For joining threads, in addition to the two above.
 constexpr absl::Duration kCleanupTimeout = absl::Seconds(15);
 
-// For poll(): rounded up, so that the time has come when it returns.
+// For poll(): rounded up, so that the deadline has passed when it returns.
 int Milliseconds(absl::Duration duration) {
   if (duration == absl::InfiniteDuration()) return -1;
   const int64_t rounded = absl::ToInt64Milliseconds(duration + absl::Microseconds(999));
@@ -75,7 +75,7 @@ int Launcher::Run() {
     console_.FlushHeld();
     StopWithoutReader();
   }
-  // The last resort, if something hangs from here on.
+  // A watchdog, in case anything below hangs.
   ExitWithin(LeaveTimeout() + kFlushTimeout + kCleanupTimeout, agent_.exit_code());
   workers_->Finish();
   status_line_.Finish();
@@ -98,7 +98,7 @@ absl::Duration Launcher::LeaveTimeout() const {
   return closed_.has_value() ? options_.rendezvous.close_timeout : kLeaveTimeout;
 }
 
-// A signal that stops ends this, too.
+// A stop signal ends this wait too.
 void Launcher::FlushOutput() {
   const absl::Time deadline = clock_.Now() + kFlushTimeout;
   const auto is_stopped = [this] {
@@ -286,7 +286,7 @@ void Launcher::HandleAnnouncement(const Announcement& announcement) {
   switch (announcement.kind) {
     case Announcement::Kind::kRound:
       if (announcement.round.RankOf(node_.participant->identity().id) < 0) {
-        Execute(agent_.OnRoundOver());  // The others went on without this node.
+        Execute(agent_.OnRoundOver());  // The others go on without this node.
         break;
       }
       LogMembers(announcement.round);
@@ -344,13 +344,13 @@ WorkerExit Launcher::DescribeEnd(int local_rank, int status) const {
       recorded.is_peer_error ? WorkerExit::Record::kPeerError : WorkerExit::Record::kError;
   const absl::Duration ago =
       recorded.time.has_value() ? absl::Now() - *recorded.time : absl::ZeroDuration();
-  // The file was written after this launcher's start, whatever it says.
+  // The worker's time may be wrong, but the file was written after this launcher started.
   const absl::Time now = clock_.Now();
   exit.failed_at = now - std::clamp(ago, absl::ZeroDuration(), now - started_);
   return exit;
 }
 
-// The file may be on the disk of the logs, which may not answer.
+// On the writer thread: the file may be on the disk of the logs, which may not answer.
 RecordedError Launcher::ReadError(int local_rank) const {
   const auto recorded = std::make_shared<RecordedError>();
   const bool done = writers_.files->Run(
@@ -364,7 +364,7 @@ void Launcher::CheckHealth() {
   for (const WorkerSet::Unhealthy& worker : workers_->CheckHealth()) {
     Print(worker.line);
     const int local_rank = worker.local_rank;
-    if (worker.signal == SIGKILL) continue;  // Was told of before.
+    if (worker.signal == SIGKILL) continue;  // Its SIGABRT was logged before.
     events_->HeartbeatLost({workers_->rank(local_rank), local_rank, workers_->pid(local_rank)},
                            workers_->heartbeat_age(local_rank).value_or(options_.health_timeout));
   }

@@ -1,4 +1,4 @@
-// What a launcher does before any worker starts.
+// Launcher: preparation, before any worker starts.
 #include <grpc/support/log.h>
 #include <poll.h>
 #include <signal.h>
@@ -46,8 +46,8 @@ bool OutputsAreOne() {
          out.st_dev == err.st_dev && out.st_ino == err.st_ino;
 }
 
-// The log of this process goes the way of the launcher's own lines: threads that write it, of the
-// store for example, are not to wait for a terminal, nor to write within somebody else's line.
+// Sends the log of this process through the launcher's message queue, so that threads which log,
+// the store's for example, neither wait for a terminal nor write into another line.
 void RedirectLog(std::shared_ptr<MessageQueue> messages) {
   SetLogSink([messages](LogLevel level, absl::string_view message) {
     messages->Put({FormatLogLine(level, message), ""});
@@ -58,7 +58,7 @@ void RedirectLog(std::shared_ptr<MessageQueue> messages) {
       [](gpr_log_func_args* line) { for_grpc->Put({absl::StrCat("[gRPC] ", line->message), ""}); });
 }
 
-// The same path for workers that change their folder.
+// An absolute path, which stays valid for workers that change their folder.
 std::string Absolute(const std::string& path) {
   std::error_code ignored;
   const std::filesystem::path absolute = std::filesystem::absolute(path, ignored);
@@ -70,11 +70,11 @@ std::string TemporaryFolder(const Environment& environment) {
   return found == environment.end() || found->second.empty() ? "/tmp" : Absolute(found->second);
 }
 
-// What is left of a terminal's columns for the status line; 0 if there is to be none.
+// The width of the status line; 0 if there is none.
 StatusLine::Columns ColumnsOf(const LaunchOptions& options, const Environment& environment,
                               const FdSink& terminal) {
   if (!WantsStatusLine(options.status_line, environment, terminal.fd())) return [] { return 0; };
-  // A terminal that is stopped (Ctrl-S) is not to find many of them when it goes on.
+  // Does not queue drawings for a terminal that is stopped (Ctrl-S).
   return [&terminal] { return terminal.stalled() ? 0 : TerminalColumns(terminal.fd()); };
 }
 
@@ -177,7 +177,7 @@ bool Launcher::SignalArrived() {
 absl::Status Launcher::CheckSignals() {
   for (const int signal : signals_.Take()) {
     if (signal == SIGCHLD || agent_.state() == Agent::State::kFinished) continue;
-    agent_.OnSignal(signal);  // There are no workers to tell.
+    agent_.OnSignal(signal);  // Drops the commands: there are no workers yet.
     if (agent_.state() == Agent::State::kFinished) {
       Print(absl::StrCat(SignalName(signal), " received before any worker was started"));
     }
@@ -202,8 +202,8 @@ absl::Status Launcher::PrepareMonitors() {
 absl::StatusOr<EventLog::Emit> Launcher::OpenEvents() {
   const std::string& path = options_.event_log;
   if (path.empty()) return EventLog::Emit();
-  // Between the console's lines: opened once more, a socket is an error, and a file would be
-  // written from its beginning.
+  // Through the console: opening the path again would fail for a socket, and overwrite a file from
+  // its beginning.
   for (const auto& [name, target] : {std::make_pair("/dev/stdout", Console::Target::kOut),
                                      std::make_pair("/dev/stderr", Console::Target::kErr)}) {
     if (path != name) continue;

@@ -1,4 +1,4 @@
-// What the launcher tells the operator, the other nodes and those who watch the job.
+// Launcher: messages for the operator, failures for the other nodes, and status for monitors.
 #include <signal.h>
 
 #include <algorithm>
@@ -16,7 +16,7 @@
 namespace syncline::launch {
 namespace {
 
-// The phase that others see. The last two are known at the end only.
+// The phase in the published status. kSucceeded and kFailed are known only at the end.
 JobStatus::Phase PhaseOf(const Agent& agent) {
   switch (agent.state()) {
     case Agent::State::kIdle:

@@ -1,4 +1,4 @@
-// syncline-run: starts this host's workers of a job and watches over them.
+// syncline-run: starts and monitors this host's workers of a job.
 #include <fcntl.h>
 #include <unistd.h>
 
@@ -47,7 +47,7 @@ int Refuse(const absl::Status& status) {
   return kind == ErrorKind::kArgument || kind == ErrorKind::kUnsupported ? kUsageError : kFailure;
 }
 
-// So that no pipe takes the place of a standard stream that is closed.
+// Opens closed standard streams, so that no later descriptor gets their numbers.
 void OpenStandardStreams() {
   int fd;
   do {
@@ -99,8 +99,8 @@ int Main(const std::vector<std::string>& arguments) {
       Launcher::Create(*options, *std::move(signals));
   if (!launcher.ok()) return Refuse(launcher.status());
   const int code = (*launcher)->Run();
-  // All has been done and said. But gRPC waits in its shutdown, for ever, for threads that could
-  // not be started: what has not ended in time is left to the kernel.
+  // The work is done. But gRPC's shutdown waits for ever for threads that could not be started, so
+  // a timer ends the process.
   ExitWithin(kCleanupTimeout, code);
   return code;
 }

@@ -27,14 +27,14 @@ using Backend = RendezvousOptions::Backend;
 
 constexpr absl::string_view kSecretVariable = "SYNCLINE_SECRET_FILE";
 constexpr int kIdBytes = 8;
-// No host has this address (RFC 5737): the way to it is the default route.
+// No host has this address (RFC 5737), so the route to it is the default route.
 constexpr absl::string_view kElsewhere = "192.0.2.1";
 
 bool IsLocalhost(absl::string_view host) {
   return host.empty() || host == "localhost" || IsLoopbackAddress(host);
 }
 
-// Where the other nodes reach this one.
+// The address at which the other nodes reach this one.
 absl::StatusOr<std::string> OwnAddress(const LaunchOptions& options) {
   if (options.nodes.max == 1) return std::string("127.0.0.1");
   for (const std::string& given : {options.local_addr, GetEnv(kHostAddressVariable).value_or("")}) {
@@ -44,7 +44,7 @@ absl::StatusOr<std::string> OwnAddress(const LaunchOptions& options) {
   if (rendezvous.backend != Backend::kFile) {
     SYNCLINE_ASSIGN_OR_RETURN(std::string address, AddressTowards(rendezvous.host));
     if (!IsLoopbackAddress(address) || IsLocalhost(rendezvous.host)) return address;
-    // The endpoint is this host: as its name says, if that is of use to others.
+    // The endpoint is this host: its name, unless that means a loopback address.
     SYNCLINE_ASSIGN_OR_RETURN(address, FirstAddress(rendezvous.host));
     if (!IsLoopbackAddress(address)) return address;
   }

@@ -30,7 +30,7 @@ void ExitWithin(absl::Duration time, int exit_code) {
 
 absl::StatusOr<SignalQueue> SignalQueue::Open(const std::vector<int>& more) {
   signal(SIGPIPE, SIG_IGN);
-  signal(SIGXFSZ, SIG_IGN);  // A limit of files' sizes (ulimit -f) is then as a full disk.
+  signal(SIGXFSZ, SIG_IGN);  // A file beyond the size limit (ulimit -f) then acts as a full disk.
   signal(SIGCHLD, SIG_DFL);  // If it is ignored, children leave no exit code.
   sigset_t handled;
   sigemptyset(&handled);

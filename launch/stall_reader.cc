@@ -25,8 +25,8 @@ constexpr size_t kMaxString = 1024;
 constexpr size_t kMaxSources = 16;
 constexpr double kMaxSeconds = 1e9;
 
-// The contents of a plain file of that size at most; else nothing. Never waits for what a worker
-// may have put there instead, such as a FIFO or a link to a disk that does not answer.
+// The contents of a regular file of at most `limit` bytes, or else nothing. Never blocks on what a
+// worker may have put there instead, such as a FIFO or a link to a disk that does not answer.
 std::string ReadFile(const std::string& path, int64_t limit) {
   const UniqueFd file(
       open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOFOLLOW | O_NOCTTY));
@@ -124,7 +124,7 @@ void StallReader::ParseFile(int local_rank, absl::string_view text, File* file) 
   const Json json = Json::parse(text, nullptr, /*allow_exceptions=*/false);
   const int64_t pid = json.is_object() ? CountIn(json, "pid") : 0;
   if (pid != file->writer) {
-    // What another process, or nobody, says now stands in the place of its waits.
+    // Another process has written the file, or it is malformed: the last writer's waits have ended.
     const auto writer = file->sources.find(file->writer);
     if (writer != file->sources.end()) EndAllWaits(local_rank, &writer->second);
     file->writer = pid;

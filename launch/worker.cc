@@ -45,7 +45,7 @@ std::vector<char*> Pointers(const std::vector<std::string>& strings) {
   return pointers;
 }
 
-// All that the child needs, made before it exists.
+// All that the child needs, prepared before it exists, because it may only make system calls.
 struct ChildPlan {
   const char* program;
   char* const* arguments;
@@ -60,8 +60,8 @@ struct ChildPlan {
   int error = 0;  // Set by the child if the program cannot be run.
 };
 
-// Everything that a program inherits across exec and is not to have from the launcher: the signals
-// it ignores or blocks, its session, its CPUs, its limit of descriptors. 0 or errno.
+// Resets what a program would inherit from the launcher across exec: ignored and blocked signals,
+// the session, the CPUs, the limit of descriptors. Returns 0 or errno.
 int PrepareChild(const ChildPlan& plan) {
   setsid();
   if (prctl(PR_SET_PDEATHSIG, SIGKILL) != 0) return errno;

@@ -58,7 +58,7 @@ absl::Status WorkerSet::Start(const JobFacts& job) {
   return absl::OkStatus();
 }
 
-// What all workers share.
+// Prepares what all workers share.
 absl::Status WorkerSet::Prepare(const JobFacts& job) {
   if (!cpus_.has_value()) {
     SYNCLINE_ASSIGN_OR_RETURN(cpus_, CpusOfWorkers(options_.launch, options_.environment));
@@ -107,7 +107,7 @@ absl::StatusOr<WorkerSpec> WorkerSet::Specify(const JobFacts& job,
   if (launch.local_rank == LaunchOptions::LocalRank::kVirtual) {
     SYNCLINE_RETURN_IF_ERROR(ShowOneDevice(worker.local_rank, &environment));
   }
-  // So that the SIGABRT that a worker without progress gets prints its stacks.
+  // Makes Python print its stacks on the SIGABRT that a worker without heartbeats gets.
   if (health_.enabled()) environment.emplace("PYTHONFAULTHANDLER", "1");
   WorkerSpec spec;
   spec.program = options_.program.path;
@@ -154,7 +154,7 @@ absl::StatusOr<std::unique_ptr<OutputLog>> WorkerSet::OpenFiltered(const JobFact
   return OpenLog(absl::StrCat(LogFolder(job), "/filtered_", name, ".log"));
 }
 
-// What --log-line-prefix-template says, or else torchrun's variable, or else the rank.
+// The prefix of --log-line-prefix-template, or else of torchrun's variable, or else the rank.
 absl::StatusOr<LinePrefix> WorkerSet::Prefix(const JobFacts& job, int local_rank, pid_t pid) const {
   std::string text = options_.launch.prefix_template;
   const auto inherited = options_.environment.find("TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE");

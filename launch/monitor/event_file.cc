@@ -17,7 +17,7 @@ EventFile::EventFile(std::string path, Print print, UniqueFd fd)
     : path_(std::move(path)), print_(std::move(print)), fd_(std::move(fd)) {}
 
 absl::StatusOr<std::unique_ptr<EventFile>> EventFile::Open(const std::string& path, Print print) {
-  // O_NONBLOCK is for pipes; files do not know it.
+  // O_NONBLOCK is for pipes; files ignore it.
   UniqueFd fd(
       open(path.c_str(), O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC | O_NONBLOCK | O_NOCTTY, 0644));
   if (!fd.valid()) {
@@ -30,7 +30,7 @@ absl::StatusOr<std::unique_ptr<EventFile>> EventFile::Open(const std::string& pa
 size_t EventFile::Write(absl::string_view lines) {
   const size_t end = lines.find('\n');
   const absl::string_view line = lines.substr(0, end == absl::string_view::npos ? end : end + 1);
-  // What was torn is given up, but not the line after it.
+  // Gives up the line that was written in part, but not the next one.
   const std::string text = absl::StrCat(torn_ ? "\n" : "", line);
   ssize_t written;
   do {

@@ -40,9 +40,9 @@ std::string Response(absl::string_view status, absl::string_view type, absl::str
                       method == "HEAD" ? "" : body);
 }
 
-// Whether `host` is a name that a stranger may own. A web page whose name he lets mean 127.0.0.1
-// (DNS rebinding) has a browser on this host ask under that name. An address is no such name, and
-// neither is a name without a dot, as localhost.
+// Whether `host` is a public DNS name. With DNS rebinding an attacker lets his name resolve to
+// 127.0.0.1, so that a browser on this host sends requests here with that name. An address is not
+// such a name, nor is one without a dot, such as localhost.
 bool MayBeStrangers(absl::string_view host) {
   if (absl::StartsWith(host, "[")) return false;  // IPv6.
   host = host.substr(0, host.find(':'));

@@ -22,7 +22,7 @@ constexpr absl::Duration kReadTimeout = absl::Milliseconds(500);
 
 using Texts = std::map<std::string, std::string>;  // By key.
 
-// The statuses there are now. A key that goes away meanwhile is left out.
+// The current statuses. Skips a key that is deleted during the call.
 absl::StatusOr<Texts> ReadAll(Store& store, absl::string_view prefix, absl::Time deadline) {
   SYNCLINE_ASSIGN_OR_RETURN(const std::vector<std::string> keys,
                             store.Keys(absl::StrCat(prefix, kStatusFolder)));
@@ -47,7 +47,7 @@ FoundNode Find(const std::string& text, absl::Time now) {
   absl::StatusOr<NodeStatus> status = NodeStatusFromJson(text);
   if (status.ok()) {
     found.status = *std::move(status);
-  } else {  // Of another version: better half of the table than none.
+  } else {  // Another version: half of the table is better than none.
     found.status.job.last_failure = std::string(status.status().message());
   }
   found.silent_for = std::max(absl::ZeroDuration(), now - found.status.updated);
@@ -60,7 +60,7 @@ bool AllAnswer(const std::map<std::string, FoundNode>& nodes) {
                      [](const auto& node) { return node.second.answers; });
 }
 
-// Looks until all nodes have answered, or those that have not had the time to.
+// Polls until all nodes have renewed their status, or have had the time to.
 absl::StatusOr<std::vector<FoundNode>> FindNodes(Store& store, const StatusOptions& options) {
   const absl::Time start = absl::Now();
   const absl::Time deadline = start + options.timeout;
@@ -75,7 +75,7 @@ absl::StatusOr<std::vector<FoundNode>> FindNodes(Store& store, const StatusOptio
       const auto before = texts.find(key);
       if (before != texts.end() && before->second == text) continue;
       nodes[key] = Find(text, absl::Now());
-      nodes[key].answers = true;  // Whatever its clock says.
+      nodes[key].answers = true;  // Whatever its clock shows.
       texts[key] = text;
     }
   }

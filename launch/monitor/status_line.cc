@@ -18,7 +18,7 @@ constexpr absl::Duration kBetweenDrawings = absl::Milliseconds(200);
 constexpr absl::Duration kBetweenRedrawings = absl::Milliseconds(50);
 constexpr absl::Duration kTick = absl::Seconds(1);  // The time elapsed is in seconds.
 constexpr int kDefaultColumns = 80;
-constexpr int kMinColumns = 20;  // Less says nothing.
+constexpr int kMinColumns = 20;  // A narrower line is useless.
 
 // VT100. Index goes down a line in the same column, and scrolls where there is none.
 constexpr char kIndex[] = "\033D";
@@ -127,7 +127,7 @@ void StatusLine::WriteAbove(TextSink& sink, absl::string_view text) {
   if (shown && now >= last_draw_ + kBetweenRedrawings) {
     if (const int columns = columns_(); columns >= kMinColumns) all += Drawing(columns);
   }
-  // A line that was taken away comes back as soon as it may.
+  // Draws an erased line again as soon as allowed.
   if (shown && drawn_ == Drawn::kNot) {
     next_draw_ = std::min(next_draw_, std::max(now, last_draw_ + kBetweenDrawings));
   }

@@ -77,7 +77,7 @@ std::string Heartbeats(const std::vector<WorkerStatus>& workers) {
   return from == to ? from : absl::StrCat(from, " to ", to);
 }
 
-// One line about those of the node that wait for long; empty if none does.
+// One line about the node's stalled workers; empty if there are none.
 std::string Stalls(const FoundNode& node) {
   const JobStatus& job = node.status.job;
   const WorkerStatus* const longest = LongestStalled(job);
@@ -112,7 +112,7 @@ Row NodeRow(const FoundNode& node) {
           FormatElapsed(job.elapsed)};
 }
 
-// Of those that answer the one that knows most: the newest round counts.
+// The answering node with the newest round.
 const JobStatus& Newest(const std::vector<FoundNode>& nodes) {
   return std::max_element(nodes.begin(), nodes.end(),
                           [](const FoundNode& a, const FoundNode& b) {

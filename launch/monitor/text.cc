@@ -17,7 +17,7 @@ unsigned char Byte(absl::string_view text, size_t at) {
 }
 
 // The length of the character that `text` begins with, 0 if that is not UTF-8 or a control
-// character. Overlong forms and surrogates are not told apart: terminals show them as wrong.
+// character. Does not detect overlong forms and surrogates: terminals show them as wrong.
 size_t CharacterLength(absl::string_view text) {
   const unsigned char first = Byte(text, 0);
   if (first < 0x80) return first >= 0x20 && first != 0x7f ? 1 : 0;

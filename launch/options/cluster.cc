@@ -154,7 +154,7 @@ void Detector::PyTorchJob() {
 }
 
 std::optional<Cluster> Detector::Detect() {
-  // A worker inherits what its launcher saw of the cluster; a launcher in it starts a job of its
+  // A worker inherits its launcher's cluster variables; a launcher inside it starts a job of its
   // own.
   if (Has("TORCHELASTIC_RUN_ID") || Has("SYNCLINE_ROUND")) return std::nullopt;
   // From the innermost out: mpirun and srun run in pods too.

@@ -20,7 +20,7 @@
 namespace syncline::launch {
 namespace {
 
-// What the command line could say too.
+// The same text that the command line would have.
 bool MayStandInFile(absl::string_view name) {
   return name != "help" && name != "version" && name != "print-completion" && name != "config";
 }

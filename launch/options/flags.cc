@@ -86,7 +86,7 @@ std::string NearestMatch(absl::string_view word, absl::Span<const std::string> c
   size_t best_distance = std::max<size_t>(2, word.size() / 3) + 1;
   for (const std::string& candidate : candidates) {
     size_t distance = EditDistance(word, candidate);
-    // Half a name is a likely mistake too, and far off by edits.
+    // Half a name is a likely mistake too, and far away in edits.
     if (word.size() >= 4 && absl::StartsWith(candidate, word)) distance = 1;
     if (distance < best_distance) {
       best_distance = distance;

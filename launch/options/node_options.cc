@@ -22,7 +22,7 @@ constexpr int kEtcdPort = 2379;
 constexpr int kMasterPort = 29500;
 constexpr absl::string_view kDefaultId = "none";  // As torchrun's.
 
-// One reading of the settings.
+// Reads the settings once.
 class NodeReader {
  public:
   NodeReader(const Settings& settings, LaunchOptions* options)
@@ -79,7 +79,7 @@ absl::Status NodeReader::ChooseBackend() {
     }
     return absl::OkStatus();
   }
-  // torchrun takes static here, with node rank 0 for all, which never works out.
+  // torchrun uses static here, with node rank 0 for all nodes, which cannot work.
   const bool ranks_given = settings_.Find("node-rank") != nullptr;
   const bool endpoint_given = settings_.Find("rdzv-endpoint") != nullptr;
   const bool elastic = options_.nodes.min < options_.nodes.max;
@@ -198,7 +198,7 @@ absl::Status NodeReader::ReadStatus(absl::string_view endpoint) {
     SYNCLINE_RETURN_IF_ERROR(ChooseBackend());
   }
   if (settings_.IsOn("json")) options_.status_format = LaunchOptions::StatusFormat::kJson;
-  options_.nodes.max = 2;  // So that what holds for a rendezvous of several nodes does for it.
+  options_.nodes.max = 2;  // Makes the rules of a rendezvous of several nodes apply.
   options_.nodes.min = 1;
   SYNCLINE_RETURN_IF_ERROR(ReadPlace("status", endpoint));
   SYNCLINE_RETURN_IF_ERROR(ReadId());
@@ -210,7 +210,7 @@ absl::Status NodeReader::ReadStatus(absl::string_view endpoint) {
   return ReadRendezvousConf(conf->name, conf->text, &rendezvous_);
 }
 
-// Whether `setting` says what --standalone says anyway.
+// Whether `setting` agrees with --standalone.
 bool FitsStandalone(absl::string_view name, const std::string& text) {
   if (name == "nnodes") return text == "1" || text == "1:1";
   if (name == "node-rank") return text == "0";

@@ -45,7 +45,7 @@ class Parser {
   absl::Status ReadMonitoringOptions();
   void NoteWithoutEffect();
 
-  // Where the value of an option is, if somebody gave one.
+  // The value of an option; null if none was given.
   const Setting* Find(absl::string_view name) const { return settings().Find(name); }
   const Settings& settings() const { return line_.settings; }
 
@@ -66,7 +66,7 @@ absl::Status Parser::AddSources() {
   return AddCluster();
 }
 
-// Whoever says where nodes meet has not asked the cluster for it.
+// A user who gives the rendezvous does not want the cluster's.
 bool Parser::IsProposalWelcome(const OptionProposal& proposal) const {
   if (proposal.flag != "rdzv-backend" && proposal.flag != "rdzv-endpoint") return true;
   if (settings().Given("master-addr") != nullptr) return false;
@@ -160,7 +160,7 @@ absl::Status Parser::ReadOutputOptions() {
     SYNCLINE_ASSIGN_OR_RETURN(options_.tee, ParseStreams(tee->name, tee->text));
   }
   options_.log_dir = settings().Text("log-dir", "");
-  // Someone who names a folder for logs wants logs in it.
+  // A user who names a folder for logs wants logs in it.
   if (!options_.log_dir.empty() && !options_.redirects.any() && !options_.tee.any()) {
     options_.tee.others = Streams::kBoth;
   }

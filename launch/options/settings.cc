@@ -15,7 +15,7 @@
 namespace syncline::launch {
 namespace {
 
-// What an outer launcher tells its workers, and what is therefore no wish of the user.
+// Variables that an outer launcher sets for its workers: they are not the user's choice.
 bool IsOfOuterJob(absl::string_view variable, const EnvironmentLookup& environment) {
   return variable == "SYNCLINE_MAX_RESTARTS" && environment("SYNCLINE_ROUND").has_value();
 }
@@ -77,7 +77,7 @@ absl::Status Settings::AddEnvironment(const EnvironmentLookup& environment) {
       if (variable.empty() || IsOfOuterJob(variable, environment)) continue;
       const std::optional<std::string> value = environment(variable);
       if (!value.has_value() || value->empty()) continue;
-      // What a stronger layer says anyway cannot be wrong.
+      // A stronger layer overrides it anyway, so it need not be valid.
       const Setting* present = Find(flag.name);
       if (present != nullptr && present->layer > layer) continue;
       SYNCLINE_RETURN_IF_ERROR(Set(flag, Setting{*value, layer, variable}));

@@ -34,7 +34,7 @@ bool IsRegularFile(int fd) {
 
 }  // namespace
 
-// The writer's end. Of its functions all but reader_gone() and Loss() are for the writer's thread.
+// The descriptor as the writer thread sees it. Only reader_gone() and Loss() are for other threads.
 class FdSink::Descriptor final : public WriterThread::Output {
  public:
   Descriptor(UniqueFd fd, std::function<void()> reader_left)
@@ -69,7 +69,7 @@ class FdSink::Descriptor final : public WriterThread::Output {
     return bytes.substr(0, end == absl::string_view::npos ? piece_ : end + 1);
   }
 
-  // How many bytes were written; if none, error_ says why, and is 0 if it is worth another try.
+  // Returns how many bytes were written. If none, error_ has the reason; 0 means try again.
   size_t WriteSome(absl::string_view bytes) {
     const ssize_t size = write(fd_.get(), bytes.data(), bytes.size());
     error_ = 0;
@@ -78,7 +78,7 @@ class FdSink::Descriptor final : public WriterThread::Output {
       return static_cast<size_t>(size);
     }
     if (size < 0 && errno == EINTR) return 0;
-    if (size < 0 && errno == EAGAIN) {  // Somebody else has made the descriptor non-blocking.
+    if (size < 0 && errno == EAGAIN) {  // Another process made the descriptor non-blocking.
       pollfd ready = {fd_.get(), POLLOUT, 0};
       poll(&ready, 1, -1);
       return 0;
@@ -98,7 +98,7 @@ class FdSink::Descriptor final : public WriterThread::Output {
     lost_ += CountLines(piece) + (skips_ ? 1 : 0);
   }
 
-  // Begins with a whole line, behind a note of those that are missing.
+  // Resumes at the start of a line, after a note about the missing ones.
   size_t WriteAfterLoss(absl::string_view bytes) {
     if (skips_) {
       const size_t end = bytes.find('\n');

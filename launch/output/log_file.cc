@@ -89,7 +89,7 @@ absl::Status LogFile::Append(absl::string_view bytes) {
     const std::string note = absl::StrCat(at_line_start_ ? "" : "\n", MissingNote(lost_));
     if (WriteAll(fd_.get(), note) < note.size()) {
       lost_ += static_cast<int64_t>(bytes.size());
-      return absl::OkStatus();  // Said before.
+      return absl::OkStatus();  // Reported before.
     }
     size_ += static_cast<int64_t>(note.size());
     lost_ = 0;

@@ -11,7 +11,7 @@
 
 namespace syncline::launch {
 
-// Belongs to the writer's thread once it is made.
+// Only the writer thread uses it, once it is constructed.
 class QueuedLog::Output final : public WriterThread::Output {
  public:
   explicit Output(ReportError report_error) : report_error_(std::move(report_error)) {}
@@ -72,7 +72,7 @@ absl::StatusOr<std::unique_ptr<QueuedLog>> QueuedLog::Open(WriterThread& writer,
 
 QueuedLog::~QueuedLog() {
   if (left_out_ > 0) Append("");
-  // To close a file may block, too.
+  // Closing a file may block too.
   writer_.Run([output = std::move(output_)] {}, absl::ZeroDuration());
 }
 

@@ -21,7 +21,7 @@ constexpr size_t kChunk = 64 << 10;
 constexpr size_t kReserve = 1 << 20;
 constexpr size_t kMaxSpares = 4;
 constexpr absl::Duration kMoment = absl::Milliseconds(100);
-constexpr absl::Duration kBetweenLooks = absl::Milliseconds(50);  // At `cancelled`.
+constexpr absl::Duration kBetweenLooks = absl::Milliseconds(50);  // Between calls of `cancelled`.
 
 }  // namespace
 
@@ -47,7 +47,7 @@ struct WriterThread::Queue {
   const MonotonicClock clock;
   absl::Mutex mutex;
   std::deque<std::function<void()>> operations ABSL_GUARDED_BY(mutex);
-  std::deque<Chunk> chunks ABSL_GUARDED_BY(mutex);  // The first may be in the hands of the thread.
+  std::deque<Chunk> chunks ABSL_GUARDED_BY(mutex);  // While busy, the thread uses the first.
   // Buffers of written chunks, empty. A new one for each chunk would cost twice the time of a copy.
   std::vector<std::string> spares ABSL_GUARDED_BY(mutex);
   size_t written ABSL_GUARDED_BY(mutex) = 0;  // Of the first chunk.
@@ -101,7 +101,7 @@ void WriterThread::Queue::Work() {
       }
       if (pending <= max_pending / 2) full = false;
     }
-    // Here, because the end of an output may close a file, which may block.
+    // On this thread, because the destructor of an output may close a file, which may block.
     operation = nullptr;
     done.output = nullptr;
     output = nullptr;

@@ -1,4 +1,4 @@
-// Threads of a simulation, which take turns on a clock that only the simulation moves.
+// Cooperative threads on a simulated clock, for tests.
 #ifndef SYNCLINE_LAUNCH_RENDEZVOUS_FIBERS_H_
 #define SYNCLINE_LAUNCH_RENDEZVOUS_FIBERS_H_
 
@@ -13,9 +13,9 @@
 
 namespace syncline::launch {
 
-// Runs functions that block, one at a time, each on a stack of its own. Time passes only while all
-// of them wait, and the order in which they run follows from what they do: the same program gives
-// the same run. Not thread-safe.
+// Runs blocking functions one at a time, each on its own stack. Time passes only while all of them
+// wait, and the order in which they run is deterministic: the same program gives the same run. Owns
+// the stacks; all fibers must have ended before it is destroyed. Not thread-safe.
 class Fibers {
  public:
   using Condition = std::function<bool()>;
@@ -35,8 +35,8 @@ class Fibers {
   void RunUntil(absl::Time time);
   bool all_ended() const { return fibers_.empty(); }
 
-  // In a fiber: waits until the time has come, or the condition. Returns whether the condition
-  // holds. Conditions are looked at after Changed().
+  // In a fiber: waits until the condition holds, or until the time. Returns whether it holds. The
+  // condition is evaluated again after each Changed().
   bool Await(const Condition& condition, absl::Time until);
   void Sleep(absl::Duration duration);
 

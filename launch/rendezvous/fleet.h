@@ -1,4 +1,4 @@
-// Many nodes in one thread, on one store and one clock that the test moves.
+// Many rendezvous nodes in one thread, on one store and a clock that the test moves.
 #ifndef SYNCLINE_LAUNCH_RENDEZVOUS_FLEET_H_
 #define SYNCLINE_LAUNCH_RENDEZVOUS_FLEET_H_
 
@@ -28,8 +28,8 @@ class FakeClock final : public Clock {
   absl::Time now_ = absl::UnixEpoch() + absl::Hours(1);
 };
 
-// What an agent does around its Rendezvous, without workers: it joins every round that it is a
-// member of, and stops when it is over.
+// A Rendezvous with an agent that has no workers: it runs every round that it is a member of, and
+// waits for the next one when that is over.
 class FakeNode {
  public:
   FakeNode(std::shared_ptr<Store> store, const NodeRecord& record,

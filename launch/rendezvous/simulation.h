@@ -1,4 +1,5 @@
-// A job of several nodes, its hosts and its network in one process, on a simulated clock.
+// Simulates the nodes, hosts and network of a job in one process, on a simulated clock. Not
+// thread-safe; everything runs in the fibers of one SimWorld, which must outlive its nodes.
 #ifndef SYNCLINE_LAUNCH_RENDEZVOUS_SIMULATION_H_
 #define SYNCLINE_LAUNCH_RENDEZVOUS_SIMULATION_H_
 
@@ -87,8 +88,8 @@ class SimWorld {
   std::map<const SimProcess*, absl::Time> touched_;
 };
 
-// One launcher: its session, and an agent that runs what it is told, with workers that end when the
-// test says so.
+// One launcher: its session, and an agent that runs the rounds, with workers that end when the test
+// decides.
 class SimNode {
  public:
   // Starts on `host`; the endpoint is on host 0.
