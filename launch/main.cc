@@ -34,7 +34,7 @@ constexpr int kFailure = 1;
 constexpr int kUsageError = 2;
 constexpr absl::Duration kReaderTimeout = absl::Seconds(2);
 
-int Refuse(const absl::Status& status) {
+int ExitWithError(const absl::Status& status) {
   const std::string text = absl::StrCat("syncline-run: ", status.message(), "\n");
   // A terminal that takes nothing must not hold this process, whose signals may be blocked by now.
   if (const auto sink = FdSink::Open(STDERR_FILENO); sink.ok()) {
@@ -57,13 +57,13 @@ void OpenStandardStreams() {
 }
 
 // `syncline-run status ENDPOINT`.
-int AskForStatus(const LaunchOptions& options) {
+int RunStatusCommand(const LaunchOptions& options) {
   StatusOptions question;
   question.format = options.status_format == LaunchOptions::StatusFormat::kJson
                         ? StatusFormat::kJson
                         : StatusFormat::kTable;
   absl::StatusOr<std::string> secret = GivenSecret(options);
-  if (!secret.ok()) return Refuse(secret.status());
+  if (!secret.ok()) return ExitWithError(secret.status());
   StoreNetworkOptions network;
   network.rendezvous = options.rendezvous;
   network.secret = secret->empty() ? SecretOfId(options.rendezvous.id) : *secret;
@@ -71,7 +71,7 @@ int AskForStatus(const LaunchOptions& options) {
   setenv("GRPC_DNS_RESOLVER", "native", 0);  // As in Launcher.
   absl::StatusOr<std::shared_ptr<Store>> store = FindRunningJob(network, question.timeout);
   if (!store.ok()) {
-    Refuse(store.status());
+    ExitWithError(store.status());
     return kStatusNobody;
   }
   const StatusAnswer answer = RunStatus(**store, question);
@@ -83,7 +83,7 @@ int AskForStatus(const LaunchOptions& options) {
 int Main(const std::vector<std::string>& arguments) {
   OpenStandardStreams();
   absl::StatusOr<LaunchOptions> options = ParseOptions(arguments, GetEnv, DetectHostResources());
-  if (!options.ok()) return Refuse(options.status());
+  if (!options.ok()) return ExitWithError(options.status());
   if (!options->information.empty()) {
     std::fputs(options->information.c_str(), stdout);
     return 0;
@@ -91,13 +91,13 @@ int Main(const std::vector<std::string>& arguments) {
   for (const std::string& note : options->notes) {
     std::fprintf(stderr, "syncline-run: %s\n", note.c_str());
   }
-  if (!options->status_endpoint.empty()) return AskForStatus(*options);
+  if (!options->status_endpoint.empty()) return RunStatusCommand(*options);
   RaiseDescriptorLimit();
   absl::StatusOr<SignalQueue> signals = SignalQueue::Open(options->signals);
-  if (!signals.ok()) return Refuse(signals.status());
+  if (!signals.ok()) return ExitWithError(signals.status());
   absl::StatusOr<std::unique_ptr<Launcher>> launcher =
       Launcher::Create(*options, *std::move(signals));
-  if (!launcher.ok()) return Refuse(launcher.status());
+  if (!launcher.ok()) return ExitWithError(launcher.status());
   const int code = (*launcher)->Run();
   // The work is done. But gRPC's shutdown waits for ever for threads that could not be started, so
   // a timer ends the process.

@@ -118,7 +118,7 @@ TEST(WriterThreadTest, NobodyWaitsLongerThanHeSays) {
   const auto writer = Start();
   Gate gate;
   EXPECT_FALSE(writer->Run(gate.Pass(), absl::Milliseconds(20)));
-  // It is the patience of a call that counts, not of each that waits behind it.
+  // The timeout counts from the start of the call, not for each call that waits after it.
   EXPECT_FALSE(writer->Run([] {}, absl::Milliseconds(20)));
   writer->Append(std::make_shared<Recorder>(), "bytes");
   EXPECT_FALSE(writer->Flush(absl::Milliseconds(20), Soon()));

@@ -110,6 +110,7 @@ absl::Status NetworkParticipant::RunSteps() {
   }
 }
 
+// On the step thread, in the order of the launcher's calls. The mutex is free while a command runs.
 void NetworkParticipant::RunCommands() {
   for (;;) {
     Action action;
@@ -133,6 +134,7 @@ bool NetworkParticipant::LauncherIsHung() {
 
 // Waits until the session's next step is due or a command, an announcement or Leave needs one.
 void NetworkParticipant::WaitForWork() {
+  // Read before the lock, because the session belongs to this thread.
   RendezvousSession::WatchedKey watched_key = session_.watched_key();
   const absl::Duration wait = session_.next() - clock_.Now();
   absl::MutexLock lock(&mutex_);
@@ -148,6 +150,7 @@ void NetworkParticipant::WaitForWork() {
   key_changed_ = false;
 }
 
+// The body of the watch thread.
 void NetworkParticipant::WatchAnnouncements() {
   const auto check = [this] { return CheckStop(); };
   const InterruptScope scope(check);
@@ -166,6 +169,7 @@ void NetworkParticipant::WatchAnnouncements() {
     // than a timeout wakes the step thread as well: its next call finds out that the store is lost.
     const absl::Status came = watched_key.store->Wait({watched_key.key}, absl::Milliseconds(500));
     if (!came.ok() && KindOf(came) == ErrorKind::kTimeout) continue;
+    // The step thread may have moved to another store, or read the announcement, meanwhile.
     absl::MutexLock lock(&mutex_);
     if (watched_key_.store == watched_key.store && watched_key_.key == watched_key.key) {
       key_changed_ = true;
@@ -182,6 +186,7 @@ void NetworkParticipant::LeaveRendezvous() {
     reason = leave_reason_;
   }
   if (reason.has_value()) return session_.Leave(*reason);
+  // The job is closed. A node that hosts the store serves the others until they have read that.
   session_.Deregister();
   while (session_.MustKeepServing()) {
     absl::MutexLock lock(&mutex_);

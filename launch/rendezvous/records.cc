@@ -113,7 +113,8 @@ JobLocation LocationFrom(const Json& json) {
   return location;
 }
 
-// What is not UTF-8 in a worker's last words must not cost the announcement.
+// Replaces bytes that are not UTF-8: a worker's last lines may contain any, and an announcement
+// must not fail because of them.
 std::string Dump(const Json& json) {
   return json.dump(-1, ' ', false, Json::error_handler_t::replace);
 }

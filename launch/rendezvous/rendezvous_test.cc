@@ -89,8 +89,8 @@ class RendezvousTest : public ::testing::TestWithParam<std::string> {
     if (GetParam() == "etcd") fleet_->step = absl::Milliseconds(50);  // It writes to a disk.
     fleet_->AddMany(nodes);
   }
-  // Nodes m0, m1, ... whose round 1 ended when their store was lost, in a store that takes its
-  // place. A worker of node `failed` had failed before.
+  // Nodes m0, m1, ... whose round 1 ended when their store was lost, in the store that replaces
+  // it. A worker of node `failed` had failed before.
   void StartAfterLoss(const RoundPolicyOptions& policy, int nodes, int failed = -1,
                       const FailureNote& note = {}) {
     Start(policy, 0);

@@ -99,7 +99,7 @@ class Simulation {
   SimNode& AddNode(int host) {
     nodes_.push_back(
         std::make_unique<SimNode>(world_, options_, host, absl::StrCat("n", nodes_.size())));
-    Note(absl::StrCat("node ", nodes_.back()->id(), " starts on host ", host));
+    Trace(absl::StrCat("node ", nodes_.back()->id(), " starts on host ", host));
     return *nodes_.back();
   }
 
@@ -113,10 +113,10 @@ class Simulation {
   }
 
   void CutBetween(int from, int to, absl::Duration duration) {
-    Note(absl::StrCat("cut ", from, " -> ", to, " for ", absl::FormatDuration(duration)));
+    Trace(absl::StrCat("cut ", from, " -> ", to, " for ", absl::FormatDuration(duration)));
     world_.Cut(from, to);
     At(duration, [this, from, to] {
-      Note(absl::StrCat("heal ", from, " -> ", to));
+      Trace(absl::StrCat("heal ", from, " -> ", to));
       world_.Heal(from, to);
     });
   }
@@ -133,40 +133,40 @@ class Simulation {
   void Stall(int host, absl::Duration duration) {
     SimNode* const node = NodeOn(host);
     if (node == nullptr || node->is_stopped()) return;
-    Note(absl::StrCat("stall ", node->id(), " for ", absl::FormatDuration(duration)));
+    Trace(absl::StrCat("stall ", node->id(), " for ", absl::FormatDuration(duration)));
     node->Stop();
     At(duration, [this, node] {
       if (!node->is_alive()) return;
-      Note(absl::StrCat("continue ", node->id()));
+      Trace(absl::StrCat("continue ", node->id()));
       node->Continue();
     });
   }
   void Kill(int host) {
     SimNode* const node = NodeOn(host);
     if (node == nullptr) return;
-    Note(absl::StrCat("kill ", node->id()));
+    Trace(absl::StrCat("kill ", node->id()));
     node->Kill();
   }
   void FailWorker(int host) {
     SimNode* const node = NodeOn(host);
     if (node == nullptr || node->is_leaving()) return;
-    Note(absl::StrCat("worker of ", node->id(), " fails"));
+    Trace(absl::StrCat("worker of ", node->id(), " fails"));
     node->FailWorker();
     ++failures_;
   }
   void Leave(int host) {
     SimNode* const node = NodeOn(host);
     if (node == nullptr || node->is_stopped()) return;
-    Note(absl::StrCat(node->id(), " leaves"));
+    Trace(absl::StrCat(node->id(), " leaves"));
     node->Leave();
   }
   void SetUp(int host, bool up) {
-    Note(absl::StrCat("host ", host, up ? " is up" : " is down"));
+    Trace(absl::StrCat("host ", host, up ? " is up" : " is down"));
     if (!up) Kill(host);
     world_.SetUp(host, up);
   }
   void SetDelay(int host, absl::Duration delay) {
-    Note(absl::StrCat("servers on host ", host, " take up to ", absl::FormatDuration(delay)));
+    Trace(absl::StrCat("servers on host ", host, " take up to ", absl::FormatDuration(delay)));
     world_.SetDelay(host, delay);
   }
 
@@ -278,7 +278,7 @@ class Simulation {
     }
   }
 
-  void Note(const std::string& what) {
+  void Trace(const std::string& what) {
     absl::StrAppend(&log_, "\n  ", absl::ToInt64Milliseconds(world_.now() - start_), " ms: ", what);
   }
 
@@ -404,7 +404,7 @@ class Simulation {
     } else {
       absl::StrAppend(&line, "closed: ", what.reason);
     }
-    Note(line);
+    Trace(line);
     const size_t slash = where.rfind('/');
     int number = 0;
     (void)absl::SimpleAtoi(where.substr(slash + 1), &number);

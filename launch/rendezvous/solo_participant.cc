@@ -10,7 +10,7 @@
 namespace syncline::launch {
 namespace {
 
-// Nobody else is there to fall silent.
+// A job of one node: no other node can fall silent, so heartbeats and polls hardly ever happen.
 Rendezvous::Options Alone(const LaunchOptions& options) {
   Rendezvous::Options result;
   result.policy = RoundPolicyFor(options);
@@ -27,6 +27,8 @@ NodeRecord Record(NodeIdentity identity) {
   return record;
 }
 
+// Runs the same Rendezvous as several nodes do, over a store in memory, on the launcher's thread:
+// each change of state takes the steps that follow from it at once.
 class SoloParticipant final : public Participant {
  public:
   SoloParticipant(const LaunchOptions& options, NodeIdentity identity, const Clock& clock)

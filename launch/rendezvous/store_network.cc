@@ -253,6 +253,7 @@ class StoreNetwork final : public RendezvousNetwork {
     const RendezvousOptions& rendezvous = options_.rendezvous;
     if (!is_hosted_by_nodes() || rendezvous.hosting == Hosting::kNever) return nullptr;
     if (endpoint_is_remote_) return nullptr;
+    // Of several processes of this host that notice a free endpoint, one tries to serve it.
     const ServingTurn turn(rendezvous.host, rendezvous.port);
     if (!turn.is_mine()) return nullptr;
     auto server = Serve(options_);
