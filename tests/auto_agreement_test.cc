@@ -52,7 +52,7 @@ struct Move {
   std::vector<int64_t> uneven = {};  // As in Spec.
 };
 
-// Those that are told apart at different places: short ones, long ones, and gloo's.
+// Calls that are compared in different code: in latency and bandwidth algorithms, and gloo's.
 std::vector<Move> Moves() {
   return {{OpKind::kBarrier, 0},
           {OpKind::kAllReduce, 5},

@@ -221,7 +221,8 @@ class FailingGroup {
   const int last;
 };
 
-// Those that use shared memory and lanes; the last rank shares its host, or is alone on it.
+// The operations that use shared memory and rails; the last rank shares its host, or is alone on
+// it.
 class AutoFailureTest : public testing::TestWithParam<std::tuple<std::vector<int>, const char*>> {
  protected:
   static constexpr int64_t kLarge = 4 << 20;  // Elements: 16 MiB.

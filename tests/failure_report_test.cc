@@ -1,5 +1,3 @@
-#include "backends/common/failure_report.h"
-
 #include <unistd.h>
 
 #include <optional>
@@ -9,6 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/notification.h"
 #include "absl/time/clock.h"
+#include "backends/common/failure_reporter.h"
 #include "core/base/status.h"
 #include "core/testing/faults.h"
 #include "gmock/gmock.h"
@@ -25,20 +24,20 @@ using ::testing::Not;
 std::string Message(const absl::Status& status) { return std::string(status.message()); }
 
 // Ranks 0 to n - 1 of a group, all of which are this process.
-std::vector<Roster> JoinAll(Store& store, int n) {
-  std::vector<std::optional<Roster>> made(n);
+std::vector<PeerTable> JoinAll(Store& store, int n) {
+  std::vector<std::optional<PeerTable>> made(n);
   std::vector<std::thread> threads;
   for (int rank = 0; rank < n; ++rank) {
     threads.emplace_back([&, rank] {
       made[rank] =
-          Roster::Join(store, rank, n, absl::StrCat("at ", rank), Deadline(absl::Seconds(30)))
+          PeerTable::Join(store, rank, n, absl::StrCat("at ", rank), Deadline(absl::Seconds(30)))
               .value();
     });
   }
   for (std::thread& thread : threads) thread.join();
-  std::vector<Roster> rosters;
-  for (auto& roster : made) rosters.push_back(*std::move(roster));
-  return rosters;
+  std::vector<PeerTable> tables;
+  for (auto& table : made) tables.push_back(*std::move(table));
+  return tables;
 }
 
 Failure Lost(std::vector<int> awaited, std::vector<int> lost = {}) {
@@ -59,14 +58,14 @@ Failure TimedOut(std::vector<int> awaited) {
 }
 
 // All of `failures`, by rank, at once.
-std::vector<absl::Status> ExplainAll(const std::shared_ptr<Store>& store,
-                                     const std::vector<Roster>& rosters,
-                                     const std::vector<Failure>& failures) {
+std::vector<absl::Status> DiagnoseAll(const std::shared_ptr<Store>& store,
+                                      const std::vector<PeerTable>& tables,
+                                      const std::vector<Failure>& failures) {
   std::vector<absl::Status> verdicts(failures.size());
   std::vector<std::thread> threads;
   for (size_t rank = 0; rank < failures.size(); ++rank) {
     threads.emplace_back([&, rank] {
-      verdicts[rank] = FailureReporter(store, rosters[rank]).Explain(failures[rank]);
+      verdicts[rank] = FailureReporter(store, tables[rank]).Diagnose(failures[rank]);
     });
   }
   for (std::thread& thread : threads) thread.join();
@@ -111,19 +110,19 @@ class HangingStore : public Store {
   absl::Notification released_;
 };
 
-TEST(RosterTest, EveryRankKnowsTheOthers) {
+TEST(PeerTableTest, EveryRankKnowsTheOthers) {
   HashStore store;
-  const auto rosters = JoinAll(store, 3);
-  EXPECT_EQ(rosters[0].size(), 3);
-  EXPECT_EQ(rosters[0].payload(2), "at 2");
-  EXPECT_THAT(rosters[0].Describe(2),
+  const auto tables = JoinAll(store, 3);
+  EXPECT_EQ(tables[0].size(), 3);
+  EXPECT_EQ(tables[0].payload(2), "at 2");
+  EXPECT_THAT(tables[0].Describe(2),
               AllOf(HasSubstr("rank 2 (host "), HasSubstr(absl::StrCat(", pid ", getpid(), ")"))));
-  EXPECT_EQ(rosters[0].Probe(2), Liveness::kAlive);
+  EXPECT_EQ(tables[0].LivenessOf(2), Liveness::kAlive);
 }
 
-TEST(RosterTest, ATimeoutNamesTheRanksThatHaveNotCome) {
+TEST(PeerTableTest, ATimeoutNamesTheRanksThatHaveNotCome) {
   HashStore store;
-  absl::Status status = Roster::Join(store, 1, 4, "", Deadline(absl::Milliseconds(50))).status();
+  absl::Status status = PeerTable::Join(store, 1, 4, "", Deadline(absl::Milliseconds(50))).status();
   EXPECT_EQ(KindOf(status), ErrorKind::kTimeout);
   EXPECT_THAT(Message(status), HasSubstr("ranks 0, 2 and 3 of 4 have not joined"));
 }
@@ -142,9 +141,9 @@ class LateStore final : public HangingStore {
   }
 };
 
-TEST(RosterTest, ATimeoutSaysThatTheLastRankCameTooLate) {
+TEST(PeerTableTest, ATimeoutSaysThatTheLastRankCameTooLate) {
   LateStore store;
-  absl::Status status = Roster::Join(store, 1, 2, "", Deadline(absl::Milliseconds(50))).status();
+  absl::Status status = PeerTable::Join(store, 1, 2, "", Deadline(absl::Milliseconds(50))).status();
   EXPECT_EQ(KindOf(status), ErrorKind::kTimeout);
   EXPECT_THAT(Message(status), HasSubstr("the last of 2 ranks came just after the 50ms"));
 }
@@ -169,9 +168,9 @@ class StuckStore final : public HangingStore {
   absl::Duration waited_;
 };
 
-TEST(RosterTest, AStoreThatDoesNotAnswerIsToldFromAbsentRanksAndHoldsNobodyUp) {
+TEST(PeerTableTest, AStoreThatDoesNotAnswerIsToldFromAbsentRanksAndHoldsNobodyUp) {
   StuckStore store;
-  absl::Status status = Roster::Join(store, 1, 2, "", Deadline(absl::Milliseconds(50))).status();
+  absl::Status status = PeerTable::Join(store, 1, 2, "", Deadline(absl::Milliseconds(50))).status();
   EXPECT_EQ(KindOf(status), ErrorKind::kTimeout);
   EXPECT_LT(store.waited(), absl::Milliseconds(2500));
   EXPECT_THAT(Message(status),
@@ -181,9 +180,9 @@ TEST(RosterTest, AStoreThatDoesNotAnswerIsToldFromAbsentRanksAndHoldsNobodyUp) {
 
 TEST(FailureReportTest, TheRankThatStaysSilentIsNamed) {
   auto store = std::make_shared<HashStore>();
-  const auto rosters = JoinAll(*store, 3);
+  const auto tables = JoinAll(*store, 3);
   for (const absl::Status& verdict :
-       ExplainAll(store, rosters, {Lost({1, 2}, {2}), Lost({0, 2}, {0, 2})})) {
+       DiagnoseAll(store, tables, {Lost({1, 2}, {2}), Lost({0, 2}, {0, 2})})) {
     EXPECT_EQ(KindOf(verdict), ErrorKind::kNetwork);
     EXPECT_THAT(Message(verdict),
                 AllOf(HasSubstr("sum) failed after 200ms: rank 2 (host "),
@@ -194,9 +193,9 @@ TEST(FailureReportTest, TheRankThatStaysSilentIsNamed) {
 
 TEST(FailureReportTest, ATimeoutOnOneRankIsATimeoutOnAll) {
   auto store = std::make_shared<HashStore>();
-  const auto rosters = JoinAll(*store, 3);
+  const auto tables = JoinAll(*store, 3);
   for (const absl::Status& verdict :
-       ExplainAll(store, rosters, {TimedOut({1, 2}), Lost({0, 2}, {0})})) {
+       DiagnoseAll(store, tables, {TimedOut({1, 2}), Lost({0, 2}, {0})})) {
     EXPECT_EQ(KindOf(verdict), ErrorKind::kTimeout);
     EXPECT_THAT(Message(verdict), HasSubstr("rank 2 (host "));
     EXPECT_THAT(Message(verdict), HasSubstr("has not arrived after"));
@@ -205,11 +204,11 @@ TEST(FailureReportTest, ATimeoutOnOneRankIsATimeoutOnAll) {
 
 TEST(FailureReportTest, ARankThatHasLeftIsNotWaitedFor) {
   auto store = std::make_shared<HashStore>();
-  const auto rosters = JoinAll(*store, 2);
+  const auto tables = JoinAll(*store, 2);
   Failure failure = Lost({1});
   failure.left = {{1, "it is tired"}};
   const absl::Time start = absl::Now();
-  const absl::Status verdict = FailureReporter(store, rosters[0]).Explain(failure);
+  const absl::Status verdict = FailureReporter(store, tables[0]).Diagnose(failure);
   EXPECT_LT(absl::Now() - start, FailureReporter::kGrace);
   EXPECT_EQ(KindOf(verdict), ErrorKind::kBackend);
   EXPECT_THAT(Message(verdict),
@@ -218,10 +217,10 @@ TEST(FailureReportTest, ARankThatHasLeftIsNotWaitedFor) {
 
 TEST(FailureReportTest, ARankThatOnlyANeighbourMissesIsNamedOnAllRanks) {
   auto store = std::make_shared<HashStore>();
-  const auto rosters = JoinAll(*store, 4);
+  const auto tables = JoinAll(*store, 4);
   // 0 waits for 1, 1 for 2, 2 for 3, which is silent: each closes its connections in turn.
   for (const absl::Status& verdict :
-       ExplainAll(store, rosters, {Lost({1}, {1}), Lost({2}, {2}), Lost({3}, {3})})) {
+       DiagnoseAll(store, tables, {Lost({1}, {1}), Lost({2}, {2}), Lost({3}, {3})})) {
     EXPECT_THAT(Message(verdict), HasSubstr("rank 3 (host "));
     EXPECT_THAT(Message(verdict), Not(HasSubstr("rank 1 (host ")));
   }
@@ -229,12 +228,12 @@ TEST(FailureReportTest, ARankThatOnlyANeighbourMissesIsNamedOnAllRanks) {
 
 TEST(FailureReportTest, TheCauseThatAnotherRankToldIsQuoted) {
   auto store = std::make_shared<HashStore>();
-  const auto rosters = JoinAll(*store, 2);
+  const auto tables = JoinAll(*store, 2);
   Failure told = Lost({0});
   told.operation = "recv #3 from rank 0";
   told.cause = BackendError("the disk is full");
-  FailureReporter(store, rosters[1]).Tell(told);
-  const absl::Status verdict = FailureReporter(store, rosters[0]).Explain(Lost({1}));
+  FailureReporter(store, tables[1]).Report(told);
+  const absl::Status verdict = FailureReporter(store, tables[0]).Diagnose(Lost({1}));
   EXPECT_EQ(KindOf(verdict), ErrorKind::kBackend);
   EXPECT_THAT(Message(verdict),
               AllOf(HasSubstr("rank 1 (host "),
@@ -243,10 +242,10 @@ TEST(FailureReportTest, TheCauseThatAnotherRankToldIsQuoted) {
 
 TEST(FailureReportTest, AStoreThatIsGoneIsNamedAndHoldsNobodyUp) {
   HashStore healthy;
-  const auto rosters = JoinAll(healthy, 2);
+  const auto tables = JoinAll(healthy, 2);
   auto store = std::make_shared<HangingStore>();
   const absl::Time start = absl::Now();
-  const absl::Status verdict = FailureReporter(store, rosters[1]).Explain(Lost({0}, {0}));
+  const absl::Status verdict = FailureReporter(store, tables[1]).Diagnose(Lost({0}, {0}));
   const absl::Duration took = absl::Now() - start;
   store->Release();
   EXPECT_LT(took, FailureReporter::kBound + absl::Milliseconds(500));
@@ -258,13 +257,13 @@ TEST(FailureReportTest, AStoreThatIsGoneIsNamedAndHoldsNobodyUp) {
 
 TEST(FailureReportTest, WhereNoThreadCanBeStartedTheCauseIsTold) {
   const auto store = std::make_shared<HashStore>();
-  const auto rosters = JoinAll(*store, 2);
-  const FailureReporter reporter(store, rosters[1]);
+  const auto tables = JoinAll(*store, 2);
+  const FailureReporter reporter(store, tables[1]);
   absl::Status verdict;
   {
     const ScopedFault no_thread("pthread_create");
-    reporter.TellIdle("it is in no operation");
-    verdict = reporter.Explain(Lost({0}, {0}));
+    reporter.ReportIdle("it is in no operation");
+    verdict = reporter.Diagnose(Lost({0}, {0}));
   }
   EXPECT_EQ(KindOf(verdict), ErrorKind::kNetwork);
   EXPECT_THAT(Message(verdict), AllOf(HasSubstr("rank 0 (host "),
@@ -272,12 +271,12 @@ TEST(FailureReportTest, WhereNoThreadCanBeStartedTheCauseIsTold) {
                                       Not(HasSubstr("does not answer"))));
 }
 
-TEST(RosterTest, ARankThatCannotConnectSaysSoToAll) {
+TEST(PeerTableTest, ARankThatCannotConnectSaysSoToAll) {
   HashStore store;
   const Deadline deadline(absl::Seconds(30));
   const absl::Status own = BackendError("too many open files");
-  EXPECT_EQ(Roster::Join(store, 1, 2, own, deadline).status(), own);
-  const absl::Status told = Roster::Join(store, 0, 2, "", deadline).status();
+  EXPECT_EQ(PeerTable::Join(store, 1, 2, own, deadline).status(), own);
+  const absl::Status told = PeerTable::Join(store, 0, 2, "", deadline).status();
   EXPECT_EQ(KindOf(told), ErrorKind::kBackend);
   EXPECT_THAT(Message(told),
               AllOf(HasSubstr("rank 1 (host "), HasSubstr("): too many open files")));

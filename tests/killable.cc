@@ -13,7 +13,7 @@
 #include "absl/strings/str_split.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
-#include "backends/gloo/nudge.h"
+#include "backends/gloo/periodic_wakeup.h"
 #include "core/base/status.h"
 #include "core/group/backend.h"
 #include "core/group/backend_registry.h"
@@ -231,7 +231,8 @@ std::optional<int> WorkAsKillable(int argc, char** argv) {
   RunThreadToItsEnd();  // With a process's first, ThreadSanitizer starts one of its own.
   {
     const auto nothing = [] {};
-    const Nudge first(nothing);  // Starts the thread that all groups of the process share.
+    // Starts the thread that all groups of the process share.
+    const gloo_backend::PeriodicWakeup first(nothing);
   }
   const int64_t before = CountPossessions();
   auto backend = Join(argv[2], store, rank, argv[12]);

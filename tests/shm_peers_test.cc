@@ -39,8 +39,8 @@ using ::testing::HasSubstr;
 constexpr char kOtherNamespace[] = "pid:[1]";
 const absl::Duration kLong = absl::Seconds(60);
 
-// What a rank's entry in the store says of its process: see Roster. Fields that are not set stay as
-// the rank wrote them.
+// What a rank's entry in the store says of its process: see PeerTable. Fields that are not set stay
+// as the rank wrote them.
 struct Forgery {
   int rank = 0;
   std::optional<pid_t> pid = std::nullopt;

@@ -6,7 +6,7 @@
 
 #include "absl/status/status.h"
 #include "absl/time/time.h"
-#include "backends/common/roster.h"
+#include "backends/common/peer_table.h"
 #include "backends/shm/peer_watchdog.h"
 #include "core/base/deadline.h"
 #include "core/base/status.h"
@@ -20,7 +20,8 @@ ShmRanks::ShmRanks(int size)
   HashStore store;
   const Deadline deadline(absl::Minutes(1));
   for (const absl::Status& status : RunRanks(size, [&](int rank) -> absl::Status {
-         SYNCLINE_ASSIGN_OR_RETURN(Roster roster, Roster::Join(store, rank, size, "", deadline));
+         SYNCLINE_ASSIGN_OR_RETURN(PeerTable roster,
+                                   PeerTable::Join(store, rank, size, "", deadline));
          PeerWatchdog watchdog(roster);
          vigils_[rank] =
              std::make_unique<Vigil>(segment_.data(), std::move(roster), std::move(watchdog));

@@ -62,13 +62,13 @@ EXCEPTIONS = {
     "store/tcp_acceptor.cc": {
         "epoll_wait(": "an event loop: until a connection's deadline, or an event such as the stop",
     },
-    "backends/auto/wires.cc": {
+    "backends/hierarchical/rail_sockets.cc": {
         "poll(entries.data()": "at most a minute, in a loop with a deadline",
     },
     "backends/gloo/lifecycle.cc": {
-        "explaining_": "FailureReporter::kBound bounds the explanation",
+        "diagnosing_": "FailureReporter::kBound bounds the diagnosis",
     },
-    "backends/gloo/nudge.cc": {
+    "backends/gloo/periodic_wakeup.cc": {
         "*first != nullptr": "an idle thread's: until there is work, for the life of the process",
     },
     "backends/local/hub.cc": {

@@ -1,22 +1,23 @@
-// The backend that suits where the ranks are: registered as "auto".
+// Backend auto, the default: chooses the backend that suits where the ranks of a group are.
 #include <memory>
 #include <string>
 #include <utility>
 #include <vector>
 
-#include "backends/auto/hosts_backend.h"
-#include "backends/auto/sharing.h"
-#include "backends/auto/topology.h"
-#include "backends/common/roster.h"
+#include "backends/common/peer_table.h"
+#include "backends/common/shm_availability.h"
+#include "backends/hierarchical/hierarchical_backend.h"
+#include "backends/hierarchical/topology.h"
 #include "core/base/status.h"
 #include "core/group/backend.h"
 #include "core/group/backend_registry.h"
 #include "core/store/prefix_store.h"
 
 namespace syncline {
+namespace auto_backend {
 namespace {
 
-// Another backend, under this name.
+// The chosen backend, under the name that the user gave.
 class ChosenBackend final : public Backend {
  public:
   explicit ChosenBackend(std::shared_ptr<Backend> chosen) : chosen_(std::move(chosen)) {}
@@ -66,41 +67,54 @@ class ChosenBackend final : public Backend {
   const std::shared_ptr<Backend> chosen_;
 };
 
-// Shared memory alone. Null on all ranks if they cannot share any.
-absl::StatusOr<std::shared_ptr<Backend>> MakeShared(const BackendConfig& config,
-                                                    const Roster& roster) {
-  BackendConfig inside = config;
-  inside.store = std::make_shared<PrefixStore>("all", config.store);
-  inside.deadline = SharingDeadline(config.deadline);
-  inside.check_peers = [&roster] { return roster.CheckAlive(); };
-  auto shm = BackendRegistry::Make("shm", inside);
-  SYNCLINE_ASSIGN_OR_RETURN(const bool share, AllShare(config, roster, shm.status()));
-  if (!share) return nullptr;
-  return std::make_shared<ChosenBackend>(*std::move(shm));
+// Backend shm for the whole group, whose ranks are all on one host. Null on all ranks if they
+// cannot share memory.
+absl::StatusOr<std::shared_ptr<Backend>> MakeShm(const BackendConfig& config,
+                                                 const PeerTable& peers) {
+  BackendConfig bounded = config;
+  bounded.store = std::make_shared<PrefixStore>("shm", config.store);
+  bounded.deadline = ShmJoinDeadline(config.deadline);
+  bounded.check_peers = [&peers] { return peers.CheckAlive(); };
+  auto shm = BackendRegistry::Make("shm", bounded);
+  SYNCLINE_ASSIGN_OR_RETURN(const bool is_available, ShmIsAvailable(config, peers, shm.status()));
+  if (!is_available) return nullptr;
+  return *std::move(shm);
+}
+
+absl::StatusOr<std::shared_ptr<Backend>> MakeGloo(const BackendConfig& config) {
+  BackendConfig group = config;
+  group.store = std::make_shared<PrefixStore>("plain gloo", config.store);
+  return BackendRegistry::Make("gloo", group);
+}
+
+// All ranks make the same choice, because all see the same table and ShmIsAvailable answers alike.
+absl::StatusOr<std::shared_ptr<Backend>> Choose(const BackendConfig& config) {
+  PrefixStore store("hosts", config.store);
+  SYNCLINE_ASSIGN_OR_RETURN(
+      const PeerTable peers,
+      PeerTable::Join(store, config.rank, config.size, "", config.deadline, config.check_peers));
+  std::vector<std::string> identities;
+  for (int rank = 0; rank < config.size; ++rank) identities.push_back(peers.host_identity(rank));
+  const hierarchical::Topology topology(identities, config.rank);
+  std::shared_ptr<Backend> chosen;
+  if (topology.node_count() == 1) {
+    SYNCLINE_ASSIGN_OR_RETURN(chosen, MakeShm(config, peers));
+  } else if (topology.max_local_size > 1) {
+    SYNCLINE_ASSIGN_OR_RETURN(chosen,
+                              hierarchical::HierarchicalBackend::Make(config, peers, topology));
+  }
+  if (chosen != nullptr) return chosen;
+  // Every rank is alone on its host, or some host cannot share memory.
+  return MakeGloo(config);
 }
 
 absl::StatusOr<std::shared_ptr<Backend>> MakeAuto(const BackendConfig& config) {
-  PrefixStore hosts("hosts", config.store);
-  SYNCLINE_ASSIGN_OR_RETURN(const Roster roster, Roster::Join(hosts, config.rank, config.size, "",
-                                                              config.deadline, config.check_peers));
-  std::vector<std::string> identities;
-  for (int rank = 0; rank < config.size; ++rank) identities.push_back(roster.host_identity(rank));
-  const Topology topology(identities, config.rank);
-  const bool is_one_each = topology.hosts.size() == identities.size() && identities.size() > 1;
-  std::shared_ptr<Backend> backend;
-  if (topology.hosts.size() == 1) {
-    SYNCLINE_ASSIGN_OR_RETURN(backend, MakeShared(config, roster));
-  } else if (!is_one_each) {
-    SYNCLINE_ASSIGN_OR_RETURN(backend, HostsBackend::Make(config, roster, topology));
-  }
-  if (backend != nullptr) return backend;
-  BackendConfig plain = config;
-  plain.store = std::make_shared<PrefixStore>("plain", config.store);
-  SYNCLINE_ASSIGN_OR_RETURN(backend, BackendRegistry::Make("gloo", plain));
-  return std::make_shared<ChosenBackend>(std::move(backend));
+  SYNCLINE_ASSIGN_OR_RETURN(std::shared_ptr<Backend> chosen, Choose(config));
+  return std::make_shared<ChosenBackend>(std::move(chosen));
 }
 
 const BackendRegistry::Registration kAuto("auto", {Capabilities::All(), &MakeAuto});
 
 }  // namespace
+}  // namespace auto_backend
 }  // namespace syncline

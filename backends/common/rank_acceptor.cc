@@ -19,8 +19,8 @@
 namespace syncline {
 namespace {
 
-// How many strangers may wait beside the ranks.
-constexpr size_t kMostStrangers = 64;
+// How many connections of strangers may wait beside those of the ranks.
+constexpr size_t kMaxStrangers = 64;
 
 }  // namespace
 
@@ -36,24 +36,25 @@ absl::Status SendHello(int socket, absl::string_view secret, int rank, const Dea
 RankAcceptor::RankAcceptor(int listener, std::string secret, int expected)
     : listener_(listener),
       secret_(std::move(secret)),
-      most_pending_(static_cast<size_t>(expected) + kMostStrangers) {}
+      most_pending_(static_cast<size_t>(expected) + kMaxStrangers) {}
 
 absl::StatusOr<RankAcceptor::Connection> RankAcceptor::Accept(const Deadline& deadline) {
-  while (!deadline.Expired()) {  // Looked at in each round: strangers may come without end.
+  // Each round looks at the deadline, because strangers may connect without end.
+  while (!deadline.Expired()) {
     std::vector<pollfd> entries = {{listener_, POLLIN, 0}};
     for (const Pending& pending : pending_) entries.push_back({pending.socket.get(), POLLIN, 0});
     SYNCLINE_RETURN_IF_ERROR(Poll(absl::MakeSpan(entries), deadline));
-    // A new connection's hello has mostly come with it, so it is read in the same round.
+    // A new connection's first message has mostly come with it, so the same round reads it.
     if (entries[0].revents != 0) SYNCLINE_RETURN_IF_ERROR(AcceptOne());
     for (auto pending = pending_.begin(); pending != pending_.end();) {
-      const Greeting greeting = Read(*pending);
-      if (greeting == Greeting::kIncomplete) {
+      const HelloState state = Read(*pending);
+      if (state == HelloState::kIncomplete) {
         ++pending;
         continue;
       }
       Connection connection{std::move(pending->socket), pending->hello.rank};
       pending = pending_.erase(pending);
-      if (greeting == Greeting::kComplete) return connection;
+      if (state == HelloState::kComplete) return connection;
     }
   }
   return TimeoutError(
@@ -64,7 +65,7 @@ absl::Status RankAcceptor::AcceptOne() {
   absl::StatusOr<UniqueFd> socket = TryAccept(listener_);
   if (!socket.ok()) {
     if (pending_.empty()) return socket.status();
-    pending_.pop_front();  // Its descriptor serves the next one.
+    pending_.pop_front();  // The next connection gets its descriptor.
     return absl::OkStatus();
   }
   if (!socket->valid()) return absl::OkStatus();
@@ -73,18 +74,19 @@ absl::Status RankAcceptor::AcceptOne() {
   return absl::OkStatus();
 }
 
-RankAcceptor::Greeting RankAcceptor::Read(Pending& pending) const {
+RankAcceptor::HelloState RankAcceptor::Read(Pending& pending) const {
   char* const bytes = reinterpret_cast<char*>(&pending.hello);
   const ssize_t count = recv(pending.socket.get(), bytes + pending.received,
                              sizeof(pending.hello) - pending.received, MSG_DONTWAIT);
   if (count < 0 && (errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR)) {
-    return Greeting::kIncomplete;
+    return HelloState::kIncomplete;
   }
-  if (count <= 0) return Greeting::kRefused;
+  if (count <= 0) return HelloState::kRefused;
   pending.received += static_cast<size_t>(count);
-  if (pending.received < sizeof(pending.hello)) return Greeting::kIncomplete;
+  if (pending.received < sizeof(pending.hello)) return HelloState::kIncomplete;
+  // SameBytes takes equally long whatever differs, so a stranger learns nothing from the time.
   const absl::string_view secret(pending.hello.secret, kHelloSecretSize);
-  return SameBytes(secret, secret_) ? Greeting::kComplete : Greeting::kRefused;
+  return SameBytes(secret, secret_) ? HelloState::kComplete : HelloState::kRefused;
 }
 
 }  // namespace syncline

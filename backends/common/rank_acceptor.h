@@ -1,5 +1,5 @@
-// How ranks prove to one that listens who they are: the first message on a connection holds a
-// secret, which only the ranks of the job can read in their store, and the sender's rank.
+// Authenticates the ranks that connect to a listening socket. The first message on a connection
+// holds a secret, which only the ranks of the job can read in their store, and the sender's rank.
 #ifndef SYNCLINE_BACKENDS_COMMON_RANK_ACCEPTOR_H_
 #define SYNCLINE_BACKENDS_COMMON_RANK_ACCEPTOR_H_
 
@@ -16,29 +16,35 @@
 
 namespace syncline {
 
-// A secret is so many characters long.
-inline constexpr size_t kHelloSecretSize = 32;
+inline constexpr size_t kHelloSecretSize = 32;  // Characters.
+
+// A new random secret of hexadecimal digits.
 std::string NewHelloSecret();
 
-// Sends the first message. Requires secret.size() == kHelloSecretSize.
+// Sends the first message: the secret, then the rank as a 32-bit integer in the byte order of the
+// machine. Requires secret.size() == kHelloSecretSize. A NetworkError if the connection ends, a
+// TimeoutError at the deadline.
 absl::Status SendHello(int socket, absl::string_view secret, int rank, const Deadline& deadline);
 
-// Accepts connections and returns those that have said hello with the right secret. All others wait
-// together: a stranger that connects and says nothing delays nobody, and is disconnected when there
-// are too many of them or the acceptor is destroyed. Not thread-safe.
+// Accepts connections and returns those whose first message has the right secret. The acceptor
+// reads from all others side by side, so a stranger that connects and sends nothing delays nobody.
+// It is disconnected when too many strangers wait, or when the acceptor is destroyed.
+//
+// Not thread-safe. Owns the connections that it has not returned, not the listener.
 class RankAcceptor {
  public:
   struct Connection {
     UniqueFd socket;
-    int rank = 0;  // As the peer says.
+    int rank = 0;  // What the peer sent; not checked.
   };
 
-  // Listens at `listener`, which must be non-blocking and outlive the acceptor. Keeps at least
-  // `expected` connections that have not said hello yet.
+  // `listener` must listen, be non-blocking, and outlive the acceptor. At least `expected`
+  // connections may wait before their first message has come.
   RankAcceptor(int listener, std::string secret, int expected);
 
-  // Waits for the next connection that says hello. After a TimeoutError it can be called again, and
-  // the connections that have been accepted go on.
+  // Waits for the next connection with the right secret. A TimeoutError at the deadline: it can
+  // then be called again, with all accepted connections kept. Another error if the process lacks
+  // descriptors.
   absl::StatusOr<Connection> Accept(const Deadline& deadline);
 
  private:
@@ -51,12 +57,12 @@ class RankAcceptor {
     Hello hello;
     size_t received = 0;  // Bytes of `hello`.
   };
-  enum class Greeting { kIncomplete, kComplete, kRefused };
+  enum class HelloState { kIncomplete, kComplete, kRefused };
 
   friend absl::Status SendHello(int, absl::string_view, int, const Deadline&);
 
-  // Reads what has come.
-  Greeting Read(Pending& pending) const;
+  // Reads what has come of the first message, without a wait.
+  HelloState Read(Pending& pending) const;
   absl::Status AcceptOne();
 
   const int listener_;

@@ -11,10 +11,11 @@
 #include "core/base/status.h"
 
 namespace syncline {
+namespace gloo_backend {
 namespace {
 
-// Of all_to_all, once the ranks know that all of them are in this call: whether every other rank
-// sends what this one expects.
+// For all_to_all: whether every other rank sends the number of elements that this rank expects. The
+// ranks exchange these numbers, so all of them must be known to be in this call.
 bool SplitsFit(gloo::Context& gloo, const Call& call) {
   Call::Counts announced(gloo.size);
   Transfers transfers(gloo, kCollectiveSlot + static_cast<uint32_t>(call.sequence));
@@ -30,7 +31,7 @@ bool SplitsFit(gloo::Context& gloo, const Call& call) {
 
 }  // namespace
 
-absl::Status CallTheRoll(gloo::Context& gloo, const Call& call) {
+absl::Status GatherCalls(gloo::Context& gloo, const Call& call) {
   const std::vector<int64_t> own = ToWords(call);
   std::vector<std::vector<int64_t>> words(gloo.size);
   Transfers transfers(gloo, kCallSlot);
@@ -49,52 +50,60 @@ absl::Status CallTheRoll(gloo::Context& gloo, const Call& call) {
   std::vector<const Call*> by_rank;
   for (const Call& each : calls) by_rank.push_back(&each);
   SYNCLINE_RETURN_IF_ERROR(CheckCollective(by_rank));
+  // The fingerprints differed, so the ranks must fail even if the full forms do not show why.
   return MismatchError("ranks made different calls");
 }
 
 CallCheck::CallCheck(Mesh& mesh, int rank, int size) : rank_(rank), size_(size) {
-  for (int k = 0; k < CallAgreement::Rounds(size); ++k) {
+  for (int k = 0; k < FingerprintExchange::Rounds(size); ++k) {
     auto round = std::make_unique<Round>();
-    round->out = &mesh.MakeStandingBuffer(&round->sent, sizeof(Ballot));
-    round->in = &mesh.MakeStandingBuffer(&round->received, sizeof(Ballot));
+    round->out = &mesh.MakePersistentBuffer(&round->sent, sizeof(FingerprintRecord));
+    round->in = &mesh.MakePersistentBuffer(&round->received, sizeof(FingerprintRecord));
     rounds_.push_back(std::move(round));
   }
 }
 
-void CallCheck::Begin() {
-  for (size_t k = 0; k < rounds_.size(); ++k) Post(k);
+void CallCheck::Start() {
+  for (size_t k = 0; k < rounds_.size(); ++k) PostReceive(k);
 }
 
-absl::Status CallCheck::Agree(gloo::Context& gloo, const Call& call, const Deadline& deadline) {
-  CallAgreement agreement(call, rank_, size_);
-  SYNCLINE_RETURN_IF_ERROR(Vote(agreement, deadline));
-  if (agreement.agreed()) {
-    if (agreement.all_even()) return absl::OkStatus();
-    agreement = CallAgreement(call, rank_, size_);
-    if (!SplitsFit(gloo, call)) agreement.Object();
-    SYNCLINE_RETURN_IF_ERROR(Vote(agreement, deadline));
-    if (agreement.agreed()) return absl::OkStatus();
+absl::Status CallCheck::Compare(gloo::Context& gloo, const Call& call, const Deadline& deadline) {
+  FingerprintExchange exchange(call, rank_, size_);
+  SYNCLINE_RETURN_IF_ERROR(RunRounds(exchange, deadline));
+  if (exchange.agreed()) {
+    if (exchange.all_even()) return absl::OkStatus();
+    // The operations are the same, but the sizes of all_to_all are uneven and may not fit. Only the
+    // two ranks of a pair can tell, so a second exchange spreads what they find.
+    exchange = FingerprintExchange(call, rank_, size_);
+    if (!SplitsFit(gloo, call)) exchange.Reject();
+    SYNCLINE_RETURN_IF_ERROR(RunRounds(exchange, deadline));
+    if (exchange.agreed()) return absl::OkStatus();
   }
-  return CallTheRoll(gloo, call);
+  return GatherCalls(gloo, call);
 }
 
-void CallCheck::Post(int k) {
-  rounds_[k]->posted = CatchGloo(
-      [&] { rounds_[k]->in->Receive(CallAgreement::From(k, rank_, size_), kBallotSlot + k); });
+void CallCheck::PostReceive(int round) {
+  const int from = FingerprintExchange::From(round, rank_, size_);
+  rounds_[round]->posted =
+      CatchGloo([&] { rounds_[round]->in->Receive(from, kFingerprintSlot + round); });
 }
 
-absl::Status CallCheck::Vote(CallAgreement& agreement, const Deadline& deadline) {
-  for (int k = 0; k < agreement.rounds(); ++k) {
+absl::Status CallCheck::RunRounds(FingerprintExchange& exchange, const Deadline& deadline) {
+  for (int k = 0; k < exchange.rounds(); ++k) {
     Round& round = *rounds_[k];
     SYNCLINE_RETURN_IF_ERROR(round.posted);
-    round.sent = agreement.ballot();
-    round.out->Send(agreement.to(k), kBallotSlot + k);
+    round.sent = exchange.record();
+    round.out->Send(exchange.to(k), kFingerprintSlot + k);
     round.in->AwaitReceived(deadline);
-    agreement.Merge(round.received);
-    Post(k);
+    exchange.Merge(round.received);
+    // The record has been merged, so its memory can take that of the next operation, which a fast
+    // peer may send at once.
+    PostReceive(k);
   }
+  // Gloo may still read `sent`, which the next operation overwrites.
   for (const auto& round : rounds_) round->out->AwaitSent(deadline);
   return absl::OkStatus();
 }
 
+}  // namespace gloo_backend
 }  // namespace syncline

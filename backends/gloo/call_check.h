@@ -1,4 +1,4 @@
-// How gloo's ranks compare their calls before they move data.
+// Compares the calls of all ranks before they move data, over Gloo's connections.
 #ifndef SYNCLINE_BACKENDS_GLOO_CALL_CHECK_H_
 #define SYNCLINE_BACKENDS_GLOO_CALL_CHECK_H_
 
@@ -7,48 +7,55 @@
 
 #include "absl/status/status.h"
 #include "backends/common/call.h"
-#include "backends/common/call_agreement.h"
+#include "backends/common/fingerprint_exchange.h"
 #include "backends/gloo/mesh.h"
 #include "backends/gloo/transport.h"
 #include "core/base/deadline.h"
 #include "gloo/context.h"
 
 namespace syncline {
+namespace gloo_backend {
 
-// All ranks, once they know that they do not agree, tell each other their calls in full; so all
-// come to the same verdict. Throws what Gloo throws.
-absl::Status CallTheRoll(gloo::Context& gloo, const Call& call);
+// Collective, for ranks that know that their calls differ: all ranks send each other their calls in
+// full and return the same MismatchError, which quotes two of them. Throws what Gloo throws.
+absl::Status GatherCalls(gloo::Context& gloo, const Call& call);
 
-// Receives for the next comparison are always posted, so that a ballot needs one way only, and
-// none but the first of a pair waits for Gloo's consent.
+// Runs a FingerprintExchange for each operation. The receives for the next exchange are always
+// posted, so a record needs only one message: without a posted receive, Gloo's sender first asks
+// the receiver for consent.
+//
+// Not thread-safe: it belongs to the collectives of a group, of which one runs at a time. It owns
+// the records; its buffers belong to the mesh.
 class CallCheck {
  public:
   // Must live until `mesh` has left.
   CallCheck(Mesh& mesh, int rank, int size);
 
-  // Before the first Agree, once.
-  void Begin();
+  // Posts the receives for the first Compare. Call it once, before that.
+  void Start();
 
-  // Meets all other ranks in their calls. OK if these go together; else the same MismatchError on
-  // all ranks, which quotes two calls. Throws what Gloo throws.
-  absl::Status Agree(gloo::Context& gloo, const Call& call, const Deadline& deadline);
+  // Collective, and a barrier. OK if the ranks' calls go together; else the same MismatchError on
+  // all ranks, which quotes two calls. Throws what Gloo throws: at the deadline, and when a
+  // connection ends.
+  absl::Status Compare(gloo::Context& gloo, const Call& call, const Deadline& deadline);
 
  private:
   struct Round {
-    Ballot sent = {}, received = {};
-    StandingBuffer* out = nullptr;
-    StandingBuffer* in = nullptr;
-    absl::Status posted;  // Whether the next receive could be: a peer that has voted may have gone.
+    FingerprintRecord sent = {}, received = {};
+    PersistentBuffer* out = nullptr;
+    PersistentBuffer* in = nullptr;
+    absl::Status posted;  // Of the next receive. It fails if the peer has left since.
   };
 
-  void Post(int k);  // The receive of round k.
-  absl::Status Vote(CallAgreement& agreement, const Deadline& deadline);
+  void PostReceive(int round);
+  absl::Status RunRounds(FingerprintExchange& exchange, const Deadline& deadline);
 
   const int rank_;
   const int size_;
   std::vector<std::unique_ptr<Round>> rounds_;
 };
 
+}  // namespace gloo_backend
 }  // namespace syncline
 
 #endif  // SYNCLINE_BACKENDS_GLOO_CALL_CHECK_H_

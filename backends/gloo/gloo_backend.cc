@@ -3,19 +3,13 @@
 #include <utility>
 
 #include "backends/gloo/sigpipe.h"
+#include "backends/gloo/transfers.h"
 #include "core/base/status.h"
 #include "core/group/backend_registry.h"
 
 namespace syncline {
+namespace gloo_backend {
 namespace {
-
-std::vector<int> AllBut(int rank, int size) {
-  std::vector<int> others;
-  for (int other = 0; other < size; ++other) {
-    if (other != rank) others.push_back(other);
-  }
-  return others;
-}
 
 absl::StatusOr<std::shared_ptr<Backend>> MakeGloo(const BackendConfig& config) {
   SYNCLINE_ASSIGN_OR_RETURN(std::shared_ptr<Backend> backend, GlooBackend::Make(config));
@@ -28,7 +22,8 @@ const BackendRegistry::Registration kGloo("gloo", {Capabilities::All(), &MakeGlo
 
 absl::StatusOr<std::unique_ptr<GlooBackend>> GlooBackend::Make(const BackendConfig& config,
                                                                OnPeerGone on_peer_gone) {
-  const ScopedSigpipeBlock no_sigpipe;  // Gloo's thread inherits it.
+  // Gloo's thread, which Connect starts, inherits the signal mask.
+  const ScopedSigpipeBlock no_sigpipe;
   Mesh::Options options;
   options.rank = config.rank;
   options.size = config.size;
@@ -44,7 +39,7 @@ absl::StatusOr<std::unique_ptr<GlooBackend>> GlooBackend::Make(const BackendConf
 
 GlooBackend::GlooBackend(std::unique_ptr<Mesh> mesh, const BackendConfig& config,
                          OnPeerGone on_peer_gone)
-    : others_(AllBut(config.rank, config.size)),
+    : others_(OtherRanks(config.rank, config.size)),
       mismatch_check_(config.mismatch_check),
       on_peer_gone_(std::move(on_peer_gone)),
       mesh_(std::move(mesh)),
@@ -56,67 +51,67 @@ GlooBackend::~GlooBackend() { Abort(BackendError("the backend was destroyed")); 
 absl::Status GlooBackend::Connect(const Deadline& deadline) {
   const absl::Status watched = mesh_->Watch([this] { HandlePeerGone(); });
   if (!watched.ok()) {
-    Abort(watched);  // The peers are told.
+    Abort(watched);  // The leave message tells the peers why.
     return watched;
   }
   const Call call = Call::Barrier(CallContext{});
   return lifecycle_.Run({call, others_, "connecting all ranks"}, deadline, [&](const auto& gloo) {
-    check_.Begin();
-    return check_.Agree(*gloo, call, deadline);
+    check_.Start();
+    return check_.Compare(*gloo, call, deadline);
   });
 }
 
 absl::Status GlooBackend::Broadcast(const Tensor& tensor, int root, const CallContext& context) {
   return Run(Call::Broadcast(tensor, root, context), context,
-             [&](Collective& collective) { collective.Broadcast(tensor, root); });
+             [&](GlooCollectives& collectives) { collectives.Broadcast(tensor, root); });
 }
 
 absl::Status GlooBackend::AllReduce(const Tensor& tensor, ReduceOp op, const CallContext& context) {
   return Run(Call::AllReduce(tensor, op, context), context,
-             [&](Collective& collective) { collective.AllReduce(tensor, op); });
+             [&](GlooCollectives& collectives) { collectives.AllReduce(tensor, op); });
 }
 
 absl::Status GlooBackend::Reduce(const Tensor& tensor, ReduceOp op, int root,
                                  const CallContext& context) {
   return Run(Call::Reduce(tensor, op, root, context), context,
-             [&](Collective& collective) { collective.Reduce(tensor, op, root); });
+             [&](GlooCollectives& collectives) { collectives.Reduce(tensor, op, root); });
 }
 
 absl::Status GlooBackend::AllGather(absl::Span<const Tensor> outputs, const Tensor& input,
                                     const CallContext& context) {
   return Run(Call::AllGather(outputs, input, context), context,
-             [&](Collective& collective) { collective.AllGather(outputs, input); });
+             [&](GlooCollectives& collectives) { collectives.AllGather(outputs, input); });
 }
 
 absl::Status GlooBackend::Gather(absl::Span<const Tensor> outputs, const Tensor& input, int root,
                                  const CallContext& context) {
   return Run(Call::Gather(input, root, context), context,
-             [&](Collective& collective) { collective.Gather(outputs, input, root); });
+             [&](GlooCollectives& collectives) { collectives.Gather(outputs, input, root); });
 }
 
 absl::Status GlooBackend::Scatter(const Tensor& output, absl::Span<const Tensor> inputs, int root,
                                   const CallContext& context) {
   return Run(Call::Scatter(output, root, context), context,
-             [&](Collective& collective) { collective.Scatter(output, inputs, root); });
+             [&](GlooCollectives& collectives) { collectives.Scatter(output, inputs, root); });
 }
 
 absl::Status GlooBackend::ReduceScatter(const Tensor& output, absl::Span<const Tensor> inputs,
                                         ReduceOp op, const CallContext& context) {
   return Run(Call::ReduceScatter(output, inputs, op, context), context,
-             [&](Collective& collective) { collective.ReduceScatter(output, inputs, op); });
+             [&](GlooCollectives& collectives) { collectives.ReduceScatter(output, inputs, op); });
 }
 
 absl::Status GlooBackend::AllToAll(absl::Span<const Tensor> outputs,
                                    absl::Span<const Tensor> inputs, const CallContext& context) {
   return Run(Call::AllToAll(outputs, inputs, context), context,
-             [&](Collective& collective) { collective.AllToAll(outputs, inputs); });
+             [&](GlooCollectives& collectives) { collectives.AllToAll(outputs, inputs); });
 }
 
-// To agree on a call is to meet in it.
+// A comparison of the calls is a barrier already.
 absl::Status GlooBackend::Barrier(const CallContext& context) {
   const Call call = Call::Barrier(context);
   return lifecycle_.Run({call, others_}, context.deadline, [&](const auto& gloo) {
-    return check_.Agree(*gloo, call, context.deadline);
+    return check_.Compare(*gloo, call, context.deadline);
   });
 }
 
@@ -144,18 +139,21 @@ absl::StatusOr<int> GlooBackend::Recv(const Tensor& tensor, int src, const CallC
 
 void GlooBackend::Abort(const absl::Status& cause) { lifecycle_.Abort(cause); }
 
-absl::Status GlooBackend::Perform(const Call& call, const CallContext& context, Move move) {
-  return lifecycle_.Run({call, others_}, context.deadline, move);
+absl::Status GlooBackend::Execute(const Call& call, const CallContext& context, Body body) {
+  return lifecycle_.Run({call, others_}, context.deadline, [&](const auto& gloo) {
+    Operation operation(gloo, check_, call, context);
+    return body(operation);
+  });
 }
 
 absl::Status GlooBackend::Run(const Call& call, const CallContext& context,
-                              absl::FunctionRef<void(Collective&)> move) {
-  return Perform(call, context, [&](const auto& gloo) -> absl::Status {
+                              absl::FunctionRef<void(GlooCollectives&)> move) {
+  return Execute(call, context, [&](Operation& operation) -> absl::Status {
     if (mismatch_check_ == MismatchCheck::kOn) {
-      SYNCLINE_RETURN_IF_ERROR(check_.Agree(*gloo, call, context.deadline));
+      SYNCLINE_RETURN_IF_ERROR(operation.CompareCalls());
     }
-    Collective collective(gloo, context.sequence);
-    move(collective);
+    GlooCollectives collectives = operation.collectives();
+    move(collectives);
     return absl::OkStatus();
   });
 }
@@ -163,10 +161,12 @@ absl::Status GlooBackend::Run(const Call& call, const CallContext& context,
 void GlooBackend::HandlePeerGone() {
   if (on_peer_gone_) on_peer_gone_(*this);
   if (has_lost_peer()) {
-    lifecycle_.TellIfIdle();
+    lifecycle_.ReportIfIdle();
   } else if (mesh_->left().size() == others_.size()) {
-    p2p_.EndFromAny();
+    // Gloo ends a receive from one rank with its connection, but not one from any rank.
+    p2p_.FailAnySourceReceives();
   }
 }
 
+}  // namespace gloo_backend
 }  // namespace syncline

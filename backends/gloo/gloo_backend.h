@@ -1,9 +1,11 @@
-// TCP between hosts, by Gloo (https://github.com/facebookincubator/gloo).
+// Backend gloo: TCP between processes and hosts, by Gloo
+// (https://github.com/facebookincubator/gloo).
 #ifndef SYNCLINE_BACKENDS_GLOO_GLOO_BACKEND_H_
 #define SYNCLINE_BACKENDS_GLOO_GLOO_BACKEND_H_
 
 #include <functional>
 #include <memory>
+#include <utility>
 #include <vector>
 
 #include "absl/functional/function_ref.h"
@@ -11,7 +13,7 @@
 #include "absl/status/statusor.h"
 #include "backends/common/call.h"
 #include "backends/gloo/call_check.h"
-#include "backends/gloo/collective.h"
+#include "backends/gloo/gloo_collectives.h"
 #include "backends/gloo/lifecycle.h"
 #include "backends/gloo/mesh.h"
 #include "backends/gloo/p2p.h"
@@ -19,14 +21,26 @@
 #include "gloo/context.h"
 
 namespace syncline {
+namespace gloo_backend {
 
+// One rank's end of a group. Threads, ownership and errors are those of Backend.
+//
+// A backend that is built on this one (backends/hierarchical) uses Execute, has_lost_peer and the
+// callback of Make. It gets deadlines, the watch over the peers and the diagnosis of failures from
+// here, and moves the data itself:
+//
+//   gloo->Execute(call, context, [&](GlooBackend::Operation& operation) -> absl::Status {
+//     SYNCLINE_RETURN_IF_ERROR(MoveSomeData());
+//     operation.collectives().Gather(outputs, input, root);
+//     return absl::OkStatus();
+//   });
 class GlooBackend final : public Backend {
  public:
-  // Called on the watch's thread, already before Make returns, whenever a peer has left or was
-  // lost.
+  // Called on the watch's thread, also before Make returns, whenever a peer has left or was lost.
   using OnPeerGone = std::function<void(const GlooBackend& gloo)>;
 
-  // Collective: returns once all ranks have connected, and watch over each other.
+  // Collective: returns once all ranks have connected and watch each other. Errors are those of
+  // PeerTable::Join, and a MismatchError where MismatchCheck is not the same on all ranks.
   static absl::StatusOr<std::unique_ptr<GlooBackend>> Make(const BackendConfig& config,
                                                            OnPeerGone on_peer_gone = nullptr);
 
@@ -54,18 +68,39 @@ class GlooBackend final : public Backend {
 
   void Abort(const absl::Status& cause) override;
 
-  // The way of every collective that moves data: runs `move`, with a context whose waits end by an
-  // exception. If it throws or fails, the group is broken on all ranks, and the error says why. The
-  // ranks' calls are not compared: whoever uses it sees to that.
-  using Move = absl::FunctionRef<absl::Status(const std::shared_ptr<gloo::Context>&)>;
-  absl::Status Perform(const Call& call, const CallContext& context, Move move);
+  // One collective under way, inside of Execute. All methods are collective and throw what Gloo
+  // throws, which Execute catches. Valid until the function that got it returns.
+  class Operation {
+   public:
+    // Compares the ranks' calls, see CallCheck::Compare.
+    absl::Status CompareCalls() { return check_.Compare(*gloo_, call_, context_.deadline); }
 
-  // For those who use Perform: as CallCheck::Agree.
-  absl::Status Agree(gloo::Context& gloo, const Call& call, const Deadline& deadline) {
-    return check_.Agree(gloo, call, deadline);
-  }
+    // For ranks that know that their calls differ, see gloo_backend::GatherCalls.
+    absl::Status GatherCalls() { return gloo_backend::GatherCalls(*gloo_, call_); }
 
-  // Whether the connection to a peer has broken without its leave. Then the group is broken.
+    // Moves data over Gloo's connections. Requires that all ranks' calls go together.
+    GlooCollectives collectives() { return GlooCollectives(gloo_, context_.sequence); }
+
+   private:
+    friend class GlooBackend;
+    Operation(std::shared_ptr<gloo::Context> gloo, CallCheck& check, const Call& call,
+              const CallContext& context)
+        : gloo_(std::move(gloo)), check_(check), call_(call), context_(context) {}
+
+    const std::shared_ptr<gloo::Context> gloo_;
+    CallCheck& check_;
+    const Call& call_;
+    const CallContext& context_;
+  };
+
+  // Runs `body` as the collective `call`. If it fails or throws, the group fails on all ranks, and
+  // the result says which ranks are at fault. The ranks' calls are not compared: `body` sees to
+  // that.
+  using Body = absl::FunctionRef<absl::Status(Operation& operation)>;
+  absl::Status Execute(const Call& call, const CallContext& context, Body body);
+
+  // Whether the connection to a peer has broken without a leave message. Then the group has failed.
+  // Thread-safe.
   bool has_lost_peer() const { return !mesh_->lost().empty(); }
 
  private:
@@ -73,9 +108,9 @@ class GlooBackend final : public Backend {
 
   absl::Status Connect(const Deadline& deadline);
 
-  // A collective of Gloo's alone, on which all ranks agree first.
+  // Runs a collective that Gloo's connections alone carry, after a comparison of the calls.
   absl::Status Run(const Call& call, const CallContext& context,
-                   absl::FunctionRef<void(Collective&)> move);
+                   absl::FunctionRef<void(GlooCollectives&)> move);
 
   void HandlePeerGone();
 
@@ -88,6 +123,7 @@ class GlooBackend final : public Backend {
   Lifecycle lifecycle_;
 };
 
+}  // namespace gloo_backend
 }  // namespace syncline
 
 #endif  // SYNCLINE_BACKENDS_GLOO_GLOO_BACKEND_H_

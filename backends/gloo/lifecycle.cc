@@ -14,61 +14,67 @@
 #include "core/base/status.h"
 
 namespace syncline {
+namespace gloo_backend {
 
-absl::Status Lifecycle::Run(const Undertaking& undertaking, const Deadline& deadline, Body body) {
+absl::Status Lifecycle::Run(const OperationScope& scope, const Deadline& deadline, Body body) {
   {
     absl::MutexLock lock(&mutex_);
     if (!cause_.ok()) return cause_;
-    under_way_.push_back(&undertaking.call);
+    under_way_.push_back(&scope.call);
   }
-  // Also where an exception ends the call: `undertaking` is about to go.
-  absl::Cleanup forget = [&] {
+  // On every way out, also by an exception: `scope` ends with this function.
+  absl::Cleanup remove = [&] {
     absl::MutexLock lock(&mutex_);
-    Forget(undertaking);
+    Remove(scope);
   };
-  bool has_told = false;
+  // A long wait is first only published, so that by the time when this rank warns, all others have
+  // published theirs.
+  bool has_published = false;
   StallNotice notice;
   const auto on_stall = [&](absl::Duration waited, bool is_due) {
-    StallReporter::Wait wait = Stalled(undertaking);
+    StallReporter::Wait wait = DescribeWait(scope);
     if (is_due) return stalls_.Report(std::move(wait), waited, notice.id());
-    has_told = true;
-    stalls_.Tell(wait.name);
+    has_published = true;
+    stalls_.PublishWait(wait.name);
   };
   const StallWatch watch(on_stall);
-  const absl::Cleanup goes_on = [&] {
-    if (has_told) stalls_.Forget();
+  const absl::Cleanup clear_wait = [&] {
+    if (has_published) stalls_.ClearWait();
   };
   const absl::Time start = absl::Now();
   const ScopedSigpipeBlock no_sigpipe;
   absl::Status status;
   status.Update(CatchGloo([&] { status = body(mesh_.ForOperation(deadline)); }));
-  if (status.ok()) status = Finish(undertaking);
+  if (status.ok()) status = Finish(scope);
   if (!status.ok()) {
+    // The other ranks learn of an interrupt as a failure; the caller gets it as it is.
     const absl::Status interruption = Interruption();
     const absl::Status failure =
-        Fail(undertaking, deadline, interruption.ok() ? status : interruption, absl::Now() - start);
+        Fail(scope, deadline, interruption.ok() ? status : interruption, absl::Now() - start);
     return interruption.ok() ? failure : interruption;
   }
-  std::move(forget).Cancel();
+  std::move(remove).Cancel();  // Finish has removed it.
   return status;
 }
 
-absl::Status Lifecycle::Finish(const Undertaking& undertaking) {
+absl::Status Lifecycle::Finish(const OperationScope& scope) {
   absl::MutexLock lock(&mutex_);
-  // Aborted at the last moment: the peers have yet to be told why.
-  if (!cause_.ok() && !told_) return cause_;
-  Forget(undertaking);
-  if (undertaking.name.empty()) {
-    last_ = Call{undertaking.call.kind, undertaking.call.sequence};
-    last_->peer = undertaking.call.peer;
-    last_->name = undertaking.call.name;
+  // Abort came after the body's last wait. It has closed the connections, so this operation must
+  // report why.
+  if (!cause_.ok() && !is_reported_) return cause_;
+  Remove(scope);
+  // An operation with a name of its own, such as connecting, is none that a user knows.
+  if (scope.name.empty()) {
+    last_ = Call{scope.call.kind, scope.call.sequence};
+    last_->peer = scope.call.peer;
+    last_->name = scope.call.name;
     finished_ = absl::Now();
   }
   return absl::OkStatus();
 }
 
-void Lifecycle::Forget(const Undertaking& undertaking) {
-  under_way_.erase(std::find(under_way_.begin(), under_way_.end(), &undertaking.call));
+void Lifecycle::Remove(const OperationScope& scope) {
+  under_way_.erase(std::find(under_way_.begin(), under_way_.end(), &scope.call));
 }
 
 void Lifecycle::Abort(const absl::Status& cause) {
@@ -77,33 +83,33 @@ void Lifecycle::Abort(const absl::Status& cause) {
   {
     absl::MutexLock lock(&mutex_);
     if (cause_.ok()) cause_ = cause;
-    if (!under_way_.empty()) return mesh_.Break();
+    if (!under_way_.empty()) return mesh_.Disconnect();
     reason = std::string(cause_.message());
   }
-  // No operation begins any more. The watch, which ends with this, may need mutex_.
+  // From here on cause_ keeps operations from beginning, so Leave needs no mutex_. It must not hold
+  // it either: Leave joins the watch's thread, which may be in ReportIfIdle.
   absl::MutexLock lock(&leaving_mutex_);
   mesh_.Leave(reason);
 }
 
-void Lifecycle::TellIfIdle() {
+void Lifecycle::ReportIfIdle() {
   std::string idle;
   {
     absl::MutexLock lock(&mutex_);
     if (!cause_.ok() || !under_way_.empty() || !idle_.empty()) return;
-    idle = idle_ = Idleness();
+    idle = idle_ = DescribeIdle();
   }
-  reporter_.TellIdle(idle);
+  reporter_.ReportIdle(idle);
 }
 
-StallReporter::Wait Lifecycle::Stalled(const Undertaking& undertaking) {
+StallReporter::Wait Lifecycle::DescribeWait(const OperationScope& scope) {
   StallReporter::Wait wait;
-  wait.name = undertaking.call.ShortName();
-  wait.operation =
-      undertaking.name.empty() ? undertaking.call.ToString() : std::string(undertaking.name);
-  wait.awaited.assign(undertaking.awaited.begin(), undertaking.awaited.end());
-  wait.is_collective = !IsP2p(undertaking.call.kind);
+  wait.name = scope.call.ShortName();
+  wait.operation = scope.name.empty() ? scope.call.ToString() : std::string(scope.name);
+  wait.awaited.assign(scope.awaited.begin(), scope.awaited.end());
+  wait.is_collective = !IsP2p(scope.call.kind);
   absl::MutexLock lock(&mutex_);
-  // This rank has met all others there.
+  // A collective that finished here has been reached by all other ranks.
   if (last_.has_value() && !IsP2p(last_->kind)) {
     wait.last_seen = absl::StrCat(
         last_->ShortName(), ", ",
@@ -113,67 +119,76 @@ StallReporter::Wait Lifecycle::Stalled(const Undertaking& undertaking) {
   return wait;
 }
 
-std::string Lifecycle::Idleness() const {
+std::string Lifecycle::DescribeIdle() const {
   if (!last_.has_value()) return "it is in no operation of this group and has been in none";
   return absl::StrCat(
       "it is in no operation of this group, its last was ", last_->ShortName(), ", finished ",
       absl::FormatDuration(absl::Trunc(absl::Now() - finished_, absl::Milliseconds(1))), " ago");
 }
 
-// Of several operations that fail at once, the first finds the cause for all.
-absl::Status Lifecycle::Fail(const Undertaking& undertaking, const Deadline& deadline,
-                             const absl::Status& cause, absl::Duration elapsed) {
+Failure Lifecycle::DescribeFailure(const OperationScope& scope, const Deadline& deadline,
+                                   const absl::Status& cause, absl::Duration elapsed) const {
   Failure failure;
-  failure.operation =
-      undertaking.name.empty() ? undertaking.call.ToString() : std::string(undertaking.name);
-  failure.awaited.assign(undertaking.awaited.begin(), undertaking.awaited.end());
+  failure.operation = scope.name.empty() ? scope.call.ToString() : std::string(scope.name);
+  failure.awaited.assign(scope.awaited.begin(), scope.awaited.end());
   failure.cause = cause;
   failure.timeout = deadline.timeout();
   failure.elapsed = elapsed;
   if (IsInterrupted(cause)) {
     failure.cause =
-        BackendError(absl::StrCat("rank ", mesh_.roster().rank(), " was ", cause.message()));
+        BackendError(absl::StrCat("rank ", mesh_.peers().rank(), " was ", cause.message()));
   }
+  // Gloo reports an expired wait as a network error, like everything else.
   if (deadline.Expired() && KindOf(cause) == ErrorKind::kNetwork) {
     failure.cause =
         TimeoutError(absl::StrCat("not complete after ", absl::FormatDuration(deadline.timeout())));
   }
-  mesh_.AwaitEnds(undertaking.awaited);
-  mesh_.Break();
-  bool aborted;
+  return failure;
+}
+
+// If several operations fail at once, the first finds the cause for all of them.
+absl::Status Lifecycle::Fail(const OperationScope& scope, const Deadline& deadline,
+                             const absl::Status& cause, absl::Duration elapsed) {
+  Failure failure = DescribeFailure(scope, deadline, cause, elapsed);
+  // Which peers left and which were lost must be known before this rank closes its own connections,
+  // after which all look alike. Closing them ends the other ranks' waits.
+  mesh_.AwaitDisconnects(scope.awaited);
+  mesh_.Disconnect();
+  bool is_aborted;
   {
     absl::MutexLock lock(&mutex_);
-    mutex_.Await(absl::Condition(+[](bool* explaining) { return !*explaining; }, &explaining_));
-    if (told_) return cause_;
-    aborted = !cause_.ok();
-    if (aborted) failure.cause = cause_;
-    failure.under_way.push_back(undertaking.call);
+    mutex_.Await(absl::Condition(+[](bool* diagnosing) { return !*diagnosing; }, &diagnosing_));
+    if (is_reported_) return cause_;
+    is_aborted = !cause_.ok();
+    if (is_aborted) failure.cause = cause_;
+    failure.under_way.push_back(scope.call);
     for (const Call* call : under_way_) {
-      if (call != &undertaking.call) failure.under_way.push_back(*call);
+      if (call != &scope.call) failure.under_way.push_back(*call);
     }
     failure.idle = idle_;
-    explaining_ = true;
+    diagnosing_ = true;
   }
   failure.left = mesh_.left();
   failure.lost = mesh_.lost();
-  // Whatever happens: others wait for it.
-  const absl::Cleanup explained = [&] {
+  // On every way out: other failed operations wait for it.
+  const absl::Cleanup end_diagnosis = [&] {
     absl::MutexLock lock(&mutex_);
-    explaining_ = false;
-    told_ = true;
+    diagnosing_ = false;
+    is_reported_ = true;
   };
-  absl::Status verdict;
-  if (aborted) {
-    reporter_.Tell(failure);
+  absl::Status final_error;
+  if (is_aborted) {
+    reporter_.Report(failure);
   } else if (IsInterrupted(cause)) {
-    reporter_.Tell(failure);  // The cause is known, and the user is in a hurry.
-    verdict = Annotate(failure.cause, failure.operation);
+    reporter_.Report(failure);  // The cause is known, and the user wants control back.
+    final_error = Annotate(failure.cause, failure.operation);
   } else {
-    verdict = reporter_.Explain(failure);
+    final_error = reporter_.Diagnose(failure);
   }
   absl::MutexLock lock(&mutex_);
-  if (cause_.ok()) cause_ = verdict;
+  if (cause_.ok()) cause_ = final_error;
   return cause_;
 }
 
+}  // namespace gloo_backend
 }  // namespace syncline

@@ -1,4 +1,4 @@
-// The life of one rank's end of a group: what is under way, how it fails, and how it ends.
+// Runs the operations of one rank, and decides how the group fails and how the rank leaves it.
 #ifndef SYNCLINE_BACKENDS_GLOO_LIFECYCLE_H_
 #define SYNCLINE_BACKENDS_GLOO_LIFECYCLE_H_
 
@@ -15,64 +15,73 @@
 #include "absl/time/time.h"
 #include "absl/types/span.h"
 #include "backends/common/call.h"
-#include "backends/common/failure_report.h"
-#include "backends/common/stall_report.h"
+#include "backends/common/failure_reporter.h"
+#include "backends/common/stall_reporter.h"
 #include "backends/gloo/mesh.h"
 #include "core/group/backend.h"
 #include "core/store/store.h"
 
 namespace syncline {
+namespace gloo_backend {
 
-// Thread-safe.
+// One rank's end of a group. It is usable until its first error, which is final: all later
+// operations return that error at once.
+//
+// Thread-safe. It borrows the mesh, which must outlive it, and shares the store.
 class Lifecycle {
  public:
-  // One operation. Borrowed.
-  struct Undertaking {
+  // One operation, for the duration of Run.
+  struct OperationScope {
     const Call& call;
-    absl::Span<const int> awaited;  // The other ranks that it needs.
-    absl::string_view name = {};    // In place of the call's, for messages.
+    absl::Span<const int> awaited;  // The other ranks that the operation needs.
+    absl::string_view name = {};    // For messages, instead of the call's; empty: the call's.
   };
   using Body = absl::FunctionRef<absl::Status(const std::shared_ptr<gloo::Context>&)>;
 
-  // `mesh` must outlive it.
   Lifecycle(Mesh& mesh, std::shared_ptr<Store> store)
-      : mesh_(mesh), reporter_(store, mesh.roster()), stalls_(store, mesh.roster()) {}
+      : mesh_(mesh), reporter_(store, mesh.peers()), stalls_(store, mesh.peers()) {}
 
-  // The way of every operation. If `body` throws or fails, the group is broken on all ranks; the
-  // error says which ranks are to blame, and is that of all later calls.
-  absl::Status Run(const Undertaking& undertaking, const Deadline& deadline, Body body);
+  // Runs `body` with a context whose waits end by an exception at `deadline` and when the group
+  // fails. If `body` throws or returns an error, the group fails on all ranks. The error that this
+  // returns names the ranks at fault, see FailureReporter::Diagnose; an interrupt of this thread
+  // returns as it is.
+  absl::Status Run(const OperationScope& scope, const Deadline& deadline, Body body);
 
-  // Breaks the group if an operation is under way; else this rank leaves it.
+  // Fails the group with `cause` if an operation is under way; otherwise this rank leaves it.
   void Abort(const absl::Status& cause);
 
-  // When a peer was lost: if this rank is in no operation, whose error would say so, its peers
-  // learn what it did last.
-  void TellIfIdle();
+  // Call it when a peer was lost. If this rank is in no operation, whose error would tell its peers
+  // that it lives, this publishes what it did last. Does so once.
+  void ReportIfIdle();
 
  private:
-  // Once the body has succeeded.
-  absl::Status Finish(const Undertaking& undertaking);
-  void Forget(const Undertaking& undertaking) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  absl::Status Fail(const Undertaking& undertaking, const Deadline& deadline,
+  // The end of an operation whose body has succeeded.
+  absl::Status Finish(const OperationScope& scope);
+  void Remove(const OperationScope& scope) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Fails the group, and returns the final error.
+  absl::Status Fail(const OperationScope& scope, const Deadline& deadline,
                     const absl::Status& cause, absl::Duration elapsed);
-  // What to say of a wait in the undertaking that has become long.
-  StallReporter::Wait Stalled(const Undertaking& undertaking);
-  std::string Idleness() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // This rank's knowledge when it fails, as far as it needs no lock.
+  Failure DescribeFailure(const OperationScope& scope, const Deadline& deadline,
+                          const absl::Status& cause, absl::Duration elapsed) const;
+  StallReporter::Wait DescribeWait(const OperationScope& scope);
+  std::string DescribeIdle() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   Mesh& mesh_;
   const FailureReporter reporter_;
   const StallReporter stalls_;
-  absl::Mutex leaving_mutex_;  // Held while this rank leaves.
+  absl::Mutex leaving_mutex_;  // Serializes Mesh::Leave, which must not be called under mutex_.
   absl::Mutex mutex_;
-  absl::Status cause_ ABSL_GUARDED_BY(mutex_);  // Not OK: unusable, because.
+  absl::Status cause_ ABSL_GUARDED_BY(mutex_);  // The final error; OK while the group is usable.
   std::vector<const Call*> under_way_ ABSL_GUARDED_BY(mutex_);
-  std::optional<Call> last_ ABSL_GUARDED_BY(mutex_);  // That has finished; in short.
+  std::optional<Call> last_ ABSL_GUARDED_BY(mutex_);  // The last that finished, without its sizes.
   absl::Time finished_ ABSL_GUARDED_BY(mutex_);
-  std::string idle_ ABSL_GUARDED_BY(mutex_);         // What peers were told.
-  bool explaining_ ABSL_GUARDED_BY(mutex_) = false;  // A failed call is finding the cause.
-  bool told_ ABSL_GUARDED_BY(mutex_) = false;        // One has; the peers know.
+  std::string idle_ ABSL_GUARDED_BY(mutex_);          // What ReportIfIdle has published.
+  bool diagnosing_ ABSL_GUARDED_BY(mutex_) = false;   // A failed operation looks for the cause.
+  bool is_reported_ ABSL_GUARDED_BY(mutex_) = false;  // It has found it and published its report.
 };
 
+}  // namespace gloo_backend
 }  // namespace syncline
 
 #endif  // SYNCLINE_BACKENDS_GLOO_LIFECYCLE_H_

@@ -8,6 +8,7 @@
 #include "absl/time/time.h"
 #include "backends/common/call.h"
 #include "backends/gloo/slots.h"
+#include "backends/gloo/thresholds.h"
 #include "core/base/status.h"
 #include "core/base/thread.h"
 #include "gloo/transport/address.h"
@@ -15,27 +16,28 @@
 #include "gloo/transport/tcp/device.h"
 
 namespace syncline {
+namespace gloo_backend {
 namespace {
 
 using gloo::transport::UnboundBuffer;
 
 constexpr absl::Duration kForever = absl::InfiniteDuration();
-constexpr absl::Duration kGoodbyeTimeout = absl::Milliseconds(500);
-constexpr absl::Duration kEndTimeout = absl::Milliseconds(200);
 
-// The first byte of a rank's payload in the roster.
+// The first byte of a rank's payload in the PeerTable: its MismatchCheck.
 constexpr char kChecks = '+', kDoesNotCheck = '-';
 
-// Listens for every peer; the addresses go to the end of `payload`, one after another.
+// Opens a listening socket for every peer, and appends their addresses to `payload`, in the order
+// of the ranks.
 absl::StatusOr<std::shared_ptr<gloo::transport::Context>> Listen(const Mesh::Options& options,
                                                                  const Deadline& deadline,
                                                                  std::string& payload) {
-  if (options.size == 1) return MakeLoneTransport();
+  if (options.size == 1) return MakeSingleRankTransport();
   std::shared_ptr<gloo::transport::Context> transport;
   absl::Status status = CatchGloo([&] {
     gloo::transport::tcp::attr attr(options.address.c_str());
     transport = gloo::transport::tcp::CreateDevice(attr)->createContext(options.rank, options.size);
-    transport->setTimeout(ToGlooTimeout(deadline.Remaining() / 5));  // connect waits for 5 of it.
+    // Gloo takes the timeout for each of up to five steps of connect.
+    transport->setTimeout(ToGlooTimeout(deadline.Remaining() / 5));
     for (int peer = 0; peer < options.size; ++peer) {
       if (peer == options.rank) continue;
       const std::vector<char> address = transport->createPair(peer)->address().bytes();
@@ -48,31 +50,32 @@ absl::StatusOr<std::shared_ptr<gloo::transport::Context>> Listen(const Mesh::Opt
   return transport;
 }
 
-// Where rank `from` listens for rank `to`; nothing if its payload does not say.
-std::vector<char> AddressOf(const Roster& roster, int from, int to) {
-  absl::string_view addresses = roster.payload(from);
+// The address at which rank `from` listens for rank `to`; empty if its payload has none.
+std::vector<char> AddressOf(const PeerTable& peers, int from, int to) {
+  absl::string_view addresses = peers.payload(from);
   if (!addresses.empty()) addresses.remove_prefix(1);
-  const size_t length = addresses.size() / (roster.size() - 1);
+  const size_t length = addresses.size() / (peers.size() - 1);
   const size_t index = to < from ? to : to - 1;
   const auto begin = addresses.begin() + index * length;
   return std::vector<char>(begin, begin + length);
 }
 
-// Gloo copies an address without a look at its length. All ranks' are as long as this one's.
-absl::Status CheckAddresses(const Roster& roster) {
-  for (int rank = 0; rank < roster.size(); ++rank) {
-    if (roster.payload(rank).size() == roster.payload(roster.rank()).size()) continue;
-    return StoreError(absl::StrCat("the store's entry for ", roster.Describe(rank),
+// Gloo copies an address without a look at its length, so a wrong length must not get there. The
+// payloads of all ranks are equally long.
+absl::Status CheckAddresses(const PeerTable& peers) {
+  for (int rank = 0; rank < peers.size(); ++rank) {
+    if (peers.payload(rank).size() == peers.payload(peers.rank()).size()) continue;
+    return StoreError(absl::StrCat("the store's entry for ", peers.Describe(rank),
                                    " does not say where it listens: do two jobs, or two versions ",
                                    "of Syncline, share a store?"));
   }
   return absl::OkStatus();
 }
 
-absl::Status CheckSettings(const Roster& roster) {
+absl::Status CheckSettings(const PeerTable& peers) {
   std::vector<int> check, do_not;
-  for (int rank = 0; rank < roster.size(); ++rank) {
-    const bool checks = absl::StartsWith(roster.payload(rank), absl::string_view(&kChecks, 1));
+  for (int rank = 0; rank < peers.size(); ++rank) {
+    const bool checks = absl::StartsWith(peers.payload(rank), absl::string_view(&kChecks, 1));
     (checks ? check : do_not).push_back(rank);
   }
   if (check.empty() || do_not.empty()) return absl::OkStatus();
@@ -82,15 +85,15 @@ absl::Status CheckSettings(const Roster& roster) {
                    " would not; set SYNCLINE_DEBUG to the same value on all ranks"));
 }
 
-absl::Status ConnectAll(const Roster& roster, gloo::transport::Context& transport,
+absl::Status ConnectAll(const PeerTable& peers, gloo::transport::Context& transport,
                         const Deadline& deadline) {
-  for (int peer = 0; peer < roster.size(); ++peer) {
-    if (peer == roster.rank()) continue;
-    absl::Status status = CatchGloo(
-        [&] { transport.getPair(peer)->connect(AddressOf(roster, peer, roster.rank())); });
+  for (int peer = 0; peer < peers.size(); ++peer) {
+    if (peer == peers.rank()) continue;
+    absl::Status status =
+        CatchGloo([&] { transport.getPair(peer)->connect(AddressOf(peers, peer, peers.rank())); });
     if (status.ok()) continue;
     const std::string text =
-        absl::StrCat("cannot connect to ", roster.Describe(peer), ": ", status.message());
+        absl::StrCat("cannot connect to ", peers.Describe(peer), ": ", status.message());
     return deadline.Expired() ? TimeoutError(text) : NetworkError(text);
   }
   return absl::OkStatus();
@@ -102,48 +105,51 @@ absl::StatusOr<std::unique_ptr<Mesh>> Mesh::Connect(Store& store, const Options&
                                                     const Deadline& deadline) {
   std::string payload(1, options.mismatch_check == MismatchCheck::kOn ? kChecks : kDoesNotCheck);
   auto transport = Listen(options, deadline, payload);
-  absl::StatusOr<std::string> told = payload;
-  if (!transport.ok()) told = transport.status();
-  SYNCLINE_ASSIGN_OR_RETURN(Roster roster, Roster::Join(store, options.rank, options.size, told,
-                                                        deadline, options.check_peers));
-  SYNCLINE_RETURN_IF_ERROR(CheckAddresses(roster));
-  SYNCLINE_RETURN_IF_ERROR(CheckSettings(roster));
-  SYNCLINE_RETURN_IF_ERROR(ConnectAll(roster, **transport, deadline));
-  return std::unique_ptr<Mesh>(new Mesh(options, std::move(roster), *std::move(transport)));
+  absl::StatusOr<std::string> published = payload;
+  if (!transport.ok()) published = transport.status();
+  SYNCLINE_ASSIGN_OR_RETURN(
+      PeerTable peers,
+      PeerTable::Join(store, options.rank, options.size, published, deadline, options.check_peers));
+  SYNCLINE_RETURN_IF_ERROR(CheckAddresses(peers));
+  SYNCLINE_RETURN_IF_ERROR(CheckSettings(peers));
+  SYNCLINE_RETURN_IF_ERROR(ConnectAll(peers, **transport, deadline));
+  return std::unique_ptr<Mesh>(new Mesh(options, std::move(peers), *std::move(transport)));
 }
 
-Mesh::Mesh(const Options& options, Roster roster,
+Mesh::Mesh(const Options& options, PeerTable peers,
            std::shared_ptr<gloo::transport::Context> transport)
     : rank_(options.rank),
       size_(options.size),
-      roster_(std::move(roster)),
+      peers_(std::move(peers)),
       transport_(std::move(transport)),
-      goodbyes_(size_),
-      lasts_(size_),
+      leave_messages_(size_),
+      drain_bytes_(size_),
       links_(size_, Link::kOpen) {
   if (size_ == 1) return;
   absl::MutexLock lock(&mutex_);
-  UpdateLinks();  // For the goodbyes.
-  UpdateLinks();  // For the end of the connections.
-  last_ = transport_->createUnboundBuffer(lasts_.data(), lasts_.size());
+  UpdateLinks();  // The receive for leave messages.
+  UpdateLinks();  // The receive that nothing completes.
+  drain_receive_ = transport_->createUnboundBuffer(drain_bytes_.data(), drain_bytes_.size());
   for (int peer = 0; peer < size_; ++peer) {
     if (peer == rank_) continue;
-    CatchGloo([&] { last_->recv(std::vector<int>{peer}, kLastSlot, peer, 1); }).IgnoreError();
+    CatchGloo([&] {
+      drain_receive_->recv(std::vector<int>{peer}, kDrainSlot, peer, 1);
+    }).IgnoreError();
   }
 }
 
 absl::Status Mesh::Watch(std::function<void()> on_change) {
   if (size_ == 1) return absl::OkStatus();
   auto watch = [this, on_change = std::move(on_change)] {
-    if (AwaitEnd(on_change) == Watching::kBreak) CloseConnections();
+    if (RunWatch(on_change) == WatchState::kDisconnected) CloseConnections();
   };
   SYNCLINE_ASSIGN_OR_RETURN(watch_, StartThread("the watch over connections", std::move(watch)));
   return absl::OkStatus();
 }
 
-StandingBuffer& Mesh::MakeStandingBuffer(void* data, size_t size) {
-  standing_.push_back(std::make_unique<StandingBuffer>(*transport_, buffers_, data, size));
-  return *standing_.back();
+PersistentBuffer& Mesh::MakePersistentBuffer(void* data, size_t size) {
+  persistent_.push_back(std::make_unique<PersistentBuffer>(*transport_, buffers_, data, size));
+  return *persistent_.back();
 }
 
 Mesh::~Mesh() { Leave("it was destroyed"); }
@@ -152,25 +158,25 @@ std::shared_ptr<gloo::Context> Mesh::ForOperation(const Deadline& deadline) {
   return MakeOperationContext(transport_, buffers_, deadline);
 }
 
-void Mesh::AwaitEnds(absl::Span<const int> ranks) {
+void Mesh::AwaitDisconnects(absl::Span<const int> ranks) {
   std::vector<int> dead;
   for (int rank : ranks) {
-    if (roster_.Probe(rank) == Liveness::kDead) dead.push_back(rank);
+    if (peers_.LivenessOf(rank) == Liveness::kDead) dead.push_back(rank);
   }
   absl::MutexLock lock(&mutex_);
   auto are_known = [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
-    return watching_ != Watching::kYes || std::none_of(dead.begin(), dead.end(), [&](int rank) {
-             return links_[rank] == Link::kOpen;
-           });
+    return watch_state_ != WatchState::kRunning ||
+           std::none_of(dead.begin(), dead.end(),
+                        [&](int rank) { return links_[rank] == Link::kOpen; });
   };
-  Deadline(kEndTimeout).Await(mutex_, absl::Condition(&are_known));
+  Deadline(kDisconnectGrace).Await(mutex_, absl::Condition(&are_known));
 }
 
-void Mesh::Break() {
+void Mesh::Disconnect() {
   {
     absl::MutexLock lock(&mutex_);
-    if (watching_ == Watching::kYes) UpdateLinks();
-    EndWatch(Watching::kBreak);
+    if (watch_state_ == WatchState::kRunning) UpdateLinks();
+    EndWatch(WatchState::kDisconnected);
   }
   buffers_.Abort();
 }
@@ -179,16 +185,16 @@ void Mesh::Leave(absl::string_view reason) {
   if (transport_ == nullptr) return;
   {
     absl::MutexLock lock(&mutex_);
-    EndWatch(Watching::kStop);
+    EndWatch(WatchState::kStopped);
   }
   if (watch_.joinable()) watch_.join();
   {
     absl::MutexLock lock(&mutex_);
-    if (watching_ == Watching::kStop) SendGoodbyes(reason);
-    alarms_.clear();
+    if (watch_state_ == WatchState::kStopped) SendLeaveMessages(reason);
+    watch_receives_.clear();
   }
-  last_ = nullptr;
-  standing_.clear();
+  drain_receive_ = nullptr;
+  persistent_.clear();
   transport_.reset();
 }
 
@@ -196,7 +202,7 @@ std::map<int, std::string> Mesh::left() const {
   absl::MutexLock lock(&mutex_);
   std::map<int, std::string> left;
   for (int peer = 0; peer < size_; ++peer) {
-    if (links_[peer] == Link::kLeft) left[peer] = goodbyes_[peer].Reason();
+    if (links_[peer] == Link::kLeft) left[peer] = leave_messages_[peer].Reason();
   }
   return left;
 }
@@ -210,34 +216,39 @@ std::vector<int> Mesh::lost() const {
   return lost;
 }
 
-Mesh::Watching Mesh::AwaitEnd(const std::function<void()>& on_change) {
+Mesh::WatchState Mesh::RunWatch(const std::function<void()>& on_change) {
   absl::MutexLock lock(&mutex_);
-  while (watching_ == Watching::kYes) {
-    UnboundBuffer* const alarm = alarms_.back().get();
+  while (watch_state_ == WatchState::kRunning) {
+    UnboundBuffer* const receive = watch_receives_.back().get();
+    // The receive stays valid without the lock: receives are only ever added while the watch runs.
     mutex_.Unlock();
-    absl::Status status = CatchGloo([&] { alarm->waitRecv(nullptr, ToGlooTimeout(kForever)); });
+    absl::Status status = CatchGloo([&] { receive->waitRecv(nullptr, ToGlooTimeout(kForever)); });
     mutex_.Lock();
-    if (status.ok()) continue;  // EndWatch.
+    if (status.ok()) continue;  // EndWatch has ended the wait.
     UpdateLinks();
+    // All operations end, whichever peer they wait for: they cannot complete without the lost one.
     if (std::count(links_.begin(), links_.end(), Link::kLost) > 0) buffers_.Abort();
+    // on_change may take locks under which others call left() and lost().
     mutex_.Unlock();
     on_change();
     mutex_.Lock();
   }
-  return watching_;
+  return watch_state_;
 }
 
-// Posting a receive on a connection tells whether it is closed.
+// Posts a new receive on every open connection; Gloo refuses it where the connection has ended.
+// That is the only way to ask: a failed wait does not say which of its connections has ended.
 void Mesh::UpdateLinks() {
   if (size_ == 1) return;
-  const uint64_t slot = kWatchSlot + alarms_.size();
-  alarms_.push_back(
-      transport_->createUnboundBuffer(goodbyes_.data(), goodbyes_.size() * sizeof(Goodbye)));
+  const uint64_t slot = kWatchSlot + watch_receives_.size();
+  watch_receives_.push_back(transport_->createUnboundBuffer(
+      leave_messages_.data(), leave_messages_.size() * sizeof(LeaveMessage)));
   for (int peer = 0; peer < size_; ++peer) {
     if (peer == rank_ || links_[peer] != Link::kOpen) continue;
-    absl::Status status = CatchGloo(
-        [&] { alarms_.back()->recv(peer, slot, peer * sizeof(Goodbye), sizeof(Goodbye)); });
-    if (!status.ok()) links_[peer] = goodbyes_[peer].said ? Link::kLeft : Link::kLost;
+    absl::Status status = CatchGloo([&] {
+      watch_receives_.back()->recv(peer, slot, peer * sizeof(LeaveMessage), sizeof(LeaveMessage));
+    });
+    if (!status.ok()) links_[peer] = leave_messages_[peer].has_come ? Link::kLeft : Link::kLost;
   }
 }
 
@@ -247,28 +258,29 @@ void Mesh::CloseConnections() {
   }
 }
 
-void Mesh::EndWatch(Watching how) {
-  if (watching_ != Watching::kYes) return;
-  watching_ = how;
-  for (const auto& alarm : alarms_) alarm->abortWaitRecv();
+void Mesh::EndWatch(WatchState how) {
+  if (watch_state_ != WatchState::kRunning) return;
+  watch_state_ = how;
+  for (const auto& receive : watch_receives_) receive->abortWaitRecv();
 }
 
-// When connections close on data that is still on its way, some of it may be lost. What the peer
-// receives from "any of" itself leaves here only once the peer's Gloo, which reads in order, has
-// asked for it: then it has read all else.
-void Mesh::SendGoodbyes(absl::string_view reason) {
+// Data that is on its way when a connection closes may be lost. So each leave message is followed
+// by one byte for which the peer has posted a receive from "any of" one rank: Gloo sends such a
+// message only when the peer, whose Gloo reads in order, has asked for it. Once the byte has gone,
+// the peer has read everything else.
+void Mesh::SendLeaveMessages(absl::string_view reason) {
   if (size_ == 1) return;
-  Goodbye goodbye = {};
-  goodbye.said = 1;
-  reason.copy(goodbye.reason, sizeof(goodbye.reason) - 1);
-  const Deadline deadline(kGoodbyeTimeout);
+  LeaveMessage message = {};
+  message.has_come = 1;
+  reason.copy(message.reason, sizeof(message.reason) - 1);
+  const Deadline deadline(kLeaveTimeout);
   std::vector<std::unique_ptr<UnboundBuffer>> sent;
   for (int peer = 0; peer < size_; ++peer) {
     if (peer == rank_ || links_[peer] != Link::kOpen) continue;
-    auto buffer = transport_->createUnboundBuffer(&goodbye, sizeof(goodbye));
+    auto buffer = transport_->createUnboundBuffer(&message, sizeof(message));
     const absl::Status status = CatchGloo([&] {
       buffer->send(peer, kWatchSlot);
-      buffer->send(peer, kLastSlot, 0, 1);
+      buffer->send(peer, kDrainSlot, 0, 1);
     });
     if (status.ok()) sent.push_back(std::move(buffer));
   }
@@ -279,4 +291,5 @@ void Mesh::SendGoodbyes(absl::string_view reason) {
   }
 }
 
+}  // namespace gloo_backend
 }  // namespace syncline

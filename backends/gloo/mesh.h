@@ -1,4 +1,5 @@
-// The TCP connections of one rank to all others, and the watch over them.
+// The TCP connections of one rank to all others, and the watch over them: here it is decided
+// whether a peer has left or was lost.
 #ifndef SYNCLINE_BACKENDS_GLOO_MESH_H_
 #define SYNCLINE_BACKENDS_GLOO_MESH_H_
 
@@ -17,7 +18,7 @@
 #include "absl/strings/string_view.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/types/span.h"
-#include "backends/common/roster.h"
+#include "backends/common/peer_table.h"
 #include "backends/gloo/transport.h"
 #include "core/base/deadline.h"
 #include "core/group/backend.h"
@@ -26,104 +27,119 @@
 #include "gloo/transport/context.h"
 
 namespace syncline {
+namespace gloo_backend {
 
-// A full mesh over Gloo's TCP transport. A thread watches the connections: when a peer's breaks
-// without the peer having taken its leave, operations under way end, whichever peer they wait for.
-// They then Break the mesh; so the failure of one rank soon reaches every wait on every rank.
+// A full mesh over Gloo's TCP transport, and a thread that watches the connections. When a peer's
+// connection breaks without a leave message, all operations under way end, whichever peer they wait
+// for. The operation that fails calls Disconnect, so its peers' operations end too. In this way the
+// failure of one rank soon reaches every wait on every rank.
+//
+// Thread-safe except where a method says otherwise. Owns the connections, the watch's thread and
+// the persistent buffers.
 class Mesh {
  public:
   struct Options {
     int rank = 0;
     int size = 1;
-    std::string address;  // To listen on.
-    MismatchCheck mismatch_check =
-        MismatchCheck::kOn;  // A MismatchError if it is not the same on all.
-    PeerCheck check_peers;   // While this rank waits for others to come.
+    std::string address;  // Where this rank listens.
+    MismatchCheck mismatch_check = MismatchCheck::kOn;
+    PeerCheck check_peers;  // For the wait for other ranks; may be empty.
   };
 
-  // Connects to all ranks, which find each other through `store`; returns once this rank has, when
-  // others may still be at it.
+  // Collective: connects to all ranks, which find each other through `store`. Returns once this
+  // rank has connected, when others may not have yet. Errors are those of PeerTable::Join; a
+  // NetworkError or TimeoutError that names the peer that cannot be reached; and a MismatchError if
+  // mismatch_check is not the same on all ranks.
   static absl::StatusOr<std::unique_ptr<Mesh>> Connect(Store& store, const Options& options,
                                                        const Deadline& deadline);
 
   ~Mesh();  // Leaves, if that has not been done. Requires that no operation is under way.
 
-  const Roster& roster() const { return roster_; }
+  const PeerTable& peers() const { return peers_; }
 
-  // Begins the watch. `on_change` is called on its thread whenever a peer has left or was lost.
-  // Once, before any operation. BackendError if no thread can be started.
+  // Starts the watch. Its thread calls `on_change` whenever a peer has left or was lost. Call it
+  // once, before any operation. BackendError if no thread can be started.
   absl::Status Watch(std::function<void()> on_change);
 
-  // For one operation. Waits end, by an exception, at `deadline` and when the mesh is closed. The
-  // mesh must outlive it.
+  // A context for one operation. Its waits end by an exception at `deadline` and when the group
+  // fails. The mesh must outlive it.
   std::shared_ptr<gloo::Context> ForOperation(const Deadline& deadline);
 
-  // For messages of all operations to come. `data` must stay until this rank has left. Before any
-  // operation.
-  StandingBuffer& MakeStandingBuffer(void* data, size_t size);
+  // A buffer for messages of all operations to come. It belongs to the mesh, and `data` must stay
+  // until this rank has left. Not thread-safe: call it before any operation.
+  PersistentBuffer& MakePersistentBuffer(void* data, size_t size);
 
-  // Waits until it is known of those of `ranks` whose processes have ended whether they had taken
-  // their leave: their connections are about to close. For a moment at most.
-  void AwaitEnds(absl::Span<const int> ranks);
+  // Of those of `ranks` whose processes have ended, the connections are about to end too: waits
+  // until they have, for kDisconnectGrace at most. Then left() and lost() tell which of these ranks
+  // had left before.
+  void AwaitDisconnects(absl::Span<const int> ranks);
 
-  // Makes all operations under way, and all later ones, throw now; the peers' follow, as this
-  // rank's connections are closed in the background. Idempotent.
-  void Break();
+  // Makes all operations under way, and all later ones, throw now. Those of the peers follow, as
+  // the watch closes this rank's connections in the background. Idempotent.
+  void Disconnect();
 
-  // Tells the peers that this rank is fine but takes part no more, and why, and closes the
-  // connections once the peers have read all that was sent to them, or after half a second if they
-  // do not read. Requires that no operation is under way.
+  // Sends a leave message with `reason` to all peers: this rank is fine but takes part no more.
+  // Then closes the connections, once the peers have read all that was sent to them or after
+  // kLeaveTimeout. After a Disconnect it only closes. Requires that no operation is under way, and
+  // must be called by one thread at a time. Idempotent.
   void Leave(absl::string_view reason);
 
-  // The peers that have taken their leave, with their reasons; and those whose connection broke
-  // without, before this rank broke the mesh itself.
+  // The peers that have sent a leave message, with their reasons; and those whose connection broke
+  // without one, before this rank disconnected itself.
   std::map<int, std::string> left() const;
   std::vector<int> lost() const;
 
  private:
   enum class Link { kOpen, kLeft, kLost };
 
-  // What a rank that leaves sends to every other. Plain bytes.
-  struct Goodbye {
-    // Of what a peer has sent: it need not end with a zero.
+  // What a rank that leaves sends to every other rank. Plain bytes.
+  struct LeaveMessage {
+    // A peer has sent `reason`, so it need not end with a zero.
     std::string Reason() const { return std::string(reason, strnlen(reason, sizeof(reason))); }
 
-    char said;         // 0 until it has come.
+    char has_come;     // Not 0: the message has come.
     char reason[255];  // Padded with zeros.
   };
 
-  Mesh(const Options& options, Roster roster, std::shared_ptr<gloo::transport::Context> transport);
+  // kRunning until EndWatch; then whether the watch's thread closes the connections.
+  enum class WatchState { kRunning, kStopped, kDisconnected };
 
-  enum class Watching { kYes, kStop, kBreak };
+  Mesh(const Options& options, PeerTable peers,
+       std::shared_ptr<gloo::transport::Context> transport);
 
-  // On the watch thread. Every connection carries a receive that nothing completes; so Gloo reports
-  // on it when the connection ends.
-  Watching AwaitEnd(const std::function<void()>& on_change);
+  // On the watch's thread, until EndWatch. Every connection carries a receive that no message
+  // completes; so Gloo ends the receive when the connection ends.
+  WatchState RunWatch(const std::function<void()>& on_change);
   void UpdateLinks() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  void EndWatch(Watching how) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void EndWatch(WatchState how) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void CloseConnections();
-  void SendGoodbyes(absl::string_view reason) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void SendLeaveMessages(absl::string_view reason) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   const int rank_;
   const int size_;
-  const Roster roster_;
+  const PeerTable peers_;
   BufferSet buffers_;
   std::shared_ptr<gloo::transport::Context> transport_;  // Null once left.
-  std::vector<std::unique_ptr<StandingBuffer>> standing_;
-  // Rank r writes goodbyes_[r] when it leaves. Read only once its connection is closed.
-  std::vector<Goodbye> goodbyes_;
-  // After its goodbye, rank r sends lasts_[r], which nobody looks at.
-  std::vector<char> lasts_;
-  std::unique_ptr<gloo::transport::UnboundBuffer> last_;
+  std::vector<std::unique_ptr<PersistentBuffer>> persistent_;
+  // leave_messages_[r] is written by Gloo when that of rank r comes; read only once the connection
+  // to rank r has ended.
+  std::vector<LeaveMessage> leave_messages_;
+  // After its leave message, rank r sends one byte, which lands in drain_bytes_[r] and which nobody
+  // reads: see SendLeaveMessages.
+  std::vector<char> drain_bytes_;
+  std::unique_ptr<gloo::transport::UnboundBuffer> drain_receive_;
 
   mutable absl::Mutex mutex_;
   std::vector<Link> links_ ABSL_GUARDED_BY(mutex_);
-  Watching watching_ ABSL_GUARDED_BY(mutex_) = Watching::kYes;
-  // All ever posted: goodbyes come to the first, and the last waits on all links that are open.
-  std::vector<std::unique_ptr<gloo::transport::UnboundBuffer>> alarms_ ABSL_GUARDED_BY(mutex_);
+  WatchState watch_state_ ABSL_GUARDED_BY(mutex_) = WatchState::kRunning;
+  // All that were ever posted. Leave messages come to the first; the watch waits for the last,
+  // which is posted on all open links.
+  std::vector<std::unique_ptr<gloo::transport::UnboundBuffer>> watch_receives_
+      ABSL_GUARDED_BY(mutex_);
   std::thread watch_;
 };
 
+}  // namespace gloo_backend
 }  // namespace syncline
 
 #endif  // SYNCLINE_BACKENDS_GLOO_MESH_H_

@@ -5,38 +5,33 @@
 #include "absl/cleanup/cleanup.h"
 #include "absl/strings/str_cat.h"
 #include "backends/gloo/slots.h"
+#include "backends/gloo/transfers.h"
 #include "core/base/interrupt.h"
 #include "core/base/status.h"
 #include "gloo/common/error.h"
 
 namespace syncline {
+namespace gloo_backend {
 namespace {
 
 using gloo::transport::UnboundBuffer;
 
-std::vector<int> AllBut(int rank, int size) {
-  std::vector<int> others;
-  for (int other = 0; other < size; ++other) {
-    if (other != rank) others.push_back(other);
-  }
-  return others;
-}
-
-// Goes before every message. Plain bytes.
-struct Header {
+// The message that goes before the elements of every Send. Plain bytes.
+struct MessageHeader {
   uint64_t sequence;
   int64_t count;
   uint64_t dtype;
 };
 
-// Of each message its own, since a receive from any rank and one from its sender may be under way
-// at once. 24 bits of the number are enough: of one pair and tag, one message is sent at a time.
-uint64_t ElementsSlot(const Header& header, int tag) {
+// Each message has a slot of its own, because a receive from any rank and one from the message's
+// sender may be under way at once. 24 bits of the number are enough: of one pair and tag, one
+// message is sent at a time.
+uint64_t ElementsSlot(const MessageHeader& header, int tag) {
   return kElementsSlot | (header.sequence & 0xffffff) << 32 | static_cast<uint32_t>(tag);
 }
 
-// The call of rank `src`, whose header rank `dst` has received.
-absl::StatusOr<Call> SentCall(const Header& header, int src, int dst, int tag) {
+// Rebuilds the call of rank `src` from the header that rank `dst` has received.
+absl::StatusOr<Call> SentCall(const MessageHeader& header, int src, int dst, int tag) {
   if (header.dtype >= AllDTypes().size()) {
     return MismatchError(absl::StrCat("rank ", src, " sent elements of an unknown type (number ",
                                       header.dtype, "): do all ranks run the same version of ",
@@ -51,10 +46,12 @@ absl::StatusOr<Call> SentCall(const Header& header, int src, int dst, int tag) {
 }  // namespace
 
 void P2p::Send(gloo::Context& gloo, const Tensor& tensor, const Call& call) {
-  Header header = {call.sequence, call.count, static_cast<uint64_t>(call.dtype)};
+  MessageHeader header = {call.sequence, call.count, static_cast<uint64_t>(call.dtype)};
   auto announced = gloo.createUnboundBuffer(&header, sizeof(header));
   auto elements = gloo.createUnboundBuffer(tensor.data(), tensor.nbytes());
   announced->send(call.peer, kHeaderSlot + call.tag);
+  // Gloo sends these bytes only once the peer has posted a receive for them, which it does after it
+  // has checked the header.
   elements->send(call.peer, ElementsSlot(header, call.tag));
   announced->waitSend();
   elements->waitSend();
@@ -63,11 +60,11 @@ void P2p::Send(gloo::Context& gloo, const Tensor& tensor, const Call& call) {
 absl::StatusOr<int> P2p::Recv(gloo::Context& gloo, const Tensor& tensor, const Call& call,
                               const Deadline& deadline) {
   SYNCLINE_RETURN_IF_ERROR(AwaitTurn(call.tag, deadline));
-  Header header = {};
+  MessageHeader header = {};
   auto announced = gloo.createUnboundBuffer(&header, sizeof(header));
   int src = call.peer;
   if (src == kAnySource) {
-    src = ReceiveFromAny(*announced, AllBut(gloo.rank, gloo.size), call.tag);
+    src = ReceiveFromAny(*announced, OtherRanks(gloo.rank, gloo.size), call.tag);
   } else {
     announced->recv(src, kHeaderSlot + call.tag);
     announced->waitRecv();
@@ -92,7 +89,7 @@ absl::Status P2p::AwaitTurn(int tag, const Deadline& deadline) {
 int P2p::ReceiveFromAny(UnboundBuffer& buffer, const std::vector<int>& sources, int tag) {
   {
     absl::MutexLock lock(&mutex_);
-    if (deserted_) throw gloo::IoException("all other ranks have left");
+    if (all_have_left_) throw gloo::IoException("all other ranks have left");
     from_any_[tag] = &buffer;
   }
   const absl::Cleanup next = [&] {
@@ -105,10 +102,11 @@ int P2p::ReceiveFromAny(UnboundBuffer& buffer, const std::vector<int>& sources, 
   return src;
 }
 
-void P2p::EndFromAny() {
+void P2p::FailAnySourceReceives() {
   absl::MutexLock lock(&mutex_);
-  deserted_ = true;
+  all_have_left_ = true;
   for (const auto& [tag, buffer] : from_any_) buffer->abortWaitRecv();
 }
 
+}  // namespace gloo_backend
 }  // namespace syncline

@@ -1,4 +1,4 @@
-// gloo's send and recv.
+// The algorithms of gloo's send and recv.
 #ifndef SYNCLINE_BACKENDS_GLOO_P2P_H_
 #define SYNCLINE_BACKENDS_GLOO_P2P_H_
 
@@ -16,35 +16,41 @@
 #include "gloo/transport/unbound_buffer.h"
 
 namespace syncline {
+namespace gloo_backend {
 
-// A header that describes the call goes before the elements of each message; these leave only once
-// the receiver has found that they fit. So none are on their way that would end its process.
+// Sends and receives of one rank. A header that describes the call goes before the elements of each
+// message. The elements leave only once the receiver has found that they fit, so no message that is
+// too long for its receive, which would end the receiver's process, is ever on its way.
 //
-// Thread-safe, as core/group/backend.h says of Send and Recv. Throws what Gloo throws.
+// Thread-safe as far as core/group/backend.h allows calls of Send and Recv beside each other.
+// Throws what Gloo throws.
 class P2p {
  public:
   void Send(gloo::Context& gloo, const Tensor& tensor, const Call& call);
 
-  // Returns the rank that sent; a MismatchError if what it sends does not fit.
+  // Returns the rank that sent. A MismatchError if what it sends does not fit; a TimeoutError if a
+  // receive from any rank could not begin before the deadline.
   absl::StatusOr<int> Recv(gloo::Context& gloo, const Tensor& tensor, const Call& call,
                            const Deadline& deadline);
 
-  // When all others have left: receives from any rank fail, which Gloo does not see to.
-  void EndFromAny();
+  // Makes receives from any rank throw, now and later, because all other ranks have left.
+  void FailAnySourceReceives();
 
  private:
-  // While a receive from any rank waits for a message with its tag, later ones with that tag wait
-  // for it to get one: Gloo would give their sender's message to them.
+  // While a receive from any rank waits for a message with its tag, later receives with that tag
+  // wait here until it has got one. Otherwise Gloo would prefer the later receive if it names the
+  // sender.
   absl::Status AwaitTurn(int tag, const Deadline& deadline);
   int ReceiveFromAny(gloo::transport::UnboundBuffer& buffer, const std::vector<int>& sources,
                      int tag);
 
   absl::Mutex mutex_;
-  // Those that wait for any rank, by tag.
+  // The receives from any rank that wait for a message, by tag.
   std::map<int, gloo::transport::UnboundBuffer*> from_any_ ABSL_GUARDED_BY(mutex_);
-  bool deserted_ ABSL_GUARDED_BY(mutex_) = false;
+  bool all_have_left_ ABSL_GUARDED_BY(mutex_) = false;
 };
 
+}  // namespace gloo_backend
 }  // namespace syncline
 
 #endif  // SYNCLINE_BACKENDS_GLOO_P2P_H_

@@ -3,6 +3,7 @@
 #include <ctime>
 
 namespace syncline {
+namespace gloo_backend {
 namespace {
 
 sigset_t SigpipeOnly() {
@@ -20,7 +21,8 @@ ScopedSigpipeBlock::ScopedSigpipeBlock() {
 }
 
 ScopedSigpipeBlock::~ScopedSigpipeBlock() {
-  if (sigismember(&before_, SIGPIPE) == 1) return;  // The caller's own block, and its signals.
+  // The caller had blocked SIGPIPE itself, so a pending signal may be the caller's.
+  if (sigismember(&before_, SIGPIPE) == 1) return;
   const sigset_t sigpipe = SigpipeOnly();
   sigset_t pending;
   if (sigpending(&pending) == 0 && sigismember(&pending, SIGPIPE) == 1) {
@@ -30,4 +32,5 @@ ScopedSigpipeBlock::~ScopedSigpipeBlock() {
   pthread_sigmask(SIG_SETMASK, &before_, nullptr);
 }
 
+}  // namespace gloo_backend
 }  // namespace syncline

@@ -5,10 +5,12 @@
 #include <csignal>
 
 namespace syncline {
+namespace gloo_backend {
 
-// While it lives, SIGPIPE is blocked on this thread, and on threads that it starts; a signal that
-// arose meanwhile is discarded at the end. Gloo writes without MSG_NOSIGNAL, and a library must not
-// change how the whole process treats a signal.
+// While an object lives, SIGPIPE is blocked on this thread and on the threads that this thread
+// starts. A SIGPIPE that arrived meanwhile is discarded at the end. Gloo writes without
+// MSG_NOSIGNAL, and a library must not change how the whole process treats a signal. Objects nest;
+// each must be destroyed on the thread that made it.
 class ScopedSigpipeBlock {
  public:
   ScopedSigpipeBlock();
@@ -21,6 +23,7 @@ class ScopedSigpipeBlock {
   sigset_t before_;
 };
 
+}  // namespace gloo_backend
 }  // namespace syncline
 
 #endif  // SYNCLINE_BACKENDS_GLOO_SIGPIPE_H_

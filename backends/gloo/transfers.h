@@ -1,4 +1,4 @@
-// Several messages under way at once.
+// A set of messages that are under way at once.
 #ifndef SYNCLINE_BACKENDS_GLOO_TRANSFERS_H_
 #define SYNCLINE_BACKENDS_GLOO_TRANSFERS_H_
 
@@ -11,10 +11,14 @@
 #include "gloo/transport/unbound_buffer.h"
 
 namespace syncline {
+namespace gloo_backend {
 
-// Messages between two ranks on one slot arrive in the order in which they were sent, in the
-// receives in the order in which those were posted. Memory must stay until Wait has returned.
-// Messages without bytes are left out, on both sides. Throws what Gloo throws.
+// Sends and receives messages on one slot. Between two ranks they arrive in the order in which they
+// were sent, in the receives in the order in which those were posted. Messages without bytes are
+// left out, on both sides.
+//
+// Not thread-safe. Borrows the context, and the memory of each message until Wait has returned.
+// Throws what Gloo throws.
 class Transfers {
  public:
   Transfers(gloo::Context& context, uint64_t slot) : context_(context), slot_(slot) {}
@@ -22,7 +26,7 @@ class Transfers {
   void Send(int to, const void* data, size_t nbytes);
   void Receive(int from, void* data, size_t nbytes);
 
-  // Until all have gone and come.
+  // Waits until all messages so far have been sent and received.
   void Wait();
 
  private:
@@ -30,9 +34,13 @@ class Transfers {
 
   gloo::Context& context_;
   const uint64_t slot_;
-  Buffers leaving_, arriving_;
+  Buffers sends_, receives_;
 };
 
+// All ranks of a group of `size` except `rank`, ascending.
+std::vector<int> OtherRanks(int rank, int size);
+
+}  // namespace gloo_backend
 }  // namespace syncline
 
 #endif  // SYNCLINE_BACKENDS_GLOO_TRANSFERS_H_

@@ -9,37 +9,41 @@
 #include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
 #include "absl/strings/string_view.h"
-#include "backends/gloo/nudge.h"
+#include "backends/gloo/periodic_wakeup.h"
 #include "core/base/interrupt.h"
 #include "core/base/stall.h"
 #include "core/base/status.h"
 #include "gloo/common/error.h"
 
 namespace syncline {
+namespace gloo_backend {
 namespace {
 
 using gloo::transport::UnboundBuffer;
 
 [[noreturn]] void ThrowClosed() { throw gloo::IoException("the connections were closed"); }
 
-// Waits inside Gloo by `wait`, which returns false when `wake` ends it early. Throws, since Gloo's
-// algorithms take every wait that returns for one that succeeded.
+// Waits inside Gloo by `wait`, which returns false when `wake` ends it early. It throws where it
+// cannot return true, because Gloo's algorithms take every wait that returns for a success.
 template <typename Wait>
 bool AwaitInGloo(BufferSet& set, std::atomic<bool>* aborted, const Deadline& deadline,
                  absl::FunctionRef<void()> wake, const Wait& wait) {
   while (true) {
     {
-      const Nudge nudge(wake);
+      const PeriodicWakeup wakeup(wake);
       if (wait(ToGlooTimeout(deadline.Remaining()))) return true;
     }
+    // The wait was ended early: by the periodic wakeup, by a user of the buffer, or by BufferSet.
     if (aborted != nullptr && aborted->exchange(false)) ThrowClosed();
     set.Check();
+    // No lock is held here, which both of these need: the one asks the store, the other may run
+    // handlers of signals.
     StallWatch::Look();
     if (!CheckInterrupt().ok()) throw gloo::IoException("interrupted");
   }
 }
 
-// Wraps a buffer of Gloo's.
+// A buffer of Gloo's that ignores the timeout of each wait, and keeps to the deadline instead.
 class DeadlineBuffer final : public UnboundBuffer {
  public:
   DeadlineBuffer(std::unique_ptr<UnboundBuffer> buffer, BufferSet& set, const Deadline& deadline)
@@ -61,6 +65,8 @@ class DeadlineBuffer final : public UnboundBuffer {
         set_, &send_aborted_, deadline_, [this] { buffer_->abortWaitSend(); },
         [&](std::chrono::milliseconds timeout) { return buffer_->waitSend(rank, timeout); });
   }
+  // Gloo's algorithms and P2p call these two, to end a wait for good. The periodic wakeup calls
+  // those of buffer_, after which AwaitInGloo takes the wait up again.
   void abortWaitRecv() override {
     recv_aborted_ = true;
     buffer_->abortWaitRecv();
@@ -87,18 +93,18 @@ class DeadlineBuffer final : public UnboundBuffer {
   std::atomic<bool> recv_aborted_{false}, send_aborted_{false};
 };
 
-[[noreturn]] void ThrowAlone() { throw gloo::IoException("the group has no other rank"); }
+[[noreturn]] void ThrowNoPeer() { throw gloo::IoException("the group has no other rank"); }
 
-class LoneTransport final : public gloo::transport::Context {
+class SingleRankTransport final : public gloo::transport::Context {
  public:
-  LoneTransport() : Context(0, 1) {}
+  SingleRankTransport() : Context(0, 1) {}
 
-  std::unique_ptr<gloo::transport::Pair>& getPair(int) override { ThrowAlone(); }
-  std::unique_ptr<gloo::transport::Pair>& createPair(int) override { ThrowAlone(); }
-  std::unique_ptr<UnboundBuffer> createUnboundBuffer(void*, size_t) override { ThrowAlone(); }
+  std::unique_ptr<gloo::transport::Pair>& getPair(int) override { ThrowNoPeer(); }
+  std::unique_ptr<gloo::transport::Pair>& createPair(int) override { ThrowNoPeer(); }
+  std::unique_ptr<UnboundBuffer> createUnboundBuffer(void*, size_t) override { ThrowNoPeer(); }
 };
 
-// Hands out the connections of another transport, and DeadlineBuffers.
+// The connections of another transport, with DeadlineBuffers as buffers.
 class OperationTransport final : public gloo::transport::Context {
  public:
   OperationTransport(std::shared_ptr<gloo::transport::Context> transport, BufferSet& set,
@@ -146,8 +152,8 @@ absl::string_view WithoutPosition(absl::string_view message) {
 }  // namespace
 
 absl::Status CatchGloo(absl::FunctionRef<void()> calls) {
-  // By std::exception, whose type information is the C++ library's: Gloo's own types may have a
-  // second, hidden copy in the library that this code is linked into.
+  // It catches std::exception because that has one type information, the C++ library's. Gloo's own
+  // types may have a second, hidden copy in the library that this code is linked into.
   try {
     calls();
     return absl::OkStatus();
@@ -161,8 +167,8 @@ std::chrono::milliseconds ToGlooTimeout(absl::Duration duration) {
   return absl::ToChronoMilliseconds(absl::Ceil(bounded, absl::Milliseconds(1)));
 }
 
-std::shared_ptr<gloo::transport::Context> MakeLoneTransport() {
-  return std::make_shared<LoneTransport>();
+std::shared_ptr<gloo::transport::Context> MakeSingleRankTransport() {
+  return std::make_shared<SingleRankTransport>();
 }
 
 void BufferSet::Add(UnboundBuffer* buffer) {
@@ -190,22 +196,22 @@ void BufferSet::Abort() {
   }
 }
 
-StandingBuffer::StandingBuffer(gloo::transport::Context& transport, BufferSet& set, void* data,
-                               size_t size)
+PersistentBuffer::PersistentBuffer(gloo::transport::Context& transport, BufferSet& set, void* data,
+                                   size_t size)
     : buffer_(transport.createUnboundBuffer(data, size)), set_(set) {
   set_.Add(buffer_.get());
 }
 
-StandingBuffer::~StandingBuffer() { set_.Remove(buffer_.get()); }
+PersistentBuffer::~PersistentBuffer() { set_.Remove(buffer_.get()); }
 
-void StandingBuffer::AwaitSent(const Deadline& deadline) {
+void PersistentBuffer::AwaitSent(const Deadline& deadline) {
   set_.Check();
   AwaitInGloo(
       set_, nullptr, deadline, [this] { buffer_->abortWaitSend(); },
       [this](std::chrono::milliseconds timeout) { return buffer_->waitSend(nullptr, timeout); });
 }
 
-void StandingBuffer::AwaitReceived(const Deadline& deadline) {
+void PersistentBuffer::AwaitReceived(const Deadline& deadline) {
   set_.Check();
   AwaitInGloo(
       set_, nullptr, deadline, [this] { buffer_->abortWaitRecv(); },
@@ -219,4 +225,5 @@ std::shared_ptr<gloo::Context> MakeOperationContext(
       std::make_shared<OperationTransport>(std::move(transport), buffers, deadline));
 }
 
+}  // namespace gloo_backend
 }  // namespace syncline

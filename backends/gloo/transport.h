@@ -1,8 +1,8 @@
 // Gloo's transport with deadlines, and with an abort that reaches every wait.
 //
-// Gloo gives each wait inside an operation the whole timeout, and when a connection breaks it wakes
-// those who wait for messages that have not begun, but not those in the middle of one. So all
-// buffers of a group, also those that Gloo's algorithms make for themselves, are made here.
+// Gloo gives each wait inside an operation the whole timeout. When a connection breaks, Gloo wakes
+// waits for messages that have not begun, but not those in the middle of a message. So all buffers
+// of a group are made here, also those that Gloo's algorithms make for themselves.
 #ifndef SYNCLINE_BACKENDS_GLOO_TRANSPORT_H_
 #define SYNCLINE_BACKENDS_GLOO_TRANSPORT_H_
 
@@ -23,17 +23,19 @@
 #include "gloo/transport/unbound_buffer.h"
 
 namespace syncline {
+namespace gloo_backend {
 
-// Runs `calls` of Gloo and turns an exception into a NetworkError. The one place that catches them.
+// Runs `calls` of Gloo and turns an exception into a NetworkError. No other code catches them.
 absl::Status CatchGloo(absl::FunctionRef<void()> calls);
 
-// `duration` for Gloo: at least a millisecond (Gloo takes 0 for "no timeout"), at most a year.
+// `duration` for Gloo: at least a millisecond, since Gloo takes 0 for "no timeout"; at most a year.
 std::chrono::milliseconds ToGlooTimeout(absl::Duration duration);
 
 // The transport of a group of one rank, which has no connections.
-std::shared_ptr<gloo::transport::Context> MakeLoneTransport();
+std::shared_ptr<gloo::transport::Context> MakeSingleRankTransport();
 
-// The buffers on which operations wait. Thread-safe.
+// The buffers on which operations of a group wait, so that a failure can end all waits.
+// Thread-safe. Borrows the buffers.
 class BufferSet {
  public:
   // Adds a buffer; throws gloo::IoException if the set has been aborted.
@@ -43,7 +45,7 @@ class BufferSet {
   // Throws gloo::IoException if the set has been aborted.
   void Check();
 
-  // Makes every wait on a buffer of the set return now, and Add and Check throw from now on.
+  // Makes every wait on a buffer of the set return now. From now on Add and Check throw.
   void Abort();
 
  private:
@@ -52,12 +54,14 @@ class BufferSet {
   std::set<gloo::transport::UnboundBuffer*> buffers_ ABSL_GUARDED_BY(mutex_);
 };
 
-// A buffer that serves many operations, each with a deadline of its own. Waits end by an exception,
-// also when `set` is aborted, which must outlive it.
-class StandingBuffer {
+// A registered buffer that serves many operations, each with a deadline of its own. Waits end by an
+// exception: at the deadline, when a connection ends, and when `set` is aborted.
+//
+// Not thread-safe. Borrows `data` and `set`, which must outlive it.
+class PersistentBuffer {
  public:
-  StandingBuffer(gloo::transport::Context& transport, BufferSet& set, void* data, size_t size);
-  ~StandingBuffer();
+  PersistentBuffer(gloo::transport::Context& transport, BufferSet& set, void* data, size_t size);
+  ~PersistentBuffer();
 
   void Send(int to, uint64_t slot) { buffer_->send(to, slot); }
   void Receive(int from, uint64_t slot) { buffer_->recv(from, slot); }
@@ -69,12 +73,13 @@ class StandingBuffer {
   BufferSet& set_;
 };
 
-// A Gloo context for one operation. It uses the connections of `transport`; its waits end, by an
-// exception, at `deadline` or when `buffers` is aborted.
+// A Gloo context for one operation. It uses the connections of `transport`; its waits end by an
+// exception at `deadline` and when `buffers`, which must outlive it, is aborted.
 std::shared_ptr<gloo::Context> MakeOperationContext(
     std::shared_ptr<gloo::transport::Context> transport, BufferSet& buffers,
     const Deadline& deadline);
 
+}  // namespace gloo_backend
 }  // namespace syncline
 
 #endif  // SYNCLINE_BACKENDS_GLOO_TRANSPORT_H_

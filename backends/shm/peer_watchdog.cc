@@ -72,16 +72,16 @@ std::shared_ptr<const UniqueFd> PidfdOfPeer(int connection) {
 
 }  // namespace
 
-PeerWatchdog::PeerWatchdog(const Roster& roster) {
+PeerWatchdog::PeerWatchdog(const PeerTable& roster) {
   for (int rank = 0; rank < roster.size(); ++rank) {
-    const bool is_known = roster.Probe(rank) != Liveness::kUnknown;
+    const bool is_known = roster.LivenessOf(rank) != Liveness::kUnknown;
     const bool is_self = is_known && roster.pid(rank) == getpid();
     peers_.push_back({roster.Describe(rank), nullptr, is_self, false});
     entries_.push_back({-1, POLLIN, 0});
     if (is_self || !is_known) continue;
     std::shared_ptr<const UniqueFd> pidfd = PidfdTable::Instance().Open(roster.pid(rank));
     // Looked at only now, since the process may have ended before, and another have its number.
-    if (roster.Probe(rank) == Liveness::kDead) {
+    if (roster.LivenessOf(rank) == Liveness::kDead) {
       peers_[rank].was_dead = true;
     } else if (pidfd != nullptr) {
       Watch(rank, std::move(pidfd));

@@ -10,7 +10,7 @@
 
 #include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
-#include "backends/common/roster.h"
+#include "backends/common/peer_table.h"
 #include "core/base/unique_fd.h"
 
 namespace syncline {
@@ -26,7 +26,7 @@ namespace syncline {
 // Thread-safe once all ranks are watched.
 class PeerWatchdog {
  public:
-  explicit PeerWatchdog(const Roster& roster);
+  explicit PeerWatchdog(const PeerTable& roster);
 
   PeerWatchdog(PeerWatchdog&&) = default;
   PeerWatchdog& operator=(PeerWatchdog&&) = default;

@@ -8,7 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/mutex.h"
 #include "backends/common/call.h"
-#include "backends/common/roster.h"
+#include "backends/common/peer_table.h"
 #include "backends/shm/board.h"
 #include "backends/shm/collectives.h"
 #include "backends/shm/handover.h"
@@ -26,7 +26,7 @@ namespace {
 
 class ShmBackend final : public Backend {
  public:
-  ShmBackend(Segment segment, Roster roster, PeerWatchdog watchdog)
+  ShmBackend(Segment segment, PeerTable roster, PeerWatchdog watchdog)
       : segment_(std::move(segment)),
         vigil_(segment_.data(), std::move(roster), std::move(watchdog)),
         collectives_(vigil_),
@@ -166,7 +166,7 @@ class ShmBackend final : public Backend {
   absl::Status cause_ ABSL_GUARDED_BY(mutex_);  // Not OK: unusable, because.
 };
 
-absl::Status CheckOneHost(const Roster& roster) {
+absl::Status CheckOneHost(const PeerTable& roster) {
   for (int rank = 0; rank < roster.size(); ++rank) {
     if (roster.host_identity(rank) == roster.host_identity(roster.rank())) continue;
     return ArgumentError(absl::StrCat(roster.Describe(roster.rank()), " and ",
@@ -184,7 +184,7 @@ absl::StatusOr<Segment> MakeSegment(int size) {
   return segment;
 }
 
-absl::StatusOr<Segment> ReceiveSegment(const BackendConfig& config, const Roster& roster,
+absl::StatusOr<Segment> ReceiveSegment(const BackendConfig& config, const PeerTable& roster,
                                        PeerWatchdog& watchdog) {
   auto descriptor = ReceiveDescriptor(roster.payload(0), config.rank, config.deadline, &watchdog);
   if (descriptor.ok()) return Segment::Map(descriptor->release(), Board::BytesFor(config.size));
@@ -207,9 +207,9 @@ absl::StatusOr<std::shared_ptr<Backend>> MakeShm(const BackendConfig& config) {
       payload = (*point)->ticket();
     }
   }
-  SYNCLINE_ASSIGN_OR_RETURN(
-      Roster roster, Roster::Join(*config.store, config.rank, config.size, payload, config.deadline,
-                                  config.check_peers));
+  SYNCLINE_ASSIGN_OR_RETURN(PeerTable roster,
+                            PeerTable::Join(*config.store, config.rank, config.size, payload,
+                                            config.deadline, config.check_peers));
   SYNCLINE_RETURN_IF_ERROR(CheckOneHost(roster));
   PeerWatchdog watchdog(roster);
   if (config.rank > 0) segment = ReceiveSegment(config, roster, watchdog);

@@ -15,7 +15,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/time/clock.h"
-#include "backends/common/stall_report.h"
+#include "backends/common/stall_reporter.h"
 #include "backends/shm/call_notes.h"
 #include "core/base/interrupt.h"
 #include "core/base/stall.h"
@@ -43,7 +43,7 @@ bool Membarrier(int command) { return syscall(SYS_membarrier, command, 0, 0) == 
 
 }  // namespace
 
-Vigil::Vigil(char* memory, Roster roster, PeerWatchdog watchdog)
+Vigil::Vigil(char* memory, PeerTable roster, PeerWatchdog watchdog)
     : roster_(std::move(roster)),
       watchdog_(std::move(watchdog)),
       board_(memory, roster_.size()),
@@ -256,14 +256,14 @@ std::vector<int> Vigil::Late(int rank, const Waiting& waiting) const {
   if (!late.empty()) return late;
   // All have come. Who is waited for may itself wait for one that was stopped on the way.
   for (int other = 0; other < board_.size(); ++other) {
-    if (other != rank_ && roster_.Probe(other) == Liveness::kStopped) late.push_back(other);
+    if (other != rank_ && roster_.LivenessOf(other) == Liveness::kStopped) late.push_back(other);
   }
   if (late.empty()) late.push_back(rank);
   return late;
 }
 
 std::string Vigil::Doing(int rank) const {
-  if (roster_.Probe(rank) == Liveness::kStopped) return "its process is stopped";
+  if (roster_.LivenessOf(rank) == Liveness::kStopped) return "its process is stopped";
   if (!board_.has_joined(rank)) return "it is joining the group";
   const RankArea& area = board_.area(rank);
   const Header* header = &area.headers[0];

@@ -12,7 +12,7 @@
 #include "absl/status/status.h"
 #include "absl/strings/string_view.h"
 #include "backends/common/call.h"
-#include "backends/common/roster.h"
+#include "backends/common/peer_table.h"
 #include "backends/shm/board.h"
 #include "backends/shm/peer_watchdog.h"
 #include "core/base/deadline.h"
@@ -36,14 +36,14 @@ struct Waiting {
 class Vigil {
  public:
   // The board is in `memory`.
-  Vigil(char* memory, Roster roster, PeerWatchdog watchdog);
+  Vigil(char* memory, PeerTable roster, PeerWatchdog watchdog);
 
   Vigil(const Vigil&) = delete;
   Vigil& operator=(const Vigil&) = delete;
 
   int rank() const { return rank_; }
   const Board& board() const { return board_; }
-  const Roster& roster() const { return roster_; }
+  const PeerTable& roster() const { return roster_; }
   // Not while another thread waits here.
   PeerWatchdog& watchdog() { return watchdog_; }
 
@@ -122,7 +122,7 @@ class Vigil {
   std::vector<int> Late(int rank, const Waiting& waiting) const;
   std::string Doing(int rank) const;
 
-  const Roster roster_;
+  const PeerTable roster_;
   PeerWatchdog watchdog_;
   const Board board_;
   const int rank_;

@@ -59,7 +59,8 @@ constexpr absl::Duration kLimit = absl::Seconds(90);  // Of the job; far more th
 
 // By a process that has once used gRPC: its epoll and wake-up descriptors.
 constexpr char kKeptByGrpc[] = "anon_inode:, anon_inode:";
-// By one that has once waited in Gloo: the thread that wakes such waits (backends/gloo/nudge.h).
+// By one that has once waited in Gloo: the thread that wakes such waits
+// (backends/gloo/periodic_wakeup.h).
 constexpr char kKeptForGloo[] = "thread";
 
 int every = 0;

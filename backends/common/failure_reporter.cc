@@ -1,0 +1,409 @@
+#include "backends/common/failure_reporter.h"
+
+#include <algorithm>
+#include <map>
+#include <set>
+#include <thread>
+#include <utility>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "absl/strings/str_replace.h"
+#include "absl/strings/str_split.h"
+#include "absl/synchronization/notification.h"
+#include "backends/common/call.h"
+#include "backends/common/call_words.h"
+#include "core/base/deadline.h"
+#include "core/base/status.h"
+#include "core/base/thread.h"
+
+namespace syncline {
+namespace {
+
+constexpr absl::string_view kPrefix = "report/";
+
+// How often to ask whether the processes of the awaited ranks still live. A dead rank never
+// reports, so this ends most waits long before kGrace.
+constexpr absl::Duration kLivenessPollInterval = absl::Milliseconds(100);
+
+// What one rank has published. An idle rank has nothing but `idle`, unless one of its calls has
+// failed since.
+struct RankReport {
+  ErrorKind kind = ErrorKind::kNetwork;
+  std::vector<int> lost;
+  std::vector<Call> under_way;
+  std::string idle;
+  std::string operation;
+  std::string message;
+};
+using Reports = std::map<int, RankReport>;
+
+std::string KeyOf(int rank) { return absl::StrCat(kPrefix, rank); }
+
+std::string OneLine(absl::string_view text) { return absl::StrReplaceAll(text, {{"\n", " "}}); }
+
+std::string Serialize(const Failure& failure) {
+  const std::string calls =
+      absl::StrJoin(failure.under_way, ",", [](std::string* out, const Call& call) {
+        absl::StrAppend(out, absl::StrJoin(ToWords(call), " "));
+      });
+  return absl::StrCat(static_cast<int>(KindOf(failure.cause)), "\n",
+                      absl::StrJoin(failure.lost, " "), "\n", calls, "\n", OneLine(failure.idle),
+                      "\n", OneLine(failure.operation), "\n", failure.cause.message());
+}
+
+template <typename Number>
+std::vector<Number> ParseNumbers(absl::string_view text) {
+  std::vector<Number> numbers;
+  for (absl::string_view word : absl::StrSplit(text, ' ', absl::SkipEmpty())) {
+    Number number;
+    if (absl::SimpleAtoi(word, &number)) numbers.push_back(number);
+  }
+  return numbers;
+}
+
+RankReport ParseReport(absl::string_view text) {
+  const std::vector<std::string> lines = absl::StrSplit(text, absl::MaxSplits('\n', 5));
+  RankReport report;
+  int kind;
+  if (lines.size() != 6 || !absl::SimpleAtoi(lines[0], &kind)) return report;
+  if (kind >= 0 && kind <= static_cast<int>(ErrorKind::kInternal)) {
+    report.kind = static_cast<ErrorKind>(kind);
+  }
+  report.lost = ParseNumbers<int>(lines[1]);
+  for (absl::string_view words : absl::StrSplit(lines[2], ',', absl::SkipEmpty())) {
+    absl::StatusOr<Call> call = FromWords(ParseNumbers<int64_t>(words));
+    if (call.ok()) report.under_way.push_back(*std::move(call));
+  }
+  report.idle = lines[3];
+  report.operation = lines[4];
+  report.message = lines[5];
+  return report;
+}
+
+absl::StatusOr<Reports> ReadAll(Store& store) {
+  SYNCLINE_ASSIGN_OR_RETURN(std::vector<std::string> keys, store.Keys(kPrefix));
+  SYNCLINE_ASSIGN_OR_RETURN(std::vector<std::string> values,
+                            store.MultiGet(keys, FailureReporter::kGrace));
+  Reports reports;
+  for (size_t i = 0; i < keys.size(); ++i) {
+    int rank;
+    if (absl::SimpleAtoi(keys[i].substr(kPrefix.size()), &rank)) {
+      reports[rank] = ParseReport(values[i]);
+    }
+  }
+  return reports;
+}
+
+// The ranks that may be at fault: those that the operation needs and those whose connection some
+// rank lost, without those that have reported or left and without `self`.
+std::vector<int> Silent(const Failure& failure, const Reports& reports, int self) {
+  std::set<int> ranks(failure.awaited.begin(), failure.awaited.end());
+  // When time is up, transports such as Gloo close all connections. So a lost connection then says
+  // nothing about the peer.
+  if (KindOf(failure.cause) != ErrorKind::kTimeout) {
+    ranks.insert(failure.lost.begin(), failure.lost.end());
+  }
+  for (const auto& [rank, report] : reports) {
+    if (report.kind == ErrorKind::kNetwork) ranks.insert(report.lost.begin(), report.lost.end());
+  }
+  ranks.erase(self);
+  std::vector<int> silent;
+  for (int rank : ranks) {
+    if (reports.count(rank) == 0 && failure.left.count(rank) == 0) silent.push_back(rank);
+  }
+  return silent;
+}
+
+// One report, and what other ranks reported. A thread of its own shares it with the caller, so that
+// the caller can leave the thread behind if the store hangs.
+struct ReportExchange {
+  std::shared_ptr<Store> store;
+  std::shared_ptr<const PeerTable> peers;
+  Failure failure;
+  absl::StatusOr<Reports> reports = absl::UnknownError("no answer");
+  absl::Notification done;
+};
+
+// Waits until every rank that may be at fault has reported or is known to be dead, or for kGrace.
+// Returns all reports.
+absl::StatusOr<Reports> AwaitReports(const ReportExchange& exchange) {
+  const Deadline deadline(FailureReporter::kGrace);
+  while (true) {
+    SYNCLINE_ASSIGN_OR_RETURN(Reports reports, ReadAll(*exchange.store));
+    std::vector<std::string> awaited;
+    for (int rank : Silent(exchange.failure, reports, exchange.peers->rank())) {
+      if (exchange.peers->LivenessOf(rank) != Liveness::kDead) awaited.push_back(KeyOf(rank));
+    }
+    if (awaited.empty() || deadline.Expired()) return reports;
+    absl::Status status =
+        exchange.store->Wait(awaited, std::min(kLivenessPollInterval, deadline.Remaining()));
+    if (!status.ok() && KindOf(status) != ErrorKind::kTimeout) return status;
+  }
+}
+
+// Whether to wait for the other ranks' reports.
+enum class Await { kReports, kNothing };
+
+absl::StatusOr<Reports> Run(const ReportExchange& exchange, Await await) {
+  SYNCLINE_RETURN_IF_ERROR(
+      exchange.store->Set(KeyOf(exchange.peers->rank()), Serialize(exchange.failure)));
+  if (await == Await::kNothing) return Reports();
+  return AwaitReports(exchange);
+}
+
+absl::StatusOr<Reports> RunBounded(std::shared_ptr<Store> store,
+                                   std::shared_ptr<const PeerTable> peers, const Failure& failure,
+                                   Await await) {
+  auto exchange = std::make_shared<ReportExchange>();
+  exchange->store = std::move(store);
+  exchange->peers = std::move(peers);
+  exchange->failure = failure;
+  SYNCLINE_ASSIGN_OR_RETURN(std::thread thread,
+                            StartThread("reports of failures", [exchange, await] {
+                              exchange->reports = Run(*exchange, await);
+                              exchange->done.Notify();
+                            }));
+  if (exchange->done.WaitForNotificationWithTimeout(FailureReporter::kBound)) {
+    thread.join();
+    return exchange->reports;
+  }
+  thread.detach();
+  return StoreError(
+      absl::StrCat("no answer within ", absl::FormatDuration(FailureReporter::kBound)));
+}
+
+// Whether the two ranks' calls belong to one operation: for point-to-point calls, whether one of
+// them sends what the other receives.
+bool InSameOperation(const Call& a, int rank_a, const Call& b, int rank_b) {
+  if (!IsP2p(a.kind) || !IsP2p(b.kind)) return a.kind == b.kind && a.sequence == b.sequence;
+  auto reaches = [](const Call& call, int rank) {
+    return call.peer == rank || call.peer == kAnySource;
+  };
+  return a.kind != b.kind && a.tag == b.tag && reaches(a, rank_b) && reaches(b, rank_a);
+}
+
+struct Diagnosis {
+  ErrorKind kind;
+  std::string text;
+};
+
+// Derives the error for the user from this rank's failure and all ranks' reports.
+class DiagnosisMaker {
+ public:
+  DiagnosisMaker(const PeerTable& peers, const Failure& failure,
+                 const absl::StatusOr<Reports>& reports)
+      : peers_(peers), failure_(failure), known_(reports.ok()) {
+    if (known_) reports_ = *reports;
+    silent_ = Silent(failure, reports_, peers.rank());
+    for (int rank : silent_) {
+      if (peers.LivenessOf(rank) == Liveness::kDead) dead_.push_back(rank);
+      if (IsLost(rank)) lost_.push_back(rank);
+    }
+    missing_ = silent_;
+    for (int rank : failure.awaited) {
+      if (IsElsewhere(rank)) missing_.push_back(rank);
+    }
+    std::sort(missing_.begin(), missing_.end());
+  }
+
+  // Evidence counts in this order: a death that the kernel confirms; a mismatch or a cause that
+  // this rank knows for certain; a cause that another rank reported, since this rank may only see
+  // what followed from it; this rank's own timeout; a broken connection, which says least.
+  Diagnosis Make() const {
+    const ErrorKind kind = KindOf(failure_.cause);
+    if (!dead_.empty()) {
+      return {ErrorKind::kNetwork, absl::StrCat(Failed(), Describe(dead_), " ", Have(dead_),
+                                                " died (", failure_.cause.message(), ")")};
+    }
+    if (kind == ErrorKind::kMismatch) return {kind, std::string(failure_.cause.message())};
+    if (kind != ErrorKind::kNetwork && kind != ErrorKind::kTimeout) {
+      return {kind, absl::StrCat(Failed(), failure_.cause.message())};
+    }
+    const auto first = FirstCause();
+    if (first != reports_.end() &&
+        (first->second.kind != ErrorKind::kTimeout ||
+         (kind != ErrorKind::kTimeout && first->second.operation != failure_.operation))) {
+      std::string text =
+          absl::StrCat(Failed(), peers_.Describe(first->first),
+                       " reported: ", first->second.operation, ": ", first->second.message);
+      if (first->second.kind == ErrorKind::kTimeout) {
+        for (int rank : silent_) {
+          absl::StrAppend(&text, "; ", peers_.Describe(rank), " did not report");
+          if (!ActivityOf(rank).empty()) absl::StrAppend(&text, "; ", ActivityOf(rank));
+        }
+      }
+      return {first->second.kind, text};
+    }
+    if (first != reports_.end() || kind == ErrorKind::kTimeout) {
+      return {ErrorKind::kTimeout, TimedOut()};
+    }
+    return {ErrorKind::kNetwork, ConnectionLost()};
+  }
+
+ private:
+  // Whether some rank lost the connection to `rank`.
+  bool IsLost(int rank) const {
+    auto contains = [rank](const std::vector<int>& ranks) {
+      return std::find(ranks.begin(), ranks.end(), rank) != ranks.end();
+    };
+    return contains(failure_.lost) ||
+           std::any_of(reports_.begin(), reports_.end(),
+                       [&](const auto& entry) { return contains(entry.second.lost); });
+  }
+
+  // Whether `rank` has reported that it is not in the operation in which this rank waits for it.
+  bool IsElsewhere(int rank) const {
+    const auto it = reports_.find(rank);
+    if (it == reports_.end()) return false;
+    if (!it->second.idle.empty()) return true;
+    const std::vector<Call>& calls = it->second.under_way;
+    return !calls.empty() && !failure_.under_way.empty() &&
+           std::none_of(calls.begin(), calls.end(), [&](const Call& call) {
+             return InSameOperation(failure_.under_way[0], peers_.rank(), call, rank);
+           });
+  }
+
+  // What `rank` does: "it is in broadcast #5"; empty if nothing is known.
+  std::string ActivityOf(int rank) const {
+    const auto it = reports_.find(rank);
+    if (it == reports_.end()) {
+      return peers_.LivenessOf(rank) == Liveness::kStopped ? "its process is stopped" : "";
+    }
+    if (!it->second.idle.empty()) return it->second.idle;
+    auto name = [](std::string* out, const Call& call) { absl::StrAppend(out, call.ShortName()); };
+    return absl::StrCat("it is in ", absl::StrJoin(it->second.under_way, " and ", name));
+  }
+
+  std::string Describe(const std::vector<int>& ranks) const {
+    return absl::StrJoin(ranks, ", ", [this](std::string* out, int rank) {
+      absl::StrAppend(out, peers_.Describe(rank));
+    });
+  }
+
+  std::string Failed() const {
+    return absl::StrCat(failure_.operation, " failed after ",
+                        absl::FormatDuration(absl::Trunc(failure_.elapsed, absl::Milliseconds(1))),
+                        ": ");
+  }
+
+  // The report of the lowest other rank that saw more than a connection closed by others.
+  Reports::const_iterator FirstCause() const {
+    return std::find_if(reports_.begin(), reports_.end(), [this](const auto& entry) {
+      return entry.first != peers_.rank() && entry.second.kind != ErrorKind::kNetwork;
+    });
+  }
+
+  std::string TimedOut() const {
+    const std::string after = absl::FormatDuration(failure_.timeout);
+    if (!known_) {
+      return absl::StrCat(failure_.operation, ": not complete after ", after,
+                          "; which ranks have not arrived is not known");
+    }
+    if (missing_.empty()) {
+      for (int rank : failure_.awaited) {
+        const auto it = failure_.left.find(rank);
+        if (it == failure_.left.end()) continue;
+        return absl::StrCat(failure_.operation, ": not complete after ", after, "; ",
+                            peers_.Describe(rank), " has left the group: ", it->second);
+      }
+      return absl::StrCat(failure_.operation, ": not complete after ", after,
+                          " though all its ranks had arrived: allow more time, or check the ",
+                          "network between the hosts");
+    }
+    std::vector<int> unknown;
+    std::vector<std::string> parts;
+    for (int rank : missing_) {
+      if (ActivityOf(rank).empty()) {
+        unknown.push_back(rank);
+      } else {
+        parts.push_back(absl::StrCat(peers_.Describe(rank), " has not arrived after ", after, "; ",
+                                     ActivityOf(rank)));
+      }
+    }
+    if (!unknown.empty()) {
+      parts.push_back(
+          absl::StrCat(Describe(unknown), " ", Have(unknown), " not arrived after ", after));
+    }
+    return absl::StrCat(failure_.operation, ": ", absl::StrJoin(parts, "; "));
+  }
+
+  std::string ConnectionLost() const {
+    const std::string said = absl::StrCat(" (", failure_.cause.message(), ")");
+    if (!lost_.empty()) {
+      return absl::StrCat(Failed(), Describe(lost_), " closed the connection, did not report and ",
+                          "must be presumed lost", said);
+    }
+    if (known_ && !silent_.empty()) {
+      return absl::StrCat(Failed(), Describe(silent_), " did not report and must be presumed lost",
+                          said);
+    }
+    return absl::StrCat(Failed(), "check the network between the hosts", said);
+  }
+
+  const PeerTable& peers_;
+  const Failure& failure_;
+  const bool known_;  // Whether the store answered.
+  Reports reports_;
+  std::vector<int> silent_, dead_, lost_;  // Dead and lost are also silent.
+  std::vector<int> missing_;  // The silent ranks, and the awaited ranks that are elsewhere.
+};
+
+absl::Status MakeStatus(const Diagnosis& diagnosis) {
+  switch (diagnosis.kind) {
+    case ErrorKind::kTimeout:
+      return TimeoutError(diagnosis.text);
+    case ErrorKind::kNetwork:
+      return NetworkError(diagnosis.text);
+    case ErrorKind::kMismatch:
+      return MismatchError(diagnosis.text);
+    default:
+      return BackendError(diagnosis.text);
+  }
+}
+
+}  // namespace
+
+FailureReporter::FailureReporter(std::shared_ptr<Store> store, PeerTable peers)
+    : store_(std::move(store)), peers_(std::make_shared<const PeerTable>(std::move(peers))) {}
+
+void FailureReporter::Report(const Failure& failure) const {
+  RunBounded(store_, peers_, failure, Await::kNothing).status().IgnoreError();
+}
+
+void FailureReporter::ReportIdle(const std::string& what) const {
+  Failure failure;
+  failure.cause = NetworkError("");
+  failure.idle = what;
+  Report(failure);
+}
+
+absl::Status FailureReporter::Diagnose(const Failure& given) const {
+  Failure failure = given;
+  // A peer that left closes its connections in good order. If no other connection broke, its leave
+  // is the cause.
+  std::vector<std::string> gone;
+  for (int rank : given.awaited) {
+    const auto it = given.left.find(rank);
+    if (it == given.left.end()) continue;
+    gone.push_back(absl::StrCat(peers_->Describe(rank), " has left the group: ", it->second));
+  }
+  if (!gone.empty() && given.lost.empty() && KindOf(given.cause) == ErrorKind::kNetwork) {
+    failure.cause = BackendError(absl::StrJoin(gone, "; "));
+  }
+  const absl::StatusOr<Reports> reports = RunBounded(store_, peers_, failure, Await::kReports);
+  Diagnosis diagnosis = DiagnosisMaker(*peers_, failure, reports).Make();
+  if (KindOf(reports.status()) == ErrorKind::kBackend) {
+    absl::StrAppend(&diagnosis.text,
+                    "; other ranks' reports are not known: ", reports.status().message());
+  } else if (!reports.ok()) {
+    absl::StrAppend(&diagnosis.text, "; the store at ", store_->ToString(),
+                    " does not answer either: its process, rank 0 or the launcher, must be ",
+                    "presumed lost (", reports.status().message(), ")");
+  }
+  return MakeStatus(diagnosis);
+}
+
+}  // namespace syncline

@@ -1,0 +1,46 @@
+#include "backends/common/shm_availability.h"
+
+#include <algorithm>
+#include <string>
+
+#include "absl/strings/str_cat.h"
+#include "absl/time/time.h"
+#include "core/base/log.h"
+#include "core/base/status.h"
+#include "core/store/prefix_store.h"
+
+namespace syncline {
+namespace {
+
+constexpr absl::Duration kShmJoinTimeout = absl::Seconds(30);
+
+}  // namespace
+
+Deadline ShmJoinDeadline(const Deadline& joining) {
+  return Deadline(std::min(joining.Remaining(), kShmJoinTimeout));
+}
+
+absl::StatusOr<bool> ShmIsAvailable(const BackendConfig& config, const PeerTable& peers,
+                                    const absl::Status& own) {
+  // A failure travels as the payload of a second table, not as its error: it is no error of the
+  // group, which goes on without shared memory.
+  PrefixStore store("shm availability", config.store);
+  SYNCLINE_ASSIGN_OR_RETURN(
+      const PeerTable results,
+      PeerTable::Join(store, config.rank, config.size, std::string(own.ok() ? "" : own.message()),
+                      config.deadline, [&peers] { return peers.CheckAlive(); }));
+  for (int rank = 0; rank < config.size; ++rank) {
+    if (results.payload(rank).empty()) continue;
+    // Only the lowest rank that failed logs.
+    if (rank == config.rank) {
+      Log(LogLevel::kWarning,
+          absl::StrCat("backend auto: a group of ", config.size,
+                       " ranks does without shared memory", ", and will be slower, since ",
+                       results.Describe(rank), " failed: ", own.message()));
+    }
+    return false;
+  }
+  return true;
+}
+
+}  // namespace syncline

@@ -1,0 +1,28 @@
+// Decides for a whole group whether it may use backend shm on its nodes: all ranks of every node
+// must be able to share memory, or no node uses it.
+#ifndef SYNCLINE_BACKENDS_COMMON_SHM_AVAILABILITY_H_
+#define SYNCLINE_BACKENDS_COMMON_SHM_AVAILABILITY_H_
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "backends/common/peer_table.h"
+#include "core/base/deadline.h"
+#include "core/group/backend.h"
+
+namespace syncline {
+
+// The deadline for making backend shm: that of joining, or half a minute if that is less. All ranks
+// have come by then, and a rank that cannot share memory may be unable to say so to the ranks of
+// its node that wait for it.
+Deadline ShmJoinDeadline(const Deadline& joining);
+
+// Collective over the whole group, which `peers` describes: publishes whether this rank made its
+// backend shm (`own`), and returns whether all ranks did. If some did not, the lowest of them logs
+// why. The answer is the same on all ranks. Errors are those of PeerTable::Join: a NetworkError if
+// a rank has died.
+absl::StatusOr<bool> ShmIsAvailable(const BackendConfig& config, const PeerTable& peers,
+                                    const absl::Status& own);
+
+}  // namespace syncline
+
+#endif  // SYNCLINE_BACKENDS_COMMON_SHM_AVAILABILITY_H_

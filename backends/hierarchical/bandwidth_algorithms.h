@@ -1,0 +1,34 @@
+// Collectives of many bytes over several nodes, in which few bytes cross between nodes.
+#ifndef SYNCLINE_BACKENDS_HIERARCHICAL_BANDWIDTH_ALGORITHMS_H_
+#define SYNCLINE_BACKENDS_HIERARCHICAL_BANDWIDTH_ALGORITHMS_H_
+
+#include "absl/status/status.h"
+#include "absl/types/span.h"
+#include "backends/hierarchical/hierarchical_call.h"
+#include "core/tensor/reduce_op.h"
+#include "core/tensor/tensor.h"
+
+namespace syncline {
+namespace hierarchical {
+
+// Each function does what the method of Backend does. All rails carry data, each a part of it. The
+// work is done in chunks of kChunkBytes: while one chunk crosses between the nodes, shared memory
+// works on the next.
+//
+// All ranks of the group must call the same function, each with a HierarchicalCall of its own.
+// Errors are those of HierarchicalCall. Results are bitwise equal on all ranks: a part is combined
+// in the order of the nodes, by one rank or by two that do the same.
+
+absl::Status BandwidthBroadcast(HierarchicalCall& call, const Tensor& tensor, int root);
+absl::Status BandwidthAllReduce(HierarchicalCall& call, const Tensor& tensor, ReduceOp op);
+absl::Status BandwidthReduce(HierarchicalCall& call, const Tensor& tensor, ReduceOp op, int root);
+absl::Status BandwidthAllGather(HierarchicalCall& call, absl::Span<const Tensor> outputs,
+                                const Tensor& input);
+// Requires that the topology is even.
+absl::Status BandwidthReduceScatter(HierarchicalCall& call, const Tensor& output,
+                                    absl::Span<const Tensor> inputs, ReduceOp op);
+
+}  // namespace hierarchical
+}  // namespace syncline
+
+#endif  // SYNCLINE_BACKENDS_HIERARCHICAL_BANDWIDTH_ALGORITHMS_H_

@@ -1,0 +1,125 @@
+// Backend hierarchical: ranks on several nodes, some of which have several ranks. Shared memory
+// within the nodes, TCP between them.
+#ifndef SYNCLINE_BACKENDS_HIERARCHICAL_HIERARCHICAL_BACKEND_H_
+#define SYNCLINE_BACKENDS_HIERARCHICAL_HIERARCHICAL_BACKEND_H_
+
+#include <memory>
+#include <string>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/functional/function_ref.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/synchronization/mutex.h"
+#include "backends/common/call.h"
+#include "backends/common/peer_table.h"
+#include "backends/gloo/gloo_backend.h"
+#include "backends/hierarchical/hierarchical_call.h"
+#include "backends/hierarchical/rail_sockets.h"
+#include "backends/hierarchical/scratch_arena.h"
+#include "backends/hierarchical/topology.h"
+#include "core/group/backend.h"
+
+namespace syncline {
+namespace hierarchical {
+
+// Built on three transports: backend gloo over all ranks, backend shm over the ranks of each node
+// with several, and RailSockets between the nodes.
+//
+// Every call is an operation of gloo's: gloo watches the peers, ends waits and finds the ranks at
+// fault. Only the comparison of the calls and the way of the data differ: within a node through
+// shared memory, between nodes over the rails, by few ranks. If a step fails, the call fails as if
+// a connection of gloo's had broken. If a connection of gloo's breaks, all other waits end.
+//
+// Threads, ownership and errors are those of Backend; no error shows a local rank.
+class HierarchicalBackend final : public Backend {
+ public:
+  // Collective. Null on all ranks, one of which logs why, if the ranks of some node cannot share
+  // memory or the rails cannot be connected. `peers` and `topology` describe the group of `config`.
+  // Other errors are those of GlooBackend::Make.
+  static absl::StatusOr<std::shared_ptr<Backend>> Make(const BackendConfig& config,
+                                                       const PeerTable& peers,
+                                                       const Topology& topology);
+
+  ~HierarchicalBackend() override;
+
+  absl::string_view name() const override { return "hierarchical"; }
+
+  absl::Status Broadcast(const Tensor& tensor, int root, const CallContext& context) override;
+  absl::Status AllReduce(const Tensor& tensor, ReduceOp op, const CallContext& context) override;
+  absl::Status Reduce(const Tensor& tensor, ReduceOp op, int root,
+                      const CallContext& context) override;
+  absl::Status AllGather(absl::Span<const Tensor> outputs, const Tensor& input,
+                         const CallContext& context) override;
+  absl::Status Gather(absl::Span<const Tensor> outputs, const Tensor& input, int root,
+                      const CallContext& context) override;
+  absl::Status Scatter(const Tensor& output, absl::Span<const Tensor> inputs, int root,
+                       const CallContext& context) override;
+  absl::Status ReduceScatter(const Tensor& output, absl::Span<const Tensor> inputs, ReduceOp op,
+                             const CallContext& context) override;
+  absl::Status AllToAll(absl::Span<const Tensor> outputs, absl::Span<const Tensor> inputs,
+                        const CallContext& context) override;
+  absl::Status Barrier(const CallContext& context) override;
+
+  // Gloo's, also between ranks of one node: a receive from any rank can wait in one place only.
+  absl::Status Send(const Tensor& tensor, int dst, const CallContext& context) override {
+    return gloo_->Send(tensor, dst, context);
+  }
+  absl::StatusOr<int> Recv(const Tensor& tensor, int src, const CallContext& context) override {
+    return gloo_->Recv(tensor, src, context);
+  }
+
+  void Abort(const absl::Status& cause) override;
+
+ private:
+  using GlooBackend = gloo_backend::GlooBackend;
+  using GlooCollectives = gloo_backend::GlooCollectives;
+
+  HierarchicalBackend(const PeerTable& peers, const Topology& topology)
+      : peers_(peers), topology_(topology) {}
+
+  absl::Status JoinGloo(const BackendConfig& config);
+  absl::Status JoinRail(const BackendConfig& config);
+  absl::Status JoinNode(const BackendConfig& config);
+  void AbortShmAndRail(const absl::Status& cause) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+
+  // Runs a collective whose algorithm is `algorithm`, which compares the ranks' calls.
+  absl::Status Run(const Call& call, const CallContext& context,
+                   absl::FunctionRef<absl::Status(HierarchicalCall&)> algorithm);
+  // Compares the ranks' calls, then runs an algorithm of gloo's.
+  absl::Status RunInGloo(const Call& call, const CallContext& context,
+                         absl::FunctionRef<void(GlooCollectives&)> algorithm);
+  using Body = absl::FunctionRef<absl::Status(HierarchicalCall&, GlooBackend::Operation&)>;
+  absl::Status Execute(const Call& call, const CallContext& context, Body body);
+
+  // The error of a step in terms of the group: shared memory knows only local ranks, and rails only
+  // their members. So this leaves gloo to find out which ranks are at fault.
+  absl::Status ToGroupError(const absl::Status& status, const CallContext& context,
+                            int gone_before);
+
+  void OnPeerGone(const GlooBackend& gloo);
+  // Waits until more than `before` peers have gone, for kPeerGoneGrace at most.
+  void AwaitPeerGone(int before);
+  int gone_count();
+
+  // "; rank 3 (host b, pid 81) is stopped" for every such process of this node.
+  std::string DescribeStopped() const;
+
+  const PeerTable peers_;
+  const Topology topology_;
+  ScratchArena arena_;
+  absl::Mutex mutex_;
+  // How many times a peer has left or was lost. Abort counts as one.
+  int gone_count_ ABSL_GUARDED_BY(mutex_) = 0;
+  bool has_lost_peer_ ABSL_GUARDED_BY(mutex_) = false;
+  // shm_ is null if this rank is alone on its node, rail_ if it is on no rail. Both are set under
+  // mutex_ while joining, when the watch of gloo_ already runs, and constant afterwards.
+  std::shared_ptr<Backend> shm_;
+  std::unique_ptr<RailSockets> rail_;
+  std::unique_ptr<GlooBackend> gloo_;  // The last member: its watch uses the others until it ends.
+};
+
+}  // namespace hierarchical
+}  // namespace syncline
+
+#endif  // SYNCLINE_BACKENDS_HIERARCHICAL_HIERARCHICAL_BACKEND_H_

@@ -1,0 +1,164 @@
+#include "backends/hierarchical/hierarchical_call.h"
+
+#include <algorithm>
+
+#include "backends/common/tensor_steps.h"
+#include "backends/hierarchical/thresholds.h"
+#include "core/base/status.h"
+
+namespace syncline {
+namespace hierarchical {
+
+// The exchange is one of a single rank: it only builds the record and compares others with it.
+HierarchicalCall::HierarchicalCall(const Transports& transports, const Call& call,
+                                   const CallContext& context)
+    : transports_(transports),
+      local_context_{context.sequence, context.deadline},
+      exchange_(call, 0, 1),
+      records_(transports.topology.node_count()),
+      record_ends_(transports.topology.node_count()) {
+  local_context_.form.hash = HashOf(exchange_.record());
+  transports_.arena.Reset();
+}
+
+absl::Status HierarchicalCall::RecordMismatch(const absl::Status& status) {
+  if (!status.ok() && KindOf(status) == ErrorKind::kMismatch) has_mismatch_ = true;
+  return status;
+}
+
+// A rank that is alone on its node has no steps within it, except the copies that they would make.
+absl::Status HierarchicalCall::Broadcast(const Tensor& tensor, int root) {
+  if (transports_.shm == nullptr) return absl::OkStatus();
+  return RecordMismatch(transports_.shm->Broadcast(tensor, root, local_context_));
+}
+
+absl::Status HierarchicalCall::Reduce(const Tensor& tensor, ReduceOp op, int root) {
+  if (transports_.shm == nullptr) return absl::OkStatus();
+  return RecordMismatch(transports_.shm->Reduce(tensor, op, root, local_context_));
+}
+
+absl::Status HierarchicalCall::AllGather(absl::Span<const Tensor> outputs, const Tensor& input) {
+  if (transports_.shm != nullptr) {
+    return RecordMismatch(transports_.shm->AllGather(outputs, input, local_context_));
+  }
+  CopyElements(input, outputs[0]);
+  return absl::OkStatus();
+}
+
+absl::Status HierarchicalCall::ReduceScatter(const Tensor& output, absl::Span<const Tensor> inputs,
+                                             ReduceOp op) {
+  if (transports_.shm != nullptr) {
+    return RecordMismatch(transports_.shm->ReduceScatter(output, inputs, op, local_context_));
+  }
+  CopyElements(inputs[0], output);
+  return absl::OkStatus();
+}
+
+absl::Status HierarchicalCall::Barrier() {
+  if (transports_.shm == nullptr) return absl::OkStatus();
+  return RecordMismatch(transports_.shm->Barrier(local_context_));
+}
+
+// By messages, not as shm's gather, whose parts all have one size.
+absl::Status HierarchicalCall::Gather(absl::Span<const Tensor> parts, const Tensor& own, int root) {
+  if (topology().local_rank != root) {
+    if (own.numel() == 0) return absl::OkStatus();
+    return RecordMismatch(transports_.shm->Send(own, root, local_context_));
+  }
+  for (int from = 0; from < static_cast<int>(parts.size()); ++from) {
+    if (from == root || parts[from].numel() == 0) continue;
+    SYNCLINE_RETURN_IF_ERROR(
+        RecordMismatch(transports_.shm->Recv(parts[from], from, local_context_).status()));
+  }
+  return absl::OkStatus();
+}
+
+void HierarchicalCall::SendFingerprint() {
+  has_sent_fingerprint_ = true;
+  const int own = topology().node;
+  records_[own] = exchange_.record();
+  for (int node = 0; node < node_count(); ++node) {
+    if (node == own) continue;
+    transports_.rail->Send(node, &records_[own], sizeof(FingerprintRecord));
+    transports_.rail->Receive(node, &records_[node], sizeof(FingerprintRecord));
+    record_ends_[node] = transports_.rail->bytes_to_receive(node);
+  }
+}
+
+// Data may have come behind the records by now, but only as much as this rank has posted receives
+// for; if calls differ, it is garbage in memory of this collective, whose contents are undefined
+// after an error.
+absl::Status HierarchicalCall::CheckFingerprints() {
+  for (int node = 0; node < node_count(); ++node) {
+    if (node == topology().node) continue;
+    SYNCLINE_RETURN_IF_ERROR(
+        transports_.rail->AwaitReceived(node, record_ends_[node], local_context_.deadline));
+    exchange_.Merge(records_[node]);
+    if (exchange_.agreed()) continue;
+    has_mismatch_ = true;
+    return MismatchError("nodes made different calls");
+  }
+  return absl::OkStatus();
+}
+
+void HierarchicalCall::Send(int to, const Tensor& tensor) {
+  transports_.rail->Send(to, tensor.data(), tensor.nbytes());
+}
+
+void HierarchicalCall::SendToAll(const Tensor& tensor) {
+  for (int distance = 1; distance < node_count(); ++distance) {
+    Send(topology().NodeAt(distance), tensor);
+  }
+}
+
+void HierarchicalCall::Receive(int from, const Tensor& tensor) {
+  transports_.rail->Receive(from, tensor.data(), tensor.nbytes());
+}
+
+HierarchicalCall::Progress HierarchicalCall::progress() const {
+  Progress progress;
+  for (int node = 0; node < node_count(); ++node) {
+    progress.sent.push_back(transports_.rail->bytes_to_send(node));
+    progress.received.push_back(transports_.rail->bytes_to_receive(node));
+  }
+  return progress;
+}
+
+absl::Status HierarchicalCall::Await(const Progress& progress) {
+  for (int node = 0; node < node_count(); ++node) {
+    SYNCLINE_RETURN_IF_ERROR(
+        transports_.rail->AwaitReceived(node, progress.received[node], local_context_.deadline));
+    SYNCLINE_RETURN_IF_ERROR(
+        transports_.rail->AwaitSent(node, progress.sent[node], local_context_.deadline));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status HierarchicalCall::AwaitAll() {
+  return transports_.rail->AwaitAll(local_context_.deadline);
+}
+
+absl::Status HierarchicalCall::MakeProgress() { return transports_.rail->MakeProgress(); }
+
+void HierarchicalCall::AbortPeers() {
+  // A fingerprint that this rank has sent shows the other nodes that their calls differ from this
+  // node's, if they do. If it has sent none, the difference is within the node, so this rank's own
+  // call may be the same as theirs: only a rejected record tells them.
+  if (is_on_rail() && !has_sent_fingerprint_) {
+    exchange_.Reject();
+    SendFingerprint();
+    const Progress sent = progress();
+    const Deadline soon(std::min(local_context_.deadline.Remaining(), kAbortPeersTimeout));
+    for (int node = 0; node < node_count(); ++node) {
+      transports_.rail->AwaitSent(node, sent.sent[node], soon).IgnoreError();
+    }
+  }
+  // A call that no rank of the node makes: shm finds the mismatch, which fails its group and so
+  // ends every wait in it.
+  if (transports_.shm == nullptr) return;
+  local_context_.form.hash = ~local_context_.form.hash;
+  transports_.shm->Barrier(local_context_).IgnoreError();
+}
+
+}  // namespace hierarchical
+}  // namespace syncline

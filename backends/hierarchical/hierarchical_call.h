@@ -1,0 +1,110 @@
+// One collective of one rank over several nodes: the steps of which the algorithms are made, and
+// the comparison of the ranks' calls. docs/internals/hierarchical_protocol.md describes the
+// protocol.
+#ifndef SYNCLINE_BACKENDS_HIERARCHICAL_HIERARCHICAL_CALL_H_
+#define SYNCLINE_BACKENDS_HIERARCHICAL_HIERARCHICAL_CALL_H_
+
+#include <cstdint>
+
+#include "absl/container/inlined_vector.h"
+#include "absl/status/status.h"
+#include "absl/types/span.h"
+#include "backends/common/call.h"
+#include "backends/common/fingerprint_exchange.h"
+#include "backends/hierarchical/rail_sockets.h"
+#include "backends/hierarchical/scratch_arena.h"
+#include "backends/hierarchical/topology.h"
+#include "core/group/backend.h"
+#include "core/tensor/reduce_op.h"
+#include "core/tensor/tensor.h"
+
+namespace syncline {
+namespace hierarchical {
+
+// What a collective of one rank may use. Borrowed.
+struct Transports {
+  const Topology& topology;
+  Backend* shm;       // Among the ranks of this node, by local rank; null if this rank is alone.
+  RailSockets* rail;  // Members are nodes; null if this rank is on no rail.
+  ScratchArena& arena;
+};
+
+// Ranks see as follows that all of them have made the same call. Each step within the node compares
+// the calls of the node's ranks, as every operation of backend shm does. Then each rank on a rail
+// sends its node's fingerprint to the other nodes, ahead of the data: SendFingerprint. Before it
+// takes received data as valid, it checks theirs: CheckFingerprints. A rank that has found a
+// difference calls AbortPeers, so that ranks that have not found it stop waiting.
+//
+// Not thread-safe. Borrows the transports, the call's tensors, and `call`, for the duration of the
+// collective. Errors of all steps: a MismatchError if the calls differ, and then has_mismatch();
+// otherwise those of backend shm, which name local ranks instead of ranks, and of RailSockets.
+class HierarchicalCall {
+ public:
+  HierarchicalCall(const Transports& transports, const Call& call, const CallContext& context);
+
+  const Topology& topology() const { return transports_.topology; }
+  ScratchArena& arena() { return transports_.arena; }
+  bool is_on_rail() const { return transports_.rail != nullptr; }
+  // Whether this rank has local rank 0. The leaders of all nodes are on rail 0.
+  bool is_leader() const { return topology().local_rank == 0; }
+
+  // Within the node: the operations of Backend, where ranks are local ranks. All ranks of the node
+  // must call them, in the same order.
+  absl::Status Broadcast(const Tensor& tensor, int root);
+  absl::Status Reduce(const Tensor& tensor, ReduceOp op, int root);
+  absl::Status AllGather(absl::Span<const Tensor> outputs, const Tensor& input);
+  absl::Status ReduceScatter(const Tensor& output, absl::Span<const Tensor> inputs, ReduceOp op);
+  absl::Status Barrier();
+  // Copies the own part of local rank r to parts[r] of local rank `root`. The root's own part must
+  // be there already. Ranks with empty parts are not waited for.
+  absl::Status Gather(absl::Span<const Tensor> parts, const Tensor& own, int root);
+
+  // Between the nodes, on this rank's rail, where ranks are nodes; requires is_on_rail().
+  // SendFingerprint comes first, once. Sends and receives move when something is awaited.
+  void SendFingerprint();
+  absl::Status CheckFingerprints();
+  void Send(int to, const Tensor& tensor);
+  void SendToAll(const Tensor& tensor);
+  void Receive(int from, const Tensor& tensor);
+
+  // A position in the streams of all connections of the rail.
+  struct Progress {
+    absl::InlinedVector<uint64_t, 4> sent, received;  // Bytes, by node.
+  };
+  // The position after all sends and receives so far.
+  Progress progress() const;
+  absl::Status Await(const Progress& progress);
+  absl::Status AwaitAll();
+  // Moves what moves without a wait.
+  absl::Status MakeProgress();
+
+  // Whether this rank has found that calls differ.
+  bool has_mismatch() const { return has_mismatch_; }
+
+  // Makes the ranks that this rank was to meet find a mismatch too: those of its rail, unless it
+  // has sent its fingerprint already, and those of its node. Waits for the latter, until the
+  // deadline at most. Afterwards the transports of this rank are of no more use.
+  void AbortPeers();
+
+ private:
+  // Notes whether a step within the node has found a mismatch; returns its status.
+  absl::Status RecordMismatch(const absl::Status& status);
+  int node_count() const { return topology().node_count(); }
+
+  const Transports transports_;
+  // For the steps within the node. Its fingerprint hash makes shm compare the calls of this
+  // collective, of which the steps themselves may show nothing.
+  CallContext local_context_;
+  FingerprintExchange exchange_;
+  // By node; that of this node is what it sends.
+  absl::InlinedVector<FingerprintRecord, 4> records_;
+  // By node: the position in the stream from it at which its record has come.
+  absl::InlinedVector<uint64_t, 4> record_ends_;
+  bool has_sent_fingerprint_ = false;
+  bool has_mismatch_ = false;
+};
+
+}  // namespace hierarchical
+}  // namespace syncline
+
+#endif  // SYNCLINE_BACKENDS_HIERARCHICAL_HIERARCHICAL_CALL_H_

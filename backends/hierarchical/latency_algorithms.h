@@ -1,0 +1,33 @@
+// Collectives of few bytes over several nodes, with the fewest messages.
+#ifndef SYNCLINE_BACKENDS_HIERARCHICAL_LATENCY_ALGORITHMS_H_
+#define SYNCLINE_BACKENDS_HIERARCHICAL_LATENCY_ALGORITHMS_H_
+
+#include "absl/status/status.h"
+#include "absl/types/span.h"
+#include "backends/hierarchical/hierarchical_call.h"
+#include "core/tensor/reduce_op.h"
+#include "core/tensor/tensor.h"
+
+namespace syncline {
+namespace hierarchical {
+
+// Each function does what the method of Backend does, for tensors of at most kLatencyMaxBytes (not
+// checked). On each node one rank, the leader, collects what its ranks have, exchanges that with
+// the leaders of the other nodes in one message each, and hands out the result.
+//
+// All ranks of the group must call the same function, each with a HierarchicalCall of its own.
+// Errors are those of HierarchicalCall. LatencyAllReduce of an empty tensor is a barrier, and
+// compares the calls.
+
+absl::Status LatencyBroadcast(HierarchicalCall& call, const Tensor& tensor, int root);
+absl::Status LatencyAllReduce(HierarchicalCall& call, const Tensor& tensor, ReduceOp op);
+absl::Status LatencyReduce(HierarchicalCall& call, const Tensor& tensor, ReduceOp op, int root);
+absl::Status LatencyAllGather(HierarchicalCall& call, absl::Span<const Tensor> outputs,
+                              const Tensor& input);
+absl::Status LatencyReduceScatter(HierarchicalCall& call, const Tensor& output,
+                                  absl::Span<const Tensor> inputs, ReduceOp op);
+
+}  // namespace hierarchical
+}  // namespace syncline
+
+#endif  // SYNCLINE_BACKENDS_HIERARCHICAL_LATENCY_ALGORITHMS_H_

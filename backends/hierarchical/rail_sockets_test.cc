@@ -1,0 +1,227 @@
+#include "backends/hierarchical/rail_sockets.h"
+
+#include <arpa/inet.h>
+#include <netinet/in.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+#include "absl/synchronization/notification.h"
+#include "absl/time/time.h"
+#include "core/base/deadline.h"
+#include "core/base/status.h"
+#include "core/base/unique_fd.h"
+#include "core/testing/no_descriptors.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace syncline {
+namespace hierarchical {
+namespace {
+
+using ::testing::HasSubstr;
+
+Deadline LongDeadline() { return Deadline(absl::Seconds(60)); }
+
+// Runs the members of a rail as threads.
+class Rail {
+ public:
+  explicit Rail(int size) {
+    for (int own = 0; own < size; ++own) {
+      listeners_.push_back(Listener::Open("127.0.0.1").value());
+      members_.push_back({absl::StrCat("member ", own), listeners_.back()->endpoint()});
+    }
+  }
+
+  const std::vector<RailSockets::Member>& members() const { return members_; }
+
+  absl::StatusOr<std::unique_ptr<RailSockets>> Connect(int own, const Deadline& deadline) {
+    return RailSockets::Connect(*listeners_[own], members_, own, deadline);
+  }
+
+  void Run(const std::function<void(RailSockets& sockets, int own)>& member) {
+    std::vector<std::thread> threads;
+    for (int own = 0; own < static_cast<int>(members_.size()); ++own) {
+      threads.emplace_back([this, own, &member] {
+        auto sockets = Connect(own, LongDeadline());
+        ASSERT_TRUE(sockets.ok()) << sockets.status();
+        member(**sockets, own);
+      });
+    }
+    for (std::thread& thread : threads) thread.join();
+  }
+
+ private:
+  std::vector<std::unique_ptr<Listener>> listeners_;
+  std::vector<RailSockets::Member> members_;
+};
+
+// What member `from` sends to member `to`.
+std::string Text(int from, int to, size_t bytes) {
+  std::string text(bytes, '\0');
+  for (size_t i = 0; i < bytes; ++i) text[i] = static_cast<char>(i * 7 + from * 31 + to * 17);
+  return text;
+}
+
+class RailSocketsTest : public testing::TestWithParam<int> {};
+
+INSTANTIATE_TEST_SUITE_P(Sizes, RailSocketsTest, testing::Values(2, 3, 7));
+
+TEST_P(RailSocketsTest, AllSendToAllInBothDirectionsAtOnceWhateverTheLengths) {
+  const int size = GetParam();
+  Rail(size).Run([size](RailSockets& sockets, int own) {
+    for (size_t bytes : {0, 1, 4099, 3 << 20}) {
+      std::vector<std::string> sent, received(size, std::string(2 * bytes, '\0'));
+      for (int peer = 0; peer < size; ++peer) sent.push_back(Text(own, peer, bytes));
+      for (int peer = 0; peer < size; ++peer) {
+        if (peer == own) continue;
+        for (int i = 0; i < 2; ++i) {
+          sockets.Send(peer, sent[peer].data(), bytes);
+          sockets.Receive(peer, &received[peer][i * bytes], bytes);
+        }
+      }
+      ASSERT_TRUE(sockets.AwaitAll(LongDeadline()).ok());
+      for (int peer = 0; peer < size; ++peer) {
+        if (peer == own) continue;
+        const std::string want = Text(peer, own, bytes);
+        EXPECT_TRUE(received[peer] == want + want) << bytes << " bytes";
+      }
+    }
+  });
+}
+
+TEST(RailSocketsTest, AWaitForTheFirstBytesDoesNotNeedTheRest) {
+  Rail(2).Run([](RailSockets& sockets, int own) {
+    char first = 0, second = 0;
+    sockets.Receive(1 - own, &first, 1);
+    const uint64_t first_bytes = sockets.bytes_to_receive(1 - own);
+    sockets.Receive(1 - own, &second, 1);
+    sockets.Send(1 - own, "a", 1);
+    ASSERT_TRUE(sockets.AwaitReceived(1 - own, first_bytes, LongDeadline()).ok());
+    EXPECT_EQ(first, 'a');
+    sockets.Send(1 - own, "b", 1);
+    ASSERT_TRUE(sockets.AwaitAll(LongDeadline()).ok());
+    EXPECT_EQ(second, 'b');
+  });
+}
+
+TEST(RailSocketsTest, AWaitEndsAtItsDeadline) {
+  Rail(2).Run([](RailSockets& sockets, int own) {
+    char byte;
+    sockets.Receive(1 - own, &byte, 1);
+    if (own == 1)
+      return sockets.AwaitAll(LongDeadline()).IgnoreError();  // Until the other has gone.
+    const absl::Status status = sockets.AwaitAll(Deadline(absl::Milliseconds(50)));
+    EXPECT_EQ(KindOf(status), ErrorKind::kTimeout) << status;
+    EXPECT_THAT(status.message(), HasSubstr("50ms"));
+  });
+}
+
+TEST(RailSocketsTest, AbortEndsTheWaitsOfBothSides) {
+  Rail(2).Run([](RailSockets& sockets, int own) {
+    char byte;
+    sockets.Receive(1 - own, &byte, 1);
+    std::thread aborter;
+    if (own == 0) aborter = std::thread([&] { sockets.Abort(); });
+    const absl::Status status = sockets.AwaitAll(LongDeadline());
+    EXPECT_EQ(KindOf(status), ErrorKind::kNetwork) << status;
+    EXPECT_THAT(status.message(), HasSubstr(own == 0 ? "the connections were closed" : "member 0"));
+    if (aborter.joinable()) aborter.join();
+  });
+}
+
+TEST(RailSocketsTest, WhoDoesNotComeIsNamed) {
+  Rail rail(3);
+  const absl::Status status = rail.Connect(0, Deadline(absl::Milliseconds(50))).status();
+  EXPECT_EQ(KindOf(status), ErrorKind::kTimeout) << status;
+  EXPECT_THAT(status.message(), HasSubstr("member 1, member 2 did not connect within 50ms"));
+}
+
+// Connects in place of a member, and sends `says`.
+int Intrude(const std::string& endpoint, const std::string& says) {
+  const std::vector<std::string> words = absl::StrSplit(endpoint, ' ');
+  int port = 0;
+  EXPECT_TRUE(absl::SimpleAtoi(words[1], &port));
+  sockaddr_in address = {};
+  address.sin_family = AF_INET;
+  address.sin_port = htons(static_cast<uint16_t>(port));
+  inet_pton(AF_INET, words[0].c_str(), &address.sin_addr);
+  const int stranger = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  EXPECT_EQ(connect(stranger, reinterpret_cast<sockaddr*>(&address), sizeof(address)), 0);
+  EXPECT_EQ(send(stranger, says.data(), says.size(), MSG_NOSIGNAL),
+            static_cast<ssize_t>(says.size()));
+  return stranger;
+}
+
+TEST(RailSocketsTest, StrangersWhoDoNotKnowTheSecretAreSentAway) {
+  Rail rail(2);
+  const int liar = Intrude(rail.members()[0].endpoint, std::string(36, 'x'));
+  const int mute = Intrude(rail.members()[0].endpoint, "");
+  rail.Run([](RailSockets& sockets, int own) {
+    char byte = 0;
+    sockets.Send(1 - own, "a", 1);
+    sockets.Receive(1 - own, &byte, 1);
+    ASSERT_TRUE(sockets.AwaitAll(LongDeadline()).ok());
+    EXPECT_EQ(byte, 'a');
+  });
+  char byte;
+  EXPECT_LE(recv(liar, &byte, 1, 0), 0);
+  EXPECT_LE(recv(mute, &byte, 1, 0), 0);
+  close(liar);
+  close(mute);
+}
+
+TEST(RailSocketsTest, StrangersWhoSayNothingDoNotHoldUpTheMembers) {
+  Rail rail(2);
+  std::vector<UniqueFd> strangers;
+  for (int i = 0; i < 40; ++i) strangers.emplace_back(Intrude(rail.members()[0].endpoint, ""));
+  const Deadline quick(absl::Seconds(30));
+  rail.Run([](RailSockets&, int) {});
+  EXPECT_FALSE(quick.Expired());
+}
+
+TEST(RailSocketsTest, StrangersInARowDoNotStretchTheDeadline) {
+  Rail rail(2);
+  std::atomic<bool> is_over{false};
+  std::thread strangers([&] {
+    while (!is_over) UniqueFd(Intrude(rail.members()[0].endpoint, ""));
+  });
+  const Deadline deadline = LongDeadline();
+  EXPECT_EQ(KindOf(rail.Connect(0, Deadline(absl::Milliseconds(50))).status()),
+            ErrorKind::kTimeout);
+  EXPECT_FALSE(deadline.Expired());
+  is_over = true;
+  strangers.join();
+}
+
+TEST(RailSocketsTest, ALackOfDescriptorsEndsTheWaitAtOnceAndSaysWhatToRaise) {
+  Rail rail(2);
+  const UniqueFd stranger(Intrude(rail.members()[0].endpoint, ""));
+  absl::Notification is_over;
+  absl::Status status;
+  auto no_descriptors = std::make_unique<NoDescriptors>();
+  std::thread member([&] {
+    status = rail.Connect(0, LongDeadline()).status();
+    is_over.Notify();
+  });
+  EXPECT_TRUE(is_over.WaitForNotificationWithTimeout(absl::Seconds(10)));
+  no_descriptors = nullptr;
+  if (!is_over.HasBeenNotified()) rail.Connect(1, LongDeadline()).IgnoreError();
+  member.join();
+  EXPECT_THAT(std::string(status.message()), HasSubstr("raise the limit (ulimit -n)"));
+}
+
+}  // namespace
+}  // namespace hierarchical
+}  // namespace syncline

@@ -1,0 +1,39 @@
+// All sizes and times at which backend hierarchical changes what it does. The sizes were measured
+// with //tests:auto_benchmark.
+#ifndef SYNCLINE_BACKENDS_HIERARCHICAL_THRESHOLDS_H_
+#define SYNCLINE_BACKENDS_HIERARCHICAL_THRESHOLDS_H_
+
+#include <cstddef>
+
+#include "absl/time/time.h"
+
+namespace syncline {
+namespace hierarchical {
+
+// Collectives of at most so many bytes use the latency algorithms, larger ones the bandwidth
+// algorithms. The bytes are those of the tensor; for all_gather and reduce_scatter, of all parts.
+inline constexpr size_t kLatencyMaxBytes = 64 << 10;  // 64 KiB.
+
+// A bandwidth algorithm works on chunks of so many bytes, for all rails together. What one rail has
+// of a chunk, once from each node, fits a core's cache.
+inline constexpr size_t kChunkBytes = 1 << 20;  // 1 MiB.
+
+// A chunk is not split over more rails than leave each at least so many bytes.
+inline constexpr size_t kMinRailPartBytes = 16 << 10;  // 16 KiB.
+
+// A socket is given or asked for at most so many bytes and pieces of memory in one system call, so
+// that the other direction and the other sockets get their turn.
+inline constexpr size_t kSocketBurstBytes = 256 << 10;  // 256 KiB.
+inline constexpr size_t kSocketBurstPieces = 8;
+
+// When a step fails because a peer has gone, its connection to Gloo ends a moment later. A failed
+// step waits so long for that, so that Gloo can say which peer it was.
+inline constexpr absl::Duration kPeerGoneGrace = absl::Milliseconds(100);
+
+// A rank that has found a mismatch takes at most so long to tell the other nodes.
+inline constexpr absl::Duration kAbortPeersTimeout = absl::Seconds(1);
+
+}  // namespace hierarchical
+}  // namespace syncline
+
+#endif  // SYNCLINE_BACKENDS_HIERARCHICAL_THRESHOLDS_H_
