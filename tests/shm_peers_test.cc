@@ -68,7 +68,7 @@ class ForgingStore final : public Store {
 
   absl::Status Set(absl::string_view key, absl::string_view value) override {
     const std::string forged_key = absl::StrCat("member/", forgery_.rank);
-    if (ghost_ && absl::EndsWith(key, "member/1") && !absl::StrContains(key, "sharing")) {
+    if (ghost_ && absl::EndsWith(key, "member/1") && !absl::StrContains(key, "shm availability")) {
       const absl::string_view prefix = key.substr(0, key.size() - forged_key.size());
       SYNCLINE_RETURN_IF_ERROR(
           store_->Set(absl::StrCat(prefix, forged_key), Forged(value, forgery_)));

@@ -72,7 +72,7 @@ class ChosenBackend final : public Backend {
 absl::StatusOr<std::shared_ptr<Backend>> MakeShm(const BackendConfig& config,
                                                  const PeerTable& peers) {
   BackendConfig bounded = config;
-  bounded.store = std::make_shared<PrefixStore>("shm", config.store);
+  bounded.store = std::make_shared<PrefixStore>("all", config.store);
   bounded.deadline = ShmJoinDeadline(config.deadline);
   bounded.check_peers = [&peers] { return peers.CheckAlive(); };
   auto shm = BackendRegistry::Make("shm", bounded);
