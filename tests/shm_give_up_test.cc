@@ -24,10 +24,11 @@ namespace {
 using ::testing::AllOf;
 using ::testing::HasSubstr;
 
-constexpr absl::Duration kPatience = absl::Seconds(60);
-constexpr int64_t kPart = 256 << 10;  // Bytes of what one rank has for another: read in place.
-constexpr int kReader = 0;            // Who is held; the root where only one rank reads,
-constexpr int kOwner = 1;             // and who gives up; the root where only one rank is read.
+constexpr absl::Duration kTimeout = absl::Seconds(60);
+constexpr int64_t kPart =
+    256 << 10;              // Bytes of what one rank has for another: read by direct access.
+constexpr int kReader = 0;  // Who is held; the root where only one rank reads,
+constexpr int kOwner = 1;   // and who gives up; the root where only one rank is read.
 
 absl::StatusOr<std::shared_ptr<Backend>> Join(std::shared_ptr<Store> store, int rank, int size) {
   BackendConfig config;
@@ -35,7 +36,7 @@ absl::StatusOr<std::shared_ptr<Backend>> Join(std::shared_ptr<Store> store, int 
   config.rank = rank;
   config.size = size;
   config.local_address = "127.0.0.1";
-  config.deadline = Deadline(kPatience);
+  config.deadline = Deadline(kTimeout);
   return BackendRegistry::Make("shm", config);
 }
 
@@ -68,7 +69,7 @@ TEST_P(ShmGiveUpTest, WhatIsReadFromARankThatHasGivenUpIsNoResult) {
   const auto run = [&](int rank) -> absl::Status {
     SYNCLINE_ASSIGN_OR_RETURN(backends[rank], Join(store, rank, size));
     const auto call = [&](uint64_t sequence) {
-      const CallContext context = {sequence, Deadline(kPatience)};
+      const CallContext context = {sequence, Deadline(kTimeout)};
       return RunShared(kind, buffers[rank], root, *backends[rank], context);
     };
     SYNCLINE_RETURN_IF_ERROR(call(0));  // Maps the others' memory.
@@ -93,7 +94,8 @@ TEST_P(ShmGiveUpTest, WhatIsReadFromARankThatHasGivenUpIsNoResult) {
       RunRanks(size + 1, [&](int rank) { return rank < size ? run(rank) : conduct(); });
   EXPECT_FALSE(statuses[kOwner].ok());
   if (statuses[kReader].ok()) {
-    // An all_reduce may have gone through the group's buffers: see InPlace::OpenAllReduce.
+    // An all_reduce may have gone through the group's buffers: see
+    // shm::DirectAccess::ExchangeForAllReduce.
     EXPECT_EQ(kind, OpKind::kAllReduce);
     EXPECT_EQ(CheckAll(got, 1), absl::OkStatus());
   } else {

@@ -1,29 +1,29 @@
-// Ranks of a group as objects of one process: for tests of the parts of the backend.
+// Ranks of backend shm as objects of one process, for tests of its parts.
 #ifndef SYNCLINE_TESTS_SHM_RANKS_H_
 #define SYNCLINE_TESTS_SHM_RANKS_H_
 
 #include <memory>
 #include <vector>
 
-#include "backends/shm/board.h"
-#include "backends/shm/vigil.h"
+#include "backends/shm/segment_layout.h"
+#include "backends/shm/shm_group.h"
 #include "core/tensor/segment.h"
 
-namespace syncline {
+namespace syncline::shm {
 
-// All have joined. Ends the test program if they cannot.
+// A segment, and the ranks of a group that have joined it. Ends the test program if they cannot.
 class ShmRanks {
  public:
   explicit ShmRanks(int size);
 
-  Vigil& vigil(int rank) { return *vigils_[rank]; }
-  const Board& board() const { return vigils_[0]->board(); }
+  ShmGroup& group(int rank) { return *groups_[rank]; }
+  const SegmentLayout& layout() const { return groups_[0]->layout(); }
 
  private:
   Segment segment_;
-  std::vector<std::unique_ptr<Vigil>> vigils_;
+  std::vector<std::unique_ptr<ShmGroup>> groups_;  // By rank.
 };
 
-}  // namespace syncline
+}  // namespace syncline::shm
 
 #endif  // SYNCLINE_TESTS_SHM_RANKS_H_

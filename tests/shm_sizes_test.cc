@@ -26,7 +26,7 @@
 namespace syncline {
 namespace {
 
-constexpr absl::Duration kPatience = absl::Minutes(2);
+constexpr absl::Duration kTimeout = absl::Minutes(2);
 
 absl::StatusOr<std::shared_ptr<Backend>> Join(std::shared_ptr<Store> store, int rank, int size) {
   BackendConfig config;
@@ -34,7 +34,7 @@ absl::StatusOr<std::shared_ptr<Backend>> Join(std::shared_ptr<Store> store, int 
   config.rank = rank;
   config.size = size;
   config.local_address = "127.0.0.1";
-  config.deadline = Deadline(kPatience);
+  config.deadline = Deadline(kTimeout);
   return BackendRegistry::Make("shm", config);
 }
 
@@ -56,13 +56,13 @@ TEST(ShmSizesTest, BlocksForMoreThan256RanksArrive) {
     uint64_t sequence = 0;
     for (const Spec& spec : specs) {
       const Operation operation = Build(spec, rank, kRanks);
-      const CallContext context = {sequence++, Deadline(kPatience)};
+      const CallContext context = {sequence++, Deadline(kTimeout)};
       SYNCLINE_RETURN_IF_ERROR(Dispatch(operation, context, *backend, rank).status());
       SYNCLINE_RETURN_IF_ERROR(Annotate(CheckDone(spec, operation, rank, kRanks), spec.ToString()));
     }
     return absl::OkStatus();
   };
-  for (const absl::Status& status : RunRanks(kRanks, run, kPatience)) {
+  for (const absl::Status& status : RunRanks(kRanks, run, kTimeout)) {
     ASSERT_TRUE(status.ok()) << status;
   }
 }
@@ -109,9 +109,9 @@ TEST(ShmSizesTest, AnAllToAllLeavesTheBuffersOfTheOneBeforeAlone) {
     };
     if (rank == kSlow) trap = std::make_unique<PageTrap>(page.data());
     ready.StepAndWait();
-    SYNCLINE_RETURN_IF_ERROR(call(0, kPatience));
+    SYNCLINE_RETURN_IF_ERROR(call(0, kTimeout));
     if (rank != kSlow) {
-      // Lays what it has, and waits in vain.
+      // Stages what it has, and waits in vain.
       EXPECT_FALSE(call(1, absl::Milliseconds(100)).ok());
       given_up.Step();
       return absl::OkStatus();

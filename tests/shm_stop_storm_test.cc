@@ -39,7 +39,7 @@ using ::testing::Not;
 
 constexpr int kRanks = 3;
 constexpr int64_t kPart = 1 << 20;
-constexpr absl::Duration kPatience = absl::Seconds(60);       // For what must happen.
+constexpr absl::Duration kTestTimeout = absl::Seconds(60);    // For what must happen.
 constexpr absl::Duration kTimeout = absl::Milliseconds(150);  // Of the calls.
 constexpr uint8_t kReused = 255;  // What a rank has in its tensors after its call has failed.
 
@@ -59,7 +59,7 @@ absl::StatusOr<std::shared_ptr<Backend>> Join(std::shared_ptr<Store> store, int 
   config.rank = rank;
   config.size = kRanks;
   config.local_address = "127.0.0.1";
-  config.deadline = Deadline(kPatience);
+  config.deadline = Deadline(kTestTimeout);
   return BackendRegistry::Make("shm", config);
 }
 
@@ -90,7 +90,7 @@ absl::Status CallUntilFailure(Backend& backend, int rank, uint32_t seed, Store& 
     const bool passes_on = draw == SharedCalls().size();
     const OpKind kind = passes_on ? OpKind::kSend : SharedCalls()[draw];
     buffers.Fill(values[rank]);
-    const CallContext context = {turn, Deadline(turn == 0 ? kPatience : kTimeout)};
+    const CallContext context = {turn, Deadline(turn == 0 ? kTestTimeout : kTimeout)};
     const absl::Status status = passes_on ? PassOn(buffers, rank, backend, context)
                                           : RunShared(kind, buffers, root, backend, context);
     if (!status.ok()) {
@@ -132,7 +132,7 @@ void RunRound(const std::string& path, std::mt19937& random) {
         "--worker", path, absl::StrCat(rank), absl::StrCat(workers_seed)}));
     under_way.push_back(UnderWayKey(rank));
   }
-  ASSERT_TRUE(FileStore::Open(path).value()->Wait(under_way, kPatience).ok());
+  ASSERT_TRUE(FileStore::Open(path).value()->Wait(under_way, kTestTimeout).ok());
   const auto signal = [&](int rank, int number) { kill(workers[rank]->pid(), number); };
   for (int stops = Draw(random, 4); stops > 0; --stops) {
     const int rank = Draw(random, kRanks);
@@ -149,7 +149,7 @@ void RunRound(const std::string& path, std::mt19937& random) {
   }
   for (int rank : stopped) signal(rank, SIGSTOP);
   const auto check = [&](int rank) {
-    const std::string output = workers[rank]->Output(kPatience);
+    const std::string output = workers[rank]->Output(kTestTimeout);
     EXPECT_THAT(output, Not(HasSubstr("WRONG")));
     EXPECT_THAT(output, Not(HasSubstr("not ended")));
     EXPECT_THAT(output, HasSubstr("rank ")) << "nobody is named";

@@ -1,118 +1,124 @@
 #include "backends/shm/peer_watchdog.h"
 
-#include <fcntl.h>
-#include <sys/socket.h>
-#include <sys/syscall.h>
-#include <unistd.h>
-
 #include <map>
-#include <utility>
 
-#include "absl/base/thread_annotations.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "absl/synchronization/mutex.h"
+#include "absl/strings/string_view.h"
+#include "backends/common/stall_reporter.h"
+#include "backends/shm/call_fingerprint.h"
+#include "core/base/stall_file.h"
 #include "core/base/status.h"
+#include "core/group/backend.h"
 
-#ifndef SO_PEERPIDFD  // Linux 6.5.
-#define SO_PEERPIDFD 77
-#endif
+namespace syncline::shm {
 
-namespace syncline {
-namespace {
-
-bool HasEnded(int pidfd) {
-  pollfd entry = {pidfd, POLLIN, 0};
-  return poll(&entry, 1, 0) > 0;
+absl::Status PeerWatchdog::CheckPeers(int rank, const WaitContext& context) const {
+  // In this order: a failure that another rank has reported stays the first cause; and a rank that
+  // has left was free to end its process afterwards, so leaving explains more than death.
+  SYNCLINE_RETURN_IF_ERROR(failure_.failure());
+  SYNCLINE_RETURN_IF_ERROR(CheckLeft(rank));
+  SYNCLINE_RETURN_IF_ERROR(CheckDead());
+  return context.deadline.Expired() ? DescribeTimeout(rank, context) : absl::OkStatus();
 }
 
-// The pidfds that this process has open, by pid.
-class PidfdTable {
- public:
-  static PidfdTable& Instance() {
-    static PidfdTable* const table = new PidfdTable;
-    return *table;
+absl::Status PeerWatchdog::CheckLeft(int rank) const {
+  std::vector<std::string> reasons;
+  for (int other = 0; other < layout_.size(); ++other) {
+    if (other == peers_.rank() || (rank != kAnySource && rank != other)) continue;
+    if (!layout_.has_joined(other)) return absl::OkStatus();
+    const RankRegion& region = layout_.region(other);
+    // Pairs with the release store in ShmGroup::Leave, which follows the reason.
+    if (region.left.load(std::memory_order_acquire) == 0) return absl::OkStatus();
+    reasons.push_back(
+        absl::StrCat(peers_.Describe(other), " has left the group: ", region.leave_reason));
   }
-
-  // Null if there is no such process, or no descriptor.
-  std::shared_ptr<const UniqueFd> Open(int pid) {
-    absl::MutexLock lock(&mutex_);
-    std::weak_ptr<const UniqueFd>& entry = pidfds_[pid];
-    std::shared_ptr<const UniqueFd> pidfd = entry.lock();
-    // One that has ended may be an earlier process of the same number.
-    if (pidfd == nullptr || HasEnded(pidfd->get())) {
-      pidfd = std::make_shared<const UniqueFd>(static_cast<int>(syscall(SYS_pidfd_open, pid, 0)));
-      if (!pidfd->valid()) pidfd = nullptr;
-      entry = pidfd;
-    }
-    return pidfd;
-  }
-
- private:
-  absl::Mutex mutex_;
-  std::map<int, std::weak_ptr<const UniqueFd>> pidfds_ ABSL_GUARDED_BY(mutex_);
-};
-
-// The process that connected `connection`, or that listened for it. Null if it cannot be had.
-std::shared_ptr<const UniqueFd> PidfdOfPeer(int connection) {
-  int pidfd = -1;
-  socklen_t length = sizeof(pidfd);
-  if (getsockopt(connection, SOL_SOCKET, SO_PEERPIDFD, &pidfd, &length) == 0 && pidfd >= 0) {
-    fcntl(pidfd, F_SETFD, FD_CLOEXEC);
-    return std::make_shared<const UniqueFd>(pidfd);
-  }
-  ucred peer = {};
-  length = sizeof(peer);
-  // The kernel translates the pid to this process's namespace; to 0 if it is not visible there.
-  if (getsockopt(connection, SOL_SOCKET, SO_PEERCRED, &peer, &length) != 0 || peer.pid <= 0) {
-    return nullptr;
-  }
-  return PidfdTable::Instance().Open(peer.pid);
+  return BackendError(absl::StrCat(rank == kAnySource ? "nobody is left to send: " : "",
+                                   absl::StrJoin(reasons, "; ")));
 }
 
-}  // namespace
+absl::Status PeerWatchdog::CheckDead() const {
+  // All ranks count, not only the awaited one, which may itself wait for the dead. Ranks that have
+  // left were free to end.
+  return processes_.Check([&](int rank) {
+    return !layout_.has_joined(rank) ||
+           layout_.region(rank).left.load(std::memory_order_acquire) == 0;
+  });
+}
 
-PeerWatchdog::PeerWatchdog(const PeerTable& roster) {
-  for (int rank = 0; rank < roster.size(); ++rank) {
-    const bool is_known = roster.LivenessOf(rank) != Liveness::kUnknown;
-    const bool is_self = is_known && roster.pid(rank) == getpid();
-    peers_.push_back({roster.Describe(rank), nullptr, is_self, false});
-    entries_.push_back({-1, POLLIN, 0});
-    if (is_self || !is_known) continue;
-    std::shared_ptr<const UniqueFd> pidfd = PidfdTable::Instance().Open(roster.pid(rank));
-    // Looked at only now, since the process may have ended before, and another have its number.
-    if (roster.LivenessOf(rank) == Liveness::kDead) {
-      peers_[rank].was_dead = true;
-    } else if (pidfd != nullptr) {
-      Watch(rank, std::move(pidfd));
+absl::Status PeerWatchdog::DescribeTimeout(int rank, const WaitContext& context) const {
+  const std::string after = absl::FormatDuration(context.deadline.timeout());
+  std::vector<std::string> late;
+  if (rank == kAnySource) late.push_back(absl::StrCat("not complete after ", after));
+  for (int other : LateRanks(rank, context)) {
+    late.push_back(absl::StrCat(peers_.Describe(other), " has not arrived after ", after, "; ",
+                                LastActivity(other)));
+  }
+  return TimeoutError(absl::StrJoin(late, "; "));
+}
+
+// Whether the rank has come to the collective that this one waits in. A message has no such entry:
+// there every rank counts as arrived except the awaited one.
+bool PeerWatchdog::HasEntered(int rank, const WaitContext& context) const {
+  return layout_.entry_slot(rank, context.number).number.load() >= context.number;
+}
+
+std::vector<int> PeerWatchdog::LateRanks(int rank, const WaitContext& context) const {
+  std::vector<int> late;
+  for (int other = 0; other < layout_.size(); ++other) {
+    const bool has_arrived =
+        context.number > 0 ? HasEntered(other, context) : rank != kAnySource && rank != other;
+    if (other != peers_.rank() && !has_arrived) late.push_back(other);
+  }
+  if (!late.empty()) return late;
+  // All have arrived. The awaited rank may itself wait for one that was stopped on the way.
+  for (int other = 0; other < layout_.size(); ++other) {
+    if (other != peers_.rank() && peers_.LivenessOf(other) == Liveness::kStopped) {
+      late.push_back(other);
     }
   }
+  if (late.empty()) late.push_back(rank);
+  return late;
 }
 
-void PeerWatchdog::Watch(int rank, std::shared_ptr<const UniqueFd> pidfd) {
-  entries_[rank].fd = pidfd->get();
-  peers_[rank].pidfd = std::move(pidfd);
-}
-
-void PeerWatchdog::WatchPeerOf(int connection, int rank) {
-  const Peer& peer = peers_[rank];
-  if (peer.pidfd != nullptr || peer.is_self || peer.was_dead) return;
-  std::shared_ptr<const UniqueFd> pidfd = PidfdOfPeer(connection);
-  if (pidfd != nullptr) Watch(rank, std::move(pidfd));
-}
-
-absl::Status PeerWatchdog::Check(absl::FunctionRef<bool(int)> matters) const {
-  std::vector<pollfd> entries = entries_;
-  const bool any_ended = poll(entries.data(), entries.size(), 0) > 0;
-  std::vector<absl::string_view> dead;
-  for (size_t rank = 0; rank < peers_.size(); ++rank) {
-    const bool has_ended = any_ended && (entries[rank].revents & POLLIN) != 0;
-    if (!has_ended && !peers_[rank].was_dead) continue;
-    if (matters(static_cast<int>(rank))) dead.push_back(peers_[rank].name);
+std::string PeerWatchdog::LastActivity(int rank) const {
+  if (peers_.LivenessOf(rank) == Liveness::kStopped) return "its process is stopped";
+  if (!layout_.has_joined(rank)) return "it is joining the group";
+  const RankRegion& region = layout_.region(rank);
+  const EntrySlot* slot = &region.entry_slots[0];
+  if (slot->number.load() < region.entry_slots[1].number.load()) slot = &region.entry_slots[1];
+  // Pairs with the release store in CollectiveEntry::Exchange: the fingerprint is complete.
+  if (slot->number.load(std::memory_order_acquire) > region.collectives_finished.load()) {
+    return absl::StrCat("it is in ", NameOfFingerprint(slot->content));
   }
-  if (dead.empty()) return absl::OkStatus();
-  return NetworkError(
-      absl::StrCat(absl::StrJoin(dead, ", "), dead.size() == 1 ? " has" : " have", " died"));
+  if (region.messages_in_flight.load() > 0) {
+    return absl::StrCat("it is in ", NameOf(region.last_message));
+  }
+  const std::string last = NameOf(region.last_call);
+  return absl::StrCat(
+      "it is in no operation of this group",
+      last.empty() ? " and has been in none" : absl::StrCat(", its last was ", last));
 }
 
-}  // namespace syncline
+bool PeerWatchdog::LowerRankWaits(const WaitContext& context) const {
+  for (int other = 0; context.number > 0 && other < peers_.rank(); ++other) {
+    const bool has_finished = layout_.region(other).collectives_finished.load() >= context.number;
+    if (HasEntered(other, context) && !has_finished) return true;
+  }
+  return false;
+}
+
+void PeerWatchdog::ReportStall(int rank, const WaitContext& context, absl::Duration waited,
+                               int64_t notice) const {
+  Stall stall;
+  stall.rank = peers_.rank();
+  stall.operation = context.call.ToString();
+  stall.missing = LateRanks(rank, context);
+  stall.waited = waited;
+  std::map<std::string, std::vector<int>> missing;
+  for (int other : stall.missing) missing[LastActivity(other)].push_back(other);
+  stall.text = StallText(peers_, stall.operation, waited, missing);
+  syncline::ReportStall(notice, stall, !LowerRankWaits(context));
+}
+
+}  // namespace syncline::shm

@@ -1,56 +1,61 @@
-// Detects that the process of a peer has ended.
+// Decides whether a peer that a rank waits for is late, has left the group, or is dead.
 #ifndef SYNCLINE_BACKENDS_SHM_PEER_WATCHDOG_H_
 #define SYNCLINE_BACKENDS_SHM_PEER_WATCHDOG_H_
 
-#include <poll.h>
-
-#include <memory>
+#include <cstdint>
 #include <string>
 #include <vector>
 
-#include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
+#include "absl/time/time.h"
 #include "backends/common/peer_table.h"
-#include "core/base/unique_fd.h"
+#include "backends/shm/failure_cell.h"
+#include "backends/shm/peer_processes.h"
+#include "backends/shm/segment_layout.h"
+#include "backends/shm/wait_context.h"
 
-namespace syncline {
+namespace syncline::shm {
 
-// Watches the processes of all ranks but this one's through pidfds. All groups of this process
-// share one pidfd for each pid that they watch.
-//
-// The pid of a rank in another pid namespace, such as another container of the same pod, names an
-// unrelated process or none here, and is not used. Such a rank is watched if it is at the other end
-// of a Unix-domain connection, whose process the kernel knows: rank 0 so watches all others, and
-// they watch rank 0. Its other peers learn of its death when rank 0 waits for anything.
-//
-// Thread-safe once all ranks are watched.
+// Looks at what all ranks have written to the segment and at their processes; writes nothing.
+// Thread-safe. Borrows all that it is made of. A waiting rank asks it every kPeerCheckInterval: see
+// waiter.cc.
 class PeerWatchdog {
  public:
-  explicit PeerWatchdog(const PeerTable& roster);
+  PeerWatchdog(const SegmentLayout& layout, const PeerTable& peers, const PeerProcesses& processes,
+               const FailureCell& failure)
+      : layout_(layout), peers_(peers), processes_(processes), failure_(failure) {}
 
-  PeerWatchdog(PeerWatchdog&&) = default;
-  PeerWatchdog& operator=(PeerWatchdog&&) = default;
+  // Why a wait for `rank`, which may be kAnySource, must end although its condition does not hold:
+  // the group's failure if there is one; a BackendError if all ranks that could make the condition
+  // true have left; a NetworkError that names the dead if any rank of the group has died; a
+  // TimeoutError that names the late if the deadline has passed. Else OK. The caller checks its
+  // condition once more: it may have come true meanwhile.
+  absl::Status CheckPeers(int rank, const WaitContext& context) const;
 
-  // Watches `rank`, the peer of `connection`, unless it is watched already or is this process.
-  void WatchPeerOf(int connection, int rank);
-
-  // A NetworkError that names the dead among the ranks for which `matters` is true, if any.
-  // Does not wait.
-  absl::Status Check(absl::FunctionRef<bool(int rank)> matters) const;
+  // Reports a wait for `rank` that has lasted `waited` under `notice` (see StallNotice); in the log
+  // too if no lower rank waits in the same collective, which would report the same.
+  void ReportStall(int rank, const WaitContext& context, absl::Duration waited,
+                   int64_t notice) const;
 
  private:
-  void Watch(int rank, std::shared_ptr<const UniqueFd> pidfd);
+  absl::Status CheckLeft(int rank) const;
+  absl::Status CheckDead() const;
+  // The TimeoutError of a wait for `rank`: who is late, and what each did last.
+  absl::Status DescribeTimeout(int rank, const WaitContext& context) const;
+  // The ranks that keep the wait from ending; never empty.
+  std::vector<int> LateRanks(int rank, const WaitContext& context) const;
+  // "it is in all_reduce #5", "it is in no operation of this group, its last was barrier #4".
+  std::string LastActivity(int rank) const;
 
-  struct Peer {
-    std::string name;  // For messages.
-    std::shared_ptr<const UniqueFd> pidfd;
-    bool is_self = false;   // Of this process.
-    bool was_dead = false;  // Before it could be watched.
-  };
-  std::vector<Peer> peers_;      // By rank.
-  std::vector<pollfd> entries_;  // By rank; the descriptor is -1 for those not watched.
+  bool HasEntered(int rank, const WaitContext& context) const;
+  bool LowerRankWaits(const WaitContext& context) const;
+
+  const SegmentLayout& layout_;
+  const PeerTable& peers_;
+  const PeerProcesses& processes_;
+  const FailureCell& failure_;
 };
 
-}  // namespace syncline
+}  // namespace syncline::shm
 
 #endif  // SYNCLINE_BACKENDS_SHM_PEER_WATCHDOG_H_

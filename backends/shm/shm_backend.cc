@@ -1,4 +1,4 @@
-// Ranks of one host, through memory that they share.
+// Backend "shm": ranks of one host, as processes or threads, through memory that they share.
 #include <atomic>
 #include <memory>
 #include <string>
@@ -9,45 +9,50 @@
 #include "absl/synchronization/mutex.h"
 #include "backends/common/call.h"
 #include "backends/common/peer_table.h"
-#include "backends/shm/board.h"
-#include "backends/shm/collectives.h"
-#include "backends/shm/handover.h"
-#include "backends/shm/letters.h"
-#include "backends/shm/peer_watchdog.h"
-#include "backends/shm/vigil.h"
+#include "backends/shm/fd_passing.h"
+#include "backends/shm/peer_processes.h"
+#include "backends/shm/point_to_point.h"
+#include "backends/shm/segment_layout.h"
+#include "backends/shm/shm_collectives.h"
+#include "backends/shm/shm_group.h"
 #include "core/base/interrupt.h"
 #include "core/base/status.h"
 #include "core/group/backend.h"
 #include "core/group/backend_registry.h"
 #include "core/tensor/segment.h"
 
-namespace syncline {
+namespace syncline::shm {
 namespace {
 
+// One rank's part in a group. Thread-safe as Backend asks for. Owns the segment and all that works
+// on it.
 class ShmBackend final : public Backend {
  public:
-  ShmBackend(Segment segment, PeerTable roster, PeerWatchdog watchdog)
+  ShmBackend(Segment segment, PeerTable peers, PeerProcesses processes)
       : segment_(std::move(segment)),
-        vigil_(segment_.data(), std::move(roster), std::move(watchdog)),
-        collectives_(vigil_),
-        letters_(vigil_) {}
+        group_(segment_.data(), std::move(peers), std::move(processes)),
+        collectives_(group_),
+        point_to_point_(group_) {}
 
   ~ShmBackend() override { Abort(BackendError("the backend was destroyed")); }
 
-  // On rank 0: hands the memory to all others. Those that have it learn of a failure.
-  absl::Status Serve(HandoverPoint& point, const Deadline& deadline) {
+  // On rank 0: passes the segment to all other ranks. An error fails the group, so that those ranks
+  // that have the segment already get it too.
+  absl::Status Serve(FdServer& server, const Deadline& deadline) {
     const absl::Status status =
-        point.Serve(segment_.descriptor(), vigil_.board().size(), deadline, &vigil_.watchdog());
-    return status.ok() ? status : vigil_.Condemn(status);
+        server.Serve(segment_.descriptor(), group_.layout().size(), deadline, &group_.processes());
+    return status.ok() ? status : group_.failure_cell().Fail(status);
   }
 
-  // Returns once all ranks are here, and have memory.
+  // Returns once all ranks have reserved their memory and joined.
   absl::Status Join(const Deadline& deadline) {
     const absl::Status reserved = Reserve();
     if (!reserved.ok()) {
-      return vigil_.Condemn(Annotate(reserved, vigil_.roster().Describe(vigil_.rank())));
+      return group_.failure_cell().Fail(
+          Annotate(reserved, group_.peers().Describe(group_.rank())));
     }
-    SYNCLINE_RETURN_IF_ERROR(vigil_.Join(deadline));
+    SYNCLINE_RETURN_IF_ERROR(group_.Join(deadline));
+    // Everyone has mapped it. Without the descriptor nobody else can be given it.
     segment_.CloseDescriptor();
     segment_.Populate();
     return absl::OkStatus();
@@ -98,125 +103,134 @@ class ShmBackend final : public Backend {
   }
 
   absl::Status Send(const Tensor& tensor, int dst, const CallContext& context) override {
-    return Run(
-        [&] { return letters_.Send(tensor, Call::Send(tensor, dst, context), context.deadline); });
+    return Run([&] {
+      return point_to_point_.Send(tensor, Call::Send(tensor, dst, context), context.deadline);
+    });
   }
 
   absl::StatusOr<int> Recv(const Tensor& tensor, int src, const CallContext& context) override {
     int source = src;
     const absl::Status status = Run([&]() -> absl::Status {
       SYNCLINE_ASSIGN_OR_RETURN(
-          source, letters_.Recv(tensor, Call::Recv(tensor, src, context), context.deadline));
+          source, point_to_point_.Recv(tensor, Call::Recv(tensor, src, context), context.deadline));
       return absl::OkStatus();
     });
     if (!status.ok()) return status;
     return source;
   }
 
-  // In a call this breaks the group; else this rank leaves it.
+  // Fails the group if a call of this rank is in flight, since its peers may wait for the rest of
+  // it. Otherwise this rank only leaves: the others may go on as long as they do not need it.
   void Abort(const absl::Status& cause) override {
     absl::MutexLock lock(&mutex_);
     if (!cause_.ok()) return;
     cause_ = cause;
     is_usable_.store(false);
-    if (under_way_.load() > 0) {
-      vigil_.Condemn(vigil_.Departed(cause.message())).IgnoreError();
+    if (calls_in_flight_.load() > 0) {
+      group_.failure_cell().Fail(group_.LeftError(cause.message())).IgnoreError();
     } else {
-      vigil_.Leave(cause.message());
+      group_.Leave(cause.message());
     }
   }
 
  private:
-  // The way of every call.
+  // Every call goes through here.
   template <typename Body>
   absl::Status Run(const Body& body) {
-    under_way_.fetch_add(1);  // Before the check, so that Abort sees it or is seen.
-    const bool is_usable = is_usable_.load() && !vigil_.is_condemned();
+    calls_in_flight_.fetch_add(1);
+    // Both this pair of accesses and that in Abort (store is_usable_, load calls_in_flight_) are
+    // sequentially consistent: either Abort sees the call, or the call sees the abort.
+    const bool is_usable = is_usable_.load() && !group_.failure_cell().has_failed();
     absl::Status status;
-    if (ABSL_PREDICT_TRUE(is_usable)) status = body();  // What it has done counts, come what may.
-    if (ABSL_PREDICT_FALSE(!is_usable || !status.ok())) status = Failed(status);
-    under_way_.fetch_sub(1);
+    // A call that has succeeded stays so, though the group may have failed meanwhile.
+    if (ABSL_PREDICT_TRUE(is_usable)) status = body();
+    if (ABSL_PREDICT_FALSE(!is_usable || !status.ok())) status = EndFailedCall(status);
+    calls_in_flight_.fetch_sub(1);
     return status;
   }
 
   absl::Status Reserve() {
-    for (const Board::Range& range : Board::OwnOf(vigil_.rank(), vigil_.board().size())) {
-      SYNCLINE_RETURN_IF_ERROR(segment_.Reserve(range.offset, range.size));
+    for (const SegmentLayout::Extent& extent :
+         SegmentLayout::OwnOf(group_.rank(), group_.layout().size())) {
+      SYNCLINE_RETURN_IF_ERROR(segment_.Reserve(extent.offset, extent.size));
     }
     return absl::OkStatus();
   }
 
-  absl::Status Failed(const absl::Status& status) {
+  // What a call returns that has ended with `status`, or was not made if that is OK: the cause for
+  // which this rank became unusable, which is `status` if it is the first.
+  absl::Status EndFailedCall(const absl::Status& status) {
     absl::MutexLock lock(&mutex_);
     if (cause_.ok()) {
-      // Calls of other threads, which nobody has interrupted, get what the other ranks do.
-      cause_ = status.ok() || IsInterrupted(status) ? vigil_.verdict() : status;
+      // An interrupt belongs to one thread. Calls of other threads get what the other ranks get.
+      cause_ = status.ok() || IsInterrupted(status) ? group_.failure_cell().failure() : status;
       is_usable_.store(false);
     }
     return IsInterrupted(status) ? status : cause_;
   }
 
   Segment segment_;
-  Vigil vigil_;
-  HostCollectives collectives_;
-  Letters letters_;
-  std::atomic<int> under_way_{0};
+  ShmGroup group_;
+  ShmCollectives collectives_;
+  PointToPoint point_to_point_;
+  std::atomic<int> calls_in_flight_{0};
   std::atomic<bool> is_usable_{true};
   absl::Mutex mutex_;
-  absl::Status cause_ ABSL_GUARDED_BY(mutex_);  // Not OK: unusable, because.
+  absl::Status cause_ ABSL_GUARDED_BY(mutex_);  // Why this rank is unusable; OK while it is not.
 };
 
-absl::Status CheckOneHost(const PeerTable& roster) {
-  for (int rank = 0; rank < roster.size(); ++rank) {
-    if (roster.host_identity(rank) == roster.host_identity(roster.rank())) continue;
-    return ArgumentError(absl::StrCat(roster.Describe(roster.rank()), " and ",
-                                      roster.Describe(rank), " are not on one host, as ranks of ",
+absl::Status CheckOneHost(const PeerTable& peers) {
+  for (int rank = 0; rank < peers.size(); ++rank) {
+    if (peers.host_identity(rank) == peers.host_identity(peers.rank())) continue;
+    return ArgumentError(absl::StrCat(peers.Describe(peers.rank()), " and ",
+                                      peers.Describe(rank), " are not on one host, as ranks of ",
                                       "backend shm must be; use backend gloo"));
   }
   return absl::OkStatus();
 }
 
-// On rank 0, before the ranks know each other: if there is no memory, all learn of it at once.
+// On rank 0, before the ranks know each other, so that a lack of memory is told to all at once.
 absl::StatusOr<Segment> MakeSegment(int size) {
-  SYNCLINE_ASSIGN_OR_RETURN(Segment segment, Segment::Create(Board::BytesFor(size)));
-  const Board::Range common = Board::CommonOf(size);
+  SYNCLINE_ASSIGN_OR_RETURN(Segment segment, Segment::Create(SegmentLayout::BytesFor(size)));
+  const SegmentLayout::Extent common = SegmentLayout::CommonOf(size);
   SYNCLINE_RETURN_IF_ERROR(segment.Reserve(common.offset, common.size));
   return segment;
 }
 
-absl::StatusOr<Segment> ReceiveSegment(const BackendConfig& config, const PeerTable& roster,
-                                       PeerWatchdog& watchdog) {
-  auto descriptor = ReceiveDescriptor(roster.payload(0), config.rank, config.deadline, &watchdog);
-  if (descriptor.ok()) return Segment::Map(descriptor->release(), Board::BytesFor(config.size));
-  SYNCLINE_RETURN_IF_ERROR(roster.CheckAlive());  // The cause, mostly.
+absl::StatusOr<Segment> ReceiveSegment(const BackendConfig& config, const PeerTable& peers,
+                                       PeerProcesses& processes) {
+  auto descriptor = ReceiveFd(peers.payload(0), config.rank, config.deadline, &processes);
+  if (descriptor.ok())
+    return Segment::Map(descriptor->release(), SegmentLayout::BytesFor(config.size));
+  SYNCLINE_RETURN_IF_ERROR(peers.CheckAlive());  // Explains more, if rank 0 has died.
   return descriptor.status();
 }
 
 absl::StatusOr<std::shared_ptr<Backend>> MakeShm(const BackendConfig& config) {
-  absl::StatusOr<std::unique_ptr<HandoverPoint>> point;
+  absl::StatusOr<std::unique_ptr<FdServer>> server;
   absl::StatusOr<Segment> segment = absl::UnavailableError("rank 0 has it");
-  absl::StatusOr<std::string> payload = "";  // Of rank 0: where it hands the memory over.
+  absl::StatusOr<std::string> payload = "";  // Of rank 0: the FdServer's endpoint, or an error.
   if (config.rank == 0) {
     segment = MakeSegment(config.size);
-    point = HandoverPoint::Open();
+    server = FdServer::Open();
     if (!segment.ok()) {
       payload = segment.status();
-    } else if (!point.ok()) {
-      payload = point.status();
+    } else if (!server.ok()) {
+      payload = server.status();
     } else {
-      payload = (*point)->ticket();
+      payload = (*server)->endpoint();
     }
   }
-  SYNCLINE_ASSIGN_OR_RETURN(PeerTable roster,
-                            PeerTable::Join(*config.store, config.rank, config.size, payload,
-                                            config.deadline, config.check_peers));
-  SYNCLINE_RETURN_IF_ERROR(CheckOneHost(roster));
-  PeerWatchdog watchdog(roster);
-  if (config.rank > 0) segment = ReceiveSegment(config, roster, watchdog);
+  SYNCLINE_ASSIGN_OR_RETURN(
+      PeerTable peers, PeerTable::Join(*config.store, config.rank, config.size, payload, config.deadline,
+                                  config.check_peers));
+  SYNCLINE_RETURN_IF_ERROR(CheckOneHost(peers));
+  PeerProcesses processes(peers);
+  if (config.rank > 0) segment = ReceiveSegment(config, peers, processes);
   SYNCLINE_RETURN_IF_ERROR(segment.status());
   auto backend =
-      std::make_shared<ShmBackend>(*std::move(segment), std::move(roster), std::move(watchdog));
-  if (config.rank == 0) SYNCLINE_RETURN_IF_ERROR(backend->Serve(**point, config.deadline));
+      std::make_shared<ShmBackend>(*std::move(segment), std::move(peers), std::move(processes));
+  if (config.rank == 0) SYNCLINE_RETURN_IF_ERROR(backend->Serve(**server, config.deadline));
   SYNCLINE_RETURN_IF_ERROR(backend->Join(config.deadline));
   return backend;
 }
@@ -224,4 +238,4 @@ absl::StatusOr<std::shared_ptr<Backend>> MakeShm(const BackendConfig& config) {
 const BackendRegistry::Registration kShm("shm", {Capabilities::All(), &MakeShm});
 
 }  // namespace
-}  // namespace syncline
+}  // namespace syncline::shm

@@ -1,35 +1,143 @@
-// From which sizes on shm does what. Measured: see below.
+// All sizes at which backend shm changes its algorithm, in one table, and what limits its memory.
+//
+// Sizes are in bytes. A call of `bytes`, per rank or per block, takes the first of these ways that
+// it is small enough for:
+//
+//   collectives          inline -> small eager -> large eager -> pipeline, or direct access
+//   messages             inline -> eager payload -> pipelined rendezvous
+//
+// "shm_tuning" below stands for `./bazelw run //benchmarks:shm_tuning`, which tries candidates for
+// the first three thresholds in groups of 2, 4 and 8 processes, and prints the best by the
+// geometric mean over all_reduce, broadcast, all_gather and reduce_scatter of 8 KiB to 8 MiB. The
+// best candidate was the same for all numbers of ranks, so one value serves every group.
 #ifndef SYNCLINE_BACKENDS_SHM_TUNING_H_
 #define SYNCLINE_BACKENDS_SHM_TUNING_H_
 
+#include <chrono>
 #include <cstddef>
 
-namespace syncline {
+namespace syncline::shm {
+
+// ---- Where the algorithm changes: collectives ----
+
+// Up to here the data travel in the entry slot or message slot itself: what the other fields leave
+// of its cache line.
+inline constexpr size_t kInlineThreshold = 24;
+
+// Up to here a rank stages its data in one of its two small eager buffers, which stay in the cache
+// and are fetched again at the end of the call before. It is a page.
+inline constexpr size_t kSmallEagerThreshold = 4 << 10;
+
+// Up to here a rank stages all its data before the exchange of a collective, which is then the only
+// wait. Above, data move in chunks through a pipeline, or by direct access. From shm_tuning.
+inline constexpr size_t kEagerThreshold = 64 << 10;
+
+// From here on tensors in shared memory are read by direct access. To measure it, compare the
+// systems syncline-shm and syncline-shm-shared of `./bazelw run //benchmarks:collectives`.
+inline constexpr size_t kDirectAccessThreshold = 64 << 10;
+
+// From here on a collective with a root uses no direct access: there only one rank reads, or only
+// one is read, so main memory limits the transfer, and several cores that copy through buffers get
+// more of its bandwidth. Measured likewise, with broadcast and gather.
+inline constexpr size_t kRootedDirectAccessLimit = 8 << 20;
+
+// From here on a direct all_reduce is tried in every call: tensors of that size do not stay in
+// another core's cache. Smaller ones pause for kDirectTrialInterval calls once a call was slow.
+inline constexpr size_t kBeyondCachesThreshold = 16 << 20;
+inline constexpr int kDirectTrialInterval = 200;  // Calls.
+
+// Up to so many ranks each reduces all of every chunk. Larger groups reduce-scatter and all-gather
+// each chunk (Rabenseifner), so that every element is reduced once.
+inline constexpr int kFullReduceMaxRanks = 2;
+
+// ---- Sizes of chunks ----
+
+// The smallest and the largest chunk of a pipeline; powers of two. The largest fits a core's cache.
+// From shm_tuning.
+inline constexpr size_t kMinChunkBytes = 32 << 10;
+inline constexpr size_t kMaxChunkBytes = 512 << 10;
+
+// As kMaxChunkBytes, for all_reduce by direct access. Measured likewise.
+inline constexpr size_t kDirectChunkBytes = 512 << 10;
+
+// A tensor is split into at least so many chunks, unless they would be smaller than the smallest:
+// fewer would leave ranks idle while the pipeline fills.
+inline constexpr size_t kMinChunksPerTensor = 4;
+
+// Chunks that a rank may be ahead of the slowest.
+inline constexpr int kPipelineDepth = 4;
+
+// What a direct all_reduce copies at a time where it writes past the caches. Fits the first cache.
+inline constexpr size_t kBypassBlockBytes = 8 << 10;
+
+// ---- Where the algorithm changes: messages ----
+
+// Up to here a send copies its data to an eager payload buffer, and returns.
+inline constexpr size_t kEagerMessageThreshold = 64 << 10;
+
+// Eager payload buffers of a rank: messages that it may have sent and nobody received.
+inline constexpr int kEagerPayloads = 32;
+
+// Longer messages that a rank may send at a time, each to another rank, and the buffer of each. A
+// transfer has at most kRendezvousDepth chunks in its buffer.
+inline constexpr int kMaxRendezvousBuffers = 8;
+inline constexpr size_t kRendezvousBufferBytes = 1 << 20;
+inline constexpr size_t kRendezvousDepth = 4;
+
+// Message slots from one rank to one other: at least, at most, and how many of them are used in
+// turn while the receiver keeps up, so that their lines stay in the caches.
+inline constexpr size_t kMinMessageSlots = 8;
+inline constexpr size_t kMaxMessageSlots = 1024;
+inline constexpr size_t kPreferredMessageSlots = 4;
+
+// ---- Where the copy changes: see AdaptiveCopier ----
+
+// From here on a copy is timed: to look at the clock twice takes as long as a smaller one.
+inline constexpr size_t kTimedCopyThreshold = 8 << 10;
+
+// Nanoseconds for each cache line from which on a copy counts as slow. Within a cache a line takes
+// 2 to 7, with the source in main memory at most 10; to write a line that a core without a common
+// cache still holds takes 20 and more.
+inline constexpr double kSlowCopyNanosPerLine = 14;
+inline constexpr int kCopyTrialInterval = 100;  // Copies past the caches before another trial.
+
+// ---- Where the wait changes: see Waiter ----
+
+// A wait spins so many times, some microseconds, where every rank can have a core of its own; then
+// yields for so long, which costs less than to sleep and be woken; then sleeps.
+inline constexpr int kSpins = 300;
+inline constexpr auto kYieldTime = std::chrono::milliseconds(1);
+
+// ---- Memory ----
+
+// The most that all ranks of a group together spend on buffers of each kind. Large groups get
+// smaller buffers: a group of up to 256 ranks takes less than 90 MiB, one of 1,024 less than 1 GiB.
+inline constexpr size_t kLargeEagerRingsBytes = 8 << 20;
+inline constexpr size_t kChunkRingsBytes = 16 << 20;
+inline constexpr size_t kEagerPayloadsBytes = 8 << 20;
+inline constexpr size_t kRendezvousBuffersBytes = 16 << 20;
+inline constexpr size_t kMessageSlotsBytes = 4 << 20;
+
+// The most that one rank spends on its ring of large eager buffers, and how many buffers of the
+// largest size that has room for.
+inline constexpr size_t kMaxLargeEagerRingBytes = 2 << 20;
+inline constexpr size_t kLargeEagerBuffers = 4;
+
+// ---- What shm_tuning varies ----
 
 struct Tuning {
-  int ranks;           // Of groups with no more.
-  size_t eager;        // Bytes that a rank lays at once, for the meeting of an operation, at most.
-  size_t least_piece;  // Bytes of the smallest pieces of what is longer,
-  size_t most_piece;   // and of the largest. Powers of two.
-  size_t in_place;     // Bytes from which on tensors in shared memory are read in place.
-  size_t in_place_piece;  // As most_piece, of these.
+  size_t eager_threshold = kEagerThreshold;
+  size_t min_chunk = kMinChunkBytes;
+  size_t max_chunk = kMaxChunkBytes;
+  size_t direct_access_threshold = kDirectAccessThreshold;
+  size_t direct_chunk = kDirectChunkBytes;
 };
 
-// The best of those that this measures, on the machine that it runs on, but for in_place and
-// in_place_piece, which it leaves as they are:
-//
-//   ./bazelw run //benchmarks:shm_tuning
-inline constexpr Tuning kTunings[] = {
-    {2, 64 << 10, 32 << 10, 512 << 10, 64 << 10, 512 << 10},
-    {4, 64 << 10, 32 << 10, 512 << 10, 64 << 10, 512 << 10},
-    {256, 64 << 10, 32 << 10, 512 << 10, 64 << 10, 512 << 10},
-};
+// The values above, or what the environment variable SYNCLINE_SHM_TUNING says in their place:
+// "EAGER,MIN_CHUNK,MAX_CHUNK" and perhaps ",DIRECT_ACCESS,DIRECT_CHUNK", in bytes. It is for
+// benchmarks and tests, and must be the same on all ranks: the layout of the segment depends on it.
+Tuning ReadTuning();
 
-// That of a group of `ranks`; for that benchmark, what the variable SYNCLINE_SHM_TUNING says in its
-// place: "EAGER,LEAST_PIECE,MOST_PIECE", and perhaps ",IN_PLACE,IN_PLACE_PIECE", the same on all
-// ranks.
-Tuning TuningFor(int ranks);
-
-}  // namespace syncline
+}  // namespace syncline::shm
 
 #endif  // SYNCLINE_BACKENDS_SHM_TUNING_H_

@@ -1,0 +1,43 @@
+// Copies data to memory that other ranks read, through the caches or past them.
+#ifndef SYNCLINE_BACKENDS_SHM_ADAPTIVE_COPIER_H_
+#define SYNCLINE_BACKENDS_SHM_ADAPTIVE_COPIER_H_
+
+#include <atomic>
+#include <cstddef>
+
+namespace syncline::shm {
+
+// Moves the line to this core's cache, and out of all others.
+inline void PrefetchToWrite(const void* line) {
+#if defined(__x86_64__)
+  asm volatile("prefetchw %0" : : "m"(*static_cast<const char*>(line)));
+#else
+  __builtin_prefetch(line, 1);
+#endif
+}
+
+// Copies with nontemporal stores, past the caches. They are complete before any later store, so a
+// release store may follow as after a memcpy.
+void NontemporalCopy(void* to, const void* from, size_t bytes);
+
+// Copies the way that is faster at present. Between cores that share a cache, that is through the
+// cache. Otherwise a line that the reader still has in its own cache costs the writer 20 ns and
+// more, one after the other; then it is faster to write past the caches, and let the reader read
+// main memory. Where ranks run may change at any time, so this measures: after a slow copy, the
+// next kCopyTrialInterval copies go past the caches. Thread-safe; holds no memory.
+class AdaptiveCopier {
+ public:
+  // Copies `bytes`, which must not overlap. Call it before the release store that tells a reader.
+  void Copy(void* to, const void* from, size_t bytes);
+
+  // Whether the next copy of at least kTimedCopyThreshold bytes will go past the caches.
+  bool bypasses_caches() const { return until_trial_.load(std::memory_order_relaxed) > 0; }
+
+ private:
+  // Copies until the next trial. Relaxed: it is a guess, and orders no data.
+  std::atomic<int> until_trial_{0};
+};
+
+}  // namespace syncline::shm
+
+#endif  // SYNCLINE_BACKENDS_SHM_ADAPTIVE_COPIER_H_

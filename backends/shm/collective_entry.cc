@@ -1,0 +1,156 @@
+#include "backends/shm/collective_entry.h"
+
+#include <algorithm>
+#include <cstring>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "backends/common/call_words.h"
+#include "backends/shm/call_fingerprint.h"
+#include "core/base/status.h"
+
+namespace syncline::shm {
+namespace {
+
+// How long a rank that has found a mismatch waits for the calls in full, to quote them. The others
+// have entered, so they answer at once unless they are stopped. The mismatch is certain without.
+constexpr absl::Duration kQuotingTimeout = absl::Seconds(1);
+
+// The largest number of elements that this rank sends to another, or expects. Its complement, which
+// is negative, if not all numbers are equal.
+int64_t SplitsOf(const Call& call) {
+  int64_t largest = call.counts[0];
+  bool is_even = true;
+  for (const auto* list : {&call.counts, &call.expected}) {
+    for (int64_t count : *list) {
+      if (count == largest) continue;
+      is_even = false;
+      largest = std::max(largest, count);
+    }
+  }
+  return is_even ? largest : ~largest;
+}
+
+int64_t SplitsIn(const EntrySlot::Content& content) {
+  int64_t splits;
+  std::memcpy(&splits, content.inline_data, sizeof(splits));
+  return splits;
+}
+
+int64_t Largest(int64_t splits) { return splits < 0 ? ~splits : splits; }
+
+}  // namespace
+
+absl::Status CollectiveEntry::Exchange() {
+  const int rank = group_.rank();
+  RankRegion& region = layout_.region(rank);
+  EntrySlot& own_slot = layout_.entry_slot(rank, context_.number);
+  SetFingerprint(context_.call, own_);
+  own_slot.content = own_;
+  // Pairs with the acquire load below, on the other ranks: they see the content and all staged
+  // data.
+  own_slot.number.store(context_.number, std::memory_order_release);
+  group_.waiter().Notify(region.collective_event);
+  int differs = -1;
+  for (int r = 0; r < layout_.size(); ++r) {
+    if (r == rank) continue;
+    const EntrySlot& slot = SlotOf(r);
+    // Equality is enough: a rank reuses the slot for number + 2, and so not before this rank has
+    // entered number + 1.
+    SYNCLINE_RETURN_IF_ERROR(group_.waiter().Await(
+        layout_.region(r).collective_event, r, context_,
+        [&] { return slot.number.load(std::memory_order_acquire) == context_.number; }));
+    if (!SameFingerprint(own_, slot.content)) differs = r;
+  }
+  return differs < 0 ? absl::OkStatus() : FailWithMismatch(differs);
+}
+
+int64_t CollectiveEntry::StageSplits() {
+  const int64_t splits = SplitsOf(context_.call);
+  std::memcpy(own_.inline_data, &splits, sizeof(splits));
+  return Largest(splits);
+}
+
+int64_t CollectiveEntry::LargestBlockOf(int rank) const {
+  return Largest(SplitsIn(SlotOf(rank).content));
+}
+
+absl::StatusOr<int64_t> CollectiveEntry::CheckSplits() {
+  const int64_t own = SplitsIn(own_);
+  int64_t largest = Largest(own);
+  bool all_even = own >= 0;
+  for (int r = 0; r < layout_.size(); ++r) {
+    const int64_t splits = SplitsIn(SlotOf(r).content);
+    if (splits == own) continue;
+    all_even = false;
+    largest = std::max(largest, Largest(splits));
+  }
+  // All blocks of all ranks have one size: nothing can be unlike what is expected.
+  if (all_even) return largest;
+  // Otherwise the calls in full tell, at the price of another exchange.
+  PublishCall();
+  for (int r = 0; r < layout_.size(); ++r) {
+    SYNCLINE_RETURN_IF_ERROR(group_.waiter().Await(layout_.region(r).collective_event, r, context_,
+                                                   [&] { return HasPublishedCall(r); }));
+  }
+  const absl::Status status = CheckCalls();
+  if (!status.ok()) return group_.failure_cell().Fail(status);
+  return largest;
+}
+
+void CollectiveEntry::PublishCall() {
+  const int rank = group_.rank();
+  const std::vector<int64_t> words = ToWords(context_.call);
+  std::copy(words.begin(), words.end(), layout_.full_call(rank));
+  // Pairs with the acquire load in HasPublishedCall.
+  layout_.region(rank).published_call.store(context_.number, std::memory_order_release);
+  group_.waiter().Notify(layout_.region(rank).collective_event);
+}
+
+bool CollectiveEntry::HasPublishedCall(int rank) const {
+  return layout_.region(rank).published_call.load(std::memory_order_acquire) >= context_.number;
+}
+
+absl::StatusOr<Call> CollectiveEntry::CallOf(int rank) const {
+  return FromWords(absl::MakeConstSpan(layout_.full_call(rank), MaxCallWords(layout_.size())));
+}
+
+absl::Status CollectiveEntry::CheckCalls() const {
+  std::vector<Call> calls;
+  for (int r = 0; r < layout_.size(); ++r) {
+    SYNCLINE_ASSIGN_OR_RETURN(Call call, CallOf(r));
+    calls.push_back(std::move(call));
+  }
+  std::vector<const Call*> pointers;
+  for (const Call& call : calls) pointers.push_back(&call);
+  return CheckCollective(pointers);
+}
+
+absl::Status CollectiveEntry::FailWithMismatch(int rank) {
+  PublishCall();
+  // The user's deadline must not turn a mismatch into a timeout.
+  const Deadline quoting(kQuotingTimeout), never(absl::InfiniteDuration());
+  const WaitContext context = {context_.call, never, context_.number};
+  bool all_have = true;
+  for (int r = 0; r < layout_.size(); ++r) {
+    SYNCLINE_RETURN_IF_ERROR(
+        group_.waiter().Await(layout_.region(r).collective_event, r, context,
+                              [&] { return HasPublishedCall(r) || quoting.Expired(); }));
+    all_have = all_have && HasPublishedCall(r);
+  }
+  const absl::Status status = all_have ? CheckCalls() : absl::OkStatus();
+  if (!status.ok()) return group_.failure_cell().Fail(status);
+  // A rank has stopped after it wrote its slot; the fingerprint there names the operation.
+  std::string theirs = absl::StrCat("another, ", NameOfFingerprint(SlotOf(rank).content));
+  if (HasPublishedCall(rank)) {
+    const auto call = CallOf(rank);
+    if (call.ok()) theirs = call->ToString();
+  }
+  return group_.failure_cell().Fail(MismatchError(
+      absl::StrCat("rank ", group_.rank(), " called ", context_.call.ToString(), ", rank ", rank,
+                   " called ", theirs, ": all ranks must make the same calls in the same order")));
+}
+
+}  // namespace syncline::shm

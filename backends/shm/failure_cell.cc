@@ -1,0 +1,68 @@
+#include "backends/shm/failure_cell.h"
+
+#include <sched.h>
+
+#include <cstring>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
+#include "absl/time/time.h"
+#include "core/base/deadline.h"
+#include "core/base/status.h"
+
+namespace syncline::shm {
+namespace {
+
+// A live rank writes the record in less: it is one copy of some KiB. Longer means that it died.
+constexpr absl::Duration kWriteTimeout = absl::Milliseconds(100);
+
+}  // namespace
+
+absl::Status FailureCell::Fail(const absl::Status& cause) {
+  uint32_t state = FailureRecord::kNone;
+  // The exchange decides which of several ranks is the reporter. The others leave the record alone.
+  if (record_.state.compare_exchange_strong(state, FailureRecord::kBeingWritten)) {
+    const absl::string_view text = cause.message().substr(0, sizeof(record_.text));
+    std::memcpy(record_.text, text.data(), text.size());
+    record_.size = static_cast<uint32_t>(text.size());
+    record_.kind = static_cast<uint32_t>(KindOf(cause));
+    record_.reporter = static_cast<uint32_t>(peers_.rank());
+    // Pairs with the acquire load in failure(): a reader of kWritten sees the fields above.
+    record_.state.store(FailureRecord::kWritten, std::memory_order_release);
+    // Before all that this rank's user writes once the call has returned. Pairs with the acquire
+    // fence in CheckIntact.
+    Fence(std::memory_order_release);
+    for (int rank = 0; rank < layout_.size(); ++rank) {
+      WakeAll(layout_.join_flag(rank).event);
+      if (!layout_.has_joined(rank)) continue;  // Its region may have no memory.
+      WakeAll(layout_.region(rank).collective_event);
+      WakeAll(layout_.region(rank).message_event);
+    }
+  }
+  const absl::Status first = failure();
+  return first.ok() ? cause : first;
+}
+
+absl::Status FailureCell::failure() const {
+  if (!has_failed()) return absl::OkStatus();
+  const Deadline deadline(kWriteTimeout);
+  // Pairs with the release store in Fail.
+  while (record_.state.load(std::memory_order_acquire) != FailureRecord::kWritten) {
+    if (deadline.Expired()) {
+      return BackendError("a rank died while it wrote why the group has failed");
+    }
+    sched_yield();
+  }
+  return ErrorOfKind(static_cast<ErrorKind>(record_.kind),
+                     absl::string_view(record_.text, record_.size));
+}
+
+absl::Status FailureCell::ObserveFailure(const Call& call) const {
+  const absl::Status status = failure();
+  const int reporter = static_cast<int>(record_.reporter);
+  if (reporter == peers_.rank() || KindOf(status) != ErrorKind::kTimeout) return status;
+  return Annotate(status,
+                  absl::StrCat(call.ToString(), ": ", peers_.Describe(reporter), " reported"));
+}
+
+}  // namespace syncline::shm

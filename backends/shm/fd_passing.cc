@@ -1,0 +1,163 @@
+#include "backends/shm/fd_passing.h"
+
+#include <sys/socket.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstddef>
+#include <cstring>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+#include "absl/time/time.h"
+#include "backends/common/call.h"
+#include "backends/common/rank_acceptor.h"
+#include "core/base/sockets.h"
+#include "core/base/status.h"
+
+namespace syncline::shm {
+namespace {
+
+// How often to check whether an awaited rank has died.
+constexpr absl::Duration kPeerCheckInterval = absl::Milliseconds(100);
+
+absl::Status Failed(absl::string_view what) {
+  return BackendError(absl::StrCat(
+      "cannot ", what,
+      " the socket over which ranks of one host share memory: ", std::strerror(errno)));
+}
+
+// The address of `name` in the abstract name space. Nothing if the name is too long.
+std::optional<SocketAddress> AbstractAddress(absl::string_view name) {
+  sockaddr_un address = {};
+  if (name.size() + 1 > sizeof(address.sun_path)) return std::nullopt;
+  address.sun_family = AF_UNIX;
+  std::memcpy(address.sun_path + 1, name.data(), name.size());  // A leading zero: abstract.
+  SocketAddress result;
+  std::memcpy(&result.storage, &address, sizeof(address));
+  result.length = static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1 + name.size());
+  return result;
+}
+
+bool IsOwnUser(int connection) {
+  ucred peer;
+  socklen_t length = sizeof(peer);
+  return getsockopt(connection, SOL_SOCKET, SO_PEERCRED, &peer, &length) == 0 &&
+         peer.uid == geteuid();
+}
+
+// A message of one byte with room for a descriptor as ancillary data. See cmsg(3).
+struct FdMessage {
+  FdMessage() {
+    content = {&byte, 1};
+    header.msg_iov = &content;
+    header.msg_iovlen = 1;
+    header.msg_control = control;
+    header.msg_controllen = sizeof(control);
+  }
+
+  char byte = 0;
+  iovec content;
+  alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int))] = {};
+  msghdr header = {};
+};
+
+bool SendFd(int connection, int descriptor) {
+  FdMessage message;
+  cmsghdr* const ancillary = CMSG_FIRSTHDR(&message.header);
+  ancillary->cmsg_level = SOL_SOCKET;
+  ancillary->cmsg_type = SCM_RIGHTS;
+  ancillary->cmsg_len = CMSG_LEN(sizeof(int));
+  std::memcpy(CMSG_DATA(ancillary), &descriptor, sizeof(int));
+  return sendmsg(connection, &message.header, MSG_NOSIGNAL | MSG_DONTWAIT) == 1;
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<FdServer>> FdServer::Open() {
+  const std::string name =
+      absl::StrCat("syncline/", NewHelloSecret());  // Nobody can take it first.
+  const SocketAddress address = *AbstractAddress(name);
+  SYNCLINE_ASSIGN_OR_RETURN(UniqueFd socket, OpenSocket(AF_UNIX, SOCK_SEQPACKET));
+  if (bind(socket.get(), address.get(), address.length) != 0) return Failed("bind");
+  if (listen(socket.get(), SOMAXCONN) != 0) return Failed("listen on");
+  return std::unique_ptr<FdServer>(new FdServer(std::move(socket), name));
+}
+
+FdServer::FdServer(UniqueFd socket, std::string name)
+    : socket_(std::move(socket)), name_(std::move(name)), secret_(NewHelloSecret()) {}
+
+std::string FdServer::endpoint() const { return absl::StrCat(name_, " ", secret_); }
+
+absl::Status FdServer::Serve(int descriptor, int size, const Deadline& deadline,
+                             PeerProcesses* processes) {
+  std::vector<int> awaited;
+  for (int rank = 1; rank < size; ++rank) awaited.push_back(rank);
+  const auto find = [&](int rank) { return std::find(awaited.begin(), awaited.end(), rank); };
+  RankAcceptor acceptor(socket_.get(), secret_, size - 1);
+  while (!awaited.empty()) {
+    const Deadline interval(std::min(deadline.Remaining(), kPeerCheckInterval));
+    absl::StatusOr<RankAcceptor::Connection> connection = acceptor.Accept(interval);
+    if (!connection.ok()) {
+      if (KindOf(connection.status()) != ErrorKind::kTimeout) return connection.status();
+      if (processes != nullptr) {
+        SYNCLINE_RETURN_IF_ERROR(
+            processes->Check([&](int rank) { return find(rank) != awaited.end(); }));
+      }
+      if (!deadline.Expired()) continue;
+      return TimeoutError(absl::StrCat(NameRanks(awaited), " of ", size, " ", Have(awaited),
+                                       " not come for the shared memory within ",
+                                       absl::FormatDuration(deadline.timeout())));
+    }
+    const int socket = connection->socket.get();
+    const auto found = find(connection->rank);
+    // The hello has proved that the client knows the secret. Closes the connection of others.
+    if (found == awaited.end() || !IsOwnUser(socket)) continue;
+    if (processes != nullptr) processes->WatchPeerOf(socket, connection->rank);
+    if (SendFd(socket, descriptor)) awaited.erase(found);
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<UniqueFd> ReceiveFd(absl::string_view endpoint, int rank, const Deadline& deadline,
+                                   PeerProcesses* processes) {
+  const std::vector<std::string> words = absl::StrSplit(endpoint, ' ');
+  const std::optional<SocketAddress> address = AbstractAddress(words[0]);
+  if (words.size() != 2 || !address.has_value() || words[1].size() != kHelloSecretSize) {
+    return BackendError("rank 0's entry in the store does not say where its shared memory is");
+  }
+  const auto connection = Connect(*address, SOCK_SEQPACKET, deadline);
+  absl::Status status = connection.status();
+  if (status.ok()) {
+    if (processes != nullptr) processes->WatchPeerOf(connection->get(), 0);
+    status = SendHello(connection->get(), words[1], rank, deadline);
+  }
+  if (!status.ok() && KindOf(status) != ErrorKind::kTimeout) {
+    return BackendError(absl::StrCat(
+        "rank 0: no connection to the socket over which ranks of one host share memory: ",
+        status.message()));
+  }
+  // Rank 0 answers one rank after another, so this may take until all before have come.
+  if (status.ok()) status = WaitReadable(connection->get(), deadline);
+  if (!status.ok()) {
+    return TimeoutError(absl::StrCat("rank 0 has not handed over its shared memory within ",
+                                     absl::FormatDuration(deadline.timeout())));
+  }
+  FdMessage message;
+  const ssize_t received =
+      recvmsg(connection->get(), &message.header, MSG_CMSG_CLOEXEC | MSG_DONTWAIT);
+  const cmsghdr* const ancillary = CMSG_FIRSTHDR(&message.header);
+  if (received != 1 || ancillary == nullptr || ancillary->cmsg_type != SCM_RIGHTS) {
+    return NetworkError("rank 0 has gone away before it handed over its shared memory");
+  }
+  int descriptor;
+  std::memcpy(&descriptor, CMSG_DATA(ancillary), sizeof(int));
+  return UniqueFd(descriptor);
+}
+
+}  // namespace syncline::shm

@@ -1,0 +1,120 @@
+#include "backends/shm/peer_processes.h"
+
+#include <fcntl.h>
+#include <sys/socket.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <map>
+#include <utility>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "absl/synchronization/mutex.h"
+#include "core/base/status.h"
+
+#ifndef SO_PEERPIDFD  // Linux 6.5.
+#define SO_PEERPIDFD 77
+#endif
+
+namespace syncline::shm {
+namespace {
+
+bool HasEnded(int pidfd) {
+  pollfd entry = {pidfd, POLLIN, 0};
+  return poll(&entry, 1, 0) > 0;
+}
+
+// The pidfds that this process has open, by pid. A process takes part in many groups, and would run
+// out of descriptors with one for each peer of each.
+class PidfdTable {
+ public:
+  static PidfdTable& Instance() {
+    static PidfdTable* const table = new PidfdTable;
+    return *table;
+  }
+
+  // Null if there is no such process, or no descriptor.
+  std::shared_ptr<const UniqueFd> Open(int pid) {
+    absl::MutexLock lock(&mutex_);
+    std::weak_ptr<const UniqueFd>& entry = pidfds_[pid];
+    std::shared_ptr<const UniqueFd> pidfd = entry.lock();
+    // A pidfd whose process has ended may be that of an earlier process with the same pid.
+    if (pidfd == nullptr || HasEnded(pidfd->get())) {
+      pidfd = std::make_shared<const UniqueFd>(static_cast<int>(syscall(SYS_pidfd_open, pid, 0)));
+      if (!pidfd->valid()) pidfd = nullptr;
+      entry = pidfd;
+    }
+    return pidfd;
+  }
+
+ private:
+  absl::Mutex mutex_;
+  std::map<int, std::weak_ptr<const UniqueFd>> pidfds_ ABSL_GUARDED_BY(mutex_);
+};
+
+// A pidfd of the process at the other end of `connection`. Null if there is none to be had.
+std::shared_ptr<const UniqueFd> PidfdOfPeer(int connection) {
+  int pidfd = -1;
+  socklen_t length = sizeof(pidfd);
+  if (getsockopt(connection, SOL_SOCKET, SO_PEERPIDFD, &pidfd, &length) == 0 && pidfd >= 0) {
+    fcntl(pidfd, F_SETFD, FD_CLOEXEC);
+    return std::make_shared<const UniqueFd>(pidfd);
+  }
+  ucred peer = {};
+  length = sizeof(peer);
+  // The kernel translates the pid to this process's namespace; to 0 if it is not visible there.
+  if (getsockopt(connection, SOL_SOCKET, SO_PEERCRED, &peer, &length) != 0 || peer.pid <= 0) {
+    return nullptr;
+  }
+  return PidfdTable::Instance().Open(peer.pid);
+}
+
+}  // namespace
+
+PeerProcesses::PeerProcesses(const PeerTable& peers) {
+  for (int rank = 0; rank < peers.size(); ++rank) {
+    const bool is_known = peers.LivenessOf(rank) != Liveness::kUnknown;
+    const bool is_self = is_known && peers.pid(rank) == getpid();
+    peers_.push_back({peers.Describe(rank), nullptr, is_self, false});
+    entries_.push_back({-1, POLLIN, 0});
+    if (is_self || !is_known) continue;
+    std::shared_ptr<const UniqueFd> pidfd = PidfdTable::Instance().Open(peers.pid(rank));
+    // Probed only after the pidfd was opened: were it before, the process might end in between, and
+    // the pidfd be that of another process with the same pid. Probe compares start times.
+    if (peers.LivenessOf(rank) == Liveness::kDead) {
+      peers_[rank].was_dead = true;
+    } else if (pidfd != nullptr) {
+      Watch(rank, std::move(pidfd));
+    }
+  }
+}
+
+void PeerProcesses::Watch(int rank, std::shared_ptr<const UniqueFd> pidfd) {
+  entries_[rank].fd = pidfd->get();
+  peers_[rank].pidfd = std::move(pidfd);
+}
+
+void PeerProcesses::WatchPeerOf(int connection, int rank) {
+  const Peer& peer = peers_[rank];
+  if (peer.pidfd != nullptr || peer.is_self || peer.was_dead) return;
+  std::shared_ptr<const UniqueFd> pidfd = PidfdOfPeer(connection);
+  if (pidfd != nullptr) Watch(rank, std::move(pidfd));
+}
+
+absl::Status PeerProcesses::Check(absl::FunctionRef<bool(int)> matters) const {
+  std::vector<pollfd> entries = entries_;
+  const bool any_ended = poll(entries.data(), entries.size(), 0) > 0;
+  std::vector<absl::string_view> dead;
+  for (size_t rank = 0; rank < peers_.size(); ++rank) {
+    const bool has_ended = any_ended && (entries[rank].revents & POLLIN) != 0;
+    if (!has_ended && !peers_[rank].was_dead) continue;
+    if (matters(static_cast<int>(rank))) dead.push_back(peers_[rank].name);
+  }
+  if (dead.empty()) return absl::OkStatus();
+  return NetworkError(
+      absl::StrCat(absl::StrJoin(dead, ", "), dead.size() == 1 ? " has" : " have", " died"));
+}
+
+}  // namespace syncline::shm

@@ -1,0 +1,346 @@
+#include "backends/shm/point_to_point.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "backends/shm/call_fingerprint.h"
+#include "core/base/status.h"
+#include "core/group/backend.h"
+
+namespace syncline::shm {
+namespace {
+
+Call CallOf(const MessageSlot& slot, int dst) {
+  Call call{OpKind::kSend, slot.sequence, static_cast<DType>(slot.dtype), slot.count};
+  call.peer = dst;
+  call.tag = slot.tag.load(std::memory_order_relaxed);
+  return call;
+}
+
+// Records a message as under way while this lives, for messages about ranks that are late.
+class ScopedMessage {
+ public:
+  ScopedMessage(const Call& call, RankRegion& own) : call_(call), own_(own) {
+    RecordCall(call, own_.last_message);
+    own_.messages_in_flight.fetch_add(1);
+  }
+  ~ScopedMessage() {
+    RecordCall(call_, own_.last_call);
+    own_.messages_in_flight.fetch_sub(1);
+  }
+
+ private:
+  const Call& call_;
+  RankRegion& own_;
+};
+
+}  // namespace
+
+PointToPoint::PointToPoint(ShmGroup& group)
+    : group_(group),
+      layout_(group.layout()),
+      next_slots_(layout_.size()),
+      rendezvous_peers_(layout_.sizes().rendezvous_buffers, -1),
+      sources_(layout_.size()) {}
+
+absl::Status PointToPoint::Send(const Tensor& tensor, const Call& call, const Deadline& deadline) {
+  const WaitContext context = {call, deadline};
+  const ScopedMessage scope(call, layout_.region(rank()));
+  EventCount& own_event = layout_.region(rank()).message_event;
+  const int dst = call.peer;
+  const size_t bytes = tensor.nbytes();
+  MessageSlot* claimed = TryClaimSlot(dst, bytes);
+  if (claimed == nullptr) {
+    SYNCLINE_RETURN_IF_ERROR(group_.waiter().Await(own_event, dst, context, [&] {
+      return claimed != nullptr || (claimed = TryClaimSlot(dst, bytes)) != nullptr;
+    }));
+  }
+  MessageSlot& slot = *claimed;
+  slot.tag.store(call.tag, std::memory_order_relaxed);
+  slot.sequence = call.sequence;
+  slot.count = call.count;
+  slot.dtype = static_cast<uint16_t>(call.dtype);
+  const bool is_inline = bytes <= kInlineThreshold;
+  const bool is_eager = is_inline || slot.eager_payload() < kEagerPayloads;
+  if (is_inline) {
+    if (bytes > 0) std::memcpy(slot.inline_data, tensor.data(), bytes);
+  } else if (is_eager) {
+    copier_.Copy(layout_.eager_payload(rank(), slot.eager_payload()), tensor.data(), bytes);
+  }
+  // The next send will write the next slot, which was fetched during the last one, and look at the
+  // state of the one after it, which the receiver has written. Chosen now: once the slot is posted,
+  // it may be reused.
+  const MessageSlot& after_next =
+      layout_.message_slot(rank(), dst, (slot.next + 1) % PreferredSlots());
+  // Pairs with the acquire load in HasIncoming: the receiver sees all fields and the data.
+  slot.state.store(MessageSlot::kPosted, std::memory_order_release);
+  group_.waiter().Notify(layout_.region(dst).message_event);
+  PrefetchToWrite(&after_next);
+  if (is_eager) return absl::OkStatus();
+  // Pairs with the release store of kMatched in Recv.
+  SYNCLINE_RETURN_IF_ERROR(group_.waiter().Await(own_event, dst, context, [&] {
+    return slot.state.load(std::memory_order_acquire) == MessageSlot::kMatched;
+  }));
+  return SendRendezvous(tensor, dst, slot, context);
+}
+
+absl::StatusOr<int> PointToPoint::Recv(const Tensor& tensor, const Call& call,
+                                       const Deadline& deadline) {
+  const WaitContext context = {call, deadline};
+  const ScopedMessage scope(call, layout_.region(rank()));
+  PostedReceive mine = {call.peer, call.tag};
+  SYNCLINE_RETURN_IF_ERROR(AwaitMatch(mine, context));
+  // Relaxed: AwaitMatch has loaded it with acquire, or set it on this thread.
+  MessageSlot& slot = *mine.slot.load(std::memory_order_relaxed);
+  const absl::Status fits = CheckFits(CallOf(slot, rank()), mine.sender, call, rank());
+  if (!fits.ok()) return group_.failure_cell().Fail(fits);
+  const size_t bytes = tensor.nbytes();
+  const bool is_inline = bytes <= kInlineThreshold;
+  if (!is_inline && slot.eager_payload() >= kEagerPayloads) {
+    // Hands the slot to the sender. Pairs with the acquire load in Send.
+    slot.state.store(MessageSlot::kMatched, std::memory_order_release);
+    group_.waiter().Notify(layout_.region(mine.sender).message_event);
+    SYNCLINE_RETURN_IF_ERROR(RecvRendezvous(tensor, mine.sender, slot, context));
+    return mine.sender;
+  }
+  const char* const data =
+      is_inline ? slot.inline_data : layout_.eager_payload(mine.sender, slot.eager_payload());
+  if (bytes > 0) std::memcpy(tensor.data(), data, bytes);
+  // After the last read of the data. Pairs with the acquire load in Reclaim.
+  slot.state.store(MessageSlot::kReceived, std::memory_order_release);
+  group_.waiter().Notify(layout_.region(mine.sender).message_event);
+  return mine.sender;
+}
+
+// The receiver follows the chain of slots, so a slot is posted only after its successor has been
+// chosen, and that one must be free until the next send.
+MessageSlot* PointToPoint::TryClaimSlot(int dst, size_t bytes) {
+  absl::MutexLock lock(&claims_mutex_);
+  const uint32_t index = next_slots_[dst], next = FreeAfter(dst, index);
+  if (next == index) return nullptr;
+  MessageSlot& slot = layout_.message_slot(rank(), dst, index);
+  next_slots_[dst] = slot.next = next;
+  slot.state.store(MessageSlot::kClaimed, std::memory_order_relaxed);
+  if (bytes > kInlineThreshold) slot.set_eager_payload(ClaimEagerPayload(slot, bytes));
+  return &slot;
+}
+
+// The index of a free slot, or `slot` if there is no other. A few are used in turn as long as they
+// suffice, so that they stay in the caches.
+uint32_t PointToPoint::FreeAfter(int dst, uint32_t slot) {
+  const uint32_t count = static_cast<uint32_t>(layout_.sizes().message_slots);
+  const uint32_t preferred = PreferredSlots();
+  for (uint32_t i = 1; i < preferred; ++i) {
+    const uint32_t next = (slot + i) % preferred;
+    if (Reclaim(layout_.message_slot(rank(), dst, next))) return next;
+  }
+  for (uint32_t i = 1; i < count; ++i) {
+    const uint32_t next = (slot + i) % count;
+    if (Reclaim(layout_.message_slot(rank(), dst, next))) return next;
+  }
+  return slot;
+}
+
+// Returns whether the slot is free, after freeing it if its message has been received.
+bool PointToPoint::Reclaim(MessageSlot& slot) {
+  // Pairs with the release store of kReceived in Recv, or of kFree in SendRendezvous, whose thread
+  // may be another.
+  const uint32_t state = slot.state.load(std::memory_order_acquire);
+  if (state != MessageSlot::kReceived) return state == MessageSlot::kFree;
+  // An inline message has data there, which may look like the index of a buffer.
+  const uint64_t payload = slot.eager_payload();
+  if (payload < kEagerPayloads && payload_slots_[payload] == &slot) {
+    payload_slots_[payload] = nullptr;
+  }
+  slot.state.store(MessageSlot::kFree, std::memory_order_relaxed);
+  return true;
+}
+
+uint64_t PointToPoint::ClaimEagerPayload(MessageSlot& slot, size_t bytes) {
+  const uint64_t payload = next_payload_;
+  if (bytes > layout_.sizes().eager_payload) return MessageSlot::kNoEagerPayload;
+  if (payload_slots_[payload] != nullptr && !Reclaim(*payload_slots_[payload])) {
+    return MessageSlot::kNoEagerPayload;
+  }
+  payload_slots_[payload] = &slot;
+  next_payload_ = (payload + 1) % kEagerPayloads;
+  return payload;
+}
+
+absl::Status PointToPoint::AwaitMatch(PostedReceive& mine, const WaitContext& context) {
+  {
+    absl::MutexLock lock(&match_mutex_);
+    Match(mine.source);
+    if (MatchUnexpected(mine)) return absl::OkStatus();
+    posted_receives_.push_back(&mine);
+  }
+  // Pairs with the release store in MatchFrom, on the thread that matched.
+  const auto has_slot = [&] { return mine.slot.load(std::memory_order_acquire) != nullptr; };
+  EventCount& own_event = layout_.region(rank()).message_event;
+  const absl::Status status = group_.waiter().Await(own_event, mine.source, context, [&] {
+    if (has_slot()) return true;
+    if (!HasIncoming(mine.source)) return false;
+    absl::MutexLock lock(&match_mutex_);
+    Match(mine.source);
+    return has_slot();
+  });
+  if (status.ok()) return status;
+  // Other threads may not match it any more: it is about to leave the stack.
+  absl::MutexLock lock(&match_mutex_);
+  posted_receives_.erase(std::remove(posted_receives_.begin(), posted_receives_.end(), &mine),
+                         posted_receives_.end());
+  return status;
+}
+
+bool PointToPoint::HasIncoming(int source) const {
+  if (source == kAnySource) {
+    for (int each = 0; each < layout_.size(); ++each) {
+      if (HasIncoming(each)) return true;
+    }
+    return false;
+  }
+  // Relaxed: a wrong index is harmless here, as Match looks again under the lock.
+  const uint32_t index = sources_[source].next_slot.load(std::memory_order_relaxed);
+  // Pairs with the release store of kPosted in Send.
+  return layout_.message_slot(source, rank(), index).state.load(std::memory_order_acquire) ==
+         MessageSlot::kPosted;
+}
+
+void PointToPoint::Match(int source) {
+  if (source != kAnySource) return MatchFrom(source);
+  for (int each = 0; each < layout_.size(); ++each) MatchFrom(each);
+}
+
+void PointToPoint::MatchFrom(int source) {
+  SourceQueue& queue = sources_[source];
+  while (HasIncoming(source)) {
+    MessageSlot& slot =
+        layout_.message_slot(source, rank(), queue.next_slot.load(std::memory_order_relaxed));
+    // The index comes from another process: the remainder keeps it within the slots.
+    queue.next_slot.store(static_cast<uint32_t>(slot.next % layout_.sizes().message_slots),
+                          std::memory_order_relaxed);
+    const auto matches = [&](const PostedReceive* it) {
+      return it->tag == slot.tag.load(std::memory_order_relaxed) &&
+             (it->source == kAnySource || it->source == source);
+    };
+    const auto it = std::find_if(posted_receives_.begin(), posted_receives_.end(), matches);
+    if (it == posted_receives_.end()) {
+      queue.unexpected.push_back({&slot, arrivals_++});
+      continue;
+    }
+    PostedReceive& receive = **it;
+    posted_receives_.erase(it);
+    receive.sender = source;
+    // Pairs with the acquire load in AwaitMatch. The receive may leave the stack at once.
+    receive.slot.store(&slot, std::memory_order_release);
+    group_.waiter().Notify(layout_.region(rank()).message_event);
+  }
+}
+
+bool PointToPoint::MatchUnexpected(PostedReceive& mine) {
+  const auto matches = [&](const UnexpectedMessage& it) {
+    return it.slot->tag.load(std::memory_order_relaxed) == mine.tag;
+  };
+  const int first = mine.source == kAnySource ? 0 : mine.source;
+  const int end = mine.source == kAnySource ? layout_.size() : mine.source + 1;
+  std::deque<UnexpectedMessage>::iterator oldest;
+  for (int source = first; source < end; ++source) {
+    std::deque<UnexpectedMessage>& unexpected = sources_[source].unexpected;
+    const auto it = std::find_if(unexpected.begin(), unexpected.end(), matches);
+    if (it == unexpected.end() || (mine.sender >= 0 && it->arrival > oldest->arrival)) continue;
+    mine.sender = source;
+    oldest = it;
+  }
+  if (mine.sender < 0) return false;
+  mine.slot.store(oldest->slot, std::memory_order_relaxed);  // Read by this thread alone.
+  sources_[mine.sender].unexpected.erase(oldest);
+  return true;
+}
+
+int PointToPoint::TryClaimRendezvousBuffer(int dst) {
+  absl::MutexLock lock(&claims_mutex_);
+  if (std::count(rendezvous_peers_.begin(), rendezvous_peers_.end(), dst) > 0) return -1;
+  const auto free = std::find(rendezvous_peers_.begin(), rendezvous_peers_.end(), -1);
+  if (free == rendezvous_peers_.end()) return -1;
+  *free = dst;
+  return static_cast<int>(free - rendezvous_peers_.begin());
+}
+
+void PointToPoint::ReleaseRendezvousBuffer(int buffer) {
+  {
+    absl::MutexLock lock(&claims_mutex_);
+    rendezvous_peers_[buffer] = -1;
+  }
+  // Other threads of this rank may wait for it.
+  group_.waiter().Notify(layout_.region(rank()).message_event);
+}
+
+// After an error the buffer stays claimed for good: the receiver, if it was stopped, may still read
+// there when it goes on.
+absl::Status PointToPoint::SendRendezvous(const Tensor& tensor, int dst, MessageSlot& slot,
+                                          const WaitContext& context) {
+  RankRegion& own = layout_.region(rank());
+  EventCount& dst_event = layout_.region(dst).message_event;
+  int buffer = -1;
+  SYNCLINE_RETURN_IF_ERROR(group_.waiter().Await(own.message_event, dst, context, [&] {
+    return buffer >= 0 || (buffer = TryClaimRendezvousBuffer(dst)) >= 0;
+  }));
+  RendezvousProgress& progress = own.rendezvous_progress[buffer];
+  const size_t capacity = layout_.sizes().rendezvous_buffer, bytes = tensor.nbytes();
+  const size_t chunk = layout_.sizes().ChunkSize(bytes, capacity / kRendezvousDepth);
+  // Chunks begin at multiples of their size, which divides the capacity, so none wraps around.
+  const uint64_t start = (progress.written.load() + chunk - 1) / chunk * chunk;
+  // Pairs with the release store in RecvRendezvous: its reads are over.
+  const auto await_read = [&](uint64_t position) {
+    return group_.waiter().Await(own.message_event, dst, context, [&] {
+      return progress.read.load(std::memory_order_acquire) >= position;
+    });
+  };
+  slot.start = start;
+  slot.buffer = static_cast<uint16_t>(buffer);
+  // Pairs with the acquire load at the beginning of RecvRendezvous.
+  slot.state.store(MessageSlot::kTransferring, std::memory_order_release);
+  group_.waiter().Notify(dst_event);
+  for (size_t done = 0; done < bytes; done += chunk) {
+    const size_t size = std::min(chunk, bytes - done);
+    const uint64_t end = start + done + size;
+    if (done >= capacity) SYNCLINE_RETURN_IF_ERROR(await_read(start + done - capacity + chunk));
+    copier_.Copy(layout_.rendezvous_buffer(rank(), buffer) + (start + done) % capacity,
+                 tensor.data_as<char>() + done, size);
+    // Pairs with the acquire load in RecvRendezvous.
+    progress.written.store(end, std::memory_order_release);
+    group_.waiter().Notify(dst_event);
+  }
+  // The buffer may carry another message only when the receiver has read all of this one.
+  SYNCLINE_RETURN_IF_ERROR(await_read(start + bytes));
+  slot.state.store(MessageSlot::kFree, std::memory_order_release);
+  ReleaseRendezvousBuffer(buffer);
+  return absl::OkStatus();
+}
+
+absl::Status PointToPoint::RecvRendezvous(const Tensor& tensor, int src, MessageSlot& slot,
+                                          const WaitContext& context) {
+  EventCount& own_event = layout_.region(rank()).message_event;
+  SYNCLINE_RETURN_IF_ERROR(group_.waiter().Await(own_event, src, context, [&] {
+    return slot.state.load(std::memory_order_acquire) == MessageSlot::kTransferring;
+  }));
+  // As in SendRendezvous: the two sizes are equal, since the message fits.
+  const size_t capacity = layout_.sizes().rendezvous_buffer, bytes = tensor.nbytes();
+  const size_t chunk = layout_.sizes().ChunkSize(bytes, capacity / kRendezvousDepth);
+  const uint64_t start = slot.start;
+  RendezvousProgress& progress = layout_.region(src).rendezvous_progress[slot.buffer];
+  const char* const data = layout_.rendezvous_buffer(src, slot.buffer);
+  for (size_t done = 0; done < bytes; done += chunk) {
+    const size_t size = std::min(chunk, bytes - done);
+    const uint64_t end = start + done + size;
+    SYNCLINE_RETURN_IF_ERROR(group_.waiter().Await(own_event, src, context, [&] {
+      return progress.written.load(std::memory_order_acquire) >= end;
+    }));
+    std::memcpy(tensor.data_as<char>() + done, data + (start + done) % capacity, size);
+    progress.read.store(end, std::memory_order_release);
+    group_.waiter().Notify(layout_.region(src).message_event);
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace syncline::shm

@@ -1,0 +1,131 @@
+// Send and recv between ranks that share memory.
+#ifndef SYNCLINE_BACKENDS_SHM_POINT_TO_POINT_H_
+#define SYNCLINE_BACKENDS_SHM_POINT_TO_POINT_H_
+
+#include <algorithm>
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/synchronization/mutex.h"
+#include "backends/common/call.h"
+#include "backends/shm/adaptive_copier.h"
+#include "backends/shm/segment_layout.h"
+#include "backends/shm/shm_group.h"
+#include "backends/shm/tuning.h"
+#include "backends/shm/wait_context.h"
+#include "core/base/deadline.h"
+#include "core/tensor/tensor.h"
+
+namespace syncline::shm {
+
+// One rank's part in all messages. A send posts a message slot to the receiver. What happens to the
+// data depends on their size:
+//   inline       up to kInlineThreshold: they travel in the slot.
+//   eager        up to kEagerMessageThreshold: the sender copies them to one of its eager payload
+//                buffers, and returns; it waits only if very many messages to the rank have not
+//                been received.
+//   rendezvous   longer ones, and those for which no payload buffer is free: once a receive has
+//                matched the slot, the sender pipelines the data through a buffer of its own. One
+//                message to each rank is transferred at a time, so that a receiver that stands
+//                still holds up nobody else.
+//
+// Receives match messages by sender and tag, in the order of sending (see MPI 4.0, section 3.5): a
+// message that comes before its receive waits in the unexpected-message queue of its sender, and a
+// receive that comes before its message is a posted receive.
+//
+// Thread-safe, with the restrictions of Backend::Send and Recv. Borrows the group.
+class PointToPoint {
+ public:
+  explicit PointToPoint(ShmGroup& group);
+
+  // Both fail with the errors of Waiter::Await.
+  absl::Status Send(const Tensor& tensor, const Call& call, const Deadline& deadline);
+
+  // Returns the rank that sent. A MismatchError, which fails the group, if the message does not fit
+  // the tensor.
+  absl::StatusOr<int> Recv(const Tensor& tensor, const Call& call, const Deadline& deadline);
+
+ private:
+  // A receive that waits for its message. On the stack of Recv.
+  struct PostedReceive {
+    int source;
+    int tag;
+    // Set once, by the thread that matches it. `sender` is written before.
+    std::atomic<MessageSlot*> slot{nullptr};
+    int sender = -1;
+  };
+  struct UnexpectedMessage {
+    MessageSlot* slot;
+    uint64_t arrival;  // Counts the messages of all senders, in the order in which they were seen.
+  };
+  // What has come from one rank.
+  struct SourceQueue {
+    // Index of the slot in which the next message will come. Changes under match_mutex_; a thread
+    // that reads an old value without it takes the lock in vain, or looks again later.
+    std::atomic<uint32_t> next_slot{0};
+    std::deque<UnexpectedMessage> unexpected;  // In the order of sending.
+  };
+
+  int rank() const { return group_.rank(); }
+
+  // Claims a slot for a message to `dst`, and an eager payload buffer for `bytes` if one is free.
+  // Null if all slots are in use.
+  MessageSlot* TryClaimSlot(int dst, size_t bytes);
+  uint32_t PreferredSlots() const {
+    return std::min<uint32_t>(kPreferredMessageSlots, layout_.sizes().message_slots);
+  }
+  uint32_t FreeAfter(int dst, uint32_t slot) ABSL_EXCLUSIVE_LOCKS_REQUIRED(claims_mutex_);
+  bool Reclaim(MessageSlot& slot) ABSL_EXCLUSIVE_LOCKS_REQUIRED(claims_mutex_);
+  uint64_t ClaimEagerPayload(MessageSlot& slot, size_t bytes)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(claims_mutex_);
+  // A buffer for a rendezvous with `dst`; -1 while another one with it lasts, or all are in use.
+  int TryClaimRendezvousBuffer(int dst);
+  void ReleaseRendezvousBuffer(int buffer);
+  absl::Status SendRendezvous(const Tensor& tensor, int dst, MessageSlot& slot,
+                              const WaitContext& context);
+  absl::Status RecvRendezvous(const Tensor& tensor, int src, MessageSlot& slot,
+                              const WaitContext& context);
+
+  // Waits until `mine` has a message.
+  absl::Status AwaitMatch(PostedReceive& mine, const WaitContext& context);
+  // Matches what has come from `source`, or from any rank for kAnySource, with the posted receives
+  // in the order of their calls. The rest joins the unexpected-message queues.
+  void Match(int source) ABSL_EXCLUSIVE_LOCKS_REQUIRED(match_mutex_);
+  void MatchFrom(int source) ABSL_EXCLUSIVE_LOCKS_REQUIRED(match_mutex_);
+  // Gives `mine` the unexpected message that came first of those that match, if there is one.
+  bool MatchUnexpected(PostedReceive& mine) ABSL_EXCLUSIVE_LOCKS_REQUIRED(match_mutex_);
+  // Whether a message from `source`, or from any rank for kAnySource, has not been matched yet.
+  bool HasIncoming(int source) const;
+
+  ShmGroup& group_;
+  const SegmentLayout& layout_;
+
+  // Guards what this rank sends with.
+  absl::Mutex claims_mutex_;
+  // By receiver: index of the slot of the next message, which is free.
+  std::vector<uint32_t> next_slots_ ABSL_GUARDED_BY(claims_mutex_);
+  // By eager payload buffer, which are used in turn (see buffer_rings.h): the slot of the message
+  // whose data it holds; null if it is free.
+  MessageSlot* payload_slots_[kEagerPayloads] ABSL_GUARDED_BY(claims_mutex_) = {};
+  uint64_t next_payload_ ABSL_GUARDED_BY(claims_mutex_) = 0;
+  // By rendezvous buffer: the rank to which it carries a message; -1 if it is free.
+  std::vector<int> rendezvous_peers_ ABSL_GUARDED_BY(claims_mutex_);
+  AdaptiveCopier copier_;
+
+  // Guards what this rank receives with, except the atomics.
+  absl::Mutex match_mutex_;
+  // In the order of their calls.
+  std::vector<PostedReceive*> posted_receives_ ABSL_GUARDED_BY(match_mutex_);
+  std::vector<SourceQueue> sources_;  // By sender.
+  uint64_t arrivals_ ABSL_GUARDED_BY(match_mutex_) = 0;
+};
+
+}  // namespace syncline::shm
+
+#endif  // SYNCLINE_BACKENDS_SHM_POINT_TO_POINT_H_

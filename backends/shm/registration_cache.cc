@@ -1,0 +1,169 @@
+#include "backends/shm/registration_cache.h"
+
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <string>
+#include <utility>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
+#include "core/base/log.h"
+#include "core/base/status.h"
+#include "core/tensor/shared_memory.h"
+
+namespace syncline::shm {
+namespace {
+
+// Opens nothing but a memfd of this library: to open another file might block or have effects.
+absl::StatusOr<int> OpenOfProcess(int pid, int descriptor) {
+  const std::string path = absl::StrCat("/proc/", pid, "/fd/", descriptor);
+  char target[64];
+  const ssize_t length = readlink(path.c_str(), target, sizeof(target));
+  if (length >= 0 && !absl::StartsWith(absl::string_view(target, length), "/memfd:syncline")) {
+    return BackendError(absl::StrCat(path, " is something else: do the ranks see other pids?"));
+  }
+  const int opened = length < 0 ? -1 : open(path.c_str(), O_RDONLY | O_CLOEXEC);
+  if (opened < 0) return BackendError(absl::StrCat(path, ": ", std::strerror(errno)));
+  return opened;
+}
+
+}  // namespace
+
+RegistrationCache::RegistrationCache(ShmGroup& group)
+    : group_(group),
+      layout_(group.layout()),
+      handles_(layout_.size()),
+      data_(layout_.size()),
+      mapped_(layout_.size()) {}
+
+void RegistrationCache::StageHandle(const void* data, size_t bytes, CollectiveEntry& entry) {
+  own_ = {};
+  own_data_ = static_cast<const char*>(data);
+  // Written before the exchange, whose release and acquire make it visible with the handle.
+  Registration& registration = RegistrationOf(rank(), entry.context().number);
+  if (data != nullptr && is_usable_) {
+    if (const auto place = FindShared(data, bytes)) {
+      own_ = {place->memory, place->offset, place->descriptor, 0};
+      if (registered_.count(place->memory) == 0) {
+        own_.flags |= BufferHandle::kIsNew;
+        registration.device = place->identity.device;
+        registration.inode = place->identity.inode;
+        registration.size = place->size;
+      }
+    }
+  }
+  CollectFreed();
+  if (!freed_.empty()) {
+    own_.flags |= BufferHandle::kHasFreed;
+    // What does not fit is left for the next entries.
+    registration.freed_count = std::min(freed_.size(), Registration::kMaxFreed);
+    std::copy_n(freed_.end() - registration.freed_count, registration.freed_count,
+                registration.freed);
+    freed_.resize(freed_.size() - registration.freed_count);
+  }
+  std::memcpy(entry.Buffer(), &own_, sizeof(own_));
+}
+
+void RegistrationCache::CollectFreed() {
+  if (registered_.empty() || SharedMemoriesFreed() == freed_before_) return;
+  freed_before_ = SharedMemoriesFreed();
+  for (auto memory = registered_.begin(); memory != registered_.end();) {
+    if (IsShared(*memory)) {
+      ++memory;
+    } else {
+      freed_.push_back(*memory);
+      memory = registered_.erase(memory);
+    }
+  }
+}
+
+absl::StatusOr<bool> RegistrationCache::Resolve(const ReadableRanks& readable,
+                                                const CollectiveEntry& entry) {
+  bool all_staged = true, any_new = false;
+  for (int r = 0; r < layout_.size(); ++r) {
+    BufferHandle& handle = handles_[r];
+    std::memcpy(&handle, entry.BufferOf(r), sizeof(handle));
+    if (r != rank() && (handle.flags & BufferHandle::kHasFreed) != 0) {
+      Unmap(r, RegistrationOf(r, entry.context().number));
+    }
+    if (!readable.Has(r)) continue;
+    if (handle.memory == 0) all_staged = false;
+    if ((handle.flags & BufferHandle::kIsNew) != 0) any_new = true;
+  }
+  // All ranks have read the same handles, so all take the same branches here.
+  if (!all_staged) return false;
+  if (any_new) {
+    SYNCLINE_ASSIGN_OR_RETURN(const bool all_mapped,
+                              MapNewRegistrations(readable, entry.context()));
+    if (!all_mapped) return false;
+  }
+  for (int r = 0; r < layout_.size(); ++r) {
+    if (!readable.Has(r)) continue;
+    data_[r] =
+        r == rank() ? own_data_ : mapped_[r].at(handles_[r].memory).data() + handles_[r].offset;
+  }
+  return true;
+}
+
+void RegistrationCache::Unmap(int rank, const Registration& registration) {
+  for (uint64_t i = 0; i < registration.freed_count; ++i) {
+    mapped_[rank].erase(registration.freed[i]);
+  }
+}
+
+absl::StatusOr<bool> RegistrationCache::MapNewRegistrations(const ReadableRanks& readable,
+                                                            const WaitContext& context) {
+  bool all_mapped = true;
+  for (int r = 0; r < layout_.size(); ++r) {
+    const bool is_new = (handles_[r].flags & BufferHandle::kIsNew) != 0;
+    if (r == rank() || !readable.Has(r) || !is_new) continue;
+    const absl::Status status = Map(r, handles_[r], RegistrationOf(r, context.number));
+    if (status.ok()) continue;
+    all_mapped = false;
+    Log(LogLevel::kWarning,
+        absl::StrCat("shm: tensors in shared memory are copied, since rank ", rank(),
+                     " cannot map those of ", group_.peers().Describe(r), ": ", status.message()));
+  }
+  RankRegion& own = layout_.region(rank());
+  // One counter carries both: the number of the collective, and whether this rank succeeded. Pairs
+  // with the acquire load below, on the other ranks.
+  own.mapped.store(2 * context.number + (all_mapped ? 0 : 1), std::memory_order_release);
+  group_.waiter().Notify(own.collective_event);
+  for (int r = 0; r < layout_.size(); ++r) {
+    RankRegion& region = layout_.region(r);
+    SYNCLINE_RETURN_IF_ERROR(group_.waiter().Await(region.collective_event, r, context, [&] {
+      return region.mapped.load(std::memory_order_acquire) >= 2 * context.number;
+    }));
+    // Relaxed: the wait has loaded the same value with acquire.
+    if (region.mapped.load(std::memory_order_relaxed) % 2 != 0) all_mapped = false;
+  }
+  if (all_mapped) {
+    if (readable.Has(rank())) registered_.insert(own_.memory);
+  } else {
+    // On all ranks, since all have read the same counters.
+    is_usable_ = false;
+    for (auto& of_rank : mapped_) of_rank.clear();
+  }
+  return all_mapped;
+}
+
+absl::Status RegistrationCache::Map(int rank, const BufferHandle& handle,
+                                    const Registration& registration) {
+  SYNCLINE_ASSIGN_OR_RETURN(const int descriptor,
+                            OpenOfProcess(group_.peers().pid(rank), handle.descriptor));
+  SYNCLINE_ASSIGN_OR_RETURN(Segment segment, Segment::MapToRead(descriptor, registration.size));
+  // In another pid namespace the path names a descriptor of some other process.
+  if (!(segment.identity() == Segment::Identity{registration.device, registration.inode})) {
+    return BackendError("its descriptor is of another memory: do the ranks see other pids?");
+  }
+  segment.CloseDescriptor();
+  mapped_[rank].insert_or_assign(handle.memory, std::move(segment));
+  return absl::OkStatus();
+}
+
+}  // namespace syncline::shm

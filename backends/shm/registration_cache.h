@@ -1,0 +1,86 @@
+// Maps the tensors that other ranks register for direct access, and keeps the mappings.
+#ifndef SYNCLINE_BACKENDS_SHM_REGISTRATION_CACHE_H_
+#define SYNCLINE_BACKENDS_SHM_REGISTRATION_CACHE_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <set>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "backends/shm/collective_entry.h"
+#include "backends/shm/segment_layout.h"
+#include "backends/shm/shm_group.h"
+#include "backends/shm/wait_context.h"
+#include "core/tensor/segment.h"
+
+namespace syncline::shm {
+
+inline constexpr int kEveryRank = -1;
+
+// The ranks whose tensors others read in a collective.
+struct ReadableRanks {
+  int only = kEveryRank;  // One rank, or kEveryRank.
+  int except = -1;        // A rank that is not readable, or -1.
+
+  bool Has(int rank) const { return (only == kEveryRank || only == rank) && rank != except; }
+};
+
+// One rank's part. In the entry of a collective each rank stages a BufferHandle of its tensor;
+// after the exchange all ranks come to the same conclusion. Memory is mapped by all other ranks, to
+// be read only, when a handle first names it; and unmapped at the first such entry after its owner
+// has freed it, or with this object.
+//
+// A rank opens a peer's memory through /proc/PID/fd, where the kernel lets a process see the open
+// files of others of its user, and checks that it is the memory that was meant. If a rank cannot,
+// no rank uses direct access from then on.
+//
+// Owns the mappings, borrows the group. Not thread-safe.
+class RegistrationCache {
+ public:
+  explicit RegistrationCache(ShmGroup& group);
+
+  // Stages the handle of `data` in an entry that stages nothing else, before the exchange. The
+  // handle is empty if `data` is null or in no shared memory.
+  void StageHandle(const void* data, size_t bytes, CollectiveEntry& entry);
+
+  // After the exchange: whether all ranks can read what all `readable` ranks have staged. The same
+  // on all ranks; each must call it. Errors are those of Waiter::Await; a rank that cannot map
+  // memory logs why.
+  absl::StatusOr<bool> Resolve(const ReadableRanks& readable, const CollectiveEntry& entry);
+
+  // The data of a readable rank, if Resolve has returned true.
+  const char* DataOf(int rank) const { return data_[rank]; }
+
+ private:
+  void CollectFreed();
+  void Unmap(int rank, const Registration& registration);
+  absl::StatusOr<bool> MapNewRegistrations(const ReadableRanks& readable,
+                                           const WaitContext& context);
+  absl::Status Map(int rank, const BufferHandle& handle, const Registration& registration);
+  Registration& RegistrationOf(int rank, uint64_t number) const {
+    return layout_.region(rank).registrations[number % 2];
+  }
+
+  int rank() const { return group_.rank(); }
+
+  ShmGroup& group_;
+  const SegmentLayout& layout_;
+  bool is_usable_ = true;
+
+  BufferHandle own_ = {};
+  const char* own_data_ = nullptr;
+  std::set<uint64_t> registered_;  // Memories of this rank that the others have mapped.
+  std::vector<uint64_t> freed_;    // Those of them that the others shall unmap.
+  uint64_t freed_before_ = 0;      // SharedMemoriesFreed() at the last CollectFreed.
+
+  std::vector<BufferHandle> handles_;                // By rank, of the last exchange.
+  std::vector<const char*> data_;                    // Likewise.
+  std::vector<std::map<uint64_t, Segment>> mapped_;  // By rank, then by the memory's number.
+};
+
+}  // namespace syncline::shm
+
+#endif  // SYNCLINE_BACKENDS_SHM_REGISTRATION_CACHE_H_

@@ -1,0 +1,288 @@
+// The layout of a group's shared-memory segment, and who writes each field.
+//
+// docs/internals/shared_segment.md draws it and says in which order it is written. In short: the
+// segment is zero at first, counters only grow, and what one rank writes and others read stands on
+// cache lines of its own. "Owner" means the rank to which a region belongs.
+#ifndef SYNCLINE_BACKENDS_SHM_SEGMENT_LAYOUT_H_
+#define SYNCLINE_BACKENDS_SHM_SEGMENT_LAYOUT_H_
+
+#include <sched.h>
+
+#include <array>
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+
+#include "backends/shm/event_count.h"
+#include "backends/shm/tuning.h"
+
+namespace syncline::shm {
+
+// A rank's entry to one collective: the fingerprint of its call, and its data if they are at most
+// kInlineThreshold bytes. Written by the owner, read by all. Two calls match if, and only if, their
+// fingerprints are equal (all_to_all compares its splits too: see collective_entry.h).
+struct alignas(kCacheLine) EntrySlot {
+  struct Content {
+    uint64_t fingerprint[4];  // See call_fingerprint.h.
+    char inline_data[kInlineThreshold];
+  };
+
+  // The number of the collective, from 1, stored with release after `content`, which is valid for
+  // this collective alone.
+  std::atomic<uint64_t> number;
+  Content content;
+};
+static_assert(sizeof(EntrySlot) == kCacheLine, "one line carries a small operation");
+
+// Where other ranks find a tensor that they may read by direct access. Stands in the inline data of
+// an entry slot: a collective that stages nothing has room for it there.
+struct BufferHandle {
+  static constexpr uint32_t kIsNew = 1;     // The Registration says what to map.
+  static constexpr uint32_t kHasFreed = 2;  // The Registration says what to unmap.
+
+  uint64_t memory;     // As in SharedPlace; 0 if peers cannot map the tensor.
+  uint64_t offset;     // Of the tensor's first byte in the memory.
+  int32_t descriptor;  // Of the memory, in the owner's process.
+  uint32_t flags;
+};
+static_assert(sizeof(BufferHandle) == kInlineThreshold, "fills the inline data");
+
+// What a BufferHandle has no room for: the identity of memory to map, and what to unmap.
+struct alignas(kCacheLine) Registration {
+  static constexpr size_t kMaxFreed = 12;
+
+  uint64_t device, inode, size;  // Of new memory.
+  uint64_t freed_count;
+  uint64_t freed[kMaxFreed];  // Numbers of memories that no handle will name again.
+};
+static_assert(sizeof(Registration) == 2 * kCacheLine, "has no padding");
+
+// A message on its way from one rank to another. The slots of a pair of ranks form a chain in the
+// order of sending: each names its successor. The state says which of the two ranks may write the
+// slot, and every change of it is a release store that the other rank loads with acquire.
+struct alignas(kCacheLine) MessageSlot {
+  enum State : uint32_t {
+    kFree,          // Sender's.
+    kClaimed,       // Sender's: a send fills it.
+    kPosted,        // Receiver's. Inline and eager data are complete.
+    kMatched,       // Sender's. Rendezvous only: a receive waits for the data.
+    kTransferring,  // Sender's. Rendezvous only: `start` and `buffer` are valid.
+    kReceived,      // Sender's. Inline and eager only: the data have been copied out.
+  };
+  static constexpr uint64_t kNoEagerPayload = ~uint64_t{0};
+
+  // If the message is longer than kInlineThreshold: the sender's eager payload buffer that holds
+  // all of it, or kNoEagerPayload, which means rendezvous.
+  uint64_t eager_payload() const {
+    uint64_t payload;
+    std::memcpy(&payload, inline_data, sizeof(payload));
+    return payload;
+  }
+  void set_eager_payload(uint64_t payload) { std::memcpy(inline_data, &payload, sizeof(payload)); }
+
+  std::atomic<uint32_t> state;
+  std::atomic<int32_t> tag;
+  uint64_t sequence;
+  int64_t count;
+  uint64_t start;  // Position of the first byte in the rendezvous buffer's sequence of bytes.
+  uint16_t dtype;
+  uint16_t buffer;  // Which of the sender's rendezvous buffers carries the data.
+  uint32_t next;    // Index of the slot of the next message. The first message of all has slot 0.
+  char inline_data[kInlineThreshold];
+};
+static_assert(sizeof(MessageSlot) == kCacheLine, "one line carries a small message");
+
+// Progress of a rendezvous buffer, in bytes since the group began: its messages follow each other
+// in one sequence of bytes.
+struct RendezvousProgress {
+  alignas(kCacheLine) std::atomic<uint64_t> written;  // By the owner, the sender.
+  alignas(kCacheLine) std::atomic<uint64_t> read;     // By the receiver of the current message.
+};
+
+// Identifies a call in messages to users. The two fields are stored one by one, so a reader may see
+// halves of two calls: then a message names a wrong call, and nothing else is harmed.
+struct LastCall {
+  std::atomic<uint64_t> what;  // See call_fingerprint.h.
+  std::atomic<uint64_t> sequence;
+};
+
+// The fields of a rank, at the beginning of its region; its buffers follow. The owner writes them,
+// except where noted.
+struct RankRegion {
+  EntrySlot entry_slots[2];     // The collective with number n uses entry_slots[n % 2].
+  EventCount collective_event;  // Notified after each change of the slots and counters here.
+
+  // Chunks of pipelined collectives since the group began: those that the owner has staged, has
+  // reduced its part of, and no longer reads from others.
+  alignas(kCacheLine) std::atomic<uint64_t> chunks_written;
+  alignas(kCacheLine) std::atomic<uint64_t> chunks_reduced;
+  alignas(kCacheLine) std::atomic<uint64_t> chunks_read;
+
+  // Direct access. registrations[n % 2] goes with the BufferHandle in entry_slots[n % 2].
+  Registration registrations[2];
+  // Twice the number of the last collective for which the owner has mapped what was new; plus one
+  // if it could not.
+  alignas(kCacheLine) std::atomic<uint64_t> mapped;
+  // Steps of direct collectives that the owner has made since the group began.
+  alignas(kCacheLine) std::atomic<uint64_t> direct_steps;
+
+  // Notified when a message slot from or to the owner changes; by its peers too.
+  EventCount message_event;
+  RendezvousProgress rendezvous_progress[kMaxRendezvousBuffers];
+
+  alignas(kCacheLine) std::atomic<uint32_t> left;  // Released once `leave_reason` is valid.
+  // The number of the collective whose call stands in full in SegmentLayout::full_call.
+  std::atomic<uint64_t> published_call;
+  std::atomic<uint32_t> needs_fence;  // See Waiter::Notify.
+  cpu_set_t cores;                    // Where the owner may run; valid once it has joined.
+  char leave_reason[512];
+
+  // For messages about ranks that are late.
+  alignas(kCacheLine) std::atomic<uint64_t> collectives_finished;
+  std::atomic<uint32_t> messages_in_flight;  // Sends and receives under way.
+  LastCall last_message;                     // The last send or receive that began.
+  LastCall last_call;                        // The last call that ended.
+};
+
+// The first cause of the group's failure. Whichever rank changes `state` from kNone writes it, once
+// and for all; see FailureCell.
+struct FailureRecord {
+  enum State : uint32_t { kNone, kBeingWritten, kWritten };
+
+  alignas(kCacheLine) std::atomic<uint32_t> state;
+  uint32_t kind;      // ErrorKind
+  uint32_t reporter;  // The rank that wrote this.
+  uint32_t size;
+  char text[4096];
+};
+
+// Whether a rank has joined. Nobody, itself included, may touch a rank's region or message slots
+// before: that memory may not have been reserved, and to touch it might end the process.
+struct alignas(kCacheLine) JoinFlag {
+  EventCount event;  // Notified when `joined` is set.
+  std::atomic<uint32_t> joined;
+};
+
+// The sizes of a group's buffers, in bytes. They follow from the number of ranks and ReadTuning
+// alone, so all ranks come to the same.
+struct BufferSizes {
+  explicit BufferSizes(int size);
+
+  // The size of the chunks in which to move `bytes`: `max_chunk`, or less if that makes fewer than
+  // kMinChunksPerTensor, but not less than min_chunk.
+  size_t ChunkSize(size_t bytes, size_t max_chunk) const {
+    size_t chunk = max_chunk;
+    while (chunk > min_chunk && bytes / chunk < kMinChunksPerTensor) chunk /= 2;
+    return chunk;
+  }
+
+  // How to move blocks of up to `bytes`, one for each of `others` ranks: in chunks of `chunk` bytes
+  // that hold up to `block` bytes for each rank, at least a cache line.
+  struct BlockChunks {
+    size_t chunk, block;
+  };
+  BlockChunks BlockChunksOf(size_t bytes, size_t others) const {
+    size_t chunk = ChunkSize(bytes * others, max_chunk);
+    // Ends at max_chunk at the latest, which has a line for every rank.
+    while (chunk < others * kCacheLine) chunk *= 2;
+    return {chunk, chunk / others / kCacheLine * kCacheLine};
+  }
+
+  size_t eager;              // The most that a rank stages for one collective without chunks.
+  size_t small_eager;        // Each of the two small eager buffers.
+  size_t large_eager_ring;   // The ring of large eager buffers: room for at least three.
+  size_t min_chunk;          // The smallest chunk, and the largest. The ring has room for
+  size_t max_chunk;          // kPipelineDepth of the largest.
+  size_t direct_access;      // From here on tensors are read by direct access,
+  size_t direct_chunk;       // and this is the largest chunk of it.
+  size_t eager_payload;      // Each of the kEagerPayloads buffers.
+  size_t rendezvous_buffer;  // Each of the
+  int rendezvous_buffers;    // buffers for rendezvous: as many as there are peers, with a limit.
+  size_t message_slots;      // Slots from one rank to one other.
+};
+
+// Computes addresses in a group's segment. Does not own the memory, and checks no index. Copyable;
+// thread-safe, as it never changes.
+class SegmentLayout {
+ public:
+  // The segment begins at `data`; the group has `size` ranks.
+  SegmentLayout(char* data, int size) : data_(data), size_(size), offsets_(size) {}
+
+  // Bytes of the segment of a group of `size` ranks.
+  static size_t BytesFor(int size) { return Offsets(size).total; }
+
+  // The bytes that rank 0 reserves before others come: all that may be touched before a rank joins.
+  struct Extent {
+    size_t offset, size;
+  };
+  static Extent CommonOf(int size) { return {0, Offsets(size).regions}; }
+  // The bytes that each rank reserves itself before it joins, so that they lie on its NUMA node:
+  // its region and the message slots of what it sends.
+  static std::array<Extent, 2> OwnOf(int rank, int size);
+
+  int size() const { return size_; }
+  const BufferSizes& sizes() const { return offsets_.sizes; }
+
+  FailureRecord& failure_record() const { return *reinterpret_cast<FailureRecord*>(data_); }
+  JoinFlag& join_flag(int rank) const {
+    return reinterpret_cast<JoinFlag*>(data_ + offsets_.join_flags)[rank];
+  }
+  // The acquire pairs with the release in ShmGroup::Join: the rank's region may be read then.
+  bool has_joined(int rank) const {
+    return join_flag(rank).joined.load(std::memory_order_acquire) != 0;
+  }
+  RankRegion& region(int rank) const { return *reinterpret_cast<RankRegion*>(RegionOf(rank)); }
+  EntrySlot& entry_slot(int rank, uint64_t number) const {
+    return region(rank).entry_slots[number % 2];
+  }
+
+  // The buffers of a rank. EagerRing and ChunkRing give the offsets.
+  char* eager_buffer(int rank, size_t offset) const {
+    return RegionOf(rank) + offsets_.eager_buffers + offset;
+  }
+  char* chunk(int rank, size_t offset) const { return RegionOf(rank) + offsets_.chunks + offset; }
+  // What the rank has reduced of its parts of chunks; each part begins on a cache line.
+  char* reduced(int rank, size_t offset) const {
+    return RegionOf(rank) + offsets_.reduced + offset;
+  }
+  char* eager_payload(int rank, uint64_t index) const {
+    return RegionOf(rank) + offsets_.eager_payloads + index * sizes().eager_payload;
+  }
+  char* rendezvous_buffer(int rank, int index) const {
+    return RegionOf(rank) + offsets_.rendezvous_buffers + index * sizes().rendezvous_buffer;
+  }
+
+  // Room for a call in full; see call_words.h.
+  int64_t* full_call(int rank) const {
+    return reinterpret_cast<int64_t*>(RegionOf(rank) + offsets_.full_call);
+  }
+
+  // One of the slots of messages from `src` to `dst`.
+  MessageSlot& message_slot(int src, int dst, size_t index) const {
+    const size_t pair = static_cast<size_t>(src) * size_ + dst;
+    return reinterpret_cast<MessageSlot*>(
+        data_ + offsets_.message_slots)[pair * sizes().message_slots + index];
+  }
+
+ private:
+  // Offsets of buffers from the beginning of a region, and of the others from that of the segment.
+  struct Offsets {
+    explicit Offsets(int size);
+
+    BufferSizes sizes;
+    size_t full_call, eager_buffers, chunks, reduced, eager_payloads, rendezvous_buffers;
+    size_t region_bytes;
+    size_t join_flags, regions, message_slots, total;
+  };
+
+  char* RegionOf(int rank) const { return data_ + offsets_.regions + rank * offsets_.region_bytes; }
+
+  char* data_;
+  int size_;
+  Offsets offsets_;
+};
+
+}  // namespace syncline::shm
+
+#endif  // SYNCLINE_BACKENDS_SHM_SEGMENT_LAYOUT_H_

@@ -1,0 +1,514 @@
+#include "backends/shm/shm_collectives.h"
+
+#include <algorithm>
+
+#include "absl/container/inlined_vector.h"
+#include "backends/common/call.h"
+#include "backends/shm/byte_range.h"
+#include "backends/shm/call_fingerprint.h"
+#include "backends/shm/tuning.h"
+#include "core/base/status.h"
+#include "core/tensor/reduce_kernels.h"
+
+namespace syncline::shm {
+namespace {
+
+using Inputs = absl::InlinedVector<const void*, 8>;
+
+absl::Span<const Tensor> Only(const Tensor& tensor) { return absl::MakeConstSpan(&tensor, 1); }
+
+}  // namespace
+
+// A movement of chunks.
+struct ShmCollectives::PipelineSpec {
+  const WaitContext& context;
+  size_t chunk;  // Bytes of each chunk except the last, which may be shorter.
+  uint64_t chunks;
+  int producer;   // The rank that stages: one, or kEveryRank.
+  bool consumes;  // Whether this rank reads what others stage.
+};
+
+// The blocks that ranks have for each other.
+struct ShmCollectives::PeerBlocks {
+  int producer;                     // The rank that has blocks: one, or kEveryRank.
+  absl::Span<const Tensor> inputs;  // For each rank, if this rank has blocks.
+  size_t largest;                   // Bytes of the largest block of all.
+  size_t begin;  // Where this rank's block begins in what each producer has, in bytes.
+};
+
+absl::Status ShmCollectives::Await(int rank, Counter counter, uint64_t value,
+                                   const WaitContext& context) {
+  RankRegion& region = layout_.region(rank);
+  // Pairs with the release store in Advance, on that rank.
+  return group_.waiter().Await(region.collective_event, rank, context, [&] {
+    return (region.*counter).load(std::memory_order_acquire) >= value;
+  });
+}
+
+absl::Status ShmCollectives::AwaitOthers(Counter counter, uint64_t value,
+                                         const WaitContext& context) {
+  for (int r = 0; r < size(); ++r) {
+    if (r != rank()) SYNCLINE_RETURN_IF_ERROR(Await(r, counter, value, context));
+  }
+  return absl::OkStatus();
+}
+
+void ShmCollectives::Advance(Counter counter, uint64_t value) {
+  RankRegion& own = layout_.region(rank());
+  // Pairs with the acquire load in Await. Of chunks_written it publishes the data; of chunks_read
+  // it says that this rank's reads are over, so that the buffers may be written again.
+  (own.*counter).store(value, std::memory_order_release);
+  group_.waiter().Notify(own.collective_event);
+}
+
+template <typename Body>
+absl::Status ShmCollectives::Run(const Call& call, const CallContext& context, size_t bytes,
+                                 const Body& body) {
+  const size_t eager_offset = bytes <= kInlineThreshold ? 0 : eager_ring_.Take(bytes);
+  CollectiveEntry entry(group_, call, ++number_, context.deadline, bytes, eager_offset);
+  const absl::Status status = body(entry);
+  RankRegion& own = layout_.region(rank());
+  RecordCall(call, own.last_call);
+  // For messages about ranks that are late; nothing waits for it.
+  own.collectives_finished.store(number_, std::memory_order_release);
+  PrefetchNext(bytes);
+  return status;
+}
+
+// The next collective is likely to be of the same size. To fetch the lines that it will write is
+// free now, and nobody needs their content any more.
+void ShmCollectives::PrefetchNext(size_t bytes) {
+  PrefetchToWrite(&layout_.entry_slot(rank(), number_ + 1));
+  if (bytes > kInlineThreshold && eager_ring_.IsSmall(bytes)) PrefetchSmallEager(bytes);
+}
+
+void ShmCollectives::PrefetchSmallEager(size_t bytes) {
+  const char* const buffer = layout_.eager_buffer(rank(), eager_ring_.next_small());
+  for (size_t at = 0; at < bytes; at += kCacheLine) PrefetchToWrite(buffer + at);
+}
+
+template <typename Produce, typename Consume>
+absl::Status ShmCollectives::RunPipeline(const PipelineSpec& spec, const Produce& produce,
+                                         const Consume& consume) {
+  const uint64_t first = chunks_;
+  const ChunkRing::Slots slots = chunk_ring_.Take(spec.chunk, spec.chunks);
+  const bool produces = spec.producer == kEveryRank || spec.producer == rank();
+  // Producers wait for all ranks, so one that reads nothing says at once that it is done.
+  if (!spec.consumes) Advance(&RankRegion::chunks_read, first + spec.chunks);
+  // A rank that does both stages one chunk ahead of what it consumes, so that nobody waits for it
+  // while it reads.
+  const uint64_t lead = produces && spec.consumes ? 1 : 0;
+  for (uint64_t k = 0; k < spec.chunks + lead; ++k) {
+    if (produces && k < spec.chunks) {
+      if (k >= kPipelineDepth) {
+        // The slot was used kPipelineDepth chunks before, and may be reused once all have read it.
+        SYNCLINE_RETURN_IF_ERROR(
+            AwaitOthers(&RankRegion::chunks_read, first + k - kPipelineDepth + 1, spec.context));
+      }
+      produce(k, layout_.chunk(rank(), slots.offset(k)));
+      Advance(&RankRegion::chunks_written, first + k + 1);
+    }
+    if (!spec.consumes || k < lead) continue;
+    const uint64_t consumed = k - lead;
+    SYNCLINE_RETURN_IF_ERROR(
+        spec.producer == kEveryRank
+            ? AwaitOthers(&RankRegion::chunks_written, first + consumed + 1, spec.context)
+            : Await(spec.producer, &RankRegion::chunks_written, first + consumed + 1,
+                    spec.context));
+    consume(consumed, slots.offset(consumed));
+    Advance(&RankRegion::chunks_read, first + consumed + 1);
+  }
+  chunks_ += spec.chunks;
+  return absl::OkStatus();
+}
+
+absl::Status ShmCollectives::Barrier(const CallContext& context) {
+  return Run(Call::Barrier(context), context, 0,
+             [](CollectiveEntry& entry) { return entry.Exchange(); });
+}
+
+absl::Status ShmCollectives::Broadcast(const Tensor& tensor, int root, const CallContext& context) {
+  const size_t bytes = tensor.nbytes();
+  char* const data = Bytes(tensor);
+  const bool is_eager = bytes <= layout_.sizes().eager;
+  return Run(Call::Broadcast(tensor, root, context), context, EagerBytes(bytes),
+             [&](CollectiveEntry& entry) {
+               if (is_eager) {
+                 if (rank() == root) copier_.Copy(entry.Buffer(), data, bytes);
+                 SYNCLINE_RETURN_IF_ERROR(entry.Exchange());
+                 if (rank() != root) Copy(data, entry.BufferOf(root), bytes);
+                 return absl::OkStatus();
+               }
+               const ReadableRanks readable = {root};
+               SYNCLINE_ASSIGN_OR_RETURN(const bool is_direct,
+                                         direct_.Exchange(entry, bytes, readable, Only(tensor)));
+               if (is_direct) {
+                 if (rank() != root) Copy(data, direct_.DataOf(root), bytes);
+                 return direct_.Finish(readable, entry.context());
+               }
+               const size_t chunk = ChunkSize(bytes);
+               return RunPipeline(
+                   {entry.context(), chunk, CeilDiv(bytes, chunk), root, rank() != root},
+                   [&](uint64_t k, char* to) {
+                     const ByteRange range(bytes, chunk, k);
+                     copier_.Copy(to, data + range.begin, range.size);
+                   },
+                   [&](uint64_t k, size_t offset) {
+                     const ByteRange range(bytes, chunk, k);
+                     Copy(data + range.begin, layout_.chunk(root, offset), range.size);
+                   });
+             });
+}
+
+absl::Status ShmCollectives::AllReduce(const Tensor& tensor, ReduceOp op,
+                                       const CallContext& context) {
+  return Run(Call::AllReduce(tensor, op, context), context, EagerBytes(tensor.nbytes()),
+             [&](CollectiveEntry& entry) { return ReduceTo(kEveryRank, tensor, op, entry); });
+}
+
+absl::Status ShmCollectives::Reduce(const Tensor& tensor, ReduceOp op, int root,
+                                    const CallContext& context) {
+  return Run(Call::Reduce(tensor, op, root, context), context, EagerBytes(tensor.nbytes()),
+             [&](CollectiveEntry& entry) { return ReduceTo(root, tensor, op, entry); });
+}
+
+absl::Status ShmCollectives::ReduceTo(int root, const Tensor& tensor, ReduceOp op,
+                                      CollectiveEntry& entry) {
+  const size_t bytes = tensor.nbytes();
+  const bool has_result = root == kEveryRank || root == rank();
+  if (bytes > layout_.sizes().eager) {
+    SYNCLINE_ASSIGN_OR_RETURN(
+        const bool is_direct,
+        root == kEveryRank ? direct_.ExchangeForAllReduce(entry, tensor)
+                           : direct_.Exchange(entry, bytes, {kEveryRank, root}, Only(tensor)));
+    if (is_direct) return ReduceDirect(root, tensor, op, entry.context());
+    return size() <= kFullReduceMaxRanks ? ReduceFullChunks(root, tensor, op, entry.context())
+                                         : ReduceScatterGather(root, tensor, op, entry.context());
+  }
+  if (root != rank()) copier_.Copy(entry.Buffer(), tensor.data(), bytes);
+  SYNCLINE_RETURN_IF_ERROR(entry.Exchange());
+  if (!has_result || bytes == 0) return absl::OkStatus();
+  // In the order of ranks on every rank, so that results are bitwise equal.
+  Inputs inputs;
+  for (int r = 0; r < size(); ++r) {
+    inputs.push_back(r == rank() ? tensor.data() : entry.BufferOf(r));
+  }
+  syncline::Reduce(tensor.dtype(), op, tensor.data(), inputs, tensor.numel());
+  return absl::OkStatus();
+}
+
+absl::Status ShmCollectives::ReduceDirect(int root, const Tensor& tensor, ReduceOp op,
+                                          const WaitContext& context) {
+  if (root == kEveryRank) return direct_.AllReduce(tensor, op, context);
+  if (root == rank()) {
+    Inputs inputs;
+    for (int r = 0; r < size(); ++r) {
+      inputs.push_back(r == rank() ? tensor.data() : direct_.DataOf(r));
+    }
+    syncline::Reduce(tensor.dtype(), op, tensor.data(), inputs, tensor.numel());
+  }
+  return direct_.Finish({kEveryRank, root}, context);
+}
+
+// Of two ranks, each stages its whole tensor, and reduces all that the other stages.
+absl::Status ShmCollectives::ReduceFullChunks(int root, const Tensor& tensor, ReduceOp op,
+                                              const WaitContext& context) {
+  if (size() == 1) return absl::OkStatus();
+  const size_t bytes = tensor.nbytes();
+  const size_t chunk = ChunkSize(bytes);
+  const int other = 1 - rank();
+  const int producer = root == kEveryRank ? kEveryRank : 1 - root;
+  return RunPipeline(
+      {context, chunk, CeilDiv(bytes, chunk), producer, root == kEveryRank || root == rank()},
+      [&](uint64_t k, char* to) {
+        const ByteRange range(bytes, chunk, k);
+        copier_.Copy(to, Bytes(tensor) + range.begin, range.size);
+      },
+      [&](uint64_t k, size_t offset) {
+        const ByteRange range(bytes, chunk, k);
+        char* const own = Bytes(tensor) + range.begin;
+        const void* inputs[2];
+        inputs[rank()] = own;
+        inputs[other] = layout_.chunk(other, offset);
+        syncline::Reduce(tensor.dtype(), op, own, inputs, range.size / SizeOf(tensor.dtype()));
+      });
+}
+
+// Rabenseifner's scheme, a reduce-scatter and then an all-gather, on each chunk: R. Rabenseifner,
+// "Optimization of Collective Reduction Operations", ICCS 2004, section 2. The three steps of a
+// chunk overlap with those of its neighbours: in each round a rank stages chunk k, reduces its part
+// of chunk k - 1, and gathers chunk k - 2.
+absl::Status ShmCollectives::ReduceScatterGather(int root, const Tensor& tensor, ReduceOp op,
+                                                 const WaitContext& context) {
+  const size_t bytes = tensor.nbytes();
+  const size_t chunk = ChunkSize(bytes);
+  const uint64_t chunks = CeilDiv(bytes, chunk), first = chunks_;
+  const size_t part = CeilDiv(CeilDiv(chunk, size()), kCacheLine) * kCacheLine;
+  const ChunkRing::Slots slots = chunk_ring_.Take(chunk, chunks);
+  const bool has_result = root == kEveryRank || root == rank();
+  for (uint64_t k = 0; k < chunks + 2; ++k) {
+    if (k < chunks) {
+      if (k >= kPipelineDepth) {
+        SYNCLINE_RETURN_IF_ERROR(
+            AwaitOthers(&RankRegion::chunks_read, first + k - kPipelineDepth + 1, context));
+      }
+      const ByteRange range(bytes, chunk, k);
+      const ByteRange own(range.size, part, rank());
+      const size_t end = own.begin + own.size;
+      char* const to = layout_.chunk(rank(), slots.offset(k));
+      const char* const from = Bytes(tensor) + range.begin;
+      // All except this rank's own part, which nobody else reduces.
+      copier_.Copy(to, from, own.begin);
+      copier_.Copy(to + end, from + end, range.size - end);
+      Advance(&RankRegion::chunks_written, first + k + 1);
+    }
+    if (k >= 1 && k <= chunks) {
+      const uint64_t number = first + k - 1;
+      SYNCLINE_RETURN_IF_ERROR(AwaitOthers(&RankRegion::chunks_written, number + 1, context));
+      const ByteRange range(bytes, chunk, k - 1);
+      const ByteRange own(range.size, part, rank());
+      char* const mine = Bytes(tensor) + range.begin + own.begin;
+      char* const reduced = layout_.reduced(rank(), slots.slot(k - 1) * part);
+      Inputs inputs;
+      for (int r = 0; r < size(); ++r) {
+        inputs.push_back(r == rank() ? mine : layout_.chunk(r, slots.offset(k - 1)) + own.begin);
+      }
+      if (own.size > 0) {
+        // A rank without a result must not write to its tensor.
+        syncline::Reduce(tensor.dtype(), op, has_result ? mine : reduced, inputs,
+                         own.size / SizeOf(tensor.dtype()));
+        if (root == kEveryRank) copier_.Copy(reduced, mine, own.size);
+      }
+      Advance(&RankRegion::chunks_reduced, number + 1);
+      if (!has_result) Advance(&RankRegion::chunks_read, number + 1);
+    }
+    if (k >= 2 && has_result) {
+      const uint64_t number = first + k - 2;
+      SYNCLINE_RETURN_IF_ERROR(AwaitOthers(&RankRegion::chunks_reduced, number + 1, context));
+      const ByteRange range(bytes, chunk, k - 2);
+      for (int r = 0; r < size(); ++r) {
+        if (r == rank()) continue;
+        const ByteRange theirs(range.size, part, r);
+        Copy(Bytes(tensor) + range.begin + theirs.begin,
+             layout_.reduced(r, slots.slot(k - 2) * part), theirs.size);
+      }
+      Advance(&RankRegion::chunks_read, number + 1);
+    }
+  }
+  chunks_ += chunks;
+  return absl::OkStatus();
+}
+
+absl::Status ShmCollectives::AllGather(absl::Span<const Tensor> outputs, const Tensor& input,
+                                       const CallContext& context) {
+  size_t largest = 0;
+  for (const Tensor& output : outputs) largest = std::max(largest, output.nbytes());
+  return Run(
+      Call::AllGather(outputs, input, context), context, EagerBytes(largest),
+      [&](CollectiveEntry& entry) { return GatherTo(kEveryRank, outputs, input, largest, entry); });
+}
+
+absl::Status ShmCollectives::Gather(absl::Span<const Tensor> outputs, const Tensor& input, int root,
+                                    const CallContext& context) {
+  return Run(Call::Gather(input, root, context), context, EagerBytes(input.nbytes()),
+             [&](CollectiveEntry& entry) {
+               return GatherTo(root, outputs, input, input.nbytes(), entry);
+             });
+}
+
+absl::Status ShmCollectives::GatherTo(int root, absl::Span<const Tensor> outputs,
+                                      const Tensor& input, size_t largest, CollectiveEntry& entry) {
+  const size_t bytes = input.nbytes();
+  const bool has_result = root == kEveryRank || root == rank();
+  const bool is_eager = largest <= layout_.sizes().eager;
+  const auto copy_whole = [&](const auto& data) {
+    if (!has_result) return;
+    for (int r = 0; r < size(); ++r) {
+      const Tensor& output = outputs[r];
+      Copy(output.data(), r == rank() ? input.data() : data(r), output.nbytes());
+    }
+  };
+  if (is_eager) {
+    if (root != rank()) copier_.Copy(entry.Buffer(), input.data(), bytes);
+    SYNCLINE_RETURN_IF_ERROR(entry.Exchange());
+    copy_whole([&](int r) { return entry.BufferOf(r); });
+    return absl::OkStatus();
+  }
+  const ReadableRanks readable = {kEveryRank, root};
+  SYNCLINE_ASSIGN_OR_RETURN(const bool is_direct,
+                            direct_.Exchange(entry, largest, readable, Only(input)));
+  if (is_direct) {
+    copy_whole([&](int r) { return direct_.DataOf(r); });
+    return direct_.Finish(readable, entry.context());
+  }
+  if (size() == 1) {
+    Copy(outputs[0].data(), input.data(), bytes);
+    return absl::OkStatus();
+  }
+  // Inputs of all_gather may differ in size: chunks beyond the end of one are empty.
+  const size_t chunk = ChunkSize(largest);
+  return RunPipeline(
+      {entry.context(), chunk, CeilDiv(largest, chunk), kEveryRank, has_result},
+      [&](uint64_t k, char* to) {
+        const ByteRange range(bytes, chunk, k);
+        if (root != rank()) copier_.Copy(to, Bytes(input) + range.begin, range.size);
+        if (has_result) {
+          Copy(Bytes(outputs[rank()]) + range.begin, Bytes(input) + range.begin, range.size);
+        }
+      },
+      [&](uint64_t k, size_t offset) {
+        for (int r = 0; r < size(); ++r) {
+          if (r == rank()) continue;
+          const ByteRange range(outputs[r].nbytes(), chunk, k);
+          Copy(Bytes(outputs[r]) + range.begin, layout_.chunk(r, offset), range.size);
+        }
+      });
+}
+
+void ShmCollectives::StageBlocks(absl::Span<const Tensor> inputs, size_t block_size, uint64_t k,
+                                 char* to) {
+  for (int r = 0; r < size(); ++r) {
+    if (r == rank()) continue;
+    const ByteRange range(inputs[r].nbytes(), block_size, k);
+    copier_.Copy(to + BlockIndex(r, rank()) * block_size, Bytes(inputs[r]) + range.begin,
+                 range.size);
+  }
+}
+
+template <typename Consume>
+absl::Status ShmCollectives::ScatterBlocks(const PeerBlocks& blocks, CollectiveEntry& entry,
+                                           const Consume& consume) {
+  const size_t block_size = BlockSizeFor(blocks.largest);
+  const bool produces = !blocks.inputs.empty(), consumes = blocks.producer != rank();
+  if (EagerBlockBytes(blocks.largest) < blocks.largest) {  // They are too many for that.
+    const ReadableRanks readable = {blocks.producer};
+    SYNCLINE_ASSIGN_OR_RETURN(const bool is_direct,
+                              direct_.Exchange(entry, blocks.largest, readable, blocks.inputs));
+    if (!is_direct) return ScatterBlocksPipelined(blocks, entry.context(), consume);
+    if (consumes) {
+      consume(0, blocks.largest, [&](int r) { return direct_.DataOf(r) + blocks.begin; });
+    }
+    return direct_.Finish(readable, entry.context());
+  }
+  if (produces) StageBlocks(blocks.inputs, block_size, 0, entry.Buffer());
+  SYNCLINE_RETURN_IF_ERROR(entry.Exchange());
+  if (consumes) {
+    consume(0, block_size,
+            [&](int r) { return entry.BufferOf(r) + BlockIndex(rank(), r) * block_size; });
+  }
+  return absl::OkStatus();
+}
+
+template <typename Consume>
+absl::Status ShmCollectives::ScatterBlocksPipelined(const PeerBlocks& blocks,
+                                                    const WaitContext& context,
+                                                    const Consume& consume) {
+  const BufferSizes::BlockChunks sizes = layout_.sizes().BlockChunksOf(blocks.largest, others());
+  const uint64_t chunks = CeilDiv(blocks.largest, sizes.block);
+  return RunPipeline(
+      {context, sizes.chunk, chunks, blocks.producer, blocks.producer != rank()},
+      [&](uint64_t k, char* to) { StageBlocks(blocks.inputs, sizes.block, k, to); },
+      [&](uint64_t k, size_t offset) {
+        consume(k * sizes.block, sizes.block, [&](int r) {
+          return layout_.chunk(r, offset) + BlockIndex(rank(), r) * sizes.block;
+        });
+      });
+}
+
+absl::Status ShmCollectives::Scatter(const Tensor& output, absl::Span<const Tensor> inputs,
+                                     int root, const CallContext& context) {
+  const size_t bytes = output.nbytes();
+  return Run(Call::Scatter(output, root, context), context, EagerBlockBytes(bytes),
+             [&](CollectiveEntry& entry) {
+               SYNCLINE_RETURN_IF_ERROR(ScatterBlocks(
+                   {root, inputs, bytes, rank() * bytes}, entry,
+                   [&](size_t begin, size_t size, const auto& data) {
+                     Copy(Bytes(output) + begin, data(root), std::min(size, bytes - begin));
+                   }));
+               if (root == rank()) Copy(output.data(), inputs[rank()].data(), bytes);
+               return absl::OkStatus();
+             });
+}
+
+absl::Status ShmCollectives::ReduceScatter(const Tensor& output, absl::Span<const Tensor> inputs,
+                                           ReduceOp op, const CallContext& context) {
+  size_t largest = 0, own_begin = 0;
+  for (int r = 0; r < size(); ++r) {
+    largest = std::max(largest, inputs[r].nbytes());
+    if (r < rank()) own_begin += inputs[r].nbytes();
+  }
+  const auto consume = [&](size_t begin, size_t block_size, const auto& data) {
+    if (begin >= output.nbytes()) return;
+    const size_t bytes = std::min(block_size, output.nbytes() - begin);
+    Inputs blocks;
+    for (int r = 0; r < size(); ++r) {
+      blocks.push_back(r == rank() ? Bytes(inputs[r]) + begin : data(r));
+    }
+    syncline::Reduce(output.dtype(), op, Bytes(output) + begin, blocks,
+                     bytes / SizeOf(output.dtype()));
+  };
+  return Run(Call::ReduceScatter(output, inputs, op, context), context, EagerBlockBytes(largest),
+             [&](CollectiveEntry& entry) {
+               return ScatterBlocks({kEveryRank, inputs, largest, own_begin}, entry, consume);
+             });
+}
+
+absl::Status ShmCollectives::AllToAll(absl::Span<const Tensor> outputs,
+                                      absl::Span<const Tensor> inputs, const CallContext& context) {
+  const auto consume = [&](size_t begin, size_t block_size, const auto& data) {
+    for (int r = 0; r < size(); ++r) {
+      if (r == rank() || begin >= outputs[r].nbytes()) continue;
+      Copy(Bytes(outputs[r]) + begin, data(r), std::min(block_size, outputs[r].nbytes() - begin));
+    }
+  };
+  // Only the exchange tells how large the blocks of other ranks are. So each rank stages its own
+  // where its own largest block fits: inline, or in the small eager buffer, or in the large one.
+  // The others find them there, as the entry says what that largest block is.
+  const size_t large_block = BlockSizeIn(layout_.sizes().eager);
+  const size_t small_block = BlockSizeIn(layout_.sizes().small_eager);
+  // Run takes the large buffer. If the sizes are so small that this is a small one, it is the only
+  // one that this call may use: a call that took both would use the same ones as the call before,
+  // which a slow rank may still read.
+  const bool has_large = !eager_ring_.IsSmall(layout_.sizes().eager);
+  const size_t small_offset =
+      has_large ? eager_ring_.Take(layout_.sizes().small_eager) : eager_ring_.next_small();
+  const size_t unit = SizeOf(inputs[0].dtype());
+  const auto is_inline = [&](size_t largest) {
+    return largest * others() <= CollectiveEntry::kInlineBytesAfterSplits;
+  };
+  size_t staged_small = 0;
+  const auto body = [&](CollectiveEntry& entry) -> absl::Status {
+    const size_t own_largest = entry.StageSplits() * unit;
+    if (is_inline(own_largest)) {
+      StageBlocks(inputs, own_largest, 0, entry.InlineDataAfterSplits());
+    } else if (own_largest <= small_block) {
+      StageBlocks(inputs, small_block, 0, layout_.eager_buffer(rank(), small_offset));
+      staged_small = small_block * (others() - 1) + own_largest;
+    } else if (own_largest <= large_block) {
+      StageBlocks(inputs, large_block, 0, entry.Buffer());
+    }
+    SYNCLINE_RETURN_IF_ERROR(entry.Exchange());
+    SYNCLINE_ASSIGN_OR_RETURN(const int64_t elements, entry.CheckSplits());
+    Copy(outputs[rank()].data(), inputs[rank()].data(), inputs[rank()].nbytes());
+    const size_t largest = elements * unit;
+    if (largest > large_block) {
+      return ScatterBlocksPipelined({kEveryRank, inputs, largest, 0}, entry.context(), consume);
+    }
+    consume(0, largest, [&](int r) -> const char* {
+      const size_t their_largest = entry.LargestBlockOf(r) * unit, index = BlockIndex(rank(), r);
+      if (is_inline(their_largest)) {
+        return entry.InlineDataAfterSplitsOf(r) + index * their_largest;
+      }
+      return their_largest <= small_block
+                 ? layout_.eager_buffer(r, small_offset) + index * small_block
+                 : entry.BufferOf(r) + index * large_block;
+    });
+    return absl::OkStatus();
+  };
+  const absl::Status status =
+      Run(Call::AllToAll(outputs, inputs, context), context, layout_.sizes().eager, body);
+  PrefetchSmallEager(staged_small);
+  return status;
+}
+
+}  // namespace syncline::shm

@@ -1,0 +1,141 @@
+// The collectives of ranks that share memory.
+#ifndef SYNCLINE_BACKENDS_SHM_SHM_COLLECTIVES_H_
+#define SYNCLINE_BACKENDS_SHM_SHM_COLLECTIVES_H_
+
+#include <algorithm>
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+
+#include "absl/status/status.h"
+#include "absl/types/span.h"
+#include "backends/shm/adaptive_copier.h"
+#include "backends/shm/buffer_rings.h"
+#include "backends/shm/collective_entry.h"
+#include "backends/shm/direct_access.h"
+#include "backends/shm/segment_layout.h"
+#include "backends/shm/shm_group.h"
+#include "backends/shm/wait_context.h"
+#include "core/group/backend.h"
+#include "core/tensor/reduce_op.h"
+#include "core/tensor/tensor.h"
+
+namespace syncline::shm {
+
+// One rank's part in all collectives; the functions are those of Backend. Each begins with a
+// CollectiveEntry. How the data move depends on their size (see tuning.h):
+//   eager        ranks stage all their data before the exchange, which is the only wait.
+//   pipeline     ranks move their data through rings of buffers, in chunks that fit a core's cache:
+//                a rank fills its buffers and reads those of others, so that all cores work all the
+//                time and main memory is only accessed for the users' tensors. Reductions of more
+//                than two ranks reduce-scatter each chunk, and then all-gather it.
+//   direct       ranks read each other's tensors where they are, if these are in shared memory: see
+//                direct_access.h.
+//
+// Errors are those of CollectiveEntry::Exchange and Waiter::Await; after an error the group has
+// failed, and no other call may be made. Borrows the group. Not thread-safe.
+class ShmCollectives {
+ public:
+  explicit ShmCollectives(ShmGroup& group)
+      : group_(group),
+        layout_(group.layout()),
+        eager_ring_(layout_.sizes()),
+        chunk_ring_(layout_.sizes()),
+        direct_(group) {}
+
+  absl::Status Broadcast(const Tensor& tensor, int root, const CallContext& context);
+  absl::Status AllReduce(const Tensor& tensor, ReduceOp op, const CallContext& context);
+  absl::Status Reduce(const Tensor& tensor, ReduceOp op, int root, const CallContext& context);
+  absl::Status AllGather(absl::Span<const Tensor> outputs, const Tensor& input,
+                         const CallContext& context);
+  absl::Status Gather(absl::Span<const Tensor> outputs, const Tensor& input, int root,
+                      const CallContext& context);
+  absl::Status Scatter(const Tensor& output, absl::Span<const Tensor> inputs, int root,
+                       const CallContext& context);
+  absl::Status ReduceScatter(const Tensor& output, absl::Span<const Tensor> inputs, ReduceOp op,
+                             const CallContext& context);
+  absl::Status AllToAll(absl::Span<const Tensor> outputs, absl::Span<const Tensor> inputs,
+                        const CallContext& context);
+  absl::Status Barrier(const CallContext& context);
+
+ private:
+  struct PipelineSpec;
+  struct PeerBlocks;
+  using Counter = std::atomic<uint64_t> RankRegion::*;
+
+  int rank() const { return group_.rank(); }
+  int size() const { return layout_.size(); }
+
+  // Runs `body` with the entry of the next collective, for which every rank stages `bytes`, at most
+  // sizes().eager.
+  template <typename Body>
+  absl::Status Run(const Call& call, const CallContext& context, size_t bytes, const Body& body);
+  void PrefetchNext(size_t bytes);
+  void PrefetchSmallEager(size_t bytes);
+  // What ranks stage of `bytes`: all or nothing.
+  size_t EagerBytes(size_t bytes) const { return bytes <= layout_.sizes().eager ? bytes : 0; }
+
+  // Have a result on `root`, or on every rank for kEveryRank.
+  absl::Status ReduceTo(int root, const Tensor& tensor, ReduceOp op, CollectiveEntry& entry);
+  absl::Status GatherTo(int root, absl::Span<const Tensor> outputs, const Tensor& input,
+                        size_t largest, CollectiveEntry& entry);
+
+  // Collectives in which a rank has a block for each other. consume(begin, size, data) takes up to
+  // `size` bytes from byte `begin` of each block on; data(r) is what rank r has for this rank.
+  template <typename Consume>
+  absl::Status ScatterBlocks(const PeerBlocks& blocks, CollectiveEntry& entry,
+                             const Consume& consume);
+  template <typename Consume>
+  absl::Status ScatterBlocksPipelined(const PeerBlocks& blocks, const WaitContext& context,
+                                      const Consume& consume);
+  // Stages the k-th `block_size` bytes of each input at `to`, one block after another, except this
+  // rank's own.
+  void StageBlocks(absl::Span<const Tensor> inputs, size_t block_size, uint64_t k, char* to);
+  // The index of the block for rank `to` among those that rank `from` stages.
+  static size_t BlockIndex(int to, int from) { return to < from ? to : to - 1; }
+  size_t others() const { return std::max(size() - 1, 1); }
+  // The size of each block in an eager buffer of `bytes`.
+  size_t BlockSizeIn(size_t bytes) const { return bytes / others() / kCacheLine * kCacheLine; }
+  // The bytes that blocks of up to `largest` take in an entry slot or eager buffer: each, and all
+  // of them, or 0 if these are too many.
+  size_t BlockSizeFor(size_t largest) const {
+    return largest * others() <= kInlineThreshold
+               ? largest
+               : (largest + kCacheLine - 1) / kCacheLine * kCacheLine;
+  }
+  size_t EagerBlockBytes(size_t largest) const {
+    return EagerBytes(BlockSizeFor(largest) * others());
+  }
+
+  size_t ChunkSize(size_t bytes) const {
+    return layout_.sizes().ChunkSize(bytes, layout_.sizes().max_chunk);
+  }
+  // Moves chunks through the ring. produce(k, to) stages the k-th chunk of this rank at `to`;
+  // consume(k, offset) takes that of other ranks from layout_.chunk(rank, offset).
+  template <typename Produce, typename Consume>
+  absl::Status RunPipeline(const PipelineSpec& spec, const Produce& produce,
+                           const Consume& consume);
+  absl::Status ReduceDirect(int root, const Tensor& tensor, ReduceOp op,
+                            const WaitContext& context);
+  absl::Status ReduceFullChunks(int root, const Tensor& tensor, ReduceOp op,
+                                const WaitContext& context);
+  absl::Status ReduceScatterGather(int root, const Tensor& tensor, ReduceOp op,
+                                   const WaitContext& context);
+
+  absl::Status Await(int rank, Counter counter, uint64_t value, const WaitContext& context);
+  absl::Status AwaitOthers(Counter counter, uint64_t value, const WaitContext& context);
+  void Advance(Counter counter, uint64_t value);
+
+  ShmGroup& group_;
+  const SegmentLayout& layout_;
+  uint64_t number_ = 0;  // Of the last collective that has begun.
+  uint64_t chunks_ = 0;  // Of all collectives that have ended.
+  EagerRing eager_ring_;
+  ChunkRing chunk_ring_;
+  DirectAccess direct_;
+  AdaptiveCopier copier_;
+};
+
+}  // namespace syncline::shm
+
+#endif  // SYNCLINE_BACKENDS_SHM_SHM_COLLECTIVES_H_

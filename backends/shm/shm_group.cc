@@ -1,0 +1,62 @@
+#include "backends/shm/shm_group.h"
+
+#include <sched.h>
+
+#include <cstring>
+#include <string>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "backends/common/call.h"
+#include "core/base/status.h"
+
+namespace syncline::shm {
+
+ShmGroup::ShmGroup(char* memory, PeerTable peers, PeerProcesses processes)
+    : peers_(std::move(peers)),
+      processes_(std::move(processes)),
+      layout_(memory, peers_.size()),
+      rank_(peers_.rank()),
+      failure_cell_(layout_, peers_),
+      watchdog_(layout_, peers_, processes_, failure_cell_),
+      waiter_(peers_, failure_cell_, watchdog_) {}
+
+absl::Status ShmGroup::Join(const Deadline& deadline) {
+  RankRegion& own = layout_.region(rank_);
+  if (!waiter_.has_membarrier()) own.needs_fence.store(1);
+  CPU_ZERO(&own.cores);
+  sched_getaffinity(0, sizeof(own.cores), &own.cores);
+  JoinFlag& own_flag = layout_.join_flag(rank_);
+  // Pairs with the acquire load in has_joined: what stands above is valid for all that see it.
+  own_flag.joined.store(1, std::memory_order_release);
+  waiter_.Notify(own_flag.event);
+  const Call call = Call::Barrier(CallContext{});  // For messages: joining is no call of the user.
+  bool needs_fence = false;
+  cpu_set_t cores;
+  CPU_ZERO(&cores);
+  for (int rank = 0; rank < layout_.size(); ++rank) {
+    SYNCLINE_RETURN_IF_ERROR(waiter_.Await(layout_.join_flag(rank).event, rank, {call, deadline},
+                                           [&] { return layout_.has_joined(rank); }));
+    const RankRegion& region = layout_.region(rank);
+    if (region.needs_fence.load() != 0) needs_fence = true;
+    CPU_OR(&cores, &cores, &region.cores);
+  }
+  waiter_.Configure(layout_.size() <= CPU_COUNT(&cores), needs_fence);
+  return absl::OkStatus();
+}
+
+void ShmGroup::Leave(absl::string_view reason) {
+  if (!layout_.has_joined(rank_)) return;
+  RankRegion& own = layout_.region(rank_);
+  std::strncpy(own.leave_reason, std::string(reason).c_str(), sizeof(own.leave_reason) - 1);
+  // Pairs with the acquire load in PeerWatchdog::CheckLeft.
+  own.left.store(1, std::memory_order_release);
+  WakeAll(own.collective_event);
+  WakeAll(own.message_event);
+}
+
+absl::Status ShmGroup::LeftError(absl::string_view reason) const {
+  return BackendError(absl::StrCat(peers_.Describe(rank_), " has left the group: ", reason));
+}
+
+}  // namespace syncline::shm

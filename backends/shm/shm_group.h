@@ -1,0 +1,59 @@
+// One rank's handle on its group: the parts that collectives and messages share.
+#ifndef SYNCLINE_BACKENDS_SHM_SHM_GROUP_H_
+#define SYNCLINE_BACKENDS_SHM_SHM_GROUP_H_
+
+#include "absl/status/status.h"
+#include "absl/strings/string_view.h"
+#include "backends/common/peer_table.h"
+#include "backends/shm/failure_cell.h"
+#include "backends/shm/peer_processes.h"
+#include "backends/shm/peer_watchdog.h"
+#include "backends/shm/segment_layout.h"
+#include "backends/shm/waiter.h"
+#include "core/base/deadline.h"
+
+namespace syncline::shm {
+
+// Owns the peers, the layout, the failure cell, the watchdog and the waiter; borrows the segment's
+// memory, which must outlive it. Thread-safe, except where noted.
+class ShmGroup {
+ public:
+  ShmGroup(char* memory, PeerTable peers, PeerProcesses processes);
+
+  ShmGroup(const ShmGroup&) = delete;
+  ShmGroup& operator=(const ShmGroup&) = delete;
+
+  int rank() const { return rank_; }
+  const PeerTable& peers() const { return peers_; }
+  const SegmentLayout& layout() const { return layout_; }
+  Waiter& waiter() { return waiter_; }
+  FailureCell& failure_cell() { return failure_cell_; }
+  // May be changed only while no thread waits.
+  PeerProcesses& processes() { return processes_; }
+
+  // Joins, and returns once all ranks have joined. Requires that this rank has reserved its own
+  // part of the segment. Call it before anything else but FailureCell::Fail, which may be needed to
+  // tell the others that this rank cannot join. Errors: those of Waiter::Await.
+  absl::Status Join(const Deadline& deadline);
+
+  // Tells all that this rank takes part in nothing any more, because of `reason`. Peers that wait
+  // for it get LeftError. Does nothing if this rank has not joined.
+  void Leave(absl::string_view reason);
+
+  // The BackendError of peers that need this rank after it has left.
+  absl::Status LeftError(absl::string_view reason) const;
+
+ private:
+  const PeerTable peers_;
+  PeerProcesses processes_;
+  const SegmentLayout layout_;
+  const int rank_;
+  // Follows `rank_`: every call reads the first fields of both.
+  FailureCell failure_cell_;
+  PeerWatchdog watchdog_;
+  Waiter waiter_;
+};
+
+}  // namespace syncline::shm
+
+#endif  // SYNCLINE_BACKENDS_SHM_SHM_GROUP_H_

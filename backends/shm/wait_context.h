@@ -1,0 +1,22 @@
+// The call on whose behalf a thread waits.
+#ifndef SYNCLINE_BACKENDS_SHM_WAIT_CONTEXT_H_
+#define SYNCLINE_BACKENDS_SHM_WAIT_CONTEXT_H_
+
+#include <cstdint>
+
+#include "backends/common/call.h"
+#include "core/base/deadline.h"
+
+namespace syncline::shm {
+
+// Says when a wait ends and how messages name it. Borrows the call and the deadline, which must
+// outlive it: it lives on the stack of the call.
+struct WaitContext {
+  const Call& call;
+  const Deadline& deadline;
+  uint64_t number = 0;  // Of the collective in its group, from 1; 0 for send and recv.
+};
+
+}  // namespace syncline::shm
+
+#endif  // SYNCLINE_BACKENDS_SHM_WAIT_CONTEXT_H_

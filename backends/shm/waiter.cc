@@ -1,0 +1,87 @@
+#include "backends/shm/waiter.h"
+
+#include <linux/membarrier.h>
+#include <sched.h>
+
+#include <chrono>
+
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "backends/shm/tuning.h"
+#include "core/base/interrupt.h"
+#include "core/base/stall.h"
+#include "core/base/stall_file.h"
+#include "core/base/status.h"
+
+namespace syncline::shm {
+namespace {
+
+// How often a sleeping rank looks whether its peers live.
+constexpr absl::Duration kPeerCheckInterval = absl::Milliseconds(10);
+
+bool Membarrier(int command) { return syscall(SYS_membarrier, command, 0, 0) == 0; }
+
+}  // namespace
+
+// GLOBAL_EXPEDITED reaches only processes that have registered. So every rank registers here, and
+// says in its region whether it could.
+Waiter::Waiter(const PeerTable& peers, FailureCell& failure, const PeerWatchdog& watchdog)
+    : has_membarrier_(Membarrier(MEMBARRIER_CMD_REGISTER_GLOBAL_EXPEDITED)),
+      peers_(peers),
+      failure_(failure),
+      watchdog_(watchdog) {}
+
+void Waiter::Configure(bool has_core_for_each_rank, bool needs_fence) {
+  needs_fence_ = needs_fence;
+  // Where ranks share cores, to spin would keep the awaited rank from running.
+  if (has_core_for_each_rank) spins_ = kSpins;
+}
+
+absl::Status Waiter::AwaitSlowly(EventCount& event, int rank, const WaitContext& context,
+                                 absl::FunctionRef<bool()> ready) {
+  const auto end = std::chrono::steady_clock::now() + kYieldTime;
+  while (std::chrono::steady_clock::now() < end && !failure_.has_failed()) {
+    if (ready()) return absl::OkStatus();
+    sched_yield();
+  }
+  StallTimer stall;
+  StallNotice notice;
+  while (true) {
+    const absl::Status interruption = CheckInterrupt();
+    const absl::Status obstacle =
+        interruption.ok() ? watchdog_.CheckPeers(rank, context) : InterruptedRankError();
+    // A peer may have made it true, and then left or died, since the last look.
+    if (ready()) return absl::OkStatus();
+    if (!obstacle.ok()) {
+      failure_.Fail(Annotate(obstacle, context.call.ToString())).IgnoreError();
+      return interruption.ok() ? failure_.ObserveFailure(context.call) : interruption;
+    }
+    if (StallWatch::IsOpen()) {
+      StallWatch::Look();
+    } else if (stall.IsDue()) {
+      watchdog_.ReportStall(rank, context, stall.waited(), notice.id());
+    }
+    Sleep(event, ready);
+  }
+}
+
+void Waiter::Sleep(EventCount& event, absl::FunctionRef<bool()> ready) const {
+  event.sleepers.fetch_add(1);
+  // Read before the last look: a notification after it changes the epoch, and FUTEX_WAIT returns.
+  const uint32_t epoch = event.epoch.load();
+  // Runs a full barrier on the cores of all ranks. A Notify whose load of `sleepers` came before it
+  // has its store before it too, so `ready` sees that; a later one sees `sleepers`.
+  if (has_membarrier_) Membarrier(MEMBARRIER_CMD_GLOBAL_EXPEDITED);
+  if (!ready() && !failure_.has_failed()) {
+    const timespec interval = absl::ToTimespec(kPeerCheckInterval);
+    syscall(SYS_futex, &event.epoch, FUTEX_WAIT, epoch, &interval, nullptr, 0);
+  }
+  event.sleepers.fetch_sub(1);
+}
+
+absl::Status Waiter::InterruptedRankError() const {
+  return BackendError(
+      absl::StrCat(peers_.Describe(peers_.rank()), " was ", Interruption().message()));
+}
+
+}  // namespace syncline::shm

@@ -1,0 +1,95 @@
+// Waits on conditions in shared memory, and wakes threads that do.
+#ifndef SYNCLINE_BACKENDS_SHM_WAITER_H_
+#define SYNCLINE_BACKENDS_SHM_WAITER_H_
+
+#include <atomic>
+#include <cstdint>
+
+#include "absl/functional/function_ref.h"
+#include "absl/status/status.h"
+#include "backends/common/peer_table.h"
+#include "backends/shm/event_count.h"
+#include "backends/shm/failure_cell.h"
+#include "backends/shm/peer_watchdog.h"
+#include "backends/shm/wait_context.h"
+
+namespace syncline::shm {
+
+// A wait spins while every rank can have a core of its own, then yields its core for a moment, then
+// sleeps on a futex. It ends when the condition holds, the deadline passes, the group fails, a peer
+// leaves or dies, or the thread is interrupted.
+//
+// Thread-safe once Configure has returned. Borrows all that it is made of.
+//
+//   // A thread that waits:
+//   SYNCLINE_RETURN_IF_ERROR(waiter.Await(region.collective_event, rank, context, [&] {
+//     return region.chunks_written.load(std::memory_order_acquire) >= n;
+//   }));
+//   // The owner of `region`, in whatever process:
+//   region.chunks_written.store(n, std::memory_order_release);
+//   waiter.Notify(region.collective_event);
+class Waiter {
+ public:
+  Waiter(const PeerTable& peers, FailureCell& failure, const PeerWatchdog& watchdog);
+
+  // Says what has been learned of all ranks: whether each can have a core of its own, and whether
+  // one lacks membarrier(2). Before that, waits do not spin, and notifications fence.
+  void Configure(bool has_core_for_each_rank, bool needs_fence);
+  bool has_membarrier() const { return has_membarrier_; }
+
+  // Waits until `ready()`, which rank `rank`, or any for kAnySource, makes true before it notifies
+  // `event`. `ready` must load what it looks at with acquire if it wants to read what was written
+  // before; it runs often and on this thread only. An error of the group or of this wait fails the
+  // group on all ranks, and is the first cause of its failure: see PeerWatchdog::CheckPeers. An
+  // interrupt is returned as such here, and as a BackendError that names this rank elsewhere.
+  template <typename Ready>
+  absl::Status Await(EventCount& event, int rank, const WaitContext& context, const Ready& ready) {
+    for (int i = 0; i < spins_; ++i) {
+      if (ready()) return absl::OkStatus();
+      Relax();
+    }
+    return AwaitSlowly(event, rank, context, ready);
+  }
+
+  // Call it after changing state that others wait for at `event`. It costs no fence while nobody
+  // sleeps. Either the waiter's last look at its condition must see the change, or this load must
+  // see `sleepers`, which needs a full barrier between the store and the load on both sides. The
+  // waiter issues both, with membarrier(2), before its last look: see Sleep. Where a rank's kernel
+  // has none, each side fences for itself.
+  void Notify(EventCount& event) const {
+    // Keeps the compiler from moving the caller's store below the load; the processor is stopped
+    // from it by the waiter's membarrier.
+    std::atomic_signal_fence(std::memory_order_seq_cst);
+    // The addition of nothing is a sequentially consistent load that orders earlier stores too.
+    const uint32_t sleepers =
+        needs_fence_ ? event.sleepers.fetch_add(0) : event.sleepers.load(std::memory_order_relaxed);
+    if (sleepers != 0) WakeAll(event);
+  }
+
+ private:
+  static void Relax() {
+#if defined(__x86_64__)
+    __builtin_ia32_pause();
+#elif defined(__aarch64__)
+    asm volatile("yield");
+#endif
+  }
+
+  absl::Status AwaitSlowly(EventCount& event, int rank, const WaitContext& context,
+                           absl::FunctionRef<bool()> ready);
+  // Sleeps until a notification, or for kPeerCheckInterval, unless `ready`.
+  void Sleep(EventCount& event, absl::FunctionRef<bool()> ready) const;
+  // What the others get when this rank was interrupted.
+  absl::Status InterruptedRankError() const;
+
+  int spins_ = 1;
+  bool needs_fence_ = true;
+  bool has_membarrier_;
+  const PeerTable& peers_;
+  FailureCell& failure_;
+  const PeerWatchdog& watchdog_;
+};
+
+}  // namespace syncline::shm
+
+#endif  // SYNCLINE_BACKENDS_SHM_WAITER_H_
