@@ -1,5 +1,6 @@
 #include "backends/shm/segment_layout.h"
 
+#include <cstddef>
 #include <cstdlib>
 #include <map>
 
@@ -42,6 +43,27 @@ TEST(SegmentLayoutTest, EveryGroupTakesBoundedMemoryWhoseBuffersAreApart) {
     }
     EXPECT_LE(end, &origin + bytes);
   }
+}
+
+TEST(SegmentLayoutTest, TheFieldsAreWhereTheDocumentSays) {  // docs/internals/shared_segment.md
+  EXPECT_EQ(sizeof(FailureRecord), 4160u);
+  EXPECT_EQ(sizeof(JoinFlag), 128u);
+  EXPECT_EQ(sizeof(MessageSlot), 64u);
+  EXPECT_EQ(offsetof(RankRegion, collective_event), 128u);
+  EXPECT_EQ(offsetof(RankRegion, chunks_written), 192u);
+  EXPECT_EQ(offsetof(RankRegion, chunks_reduced), 200u);
+  EXPECT_EQ(offsetof(RankRegion, chunks_read), 208u);
+  EXPECT_EQ(offsetof(RankRegion, registrations), 256u);
+  EXPECT_EQ(offsetof(RankRegion, mapped), 512u);
+  EXPECT_EQ(offsetof(RankRegion, direct_steps), 576u);
+  EXPECT_EQ(offsetof(RankRegion, message_event), 640u);
+  EXPECT_EQ(offsetof(RankRegion, rendezvous_progress), 704u);
+  EXPECT_EQ(offsetof(RendezvousProgress, read), 64u);
+  EXPECT_EQ(offsetof(RankRegion, left), 1728u);
+  EXPECT_EQ(offsetof(RankRegion, published_call), 1736u);
+  EXPECT_EQ(offsetof(RankRegion, needs_fence), 1744u);
+  EXPECT_EQ(offsetof(RankRegion, leave_reason), 1880u);
+  EXPECT_EQ(offsetof(RankRegion, collectives_finished), 2432u);
 }
 
 TEST(SegmentLayoutTest, WhatTheRanksReserveIsTheWholeSegment) {

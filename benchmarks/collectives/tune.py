@@ -1,4 +1,4 @@
-"""Finds the sizes in backends/shm/tuning.h that suit this machine, and prints its table.
+"""Finds the thresholds in backends/shm/tuning.h that suit this machine, and prints them.
 
 ./bazelw run //benchmarks:shm_tuning -- --ranks 2,4
 """
@@ -18,16 +18,17 @@ from benchmarks.collectives.systems import SYSTEMS
 _OPERATIONS = ["all_reduce", "broadcast", "all_gather", "reduce_scatter"]
 _SIZES = [2**exponent for exponent in range(13, 24, 2)]  # 8 KiB to 8 MiB.
 _EAGER = [32 << 10, 64 << 10, 128 << 10, 256 << 10]
-_PIECES = [
+_CHUNKS = [
     (16 << 10, 128 << 10),
     (16 << 10, 256 << 10),
     (32 << 10, 256 << 10),
     (32 << 10, 512 << 10),
     (64 << 10, 512 << 10),
 ]
-_MOST_RANKS = 256  # Of a group.
 
-Candidate = tuple[int, int, int]  # Bytes: eager, the least piece, the largest.
+_NAMES = ["kEagerThreshold", "kMinChunkBytes", "kMaxChunkBytes"]
+
+Candidate = tuple[int, int, int]  # Bytes: eager threshold, the smallest chunk, the largest.
 
 
 def _enter(candidate: Candidate) -> str:
@@ -53,8 +54,8 @@ def main() -> None:
     options = parser.parse_args()
     signal.signal(signal.SIGTERM, run.stop)
     candidates = {
-        _enter((eager, *pieces)): (eager, *pieces)
-        for eager, pieces in itertools.product(_EAGER, _PIECES)
+        _enter((eager, *chunks)): (eager, *chunks)
+        for eager, chunks in itertools.product(_EAGER, _CHUNKS)
     }
     names = list(candidates)
     options.operations, options.sizes, options.systems = _OPERATIONS, _SIZES, names
@@ -69,9 +70,10 @@ def main() -> None:
             for name, gain in sorted(gains.items(), key=lambda item: -item[1]):
                 print(f"# {ranks} ranks: {name}: {gain:.3f}", flush=True)
             best = candidates[max(gains, key=lambda name: gains[name])]
-            most = _MOST_RANKS if ranks == counts[-1] else ranks
-            sizes = ", ".join(f"{size >> 10} << 10" for size in best)
-            lines.append(f"    {{{most}, {sizes}}},")
+            sizes = ", ".join(
+                f"{name} = {size >> 10} << 10" for name, size in zip(_NAMES, best, strict=True)
+            )
+            lines.append(f"{ranks} ranks: {sizes}")
     print("\n".join(lines))
 
 
