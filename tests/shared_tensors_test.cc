@@ -41,16 +41,16 @@ using ::testing::AllOf;
 using ::testing::HasSubstr;
 using Tensors = std::vector<Tensor>;
 
-constexpr absl::Duration kPatience = absl::Seconds(60);
-constexpr int64_t kCount = 70'003;  // Elements; of every type enough to be read in place.
+constexpr absl::Duration kTimeout = absl::Seconds(60);
+constexpr int64_t kCount = 70'003;  // Elements; of every type enough for direct access.
 
 // Where the tensors of a call are.
 enum class Where {
   kPlain,
   kShared,
   kWithin,     // In the middle of larger ones in shared memory, at an odd offset.
-  kNotRank0s,  // In shared memory, but for those of rank 0.
-  kNotLast,    // But for those of the last rank.
+  kNotRank0s,  // In shared memory, except those of rank 0.
+  kNotLast,    // Except those of the last rank.
 };
 constexpr Where kWheres[] = {Where::kShared, Where::kWithin, Where::kNotRank0s, Where::kNotLast};
 
@@ -60,7 +60,7 @@ struct Rank {
   int size;
   uint64_t sequence = 0;
 
-  CallContext Next() { return {sequence++, Deadline(kPatience)}; }
+  CallContext Next() { return {sequence++, Deadline(kTimeout)}; }
 };
 
 absl::StatusOr<Rank> Join(std::shared_ptr<Store> store, int rank, int size) {
@@ -70,7 +70,7 @@ absl::StatusOr<Rank> Join(std::shared_ptr<Store> store, int rank, int size) {
   config.rank = rank;
   config.size = size;
   config.local_address = "127.0.0.1";
-  config.deadline = Deadline(kPatience);
+  config.deadline = Deadline(kTimeout);
   SYNCLINE_ASSIGN_OR_RETURN(auto backend, entry.make(config));
   return Rank{std::move(backend), rank, size};
 }

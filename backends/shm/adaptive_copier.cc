@@ -44,6 +44,7 @@ void AdaptiveCopier::Copy(void* to, const void* from, size_t bytes) {
     if (bytes > 0) std::memcpy(to, from, bytes);
     return;
   }
+  // Threads may lose each other's decrements: then the next trial comes a little later.
   const int left = until_trial_.load(std::memory_order_relaxed);
   if (left > 0) {
     until_trial_.store(left - 1, std::memory_order_relaxed);

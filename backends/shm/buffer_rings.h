@@ -21,12 +21,12 @@ class EagerRing {
       : small_(sizes.small_eager), ring_size_(sizes.large_eager_ring) {}
 
   bool IsSmall(size_t bytes) const { return bytes <= small_; }
-  // The offset that Take returns next for a small size.
+  // The offset that Allocate returns next for a small size.
   size_t next_small() const { return is_second_ ? 0 : small_; }
 
   // The offset of the next `bytes`, at most sizes.eager. They do not overlap those of the call
   // before, which a slow rank may still read; it has finished all earlier ones.
-  size_t Take(size_t bytes) {
+  size_t Allocate(size_t bytes) {
     if (IsSmall(bytes)) {
       const size_t offset = next_small();
       is_second_ = !is_second_;
@@ -59,7 +59,7 @@ class ChunkRing {
   explicit ChunkRing(const BufferSizes& sizes) : size_(kPipelineDepth * sizes.max_chunk) {}
 
   // Slots for `chunks` > 0 chunks of `chunk` bytes, which divides sizes.max_chunk.
-  Slots Take(size_t chunk, uint64_t chunks) {
+  Slots Allocate(size_t chunk, uint64_t chunks) {
     const Slots slots = {chunk, (at_ + chunk - 1) / chunk, size_ / chunk};
     at_ = (slots.slot(chunks - 1) + 1) * chunk;
     return slots;

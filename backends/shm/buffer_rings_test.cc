@@ -21,7 +21,7 @@ TEST(EagerRingTest, BuffersOfCallsInARowAreApartAndWithinTheirBuffer) {
     for (int i = 0; i < 10000; ++i) {
       const size_t most = i % 3 == 0 ? sizes.small_eager : sizes.eager;
       const size_t bytes = 1 + random() % most;
-      const size_t offset = ring.Take(bytes);
+      const size_t offset = ring.Allocate(bytes);
       ASSERT_TRUE(AreApart(offset, bytes, last, last_bytes)) << size << " " << i;
       ASSERT_LE(offset + bytes, 2 * sizes.small_eager + sizes.large_eager_ring);
       ASSERT_EQ(offset % kCacheLine, 0u);
@@ -40,7 +40,7 @@ TEST(ChunkRingTest, ChunksThatMayBeInFlightAreApartAndAllOfTheBufferIsUsed) {
     for (int i = 0; i < 1000; ++i) {
       const size_t chunk = std::max<size_t>(sizes.max_chunk >> random() % 5, 1);
       const uint64_t chunks = 1 + random() % 9;
-      const ChunkRing::Slots slots = ring.Take(chunk, chunks);
+      const ChunkRing::Slots slots = ring.Allocate(chunk, chunks);
       for (uint64_t k = 0; k < chunks; ++k) {
         for (uint64_t other = k + 1; other < std::min<uint64_t>(k + kPipelineDepth, chunks);
              ++other) {

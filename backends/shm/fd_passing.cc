@@ -126,16 +126,16 @@ absl::Status FdServer::Serve(int descriptor, int size, const Deadline& deadline,
 
 absl::StatusOr<UniqueFd> ReceiveFd(absl::string_view endpoint, int rank, const Deadline& deadline,
                                    PeerProcesses* processes) {
-  const std::vector<std::string> words = absl::StrSplit(endpoint, ' ');
-  const std::optional<SocketAddress> address = AbstractAddress(words[0]);
-  if (words.size() != 2 || !address.has_value() || words[1].size() != kHelloSecretSize) {
+  const std::vector<std::string> fields = absl::StrSplit(endpoint, ' ');
+  const std::optional<SocketAddress> address = AbstractAddress(fields[0]);
+  if (fields.size() != 2 || !address.has_value() || fields[1].size() != kHelloSecretSize) {
     return BackendError("rank 0's entry in the store does not say where its shared memory is");
   }
   const auto connection = Connect(*address, SOCK_SEQPACKET, deadline);
   absl::Status status = connection.status();
   if (status.ok()) {
     if (processes != nullptr) processes->WatchPeerOf(connection->get(), 0);
-    status = SendHello(connection->get(), words[1], rank, deadline);
+    status = SendHello(connection->get(), fields[1], rank, deadline);
   }
   if (!status.ok() && KindOf(status) != ErrorKind::kTimeout) {
     return BackendError(absl::StrCat(

@@ -47,13 +47,13 @@ void RegistrationCache::StageHandle(const void* data, size_t bytes, CollectiveEn
   // Written before the exchange, whose release and acquire make it visible with the handle.
   Registration& registration = RegistrationOf(rank(), entry.context().number);
   if (data != nullptr && is_usable_) {
-    if (const auto place = FindShared(data, bytes)) {
-      own_ = {place->memory, place->offset, place->descriptor, 0};
-      if (registered_.count(place->memory) == 0) {
+    if (const auto found = FindShared(data, bytes)) {
+      own_ = {found->memory, found->offset, found->descriptor, 0};
+      if (registered_.count(found->memory) == 0) {
         own_.flags |= BufferHandle::kIsNew;
-        registration.device = place->identity.device;
-        registration.inode = place->identity.inode;
-        registration.size = place->size;
+        registration.device = found->identity.device;
+        registration.inode = found->identity.inode;
+        registration.size = found->size;
       }
     }
   }
@@ -70,6 +70,7 @@ void RegistrationCache::StageHandle(const void* data, size_t bytes, CollectiveEn
 }
 
 void RegistrationCache::CollectFreed() {
+  // Mostly one comparison: to look for every memory takes a lock.
   if (registered_.empty() || SharedMemoriesFreed() == freed_before_) return;
   freed_before_ = SharedMemoriesFreed();
   for (auto memory = registered_.begin(); memory != registered_.end();) {

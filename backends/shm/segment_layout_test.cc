@@ -51,19 +51,19 @@ TEST(SegmentLayoutTest, TheFieldsAreWhereTheDocumentSays) {  // docs/internals/s
   EXPECT_EQ(sizeof(MessageSlot), 64u);
   EXPECT_EQ(offsetof(RankRegion, collective_event), 128u);
   EXPECT_EQ(offsetof(RankRegion, chunks_written), 192u);
-  EXPECT_EQ(offsetof(RankRegion, chunks_reduced), 200u);
-  EXPECT_EQ(offsetof(RankRegion, chunks_read), 208u);
-  EXPECT_EQ(offsetof(RankRegion, registrations), 256u);
-  EXPECT_EQ(offsetof(RankRegion, mapped), 512u);
-  EXPECT_EQ(offsetof(RankRegion, direct_steps), 576u);
-  EXPECT_EQ(offsetof(RankRegion, message_event), 640u);
-  EXPECT_EQ(offsetof(RankRegion, rendezvous_progress), 704u);
+  EXPECT_EQ(offsetof(RankRegion, chunks_reduced), 256u);
+  EXPECT_EQ(offsetof(RankRegion, chunks_read), 320u);
+  EXPECT_EQ(offsetof(RankRegion, registrations), 384u);
+  EXPECT_EQ(offsetof(RankRegion, mapped), 640u);
+  EXPECT_EQ(offsetof(RankRegion, direct_steps), 704u);
+  EXPECT_EQ(offsetof(RankRegion, message_event), 768u);
+  EXPECT_EQ(offsetof(RankRegion, rendezvous_progress), 832u);
   EXPECT_EQ(offsetof(RendezvousProgress, read), 64u);
-  EXPECT_EQ(offsetof(RankRegion, left), 1728u);
-  EXPECT_EQ(offsetof(RankRegion, published_call), 1736u);
-  EXPECT_EQ(offsetof(RankRegion, needs_fence), 1744u);
-  EXPECT_EQ(offsetof(RankRegion, leave_reason), 1880u);
-  EXPECT_EQ(offsetof(RankRegion, collectives_finished), 2432u);
+  EXPECT_EQ(offsetof(RankRegion, left), 1856u);
+  EXPECT_EQ(offsetof(RankRegion, published_call), 1864u);
+  EXPECT_EQ(offsetof(RankRegion, needs_fence), 1872u);
+  EXPECT_EQ(offsetof(RankRegion, leave_reason), 2008u);
+  EXPECT_EQ(offsetof(RankRegion, collectives_finished), 2560u);
 }
 
 TEST(SegmentLayoutTest, WhatTheRanksReserveIsTheWholeSegment) {

@@ -64,7 +64,7 @@ void ShmCollectives::Advance(Counter counter, uint64_t value) {
 template <typename Body>
 absl::Status ShmCollectives::Run(const Call& call, const CallContext& context, size_t bytes,
                                  const Body& body) {
-  const size_t eager_offset = bytes <= kInlineThreshold ? 0 : eager_ring_.Take(bytes);
+  const size_t eager_offset = bytes <= kInlineThreshold ? 0 : eager_ring_.Allocate(bytes);
   CollectiveEntry entry(group_, call, ++number_, context.deadline, bytes, eager_offset);
   const absl::Status status = body(entry);
   RankRegion& own = layout_.region(rank());
@@ -91,7 +91,7 @@ template <typename Produce, typename Consume>
 absl::Status ShmCollectives::RunPipeline(const PipelineSpec& spec, const Produce& produce,
                                          const Consume& consume) {
   const uint64_t first = chunks_;
-  const ChunkRing::Slots slots = chunk_ring_.Take(spec.chunk, spec.chunks);
+  const ChunkRing::Slots slots = chunk_ring_.Allocate(spec.chunk, spec.chunks);
   const bool produces = spec.producer == kEveryRank || spec.producer == rank();
   // Producers wait for all ranks, so one that reads nothing says at once that it is done.
   if (!spec.consumes) Advance(&RankRegion::chunks_read, first + spec.chunks);
@@ -244,7 +244,7 @@ absl::Status ShmCollectives::ReduceScatterGather(int root, const Tensor& tensor,
   const size_t chunk = ChunkSize(bytes);
   const uint64_t chunks = CeilDiv(bytes, chunk), first = chunks_;
   const size_t part = CeilDiv(CeilDiv(chunk, size()), kCacheLine) * kCacheLine;
-  const ChunkRing::Slots slots = chunk_ring_.Take(chunk, chunks);
+  const ChunkRing::Slots slots = chunk_ring_.Allocate(chunk, chunks);
   const bool has_result = root == kEveryRank || root == rank();
   for (uint64_t k = 0; k < chunks + 2; ++k) {
     if (k < chunks) {
@@ -471,7 +471,7 @@ absl::Status ShmCollectives::AllToAll(absl::Span<const Tensor> outputs,
   // which a slow rank may still read.
   const bool has_large = !eager_ring_.IsSmall(layout_.sizes().eager);
   const size_t small_offset =
-      has_large ? eager_ring_.Take(layout_.sizes().small_eager) : eager_ring_.next_small();
+      has_large ? eager_ring_.Allocate(layout_.sizes().small_eager) : eager_ring_.next_small();
   const size_t unit = SizeOf(inputs[0].dtype());
   const auto is_inline = [&](size_t largest) {
     return largest * others() <= CollectiveEntry::kInlineBytesAfterSplits;

@@ -41,6 +41,7 @@ absl::Status ShmGroup::Join(const Deadline& deadline) {
     if (region.needs_fence.load() != 0) needs_fence = true;
     CPU_OR(&cores, &cores, &region.cores);
   }
+  // All ranks come to the same, as all have read the same regions.
   waiter_.Configure(layout_.size() <= CPU_COUNT(&cores), needs_fence);
   return absl::OkStatus();
 }
