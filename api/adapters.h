@@ -27,9 +27,9 @@
 #include "ddp/hooks/parameter_averager.h"
 #include "ddp/reducer.h"
 #include "ddp/reducer_stats.h"
-#include "store/file_store.h"
-#include "store/hash_store.h"
-#include "store/tcp_store.h"
+#include "store/file/file_store.h"
+#include "store/hash/hash_store.h"
+#include "store/tcp/tcp_store.h"
 
 namespace syncline::api {
 

@@ -14,7 +14,7 @@
 #include "core/group/backend_registry.h"
 #include "core/group/process_group.h"
 #include "core/tensor/tensor.h"
-#include "store/hash_store.h"
+#include "store/hash/hash_store.h"
 
 namespace syncline {
 namespace {

@@ -15,7 +15,7 @@
 #include "core/group/backend.h"
 #include "core/group/backend_registry.h"
 #include "core/tensor/tensor.h"
-#include "store/hash_store.h"
+#include "store/hash/hash_store.h"
 
 namespace syncline {
 namespace {

@@ -10,7 +10,7 @@
 #include "core/group/process_group.h"
 #include "core/tensor/tensor.h"
 #include "ddp/reducer.h"
-#include "store/hash_store.h"
+#include "store/hash/hash_store.h"
 
 namespace syncline {
 namespace {

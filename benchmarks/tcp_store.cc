@@ -5,7 +5,7 @@
 //
 // A stranger also takes processor time. So the last figure is of a stranger who does the same to
 // another server of this host: what is above it, is what strangers do to this store.
-#include "store/tcp_store.h"
+#include "store/tcp/tcp_store.h"
 
 #include <netinet/in.h>
 #include <signal.h>
@@ -30,7 +30,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
-#include "store/tcp_server.h"
+#include "store/tcp/tcp_server.h"
 
 namespace syncline {
 namespace {

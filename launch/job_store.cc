@@ -3,11 +3,13 @@
 #include <utility>
 
 #include "core/base/status.h"
-#include "store/listen_address.h"
-#include "store/tcp_server.h"
+#include "store/common/listen_address.h"
+#include "store/tcp/tcp_server.h"
 
 namespace syncline::launch {
 namespace {
+
+using store::JoinHostPort;
 
 class TCPJobStore final : public JobStore {
  public:

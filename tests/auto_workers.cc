@@ -11,7 +11,7 @@
 #include "absl/time/time.h"
 #include "core/group/backend_registry.h"
 #include "core/store/prefix_store.h"
-#include "store/file_store.h"
+#include "store/file/file_store.h"
 
 namespace syncline {
 namespace {

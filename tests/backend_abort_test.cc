@@ -14,7 +14,7 @@
 #include "core/group/backend_registry.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "store/hash_store.h"
+#include "store/hash/hash_store.h"
 #include "tests/killable.h"
 #include "tests/ranks.h"
 

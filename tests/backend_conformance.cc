@@ -5,7 +5,7 @@
 #include "absl/strings/str_cat.h"
 #include "core/base/status.h"
 #include "core/group/backend_registry.h"
-#include "store/hash_store.h"
+#include "store/hash/hash_store.h"
 #include "tests/ranks.h"
 
 namespace syncline {

@@ -9,7 +9,7 @@
 #include "absl/time/clock.h"
 #include "core/base/status.h"
 #include "gmock/gmock.h"
-#include "store/hash_store.h"
+#include "store/hash/hash_store.h"
 #include "tests/backend_conformance.h"
 #include "tests/operations.h"
 #include "tests/ranks.h"

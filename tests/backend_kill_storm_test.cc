@@ -26,7 +26,7 @@
 #include "absl/time/clock.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "store/file_store.h"
+#include "store/file/file_store.h"
 #include "tests/hosts.h"
 #include "tests/killable.h"
 #include "tests/processes.h"

@@ -16,7 +16,7 @@
 #include "core/group/backend_registry.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "store/hash_store.h"
+#include "store/hash/hash_store.h"
 #include "tests/operations.h"
 #include "tests/processes.h"
 #include "tests/ranks.h"

@@ -11,7 +11,7 @@
 #include "core/base/status.h"
 #include "core/store/prefix_store.h"
 #include "gtest/gtest.h"
-#include "store/file_store.h"
+#include "store/file/file_store.h"
 #include "tests/conformance_data.h"
 #include "tests/processes.h"
 

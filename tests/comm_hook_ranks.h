@@ -23,7 +23,7 @@
 #include "ddp/hooks/quantize_hook.h"
 #include "ddp/hooks/top_k_hook.h"
 #include "gtest/gtest.h"
-#include "store/hash_store.h"
+#include "store/hash/hash_store.h"
 #include "tests/ranks.h"
 
 namespace syncline {

@@ -10,11 +10,13 @@
 #include "core/join/world.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "store/etcd_testing.h"
+#include "store/etcd/etcd_testing.h"
 #include "tests/ranks.h"
 
 namespace syncline {
 namespace {
+
+using etcd_store::EtcdServer;
 
 constexpr absl::Duration kPatience = absl::Seconds(60);
 

@@ -12,7 +12,7 @@
 #include "core/testing/faults.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "store/hash_store.h"
+#include "store/hash/hash_store.h"
 
 namespace syncline {
 namespace {

@@ -14,8 +14,8 @@
 #include "core/join/world.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "store/hash_store.h"
-#include "store/tcp_store.h"
+#include "store/hash/hash_store.h"
+#include "store/tcp/tcp_store.h"
 #include "tests/ranks.h"
 
 namespace syncline {

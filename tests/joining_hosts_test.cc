@@ -14,7 +14,7 @@
 #include "core/join/world.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "store/tcp_store.h"
+#include "store/tcp/tcp_store.h"
 #include "tests/hosts.h"
 #include "tests/processes.h"
 #include "tests/ranks.h"

@@ -24,7 +24,7 @@
 #include "core/join/world.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "store/file_store.h"
+#include "store/file/file_store.h"
 #include "tests/ranks.h"
 
 namespace syncline {

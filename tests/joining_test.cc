@@ -14,9 +14,9 @@
 #include "core/join/world.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "store/file_store.h"
-#include "store/hash_store.h"
-#include "store/tcp_store.h"
+#include "store/file/file_store.h"
+#include "store/hash/hash_store.h"
+#include "store/tcp/tcp_store.h"
 #include "tests/ranks.h"
 
 namespace syncline {

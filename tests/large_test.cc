@@ -7,7 +7,7 @@
 #include "absl/synchronization/mutex.h"
 #include "core/base/status.h"
 #include "gtest/gtest.h"
-#include "store/hash_store.h"
+#include "store/hash/hash_store.h"
 #include "tests/conformance_data.h"
 #include "tests/operations.h"
 #include "tests/ranks.h"

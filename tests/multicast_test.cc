@@ -22,7 +22,7 @@
 #include "core/join/multicast_socket.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "store/tcp_store.h"
+#include "store/tcp/tcp_store.h"
 #include "tests/ranks.h"
 
 namespace syncline {

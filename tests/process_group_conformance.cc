@@ -4,7 +4,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "core/base/status.h"
-#include "store/hash_store.h"
+#include "store/hash/hash_store.h"
 #include "tests/operations.h"
 #include "tests/ranks.h"
 #include "tests/values.h"

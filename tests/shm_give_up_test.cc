@@ -13,7 +13,7 @@
 #include "core/group/backend_registry.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "store/hash_store.h"
+#include "store/hash/hash_store.h"
 #include "tests/page_trap.h"
 #include "tests/ranks.h"
 #include "tests/shared_calls.h"

@@ -27,7 +27,7 @@
 #include "core/group/backend_registry.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "store/file_store.h"
+#include "store/file/file_store.h"
 #include "tests/processes.h"
 #include "tests/ranks.h"
 

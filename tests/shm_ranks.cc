@@ -10,7 +10,7 @@
 #include "backends/shm/peer_processes.h"
 #include "core/base/deadline.h"
 #include "core/base/status.h"
-#include "store/hash_store.h"
+#include "store/hash/hash_store.h"
 #include "tests/ranks.h"
 
 namespace syncline::shm {

@@ -18,7 +18,7 @@
 #include "core/group/backend_registry.h"
 #include "core/group/operation.h"
 #include "gtest/gtest.h"
-#include "store/hash_store.h"
+#include "store/hash/hash_store.h"
 #include "tests/operations.h"
 #include "tests/page_trap.h"
 #include "tests/ranks.h"

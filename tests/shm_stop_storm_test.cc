@@ -27,7 +27,7 @@
 #include "core/store/store.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "store/file_store.h"
+#include "store/file/file_store.h"
 #include "tests/processes.h"
 #include "tests/shared_calls.h"
 

@@ -10,11 +10,13 @@
 
 #include "absl/strings/str_cat.h"
 #include "core/store/prefix_store.h"
-#include "store/etcd_testing.h"
-#include "store/tcp_store.h"
+#include "store/etcd/etcd_testing.h"
+#include "store/tcp/tcp_store.h"
 
 namespace syncline {
 namespace {
+
+using etcd_store::EtcdServer;
 
 using Clients = std::vector<std::shared_ptr<Store>>;
 

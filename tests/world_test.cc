@@ -15,7 +15,7 @@
 #include "ddp/reducer.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "store/hash_store.h"
+#include "store/hash/hash_store.h"
 #include "tests/ranks.h"
 
 namespace syncline {

@@ -59,7 +59,7 @@ EXCEPTIONS = {
         "recvfrom(fd_": "the socket is non-blocking",
         "poll(&poll_fd": "as long as the caller says",
     },
-    "store/tcp_acceptor.cc": {
+    "store/tcp/tcp_acceptor.cc": {
         "epoll_wait(": "an event loop: until a connection's deadline, or an event such as the stop",
     },
     "backends/hierarchical/rail_sockets.cc": {

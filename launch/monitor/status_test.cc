@@ -23,7 +23,7 @@
 #include "launch/monitor/status_schedule.h"
 #include "launch/monitor/status_table.h"
 #include "nlohmann/json.hpp"
-#include "store/hash_store.h"
+#include "store/hash/hash_store.h"
 
 namespace syncline::launch {
 namespace {

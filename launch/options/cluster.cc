@@ -13,10 +13,12 @@
 #include "absl/strings/string_view.h"
 #include "absl/strings/strip.h"
 #include "core/join/cluster.h"
-#include "store/listen_address.h"
+#include "store/common/listen_address.h"
 
 namespace syncline::launch {
 namespace {
+
+using store::JoinHostPort;
 
 constexpr absl::string_view kLoopback = "127.0.0.1";
 constexpr int kC10dPort = 29400;

@@ -20,10 +20,12 @@
 #include "launch/options/option_values.h"
 #include "launch/options/rendezvous_conf.h"
 #include "launch/program.h"
-#include "store/listen_address.h"
+#include "store/common/listen_address.h"
 
 namespace syncline::launch {
 namespace {
+
+using store::JoinHostPort;
 
 using Backend = RendezvousOptions::Backend;
 

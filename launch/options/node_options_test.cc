@@ -12,10 +12,12 @@
 #include "launch/options/option_values.h"
 #include "launch/options/parse_for_tests.h"
 #include "launch/options/rendezvous_conf.h"
-#include "store/listen_address.h"
+#include "store/common/listen_address.h"
 
 namespace syncline::launch {
 namespace {
+
+using store::JoinHostPort;
 
 using testing::AllOf;
 using testing::ElementsAre;

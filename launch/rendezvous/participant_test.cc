@@ -19,13 +19,16 @@
 #include "core/join/serving_turn.h"
 #include "gmock/gmock.h"
 #include "launch/rendezvous/store_network.h"
-#include "store/etcd_store.h"
-#include "store/etcd_testing.h"
-#include "store/tcp_server.h"
-#include "store/tcp_store.h"
+#include "store/etcd/etcd_store.h"
+#include "store/etcd/etcd_testing.h"
+#include "store/tcp/tcp_server.h"
+#include "store/tcp/tcp_store.h"
 
 namespace syncline::launch {
 namespace {
+
+using etcd_store::EtcdServer;
+using etcd_store::LossyProxy;
 
 using ::testing::HasSubstr;
 using Kind = RendezvousEvent::Kind;

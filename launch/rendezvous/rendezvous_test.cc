@@ -12,14 +12,16 @@
 #include "launch/rendezvous/fleet.h"
 #include "launch/rendezvous/job_location.h"
 #include "launch/rendezvous/round_policy_options.h"
-#include "store/etcd_store.h"
-#include "store/etcd_testing.h"
-#include "store/file_store.h"
-#include "store/hash_store.h"
-#include "store/tcp_store.h"
+#include "store/etcd/etcd_store.h"
+#include "store/etcd/etcd_testing.h"
+#include "store/file/file_store.h"
+#include "store/hash/hash_store.h"
+#include "store/tcp/tcp_store.h"
 
 namespace syncline::launch {
 namespace {
+
+using etcd_store::EtcdServer;
 
 using ::testing::HasSubstr;
 using Cause = Announcement::Cause;

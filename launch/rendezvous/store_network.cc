@@ -28,12 +28,14 @@
 #include "core/join/serving_turn.h"
 #include "core/store/prefix_store.h"
 #include "launch/rendezvous/job_location.h"
-#include "store/listen_address.h"
-#include "store/tcp_server.h"
-#include "store/tcp_store.h"
+#include "store/common/listen_address.h"
+#include "store/tcp/tcp_server.h"
+#include "store/tcp/tcp_store.h"
 
 namespace syncline::launch {
 namespace {
+
+using store::JoinHostPort;
 
 using Backend = RendezvousOptions::Backend;
 using Hosting = RendezvousOptions::Hosting;

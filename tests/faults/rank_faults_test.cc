@@ -41,7 +41,7 @@
 #include "core/testing/faults.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "store/file_store.h"
+#include "store/file/file_store.h"
 #include "tests/faults/known_faults.h"
 #include "tests/processes.h"
 #include "tests/ranks.h"

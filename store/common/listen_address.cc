@@ -1,0 +1,159 @@
+#include "store/common/listen_address.h"
+
+#include <dirent.h>
+#include <netinet/in.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstdint>
+#include <cstdlib>
+#include <cstring>
+#include <fstream>
+#include <memory>
+#include <set>
+#include <utility>
+
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+#include "core/base/resolve.h"
+#include "core/base/sockets.h"
+#include "core/base/status.h"
+
+namespace syncline::store {
+namespace {
+
+// Of a whole job that joins at once; the kernel's net.core.somaxconn is a limit too.
+constexpr int kBacklog = 1 << 15;
+
+// The names that /proc/<pid>/fd shows for the sockets listening on `port`: "socket:[4711]".
+// Columns of /proc/net/tcp, see proc(5): 1 is the local address, 3 the state, 9 the inode.
+std::set<std::string> ListeningSockets(int port) {
+  constexpr size_t kColumns = 10;
+  std::set<std::string> sockets;
+  for (const char* table : {"/proc/net/tcp", "/proc/net/tcp6"}) {
+    std::ifstream in(table);
+    for (std::string line; std::getline(in, line);) {
+      const std::vector<std::string> columns = absl::StrSplit(line, ' ', absl::SkipEmpty());
+      if (columns.size() < kColumns || columns[3] != "0A") continue;
+      const std::vector<std::string> address = absl::StrSplit(columns[1], ':');
+      int local_port = 0;
+      if (address.size() != 2 || !absl::SimpleHexAtoi(address[1], &local_port)) continue;
+      if (local_port == port) sockets.insert(absl::StrCat("socket:[", columns[9], "]"));
+    }
+  }
+  return sockets;
+}
+
+bool HasDescriptor(int pid, const std::set<std::string>& names) {
+  const std::string folder = absl::StrCat("/proc/", pid, "/fd");
+  std::unique_ptr<DIR, int (*)(DIR*)> descriptors(opendir(folder.c_str()), &closedir);
+  if (descriptors == nullptr) return false;
+  while (const dirent* entry = readdir(descriptors.get())) {
+    char target[64];
+    const ssize_t size =
+        readlink(absl::StrCat(folder, "/", entry->d_name).c_str(), target, sizeof(target));
+    if (size > 0 && names.count(std::string(target, size)) != 0) return true;
+  }
+  return false;
+}
+
+absl::Status ListenError(const std::string& host, int port, int error) {
+  const std::string address = JoinHostPort(host, port);
+  switch (error) {
+    case EADDRINUSE: {
+      const std::optional<int> pid = FindListener(port);
+      return NetworkError(absl::StrCat("cannot listen on ", address, ": address already in use",
+                                       pid.has_value() ? absl::StrCat(" by pid ", *pid) : "",
+                                       "; pass port 0 to let the system choose"));
+    }
+    case EADDRNOTAVAIL:
+      return NetworkError(absl::StrCat("cannot listen on ", address,
+                                       ": this host does not have that address; pass one of its ",
+                                       "own, such as 127.0.0.1"));
+    case EACCES:
+      return NetworkError(absl::StrCat("cannot listen on ", address, ": no permission",
+                                       "; pass port 0 to let the system choose"));
+    default:
+      return NetworkError(absl::StrCat("cannot listen on ", address, ": ", std::strerror(error)));
+  }
+}
+
+// The port in `address`.
+in_port_t& PortOf(SocketAddress& address) {
+  return address.family() == AF_INET6 ? reinterpret_cast<sockaddr_in6*>(address.get())->sin6_port
+                                      : reinterpret_cast<sockaddr_in*>(address.get())->sin_port;
+}
+
+SocketAddress EveryAddress(int family) {
+  SocketAddress address;  // All zeros is INADDR_ANY, and in6addr_any.
+  address.storage.ss_family = static_cast<sa_family_t>(family);
+  address.length = family == AF_INET6 ? sizeof(sockaddr_in6) : sizeof(sockaddr_in);
+  return address;
+}
+
+// Adds a socket for `address` and listener.port, which is set if it is 0. Returns 0 or errno.
+int ListenOn(SocketAddress address, Listener& listener) {
+  UniqueFd fd(socket(address.family(), SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+  if (!fd.valid()) return errno;
+  const int on = 1;  // Connections of an earlier server that linger do no harm.
+  const int off = 0;
+  setsockopt(fd.get(), SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on));
+  if (address.family() == AF_INET6) {
+    setsockopt(fd.get(), IPPROTO_IPV6, IPV6_V6ONLY, &off, sizeof(off));
+  }
+  PortOf(address) = htons(static_cast<uint16_t>(listener.port));
+  if (bind(fd.get(), address.get(), address.length) != 0 || listen(fd.get(), kBacklog) != 0 ||
+      getsockname(fd.get(), address.get(), &address.length) != 0) {
+    return errno;
+  }
+  listener.port = ntohs(PortOf(address));
+  listener.sockets.push_back(std::move(fd));
+  return 0;
+}
+
+}  // namespace
+
+std::string JoinHostPort(absl::string_view host, int port) {
+  const bool is_v6 = host.find(':') != absl::string_view::npos;
+  return is_v6 ? absl::StrCat("[", host, "]:", port) : absl::StrCat(host, ":", port);
+}
+
+absl::StatusOr<Listener> Listen(const std::string& host, int port, const Deadline& deadline) {
+  Listener listener;
+  listener.port = port;
+  int error = 0;
+  if (host == "0.0.0.0" || host == "::") {
+    // An IPv6 socket for all addresses takes IPv4 connections too, where there is IPv6.
+    error = ListenOn(EveryAddress(AF_INET6), listener);
+    if (error != 0) error = ListenOn(EveryAddress(AF_INET), listener);
+  } else {
+    ResolveOptions to_listen;
+    to_listen.is_to_listen = true;
+    auto addresses = Resolve(host, to_listen, deadline);
+    if (!addresses.ok()) {
+      return Annotate(addresses.status(),
+                      absl::StrCat("cannot listen on ", JoinHostPort(host, port)));
+    }
+    for (const SocketAddress& address : *addresses) {
+      const int failed = ListenOn(address, listener);
+      if (failed != 0) error = failed;
+    }
+  }
+  if (listener.sockets.empty()) return ListenError(host, port, error);
+  return listener;
+}
+
+std::optional<int> FindListener(int port) {
+  const std::set<std::string> sockets = ListeningSockets(port);
+  std::unique_ptr<DIR, int (*)(DIR*)> processes(opendir("/proc"), &closedir);
+  if (sockets.empty() || processes == nullptr) return std::nullopt;
+  while (const dirent* entry = readdir(processes.get())) {
+    int pid = 0;
+    if (absl::SimpleAtoi(entry->d_name, &pid) && HasDescriptor(pid, sockets)) return pid;
+  }
+  return std::nullopt;
+}
+
+}  // namespace syncline::store

@@ -1,0 +1,43 @@
+// A store for the threads of one process.
+#ifndef SYNCLINE_STORE_HASH_HASH_STORE_H_
+#define SYNCLINE_STORE_HASH_HASH_STORE_H_
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "core/store/store.h"
+#include "store/common/table.h"
+
+namespace syncline {
+
+// Its clients share the object. Each store made by the name "hash" is a new, empty one.
+class HashStore final : public Store {
+ public:
+  explicit HashStore(absl::Duration timeout = kDefaultStoreTimeout) : timeout_(timeout) {}
+
+  absl::Status Set(absl::string_view key, absl::string_view value) override;
+  absl::StatusOr<std::string> Get(absl::string_view key, absl::Duration timeout) override;
+  absl::StatusOr<int64_t> Add(absl::string_view key, int64_t amount) override;
+  absl::StatusOr<CompareSetResult> CompareSet(absl::string_view key, absl::string_view expected,
+                                              absl::string_view desired) override;
+  absl::Status Wait(absl::Span<const std::string> keys, absl::Duration timeout) override;
+  absl::StatusOr<bool> Check(absl::Span<const std::string> keys) override;
+  absl::StatusOr<bool> Delete(absl::string_view key) override;
+  absl::StatusOr<std::vector<std::string>> Keys(absl::string_view prefix) override;
+  absl::Status Append(absl::string_view key, absl::string_view value) override;
+  absl::StatusOr<std::vector<std::string>> MultiGet(absl::Span<const std::string> keys,
+                                                    absl::Duration timeout) override;
+  absl::Status MultiSet(absl::Span<const std::string> keys,
+                        absl::Span<const std::string> values) override;
+  absl::Duration timeout() const override { return timeout_; }
+  std::string ToString() const override { return "hash://"; }
+
+ private:
+  const absl::Duration timeout_;
+  store::Table table_;
+};
+
+}  // namespace syncline
+
+#endif  // SYNCLINE_STORE_HASH_HASH_STORE_H_

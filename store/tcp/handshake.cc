@@ -1,0 +1,95 @@
+#include "store/tcp/handshake.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "core/base/hmac.h"
+#include "core/base/status.h"
+
+namespace syncline::tcp_store {
+namespace {
+
+using Verdict = ServerHandshake::Verdict;
+
+static_assert(kHelloBytes == kHandshakeMagic.size() + kNonceBytes + kHmacBytes);
+static_assert(kChallengeBytes == kHandshakeMagic.size() + 1 + kNonceBytes + kHmacBytes);
+static_assert(kResponseBytes == kHmacBytes);
+
+std::string Tag(absl::string_view secret, absl::string_view client_nonce) {
+  return HmacSha256(secret, absl::StrCat("hello", client_nonce));
+}
+
+std::string Proof(absl::string_view party, absl::string_view secret, absl::string_view server_nonce,
+                  absl::string_view client_nonce) {
+  return HmacSha256(secret, absl::StrCat(party, server_nonce, client_nonce));
+}
+
+absl::Status SecretsDiffer(absl::string_view why) {
+  return NetworkError(absl::StrCat("the job secret does not match the server's (", why,
+                                   "); SYNCLINE_SECRET_FILE must name the job's secret file in ",
+                                   "every process, the server's included"));
+}
+
+}  // namespace
+
+ClientHandshake::ClientHandshake(std::string secret)
+    : secret_(std::move(secret)), nonce_(RandomBytes(kNonceBytes)) {}
+
+std::string ClientHandshake::Hello() const {
+  return absl::StrCat(kHandshakeMagic, nonce_, Tag(secret_, nonce_));
+}
+
+absl::StatusOr<std::string> ClientHandshake::Respond(absl::string_view challenge) const {
+  if (challenge.size() != kChallengeBytes || !absl::StartsWith(challenge, kHandshakeMagic)) {
+    return NetworkError("what listens there is not a tcp store; check host and port");
+  }
+  challenge.remove_prefix(kHandshakeMagic.size());
+  const auto verdict = static_cast<Verdict>(challenge[0]);
+  const absl::string_view server_nonce = challenge.substr(1, kNonceBytes);
+  const absl::string_view proof = challenge.substr(1 + kNonceBytes);
+  if (verdict == Verdict::kRefused) {
+    return SecretsDiffer("its job secret is missing or does not match");
+  }
+  if (secret_.empty()) {
+    if (verdict == Verdict::kOpen) return std::string();
+    return SecretsDiffer("it has a secret, this process has none");
+  }
+  if (verdict == Verdict::kOpen) return SecretsDiffer("it has no secret, this process has one");
+  if (!SameBytes(proof, Proof("server", secret_, server_nonce, nonce_))) {
+    return SecretsDiffer("it did not prove that it knows the secret");
+  }
+  return Proof("client", secret_, server_nonce, nonce_);
+}
+
+bool ServerHandshake::CanBeHello(absl::string_view bytes) {
+  const size_t size = std::min(bytes.size(), kHandshakeMagic.size());
+  return bytes.substr(0, size) == kHandshakeMagic.substr(0, size);
+}
+
+ServerHandshake::Challenge ServerHandshake::AnswerHello(absl::string_view secret,
+                                                        absl::string_view hello) {
+  const absl::string_view client_nonce = hello.substr(kHandshakeMagic.size(), kNonceBytes);
+  const absl::string_view tag = hello.substr(kHandshakeMagic.size() + kNonceBytes);
+  Verdict verdict = Verdict::kOpen;
+  std::string nonce(kNonceBytes, '\0');
+  std::string proof(kProofBytes, '\0');
+  if (!secret.empty()) {
+    verdict = Verdict::kRefused;
+    if (CanBeHello(hello) && SameBytes(tag, Tag(secret, client_nonce))) {
+      verdict = Verdict::kRespond;
+      nonce = RandomBytes(kNonceBytes);
+      proof = Proof("server", secret, nonce, client_nonce);
+      expected_ = Proof("client", secret, nonce, client_nonce);
+    }
+  }
+  return {verdict,
+          absl::StrCat(kHandshakeMagic, std::string(1, static_cast<char>(verdict)), nonce, proof)};
+}
+
+bool ServerHandshake::Accepts(absl::string_view response) const {
+  return !expected_.empty() && SameBytes(response, expected_);
+}
+
+}  // namespace syncline::tcp_store

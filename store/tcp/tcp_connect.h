@@ -1,0 +1,28 @@
+// Connects to the server of a tcp store.
+#ifndef SYNCLINE_STORE_TCP_TCP_CONNECT_H_
+#define SYNCLINE_STORE_TCP_TCP_CONNECT_H_
+
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "core/base/deadline.h"
+#include "core/base/unique_fd.h"
+
+namespace syncline::tcp_store {
+
+struct ServerAddress {
+  std::string host;  // A name or an address; a name is looked up as the C library does.
+  int port = 0;
+  std::string secret;  // The job's. Empty: neither side proves anything.
+};
+
+// A connection over which both sides have proved that they know the secret; gRPC comes next.
+//
+// Tries until `deadline`, as the server may start later than its clients, or close a connection to
+// take another. Errors are NetworkErrors; one that comes before the deadline is final. A name that
+// takes long to look up can delay the return beyond the deadline, see resolv.conf(5).
+absl::StatusOr<UniqueFd> ConnectToServer(const ServerAddress& server, const Deadline& deadline);
+
+}  // namespace syncline::tcp_store
+
+#endif  // SYNCLINE_STORE_TCP_TCP_CONNECT_H_

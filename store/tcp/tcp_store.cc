@@ -1,0 +1,255 @@
+#include "store/tcp/tcp_store.h"
+
+#include <unistd.h>
+
+#include <iterator>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "core/base/deadline.h"
+#include "core/base/env.h"
+#include "core/base/status.h"
+#include "store/common/errors.h"
+#include "store/common/listen_address.h"
+#include "store/tcp/store.pb.h"
+#include "store/tcp/tcp_client.h"
+#include "store/tcp/tcp_connect.h"
+#include "store/tcp/tcp_server.h"
+
+namespace syncline {
+namespace {
+
+using store::AnnotateStore;
+using store::CheckPairs;
+using store::DescribeKeys;
+using store::JoinHostPort;
+using store::NotSetError;
+using tcp_store::ServerAddress;
+using tcp_store::TCPClient;
+
+using Body = wire::ServerMessage::BodyCase;
+
+const StoreRegistry::Registration kTCP(
+    "tcp", [](const StoreConfig& config) -> absl::StatusOr<std::shared_ptr<Store>> {
+      TCPStore::Options options;
+      if (!config.host.empty()) options.host = config.host;
+      options.port = config.port;
+      options.role = config.role;
+      options.timeout = config.timeout;
+      options.connect_timeout = config.connect_timeout;
+      options.secret = config.secret;
+      if (options.secret.empty()) {
+        SYNCLINE_ASSIGN_OR_RETURN(options.secret, JobSecret());
+      }
+      return TCPStore::Create(options);
+    });
+
+std::string Name(absl::string_view host, int port) {
+  return absl::StrCat("tcp://", JoinHostPort(host, port));
+}
+
+void Fill(absl::Span<const std::string> keys, wire::Keys* out) {
+  for (const std::string& key : keys) out->add_keys(key);
+}
+
+std::vector<std::string> Take(google::protobuf::RepeatedPtrField<std::string>* strings) {
+  return {std::make_move_iterator(strings->begin()), std::make_move_iterator(strings->end())};
+}
+
+// What one call asks, of whom, and how an error is told.
+struct Question {
+  const std::string store;
+  absl::Span<const std::string> keys;  // That it is about.
+  const absl::Duration timeout;
+};
+
+absl::Status WrongAnswer(absl::string_view store) {
+  return AnnotateStore(NetworkError("the server's answer is not to the question; see whether all "
+                                    "processes run the same version"),
+                       store);
+}
+
+// The answer, if it is of the `expected` sort.
+absl::StatusOr<wire::ServerMessage> Ask(TCPClient* client, const Question& question,
+                                        wire::ClientMessage request, Body expected) {
+  absl::StatusOr<wire::ServerMessage> reply =
+      client->Call(std::move(request), Deadline(question.timeout));
+  if (!reply.ok()) {
+    absl::Status status = reply.status();
+    if (!question.keys.empty()) status = Annotate(status, DescribeKeys(question.keys));
+    return AnnotateStore(status, question.store);
+  }
+  if (reply->body_case() == expected) return reply;
+  switch (reply->body_case()) {
+    case Body::kNotSet:
+      return NotSetError(question.store, Take(reply->mutable_not_set()->mutable_keys()),
+                         question.timeout);
+    case Body::kError: {
+      const wire::Error& error = reply->error();
+      return AnnotateStore(error.kind() == wire::Error::ARGUMENT ? ArgumentError(error.message())
+                                                                 : StoreError(error.message()),
+                           question.store);
+    }
+    default:
+      return WrongAnswer(question.store);
+  }
+}
+
+}  // namespace
+
+TCPStore::TCPStore(const Options& options, int port, std::unique_ptr<TCPServer> server,
+                   std::unique_ptr<TCPClient> client)
+    : host_(options.host),
+      port_(port),
+      timeout_(options.timeout),
+      pid_(getpid()),
+      server_(std::move(server)),
+      client_(std::move(client)) {}
+
+absl::StatusOr<std::shared_ptr<TCPStore>> TCPStore::Create(const Options& options) {
+  const bool serves = options.role == StoreConfig::Role::kServer;
+  const std::string name = Name(options.host, options.port);
+  if (!serves && (options.port <= 0 || options.port > 65535)) {
+    return AnnotateStore(ArgumentError(absl::StrCat("a client needs the port of its server, in ",
+                                                    "[1, 65535], not ", options.port)),
+                         name);
+  }
+  std::unique_ptr<TCPServer> server;
+  int port = options.port;
+  if (serves) {
+    TCPServer::Options server_options;
+    server_options.host = options.host;
+    server_options.port = options.port;
+    server_options.secret = options.secret;
+    server_options.lookup_timeout = options.connect_timeout.value_or(options.timeout);
+    absl::StatusOr<std::unique_ptr<TCPServer>> started = TCPServer::Start(server_options);
+    if (!started.ok()) return AnnotateStore(started.status(), name);
+    server = *std::move(started);
+    port = server->port();
+  }
+  ServerAddress server_address;
+  server_address.host = options.host;
+  server_address.port = port;
+  server_address.secret = options.secret;
+  absl::StatusOr<std::unique_ptr<TCPClient>> client = TCPClient::Connect(
+      server_address, Deadline(options.connect_timeout.value_or(options.timeout)));
+  if (!client.ok()) return AnnotateStore(client.status(), Name(options.host, port));
+  return std::shared_ptr<TCPStore>(
+      new TCPStore(options, port, std::move(server), *std::move(client)));
+}
+
+TCPStore::~TCPStore() {
+  client_.reset();
+  // A server has threads, which a forked child does not have; leave it to the parent.
+  if (getpid() != pid_) static_cast<void>(server_.release());
+}
+
+std::string TCPStore::ToString() const { return Name(host_, port_); }
+
+std::string TCPStore::address() const { return JoinHostPort(host_, port_); }
+
+absl::Status TCPStore::Set(absl::string_view key, absl::string_view value) {
+  const std::string keys[] = {std::string(key)};
+  const std::string values[] = {std::string(value)};
+  return MultiSet(keys, values);
+}
+
+absl::StatusOr<std::string> TCPStore::Get(absl::string_view key, absl::Duration timeout) {
+  const std::string keys[] = {std::string(key)};
+  SYNCLINE_ASSIGN_OR_RETURN(std::vector<std::string> values, MultiGet(keys, timeout));
+  return std::move(values[0]);
+}
+
+absl::StatusOr<int64_t> TCPStore::Add(absl::string_view key, int64_t amount) {
+  const std::string keys[] = {std::string(key)};
+  wire::ClientMessage request;
+  request.mutable_add()->set_key(keys[0]);
+  request.mutable_add()->set_amount(amount);
+  SYNCLINE_ASSIGN_OR_RETURN(
+      wire::ServerMessage reply,
+      Ask(client_.get(), {ToString(), keys, timeout_}, std::move(request), Body::kSum));
+  return reply.sum();
+}
+
+absl::StatusOr<Store::CompareSetResult> TCPStore::CompareSet(absl::string_view key,
+                                                             absl::string_view expected,
+                                                             absl::string_view desired) {
+  const std::string keys[] = {std::string(key)};
+  wire::ClientMessage request;
+  request.mutable_compare_set()->set_key(keys[0]);
+  request.mutable_compare_set()->set_expected(std::string(expected));
+  request.mutable_compare_set()->set_desired(std::string(desired));
+  SYNCLINE_ASSIGN_OR_RETURN(
+      wire::ServerMessage reply,
+      Ask(client_.get(), {ToString(), keys, timeout_}, std::move(request), Body::kCompared));
+  CompareSetResult result;
+  result.swapped = reply.compared().swapped();
+  result.value = std::move(*reply.mutable_compared()->mutable_value());
+  return result;
+}
+
+absl::Status TCPStore::Wait(absl::Span<const std::string> keys, absl::Duration timeout) {
+  wire::ClientMessage request;
+  Fill(keys, request.mutable_wait());
+  return Ask(client_.get(), {ToString(), keys, timeout}, std::move(request), Body::kDone).status();
+}
+
+absl::StatusOr<bool> TCPStore::Check(absl::Span<const std::string> keys) {
+  wire::ClientMessage request;
+  Fill(keys, request.mutable_check());
+  SYNCLINE_ASSIGN_OR_RETURN(
+      wire::ServerMessage reply,
+      Ask(client_.get(), {ToString(), keys, timeout_}, std::move(request), Body::kYes));
+  return reply.yes();
+}
+
+absl::StatusOr<bool> TCPStore::Delete(absl::string_view key) {
+  const std::string keys[] = {std::string(key)};
+  wire::ClientMessage request;
+  request.set_remove(keys[0]);
+  SYNCLINE_ASSIGN_OR_RETURN(
+      wire::ServerMessage reply,
+      Ask(client_.get(), {ToString(), keys, timeout_}, std::move(request), Body::kYes));
+  return reply.yes();
+}
+
+absl::StatusOr<std::vector<std::string>> TCPStore::Keys(absl::string_view prefix) {
+  wire::ClientMessage request;
+  request.set_list(std::string(prefix));
+  SYNCLINE_ASSIGN_OR_RETURN(
+      wire::ServerMessage reply,
+      Ask(client_.get(), {ToString(), {}, timeout_}, std::move(request), Body::kValues));
+  return Take(reply.mutable_values()->mutable_values());
+}
+
+absl::Status TCPStore::Append(absl::string_view key, absl::string_view value) {
+  const std::string keys[] = {std::string(key)};
+  wire::ClientMessage request;
+  request.mutable_append()->add_keys(keys[0]);
+  request.mutable_append()->add_values(std::string(value));
+  return Ask(client_.get(), {ToString(), keys, timeout_}, std::move(request), Body::kDone).status();
+}
+
+absl::StatusOr<std::vector<std::string>> TCPStore::MultiGet(absl::Span<const std::string> keys,
+                                                            absl::Duration timeout) {
+  wire::ClientMessage request;
+  Fill(keys, request.mutable_get());
+  SYNCLINE_ASSIGN_OR_RETURN(
+      wire::ServerMessage reply,
+      Ask(client_.get(), {ToString(), keys, timeout}, std::move(request), Body::kValues));
+  std::vector<std::string> values = Take(reply.mutable_values()->mutable_values());
+  if (values.size() != keys.size()) return WrongAnswer(ToString());
+  return values;
+}
+
+absl::Status TCPStore::MultiSet(absl::Span<const std::string> keys,
+                                absl::Span<const std::string> values) {
+  SYNCLINE_RETURN_IF_ERROR(AnnotateStore(CheckPairs(keys, values), ToString()));
+  wire::ClientMessage request;
+  wire::Pairs* pairs = request.mutable_set();
+  for (const std::string& key : keys) pairs->add_keys(key);
+  for (const std::string& value : values) pairs->add_values(value);
+  return Ask(client_.get(), {ToString(), keys, timeout_}, std::move(request), Body::kDone).status();
+}
+
+}  // namespace syncline

@@ -1,0 +1,78 @@
+// A store over the network, with a server in one of the processes.
+#ifndef SYNCLINE_STORE_TCP_TCP_STORE_H_
+#define SYNCLINE_STORE_TCP_TCP_STORE_H_
+
+#include <sys/types.h>
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "core/store/store.h"
+
+namespace syncline {
+
+class TCPServer;
+
+namespace tcp_store {
+class TCPClient;
+}  // namespace tcp_store
+
+// Its contents live in the memory of the server, and end with it: from then on calls of all
+// clients fail with a NetworkError. A value and its key may have about 64 MiB.
+//
+// A store cannot be used in a fork()ed child of the process that made it: calls fail there.
+class TCPStore final : public Store {
+ public:
+  struct Options {
+    std::string host = "127.0.0.1";
+    int port = 0;  // A server's 0 lets the system choose; see port().
+    StoreConfig::Role role = StoreConfig::Role::kClient;
+    absl::Duration timeout = kDefaultStoreTimeout;
+    std::optional<absl::Duration> connect_timeout;  // As for calls if not given.
+    std::string secret;  // The job's; see JobSecret(). Both sides prove that they know it.
+  };
+
+  // A client tries until the timeout; a server listens when this returns.
+  static absl::StatusOr<std::shared_ptr<TCPStore>> Create(const Options& options);
+  ~TCPStore() override;
+
+  const std::string& host() const { return host_; }
+  int port() const { return port_; }
+
+  absl::Status Set(absl::string_view key, absl::string_view value) override;
+  absl::StatusOr<std::string> Get(absl::string_view key, absl::Duration timeout) override;
+  absl::StatusOr<int64_t> Add(absl::string_view key, int64_t amount) override;
+  absl::StatusOr<CompareSetResult> CompareSet(absl::string_view key, absl::string_view expected,
+                                              absl::string_view desired) override;
+  absl::Status Wait(absl::Span<const std::string> keys, absl::Duration timeout) override;
+  absl::StatusOr<bool> Check(absl::Span<const std::string> keys) override;
+  absl::StatusOr<bool> Delete(absl::string_view key) override;
+  absl::StatusOr<std::vector<std::string>> Keys(absl::string_view prefix) override;
+  absl::Status Append(absl::string_view key, absl::string_view value) override;
+  absl::StatusOr<std::vector<std::string>> MultiGet(absl::Span<const std::string> keys,
+                                                    absl::Duration timeout) override;
+  absl::Status MultiSet(absl::Span<const std::string> keys,
+                        absl::Span<const std::string> values) override;
+  absl::Duration timeout() const override { return timeout_; }
+  std::string ToString() const override;
+  std::string address() const override;
+
+ private:
+  TCPStore(const Options& options, int port, std::unique_ptr<TCPServer> server,
+           std::unique_ptr<tcp_store::TCPClient> client);
+
+  const std::string host_;
+  const int port_;
+  const absl::Duration timeout_;
+  const pid_t pid_;
+  std::unique_ptr<TCPServer> server_;  // Null for a client. Outlives client_.
+  std::unique_ptr<tcp_store::TCPClient> client_;
+};
+
+}  // namespace syncline
+
+#endif  // SYNCLINE_STORE_TCP_TCP_STORE_H_
