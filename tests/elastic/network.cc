@@ -16,7 +16,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "tests/hosts.h"
+#include "tests/support/hosts.h"
 
 namespace syncline {
 namespace {

@@ -30,8 +30,8 @@
 #include "core/testing/faults.h"
 #include "gtest/gtest.h"
 #include "tests/faults/known_faults.h"
-#include "tests/processes.h"
-#include "tests/ranks.h"
+#include "tests/support/processes.h"
+#include "tests/support/ranks.h"
 
 namespace syncline {
 namespace {

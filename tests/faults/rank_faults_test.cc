@@ -43,8 +43,8 @@
 #include "gtest/gtest.h"
 #include "store/file/file_store.h"
 #include "tests/faults/known_faults.h"
-#include "tests/processes.h"
-#include "tests/ranks.h"
+#include "tests/support/processes.h"
+#include "tests/support/ranks.h"
 
 namespace syncline {
 namespace {

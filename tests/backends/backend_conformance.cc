@@ -1,0 +1,86 @@
+#include "tests/backends/backend_conformance.h"
+
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "core/base/status.h"
+#include "core/group/backend_registry.h"
+#include "store/hash/hash_store.h"
+#include "tests/support/ranks.h"
+
+namespace syncline {
+namespace {
+
+// On threads, which must all succeed with equal digests.
+void RunDataCase(const DataCase& data_case, const BackendCase& backend, int size,
+                 MismatchCheck check) {
+  auto store = std::make_shared<HashStore>();
+  std::vector<uint64_t> digests(size);
+  const auto statuses = RunRanks(size, [&](int rank) -> absl::Status {
+    SYNCLINE_ASSIGN_OR_RETURN(auto member, Member::Join(backend.name, store, rank, size, check));
+    SYNCLINE_RETURN_IF_ERROR(data_case.run(*member));
+    digests[rank] = member->digest();
+    return absl::OkStatus();
+  });
+  for (const absl::Status& status : statuses) EXPECT_TRUE(status.ok()) << status;
+  for (uint64_t digest : digests) EXPECT_EQ(digest, digests[0]) << "results differ between ranks";
+}
+
+}  // namespace
+
+absl::StatusOr<std::shared_ptr<Backend>> BackendConformance::Make(std::shared_ptr<Store> store,
+                                                                  int rank,
+                                                                  absl::Duration timeout) {
+  BackendConfig config;
+  config.store = std::move(store);
+  config.rank = rank;
+  config.size = size();
+  config.local_address = "127.0.0.1";
+  config.deadline = Deadline(timeout);
+  return BackendRegistry::Make(Case().name, config);
+}
+
+void BackendConformance::Run(const Body& body) {
+  auto store = std::make_shared<HashStore>();
+  const auto statuses = RunRanks(size(), [&](int rank) -> absl::Status {
+    SYNCLINE_ASSIGN_OR_RETURN(auto backend, Make(store, rank));
+    body(backend, rank);
+    return absl::OkStatus();
+  });
+  for (const absl::Status& status : statuses) EXPECT_TRUE(status.ok()) << status;
+}
+
+std::vector<std::string> DataCaseNames() {
+  std::vector<std::string> names;
+  for (const DataCase& data_case : DataCases()) names.push_back(data_case.name);
+  return names;
+}
+
+std::string CaseName(const testing::TestParamInfo<std::tuple<BackendCase, int>>& info) {
+  return absl::StrCat(std::get<0>(info.param).name, "_", std::get<1>(info.param));
+}
+
+std::string DataCaseName(
+    const testing::TestParamInfo<std::tuple<BackendCase, int, std::string>>& info) {
+  const auto& [backend, size, name] = info.param;
+  return absl::StrCat(backend.name, "_", size, "_", name);
+}
+
+TEST_P(BackendConformance, TheNameIsTheRegisteredOne) {
+  Run([](std::shared_ptr<Backend>& backend, int) { EXPECT_EQ(backend->name(), Case().name); });
+}
+
+TEST_P(BackendData, IsRightAndBitwiseEqualWhereItMustBe) {
+  const auto& [backend, size, name] = GetParam();
+  RunDataCase(FindDataCase(name), backend, size, MismatchCheck::kOn);
+}
+
+TEST_P(BackendConformance, DataIsRightWithoutTheCheckForMismatchesToo) {
+  if (size() != 3) return;
+  for (const DataCase& data_case : DataCases()) {
+    SCOPED_TRACE(data_case.name);
+    RunDataCase(data_case, Case(), size(), MismatchCheck::kOff);
+  }
+}
+
+}  // namespace syncline

@@ -1,0 +1,66 @@
+// What every backend must do, as one suite. What they do with data is in conformance_data.h; here
+// are the ranks as threads, and what happens when things go wrong: backend_conformance_failures.cc,
+// backend_conformance_mismatches.cc. tests/backend_conformance_test.cc lists the backends.
+#ifndef SYNCLINE_TESTS_BACKENDS_BACKEND_CONFORMANCE_H_
+#define SYNCLINE_TESTS_BACKENDS_BACKEND_CONFORMANCE_H_
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <ostream>
+#include <string>
+#include <tuple>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "core/group/backend.h"
+#include "gtest/gtest.h"
+#include "tests/backends/conformance_data.h"
+
+namespace syncline {
+
+// One backend under test. Differences are stated here, and in its Capabilities, as data; the suite
+// never asks for the name.
+struct BackendCase {
+  std::string name;  // In the BackendRegistry.
+
+  // Whether ranks that make different collective calls are told so. Of a send and a recv they are.
+  enum class Mismatches { kDetected, kUndefined } mismatches = Mismatches::kDetected;
+};
+
+inline std::ostream& operator<<(std::ostream& os, const BackendCase& c) { return os << c.name; }
+
+// Each backend with each number of ranks; ranks are threads that meet in one store.
+class BackendConformance : public testing::TestWithParam<std::tuple<BackendCase, int>> {
+ public:
+  using Body = std::function<void(std::shared_ptr<Backend>& backend, int rank)>;
+
+  static const BackendCase& Case() { return std::get<0>(GetParam()); }
+  static int size() { return std::get<1>(GetParam()); }
+
+  static CallContext Within(absl::Duration timeout, uint64_t sequence = 0, int tag = 0) {
+    return {sequence, Deadline(timeout), tag};
+  }
+
+  static absl::StatusOr<std::shared_ptr<Backend>> Make(std::shared_ptr<Store> store, int rank,
+                                                       absl::Duration timeout = kPatience);
+
+  // Runs `body` on every rank, each with a backend of its own, which it may reset. A backend that
+  // cannot be made is a failure.
+  static void Run(const Body& body);
+};
+
+// Each backend and number of ranks with each of the DataCases, by name.
+class BackendData : public testing::TestWithParam<std::tuple<BackendCase, int, std::string>> {};
+
+std::vector<std::string> DataCaseNames();
+
+// Of the names of the tests: "gloo_3", "gloo_3_all_reduce".
+std::string CaseName(const testing::TestParamInfo<std::tuple<BackendCase, int>>& info);
+std::string DataCaseName(
+    const testing::TestParamInfo<std::tuple<BackendCase, int, std::string>>& info);
+
+}  // namespace syncline
+
+#endif  // SYNCLINE_TESTS_BACKENDS_BACKEND_CONFORMANCE_H_

@@ -1,0 +1,188 @@
+// The part of the suite that is about failures. See backend_conformance.h.
+#include <memory>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/synchronization/notification.h"
+#include "absl/time/clock.h"
+#include "core/base/status.h"
+#include "gmock/gmock.h"
+#include "store/hash/hash_store.h"
+#include "tests/backends/backend_conformance.h"
+#include "tests/support/operations.h"
+#include "tests/support/ranks.h"
+#include "tests/support/values.h"
+
+namespace syncline {
+namespace {
+
+using testing::HasSubstr;
+
+// What must happen "at once" may take this much longer on a busy machine.
+constexpr absl::Duration kSlack = absl::Milliseconds(1500);
+
+std::string Rank(int rank) { return absl::StrCat("rank ", rank); }
+
+std::string Message(const absl::Status& status) { return std::string(status.message()); }
+
+void ExpectOk(const absl::Status& status) { EXPECT_TRUE(status.ok()) << status; }
+
+absl::Status Reduce(Backend& backend, const CallContext& context) {
+  return backend.AllReduce(Numbers(DType::kFloat32, 1000, 0), ReduceOp::kSum, context);
+}
+
+// Operations that wait for the last rank.
+std::vector<Spec> Awaiting(const BackendCase& backend, int size) {
+  std::vector<Spec> specs = {{OpKind::kAllReduce}, {OpKind::kBarrier}};
+  Spec recv = {OpKind::kRecv};
+  recv.root = size - 1;
+  specs.push_back(recv);
+  if (size > 2) return specs;
+  recv.root = kAnySource;
+  specs.push_back(recv);
+  if (backend.mismatches != BackendCase::Mismatches::kDetected) return specs;
+  // Those who compare their calls wait for each other in every collective, whatever data they need.
+  for (OpKind kind : CollectiveKinds()) specs.push_back({kind});
+  return specs;
+}
+
+}  // namespace
+
+TEST_P(BackendConformance, ARankThatNeverJoinsIsNamed) {
+  if (size() == 1) return;
+  auto store = std::make_shared<HashStore>();
+  const auto statuses = RunRanks(
+      size() - 1, [&](int rank) { return Make(store, rank, absl::Milliseconds(300)).status(); });
+  for (const absl::Status& status : statuses) {
+    EXPECT_EQ(KindOf(status), ErrorKind::kTimeout) << status;
+    EXPECT_THAT(Message(status), HasSubstr(Rank(size() - 1)));
+  }
+}
+
+TEST_P(BackendConformance, ARankThatDoesNotComeIsNamedAndLaterCallsFailAtOnce) {
+  if (size() == 1) return;
+  const absl::Duration timeout = absl::Milliseconds(300);
+  for (const Spec& spec : Awaiting(Case(), size())) {
+    SCOPED_TRACE(spec);
+    Countdown failed(size() - 1);
+    Run([&](std::shared_ptr<Backend>& backend, int rank) {
+      if (rank == size() - 1) return failed.Wait();
+      const absl::Time start = absl::Now();
+      const absl::Status status =
+          Dispatch(Build(spec, rank, size()), Within(timeout, 7), *backend, rank).status();
+      EXPECT_LT(absl::Now() - start, timeout + kSlack);
+      EXPECT_EQ(KindOf(status), ErrorKind::kTimeout) << status;
+      EXPECT_THAT(Message(status), HasSubstr(absl::StrCat(Name(spec.kind), " #7")));
+      EXPECT_THAT(Message(status), HasSubstr(Rank(size() - 1)));
+
+      const absl::Time again = absl::Now();
+      EXPECT_EQ(Reduce(*backend, Within(kPatience, 8)), status);
+      EXPECT_EQ(backend->Send(Tensor::Zeros(DType::kInt8, {5}), 0, Within(kPatience)), status);
+      EXPECT_LT(absl::Now() - again, kSlack);
+      failed.Step();
+    });
+  }
+}
+
+TEST_P(BackendConformance, ARankThatIsDestroyedFailsTheOthersSoon) {
+  if (size() == 1) return;
+  Countdown failed(size() - 1);
+  Run([&](std::shared_ptr<Backend>& backend, int rank) {
+    ExpectOk(backend->Barrier(Within(kPatience, 0)));
+    if (rank == size() - 1) {
+      backend.reset();
+      return failed.Wait();
+    }
+    const absl::Time start = absl::Now();
+    const absl::Status status = Reduce(*backend, Within(kPatience, 1));
+    EXPECT_LT(absl::Now() - start, absl::Seconds(2));
+    EXPECT_FALSE(status.ok());
+    EXPECT_NE(KindOf(status), ErrorKind::kTimeout) << status;
+    EXPECT_THAT(Message(status), HasSubstr(Rank(size() - 1)));
+    EXPECT_EQ(backend->Barrier(Within(kPatience, 2)), status);
+    failed.Step();
+  });
+}
+
+TEST_P(BackendConformance, ARankThatAbortsInACallFailsEveryRankWithItsCause) {
+  Countdown calling(size());
+  Countdown failed(size());
+  Run([&](std::shared_ptr<Backend>& backend, int rank) {
+    if (size() == 1) return backend->Abort(BackendError("the disk is full"));
+    const bool aborts = rank == size() - 1;
+    // Nobody sends: all wait.
+    std::thread caller([&] {
+      calling.Step();
+      const absl::Status status =
+          backend->Recv(Tensor::Zeros(DType::kInt8, {5}), (rank + 1) % size(), Within(kPatience))
+              .status();
+      EXPECT_EQ(KindOf(status), ErrorKind::kBackend) << status;
+      EXPECT_THAT(Message(status), HasSubstr("the disk is full"));
+      if (!aborts) {
+        EXPECT_THAT(Message(status), HasSubstr(Rank(size() - 1)));
+      }
+      failed.Step();
+    });
+    calling.Wait();
+    const absl::Time start = absl::Now();
+    if (aborts) backend->Abort(BackendError("the disk is full"));
+    caller.join();
+    EXPECT_LT(absl::Now() - start, absl::Seconds(3));
+    failed.Wait();
+    EXPECT_THAT(Message(Reduce(*backend, Within(kPatience))), HasSubstr("the disk is full"));
+  });
+}
+
+TEST_P(BackendConformance, ARankThatHasFinishedMayGoWhileOthersStillTalk) {
+  if (size() < 3) return;
+  constexpr int64_t kElements = 1 << 20;  // 4 MiB
+  absl::Notification gone;
+  Run([&](std::shared_ptr<Backend>& backend, int rank) {
+    ExpectOk(backend->Barrier(Within(kPatience, 0)));
+    if (rank == size() - 1) {
+      backend->Abort(BackendError("the group is closed"));
+      backend.reset();
+      return gone.Notify();
+    }
+    if (rank > 1) return;
+    for (int i = 0; i < 10; ++i) {
+      const Tensor tensor = Bytes(DType::kInt32, kElements, rank == 0 ? i : -1);
+      if (i == 5) {
+        EXPECT_TRUE(gone.WaitForNotificationWithTimeout(kPatience));
+      }
+      ExpectOk(rank == 0 ? backend->Send(tensor, 1, Within(kPatience, i))
+                         : backend->Recv(tensor, 0, Within(kPatience, i)).status());
+      if (rank == 1) {
+        EXPECT_TRUE(SameBytes(tensor, Bytes(DType::kInt32, kElements, i)));
+      }
+    }
+  });
+}
+
+TEST_P(BackendConformance, AReceiveFromAnyRankFailsSoonOnceAllOthersHaveGone) {
+  if (size() == 1) return;
+  Run([](std::shared_ptr<Backend>& backend, int rank) {
+    ExpectOk(backend->Barrier(Within(kPatience, 0)));
+    if (rank > 0) return;  // Destroys the backend.
+    const absl::Time start = absl::Now();
+    const auto source =
+        backend->Recv(Tensor::Zeros(DType::kInt8, {5}), kAnySource, Within(kPatience));
+    EXPECT_LT(absl::Now() - start, absl::Seconds(3));
+    EXPECT_FALSE(source.ok());
+    EXPECT_NE(KindOf(source.status()), ErrorKind::kTimeout) << source.status();
+    EXPECT_THAT(Message(source.status()), HasSubstr(Rank(1)));
+  });
+}
+
+TEST_P(BackendConformance, AbortIsIdempotentAndTheFirstCauseStays) {
+  Run([](std::shared_ptr<Backend>& backend, int) {
+    backend->Abort(BackendError("first"));
+    backend->Abort(BackendError("second"));
+    const absl::Status status = Reduce(*backend, Within(kPatience));
+    EXPECT_THAT(Message(status), HasSubstr("first"));
+  });
+}
+
+}  // namespace syncline

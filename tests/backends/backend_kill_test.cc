@@ -1,0 +1,176 @@
+// Backends between processes that die, stop, stay away or call different things, in the middle
+// of every operation. The program is its own worker.
+#include <algorithm>
+#include <csignal>
+#include <cstdio>
+#include <memory>
+#include <string>
+#include <tuple>
+
+#include "absl/strings/str_cat.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "store/file/file_store.h"
+#include "store/tcp/tcp_store.h"
+#include "tests/backends/killable.h"
+#include "tests/support/processes.h"
+
+namespace syncline {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::AnyOf;
+using ::testing::HasSubstr;
+
+constexpr int64_t kLarge = 4 << 20;  // Elements: 16 MiB.
+
+// The backends between processes. To add one, add its name.
+const char* const kBackends[] = {"auto", "gloo", "shm"};
+
+class Group {
+ public:
+  Group(const std::string& backend, const Habit& habit)
+      : path_(absl::StrCat(folder_.path(), "/store")), ranks_(backend, path_, habit) {
+    EXPECT_TRUE(ranks_.AwaitUnderWay(*FileStore::Open(path_).value()));
+  }
+
+  KillableGroup* operator->() { return &ranks_; }
+
+ private:
+  const ScratchFolder folder_;
+  const std::string path_;
+  KillableGroup ranks_;
+};
+
+// A call with many elements, or with one.
+class BackendKillTest
+    : public testing::TestWithParam<std::tuple<const char*, std::string, int64_t>> {};
+
+INSTANTIATE_TEST_SUITE_P(Calls, BackendKillTest,
+                         testing::Combine(testing::ValuesIn(kBackends),
+                                          testing::ValuesIn(KillableCalls()),
+                                          testing::Values(1, kLarge)),
+                         [](const auto& info) {
+                           return absl::StrCat(std::get<0>(info.param), "_",
+                                               std::get<1>(info.param),
+                                               std::get<2>(info.param) == 1 ? "_small" : "_large");
+                         });
+
+TEST_P(BackendKillTest, EverySurvivorOfAKillNamesTheVictimWithinASecond) {
+  const auto& [backend, call, count] = GetParam();
+  Group group(backend, {call, count});
+  const int64_t killed = NowNanos();
+  group->Signal(kVictim, SIGKILL);
+  absl::Duration slowest;
+  for (int rank = 0; rank < kVictim; ++rank) {
+    const KillableGroup::Outcome outcome = group->Await(rank);
+    EXPECT_THAT(outcome.error, HasSubstr(absl::StrCat(group->Describe(kVictim), " has died")));
+    EXPECT_EQ(outcome.left, 0);
+    slowest = std::max(slowest, absl::Nanoseconds(outcome.nanos - killed));
+  }
+  std::printf("noticed after %s\n", absl::FormatDuration(slowest).c_str());
+  EXPECT_LT(slowest, kNotice);
+}
+
+// By backend and call.
+class BackendAbsenceTest : public testing::TestWithParam<std::tuple<const char*, std::string>> {
+ protected:
+  static std::string backend() { return std::get<0>(GetParam()); }
+  static std::string call() { return std::get<1>(GetParam()); }
+  static bool IsP2p() { return call() == "send" || call() == "recv" || call() == "recv_from_any"; }
+};
+
+INSTANTIATE_TEST_SUITE_P(Calls, BackendAbsenceTest,
+                         testing::Combine(testing::ValuesIn(kBackends),
+                                          testing::ValuesIn(KillableCalls())),
+                         [](const auto& info) {
+                           return absl::StrCat(std::get<0>(info.param), "_",
+                                               std::get<1>(info.param));
+                         });
+
+TEST_P(BackendAbsenceTest, ARankThatIsStoppedIsATimeoutThatSaysSo) {
+  Group group(backend(), {call(), kLarge, absl::Seconds(3)});
+  group->Signal(kVictim, SIGSTOP);
+  const std::string victim = group->Describe(kVictim);
+  for (int rank = 0; rank < kVictim; ++rank) {
+    // It does not arrive; or it has, and sent to one of the others only, who is a call further.
+    EXPECT_THAT(group->Await(rank).error,
+                AllOf(HasSubstr("DEADLINE_EXCEEDED"),
+                      AnyOf(HasSubstr(victim + " has not arrived after 3s; its process is stopped"),
+                            HasSubstr(victim + " did not report; its process is stopped"))));
+  }
+}
+
+TEST_P(BackendAbsenceTest, ARankInNoOperationIsATimeoutThatTellsItsLastOne) {
+  Habit habit{call(), 1, absl::Seconds(1)};
+  habit.victims_call = "nothing";
+  Group group(backend(), habit);
+  const std::string last = !IsP2p() ? call() : call() == "send" ? "recv" : "send";
+  for (int rank = 0; rank < kVictim; ++rank) {
+    EXPECT_THAT(group->Await(rank).error,
+                AllOf(HasSubstr("DEADLINE_EXCEEDED"),
+                      HasSubstr(absl::StrCat(
+                          group->Describe(kVictim), " has not arrived after 1s; it is ",
+                          "in no operation of this group, its last was ", last, " #0"))));
+  }
+}
+
+TEST_P(BackendAbsenceTest, ARankInAnotherOperationIsATimeoutThatTellsWhich) {
+  if (IsP2p()) return;  // Whose other end the victim has.
+  Habit habit{call(), 1, absl::Seconds(1)};
+  habit.victims_call = "send";  // In which the victim receives.
+  Group group(backend(), habit);
+  for (int rank = 0; rank < kVictim; ++rank) {
+    EXPECT_THAT(group->Await(rank).error,
+                AllOf(HasSubstr("DEADLINE_EXCEEDED"),
+                      HasSubstr(absl::StrCat(group->Describe(kVictim), " has not arrived after ",
+                                             "1s; it is in recv #0 from rank 1"))));
+  }
+  EXPECT_THAT(group->Await(kVictim).error,
+              AllOf(HasSubstr("recv #0 from rank 1"), HasSubstr(" reported: " + call() + " #1"),
+                    HasSubstr(" after 1s")));
+}
+
+TEST_P(BackendAbsenceTest, DifferentCallsAreAMismatchOnEveryRank) {
+  Habit habit{call(), 1000};
+  habit.victims_count = 3000;
+  if (call() == "barrier") habit.victims_call = "all_reduce";
+  Group group(backend(), habit);
+  const std::string kind = call().substr(0, call().find("_from"));
+  for (int rank = 0; rank < kKillableRanks; ++rank) {
+    EXPECT_THAT(group->Await(rank).error,
+                AllOf(HasSubstr("FAILED_PRECONDITION"),
+                      AnyOf(HasSubstr("rank 0 called "), HasSubstr("rank 1 called ")),
+                      HasSubstr(absl::StrCat("rank ", kVictim, " called ")),
+                      HasSubstr(absl::StrCat(" called ", kind, " #1")), HasSubstr("3000")));
+  }
+}
+
+TEST(GlooStoreTest, TheVictimIsNamedEvenIfTheStoreDiesWithIt) {
+  // Rank 0's process would host the store; here this one does, so that it can be taken away first.
+  TCPStore::Options options;
+  options.role = StoreConfig::Role::kServer;
+  auto store = TCPStore::Create(options).value();
+  KillableGroup group("gloo", absl::StrCat(store->port()), {"all_reduce", kLarge});
+  ASSERT_TRUE(group.AwaitUnderWay(*store));
+  const std::string address = store->ToString();
+  store.reset();
+  const int64_t killed = NowNanos();
+  group.Signal(0, SIGKILL);
+  for (int rank : {1, 2}) {
+    const KillableGroup::Outcome outcome = group.Await(rank);
+    EXPECT_THAT(outcome.error,
+                AllOf(HasSubstr(absl::StrCat(group.Describe(0), " has died")),
+                      HasSubstr(absl::StrCat("the store at ", address, " does not answer"))));
+    EXPECT_LT(absl::Nanoseconds(outcome.nanos - killed), absl::Seconds(3));
+  }
+}
+
+}  // namespace
+}  // namespace syncline
+
+int main(int argc, char** argv) {
+  if (const auto status = syncline::WorkAsKillable(argc, argv)) return *status;
+  testing::InitGoogleMock(&argc, argv);
+  return RUN_ALL_TESTS();
+}

@@ -1,0 +1,72 @@
+#include "tests/backends/conformance_data.h"
+
+#include <algorithm>
+#include <cstdio>
+#include <cstdlib>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "core/base/status.h"
+#include "core/group/backend_registry.h"
+#include "core/store/prefix_store.h"
+#include "tests/support/values.h"
+
+namespace syncline {
+
+absl::StatusOr<std::unique_ptr<Member>> Member::Join(const std::string& backend,
+                                                     std::shared_ptr<Store> store, int rank,
+                                                     int size, MismatchCheck check) {
+  SYNCLINE_ASSIGN_OR_RETURN(const BackendRegistry::Entry entry, BackendRegistry::Find(backend));
+  BackendConfig config;
+  config.store = std::make_shared<PrefixStore>("backend", store);
+  config.rank = rank;
+  config.size = size;
+  config.local_address = "127.0.0.1";
+  config.deadline = Deadline(kPatience);
+  config.mismatch_check = check;
+  SYNCLINE_ASSIGN_OR_RETURN(auto made, entry.make(config));
+  return std::unique_ptr<Member>(
+      new Member(backend, entry.capabilities, std::move(made), std::move(store), rank, size));
+}
+
+Member::Member(std::string backend_name, Capabilities capabilities,
+               std::shared_ptr<Backend> backend, std::shared_ptr<Store> store, int rank, int size)
+    : backend_name_(std::move(backend_name)),
+      capabilities_(std::move(capabilities)),
+      backend_(std::move(backend)),
+      store_(std::move(store)),
+      rank_(rank),
+      size_(size) {}
+
+absl::Status Member::Run(const Operation& operation) {
+  return Dispatch(operation, Next(), *backend_, rank_).status();
+}
+
+void Member::Note(const Tensor& tensor) { digest_ = 31 * digest_ + Fingerprint(tensor); }
+
+absl::StatusOr<std::unique_ptr<Member>> Member::Group(const std::string& name,
+                                                      const std::vector<int>& ranks) {
+  const auto self = std::find(ranks.begin(), ranks.end(), rank_);
+  if (self == ranks.end()) return nullptr;
+  return Join(backend_name_, std::make_shared<PrefixStore>(name, store_),
+              static_cast<int>(self - ranks.begin()), static_cast<int>(ranks.size()));
+}
+
+const std::vector<DataCase>& DataCases() {
+  static const auto* const all = [] {
+    auto* const cases = new std::vector<DataCase>(CollectiveCases());
+    for (DataCase& p2p : P2pCases()) cases->push_back(std::move(p2p));
+    return cases;
+  }();
+  return *all;
+}
+
+const DataCase& FindDataCase(absl::string_view name) {
+  for (const DataCase& data_case : DataCases()) {
+    if (data_case.name == name) return data_case;
+  }
+  std::fprintf(stderr, "no case '%s'\n", std::string(name).c_str());
+  std::abort();
+}
+
+}  // namespace syncline

@@ -1,0 +1,82 @@
+// What every backend must do with data, as a list of cases that ranks run together, in threads or
+// in processes: tests/conformance_collectives.cc and tests/conformance_p2p.cc.
+#ifndef SYNCLINE_TESTS_BACKENDS_CONFORMANCE_DATA_H_
+#define SYNCLINE_TESTS_BACKENDS_CONFORMANCE_DATA_H_
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "absl/time/time.h"
+#include "core/group/backend.h"
+#include "core/group/operation.h"
+#include "core/store/store.h"
+
+namespace syncline {
+
+inline constexpr absl::Duration kPatience = absl::Seconds(60);  // For what must happen.
+
+// One rank of a group under test.
+class Member {
+ public:
+  // Collective, as BackendRegistry::Make. `backend` is a name in the registry.
+  static absl::StatusOr<std::unique_ptr<Member>> Join(const std::string& backend,
+                                                      std::shared_ptr<Store> store, int rank,
+                                                      int size,
+                                                      MismatchCheck check = MismatchCheck::kOn);
+
+  Backend& backend() { return *backend_; }
+  const Capabilities& capabilities() const { return capabilities_; }
+  Store& store() { return *store_; }  // Where the ranks may meet otherwise.
+  int rank() const { return rank_; }
+  int size() const { return size_; }
+
+  // A collective call's context: they are numbered.
+  CallContext Next() { return {sequence_++, Deadline(kPatience)}; }
+
+  // Makes the collective call.
+  absl::Status Run(const Operation& operation);
+
+  // Says that these bytes are the same on all ranks. Whoever runs the ranks compares the digests.
+  void Note(const Tensor& tensor);
+  uint64_t digest() const { return digest_; }
+
+  // A further group of these ranks of the same backend; all of them call it. Null if not in it.
+  absl::StatusOr<std::unique_ptr<Member>> Group(const std::string& name,
+                                                const std::vector<int>& ranks);
+
+ private:
+  Member(std::string backend_name, Capabilities capabilities, std::shared_ptr<Backend> backend,
+         std::shared_ptr<Store> store, int rank, int size);
+
+  const std::string backend_name_;
+  const Capabilities capabilities_;
+  const std::shared_ptr<Backend> backend_;
+  const std::shared_ptr<Store> store_;
+  const int rank_;
+  const int size_;
+  uint64_t sequence_ = 0;
+  uint64_t digest_ = 0;
+};
+
+struct DataCase {
+  std::string name;
+  std::vector<OpKind> covers;  // The kinds whose results it checks.
+  std::function<absl::Status(Member& member)> run;
+};
+
+const std::vector<DataCase>& DataCases();  // All of them.
+const DataCase& FindDataCase(absl::string_view name);
+
+// The two halves of the list.
+std::vector<DataCase> CollectiveCases();
+std::vector<DataCase> P2pCases();
+
+}  // namespace syncline
+
+#endif  // SYNCLINE_TESTS_BACKENDS_CONFORMANCE_DATA_H_

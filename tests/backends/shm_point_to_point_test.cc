@@ -1,0 +1,187 @@
+#include <sys/mman.h>
+
+#include <algorithm>
+#include <cstring>
+#include <functional>
+#include <memory>
+#include <thread>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "backends/shm/point_to_point.h"
+#include "core/base/status.h"
+#include "core/group/backend.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "tests/backends/shm_ranks.h"
+#include "tests/support/page_trap.h"
+
+namespace syncline::shm {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+constexpr absl::Duration kTimeout = absl::Seconds(60);
+
+// Bytes of a message that fills a rendezvous buffer.
+constexpr int64_t kLong = 1 << 20;
+
+class PointToPointTest : public testing::Test {
+ protected:
+  static constexpr int kRanks = 3;
+
+  PointToPointTest() {
+    for (int rank = 0; rank < kRanks; ++rank) {
+      point_to_point_.push_back(std::make_unique<PointToPoint>(ranks_.group(rank)));
+    }
+  }
+
+  static CallContext Context(int tag, absl::Duration timeout) {
+    return {0, Deadline(timeout), tag};
+  }
+
+  absl::Status Send(int from, int to, const Tensor& tensor, int tag = 0,
+                    absl::Duration timeout = kTimeout) {
+    const CallContext context = Context(tag, timeout);
+    return point_to_point_[from]->Send(tensor, Call::Send(tensor, to, context), context.deadline);
+  }
+
+  absl::StatusOr<int> Recv(int to, int from, const Tensor& tensor, int tag = 0) {
+    const CallContext context = Context(tag, kTimeout);
+    return point_to_point_[to]->Recv(tensor, Call::Recv(tensor, from, context), context.deadline);
+  }
+
+  // A thread of a rank.
+  void Start(const std::function<void()>& body) { threads_.emplace_back(body); }
+  void Join() {
+    for (std::thread& thread : threads_) thread.join();
+    threads_.clear();
+  }
+
+  // Waits until rank `to` waits for, or reads, the data of so many messages from rank `from`.
+  void AwaitMatched(int from, int to, int count) {
+    const Deadline deadline(kTimeout);
+    const auto count_matched = [&] {
+      int matched = 0;
+      for (size_t i = 0; i < ranks_.layout().sizes().message_slots; ++i) {
+        const uint32_t state = ranks_.layout().message_slot(from, to, i).state.load();
+        if (state == MessageSlot::kMatched || state == MessageSlot::kTransferring) ++matched;
+      }
+      return matched;
+    };
+    while (count_matched() < count) {
+      ASSERT_FALSE(deadline.Expired());
+      std::this_thread::yield();
+    }
+  }
+
+  static Tensor Filled(int value, int64_t count = kLong) {
+    const Tensor tensor = Tensor::Zeros(DType::kUInt8, {count});
+    std::memset(tensor.data(), value, count);
+    return tensor;
+  }
+  static int64_t Wrong(const Tensor& tensor, int value) {
+    const auto* const begin = tensor.data_as<uint8_t>();
+    return std::count_if(begin, begin + tensor.numel(), [=](uint8_t it) { return it != value; });
+  }
+
+  ShmRanks ranks_{kRanks};
+  std::vector<std::unique_ptr<PointToPoint>> point_to_point_;
+
+ private:
+  std::vector<std::thread> threads_;
+};
+
+TEST_F(PointToPointTest, AReceiveFromAnyRankTakesTheMessageThatCameFirst) {
+  const Tensor number = Tensor::Zeros(DType::kInt32, {1});
+  const auto send = [&](int from, int value) {
+    *number.data_as<int32_t>() = value;
+    ASSERT_TRUE(Send(from, 0, number).ok());
+  };
+  std::vector<int> senders;
+  const auto receive = [&] { senders.push_back(Recv(0, kAnySource, number).value()); };
+  // Rank 1 has always one more on the way.
+  for (int i = 0; i < 3; ++i) send(1, i);
+  receive();
+  send(2, 0);
+  for (int i = 0; i < 3; ++i) {
+    send(1, 3 + i);
+    receive();
+  }
+  receive();
+  EXPECT_THAT(senders, ElementsAre(1, 1, 1, 1, 2)) << "after those of rank 1 that came before";
+}
+
+TEST_F(PointToPointTest, ASenderThatNeverPausesDoesNotKeepOthersFromBeingReceived) {
+  const Tensor number = Tensor::Zeros(DType::kInt32, {1});
+  int from_2 = 0;
+  for (int i = 0; i < 8; ++i) ASSERT_TRUE(Send(1, 0, number).ok());
+  ASSERT_TRUE(Send(2, 0, number).ok());
+  for (int i = 0; i < 1000; ++i) {
+    ASSERT_TRUE(Send(1, 0, number).ok());
+    if (Recv(0, kAnySource, number).value() == 2) ++from_2;
+  }
+  EXPECT_EQ(from_2, 1);
+}
+
+// With a receiver that is held in the middle of a long message from rank 0.
+class HeldReceiverTest : public PointToPointTest {
+ protected:
+  HeldReceiverTest() : trap_(std::make_unique<PageTrap>(memory_)) {
+    Start([this] { received_ = Recv(1, 0, held_).status(); });
+    Start([this] { sent_ = Send(0, 1, Filled(1), 0, absl::Seconds(10)); });
+    trap_->AwaitHeld();
+  }
+  ~HeldReceiverTest() override {
+    Release();
+    munmap(memory_, kLong);
+  }
+
+  void Release() {
+    trap_->Release();
+    Join();
+  }
+
+  void* const memory_ =
+      mmap(nullptr, kLong, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  const Tensor held_{memory_, DType::kUInt8, {kLong}};
+  std::unique_ptr<PageTrap> trap_;
+  absl::Status received_, sent_;
+};
+
+TEST_F(HeldReceiverTest, ALongMessageToAnotherRankArrives) {
+  const Tensor tensor = Filled(0);
+  Start([&] { EXPECT_TRUE(Recv(2, 0, tensor).ok()); });
+  EXPECT_EQ(Send(0, 2, Filled(2)), absl::OkStatus());
+  Release();
+  EXPECT_EQ(Wrong(tensor, 2), 0);
+  EXPECT_EQ(received_, absl::OkStatus());
+  EXPECT_EQ(sent_, absl::OkStatus());
+  EXPECT_EQ(Wrong(held_, 1), 0);
+}
+
+TEST_F(HeldReceiverTest, ALongMessageToItWaitsNoLongerThanItsDeadline) {
+  const Tensor tensor = Filled(0);
+  Start([&] { Recv(1, 0, tensor, 1).IgnoreError(); });
+  const absl::Status sent = Send(0, 1, Filled(2), 1, absl::Milliseconds(300));
+  EXPECT_EQ(KindOf(sent), ErrorKind::kTimeout);
+  EXPECT_THAT(sent.message(), AllOf(HasSubstr("rank 1 ("), HasSubstr("after 300ms")));
+}
+
+TEST_F(HeldReceiverTest, WhatItStillReadsIsNotOverwrittenOnceTheGroupHasFailed) {
+  const Tensor tensor = Filled(0);
+  Start([&] { Recv(1, 0, tensor, 1).IgnoreError(); });
+  Start([&] { Send(0, 1, Filled(2), 1).IgnoreError(); });
+  AwaitMatched(0, 1, 2);
+  ranks_.group(2).failure_cell().Fail(BackendError("no more")).IgnoreError();
+  Release();
+  // All of it had been written to the buffer.
+  EXPECT_EQ(received_, absl::OkStatus());
+  EXPECT_EQ(Wrong(held_, 1), 0);
+}
+
+}  // namespace
+}  // namespace syncline::shm

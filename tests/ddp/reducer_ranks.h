@@ -1,0 +1,53 @@
+// Helpers for tests of reducers on several ranks, as threads of one process.
+#ifndef SYNCLINE_TESTS_DDP_REDUCER_RANKS_H_
+#define SYNCLINE_TESTS_DDP_REDUCER_RANKS_H_
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/str_cat.h"
+#include "core/group/process_group.h"
+#include "core/store/store.h"
+#include "core/tensor/tensor.h"
+#include "ddp/reducer.h"
+
+namespace syncline {
+
+using Group = std::shared_ptr<ProcessGroup>;
+using Reducers = std::shared_ptr<Reducer>;
+
+std::string Message(const absl::Status& status);
+
+#define EXPECT_TRUE_OR_RETURN(condition) \
+  if (!(condition)) return absl::InternalError(absl::StrCat(__LINE__, ": not so: " #condition))
+
+// Runs `body` on each of `size` ranks of a group; the statuses are those that it returns. Nobody
+// leaves before all have returned.
+std::vector<absl::Status> OnRanks(int size, const std::function<absl::Status(Group)>& body,
+                                  const std::string& backend = "local");
+
+// Expects all of these to be OK.
+void ExpectOnRanks(int size, const std::function<absl::Status(Group)>& body,
+                   const std::string& backend = "local");
+
+// Parameters of 6, 3 and 5 elements, and options that call them 'w', 'b' and 'v' and give a bucket
+// to each.
+std::vector<Tensor> SmallModel(DType dtype = DType::kFloat32);
+Reducer::Options SmallOptions();
+
+// Copies a gradient of float32, all of whose elements are `value`.
+absl::Status Copy(Reducer& reducer, int64_t index, float value);
+
+// All elements of gradient `index`, if they are equal; else an error.
+absl::StatusOr<float> Value(const Reducer& reducer, int64_t index);
+
+// OK if that is `expected`.
+absl::Status Holds(const Reducer& reducer, int64_t index, float expected);
+
+}  // namespace syncline
+
+#endif  // SYNCLINE_TESTS_DDP_REDUCER_RANKS_H_

@@ -1,0 +1,112 @@
+// What a backend serves, found out through groups of it. See process_group_conformance.h.
+#include <set>
+#include <vector>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "core/base/status.h"
+#include "core/group/backend_registry.h"
+#include "tests/groups/process_group_conformance.h"
+#include "tests/support/operations.h"
+
+namespace syncline {
+namespace {
+
+// Calls the operation on a group of two. A send meets its recv: rank 0 does what `kind` says.
+absl::Status Try(const Spec& given, ProcessGroup& group) {
+  Spec spec = given;
+  if (IsP2p(spec.kind)) {
+    const bool sends = (spec.kind == OpKind::kSend) == (group.rank() == 0);
+    spec.kind = sends ? OpKind::kSend : OpKind::kRecv;
+    spec.root = 1 - RankOf(group);
+  }
+  return CallGroup(Build(spec, RankOf(group), 2), group);
+}
+
+std::vector<ReduceOp> OpsOf(OpKind kind, DType dtype) {
+  if (!Reduces(kind)) return {ReduceOp::kSum};
+  std::vector<ReduceOp> ops;
+  for (ReduceOp op : AllReduceOps()) {
+    if (CheckReduction(dtype, op).ok()) ops.push_back(op);
+  }
+  return ops;
+}
+
+// What works with all its reductions; an error if something fails for another reason than not being
+// supported, or only with some reductions.
+absl::StatusOr<Capabilities> Find(ProcessGroup& group) {
+  Capabilities works;
+  for (OpKind kind : AllOpKinds()) {
+    for (DType dtype : AllDTypes()) {
+      std::set<bool> outcomes;
+      for (ReduceOp op : OpsOf(kind, dtype)) {
+        const absl::Status status = Try({kind, dtype, 3, op}, group);
+        if (!status.ok() && KindOf(status) != ErrorKind::kUnsupported) return status;
+        outcomes.insert(status.ok());
+      }
+      SYNCLINE_RETURN_IF_ERROR(Expect(outcomes.size() == 1, "only some reductions work", group));
+      if (*outcomes.begin() == false) continue;
+      works.ops.insert(kind);
+      if (kind == OpKind::kBarrier) continue;
+      (Reduces(kind) ? works.reduce_dtypes : works.move_dtypes).insert(dtype);
+    }
+  }
+  return works;
+}
+
+void ExpectTruth(const std::string& backend) {
+  const Capabilities told = BackendRegistry::Find(backend)->capabilities;
+  std::vector<Capabilities> found(2);
+  for (const absl::Status& status : RunGroup(backend, 2, [&](ProcessGroup& group) -> absl::Status {
+         SYNCLINE_ASSIGN_OR_RETURN(found[RankOf(group)], Find(group));
+         return absl::OkStatus();
+       })) {
+    EXPECT_TRUE(status.ok()) << status;
+  }
+  for (const Capabilities& works : found) {
+    EXPECT_EQ(works.ops, told.ops);
+    EXPECT_EQ(works.move_dtypes, told.move_dtypes);
+    EXPECT_EQ(works.reduce_dtypes, told.reduce_dtypes);
+  }
+}
+
+}  // namespace
+
+TEST_P(GroupConformance, WhatWorksIsWhatTheCapabilitiesSay) {
+  if (size() == 2) ExpectTruth(backend());
+}
+
+TEST(CapabilitiesTest, WhatIsOutsideIsRefusedAndTheGroupGoesOn) {
+  BackendRegistry::Entry entry = *BackendRegistry::Find("local");
+  entry.capabilities.ops.erase(OpKind::kAllToAll);
+  entry.capabilities.ops.erase(OpKind::kRecv);
+  entry.capabilities.ops.erase(OpKind::kSend);
+  entry.capabilities.move_dtypes.erase(DType::kComplex128);
+  entry.capabilities.reduce_dtypes = {DType::kFloat32, DType::kInt8};
+  ASSERT_TRUE(BackendRegistry::Add("narrow", entry).ok());
+  ExpectTruth("narrow");
+}
+
+TEST_P(GroupConformance, ReductionsThatAreNotDefinedAreRefusedAndTheGroupGoesOn) {
+  Run([](ProcessGroup& group) -> absl::Status {
+    for (OpKind kind : {OpKind::kAllReduce, OpKind::kReduce, OpKind::kReduceScatter}) {
+      for (DType dtype : AllDTypes()) {
+        for (ReduceOp op : AllReduceOps()) {
+          if (CheckReduction(dtype, op).ok()) continue;
+          const Spec spec = {kind, dtype, 3, op};
+          const Operation operation = Build(spec, RankOf(group), size());
+          const absl::Status status = CallGroup(operation, group);
+          SYNCLINE_RETURN_IF_ERROR(Expect(
+              !status.ok() && KindOf(status) == ErrorKind::kArgument &&
+                  absl::StrContains(status.message(), Name(op)) &&
+                  absl::StrContains(status.message(), Name(dtype)),
+              absl::StrCat(spec.ToString(), " was not refused: ", status.ToString()), group));
+          SYNCLINE_RETURN_IF_ERROR(CheckUntouched(spec, operation, RankOf(group), size()));
+        }
+      }
+    }
+    return group.Barrier();
+  });
+}
+
+}  // namespace syncline

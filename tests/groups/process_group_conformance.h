@@ -1,0 +1,47 @@
+// What a ProcessGroup must do on every backend: what is above the backends' own suite. See
+// process_group_conformance.cc for the fixture and the basic operations, and the files beside it.
+#ifndef SYNCLINE_TESTS_GROUPS_PROCESS_GROUP_CONFORMANCE_H_
+#define SYNCLINE_TESTS_GROUPS_PROCESS_GROUP_CONFORMANCE_H_
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <tuple>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/time/time.h"
+#include "core/group/operation.h"
+#include "core/group/process_group.h"
+#include "gtest/gtest.h"
+
+namespace syncline {
+
+inline constexpr absl::Duration kGroupTimeout = absl::Seconds(60);
+
+// Runs `body` on every rank, a thread with one end of a group each, and returns the outcomes. All
+// ends live until all bodies have returned.
+std::vector<absl::Status> RunGroup(const std::string& backend, int size,
+                                   const std::function<absl::Status(ProcessGroup& group)>& body);
+
+inline int RankOf(const ProcessGroup& group) { return static_cast<int>(group.rank()); }
+
+// The function of the group that `operation` describes.
+absl::Status CallGroup(const Operation& operation, ProcessGroup& group);
+
+// An error that says what is wrong on which rank, unless `right`.
+absl::Status Expect(bool right, absl::string_view what, const ProcessGroup& group);
+
+// Each backend with each number of ranks.
+class GroupConformance : public testing::TestWithParam<std::tuple<std::string, int>> {
+ public:
+  static const std::string& backend() { return std::get<0>(GetParam()); }
+  static int size() { return std::get<1>(GetParam()); }
+
+  // `body` must succeed on every rank.
+  static void Run(const std::function<absl::Status(ProcessGroup& group)>& body);
+};
+
+}  // namespace syncline
+
+#endif  // SYNCLINE_TESTS_GROUPS_PROCESS_GROUP_CONFORMANCE_H_

@@ -1,0 +1,372 @@
+// Meeting by multicast, processes as threads. Over loopback alone.
+#include "core/join/multicast.h"
+
+#include <arpa/inet.h>
+#include <netinet/in.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <map>
+#include <random>
+#include <set>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "absl/strings/escaping.h"
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "core/base/status.h"
+#include "core/join/announcement.h"
+#include "core/join/multicast_socket.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "store/tcp/tcp_store.h"
+#include "tests/support/ranks.h"
+
+namespace syncline {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::AnyOf;
+using ::testing::HasSubstr;
+using Part = OpenedStore::Part;
+
+constexpr absl::Duration kPatience = absl::Seconds(60);
+constexpr char kGroup[] = "239.255.7.8";
+
+std::string Message(const absl::Status& status) { return std::string(status.message()); }
+
+class MulticastTest : public ::testing::Test {
+ protected:
+  MulticastOptions At(int64_t size, int64_t rank = -1) const {
+    MulticastOptions meeting;
+    meeting.group = kGroup;
+    meeting.port = port_;
+    meeting.job = "job";
+    meeting.rank = rank;
+    meeting.size = size;
+    meeting.store_timeout = absl::Seconds(10);
+    return meeting;
+  }
+
+  MulticastSocket Socket() const { return MulticastSocket::Open(kGroup, port_).value(); }
+
+  // What a process of `job` that does not exist any more would have said.
+  static MulticastAnnouncement Ghost(int64_t size, int64_t rank) {
+    MulticastAnnouncement ghost;
+    ghost.job = "job";
+    ghost.size = size;
+    ghost.rank = rank;
+    ghost.id = std::string(kMeetingIdBytes, '\0');  // Lower than any that is drawn.
+    ghost.view = ghost.id;
+    ghost.peer = IdentifyThisProcess().value();
+    return ghost;
+  }
+
+  // Waits until a process of the job announces itself.
+  static void AwaitAnnouncement(const MulticastSocket& socket) {
+    while (true) {
+      auto datagram = socket.Receive(kPatience);
+      ASSERT_TRUE(datagram.ok() && datagram->has_value());
+      if (MulticastAnnouncement::Open((*datagram)->bytes, "").ok()) return;
+    }
+  }
+
+  // All meet, in one store that one of them hosts; the hosts' numbers.
+  void ExpectAllMeet(const std::vector<MulticastOptions>& meetings) {
+    std::vector<OpenedStore> places(meetings.size());
+    for (const absl::Status& status : RunRanks(meetings.size(), [&](int i) -> absl::Status {
+           SYNCLINE_ASSIGN_OR_RETURN(places[i], MeetByMulticast(meetings[i], Deadline(kPatience)));
+           return absl::OkStatus();
+         })) {
+      ASSERT_TRUE(status.ok()) << status;
+    }
+    std::map<std::string, std::set<std::string>> stores;  // By job.
+    std::map<std::string, int> hosts;
+    for (size_t i = 0; i < meetings.size(); ++i) {
+      stores[meetings[i].job].insert(places[i].store->address());
+      EXPECT_EQ(places[i].host, "127.0.0.1") << "all are on this host";
+      if (places[i].part != Part::kHost) continue;
+      ++hosts[meetings[i].job];
+      host_ = meetings[i].rank;
+    }
+    std::set<std::string> all;
+    for (const auto& [job, addresses] : stores) {
+      EXPECT_EQ(addresses.size(), 1u) << job;
+      EXPECT_EQ(hosts[job], 1) << job;
+      all.insert(addresses.begin(), addresses.end());
+    }
+    EXPECT_EQ(all.size(), stores.size()) << "two jobs have met in one store";
+  }
+
+  const int port_ = FreePort();
+  int64_t host_ = -1;  // The rank that the host was given.
+};
+
+TEST_F(MulticastTest, TheProcessesOfAJobMeet) {
+  for (int size : {1, 2, 3, 7}) ExpectAllMeet(std::vector<MulticastOptions>(size, At(size)));
+}
+
+TEST_F(MulticastTest, TheLowestRankHosts) {
+  ExpectAllMeet({At(3, 2), At(3, 0), At(3, 1)});
+  EXPECT_EQ(host_, 0);
+  ExpectAllMeet({At(3), At(3, 2), At(3)});
+  EXPECT_EQ(host_, 2);
+}
+
+TEST_F(MulticastTest, TwoJobsAtOneAddressStayApart) {
+  std::vector<MulticastOptions> meetings(6, At(3));
+  for (size_t i = 0; i < meetings.size(); i += 2) meetings[i].job = "another job";
+  ExpectAllMeet(meetings);
+}
+
+TEST_F(MulticastTest, ALateOneIsWaitedFor) {
+  const MulticastSocket socket = Socket();
+  for (const absl::Status& status : RunRanks(2, [&](int i) -> absl::Status {
+         if (i == 1) AwaitAnnouncement(socket);
+         return MeetByMulticast(At(2), Deadline(kPatience)).status();
+       })) {
+    EXPECT_TRUE(status.ok()) << status;
+  }
+}
+
+TEST_F(MulticastTest, WhatIsNoAnnouncementIsIgnored) {
+  std::atomic<bool> over{false};
+  std::thread noise([&] {
+    const MulticastSocket socket = Socket();
+    std::mt19937 random(1);
+    const std::string good = Ghost(3, -1).Seal("");
+    while (!over) {
+      std::string bytes(random() % 2000, '\0');
+      for (char& c : bytes) c = static_cast<char>(random());
+      socket.Send(bytes).IgnoreError();
+      socket.Send(good.substr(0, random() % good.size())).IgnoreError();
+      absl::SleepFor(absl::Milliseconds(1));
+    }
+  });
+  ExpectAllMeet(std::vector<MulticastOptions>(3, At(3)));
+  over = true;
+  noise.join();
+}
+
+TEST_F(MulticastTest, OneThatHasDiedIsNotWaitedForOnceItIsReplaced) {
+  const MulticastSocket socket = Socket();
+  // It would be the host. It is heard while the others wait, and then no more.
+  std::thread thread([&] {
+    AwaitAnnouncement(socket);
+    EXPECT_TRUE(socket.Send(Ghost(2, -1).Seal("")).ok());
+  });
+  ExpectAllMeet(std::vector<MulticastOptions>(2, At(2)));
+  thread.join();
+}
+
+TEST_F(MulticastTest, AHostThatHasDiedIsPassedOver) {
+  MulticastAnnouncement ghost = Ghost(2, 0);
+  TCPStore::Options options;
+  options.role = StoreConfig::Role::kServer;
+  ghost.store = TCPStore::Create(options).value()->address();  // Gone at once.
+  const MulticastSocket socket = Socket();
+  std::thread thread([&] {
+    AwaitAnnouncement(socket);
+    EXPECT_TRUE(socket.Send(ghost.Seal("")).ok());
+  });
+  ExpectAllMeet({At(2, 0), At(2, 1)});
+  thread.join();
+}
+
+TEST_F(MulticastTest, HostsThatLieAndHostsThatKeepSilentHoldNobodyUp) {
+  // A socket that takes connections and says nothing.
+  const int silent = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  sockaddr_in address = {};
+  address.sin_family = AF_INET;
+  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  socklen_t length = sizeof(address);
+  ASSERT_EQ(bind(silent, reinterpret_cast<sockaddr*>(&address), length), 0);
+  ASSERT_EQ(listen(silent, 100), 0);
+  ASSERT_EQ(getsockname(silent, reinterpret_cast<sockaddr*>(&address), &length), 0);
+  std::atomic<bool> over{false};
+  std::thread liar([&] {
+    const MulticastSocket socket = Socket();
+    MulticastAnnouncement ghost = Ghost(3, -1);
+    ghost.store = absl::StrCat("127.0.0.1:", ntohs(address.sin_port));
+    MulticastAnnouncement nonsense = Ghost(3, -1);
+    nonsense.store = "\xff\xfe: no address";
+    nonsense.id[0] = 'x';
+    while (!over) {
+      socket.Send(ghost.Seal("")).IgnoreError();
+      socket.Send(nonsense.Seal("")).IgnoreError();
+      absl::SleepFor(absl::Milliseconds(20));
+    }
+  });
+  const absl::Time began = absl::Now();
+  ExpectAllMeet(std::vector<MulticastOptions>(3, At(3)));
+  EXPECT_LT(absl::Now() - began, kPatience / 3);
+  over = true;
+  liar.join();
+  close(silent);
+}
+
+TEST_F(MulticastTest, AGuestThatComesTwiceIsCountedOnce) {
+  // The test is the guests: two of them, with the lowest host a real process.
+  const MulticastSocket socket = Socket();
+  std::atomic<bool> is_done{false};
+  std::thread host([&] {
+    auto place = MeetByMulticast(At(3, 0), Deadline(kPatience));
+    EXPECT_TRUE(place.ok()) << place.status();
+    is_done = true;
+  });
+  std::vector<MulticastAnnouncement> guests = {Ghost(3, 1), Ghost(3, 2)};
+  guests[0].id[0] = 'a';
+  guests[1].id[0] = 'b';
+  std::string address;
+  while (address.empty()) {
+    auto datagram = socket.Receive(kPatience);
+    ASSERT_TRUE(datagram.ok() && datagram->has_value());
+    auto heard = MulticastAnnouncement::Open((*datagram)->bytes, "");
+    if (!heard.ok() || heard->rank != 0) continue;
+    address = heard->store;
+    std::string view = heard->id;
+    for (size_t i = 0; i < view.size(); ++i) view[i] ^= guests[0].id[i] ^ guests[1].id[i];
+    for (MulticastAnnouncement& guest : guests) {
+      guest.view = view;
+      ASSERT_TRUE(socket.Send(guest.Seal("")).ok());
+    }
+  }
+  TCPStore::Options options;
+  options.port = std::stoi(address.substr(address.rfind(':') + 1));
+  auto store = TCPStore::Create(options).value();
+  auto come = [&](const MulticastAnnouncement& guest) {
+    const std::string id = absl::BytesToHexString(guest.id);
+    EXPECT_TRUE(store->Set(absl::StrCat("multicast/guest/", id), "").ok());
+  };
+  for (int i = 0; i < 3; ++i) come(guests[0]);
+  // The host goes on to announce itself, for the one that has not come.
+  for (int i = 0; i < 5; ++i) AwaitAnnouncement(socket);
+  EXPECT_FALSE(is_done);
+  come(guests[1]);
+  host.join();
+}
+
+TEST_F(MulticastTest, NamesOfStrangersAreShownSoThatTheyCanBeRead) {
+  const MulticastSocket socket = Socket();
+  std::thread thread([&] {
+    AwaitAnnouncement(socket);
+    MulticastAnnouncement other = Ghost(2, 0);
+    other.job = "caf\xc3";
+    EXPECT_TRUE(socket.Send(other.Seal("")).ok());
+    MulticastAnnouncement ghost = Ghost(2, 0);
+    ghost.peer.host = "h\xff";
+    EXPECT_TRUE(socket.Send(ghost.Seal("")).ok());
+  });
+  MulticastOptions meeting = At(3);
+  absl::Status status = MeetByMulticast(meeting, Deadline(absl::Seconds(1))).status();
+  thread.join();
+  EXPECT_THAT(Message(status), AnyOf(HasSubstr("caf\\xc3"), HasSubstr("h\\xff")));
+  for (const char c : status.message()) EXPECT_EQ(c & 0x80, 0) << status;
+}
+
+TEST_F(MulticastTest, AJobWithoutANameIsCalledThat) {
+  MulticastOptions meeting = At(2);
+  meeting.job = "";
+  absl::Status status = MeetByMulticast(meeting, Deadline(absl::Milliseconds(100))).status();
+  EXPECT_THAT(Message(status), HasSubstr("processes of the job without a group_name met at"));
+}
+
+TEST_F(MulticastTest, WhoIsMissingIsNamed) {
+  for (const absl::Status& status : RunRanks(2, [&](int i) {
+         return MeetByMulticast(At(3, i), Deadline(absl::Seconds(1))).status();
+       })) {
+    EXPECT_EQ(KindOf(status), ErrorKind::kTimeout) << status;
+    EXPECT_THAT(Message(status),
+                AllOf(HasSubstr("only 2 of 3 processes of job 'job'"),
+                      HasSubstr(absl::StrCat(kGroup, ":", port_)),
+                      HasSubstr(absl::StrCat("pid ", getpid())), HasSubstr("missing: rank 2")));
+  }
+}
+
+TEST_F(MulticastTest, WhoIsAloneLearnsOfOtherJobsAndStrangers) {
+  const MulticastSocket socket = Socket();
+  std::thread thread([&] {
+    AwaitAnnouncement(socket);
+    MulticastAnnouncement other = Ghost(2, 0);
+    other.job = "typo";
+    EXPECT_TRUE(socket.Send(other.Seal("")).ok());
+    EXPECT_TRUE(socket.Send(Ghost(2, 0).Seal("a secret")).ok());
+  });
+  absl::Status status = MeetByMulticast(At(2), Deadline(absl::Seconds(1))).status();
+  thread.join();
+  EXPECT_EQ(KindOf(status), ErrorKind::kTimeout) << status;
+  EXPECT_THAT(Message(status), AllOf(HasSubstr("has heard nobody"), HasSubstr("'typo'"),
+                                     HasSubstr("ignored 1 datagrams, the last from "),
+                                     HasSubstr("SYNCLINE_SECRET_FILE")));
+}
+
+TEST_F(MulticastTest, StrangersWithoutTheSecretDoNotTakePart) {
+  std::vector<MulticastOptions> meetings(3, At(2));
+  for (MulticastOptions& meeting : meetings) meeting.secret = "ours";
+  meetings[2].secret = "theirs";
+  auto statuses = RunRanks(3, [&](int i) {
+    return MeetByMulticast(meetings[i], Deadline(i == 2 ? absl::Seconds(2) : kPatience)).status();
+  });
+  EXPECT_TRUE(statuses[0].ok()) << statuses[0];
+  EXPECT_TRUE(statuses[1].ok()) << statuses[1];
+  EXPECT_EQ(KindOf(statuses[2]), ErrorKind::kTimeout) << statuses[2];
+}
+
+TEST_F(MulticastTest, RanksThatAreGivenTwiceAreRefusedOnAll) {
+  for (const absl::Status& status : RunRanks(3, [&](int i) {
+         return MeetByMulticast(At(3, i == 0 ? 0 : 1), Deadline(kPatience)).status();
+       })) {
+    EXPECT_EQ(KindOf(status), ErrorKind::kArgument) << status;
+    EXPECT_THAT(Message(status), HasSubstr("rank 1 of job 'job' is taken twice"));
+  }
+}
+
+TEST_F(MulticastTest, SizesThatDifferAreRefusedOnAll) {
+  for (const absl::Status& status : RunRanks(
+           2, [&](int i) { return MeetByMulticast(At(3 + i), Deadline(kPatience)).status(); })) {
+    EXPECT_EQ(KindOf(status), ErrorKind::kArgument) << status;
+    EXPECT_THAT(Message(status), HasSubstr("with the same world_size"));
+  }
+}
+
+TEST_F(MulticastTest, TooManyProcessesAreRefused) {
+  // The ghost is one too many as long as it is heard, which is until the end.
+  std::atomic<bool> over{false};
+  std::thread thread([&] {
+    const MulticastSocket socket = Socket();
+    while (!over) {
+      socket.Send(Ghost(2, -1).Seal("")).IgnoreError();
+      absl::SleepFor(absl::Milliseconds(20));
+    }
+  });
+  auto statuses =
+      RunRanks(2, [&](int) { return MeetByMulticast(At(2), Deadline(kPatience)).status(); });
+  over = true;
+  thread.join();
+  for (const absl::Status& status : statuses) {
+    EXPECT_EQ(KindOf(status), ErrorKind::kArgument) << status;
+    EXPECT_THAT(Message(status), HasSubstr("more processes than world_size, 2"));
+  }
+}
+
+TEST(MulticastAddressTest, OthersThanIpv4MulticastAddressesAreRefused) {
+  for (const char* group : {"127.0.0.1", "ff02::1", "localhost"}) {
+    MulticastOptions meeting;
+    meeting.group = group;
+    meeting.port = 4000;
+    absl::Status status = MeetByMulticast(meeting, Deadline(kPatience)).status();
+    EXPECT_EQ(KindOf(status), ErrorKind::kArgument) << status;
+    EXPECT_THAT(Message(status), HasSubstr("not an IPv4 multicast address"));
+  }
+  MulticastOptions meeting;
+  meeting.group = kGroup;
+  meeting.port = 4000;
+  meeting.job = std::string(256, 'x');
+  EXPECT_EQ(KindOf(MeetByMulticast(meeting, Deadline(kPatience)).status()), ErrorKind::kArgument);
+}
+
+}  // namespace
+}  // namespace syncline

@@ -1,0 +1,46 @@
+// Several hosts on this one: network namespaces, each with one interface to a switch between them.
+#ifndef SYNCLINE_TESTS_SUPPORT_HOSTS_H_
+#define SYNCLINE_TESTS_SUPPORT_HOSTS_H_
+
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "tests/support/processes.h"
+
+namespace syncline {
+
+// Makes this process the administrator of a network namespace of its own, where the switch will be.
+// False if this user may not. Once, before there are threads.
+bool EnterNewNetwork();
+
+// The address of host 0, 1, ..., reachable from all others.
+std::string AddressOfHost(int host);
+
+// A program that makes Hosts is also their keeper: the exit status of one, nothing if the arguments
+// are not those of a keeper. Call it from main().
+std::optional<int> WorkAsHost(int argc, char** argv);
+
+// Ends with the object, and takes the network away from who is still in there.
+class Hosts {
+ public:
+  explicit Hosts(int count);
+  ~Hosts();
+
+  Hosts(const Hosts&) = delete;
+  Hosts& operator=(const Hosts&) = delete;
+
+  // For EnterHost, as an argument of a Process.
+  std::string door(int host) const;
+
+ private:
+  std::vector<std::unique_ptr<Process>> keepers_;
+};
+
+// Puts this process, which must not have threads yet, on the host. Ends the program if it cannot.
+void EnterHost(const std::string& door);
+
+}  // namespace syncline
+
+#endif  // SYNCLINE_TESTS_SUPPORT_HOSTS_H_

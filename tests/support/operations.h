@@ -1,0 +1,63 @@
+// Operations of whole groups as data, with the elements that every rank brings and must get: the
+// independent reference of what backends do.
+#ifndef SYNCLINE_TESTS_SUPPORT_OPERATIONS_H_
+#define SYNCLINE_TESTS_SUPPORT_OPERATIONS_H_
+
+#include <cstdint>
+#include <ostream>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "core/group/backend.h"
+#include "core/group/operation.h"
+
+namespace syncline {
+
+// Whether this rank's own part is the same memory on both sides, where that is allowed.
+enum class Place { kApart, kInPlace };
+
+// What all ranks do.
+struct Spec {
+  OpKind kind;
+  DType dtype = DType::kFloat32;
+  int64_t count = 10;  // Elements of each part.
+  ReduceOp op = ReduceOp::kSum;
+  int root = 0;
+  Place place = Place::kApart;
+  // Of all_gather, reduce_scatter and all_to_all: the sizes of the parts, over and over, in place
+  // of `count`.
+  std::vector<int64_t> uneven = {};
+  int tag = 0;  // send, recv: between `root` and the next rank.
+
+  // Elements of what goes from rank `from` to rank `to`; of reduce_scatter, to `to` from all; of
+  // all_gather, from `from` to all.
+  int64_t SizeOf(int from, int to) const;
+
+  std::string ToString() const;
+};
+
+inline std::ostream& operator<<(std::ostream& os, const Spec& spec) {
+  return os << spec.ToString();
+}
+
+// Not those between two ranks.
+std::vector<OpKind> CollectiveKinds();
+
+// Whether it has a root, a part that may be in place, sizes that may differ.
+bool HasRoot(OpKind kind);
+bool HasPlace(OpKind kind);
+bool HasSplits(OpKind kind);
+
+// One rank's arguments: Numbers for what is reduced, Bytes for what is moved.
+Operation Build(const Spec& spec, int rank, int size);
+
+// OK if `done` is what Build's operation must have become: all results right, all else untouched.
+absl::Status CheckDone(const Spec& spec, const Operation& done, int rank, int size);
+
+// OK if `made` is as Build left it: nothing has moved.
+absl::Status CheckUntouched(const Spec& spec, const Operation& made, int rank, int size);
+
+}  // namespace syncline
+
+#endif  // SYNCLINE_TESTS_SUPPORT_OPERATIONS_H_

@@ -1,0 +1,105 @@
+#include "tests/support/processes.h"
+
+#include <fcntl.h>
+#include <poll.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <csignal>
+#include <cstdio>
+#include <cstdlib>
+#include <filesystem>
+#include <iterator>
+#include <system_error>
+
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "core/base/deadline.h"
+
+namespace syncline {
+namespace {
+
+[[noreturn]] void Die(const char* what) {
+  std::perror(what);
+  std::abort();
+}
+
+}  // namespace
+
+Process::Process(const std::vector<std::string>& arguments) {
+  std::vector<char*> argv = {const_cast<char*>("worker")};
+  for (const std::string& argument : arguments) argv.push_back(const_cast<char*>(argument.c_str()));
+  argv.push_back(nullptr);
+  int fds[2];
+  if (pipe2(fds, O_CLOEXEC) != 0) Die("pipe");
+  output_ = fds[0];
+  const pid_t parent = getpid();
+  pid_ = fork();
+  if (pid_ < 0) Die("fork");
+  if (pid_ == 0) {
+    // Stays across exec. Counts on the parent's thread living on, as that of a test does.
+    prctl(PR_SET_PDEATHSIG, SIGKILL);
+    if (getppid() != parent) _exit(127);
+    dup2(fds[1], STDOUT_FILENO);
+    execv("/proc/self/exe", argv.data());
+    _exit(127);
+  }
+  close(fds[1]);
+}
+
+Process::~Process() {
+  kill(pid_, SIGKILL);
+  waitpid(pid_, nullptr, 0);
+  close(output_);
+}
+
+std::string Process::Output(absl::Duration limit) {
+  const Deadline deadline(limit);
+  std::string text;
+  char buffer[4096];
+  while (!deadline.Expired()) {
+    pollfd ready = {output_, POLLIN, 0};
+    const int events =
+        poll(&ready, 1, static_cast<int>(absl::ToInt64Milliseconds(deadline.Remaining()) + 1));
+    if (events == 0 || (events < 0 && errno == EINTR)) continue;
+    const ssize_t n = read(output_, buffer, sizeof(buffer));
+    if (n == 0) return text;
+    if (n > 0) text.append(buffer, n);
+    if (n < 0 && errno != EINTR) Die("read");
+  }
+  return absl::StrCat(text, "not ended after ", absl::FormatDuration(limit), "\n");
+}
+
+int64_t CountPossessions(int64_t expected) {
+  const Deadline deadline(absl::Seconds(5));
+  int64_t previous = -1;
+  while (true) {
+    int64_t count = 0;
+    for (const char* folder : {"/proc/self/fd", "/proc/self/task"}) {
+      const std::filesystem::directory_iterator entries(folder);
+      count += std::distance(begin(entries), end(entries));
+    }
+    // A thread that ends while the kernel lists it cuts the list short. So only what was counted
+    // twice in a row counts.
+    const bool is_true = count == previous;
+    if ((is_true && count <= expected) || deadline.Expired()) return count;
+    previous = count;
+    absl::SleepFor(absl::Milliseconds(1));
+  }
+}
+
+ScratchFolder::ScratchFolder() {
+  std::error_code ignored;
+  std::string path = (std::filesystem::temp_directory_path(ignored) / "syncline_XXXXXX").string();
+  if (mkdtemp(path.data()) == nullptr) Die("mkdtemp");
+  path_ = path;
+}
+
+ScratchFolder::~ScratchFolder() {
+  std::error_code ignored;
+  std::filesystem::remove_all(path_, ignored);
+}
+
+}  // namespace syncline
