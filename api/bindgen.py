@@ -4,8 +4,8 @@
     bindgen.py api/syncline.pyi --java api.srcjar --jni api_jni.cc --methods methods.txt
 
 How a value of each type crosses the border is hand-written, once for each language
-(python/convert.h, java/convert.h); the emitters only spell names and types. An emitter knows one
-language and reads the model of stub.py; what all of them share is in cpp.py.
+(python/extension/convert.h, java/convert.h); the emitters only spell names and types. An emitter
+knows one language and reads the model of stub.py; what all of them share is in cpp.py.
 """
 
 from __future__ import annotations

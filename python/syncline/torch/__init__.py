@@ -10,11 +10,11 @@ syncline.init_process_group will do. SyncBatchNorm normalises over all ranks, on
 
 from __future__ import annotations
 
-from syncline.torch.distributed_data_parallel import DistributedDataParallel
-from syncline.torch.mixed_precision import MixedPrecision
-from syncline.torch.process_group import ProcessGroup
-from syncline.torch.registration import Options, register
-from syncline.torch.sync_batch_norm import SyncBatchNorm
+from syncline.torch.backend.process_group import ProcessGroup
+from syncline.torch.backend.registration import Options, register
+from syncline.torch.ddp.distributed_data_parallel import DistributedDataParallel
+from syncline.torch.ddp.mixed_precision import MixedPrecision
+from syncline.torch.ddp.sync_batch_norm import SyncBatchNorm
 
 register()
 

@@ -14,8 +14,8 @@ import syncline
 import torch
 import torch.distributed as dist
 import torch_ranks
-from syncline.torch.registration import Options, create_group
-from syncline.torch.work import AllWork
+from syncline.torch.backend.registration import Options, create_group
+from syncline.torch.backend.work import AllWork
 from torch.distributed import ReduceOp
 from torch.distributed.distributed_c10d import AllgatherOptions
 

@@ -23,7 +23,7 @@ from typing import Any
 import syncline.torch  # noqa: F401 (registers the backend)
 import torch
 import torch.distributed as dist
-from syncline.torch.registration import create_group
+from syncline.torch.backend.registration import create_group
 
 TIMEOUT = timedelta(seconds=60)
 _jobs = itertools.count()

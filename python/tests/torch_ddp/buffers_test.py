@@ -13,7 +13,8 @@ if not pypi_torch_status.AVAILABLE:
 import models
 import syncline as dist
 import torch
-from syncline.torch import DistributedDataParallel, buffers, module_state
+from syncline.torch import DistributedDataParallel
+from syncline.torch.ddp import buffers, module_state
 from torch import nn
 
 torch.set_num_threads(1)

@@ -1,0 +1,21 @@
+// The extension module syncline._syncline.
+#include <pybind11/pybind11.h>
+
+#include "python/extension/define_api.h"
+#include "python/extension/gil.h"
+#include "python/extension/gradient_hook.h"
+#include "python/extension/private_api.h"
+#include "python/extension/python_backend.h"
+#include "python/extension/python_hook.h"
+#include "python/extension/tensor_view.h"
+
+PYBIND11_MODULE(_syncline, module) {
+  module.doc() = "Syncline's C++ core. Use the package syncline, which is built on it.";
+  syncline::python::InstallExitHook();
+  syncline::python::DefineTensorView(module);
+  syncline::python::DefineApi(module);
+  syncline::python::DefinePrivateApi(module);
+  syncline::python::DefineRegisterBackend(module);
+  syncline::python::DefineCommHooks(module);
+  syncline::python::DefineGradientHook(module);
+}

@@ -1,0 +1,188 @@
+#include "python/extension/python_backend.h"
+
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/time/time.h"
+#include "core/base/status.h"
+#include "core/group/backend_registry.h"
+#include "core/tensor/device.h"
+#include "core/tensor/dtype.h"
+#include "python/extension/convert.h"
+#include "python/extension/errors.h"
+#include "python/extension/gil.h"
+#include "python/extension/in_python.h"
+
+namespace syncline::python {
+namespace {
+
+py::object ViewOf(const Tensor& tensor) { return ToPython<Tensor>(tensor); }
+
+py::list ViewsOf(absl::Span<const Tensor> tensors) {
+  py::list views;
+  for (const Tensor& tensor : tensors) views.append(ViewOf(tensor));
+  return views;
+}
+
+absl::StatusOr<DeviceType> ParseDevice(const std::string& name) {
+  if (name == "cpu") return DeviceType::kCpu;
+  if (name == "cuda") return DeviceType::kCuda;
+  return ArgumentError(absl::StrCat("unknown device '", name, "'; choose of: cpu, cuda"));
+}
+
+absl::StatusOr<OpKind> ParseOpKind(const std::string& name) {
+  std::string known;
+  for (OpKind kind : AllOpKinds()) {
+    if (Name(kind) == name) return kind;
+    absl::StrAppend(&known, known.empty() ? "" : ", ", Name(kind));
+  }
+  return ArgumentError(absl::StrCat("unknown operation '", name, "'; choose of: ", known));
+}
+
+absl::StatusOr<Capabilities> ParseCapabilities(const std::vector<std::string>& devices,
+                                               const std::vector<std::string>& operations,
+                                               const std::vector<std::string>& dtypes) {
+  Capabilities capabilities;
+  capabilities.devices.clear();
+  for (const std::string& name : devices) {
+    SYNCLINE_ASSIGN_OR_RETURN(const DeviceType device, ParseDevice(name));
+    capabilities.devices.insert(device);
+  }
+  for (const std::string& name : operations) {
+    SYNCLINE_ASSIGN_OR_RETURN(const OpKind kind, ParseOpKind(name));
+    capabilities.ops.insert(kind);
+  }
+  for (const std::string& name : dtypes) {
+    SYNCLINE_ASSIGN_OR_RETURN(const DType dtype, ParseDType(name));
+    capabilities.move_dtypes.insert(dtype);
+  }
+  capabilities.reduce_dtypes = capabilities.move_dtypes;
+  return capabilities;
+}
+
+absl::StatusOr<std::shared_ptr<Backend>> Make(const std::string& name, const py::object& factory,
+                                              const BackendConfig& config) {
+  std::shared_ptr<py::object> object;
+  SYNCLINE_RETURN_IF_ERROR(InPython(absl::StrCat("backend '", name, "'"), [&] {
+    py::object made = factory(ToPython<std::shared_ptr<Store>>(config.store), config.rank,
+                              config.size, ToPython<absl::Duration>(config.deadline.Remaining()));
+    if (made.is_none()) return BackendError("its factory returned None");
+    object = DroppedUnderGil(std::move(made));
+    return absl::OkStatus();
+  }));
+  return std::make_shared<PythonBackend>(name, std::move(object));
+}
+
+void Register(py::handle py_name, py::object factory, py::handle devices, py::handle operations,
+              py::handle dtypes) {
+  using Names = std::vector<std::string>;
+  const auto name = FromPython<std::string>(py_name, "name");
+  auto capabilities = ParseCapabilities(FromPython<Names>(devices, "devices"),
+                                        FromPython<Names>(operations, "operations"),
+                                        FromPython<Names>(dtypes, "dtypes"));
+  RaiseIfError(capabilities.status());
+  auto owned = DroppedUnderGil(std::move(factory));
+  auto make = [name, owned](const BackendConfig& config) { return Make(name, *owned, config); };
+  RaiseIfError(BackendRegistry::Add(name, {*std::move(capabilities), std::move(make)}));
+}
+
+}  // namespace
+
+absl::Status PythonBackend::Broadcast(const Tensor& tensor, int root, const CallContext& context) {
+  return Call(OpKind::kBroadcast, context, [&] { return py::make_tuple(ViewOf(tensor), root); });
+}
+
+absl::Status PythonBackend::AllReduce(const Tensor& tensor, ReduceOp op,
+                                      const CallContext& context) {
+  return Call(OpKind::kAllReduce, context,
+              [&] { return py::make_tuple(ViewOf(tensor), ToPython<ReduceOp>(op)); });
+}
+
+absl::Status PythonBackend::Reduce(const Tensor& tensor, ReduceOp op, int root,
+                                   const CallContext& context) {
+  return Call(OpKind::kReduce, context,
+              [&] { return py::make_tuple(ViewOf(tensor), ToPython<ReduceOp>(op), root); });
+}
+
+absl::Status PythonBackend::AllGather(absl::Span<const Tensor> outputs, const Tensor& input,
+                                      const CallContext& context) {
+  return Call(OpKind::kAllGather, context,
+              [&] { return py::make_tuple(ViewsOf(outputs), ViewOf(input)); });
+}
+
+absl::Status PythonBackend::Gather(absl::Span<const Tensor> outputs, const Tensor& input, int root,
+                                   const CallContext& context) {
+  return Call(OpKind::kGather, context,
+              [&] { return py::make_tuple(ViewsOf(outputs), ViewOf(input), root); });
+}
+
+absl::Status PythonBackend::Scatter(const Tensor& output, absl::Span<const Tensor> inputs, int root,
+                                    const CallContext& context) {
+  return Call(OpKind::kScatter, context,
+              [&] { return py::make_tuple(ViewOf(output), ViewsOf(inputs), root); });
+}
+
+absl::Status PythonBackend::ReduceScatter(const Tensor& output, absl::Span<const Tensor> inputs,
+                                          ReduceOp op, const CallContext& context) {
+  return Call(OpKind::kReduceScatter, context, [&] {
+    return py::make_tuple(ViewOf(output), ViewsOf(inputs), ToPython<ReduceOp>(op));
+  });
+}
+
+absl::Status PythonBackend::AllToAll(absl::Span<const Tensor> outputs,
+                                     absl::Span<const Tensor> inputs, const CallContext& context) {
+  return Call(OpKind::kAllToAll, context,
+              [&] { return py::make_tuple(ViewsOf(outputs), ViewsOf(inputs)); });
+}
+
+absl::Status PythonBackend::Barrier(const CallContext& context) {
+  return Call(OpKind::kBarrier, context, [] { return py::tuple(); });
+}
+
+absl::Status PythonBackend::Send(const Tensor& tensor, int dst, const CallContext& context) {
+  return Call(OpKind::kSend, context,
+              [&] { return py::make_tuple(ViewOf(tensor), dst, context.tag); });
+}
+
+absl::StatusOr<int> PythonBackend::Recv(const Tensor& tensor, int src, const CallContext& context) {
+  int64_t source = 0;
+  SYNCLINE_RETURN_IF_ERROR(Call(
+      OpKind::kRecv, context, [&] { return py::make_tuple(ViewOf(tensor), src, context.tag); },
+      [&](const py::object& result) { source = FromPython<int64_t>(result, "what it returns"); }));
+  return static_cast<int>(source);
+}
+
+void PythonBackend::Abort(const absl::Status& cause) {
+  InPython(name_, [&] {
+    if (py::hasattr(*object_, "abort")) {
+      object_->attr("abort")(ToPython<std::string>(std::string(cause.message())));
+    }
+    return absl::OkStatus();
+  }).IgnoreError();  // The group is broken already; `cause` is what matters.
+}
+
+absl::Status PythonBackend::Call(OpKind kind, const CallContext& context,
+                                 absl::FunctionRef<py::tuple()> arguments,
+                                 absl::FunctionRef<void(py::object)> use) {
+  const absl::Duration left = context.deadline.Remaining();
+  if (left <= absl::ZeroDuration()) {
+    return TimeoutError(absl::StrCat("backend '", name_, "' had no time left of ",
+                                     absl::FormatDuration(context.deadline.timeout())));
+  }
+  return InPython(absl::StrCat("backend '", name_, "'"), [&]() -> absl::Status {
+    const std::string method(Name(kind));
+    if (!py::hasattr(*object_, method.c_str())) {
+      return UnsupportedError(absl::StrCat("it does not serve ", method));
+    }
+    use(object_->attr(method.c_str())(*arguments(),
+                                      py::arg("timeout") = ToPython<absl::Duration>(left)));
+    return absl::OkStatus();
+  });
+}
+
+void DefineRegisterBackend(py::module_& module) {
+  module.def("_register_backend", &Register, py::arg("name"), py::arg("factory"),
+             py::arg("devices"), py::arg("operations"), py::arg("dtypes"));
+}
+
+}  // namespace syncline::python

@@ -1,0 +1,313 @@
+"""torch.distributed's process group over one of Syncline's.
+
+torch's C++ code (its reducer, functional collectives) calls those methods here that its own
+PyProcessGroup knows by name; the functions of torch.distributed call all of them.
+"""
+
+from __future__ import annotations
+
+import functools
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any
+from weakref import WeakSet
+
+import torch
+import torch.distributed as torch_dist
+from torch import Tensor
+from torch.distributed.distributed_c10d import BarrierOptions
+
+from syncline import _syncline
+from syncline.errors import DistError
+from syncline.torch.backend.arguments import as_timeout, movable, only, options, timeout_of
+from syncline.torch.backend.collectives import Collectives, Forms, both_forms
+from syncline.torch.backend.errors import translated
+from syncline.torch.backend.other_devices import OtherDevices
+from syncline.torch.backend.staging import Copies, contiguous, copy_back, staged
+from syncline.torch.backend.work import AllWork, FinishedWork, RunningWork, runs_callback_of
+
+BACKEND_NAME = "syncline"
+
+open_groups: WeakSet[ProcessGroup] = WeakSet()
+"""The groups of this process that have not been shut down."""
+
+
+_thread = threading.local()  # Its `is_in_hook` says whether a communication hook runs on it.
+
+_BARRIER = both_forms("barrier")
+_RECV = both_forms("recv")
+_SEND = both_forms("send")
+
+
+class ProcessGroup(Collectives, torch_dist.ProcessGroup):  # type: ignore[misc]
+    """One rank's end of a group, as torch.distributed.init_process_group("syncline") makes it.
+
+    Has the methods of torch.distributed.ProcessGroup, in all their forms; users call the functions
+    of torch.distributed. Tensors must be on the CPU unless the group was made with backends for
+    other devices ("cpu:syncline,cuda:nccl"); those that are not contiguous are copied. Operations
+    whose options say so, or which have none, run in the background. Raises Syncline's errors that
+    are torch's, too (syncline.torch.backend.errors); bad arguments are ValueError or TypeError, and
+    break nothing.
+    """
+
+    def __init__(
+        self,
+        world: _syncline.World,
+        group: _syncline.ProcessGroup,
+        ranks: Sequence[int],
+        store: Any,
+        backend_options: Any = None,
+    ):
+        """Of `group`, whose members are `ranks` of `world`; `store` is torch's."""
+        super().__init__(group.rank, group.size)
+        self._world = world
+        self._group = group
+        self._ranks = list(ranks)
+        self._store = store
+        self._timeout: timedelta | None = None  # The group's own.
+        self._others = OtherDevices(self, store, backend_options)
+        self._collected: list[Any] | None = None  # Inside a coalescing manager.
+        self._name = ""
+        self._description = "undefined"
+        open_groups.add(self)
+
+    # --- The group itself.
+
+    def getBackendName(self) -> str:
+        return BACKEND_NAME
+
+    _get_backend_name = getBackendName
+    name = getBackendName
+
+    @property
+    def syncline_group(self) -> _syncline.ProcessGroup:
+        """Syncline's own, for its functions and modules."""
+        return self._group
+
+    def getRank(self) -> int:
+        return self._group.rank
+
+    def getSize(self) -> int:
+        return self._group.size
+
+    rank = getRank
+    size = getSize
+
+    def getGroupName(self) -> str:
+        return self._name
+
+    def setGroupName(self, name: str) -> None:
+        self._name = name
+
+    def getGroupDesc(self) -> str:
+        return self._description
+
+    def setGroupDesc(self, description: str) -> None:
+        self._description = description
+
+    def get_group_store(self) -> Any:
+        return self._store
+
+    def _get_backend(self, device: torch.device) -> Any:
+        """torch's backend beside Syncline for `device`; for the CPU, this group."""
+        if device.type == "cpu":
+            return self
+        return self._others.backend(device)
+
+    # What torch asks a backend for.
+    supports_splitting = False
+    supports_coalescing = False
+    supports_time_estimate = False
+    supports_shrinking = False
+
+    def _set_default_timeout(self, timeout: timedelta) -> None:
+        self.set_timeout(timeout)
+
+    def set_timeout(self, timeout: timedelta | float | None) -> None:
+        """How long operations may take from now on where no timeout is given.
+
+        None stands for the group's first one.
+        """
+        self._timeout = as_timeout(timeout, None)
+        self._others.set_timeout(self._timeout)
+
+    def _set_sequence_number_for_group(self) -> None:
+        pass  # Syncline's group counts its operations itself.
+
+    def shutdown(self) -> None:
+        """Waits up to 10 seconds for operations in flight, then aborts them. Idempotent."""
+        self.close(timedelta(seconds=10))
+
+    def close(self, timeout: timedelta) -> None:
+        """As shutdown, with another time."""
+        open_groups.discard(self)
+        self._others.shutdown()
+        if self._group is self._world.group:
+            self._world.close(timeout)
+        else:
+            self._group.close(timeout)
+
+    def abort(self, reason: str = "the group was aborted by its user") -> None:
+        """Ends the group at once: operations in flight fail, here and on the peers."""
+        self._others.abort()
+        self._group.abort(reason)
+
+    def split_group(
+        self,
+        ranks: Sequence[int],
+        timeout: timedelta | float | None = None,
+        opts: Any = None,
+        group_name: str | None = None,
+        group_desc: str | None = None,
+        device_types: Any = None,
+    ) -> ProcessGroup | None:
+        """A group of `ranks` of this one; None on ranks that are not among them.
+
+        Its members must call it, in the same order where they make several of the same ranks.
+        `opts` are Options, whose backend moves the bytes, or those of a backend beside Syncline.
+        """
+        members = [self._ranks[rank] for rank in ranks]
+        if self._group.rank not in ranks:
+            return None
+        limit = as_timeout(timeout, self._timeout)
+        group = self._world.new_group(members, backend_below(opts), limit, True)
+        assert group is not None  # This rank is in it.
+        name = group_name or f"{self._name}:{group.name}"
+        store = torch_dist.PrefixStore(f"{name}/", self._store)
+        made = type(self)(self._world, group, members, store, opts)
+        made._set_group_name(name)
+        made._set_group_desc(group_desc or f"{self._description}:split")
+        return made
+
+    splitGroup = split_group
+
+    # --- How operations run.
+
+    def _run(
+        self,
+        forms: Forms,
+        opts: Any,
+        written: list[Tensor],
+        *arguments: Any,
+        copies: Copies | None = None,
+    ) -> Any:
+        in_background = getattr(opts, "asyncOp", True) and not _is_in_hook()
+        return self._start(forms, in_background, written, *arguments, copies=copies)
+
+    def _start(
+        self,
+        forms: Forms,
+        in_background: bool,
+        written: list[Tensor],
+        *arguments: Any,
+        copies: Copies | None = None,
+    ) -> Any:
+        if runs_callback_of(self._group):
+            raise RuntimeError(
+                "a callback of a future calls an operation of the same group, whose operations "
+                "wait for the callback: wait for the future, and call it then"
+            )
+        copies = [] if copies is None else copies
+        given = staged(arguments, copies)
+        try:
+            if not in_background and self._collected is None:
+                forms[0](self._group, *given)
+                copy_back(copies)
+                return FinishedWork(written)
+            work = RunningWork(self._group, forms[1](self._group, *given), written, copies)
+        except DistError as error:
+            raise translated(error) from None
+        if self._collected is None:
+            return work
+        self._collected.append(work)
+        return FinishedWork(written)  # Whoever collects waits for all of them.
+
+    def _start_coalescing(self, device: torch.device) -> None:
+        if device.type != "cpu":
+            self._others.backend(device)._start_coalescing()
+            return
+        self._collected = []
+
+    def _end_coalescing(self, device: torch.device) -> Any:
+        if device.type != "cpu":
+            return self._others.backend(device)._end_coalescing()
+        works, self._collected = self._collected or [], None
+        return AllWork(works)
+
+    # --- Barriers.
+
+    def barrier(self, opts: Any = None, timeout: timedelta | None = None) -> Any:
+        opts = options(BarrierOptions, opts, timeout)
+        return self._run(_BARRIER, opts, [], timeout_of(opts, self._timeout))
+
+    def monitored_barrier(
+        self, timeout: timedelta | float | None = None, wait_all_ranks: bool = False
+    ) -> None:
+        """As barrier, through the store; a DistTimeoutError names every rank that is missing.
+
+        Without a `timeout`, within the group's. Zero is a ValueError.
+        """
+        try:
+            self._group.monitored_barrier(as_timeout(timeout, self._timeout))
+        except DistError as error:
+            raise translated(error) from None
+
+    # --- Between two ranks: always in the background.
+
+    def send(self, tensors: Any, dst: int, tag: int = 0) -> Any:
+        tensor = only(tensors)
+        if not tensor.is_cpu:
+            return self._others.call("send", tensor, [tensor], dst, tag)
+        moved = contiguous(movable(tensor))
+        return self._start(_SEND, True, [tensor], moved, dst, tag, self._timeout)
+
+    def recv(self, tensors: Any, src: int, tag: int = 0) -> Any:
+        tensor = only(tensors)
+        if not tensor.is_cpu:
+            return self._others.call("recv", tensor, [tensor], src, tag)
+        return self._start(_RECV, True, [tensor], movable(tensor), src, tag, self._timeout)
+
+    def recv_anysource(self, tensors: Any, tag: int = 0) -> Any:
+        """As recv, from whichever rank sends first; the Work's source_rank says which."""
+        return self.recv(tensors, -1, tag)
+
+
+@dataclass(frozen=True)
+class Options:
+    """What init_process_group and new_group take as `pg_options`.
+
+    Attributes:
+      backend: the backend of Syncline that moves the bytes; see `python -m syncline.info`.
+    """
+
+    backend: str = "auto"
+
+
+def backend_below(given: Any) -> str | None:
+    """The backend of Syncline that `given` names if it is Options; None leaves the choice."""
+    return given.backend if isinstance(given, Options) else None
+
+
+def as_hook(hook: Callable[..., Any]) -> Callable[..., Any]:
+    """`hook`, a communication hook in Python; what it calls is over when the call returns.
+
+    What hooks chain to futures may call operations, too (torch's PowerSGD does). Their order would
+    depend on timing, and differ between ranks, if the first were not over when its call returns.
+    """
+
+    @functools.wraps(hook)
+    def call(*arguments: Any) -> Any:
+        before = _is_in_hook()
+        _thread.is_in_hook = True
+        try:
+            return hook(*arguments)
+        finally:
+            _thread.is_in_hook = before
+
+    return call
+
+
+def _is_in_hook() -> bool:
+    return getattr(_thread, "is_in_hook", False)

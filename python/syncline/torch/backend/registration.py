@@ -1,0 +1,187 @@
+"""Makes "syncline" a backend of torch.distributed.
+
+torch calls `create_group` on each rank of a new group.
+"""
+
+from __future__ import annotations
+
+import atexit
+import functools
+from datetime import timedelta
+from typing import Any
+
+import torch
+import torch.distributed as torch_dist
+
+from syncline import failures, job
+from syncline.errors import DistError
+from syncline.torch.backend.errors import translated
+from syncline.torch.backend.meeting import meet
+from syncline.torch.backend.process_group import (
+    BACKEND_NAME,
+    Options,
+    ProcessGroup,
+    as_hook,
+    backend_below,
+    open_groups,
+)
+from syncline.torch.backend.work import lasting
+
+__all__ = ["Options", "create_group", "register"]
+
+_EXIT_TIMEOUT = timedelta(seconds=2)
+_library = torch.library.Library("_c10d_functional", "IMPL")  # As long as the process lasts.
+
+
+def register() -> None:
+    """Makes torch.distributed know the backend. Idempotent."""
+    if not torch_dist.is_available() or hasattr(torch_dist.Backend, BACKEND_NAME.upper()):
+        return
+    torch_dist.Backend.register_backend(
+        BACKEND_NAME, _create_group, extended_api=True, devices=["cpu"]
+    )
+    _serve_monitored_barrier()
+    _mark_hooks()
+    _hand_over_lasting_works()
+    _serve_compression_in_cpp()
+    _serve_gathering_to_a_tensor()
+    atexit.register(_close_all)
+
+
+def _serve_monitored_barrier() -> None:
+    """torch.distributed.monitored_barrier refuses all backends but gloo by name: not ours, now."""
+    of_torch = torch_dist.monitored_barrier
+
+    @functools.wraps(of_torch)
+    def monitored_barrier(
+        group: Any = None, timeout: timedelta | float | None = None, wait_all_ranks: bool = False
+    ) -> None:
+        members = torch_dist.group.WORLD if group is None else group
+        if isinstance(members, ProcessGroup):
+            members.monitored_barrier(timeout, wait_all_ranks)
+        else:
+            of_torch(group, timeout, wait_all_ranks)
+
+    for module in (torch_dist, torch_dist.distributed_c10d):
+        module.monitored_barrier = monitored_barrier
+
+
+def _mark_hooks() -> None:
+    """Lets operations know when torch's reducer calls a communication hook in Python."""
+    module: Any = torch_dist
+    of_torch = module._register_comm_hook
+
+    @functools.wraps(of_torch)
+    def register_comm_hook(reducer: Any, state: Any, hook: Any) -> None:
+        of_torch(reducer, state, as_hook(hook))
+
+    module._register_comm_hook = register_comm_hook
+
+
+def _hand_over_lasting_works() -> None:
+    """torch's DistributedDataParallel gives its reducer a Work, in `join`, and drops it."""
+    reducer: Any = torch_dist.Reducer
+    of_torch = reducer._set_forward_pass_work_handle
+
+    @functools.wraps(of_torch)
+    def set_forward_pass_work_handle(self: Any, work: Any, use_static_world_size: bool) -> None:
+        of_torch(self, lasting(work), use_static_world_size)
+
+    reducer._set_forward_pass_work_handle = set_forward_pass_work_handle
+
+
+def _serve_compression_in_cpp() -> None:
+    """torch's built-in FP16_COMPRESS takes futures of torch's C++ backends only: lists of tensors.
+
+    Python code can make no such future. The same hook in Python takes its place.
+    """
+    module: Any = torch.nn.parallel.DistributedDataParallel
+    of_torch = module._register_builtin_comm_hook
+
+    @functools.wraps(of_torch)
+    def register_builtin_comm_hook(self: Any, kind: Any) -> None:
+        compresses = kind == torch_dist.BuiltinCommHookType.FP16_COMPRESS
+        if compresses and isinstance(self.process_group, ProcessGroup):
+            from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
+
+            self.register_comm_hook(self.process_group, default_hooks.fp16_compress_hook)
+        else:
+            of_torch(self, kind)
+
+    module._register_builtin_comm_hook = register_builtin_comm_hook
+
+
+def _serve_gathering_to_a_tensor() -> None:
+    """The one functional collective that asks a group for a backend in C++, which ours lacks."""
+    if not hasattr(torch.ops._c10d_functional, "all_gather_into_tensor_out"):
+        return
+    of_torch = torch.ops._c10d_functional.all_gather_into_tensor_out.default
+
+    def all_gather_into_tensor_out(
+        given: torch.Tensor, group_size: int, group_name: Any, *, out: torch.Tensor
+    ) -> torch.Tensor:
+        group = group_name
+        if isinstance(group, str):
+            group = torch_dist.distributed_c10d._resolve_process_group(group)
+        if not isinstance(group, ProcessGroup):
+            key = torch._C.DispatchKey.CompositeExplicitAutograd
+            return of_torch._op_dk(key, given, group_size, group_name, out=out)
+        work = group._allgather_base(out, given)
+        torch._C._distributed_c10d._register_work(out, work)
+        return out
+
+    _library.impl("all_gather_into_tensor_out", all_gather_into_tensor_out, "CPU")
+
+
+def _create_group(given: Any, backend_options: Any = None) -> ProcessGroup:
+    """Called by torch, with its _DistributedBackendOptions and what the user passed."""
+    try:
+        made = create_group(
+            given.store,
+            given.group_rank,
+            given.group_size,
+            given.timeout,
+            list(given.global_ranks_in_group),
+            backend_options,
+        )
+    except DistError as error:
+        raise translated(error) from None
+    if not job.is_joined():
+        failures.watch(_abort_all)
+    return made
+
+
+def create_group(
+    store: Any,
+    rank: int,
+    size: int,
+    timeout: timedelta,
+    global_ranks: list[int] | None = None,
+    backend_options: Any = None,
+) -> ProcessGroup:
+    """This rank's end of a group whose ranks share `store`, a torch.distributed.Store.
+
+    With `global_ranks`, made from the default group if that is Syncline's, too. Returns once all
+    ranks have called it; a DistTimeoutError names those that have not within `timeout`.
+    """
+    backend = backend_below(backend_options)
+    all_ranks = torch_dist.group.WORLD
+    if global_ranks and isinstance(all_ranks, ProcessGroup):
+        world = all_ranks._world
+        group = world.new_group(global_ranks, backend, timeout, True)
+        assert group is not None  # torch asks only the members.
+        return ProcessGroup(world, group, global_ranks, store, backend_options)
+    world = meet(store, rank, size, timeout, backend or "auto")
+    return ProcessGroup(world, world.group, range(size), store, backend_options)
+
+
+def _abort_all(failure: str) -> None:
+    """Lets the peers know at once why this process ends."""
+    for group in list(open_groups):
+        group.abort(f"rank {group.rank()} failed: {failure}")
+
+
+def _close_all() -> None:
+    """Without it, a rank that forgets destroy_process_group could hold up its peers."""
+    for group in list(open_groups):
+        group.close(_EXIT_TIMEOUT)

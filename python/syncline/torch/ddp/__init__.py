@@ -1,0 +1,1 @@
+"""DistributedDataParallel over Syncline. Its public names are those of syncline.torch."""

@@ -1,0 +1,124 @@
+"""Communication hooks in the form of torch's: functions of a state and a bucket."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Sequence
+from typing import Any, get_origin, get_type_hints
+
+import torch
+import torch.distributed
+from torch.utils.dlpack import from_dlpack
+
+from syncline import _syncline
+from syncline.torch.ddp.layout import Layout
+
+Hook = Callable[[Any, Any], torch.futures.Future[Any]]
+
+
+class GradBucket:
+    """A bucket with the methods of torch.distributed.GradBucket."""
+
+    def __init__(self, bucket: _syncline.GradBucket, parameters: Sequence[torch.Tensor]):
+        self._bucket = bucket
+        self._parameters = [parameters[index] for index in bucket.parameters]
+        self._buffer = from_dlpack(bucket.buffer)
+
+    def index(self) -> int:
+        """The bucket's place in the order of reduction."""
+        return self._bucket.index
+
+    def buffer(self) -> torch.Tensor:
+        """The gradients of this rank, flat; not divided by anything."""
+        return self._buffer
+
+    def gradients(self) -> list[torch.Tensor]:
+        """The parts of the buffer, of the parameters' shapes."""
+        layouts = [Layout.of(parameter) for parameter in self._parameters]
+        parts = torch.split(self._buffer, [parameter.numel() for parameter in self._parameters])
+        return [
+            layout.restore(part.view(layout.shape))
+            for layout, part in zip(layouts, parts, strict=True)
+        ]
+
+    def parameters(self) -> list[torch.Tensor]:
+        """The parameters whose gradients these are."""
+        return self._parameters
+
+    def is_last(self) -> bool:
+        """Whether it is the last one of a step."""
+        return self._bucket.is_last
+
+    def set_buffer(self, tensor: torch.Tensor) -> None:
+        """Replaces the buffer by `tensor`, of the same number of elements."""
+        self._buffer = tensor
+
+
+def from_torch(state: Any, hook: Hook, parameters: Sequence[torch.Tensor]) -> _syncline.CommHook:
+    """What a reducer of `parameters` calls for hook(state, bucket), which returns a Future.
+
+    The Future's value is the bucket's average, or a list with it. Collectives of the hook are
+    those of torch.distributed. Raises ValueError if the annotations of `hook` say otherwise.
+    """
+
+    from syncline import comm_hooks
+    from syncline.torch.backend.process_group import as_hook
+
+    _check_annotations(hook)
+    name = getattr(hook, "__qualname__", type(hook).__name__)
+    marked = as_hook(hook)
+
+    def start(bucket: _syncline.GradBucket) -> torch.futures.Future[Any]:
+        given = GradBucket(bucket, parameters)
+        place = given.buffer()
+
+        def take(done: torch.futures.Future[Any]) -> None:
+            value = done.value()
+            average = value[0] if isinstance(value, (list, tuple)) else value
+            if average.data_ptr() != place.data_ptr() or average.dtype != place.dtype:
+                place.copy_(average.view(-1))
+
+        future = marked(state, given)
+        if not isinstance(future, torch._C.Future):
+            raise TypeError(
+                f"communication hook {name} must return a torch.futures.Future of the average, "
+                f"not {type(future).__name__}"
+            )
+        return future.then(take)
+
+    return comm_hooks.from_starter(start, name)
+
+
+def _check_annotations(hook: Hook) -> None:
+    """As torch's DistributedDataParallel does; what cannot be resolved is not looked at."""
+    function: Any = hook
+    if not inspect.isroutine(hook):
+        function = function.__call__
+    try:
+        hints = get_type_hints(function)
+    except (NameError, TypeError, AttributeError):
+        return
+    bucket = hints.get("bucket", Any)
+    if bucket not in (Any, GradBucket, getattr(torch.distributed, "GradBucket", GradBucket)):
+        raise ValueError(
+            f"a communication hook's bucket is a torch.distributed.GradBucket: its "
+            f"annotation must say so, not {bucket}"
+        )
+    returned = hints.get("return", Any)
+    if returned is not Any and (get_origin(returned) or returned) is not torch.futures.Future:
+        raise ValueError(
+            f"a communication hook returns a torch.futures.Future[torch.Tensor]: its "
+            f"annotation must say so, not {returned}"
+        )
+
+
+def make(state: Any, hook: Any, parameters: Sequence[torch.Tensor]) -> _syncline.CommHook:
+    """`hook` as a reducer takes it: Syncline's as it is, a function of torch's kind wrapped."""
+    if isinstance(hook, _syncline.CommHook):
+        return hook
+    if not callable(hook):
+        raise TypeError(
+            "hook must be a syncline.CommHook or a function of a state and a bucket, not "
+            f"{type(hook).__name__}"
+        )
+    return from_torch(state, hook, parameters)

@@ -1,0 +1,47 @@
+"""A module's parameters and buffers as one rank has them, on all ranks."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import torch
+
+from syncline._syncline import ProcessGroup
+from syncline.torch.ddp.layout import in_memory_order
+
+BROADCAST_BYTES = 250 << 20
+"""About how much is sent at once."""
+
+
+def broadcast(
+    tensors: Iterable[torch.Tensor], group: ProcessGroup, root: int, at_once: int = BROADCAST_BYTES
+) -> None:
+    """Copies `root`'s tensors over the other ranks' of the same types and shapes, in order."""
+    batch: list[torch.Tensor] = []
+    size = 0
+    for tensor in tensors:
+        if tensor.numel() == 0:
+            continue
+        batch.append(tensor)
+        size += tensor.numel() * tensor.element_size()
+        if size >= at_once:
+            _broadcast_at_once(batch, group, root)
+            batch, size = [], 0
+    if batch:
+        _broadcast_at_once(batch, group, root)
+
+
+def _broadcast_at_once(tensors: list[torch.Tensor], group: ProcessGroup, root: int) -> None:
+    """By way of copies where memory is not one piece in main memory."""
+    with torch.no_grad():
+        sent: list[torch.Tensor] = []
+        copies: list[tuple[torch.Tensor, torch.Tensor]] = []
+        for tensor in tensors:
+            dense = in_memory_order(tensor) if tensor.device.type == "cpu" else None
+            if dense is None:
+                dense = tensor.detach().cpu().contiguous()
+                copies.append((tensor, dense))
+            sent.append(dense)
+        group.broadcast_coalesced(sent, root)
+        for tensor, copy in copies:
+            tensor.copy_(copy)
