@@ -9,10 +9,10 @@
 namespace syncline {
 namespace {
 
-// Bytes of a bucket. All-reduces of less gain nothing by being read in place; see benchmarks/.
+// Bytes of a bucket. All-reduces of less gain nothing by direct access; see benchmarks/.
 constexpr size_t kLeastShared = 16 << 20;
 
-// Zeros. Where it pays, in memory that other ranks of the host can read in place. Gradients are
+// Zeros. Where it pays, in memory that other ranks of the host can read directly. Gradients are
 // handed out as views: a child of fork, such as a loader of data, must not write its parent's.
 absl::StatusOr<Tensor> MakeFlat(DType dtype, int64_t count) {
   if (static_cast<size_t>(count) * SizeOf(dtype) >= kLeastShared) {

@@ -9,7 +9,7 @@
 namespace syncline {
 namespace {
 
-constexpr int64_t kCount = 8 << 20;  // Of a bucket that other ranks read in place.
+constexpr int64_t kCount = 8 << 20;  // Of a bucket that other ranks read directly.
 
 TEST(BucketLayoutTest, AForkedChildHasGradientsOfItsOwn) {
   const Tensor parameter(nullptr, DType::kFloat32, {kCount});

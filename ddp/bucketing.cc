@@ -31,8 +31,8 @@ std::vector<std::vector<int64_t>> AssignBuckets(absl::Span<const Tensor> paramet
   };
   std::vector<Bucket> buckets;
   std::map<std::tuple<DType, DeviceType, int>, Open> open;
-  for (size_t place = 0; place < order.size(); ++place) {
-    const Tensor& parameter = parameters[order[place]];
+  for (size_t position = 0; position < order.size(); ++position) {
+    const Tensor& parameter = parameters[order[position]];
     const auto [it, is_first] =
         open.try_emplace({parameter.dtype(), parameter.device().type, parameter.device().index});
     Open& current = it->second;
@@ -40,8 +40,8 @@ std::vector<std::vector<int64_t>> AssignBuckets(absl::Span<const Tensor> paramet
       current = {buckets.size(), is_first ? 0 : current.number + 1, 0, false};
       buckets.emplace_back();
     }
-    buckets[current.bucket].parameters.push_back(order[place]);
-    buckets[current.bucket].last = place;
+    buckets[current.bucket].parameters.push_back(order[position]);
+    buckets[current.bucket].last = position;
     current.bytes += static_cast<int64_t>(parameter.nbytes());
     current.closed = current.bytes >= CapOf(caps, current.number);
   }

@@ -1,4 +1,4 @@
-// How a bucket of gradients is averaged: what a reducer calls in place of one all-reduce.
+// Communication hooks: how a reducer averages a bucket of gradients, in place of one all-reduce.
 #ifndef SYNCLINE_DDP_COMM_HOOK_H_
 #define SYNCLINE_DDP_COMM_HOOK_H_
 
@@ -18,7 +18,7 @@ namespace syncline {
 
 // Gradients of one element type that are averaged together.
 struct GradBucket {
-  int64_t index = 0;    // Its place in the order of reduction.
+  int64_t index = 0;    // In the order of reduction.
   int64_t count = 1;    // How many buckets a step has.
   int64_t step = 0;     // Steps of the reducer that communicated before this one.
   int64_t divisor = 1;  // What the sum over the ranks is divided by: most often their number.
@@ -29,7 +29,8 @@ struct GradBucket {
   bool is_last() const { return index + 1 == count; }
 };
 
-// Belongs to one reducer at a time. Calls come one at a time.
+// Belongs to one reducer at a time, which shares its ownership with the user. Calls come one at a
+// time, from any thread. An error of a call fails the reducer's step on all ranks.
 class CommHook {
  public:
   virtual ~CommHook() = default;
@@ -50,13 +51,14 @@ class CommHook {
   // The buckets have changed: what was kept for each of them is void. No bucket is in flight.
   virtual void Reset() {}
 
-  // For reducers, each of which keeps the hook from a Claim until it is done with it. False if
-  // another has it: what the hook keeps for its buckets would mix. Thread-safe.
-  bool Claim(const void* reducer) {
+  // For reducers. A reducer acquires the hook before it uses it, and releases it at the end.
+  // Returns false if another reducer has it: the state that the hook keeps by bucket would mix.
+  // Thread-safe.
+  bool Acquire(const void* reducer) {
     const void* owner = nullptr;
     return owner_.compare_exchange_strong(owner, reducer) || owner == reducer;
   }
-  // Nothing if the hook is not `reducer`'s.
+  // Does nothing if `reducer` does not have the hook.
   void Release(const void* reducer) { owner_.compare_exchange_strong(reducer, nullptr); }
 
  private:

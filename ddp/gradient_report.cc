@@ -4,9 +4,10 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "core/base/rank_ranges.h"
 #include "core/base/status.h"
 #include "core/tensor/tensor.h"
-#include "ddp/agreement.h"
+#include "ddp/options_fingerprint.h"
 
 namespace syncline {
 namespace {

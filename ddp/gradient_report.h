@@ -1,4 +1,4 @@
-// Which ranks had no gradient for which parameters: one error for all ranks.
+// Reports which ranks had no gradient for which parameters: one error for all ranks.
 #ifndef SYNCLINE_DDP_GRADIENT_REPORT_H_
 #define SYNCLINE_DDP_GRADIENT_REPORT_H_
 
@@ -18,9 +18,9 @@ enum class Fault : uint8_t {
   kSurplus,  // It had one, although it was said, or recorded, to have none.
 };
 
-// Collective, once a rank is known to have a fault: tells all ranks of all ranks' faults. `mine` is
-// by parameter. An ArgumentError, the same on all ranks, that ends with `advice`; or the error of
-// the group.
+// Collective; ranks call it once one of them is known to have a fault. `mine` are this rank's
+// faults, by parameter. Returns an ArgumentError, the same on all ranks, that lists all faults and
+// ends with `advice`; or the error of the group.
 absl::Status ReportFaults(ProcessGroup& group, const std::vector<Fault>& mine,
                           const std::vector<std::string>& names, absl::string_view advice);
 

@@ -1,4 +1,4 @@
-// Averages gradients over all ranks, overlapped with the backward pass.
+// Reducer: averages gradients over all ranks, overlapped with the backward pass.
 #ifndef SYNCLINE_DDP_REDUCER_H_
 #define SYNCLINE_DDP_REDUCER_H_
 
@@ -23,21 +23,34 @@ namespace syncline {
 // as soon as its last gradient is ready and all buckets before it have started, so that every rank
 // reduces them in the same order whatever the order in which its gradients become ready.
 //
-// One step: for each parameter write gradient(i), then MarkReady(i); at the end Finish(). Gradients
-// of different parameters may be written and marked from different threads.
+// One step: for each parameter write gradient(i), then MarkReady(i); at the end Finish():
 //
-// After the first step that communicated the buckets are made anew in the order in which rank 0's
-// gradients came, on all ranks; gradient(i) is then elsewhere: ask again when generation() changes.
+//   SYNCLINE_ASSIGN_OR_RETURN(std::shared_ptr<Reducer> reducer,
+//                             Reducer::Create(group, parameters, Reducer::Options()));
+//   for (each step) {
+//     for (int64_t i = parameters.size() - 1; i >= 0; --i) {
+//       SYNCLINE_RETURN_IF_ERROR(reducer->CopyReady(i, Gradient(i)));
+//     }
+//     SYNCLINE_RETURN_IF_ERROR(reducer->Finish());
+//     // reducer->gradient(i) is the average over all ranks.
+//   }
 //
-// An error of a rank's own that others can be told of (a parameter without a gradient) is returned
-// by Finish on all ranks, names rank and parameter, and ends the step, nothing else. Errors of the
-// group break the group: see ReplaceGroup.
+// Users share it by shared_ptr; it keeps the group and the hook. Gradients of different parameters
+// may be written and marked from different threads; the other methods are for one thread at a time,
+// which in "Collective" ones calls them in the same order on all ranks.
+//
+// After the first step that communicated, all ranks rebuild the buckets in the order in which rank
+// 0's gradients came; gradient(i) is then another view: ask again when generation() changes.
+//
+// An error of one rank that it can report to the others (a parameter without a gradient) is
+// returned by Finish on all ranks. It names rank and parameter, and ends the step, nothing else.
+// Errors of the group break the group: see ReplaceGroup.
 class Reducer {
  public:
   // What a rank may do about parameters that it has no gradient for.
   enum class Unused {
     kRefused,   // Finish fails on all ranks.
-    kFound,     // They count as zeros. Ranks tell each other, in each step, which those are.
+    kFound,     // They count as zeros. In each step the ranks find out together which those are.
     kRecorded,  // The same, but those of the first step are those of all steps (static graph).
   };
 
@@ -74,28 +87,29 @@ class Reducer {
                                                          Options options);
   ~Reducer();
 
-  // Begins a step. Needed only where something is to be said: the first gradient begins one too.
-  // A step under way is an ArgumentError.
+  // Begins a step. Needed only for a Step that is not the default: the first gradient begins one
+  // too. A step under way is an ArgumentError.
   absl::Status BeginStep(const Step& step);
 
-  // The place of gradient `index`, of its parameter's shape: a view into its bucket. To be written
-  // before MarkReady and left alone until Finish, after which it holds the average.
+  // Gradient `index`, of its parameter's shape: a view into its bucket. Write it before MarkReady
+  // and leave it alone until Finish, after which it holds the average.
   absl::StatusOr<Tensor> gradient(int64_t index) const;
 
   // The gradient has been written. ArgumentError if it is marked twice in a step. Where it starts a
   // bucket, also the error of that, which Finish returns too.
   absl::Status MarkReady(int64_t index);
 
-  // Copies `value`, contiguous and of the parameter's type and size, into place, and marks it.
+  // Copies `value`, contiguous and of the parameter's type and size, into gradient(index), and
+  // marks it.
   absl::Status CopyReady(int64_t index, const Tensor& value);
 
   // The same for a sparse parameter: copies the rows.
   absl::Status MarkReadySparse(int64_t index, const Rows& rows);
 
-  // Waits until the average of bucket `b` of the step under way is there, for who has a use for it
-  // before Finish, which is to follow. False, at once, if not all gradients of the buckets up to
-  // it are ready, and if averaging has failed or is up to Finish, which says why. That all ranks
-  // have had gradients for its parameters is not known before Finish.
+  // Waits until the average of bucket `b` of the step under way is there, for callers that can use
+  // it before they call Finish. Returns false, at once, if not all gradients of the buckets up to
+  // it are ready, and if averaging has failed or is left to Finish, which says why. Only Finish
+  // knows whether all ranks have had gradients for its parameters.
   absl::StatusOr<bool> AwaitBucket(int64_t b);
 
   // Waits until all buckets are averaged and ends the step.
@@ -108,8 +122,9 @@ class Reducer {
   absl::StatusOr<Rows> rows(int64_t index) const;
 
   // Uneven inputs. Every rank that still has input calls CountActive(kActive) before each step and
-  // passes the result as its divisor, or none. A rank that has run out repeats
-  // CountActive(kJoined) and, unless it is 0, ShadowStep, which takes part with zeros.
+  // passes the result as its divisor, or none. A rank that has run out (a joined rank, as in
+  // torch's Join) repeats CountActive(kJoined) and, unless that is 0, ShadowStep: a step that takes
+  // part in all operations with zeros.
   enum class Activity { kActive, kJoined };
   absl::StatusOr<int64_t> CountActive(Activity mine);
   absl::Status ShadowStep(int64_t divisor);
@@ -117,7 +132,7 @@ class Reducer {
   // How buckets are averaged from the next step on; none: all-reduce. Collective, between steps.
   absl::Status SetHook(std::shared_ptr<CommHook> hook);
 
-  // Goes on in another group, after a failure: a step under way is dropped. Collective over the
+  // Goes on in another group after a failure, and drops a step under way. Collective over the
   // new group: a MismatchError if its ranks have different parameters or options, else all take the
   // order of the buckets and the count of steps from its rank 0.
   absl::Status ReplaceGroup(std::shared_ptr<ProcessGroup> group);

@@ -1,4 +1,4 @@
-// The end of a step: waiting, what ranks tell each other, and the buckets in their new order.
+// The end of a step: waiting, the used-parameter all-reduce, sparse rows, the buckets' new order.
 #include <algorithm>
 #include <cstring>
 #include <utility>
@@ -114,7 +114,7 @@ void Reducer::Impl::CompleteStep() {
 
 absl::Status Reducer::Impl::FinishTogether(int64_t* waited) {
   SYNCLINE_RETURN_IF_ERROR(AwaitWorks(waited));
-  SYNCLINE_RETURN_IF_ERROR(ReadControl(waited));
+  SYNCLINE_RETURN_IF_ERROR(ReadUsedAllReduce(waited));
   DivideIntegers();
   absl::Status status = GatherSparse(waited);
   if (status.ok()) status = Rebuild(waited);
@@ -135,14 +135,14 @@ absl::Status Reducer::Impl::AwaitWorks(int64_t* waited) {
     step_.times->Ended(b);
   }
   first.Update(step_.error);
-  if (step_.control != nullptr)
-    first.Update(step_.control->Wait());  // The operation has a timeout.
+  if (step_.used_work != nullptr) first.Update(step_.used_work->Wait());  // It has a timeout.
   if (!Interruption().ok()) EndInterrupted(Interruption());
   return first;
 }
 
-// The averages of an interrupted step do not write to the gradients of the next one. Those of a
-// hook may wait for other ranks for longer: Reset deals with them.
+// Waits until the all-reduces of an interrupted step have ended, so that they do not write to the
+// gradients of the next one. A hook's operations may wait for other ranks for longer: its Reset
+// deals with them.
 void Reducer::Impl::EndInterrupted(const absl::Status& interruption) {
   const Uninterruptible cleanup;
   group_->Abort(absl::StrCat("rank ", group_->rank(), " was ", interruption.message()));
@@ -150,7 +150,7 @@ void Reducer::Impl::EndInterrupted(const absl::Status& interruption) {
   for (const std::shared_ptr<Work>& work : step_.works) {
     if (work != nullptr) work->Wait().IgnoreError();
   }
-  if (step_.control != nullptr) step_.control->Wait().IgnoreError();
+  if (step_.used_work != nullptr) step_.used_work->Wait().IgnoreError();
 }
 
 absl::Status Reducer::Impl::AwaitWork(size_t b) {
@@ -159,9 +159,9 @@ absl::Status Reducer::Impl::AwaitWork(size_t b) {
   return status.ok() ? status : HookFailed(b, status);
 }
 
-absl::Status Reducer::Impl::ReadControl(int64_t* waited) {
-  const int32_t* values = step_.control_values.data_as<int32_t>();
-  const int32_t* end = values + step_.control_values.numel();
+absl::Status Reducer::Impl::ReadUsedAllReduce(int64_t* waited) {
+  const int32_t* values = step_.used_values.data_as<int32_t>();
+  const int32_t* end = values + step_.used_values.numel();
   if (std::find(values, end, 2) != end) {
     const Stopwatch stopwatch(waited);
     return ReportFaults(*group_, step_.faults, options_.names, AdviceFor(options_.unused));
@@ -206,8 +206,8 @@ absl::Status Reducer::Impl::GatherSparse(int64_t* waited) {
   return absl::OkStatus();
 }
 
-// Not where unused parameters are found in each step: there the first step says little about the
-// others.
+// Does nothing where unused parameters are found in each step: there the order of the first step
+// says little about the others.
 absl::Status Reducer::Impl::Rebuild(int64_t* waited) {
   if (rebuilt_ || !options_.rebuild || options_.unused == Unused::kFound) return absl::OkStatus();
   const int64_t before = generation_;

@@ -1,4 +1,4 @@
-// How a Reducer works: the state behind its methods. See reducer.h for what they do.
+// The implementation of Reducer: the state behind its methods. See reducer.h for what they do.
 #ifndef SYNCLINE_DDP_REDUCER_IMPL_H_
 #define SYNCLINE_DDP_REDUCER_IMPL_H_
 
@@ -15,10 +15,10 @@
 #include "core/group/process_group.h"
 #include "core/group/work.h"
 #include "core/tensor/tensor.h"
-#include "ddp/agreement.h"
 #include "ddp/bucket_layout.h"
 #include "ddp/comm_hook.h"
 #include "ddp/gradient_report.h"
+#include "ddp/options_fingerprint.h"
 #include "ddp/reducer.h"
 #include "ddp/reducer_stats.h"
 #include "ddp/sparse_gather.h"
@@ -29,14 +29,15 @@ namespace syncline {
 int64_t Nanos();
 
 // Every communicating step of every rank issues the same operations: the buckets in order, then one
-// small all-reduce, the control, in which ranks tell each other which gradients they have. It goes
-// out behind the last bucket without waiting for Finish, unless gradients can still come that must
-// not. If it tells of a fault, all ranks exchange who has which, and the step ends in an error.
+// small all-reduce, the used-parameter all-reduce, by which each rank learns for which parameters
+// any rank has a gradient. It starts after the last bucket without waiting for Finish, unless
+// gradients can still come that must not. If it reports a fault, all ranks exchange their faults,
+// and the step ends in an error.
 //
 // Threads: mutex_ is held neither while a bucket is handed to the group, nor while gradients are
-// copied, nor in a wait. A thread that does the former has step_.is_starting, the others pass by;
-// those that do the second are counted. From the moment in which Finish finds neither, and sets
-// is_finishing, the step belongs to its thread alone.
+// copied, nor in a wait. The thread that hands buckets over has set step_.is_starting, and the
+// others leave that work to it; threads that copy are counted in step_.copying. Once Finish finds
+// neither, and sets is_finishing, the step belongs to its thread alone.
 class Reducer::Impl {
  public:
   Impl(std::shared_ptr<ProcessGroup> group, const std::vector<Tensor>& parameters, Options options);
@@ -69,7 +70,7 @@ class Reducer::Impl {
   // Shared with the callbacks of works, which may come after the step.
   struct Times {
     explicit Times(size_t count) : ready(count), start(count), end(count) {}
-    // By the callback or by who waits, whichever comes first.
+    // Called by the callback and by the thread that waits; the first call counts.
     void Ended(size_t b) {
       int64_t unknown = 0;
       end[b].compare_exchange_strong(unknown, Nanos());
@@ -95,9 +96,9 @@ class Reducer::Impl {
     bool is_finishing = false;
     size_t next = 0;                           // The first bucket that has not been started.
     std::vector<std::shared_ptr<Work>> works;  // By bucket.
-    std::shared_ptr<Work> control;
-    std::vector<int64_t> bytes, counts;  // By bucket, for statistics.
-    Tensor control_values;      // int32: 0 unused, 1 used, 2 a fault. By parameter, or just one.
+    std::shared_ptr<Work> used_work;           // The used-parameter all-reduce.
+    std::vector<int64_t> bytes, counts;        // By bucket, for statistics.
+    Tensor used_values;  // Its int32s: 0 unused, 1 used, 2 a fault. By parameter, or just one.
     std::vector<Fault> faults;  // By parameter; known to Finish.
     absl::Status error;         // Of the start of a bucket.
     std::shared_ptr<Times> times;
@@ -106,7 +107,7 @@ class Reducer::Impl {
 
   // ---- reducer_setup.cc ----
   absl::Status CheckOptions() const;
-  std::vector<Trait> Traits() const;
+  OptionsFingerprint Fingerprint() const;
   std::vector<int64_t> DefaultOrder() const;
   absl::Status PlanBuckets();
   absl::Status CheckBetweenSteps(absl::string_view call) const
@@ -114,7 +115,7 @@ class Reducer::Impl {
   absl::Status DropStep();
   absl::Status AdoptState(ProcessGroup& group);
   std::string HookName() const;
-  absl::Status ClaimHook(CommHook* hook) const;  // None is anyone's.
+  absl::Status AcquireHook(CommHook* hook) const;  // OK for none.
 
   // ---- reducer_step.cc ----
   absl::Status CheckIndex(int64_t index) const;
@@ -124,27 +125,27 @@ class Reducer::Impl {
   absl::Status CheckStep(const Step& step) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Begin(const Step& step) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void SetUnused(int64_t index) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // Begins a step if there is none. OK if the gradient may come now.
-  absl::Status Admit(int64_t index) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  absl::Status RefuseSecond(int64_t index) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Begins a step if there is none. OK if this gradient may be written now.
+  absl::Status CheckMayMark(int64_t index) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  absl::Status MarkedTwiceError(int64_t index) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::Status Mark(int64_t index, int64_t begun) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   bool HasGradient(int64_t index) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // These let go of the mutex in between.
+  // These release the mutex in between.
   absl::Status StartReady() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void StartBucket(size_t b) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  void StartControl() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void StartUsedAllReduce() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::StatusOr<std::shared_ptr<Work>> Start(size_t b, int64_t* hook_time);
   absl::Status HookFailed(size_t b, const absl::Status& error);
 
   // ---- reducer_finish.cc ----
   absl::Status AwaitOthers() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void CompleteStep() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // The parts of Finish that communicate. Each adds what it has waited to `waited`.
+  // The parts of Finish that communicate. Each adds the time that it waited to `waited`.
   absl::Status FinishTogether(int64_t* waited);
   absl::Status AwaitWorks(int64_t* waited);
   absl::Status AwaitWork(size_t b);
   void EndInterrupted(const absl::Status& interruption);
-  absl::Status ReadControl(int64_t* waited);
+  absl::Status ReadUsedAllReduce(int64_t* waited);
   absl::Status GatherSparse(int64_t* waited);
   absl::Status Rebuild(int64_t* waited);
   absl::Status ShareOrder(int64_t* waited);

@@ -1,4 +1,4 @@
-// What happens between steps: the plan, hooks, uneven inputs, another group.
+// Between steps: the plan of the buckets, hooks, uneven inputs, another group.
 #include <algorithm>
 #include <utility>
 
@@ -11,8 +11,8 @@
 namespace syncline {
 namespace {
 
-// How long operations of a group that is given up are waited for.
-constexpr absl::Duration kPatience = absl::Seconds(2);
+// How long to wait for operations of a group that has been replaced.
+constexpr absl::Duration kDropTimeout = absl::Seconds(2);
 
 // Types and shapes only: nobody's memory is held.
 std::vector<Tensor> WithoutElements(const std::vector<Tensor>& tensors) {
@@ -24,7 +24,7 @@ std::vector<Tensor> WithoutElements(const std::vector<Tensor>& tensors) {
   return result;
 }
 
-// It goes when another takes its place.
+// The hook is kept apart: it is destroyed when another one replaces it.
 Reducer::Options WithoutHook(Reducer::Options options) {
   options.hook = nullptr;
   return options;
@@ -67,9 +67,10 @@ Reducer::Impl::~Impl() {
 
 absl::Status Reducer::Impl::Connect() {
   absl::Status own = CheckOptions();
-  if (own.ok()) own = ClaimHook(hook_.get());
+  if (own.ok()) own = AcquireHook(hook_.get());
   if (own.ok()) own = PlanBuckets();
-  SYNCLINE_RETURN_IF_ERROR(AgreeOn(*group_, own.ok() ? Traits() : std::vector<Trait>(), own));
+  SYNCLINE_RETURN_IF_ERROR(
+      CheckSameOnAllRanks(*group_, own.ok() ? Fingerprint() : OptionsFingerprint(), own));
   if (hook_ == nullptr) return absl::OkStatus();
   return Annotate(hook_->Attach(group_), absl::StrCat("communication hook '", HookName(), "'"));
 }
@@ -124,32 +125,33 @@ absl::Status Reducer::Impl::PlanBuckets() {
   return absl::OkStatus();
 }
 
-std::vector<Trait> Reducer::Impl::Traits() const {
+OptionsFingerprint Reducer::Impl::Fingerprint() const {
   const bool has_names = !options_.names.empty();
-  std::vector<Trait> traits = {{"the number of parameters", absl::StrCat(parameters_.size())},
-                               {"whether parameters have names", has_names ? "yes" : "no"}};
+  OptionsFingerprint options = {{"the number of parameters", absl::StrCat(parameters_.size())},
+                                {"whether parameters have names", has_names ? "yes" : "no"}};
   for (size_t i = 0; i < parameters_.size(); ++i) {
     if (has_names) {
-      traits.push_back(
+      options.push_back(
           {absl::StrCat("the name of parameter ", i), absl::StrCat("'", options_.names[i], "'")});
     }
-    traits.push_back(
+    options.push_back(
         {absl::StrCat(has_names ? "parameter " : "", NameOf(i)), parameters_[i].ToString()});
   }
-  traits.push_back({"the sparse parameters", absl::StrCat("[", absl::StrJoin(sparse_, ", "), "]")});
-  traits.push_back({"the bucket caps", ToString(options_.caps)});
-  traits.push_back({"what to do about unused parameters", std::string(Name(options_.unused))});
-  traits.push_back({"whether buckets are rebuilt", options_.rebuild ? "yes" : "no"});
-  traits.push_back({"the communication hook", HookName()});
-  return traits;
+  options.push_back(
+      {"the sparse parameters", absl::StrCat("[", absl::StrJoin(sparse_, ", "), "]")});
+  options.push_back({"the bucket caps", ToString(options_.caps)});
+  options.push_back({"what to do about unused parameters", std::string(Name(options_.unused))});
+  options.push_back({"whether buckets are rebuilt", options_.rebuild ? "yes" : "no"});
+  options.push_back({"the communication hook", HookName()});
+  return options;
 }
 
 std::string Reducer::Impl::HookName() const {
   return hook_ == nullptr ? "all_reduce" : hook_->name();
 }
 
-absl::Status Reducer::Impl::ClaimHook(CommHook* hook) const {
-  if (hook == nullptr || hook->Claim(this)) return absl::OkStatus();
+absl::Status Reducer::Impl::AcquireHook(CommHook* hook) const {
+  if (hook == nullptr || hook->Acquire(this)) return absl::OkStatus();
   return ArgumentError(absl::StrCat("communication hook '", hook->name(),
                                     "' belongs to another reducer: make one for each"));
 }
@@ -192,8 +194,8 @@ absl::Status Reducer::Impl::SetHook(std::shared_ptr<CommHook> hook) {
     group = group_;
   }
   const std::string name = hook == nullptr ? "all_reduce" : hook->name();
-  absl::Status status = ClaimHook(hook.get());
-  status = AgreeOn(*group, {{"the communication hook", name}}, status);
+  absl::Status status = AcquireHook(hook.get());
+  status = CheckSameOnAllRanks(*group, {{"the communication hook", name}}, status);
   if (status.ok() && hook != nullptr) {
     status = Annotate(hook->Attach(group), absl::StrCat("communication hook '", name, "'"));
   }
@@ -201,8 +203,8 @@ absl::Status Reducer::Impl::SetHook(std::shared_ptr<CommHook> hook) {
     absl::MutexLock lock(&mutex_);
     hook_.swap(hook);
   }
-  // The one that is not used ends what it does without the mutex, for it may wait, or need a lock
-  // that another thread holds while it waits for the mutex.
+  // The hook that is not used is released and destroyed without the mutex: it may wait, or need a
+  // lock that another thread holds while it waits for the mutex.
   if (hook != nullptr && hook != hook_) hook->Release(this);
   return status;
 }
@@ -210,7 +212,7 @@ absl::Status Reducer::Impl::SetHook(std::shared_ptr<CommHook> hook) {
 absl::Status Reducer::Impl::ReplaceGroup(std::shared_ptr<ProcessGroup> group) {
   if (group == nullptr) return ArgumentError("a reducer needs a process group");
   SYNCLINE_RETURN_IF_ERROR(DropStep());
-  SYNCLINE_RETURN_IF_ERROR(AgreeOn(*group, Traits()));
+  SYNCLINE_RETURN_IF_ERROR(CheckSameOnAllRanks(*group, Fingerprint()));
   SYNCLINE_RETURN_IF_ERROR(AdoptState(*group));
   {
     absl::MutexLock lock(&mutex_);
@@ -230,17 +232,17 @@ absl::Status Reducer::Impl::DropStep() {
     if (!step_.under_way) return absl::OkStatus();
     step_.under_way = false;
     works = step_.works;
-    works.push_back(step_.control);
+    works.push_back(step_.used_work);
   }
-  const Deadline deadline(kPatience);
+  const Deadline deadline(kDropTimeout);
   bool all_ended = true;
   for (const std::shared_ptr<Work>& work : works) {
     if (work == nullptr) continue;
-    (void)work->Wait(deadline.Remaining());  // Its outcome is nobody's business any more.
+    (void)work->Wait(deadline.Remaining());  // Its outcome no longer matters.
     all_ended = all_ended && work->IsCompleted();
   }
   if (all_ended) return absl::OkStatus();
-  // What still runs may write: it gets the old buckets, and the steps to come new ones.
+  // Operations that still run may write: they keep the old buckets, and later steps get new ones.
   SYNCLINE_ASSIGN_OR_RETURN(BucketLayout layout, Allocate(layout_.buckets, parameters_));
   absl::MutexLock lock(&mutex_);
   layout_ = std::move(layout);
@@ -248,7 +250,7 @@ absl::Status Reducer::Impl::DropStep() {
   return absl::OkStatus();
 }
 
-// Ranks that failed in the same step may be on different sides of its end.
+// Takes rank 0's state. Ranks that failed in the same step may differ in whether it has ended.
 absl::Status Reducer::Impl::AdoptState(ProcessGroup& group) {
   std::vector<int64_t> state = {steps_, rebuilt_, recorded_, !used_.empty()};
   const size_t fixed = state.size();

@@ -94,7 +94,7 @@ void Reducer::Impl::Begin(const Step& step) {
   step_.has_unused = false;
   step_.next = 0;
   step_.works.assign(layout_.buckets.size(), nullptr);
-  step_.control = nullptr;
+  step_.used_work = nullptr;
   step_.error = absl::OkStatus();
   step_.times = std::make_shared<Times>(layout_.buckets.size() + sparse_.size());
   step_.own_time = 0;
@@ -126,13 +126,13 @@ absl::StatusOr<Tensor> Reducer::Impl::gradient(int64_t index) const {
   return layout_.gradients[index];
 }
 
-absl::Status Reducer::Impl::Admit(int64_t index) {
+absl::Status Reducer::Impl::CheckMayMark(int64_t index) {
   if (!step_.under_way) Begin({});
   if (step_.states[index] == State::kAwaited && !step_.is_finishing) return step_.error;
-  return RefuseSecond(index);
+  return MarkedTwiceError(index);
 }
 
-absl::Status Reducer::Impl::RefuseSecond(int64_t index) {
+absl::Status Reducer::Impl::MarkedTwiceError(int64_t index) {
   if (!step_.error.ok()) return step_.error;
   if (step_.states[index] == State::kUnused && !step_.is_finishing) {
     step_.surplus.push_back(index);
@@ -152,7 +152,7 @@ absl::Status Reducer::Impl::MarkReady(int64_t index) {
   SYNCLINE_RETURN_IF_ERROR(CheckKind(index, false));
   const int64_t begun = Nanos();
   absl::MutexLock lock(&mutex_);
-  SYNCLINE_RETURN_IF_ERROR(Admit(index));
+  SYNCLINE_RETURN_IF_ERROR(CheckMayMark(index));
   return Mark(index, begun);
 }
 
@@ -166,21 +166,22 @@ absl::Status Reducer::Impl::CopyReady(int64_t index, const Tensor& value) {
                                       value.is_contiguous() ? "" : "strided ", value.ToString()));
   }
   const int64_t begun = Nanos();
-  Tensor place;
+  Tensor gradient_view;
   bool adds;
   {
     absl::MutexLock lock(&mutex_);
-    SYNCLINE_RETURN_IF_ERROR(Admit(index));
+    SYNCLINE_RETURN_IF_ERROR(CheckMayMark(index));
     step_.states[index] = State::kCopying;
     ++step_.copying;
-    place = layout_.gradients[index];
+    gradient_view = layout_.gradients[index];
     adds = accumulated_[index];
   }
   const int64_t copying_since = Nanos();
   if (adds) {
-    Accumulate(place.dtype(), ReduceOp::kSum, place.data(), value.data(), place.numel());
+    Accumulate(gradient_view.dtype(), ReduceOp::kSum, gradient_view.data(), value.data(),
+               gradient_view.numel());
   } else if (value.nbytes() > 0) {
-    std::memcpy(place.data(), value.data(), value.nbytes());
+    std::memcpy(gradient_view.data(), value.data(), value.nbytes());
   }
   const int64_t copied = Nanos() - copying_since;
   absl::MutexLock lock(&mutex_);
@@ -197,7 +198,7 @@ absl::Status Reducer::Impl::MarkReadySparse(int64_t index, const Rows& rows) {
   if (!valid.ok()) return Annotate(valid, absl::StrCat("the gradient of ", NameOf(index)));
   {
     absl::MutexLock lock(&mutex_);
-    SYNCLINE_RETURN_IF_ERROR(Admit(index));
+    SYNCLINE_RETURN_IF_ERROR(CheckMayMark(index));
     step_.states[index] = State::kCopying;
     ++step_.copying;
   }
@@ -234,8 +235,8 @@ absl::Status Reducer::Impl::StartReady() {
   }
   const bool is_known = step_.is_finishing || (step_.all_awaited == 0 && !step_.has_unused);
   if (step_.error.ok() && step_.next == step_.works.size() && is_known &&
-      step_.control == nullptr) {
-    StartControl();
+      step_.used_work == nullptr) {
+    StartUsedAllReduce();
   }
   step_.is_starting = false;
   return step_.error;
@@ -285,14 +286,14 @@ absl::StatusOr<std::shared_ptr<Work>> Reducer::Impl::Start(size_t b, int64_t* ho
 }
 
 absl::Status Reducer::Impl::HookFailed(size_t b, const absl::Status& error) {
-  const absl::Status told =
+  const absl::Status annotated =
       Annotate(error, absl::StrCat("communication hook '", hook_->name(), "', bucket ", b));
   // This rank cannot go on with the step, and the others must not wait for it.
-  if (group_->status().ok()) group_->Abort(told.message());
-  return told;
+  if (group_->status().ok()) group_->Abort(annotated.message());
+  return annotated;
 }
 
-void Reducer::Impl::StartControl() {
+void Reducer::Impl::StartUsedAllReduce() {
   const bool by_parameter = FindsUnused();
   const int64_t count = by_parameter ? static_cast<int64_t>(parameters_.size()) : 1;
   Tensor values = Tensor::Zeros(DType::kInt32, {count});
@@ -301,12 +302,12 @@ void Reducer::Impl::StartControl() {
   for (size_t i = 0; i < step_.faults.size(); ++i) {
     if (step_.faults[i] != Fault::kNone) value[by_parameter ? i : 0] = 2;
   }
-  step_.control_values = values;
+  step_.used_values = values;
   mutex_.Unlock();
   auto work = group_->AllReduceAsync(values, ReduceOp::kMax);
   mutex_.Lock();
   if (work.ok()) {
-    step_.control = *std::move(work);
+    step_.used_work = *std::move(work);
   } else {
     step_.error = work.status();
   }

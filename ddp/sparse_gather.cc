@@ -4,6 +4,7 @@
 #include <numeric>
 
 #include "absl/strings/str_cat.h"
+#include "core/base/check.h"
 #include "core/base/status.h"
 #include "core/tensor/reduce_kernels.h"
 
@@ -42,6 +43,7 @@ absl::Status RowBuffer::Check(const SparseRows& rows) const {
 }
 
 void RowBuffer::Append(const SparseRows& rows) {
+  SYNCLINE_DCHECK(Check(rows).ok());
   const int64_t* indices = rows.indices.data_as<int64_t>();
   const char* values = rows.values.data_as<char>();
   indices_.insert(indices_.end(), indices, indices + rows.indices.numel());
@@ -72,9 +74,10 @@ absl::StatusOr<SparseRows> GatherRows(ProcessGroup& group, RowBuffer& mine, int6
   std::vector<int64_t> counts(group.size());
   counts[group.rank()] = mine.count();
   const Tensor all_counts = Tensor::Of(counts);
-  std::vector<Tensor> places;
-  for (int64_t rank = 0; rank < group.size(); ++rank) places.push_back(all_counts.Slice(rank, 1));
-  SYNCLINE_RETURN_IF_ERROR(group.AllGather(places, places[group.rank()]));
+  std::vector<Tensor> counts_by_rank;
+  for (int64_t rank = 0; rank < group.size(); ++rank)
+    counts_by_rank.push_back(all_counts.Slice(rank, 1));
+  SYNCLINE_RETURN_IF_ERROR(group.AllGather(counts_by_rank, counts_by_rank[group.rank()]));
 
   const int64_t total = std::accumulate(counts.begin(), counts.end(), int64_t{0});
   SYNCLINE_ASSIGN_OR_RETURN(const SparseRows all, mine.Make(total));

@@ -1,4 +1,4 @@
-// Gradients of which each rank has some rows.
+// Sparse gradients: each rank has some of the rows.
 #ifndef SYNCLINE_DDP_SPARSE_GATHER_H_
 #define SYNCLINE_DDP_SPARSE_GATHER_H_
 

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <vector>
 
+#include "core/base/hash.h"
+
 namespace syncline {
 namespace {
 
@@ -10,16 +12,11 @@ namespace {
 constexpr uint8_t kDisagree = 1;
 constexpr uint8_t kUneven = 2;
 
-// FNV-1a over words. The shift brings the upper half of each product, where the multiplication
-// moves all differences, down to the bits that the next word meets.
 template <typename Words>
 uint64_t HashWords(const Words& words) {
-  uint64_t hash = 14695981039346656037u;
-  for (const auto word : words) {
-    hash = (hash ^ static_cast<uint64_t>(word)) * 1099511628211u;
-    hash ^= hash >> 32;
-  }
-  return hash;
+  WordHash hash;
+  for (const auto word : words) hash.Add(static_cast<uint64_t>(word));
+  return hash.value();
 }
 
 int64_t EvenCount(const Call& call) {

@@ -3,13 +3,11 @@
 #include <algorithm>
 #include <cstring>
 
+#include "core/base/hash.h"
 #include "core/group/backend.h"
 
 namespace syncline::shm {
 namespace {
-
-// FNV-1a (G. Fowler, L. C. Noll, K.-P. Vo), a word at a time.
-uint64_t Mix(uint64_t hash, uint64_t word) { return (hash ^ word) * 0x100000001b3; }
 
 // Distinguishes a recorded call from the zeros of a new segment.
 constexpr uint64_t kIsRecorded = 1 << 8;
@@ -36,9 +34,9 @@ void SetFingerprint(const Call& call, EntrySlot::Content& content) {
   // CollectiveEntry::CheckSplits compares these.
   fingerprint[2] = call.counts.size();
   if (call.kind == OpKind::kAllToAll) return;
-  uint64_t hash = 0xcbf29ce484222325;
-  for (int64_t count : call.counts) hash = Mix(hash, static_cast<uint64_t>(count));
-  fingerprint[3] ^= hash;
+  WordHash hash;
+  for (int64_t count : call.counts) hash.Add(static_cast<uint64_t>(count));
+  fingerprint[3] ^= hash.value();
 }
 
 bool SameFingerprint(const EntrySlot::Content& a, const EntrySlot::Content& b) {

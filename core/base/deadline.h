@@ -1,4 +1,4 @@
-// A point in time at which a wait gives up.
+// Deadline: a point in time at which a wait gives up.
 #ifndef SYNCLINE_CORE_BASE_DEADLINE_H_
 #define SYNCLINE_CORE_BASE_DEADLINE_H_
 
@@ -16,14 +16,18 @@
 
 namespace syncline {
 
-// Turns one timeout into what is left of it for each of several waits in a row. Counts on the
-// monotonic clock: setting the wall clock does not move it.
+// Turns one timeout into the time that is left for each of several waits in a row. Counts on the
+// monotonic clock: setting the wall clock does not move it. A value; threads may share one.
+//
+//   const Deadline deadline(absl::Seconds(30));
+//   SYNCLINE_RETURN_IF_ERROR(SendAll(socket, data, size, deadline));
+//   SYNCLINE_RETURN_IF_ERROR(ReceiveAll(socket, reply, reply_size, deadline));  // What is left.
 class Deadline {
  public:
   explicit Deadline(absl::Duration timeout) : timeout_(timeout), began_(Now()) {}
 
-  // Counts from the first look at what remains: to read the clock is a fifth of what a call costs
-  // that need not wait. Copies count for themselves.
+  // Counts from the first call of Remaining or Expired. Reading the clock is a fifth of the cost of
+  // a call that need not wait. A copy made before counts from its own first call.
   static Deadline FromFirstWait(absl::Duration timeout) { return Deadline(timeout, kNotYet); }
 
   Deadline(const Deadline& other) : timeout_(other.timeout_), began_(other.began()) {}

@@ -1,4 +1,4 @@
-// A set of enumerators.
+// EnumSet: a set of enumerators.
 #ifndef SYNCLINE_CORE_BASE_ENUM_SET_H_
 #define SYNCLINE_CORE_BASE_ENUM_SET_H_
 
@@ -6,10 +6,12 @@
 #include <cstdint>
 #include <initializer_list>
 
+#include "core/base/check.h"
+
 namespace syncline {
 
-// As std::set<E>, as one word: asking it costs nothing, which matters to what every call asks.
-// E's values are 0 to 63.
+// As std::set<E>, in one word: a lookup costs nothing, which matters where every call looks. E's
+// values are 0 to 63. Not synchronised, as std::set.
 template <typename E>
 class EnumSet {
  public:
@@ -53,7 +55,10 @@ class EnumSet {
   bool operator!=(const EnumSet& other) const { return bits_ != other.bits_; }
 
  private:
-  static uint64_t BitOf(E value) { return uint64_t{1} << static_cast<unsigned>(value); }
+  static uint64_t BitOf(E value) {
+    SYNCLINE_DCHECK(static_cast<unsigned>(value) < 64);
+    return uint64_t{1} << static_cast<unsigned>(value);
+  }
 
   uint64_t bits_ = 0;
 };

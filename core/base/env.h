@@ -1,4 +1,5 @@
-// The process environment. The only file that calls getenv.
+// The process environment. The only file that calls getenv. Thread-safe while nobody changes the
+// environment.
 #ifndef SYNCLINE_CORE_BASE_ENV_H_
 #define SYNCLINE_CORE_BASE_ENV_H_
 
@@ -12,7 +13,7 @@
 
 namespace syncline {
 
-// What tells the value of an environment variable: GetEnv, or a test's table.
+// A function that returns the value of an environment variable: GetEnv, or a test's table.
 using EnvironmentLookup = std::function<std::optional<std::string>(absl::string_view name)>;
 
 // The value of environment variable `name`; nothing if it is unset. An empty value is a value.

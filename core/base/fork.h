@@ -1,17 +1,17 @@
-// Whether this process was forked after something was made.
+// ForkGuard: tells whether this process was forked after an object was made.
 #ifndef SYNCLINE_CORE_BASE_FORK_H_
 #define SYNCLINE_CORE_BASE_FORK_H_
 
 namespace syncline {
 
-// A child of fork has its parent's memory but none of its threads, and shares its connections: what
-// uses either must not be used in the child. Made together with such a thing, it tells parent and
-// child apart.
+// A child of fork has its parent's memory but none of its threads, and shares its connections. An
+// object that uses either must not be used in the child: it has a ForkGuard as a member, and asks
+// it. Thread-safe.
 class ForkGuard {
  public:
   ForkGuard();
 
-  // Whether this process is a child, forked since. Costs one load.
+  // Whether this process is a child that was forked after this guard was made. Costs one load.
   bool InChild() const;
 
  private:

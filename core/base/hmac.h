@@ -1,4 +1,5 @@
-// How those who share a secret know each other's messages.
+// Random bytes, and proofs that a message comes from a process that knows a secret. Pure functions,
+// for any thread.
 #ifndef SYNCLINE_CORE_BASE_HMAC_H_
 #define SYNCLINE_CORE_BASE_HMAC_H_
 
@@ -16,7 +17,8 @@ std::string RandomBytes(size_t count);
 inline constexpr size_t kHmacBytes = 32;
 std::string HmacSha256(absl::string_view secret, absl::string_view message);
 
-// Takes the same time wherever they differ.
+// Whether `a` and `b` are equal. Takes the same time wherever they differ, so that the time tells
+// an attacker nothing.
 bool SameBytes(absl::string_view a, absl::string_view b);
 
 }  // namespace syncline

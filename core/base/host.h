@@ -1,4 +1,4 @@
-// Which host and process this is, for topology and for messages.
+// Identifies hosts and processes, for topology and for messages. Thread-safe.
 #ifndef SYNCLINE_CORE_BASE_HOST_H_
 #define SYNCLINE_CORE_BASE_HOST_H_
 
@@ -33,8 +33,7 @@ struct Peer {
 // descriptor to ask the kernel with.
 absl::StatusOr<Peer> IdentifyThisProcess();
 
-// The same for messages, without what only processes need: its host's name and its pid. Never
-// fails.
+// The same for messages: only its host's name and its pid. Never fails.
 Peer ThisPeer();
 
 // The address under which this host is reached from `host`: that of the interface through which

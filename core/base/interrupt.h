@@ -1,5 +1,4 @@
-// Ends the long waits of a thread that something else wants: Ctrl-C in Python, Thread.interrupt in
-// Java.
+// Interrupts: how Ctrl-C in Python and Thread.interrupt in Java end the long waits of a thread.
 //
 // A language binding opens an InterruptScope around each call into C++. Whatever waits for long
 // inside the call waits in slices of at most kInterruptInterval, and calls CheckInterrupt after
@@ -13,7 +12,7 @@
 // Deadline::AwaitInterruptibly and the functions of core/base/sockets.h do this already. Threads
 // without a scope, such as those that run asynchronous operations, are never interrupted.
 //
-// What an interrupted call leaves behind is up to who waits: a collective fails its group, since
+// What an interrupted call leaves behind depends on the wait: a collective fails its group, since
 // the other ranks would wait for this one in vain; a wait for a key or for a Work ends alone.
 #ifndef SYNCLINE_CORE_BASE_INTERRUPT_H_
 #define SYNCLINE_CORE_BASE_INTERRUPT_H_
@@ -88,7 +87,8 @@ class Uninterruptible {
 // kInterruptInterval / 2. Requires that no lock is held.
 absl::Status CheckInterrupt();
 
-// What CheckInterrupt has returned last, without asking anew. May be called with locks held.
+// The last result of CheckInterrupt on this thread, without a new check. May be called with locks
+// held.
 absl::Status Interruption();
 
 // Sleeps for `duration`, or until this thread is interrupted; returns that.

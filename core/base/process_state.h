@@ -22,7 +22,7 @@ struct ProcessState {
 // nothing about the process.
 absl::StatusOr<ProcessState> ReadProcess(int pid);
 
-// The pid namespace of the calling process; "-" if it cannot be told. The pids of another one mean
+// The pid namespace of the calling process; "-" if it is not known. The pids of another one mean
 // nothing here.
 std::string PidNamespace();
 

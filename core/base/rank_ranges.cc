@@ -1,5 +1,6 @@
 #include "core/base/rank_ranges.h"
 
+#include <algorithm>
 #include <cstddef>
 
 #include "absl/strings/match.h"
@@ -38,4 +39,19 @@ std::string NameRanges(const std::vector<std::string>& ranges) {
 }
 
 }  // namespace internal
+
+std::string ListRanks(const std::vector<int64_t>& ranks) {
+  std::vector<std::string> items;
+  for (int64_t rank : ranks) items.push_back(absl::StrCat(rank));
+  return absl::StrCat(ranks.size() == 1 ? "rank " : "ranks ", ListSome(items));
+}
+
+std::string ListSome(const std::vector<std::string>& items) {
+  constexpr size_t kSome = 10;
+  const size_t shown = std::min(items.size(), kSome);
+  std::string list = absl::StrJoin(items.begin(), items.begin() + shown, ", ");
+  if (shown < items.size()) absl::StrAppend(&list, " and ", items.size() - shown, " more");
+  return list;
+}
+
 }  // namespace syncline

@@ -1,7 +1,8 @@
-// How messages list ranks: in ranges, so that a thousand of them fit into one line.
+// Lists ranks in messages, so that a thousand of them fit into one line. Pure functions.
 #ifndef SYNCLINE_CORE_BASE_RANK_RANGES_H_
 #define SYNCLINE_CORE_BASE_RANK_RANGES_H_
 
+#include <cstdint>
 #include <iterator>
 #include <string>
 #include <vector>
@@ -15,6 +16,12 @@ std::string RankRanges(const Ranks& ranks);
 // "no rank", "rank 3", "ranks 1 and 2", "ranks 0, 2 and 5-9".
 template <typename Ranks>
 std::string NameRanks(const Ranks& ranks);
+
+// "rank 3", "ranks 0, 2, 5": one by one, for few ranks; at most ten, "and 20 more".
+std::string ListRanks(const std::vector<int64_t>& ranks);
+
+// "a, b, c": at most ten items, "and 20 more".
+std::string ListSome(const std::vector<std::string>& items);
 
 // ---- Implementation ----
 

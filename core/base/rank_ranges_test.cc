@@ -27,5 +27,14 @@ TEST(RankRangesTest, NamesAreSingularOrPlural) {
   EXPECT_EQ(NameRanks(std::vector<int>{0, 2, 5, 6, 7, 8}), "ranks 0, 2 and 5-8");
 }
 
+TEST(RankRangesTest, AListShowsAtMostTen) {
+  EXPECT_EQ(ListRanks({3}), "rank 3");
+  EXPECT_EQ(ListRanks({0, 2, 3, 4, 5}), "ranks 0, 2, 3, 4, 5");
+  std::vector<int64_t> many(30);
+  std::iota(many.begin(), many.end(), 0);
+  EXPECT_EQ(ListRanks(many), "ranks 0, 1, 2, 3, 4, 5, 6, 7, 8, 9 and 20 more");
+  EXPECT_EQ(ListSome({"a", "b"}), "a, b");
+}
+
 }  // namespace
 }  // namespace syncline

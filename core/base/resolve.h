@@ -1,4 +1,4 @@
-// Names of hosts to addresses, in bounded time.
+// Resolves names of hosts to addresses, in bounded time. Thread-safe.
 #ifndef SYNCLINE_CORE_BASE_RESOLVE_H_
 #define SYNCLINE_CORE_BASE_RESOLVE_H_
 

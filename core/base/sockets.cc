@@ -1,5 +1,6 @@
 #include "core/base/sockets.h"
 
+#include <fcntl.h>
 #include <sys/resource.h>
 
 #include <algorithm>
@@ -12,6 +13,7 @@
 #include "absl/strings/string_view.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
+#include "core/base/check.h"
 #include "core/base/interrupt.h"
 #include "core/base/status.h"
 
@@ -132,6 +134,7 @@ absl::Status WaitWritable(int fd, const Deadline& deadline) {
 }
 
 absl::StatusOr<UniqueFd> TryAccept(int listener) {
+  SYNCLINE_DCHECK((fcntl(listener, F_GETFL) & O_NONBLOCK) != 0);
   UniqueFd connection(accept4(listener, nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
   if (connection.valid() || WouldBlock(errno) || IsErrorOfConnection(errno)) return connection;
   return Failed("accept a connection", errno);

@@ -1,7 +1,7 @@
-// Socket calls that end: each takes a Deadline, and each failure says what to do about it.
+// Socket calls that end in time: each takes a Deadline, and each failure says what to do about it.
 //
 // Product code calls accept, connect, poll and send through these functions, which are the one
-// place that decides what a signal, a stranger or a lack of descriptors does to a wait:
+// code that decides what a signal, a stranger or a lack of descriptors does to a wait:
 //
 //   * A signal handler that returns does not end a wait and does not extend it.
 //   * A wait that passes its deadline returns a TimeoutError. It looks once, without waiting, if

@@ -14,7 +14,7 @@ namespace syncline {
 // SYNCLINE_STALL_WARNING, read once; InfiniteDuration if it is 0.
 absl::Duration StallWarningAfter();
 
-// Tells when a wait has become long enough to speak of. Not thread-safe.
+// Tells when a wait has become long enough for a warning. Not thread-safe.
 class StallTimer {
  public:
   // True once when StallWarningAfter() has passed since the first call, then at twice, four times,
@@ -27,9 +27,9 @@ class StallTimer {
   absl::Duration next_;
 };
 
-// For transports whose waits cannot know who is missing: the one who began the operation on this
-// thread opens a watch, and the waits below call Look. The innermost watch counts. Costs two
-// accesses to a thread-local variable before a wait is long.
+// For transports whose waits cannot know which rank is missing: the code that began the operation
+// on this thread opens a watch, and the waits below it call Look. The innermost watch counts. Costs
+// two accesses to a thread-local variable before a wait is long.
 class StallWatch {
  public:
   // Called on this thread, without any lock held: first after a quarter of StallWarningAfter(),

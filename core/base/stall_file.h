@@ -36,7 +36,7 @@ struct Stall {
 //
 // Each change replaces the file, so that no reader sees half of it; its size is bounded. Without
 // the variable, and in a child of fork, which has none of these waits, nothing is written. A file
-// that cannot be written is told in the log, once. Thread-safe.
+// that cannot be written is logged, once. Thread-safe.
 class StallFile {
  public:
   // That of this process, which reads the variable at the first call. Never destroyed: a thread

@@ -1,4 +1,5 @@
-// Errors: absl::Status, with the kind that bindings turn into typed exceptions.
+// Errors: absl::Status, with the kind that bindings turn into typed exceptions. Pure functions, for
+// any thread.
 #ifndef SYNCLINE_CORE_BASE_STATUS_H_
 #define SYNCLINE_CORE_BASE_STATUS_H_
 
@@ -34,7 +35,7 @@ absl::Status UnsupportedError(absl::string_view message);  // UNIMPLEMENTED
 absl::Status ErrorOfKind(ErrorKind kind, absl::string_view message);
 
 // The kind that one of the functions above gave `status`; for a status made elsewhere, the kind
-// that fits its code. Requires !status.ok().
+// that fits its code. kInternal for OK.
 ErrorKind KindOf(const absl::Status& status);
 
 // The same error, its message preceded by "`context`: ". OK stays OK.

@@ -1,4 +1,5 @@
-// Threads that may not be had.
+// Starts threads. All threads of the product start here: a lack of them is an error, not an
+// exception.
 #ifndef SYNCLINE_CORE_BASE_THREAD_H_
 #define SYNCLINE_CORE_BASE_THREAD_H_
 

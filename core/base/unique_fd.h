@@ -1,4 +1,4 @@
-// Owns a file descriptor and closes it when destroyed.
+// UniqueFd: owns a file descriptor and closes it when destroyed. Not thread-safe, as a unique_ptr.
 #ifndef SYNCLINE_CORE_BASE_UNIQUE_FD_H_
 #define SYNCLINE_CORE_BASE_UNIQUE_FD_H_
 

@@ -12,7 +12,7 @@
 namespace syncline {
 namespace {
 
-// Bytes in one transfer, but for a tensor that has more by itself.
+// Bytes in one transfer, except for a tensor that has more by itself.
 constexpr size_t kEnough = 64 << 20;
 
 absl::Status AverageAll(ProcessGroup& group, const std::vector<Tensor>& tensors) {

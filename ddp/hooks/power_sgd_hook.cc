@@ -29,7 +29,7 @@ struct BucketMemory {
   PowerSgdLayout layout;
   Tensor delta;  // What was lost; during a step, that and the gradients.
   Tensor p;      // The vectors of P, and what is not compressed.
-  Tensor q;      // The vectors of Q: zeros where they have to be made anew.
+  Tensor q;      // The vectors of Q: zeros where they have to be drawn again.
 };
 
 template <typename T>
@@ -187,7 +187,8 @@ class PowerSgd : public BucketAverager {
     for (const PowerSgdMatrix& matrix : layout.matrices) {
       const int64_t limit = std::min(matrix.count(), bucket.buffer.numel() - matrix.begin);
       Expand(p + matrix.p, q + matrix.q, matrix.rank, matrix.shape, limit, out + matrix.begin);
-      if (!IsFinite(q + matrix.q, matrix.rank * matrix.shape.cols)) Forget<T>(matrix, memory);
+      if (!IsFinite(q + matrix.q, matrix.rank * matrix.shape.cols))
+        ClearFeedback<T>(matrix, memory);
     }
     const T* from = p + layout.p_count;
     for (const PowerSgdPiece& piece : layout.rest) {
@@ -195,9 +196,9 @@ class PowerSgd : public BucketAverager {
     }
   }
 
-  // Or what is not finite would stay in it for ever.
+  // Otherwise values that are not finite would stay in the error feedback for ever.
   template <typename T>
-  void Forget(const PowerSgdMatrix& matrix, BucketMemory& memory) {
+  void ClearFeedback(const PowerSgdMatrix& matrix, BucketMemory& memory) {
     T* const delta = memory.delta.data_as<T>() + matrix.begin;
     std::fill(delta, delta + matrix.count(), T(0));
     T* const q = memory.q.data_as<T>() + matrix.q;

@@ -8,7 +8,7 @@
 namespace syncline {
 namespace {
 
-// Collectives of less gain nothing by being read in place; see benchmarks/.
+// Collectives of less gain nothing by direct access; see benchmarks/.
 constexpr int64_t kLeastShared = 16 << 20;
 
 absl::StatusOr<Tensor> Allocate(int64_t bytes) {

@@ -10,7 +10,7 @@
 
 namespace syncline {
 
-// Large pieces lie in memory that the ranks of a host can read in place.
+// Large pieces lie in memory that the ranks of a host can read directly.
 class Scratch {
  public:
   // `count` elements of any value, good until the next call.

@@ -3,6 +3,8 @@
 #include <cstdint>
 #include <utility>
 
+#include "core/base/hash.h"
+
 namespace syncline::file_store {
 namespace {
 
@@ -39,12 +41,8 @@ bool TakeBytes(absl::string_view* in, absl::string_view* bytes) {
   return true;
 }
 
-// FNV-1a, 64 bits. Finds accidents, not attacks: who may write the file may also forge it.
-uint64_t Checksum(absl::string_view bytes) {
-  uint64_t hash = 0xcbf29ce484222325;
-  for (char c : bytes) hash = (hash ^ static_cast<unsigned char>(c)) * 0x100000001b3;
-  return hash;
-}
+// Finds accidents, not attacks: a process that may write the file may also forge it.
+uint64_t Checksum(absl::string_view bytes) { return Fnv1a64(bytes); }
 
 bool DecodeChanges(absl::string_view payload, std::vector<Change>* changes) {
   while (!payload.empty()) {
