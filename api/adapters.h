@@ -13,7 +13,7 @@
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "api/hook_adapters.h"
-#include "core/elastic/heartbeat.h"
+#include "core/elastic/launcher_heartbeat.h"
 #include "core/elastic/preemption.h"
 #include "core/group/byte_collectives.h"
 #include "core/group/info.h"

@@ -157,7 +157,7 @@ JobFacts Launcher::DescribeRound() const {
   job.store_address = host.store;
   job.secret_file = files_->secret_path();
   const std::string& address = node_.participant->identity().address;
-  if (options_.nodes.max > 1 && !IsLoopbackAddress(address)) job.host_address = address;
+  if (options_.nodes.max > 1 && !join::IsLoopbackAddress(address)) job.host_address = address;
   return job;
 }
 

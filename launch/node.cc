@@ -31,26 +31,27 @@ constexpr int kIdBytes = 8;
 constexpr absl::string_view kElsewhere = "192.0.2.1";
 
 bool IsLocalhost(absl::string_view host) {
-  return host.empty() || host == "localhost" || IsLoopbackAddress(host);
+  return host.empty() || host == "localhost" || join::IsLoopbackAddress(host);
 }
 
 // The address at which the other nodes reach this one.
 absl::StatusOr<std::string> OwnAddress(const LaunchOptions& options) {
   if (options.nodes.max == 1) return std::string("127.0.0.1");
-  for (const std::string& given : {options.local_addr, GetEnv(kHostAddressVariable).value_or("")}) {
+  for (const std::string& given :
+       {options.local_addr, GetEnv(join::kHostAddressVariable).value_or("")}) {
     if (!given.empty()) return FirstAddress(given);
   }
   const RendezvousOptions& rendezvous = options.rendezvous;
   if (rendezvous.backend != Backend::kFile) {
     SYNCLINE_ASSIGN_OR_RETURN(std::string address, AddressTowards(rendezvous.host));
-    if (!IsLoopbackAddress(address) || IsLocalhost(rendezvous.host)) return address;
+    if (!join::IsLoopbackAddress(address) || IsLocalhost(rendezvous.host)) return address;
     // The endpoint is this host: its name, unless that means a loopback address.
     SYNCLINE_ASSIGN_OR_RETURN(address, FirstAddress(rendezvous.host));
-    if (!IsLoopbackAddress(address)) return address;
+    if (!join::IsLoopbackAddress(address)) return address;
   }
   for (const std::string& guide : {ThisPeer().host, std::string(kElsewhere)}) {
     const auto address = AddressTowards(guide);
-    if (address.ok() && !IsLoopbackAddress(*address)) return address;
+    if (address.ok() && !join::IsLoopbackAddress(*address)) return address;
   }
   SYNCLINE_RETURN_IF_ERROR(Interruption());
   return std::string("127.0.0.1");  // A host without a network.

@@ -97,7 +97,7 @@ std::string PeerTable::Describe(int rank) const {
 }
 
 Liveness PeerTable::LivenessOf(int rank) const {
-  return Probe(members_[rank_].peer, members_[rank].peer);
+  return syncline::LivenessOf(members_[rank_].peer, members_[rank].peer);
 }
 
 absl::Status PeerTable::CheckAlive() const {
@@ -105,7 +105,7 @@ absl::Status PeerTable::CheckAlive() const {
   for (int rank = 0; rank < size(); ++rank) {
     if (LivenessOf(rank) == Liveness::kDead) dead.push_back(Describe(rank));
   }
-  return DeathOf(dead);
+  return DeadRanksError(dead);
 }
 
 PeerTable::Member PeerTable::Self(const absl::StatusOr<std::string>& payload) {

@@ -134,14 +134,14 @@ void GlooCollectives::AllReduce(const Tensor& tensor, ReduceOp op) {
     for (int rank = 0; rank < size_; ++rank) all[rank] = rank;
     return DirectReduce(tensor, op, all);
   }
-  const std::vector<Tensor> parts = SplitEvenly(tensor, size_);
+  const std::vector<Tensor> parts = tensor.SplitEvenly(size_);
   ReduceScatter(parts[rank_], parts, op);
   AllGather(parts, parts[rank_]);
 }
 
 void GlooCollectives::Reduce(const Tensor& tensor, ReduceOp op, int root) {
   if (tensor.nbytes() <= kDirectReduceMaxBytes) return DirectReduce(tensor, op, {root});
-  const std::vector<Tensor> parts = SplitEvenly(tensor, size_);
+  const std::vector<Tensor> parts = tensor.SplitEvenly(size_);
   if (rank_ == root) {
     ReduceScatter(parts[rank_], parts, op);
     return Gather(parts, parts[rank_], root);

@@ -143,7 +143,7 @@ class ChunkedReduction {
     if (!call_.is_on_rail()) return absl::OkStatus();
     if (k == 0) call_.SendFingerprint();
     state.sections =
-        is_pair() ? std::vector<Tensor>{state.own} : SplitEvenly(state.own, topology_.node_count());
+        is_pair() ? std::vector<Tensor>{state.own} : state.own.SplitEvenly(topology_.node_count());
     for (int node = 0; node < topology_.node_count(); ++node) {
       if (node == topology_.node) continue;
       for (size_t section = 0; section < state.sections.size(); ++section) {

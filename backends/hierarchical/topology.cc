@@ -35,7 +35,7 @@ std::vector<int> Topology::rail() const {
 }
 
 std::vector<Tensor> Topology::SplitOverRails(const Tensor& tensor, int rails) const {
-  std::vector<Tensor> parts = SplitEvenly(tensor, rails);
+  std::vector<Tensor> parts = tensor.SplitEvenly(rails);
   parts.resize(local_ranks().size(), tensor.Slice(0, 0));
   return parts;
 }

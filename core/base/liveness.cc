@@ -11,7 +11,7 @@
 
 namespace syncline {
 
-Liveness Probe(const Peer& self, const Peer& peer) {
+Liveness LivenessOf(const Peer& self, const Peer& peer) {
   if (peer.identity != self.identity || peer.pid_namespace != self.pid_namespace) {
     return Liveness::kUnknown;
   }
@@ -22,21 +22,21 @@ Liveness Probe(const Peer& self, const Peer& peer) {
   return process->is_stopped ? Liveness::kStopped : Liveness::kAlive;
 }
 
-absl::Status DeathOf(const std::vector<std::string>& names) {
+absl::Status DeadRanksError(const std::vector<std::string>& names) {
   if (names.empty()) return absl::OkStatus();
   return NetworkError(
       absl::StrCat(absl::StrJoin(names, ", "), names.size() == 1 ? " has" : " have", " died"));
 }
 
-PeerCheck CheckThatRanksLive(std::vector<Peer> peers, int64_t self, std::vector<int64_t> ranks) {
+PeerCheck CheckRanksAlive(std::vector<Peer> peers, int64_t self, std::vector<int64_t> ranks) {
   if (peers.empty()) return nullptr;
   return [peers = std::move(peers), self, ranks = std::move(ranks)] {
     std::vector<std::string> dead;
     for (int64_t rank : ranks) {
-      if (Probe(peers[self], peers[rank]) != Liveness::kDead) continue;
+      if (LivenessOf(peers[self], peers[rank]) != Liveness::kDead) continue;
       dead.push_back(absl::StrCat("rank ", rank, " (", peers[rank].ToString(), ")"));
     }
-    return DeathOf(dead);
+    return DeadRanksError(dead);
   };
 }
 

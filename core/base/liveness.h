@@ -1,4 +1,5 @@
-// Whether the process of a rank still runs, as far as this host's kernel tells.
+// Tells whether the process of a rank still runs, as far as this host's kernel knows. Backends and
+// joins decide by it that a rank is dead. All functions are thread-safe.
 #ifndef SYNCLINE_CORE_BASE_LIVENESS_H_
 #define SYNCLINE_CORE_BASE_LIVENESS_H_
 
@@ -18,25 +19,25 @@ enum class Liveness {
   kStopped,  // By a signal, such as that of ^Z.
   kDead,
   kUnknown,  // It runs on another host, or in another pid namespace, such as a container; or this
-             // process lacks a descriptor to ask with.
+             // process lacks a descriptor with which to read /proc.
 };
 
 // Asks the kernel about the process `peer`, on behalf of `self`, the calling process. Reads one
 // file below /proc; does not wait.
-Liveness Probe(const Peer& self, const Peer& peer);
+Liveness LivenessOf(const Peer& self, const Peer& peer);
 
 // The error for ranks that have died, each named as in "rank 3 (host b, pid 81)"; OK for none.
-absl::Status DeathOf(const std::vector<std::string>& names);
+absl::Status DeadRanksError(const std::vector<std::string>& names);
 
-// A wait for other ranks calls it every kLivenessInterval, and ends with what it returns unless
-// that is OK. Empty where nothing is known of the other ranks.
+// A function that a wait for other ranks calls every kLivenessInterval; its first error ends the
+// wait. Empty where nothing is known of the other ranks.
 using PeerCheck = std::function<absl::Status()>;
 inline constexpr absl::Duration kLivenessInterval = absl::Seconds(1);
 
-// A check that returns a NetworkError that names those of `ranks` that have died. `peers` has all
-// ranks, that of this process being `self`; if it has none, the check is empty. Ranks of which
-// nothing can be told count as alive.
-PeerCheck CheckThatRanksLive(std::vector<Peer> peers, int64_t self, std::vector<int64_t> ranks);
+// A check that returns a NetworkError that names those of `ranks` that have died. `peers` are all
+// ranks, and `self` is the rank of this process; without peers the check is empty. Ranks with
+// kUnknown count as alive.
+PeerCheck CheckRanksAlive(std::vector<Peer> peers, int64_t self, std::vector<int64_t> ranks);
 
 }  // namespace syncline
 

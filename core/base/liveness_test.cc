@@ -54,41 +54,41 @@ class Child {
 
 TEST(LivenessTest, AProcessLivesIsStoppedAndDies) {
   const Peer self = IdentifyThisProcess().value();
-  EXPECT_EQ(Probe(self, self), Liveness::kAlive);
+  EXPECT_EQ(LivenessOf(self, self), Liveness::kAlive);
   Child child;
-  EXPECT_EQ(Probe(self, child.peer()), Liveness::kAlive);
+  EXPECT_EQ(LivenessOf(self, child.peer()), Liveness::kAlive);
   child.Stop();
-  EXPECT_EQ(Probe(self, child.peer()), Liveness::kStopped);
+  EXPECT_EQ(LivenessOf(self, child.peer()), Liveness::kStopped);
   child.Kill();
-  EXPECT_EQ(Probe(self, child.peer()), Liveness::kDead);
+  EXPECT_EQ(LivenessOf(self, child.peer()), Liveness::kDead);
   child.End();
-  EXPECT_EQ(Probe(self, child.peer()), Liveness::kDead);
+  EXPECT_EQ(LivenessOf(self, child.peer()), Liveness::kDead);
 }
 
 TEST(LivenessTest, AnotherProcessOfTheSamePidIsNotIt) {
   const Peer self = IdentifyThisProcess().value();
   Peer before = self;
   before.started -= 1;
-  EXPECT_EQ(Probe(self, before), Liveness::kDead);
+  EXPECT_EQ(LivenessOf(self, before), Liveness::kDead);
 }
 
 TEST(LivenessTest, OfOtherHostsAndPidNamespacesNothingIsKnown) {
   const Peer self = IdentifyThisProcess().value();
   Peer other = self;
   other.pid = 1 << 30;
-  ASSERT_EQ(Probe(self, other), Liveness::kDead);
+  ASSERT_EQ(LivenessOf(self, other), Liveness::kDead);
   other.pid_namespace = "pid:[1]";
-  EXPECT_EQ(Probe(self, other), Liveness::kUnknown);
+  EXPECT_EQ(LivenessOf(self, other), Liveness::kUnknown);
   other = self;
   other.identity = "another";
-  EXPECT_EQ(Probe(self, other), Liveness::kUnknown);
+  EXPECT_EQ(LivenessOf(self, other), Liveness::kUnknown);
 }
 
 TEST(LivenessTest, WithoutADescriptorToAskWithNobodyIsCalledDead) {
   const Child child;
   const Peer self = IdentifyThisProcess().value();
   const NoDescriptors lack;
-  EXPECT_EQ(Probe(self, child.peer()), Liveness::kUnknown);
+  EXPECT_EQ(LivenessOf(self, child.peer()), Liveness::kUnknown);
   EXPECT_EQ(KindOf(IdentifyThisProcess().status()), ErrorKind::kBackend);
   EXPECT_THAT(std::string(IdentifyThisProcess().status().message()),
               testing::HasSubstr("Too many open files"));
@@ -99,7 +99,7 @@ TEST(LivenessTest, ACheckNamesTheDeadOfThoseThatMatter) {
   Child one, two, three;
   const std::vector<Peer> peers = {IdentifyThisProcess().value(), one.peer(), two.peer(),
                                    three.peer()};
-  const PeerCheck all = CheckThatRanksLive(peers, 0, {0, 1, 2, 3});
+  const PeerCheck all = CheckRanksAlive(peers, 0, {0, 1, 2, 3});
   EXPECT_TRUE(all().ok());
   one.Kill();
   two.Stop();
@@ -108,8 +108,8 @@ TEST(LivenessTest, ACheckNamesTheDeadOfThoseThatMatter) {
   EXPECT_THAT(std::string(all().message()),
               testing::HasSubstr(absl::StrCat("rank 1 (", one.peer().ToString(), "), rank 3 (",
                                               three.peer().ToString(), ") have died")));
-  EXPECT_TRUE(CheckThatRanksLive(peers, 0, {0, 2})().ok());
-  EXPECT_FALSE(CheckThatRanksLive({}, 0, {}));
+  EXPECT_TRUE(CheckRanksAlive(peers, 0, {0, 2})().ok());
+  EXPECT_FALSE(CheckRanksAlive({}, 0, {}));
 }
 
 }  // namespace

@@ -15,10 +15,10 @@
 namespace syncline {
 namespace {
 
-// How long the destructor, or an Interrupt, may go unnoticed by a wait.
-constexpr absl::Duration kPiece = absl::Milliseconds(100);
-// Of a notice, as one rank of many sees it.
-constexpr absl::Duration kPerRank = absl::Milliseconds(1);
+// How long a wait may overlook that the object is being destroyed.
+constexpr absl::Duration kSlice = absl::Milliseconds(100);
+// The least interval of polls, for each rank.
+constexpr absl::Duration kPollIntervalPerRank = absl::Milliseconds(1);
 
 std::vector<std::string> KeysOfAll(absl::string_view prefix, int64_t size) {
   std::vector<std::string> keys;
@@ -26,7 +26,7 @@ std::vector<std::string> KeysOfAll(absl::string_view prefix, int64_t size) {
   return keys;
 }
 
-// The last step that a rank has reached; and that it knows the agreement.
+// Key prefixes: the last step that a rank has reached; set by a rank that knows the agreed step.
 constexpr absl::string_view kSteps = "preempt/step/";
 constexpr absl::string_view kKnown = "preempt/known/";
 
@@ -55,7 +55,7 @@ Preemption::Preemption(std::shared_ptr<Store> store, int64_t rank, int64_t size,
 
 Preemption::~Preemption() {
   if (fork_.InChild()) {
-    if (watcher_.joinable()) watcher_.detach();  // It is the parent's.
+    if (watcher_.joinable()) watcher_.detach();  // The thread is the parent's.
     return;
   }
   {
@@ -80,7 +80,8 @@ absl::StatusOr<bool> Preemption::Reached(int64_t step) {
     return ArgumentError(absl::StrCat("steps count up from 0: got ", step, " after ",
                                       last_ < 0 ? "none" : absl::StrCat(last_)));
   }
-  // The watcher ends each of its waits in time, and settles.
+  // Once this rank's step is published, it may not begin a later one before the agreement is known.
+  // The watcher's waits all end, so it settles in time.
   if (is_published_ && !Deadline(absl::InfiniteDuration())
                             .AwaitInterruptibly(mutex_, absl::Condition(&is_settled_))) {
     return Interruption();
@@ -93,9 +94,11 @@ absl::StatusOr<bool> Preemption::Reached(int64_t step) {
 
 void Preemption::Watch() {
   if (!AwaitNotice()) return;
-  absl::StatusOr<int64_t> agreed = Agree();
+  // No lock is held while the store is asked: Reached must not wait for it without need.
+  absl::StatusOr<int64_t> agreed = AgreeOnStep();
   absl::MutexLock lock(&mutex_);
   if (agreed.ok()) {
+    // Pairs with the load in agreed_step(), which callers make without the mutex.
     agreed_.store(*agreed, std::memory_order_release);
   } else {
     error_ = Annotate(agreed.status(), absl::StrCat("preemption, rank ", rank_));
@@ -105,7 +108,7 @@ void Preemption::Watch() {
 
 bool Preemption::AwaitNotice() {
   const std::string keys[] = {std::string(kNoticeKey)};
-  const absl::Duration interval = std::max(options_.interval, size_ * kPerRank);
+  const absl::Duration interval = std::max(options_.interval, size_ * kPollIntervalPerRank);
   while (true) {
     bool gives_notice = false;
     {
@@ -113,7 +116,7 @@ bool Preemption::AwaitNotice() {
       if (is_ending_) return false;
       gives_notice = gives_notice_;
     }
-    // A store that cannot be reached is not the business of a job that nobody wants to stop.
+    // Without a notice a store that cannot be reached is ignored: training may go on without it.
     const absl::Status noticed = gives_notice ? store_->Set(keys[0], absl::StrCat("rank ", rank_))
                                               : store_->Wait(keys, absl::ZeroDuration());
     if (noticed.ok()) return true;
@@ -129,7 +132,7 @@ bool Preemption::AwaitNotice() {
   }
 }
 
-absl::StatusOr<int64_t> Preemption::Agree() {
+absl::StatusOr<int64_t> Preemption::AgreeOnStep() {
   int64_t last = 0;
   {
     absl::MutexLock lock(&mutex_);
@@ -141,7 +144,7 @@ absl::StatusOr<int64_t> Preemption::Agree() {
   const std::vector<std::string> keys = KeysOfAll(kSteps, size_);
   SYNCLINE_RETURN_IF_ERROR(WaitForAll(keys, deadline));
   SYNCLINE_ASSIGN_OR_RETURN(const auto texts,
-                            store_->MultiGet(keys, std::max(deadline.Remaining(), kPiece)));
+                            store_->MultiGet(keys, std::max(deadline.Remaining(), kSlice)));
   for (const std::string& text : texts) {
     int64_t step = 0;
     if (!absl::SimpleAtoi(text, &step)) {
@@ -149,8 +152,8 @@ absl::StatusOr<int64_t> Preemption::Agree() {
     }
     last = std::max(last, step);
   }
-  // Who hosts the store may leave as soon as it has saved: not before all know. Those that do not
-  // say so in time have died, which is not this one's business.
+  // The rank that hosts the store may leave as soon as it has saved, so it waits until all ranks
+  // know the step. Ranks that do not report in time have died; the others stop all the same.
   if (store_->Set(absl::StrCat(kKnown, rank_), "").ok()) {
     WaitForAll(KeysOfAll(kKnown, size_), deadline).IgnoreError();
   }
@@ -160,17 +163,17 @@ absl::StatusOr<int64_t> Preemption::Agree() {
 absl::Status Preemption::WaitForAll(const std::vector<std::string>& keys,
                                     const Deadline& deadline) {
   while (true) {
-    absl::Status status = store_->Wait(keys, std::min(deadline.Remaining(), kPiece));
+    absl::Status status = store_->Wait(keys, std::min(deadline.Remaining(), kSlice));
     if (status.ok() || KindOf(status) != ErrorKind::kTimeout) return status;
     {
       absl::MutexLock lock(&mutex_);
       if (is_ending_) return status;
     }
-    if (deadline.Expired()) return Missing(status);
+    if (deadline.Expired()) return MissingRanksError(status);
   }
 }
 
-absl::Status Preemption::Missing(const absl::Status& silence) {
+absl::Status Preemption::MissingRanksError(const absl::Status& timeout) {
   std::vector<int64_t> missing;
   for (int64_t rank = 0; rank < size_; ++rank) {
     const absl::Status said = store_->Wait({absl::StrCat(kSteps, rank)}, absl::ZeroDuration());
@@ -178,7 +181,7 @@ absl::Status Preemption::Missing(const absl::Status& silence) {
     if (KindOf(said) != ErrorKind::kTimeout) return said;
     missing.push_back(rank);
   }
-  if (missing.empty()) return silence;
+  if (missing.empty()) return timeout;
   return TimeoutError(
       absl::StrCat("the job is to stop, but rank ", RankRanges(missing), " of ", size_,
                    " has not said within ", absl::FormatDuration(options_.timeout),

@@ -1,4 +1,5 @@
-// Stopping all ranks of a job at the same step, so that they can save and be started again later.
+// Preemption: stops all ranks of a job at the same step, so that they can save and be started again
+// later.
 #ifndef SYNCLINE_CORE_ELASTIC_PREEMPTION_H_
 #define SYNCLINE_CORE_ELASTIC_PREEMPTION_H_
 
@@ -23,27 +24,38 @@
 namespace syncline {
 
 // Every rank has one, and calls Reached at the beginning of each step, with the same numbers as all
-// others. Once a notice has been given, by any rank or by whoever sets kNoticeKey in the store
-// (below the prefix of the round), Reached returns true at one step that is the same on all ranks,
-// the first that none of them has begun.
+// others. A notice is given by any rank, or by setting kNoticeKey in the store (below the prefix of
+// the round). After it, Reached returns true at one step that is the same on all ranks: the first
+// that none of them has begun.
 //
-// How: a thread looks for the notice. It then publishes the last step that its rank has reached,
-// and from there on Reached waits until all have published; the step agreed on is the one after
-// the highest. So no rank waits that another one needs for a step it has begun, whatever
-// collectives are in flight, and no step costs a message.
+//   SYNCLINE_ASSIGN_OR_RETURN(std::shared_ptr<Preemption> preemption,
+//                             Preemption::Create(store, rank, size, Preemption::Options()));
+//   for (int64_t step = 0;; ++step) {
+//     SYNCLINE_ASSIGN_OR_RETURN(bool stop, preemption->Reached(step));
+//     if (stop) return Save(step);
+//     Train(step);
+//   }
 //
-// The keys are used up by one agreement: a job that goes on after one needs a new part of the
-// store, as each round of an elastic job has. Thread-safe. Not to be used in a child of fork.
+// A thread polls the store for the notice. It then publishes the last step that its rank has
+// reached, and from there on Reached waits until all ranks have published; the agreed step is the
+// one after the highest. So no rank waits while another one needs it for a step that it has begun,
+// whatever collectives are in flight, and no step costs a message. docs/internals/join_keys.md has
+// the keys.
+//
+// One agreement uses up the keys: a job that goes on after one needs a new part of the store, as
+// each round of an elastic job has. Thread-safe. It owns its thread and shares the store; the
+// destructor ends the thread within a fraction of a second. In a child of fork Reached is a
+// BackendError.
 class Preemption {
  public:
-  // Whatever its value.
+  // The key of a notice. Its value does not matter.
   static constexpr absl::string_view kNoticeKey = "preempt/notice";
 
   struct Options {
-    // For all ranks to publish, after a notice.
+    // After a notice, the time for all ranks to publish.
     absl::Duration timeout = absl::Minutes(1);
-    // Between two looks for a notice; longer on more than 100 ranks, so that the store is not asked
-    // more than 1000 times a second.
+    // Between two polls for a notice. Longer on more than 100 ranks, so that the store gets at most
+    // 1000 polls a second.
     absl::Duration interval = absl::Milliseconds(100);
   };
 
@@ -54,17 +66,19 @@ class Preemption {
   Preemption(const Preemption&) = delete;
   Preemption& operator=(const Preemption&) = delete;
 
-  // Asks all ranks to stop. Returns at once: the store is told in the background, again and again
-  // while it cannot be reached.
+  // Asks all ranks to stop. Returns at once: the thread sets the notice in the store, and tries
+  // again while the store cannot be reached.
   void GiveNotice();
 
-  // This rank is about to begin `step`; steps count up from 0, not necessarily by one. Whether to
-  // save and stop instead: true from the step agreed on. Waits only between a notice and the
-  // agreement; a TimeoutError names the ranks that have not published. ArgumentError if a step is
-  // negative or lower than the one before.
+  // Call it when this rank is about to begin `step`. Returns whether to save and stop instead: true
+  // from the agreed step on. Steps count up from 0, not necessarily by one. Waits only between a
+  // notice and the agreement.
+  //   TimeoutError   it names the ranks that have not published
+  //   ArgumentError  a step is negative or lower than the one before
+  //   StoreError, NetworkError  of the store, while the ranks agreed
   absl::StatusOr<bool> Reached(int64_t step);
 
-  // The step agreed on; -1 while there is none.
+  // The agreed step; -1 while there is none.
   int64_t agreed_step() const { return agreed_.load(std::memory_order_acquire); }
 
  private:
@@ -73,12 +87,12 @@ class Preemption {
   void Watch();  // The thread's body.
   // Waits for a notice; false if the object is being destroyed.
   bool AwaitNotice();
-  // Publishes, and returns the step agreed on.
-  absl::StatusOr<int64_t> Agree();
-  // As Store::Wait, in pieces, so that the destructor is not held up.
+  // Publishes, and returns the agreed step.
+  absl::StatusOr<int64_t> AgreeOnStep();
+  // As Store::Wait, in slices, so that the destructor need not wait for long.
   absl::Status WaitForAll(const std::vector<std::string>& keys, const Deadline& deadline);
-  // After a timeout, `silence` if it cannot be said better: who has not published.
-  absl::Status Missing(const absl::Status& silence);
+  // The error after a timeout: it names the ranks that have not published. `timeout` if all have.
+  absl::Status MissingRanksError(const absl::Status& timeout);
 
   const std::shared_ptr<Store> store_;
   const int64_t rank_;

@@ -71,7 +71,7 @@ absl::Status Concerning(const Operation& operation, uint64_t sequence, const abs
 PeerCheck CheckOfPeers(const ProcessGroup::Options& options) {
   std::vector<int64_t> all(options.size);
   std::iota(all.begin(), all.end(), 0);
-  return CheckThatRanksLive(options.peers, options.rank, std::move(all));
+  return CheckRanksAlive(options.peers, options.rank, std::move(all));
 }
 
 }  // namespace

@@ -9,7 +9,7 @@
 #include "core/base/deadline.h"
 #include "core/base/liveness.h"
 #include "core/base/status.h"
-#include "core/store/agreement.h"
+#include "core/store/check_same.h"
 #include "core/store/prefix_store.h"
 
 namespace syncline {
@@ -97,16 +97,16 @@ absl::StatusOr<std::string> Meet(const ProcessGroup& parent, absl::string_view k
                                  absl::string_view text, const std::vector<int64_t>& ranks,
                                  const Deadline& deadline) {
   const std::shared_ptr<Store>& store = parent.options().store;
-  const Proposal proposal = {absl::StrCat(kind, " of group '", parent.name(), "'"),
-                             std::string(text), parent.rank(), ranks,
-                             CheckThatRanksLive(parent.options().peers, parent.rank(), ranks)};
+  const CheckSameOptions check = {absl::StrCat(kind, " of group '", parent.name(), "'"),
+                                  std::string(text), parent.rank(), ranks,
+                                  CheckRanksAlive(parent.options().peers, parent.rank(), ranks)};
   while (true) {
     SYNCLINE_ASSIGN_OR_RETURN(const int64_t attempt,
                               store->Add(absl::StrCat(kind, "/attempts/", parent.rank()), 1));
     PrefixStore meeting(absl::StrCat(kind, "/", attempt), store);
-    SYNCLINE_ASSIGN_OR_RETURN(const bool is_given_up, IsGivenUp(meeting));
-    if (is_given_up) continue;
-    SYNCLINE_RETURN_IF_ERROR(Agree(meeting, proposal, deadline));
+    SYNCLINE_ASSIGN_OR_RETURN(const bool has_expired, HasCheckExpired(meeting));
+    if (has_expired) continue;
+    SYNCLINE_RETURN_IF_ERROR(CheckSameOnAllRanks(meeting, check, deadline));
     return absl::StrCat(kind, attempt);
   }
 }

@@ -13,20 +13,20 @@
 #include "core/base/env.h"
 #include "core/base/status.h"
 
-namespace syncline {
+namespace syncline::join {
 namespace {
 
-// In the store: empty if the rank has an address, else why it has none.
-std::string TroubleKey(int64_t rank) { return absl::StrCat("trouble/", rank); }
+// In the store, set by each rank: empty if the rank has an address, otherwise why it has none.
+std::string ErrorKey(int64_t rank) { return absl::StrCat("error/", rank); }
 
-// The hosts that may show which interface leads to the peers, the best first. One peer is enough:
-// each name that cannot be resolved may take seconds.
-std::vector<std::string> Guides(const std::vector<Peer>& peers, const Peer& self,
-                                absl::string_view store_host) {
-  std::vector<std::string> guides;
-  auto add = [&guides](absl::string_view host) {
-    if (host.empty() || std::count(guides.begin(), guides.end(), host) != 0) return;
-    guides.emplace_back(host);
+// The hosts towards which an interface is looked for, the best first. One peer is enough: each name
+// that cannot be resolved may take seconds.
+std::vector<std::string> TargetHosts(const std::vector<Peer>& peers, const Peer& self,
+                                     absl::string_view store_host) {
+  std::vector<std::string> targets;
+  auto add = [&targets](absl::string_view host) {
+    if (host.empty() || std::count(targets.begin(), targets.end(), host) != 0) return;
+    targets.emplace_back(host);
   };
   add(store_host);
   add(self.host);
@@ -34,7 +34,7 @@ std::vector<std::string> Guides(const std::vector<Peer>& peers, const Peer& self
     return peer.identity != self.identity && peer.host != self.host;
   });
   if (other != peers.end()) add(other->host);
-  return guides;
+  return targets;
 }
 
 absl::StatusOr<std::string> Search(const std::vector<Peer>& peers, const Peer& self,
@@ -47,10 +47,10 @@ absl::StatusOr<std::string> Search(const std::vector<Peer>& peers, const Peer& s
                                      "do not reach: set it to an address that they reach"));
   }
   std::vector<std::string> tried;
-  for (const std::string& guide : Guides(peers, self, store_host)) {
-    const auto address = AddressTowards(guide);
+  for (const std::string& target : TargetHosts(peers, self, store_host)) {
+    const auto address = AddressTowards(target);
     if (address.ok() && !IsLoopbackAddress(*address)) return address;
-    tried.push_back(address.ok() ? absl::StrCat("towards '", guide, "' it is ", *address)
+    tried.push_back(address.ok() ? absl::StrCat("towards '", target, "' it is ", *address)
                                  : std::string(address.status().message()));
   }
   return NetworkError(absl::StrCat(
@@ -69,15 +69,17 @@ absl::StatusOr<std::string> HostAddress(Store& store, const std::vector<Peer>& p
                   [&self](const Peer& peer) { return peer.identity == self.identity; })) {
     return std::string("127.0.0.1");
   }
+  // A rank that has no address still takes part, so that all ranks fail with its reason and not
+  // with a timeout of the group's connections.
   const auto address = Search(peers, self, store_host);
   SYNCLINE_RETURN_IF_ERROR(
-      store.Set(TroubleKey(rank), address.ok() ? "" : address.status().message()));
+      store.Set(ErrorKey(rank), address.ok() ? "" : address.status().message()));
   std::vector<std::string> keys;
-  for (size_t r = 0; r < peers.size(); ++r) keys.push_back(TroubleKey(r));
-  SYNCLINE_ASSIGN_OR_RETURN(const auto troubles, store.MultiGet(keys, deadline.Remaining()));
+  for (size_t r = 0; r < peers.size(); ++r) keys.push_back(ErrorKey(r));
+  SYNCLINE_ASSIGN_OR_RETURN(const auto errors, store.MultiGet(keys, deadline.Remaining()));
   for (size_t r = 0; r < peers.size(); ++r) {
-    if (troubles[r].empty()) continue;
-    return NetworkError(absl::StrCat("rank ", r, " (", peers[r].ToString(), "): ", troubles[r]));
+    if (errors[r].empty()) continue;
+    return NetworkError(absl::StrCat("rank ", r, " (", peers[r].ToString(), "): ", errors[r]));
   }
   return address;
 }
@@ -102,4 +104,4 @@ std::string HostOf(absl::string_view host_and_port) {
   return std::string(host);
 }
 
-}  // namespace syncline
+}  // namespace syncline::join

@@ -1,4 +1,4 @@
-// Under which address the other ranks of a world reach this host.
+// Finds the address at which the other ranks of a world reach this host.
 #ifndef SYNCLINE_CORE_JOIN_HOST_ADDRESS_H_
 #define SYNCLINE_CORE_JOIN_HOST_ADDRESS_H_
 
@@ -11,26 +11,28 @@
 #include "core/base/host.h"
 #include "core/store/store.h"
 
-namespace syncline {
+namespace syncline::join {
 
-// The environment variable that says it for good: an address of this host, or a name that has one.
+// The environment variable that overrides the search: an address of this host, or a name of one.
 inline constexpr absl::string_view kHostAddressVariable = "SYNCLINE_HOST_ADDRESS";
 
 // Loopback if all `peers` (by rank) are on one host. Otherwise what SYNCLINE_HOST_ADDRESS says or,
 // where it is not set, this host's address towards `store_host` (which may be empty), towards this
 // host's own name, or towards another peer's: the first of these that is not loopback.
 //
-// All ranks must call it, with a part of their store that serves for nothing else: if one host has
-// no such address, all ranks get the NetworkError that says which one, and what to set there.
+// Collective: all ranks call it, with a part of their store that is used for nothing else. If one
+// host has no such address, all ranks get the NetworkError that names the host and what to set
+// there. TimeoutError if a rank does not come by the deadline.
 absl::StatusOr<std::string> HostAddress(Store& store, const std::vector<Peer>& peers, int64_t rank,
                                         absl::string_view store_host, const Deadline& deadline);
 
-// Whether `address` is the text of an address that only its own host reaches; 0.0.0.0 is one.
+// Whether `address` is the text of an address that only its own host reaches; 0.0.0.0 counts as
+// one.
 bool IsLoopbackAddress(absl::string_view address);
 
 // "10.0.0.1" of "10.0.0.1:4711", "::1" of "[::1]:4711"; empty without a port.
 std::string HostOf(absl::string_view host_and_port);
 
-}  // namespace syncline
+}  // namespace syncline::join
 
 #endif  // SYNCLINE_CORE_JOIN_HOST_ADDRESS_H_

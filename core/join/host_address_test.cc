@@ -2,7 +2,7 @@
 
 #include "gtest/gtest.h"
 
-namespace syncline {
+namespace syncline::join {
 namespace {
 
 TEST(HostAddressTest, WhatOnlyItsOwnHostReachesIsLoopback) {
@@ -23,4 +23,4 @@ TEST(HostAddressTest, TheHostOfAnAddressIsWhatComesBeforeThePort) {
 }
 
 }  // namespace
-}  // namespace syncline
+}  // namespace syncline::join

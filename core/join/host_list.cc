@@ -10,7 +10,7 @@
 #include "absl/strings/str_split.h"
 #include "core/base/status.h"
 
-namespace syncline {
+namespace syncline::join {
 namespace {
 
 constexpr size_t kMaxHosts = 100000;
@@ -98,4 +98,4 @@ absl::StatusOr<std::vector<std::string>> ExpandHostList(absl::string_view list) 
   return all;
 }
 
-}  // namespace syncline
+}  // namespace syncline::join

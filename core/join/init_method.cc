@@ -11,14 +11,14 @@
 #include "core/base/env.h"
 #include "core/base/host.h"
 #include "core/base/status.h"
-#include "core/join/cluster.h"
-#include "core/join/task_meeting.h"
+#include "core/join/cluster_store.h"
+#include "core/join/cluster_task.h"
 
-namespace syncline {
+namespace syncline::join {
 namespace {
 
 constexpr int64_t kMaxRanks = 1 << 20;
-// For etcd://: so long after its last process died a job leaves nothing in etcd.
+// For etcd://: the keys of a job are gone so long after its last process died.
 constexpr absl::Duration kEtcdTtl = absl::Seconds(30);
 
 absl::Status ParseHostPort(absl::string_view text, absl::string_view what, StoreConfig& store) {
@@ -59,8 +59,8 @@ absl::Status ParseQuery(absl::string_view query, InitMethod& method) {
   return absl::OkStatus();
 }
 
-// What keeps the worlds of one job apart that share a store: an elastic job counts its rounds, of
-// which some follow no failure; torchrun counts restarts.
+// The prefix that keeps apart the worlds of one job that share a store. An elastic job counts its
+// rounds, some of which follow no failure; torchrun counts restarts.
 std::string JobPrefix() {
   if (const std::optional<std::string> round = GetEnv("SYNCLINE_ROUND")) {
     return absl::StrCat("round/", *round);
@@ -109,16 +109,16 @@ absl::Status TakeRanks(const ClusterTask& task, absl::string_view rank_name,
   return absl::OkStatus();
 }
 
-// The store is where the tasks meet.
-absl::Status TakeMeeting(const ClusterTask& task, InitMethod& method) {
-  SYNCLINE_ASSIGN_OR_RETURN(TaskMeeting meeting, MeetingOf(task, GetEnv));
-  method.scheme = std::move(meeting.scheme);
-  method.store = std::move(meeting.store);
-  method.any_rank_serves = meeting.any_rank_serves;
+// Takes the store from `task`.
+absl::Status TakeStore(const ClusterTask& task, InitMethod& method) {
+  SYNCLINE_ASSIGN_OR_RETURN(ClusterStore found, StoreOfTask(task, GetEnv));
+  method.scheme = std::move(found.scheme);
+  method.store = std::move(found.store);
+  method.any_rank_serves = found.any_rank_serves;
   if (method.scheme == "tcp" && method.rank == 0 && !method.any_rank_serves) {
     method.store.role = StoreConfig::Role::kServer;
   }
-  absl::StrAppend(&method.from, ", the meeting place by ", meeting.from);
+  absl::StrAppend(&method.from, ", the meeting place by ", found.from);
   return absl::OkStatus();
 }
 
@@ -133,12 +133,12 @@ absl::Status ReadEnvironment(InitMethod& method) {
     size_name = "WORLD_SIZE";
     SYNCLINE_ASSIGN_OR_RETURN(method.size, RequireEnvInt("WORLD_SIZE", 1, kMaxRanks));
   }
-  const bool has_place = GetEnv("SYNCLINE_STORE").has_value() ||
+  const bool has_store = GetEnv("SYNCLINE_STORE").has_value() ||
                          (GetEnv("MASTER_ADDR").has_value() && GetEnv("MASTER_PORT").has_value());
-  if (method.rank < 0 || method.size < 0 || !has_place) {
+  if (method.rank < 0 || method.size < 0 || !has_store) {
     if (const std::optional<ClusterTask> task = DetectTaskOfSeveral()) {
       SYNCLINE_RETURN_IF_ERROR(TakeRanks(*task, rank_name, size_name, method));
-      if (!has_place) return TakeMeeting(*task, method);
+      if (!has_store) return TakeStore(*task, method);
     }
   }
   if (method.rank < 0) SYNCLINE_RETURN_IF_ERROR(RequireEnv("RANK").status());
@@ -250,4 +250,4 @@ bool HasLauncher() {
   return false;
 }
 
-}  // namespace syncline
+}  // namespace syncline::join

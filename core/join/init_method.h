@@ -1,4 +1,4 @@
-// Init-method URLs: where a job's store is, and which rank this is.
+// Reads init-method URLs: where a job's store is, and which rank this process has.
 #ifndef SYNCLINE_CORE_JOIN_INIT_METHOD_H_
 #define SYNCLINE_CORE_JOIN_INIT_METHOD_H_
 
@@ -10,37 +10,38 @@
 #include "absl/time/time.h"
 #include "core/store/store.h"
 
-namespace syncline {
+namespace syncline::join {
 
-// The scheme of an init method whose store is found by multicast; see multicast.h.
+// The scheme of an init method whose store is found by multicast; see multicast_discovery.h.
 inline constexpr absl::string_view kMulticastScheme = "multicast";
 
-// What an init method says.
+// The contents of an init method. A plain value.
 struct InitMethod {
   std::string scheme;  // Of the store: a name in StoreRegistry, or kMulticastScheme.
   StoreConfig store;   // With kMulticastScheme: host and port of the multicast group.
-  // What keeps the rounds of one job apart in a shared store, "round/3"; may be empty.
+  // The prefix that keeps the rounds of one job apart in a shared store, "round/3"; may be empty.
   std::string prefix;
   std::string group_name;
   int64_t rank = -1;  // -1: assigned when this process joins.
   int64_t size = 1;
-  // tcp: who is first on the store's host serves it, whatever its rank.
+  // For tcp: the first process on the store's host serves it, whatever its rank.
   bool any_rank_serves = false;
-  std::string from;  // What of it the environment says, and in which variables; for people.
+  std::string from;  // For messages: what the environment says of it, and in which variables.
 };
 
 // Reads `url` (see WorldOptions) and the environment: for env:// the variables that launchers set
 // or, where RANK, WORLD_SIZE or MASTER_ADDR is missing, the task that this process is (see
-// cluster.h); for other URLs without world_size that task's rank and size. `rank` and `size` >= 0
-// take precedence; an ArgumentError quotes both where they cannot be combined with the task. Where
-// MASTER_PORT is torchrun's own (TORCHELASTIC_USE_AGENT_STORE), the store is at the next port.
-// ArgumentError that says what is missing, unknown or out of range.
+// cluster_task.h); for other URLs without world_size that task's rank and size. `rank` and `size`
+// >= 0 take precedence; an ArgumentError quotes both where they cannot be combined with the task.
+// Where MASTER_PORT is torchrun's own (TORCHELASTIC_USE_AGENT_STORE), the store is at the next
+// port. Thread-safe while nobody changes the environment. ArgumentError that says what is missing,
+// unknown or out of range.
 absl::StatusOr<InitMethod> ParseInitMethod(absl::string_view url, int64_t rank, int64_t size);
 
-// Whether the environment says anything that env:// would read, beside a task: a launcher has set
-// it, or somebody who stands in for one.
+// Whether a launcher, or a user in its stead, has set any variable that env:// reads. A task's own
+// variables (cluster_task.h) do not count.
 bool HasLauncher();
 
-}  // namespace syncline
+}  // namespace syncline::join
 
 #endif  // SYNCLINE_CORE_JOIN_INIT_METHOD_H_

@@ -6,7 +6,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
-namespace syncline {
+namespace syncline::join {
 namespace {
 
 using ::testing::HasSubstr;
@@ -229,4 +229,4 @@ TEST_F(InitMethodTest, BadUrlsAreRefusedWithTheReason) {
 }
 
 }  // namespace
-}  // namespace syncline
+}  // namespace syncline::join

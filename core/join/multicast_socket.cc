@@ -17,7 +17,7 @@
 #include "core/base/host.h"
 #include "core/base/status.h"
 
-namespace syncline {
+namespace syncline::join {
 namespace {
 
 constexpr size_t kMaxDatagram = 65536;
@@ -58,6 +58,7 @@ absl::StatusOr<MulticastSocket> MulticastSocket::Open(const std::string& group, 
                                       "' is not an IPv4 multicast address: those go from 224.0.0.0 "
                                       "to 239.255.255.255, and 239.* are free for use on a site"));
   }
+  // A host may have several interfaces: sends and receives on the one that routes to the group.
   const std::string local_address = AddressTowards(group).value_or("127.0.0.1");
   in_addr local = {};
   if (inet_pton(AF_INET, local_address.c_str(), &local) != 1) {
@@ -103,7 +104,7 @@ absl::StatusOr<std::optional<MulticastSocket::Datagram>> MulticastSocket::Receiv
   const int ready = poll(&poll_fd, 1, static_cast<int>(std::min<int64_t>(ms, INT_MAX)));
   if (ready < 0 && errno != EINTR) return Failed("cannot wait", group_, port_, errno);
   if (ready <= 0) return std::nullopt;
-  std::string buffer(kMaxDatagram, '\0');
+  std::string buffer(kMaxDatagram, '\0');  // Longer than any announcement; Open refuses others.
   sockaddr_in from = {};
   socklen_t length = sizeof(from);
   const ssize_t size =
@@ -118,4 +119,4 @@ absl::StatusOr<std::optional<MulticastSocket::Datagram>> MulticastSocket::Receiv
   return Datagram{std::move(buffer), source};
 }
 
-}  // namespace syncline
+}  // namespace syncline::join

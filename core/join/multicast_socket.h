@@ -10,11 +10,12 @@
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
 
-namespace syncline {
+namespace syncline::join {
 
-// Sends to the group and receives what anyone sends to it, processes of this host included. Stays
-// in the local network (TTL 1). Uses the interface that routes to the group, or loopback if there
-// is none. Not thread-safe.
+// Sends datagrams to the group, and receives what any process sends to it, those of this host
+// included. Datagrams stay in the local network (TTL 1). The socket uses the interface that routes
+// to the group, or loopback if there is none. It owns its descriptor. Not thread-safe. Errors are
+// of kind kNetwork and name the group; a malformed group is an ArgumentError.
 class MulticastSocket {
  public:
   struct Datagram {
@@ -46,6 +47,6 @@ class MulticastSocket {
   std::string local_address_;
 };
 
-}  // namespace syncline
+}  // namespace syncline::join
 
 #endif  // SYNCLINE_CORE_JOIN_MULTICAST_SOCKET_H_

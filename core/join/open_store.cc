@@ -10,26 +10,26 @@
 #include "core/base/host.h"
 #include "core/base/status.h"
 #include "core/join/host_address.h"
-#include "core/join/multicast.h"
-#include "core/join/serving_turn.h"
+#include "core/join/listen_lock.h"
+#include "core/join/multicast_discovery.h"
 #include "core/store/prefix_store.h"
 
-namespace syncline {
+namespace syncline::join {
 namespace {
 
-using Part = OpenedStore::Part;
+using Role = StoreConfig::Role;
 
-// A client that is refused says so before this is over; who only hears nothing may host by then.
-constexpr absl::Duration kTryFor = absl::Seconds(1);
-// For what a store that is alive does at once.
-constexpr absl::Duration kPatienceWithTheStore = absl::Seconds(2);
-// Set by a host that has no rank.
+// How long one attempt to connect lasts. A client that the server refuses hears so earlier; one
+// that hears nothing for so long tries to host next.
+constexpr absl::Duration kAttemptTimeout = absl::Seconds(1);
+// The key that a host without a rank sets.
 constexpr absl::string_view kHasAutomaticHost = "automatic host";
 
-// With `for_other_hosts`, a name that leads to loopback is this host's own, as in the /etc/hosts of
-// many systems; other hosts connect to whichever address they know by that name.
+// Hosts the store. With `for_other_hosts` it listens on all addresses if the name leads to
+// loopback: many systems' /etc/hosts maps a host's own name so, and other hosts connect to
+// whichever address they know by that name.
 absl::StatusOr<std::shared_ptr<Store>> Serve(StoreConfig config, bool for_other_hosts) {
-  config.role = StoreConfig::Role::kServer;
+  config.role = Role::kServer;
   // A name may stand for several addresses, each of which another process could bind.
   SYNCLINE_ASSIGN_OR_RETURN(
       config.host,
@@ -40,23 +40,23 @@ absl::StatusOr<std::shared_ptr<Store>> Serve(StoreConfig config, bool for_other_
   return store;
 }
 
-// Of a process without a rank, or of one whose rank does not say whether it is on the store's host.
+// For a process without a rank, or one whose rank does not say whether it is on the store's host.
 absl::StatusOr<OpenedStore> ServeOrConnect(StoreConfig config, bool for_other_hosts,
                                            const Deadline& deadline) {
   const std::string host = config.host;
   absl::StatusOr<std::shared_ptr<Store>> served = NetworkError("another tried to");
   for (bool is_first_try = true;; is_first_try = false) {
     {
-      const ServingTurn turn(config.host, config.port);
-      // Later, something may hold the turn and never serve.
-      if (turn.is_mine() || !is_first_try) served = Serve(config, for_other_hosts);
+      const ListenLock lock(config.host, config.port);
+      // Only the first try respects the lock: its holder might never serve.
+      if (lock.is_held() || !is_first_try) served = Serve(config, for_other_hosts);
     }
-    if (served.ok()) return OpenedStore{*std::move(served), host, Part::kHost};
-    const Deadline attempt(std::min(kTryFor, deadline.Remaining()));
+    if (served.ok()) return OpenedStore{*std::move(served), host, Role::kServer};
+    const Deadline attempt(std::min(kAttemptTimeout, deadline.Remaining()));
     config.connect_timeout = attempt.timeout();
     auto connected = StoreRegistry::Make("tcp", config);
-    if (connected.ok()) return OpenedStore{*std::move(connected), host, Part::kGuest};
-    if (!attempt.Expired()) return connected.status();  // An answer, if not a welcome.
+    if (connected.ok()) return OpenedStore{*std::move(connected), host, Role::kClient};
+    if (!attempt.Expired()) return connected.status();  // Refused by a server.
     if (deadline.Expired()) {
       return Annotate(connected.status(),
                       absl::StrCat("this process could not host the store either (",
@@ -65,42 +65,41 @@ absl::StatusOr<OpenedStore> ServeOrConnect(StoreConfig config, bool for_other_ho
   }
 }
 
-// Of rank 0. Another may host only if it has no rank: two jobs that were given one address must
-// not become one.
+// For rank 0. It joins a store that another process hosts only if that host has no rank: two jobs
+// that were given one address must not become one.
 absl::StatusOr<OpenedStore> ServeOrJoinAutomaticHost(const StoreConfig& config) {
   absl::StatusOr<std::shared_ptr<Store>> served;
   bool has_tried = false;
   {
-    const ServingTurn turn(config.host, config.port);
-    if (turn.is_mine()) {
+    const ListenLock lock(config.host, config.port);
+    if (lock.is_held()) {
       served = StoreRegistry::Make("tcp", config);
       has_tried = true;
     }
   }
-  if (served.ok()) return OpenedStore{*std::move(served), config.host, Part::kHost};
-  StoreConfig guest = config;
-  guest.role = StoreConfig::Role::kClient;
-  guest.connect_timeout = kPatienceWithTheStore;
-  auto joined = StoreRegistry::Make("tcp", guest);
-  if (joined.ok() &&
-      (*joined)->Wait({std::string(kHasAutomaticHost)}, kPatienceWithTheStore).ok()) {
-    return OpenedStore{*std::move(joined), config.host, Part::kGuest};
+  if (served.ok()) return OpenedStore{*std::move(served), config.host, Role::kServer};
+  StoreConfig client = config;
+  client.role = Role::kClient;
+  client.connect_timeout = kStoreProbeTimeout;
+  auto joined = StoreRegistry::Make("tcp", client);
+  if (joined.ok() && (*joined)->Wait({std::string(kHasAutomaticHost)}, kStoreProbeTimeout).ok()) {
+    return OpenedStore{*std::move(joined), config.host, Role::kClient};
   }
   if (!has_tried) served = StoreRegistry::Make("tcp", config);  // Nobody has served after all.
   if (!served.ok()) return served.status();
-  return OpenedStore{*std::move(served), config.host, Part::kHost};
+  return OpenedStore{*std::move(served), config.host, Role::kServer};
 }
 
 absl::StatusOr<OpenedStore> OpenByMulticast(const InitMethod& method, const Deadline& deadline) {
-  MulticastOptions meeting;
-  meeting.group = method.store.host;
-  meeting.port = method.store.port;
-  meeting.job = method.group_name;
-  meeting.rank = method.rank;
-  meeting.size = method.size;
-  meeting.store_timeout = method.store.timeout;
-  SYNCLINE_ASSIGN_OR_RETURN(meeting.secret, JobSecret());
-  return MeetByMulticast(meeting, deadline);
+  MulticastOptions options;
+  options.group = method.store.host;
+  options.port = method.store.port;
+  options.job = method.group_name;
+  options.rank = method.rank;
+  options.size = method.size;
+  options.store_timeout = method.store.timeout;
+  SYNCLINE_ASSIGN_OR_RETURN(options.secret, JobSecret());
+  return DiscoverStoreByMulticast(options, deadline);
 }
 
 absl::StatusOr<OpenedStore> Open(const InitMethod& method, const Deadline& deadline) {
@@ -108,12 +107,11 @@ absl::StatusOr<OpenedStore> Open(const InitMethod& method, const Deadline& deadl
   if (method.scheme == "tcp" && (method.rank < 0 || method.any_rank_serves)) {
     return ServeOrConnect(method.store, method.any_rank_serves, deadline);
   }
-  if (method.scheme == "tcp" && method.rank == 0 &&
-      method.store.role == StoreConfig::Role::kServer) {
+  if (method.scheme == "tcp" && method.rank == 0 && method.store.role == Role::kServer) {
     return ServeOrJoinAutomaticHost(method.store);
   }
   SYNCLINE_ASSIGN_OR_RETURN(auto store, StoreRegistry::Make(method.scheme, method.store));
-  return OpenedStore{std::move(store), method.store.host, Part::kGuest};
+  return OpenedStore{std::move(store), method.store.host, Role::kClient};
 }
 
 }  // namespace
@@ -126,4 +124,4 @@ absl::StatusOr<OpenedStore> OpenStore(const InitMethod& method, const Deadline& 
   return opened;
 }
 
-}  // namespace syncline
+}  // namespace syncline::join

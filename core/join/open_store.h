@@ -1,4 +1,4 @@
-// From an init method to the store that it leads to.
+// Opens the store that an init method names.
 #ifndef SYNCLINE_CORE_JOIN_OPEN_STORE_H_
 #define SYNCLINE_CORE_JOIN_OPEN_STORE_H_
 
@@ -7,15 +7,18 @@
 #include "core/join/init_method.h"
 #include "core/join/opened_store.h"
 
-namespace syncline {
+namespace syncline::join {
 
-// Opens, and where it falls to this process hosts, the store of `method`.
+// Opens the store of `method`, and hosts it if that is this process's task. Thread-safe.
 //
-// tcp with a rank: rank 0 hosts. Without one: whoever can bind the address first, and the others
-// connect; who is on another host than the address names cannot bind it. A rank 0 that comes after
-// such a host connects too. Multicast: see multicast.h.
+// For tcp with a rank, rank 0 hosts. For tcp without ranks, the process that binds the address
+// first hosts, and the others connect; a process on another host than the address names cannot bind
+// it. A rank 0 that comes after such a host connects too. For multicast see multicast_discovery.h.
+//
+// NetworkError or TimeoutError if the store can neither be hosted nor reached by the deadline;
+// ArgumentError if the init method does not fit the other processes' (multicast).
 absl::StatusOr<OpenedStore> OpenStore(const InitMethod& method, const Deadline& deadline);
 
-}  // namespace syncline
+}  // namespace syncline::join
 
 #endif  // SYNCLINE_CORE_JOIN_OPEN_STORE_H_

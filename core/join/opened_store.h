@@ -1,4 +1,4 @@
-// A job's store, as one of its processes has it.
+// A store, and whether this process hosts it.
 #ifndef SYNCLINE_CORE_JOIN_OPENED_STORE_H_
 #define SYNCLINE_CORE_JOIN_OPENED_STORE_H_
 
@@ -7,16 +7,15 @@
 
 #include "core/store/store.h"
 
-namespace syncline {
+namespace syncline::join {
 
 struct OpenedStore {
-  enum class Part { kHost, kGuest };
-
   std::shared_ptr<Store> store;
-  std::string host;          // Where it is on the network; empty if it is not.
-  Part part = Part::kGuest;  // kHost: the store ends with this process.
+  std::string host;  // The store's host on the network; empty if the store is not on one.
+  // kServer: this process hosts the store, which ends with it.
+  StoreConfig::Role role = StoreConfig::Role::kClient;
 };
 
-}  // namespace syncline
+}  // namespace syncline::join
 
 #endif  // SYNCLINE_CORE_JOIN_OPENED_STORE_H_

@@ -1,4 +1,4 @@
-// A part of another store: every key is preceded by a prefix.
+// PrefixStore: a part of another store, whose keys all begin with one prefix.
 #ifndef SYNCLINE_CORE_STORE_PREFIX_STORE_H_
 #define SYNCLINE_CORE_STORE_PREFIX_STORE_H_
 
@@ -10,8 +10,13 @@
 
 namespace syncline {
 
-// Groups, restarts and jobs that share one store keep apart by prefixes: key "k" of
-// PrefixStore("a", s) is key "a/k" of s. Lives in core because groups are made of it.
+// Groups, restarts and jobs that share one store use different prefixes: key "k" of
+// PrefixStore("a", s) is key "a/k" of s. It holds `store`; the threads that may call it and the
+// errors are those of Store.
+//
+//   PrefixStore group("group/3", store);
+//   SYNCLINE_RETURN_IF_ERROR(group.Set("address", address));  // Key "group/3/address" of the
+//   store.
 class PrefixStore final : public Store {
  public:
   PrefixStore(absl::string_view prefix, std::shared_ptr<Store> store);
@@ -44,7 +49,7 @@ class PrefixStore final : public Store {
   const std::shared_ptr<Store> store_;
 };
 
-// The store below all prefixes, for messages to users, who know nothing of the prefixes.
+// For messages: the store below all prefixes, of which users know nothing.
 std::string WithoutPrefixes(const Store& store);
 
 }  // namespace syncline

@@ -1,4 +1,5 @@
-// A small key-value store, shared by all processes of a job: how they find each other.
+// Store: a small key-value store, shared by all processes of a job, through which they find each
+// other.
 #ifndef SYNCLINE_CORE_STORE_STORE_H_
 #define SYNCLINE_CORE_STORE_STORE_H_
 
@@ -17,12 +18,20 @@
 
 namespace syncline {
 
-// Keys are non-empty strings, values are bytes. Every operation is atomic and is seen by all
-// clients in one order. Thread-safe; a call that waits never holds up another thread's call.
+// Keys are non-empty strings, values are bytes. Every operation is atomic, and all clients see the
+// operations in one order. Thread-safe; a call that waits never holds up another thread's call.
+// Clients share a store object by shared_ptr; the last one closes the connection.
 //
-// Calls that do not wait for a key still wait for the store's medium, for at most timeout().
-// Errors are of kind kStore, kNetwork or kTimeout and name the key and the store; an empty key is
-// an ArgumentError.
+// A call that does not wait for a key still waits for the medium (a server, a file lock), for at
+// most timeout(). Errors are of kind kStore, kNetwork or kTimeout and name the key and the store;
+// an empty key is an ArgumentError. A wait can be interrupted (core/base/interrupt.h).
+//
+//   StoreConfig config;
+//   config.host = "node1";
+//   config.port = 29500;
+//   SYNCLINE_ASSIGN_OR_RETURN(std::shared_ptr<Store> store, StoreRegistry::Make("tcp", config));
+//   SYNCLINE_RETURN_IF_ERROR(store->Set("address/0", "10.0.0.1:4711"));
+//   SYNCLINE_ASSIGN_OR_RETURN(std::string peer, store->Get("address/1", absl::Seconds(30)));
 class Store {
  public:
   struct CompareSetResult {
@@ -83,12 +92,16 @@ class Store {
 
 inline constexpr absl::Duration kDefaultStoreTimeout = absl::Minutes(5);
 
-// What init methods know of a store; each implementation reads the fields that concern it.
+// For requests that a live store answers at once, such as Wait for a key that is known to be there.
+// If one takes longer, the store counts as gone.
+inline constexpr absl::Duration kStoreProbeTimeout = absl::Seconds(2);
+
+// How to open a store. Each implementation reads the fields that its comment names.
 struct StoreConfig {
   std::string host;                                           // tcp
   int port = 0;                                               // tcp; 0 lets the server choose.
   std::string path;                                           // file
-  enum class Role { kClient, kServer } role = Role::kClient;  // tcp: a server is also a client.
+  enum class Role { kClient, kServer } role = Role::kClient;  // tcp; a server is also a client.
   absl::Duration timeout = kDefaultStoreTimeout;
   std::optional<absl::Duration> connect_timeout;  // tcp, etcd; as for calls if not given.
   std::string secret;  // tcp; empty: that of SYNCLINE_SECRET_FILE, if it is set.

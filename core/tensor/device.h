@@ -1,4 +1,4 @@
-// Where a tensor's bytes are.
+// Device: where a tensor's bytes are.
 #ifndef SYNCLINE_CORE_TENSOR_DEVICE_H_
 #define SYNCLINE_CORE_TENSOR_DEVICE_H_
 

@@ -10,11 +10,12 @@ struct DLManagedTensor;
 
 namespace syncline {
 
-// Takes `managed` over: its deleter runs when the last view of the result is gone, or at once on
-// error. INVALID_ARGUMENT for a device or element type that Syncline does not know.
+// Takes ownership of `managed`: its deleter runs when the last view of the result is gone, or at
+// once on error. ArgumentError for a device or element type that Syncline does not know.
 absl::StatusOr<Tensor> FromDLPack(DLManagedTensor* managed, Access access = Access::kReadWrite);
 
-// A new managed tensor that shares `tensor`'s memory and owner; free it with its own deleter.
+// A new managed tensor that shares `tensor`'s memory and owner. The caller owns it and frees it
+// with its own deleter, on any thread.
 DLManagedTensor* ToDLPack(const Tensor& tensor);
 
 }  // namespace syncline

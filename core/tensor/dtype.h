@@ -1,4 +1,5 @@
-// The element types of tensors.
+// DType: the element types of tensors. Pure functions. core/README.md says what to change to add
+// one.
 #ifndef SYNCLINE_CORE_TENSOR_DTYPE_H_
 #define SYNCLINE_CORE_TENSOR_DTYPE_H_
 
@@ -7,9 +8,11 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
+#include "core/base/check.h"
 
 namespace syncline {
 
+// The order counts: Java passes element types by number.
 enum class DType {
   kBool,
   kInt8,
@@ -34,13 +37,14 @@ absl::Span<const DType> AllDTypes();
 // Bytes of one element.
 inline size_t SizeOf(DType dtype) {
   constexpr unsigned char kSizes[] = {1, 1, 2, 4, 8, 1, 2, 4, 8, 2, 2, 4, 8, 8, 16};
+  SYNCLINE_DCHECK(static_cast<size_t>(dtype) < sizeof(kSizes));
   return kSizes[static_cast<size_t>(dtype)];
 }
 
 // The name in NumPy's spelling: "float32", "bfloat16", "bool".
 absl::string_view Name(DType dtype);
 
-// The inverse of Name; INVALID_ARGUMENT, listing the known names, otherwise.
+// The inverse of Name; ArgumentError that lists the known names for any other text.
 absl::StatusOr<DType> ParseDType(absl::string_view name);
 
 bool IsInteger(DType dtype);   // Signed and unsigned, not bool.

@@ -1,4 +1,4 @@
-// How much memory can be had.
+// Tells how much memory this process can get. Thread-safe; reads files below /proc and /sys.
 #ifndef SYNCLINE_CORE_TENSOR_MEMORY_H_
 #define SYNCLINE_CORE_TENSOR_MEMORY_H_
 
@@ -12,13 +12,14 @@ struct MemoryBudget {
   std::string owner;     // Whose limit that is, for messages: "this host", "control group '/a'".
 };
 
-// Linux kills processes rather than say that there is not so much. Both look at the memory limits
-// (memory.max, or memory.limit_in_bytes) of this process's control group and of those above it,
-// less what is in use there. `root` is put before the paths under /proc and /sys.
+// Linux grants more memory than there is, and kills processes that then use it; so large
+// allocations are checked against these first. Both respect the memory limits (memory.max, or
+// memory.limit_in_bytes) of this process's control group and of those above it, less the memory in
+// use there. `root` is put before the paths under /proc and /sys.
 //
-// What can be had without swapping.
+// The memory that can be used without swapping.
 MemoryBudget AvailableMemory(const std::string& root = "");
-// What may be asked for at all: Linux lets a process ask for more than is available.
+// The largest allocation that Linux grants, which may be more than is available.
 MemoryBudget LargestMemory(const std::string& root = "");
 
 }  // namespace syncline

@@ -1,4 +1,5 @@
-// How elements of all ranks are combined.
+// ReduceOp: how a reduction combines the elements of all ranks. Pure functions. core/README.md says
+// what to change to add one.
 #ifndef SYNCLINE_CORE_TENSOR_REDUCE_OP_H_
 #define SYNCLINE_CORE_TENSOR_REDUCE_OP_H_
 

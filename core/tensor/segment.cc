@@ -13,6 +13,7 @@
 #include "absl/cleanup/cleanup.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
+#include "core/base/check.h"
 #include "core/base/status.h"
 #include "core/tensor/memory.h"
 
@@ -118,12 +119,14 @@ Segment::~Segment() {
 }
 
 Segment::Identity Segment::identity() const {
+  SYNCLINE_DCHECK(descriptor_ >= 0);
   struct stat status = {};
   fstat(descriptor_, &status);
   return {status.st_dev, status.st_ino};
 }
 
 absl::Status Segment::Reserve(size_t offset, size_t size) {
+  SYNCLINE_DCHECK(descriptor_ >= 0);
   for (size_t done = 0; done < size;) {
     // Others take memory at the same time.
     const MemoryBudget memory = AvailableMemory();
@@ -142,6 +145,7 @@ absl::Status Segment::Reserve(size_t offset, size_t size) {
 }
 
 void Segment::Discard() {
+  SYNCLINE_DCHECK(descriptor_ >= 0);
   const size_t whole_pages = (size_ + kLargestPage - 1) / kLargestPage * kLargestPage;
   fallocate(descriptor_, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, 0,
             static_cast<off_t>(whole_pages));

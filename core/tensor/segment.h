@@ -1,4 +1,4 @@
-// Memory that processes of one host share.
+// Segment: memory that processes of one host share.
 #ifndef SYNCLINE_CORE_TENSOR_SEGMENT_H_
 #define SYNCLINE_CORE_TENSOR_SEGMENT_H_
 
@@ -10,9 +10,14 @@
 
 namespace syncline {
 
-// A mapping of anonymous memory (memfd_create), which has no name in any file system and is gone
-// when the last process that maps it is. Its size is sealed; pages come with Reserve, and who is
-// the first to touch one that has not been reserved may be killed for want of memory. Movable.
+// A mapping of anonymous memory (memfd_create). It has no name in any file system, and is gone when
+// the last process that maps it is. Its size is sealed. Reserve allocates its pages: a process that
+// touches a page that has not been reserved may be killed for lack of memory. Owns the mapping and
+// the descriptor. Movable. Not thread-safe; synchronising access to the bytes is up to the users.
+//
+//   SYNCLINE_ASSIGN_OR_RETURN(Segment segment, Segment::Create(1 << 20));
+//   SYNCLINE_RETURN_IF_ERROR(segment.Reserve(0, segment.size()));
+//   // Pass segment.descriptor() to another process, which calls Map with it.
 class Segment {
  public:
   // Tells a segment from all others of the host, while it exists.
@@ -24,11 +29,11 @@ class Segment {
     }
   };
 
-  // Zeros. Takes no memory yet.
+  // A new segment, all zeros. Takes no memory yet.
   static absl::StatusOr<Segment> Create(size_t size);
 
-  // The memory of `descriptor`, which it takes: to read and write, or to read only. BackendError if
-  // that is not a sealed segment of at least `size` bytes.
+  // Maps the memory of `descriptor`, and takes ownership of it: to read and write, or to read only.
+  // BackendError if it is not a sealed segment of at least `size` bytes.
   static absl::StatusOr<Segment> Map(int descriptor, size_t size);
   static absl::StatusOr<Segment> MapToRead(int descriptor, size_t size);
 
@@ -42,18 +47,18 @@ class Segment {
   // Requires a descriptor, as do the next two.
   Identity identity() const;
 
-  // Gets memory for these bytes, on the NUMA node of the calling thread. What is there stays.
-  // BackendError with sizes if there is not so much, be it for a limit of a control group.
+  // Allocates memory for these bytes, on the NUMA node of the calling thread. Their contents stay.
+  // BackendError with sizes if there is not so much memory, or a control group allows less.
   absl::Status Reserve(size_t offset, size_t size);
 
-  // Gives back the memory of all bytes, which are zero then, in every process. They are no longer
-  // reserved.
+  // Frees the memory of all bytes, which are then zero in every process, and no longer reserved.
   void Discard();
 
-  // Makes later accesses free of page faults. All bytes must have been reserved.
+  // Touches all pages, so that later accesses take no page faults. Requires that all bytes have
+  // been reserved.
   void Populate() const;
 
-  // The memory stays mapped; nobody can be given it any more.
+  // The memory stays mapped, but can no longer be passed to other processes.
   void CloseDescriptor();
 
  private:

@@ -15,31 +15,35 @@
 
 namespace syncline {
 
-// Whether the elements that a child of fork sees, and may write, are its parent's or its own. Its
-// own are copied when it first writes them; until then what the parent writes shows.
+// Whether a child of fork shares the elements with its parent or has its own. Its own are copied
+// when it first writes them; until then it sees the parent's writes.
 enum class AfterFork { kShared, kOwn };
 
-// A new tensor on the CPU, its elements zero, in memory of its own, which begins on a page, has no
-// name in any file system, and is freed with the last view. Takes an open file. Everything that
-// shares these bytes, such as an array of NumPy, is as good as the tensor. ArgumentError if there
-// is no such shape; BackendError with sizes if there is not so much memory.
+// A new tensor on the CPU, its elements zero, in a segment of its own, which begins on a page and
+// is freed with the last view. It uses one file descriptor. Views and arrays that share its bytes,
+// such as NumPy's, count as shared too. Thread-safe, as all functions here. ArgumentError for an
+// impossible shape; BackendError with sizes if there is not so much memory.
+//
+//   SYNCLINE_ASSIGN_OR_RETURN(Tensor gradients, EmptyShared(DType::kFloat32, {1 << 24}));
+//   SYNCLINE_RETURN_IF_ERROR(group->AllReduce(gradients));  // Ranks of this host read it directly.
 absl::StatusOr<Tensor> EmptyShared(DType dtype, absl::Span<const int64_t> shape,
                                    AfterFork after_fork = AfterFork::kShared);
 
-// Where some bytes lie in the memory of such a tensor.
+// The location of some bytes in the memory of such a tensor.
 struct SharedPlace {
-  uint64_t memory;  // A number, from 1, that no other in this process has or will have.
-  size_t offset;    // Of the bytes.
-  int descriptor;   // Of the memory, to which it belongs, as does what follows.
+  uint64_t
+      memory;      // The memory's number, from 1. No two memories of a process have the same, ever.
+  size_t offset;   // Of the bytes.
+  int descriptor;  // Of the memory, which owns it. The next two are the memory's, too.
   size_t size;
   Segment::Identity identity;
 };
 
-// Nothing unless all of the bytes lie in one. Found by their address, wherever that comes from.
-// Cheap where there are no such tensors.
+// The memory that holds all of the bytes, found by their address; nothing if no single one does.
+// Costs one load where there are no such tensors.
 std::optional<SharedPlace> FindShared(const void* data, size_t bytes);
 
-// Whether the memory with this number has not been freed, and how many have, ever.
+// Whether the memory with this number still exists; and how many memories have been freed so far.
 bool IsShared(uint64_t memory);
 uint64_t SharedMemoriesFreed();
 

@@ -81,14 +81,14 @@ TEST(EmptySharedTest, WantOfDescriptorsIsAnError) {
 
 TEST(FindSharedTest, AllBytesOfATensorAreFoundByTheirAddress) {
   const Tensor tensor = Made(), other = Made();
-  const auto place = FindShared(tensor.data(), tensor.nbytes()).value();
-  EXPECT_EQ(place.offset, 0u);
-  EXPECT_EQ(place.size, tensor.nbytes());
+  const auto location = FindShared(tensor.data(), tensor.nbytes()).value();
+  EXPECT_EQ(location.offset, 0u);
+  EXPECT_EQ(location.size, tensor.nbytes());
   const Tensor slice = tensor.Slice(100, 50);
   const auto part = FindShared(slice.data(), slice.nbytes()).value();
-  EXPECT_EQ(part.memory, place.memory);
+  EXPECT_EQ(part.memory, location.memory);
   EXPECT_EQ(part.offset, 400u);
-  EXPECT_NE(FindShared(other.data(), 1)->memory, place.memory);
+  EXPECT_NE(FindShared(other.data(), 1)->memory, location.memory);
 }
 
 TEST(FindSharedTest, NothingElseIsFound) {
@@ -103,13 +103,13 @@ TEST(FindSharedTest, NothingElseIsFound) {
 
 TEST(FindSharedTest, ThePlaceIsWhereOthersSeeTheElements) {
   const Tensor tensor = Made();
-  const auto place = FindShared(tensor.data(), tensor.nbytes()).value();
-  const Segment theirs = Segment::MapToRead(dup(place.descriptor), place.size).value();
-  EXPECT_TRUE(theirs.identity() == place.identity);
+  const auto location = FindShared(tensor.data(), tensor.nbytes()).value();
+  const Segment theirs = Segment::MapToRead(dup(location.descriptor), location.size).value();
+  EXPECT_TRUE(theirs.identity() == location.identity);
   tensor.data_as<float>()[kCount - 1] = 2.5;
   EXPECT_EQ(reinterpret_cast<const float*>(theirs.data())[kCount - 1], 2.5);
-  EXPECT_NE(fcntl(place.descriptor, F_GETFD) & FD_CLOEXEC, 0);
-  EXPECT_NE(ftruncate(place.descriptor, 0), 0);
+  EXPECT_NE(fcntl(location.descriptor, F_GETFD) & FD_CLOEXEC, 0);
+  EXPECT_NE(ftruncate(location.descriptor, 0), 0);
 }
 
 TEST(FindSharedTest, ATensorIsKnownUntilItsLastViewIsGoneAndNeverTakenForALaterOne) {
@@ -142,8 +142,8 @@ TEST(FindSharedTest, ThreadsMakeFindAndFreeTensors) {
 
 TEST(SharedMemoryTest, IsFreedWithTheLastViewThoughAPeerStillMapsIt) {
   Tensor tensor = Made();
-  const auto place = FindShared(tensor.data(), tensor.nbytes()).value();
-  const Segment theirs = Segment::MapToRead(dup(place.descriptor), place.size).value();
+  const auto location = FindShared(tensor.data(), tensor.nbytes()).value();
+  const Segment theirs = Segment::MapToRead(dup(location.descriptor), location.size).value();
   EXPECT_GT(BlocksOf(theirs.descriptor()), 0);
   tensor = Tensor();
   EXPECT_EQ(BlocksOf(theirs.descriptor()), 0);

@@ -144,6 +144,21 @@ Tensor Tensor::Reshape(absl::Span<const int64_t> shape) const {
   return reshaped;
 }
 
+std::vector<Tensor> Tensor::SplitEvenly(int parts) const {
+  Require(parts >= 1, "SplitEvenly needs at least one part");
+  std::vector<Tensor> slices;
+  slices.reserve(parts);
+  const int64_t each = numel_ / parts;
+  const int64_t left_over = numel_ % parts;
+  int64_t offset = 0;
+  for (int part = 0; part < parts; ++part) {
+    const int64_t count = each + (part < left_over ? 1 : 0);
+    slices.push_back(Slice(offset, count));
+    offset += count;
+  }
+  return slices;
+}
+
 std::string Tensor::ToString() const {
   return absl::StrCat(Name(dtype_), "[", absl::StrJoin(shape_, ", "), "] on ",
                       syncline::ToString(device_));

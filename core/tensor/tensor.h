@@ -1,4 +1,4 @@
-// A view of an n-dimensional array that somebody else, or nobody else, holds.
+// Tensor: a view of an n-dimensional array, as NumPy's and torch's are, which may keep it alive.
 #ifndef SYNCLINE_CORE_TENSOR_TENSOR_H_
 #define SYNCLINE_CORE_TENSOR_TENSOR_H_
 
@@ -17,16 +17,23 @@
 
 namespace syncline {
 
-// What a writer may do with a tensor's bytes.
+// Whether operations may write to a tensor's bytes.
 enum class Access { kReadWrite, kReadOnly };
 
 // OK if a tensor can have this shape: no dimension is negative, and its size in bytes fits in an
-// int64_t. {} is the shape of a single element. INVALID_ARGUMENT otherwise.
+// int64_t. {} is the shape of a single element. ArgumentError otherwise.
 absl::Status CheckShape(DType dtype, absl::Span<const int64_t> shape);
 
 // A typed, strided view of memory. Copying a Tensor copies the view, never the elements; `owner`
-// keeps the memory alive for as long as any copy of the view lives. Not synchronised: as with a
-// pointer, whoever shares the elements between threads orders the accesses.
+// keeps the memory alive for as long as any copy of the view lives, and without one the caller
+// does. Not synchronised: as with a pointer, callers that share the elements between threads order
+// the accesses. A violated "Requires" ends the process; errors that users can cause are a Status.
+//
+//   std::vector<float> values = {1, 2, 3, 4};
+//   const Tensor whole = Tensor::Of(values);           // A view of the vector.
+//   const Tensor half = whole.Slice(2, 2);             // A view of 3, 4.
+//   half.data_as<float>()[0] = 5;                      // values[2] is 5.
+//   SYNCLINE_ASSIGN_OR_RETURN(const Tensor zeros, Tensor::TryZeros(DType::kFloat32, {2, 3}));
 class Tensor {
  public:
   // No elements, no memory: the state of a tensor that is not assigned yet. A moved-from tensor is
@@ -71,6 +78,9 @@ class Tensor {
 
   // The same elements under another shape. Requires is_contiguous() and as many elements.
   Tensor Reshape(absl::Span<const int64_t> shape) const;
+  // `parts` slices in order, whose sizes differ by at most one: the first ones get the elements
+  // that are left over. Requires is_contiguous() and parts >= 1.
+  std::vector<Tensor> SplitEvenly(int parts) const;
 
   // "float32[2, 3] on cpu", for messages.
   std::string ToString() const;

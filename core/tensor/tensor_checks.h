@@ -1,4 +1,4 @@
-// What operations ask of the memory that they are given. `what` names it in the error.
+// Checks of the tensors that operations get. `what` names the tensor in the error. Pure functions.
 #ifndef SYNCLINE_CORE_TENSOR_TENSOR_CHECKS_H_
 #define SYNCLINE_CORE_TENSOR_TENSOR_CHECKS_H_
 
@@ -18,8 +18,8 @@ absl::Status CheckContiguous(const Tensor& tensor, absl::string_view what);
 // TypeError if it is read-only.
 absl::Status CheckWritable(const Tensor& tensor, absl::string_view what);
 
-// ArgumentError if anything that is written shares memory with anything else. Only read[i] may be
-// the very same memory as written[twin(i)], if that is not kNoTwin. All must be contiguous.
+// ArgumentError if a written tensor shares memory with any other. The exception: read[i] may be the
+// very same memory as written[twin(i)], if that is not kNoTwin. Requires that all are contiguous.
 inline constexpr size_t kNoTwin = static_cast<size_t>(-1);
 absl::Status CheckApart(
     absl::Span<const Tensor> written, absl::Span<const Tensor> read = {},

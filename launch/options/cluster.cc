@@ -12,7 +12,7 @@
 #include "absl/strings/str_split.h"
 #include "absl/strings/string_view.h"
 #include "absl/strings/strip.h"
-#include "core/join/cluster.h"
+#include "core/join/cluster_task.h"
 #include "store/common/listen_address.h"
 
 namespace syncline::launch {
@@ -45,9 +45,9 @@ class Detector {
   void ProposeNodes(int size, absl::string_view size_reason, absl::string_view rank_variable);
   void ProposeEndpoint(absl::string_view host, int port, absl::string_view reason);
 
-  void Task(const ClusterTask& task);
-  void TaskPlace(const ClusterTask& task);
-  void SlurmResources(const ClusterTask& task);
+  void Task(const join::ClusterTask& task);
+  void TaskPlace(const join::ClusterTask& task);
+  void SlurmResources(const join::ClusterTask& task);
   void Kubernetes();
   void PyTorchJob();
 
@@ -67,7 +67,7 @@ void Detector::ProposeEndpoint(absl::string_view host, int port, absl::string_vi
 }
 
 // Each task is one node of the job, wherever it runs.
-void Detector::Task(const ClusterTask& task) {
+void Detector::Task(const join::ClusterTask& task) {
   cluster_.name = task.launcher;
   if (!task.defect.empty()) {
     cluster_.missing_flag = "nnodes";
@@ -82,13 +82,13 @@ void Detector::Task(const ClusterTask& task) {
   TaskPlace(task);
 }
 
-void Detector::TaskPlace(const ClusterTask& task) {
+void Detector::TaskPlace(const join::ClusterTask& task) {
   if (!task.job.empty() && task.hosts == 1) {
-    return ProposeEndpoint(kLoopback, PortOfJob(task.job),
+    return ProposeEndpoint(kLoopback, join::PortOfJob(task.job),
                            absl::StrCat(task.hosts_from, ": all on this host"));
   }
   if (!task.job.empty() && !task.host.empty()) {
-    ProposeEndpoint(task.host, PortOfJob(task.job), task.host_from);
+    ProposeEndpoint(task.host, join::PortOfJob(task.job), task.host_from);
     if (task.command != "mpirun") return;
     cluster_.note = absl::StrCat("the nodes meet on mpirun's own host, ", task.host,
                                  ". If no launcher runs there, give --rdzv-endpoint with a host ",
@@ -102,7 +102,7 @@ void Detector::TaskPlace(const ClusterTask& task) {
       "their hosts", task.hosts == 1 ? ": 127.0.0.1 here" : "");
 }
 
-void Detector::SlurmResources(const ClusterTask& task) {
+void Detector::SlurmResources(const join::ClusterTask& task) {
   // With a task for each node, its CPUs and GPUs are the task's.
   const bool has_node = task.size == task.hosts;
   const int cpus = Number(has_node ? "SLURM_CPUS_ON_NODE" : "SLURM_CPUS_PER_TASK", 0);
@@ -160,7 +160,7 @@ std::optional<Cluster> Detector::Detect() {
   // own.
   if (Has("TORCHELASTIC_RUN_ID") || Has("SYNCLINE_ROUND")) return std::nullopt;
   // From the innermost out: mpirun and srun run in pods too.
-  if (const std::optional<ClusterTask> task = DetectTask(environment_)) {
+  if (const std::optional<join::ClusterTask> task = join::DetectTask(environment_)) {
     Task(*task);
   } else if (Has("JOB_COMPLETION_INDEX")) {
     Kubernetes();

@@ -16,7 +16,7 @@
 #include "absl/time/clock.h"
 #include "core/base/interrupt.h"
 #include "core/base/status.h"
-#include "core/join/serving_turn.h"
+#include "core/join/listen_lock.h"
 #include "gmock/gmock.h"
 #include "launch/rendezvous/store_network.h"
 #include "store/etcd/etcd_store.h"
@@ -306,7 +306,7 @@ TEST_F(ParticipantTest, AnotherJobsNodesAreRefused) {
 }
 
 TEST_F(ParticipantTest, NodesMeetThoughAStrangerHoldsTheNameThatOrdersTheirAttempts) {
-  const ServingTurn squatter("127.0.0.1", 29406);
+  const join::ListenLock squatter("127.0.0.1", 29406);
   ASSERT_TRUE(squatter.is_mine());
   LaunchOptions options = Endpoint(29406, 2, 2);
   options.rendezvous.read_timeout = absl::Seconds(10);

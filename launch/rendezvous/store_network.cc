@@ -25,7 +25,7 @@
 #include "core/base/status.h"
 #include "core/base/thread.h"
 #include "core/join/host_address.h"
-#include "core/join/serving_turn.h"
+#include "core/join/listen_lock.h"
 #include "core/store/prefix_store.h"
 #include "launch/rendezvous/job_location.h"
 #include "store/common/listen_address.h"
@@ -53,8 +53,8 @@ std::shared_ptr<Store> OfJob(const RendezvousOptions& rendezvous, std::shared_pt
 // (127.0.1.1). Other hosts resolve that name to another address, so the server listens on all.
 absl::StatusOr<std::string> ListenAddress(const std::string& host) {
   SYNCLINE_ASSIGN_OR_RETURN(std::string address, FirstAddress(host));
-  const bool is_meant = host == "localhost" || IsLoopbackAddress(host);
-  if (IsLoopbackAddress(address) && !is_meant) return std::string("0.0.0.0");
+  const bool is_meant = host == "localhost" || join::IsLoopbackAddress(host);
+  if (join::IsLoopbackAddress(address) && !is_meant) return std::string("0.0.0.0");
   return address;
 }
 
@@ -90,11 +90,11 @@ absl::StatusOr<RendezvousStore> HostOrConnect(const StoreNetworkOptions& options
   for (bool is_first_try = true;; is_first_try = false) {
     absl::Status hosting;
     if (rendezvous.hosting != Hosting::kNever) {
-      const ServingTurn turn(rendezvous.host, rendezvous.port);
+      const join::ListenLock lock(rendezvous.host, rendezvous.port);
       absl::StatusOr<std::unique_ptr<TCPServer>> server = NetworkError("another node tries to");
-      // The first try respects the turn, so that processes of one host do not disturb each other.
-      // Later tries do not: the process that holds the turn may never serve.
-      if (turn.is_mine() || !is_first_try) server = Serve(options);
+      // The first try respects the lock, so that processes of one host do not disturb each other.
+      // Later tries do not: the process that holds the lock may never serve.
+      if (lock.is_held() || !is_first_try) server = Serve(options);
       hosting = server.status();
       if (server.ok()) target.server = *std::move(server);
       if (!hosting.ok() && rendezvous.hosting == Hosting::kAlways) {
@@ -256,8 +256,8 @@ class StoreNetwork final : public RendezvousNetwork {
     if (!is_hosted_by_nodes() || rendezvous.hosting == Hosting::kNever) return nullptr;
     if (endpoint_is_remote_) return nullptr;
     // Of several processes of this host that notice a free endpoint, one tries to serve it.
-    const ServingTurn turn(rendezvous.host, rendezvous.port);
-    if (!turn.is_mine()) return nullptr;
+    const join::ListenLock lock(rendezvous.host, rendezvous.port);
+    if (!lock.is_held()) return nullptr;
     auto server = Serve(options_);
     if (server.ok()) return *std::move(server);
     endpoint_is_remote_ =
@@ -269,7 +269,7 @@ class StoreNetwork final : public RendezvousNetwork {
                         absl::Duration call_timeout) override {
     ConnectResult connected;
     int port = 0;
-    const std::string host = HostOf(address);
+    const std::string host = join::HostOf(address);
     if (!absl::SimpleAtoi(address.substr(address.rfind(':') + 1), &port)) {
       connected.status = NetworkError(absl::StrCat("'", address, "' is no address of a store"));
       return connected;

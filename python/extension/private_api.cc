@@ -11,7 +11,7 @@
 #include "core/base/env.h"
 #include "core/base/status.h"
 #include "core/group/work.h"
-#include "core/join/cluster.h"
+#include "core/join/cluster_task.h"
 #include "core/tensor/dtype.h"
 #include "core/tensor/shared_memory.h"
 #include "core/tensor/tensor.h"
@@ -55,7 +55,7 @@ py::list Parts(py::handle array, int64_t count) {
 }
 
 py::object TaskLocalRank() {
-  const std::optional<ClusterTask> task = DetectTask(GetEnv);
+  const std::optional<join::ClusterTask> task = join::DetectTask(GetEnv);
   if (!task.has_value() || task->local_rank < 0) return py::none();
   return py::int_(task->local_rank);
 }

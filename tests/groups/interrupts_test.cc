@@ -132,7 +132,7 @@ TEST_P(InterruptsTest, AnInterruptedWaitForAWorkLeavesItAlone) {
   for (const absl::Status& status : statuses) EXPECT_TRUE(status.ok()) << status;
 }
 
-bool IsArrival(const std::string& key) { return absl::StrContains(key, "arrival/"); }
+bool IsJoinRecord(const std::string& key) { return absl::StrContains(key, "slot/"); }
 
 TEST_P(InterruptsTest, AnInterruptedJoinIsOverForAllAndCanBeTriedAgain) {
   auto store = std::make_shared<HashStore>();
@@ -142,7 +142,7 @@ TEST_P(InterruptsTest, AnInterruptedJoinIsOverForAllAndCanBeTriedAgain) {
     const auto check = [&] {
       const auto arrivals = store->Keys("");
       const bool both =
-          arrivals.ok() && std::count_if(arrivals->begin(), arrivals->end(), IsArrival) == 2;
+          arrivals.ok() && std::count_if(arrivals->begin(), arrivals->end(), IsJoinRecord) == 2;
       return both ? Interrupted() : absl::OkStatus();
     };
     const InterruptScope scope(check);

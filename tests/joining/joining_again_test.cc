@@ -10,7 +10,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "core/base/status.h"
-#include "core/join/membership.h"
+#include "core/join/join_protocol.h"
 #include "core/join/world.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -70,7 +70,7 @@ TEST_F(AgainTest, WhoComesLateMeetsTheOneThatTriesAgain) {
   EXPECT_FALSE(World::Init(At(0, 2, kShortly)).ok());
   for (const absl::Status& status : RunRanks(2, [&](int rank) {
          if (rank == 1) {
-           absl::Status waits = store_->Wait({"of 2/round/2/arrival/1"}, kPatience);
+           absl::Status waits = store_->Wait({"size 2/generation/2/slot/1"}, kPatience);
            if (!waits.ok()) return waits;
          }
          return World::Init(At(rank, 2)).status();
@@ -119,10 +119,10 @@ TEST_F(AgainTest, WhoIsRefusedInACrowdTakesNobodysPlace) {
   std::atomic<int> refused{0};
   for (const absl::Status& status : RunRanks(kProcesses, [&](int) -> absl::Status {
          const Deadline deadline(kPatience);
-         Membership::Request request;
+         join::JoinProtocol::Request request;
          request.size = 3;
          while (true) {
-           auto member = Membership::Join(store_, request, deadline);
+           auto member = join::JoinProtocol::Join(store_, request, deadline);
            if (member.ok()) {
              // Nobody leaves before all three know that they have met.
              SYNCLINE_RETURN_IF_ERROR(

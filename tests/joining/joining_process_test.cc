@@ -280,7 +280,7 @@ TEST_F(JoiningProcessTest, WhatAKilledJobLeftInItsFileIsHarmless) {
   {
     Worker left(Url("file"), -1, 2);
     auto store = FileStore::Open(path()).value();
-    ASSERT_TRUE(store->Wait({"of 2/round/1/arrival/1"}, kPatience).ok());
+    ASSERT_TRUE(store->Wait({"size 2/generation/1/slot/1"}, kPatience).ok());
     left.Kill();
     struct stat info;
     ASSERT_EQ(stat(path().c_str(), &info), 0);

@@ -179,13 +179,13 @@ TEST_P(MethodTest, TheFirstGetsRankZeroAndALateOneIsWaitedFor) {
          }
          if (GetParam() == "file") {
            SYNCLINE_ASSIGN_OR_RETURN(auto store, FileStore::Open(place.path()));
-           SYNCLINE_RETURN_IF_ERROR(store->Wait({"of 3/round/1/arrival/1"}, kPatience));
+           SYNCLINE_RETURN_IF_ERROR(store->Wait({"size 3/generation/1/slot/1"}, kPatience));
          } else if (GetParam() == "tcp") {
            TCPStore::Options options;
            options.host = "localhost";
            options.port = std::stoi(place.url().substr(place.url().rfind(':') + 1));
            SYNCLINE_ASSIGN_OR_RETURN(auto store, TCPStore::Create(options));
-           SYNCLINE_RETURN_IF_ERROR(store->Wait({"of 3/round/1/arrival/1"}, kPatience));
+           SYNCLINE_RETURN_IF_ERROR(store->Wait({"size 3/generation/1/slot/1"}, kPatience));
          }
          SYNCLINE_ASSIGN_OR_RETURN(auto world, World::Init(Options(place, -1, 3)));
          return AllAreThere(*world);
@@ -334,7 +334,7 @@ TEST_F(RoundsTest, OneMayComeAgainBeforeTheOthersHaveLeft) {
   first[0]->Close();
   for (const absl::Status& status : RunRanks(2, [&](int rank) -> absl::Status {
          if (rank == 1) {  // Leaves only when the other is waiting for it.
-           SYNCLINE_RETURN_IF_ERROR(store_->Wait({"of 2/round/2/arrival/1"}, kPatience));
+           SYNCLINE_RETURN_IF_ERROR(store_->Wait({"size 2/generation/2/slot/1"}, kPatience));
            first[1]->Close();
          }
          SYNCLINE_ASSIGN_OR_RETURN(auto world, World::Init(At(rank, 2)));

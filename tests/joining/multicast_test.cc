@@ -1,6 +1,4 @@
 // Meeting by multicast, processes as threads. Over loopback alone.
-#include "core/join/multicast.h"
-
 #include <arpa/inet.h>
 #include <netinet/in.h>
 #include <sys/socket.h>
@@ -18,7 +16,8 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "core/base/status.h"
-#include "core/join/announcement.h"
+#include "core/join/multicast_announcement.h"
+#include "core/join/multicast_discovery.h"
 #include "core/join/multicast_socket.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -28,10 +27,15 @@
 namespace syncline {
 namespace {
 
+using join::DiscoverStoreByMulticast;
+using join::kProcessIdBytes;
+using join::MulticastAnnouncement;
+using join::MulticastOptions;
+using join::MulticastSocket;
+using join::OpenedStore;
 using ::testing::AllOf;
 using ::testing::AnyOf;
 using ::testing::HasSubstr;
-using Part = OpenedStore::Part;
 
 constexpr absl::Duration kPatience = absl::Seconds(60);
 constexpr char kGroup[] = "239.255.7.8";
@@ -59,7 +63,7 @@ class MulticastTest : public ::testing::Test {
     ghost.job = "job";
     ghost.size = size;
     ghost.rank = rank;
-    ghost.id = std::string(kMeetingIdBytes, '\0');  // Lower than any that is drawn.
+    ghost.id = std::string(kProcessIdBytes, '\0');  // Lower than any that is drawn.
     ghost.view = ghost.id;
     ghost.peer = IdentifyThisProcess().value();
     return ghost;
@@ -78,7 +82,8 @@ class MulticastTest : public ::testing::Test {
   void ExpectAllMeet(const std::vector<MulticastOptions>& meetings) {
     std::vector<OpenedStore> places(meetings.size());
     for (const absl::Status& status : RunRanks(meetings.size(), [&](int i) -> absl::Status {
-           SYNCLINE_ASSIGN_OR_RETURN(places[i], MeetByMulticast(meetings[i], Deadline(kPatience)));
+           SYNCLINE_ASSIGN_OR_RETURN(places[i],
+                                     DiscoverStoreByMulticast(meetings[i], Deadline(kPatience)));
            return absl::OkStatus();
          })) {
       ASSERT_TRUE(status.ok()) << status;
@@ -88,7 +93,7 @@ class MulticastTest : public ::testing::Test {
     for (size_t i = 0; i < meetings.size(); ++i) {
       stores[meetings[i].job].insert(places[i].store->address());
       EXPECT_EQ(places[i].host, "127.0.0.1") << "all are on this host";
-      if (places[i].part != Part::kHost) continue;
+      if (places[i].role != StoreConfig::Role::kServer) continue;
       ++hosts[meetings[i].job];
       host_ = meetings[i].rank;
     }
@@ -126,7 +131,7 @@ TEST_F(MulticastTest, ALateOneIsWaitedFor) {
   const MulticastSocket socket = Socket();
   for (const absl::Status& status : RunRanks(2, [&](int i) -> absl::Status {
          if (i == 1) AwaitAnnouncement(socket);
-         return MeetByMulticast(At(2), Deadline(kPatience)).status();
+         return DiscoverStoreByMulticast(At(2), Deadline(kPatience)).status();
        })) {
     EXPECT_TRUE(status.ok()) << status;
   }
@@ -213,7 +218,7 @@ TEST_F(MulticastTest, AGuestThatComesTwiceIsCountedOnce) {
   const MulticastSocket socket = Socket();
   std::atomic<bool> is_done{false};
   std::thread host([&] {
-    auto place = MeetByMulticast(At(3, 0), Deadline(kPatience));
+    auto place = DiscoverStoreByMulticast(At(3, 0), Deadline(kPatience));
     EXPECT_TRUE(place.ok()) << place.status();
     is_done = true;
   });
@@ -239,7 +244,7 @@ TEST_F(MulticastTest, AGuestThatComesTwiceIsCountedOnce) {
   auto store = TCPStore::Create(options).value();
   auto come = [&](const MulticastAnnouncement& guest) {
     const std::string id = absl::BytesToHexString(guest.id);
-    EXPECT_TRUE(store->Set(absl::StrCat("multicast/guest/", id), "").ok());
+    EXPECT_TRUE(store->Set(absl::StrCat("multicast/client/", id), "").ok());
   };
   for (int i = 0; i < 3; ++i) come(guests[0]);
   // The host goes on to announce itself, for the one that has not come.
@@ -261,7 +266,7 @@ TEST_F(MulticastTest, NamesOfStrangersAreShownSoThatTheyCanBeRead) {
     EXPECT_TRUE(socket.Send(ghost.Seal("")).ok());
   });
   MulticastOptions meeting = At(3);
-  absl::Status status = MeetByMulticast(meeting, Deadline(absl::Seconds(1))).status();
+  absl::Status status = DiscoverStoreByMulticast(meeting, Deadline(absl::Seconds(1))).status();
   thread.join();
   EXPECT_THAT(Message(status), AnyOf(HasSubstr("caf\\xc3"), HasSubstr("h\\xff")));
   for (const char c : status.message()) EXPECT_EQ(c & 0x80, 0) << status;
@@ -270,13 +275,14 @@ TEST_F(MulticastTest, NamesOfStrangersAreShownSoThatTheyCanBeRead) {
 TEST_F(MulticastTest, AJobWithoutANameIsCalledThat) {
   MulticastOptions meeting = At(2);
   meeting.job = "";
-  absl::Status status = MeetByMulticast(meeting, Deadline(absl::Milliseconds(100))).status();
+  absl::Status status =
+      DiscoverStoreByMulticast(meeting, Deadline(absl::Milliseconds(100))).status();
   EXPECT_THAT(Message(status), HasSubstr("processes of the job without a group_name met at"));
 }
 
 TEST_F(MulticastTest, WhoIsMissingIsNamed) {
   for (const absl::Status& status : RunRanks(2, [&](int i) {
-         return MeetByMulticast(At(3, i), Deadline(absl::Seconds(1))).status();
+         return DiscoverStoreByMulticast(At(3, i), Deadline(absl::Seconds(1))).status();
        })) {
     EXPECT_EQ(KindOf(status), ErrorKind::kTimeout) << status;
     EXPECT_THAT(Message(status),
@@ -295,7 +301,7 @@ TEST_F(MulticastTest, WhoIsAloneLearnsOfOtherJobsAndStrangers) {
     EXPECT_TRUE(socket.Send(other.Seal("")).ok());
     EXPECT_TRUE(socket.Send(Ghost(2, 0).Seal("a secret")).ok());
   });
-  absl::Status status = MeetByMulticast(At(2), Deadline(absl::Seconds(1))).status();
+  absl::Status status = DiscoverStoreByMulticast(At(2), Deadline(absl::Seconds(1))).status();
   thread.join();
   EXPECT_EQ(KindOf(status), ErrorKind::kTimeout) << status;
   EXPECT_THAT(Message(status), AllOf(HasSubstr("has heard nobody"), HasSubstr("'typo'"),
@@ -308,7 +314,8 @@ TEST_F(MulticastTest, StrangersWithoutTheSecretDoNotTakePart) {
   for (MulticastOptions& meeting : meetings) meeting.secret = "ours";
   meetings[2].secret = "theirs";
   auto statuses = RunRanks(3, [&](int i) {
-    return MeetByMulticast(meetings[i], Deadline(i == 2 ? absl::Seconds(2) : kPatience)).status();
+    return DiscoverStoreByMulticast(meetings[i], Deadline(i == 2 ? absl::Seconds(2) : kPatience))
+        .status();
   });
   EXPECT_TRUE(statuses[0].ok()) << statuses[0];
   EXPECT_TRUE(statuses[1].ok()) << statuses[1];
@@ -317,7 +324,7 @@ TEST_F(MulticastTest, StrangersWithoutTheSecretDoNotTakePart) {
 
 TEST_F(MulticastTest, RanksThatAreGivenTwiceAreRefusedOnAll) {
   for (const absl::Status& status : RunRanks(3, [&](int i) {
-         return MeetByMulticast(At(3, i == 0 ? 0 : 1), Deadline(kPatience)).status();
+         return DiscoverStoreByMulticast(At(3, i == 0 ? 0 : 1), Deadline(kPatience)).status();
        })) {
     EXPECT_EQ(KindOf(status), ErrorKind::kArgument) << status;
     EXPECT_THAT(Message(status), HasSubstr("rank 1 of job 'job' is taken twice"));
@@ -325,8 +332,9 @@ TEST_F(MulticastTest, RanksThatAreGivenTwiceAreRefusedOnAll) {
 }
 
 TEST_F(MulticastTest, SizesThatDifferAreRefusedOnAll) {
-  for (const absl::Status& status : RunRanks(
-           2, [&](int i) { return MeetByMulticast(At(3 + i), Deadline(kPatience)).status(); })) {
+  for (const absl::Status& status : RunRanks(2, [&](int i) {
+         return DiscoverStoreByMulticast(At(3 + i), Deadline(kPatience)).status();
+       })) {
     EXPECT_EQ(KindOf(status), ErrorKind::kArgument) << status;
     EXPECT_THAT(Message(status), HasSubstr("with the same world_size"));
   }
@@ -342,8 +350,8 @@ TEST_F(MulticastTest, TooManyProcessesAreRefused) {
       absl::SleepFor(absl::Milliseconds(20));
     }
   });
-  auto statuses =
-      RunRanks(2, [&](int) { return MeetByMulticast(At(2), Deadline(kPatience)).status(); });
+  auto statuses = RunRanks(
+      2, [&](int) { return DiscoverStoreByMulticast(At(2), Deadline(kPatience)).status(); });
   over = true;
   thread.join();
   for (const absl::Status& status : statuses) {
@@ -357,7 +365,7 @@ TEST(MulticastAddressTest, OthersThanIpv4MulticastAddressesAreRefused) {
     MulticastOptions meeting;
     meeting.group = group;
     meeting.port = 4000;
-    absl::Status status = MeetByMulticast(meeting, Deadline(kPatience)).status();
+    absl::Status status = DiscoverStoreByMulticast(meeting, Deadline(kPatience)).status();
     EXPECT_EQ(KindOf(status), ErrorKind::kArgument) << status;
     EXPECT_THAT(Message(status), HasSubstr("not an IPv4 multicast address"));
   }
@@ -365,7 +373,8 @@ TEST(MulticastAddressTest, OthersThanIpv4MulticastAddressesAreRefused) {
   meeting.group = kGroup;
   meeting.port = 4000;
   meeting.job = std::string(256, 'x');
-  EXPECT_EQ(KindOf(MeetByMulticast(meeting, Deadline(kPatience)).status()), ErrorKind::kArgument);
+  EXPECT_EQ(KindOf(DiscoverStoreByMulticast(meeting, Deadline(kPatience)).status()),
+            ErrorKind::kArgument);
 }
 
 }  // namespace

@@ -149,7 +149,7 @@ class InterruptTest {
               final var error = assertThrows(DistBackendException.class, join);
               assertContains(error.getMessage(), "was interrupted by Thread.interrupt");
             } else {
-              while (store.listKeys().stream().noneMatch(key -> key.contains("arrival/"))) {
+              while (store.listKeys().stream().noneMatch(key -> key.contains("slot/"))) {
                 Thread.onSpinWait(); // Until rank 0 waits.
               }
               interrupted(join);

@@ -1,4 +1,4 @@
-#include "core/join/cluster.h"
+#include "core/join/cluster_task.h"
 
 #include <sys/stat.h>
 #include <unistd.h>
@@ -10,12 +10,12 @@
 
 #include "absl/strings/str_cat.h"
 #include "core/base/status.h"
-#include "core/join/task_meeting.h"
+#include "core/join/cluster_store.h"
 #include "core/testing/environments.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
-namespace syncline {
+namespace syncline::join {
 namespace {
 
 using testing::AllOf;
@@ -51,16 +51,16 @@ TEST(ClusterTest, EachLauncherSaysWhoItsTasksAre) {
 
 TEST(ClusterTest, NothingIsATaskWithoutALauncher) {
   EXPECT_FALSE(DetectTask(LookUpIn({})).has_value());
-  EXPECT_EQ(DescribeAlone(LookUpIn({})), "no launcher has started this process");
+  EXPECT_EQ(DescribeSingleProcess(LookUpIn({})), "no launcher has started this process");
 }
 
 TEST(ClusterTest, WhatSrunHasNotStartedIsAloneInItsJob) {
   for (const char* name : {"slurm_batch_script", "slurm_salloc_shell"}) {
     EXPECT_FALSE(DetectTask(LookUpIn(Recorded(name))).has_value()) << name;
-    EXPECT_THAT(DescribeAlone(LookUpIn(Recorded(name))), HasSubstr("srun has not started it"))
+    EXPECT_THAT(DescribeSingleProcess(LookUpIn(Recorded(name))), HasSubstr("srun has not started it"))
         << name;
   }
-  EXPECT_THAT(DescribeAlone(LookUpIn(Recorded("slurm_one_task"))),
+  EXPECT_THAT(DescribeSingleProcess(LookUpIn(Recorded("slurm_one_task"))),
               HasSubstr("Slurm has started this process alone (SLURM_STEP_NUM_TASKS)"));
 }
 
@@ -84,7 +84,7 @@ TEST(ClusterTest, TheInnermostLauncherCounts) {
 TEST(ClusterTest, AnUnknownLauncherThatSpeaksPmiIsNoWorldOfOne) {
   const ClusterTask task = Task({{"PMI_RANK", "2"}, {"PMI_SIZE", "3"}});
   EXPECT_EQ(Ranks(task), "PMI 2/3, local -1, hosts 0");
-  EXPECT_THAT(std::string(MeetingOf(task, LookUpIn({})).status().message()),
+  EXPECT_THAT(std::string(StoreOfTask(task, LookUpIn({})).status().message()),
               AllOf(HasSubstr("MASTER_ADDR"), HasSubstr("MASTER_PORT")));
 }
 
@@ -113,13 +113,13 @@ TEST(ClusterTest, JobsHaveNamesPortsAndSecretsOfTheirOwn) {
 
 class MeetingTest : public testing::Test {
  protected:
-  static TaskMeeting Meet(const Variables& variables) {
-    absl::StatusOr<TaskMeeting> meeting = MeetingOf(Task(variables), LookUpIn(variables));
-    EXPECT_TRUE(meeting.ok()) << meeting.status();
-    return meeting.ok() ? *meeting : TaskMeeting();
+  static ClusterStore Find(const Variables& variables) {
+    absl::StatusOr<ClusterStore> found = StoreOfTask(Task(variables), LookUpIn(variables));
+    EXPECT_TRUE(found.ok()) << found.status();
+    return found.ok() ? *found : ClusterStore();
   }
   static std::string Refusal(const Variables& variables) {
-    const absl::Status status = MeetingOf(Task(variables), LookUpIn(variables)).status();
+    const absl::Status status = StoreOfTask(Task(variables), LookUpIn(variables)).status();
     EXPECT_EQ(KindOf(status), ErrorKind::kArgument) << status;
     return std::string(status.message());
   }
@@ -128,31 +128,31 @@ class MeetingTest : public testing::Test {
 TEST_F(MeetingTest, OnOneHostItIsAFileOfTheJob) {
   for (const char* name :
        {"slurm_two_tasks_on_one_node", "openmpi_4_one_host", "pals_one_node", "flux_one_node"}) {
-    const TaskMeeting meeting = Meet(Recorded(name));
-    EXPECT_EQ(meeting.scheme, "file") << name;
-    EXPECT_THAT(meeting.store.path, StartsWith(absl::StrCat("/tmp/syncline-", geteuid(), "/")));
+    const ClusterStore found = Find(Recorded(name));
+    EXPECT_EQ(found.scheme, "file") << name;
+    EXPECT_THAT(found.store.path, StartsWith(absl::StrCat("/tmp/syncline-", geteuid(), "/")));
   }
   const Variables slurm = Recorded("slurm_two_tasks_on_one_node");
-  EXPECT_THAT(Meet(slurm).store.path, HasSubstr("/slurm-2.0-"));
-  EXPECT_EQ(Meet(slurm).store.path, Meet(With(slurm, {{"SLURM_PROCID", "0"}})).store.path);
-  EXPECT_NE(Meet(slurm).store.path, Meet(With(slurm, {{"SLURM_JOB_ID", "7"}})).store.path);
+  EXPECT_THAT(Find(slurm).store.path, HasSubstr("/slurm-2.0-"));
+  EXPECT_EQ(Find(slurm).store.path, Find(With(slurm, {{"SLURM_PROCID", "0"}})).store.path);
+  EXPECT_NE(Find(slurm).store.path, Find(With(slurm, {{"SLURM_JOB_ID", "7"}})).store.path);
 }
 
 TEST_F(MeetingTest, OnSeveralHostsItIsTheFirstAtAPortOfTheJob) {
-  const TaskMeeting slurm = Meet(Recorded("slurm_three_nodes"));
+  const ClusterStore slurm = Find(Recorded("slurm_three_nodes"));
   EXPECT_EQ(slurm.scheme, "tcp");
   EXPECT_EQ(slurm.store.host, "n1");
   EXPECT_EQ(slurm.store.port, PortOfJob("slurm-1.0"));
   EXPECT_EQ(slurm.store.secret, SecretOfJob("slurm-1.0"));
   EXPECT_TRUE(slurm.any_rank_serves);
-  EXPECT_EQ(Meet(Recorded("openmpi_4_two_hosts")).store.host, "10.0.0.5");
-  EXPECT_EQ(Meet(Recorded("openmpi_5_two_hosts")).store.host, "login-7");
+  EXPECT_EQ(Find(Recorded("openmpi_4_two_hosts")).store.host, "10.0.0.5");
+  EXPECT_EQ(Find(Recorded("openmpi_5_two_hosts")).store.host, "login-7");
 }
 
 TEST_F(MeetingTest, ASecretThatIsGivenReplacesThatOfTheJob) {
   const Variables variables =
       With(Recorded("slurm_three_nodes"), {{"SYNCLINE_SECRET_FILE", "/secret"}});
-  EXPECT_THAT(Meet(variables).store.secret, IsEmpty());
+  EXPECT_THAT(Find(variables).store.secret, IsEmpty());
 }
 
 TEST_F(MeetingTest, ALauncherThatNamesNoHostNeedsMasterAddr) {
@@ -160,14 +160,14 @@ TEST_F(MeetingTest, ALauncherThatNamesNoHostNeedsMasterAddr) {
               AllOf(StartsWith("Flux started this process as rank 3 of 4"),
                     HasSubstr("Set MASTER_ADDR to the host of rank 0")));
   EXPECT_THAT(Refusal(Recorded("pals_two_nodes")), HasSubstr("Set MASTER_ADDR"));
-  const TaskMeeting meeting = Meet(With(Recorded("flux_two_nodes"), {{"MASTER_ADDR", "fluke1"}}));
-  EXPECT_EQ(meeting.store.host, "fluke1");
-  EXPECT_GE(meeting.store.port, 20000);
-  EXPECT_FALSE(meeting.any_rank_serves);
+  const ClusterStore found = Find(With(Recorded("flux_two_nodes"), {{"MASTER_ADDR", "fluke1"}}));
+  EXPECT_EQ(found.store.host, "fluke1");
+  EXPECT_GE(found.store.port, 20000);
+  EXPECT_FALSE(found.any_rank_serves);
   const Variables mpich =
       With(Recorded("mpich"), {{"MPI_LOCALNRANKS", "1"}, {"MASTER_ADDR", "host"}});
   EXPECT_THAT(Refusal(mpich), HasSubstr("MASTER_PORT to a free port of MASTER_ADDR"));
-  EXPECT_EQ(Meet(With(mpich, {{"MASTER_PORT", "4711"}})).store.port, 4711);
+  EXPECT_EQ(Find(With(mpich, {{"MASTER_PORT", "4711"}})).store.port, 4711);
   EXPECT_THAT(Refusal(With(mpich, {{"MASTER_PORT", "no"}})), HasSubstr("MASTER_PORT is 'no'"));
 }
 
@@ -196,4 +196,4 @@ TEST_F(MeetingTest, AJobsFileIsInAFolderOfThisUserAlone) {
 }
 
 }  // namespace
-}  // namespace syncline
+}  // namespace syncline::join

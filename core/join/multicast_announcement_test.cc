@@ -1,4 +1,4 @@
-#include "core/join/announcement.h"
+#include "core/join/multicast_announcement.h"
 
 #include <random>
 #include <string>
@@ -8,7 +8,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
-namespace syncline {
+namespace syncline::join {
 namespace {
 
 using ::testing::HasSubstr;
@@ -18,8 +18,8 @@ MulticastAnnouncement Example() {
   a.job = "a job: with \n and \0 and 3:xyz";
   a.size = 7;
   a.rank = 3;
-  a.id = std::string(kMeetingIdBytes, '\xff');
-  a.view = std::string(kMeetingIdBytes, '\0');
+  a.id = std::string(kProcessIdBytes, '\xff');
+  a.view = std::string(kProcessIdBytes, '\0');
   a.peer = IdentifyThisProcess().value();
   a.store = "10.0.0.1:4711";
   return a;
@@ -91,8 +91,8 @@ TEST(AnnouncementTest, NonsenseIsRefusedOrMakesSense) {
     if (!opened.ok()) return;
     EXPECT_GE(opened->size, 1);
     EXPECT_GE(opened->rank, -1);
-    EXPECT_EQ(opened->id.size(), kMeetingIdBytes);
-    EXPECT_EQ(opened->view.size(), kMeetingIdBytes);
+    EXPECT_EQ(opened->id.size(), kProcessIdBytes);
+    EXPECT_EQ(opened->view.size(), kProcessIdBytes);
   };
   for (int i = 0; i < 20000; ++i) {
     std::string bytes = datagram;
@@ -132,4 +132,4 @@ TEST(AnnouncementTest, ValuesOutOfRangeAreRefused) {
 }
 
 }  // namespace
-}  // namespace syncline
+}  // namespace syncline::join

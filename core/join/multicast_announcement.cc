@@ -1,4 +1,4 @@
-#include "core/join/announcement.h"
+#include "core/join/multicast_announcement.h"
 
 #include <vector>
 
@@ -9,7 +9,7 @@
 #include "core/base/hmac.h"
 #include "core/base/status.h"
 
-namespace syncline {
+namespace syncline::join {
 namespace {
 
 // A datagram is kMagic, one field for each member, and the HMAC of all before it (empty without a
@@ -70,6 +70,7 @@ absl::StatusOr<MulticastAnnouncement> MulticastAnnouncement::Open(absl::string_v
   for (std::string& field : fields) {
     if (!TakeField(rest, field)) return Malformed();
   }
+  // The proof comes first: nothing of a datagram that fails it is used.
   const absl::string_view body = datagram.substr(0, datagram.size() - rest.size());
   std::string mac;
   if (!TakeField(rest, mac) || !rest.empty()) return Malformed();
@@ -82,12 +83,12 @@ absl::StatusOr<MulticastAnnouncement> MulticastAnnouncement::Open(absl::string_v
   a.store = fields[6];
   absl::StatusOr<Peer> peer = Peer::Parse(fields[5]);
   if (!absl::SimpleAtoi(fields[1], &a.size) || !absl::SimpleAtoi(fields[2], &a.rank) ||
-      a.size < 1 || a.rank < -1 || a.id.size() != kMeetingIdBytes ||
-      a.view.size() != kMeetingIdBytes || a.job.size() > kMaxJobName || !peer.ok()) {
+      a.size < 1 || a.rank < -1 || a.id.size() != kProcessIdBytes ||
+      a.view.size() != kProcessIdBytes || a.job.size() > kMaxJobName || !peer.ok()) {
     return Malformed();
   }
   a.peer = *std::move(peer);
   return a;
 }
 
-}  // namespace syncline
+}  // namespace syncline::join

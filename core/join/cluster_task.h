@@ -1,7 +1,7 @@
 // Recognises the launchers that start the processes of a job: Slurm's srun, Open MPI's and MPICH's
 // mpirun, PALS and Flux.
-#ifndef SYNCLINE_CORE_JOIN_CLUSTER_H_
-#define SYNCLINE_CORE_JOIN_CLUSTER_H_
+#ifndef SYNCLINE_CORE_JOIN_CLUSTER_TASK_H_
+#define SYNCLINE_CORE_JOIN_CLUSTER_TASK_H_
 
 #include <optional>
 #include <string>
@@ -9,9 +9,9 @@
 #include "absl/strings/string_view.h"
 #include "core/base/env.h"
 
-namespace syncline {
+namespace syncline::join {
 
-// One process that such a launcher has started, as the environment describes it.
+// One process that such a launcher has started, as its environment describes it. A plain value.
 struct ClusterTask {
   std::string launcher;  // "Slurm"
   std::string command;   // "srun"
@@ -36,23 +36,23 @@ struct ClusterTask {
   std::string defect;
 };
 
-// The task that this process is. What counts is what has started this process: a script of sbatch,
-// a shell of salloc and what runs in them are no tasks, and neither are the workers of a launcher
-// that sets RANK (torchrun, syncline-run). Where launchers are nested, it is the innermost. A pure
-// function of the environment.
+// The task that this process is, or nothing if no such launcher has started it. A script of sbatch,
+// a shell of salloc and the processes that run in them are no tasks, and neither are the workers of
+// a launcher that sets RANK (torchrun, syncline-run). Where launchers are nested, the innermost
+// counts. A pure function of the environment, as the other functions here are of their arguments.
 std::optional<ClusterTask> DetectTask(const EnvironmentLookup& environment);
 
-// Why there is one process only, for people; of a process that is no task, or the only one.
-std::string DescribeAlone(const EnvironmentLookup& environment);
+// For messages: why this process is a world of one. For a process that is no task, or the only one.
+std::string DescribeSingleProcess(const EnvironmentLookup& environment);
 
-// A port that the tasks of `job` compute alike, between those of well-known services and those that
-// systems give out; other jobs seldom have the same.
+// The port that all tasks of `job` compute: 20000 to 29999, between the ports of well-known
+// services and those that systems give out. Two jobs seldom have the same.
 int PortOfJob(absl::string_view job);
 
-// What the processes of `job` prove to each other where they share no other secret. It keeps jobs
-// apart; whoever knows or guesses `job` knows it.
+// The secret that the processes of `job` prove to each other where they share no other one. It
+// keeps jobs apart; it protects against nobody who knows or guesses `job`.
 std::string SecretOfJob(absl::string_view job);
 
-}  // namespace syncline
+}  // namespace syncline::join
 
-#endif  // SYNCLINE_CORE_JOIN_CLUSTER_H_
+#endif  // SYNCLINE_CORE_JOIN_CLUSTER_TASK_H_

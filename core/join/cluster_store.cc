@@ -1,4 +1,4 @@
-#include "core/join/task_meeting.h"
+#include "core/join/cluster_store.h"
 
 #include <sys/stat.h>
 #include <unistd.h>
@@ -18,10 +18,12 @@
 #include "core/base/process_state.h"
 #include "core/base/status.h"
 
-namespace syncline {
+namespace syncline::join {
 namespace {
 
-// Names the nearest ancestor of this process that runs `program`; empty if there is none.
+// Names the nearest ancestor of this process that runs `program`; empty if there is none. All tasks
+// of the job on this host have it in common, and its start time tells it from a later process of
+// its pid.
 std::string NameAncestor(absl::string_view program) {
   int pid = getpid();
   while (true) {
@@ -33,6 +35,7 @@ std::string NameAncestor(absl::string_view program) {
   return "";
 }
 
+// In a folder of another user, that user could put a file of its own in place of the store's.
 absl::Status CheckOwnFolder(const std::string& folder) {
   constexpr absl::string_view kAdvice = "; to meet elsewhere, set MASTER_ADDR and MASTER_PORT";
   if (mkdir(folder.c_str(), 0700) != 0 && errno != EEXIST) {
@@ -54,21 +57,21 @@ absl::Status CheckOwnFolder(const std::string& folder) {
                       folder, geteuid(), info.st_uid, info.st_mode & 07777, kAdvice));
 }
 
-absl::Status NoMeeting(const ClusterTask& task, absl::string_view missing) {
+absl::Status NotEnoughSaid(const ClusterTask& task, absl::string_view missing) {
   return ArgumentError(absl::StrCat(task.launcher, " started this process as rank ", task.rank,
                                     " of ", task.size,
                                     " and does not tell where the ranks can meet. Set ", missing,
                                     " for all of them, or pass init_method"));
 }
 
-absl::StatusOr<TaskMeeting> MeetInFile(const ClusterTask& task) {
+absl::StatusOr<ClusterStore> FileStoreOf(const ClusterTask& task) {
   const std::string job = task.job.empty() ? NameAncestor(task.ancestor) : task.job;
-  if (job.empty()) return NoMeeting(task, "MASTER_ADDR=127.0.0.1 and MASTER_PORT");
-  TaskMeeting meeting;
-  meeting.scheme = "file";
-  SYNCLINE_ASSIGN_OR_RETURN(meeting.store.path, JobFile(job));
-  meeting.from = absl::StrCat(task.hosts_from, ": all ranks on this host");
-  return meeting;
+  if (job.empty()) return NotEnoughSaid(task, "MASTER_ADDR=127.0.0.1 and MASTER_PORT");
+  ClusterStore found;
+  found.scheme = "file";
+  SYNCLINE_ASSIGN_OR_RETURN(found.store.path, JobFile(job));
+  found.from = absl::StrCat(task.hosts_from, ": all ranks on this host");
+  return found;
 }
 
 }  // namespace
@@ -85,33 +88,33 @@ absl::StatusOr<std::string> JobFile(absl::string_view job, absl::string_view par
   return absl::StrCat(folder, "/", name, "-", hash.substr(0, 16));
 }
 
-absl::StatusOr<TaskMeeting> MeetingOf(const ClusterTask& task,
-                                      const EnvironmentLookup& environment) {
+absl::StatusOr<ClusterStore> StoreOfTask(const ClusterTask& task,
+                                         const EnvironmentLookup& environment) {
   const std::string master = environment("MASTER_ADDR").value_or("");
   const std::string port = environment("MASTER_PORT").value_or("");
-  if (master.empty() && task.hosts == 1) return MeetInFile(task);
-  TaskMeeting meeting;
-  meeting.scheme = "tcp";
-  meeting.any_rank_serves = master.empty();
-  meeting.store.host = master.empty() ? task.host : master;
-  meeting.from = master.empty() ? task.host_from : "MASTER_ADDR";
+  if (master.empty() && task.hosts == 1) return FileStoreOf(task);
+  ClusterStore found;
+  found.scheme = "tcp";
+  found.any_rank_serves = master.empty();
+  found.store.host = master.empty() ? task.host : master;
+  found.from = master.empty() ? task.host_from : "MASTER_ADDR";
   const bool lacks_port = port.empty() && task.job.empty();
-  if (meeting.store.host.empty()) {
-    return NoMeeting(task,
-                     absl::StrCat("MASTER_ADDR to the host of rank 0",
-                                  lacks_port ? ", and MASTER_PORT to a free port there," : ""));
+  if (found.store.host.empty()) {
+    return NotEnoughSaid(task,
+                         absl::StrCat("MASTER_ADDR to the host of rank 0",
+                                      lacks_port ? ", and MASTER_PORT to a free port there," : ""));
   }
-  if (lacks_port) return NoMeeting(task, "MASTER_PORT to a free port of MASTER_ADDR");
-  meeting.store.port = PortOfJob(task.job);
-  if (!port.empty() && (!absl::SimpleAtoi(port, &meeting.store.port) || meeting.store.port < 1 ||
-                        meeting.store.port > 65535)) {
+  if (lacks_port) return NotEnoughSaid(task, "MASTER_PORT to a free port of MASTER_ADDR");
+  found.store.port = PortOfJob(task.job);
+  if (!port.empty() && (!absl::SimpleAtoi(port, &found.store.port) || found.store.port < 1 ||
+                        found.store.port > 65535)) {
     return ArgumentError(absl::StrCat("environment variable MASTER_PORT is '", port,
                                       "'; it must be an integer from 1 to 65535"));
   }
   if (!environment("SYNCLINE_SECRET_FILE").has_value() && !task.job.empty()) {
-    meeting.store.secret = SecretOfJob(task.job);
+    found.store.secret = SecretOfJob(task.job);
   }
-  return meeting;
+  return found;
 }
 
-}  // namespace syncline
+}  // namespace syncline::join

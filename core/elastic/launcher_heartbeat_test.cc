@@ -1,4 +1,4 @@
-#include "core/elastic/heartbeat.h"
+#include "core/elastic/launcher_heartbeat.h"
 
 #include <fcntl.h>
 #include <sys/stat.h>

@@ -1,4 +1,4 @@
-#include "core/elastic/heartbeat.h"
+#include "core/elastic/launcher_heartbeat.h"
 
 #include <fcntl.h>
 #include <sys/stat.h>
@@ -18,7 +18,7 @@ namespace {
 
 constexpr int64_t kInterval = 100'000'000;  // Nanoseconds.
 
-// To a few milliseconds, in a few nanoseconds.
+// Precise to a few milliseconds; takes a few nanoseconds.
 int64_t Now() {
   timespec now = {};
   clock_gettime(CLOCK_MONOTONIC_COARSE, &now);
@@ -36,6 +36,7 @@ Heartbeat::Heartbeat(std::string file) : file_(std::move(file)) {}
 void Heartbeat::Beat() {
   if (file_.empty()) return;
   const int64_t now = Now();
+  // Only the thread that moves next_ touches the file; next_ guards no other memory.
   int64_t next = next_.load(std::memory_order_relaxed);
   if (now < next || !next_.compare_exchange_strong(next, now + kInterval)) return;
   Touch();

@@ -1,4 +1,4 @@
-#include "core/join/cluster.h"
+#include "core/join/cluster_task.h"
 
 #include <cstddef>
 #include <cstdint>
@@ -11,10 +11,11 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
+#include "core/base/hash.h"
 #include "core/base/hmac.h"
 #include "core/join/host_list.h"
 
-namespace syncline {
+namespace syncline::join {
 namespace {
 
 using Names = std::vector<absl::string_view>;
@@ -24,7 +25,7 @@ class TaskDetector {
   explicit TaskDetector(const EnvironmentLookup& environment) : environment_(environment) {}
 
   std::optional<ClusterTask> Detect();
-  std::string DescribeAlone();
+  std::string DescribeSingleProcess();
 
  private:
   std::string Get(absl::string_view name) const {
@@ -135,8 +136,8 @@ std::string TaskDetector::OpenMpiHost(std::string* from) const {
   if (*from == "OMPI_MCA_orte_hnp_uri") {
     const size_t begin = text.find("tcp://");
     if (begin == std::string::npos) return "";
-    const std::string places = text.substr(begin + 6);
-    return places.substr(0, places.find_first_of(",:;"));
+    const std::string addresses = text.substr(begin + 6);
+    return addresses.substr(0, addresses.find_first_of(",:;"));
   }
   // "prterun-node7-12345@1"
   absl::string_view name = text;
@@ -212,7 +213,7 @@ std::optional<ClusterTask> TaskDetector::Detect() {
   return std::move(task_);
 }
 
-std::string TaskDetector::DescribeAlone() {
+std::string TaskDetector::DescribeSingleProcess() {
   const std::optional<ClusterTask> task = Detect();
   if (task.has_value()) {
     return absl::StrCat(task->launcher, " has started this process alone (", task->size_from, ")");
@@ -230,18 +231,14 @@ std::optional<ClusterTask> DetectTask(const EnvironmentLookup& environment) {
   return TaskDetector(environment).Detect();
 }
 
-std::string DescribeAlone(const EnvironmentLookup& environment) {
-  return TaskDetector(environment).DescribeAlone();
+std::string DescribeSingleProcess(const EnvironmentLookup& environment) {
+  return TaskDetector(environment).DescribeSingleProcess();
 }
 
-int PortOfJob(absl::string_view job) {
-  uint32_t hash = 2166136261u;  // FNV-1a.
-  for (const char c : job) hash = (hash ^ static_cast<unsigned char>(c)) * 16777619u;
-  return 20000 + static_cast<int>(hash % 10000);
-}
+int PortOfJob(absl::string_view job) { return 20000 + static_cast<int>(Fnv1a32(job) % 10000); }
 
 std::string SecretOfJob(absl::string_view job) {
   return absl::BytesToHexString(HmacSha256("syncline job", job));
 }
 
-}  // namespace syncline
+}  // namespace syncline::join

@@ -1,0 +1,84 @@
+#include "core/join/join_record.h"
+
+#include <algorithm>
+#include <cstddef>
+#include <set>
+#include <utility>
+
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "absl/strings/str_split.h"
+#include "core/base/status.h"
+
+namespace syncline::join {
+namespace {
+
+using Role = StoreConfig::Role;
+
+// How many processes a message lists with host and pid.
+constexpr size_t kShown = 8;
+
+}  // namespace
+
+std::string JoinRecord::Serialize() const {
+  return absl::StrCat(rank, role == Role::kServer ? " server " : " client ", peer.Serialize());
+}
+
+absl::StatusOr<JoinRecord> JoinRecord::Parse(absl::string_view text) {
+  const std::vector<absl::string_view> fields = absl::StrSplit(text, absl::MaxSplits(' ', 2));
+  JoinRecord record;
+  if (fields.size() != 3 || !absl::SimpleAtoi(fields[0], &record.rank) || record.rank < -1) {
+    return StoreError(absl::StrCat("'", text, "' does not describe a process: do two jobs, or two ",
+                                   "versions of Syncline, share a store?"));
+  }
+  record.role = fields[1] == "server" ? Role::kServer : Role::kClient;
+  SYNCLINE_ASSIGN_OR_RETURN(record.peer, Peer::Parse(fields[2]));
+  return record;
+}
+
+absl::StatusOr<std::vector<JoinRecord>> ParseRecords(const std::vector<std::string>& texts) {
+  std::vector<JoinRecord> records;
+  records.reserve(texts.size());
+  for (const std::string& text : texts) {
+    SYNCLINE_ASSIGN_OR_RETURN(JoinRecord record, JoinRecord::Parse(text));
+    records.push_back(std::move(record));
+  }
+  return records;
+}
+
+absl::StatusOr<std::vector<int64_t>> AssignRanks(const std::vector<JoinRecord>& records) {
+  std::set<int64_t> free_ranks;
+  for (size_t i = 0; i < records.size(); ++i) free_ranks.insert(static_cast<int64_t>(i));
+  for (const JoinRecord& record : records) {
+    if (record.rank < 0 || free_ranks.erase(record.rank) == 1) continue;
+    return StoreError(absl::StrCat("the store holds a rank ", record.rank, " too many in a world ",
+                                   "of ", records.size(), "; do two jobs share it?"));
+  }
+  std::vector<int64_t> ranks(records.size());
+  // The host of the store comes first: it outlives the others as rank 0 usually does.
+  for (const Role role : {Role::kServer, Role::kClient}) {
+    for (size_t i = 0; i < records.size(); ++i) {
+      if (records[i].role != role) continue;
+      ranks[i] = records[i].rank;
+      if (ranks[i] < 0) ranks[i] = free_ranks.extract(free_ranks.begin()).value();
+    }
+  }
+  return ranks;
+}
+
+std::string Describe(const std::vector<JoinRecord>& records) {
+  const size_t shown = std::min(records.size(), kShown);
+  std::string text =
+      absl::StrJoin(records.begin(), records.begin() + shown, ", ",
+                    [](std::string* out, const JoinRecord& record) {
+                      absl::StrAppend(out, record.rank < 0 ? "any" : absl::StrCat(record.rank),
+                                      " (", record.peer.ToString(), ")");
+                    });
+  if (shown < records.size()) {
+    absl::StrAppend(&text, " and ", records.size() - shown, " more");
+  }
+  return text;
+}
+
+}  // namespace syncline::join

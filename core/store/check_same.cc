@@ -1,0 +1,144 @@
+#include "core/store/check_same.h"
+
+#include <algorithm>
+#include <set>
+#include <utility>
+
+#include "absl/algorithm/container.h"
+#include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "absl/strings/str_split.h"
+#include "core/base/check.h"
+#include "core/base/host.h"
+#include "core/base/interrupt.h"
+#include "core/base/rank_ranges.h"
+#include "core/base/status.h"
+
+namespace syncline {
+namespace {
+
+// The keys: one for each rank that has come; "RANK VALUE" of the first rank; how many ranks have
+// the same value as the first; and the outcome, decided once for all.
+constexpr absl::string_view kCamePrefix = "came/";
+std::string CameKey(int64_t rank) { return absl::StrCat(kCamePrefix, rank); }
+constexpr absl::string_view kFirst = "first";
+constexpr absl::string_view kSame = "same";
+constexpr absl::string_view kOutcome = "outcome";
+// The first word of an outcome says which error the ranks return.
+constexpr absl::string_view kAllSame = "same";
+constexpr absl::string_view kMismatch = "mismatch ";
+constexpr absl::string_view kTimeout = "timeout ";
+constexpr absl::string_view kFailure = "failure ";
+constexpr absl::string_view kDeath = "death ";
+
+absl::Status StatusOf(absl::string_view outcome) {
+  if (outcome == kAllSame) return absl::OkStatus();
+  if (absl::ConsumePrefix(&outcome, kMismatch)) return MismatchError(outcome);
+  if (absl::ConsumePrefix(&outcome, kFailure)) return BackendError(outcome);
+  if (absl::ConsumePrefix(&outcome, kDeath)) return NetworkError(outcome);
+  absl::ConsumePrefix(&outcome, kTimeout);
+  return TimeoutError(outcome);
+}
+
+absl::Status Decide(Store& store, absl::string_view outcome) {
+  SYNCLINE_ASSIGN_OR_RETURN(const auto decided, store.CompareSet(kOutcome, "", outcome));
+  return StatusOf(decided.value);
+}
+
+std::string Mismatch(const CheckSameOptions& options, absl::string_view first) {
+  const std::pair<absl::string_view, absl::string_view> other =
+      absl::StrSplit(first, absl::MaxSplits(' ', 1));
+  return absl::StrCat(options.call, ": rank ", other.first, " says ", other.second, ", rank ",
+                      options.rank, " says ", options.value,
+                      "; all ranks that take part must say the same");
+}
+
+// Says which ranks have not come, as far as the store tells.
+absl::StatusOr<std::string> DescribeTimeout(Store& store, const CheckSameOptions& options,
+                                            const Deadline& deadline) {
+  // This rank's own key is there, so a store that is alive answers at once. One that is silent
+  // would hold up each of the requests below for its full timeout.
+  absl::Status answers = store.Wait({CameKey(options.rank)}, kStoreProbeTimeout);
+  if (!answers.ok()) return Annotate(answers, options.call);
+  SYNCLINE_ASSIGN_OR_RETURN(const auto keys, store.Keys(kCamePrefix));
+  const std::set<std::string> came(keys.begin(), keys.end());
+  std::vector<int64_t> absent;
+  std::vector<std::string> present;
+  for (int64_t rank : options.ranks) {
+    if (came.count(CameKey(rank)) == 0) {
+      absent.push_back(rank);
+      continue;
+    }
+    const auto text = store.Get(CameKey(rank), kStoreProbeTimeout);
+    const auto peer = text.ok() ? Peer::Parse(*text) : text.status();
+    present.push_back(
+        absl::StrCat(rank, peer.ok() ? absl::StrCat(" (", peer->ToString(), ")") : ""));
+  }
+  const std::string all = RankRanges(options.ranks);
+  const std::string within =
+      absl::StrCat(" within ", absl::FormatDuration(deadline.timeout()), " of rank ", options.rank,
+                   "; present: ", absl::StrJoin(present, ", "));
+  if (absent.empty()) {
+    return absl::StrCat(options.call, ": ranks ", all, " came, but not all of them said more",
+                        within);
+  }
+  return absl::StrCat(options.call, ": rank ", RankRanges(absent), " of ", all, " did not come",
+                      within);
+}
+
+absl::Status Compare(Store& store, const CheckSameOptions& options, const Deadline& deadline) {
+  SYNCLINE_RETURN_IF_ERROR(store.Set(CameKey(options.rank), ThisPeer().Serialize()));
+  const std::string mine = absl::StrCat(options.rank, " ", options.value);
+  SYNCLINE_ASSIGN_OR_RETURN(const auto first, store.CompareSet(kFirst, "", mine));
+  const std::pair<absl::string_view, absl::string_view> other =
+      absl::StrSplit(first.value, absl::MaxSplits(' ', 1));
+  if (other.second != options.value) {
+    const std::string mismatch = Mismatch(options, first.value);
+    // If the others have already agreed without this rank, it still gets the mismatch.
+    absl::Status decided = Decide(store, absl::StrCat(kMismatch, mismatch));
+    return decided.ok() ? MismatchError(mismatch) : decided;
+  }
+  SYNCLINE_ASSIGN_OR_RETURN(const int64_t same, store.Add(kSame, 1));
+  if (same == static_cast<int64_t>(options.ranks.size())) return Decide(store, kAllSame);
+  const absl::Duration slice = options.check_peers ? kLivenessInterval : absl::InfiniteDuration();
+  do {
+    const auto outcome = store.Get(kOutcome, std::min(deadline.Remaining(), slice));
+    if (outcome.ok()) return StatusOf(*outcome);
+    if (!absl::IsDeadlineExceeded(outcome.status())) return outcome.status();
+    const absl::Status alive = options.check_peers ? options.check_peers() : absl::OkStatus();
+    if (!alive.ok()) {
+      return Decide(store, absl::StrCat(kDeath, options.call, ": ", alive.message()));
+    }
+  } while (!deadline.Expired());
+  SYNCLINE_ASSIGN_OR_RETURN(const std::string timeout, DescribeTimeout(store, options, deadline));
+  return Decide(store, absl::StrCat(kTimeout, timeout));
+}
+
+}  // namespace
+
+absl::Status CheckSameOnAllRanks(Store& store, const CheckSameOptions& options,
+                                 const Deadline& deadline) {
+  SYNCLINE_DCHECK(absl::c_linear_search(options.ranks, options.rank));
+  const absl::Status status = Compare(store, options, deadline);
+  if (status.ok()) return status;
+  if (IsInterrupted(status) || KindOf(status) == ErrorKind::kStore) {
+    // The store may fail for this rank alone, such as a file on a disk that is full. The others
+    // must not wait for it.
+    const Uninterruptible deciding;
+    Decide(store, absl::StrCat(kFailure, options.call, ": rank ", options.rank, " (",
+                               ThisPeer().ToString(), "): ", status.message()))
+        .IgnoreError();
+  }
+  return status;
+}
+
+absl::StatusOr<bool> HasCheckExpired(Store& store) {
+  SYNCLINE_ASSIGN_OR_RETURN(const bool is_decided, store.Check({std::string(kOutcome)}));
+  if (!is_decided) return false;
+  SYNCLINE_ASSIGN_OR_RETURN(const std::string outcome, store.Get(kOutcome, kStoreProbeTimeout));
+  return absl::StartsWith(outcome, kTimeout) || absl::StartsWith(outcome, kDeath);
+}
+
+}  // namespace syncline
