@@ -3,16 +3,10 @@
 #ifndef SYNCLINE_BACKENDS_COMMON_TENSOR_STEPS_H_
 #define SYNCLINE_BACKENDS_COMMON_TENSOR_STEPS_H_
 
-#include <vector>
-
 #include "core/tensor/reduce_op.h"
 #include "core/tensor/tensor.h"
 
 namespace syncline {
-
-// `tensor` in `parts` slices, whose sizes differ by at most one element; the first slices are the
-// larger ones. Requires parts >= 1.
-std::vector<Tensor> SplitEvenly(const Tensor& tensor, int parts);
 
 // Copies all elements; nothing if both tensors are the same memory. Requires equal sizes and types,
 // and memory that is the same or does not overlap.
