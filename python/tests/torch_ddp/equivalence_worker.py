@@ -3,6 +3,7 @@
 It is run by ranks.in_processes.
 """
 
+import faulthandler
 import hashlib
 import json
 import os
@@ -87,7 +88,27 @@ def differing_between_ranks(state: dict[str, torch.Tensor], ignored: tuple[str, 
     return wrong
 
 
+def show_stacks_on_abort() -> None:
+    """Shows, should this process abort or crash, where its threads are: in Python and in C++."""
+    torch._C._set_print_stack_traces_on_fatal_signal(True)
+    faulthandler.enable()
+
+
+def gather(results: dict[str, list[str]]) -> list[dict[str, list[str]]]:
+    """Every rank's results. If a rank has died, shows what this one has first found."""
+    everyones: list = [None] * dist.get_world_size()
+    try:
+        dist.all_gather_object(everyones, results)
+    except Exception:
+        first = next((name for name, wrong in results.items() if wrong), None)
+        if first is not None:
+            print(f"the first combination with an error is {first}:", *results[first], sep="\n")
+        raise
+    return everyones
+
+
 def main() -> None:
+    show_stacks_on_abort()
     ranks.join()
     size = dist.get_world_size()
     store = torch.distributed.FileStore(ranks.shared_folder() + "/torch", size)
@@ -98,8 +119,7 @@ def main() -> None:
             results[name] = compare(combination)
         except Exception:
             results[name] = [traceback.format_exc()]
-    everyones: list = [None] * size
-    dist.all_gather_object(everyones, results)
+    everyones = gather(results)
     if dist.get_rank() == 0:
         with open(sys.argv[1], "w", encoding="utf-8") as file:
             json.dump(everyones, file)
