@@ -5,9 +5,9 @@ Usage: tools/check_waits.py [FOLDER]
 
 Looks through the C++ sources of FOLDER (this repository), tests aside, for calls that may wait for
 another process or thread and do not say for how long. Use core/base/sockets.h for sockets,
-core/base/resolve.h for names of hosts and Deadline::Await for mutexes instead. Where none of these fits,
-the call stands in EXCEPTIONS with the reason why it ends. Exits with 1 and a list of the calls that
-are not there, and of the exceptions that are no longer needed.
+core/base/resolve.h for names of hosts and Deadline::Await for mutexes instead. Where none of these
+fits, the call stands in EXCEPTIONS with the reason why it ends. Exits with 1 and a list of the calls
+that are not there, and of the exceptions that are no longer needed.
 
 It knows calls by their names: not those that wait inside of a library (Gloo's, gRPC's), nor joins
 of threads, nor reads and writes of plain files.
@@ -69,7 +69,7 @@ EXCEPTIONS = {
         "diagnosing_": "FailureReporter::kBound bounds the diagnosis",
     },
     "backends/gloo/periodic_wakeup.cc": {
-        "*first != nullptr": "an idle thread's: until there is work, for the life of the process",
+        "&HasWork": "an idle thread's: until there is work, for the life of the process",
     },
     "backends/local/hub.cc": {
         "meeting->done": "all have arrived: a thread computes, which waits for nobody",

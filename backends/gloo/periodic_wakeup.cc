@@ -49,12 +49,13 @@ class WakeupThread {
     if (has_thread_) thread->detach();
   }
 
+  static bool HasWork(PeriodicWakeup** first) { return *first != nullptr; }
+
   void Loop() {
     while (true) {
       {
         absl::MutexLock lock(&mutex_);
-        mutex_.Await(
-            absl::Condition(+[](PeriodicWakeup** first) { return *first != nullptr; }, &first_));
+        mutex_.Await(absl::Condition(&HasWork, &first_));
       }
       absl::SleepFor(kInterruptInterval);
       absl::MutexLock lock(&mutex_);

@@ -48,8 +48,7 @@ class ShmBackend final : public Backend {
   absl::Status Join(const Deadline& deadline) {
     const absl::Status reserved = Reserve();
     if (!reserved.ok()) {
-      return group_.failure_cell().Fail(
-          Annotate(reserved, group_.peers().Describe(group_.rank())));
+      return group_.failure_cell().Fail(Annotate(reserved, group_.peers().Describe(group_.rank())));
     }
     SYNCLINE_RETURN_IF_ERROR(group_.Join(deadline));
     // Everyone has mapped it. Without the descriptor nobody else can be given it.
@@ -182,8 +181,8 @@ class ShmBackend final : public Backend {
 absl::Status CheckOneHost(const PeerTable& peers) {
   for (int rank = 0; rank < peers.size(); ++rank) {
     if (peers.host_identity(rank) == peers.host_identity(peers.rank())) continue;
-    return ArgumentError(absl::StrCat(peers.Describe(peers.rank()), " and ",
-                                      peers.Describe(rank), " are not on one host, as ranks of ",
+    return ArgumentError(absl::StrCat(peers.Describe(peers.rank()), " and ", peers.Describe(rank),
+                                      " are not on one host, as ranks of ",
                                       "backend shm must be; use backend gloo"));
   }
   return absl::OkStatus();
@@ -221,9 +220,9 @@ absl::StatusOr<std::shared_ptr<Backend>> MakeShm(const BackendConfig& config) {
       payload = (*server)->endpoint();
     }
   }
-  SYNCLINE_ASSIGN_OR_RETURN(
-      PeerTable peers, PeerTable::Join(*config.store, config.rank, config.size, payload, config.deadline,
-                                  config.check_peers));
+  SYNCLINE_ASSIGN_OR_RETURN(PeerTable peers,
+                            PeerTable::Join(*config.store, config.rank, config.size, payload,
+                                            config.deadline, config.check_peers));
   SYNCLINE_RETURN_IF_ERROR(CheckOneHost(peers));
   PeerProcesses processes(peers);
   if (config.rank > 0) segment = ReceiveSegment(config, peers, processes);

@@ -57,7 +57,8 @@ TEST(ClusterTest, NothingIsATaskWithoutALauncher) {
 TEST(ClusterTest, WhatSrunHasNotStartedIsAloneInItsJob) {
   for (const char* name : {"slurm_batch_script", "slurm_salloc_shell"}) {
     EXPECT_FALSE(DetectTask(LookUpIn(Recorded(name))).has_value()) << name;
-    EXPECT_THAT(DescribeSingleProcess(LookUpIn(Recorded(name))), HasSubstr("srun has not started it"))
+    EXPECT_THAT(DescribeSingleProcess(LookUpIn(Recorded(name))),
+                HasSubstr("srun has not started it"))
         << name;
   }
   EXPECT_THAT(DescribeSingleProcess(LookUpIn(Recorded("slurm_one_task"))),

@@ -6,7 +6,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
-namespace syncline {
+namespace syncline::join {
 namespace {
 
 using testing::ElementsAre;
@@ -33,4 +33,4 @@ TEST(HostListTest, MalformedListsAreRefused) {
 }
 
 }  // namespace
-}  // namespace syncline
+}  // namespace syncline::join

@@ -307,7 +307,7 @@ TEST_F(ParticipantTest, AnotherJobsNodesAreRefused) {
 
 TEST_F(ParticipantTest, NodesMeetThoughAStrangerHoldsTheNameThatOrdersTheirAttempts) {
   const join::ListenLock squatter("127.0.0.1", 29406);
-  ASSERT_TRUE(squatter.is_mine());
+  ASSERT_TRUE(squatter.is_held());
   LaunchOptions options = Endpoint(29406, 2, 2);
   options.rendezvous.read_timeout = absl::Seconds(10);
   options.rendezvous.join_timeout = absl::Seconds(10);

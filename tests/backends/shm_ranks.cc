@@ -20,7 +20,8 @@ ShmRanks::ShmRanks(int size)
   HashStore store;
   const Deadline deadline(absl::Minutes(1));
   for (const absl::Status& status : RunRanks(size, [&](int rank) -> absl::Status {
-         SYNCLINE_ASSIGN_OR_RETURN(PeerTable peers, PeerTable::Join(store, rank, size, "", deadline));
+         SYNCLINE_ASSIGN_OR_RETURN(PeerTable peers,
+                                   PeerTable::Join(store, rank, size, "", deadline));
          PeerProcesses processes(peers);
          groups_[rank] =
              std::make_unique<ShmGroup>(segment_.data(), std::move(peers), std::move(processes));
