@@ -6,8 +6,8 @@ Usage: tools/check_waits.py [FOLDER]
 Looks through the C++ sources of FOLDER (this repository), tests aside, for calls that may wait for
 another process or thread and do not say for how long. Use core/base/sockets.h for sockets,
 core/base/resolve.h for names of hosts and Deadline::Await for mutexes instead. Where none of these
-fits, the call stands in EXCEPTIONS with the reason why it ends. Exits with 1 and a list of the calls
-that are not there, and of the exceptions that are no longer needed.
+fits, the call stands in EXCEPTIONS with the reason why it ends. Exits with 1 and a list of the
+calls that are not there, and of the exceptions that are no longer needed.
 
 It knows calls by their names: not those that wait inside of a library (Gloo's, gRPC's), nor joins
 of threads, nor reads and writes of plain files.

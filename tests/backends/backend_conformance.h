@@ -1,6 +1,6 @@
 // What every backend must do, as one suite. What they do with data is in conformance_data.h; here
 // are the ranks as threads, and what happens when things go wrong: backend_conformance_failures.cc,
-// backend_conformance_mismatches.cc. tests/backend_conformance_test.cc lists the backends.
+// backend_conformance_mismatches.cc. tests/backends/backend_conformance_test.cc lists the backends.
 #ifndef SYNCLINE_TESTS_BACKENDS_BACKEND_CONFORMANCE_H_
 #define SYNCLINE_TESTS_BACKENDS_BACKEND_CONFORMANCE_H_
 

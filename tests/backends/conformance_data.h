@@ -1,5 +1,5 @@
 // What every backend must do with data, as a list of cases that ranks run together, in threads or
-// in processes: tests/conformance_collectives.cc and tests/conformance_p2p.cc.
+// in processes: tests/backends/conformance_collectives.cc and tests/backends/conformance_p2p.cc.
 #ifndef SYNCLINE_TESTS_BACKENDS_CONFORMANCE_DATA_H_
 #define SYNCLINE_TESTS_BACKENDS_CONFORMANCE_DATA_H_
 

@@ -1,4 +1,4 @@
-// What only backend local does; the rest is in tests/backend_conformance.cc.
+// What only backend local does; the rest is in tests/backends/backend_conformance.cc.
 #include <sys/types.h>
 #include <unistd.h>
 

@@ -1,5 +1,5 @@
-// What every store must do, as one suite: tests/store_conformance.cc holds it, and
-// tests/store_conformance_test.cc lists the stores.
+// What every store must do, as one suite: tests/stores/store_conformance.cc holds it, and
+// tests/stores/store_conformance_test.cc lists the stores.
 #ifndef SYNCLINE_TESTS_STORES_STORE_CONFORMANCE_H_
 #define SYNCLINE_TESTS_STORES_STORE_CONFORMANCE_H_
 
