@@ -200,7 +200,7 @@ void Launcher::PrintRound() {
   events_->RoundFormed(formed);
   if (options_.nodes.max == 1) {
     if (round_.number == 1) return;
-    Print(absl::StrCat(round_.reason, "; all ", options_.workers, " worker(s) start anew (restart ",
+    Print(absl::StrCat(round_.reason, "; all ", options_.workers, " worker(s) restart (restart ",
                        round_.restarts, " of ", options_.max_restarts, ")"));
     return;
   }
