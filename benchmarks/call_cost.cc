@@ -60,21 +60,32 @@ void Measure(const std::string& part_of_name) {
   const std::vector<Tensor> ins = {in}, outs = {out};
   const std::vector<Case> cases = {
       {"barrier", [&] { return group->Barrier(); },
-       [&](const Context& context) { return backend->Barrier(context); }},
+       [&](const Context& context) {
+         return RunAndWait(*backend, Collective::Barrier(), context).status();
+       }},
       {"broadcast", [&] { return group->Broadcast(out, 0); },
-       [&](const Context& context) { return backend->Broadcast(out, 0, context); }},
+       [&](const Context& context) {
+         return RunAndWait(*backend, Collective::Broadcast(out, 0), context).status();
+       }},
       {"all_reduce", [&] { return group->AllReduce(out); },
-       [&](const Context& context) { return backend->AllReduce(out, ReduceOp::kSum, context); }},
+       [&](const Context& context) {
+         return RunAndWait(*backend, Collective::AllReduce(out, ReduceOp::kSum), context).status();
+       }},
       {"all_gather", [&] { return group->AllGather(outs, in); },
-       [&](const Context& context) { return backend->AllGather(outs, in, context); }},
+       [&](const Context& context) {
+         return RunAndWait(*backend, Collective::AllGather(outs, in), context).status();
+       }},
       {"all_gather_single", [&] { return group->AllGatherSingle(out, in); }, nullptr},
       {"reduce_scatter", [&] { return group->ReduceScatter(out, ins); },
        [&](const Context& context) {
-         return backend->ReduceScatter(out, ins, ReduceOp::kSum, context);
+         return RunAndWait(*backend, Collective::ReduceScatter(out, ins, ReduceOp::kSum), context)
+             .status();
        }},
       {"reduce_scatter_single", [&] { return group->ReduceScatterSingle(out, in); }, nullptr},
       {"all_to_all", [&] { return group->AllToAll(outs, ins); },
-       [&](const Context& context) { return backend->AllToAll(outs, ins, context); }},
+       [&](const Context& context) {
+         return RunAndWait(*backend, Collective::AllToAll(outs, ins), context).status();
+       }},
       {"all_to_all_single", [&] { return group->AllToAllSingle(out, in); }, nullptr},
   };
   std::printf("%-24s %14s %14s\n", "ns per call", "ProcessGroup", "backend shm");

@@ -89,18 +89,19 @@ class Rank {
   double Round(Backend& backend, OpKind kind, const Tensor& tensor, int calls) {
     const Clock::time_point start = Clock::now();
     for (int i = 0; i < calls; ++i) Require(Call(backend, kind, tensor));
-    Require(backend.Barrier(NextContext()));
+    Require(RunAndWait(backend, Collective::Barrier(), NextContext()).status());
     return std::chrono::duration<double, std::micro>(Clock::now() - start).count() / calls;
   }
 
   absl::Status Call(Backend& backend, OpKind kind, const Tensor& tensor) {
     switch (kind) {
       case OpKind::kAllReduce:
-        return backend.AllReduce(tensor, ReduceOp::kSum, NextContext());
+        return RunAndWait(backend, Collective::AllReduce(tensor, ReduceOp::kSum), NextContext())
+            .status();
       case OpKind::kBroadcast:
-        return backend.Broadcast(tensor, 0, NextContext());
+        return RunAndWait(backend, Collective::Broadcast(tensor, 0), NextContext()).status();
       default:
-        return backend.Barrier(NextContext());
+        return RunAndWait(backend, Collective::Barrier(), NextContext()).status();
     }
   }
 

@@ -1,15 +1,20 @@
 #include "ddp/reducer.h"
 
 #include <algorithm>
+#include <atomic>
 #include <memory>
 #include <string>
+#include <thread>
 #include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/notification.h"
+#include "absl/time/clock.h"
+#include "absl/time/time.h"
 #include "core/base/status.h"
 #include "core/tensor/shared_memory.h"
+#include "core/testing/deferred_backend.h"
 #include "core/testing/fake_backend.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -392,6 +397,73 @@ TEST(ReducerTest, WhatFailsAtTheEndOfAStepOnThisRankAloneEndsTheGroup) {
   for (int64_t i : {1, 2, 0}) ASSERT_TRUE(reducer->MarkReady(i).ok());
   EXPECT_THAT(std::string(reducer->Finish().message()), HasSubstr("no room"));
   EXPECT_THAT(std::string(group->status().message()), HasSubstr("no room"));
+}
+
+// Ends the calls of a DeferredBackend late, those that wait at one time in reverse order, and the
+// call with index `failing` with an error.
+class LateDevice {
+ public:
+  explicit LateDevice(std::shared_ptr<DeferredBackend> backend, size_t failing = SIZE_MAX)
+      : backend_(std::move(backend)), failing_(failing), thread_([this] { Loop(); }) {}
+  ~LateDevice() {
+    is_stopping_ = true;
+    thread_.join();
+  }
+
+ private:
+  void Loop() {
+    size_t ended = 0;
+    while (!is_stopping_) {
+      absl::SleepFor(absl::Milliseconds(2));
+      const size_t begun = backend_->calls().size();
+      for (size_t i = begun; i > ended; --i) {
+        const absl::StatusOr<int> failure = NetworkError("rank 1 was lost");
+        backend_->Finish(i - 1, i - 1 == failing_ ? failure : 0);
+      }
+      ended = begun;
+    }
+  }
+
+  const std::shared_ptr<DeferredBackend> backend_;
+  const size_t failing_;
+  std::atomic<bool> is_stopping_{false};
+  std::thread thread_;
+};
+
+TEST(ReducerTest, BucketsMayEndLateAndInAnyOrder) {
+  const auto group = MakeDeferredGroup();
+  const LateDevice device(DeferredBackend::Last());
+  const auto reducer = MakeReducer(group);
+  for (int step = 0; step < 20; ++step) {
+    for (int64_t i : {2, 1, 0}) {
+      std::vector<float> value(10, static_cast<float>(step + i));
+      ASSERT_TRUE(reducer->CopyReady(i, Tensor::Of(value)).ok());
+    }
+    const absl::Status status = reducer->Finish();
+    ASSERT_TRUE(status.ok()) << status;
+    for (int64_t i : {0, 1, 2}) {
+      EXPECT_EQ(reducer->gradient(i)->data_as<float>()[9], static_cast<float>(step + i));
+    }
+  }
+}
+
+TEST(ReducerTest, ABucketThatFailsLateFailsItsStep) {
+  const auto group = MakeDeferredGroup();
+  const auto backend = DeferredBackend::Last();
+  size_t before = 0;  // Calls that making a reducer takes.
+  {
+    const LateDevice device(backend);
+    MakeReducer(group);
+    before = backend->calls().size();
+  }
+  const auto other = MakeDeferredGroup();
+  const LateDevice device(DeferredBackend::Last(), before + 1);
+  const auto reducer = MakeReducer(other);
+  absl::Status status;
+  for (int64_t i : {2, 1, 0}) status.Update(reducer->MarkReady(i));
+  status.Update(reducer->Finish());
+  EXPECT_EQ(KindOf(status), ErrorKind::kNetwork);
+  EXPECT_THAT(std::string(status.message()), HasSubstr("rank 1 was lost"));
 }
 
 }  // namespace

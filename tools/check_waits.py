@@ -51,8 +51,11 @@ EXCEPTIONS = {
     "core/base/host.cc": {
         "connect(fd.get()": "a datagram socket: this only picks a route",
     },
-    "core/group/lane.cc": {
+    "core/group/operation_queue.cc": {
         "State::IsOver": "the owner has aborted the operations that this waits for",
+    },
+    "core/group/process_group.cc": {
+        "Condition(&none_in_flight)": "the backends, which were aborted, complete what is pending",
     },
     "core/join/multicast_socket.cc": {
         "sendto(fd_": "the socket is non-blocking",
@@ -71,8 +74,8 @@ EXCEPTIONS = {
     "backends/gloo/periodic_wakeup.cc": {
         "&HasWork": "an idle thread's: until there is work, for the life of the process",
     },
-    "backends/local/hub.cc": {
-        "meeting->done": "all have arrived: a thread computes, which waits for nobody",
+    "backends/local/local_group.cc": {
+        "round->done": "all have arrived: a thread computes, which waits for nobody",
         "side.done": "taken: a thread copies, which waits for nobody",
     },
     "launch/guardian.cc": {

@@ -24,42 +24,9 @@ class ChosenBackend final : public Backend {
 
   absl::string_view name() const override { return "auto"; }
 
-  absl::Status Broadcast(const Tensor& tensor, int root, const CallContext& context) override {
-    return chosen_->Broadcast(tensor, root, context);
-  }
-  absl::Status AllReduce(const Tensor& tensor, ReduceOp op, const CallContext& context) override {
-    return chosen_->AllReduce(tensor, op, context);
-  }
-  absl::Status Reduce(const Tensor& tensor, ReduceOp op, int root,
-                      const CallContext& context) override {
-    return chosen_->Reduce(tensor, op, root, context);
-  }
-  absl::Status AllGather(absl::Span<const Tensor> outputs, const Tensor& input,
-                         const CallContext& context) override {
-    return chosen_->AllGather(outputs, input, context);
-  }
-  absl::Status Gather(absl::Span<const Tensor> outputs, const Tensor& input, int root,
-                      const CallContext& context) override {
-    return chosen_->Gather(outputs, input, root, context);
-  }
-  absl::Status Scatter(const Tensor& output, absl::Span<const Tensor> inputs, int root,
-                       const CallContext& context) override {
-    return chosen_->Scatter(output, inputs, root, context);
-  }
-  absl::Status ReduceScatter(const Tensor& output, absl::Span<const Tensor> inputs, ReduceOp op,
-                             const CallContext& context) override {
-    return chosen_->ReduceScatter(output, inputs, op, context);
-  }
-  absl::Status AllToAll(absl::Span<const Tensor> outputs, absl::Span<const Tensor> inputs,
-                        const CallContext& context) override {
-    return chosen_->AllToAll(outputs, inputs, context);
-  }
-  absl::Status Barrier(const CallContext& context) override { return chosen_->Barrier(context); }
-  absl::Status Send(const Tensor& tensor, int dst, const CallContext& context) override {
-    return chosen_->Send(tensor, dst, context);
-  }
-  absl::StatusOr<int> Recv(const Tensor& tensor, int src, const CallContext& context) override {
-    return chosen_->Recv(tensor, src, context);
+  absl::StatusOr<Completion> Run(absl::Span<const Collective> collectives,
+                                 const CallContext& context) override {
+    return chosen_->Run(collectives, context);
   }
   void Abort(const absl::Status& cause) override { chosen_->Abort(cause); }
 

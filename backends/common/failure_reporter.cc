@@ -13,8 +13,7 @@
 #include "absl/strings/str_replace.h"
 #include "absl/strings/str_split.h"
 #include "absl/synchronization/notification.h"
-#include "backends/common/call.h"
-#include "backends/common/call_words.h"
+#include "backends/common/call_description.h"
 #include "core/base/deadline.h"
 #include "core/base/status.h"
 #include "core/base/thread.h"
@@ -33,7 +32,7 @@ constexpr absl::Duration kLivenessPollInterval = absl::Milliseconds(100);
 struct RankReport {
   ErrorKind kind = ErrorKind::kNetwork;
   std::vector<int> lost;
-  std::vector<Call> under_way;
+  std::vector<CallDescription> under_way;
   std::string idle;
   std::string operation;
   std::string message;
@@ -46,8 +45,8 @@ std::string OneLine(absl::string_view text) { return absl::StrReplaceAll(text, {
 
 std::string Serialize(const Failure& failure) {
   const std::string calls =
-      absl::StrJoin(failure.under_way, ",", [](std::string* out, const Call& call) {
-        absl::StrAppend(out, absl::StrJoin(ToWords(call), " "));
+      absl::StrJoin(failure.under_way, ",", [](std::string* out, const CallDescription& call) {
+        absl::StrAppend(out, absl::StrJoin(call.ToWords(), " "));
       });
   return absl::StrCat(static_cast<int>(KindOf(failure.cause)), "\n",
                       absl::StrJoin(failure.lost, " "), "\n", calls, "\n", OneLine(failure.idle),
@@ -74,7 +73,7 @@ RankReport ParseReport(absl::string_view text) {
   }
   report.lost = ParseNumbers<int>(lines[1]);
   for (absl::string_view words : absl::StrSplit(lines[2], ',', absl::SkipEmpty())) {
-    absl::StatusOr<Call> call = FromWords(ParseNumbers<int64_t>(words));
+    absl::StatusOr<CallDescription> call = CallDescription::FromWords(ParseNumbers<int64_t>(words));
     if (call.ok()) report.under_way.push_back(*std::move(call));
   }
   report.idle = lines[3];
@@ -177,9 +176,9 @@ absl::StatusOr<Reports> RunBounded(std::shared_ptr<Store> store,
 
 // Whether the two ranks' calls belong to one operation: for point-to-point calls, whether one of
 // them sends what the other receives.
-bool InSameOperation(const Call& a, int rank_a, const Call& b, int rank_b) {
+bool InSameOperation(const CallDescription& a, int rank_a, const CallDescription& b, int rank_b) {
   if (!IsP2p(a.kind) || !IsP2p(b.kind)) return a.kind == b.kind && a.sequence == b.sequence;
-  auto reaches = [](const Call& call, int rank) {
+  auto reaches = [](const CallDescription& call, int rank) {
     return call.peer == rank || call.peer == kAnySource;
   };
   return a.kind != b.kind && a.tag == b.tag && reaches(a, rank_b) && reaches(b, rank_a);
@@ -259,9 +258,9 @@ class DiagnosisMaker {
     const auto it = reports_.find(rank);
     if (it == reports_.end()) return false;
     if (!it->second.idle.empty()) return true;
-    const std::vector<Call>& calls = it->second.under_way;
+    const std::vector<CallDescription>& calls = it->second.under_way;
     return !calls.empty() && !failure_.under_way.empty() &&
-           std::none_of(calls.begin(), calls.end(), [&](const Call& call) {
+           std::none_of(calls.begin(), calls.end(), [&](const CallDescription& call) {
              return InSameOperation(failure_.under_way[0], peers_.rank(), call, rank);
            });
   }
@@ -273,7 +272,9 @@ class DiagnosisMaker {
       return peers_.LivenessOf(rank) == Liveness::kStopped ? "its process is stopped" : "";
     }
     if (!it->second.idle.empty()) return it->second.idle;
-    auto name = [](std::string* out, const Call& call) { absl::StrAppend(out, call.ShortName()); };
+    auto name = [](std::string* out, const CallDescription& call) {
+      absl::StrAppend(out, call.ShortName());
+    };
     return absl::StrCat("it is in ", absl::StrJoin(it->second.under_way, " and ", name));
   }
 

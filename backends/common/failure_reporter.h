@@ -10,7 +10,7 @@
 
 #include "absl/status/status.h"
 #include "absl/time/time.h"
-#include "backends/common/call.h"
+#include "backends/common/call_description.h"
 #include "backends/common/peer_table.h"
 #include "core/store/store.h"
 
@@ -18,10 +18,10 @@ namespace syncline {
 
 // What one rank knows when its operation fails.
 struct Failure {
-  std::string operation;            // "all_reduce #5 (float32, 10 elements, sum)".
-  std::vector<Call> under_way;      // All calls of this rank, the failed one first.
-  std::string idle;                 // What this rank said in ReportIdle before, if it did.
-  std::vector<int> awaited;         // The other ranks that the operation needs.
+  std::string operation;                   // "all_reduce #5 (float32, 10 elements, sum)".
+  std::vector<CallDescription> under_way;  // All calls of this rank, the failed one first.
+  std::string idle;                        // What this rank said in ReportIdle before, if it did.
+  std::vector<int> awaited;                // The other ranks that the operation needs.
   std::map<int, std::string> left;  // The ranks of the group that sent a leave message, with their
                                     // reasons.
   std::vector<int> lost;            // The ranks whose connection broke without one.

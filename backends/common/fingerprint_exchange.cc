@@ -1,7 +1,7 @@
 #include "backends/common/fingerprint_exchange.h"
 
 #include <algorithm>
-#include <vector>
+#include <cstring>
 
 #include "core/base/hash.h"
 
@@ -9,56 +9,36 @@ namespace syncline {
 namespace {
 
 // Bits of FingerprintRecord::flags.
-constexpr uint8_t kDisagree = 1;
-constexpr uint8_t kUneven = 2;
+constexpr uint64_t kDisagree = 1;
+constexpr uint64_t kUneven = 2;
 
-template <typename Words>
-uint64_t HashWords(const Words& words) {
-  WordHash hash;
-  for (const auto word : words) hash.Add(static_cast<uint64_t>(word));
-  return hash.value();
-}
-
-int64_t EvenCount(const Call& call) {
-  auto differs = [&](int64_t count) { return count != call.counts[0]; };
-  const bool even = std::none_of(call.counts.begin(), call.counts.end(), differs) &&
-                    std::none_of(call.expected.begin(), call.expected.end(), differs);
-  return even ? call.counts[0] : -1;
-}
-
-bool SameCall(const FingerprintRecord& a, const FingerprintRecord& b) {
-  return a.sequence == b.sequence && a.count == b.count && a.lists == b.lists && a.peer == b.peer &&
-         a.kind == b.kind && a.dtype == b.dtype && a.op == b.op;
+int64_t EvenCount(const Collective& call) {
+  const int64_t first = call.inputs[0].numel();
+  const auto differs = [&](const Tensor& tensor) { return tensor.numel() != first; };
+  const bool even = std::none_of(call.inputs.begin(), call.inputs.end(), differs) &&
+                    std::none_of(call.outputs.begin(), call.outputs.end(), differs);
+  return even ? first : -1;
 }
 
 }  // namespace
 
-uint64_t HashOf(const FingerprintRecord& record) {
-  const uint64_t words[] = {record.sequence, static_cast<uint64_t>(record.count),
-                            record.lists,    static_cast<uint64_t>(record.peer),
-                            record.kind,     record.dtype,
-                            record.op};
-  return HashWords(words);
+// The fingerprint leaves out the sizes of all_to_all. Where all of them are the same, `even` shows
+// that they fit, at the price of no other message.
+FingerprintRecord FingerprintRecord::Of(const CallContext& context) {
+  FingerprintRecord record = {CallFingerprint::Of(context), 0, 0};
+  if (context.collective->kind == OpKind::kAllToAll) {
+    record.even = EvenCount(*context.collective);
+    if (record.even < 0) record.flags |= kUneven;
+  }
+  return record;
 }
 
-FingerprintExchange::FingerprintExchange(const Call& call, int rank, int size)
-    : rank_(rank), size_(size) {
-  record_.sequence = call.sequence;
-  record_.peer = call.peer;
-  record_.kind = static_cast<uint8_t>(call.kind);
-  record_.dtype = static_cast<uint8_t>(call.dtype);
-  record_.op = static_cast<uint8_t>(call.op);
-  // all_to_all leaves out its sizes: those of two ranks need not be equal, only fit each other.
-  // That takes no more messages where all sizes are the same, which is what `even` shows.
-  if (call.kind == OpKind::kAllToAll) {
-    record_.even = EvenCount(call);
-    if (record_.even < 0) record_.flags |= kUneven;
-  } else if (call.counts.empty()) {
-    record_.count = call.count;
-  } else {
-    record_.lists = HashWords(call.counts);
-  }
-  record_.lists ^= call.form;
+uint64_t HashOf(const FingerprintRecord& record) {
+  uint64_t words[sizeof(CallFingerprint) / sizeof(uint64_t)];
+  std::memcpy(words, &record.call, sizeof(words));
+  WordHash hash;
+  for (const uint64_t word : words) hash.Add(word);
+  return hash.value();
 }
 
 int FingerprintExchange::Rounds(int size) {
@@ -77,7 +57,7 @@ int FingerprintExchange::From(int round, int rank, int size) {
 
 void FingerprintExchange::Merge(const FingerprintRecord& received) {
   record_.flags |= received.flags;
-  if (!SameCall(record_, received)) record_.flags |= kDisagree;
+  if (record_.call != received.call) record_.flags |= kDisagree;
   if (record_.even != received.even) record_.flags |= kUneven;
 }
 

@@ -4,24 +4,22 @@
 
 #include <cstdint>
 
-#include "backends/common/call.h"
+#include "backends/common/call_fingerprint.h"
+#include "core/group/backend.h"
 
 namespace syncline {
 
-// The part of a call's fingerprint that has a fixed size, and what its sender knows of the others'.
-// Ranks send it as plain bytes, in the byte order of the machine; all bytes are set.
+// What one rank knows in an exchange. Ranks send it as plain bytes, in the byte order of the
+// machine; all bytes are set.
 struct FingerprintRecord {
-  uint64_t sequence;
-  int64_t count;
-  uint64_t lists;  // A hash of Call::counts and Call::form.
+  // Of the call of `context`. Requires context.collective.
+  static FingerprintRecord Of(const CallContext& context);
+
+  CallFingerprint call;
   int64_t even;  // all_to_all: what goes from and to each rank, if that is always the same; or -1.
-  int32_t peer;
-  uint8_t kind;
-  uint8_t dtype;
-  uint8_t op;
-  uint8_t flags;  // What the sender has learned: bits that only ever become set.
+  uint64_t flags;  // What the sender has learned: bits that only ever become set.
 };
-static_assert(sizeof(FingerprintRecord) == 40, "has no padding");
+static_assert(sizeof(FingerprintRecord) == 48, "has no padding");
 
 // A hash of what the records of two ranks must have in common.
 uint64_t HashOf(const FingerprintRecord& record);
@@ -31,7 +29,7 @@ uint64_t HashOf(const FingerprintRecord& record);
 // all rounds every rank has heard, directly or not, of every other rank. So an exchange is also a
 // barrier, and all ranks come to the same result.
 //
-//   FingerprintExchange exchange(call, rank, size);
+//   FingerprintExchange exchange(FingerprintRecord::Of(context), rank, size);
 //   for (int round = 0; round < exchange.rounds(); ++round) {
 //     Send(exchange.to(round), exchange.record());
 //     exchange.Merge(Receive(exchange.from(round)));
@@ -47,8 +45,8 @@ uint64_t HashOf(const FingerprintRecord& record);
 // Not thread-safe. Copyable.
 class FingerprintExchange {
  public:
-  // Does not keep `call`.
-  FingerprintExchange(const Call& call, int rank, int size);
+  FingerprintExchange(const FingerprintRecord& own, int rank, int size)
+      : rank_(rank), size_(size), record_(own) {}
 
   static int Rounds(int size);  // ceil(log2(size)).
   static int To(int round, int rank, int size);
@@ -74,7 +72,7 @@ class FingerprintExchange {
  private:
   int rank_;
   int size_;
-  FingerprintRecord record_ = {};
+  FingerprintRecord record_;
 };
 
 }  // namespace syncline

@@ -12,7 +12,7 @@
 #include "absl/strings/str_replace.h"
 #include "absl/strings/str_split.h"
 #include "absl/time/time.h"
-#include "backends/common/call.h"
+#include "backends/common/call_description.h"
 #include "core/base/status.h"
 #include "core/store/prefix_store.h"
 

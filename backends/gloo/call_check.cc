@@ -4,7 +4,7 @@
 #include <cstdint>
 #include <utility>
 
-#include "backends/common/call_words.h"
+#include "backends/common/call_description.h"
 #include "backends/gloo/slots.h"
 #include "backends/gloo/transfers.h"
 #include "backends/gloo/transport.h"
@@ -16,8 +16,8 @@ namespace {
 
 // For all_to_all: whether every other rank sends the number of elements that this rank expects. The
 // ranks exchange these numbers, so all of them must be known to be in this call.
-bool SplitsFit(gloo::Context& gloo, const Call& call) {
-  Call::Counts announced(gloo.size);
+bool SplitsFit(gloo::Context& gloo, const CallDescription& call) {
+  CallDescription::Counts announced(gloo.size);
   Transfers transfers(gloo, kCollectiveSlot + static_cast<uint32_t>(call.sequence));
   for (int peer = 0; peer < gloo.size; ++peer) {
     if (peer == gloo.rank) continue;
@@ -31,24 +31,25 @@ bool SplitsFit(gloo::Context& gloo, const Call& call) {
 
 }  // namespace
 
-absl::Status GatherCalls(gloo::Context& gloo, const Call& call) {
-  const std::vector<int64_t> own = ToWords(call);
+absl::Status GatherCalls(gloo::Context& gloo, const CallContext& context) {
+  const std::vector<int64_t> own = CallDescription(context).ToWords();
   std::vector<std::vector<int64_t>> words(gloo.size);
   Transfers transfers(gloo, kCallSlot);
   for (int peer = 0; peer < gloo.size; ++peer) {
     if (peer == gloo.rank) continue;
-    words[peer].resize(MaxCallWords(gloo.size));
+    words[peer].resize(CallDescription::MaxWords(gloo.size));
     transfers.Receive(peer, words[peer].data(), words[peer].size() * sizeof(int64_t));
     transfers.Send(peer, own.data(), own.size() * sizeof(int64_t));
   }
   transfers.Wait();
-  std::vector<Call> calls;
+  std::vector<CallDescription> calls;
   for (int rank = 0; rank < gloo.size; ++rank) {
-    SYNCLINE_ASSIGN_OR_RETURN(Call theirs, FromWords(rank == gloo.rank ? own : words[rank]));
+    SYNCLINE_ASSIGN_OR_RETURN(CallDescription theirs,
+                              CallDescription::FromWords(rank == gloo.rank ? own : words[rank]));
     calls.push_back(std::move(theirs));
   }
-  std::vector<const Call*> by_rank;
-  for (const Call& each : calls) by_rank.push_back(&each);
+  std::vector<const CallDescription*> by_rank;
+  for (const CallDescription& each : calls) by_rank.push_back(&each);
   SYNCLINE_RETURN_IF_ERROR(CheckCollective(by_rank));
   // The fingerprints differed, so the ranks must fail even if the full forms do not show why.
   return MismatchError("ranks made different calls");
@@ -67,19 +68,20 @@ void CallCheck::Start() {
   for (size_t k = 0; k < rounds_.size(); ++k) PostReceive(k);
 }
 
-absl::Status CallCheck::Compare(gloo::Context& gloo, const Call& call, const Deadline& deadline) {
-  FingerprintExchange exchange(call, rank_, size_);
-  SYNCLINE_RETURN_IF_ERROR(RunRounds(exchange, deadline));
+absl::Status CallCheck::Compare(gloo::Context& gloo, const CallContext& context) {
+  const FingerprintRecord own = FingerprintRecord::Of(context);
+  FingerprintExchange exchange(own, rank_, size_);
+  SYNCLINE_RETURN_IF_ERROR(RunRounds(exchange, context.deadline));
   if (exchange.agreed()) {
     if (exchange.all_even()) return absl::OkStatus();
     // The operations are the same, but the sizes of all_to_all are uneven and may not fit. Only the
     // two ranks of a pair can tell, so a second exchange spreads what they find.
-    exchange = FingerprintExchange(call, rank_, size_);
-    if (!SplitsFit(gloo, call)) exchange.Reject();
-    SYNCLINE_RETURN_IF_ERROR(RunRounds(exchange, deadline));
+    exchange = FingerprintExchange(own, rank_, size_);
+    if (!SplitsFit(gloo, CallDescription(context))) exchange.Reject();
+    SYNCLINE_RETURN_IF_ERROR(RunRounds(exchange, context.deadline));
     if (exchange.agreed()) return absl::OkStatus();
   }
-  return GatherCalls(gloo, call);
+  return GatherCalls(gloo, context);
 }
 
 void CallCheck::PostReceive(int round) {

@@ -6,11 +6,12 @@
 #include <vector>
 
 #include "absl/status/status.h"
-#include "backends/common/call.h"
+#include "backends/common/call_fingerprint.h"
 #include "backends/common/fingerprint_exchange.h"
 #include "backends/gloo/mesh.h"
 #include "backends/gloo/transport.h"
 #include "core/base/deadline.h"
+#include "core/group/backend.h"
 #include "gloo/context.h"
 
 namespace syncline {
@@ -18,7 +19,7 @@ namespace gloo_backend {
 
 // Collective, for ranks that know that their calls differ: all ranks send each other their calls in
 // full and return the same MismatchError, which quotes two of them. Throws what Gloo throws.
-absl::Status GatherCalls(gloo::Context& gloo, const Call& call);
+absl::Status GatherCalls(gloo::Context& gloo, const CallContext& context);
 
 // Runs a FingerprintExchange for each operation. The receives for the next exchange are always
 // posted, so a record needs only one message: without a posted receive, Gloo's sender first asks
@@ -37,7 +38,7 @@ class CallCheck {
   // Collective, and a barrier. OK if the ranks' calls go together; else the same MismatchError on
   // all ranks, which quotes two calls. Throws what Gloo throws: at the deadline, and when a
   // connection ends.
-  absl::Status Compare(gloo::Context& gloo, const Call& call, const Deadline& deadline);
+  absl::Status Compare(gloo::Context& gloo, const CallContext& context);
 
  private:
   struct Round {

@@ -39,7 +39,8 @@ absl::StatusOr<std::unique_ptr<GlooBackend>> GlooBackend::Make(const BackendConf
 
 GlooBackend::GlooBackend(std::unique_ptr<Mesh> mesh, const BackendConfig& config,
                          OnPeerGone on_peer_gone)
-    : others_(OtherRanks(config.rank, config.size)),
+    : TypedBackend(config.rank, config.size),
+      others_(OtherRanks(config.rank, config.size)),
       mismatch_check_(config.mismatch_check),
       on_peer_gone_(std::move(on_peer_gone)),
       mesh_(std::move(mesh)),
@@ -54,83 +55,83 @@ absl::Status GlooBackend::Connect(const Deadline& deadline) {
     Abort(watched);  // The leave message tells the peers why.
     return watched;
   }
-  const Call call = Call::Barrier(CallContext{});
-  return lifecycle_.Run({call, others_, "connecting all ranks"}, deadline, [&](const auto& gloo) {
+  const Collective barrier = Collective::Barrier();
+  CallContext connecting;
+  connecting.deadline = deadline;
+  connecting.collective = &barrier;
+  return lifecycle_.Run({connecting, others_, "connecting all ranks"}, [&](const auto& gloo) {
     check_.Start();
-    return check_.Compare(*gloo, call, deadline);
+    return check_.Compare(*gloo, connecting);
   });
 }
 
 absl::Status GlooBackend::Broadcast(const Tensor& tensor, int root, const CallContext& context) {
-  return Run(Call::Broadcast(tensor, root, context), context,
-             [&](GlooCollectives& collectives) { collectives.Broadcast(tensor, root); });
+  return RunCompared(context,
+                     [&](GlooCollectives& collectives) { collectives.Broadcast(tensor, root); });
 }
 
 absl::Status GlooBackend::AllReduce(const Tensor& tensor, ReduceOp op, const CallContext& context) {
-  return Run(Call::AllReduce(tensor, op, context), context,
-             [&](GlooCollectives& collectives) { collectives.AllReduce(tensor, op); });
+  return RunCompared(context,
+                     [&](GlooCollectives& collectives) { collectives.AllReduce(tensor, op); });
 }
 
 absl::Status GlooBackend::Reduce(const Tensor& tensor, ReduceOp op, int root,
                                  const CallContext& context) {
-  return Run(Call::Reduce(tensor, op, root, context), context,
-             [&](GlooCollectives& collectives) { collectives.Reduce(tensor, op, root); });
+  return RunCompared(context,
+                     [&](GlooCollectives& collectives) { collectives.Reduce(tensor, op, root); });
 }
 
 absl::Status GlooBackend::AllGather(absl::Span<const Tensor> outputs, const Tensor& input,
                                     const CallContext& context) {
-  return Run(Call::AllGather(outputs, input, context), context,
-             [&](GlooCollectives& collectives) { collectives.AllGather(outputs, input); });
+  return RunCompared(context,
+                     [&](GlooCollectives& collectives) { collectives.AllGather(outputs, input); });
 }
 
 absl::Status GlooBackend::Gather(absl::Span<const Tensor> outputs, const Tensor& input, int root,
                                  const CallContext& context) {
-  return Run(Call::Gather(input, root, context), context,
-             [&](GlooCollectives& collectives) { collectives.Gather(outputs, input, root); });
+  return RunCompared(
+      context, [&](GlooCollectives& collectives) { collectives.Gather(outputs, input, root); });
 }
 
 absl::Status GlooBackend::Scatter(const Tensor& output, absl::Span<const Tensor> inputs, int root,
                                   const CallContext& context) {
-  return Run(Call::Scatter(output, root, context), context,
-             [&](GlooCollectives& collectives) { collectives.Scatter(output, inputs, root); });
+  return RunCompared(
+      context, [&](GlooCollectives& collectives) { collectives.Scatter(output, inputs, root); });
 }
 
 absl::Status GlooBackend::ReduceScatter(const Tensor& output, absl::Span<const Tensor> inputs,
                                         ReduceOp op, const CallContext& context) {
-  return Run(Call::ReduceScatter(output, inputs, op, context), context,
-             [&](GlooCollectives& collectives) { collectives.ReduceScatter(output, inputs, op); });
+  return RunCompared(context, [&](GlooCollectives& collectives) {
+    collectives.ReduceScatter(output, inputs, op);
+  });
 }
 
 absl::Status GlooBackend::AllToAll(absl::Span<const Tensor> outputs,
                                    absl::Span<const Tensor> inputs, const CallContext& context) {
-  return Run(Call::AllToAll(outputs, inputs, context), context,
-             [&](GlooCollectives& collectives) { collectives.AllToAll(outputs, inputs); });
+  return RunCompared(context,
+                     [&](GlooCollectives& collectives) { collectives.AllToAll(outputs, inputs); });
 }
 
 // A comparison of the calls is a barrier already.
 absl::Status GlooBackend::Barrier(const CallContext& context) {
-  const Call call = Call::Barrier(context);
-  return lifecycle_.Run({call, others_}, context.deadline, [&](const auto& gloo) {
-    return check_.Compare(*gloo, call, context.deadline);
-  });
+  return lifecycle_.Run({context, others_},
+                        [&](const auto& gloo) { return check_.Compare(*gloo, context); });
 }
 
 absl::Status GlooBackend::Send(const Tensor& tensor, int dst, const CallContext& context) {
-  const Call call = Call::Send(tensor, dst, context);
-  return lifecycle_.Run({call, absl::MakeSpan(&dst, 1)}, context.deadline, [&](const auto& gloo) {
-    p2p_.Send(*gloo, tensor, call);
+  return lifecycle_.Run({context, absl::MakeSpan(&dst, 1)}, [&](const auto& gloo) {
+    p2p_.Send(*gloo, tensor, context);
     return absl::OkStatus();
   });
 }
 
 absl::StatusOr<int> GlooBackend::Recv(const Tensor& tensor, int src, const CallContext& context) {
-  const Call call = Call::Recv(tensor, src, context);
   const absl::Span<const int> awaited =
       src == kAnySource ? absl::MakeConstSpan(others_) : absl::MakeConstSpan(&src, 1);
   int sender = src;
   const absl::Status status =
-      lifecycle_.Run({call, awaited}, context.deadline, [&](const auto& gloo) -> absl::Status {
-        SYNCLINE_ASSIGN_OR_RETURN(sender, p2p_.Recv(*gloo, tensor, call, context.deadline));
+      lifecycle_.Run({context, awaited}, [&](const auto& gloo) -> absl::Status {
+        SYNCLINE_ASSIGN_OR_RETURN(sender, p2p_.Recv(*gloo, tensor, context));
         return absl::OkStatus();
       });
   if (!status.ok()) return status;
@@ -139,16 +140,16 @@ absl::StatusOr<int> GlooBackend::Recv(const Tensor& tensor, int src, const CallC
 
 void GlooBackend::Abort(const absl::Status& cause) { lifecycle_.Abort(cause); }
 
-absl::Status GlooBackend::Execute(const Call& call, const CallContext& context, Body body) {
-  return lifecycle_.Run({call, others_}, context.deadline, [&](const auto& gloo) {
-    Operation operation(gloo, check_, call, context);
+absl::Status GlooBackend::Execute(const CallContext& context, Body body) {
+  return lifecycle_.Run({context, others_}, [&](const auto& gloo) {
+    Operation operation(gloo, check_, context);
     return body(operation);
   });
 }
 
-absl::Status GlooBackend::Run(const Call& call, const CallContext& context,
-                              absl::FunctionRef<void(GlooCollectives&)> move) {
-  return Execute(call, context, [&](Operation& operation) -> absl::Status {
+absl::Status GlooBackend::RunCompared(const CallContext& context,
+                                      absl::FunctionRef<void(GlooCollectives&)> move) {
+  return Execute(context, [&](Operation& operation) -> absl::Status {
     if (mismatch_check_ == MismatchCheck::kOn) {
       SYNCLINE_RETURN_IF_ERROR(operation.CompareCalls());
     }

@@ -11,7 +11,7 @@
 #include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "backends/common/call.h"
+#include "backends/common/typed_backend.h"
 #include "backends/gloo/call_check.h"
 #include "backends/gloo/gloo_collectives.h"
 #include "backends/gloo/lifecycle.h"
@@ -34,7 +34,7 @@ namespace gloo_backend {
 //     operation.collectives().Gather(outputs, input, root);
 //     return absl::OkStatus();
 //   });
-class GlooBackend final : public Backend {
+class GlooBackend final : public TypedBackend {
  public:
   // Called on the watch's thread, also before Make returns, whenever a peer has left or was lost.
   using OnPeerGone = std::function<void(const GlooBackend& gloo)>;
@@ -73,31 +73,29 @@ class GlooBackend final : public Backend {
   class Operation {
    public:
     // Compares the ranks' calls, see CallCheck::Compare.
-    absl::Status CompareCalls() { return check_.Compare(*gloo_, call_, context_.deadline); }
+    absl::Status CompareCalls() { return check_.Compare(*gloo_, context_); }
 
     // For ranks that know that their calls differ, see gloo_backend::GatherCalls.
-    absl::Status GatherCalls() { return gloo_backend::GatherCalls(*gloo_, call_); }
+    absl::Status GatherCalls() { return gloo_backend::GatherCalls(*gloo_, context_); }
 
     // Moves data over Gloo's connections. Requires that all ranks' calls go together.
     GlooCollectives collectives() { return GlooCollectives(gloo_, context_.sequence); }
 
    private:
     friend class GlooBackend;
-    Operation(std::shared_ptr<gloo::Context> gloo, CallCheck& check, const Call& call,
-              const CallContext& context)
-        : gloo_(std::move(gloo)), check_(check), call_(call), context_(context) {}
+    Operation(std::shared_ptr<gloo::Context> gloo, CallCheck& check, const CallContext& context)
+        : gloo_(std::move(gloo)), check_(check), context_(context) {}
 
     const std::shared_ptr<gloo::Context> gloo_;
     CallCheck& check_;
-    const Call& call_;
     const CallContext& context_;
   };
 
-  // Runs `body` as the collective `call`. If it fails or throws, the group fails on all ranks, and
-  // the result says which ranks are at fault. The ranks' calls are not compared: `body` sees to
-  // that.
+  // Runs `body` as the collective of `context`. If it fails or throws, the group fails on all
+  // ranks, and the result says which ranks are at fault. The ranks' calls are not compared: `body`
+  // sees to that.
   using Body = absl::FunctionRef<absl::Status(Operation& operation)>;
-  absl::Status Execute(const Call& call, const CallContext& context, Body body);
+  absl::Status Execute(const CallContext& context, Body body);
 
   // Whether the connection to a peer has broken without a leave message. Then the group has failed.
   // Thread-safe.
@@ -109,8 +107,8 @@ class GlooBackend final : public Backend {
   absl::Status Connect(const Deadline& deadline);
 
   // Runs a collective that Gloo's connections alone carry, after a comparison of the calls.
-  absl::Status Run(const Call& call, const CallContext& context,
-                   absl::FunctionRef<void(GlooCollectives&)> move);
+  absl::Status RunCompared(const CallContext& context,
+                           absl::FunctionRef<void(GlooCollectives&)> move);
 
   void HandlePeerGone();
 

@@ -16,7 +16,7 @@
 namespace syncline {
 namespace gloo_backend {
 
-absl::Status Lifecycle::Run(const OperationScope& scope, const Deadline& deadline, Body body) {
+absl::Status Lifecycle::Run(const OperationScope& scope, Body body) {
   {
     absl::MutexLock lock(&mutex_);
     if (!cause_.ok()) return cause_;
@@ -44,13 +44,13 @@ absl::Status Lifecycle::Run(const OperationScope& scope, const Deadline& deadlin
   const absl::Time start = absl::Now();
   const ScopedSigpipeBlock no_sigpipe;
   absl::Status status;
-  status.Update(CatchGloo([&] { status = body(mesh_.ForOperation(deadline)); }));
+  status.Update(CatchGloo([&] { status = body(mesh_.ForOperation(scope.call.deadline)); }));
   if (status.ok()) status = Finish(scope);
   if (!status.ok()) {
     // The other ranks learn of an interrupt as a failure; the caller gets it as it is.
     const absl::Status interruption = Interruption();
     const absl::Status failure =
-        Fail(scope, deadline, interruption.ok() ? status : interruption, absl::Now() - start);
+        Fail(scope, interruption.ok() ? status : interruption, absl::Now() - start);
     return interruption.ok() ? failure : interruption;
   }
   std::move(remove).Cancel();  // Finish has removed it.
@@ -65,9 +65,10 @@ absl::Status Lifecycle::Finish(const OperationScope& scope) {
   Remove(scope);
   // An operation with a name of its own, such as connecting, is none that a user knows.
   if (scope.name.empty()) {
-    last_ = Call{scope.call.kind, scope.call.sequence};
-    last_->peer = scope.call.peer;
-    last_->name = scope.call.name;
+    const Collective& call = *scope.call.collective;
+    last_.emplace(call.kind, scope.call.sequence);
+    last_->peer = static_cast<int>(call.peer);
+    last_->name = call.user_name;
     finished_ = absl::Now();
   }
   return absl::OkStatus();
@@ -104,10 +105,11 @@ void Lifecycle::ReportIfIdle() {
 
 StallReporter::Wait Lifecycle::DescribeWait(const OperationScope& scope) {
   StallReporter::Wait wait;
-  wait.name = scope.call.ShortName();
-  wait.operation = scope.name.empty() ? scope.call.ToString() : std::string(scope.name);
+  const CallDescription call(scope.call);
+  wait.name = call.ShortName();
+  wait.operation = scope.name.empty() ? call.ToString() : std::string(scope.name);
   wait.awaited.assign(scope.awaited.begin(), scope.awaited.end());
-  wait.is_collective = !IsP2p(scope.call.kind);
+  wait.is_collective = !IsP2p(call.kind);
   absl::MutexLock lock(&mutex_);
   // A collective that finished here has been reached by all other ranks.
   if (last_.has_value() && !IsP2p(last_->kind)) {
@@ -126,10 +128,12 @@ std::string Lifecycle::DescribeIdle() const {
       absl::FormatDuration(absl::Trunc(absl::Now() - finished_, absl::Milliseconds(1))), " ago");
 }
 
-Failure Lifecycle::DescribeFailure(const OperationScope& scope, const Deadline& deadline,
-                                   const absl::Status& cause, absl::Duration elapsed) const {
+Failure Lifecycle::DescribeFailure(const OperationScope& scope, const absl::Status& cause,
+                                   absl::Duration elapsed) const {
+  const Deadline& deadline = scope.call.deadline;
   Failure failure;
-  failure.operation = scope.name.empty() ? scope.call.ToString() : std::string(scope.name);
+  failure.operation =
+      scope.name.empty() ? CallDescription(scope.call).ToString() : std::string(scope.name);
   failure.awaited.assign(scope.awaited.begin(), scope.awaited.end());
   failure.cause = cause;
   failure.timeout = deadline.timeout();
@@ -147,9 +151,9 @@ Failure Lifecycle::DescribeFailure(const OperationScope& scope, const Deadline& 
 }
 
 // If several operations fail at once, the first finds the cause for all of them.
-absl::Status Lifecycle::Fail(const OperationScope& scope, const Deadline& deadline,
-                             const absl::Status& cause, absl::Duration elapsed) {
-  Failure failure = DescribeFailure(scope, deadline, cause, elapsed);
+absl::Status Lifecycle::Fail(const OperationScope& scope, const absl::Status& cause,
+                             absl::Duration elapsed) {
+  Failure failure = DescribeFailure(scope, cause, elapsed);
   // Which peers left and which were lost must be known before this rank closes its own connections,
   // after which all look alike. Closing them ends the other ranks' waits.
   mesh_.AwaitDisconnects(scope.awaited);
@@ -161,9 +165,9 @@ absl::Status Lifecycle::Fail(const OperationScope& scope, const Deadline& deadli
     if (is_reported_) return cause_;
     is_aborted = !cause_.ok();
     if (is_aborted) failure.cause = cause_;
-    failure.under_way.push_back(scope.call);
-    for (const Call* call : under_way_) {
-      if (call != &scope.call) failure.under_way.push_back(*call);
+    failure.under_way.push_back(CallDescription(scope.call));
+    for (const CallContext* call : under_way_) {
+      if (call != &scope.call) failure.under_way.push_back(CallDescription(*call));
     }
     failure.idle = idle_;
     diagnosing_ = true;

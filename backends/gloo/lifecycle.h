@@ -14,7 +14,7 @@
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
 #include "absl/types/span.h"
-#include "backends/common/call.h"
+#include "backends/common/call_description.h"
 #include "backends/common/failure_reporter.h"
 #include "backends/common/stall_reporter.h"
 #include "backends/gloo/mesh.h"
@@ -32,7 +32,7 @@ class Lifecycle {
  public:
   // One operation, for the duration of Run.
   struct OperationScope {
-    const Call& call;
+    const CallContext& call;
     absl::Span<const int> awaited;  // The other ranks that the operation needs.
     absl::string_view name = {};    // For messages, instead of the call's; empty: the call's.
   };
@@ -41,11 +41,11 @@ class Lifecycle {
   Lifecycle(Mesh& mesh, std::shared_ptr<Store> store)
       : mesh_(mesh), reporter_(store, mesh.peers()), stalls_(store, mesh.peers()) {}
 
-  // Runs `body` with a context whose waits end by an exception at `deadline` and when the group
-  // fails. If `body` throws or returns an error, the group fails on all ranks. The error that this
-  // returns names the ranks at fault, see FailureReporter::Diagnose; an interrupt of this thread
-  // returns as it is.
-  absl::Status Run(const OperationScope& scope, const Deadline& deadline, Body body);
+  // Runs `body` with a context whose waits end by an exception at the call's deadline and when the
+  // group fails. If `body` throws or returns an error, the group fails on all ranks. The error that
+  // this returns names the ranks at fault, see FailureReporter::Diagnose; an interrupt of this
+  // thread returns as it is.
+  absl::Status Run(const OperationScope& scope, Body body);
 
   // Fails the group with `cause` if an operation is under way; otherwise this rank leaves it.
   void Abort(const absl::Status& cause);
@@ -59,11 +59,10 @@ class Lifecycle {
   absl::Status Finish(const OperationScope& scope);
   void Remove(const OperationScope& scope) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Fails the group, and returns the final error.
-  absl::Status Fail(const OperationScope& scope, const Deadline& deadline,
-                    const absl::Status& cause, absl::Duration elapsed);
+  absl::Status Fail(const OperationScope& scope, const absl::Status& cause, absl::Duration elapsed);
   // This rank's knowledge when it fails, as far as it needs no lock.
-  Failure DescribeFailure(const OperationScope& scope, const Deadline& deadline,
-                          const absl::Status& cause, absl::Duration elapsed) const;
+  Failure DescribeFailure(const OperationScope& scope, const absl::Status& cause,
+                          absl::Duration elapsed) const;
   StallReporter::Wait DescribeWait(const OperationScope& scope);
   std::string DescribeIdle() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
@@ -73,8 +72,9 @@ class Lifecycle {
   absl::Mutex leaving_mutex_;  // Serializes Mesh::Leave, which must not be called under mutex_.
   absl::Mutex mutex_;
   absl::Status cause_ ABSL_GUARDED_BY(mutex_);  // The final error; OK while the group is usable.
-  std::vector<const Call*> under_way_ ABSL_GUARDED_BY(mutex_);
-  std::optional<Call> last_ ABSL_GUARDED_BY(mutex_);  // The last that finished, without its sizes.
+  std::vector<const CallContext*> under_way_ ABSL_GUARDED_BY(mutex_);
+  // The last that finished, without its sizes.
+  std::optional<CallDescription> last_ ABSL_GUARDED_BY(mutex_);
   absl::Time finished_ ABSL_GUARDED_BY(mutex_);
   std::string idle_ ABSL_GUARDED_BY(mutex_);          // What ReportIfIdle has published.
   bool diagnosing_ ABSL_GUARDED_BY(mutex_) = false;   // A failed operation looks for the cause.

@@ -6,7 +6,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
-#include "backends/common/call.h"
+#include "backends/common/call_description.h"
 #include "backends/gloo/slots.h"
 #include "backends/gloo/thresholds.h"
 #include "core/base/status.h"

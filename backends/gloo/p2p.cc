@@ -4,6 +4,7 @@
 
 #include "absl/cleanup/cleanup.h"
 #include "absl/strings/str_cat.h"
+#include "backends/common/call_description.h"
 #include "backends/gloo/slots.h"
 #include "backends/gloo/transfers.h"
 #include "core/base/interrupt.h"
@@ -31,13 +32,14 @@ uint64_t ElementsSlot(const MessageHeader& header, int tag) {
 }
 
 // Rebuilds the call of rank `src` from the header that rank `dst` has received.
-absl::StatusOr<Call> SentCall(const MessageHeader& header, int src, int dst, int tag) {
+absl::StatusOr<CallDescription> SentCall(const MessageHeader& header, int src, int dst, int tag) {
   if (header.dtype >= AllDTypes().size()) {
     return MismatchError(absl::StrCat("rank ", src, " sent elements of an unknown type (number ",
                                       header.dtype, "): do all ranks run the same version of ",
                                       "Syncline?"));
   }
-  Call sent{OpKind::kSend, header.sequence, static_cast<DType>(header.dtype), header.count};
+  CallDescription sent{OpKind::kSend, header.sequence, static_cast<DType>(header.dtype),
+                       header.count};
   sent.peer = dst;
   sent.tag = tag;
   return sent;
@@ -45,34 +47,37 @@ absl::StatusOr<Call> SentCall(const MessageHeader& header, int src, int dst, int
 
 }  // namespace
 
-void P2p::Send(gloo::Context& gloo, const Tensor& tensor, const Call& call) {
-  MessageHeader header = {call.sequence, call.count, static_cast<uint64_t>(call.dtype)};
+void P2p::Send(gloo::Context& gloo, const Tensor& tensor, const CallContext& context) {
+  const int dst = static_cast<int>(context.collective->peer);
+  const int tag = static_cast<int>(context.collective->tag);
+  MessageHeader header = {context.sequence, tensor.numel(), static_cast<uint64_t>(tensor.dtype())};
   auto announced = gloo.createUnboundBuffer(&header, sizeof(header));
   auto elements = gloo.createUnboundBuffer(tensor.data(), tensor.nbytes());
-  announced->send(call.peer, kHeaderSlot + call.tag);
+  announced->send(dst, kHeaderSlot + tag);
   // Gloo sends these bytes only once the peer has posted a receive for them, which it does after it
   // has checked the header.
-  elements->send(call.peer, ElementsSlot(header, call.tag));
+  elements->send(dst, ElementsSlot(header, tag));
   announced->waitSend();
   elements->waitSend();
 }
 
-absl::StatusOr<int> P2p::Recv(gloo::Context& gloo, const Tensor& tensor, const Call& call,
-                              const Deadline& deadline) {
-  SYNCLINE_RETURN_IF_ERROR(AwaitTurn(call.tag, deadline));
+absl::StatusOr<int> P2p::Recv(gloo::Context& gloo, const Tensor& tensor,
+                              const CallContext& context) {
+  const int tag = static_cast<int>(context.collective->tag);
+  SYNCLINE_RETURN_IF_ERROR(AwaitTurn(tag, context.deadline));
   MessageHeader header = {};
   auto announced = gloo.createUnboundBuffer(&header, sizeof(header));
-  int src = call.peer;
+  int src = static_cast<int>(context.collective->peer);
   if (src == kAnySource) {
-    src = ReceiveFromAny(*announced, OtherRanks(gloo.rank, gloo.size), call.tag);
+    src = ReceiveFromAny(*announced, OtherRanks(gloo.rank, gloo.size), tag);
   } else {
-    announced->recv(src, kHeaderSlot + call.tag);
+    announced->recv(src, kHeaderSlot + tag);
     announced->waitRecv();
   }
-  SYNCLINE_ASSIGN_OR_RETURN(const Call sent, SentCall(header, src, gloo.rank, call.tag));
-  SYNCLINE_RETURN_IF_ERROR(CheckFits(sent, src, call, gloo.rank));
+  SYNCLINE_ASSIGN_OR_RETURN(const CallDescription sent, SentCall(header, src, gloo.rank, tag));
+  SYNCLINE_RETURN_IF_ERROR(CheckFits(sent, src, CallDescription(context), gloo.rank));
   auto elements = gloo.createUnboundBuffer(tensor.data(), tensor.nbytes());
-  elements->recv(src, ElementsSlot(header, call.tag));
+  elements->recv(src, ElementsSlot(header, tag));
   elements->waitRecv();
   return src;
 }

@@ -9,8 +9,8 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
-#include "backends/common/call.h"
 #include "core/base/deadline.h"
+#include "core/group/backend.h"
 #include "core/tensor/tensor.h"
 #include "gloo/context.h"
 #include "gloo/transport/unbound_buffer.h"
@@ -26,12 +26,11 @@ namespace gloo_backend {
 // Throws what Gloo throws.
 class P2p {
  public:
-  void Send(gloo::Context& gloo, const Tensor& tensor, const Call& call);
+  void Send(gloo::Context& gloo, const Tensor& tensor, const CallContext& context);
 
   // Returns the rank that sent. A MismatchError if what it sends does not fit; a TimeoutError if a
   // receive from any rank could not begin before the deadline.
-  absl::StatusOr<int> Recv(gloo::Context& gloo, const Tensor& tensor, const Call& call,
-                           const Deadline& deadline);
+  absl::StatusOr<int> Recv(gloo::Context& gloo, const Tensor& tensor, const CallContext& context);
 
   // Makes receives from any rank throw, now and later, because all other ranks have left.
   void FailAnySourceReceives();

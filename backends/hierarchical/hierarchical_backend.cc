@@ -162,11 +162,11 @@ absl::Status HierarchicalBackend::ToGroupError(const absl::Status& status,
   return NetworkError("the connections were closed");
 }
 
-absl::Status HierarchicalBackend::Execute(const Call& call, const CallContext& context, Body body) {
+absl::Status HierarchicalBackend::Execute(const CallContext& context, Body body) {
   const int gone_before = gone_count();
   const absl::Status status =
-      gloo_->Execute(call, context, [&](GlooBackend::Operation& operation) -> absl::Status {
-        HierarchicalCall steps({topology_, shm_.get(), rail_.get(), arena_}, call, context);
+      gloo_->Execute(context, [&](GlooBackend::Operation& operation) -> absl::Status {
+        HierarchicalCall steps({topology_, shm_.get(), rail_.get(), arena_}, context);
         const absl::Status status = body(steps, operation);
         if (status.ok()) return status;
         if (steps.has_mismatch()) {
@@ -186,17 +186,15 @@ absl::Status HierarchicalBackend::Execute(const Call& call, const CallContext& c
   return status;
 }
 
-absl::Status HierarchicalBackend::Run(
-    const Call& call, const CallContext& context,
-    absl::FunctionRef<absl::Status(HierarchicalCall&)> algorithm) {
-  return Execute(call, context, [&](HierarchicalCall& steps, GlooBackend::Operation&) {
-    return algorithm(steps);
-  });
+absl::Status HierarchicalBackend::RunAlgorithm(
+    const CallContext& context, absl::FunctionRef<absl::Status(HierarchicalCall&)> algorithm) {
+  return Execute(
+      context, [&](HierarchicalCall& steps, GlooBackend::Operation&) { return algorithm(steps); });
 }
 
-absl::Status HierarchicalBackend::RunInGloo(const Call& call, const CallContext& context,
+absl::Status HierarchicalBackend::RunInGloo(const CallContext& context,
                                             absl::FunctionRef<void(GlooCollectives&)> algorithm) {
-  return Execute(call, context,
+  return Execute(context,
                  [&](HierarchicalCall& steps, GlooBackend::Operation& operation) -> absl::Status {
                    SYNCLINE_RETURN_IF_ERROR(LatencyAllReduce(steps, Tensor(), ReduceOp::kSum));
                    GlooCollectives collectives = operation.collectives();
@@ -207,7 +205,7 @@ absl::Status HierarchicalBackend::RunInGloo(const Call& call, const CallContext&
 
 absl::Status HierarchicalBackend::Broadcast(const Tensor& tensor, int root,
                                             const CallContext& context) {
-  return Run(Call::Broadcast(tensor, root, context), context, [&](HierarchicalCall& steps) {
+  return RunAlgorithm(context, [&](HierarchicalCall& steps) {
     return tensor.nbytes() <= kLatencyMaxBytes ? LatencyBroadcast(steps, tensor, root)
                                                : BandwidthBroadcast(steps, tensor, root);
   });
@@ -215,7 +213,7 @@ absl::Status HierarchicalBackend::Broadcast(const Tensor& tensor, int root,
 
 absl::Status HierarchicalBackend::AllReduce(const Tensor& tensor, ReduceOp op,
                                             const CallContext& context) {
-  return Run(Call::AllReduce(tensor, op, context), context, [&](HierarchicalCall& steps) {
+  return RunAlgorithm(context, [&](HierarchicalCall& steps) {
     return tensor.nbytes() <= kLatencyMaxBytes ? LatencyAllReduce(steps, tensor, op)
                                                : BandwidthAllReduce(steps, tensor, op);
   });
@@ -223,7 +221,7 @@ absl::Status HierarchicalBackend::AllReduce(const Tensor& tensor, ReduceOp op,
 
 absl::Status HierarchicalBackend::Reduce(const Tensor& tensor, ReduceOp op, int root,
                                          const CallContext& context) {
-  return Run(Call::Reduce(tensor, op, root, context), context, [&](HierarchicalCall& steps) {
+  return RunAlgorithm(context, [&](HierarchicalCall& steps) {
     return tensor.nbytes() <= kLatencyMaxBytes ? LatencyReduce(steps, tensor, op, root)
                                                : BandwidthReduce(steps, tensor, op, root);
   });
@@ -231,7 +229,7 @@ absl::Status HierarchicalBackend::Reduce(const Tensor& tensor, ReduceOp op, int 
 
 absl::Status HierarchicalBackend::AllGather(absl::Span<const Tensor> outputs, const Tensor& input,
                                             const CallContext& context) {
-  return Run(Call::AllGather(outputs, input, context), context, [&](HierarchicalCall& steps) {
+  return RunAlgorithm(context, [&](HierarchicalCall& steps) {
     return TotalBytes(outputs) <= kLatencyMaxBytes ? LatencyAllGather(steps, outputs, input)
                                                    : BandwidthAllGather(steps, outputs, input);
   });
@@ -240,14 +238,13 @@ absl::Status HierarchicalBackend::AllGather(absl::Span<const Tensor> outputs, co
 absl::Status HierarchicalBackend::ReduceScatter(const Tensor& output,
                                                 absl::Span<const Tensor> inputs, ReduceOp op,
                                                 const CallContext& context) {
-  const Call call = Call::ReduceScatter(output, inputs, op, context);
   const bool is_small = TotalBytes(inputs) <= kLatencyMaxBytes;
   if (!is_small && !topology_.is_even()) {
-    return RunInGloo(call, context, [&](GlooCollectives& collectives) {
+    return RunInGloo(context, [&](GlooCollectives& collectives) {
       collectives.ReduceScatter(output, inputs, op);
     });
   }
-  return Run(call, context, [&](HierarchicalCall& steps) {
+  return RunAlgorithm(context, [&](HierarchicalCall& steps) {
     return is_small ? LatencyReduceScatter(steps, output, inputs, op)
                     : BandwidthReduceScatter(steps, output, inputs, op);
   });
@@ -255,15 +252,14 @@ absl::Status HierarchicalBackend::ReduceScatter(const Tensor& output,
 
 absl::Status HierarchicalBackend::Gather(absl::Span<const Tensor> outputs, const Tensor& input,
                                          int root, const CallContext& context) {
-  return RunInGloo(Call::Gather(input, root, context), context,
+  return RunInGloo(context,
                    [&](GlooCollectives& collectives) { collectives.Gather(outputs, input, root); });
 }
 
 absl::Status HierarchicalBackend::Scatter(const Tensor& output, absl::Span<const Tensor> inputs,
                                           int root, const CallContext& context) {
   return RunInGloo(
-      Call::Scatter(output, root, context), context,
-      [&](GlooCollectives& collectives) { collectives.Scatter(output, inputs, root); });
+      context, [&](GlooCollectives& collectives) { collectives.Scatter(output, inputs, root); });
 }
 
 // The sizes of two ranks need not be equal, only fit each other, which fingerprints cannot show. So
@@ -272,13 +268,14 @@ absl::Status HierarchicalBackend::Scatter(const Tensor& output, absl::Span<const
 absl::Status HierarchicalBackend::AllToAll(absl::Span<const Tensor> outputs,
                                            absl::Span<const Tensor> inputs,
                                            const CallContext& context) {
-  const Call call = Call::AllToAll(outputs, inputs, context);
-  return Execute(call, context,
+  return Execute(context,
                  [&](HierarchicalCall& steps, GlooBackend::Operation& operation) -> absl::Status {
                    int64_t most = 0, least = std::numeric_limits<int64_t>::max();
-                   for (const auto* counts : {&call.counts, &call.expected}) {
-                     most = std::max(most, *std::max_element(counts->begin(), counts->end()));
-                     least = std::min(least, *std::min_element(counts->begin(), counts->end()));
+                   for (const auto& list : {inputs, outputs}) {
+                     for (const Tensor& tensor : list) {
+                       most = std::max(most, tensor.numel());
+                       least = std::min(least, tensor.numel());
+                     }
                    }
                    int64_t bounds[] = {most, -least};  // Negated, so that one maximum serves both.
                    SYNCLINE_RETURN_IF_ERROR(
@@ -292,7 +289,7 @@ absl::Status HierarchicalBackend::AllToAll(absl::Span<const Tensor> outputs,
 }
 
 absl::Status HierarchicalBackend::Barrier(const CallContext& context) {
-  return Run(Call::Barrier(context), context, [&](HierarchicalCall& steps) {
+  return RunAlgorithm(context, [&](HierarchicalCall& steps) {
     return LatencyAllReduce(steps, Tensor(), ReduceOp::kSum);
   });
 }

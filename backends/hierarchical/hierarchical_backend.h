@@ -11,8 +11,8 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
-#include "backends/common/call.h"
 #include "backends/common/peer_table.h"
+#include "backends/common/typed_backend.h"
 #include "backends/gloo/gloo_backend.h"
 #include "backends/hierarchical/hierarchical_call.h"
 #include "backends/hierarchical/rail_sockets.h"
@@ -32,7 +32,7 @@ namespace hierarchical {
 // a connection of gloo's had broken. If a connection of gloo's breaks, all other waits end.
 //
 // Threads, ownership and errors are those of Backend; no error shows a local rank.
-class HierarchicalBackend final : public Backend {
+class HierarchicalBackend final : public TypedBackend {
  public:
   // Collective. Null on all ranks, one of which logs why, if the ranks of some node cannot share
   // memory or the rails cannot be connected. `peers` and `topology` describe the group of `config`.
@@ -76,7 +76,7 @@ class HierarchicalBackend final : public Backend {
   using GlooCollectives = gloo_backend::GlooCollectives;
 
   HierarchicalBackend(const PeerTable& peers, const Topology& topology)
-      : peers_(peers), topology_(topology) {}
+      : TypedBackend(peers.rank(), peers.size()), peers_(peers), topology_(topology) {}
 
   absl::Status JoinGloo(const BackendConfig& config);
   absl::Status JoinRail(const BackendConfig& config);
@@ -84,13 +84,13 @@ class HierarchicalBackend final : public Backend {
   void AbortShmAndRail(const absl::Status& cause) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   // Runs a collective whose algorithm is `algorithm`, which compares the ranks' calls.
-  absl::Status Run(const Call& call, const CallContext& context,
-                   absl::FunctionRef<absl::Status(HierarchicalCall&)> algorithm);
+  absl::Status RunAlgorithm(const CallContext& context,
+                            absl::FunctionRef<absl::Status(HierarchicalCall&)> algorithm);
   // Compares the ranks' calls, then runs an algorithm of gloo's.
-  absl::Status RunInGloo(const Call& call, const CallContext& context,
+  absl::Status RunInGloo(const CallContext& context,
                          absl::FunctionRef<void(GlooCollectives&)> algorithm);
   using Body = absl::FunctionRef<absl::Status(HierarchicalCall&, GlooBackend::Operation&)>;
-  absl::Status Execute(const Call& call, const CallContext& context, Body body);
+  absl::Status Execute(const CallContext& context, Body body);
 
   // The error of a step in terms of the group: shared memory knows only local ranks, and rails only
   // their members. So this leaves gloo to find out which ranks are at fault.

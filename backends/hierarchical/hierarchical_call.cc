@@ -10,14 +10,13 @@ namespace syncline {
 namespace hierarchical {
 
 // The exchange is one of a single rank: it only builds the record and compares others with it.
-HierarchicalCall::HierarchicalCall(const Transports& transports, const Call& call,
-                                   const CallContext& context)
+HierarchicalCall::HierarchicalCall(const Transports& transports, const CallContext& context)
     : transports_(transports),
       local_context_{context.sequence, context.deadline},
-      exchange_(call, 0, 1),
+      exchange_(FingerprintRecord::Of(context), 0, 1),
       records_(transports.topology.node_count()),
       record_ends_(transports.topology.node_count()) {
-  local_context_.form.hash = HashOf(exchange_.record());
+  local_context_.salt = HashOf(exchange_.record());
   transports_.arena.Reset();
 }
 
@@ -29,17 +28,21 @@ absl::Status HierarchicalCall::RecordMismatch(const absl::Status& status) {
 // A rank that is alone on its node has no steps within it, except the copies that they would make.
 absl::Status HierarchicalCall::Broadcast(const Tensor& tensor, int root) {
   if (transports_.shm == nullptr) return absl::OkStatus();
-  return RecordMismatch(transports_.shm->Broadcast(tensor, root, local_context_));
+  return RecordMismatch(
+      RunAndWait(*transports_.shm, Collective::Broadcast(tensor, root), local_context_).status());
 }
 
 absl::Status HierarchicalCall::Reduce(const Tensor& tensor, ReduceOp op, int root) {
   if (transports_.shm == nullptr) return absl::OkStatus();
-  return RecordMismatch(transports_.shm->Reduce(tensor, op, root, local_context_));
+  return RecordMismatch(
+      RunAndWait(*transports_.shm, Collective::Reduce(tensor, op, root), local_context_).status());
 }
 
 absl::Status HierarchicalCall::AllGather(absl::Span<const Tensor> outputs, const Tensor& input) {
   if (transports_.shm != nullptr) {
-    return RecordMismatch(transports_.shm->AllGather(outputs, input, local_context_));
+    return RecordMismatch(
+        RunAndWait(*transports_.shm, Collective::AllGather(outputs, input), local_context_)
+            .status());
   }
   CopyElements(input, outputs[0]);
   return absl::OkStatus();
@@ -48,7 +51,9 @@ absl::Status HierarchicalCall::AllGather(absl::Span<const Tensor> outputs, const
 absl::Status HierarchicalCall::ReduceScatter(const Tensor& output, absl::Span<const Tensor> inputs,
                                              ReduceOp op) {
   if (transports_.shm != nullptr) {
-    return RecordMismatch(transports_.shm->ReduceScatter(output, inputs, op, local_context_));
+    return RecordMismatch(
+        RunAndWait(*transports_.shm, Collective::ReduceScatter(output, inputs, op), local_context_)
+            .status());
   }
   CopyElements(inputs[0], output);
   return absl::OkStatus();
@@ -56,19 +61,22 @@ absl::Status HierarchicalCall::ReduceScatter(const Tensor& output, absl::Span<co
 
 absl::Status HierarchicalCall::Barrier() {
   if (transports_.shm == nullptr) return absl::OkStatus();
-  return RecordMismatch(transports_.shm->Barrier(local_context_));
+  return RecordMismatch(
+      RunAndWait(*transports_.shm, Collective::Barrier(), local_context_).status());
 }
 
 // By messages, not as shm's gather, whose parts all have one size.
 absl::Status HierarchicalCall::Gather(absl::Span<const Tensor> parts, const Tensor& own, int root) {
   if (topology().local_rank != root) {
     if (own.numel() == 0) return absl::OkStatus();
-    return RecordMismatch(transports_.shm->Send(own, root, local_context_));
+    return RecordMismatch(
+        RunAndWait(*transports_.shm, Collective::Send(own, root), local_context_).status());
   }
   for (int from = 0; from < static_cast<int>(parts.size()); ++from) {
     if (from == root || parts[from].numel() == 0) continue;
-    SYNCLINE_RETURN_IF_ERROR(
-        RecordMismatch(transports_.shm->Recv(parts[from], from, local_context_).status()));
+    SYNCLINE_RETURN_IF_ERROR(RecordMismatch(
+        RunAndWait(*transports_.shm, Collective::Recv(parts[from], from), local_context_)
+            .status()));
   }
   return absl::OkStatus();
 }
@@ -156,8 +164,8 @@ void HierarchicalCall::AbortPeers() {
   // A call that no rank of the node makes: shm finds the mismatch, which fails its group and so
   // ends every wait in it.
   if (transports_.shm == nullptr) return;
-  local_context_.form.hash = ~local_context_.form.hash;
-  transports_.shm->Barrier(local_context_).IgnoreError();
+  local_context_.salt = ~local_context_.salt;
+  RunAndWait(*transports_.shm, Collective::Barrier(), local_context_).status().IgnoreError();
 }
 
 }  // namespace hierarchical

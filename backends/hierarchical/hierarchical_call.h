@@ -9,7 +9,6 @@
 #include "absl/container/inlined_vector.h"
 #include "absl/status/status.h"
 #include "absl/types/span.h"
-#include "backends/common/call.h"
 #include "backends/common/fingerprint_exchange.h"
 #include "backends/hierarchical/rail_sockets.h"
 #include "backends/hierarchical/scratch_arena.h"
@@ -35,12 +34,12 @@ struct Transports {
 // takes received data as valid, it checks theirs: CheckFingerprints. A rank that has found a
 // difference calls AbortPeers, so that ranks that have not found it stop waiting.
 //
-// Not thread-safe. Borrows the transports, the call's tensors, and `call`, for the duration of the
+// Not thread-safe. Borrows the transports and the call's tensors for the duration of the
 // collective. Errors of all steps: a MismatchError if the calls differ, and then has_mismatch();
 // otherwise those of backend shm, which name local ranks instead of ranks, and of RailSockets.
 class HierarchicalCall {
  public:
-  HierarchicalCall(const Transports& transports, const Call& call, const CallContext& context);
+  HierarchicalCall(const Transports& transports, const CallContext& context);
 
   const Topology& topology() const { return transports_.topology; }
   ScratchArena& arena() { return transports_.arena; }

@@ -12,126 +12,76 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "absl/synchronization/mutex.h"
-#include "backends/common/call.h"
-#include "backends/local/hub.h"
+#include "backends/local/local_group.h"
 #include "core/base/status.h"
 #include "core/group/backend.h"
 #include "core/group/backend_registry.h"
+#include "core/group/blocking_backend.h"
 
-namespace syncline {
+namespace syncline::local {
 namespace {
 
-// The hubs of this process, by the number under which rank 0 publishes them.
-class HubTable {
+// The groups of this process, by the number under which rank 0 publishes them.
+class GroupTable {
  public:
-  static HubTable& Get() {
-    static auto* const table = new HubTable;
+  static GroupTable& Get() {
+    static auto* const table = new GroupTable;
     return *table;
   }
 
-  int64_t Add(const std::shared_ptr<Hub>& hub) {
+  int64_t Add(const std::shared_ptr<LocalGroup>& group) {
     absl::MutexLock lock(&mutex_);
-    for (auto it = hubs_.begin(); it != hubs_.end();) {
-      it = it->second.expired() ? hubs_.erase(it) : std::next(it);
+    for (auto it = groups_.begin(); it != groups_.end();) {
+      it = it->second.expired() ? groups_.erase(it) : std::next(it);
     }
-    hubs_[++last_] = hub;
+    groups_[++last_] = group;
     return last_;
   }
 
-  std::shared_ptr<Hub> Find(int64_t number) {
+  std::shared_ptr<LocalGroup> Find(int64_t number) {
     absl::MutexLock lock(&mutex_);
-    auto it = hubs_.find(number);
-    return it == hubs_.end() ? nullptr : it->second.lock();
+    auto it = groups_.find(number);
+    return it == groups_.end() ? nullptr : it->second.lock();
   }
 
  private:
   absl::Mutex mutex_;
   int64_t last_ ABSL_GUARDED_BY(mutex_) = 0;
-  std::map<int64_t, std::weak_ptr<Hub>> hubs_ ABSL_GUARDED_BY(mutex_);
+  std::map<int64_t, std::weak_ptr<LocalGroup>> groups_ ABSL_GUARDED_BY(mutex_);
 };
 
-class LocalBackend final : public Backend {
+class LocalBackend final : public BlockingBackend {
  public:
-  LocalBackend(std::shared_ptr<Hub> hub, int rank) : hub_(std::move(hub)), rank_(rank) {}
+  LocalBackend(std::shared_ptr<LocalGroup> group, int rank)
+      : BlockingBackend(rank), group_(std::move(group)) {}
 
-  ~LocalBackend() override { hub_->Leave(rank_, BackendError("its backend was destroyed")); }
+  ~LocalBackend() override { group_->Leave(rank(), BackendError("its backend was destroyed")); }
 
   absl::string_view name() const override { return "local"; }
 
-  absl::Status Broadcast(const Tensor& tensor, int root, const CallContext& context) override {
-    return Meet({Call::Broadcast(tensor, root, context), tensor}, context);
-  }
-
-  absl::Status AllReduce(const Tensor& tensor, ReduceOp op, const CallContext& context) override {
-    return Meet({Call::AllReduce(tensor, op, context), tensor}, context);
-  }
-
-  absl::Status Reduce(const Tensor& tensor, ReduceOp op, int root,
-                      const CallContext& context) override {
-    return Meet({Call::Reduce(tensor, op, root, context), tensor}, context);
-  }
-
-  absl::Status AllGather(absl::Span<const Tensor> outputs, const Tensor& input,
-                         const CallContext& context) override {
-    return Meet({Call::AllGather(outputs, input, context), input, outputs}, context);
-  }
-
-  absl::Status Gather(absl::Span<const Tensor> outputs, const Tensor& input, int root,
-                      const CallContext& context) override {
-    return Meet({Call::Gather(input, root, context), input, outputs}, context);
-  }
-
-  absl::Status Scatter(const Tensor& output, absl::Span<const Tensor> inputs, int root,
-                       const CallContext& context) override {
-    return Meet({Call::Scatter(output, root, context), output, {}, inputs}, context);
-  }
-
-  absl::Status ReduceScatter(const Tensor& output, absl::Span<const Tensor> inputs, ReduceOp op,
-                             const CallContext& context) override {
-    return Meet({Call::ReduceScatter(output, inputs, op, context), output, {}, inputs}, context);
-  }
-
-  absl::Status AllToAll(absl::Span<const Tensor> outputs, absl::Span<const Tensor> inputs,
-                        const CallContext& context) override {
-    return Meet({Call::AllToAll(outputs, inputs, context), {}, outputs, inputs}, context);
-  }
-
-  absl::Status Barrier(const CallContext& context) override {
-    return Meet({Call::Barrier(context)}, context);
-  }
-
-  absl::Status Send(const Tensor& tensor, int dst, const CallContext& context) override {
-    const Part part = {Call::Send(tensor, dst, context), tensor};
-    return hub_->Exchange(rank_, part, context.deadline).status();
-  }
-
-  absl::StatusOr<int> Recv(const Tensor& tensor, int src, const CallContext& context) override {
-    const Part part = {Call::Recv(tensor, src, context), tensor};
-    return hub_->Exchange(rank_, part, context.deadline);
-  }
-
-  void Abort(const absl::Status& cause) override { hub_->Leave(rank_, cause); }
+  void Abort(const absl::Status& cause) override { group_->Leave(rank(), cause); }
 
  private:
-  absl::Status Meet(const Part& part, const CallContext& context) {
-    return hub_->Meet(rank_, part, context.deadline);
+  absl::StatusOr<int> RunBlocking(const CallContext& context) override {
+    if (IsP2p(context.collective->kind)) return group_->MatchMessage(rank(), context);
+    SYNCLINE_RETURN_IF_ERROR(group_->RunCollective(rank(), context));
+    return 0;
   }
 
-  const std::shared_ptr<Hub> hub_;
-  const int rank_;
+  const std::shared_ptr<LocalGroup> group_;
 };
 
-constexpr absl::string_view kHubKey = "hub";
+constexpr absl::string_view kGroupKey = "group";
 
-absl::StatusOr<std::shared_ptr<Hub>> OpenHub(const BackendConfig& config) {
-  auto hub = std::make_shared<Hub>(config.size);
-  const std::string address = absl::StrCat(getpid(), "/", HubTable::Get().Add(hub));
-  SYNCLINE_RETURN_IF_ERROR(config.store->Set(kHubKey, address));
-  return hub;
+absl::StatusOr<std::shared_ptr<LocalGroup>> OpenGroup(const BackendConfig& config) {
+  auto group = std::make_shared<LocalGroup>(config.size);
+  const std::string address = absl::StrCat(getpid(), "/", GroupTable::Get().Add(group));
+  SYNCLINE_RETURN_IF_ERROR(config.store->Set(kGroupKey, address));
+  return group;
 }
 
-absl::StatusOr<std::shared_ptr<Hub>> FindHub(const BackendConfig& config) {
-  auto address = config.store->Get(kHubKey, config.deadline.Remaining());
+absl::StatusOr<std::shared_ptr<LocalGroup>> FindGroup(const BackendConfig& config) {
+  auto address = config.store->Get(kGroupKey, config.deadline.Remaining());
   if (!address.ok()) {
     if (!config.deadline.Expired()) return address.status();
     return TimeoutError(absl::StrCat("rank 0 of ", config.size, " has not joined the group after ",
@@ -141,7 +91,7 @@ absl::StatusOr<std::shared_ptr<Hub>> FindHub(const BackendConfig& config) {
   int64_t pid, number;
   if (parts.size() != 2 || !absl::SimpleAtoi(parts[0], &pid) ||
       !absl::SimpleAtoi(parts[1], &number)) {
-    return StoreError(absl::StrCat("key '", kHubKey, "' of ", config.store->ToString(), " is '",
+    return StoreError(absl::StrCat("key '", kGroupKey, "' of ", config.store->ToString(), " is '",
                                    *address, "', which backend local did not write"));
   }
   if (pid != getpid()) {
@@ -150,23 +100,24 @@ absl::StatusOr<std::shared_ptr<Hub>> FindHub(const BackendConfig& config) {
                                      ": backend local joins threads of one process only; use gloo "
                                      "between processes"));
   }
-  std::shared_ptr<Hub> hub = HubTable::Get().Find(number);
-  if (hub == nullptr) return BackendError("rank 0 has left the group before all ranks had joined");
-  if (hub->size() != config.size) {
+  std::shared_ptr<LocalGroup> group = GroupTable::Get().Find(number);
+  if (group == nullptr)
+    return BackendError("rank 0 has left the group before all ranks had joined");
+  if (group->size() != config.size) {
     return MismatchError(absl::StrCat("rank ", config.rank, " joins a group of ", config.size,
-                                      " ranks, rank 0 made one of ", hub->size()));
+                                      " ranks, rank 0 made one of ", group->size()));
   }
-  return hub;
+  return group;
 }
 
 absl::StatusOr<std::shared_ptr<Backend>> MakeLocal(const BackendConfig& config) {
-  SYNCLINE_ASSIGN_OR_RETURN(std::shared_ptr<Hub> hub,
-                            config.rank == 0 ? OpenHub(config) : FindHub(config));
-  SYNCLINE_RETURN_IF_ERROR(hub->Join(config.rank, config.deadline));
-  return std::make_shared<LocalBackend>(std::move(hub), config.rank);
+  SYNCLINE_ASSIGN_OR_RETURN(std::shared_ptr<LocalGroup> group,
+                            config.rank == 0 ? OpenGroup(config) : FindGroup(config));
+  SYNCLINE_RETURN_IF_ERROR(group->Join(config.rank, config.deadline));
+  return std::make_shared<LocalBackend>(std::move(group), config.rank);
 }
 
 const BackendRegistry::Registration kLocal("local", {Capabilities::All(), &MakeLocal});
 
 }  // namespace
-}  // namespace syncline
+}  // namespace syncline::local

@@ -7,8 +7,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "backends/common/call_words.h"
-#include "backends/shm/call_fingerprint.h"
+#include "backends/common/call_fingerprint.h"
 #include "core/base/status.h"
 
 namespace syncline::shm {
@@ -20,14 +19,14 @@ constexpr absl::Duration kQuotingTimeout = absl::Seconds(1);
 
 // The largest number of elements that this rank sends to another, or expects. Its complement, which
 // is negative, if not all numbers are equal.
-int64_t SplitsOf(const Call& call) {
-  int64_t largest = call.counts[0];
+int64_t SplitsOf(const Collective& call) {
+  int64_t largest = call.inputs[0].numel();
   bool is_even = true;
-  for (const auto* list : {&call.counts, &call.expected}) {
-    for (int64_t count : *list) {
-      if (count == largest) continue;
+  for (const auto& list : {call.inputs, call.outputs}) {
+    for (const Tensor& tensor : list) {
+      if (tensor.numel() == largest) continue;
       is_even = false;
-      largest = std::max(largest, count);
+      largest = std::max(largest, tensor.numel());
     }
   }
   return is_even ? largest : ~largest;
@@ -47,7 +46,7 @@ absl::Status CollectiveEntry::Exchange() {
   const int rank = group_.rank();
   RankRegion& region = layout_.region(rank);
   EntrySlot& own_slot = layout_.entry_slot(rank, context_.number);
-  SetFingerprint(context_.call, own_);
+  own_.fingerprint = CallFingerprint::Of(context_.call);
   own_slot.content = own_;
   // Pairs with the acquire load below, on the other ranks: they see the content and all staged
   // data.
@@ -62,13 +61,13 @@ absl::Status CollectiveEntry::Exchange() {
     SYNCLINE_RETURN_IF_ERROR(group_.waiter().Await(
         layout_.region(r).collective_event, r, context_,
         [&] { return slot.number.load(std::memory_order_acquire) == context_.number; }));
-    if (!SameFingerprint(own_, slot.content)) differs = r;
+    if (slot.content.fingerprint != own_.fingerprint) differs = r;
   }
   return differs < 0 ? absl::OkStatus() : FailWithMismatch(differs);
 }
 
 int64_t CollectiveEntry::StageSplits() {
-  const int64_t splits = SplitsOf(context_.call);
+  const int64_t splits = SplitsOf(*context_.call.collective);
   std::memcpy(own_.inline_data, &splits, sizeof(splits));
   return Largest(splits);
 }
@@ -102,7 +101,7 @@ absl::StatusOr<int64_t> CollectiveEntry::CheckSplits() {
 
 void CollectiveEntry::PublishCall() {
   const int rank = group_.rank();
-  const std::vector<int64_t> words = ToWords(context_.call);
+  const std::vector<int64_t> words = context_.Describe().ToWords();
   std::copy(words.begin(), words.end(), layout_.full_call(rank));
   // Pairs with the acquire load in HasPublishedCall.
   layout_.region(rank).published_call.store(context_.number, std::memory_order_release);
@@ -113,18 +112,19 @@ bool CollectiveEntry::HasPublishedCall(int rank) const {
   return layout_.region(rank).published_call.load(std::memory_order_acquire) >= context_.number;
 }
 
-absl::StatusOr<Call> CollectiveEntry::CallOf(int rank) const {
-  return FromWords(absl::MakeConstSpan(layout_.full_call(rank), MaxCallWords(layout_.size())));
+absl::StatusOr<CallDescription> CollectiveEntry::CallOf(int rank) const {
+  return CallDescription::FromWords(
+      absl::MakeConstSpan(layout_.full_call(rank), CallDescription::MaxWords(layout_.size())));
 }
 
 absl::Status CollectiveEntry::CheckCalls() const {
-  std::vector<Call> calls;
+  std::vector<CallDescription> calls;
   for (int r = 0; r < layout_.size(); ++r) {
-    SYNCLINE_ASSIGN_OR_RETURN(Call call, CallOf(r));
+    SYNCLINE_ASSIGN_OR_RETURN(CallDescription call, CallOf(r));
     calls.push_back(std::move(call));
   }
-  std::vector<const Call*> pointers;
-  for (const Call& call : calls) pointers.push_back(&call);
+  std::vector<const CallDescription*> pointers;
+  for (const CallDescription& call : calls) pointers.push_back(&call);
   return CheckCollective(pointers);
 }
 
@@ -142,15 +142,16 @@ absl::Status CollectiveEntry::FailWithMismatch(int rank) {
   }
   const absl::Status status = all_have ? CheckCalls() : absl::OkStatus();
   if (!status.ok()) return group_.failure_cell().Fail(status);
-  // A rank has stopped after it wrote its slot; the fingerprint there names the operation.
-  std::string theirs = absl::StrCat("another, ", NameOfFingerprint(SlotOf(rank).content));
+  // A rank has stopped after it wrote its slot. The fingerprint there shows what it called, except
+  // sizes that differ from rank to rank.
+  std::string theirs = CallDescription(SlotOf(rank).content.fingerprint).ToString();
   if (HasPublishedCall(rank)) {
     const auto call = CallOf(rank);
     if (call.ok()) theirs = call->ToString();
   }
-  return group_.failure_cell().Fail(MismatchError(
-      absl::StrCat("rank ", group_.rank(), " called ", context_.call.ToString(), ", rank ", rank,
-                   " called ", theirs, ": all ranks must make the same calls in the same order")));
+  return group_.failure_cell().Fail(MismatchError(absl::StrCat(
+      "rank ", group_.rank(), " called ", context_.Describe().ToString(), ", rank ", rank,
+      " called ", theirs, ": all ranks must make the same calls in the same order")));
 }
 
 }  // namespace syncline::shm

@@ -7,12 +7,13 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "backends/common/call.h"
+#include "backends/common/call_description.h"
 #include "backends/shm/segment_layout.h"
 #include "backends/shm/shm_group.h"
 #include "backends/shm/tuning.h"
 #include "backends/shm/wait_context.h"
 #include "core/base/deadline.h"
+#include "core/group/backend.h"
 
 namespace syncline::shm {
 
@@ -20,7 +21,7 @@ namespace syncline::shm {
 // exchanges entries with all others; after that it may read what they have staged, until it ends
 // the collective. Lives on the stack of the call; borrows all that it is made of. Not thread-safe.
 //
-//   CollectiveEntry entry(group, call, ++number, deadline, bytes, eager_offset);
+//   CollectiveEntry entry(group, context, ++number, bytes, eager_offset);
 //   std::memcpy(entry.Buffer(), data, bytes);
 //   SYNCLINE_RETURN_IF_ERROR(entry.Exchange());
 //   Use(entry.BufferOf(other));
@@ -31,11 +32,11 @@ class CollectiveEntry {
   // Enters the collective with `number` in the group. All ranks stage the same number of `bytes`:
   // inline in the entry slot if they fit there, else in the eager buffer at `eager_offset`. Nobody
   // reads either any more: all ranks have finished the collective before the last.
-  CollectiveEntry(ShmGroup& group, const Call& call, uint64_t number, const Deadline& deadline,
-                  size_t bytes, size_t eager_offset)
+  CollectiveEntry(ShmGroup& group, const CallContext& call, uint64_t number, size_t bytes,
+                  size_t eager_offset)
       : group_(group),
         layout_(group.layout()),
-        context_{call, deadline, number},
+        context_{call, call.deadline, number},
         is_inline_(bytes <= kInlineThreshold),
         eager_offset_(eager_offset) {}
 
@@ -76,7 +77,7 @@ class CollectiveEntry {
   void PublishCall();
   bool HasPublishedCall(int rank) const;
   // The call that a rank has published. Fails if that is none.
-  absl::StatusOr<Call> CallOf(int rank) const;
+  absl::StatusOr<CallDescription> CallOf(int rank) const;
   // Whether the calls of all ranks match. Requires that all have published theirs.
   absl::Status CheckCalls() const;
 

@@ -7,6 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
+#include "backends/common/call_description.h"
 #include "core/base/deadline.h"
 #include "core/base/status.h"
 
@@ -57,12 +58,12 @@ absl::Status FailureCell::failure() const {
                      absl::string_view(record_.text, record_.size));
 }
 
-absl::Status FailureCell::ObserveFailure(const Call& call) const {
+absl::Status FailureCell::ObserveFailure(const CallContext& context) const {
   const absl::Status status = failure();
   const int reporter = static_cast<int>(record_.reporter);
   if (reporter == peers_.rank() || KindOf(status) != ErrorKind::kTimeout) return status;
-  return Annotate(status,
-                  absl::StrCat(call.ToString(), ": ", peers_.Describe(reporter), " reported"));
+  return Annotate(status, absl::StrCat(CallDescription(context).ToString(), ": ",
+                                       peers_.Describe(reporter), " reported"));
 }
 
 }  // namespace syncline::shm

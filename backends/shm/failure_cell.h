@@ -6,9 +6,9 @@
 
 #include "absl/base/optimization.h"
 #include "absl/status/status.h"
-#include "backends/common/call.h"
 #include "backends/common/peer_table.h"
 #include "backends/shm/segment_layout.h"
+#include "core/group/backend.h"
 
 namespace syncline::shm {
 
@@ -35,16 +35,16 @@ class FailureCell {
 
   // The first cause, for a call that it ends. Adds which rank reported it if it is the timeout of
   // another rank's call. Requires has_failed.
-  absl::Status ObserveFailure(const Call& call) const;
+  absl::Status ObserveFailure(const CallContext& context) const;
 
   // OK unless the group has failed; then the cause. Call it after the last read of memory that its
   // owner may use for something else once its own call has failed, such as a user's tensor: data
   // are a result only if this returns OK. A rank fails the group before its call returns, so
   // whoever reads what it writes afterwards sees the failure here. The acquire fence pairs with the
   // release fence in Fail; it costs no instruction on x86.
-  absl::Status CheckIntact(const Call& call) const {
+  absl::Status CheckIntact(const CallContext& context) const {
     Fence(std::memory_order_acquire);
-    return ABSL_PREDICT_TRUE(!has_failed()) ? absl::OkStatus() : ObserveFailure(call);
+    return ABSL_PREDICT_TRUE(!has_failed()) ? absl::OkStatus() : ObserveFailure(context);
   }
 
  private:

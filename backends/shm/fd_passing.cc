@@ -15,7 +15,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "absl/time/time.h"
-#include "backends/common/call.h"
+#include "backends/common/call_description.h"
 #include "backends/common/rank_acceptor.h"
 #include "core/base/sockets.h"
 #include "core/base/status.h"

@@ -5,8 +5,9 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/string_view.h"
+#include "backends/common/call_description.h"
 #include "backends/common/stall_reporter.h"
-#include "backends/shm/call_fingerprint.h"
+#include "backends/shm/last_call.h"
 #include "core/base/stall_file.h"
 #include "core/base/status.h"
 #include "core/group/backend.h"
@@ -89,7 +90,7 @@ std::string PeerWatchdog::LastActivity(int rank) const {
   if (slot->number.load() < region.entry_slots[1].number.load()) slot = &region.entry_slots[1];
   // Pairs with the release store in CollectiveEntry::Exchange: the fingerprint is complete.
   if (slot->number.load(std::memory_order_acquire) > region.collectives_finished.load()) {
-    return absl::StrCat("it is in ", NameOfFingerprint(slot->content));
+    return absl::StrCat("it is in ", CallDescription(slot->content.fingerprint).ShortName());
   }
   if (region.messages_in_flight.load() > 0) {
     return absl::StrCat("it is in ", NameOf(region.last_message));
@@ -112,7 +113,7 @@ void PeerWatchdog::ReportStall(int rank, const WaitContext& context, absl::Durat
                                int64_t notice) const {
   Stall stall;
   stall.rank = peers_.rank();
-  stall.operation = context.call.ToString();
+  stall.operation = context.Describe().ToString();
   stall.missing = LateRanks(rank, context);
   stall.waited = waited;
   std::map<std::string, std::vector<int>> missing;

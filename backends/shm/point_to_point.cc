@@ -3,15 +3,16 @@
 #include <algorithm>
 #include <cstring>
 
-#include "backends/shm/call_fingerprint.h"
+#include "backends/common/call_description.h"
+#include "backends/shm/last_call.h"
 #include "core/base/status.h"
 #include "core/group/backend.h"
 
 namespace syncline::shm {
 namespace {
 
-Call CallOf(const MessageSlot& slot, int dst) {
-  Call call{OpKind::kSend, slot.sequence, static_cast<DType>(slot.dtype), slot.count};
+CallDescription CallOf(const MessageSlot& slot, int dst) {
+  CallDescription call{OpKind::kSend, slot.sequence, static_cast<DType>(slot.dtype), slot.count};
   call.peer = dst;
   call.tag = slot.tag.load(std::memory_order_relaxed);
   return call;
@@ -20,7 +21,7 @@ Call CallOf(const MessageSlot& slot, int dst) {
 // Records a message as under way while this lives, for messages about ranks that are late.
 class ScopedMessage {
  public:
-  ScopedMessage(const Call& call, RankRegion& own) : call_(call), own_(own) {
+  ScopedMessage(const CallContext& call, RankRegion& own) : call_(call), own_(own) {
     RecordCall(call, own_.last_message);
     own_.messages_in_flight.fetch_add(1);
   }
@@ -30,7 +31,7 @@ class ScopedMessage {
   }
 
  private:
-  const Call& call_;
+  const CallContext& call_;
   RankRegion& own_;
 };
 
@@ -43,11 +44,11 @@ PointToPoint::PointToPoint(ShmGroup& group)
       rendezvous_peers_(layout_.sizes().rendezvous_buffers, -1),
       sources_(layout_.size()) {}
 
-absl::Status PointToPoint::Send(const Tensor& tensor, const Call& call, const Deadline& deadline) {
-  const WaitContext context = {call, deadline};
+absl::Status PointToPoint::Send(const Tensor& tensor, const CallContext& call) {
+  const WaitContext context = {call, call.deadline};
   const ScopedMessage scope(call, layout_.region(rank()));
   EventCount& own_event = layout_.region(rank()).message_event;
-  const int dst = call.peer;
+  const int dst = static_cast<int>(call.collective->peer);
   const size_t bytes = tensor.nbytes();
   MessageSlot* claimed = TryClaimSlot(dst, bytes);
   if (claimed == nullptr) {
@@ -56,10 +57,10 @@ absl::Status PointToPoint::Send(const Tensor& tensor, const Call& call, const De
     }));
   }
   MessageSlot& slot = *claimed;
-  slot.tag.store(call.tag, std::memory_order_relaxed);
+  slot.tag.store(static_cast<int>(call.collective->tag), std::memory_order_relaxed);
   slot.sequence = call.sequence;
-  slot.count = call.count;
-  slot.dtype = static_cast<uint16_t>(call.dtype);
+  slot.count = tensor.numel();
+  slot.dtype = static_cast<uint16_t>(tensor.dtype());
   const bool is_inline = bytes <= kInlineThreshold;
   const bool is_eager = is_inline || slot.eager_payload() < kEagerPayloads;
   if (is_inline) {
@@ -84,16 +85,18 @@ absl::Status PointToPoint::Send(const Tensor& tensor, const Call& call, const De
   return SendRendezvous(tensor, dst, slot, context);
 }
 
-absl::StatusOr<int> PointToPoint::Recv(const Tensor& tensor, const Call& call,
-                                       const Deadline& deadline) {
-  const WaitContext context = {call, deadline};
+absl::StatusOr<int> PointToPoint::Recv(const Tensor& tensor, const CallContext& call) {
+  const WaitContext context = {call, call.deadline};
   const ScopedMessage scope(call, layout_.region(rank()));
-  PostedReceive mine = {call.peer, call.tag};
+  PostedReceive mine = {static_cast<int>(call.collective->peer),
+                        static_cast<int>(call.collective->tag)};
   SYNCLINE_RETURN_IF_ERROR(AwaitMatch(mine, context));
   // Relaxed: AwaitMatch has loaded it with acquire, or set it on this thread.
   MessageSlot& slot = *mine.slot.load(std::memory_order_relaxed);
-  const absl::Status fits = CheckFits(CallOf(slot, rank()), mine.sender, call, rank());
-  if (!fits.ok()) return group_.failure_cell().Fail(fits);
+  if (slot.count != tensor.numel() || slot.dtype != static_cast<uint16_t>(tensor.dtype())) {
+    return group_.failure_cell().Fail(
+        CheckFits(CallOf(slot, rank()), mine.sender, context.Describe(), rank()));
+  }
   const size_t bytes = tensor.nbytes();
   const bool is_inline = bytes <= kInlineThreshold;
   if (!is_inline && slot.eager_payload() >= kEagerPayloads) {

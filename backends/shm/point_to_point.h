@@ -13,13 +13,12 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
-#include "backends/common/call.h"
 #include "backends/shm/adaptive_copier.h"
 #include "backends/shm/segment_layout.h"
 #include "backends/shm/shm_group.h"
 #include "backends/shm/tuning.h"
 #include "backends/shm/wait_context.h"
-#include "core/base/deadline.h"
+#include "core/group/backend.h"
 #include "core/tensor/tensor.h"
 
 namespace syncline::shm {
@@ -45,11 +44,11 @@ class PointToPoint {
   explicit PointToPoint(ShmGroup& group);
 
   // Both fail with the errors of Waiter::Await.
-  absl::Status Send(const Tensor& tensor, const Call& call, const Deadline& deadline);
+  absl::Status Send(const Tensor& tensor, const CallContext& call);
 
   // Returns the rank that sent. A MismatchError, which fails the group, if the message does not fit
   // the tensor.
-  absl::StatusOr<int> Recv(const Tensor& tensor, const Call& call, const Deadline& deadline);
+  absl::StatusOr<int> Recv(const Tensor& tensor, const CallContext& call);
 
  private:
   // A receive that waits for its message. On the stack of Recv.

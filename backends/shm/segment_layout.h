@@ -14,6 +14,7 @@
 #include <cstdint>
 #include <cstring>
 
+#include "backends/common/call_fingerprint.h"
 #include "backends/shm/event_count.h"
 #include "backends/shm/tuning.h"
 
@@ -24,7 +25,7 @@ namespace syncline::shm {
 // fingerprints are equal (all_to_all compares its splits too: see collective_entry.h).
 struct alignas(kCacheLine) EntrySlot {
   struct Content {
-    uint64_t fingerprint[4];  // See call_fingerprint.h.
+    CallFingerprint fingerprint;
     char inline_data[kInlineThreshold];
   };
 
@@ -103,7 +104,7 @@ struct RendezvousProgress {
 // Identifies a call in messages to users. The two fields are stored one by one, so a reader may see
 // halves of two calls: then a message names a wrong call, and nothing else is harmed.
 struct LastCall {
-  std::atomic<uint64_t> what;  // See call_fingerprint.h.
+  std::atomic<uint64_t> what;  // See last_call.cc.
   std::atomic<uint64_t> sequence;
 };
 
@@ -253,7 +254,7 @@ class SegmentLayout {
     return RegionOf(rank) + offsets_.rendezvous_buffers + index * sizes().rendezvous_buffer;
   }
 
-  // Room for a call in full; see call_words.h.
+  // Room for a call in full; see CallDescription::ToWords.
   int64_t* full_call(int rank) const {
     return reinterpret_cast<int64_t*>(RegionOf(rank) + offsets_.full_call);
   }

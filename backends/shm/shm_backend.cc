@@ -7,8 +7,8 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/mutex.h"
-#include "backends/common/call.h"
 #include "backends/common/peer_table.h"
+#include "backends/common/typed_backend.h"
 #include "backends/shm/fd_passing.h"
 #include "backends/shm/peer_processes.h"
 #include "backends/shm/point_to_point.h"
@@ -26,10 +26,11 @@ namespace {
 
 // One rank's part in a group. Thread-safe as Backend asks for. Owns the segment and all that works
 // on it.
-class ShmBackend final : public Backend {
+class ShmBackend final : public TypedBackend {
  public:
   ShmBackend(Segment segment, PeerTable peers, PeerProcesses processes)
-      : segment_(std::move(segment)),
+      : TypedBackend(peers.rank(), peers.size()),
+        segment_(std::move(segment)),
         group_(segment_.data(), std::move(peers), std::move(processes)),
         collectives_(group_),
         point_to_point_(group_) {}
@@ -60,58 +61,55 @@ class ShmBackend final : public Backend {
   absl::string_view name() const override { return "shm"; }
 
   absl::Status Broadcast(const Tensor& tensor, int root, const CallContext& context) override {
-    return Run([&] { return collectives_.Broadcast(tensor, root, context); });
+    return Guarded([&] { return collectives_.Broadcast(tensor, root, context); });
   }
 
   absl::Status AllReduce(const Tensor& tensor, ReduceOp op, const CallContext& context) override {
-    return Run([&] { return collectives_.AllReduce(tensor, op, context); });
+    return Guarded([&] { return collectives_.AllReduce(tensor, op, context); });
   }
 
   absl::Status Reduce(const Tensor& tensor, ReduceOp op, int root,
                       const CallContext& context) override {
-    return Run([&] { return collectives_.Reduce(tensor, op, root, context); });
+    return Guarded([&] { return collectives_.Reduce(tensor, op, root, context); });
   }
 
   absl::Status AllGather(absl::Span<const Tensor> outputs, const Tensor& input,
                          const CallContext& context) override {
-    return Run([&] { return collectives_.AllGather(outputs, input, context); });
+    return Guarded([&] { return collectives_.AllGather(outputs, input, context); });
   }
 
   absl::Status Gather(absl::Span<const Tensor> outputs, const Tensor& input, int root,
                       const CallContext& context) override {
-    return Run([&] { return collectives_.Gather(outputs, input, root, context); });
+    return Guarded([&] { return collectives_.Gather(outputs, input, root, context); });
   }
 
   absl::Status Scatter(const Tensor& output, absl::Span<const Tensor> inputs, int root,
                        const CallContext& context) override {
-    return Run([&] { return collectives_.Scatter(output, inputs, root, context); });
+    return Guarded([&] { return collectives_.Scatter(output, inputs, root, context); });
   }
 
   absl::Status ReduceScatter(const Tensor& output, absl::Span<const Tensor> inputs, ReduceOp op,
                              const CallContext& context) override {
-    return Run([&] { return collectives_.ReduceScatter(output, inputs, op, context); });
+    return Guarded([&] { return collectives_.ReduceScatter(output, inputs, op, context); });
   }
 
   absl::Status AllToAll(absl::Span<const Tensor> outputs, absl::Span<const Tensor> inputs,
                         const CallContext& context) override {
-    return Run([&] { return collectives_.AllToAll(outputs, inputs, context); });
+    return Guarded([&] { return collectives_.AllToAll(outputs, inputs, context); });
   }
 
   absl::Status Barrier(const CallContext& context) override {
-    return Run([&] { return collectives_.Barrier(context); });
+    return Guarded([&] { return collectives_.Barrier(context); });
   }
 
-  absl::Status Send(const Tensor& tensor, int dst, const CallContext& context) override {
-    return Run([&] {
-      return point_to_point_.Send(tensor, Call::Send(tensor, dst, context), context.deadline);
-    });
+  absl::Status Send(const Tensor& tensor, int, const CallContext& context) override {
+    return Guarded([&] { return point_to_point_.Send(tensor, context); });
   }
 
   absl::StatusOr<int> Recv(const Tensor& tensor, int src, const CallContext& context) override {
     int source = src;
-    const absl::Status status = Run([&]() -> absl::Status {
-      SYNCLINE_ASSIGN_OR_RETURN(
-          source, point_to_point_.Recv(tensor, Call::Recv(tensor, src, context), context.deadline));
+    const absl::Status status = Guarded([&]() -> absl::Status {
+      SYNCLINE_ASSIGN_OR_RETURN(source, point_to_point_.Recv(tensor, context));
       return absl::OkStatus();
     });
     if (!status.ok()) return status;
@@ -135,7 +133,7 @@ class ShmBackend final : public Backend {
  private:
   // Every call goes through here.
   template <typename Body>
-  absl::Status Run(const Body& body) {
+  absl::Status Guarded(const Body& body) {
     calls_in_flight_.fetch_add(1);
     // Both this pair of accesses and that in Abort (store is_usable_, load calls_in_flight_) are
     // sequentially consistent: either Abort sees the call, or the call sees the abort.

@@ -3,9 +3,8 @@
 #include <algorithm>
 
 #include "absl/container/inlined_vector.h"
-#include "backends/common/call.h"
 #include "backends/shm/byte_range.h"
-#include "backends/shm/call_fingerprint.h"
+#include "backends/shm/last_call.h"
 #include "backends/shm/tuning.h"
 #include "core/base/status.h"
 #include "core/tensor/reduce_kernels.h"
@@ -62,13 +61,13 @@ void ShmCollectives::Advance(Counter counter, uint64_t value) {
 }
 
 template <typename Body>
-absl::Status ShmCollectives::Run(const Call& call, const CallContext& context, size_t bytes,
-                                 const Body& body) {
+absl::Status ShmCollectives::RunCollective(const CallContext& context, size_t bytes,
+                                           const Body& body) {
   const size_t eager_offset = bytes <= kInlineThreshold ? 0 : eager_ring_.Allocate(bytes);
-  CollectiveEntry entry(group_, call, ++number_, context.deadline, bytes, eager_offset);
+  CollectiveEntry entry(group_, context, ++number_, bytes, eager_offset);
   const absl::Status status = body(entry);
   RankRegion& own = layout_.region(rank());
-  RecordCall(call, own.last_call);
+  RecordCall(context, own.last_call);
   // For messages about ranks that are late; nothing waits for it.
   own.collectives_finished.store(number_, std::memory_order_release);
   PrefetchNext(bytes);
@@ -123,53 +122,52 @@ absl::Status ShmCollectives::RunPipeline(const PipelineSpec& spec, const Produce
 }
 
 absl::Status ShmCollectives::Barrier(const CallContext& context) {
-  return Run(Call::Barrier(context), context, 0,
-             [](CollectiveEntry& entry) { return entry.Exchange(); });
+  return RunCollective(context, 0, [](CollectiveEntry& entry) { return entry.Exchange(); });
 }
 
 absl::Status ShmCollectives::Broadcast(const Tensor& tensor, int root, const CallContext& context) {
   const size_t bytes = tensor.nbytes();
   char* const data = Bytes(tensor);
   const bool is_eager = bytes <= layout_.sizes().eager;
-  return Run(Call::Broadcast(tensor, root, context), context, EagerBytes(bytes),
-             [&](CollectiveEntry& entry) {
-               if (is_eager) {
-                 if (rank() == root) copier_.Copy(entry.Buffer(), data, bytes);
-                 SYNCLINE_RETURN_IF_ERROR(entry.Exchange());
-                 if (rank() != root) Copy(data, entry.BufferOf(root), bytes);
-                 return absl::OkStatus();
-               }
-               const ReadableRanks readable = {root};
-               SYNCLINE_ASSIGN_OR_RETURN(const bool is_direct,
-                                         direct_.Exchange(entry, bytes, readable, Only(tensor)));
-               if (is_direct) {
-                 if (rank() != root) Copy(data, direct_.DataOf(root), bytes);
-                 return direct_.Finish(readable, entry.context());
-               }
-               const size_t chunk = ChunkSize(bytes);
-               return RunPipeline(
-                   {entry.context(), chunk, CeilDiv(bytes, chunk), root, rank() != root},
-                   [&](uint64_t k, char* to) {
-                     const ByteRange range(bytes, chunk, k);
-                     copier_.Copy(to, data + range.begin, range.size);
-                   },
-                   [&](uint64_t k, size_t offset) {
-                     const ByteRange range(bytes, chunk, k);
-                     Copy(data + range.begin, layout_.chunk(root, offset), range.size);
-                   });
-             });
+  return RunCollective(context, EagerBytes(bytes), [&](CollectiveEntry& entry) {
+    if (is_eager) {
+      if (rank() == root) copier_.Copy(entry.Buffer(), data, bytes);
+      SYNCLINE_RETURN_IF_ERROR(entry.Exchange());
+      if (rank() != root) Copy(data, entry.BufferOf(root), bytes);
+      return absl::OkStatus();
+    }
+    const ReadableRanks readable = {root};
+    SYNCLINE_ASSIGN_OR_RETURN(const bool is_direct,
+                              direct_.Exchange(entry, bytes, readable, Only(tensor)));
+    if (is_direct) {
+      if (rank() != root) Copy(data, direct_.DataOf(root), bytes);
+      return direct_.Finish(readable, entry.context());
+    }
+    const size_t chunk = ChunkSize(bytes);
+    return RunPipeline(
+        {entry.context(), chunk, CeilDiv(bytes, chunk), root, rank() != root},
+        [&](uint64_t k, char* to) {
+          const ByteRange range(bytes, chunk, k);
+          copier_.Copy(to, data + range.begin, range.size);
+        },
+        [&](uint64_t k, size_t offset) {
+          const ByteRange range(bytes, chunk, k);
+          Copy(data + range.begin, layout_.chunk(root, offset), range.size);
+        });
+  });
 }
 
 absl::Status ShmCollectives::AllReduce(const Tensor& tensor, ReduceOp op,
                                        const CallContext& context) {
-  return Run(Call::AllReduce(tensor, op, context), context, EagerBytes(tensor.nbytes()),
-             [&](CollectiveEntry& entry) { return ReduceTo(kEveryRank, tensor, op, entry); });
+  return RunCollective(context, EagerBytes(tensor.nbytes()), [&](CollectiveEntry& entry) {
+    return ReduceTo(kEveryRank, tensor, op, entry);
+  });
 }
 
 absl::Status ShmCollectives::Reduce(const Tensor& tensor, ReduceOp op, int root,
                                     const CallContext& context) {
-  return Run(Call::Reduce(tensor, op, root, context), context, EagerBytes(tensor.nbytes()),
-             [&](CollectiveEntry& entry) { return ReduceTo(root, tensor, op, entry); });
+  return RunCollective(context, EagerBytes(tensor.nbytes()),
+                       [&](CollectiveEntry& entry) { return ReduceTo(root, tensor, op, entry); });
 }
 
 absl::Status ShmCollectives::ReduceTo(int root, const Tensor& tensor, ReduceOp op,
@@ -303,17 +301,16 @@ absl::Status ShmCollectives::AllGather(absl::Span<const Tensor> outputs, const T
                                        const CallContext& context) {
   size_t largest = 0;
   for (const Tensor& output : outputs) largest = std::max(largest, output.nbytes());
-  return Run(
-      Call::AllGather(outputs, input, context), context, EagerBytes(largest),
-      [&](CollectiveEntry& entry) { return GatherTo(kEveryRank, outputs, input, largest, entry); });
+  return RunCollective(context, EagerBytes(largest), [&](CollectiveEntry& entry) {
+    return GatherTo(kEveryRank, outputs, input, largest, entry);
+  });
 }
 
 absl::Status ShmCollectives::Gather(absl::Span<const Tensor> outputs, const Tensor& input, int root,
                                     const CallContext& context) {
-  return Run(Call::Gather(input, root, context), context, EagerBytes(input.nbytes()),
-             [&](CollectiveEntry& entry) {
-               return GatherTo(root, outputs, input, input.nbytes(), entry);
-             });
+  return RunCollective(context, EagerBytes(input.nbytes()), [&](CollectiveEntry& entry) {
+    return GatherTo(root, outputs, input, input.nbytes(), entry);
+  });
 }
 
 absl::Status ShmCollectives::GatherTo(int root, absl::Span<const Tensor> outputs,
@@ -418,16 +415,15 @@ absl::Status ShmCollectives::ScatterBlocksPipelined(const PeerBlocks& blocks,
 absl::Status ShmCollectives::Scatter(const Tensor& output, absl::Span<const Tensor> inputs,
                                      int root, const CallContext& context) {
   const size_t bytes = output.nbytes();
-  return Run(Call::Scatter(output, root, context), context, EagerBlockBytes(bytes),
-             [&](CollectiveEntry& entry) {
-               SYNCLINE_RETURN_IF_ERROR(ScatterBlocks(
-                   {root, inputs, bytes, rank() * bytes}, entry,
-                   [&](size_t begin, size_t size, const auto& data) {
-                     Copy(Bytes(output) + begin, data(root), std::min(size, bytes - begin));
-                   }));
-               if (root == rank()) Copy(output.data(), inputs[rank()].data(), bytes);
-               return absl::OkStatus();
-             });
+  return RunCollective(context, EagerBlockBytes(bytes), [&](CollectiveEntry& entry) {
+    SYNCLINE_RETURN_IF_ERROR(ScatterBlocks({root, inputs, bytes, rank() * bytes}, entry,
+                                           [&](size_t begin, size_t size, const auto& data) {
+                                             Copy(Bytes(output) + begin, data(root),
+                                                  std::min(size, bytes - begin));
+                                           }));
+    if (root == rank()) Copy(output.data(), inputs[rank()].data(), bytes);
+    return absl::OkStatus();
+  });
 }
 
 absl::Status ShmCollectives::ReduceScatter(const Tensor& output, absl::Span<const Tensor> inputs,
@@ -447,10 +443,9 @@ absl::Status ShmCollectives::ReduceScatter(const Tensor& output, absl::Span<cons
     syncline::Reduce(output.dtype(), op, Bytes(output) + begin, blocks,
                      bytes / SizeOf(output.dtype()));
   };
-  return Run(Call::ReduceScatter(output, inputs, op, context), context, EagerBlockBytes(largest),
-             [&](CollectiveEntry& entry) {
-               return ScatterBlocks({kEveryRank, inputs, largest, own_begin}, entry, consume);
-             });
+  return RunCollective(context, EagerBlockBytes(largest), [&](CollectiveEntry& entry) {
+    return ScatterBlocks({kEveryRank, inputs, largest, own_begin}, entry, consume);
+  });
 }
 
 absl::Status ShmCollectives::AllToAll(absl::Span<const Tensor> outputs,
@@ -505,8 +500,7 @@ absl::Status ShmCollectives::AllToAll(absl::Span<const Tensor> outputs,
     });
     return absl::OkStatus();
   };
-  const absl::Status status =
-      Run(Call::AllToAll(outputs, inputs, context), context, layout_.sizes().eager, body);
+  const absl::Status status = RunCollective(context, layout_.sizes().eager, body);
   PrefetchSmallEager(staged_small);
   return status;
 }

@@ -69,7 +69,7 @@ class ShmCollectives {
   // Runs `body` with the entry of the next collective, for which every rank stages `bytes`, at most
   // sizes().eager.
   template <typename Body>
-  absl::Status Run(const Call& call, const CallContext& context, size_t bytes, const Body& body);
+  absl::Status RunCollective(const CallContext& context, size_t bytes, const Body& body);
   void PrefetchNext(size_t bytes);
   void PrefetchSmallEager(size_t bytes);
   // What ranks stage of `bytes`: all or nothing.

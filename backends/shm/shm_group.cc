@@ -7,7 +7,6 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "backends/common/call.h"
 #include "core/base/status.h"
 
 namespace syncline::shm {
@@ -30,12 +29,15 @@ absl::Status ShmGroup::Join(const Deadline& deadline) {
   // Pairs with the acquire load in has_joined: what stands above is valid for all that see it.
   own_flag.joined.store(1, std::memory_order_release);
   waiter_.Notify(own_flag.event);
-  const Call call = Call::Barrier(CallContext{});  // For messages: joining is no call of the user.
+  // For messages: joining is no call of the user.
+  const Collective barrier = Collective::Barrier();
+  CallContext joining;
+  joining.collective = &barrier;
   bool needs_fence = false;
   cpu_set_t cores;
   CPU_ZERO(&cores);
   for (int rank = 0; rank < layout_.size(); ++rank) {
-    SYNCLINE_RETURN_IF_ERROR(waiter_.Await(layout_.join_flag(rank).event, rank, {call, deadline},
+    SYNCLINE_RETURN_IF_ERROR(waiter_.Await(layout_.join_flag(rank).event, rank, {joining, deadline},
                                            [&] { return layout_.has_joined(rank); }));
     const RankRegion& region = layout_.region(rank);
     if (region.needs_fence.load() != 0) needs_fence = true;

@@ -4,15 +4,19 @@
 
 #include <cstdint>
 
-#include "backends/common/call.h"
+#include "backends/common/call_description.h"
 #include "core/base/deadline.h"
+#include "core/group/backend.h"
 
 namespace syncline::shm {
 
 // Says when a wait ends and how messages name it. Borrows the call and the deadline, which must
 // outlive it: it lives on the stack of the call.
 struct WaitContext {
-  const Call& call;
+  // In full, for messages.
+  CallDescription Describe() const { return CallDescription(call); }
+
+  const CallContext& call;
   const Deadline& deadline;
   uint64_t number = 0;  // Of the collective in its group, from 1; 0 for send and recv.
 };

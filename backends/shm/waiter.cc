@@ -53,7 +53,7 @@ absl::Status Waiter::AwaitSlowly(EventCount& event, int rank, const WaitContext&
     // A peer may have made it true, and then left or died, since the last look.
     if (ready()) return absl::OkStatus();
     if (!obstacle.ok()) {
-      failure_.Fail(Annotate(obstacle, context.call.ToString())).IgnoreError();
+      failure_.Fail(Annotate(obstacle, context.Describe().ToString())).IgnoreError();
       return interruption.ok() ? failure_.ObserveFailure(context.call) : interruption;
     }
     if (StallWatch::IsOpen()) {

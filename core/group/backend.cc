@@ -1,51 +1,8 @@
 #include "core/group/backend.h"
 
+#include "core/base/status.h"
+
 namespace syncline {
-namespace {
-
-constexpr OpKind kAllOpKinds[] = {
-    OpKind::kBroadcast, OpKind::kAllReduce, OpKind::kReduce,        OpKind::kAllGather,
-    OpKind::kGather,    OpKind::kScatter,   OpKind::kReduceScatter, OpKind::kAllToAll,
-    OpKind::kBarrier,   OpKind::kSend,      OpKind::kRecv,
-};
-
-}  // namespace
-
-absl::Span<const OpKind> AllOpKinds() { return kAllOpKinds; }
-
-absl::string_view Name(OpKind kind) {
-  switch (kind) {
-    case OpKind::kBroadcast:
-      return "broadcast";
-    case OpKind::kAllReduce:
-      return "all_reduce";
-    case OpKind::kReduce:
-      return "reduce";
-    case OpKind::kAllGather:
-      return "all_gather";
-    case OpKind::kGather:
-      return "gather";
-    case OpKind::kScatter:
-      return "scatter";
-    case OpKind::kReduceScatter:
-      return "reduce_scatter";
-    case OpKind::kAllToAll:
-      return "all_to_all";
-    case OpKind::kBarrier:
-      return "barrier";
-    case OpKind::kSend:
-      return "send";
-    case OpKind::kRecv:
-      return "recv";
-  }
-  return "unknown operation";
-}
-
-bool Reduces(OpKind kind) {
-  return kind == OpKind::kAllReduce || kind == OpKind::kReduce || kind == OpKind::kReduceScatter;
-}
-
-bool IsP2p(OpKind kind) { return kind == OpKind::kSend || kind == OpKind::kRecv; }
 
 Capabilities Capabilities::All() {
   Capabilities all;
@@ -53,6 +10,24 @@ Capabilities Capabilities::All() {
   for (DType dtype : AllDTypes()) all.move_dtypes.insert(dtype);
   all.reduce_dtypes = all.move_dtypes;
   return all;
+}
+
+absl::StatusOr<int> WaitFor(const Completion& completion, const Collective& collective,
+                            const Deadline& deadline) {
+  if (completion.handle() == nullptr) return completion.source();
+  absl::StatusOr<int> outcome = completion.handle()->Wait(deadline);
+  if (outcome.ok()) return outcome;
+  Collective held = collective;
+  held.Own();
+  completion.handle()->OnDone([held](const absl::StatusOr<int>&) {});
+  return outcome;
+}
+
+absl::StatusOr<int> RunAndWait(Backend& backend, const Collective& collective,
+                               const CallContext& context) {
+  SYNCLINE_ASSIGN_OR_RETURN(const Completion completion,
+                            backend.Run(absl::MakeConstSpan(&collective, 1), context));
+  return WaitFor(completion, collective, context.deadline);
 }
 
 }  // namespace syncline

@@ -20,6 +20,7 @@
 #include "core/base/status.h"
 #include "core/group/backend_registry.h"
 #include "core/group/backend_spec.h"
+#include "core/group/check_arguments.h"
 #include "core/group/monitored_barrier.h"
 #include "core/store/prefix_store.h"
 
@@ -47,25 +48,22 @@ absl::Status Reworded(const absl::Status& error, absl::string_view message) {
   return reworded;
 }
 
-CallContext ContextOf(const Operation& operation, uint64_t number, const Deadline& deadline) {
-  return {number, deadline, static_cast<int>(operation.tag), {operation.alias}};
-}
-
 // `error`, made to begin with the operation that met it unless it tells of it already. Backends
 // name operations in the same words, for an error may be about another one than that which returns
 // it.
-absl::Status Concerning(const Operation& operation, uint64_t sequence, const absl::Status& error) {
-  const std::string name = operation.ShortName(sequence);
+absl::Status Concerning(const Collective& collective, uint64_t sequence,
+                        const absl::Status& error) {
+  const std::string name = collective.ShortName(sequence);
   const absl::string_view text = error.message();
   constexpr absl::string_view kCalled = " called ";
   if (absl::StartsWith(text, absl::StrCat(name, ":"))) {
-    return Reworded(error, absl::StrCat(operation.ToString(sequence), text.substr(name.size())));
+    return Reworded(error, absl::StrCat(collective.ToString(sequence), text.substr(name.size())));
   }
   const size_t called = text.find(absl::StrCat(kCalled, name));
   if (IsAt(text, 0, name) || (called != text.npos && IsAt(text, called + kCalled.size(), name))) {
     return error;
   }
-  return Annotate(error, operation.ToString(sequence));
+  return Annotate(error, collective.ToString(sequence));
 }
 
 PeerCheck CheckOfPeers(const ProcessGroup::Options& options) {
@@ -132,6 +130,11 @@ absl::StatusOr<std::vector<ProcessGroup::Served>> ProcessGroup::Connect(const Op
 ProcessGroup::~ProcessGroup() {
   if (!fork_guard_.InChild()) {
     Abort("the group was destroyed");
+    absl::MutexLock lock(&mutex_);
+    auto none_in_flight = [this]()
+                              ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return in_flight_ == 0; };
+    // Bounded by the backends, which complete what is pending when they are aborted.
+    mutex_.Await(absl::Condition(&none_in_flight));
     return;
   }
   // Connections and threads are the parent's: nothing of them may be touched, so it all leaks.
@@ -149,14 +152,14 @@ absl::Status ProcessGroup::status() const {
 void ProcessGroup::Close(absl::Duration timeout) {
   if (fork_guard_.InChild()) return;
   const absl::Status closed = BackendError(absl::StrCat("group '", name(), "' is closed"));
-  if (!Refuse(closed)) return;
+  if (!Poison(closed)) return;
   AwaitOperations(Deadline(timeout));
   AbortBackends(closed);
 }
 
 void ProcessGroup::Abort(absl::string_view reason) {
   if (fork_guard_.InChild()) return;
-  Break(BackendError(
+  Fail(BackendError(
       absl::StrCat("group '", name(), "' was aborted by rank ", rank(), ": ", reason)));
 }
 
@@ -168,96 +171,164 @@ absl::Status ProcessGroup::CheckProcess() const {
 }
 
 absl::Status ProcessGroup::MonitoredBarrier(Timeout timeout) {
-  Operation operation(OpKind::kBarrier);
-  operation.alias = "monitored_barrier";
-  operation.body = [this](const CallContext& context, Backend&) -> absl::StatusOr<int> {
+  Collective collective = Collective::Barrier();
+  collective.user_name = "monitored_barrier";
+  const auto body = [this](const CallContext& context) -> absl::StatusOr<Completion> {
     SYNCLINE_RETURN_IF_ERROR(syncline::MonitoredBarrier(
         *options_.store, options_.rank, options_.size, context.sequence, context.deadline,
         [this] { return abort_cause(); }, CheckOfPeers(options_)));
-    return 0;
+    return Completion();
   };
-  return Run(std::move(operation), timeout).status();
+  return RunInTurn(collective, timeout, body).status();
 }
 
-absl::StatusOr<int> ProcessGroup::Run(const absl::StatusOr<Operation>& operation, Timeout timeout) {
-  if (!operation.ok()) return operation.status();
-  return Run(*operation, timeout);
+absl::StatusOr<int> ProcessGroup::Run(const Collective& collective, Timeout timeout) {
+  return RunInTurn(collective, timeout, [&](const CallContext& context) {
+    return BackendOf(collective).backend->Run(absl::MakeConstSpan(&collective, 1), context);
+  });
 }
 
-absl::StatusOr<int> ProcessGroup::Run(const Operation& operation, Timeout timeout) {
-  SYNCLINE_RETURN_IF_ERROR(Admit(operation, timeout));
+absl::Status ProcessGroup::Run(const absl::StatusOr<Plan>& plan, Timeout timeout) {
+  if (!plan.ok()) return plan.status();
+  const auto body = [&](const CallContext& context) -> absl::StatusOr<Completion> {
+    SYNCLINE_RETURN_IF_ERROR(RunPlan(*plan, context, *BackendOf(plan->collective).backend));
+    return Completion();
+  };
+  return RunInTurn(plan->collective, timeout, body).status();
+}
+
+ProcessGroup::StartedWork ProcessGroup::Start(Collective collective, Timeout timeout) {
+  collective.Own();
+  return StartInTurn(collective, timeout, [this, collective](const CallContext& context) {
+    return BackendOf(collective).backend->Run(absl::MakeConstSpan(&collective, 1), context);
+  });
+}
+
+ProcessGroup::StartedWork ProcessGroup::Start(absl::StatusOr<Plan> plan, Timeout timeout) {
+  if (!plan.ok()) return plan.status();
+  const auto shared = std::make_shared<const Plan>(*std::move(plan));
+  const auto body = [this, shared](const CallContext& context) -> absl::StatusOr<Completion> {
+    SYNCLINE_RETURN_IF_ERROR(RunPlan(*shared, context, *BackendOf(shared->collective).backend));
+    return Completion();
+  };
+  return StartInTurn(shared->collective, timeout, body);
+}
+
+absl::StatusOr<int> ProcessGroup::RunInTurn(const Collective& collective, Timeout timeout,
+                                            Body body) {
+  SYNCLINE_RETURN_IF_ERROR(CheckUsable(collective, timeout));
   const Deadline deadline = Deadline::FromFirstWait(timeout.value_or(options_.timeout));
   bool has_begun = false;
   int source = 0;
   absl::Status ended;
-  const auto run = [&](uint64_t number) {
+  const auto run = [&](uint64_t sequence) -> absl::Status {
     has_begun = true;
-    auto outcome = Execute(operation, ContextOf(operation, number, deadline));
-    if (outcome.ok()) source = *outcome;
-    return outcome.status();
+    const CallContext context = ContextOf(sequence, deadline);
+    SYNCLINE_ASSIGN_OR_RETURN(const Completion completion, Execute(collective, context, body));
+    const absl::StatusOr<int> outcome = WaitFor(completion, collective, context.deadline);
+    if (!outcome.ok()) return Failed(collective, context, outcome.status());
+    source = *outcome;
+    return absl::OkStatus();
   };
   const auto end = [&](const absl::Status& interruption) {
-    ended = Finished(Annotate(interruption, Speaker(operation.name())));
+    ended = Concluded(Annotate(interruption, Speaker(collective.name())));
   };
-  absl::Status status = LaneOf(operation)->Run(deadline, run, end);
+  absl::Status status = QueueOf(collective)->Run(deadline, run, end);
   if (!ended.ok()) return ended;
   if (!has_begun) {
     // The other ranks will wait for it in vain: this is the end of the group.
-    status = Finished(Annotate(status, Speaker(operation.name())));
+    status = Concluded(Annotate(status, Speaker(collective.name())));
   }
   if (!status.ok()) return status;
   return source;
 }
 
-ProcessGroup::StartedWork ProcessGroup::Start(absl::StatusOr<Operation> given, Timeout timeout) {
-  if (!given.ok()) return given.status();
-  Operation& operation = *given;
-  operation.Hold();
-  SYNCLINE_RETURN_IF_ERROR(Admit(operation, timeout));
+ProcessGroup::StartedWork ProcessGroup::StartInTurn(const Collective& collective, Timeout timeout,
+                                                    OwnedBody body) {
+  SYNCLINE_RETURN_IF_ERROR(CheckUsable(collective, timeout));
   const Deadline deadline(timeout.value_or(options_.timeout));
   std::shared_ptr<Work> work;
-  absl::Status posted = LaneOf(operation)->Post([&](uint64_t number) {
-    work = std::make_shared<Work>(operation.ToString(number));
-    const CallContext context = ContextOf(operation, number, deadline);
-    return [this, work, context, operation = std::move(operation)] {
+  absl::Status posted = QueueOf(collective)->Post([&](uint64_t sequence) {
+    work = std::make_shared<Work>(collective.ToString(sequence));
+    const CallContext context = ContextOf(sequence, deadline);
+    return [this, work, context, collective, body = std::move(body)] {
       work->Start();
-      const auto outcome = Execute(operation, context);
-      const bool has_source = outcome.ok() && operation.kind == OpKind::kRecv;
-      work->Finish(outcome.status(), has_source ? *outcome : -1);  // May destroy the group.
+      const auto completion = Execute(collective, context, body);
+      if (completion.ok() && completion->handle() != nullptr) {
+        FinishLater(*completion, collective, context, work);
+        return;
+      }
+      const bool has_source = completion.ok() && collective.kind == OpKind::kRecv;
+      work->Finish(completion.status(), has_source ? completion->source() : -1);  // May destroy us.
     };
   });
-  if (!posted.ok()) return Finished(posted);
+  if (!posted.ok()) return Concluded(posted);
   return work;
 }
 
-absl::Status ProcessGroup::Admit(const Operation& operation, Timeout timeout) {
-  if (fork_guard_.InChild()) return Annotate(CheckProcess(), operation.name());
+void ProcessGroup::FinishLater(const Completion& completion, const Collective& collective,
+                               const CallContext& context, const std::shared_ptr<Work>& work) {
+  {
+    absl::MutexLock lock(&mutex_);
+    ++in_flight_;
+  }
+  // Holds the tensors until the call has ended.
+  completion.handle()->OnDone(
+      [this, work, context, collective](const absl::StatusOr<int>& outcome) {
+        const absl::Status status =
+            outcome.ok() ? absl::OkStatus() : Failed(collective, context, outcome.status());
+        {
+          absl::MutexLock lock(&mutex_);
+          --in_flight_;  // From here on the group may be destroyed.
+        }
+        const bool has_source = outcome.ok() && collective.kind == OpKind::kRecv;
+        work->Finish(status, has_source ? *outcome : -1);
+      });
+}
+
+absl::Status ProcessGroup::CheckUsable(const Collective& collective, Timeout timeout) const {
+  if (fork_guard_.InChild()) return Annotate(CheckProcess(), collective.name());
   if (timeout.has_value() && *timeout <= absl::ZeroDuration()) {
     return ArgumentError(
         absl::StrCat("timeout must be positive, not ", absl::FormatDuration(*timeout)));
   }
-  const Served& served = BackendOf(operation);
+  const Served& served = BackendOf(collective);
   absl::Status valid =
-      Validate(operation, served.capabilities, served.name, options_.rank, options_.size);
-  if (!valid.ok()) return Annotate(valid, operation.name());
+      CheckArguments(collective, served.capabilities, served.name, options_.rank, options_.size);
+  if (!valid.ok()) return Annotate(valid, collective.name());
   if (is_usable_.load(std::memory_order_acquire)) return absl::OkStatus();
   absl::MutexLock lock(&mutex_);
-  return Annotate(cause_, absl::StrCat(operation.name(), " was refused because group '", name(),
+  return Annotate(cause_, absl::StrCat(collective.name(), " was refused because group '", name(),
                                        "' can no longer be used (make a new one, or shrink it to ",
                                        "the ranks that are left)"));
 }
 
-absl::StatusOr<int> ProcessGroup::Execute(const Operation& operation, const CallContext& context) {
-  absl::StatusOr<int> outcome = 0;
+CallContext ProcessGroup::ContextOf(uint64_t sequence, const Deadline& deadline) const {
+  CallContext context;
+  context.sequence = sequence;
+  context.deadline = deadline;
+  context.mismatch_check = *options_.mismatch_check;
+  return context;
+}
+
+absl::StatusOr<Completion> ProcessGroup::Execute(const Collective& collective,
+                                                 const CallContext& context, Body body) {
+  absl::Status error;
   try {
-    outcome = Perform(operation, context);
+    absl::StatusOr<Completion> completion = body(context);
+    if (ABSL_PREDICT_TRUE(completion.ok())) return completion;
+    error = completion.status();
   } catch (const std::bad_alloc&) {
-    outcome = BackendError("out of memory: no memory for the buffers of the operation");
-  } catch (const std::exception& error) {
-    outcome = BackendError(absl::StrCat("unexpected error: ", error.what()));
+    error = BackendError("out of memory: no memory for the buffers of the operation");
+  } catch (const std::exception& thrown) {
+    error = BackendError(absl::StrCat("unexpected error: ", thrown.what()));
   }
-  if (outcome.ok()) return outcome;
-  return Finished(Annotate(Concerning(operation, context.sequence, outcome.status()), Speaker()));
+  return Failed(collective, context, error);
+}
+
+absl::Status ProcessGroup::Failed(const Collective& collective, const CallContext& context,
+                                  const absl::Status& error) {
+  return Concluded(Annotate(Concerning(collective, context.sequence, error), Speaker()));
 }
 
 std::string ProcessGroup::Speaker(absl::string_view operation) const {
@@ -265,49 +336,38 @@ std::string ProcessGroup::Speaker(absl::string_view operation) const {
                       operation);
 }
 
-absl::StatusOr<int> ProcessGroup::Perform(const Operation& operation, const CallContext& context) {
-  Backend& backend = *BackendOf(operation).backend;
-  if (operation.listed == nullptr || options_.mismatch_check == MismatchCheck::kOff) {
-    return Dispatch(operation, context, backend, options_.rank);
-  }
-  const std::string tensors = operation.ListedToString();
-  CallContext with_form = context;
-  with_form.form = {operation.alias, tensors, operation.FormHash()};
-  return Dispatch(operation, with_form, backend, options_.rank);
-}
-
-absl::Status ProcessGroup::Finished(absl::Status status) {
+absl::Status ProcessGroup::Concluded(absl::Status status) {
   if (status.ok() || IsHarmless(status)) return status;
   // Later calls, which nobody has interrupted, fail like those of any other broken group.
-  Break(IsInterrupted(status) ? BackendError(status.message()) : status);
+  Fail(IsInterrupted(status) ? BackendError(status.message()) : status);
   return status;
 }
 
-const ProcessGroup::Served& ProcessGroup::BackendOf(const Operation& operation) const {
+const ProcessGroup::Served& ProcessGroup::BackendOf(const Collective& collective) const {
   if (backends_.size() == 1) return backends_.front();
   for (const Served& served : backends_) {
-    if (served.capabilities.devices.count(operation.device()) != 0) return served;
+    if (served.capabilities.devices.count(collective.device()) != 0) return served;
   }
   return backends_.front();  // Which refuses it.
 }
 
-std::shared_ptr<Lane> ProcessGroup::LaneOf(const Operation& operation) {
-  if (!IsP2p(operation.kind)) return {std::shared_ptr<void>(), collectives_.get()};  // Not owned.
-  std::vector<std::shared_ptr<Lane>> dropped;  // Destroyed without the lock: their threads end.
-  absl::MutexLock lock(&lanes_mutex_);
-  std::shared_ptr<Lane>& lane = p2p_[{operation.kind, operation.peer, operation.tag}];
-  if (lane != nullptr) return lane;
-  auto& numbers = p2p_numbers_[{operation.kind, operation.peer}];
-  if (numbers == nullptr) numbers = std::make_shared<Lane::Numbers>(0);
-  lane = std::make_shared<Lane>(numbers);
-  const std::shared_ptr<Lane> made = lane;
-  if (p2p_.size() > lanes_to_keep_) DropIdleLanes(dropped);
+std::shared_ptr<OperationQueue> ProcessGroup::QueueOf(const Collective& collective) {
+  if (!IsP2p(collective.kind)) return {std::shared_ptr<void>(), collectives_.get()};  // Not owned.
+  std::vector<std::shared_ptr<OperationQueue>> dropped;  // Destroyed unlocked: their threads end.
+  absl::MutexLock lock(&queues_mutex_);
+  std::shared_ptr<OperationQueue>& queue = p2p_[{collective.kind, collective.peer, collective.tag}];
+  if (queue != nullptr) return queue;
+  auto& numbers = p2p_numbers_[{collective.kind, collective.peer}];
+  if (numbers == nullptr) numbers = std::make_shared<OperationQueue::SequenceCounter>(0);
+  queue = std::make_shared<OperationQueue>(numbers);
+  const std::shared_ptr<OperationQueue> made = queue;
+  if (p2p_.size() > queues_to_keep_) DropIdleQueues(dropped);
   return made;
 }
 
-void ProcessGroup::DropIdleLanes(std::vector<std::shared_ptr<Lane>>& dropped) {
+void ProcessGroup::DropIdleQueues(std::vector<std::shared_ptr<OperationQueue>>& dropped) {
   for (auto it = p2p_.begin(); it != p2p_.end();) {
-    // Who else uses it got it under the lock.
+    // Whoever else uses it got it under the lock.
     if (it->second.use_count() > 1 || !it->second->IsIdle()) {
       ++it;
       continue;
@@ -315,15 +375,15 @@ void ProcessGroup::DropIdleLanes(std::vector<std::shared_ptr<Lane>>& dropped) {
     dropped.push_back(std::move(it->second));
     it = p2p_.erase(it);
   }
-  lanes_to_keep_ = std::max(kFewLanes, 2 * p2p_.size());
+  queues_to_keep_ = std::max(kFewQueues, 2 * p2p_.size());
 }
 
-void ProcessGroup::Break(const absl::Status& cause) {
-  Refuse(cause);
+void ProcessGroup::Fail(const absl::Status& cause) {
+  Poison(cause);
   AbortBackends(cause);
 }
 
-bool ProcessGroup::Refuse(const absl::Status& cause) {
+bool ProcessGroup::Poison(const absl::Status& cause) {
   absl::MutexLock lock(&mutex_);
   if (!cause_.ok()) return false;
   cause_ = cause;
@@ -332,13 +392,16 @@ bool ProcessGroup::Refuse(const absl::Status& cause) {
 }
 
 void ProcessGroup::AwaitOperations(const Deadline& deadline) {
-  std::vector<std::shared_ptr<Lane>> messages;
+  std::vector<std::shared_ptr<OperationQueue>> messages;
   {
-    absl::MutexLock lock(&lanes_mutex_);
-    for (const auto& lane : p2p_) messages.push_back(lane.second);
+    absl::MutexLock lock(&queues_mutex_);
+    for (const auto& queue : p2p_) messages.push_back(queue.second);
   }
   collectives_->AwaitIdle(deadline);
-  for (const auto& lane : messages) lane->AwaitIdle(deadline);
+  for (const auto& queue : messages) queue->AwaitIdle(deadline);
+  absl::MutexLock lock(&mutex_);
+  auto none_in_flight = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return in_flight_ == 0; };
+  deadline.Await(mutex_, absl::Condition(&none_in_flight));
 }
 
 absl::Status ProcessGroup::abort_cause() const {

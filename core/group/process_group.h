@@ -5,6 +5,7 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <memory>
 #include <optional>
@@ -14,6 +15,7 @@
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
+#include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
@@ -21,8 +23,10 @@
 #include "core/base/fork.h"
 #include "core/base/host.h"
 #include "core/group/backend.h"
-#include "core/group/lane.h"
-#include "core/group/operation.h"
+#include "core/group/collective.h"
+#include "core/group/completion.h"
+#include "core/group/operation_queue.h"
+#include "core/group/plan.h"
 #include "core/group/work.h"
 #include "core/store/store.h"
 #include "core/tensor/device.h"
@@ -240,34 +244,51 @@ class ProcessGroup {
     std::shared_ptr<Backend> backend;
   };
 
-  static constexpr size_t kFewLanes = 64;
+  // What a call does in its turn: it hands itself to a backend, or waits for something itself.
+  using Body = absl::FunctionRef<absl::StatusOr<Completion>(const CallContext& context)>;
+  using OwnedBody = std::function<absl::StatusOr<Completion>(const CallContext& context)>;
+
+  static constexpr size_t kFewQueues = 64;
 
   ProcessGroup(const Options& options, std::vector<Served> backends)
       : options_(options), backends_(std::move(backends)) {}
 
   static absl::StatusOr<std::vector<Served>> Connect(const Options& options);
 
-  // The two ways of every operation: on the calling thread if the lane is idle, or in the
-  // background. Run returns the sender's rank for recv.
-  absl::StatusOr<int> Run(const Operation& operation, Timeout timeout);
-  absl::StatusOr<int> Run(const absl::StatusOr<Operation>& operation, Timeout timeout);
-  StartedWork Start(absl::StatusOr<Operation> operation, Timeout timeout);
+  // The two ways of every operation: on the calling thread if the queue is idle, or in the
+  // background. Run returns the rank that sent, for a receive.
+  absl::StatusOr<int> Run(const Collective& collective, Timeout timeout);
+  absl::Status Run(const absl::StatusOr<Plan>& plan, Timeout timeout);
+  StartedWork Start(Collective collective, Timeout timeout);
+  StartedWork Start(absl::StatusOr<Plan> plan, Timeout timeout);
 
-  absl::Status Admit(const Operation& operation, Timeout timeout);
-  absl::StatusOr<int> Execute(const Operation& operation, const CallContext& context);
-  // Hands it to the backend, with what else the backend should know of the user's call.
-  absl::StatusOr<int> Perform(const Operation& operation, const CallContext& context);
+  // The same for what `body` does under the name of `collective`.
+  absl::StatusOr<int> RunInTurn(const Collective& collective, Timeout timeout, Body body);
+  StartedWork StartInTurn(const Collective& collective, Timeout timeout, OwnedBody body);
+
+  // OK if the arguments are valid and the group can still be used.
+  absl::Status CheckUsable(const Collective& collective, Timeout timeout) const;
+  CallContext ContextOf(uint64_t sequence, const Deadline& deadline) const;
+  absl::StatusOr<Completion> Execute(const Collective& collective, const CallContext& context,
+                                     Body body);
+  // Finishes `work` when the call that is in flight has ended.
+  void FinishLater(const Completion& completion, const Collective& collective,
+                   const CallContext& context, const std::shared_ptr<Work>& work);
   // "rank 0 of group 'default': all_reduce"
   std::string Speaker(absl::string_view operation = {}) const;
-  // What an operation that was admitted returns: breaks the group if `status` means that.
-  absl::Status Finished(absl::Status status);
-  const Served& BackendOf(const Operation& operation) const;
-  std::shared_ptr<Lane> LaneOf(const Operation& operation);
-  void DropIdleLanes(std::vector<std::shared_ptr<Lane>>& dropped)
-      ABSL_EXCLUSIVE_LOCKS_REQUIRED(lanes_mutex_);
-  void Break(const absl::Status& cause);
+  // The error of a call, in the words of the group. Fails the group unless the error is the
+  // caller's alone.
+  absl::Status Failed(const Collective& collective, const CallContext& context,
+                      const absl::Status& error);
+  absl::Status Concluded(absl::Status status);
+  const Served& BackendOf(const Collective& collective) const;
+  std::shared_ptr<OperationQueue> QueueOf(const Collective& collective);
+  void DropIdleQueues(std::vector<std::shared_ptr<OperationQueue>>& dropped)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(queues_mutex_);
+  // Fails the group: later calls, and those in flight here and on the peers.
+  void Fail(const absl::Status& cause);
   // Makes later calls fail with `cause`, unless they do already. Returns whether they did not.
-  bool Refuse(const absl::Status& cause);
+  bool Poison(const absl::Status& cause);
   void AwaitOperations(const Deadline& deadline);
   void AbortBackends(const absl::Status& cause);
   // OK until the backends are aborted. While a group closes, cause_ is set and this is not yet.
@@ -280,16 +301,17 @@ class ProcessGroup {
   absl::Status cause_ ABSL_GUARDED_BY(mutex_);  // OK while the group is usable;
   std::atomic<bool> is_usable_{true};           // so each call asks this first.
   absl::Status abort_cause_ ABSL_GUARDED_BY(mutex_);
-  std::unique_ptr<Lane> collectives_ = std::make_unique<Lane>();
-  absl::Mutex lanes_mutex_;
-  // One lane for each kind, peer and tag of p2p, made when it is needed. Of more than
-  // lanes_to_keep_, those that are idle are dropped. So as many are kept as a few dozen, or as
+  int in_flight_ ABSL_GUARDED_BY(mutex_) = 0;  // Calls whose completion is pending.
+  std::unique_ptr<OperationQueue> collectives_ = std::make_unique<OperationQueue>();
+  absl::Mutex queues_mutex_;
+  // One queue for each kind, peer and tag of p2p, made when it is needed. Of more than
+  // queues_to_keep_, those that are idle are dropped. So as many are kept as a few dozen, or as
   // twice those in use. The numbers are for each kind and peer, whatever the tag, and stay.
-  std::map<std::tuple<OpKind, int64_t, int64_t>, std::shared_ptr<Lane>> p2p_
-      ABSL_GUARDED_BY(lanes_mutex_);
-  size_t lanes_to_keep_ ABSL_GUARDED_BY(lanes_mutex_) = kFewLanes;
-  std::map<std::pair<OpKind, int64_t>, std::shared_ptr<Lane::Numbers>> p2p_numbers_
-      ABSL_GUARDED_BY(lanes_mutex_);
+  std::map<std::tuple<OpKind, int64_t, int64_t>, std::shared_ptr<OperationQueue>> p2p_
+      ABSL_GUARDED_BY(queues_mutex_);
+  size_t queues_to_keep_ ABSL_GUARDED_BY(queues_mutex_) = kFewQueues;
+  std::map<std::pair<OpKind, int64_t>, std::shared_ptr<OperationQueue::SequenceCounter>>
+      p2p_numbers_ ABSL_GUARDED_BY(queues_mutex_);
 };
 
 }  // namespace syncline

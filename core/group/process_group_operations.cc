@@ -2,32 +2,16 @@
 #include <utility>
 
 #include "core/base/status.h"
-#include "core/group/composed.h"
-#include "core/group/parts.h"
+#include "core/group/derived.h"
 #include "core/group/process_group.h"
+#include "core/group/splitting.h"
 
 namespace syncline {
 namespace {
 
-Operation Rooted(OpKind kind, const Tensor& tensor, int64_t root,
-                 absl::Span<const Tensor> outputs = {}, absl::Span<const Tensor> inputs = {}) {
-  return Operation(kind, &tensor, outputs, inputs, ReduceOp::kSum, 1.0, root);
-}
-
-Operation Reducing(OpKind kind, const Tensor& tensor, ReduceOp op, double factor, int64_t root = 0,
-                   absl::Span<const Tensor> inputs = {}) {
-  return Operation(kind, &tensor, {}, inputs, op, factor, root);
-}
-
-Operation Message(OpKind kind, const Tensor& tensor, int64_t peer, int64_t tag) {
-  Operation operation(kind, &tensor);
-  operation.peer = peer;
-  operation.tag = tag;
-  return operation;
-}
-
 // The forms on one tensor in place of a list, which holds the ranks' parts one after another. They
-// call use(operation), and go together with the forms on lists on other ranks: the same bytes move.
+// call use(collective), and go together with the forms on lists on other ranks: the same bytes
+// move.
 
 template <typename Result, typename Use>
 Result GatherInParts(const Tensor& output, const Tensor& input, int size, const Use& use) {
@@ -35,9 +19,9 @@ Result GatherInParts(const Tensor& output, const Tensor& input, int size, const 
   Parts outputs;
   const absl::Status fits = SplitEqually(output, "output", input, "input", size, outputs);
   if (!fits.ok()) return Annotate(fits, kName);
-  Operation operation(OpKind::kAllGather, &input, outputs);
-  operation.alias = kName;
-  return use(operation);
+  Collective collective = Collective::AllGather(outputs, input);
+  collective.user_name = kName;
+  return use(collective);
 }
 
 template <typename Result, typename Use>
@@ -47,9 +31,9 @@ Result ReduceScatterInParts(const Tensor& output, const Tensor& input, ReduceOp 
   Parts inputs;
   const absl::Status fits = SplitEqually(input, "input", output, "output", size, inputs);
   if (!fits.ok()) return Annotate(fits, kName);
-  Operation operation(OpKind::kReduceScatter, &output, {}, inputs, op, factor);
-  operation.alias = kName;
-  return use(operation);
+  Collective collective = Collective::ReduceScatter(output, inputs, op, factor);
+  collective.user_name = kName;
+  return use(collective);
 }
 
 // Splits count along the first dimension, one for each rank; none means equal parts.
@@ -62,117 +46,117 @@ Result AllToAllInParts(const Tensor& output, const Tensor& input,
   absl::Status fits = SplitRows(output, "output", output_splits, size, outputs);
   if (fits.ok()) fits = SplitRows(input, "input", input_splits, size, inputs);
   if (!fits.ok()) return Annotate(fits, kName);
-  Operation operation(OpKind::kAllToAll, nullptr, outputs, inputs);
-  operation.alias = kName;
-  return use(operation);
+  Collective collective = Collective::AllToAll(outputs, inputs);
+  collective.user_name = kName;
+  return use(collective);
 }
 
-// One of the composed operations, or what is wrong with its arguments, under the user's name for
+// The plan of a derived collective, or what is wrong with its arguments, under the user's name for
 // it.
-absl::StatusOr<Operation> Named(absl::string_view name, absl::StatusOr<Operation> composed) {
-  if (!composed.ok()) return Annotate(composed.status(), name);
-  composed->alias = name;
-  return composed;
+absl::StatusOr<Plan> Named(absl::string_view name, absl::StatusOr<Plan> plan) {
+  if (!plan.ok()) return Annotate(plan.status(), name);
+  plan->collective.user_name = name;
+  return plan;
 }
 
 }  // namespace
 
 absl::Status ProcessGroup::Broadcast(const Tensor& tensor, int64_t root, Timeout timeout) {
-  return Run(Rooted(OpKind::kBroadcast, tensor, root), timeout).status();
+  return Run(Collective::Broadcast(tensor, root), timeout).status();
 }
 ProcessGroup::StartedWork ProcessGroup::BroadcastAsync(const Tensor& tensor, int64_t root,
                                                        Timeout timeout) {
-  return Start(Rooted(OpKind::kBroadcast, tensor, root), timeout);
+  return Start(Collective::Broadcast(tensor, root), timeout);
 }
 
 absl::Status ProcessGroup::AllReduce(const Tensor& tensor, ReduceOp op, Timeout timeout,
                                      double factor) {
-  return Run(Reducing(OpKind::kAllReduce, tensor, op, factor), timeout).status();
+  return Run(Collective::AllReduce(tensor, op, factor), timeout).status();
 }
 ProcessGroup::StartedWork ProcessGroup::AllReduceAsync(const Tensor& tensor, ReduceOp op,
                                                        Timeout timeout, double factor) {
-  return Start(Reducing(OpKind::kAllReduce, tensor, op, factor), timeout);
+  return Start(Collective::AllReduce(tensor, op, factor), timeout);
 }
 
 absl::Status ProcessGroup::Reduce(const Tensor& tensor, int64_t root, ReduceOp op, Timeout timeout,
                                   double factor) {
-  return Run(Reducing(OpKind::kReduce, tensor, op, factor, root), timeout).status();
+  return Run(Collective::Reduce(tensor, op, root, factor), timeout).status();
 }
 ProcessGroup::StartedWork ProcessGroup::ReduceAsync(const Tensor& tensor, int64_t root, ReduceOp op,
                                                     Timeout timeout, double factor) {
-  return Start(Reducing(OpKind::kReduce, tensor, op, factor, root), timeout);
+  return Start(Collective::Reduce(tensor, op, root, factor), timeout);
 }
 
 absl::Status ProcessGroup::AllGather(const Tensors& outputs, const Tensor& input, Timeout timeout) {
-  return Run(Operation(OpKind::kAllGather, &input, outputs), timeout).status();
+  return Run(Collective::AllGather(outputs, input), timeout).status();
 }
 ProcessGroup::StartedWork ProcessGroup::AllGatherAsync(const Tensors& outputs, const Tensor& input,
                                                        Timeout timeout) {
-  return Start(Operation(OpKind::kAllGather, &input, outputs), timeout);
+  return Start(Collective::AllGather(outputs, input), timeout);
 }
 
 absl::Status ProcessGroup::AllGatherSingle(const Tensor& output, const Tensor& input,
                                            Timeout timeout) {
-  return GatherInParts<absl::Status>(output, input, options_.size, [&](Operation& operation) {
-    return Run(operation, timeout).status();
+  return GatherInParts<absl::Status>(output, input, options_.size, [&](Collective& collective) {
+    return Run(collective, timeout).status();
   });
 }
 ProcessGroup::StartedWork ProcessGroup::AllGatherSingleAsync(const Tensor& output,
                                                              const Tensor& input, Timeout timeout) {
-  return GatherInParts<StartedWork>(output, input, options_.size, [&](Operation& operation) {
-    return Start(std::move(operation), timeout);
+  return GatherInParts<StartedWork>(output, input, options_.size, [&](Collective& collective) {
+    return Start(std::move(collective), timeout);
   });
 }
 
 absl::Status ProcessGroup::Gather(const Tensors& outputs, const Tensor& input, int64_t root,
                                   Timeout timeout) {
-  return Run(Rooted(OpKind::kGather, input, root, outputs), timeout).status();
+  return Run(Collective::Gather(outputs, input, root), timeout).status();
 }
 ProcessGroup::StartedWork ProcessGroup::GatherAsync(const Tensors& outputs, const Tensor& input,
                                                     int64_t root, Timeout timeout) {
-  return Start(Rooted(OpKind::kGather, input, root, outputs), timeout);
+  return Start(Collective::Gather(outputs, input, root), timeout);
 }
 
 absl::Status ProcessGroup::Scatter(const Tensor& output, const Tensors& inputs, int64_t root,
                                    Timeout timeout) {
-  return Run(Rooted(OpKind::kScatter, output, root, {}, inputs), timeout).status();
+  return Run(Collective::Scatter(output, inputs, root), timeout).status();
 }
 ProcessGroup::StartedWork ProcessGroup::ScatterAsync(const Tensor& output, const Tensors& inputs,
                                                      int64_t root, Timeout timeout) {
-  return Start(Rooted(OpKind::kScatter, output, root, {}, inputs), timeout);
+  return Start(Collective::Scatter(output, inputs, root), timeout);
 }
 
 absl::Status ProcessGroup::ReduceScatter(const Tensor& output, const Tensors& inputs, ReduceOp op,
                                          Timeout timeout, double factor) {
-  return Run(Reducing(OpKind::kReduceScatter, output, op, factor, 0, inputs), timeout).status();
+  return Run(Collective::ReduceScatter(output, inputs, op, factor), timeout).status();
 }
 ProcessGroup::StartedWork ProcessGroup::ReduceScatterAsync(const Tensor& output,
                                                            const Tensors& inputs, ReduceOp op,
                                                            Timeout timeout, double factor) {
-  return Start(Reducing(OpKind::kReduceScatter, output, op, factor, 0, inputs), timeout);
+  return Start(Collective::ReduceScatter(output, inputs, op, factor), timeout);
 }
 
 absl::Status ProcessGroup::ReduceScatterSingle(const Tensor& output, const Tensor& input,
                                                ReduceOp op, Timeout timeout, double factor) {
   return ReduceScatterInParts<absl::Status>(
       output, input, op, factor, options_.size,
-      [&](Operation& operation) { return Run(operation, timeout).status(); });
+      [&](Collective& collective) { return Run(collective, timeout).status(); });
 }
 ProcessGroup::StartedWork ProcessGroup::ReduceScatterSingleAsync(const Tensor& output,
                                                                  const Tensor& input, ReduceOp op,
                                                                  Timeout timeout, double factor) {
   return ReduceScatterInParts<StartedWork>(
       output, input, op, factor, options_.size,
-      [&](Operation& operation) { return Start(std::move(operation), timeout); });
+      [&](Collective& collective) { return Start(std::move(collective), timeout); });
 }
 
 absl::Status ProcessGroup::AllToAll(const Tensors& outputs, const Tensors& inputs,
                                     Timeout timeout) {
-  return Run(Operation(OpKind::kAllToAll, nullptr, outputs, inputs), timeout).status();
+  return Run(Collective::AllToAll(outputs, inputs), timeout).status();
 }
 ProcessGroup::StartedWork ProcessGroup::AllToAllAsync(const Tensors& outputs, const Tensors& inputs,
                                                       Timeout timeout) {
-  return Start(Operation(OpKind::kAllToAll, nullptr, outputs, inputs), timeout);
+  return Start(Collective::AllToAll(outputs, inputs), timeout);
 }
 
 absl::Status ProcessGroup::AllToAllSingle(const Tensor& output, const Tensor& input,
@@ -180,7 +164,7 @@ absl::Status ProcessGroup::AllToAllSingle(const Tensor& output, const Tensor& in
                                           Timeout timeout) {
   return AllToAllInParts<absl::Status>(
       output, input, output_splits, input_splits, options_.size,
-      [&](Operation& operation) { return Run(operation, timeout).status(); });
+      [&](Collective& collective) { return Run(collective, timeout).status(); });
 }
 ProcessGroup::StartedWork ProcessGroup::AllToAllSingleAsync(const Tensor& output,
                                                             const Tensor& input,
@@ -189,15 +173,14 @@ ProcessGroup::StartedWork ProcessGroup::AllToAllSingleAsync(const Tensor& output
                                                             Timeout timeout) {
   return AllToAllInParts<StartedWork>(
       output, input, output_splits, input_splits, options_.size,
-      [&](Operation& operation) { return Start(std::move(operation), timeout); });
+      [&](Collective& collective) { return Start(std::move(collective), timeout); });
 }
 
 absl::Status ProcessGroup::BroadcastCoalesced(const Tensors& tensors, int64_t root,
                                               Timeout timeout) {
-  return Run(Named("broadcast_coalesced",
-                   syncline::BroadcastCoalesced(tensors, root, options_.rank)),
-             timeout)
-      .status();
+  return Run(
+      Named("broadcast_coalesced", syncline::BroadcastCoalesced(tensors, root, options_.rank)),
+      timeout);
 }
 ProcessGroup::StartedWork ProcessGroup::BroadcastCoalescedAsync(const Tensors& tensors,
                                                                 int64_t root, Timeout timeout) {
@@ -209,8 +192,7 @@ ProcessGroup::StartedWork ProcessGroup::BroadcastCoalescedAsync(const Tensors& t
 absl::Status ProcessGroup::AllReduceCoalesced(const Tensors& tensors, ReduceOp op, Timeout timeout,
                                               double factor) {
   return Run(Named("all_reduce_coalesced", syncline::AllReduceCoalesced(tensors, op, factor)),
-             timeout)
-      .status();
+             timeout);
 }
 ProcessGroup::StartedWork ProcessGroup::AllReduceCoalescedAsync(const Tensors& tensors, ReduceOp op,
                                                                 Timeout timeout, double factor) {
@@ -222,8 +204,7 @@ absl::Status ProcessGroup::AllGatherCoalesced(const Tensors& outputs, const Tens
                                               Timeout timeout) {
   return Run(Named("all_gather_coalesced",
                    syncline::AllGatherCoalesced(outputs, inputs, options_.rank, options_.size)),
-             timeout)
-      .status();
+             timeout);
 }
 ProcessGroup::StartedWork ProcessGroup::AllGatherCoalescedAsync(const Tensors& outputs,
                                                                 const Tensors& inputs,
@@ -238,8 +219,7 @@ absl::Status ProcessGroup::ReduceScatterCoalesced(const Tensors& outputs, const 
   return Run(Named("reduce_scatter_coalesced",
                    syncline::ReduceScatterCoalesced(outputs, inputs, op, factor, options_.rank,
                                                     options_.size)),
-             timeout)
-      .status();
+             timeout);
 }
 ProcessGroup::StartedWork ProcessGroup::ReduceScatterCoalescedAsync(const Tensors& outputs,
                                                                     const Tensors& inputs,
@@ -253,10 +233,9 @@ ProcessGroup::StartedWork ProcessGroup::ReduceScatterCoalescedAsync(const Tensor
 
 absl::Status ProcessGroup::BroadcastMulti(const Tensors& tensors, int64_t root, int64_t root_tensor,
                                           Timeout timeout) {
-  return Run(Named("broadcast_multi",
-                   syncline::BroadcastMulti(tensors, root, root_tensor, options_.rank)),
-             timeout)
-      .status();
+  return Run(
+      Named("broadcast_multi", syncline::BroadcastMulti(tensors, root, root_tensor, options_.rank)),
+      timeout);
 }
 ProcessGroup::StartedWork ProcessGroup::BroadcastMultiAsync(const Tensors& tensors, int64_t root,
                                                             int64_t root_tensor, Timeout timeout) {
@@ -267,8 +246,7 @@ ProcessGroup::StartedWork ProcessGroup::BroadcastMultiAsync(const Tensors& tenso
 
 absl::Status ProcessGroup::AllReduceMulti(const Tensors& tensors, ReduceOp op, Timeout timeout,
                                           double factor) {
-  return Run(Named("all_reduce_multi", syncline::AllReduceMulti(tensors, op, factor)), timeout)
-      .status();
+  return Run(Named("all_reduce_multi", syncline::AllReduceMulti(tensors, op, factor)), timeout);
 }
 ProcessGroup::StartedWork ProcessGroup::AllReduceMultiAsync(const Tensors& tensors, ReduceOp op,
                                                             Timeout timeout, double factor) {
@@ -279,8 +257,7 @@ absl::Status ProcessGroup::ReduceMulti(const Tensors& tensors, int64_t root, Red
                                        int64_t root_tensor, Timeout timeout, double factor) {
   return Run(Named("reduce_multi",
                    syncline::ReduceMulti(tensors, root, op, root_tensor, factor, options_.rank)),
-             timeout)
-      .status();
+             timeout);
 }
 ProcessGroup::StartedWork ProcessGroup::ReduceMultiAsync(const Tensors& tensors, int64_t root,
                                                          ReduceOp op, int64_t root_tensor,
@@ -294,8 +271,7 @@ absl::Status ProcessGroup::AllGatherMulti(const Tensors& outputs, const Tensors&
                                           Timeout timeout) {
   return Run(Named("all_gather_multi",
                    syncline::AllGatherMulti(outputs, inputs, options_.rank, options_.size)),
-             timeout)
-      .status();
+             timeout);
 }
 ProcessGroup::StartedWork ProcessGroup::AllGatherMultiAsync(const Tensors& outputs,
                                                             const Tensors& inputs,
@@ -307,11 +283,10 @@ ProcessGroup::StartedWork ProcessGroup::AllGatherMultiAsync(const Tensors& outpu
 
 absl::Status ProcessGroup::ReduceScatterMulti(const Tensors& outputs, const Tensors& inputs,
                                               ReduceOp op, Timeout timeout, double factor) {
-  return Run(Named("reduce_scatter_multi",
-                   syncline::ReduceScatterMulti(outputs, inputs, op, factor, options_.rank,
-                                                options_.size)),
-             timeout)
-      .status();
+  return Run(
+      Named("reduce_scatter_multi", syncline::ReduceScatterMulti(outputs, inputs, op, factor,
+                                                                 options_.rank, options_.size)),
+      timeout);
 }
 ProcessGroup::StartedWork ProcessGroup::ReduceScatterMultiAsync(const Tensors& outputs,
                                                                 const Tensors& inputs, ReduceOp op,
@@ -323,29 +298,29 @@ ProcessGroup::StartedWork ProcessGroup::ReduceScatterMultiAsync(const Tensors& o
 }
 
 absl::Status ProcessGroup::Barrier(Timeout timeout) {
-  return Run(Operation(OpKind::kBarrier), timeout).status();
+  return Run(Collective::Barrier(), timeout).status();
 }
 ProcessGroup::StartedWork ProcessGroup::BarrierAsync(Timeout timeout) {
-  return Start(Operation(OpKind::kBarrier), timeout);
+  return Start(Collective::Barrier(), timeout);
 }
 
 absl::Status ProcessGroup::Send(const Tensor& tensor, int64_t dst, int64_t tag, Timeout timeout) {
-  return Run(Message(OpKind::kSend, tensor, dst, tag), timeout).status();
+  return Run(Collective::Send(tensor, dst, tag), timeout).status();
 }
 ProcessGroup::StartedWork ProcessGroup::SendAsync(const Tensor& tensor, int64_t dst, int64_t tag,
                                                   Timeout timeout) {
-  return Start(Message(OpKind::kSend, tensor, dst, tag), timeout);
+  return Start(Collective::Send(tensor, dst, tag), timeout);
 }
 
 absl::StatusOr<int64_t> ProcessGroup::Recv(const Tensor& tensor, int64_t src, int64_t tag,
                                            Timeout timeout) {
-  auto source = Run(Message(OpKind::kRecv, tensor, src, tag), timeout);
+  auto source = Run(Collective::Recv(tensor, src, tag), timeout);
   if (!source.ok()) return source.status();
   return *source;
 }
 ProcessGroup::StartedWork ProcessGroup::RecvAsync(const Tensor& tensor, int64_t src, int64_t tag,
                                                   Timeout timeout) {
-  return Start(Message(OpKind::kRecv, tensor, src, tag), timeout);
+  return Start(Collective::Recv(tensor, src, tag), timeout);
 }
 
 }  // namespace syncline

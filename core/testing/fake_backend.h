@@ -10,13 +10,14 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/synchronization/mutex.h"
 #include "core/group/backend.h"
+#include "core/group/blocking_backend.h"
 #include "core/group/process_group.h"
 
 namespace syncline {
 
 // Registered as "fake". Every call is logged by name and then ends as `behaviour` says; calls that
 // wait in there are woken by Abort through `aborted()`. Moves no bytes. Thread-safe.
-class FakeBackend final : public Backend {
+class FakeBackend final : public BlockingBackend {
  public:
   using Behaviour = std::function<absl::Status(FakeBackend&, OpKind, const CallContext&)>;
 
@@ -25,23 +26,10 @@ class FakeBackend final : public Backend {
   // The backend of the last group made on this thread.
   static std::shared_ptr<FakeBackend> Last();
 
-  explicit FakeBackend(Behaviour behaviour) : behaviour_(std::move(behaviour)) {}
+  FakeBackend(Behaviour behaviour, int rank)
+      : BlockingBackend(rank), behaviour_(std::move(behaviour)) {}
 
   absl::string_view name() const override { return "fake"; }
-  absl::Status Broadcast(const Tensor&, int, const CallContext& c) override;
-  absl::Status AllReduce(const Tensor&, ReduceOp, const CallContext& c) override;
-  absl::Status Reduce(const Tensor&, ReduceOp, int, const CallContext& c) override;
-  absl::Status AllGather(absl::Span<const Tensor>, const Tensor&, const CallContext& c) override;
-  absl::Status Gather(absl::Span<const Tensor>, const Tensor&, int, const CallContext& c) override;
-  absl::Status Scatter(const Tensor&, absl::Span<const Tensor>, int, const CallContext& c) override;
-  absl::Status ReduceScatter(const Tensor&, absl::Span<const Tensor>, ReduceOp,
-                             const CallContext& c) override;
-  absl::Status AllToAll(absl::Span<const Tensor>, absl::Span<const Tensor>,
-                        const CallContext& c) override;
-  absl::Status Barrier(const CallContext& c) override;
-  absl::Status Send(const Tensor&, int, const CallContext& c) override;
-  // From any source comes a message of rank 1.
-  absl::StatusOr<int> Recv(const Tensor&, int, const CallContext& c) override;
   void Abort(const absl::Status& cause) override;
 
   // "all_reduce #0", in the order of the calls.
@@ -52,7 +40,8 @@ class FakeBackend final : public Backend {
   absl::Status WaitForAbort() const;
 
  private:
-  absl::Status Call(OpKind kind, const CallContext& context);
+  // A receive from any source gets a message of rank 1.
+  absl::StatusOr<int> RunBlocking(const CallContext& context) override;
 
   const Behaviour behaviour_;
   mutable absl::Mutex mutex_;

@@ -18,7 +18,7 @@
 #include "core/base/deadline.h"
 #include "core/base/status.h"
 #include "core/group/byte_collectives.h"
-#include "core/group/lane.h"
+#include "core/group/operation_queue.h"
 #include "core/group/subgroups.h"
 
 namespace syncline {
@@ -45,7 +45,7 @@ class Session {
                            std::shared_ptr<GradBucket> bucket) {
     Session& session = *self;
     ++session.in_flight_;
-    const absl::Status posted = session.lane_.Post([&](uint64_t) -> std::function<void()> {
+    const absl::Status posted = session.queue_.Post([&](uint64_t) -> std::function<void()> {
       return [self = std::move(self), work = std::move(work), bucket = std::move(bucket)] {
         work->Start();
         const absl::Status status = self->Average(*bucket);
@@ -57,10 +57,10 @@ class Session {
     return posted;
   }
 
-  // Whether no bucket is being averaged or queued. The lane may still be telling who waits.
+  // Whether no bucket is being averaged or queued. The queue may still be telling who waits.
   bool IsDone() const { return in_flight_ == 0; }
-  // Waits for the lane until `deadline`; not at all on its own thread.
-  void AwaitIdle(const Deadline& deadline) const { lane_.AwaitIdle(deadline); }
+  // Waits for the queue until `deadline`; not at all on its own thread.
+  void AwaitIdle(const Deadline& deadline) const { queue_.AwaitIdle(deadline); }
 
   absl::Status Average(GradBucket& bucket) {
     SYNCLINE_RETURN_IF_ERROR(cause());
@@ -88,7 +88,7 @@ class Session {
   }
 
  private:
-  // On the lane's thread nobody else catches what is thrown, such as for want of memory.
+  // On the queue's thread nobody else catches what is thrown, such as for want of memory.
   absl::Status AverageOrCatch(GradBucket& bucket) {
     try {
       return averager_->Average(bucket, *group_);
@@ -104,7 +104,7 @@ class Session {
   mutable absl::Mutex mutex_;
   absl::Status cause_ ABSL_GUARDED_BY(mutex_);
   std::atomic<int64_t> in_flight_{0};  // Buckets.
-  Lane lane_;
+  OperationQueue queue_;
 };
 
 // That all ranks do the same.

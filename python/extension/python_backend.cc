@@ -24,6 +24,27 @@ py::list ViewsOf(absl::Span<const Tensor> tensors) {
   return views;
 }
 
+bool HasOutputs(OpKind kind) {
+  return kind == OpKind::kAllGather || kind == OpKind::kGather || kind == OpKind::kAllToAll;
+}
+
+bool HasInputs(OpKind kind) {
+  return kind == OpKind::kScatter || kind == OpKind::kReduceScatter || kind == OpKind::kAllToAll;
+}
+
+// The arguments of the Python method for `call`, by one rule: what it writes, what it reads, the
+// reduction, the root or peer, the tag; each if the operation has it.
+py::list ArgumentsOf(const Collective& call) {
+  py::list arguments;
+  if (HasOutputs(call.kind)) arguments.append(ViewsOf(call.outputs));
+  if (call.tensor != nullptr) arguments.append(ViewOf(*call.tensor));
+  if (HasInputs(call.kind)) arguments.append(ViewsOf(call.inputs));
+  if (Reduces(call.kind)) arguments.append(ToPython<ReduceOp>(call.reduce_op));
+  if (HasRoot(call.kind) || IsP2p(call.kind)) arguments.append(call.peer);
+  if (IsP2p(call.kind)) arguments.append(call.tag);
+  return arguments;
+}
+
 absl::StatusOr<DeviceType> ParseDevice(const std::string& name) {
   if (name == "cpu") return DeviceType::kCpu;
   if (name == "cuda") return DeviceType::kCuda;
@@ -70,7 +91,7 @@ absl::StatusOr<std::shared_ptr<Backend>> Make(const std::string& name, const py:
     object = DroppedUnderGil(std::move(made));
     return absl::OkStatus();
   }));
-  return std::make_shared<PythonBackend>(name, std::move(object));
+  return std::make_shared<PythonBackend>(name, config.rank, std::move(object));
 }
 
 void Register(py::handle py_name, py::object factory, py::handle devices, py::handle operations,
@@ -88,70 +109,6 @@ void Register(py::handle py_name, py::object factory, py::handle devices, py::ha
 
 }  // namespace
 
-absl::Status PythonBackend::Broadcast(const Tensor& tensor, int root, const CallContext& context) {
-  return Call(OpKind::kBroadcast, context, [&] { return py::make_tuple(ViewOf(tensor), root); });
-}
-
-absl::Status PythonBackend::AllReduce(const Tensor& tensor, ReduceOp op,
-                                      const CallContext& context) {
-  return Call(OpKind::kAllReduce, context,
-              [&] { return py::make_tuple(ViewOf(tensor), ToPython<ReduceOp>(op)); });
-}
-
-absl::Status PythonBackend::Reduce(const Tensor& tensor, ReduceOp op, int root,
-                                   const CallContext& context) {
-  return Call(OpKind::kReduce, context,
-              [&] { return py::make_tuple(ViewOf(tensor), ToPython<ReduceOp>(op), root); });
-}
-
-absl::Status PythonBackend::AllGather(absl::Span<const Tensor> outputs, const Tensor& input,
-                                      const CallContext& context) {
-  return Call(OpKind::kAllGather, context,
-              [&] { return py::make_tuple(ViewsOf(outputs), ViewOf(input)); });
-}
-
-absl::Status PythonBackend::Gather(absl::Span<const Tensor> outputs, const Tensor& input, int root,
-                                   const CallContext& context) {
-  return Call(OpKind::kGather, context,
-              [&] { return py::make_tuple(ViewsOf(outputs), ViewOf(input), root); });
-}
-
-absl::Status PythonBackend::Scatter(const Tensor& output, absl::Span<const Tensor> inputs, int root,
-                                    const CallContext& context) {
-  return Call(OpKind::kScatter, context,
-              [&] { return py::make_tuple(ViewOf(output), ViewsOf(inputs), root); });
-}
-
-absl::Status PythonBackend::ReduceScatter(const Tensor& output, absl::Span<const Tensor> inputs,
-                                          ReduceOp op, const CallContext& context) {
-  return Call(OpKind::kReduceScatter, context, [&] {
-    return py::make_tuple(ViewOf(output), ViewsOf(inputs), ToPython<ReduceOp>(op));
-  });
-}
-
-absl::Status PythonBackend::AllToAll(absl::Span<const Tensor> outputs,
-                                     absl::Span<const Tensor> inputs, const CallContext& context) {
-  return Call(OpKind::kAllToAll, context,
-              [&] { return py::make_tuple(ViewsOf(outputs), ViewsOf(inputs)); });
-}
-
-absl::Status PythonBackend::Barrier(const CallContext& context) {
-  return Call(OpKind::kBarrier, context, [] { return py::tuple(); });
-}
-
-absl::Status PythonBackend::Send(const Tensor& tensor, int dst, const CallContext& context) {
-  return Call(OpKind::kSend, context,
-              [&] { return py::make_tuple(ViewOf(tensor), dst, context.tag); });
-}
-
-absl::StatusOr<int> PythonBackend::Recv(const Tensor& tensor, int src, const CallContext& context) {
-  int64_t source = 0;
-  SYNCLINE_RETURN_IF_ERROR(Call(
-      OpKind::kRecv, context, [&] { return py::make_tuple(ViewOf(tensor), src, context.tag); },
-      [&](const py::object& result) { source = FromPython<int64_t>(result, "what it returns"); }));
-  return static_cast<int>(source);
-}
-
 void PythonBackend::Abort(const absl::Status& cause) {
   InPython(name_, [&] {
     if (py::hasattr(*object_, "abort")) {
@@ -161,26 +118,33 @@ void PythonBackend::Abort(const absl::Status& cause) {
   }).IgnoreError();  // The group is broken already; `cause` is what matters.
 }
 
-absl::Status PythonBackend::Call(OpKind kind, const CallContext& context,
-                                 absl::FunctionRef<py::tuple()> arguments,
-                                 absl::FunctionRef<void(py::object)> use) {
+absl::StatusOr<int> PythonBackend::RunBlocking(const CallContext& context) {
+  const Collective& collective = *context.collective;
   const absl::Duration left = context.deadline.Remaining();
   if (left <= absl::ZeroDuration()) {
     return TimeoutError(absl::StrCat("backend '", name_, "' had no time left of ",
                                      absl::FormatDuration(context.deadline.timeout())));
   }
-  return InPython(absl::StrCat("backend '", name_, "'"), [&]() -> absl::Status {
-    const std::string method(Name(kind));
+  int64_t source = 0;
+  SYNCLINE_RETURN_IF_ERROR(InPython(absl::StrCat("backend '", name_, "'"), [&]() -> absl::Status {
+    const std::string method(Name(collective.kind));
     if (!py::hasattr(*object_, method.c_str())) {
       return UnsupportedError(absl::StrCat("it does not serve ", method));
     }
-    use(object_->attr(method.c_str())(*arguments(),
-                                      py::arg("timeout") = ToPython<absl::Duration>(left)));
+    const py::object result = object_->attr(method.c_str())(
+        *ArgumentsOf(collective), py::arg("timeout") = ToPython<absl::Duration>(left));
+    if (collective.kind == OpKind::kRecv) {
+      source = FromPython<int64_t>(result, "what it returns");
+    }
     return absl::OkStatus();
-  });
+  }));
+  return static_cast<int>(source);
 }
 
 void DefineRegisterBackend(py::module_& module) {
+  py::list operations;
+  for (OpKind kind : AllOpKinds()) operations.append(std::string(Name(kind)));
+  module.attr("_operations") = py::tuple(operations);
   module.def("_register_backend", &Register, py::arg("name"), py::arg("factory"),
              py::arg("devices"), py::arg("operations"), py::arg("dtypes"));
 }

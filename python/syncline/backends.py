@@ -13,22 +13,8 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any, ClassVar
 
-from syncline._syncline import Info, ProcessGroup, Store, _register_backend
+from syncline._syncline import Info, ProcessGroup, Store, _operations, _register_backend
 from syncline.job import resolve
-
-OPERATIONS = (
-    "broadcast",
-    "all_reduce",
-    "reduce",
-    "all_gather",
-    "gather",
-    "scatter",
-    "reduce_scatter",
-    "all_to_all",
-    "barrier",
-    "send",
-    "recv",
-)
 
 DTYPES = (
     "bool",
@@ -143,7 +129,7 @@ class Backend(str):
         served = ["cpu"] if devices is None else [devices] if isinstance(devices, str) else devices
         if operations is None:
             is_class = isinstance(func, type)
-            operations = [o for o in OPERATIONS if not is_class or hasattr(func, o)]
+            operations = [o for o in _operations if not is_class or hasattr(func, o)]
         if not callable(func):
             raise TypeError(f"func must be callable, not {type(func).__name__}")
         lower = name.lower()

@@ -24,7 +24,7 @@
 #include "core/base/log.h"
 #include "core/base/status.h"
 #include "core/group/backend.h"
-#include "core/group/operation.h"
+#include "core/group/collective.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/backends/auto_workers.h"
@@ -83,9 +83,9 @@ void RunMismatches(const Worker& worker) {
         Spec spec{own.kind};
         spec.count = own.count;
         spec.uneven = own.uneven;
-        const Operation operation = Build(spec, worker.rank, worker.size);
+        const Collective operation = Build(spec, worker.rank, worker.size);
         CallContext context{turn, Deadline(absl::Seconds(20))};
-        status = Dispatch(operation, context, **backend, worker.rank).status();
+        status = RunAndWait(**backend, operation, context).status();
       }
       std::printf("%s\n", status.ToString().c_str());
     }
@@ -158,9 +158,9 @@ void RunWithoutSharing(const Worker& worker) {
   absl::Status status = backend.status();
   for (uint64_t turn = 0; status.ok() && turn < 3; ++turn) {
     const Spec spec{OpKind::kAllReduce, DType::kInt32, 100000};
-    const Operation operation = Build(spec, worker.rank, worker.size);
+    const Collective operation = Build(spec, worker.rank, worker.size);
     CallContext context{turn, Deadline(absl::Seconds(60))};
-    status = Dispatch(operation, context, **backend, worker.rank).status();
+    status = RunAndWait(**backend, operation, context).status();
     if (status.ok()) status = CheckDone(spec, operation, worker.rank, worker.size);
   }
   std::printf("%s\n", status.ToString().c_str());

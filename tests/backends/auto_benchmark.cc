@@ -58,11 +58,11 @@ class Rank {
 
   // Per call.
   Cost Round(OpKind kind, const Tensor& tensor, int calls) {
-    Require(backend_->Barrier(Next()));
+    Require(RunAndWait(*backend_, Collective::Barrier(), Next()).status());
     const Clock::time_point start = Clock::now();
     const double work = WorkSoFar();
     for (int i = 0; i < calls; ++i) Require(Call(kind, tensor));
-    Require(backend_->Barrier(Next()));
+    Require(RunAndWait(*backend_, Collective::Barrier(), Next()).status());
     return {std::chrono::duration<double, std::micro>(Clock::now() - start).count() / calls,
             (WorkSoFar() - work) / calls};
   }
@@ -80,17 +80,21 @@ class Rank {
     for (int r = 0; r < size_; ++r) parts.push_back(tensor.Slice(r * each % tensor.numel(), each));
     switch (kind) {
       case OpKind::kAllReduce:
-        return backend_->AllReduce(tensor, ReduceOp::kSum, Next());
+        return RunAndWait(*backend_, Collective::AllReduce(tensor, ReduceOp::kSum), Next())
+            .status();
       case OpKind::kBroadcast:
-        return backend_->Broadcast(tensor, 0, Next());
+        return RunAndWait(*backend_, Collective::Broadcast(tensor, 0), Next()).status();
       case OpKind::kReduce:
-        return backend_->Reduce(tensor, ReduceOp::kSum, 0, Next());
+        return RunAndWait(*backend_, Collective::Reduce(tensor, ReduceOp::kSum, 0), Next())
+            .status();
       case OpKind::kAllGather:
-        return backend_->AllGather(parts, parts[rank_], Next());
+        return RunAndWait(*backend_, Collective::AllGather(parts, parts[rank_]), Next()).status();
       case OpKind::kReduceScatter:
-        return backend_->ReduceScatter(parts[rank_], parts, ReduceOp::kSum, Next());
+        return RunAndWait(*backend_, Collective::ReduceScatter(parts[rank_], parts, ReduceOp::kSum),
+                          Next())
+            .status();
       default:
-        return backend_->Barrier(Next());
+        return RunAndWait(*backend_, Collective::Barrier(), Next()).status();
     }
   }
 

@@ -22,7 +22,7 @@
 #include "core/base/status.h"
 #include "core/group/backend.h"
 #include "core/group/backend_registry.h"
-#include "core/group/operation.h"
+#include "core/group/collective.h"
 #include "core/store/prefix_store.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -79,7 +79,7 @@ std::vector<Spec> LargeSpecs(int size) {
 
 absl::Status RunLarge(Member& member) {
   for (const Spec& spec : LargeSpecs(member.size())) {
-    const Operation operation = Build(spec, member.rank(), member.size());
+    const Collective operation = Build(spec, member.rank(), member.size());
     SYNCLINE_RETURN_IF_ERROR(member.Run(operation));
     if (spec.kind == OpKind::kBroadcast || spec.kind == OpKind::kAllReduce) {
       member.Note(*operation.tensor);
@@ -158,7 +158,7 @@ absl::Status CallUntilItFails(const Worker& worker, std::shared_ptr<Backend>& ba
   const bool is_last = worker.rank == worker.size - 1;
   const std::string what = is_last ? words[2] : "";
   spec.count = std::stoll(words[1]);
-  Operation operation = Build(spec, worker.rank, worker.size);
+  Collective operation = Build(spec, worker.rank, worker.size);
   std::thread aborter;
   for (uint64_t turn = 0;; ++turn) {
     if (turn == kTurns && what == "differ") {
@@ -180,7 +180,7 @@ absl::Status CallUntilItFails(const Worker& worker, std::shared_ptr<Backend>& ba
     if (turn == kTurns && what == "exit") return absl::OkStatus();
     if (turn == kTurns && (what == "leave" || what == "stay_away")) pause();
     CallContext context{turn, Deadline(turn < kTurns ? absl::Seconds(60) : kTimeout)};
-    const absl::Status status = Dispatch(operation, context, *backend, worker.rank).status();
+    const absl::Status status = RunAndWait(*backend, operation, context).status();
     if (!status.ok() && aborter.joinable()) aborter.join();
     SYNCLINE_RETURN_IF_ERROR(status);
     if (turn + 1 == kTurns) worker.store->Set(KeyOf(worker.rank), "").IgnoreError();

@@ -71,7 +71,8 @@ TEST_P(BackendAbortTest, ARankThatAbortsInACallFailsAllRanksSoonWithItsCause) {
     }
     const absl::Status status = CallUntilFailure(*backend, rank, habit, [&] { under_way.Step(); });
     if (aborter.joinable()) aborter.join();
-    EXPECT_EQ(backend->Barrier(CallContext{}), status);  // All that come later fail alike.
+    EXPECT_EQ(RunAndWait(*backend, Collective::Barrier(), CallContext{}).status(),
+              status);  // All that come later fail alike.
     return status;
   });
   EXPECT_LT(absl::Now() - aborted, kNotice);

@@ -39,8 +39,8 @@ class BackendConformance : public testing::TestWithParam<std::tuple<BackendCase,
   static const BackendCase& Case() { return std::get<0>(GetParam()); }
   static int size() { return std::get<1>(GetParam()); }
 
-  static CallContext Within(absl::Duration timeout, uint64_t sequence = 0, int tag = 0) {
-    return {sequence, Deadline(timeout), tag};
+  static CallContext Within(absl::Duration timeout, uint64_t sequence = 0) {
+    return {sequence, Deadline(timeout)};
   }
 
   static absl::StatusOr<std::shared_ptr<Backend>> Make(std::shared_ptr<Store> store, int rank,

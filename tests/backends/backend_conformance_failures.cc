@@ -30,7 +30,10 @@ std::string Message(const absl::Status& status) { return std::string(status.mess
 void ExpectOk(const absl::Status& status) { EXPECT_TRUE(status.ok()) << status; }
 
 absl::Status Reduce(Backend& backend, const CallContext& context) {
-  return backend.AllReduce(Numbers(DType::kFloat32, 1000, 0), ReduceOp::kSum, context);
+  return RunAndWait(backend,
+                    Collective::AllReduce(Numbers(DType::kFloat32, 1000, 0), ReduceOp::kSum),
+                    context)
+      .status();
 }
 
 // Operations that wait for the last rank.
@@ -71,7 +74,7 @@ TEST_P(BackendConformance, ARankThatDoesNotComeIsNamedAndLaterCallsFailAtOnce) {
       if (rank == size() - 1) return failed.Wait();
       const absl::Time start = absl::Now();
       const absl::Status status =
-          Dispatch(Build(spec, rank, size()), Within(timeout, 7), *backend, rank).status();
+          RunAndWait(*backend, Build(spec, rank, size()), Within(timeout, 7)).status();
       EXPECT_LT(absl::Now() - start, timeout + kSlack);
       EXPECT_EQ(KindOf(status), ErrorKind::kTimeout) << status;
       EXPECT_THAT(Message(status), HasSubstr(absl::StrCat(Name(spec.kind), " #7")));
@@ -79,7 +82,10 @@ TEST_P(BackendConformance, ARankThatDoesNotComeIsNamedAndLaterCallsFailAtOnce) {
 
       const absl::Time again = absl::Now();
       EXPECT_EQ(Reduce(*backend, Within(kPatience, 8)), status);
-      EXPECT_EQ(backend->Send(Tensor::Zeros(DType::kInt8, {5}), 0, Within(kPatience)), status);
+      EXPECT_EQ(RunAndWait(*backend, Collective::Send(Tensor::Zeros(DType::kInt8, {5}), 0),
+                           Within(kPatience))
+                    .status(),
+                status);
       EXPECT_LT(absl::Now() - again, kSlack);
       failed.Step();
     });
@@ -90,7 +96,7 @@ TEST_P(BackendConformance, ARankThatIsDestroyedFailsTheOthersSoon) {
   if (size() == 1) return;
   Countdown failed(size() - 1);
   Run([&](std::shared_ptr<Backend>& backend, int rank) {
-    ExpectOk(backend->Barrier(Within(kPatience, 0)));
+    ExpectOk(RunAndWait(*backend, Collective::Barrier(), Within(kPatience, 0)).status());
     if (rank == size() - 1) {
       backend.reset();
       return failed.Wait();
@@ -101,7 +107,7 @@ TEST_P(BackendConformance, ARankThatIsDestroyedFailsTheOthersSoon) {
     EXPECT_FALSE(status.ok());
     EXPECT_NE(KindOf(status), ErrorKind::kTimeout) << status;
     EXPECT_THAT(Message(status), HasSubstr(Rank(size() - 1)));
-    EXPECT_EQ(backend->Barrier(Within(kPatience, 2)), status);
+    EXPECT_EQ(RunAndWait(*backend, Collective::Barrier(), Within(kPatience, 2)).status(), status);
     failed.Step();
   });
 }
@@ -116,7 +122,9 @@ TEST_P(BackendConformance, ARankThatAbortsInACallFailsEveryRankWithItsCause) {
     std::thread caller([&] {
       calling.Step();
       const absl::Status status =
-          backend->Recv(Tensor::Zeros(DType::kInt8, {5}), (rank + 1) % size(), Within(kPatience))
+          RunAndWait(*backend,
+                     Collective::Recv(Tensor::Zeros(DType::kInt8, {5}), (rank + 1) % size()),
+                     Within(kPatience))
               .status();
       EXPECT_EQ(KindOf(status), ErrorKind::kBackend) << status;
       EXPECT_THAT(Message(status), HasSubstr("the disk is full"));
@@ -140,7 +148,7 @@ TEST_P(BackendConformance, ARankThatHasFinishedMayGoWhileOthersStillTalk) {
   constexpr int64_t kElements = 1 << 20;  // 4 MiB
   absl::Notification gone;
   Run([&](std::shared_ptr<Backend>& backend, int rank) {
-    ExpectOk(backend->Barrier(Within(kPatience, 0)));
+    ExpectOk(RunAndWait(*backend, Collective::Barrier(), Within(kPatience, 0)).status());
     if (rank == size() - 1) {
       backend->Abort(BackendError("the group is closed"));
       backend.reset();
@@ -152,8 +160,10 @@ TEST_P(BackendConformance, ARankThatHasFinishedMayGoWhileOthersStillTalk) {
       if (i == 5) {
         EXPECT_TRUE(gone.WaitForNotificationWithTimeout(kPatience));
       }
-      ExpectOk(rank == 0 ? backend->Send(tensor, 1, Within(kPatience, i))
-                         : backend->Recv(tensor, 0, Within(kPatience, i)).status());
+      ExpectOk(
+          rank == 0
+              ? RunAndWait(*backend, Collective::Send(tensor, 1), Within(kPatience, i)).status()
+              : RunAndWait(*backend, Collective::Recv(tensor, 0), Within(kPatience, i)).status());
       if (rank == 1) {
         EXPECT_TRUE(SameBytes(tensor, Bytes(DType::kInt32, kElements, i)));
       }
@@ -164,11 +174,12 @@ TEST_P(BackendConformance, ARankThatHasFinishedMayGoWhileOthersStillTalk) {
 TEST_P(BackendConformance, AReceiveFromAnyRankFailsSoonOnceAllOthersHaveGone) {
   if (size() == 1) return;
   Run([](std::shared_ptr<Backend>& backend, int rank) {
-    ExpectOk(backend->Barrier(Within(kPatience, 0)));
+    ExpectOk(RunAndWait(*backend, Collective::Barrier(), Within(kPatience, 0)).status());
     if (rank > 0) return;  // Destroys the backend.
     const absl::Time start = absl::Now();
     const auto source =
-        backend->Recv(Tensor::Zeros(DType::kInt8, {5}), kAnySource, Within(kPatience));
+        RunAndWait(*backend, Collective::Recv(Tensor::Zeros(DType::kInt8, {5}), kAnySource),
+                   Within(kPatience));
     EXPECT_LT(absl::Now() - start, absl::Seconds(3));
     EXPECT_FALSE(source.ok());
     EXPECT_NE(KindOf(source.status()), ErrorKind::kTimeout) << source.status();

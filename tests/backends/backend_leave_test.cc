@@ -90,8 +90,8 @@ TEST_P(BackendLeaveTest, ARankThatLeavesAtOnceLetsTheOthersTalk) {
   RunGroups([](Backend& backend, int rank, int) -> absl::Status {
     if (rank == 0) return absl::OkStatus();
     const Tensor tensor = Bytes(DType::kInt32, 1000, rank);
-    if (rank == 1) return backend.Send(tensor, 2, Number(0));
-    if (rank == 2) return backend.Recv(tensor, 1, Number(0)).status();
+    if (rank == 1) return RunAndWait(backend, Collective::Send(tensor, 2), Number(0)).status();
+    if (rank == 2) return RunAndWait(backend, Collective::Recv(tensor, 1), Number(0)).status();
     return absl::OkStatus();
   });
 }
@@ -99,7 +99,7 @@ TEST_P(BackendLeaveTest, ARankThatLeavesAtOnceLetsTheOthersTalk) {
 TEST_P(BackendLeaveTest, ARankThatLeavesRightAfterABarrierLetsTheOthersPassIt) {
   RunGroups([](Backend& backend, int, int group) -> absl::Status {
     for (int i = 0; i <= group % 3; ++i) {
-      SYNCLINE_RETURN_IF_ERROR(backend.Barrier(Number(i)));
+      SYNCLINE_RETURN_IF_ERROR(RunAndWait(backend, Collective::Barrier(), Number(i)).status());
     }
     return absl::OkStatus();
   });
@@ -113,7 +113,7 @@ TEST_P(BackendLeaveTest, RanksMayLeaveRightAfterAnyCollective) {
       SYNCLINE_ASSIGN_OR_RETURN(const auto backend, Join(Name(), store, rank, size()));
       Spec spec{kind};
       spec.count = 100000;
-      return Dispatch(Build(spec, rank, size()), Number(0), *backend, rank).status();
+      return RunAndWait(*backend, Build(spec, rank, size()), Number(0)).status();
     });
     for (const absl::Status& status : statuses) EXPECT_TRUE(status.ok()) << status;
   }
@@ -128,9 +128,13 @@ TEST_P(BackendLeaveTest, WhatARankHasSentArrivesThoughItLeavesAtOnce) {
       const Tensor expected = Bytes(DType::kInt32, kElements, group);
       const Tensor tensor = Bytes(DType::kInt32, kElements, rank == 0 ? group : -1);
       for (int peer = 1; peer < size(); ++peer) {
-        if (rank == 0) SYNCLINE_RETURN_IF_ERROR(backend->Send(tensor, peer, Number(0)));
+        if (rank == 0)
+          SYNCLINE_RETURN_IF_ERROR(
+              RunAndWait(*backend, Collective::Send(tensor, peer), Number(0)).status());
       }
-      if (rank > 0) SYNCLINE_RETURN_IF_ERROR(backend->Recv(tensor, 0, Number(0)).status());
+      if (rank > 0)
+        SYNCLINE_RETURN_IF_ERROR(
+            RunAndWait(*backend, Collective::Recv(tensor, 0), Number(0)).status());
       EXPECT_TRUE(SameBytes(tensor, expected));
       return absl::OkStatus();
     });
@@ -143,7 +147,7 @@ TEST_P(BackendLeaveTest, GroupsThatAreGoneLeaveNoFilesAndNoThreads) {
     const auto store = std::make_shared<HashStore>();
     const auto statuses = RunRanks(size(), [&](int rank) -> absl::Status {
       SYNCLINE_ASSIGN_OR_RETURN(const auto backend, Join(Name(), store, rank, size()));
-      return backend->Barrier(Number(0));
+      return RunAndWait(*backend, Collective::Barrier(), Number(0)).status();
     });
     for (const absl::Status& status : statuses) EXPECT_TRUE(status.ok()) << status;
   };
@@ -166,7 +170,7 @@ TEST_P(BackendAloneTest, AGroupOfOneOpensNoSocketAndStartsNoThread) {
   uint64_t sequence = 0;
   for (OpKind kind : CollectiveKinds()) {
     const Spec spec{kind};
-    const auto done = Dispatch(Build(spec, 0, 1), Number(sequence++), **backend, 0);
+    const auto done = RunAndWait(**backend, Build(spec, 0, 1), Number(sequence++));
     EXPECT_TRUE(done.ok()) << syncline::Name(kind) << ": " << done.status();
   }
   EXPECT_EQ(OpenSockets(), sockets);

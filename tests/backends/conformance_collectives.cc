@@ -103,7 +103,7 @@ std::vector<Spec> SpecsOf(OpKind kind, const Capabilities& capabilities, int siz
 }
 
 // Notes what all ranks must have alike.
-void NoteResults(const Operation& done, Member& member) {
+void NoteResults(const Collective& done, Member& member) {
   const bool same = done.kind == OpKind::kBroadcast || done.kind == OpKind::kAllReduce;
   if (same) member.Note(*done.tensor);
   if (done.kind != OpKind::kAllGather) return;
@@ -111,7 +111,7 @@ void NoteResults(const Operation& done, Member& member) {
 }
 
 absl::Status RunSpec(const Spec& spec, Member& member) {
-  const Operation operation = Build(spec, member.rank(), member.size());
+  const Collective operation = Build(spec, member.rank(), member.size());
   SYNCLINE_RETURN_IF_ERROR(member.Run(operation));
   NoteResults(operation, member);
   return CheckDone(spec, operation, member.rank(), member.size());
@@ -131,7 +131,8 @@ absl::Status RunBarriers(Member& member) {
   for (int round = 0; round < 20; ++round) {
     const std::string key = absl::StrCat("arrivals/", round);
     SYNCLINE_RETURN_IF_ERROR(member.store().Add(key, 1).status());
-    SYNCLINE_RETURN_IF_ERROR(member.backend().Barrier(member.Next()));
+    SYNCLINE_RETURN_IF_ERROR(
+        RunAndWait(member.backend(), Collective::Barrier(), member.Next()).status());
     SYNCLINE_ASSIGN_OR_RETURN(const int64_t arrivals, member.store().Add(key, 0));
     if (arrivals != member.size()) {
       return absl::InternalError(absl::StrCat("rank ", member.rank(), " left barrier ", round,

@@ -38,8 +38,8 @@ Member::Member(std::string backend_name, Capabilities capabilities,
       rank_(rank),
       size_(size) {}
 
-absl::Status Member::Run(const Operation& operation) {
-  return Dispatch(operation, Next(), *backend_, rank_).status();
+absl::Status Member::Run(const Collective& operation) {
+  return RunAndWait(*backend_, operation, Next()).status();
 }
 
 void Member::Note(const Tensor& tensor) { digest_ = 31 * digest_ + Fingerprint(tensor); }

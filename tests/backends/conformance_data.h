@@ -14,7 +14,7 @@
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
 #include "core/group/backend.h"
-#include "core/group/operation.h"
+#include "core/group/collective.h"
 #include "core/store/store.h"
 
 namespace syncline {
@@ -40,7 +40,7 @@ class Member {
   CallContext Next() { return {sequence_++, Deadline(kPatience)}; }
 
   // Makes the collective call.
-  absl::Status Run(const Operation& operation);
+  absl::Status Run(const Collective& operation);
 
   // Says that these bytes are the same on all ranks. Whoever runs the ranks compares the digests.
   void Note(const Tensor& tensor);

@@ -14,7 +14,7 @@
 namespace syncline {
 namespace {
 
-CallContext Message(uint64_t sequence, int tag = 0) { return {sequence, Deadline(kPatience), tag}; }
+CallContext Message(uint64_t sequence) { return {sequence, Deadline(kPatience)}; }
 
 absl::Status Wrong(absl::string_view what, const Member& member) {
   return absl::InternalError(absl::StrCat(what, " on rank ", member.rank(), " of ", member.size()));
@@ -31,8 +31,10 @@ absl::Status Beside(absl::FunctionRef<absl::Status()> other,
   return status;
 }
 
-absl::Status Receive(Member& member, const Tensor& tensor, int src, const CallContext& context) {
-  SYNCLINE_ASSIGN_OR_RETURN(const int source, member.backend().Recv(tensor, src, context));
+absl::Status Receive(Member& member, const Tensor& tensor, int src, const CallContext& context,
+                     int tag = 0) {
+  SYNCLINE_ASSIGN_OR_RETURN(
+      const int source, RunAndWait(member.backend(), Collective::Recv(tensor, src, tag), context));
   if (source == src) return absl::OkStatus();
   return Wrong(absl::StrCat("recv from rank ", src, " says it was rank ", source), member);
 }
@@ -48,10 +50,40 @@ absl::Status RunRing(Member& member) {
       const Tensor out = Bytes(dtype, count, rank);
       const Tensor in = Tensor::Zeros(dtype, {count});
       const CallContext context = Message(sequence++);
-      SYNCLINE_RETURN_IF_ERROR(Beside([&] { return member.backend().Send(out, next, context); },
-                                      [&] { return Receive(member, in, previous, context); }));
+      SYNCLINE_RETURN_IF_ERROR(Beside(
+          [&] {
+            return RunAndWait(member.backend(), Collective::Send(out, next), context).status();
+          },
+          [&] { return Receive(member, in, previous, context); }));
       if (!SameBytes(in, Bytes(dtype, count, previous))) return Wrong(in.ToString(), member);
       if (!SameBytes(out, Bytes(dtype, count, rank))) return Wrong("what was sent", member);
+    }
+  }
+  return absl::OkStatus();
+}
+
+// Long messages that are issued together do not wait for each other, whatever their order in the
+// list, and those of one pair and tag keep their order.
+absl::Status RunTogether(Member& member) {
+  const int size = member.size(), rank = member.rank();
+  if (size == 1) return absl::OkStatus();
+  constexpr int kMessages = 3;
+  constexpr int64_t kCount = 1 << 19;
+  const int next = (rank + 1) % size, previous = (rank + size - 1) % size;
+  std::vector<Tensor> out, in;
+  for (int i = 0; i < kMessages; ++i) {
+    out.push_back(Bytes(DType::kInt32, kCount, 10 * rank + i));
+    in.push_back(Tensor::Zeros(DType::kInt32, {kCount}));
+  }
+  std::vector<Collective> calls;
+  for (const Tensor& tensor : out) calls.push_back(Collective::Send(tensor, next, 3));
+  for (const Tensor& tensor : in) calls.push_back(Collective::Recv(tensor, previous, 3));
+  const CallContext context = Message(0);
+  SYNCLINE_ASSIGN_OR_RETURN(const Completion completion, member.backend().Run(calls, context));
+  SYNCLINE_RETURN_IF_ERROR(WaitFor(completion, calls[0], context.deadline).status());
+  for (int i = 0; i < kMessages; ++i) {
+    if (!SameBytes(in[i], Bytes(DType::kInt32, kCount, 10 * previous + i))) {
+      return Wrong(absl::StrCat("message ", i, " of a group"), member);
     }
   }
   return absl::OkStatus();
@@ -62,8 +94,10 @@ absl::Status RunOrder(Member& member) {
   if (member.size() == 1 || member.rank() > 1) return absl::OkStatus();
   for (int i = 0; i < 100; ++i) {
     const Tensor tensor = Bytes(DType::kInt32, 100, member.rank() == 0 ? i : -1);
-    SYNCLINE_RETURN_IF_ERROR(member.rank() == 0 ? member.backend().Send(tensor, 1, Message(i, 5))
-                                                : Receive(member, tensor, 0, Message(i, 5)));
+    SYNCLINE_RETURN_IF_ERROR(
+        member.rank() == 0
+            ? RunAndWait(member.backend(), Collective::Send(tensor, 1, 5), Message(i)).status()
+            : Receive(member, tensor, 0, Message(i), 5));
     if (!SameBytes(tensor, Bytes(DType::kInt32, 100, i))) {
       return Wrong(absl::StrCat("message ", i), member);
     }
@@ -79,7 +113,10 @@ absl::Status RunTags(Member& member) {
   std::vector<std::thread> senders;
   for (int i = 0; i < 3 && member.rank() == 0; ++i) {
     senders.emplace_back([&, i] {
-      statuses[i] = member.backend().Send(Bytes(DType::kInt64, 100, i), 1, Message(0, kTags[i]));
+      statuses[i] =
+          RunAndWait(member.backend(), Collective::Send(Bytes(DType::kInt64, 100, i), 1, kTags[i]),
+                     Message(0))
+              .status();
     });
   }
   for (std::thread& sender : senders) sender.join();
@@ -87,7 +124,7 @@ absl::Status RunTags(Member& member) {
   if (member.rank() == 0) return absl::OkStatus();
   for (int i : {2, 0, 1}) {
     const Tensor tensor = Tensor::Zeros(DType::kInt64, {100});
-    SYNCLINE_RETURN_IF_ERROR(Receive(member, tensor, 0, Message(0, kTags[i])));
+    SYNCLINE_RETURN_IF_ERROR(Receive(member, tensor, 0, Message(0), kTags[i]));
     if (!SameBytes(tensor, Bytes(DType::kInt64, 100, i))) {
       return Wrong(absl::StrCat("tag ", kTags[i]), member);
     }
@@ -100,8 +137,10 @@ Tensor Letter(DType dtype, int from, int i) { return Bytes(dtype, 300, 100 * fro
 
 absl::Status SendLetters(Member& member, DType dtype, int letters) {
   for (int i = 0; i < letters; ++i) {
-    SYNCLINE_RETURN_IF_ERROR(
-        member.backend().Send(Letter(dtype, member.rank(), i), 0, Message(i, 9)));
+    SYNCLINE_RETURN_IF_ERROR(RunAndWait(member.backend(),
+                                        Collective::Send(Letter(dtype, member.rank(), i), 0, 9),
+                                        Message(i))
+                                 .status());
   }
   return absl::OkStatus();
 }
@@ -109,7 +148,8 @@ absl::Status SendLetters(Member& member, DType dtype, int letters) {
 // Receives the next letter from `src`, which may be any; `next` counts those of each rank.
 absl::Status ReceiveLetter(Member& member, DType dtype, int src, std::vector<int>& next) {
   const Tensor tensor = Tensor::Zeros(dtype, {300});
-  SYNCLINE_ASSIGN_OR_RETURN(const int source, member.backend().Recv(tensor, src, Message(0, 9)));
+  SYNCLINE_ASSIGN_OR_RETURN(
+      const int source, RunAndWait(member.backend(), Collective::Recv(tensor, src, 9), Message(0)));
   if (source < 1 || source >= member.size() || (src != kAnySource && source != src)) {
     return Wrong(absl::StrCat("source ", source, " of ", src), member);
   }
@@ -131,7 +171,8 @@ absl::Status RunAnySource(Member& member) {
       }
     }
     // So that no rank is a type ahead.
-    SYNCLINE_RETURN_IF_ERROR(member.backend().Barrier(member.Next()));
+    SYNCLINE_RETURN_IF_ERROR(
+        RunAndWait(member.backend(), Collective::Barrier(), member.Next()).status());
   }
   return absl::OkStatus();
 }
@@ -165,9 +206,12 @@ absl::Status RunAnySourceBesideAnother(Member& member) {
       continue;
     }
     const Tensor a = Tensor::Zeros(DType::kInt8, {300}), b = Tensor::Zeros(DType::kInt8, {300});
-    SYNCLINE_RETURN_IF_ERROR(
-        Beside([&] { return member.backend().Recv(a, kAnySource, Message(round, 9)).status(); },
-               [&] { return Receive(member, b, 1, Message(round, 9)); }));
+    SYNCLINE_RETURN_IF_ERROR(Beside(
+        [&] {
+          return RunAndWait(member.backend(), Collective::Recv(a, kAnySource, 9), Message(round))
+              .status();
+        },
+        [&] { return Receive(member, b, 1, Message(round), 9); }));
     const Tensor first = Letter(DType::kInt8, 1, 0), second = Letter(DType::kInt8, 1, 1);
     const bool right = (SameBytes(a, first) && SameBytes(b, second)) ||
                        (SameBytes(a, second) && SameBytes(b, first));
@@ -185,7 +229,7 @@ absl::Status RunTwoInFlight(Member& member) {
   auto collectives = [&]() -> absl::Status {
     for (OpKind kind : CollectiveKinds()) {
       const Spec spec = {kind, DType::kFloat32, kElements / 8};
-      const Operation operation = Build(spec, rank, member.size());
+      const Collective operation = Build(spec, rank, member.size());
       SYNCLINE_RETURN_IF_ERROR(member.Run(operation));
       SYNCLINE_RETURN_IF_ERROR(CheckDone(spec, operation, rank, member.size()));
     }
@@ -193,8 +237,11 @@ absl::Status RunTwoInFlight(Member& member) {
   };
   if (peer >= member.size()) return collectives();
   auto messages = [&] {
-    return Beside([&] { return member.backend().Send(out, peer, Message(0)); },
-                  [&] { return Receive(member, in, peer, Message(0)); });
+    return Beside(
+        [&] {
+          return RunAndWait(member.backend(), Collective::Send(out, peer), Message(0)).status();
+        },
+        [&] { return Receive(member, in, peer, Message(0)); });
   };
   SYNCLINE_RETURN_IF_ERROR(Beside(messages, collectives));
   return SameBytes(in, Bytes(DType::kInt32, kElements, peer)) ? absl::OkStatus()
@@ -203,7 +250,7 @@ absl::Status RunTwoInFlight(Member& member) {
 
 absl::Status ReduceIn(Member& group, int64_t count) {
   const Spec spec = {OpKind::kAllReduce, DType::kFloat32, count};
-  const Operation operation = Build(spec, group.rank(), group.size());
+  const Collective operation = Build(spec, group.rank(), group.size());
   SYNCLINE_RETURN_IF_ERROR(group.Run(operation));
   return CheckDone(spec, operation, group.rank(), group.size());
 }
@@ -227,7 +274,8 @@ absl::Status RunOverlappingGroups(Member& member) {
   };
   SYNCLINE_RETURN_IF_ERROR(
       Beside([&] { return often(smaller.get()); }, [&] { return often(backward.get()); }));
-  return member.backend().Barrier(member.Next());  // Nobody leaves while others talk.
+  return RunAndWait(member.backend(), Collective::Barrier(), member.Next())
+      .status();  // Nobody leaves while others talk.
 }
 
 }  // namespace
@@ -236,6 +284,7 @@ std::vector<DataCase> P2pCases() {
   return {
       {"ring", {OpKind::kSend, OpKind::kRecv}, &RunRing},
       {"order", {}, &RunOrder},
+      {"together", {}, &RunTogether},
       {"tags", {}, &RunTags},
       {"any_source", {}, &RunAnySource},
       {"any_source_between_others", {}, &RunAnySourceBetweenOthers},

@@ -17,7 +17,7 @@
 #include "core/base/status.h"
 #include "core/group/backend.h"
 #include "core/group/backend_registry.h"
-#include "core/group/operation.h"
+#include "core/group/collective.h"
 #include "store/file/file_store.h"
 #include "store/tcp/tcp_store.h"
 #include "tests/support/hosts.h"
@@ -52,10 +52,10 @@ absl::StatusOr<std::shared_ptr<Backend>> Join(const std::string& name, std::shar
 }
 
 // What this rank does in the `turn`th call of `call`.
-Operation MakeP2p(const std::string& call, int64_t count, int rank, int turn) {
+Collective MakeP2p(const std::string& call, int64_t count, int rank, int turn) {
   const bool sends = (call == "send") != (rank == kVictim);
-  Operation operation(sends ? OpKind::kSend : OpKind::kRecv);
-  operation.HoldTensor(Tensor::Zeros(DType::kFloat32, {count}));
+  Collective operation(sends ? OpKind::kSend : OpKind::kRecv);
+  operation.OwnTensor(Tensor::Zeros(DType::kFloat32, {count}));
   operation.peer = rank == kVictim ? turn % kVictim : kVictim;
   if (!sends && call == "recv_from_any") operation.peer = kAnySource;
   return operation;
@@ -65,7 +65,7 @@ bool IsP2pCall(const std::string& call) {
   return call == "send" || call == "recv" || call == "recv_from_any";
 }
 
-Operation Make(const std::string& call, int64_t count, int rank, int turn) {
+Collective Make(const std::string& call, int64_t count, int rank, int turn) {
   if (IsP2pCall(call)) return MakeP2p(call, count, rank, turn);
   Spec spec{OpKind::kBarrier};
   for (OpKind kind : CollectiveKinds()) {
@@ -97,7 +97,7 @@ uint64_t Sequence(const std::string& call, int rank, int turn) {
   return IsP2pCall(call) && rank == kVictim ? turn / kVictim : turn;
 }
 
-absl::Status CheckResult(const Habit& habit, const Spec& spec, const Operation& done, int rank,
+absl::Status CheckResult(const Habit& habit, const Spec& spec, const Collective& done, int rank,
                          uint64_t number) {
   if (!IsP2pCall(habit.call)) return CheckDone(spec, done, rank, kKillableRanks);
   if (done.kind != OpKind::kRecv) return absl::OkStatus();
@@ -131,7 +131,7 @@ std::vector<std::string> KillableCalls() {
 absl::Status CallUntilFailure(Backend& backend, int rank, const Habit& habit,
                               const std::function<void()>& on_first) {
   Habit now = habit;
-  Operation operation(OpKind::kBarrier);
+  Collective operation(OpKind::kBarrier);
   for (int turn = 0;; ++turn) {
     // Everybody has talked to the victim, which does as the others until then.
     const int settling = IsP2pCall(habit.call) && rank == kVictim ? kVictim : 1;
@@ -140,7 +140,7 @@ absl::Status CallUntilFailure(Backend& backend, int rank, const Habit& habit,
     if (IsP2pCall(habit.call) && habit.victims_count > 0 && turn == settling) {
       CallContext context;
       context.deadline = Deadline(kPatience);
-      SYNCLINE_RETURN_IF_ERROR(backend.Barrier(context));
+      SYNCLINE_RETURN_IF_ERROR(RunAndWait(backend, Collective::Barrier(), context).status());
     }
     if (settled && rank == kVictim) {
       if (habit.victims_call == "nothing") return absl::OkStatus();
@@ -158,13 +158,13 @@ absl::Status CallUntilFailure(Backend& backend, int rank, const Habit& habit,
     } else if (turn < 4 || is_p2p) {
       operation = Make(now.call, now.count, rank, turn);
       if (habit.checks && operation.kind == OpKind::kSend) {
-        operation.HoldTensor(CheckedMessage(now.call, now.count, number));
+        operation.OwnTensor(CheckedMessage(now.call, now.count, number));
       }
     }
     CallContext context;
     context.sequence = number;
     context.deadline = Deadline(settled ? now.timeout : kPatience);
-    SYNCLINE_RETURN_IF_ERROR(Dispatch(operation, context, backend, rank).status());
+    SYNCLINE_RETURN_IF_ERROR(RunAndWait(backend, operation, context).status());
     if (habit.checks) {
       SYNCLINE_RETURN_IF_ERROR(CheckResult(now, spec, operation, rank, number));
     }

@@ -46,9 +46,10 @@ TEST_P(LargeTest, MoreThanTwoGiBAreMoved) {
       2,
       [&, &backend = backend](int rank) -> absl::Status {
         SYNCLINE_ASSIGN_OR_RETURN(auto member, Member::Join(backend, store, rank, 2));
-        const Operation operation = Build(spec, rank, 2);
+        const Collective operation = Build(spec, rank, 2);
         // Fresh memory takes its time.
-        SYNCLINE_RETURN_IF_ERROR(member->backend().Barrier(member->Next()));
+        SYNCLINE_RETURN_IF_ERROR(
+            RunAndWait(member->backend(), Collective::Barrier(), member->Next()).status());
         SYNCLINE_RETURN_IF_ERROR(member->Run(operation));
         absl::MutexLock lock(&one_at_a_time);
         return CheckDone(spec, operation, rank, 2);
@@ -69,9 +70,13 @@ TEST_P(LargeMessageTest, MoreThanTwoGiBAreSent) {
       [&](int rank) -> absl::Status {
         SYNCLINE_ASSIGN_OR_RETURN(auto member, Member::Join(GetParam(), store, rank, 2));
         const Tensor tensor = Bytes(DType::kUInt8, kHuge, rank);
-        SYNCLINE_RETURN_IF_ERROR(member->backend().Barrier(member->Next()));
-        if (rank == 0) return member->backend().Send(tensor, 1, member->Next());
-        SYNCLINE_RETURN_IF_ERROR(member->backend().Recv(tensor, 0, member->Next()).status());
+        SYNCLINE_RETURN_IF_ERROR(
+            RunAndWait(member->backend(), Collective::Barrier(), member->Next()).status());
+        if (rank == 0)
+          return RunAndWait(member->backend(), Collective::Send(tensor, 1), member->Next())
+              .status();
+        SYNCLINE_RETURN_IF_ERROR(
+            RunAndWait(member->backend(), Collective::Recv(tensor, 0), member->Next()).status());
         return SameBytes(tensor, Bytes(DType::kUInt8, kHuge, 0))
                    ? absl::OkStatus()
                    : absl::InternalError("the bytes are wrong");

@@ -81,16 +81,19 @@ std::vector<std::shared_ptr<Backend>> MakeGroup(int size) {
 }
 
 CallContext Context(uint64_t sequence, absl::Duration timeout = absl::Seconds(30)) {
-  return {sequence, Deadline(timeout), 7};
+  return {sequence, Deadline(timeout)};
 }
 
 TEST(LocalBackendTest, ATimeoutSaysWhatTheMissingRanksDidLast) {
   const auto group = MakeGroup(3);
   const Tensor tensor = Tensor::Zeros(DType::kInt8, {3});
-  std::thread rank_1([&] { ASSERT_TRUE(group[1]->Send(tensor, 2, Context(4)).ok()); });
-  ASSERT_TRUE(group[2]->Recv(tensor, 1, Context(4)).ok());
+  std::thread rank_1([&] {
+    ASSERT_TRUE(RunAndWait(*group[1], Collective::Send(tensor, 2, 7), Context(4)).status().ok());
+  });
+  ASSERT_TRUE(RunAndWait(*group[2], Collective::Recv(tensor, 1, 7), Context(4)).ok());
   rank_1.join();
-  const absl::Status status = group[0]->Barrier(Context(6, absl::Milliseconds(50)));
+  const absl::Status status =
+      RunAndWait(*group[0], Collective::Barrier(), Context(6, absl::Milliseconds(50))).status();
   EXPECT_EQ(KindOf(status), ErrorKind::kTimeout);
   EXPECT_THAT(std::string(status.message()),
               AllOf(HasSubstr("barrier #6: ranks 1 and 2 have not arrived after 50ms"),
@@ -102,8 +105,10 @@ TEST(LocalBackendTest, ATimeoutSaysWhereTheOtherRankWaits) {
   const auto group = MakeGroup(2);
   const Tensor tensor = Tensor::Zeros(DType::kInt8, {3});
   absl::Status other;
-  std::thread rank_1([&] { other = group[1]->Recv(tensor, 0, Context(0)).status(); });
-  const absl::Status status = group[0]->Barrier(Context(1, absl::Seconds(1)));
+  std::thread rank_1(
+      [&] { other = RunAndWait(*group[1], Collective::Recv(tensor, 0, 7), Context(0)).status(); });
+  const absl::Status status =
+      RunAndWait(*group[0], Collective::Barrier(), Context(1, absl::Seconds(1))).status();
   rank_1.join();
   EXPECT_THAT(std::string(status.message()), HasSubstr("rank 1 waits in recv #0 from rank 0"));
   EXPECT_EQ(other, status);
@@ -111,8 +116,9 @@ TEST(LocalBackendTest, ATimeoutSaysWhereTheOtherRankWaits) {
 
 TEST(LocalBackendTest, AReceiveFromAnyRankThatNobodySendsToSaysWhatAllOthersDo) {
   const auto group = MakeGroup(3);
-  const auto source = group[0]->Recv(Tensor::Zeros(DType::kInt8, {3}), kAnySource,
-                                     Context(2, absl::Milliseconds(50)));
+  const auto source =
+      RunAndWait(*group[0], Collective::Recv(Tensor::Zeros(DType::kInt8, {3}), kAnySource, 7),
+                 Context(2, absl::Milliseconds(50)));
   EXPECT_EQ(KindOf(source.status()), ErrorKind::kTimeout);
   EXPECT_THAT(
       std::string(source.status().message()),
@@ -144,13 +150,16 @@ TEST(LocalBackendTest, AMessageGoesToTheReceiveThatWasCalledFirst) {
     std::atomic<pid_t> self{0};
     receivers.emplace_back([&, i] {
       self = gettid();
-      senders[i] = group[0]->Recv(received[i], sources[i], Context(i)).value();
+      senders[i] =
+          RunAndWait(*group[0], Collective::Recv(received[i], sources[i], 7), Context(i)).value();
     });
     AwaitAsleep(self);
   }
   const std::vector<int> order = {2, 1, 1};
   for (int i = 0; i < 3; ++i) {
-    ASSERT_TRUE(group[order[i]]->Send(Bytes(DType::kInt8, 3, 50 + i), 0, Context(i)).ok());
+    ASSERT_TRUE(RunAndWait(*group[order[i]], Collective::Send(Bytes(DType::kInt8, 3, 50 + i), 0, 7),
+                           Context(i))
+                    .ok());
   }
   for (std::thread& receiver : receivers) receiver.join();
   EXPECT_EQ(senders, order);

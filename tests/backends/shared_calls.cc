@@ -32,21 +32,33 @@ absl::Status RunShared(OpKind kind, const SharedBuffers& buffers, int root, Back
                        const CallContext& context) {
   switch (kind) {
     case OpKind::kBroadcast:
-      return backend.Broadcast(buffers.own, root, context);
+      return RunAndWait(backend, Collective::Broadcast(buffers.own, root), context).status();
     case OpKind::kAllReduce:
-      return backend.AllReduce(buffers.own, ReduceOp::kMax, context);
+      return RunAndWait(backend, Collective::AllReduce(buffers.own, ReduceOp::kMax), context)
+          .status();
     case OpKind::kReduce:
-      return backend.Reduce(buffers.own, ReduceOp::kMax, root, context);
+      return RunAndWait(backend, Collective::Reduce(buffers.own, ReduceOp::kMax, root), context)
+          .status();
     case OpKind::kAllGather:
-      return backend.AllGather(buffers.outputs, buffers.inputs[0], context);
+      return RunAndWait(backend, Collective::AllGather(buffers.outputs, buffers.inputs[0]), context)
+          .status();
     case OpKind::kGather:
-      return backend.Gather(buffers.outputs, buffers.inputs[0], root, context);
+      return RunAndWait(backend, Collective::Gather(buffers.outputs, buffers.inputs[0], root),
+                        context)
+          .status();
     case OpKind::kScatter:
-      return backend.Scatter(buffers.outputs[0], buffers.inputs, root, context);
+      return RunAndWait(backend, Collective::Scatter(buffers.outputs[0], buffers.inputs, root),
+                        context)
+          .status();
     case OpKind::kReduceScatter:
-      return backend.ReduceScatter(buffers.outputs[0], buffers.inputs, ReduceOp::kMax, context);
+      return RunAndWait(
+                 backend,
+                 Collective::ReduceScatter(buffers.outputs[0], buffers.inputs, ReduceOp::kMax),
+                 context)
+          .status();
     case OpKind::kAllToAll:
-      return backend.AllToAll(buffers.outputs, buffers.inputs, context);
+      return RunAndWait(backend, Collective::AllToAll(buffers.outputs, buffers.inputs), context)
+          .status();
     default:
       return absl::InternalError("no such case");
   }

@@ -143,28 +143,29 @@ absl::StatusOr<Tensors> RunSpec(const Spec& spec, Where where, Rank& rank) {
   absl::Status status;
   switch (spec.kind) {
     case OpKind::kBroadcast:
-      status = backend.Broadcast(tensor, root, context);
+      status = RunAndWait(backend, Collective::Broadcast(tensor, root), context).status();
       break;
     case OpKind::kAllReduce:
-      status = backend.AllReduce(tensor, spec.op, context);
+      status = RunAndWait(backend, Collective::AllReduce(tensor, spec.op), context).status();
       break;
     case OpKind::kReduce:
-      status = backend.Reduce(tensor, spec.op, root, context);
+      status = RunAndWait(backend, Collective::Reduce(tensor, spec.op, root), context).status();
       break;
     case OpKind::kAllGather:
-      status = backend.AllGather(outputs, tensor, context);
+      status = RunAndWait(backend, Collective::AllGather(outputs, tensor), context).status();
       break;
     case OpKind::kGather:
-      status = backend.Gather(outputs, tensor, root, context);
+      status = RunAndWait(backend, Collective::Gather(outputs, tensor, root), context).status();
       break;
     case OpKind::kScatter:
-      status = backend.Scatter(tensor, parts, root, context);
+      status = RunAndWait(backend, Collective::Scatter(tensor, parts, root), context).status();
       break;
     case OpKind::kReduceScatter:
-      status = backend.ReduceScatter(tensor, parts, spec.op, context);
+      status =
+          RunAndWait(backend, Collective::ReduceScatter(tensor, parts, spec.op), context).status();
       break;
     case OpKind::kAllToAll:
-      status = backend.AllToAll(outputs, parts, context);
+      status = RunAndWait(backend, Collective::AllToAll(outputs, parts), context).status();
       break;
     default:
       status = absl::InternalError("no such case");
@@ -257,7 +258,7 @@ TEST_P(SharedTensorsTest, TensorsAreReadWhereTheyAre) {
     if (rank.rank == 0) {
       EXPECT_EQ(CountMappings(), size() * (size() - 1));
     }
-    return rank.backend->Barrier(rank.Next());
+    return RunAndWait(*rank.backend, Collective::Barrier(), rank.Next()).status();
   });
 }
 
@@ -268,18 +269,21 @@ TEST_P(SharedTensorsTest, TensorsThatAreFreedAndMadeAgainAreNotMistaken) {
       // Like as not where the last one was.
       const Tensor tensor = EmptyShared(DType::kInt32, {kCount}).value();
       std::fill_n(tensor.data_as<int32_t>(), kCount, round + rank.rank);
-      SYNCLINE_RETURN_IF_ERROR(rank.backend->AllReduce(tensor, ReduceOp::kSum, rank.Next()));
+      SYNCLINE_RETURN_IF_ERROR(
+          RunAndWait(*rank.backend, Collective::AllReduce(tensor, ReduceOp::kSum), rank.Next())
+              .status());
       const int sum = rank.size * round + rank.size * (rank.size - 1) / 2;
       for (int64_t i = 0; i < kCount; i += 1000) {
         if (tensor.data_as<int32_t>()[i] != sum) {
           return absl::InternalError(absl::StrCat("round ", round, ", element ", i));
         }
       }
-      SYNCLINE_RETURN_IF_ERROR(rank.backend->Broadcast(kept, 0, rank.Next()));
+      SYNCLINE_RETURN_IF_ERROR(
+          RunAndWait(*rank.backend, Collective::Broadcast(kept, 0), rank.Next()).status());
     }
     // Each rank may have those of the last round, and what is kept.
     EXPECT_LE(CountMappings(), 3 * rank.size * (rank.size - 1));
-    return rank.backend->Barrier(rank.Next());
+    return RunAndWait(*rank.backend, Collective::Barrier(), rank.Next()).status();
   });
 }
 
@@ -288,15 +292,20 @@ TEST_P(SharedTensorsTest, ManyThatAreFreedAtOnceAreUnmappedInTheEnd) {
     Tensors many;
     for (int i = 0; i < 50; ++i) {
       many.push_back(EmptyShared(DType::kUInt8, {kCount}).value());
-      SYNCLINE_RETURN_IF_ERROR(rank.backend->AllReduce(many[i], ReduceOp::kMax, rank.Next()));
+      SYNCLINE_RETURN_IF_ERROR(
+          RunAndWait(*rank.backend, Collective::AllReduce(many[i], ReduceOp::kMax), rank.Next())
+              .status());
     }
     many.resize(1);
     for (int i = 0; i < 10; ++i) {
-      SYNCLINE_RETURN_IF_ERROR(rank.backend->AllReduce(many[0], ReduceOp::kMax, rank.Next()));
+      SYNCLINE_RETURN_IF_ERROR(
+          RunAndWait(*rank.backend, Collective::AllReduce(many[0], ReduceOp::kMax), rank.Next())
+              .status());
     }
-    SYNCLINE_RETURN_IF_ERROR(rank.backend->Barrier(rank.Next()));
+    SYNCLINE_RETURN_IF_ERROR(
+        RunAndWait(*rank.backend, Collective::Barrier(), rank.Next()).status());
     EXPECT_EQ(CountMappings(), rank.size * (rank.size - 1));
-    return rank.backend->Barrier(rank.Next());
+    return RunAndWait(*rank.backend, Collective::Barrier(), rank.Next()).status();
   });
 }
 
@@ -309,7 +318,9 @@ TEST_P(SharedTensorsTest, WhereTheyCannotBeMappedTheyAreCopied) {
     const Tensor tensor = Moved(Numbers(DType::kInt64, kCount, rank.rank), Where::kShared, rank);
     made.StepAndWait();
     EXPECT_EQ(setrlimit(RLIMIT_NOFILE, &none), 0);
-    const absl::Status status = rank.backend->AllReduce(tensor, ReduceOp::kSum, rank.Next());
+    const absl::Status status =
+        RunAndWait(*rank.backend, Collective::AllReduce(tensor, ReduceOp::kSum), rank.Next())
+            .status();
     reduced.StepAndWait();
     EXPECT_EQ(setrlimit(RLIMIT_NOFILE, &limit), 0);
     SYNCLINE_RETURN_IF_ERROR(status);
@@ -377,7 +388,9 @@ absl::Status ReduceUntilOneDies(Rank& rank) {
       // In the middle of the others' call, and of what they read.
       raise(SIGKILL);
     }
-    SYNCLINE_RETURN_IF_ERROR(rank.backend->AllReduce(tensor, ReduceOp::kSum, rank.Next()));
+    SYNCLINE_RETURN_IF_ERROR(
+        RunAndWait(*rank.backend, Collective::AllReduce(tensor, ReduceOp::kSum), rank.Next())
+            .status());
   }
 }
 

@@ -132,7 +132,7 @@ absl::Status Barrier(Backend& backend) {
   CallContext context;
   context.deadline = Deadline(kLong);
   context.sequence = 1;
-  return backend.Barrier(context);
+  return RunAndWait(backend, Collective::Barrier(), context).status();
 }
 
 // A worker that is a rank: says that it has joined, and does nothing until it is killed.

@@ -39,19 +39,21 @@ class PointToPointTest : public testing::Test {
     }
   }
 
-  static CallContext Context(int tag, absl::Duration timeout) {
-    return {0, Deadline(timeout), tag};
-  }
-
   absl::Status Send(int from, int to, const Tensor& tensor, int tag = 0,
                     absl::Duration timeout = kTimeout) {
-    const CallContext context = Context(tag, timeout);
-    return point_to_point_[from]->Send(tensor, Call::Send(tensor, to, context), context.deadline);
+    const Collective send = Collective::Send(tensor, to, tag);
+    CallContext context;
+    context.deadline = Deadline(timeout);
+    context.collective = &send;
+    return point_to_point_[from]->Send(tensor, context);
   }
 
   absl::StatusOr<int> Recv(int to, int from, const Tensor& tensor, int tag = 0) {
-    const CallContext context = Context(tag, kTimeout);
-    return point_to_point_[to]->Recv(tensor, Call::Recv(tensor, from, context), context.deadline);
+    const Collective recv = Collective::Recv(tensor, from, tag);
+    CallContext context;
+    context.deadline = Deadline(kTimeout);
+    context.collective = &recv;
+    return point_to_point_[to]->Recv(tensor, context);
   }
 
   // A thread of a rank.
@@ -140,6 +142,14 @@ class HeldReceiverTest : public PointToPointTest {
     munmap(memory_, kLong);
   }
 
+  // Waits until all of the held message is in rank 0's first rendezvous buffer.
+  void AwaitWritten() {
+    const auto& written = ranks_.layout().region(0).rendezvous_progress[0].written;
+    const Deadline deadline(kTimeout);
+    while (written.load() < kLong && !deadline.Expired()) std::this_thread::yield();
+    ASSERT_GE(written.load(), uint64_t{kLong});
+  }
+
   void Release() {
     trap_->Release();
     Join();
@@ -176,9 +186,9 @@ TEST_F(HeldReceiverTest, WhatItStillReadsIsNotOverwrittenOnceTheGroupHasFailed) 
   Start([&] { Recv(1, 0, tensor, 1).IgnoreError(); });
   Start([&] { Send(0, 1, Filled(2), 1).IgnoreError(); });
   AwaitMatched(0, 1, 2);
+  AwaitWritten();
   ranks_.group(2).failure_cell().Fail(BackendError("no more")).IgnoreError();
   Release();
-  // All of it had been written to the buffer.
   EXPECT_EQ(received_, absl::OkStatus());
   EXPECT_EQ(Wrong(held_, 1), 0);
 }

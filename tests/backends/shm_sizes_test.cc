@@ -16,7 +16,7 @@
 #include "core/base/status.h"
 #include "core/group/backend.h"
 #include "core/group/backend_registry.h"
-#include "core/group/operation.h"
+#include "core/group/collective.h"
 #include "gtest/gtest.h"
 #include "store/hash/hash_store.h"
 #include "tests/support/operations.h"
@@ -55,9 +55,9 @@ TEST(ShmSizesTest, BlocksForMoreThan256RanksArrive) {
     SYNCLINE_ASSIGN_OR_RETURN(const auto backend, Join(store, rank, kRanks));
     uint64_t sequence = 0;
     for (const Spec& spec : specs) {
-      const Operation operation = Build(spec, rank, kRanks);
+      const Collective operation = Build(spec, rank, kRanks);
       const CallContext context = {sequence++, Deadline(kTimeout)};
-      SYNCLINE_RETURN_IF_ERROR(Dispatch(operation, context, *backend, rank).status());
+      SYNCLINE_RETURN_IF_ERROR(RunAndWait(*backend, operation, context).status());
       SYNCLINE_RETURN_IF_ERROR(Annotate(CheckDone(spec, operation, rank, kRanks), spec.ToString()));
     }
     return absl::OkStatus();
@@ -105,7 +105,9 @@ TEST(ShmSizesTest, AnAllToAllLeavesTheBuffersOfTheOneBeforeAlone) {
     }
     const auto call = [&](uint64_t sequence, absl::Duration timeout) {
       for (const Tensor& input : inputs) std::memset(input.data(), 1 + sequence, input.nbytes());
-      return backend->AllToAll(outputs, inputs, {sequence, Deadline(timeout)});
+      return RunAndWait(*backend, Collective::AllToAll(outputs, inputs),
+                        {sequence, Deadline(timeout)})
+          .status();
     };
     if (rank == kSlow) trap = std::make_unique<PageTrap>(page.data());
     ready.StepAndWait();

@@ -69,9 +69,13 @@ absl::StatusOr<std::shared_ptr<Backend>> Join(std::shared_ptr<Store> store, int 
 absl::Status PassOn(const SharedBuffers& buffers, int rank, Backend& backend,
                     const CallContext& context) {
   absl::Status sent;
-  std::thread sender([&] { sent = backend.Send(buffers.own, (rank + 1) % kRanks, context); });
+  std::thread sender([&] {
+    sent =
+        RunAndWait(backend, Collective::Send(buffers.own, (rank + 1) % kRanks), context).status();
+  });
   const absl::Status received =
-      backend.Recv(buffers.result, (rank + kRanks - 1) % kRanks, context).status();
+      RunAndWait(backend, Collective::Recv(buffers.result, (rank + kRanks - 1) % kRanks), context)
+          .status();
   sender.join();
   return received.ok() ? sent : received;
 }

@@ -94,7 +94,7 @@ TEST_P(GroupConformance, ReductionsThatAreNotDefinedAreRefusedAndTheGroupGoesOn)
         for (ReduceOp op : AllReduceOps()) {
           if (CheckReduction(dtype, op).ok()) continue;
           const Spec spec = {kind, dtype, 3, op};
-          const Operation operation = Build(spec, RankOf(group), size());
+          const Collective operation = Build(spec, RankOf(group), size());
           const absl::Status status = CallGroup(operation, group);
           SYNCLINE_RETURN_IF_ERROR(Expect(
               !status.ok() && KindOf(status) == ErrorKind::kArgument &&

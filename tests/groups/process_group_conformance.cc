@@ -17,7 +17,7 @@ std::vector<Tensor> ListOf(absl::Span<const Tensor> tensors) {
 }
 
 // CallGroup in the background.
-ProcessGroup::StartedWork StartInGroup(const Operation& op, ProcessGroup& group) {
+ProcessGroup::StartedWork StartInGroup(const Collective& op, ProcessGroup& group) {
   switch (op.kind) {
     case OpKind::kBroadcast:
       return group.BroadcastAsync(*op.tensor, op.peer);
@@ -62,7 +62,7 @@ std::vector<Spec> SomeOfEachKind(int size) {
 
 }  // namespace
 
-absl::Status CallGroup(const Operation& op, ProcessGroup& group) {
+absl::Status CallGroup(const Collective& op, ProcessGroup& group) {
   switch (op.kind) {
     case OpKind::kBroadcast:
       return group.Broadcast(*op.tensor, op.peer);
@@ -120,7 +120,7 @@ void GroupConformance::Run(const std::function<absl::Status(ProcessGroup& group)
 TEST_P(GroupConformance, EveryOperationIsRight) {
   Run([](ProcessGroup& group) -> absl::Status {
     for (const Spec& spec : SomeOfEachKind(size())) {
-      const Operation operation = Build(spec, RankOf(group), size());
+      const Collective operation = Build(spec, RankOf(group), size());
       SYNCLINE_RETURN_IF_ERROR(CallGroup(operation, group));
       SYNCLINE_RETURN_IF_ERROR(CheckDone(spec, operation, RankOf(group), size()));
     }
@@ -131,7 +131,7 @@ TEST_P(GroupConformance, EveryOperationIsRight) {
 TEST_P(GroupConformance, EveryOperationIsRightWhenAllAreStartedAtOnce) {
   Run([](ProcessGroup& group) -> absl::Status {
     const std::vector<Spec> specs = SomeOfEachKind(size());
-    std::vector<Operation> operations;
+    std::vector<Collective> operations;
     std::vector<std::shared_ptr<Work>> works;
     for (const Spec& spec : specs) {
       operations.push_back(Build(spec, RankOf(group), size()));

@@ -11,7 +11,7 @@
 
 #include "absl/status/status.h"
 #include "absl/time/time.h"
-#include "core/group/operation.h"
+#include "core/group/collective.h"
 #include "core/group/process_group.h"
 #include "gtest/gtest.h"
 
@@ -27,7 +27,7 @@ std::vector<absl::Status> RunGroup(const std::string& backend, int size,
 inline int RankOf(const ProcessGroup& group) { return static_cast<int>(group.rank()); }
 
 // The function of the group that `operation` describes.
-absl::Status CallGroup(const Operation& operation, ProcessGroup& group);
+absl::Status CallGroup(const Collective& operation, ProcessGroup& group);
 
 // An error that says what is wrong on which rank, unless `right`.
 absl::Status Expect(bool right, absl::string_view what, const ProcessGroup& group);

@@ -58,7 +58,7 @@ std::vector<Tensor> Moved(const Spec& spec, int rank, int size) {
 
 bool IsElsewhere(const Spec& spec, int rank) { return HasRoot(spec.kind) && rank != spec.root; }
 
-absl::Status CheckTensor(const Spec& spec, const Operation& done, int rank, int size) {
+absl::Status CheckTensor(const Spec& spec, const Collective& done, int rank, int size) {
   const Tensor& tensor = *done.tensor;
   auto compare = [&](const Tensor& want) {
     return Compare({tensor}, {want}, "tensor", spec, rank, size);
@@ -115,11 +115,6 @@ std::vector<OpKind> CollectiveKinds() {
   return kinds;
 }
 
-bool HasRoot(OpKind kind) {
-  return kind == OpKind::kBroadcast || kind == OpKind::kReduce || kind == OpKind::kGather ||
-         kind == OpKind::kScatter;
-}
-
 bool HasPlace(OpKind kind) {
   return kind == OpKind::kAllGather || kind == OpKind::kGather || kind == OpKind::kScatter ||
          kind == OpKind::kReduceScatter;
@@ -129,10 +124,10 @@ bool HasSplits(OpKind kind) {
   return kind == OpKind::kAllGather || kind == OpKind::kReduceScatter || kind == OpKind::kAllToAll;
 }
 
-Operation Build(const Spec& spec, int rank, int size) {
-  Operation operation(spec.kind);
+Collective Build(const Spec& spec, int rank, int size) {
+  Collective operation(spec.kind);
   operation.reduce_op = spec.op;
-  operation.peer = spec.root;
+  if (HasRoot(spec.kind) || IsP2p(spec.kind)) operation.peer = spec.root;
   operation.tag = spec.tag;
   const bool has_lists = !IsElsewhere(spec, rank);
   const bool in_place = spec.place == Place::kInPlace;
@@ -166,13 +161,13 @@ Operation Build(const Spec& spec, int rank, int size) {
     default:
       tensor = Part(spec, rank, 0, size);
   }
-  operation.HoldTensor(std::move(tensor));
-  operation.HoldOutputs(std::move(outputs));
-  operation.HoldInputs(std::move(inputs));
+  operation.OwnTensor(std::move(tensor));
+  operation.OwnOutputs(std::move(outputs));
+  operation.OwnInputs(std::move(inputs));
   return operation;
 }
 
-absl::Status CheckDone(const Spec& spec, const Operation& done, int rank, int size) {
+absl::Status CheckDone(const Spec& spec, const Collective& done, int rank, int size) {
   SYNCLINE_RETURN_IF_ERROR(CheckTensor(spec, done, rank, size));
   if (!done.outputs.empty()) {
     SYNCLINE_RETURN_IF_ERROR(
@@ -183,8 +178,8 @@ absl::Status CheckDone(const Spec& spec, const Operation& done, int rank, int si
                  overwritten);
 }
 
-absl::Status CheckUntouched(const Spec& spec, const Operation& made, int rank, int size) {
-  const Operation fresh = Build(spec, rank, size);
+absl::Status CheckUntouched(const Spec& spec, const Collective& made, int rank, int size) {
+  const Collective fresh = Build(spec, rank, size);
   SYNCLINE_RETURN_IF_ERROR(Compare({*made.tensor}, {*fresh.tensor}, "tensor", spec, rank, size));
   SYNCLINE_RETURN_IF_ERROR(Compare(made.outputs, fresh.outputs, "outputs", spec, rank, size));
   return Compare(made.inputs, fresh.inputs, "inputs", spec, rank, size);

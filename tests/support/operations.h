@@ -10,7 +10,7 @@
 
 #include "absl/status/status.h"
 #include "core/group/backend.h"
-#include "core/group/operation.h"
+#include "core/group/collective.h"
 
 namespace syncline {
 
@@ -44,19 +44,18 @@ inline std::ostream& operator<<(std::ostream& os, const Spec& spec) {
 // Not those between two ranks.
 std::vector<OpKind> CollectiveKinds();
 
-// Whether it has a root, a part that may be in place, sizes that may differ.
-bool HasRoot(OpKind kind);
+// Whether it has a part that may be in place, sizes that may differ.
 bool HasPlace(OpKind kind);
 bool HasSplits(OpKind kind);
 
 // One rank's arguments: Numbers for what is reduced, Bytes for what is moved.
-Operation Build(const Spec& spec, int rank, int size);
+Collective Build(const Spec& spec, int rank, int size);
 
 // OK if `done` is what Build's operation must have become: all results right, all else untouched.
-absl::Status CheckDone(const Spec& spec, const Operation& done, int rank, int size);
+absl::Status CheckDone(const Spec& spec, const Collective& done, int rank, int size);
 
 // OK if `made` is as Build left it: nothing has moved.
-absl::Status CheckUntouched(const Spec& spec, const Operation& made, int rank, int size);
+absl::Status CheckUntouched(const Spec& spec, const Collective& made, int rank, int size);
 
 }  // namespace syncline
 

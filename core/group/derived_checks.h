@@ -1,7 +1,7 @@
 // What the operations on lists of tensors ask of them, before they are packed. `what` names a list
 // in the error: an ArgumentError, or a TypeError if it is about types or access.
-#ifndef SYNCLINE_CORE_GROUP_COMPOSED_CHECKS_H_
-#define SYNCLINE_CORE_GROUP_COMPOSED_CHECKS_H_
+#ifndef SYNCLINE_CORE_GROUP_DERIVED_CHECKS_H_
+#define SYNCLINE_CORE_GROUP_DERIVED_CHECKS_H_
 
 #include <cstddef>
 #include <cstdint>
@@ -31,4 +31,4 @@ absl::Status CheckRootTensor(int64_t root_tensor, const Tensors& tensors);
 
 }  // namespace syncline
 
-#endif  // SYNCLINE_CORE_GROUP_COMPOSED_CHECKS_H_
+#endif  // SYNCLINE_CORE_GROUP_DERIVED_CHECKS_H_

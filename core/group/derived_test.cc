@@ -1,4 +1,4 @@
-#include "core/group/composed.h"
+#include "core/group/derived.h"
 
 #include <sys/mman.h>
 
@@ -51,7 +51,7 @@ class Row {
   std::vector<float> values_ = std::vector<float>(100);
 };
 
-TEST(ComposedTest, ASizeThatOverflowsIsRefused) {
+TEST(DerivedTest, ASizeThatOverflowsIsRefused) {
   auto group = MakeGroup(4);
   uint8_t byte = 0;
   // As many elements as can be, all at one address.
@@ -70,7 +70,7 @@ TEST(ComposedTest, ASizeThatOverflowsIsRefused) {
   EXPECT_TRUE(group->status().ok());
 }
 
-TEST(ComposedTest, WhatIsWrittenMustNotShareMemory) {
+TEST(DerivedTest, WhatIsWrittenMustNotShareMemory) {
   auto group = MakeGroup();
   Row row;
   const Tensors twice = {row[0], row[0]}, across = {row[0], row.At(1)};
@@ -96,7 +96,7 @@ TEST(ComposedTest, WhatIsWrittenMustNotShareMemory) {
   EXPECT_TRUE(FakeBackend::Last()->calls().empty());
 }
 
-TEST(ComposedTest, AnInputMayBeAnOutputOnlyIfTheRankPassesItToItself) {
+TEST(DerivedTest, AnInputMayBeAnOutputOnlyIfTheRankPassesItToItself) {
   auto group = MakeGroup();
   Row row;
   // outputs[i * 3 + r], and inputs[i * 3 + r], of rank 0.
@@ -118,7 +118,7 @@ TEST(ComposedTest, AnInputMayBeAnOutputOnlyIfTheRankPassesItToItself) {
   EXPECT_TRUE(group->ReduceMulti({six[0], six[0]}, 1).ok()) << "only read";
 }
 
-TEST(ComposedTest, WhatTheRootSendsMayBeReadOnly) {
+TEST(DerivedTest, WhatTheRootSendsMayBeReadOnly) {
   auto group = MakeGroup();
   Row row;
   const Tensors constants = {row.ReadOnly(0), row.ReadOnly(0)};
@@ -134,7 +134,7 @@ TEST(ComposedTest, WhatTheRootSendsMayBeReadOnly) {
                 "tensors[1] is read-only");
 }
 
-TEST(ComposedTest, TheRootsTensorsAreNotWritten) {
+TEST(DerivedTest, TheRootsTensorsAreNotWritten) {
   auto group = MakeGroup();
   void* const page = mmap(nullptr, 4096, PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   ASSERT_NE(page, MAP_FAILED);
@@ -144,13 +144,20 @@ TEST(ComposedTest, TheRootsTensorsAreNotWritten) {
   EXPECT_EQ(munmap(page, 4096), 0);
 }
 
-TEST(ComposedTest, BackendsLearnWhatTheUserCalled) {
+// The user's name for the call and the user's tensors, as far as these are not the backend's own.
+std::string FormOf(const Collective& collective) {
+  const std::string tensors =
+      collective.user_tensors != nullptr ? DescribeTensors(*collective.user_tensors) : "";
+  return std::string(collective.user_name) + "/" + tensors;
+}
+
+TEST(DerivedTest, BackendsLearnWhatTheUserCalled) {
   std::vector<std::string> forms;
   std::vector<uint64_t> hashes;
   auto group = MakeFakeGroup(
       [&](FakeBackend&, OpKind, const CallContext& context) {
-        forms.push_back(std::string(context.form.name) + "/" + std::string(context.form.tensors));
-        hashes.push_back(context.form.hash);
+        forms.push_back(FormOf(*context.collective));
+        hashes.push_back(context.collective->UserHash());
         return absl::OkStatus();
       },
       kSize);
@@ -169,27 +176,27 @@ TEST(ComposedTest, BackendsLearnWhatTheUserCalled) {
   EXPECT_EQ(hashes[4], 0u);
 }
 
-TEST(ComposedTest, WithoutTheMismatchCheckNothingIsMadeToBeCompared) {
-  CallForm form;
-  ASSERT_EQ(setenv("SYNCLINE_DEBUG", "off", 1), 0);
-  auto group = MakeFakeGroup([&](FakeBackend&, OpKind, const CallContext& context) {
-    form = context.form;
+TEST(DerivedTest, BackendsLearnWhetherRanksCompareTheirCalls) {
+  std::vector<MismatchCheck> checks;
+  const auto note = [&](FakeBackend&, OpKind, const CallContext& context) {
+    checks.push_back(context.mismatch_check);
     return absl::OkStatus();
-  });
-  ASSERT_EQ(unsetenv("SYNCLINE_DEBUG"), 0);
+  };
   Row row;
+  EXPECT_TRUE(MakeFakeGroup(note)->BroadcastCoalesced(row.Several(0, 3), 0).ok());
+  ASSERT_EQ(setenv("SYNCLINE_DEBUG", "off", 1), 0);
+  auto group = MakeFakeGroup(note);
+  ASSERT_EQ(unsetenv("SYNCLINE_DEBUG"), 0);
   EXPECT_TRUE(group->BroadcastCoalesced(row.Several(0, 3), 0).ok());
-  EXPECT_EQ(form.name, "broadcast_coalesced");
-  EXPECT_EQ(form.tensors, "");
-  EXPECT_EQ(form.hash, 0u);
+  EXPECT_THAT(checks, ElementsAre(MismatchCheck::kOn, MismatchCheck::kOff));
 }
 
-TEST(ComposedTest, ALongListIsToldInShortButComparedInFull) {
+TEST(DerivedTest, ALongListIsToldInShortButComparedInFull) {
   std::vector<std::string> told;
   std::vector<uint64_t> hashes;
   auto group = MakeFakeGroup([&](FakeBackend&, OpKind, const CallContext& context) {
-    told.push_back(std::string(context.form.tensors));
-    hashes.push_back(context.form.hash);
+    told.push_back(DescribeTensors(*context.collective->user_tensors));
+    hashes.push_back(context.collective->UserHash());
     return absl::OkStatus();
   });
   for (const int64_t last : {1, 3}) {

@@ -1,6 +1,6 @@
 // A queue of operations that take effect one after another, in the order of issue.
-#ifndef SYNCLINE_CORE_GROUP_LANE_H_
-#define SYNCLINE_CORE_GROUP_LANE_H_
+#ifndef SYNCLINE_CORE_GROUP_OPERATION_QUEUE_H_
+#define SYNCLINE_CORE_GROUP_OPERATION_QUEUE_H_
 
 #include <atomic>
 #include <cstdint>
@@ -14,42 +14,43 @@
 namespace syncline {
 
 // Operations of a group run here. An operation that someone waits for anyway runs on the waiting
-// thread if the lane is idle: no hand-off, since latency is the product. All others run on a thread
-// that is started when it is needed and ends when it has been idle for a while. Thread-safe.
-class Lane {
+// thread if the queue is idle: no hand-off, since latency is the product. All others run on a
+// thread that is started when it is needed and ends when it has been idle for a while. Thread-safe.
+class OperationQueue {
  public:
-  // Where numbers come from. Lanes may share it: each then gets increasing ones, with gaps.
-  using Numbers = std::atomic<uint64_t>;
+  // Where numbers come from. Queues may share it: each then gets increasing ones, with gaps.
+  using SequenceCounter = std::atomic<uint64_t>;
 
-  explicit Lane(std::shared_ptr<Numbers> numbers = std::make_shared<Numbers>(0));
+  explicit OperationQueue(
+      std::shared_ptr<SequenceCounter> numbers = std::make_shared<SequenceCounter>(0));
   // Runs what is still queued; the owner has seen to it that this is quick. May be called by an
-  // operation of the lane itself.
-  ~Lane();
+  // operation of the queue itself.
+  ~OperationQueue();
 
-  Lane(const Lane&) = delete;
-  Lane& operator=(const Lane&) = delete;
+  OperationQueue(const OperationQueue&) = delete;
+  OperationQueue& operator=(const OperationQueue&) = delete;
 
   // Runs `operation` after all earlier ones, with its number, and returns its outcome.
   // A TimeoutError if it has not begun by `deadline`, and an InterruptedError if this thread is
   // interrupted before; it is then never run. Once begun, it is waited for: it keeps the deadline
-  // itself. If it runs on the lane's thread when this one is interrupted, `end` is called, which
+  // itself. If it runs on the queue's thread when this one is interrupted, `end` is called, which
   // makes it return soon. BackendError if no thread can be started.
   absl::Status Run(
       const Deadline& deadline, absl::FunctionRef<absl::Status(uint64_t number)> operation,
       absl::FunctionRef<void(const absl::Status& interruption)> end = [](const absl::Status&) {});
 
   // Queues what `issue` returns, given its number, behind all earlier operations; returns at once.
-  // `issue` is called during the call, under the lane's lock. BackendError, and nothing is queued,
+  // `issue` is called during the call, under the queue's lock. BackendError, and nothing is queued,
   // if no thread can be started.
   absl::Status Post(absl::FunctionRef<std::function<void()>(uint64_t number)> issue);
 
   // Whether nothing is running or queued.
   bool IsIdle() const;
-  // Waits for that until `deadline`; not at all if an operation of the lane's thread calls it.
+  // Waits for that until `deadline`; not at all if an operation of the queue's thread calls it.
   void AwaitIdle(const Deadline& deadline) const;
 
  private:
-  struct State;  // Shared with the thread, which may outlive the lane that it ends.
+  struct State;  // Shared with the thread, which may outlive the queue that it ends.
 
   absl::Status RunInTurn(const Deadline& deadline,
                          absl::FunctionRef<absl::Status(uint64_t number)> operation,
@@ -60,4 +61,4 @@ class Lane {
 
 }  // namespace syncline
 
-#endif  // SYNCLINE_CORE_GROUP_LANE_H_
+#endif  // SYNCLINE_CORE_GROUP_OPERATION_QUEUE_H_

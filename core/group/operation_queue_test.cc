@@ -1,4 +1,4 @@
-#include "core/group/lane.h"
+#include "core/group/operation_queue.h"
 
 #include <atomic>
 #include <memory>
@@ -20,39 +20,40 @@ namespace {
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
-TEST(LaneTest, OperationsTakeEffectInTheOrderOfTheirNumbers) {
+TEST(OperationQueueTest, OperationsTakeEffectInTheOrderOfTheirNumbers) {
   std::vector<uint64_t> order;
   {
-    Lane lane;
+    OperationQueue queue;
     auto record = [&order](uint64_t number) {
       return [&order, number] { order.push_back(number); };
     };
-    EXPECT_TRUE(lane.Post(record).ok());
-    EXPECT_TRUE(lane.Post(record).ok());
+    EXPECT_TRUE(queue.Post(record).ok());
+    EXPECT_TRUE(queue.Post(record).ok());
     auto now = [&order](uint64_t number) {
       order.push_back(number);
       return absl::OkStatus();
     };
-    EXPECT_TRUE(lane.Run(Deadline(absl::Seconds(20)), now).ok());
-    EXPECT_TRUE(lane.Post(record).ok());
+    EXPECT_TRUE(queue.Run(Deadline(absl::Seconds(20)), now).ok());
+    EXPECT_TRUE(queue.Post(record).ok());
   }
   EXPECT_THAT(order, ElementsAre(0, 1, 2, 3));
 }
 
-TEST(LaneTest, ManyThreadsNeverRunTwoOperationsAtOnce) {
+TEST(OperationQueueTest, ManyThreadsNeverRunTwoOperationsAtOnce) {
   constexpr int kThreads = 8;
   constexpr int kCalls = 500;
-  Lane lane;
-  int unguarded = 0;  // A race unless the lane orders the accesses.
+  OperationQueue queue;
+  int unguarded = 0;  // A race unless the queue orders the accesses.
   std::vector<std::thread> threads;
   for (int t = 0; t < kThreads; ++t) {
     threads.emplace_back([&, t] {
       for (int i = 0; i < kCalls; ++i) {
         if ((i + t) % 2 == 0) {
-          lane.Post([&](uint64_t) { return [&] { ++unguarded; }; }).IgnoreError();
+          queue.Post([&](uint64_t) { return [&] { ++unguarded; }; }).IgnoreError();
           continue;
         }
-        lane.Run(Deadline(absl::Seconds(20)),
+        queue
+            .Run(Deadline(absl::Seconds(20)),
                  [&](uint64_t) {
                    ++unguarded;
                    return absl::OkStatus();
@@ -63,63 +64,64 @@ TEST(LaneTest, ManyThreadsNeverRunTwoOperationsAtOnce) {
   }
   for (std::thread& thread : threads) thread.join();
   EXPECT_TRUE(
-      lane.Run(Deadline(absl::Seconds(20)), [](uint64_t) { return absl::OkStatus(); }).ok());
+      queue.Run(Deadline(absl::Seconds(20)), [](uint64_t) { return absl::OkStatus(); }).ok());
   EXPECT_EQ(unguarded, kThreads * kCalls);
 }
 
-TEST(LaneTest, WhatAnOperationHoldsIsReleasedOnceItHasRun) {
-  Lane lane;
+TEST(OperationQueueTest, WhatAnOperationHoldsIsReleasedOnceItHasRun) {
+  OperationQueue queue;
   auto held = std::make_shared<int>(1);
   std::weak_ptr<int> watch = held;
-  EXPECT_TRUE(lane.Post([&](uint64_t) { return [held] {}; }).ok());
+  EXPECT_TRUE(queue.Post([&](uint64_t) { return [held] {}; }).ok());
   held = nullptr;
   EXPECT_TRUE(
-      lane.Run(Deadline(absl::Seconds(20)), [](uint64_t) { return absl::OkStatus(); }).ok());
+      queue.Run(Deadline(absl::Seconds(20)), [](uint64_t) { return absl::OkStatus(); }).ok());
   EXPECT_TRUE(watch.expired());
 }
 
-TEST(LaneTest, ACallGivesUpAtItsDeadlineIfItsTurnHasNotCome) {
-  Lane lane;
+TEST(OperationQueueTest, ACallGivesUpAtItsDeadlineIfItsTurnHasNotCome) {
+  OperationQueue queue;
   absl::Notification go_on;
-  EXPECT_TRUE(lane.Post([&](uint64_t) { return [&] { go_on.WaitForNotification(); }; }).ok());
+  EXPECT_TRUE(queue.Post([&](uint64_t) { return [&] { go_on.WaitForNotification(); }; }).ok());
   bool has_run = false;
-  absl::Status status = lane.Run(Deadline(absl::Milliseconds(50)), [&](uint64_t) {
+  absl::Status status = queue.Run(Deadline(absl::Milliseconds(50)), [&](uint64_t) {
     has_run = true;
     return absl::OkStatus();
   });
   go_on.Notify();
   EXPECT_TRUE(absl::IsDeadlineExceeded(status)) << status;
   EXPECT_TRUE(
-      lane.Run(Deadline(absl::Seconds(20)), [](uint64_t) { return absl::OkStatus(); }).ok());
+      queue.Run(Deadline(absl::Seconds(20)), [](uint64_t) { return absl::OkStatus(); }).ok());
   EXPECT_FALSE(has_run);
 }
 
 absl::Status Interrupted() { return InterruptedError("interrupted"); }
 
-TEST(LaneTest, AnInterruptedCallWhoseTurnHasNotComeNeverRuns) {
-  Lane lane;
+TEST(OperationQueueTest, AnInterruptedCallWhoseTurnHasNotComeNeverRuns) {
+  OperationQueue queue;
   absl::Notification go_on;
-  EXPECT_TRUE(lane.Post([&](uint64_t) { return [&] { go_on.WaitForNotification(); }; }).ok());
+  EXPECT_TRUE(queue.Post([&](uint64_t) { return [&] { go_on.WaitForNotification(); }; }).ok());
   bool has_run = false;
   {
     const InterruptScope scope(&Interrupted);
-    EXPECT_EQ(lane.Run(Deadline(absl::Seconds(60)),
-                       [&](uint64_t) {
-                         has_run = true;
-                         return absl::OkStatus();
-                       }),
+    EXPECT_EQ(queue.Run(Deadline(absl::Seconds(60)),
+                        [&](uint64_t) {
+                          has_run = true;
+                          return absl::OkStatus();
+                        }),
               Interrupted());
   }
   go_on.Notify();
   EXPECT_TRUE(
-      lane.Run(Deadline(absl::Seconds(20)), [](uint64_t) { return absl::OkStatus(); }).ok());
+      queue.Run(Deadline(absl::Seconds(20)), [](uint64_t) { return absl::OkStatus(); }).ok());
   EXPECT_FALSE(has_run);
 }
 
-TEST(LaneTest, AnInterruptedCallThatRunsOnTheLanesThreadIsEndedAndAwaited) {
-  Lane lane;
+TEST(OperationQueueTest, AnInterruptedCallThatRunsOnTheQueuesThreadIsEndedAndAwaited) {
+  OperationQueue queue;
   absl::Notification has_begun, end;
-  EXPECT_TRUE(lane.Post([&](uint64_t) {
+  EXPECT_TRUE(queue
+                  .Post([&](uint64_t) {
                     return [&] { has_begun.WaitForNotificationWithTimeout(absl::Seconds(20)); };
                   })
                   .ok());
@@ -131,7 +133,7 @@ TEST(LaneTest, AnInterruptedCallThatRunsOnTheLanesThreadIsEndedAndAwaited) {
     return Interrupted();
   };
   const InterruptScope scope(check);
-  const absl::Status status = lane.Run(
+  const absl::Status status = queue.Run(
       Deadline(absl::Seconds(60)),
       [&](uint64_t) {
         end.WaitForNotification();
@@ -144,12 +146,13 @@ TEST(LaneTest, AnInterruptedCallThatRunsOnTheLanesThreadIsEndedAndAwaited) {
   EXPECT_EQ(status, BackendError("it was ended"));
 }
 
-TEST(LaneTest, AnOperationThatThrowsLeavesTheLaneToOthers) {
-  Lane lane;
+TEST(OperationQueueTest, AnOperationThatThrowsLeavesTheQueueToOthers) {
+  OperationQueue queue;
   auto throws = [](uint64_t) -> absl::Status { throw std::bad_alloc(); };
-  EXPECT_THROW(lane.Run(Deadline(absl::Seconds(20)), throws).IgnoreError(), std::bad_alloc);
-  EXPECT_TRUE(lane.IsIdle());
-  EXPECT_TRUE(lane.Run(Deadline(absl::Seconds(20)),
+  EXPECT_THROW(queue.Run(Deadline(absl::Seconds(20)), throws).IgnoreError(), std::bad_alloc);
+  EXPECT_TRUE(queue.IsIdle());
+  EXPECT_TRUE(queue
+                  .Run(Deadline(absl::Seconds(20)),
                        [](uint64_t number) {
                          return number == 1 ? absl::OkStatus()
                                             : absl::InternalError("not the second");
@@ -157,63 +160,64 @@ TEST(LaneTest, AnOperationThatThrowsLeavesTheLaneToOthers) {
                   .ok());
 }
 
-TEST(LaneTest, LanesMayShareTheirNumbers) {
-  auto numbers = std::make_shared<Lane::Numbers>(5);
-  Lane a(numbers), b(numbers);
+TEST(OperationQueueTest, QueuesMayShareTheirNumbers) {
+  auto numbers = std::make_shared<OperationQueue::SequenceCounter>(5);
+  OperationQueue a(numbers), b(numbers);
   std::vector<uint64_t> seen;
-  for (Lane* lane : {&a, &b, &a}) {
+  for (OperationQueue* queue : {&a, &b, &a}) {
     auto record = [&](uint64_t number) {
       seen.push_back(number);
       return absl::OkStatus();
     };
-    EXPECT_TRUE(lane->Run(Deadline(absl::Seconds(20)), record).ok());
+    EXPECT_TRUE(queue->Run(Deadline(absl::Seconds(20)), record).ok());
   }
   EXPECT_THAT(seen, ElementsAre(5, 6, 7));
 }
 
-TEST(LaneTest, ALaneIsIdleOnceNothingRunsOrIsQueued) {
-  Lane lane;
-  EXPECT_TRUE(lane.IsIdle());
+TEST(OperationQueueTest, AQueueIsIdleOnceNothingRunsOrIsQueued) {
+  OperationQueue queue;
+  EXPECT_TRUE(queue.IsIdle());
   absl::Notification go_on;
-  EXPECT_TRUE(lane.Post([&](uint64_t) { return [&] { go_on.WaitForNotification(); }; }).ok());
-  EXPECT_FALSE(lane.IsIdle());
+  EXPECT_TRUE(queue.Post([&](uint64_t) { return [&] { go_on.WaitForNotification(); }; }).ok());
+  EXPECT_FALSE(queue.IsIdle());
   go_on.Notify();
   EXPECT_TRUE(
-      lane.Run(Deadline(absl::Seconds(20)), [](uint64_t) { return absl::OkStatus(); }).ok());
+      queue.Run(Deadline(absl::Seconds(20)), [](uint64_t) { return absl::OkStatus(); }).ok());
 }
 
-TEST(LaneTest, AnOperationMayDestroyItsLane) {
-  auto lane = std::make_unique<Lane>();
+TEST(OperationQueueTest, AnOperationMayDestroyItsQueue) {
+  auto queue = std::make_unique<OperationQueue>();
   absl::Notification go_on, done;
   bool second_has_run = false;
-  EXPECT_TRUE(lane->Post([&](uint64_t) {
+  EXPECT_TRUE(queue
+                  ->Post([&](uint64_t) {
                     return [&] {
                       go_on.WaitForNotification();
-                      lane = nullptr;
+                      queue = nullptr;
                       done.Notify();
                     };
                   })
                   .ok());
-  EXPECT_TRUE(lane->Post([&](uint64_t) { return [&] { second_has_run = true; }; }).ok());
+  EXPECT_TRUE(queue->Post([&](uint64_t) { return [&] { second_has_run = true; }; }).ok());
   go_on.Notify();
   ASSERT_TRUE(done.WaitForNotificationWithTimeout(absl::Seconds(20)));
   EXPECT_TRUE(second_has_run);
 }
 
-TEST(LaneTest, WhereNoThreadCanBeStartedNothingIsQueued) {
-  Lane lane;
+TEST(OperationQueueTest, WhereNoThreadCanBeStartedNothingIsQueued) {
+  OperationQueue queue;
   {
     const ScopedFault no_thread("pthread_create");
     bool has_issued = false;
-    const absl::Status status = lane.Post([&](uint64_t) {
+    const absl::Status status = queue.Post([&](uint64_t) {
       has_issued = true;
       return [] {};
     });
     EXPECT_THAT(std::string(status.message()), HasSubstr("cannot start a thread for operations"));
     EXPECT_FALSE(has_issued);
-    EXPECT_TRUE(lane.IsIdle());
+    EXPECT_TRUE(queue.IsIdle());
   }
-  EXPECT_TRUE(lane.Post([](uint64_t) { return [] {}; }).ok());
+  EXPECT_TRUE(queue.Post([](uint64_t) { return [] {}; }).ok());
 }
 
 }  // namespace

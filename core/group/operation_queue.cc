@@ -1,4 +1,4 @@
-#include "core/group/lane.h"
+#include "core/group/operation_queue.h"
 
 #include <list>
 #include <thread>
@@ -17,7 +17,7 @@ namespace {
 
 constexpr absl::Duration kIdleBeforeTheThreadEnds = absl::Seconds(2);
 
-// A synchronous operation that waits for its turn on the lane's thread; guarded by the lane.
+// A synchronous operation that waits for its turn on the queue's thread; guarded by the queue.
 struct Turn {
   enum class Phase { kWaiting, kRunning, kDone, kGivenUp };
 
@@ -30,8 +30,8 @@ struct Turn {
 
 }  // namespace
 
-struct Lane::State : std::enable_shared_from_this<Lane::State> {
-  explicit State(std::shared_ptr<Numbers> from) : numbers(std::move(from)) {}
+struct OperationQueue::State : std::enable_shared_from_this<OperationQueue::State> {
+  explicit State(std::shared_ptr<SequenceCounter> from) : numbers(std::move(from)) {}
 
   absl::Status EnsureThread() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex);
   void Loop();
@@ -45,7 +45,8 @@ struct Lane::State : std::enable_shared_from_this<Lane::State> {
   }
   bool IsOver() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex) { return !has_thread && !busy; }
 
-  const std::shared_ptr<Numbers> numbers;  // Taken from under the lock, so that they increase.
+  const std::shared_ptr<SequenceCounter>
+      numbers;  // Taken from under the lock, so that they increase.
   absl::Mutex mutex;
   std::list<std::function<void()>> queue ABSL_GUARDED_BY(mutex);
   bool busy ABSL_GUARDED_BY(mutex) = false;  // An operation is running, on whatever thread.
@@ -54,10 +55,10 @@ struct Lane::State : std::enable_shared_from_this<Lane::State> {
   std::thread::id thread ABSL_GUARDED_BY(mutex);
 };
 
-Lane::Lane(std::shared_ptr<Numbers> numbers)
+OperationQueue::OperationQueue(std::shared_ptr<SequenceCounter> numbers)
     : state_(std::make_shared<State>(std::move(numbers))) {}
 
-Lane::~Lane() {
+OperationQueue::~OperationQueue() {
   absl::MutexLock lock(&state_->mutex);
   state_->stopping = true;
   if (state_->IsOwnThread()) {
@@ -68,9 +69,9 @@ Lane::~Lane() {
   state_->mutex.Await(absl::Condition(state_.get(), &State::IsOver));
 }
 
-absl::Status Lane::Run(const Deadline& deadline,
-                       absl::FunctionRef<absl::Status(uint64_t)> operation,
-                       absl::FunctionRef<void(const absl::Status&)> end) {
+absl::Status OperationQueue::Run(const Deadline& deadline,
+                                 absl::FunctionRef<absl::Status(uint64_t)> operation,
+                                 absl::FunctionRef<void(const absl::Status&)> end) {
   State& state = *state_;
   uint64_t number = 0;
   {
@@ -79,7 +80,7 @@ absl::Status Lane::Run(const Deadline& deadline,
     state.busy = true;
     number = (*state.numbers)++;
   }
-  // Whatever happens: a lane that stays busy is never destroyed.
+  // Whatever happens: a queue that stays busy is never destroyed.
   const absl::Cleanup not_busy = [&state] {
     absl::MutexLock lock(&state.mutex);
     state.busy = false;
@@ -87,9 +88,9 @@ absl::Status Lane::Run(const Deadline& deadline,
   return operation(number);
 }
 
-absl::Status Lane::RunInTurn(const Deadline& deadline,
-                             absl::FunctionRef<absl::Status(uint64_t)> operation,
-                             absl::FunctionRef<void(const absl::Status&)> end) {
+absl::Status OperationQueue::RunInTurn(const Deadline& deadline,
+                                       absl::FunctionRef<absl::Status(uint64_t)> operation,
+                                       absl::FunctionRef<void(const absl::Status&)> end) {
   State& state = *state_;
   SYNCLINE_RETURN_IF_ERROR(state.EnsureThread());
   const uint64_t number = (*state.numbers)++;
@@ -122,25 +123,25 @@ absl::Status Lane::RunInTurn(const Deadline& deadline,
   return turn->result;
 }
 
-absl::Status Lane::Post(absl::FunctionRef<std::function<void()>(uint64_t)> issue) {
+absl::Status OperationQueue::Post(absl::FunctionRef<std::function<void()>(uint64_t)> issue) {
   absl::MutexLock lock(&state_->mutex);
   SYNCLINE_RETURN_IF_ERROR(state_->EnsureThread());
   state_->queue.push_back(issue((*state_->numbers)++));
   return absl::OkStatus();
 }
 
-bool Lane::IsIdle() const {
+bool OperationQueue::IsIdle() const {
   absl::MutexLock lock(&state_->mutex);
   return state_->IsIdle();
 }
 
-void Lane::AwaitIdle(const Deadline& deadline) const {
+void OperationQueue::AwaitIdle(const Deadline& deadline) const {
   absl::MutexLock lock(&state_->mutex);
   if (state_->IsOwnThread()) return;
   deadline.Await(state_->mutex, absl::Condition(state_.get(), &State::IsIdle));
 }
 
-absl::Status Lane::State::EnsureThread() {
+absl::Status OperationQueue::State::EnsureThread() {
   if (has_thread) return absl::OkStatus();
   SYNCLINE_ASSIGN_OR_RETURN(
       std::thread started,
@@ -150,7 +151,7 @@ absl::Status Lane::State::EnsureThread() {
   return absl::OkStatus();
 }
 
-void Lane::State::Loop() {
+void OperationQueue::State::Loop() {
   absl::MutexLock lock(&mutex);
   thread = std::this_thread::get_id();
   while (true) {
@@ -162,7 +163,7 @@ void Lane::State::Loop() {
   has_thread = false;
 }
 
-void Lane::State::RunFirst() {
+void OperationQueue::State::RunFirst() {
   std::function<void()> operation = std::move(queue.front());
   queue.pop_front();
   busy = true;

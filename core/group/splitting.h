@@ -1,6 +1,6 @@
 // One tensor as the parts that its ranks have in it.
-#ifndef SYNCLINE_CORE_GROUP_PARTS_H_
-#define SYNCLINE_CORE_GROUP_PARTS_H_
+#ifndef SYNCLINE_CORE_GROUP_SPLITTING_H_
+#define SYNCLINE_CORE_GROUP_SPLITTING_H_
 
 #include <cstdint>
 
@@ -26,4 +26,4 @@ absl::Status SplitRows(const Tensor& whole, absl::string_view name,
 
 }  // namespace syncline
 
-#endif  // SYNCLINE_CORE_GROUP_PARTS_H_
+#endif  // SYNCLINE_CORE_GROUP_SPLITTING_H_

@@ -1,4 +1,4 @@
-#include "core/group/composed_checks.h"
+#include "core/group/derived_checks.h"
 
 #include <string>
 

@@ -1,4 +1,4 @@
-#include "core/group/parts.h"
+#include "core/group/splitting.h"
 
 #include "absl/strings/str_cat.h"
 #include "core/base/status.h"

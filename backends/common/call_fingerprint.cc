@@ -1,0 +1,41 @@
+#include "backends/common/call_fingerprint.h"
+
+#include "core/base/hash.h"
+
+namespace syncline {
+
+bool HasFixedSize(OpKind kind) {
+  return kind != OpKind::kAllGather && kind != OpKind::kReduceScatter && kind != OpKind::kAllToAll;
+}
+
+uint64_t SaltOf(const CallContext& context) {
+  const Collective& call = *context.collective;
+  if (call.user_tensors == nullptr || context.mismatch_check == MismatchCheck::kOff) {
+    return context.salt;
+  }
+  return context.salt ^ call.UserHash();
+}
+
+CallFingerprint CallFingerprint::Of(const CallContext& context) {
+  const Collective& call = *context.collective;
+  CallFingerprint fingerprint = {};
+  fingerprint.sequence = context.sequence;
+  fingerprint.hash = SaltOf(context);
+  fingerprint.peer = static_cast<int32_t>(call.peer);
+  fingerprint.kind = static_cast<uint8_t>(call.kind);
+  fingerprint.dtype = static_cast<uint8_t>(call.dtype());
+  fingerprint.reduce_op = static_cast<uint8_t>(call.reduce_op);
+  if (HasFixedSize(call.kind)) {
+    if (call.tensor != nullptr) fingerprint.count = call.tensor->numel();
+  } else if (call.kind != OpKind::kAllToAll) {
+    // This rank's own tensor may differ in size from those of others; the list is the same on all.
+    WordHash sizes;
+    for (const Tensor& tensor : call.kind == OpKind::kAllGather ? call.outputs : call.inputs) {
+      sizes.Add(static_cast<uint64_t>(tensor.numel()));
+    }
+    fingerprint.hash ^= sizes.value();
+  }
+  return fingerprint;
+}
+
+}  // namespace syncline

@@ -1,0 +1,59 @@
+// A backend with a blocking function for each operation.
+#ifndef SYNCLINE_BACKENDS_COMMON_TYPED_BACKEND_H_
+#define SYNCLINE_BACKENDS_COMMON_TYPED_BACKEND_H_
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/types/span.h"
+#include "core/group/backend.h"
+#include "core/group/blocking_backend.h"
+#include "core/group/op_kind.h"
+#include "core/tensor/reduce_op.h"
+#include "core/tensor/tensor.h"
+
+namespace syncline {
+
+// Turns the calls of a BlockingBackend into the functions below, in which what an operation means
+// is said by the factory of that name in core/group/collective.h; their arguments are the fields of
+// `context.collective`. Every function blocks until this rank's part is done; an operation that a
+// backend does not override is an UnsupportedError, which names it.
+//
+//   class MyBackend final : public TypedBackend {
+//     absl::string_view name() const override { return "mine"; }
+//     absl::Status Barrier(const CallContext& context) override { ... }
+//     void Abort(const absl::Status& cause) override { ... }
+//   };
+class TypedBackend : public BlockingBackend {
+ public:
+  TypedBackend(int rank, int size) : BlockingBackend(rank), size_(size) {}
+
+ protected:
+  virtual absl::Status Broadcast(const Tensor& tensor, int root, const CallContext& context);
+  virtual absl::Status AllReduce(const Tensor& tensor, ReduceOp op, const CallContext& context);
+  virtual absl::Status Reduce(const Tensor& tensor, ReduceOp op, int root,
+                              const CallContext& context);
+  virtual absl::Status AllGather(absl::Span<const Tensor> outputs, const Tensor& input,
+                                 const CallContext& context);
+  virtual absl::Status Gather(absl::Span<const Tensor> outputs, const Tensor& input, int root,
+                              const CallContext& context);
+  virtual absl::Status Scatter(const Tensor& output, absl::Span<const Tensor> inputs, int root,
+                               const CallContext& context);
+  virtual absl::Status ReduceScatter(const Tensor& output, absl::Span<const Tensor> inputs,
+                                     ReduceOp op, const CallContext& context);
+  virtual absl::Status AllToAll(absl::Span<const Tensor> outputs, absl::Span<const Tensor> inputs,
+                                const CallContext& context);
+  virtual absl::Status Barrier(const CallContext& context);
+  virtual absl::Status Send(const Tensor& tensor, int dst, const CallContext& context);
+  virtual absl::StatusOr<int> Recv(const Tensor& tensor, int src, const CallContext& context);
+
+ private:
+  // The one switch over all operations.
+  absl::StatusOr<int> RunBlocking(const CallContext& context) final;
+  absl::Status Unsupported(OpKind kind) const;
+
+  const int size_;
+};
+
+}  // namespace syncline
+
+#endif  // SYNCLINE_BACKENDS_COMMON_TYPED_BACKEND_H_

@@ -1,0 +1,201 @@
+#include "core/group/check_arguments.h"
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/types/span.h"
+#include "core/base/status.h"
+#include "core/tensor/tensor_checks.h"
+
+namespace syncline {
+namespace {
+
+// What the arguments must fit: the backend and the ranks of one group.
+struct Limits {
+  const Capabilities& capabilities;
+  absl::string_view backend;
+  int rank;
+  int size;
+};
+
+// Whether CheckTensor would be OK.
+bool IsAcceptable(const Tensor& tensor, Access needed, const Limits& limits) {
+  return tensor.is_contiguous() && limits.capabilities.devices.count(tensor.device().type) != 0 &&
+         (needed == Access::kReadOnly || tensor.access() == Access::kReadWrite);
+}
+
+absl::Status CheckRank(int64_t rank, int size, absl::string_view what) {
+  if (rank >= 0 && rank < size) return absl::OkStatus();
+  return ArgumentError(
+      absl::StrCat(what, " must be a rank of the group, 0 to ", size - 1, ", not ", rank));
+}
+
+absl::Status CheckPeers(const Collective& op, const Limits& limits) {
+  if (HasRoot(op.kind)) return CheckRank(op.peer, limits.size, "the root");
+  if (!IsP2p(op.kind)) return absl::OkStatus();
+  const bool sends = op.kind == OpKind::kSend;
+  if (sends || op.peer != kAnySource) {
+    SYNCLINE_RETURN_IF_ERROR(CheckRank(op.peer, limits.size, sends ? "dst" : "src"));
+  }
+  if (op.peer == limits.rank || limits.size == 1) {
+    return ArgumentError(absl::StrCat("rank ", limits.rank, " cannot ", Name(op.kind),
+                                      sends ? " to" : " from", " itself"));
+  }
+  if (op.tag >= 0 && op.tag <= INT32_MAX) return absl::OkStatus();
+  return ArgumentError(absl::StrCat("tag must be in 0 to ", INT32_MAX, ", not ", op.tag));
+}
+
+absl::Status CheckTensor(const Tensor& tensor, Access needed, absl::string_view what,
+                         const Limits& limits) {
+  if (IsAcceptable(tensor, needed, limits)) return absl::OkStatus();
+  SYNCLINE_RETURN_IF_ERROR(CheckContiguous(tensor, what));
+  if (limits.capabilities.devices.count(tensor.device().type) == 0) {
+    return ArgumentError(absl::StrCat(what, " is on ", ToString(tensor.device()),
+                                      ", where backend ", limits.backend,
+                                      " does not work: move it, or choose another "
+                                      "backend"));
+  }
+  return needed == Access::kReadWrite ? CheckWritable(tensor, what) : absl::OkStatus();
+}
+
+absl::Status CheckServed(const Collective& op, const Limits& limits) {
+  if (limits.capabilities.ops.count(op.kind) == 0) {
+    return UnsupportedError(
+        absl::StrCat("backend ", limits.backend, " does not serve ", Name(op.kind)));
+  }
+  if (op.kind == OpKind::kBarrier) return absl::OkStatus();
+  const DType dtype = op.dtype();
+  if (Reduces(op.kind)) {
+    SYNCLINE_RETURN_IF_ERROR(CheckReduction(dtype, op.reduce_op));
+    if (op.factor != 1.0 && op.reduce_op != ReduceOp::kPremulSum) {
+      return ArgumentError(absl::StrCat("a factor goes with premul_sum only, not with ",
+                                        Name(op.reduce_op), ": got ", op.factor));
+    }
+    if (limits.capabilities.reduce_dtypes.count(dtype) != 0) return absl::OkStatus();
+  } else if (limits.capabilities.move_dtypes.count(dtype) != 0) {
+    return absl::OkStatus();
+  }
+  return UnsupportedError(absl::StrCat("backend ", limits.backend, " does not serve ",
+                                       Name(op.kind), " of ", Name(dtype)));
+}
+
+// A list with one tensor for each rank, of `dtype`, where this rank has one.
+absl::Status CheckList(absl::Span<const Tensor> list, absl::string_view what, Access needed,
+                       DType dtype, const Limits& limits) {
+  if (list.size() != static_cast<size_t>(limits.size)) {
+    return ArgumentError(absl::StrCat(what, " must have one tensor for each of the ", limits.size,
+                                      " ranks, not ", list.size()));
+  }
+  for (size_t r = 0; r < list.size(); ++r) {
+    if (IsAcceptable(list[r], needed, limits) && list[r].dtype() == dtype) continue;
+    const std::string item = absl::StrCat(what, "[", r, "]");
+    SYNCLINE_RETURN_IF_ERROR(CheckTensor(list[r], needed, item, limits));
+    if (list[r].dtype() != dtype) {
+      return TypeError(absl::StrCat(item, " is ", list[r].ToString(), " where ", Name(dtype),
+                                    " is expected: all tensors must have one type"));
+    }
+  }
+  return absl::OkStatus();
+}
+
+// list[r] and `b`.
+absl::Status CheckEqualSizes(absl::Span<const Tensor> list, absl::string_view list_name, int r,
+                             const Tensor& b, absl::string_view b_name) {
+  if (list[r].numel() == b.numel()) return absl::OkStatus();
+  return ArgumentError(absl::StrCat(list_name, "[", r, "] is ", list[r].ToString(), " but ", b_name,
+                                    " is ", b.ToString(), ": their sizes must be equal"));
+}
+
+absl::Status CheckGatherings(const Collective& op, const Limits& limits) {
+  if (op.kind == OpKind::kGather && op.peer != limits.rank) {
+    if (op.outputs.empty()) return absl::OkStatus();
+    return ArgumentError(absl::StrCat("outputs are for the root, rank ", op.peer, ", only; rank ",
+                                      limits.rank, " must pass none"));
+  }
+  SYNCLINE_RETURN_IF_ERROR(
+      CheckList(op.outputs, "outputs", Access::kReadWrite, op.tensor->dtype(), limits));
+  for (int r = 0; r < limits.size; ++r) {
+    if (op.kind == OpKind::kAllGather && r != limits.rank) continue;  // May differ.
+    SYNCLINE_RETURN_IF_ERROR(CheckEqualSizes(op.outputs, "outputs", r, *op.tensor, "the input"));
+  }
+  const size_t own = static_cast<size_t>(limits.rank);
+  return CheckApart(op.outputs, absl::MakeSpan(op.tensor, 1), [own](size_t) { return own; });
+}
+
+absl::Status CheckScatterings(const Collective& op, const Limits& limits) {
+  if (op.kind == OpKind::kScatter && op.peer != limits.rank) {
+    if (op.inputs.empty()) return absl::OkStatus();
+    return ArgumentError(absl::StrCat("inputs are for the root, rank ", op.peer, ", only; rank ",
+                                      limits.rank, " must pass none"));
+  }
+  SYNCLINE_RETURN_IF_ERROR(
+      CheckList(op.inputs, "inputs", Access::kReadOnly, op.tensor->dtype(), limits));
+  for (int r = 0; r < limits.size; ++r) {
+    if (op.kind == OpKind::kReduceScatter && r != limits.rank) continue;  // May differ.
+    SYNCLINE_RETURN_IF_ERROR(CheckEqualSizes(op.inputs, "inputs", r, *op.tensor, "the output"));
+  }
+  const size_t own = static_cast<size_t>(limits.rank);
+  return CheckApart(absl::MakeSpan(op.tensor, 1), op.inputs,
+                    [own](size_t i) { return i == own ? 0 : kNoTwin; });
+}
+
+absl::Status CheckAllToAll(const Collective& op, const Limits& limits) {
+  SYNCLINE_RETURN_IF_ERROR(CheckList(op.inputs, "inputs", Access::kReadOnly, op.dtype(), limits));
+  SYNCLINE_RETURN_IF_ERROR(
+      CheckList(op.outputs, "outputs", Access::kReadWrite, op.dtype(), limits));
+  const Tensor& own = op.inputs[limits.rank];
+  if (own.numel() != op.outputs[limits.rank].numel()) {
+    return CheckEqualSizes(op.outputs, "outputs", limits.rank, own,
+                           absl::StrCat("inputs[", limits.rank, "]"));
+  }
+  return CheckApart(op.outputs, op.inputs);
+}
+
+}  // namespace
+
+bool WritesTensor(const Collective& collective, int rank) {
+  switch (collective.kind) {
+    case OpKind::kAllReduce:
+    case OpKind::kScatter:
+    case OpKind::kReduceScatter:
+    case OpKind::kRecv:
+      return true;
+    case OpKind::kBroadcast:
+      return collective.peer != rank;
+    case OpKind::kReduce:
+      return collective.peer == rank;
+    default:
+      return false;
+  }
+}
+
+absl::Status CheckArguments(const Collective& collective, const Capabilities& capabilities,
+                            absl::string_view backend, int rank, int size) {
+  const Limits limits = {capabilities, backend, rank, size};
+  SYNCLINE_RETURN_IF_ERROR(CheckPeers(collective, limits));
+  if (collective.kind != OpKind::kBarrier && collective.kind != OpKind::kAllToAll) {
+    const Access needed = WritesTensor(collective, rank) ? Access::kReadWrite : Access::kReadOnly;
+    SYNCLINE_RETURN_IF_ERROR(CheckTensor(*collective.tensor, needed, "the tensor", limits));
+  }
+  switch (collective.kind) {
+    case OpKind::kAllGather:
+    case OpKind::kGather:
+      SYNCLINE_RETURN_IF_ERROR(CheckGatherings(collective, limits));
+      break;
+    case OpKind::kScatter:
+    case OpKind::kReduceScatter:
+      SYNCLINE_RETURN_IF_ERROR(CheckScatterings(collective, limits));
+      break;
+    case OpKind::kAllToAll:
+      SYNCLINE_RETURN_IF_ERROR(CheckAllToAll(collective, limits));
+      break;
+    default:
+      break;
+  }
+  return CheckServed(collective, limits);
+}
+
+}  // namespace syncline

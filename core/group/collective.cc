@@ -1,0 +1,116 @@
+#include "core/group/collective.h"
+
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "core/base/hash.h"
+
+namespace syncline {
+namespace {
+
+// Of a list, as many runs of equal tensors are shown, and then how many more there are.
+constexpr size_t kShownRuns = 8;
+
+}  // namespace
+
+void Collective::Own() {
+  if (owned_tensor_ == nullptr && tensor != nullptr) OwnTensor(*tensor);
+  if (owned_outputs_ == nullptr && !outputs.empty()) OwnOutputs({outputs.begin(), outputs.end()});
+  if (owned_inputs_ == nullptr && !inputs.empty()) OwnInputs({inputs.begin(), inputs.end()});
+}
+
+void Collective::OwnTensor(Tensor owned) {
+  owned_tensor_ = std::make_shared<const Tensor>(std::move(owned));
+  tensor = owned_tensor_.get();
+}
+
+void Collective::OwnOutputs(std::vector<Tensor> list) {
+  owned_outputs_ = std::make_shared<const std::vector<Tensor>>(std::move(list));
+  outputs = *owned_outputs_;
+}
+
+void Collective::OwnInputs(std::vector<Tensor> list) {
+  owned_inputs_ = std::make_shared<const std::vector<Tensor>>(std::move(list));
+  inputs = *owned_inputs_;
+}
+
+DType Collective::dtype() const {
+  const Tensor* const moved = Moved();
+  return moved != nullptr ? moved->dtype() : DType::kUInt8;
+}
+
+DeviceType Collective::device() const {
+  const Tensor* const moved = Moved();
+  return moved != nullptr ? moved->device().type : DeviceType::kCpu;
+}
+
+uint64_t Collective::UserHash() const {
+  if (user_tensors == nullptr) return 0;
+  WordHash hash;
+  hash.Add(Fnv1a64(name()));
+  for (const Tensor& tensor : *user_tensors) {
+    hash.Add(static_cast<uint64_t>(tensor.dtype()));
+    hash.Add(static_cast<uint64_t>(tensor.numel()));
+  }
+  return hash.value();
+}
+
+std::string Collective::ShortName(uint64_t sequence) const {
+  return absl::StrCat(name(), " #", sequence);
+}
+
+std::string Collective::ToString(uint64_t sequence) const {
+  std::string details;
+  if (user_tensors != nullptr) {
+    details = DescribeTensors(*user_tensors);
+  } else if (kind == OpKind::kAllToAll) {
+    int64_t count = 0;
+    for (const Tensor& input : inputs) count += input.numel();
+    details = absl::StrCat(Name(dtype()), ", ", count, " elements to ", inputs.size(), " ranks");
+  } else if (kind != OpKind::kBarrier) {
+    details = tensor->ToString();
+  }
+  if (Reduces(kind)) absl::StrAppend(&details, ", ", Name(reduce_op));
+  switch (kind) {
+    case OpKind::kBroadcast:
+    case OpKind::kReduce:
+    case OpKind::kGather:
+    case OpKind::kScatter:
+      absl::StrAppend(&details, ", root ", peer);
+      break;
+    case OpKind::kSend:
+      absl::StrAppend(&details, ", to rank ", peer, ", tag ", tag);
+      break;
+    case OpKind::kRecv:
+      absl::StrAppend(&details, ", from ",
+                      peer == kAnySource ? "any rank" : absl::StrCat("rank ", peer), ", tag ", tag);
+      break;
+    default:
+      break;
+  }
+  if (!details.empty()) details = absl::StrCat(" (", details, ")");
+  return absl::StrCat(ShortName(sequence), details);
+}
+
+std::string DescribeTensors(absl::Span<const Tensor> tensors) {
+  std::vector<std::string> runs;
+  for (size_t i = 0, next; i < tensors.size(); i = next) {
+    const Tensor& tensor = tensors[i];
+    next = i + 1;
+    while (next < tensors.size() && tensors[next].dtype() == tensor.dtype() &&
+           tensors[next].shape() == tensor.shape()) {
+      ++next;
+    }
+    if (runs.size() == kShownRuns) {
+      runs.push_back(absl::StrCat(tensors.size() - i, " more"));
+      break;
+    }
+    const std::string times = next - i > 1 ? absl::StrCat(next - i, " x ") : "";
+    runs.push_back(
+        absl::StrCat(times, Name(tensor.dtype()), "[", absl::StrJoin(tensor.shape(), ", "), "]"));
+  }
+  return absl::StrJoin(runs, ", ");
+}
+
+}  // namespace syncline

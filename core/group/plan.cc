@@ -1,0 +1,118 @@
+#include "core/group/plan.h"
+
+#include <cstddef>
+#include <cstring>
+#include <memory>
+#include <utility>
+
+#include "core/base/status.h"
+#include "core/tensor/reduce_kernels.h"
+#include "core/tensor/reduce_op.h"
+
+namespace syncline {
+namespace {
+
+using Tensors = std::vector<Tensor>;
+
+// `parts` tensors of `count` elements, one after another in memory.
+absl::StatusOr<Tensors> MakeParts(DType dtype, int64_t count, int parts) {
+  SYNCLINE_ASSIGN_OR_RETURN(const Tensor all, Tensor::TryZeros(dtype, {count * parts}));
+  Tensors made;
+  for (int r = 0; r < parts; ++r) made.push_back(all.Slice(r * count, count));
+  return made;
+}
+
+// The plan's collective with its buffers.
+absl::StatusOr<Collective> MakeCall(const Plan& plan) {
+  Collective call = plan.collective;
+  if (!plan.has_buffers) return call;
+  const DType dtype = call.tensor->dtype();
+  SYNCLINE_ASSIGN_OR_RETURN(Tensor buffer, Tensor::TryZeros(dtype, {plan.count}));
+  call.OwnTensor(std::move(buffer));
+  if (plan.parts == 0) return call;
+  SYNCLINE_ASSIGN_OR_RETURN(Tensors parts, MakeParts(dtype, plan.count, plan.parts));
+  if (call.kind == OpKind::kAllGather) {
+    call.OwnOutputs(std::move(parts));
+  } else {
+    call.OwnInputs(std::move(parts));
+  }
+  return call;
+}
+
+std::byte* Resolve(const Collective& call, const Plan::Place& place) {
+  const Tensor* tensor = call.tensor;
+  if (place.part != Plan::Place::kTensor) {
+    tensor = &(call.kind == OpKind::kAllGather ? call.outputs : call.inputs)[place.part];
+  }
+  return tensor->data_as<std::byte>() + place.offset;
+}
+
+void DoLoad(const Collective& call, const Plan::Load& load) {
+  const Tensor& first = load.from.front();
+  if (first.nbytes() == 0) return;
+  std::byte* const to = Resolve(call, load.to);
+  if (load.from.size() == 1) {
+    std::memcpy(to, first.data(), first.nbytes());
+    return;
+  }
+  std::vector<const void*> inputs;
+  for (const Tensor& tensor : load.from) inputs.push_back(tensor.data());
+  // An average is divided once, when all ranks' sums have been added.
+  const ReduceOp op = call.reduce_op == ReduceOp::kAvg ? ReduceOp::kSum : call.reduce_op;
+  Reduce(first.dtype(), op, to, inputs, first.numel());
+}
+
+void DoStore(const Collective& call, const Plan::Store& store) {
+  if (store.to.nbytes() == 0) return;
+  const std::byte* const from = Resolve(call, store.from);
+  if (store.to.data() != from) std::memcpy(store.to.data(), from, store.to.nbytes());
+}
+
+}  // namespace
+
+Plan::Plan(Collective collective, DType dtype, int64_t count, int parts, Tensors user_tensors)
+    : collective(std::move(collective)), has_buffers(true), count(count), parts(parts) {
+  Collective& call = this->collective;
+  call.OwnTensor(Tensor(nullptr, dtype, {0}));
+  Tensors placeholders(parts, *call.tensor);
+  if (call.kind == OpKind::kAllGather) {
+    call.OwnOutputs(std::move(placeholders));
+  } else {
+    call.OwnInputs(std::move(placeholders));
+  }
+  call.user_tensors = std::make_shared<const Tensors>(std::move(user_tensors));
+}
+
+Plan::Plan(Collective collective, Tensors user_tensors) : collective(std::move(collective)) {
+  this->collective.Own();
+  this->collective.user_tensors = std::make_shared<const Tensors>(std::move(user_tensors));
+}
+
+void Plan::LoadPacked(absl::Span<const Tensor> tensors, int part) {
+  int64_t offset = 0;
+  for (const Tensor& tensor : tensors) {
+    loads.push_back({{tensor}, {part, offset}});
+    offset += static_cast<int64_t>(tensor.nbytes());
+  }
+}
+
+void Plan::StorePacked(int part, absl::Span<const Tensor> tensors) {
+  int64_t offset = 0;
+  for (const Tensor& tensor : tensors) {
+    stores.push_back({{part, offset}, tensor});
+    offset += static_cast<int64_t>(tensor.nbytes());
+  }
+}
+
+absl::Status RunPlan(const Plan& plan, const CallContext& context, Backend& backend) {
+  SYNCLINE_ASSIGN_OR_RETURN(const Collective call, MakeCall(plan));
+  for (const Plan::Load& load : plan.loads) DoLoad(call, load);
+  SYNCLINE_RETURN_IF_ERROR(RunAndWait(backend, call, context).status());
+  if (plan.divisor > 1 && call.reduce_op == ReduceOp::kAvg) {
+    Divide(call.tensor->dtype(), call.tensor->data(), plan.divisor, call.tensor->numel());
+  }
+  for (const Plan::Store& store : plan.stores) DoStore(call, store);
+  return absl::OkStatus();
+}
+
+}  // namespace syncline

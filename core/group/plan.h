@@ -1,0 +1,73 @@
+// A derived collective: one call of the backend, with what this rank does before and after it.
+#ifndef SYNCLINE_CORE_GROUP_PLAN_H_
+#define SYNCLINE_CORE_GROUP_PLAN_H_
+
+#include <cstdint>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/types/span.h"
+#include "core/group/backend.h"
+#include "core/group/collective.h"
+#include "core/tensor/dtype.h"
+#include "core/tensor/tensor.h"
+
+namespace syncline {
+
+// Data, not code: derived.h makes plans of the user's tensors, and RunPlan carries them out. The
+// backend works on buffers that RunPlan makes, so that a plan which waits for its turn takes no
+// memory. Holds the user's tensors.
+struct Plan {
+  // A place in the buffers: in `tensor` of the collective, or in a part of its outputs or inputs.
+  struct Place {
+    static constexpr int kTensor = -1;
+
+    int part = kTensor;
+    int64_t offset = 0;  // In bytes.
+  };
+
+  // Before the call: `from` is copied to a place; several tensors are reduced into it, by the
+  // collective's reduction, where an average stays a sum.
+  struct Load {
+    std::vector<Tensor> from;
+    Place to;
+  };
+
+  // After the call: a tensor gets the bytes at a place.
+  struct Store {
+    Place from;
+    Tensor to;
+  };
+
+  // A plan for a collective of `kind`, with a buffer of `count` elements for `tensor` and `parts`
+  // more of them for the outputs of all_gather or the inputs of reduce_scatter. The user's tensors
+  // are what ranks compare, see Collective::user_tensors.
+  Plan(Collective collective, DType dtype, int64_t count, int parts,
+       std::vector<Tensor> user_tensors);
+
+  // A plan whose collective works on a tensor of the user.
+  Plan(Collective collective, std::vector<Tensor> user_tensors);
+
+  // The call of the backend. Its tensors have the type, but no elements where RunPlan makes them.
+  Collective collective;
+  bool has_buffers = false;
+  int64_t count = 0;
+  int parts = 0;
+  std::vector<Load> loads;
+  // The result is divided by it first, where the reduction is an average: the number of tensors
+  // that each rank has reduced before the call.
+  int divisor = 1;
+  std::vector<Store> stores;
+
+  // A load for each tensor, or a store to each, one after another from the beginning of a part.
+  void LoadPacked(absl::Span<const Tensor> tensors, int part = Place::kTensor);
+  void StorePacked(int part, absl::Span<const Tensor> tensors);
+};
+
+// Loads, calls, stores. BackendError where there is no memory for the buffers; else what the call
+// returns. Nothing is stored unless the call has succeeded.
+absl::Status RunPlan(const Plan& plan, const CallContext& context, Backend& backend);
+
+}  // namespace syncline
+
+#endif  // SYNCLINE_CORE_GROUP_PLAN_H_
