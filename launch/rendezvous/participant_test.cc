@@ -341,6 +341,28 @@ TEST_F(ParticipantTest, ARoundOutlivesAnEtcdThatIsAwayForLongerThanTheJoinTimeou
   EXPECT_EQ(nodes_[0]->round.number, 1);
 }
 
+TEST_F(ParticipantTest, ANodeThatIsDoneStaysDoneWhenEtcdIsAwayForAWhile) {
+  const EtcdServer server;
+  LossyProxy proxy(server.port());
+  const LaunchOptions options = Etcd(proxy, 2);
+  Add(options);
+  Add(options);
+  ASSERT_TRUE(AllIn(1, 2));
+  nodes_[0]->participant->Finish();
+  absl::SleepFor(absl::Milliseconds(500));
+  // Long enough for gRPC to pause between its attempts, so that a new connection is the first that
+  // reaches etcd again.
+  proxy.Set(LossyProxy::Mode::kRefuse);
+  absl::SleepFor(absl::Seconds(5));
+  proxy.Set(LossyProxy::Mode::kForward);
+  ASSERT_TRUE(Await([&] { return nodes_[1]->is_running; }));
+  nodes_[1]->participant->Finish();
+  ASSERT_TRUE(Await([&] { return nodes_[0]->closed.has_value() && nodes_[1]->closed.has_value(); }))
+      << Describe();
+  EXPECT_EQ(nodes_[0]->closed->exit_code, 0);
+  EXPECT_EQ(nodes_[0]->round.number, 1);
+}
+
 TEST_F(ParticipantTest, AJobGoesOnWhenEtcdHasLostItsContents) {
   const EtcdServer server;
   LossyProxy proxy(server.port());

@@ -140,9 +140,13 @@ void RendezvousSession::Join(RendezvousStore target, NodeRecord record) {
   search_.reset();
   record.join_order = 0;  // Counts per store; Rendezvous gets a new one.
   if (last_round_.has_value()) record.round = std::max(record.round, last_round_->number);
-  // The launcher was told that the round is over, so that this node is not done in the new store.
-  // kRunning keeps the leader waiting until the launcher has stopped the workers and calls Wait.
-  if (record.state == NodeRecord::State::kDone) record.state = NodeRecord::State::kRunning;
+  // If the launcher was told that the round is over, this node is not done in the new store: kRunning
+  // keeps the leader waiting until the launcher has stopped the workers and calls Wait. Otherwise the
+  // round goes on there, and this node, whose launcher says only once that it is done, still is.
+  const bool is_over = !has_round_;
+  if (is_over && record.state == NodeRecord::State::kDone) {
+    record.state = NodeRecord::State::kRunning;
+  }
   rendezvous_ = std::make_unique<Rendezvous>(current_.store, std::move(record), timing_, clock_);
   const bool is_at_first_store = !location_.has_value() && current_.address == network_.endpoint();
   if (!network_.is_hosted_by_nodes() || current_.address == identity_.store || is_at_first_store) {
