@@ -13,34 +13,73 @@ COPTS = [
     "-Wno-maybe-uninitialized",
 ]
 
+# The parts of Abseil that code is written with everywhere. Every C++ target has them without naming
+# them; BUILD files name what is rarer, such as absl/flags.
+_ABSL = ["@com_google_absl//absl/" + part for part in [
+    "algorithm:container",
+    "base:core_headers",
+    "cleanup",
+    "container:flat_hash_map",
+    "container:inlined_vector",
+    "functional:function_ref",
+    "memory",
+    "status",
+    "status:statusor",
+    "strings",
+    "strings:cord",
+    "strings:str_format",
+    "synchronization",
+    "time",
+    "types:optional",
+    "types:span",
+]]
+
 _SANITIZER_DEPS = select({
     "//bazel:asan": ["//bazel:sanitizer_options"],
     "//bazel:tsan": ["//bazel:sanitizer_options"],
     "//conditions:default": [],
 })
 
-def syncline_cc_library(name, copts = [], **kwargs):
-    """A cc_library with the warnings on.
+def _with_absl(deps):
+    return deps + [dep for dep in _ABSL if dep not in deps]
+
+def syncline_cc_library(name, copts = [], deps = [], **kwargs):
+    """A cc_library with the warnings on, and with Abseil.
 
     Takes all attributes of cc_library.
     """
-    native.cc_library(name = name, copts = COPTS + copts, **kwargs)
+    native.cc_library(name = name, copts = COPTS + copts, deps = _with_absl(deps), **kwargs)
 
 def syncline_cc_binary(name, copts = [], deps = [], **kwargs):
-    """A cc_binary with the warnings on.
+    """A cc_binary with the warnings on, and with Abseil.
 
     Takes all attributes of cc_binary.
     """
-    native.cc_binary(name = name, copts = COPTS + copts, deps = deps + _SANITIZER_DEPS, **kwargs)
+    native.cc_binary(
+        name = name,
+        copts = COPTS + copts,
+        deps = _with_absl(deps) + _SANITIZER_DEPS,
+        **kwargs
+    )
 
 def syncline_cc_test(name, deps, copts = [], main = "@googletest//:gtest_main", **kwargs):
-    """A GoogleTest with the warnings on; `main = None` for one that brings its own main().
+    """A GoogleTest with the warnings on, and with Abseil.
 
-    Takes all attributes of cc_test.
+    Takes all attributes of cc_test, and `main = None` for a test that brings its own main().
     """
     native.cc_test(
         name = name,
         copts = COPTS + copts,
-        deps = deps + ([main] if main else ["@googletest//:gtest"]) + _SANITIZER_DEPS,
+        deps = _with_absl(deps) + [main or "@googletest//:gtest"] + _SANITIZER_DEPS,
         **kwargs
     )
+
+def syncline_cc_tests(srcs, **kwargs):
+    """A syncline_cc_test for each of `srcs`, named as its file: env_test for env_test.cc.
+
+    Args:
+      srcs: files of tests, most often glob(["*_test.cc"]).
+      **kwargs: what all of them share: size, deps, data, main, ...
+    """
+    for src in srcs:
+        syncline_cc_test(name = src[:-len(".cc")], srcs = [src], **kwargs)

@@ -268,6 +268,31 @@ jvm_binary = rule(
     executable = True,
 )
 
+def jvm_program(name, main_class, srcs, deps = [], testonly = False, **kwargs):
+    """A jvm_binary of sources of its own.
+
+    Args:
+      name: the target's name.
+      main_class: the class with main(), with its package.
+      srcs: sources.
+      deps: jvm_library targets.
+      testonly: as everywhere.
+      **kwargs: further attributes of jvm_binary.
+    """
+    jvm_library(
+        name = name + "_lib",
+        testonly = testonly,
+        srcs = srcs,
+        deps = deps,
+    )
+    jvm_binary(
+        name = name,
+        testonly = testonly,
+        main_class = main_class,
+        deps = [name + "_lib"],
+        **kwargs
+    )
+
 _jvm_test = rule(
     implementation = _launcher_impl,
     attrs = _LAUNCHER,
@@ -332,7 +357,7 @@ def jni_library(name, srcs, deps = [], copts = [], **kwargs):
     Args:
       name: as in System.loadLibrary(name).
       srcs: C++ sources.
-      deps: C++ libraries and jvm_library targets with jni_headers; jni.h is added.
+      deps: C++ libraries and jvm_library targets with jni_headers; the header of JNI itself is added.
       copts: further compiler options.
       **kwargs: further attributes of cc_binary.
     """

@@ -13,7 +13,7 @@ def main():
     sys.path.sort(key=lambda path: "/pypi_" not in path)
     import pytest
 
-    options = ["-p", "no:cacheprovider", "-c", os.devnull, "--rootdir", os.getcwd(), "-q"]
+    options = ["-p", "no:cacheprovider", "-c", os.devnull, "--rootdir", os.getcwd(), "-q", "-rs"]
     options += ["--import-mode", "importlib"]
     if "XML_OUTPUT_FILE" in os.environ:
         options += ["--junitxml", os.environ["XML_OUTPUT_FILE"]]

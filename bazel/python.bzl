@@ -57,7 +57,7 @@ _SANITIZER_ENV = select({
 })
 
 def syncline_py_test(name, srcs, deps = [], args = [], **kwargs):
-    """A test run by pytest over all of `srcs`.
+    """A test run by pytest over all of `srcs`, which prints why it skipped tests.
 
     Args:
       name: the target's name.
@@ -77,3 +77,13 @@ def syncline_py_test(name, srcs, deps = [], args = [], **kwargs):
         deps = deps + ["@py_pytest//:pytest"],
         **kwargs
     )
+
+def syncline_py_tests(srcs, **kwargs):
+    """A syncline_py_test for each of `srcs`, named as its file: errors_test for errors_test.py.
+
+    Args:
+      srcs: files of tests, most often glob(["*_test.py"]).
+      **kwargs: what all of them share: size, deps, data, ...
+    """
+    for src in srcs:
+        syncline_py_test(name = src[:-len(".py")], srcs = [src], **kwargs)
