@@ -1,5 +1,5 @@
 // All sizes and times at which backend hierarchical changes what it does. The sizes were measured
-// with //tests:auto_benchmark.
+// with //tests/backends:auto_benchmark.
 #ifndef SYNCLINE_BACKENDS_HIERARCHICAL_THRESHOLDS_H_
 #define SYNCLINE_BACKENDS_HIERARCHICAL_THRESHOLDS_H_
 

@@ -3,7 +3,7 @@
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "core/tensor/reduce_kernels.cc"
 #include "hwy/foreach_target.h"  // Includes this file once for each instruction set.
-// Behind foreach_target.h:
+// Behind hwy/foreach_target.h:
 #include "core/base/check.h"
 #include "core/tensor/reduce_kernels-inl.h"
 #include "hwy/highway.h"

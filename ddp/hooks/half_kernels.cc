@@ -6,7 +6,7 @@
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "ddp/hooks/half_kernels.cc"
 #include "hwy/foreach_target.h"  // Includes this file once for each instruction set.
-// Behind foreach_target.h:
+// Behind hwy/foreach_target.h:
 #include "core/tensor/reduce_half-inl.h"
 #include "hwy/highway.h"
 
