@@ -174,7 +174,7 @@ struct Refusal {
 
 class AutoRefusalTest : public testing::TestWithParam<Refusal> {};
 
-// Who waits for one that cannot come gives up after half a minute.
+// A rank that waits for one that cannot come gives up after half a minute.
 INSTANTIATE_TEST_SUITE_P(Ranks, AutoRefusalTest,
                          testing::Values(Refusal{"the_last_of_one_host", {0, 0, 0}, 2},
                                          Refusal{"the_first_of_a_host", {0, 0, 1, 1}, 2},

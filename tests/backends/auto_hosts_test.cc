@@ -62,9 +62,10 @@ std::vector<Spec> LargeSpecs(int size) {
       if (op == ReduceOp::kAvg && !Reduces(kind)) continue;
       for (DType dtype : {DType::kInt8, DType::kBFloat16}) {
         for (int64_t count : {70001, 600011}) {
-          for (Place place : {Place::kApart, Place::kInPlace}) {
-            if (place == Place::kInPlace && !HasPlace(kind)) continue;
-            specs.push_back({kind, dtype, count, op, static_cast<int>(specs.size()) % size, place});
+          for (BufferUse buffers : {BufferUse::kApart, BufferUse::kInPlace}) {
+            if (buffers == BufferUse::kInPlace && !AllowsInPlace(kind)) continue;
+            specs.push_back(
+                {kind, dtype, count, op, static_cast<int>(specs.size()) % size, buffers});
             if (!HasRoot(kind)) specs.back().root = 0;
             if (!HasSplits(kind)) continue;
             specs.push_back(specs.back());
@@ -82,7 +83,7 @@ absl::Status RunLarge(Member& member) {
     const Collective operation = Build(spec, member.rank(), member.size());
     SYNCLINE_RETURN_IF_ERROR(member.Run(operation));
     if (spec.kind == OpKind::kBroadcast || spec.kind == OpKind::kAllReduce) {
-      member.Note(*operation.tensor);
+      member.AddToDigest(*operation.tensor);
     }
     SYNCLINE_RETURN_IF_ERROR(CheckDone(spec, operation, member.rank(), member.size()));
   }

@@ -25,7 +25,7 @@ namespace syncline {
 struct BackendCase {
   std::string name;  // In the BackendRegistry.
 
-  // Whether ranks that make different collective calls are told so. Of a send and a recv they are.
+  // Whether ranks that make different collective calls get a MismatchError. A send and a recv do.
   enum class Mismatches { kDetected, kUndefined } mismatches = Mismatches::kDetected;
 };
 
@@ -44,7 +44,7 @@ class BackendConformance : public testing::TestWithParam<std::tuple<BackendCase,
   }
 
   static absl::StatusOr<std::shared_ptr<Backend>> Make(std::shared_ptr<Store> store, int rank,
-                                                       absl::Duration timeout = kPatience);
+                                                       absl::Duration timeout = kTimeout);
 
   // Runs `body` on every rank, each with a backend of its own, which it may reset. A backend that
   // cannot be made is a failure.

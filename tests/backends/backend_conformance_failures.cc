@@ -81,9 +81,9 @@ TEST_P(BackendConformance, ARankThatDoesNotComeIsNamedAndLaterCallsFailAtOnce) {
       EXPECT_THAT(Message(status), HasSubstr(Rank(size() - 1)));
 
       const absl::Time again = absl::Now();
-      EXPECT_EQ(Reduce(*backend, Within(kPatience, 8)), status);
+      EXPECT_EQ(Reduce(*backend, Within(kTimeout, 8)), status);
       EXPECT_EQ(RunAndWait(*backend, Collective::Send(Tensor::Zeros(DType::kInt8, {5}), 0),
-                           Within(kPatience))
+                           Within(kTimeout))
                     .status(),
                 status);
       EXPECT_LT(absl::Now() - again, kSlack);
@@ -96,18 +96,18 @@ TEST_P(BackendConformance, ARankThatIsDestroyedFailsTheOthersSoon) {
   if (size() == 1) return;
   Countdown failed(size() - 1);
   Run([&](std::shared_ptr<Backend>& backend, int rank) {
-    ExpectOk(RunAndWait(*backend, Collective::Barrier(), Within(kPatience, 0)).status());
+    ExpectOk(RunAndWait(*backend, Collective::Barrier(), Within(kTimeout, 0)).status());
     if (rank == size() - 1) {
       backend.reset();
       return failed.Wait();
     }
     const absl::Time start = absl::Now();
-    const absl::Status status = Reduce(*backend, Within(kPatience, 1));
+    const absl::Status status = Reduce(*backend, Within(kTimeout, 1));
     EXPECT_LT(absl::Now() - start, absl::Seconds(2));
     EXPECT_FALSE(status.ok());
     EXPECT_NE(KindOf(status), ErrorKind::kTimeout) << status;
     EXPECT_THAT(Message(status), HasSubstr(Rank(size() - 1)));
-    EXPECT_EQ(RunAndWait(*backend, Collective::Barrier(), Within(kPatience, 2)).status(), status);
+    EXPECT_EQ(RunAndWait(*backend, Collective::Barrier(), Within(kTimeout, 2)).status(), status);
     failed.Step();
   });
 }
@@ -124,7 +124,7 @@ TEST_P(BackendConformance, ARankThatAbortsInACallFailsEveryRankWithItsCause) {
       const absl::Status status =
           RunAndWait(*backend,
                      Collective::Recv(Tensor::Zeros(DType::kInt8, {5}), (rank + 1) % size()),
-                     Within(kPatience))
+                     Within(kTimeout))
               .status();
       EXPECT_EQ(KindOf(status), ErrorKind::kBackend) << status;
       EXPECT_THAT(Message(status), HasSubstr("the disk is full"));
@@ -139,7 +139,7 @@ TEST_P(BackendConformance, ARankThatAbortsInACallFailsEveryRankWithItsCause) {
     caller.join();
     EXPECT_LT(absl::Now() - start, absl::Seconds(3));
     failed.Wait();
-    EXPECT_THAT(Message(Reduce(*backend, Within(kPatience))), HasSubstr("the disk is full"));
+    EXPECT_THAT(Message(Reduce(*backend, Within(kTimeout))), HasSubstr("the disk is full"));
   });
 }
 
@@ -148,7 +148,7 @@ TEST_P(BackendConformance, ARankThatHasFinishedMayGoWhileOthersStillTalk) {
   constexpr int64_t kElements = 1 << 20;  // 4 MiB
   absl::Notification gone;
   Run([&](std::shared_ptr<Backend>& backend, int rank) {
-    ExpectOk(RunAndWait(*backend, Collective::Barrier(), Within(kPatience, 0)).status());
+    ExpectOk(RunAndWait(*backend, Collective::Barrier(), Within(kTimeout, 0)).status());
     if (rank == size() - 1) {
       backend->Abort(BackendError("the group is closed"));
       backend.reset();
@@ -158,12 +158,12 @@ TEST_P(BackendConformance, ARankThatHasFinishedMayGoWhileOthersStillTalk) {
     for (int i = 0; i < 10; ++i) {
       const Tensor tensor = Bytes(DType::kInt32, kElements, rank == 0 ? i : -1);
       if (i == 5) {
-        EXPECT_TRUE(gone.WaitForNotificationWithTimeout(kPatience));
+        EXPECT_TRUE(gone.WaitForNotificationWithTimeout(kTimeout));
       }
       ExpectOk(
           rank == 0
-              ? RunAndWait(*backend, Collective::Send(tensor, 1), Within(kPatience, i)).status()
-              : RunAndWait(*backend, Collective::Recv(tensor, 0), Within(kPatience, i)).status());
+              ? RunAndWait(*backend, Collective::Send(tensor, 1), Within(kTimeout, i)).status()
+              : RunAndWait(*backend, Collective::Recv(tensor, 0), Within(kTimeout, i)).status());
       if (rank == 1) {
         EXPECT_TRUE(SameBytes(tensor, Bytes(DType::kInt32, kElements, i)));
       }
@@ -174,12 +174,11 @@ TEST_P(BackendConformance, ARankThatHasFinishedMayGoWhileOthersStillTalk) {
 TEST_P(BackendConformance, AReceiveFromAnyRankFailsSoonOnceAllOthersHaveGone) {
   if (size() == 1) return;
   Run([](std::shared_ptr<Backend>& backend, int rank) {
-    ExpectOk(RunAndWait(*backend, Collective::Barrier(), Within(kPatience, 0)).status());
+    ExpectOk(RunAndWait(*backend, Collective::Barrier(), Within(kTimeout, 0)).status());
     if (rank > 0) return;  // Destroys the backend.
     const absl::Time start = absl::Now();
-    const auto source =
-        RunAndWait(*backend, Collective::Recv(Tensor::Zeros(DType::kInt8, {5}), kAnySource),
-                   Within(kPatience));
+    const auto source = RunAndWait(
+        *backend, Collective::Recv(Tensor::Zeros(DType::kInt8, {5}), kAnySource), Within(kTimeout));
     EXPECT_LT(absl::Now() - start, absl::Seconds(3));
     EXPECT_FALSE(source.ok());
     EXPECT_NE(KindOf(source.status()), ErrorKind::kTimeout) << source.status();
@@ -191,7 +190,7 @@ TEST_P(BackendConformance, AbortIsIdempotentAndTheFirstCauseStays) {
   Run([](std::shared_ptr<Backend>& backend, int) {
     backend->Abort(BackendError("first"));
     backend->Abort(BackendError("second"));
-    const absl::Status status = Reduce(*backend, Within(kPatience));
+    const absl::Status status = Reduce(*backend, Within(kTimeout));
     EXPECT_THAT(Message(status), HasSubstr("first"));
   });
 }

@@ -34,7 +34,7 @@ struct Deviation {
 
 constexpr DType kF32 = DType::kFloat32, kF64 = DType::kFloat64, kI32 = DType::kInt32;
 constexpr ReduceOp kSum = ReduceOp::kSum, kMax = ReduceOp::kMax;
-constexpr Place kApart = Place::kApart;
+constexpr BufferUse kApart = BufferUse::kApart;
 
 std::vector<Deviation> ReducingDeviations() {
   using Op = OpKind;
@@ -139,10 +139,10 @@ void Try(const Quoted& usual, const Quoted& deviation, int deviant) {
     const Quoted& mine = rank == deviant ? deviation : usual;
     const Collective operation = Build(mine.spec, rank, Suite::size());
     absl::Status status =
-        RunAndWait(*backend, operation, Suite::Within(kPatience, mine.sequence)).status();
+        RunAndWait(*backend, operation, Suite::Within(kTimeout, mine.sequence)).status();
     if (status.ok() && OnlyGives(mine.spec, rank)) {
       // At the next call that synchronises all ranks at the latest.
-      status = RunAndWait(*backend, Collective::Barrier(), Suite::Within(kPatience, 6)).status();
+      status = RunAndWait(*backend, Collective::Barrier(), Suite::Within(kTimeout, 6)).status();
     }
     EXPECT_EQ(KindOf(status), ErrorKind::kMismatch) << status;
     EXPECT_THAT(std::string(status.message()),
@@ -150,7 +150,7 @@ void Try(const Quoted& usual, const Quoted& deviation, int deviant) {
                       HasSubstr(absl::StrCat(" called ", usual.text))));
     const absl::Status untouched = CheckUntouched(mine.spec, operation, rank, Suite::size());
     EXPECT_TRUE(untouched.ok()) << untouched;
-    EXPECT_EQ(RunAndWait(*backend, Collective::Barrier(), Suite::Within(kPatience, 6)).status(),
+    EXPECT_EQ(RunAndWait(*backend, Collective::Barrier(), Suite::Within(kTimeout, 6)).status(),
               status);
   });
 }
@@ -164,13 +164,13 @@ void TryMisfit(const Misfit& misfit, int source) {
     if (rank > 1) return;
     const Elements& own = rank == 0 ? misfit.sent : misfit.received;
     const Tensor tensor = Bytes(own.dtype, own.count, rank);
-    const CallContext context = Suite::Within(kPatience, 3);
+    const CallContext context = Suite::Within(kTimeout, 3);
     absl::Status status =
         rank == 0 ? RunAndWait(*backend, Collective::Send(tensor, 1, 7), context).status()
                   : RunAndWait(*backend, Collective::Recv(tensor, source, 7), context).status();
     // A send may return before the receive; the next call tells then.
     if (rank == 0 && status.ok())
-      status = RunAndWait(*backend, Collective::Barrier(), Suite::Within(kPatience, 4)).status();
+      status = RunAndWait(*backend, Collective::Barrier(), Suite::Within(kTimeout, 4)).status();
     EXPECT_EQ(KindOf(status), ErrorKind::kMismatch) << status;
     const std::string from = source == 0 ? "rank 0" : "any rank";
     EXPECT_THAT(std::string(status.message()),
@@ -179,7 +179,7 @@ void TryMisfit(const Misfit& misfit, int source) {
                       HasSubstr(absl::StrCat("rank 1 called recv #3 from ", from, " (",
                                              Describe(misfit.received), ", tag 7)"))));
     EXPECT_TRUE(SameBytes(tensor, Bytes(own.dtype, own.count, rank)));  // Nothing has moved.
-    EXPECT_EQ(RunAndWait(*backend, Collective::Barrier(), Suite::Within(kPatience, 4)).status(),
+    EXPECT_EQ(RunAndWait(*backend, Collective::Barrier(), Suite::Within(kTimeout, 4)).status(),
               status);
   });
 }
@@ -225,7 +225,7 @@ TEST_P(BackendConformance, OnePairOfAllToAllThatDoesNotFitIsAMismatchOnEveryRank
       inputs[size() - 2] = Bytes(kI32, 5, rank);
       operation.OwnInputs(std::move(inputs));
     }
-    const absl::Status status = RunAndWait(*backend, operation, Within(kPatience, 5)).status();
+    const absl::Status status = RunAndWait(*backend, operation, Within(kTimeout, 5)).status();
     EXPECT_EQ(KindOf(status), ErrorKind::kMismatch) << status;
     EXPECT_THAT(
         std::string(status.message()),
@@ -242,7 +242,7 @@ TEST_P(BackendConformance, ManyDifferentCallsAreAMismatchThatNamesTwoOfThem) {
   Run([&](std::shared_ptr<Backend>& backend, int rank) {
     made.StepAndWait();
     const Collective operation = Build({OpKind::kAllReduce, kI32, 100 + rank}, rank, size());
-    const absl::Status status = RunAndWait(*backend, operation, Within(kPatience, 5)).status();
+    const absl::Status status = RunAndWait(*backend, operation, Within(kTimeout, 5)).status();
     EXPECT_EQ(KindOf(status), ErrorKind::kMismatch) << status;
     int named = 0;
     for (int r = 0; r < size(); ++r) {

@@ -25,9 +25,9 @@
 namespace syncline {
 namespace {
 
-constexpr absl::Duration kPatience = absl::Seconds(60);
+constexpr absl::Duration kTimeout = absl::Seconds(60);
 
-CallContext Number(uint64_t sequence) { return {sequence, Deadline(kPatience)}; }
+CallContext Number(uint64_t sequence) { return {sequence, Deadline(kTimeout)}; }
 
 absl::StatusOr<std::shared_ptr<Backend>> Join(const std::string& name, std::shared_ptr<Store> store,
                                               int rank, int size) {
@@ -36,7 +36,7 @@ absl::StatusOr<std::shared_ptr<Backend>> Join(const std::string& name, std::shar
   config.rank = rank;
   config.size = size;
   config.local_address = "127.0.0.1";
-  config.deadline = Deadline(kPatience);
+  config.deadline = Deadline(kTimeout);
   return BackendRegistry::Make(name, config);
 }
 

@@ -13,44 +13,35 @@ namespace {
 
 constexpr int64_t kLarge = 1 << 20;
 
-std::vector<ReduceOp> OpsOf(OpKind kind, DType dtype) {
-  if (!Reduces(kind)) return {ReduceOp::kSum};
-  std::vector<ReduceOp> ops;
-  for (ReduceOp op : AllReduceOps()) {
-    if (CheckReduction(dtype, op).ok()) ops.push_back(op);
-  }
-  return ops;
+std::vector<BufferUse> BufferUsesOf(OpKind kind) {
+  if (!AllowsInPlace(kind)) return {BufferUse::kApart};
+  return {BufferUse::kApart, BufferUse::kInPlace};
 }
 
-std::vector<Place> PlacesOf(OpKind kind) {
-  if (!HasPlace(kind)) return {Place::kApart};
-  return {Place::kApart, Place::kInPlace};
-}
-
-// Every count and place, from one root after another.
+// Every count and use of buffers, from one root after another.
 std::vector<Spec> SmallSpecs(const Spec& base, int size) {
   std::vector<Spec> specs;
   for (int64_t count : {0, 1, 7, 1000}) {
-    for (Place place : PlacesOf(base.kind)) {
+    for (BufferUse buffers : BufferUsesOf(base.kind)) {
       Spec spec = base;
       spec.count = count;
       spec.root = HasRoot(base.kind) ? static_cast<int>(specs.size()) % size : 0;
-      spec.place = place;
+      spec.buffers = buffers;
       specs.push_back(spec);
     }
   }
   return specs;
 }
 
-// Every root and place, for one count.
+// Every root and use of buffers, for one count.
 std::vector<Spec> RootSpecs(const Spec& base, int size) {
   std::vector<Spec> specs;
   for (int root = 0; HasRoot(base.kind) && root < size; ++root) {
-    for (Place place : PlacesOf(base.kind)) {
+    for (BufferUse buffers : BufferUsesOf(base.kind)) {
       Spec spec = base;
       spec.count = 20;
       spec.root = root;
-      spec.place = place;
+      spec.buffers = buffers;
       specs.push_back(spec);
     }
   }
@@ -62,10 +53,10 @@ std::vector<Spec> UnevenSpecs(const Spec& base) {
   if (!HasSplits(base.kind)) return specs;
   for (const std::vector<int64_t>& uneven :
        std::vector<std::vector<int64_t>>{{0, 5, 1, 1000}, {3, 0}, {700, 1, 0, 0, 2}}) {
-    for (Place place : PlacesOf(base.kind)) {
+    for (BufferUse buffers : BufferUsesOf(base.kind)) {
       Spec spec = base;
       spec.uneven = uneven;
-      spec.place = place;
+      spec.buffers = buffers;
       specs.push_back(spec);
     }
   }
@@ -89,7 +80,7 @@ std::vector<Spec> SpecsOf(OpKind kind, const Capabilities& capabilities, int siz
   const EnumSet<DType>& dtypes =
       Reduces(kind) ? capabilities.reduce_dtypes : capabilities.move_dtypes;
   for (DType dtype : dtypes) {
-    const std::vector<ReduceOp> ops = OpsOf(kind, dtype);
+    const std::vector<ReduceOp> ops = ReductionsOf(kind, dtype);
     for (ReduceOp op : ops) {
       const Spec base = {kind, dtype, 0, op};
       append(SmallSpecs(base, size));
@@ -105,9 +96,9 @@ std::vector<Spec> SpecsOf(OpKind kind, const Capabilities& capabilities, int siz
 // Notes what all ranks must have alike.
 void NoteResults(const Collective& done, Member& member) {
   const bool same = done.kind == OpKind::kBroadcast || done.kind == OpKind::kAllReduce;
-  if (same) member.Note(*done.tensor);
+  if (same) member.AddToDigest(*done.tensor);
   if (done.kind != OpKind::kAllGather) return;
-  for (const Tensor& output : done.outputs) member.Note(output);
+  for (const Tensor& output : done.outputs) member.AddToDigest(output);
 }
 
 absl::Status RunSpec(const Spec& spec, Member& member) {
@@ -117,7 +108,7 @@ absl::Status RunSpec(const Spec& spec, Member& member) {
   return CheckDone(spec, operation, member.rank(), member.size());
 }
 
-// Every element type with every reduction, size, root, place and split.
+// Every element type with every reduction, size, root, use of buffers and split.
 absl::Status RunKind(OpKind kind, Member& member) {
   if (member.capabilities().ops.count(kind) == 0) return absl::OkStatus();
   for (const Spec& spec : SpecsOf(kind, member.capabilities(), member.size())) {

@@ -22,7 +22,7 @@ absl::StatusOr<std::unique_ptr<Member>> Member::Join(const std::string& backend,
   config.rank = rank;
   config.size = size;
   config.local_address = "127.0.0.1";
-  config.deadline = Deadline(kPatience);
+  config.deadline = Deadline(kTimeout);
   config.mismatch_check = check;
   SYNCLINE_ASSIGN_OR_RETURN(auto made, entry.make(config));
   return std::unique_ptr<Member>(
@@ -42,7 +42,7 @@ absl::Status Member::Run(const Collective& operation) {
   return RunAndWait(*backend_, operation, Next()).status();
 }
 
-void Member::Note(const Tensor& tensor) { digest_ = 31 * digest_ + Fingerprint(tensor); }
+void Member::AddToDigest(const Tensor& tensor) { digest_ = 31 * digest_ + Fingerprint(tensor); }
 
 absl::StatusOr<std::unique_ptr<Member>> Member::Group(const std::string& name,
                                                       const std::vector<int>& ranks) {

@@ -19,7 +19,7 @@
 
 namespace syncline {
 
-inline constexpr absl::Duration kPatience = absl::Seconds(60);  // For what must happen.
+inline constexpr absl::Duration kTimeout = absl::Seconds(60);  // For what must happen.
 
 // One rank of a group under test.
 class Member {
@@ -37,13 +37,13 @@ class Member {
   int size() const { return size_; }
 
   // A collective call's context: they are numbered.
-  CallContext Next() { return {sequence_++, Deadline(kPatience)}; }
+  CallContext Next() { return {sequence_++, Deadline(kTimeout)}; }
 
   // Makes the collective call.
   absl::Status Run(const Collective& operation);
 
   // Says that these bytes are the same on all ranks. Whoever runs the ranks compares the digests.
-  void Note(const Tensor& tensor);
+  void AddToDigest(const Tensor& tensor);
   uint64_t digest() const { return digest_; }
 
   // A further group of these ranks of the same backend; all of them call it. Null if not in it.

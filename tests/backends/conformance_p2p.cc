@@ -14,7 +14,7 @@
 namespace syncline {
 namespace {
 
-CallContext Message(uint64_t sequence) { return {sequence, Deadline(kPatience)}; }
+CallContext Message(uint64_t sequence) { return {sequence, Deadline(kTimeout)}; }
 
 absl::Status Wrong(absl::string_view what, const Member& member) {
   return absl::InternalError(absl::StrCat(what, " on rank ", member.rank(), " of ", member.size()));
@@ -133,19 +133,19 @@ absl::Status RunTags(Member& member) {
 }
 
 // What rank `from` sends as its message number `i` in the cases below.
-Tensor Letter(DType dtype, int from, int i) { return Bytes(dtype, 300, 100 * from + i); }
+Tensor Payload(DType dtype, int from, int i) { return Bytes(dtype, 300, 100 * from + i); }
 
-absl::Status SendLetters(Member& member, DType dtype, int letters) {
-  for (int i = 0; i < letters; ++i) {
+absl::Status SendPayloads(Member& member, DType dtype, int payloads) {
+  for (int i = 0; i < payloads; ++i) {
     SYNCLINE_RETURN_IF_ERROR(RunAndWait(member.backend(),
-                                        Collective::Send(Letter(dtype, member.rank(), i), 0, 9),
+                                        Collective::Send(Payload(dtype, member.rank(), i), 0, 9),
                                         Message(i))
                                  .status());
   }
   return absl::OkStatus();
 }
 
-// Receives the next letter from `src`, which may be any; `next` counts those of each rank.
+// Receives the next payload from `src`, which may be any; `next` counts those of each rank.
 absl::Status ReceiveLetter(Member& member, DType dtype, int src, std::vector<int>& next) {
   const Tensor tensor = Tensor::Zeros(dtype, {300});
   SYNCLINE_ASSIGN_OR_RETURN(
@@ -153,7 +153,7 @@ absl::Status ReceiveLetter(Member& member, DType dtype, int src, std::vector<int
   if (source < 1 || source >= member.size() || (src != kAnySource && source != src)) {
     return Wrong(absl::StrCat("source ", source, " of ", src), member);
   }
-  if (SameBytes(tensor, Letter(dtype, source, next[source]++))) return absl::OkStatus();
+  if (SameBytes(tensor, Payload(dtype, source, next[source]++))) return absl::OkStatus();
   return Wrong(absl::StrCat("a message from rank ", source, " out of order"), member);
 }
 
@@ -163,7 +163,7 @@ absl::Status RunAnySource(Member& member) {
   if (member.size() == 1) return absl::OkStatus();
   for (DType dtype : member.capabilities().move_dtypes) {
     if (member.rank() > 0) {
-      SYNCLINE_RETURN_IF_ERROR(SendLetters(member, dtype, kLetters));
+      SYNCLINE_RETURN_IF_ERROR(SendPayloads(member, dtype, kLetters));
     } else {
       std::vector<int> next(member.size());
       for (int i = 0; i < kLetters * (member.size() - 1); ++i) {
@@ -182,7 +182,7 @@ absl::Status RunAnySourceBetweenOthers(Member& member) {
   constexpr int kLetters = 20;
   const int size = member.size();
   if (size == 1) return absl::OkStatus();
-  if (member.rank() > 0) return SendLetters(member, DType::kUInt16, kLetters);
+  if (member.rank() > 0) return SendPayloads(member, DType::kUInt16, kLetters);
   std::vector<int> next(size);
   for (int i = 0; i < kLetters * (size - 1); ++i) {
     int src = kAnySource;
@@ -202,7 +202,7 @@ absl::Status RunAnySourceBesideAnother(Member& member) {
   if (member.size() == 1 || member.rank() > 1) return absl::OkStatus();
   for (int round = 0; round < 20; ++round) {
     if (member.rank() == 1) {
-      SYNCLINE_RETURN_IF_ERROR(SendLetters(member, DType::kInt8, 2));
+      SYNCLINE_RETURN_IF_ERROR(SendPayloads(member, DType::kInt8, 2));
       continue;
     }
     const Tensor a = Tensor::Zeros(DType::kInt8, {300}), b = Tensor::Zeros(DType::kInt8, {300});
@@ -212,7 +212,7 @@ absl::Status RunAnySourceBesideAnother(Member& member) {
               .status();
         },
         [&] { return Receive(member, b, 1, Message(round), 9); }));
-    const Tensor first = Letter(DType::kInt8, 1, 0), second = Letter(DType::kInt8, 1, 1);
+    const Tensor first = Payload(DType::kInt8, 1, 0), second = Payload(DType::kInt8, 1, 1);
     const bool right = (SameBytes(a, first) && SameBytes(b, second)) ||
                        (SameBytes(a, second) && SameBytes(b, first));
     if (!right) return Wrong("two receives at once", member);

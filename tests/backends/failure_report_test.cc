@@ -181,10 +181,10 @@ TEST(PeerTableTest, AStoreThatDoesNotAnswerIsToldFromAbsentRanksAndHoldsNobodyUp
 TEST(FailureReportTest, TheRankThatStaysSilentIsNamed) {
   auto store = std::make_shared<HashStore>();
   const auto tables = JoinAll(*store, 3);
-  for (const absl::Status& verdict :
+  for (const absl::Status& diagnosis :
        DiagnoseAll(store, tables, {Lost({1, 2}, {2}), Lost({0, 2}, {0, 2})})) {
-    EXPECT_EQ(KindOf(verdict), ErrorKind::kNetwork);
-    EXPECT_THAT(Message(verdict),
+    EXPECT_EQ(KindOf(diagnosis), ErrorKind::kNetwork);
+    EXPECT_THAT(Message(diagnosis),
                 AllOf(HasSubstr("sum) failed after 200ms: rank 2 (host "),
                       HasSubstr("closed the connection"), HasSubstr("connection closed by peer"),
                       Not(HasSubstr("rank 0")), Not(HasSubstr("rank 1"))));
@@ -194,11 +194,11 @@ TEST(FailureReportTest, TheRankThatStaysSilentIsNamed) {
 TEST(FailureReportTest, ATimeoutOnOneRankIsATimeoutOnAll) {
   auto store = std::make_shared<HashStore>();
   const auto tables = JoinAll(*store, 3);
-  for (const absl::Status& verdict :
+  for (const absl::Status& diagnosis :
        DiagnoseAll(store, tables, {TimedOut({1, 2}), Lost({0, 2}, {0})})) {
-    EXPECT_EQ(KindOf(verdict), ErrorKind::kTimeout);
-    EXPECT_THAT(Message(verdict), HasSubstr("rank 2 (host "));
-    EXPECT_THAT(Message(verdict), HasSubstr("has not arrived after"));
+    EXPECT_EQ(KindOf(diagnosis), ErrorKind::kTimeout);
+    EXPECT_THAT(Message(diagnosis), HasSubstr("rank 2 (host "));
+    EXPECT_THAT(Message(diagnosis), HasSubstr("has not arrived after"));
   }
 }
 
@@ -208,10 +208,10 @@ TEST(FailureReportTest, ARankThatHasLeftIsNotWaitedFor) {
   Failure failure = Lost({1});
   failure.left = {{1, "it is tired"}};
   const absl::Time start = absl::Now();
-  const absl::Status verdict = FailureReporter(store, tables[0]).Diagnose(failure);
+  const absl::Status diagnosis = FailureReporter(store, tables[0]).Diagnose(failure);
   EXPECT_LT(absl::Now() - start, FailureReporter::kGrace);
-  EXPECT_EQ(KindOf(verdict), ErrorKind::kBackend);
-  EXPECT_THAT(Message(verdict),
+  EXPECT_EQ(KindOf(diagnosis), ErrorKind::kBackend);
+  EXPECT_THAT(Message(diagnosis),
               AllOf(HasSubstr("rank 1 (host "), HasSubstr("has left the group: it is tired")));
 }
 
@@ -219,10 +219,10 @@ TEST(FailureReportTest, ARankThatOnlyANeighbourMissesIsNamedOnAllRanks) {
   auto store = std::make_shared<HashStore>();
   const auto tables = JoinAll(*store, 4);
   // 0 waits for 1, 1 for 2, 2 for 3, which is silent: each closes its connections in turn.
-  for (const absl::Status& verdict :
+  for (const absl::Status& diagnosis :
        DiagnoseAll(store, tables, {Lost({1}, {1}), Lost({2}, {2}), Lost({3}, {3})})) {
-    EXPECT_THAT(Message(verdict), HasSubstr("rank 3 (host "));
-    EXPECT_THAT(Message(verdict), Not(HasSubstr("rank 1 (host ")));
+    EXPECT_THAT(Message(diagnosis), HasSubstr("rank 3 (host "));
+    EXPECT_THAT(Message(diagnosis), Not(HasSubstr("rank 1 (host ")));
   }
 }
 
@@ -233,9 +233,9 @@ TEST(FailureReportTest, TheCauseThatAnotherRankToldIsQuoted) {
   told.operation = "recv #3 from rank 0";
   told.cause = BackendError("the disk is full");
   FailureReporter(store, tables[1]).Report(told);
-  const absl::Status verdict = FailureReporter(store, tables[0]).Diagnose(Lost({1}));
-  EXPECT_EQ(KindOf(verdict), ErrorKind::kBackend);
-  EXPECT_THAT(Message(verdict),
+  const absl::Status diagnosis = FailureReporter(store, tables[0]).Diagnose(Lost({1}));
+  EXPECT_EQ(KindOf(diagnosis), ErrorKind::kBackend);
+  EXPECT_THAT(Message(diagnosis),
               AllOf(HasSubstr("rank 1 (host "),
                     HasSubstr("reported: recv #3 from rank 0: the disk is full")));
 }
@@ -245,12 +245,12 @@ TEST(FailureReportTest, AStoreThatIsGoneIsNamedAndHoldsNobodyUp) {
   const auto tables = JoinAll(healthy, 2);
   auto store = std::make_shared<HangingStore>();
   const absl::Time start = absl::Now();
-  const absl::Status verdict = FailureReporter(store, tables[1]).Diagnose(Lost({0}, {0}));
+  const absl::Status diagnosis = FailureReporter(store, tables[1]).Diagnose(Lost({0}, {0}));
   const absl::Duration took = absl::Now() - start;
   store->Release();
   EXPECT_LT(took, FailureReporter::kBound + absl::Milliseconds(500));
-  EXPECT_EQ(KindOf(verdict), ErrorKind::kNetwork);
-  EXPECT_THAT(Message(verdict),
+  EXPECT_EQ(KindOf(diagnosis), ErrorKind::kNetwork);
+  EXPECT_THAT(Message(diagnosis),
               AllOf(HasSubstr("rank 0 (host "),
                     HasSubstr("the store at tcp://10.0.0.1:29500 does not answer either")));
 }
@@ -259,16 +259,16 @@ TEST(FailureReportTest, WhereNoThreadCanBeStartedTheCauseIsTold) {
   const auto store = std::make_shared<HashStore>();
   const auto tables = JoinAll(*store, 2);
   const FailureReporter reporter(store, tables[1]);
-  absl::Status verdict;
+  absl::Status diagnosis;
   {
     const ScopedFault no_thread("pthread_create");
     reporter.ReportIdle("it is in no operation");
-    verdict = reporter.Diagnose(Lost({0}, {0}));
+    diagnosis = reporter.Diagnose(Lost({0}, {0}));
   }
-  EXPECT_EQ(KindOf(verdict), ErrorKind::kNetwork);
-  EXPECT_THAT(Message(verdict), AllOf(HasSubstr("rank 0 (host "),
-                                      HasSubstr("cannot start a thread for reports of failures"),
-                                      Not(HasSubstr("does not answer"))));
+  EXPECT_EQ(KindOf(diagnosis), ErrorKind::kNetwork);
+  EXPECT_THAT(Message(diagnosis), AllOf(HasSubstr("rank 0 (host "),
+                                        HasSubstr("cannot start a thread for reports of failures"),
+                                        Not(HasSubstr("does not answer"))));
 }
 
 TEST(PeerTableTest, ARankThatCannotConnectSaysSoToAll) {

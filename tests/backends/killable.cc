@@ -28,7 +28,7 @@ namespace syncline {
 namespace {
 
 constexpr char kMode[] = "--killable";
-constexpr absl::Duration kPatience = absl::Seconds(60);
+constexpr absl::Duration kTimeout = absl::Seconds(60);
 
 std::string UnderWayKey(int rank) { return absl::StrCat("under way/", rank); }
 
@@ -47,7 +47,7 @@ absl::StatusOr<std::shared_ptr<Backend>> Join(const std::string& name, std::shar
   config.rank = rank;
   config.size = kKillableRanks;
   config.local_address = address.empty() ? "127.0.0.1" : address;
-  config.deadline = Deadline(kPatience);
+  config.deadline = Deadline(kTimeout);
   return BackendRegistry::Make(name, config);
 }
 
@@ -108,7 +108,8 @@ absl::Status CheckResult(const Habit& habit, const Spec& spec, const Collective&
 }
 
 // Starts a thread and returns once the kernel no longer lists it. std::thread::join() returns a
-// moment before: the thread's exit is told to who joins it before its entry in /proc goes.
+// moment before: the thread's exit is reported to the thread that joins it before its entry in
+// /proc goes.
 void RunThreadToItsEnd() {
   std::string entry;
   std::thread([&] { entry = absl::StrCat("/proc/self/task/", gettid()); }).join();
@@ -139,14 +140,14 @@ absl::Status CallUntilFailure(Backend& backend, int rank, const Habit& habit,
     // A send may return before the receive; so the victim does not break the group too early.
     if (IsP2pCall(habit.call) && habit.victims_count > 0 && turn == settling) {
       CallContext context;
-      context.deadline = Deadline(kPatience);
+      context.deadline = Deadline(kTimeout);
       SYNCLINE_RETURN_IF_ERROR(RunAndWait(backend, Collective::Barrier(), context).status());
     }
     if (settled && rank == kVictim) {
       if (habit.victims_call == "nothing") return absl::OkStatus();
       if (!habit.victims_call.empty()) {
         now.call = habit.victims_call;
-        now.timeout = kPatience;  // Others give up before.
+        now.timeout = kTimeout;  // Others give up before.
       }
       if (habit.victims_count > 0) now.count = habit.victims_count;
     }
@@ -163,7 +164,7 @@ absl::Status CallUntilFailure(Backend& backend, int rank, const Habit& habit,
     }
     CallContext context;
     context.sequence = number;
-    context.deadline = Deadline(settled ? now.timeout : kPatience);
+    context.deadline = Deadline(settled ? now.timeout : kTimeout);
     SYNCLINE_RETURN_IF_ERROR(RunAndWait(backend, operation, context).status());
     if (habit.checks) {
       SYNCLINE_RETURN_IF_ERROR(CheckResult(now, spec, operation, rank, number));
@@ -188,7 +189,7 @@ KillableGroup::KillableGroup(const std::string& backend, const std::string& stor
 bool KillableGroup::AwaitUnderWay(Store& store) const {
   std::vector<std::string> keys;
   for (int rank = 0; rank < kKillableRanks; ++rank) keys.push_back(UnderWayKey(rank));
-  return store.Wait(keys, kPatience).ok();
+  return store.Wait(keys, kTimeout).ok();
 }
 
 void KillableGroup::Signal(int rank, int signal) const { kill(pid(rank), signal); }

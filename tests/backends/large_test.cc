@@ -31,7 +31,7 @@ INSTANTIATE_TEST_SUITE_P(All, LargeTest,
 // One part is huge; where every rank has one, or one for each, some are small.
 Spec HugeSpec(OpKind kind) {
   Spec spec = {kind, DType::kUInt8, kHuge};
-  if (HasPlace(kind)) spec.place = Place::kInPlace;
+  if (AllowsInPlace(kind)) spec.buffers = BufferUse::kInPlace;
   if (kind == OpKind::kAllGather || kind == OpKind::kReduceScatter) spec.uneven = {kHuge, 5};
   if (kind == OpKind::kAllToAll) spec.uneven = {0, kHuge, kHuge, 3};
   return spec;

@@ -356,7 +356,7 @@ TEST_P(SharedTensorsTest, WhoDiesInTheMiddleIsNamed) {
 }
 
 TEST_P(SharedTensorsTest, WhoHasNoMemoryForItsPartIsNamedToAll) {
-  if (size() == 1) GTEST_SKIP() << "nobody is to be told";
+  if (size() == 1) GTEST_SKIP() << "there is no peer that could notice";
   const ScratchFolder folder;
   const auto workers = Start("want", size(), folder);
   for (const auto& worker : workers) {

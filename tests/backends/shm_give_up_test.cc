@@ -27,8 +27,8 @@ using ::testing::HasSubstr;
 constexpr absl::Duration kTimeout = absl::Seconds(60);
 constexpr int64_t kPart =
     256 << 10;              // Bytes of what one rank has for another: read by direct access.
-constexpr int kReader = 0;  // Who is held; the root where only one rank reads,
-constexpr int kOwner = 1;   // and who gives up; the root where only one rank is read.
+constexpr int kReader = 0;  // The rank that is held; the root where only one rank reads,
+constexpr int kOwner = 1;   // and the one that gives up; the root where only one rank is read.
 
 absl::StatusOr<std::shared_ptr<Backend>> Join(std::shared_ptr<Store> store, int rank, int size) {
   BackendConfig config;

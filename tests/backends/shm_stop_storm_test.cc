@@ -146,7 +146,7 @@ void RunRound(const std::string& path, std::mt19937& random) {
     signal(rank, SIGCONT);
   }
   absl::SleepFor(absl::Microseconds(Draw(random, 50'000)));
-  const int runs = Draw(random, kRanks);  // Who surely gives up.
+  const int runs = Draw(random, kRanks);  // The rank that surely gives up.
   std::vector<int> stopped;
   for (int rank = 0; rank < kRanks; ++rank) {
     if (rank != runs && (stopped.empty() || Draw(random, 2) == 0)) stopped.push_back(rank);

@@ -20,7 +20,7 @@ namespace {
 
 using ::testing::HasSubstr;
 
-constexpr absl::Duration kPatience = absl::Seconds(60);
+constexpr absl::Duration kTimeout = absl::Seconds(60);
 
 std::string Message(const absl::Status& status) { return std::string(status.message()); }
 
@@ -99,7 +99,7 @@ TEST(MonitoredBarrierTest, NothingOfItStaysInTheStore) {
   HashStore store;
   for (int size : {1, 2, 3, 7}) {
     for (const absl::Status& status : RunRanks(size, [&](int rank) {
-           return MonitoredBarrier(store, rank, size, 4, Deadline(kPatience));
+           return MonitoredBarrier(store, rank, size, 4, Deadline(kTimeout));
          })) {
       EXPECT_TRUE(status.ok()) << status;
     }
@@ -109,7 +109,7 @@ TEST(MonitoredBarrierTest, NothingOfItStaysInTheStore) {
 
 TEST(MonitoredBarrierTest, TheFirstDeadlineIsEverybodysAndAllSayTheSame) {
   HashStore store;
-  const std::vector<absl::Duration> deadlines = {kPatience, absl::Milliseconds(200), kPatience};
+  const std::vector<absl::Duration> deadlines = {kTimeout, absl::Milliseconds(200), kTimeout};
   const absl::Time began = absl::Now();
   for (const absl::Status& status : RunRanks(3, [&](int rank) {
          return MonitoredBarrier(store, rank, 6, 0, Deadline(deadlines[rank]));
@@ -118,9 +118,9 @@ TEST(MonitoredBarrierTest, TheFirstDeadlineIsEverybodysAndAllSayTheSame) {
     EXPECT_EQ(Message(status), "ranks 3, 4, 5 of 6 had not arrived after 200ms");
   }
   EXPECT_LT(absl::Now() - began, absl::Seconds(20));
-  EXPECT_EQ(Message(MonitoredBarrier(store, 4, 6, 0, Deadline(kPatience))),
+  EXPECT_EQ(Message(MonitoredBarrier(store, 4, 6, 0, Deadline(kTimeout))),
             "ranks 3, 4, 5 of 6 had not arrived after 200ms")
-      << "so are those told who come late";
+      << "the error of those that come late is the same";
 }
 
 TEST(MonitoredBarrierTest, AnAbortedGroupEndsItAtOnceOnAllRanks) {
@@ -130,11 +130,11 @@ TEST(MonitoredBarrierTest, AnAbortedGroupEndsItAtOnceOnAllRanks) {
   const auto statuses = RunRanks(3, [&](int rank) -> absl::Status {
     if (rank == 2) {  // Does not come; aborts rank 0's group once the others wait.
       SYNCLINE_RETURN_IF_ERROR(
-          store.Wait({"monitored_barrier/7/came/0", "monitored_barrier/7/came/1"}, kPatience));
+          store.Wait({"monitored_barrier/7/came/0", "monitored_barrier/7/came/1"}, kTimeout));
       is_aborted = true;
       return absl::OkStatus();
     }
-    return MonitoredBarrier(store, rank, 3, 7, Deadline(kPatience), [&, rank] {
+    return MonitoredBarrier(store, rank, 3, 7, Deadline(kTimeout), [&, rank] {
       return rank == 0 && is_aborted ? NetworkError("somebody pulled the plug") : absl::OkStatus();
     });
   });
@@ -143,7 +143,7 @@ TEST(MonitoredBarrierTest, AnAbortedGroupEndsItAtOnceOnAllRanks) {
   EXPECT_EQ(KindOf(statuses[1]), ErrorKind::kBackend);
   EXPECT_THAT(Message(statuses[1]), HasSubstr("rank 0 left: somebody pulled the plug"));
   EXPECT_TRUE(statuses[2].ok()) << statuses[2];
-  EXPECT_LT(absl::Now() - began, kPatience / 3);
+  EXPECT_LT(absl::Now() - began, kTimeout / 3);
 }
 
 TEST(MonitoredBarrierTest, ASilentStoreDoesNotExtendTheDeadline) {
@@ -157,7 +157,7 @@ TEST(MonitoredBarrierTest, NorDoesAStoreThatFallsSilentWhileItIsWaitedFor) {
   FickleStore store;
   const auto statuses = RunRanks(2, [&](int rank) -> absl::Status {
     if (rank == 0) return MonitoredBarrier(store, 0, 2, 0, Deadline(absl::Seconds(1)));
-    SYNCLINE_RETURN_IF_ERROR(store.Wait({"monitored_barrier/0/count"}, kPatience));
+    SYNCLINE_RETURN_IF_ERROR(store.Wait({"monitored_barrier/0/count"}, kTimeout));
     store.silent = true;
     return absl::OkStatus();
   });

@@ -55,7 +55,7 @@ absl::StatusOr<Capabilities> Find(ProcessGroup& group) {
 }
 
 void ExpectTruth(const std::string& backend) {
-  const Capabilities told = BackendRegistry::Find(backend)->capabilities;
+  const Capabilities declared = BackendRegistry::Find(backend)->capabilities;
   std::vector<Capabilities> found(2);
   for (const absl::Status& status : RunGroup(backend, 2, [&](ProcessGroup& group) -> absl::Status {
          SYNCLINE_ASSIGN_OR_RETURN(found[RankOf(group)], Find(group));
@@ -64,9 +64,9 @@ void ExpectTruth(const std::string& backend) {
     EXPECT_TRUE(status.ok()) << status;
   }
   for (const Capabilities& works : found) {
-    EXPECT_EQ(works.ops, told.ops);
-    EXPECT_EQ(works.move_dtypes, told.move_dtypes);
-    EXPECT_EQ(works.reduce_dtypes, told.reduce_dtypes);
+    EXPECT_EQ(works.ops, declared.ops);
+    EXPECT_EQ(works.move_dtypes, declared.move_dtypes);
+    EXPECT_EQ(works.reduce_dtypes, declared.reduce_dtypes);
   }
 }
 

@@ -31,6 +31,11 @@ std::vector<int> SeedsTo(int to, int size) {
   return seeds;
 }
 
+std::vector<int> FirstOf(std::vector<int> seeds, int count) {
+  seeds.resize(count);
+  return seeds;
+}
+
 absl::Status Wrong(absl::string_view what, int index, const Spec& spec, int rank, int size) {
   return absl::InternalError(absl::StrCat(spec.ToString(), " on rank ", rank, " of ", size, ": ",
                                           what, "[", index, "] is wrong"));
@@ -80,6 +85,13 @@ absl::Status CheckTensor(const Spec& spec, const Collective& done, int rank, int
     case OpKind::kReduceScatter:
       reduced = CheckReduced(tensor, spec.op, SeedsTo(rank, size));
       break;
+    case OpKind::kScan:
+      reduced = CheckReduced(tensor, spec.op, FirstOf(SeedsTo(0, size), rank + 1));
+      break;
+    case OpKind::kExscan:
+      if (rank == 0) return compare(Part(spec, rank, 0, size));
+      reduced = CheckReduced(tensor, spec.op, FirstOf(SeedsTo(0, size), rank));
+      break;
     default:
       return absl::OkStatus();
   }
@@ -103,7 +115,7 @@ std::string Spec::ToString() const {
       " elements");
   if (Reduces(kind)) absl::StrAppend(&text, ", ", Name(op));
   if (HasRoot(kind)) absl::StrAppend(&text, ", root ", root);
-  if (place == Place::kInPlace) absl::StrAppend(&text, ", in place");
+  if (buffers == BufferUse::kInPlace) absl::StrAppend(&text, ", in place");
   return text;
 }
 
@@ -115,7 +127,17 @@ std::vector<OpKind> CollectiveKinds() {
   return kinds;
 }
 
-bool HasPlace(OpKind kind) {
+std::vector<ReduceOp> ReductionsOf(OpKind kind, DType dtype) {
+  if (!Reduces(kind)) return {ReduceOp::kSum};
+  const bool is_prefix = kind == OpKind::kScan || kind == OpKind::kExscan;
+  std::vector<ReduceOp> ops;
+  for (ReduceOp op : AllReduceOps()) {
+    if (CheckReduction(dtype, op).ok() && !(is_prefix && op == ReduceOp::kAvg)) ops.push_back(op);
+  }
+  return ops;
+}
+
+bool AllowsInPlace(OpKind kind) {
   return kind == OpKind::kAllGather || kind == OpKind::kGather || kind == OpKind::kScatter ||
          kind == OpKind::kReduceScatter;
 }
@@ -130,7 +152,7 @@ Collective Build(const Spec& spec, int rank, int size) {
   if (HasRoot(spec.kind) || IsP2p(spec.kind)) operation.peer = spec.root;
   operation.tag = spec.tag;
   const bool has_lists = !IsElsewhere(spec, rank);
-  const bool in_place = spec.place == Place::kInPlace;
+  const bool in_place = spec.buffers == BufferUse::kInPlace;
   Tensor tensor;
   std::vector<Tensor> outputs, inputs;
   switch (spec.kind) {
@@ -173,7 +195,7 @@ absl::Status CheckDone(const Spec& spec, const Collective& done, int rank, int s
     SYNCLINE_RETURN_IF_ERROR(
         Compare(done.outputs, Moved(spec, rank, size), "outputs", spec, rank, size));
   }
-  const int overwritten = spec.place == Place::kInPlace ? rank : -1;
+  const int overwritten = spec.buffers == BufferUse::kInPlace ? rank : -1;
   return Compare(done.inputs, Build(spec, rank, size).inputs, "inputs", spec, rank, size,
                  overwritten);
 }

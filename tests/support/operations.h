@@ -15,7 +15,7 @@
 namespace syncline {
 
 // Whether this rank's own part is the same memory on both sides, where that is allowed.
-enum class Place { kApart, kInPlace };
+enum class BufferUse { kApart, kInPlace };
 
 // What all ranks do.
 struct Spec {
@@ -24,7 +24,7 @@ struct Spec {
   int64_t count = 10;  // Elements of each part.
   ReduceOp op = ReduceOp::kSum;
   int root = 0;
-  Place place = Place::kApart;
+  BufferUse buffers = BufferUse::kApart;
   // Of all_gather, reduce_scatter and all_to_all: the sizes of the parts, over and over, in place
   // of `count`.
   std::vector<int64_t> uneven = {};
@@ -45,7 +45,7 @@ inline std::ostream& operator<<(std::ostream& os, const Spec& spec) {
 std::vector<OpKind> CollectiveKinds();
 
 // Whether it has a part that may be in place, sizes that may differ.
-bool HasPlace(OpKind kind);
+bool AllowsInPlace(OpKind kind);
 bool HasSplits(OpKind kind);
 
 // One rank's arguments: Numbers for what is reduced, Bytes for what is moved.
