@@ -12,8 +12,8 @@
 
 namespace syncline::launch {
 
-// One line for each event. README.md describes events and fields; a test holds it against this
-// class. Not thread-safe.
+// One line for each event. docs/monitoring.md describes events and fields; a test holds it against
+// this class. Not thread-safe.
 class EventLog {
  public:
   struct Job {

@@ -1,4 +1,4 @@
-// EventLog against its description in README.md, and against disks that fail.
+// EventLog against its description in docs/monitoring.md, and against disks that fail.
 #include "launch/monitor/event_log.h"
 
 #include <fcntl.h>
@@ -85,14 +85,15 @@ void LogAll(EventLog* log) {
 
 using Fields = std::set<std::string>;
 
-// Of the table in README.md below `heading`: what stands in backquotes in the first two cells.
+// Of the table in docs/monitoring.md below `heading`: what stands in backquotes in the first two
+// cells.
 std::map<std::string, Fields> Documented(absl::string_view heading) {
-  std::ifstream file("launch/monitor/README.md");
+  std::ifstream file("docs/monitoring.md");
   std::stringstream text;
   text << file.rdbuf();
-  const std::string readme = text.str();
+  const std::string document = text.str();
   std::map<std::string, Fields> documented;
-  const std::vector<std::string> sections = absl::StrSplit(readme, "\n## ");
+  const std::vector<std::string> sections = absl::StrSplit(document, "\n## ");
   for (const std::string& section : sections) {
     if (section.rfind(std::string(heading), 0) != 0) continue;
     for (const std::string& row : std::vector<std::string>(absl::StrSplit(section, '\n'))) {
@@ -113,7 +114,7 @@ std::map<std::string, Fields> Documented(absl::string_view heading) {
   return documented;
 }
 
-TEST_F(EventLogTest, ReadmeDescribesEveryEventWithItsFields) {
+TEST_F(EventLogTest, TheDocumentDescribesEveryEventWithItsFields) {
   absl::StatusOr<EventLog> log = Open(path_);
   ASSERT_TRUE(log.ok()) << log.status();
   LogAll(&*log);

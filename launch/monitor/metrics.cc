@@ -84,7 +84,7 @@ std::string FormatMetrics(const NodeStatus& status) {
   for (const JobStatus::Phase phase : kJobPhases) {
     writer.Sample({{"phase", std::string(PhaseName(phase))}}, job.phase == phase ? 1 : 0);
   }
-  writer.Gauge("round", "How often the group has formed anew.", job.round);
+  writer.Gauge("round", "How often the group has formed again.", job.round);
   writer.Family("restarts_total", "counter", "Restarts after a failure of a worker.");
   writer.Sample({}, job.restarts);
   writer.Gauge("max_restarts", "How many of them there may be.", job.max_restarts);

@@ -12,8 +12,8 @@ namespace syncline::launch {
 // The format's media type.
 inline constexpr absl::string_view kMetricsContentType = "text/plain; version=0.0.4; charset=utf-8";
 
-// Version 0.0.4 of the format; README.md lists the metrics. Prometheus itself adds job and instance
-// to each series, so the only labels are those that distinguish workers.
+// Version 0.0.4 of the format; docs/monitoring.md lists the metrics. Prometheus itself adds job and
+// instance to each series, so the only labels are those that distinguish workers.
 std::string FormatMetrics(const NodeStatus& status);
 
 }  // namespace syncline::launch

@@ -177,10 +177,10 @@ TEST(MetricsTest, AreWhatPrometheusReads) {
             0u);
 }
 
-TEST(MetricsTest, ReadmeListsAllOfThem) {
-  std::ifstream readme("launch/monitor/README.md");
+TEST(MetricsTest, TheDocumentListsAllOfThem) {
+  std::ifstream document("docs/monitoring.md");
   std::set<std::string> documented;
-  for (std::string line; std::getline(readme, line);) {
+  for (std::string line; std::getline(document, line);) {
     const std::vector<std::string> parts = absl::StrSplit(line, '`');
     if (parts.size() > 1 && parts[0] == "| " && absl::StartsWith(parts[1], "syncline_launcher_")) {
       documented.insert(parts[1].substr(0, parts[1].find('{')));
@@ -351,7 +351,7 @@ TEST_F(MetricsServerTest, WhoeverIsTooSlowIsDropped) {
   EXPECT_THAT(Receive(slow), IsEmpty());
 }
 
-TEST_F(MetricsServerTest, ManyIdleClientsKeepOthersOutForTheirPatienceOnly) {
+TEST_F(MetricsServerTest, ManyIdleClientsKeepOthersOutUntilTheirTimeoutOnly) {
   std::vector<UniqueFd> idle;
   for (int i = 0; i < MetricsServer::kMaxClients; ++i) idle.push_back(Connect());
   const UniqueFd last = Connect();

@@ -10,7 +10,7 @@
 
 namespace syncline::launch {
 
-// One line. Times are seconds; what is not known is null. The fields are described in README.md.
+// One line. Times are seconds; what is not known is null. docs/monitoring.md describes the fields.
 // Bytes that are not UTF-8 are replaced.
 std::string ToJson(const NodeStatus& status);
 

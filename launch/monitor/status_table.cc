@@ -85,7 +85,7 @@ std::string Stalls(const FoundNode& node) {
   const StallStatus& stall = *longest->stall;
   const std::string waited = absl::FormatDuration(absl::Trunc(stall.waited, absl::Seconds(1)));
   return absl::StrCat(
-      "stalled, as host ", Printable(node.status.host, kMaxCell), " tells: ", WorkersStalled(job),
+      "stalled, as host ", Printable(node.status.host, kMaxCell), " reports: ", WorkersStalled(job),
       " of ", job.workers.size(), " worker(s); rank ", longest->rank, " waits for ", waited, " in ",
       Printable(stall.operation, 2 * kMaxCell),
       stall.missing.empty() ? ""
@@ -155,7 +155,7 @@ std::string FormatStatusTable(const std::vector<FoundNode>& nodes) {
     if (failure.empty()) continue;
     const std::string line =
         absl::StrCat("last failure, as host ", Printable(node.status.host, kMaxCell),
-                     " tells: ", Printable(failure, 4 * kMaxCell), "\n");
+                     " reports: ", Printable(failure, 4 * kMaxCell), "\n");
     absl::StrAppend(&failures, line);
   }
   return absl::StrCat(Summary(sorted), Align(rows), stalls, failures);

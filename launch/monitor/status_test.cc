@@ -114,11 +114,11 @@ TEST(StatusJsonTest, WhatIsNoStatusIsAnError) {
   }
 }
 
-TEST(StatusJsonTest, ReadmeListsAllFields) {
-  std::ifstream readme("launch/monitor/README.md");
+TEST(StatusJsonTest, TheDocumentListsAllFields) {
+  std::ifstream document("docs/monitoring.md");
   std::set<std::string> documented;
   bool is_section = false;
-  for (std::string line; std::getline(readme, line);) {
+  for (std::string line; std::getline(document, line);) {
     if (absl::StartsWith(line, "## ")) is_section = line == "## Status";
     if (!is_section || !absl::StartsWith(line, "| `")) continue;
     const std::vector<std::string> cells = absl::StrSplit(line, '|');
@@ -146,7 +146,7 @@ TEST(StatusTableTest, ShowsNodesByRankWithTheirRanksAndFailures) {
             "             1:05\n"
             "1     host-b  81   running  2      1/3       running 3-4, failed 5  400ms to 12s"
             "  1:05\n"
-            "last failure, as host host-b tells: rank 5: exit code 1?[2J\n");
+            "last failure, as host host-b reports: rank 5: exit code 1?[2J\n");
 }
 
 TEST(StatusTableTest, ShowsTheLongestStallOfEachNode) {
@@ -155,9 +155,10 @@ TEST(StatusTableTest, ShowsTheLongestStallOfEachNode) {
   one.status.job.workers[0].stall = StallStatus{"barrier #4", "0", absl::Seconds(12)};
   one.status.job.workers[2].stall = StallStatus{"recv #1 (\033[2J)", "", absl::Seconds(20.7)};
   const std::string table = FormatStatusTable({one, zero});
-  EXPECT_THAT(table, HasSubstr("\nstalled, as host b tells: 2 of 3 worker(s); rank 5 waits for 20s "
-                               "in recv #1 (?[2J)\n"));
-  EXPECT_THAT(table, Not(HasSubstr("host a tells")));
+  EXPECT_THAT(table,
+              HasSubstr("\nstalled, as host b reports: 2 of 3 worker(s); rank 5 waits for 20s "
+                        "in recv #1 (?[2J)\n"));
+  EXPECT_THAT(table, Not(HasSubstr("host a reports")));
   one.status.job.workers[2].stall.reset();
   EXPECT_THAT(FormatStatusTable({one, zero}),
               HasSubstr("rank 3 waits for 12s in barrier #4, missing: 0\n"));
