@@ -48,7 +48,7 @@ BENCHMARK(Step)
     ->UseRealTime();
 
 // MarkReady of gradients that complete no bucket.
-void Mark(benchmark::State& state) {
+void MarkReady(benchmark::State& state) {
   constexpr int64_t kParameters = 1000;
   const auto reducer = MakeReducer(kParameters, 16, kParameters);
   for (auto _ : state) {
@@ -60,7 +60,7 @@ void Mark(benchmark::State& state) {
   }
   state.SetItemsProcessed(state.iterations() * (kParameters - 1));
 }
-BENCHMARK(Mark);
+BENCHMARK(MarkReady);
 
 }  // namespace
 }  // namespace syncline

@@ -128,7 +128,7 @@ class Reducer::Impl {
   // Begins a step if there is none. OK if this gradient may be written now.
   absl::Status CheckMayMark(int64_t index) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::Status MarkedTwiceError(int64_t index) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  absl::Status Mark(int64_t index, int64_t begun) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  absl::Status SetReady(int64_t index, int64_t begun) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   bool HasGradient(int64_t index) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // These release the mutex in between.
   absl::Status StartReady() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);

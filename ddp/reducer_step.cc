@@ -153,7 +153,7 @@ absl::Status Reducer::Impl::MarkReady(int64_t index) {
   const int64_t begun = Nanos();
   absl::MutexLock lock(&mutex_);
   SYNCLINE_RETURN_IF_ERROR(CheckMayMark(index));
-  return Mark(index, begun);
+  return SetReady(index, begun);
 }
 
 absl::Status Reducer::Impl::CopyReady(int64_t index, const Tensor& value) {
@@ -187,7 +187,7 @@ absl::Status Reducer::Impl::CopyReady(int64_t index, const Tensor& value) {
   absl::MutexLock lock(&mutex_);
   --step_.copying;
   step_.copy_time += copied;
-  return Mark(index, begun + copied);
+  return SetReady(index, begun + copied);
 }
 
 absl::Status Reducer::Impl::MarkReadySparse(int64_t index, const Rows& rows) {
@@ -206,10 +206,10 @@ absl::Status Reducer::Impl::MarkReadySparse(int64_t index, const Rows& rows) {
   absl::MutexLock lock(&mutex_);
   --step_.copying;
   step_.times->ready[layout_.buckets.size() + sparse_place_[index]] = Nanos();
-  return Mark(index, begun);
+  return SetReady(index, begun);
 }
 
-absl::Status Reducer::Impl::Mark(int64_t index, int64_t begun) {
+absl::Status Reducer::Impl::SetReady(int64_t index, int64_t begun) {
   step_.states[index] = State::kReady;
   --step_.all_awaited;
   const int64_t b = layout_.bucket_of[index];

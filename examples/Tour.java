@@ -75,7 +75,7 @@ public final class Tour {
         say("refused: " + error.getMessage());
       }
 
-      // Ranks that disagree are told so, all of them, and who called what. Their group is then
+      // Ranks that disagree all get an error that says who called what. Their group is then
       // broken.
       int[] everybody = IntStream.range(0, size).toArray();
       try (ProcessGroup allRanks = world.newGroup(everybody)) {

@@ -7,7 +7,7 @@ Learns half a megabyte of English from Debian's package of sayings, and writes s
 batch of a step is cut into micro-batches; gradients travel with the last of them only (no_sync).
 Every few steps rank 0 writes a checkpoint; each round of the job goes on from the latest that any
 of its ranks can read, with however many ranks there are then: neither their number nor that of the
-micro-batches changes what is computed, but for rounding.
+micro-batches changes what is computed, except for rounding.
 """
 
 from __future__ import annotations

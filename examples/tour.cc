@@ -63,7 +63,7 @@ absl::Status Run() {
   if (syncline::KindOf(refused) == syncline::ErrorKind::kArgument)
     say("refused: ", refused.message());
 
-  // Ranks that disagree are told so, all of them, and who called what. Their group is then broken.
+  // Ranks that disagree all get an error that says who called what. Their group is then broken.
   std::vector<int64_t> everybody(size);
   std::iota(everybody.begin(), everybody.end(), 0);
   SYNCLINE_ASSIGN_OR_RETURN(auto all_ranks, world->NewGroup(everybody));

@@ -40,7 +40,7 @@ try:
 except ValueError as error:
     print(f"rank {rank}: refused: {error}")
 
-# Ranks that disagree are told so, all of them, and who called what. Their group is then broken.
+# Ranks that disagree all get an error that says who called what. Their group is then broken.
 all_ranks = dist.new_group()
 try:
     dist.all_reduce(np.zeros(2 if rank == 0 else 3, np.float32), group=all_ranks)

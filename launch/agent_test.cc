@@ -254,7 +254,7 @@ TEST_F(AgentTest, ARoundThatIsOverStopsTheWorkersAndJoinsTheNext) {
   agent.OnWorkersExited({Killed(0, SIGTERM)});
   EXPECT_EQ(Describe(agent.OnWorkersExited({Code(1, 1)})), Names{"leftovers"});
   EXPECT_EQ(Describe(agent.OnNothingLeft()), Names{"join"});
-  EXPECT_FALSE(agent.failure().has_value());  // They were told to stop.
+  EXPECT_FALSE(agent.failure().has_value());  // They were asked to stop.
 }
 
 TEST_F(AgentTest, AWorkerThatHadFailedBeforeTheRoundWasOverIsStillTheCause) {

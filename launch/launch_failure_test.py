@@ -15,7 +15,7 @@ from launch.job_for_tests import DEADLINE, LAUNCHER, RUN, Job, lines_of, process
 
 
 def test_the_exit_code_is_that_of_the_first_worker_that_fails(shell):
-    # Rank 0 fails when it is told to; the others fail in another way when they are stopped.
+    # Rank 0 fails when the test says so; the others fail in another way when they are stopped.
     job = shell(
         '[ $RANK = 0 ] && { read line; exit 7; }; trap "exit 9" TERM; echo ready; '
         "while :; do sleep 0.05; done",

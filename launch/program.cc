@@ -15,7 +15,7 @@ namespace syncline::launch {
 namespace {
 
 // Runs the program's main as if Python had been given the program itself: its arguments are
-// sys.argv, its folder is searched for modules (unless Python is told not to: -P).
+// sys.argv, its folder is searched for modules (unless Python runs with -P).
 constexpr char kRunPath[] =
     "import os, runpy, sys\n"
     "del sys.argv[0]\n"

@@ -1,4 +1,4 @@
-// The gate for Python, by way of ctypes; see peer.py.
+// The gate for Python, through ctypes; see peer.py.
 #include "benchmarks/collectives/gate.h"
 
 using syncline::benchmarks::Gate;

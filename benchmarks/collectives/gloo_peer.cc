@@ -210,7 +210,7 @@ int Main(int argc, char** argv) {
         gloo::transport::tcp::CreateDevice(gloo::transport::tcp::attr("127.0.0.1"));
     context->connectFullMesh(store, device);
   });
-  if (!connected.ok()) return Refuse(options, connected);
+  if (!connected.ok()) return ReportError(options, connected);
   GlooSystem system(context, options.variant);
   return Serve(options, system);
 }

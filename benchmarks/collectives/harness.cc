@@ -38,7 +38,7 @@ std::string Pipe(const Options& options, absl::string_view name) {
 }
 
 // One line to the runner.
-void Say(const Options& options, const std::string& text) {
+void Print(const Options& options, const std::string& text) {
   std::ofstream replies(Pipe(options, "replies"));
   replies << absl::StrReplaceAll(text, {{"\n", " "}}) + "\n" << std::flush;
 }
@@ -108,24 +108,25 @@ int Serve(const Options& options, System& system) {
   const std::unique_ptr<Gate> gate(
       Gate::Open(absl::StrCat(options.folder, "/gate").c_str(), options.size, options.waiting));
   if (gate == nullptr) {
-    return Refuse(options, absl::UnavailableError(absl::StrCat("gate: ", std::strerror(errno))));
+    return ReportError(options,
+                       absl::UnavailableError(absl::StrCat("gate: ", std::strerror(errno))));
   }
   std::ifstream orders(Pipe(options, "orders"));
-  Say(options, absl::StrCat("ready ", system.Describe()));
+  Print(options, absl::StrCat("ready ", system.Describe()));
   // The pipe ends with the runner, and so does the wait.
   for (std::string line; std::getline(orders, line) && line != "quit";) {
     std::istringstream order(line);
     std::string verb;
     order >> verb;
-    Say(options, verb == "run" ? Run(options, system, *gate, order)
-                               : absl::StrCat("error unknown order '", line, "'"));
+    Print(options, verb == "run" ? Run(options, system, *gate, order)
+                                 : absl::StrCat("error unknown order '", line, "'"));
   }
   return 0;
 }
 
-int Refuse(const Options& options, const absl::Status& status) {
+int ReportError(const Options& options, const absl::Status& status) {
   std::fprintf(stderr, "rank %d: %s\n", options.rank, status.ToString().c_str());
-  Say(options, absl::StrCat("error ", status.message()));
+  Print(options, absl::StrCat("error ", status.message()));
   return 1;
 }
 

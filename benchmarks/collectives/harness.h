@@ -39,7 +39,7 @@ struct Call {
   float* output;  // `part` elements for scatter and reduce_scatter, `count` for the others.
 };
 
-// What a program is told on its command line.
+// The command line of a program.
 struct Options {
   std::string folder;  // Of the group: the gate, the pipes of the runner, and whatever it wants.
   int rank = 0;
@@ -73,7 +73,7 @@ Options ParseOptions(int argc, char** argv);
 int Serve(const Options& options, System& system);
 
 // Tells the runner why there is no system to serve. The exit status.
-int Refuse(const Options& options, const absl::Status& status);
+int ReportError(const Options& options, const absl::Status& status);
 
 }  // namespace syncline::benchmarks
 

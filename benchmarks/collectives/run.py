@@ -88,7 +88,7 @@ def _parse(arguments: list[str]) -> argparse.Namespace:
 
 
 class _Entrant:
-    """A system while it takes part: its ranks are started anew after a failure, at most twice."""
+    """A system while it takes part: its ranks are restarted after a failure, at most twice."""
 
     def __init__(
         self, name: str, placement: Placement, folder: pathlib.Path, results: Results

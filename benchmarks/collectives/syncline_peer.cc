@@ -127,7 +127,7 @@ int Main(int argc, char** argv) {
   world.size = options.size;
   world.timeout = absl::Minutes(1);
   const auto joined = World::Init(world);
-  if (!joined.ok()) return Refuse(options, joined.status());
+  if (!joined.ok()) return ReportError(options, joined.status());
   SynclineSystem system(*joined,
                         shares ? SynclineSystem::Memory::kShared : SynclineSystem::Memory::kOwn);
   const int status = Serve(options, system);

@@ -19,18 +19,18 @@ namespace {
 // How often a rank that waits looks whether its group has been aborted.
 constexpr absl::Duration kGlance = absl::Milliseconds(100);
 // For questions that a store which is alive answers at once.
-constexpr absl::Duration kPatienceWithTheStore = absl::Seconds(2);
+constexpr absl::Duration kStoreTimeout = absl::Seconds(2);
 
-// What a verdict begins with; the message follows.
+// What an outcome begins with; the message follows.
 constexpr absl::string_view kAllCame = "ok";
 constexpr absl::string_view kTimeout = "timeout ";
 constexpr absl::string_view kAborted = "aborted ";
 constexpr absl::string_view kDeath = "death ";
 
 // One barrier, as its keys in the store.
-class Meeting {
+class BarrierState {
  public:
-  Meeting(Store& store, int size, uint64_t number)
+  BarrierState(Store& store, int size, uint64_t number)
       : store_(store), size_(size), prefix_(absl::StrCat("monitored_barrier/", number, "/")) {}
 
   // Whether `rank` is the last to come.
@@ -40,13 +40,13 @@ class Meeting {
     return count == size_;
   }
 
-  absl::StatusOr<std::string> Verdict(absl::Duration timeout) {
-    return store_.Get(Key("verdict"), timeout);
+  absl::StatusOr<std::string> Outcome(absl::Duration timeout) {
+    return store_.Get(Key("outcome"), timeout);
   }
 
   // The first to conclude concludes for all; returns what that was.
-  absl::StatusOr<std::string> Conclude(absl::string_view verdict) {
-    SYNCLINE_ASSIGN_OR_RETURN(auto agreed, store_.CompareSet(Key("verdict"), "", verdict));
+  absl::StatusOr<std::string> Conclude(absl::string_view outcome) {
+    SYNCLINE_ASSIGN_OR_RETURN(auto agreed, store_.CompareSet(Key("outcome"), "", outcome));
     return std::move(agreed.value);
   }
 
@@ -66,7 +66,7 @@ class Meeting {
   void Leave() {
     const auto left = store_.Add(Key("left"), 1);
     if (!left.ok() || *left < size_) return;
-    std::vector<std::string> keys = {Key("count"), Key("verdict"), Key("left")};
+    std::vector<std::string> keys = {Key("count"), Key("outcome"), Key("left")};
     for (int rank = 0; rank < size_; ++rank) keys.push_back(Came(rank));
     for (const std::string& key : keys) {
       if (!store_.Delete(key).ok()) return;
@@ -83,61 +83,61 @@ class Meeting {
 };
 
 // An error if the store is silent, which would keep other questions waiting for long.
-absl::Status Answers(Store& store, absl::Duration patience) {
-  absl::Status answered = store.Wait({}, patience);
+absl::Status Answers(Store& store, absl::Duration timeout) {
+  absl::Status answered = store.Wait({}, timeout);
   if (answered.ok() || KindOf(answered) != ErrorKind::kTimeout) return answered;
   return TimeoutError(absl::StrCat("store ", store.ToString(), " does not answer; see whether the ",
                                    "process that hosts it is stopped"));
 }
 
-absl::Status StatusOf(absl::string_view verdict) {
-  if (verdict == kAllCame) return absl::OkStatus();
-  if (absl::ConsumePrefix(&verdict, kAborted)) return BackendError(verdict);
-  if (absl::ConsumePrefix(&verdict, kDeath)) return NetworkError(verdict);
-  absl::ConsumePrefix(&verdict, kTimeout);
-  return TimeoutError(verdict);
+absl::Status StatusOf(absl::string_view outcome) {
+  if (outcome == kAllCame) return absl::OkStatus();
+  if (absl::ConsumePrefix(&outcome, kAborted)) return BackendError(outcome);
+  if (absl::ConsumePrefix(&outcome, kDeath)) return NetworkError(outcome);
+  absl::ConsumePrefix(&outcome, kTimeout);
+  return TimeoutError(outcome);
 }
 
 // The deadline has passed.
-absl::StatusOr<std::string> GiveUp(Store& store, Meeting& meeting, int size,
+absl::StatusOr<std::string> GiveUp(Store& store, BarrierState& state, int size,
                                    absl::Duration timeout) {
   absl::Status answers = Answers(store, absl::ZeroDuration());
   if (!answers.ok()) return Annotate(answers, "not all ranks came, and it is not known which");
-  SYNCLINE_ASSIGN_OR_RETURN(const std::string missing, meeting.Missing());
-  if (missing.empty()) return meeting.Conclude(kAllCame);  // The last came just now.
-  return meeting.Conclude(absl::StrCat(kTimeout, missing, " of ", size, " had not arrived after ",
-                                       absl::FormatDuration(timeout)));
+  SYNCLINE_ASSIGN_OR_RETURN(const std::string missing, state.Missing());
+  if (missing.empty()) return state.Conclude(kAllCame);  // The last came just now.
+  return state.Conclude(absl::StrCat(kTimeout, missing, " of ", size, " had not arrived after ",
+                                     absl::FormatDuration(timeout)));
 }
 
-absl::StatusOr<std::string> Await(Store& store, Meeting& meeting, int rank, int size,
+absl::StatusOr<std::string> Await(Store& store, BarrierState& state, int rank, int size,
                                   const Deadline& deadline,
                                   const std::function<absl::Status()>& group_status,
                                   const PeerCheck& check_peers) {
   Deadline next_check(kLivenessInterval);
   while (true) {
-    auto verdict = meeting.Verdict(std::min(deadline.Remaining(), kGlance));
-    if (IsInterrupted(verdict.status())) {
+    auto outcome = state.Outcome(std::min(deadline.Remaining(), kGlance));
+    if (IsInterrupted(outcome.status())) {
       const Uninterruptible telling;
       const std::string text =
-          absl::StrCat(kAborted, "rank ", rank, " was ", verdict.status().message());
-      meeting.Conclude(text).status().IgnoreError();
+          absl::StrCat(kAborted, "rank ", rank, " was ", outcome.status().message());
+      state.Conclude(text).status().IgnoreError();
     }
-    if (verdict.ok() || KindOf(verdict.status()) != ErrorKind::kTimeout) return verdict;
+    if (outcome.ok() || KindOf(outcome.status()) != ErrorKind::kTimeout) return outcome;
     const absl::Status group = group_status ? group_status() : absl::OkStatus();
     if (!group.ok()) {
       if (Answers(store, absl::ZeroDuration()).ok()) {
         const std::string text = absl::StrCat(kAborted, "rank ", rank, " left: ", group.message());
-        meeting.Conclude(text).status().IgnoreError();
+        state.Conclude(text).status().IgnoreError();
       }
       return group;
     }
     if (check_peers && next_check.Expired()) {
       next_check = Deadline(kLivenessInterval);
-      // One that has left the barrier was free to end. Then the verdict is there, and stands.
+      // One that has left the barrier was free to end. Then the outcome is there, and stands.
       const absl::Status alive = check_peers();
-      if (!alive.ok()) return meeting.Conclude(absl::StrCat(kDeath, alive.message()));
+      if (!alive.ok()) return state.Conclude(absl::StrCat(kDeath, alive.message()));
     }
-    if (deadline.Expired()) return GiveUp(store, meeting, size, deadline.timeout());
+    if (deadline.Expired()) return GiveUp(store, state, size, deadline.timeout());
   }
 }
 
@@ -147,16 +147,15 @@ absl::Status MonitoredBarrier(Store& store, int rank, int size, uint64_t number,
                               const Deadline& deadline,
                               const std::function<absl::Status()>& group_status,
                               const PeerCheck& check_peers) {
-  SYNCLINE_RETURN_IF_ERROR(
-      Answers(store, std::min(deadline.Remaining() / 2, kPatienceWithTheStore)));
-  Meeting meeting(store, size, number);
-  SYNCLINE_ASSIGN_OR_RETURN(const bool is_last, meeting.Come(rank));
-  const auto verdict = is_last
-                           ? meeting.Conclude(kAllCame)
-                           : Await(store, meeting, rank, size, deadline, group_status, check_peers);
-  SYNCLINE_RETURN_IF_ERROR(verdict.status());
-  SYNCLINE_RETURN_IF_ERROR(StatusOf(*verdict));
-  meeting.Leave();
+  SYNCLINE_RETURN_IF_ERROR(Answers(store, std::min(deadline.Remaining() / 2, kStoreTimeout)));
+  BarrierState state(store, size, number);
+  SYNCLINE_ASSIGN_OR_RETURN(const bool is_last, state.Come(rank));
+  const auto outcome = is_last
+                           ? state.Conclude(kAllCame)
+                           : Await(store, state, rank, size, deadline, group_status, check_peers);
+  SYNCLINE_RETURN_IF_ERROR(outcome.status());
+  SYNCLINE_RETURN_IF_ERROR(StatusOf(*outcome));
+  state.Leave();
   return absl::OkStatus();
 }
 

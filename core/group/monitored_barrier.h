@@ -14,7 +14,7 @@ namespace syncline {
 
 // Returns once all `size` ranks have called it with this `number`. If they have not by `deadline`,
 // every rank that has come, or comes later, gets the same TimeoutError, which names all that had
-// not. Goes by way of `store` alone, so that it works whatever state the backend is in. A store
+// not. Uses `store` alone, so that it works whatever state the backend is in. A store
 // that does not answer is a TimeoutError, by the deadline or a second or two after it.
 //
 // `group_status`, if given, says why the group has been aborted, and OK while it has not: then the

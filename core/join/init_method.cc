@@ -118,7 +118,7 @@ absl::Status TakeStore(const ClusterTask& task, InitMethod& method) {
   if (method.scheme == "tcp" && method.rank == 0 && !method.any_rank_serves) {
     method.store.role = StoreConfig::Role::kServer;
   }
-  absl::StrAppend(&method.from, ", the meeting place by ", found.from);
+  absl::StrAppend(&method.from, ", the store by ", found.from);
   return absl::OkStatus();
 }
 

@@ -170,8 +170,8 @@ void ExpectSame(DType dtype, const std::string& actual, const std::string& expec
   });
 }
 
-// Elements of all bit patterns: so floats of all exponents, infinities and NaNs come up, but for
-// float64 seldom; hence each eighth element is one of a few small ones.
+// Elements of all bit patterns: so floats of all exponents, infinities and NaNs come up, though
+// seldom in float64; hence each eighth element is one of a few small ones.
 std::string RandomElements(DType dtype, size_t count, unsigned seed) {
   std::mt19937_64 random(seed);
   std::string bytes(count * SizeOf(dtype), 0);

@@ -8,7 +8,7 @@
 
 namespace syncline {
 
-// A program that links this, or that is started with it as LD_PRELOAD, calls these by way of it.
+// A program that links this, or that is started with it as LD_PRELOAD, calls these through it.
 // Each fails as it does by nature:
 //   pthread_create, clone (and fork): EAGAIN; socket, accept (and accept4), memfd_create,
 //   pidfd_open (by syscall(2)): EMFILE; posix_fallocate: ENOSPC; write (and pwrite) to a file:

@@ -1,4 +1,4 @@
-"""Launchers that mpirun and srun start find each other without being told how."""
+"""Launchers that mpirun and srun start find each other without options."""
 
 import os
 import pathlib

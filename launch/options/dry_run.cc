@@ -220,10 +220,9 @@ void Explanation::Workers() {
 }
 
 void Explanation::Failure() {
-  std::string text =
-      options_.max_restarts == 0
-          ? "the first one ends the job"
-          : absl::StrCat("all workers are started anew, up to ", options_.max_restarts, " times");
+  std::string text = options_.max_restarts == 0 ? "the first one ends the job"
+                                                : absl::StrCat("all workers are restarted, up to ",
+                                                               options_.max_restarts, " times");
   if (options_.health_timeout != absl::InfiniteDuration()) {
     absl::StrAppend(&text, "; no heartbeat for ", absl::FormatDuration(options_.health_timeout),
                     " is a failure");

@@ -48,8 +48,8 @@ constexpr Flag kFlags[] = {
      "docs/launcher.md",
      "", ""},
 
-    {"max-restarts", 0, G::kFailure, "N",
-     "How often all workers are started anew after a failure (0)", "", ""},
+    {"max-restarts", 0, G::kFailure, "N", "How often all workers are restarted after a failure (0)",
+     "", ""},
     {"health-timeout", 0, G::kFailure, "SECONDS",
      "A worker whose heartbeat is older has failed (off)", "", ""},
     {"shutdown-timeout", 0, G::kFailure, "SECONDS",

@@ -138,8 +138,8 @@ std::string Version() { return absl::StrCat("syncline-run ", kVersion, "\n"); }
 std::string Help() {
   std::string help =
       absl::StrCat(Usage(), "\n       syncline-run status HOST:PORT [options]\n\n",
-                   "Starts the workers of a job on this node, watches over them, and starts them "
-                   "anew together\n",
+                   "Starts the workers of a job on this node, watches over them, and restarts them "
+                   "together\n",
                    "with those of the job's other nodes. `status` asks a running job how it is.\n");
   for (const auto& [group, title] : kTitles) {
     absl::StrAppend(&help, "\n", title, ":\n");

@@ -16,7 +16,7 @@
 
 namespace syncline::launch {
 
-// What the rendezvous tells the launcher.
+// What the rendezvous reports to the launcher.
 struct RendezvousEvent {
   enum class Kind {
     kAnnouncement,  // `announcement` of the leader; never of kind kMoved.

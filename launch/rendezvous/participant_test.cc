@@ -188,7 +188,7 @@ TEST_F(ParticipantTest, WhenTheHostOfTheStoreIsLostTheFirstSurvivorHoldsIt) {
   ASSERT_TRUE(AllIn(1, 3));
   StartSearch(0);
   ASSERT_TRUE(AllIn(2, 2));
-  // Who comes to the endpoint now hosts a store there, and is told where the job is.
+  // A node that comes to the endpoint now hosts a store there, and learns where the job is.
   Add(options);
   ASSERT_TRUE(AllIn(3, 3));
   EXPECT_TRUE(nodes_[3]->failure.empty());

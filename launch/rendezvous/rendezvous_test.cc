@@ -146,7 +146,7 @@ TEST_P(RendezvousTest, WithEnoughNodesItWaitsForTheLastCall) {
   Start(policy, 2);
   fleet_->Run(absl::Seconds(4));
   EXPECT_FALSE(node(0).round.has_value());
-  fleet_->Add();  // The wait begins anew.
+  fleet_->Add();  // The wait starts over.
   fleet_->Run(absl::Seconds(4));
   EXPECT_FALSE(node(0).round.has_value());
   UntilRound(1, {0, 1, 2});

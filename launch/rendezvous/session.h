@@ -177,8 +177,8 @@ class RendezvousSession {
 
   std::optional<Round> last_round_;  // The last in current_, whether this node is a member or not.
   Announcement last_over_;           // Its end, if that was announced.
-  int reported_ = 0;                 // The last round that the launcher was told to run.
-  bool has_round_ = false;           // The launcher was not told yet that this round is over.
+  int reported_ = 0;                 // The last round that the launcher was asked to run.
+  bool has_round_ = false;           // It was not reported yet that this round is over.
   bool has_reported_ = false;        // Any announcement was read.
   bool is_closed_ = false;
   bool has_ended_ = false;

@@ -116,7 +116,7 @@ class SimNode {
   bool is_leaving() const { return is_leaving_; }
   bool is_done() const { return is_done_; }
   bool has_left() const { return has_left_; }
-  const std::vector<Round>& rounds() const { return rounds_; }  // All that it was told to run.
+  const std::vector<Round>& rounds() const { return rounds_; }  // All that it was asked to run.
   std::string Describe() const;
 
  private:

@@ -481,7 +481,7 @@ class Simulation {
 // The schedules that the test runs: from the first seed on, before the second.
 uint32_t first_seed = 0;
 uint32_t end_seed = 1000;
-constexpr int kMaxFailures = 3;  // That are told.
+constexpr int kMaxFailures = 3;  // That are printed.
 
 // As a person would say it: hosts 0, 1, ... with a node each, n0, n1, ... in this order; the first
 // serves the store and leads.

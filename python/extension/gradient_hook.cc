@@ -23,7 +23,7 @@ struct GradientHook {
   py::bytearray is_open;
   py::bytearray came;
   py::object views;
-  py::object otherwise;
+  py::object fallback;
 };
 
 char* BytesOf(const py::bytearray& bytes) { return PyByteArray_AS_STRING(bytes.ptr()); }
@@ -76,7 +76,7 @@ PyObject* Call(PyObject* self, PyObject* parameter) {
     if (TryToDeliver(hook, parameter)) {
       BytesOf(hook.came)[hook.index] = kCame;
     } else {
-      hook.otherwise(py::handle(parameter));
+      hook.fallback(py::handle(parameter));
     }
     Py_RETURN_NONE;
   } catch (...) {
@@ -87,14 +87,14 @@ PyObject* Call(PyObject* self, PyObject* parameter) {
 PyMethodDef definition = {"gradient_hook", &Call, METH_O, nullptr};
 
 py::object MakeHook(std::shared_ptr<Reducer> reducer, int64_t index, py::bytearray is_open,
-                    py::bytearray came, py::object views, py::object otherwise) {
+                    py::bytearray came, py::object views, py::object fallback) {
   if (PyByteArray_GET_SIZE(is_open.ptr()) < 1 || index < 0 ||
       index >= PyByteArray_GET_SIZE(came.ptr())) {
     RaiseValueError("a gradient hook needs a byte for each parameter, and one for itself");
   }
   auto hook = std::make_unique<GradientHook>(GradientHook{std::move(reducer), index,
                                                           std::move(is_open), std::move(came),
-                                                          std::move(views), std::move(otherwise)});
+                                                          std::move(views), std::move(fallback)});
   const py::capsule self(hook.release(), kCapsule, [](PyObject* capsule) {
     delete static_cast<GradientHook*>(PyCapsule_GetPointer(capsule, kCapsule));
   });
@@ -107,7 +107,7 @@ py::object MakeHook(std::shared_ptr<Reducer> reducer, int64_t index, py::bytearr
 
 void DefineGradientHook(py::module_& module) {
   module.def("_gradient_hook", &MakeHook, py::arg("reducer"), py::arg("index"), py::arg("is_open"),
-             py::arg("came"), py::arg("views"), py::arg("otherwise"));
+             py::arg("came"), py::arg("views"), py::arg("fallback"));
 }
 
 }  // namespace syncline::python

@@ -25,7 +25,7 @@ Parameters::Parameters(const char* method, std::initializer_list<Parameter> para
   for (const Parameter& parameter : parameters) {
     auto name = py::reinterpret_steal<py::str>(PyUnicode_InternFromString(parameter.name));
     if (!name) throw py::error_already_set();
-    known_.push_back({std::move(name), parameter.otherwise});
+    known_.push_back({std::move(name), parameter.default_value});
   }
 }
 
@@ -45,7 +45,7 @@ void Parameters::Bind(PyObject* const* arguments, Py_ssize_t count, PyObject* ke
     values[index] = arguments[count + i];
   }
   for (size_t i = given; i < known_.size(); ++i) {
-    if (values[i] == nullptr) values[i] = known_[i].otherwise.ptr();
+    if (values[i] == nullptr) values[i] = known_[i].default_value.ptr();
     if (values[i] == nullptr) RaiseMisfit(absl::StrCat(Quoted(known_[i].name), " is missing"));
   }
 }
@@ -63,7 +63,8 @@ size_t Parameters::IndexOf(PyObject* keyword) const {
 void Parameters::RaiseMisfit(absl::string_view what) const {
   const std::string names =
       absl::StrJoin(known_, ", ", [](std::string* out, const Known& parameter) {
-        absl::StrAppend(out, py::cast<std::string>(parameter.name), parameter.otherwise ? "=" : "");
+        absl::StrAppend(out, py::cast<std::string>(parameter.name),
+                        parameter.default_value ? "=" : "");
       });
   RaiseTypeError(absl::StrCat(method_, "(", names, "): ", what));
 }

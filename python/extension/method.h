@@ -20,7 +20,7 @@ namespace py = ::pybind11;
 // What a method takes besides self.
 struct Parameter {
   const char* name;
-  py::object otherwise = {};  // Its value where it is not given; null: it must be given.
+  py::object default_value = {};  // Its value where it is not given; null: it must be given.
 };
 
 inline constexpr size_t kMostParameters = 8;
@@ -51,7 +51,7 @@ class Parameters {
  private:
   struct Known {
     py::str name;
-    py::object otherwise;
+    py::object default_value;
   };
 
   size_t IndexOf(PyObject* keyword) const;
@@ -76,7 +76,7 @@ T& SelfOf(PyObject* self, const PyTypeObject* type) {
   return *static_cast<T*>(object);
 }
 
-// The functions that the interpreter calls; their data is told apart by the type of `body`.
+// The functions that the interpreter calls; their data differ by the type of `body`.
 template <typename T, typename Body>
 struct Method {
   static PyObject* Call(PyObject* self, PyObject* const* arguments, Py_ssize_t count,

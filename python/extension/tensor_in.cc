@@ -41,8 +41,8 @@ namespace py = ::pybind11;
                               known));
 }
 
-std::string DescribeDType(py::handle array, absl::string_view otherwise) {
-  if (!py::hasattr(array, "dtype")) return absl::StrCat("'", otherwise, "' (buffer format)");
+std::string DescribeDType(py::handle array, absl::string_view format) {
+  if (!py::hasattr(array, "dtype")) return absl::StrCat("'", format, "' (buffer format)");
   return py::cast<std::string>(py::str(array.attr("dtype")));
 }
 

@@ -279,7 +279,7 @@ def barrier(
 def monitored_barrier(
     group: Group = None, timeout: timedelta | None = None, wait_all_ranks: bool = False
 ) -> None:
-    """As barrier, by way of the store alone: for finding out who is missing.
+    """As barrier, through the store alone: for finding out who is missing.
 
     If not all ranks have come within `timeout` (None: the group's), all that have, and those that
     come later, get a DistTimeoutError that names every one that had not; `wait_all_ranks`, which

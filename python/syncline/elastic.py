@@ -1,4 +1,4 @@
-"""What a worker of an elastic job knows of it, and tells its launcher.
+"""What a worker of an elastic job knows of it, and reports to its launcher.
 
     from syncline import elastic
 
@@ -60,7 +60,7 @@ def heartbeat() -> None:
 
 
 def round() -> int:
-    """How often the job's ranks have been formed anew before: 0 in its first round.
+    """How often the job's ranks have formed again: 0 in its first round.
 
     After a failure, and when nodes have come or gone. Under torchrun, the number of restarts.
     """
@@ -83,10 +83,10 @@ def run_id() -> str:
     return os.environ.get("SYNCLINE_RUN_ID", theirs)
 
 
-def _number(name: str, otherwise: int) -> int:
+def _number(name: str, default: int) -> int:
     text = os.environ.get(name)
     if text is None:
-        return otherwise
+        return default
     try:
         return int(text)
     except ValueError:

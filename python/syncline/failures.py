@@ -41,7 +41,7 @@ class _Hook:
 
 
 def watch(tell_peers: Callable[[str], None]) -> None:
-    """From now on, an uncaught exception is recorded and told to `tell_peers` in one line."""
+    """From now on, an uncaught exception is recorded and passed to `tell_peers` in one line."""
     global _tell_peers
     _tell_peers = tell_peers
     if not isinstance(sys.excepthook, _Hook):

@@ -42,10 +42,10 @@ class GradientReducer:
                 parameter -= learning_rate * gradient
 
     All ranks must make the reducer with parameters of the same types and shapes, and finish the
-    same number of steps, but for `join`. Different gradients may be written and marked by different
-    threads.
+    same number of steps, except under `join`. Different gradients may be written and marked by
+    different threads.
 
-    The views in `gradients` are made anew when the buckets are: after the first step, in the order
+    The views in `gradients` are replaced when the buckets are: after the first step, in the order
     in which rank 0's gradients came, and by replace_group. So ask `gradients` in each step, or take
     what `finish` returns.
     """
@@ -312,7 +312,7 @@ class GradientReducer:
 
 
 class _Join:
-    """What `join` was told."""
+    """The arguments of `join`."""
 
     def __init__(self, divide_by_all: bool, throw: bool):
         self._divide_by_all = divide_by_all

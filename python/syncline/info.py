@@ -15,7 +15,7 @@ VARIABLES = {
     "MASTER_ADDR": "the host of the store",
     "MASTER_PORT": "the port of the store",
     "SYNCLINE_STORE": "host:port of the launcher's store, which goes before MASTER_ADDR",
-    "SYNCLINE_ROUND": "how often the ranks of an elastic job have been formed anew",
+    "SYNCLINE_ROUND": "how often the ranks of an elastic job have formed again",
     "SYNCLINE_RESTART_COUNT": "how often they have been after a failure",
     "SYNCLINE_MAX_RESTARTS": "how often they may be",
     "SYNCLINE_RUN_ID": "the job's name, if the launcher runs it",

@@ -55,7 +55,8 @@ def init_process_group(
     so is rank 0 of 1. The log (SYNCLINE_LOG_LEVEL=info) says which, and why.
 
     An uncaught exception that ends this process is from then on recorded for the launcher (in the
-    file that TORCHELASTIC_ERROR_FILE names) and told to the peers, whose operations fail with it.
+    file that TORCHELASTIC_ERROR_FILE names) and reported to the peers; their operations fail with
+    it.
 
     Raises:
       DistError: this process has already joined.

@@ -117,7 +117,7 @@ def shrink_group(
 ) -> ProcessGroup:
     """Makes a group without `ranks_to_exclude`, ranks of `group` (None: all ranks): after a loss.
 
-    Only the survivors call it, with equal arguments. They keep their order and are numbered anew;
+    Only the survivors call it, with equal arguments. They keep their order and are renumbered;
     the old group is gone, broken or not. If it was that of all ranks, the new one takes its place:
     ranks are from then on counted in it, and all other groups are destroyed. `timeout` bounds the
     call; the group's if None. `shrink_flags` and `pg_options` are accepted for compatibility:

@@ -1,4 +1,4 @@
-"""What a worker is told by its launcher, and tells it."""
+"""What a worker learns from its launcher, and reports to it."""
 
 import json
 import os

@@ -114,7 +114,7 @@ def callback():
     inside.set()
     forked.wait()
 first, second = group.barrier_async(), group.barrier_async()
-first._on_complete(began.wait)  # So that the next one is called by the lane's thread.
+first._on_complete(began.wait)  # So that the next one is called by the queue's thread.
 second._on_complete(callback)
 began.set()
 inside.wait()

@@ -46,7 +46,7 @@ def run_ranks(tmp_path, code, size=2):
     return results
 
 
-def test_an_uncaught_exception_is_recorded_and_told_to_the_peers(tmp_path):
+def test_an_uncaught_exception_is_recorded_and_reported_to_the_peers(tmp_path):
     before = time.time()
     zero, one = run_ranks(
         tmp_path,
@@ -123,7 +123,7 @@ def hide(error):
         (ValueError("own"), False),
     ],
 )
-def test_errors_that_come_from_peers_are_told_apart(error, expected):
+def test_errors_that_come_from_peers_are_distinguished(error, expected):
     assert failures.is_peer_error(error) is expected
 
 
@@ -157,19 +157,19 @@ def test_a_hook_that_was_set_later_stays(hook):
 
 
 def test_a_group_joined_again_beside_a_library_that_wraps_the_hook_reports_once(hook):
-    told = []
+    reported = []
     passed_on = []
     sys.excepthook = lambda *arguments: passed_on.append(arguments)
     for _ in range(3):
-        failures.watch(told.append)
+        failures.watch(reported.append)
         ours = sys.excepthook
         sys.excepthook = lambda *arguments, ours=ours: ours(*arguments)
-        failures.watch(told.append)
+        failures.watch(reported.append)
     error = ValueError("boom")
     sys.excepthook(ValueError, error, None)
-    assert told == ["ValueError: boom"]
+    assert reported == ["ValueError: boom"]
     assert passed_on == [(ValueError, error, None)]
     failures.unwatch()
     sys.excepthook(ValueError, ValueError("after leaving"), None)
-    assert told == ["ValueError: boom"]
+    assert reported == ["ValueError: boom"]
     assert len(passed_on) == 2

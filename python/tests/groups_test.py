@@ -106,7 +106,7 @@ def shrinking():
     with pytest.raises(ValueError, match="must not be empty"):
         dist.shrink_group([])
     dist.barrier()
-    # Who dies on its way out of a barrier may take the others' with it.
+    # A rank that dies on its way out of a barrier may make it fail on the others.
     store = dist.TCPStore("127.0.0.1", int(os.environ["TEST_PORT"]))
     store.set(f"past the barrier: {rank}", b"")
     if rank == 1:
@@ -116,7 +116,7 @@ def shrinking():
         total()
     made = dist.shrink_group([1])
     assert made is dist.group.WORLD
-    rank = [0, None, 1, 2][rank]  # Numbered anew.
+    rank = [0, None, 1, 2][rank]  # Renumbered.
     assert (dist.get_rank(), dist.get_world_size()) == (rank, 3)
     assert dist.get_process_group_ranks(None) == [0, 1, 2]
     assert total() == 3

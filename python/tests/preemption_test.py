@@ -1,4 +1,4 @@
-"""All ranks stop at the same step, whoever was told to."""
+"""All ranks stop at the same step, whichever of them was asked to."""
 
 import os
 import signal

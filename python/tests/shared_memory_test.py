@@ -27,7 +27,7 @@ def memories(kind: str) -> int:
     return sum(f" {kind} " in line and "memfd:syncline" in line for line in lines)
 
 
-def in_place(body, *arguments, size=2):
+def with_shm(body, *arguments, size=2):
     ranks.in_threads(size, lambda world: body(world, *arguments), backend="shm")
 
 
@@ -93,7 +93,7 @@ def test_arrays_and_slices_are_reduced_in_place_with_the_same_result(piece):
         assert memories("r--s") == 2, "each rank maps the other's"
         world.group.barrier()
 
-    in_place(run)
+    with_shm(run)
 
 
 def test_ranks_in_processes_reduce_and_gather_shared_arrays():
@@ -140,7 +140,7 @@ class TestTorch:
             assert memories("r--s") == 2
             world.group.barrier()
 
-        in_place(run)
+        with_shm(run)
 
 
 if __name__ == "__main__":

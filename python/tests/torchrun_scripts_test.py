@@ -1,6 +1,6 @@
 """Scripts for torchrun run under syncline-run as they are, and do there the same.
 
-Each test makes its assertions of both launchers, but for one in which torchrun itself is not
+Each test makes its assertions of both launchers, except one in which torchrun itself is not
 dependable.
 """
 

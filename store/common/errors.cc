@@ -18,7 +18,7 @@ namespace {
 constexpr size_t kKeysShown = 8;
 constexpr size_t kBytesShown = 100;
 
-// The payload that marks a NotSetError: what its message tells of its time.
+// The payload that marks a NotSetError: what its message says of its time.
 constexpr absl::string_view kNotSetUrl = "syncline/not-set";
 
 std::string NotSetAfter(absl::Duration timeout) {
@@ -81,8 +81,8 @@ absl::Status NotSetError(absl::string_view store, absl::Span<const std::string> 
 }
 
 absl::Status AfterWait(const absl::Status& status, absl::Duration timeout) {
-  const absl::optional<absl::Cord> told = status.GetPayload(kNotSetUrl);
-  const std::string before(told.value_or(absl::Cord()));
+  const absl::optional<absl::Cord> payload = status.GetPayload(kNotSetUrl);
+  const std::string before(payload.value_or(absl::Cord()));
   std::string message(status.message());
   const size_t at = message.rfind(before);  // The last: a key may hold such words too.
   if (before.empty() || at == std::string::npos) {

@@ -1,4 +1,4 @@
-// Who may use an etcd store, and what the others are told.
+// Access to an etcd store: the credentials that it takes, and the errors without them.
 #include <fstream>
 #include <memory>
 #include <string>

@@ -136,7 +136,7 @@ bool MayPass(const grpc::Status& status) {
 absl::Status ContentsExpiredError() {
   return StoreError(
       "its contents have expired: for longer than their ttl none of its clients has reached etcd; "
-      "open it anew");
+      "open it again");
 }
 
 struct EtcdClient::Server {

@@ -141,7 +141,8 @@ EtcdStore::~EtcdStore() {
 std::string EtcdStore::address() const { return endpoints_.substr(0, endpoints_.find(',')); }
 
 // The error of a call that is about `keys`.
-absl::Status EtcdStore::Tell(const absl::Status& status, absl::Span<const std::string> keys) const {
+absl::Status EtcdStore::AnnotateCall(const absl::Status& status,
+                                     absl::Span<const std::string> keys) const {
   if (status.ok()) return status;
   return AnnotateStore(keys.empty() ? status : Annotate(status, DescribeKeys(keys)), name_);
 }
@@ -150,7 +151,7 @@ absl::Status EtcdStore::CheckUsable() const {
   if (getpid() != pid_) {
     return StoreError(absl::StrCat("it was opened by process ", pid_,
                                    " and cannot be used in process ", getpid(),
-                                   ", which was forked from it; open it anew there"));
+                                   ", which was forked from it; open it again there"));
   }
   const bool has_expired = connection_->lease != nullptr && connection_->lease->has_ended();
   return has_expired ? ContentsExpiredError() : absl::OkStatus();
@@ -188,8 +189,8 @@ absl::StatusOr<Store::CompareSetResult> EtcdStore::CompareSet(absl::string_view 
                                                               absl::string_view expected,
                                                               absl::string_view desired) {
   const std::string keys[] = {std::string(key)};
-  SYNCLINE_RETURN_IF_ERROR(Tell(CheckKey(key), {}));
-  SYNCLINE_RETURN_IF_ERROR(Tell(CheckUsable(), keys));
+  SYNCLINE_RETURN_IF_ERROR(AnnotateCall(CheckKey(key), {}));
+  SYNCLINE_RETURN_IF_ERROR(AnnotateCall(CheckUsable(), keys));
   const std::string full = connection_->Full(key);
   const Deadline deadline(timeout_);
   while (true) {
@@ -201,7 +202,7 @@ absl::StatusOr<Store::CompareSetResult> EtcdStore::CompareSet(absl::string_view 
     }
     AddPut(change.add_success(), full, std::string(desired), connection_->lease_id());
     const auto outcome = connection_->changes->Apply(std::move(change), full, deadline);
-    if (!outcome.ok()) return Tell(outcome.status(), keys);
+    if (!outcome.ok()) return AnnotateCall(outcome.status(), keys);
     if (outcome->applied) return CompareSetResult{true, std::string(desired)};
     const std::string present = outcome->present.has_value() ? outcome->present->value() : "";
     // What was seen after an answer was lost may be newer than the comparison.
@@ -211,22 +212,22 @@ absl::StatusOr<Store::CompareSetResult> EtcdStore::CompareSet(absl::string_view 
 }
 
 absl::Status EtcdStore::Wait(absl::Span<const std::string> keys, absl::Duration timeout) {
-  SYNCLINE_RETURN_IF_ERROR(Tell(CheckKeys(keys), {}));
-  SYNCLINE_RETURN_IF_ERROR(Tell(CheckUsable(), keys));
+  SYNCLINE_RETURN_IF_ERROR(AnnotateCall(CheckKeys(keys), {}));
+  SYNCLINE_RETURN_IF_ERROR(AnnotateCall(CheckUsable(), keys));
   const auto found = AwaitEtcd(*connection_->client, connection_->Full(keys), EtcdPart::kPresence,
                                Deadline(timeout));
-  if (!found.ok()) return Tell(found.status(), keys);
+  if (!found.ok()) return AnnotateCall(found.status(), keys);
   const std::vector<std::string> missing = found->Missing(keys);
   return missing.empty() ? absl::OkStatus() : NotSetError(name_, missing, timeout);
 }
 
 absl::StatusOr<std::vector<std::string>> EtcdStore::MultiGet(absl::Span<const std::string> keys,
                                                              absl::Duration timeout) {
-  SYNCLINE_RETURN_IF_ERROR(Tell(CheckKeys(keys), {}));
-  SYNCLINE_RETURN_IF_ERROR(Tell(CheckUsable(), keys));
+  SYNCLINE_RETURN_IF_ERROR(AnnotateCall(CheckKeys(keys), {}));
+  SYNCLINE_RETURN_IF_ERROR(AnnotateCall(CheckUsable(), keys));
   auto found = AwaitEtcd(*connection_->client, connection_->Full(keys), EtcdPart::kValues,
                          Deadline(timeout));
-  if (!found.ok()) return Tell(found.status(), keys);
+  if (!found.ok()) return AnnotateCall(found.status(), keys);
   const std::vector<std::string> missing = found->Missing(keys);
   if (!missing.empty()) return NotSetError(name_, missing, timeout);
   std::vector<std::string> values;
@@ -235,35 +236,35 @@ absl::StatusOr<std::vector<std::string>> EtcdStore::MultiGet(absl::Span<const st
 }
 
 absl::StatusOr<bool> EtcdStore::Check(absl::Span<const std::string> keys) {
-  SYNCLINE_RETURN_IF_ERROR(Tell(CheckKeys(keys), {}));
-  SYNCLINE_RETURN_IF_ERROR(Tell(CheckUsable(), keys));
+  SYNCLINE_RETURN_IF_ERROR(AnnotateCall(CheckKeys(keys), {}));
+  SYNCLINE_RETURN_IF_ERROR(AnnotateCall(CheckUsable(), keys));
   const auto found = ReadEtcd(*connection_->client, connection_->Full(keys), EtcdPart::kPresence,
                               Deadline(timeout_));
-  if (!found.ok()) return Tell(found.status(), keys);
+  if (!found.ok()) return AnnotateCall(found.status(), keys);
   return found->Missing(keys).empty();
 }
 
 absl::StatusOr<bool> EtcdStore::Delete(absl::string_view key) {
   const std::string keys[] = {std::string(key)};
-  SYNCLINE_RETURN_IF_ERROR(Tell(CheckKey(key), {}));
-  SYNCLINE_RETURN_IF_ERROR(Tell(CheckUsable(), keys));
+  SYNCLINE_RETURN_IF_ERROR(AnnotateCall(CheckKey(key), {}));
+  SYNCLINE_RETURN_IF_ERROR(AnnotateCall(CheckUsable(), keys));
   const std::string full = connection_->Full(key);
   pb::TxnRequest change;
   CompareVersion(change.add_compare(), full, 0, pb::Compare::GREATER);
   change.add_success()->mutable_request_delete_range()->set_key(full);
   const auto outcome = connection_->changes->Apply(std::move(change), full, Deadline(timeout_));
-  if (!outcome.ok()) return Tell(outcome.status(), keys);
+  if (!outcome.ok()) return AnnotateCall(outcome.status(), keys);
   return outcome->applied;
 }
 
 absl::StatusOr<std::vector<std::string>> EtcdStore::Keys(absl::string_view prefix) {
-  SYNCLINE_RETURN_IF_ERROR(Tell(CheckUsable(), {}));
+  SYNCLINE_RETURN_IF_ERROR(AnnotateCall(CheckUsable(), {}));
   pb::RangeRequest request;
   request.set_key(connection_->Full(prefix));
   request.set_range_end(EtcdPrefixEnd(request.key()));
   request.set_keys_only(true);
   const auto response = connection_->client->Range(request, Deadline(timeout_));
-  if (!response.ok()) return Tell(response.status(), {});
+  if (!response.ok()) return AnnotateCall(response.status(), {});
   std::vector<std::string> keys;  // etcd sorts them.
   for (const auto& kv : response->kvs()) {
     keys.emplace_back(absl::StripPrefix(kv.key(), connection_->keys));
@@ -273,15 +274,16 @@ absl::StatusOr<std::vector<std::string>> EtcdStore::Keys(absl::string_view prefi
 
 absl::Status EtcdStore::MultiSet(absl::Span<const std::string> keys,
                                  absl::Span<const std::string> values) {
-  SYNCLINE_RETURN_IF_ERROR(Tell(CheckPairs(keys, values), {}));
-  SYNCLINE_RETURN_IF_ERROR(Tell(CheckUsable(), keys));
+  SYNCLINE_RETURN_IF_ERROR(AnnotateCall(CheckPairs(keys, values), {}));
+  SYNCLINE_RETURN_IF_ERROR(AnnotateCall(CheckUsable(), keys));
   std::map<absl::string_view, absl::string_view> pairs;  // etcd refuses a key that comes twice.
   for (size_t i = 0; i < keys.size(); ++i) pairs[keys[i]] = values[i];
   if (pairs.empty()) return absl::OkStatus();
   if (pairs.size() > kMostParts * kKeysInPart) {
-    return Tell(StoreError(absl::StrCat("etcd takes no more than ", kMostParts * kKeysInPart,
-                                        " keys in one step, not ", pairs.size())),
-                keys);
+    return AnnotateCall(
+        StoreError(absl::StrCat("etcd takes no more than ", kMostParts * kKeysInPart,
+                                " keys in one step, not ", pairs.size())),
+        keys);
   }
   pb::TxnRequest change;
   pb::TxnRequest* part = &change;
@@ -293,20 +295,20 @@ absl::Status EtcdStore::MultiSet(absl::Span<const std::string> keys,
            connection_->lease_id());
   }
   const std::string any = connection_->Full(keys[0]);
-  return Tell(connection_->changes->Apply(std::move(change), any, Deadline(timeout_)).status(),
-              keys);
+  return AnnotateCall(
+      connection_->changes->Apply(std::move(change), any, Deadline(timeout_)).status(), keys);
 }
 
 absl::StatusOr<std::string> EtcdStore::Replace(const std::string& key, Update update) {
   const std::string keys[] = {key};
-  SYNCLINE_RETURN_IF_ERROR(Tell(CheckKey(key), {}));
-  SYNCLINE_RETURN_IF_ERROR(Tell(CheckUsable(), keys));
+  SYNCLINE_RETURN_IF_ERROR(AnnotateCall(CheckKey(key), {}));
+  SYNCLINE_RETURN_IF_ERROR(AnnotateCall(CheckUsable(), keys));
   const std::string full = connection_->Full(key);
   const Deadline deadline(timeout_);
   pb::RangeRequest request;
   request.set_key(full);
   const auto response = connection_->client->Range(request, deadline);
-  if (!response.ok()) return Tell(response.status(), keys);
+  if (!response.ok()) return AnnotateCall(response.status(), keys);
   std::optional<mvccpb::KeyValue> present;
   if (!response->kvs().empty()) present = response->kvs(0);
   while (true) {
@@ -316,13 +318,13 @@ absl::StatusOr<std::string> EtcdStore::Replace(const std::string& key, Update up
     CompareRevision(change.add_compare(), full, present.has_value() ? present->mod_revision() : 0);
     AddPut(change.add_success(), full, *value, connection_->lease_id());
     const auto outcome = connection_->changes->Apply(std::move(change), full, deadline);
-    if (!outcome.ok()) return Tell(outcome.status(), keys);
+    if (!outcome.ok()) return AnnotateCall(outcome.status(), keys);
     if (outcome->applied) return value;
     present = outcome->present;
     if (deadline.Expired()) {
-      return Tell(TimeoutError(absl::StrCat("others have changed it all the time for ",
-                                            absl::FormatDuration(timeout_))),
-                  keys);
+      return AnnotateCall(TimeoutError(absl::StrCat("others have changed it all the time for ",
+                                                    absl::FormatDuration(timeout_))),
+                          keys);
     }
   }
 }

@@ -72,7 +72,7 @@ class EtcdStore final : public Store {
   EtcdStore(const Options& options, std::unique_ptr<Connection> connection);
 
   absl::Status CheckUsable() const;
-  absl::Status Tell(const absl::Status& status, absl::Span<const std::string> keys) const;
+  absl::Status AnnotateCall(const absl::Status& status, absl::Span<const std::string> keys) const;
   absl::StatusOr<std::string> Replace(const std::string& key, Update update);
 
   const std::string name_;

@@ -234,7 +234,7 @@ TEST_F(EtcdLostAnswerTest, WhoFailedToCreateAKeyIsToldSoEvenIfItIsGoneByThen) {
   const size_t before = records();
   LoseAnswer(
       [&] {
-        // Refused once; that the key is gone when the call is repeated lets it try anew.
+        // Refused once; that the key is gone when the call is repeated lets it try again.
         const auto result = Value(store_->CompareSet("key", "", "mine"));
         EXPECT_TRUE(result.swapped);
       },

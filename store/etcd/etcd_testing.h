@@ -102,7 +102,7 @@ class LossyProxy {
 
   std::string endpoint() const;
 
-  // All connections break, but for kSwallow.
+  // All connections break, except with kSwallow.
   void Set(Mode mode);
 
  private:

@@ -174,7 +174,7 @@ absl::StatusOr<std::shared_ptr<FileStore>> FileStore::Open(absl::string_view pat
 }
 
 // Whoever asks for the live byte in exclusive mode holds the log's lock, so that no two do at the
-// same time, and so that nobody enters while another begins anew or removes the file.
+// same time, and so that nobody enters while another client clears or removes the file.
 absl::StatusOr<bool> FileStore::Enter() {
   if (!IsFileAt(fd_, path_)) return false;  // The last client of an earlier job has removed it.
   struct stat info;
@@ -216,9 +216,9 @@ std::string FileStore::ToString() const { return Name(path_); }
 absl::Status FileStore::Locked(FileLockMode mode, const Deadline& deadline,
                                absl::FunctionRef<absl::Status()> body) {
   if (getpid() != pid_) {
-    return AnnotateStore(StoreError(absl::StrCat("it was opened by process ", pid_,
-                                                 " and cannot be used in process ", getpid(),
-                                                 ", which was forked from it; open it anew there")),
+    return AnnotateStore(StoreError(absl::StrCat(
+                             "it was opened by process ", pid_, " and cannot be used in process ",
+                             getpid(), ", which was forked from it; open it again there")),
                          ToString());
   }
   // The mutex is free between two tries, so that no thread waits for it beyond its own deadline.
@@ -240,8 +240,7 @@ absl::Status FileStore::Replay() {
     return StoreError(absl::StrCat("cannot examine the file: ", std::strerror(errno)));
   }
   if (info.st_nlink == 0) {
-    return StoreError(
-        "the file was removed by somebody else while it was in use; start the job anew");
+    return StoreError("the file was removed by somebody else while it was in use; restart the job");
   }
   size_ = info.st_size;
   if (size_ < replayed_) {

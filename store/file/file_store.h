@@ -23,7 +23,7 @@ namespace syncline {
 
 // The file is a log of changes, which every client replays; waits poll it. It lives as long as
 // somebody has it open: the last client to leave removes it, and what a killed job has left behind
-// is started anew by the first client of the next. Nothing is ever removed from the log.
+// is cleared by the first client of the next. Nothing is ever removed from the log.
 //
 // A store cannot be used in a fork()ed child of the process that opened it: calls fail there. Nor
 // does such a child keep the file alive.

@@ -14,7 +14,7 @@
 namespace syncline::file_store {
 
 // One record: changes that are made in one step. Length, checksum, then the changes; so a record
-// that its writer did not finish is told from a whole one.
+// that its writer did not finish differs from a whole one.
 std::string EncodeRecord(absl::Span<const store::Change> changes);
 
 // Calls `apply` for the changes of all whole records that `bytes` begins with, in order, and

@@ -11,7 +11,7 @@
 namespace syncline::tcp_store {
 namespace {
 
-using Verdict = ServerHandshake::Verdict;
+using Answer = ServerHandshake::Answer;
 
 static_assert(kHelloBytes == kHandshakeMagic.size() + kNonceBytes + kHmacBytes);
 static_assert(kChallengeBytes == kHandshakeMagic.size() + 1 + kNonceBytes + kHmacBytes);
@@ -46,17 +46,17 @@ absl::StatusOr<std::string> ClientHandshake::Respond(absl::string_view challenge
     return NetworkError("what listens there is not a tcp store; check host and port");
   }
   challenge.remove_prefix(kHandshakeMagic.size());
-  const auto verdict = static_cast<Verdict>(challenge[0]);
+  const auto answer = static_cast<Answer>(challenge[0]);
   const absl::string_view server_nonce = challenge.substr(1, kNonceBytes);
   const absl::string_view proof = challenge.substr(1 + kNonceBytes);
-  if (verdict == Verdict::kRefused) {
+  if (answer == Answer::kRefused) {
     return SecretsDiffer("its job secret is missing or does not match");
   }
   if (secret_.empty()) {
-    if (verdict == Verdict::kOpen) return std::string();
+    if (answer == Answer::kOpen) return std::string();
     return SecretsDiffer("it has a secret, this process has none");
   }
-  if (verdict == Verdict::kOpen) return SecretsDiffer("it has no secret, this process has one");
+  if (answer == Answer::kOpen) return SecretsDiffer("it has no secret, this process has one");
   if (!SameBytes(proof, Proof("server", secret_, server_nonce, nonce_))) {
     return SecretsDiffer("it did not prove that it knows the secret");
   }
@@ -72,20 +72,20 @@ ServerHandshake::Challenge ServerHandshake::AnswerHello(absl::string_view secret
                                                         absl::string_view hello) {
   const absl::string_view client_nonce = hello.substr(kHandshakeMagic.size(), kNonceBytes);
   const absl::string_view tag = hello.substr(kHandshakeMagic.size() + kNonceBytes);
-  Verdict verdict = Verdict::kOpen;
+  Answer answer = Answer::kOpen;
   std::string nonce(kNonceBytes, '\0');
   std::string proof(kProofBytes, '\0');
   if (!secret.empty()) {
-    verdict = Verdict::kRefused;
+    answer = Answer::kRefused;
     if (CanBeHello(hello) && SameBytes(tag, Tag(secret, client_nonce))) {
-      verdict = Verdict::kRespond;
+      answer = Answer::kRespond;
       nonce = RandomBytes(kNonceBytes);
       proof = Proof("server", secret, nonce, client_nonce);
       expected_ = Proof("client", secret, nonce, client_nonce);
     }
   }
-  return {verdict,
-          absl::StrCat(kHandshakeMagic, std::string(1, static_cast<char>(verdict)), nonce, proof)};
+  return {answer,
+          absl::StrCat(kHandshakeMagic, std::string(1, static_cast<char>(answer)), nonce, proof)};
 }
 
 bool ServerHandshake::Accepts(absl::string_view response) const {

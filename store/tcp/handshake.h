@@ -3,7 +3,7 @@
 //
 //   client                              server
 //   Hello      magic, nonce, tag     ->
-//                                    <- Challenge  magic, verdict, nonce, proof
+//                                    <- Challenge  magic, answer, nonce, proof
 //   Response   proof                 ->
 //   gRPC                            <-> gRPC
 //
@@ -53,13 +53,13 @@ class ClientHandshake {
 // A server's part in one connection.
 class ServerHandshake {
  public:
-  enum class Verdict : char {
+  enum class Answer : char {
     kRespond = 'R',  // The client's response decides.
     kOpen = 'O',     // This server has no secret; the client is in.
     kRefused = 'X',  // The client does not know the secret.
   };
   struct Challenge {
-    Verdict verdict;
+    Answer answer;
     std::string message;
   };
 

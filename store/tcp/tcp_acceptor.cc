@@ -81,15 +81,15 @@ std::string PeerOf(const UniqueFd& socket) {
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<TCPAcceptor>> TCPAcceptor::Start(Listener listener, Options options,
-                                                                Admit admit) {
+                                                                ConnectionHandler handler) {
   std::unique_ptr<TCPAcceptor> acceptor(
-      new TCPAcceptor(std::move(listener), std::move(options), std::move(admit)));
+      new TCPAcceptor(std::move(listener), std::move(options), std::move(handler)));
   SYNCLINE_RETURN_IF_ERROR(acceptor->Open());
   return acceptor;
 }
 
-TCPAcceptor::TCPAcceptor(Listener listener, Options options, Admit admit)
-    : options_(std::move(options)), admit_(std::move(admit)), listener_(std::move(listener)) {}
+TCPAcceptor::TCPAcceptor(Listener listener, Options options, ConnectionHandler handler)
+    : options_(std::move(options)), handler_(std::move(handler)), listener_(std::move(listener)) {}
 
 absl::Status TCPAcceptor::Open() {
   epoll_ = UniqueFd(epoll_create1(EPOLL_CLOEXEC));
@@ -226,7 +226,7 @@ void TCPAcceptor::Advance(Connections& from, Connections::iterator at) {
       break;
     case Step::kAdmit:
       SetResetOnClose(connection.socket, false);
-      return admit_(Remove(from, at));
+      return handler_(Remove(from, at));
     case Step::kClose:
       Remove(from, at);
       return;
@@ -274,19 +274,19 @@ TCPAcceptor::Step TCPAcceptor::Receive(Unproved& connection) {
 }
 
 TCPAcceptor::Step TCPAcceptor::ExamineHello(Unproved& connection) {
-  using Verdict = ServerHandshake::Verdict;
+  using Answer = ServerHandshake::Answer;
   const ServerHandshake::Challenge challenge =
       connection.handshake.AnswerHello(options_.secret, {connection.message, kHelloBytes});
   // There is room for so little in the buffer of a new connection, or something is wrong with it.
   const ssize_t sent = send(connection.socket.get(), challenge.message.data(),
                             challenge.message.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
-  if (challenge.verdict == Verdict::kRefused) {
+  if (challenge.answer == Answer::kRefused) {
     SetResetOnClose(connection.socket, false);  // The client is to read why.
     LogRefusal(connection.socket, "its job secret is missing or does not match");
     return Step::kClose;
   }
   if (sent != static_cast<ssize_t>(challenge.message.size())) return Step::kClose;
-  if (challenge.verdict == Verdict::kOpen) return Step::kAdmit;
+  if (challenge.answer == Answer::kOpen) return Step::kAdmit;
   connection.greeted = true;
   return Step::kWait;
 }

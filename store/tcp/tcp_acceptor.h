@@ -50,17 +50,18 @@ class TCPAcceptor {
   };
 
   // Takes a connection, which is non-blocking. Called on the acceptor's thread.
-  using Admit = std::function<void(UniqueFd connection)>;
+  using ConnectionHandler = std::function<void(UniqueFd connection)>;
 
   static absl::StatusOr<std::unique_ptr<TCPAcceptor>> Start(store::Listener listener,
-                                                            Options options, Admit admit);
+                                                            Options options,
+                                                            ConnectionHandler handler);
   ~TCPAcceptor();  // As Shutdown.
 
   // Connections that have not proved that they know the secret.
   int64_t NumUnproved() const { return num_unproved_.load(std::memory_order_relaxed); }
 
-  // Closes the listener and all connections that are not admitted. After it, no call of `admit` is
-  // or gets under way.
+  // Closes the listener and all connections that are not admitted. After it, no call of the handler
+  // is or gets under way.
   void Shutdown();
 
  private:
@@ -79,7 +80,7 @@ class TCPAcceptor {
 
   enum class Step { kWait, kAdmit, kClose };
 
-  TCPAcceptor(store::Listener listener, Options options, Admit admit);
+  TCPAcceptor(store::Listener listener, Options options, ConnectionHandler handler);
 
   absl::Status Open();
   void Run();
@@ -103,7 +104,7 @@ class TCPAcceptor {
   void LogSometimes(absl::string_view message);
 
   const Options options_;
-  const Admit admit_;
+  const ConnectionHandler handler_;
   store::Listener listener_;
   UniqueFd epoll_;
   UniqueFd stop_;  // An eventfd.

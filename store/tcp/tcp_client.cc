@@ -221,7 +221,7 @@ absl::StatusOr<wire::ServerMessage> TCPClient::Call(wire::ClientMessage request,
   if (getpid() != pid_) {
     return StoreError(absl::StrCat("it was opened by process ", pid_,
                                    " and cannot be used in process ", getpid(),
-                                   ", which was forked from it; open it anew there"));
+                                   ", which was forked from it; open it again there"));
   }
   return stream_->Call(std::move(request), deadline);
 }

@@ -56,7 +56,7 @@ std::vector<std::string> Take(google::protobuf::RepeatedPtrField<std::string>* s
   return {std::make_move_iterator(strings->begin()), std::make_move_iterator(strings->end())};
 }
 
-// What one call asks, of whom, and how an error is told.
+// What one call asks, of whom, and how an error is worded.
 struct Question {
   const std::string store;
   absl::Span<const std::string> keys;  // That it is about.

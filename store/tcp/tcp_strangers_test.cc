@@ -39,7 +39,7 @@ constexpr char kSecret[] = "open sesame, if you please";
 
 std::string Bytes(std::initializer_list<int> bytes) { return {bytes.begin(), bytes.end()}; }
 
-// Who connects, and then does whatever the test likes.
+// A client that connects, and then does whatever the test likes.
 class Stranger {
  public:
   explicit Stranger(int port) {

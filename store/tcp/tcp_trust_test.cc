@@ -140,7 +140,7 @@ bool EndsInSilence(int connection) {
   return size == 0 || (size < 0 && errno == ECONNRESET);
 }
 
-// It asks for proofs but knows no secret; it may know what it was told before.
+// It asks for proofs but knows no secret; it may know what clients sent it before.
 TEST(TCPTrustTest, AServerThatSendsBackTheClientsProofIsNotTrusted) {
   OneTimeServer impostor([](int connection) {
     const std::string hello = Receive(connection, kHelloBytes);

@@ -284,7 +284,7 @@ TEST(BlockingHookTest, ToDropItEndsWhatWaitsForOthers) {
 TEST(BlockingHookTest, ToDropItWhenItsLastBucketIsAveragedAbortsNothing) {
   ExpectOk(RunWorld(1, [](World& world) -> absl::Status {
     struct Moments {
-      absl::Notification observed, told, go_on;
+      absl::Notification observed, notified, go_on;
     };
     const auto moments = std::make_shared<Moments>();
     auto averager = std::make_unique<Scripted>([moments](GradBucket&, ProcessGroup&) {
@@ -297,11 +297,11 @@ TEST(BlockingHookTest, ToDropItWhenItsLastBucketIsAveragedAbortsNothing) {
     SYNCLINE_RETURN_IF_ERROR(hook->Attach(world.group()));
     SYNCLINE_ASSIGN_OR_RETURN(auto work, hook->Start(MakeBucket<float>({1}, {{1}})));
     work->OnComplete([moments](const absl::Status&) {
-      moments->told.Notify();
+      moments->notified.Notify();
       moments->go_on.WaitForNotification();
     });
     moments->observed.Notify();
-    moments->told.WaitForNotification();  // The hook's thread is still at it.
+    moments->notified.WaitForNotification();  // The hook's thread is still at it.
     hook = nullptr;
     EXPECT_FALSE(is_aborted);
     moments->go_on.Notify();

@@ -258,7 +258,7 @@ TEST(ReducerFailuresTest, AHookOfAnotherReducerIsRefusedUntilThatIsDoneWithIt) {
   });
 }
 
-// Ends its averages when it is told to.
+// Ends its averages when the test says so.
 class Held final : public CommHook {
  public:
   ~Held() override { dropped(); }

@@ -17,7 +17,7 @@ def pytest_addoption(parser):
 
 
 def pytest_configure(config):
-    """Begins anew, in that network."""
+    """Restarts the test in that network."""
     if cluster.HOSTS_VARIABLE in os.environ:
         return
     config.pluginmanager.getplugin("capturemanager").stop_global_capturing()

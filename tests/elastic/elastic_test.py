@@ -45,7 +45,7 @@ def test_when_the_node_with_the_store_is_killed_another_holds_it(job):
     job.await_step(world=4, after=moment)
     print("first step after %.2f s" % job.first_step_after(moment, 4))
     assert "the rendezvous goes on at" in agents[1].said()
-    agents[0] = job.start(0)  # Finds nobody at the endpoint, until it is told where they are.
+    agents[0] = job.start(0)  # Finds nobody at the endpoint, until it learns where they are.
     job.await_step(world=6, after=moment)
     assert "the rendezvous goes on at" in agents[0].said()
     job.finish(agents)

@@ -1,4 +1,4 @@
-"""A job survives a storm: workers and launchers are killed, stopped and told to end, at random.
+"""A job survives a storm: workers and launchers are killed, stopped and asked to end, at random.
 
 In turns, something happens to a random process; then all launchers that live, three in the end,
 must get their workers into one round with the right ranks. A storm can be repeated with --seed.
@@ -203,7 +203,7 @@ class Storm:
             print(": %.1f s, round %d to %d" % (took, before, self.round), flush=True)
 
     def settle(self):
-        """All launchers end: because the workers have succeeded, or because they are told to."""
+        """All launchers end: because the workers have succeeded, or because they are asked to."""
         if self.random.random() < 0.5:
             self.end.touch()
             expected = 0

@@ -163,7 +163,7 @@ bool Check(const std::string& call, int64_t number, int nodes) {
   }
   EXPECT_TRUE(hit || failed == 0) << "without a fault";
   EXPECT_TRUE(failed == 0 || failed == nodes) << "one knows nothing of the other's failure";
-  if (failed == 0 && call != "write") {  // Of which what is told may be lost.
+  if (failed == 0 && call != "write") {  // A write that fails may lose the report.
     EXPECT_TRUE(absl::StrContains(out, "rank 0 is done"));
     EXPECT_TRUE(absl::StrContains(out, "rank 1 is done"));
   }

@@ -1,4 +1,4 @@
-// A worker of a launcher: joins, meets the others, and ends well but for rank 1 in the first round.
+// A worker of a launcher: joins, meets the others, and ends well, except rank 1 in the first round.
 #include <cstdio>
 #include <cstdlib>
 #include <string>

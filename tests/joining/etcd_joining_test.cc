@@ -18,7 +18,7 @@ namespace {
 
 using etcd_store::EtcdServer;
 
-constexpr absl::Duration kPatience = absl::Seconds(60);
+constexpr absl::Duration kTimeout = absl::Seconds(60);
 
 void ExpectAllOk(const std::vector<absl::Status>& outcomes) {
   for (const absl::Status& status : outcomes) EXPECT_TRUE(status.ok()) << status;
@@ -31,7 +31,7 @@ absl::Status Join(const std::string& url, int64_t rank, int64_t size) {
   options.init_method = url;
   options.rank = rank;
   options.size = size;
-  options.timeout = kPatience;
+  options.timeout = kTimeout;
   SYNCLINE_ASSIGN_OR_RETURN(const std::shared_ptr<World> world, World::Init(options));
   SYNCLINE_RETURN_IF_ERROR(world->group()->Barrier());
   world->Close();

@@ -24,14 +24,14 @@ namespace {
 using ::testing::AllOf;
 using ::testing::HasSubstr;
 
-constexpr absl::Duration kPatience = absl::Seconds(60);
+constexpr absl::Duration kTimeout = absl::Seconds(60);
 constexpr absl::Duration kShortly = absl::Milliseconds(300);
 
 std::string Message(const absl::Status& status) { return std::string(status.message()); }
 
 class AgainTest : public ::testing::Test {
  protected:
-  WorldOptions At(int64_t rank, int64_t size, absl::Duration timeout = kPatience) const {
+  WorldOptions At(int64_t rank, int64_t size, absl::Duration timeout = kTimeout) const {
     WorldOptions options;
     options.backend = "local";
     options.store = store_;
@@ -70,7 +70,7 @@ TEST_F(AgainTest, WhoComesLateMeetsTheOneThatTriesAgain) {
   EXPECT_FALSE(World::Init(At(0, 2, kShortly)).ok());
   for (const absl::Status& status : RunRanks(2, [&](int rank) {
          if (rank == 1) {
-           absl::Status waits = store_->Wait({"size 2/generation/2/slot/1"}, kPatience);
+           absl::Status waits = store_->Wait({"size 2/generation/2/slot/1"}, kTimeout);
            if (!waits.ok()) return waits;
          }
          return World::Init(At(rank, 2)).status();
@@ -118,7 +118,7 @@ TEST_F(AgainTest, WhoIsRefusedInACrowdTakesNobodysPlace) {
   constexpr int kProcesses = 12;
   std::atomic<int> refused{0};
   for (const absl::Status& status : RunRanks(kProcesses, [&](int) -> absl::Status {
-         const Deadline deadline(kPatience);
+         const Deadline deadline(kTimeout);
          join::JoinProtocol::Request request;
          request.size = 3;
          while (true) {
@@ -128,7 +128,7 @@ TEST_F(AgainTest, WhoIsRefusedInACrowdTakesNobodysPlace) {
              SYNCLINE_RETURN_IF_ERROR(
                  member->store()->Set(absl::StrCat("seen/", member->rank()), ""));
              SYNCLINE_RETURN_IF_ERROR(
-                 member->store()->Wait({"seen/0", "seen/1", "seen/2"}, kPatience));
+                 member->store()->Wait({"seen/0", "seen/1", "seen/2"}, kTimeout));
              return member->Leave(deadline);
            }
            if (KindOf(member.status()) != ErrorKind::kArgument) return member.status();

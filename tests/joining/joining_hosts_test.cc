@@ -26,7 +26,7 @@ using ::testing::AllOf;
 using ::testing::HasSubstr;
 using ::testing::Not;
 
-constexpr absl::Duration kPatience = absl::Seconds(60);
+constexpr absl::Duration kTimeout = absl::Seconds(60);
 constexpr int kPort = 4711;  // Nobody else is in the namespaces.
 // Host 0 has ranks 0 and 1, host 1 has rank 2.
 constexpr int kSize = 3;
@@ -53,7 +53,7 @@ int HostMain(char** argv) {
   const std::string method = argv[3];
   if (argv[4][0] != '\0') setenv("SYNCLINE_HOST_ADDRESS", argv[4], 1);
   WorldOptions options;
-  options.timeout = kPatience;
+  options.timeout = kTimeout;
   options.size = kSize;
   if (method == "store") {
     TCPStore::Options store;
@@ -75,7 +75,7 @@ int HostMain(char** argv) {
     return absl::OkStatus();
   });
   if (method == "store") {  // Its host stays until the others have finished.
-    if (host == 0) options.store->Get("host 1 has finished", kPatience).status().IgnoreError();
+    if (host == 0) options.store->Get("host 1 has finished", kTimeout).status().IgnoreError();
     if (host == 1) options.store->Set("host 1 has finished", "").IgnoreError();
   }
   for (const std::string& line : lines) std::printf("%s\n", line.c_str());
@@ -93,7 +93,7 @@ class HostsTest : public ::testing::Test {
           "--host", absl::StrCat(host), method, addresses_are_given ? AddressOfHost(host) : "",
           hosts.door(host)}));
     }
-    return {workers[0]->Output(2 * kPatience), workers[1]->Output(2 * kPatience)};
+    return {workers[0]->Output(2 * kTimeout), workers[1]->Output(2 * kTimeout)};
   }
 
   void ExpectAllMeet(const std::string& method, bool addresses_are_given = false) {

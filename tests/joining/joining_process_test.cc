@@ -32,7 +32,7 @@ namespace {
 
 using ::testing::HasSubstr;
 
-constexpr absl::Duration kPatience = absl::Seconds(60);
+constexpr absl::Duration kTimeout = absl::Seconds(60);
 
 constexpr char kUnderWay[] = "under way";
 
@@ -83,7 +83,7 @@ absl::StatusOr<std::string> Work(char** argv) {
   if (!absl::SimpleAtoi(argv[3], &options.rank) || !absl::SimpleAtoi(argv[4], &options.size)) {
     return ArgumentError("usage");
   }
-  options.timeout = kPatience;
+  options.timeout = kTimeout;
   SYNCLINE_ASSIGN_OR_RETURN(auto world, World::Init(options));
   const std::string plan = argv[5];
   absl::StatusOr<std::string> text;
@@ -271,7 +271,7 @@ TEST_F(JoiningProcessTest, ARankThatDiesBeforeItComesToAMeetingInTheStoreIsNamed
                                           "UNAVAILABLE: .*", kind, " .*: rank 2 \\(host .*, ",
                                           "pid ", workers[2]->pid(), "\\) has died")));
     }
-    EXPECT_LT(absl::Now() - killed, kPatience / 2);
+    EXPECT_LT(absl::Now() - killed, kTimeout / 2);
     unlink(path().c_str());
   }
 }
@@ -280,7 +280,7 @@ TEST_F(JoiningProcessTest, WhatAKilledJobLeftInItsFileIsHarmless) {
   {
     Worker left(Url("file"), -1, 2);
     auto store = FileStore::Open(path()).value();
-    ASSERT_TRUE(store->Wait({"size 2/generation/1/slot/1"}, kPatience).ok());
+    ASSERT_TRUE(store->Wait({"size 2/generation/1/slot/1"}, kTimeout).ok());
     left.Kill();
     struct stat info;
     ASSERT_EQ(stat(path().c_str(), &info), 0);

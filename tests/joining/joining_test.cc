@@ -1,4 +1,4 @@
-// Ways to join a world, ranks as threads. Over loopback alone.
+// The ways to join a world, with ranks as threads. Over loopback alone.
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -28,13 +28,13 @@ using ::testing::HasSubstr;
 
 std::string Message(const absl::Status& status) { return std::string(status.message()); }
 
-constexpr absl::Duration kPatience = absl::Seconds(60);
+constexpr absl::Duration kTimeout = absl::Seconds(60);
 constexpr absl::Duration kShortly = absl::Milliseconds(500);
 
 // An init method that nobody else uses, and what it leaves behind.
-class Place {
+class TestInitMethod {
  public:
-  explicit Place(const std::string& kind) {
+  explicit TestInitMethod(const std::string& kind) {
     static std::atomic<int> count{0};
     if (kind == "tcp") {
       url_ = absl::StrCat("tcp://localhost:", FreePort());
@@ -45,7 +45,7 @@ class Place {
       url_ = absl::StrCat("file://", path());
     }
   }
-  ~Place() {
+  ~TestInitMethod() {
     if (url_.rfind("file", 0) != 0) return;
     struct stat info;
     EXPECT_NE(stat(path().c_str(), &info), 0) << "the last to leave removes the file";
@@ -60,13 +60,13 @@ class Place {
   std::string url_;
 };
 
-WorldOptions Options(const Place& place, int64_t rank, int64_t size) {
+WorldOptions Options(const TestInitMethod& method, int64_t rank, int64_t size) {
   WorldOptions options;
   options.backend = "local";
-  options.init_method = place.url();
+  options.init_method = method.url();
   options.rank = rank;
   options.size = size;
-  options.timeout = kPatience;
+  options.timeout = kTimeout;
   return options;
 }
 
@@ -93,10 +93,10 @@ class JoinTest : public ::testing::TestWithParam<JoinCase> {
  protected:
   // Process i asks for rank given[i].
   void ExpectAllJoin(const std::vector<int64_t>& given) {
-    Place place(GetParam().kind);
+    TestInitMethod method(GetParam().kind);
     const int size = static_cast<int>(given.size());
     for (const absl::Status& status : RunRanks(size, [&](int i) -> absl::Status {
-           SYNCLINE_ASSIGN_OR_RETURN(auto world, World::Init(Options(place, given[i], size)));
+           SYNCLINE_ASSIGN_OR_RETURN(auto world, World::Init(Options(method, given[i], size)));
            if (given[i] >= 0 && world->rank() != given[i]) {
              return absl::InternalError("the rank that was given was not kept");
            }
@@ -148,10 +148,10 @@ INSTANTIATE_TEST_SUITE_P(Methods, MethodTest, ::testing::Values("tcp", "file", "
                          [](const auto& info) { return info.param; });
 
 TEST_P(MethodTest, TheUrlMayCarryEverything) {
-  Place place(GetParam());
+  TestInitMethod method(GetParam());
   for (const absl::Status& status : RunRanks(2, [&](int) -> absl::Status {
-         WorldOptions options = Options(place, -1, -1);
-         const char* const joint = place.url().find('?') == std::string::npos ? "?" : "&";
+         WorldOptions options = Options(method, -1, -1);
+         const char* const joint = method.url().find('?') == std::string::npos ? "?" : "&";
          options.init_method += absl::StrCat(joint, "world_size=2");
          SYNCLINE_ASSIGN_OR_RETURN(auto world, World::Init(options));
          return AllAreThere(*world);
@@ -161,33 +161,33 @@ TEST_P(MethodTest, TheUrlMayCarryEverything) {
 }
 
 TEST_P(MethodTest, WithoutAWorldSizeThereIsNoWorld) {
-  Place place(GetParam());
-  absl::Status status = World::Init(Options(place, 0, -1)).status();
+  TestInitMethod method(GetParam());
+  absl::Status status = World::Init(Options(method, 0, -1)).status();
   EXPECT_EQ(KindOf(status), ErrorKind::kArgument) << status;
   EXPECT_THAT(Message(status), HasSubstr("needs world_size"));
 }
 
 TEST_P(MethodTest, TheFirstGetsRankZeroAndALateOneIsWaitedFor) {
-  Place place(GetParam());
+  TestInitMethod method(GetParam());
   for (const absl::Status& status : RunRanks(3, [&](int i) -> absl::Status {
          if (i == 0) {  // The first, where the store tells who came.
-           SYNCLINE_ASSIGN_OR_RETURN(auto world, World::Init(Options(place, -1, 3)));
+           SYNCLINE_ASSIGN_OR_RETURN(auto world, World::Init(Options(method, -1, 3)));
            if (GetParam() != "multicast" && world->rank() != 0) {
              return absl::InternalError("the first is not rank 0");
            }
            return AllAreThere(*world);
          }
          if (GetParam() == "file") {
-           SYNCLINE_ASSIGN_OR_RETURN(auto store, FileStore::Open(place.path()));
-           SYNCLINE_RETURN_IF_ERROR(store->Wait({"size 3/generation/1/slot/1"}, kPatience));
+           SYNCLINE_ASSIGN_OR_RETURN(auto store, FileStore::Open(method.path()));
+           SYNCLINE_RETURN_IF_ERROR(store->Wait({"size 3/generation/1/slot/1"}, kTimeout));
          } else if (GetParam() == "tcp") {
            TCPStore::Options options;
            options.host = "localhost";
-           options.port = std::stoi(place.url().substr(place.url().rfind(':') + 1));
+           options.port = std::stoi(method.url().substr(method.url().rfind(':') + 1));
            SYNCLINE_ASSIGN_OR_RETURN(auto store, TCPStore::Create(options));
-           SYNCLINE_RETURN_IF_ERROR(store->Wait({"size 3/generation/1/slot/1"}, kPatience));
+           SYNCLINE_RETURN_IF_ERROR(store->Wait({"size 3/generation/1/slot/1"}, kTimeout));
          }
-         SYNCLINE_ASSIGN_OR_RETURN(auto world, World::Init(Options(place, -1, 3)));
+         SYNCLINE_ASSIGN_OR_RETURN(auto world, World::Init(Options(method, -1, 3)));
          return AllAreThere(*world);
        })) {
     EXPECT_TRUE(status.ok()) << status;
@@ -195,9 +195,9 @@ TEST_P(MethodTest, TheFirstGetsRankZeroAndALateOneIsWaitedFor) {
 }
 
 TEST_P(MethodTest, ThoseWhoAreMissingAreCounted) {
-  Place place(GetParam());
+  TestInitMethod method(GetParam());
   for (const absl::Status& status : RunRanks(2, [&](int) -> absl::Status {
-         WorldOptions options = Options(place, -1, 3);
+         WorldOptions options = Options(method, -1, 3);
          options.timeout = kShortly;
          return World::Init(options).status();
        })) {
@@ -209,9 +209,9 @@ TEST_P(MethodTest, ThoseWhoAreMissingAreCounted) {
 }
 
 TEST_P(MethodTest, ARankThatIsMissingIsNamed) {
-  Place place(GetParam());
+  TestInitMethod method(GetParam());
   for (const absl::Status& status : RunRanks(2, [&](int i) -> absl::Status {
-         WorldOptions options = Options(place, i, 3);
+         WorldOptions options = Options(method, i, 3);
          options.timeout = kShortly;
          return World::Init(options).status();
        })) {
@@ -222,10 +222,10 @@ TEST_P(MethodTest, ARankThatIsMissingIsNamed) {
 }
 
 TEST_P(MethodTest, ARankThatIsGivenTwiceIsRefused) {
-  Place place(GetParam());
+  TestInitMethod method(GetParam());
   int refused = 0;
   for (const absl::Status& status : RunRanks(2, [&](int) -> absl::Status {
-         WorldOptions options = Options(place, 1, 3);
+         WorldOptions options = Options(method, 1, 3);
          options.timeout = UntilRefused();
          return World::Init(options).status();
        })) {
@@ -239,10 +239,10 @@ TEST_P(MethodTest, ARankThatIsGivenTwiceIsRefused) {
 }
 
 TEST_P(MethodTest, ProcessesMustAgreeOnTheSize) {
-  Place place(GetParam());
+  TestInitMethod method(GetParam());
   int refused = 0;
   for (const absl::Status& status : RunRanks(2, [&](int i) -> absl::Status {
-         WorldOptions options = Options(place, -1, 3 + i);
+         WorldOptions options = Options(method, -1, 3 + i);
          options.timeout = UntilRefused();
          return World::Init(options).status();
        })) {
@@ -263,7 +263,7 @@ class RoundsTest : public ::testing::Test {
     options.store = store_;
     options.rank = rank;
     options.size = size;
-    options.timeout = kPatience;
+    options.timeout = kTimeout;
     return options;
   }
 
@@ -271,12 +271,12 @@ class RoundsTest : public ::testing::Test {
 };
 
 TEST(FileRoundsTest, AssignedRanksMayLeaveAndComeAgainAsLongAsTheStoreLives) {
-  Place place("file");
-  auto keeper = FileStore::Open(place.path()).value();
+  TestInitMethod method("file");
+  auto keeper = FileStore::Open(method.path()).value();
   for (int round = 0; round < 3; ++round) {
     for (const absl::Status& status : RunRanks(3, [&](int i) -> absl::Status {
            const int64_t rank = i == 1 && round == 1 ? 2 : -1;
-           SYNCLINE_ASSIGN_OR_RETURN(auto world, World::Init(Options(place, rank, 3)));
+           SYNCLINE_ASSIGN_OR_RETURN(auto world, World::Init(Options(method, rank, 3)));
            SYNCLINE_RETURN_IF_ERROR(AllAreThere(*world));
            world->Close();
            return absl::OkStatus();
@@ -287,26 +287,26 @@ TEST(FileRoundsTest, AssignedRanksMayLeaveAndComeAgainAsLongAsTheStoreLives) {
 }
 
 TEST(FileRoundsTest, MoreProcessesThanTheWorldHasPlacesForAreRefused) {
-  Place place("file");
+  TestInitMethod method("file");
   std::vector<std::shared_ptr<World>> worlds(2);
   RunRanks(2, [&](int i) -> absl::Status {
-    worlds[i] = World::Init(Options(place, -1, 2)).value();
+    worlds[i] = World::Init(Options(method, -1, 2)).value();
     return absl::OkStatus();
   });
   for (int64_t rank : {-1, 1}) {  // Nobody claims rank 1, but it has been assigned.
-    absl::Status status = World::Init(Options(place, rank, 2)).status();
+    absl::Status status = World::Init(Options(method, rank, 2)).status();
     EXPECT_EQ(KindOf(status), ErrorKind::kArgument);
     EXPECT_THAT(Message(status),
                 AllOf(HasSubstr("more processes than world_size, 2"),
                       HasSubstr(absl::StrCat("pid ", getpid())), HasSubstr("group_name")));
   }
-  WorldOptions other = Options(place, -1, 1);
+  WorldOptions other = Options(method, -1, 1);
   other.group_name = "another job";
   EXPECT_TRUE(World::Init(other).ok());
   // Both may go and come again: who was refused has left no trace.
   for (auto& world : worlds) world->Close();
   for (const absl::Status& status : RunRanks(2, [&](int) -> absl::Status {
-         SYNCLINE_ASSIGN_OR_RETURN(auto world, World::Init(Options(place, -1, 2)));
+         SYNCLINE_ASSIGN_OR_RETURN(auto world, World::Init(Options(method, -1, 2)));
          return AllAreThere(*world);
        })) {
     EXPECT_TRUE(status.ok()) << status;
@@ -334,7 +334,7 @@ TEST_F(RoundsTest, OneMayComeAgainBeforeTheOthersHaveLeft) {
   first[0]->Close();
   for (const absl::Status& status : RunRanks(2, [&](int rank) -> absl::Status {
          if (rank == 1) {  // Leaves only when the other is waiting for it.
-           SYNCLINE_RETURN_IF_ERROR(store_->Wait({"size 2/generation/2/slot/1"}, kPatience));
+           SYNCLINE_RETURN_IF_ERROR(store_->Wait({"size 2/generation/2/slot/1"}, kTimeout));
            first[1]->Close();
          }
          SYNCLINE_ASSIGN_OR_RETURN(auto world, World::Init(At(rank, 2)));
@@ -356,14 +356,14 @@ TEST_F(RoundsTest, WhoComesAfterTheOthersGaveUpWaitsForThemToTryAgainAndIsToldWh
 }
 
 TEST(TcpTest, APortThatIsNotAStoresIsSaidToBeInUse) {
-  Place place("tcp");
+  TestInitMethod method("tcp");
   TCPStore::Options other;
   other.host = "localhost";
-  other.port = std::stoi(place.url().substr(place.url().rfind(':') + 1));
+  other.port = std::stoi(method.url().substr(method.url().rfind(':') + 1));
   other.role = StoreConfig::Role::kServer;
   auto store = TCPStore::Create(other).value();
   // A store that was not opened by a process without a rank belongs to another job.
-  absl::Status status = World::Init(Options(place, 0, 2)).status();
+  absl::Status status = World::Init(Options(method, 0, 2)).status();
   EXPECT_EQ(KindOf(status), ErrorKind::kNetwork);
   EXPECT_THAT(Message(status),
               AllOf(HasSubstr("in use"), HasSubstr(absl::StrCat("pid ", getpid()))));

@@ -1,4 +1,4 @@
-// Meeting by multicast, processes as threads. Over loopback alone.
+// Discovery by multicast, with processes as threads. Over loopback alone.
 #include <arpa/inet.h>
 #include <netinet/in.h>
 #include <sys/socket.h>
@@ -37,7 +37,7 @@ using ::testing::AllOf;
 using ::testing::AnyOf;
 using ::testing::HasSubstr;
 
-constexpr absl::Duration kPatience = absl::Seconds(60);
+constexpr absl::Duration kTimeout = absl::Seconds(60);
 constexpr char kGroup[] = "239.255.7.8";
 
 std::string Message(const absl::Status& status) { return std::string(status.message()); }
@@ -45,14 +45,14 @@ std::string Message(const absl::Status& status) { return std::string(status.mess
 class MulticastTest : public ::testing::Test {
  protected:
   MulticastOptions At(int64_t size, int64_t rank = -1) const {
-    MulticastOptions meeting;
-    meeting.group = kGroup;
-    meeting.port = port_;
-    meeting.job = "job";
-    meeting.rank = rank;
-    meeting.size = size;
-    meeting.store_timeout = absl::Seconds(10);
-    return meeting;
+    MulticastOptions options;
+    options.group = kGroup;
+    options.port = port_;
+    options.job = "job";
+    options.rank = rank;
+    options.size = size;
+    options.store_timeout = absl::Seconds(10);
+    return options;
   }
 
   MulticastSocket Socket() const { return MulticastSocket::Open(kGroup, port_).value(); }
@@ -72,30 +72,30 @@ class MulticastTest : public ::testing::Test {
   // Waits until a process of the job announces itself.
   static void AwaitAnnouncement(const MulticastSocket& socket) {
     while (true) {
-      auto datagram = socket.Receive(kPatience);
+      auto datagram = socket.Receive(kTimeout);
       ASSERT_TRUE(datagram.ok() && datagram->has_value());
       if (MulticastAnnouncement::Open((*datagram)->bytes, "").ok()) return;
     }
   }
 
   // All meet, in one store that one of them hosts; the hosts' numbers.
-  void ExpectAllMeet(const std::vector<MulticastOptions>& meetings) {
-    std::vector<OpenedStore> places(meetings.size());
-    for (const absl::Status& status : RunRanks(meetings.size(), [&](int i) -> absl::Status {
-           SYNCLINE_ASSIGN_OR_RETURN(places[i],
-                                     DiscoverStoreByMulticast(meetings[i], Deadline(kPatience)));
+  void ExpectOneStoreEach(const std::vector<MulticastOptions>& options) {
+    std::vector<OpenedStore> opened(options.size());
+    for (const absl::Status& status : RunRanks(options.size(), [&](int i) -> absl::Status {
+           SYNCLINE_ASSIGN_OR_RETURN(opened[i],
+                                     DiscoverStoreByMulticast(options[i], Deadline(kTimeout)));
            return absl::OkStatus();
          })) {
       ASSERT_TRUE(status.ok()) << status;
     }
     std::map<std::string, std::set<std::string>> stores;  // By job.
     std::map<std::string, int> hosts;
-    for (size_t i = 0; i < meetings.size(); ++i) {
-      stores[meetings[i].job].insert(places[i].store->address());
-      EXPECT_EQ(places[i].host, "127.0.0.1") << "all are on this host";
-      if (places[i].role != StoreConfig::Role::kServer) continue;
-      ++hosts[meetings[i].job];
-      host_ = meetings[i].rank;
+    for (size_t i = 0; i < options.size(); ++i) {
+      stores[options[i].job].insert(opened[i].store->address());
+      EXPECT_EQ(opened[i].host, "127.0.0.1") << "all are on this host";
+      if (opened[i].role != StoreConfig::Role::kServer) continue;
+      ++hosts[options[i].job];
+      host_ = options[i].rank;
     }
     std::set<std::string> all;
     for (const auto& [job, addresses] : stores) {
@@ -111,27 +111,27 @@ class MulticastTest : public ::testing::Test {
 };
 
 TEST_F(MulticastTest, TheProcessesOfAJobMeet) {
-  for (int size : {1, 2, 3, 7}) ExpectAllMeet(std::vector<MulticastOptions>(size, At(size)));
+  for (int size : {1, 2, 3, 7}) ExpectOneStoreEach(std::vector<MulticastOptions>(size, At(size)));
 }
 
 TEST_F(MulticastTest, TheLowestRankHosts) {
-  ExpectAllMeet({At(3, 2), At(3, 0), At(3, 1)});
+  ExpectOneStoreEach({At(3, 2), At(3, 0), At(3, 1)});
   EXPECT_EQ(host_, 0);
-  ExpectAllMeet({At(3), At(3, 2), At(3)});
+  ExpectOneStoreEach({At(3), At(3, 2), At(3)});
   EXPECT_EQ(host_, 2);
 }
 
 TEST_F(MulticastTest, TwoJobsAtOneAddressStayApart) {
-  std::vector<MulticastOptions> meetings(6, At(3));
-  for (size_t i = 0; i < meetings.size(); i += 2) meetings[i].job = "another job";
-  ExpectAllMeet(meetings);
+  std::vector<MulticastOptions> options(6, At(3));
+  for (size_t i = 0; i < options.size(); i += 2) options[i].job = "another job";
+  ExpectOneStoreEach(options);
 }
 
 TEST_F(MulticastTest, ALateOneIsWaitedFor) {
   const MulticastSocket socket = Socket();
   for (const absl::Status& status : RunRanks(2, [&](int i) -> absl::Status {
          if (i == 1) AwaitAnnouncement(socket);
-         return DiscoverStoreByMulticast(At(2), Deadline(kPatience)).status();
+         return DiscoverStoreByMulticast(At(2), Deadline(kTimeout)).status();
        })) {
     EXPECT_TRUE(status.ok()) << status;
   }
@@ -151,7 +151,7 @@ TEST_F(MulticastTest, WhatIsNoAnnouncementIsIgnored) {
       absl::SleepFor(absl::Milliseconds(1));
     }
   });
-  ExpectAllMeet(std::vector<MulticastOptions>(3, At(3)));
+  ExpectOneStoreEach(std::vector<MulticastOptions>(3, At(3)));
   over = true;
   noise.join();
 }
@@ -163,7 +163,7 @@ TEST_F(MulticastTest, OneThatHasDiedIsNotWaitedForOnceItIsReplaced) {
     AwaitAnnouncement(socket);
     EXPECT_TRUE(socket.Send(Ghost(2, -1).Seal("")).ok());
   });
-  ExpectAllMeet(std::vector<MulticastOptions>(2, At(2)));
+  ExpectOneStoreEach(std::vector<MulticastOptions>(2, At(2)));
   thread.join();
 }
 
@@ -177,7 +177,7 @@ TEST_F(MulticastTest, AHostThatHasDiedIsPassedOver) {
     AwaitAnnouncement(socket);
     EXPECT_TRUE(socket.Send(ghost.Seal("")).ok());
   });
-  ExpectAllMeet({At(2, 0), At(2, 1)});
+  ExpectOneStoreEach({At(2, 0), At(2, 1)});
   thread.join();
 }
 
@@ -206,51 +206,51 @@ TEST_F(MulticastTest, HostsThatLieAndHostsThatKeepSilentHoldNobodyUp) {
     }
   });
   const absl::Time began = absl::Now();
-  ExpectAllMeet(std::vector<MulticastOptions>(3, At(3)));
-  EXPECT_LT(absl::Now() - began, kPatience / 3);
+  ExpectOneStoreEach(std::vector<MulticastOptions>(3, At(3)));
+  EXPECT_LT(absl::Now() - began, kTimeout / 3);
   over = true;
   liar.join();
   close(silent);
 }
 
-TEST_F(MulticastTest, AGuestThatComesTwiceIsCountedOnce) {
-  // The test is the guests: two of them, with the lowest host a real process.
+TEST_F(MulticastTest, AClientThatComesTwiceIsCountedOnce) {
+  // The test is the clients: two of them, with the lowest host a real process.
   const MulticastSocket socket = Socket();
   std::atomic<bool> is_done{false};
   std::thread host([&] {
-    auto place = DiscoverStoreByMulticast(At(3, 0), Deadline(kPatience));
-    EXPECT_TRUE(place.ok()) << place.status();
+    auto opened = DiscoverStoreByMulticast(At(3, 0), Deadline(kTimeout));
+    EXPECT_TRUE(opened.ok()) << opened.status();
     is_done = true;
   });
-  std::vector<MulticastAnnouncement> guests = {Ghost(3, 1), Ghost(3, 2)};
-  guests[0].id[0] = 'a';
-  guests[1].id[0] = 'b';
+  std::vector<MulticastAnnouncement> clients = {Ghost(3, 1), Ghost(3, 2)};
+  clients[0].id[0] = 'a';
+  clients[1].id[0] = 'b';
   std::string address;
   while (address.empty()) {
-    auto datagram = socket.Receive(kPatience);
+    auto datagram = socket.Receive(kTimeout);
     ASSERT_TRUE(datagram.ok() && datagram->has_value());
     auto heard = MulticastAnnouncement::Open((*datagram)->bytes, "");
     if (!heard.ok() || heard->rank != 0) continue;
     address = heard->store;
     std::string view = heard->id;
-    for (size_t i = 0; i < view.size(); ++i) view[i] ^= guests[0].id[i] ^ guests[1].id[i];
-    for (MulticastAnnouncement& guest : guests) {
-      guest.view = view;
-      ASSERT_TRUE(socket.Send(guest.Seal("")).ok());
+    for (size_t i = 0; i < view.size(); ++i) view[i] ^= clients[0].id[i] ^ clients[1].id[i];
+    for (MulticastAnnouncement& client : clients) {
+      client.view = view;
+      ASSERT_TRUE(socket.Send(client.Seal("")).ok());
     }
   }
   TCPStore::Options options;
   options.port = std::stoi(address.substr(address.rfind(':') + 1));
   auto store = TCPStore::Create(options).value();
-  auto come = [&](const MulticastAnnouncement& guest) {
-    const std::string id = absl::BytesToHexString(guest.id);
+  auto come = [&](const MulticastAnnouncement& client) {
+    const std::string id = absl::BytesToHexString(client.id);
     EXPECT_TRUE(store->Set(absl::StrCat("multicast/client/", id), "").ok());
   };
-  for (int i = 0; i < 3; ++i) come(guests[0]);
+  for (int i = 0; i < 3; ++i) come(clients[0]);
   // The host goes on to announce itself, for the one that has not come.
   for (int i = 0; i < 5; ++i) AwaitAnnouncement(socket);
   EXPECT_FALSE(is_done);
-  come(guests[1]);
+  come(clients[1]);
   host.join();
 }
 
@@ -265,18 +265,18 @@ TEST_F(MulticastTest, NamesOfStrangersAreShownSoThatTheyCanBeRead) {
     ghost.peer.host = "h\xff";
     EXPECT_TRUE(socket.Send(ghost.Seal("")).ok());
   });
-  MulticastOptions meeting = At(3);
-  absl::Status status = DiscoverStoreByMulticast(meeting, Deadline(absl::Seconds(1))).status();
+  MulticastOptions options = At(3);
+  absl::Status status = DiscoverStoreByMulticast(options, Deadline(absl::Seconds(1))).status();
   thread.join();
   EXPECT_THAT(Message(status), AnyOf(HasSubstr("caf\\xc3"), HasSubstr("h\\xff")));
   for (const char c : status.message()) EXPECT_EQ(c & 0x80, 0) << status;
 }
 
 TEST_F(MulticastTest, AJobWithoutANameIsCalledThat) {
-  MulticastOptions meeting = At(2);
-  meeting.job = "";
+  MulticastOptions options = At(2);
+  options.job = "";
   absl::Status status =
-      DiscoverStoreByMulticast(meeting, Deadline(absl::Milliseconds(100))).status();
+      DiscoverStoreByMulticast(options, Deadline(absl::Milliseconds(100))).status();
   EXPECT_THAT(Message(status), HasSubstr("processes of the job without a group_name met at"));
 }
 
@@ -310,11 +310,11 @@ TEST_F(MulticastTest, WhoIsAloneLearnsOfOtherJobsAndStrangers) {
 }
 
 TEST_F(MulticastTest, StrangersWithoutTheSecretDoNotTakePart) {
-  std::vector<MulticastOptions> meetings(3, At(2));
-  for (MulticastOptions& meeting : meetings) meeting.secret = "ours";
-  meetings[2].secret = "theirs";
+  std::vector<MulticastOptions> options(3, At(2));
+  for (MulticastOptions& each : options) each.secret = "ours";
+  options[2].secret = "theirs";
   auto statuses = RunRanks(3, [&](int i) {
-    return DiscoverStoreByMulticast(meetings[i], Deadline(i == 2 ? absl::Seconds(2) : kPatience))
+    return DiscoverStoreByMulticast(options[i], Deadline(i == 2 ? absl::Seconds(2) : kTimeout))
         .status();
   });
   EXPECT_TRUE(statuses[0].ok()) << statuses[0];
@@ -324,7 +324,7 @@ TEST_F(MulticastTest, StrangersWithoutTheSecretDoNotTakePart) {
 
 TEST_F(MulticastTest, RanksThatAreGivenTwiceAreRefusedOnAll) {
   for (const absl::Status& status : RunRanks(3, [&](int i) {
-         return DiscoverStoreByMulticast(At(3, i == 0 ? 0 : 1), Deadline(kPatience)).status();
+         return DiscoverStoreByMulticast(At(3, i == 0 ? 0 : 1), Deadline(kTimeout)).status();
        })) {
     EXPECT_EQ(KindOf(status), ErrorKind::kArgument) << status;
     EXPECT_THAT(Message(status), HasSubstr("rank 1 of job 'job' is taken twice"));
@@ -333,7 +333,7 @@ TEST_F(MulticastTest, RanksThatAreGivenTwiceAreRefusedOnAll) {
 
 TEST_F(MulticastTest, SizesThatDifferAreRefusedOnAll) {
   for (const absl::Status& status : RunRanks(2, [&](int i) {
-         return DiscoverStoreByMulticast(At(3 + i), Deadline(kPatience)).status();
+         return DiscoverStoreByMulticast(At(3 + i), Deadline(kTimeout)).status();
        })) {
     EXPECT_EQ(KindOf(status), ErrorKind::kArgument) << status;
     EXPECT_THAT(Message(status), HasSubstr("with the same world_size"));
@@ -351,7 +351,7 @@ TEST_F(MulticastTest, TooManyProcessesAreRefused) {
     }
   });
   auto statuses = RunRanks(
-      2, [&](int) { return DiscoverStoreByMulticast(At(2), Deadline(kPatience)).status(); });
+      2, [&](int) { return DiscoverStoreByMulticast(At(2), Deadline(kTimeout)).status(); });
   over = true;
   thread.join();
   for (const absl::Status& status : statuses) {
@@ -362,18 +362,18 @@ TEST_F(MulticastTest, TooManyProcessesAreRefused) {
 
 TEST(MulticastAddressTest, OthersThanIpv4MulticastAddressesAreRefused) {
   for (const char* group : {"127.0.0.1", "ff02::1", "localhost"}) {
-    MulticastOptions meeting;
-    meeting.group = group;
-    meeting.port = 4000;
-    absl::Status status = DiscoverStoreByMulticast(meeting, Deadline(kPatience)).status();
+    MulticastOptions options;
+    options.group = group;
+    options.port = 4000;
+    absl::Status status = DiscoverStoreByMulticast(options, Deadline(kTimeout)).status();
     EXPECT_EQ(KindOf(status), ErrorKind::kArgument) << status;
     EXPECT_THAT(Message(status), HasSubstr("not an IPv4 multicast address"));
   }
-  MulticastOptions meeting;
-  meeting.group = kGroup;
-  meeting.port = 4000;
-  meeting.job = std::string(256, 'x');
-  EXPECT_EQ(KindOf(DiscoverStoreByMulticast(meeting, Deadline(kPatience)).status()),
+  MulticastOptions options;
+  options.group = kGroup;
+  options.port = 4000;
+  options.job = std::string(256, 'x');
+  EXPECT_EQ(KindOf(DiscoverStoreByMulticast(options, Deadline(kTimeout)).status()),
             ErrorKind::kArgument);
 }
 

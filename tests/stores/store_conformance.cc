@@ -25,7 +25,7 @@ using testing::HasSubstr;
 using testing::IsEmpty;
 using testing::Not;
 
-constexpr absl::Duration kPatience = absl::Seconds(30);     // For what must happen.
+constexpr absl::Duration kTimeout = absl::Seconds(30);      // For what must happen.
 constexpr absl::Duration kMoment = absl::Milliseconds(30);  // For what must not.
 
 using Strings = std::vector<std::string>;
@@ -57,15 +57,15 @@ void ExpectKind(const absl::Status& status, ErrorKind kind) {
 TEST_P(StoreConformance, WhatOneClientSetsAnotherGets) {
   auto clients = Open(2);
   ExpectOk(clients[0]->Set("key", "value"));
-  EXPECT_EQ(Value(clients[1]->Get("key", kPatience)), "value");
+  EXPECT_EQ(Value(clients[1]->Get("key", kTimeout)), "value");
   ExpectOk(clients[1]->Set("key", "another"));
-  EXPECT_EQ(Value(clients[0]->Get("key", kPatience)), "another");
+  EXPECT_EQ(Value(clients[0]->Get("key", kTimeout)), "another");
 }
 
 TEST_P(StoreConformance, AnEmptyValueIsAValue) {
   auto store = Open();
   ExpectOk(store->Set("key", ""));
-  EXPECT_EQ(Value(store->Get("key", kPatience)), "");
+  EXPECT_EQ(Value(store->Get("key", kTimeout)), "");
   EXPECT_TRUE(Value(store->Check(Strings{"key"})));
 }
 
@@ -74,7 +74,7 @@ TEST_P(StoreConformance, KeysAndValuesAreBytes) {
   std::string bytes(256, '\0');
   std::iota(bytes.begin(), bytes.end(), '\0');
   ExpectOk(clients[0]->Set(bytes, bytes));
-  EXPECT_EQ(Value(clients[1]->Get(bytes, kPatience)), bytes);
+  EXPECT_EQ(Value(clients[1]->Get(bytes, kTimeout)), bytes);
   EXPECT_THAT(Value(clients[1]->Keys("")), ElementsAre(bytes));
 }
 
@@ -82,7 +82,7 @@ TEST_P(StoreConformance, AMebibyteIsNotTooLarge) {
   auto clients = Open(2);
   const std::string large(size_t{1} << 20, 'x');
   ExpectOk(clients[0]->Set("large", large));
-  EXPECT_TRUE(Value(clients[1]->Get("large", kPatience)) == large);
+  EXPECT_TRUE(Value(clients[1]->Get("large", kTimeout)) == large);
 }
 
 TEST_P(StoreConformance, AnEmptyKeyIsRefused) {
@@ -106,7 +106,7 @@ TEST_P(StoreConformance, AddCountsFromZeroAndReturnsTheSum) {
   EXPECT_EQ(Value(clients[0]->Add("n", 5)), 5);
   EXPECT_EQ(Value(clients[1]->Add("n", -7)), -2);
   EXPECT_EQ(Value(clients[0]->Add("n", 0)), -2);
-  EXPECT_EQ(Value(clients[1]->Get("n", kPatience)), "-2");
+  EXPECT_EQ(Value(clients[1]->Get("n", kTimeout)), "-2");
 }
 
 TEST_P(StoreConformance, AddGoesOnFromANumberThatWasSet) {
@@ -122,7 +122,7 @@ TEST_P(StoreConformance, AddToWhatIsNoNumberFailsAndChangesNothing) {
     absl::Status status = store->Add("n", 1).status();
     ExpectKind(status, ErrorKind::kStore);
     EXPECT_THAT(status.message(), HasSubstr("n'"));
-    EXPECT_EQ(Value(store->Get("n", kPatience)), value);
+    EXPECT_EQ(Value(store->Get("n", kTimeout)), value);
   }
 }
 
@@ -158,7 +158,7 @@ TEST_P(StoreConformance, CompareSetCreatesSwapsAndFails) {
   auto swapped = Value(clients[1]->CompareSet("key", "one", "two"));
   EXPECT_TRUE(swapped.swapped);
   EXPECT_EQ(swapped.value, "two");
-  EXPECT_EQ(Value(clients[0]->Get("key", kPatience)), "two");
+  EXPECT_EQ(Value(clients[0]->Get("key", kTimeout)), "two");
 }
 
 TEST_P(StoreConformance, CompareSetOfAnAbsentKeyToAValueItDoesNotHoldFails) {
@@ -184,7 +184,7 @@ TEST_P(StoreConformance, OfManyWhoCreateAKeyOneWins) {
     if (result.ok()) results[i] = *result;
     return result.status();
   });
-  const std::string winner = Value(clients[0]->Get("key", kPatience));
+  const std::string winner = Value(clients[0]->Get("key", kTimeout));
   for (int i = 0; i < 8; ++i) {
     EXPECT_EQ(results[i].value, winner);
     EXPECT_EQ(results[i].swapped, winner == absl::StrCat("thread ", i));
@@ -200,7 +200,7 @@ TEST_P(StoreConformance, AGetWaitsForAnotherClientsSet) {
       return clients[0]->Set("late", "value");
     }
     if (i == 1) waiting.Notify();
-    auto value = clients[i]->Get("late", kPatience);
+    auto value = clients[i]->Get("late", kTimeout);
     if (value.ok() && *value != "value") return absl::InternalError(*value);
     return value.status();
   });
@@ -210,7 +210,7 @@ TEST_P(StoreConformance, EveryWayToSetAKeyWakesWhoWaitsForIt) {
   auto clients = Open(2);
   const Strings keys = {"set", "add", "compare_set", "append", "multi_set"};
   RunThreads(static_cast<int>(keys.size()) + 1, [&](int i) -> absl::Status {
-    if (i > 0) return clients[1]->Get(keys[i - 1], kPatience).status();
+    if (i > 0) return clients[1]->Get(keys[i - 1], kTimeout).status();
     SYNCLINE_RETURN_IF_ERROR(clients[0]->Set("set", "x"));
     SYNCLINE_RETURN_IF_ERROR(clients[0]->Add("add", 1).status());
     SYNCLINE_RETURN_IF_ERROR(clients[0]->CompareSet("compare_set", "", "x").status());
@@ -222,9 +222,9 @@ TEST_P(StoreConformance, EveryWayToSetAKeyWakesWhoWaitsForIt) {
 TEST_P(StoreConformance, WaitWaitsForAllKeys) {
   auto clients = Open(2);
   RunThreads(3, [&](int i) -> absl::Status {
-    if (i == 0) return clients[0]->Wait(Strings{"a", "b", "c", "a"}, kPatience);
+    if (i == 0) return clients[0]->Wait(Strings{"a", "b", "c", "a"}, kTimeout);
     if (i == 1) return clients[1]->Set("b", "x");
-    SYNCLINE_RETURN_IF_ERROR(clients[1]->Wait(Strings{"b"}, kPatience));
+    SYNCLINE_RETURN_IF_ERROR(clients[1]->Wait(Strings{"b"}, kTimeout));
     SYNCLINE_RETURN_IF_ERROR(clients[1]->Set("c", "x"));
     return clients[1]->Set("a", "x");
   });
@@ -270,34 +270,34 @@ TEST_P(StoreConformance, AWaitThatTimedOutIsForgotten) {
   auto clients = Open(2);
   ExpectKind(clients[0]->Get("key", kMoment).status(), ErrorKind::kTimeout);
   ExpectOk(clients[1]->Set("key", "value"));
-  EXPECT_EQ(Value(clients[0]->Get("key", kPatience)), "value");
+  EXPECT_EQ(Value(clients[0]->Get("key", kTimeout)), "value");
 }
 
 TEST_P(StoreConformance, AnInterruptEndsAWaitAndNothingElse) {
   auto store = Open();
   for (const auto& wait : std::vector<std::function<absl::Status()>>{
-           [&] { return store->Get("key", kPatience).status(); },
-           [&] { return store->Wait(Strings{"key"}, kPatience); },
-           [&] { return store->MultiGet(Strings{"key"}, kPatience).status(); }}) {
+           [&] { return store->Get("key", kTimeout).status(); },
+           [&] { return store->Wait(Strings{"key"}, kTimeout); },
+           [&] { return store->MultiGet(Strings{"key"}, kTimeout).status(); }}) {
     const auto check = [] { return InterruptedError("interrupted"); };
     const InterruptScope scope(check);
     const absl::Time start = absl::Now();
     const absl::Status status = wait();
     EXPECT_TRUE(IsInterrupted(status)) << status;
     EXPECT_THAT(std::string(status.message()), HasSubstr("interrupted"));
-    EXPECT_LT(absl::Now() - start, kPatience / 2);
+    EXPECT_LT(absl::Now() - start, kTimeout / 2);
   }
   ExpectOk(store->Set("key", "value"));
-  EXPECT_EQ(Value(store->Get("key", kPatience)), "value");
+  EXPECT_EQ(Value(store->Get("key", kTimeout)), "value");
 }
 
 TEST_P(StoreConformance, ABlockedGetDoesNotBlockOtherThreadsOfTheSameClient) {
   auto store = Open();
   RunThreads(9, [&](int i) -> absl::Status {
-    if (i > 0) return store->Get(absl::StrCat("late ", i), kPatience).status();
+    if (i > 0) return store->Get(absl::StrCat("late ", i), kTimeout).status();
     for (int n = 0; n < 50; ++n) {
       SYNCLINE_RETURN_IF_ERROR(store->Set("other", absl::StrCat(n)));
-      SYNCLINE_RETURN_IF_ERROR(store->Get("other", kPatience).status());
+      SYNCLINE_RETURN_IF_ERROR(store->Get("other", kTimeout).status());
     }
     for (int late = 8; late > 0; --late) {
       SYNCLINE_RETURN_IF_ERROR(store->Set(absl::StrCat("late ", late), "x"));
@@ -340,7 +340,7 @@ TEST_P(StoreConformance, AppendCreatesAndLengthens) {
   ExpectOk(clients[0]->Append("key", "one,"));
   ExpectOk(clients[1]->Append("key", ""));
   ExpectOk(clients[1]->Append("key", std::string("t\0o", 3)));
-  EXPECT_EQ(Value(clients[0]->Get("key", kPatience)), std::string("one,t\0o", 7));
+  EXPECT_EQ(Value(clients[0]->Get("key", kTimeout)), std::string("one,t\0o", 7));
 }
 
 TEST_P(StoreConformance, AppendsFromManyThreadsAndClientsStayWhole) {
@@ -356,14 +356,14 @@ TEST_P(StoreConformance, AppendsFromManyThreadsAndClientsStayWhole) {
   for (int i = 0; i < 8; ++i) {
     for (int n = 0; n < 20; ++n) expected.push_back(absl::StrCat("<", i, ".", n, ">"));
   }
-  Strings pieces = absl::StrSplit(Value(clients[0]->Get("key", kPatience)), ';', absl::SkipEmpty());
+  Strings pieces = absl::StrSplit(Value(clients[0]->Get("key", kTimeout)), ';', absl::SkipEmpty());
   EXPECT_THAT(pieces, testing::UnorderedElementsAreArray(expected));
 }
 
 TEST_P(StoreConformance, MultiGetReturnsTheValuesInTheOrderOfTheKeys) {
   auto clients = Open(2);
   ExpectOk(clients[0]->MultiSet(Strings{"a", "b", "c"}, Strings{"1", "", "3"}));
-  EXPECT_THAT(Value(clients[1]->MultiGet(Strings{"c", "a", "b", "c"}, kPatience)),
+  EXPECT_THAT(Value(clients[1]->MultiGet(Strings{"c", "a", "b", "c"}, kTimeout)),
               ElementsAre("3", "1", "", "3"));
 }
 
@@ -385,7 +385,7 @@ TEST_P(StoreConformance, MultiSetIsOneStepForAllWhoRead) {
             clients[0]->MultiSet(keys, Strings{absl::StrCat(n), absl::StrCat(n)}));
         continue;
       }
-      SYNCLINE_ASSIGN_OR_RETURN(Strings values, clients[i]->MultiGet(keys, kPatience));
+      SYNCLINE_ASSIGN_OR_RETURN(Strings values, clients[i]->MultiGet(keys, kTimeout));
       if (values[0] != values[1]) return absl::InternalError(absl::StrJoin(values, " != "));
     }
     return absl::OkStatus();
@@ -396,7 +396,7 @@ TEST_P(StoreConformance, WhatALeavingClientSetStays) {
   auto clients = Open(2);
   ExpectOk(clients[1]->Set("key", "value"));
   clients.pop_back();
-  EXPECT_EQ(Value(clients[0]->Get("key", kPatience)), "value");
+  EXPECT_EQ(Value(clients[0]->Get("key", kTimeout)), "value");
 }
 
 TEST_P(StoreConformance, TwoStoresShareNothing) {

@@ -26,7 +26,7 @@
 namespace syncline {
 namespace {
 
-constexpr absl::Duration kPatience = absl::Seconds(60);
+constexpr absl::Duration kTimeout = absl::Seconds(60);
 constexpr char kKeeper[] = "--keep-host";
 constexpr char kSwitch[] = "switch";
 constexpr char kCable[] = "cable";  // The host's end of it.
@@ -147,7 +147,7 @@ void AwaitNetwork(pid_t process) {
                : std::string();
   };
   const std::string own = network("self");
-  for (const Deadline deadline(kPatience); !deadline.Expired();) {
+  for (const Deadline deadline(kTimeout); !deadline.Expired();) {
     const std::string its = network(absl::StrCat(process));
     if (!its.empty() && its != own) return;
     absl::SleepFor(absl::Milliseconds(1));
@@ -160,7 +160,7 @@ void SwitchOn(const std::string& interface, const std::string& address) {
   const int fd = socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0);
   ifreq request = {};
   std::strncpy(request.ifr_name, interface.c_str(), IFNAMSIZ - 1);
-  for (const Deadline deadline(kPatience); ioctl(fd, SIOCGIFFLAGS, &request) != 0;) {
+  for (const Deadline deadline(kTimeout); ioctl(fd, SIOCGIFFLAGS, &request) != 0;) {
     if (deadline.Expired()) Die(interface.c_str());
     absl::SleepFor(absl::Milliseconds(1));
   }
@@ -201,7 +201,7 @@ void AwaitCable() {
   const auto close_fd = absl::MakeCleanup([fd] { close(fd); });
   ifreq request = {};
   std::strncpy(request.ifr_name, kCable, IFNAMSIZ - 1);
-  for (const Deadline deadline(kPatience); !deadline.Expired();) {
+  for (const Deadline deadline(kTimeout); !deadline.Expired();) {
     if (ioctl(fd, SIOCGIFFLAGS, &request) == 0 && (request.ifr_flags & IFF_UP) != 0) return;
     absl::SleepFor(absl::Milliseconds(1));
   }

@@ -38,7 +38,7 @@ PageTrap::PageTrap(void* address) : page_(PageOf(address)) {
   action.sa_flags = SA_SIGINFO;
   action.sa_sigaction = [](int signal, siginfo_t* info, void*) {
     // Any other access fails again, and then ends the program as it would have without us.
-    if (!Hold(info->si_addr)) std::signal(signal, SIG_DFL);
+    if (!HoldThread(info->si_addr)) std::signal(signal, SIG_DFL);
   };
   if (sigaction(SIGSEGV, &action, nullptr) != 0) Die("sigaction");
   if (mprotect(page_, PageSize(), PROT_NONE) != 0) Die("mprotect");
@@ -68,7 +68,7 @@ void PageTrap::Release() {
   sem_post(&released_);
 }
 
-bool PageTrap::Hold(const void* address) {
+bool PageTrap::HoldThread(const void* address) {
   PageTrap* const trap = the_trap.load();
   const auto* const at = static_cast<const char*>(address);
   if (trap == nullptr || at < trap->page_ || at >= trap->page_ + PageSize()) return false;

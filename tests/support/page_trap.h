@@ -23,7 +23,8 @@ class PageTrap {
   void Release();
 
  private:
-  static bool Hold(const void* address);  // In a signal's handler. Whether there is such a trap.
+  static bool HoldThread(
+      const void* address);  // In a signal's handler. Whether there is such a trap.
 
   char* const page_;
   bool is_released_ = false;

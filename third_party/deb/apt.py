@@ -14,7 +14,7 @@ import re
 import subprocess
 import time
 
-# The lists of source packages are read anew after this many seconds.
+# The lists of source packages are read again after this many seconds.
 _SOURCE_LISTS_LIFETIME = 3600
 
 Version = collections.namedtuple("Version", "version suite")

@@ -40,7 +40,7 @@ def room_for(
 
 
 class _Pool:
-    """Memory to be used again, so that its pages need not be made, and mapped by peers, anew.
+    """A pool of memory. Its pages are made, and mapped by peers, once.
 
     Without a lock, as a lease can end anywhere, by garbage collection: each call of the deque is
     atomic.

@@ -126,7 +126,7 @@ def _on_leaves(
 def _reduced(
     cotangents: Sequence[Any], replace: _Replace, group: ProcessGroup | None
 ) -> tuple[Any, ...]:
-    """The same operation on cotangents, but for those of integers, which carry nothing."""
+    """The same operation on cotangents, except those of integers, which carry nothing."""
     float0 = jax.dtypes.float0
     real = [i for i, cotangent in enumerate(cotangents) if cotangent.dtype != float0]
     paths = tuple(f"cotangent {i}" for i in real)

@@ -1,4 +1,4 @@
-"""Ranks that die, fail or leave: what the others are told, and how processes end."""
+"""Ranks that die, fail or leave: what the others get, and how processes end."""
 
 import os
 import re

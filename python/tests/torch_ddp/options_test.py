@@ -66,7 +66,7 @@ def test_a_function_of_torchs_kind_is_called_with_each_bucket():
         for _ in range(2):
             module.zero_grad()
             seen.clear()
-            count = len(module.reducer.buckets)  # Before they are made anew.
+            count = len(module.reducer.buckets)  # Before they are rebuilt.
             module(torch.ones(2, 3, 8, 8)).sum().backward()
             assert seen == [("state", i, i == count - 1) for i in range(count)]
             assert count > 2

@@ -67,7 +67,7 @@ _SCATTER = both_forms("scatter")
 
 
 class Collectives:
-    """The methods of ProcessGroup that all ranks call, but for barriers.
+    """The methods of ProcessGroup that all ranks call, except barriers.
 
     Each takes torch's struct of options, or the arguments of torch's other overloads.
     """

@@ -1,4 +1,4 @@
-"""How the ranks of a new torch group find each other: by a store of Syncline's.
+"""How the ranks of a new torch group join a world: through a store of Syncline's.
 
 Its address goes through torch's store, once; no byte passes through Python afterwards.
 """
@@ -22,7 +22,7 @@ _KEY = "syncline/store"
 _ANYWHERE = ("192.0.2.1", 9)  # Of a network for documentation (RFC 5737): nothing is sent there.
 
 
-def meet(
+def join(
     store: Any, rank: int, size: int, timeout: timedelta, backend: str = "auto"
 ) -> _syncline.World:
     """The world of the ranks that share `store`, a torch.distributed.Store; may be called again.
@@ -42,7 +42,7 @@ def meet(
     except BaseException:
         if rank == 0:
             with contextlib.suppress(RuntimeError):  # The store may be what has failed.
-                store.delete_key(key)  # Nobody is to meet here any more.
+                store.delete_key(key)  # Nobody is to join by it any more.
         raise
     store.add(met, 1)
     return world

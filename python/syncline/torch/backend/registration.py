@@ -16,7 +16,7 @@ import torch.distributed as torch_dist
 from syncline import failures, job
 from syncline.errors import DistError
 from syncline.torch.backend.errors import translated
-from syncline.torch.backend.meeting import meet
+from syncline.torch.backend.joining import join
 from syncline.torch.backend.process_group import (
     BACKEND_NAME,
     Options,
@@ -171,7 +171,7 @@ def create_group(
         group = world.new_group(global_ranks, backend, timeout, True)
         assert group is not None  # torch asks only the members.
         return ProcessGroup(world, group, global_ranks, store, backend_options)
-    world = meet(store, rank, size, timeout, backend or "auto")
+    world = join(store, rank, size, timeout, backend or "auto")
     return ProcessGroup(world, world.group, range(size), store, backend_options)
 
 

@@ -88,7 +88,7 @@ class RunningWork(torch.distributed.Work):  # type: ignore[misc]
 
     Its future has the tensors it writes to as its value. Callbacks of the future run on the thread
     that runs the group's operations, or at once if it is over; they cannot call operations of the
-    group themselves. `copies` are made once it is over, before anybody is told.
+    group themselves. `copies` are made once it is over, before anybody is notified.
     """
 
     def __init__(

@@ -127,7 +127,7 @@ def still_frozen(frozen: dict[str, torch.nn.Parameter]) -> None:
         if parameter.requires_grad:
             raise RuntimeError(
                 f"'{name}' did not require a gradient when DistributedDataParallel was made, and "
-                "does now: its gradients would differ between ranks; make the module anew"
+                "does now: its gradients would differ between ranks; make a new module"
             )
 
 

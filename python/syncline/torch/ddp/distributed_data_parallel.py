@@ -35,7 +35,7 @@ class DistributedDataParallel(TorchNames, torch.nn.Module, Joinable):
     Constructor, methods, attributes and keys of state_dict are those of
     torch.nn.parallel.DistributedDataParallel. Gradients are averaged in buckets, while the backward
     pass runs: S. Li et al., "PyTorch Distributed: Experiences on Accelerating Data Parallel
-    Training", VLDB 2020. After the first step the buckets are made anew in the order in which
+    Training", VLDB 2020. After the first step the buckets are rebuilt in the order in which
     gradients came. Construction, forward and backward must be called on all ranks alike.
 
     What differs from torch's:

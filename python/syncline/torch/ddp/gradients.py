@@ -379,7 +379,7 @@ class Gradients:
         ).coalesce()
 
     def _read_views(self) -> None:
-        """The places of gradients, which move when the reducer makes its buckets anew."""
+        """The places of gradients, which move when the reducer rebuilds its buckets."""
         old = self._views.copy()
         self._generation = self.reducer.generation
         self._buckets = self.reducer.buckets

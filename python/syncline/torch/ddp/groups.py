@@ -14,7 +14,7 @@ from syncline import job
 from syncline._syncline import ProcessGroup, World
 from syncline.errors import DistError
 from syncline.torch.backend import process_group as over_syncline
-from syncline.torch.backend.meeting import meet
+from syncline.torch.backend.joining import join
 
 _made: WeakKeyDictionary[Any, ProcessGroup] = WeakKeyDictionary()  # For torch's other groups.
 _CLOSE_TIMEOUT = timedelta(seconds=2)
@@ -57,14 +57,14 @@ def syncline_group(group: Any) -> ProcessGroup:
 
 
 def _beside(group: torch_dist.ProcessGroup) -> ProcessGroup:
-    """A group of the same ranks, which meet in torch's store; it is closed when `group` ends."""
+    """A group of the same ranks, joined through torch's store; it is closed when `group` ends."""
     made = _made.get(group)
     if made is None:
         ranks = torch_dist.get_process_group_ranks(group)
         store = torch_dist.PrefixStore(  # type: ignore[attr-defined]
             f"syncline.torch/{group.group_name}", torch_dist.distributed_c10d._get_default_store()
         )
-        world = meet(store, group.rank(), len(ranks), _timeout_of(group))
+        world = join(store, group.rank(), len(ranks), _timeout_of(group))
         weakref.finalize(group, world.close, _CLOSE_TIMEOUT)
         made = world.group
         _made[group] = made

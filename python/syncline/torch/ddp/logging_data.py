@@ -1,4 +1,4 @@
-"""What torch's DistributedDataParallel tells about itself, told about this one."""
+"""The logging data of torch's DistributedDataParallel, for this one."""
 
 from __future__ import annotations
 
