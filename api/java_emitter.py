@@ -1,57 +1,39 @@
 """The Java classes, from the description of the API.
 
-A method without tensors becomes one method, and a shorter one for each default. With tensors it
-becomes one for each of FORMS, all of which end in a private method that takes Tensors and a Scope,
-which holds what the call uses (see java/io/syncline/Scope.java).
+A method becomes one public method over Tensor with all arguments, and a few shorter ones that leave
+defaults out: see _shorter. Those of ARRAYS have a form for each type of array besides, which views
+it as a Tensor (see java/io/syncline/Tensor.java). What a call uses is held by a Scope (see
+java/io/syncline/Scope.java), which also copies the elements of arrays out and back.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 from java_builder import builder, has_builder
 from java_docs import JavaDocs
 from java_types import (
     is_async,
     is_namespace,
+    is_tensor,
     java_name,
     java_type,
     java_value,
     native_name,
     native_parameters,
+    scope_use,
 )
 from stub import Argument, Enum, Handle, Method
 
-
-@dataclass(frozen=True)
-class Form:
-    """One way of handing over tensors."""
-
-    tensor: str  # In place of Tensor.
-    tensors: str  # In place of list[Tensor].
-    doc: str
-
-
-FORMS = (
-    Form("Tensor", "List<Tensor>", ""),
-    Form("Buffer", "Buffer[]", "direct buffers, from position to limit, without a copy"),
-    *(
-        Form(f"{element}[]", f"{element}[][]", "arrays, by way of a copy outside the heap")
-        for element in ("float", "double", "int", "long", "byte")
-    ),
-)
-TENSOR, BUFFER = FORMS[:2]
-
-# Tensors that are read only, besides those named input and inputs. Those named output and outputs
-# are written only; all others are both. Matters for arrays, which are copied.
-READ_ONLY = {
-    "ProcessGroup.send.tensor",
-    "Reducer.create.parameters",
-    "Reducer.copy_ready.value",
-    "Reducer.mark_ready_sparse.indices",
-    "Reducer.mark_ready_sparse.values",
+# The operations that also take a plain array in place of their tensor, and the element types.
+ARRAYS = {
+    "ProcessGroup.all_reduce",
+    "ProcessGroup.broadcast",
+    "ProcessGroup.reduce",
+    "ProcessGroup.send",
+    "ProcessGroup.recv",
 }
+_ELEMENTS = ("float", "double", "int", "long")
 
 # Methods that return at once, besides properties and those that start an operation: they need not
 # leave a virtual thread.
@@ -86,7 +68,7 @@ PROMPT = {
 # Hand-written classes between a generated one and NativeHandle.
 BASES = {"CommHook": "CommHookBase", "Work": "WorkBase"}
 
-_IMPORTS = ("java.nio.Buffer", "java.time.Duration", "java.util.List")
+_IMPORTS = ("java.time.Duration", "java.util.List")
 
 
 class JavaEmitter:
@@ -163,7 +145,7 @@ class _MethodEmitter:
         self._static = "static " if method.kind == "static" else ""
         self._type = java_type(method.result, method.name)
         self._result = "WorkFuture" if is_async(method) else self._type.java
-        self._has_tensors = any(_is_tensor(a) for a in method.arguments)
+        self._tensors = [a for a in method.arguments if is_tensor(a)]
         self._prompt = (
             method.kind == "property" or self._full_name in PROMPT or is_namespace(handle)
         )
@@ -173,14 +155,14 @@ class _MethodEmitter:
         yield self._native()
         if self._method.name == "close":
             yield from self._close()
-        elif self._has_tensors or is_async(self._method):
-            yield from self._core()
-            for form in FORMS if self._has_tensors else (TENSOR,):
-                yield from self._in_form(form)
-                yield from self._shorter(form)
-        else:
-            yield from self._plain()
-            yield from self._shorter(TENSOR)
+            return
+        yield from self._started() if is_async(self._method) else self._blocking()
+        for count in self._shorter_counts():
+            yield from self._shorter(count)
+        if self._full_name in ARRAYS:
+            for element in _ELEMENTS:
+                for count in self._shorter_counts():
+                    yield from self._of_array(element, count)
 
     # ---- The calls ----
 
@@ -194,35 +176,43 @@ class _MethodEmitter:
     def _call(self, self_scope: str = "scope") -> str:
         values = [] if self._method.kind == "static" else [f'{self_scope}.use(this, "this")']
         for argument in self._method.arguments:
+            use = scope_use(self._full_name, argument)
             type = java_type(argument.type, argument.name)
-            values.append(type.pass_in.format(java_name(argument.name)))
+            values.append(type.pass_in.format(java_name(argument.name), use=use))
         return f"{native_name(self._method)}({', '.join(values)})"
 
-    def _plain(self) -> Iterator[str]:
-        """A method without tensors."""
-        yield from self._head("public", self._comment(TENSOR), TENSOR)
+    def _blocking(self) -> Iterator[str]:
+        """The method with all arguments, of what ends before it returns."""
+        yield from self._head(self._comment())
         if not self._prompt:
-            yield from self._off_virtual_threads("")
-        call = self._return(self._type.hand_out.format(self._call()))
-        if "scope." in call:
-            yield "    try (Scope scope = new Scope()) {"
-            yield f"      {call}"
-            yield "    }"
+            yield from self._off_virtual_threads()
+        call = self._type.hand_out.format(self._call())
+        writes = any(scope_use(self._full_name, a) != "read" for a in self._tensors)
+        if "scope." not in call:
+            yield f"    {self._return(call)}"
         else:
-            yield f"    {call}"
+            yield "    try (Scope scope = new Scope()) {"
+            if not writes:
+                yield f"      {self._return(call)}"
+            elif self._type.java == "void":
+                yield f"      {call};"
+                yield "      scope.copyBack();"
+            else:
+                yield f"      final {self._type.java} result = {call};"
+                yield "      scope.copyBack();"
+                yield "      return result;"
+            yield "    }"
         yield "  }"
 
-    def _core(self) -> Iterator[str]:
-        """The private method in which all forms end. The caller closes `scope` if it throws."""
-        yield from self._head("private", [], TENSOR, first="Scope scope")
-        if is_async(self._method):
-            yield "    try (Scope call = new Scope()) {"
-            yield f"      return WorkFuture.of(scope, {self._abort()}, {self._call('call')});"
-            yield "    }"
-        else:
-            if not self._prompt:
-                yield from self._off_virtual_threads("scope")
-            yield f"    {self._return(self._type.hand_out.format(self._call()))}"
+    def _started(self) -> Iterator[str]:
+        """The method with all arguments, of what goes on after it has returned."""
+        yield from self._head(self._comment())
+        future = f"WorkFuture.of(scope, {self._abort()}, {self._call('call')})"
+        yield "    return Scope.held(scope -> {"
+        yield "      try (Scope call = new Scope()) {"
+        yield f"        return {future};"
+        yield "      }"
+        yield "    });"
         yield "  }"
 
     def _abort(self) -> str:
@@ -230,9 +220,9 @@ class _MethodEmitter:
         names = {method.name for method in self._handle.methods}
         return "this::abort" if "abort" in names and not self._static else "null"
 
-    def _off_virtual_threads(self, scope: str) -> Iterator[str]:
+    def _off_virtual_threads(self) -> Iterator[str]:
         """A wait in native code would hold a virtual thread's carrier."""
-        arguments = ", ".join(filter(None, [scope, *self._names()]))
+        arguments = ", ".join(self._names())
         yield "    if (Threads.isVirtual()) {"
         twin = next(
             (m for m in self._handle.methods if m.name == f"{self._method.name}_async"), None
@@ -250,7 +240,7 @@ class _MethodEmitter:
     def _close(self) -> Iterator[str]:
         """Ends what is behind the handle, then the handle."""
         (timeout,) = self._method.arguments
-        yield from self._head("public", self._comment(TENSOR), TENSOR)
+        yield from self._head(self._comment())
         yield f'    final long nanos = Convert.nanos({timeout.name}, "{timeout.name}");'
         yield f"    closeAfter(self -> {native_name(self._method)}(self, nanos));"
         yield "  }"
@@ -264,81 +254,64 @@ class _MethodEmitter:
 
     # ---- Overloads ----
 
-    def _in_form(self, form: Form) -> Iterator[str]:
-        """The public method with all arguments, tensors in one form."""
-        arguments = ["scope", *(self._tensors(a, form) for a in self._method.arguments)]
-        call = f"{self._name}({', '.join(arguments)})"
-        yield from self._head("public", self._comment(form), form)
-        if is_async(self._method):
-            yield f"    return Scope.held(scope -> {call});"
-        else:
-            yield "    try (Scope scope = new Scope()) {"
-            copied = form not in (TENSOR, BUFFER)
-            if copied and self._type.java != "void":
-                yield f"      final {self._type.java} result = {call};"
-                yield "      scope.copyBack();"
-                yield "      return result;"
-            else:
-                yield f"      {self._return(call)}"
-                if copied:
-                    yield "      scope.copyBack();"
-            yield "    }"
+    def _shorter_counts(self) -> list[int]:
+        """How many arguments the shorter methods have.
+
+        Of a method with a timeout: those before the timeout, and those without a default. Factories
+        and methods without a timeout leave out one default after the other, from the end.
+        """
+        every = len(self._method.arguments)
+        required = sum(argument.default is None for argument in self._method.arguments)
+        timeout = self._timeout()
+        if timeout is None or self._static:
+            return list(range(every - 1, required - 1, -1))
+        return sorted({timeout, required} - {every}, reverse=True)
+
+    def _timeout(self) -> int | None:
+        names = [argument.name for argument in self._method.arguments]
+        return names.index("timeout") if "timeout" in names else None
+
+    def _shorter(self, count: int) -> Iterator[str]:
+        """The public method with the first `count` arguments; the others have their defaults."""
+        arguments, rest = self._method.arguments[:count], self._method.arguments[count:]
+        values = ", ".join([*self._names(arguments), *(java_value(a) for a in rest)])
+        target = ", ".join(_erased(self._spelling(a)) for a in self._method.arguments)
+        defaults = ", ".join(f"{java_name(a.name)} {java_value(a)}" for a in rest)
+        text = f"As {{@link #{self._name}({target})}}, with {defaults}."
+        yield from self._head([text, *self._tags(arguments)], arguments)
+        yield f"    {self._return(f'{self._name}({values})')}"
         yield "  }"
 
-    def _tensors(self, argument: Argument, form: Form) -> str:
-        """The Tensors for an argument."""
-        name = java_name(argument.name)
-        if form is TENSOR or not _is_tensor(argument):
-            return name
-        many = argument.type.stub == "list[Tensor]"
-        if form is BUFFER:
-            return f'Tensor.{"allOf" if many else "of"}({name}, "{name}")'
-        if argument.name.startswith("input") or f"{self._full_name}.{argument.name}" in READ_ONLY:
-            use = "IN"
-        else:
-            use = "OUT" if argument.name.startswith("output") else "IN_OUT"
-        return f'scope.{"stageAll" if many else "stage"}({name}, "{name}", Scope.Use.{use})'
-
-    def _shorter(self, form: Form) -> Iterator[str]:
-        """The public methods that leave defaults out, from the end."""
-        arguments = self._method.arguments
-        required = sum(argument.default is None for argument in arguments)
-        for count in range(len(arguments) - 1, required - 1, -1):
-            rest = arguments[count:]
-            values = ", ".join(
-                [*self._names(arguments[:count]), *(self._default(a, form) for a in rest)]
-            )
-            target = ", ".join(self._spelling(a, form) for a in arguments)
-            defaults = ", ".join(f"{java_name(a.name)} {self._default(a, form)}" for a in rest)
-            text = f"As {{@link #{self._name}({_erased(target)})}}, with {defaults}."
-            comment = [text, *self._tags(arguments[:count])]
-            yield from self._head("public", comment, form, count=count)
-            yield f"    {self._return(f'{self._name}({values})')}"
-            yield "  }"
-
-    def _default(self, argument: Argument, form: Form) -> str:
-        if argument.type.stub == "list[Tensor]" and form is not TENSOR:
-            return f"new {form.tensors.replace('[]', '[0]', 1)}"
-        return java_value(argument)
+    def _of_array(self, element: str, count: int) -> Iterator[str]:
+        """The public method with the first `count` arguments, its tensor an array."""
+        arguments = self._method.arguments[:count]
+        (tensor,) = self._tensors
+        target = ", ".join(_erased(self._spelling(a)) for a in arguments)
+        back = "" if scope_use(self._full_name, tensor) == "read" else ", and back"
+        text = f"As {{@link #{self._name}({target})}} of an array, whose elements are copied{back}."
+        values = ", ".join(
+            f'Tensor.ofArray({name}, "{name}")' if a is tensor else name
+            for a, name in zip(arguments, self._names(arguments), strict=True)
+        )
+        yield from self._head([text, *self._tags(arguments)], arguments, array=f"{element}[]")
+        yield f"    {self._return(f'{self._name}({values})')}"
+        yield "  }"
 
     # ---- Spelling ----
 
     def _head(
-        self, visibility: str, comment: list[str], form: Form, first: str = "", count: int = 99
+        self, comment: list[str], arguments: list[Argument] | None = None, array: str = ""
     ) -> Iterator[str]:
-        arguments = self._method.arguments[:count]
-        parameters = [f"{self._spelling(a, form)} {java_name(a.name)}" for a in arguments]
-        parameters = ", ".join(filter(None, [first, *parameters]))
+        chosen = self._method.arguments if arguments is None else arguments
+        parameters = ", ".join(
+            f"{array if array and is_tensor(a) else self._spelling(a)} {java_name(a.name)}"
+            for a in chosen
+        )
         yield ""
-        if comment:
-            yield from self._docs.comment(comment, "  ")
-        yield f"  {visibility} {self._static}{self._result} {self._name}({parameters}) {{"
+        yield from self._docs.comment(comment, "  ")
+        yield f"  public {self._static}{self._result} {self._name}({parameters}) {{"
 
-    def _spelling(self, argument: Argument, form: Form) -> str:
-        if argument.type.stub == "Tensor":
-            return form.tensor
-        if argument.type.stub == "list[Tensor]":
-            return form.tensors
+    def _spelling(self, argument: Argument) -> str:
         return java_type(argument.type, argument.name).java
 
     def _names(self, arguments: list[Argument] | None = None) -> list[str]:
@@ -348,21 +321,14 @@ class _MethodEmitter:
     def _return(self, call: str) -> str:
         return f"{call};" if self._result == "void" else f"return {call};"
 
-    def _comment(self, form: Form) -> list[str]:
-        text = self._docs.text(self._method.doc)
-        if form.doc:
-            text += f"\n\n<p>Of {form.doc}."
-        return [text, *self._tags(self._method.arguments)]
+    def _comment(self) -> list[str]:
+        return [self._docs.text(self._method.doc), *self._tags(self._method.arguments)]
 
     def _tags(self, arguments: list[Argument]) -> list[str]:
         tags = [self._docs.argument(argument) for argument in arguments]
         if self._result != "void":
             tags.append(self._docs.result(self._method.doc, self._result))
         return ["", *tags] if tags else []
-
-
-def _is_tensor(argument: Argument) -> bool:
-    return argument.type.stub in ("Tensor", "list[Tensor]")
 
 
 def _erased(signature: str) -> str:

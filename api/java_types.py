@@ -57,7 +57,9 @@ _WORDS = {
     "timedelta | None": JavaType(
         "Duration", "long", "jlong", "Convert.nanosOrNone({0})", "Convert.duration({0})"
     ),
-    "Tensor": JavaType("Tensor", "Tensor", "jobject", 'scope.use({0}, "{0}"), {0}.type, {0}.shape'),
+    "Tensor": JavaType(
+        "Tensor", "Tensor", "jobject", 'scope.{use}({0}, "{0}"), {0}.type, {0}.shape'
+    ),
     "list[str]": JavaType(
         "List<String>", "byte[][]", "jobjectArray", 'Convert.utf8({0}, "{0}")', "Convert.texts({0})"
     ),
@@ -66,7 +68,7 @@ _WORDS = {
         "List<byte[]>", "byte[][]", "jobjectArray", 'Convert.bytes({0}, "{0}")', "List.of({0})"
     ),
     "list[Tensor]": JavaType(
-        "List<Tensor>", "Tensor[]", "jobjectArray", 'scope.use({0}, "{0}")', "List.of({0})"
+        "List<Tensor>", "Tensor[]", "jobjectArray", 'scope.{use}({0}, "{0}")', "List.of({0})"
     ),
     "list[list[int]]": JavaType("long[][]", "long[][]", "jobjectArray", 'Convert.rows({0}, "{0}")'),
 }
@@ -156,6 +158,29 @@ def java_value(argument: Argument) -> str:
 def java_string(text: str) -> str:
     escaped = text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
     return f'"{escaped}"'
+
+
+# Tensors that are only read, besides those named input and inputs. Those named output and outputs
+# are only written.
+_READ_ONLY = {
+    "ProcessGroup.send.tensor",
+    "ProcessGroup.send_async.tensor",
+    "Reducer.create.parameters",
+    "Reducer.copy_ready.value",
+    "Reducer.mark_ready_sparse.indices",
+    "Reducer.mark_ready_sparse.values",
+}
+
+
+def is_tensor(argument: Argument) -> bool:
+    return argument.type.stub in ("Tensor", "list[Tensor]")
+
+
+def scope_use(method: str, argument: Argument) -> str:
+    """The method of Scope for a tensor, by what the call does with its elements."""
+    if argument.name.startswith("input") or f"{method}.{argument.name}" in _READ_ONLY:
+        return "read"
+    return "write" if argument.name.startswith("output") else "use"
 
 
 def is_async(method: Method) -> bool:

@@ -51,7 +51,8 @@ public final class Tour {
       // In the background: the inputs of all ranks are on their way while this one goes on.
       float[] gathered = new float[2 * size];
       CompletableFuture<Void> work =
-          group.allGatherSingleAsync(gathered, new float[] {rank, rank});
+          group.allGatherSingleAsync(
+              Tensor.of(gathered), Tensor.of(new float[] {rank, rank}));
       int[] evens = IntStream.range(0, size).filter(r -> r % 2 == 0).toArray();
       int[] odds = IntStream.range(0, size).filter(r -> r % 2 == 1).toArray();
       try (ProcessGroup half = group.split(new int[][] {evens, odds})) {

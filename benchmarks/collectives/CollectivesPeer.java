@@ -1,4 +1,5 @@
 import io.syncline.ProcessGroup;
+import io.syncline.Tensor;
 import io.syncline.World;
 import java.io.BufferedReader;
 import java.io.IOException;
@@ -13,7 +14,9 @@ import java.nio.file.Files;
 import java.nio.file.Path;
 import java.nio.file.StandardOpenOption;
 import java.time.Duration;
+import java.util.ArrayList;
 import java.util.HashMap;
+import java.util.List;
 import java.util.Map;
 
 /** Syncline from Java with direct buffers, as a system of the runner; see harness.h. */
@@ -144,10 +147,10 @@ public final class CollectivesPeer {
           .asFloatBuffer();
     }
 
-    FloatBuffer[] parts(FloatBuffer buffer) {
-      final FloatBuffer[] parts = new FloatBuffer[rank == 0 ? size : 0];
-      for (int r = 0; r < parts.length; ++r) {
-        parts[r] = buffer.slice(r * part, part);
+    List<Tensor> parts(FloatBuffer buffer) {
+      final List<Tensor> parts = new ArrayList<>();
+      for (int r = 0; r < (rank == 0 ? size : 0); ++r) {
+        parts.add(Tensor.of(buffer.slice(r * part, part)));
       }
       return parts;
     }
@@ -187,19 +190,19 @@ public final class CollectivesPeer {
   }
 
   private Runnable prepare(Buffers buffers) {
-    final FloatBuffer input = buffers.input;
-    final FloatBuffer output = buffers.output;
+    final Tensor input = Tensor.of(buffers.input);
+    final Tensor output = Tensor.of(buffers.output);
     return switch (buffers.operation) {
       case "all_reduce" -> () -> group.allReduce(output);
       case "broadcast" -> () -> group.broadcast(output, 0);
       case "reduce" -> () -> group.reduce(output, 0);
       case "all_gather" -> () -> group.allGatherSingle(output, input);
       case "gather" -> {
-        final FloatBuffer[] outputs = buffers.parts(output);
+        final List<Tensor> outputs = buffers.parts(buffers.output);
         yield () -> group.gather(outputs, input, 0);
       }
       case "scatter" -> {
-        final FloatBuffer[] inputs = buffers.parts(input);
+        final List<Tensor> inputs = buffers.parts(buffers.input);
         yield () -> group.scatter(output, inputs, 0);
       }
       case "reduce_scatter" -> () -> group.reduceScatterSingle(output, input);
@@ -210,7 +213,7 @@ public final class CollectivesPeer {
     };
   }
 
-  private Runnable pingPong(FloatBuffer input, FloatBuffer output) {
+  private Runnable pingPong(Tensor input, Tensor output) {
     final int peer = rank ^ 1;
     if (peer >= size) {
       return () -> {};

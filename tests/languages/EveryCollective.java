@@ -1,6 +1,7 @@
 import io.syncline.Message;
 import io.syncline.ProcessGroup;
 import io.syncline.ReduceOp;
+import io.syncline.Tensor;
 import io.syncline.WorkFuture;
 import io.syncline.World;
 import java.util.ArrayList;
@@ -41,6 +42,10 @@ public final class EveryCollective {
     System.out.println(line);
   }
 
+  private static List<Tensor> tensors(float[][] arrays) {
+    return Arrays.stream(arrays).map(Tensor::of).toList();
+  }
+
   private static int[] sizes(List<byte[]> values) {
     return values.stream().mapToInt(value -> value.length).toArray();
   }
@@ -64,16 +69,16 @@ public final class EveryCollective {
       show("all_reduce " + op, bits);
     }
     float[] x = own();
-    group.allReduce(x, ReduceOp.PREMUL_SUM, null, 0.5 * (rank + 1));
+    group.allReduce(Tensor.of(x), ReduceOp.PREMUL_SUM, null, 0.5 * (rank + 1));
     show("all_reduce PREMUL_SUM", x);
     x = own();
     group.reduce(x, 2);
     show("reduce", x);
     float[][] pair = {own(), own(rank, 100)};
-    group.allReduceCoalesced(pair);
+    group.allReduceCoalesced(tensors(pair));
     show("all_reduce_coalesced", pair[0], pair[1]);
     pair = new float[][] {own(), own(rank, 100)};
-    group.allReduceMulti(pair);
+    group.allReduceMulti(tensors(pair));
     show("all_reduce_multi", pair[0], pair[1]);
   }
 
@@ -84,35 +89,35 @@ public final class EveryCollective {
 
     float[][] outputs = new float[size][];
     for (int r = 0; r < size; r++) outputs[r] = new float[r + 1];
-    group.allGather(outputs, Arrays.copyOf(own(), rank + 1));
+    group.allGather(tensors(outputs), Tensor.of(Arrays.copyOf(own(), rank + 1)));
     show("all_gather", (Object[]) outputs);
 
     float[] y = new float[COUNT * size];
-    group.allGatherSingle(y, own());
+    group.allGatherSingle(Tensor.of(y), Tensor.of(own()));
     show("all_gather_single", y);
 
     outputs = new float[rank == 0 ? size : 0][COUNT];
-    group.gather(outputs, own(), 0);
+    group.gather(tensors(outputs), Tensor.of(own()), 0);
     show("gather", (Object[]) outputs);
 
     float[][] inputs = new float[rank == 1 ? size : 0][];
     for (int r = 0; r < inputs.length; r++) inputs[r] = own(r, 0);
     x = new float[COUNT];
-    group.scatter(x, inputs, 1);
+    group.scatter(Tensor.of(x), tensors(inputs), 1);
     show("scatter", x);
 
     inputs = new float[size][];
     for (int r = 0; r < size; r++) inputs[r] = own(rank, r);
-    group.reduceScatter(x, inputs);
+    group.reduceScatter(Tensor.of(x), tensors(inputs));
     show("reduce_scatter", x);
 
     float[] one = new float[1];
-    group.reduceScatterSingle(one, Arrays.copyOf(own(), size));
+    group.reduceScatterSingle(Tensor.of(one), Tensor.of(Arrays.copyOf(own(), size)));
     show("reduce_scatter_single", one);
 
     for (int r = 0; r < size; r++) inputs[r] = own(rank, 100 * r);
     outputs = new float[size][COUNT];
-    group.allToAll(outputs, inputs);
+    group.allToAll(tensors(outputs), tensors(inputs));
     show("all_to_all", (Object[]) outputs);
 
     float[] six = new float[6];
@@ -120,12 +125,13 @@ public final class EveryCollective {
     y = new float[(rank + 1) * size];
     long[] outputSplits = new long[size];
     Arrays.fill(outputSplits, rank + 1);
-    group.allToAllSingle(y, six, outputSplits, new long[] {1, 2, 3});
+    group.allToAllSingle(
+        Tensor.of(y), Tensor.of(six), outputSplits, new long[] {1, 2, 3});
     show("all_to_all_single", y);
   }
 
   private void messages() {
-    WorkFuture sent = group.sendAsync(own(), (rank + 1) % size, 7);
+    WorkFuture sent = group.sendAsync(Tensor.of(own()), (rank + 1) % size, 7);
     float[] x = new float[COUNT];
     int source = group.recv(x, (rank + size - 1) % size, 7);
     sent.join();
@@ -165,7 +171,7 @@ public final class EveryCollective {
       show("split", x, new int[] {half.rank(), half.size()}, half.ranks());
     }
     x = own();
-    WorkFuture work = group.allReduceAsync(x);
+    WorkFuture work = group.allReduceAsync(Tensor.of(x));
     group.barrier();
     work.join();
     show("all_reduce_async", x);

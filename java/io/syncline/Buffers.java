@@ -26,7 +26,7 @@ final class Buffers {
     if (!buffer.isDirect()) {
       throw new IllegalArgumentException(
           argument + " is on the heap, where native code cannot stay: pass a direct buffer"
-              + " (ByteBuffer.allocateDirect), or the array itself");
+              + " (ByteBuffer.allocateDirect), or Tensor.of(array)");
     }
     if (dtype.size() > 1 && order(buffer) != ByteOrder.nativeOrder()) {
       throw new IllegalArgumentException(

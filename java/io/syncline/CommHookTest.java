@@ -18,7 +18,7 @@ class CommHookTest {
   }
 
   private static float step(Reducer reducer, float value) {
-    reducer.copyReady(0, new float[] {value, value, value});
+    reducer.copyReady(0, Tensor.of(new float[] {value, value, value}));
     reducer.finish();
     return reducer.gradient(0).asFloatBuffer().get(2);
   }

@@ -9,6 +9,7 @@ import io.syncline.testing.Form;
 import io.syncline.testing.Ranks;
 import java.nio.charset.StandardCharsets;
 import java.time.Duration;
+import java.util.Arrays;
 import java.util.List;
 import java.util.concurrent.CountDownLatch;
 import java.util.concurrent.atomic.AtomicBoolean;
@@ -25,7 +26,10 @@ class ErrorsTest {
       final ProcessGroup group = world.group();
       fails(IllegalArgumentException.class, "root", () -> group.broadcast(new float[1], 9));
       final var readOnly = Form.direct(3).asReadOnlyBuffer();
-      fails(IllegalArgumentException.class, "read-only", () -> group.allReduce(readOnly));
+      fails(
+          IllegalArgumentException.class,
+          "read-only",
+          () -> group.allReduce(Tensor.of(readOnly)));
       fails(
           IllegalArgumentException.class, "", () -> group.allReduce(new float[1], ReduceOp.BAND));
       fails(NullPointerException.class, "op", () -> group.allReduce(new float[1], null));
@@ -34,16 +38,17 @@ class ErrorsTest {
       fails(
           NullPointerException.class,
           "outputs",
-          () -> group.allGather(new float[][] {null}, new float[1]));
+          () -> group.allGather(Arrays.asList((Tensor) null), Tensor.of(new float[1])));
       fails(
           IllegalArgumentException.class,
           "on the heap",
-          () -> group.allReduce(java.nio.FloatBuffer.allocate(1)));
+          () -> group.allReduce(Tensor.of(java.nio.FloatBuffer.allocate(1))));
       fails(
           IllegalArgumentException.class,
           "timeout",
-          () -> group.allReduce(new float[1], ReduceOp.SUM, Duration.ZERO));
-      group.allReduce(new float[1], ReduceOp.SUM, Duration.ofSeconds(Long.MAX_VALUE));
+          () -> group.allReduce(Tensor.of(new float[1]), ReduceOp.SUM, Duration.ZERO, 1));
+      group.allReduce(
+          Tensor.of(new float[1]), ReduceOp.SUM, Duration.ofSeconds(Long.MAX_VALUE), 1);
     }
   }
 
@@ -56,8 +61,8 @@ class ErrorsTest {
       fails(IllegalArgumentException.class, "shares memory",
           () -> group.allToAll(List.of(tensor), List.of(tensor)));
       fails(IllegalArgumentException.class, "shares memory",
-          () -> group.allToAll(new float[][] {array}, new float[][] {array}));
-      group.allReduceCoalesced(new float[][] {{0}, array});
+          () -> group.allToAll(List.of(Tensor.of(array)), List.of(Tensor.of(array))));
+      group.allReduceCoalesced(List.of(Tensor.of(new float[] {0}), Tensor.of(array)));
       assertArrayEquals(new float[] {1, 2}, array);
     }
   }
@@ -67,7 +72,7 @@ class ErrorsTest {
     try (World world = World.init("local", "", HashStore.create(), 0, 1)) {
       final var input = Form.direct(2).put(0, 3).put(1, 4).asReadOnlyBuffer();
       final var output = Form.direct(2);
-      world.group().allGatherSingle(output, input);
+      world.group().allGatherSingle(Tensor.of(output), Tensor.of(input));
       assertEquals(4, output.get(1));
     }
   }
@@ -133,7 +138,7 @@ class ErrorsTest {
           fails(
               DistTimeoutException.class,
               "rank 1",
-              () -> world.group().allReduce(values, ReduceOp.SUM, SHORT));
+              () -> world.group().allReduce(Tensor.of(values), ReduceOp.SUM, SHORT, 1));
           assertArrayEquals(new float[] {1}, values);
           timedOut.countDown();
         });

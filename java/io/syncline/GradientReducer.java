@@ -283,7 +283,7 @@ public final class GradientReducer implements AutoCloseable {
    */
   public void ready(int index, float[] value) {
     beginOnce();
-    reducer.copyReady(index, value);
+    reducer.copyReady(index, Tensor.ofArray(value, "value"));
   }
 
   /**

@@ -107,7 +107,7 @@ class HandlesTest {
               if (number == 1) {
                 group.allReduce(new float[100]);
               } else {
-                group.allReduceAsync(new float[100]);
+                group.allReduceAsync(Tensor.of(new float[100]));
               }
             }
           } catch (IllegalStateException | DistBackendException e) {
@@ -139,7 +139,8 @@ class HandlesTest {
   /** Operations of a world that nobody has closed, nor refers to. */
   private static List<WorkFuture> startAndForget(Store store, int rank) {
     final World world = World.init("local", "", store, rank, 2, Ranks.TIMEOUT);
-    return List.of(world.group().allReduceAsync(new float[100_000]), world.group().barrierAsync());
+    final Tensor tensor = Tensor.of(new float[100_000]);
+    return List.of(world.group().allReduceAsync(tensor), world.group().barrierAsync());
   }
 
   private static void awaitUsers(Resource resource, int count) throws Exception {

@@ -101,7 +101,7 @@ class InterruptTest {
             assertTrue(waited.await(Ranks.TIMEOUT.toSeconds(), TimeUnit.SECONDS));
             world.group().allReduce(values);
           } else {
-            final WorkFuture future = world.group().allReduceAsync(values);
+            final WorkFuture future = world.group().allReduceAsync(Tensor.of(values));
             final String message = interrupted(() -> future.work().await());
             assertFalse(future.isDone());
             waited.countDown();
@@ -171,7 +171,7 @@ class InterruptTest {
         World world = World.init("local", "", store, 0, 1)) {
       Thread.currentThread().interrupt();
       world.group().barrier();
-      world.group().allReduceAsync(new float[1]);
+      world.group().allReduceAsync(Tensor.of(new float[1]));
       store.set("key", new byte[0]);
       assertTrue(Thread.interrupted());
     }

@@ -40,7 +40,7 @@ class JarTest {
           for (int i = 0; i < 100; i++) {
             float[] values = new float[1000];
             group.allReduce(values);
-            group.allReduceAsync(new double[7]).thenRun(() -> group.barrier()).get();
+            group.allReduceAsync(Tensor.of(new double[7])).thenRun(() -> group.barrier()).get();
             group.allGatherBytes(new byte[10]);
             try {
               group.broadcast(values, 5);
@@ -54,7 +54,7 @@ class JarTest {
             world.store().listKeys("");
           }
           for (int i = 0; i < 100; i++) {
-            group.allReduceAsync(new float[100_000]); // In flight at the end.
+            group.allReduceAsync(Tensor.of(new float[100_000])); // In flight at the end.
           }
         }
       }

@@ -1,7 +1,7 @@
 package io.syncline;
 
 import java.lang.ref.Reference;
-import java.util.ArrayList;
+import java.lang.reflect.Array;
 import java.util.Arrays;
 import java.util.IdentityHashMap;
 import java.util.List;
@@ -20,9 +20,9 @@ final class Scope implements AutoCloseable {
     IN_OUT
   }
 
-  private record Staged(DType dtype, long length, Resource copy, Use use) {
+  private record Staged(DType dtype, Resource copy, Use use) {
     Staged with(Use other) {
-      return new Staged(dtype, length, copy, use == other ? use : Use.IN_OUT);
+      return new Staged(dtype, copy, use == other ? use : Use.IN_OUT);
     }
   }
 
@@ -52,15 +52,37 @@ final class Scope implements AutoCloseable {
     return handle == null ? 0 : use(handle, argument);
   }
 
-  /** The address of the tensor's elements. */
+  /** The address of the elements of a tensor that the call reads and writes. */
   long use(Tensor tensor, String argument) {
-    use(Convert.notNull(tensor, argument).resource);
-    Reference.reachabilityFence(tensor); // Else it might be cleaned before it is in use.
-    return tensor.address;
+    return use(tensor, argument, Use.IN_OUT);
+  }
+
+  /** The same of a tensor that the call only reads. */
+  long read(Tensor tensor, String argument) {
+    return use(tensor, argument, Use.IN);
+  }
+
+  /** The same of a tensor that the call only writes. */
+  long write(Tensor tensor, String argument) {
+    return use(tensor, argument, Use.OUT);
   }
 
   /** For each tensor its address, its type, its number of dimensions, and these. */
   long[] use(List<Tensor> tensors, String argument) {
+    return use(tensors, argument, Use.IN_OUT);
+  }
+
+  /** The same of tensors that the call only reads. */
+  long[] read(List<Tensor> tensors, String argument) {
+    return use(tensors, argument, Use.IN);
+  }
+
+  /** The same of tensors that the call only writes. */
+  long[] write(List<Tensor> tensors, String argument) {
+    return use(tensors, argument, Use.OUT);
+  }
+
+  private long[] use(List<Tensor> tensors, String argument, Use use) {
     // A copy, lest another thread change the list between here and there.
     final Tensor[] fixed = Convert.notNull(tensors, argument).toArray(new Tensor[0]);
     int size = 0;
@@ -70,7 +92,7 @@ final class Scope implements AutoCloseable {
     final long[] packed = new long[size];
     int at = 0;
     for (Tensor tensor : fixed) {
-      packed[at] = use(tensor, argument);
+      packed[at] = use(tensor, argument, use);
       packed[at + 1] = tensor.type;
       packed[at + 2] = tensor.shape.length;
       System.arraycopy(tensor.shape, 0, packed, at + 3, tensor.shape.length);
@@ -79,13 +101,19 @@ final class Scope implements AutoCloseable {
     return packed;
   }
 
+  private long use(Tensor tensor, String argument, Use use) {
+    use(Convert.notNull(tensor, argument).resource);
+    Reference.reachabilityFence(tensor); // Else it might be cleaned before it is in use.
+    return tensor.array == null ? tensor.address : stage(tensor.array, tensor.dtype(), use);
+  }
+
   /**
-   * A copy outside the heap of an array of numbers, as long as this scope. The same array has the
-   * same copy: what shares memory there is seen to share it.
+   * The address of a copy outside the heap of an array of numbers, as long as this scope. The same
+   * array has the same copy: what shares memory there is seen to share it.
    */
-  Tensor stage(Object array, String argument, Use use) {
-    final Staged before = staged.get(Convert.notNull(array, argument));
-    final Staged copy = before == null ? copyOf(array, use) : before.with(use);
+  private long stage(Object array, DType dtype, Use use) {
+    final Staged before = staged.get(array);
+    final Staged copy = before == null ? copyOf(array, dtype, use) : before.with(use);
     if (staged.isEmpty()) {
       staged = new IdentityHashMap<>(2);
     }
@@ -94,16 +122,7 @@ final class Scope implements AutoCloseable {
     if (use != Use.OUT && (before == null || before.use == Use.OUT)) {
       NativeMemory.copyIn(array, copy.dtype.ordinal(), address);
     }
-    final long[] shape = {copy.length};
-    return new Tensor(copy.dtype, shape, address, copy.copy, Tensor.Access.READ_WRITE);
-  }
-
-  List<Tensor> stageAll(Object[] arrays, String argument, Use use) {
-    final List<Tensor> tensors = new ArrayList<>(Convert.notNull(arrays, argument).length);
-    for (Object array : arrays) {
-      tensors.add(stage(array, argument, use));
-    }
-    return tensors;
+    return address;
   }
 
   /** Copies what the call has written back to the arrays. */
@@ -138,10 +157,9 @@ final class Scope implements AutoCloseable {
     staged = Map.of();
   }
 
-  private static Staged copyOf(Object array, Use use) {
-    final DType dtype = DType.ofArray(array);
-    final long length = java.lang.reflect.Array.getLength(array);
-    return new Staged(dtype, length, StagingPool.take(length * dtype.size()), use);
+  private static Staged copyOf(Object array, DType dtype, Use use) {
+    final long length = Array.getLength(array);
+    return new Staged(dtype, StagingPool.take(length * dtype.size()), use);
   }
 
   private long use(Resource resource) {

@@ -2,6 +2,7 @@ package io.syncline;
 
 import java.lang.ref.Cleaner;
 import java.lang.ref.Reference;
+import java.lang.reflect.Array;
 import java.nio.Buffer;
 import java.nio.ByteBuffer;
 import java.nio.ByteOrder;
@@ -10,19 +11,25 @@ import java.nio.FloatBuffer;
 import java.nio.IntBuffer;
 import java.nio.LongBuffer;
 import java.nio.ShortBuffer;
-import java.util.ArrayList;
 import java.util.Arrays;
-import java.util.List;
 import java.util.Objects;
 
 /**
- * An n-dimensional array outside the Java heap, in row-major order without gaps: what groups send,
- * receive and reduce.
+ * An n-dimensional array in row-major order without gaps: what groups send, receive and reduce.
  *
- * <p>Either its own memory, from {@link #allocate} or {@link #emptyShared}, or the memory of a
- * direct buffer, from {@link #of}. Not synchronized: as with an array, whoever shares the elements
- * between threads orders the accesses. An operation keeps the memory alive, whatever else happens,
- * until it has completed.
+ * <p>Either its own memory outside the heap, from {@link #allocate} or {@link #emptyShared}, or the
+ * memory of a direct buffer or of a plain array, from {@link #of(Buffer, long...)} and its like:
+ *
+ * <pre>{@code
+ * float[] mine = {rank, rank};
+ * float[] all = new float[2 * size];
+ * group.allGatherSingle(Tensor.of(all), Tensor.of(mine)); // The result is in the array.
+ * }</pre>
+ *
+ * <p>An operation on a view of a plain array copies the elements out of the heap, and back before
+ * it completes; on all others it copies nothing. Not synchronized: as with an array, whoever shares
+ * the elements between threads orders the accesses. An operation keeps the memory alive, whatever
+ * else happens, until it has completed.
  */
 public final class Tensor implements AutoCloseable {
   enum Access {
@@ -36,7 +43,8 @@ public final class Tensor implements AutoCloseable {
   private static final MemoryPressure PRESSURE =
       new MemoryPressure(Runtime.getRuntime().maxMemory(), System::gc);
 
-  final long address;
+  final long address; // 0 of a view of a plain array.
+  final Object array; // A plain array that this is a view of, or null.
   final int type;
   final long[] shape;
   final Resource resource;
@@ -46,11 +54,23 @@ public final class Tensor implements AutoCloseable {
 
   /** A view of memory that belongs to {@code resource} and lives as long. */
   Tensor(DType dtype, long[] shape, long address, Resource resource, Access access) {
+    this.array = null;
     this.dtype = dtype;
     this.shape = shape;
     this.address = address;
     this.resource = resource;
     this.type = dtype.ordinal() + (access == Access.READ_ONLY ? READ_ONLY : 0);
+    this.count = countOf(dtype, shape);
+  }
+
+  /** A view of a plain array. */
+  private Tensor(DType dtype, long[] shape, Object array) {
+    this.array = array;
+    this.dtype = dtype;
+    this.shape = shape;
+    this.address = 0;
+    this.resource = new Resource("Tensor", 0, ignored -> {});
+    this.type = dtype.ordinal();
     this.count = countOf(dtype, shape);
   }
 
@@ -150,17 +170,71 @@ public final class Tensor implements AutoCloseable {
     return view(buffer, "buffer", Convert.notNull(dtype, "dtype"), ownShape);
   }
 
-  static Tensor of(Buffer buffer, String argument) {
-    final DType dtype = DType.ofBuffer(Convert.notNull(buffer, argument), argument);
-    return view(buffer, argument, dtype, new long[0]);
+  /**
+   * The elements of a plain array as a tensor of {@link DType#FLOAT32}. An operation copies them
+   * out of the heap when it begins, and what it writes back to the array before it completes; in
+   * between the array must stay untouched. Views of one array share memory.
+   *
+   * @param array where the elements are
+   * @param shape the dimensions; by default one, of all elements
+   * @return a view, which has no buffer: read and write the array itself
+   * @throws IllegalArgumentException if the shape does not fit the array
+   */
+  public static Tensor of(float[] array, long... shape) {
+    return ofArray(array, "array", Convert.notNull(shape, "shape").clone());
   }
 
-  static List<Tensor> allOf(Buffer[] buffers, String argument) {
-    final List<Tensor> tensors = new ArrayList<>(Convert.notNull(buffers, argument).length);
-    for (Buffer buffer : buffers) {
-      tensors.add(of(buffer, argument));
-    }
-    return tensors;
+  /**
+   * As {@link #of(float[], long...)}, of {@link DType#FLOAT64}.
+   *
+   * @param array where the elements are
+   * @param shape the dimensions; by default one, of all elements
+   * @return a view
+   * @throws IllegalArgumentException if the shape does not fit the array
+   */
+  public static Tensor of(double[] array, long... shape) {
+    return ofArray(array, "array", Convert.notNull(shape, "shape").clone());
+  }
+
+  /**
+   * As {@link #of(float[], long...)}, of {@link DType#INT32}.
+   *
+   * @param array where the elements are
+   * @param shape the dimensions; by default one, of all elements
+   * @return a view
+   * @throws IllegalArgumentException if the shape does not fit the array
+   */
+  public static Tensor of(int[] array, long... shape) {
+    return ofArray(array, "array", Convert.notNull(shape, "shape").clone());
+  }
+
+  /**
+   * As {@link #of(float[], long...)}, of {@link DType#INT64}.
+   *
+   * @param array where the elements are
+   * @param shape the dimensions; by default one, of all elements
+   * @return a view
+   * @throws IllegalArgumentException if the shape does not fit the array
+   */
+  public static Tensor of(long[] array, long... shape) {
+    return ofArray(array, "array", Convert.notNull(shape, "shape").clone());
+  }
+
+  /**
+   * As {@link #of(float[], long...)}, of {@link DType#INT8}.
+   *
+   * @param array where the elements are
+   * @param shape the dimensions; by default one, of all elements
+   * @return a view
+   * @throws IllegalArgumentException if the shape does not fit the array
+   */
+  public static Tensor of(byte[] array, long... shape) {
+    return ofArray(array, "array", Convert.notNull(shape, "shape").clone());
+  }
+
+  /** A view of a plain array of numbers, which is called {@code argument} in messages. */
+  static Tensor ofArray(Object array, String argument) {
+    return ofArray(array, argument, new long[0]);
   }
 
   /** What C++ returns: {@code owner} is released with the tensor. Called by native code. */
@@ -220,7 +294,7 @@ public final class Tensor implements AutoCloseable {
    *
    * @return a new direct buffer over the same memory
    * @throws IllegalArgumentException if there are 2 GiB or more: see
-   * {@link #asByteBuffer(long, int)}
+   * {@link #asByteBuffer(long, int)}; or if this is a view of a plain array
    */
   public ByteBuffer asByteBuffer() {
     if (bytes() > Integer.MAX_VALUE) {
@@ -237,9 +311,14 @@ public final class Tensor implements AutoCloseable {
    * @param offset the first byte
    * @param length how many
    * @return a new direct buffer over the same memory
+   * @throws IllegalArgumentException if this is a view of a plain array
    * @throws IndexOutOfBoundsException if the tensor does not have these bytes
    */
   public ByteBuffer asByteBuffer(long offset, int length) {
+    if (array != null) {
+      throw new IllegalArgumentException(
+          this + " is a view of an array, which has no direct buffer: use the array itself");
+    }
     Objects.checkFromIndexSize(offset, (long) length, bytes());
     resource.acquire();
     Reference.reachabilityFence(this); // Else it might be cleaned before it is in use.
@@ -362,6 +441,19 @@ public final class Tensor implements AutoCloseable {
         new Resource("Tensor", 0, ignored -> Reference.reachabilityFence(buffer));
     final Access access = buffer.isReadOnly() ? Access.READ_ONLY : Access.READ_WRITE;
     return new Tensor(dtype, actualShape, address, resource, access);
+  }
+
+  /** A view with this shape, or, if that is empty, with one dimension. */
+  private static Tensor ofArray(Object array, String argument, long[] shape) {
+    final DType dtype = DType.ofArray(Convert.notNull(array, argument));
+    final long length = Array.getLength(array);
+    final long[] actualShape = shape.length > 0 ? shape : new long[] {length};
+    final Tensor tensor = new Tensor(dtype, actualShape, array);
+    if (tensor.count != length) {
+      throw new IllegalArgumentException(
+          argument + " has " + length + " elements, which " + tensor + " does not fit");
+    }
+    return tensor;
   }
 
   private ByteBuffer bufferOf(String kind, DType... allowed) {

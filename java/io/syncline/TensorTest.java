@@ -91,7 +91,7 @@ class TensorTest {
               }
               world.group().allReduce(tensor);
               assertEquals(1 + 2 * 70_000, elements.get(70_000));
-              world.group().allReduce(elements.slice(5, count - 5));
+              world.group().allReduce(Tensor.of(elements.slice(5, count - 5)));
               assertEquals(1 + 2 * 3, elements.get(3));
               assertEquals(2 * (1 + 2 * (count - 1)), elements.get(count - 1));
             }
@@ -195,6 +195,44 @@ class TensorTest {
     missing("shape", () -> Tensor.of(direct(4), (long[]) null));
     missing("shape", () -> Tensor.of(direct(4), DType.INT8, (long[]) null));
     missing("buffer", () -> Tensor.of((Buffer) null));
+  }
+
+  @Test
+  void anArrayIsATensorOfItsType() {
+    final List<Tensor> tensors =
+        List.of(
+            Tensor.of(new float[6], 2, 3),
+            Tensor.of(new double[6], 2, 3),
+            Tensor.of(new int[6], 2, 3),
+            Tensor.of(new long[6], 2, 3),
+            Tensor.of(new byte[6], 2, 3));
+    final List<DType> types =
+        List.of(DType.FLOAT32, DType.FLOAT64, DType.INT32, DType.INT64, DType.INT8);
+    assertEquals(types, tensors.stream().map(Tensor::dtype).toList());
+    for (Tensor tensor : tensors) {
+      assertArrayEquals(new long[] {2, 3}, tensor.shape());
+      refused("use the array itself", tensor::asByteBuffer);
+    }
+    assertArrayEquals(new long[] {6}, Tensor.of(new long[6]).shape());
+    refused("array has 6 elements, which float32[5]", () -> Tensor.of(new float[6], 5));
+    missing("array", () -> Tensor.of((float[]) null));
+    missing("shape", () -> Tensor.of(new float[1], (long[]) null));
+  }
+
+  @Test
+  void whatAnOperationWritesToAnArrayIsThereAfterwards() {
+    try (World world = World.init("local", "", HashStore.create(), 0, 1)) {
+      final int[] input = {1, 2};
+      final int[] output = new int[2];
+      final Tensor view = Tensor.of(output);
+      world.group().allGatherSingle(view, Tensor.of(input));
+      assertArrayEquals(input, output);
+      input[0] = 3; // Each operation sees the array as it is by then.
+      world.group().allGatherAsync(List.of(view), Tensor.of(input)).join();
+      assertArrayEquals(new int[] {3, 2}, output);
+      view.close();
+      assertThrows(IllegalStateException.class, () -> world.group().allReduce(view));
+    }
   }
 
   @Test

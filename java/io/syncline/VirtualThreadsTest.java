@@ -69,7 +69,8 @@ class VirtualThreadsTest {
                   final int[] got = new int[1];
                   final int next = (rank + 1) % ranks;
                   final int previous = (rank + ranks - 1) % ranks;
-                  final WorkFuture sent = world.group().sendAsync(new int[] {rank}, next);
+                  final Tensor mine = Tensor.of(new int[] {rank});
+                  final WorkFuture sent = world.group().sendAsync(mine, next);
                   assertEquals(previous, world.group().recv(got, previous));
                   sent.join();
                 }

@@ -33,7 +33,7 @@ class WorkFutureTest {
         world -> {
           final float[] values = new float[100_001];
           java.util.Arrays.fill(values, world.rank() + 1);
-          final WorkFuture future = world.group().allReduceAsync(values);
+          final WorkFuture future = world.group().allReduceAsync(Tensor.of(values));
           final float[] seen =
               future.thenApply(ignored -> values.clone()).get(SECONDS, TimeUnit.SECONDS);
           assertEquals(6, seen[0]);
@@ -56,7 +56,9 @@ class WorkFutureTest {
           }
           final float[] values = {1};
           final WorkFuture future =
-              world.group().allReduceAsync(values, ReduceOp.SUM, Duration.ofMillis(200));
+              world
+                  .group()
+                  .allReduceAsync(Tensor.of(values), ReduceOp.SUM, Duration.ofMillis(200), 1);
           final var error =
               assertThrows(ExecutionException.class, () -> future.get(SECONDS, TimeUnit.SECONDS));
           assertEquals(DistTimeoutException.class, error.getCause().getClass());
@@ -74,7 +76,7 @@ class WorkFutureTest {
         world -> {
           final ProcessGroup group = world.group();
           if (world.rank() == 0) {
-            final WorkFuture future = group.allReduceAsync(new float[3]);
+            final WorkFuture future = group.allReduceAsync(Tensor.of(new float[3]));
             assertTrue(future.cancel(true));
             assertTrue(future.isCancelled());
             assertThrows(CancellationException.class, future::join);
@@ -96,7 +98,7 @@ class WorkFutureTest {
         2,
         world -> {
           final float[] values = {world.rank()};
-          final WorkFuture future = world.group().allReduceAsync(values);
+          final WorkFuture future = world.group().allReduceAsync(Tensor.of(values));
           if (world.rank() == 0) {
             future.cancel(false);
           } else {
@@ -126,7 +128,8 @@ class WorkFutureTest {
         2,
         world -> {
           for (int i = 0; i < rounds; i++) {
-            world.group().allReduceAsync(Form.direct(10_000)); // The buffer is garbage at once.
+            // The buffer is garbage at once.
+            world.group().allReduceAsync(Tensor.of(Form.direct(10_000)));
             try (Tensor tensor = Tensor.allocate(DType.FLOAT64, 10_000)) {
               world.group().allReduceAsync(tensor); // And this is closed in flight.
             }
@@ -135,7 +138,7 @@ class WorkFutureTest {
             }
           }
           final double[] last = {1};
-          world.group().allReduceAsync(last).get(SECONDS, TimeUnit.SECONDS);
+          world.group().allReduceAsync(Tensor.of(last)).get(SECONDS, TimeUnit.SECONDS);
           assertEquals(2, last[0]);
         });
   }
@@ -212,7 +215,7 @@ class WorkFutureTest {
                 for (int i = 0; i < 50; i++) {
                   final int[] sent = {tag, i};
                   final int[] received = new int[2];
-                  final WorkFuture send = world.group().sendAsync(sent, peer, tag);
+                  final WorkFuture send = world.group().sendAsync(Tensor.of(sent), peer, tag);
                   assertEquals(peer, world.group().recv(received, peer, tag));
                   send.get(SECONDS, TimeUnit.SECONDS);
                   assertArrayEquals(sent, received);
@@ -230,7 +233,8 @@ class WorkFutureTest {
         world -> {
           for (int i = 0; i < 20; i++) {
             world.group().allReduce(new double[1 << 20]);
-            world.group().allReduceAsync(new double[(1 << 20) + 1]).get(SECONDS, TimeUnit.SECONDS);
+            final Tensor larger = Tensor.of(new double[(1 << 20) + 1]);
+            world.group().allReduceAsync(larger).get(SECONDS, TimeUnit.SECONDS);
           }
         });
     assertTrue(StagingPool.keptBytes() > 0);

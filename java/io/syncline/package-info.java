@@ -3,7 +3,7 @@
  * the gradient reducer of data-parallel training.
  *
  * <p>A process joins a job with {@link io.syncline.World#init}, and calls the operations of its
- * {@link io.syncline.ProcessGroup}, on {@link io.syncline.Tensor}s, direct buffers or arrays. All
- * classes may be used from any thread, virtual ones included.
+ * {@link io.syncline.ProcessGroup}, on {@link io.syncline.Tensor}s, which are also views of direct
+ * buffers and arrays. All classes may be used from any thread, virtual ones included.
  */
 package io.syncline;

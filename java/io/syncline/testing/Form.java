@@ -9,9 +9,8 @@ import java.nio.ByteOrder;
 import java.nio.FloatBuffer;
 import java.util.List;
 import java.util.stream.IntStream;
-import java.util.stream.Stream;
 
-/** The ways of handing tensors over. */
+/** What tensors are made of. */
 public enum Form {
   TENSOR(Tensor.class),
   BUFFER(Buffer.class),
@@ -27,7 +26,12 @@ public enum Form {
     this.type = type;
   }
 
-  /** A tensor of small integers. */
+  /** Whether operations that are used most with plain arrays take this as it is. */
+  public boolean isTakenAsItIs() {
+    return type.isArray() && this != BYTES;
+  }
+
+  /** What a tensor of small integers is made of. */
   public Object of(double... values) {
     if (this == TENSOR) {
       final Tensor tensor = Tensor.allocate(DType.FLOAT64, values.length);
@@ -47,17 +51,27 @@ public enum Form {
     return array;
   }
 
-  /** A list of tensors of this form. */
-  public Object list(Object... tensors) {
-    if (this == TENSOR) {
-      return Stream.of(tensors).map(Tensor.class::cast).toList();
+  /** The tensor, or the list of tensors, over what {@link #of} made; anything else as it is. */
+  public static Object tensors(Object made) {
+    if (made instanceof List<?> list) {
+      return list.stream().map(Form::tensors).toList();
+    } else if (made instanceof Buffer buffer) {
+      return Tensor.of(buffer);
+    } else if (made instanceof float[] array) {
+      return Tensor.of(array);
+    } else if (made instanceof double[] array) {
+      return Tensor.of(array);
+    } else if (made instanceof int[] array) {
+      return Tensor.of(array);
+    } else if (made instanceof long[] array) {
+      return Tensor.of(array);
+    } else if (made instanceof byte[] array) {
+      return Tensor.of(array);
     }
-    final Object array = Array.newInstance(type, tensors.length);
-    IntStream.range(0, tensors.length).forEach(i -> Array.set(array, i, tensors[i]));
-    return array;
+    return made;
   }
 
-  /** The elements of a tensor of any form. */
+  /** The elements of what {@link #of} made. */
   public static double[] values(Object tensor) {
     if (tensor instanceof Tensor own) {
       final double[] values = new double[(int) own.count()];
@@ -71,11 +85,9 @@ public enum Form {
         .toArray();
   }
 
-  /** The elements of each tensor of a list of any form. */
-  public static double[][] allValues(Object list) {
-    final Stream<?> tensors =
-        list instanceof List<?> own ? own.stream() : Stream.of((Object[]) list);
-    return tensors.map(Form::values).toArray(double[][]::new);
+  /** The same of each of a list. */
+  public static double[][] allValues(List<?> list) {
+    return list.stream().map(Form::values).toArray(double[][]::new);
   }
 
   /** A direct buffer in the order of bytes of this machine. */

@@ -12,9 +12,11 @@ import java.time.Duration;
 import java.util.ArrayList;
 import java.util.List;
 import java.util.Map;
+import java.util.Set;
 import java.util.TreeMap;
 import java.util.concurrent.TimeUnit;
 import java.util.function.Consumer;
+import java.util.function.Function;
 import java.util.function.Supplier;
 
 /**
@@ -29,6 +31,9 @@ public final class GroupExercises {
   }
 
   private static final Duration TIMEOUT = Ranks.TIMEOUT;
+
+  /** Besides send and recv. */
+  private static final Set<String> TAKES_ARRAYS = Set.of("all_reduce", "broadcast", "reduce");
 
   private final World world;
   private final ProcessGroup group;
@@ -76,8 +81,8 @@ public final class GroupExercises {
         "all_to_all",
         () ->
             list(
-                form.list(form.of(0), form.of(0)),
-                form.list(form.of(10 * rank), form.of(10 * rank + 1))),
+                list(form.of(0), form.of(0)),
+                list(form.of(10 * rank), form.of(10 * rank + 1))),
         List.of(TIMEOUT),
         arguments -> assertAll(arguments.get(0), new double[][] {{rank}, {10 + rank}}));
     collective(
@@ -101,7 +106,7 @@ public final class GroupExercises {
         arguments -> assertValues(arguments.get(0), rank == 1 ? 3 : 1, rank == 1 ? 10 : 5));
     collective(
         "reduce_scatter",
-        () -> list(form.of(0), form.list(form.of(rank + 1), form.of(rank + 10))),
+        () -> list(form.of(0), list(form.of(rank + 1), form.of(rank + 10))),
         options,
         arguments -> assertValues(arguments.get(0), rank == 0 ? 3 : 21));
     collective(
@@ -114,7 +119,7 @@ public final class GroupExercises {
   private void addGathers() {
     collective(
         "all_gather",
-        () -> list(form.list(form.of(0, 0), form.of(0)), rank == 0 ? form.of(1, 2) : form.of(3)),
+        () -> list(list(form.of(0, 0), form.of(0)), rank == 0 ? form.of(1, 2) : form.of(3)),
         List.of(TIMEOUT),
         arguments -> assertAll(arguments.get(0), new double[][] {{1, 2}, {3}}));
     collective(
@@ -126,7 +131,7 @@ public final class GroupExercises {
         "gather",
         () -> {
           final Object outputs =
-              rank == 1 ? form.list(form.of(0, 0), form.of(0, 0)) : form.list();
+              rank == 1 ? list(form.of(0, 0), form.of(0, 0)) : list();
           return list(outputs, form.of(rank, 7), 1);
         },
         List.of(TIMEOUT),
@@ -140,7 +145,7 @@ public final class GroupExercises {
     collective(
         "scatter",
         () -> {
-          final Object inputs = rank == 1 ? form.list(form.of(1, 2), form.of(3, 4)) : form.list();
+          final Object inputs = rank == 1 ? list(form.of(1, 2), form.of(3, 4)) : list();
           return list(form.of(0, 0), inputs, 1);
         },
         List.of(TIMEOUT),
@@ -151,22 +156,22 @@ public final class GroupExercises {
     final List<Object> options = List.of(ReduceOp.SUM, TIMEOUT, 1.0);
     collective(
         "broadcast_coalesced",
-        () -> list(form.list(form.of(rank), form.of(rank, rank)), 1),
+        () -> list(list(form.of(rank), form.of(rank, rank)), 1),
         List.of(TIMEOUT),
         arguments -> assertAll(arguments.get(0), new double[][] {{1}, {1, 1}}));
     collective(
         "all_reduce_coalesced",
-        () -> list(form.list(form.of(rank), form.of(rank, 1))),
+        () -> list(list(form.of(rank), form.of(rank, 1))),
         options,
         arguments -> assertAll(arguments.get(0), new double[][] {{1}, {1, 2}}));
     collective(
         "all_gather_coalesced",
-        () -> list(zeros(4), form.list(form.of(rank), form.of(rank + 5))),
+        () -> list(zeros(4), list(form.of(rank), form.of(rank + 5))),
         List.of(TIMEOUT),
         arguments -> assertAll(arguments.get(0), new double[][] {{0}, {1}, {5}, {6}}));
     collective(
         "reduce_scatter_coalesced",
-        () -> list(zeros(2), form.list(form.of(1), form.of(2), form.of(3), form.of(4))),
+        () -> list(zeros(2), list(form.of(1), form.of(2), form.of(3), form.of(4))),
         options,
         arguments -> assertAll(arguments.get(0), new double[][] {{2 + 2 * rank}, {6 + 2 * rank}}));
   }
@@ -174,23 +179,23 @@ public final class GroupExercises {
   private void addMulti() {
     collective(
         "broadcast_multi",
-        () -> list(form.list(form.of(10 * rank), form.of(10 * rank + 1)), 1),
+        () -> list(list(form.of(10 * rank), form.of(10 * rank + 1)), 1),
         List.of(0, TIMEOUT),
         arguments -> assertAll(arguments.get(0), new double[][] {{10}, {10}}));
     collective(
         "all_reduce_multi",
-        () -> list(form.list(form.of(rank), form.of(5))),
+        () -> list(list(form.of(rank), form.of(5))),
         List.of(ReduceOp.SUM, TIMEOUT, 1.0),
         arguments -> assertAll(arguments.get(0), new double[][] {{11}, {11}}));
     collective(
         "reduce_multi",
-        () -> list(form.list(form.of(rank), form.of(5)), 1),
+        () -> list(list(form.of(rank), form.of(5)), 1),
         List.of(ReduceOp.SUM, 0, TIMEOUT, 1.0),
         arguments ->
             assertAll(arguments.get(0), new double[][] {{rank == 1 ? 11 : 0}, {5}}));
     collective(
         "all_gather_multi",
-        () -> list(zeros(8), form.list(form.of(rank), form.of(rank + 5))),
+        () -> list(zeros(8), list(form.of(rank), form.of(rank + 5))),
         List.of(TIMEOUT),
         arguments ->
             assertAll(
@@ -202,7 +207,7 @@ public final class GroupExercises {
           for (int i = 0; i < inputs.length; i++) {
             inputs[i] = form.of(i % 4 + 1);
           }
-          return list(zeros(2), form.list(inputs));
+          return list(zeros(2), list(inputs));
         },
         List.of(ReduceOp.SUM, TIMEOUT, 1.0),
         arguments -> assertAll(arguments.get(0), new double[][] {{4 + 8 * rank}, {8 + 8 * rank}}));
@@ -213,24 +218,35 @@ public final class GroupExercises {
   private void addPeers() {
     final Exercise exercise =
         () -> {
+          final List<Object> all = List.of(3, TIMEOUT);
           for (String suffix : List.of("", "_async")) {
-            for (List<Object> options : prefixes(List.of(3, TIMEOUT))) {
-              final Object tensor = rank == 0 ? form.of(1, 2) : form.of(0, 0);
-              final String name = (rank == 0 ? "send" : "recv") + suffix;
-              final Object outcome = call(name, list(tensor, 1 - rank), options);
-              assertValues(tensor, 1, 2);
-              if (rank == 1) {
-                final int source =
-                    outcome instanceof WorkFuture future
-                        ? (int) Calls.call(future.work(), "source_rank")
-                        : (int) outcome;
-                assertEquals(0, source);
-              }
+            for (List<Object> options : choices(all)) {
+              exercisePeers(suffix, Form::tensors, options);
+            }
+          }
+          if (form.isTakenAsItIs()) {
+            for (List<Object> options : withoutTimeout(all)) {
+              exercisePeers("", array -> array, options);
             }
           }
         };
     exercises.put("send", exercise);
     exercises.put("recv", () -> {}); // Done with send.
+  }
+
+  private void exercisePeers(String suffix, Function<Object, Object> handed, List<Object> options)
+      throws Exception {
+    final Object tensor = rank == 0 ? form.of(1, 2) : form.of(0, 0);
+    final String name = (rank == 0 ? "send" : "recv") + suffix;
+    final Object outcome = call(name, list(handed.apply(tensor), 1 - rank), options);
+    assertValues(tensor, 1, 2);
+    if (rank == 1) {
+      final int source =
+          outcome instanceof WorkFuture future
+              ? (int) Calls.call(future.work(), "source_rank")
+              : (int) outcome;
+      assertEquals(0, source);
+    }
   }
 
   private void addBytes() {
@@ -255,7 +271,7 @@ public final class GroupExercises {
         outcome -> assertArrayEquals(all[rank], (byte[]) outcome));
     final Exercise exercise =
         () -> {
-          for (List<Object> options : prefixes(List.of(3, TIMEOUT))) {
+          for (List<Object> options : choices(List.of(3, TIMEOUT))) {
             if (rank == 0) {
               call("send_bytes", list(mine, 1), options);
             } else {
@@ -282,7 +298,7 @@ public final class GroupExercises {
     exercises.put(
         "split",
         () -> {
-          for (List<Object> options : prefixes(List.of(TIMEOUT))) {
+          for (List<Object> options : choices(List.of(TIMEOUT))) {
             final int[][] groups = {{1}, {0}};
             try (var part = (ProcessGroup) call("split", list((Object) groups), options)) {
               assertEquals(1, part.size());
@@ -292,7 +308,7 @@ public final class GroupExercises {
     exercises.put(
         "shrink",
         () -> {
-          for (List<Object> options : prefixes(List.of(TIMEOUT))) {
+          for (List<Object> options : choices(List.of(TIMEOUT))) {
             try (ProcessGroup whole = world.newGroup(new int[] {0, 1})) {
               if (rank == 0) {
                 final int[] lost = {1};
@@ -307,7 +323,7 @@ public final class GroupExercises {
     exercises.put(
         "close",
         () -> {
-          for (List<Object> options : prefixes(List.of(TIMEOUT))) {
+          for (List<Object> options : choices(List.of(TIMEOUT))) {
             Calls.call(world.newGroup(new int[] {0, 1}), "close", options.toArray());
           }
         });
@@ -317,7 +333,10 @@ public final class GroupExercises {
 
   // ---- Helpers ----
 
-  /** Calls both forms with every number of options; `check` gets the arguments. */
+  /**
+   * Calls both forms with every number of options, and those that take arrays; `check` gets the
+   * arguments.
+   */
   private void collective(
       String name,
       Supplier<List<Object>> required,
@@ -327,9 +346,16 @@ public final class GroupExercises {
         name,
         () -> {
           for (String suffix : List.of("", "_async")) {
-            for (List<Object> given : prefixes(options)) {
+            for (List<Object> given : choices(options)) {
               final List<Object> arguments = required.get();
-              call(name + suffix, arguments, given);
+              call(name + suffix, tensors(arguments), given);
+              check.accept(arguments);
+            }
+          }
+          if (TAKES_ARRAYS.contains(name) && form.isTakenAsItIs()) {
+            for (List<Object> given : withoutTimeout(options)) {
+              final List<Object> arguments = required.get();
+              call(name, arguments, given);
               check.accept(arguments);
             }
           }
@@ -340,7 +366,7 @@ public final class GroupExercises {
     exercises.put(
         name,
         () -> {
-          for (List<Object> given : prefixes(List.of(TIMEOUT))) {
+          for (List<Object> given : choices(List.of(TIMEOUT))) {
             check.accept(call(name, required, given));
           }
         });
@@ -360,7 +386,7 @@ public final class GroupExercises {
     for (int i = 0; i < count; i++) {
       tensors[i] = form.of(0);
     }
-    return form.list(tensors);
+    return list(tensors);
   }
 
   private static void assertValues(Object tensor, double... expected) {
@@ -368,19 +394,31 @@ public final class GroupExercises {
   }
 
   private static void assertAll(Object tensors, double[][] expected) {
-    assertArrayEquals(expected, Form.allValues(tensors));
+    assertArrayEquals(expected, Form.allValues((List<?>) tensors));
   }
 
   private static List<Object> list(Object... items) {
     return List.of(items);
   }
 
-  private static List<List<Object>> prefixes(List<Object> options) {
+  /** What may be given: all, none, and what comes before the timeout. */
+  private static List<List<Object>> choices(List<Object> options) {
+    final List<List<Object>> result = withoutTimeout(options);
+    result.add(options);
+    return result;
+  }
+
+  private static List<List<Object>> withoutTimeout(List<Object> options) {
     final List<List<Object>> result = new ArrayList<>();
-    for (int count = 0; count <= options.size(); count++) {
-      result.add(options.subList(0, count));
+    result.add(List.of());
+    if (options.indexOf(TIMEOUT) > 0) {
+      result.add(options.subList(0, options.indexOf(TIMEOUT)));
     }
     return result;
+  }
+
+  private static List<Object> tensors(List<Object> arguments) {
+    return arguments.stream().map(Form::tensors).toList();
   }
 
   private static Object[] join(List<Object> required, List<Object> options) {
