@@ -59,6 +59,14 @@ ADAPTED = {
     "Preemption.create",
 }
 
+# Methods, as torch has them, that are accessors in C++ like those of properties.
+ACCESSORS = {
+    "ProcessGroup.name",
+    "ProcessGroup.rank",
+    "ProcessGroup.size",
+    "Work.source_rank",
+}
+
 # Properties that are fields of a C++ struct.
 FIELDS = {
     f"ReducerStats.{name}"
@@ -119,5 +127,6 @@ def cpp_call(handle: Handle, method: Method) -> str:
     elif method.kind == "static":
         function = f"{handle.name}::{pascal(method.name)}"
     else:
-        function = f"self.{method.name if method.kind == 'property' else pascal(method.name)}"
+        is_accessor = method.kind == "property" or full_name in ACCESSORS
+        function = f"self.{method.name if is_accessor else pascal(method.name)}"
     return f"{function}({', '.join(arguments)})"

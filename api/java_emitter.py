@@ -53,6 +53,9 @@ PROMPT = {
     "Preemption.create",
     "Preemption.give_notice",
     "ProcessGroup.abort",
+    "ProcessGroup.name",
+    "ProcessGroup.rank",
+    "ProcessGroup.size",
     "Reducer.copy_ready",
     "Reducer.begin_step",
     "Reducer.gradient",
@@ -63,6 +66,7 @@ PROMPT = {
     "Reducer.sparse_values",
     "Reducer.stats",
     "Work.is_completed",
+    "Work.source_rank",
 }
 
 # Hand-written classes between a generated one and NativeHandle.

@@ -168,7 +168,6 @@ class Work:
     def is_completed(self) -> bool:
         """Whether the operation has finished, well or not."""
 
-    @property
     def source_rank(self) -> int:
         """Of a receive that has succeeded: the rank in the group that sent; else -1."""
 
@@ -213,15 +212,12 @@ class ProcessGroup:
     The `_async` form of an operation returns at once.
     """
 
-    @property
     def rank(self) -> int:
         """This rank's number in the group."""
 
-    @property
     def size(self) -> int:
         """The number of ranks."""
 
-    @property
     def name(self) -> str:
         """The group's name, for messages."""
 

@@ -32,7 +32,7 @@ class SynclineSystem:
         self, operation: str, input: Any, output: Any, part: int
     ) -> Callable[[], object] | None:
         group = self._group
-        rank, size = group.rank, group.size
+        rank, size = group.rank(), group.size()
 
         def parts(array: Any) -> list[Any]:
             return [array[r * part : (r + 1) * part] for r in range(size)] if rank == 0 else []
@@ -57,9 +57,9 @@ class SynclineSystem:
         return calls.get(operation)
 
     def _ping_pong(self, input: Any, output: Any) -> Callable[[], object]:
-        group, peer = self._group, self._group.rank ^ 1
-        if peer >= group.size:
+        group, peer = self._group, self._group.rank() ^ 1
+        if peer >= group.size():
             return lambda: None
-        if group.rank < peer:
+        if group.rank() < peer:
             return lambda: (group.send(input, peer), group.recv(output, peer))
         return lambda: (group.recv(output, peer), group.send(input, peer))

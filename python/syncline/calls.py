@@ -40,10 +40,10 @@ def choose_rank(
     if group_rank is not None:
         if rank is not None:
             raise ValueError(f"give either {argument} or group_{argument}, not both")
-        if not 0 <= group_rank < group.size:
+        if not 0 <= group_rank < group.size():
             raise ValueError(
-                f"group_{argument} must be a rank in group '{group.name}', 0 to {group.size - 1}, "
-                f"not {group_rank!r}"
+                f"group_{argument} must be a rank in group '{group.name()}', "
+                f"0 to {group.size() - 1}, not {group_rank!r}"
             )
         return group_rank
     if rank is None:

@@ -49,7 +49,7 @@ def coalescing(group: Group = None, async_ops: bool = False) -> Iterator[Coalesc
     members = resolve(group)
     key = (get_ident(), members)
     if key in open_contexts:
-        raise ValueError(f"group '{members.name}' is coalescing in this thread already")
+        raise ValueError(f"group '{members.name()}' is coalescing in this thread already")
     context = open_contexts[key] = Coalescing(members)
     try:
         yield context
@@ -115,7 +115,7 @@ def all_gather_coalesced(
     if members is None:
         return None
     inputs = list(input_tensor_list)
-    outputs = _by_tensor(output_tensor_lists, "output_tensor_lists", members.size, len(inputs))
+    outputs = _by_tensor(output_tensor_lists, "output_tensor_lists", members.size(), len(inputs))
     start = members.all_gather_coalesced_async if async_op else members.all_gather_coalesced
     return start(outputs, inputs)
 
@@ -135,7 +135,7 @@ def reduce_scatter_coalesced(
     if members is None:
         return None
     outputs = list(output_tensor_list)
-    inputs = _by_tensor(input_tensor_lists, "input_tensor_lists", members.size, len(outputs))
+    inputs = _by_tensor(input_tensor_lists, "input_tensor_lists", members.size(), len(outputs))
     reduce_op, factor = split_op(op)
     start = members.reduce_scatter_coalesced_async if async_op else members.reduce_scatter_coalesced
     return start(outputs, inputs, reduce_op, None, factor)

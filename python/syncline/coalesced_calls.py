@@ -93,13 +93,13 @@ def _all_reduce(group: ProcessGroup, op: Any, calls: list[tuple[Tensor, ...]]) -
 
 
 def _all_gather_single(group: ProcessGroup, _: Any, calls: list[tuple[Tensor, ...]]) -> Work:
-    outputs = [part for output, _ in calls for part in parts(output, group.size)]
+    outputs = [part for output, _ in calls for part in parts(output, group.size())]
     return group.all_gather_coalesced_async(outputs, [input for _, input in calls])
 
 
 def _reduce_scatter_single(group: ProcessGroup, op: Any, calls: list[tuple[Tensor, ...]]) -> Work:
     reduce_op, factor = op
-    inputs = [part for _, input in calls for part in parts(input, group.size)]
+    inputs = [part for _, input in calls for part in parts(input, group.size())]
     outputs = [output for output, _ in calls]
     return group.reduce_scatter_coalesced_async(outputs, inputs, reduce_op, None, factor)
 

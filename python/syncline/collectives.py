@@ -132,7 +132,7 @@ def gather(
     if members is None:
         return None
     root = choose_rank(members, dst, group_dst, "dst", default=0)
-    outputs = _list_of_root(gather_list, "gather_list", members.rank == root)
+    outputs = _list_of_root(gather_list, "gather_list", members.rank() == root)
     start = members.gather_async if async_op else members.gather
     return start(outputs, tensor, root)
 
@@ -153,9 +153,9 @@ def gather_single(
     if members is None:
         return None
     root = choose_rank(members, dst, group_dst, "dst", default=0)
-    if (output_tensor is not None) != (members.rank == root):
+    if (output_tensor is not None) != (members.rank() == root):
         raise ValueError("output_tensor must be given on the root, and there only")
-    outputs = [] if output_tensor is None else parts(output_tensor, members.size)
+    outputs = [] if output_tensor is None else parts(output_tensor, members.size())
     start = members.gather_async if async_op else members.gather
     return start(outputs, input_tensor, root)
 
@@ -177,7 +177,7 @@ def scatter(
     if members is None:
         return None
     root = choose_rank(members, src, group_src, "src", default=0)
-    inputs = _list_of_root(scatter_list, "scatter_list", members.rank == root)
+    inputs = _list_of_root(scatter_list, "scatter_list", members.rank() == root)
     start = members.scatter_async if async_op else members.scatter
     return start(tensor, inputs, root)
 

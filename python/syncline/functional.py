@@ -46,7 +46,7 @@ def reduce(x: Tensor, dst: int, op: Op = ReduceOp.SUM, group: Group = None) -> T
     result = library.copy(x)
     reduce_op, factor = split_op(op)
     members.reduce(result, root, reduce_op, None, factor)
-    return library.finish(result, x) if members.rank == root else x
+    return library.finish(result, x) if members.rank() == root else x
 
 
 def broadcast(x: Tensor, src: int, group: Group = None) -> Tensor:
@@ -62,7 +62,7 @@ def all_gather(x: Tensor, group: Group = None) -> Tensor:
     """All ranks' `x`, all of one shape (...), stacked: of shape (size, ...)."""
     members = _members(group)
     library = library_of(x)
-    result = library.empty(x, (members.size, *shape_of(x)), None)
+    result = library.empty(x, (members.size(), *shape_of(x)), None)
     members.all_gather_single(result, library.copy(x))
     return library.finish(result, x)
 
@@ -72,11 +72,11 @@ def gather(x: Tensor, dst: int, group: Group = None) -> Tensor | None:
     members = _members(group)
     library = library_of(x)
     root = choose_rank(members, dst, None, "dst")
-    if members.rank != root:
+    if members.rank() != root:
         members.gather([], library.copy(x), root)
         return None
-    result = library.empty(x, (members.size, *shape_of(x)), None)
-    members.gather(parts(result, members.size), library.copy(x), root)
+    result = library.empty(x, (members.size(), *shape_of(x)), None)
+    members.gather(parts(result, members.size()), library.copy(x), root)
     return library.finish(result, x)
 
 
@@ -89,12 +89,12 @@ def scatter(x: Tensor, src: int, group: Group = None) -> Tensor:
     members = _members(group)
     library = library_of(x)
     root = choose_rank(members, src, None, "src")
-    if members.rank != root:
+    if members.rank() != root:
         result = library.empty(x, shape_of(x), None)
         members.scatter(result, [], root)
         return library.finish(result, x)
     result = library.empty(x, _rows(x, members), None)
-    members.scatter(result, parts(library.copy(x), members.size), root)
+    members.scatter(result, parts(library.copy(x), members.size()), root)
     return library.finish(result, x)
 
 
@@ -163,10 +163,10 @@ def _rows(x: Tensor, members: ProcessGroup) -> tuple[int, ...]:
     """The shape of x[r]; ValueError unless `x` has one row for each rank."""
     shape = shape_of(x)
     if len(shape) == 1 and not hasattr(x, "shape"):  # array.array: parts of it.
-        if shape[0] % members.size == 0:
-            return (shape[0] // members.size,)
-    elif shape[:1] == (members.size,):
+        if shape[0] % members.size() == 0:
+            return (shape[0] // members.size(),)
+    elif shape[:1] == (members.size(),):
         return shape[1:]
     raise ValueError(
-        f"x must have one row for each of the {members.size} ranks; its shape is {shape}"
+        f"x must have one row for each of the {members.size()} ranks; its shape is {shape}"
     )

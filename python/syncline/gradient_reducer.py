@@ -319,11 +319,11 @@ class _Join:
         self._throw = throw
 
     def divisor(self, group: ProcessGroup, active: int) -> int:
-        return group.size if self._divide_by_all else active
+        return group.size() if self._divide_by_all else active
 
     def check(self, group: ProcessGroup, active: int, *, is_active: bool) -> None:
         """With throw_on_early_termination: DistError if not all ranks of the group are active."""
-        if not self._throw or active == group.size:
+        if not self._throw or active == group.size():
             return
         states = group.all_gather_bytes(b"active" if is_active else b"left")
         left = [rank for rank, state in enumerate(states) if state == b"left"]

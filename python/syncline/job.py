@@ -99,7 +99,7 @@ def set_default(all_ranks: ProcessGroup) -> None:
     """Makes `all_ranks` the group of all ranks, which are numbered as it numbers them."""
     global _default
     _default = all_ranks
-    add(all_ranks, range(all_ranks.size))
+    add(all_ranks, range(all_ranks.size()))
 
 
 def add(made: ProcessGroup, ranks: Sequence[int]) -> None:
@@ -134,7 +134,7 @@ def resolve(group: ProcessGroup | None) -> ProcessGroup:
             f"group must be None or what new_group returned, not {type(group).__name__}"
         )
     if group in _destroyed:
-        raise ValueError(f"group '{group.name}' was destroyed: make a new one by new_group")
+        raise ValueError(f"group '{group.name()}' was destroyed: make a new one by new_group")
     return group
 
 
@@ -152,7 +152,7 @@ def rank_in(group: ProcessGroup, rank: int, argument: str) -> int:
     number = members.index.get(rank)
     if number is None:
         raise ValueError(
-            f"{argument} must be a rank of group '{group.name}', one of "
+            f"{argument} must be a rank of group '{group.name()}', one of "
             f"{', '.join(map(str, members.ranks))}, not {rank!r}"
         )
     return number
@@ -162,7 +162,7 @@ def _abort_all(failure: str) -> None:
     """Lets the peers, who may be waiting for this process, know at once why it ends."""
     if _default is None:
         return
-    reason = f"rank {_default.rank} failed: {failure}"
+    reason = f"rank {_default.rank()} failed: {failure}"
     for made in reversed(_made):
         made.abort(reason)
 

@@ -32,7 +32,7 @@ def all_gather_object(
     members = member_of(group, "all_gather_object")
     if members is None:
         return
-    _check_length(object_list, "object_list", members.size)
+    _check_length(object_list, "object_list", members.size())
     values = members.all_gather_bytes(encode(obj, codec))
     object_list[:] = [decode(value, codec) for value in values]
 
@@ -54,7 +54,7 @@ def broadcast_object_list(
     if members is None:
         return
     root = choose_rank(members, src, group_src, "src", default=0)
-    is_root = members.rank == root
+    is_root = members.rank() == root
     value = members.broadcast_bytes(encode(list(object_list), codec) if is_root else b"", root)
     if not is_root:
         _assign(object_list, decode(value, codec))
@@ -77,12 +77,12 @@ def gather_object(
     if members is None:
         return
     root = choose_rank(members, dst, group_dst, "dst", default=0)
-    if members.rank != root and object_gather_list:
+    if members.rank() != root and object_gather_list:
         raise ValueError("object_gather_list must be given on the root only")
-    if members.rank == root:
-        _check_length(object_gather_list or [], "object_gather_list", members.size)
+    if members.rank() == root:
+        _check_length(object_gather_list or [], "object_gather_list", members.size())
     values = members.gather_bytes(encode(obj, codec), root)
-    if members.rank == root and object_gather_list is not None:
+    if members.rank() == root and object_gather_list is not None:
         object_gather_list[:] = [decode(value, codec) for value in values]
 
 
@@ -106,9 +106,9 @@ def scatter_object_list(
         raise ValueError("scatter_object_output_list must be a list with at least one item")
     root = choose_rank(members, src, group_src, "src", default=0)
     values: list[bytes] = []
-    if members.rank == root:
+    if members.rank() == root:
         objects = scatter_object_input_list or []
-        _check_length(objects, "scatter_object_input_list", members.size)
+        _check_length(objects, "scatter_object_input_list", members.size())
         values = [encode(obj, codec) for obj in objects]
     scatter_object_output_list[0] = decode(members.scatter_bytes(values, root), codec)
 

@@ -120,7 +120,7 @@ def new_group(
     del group_desc, device_id
     world = job.joined()
     all_ranks = resolve(None)
-    members = list(range(all_ranks.size)) if ranks is None else list(ranks)
+    members = list(range(all_ranks.size())) if ranks is None else list(ranks)
     if sort_ranks:
         members.sort()
     with making("", members, pg_options):
@@ -171,12 +171,12 @@ def destroy_process_group(group: Group = None) -> None:
 
 def get_rank(group: Group = None) -> int:
     """This process's rank in `group` (None: all ranks); -1 if it is not in it."""
-    return -1 if isinstance(group, NonGroupMember) else resolve(group).rank
+    return -1 if isinstance(group, NonGroupMember) else resolve(group).rank()
 
 
 def get_world_size(group: Group = None) -> int:
     """The number of ranks in `group` (None: all ranks); -1 if this process is not in it."""
-    return -1 if isinstance(group, NonGroupMember) else resolve(group).size
+    return -1 if isinstance(group, NonGroupMember) else resolve(group).size()
 
 
 def get_backend(group: Group = None) -> str:
@@ -192,10 +192,10 @@ def get_group_rank(group: ProcessGroup, global_rank: int) -> int:
 def get_global_rank(group: ProcessGroup, group_rank: int) -> int:
     """The world's rank of the group's `group_rank`. ValueError if it is out of range."""
     members = _member(group)
-    if not 0 <= group_rank < members.size:
+    if not 0 <= group_rank < members.size():
         raise ValueError(
-            f"group_rank must be a rank in group '{members.name}', 0 to {members.size - 1}, not "
-            f"{group_rank!r}"
+            f"group_rank must be a rank in group '{members.name()}', 0 to {members.size() - 1}, "
+            f"not {group_rank!r}"
         )
     return job.members_of(members).ranks[group_rank]
 

@@ -102,7 +102,7 @@ def split_group(
     lists = [sorted(ranks) for ranks in split_ranks]
     made = parent.split(lists, timeout)
     if made is not None:
-        own = next(ranks for ranks in lists if parent.rank in ranks)
+        own = next(ranks for ranks in lists if parent.rank() in ranks)
         world_ranks = job.members_of(parent).ranks
         job.add(made, [world_ranks[rank] for rank in own])
     return made

@@ -148,11 +148,11 @@ def test_work_tells_its_outcome():
         if rank == 0:
             work = group.recv_async(tensor := numpy.zeros(2), -1)
             assert not work.is_completed() and not work.is_success()
-            assert work.exception() is None and work.source_rank == -1
+            assert work.exception() is None and work.source_rank() == -1
             asked.set()
             work.wait()
             assert work.is_completed() and work.is_success()
-            assert work.source_rank == 1
+            assert work.source_rank() == 1
             assert work.result()[0] is tensor
         else:
             assert asked.wait(60)

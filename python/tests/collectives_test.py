@@ -160,7 +160,7 @@ def test_threads_are_ranks_too(backend):
         if world.rank == 0:
             assert group is None
         else:
-            assert (group.rank, group.size) == (2 - world.rank, 2)
+            assert (group.rank(), group.size()) == (2 - world.rank, 2)
             group.broadcast(tensor, root=0)
         world.group.barrier()
         world.close()
@@ -207,7 +207,7 @@ def test_a_wait_for_work_has_its_own_timeout():
 def test_a_group_describes_itself():
     def run(world):
         group = world.group
-        assert (group.rank, group.size, group.name) == (world.rank, world.size, "default")
+        assert (group.rank(), group.size(), group.name()) == (world.rank, world.size, "default")
         assert (group.backend, group.timeout) == ("local", ranks.TIMEOUT)
         assert world.group is group
 

@@ -141,7 +141,7 @@ def test_ranks_with_different_hooks_all_learn_of_it():
 def test_a_function_averages_buckets_one_after_another(size):
     def make(world):
         def average(bucket, group):
-            assert group.size == size and group.rank == world.rank
+            assert group.size() == size and group.rank() == world.rank
             seen.append((bucket.index, bucket.count, bucket.step, bucket.divisor, bucket.is_last))
             (index,) = bucket.parameters
             assert bucket.gradients[0].shape == SHAPES[index]

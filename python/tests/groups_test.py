@@ -46,9 +46,9 @@ def subgroups():
 
     os.environ["LOCAL_WORLD_SIZE"] = "4"
     own, every = dist.new_subgroups()
-    assert every == [own] and own.size == 4
+    assert every == [own] and own.size() == 4
     halves, _ = dist.new_subgroups(2, group=own)
-    assert halves.size == 2
+    assert halves.size() == 2
     dist.barrier()
 
 

@@ -35,7 +35,7 @@ def values(rank):
 
 
 def check_broadcast_and_reduce(group, call):
-    rank, size = group.rank, group.size
+    rank, size = group.rank(), group.size()
     total = sum(values(r) for r in range(size))
     for root in range(size):
         call(dist.broadcast, x := values(rank), group_src=root)
@@ -52,7 +52,7 @@ def check_broadcast_and_reduce(group, call):
 
 
 def check_gather_and_scatter(group, call):
-    rank, size = group.rank, group.size
+    rank, size = group.rank(), group.size()
     call(dist.all_gather, outputs := numpy.zeros((size, 4)), values(rank))
     assert all((outputs[r] == values(r)).all() for r in range(size))
     uneven = [numpy.zeros(r + 1, numpy.int16) for r in range(size)]
@@ -73,7 +73,7 @@ def check_gather_and_scatter(group, call):
 
 
 def check_reduce_scatter_and_all_to_all(group, call):
-    rank, size = group.rank, group.size
+    rank, size = group.rank(), group.size()
     inputs = [values(rank) * (r + 1) for r in range(size)]
     expected = sum(values(r) for r in range(size)) * (rank + 1)
     call(dist.reduce_scatter, output := numpy.zeros(4), inputs)
@@ -93,7 +93,7 @@ def check_reduce_scatter_and_all_to_all(group, call):
 
 
 def check_several_tensors(group, call):
-    rank, size = group.rank, group.size
+    rank, size = group.rank(), group.size()
     call(
         dist.broadcast_coalesced, tensors := [values(rank), numpy.array([rank])], group_src=size - 1
     )
@@ -111,7 +111,7 @@ def check_several_tensors(group, call):
 
 
 def check_messages(group, any_source):
-    rank, size = group.rank, group.size
+    rank, size = group.rank(), group.size()
     following, previous = (rank + 1) % size, (rank - 1) % size
     operations = [
         dist.P2POp(dist.isend, values(rank), group=group, group_peer=following),
@@ -130,7 +130,7 @@ def check_messages(group, any_source):
 
 
 def check_objects(group, any_source):
-    rank, size = group.rank, group.size
+    rank, size = group.rank(), group.size()
     dist.all_gather_object(objects := [None] * size, {"rank": rank, 1: (values(rank),)}, group)
     assert [o["rank"] for o in objects] == list(range(size))
     assert (objects[-1][1][0] == values(size - 1)).all()

@@ -138,9 +138,9 @@ def elastic():
 
 def group_and_work(world):
     group, rank = world.group, world.rank
-    assert (world.size, group.rank, group.size, group.ranks) == (2, rank, 2, [0, 1])
+    assert (world.size, group.rank(), group.size(), group.ranks) == (2, rank, 2, [0, 1])
     assert world.local_rank == rank  # All ranks are of this host.
-    assert (group.name, group.backend, group.timeout) == ("default", "local", ranks.TIMEOUT)
+    assert (group.name(), group.backend, group.timeout) == ("default", "local", ranks.TIMEOUT)
     for suffix in ("", "_async"):
         operations(group, rank, suffix)
     work(group, rank)
@@ -211,7 +211,7 @@ def operations(group, rank, suffix):
     else:
         x = numpy.zeros(2)
         result = call("recv", x, -1, 3, LONG)
-        assert (result.source_rank if suffix else result) == 0
+        assert (result.source_rank() if suffix else result) == 0
         assert x.tolist() == both[0]
     group.monitored_barrier(LONG)
 
@@ -224,7 +224,7 @@ def work(group, rank):
     assert called.wait(60)
     assert started.is_completed() and started.is_success()
     assert started.exception() is None
-    assert started.source_rank == -1
+    assert started.source_rank() == -1
     assert started.result() == started.get_future().wait() == []
     assert list(started.__await__()) == []
     assert started.description.startswith("barrier #")
@@ -340,12 +340,12 @@ def check_bucket(bucket, group):
 
 
 def groups(world, rank):
-    assert world.new_group([1, 0]).rank == 1 - rank
+    assert world.new_group([1, 0]).rank() == 1 - rank
     assert world.group.split([[1], [0]]).ranks == [rank]
     both = world.new_group([0, 1])
     if rank == 0:
         alone = both.shrink([1], LONG)
-        assert (alone.size, alone.ranks) == (1, [0])
+        assert (alone.size(), alone.ranks) == (1, [0])
         alone.abort("enough")
         with pytest.raises(dist.DistBackendError, match="enough"):
             alone.barrier()

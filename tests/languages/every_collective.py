@@ -122,7 +122,7 @@ def groups(world: World, rank: int) -> None:
     half = world.group.split([[2, 0], [1]])
     assert half is not None
     half.all_reduce(x)
-    show("split", x, [half.rank, half.size], half.ranks)
+    show("split", x, [half.rank(), half.size()], half.ranks)
     x = own(rank)
     work = world.group.all_reduce_async(x)
     world.group.barrier()

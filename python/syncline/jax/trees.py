@@ -220,7 +220,7 @@ def _check_equal(members: ProcessGroup, arrays: list[NDArray[Any]], paths: _Path
 
     Every call compares fingerprints, whatever a rank has seen before: all ranks must do the same.
     """
-    if members.size == 1:
+    if members.size() == 1:
         return
     types = tuple((array.dtype, array.shape) for array in arrays)
     mine = _fingerprint(paths, types)
@@ -236,7 +236,7 @@ def _check_equal(members: ProcessGroup, arrays: list[NDArray[Any]], paths: _Path
         pairs = zip([*trees[0], "nothing more"], [*tree, "nothing more"], strict=False)
         ours, theirs = next(pair for pair in pairs if pair[0] != pair[1])
         raise DistMismatchError(
-            f"the trees of group '{members.name}' differ: rank 0 has {ours}, rank {rank} has "
+            f"the trees of group '{members.name()}' differ: rank 0 has {ours}, rank {rank} has "
             f"{theirs}; pass trees of the same structure, shapes and types on all ranks"
         )
 

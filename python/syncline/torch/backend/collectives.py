@@ -148,7 +148,7 @@ class Collectives:
             return self._others.call("broadcast", tensor, [tensor], opts)
         limit = timeout_of(opts, self._timeout)
         moved = movable(tensor)
-        if opts.rootRank == self._group.rank:
+        if opts.rootRank == self._group.rank():
             moved = contiguous(moved)  # Only read.
         return self._run(_BROADCAST, opts, [tensor], moved, opts.rootRank, limit)
 
@@ -206,7 +206,7 @@ class Collectives:
         if not inputs[0].is_cpu:
             name = "allgather_into_tensor_coalesced"
             return self._others.call(name, inputs[0], outputs, inputs, opts)
-        size = self._group.size
+        size = self._group.size()
         copies: Copies = []
         whole = [stand_in(movable(output), copies) for output in outputs]
         parts = [part for output in whole for part in chunks(output, size)]
@@ -297,7 +297,9 @@ class Collectives:
             return AllWork([self.reduce_scatter_single(*pair, opts) for pair in pairs])
         kind, factor = reduction(opts.reduceOp)
         limit = timeout_of(opts, self._timeout)
-        parts = [part for tensor in inputs for part in chunks(contiguous(tensor), self._group.size)]
+        parts = [
+            part for tensor in inputs for part in chunks(contiguous(tensor), self._group.size())
+        ]
         copies: Copies = []
         flat_outputs = [flat(stand_in(tensor, copies)) for tensor in outputs]
         arguments = flat_outputs, parts, kind, limit, factor

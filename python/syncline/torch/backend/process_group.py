@@ -61,7 +61,7 @@ class ProcessGroup(Collectives, torch_dist.ProcessGroup):  # type: ignore[misc]
         backend_options: Any = None,
     ):
         """Of `group`, whose members are `ranks` of `world`; `store` is torch's."""
-        super().__init__(group.rank, group.size)
+        super().__init__(group.rank(), group.size())
         self._world = world
         self._group = group
         self._ranks = list(ranks)
@@ -87,10 +87,10 @@ class ProcessGroup(Collectives, torch_dist.ProcessGroup):  # type: ignore[misc]
         return self._group
 
     def getRank(self) -> int:
-        return self._group.rank
+        return self._group.rank()
 
     def getSize(self) -> int:
-        return self._group.size
+        return self._group.size()
 
     rank = getRank
     size = getSize
@@ -169,12 +169,12 @@ class ProcessGroup(Collectives, torch_dist.ProcessGroup):  # type: ignore[misc]
         `opts` are Options, whose backend moves the bytes, or those of a backend beside Syncline.
         """
         members = [self._ranks[rank] for rank in ranks]
-        if self._group.rank not in ranks:
+        if self._group.rank() not in ranks:
             return None
         limit = as_timeout(timeout, self._timeout)
         group = self._world.new_group(members, backend_below(opts), limit, True)
         assert group is not None  # This rank is in it.
-        name = group_name or f"{self._name}:{group.name}"
+        name = group_name or f"{self._name}:{group.name()}"
         store = torch_dist.PrefixStore(f"{name}/", self._store)
         made = type(self)(self._world, group, members, store, opts)
         made._set_group_name(name)

@@ -33,7 +33,7 @@ def all_reduce(
         torch.cat(all_indices, dim=1), torch.cat(all_values), mine.shape, check_invariants=False
     ).coalesce()
     if op is ReduceOp.AVG:
-        total = total / group.size
+        total = total / group.size()
     with torch.no_grad():
         tensor.copy_(total)
 
@@ -44,9 +44,9 @@ def _stored_by_rank(group: ProcessGroup, mine: Tensor, timeout: timedelta | None
     if len(layout) > _MAX_LAYOUT:
         raise ValueError(f"all_reduce of sparse tensors takes up to {_MAX_LAYOUT - 2} dimensions")
     padded = torch.tensor(layout + [-1] * (_MAX_LAYOUT - len(layout)))
-    table = torch.empty(group.size, _MAX_LAYOUT, dtype=torch.int64)
+    table = torch.empty(group.size(), _MAX_LAYOUT, dtype=torch.int64)
     group.all_gather_single(table, padded, timeout)
-    for rank in range(1, group.size):
+    for rank in range(1, group.size()):
         if not torch.equal(table[rank, 1:], table[0, 1:]):
             raise ValueError(
                 "all_reduce of sparse tensors: ranks have different shapes: rank 0 "

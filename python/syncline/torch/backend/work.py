@@ -152,10 +152,10 @@ class RunningWork(torch.distributed.Work):  # type: ignore[misc]
         return self._tensors
 
     def source_rank(self) -> int:
-        return self._work.source_rank
+        return self._work.source_rank()
 
     def _source_rank(self) -> int:
-        return self._work.source_rank
+        return self._work.source_rank()
 
     def synchronize(self) -> None:
         self.wait()

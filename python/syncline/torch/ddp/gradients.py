@@ -405,7 +405,7 @@ class Gradients:
 
     def _not_averaged(self) -> RuntimeError:
         return RuntimeError(
-            f"rank {self._group.rank}: the last backward pass has left gradients of "
+            f"rank {self._group.rank()}: the last backward pass has left gradients of "
             f"'{self.names[0]}' and {len(self.names) - 1} other parameters that are not averaged: "
             "it has failed, or it ran in a reentrant checkpoint while the module's outputs are in "
             "an object of a type in which no tensors are found. Return tensors, tuples, "
@@ -417,7 +417,7 @@ class Gradients:
         try:
             if 0 in self._marked and self._may_lack:
                 self._group.abort(
-                    f"rank {self._group.rank} has given up a backward pass after an exception, "
+                    f"rank {self._group.rank()} has given up a backward pass after an exception, "
                     "and its gradients are not complete: averages with them would be wrong"
                 )
             self.reducer.finish()  # Fails, on all ranks, if gradients are missing.

@@ -30,10 +30,10 @@ def of(module: DistributedDataParallel) -> dict[str, Any]:
         "module_name": type(module.module).__name__,
         "num_parameter_tensors": len(parameters),
         "output_device": -1 if module.output_device is None else module.output_device,
-        "rank": module.syncline_group.rank,
+        "rank": module.syncline_group.rank(),
         "static_graph": int(module.static_graph),
         "total_parameter_size_bytes": sum(p.numel() * p.element_size() for p in parameters),
-        "world_size": module.syncline_group.size,
+        "world_size": module.syncline_group.size(),
     }
     if gradients is not None:
         data.update(_of_steps(gradients))

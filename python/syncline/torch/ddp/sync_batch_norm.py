@@ -33,7 +33,7 @@ class SyncBatchNorm(torch.nn.SyncBatchNorm):
                 factor = 1.0 / float(self.num_batches_tracked)
         from_batch = self.training or (self.running_mean is None and self.running_var is None)
         group = self._group() if from_batch and self.training else None
-        if group is None or group.size == 1:
+        if group is None or group.size() == 1:
             return torch.nn.functional.batch_norm(
                 input,
                 None if self.training and not averaged else self.running_mean,
@@ -104,7 +104,7 @@ class _Normalize(torch.autograd.Function):
         mean, variance, count = _moments(input, group)
         if count <= 1:
             raise ValueError(
-                f"SyncBatchNorm: more than 1 value per channel is needed, and the {group.size} "
+                f"SyncBatchNorm: more than 1 value per channel is needed, and the {group.size()} "
                 f"ranks have {int(count)} together"
             )
         scale = torch.rsqrt(variance + eps)
@@ -150,7 +150,7 @@ def _moments(input: torch.Tensor, group: ProcessGroup) -> tuple[Any, Any, Any]:
         mine[:channels] = mean
         mine[channels:-1] = variance
         mine[-1] = input.numel() // channels
-    everyones = torch.empty((group.size, 2 * channels + 1), dtype=dtype)
+    everyones = torch.empty((group.size(), 2 * channels + 1), dtype=dtype)
     group.all_gather_single(everyones, mine)
     counts = everyones[:, -1:]
     means, variances = everyones[:, :channels], everyones[:, channels:-1]

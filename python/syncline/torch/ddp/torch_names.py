@@ -151,7 +151,7 @@ class TorchNames:
         if self._gradients is not None and self._gradients.is_under_way:
             lacking = self._gradients.unfinished()
             raise RuntimeError(
-                f"rank {self._syncline_group.rank}: the last backward pass did not end; "
+                f"rank {self._syncline_group.rank()}: the last backward pass did not end; "
                 f"{len(lacking)} parameters have no gradient: {', '.join(lacking[:10])}"
             )
 
@@ -233,7 +233,7 @@ class TorchNames:
 
     @property
     def _distributed_rank(self) -> int:
-        return self._syncline_group.rank
+        return self._syncline_group.rank()
 
 
 def to_device(value: Any, device: torch.device) -> Any:

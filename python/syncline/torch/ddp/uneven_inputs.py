@@ -27,7 +27,7 @@ class Agreement:
 def agree(group: ProcessGroup, *, is_active: bool, synchronizes: bool) -> Agreement:
     """Called by all ranks before each step: by those without input until none is active."""
     mine = torch.tensor([is_active, synchronizes], dtype=torch.int64)
-    everyones = torch.empty((group.size, 2), dtype=torch.int64)
+    everyones = torch.empty((group.size(), 2), dtype=torch.int64)
     group.all_gather_single(everyones, mine)
     return Agreement(
         [rank for rank, (active, _) in enumerate(everyones.tolist()) if active],
@@ -83,8 +83,8 @@ class Join:
                 break
             if self._config.throw_on_early_termination:
                 raise RuntimeError(
-                    f"rank {group.rank} has exhausted its inputs, while {ranks(agreement.active)} "
-                    "still had some"
+                    f"rank {group.rank()} has exhausted its inputs, while "
+                    f"{ranks(agreement.active)} still had some"
                 )
             module._shadow(agreement)
             is_last = False
@@ -103,11 +103,11 @@ def before_forward(module: DistributedDataParallel, config: Config) -> Agreement
     group = module.syncline_group
     synchronizes = torch.is_grad_enabled() and module.require_backward_grad_sync
     agreement = agree(group, is_active=True, synchronizes=synchronizes)
-    if config.throw_on_early_termination and len(agreement.active) < group.size:
-        without = [rank for rank in range(group.size) if rank not in agreement.active]
+    if config.throw_on_early_termination and len(agreement.active) < group.size():
+        without = [rank for rank in range(group.size()) if rank not in agreement.active]
         raise RuntimeError(
             f"{ranks(without)} exhausted all inputs, and throw_on_early_termination is set: this "
-            f"ends training on rank {group.rank} too"
+            f"ends training on rank {group.rank()} too"
         )
     return agreement
 
