@@ -38,7 +38,7 @@ namespace syncline::shm {
 // message that comes before its receive waits in the unexpected-message queue of its sender, and a
 // receive that comes before its message is a posted receive.
 //
-// Thread-safe, with the restrictions of Backend::Send and Recv. Borrows the group.
+// Thread-safe, with the restrictions on sends and receives of Backend. Borrows the group.
 class PointToPoint {
  public:
   explicit PointToPoint(ShmGroup& group);

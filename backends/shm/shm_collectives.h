@@ -22,7 +22,7 @@
 
 namespace syncline::shm {
 
-// One rank's part in all collectives; the functions are those of Backend. Each begins with a
+// One rank's part in all collectives; the functions are those of TypedBackend. Each begins with a
 // CollectiveEntry. How the data move depends on their size (see tuning.h):
 //   eager        ranks stage all their data before the exchange, which is the only wait.
 //   pipeline     ranks move their data through rings of buffers, in chunks that fit a core's cache:
