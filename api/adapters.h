@@ -1,5 +1,5 @@
 // What lies between the public API (syncline.pyi) and the C++ classes where their shapes differ.
-// Called by the generated code of every language; see ADAPTED in cpp.py.
+// Called by the generated code of every language for methods with @adapted.
 #ifndef SYNCLINE_API_ADAPTERS_H_
 #define SYNCLINE_API_ADAPTERS_H_
 

@@ -1,6 +1,6 @@
 """Generates the language bindings from the one description of the public API.
 
-    bindgen.py api/syncline.pyi --python api.cc
+    bindgen.py api/syncline.pyi --python api.cc --stub _syncline.pyi
     bindgen.py api/syncline.pyi --java api.srcjar --jni api_jni.cc --methods methods.txt
 
 How a value of each type crosses the border is hand-written, once for each language
@@ -19,6 +19,7 @@ import stub
 from java_emitter import JavaEmitter
 from jni_emitter import JniEmitter
 from python_emitter import PythonEmitter
+from stub_emitter import shipped_stub
 
 
 def write_source_jar(path: pathlib.Path, files: dict[str, str]) -> None:
@@ -42,17 +43,21 @@ def main() -> None:
     path = pathlib.Path
     parser.add_argument("stub", type=path, help="the description of the API")
     parser.add_argument("--python", type=path, help="the C++ file to write for Python")
+    parser.add_argument("--stub", type=path, dest="shipped", help="Python's type stub to write")
     parser.add_argument("--java", type=path, help="the .srcjar of Java classes to write")
     parser.add_argument("--jni", type=path, help="the C++ file to write for Java")
     parser.add_argument("--methods", type=path, help="the list of all methods to write")
     options = parser.parse_args()
     source = options.stub.name
     try:
-        api = stub.read(options.stub.read_text(), str(options.stub))
+        description = options.stub.read_text()
+        api = stub.read(description, str(options.stub))
     except (stub.StubError, SyntaxError) as error:
         sys.exit(f"bindgen: {error}")
     if options.python:
         options.python.write_text(PythonEmitter().emit(api, source))
+    if options.shipped:
+        options.shipped.write_text(shipped_stub(description, source))
     if options.java:
         write_source_jar(options.java, JavaEmitter(api, source).emit())
     if options.jni:

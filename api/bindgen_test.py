@@ -1,5 +1,7 @@
 """The generator of the bindings: its output for a small API, and its refusals."""
 
+import ast
+import inspect
 import os
 import pathlib
 import re
@@ -8,12 +10,13 @@ import sys
 import zipfile
 
 import bindgen
-import cpp
+import description
 import pytest
 import stub
 from java_emitter import JavaEmitter
 from jni_emitter import JniEmitter
 from python_emitter import PythonEmitter
+from stub_emitter import shipped_stub
 
 FOLDER = pathlib.Path(__file__).parent
 TINY = FOLDER / "testdata" / "tiny.pyi"
@@ -100,10 +103,36 @@ def test_every_method_of_the_public_api_is_emitted():
             assert re.search(definition, generated)
 
 
-def test_every_adapted_method_is_in_the_public_api():
-    handles = (item for item in public_api() if isinstance(item, stub.Handle))
-    names = {f"{handle.name}.{method.name}" for handle in handles for method in handle.methods}
-    assert cpp.ADAPTED <= names
+def test_the_shipped_stub_of_a_small_api_is_the_golden_one():
+    golden("tiny_stub.golden", shipped_stub(TINY.read_text(), TINY.name))
+
+
+def test_the_shipped_stub_has_every_method_and_nothing_of_the_generators():
+    shipped = ast.parse(shipped_stub((FOLDER / "syncline.pyi").read_text(), "syncline.pyi"))
+    classes = {c.name: c for c in shipped.body if isinstance(c, ast.ClassDef)}
+    for handle in (item for item in public_api() if isinstance(item, stub.Handle)):
+        functions = [f for f in classes[handle.name].body if isinstance(f, ast.FunctionDef)]
+        assert {method.name for method in handle.methods} <= {f.name for f in functions}
+        decorators = {ast.unparse(d) for f in functions for d in f.decorator_list}
+        assert decorators <= {"property", "staticmethod"}
+    names = {node.id for node in ast.walk(shipped) if isinstance(node, ast.Name)}
+    assert not names & {*stub.REFINED, *vars(description)} - {"Any", "Callable", "TypeAlias"}
+
+
+def test_a_collective_has_a_form_in_the_background():
+    work = 'class Work:\n  "W."\n'
+    method = '  @collective\n  def f(self, x: int, timeout: timedelta | None = None) -> int: "F."\n'
+    _, handle = read(work + f'class A:\n  "A."\n{method}')
+    blocking, background = handle.methods
+    assert (blocking.name, blocking.result.name, blocking.twin) == ("f", "int", "f_async")
+    assert (background.name, background.result.name) == ("f_async", "Work")
+    assert background.arguments == blocking.arguments
+    assert background.doc == "As f, in the background."
+
+
+def test_every_decorator_is_known_to_the_reader():
+    functions = {n for n, f in vars(description).items() if inspect.isfunction(f)}
+    assert functions == {*stub.MARKS, "collective", "java_base", "python_only"}
 
 
 def test_an_unknown_type_is_refused_with_class_method_and_vocabulary():
@@ -130,6 +159,10 @@ def test_an_unknown_result_is_refused():
         ('def f(self, *, x: int) -> None: "F."', "A.f: plain parameters only"),
         ('@classmethod\n  def f(cls) -> None: "F."', "only @staticmethod and @property are known"),
         ('@property\n  def f(self, x: int) -> None: "F."', "a property takes no arguments"),
+        ('@field\n  def f(self) -> int: "F."', "A.f: a @field is a @property"),
+        ('@java_arrays\n  def f(self) -> int: "F."', "with @java_arrays it takes one Tensor"),
+        ('@collective\n  @property\n  def f(self) -> int: "F."', "a @collective is a method"),
+        ('@collective\n  def f(self) -> int: "F."', "type 'Work' is not in the vocabulary"),
         ('def f(self) -> None: "F."\n  def f(self) -> int: "F."', "A.f: described twice"),
         ("x = 1", "A: a class holds methods and properties only"),
         ('def f(self, x: int = "1") -> None: "F."', "default ''1'' does not fit int"),
@@ -148,6 +181,7 @@ def test_what_breaks_a_rule_is_refused_with_its_place(body, expected):
         ('class A(Enum):\n  "A."\n  X = 1\n', "A: expected MEMBER = 0: values count up from 0"),
         ('class A(B):\n  "A."\n', "A: its base must be one class described above it"),
         ("class A:\n  pass\n", "A: a class holds methods"),
+        ('@java\nclass A:\n  "A."\n', "A: only @java_base(NAME) is known of classes"),
         ("class A: ...\n", "A: its docstring is missing"),
         ('def f() -> int: "F."\n', "module: only imports, aliases and classes belong here"),
     ],

@@ -69,4 +69,4 @@ def builder(handle: Handle, method: Method, docs: JavaDocs) -> Iterator[str]:
 
 
 def _type(argument: Argument) -> str:
-    return java_type(argument.type, argument.name).java
+    return java_type(argument.type).java

@@ -1,8 +1,8 @@
 """The Java classes, from the description of the API.
 
 A method becomes one public method over Tensor with all arguments, and a few shorter ones that leave
-defaults out: see _shorter. Those of ARRAYS have a form for each type of array besides, which views
-it as a Tensor (see java/io/syncline/Tensor.java). What a call uses is held by a Scope (see
+defaults out: see _shorter_counts. Those with @java_arrays have a form for each type of array, which
+views it as a Tensor (see java/io/syncline/Tensor.java). What a call uses is held by a Scope (see
 java/io/syncline/Scope.java), which also copies the elements of arrays out and back.
 """
 
@@ -25,52 +25,8 @@ from java_types import (
 )
 from stub import Argument, Enum, Handle, Method
 
-# The operations that also take a plain array in place of their tensor, and the element types.
-ARRAYS = {
-    "ProcessGroup.all_reduce",
-    "ProcessGroup.broadcast",
-    "ProcessGroup.reduce",
-    "ProcessGroup.send",
-    "ProcessGroup.recv",
-}
+# What @java_arrays makes of a tensor.
 _ELEMENTS = ("float", "double", "int", "long")
-
-# Methods that return at once, besides properties and those that start an operation: they need not
-# leave a virtual thread.
-PROMPT = {
-    "CommHook.all_reduce",
-    "CommHook.batched_power_sgd",
-    "CommHook.bfloat16_compress",
-    "CommHook.float16_compress",
-    "CommHook.post_local_sgd",
-    "CommHook.power_sgd",
-    "CommHook.quantize_per_channel",
-    "CommHook.quantize_per_tensor",
-    "CommHook.top_k",
-    "Heartbeat.beat",
-    "Heartbeat.create",
-    "ParameterAverager.create",
-    "Preemption.create",
-    "Preemption.give_notice",
-    "ProcessGroup.abort",
-    "ProcessGroup.name",
-    "ProcessGroup.rank",
-    "ProcessGroup.size",
-    "Reducer.copy_ready",
-    "Reducer.begin_step",
-    "Reducer.gradient",
-    "Reducer.is_used",
-    "Reducer.mark_ready",
-    "Reducer.mark_ready_sparse",
-    "Reducer.sparse_indices",
-    "Reducer.sparse_values",
-    "Reducer.stats",
-    "Work.is_completed",
-    "Work.source_rank",
-}
-
-# Hand-written classes between a generated one and NativeHandle.
-BASES = {"CommHook": "CommHookBase", "Work": "WorkBase"}
 
 _IMPORTS = ("java.time.Duration", "java.util.List")
 
@@ -112,7 +68,7 @@ class JavaEmitter:
 
     def _class(self, handle: Handle) -> Iterator[str]:
         derived = any(isinstance(i, Handle) and i.base == handle.name for i in self._api)
-        base = handle.base or BASES.get(handle.name, "NativeHandle")
+        base = handle.base or handle.java_base or "NativeHandle"
         extends = "" if is_namespace(handle) else f" extends {base}"
         yield from self._docs.comment([self._docs.text(handle.doc)], "")
         yield f"public {'' if derived else 'final '}class {handle.name}{extends} {{"
@@ -145,13 +101,14 @@ class _MethodEmitter:
         self._method = method
         self._docs = docs
         self._name = java_name(method.name)
-        self._full_name = f"{handle.name}.{method.name}"
         self._static = "static " if method.kind == "static" else ""
-        self._type = java_type(method.result, method.name)
+        self._type = java_type(method.result)
         self._result = "WorkFuture" if is_async(method) else self._type.java
         self._tensors = [a for a in method.arguments if is_tensor(a)]
         self._prompt = (
-            method.kind == "property" or self._full_name in PROMPT or is_namespace(handle)
+            method.kind == "property"
+            or bool(method.marks & {"accessor", "nonblocking"})
+            or is_namespace(handle)
         )
 
     def emit(self) -> Iterator[str]:
@@ -163,7 +120,7 @@ class _MethodEmitter:
         yield from self._started() if is_async(self._method) else self._blocking()
         for count in self._shorter_counts():
             yield from self._shorter(count)
-        if self._full_name in ARRAYS:
+        if "java_arrays" in self._method.marks:
             for element in _ELEMENTS:
                 for count in self._shorter_counts():
                     yield from self._of_array(element, count)
@@ -180,8 +137,8 @@ class _MethodEmitter:
     def _call(self, self_scope: str = "scope") -> str:
         values = [] if self._method.kind == "static" else [f'{self_scope}.use(this, "this")']
         for argument in self._method.arguments:
-            use = scope_use(self._full_name, argument)
-            type = java_type(argument.type, argument.name)
+            use = scope_use(argument)
+            type = java_type(argument.type)
             values.append(type.pass_in.format(java_name(argument.name), use=use))
         return f"{native_name(self._method)}({', '.join(values)})"
 
@@ -191,7 +148,7 @@ class _MethodEmitter:
         if not self._prompt:
             yield from self._off_virtual_threads()
         call = self._type.hand_out.format(self._call())
-        writes = any(scope_use(self._full_name, a) != "read" for a in self._tensors)
+        writes = any(scope_use(a) != "read" for a in self._tensors)
         if "scope." not in call:
             yield f"    {self._return(call)}"
         else:
@@ -228,11 +185,8 @@ class _MethodEmitter:
         """A wait in native code would hold a virtual thread's carrier."""
         arguments = ", ".join(self._names())
         yield "    if (Threads.isVirtual()) {"
-        twin = next(
-            (m for m in self._handle.methods if m.name == f"{self._method.name}_async"), None
-        )
-        if twin and self._type.java == "void" and twin.arguments == self._method.arguments:
-            yield f"      {java_name(twin.name)}({arguments}).await();"
+        if self._method.twin and self._type.java == "void":
+            yield f"      {java_name(self._method.twin)}({arguments}).await();"
             yield "      return;"
         elif self._type.java == "void":
             yield f"      Threads.run(() -> {self._name}({arguments}));"
@@ -291,7 +245,7 @@ class _MethodEmitter:
         arguments = self._method.arguments[:count]
         (tensor,) = self._tensors
         target = ", ".join(_erased(self._spelling(a)) for a in arguments)
-        back = "" if scope_use(self._full_name, tensor) == "read" else ", and back"
+        back = "" if scope_use(tensor) == "read" else ", and back"
         text = f"As {{@link #{self._name}({target})}} of an array, whose elements are copied{back}."
         values = ", ".join(
             f'Tensor.ofArray({name}, "{name}")' if a is tensor else name
@@ -316,7 +270,7 @@ class _MethodEmitter:
         yield f"  public {self._static}{self._result} {self._name}({parameters}) {{"
 
     def _spelling(self, argument: Argument) -> str:
-        return java_type(argument.type, argument.name).java
+        return java_type(argument.type).java
 
     def _names(self, arguments: list[Argument] | None = None) -> list[str]:
         chosen = self._method.arguments if arguments is None else arguments

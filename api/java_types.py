@@ -2,19 +2,10 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 from datetime import timedelta
 
 from stub import Argument, Handle, Method, Type
-
-# Numbers of the description that are `int` in Java rather than `long`: ranks and other small
-# counts, by the name of the argument or, for a result, of the method.
-_SMALL = re.compile(
-    r"(.*_)?(rank|ranks|size|root|src|dst|port|index|groups|buckets|recv|parameters|sparse|"
-    r"unused|active)"
-    r"(_to_\w+|_tensor)?"
-)
 
 # Methods whose name Java has taken.
 _NAMES = {"wait": "await"}
@@ -73,7 +64,7 @@ _WORDS = {
     "list[list[int]]": JavaType("long[][]", "long[][]", "jobjectArray", 'Convert.rows({0}, "{0}")'),
 }
 
-_SMALL_WORDS = {
+_INT32_WORDS = {
     "int": JavaType("int", "long", "jlong", "{0}", "Math.toIntExact({0})"),
     "list[int]": JavaType(
         "int[]", "long[]", "jlongArray", 'Convert.longs({0}, "{0}")', "Convert.ints({0})"
@@ -84,11 +75,10 @@ _SMALL_WORDS = {
 }
 
 
-def java_type(type: Type, name: str) -> JavaType:
-    """The spelling of `type` for the argument `name` or the result of the method `name`."""
+def java_type(type: Type) -> JavaType:
+    """The spelling of `type`."""
     if type.kind == "word":
-        small = _SMALL.fullmatch(name)
-        return (_SMALL_WORDS if small else {}).get(type.name) or _WORDS[type.name]
+        return (_INT32_WORDS if type.refined == "Int32" else _WORDS)[type.name]
     if type.kind == "enum":
         hand_out = f"{type.name}.values()[{{0}}]"
         return JavaType(type.name, "int", "jint", f"{_CHECKED}.ordinal()", hand_out)
@@ -117,7 +107,7 @@ def native_parameters(argument: Argument) -> list[NativeParameter]:
         ]
     if argument.type.stub == "list[Tensor]":
         return [NativeParameter(name, "long[]", "jlongArray")]
-    type = java_type(argument.type, argument.name)
+    type = java_type(argument.type)
     return [NativeParameter(name, type.native, type.jni)]
 
 
@@ -148,7 +138,7 @@ def java_value(argument: Argument) -> str:
     if isinstance(value, str):
         return java_string(value)
     if value == []:
-        java = java_type(argument.type, argument.name).java
+        java = java_type(argument.type).java
         return f"new {java.replace('[]', '[0]', 1)}" if java.endswith("[]") else "List.of()"
     if isinstance(value, int) and abs(value) >= 2**31:
         return f"{value}L"
@@ -160,27 +150,13 @@ def java_string(text: str) -> str:
     return f'"{escaped}"'
 
 
-# Tensors that are only read, besides those named input and inputs. Those named output and outputs
-# are only written.
-_READ_ONLY = {
-    "ProcessGroup.send.tensor",
-    "ProcessGroup.send_async.tensor",
-    "Reducer.create.parameters",
-    "Reducer.copy_ready.value",
-    "Reducer.mark_ready_sparse.indices",
-    "Reducer.mark_ready_sparse.values",
-}
-
-
 def is_tensor(argument: Argument) -> bool:
     return argument.type.stub in ("Tensor", "list[Tensor]")
 
 
-def scope_use(method: str, argument: Argument) -> str:
+def scope_use(argument: Argument) -> str:
     """The method of Scope for a tensor, by what the call does with its elements."""
-    if argument.name.startswith("input") or f"{method}.{argument.name}" in _READ_ONLY:
-        return "read"
-    return "write" if argument.name.startswith("output") else "use"
+    return {"InputTensor": "read", "OutputTensor": "write"}.get(argument.type.refined, "use")
 
 
 def is_async(method: Method) -> bool:

@@ -59,7 +59,7 @@ class JniEmitter:
         parameters = [] if method.kind == "static" else ["jlong jself"]
         for argument in method.arguments:
             parameters += [f"{p.jni} j_{p.name}" for p in native_parameters(argument)]
-        result = java_type(method.result, method.name).jni
+        result = java_type(method.result).jni
         yield self._head(result, handle, native_name(method), parameters)
         if method.kind != "static":
             yield f"  auto& self = Self<{handle.name}>(jself);"

@@ -3,13 +3,15 @@
 The description is an ordinary Python stub (syncline.pyi). A class derived from Enum is an enum;
 every other class is a handle, behind which stands a std::shared_ptr to a C++ object. Methods have
 plain parameters and docstrings. VOCABULARY, the enums and the handles are all that may appear in
-a signature, so that every language can spell it.
+a signature, so that every language can spell it, and REFINED types, which say more than a word of
+the vocabulary does. What the signature of a method does not say, decorators do: see description.py.
 """
 
 from __future__ import annotations
 
 import ast
-from dataclasses import dataclass
+import re
+from dataclasses import dataclass, replace
 from datetime import timedelta
 
 # Each type of a signature, and the C++ type that stands for it. Besides these: the enums, the
@@ -32,14 +34,12 @@ VOCABULARY = {
     "list[list[int]]": "std::vector<std::vector<int64_t>>",
 }
 
+# Types of description.py, and the words that they refine.
+REFINED = {"Int32": "int", "InputTensor": "Tensor", "OutputTensor": "Tensor"}
 
-# Methods that only Python has; in python/, by hand. So is whatever begins with an underscore.
-PYTHON_ONLY = {
-    "Work.exception",
-    "Work.get_future",
-    "Work.is_success",
-    "Work.result",
-}
+# Decorators of description.py that a method keeps as its marks.
+MARKS = frozenset({"accessor", "adapted", "field", "java_arrays", "nonblocking"})
+ONE_FORM = {"java_arrays", "nonblocking"}  # Those that say nothing of the form in the background.
 
 
 class StubError(ValueError):
@@ -48,9 +48,10 @@ class StubError(ValueError):
 
 @dataclass(frozen=True)
 class Type:
-    stub: str  # As the description spells it, such as "list[int]".
+    stub: str  # In words of the vocabulary, such as "list[int]".
     kind: str  # "word" of the vocabulary, "enum", "handle" or "nullable" handle.
     name: str  # The word, or the class.
+    refined: str = ""  # The type of REFINED that the description has in place of a word.
 
 
 @dataclass(frozen=True)
@@ -77,6 +78,8 @@ class Method:
     arguments: list[Argument]
     result: Type
     doc: str
+    marks: frozenset[str] = frozenset()
+    twin: str = ""  # Of a blocking collective: its form in the background.
 
 
 @dataclass(frozen=True)
@@ -92,6 +95,7 @@ class Handle:
     doc: str
     base: str | None
     methods: list[Method]
+    java_base: str = ""  # See description.py.
 
 
 def read(text: str, filename: str) -> list[Enum | Handle]:
@@ -137,18 +141,50 @@ class _Reader:
                 continue
             if not isinstance(item, ast.FunctionDef):
                 raise self._error(item, node.name, "a class holds methods and properties only")
-            if _is_private(item) or f"{node.name}.{item.name}" in PYTHON_ONLY:
+            decorators = [ast.unparse(decorator) for decorator in item.decorator_list]
+            if _is_private(item) or "python_only" in decorators:
                 continue
-            if any(item.name == method.name for method in methods):
-                raise self._error(item, f"{node.name}.{item.name}", "described twice")
-            methods.append(self._method(item, f"{node.name}.{item.name}"))
-        return Handle(node.name, self._doc(node, node.name), next(iter(bases), None), methods)
+            where = f"{node.name}.{item.name}"
+            method = self._method(item, decorators, where)
+            both = [method]
+            if "collective" in decorators:
+                both = self._both_forms(item, method, where)
+            for form in both:
+                if any(form.name == other.name for other in methods):
+                    raise self._error(item, f"{node.name}.{form.name}", "described twice")
+                methods.append(form)
+        doc = self._doc(node, node.name)
+        return Handle(node.name, doc, next(iter(bases), None), methods, self._java_base(node))
 
-    def _method(self, node: ast.FunctionDef, where: str) -> Method:
-        kinds = {"": "method", "staticmethod": "static", "property": "property"}
-        kind = kinds.get(",".join(ast.unparse(mark) for mark in node.decorator_list))
-        if kind is None:
-            raise self._error(node, where, "only @staticmethod and @property are known")
+    def _java_base(self, node: ast.ClassDef) -> str:
+        name = ""
+        for decorator in node.decorator_list:
+            match decorator:
+                case ast.Call(func=ast.Name(id="java_base"), args=[ast.Constant(value=str(base))]):
+                    name = base
+                case _:
+                    raise self._error(node, node.name, "only @java_base(NAME) is known of classes")
+        return name
+
+    def _both_forms(self, node: ast.FunctionDef, method: Method, where: str) -> list[Method]:
+        """The forms of a collective: the one that is described, and the one in the background."""
+        if method.kind != "method":
+            raise self._error(node, where, "a @collective is a method, not static, no property")
+        twin = f"{method.name}_async"
+        work = self._type(ast.Name("Work"), node, f"{where}, result in the background")
+        doc = f"As {method.name}, in the background."
+        background = Method(twin, "method", method.arguments, work, doc, method.marks - ONE_FORM)
+        return [replace(method, twin=twin), background]
+
+    def _method(self, node: ast.FunctionDef, decorators: list[str], where: str) -> Method:
+        kinds = {"staticmethod": "static", "property": "property"}
+        if unknown := set(decorators) - set(kinds) - MARKS - {"collective"}:
+            known = "only @staticmethod and @property are known, and those of description.py"
+            raise self._error(node, where, f"{known}, not @{min(unknown)}")
+        kind = next((kinds[name] for name in decorators if name in kinds), "method")
+        marks = frozenset(decorators) & MARKS
+        if "field" in marks and kind != "property":
+            raise self._error(node, where, "a @field is a @property")
         given = node.args
         if given.vararg or given.kwarg or given.kwonlyargs or given.posonlyargs:
             raise self._error(node, where, "plain parameters only: no *, / or **")
@@ -164,20 +200,25 @@ class _Reader:
                 raise self._error(node, place, "None is a type of results only")
             arguments.append(Argument(parameter.arg, type, self._default(default, type, place)))
         result = self._type(node.returns, node, f"{where}, result")
-        return Method(node.name, kind, arguments, result, self._doc(node, where))
+        tensors = [argument for argument in arguments if argument.type.name == "Tensor"]
+        if "java_arrays" in marks and len(tensors) != 1:
+            raise self._error(node, where, "with @java_arrays it takes one Tensor")
+        return Method(node.name, kind, arguments, result, self._doc(node, where), marks)
 
     def _type(self, annotation: ast.expr | None, node: ast.AST, where: str) -> Type:
         if annotation is None:
             raise self._error(node, where, "its type is missing")
-        text = ast.unparse(annotation)
+        spelled = ast.unparse(annotation)
+        refined = next((name for name in REFINED if re.search(rf"\b{name}\b", spelled)), "")
+        text = spelled.replace(refined, REFINED[refined]) if refined else spelled
         name = text.removesuffix(" | None")
         if text in VOCABULARY:
-            return Type(text, "word", text)
+            return Type(text, "word", text, refined)
         if name in self._classes and not _is_enum(self._classes[name]):
             return Type(text, "handle" if name == text else "nullable", name)
         if text in self._classes:
             return Type(text, "enum", text)
-        known = ", ".join([*VOCABULARY, *self._classes, "Handle | None"])
+        known = ", ".join([*VOCABULARY, *self._classes, "Handle | None", *REFINED])
         raise self._error(node, where, f"type '{text}' is not in the vocabulary: {known}")
 
     def _default(self, node: ast.expr | None, type: Type, where: str) -> Default | None:

@@ -1,10 +1,11 @@
 """The public API of Syncline: the one description from which every binding is generated.
 
-Ordinary Python stub syntax: it is shipped unchanged as the type stub of the Python module
-`syncline._syncline`, and gives the Java classes their names, Javadoc and signatures. Each class
-stands for the C++ class of the same name in namespace syncline, `all_reduce` for its method
-AllReduce. Only the vocabulary of api/stub.py may appear in a signature. What begins with an
-underscore, and what PYTHON_ONLY there lists, is the Python package's own, written by hand.
+Ordinary Python stub syntax. It becomes the type stub of the Python module `syncline._syncline`, and
+gives the Java classes their names, Javadoc and signatures. Each class stands for the C++ class of
+the same name in namespace syncline, `all_reduce` for its method AllReduce. Only the vocabulary of
+api/stub.py may appear in a signature; api/description.py has the decorators, by which a method says
+what its signature does not, and some types. What begins with an underscore is the Python package's
+own, written by hand.
 
 Errors are typed: bad arguments raise ValueError or TypeError before anything happens, everything
 else a subclass of DistError (see syncline.errors).
@@ -17,6 +18,19 @@ from datetime import timedelta
 from enum import Enum
 from typing import Any, TypeAlias
 
+from description import (
+    InputTensor,
+    Int32,
+    OutputTensor,
+    accessor,
+    adapted,
+    collective,
+    field,
+    java_arrays,
+    java_base,
+    nonblocking,
+    python_only,
+)
 from syncline.futures import Future
 from syncline.reduce_ops import PremulSum
 
@@ -56,36 +70,43 @@ class Store:
     def set(self, key: str, value: bytes) -> None:
         """Sets `key`, replacing any earlier value."""
 
+    @adapted
     def get(self, key: str, timeout: timedelta | None = None) -> bytes:
         """Waits until `key` is set and returns its value."""
 
     def add(self, key: str, amount: int) -> int:
         """Adds `amount` to the decimal number that `key` holds (0 if absent); returns the sum."""
 
+    @adapted
     def compare_set(self, key: str, expected: bytes, desired: bytes) -> bytes:
         """Sets `key` to `desired` if it holds `expected` (empty: if it is absent).
 
         Returns the value after the call, empty if the key is still absent.
         """
 
+    @adapted
     def wait(self, keys: list[str], timeout: timedelta | None = None) -> None:
         """Waits until all `keys` are set; a DistTimeoutError lists those that are not."""
 
     def check(self, keys: list[str]) -> bool:
         """Whether all `keys` are set now."""
 
+    @adapted
     def delete_key(self, key: str) -> bool:
         """Removes `key`; returns whether it was set."""
 
+    @adapted
     def list_keys(self, prefix: str = "") -> list[str]:
         """The keys that begin with `prefix`, sorted."""
 
+    @adapted
     def num_keys(self) -> int:
         """How many keys are set."""
 
     def append(self, key: str, value: bytes) -> None:
         """Appends to the value of `key`, which is created if it is absent."""
 
+    @adapted
     def multi_get(self, keys: list[str], timeout: timedelta | None = None) -> list[bytes]:
         """Waits until all `keys` are set; returns their values in the same order."""
 
@@ -100,6 +121,7 @@ class HashStore(Store):
     """A store inside one process, for ranks that are threads."""
 
     @staticmethod
+    @adapted
     def create(timeout: timedelta = timedelta(seconds=300)) -> HashStore:
         """Makes an empty store."""
 
@@ -111,6 +133,7 @@ class FileStore(Store):
     """
 
     @staticmethod
+    @adapted
     def create(path: str, timeout: timedelta = timedelta(seconds=300)) -> FileStore:
         """Opens the store at `path`, whose folder must exist; creates the file if needed."""
 
@@ -126,9 +149,10 @@ class TCPStore(Store):
     """
 
     @staticmethod
+    @adapted
     def create(
         host: str,
-        port: int,
+        port: Int32,
         is_master: bool = False,
         timeout: timedelta = timedelta(seconds=300),
     ) -> TCPStore:
@@ -142,13 +166,14 @@ class TCPStore(Store):
         """The server's host, as given."""
 
     @property
-    def port(self) -> int:
+    def port(self) -> Int32:
         """The server's port."""
 
 class PrefixStore(Store):
     """A part of another store: every key is preceded by a prefix and a slash."""
 
     @staticmethod
+    @adapted
     def create(prefix: str, store: Store) -> PrefixStore:
         """The keys of `store` that begin with `prefix`/."""
 
@@ -156,30 +181,38 @@ class PrefixStore(Store):
     def underlying_store(self) -> Store:
         """The store that holds the keys."""
 
+@java_base("WorkBase")
 class Work:
     """An operation in flight. Its tensors must stay untouched until it has completed."""
 
+    @adapted
     def wait(self, timeout: timedelta | None = None) -> None:
         """Waits until the operation has finished; raises its error.
 
         After `timeout` raises DistTimeoutError; the operation goes on until its own timeout.
         """
 
+    @nonblocking
     def is_completed(self) -> bool:
         """Whether the operation has finished, well or not."""
 
-    def source_rank(self) -> int:
+    @accessor
+    def source_rank(self) -> Int32:
         """Of a receive that has succeeded: the rank in the group that sent; else -1."""
 
+    @python_only
     def is_success(self) -> bool:
         """Whether the operation has finished without an error."""
 
+    @python_only
     def exception(self) -> BaseException | None:
         """The error of the operation; None if it is in flight or has succeeded."""
 
+    @python_only
     def result(self) -> list[Any]:
         """The arrays that the operation was given to write to, in its order of arguments."""
 
+    @python_only
     def get_future(self) -> Future:
         """A future that is done when the operation is; its value is that of `result`."""
 
@@ -199,7 +232,7 @@ class Message:
         """The bytes."""
 
     @property
-    def source_rank(self) -> int:
+    def source_rank(self) -> Int32:
         """The rank in the group that sent them."""
 
 class ProcessGroup:
@@ -209,15 +242,18 @@ class ProcessGroup:
     must issue the same collectives in the same order. A bad argument raises ValueError, TypeError
     or NotImplementedError before any byte moves, and the group goes on; any other error breaks the
     group: later calls fail at once and quote it. A `timeout` of None means the group's own.
-    The `_async` form of an operation returns at once.
+    The `_async` form of an operation takes the same arguments, and returns at once.
     """
 
-    def rank(self) -> int:
+    @accessor
+    def rank(self) -> Int32:
         """This rank's number in the group."""
 
-    def size(self) -> int:
+    @accessor
+    def size(self) -> Int32:
         """The number of ranks."""
 
+    @accessor
     def name(self) -> str:
         """The group's name, for messages."""
 
@@ -226,19 +262,20 @@ class ProcessGroup:
         """The backend that moves the bytes, or one for each device: "cpu:gloo,cuda:nccl"."""
 
     @property
-    def ranks(self) -> list[int]:
+    def ranks(self) -> list[Int32]:
         """The world's rank of each member, in the order of their ranks in this group."""
 
     @property
     def timeout(self) -> timedelta:
         """How long an operation may take where no timeout is given."""
 
-    def broadcast(self, tensor: Tensor, root: int, timeout: timedelta | None = None) -> None:
+    @collective
+    @java_arrays
+    def broadcast(self, tensor: Tensor, root: Int32, timeout: timedelta | None = None) -> None:
         """Copies `root`'s tensor over every other rank's, of the same type and size."""
 
-    def broadcast_async(self, tensor: Tensor, root: int, timeout: timedelta | None = None) -> Work:
-        """As broadcast, in the background."""
-
+    @collective
+    @java_arrays
     def all_reduce(
         self,
         tensor: Tensor,
@@ -251,37 +288,21 @@ class ProcessGroup:
         `factor`, here and below, is for ReduceOp.PREMUL_SUM only; it may differ between ranks.
         """
 
-    def all_reduce_async(
-        self,
-        tensor: Tensor,
-        op: ReduceOp = ReduceOp.SUM,
-        timeout: timedelta | None = None,
-        factor: float = 1.0,
-    ) -> Work:
-        """As all_reduce, in the background."""
-
+    @collective
+    @java_arrays
     def reduce(
         self,
         tensor: Tensor,
-        root: int,
+        root: Int32,
         op: ReduceOp = ReduceOp.SUM,
         timeout: timedelta | None = None,
         factor: float = 1.0,
     ) -> None:
         """As all_reduce on rank `root`; the other ranks' tensors keep their elements."""
 
-    def reduce_async(
-        self,
-        tensor: Tensor,
-        root: int,
-        op: ReduceOp = ReduceOp.SUM,
-        timeout: timedelta | None = None,
-        factor: float = 1.0,
-    ) -> Work:
-        """As reduce, in the background."""
-
+    @collective
     def all_gather(
-        self, outputs: list[Tensor], input: Tensor, timeout: timedelta | None = None
+        self, outputs: list[OutputTensor], input: InputTensor, timeout: timedelta | None = None
     ) -> None:
         """Copies every rank's `input` to outputs[its rank] on every rank.
 
@@ -289,51 +310,43 @@ class ProcessGroup:
         outputs[own rank] may be the input itself.
         """
 
-    def all_gather_async(
-        self, outputs: list[Tensor], input: Tensor, timeout: timedelta | None = None
-    ) -> Work:
-        """As all_gather, in the background."""
-
+    @collective
     def all_gather_single(
-        self, output: Tensor, input: Tensor, timeout: timedelta | None = None
+        self, output: OutputTensor, input: InputTensor, timeout: timedelta | None = None
     ) -> None:
         """As all_gather into one tensor of `size` times the input's elements, rank by rank."""
 
-    def all_gather_single_async(
-        self, output: Tensor, input: Tensor, timeout: timedelta | None = None
-    ) -> Work:
-        """As all_gather_single, in the background."""
-
+    @collective
     def gather(
-        self, outputs: list[Tensor], input: Tensor, root: int, timeout: timedelta | None = None
+        self,
+        outputs: list[OutputTensor],
+        input: InputTensor,
+        root: Int32,
+        timeout: timedelta | None = None,
     ) -> None:
         """Copies every rank's `input` to outputs[its rank] of rank `root`.
 
         All inputs have one type and size; the other ranks pass no outputs.
         """
 
-    def gather_async(
-        self, outputs: list[Tensor], input: Tensor, root: int, timeout: timedelta | None = None
-    ) -> Work:
-        """As gather, in the background."""
-
+    @collective
     def scatter(
-        self, output: Tensor, inputs: list[Tensor], root: int, timeout: timedelta | None = None
+        self,
+        output: OutputTensor,
+        inputs: list[InputTensor],
+        root: Int32,
+        timeout: timedelta | None = None,
     ) -> None:
         """Copies inputs[r] of rank `root` to rank r's `output`, for every r.
 
         All have one type and size; the other ranks pass no inputs.
         """
 
-    def scatter_async(
-        self, output: Tensor, inputs: list[Tensor], root: int, timeout: timedelta | None = None
-    ) -> Work:
-        """As scatter, in the background."""
-
+    @collective
     def reduce_scatter(
         self,
-        output: Tensor,
-        inputs: list[Tensor],
+        output: OutputTensor,
+        inputs: list[InputTensor],
         op: ReduceOp = ReduceOp.SUM,
         timeout: timedelta | None = None,
         factor: float = 1.0,
@@ -344,53 +357,34 @@ class ProcessGroup:
         inputs[own rank].
         """
 
-    def reduce_scatter_async(
-        self,
-        output: Tensor,
-        inputs: list[Tensor],
-        op: ReduceOp = ReduceOp.SUM,
-        timeout: timedelta | None = None,
-        factor: float = 1.0,
-    ) -> Work:
-        """As reduce_scatter, in the background."""
-
+    @collective
     def reduce_scatter_single(
         self,
-        output: Tensor,
-        input: Tensor,
+        output: OutputTensor,
+        input: InputTensor,
         op: ReduceOp = ReduceOp.SUM,
         timeout: timedelta | None = None,
         factor: float = 1.0,
     ) -> None:
         """As reduce_scatter of one tensor of `size` times the output's elements, rank by rank."""
 
-    def reduce_scatter_single_async(
-        self,
-        output: Tensor,
-        input: Tensor,
-        op: ReduceOp = ReduceOp.SUM,
-        timeout: timedelta | None = None,
-        factor: float = 1.0,
-    ) -> Work:
-        """As reduce_scatter_single, in the background."""
-
+    @collective
     def all_to_all(
-        self, outputs: list[Tensor], inputs: list[Tensor], timeout: timedelta | None = None
+        self,
+        outputs: list[OutputTensor],
+        inputs: list[InputTensor],
+        timeout: timedelta | None = None,
     ) -> None:
         """Copies inputs[r] to outputs[own rank] of rank r, for every r and on every rank.
 
         Each pair of ranks may have a size of its own.
         """
 
-    def all_to_all_async(
-        self, outputs: list[Tensor], inputs: list[Tensor], timeout: timedelta | None = None
-    ) -> Work:
-        """As all_to_all, in the background."""
-
+    @collective
     def all_to_all_single(
         self,
-        output: Tensor,
-        input: Tensor,
+        output: OutputTensor,
+        input: InputTensor,
         output_splits: list[int] = [],
         input_splits: list[int] = [],
         timeout: timedelta | None = None,
@@ -400,26 +394,13 @@ class ProcessGroup:
         Splits have one number of rows for each rank; without them the parts are equal.
         """
 
-    def all_to_all_single_async(
-        self,
-        output: Tensor,
-        input: Tensor,
-        output_splits: list[int] = [],
-        input_splits: list[int] = [],
-        timeout: timedelta | None = None,
-    ) -> Work:
-        """As all_to_all_single, in the background."""
-
+    @collective
     def broadcast_coalesced(
-        self, tensors: list[Tensor], root: int, timeout: timedelta | None = None
+        self, tensors: list[Tensor], root: Int32, timeout: timedelta | None = None
     ) -> None:
         """Broadcasts several tensors, of any types, in one transfer."""
 
-    def broadcast_coalesced_async(
-        self, tensors: list[Tensor], root: int, timeout: timedelta | None = None
-    ) -> Work:
-        """As broadcast_coalesced, in the background."""
-
+    @collective
     def all_reduce_coalesced(
         self,
         tensors: list[Tensor],
@@ -429,32 +410,23 @@ class ProcessGroup:
     ) -> None:
         """Reduces several tensors of one type in one transfer."""
 
-    def all_reduce_coalesced_async(
-        self,
-        tensors: list[Tensor],
-        op: ReduceOp = ReduceOp.SUM,
-        timeout: timedelta | None = None,
-        factor: float = 1.0,
-    ) -> Work:
-        """As all_reduce_coalesced, in the background."""
-
+    @collective
     def all_gather_coalesced(
-        self, outputs: list[Tensor], inputs: list[Tensor], timeout: timedelta | None = None
+        self,
+        outputs: list[OutputTensor],
+        inputs: list[InputTensor],
+        timeout: timedelta | None = None,
     ) -> None:
         """Gathers several tensors, of any types, in one transfer.
 
         outputs[i * size + r] receives inputs[i] of rank r; all ranks pass equal types and sizes.
         """
 
-    def all_gather_coalesced_async(
-        self, outputs: list[Tensor], inputs: list[Tensor], timeout: timedelta | None = None
-    ) -> Work:
-        """As all_gather_coalesced, in the background."""
-
+    @collective
     def reduce_scatter_coalesced(
         self,
-        outputs: list[Tensor],
-        inputs: list[Tensor],
+        outputs: list[OutputTensor],
+        inputs: list[InputTensor],
         op: ReduceOp = ReduceOp.SUM,
         timeout: timedelta | None = None,
         factor: float = 1.0,
@@ -464,21 +436,12 @@ class ProcessGroup:
         The reduction of inputs[i * size + r] over all ranks goes to outputs[i] of rank r.
         """
 
-    def reduce_scatter_coalesced_async(
-        self,
-        outputs: list[Tensor],
-        inputs: list[Tensor],
-        op: ReduceOp = ReduceOp.SUM,
-        timeout: timedelta | None = None,
-        factor: float = 1.0,
-    ) -> Work:
-        """As reduce_scatter_coalesced, in the background."""
-
+    @collective
     def broadcast_multi(
         self,
         tensors: list[Tensor],
-        root: int,
-        root_tensor: int = 0,
+        root: Int32,
+        root_tensor: Int32 = 0,
         timeout: timedelta | None = None,
     ) -> None:
         """Copies tensors[root_tensor] of rank `root` over all tensors of all ranks.
@@ -487,15 +450,7 @@ class ProcessGroup:
         each were a rank's own: rank r has the places r * n to r * n + n - 1.
         """
 
-    def broadcast_multi_async(
-        self,
-        tensors: list[Tensor],
-        root: int,
-        root_tensor: int = 0,
-        timeout: timedelta | None = None,
-    ) -> Work:
-        """As broadcast_multi, in the background."""
-
+    @collective
     def all_reduce_multi(
         self,
         tensors: list[Tensor],
@@ -505,51 +460,32 @@ class ProcessGroup:
     ) -> None:
         """Replaces all tensors of all ranks by their elementwise reduction."""
 
-    def all_reduce_multi_async(
-        self,
-        tensors: list[Tensor],
-        op: ReduceOp = ReduceOp.SUM,
-        timeout: timedelta | None = None,
-        factor: float = 1.0,
-    ) -> Work:
-        """As all_reduce_multi, in the background."""
-
+    @collective
     def reduce_multi(
         self,
         tensors: list[Tensor],
-        root: int,
+        root: Int32,
         op: ReduceOp = ReduceOp.SUM,
-        root_tensor: int = 0,
+        root_tensor: Int32 = 0,
         timeout: timedelta | None = None,
         factor: float = 1.0,
     ) -> None:
         """As all_reduce_multi into tensors[root_tensor] of rank `root` only."""
 
-    def reduce_multi_async(
-        self,
-        tensors: list[Tensor],
-        root: int,
-        op: ReduceOp = ReduceOp.SUM,
-        root_tensor: int = 0,
-        timeout: timedelta | None = None,
-        factor: float = 1.0,
-    ) -> Work:
-        """As reduce_multi, in the background."""
-
+    @collective
     def all_gather_multi(
-        self, outputs: list[Tensor], inputs: list[Tensor], timeout: timedelta | None = None
+        self,
+        outputs: list[OutputTensor],
+        inputs: list[InputTensor],
+        timeout: timedelta | None = None,
     ) -> None:
         """outputs[i * n * size + p] receives, for tensor i, that of place p; on every rank."""
 
-    def all_gather_multi_async(
-        self, outputs: list[Tensor], inputs: list[Tensor], timeout: timedelta | None = None
-    ) -> Work:
-        """As all_gather_multi, in the background."""
-
+    @collective
     def reduce_scatter_multi(
         self,
-        outputs: list[Tensor],
-        inputs: list[Tensor],
+        outputs: list[OutputTensor],
+        inputs: list[InputTensor],
         op: ReduceOp = ReduceOp.SUM,
         timeout: timedelta | None = None,
         factor: float = 1.0,
@@ -559,21 +495,9 @@ class ProcessGroup:
         The i-th tensor of a rank has it in inputs[i * n * size + p].
         """
 
-    def reduce_scatter_multi_async(
-        self,
-        outputs: list[Tensor],
-        inputs: list[Tensor],
-        op: ReduceOp = ReduceOp.SUM,
-        timeout: timedelta | None = None,
-        factor: float = 1.0,
-    ) -> Work:
-        """As reduce_scatter_multi, in the background."""
-
+    @collective
     def barrier(self, timeout: timedelta | None = None) -> None:
         """Returns once every rank has called it."""
-
-    def barrier_async(self, timeout: timedelta | None = None) -> Work:
-        """As barrier, in the background."""
 
     def monitored_barrier(self, timeout: timedelta | None = None) -> None:
         """As barrier, by way of the store alone: for finding out who is missing.
@@ -582,53 +506,57 @@ class ProcessGroup:
         a DistTimeoutError that names every one that had not.
         """
 
+    @collective
+    @java_arrays
     def send(
-        self, tensor: Tensor, dst: int, tag: int = 0, timeout: timedelta | None = None
+        self, tensor: InputTensor, dst: Int32, tag: int = 0, timeout: timedelta | None = None
     ) -> None:
         """Sends `tensor` to rank `dst`; may return before it has been received."""
 
-    def send_async(
-        self, tensor: Tensor, dst: int, tag: int = 0, timeout: timedelta | None = None
-    ) -> Work:
-        """As send, in the background."""
-
-    def recv(self, tensor: Tensor, src: int, tag: int = 0, timeout: timedelta | None = None) -> int:
+    @collective
+    @java_arrays
+    def recv(
+        self, tensor: Tensor, src: Int32, tag: int = 0, timeout: timedelta | None = None
+    ) -> Int32:
         """Receives into `tensor`, of the type and size that rank `src` sends with `tag`.
 
-        With -1 as `src`, from whichever rank sends first. Returns the rank that sent.
+        With -1 as `src`, from whichever rank sends first. Returns the rank that sent; in the
+        background, the Work's source_rank tells it.
         """
 
-    def recv_async(
-        self, tensor: Tensor, src: int, tag: int = 0, timeout: timedelta | None = None
-    ) -> Work:
-        """As recv, in the background; the rank that sent is the Work's source_rank."""
-
+    @adapted
     def all_gather_bytes(self, value: bytes, timeout: timedelta | None = None) -> list[bytes]:
         """Every rank's `value`, of any size, in the order of ranks."""
 
-    def broadcast_bytes(self, value: bytes, root: int, timeout: timedelta | None = None) -> bytes:
+    @adapted
+    def broadcast_bytes(self, value: bytes, root: Int32, timeout: timedelta | None = None) -> bytes:
         """The value that rank `root` passes; what the others pass is ignored."""
 
+    @adapted
     def gather_bytes(
-        self, value: bytes, root: int, timeout: timedelta | None = None
+        self, value: bytes, root: Int32, timeout: timedelta | None = None
     ) -> list[bytes]:
         """Every rank's `value` on rank `root`; an empty list on the others."""
 
+    @adapted
     def scatter_bytes(
-        self, values: list[bytes], root: int, timeout: timedelta | None = None
+        self, values: list[bytes], root: Int32, timeout: timedelta | None = None
     ) -> bytes:
         """values[r] of rank `root`, on rank r. The others pass none."""
 
+    @adapted
     def send_bytes(
-        self, value: bytes, dst: int, tag: int = 0, timeout: timedelta | None = None
+        self, value: bytes, dst: Int32, tag: int = 0, timeout: timedelta | None = None
     ) -> None:
         """Sends `value`, of any size, to rank `dst`."""
 
-    def recv_bytes(self, src: int, tag: int = 0, timeout: timedelta | None = None) -> Message:
+    @adapted
+    def recv_bytes(self, src: Int32, tag: int = 0, timeout: timedelta | None = None) -> Message:
         """Receives what send_bytes sent; with -1 as `src`, from whichever rank sends first."""
 
+    @adapted
     def split(
-        self, groups: list[list[int]], timeout: timedelta | None = None
+        self, groups: list[list[Int32]], timeout: timedelta | None = None
     ) -> ProcessGroup | None:
         """Divides this group: the new group that has this rank, or None if none has it.
 
@@ -636,7 +564,10 @@ class ProcessGroup:
         most one; ranks of a new group are numbered in the order of its list.
         """
 
-    def shrink(self, ranks_to_exclude: list[int], timeout: timedelta | None = None) -> ProcessGroup:
+    @adapted
+    def shrink(
+        self, ranks_to_exclude: list[Int32], timeout: timedelta | None = None
+    ) -> ProcessGroup:
         """A new group without `ranks_to_exclude`, also of one that has lost these ranks.
 
         Only the survivors call it, with equal arguments; they keep their order and are numbered
@@ -647,6 +578,7 @@ class ProcessGroup:
     def close(self, timeout: timedelta = timedelta(seconds=10)) -> None:
         """Waits up to `timeout` for operations in flight, then aborts them. Idempotent."""
 
+    @nonblocking
     def abort(self, reason: str) -> None:
         """Ends the group at once: operations in flight fail, here and on the peers."""
 
@@ -654,12 +586,13 @@ class World:
     """One process's membership of a job."""
 
     @staticmethod
+    @adapted
     def init(
         backend: str = "auto",
         init_method: str = "",
         store: Store | None = None,
-        rank: int = -1,
-        world_size: int = -1,
+        rank: Int32 = -1,
+        world_size: Int32 = -1,
         timeout: timedelta = timedelta(seconds=1800),
         group_name: str = "",
     ) -> World:
@@ -680,15 +613,15 @@ class World:
         """
 
     @property
-    def rank(self) -> int:
+    def rank(self) -> Int32:
         """This process's rank."""
 
     @property
-    def size(self) -> int:
+    def size(self) -> Int32:
         """The number of ranks."""
 
     @property
-    def local_rank(self) -> int:
+    def local_rank(self) -> Int32:
         """This rank's place among the ranks of its host, in order of rank."""
 
     @property
@@ -699,9 +632,10 @@ class World:
     def store(self) -> Store:
         """The store through which the ranks met."""
 
+    @adapted
     def new_group(
         self,
-        ranks: list[int],
+        ranks: list[Int32],
         backend: str | None = None,
         timeout: timedelta | None = None,
         local_synchronization: bool = False,
@@ -719,18 +653,22 @@ class GradBucket:
     """Gradients of one element type that are averaged together: what a communication hook gets."""
 
     @property
-    def index(self) -> int:
+    @field
+    def index(self) -> Int32:
         """Its place in the order in which buckets are reduced."""
 
     @property
+    @field
     def count(self) -> int:
         """How many buckets a step has."""
 
     @property
+    @field
     def step(self) -> int:
         """How many steps of the reducer have communicated before this one."""
 
     @property
+    @field
     def divisor(self) -> int:
         """What the sum over the ranks is divided by: most often their number."""
 
@@ -739,17 +677,21 @@ class GradBucket:
         """Whether it is the last bucket of its step."""
 
     @property
+    @field
     def buffer(self) -> Tensor:
         """This rank's gradients, one behind the other; the average is to take their place."""
 
     @property
+    @field
     def gradients(self) -> list[Tensor]:
         """The parts of `buffer`: views of the parameters' shapes."""
 
     @property
-    def parameters(self) -> list[int]:
+    @field
+    def parameters(self) -> list[Int32]:
         """Whose gradients these are: indices among the reducer's parameters."""
 
+@java_base("CommHookBase")
 class CommHook:
     """How a reducer averages its buckets; each hook belongs to one reducer.
 
@@ -764,10 +706,14 @@ class CommHook:
         """What kind of hook it is: "power_sgd"."""
 
     @staticmethod
+    @adapted
+    @nonblocking
     def all_reduce() -> CommHook:
         """One all-reduce: what a reducer without a hook does."""
 
     @staticmethod
+    @adapted
+    @nonblocking
     def float16_compress() -> CommHook:
         """All-reduces in float16: half the bytes of float32, and errors of about 0.05 %.
 
@@ -775,12 +721,16 @@ class CommHook:
         """
 
     @staticmethod
+    @adapted
+    @nonblocking
     def bfloat16_compress() -> CommHook:
         """All-reduces in bfloat16: half the bytes of float32, its range, errors of about 0.4 %."""
 
     @staticmethod
+    @adapted
+    @nonblocking
     def power_sgd(
-        rank: int = 1,
+        rank: Int32 = 1,
         start_step: int = 1000,
         min_compression_rate: float = 2.0,
         use_error_feedback: bool = True,
@@ -799,8 +749,10 @@ class CommHook:
         """
 
     @staticmethod
+    @adapted
+    @nonblocking
     def batched_power_sgd(
-        rank: int = 1,
+        rank: Int32 = 1,
         start_step: int = 1000,
         use_error_feedback: bool = True,
         warm_start: bool = True,
@@ -810,6 +762,8 @@ class CommHook:
         """PowerSGD on each bucket as one square matrix: faster, and less exact."""
 
     @staticmethod
+    @adapted
+    @nonblocking
     def quantize_per_tensor() -> CommHook:
         """Gathers 8 bits for each element, with a scale and a zero point for each bucket.
 
@@ -820,10 +774,14 @@ class CommHook:
         """
 
     @staticmethod
-    def quantize_per_channel(block_size: int = 512) -> CommHook:
+    @adapted
+    @nonblocking
+    def quantize_per_channel(block_size: Int32 = 512) -> CommHook:
         """The same with a scale and a zero point for each `block_size` elements in a row."""
 
     @staticmethod
+    @adapted
+    @nonblocking
     def top_k(fraction: float = 0.01) -> CommHook:
         """Gathers the `fraction` of elements that is largest; the others are added to the next.
 
@@ -832,6 +790,8 @@ class CommHook:
         """
 
     @staticmethod
+    @adapted
+    @nonblocking
     def post_local_sgd(start_step: int, subgroup: ProcessGroup | None = None) -> CommHook:
         """Averages over all ranks before `start_step`, then over those of `subgroup` only.
 
@@ -844,6 +804,7 @@ class ParameterAverager:
     """Averages parameters over all ranks in every so many steps: local and post-local SGD."""
 
     @staticmethod
+    @nonblocking
     def create(group: ProcessGroup, period: int, warmup_steps: int = 0) -> ParameterAverager:
         """The first average is in step `warmup_steps`, from 0, then in each `period`th step."""
 
@@ -862,46 +823,57 @@ class ReducerStats:
     """
 
     @property
+    @field
     def steps(self) -> int:
         """How many steps have communicated without an error, this one included."""
 
     @property
+    @field
     def hook(self) -> str:
         """The name of the communication hook; "all_reduce" if there is none."""
 
     @property
+    @field
     def bucket_bytes(self) -> list[int]:
         """The size of each bucket."""
 
     @property
-    def bucket_parameters(self) -> list[int]:
+    @field
+    def bucket_parameters(self) -> list[Int32]:
         """How many parameters each bucket has."""
 
     @property
+    @field
     def ready(self) -> list[int]:
         """When the last gradient of each bucket was there."""
 
     @property
+    @field
     def start(self) -> list[int]:
         """When each bucket was handed to the group."""
 
     @property
+    @field
     def end(self) -> list[int]:
         """When the average of each bucket was there."""
 
     @property
+    @field
     def backward_end(self) -> int:
         """When `finish` was called."""
 
     @property
+    @field
     def step_end(self) -> int:
         """When `finish` returned."""
 
     @property
+    @field
     def own_time(self) -> int:
         """Spent in the reducer itself: without waiting, without copying, without the hook."""
 
     @property
+    @field
     def copy_time(self) -> int:
         """Spent in copying gradients to their buckets."""
 
@@ -918,10 +890,12 @@ class ReducerStats:
         """hidden_time / communication_time; 1 if there was no communication."""
 
     @property
+    @field
     def total_overlap_share(self) -> float:
         """The same over all steps."""
 
     @property
+    @adapted
     def table(self) -> str:
         """All of it as text, a line for each bucket."""
 
@@ -939,14 +913,15 @@ class Reducer:
     """
 
     @staticmethod
+    @adapted
     def create(
         group: ProcessGroup,
-        parameters: list[Tensor],
+        parameters: list[InputTensor],
         names: list[str] = [],
         bucket_cap_bytes: int = 26214400,
         first_bucket_cap_bytes: int = 1048576,
         bucket_caps_bytes: list[int] = [],
-        sparse: list[int] = [],
+        sparse: list[Int32] = [],
         find_unused_parameters: bool = False,
         static_graph: bool = False,
         rebuild_buckets: bool = True,
@@ -964,8 +939,10 @@ class Reducer:
         differs, and the ranks.
         """
 
+    @adapted
+    @nonblocking
     def begin_step(
-        self, synchronize: bool = True, unused: list[int] = [], divisor: int = 0
+        self, synchronize: bool = True, unused: list[Int32] = [], divisor: int = 0
     ) -> None:
         """Begins a step, where something is to be said; the first gradient begins one too.
 
@@ -975,19 +952,25 @@ class Reducer:
         `divisor`; 0: by the number of ranks. A ValueError if a step is under way.
         """
 
-    def gradient(self, index: int) -> Tensor:
+    @adapted
+    @nonblocking
+    def gradient(self, index: Int32) -> Tensor:
         """The place of parameter `index`'s gradient in its bucket: a view, of its shape.
 
         Write the gradient there before `mark_ready(index)`; after `finish` it holds the average.
         """
 
-    def mark_ready(self, index: int) -> None:
+    @nonblocking
+    def mark_ready(self, index: Int32) -> None:
         """The gradient of parameter `index` has been written; once for each before `finish`."""
 
-    def copy_ready(self, index: int, value: Tensor) -> None:
+    @nonblocking
+    def copy_ready(self, index: Int32, value: InputTensor) -> None:
         """Copies `value` to `gradient(index)` and marks it ready."""
 
-    def mark_ready_sparse(self, index: int, indices: Tensor, values: Tensor) -> None:
+    @adapted
+    @nonblocking
+    def mark_ready_sparse(self, index: Int32, indices: InputTensor, values: InputTensor) -> None:
         """The gradient of a sparse parameter: `values[k]` belongs to row `indices[k]`.
 
         `indices` are int64 of shape [n] and may repeat; `values` have the shape [n, columns...].
@@ -1008,16 +991,23 @@ class Reducer:
         step, nothing else. Errors of the group end the group: see `replace_group`.
         """
 
-    def is_used(self, index: int) -> bool:
+    @adapted
+    @nonblocking
+    def is_used(self, index: Int32) -> bool:
         """Whether any rank had a gradient for it in the last step; if not, it is zeros."""
 
-    def sparse_indices(self, index: int) -> Tensor:
+    @adapted
+    @nonblocking
+    def sparse_indices(self, index: Int32) -> Tensor:
         """The rows of the last step, of all ranks in their order: int64 of shape [n]."""
 
-    def sparse_values(self, index: int) -> Tensor:
+    @adapted
+    @nonblocking
+    def sparse_values(self, index: Int32) -> Tensor:
         """What belongs to `sparse_indices`, divided: of shape [n, columns...]."""
 
-    def count_active(self, is_active: bool) -> int:
+    @adapted
+    def count_active(self, is_active: bool) -> Int32:
         """How many ranks say that they still have input. Collective, between steps.
 
         For inputs that end at different times: a rank that has input calls it before each step and
@@ -1040,11 +1030,13 @@ class Reducer:
         Collective over the new group. A DistMismatchError if its ranks have different parameters.
         """
 
+    @adapted
+    @nonblocking
     def stats(self) -> ReducerStats:
         """Of the last step that communicated."""
 
     @property
-    def buckets(self) -> list[list[int]]:
+    def buckets(self) -> list[list[Int32]]:
         """The parameters of each bucket, in the order in which the buckets are reduced."""
 
     @property
@@ -1060,8 +1052,10 @@ class Preemption:
     """
 
     @staticmethod
+    @adapted
+    @nonblocking
     def create(
-        store: Store, rank: int, world_size: int, timeout: timedelta = timedelta(seconds=60)
+        store: Store, rank: Int32, world_size: Int32, timeout: timedelta = timedelta(seconds=60)
     ) -> Preemption:
         """Begins to look for a notice, in the background.
 
@@ -1069,6 +1063,7 @@ class Preemption:
         is how long the ranks have to agree, once there is a notice.
         """
 
+    @nonblocking
     def give_notice(self) -> None:
         """Asks all ranks to stop. Returns at once."""
 
@@ -1092,9 +1087,11 @@ class Heartbeat:
     """
 
     @staticmethod
+    @nonblocking
     def create() -> Heartbeat:
         """One for the file that is named now."""
 
+    @nonblocking
     def beat(self) -> None:
         """Touches the file, at most ten times a second; cheap enough for every step."""
 

@@ -4,6 +4,20 @@ from datetime import timedelta
 from enum import Enum
 from typing import Any, TypeAlias
 
+from description import (
+    InputTensor,
+    Int32,
+    OutputTensor,
+    accessor,
+    adapted,
+    collective,
+    field,
+    java_arrays,
+    java_base,
+    nonblocking,
+    python_only,
+)
+
 Tensor: TypeAlias = Any
 """Any array."""
 
@@ -19,6 +33,7 @@ class Store:
     With two paragraphs.
     """
 
+    @adapted
     def get(self, key: str, timeout: timedelta | None = None) -> bytes:
         """Adapted, and waits in pieces."""
 
@@ -30,12 +45,23 @@ class HashStore(Store):
     """A store with a base."""
 
     @staticmethod
+    @adapted
     def create(timeout: timedelta = timedelta(seconds=300)) -> HashStore:
         """Static and adapted."""
 
+@java_base("WorkBase")
 class Work:
     """An operation in flight."""
 
+    @accessor
+    def source_rank(self) -> Int32:
+        """A method that C++ calls source_rank."""
+
+    @python_only
+    def result(self) -> list[Any]:
+        """Nobody else has it."""
+
+    @adapted
     def wait(self, timeout: timedelta | None = None) -> None:
         """Java has another wait."""
 
@@ -56,14 +82,24 @@ class Painter:
     ) -> None:
         """Calls PaintAll."""
 
-    def mix(self, tensor: Tensor, inputs: list[Tensor] = []) -> None:
+    @collective
+    def mix(self, output: OutputTensor, inputs: list[InputTensor] = []) -> None:
         """Has an `_async` twin."""
 
-    def mix_async(self, tensor: Tensor, inputs: list[Tensor] = []) -> Work:
-        """As mix, in the background."""
+    @collective
+    @java_arrays
+    def send(
+        self,
+        tensor: InputTensor,
+        dst: Int32,
+        color: Color = Color.RED,
+        timeout: timedelta | None = None,
+        scale: float = 1.0,
+    ) -> None:
+        """Takes arrays in Java, and has shorter forms without the timeout and what follows it."""
 
-    def recv(self, ranks: list[int], sizes: list[int]) -> int:
-        """The rank: a small number in Java, as are `ranks`."""
+    def recv(self, ranks: list[Int32], sizes: list[int]) -> Int32:
+        """The rank: an int in Java, as are `ranks`."""
 
     def close(self, timeout: timedelta = timedelta(seconds=10)) -> None:
         """Ends it."""
@@ -71,9 +107,14 @@ class Painter:
     def find(self, other: Painter, values: list[bytes], tensor: Tensor) -> Painter | None:
         """May find nothing."""
 
+    @nonblocking
+    def hurry(self) -> None:
+        """Stays on a virtual thread."""
+
     @property
-    def groups(self) -> list[list[int]]:
-        """Lists of lists."""
+    @field
+    def groups(self) -> list[list[Int32]]:
+        """Lists of lists, in a field."""
 
 class Tools:
     """Has no objects."""

@@ -1,11 +1,12 @@
-"""What the functions on groups have in common: whose call it is, and which rank is meant."""
+"""What the functions on groups have in common: whose call it is, in which form, on which rank."""
 
 from __future__ import annotations
 
 import warnings
+from typing import Any
 
 from syncline import coalesced_calls
-from syncline._syncline import ProcessGroup
+from syncline._syncline import ProcessGroup, Work
 from syncline.job import Group, NonGroupMember, rank_in, resolve
 
 
@@ -23,6 +24,12 @@ def member_of(group: Group, operation: str, collected: bool = False) -> ProcessG
     if coalesced_calls.open_contexts and not collected:
         coalesced_calls.issue(members)
     return members
+
+
+def start(group: ProcessGroup, operation: str, async_op: bool, *arguments: Any) -> Work | None:
+    """Calls a @collective of api/syncline.pyi, or its form in the background if `async_op`."""
+    work: Work | None = getattr(group, f"{operation}_async" if async_op else operation)(*arguments)
+    return work
 
 
 def choose_rank(

@@ -14,7 +14,7 @@ from threading import get_ident
 from typing import TYPE_CHECKING, Any
 
 from syncline._syncline import ReduceOp, Work
-from syncline.calls import choose_rank, member_of
+from syncline.calls import choose_rank, member_of, start
 from syncline.coalesced_calls import Coalescing, open_contexts
 from syncline.job import Group, NonGroupMember, resolve
 from syncline.reduce_ops import Op, split_op
@@ -82,8 +82,7 @@ def broadcast_coalesced(
     if members is None:
         return None
     root = choose_rank(members, src, group_src, "src")
-    start = members.broadcast_coalesced_async if async_op else members.broadcast_coalesced
-    return start(list(tensors), root)
+    return start(members, "broadcast_coalesced", async_op, list(tensors), root)
 
 
 def all_reduce_coalesced(
@@ -97,8 +96,7 @@ def all_reduce_coalesced(
     if members is None:
         return None
     reduce_op, factor = split_op(op)
-    start = members.all_reduce_coalesced_async if async_op else members.all_reduce_coalesced
-    return start(list(tensors), reduce_op, None, factor)
+    return start(members, "all_reduce_coalesced", async_op, list(tensors), reduce_op, None, factor)
 
 
 def all_gather_coalesced(
@@ -116,8 +114,7 @@ def all_gather_coalesced(
         return None
     inputs = list(input_tensor_list)
     outputs = _by_tensor(output_tensor_lists, "output_tensor_lists", members.size(), len(inputs))
-    start = members.all_gather_coalesced_async if async_op else members.all_gather_coalesced
-    return start(outputs, inputs)
+    return start(members, "all_gather_coalesced", async_op, outputs, inputs)
 
 
 def reduce_scatter_coalesced(
@@ -137,8 +134,9 @@ def reduce_scatter_coalesced(
     outputs = list(output_tensor_list)
     inputs = _by_tensor(input_tensor_lists, "input_tensor_lists", members.size(), len(outputs))
     reduce_op, factor = split_op(op)
-    start = members.reduce_scatter_coalesced_async if async_op else members.reduce_scatter_coalesced
-    return start(outputs, inputs, reduce_op, None, factor)
+    return start(
+        members, "reduce_scatter_coalesced", async_op, outputs, inputs, reduce_op, None, factor
+    )
 
 
 def broadcast_multigpu(
@@ -153,8 +151,7 @@ def broadcast_multigpu(
     if members is None:
         return None
     root = choose_rank(members, src, None, "src")
-    start = members.broadcast_multi_async if async_op else members.broadcast_multi
-    return start(list(tensor_list), root, src_tensor)
+    return start(members, "broadcast_multi", async_op, list(tensor_list), root, src_tensor)
 
 
 def all_reduce_multigpu(
@@ -168,8 +165,7 @@ def all_reduce_multigpu(
     if members is None:
         return None
     reduce_op, factor = split_op(op)
-    start = members.all_reduce_multi_async if async_op else members.all_reduce_multi
-    return start(list(tensor_list), reduce_op, None, factor)
+    return start(members, "all_reduce_multi", async_op, list(tensor_list), reduce_op, None, factor)
 
 
 def reduce_multigpu(
@@ -186,8 +182,17 @@ def reduce_multigpu(
         return None
     root = choose_rank(members, dst, None, "dst")
     reduce_op, factor = split_op(op)
-    start = members.reduce_multi_async if async_op else members.reduce_multi
-    return start(list(tensor_list), root, reduce_op, dst_tensor, None, factor)
+    return start(
+        members,
+        "reduce_multi",
+        async_op,
+        list(tensor_list),
+        root,
+        reduce_op,
+        dst_tensor,
+        None,
+        factor,
+    )
 
 
 def all_gather_multigpu(
@@ -204,8 +209,7 @@ def all_gather_multigpu(
     if members is None:
         return None
     outputs = [output for outputs in output_tensor_lists for output in outputs]
-    start = members.all_gather_multi_async if async_op else members.all_gather_multi
-    return start(outputs, list(input_tensor_list))
+    return start(members, "all_gather_multi", async_op, outputs, list(input_tensor_list))
 
 
 def reduce_scatter_multigpu(
@@ -224,8 +228,16 @@ def reduce_scatter_multigpu(
         return None
     inputs = [input for inputs in input_tensor_lists for input in inputs]
     reduce_op, factor = split_op(op)
-    start = members.reduce_scatter_multi_async if async_op else members.reduce_scatter_multi
-    return start(list(output_tensor_list), inputs, reduce_op, None, factor)
+    return start(
+        members,
+        "reduce_scatter_multi",
+        async_op,
+        list(output_tensor_list),
+        inputs,
+        reduce_op,
+        None,
+        factor,
+    )
 
 
 def _by_tensor(

@@ -21,7 +21,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING
 
 from syncline._syncline import ReduceOp, Work
-from syncline.calls import choose_rank, member_of
+from syncline.calls import choose_rank, member_of, start
 from syncline.coalesced_calls import collect, open_contexts, parts
 from syncline.job import Group
 from syncline.reduce_ops import Op, split_op
@@ -44,8 +44,7 @@ def broadcast(
     root = choose_rank(members, src, group_src, "src")
     if open_contexts and collect(members, "broadcast", root, tensor):
         return None
-    start = members.broadcast_async if async_op else members.broadcast
-    return start(tensor, root)
+    return start(members, "broadcast", async_op, tensor, root)
 
 
 def all_reduce(
@@ -61,8 +60,7 @@ def all_reduce(
     reduce_op, factor = split_op(op)
     if open_contexts and collect(members, "all_reduce", (reduce_op, factor), tensor):
         return None
-    start = members.all_reduce_async if async_op else members.all_reduce
-    return start(tensor, reduce_op, None, factor)
+    return start(members, "all_reduce", async_op, tensor, reduce_op, None, factor)
 
 
 def reduce(
@@ -79,8 +77,7 @@ def reduce(
         return None
     root = choose_rank(members, dst, group_dst, "dst")
     reduce_op, factor = split_op(op)
-    start = members.reduce_async if async_op else members.reduce
-    return start(tensor, root, reduce_op, None, factor)
+    return start(members, "reduce", async_op, tensor, root, reduce_op, None, factor)
 
 
 def all_gather(
@@ -94,8 +91,7 @@ def all_gather(
     members = member_of(group, "all_gather")
     if members is None:
         return None
-    start = members.all_gather_async if async_op else members.all_gather
-    return start(list(tensor_list), tensor)
+    return start(members, "all_gather", async_op, list(tensor_list), tensor)
 
 
 def all_gather_single(
@@ -111,8 +107,7 @@ def all_gather_single(
         return None
     if open_contexts and collect(members, "all_gather_single", None, output_tensor, input_tensor):
         return None
-    start = members.all_gather_single_async if async_op else members.all_gather_single
-    return start(output_tensor, input_tensor)
+    return start(members, "all_gather_single", async_op, output_tensor, input_tensor)
 
 
 def gather(
@@ -133,8 +128,7 @@ def gather(
         return None
     root = choose_rank(members, dst, group_dst, "dst", default=0)
     outputs = _list_of_root(gather_list, "gather_list", members.rank() == root)
-    start = members.gather_async if async_op else members.gather
-    return start(outputs, tensor, root)
+    return start(members, "gather", async_op, outputs, tensor, root)
 
 
 def gather_single(
@@ -156,8 +150,7 @@ def gather_single(
     if (output_tensor is not None) != (members.rank() == root):
         raise ValueError("output_tensor must be given on the root, and there only")
     outputs = [] if output_tensor is None else parts(output_tensor, members.size())
-    start = members.gather_async if async_op else members.gather
-    return start(outputs, input_tensor, root)
+    return start(members, "gather", async_op, outputs, input_tensor, root)
 
 
 def scatter(
@@ -178,8 +171,7 @@ def scatter(
         return None
     root = choose_rank(members, src, group_src, "src", default=0)
     inputs = _list_of_root(scatter_list, "scatter_list", members.rank() == root)
-    start = members.scatter_async if async_op else members.scatter
-    return start(tensor, inputs, root)
+    return start(members, "scatter", async_op, tensor, inputs, root)
 
 
 def reduce_scatter(
@@ -197,8 +189,9 @@ def reduce_scatter(
     if members is None:
         return None
     reduce_op, factor = split_op(op)
-    start = members.reduce_scatter_async if async_op else members.reduce_scatter
-    return start(output, list(input_list), reduce_op, None, factor)
+    return start(
+        members, "reduce_scatter", async_op, output, list(input_list), reduce_op, None, factor
+    )
 
 
 def reduce_scatter_single(
@@ -220,8 +213,7 @@ def reduce_scatter_single(
     reduction = (reduce_op, factor)
     if open_contexts and collect(members, "reduce_scatter_single", reduction, output, input):
         return None
-    start = members.reduce_scatter_single_async if async_op else members.reduce_scatter_single
-    return start(output, input, reduce_op, None, factor)
+    return start(members, "reduce_scatter_single", async_op, output, input, reduce_op, None, factor)
 
 
 def all_to_all(
@@ -237,8 +229,7 @@ def all_to_all(
     members = member_of(group, "all_to_all")
     if members is None:
         return None
-    start = members.all_to_all_async if async_op else members.all_to_all
-    return start(list(output_tensor_list), list(input_tensor_list))
+    return start(members, "all_to_all", async_op, list(output_tensor_list), list(input_tensor_list))
 
 
 def all_to_all_single(
@@ -256,8 +247,15 @@ def all_to_all_single(
     members = member_of(group, "all_to_all_single")
     if members is None:
         return None
-    start = members.all_to_all_single_async if async_op else members.all_to_all_single
-    return start(output, input, list(output_split_sizes or []), list(input_split_sizes or []))
+    return start(
+        members,
+        "all_to_all_single",
+        async_op,
+        output,
+        input,
+        list(output_split_sizes or []),
+        list(input_split_sizes or []),
+    )
 
 
 def barrier(
@@ -272,8 +270,7 @@ def barrier(
         return None
     if device_ids is not None and not isinstance(device_ids, (list, tuple)):
         raise TypeError(f"device_ids must be a list of ints, not {type(device_ids).__name__}")
-    start = members.barrier_async if async_op else members.barrier
-    return start()
+    return start(members, "barrier", async_op)
 
 
 def monitored_barrier(
