@@ -164,7 +164,7 @@ class ProcessGroup {
   // Several tensors in one transfer. outputs[i * size() + r] receives inputs[i] of rank r;
   // inputs[i * size() + r] goes to outputs[i] of rank r. Those that reduce take one element type.
   // All ranks must pass as many tensors, of the same types and sizes in the same order. Nothing
-  // that is written may share memory, but for what a rank passes to itself.
+  // that is written may share memory, except what a rank passes to itself.
   absl::Status BroadcastCoalesced(const Tensors& tensors, int64_t root, Timeout timeout = {});
   StartedWork BroadcastCoalescedAsync(const Tensors& tensors, int64_t root, Timeout timeout = {});
   absl::Status AllReduceCoalesced(const Tensors& tensors, ReduceOp op = ReduceOp::kSum,
@@ -211,7 +211,7 @@ class ProcessGroup {
   absl::Status Barrier(Timeout timeout = {});
   StartedWork BarrierAsync(Timeout timeout = {});
 
-  // The same by way of the store, for finding out who is missing: on timeout all ranks that came,
+  // The same over the store, for finding out who is missing: on timeout all ranks that came,
   // and those that come later, get a TimeoutError that names every rank that did not.
   absl::Status MonitoredBarrier(Timeout timeout = {});
 
