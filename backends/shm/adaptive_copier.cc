@@ -10,7 +10,7 @@
 #include <cstring>
 
 #include "backends/shm/event_count.h"
-#include "backends/shm/tuning.h"
+#include "backends/shm/thresholds.h"
 
 namespace syncline::shm {
 
@@ -40,7 +40,7 @@ void NontemporalCopy(void* to, const void* from, size_t bytes) {
 }
 
 void AdaptiveCopier::Copy(void* to, const void* from, size_t bytes) {
-  if (bytes < kTimedCopyThreshold) {
+  if (bytes < kTimedCopyMinBytes) {
     if (bytes > 0) std::memcpy(to, from, bytes);
     return;
   }

@@ -30,7 +30,7 @@ class AdaptiveCopier {
   // Copies `bytes`, which must not overlap. Call it before the release store that tells a reader.
   void Copy(void* to, const void* from, size_t bytes);
 
-  // Whether the next copy of at least kTimedCopyThreshold bytes will go past the caches.
+  // Whether the next copy of at least kTimedCopyMinBytes bytes will go past the caches.
   bool bypasses_caches() const { return until_trial_.load(std::memory_order_relaxed) > 0; }
 
  private:

@@ -104,12 +104,12 @@ void CollectiveEntry::PublishCall() {
   const std::vector<int64_t> words = context_.Describe().ToWords();
   std::copy(words.begin(), words.end(), layout_.full_call(rank));
   // Pairs with the acquire load in HasPublishedCall.
-  layout_.region(rank).published_call.store(context_.number, std::memory_order_release);
+  layout_.region(rank).full_call_number.store(context_.number, std::memory_order_release);
   group_.waiter().Notify(layout_.region(rank).collective_event);
 }
 
 bool CollectiveEntry::HasPublishedCall(int rank) const {
-  return layout_.region(rank).published_call.load(std::memory_order_acquire) >= context_.number;
+  return layout_.region(rank).full_call_number.load(std::memory_order_acquire) >= context_.number;
 }
 
 absl::StatusOr<CallDescription> CollectiveEntry::CallOf(int rank) const {

@@ -10,7 +10,7 @@
 #include "backends/common/call_description.h"
 #include "backends/shm/segment_layout.h"
 #include "backends/shm/shm_group.h"
-#include "backends/shm/tuning.h"
+#include "backends/shm/thresholds.h"
 #include "backends/shm/wait_context.h"
 #include "core/base/deadline.h"
 #include "core/group/backend.h"
@@ -27,7 +27,7 @@ namespace syncline::shm {
 //   Use(entry.BufferOf(other));
 class CollectiveEntry {
  public:
-  static constexpr size_t kInlineBytesAfterSplits = kInlineThreshold - sizeof(int64_t);
+  static constexpr size_t kInlineBytesAfterSplits = kInlineMaxBytes - sizeof(int64_t);
 
   // Enters the collective with `number` in the group. All ranks stage the same number of `bytes`:
   // inline in the entry slot if they fit there, else in the eager buffer at `eager_offset`. Nobody
@@ -37,7 +37,7 @@ class CollectiveEntry {
       : group_(group),
         layout_(group.layout()),
         context_{call, call.deadline, number},
-        is_inline_(bytes <= kInlineThreshold),
+        is_inline_(bytes <= kInlineMaxBytes),
         eager_offset_(eager_offset) {}
 
   // Where this rank stages its data before Exchange, and where those of another are after it.

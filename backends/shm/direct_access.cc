@@ -4,7 +4,7 @@
 
 #include "absl/container/inlined_vector.h"
 #include "backends/shm/byte_range.h"
-#include "backends/shm/tuning.h"
+#include "backends/shm/thresholds.h"
 #include "core/base/status.h"
 #include "core/tensor/reduce_kernels.h"
 
@@ -32,7 +32,7 @@ absl::StatusOr<bool> DirectAccess::Exchange(CollectiveEntry& entry, size_t bytes
                                             absl::Span<const Tensor> own) {
   const bool has_root = readable.only != kEveryRank || readable.except >= 0;
   // All ranks decide alike, as these sizes are part of the fingerprint.
-  if (bytes < threshold_ || size() == 1 || (has_root && bytes >= kRootedDirectAccessLimit)) {
+  if (bytes < threshold_ || size() == 1 || (has_root && bytes >= kRootedDirectAccessMaxBytes)) {
     SYNCLINE_RETURN_IF_ERROR(entry.Exchange());
     return false;
   }
@@ -48,7 +48,7 @@ absl::StatusOr<bool> DirectAccess::ExchangeForAllReduce(CollectiveEntry& entry,
     return false;
   }
   // Each rank decides for itself; one that publishes no handle decides for all.
-  const bool is_readable = bytes >= kBeyondCachesThreshold || until_trial_ == 0;
+  const bool is_readable = bytes >= kBeyondCachesMinBytes || until_trial_ == 0;
   if (!is_readable) --until_trial_;
   return ExchangeHandles(is_readable ? tensor.data() : nullptr, bytes, {}, entry);
 }

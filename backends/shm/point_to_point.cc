@@ -61,7 +61,7 @@ absl::Status PointToPoint::Send(const Tensor& tensor, const CallContext& call) {
   slot.sequence = call.sequence;
   slot.count = tensor.numel();
   slot.dtype = static_cast<uint16_t>(tensor.dtype());
-  const bool is_inline = bytes <= kInlineThreshold;
+  const bool is_inline = bytes <= kInlineMaxBytes;
   const bool is_eager = is_inline || slot.eager_payload() < kEagerPayloads;
   if (is_inline) {
     if (bytes > 0) std::memcpy(slot.inline_data, tensor.data(), bytes);
@@ -98,7 +98,7 @@ absl::StatusOr<int> PointToPoint::Recv(const Tensor& tensor, const CallContext& 
         CheckFits(CallOf(slot, rank()), mine.sender, context.Describe(), rank()));
   }
   const size_t bytes = tensor.nbytes();
-  const bool is_inline = bytes <= kInlineThreshold;
+  const bool is_inline = bytes <= kInlineMaxBytes;
   if (!is_inline && slot.eager_payload() >= kEagerPayloads) {
     // Hands the slot to the sender. Pairs with the acquire load in Send.
     slot.state.store(MessageSlot::kMatched, std::memory_order_release);
@@ -124,7 +124,7 @@ MessageSlot* PointToPoint::TryClaimSlot(int dst, size_t bytes) {
   MessageSlot& slot = layout_.message_slot(rank(), dst, index);
   next_slots_[dst] = slot.next = next;
   slot.state.store(MessageSlot::kClaimed, std::memory_order_relaxed);
-  if (bytes > kInlineThreshold) slot.set_eager_payload(ClaimEagerPayload(slot, bytes));
+  if (bytes > kInlineMaxBytes) slot.set_eager_payload(ClaimEagerPayload(slot, bytes));
   return &slot;
 }
 

@@ -16,7 +16,7 @@
 #include "backends/shm/adaptive_copier.h"
 #include "backends/shm/segment_layout.h"
 #include "backends/shm/shm_group.h"
-#include "backends/shm/tuning.h"
+#include "backends/shm/thresholds.h"
 #include "backends/shm/wait_context.h"
 #include "core/group/backend.h"
 #include "core/tensor/tensor.h"
@@ -25,8 +25,8 @@ namespace syncline::shm {
 
 // One rank's part in all messages. A send posts a message slot to the receiver. What happens to the
 // data depends on their size:
-//   inline       up to kInlineThreshold: they travel in the slot.
-//   eager        up to kEagerMessageThreshold: the sender copies them to one of its eager payload
+//   inline       up to kInlineMaxBytes: they travel in the slot.
+//   eager        up to kEagerMessageMaxBytes: the sender copies them to one of its eager payload
 //                buffers, and returns; it waits only if very many messages to the rank have not
 //                been received.
 //   rendezvous   longer ones, and those for which no payload buffer is free: once a receive has

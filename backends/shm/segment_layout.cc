@@ -34,7 +34,7 @@ BufferSizes::BufferSizes(int size) {
   // A call may wrap around in the ring while the slowest rank still reads the buffer of the call
   // before: more than two must fit.
   eager = std::min(large_eager_ring / kLargeEagerBuffers, tuning.eager_threshold);
-  small_eager = std::min(eager, kSmallEagerThreshold);
+  small_eager = std::min(eager, kSmallEagerMaxBytes);
   // A chunk has a cache line for each other rank, however many there are: BlockChunksOf relies on
   // it, and so groups of more than some hundred ranks take more than kChunkRingsBytes.
   max_chunk = std::max(Share(kChunkRingsBytes, kPipelineDepth * n, tuning.max_chunk),
@@ -42,7 +42,7 @@ BufferSizes::BufferSizes(int size) {
   min_chunk = std::min(max_chunk, tuning.min_chunk);
   direct_access = tuning.direct_access_threshold;
   direct_chunk = std::max(min_chunk, tuning.direct_chunk);
-  eager_payload = Share(kEagerPayloadsBytes, kEagerPayloads * n, kEagerMessageThreshold);
+  eager_payload = Share(kEagerPayloadsBytes, kEagerPayloads * n, kEagerMessageMaxBytes);
   rendezvous_buffers = std::clamp(size - 1, 1, kMaxRendezvousBuffers);
   rendezvous_buffer =
       Share(kRendezvousBuffersBytes, n * rendezvous_buffers, kRendezvousBufferBytes);

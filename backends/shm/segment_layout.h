@@ -16,17 +16,17 @@
 
 #include "backends/common/call_fingerprint.h"
 #include "backends/shm/event_count.h"
-#include "backends/shm/tuning.h"
+#include "backends/shm/thresholds.h"
 
 namespace syncline::shm {
 
 // A rank's entry to one collective: the fingerprint of its call, and its data if they are at most
-// kInlineThreshold bytes. Written by the owner, read by all. Two calls match if, and only if, their
+// kInlineMaxBytes bytes. Written by the owner, read by all. Two calls match if, and only if, their
 // fingerprints are equal (all_to_all compares its splits too: see collective_entry.h).
 struct alignas(kCacheLine) EntrySlot {
   struct Content {
     CallFingerprint fingerprint;
-    char inline_data[kInlineThreshold];
+    char inline_data[kInlineMaxBytes];
   };
 
   // The number of the collective, from 1, stored with release after `content`, which is valid for
@@ -47,7 +47,7 @@ struct BufferHandle {
   int32_t descriptor;  // Of the memory, in the owner's process.
   uint32_t flags;
 };
-static_assert(sizeof(BufferHandle) == kInlineThreshold, "fills the inline data");
+static_assert(sizeof(BufferHandle) == kInlineMaxBytes, "fills the inline data");
 
 // What a BufferHandle has no room for: the identity of memory to map, and what to unmap.
 struct alignas(kCacheLine) Registration {
@@ -73,7 +73,7 @@ struct alignas(kCacheLine) MessageSlot {
   };
   static constexpr uint64_t kNoEagerPayload = ~uint64_t{0};
 
-  // If the message is longer than kInlineThreshold: the sender's eager payload buffer that holds
+  // If the message is longer than kInlineMaxBytes: the sender's eager payload buffer that holds
   // all of it, or kNoEagerPayload, which means rendezvous.
   uint64_t eager_payload() const {
     uint64_t payload;
@@ -90,7 +90,7 @@ struct alignas(kCacheLine) MessageSlot {
   uint16_t dtype;
   uint16_t buffer;  // Which of the sender's rendezvous buffers carries the data.
   uint32_t next;    // Index of the slot of the next message. The first message of all has slot 0.
-  char inline_data[kInlineThreshold];
+  char inline_data[kInlineMaxBytes];
 };
 static_assert(sizeof(MessageSlot) == kCacheLine, "one line carries a small message");
 
@@ -134,7 +134,7 @@ struct RankRegion {
 
   alignas(kCacheLine) std::atomic<uint32_t> left;  // Released once `leave_reason` is valid.
   // The number of the collective whose call stands in full in SegmentLayout::full_call.
-  std::atomic<uint64_t> published_call;
+  std::atomic<uint64_t> full_call_number;
   std::atomic<uint32_t> needs_fence;  // See Waiter::Notify.
   cpu_set_t cores;                    // Where the owner may run; valid once it has joined.
   char leave_reason[512];

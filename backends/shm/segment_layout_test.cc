@@ -60,7 +60,7 @@ TEST(SegmentLayoutTest, TheFieldsAreWhereTheDocumentSays) {  // docs/internals/s
   EXPECT_EQ(offsetof(RankRegion, rendezvous_progress), 832u);
   EXPECT_EQ(offsetof(RendezvousProgress, read), 64u);
   EXPECT_EQ(offsetof(RankRegion, left), 1856u);
-  EXPECT_EQ(offsetof(RankRegion, published_call), 1864u);
+  EXPECT_EQ(offsetof(RankRegion, full_call_number), 1864u);
   EXPECT_EQ(offsetof(RankRegion, needs_fence), 1872u);
   EXPECT_EQ(offsetof(RankRegion, leave_reason), 2008u);
   EXPECT_EQ(offsetof(RankRegion, collectives_finished), 2560u);

@@ -5,7 +5,7 @@
 #include "absl/container/inlined_vector.h"
 #include "backends/shm/byte_range.h"
 #include "backends/shm/last_call.h"
-#include "backends/shm/tuning.h"
+#include "backends/shm/thresholds.h"
 #include "core/base/status.h"
 #include "core/tensor/reduce_kernels.h"
 
@@ -63,7 +63,7 @@ void ShmCollectives::Advance(Counter counter, uint64_t value) {
 template <typename Body>
 absl::Status ShmCollectives::RunCollective(const CallContext& context, size_t bytes,
                                            const Body& body) {
-  const size_t eager_offset = bytes <= kInlineThreshold ? 0 : eager_ring_.Allocate(bytes);
+  const size_t eager_offset = bytes <= kInlineMaxBytes ? 0 : eager_ring_.Allocate(bytes);
   CollectiveEntry entry(group_, context, ++number_, bytes, eager_offset);
   const absl::Status status = body(entry);
   RankRegion& own = layout_.region(rank());
@@ -78,7 +78,7 @@ absl::Status ShmCollectives::RunCollective(const CallContext& context, size_t by
 // free now, and nobody needs their content any more.
 void ShmCollectives::PrefetchNext(size_t bytes) {
   PrefetchToWrite(&layout_.entry_slot(rank(), number_ + 1));
-  if (bytes > kInlineThreshold && eager_ring_.IsSmall(bytes)) PrefetchSmallEager(bytes);
+  if (bytes > kInlineMaxBytes && eager_ring_.IsSmall(bytes)) PrefetchSmallEager(bytes);
 }
 
 void ShmCollectives::PrefetchSmallEager(size_t bytes) {

@@ -23,7 +23,7 @@
 namespace syncline::shm {
 
 // One rank's part in all collectives; the functions are those of TypedBackend. Each begins with a
-// CollectiveEntry. How the data move depends on their size (see tuning.h):
+// CollectiveEntry. How the data move depends on their size (see thresholds.h):
 //   eager        ranks stage all their data before the exchange, which is the only wait.
 //   pipeline     ranks move their data through rings of buffers, in chunks that fit a core's cache:
 //                a rank fills its buffers and reads those of others, so that all cores work all the
@@ -99,7 +99,7 @@ class ShmCollectives {
   // The bytes that blocks of up to `largest` take in an entry slot or eager buffer: each, and all
   // of them, or 0 if these are too many.
   size_t BlockSizeFor(size_t largest) const {
-    return largest * others() <= kInlineThreshold
+    return largest * others() <= kInlineMaxBytes
                ? largest
                : (largest + kCacheLine - 1) / kCacheLine * kCacheLine;
   }

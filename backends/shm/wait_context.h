@@ -18,7 +18,9 @@ struct WaitContext {
 
   const CallContext& call;
   const Deadline& deadline;
-  uint64_t number = 0;  // Of the collective in its group, from 1; 0 for send and recv.
+  // Counts the entries of this backend's collectives, from 1; 0 for send and recv. Messages name
+  // calls by CallContext::sequence, which counts from 0, and not by this.
+  uint64_t number = 0;
 };
 
 }  // namespace syncline::shm

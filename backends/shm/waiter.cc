@@ -7,7 +7,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
-#include "backends/shm/tuning.h"
+#include "backends/shm/thresholds.h"
 #include "core/base/interrupt.h"
 #include "core/base/stall.h"
 #include "core/base/stall_file.h"

@@ -1,4 +1,4 @@
-"""Finds the thresholds in backends/shm/tuning.h that suit this machine, and prints them.
+"""Finds the thresholds in backends/shm/thresholds.h that suit this machine, and prints them.
 
 ./bazelw run //benchmarks:shm_tuning -- --ranks 2,4
 """
@@ -26,7 +26,7 @@ _CHUNKS = [
     (64 << 10, 512 << 10),
 ]
 
-_NAMES = ["kEagerThreshold", "kMinChunkBytes", "kMaxChunkBytes"]
+_NAMES = ["kEagerMaxBytes", "kMinChunkBytes", "kMaxChunkBytes"]
 
 Candidate = tuple[int, int, int]  # Bytes: eager threshold, the smallest chunk, the largest.
 

@@ -46,7 +46,7 @@ absl::StatusOr<Plan> BroadcastCoalesced(const Tensors& tensors, int64_t root, in
   if (is_root) {
     plan.LoadPacked(tensors);
   } else {
-    plan.StorePacked(Plan::Place::kTensor, tensors);
+    plan.StorePacked(Plan::Location::kTensor, tensors);
   }
   return plan;
 }
@@ -58,7 +58,7 @@ absl::StatusOr<Plan> AllReduceCoalesced(const Tensors& tensors, ReduceOp op, dou
   Plan plan(Collective::AllReduce(tensors[0], op, factor), tensors[0].dtype(), TotalCount(tensors),
             0, tensors);
   plan.LoadPacked(tensors);
-  plan.StorePacked(Plan::Place::kTensor, tensors);
+  plan.StorePacked(Plan::Location::kTensor, tensors);
   return plan;
 }
 
@@ -87,7 +87,7 @@ absl::StatusOr<Plan> ReduceScatterCoalesced(const Tensors& outputs, const Tensor
   Plan plan(Collective::ReduceScatter(outputs[0], {}, op, factor), outputs[0].dtype(),
             TotalCount(outputs), size, outputs);
   for (int r = 0; r < size; ++r) plan.LoadPacked(Column(inputs, size, r), r);
-  plan.StorePacked(Plan::Place::kTensor, outputs);
+  plan.StorePacked(Plan::Location::kTensor, outputs);
   return plan;
 }
 
@@ -178,7 +178,7 @@ absl::StatusOr<Plan> ReduceScatterMulti(const Tensors& outputs, const Tensors& i
                           {static_cast<int>(place / n), static_cast<int64_t>(place % n) * bytes}});
   }
   plan.divisor = static_cast<int>(n);
-  plan.StorePacked(Plan::Place::kTensor, outputs);
+  plan.StorePacked(Plan::Location::kTensor, outputs);
   return plan;
 }
 

@@ -31,7 +31,7 @@ struct Turn {
 }  // namespace
 
 struct OperationQueue::State : std::enable_shared_from_this<OperationQueue::State> {
-  explicit State(std::shared_ptr<SequenceCounter> from) : numbers(std::move(from)) {}
+  explicit State(std::shared_ptr<SequenceCounter> from) : counter(std::move(from)) {}
 
   absl::Status EnsureThread() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex);
   void Loop();
@@ -45,8 +45,7 @@ struct OperationQueue::State : std::enable_shared_from_this<OperationQueue::Stat
   }
   bool IsOver() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex) { return !has_thread && !busy; }
 
-  const std::shared_ptr<SequenceCounter>
-      numbers;  // Taken from under the lock, so that they increase.
+  const std::shared_ptr<SequenceCounter> counter;  // Counts under the lock, so that it increases.
   absl::Mutex mutex;
   std::list<std::function<void()>> queue ABSL_GUARDED_BY(mutex);
   bool busy ABSL_GUARDED_BY(mutex) = false;  // An operation is running, on whatever thread.
@@ -55,8 +54,8 @@ struct OperationQueue::State : std::enable_shared_from_this<OperationQueue::Stat
   std::thread::id thread ABSL_GUARDED_BY(mutex);
 };
 
-OperationQueue::OperationQueue(std::shared_ptr<SequenceCounter> numbers)
-    : state_(std::make_shared<State>(std::move(numbers))) {}
+OperationQueue::OperationQueue(std::shared_ptr<SequenceCounter> counter)
+    : state_(std::make_shared<State>(std::move(counter))) {}
 
 OperationQueue::~OperationQueue() {
   absl::MutexLock lock(&state_->mutex);
@@ -73,19 +72,19 @@ absl::Status OperationQueue::Run(const Deadline& deadline,
                                  absl::FunctionRef<absl::Status(uint64_t)> operation,
                                  absl::FunctionRef<void(const absl::Status&)> end) {
   State& state = *state_;
-  uint64_t number = 0;
+  uint64_t sequence = 0;
   {
     absl::MutexLock lock(&state.mutex);
     if (!state.IsIdle()) return RunInTurn(deadline, operation, end);
     state.busy = true;
-    number = (*state.numbers)++;
+    sequence = (*state.counter)++;
   }
   // Whatever happens: a queue that stays busy is never destroyed.
   const absl::Cleanup not_busy = [&state] {
     absl::MutexLock lock(&state.mutex);
     state.busy = false;
   };
-  return operation(number);
+  return operation(sequence);
 }
 
 absl::Status OperationQueue::RunInTurn(const Deadline& deadline,
@@ -93,15 +92,15 @@ absl::Status OperationQueue::RunInTurn(const Deadline& deadline,
                                        absl::FunctionRef<void(const absl::Status&)> end) {
   State& state = *state_;
   SYNCLINE_RETURN_IF_ERROR(state.EnsureThread());
-  const uint64_t number = (*state.numbers)++;
+  const uint64_t sequence = (*state.counter)++;
   const auto turn = std::make_shared<Turn>();
-  state.queue.push_back([turn, number, operation, &mutex = state.mutex] {
+  state.queue.push_back([turn, sequence, operation, &mutex = state.mutex] {
     {
       absl::MutexLock lock(&mutex);
       if (turn->phase == Turn::Phase::kGivenUp) return;
       turn->phase = Turn::Phase::kRunning;
     }
-    absl::Status result = operation(number);
+    absl::Status result = operation(sequence);
     absl::MutexLock lock(&mutex);
     turn->result = std::move(result);
     turn->phase = Turn::Phase::kDone;
@@ -126,7 +125,7 @@ absl::Status OperationQueue::RunInTurn(const Deadline& deadline,
 absl::Status OperationQueue::Post(absl::FunctionRef<std::function<void()>(uint64_t)> issue) {
   absl::MutexLock lock(&state_->mutex);
   SYNCLINE_RETURN_IF_ERROR(state_->EnsureThread());
-  state_->queue.push_back(issue((*state_->numbers)++));
+  state_->queue.push_back(issue((*state_->counter)++));
   return absl::OkStatus();
 }
 

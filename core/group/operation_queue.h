@@ -18,11 +18,12 @@ namespace syncline {
 // thread that is started when it is needed and ends when it has been idle for a while. Thread-safe.
 class OperationQueue {
  public:
-  // Where numbers come from. Queues may share it: each then gets increasing ones, with gaps.
+  // Where sequence numbers come from. Queues may share it: each then gets increasing ones, with
+  // gaps.
   using SequenceCounter = std::atomic<uint64_t>;
 
   explicit OperationQueue(
-      std::shared_ptr<SequenceCounter> numbers = std::make_shared<SequenceCounter>(0));
+      std::shared_ptr<SequenceCounter> counter = std::make_shared<SequenceCounter>(0));
   // Runs what is still queued; the owner has seen to it that this is quick. May be called by an
   // operation of the queue itself.
   ~OperationQueue();
@@ -30,19 +31,19 @@ class OperationQueue {
   OperationQueue(const OperationQueue&) = delete;
   OperationQueue& operator=(const OperationQueue&) = delete;
 
-  // Runs `operation` after all earlier ones, with its number, and returns its outcome.
+  // Runs `operation` after all earlier ones, with its sequence number, and returns its outcome.
   // A TimeoutError if it has not begun by `deadline`, and an InterruptedError if this thread is
   // interrupted before; it is then never run. Once begun, it is waited for: it keeps the deadline
   // itself. If it runs on the queue's thread when this one is interrupted, `end` is called, which
   // makes it return soon. BackendError if no thread can be started.
   absl::Status Run(
-      const Deadline& deadline, absl::FunctionRef<absl::Status(uint64_t number)> operation,
+      const Deadline& deadline, absl::FunctionRef<absl::Status(uint64_t sequence)> operation,
       absl::FunctionRef<void(const absl::Status& interruption)> end = [](const absl::Status&) {});
 
-  // Queues what `issue` returns, given its number, behind all earlier operations; returns at once.
-  // `issue` is called during the call, under the queue's lock. BackendError, and nothing is queued,
-  // if no thread can be started.
-  absl::Status Post(absl::FunctionRef<std::function<void()>(uint64_t number)> issue);
+  // Queues what `issue` returns, given its sequence number, behind all earlier operations; returns
+  // at once. `issue` is called during the call, under the queue's lock. BackendError, and nothing
+  // is queued, if no thread can be started.
+  absl::Status Post(absl::FunctionRef<std::function<void()>(uint64_t sequence)> issue);
 
   // Whether nothing is running or queued.
   bool IsIdle() const;
@@ -53,7 +54,7 @@ class OperationQueue {
   struct State;  // Shared with the thread, which may outlive the queue that it ends.
 
   absl::Status RunInTurn(const Deadline& deadline,
-                         absl::FunctionRef<absl::Status(uint64_t number)> operation,
+                         absl::FunctionRef<absl::Status(uint64_t sequence)> operation,
                          absl::FunctionRef<void(const absl::Status& interruption)> end);
 
   const std::shared_ptr<State> state_;

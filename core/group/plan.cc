@@ -39,12 +39,12 @@ absl::StatusOr<Collective> MakeCall(const Plan& plan) {
   return call;
 }
 
-std::byte* Resolve(const Collective& call, const Plan::Place& place) {
+std::byte* Resolve(const Collective& call, const Plan::Location& location) {
   const Tensor* tensor = call.tensor;
-  if (place.part != Plan::Place::kTensor) {
-    tensor = &(call.kind == OpKind::kAllGather ? call.outputs : call.inputs)[place.part];
+  if (location.part != Plan::Location::kTensor) {
+    tensor = &(call.kind == OpKind::kAllGather ? call.outputs : call.inputs)[location.part];
   }
-  return tensor->data_as<std::byte>() + place.offset;
+  return tensor->data_as<std::byte>() + location.offset;
 }
 
 void DoLoad(const Collective& call, const Plan::Load& load) {

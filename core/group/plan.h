@@ -18,24 +18,25 @@ namespace syncline {
 // backend works on buffers that RunPlan makes, so that a plan which waits for its turn takes no
 // memory. Holds the user's tensors.
 struct Plan {
-  // A place in the buffers: in `tensor` of the collective, or in a part of its outputs or inputs.
-  struct Place {
+  // A location in the buffers: in `tensor` of the collective, or in a part of its outputs or
+  // inputs.
+  struct Location {
     static constexpr int kTensor = -1;
 
     int part = kTensor;
     int64_t offset = 0;  // In bytes.
   };
 
-  // Before the call: `from` is copied to a place; several tensors are reduced into it, by the
+  // Before the call: `from` is copied to a location; several tensors are reduced into it, by the
   // collective's reduction, where an average stays a sum.
   struct Load {
     std::vector<Tensor> from;
-    Place to;
+    Location to;
   };
 
-  // After the call: a tensor gets the bytes at a place.
+  // After the call: a tensor gets the bytes at a location.
   struct Store {
-    Place from;
+    Location from;
     Tensor to;
   };
 
@@ -60,7 +61,7 @@ struct Plan {
   std::vector<Store> stores;
 
   // A load for each tensor, or a store to each, one after another from the beginning of a part.
-  void LoadPacked(absl::Span<const Tensor> tensors, int part = Place::kTensor);
+  void LoadPacked(absl::Span<const Tensor> tensors, int part = Location::kTensor);
   void StorePacked(int part, absl::Span<const Tensor> tensors);
 };
 

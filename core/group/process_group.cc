@@ -357,9 +357,9 @@ std::shared_ptr<OperationQueue> ProcessGroup::QueueOf(const Collective& collecti
   absl::MutexLock lock(&queues_mutex_);
   std::shared_ptr<OperationQueue>& queue = p2p_[{collective.kind, collective.peer, collective.tag}];
   if (queue != nullptr) return queue;
-  auto& numbers = p2p_numbers_[{collective.kind, collective.peer}];
-  if (numbers == nullptr) numbers = std::make_shared<OperationQueue::SequenceCounter>(0);
-  queue = std::make_shared<OperationQueue>(numbers);
+  auto& counter = p2p_counters_[{collective.kind, collective.peer}];
+  if (counter == nullptr) counter = std::make_shared<OperationQueue::SequenceCounter>(0);
+  queue = std::make_shared<OperationQueue>(counter);
   const std::shared_ptr<OperationQueue> made = queue;
   if (p2p_.size() > queues_to_keep_) DropIdleQueues(dropped);
   return made;

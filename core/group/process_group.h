@@ -306,12 +306,12 @@ class ProcessGroup {
   absl::Mutex queues_mutex_;
   // One queue for each kind, peer and tag of p2p, made when it is needed. Of more than
   // queues_to_keep_, those that are idle are dropped. So as many are kept as a few dozen, or as
-  // twice those in use. The numbers are for each kind and peer, whatever the tag, and stay.
+  // twice those in use. Sequence numbers count for each kind and peer, whatever the tag, and stay.
   std::map<std::tuple<OpKind, int64_t, int64_t>, std::shared_ptr<OperationQueue>> p2p_
       ABSL_GUARDED_BY(queues_mutex_);
   size_t queues_to_keep_ ABSL_GUARDED_BY(queues_mutex_) = kFewQueues;
   std::map<std::pair<OpKind, int64_t>, std::shared_ptr<OperationQueue::SequenceCounter>>
-      p2p_numbers_ ABSL_GUARDED_BY(queues_mutex_);
+      p2p_counters_ ABSL_GUARDED_BY(queues_mutex_);
 };
 
 }  // namespace syncline

@@ -140,9 +140,10 @@ void RendezvousSession::Join(RendezvousStore target, NodeRecord record) {
   search_.reset();
   record.join_order = 0;  // Counts per store; Rendezvous gets a new one.
   if (last_round_.has_value()) record.round = std::max(record.round, last_round_->number);
-  // If the end of the round was reported to the launcher, this node is not done in the new store: kRunning
-  // keeps the leader waiting until the launcher has stopped the workers and calls Wait. Otherwise the
-  // round goes on there, and this node, whose launcher says only once that it is done, still is.
+  // If the end of the round was reported to the launcher, this node is not done in the new store:
+  // kRunning keeps the leader waiting until the launcher has stopped the workers and calls Wait.
+  // Otherwise the round goes on there, and this node, whose launcher says only once that it is
+  // done, still is.
   const bool is_over = !has_round_;
   if (is_over && record.state == NodeRecord::State::kDone) {
     record.state = NodeRecord::State::kRunning;

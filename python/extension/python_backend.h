@@ -21,9 +21,9 @@
 
 namespace syncline::python {
 
-// Calls the methods of an object of Python: one for each operation, with its name, and abort(reason).
-// The arguments of an operation follow from a rule: what it writes, what it reads, the reduction,
-// the root or the peer, the tag, each if the operation has it. So for example:
+// Calls the methods of an object of Python: one for each operation, with its name, and
+// abort(reason). The arguments of an operation follow from a rule: what it writes, what it reads,
+// the reduction, the root or the peer, the tag, each if the operation has it. So for example:
 //
 //   all_reduce(tensor, op)        reduce_scatter(output, inputs, op)  barrier()
 //   gather(outputs, input, root)  recv(tensor, src, tag) -> int       send(tensor, dst, tag)

@@ -10,8 +10,8 @@
 // the first three thresholds in groups of 2, 4 and 8 processes, and prints the best by the
 // geometric mean over all_reduce, broadcast, all_gather and reduce_scatter of 8 KiB to 8 MiB. The
 // best candidate was the same for all numbers of ranks, so one value serves every group.
-#ifndef SYNCLINE_BACKENDS_SHM_TUNING_H_
-#define SYNCLINE_BACKENDS_SHM_TUNING_H_
+#ifndef SYNCLINE_BACKENDS_SHM_THRESHOLDS_H_
+#define SYNCLINE_BACKENDS_SHM_THRESHOLDS_H_
 
 #include <chrono>
 #include <cstddef>
@@ -22,28 +22,28 @@ namespace syncline::shm {
 
 // Up to here the data travel in the entry slot or message slot itself: what the other fields leave
 // of its cache line.
-inline constexpr size_t kInlineThreshold = 24;
+inline constexpr size_t kInlineMaxBytes = 24;
 
 // Up to here a rank stages its data in one of its two small eager buffers, which stay in the cache
 // and are fetched again at the end of the call before. It is a page.
-inline constexpr size_t kSmallEagerThreshold = 4 << 10;
+inline constexpr size_t kSmallEagerMaxBytes = 4 << 10;
 
 // Up to here a rank stages all its data before the exchange of a collective, which is then the only
 // wait. Above, data move in chunks through a pipeline, or by direct access. From shm_tuning.
-inline constexpr size_t kEagerThreshold = 64 << 10;
+inline constexpr size_t kEagerMaxBytes = 64 << 10;
 
 // From here on tensors in shared memory are read by direct access. To measure it, compare the
 // systems syncline-shm and syncline-shm-shared of `./bazelw run //benchmarks:collectives`.
-inline constexpr size_t kDirectAccessThreshold = 64 << 10;
+inline constexpr size_t kDirectAccessMinBytes = 64 << 10;
 
 // From here on a collective with a root uses no direct access: there only one rank reads, or only
 // one is read, so main memory limits the transfer, and several cores that copy through buffers get
 // more of its bandwidth. Measured likewise, with broadcast and gather.
-inline constexpr size_t kRootedDirectAccessLimit = 8 << 20;
+inline constexpr size_t kRootedDirectAccessMaxBytes = 8 << 20;
 
 // From here on a direct all_reduce is tried in every call: tensors of that size do not stay in
 // another core's cache. Smaller ones pause for kDirectTrialInterval calls once a call was slow.
-inline constexpr size_t kBeyondCachesThreshold = 16 << 20;
+inline constexpr size_t kBeyondCachesMinBytes = 16 << 20;
 inline constexpr int kDirectTrialInterval = 200;  // Calls.
 
 // Up to so many ranks each reduces all of every chunk. Larger groups reduce-scatter and all-gather
@@ -73,7 +73,7 @@ inline constexpr size_t kBypassBlockBytes = 8 << 10;
 // ---- Where the algorithm changes: messages ----
 
 // Up to here a send copies its data to an eager payload buffer, and returns.
-inline constexpr size_t kEagerMessageThreshold = 64 << 10;
+inline constexpr size_t kEagerMessageMaxBytes = 64 << 10;
 
 // Eager payload buffers of a rank: messages that it may have sent and nobody received.
 inline constexpr int kEagerPayloads = 32;
@@ -93,7 +93,7 @@ inline constexpr size_t kPreferredMessageSlots = 4;
 // ---- Where the copy changes: see AdaptiveCopier ----
 
 // From here on a copy is timed: to look at the clock twice takes as long as a smaller one.
-inline constexpr size_t kTimedCopyThreshold = 8 << 10;
+inline constexpr size_t kTimedCopyMinBytes = 8 << 10;
 
 // Nanoseconds for each cache line from which on a copy counts as slow. Within a cache a line takes
 // 2 to 7, with the source in main memory at most 10; to write a line that a core without a common
@@ -126,10 +126,10 @@ inline constexpr size_t kLargeEagerBuffers = 4;
 // ---- What shm_tuning varies ----
 
 struct Tuning {
-  size_t eager_threshold = kEagerThreshold;
+  size_t eager_threshold = kEagerMaxBytes;
   size_t min_chunk = kMinChunkBytes;
   size_t max_chunk = kMaxChunkBytes;
-  size_t direct_access_threshold = kDirectAccessThreshold;
+  size_t direct_access_threshold = kDirectAccessMinBytes;
   size_t direct_chunk = kDirectChunkBytes;
 };
 
@@ -140,4 +140,4 @@ Tuning ReadTuning();
 
 }  // namespace syncline::shm
 
-#endif  // SYNCLINE_BACKENDS_SHM_TUNING_H_
+#endif  // SYNCLINE_BACKENDS_SHM_THRESHOLDS_H_

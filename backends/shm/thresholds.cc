@@ -1,4 +1,4 @@
-#include "backends/shm/tuning.h"
+#include "backends/shm/thresholds.h"
 
 #include <cstdio>
 
