@@ -140,6 +140,27 @@ def _cc_repositories():
         packages = ["libc-ares-dev"],
     )
     deb_repository(
+        name = "clang",
+        build_file = "//third_party:clang.BUILD",
+        packages = [
+            "clang-19",
+            "libbsd0",
+            "libclang-common-19-dev",
+            "libclang-cpp19",
+            "libedit2",
+            "libffi8",
+            "libicu72",
+            "libllvm19",
+            "liblzma5",
+            "libmd0",
+            "libtinfo6",
+            "libxml2",
+            "libz3-4",
+            "zlib1g",
+        ],
+        relocate = True,
+    )
+    deb_repository(
         name = "dlpack",
         build_file = "//third_party:dlpack.BUILD",
         packages = ["libdlpack-dev"],

@@ -167,7 +167,9 @@ void Mesh::AwaitDisconnects(absl::Span<const int> ranks) {
   auto are_known = [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     return watch_state_ != WatchState::kRunning ||
            std::none_of(dead.begin(), dead.end(),
-                        [&](int rank) { return links_[rank] == Link::kOpen; });
+                        [&](int rank) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+                          return links_[rank] == Link::kOpen;
+                        });
   };
   Deadline(kDisconnectGrace).Await(mutex_, absl::Condition(&are_known));
 }
@@ -245,7 +247,7 @@ void Mesh::UpdateLinks() {
       leave_messages_.data(), leave_messages_.size() * sizeof(LeaveMessage)));
   for (int peer = 0; peer < size_; ++peer) {
     if (peer == rank_ || links_[peer] != Link::kOpen) continue;
-    absl::Status status = CatchGloo([&] {
+    absl::Status status = CatchGloo([&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
       watch_receives_.back()->recv(peer, slot, peer * sizeof(LeaveMessage), sizeof(LeaveMessage));
     });
     if (!status.ok()) links_[peer] = leave_messages_[peer].has_come ? Link::kLeft : Link::kLost;

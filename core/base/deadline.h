@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <limits>
 
+#include "absl/base/thread_annotations.h"
 #include "absl/functional/function_ref.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/time/clock.h"
@@ -47,7 +48,8 @@ class Deadline {
   bool Expired() const { return Remaining() == absl::ZeroDuration(); }
 
   // Waits for `condition`; `mutex` guards it and is held. Returns whether it has come true.
-  bool Await(absl::Mutex& mutex, const absl::Condition& condition) const {
+  bool Await(absl::Mutex& mutex, const absl::Condition& condition) const
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex) {
     while (!mutex.AwaitWithTimeout(condition, std::min(Remaining(), absl::Seconds(1)))) {
       if (Expired()) return false;
     }
@@ -56,10 +58,12 @@ class Deadline {
 
   // The same, but ends early, with false, when this thread is interrupted: Interruption() then says
   // so. `mutex` is released while that is looked at.
-  bool AwaitInterruptibly(absl::Mutex& mutex, const absl::Condition& condition) const;
+  bool AwaitInterruptibly(absl::Mutex& mutex, const absl::Condition& condition) const
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex);
   // Also calls `each_slice`, with `mutex` held, each time that about kInterruptInterval has passed.
   bool AwaitInterruptibly(absl::Mutex& mutex, const absl::Condition& condition,
-                          absl::FunctionRef<void()> each_slice) const;
+                          absl::FunctionRef<void()> each_slice) const
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex);
 
  private:
   static constexpr int64_t kNotYet = std::numeric_limits<int64_t>::min();

@@ -33,6 +33,11 @@ struct Turn {
 struct OperationQueue::State : std::enable_shared_from_this<OperationQueue::State> {
   explicit State(std::shared_ptr<SequenceCounter> from) : counter(std::move(from)) {}
 
+  // Queues the operation and waits for it.
+  absl::Status RunInTurn(const Deadline& deadline,
+                         absl::FunctionRef<absl::Status(uint64_t sequence)> operation,
+                         absl::FunctionRef<void(const absl::Status& interruption)> end)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex);
   absl::Status EnsureThread() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex);
   void Loop();
   void RunFirst() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex);
@@ -75,7 +80,7 @@ absl::Status OperationQueue::Run(const Deadline& deadline,
   uint64_t sequence = 0;
   {
     absl::MutexLock lock(&state.mutex);
-    if (!state.IsIdle()) return RunInTurn(deadline, operation, end);
+    if (!state.IsIdle()) return state.RunInTurn(deadline, operation, end);
     state.busy = true;
     sequence = (*state.counter)++;
   }
@@ -87,14 +92,13 @@ absl::Status OperationQueue::Run(const Deadline& deadline,
   return operation(sequence);
 }
 
-absl::Status OperationQueue::RunInTurn(const Deadline& deadline,
-                                       absl::FunctionRef<absl::Status(uint64_t)> operation,
-                                       absl::FunctionRef<void(const absl::Status&)> end) {
-  State& state = *state_;
-  SYNCLINE_RETURN_IF_ERROR(state.EnsureThread());
-  const uint64_t sequence = (*state.counter)++;
+absl::Status OperationQueue::State::RunInTurn(const Deadline& deadline,
+                                              absl::FunctionRef<absl::Status(uint64_t)> operation,
+                                              absl::FunctionRef<void(const absl::Status&)> end) {
+  SYNCLINE_RETURN_IF_ERROR(EnsureThread());
+  const uint64_t sequence = (*counter)++;
   const auto turn = std::make_shared<Turn>();
-  state.queue.push_back([turn, sequence, operation, &mutex = state.mutex] {
+  queue.push_back([turn, sequence, operation, &mutex = mutex] {
     {
       absl::MutexLock lock(&mutex);
       if (turn->phase == Turn::Phase::kGivenUp) return;
@@ -105,7 +109,7 @@ absl::Status OperationQueue::RunInTurn(const Deadline& deadline,
     turn->result = std::move(result);
     turn->phase = Turn::Phase::kDone;
   });
-  if (!deadline.AwaitInterruptibly(state.mutex, absl::Condition(turn.get(), &Turn::has_begun))) {
+  if (!deadline.AwaitInterruptibly(mutex, absl::Condition(turn.get(), &Turn::has_begun))) {
     turn->phase = Turn::Phase::kGivenUp;
     SYNCLINE_RETURN_IF_ERROR(Interruption());
     return TimeoutError(absl::StrCat("could not begin within ",
@@ -113,11 +117,11 @@ absl::Status OperationQueue::RunInTurn(const Deadline& deadline,
                                      ": operations issued before it have not finished"));
   }
   const absl::Condition is_done(turn.get(), &Turn::is_done);
-  if (!Deadline(absl::InfiniteDuration()).AwaitInterruptibly(state.mutex, is_done)) {
-    state.mutex.Unlock();
+  if (!Deadline(absl::InfiniteDuration()).AwaitInterruptibly(mutex, is_done)) {
+    mutex.Unlock();
     end(Interruption());
-    state.mutex.Lock();
-    state.mutex.Await(is_done);  // It uses what is this thread's.
+    mutex.Lock();
+    mutex.Await(is_done);  // It uses what is this thread's.
   }
   return turn->result;
 }

@@ -53,10 +53,6 @@ class OperationQueue {
  private:
   struct State;  // Shared with the thread, which may outlive the queue that it ends.
 
-  absl::Status RunInTurn(const Deadline& deadline,
-                         absl::FunctionRef<absl::Status(uint64_t sequence)> operation,
-                         absl::FunctionRef<void(const absl::Status& interruption)> end);
-
   const std::shared_ptr<State> state_;
 };
 

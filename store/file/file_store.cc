@@ -274,9 +274,10 @@ absl::Status FileStore::Write(const std::vector<Change>& changes) {
 
 absl::Status FileStore::Set(absl::string_view key, absl::string_view value) {
   SYNCLINE_RETURN_IF_ERROR(AnnotateStore(CheckKey(key), ToString()));
-  return Locked(FileLockMode::kExclusive, Deadline(timeout_), [&] {
-    return Write({{Change::Kind::kSet, std::string(key), std::string(value)}});
-  });
+  return Locked(FileLockMode::kExclusive, Deadline(timeout_),
+                [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+                  return Write({{Change::Kind::kSet, std::string(key), std::string(value)}});
+                });
 }
 
 absl::StatusOr<std::string> FileStore::Get(absl::string_view key, absl::Duration timeout) {
@@ -289,10 +290,11 @@ absl::StatusOr<int64_t> FileStore::Add(absl::string_view key, int64_t amount) {
   SYNCLINE_RETURN_IF_ERROR(AnnotateStore(CheckKey(key), ToString()));
   int64_t result = 0;
   SYNCLINE_RETURN_IF_ERROR(
-      Locked(FileLockMode::kExclusive, Deadline(timeout_), [&]() -> absl::Status {
-        SYNCLINE_ASSIGN_OR_RETURN(result, contents_.Sum(key, amount));
-        return Write({{Change::Kind::kSet, std::string(key), absl::StrCat(result)}});
-      }));
+      Locked(FileLockMode::kExclusive, Deadline(timeout_),
+             [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) -> absl::Status {
+               SYNCLINE_ASSIGN_OR_RETURN(result, contents_.Sum(key, amount));
+               return Write({{Change::Kind::kSet, std::string(key), absl::StrCat(result)}});
+             }));
   return result;
 }
 
@@ -302,15 +304,16 @@ absl::StatusOr<Store::CompareSetResult> FileStore::CompareSet(absl::string_view 
   SYNCLINE_RETURN_IF_ERROR(AnnotateStore(CheckKey(key), ToString()));
   CompareSetResult result;
   SYNCLINE_RETURN_IF_ERROR(
-      Locked(FileLockMode::kExclusive, Deadline(timeout_), [&]() -> absl::Status {
-        result.swapped = contents_.Holds(key, expected);
-        if (result.swapped) {
-          SYNCLINE_RETURN_IF_ERROR(
-              Write({{Change::Kind::kSet, std::string(key), std::string(desired)}}));
-        }
-        if (const std::string* value = contents_.Find(key)) result.value = *value;
-        return absl::OkStatus();
-      }));
+      Locked(FileLockMode::kExclusive, Deadline(timeout_),
+             [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) -> absl::Status {
+               result.swapped = contents_.Holds(key, expected);
+               if (result.swapped) {
+                 SYNCLINE_RETURN_IF_ERROR(
+                     Write({{Change::Kind::kSet, std::string(key), std::string(desired)}}));
+               }
+               if (const std::string* value = contents_.Find(key)) result.value = *value;
+               return absl::OkStatus();
+             }));
   return result;
 }
 
@@ -321,38 +324,42 @@ absl::Status FileStore::Wait(absl::Span<const std::string> keys, absl::Duration 
 absl::StatusOr<bool> FileStore::Check(absl::Span<const std::string> keys) {
   SYNCLINE_RETURN_IF_ERROR(AnnotateStore(CheckKeys(keys), ToString()));
   bool all = false;
-  SYNCLINE_RETURN_IF_ERROR(Locked(FileLockMode::kShared, Deadline(timeout_), [&] {
-    all = contents_.Missing(keys).empty();
-    return absl::OkStatus();
-  }));
+  SYNCLINE_RETURN_IF_ERROR(Locked(FileLockMode::kShared, Deadline(timeout_),
+                                  [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+                                    all = contents_.Missing(keys).empty();
+                                    return absl::OkStatus();
+                                  }));
   return all;
 }
 
 absl::StatusOr<bool> FileStore::Delete(absl::string_view key) {
   SYNCLINE_RETURN_IF_ERROR(AnnotateStore(CheckKey(key), ToString()));
   bool was_set = false;
-  SYNCLINE_RETURN_IF_ERROR(Locked(FileLockMode::kExclusive, Deadline(timeout_), [&] {
-    was_set = contents_.Find(key) != nullptr;
-    if (!was_set) return absl::OkStatus();
-    return Write({{Change::Kind::kDelete, std::string(key), ""}});
-  }));
+  SYNCLINE_RETURN_IF_ERROR(Locked(FileLockMode::kExclusive, Deadline(timeout_),
+                                  [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+                                    was_set = contents_.Find(key) != nullptr;
+                                    if (!was_set) return absl::OkStatus();
+                                    return Write({{Change::Kind::kDelete, std::string(key), ""}});
+                                  }));
   return was_set;
 }
 
 absl::StatusOr<std::vector<std::string>> FileStore::Keys(absl::string_view prefix) {
   std::vector<std::string> keys;
-  SYNCLINE_RETURN_IF_ERROR(Locked(FileLockMode::kShared, Deadline(timeout_), [&] {
-    keys = contents_.Keys(prefix);
-    return absl::OkStatus();
-  }));
+  SYNCLINE_RETURN_IF_ERROR(Locked(FileLockMode::kShared, Deadline(timeout_),
+                                  [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+                                    keys = contents_.Keys(prefix);
+                                    return absl::OkStatus();
+                                  }));
   return keys;
 }
 
 absl::Status FileStore::Append(absl::string_view key, absl::string_view value) {
   SYNCLINE_RETURN_IF_ERROR(AnnotateStore(CheckKey(key), ToString()));
-  return Locked(FileLockMode::kExclusive, Deadline(timeout_), [&] {
-    return Write({{Change::Kind::kAppend, std::string(key), std::string(value)}});
-  });
+  return Locked(FileLockMode::kExclusive, Deadline(timeout_),
+                [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+                  return Write({{Change::Kind::kAppend, std::string(key), std::string(value)}});
+                });
 }
 
 absl::StatusOr<std::vector<std::string>> FileStore::MultiGet(absl::Span<const std::string> keys,
@@ -364,7 +371,8 @@ absl::StatusOr<std::vector<std::string>> FileStore::MultiGet(absl::Span<const st
     std::vector<std::string> missing, values;
     const bool last = deadline.Expired();
     SYNCLINE_RETURN_IF_ERROR(Locked(FileLockMode::kShared,
-                                    Deadline(std::max(deadline.Remaining(), kLeastLockWait)), [&] {
+                                    Deadline(std::max(deadline.Remaining(), kLeastLockWait)),
+                                    [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
                                       missing = contents_.Missing(keys);
                                       if (missing.empty()) values = contents_.Values(keys);
                                       return absl::OkStatus();
@@ -384,7 +392,8 @@ absl::Status FileStore::MultiSet(absl::Span<const std::string> keys,
   for (size_t i = 0; i < keys.size(); ++i) {
     changes.push_back({Change::Kind::kSet, keys[i], values[i]});
   }
-  return Locked(FileLockMode::kExclusive, Deadline(timeout_), [&] { return Write(changes); });
+  return Locked(FileLockMode::kExclusive, Deadline(timeout_),
+                [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return Write(changes); });
 }
 
 }  // namespace syncline

@@ -9,6 +9,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/base/thread_annotations.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
@@ -51,7 +52,9 @@ class Collective {
     const Deadline deadline(kLong);
     absl::MutexLock lock(&mutex_);
     const int64_t mine = arrived_++ / size_;
-    const auto is_done = [this, mine] { return arrived_ / size_ > mine; };
+    const auto is_done = [this, mine]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+      return arrived_ / size_ > mine;
+    };
     if (deadline.Await(mutex_, absl::Condition(&is_done))) return absl::OkStatus();
     return TimeoutError("a rank is missing in the collective");
   }
@@ -59,7 +62,7 @@ class Collective {
  private:
   const int size_;
   absl::Mutex mutex_;
-  int64_t arrived_ = 0;
+  int64_t arrived_ ABSL_GUARDED_BY(mutex_) = 0;
 };
 
 class PreemptionRanksTest : public testing::TestWithParam<int> {

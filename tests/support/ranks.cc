@@ -58,7 +58,7 @@ void Countdown::Step() {
 
 void Countdown::Wait() {
   absl::MutexLock lock(&mutex_);
-  auto open = [this] { return steps_ <= 0; };
+  auto open = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return steps_ <= 0; };
   if (mutex_.AwaitWithTimeout(absl::Condition(&open), absl::Minutes(1))) return;
   std::fprintf(stderr, "%d steps of a countdown were not made\n", steps_);
   std::abort();

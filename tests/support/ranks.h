@@ -5,6 +5,7 @@
 #include <functional>
 #include <vector>
 
+#include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
@@ -31,7 +32,7 @@ class Countdown {
 
  private:
   absl::Mutex mutex_;
-  int steps_;
+  int steps_ ABSL_GUARDED_BY(mutex_);  // That have not been made.
 };
 
 // A TCP port of loopback on which nobody listened a moment ago: for what cannot take port 0.
