@@ -4,6 +4,7 @@
 #include <string>
 
 #include "absl/strings/str_cat.h"
+#include "core/base/check.h"
 #include "core/base/interrupt.h"
 #include "core/base/status.h"
 
@@ -126,6 +127,7 @@ jbyteArray NewByteArray(JNIEnv* env, absl::string_view bytes) {
 }
 
 jint ExceptionKind(const absl::Status& status) {
+  SYNCLINE_DCHECK(!status.ok());
   if (IsInterrupted(status)) return kInterrupted;
   return static_cast<jint>(KindOf(status));
 }

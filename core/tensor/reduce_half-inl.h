@@ -11,6 +11,7 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "core/base/check.h"
 #include "hwy/highway.h"
 
 HWY_BEFORE_NAMESPACE();
@@ -28,7 +29,8 @@ HWY_INLINE hn::Vec<DI32> LoadBits16(DI32 di32, const void* from) {
 
 // Requires lanes in [0, 65535].
 template <class DI32>
-HWY_INLINE void StoreBits16(DI32 /*di32*/, hn::Vec<DI32> bits, void* to) {
+HWY_INLINE void StoreBits16(DI32 di32, hn::Vec<DI32> bits, void* to) {
+  SYNCLINE_DCHECK(hn::AllTrue(di32, hn::Eq(hn::And(bits, hn::Set(di32, 0xFFFF)), bits)));
   const hn::Rebind<uint16_t, DI32> d16;
   hn::StoreU(hn::DemoteTo(d16, bits), d16, static_cast<uint16_t*>(to));
 }

@@ -4,6 +4,7 @@
 
 #include "absl/container/inlined_vector.h"
 #include "absl/strings/str_cat.h"
+#include "core/base/check.h"
 #include "core/base/status.h"
 
 namespace syncline {
@@ -14,6 +15,11 @@ const std::byte* End(const Tensor& t) { return Begin(t) + t.nbytes(); }
 
 bool IsSameMemory(const Tensor& a, const Tensor& b) {
   return a.data() == b.data() && a.nbytes() == b.nbytes();
+}
+
+bool AreContiguous(absl::Span<const Tensor> tensors) {
+  return std::all_of(tensors.begin(), tensors.end(),
+                     [](const Tensor& tensor) { return tensor.is_contiguous(); });
 }
 
 // Whether it is plain that all are apart, which it mostly is: `written` one behind the other, and
@@ -48,6 +54,7 @@ absl::Status CheckWritable(const Tensor& tensor, absl::string_view what) {
 
 absl::Status CheckApart(absl::Span<const Tensor> written, absl::Span<const Tensor> read,
                         absl::FunctionRef<size_t(size_t i)> twin) {
+  SYNCLINE_DCHECK(AreContiguous(written) && AreContiguous(read));
   if (IsPlain(written, read)) return absl::OkStatus();
   absl::InlinedVector<const Tensor*, 16> sorted;
   for (const Tensor& tensor : written) {

@@ -6,6 +6,8 @@
 #include <limits>
 #include <type_traits>
 
+#include "core/base/check.h"
+
 namespace syncline {
 namespace {
 
@@ -43,6 +45,7 @@ Boundary FindBoundary(const T* values, size_t count, size_t k) {
 
 template <typename T>
 std::vector<uint32_t> LargestElements(const T* values, size_t count, size_t k) {
+  SYNCLINE_DCHECK(k <= count && count <= std::numeric_limits<uint32_t>::max());
   const Boundary boundary = FindBoundary(values, count, k);
   std::vector<uint32_t> chosen, candidates;
   chosen.reserve(k);

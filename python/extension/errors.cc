@@ -3,6 +3,7 @@
 #include <string>
 
 #include "absl/strings/str_cat.h"
+#include "core/base/check.h"
 #include "core/base/interrupt.h"
 #include "core/base/status.h"
 
@@ -65,6 +66,7 @@ void RaiseIfError(const absl::Status& status) {
 }
 
 absl::Status StatusOf(py::error_already_set& error) {
+  SYNCLINE_DCHECK(PyGILState_Check() != 0);
   const bool is_ours = error.matches(DistErrorClass("DistError"));
   const std::string text = TextOf(error.value());
   const std::string message =

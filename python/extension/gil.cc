@@ -10,6 +10,7 @@
 
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
+#include "core/base/check.h"
 #include "core/base/interrupt.h"
 
 namespace syncline::python {
@@ -64,9 +65,17 @@ bool IsMainThread() {
   return PyThread_get_thread_ident() == main_thread || syscall(SYS_gettid) == getpid();
 }
 
+PyThreadState* SaveThread() {
+  // Not HoldsGil, which is false on other threads once Python has begun to exit.
+  SYNCLINE_DCHECK(PyGILState_Check() != 0);
+  return PyEval_SaveThread();
+}
+
 }  // namespace
 
 bool HoldsGil() { return !TheGate().IsClosedToThisThread() && PyGILState_Check() != 0; }
+
+GilReleased::GilReleased() : state_(SaveThread()) {}
 
 GilReleased::~GilReleased() {
   // Python, once it exits, would end this thread here by an exception that C++ cannot unwind.

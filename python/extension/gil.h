@@ -16,10 +16,10 @@ namespace syncline::python {
 // Whether this thread holds the GIL. May be asked at any time, also after the interpreter's end.
 bool HoldsGil();
 
-// Lets other Python threads run for as long as it lives. Requires HoldsGil().
+// Lets other Python threads run for as long as it lives. Requires the GIL.
 class GilReleased {
  public:
-  GilReleased() : state_(PyEval_SaveThread()) {}
+  GilReleased();
   ~GilReleased();  // Once Python exits, never returns on another than the exiting thread.
 
   GilReleased(const GilReleased&) = delete;

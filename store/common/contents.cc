@@ -7,6 +7,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "core/base/check.h"
 #include "core/base/status.h"
 #include "store/common/errors.h"
 
@@ -40,6 +41,7 @@ std::vector<std::string> Contents::Missing(absl::Span<const std::string> keys) c
 }
 
 std::vector<std::string> Contents::Values(absl::Span<const std::string> keys) const {
+  SYNCLINE_DCHECK(Missing(keys).empty());
   std::vector<std::string> values;
   values.reserve(keys.size());
   for (const std::string& key : keys) values.push_back(*Find(key));
