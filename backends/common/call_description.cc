@@ -7,6 +7,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "core/base/check.h"
 #include "core/base/status.h"
 
 namespace syncline {
@@ -213,6 +214,7 @@ absl::Status CheckSame(const CallDescription& a, int rank_a, const CallDescripti
 
 absl::Status CheckSplits(const CallDescription& a, int rank_a, const CallDescription& b,
                          int rank_b) {
+  SYNCLINE_DCHECK(SameCollective(a, b));
   if (a.kind != OpKind::kAllToAll) return absl::OkStatus();
   auto check = [](const CallDescription& from, int src, const CallDescription& to, int dst) {
     const int64_t sent = from.counts[dst], expected = to.expected[src];

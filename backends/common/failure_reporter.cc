@@ -14,6 +14,7 @@
 #include "absl/strings/str_split.h"
 #include "absl/synchronization/notification.h"
 #include "backends/common/call_description.h"
+#include "core/base/check.h"
 #include "core/base/deadline.h"
 #include "core/base/status.h"
 #include "core/base/thread.h"
@@ -382,6 +383,7 @@ void FailureReporter::ReportIdle(const std::string& what) const {
 }
 
 absl::Status FailureReporter::Diagnose(const Failure& given) const {
+  SYNCLINE_DCHECK(!given.cause.ok());
   Failure failure = given;
   // A peer that left closes its connections in good order. If no other connection broke, its leave
   // is the cause.

@@ -12,6 +12,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
 #include "absl/types/span.h"
+#include "core/base/check.h"
 #include "core/base/hmac.h"
 #include "core/base/sockets.h"
 #include "core/base/status.h"
@@ -27,6 +28,7 @@ constexpr size_t kMaxStrangers = 64;
 std::string NewHelloSecret() { return absl::BytesToHexString(RandomBytes(kHelloSecretSize / 2)); }
 
 absl::Status SendHello(int socket, absl::string_view secret, int rank, const Deadline& deadline) {
+  SYNCLINE_DCHECK(secret.size() == kHelloSecretSize);
   RankAcceptor::Hello hello;
   std::memcpy(hello.secret, secret.data(), kHelloSecretSize);
   hello.rank = rank;

@@ -3,9 +3,12 @@
 #include <cstdint>
 #include <cstring>
 
+#include "core/base/check.h"
+
 namespace syncline {
 
 void CopyElements(const Tensor& from, const Tensor& to) {
+  SYNCLINE_DCHECK(from.dtype() == to.dtype() && from.numel() == to.numel());
   if (from.numel() == 0 || from.data() == to.data()) return;
   std::memcpy(to.data(), from.data(), from.nbytes());
 }

@@ -7,6 +7,7 @@
 
 #include "backends/common/tensor_steps.h"
 #include "backends/hierarchical/thresholds.h"
+#include "core/base/check.h"
 #include "core/base/status.h"
 #include "core/tensor/reduce_kernels.h"
 
@@ -315,6 +316,7 @@ absl::Status BandwidthAllGather(HierarchicalCall& call, absl::Span<const Tensor>
 absl::Status BandwidthReduceScatter(HierarchicalCall& call, const Tensor& output,
                                     absl::Span<const Tensor> inputs, ReduceOp op) {
   const Topology& topology = call.topology();
+  SYNCLINE_DCHECK(topology.is_even());
   int64_t longest = 0;
   for (const Tensor& input : inputs) longest = std::max(longest, input.numel());
   const Chunks chunks(longest, output.dtype(), kChunkBytes / inputs.size());

@@ -4,6 +4,7 @@
 
 #include "backends/common/tensor_steps.h"
 #include "backends/hierarchical/thresholds.h"
+#include "core/base/check.h"
 #include "core/base/status.h"
 
 namespace syncline {
@@ -82,6 +83,7 @@ absl::Status HierarchicalCall::Gather(absl::Span<const Tensor> parts, const Tens
 }
 
 void HierarchicalCall::SendFingerprint() {
+  SYNCLINE_DCHECK(is_on_rail());
   has_sent_fingerprint_ = true;
   const int own = topology().node;
   records_[own] = exchange_.record();
@@ -97,6 +99,7 @@ void HierarchicalCall::SendFingerprint() {
 // for; if calls differ, it is garbage in memory of this collective, whose contents are undefined
 // after an error.
 absl::Status HierarchicalCall::CheckFingerprints() {
+  SYNCLINE_DCHECK(is_on_rail());
   for (int node = 0; node < node_count(); ++node) {
     if (node == topology().node) continue;
     SYNCLINE_RETURN_IF_ERROR(
@@ -110,6 +113,7 @@ absl::Status HierarchicalCall::CheckFingerprints() {
 }
 
 void HierarchicalCall::Send(int to, const Tensor& tensor) {
+  SYNCLINE_DCHECK(is_on_rail());
   transports_.rail->Send(to, tensor.data(), tensor.nbytes());
 }
 
@@ -120,10 +124,12 @@ void HierarchicalCall::SendToAll(const Tensor& tensor) {
 }
 
 void HierarchicalCall::Receive(int from, const Tensor& tensor) {
+  SYNCLINE_DCHECK(is_on_rail());
   transports_.rail->Receive(from, tensor.data(), tensor.nbytes());
 }
 
 HierarchicalCall::Progress HierarchicalCall::progress() const {
+  SYNCLINE_DCHECK(is_on_rail());
   Progress progress;
   for (int node = 0; node < node_count(); ++node) {
     progress.sent.push_back(transports_.rail->bytes_to_send(node));
@@ -133,6 +139,7 @@ HierarchicalCall::Progress HierarchicalCall::progress() const {
 }
 
 absl::Status HierarchicalCall::Await(const Progress& progress) {
+  SYNCLINE_DCHECK(is_on_rail());
   for (int node = 0; node < node_count(); ++node) {
     SYNCLINE_RETURN_IF_ERROR(
         transports_.rail->AwaitReceived(node, progress.received[node], local_context_.deadline));
@@ -143,10 +150,14 @@ absl::Status HierarchicalCall::Await(const Progress& progress) {
 }
 
 absl::Status HierarchicalCall::AwaitAll() {
+  SYNCLINE_DCHECK(is_on_rail());
   return transports_.rail->AwaitAll(local_context_.deadline);
 }
 
-absl::Status HierarchicalCall::MakeProgress() { return transports_.rail->MakeProgress(); }
+absl::Status HierarchicalCall::MakeProgress() {
+  SYNCLINE_DCHECK(is_on_rail());
+  return transports_.rail->MakeProgress();
+}
 
 void HierarchicalCall::AbortPeers() {
   // A fingerprint that this rank has sent shows the other nodes that their calls differ from this

@@ -29,12 +29,14 @@ Topology::Topology(absl::Span<const std::string> identities, int rank) {
 }
 
 std::vector<int> Topology::rail() const {
+  SYNCLINE_DCHECK(local_rank < rail_count);
   std::vector<int> ranks;
   for (const std::vector<int>& members : nodes) ranks.push_back(members[local_rank]);
   return ranks;
 }
 
 std::vector<Tensor> Topology::SplitOverRails(const Tensor& tensor, int rails) const {
+  SYNCLINE_DCHECK(rails >= 1 && rails <= rail_count);
   std::vector<Tensor> parts = tensor.SplitEvenly(rails);
   parts.resize(local_ranks().size(), tensor.Slice(0, 0));
   return parts;

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "absl/types/span.h"
+#include "core/base/check.h"
 #include "core/tensor/tensor.h"
 
 namespace syncline {
@@ -37,7 +38,10 @@ struct Topology {
 
   // The node `distance` after this rank's in the ring of nodes; before it, if negative. Requires
   // -node_count() <= distance.
-  int NodeAt(int distance) const { return (node + distance + node_count()) % node_count(); }
+  int NodeAt(int distance) const {
+    SYNCLINE_DCHECK(-node_count() <= distance);
+    return (node + distance + node_count()) % node_count();
+  }
 
   // Whether all nodes have equally many ranks, so that every rank is on a rail.
   bool is_even() const { return rail_count == max_local_size; }

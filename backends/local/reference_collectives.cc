@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "absl/functional/function_ref.h"
+#include "core/base/check.h"
 #include "core/tensor/reduce_kernels.h"
 #include "core/tensor/tensor.h"
 
@@ -13,6 +14,7 @@ namespace {
 using Calls = absl::Span<const Collective* const>;
 
 void Copy(const Tensor& from, const Tensor& to) {
+  SYNCLINE_DCHECK(from.dtype() == to.dtype() && from.numel() == to.numel());
   if (from.nbytes() == 0 || from.data() == to.data()) return;
   std::memcpy(to.data(), from.data(), from.nbytes());
 }
@@ -25,7 +27,11 @@ void ReduceTo(const Tensor& result, Calls calls,
               absl::FunctionRef<const Tensor&(const Collective&)> input_of) {
   if (result.numel() == 0) return;
   std::vector<const void*> inputs;
-  for (const Collective* call : calls) inputs.push_back(input_of(*call).data());
+  for (const Collective* call : calls) {
+    const Tensor& input = input_of(*call);
+    SYNCLINE_DCHECK(input.dtype() == result.dtype() && input.numel() == result.numel());
+    inputs.push_back(input.data());
+  }
   Reduce(result.dtype(), calls[0]->reduce_op, result.data(), inputs, result.numel());
 }
 

@@ -8,6 +8,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "backends/common/call_fingerprint.h"
+#include "core/base/check.h"
 #include "core/base/status.h"
 
 namespace syncline::shm {
@@ -113,13 +114,24 @@ bool CollectiveEntry::HasPublishedCall(int rank) const {
 }
 
 absl::StatusOr<CallDescription> CollectiveEntry::CallOf(int rank) const {
-  return CallDescription::FromWords(
-      absl::MakeConstSpan(layout_.full_call(rank), CallDescription::MaxWords(layout_.size())));
+  // A copy, which a broken rank cannot change while it is read.
+  const int64_t* const words = layout_.full_call(rank);
+  const size_t size = static_cast<size_t>(layout_.size());
+  SYNCLINE_ASSIGN_OR_RETURN(CallDescription call,
+                            CallDescription::FromWords(std::vector<int64_t>(
+                                words, words + CallDescription::MaxWords(layout_.size()))));
+  if (call.kind == OpKind::kAllToAll &&
+      (call.counts.size() != size || call.expected.size() != size)) {
+    return BackendError(absl::StrCat(group_.peers().Describe(rank),
+                                     " has published an all_to_all of another number of ranks"));
+  }
+  return call;
 }
 
 absl::Status CollectiveEntry::CheckCalls() const {
   std::vector<CallDescription> calls;
   for (int r = 0; r < layout_.size(); ++r) {
+    SYNCLINE_DCHECK(HasPublishedCall(r));
     SYNCLINE_ASSIGN_OR_RETURN(CallDescription call, CallOf(r));
     calls.push_back(std::move(call));
   }

@@ -2,12 +2,16 @@
 
 #include <sched.h>
 
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
 #include <cstring>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
 #include "backends/common/call_description.h"
+#include "core/base/check.h"
 #include "core/base/deadline.h"
 #include "core/base/status.h"
 
@@ -54,13 +58,18 @@ absl::Status FailureCell::failure() const {
     }
     sched_yield();
   }
-  return ErrorOfKind(static_cast<ErrorKind>(record_.kind),
-                     absl::string_view(record_.text, record_.size));
+  // Of another process, which may be broken: an unknown kind is a BackendError.
+  const bool is_kind = record_.kind <= static_cast<uint32_t>(ErrorKind::kInternal);
+  const size_t size = std::min<size_t>(record_.size, sizeof(record_.text));
+  return ErrorOfKind(is_kind ? static_cast<ErrorKind>(record_.kind) : ErrorKind::kBackend,
+                     absl::string_view(record_.text, size));
 }
 
 absl::Status FailureCell::ObserveFailure(const CallContext& context) const {
+  SYNCLINE_DCHECK(has_failed());
   const absl::Status status = failure();
   const int reporter = static_cast<int>(record_.reporter);
+  if (reporter < 0 || reporter >= peers_.size()) return status;
   if (reporter == peers_.rank() || KindOf(status) != ErrorKind::kTimeout) return status;
   return Annotate(status, absl::StrCat(CallDescription(context).ToString(), ": ",
                                        peers_.Describe(reporter), " reported"));

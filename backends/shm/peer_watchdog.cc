@@ -1,5 +1,6 @@
 #include "backends/shm/peer_watchdog.h"
 
+#include <cstring>
 #include <map>
 
 #include "absl/strings/str_cat.h"
@@ -31,8 +32,10 @@ absl::Status PeerWatchdog::CheckLeft(int rank) const {
     const RankRegion& region = layout_.region(other);
     // Pairs with the release store in ShmGroup::Leave, which follows the reason.
     if (region.left.load(std::memory_order_acquire) == 0) return absl::OkStatus();
-    reasons.push_back(
-        absl::StrCat(peers_.Describe(other), " has left the group: ", region.leave_reason));
+    // Of another process, which may be broken: it need not end with a zero.
+    const absl::string_view reason(region.leave_reason,
+                                   strnlen(region.leave_reason, sizeof(region.leave_reason)));
+    reasons.push_back(absl::StrCat(peers_.Describe(other), " has left the group: ", reason));
   }
   return BackendError(absl::StrCat(rank == kAnySource ? "nobody is left to send: " : "",
                                    absl::StrJoin(reasons, "; ")));

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "absl/strings/str_cat.h"
 #include "backends/common/call_description.h"
 #include "backends/shm/last_call.h"
 #include "core/base/status.h"
@@ -11,8 +12,11 @@
 namespace syncline::shm {
 namespace {
 
+// The type comes from memory that other processes write, so it may be out of range: then another
+// stands for it.
 CallDescription CallOf(const MessageSlot& slot, int dst) {
-  CallDescription call{OpKind::kSend, slot.sequence, static_cast<DType>(slot.dtype), slot.count};
+  const size_t dtype = std::min<size_t>(slot.dtype, AllDTypes().size() - 1);
+  CallDescription call{OpKind::kSend, slot.sequence, static_cast<DType>(dtype), slot.count};
   call.peer = dst;
   call.tag = slot.tag.load(std::memory_order_relaxed);
   return call;
@@ -105,6 +109,9 @@ absl::StatusOr<int> PointToPoint::Recv(const Tensor& tensor, const CallContext& 
     group_.waiter().Notify(layout_.region(mine.sender).message_event);
     SYNCLINE_RETURN_IF_ERROR(RecvRendezvous(tensor, mine.sender, slot, context));
     return mine.sender;
+  }
+  if (!is_inline && bytes > layout_.sizes().eager_payload) {
+    return group_.FailDamaged(mine.sender, absl::StrCat("an eager message of ", bytes, " bytes"));
   }
   const char* const data =
       is_inline ? slot.inline_data : layout_.eager_payload(mine.sender, slot.eager_payload());
@@ -331,8 +338,13 @@ absl::Status PointToPoint::RecvRendezvous(const Tensor& tensor, int src, Message
   const size_t capacity = layout_.sizes().rendezvous_buffer, bytes = tensor.nbytes();
   const size_t chunk = layout_.sizes().ChunkSize(bytes, capacity / kRendezvousDepth);
   const uint64_t start = slot.start;
-  RendezvousProgress& progress = layout_.region(src).rendezvous_progress[slot.buffer];
-  const char* const data = layout_.rendezvous_buffer(src, slot.buffer);
+  const int buffer = slot.buffer;
+  if (buffer >= layout_.sizes().rendezvous_buffers) {
+    return group_.FailDamaged(src, absl::StrCat("the rendezvous buffer ", buffer));
+  }
+  if (start % chunk != 0) return group_.FailDamaged(src, absl::StrCat("the position ", start));
+  RendezvousProgress& progress = layout_.region(src).rendezvous_progress[buffer];
+  const char* const data = layout_.rendezvous_buffer(src, buffer);
   for (size_t done = 0; done < bytes; done += chunk) {
     const size_t size = std::min(chunk, bytes - done);
     const uint64_t end = start + done + size;

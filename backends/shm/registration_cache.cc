@@ -90,7 +90,7 @@ absl::StatusOr<bool> RegistrationCache::Resolve(const ReadableRanks& readable,
     BufferHandle& handle = handles_[r];
     std::memcpy(&handle, entry.BufferOf(r), sizeof(handle));
     if (r != rank() && (handle.flags & BufferHandle::kHasFreed) != 0) {
-      Unmap(r, RegistrationOf(r, entry.context().number));
+      SYNCLINE_RETURN_IF_ERROR(Unmap(r, RegistrationOf(r, entry.context().number)));
     }
     if (!readable.Has(r)) continue;
     if (handle.memory == 0) all_staged = false;
@@ -105,16 +105,31 @@ absl::StatusOr<bool> RegistrationCache::Resolve(const ReadableRanks& readable,
   }
   for (int r = 0; r < layout_.size(); ++r) {
     if (!readable.Has(r)) continue;
-    data_[r] =
-        r == rank() ? own_data_ : mapped_[r].at(handles_[r].memory).data() + handles_[r].offset;
+    data_[r] = own_data_;
+    if (r == rank()) continue;
+    SYNCLINE_ASSIGN_OR_RETURN(data_[r], Find(r, handles_[r]));
   }
   return true;
 }
 
-void RegistrationCache::Unmap(int rank, const Registration& registration) {
-  for (uint64_t i = 0; i < registration.freed_count; ++i) {
-    mapped_[rank].erase(registration.freed[i]);
+absl::Status RegistrationCache::Unmap(int rank, const Registration& registration) {
+  const uint64_t count = registration.freed_count;
+  if (count > Registration::kMaxFreed) {
+    return group_.FailDamaged(rank, absl::StrCat(count, " freed memories in one registration"));
   }
+  for (uint64_t i = 0; i < count; ++i) mapped_[rank].erase(registration.freed[i]);
+  return absl::OkStatus();
+}
+
+absl::StatusOr<const char*> RegistrationCache::Find(int rank, const BufferHandle& handle) {
+  const auto found = mapped_[rank].find(handle.memory);
+  if (found == mapped_[rank].end()) {
+    return group_.FailDamaged(rank, absl::StrCat("the handle of unknown memory ", handle.memory));
+  }
+  if (handle.offset > found->second.size()) {
+    return group_.FailDamaged(rank, absl::StrCat("a handle with the offset ", handle.offset));
+  }
+  return found->second.data() + handle.offset;
 }
 
 absl::StatusOr<bool> RegistrationCache::MapNewRegistrations(const ReadableRanks& readable,

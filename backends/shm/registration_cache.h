@@ -56,7 +56,9 @@ class RegistrationCache {
 
  private:
   void CollectFreed();
-  void Unmap(int rank, const Registration& registration);
+  absl::Status Unmap(int rank, const Registration& registration);
+  // The data that `handle` of another rank names. Fails the group if it has mapped no such memory.
+  absl::StatusOr<const char*> Find(int rank, const BufferHandle& handle);
   absl::StatusOr<bool> MapNewRegistrations(const ReadableRanks& readable,
                                            const WaitContext& context);
   absl::Status Map(int rank, const BufferHandle& handle, const Registration& registration);

@@ -17,6 +17,7 @@
 #include "backends/common/call_fingerprint.h"
 #include "backends/shm/event_count.h"
 #include "backends/shm/thresholds.h"
+#include "core/base/check.h"
 
 namespace syncline::shm {
 
@@ -203,8 +204,9 @@ struct BufferSizes {
   size_t message_slots;      // Slots from one rank to one other.
 };
 
-// Computes addresses in a group's segment. Does not own the memory, and checks no index. Copyable;
-// thread-safe, as it never changes.
+// Computes addresses in a group's segment. Does not own the memory. Indices that come from another
+// process are for the caller to check: here they are only in tests. Copyable; thread-safe, as it
+// never changes.
 class SegmentLayout {
  public:
   // The segment begins at `data`; the group has `size` ranks.
@@ -227,6 +229,7 @@ class SegmentLayout {
 
   FailureRecord& failure_record() const { return *reinterpret_cast<FailureRecord*>(data_); }
   JoinFlag& join_flag(int rank) const {
+    SYNCLINE_DCHECK(rank >= 0 && rank < size_);
     return reinterpret_cast<JoinFlag*>(data_ + offsets_.join_flags)[rank];
   }
   // The acquire pairs with the release in ShmGroup::Join: the rank's region may be read then.
@@ -240,17 +243,24 @@ class SegmentLayout {
 
   // The buffers of a rank. EagerRing and ChunkRing give the offsets.
   char* eager_buffer(int rank, size_t offset) const {
+    SYNCLINE_DCHECK(offset <= offsets_.chunks - offsets_.eager_buffers);
     return RegionOf(rank) + offsets_.eager_buffers + offset;
   }
-  char* chunk(int rank, size_t offset) const { return RegionOf(rank) + offsets_.chunks + offset; }
+  char* chunk(int rank, size_t offset) const {
+    SYNCLINE_DCHECK(offset <= offsets_.reduced - offsets_.chunks);
+    return RegionOf(rank) + offsets_.chunks + offset;
+  }
   // What the rank has reduced of its parts of chunks; each part begins on a cache line.
   char* reduced(int rank, size_t offset) const {
+    SYNCLINE_DCHECK(offset <= offsets_.eager_payloads - offsets_.reduced);
     return RegionOf(rank) + offsets_.reduced + offset;
   }
   char* eager_payload(int rank, uint64_t index) const {
+    SYNCLINE_DCHECK(index < kEagerPayloads);
     return RegionOf(rank) + offsets_.eager_payloads + index * sizes().eager_payload;
   }
   char* rendezvous_buffer(int rank, int index) const {
+    SYNCLINE_DCHECK(index >= 0 && index < sizes().rendezvous_buffers);
     return RegionOf(rank) + offsets_.rendezvous_buffers + index * sizes().rendezvous_buffer;
   }
 
@@ -261,6 +271,8 @@ class SegmentLayout {
 
   // One of the slots of messages from `src` to `dst`.
   MessageSlot& message_slot(int src, int dst, size_t index) const {
+    SYNCLINE_DCHECK(src >= 0 && src < size_ && dst >= 0 && dst < size_);
+    SYNCLINE_DCHECK(index < sizes().message_slots);
     const size_t pair = static_cast<size_t>(src) * size_ + dst;
     return reinterpret_cast<MessageSlot*>(
         data_ + offsets_.message_slots)[pair * sizes().message_slots + index];
@@ -277,7 +289,10 @@ class SegmentLayout {
     size_t join_flags, regions, message_slots, total;
   };
 
-  char* RegionOf(int rank) const { return data_ + offsets_.regions + rank * offsets_.region_bytes; }
+  char* RegionOf(int rank) const {
+    SYNCLINE_DCHECK(rank >= 0 && rank < size_);
+    return data_ + offsets_.regions + rank * offsets_.region_bytes;
+  }
 
   char* data_;
   int size_;

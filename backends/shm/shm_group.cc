@@ -58,6 +58,13 @@ void ShmGroup::Leave(absl::string_view reason) {
   WakeAll(own.message_event);
 }
 
+absl::Status ShmGroup::FailDamaged(int rank, absl::string_view what) {
+  return failure_cell_.Fail(BackendError(
+      absl::StrCat(peers_.Describe(rank), " has written ", what,
+                   " to shared memory, which is out of range: its memory is damaged, or it runs "
+                   "another version of Syncline")));
+}
+
 absl::Status ShmGroup::LeftError(absl::string_view reason) const {
   return BackendError(absl::StrCat(peers_.Describe(rank_), " has left the group: ", reason));
 }

@@ -40,6 +40,11 @@ class ShmGroup {
   // for it get LeftError. Does nothing if this rank has not joined.
   void Leave(absl::string_view reason);
 
+  // Fails the group, because `rank` has written to the segment what no rank writes: a value that
+  // would have this one read elsewhere. `what` says which. Returns the error, a BackendError that
+  // names the rank, or the group's first failure.
+  absl::Status FailDamaged(int rank, absl::string_view what);
+
   // The BackendError of peers that need this rank after it has left.
   absl::Status LeftError(absl::string_view reason) const;
 

@@ -1,0 +1,120 @@
+// What a rank does that reads from the segment what no rank writes, as a broken peer might leave
+// it.
+#include <algorithm>
+#include <atomic>
+#include <cstdint>
+#include <limits>
+#include <string>
+#include <thread>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "backends/shm/failure_cell.h"
+#include "backends/shm/point_to_point.h"
+#include "core/base/status.h"
+#include "core/group/backend.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "tests/backends/shm_ranks.h"
+
+namespace syncline::shm {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+
+constexpr absl::Duration kTimeout = absl::Seconds(60);
+constexpr int64_t kLong = 1 << 20;  // Bytes of a message that takes a rendezvous.
+
+class DamagedSegmentTest : public testing::Test {
+ protected:
+  // Rank 1 receives `bytes` from rank 0, whose message slot stands in for a rank that is broken.
+  absl::Status Recv(int64_t bytes) {
+    const Tensor tensor = Tensor::Zeros(DType::kUInt8, {bytes});
+    const Collective recv = Collective::Recv(tensor, 0);
+    CallContext context;
+    context.deadline = Deadline(kTimeout);
+    context.collective = &recv;
+    PointToPoint receiver(ranks_.group(1));
+    return receiver.Recv(tensor, context).status();
+  }
+
+  MessageSlot& slot() { return ranks_.layout().message_slot(0, 1, 0); }
+  void SetState(uint32_t state) {
+    slot().state.store(state, std::memory_order_release);
+    ranks_.group(0).waiter().Notify(ranks_.layout().region(1).message_event);
+  }
+  void Post(int64_t bytes, uint64_t eager_payload) {
+    slot().next = 1;
+    slot().count = bytes;
+    slot().dtype = static_cast<uint16_t>(DType::kUInt8);
+    slot().set_eager_payload(eager_payload);
+    SetState(MessageSlot::kPosted);
+  }
+
+  // What rank 1 gets of a rendezvous whose sender names this buffer and this position.
+  absl::Status RecvRendezvous(uint16_t buffer, uint64_t start) {
+    Post(kLong, MessageSlot::kNoEagerPayload);
+    std::thread sender([&] {
+      const Deadline deadline(kTimeout);
+      while (slot().state.load() != MessageSlot::kMatched && !deadline.Expired()) {
+        std::this_thread::yield();
+      }
+      slot().buffer = buffer;
+      slot().start = start;
+      SetState(MessageSlot::kTransferring);
+    });
+    const absl::Status status = Recv(kLong);
+    sender.join();
+    return status;
+  }
+
+  ShmRanks ranks_{2};
+};
+
+void ExpectDamage(const absl::Status& status, const std::string& what) {
+  EXPECT_EQ(KindOf(status), ErrorKind::kBackend);
+  EXPECT_THAT(std::string(status.message()),
+              AllOf(HasSubstr("rank 0 ("), HasSubstr("has written " + what)));
+}
+
+TEST_F(DamagedSegmentTest, ABufferThatDoesNotExistFailsTheGroup) {
+  const absl::Status status = RecvRendezvous(9999, 0);
+  ExpectDamage(status, "the rendezvous buffer 9999");
+  EXPECT_EQ(ranks_.group(0).failure_cell().failure().message(), status.message());
+}
+
+TEST_F(DamagedSegmentTest, APositionAtWhichNoChunkBeginsFailsTheGroup) {
+  ExpectDamage(RecvRendezvous(0, 3), "the position 3");
+}
+
+TEST_F(DamagedSegmentTest, AnEagerMessageThatNoBufferHoldsFailsTheGroup) {
+  Post(kLong, 0);
+  ExpectDamage(Recv(kLong), "an eager message of 1048576 bytes");
+}
+
+TEST_F(DamagedSegmentTest, AnElementTypeThatDoesNotExistIsAMismatch) {
+  Post(4, MessageSlot::kNoEagerPayload);
+  slot().dtype = 4711;
+  EXPECT_EQ(KindOf(Recv(4)), ErrorKind::kMismatch);
+}
+
+TEST_F(DamagedSegmentTest, AFailureRecordOutOfRangeIsABackendError) {
+  ranks_.group(0).failure_cell().Fail(TimeoutError("late")).IgnoreError();
+  FailureRecord& record = ranks_.layout().failure_record();
+  record.kind = record.reporter = record.size = std::numeric_limits<uint32_t>::max();
+  const absl::Status status = Recv(4);
+  EXPECT_EQ(KindOf(status), ErrorKind::kBackend);
+  EXPECT_LE(status.message().size(), 2 * sizeof(record.text));
+}
+
+TEST_F(DamagedSegmentTest, AReasonForLeavingWithoutAnEndIsCutShort) {
+  RankRegion& region = ranks_.layout().region(0);
+  std::fill_n(region.leave_reason, sizeof(region.leave_reason), 'x');
+  region.left.store(1, std::memory_order_release);
+  EXPECT_THAT(std::string(Recv(4).message()),
+              HasSubstr(": " + std::string(sizeof(region.leave_reason), 'x')));
+}
+
+}  // namespace
+}  // namespace syncline::shm
