@@ -91,6 +91,14 @@ class ProcessGroup {
   const std::vector<int64_t>& ranks() const { return options_.ranks; }
   const Options& options() const { return options_; }
 
+  // The two ways of every operation, of which the functions below are short forms: on the calling
+  // thread (if nothing else is in turn before it), and in the background. Run returns the rank that
+  // sent, for a receive, else 0.
+  //
+  //   const auto work = group->Start(Collective::AllReduce(gradients, ReduceOp::kSum));
+  absl::StatusOr<int> Run(const Collective& collective, Timeout timeout = {});
+  StartedWork Start(Collective collective, Timeout timeout = {});
+
   // Copies `root`'s tensor over every other rank's.
   absl::Status Broadcast(const Tensor& tensor, int64_t root, Timeout timeout = {});
   StartedWork BroadcastAsync(const Tensor& tensor, int64_t root, Timeout timeout = {});
@@ -255,11 +263,7 @@ class ProcessGroup {
 
   static absl::StatusOr<std::vector<Served>> Connect(const Options& options);
 
-  // The two ways of every operation: on the calling thread if the queue is idle, or in the
-  // background. Run returns the rank that sent, for a receive.
-  absl::StatusOr<int> Run(const Collective& collective, Timeout timeout);
   absl::Status Run(const absl::StatusOr<Plan>& plan, Timeout timeout);
-  StartedWork Start(Collective collective, Timeout timeout);
   StartedWork Start(absl::StatusOr<Plan> plan, Timeout timeout);
 
   // The same for what `body` does under the name of `collective`.

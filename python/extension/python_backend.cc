@@ -28,6 +28,8 @@ bool HasOutputs(OpKind kind) {
   return kind == OpKind::kAllGather || kind == OpKind::kGather || kind == OpKind::kAllToAll;
 }
 
+bool HasTensor(OpKind kind) { return kind != OpKind::kBarrier && kind != OpKind::kAllToAll; }
+
 bool HasInputs(OpKind kind) {
   return kind == OpKind::kScatter || kind == OpKind::kReduceScatter || kind == OpKind::kAllToAll;
 }
@@ -37,7 +39,7 @@ bool HasInputs(OpKind kind) {
 py::list ArgumentsOf(const Collective& call) {
   py::list arguments;
   if (HasOutputs(call.kind)) arguments.append(ViewsOf(call.outputs));
-  if (call.tensor != nullptr) arguments.append(ViewOf(*call.tensor));
+  if (HasTensor(call.kind)) arguments.append(ViewOf(*call.tensor));
   if (HasInputs(call.kind)) arguments.append(ViewsOf(call.inputs));
   if (Reduces(call.kind)) arguments.append(ToPython<ReduceOp>(call.reduce_op));
   if (HasRoot(call.kind) || IsP2p(call.kind)) arguments.append(call.peer);

@@ -44,6 +44,10 @@ inline std::ostream& operator<<(std::ostream& os, const Spec& spec) {
 // Not those between two ranks.
 std::vector<OpKind> CollectiveKinds();
 
+// The reductions that the operation takes for elements of this type; one, which means nothing, of
+// an operation that does not reduce.
+std::vector<ReduceOp> ReductionsOf(OpKind kind, DType dtype);
+
 // Whether it has a part that may be in place, sizes that may differ.
 bool AllowsInPlace(OpKind kind);
 bool HasSplits(OpKind kind);
