@@ -1122,6 +1122,8 @@ class Info:
     def capability_table() -> str:
         """What each backend serves on which device, as a table in Markdown."""
 
+_operations: tuple[str, ...]
+
 def _register_backend(
     name: str,
     factory: Callable[..., Any],
