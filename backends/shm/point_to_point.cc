@@ -235,6 +235,11 @@ void PointToPoint::MatchFrom(int source) {
     };
     const auto it = std::find_if(posted_receives_.begin(), posted_receives_.end(), matches);
     if (it == posted_receives_.end()) {
+      // There are no more slots, so this chain leads back into itself.
+      if (queue.unexpected.size() == layout_.sizes().message_slots) {
+        group_.FailDamaged(source, "a chain of messages without an end").IgnoreError();
+        return;
+      }
       queue.unexpected.push_back({&slot, arrivals_++});
       continue;
     }

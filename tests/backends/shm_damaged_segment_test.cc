@@ -44,8 +44,8 @@ class DamagedSegmentTest : public testing::Test {
     slot().state.store(state, std::memory_order_release);
     ranks_.group(0).waiter().Notify(ranks_.layout().region(1).message_event);
   }
-  void Post(int64_t bytes, uint64_t eager_payload) {
-    slot().next = 1;
+  void Post(int64_t bytes, uint64_t eager_payload, uint32_t next = 1) {
+    slot().next = next;
     slot().count = bytes;
     slot().dtype = static_cast<uint16_t>(DType::kUInt8);
     slot().set_eager_payload(eager_payload);
@@ -91,6 +91,12 @@ TEST_F(DamagedSegmentTest, APositionAtWhichNoChunkBeginsFailsTheGroup) {
 TEST_F(DamagedSegmentTest, AnEagerMessageThatNoBufferHoldsFailsTheGroup) {
   Post(kLong, 0);
   ExpectDamage(Recv(kLong), "an eager message of 1048576 bytes");
+}
+
+TEST_F(DamagedSegmentTest, AChainOfMessagesThatLeadsBackIntoItselfFailsTheGroup) {
+  slot().tag.store(1);  // No receive matches it.
+  Post(4, MessageSlot::kNoEagerPayload, /*next=*/0);
+  ExpectDamage(Recv(4), "a chain of messages without an end");
 }
 
 TEST_F(DamagedSegmentTest, AnElementTypeThatDoesNotExistIsAMismatch) {
