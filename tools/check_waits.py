@@ -75,7 +75,7 @@ EXCEPTIONS = {
         "&HasWork": "an idle thread's: until there is work, for the life of the process",
     },
     "backends/local/local_group.cc": {
-        "round->done": "all have arrived: a thread computes, which waits for nobody",
+        "pending->done": "all have arrived: a thread computes, which waits for nobody",
         "side.done": "taken: a thread copies, which waits for nobody",
     },
     "launch/guardian.cc": {

@@ -56,46 +56,46 @@ absl::Status LocalGroup::RunCollective(int rank, const CallContext& context) {
     if (!left_[r].ok()) return Fail(HasLeft(r, left_[r]));
   }
   RecordCall(rank, args.call);
-  const std::shared_ptr<Round> round = round_;
-  round->args[rank] = args;
-  ++round->arrived;
-  if (round->arrived == size_) return Execute(*round);
+  const std::shared_ptr<PendingCollective> pending = pending_;
+  pending->args[rank] = args;
+  ++pending->arrived;
+  if (pending->arrived == size_) return Execute(*pending);
 
-  // Once all have arrived, the parts are in use until the round is done.
+  // Once all have arrived, the parts are in use until the pending is done.
   auto settled = [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
-    return round->done || (round->arrived < size_ && !cause_.ok());
+    return pending->done || (pending->arrived < size_ && !cause_.ok());
   };
   StallTimer stall;
   StallNotice notice;
   const auto warn = [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
-    if (!stall.IsDue() || round->arrived == size_) return;
-    WarnOfStall(rank, *round, stall.waited(), notice.id());
+    if (!stall.IsDue() || pending->arrived == size_) return;
+    WarnOfStall(rank, *pending, stall.waited(), notice.id());
   };
   if (!deadline.AwaitInterruptibly(mutex_, absl::Condition(&settled), warn)) {
-    if (round->arrived < size_) {
+    if (pending->arrived < size_) {
       SYNCLINE_RETURN_IF_ERROR(FailIfInterrupted(args.call.ShortName(), rank));
-      return Fail(AbsentError(args.call, *round, deadline));
+      return Fail(AbsentError(args.call, *pending, deadline));
     }
-    mutex_.Await(absl::Condition(&round->done));
+    mutex_.Await(absl::Condition(&pending->done));
   }
-  return round->done ? round->outcome : CheckUsable(rank);
+  return pending->done ? pending->outcome : CheckUsable(rank);
 }
 
-absl::Status LocalGroup::Execute(Round& round) {
-  round_ = NewRound();
+absl::Status LocalGroup::Execute(PendingCollective& pending) {
+  pending_ = NewPendingCollective();
   mutex_.Unlock();
   std::vector<const CallDescription*> calls;
   std::vector<const Collective*> collectives;
-  for (const std::optional<RankArgs>& args : round.args) {
+  for (const std::optional<RankArgs>& args : pending.args) {
     calls.push_back(&args->call);
     collectives.push_back(&args->collective);
   }
   const absl::Status status = CheckCollective(calls);
   if (status.ok()) RunReference(collectives);
   mutex_.Lock();
-  round.outcome = status.ok() ? status : Fail(status);
-  round.done = true;
-  return round.outcome;
+  pending.outcome = status.ok() ? status : Fail(status);
+  pending.done = true;
+  return pending.outcome;
 }
 
 absl::StatusOr<int> LocalGroup::MatchMessage(int rank, const CallContext& context) {
@@ -183,7 +183,7 @@ void LocalGroup::Leave(int rank, const absl::Status& cause) {
   absl::MutexLock lock(&mutex_);
   if (!cause_.ok() || !left_[rank].ok()) return;  // The first cause stays.
   left_[rank] = cause;
-  if (joined_count_ < size_ || round_->arrived > 0) Fail(HasLeft(rank, cause)).IgnoreError();
+  if (joined_count_ < size_ || pending_->arrived > 0) Fail(HasLeft(rank, cause)).IgnoreError();
   for (const auto& [channel, sides] : waiting_) {
     for (const PendingMessage* side : sides) {
       const absl::Status awaited = side->rank == rank ? HasLeft(rank, cause) : CheckAwaited(*side);
@@ -208,12 +208,12 @@ absl::Status LocalGroup::CheckAwaited(const PendingMessage& side) const {
   return BackendError(absl::StrCat("nobody is left to send: ", absl::StrJoin(causes, "; ")));
 }
 
-absl::Status LocalGroup::AbsentError(const CallDescription& call, const Round& round,
+absl::Status LocalGroup::AbsentError(const CallDescription& call, const PendingCollective& pending,
                                      const Deadline& deadline) const {
   std::vector<int> absent;
   std::vector<std::string> doing;
   for (int r = 0; r < size_; ++r) {
-    if (round.args[r].has_value()) continue;
+    if (pending.args[r].has_value()) continue;
     absent.push_back(r);
     doing.push_back(LastActivity(r));
   }
@@ -240,16 +240,16 @@ absl::Status LocalGroup::UnmatchedError(const PendingMessage& side,
                                    absl::StrJoin(doing, ", ")));
 }
 
-void LocalGroup::WarnOfStall(int rank, const Round& round, absl::Duration waited,
+void LocalGroup::WarnOfStall(int rank, const PendingCollective& pending, absl::Duration waited,
                              int64_t notice) const {
   bool speaks = true;  // No lower rank waits.
   Stall stall;
   stall.rank = rank;
-  stall.operation = round.args[rank]->call.ShortName();
+  stall.operation = pending.args[rank]->call.ShortName();
   stall.waited = waited;
   std::vector<std::string> doing;
   for (int r = 0; r < size_; ++r) {
-    if (round.args[r].has_value()) {
+    if (pending.args[r].has_value()) {
       if (r < rank) speaks = false;
     } else {
       stall.missing.push_back(r);
@@ -293,7 +293,7 @@ std::string LocalGroup::LastActivity(int rank) const {
       return absl::StrCat("rank ", rank, " waits in ", side->args->call.ShortName());
     }
   }
-  if (const std::optional<RankArgs>& args = round_->args[rank]; args.has_value()) {
+  if (const std::optional<RankArgs>& args = pending_->args[rank]; args.has_value()) {
     return absl::StrCat("rank ", rank, " waits in ", args->call.ShortName());
   }
   if (!last_[rank].has_value()) return absl::StrCat("rank ", rank, " has made no call yet");
@@ -313,10 +313,10 @@ absl::Status LocalGroup::Fail(const absl::Status& cause) {
   return cause_;
 }
 
-std::shared_ptr<LocalGroup::Round> LocalGroup::NewRound() const {
-  auto round = std::make_shared<Round>();
-  round->args.resize(size_);
-  return round;
+std::shared_ptr<LocalGroup::PendingCollective> LocalGroup::NewPendingCollective() const {
+  auto pending = std::make_shared<PendingCollective>();
+  pending->args.resize(size_);
+  return pending;
 }
 
 }  // namespace syncline::local

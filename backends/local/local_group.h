@@ -36,7 +36,7 @@ struct RankArgs {
 class LocalGroup {
  public:
   explicit LocalGroup(int size)
-      : size_(size), joined_(size), left_(size), round_(NewRound()), last_(size) {}
+      : size_(size), joined_(size), left_(size), pending_(NewPendingCollective()), last_(size) {}
 
   int size() const { return size_; }
 
@@ -57,7 +57,7 @@ class LocalGroup {
 
  private:
   // One collective.
-  struct Round {
+  struct PendingCollective {
     std::vector<std::optional<RankArgs>> args;  // By rank.
     int arrived = 0;
     bool done = false;
@@ -81,8 +81,8 @@ class LocalGroup {
 
   static bool Matches(const PendingMessage& a, const PendingMessage& b);
 
-  std::shared_ptr<Round> NewRound() const;
-  absl::Status Execute(Round& round) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  std::shared_ptr<PendingCollective> NewPendingCollective() const;
+  absl::Status Execute(PendingCollective& pending) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::Status Await(PendingMessage& side, const Channel& channel, const Deadline& deadline)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::Status Deliver(PendingMessage& waiting, PendingMessage& mine)
@@ -93,12 +93,12 @@ class LocalGroup {
   // Not OK if `side` waits for nobody but ranks that have left.
   absl::Status CheckAwaited(const PendingMessage& side) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // The errors when time is up: who is missing, and what they do instead.
-  absl::Status AbsentError(const CallDescription& call, const Round& round,
+  absl::Status AbsentError(const CallDescription& call, const PendingCollective& pending,
                            const Deadline& deadline) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::Status UnmatchedError(const PendingMessage& side, const Deadline& deadline) const
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Report who is missing. Of the ranks that wait in a collective, the lowest also logs it.
-  void WarnOfStall(int rank, const Round& round, absl::Duration waited, int64_t notice) const
+  void WarnOfStall(int rank, const PendingCollective& pending, absl::Duration waited, int64_t notice) const
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void WarnOfStall(const PendingMessage& side, absl::Duration waited, int64_t notice) const
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
@@ -117,7 +117,7 @@ class LocalGroup {
   int joined_count_ ABSL_GUARDED_BY(mutex_) = 0;
   std::vector<absl::Status> left_ ABSL_GUARDED_BY(mutex_);  // Not OK: has left, because.
   absl::Status cause_ ABSL_GUARDED_BY(mutex_);              // Not OK: failed, because.
-  std::shared_ptr<Round> round_ ABSL_GUARDED_BY(mutex_);
+  std::shared_ptr<PendingCollective> pending_ ABSL_GUARDED_BY(mutex_);
   std::map<Channel, std::deque<PendingMessage*>> waiting_ ABSL_GUARDED_BY(mutex_);
   std::vector<std::optional<CallDescription>> last_
       ABSL_GUARDED_BY(mutex_);  // By rank; the name only.

@@ -43,7 +43,7 @@ absl::Status Join(std::shared_ptr<Store> store, int rank, int size,
 TEST(LocalBackendTest, ARankInAnotherProcessIsRefused) {
   auto store = std::make_shared<HashStore>();
   const int other = getppid();
-  ASSERT_TRUE(store->Set("hub", absl::StrCat(other, "/1")).ok());
+  ASSERT_TRUE(store->Set("group", absl::StrCat(other, "/1")).ok());
   const absl::Status status = Join(store, 1, 2);
   EXPECT_EQ(KindOf(status), ErrorKind::kBackend);
   EXPECT_THAT(std::string(status.message()),
