@@ -19,7 +19,7 @@
 #include "launch/rendezvous/participant.h"
 #include "launch/rendezvous/rendezvous.h"
 #include "launch/rendezvous/rendezvous_network.h"
-#include "launch/rendezvous/session.h"
+#include "launch/rendezvous/rendezvous_session.h"
 
 namespace syncline::launch {
 

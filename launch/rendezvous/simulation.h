@@ -16,7 +16,7 @@
 #include "launch/clock.h"
 #include "launch/options/options.h"
 #include "launch/rendezvous/fibers.h"
-#include "launch/rendezvous/session.h"
+#include "launch/rendezvous/rendezvous_session.h"
 #include "store/hash/hash_store.h"
 
 namespace syncline::launch {

@@ -3,7 +3,7 @@
 #include <utility>
 
 #include "absl/algorithm/container.h"
-#include "launch/rendezvous/session.h"
+#include "launch/rendezvous/rendezvous_session.h"
 
 namespace syncline::launch {
 namespace {

@@ -1,4 +1,4 @@
-#include "launch/rendezvous/session.h"
+#include "launch/rendezvous/rendezvous_session.h"
 
 #include <algorithm>
 #include <utility>

@@ -1,7 +1,7 @@
 // One node of a rendezvous that may move from store to store: failover, and merging after
 // partitions.
-#ifndef SYNCLINE_LAUNCH_RENDEZVOUS_SESSION_H_
-#define SYNCLINE_LAUNCH_RENDEZVOUS_SESSION_H_
+#ifndef SYNCLINE_LAUNCH_RENDEZVOUS_RENDEZVOUS_SESSION_H_
+#define SYNCLINE_LAUNCH_RENDEZVOUS_RENDEZVOUS_SESSION_H_
 
 #include <cstdint>
 #include <deque>
@@ -28,11 +28,11 @@ namespace syncline::launch {
 //
 //   Open -> joined <-> searching;  joined -> left
 //
-// Failover (session_search.cc): a node that has lost the store queries the members of the last
+// Failover (rendezvous_session_search.cc): a node that has lost the store queries the members of the last
 // round in the order of their ranks. The lowest rank that can be reached queries all others too,
 // and only if none of them knows another store does it open an instance in its own store.
 //
-// Merging (session_merge.cc): the node that hosts the current store queries the members that were
+// Merging (rendezvous_session_merge.cc): the node that hosts the current store queries the members that were
 // lost, and the stores used before, twice a second. If the job goes on there as well, both sides
 // decide by Outranks(), and exactly one moves. Before a leader announces a round, it queries the
 // members that the round leaves out, the previous stores and the endpoint.
@@ -131,7 +131,7 @@ class RendezvousSession {
   bool hosts_store() const;
   int rank() const { return last_round_.has_value() ? last_round_->RankOf(identity_.id) : -1; }
 
-  // session_search.cc
+  // rendezvous_session_search.cc
   void StartSearch(const absl::Status& loss);
   absl::Status SearchStep();
   absl::StatusOr<bool> ReconnectToStore();
@@ -146,7 +146,7 @@ class RendezvousSession {
   void CloseAlone();
   absl::Status FollowMove();
 
-  // session_merge.cc
+  // rendezvous_session_merge.cc
   void CheckOtherStores();
   void TrackLeftOutMembers(const std::optional<Round>& before, const Round& now);
   void AddPreviousEndpoint(const std::string& address);
@@ -199,4 +199,4 @@ class RendezvousSession {
 
 }  // namespace syncline::launch
 
-#endif  // SYNCLINE_LAUNCH_RENDEZVOUS_SESSION_H_
+#endif  // SYNCLINE_LAUNCH_RENDEZVOUS_RENDEZVOUS_SESSION_H_

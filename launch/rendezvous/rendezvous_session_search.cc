@@ -4,7 +4,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "core/base/status.h"
-#include "launch/rendezvous/session.h"
+#include "launch/rendezvous/rendezvous_session.h"
 
 namespace syncline::launch {
 namespace {
