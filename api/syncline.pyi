@@ -369,6 +369,29 @@ class ProcessGroup:
         """As reduce_scatter of one tensor of `size` times the output's elements, rank by rank."""
 
     @collective
+    def scan(
+        self,
+        tensor: Tensor,
+        op: ReduceOp = ReduceOp.SUM,
+        timeout: timedelta | None = None,
+        factor: float = 1.0,
+    ) -> None:
+        """Replaces `tensor` on rank r by the reduction over the ranks 0 to r, in that order.
+
+        As MPI_Scan. Raises ValueError for an average, whose divisor would differ from rank to rank.
+        """
+
+    @collective
+    def exscan(
+        self,
+        tensor: Tensor,
+        op: ReduceOp = ReduceOp.SUM,
+        timeout: timedelta | None = None,
+        factor: float = 1.0,
+    ) -> None:
+        """As scan over the ranks 0 to r - 1, as MPI_Exscan; rank 0's tensor keeps its elements."""
+
+    @collective
     def all_to_all(
         self,
         outputs: list[OutputTensor],

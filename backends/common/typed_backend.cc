@@ -1,9 +1,21 @@
 #include "backends/common/typed_backend.h"
 
+#include <algorithm>
+#include <cstdint>
+#include <vector>
+
 #include "absl/strings/str_cat.h"
 #include "core/base/status.h"
+#include "core/tensor/dtype.h"
+#include "core/tensor/reduce_kernels.h"
 
 namespace syncline {
+namespace {
+
+// What ReducePrefix gathers of each rank at a time.
+constexpr int64_t kPieceBytes = 1 << 20;
+
+}  // namespace
 
 absl::StatusOr<int> TypedBackend::RunBlocking(const CallContext& context) {
   const Collective& call = *context.collective;
@@ -31,6 +43,12 @@ absl::StatusOr<int> TypedBackend::RunBlocking(const CallContext& context) {
     case OpKind::kReduceScatter:
       status = ReduceScatter(*call.tensor, call.inputs, call.reduce_op, context);
       break;
+    case OpKind::kScan:
+      status = Scan(*call.tensor, call.reduce_op, context);
+      break;
+    case OpKind::kExscan:
+      status = Exscan(*call.tensor, call.reduce_op, context);
+      break;
     case OpKind::kAllToAll:
       status = AllToAll(call.outputs, call.inputs, context);
       break;
@@ -45,6 +63,31 @@ absl::StatusOr<int> TypedBackend::RunBlocking(const CallContext& context) {
   }
   if (!status.ok()) return status;
   return 0;
+}
+
+// Every all_gather compares the ranks' calls by the record in `context`, which is that of the scan;
+// there is one also where there are no elements.
+absl::Status TypedBackend::ReducePrefix(const Tensor& tensor, ReduceOp op, int count,
+                                        const CallContext& context) {
+  const DType dtype = tensor.dtype();
+  const int64_t item = static_cast<int64_t>(SizeOf(dtype));
+  const int64_t piece = std::min(std::max<int64_t>(kPieceBytes / item, 1), tensor.numel());
+  SYNCLINE_ASSIGN_OR_RETURN(const Tensor gathered, Tensor::TryZeros(dtype, {piece * size_}));
+  int64_t begin = 0;
+  do {
+    const int64_t elements = std::min(piece, tensor.numel() - begin);
+    const Tensor part(tensor.data_as<char>() + begin * item, dtype, {elements});
+    std::vector<Tensor> parts;
+    std::vector<const void*> inputs;
+    for (int r = 0; r < size_; ++r) {
+      parts.push_back(gathered.Slice(r * piece, elements));
+      if (r < count) inputs.push_back(parts[r].data());
+    }
+    SYNCLINE_RETURN_IF_ERROR(AllGather(parts, part, context));
+    if (count > 0 && elements > 0) syncline::Reduce(dtype, op, part.data(), inputs, elements);
+    begin += elements;
+  } while (begin < tensor.numel());
+  return absl::OkStatus();
 }
 
 absl::Status TypedBackend::Unsupported(OpKind kind) const {
@@ -74,6 +117,12 @@ absl::Status TypedBackend::Scatter(const Tensor&, absl::Span<const Tensor>, int,
 absl::Status TypedBackend::ReduceScatter(const Tensor&, absl::Span<const Tensor>, ReduceOp,
                                          const CallContext&) {
   return Unsupported(OpKind::kReduceScatter);
+}
+absl::Status TypedBackend::Scan(const Tensor& tensor, ReduceOp op, const CallContext& context) {
+  return ReducePrefix(tensor, op, rank() + 1, context);
+}
+absl::Status TypedBackend::Exscan(const Tensor& tensor, ReduceOp op, const CallContext& context) {
+  return ReducePrefix(tensor, op, rank(), context);
 }
 absl::Status TypedBackend::AllToAll(absl::Span<const Tensor>, absl::Span<const Tensor>,
                                     const CallContext&) {

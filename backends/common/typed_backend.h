@@ -40,6 +40,10 @@ class TypedBackend : public BlockingBackend {
                                const CallContext& context);
   virtual absl::Status ReduceScatter(const Tensor& output, absl::Span<const Tensor> inputs,
                                      ReduceOp op, const CallContext& context);
+  // Unless overridden, these two gather pieces of all ranks' tensors and reduce them on each rank:
+  // they need AllGather, and memory for a piece of each rank.
+  virtual absl::Status Scan(const Tensor& tensor, ReduceOp op, const CallContext& context);
+  virtual absl::Status Exscan(const Tensor& tensor, ReduceOp op, const CallContext& context);
   virtual absl::Status AllToAll(absl::Span<const Tensor> outputs, absl::Span<const Tensor> inputs,
                                 const CallContext& context);
   virtual absl::Status Barrier(const CallContext& context);
@@ -50,6 +54,9 @@ class TypedBackend : public BlockingBackend {
   // The one switch over all operations.
   absl::StatusOr<int> RunBlocking(const CallContext& context) final;
   absl::Status Unsupported(OpKind kind) const;
+  // Reduces the tensors of the ranks 0 to count - 1 to `tensor`, on this rank.
+  absl::Status ReducePrefix(const Tensor& tensor, ReduceOp op, int count,
+                            const CallContext& context);
 
   const int size_;
 };

@@ -71,6 +71,19 @@ void ReduceScatter(Calls calls) {
   }
 }
 
+// From the last rank down, so that the tensors of lower ranks are still their inputs.
+void Scan(Calls calls) {
+  for (size_t r = calls.size(); r > 0; --r) {
+    ReduceTo(*calls[r - 1]->tensor, calls.first(r), &OwnTensor);
+  }
+}
+
+void Exscan(Calls calls) {
+  for (size_t r = calls.size(); r > 1; --r) {
+    ReduceTo(*calls[r - 1]->tensor, calls.first(r - 1), &OwnTensor);
+  }
+}
+
 void AllToAll(Calls calls) {
   for (size_t from = 0; from < calls.size(); ++from) {
     for (size_t to = 0; to < calls.size(); ++to) {
@@ -97,6 +110,10 @@ void RunReference(Calls calls) {
       return Scatter(calls);
     case OpKind::kReduceScatter:
       return ReduceScatter(calls);
+    case OpKind::kScan:
+      return Scan(calls);
+    case OpKind::kExscan:
+      return Exscan(calls);
     case OpKind::kAllToAll:
       return AllToAll(calls);
     case OpKind::kBarrier:

@@ -69,6 +69,12 @@ absl::Status CheckServed(const Collective& op, const Limits& limits) {
   if (op.kind == OpKind::kBarrier) return absl::OkStatus();
   const DType dtype = op.dtype();
   if (Reduces(op.kind)) {
+    const bool is_prefix = op.kind == OpKind::kScan || op.kind == OpKind::kExscan;
+    if (is_prefix && op.reduce_op == ReduceOp::kAvg) {
+      return ArgumentError(absl::StrCat(Name(op.kind), " of ", Name(dtype),
+                                        " takes no avg, as each rank's result comes ",
+                                        "from another number of ranks: use sum, and divide"));
+    }
     SYNCLINE_RETURN_IF_ERROR(CheckReduction(dtype, op.reduce_op));
     if (op.factor != 1.0 && op.reduce_op != ReduceOp::kPremulSum) {
       return ArgumentError(absl::StrCat("a factor goes with premul_sum only, not with ",
@@ -161,8 +167,11 @@ bool WritesTensor(const Collective& collective, int rank) {
     case OpKind::kAllReduce:
     case OpKind::kScatter:
     case OpKind::kReduceScatter:
+    case OpKind::kScan:
     case OpKind::kRecv:
       return true;
+    case OpKind::kExscan:
+      return rank != 0;
     case OpKind::kBroadcast:
       return collective.peer != rank;
     case OpKind::kReduce:

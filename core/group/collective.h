@@ -74,6 +74,17 @@ struct Collective {
     return collective;
   }
 
+  // Replaces `tensor` on rank r by the elementwise reduction over the ranks 0 to r, in that order.
+  // Not avg, whose divisor would differ from rank to rank.
+  static Collective Scan(const Tensor& tensor, ReduceOp op, double factor = 1.0) {
+    return Collective(OpKind::kScan, &tensor, kNoPeer, op, factor);
+  }
+
+  // The same over the ranks 0 to r - 1; the tensor of rank 0 keeps its elements.
+  static Collective Exscan(const Tensor& tensor, ReduceOp op, double factor = 1.0) {
+    return Collective(OpKind::kExscan, &tensor, kNoPeer, op, factor);
+  }
+
   // Copies inputs[r] to outputs[rank] of rank r. inputs[r] and what rank r has for it in its
   // outputs have one size, each pair its own.
   static Collective AllToAll(absl::Span<const Tensor> outputs, absl::Span<const Tensor> inputs) {

@@ -5,8 +5,9 @@ namespace {
 
 constexpr OpKind kAllOpKinds[] = {
     OpKind::kBroadcast, OpKind::kAllReduce, OpKind::kReduce,        OpKind::kAllGather,
-    OpKind::kGather,    OpKind::kScatter,   OpKind::kReduceScatter, OpKind::kAllToAll,
-    OpKind::kBarrier,   OpKind::kSend,      OpKind::kRecv,
+    OpKind::kGather,    OpKind::kScatter,   OpKind::kReduceScatter, OpKind::kScan,
+    OpKind::kExscan,    OpKind::kAllToAll,  OpKind::kBarrier,       OpKind::kSend,
+    OpKind::kRecv,
 };
 
 }  // namespace
@@ -29,6 +30,10 @@ absl::string_view Name(OpKind kind) {
       return "scatter";
     case OpKind::kReduceScatter:
       return "reduce_scatter";
+    case OpKind::kScan:
+      return "scan";
+    case OpKind::kExscan:
+      return "exscan";
     case OpKind::kAllToAll:
       return "all_to_all";
     case OpKind::kBarrier:
@@ -42,7 +47,8 @@ absl::string_view Name(OpKind kind) {
 }
 
 bool Reduces(OpKind kind) {
-  return kind == OpKind::kAllReduce || kind == OpKind::kReduce || kind == OpKind::kReduceScatter;
+  return kind == OpKind::kAllReduce || kind == OpKind::kReduce || kind == OpKind::kReduceScatter ||
+         kind == OpKind::kScan || kind == OpKind::kExscan;
 }
 
 bool IsP2p(OpKind kind) { return kind == OpKind::kSend || kind == OpKind::kRecv; }

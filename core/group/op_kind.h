@@ -15,6 +15,8 @@ enum class OpKind {
   kGather,
   kScatter,
   kReduceScatter,
+  kScan,
+  kExscan,
   kAllToAll,
   kBarrier,
   kSend,

@@ -156,6 +156,19 @@ class ProcessGroup {
                                        ReduceOp op = ReduceOp::kSum, Timeout timeout = {},
                                        double factor = 1.0);
 
+  // Replaces `tensor` on rank r by the elementwise reduction over the ranks 0 to r, in that order
+  // (MPI_Scan). An average is an ArgumentError.
+  absl::Status Scan(const Tensor& tensor, ReduceOp op = ReduceOp::kSum, Timeout timeout = {},
+                    double factor = 1.0);
+  StartedWork ScanAsync(const Tensor& tensor, ReduceOp op = ReduceOp::kSum, Timeout timeout = {},
+                        double factor = 1.0);
+
+  // The same over the ranks 0 to r - 1 (MPI_Exscan); the tensor of rank 0 keeps its elements.
+  absl::Status Exscan(const Tensor& tensor, ReduceOp op = ReduceOp::kSum, Timeout timeout = {},
+                      double factor = 1.0);
+  StartedWork ExscanAsync(const Tensor& tensor, ReduceOp op = ReduceOp::kSum, Timeout timeout = {},
+                          double factor = 1.0);
+
   // Copies inputs[r] to outputs[own rank] of rank r. Sizes may differ from pair to pair.
   absl::Status AllToAll(const Tensors& outputs, const Tensors& inputs, Timeout timeout = {});
   StartedWork AllToAllAsync(const Tensors& outputs, const Tensors& inputs, Timeout timeout = {});

@@ -150,6 +150,23 @@ ProcessGroup::StartedWork ProcessGroup::ReduceScatterSingleAsync(const Tensor& o
       [&](Collective& collective) { return Start(std::move(collective), timeout); });
 }
 
+absl::Status ProcessGroup::Scan(const Tensor& tensor, ReduceOp op, Timeout timeout, double factor) {
+  return Run(Collective::Scan(tensor, op, factor), timeout).status();
+}
+ProcessGroup::StartedWork ProcessGroup::ScanAsync(const Tensor& tensor, ReduceOp op,
+                                                  Timeout timeout, double factor) {
+  return Start(Collective::Scan(tensor, op, factor), timeout);
+}
+
+absl::Status ProcessGroup::Exscan(const Tensor& tensor, ReduceOp op, Timeout timeout,
+                                  double factor) {
+  return Run(Collective::Exscan(tensor, op, factor), timeout).status();
+}
+ProcessGroup::StartedWork ProcessGroup::ExscanAsync(const Tensor& tensor, ReduceOp op,
+                                                    Timeout timeout, double factor) {
+  return Start(Collective::Exscan(tensor, op, factor), timeout);
+}
+
 absl::Status ProcessGroup::AllToAll(const Tensors& outputs, const Tensors& inputs,
                                     Timeout timeout) {
   return Run(Collective::AllToAll(outputs, inputs), timeout).status();

@@ -76,6 +76,7 @@ from syncline.collectives import (
     all_to_all_single,
     barrier,
     broadcast,
+    exscan,
     gather,
     gather_into_tensor,
     gather_single,
@@ -84,6 +85,7 @@ from syncline.collectives import (
     reduce_scatter,
     reduce_scatter_single,
     reduce_scatter_tensor,
+    scan,
     scatter,
 )
 from syncline.errors import (
@@ -201,6 +203,7 @@ __all__ = [
     "destroy_process_group",
     "elastic",
     "empty_shared",
+    "exscan",
     "functional",
     "gather",
     "gather_into_tensor",
@@ -244,6 +247,7 @@ __all__ = [
     "reduce_scatter_multigpu",
     "reduce_scatter_single",
     "reduce_scatter_tensor",
+    "scan",
     "scatter",
     "scatter_object_list",
     "send",

@@ -216,6 +216,31 @@ def reduce_scatter_single(
     return start(members, "reduce_scatter_single", async_op, output, input, reduce_op, None, factor)
 
 
+def scan(
+    tensor: Tensor, op: Op = ReduceOp.SUM, group: Group = None, async_op: bool = False
+) -> Work | None:
+    """Replaces `tensor` on rank r by its reduction over the ranks 0 to r, in that order.
+
+    As MPI_Scan. Raises ValueError for an average, whose divisor would differ from rank to rank.
+    """
+    members = member_of(group, "scan")
+    if members is None:
+        return None
+    reduce_op, factor = split_op(op)
+    return start(members, "scan", async_op, tensor, reduce_op, None, factor)
+
+
+def exscan(
+    tensor: Tensor, op: Op = ReduceOp.SUM, group: Group = None, async_op: bool = False
+) -> Work | None:
+    """As scan over the ranks 0 to r - 1; the tensor of rank 0 keeps its elements (MPI_Exscan)."""
+    members = member_of(group, "exscan")
+    if members is None:
+        return None
+    reduce_op, factor = split_op(op)
+    return start(members, "exscan", async_op, tensor, reduce_op, None, factor)
+
+
 def all_to_all(
     output_tensor_list: Sequence[Tensor],
     input_tensor_list: Sequence[Tensor],

@@ -72,6 +72,26 @@ def check_gather_and_scatter(group, call):
         assert (output == values(rank)).all()
 
 
+def check_scans(group, call):
+    rank = group.rank()
+    before = sum((values(r) for r in range(rank)), numpy.zeros(4))
+    call(dist.scan, x := values(rank))
+    assert (x == before + values(rank)).all()
+    call(dist.exscan, x := values(rank))
+    assert (x == (before if rank > 0 else values(0))).all()
+    call(dist.scan, x := values(rank), dist.ReduceOp.MAX)
+    assert (x == numpy.max([values(r) for r in range(rank + 1)], axis=0)).all()
+    call(dist.scan, x := numpy.full(1000, 1.0), dist.PremulSum(2.0))
+    assert (x == 2 * (rank + 1)).all()
+    for operation in (dist.scan, dist.exscan):
+        try:
+            operation(values(rank), dist.ReduceOp.AVG, group)
+        except ValueError as error:
+            assert "takes no avg" in str(error)
+        else:
+            raise AssertionError("an average was not refused")
+
+
 def check_reduce_scatter_and_all_to_all(group, call):
     rank, size = group.rank(), group.size()
     inputs = [values(rank) * (r + 1) for r in range(size)]
@@ -153,6 +173,7 @@ def check_objects(group, any_source):
 CHECKS = [
     check_broadcast_and_reduce,
     check_gather_and_scatter,
+    check_scans,
     check_reduce_scatter_and_all_to_all,
     check_several_tensors,
 ]

@@ -175,6 +175,10 @@ def operations(group, rank, suffix):
         x = mine()
         call(name, x if name == "all_reduce" else [x], op, LONG)
         assert x.tolist() == total
+    for name in ("scan", "exscan"):
+        x = mine()
+        call(name, x, op)
+        assert x.tolist() == (total if name == "scan" and rank == 1 else both[0])
     for name in ("reduce", "reduce_multi"):
         x = mine()
         call(name, x if name == "reduce" else [x], root, op)

@@ -66,6 +66,15 @@ class StoreBackend:
         self._put_all(inputs)
         self._reduce(output, inputs[self.rank], op, timeout)
 
+    def scan(self, tensor, op, timeout):
+        self._put_above(tensor)
+        self._reduce(tensor, tensor, op, timeout, range(self.rank + 1))
+
+    def exscan(self, tensor, op, timeout):
+        self._put_above(tensor)
+        if self.rank > 0:
+            self._reduce(tensor, tensor, op, timeout, range(self.rank))
+
     def all_to_all(self, outputs, inputs, timeout):
         self._put_all(inputs)
         self._collect(outputs, inputs[self.rank], timeout)
@@ -100,6 +109,10 @@ class StoreBackend:
             if to != self.rank:
                 self._put(to, "c", tensors[to])
 
+    def _put_above(self, tensor):
+        for to in range(self.rank + 1, self.size):
+            self._put(to, "c", tensor)
+
     def _take(self, source, channel, timeout):
         key = f"{channel}/{source}/{self.rank}"
         with self.lock:
@@ -126,11 +139,12 @@ class StoreBackend:
                 own if source == self.rank else self._take(source, "c", timeout),
             )
 
-    def _reduce(self, output, input, op, timeout):
+    def _reduce(self, output, input, op, timeout, sources=None):
         kind = dist.ReduceOp.SUM if op in (dist.ReduceOp.AVG, dist.ReduceOp.PREMUL_SUM) else op
         own = _flat(input).copy()
         result = None
-        for source in range(self.size):  # In the order of ranks, so that all get the same.
+        # In the order of ranks, so that all get the same.
+        for source in range(self.size) if sources is None else sources:
             part = own
             if source != self.rank:
                 part = numpy.frombuffer(self._take(source, "c", timeout), own.dtype)

@@ -81,7 +81,8 @@ TEST(CapabilitiesTest, WhatIsOutsideIsRefusedAndTheGroupGoesOn) {
 
 TEST_P(GroupConformance, ReductionsThatAreNotDefinedAreRefusedAndTheGroupGoesOn) {
   Run([](ProcessGroup& group) -> absl::Status {
-    for (OpKind kind : {OpKind::kAllReduce, OpKind::kReduce, OpKind::kReduceScatter}) {
+    for (OpKind kind : {OpKind::kAllReduce, OpKind::kReduce, OpKind::kReduceScatter, OpKind::kScan,
+                        OpKind::kExscan}) {
       for (DType dtype : AllDTypes()) {
         const std::vector<ReduceOp> defined = ReductionsOf(kind, dtype);
         for (ReduceOp op : AllReduceOps()) {

@@ -33,6 +33,10 @@ ProcessGroup::StartedWork StartInGroup(const Collective& op, ProcessGroup& group
       return group.ScatterAsync(*op.tensor, ListOf(op.inputs), op.peer);
     case OpKind::kReduceScatter:
       return group.ReduceScatterAsync(*op.tensor, ListOf(op.inputs), op.reduce_op, {}, op.factor);
+    case OpKind::kScan:
+      return group.ScanAsync(*op.tensor, op.reduce_op, {}, op.factor);
+    case OpKind::kExscan:
+      return group.ExscanAsync(*op.tensor, op.reduce_op, {}, op.factor);
     case OpKind::kAllToAll:
       return group.AllToAllAsync(ListOf(op.outputs), ListOf(op.inputs));
     case OpKind::kBarrier:
@@ -78,6 +82,10 @@ absl::Status CallGroup(const Collective& op, ProcessGroup& group) {
       return group.Scatter(*op.tensor, ListOf(op.inputs), op.peer);
     case OpKind::kReduceScatter:
       return group.ReduceScatter(*op.tensor, ListOf(op.inputs), op.reduce_op, {}, op.factor);
+    case OpKind::kScan:
+      return group.Scan(*op.tensor, op.reduce_op, {}, op.factor);
+    case OpKind::kExscan:
+      return group.Exscan(*op.tensor, op.reduce_op, {}, op.factor);
     case OpKind::kAllToAll:
       return group.AllToAll(ListOf(op.outputs), ListOf(op.inputs));
     case OpKind::kBarrier:

@@ -74,6 +74,12 @@ public final class EveryCollective {
     x = own();
     group.reduce(x, 2);
     show("reduce", x);
+    x = own();
+    group.scan(Tensor.of(x));
+    show("scan", x);
+    x = own();
+    group.exscan(Tensor.of(x));
+    show("exscan", x);
     float[][] pair = {own(), own(rank, 100)};
     group.allReduceCoalesced(tensors(pair));
     show("all_reduce_coalesced", pair[0], pair[1]);

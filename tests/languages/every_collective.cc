@@ -102,6 +102,12 @@ void Reductions(ProcessGroup& group, int64_t rank) {
   x = Own(rank);
   Check(group.Reduce(Tensor::Of(x), 2));
   Line("reduce") << x;
+  x = Own(rank);
+  Check(group.Scan(Tensor::Of(x)));
+  Line("scan") << x;
+  x = Own(rank);
+  Check(group.Exscan(Tensor::Of(x)));
+  Line("exscan") << x;
   std::vector<Floats> pair = {Own(rank), Own(rank, 100)};
   Check(group.AllReduceCoalesced(Views(pair)));
   Line("all_reduce_coalesced") << pair;

@@ -54,6 +54,10 @@ def bits(rank):
     return [rank + 4, rank * 3]
 
 
+def prefix(count):
+    return [sum(values) for values in zip(*map(own, range(count)), strict=True)]
+
+
 def expected(rank):
     """What rank `rank` must print, by the definition of each operation."""
     ranks = range(SIZE)
@@ -74,6 +78,8 @@ def expected(rank):
         "all_reduce BXOR": over_ranks(fold(lambda a, b: a ^ b), bits),
         "all_reduce PREMUL_SUM": over_ranks(sum, lambda r: [0.5 * (r + 1) * v for v in own(r)]),
         "reduce": total if rank == 2 else own(rank),
+        "scan": prefix(rank + 1),
+        "exscan": prefix(rank) if rank > 0 else own(0),
         "all_reduce_coalesced": total + over_ranks(sum, lambda r: own(r, 100)),
         "all_reduce_multi": both + both,
         "broadcast": own(1),

@@ -31,6 +31,11 @@ std::vector<int> SeedsTo(int to, int size) {
   return seeds;
 }
 
+std::vector<int> FirstOf(std::vector<int> seeds, int count) {
+  seeds.resize(count);
+  return seeds;
+}
+
 absl::Status Wrong(absl::string_view what, int index, const Spec& spec, int rank, int size) {
   return absl::InternalError(absl::StrCat(spec.ToString(), " on rank ", rank, " of ", size, ": ",
                                           what, "[", index, "] is wrong"));
@@ -80,6 +85,13 @@ absl::Status CheckTensor(const Spec& spec, const Collective& done, int rank, int
     case OpKind::kReduceScatter:
       reduced = CheckReduced(tensor, spec.op, SeedsTo(rank, size));
       break;
+    case OpKind::kScan:
+      reduced = CheckReduced(tensor, spec.op, FirstOf(SeedsTo(0, size), rank + 1));
+      break;
+    case OpKind::kExscan:
+      if (rank == 0) return compare(Part(spec, rank, 0, size));
+      reduced = CheckReduced(tensor, spec.op, FirstOf(SeedsTo(0, size), rank));
+      break;
     default:
       return absl::OkStatus();
   }
@@ -117,9 +129,10 @@ std::vector<OpKind> CollectiveKinds() {
 
 std::vector<ReduceOp> ReductionsOf(OpKind kind, DType dtype) {
   if (!Reduces(kind)) return {ReduceOp::kSum};
+  const bool is_prefix = kind == OpKind::kScan || kind == OpKind::kExscan;
   std::vector<ReduceOp> ops;
   for (ReduceOp op : AllReduceOps()) {
-    if (CheckReduction(dtype, op).ok()) ops.push_back(op);
+    if (CheckReduction(dtype, op).ok() && !(is_prefix && op == ReduceOp::kAvg)) ops.push_back(op);
   }
   return ops;
 }

@@ -105,6 +105,16 @@ public final class GroupExercises {
         options,
         arguments -> assertValues(arguments.get(0), rank == 1 ? 3 : 1, rank == 1 ? 10 : 5));
     collective(
+        "scan",
+        () -> list(form.of(rank + 1, 5)),
+        options,
+        arguments -> assertValues(arguments.get(0), rank == 0 ? 1 : 3, rank == 0 ? 5 : 10));
+    collective(
+        "exscan",
+        () -> list(form.of(rank + 1, 5)),
+        options,
+        arguments -> assertValues(arguments.get(0), 1, 5));
+    collective(
         "reduce_scatter",
         () -> list(form.of(0), list(form.of(rank + 1), form.of(rank + 10))),
         options,
