@@ -98,8 +98,8 @@ class LocalGroup {
   absl::Status UnmatchedError(const PendingMessage& side, const Deadline& deadline) const
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Report who is missing. Of the ranks that wait in a collective, the lowest also logs it.
-  void WarnOfStall(int rank, const PendingCollective& pending, absl::Duration waited, int64_t notice) const
-      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void WarnOfStall(int rank, const PendingCollective& pending, absl::Duration waited,
+                   int64_t notice) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void WarnOfStall(const PendingMessage& side, absl::Duration waited, int64_t notice) const
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void RecordCall(int rank, const CallDescription& call) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);

@@ -28,14 +28,15 @@ namespace syncline::launch {
 //
 //   Open -> joined <-> searching;  joined -> left
 //
-// Failover (rendezvous_session_search.cc): a node that has lost the store queries the members of the last
-// round in the order of their ranks. The lowest rank that can be reached queries all others too,
-// and only if none of them knows another store does it open an instance in its own store.
+// Failover (rendezvous_session_search.cc): a node that has lost the store queries the members of
+// the last round in the order of their ranks. The lowest rank that can be reached queries all
+// others too, and only if none of them knows another store does it open an instance in its own
+// store.
 //
-// Merging (rendezvous_session_merge.cc): the node that hosts the current store queries the members that were
-// lost, and the stores used before, twice a second. If the job goes on there as well, both sides
-// decide by Outranks(), and exactly one moves. Before a leader announces a round, it queries the
-// members that the round leaves out, the previous stores and the endpoint.
+// Merging (rendezvous_session_merge.cc): the node that hosts the current store queries the members
+// that were lost, and the stores used before, twice a second. If the job goes on there as well,
+// both sides decide by Outranks(), and exactly one moves. Before a leader announces a round, it
+// queries the members that the round leaves out, the previous stores and the endpoint.
 //
 // New nodes know only the endpoint, so a node on the endpoint's host serves it for as long as the
 // job lasts, wherever the rendezvous runs.
