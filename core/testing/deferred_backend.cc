@@ -49,14 +49,13 @@ class DeferredBackend::Handle final : public Completion::Handle {
   }
 
   void OnDone(Callback callback) override {
+    std::optional<absl::StatusOr<int>> outcome;
     {
       absl::MutexLock lock(&mutex_);
-      if (!outcome_.has_value()) {
-        callbacks_.push_back(std::move(callback));
-        return;
-      }
+      outcome = outcome_;
+      if (!outcome.has_value()) callbacks_.push_back(std::move(callback));
     }
-    callback(*outcome_);  // Never changes again.
+    if (outcome.has_value()) callback(*outcome);
   }
 
   void End(const absl::StatusOr<int>& outcome) {
