@@ -4,18 +4,6 @@
 
 namespace syncline {
 
-bool HasFixedSize(OpKind kind) {
-  return kind != OpKind::kAllGather && kind != OpKind::kReduceScatter && kind != OpKind::kAllToAll;
-}
-
-uint64_t SaltOf(const CallContext& context) {
-  const Collective& call = *context.collective;
-  if (call.user_tensors == nullptr || context.mismatch_check == MismatchCheck::kOff) {
-    return context.salt;
-  }
-  return context.salt ^ call.UserHash();
-}
-
 CallFingerprint CallFingerprint::Of(const CallContext& context) {
   const Collective& call = *context.collective;
   CallFingerprint fingerprint = {};

@@ -39,10 +39,18 @@ inline bool operator==(const CallFingerprint& a, const CallFingerprint& b) {
 inline bool operator!=(const CallFingerprint& a, const CallFingerprint& b) { return !(a == b); }
 
 // Whether the tensors of all ranks have one size, so that a fingerprint shows it.
-bool HasFixedSize(OpKind kind);
+constexpr bool HasFixedSize(OpKind kind) {
+  return kind != OpKind::kAllGather && kind != OpKind::kReduceScatter && kind != OpKind::kAllToAll;
+}
 
 // The salt and the user's part of a call: what its other fields do not tell. 0 for most calls.
-uint64_t SaltOf(const CallContext& context);
+inline uint64_t SaltOf(const CallContext& context) {
+  const Collective& call = *context.collective;
+  if (call.user_tensors == nullptr || context.mismatch_check == MismatchCheck::kOff) {
+    return context.salt;
+  }
+  return context.salt ^ call.UserHash();
+}
 
 }  // namespace syncline
 

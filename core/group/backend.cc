@@ -25,9 +25,11 @@ absl::StatusOr<int> WaitFor(const Completion& completion, const Collective& coll
 
 absl::StatusOr<int> RunAndWait(Backend& backend, const Collective& collective,
                                const CallContext& context) {
-  SYNCLINE_ASSIGN_OR_RETURN(const Completion completion,
-                            backend.Run(absl::MakeConstSpan(&collective, 1), context));
-  return WaitFor(completion, collective, context.deadline);
+  const absl::StatusOr<Completion> completion =
+      backend.Run(absl::MakeConstSpan(&collective, 1), context);
+  if (!completion.ok()) return completion.status();
+  if (completion->handle() == nullptr) return completion->source();
+  return WaitFor(*completion, collective, context.deadline);
 }
 
 }  // namespace syncline

@@ -41,12 +41,12 @@ enum class MismatchCheck { kOn, kOff };
 struct CallContext {
   uint64_t sequence = 0;  // Number of the operation in its group (p2p: between the two ranks).
   // When the call ends with a TimeoutError if it has not ended before.
-  Deadline deadline{absl::InfiniteDuration()};
+  Deadline deadline = Deadline::FromFirstWait(absl::InfiniteDuration());  // Reads no clock.
   // Goes into the call's fingerprint. Calls with different salts mismatch, so that a backend that
   // is built on another one can have it compare more than the arguments.
   uint64_t salt = 0;
   MismatchCheck mismatch_check = MismatchCheck::kOn;
-  // The record of the call. BlockingBackend sets it for the function of a backend.
+  // The record of the call. BlockingBackend sees to it for the function of a backend.
   const Collective* collective = nullptr;
 };
 

@@ -8,6 +8,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/base/optimization.h"
 #include "core/base/status.h"
 #include "core/base/thread.h"
 #include "core/group/check_arguments.h"
@@ -45,7 +46,9 @@ absl::StatusOr<Completion> BlockingBackend::Run(absl::Span<const Collective> col
 
 absl::StatusOr<int> BlockingBackend::RunOne(const Collective& collective,
                                             const CallContext& context) {
-  if (NeedsScaling(collective)) return RunPremultiplied(collective, context);
+  if (ABSL_PREDICT_FALSE(NeedsScaling(collective))) return RunPremultiplied(collective, context);
+  // ProcessGroup has set it already, which spares the copy of a context for each call.
+  if (context.collective == &collective) return RunBlocking(context);
   return RunRecorded(collective, context);
 }
 

@@ -35,16 +35,6 @@ void Collective::OwnInputs(std::vector<Tensor> list) {
   inputs = *owned_inputs_;
 }
 
-DType Collective::dtype() const {
-  const Tensor* const moved = Moved();
-  return moved != nullptr ? moved->dtype() : DType::kUInt8;
-}
-
-DeviceType Collective::device() const {
-  const Tensor* const moved = Moved();
-  return moved != nullptr ? moved->device().type : DeviceType::kCpu;
-}
-
 uint64_t Collective::UserHash() const {
   if (user_tensors == nullptr) return 0;
   WordHash hash;

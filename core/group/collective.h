@@ -145,8 +145,15 @@ struct Collective {
   void OwnInputs(std::vector<Tensor> list);
 
   absl::string_view name() const { return user_name.empty() ? Name(kind) : user_name; }
-  DType dtype() const;  // Of the elements that move.
-  DeviceType device() const;
+  // Of the elements that move.
+  DType dtype() const {
+    const Tensor* const moved = Moved();
+    return moved != nullptr ? moved->dtype() : DType::kUInt8;
+  }
+  DeviceType device() const {
+    const Tensor* const moved = Moved();
+    return moved != nullptr ? moved->device().type : DeviceType::kCpu;
+  }
 
   // A hash of user_name and of the types and sizes of user_tensors. 0 if the call is no more than
   // its other fields tell.

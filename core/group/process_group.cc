@@ -8,6 +8,7 @@
 #include <numeric>
 #include <utility>
 
+#include "absl/base/optimization.h"
 #include "absl/strings/ascii.h"
 #include "absl/strings/cord.h"
 #include "absl/strings/match.h"
@@ -223,9 +224,15 @@ absl::StatusOr<int> ProcessGroup::RunInTurn(const Collective& collective, Timeou
   absl::Status ended;
   const auto run = [&](uint64_t sequence) -> absl::Status {
     has_begun = true;
-    const CallContext context = ContextOf(sequence, deadline);
-    SYNCLINE_ASSIGN_OR_RETURN(const Completion completion, Execute(collective, context, body));
-    const absl::StatusOr<int> outcome = WaitFor(completion, collective, context.deadline);
+    CallContext context = ContextOf(sequence, deadline);
+    context.collective = &collective;
+    const absl::StatusOr<Completion> completion = Execute(collective, context, body);
+    if (ABSL_PREDICT_FALSE(!completion.ok())) return completion.status();
+    if (ABSL_PREDICT_TRUE(completion->handle() == nullptr)) {
+      source = completion->source();
+      return absl::OkStatus();
+    }
+    const absl::StatusOr<int> outcome = WaitFor(*completion, collective, context.deadline);
     if (!outcome.ok()) return Failed(collective, context, outcome.status());
     source = *outcome;
     return absl::OkStatus();
