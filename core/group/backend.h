@@ -80,9 +80,10 @@ class Backend {
   // nothing is under way any more; else a Completion, which is done at once where the call blocks.
   //
   // Arguments are valid when they arrive (CheckArguments has accepted them), so implementations
-  // check nothing of one rank twice. Tensors may have no elements; they stay valid until the
-  // completion is done. Reductions take the ranks' elements in a fixed order, and the result has
-  // the same bytes on every rank that gets it; avg sums and then divides by the number of ranks.
+  // check nothing of one rank twice. `collectives` and `context` are valid during this call alone;
+  // tensors, which may have no elements, until the completion is done. Reductions take the ranks'
+  // elements in a fixed order, and the result has the same bytes on every rank that gets the same
+  // one; avg sums and then divides by the number of ranks.
   virtual absl::StatusOr<Completion> Run(absl::Span<const Collective> collectives,
                                          const CallContext& context) = 0;
 

@@ -77,9 +77,12 @@ absl::StatusOr<int> BlockingBackend::RunEach(absl::Span<const Collective> collec
     }
     threads.push_back(*std::move(thread));
   }
-  // Peers wait for the messages that could not be issued, and those that were wait for peers.
-  if (!started.ok()) Abort(started);
-  if (started.ok()) run(in_order);
+  if (started.ok()) {
+    run(in_order);
+  } else {
+    // Peers wait for the messages that could not be issued, and those that were wait for peers.
+    Abort(started);
+  }
   for (std::thread& thread : threads) thread.join();
   SYNCLINE_RETURN_IF_ERROR(started);
   for (const absl::Status& outcome : outcomes) SYNCLINE_RETURN_IF_ERROR(outcome);
