@@ -109,6 +109,11 @@ CallDescription::CallDescription(const CallFingerprint& fingerprint)
   if (!HasFixedSize(kind)) count = kUnknownCount;
 }
 
+ErrorOrigin::Operation CallDescription::operation() const {
+  return {std::string(name.empty() ? Name(kind) : name), sequence,
+          IsP2p(kind) ? peer : ErrorOrigin::Operation::kNoPeer};
+}
+
 std::string CallDescription::ShortName() const {
   const std::string numbered = absl::StrCat(name.empty() ? Name(kind) : name, " #", sequence);
   if (!IsP2p(kind)) return numbered;
@@ -204,12 +209,24 @@ bool SameCollective(const CallDescription& a, const CallDescription& b) {
   return a.counts == b.counts && (a.count == b.count || !a.counts.empty());
 }
 
+absl::Status CallsMismatchError(absl::string_view message, const CallDescription& a, int rank_a,
+                                const CallDescription& b, int rank_b) {
+  ErrorOrigin origin;
+  origin.operations = {a.operation()};
+  if (const ErrorOrigin::Operation other = b.operation(); !(other == origin.operations[0])) {
+    origin.operations.push_back(other);
+  }
+  origin.ranks = {rank_a, rank_b};
+  return WithOrigin(MismatchError(message), std::move(origin));
+}
+
 absl::Status CheckSame(const CallDescription& a, int rank_a, const CallDescription& b, int rank_b) {
   if (SameCollective(a, b)) return absl::OkStatus();
   const bool alike = a.ToString() == b.ToString();
-  return MismatchError(absl::StrCat(
+  const std::string text = absl::StrCat(
       Quote(a, rank_a, b, rank_b), alike ? ", which differ in a tensor that is not shown here" : "",
-      ": all ranks must make the same calls in the same order"));
+      ": all ranks must make the same calls in the same order");
+  return CallsMismatchError(text, a, rank_a, b, rank_b);
 }
 
 absl::Status CheckSplits(const CallDescription& a, int rank_a, const CallDescription& b,
@@ -219,9 +236,10 @@ absl::Status CheckSplits(const CallDescription& a, int rank_a, const CallDescrip
   auto check = [](const CallDescription& from, int src, const CallDescription& to, int dst) {
     const int64_t sent = from.counts[dst], expected = to.expected[src];
     if (sent == expected) return absl::OkStatus();
-    return MismatchError(absl::StrCat(Quote(from, src, to, dst), ": rank ", src, " sends ",
-                                      Elements(sent), " to rank ", dst, ", which expects ",
-                                      expected));
+    const std::string text =
+        absl::StrCat(Quote(from, src, to, dst), ": rank ", src, " sends ", Elements(sent),
+                     " to rank ", dst, ", which expects ", expected);
+    return CallsMismatchError(text, from, src, to, dst);
   };
   SYNCLINE_RETURN_IF_ERROR(check(a, rank_a, b, rank_b));
   return check(b, rank_b, a, rank_a);
@@ -244,8 +262,9 @@ absl::Status CheckCollective(absl::Span<const CallDescription* const> calls) {
 absl::Status CheckFits(const CallDescription& sent, int src, const CallDescription& received,
                        int dst) {
   if (sent.dtype == received.dtype && sent.count == received.count) return absl::OkStatus();
-  return MismatchError(
-      absl::StrCat(Quote(sent, src, received, dst), ": type and number of elements must be equal"));
+  const std::string text =
+      absl::StrCat(Quote(sent, src, received, dst), ": type and number of elements must be equal");
+  return CallsMismatchError(text, sent, src, received, dst);
 }
 
 std::string Have(absl::Span<const int> ranks) { return ranks.size() == 1 ? "has" : "have"; }

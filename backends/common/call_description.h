@@ -15,6 +15,7 @@
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
 #include "backends/common/call_fingerprint.h"
+#include "core/base/error_origin.h"
 #include "core/base/rank_ranges.h"
 #include "core/group/backend.h"
 #include "core/tensor/dtype.h"
@@ -64,6 +65,9 @@ struct CallDescription {
   // BackendError if the numbers are no call.
   static absl::StatusOr<CallDescription> FromWords(absl::Span<const int64_t> words);
 
+  // As an ErrorOrigin names it.
+  ErrorOrigin::Operation operation() const;
+
   // "2 x float32[3], int32[4]": the user's tensors; empty if they are not known.
   std::string TensorsToString() const;
   // "all_reduce #5", "recv #2 from rank 1".
@@ -75,6 +79,10 @@ struct CallDescription {
 // Whether two ranks may take part in one collective with these calls. Leaves out what those of
 // all_to_all send each other, which need not be alike but fit: see CheckSplits.
 bool SameCollective(const CallDescription& a, const CallDescription& b);
+
+// The error of two ranks that made calls which do not go together: its origin has both.
+absl::Status CallsMismatchError(absl::string_view message, const CallDescription& a, int rank_a,
+                                const CallDescription& b, int rank_b);
 
 // OK if the ranks made the same call; else a MismatchError that quotes both. Of collectives.
 absl::Status CheckSame(const CallDescription& a, int rank_a, const CallDescription& b, int rank_b);

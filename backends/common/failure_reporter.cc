@@ -13,9 +13,11 @@
 #include "absl/strings/str_replace.h"
 #include "absl/strings/str_split.h"
 #include "absl/synchronization/notification.h"
+#include "absl/types/optional.h"
 #include "backends/common/call_description.h"
 #include "core/base/check.h"
 #include "core/base/deadline.h"
+#include "core/base/error_origin.h"
 #include "core/base/status.h"
 #include "core/base/thread.h"
 
@@ -36,6 +38,7 @@ struct RankReport {
   std::vector<CallDescription> under_way;
   std::string idle;
   std::string operation;
+  std::vector<int> ranks;  // Those at fault, as far as the rank knew.
   std::string message;
 };
 using Reports = std::map<int, RankReport>;
@@ -51,7 +54,8 @@ std::string Serialize(const Failure& failure) {
       });
   return absl::StrCat(static_cast<int>(KindOf(failure.cause)), "\n",
                       absl::StrJoin(failure.lost, " "), "\n", calls, "\n", OneLine(failure.idle),
-                      "\n", OneLine(failure.operation), "\n", failure.cause.message());
+                      "\n", OneLine(failure.operation), "\n", SerializeOrigin(failure.cause), "\n",
+                      failure.cause.message());
 }
 
 template <typename Number>
@@ -65,10 +69,10 @@ std::vector<Number> ParseNumbers(absl::string_view text) {
 }
 
 RankReport ParseReport(absl::string_view text) {
-  const std::vector<std::string> lines = absl::StrSplit(text, absl::MaxSplits('\n', 5));
+  const std::vector<std::string> lines = absl::StrSplit(text, absl::MaxSplits('\n', 6));
   RankReport report;
   int kind;
-  if (lines.size() != 6 || !absl::SimpleAtoi(lines[0], &kind)) return report;
+  if (lines.size() != 7 || !absl::SimpleAtoi(lines[0], &kind)) return report;
   if (kind >= 0 && kind <= static_cast<int>(ErrorKind::kInternal)) {
     report.kind = static_cast<ErrorKind>(kind);
   }
@@ -79,7 +83,10 @@ RankReport ParseReport(absl::string_view text) {
   }
   report.idle = lines[3];
   report.operation = lines[4];
-  report.message = lines[5];
+  if (absl::optional<ErrorOrigin> origin = ParseOrigin(lines[5]); origin.has_value()) {
+    report.ranks = std::move(origin->ranks);
+  }
+  report.message = lines[6];
   return report;
 }
 
@@ -188,6 +195,7 @@ bool InSameOperation(const CallDescription& a, int rank_a, const CallDescription
 struct Diagnosis {
   ErrorKind kind;
   std::string text;
+  std::vector<int> ranks;  // At fault.
 };
 
 // Derives the error for the user from this rank's failure and all ranks' reports.
@@ -215,12 +223,15 @@ class DiagnosisMaker {
   Diagnosis Make() const {
     const ErrorKind kind = KindOf(failure_.cause);
     if (!dead_.empty()) {
-      return {ErrorKind::kNetwork, absl::StrCat(Failed(), Describe(dead_), " ", Have(dead_),
-                                                " died (", failure_.cause.message(), ")")};
+      return {ErrorKind::kNetwork,
+              absl::StrCat(Failed(), Describe(dead_), " ", Have(dead_), " died (",
+                           failure_.cause.message(), ")"),
+              dead_};
     }
-    if (kind == ErrorKind::kMismatch) return {kind, std::string(failure_.cause.message())};
+    const std::vector<int> ranks = RanksOf(failure_.cause);
+    if (kind == ErrorKind::kMismatch) return {kind, std::string(failure_.cause.message()), ranks};
     if (kind != ErrorKind::kNetwork && kind != ErrorKind::kTimeout) {
-      return {kind, absl::StrCat(Failed(), failure_.cause.message())};
+      return {kind, absl::StrCat(Failed(), failure_.cause.message()), ranks};
     }
     const auto first = FirstCause();
     if (first != reports_.end() &&
@@ -229,18 +240,19 @@ class DiagnosisMaker {
       std::string text =
           absl::StrCat(Failed(), peers_.Describe(first->first),
                        " reported: ", first->second.operation, ": ", first->second.message);
+      std::vector<int> named = first->second.ranks;
       if (first->second.kind == ErrorKind::kTimeout) {
         for (int rank : silent_) {
           absl::StrAppend(&text, "; ", peers_.Describe(rank), " did not report");
           if (!ActivityOf(rank).empty()) absl::StrAppend(&text, "; ", ActivityOf(rank));
+          named.push_back(rank);
         }
       }
-      return {first->second.kind, text};
+      if (named.empty()) named.push_back(first->first);
+      return {first->second.kind, text, named};
     }
-    if (first != reports_.end() || kind == ErrorKind::kTimeout) {
-      return {ErrorKind::kTimeout, TimedOut()};
-    }
-    return {ErrorKind::kNetwork, ConnectionLost()};
+    if (first != reports_.end() || kind == ErrorKind::kTimeout) return TimedOut();
+    return ConnectionLost();
   }
 
  private:
@@ -298,22 +310,29 @@ class DiagnosisMaker {
     });
   }
 
-  std::string TimedOut() const {
+  Diagnosis TimedOut() const {
     const std::string after = absl::FormatDuration(failure_.timeout);
+    const auto timeout = [this](absl::string_view text, const std::vector<int>& ranks) {
+      return Diagnosis{ErrorKind::kTimeout, absl::StrCat(failure_.operation, ": ", text), ranks};
+    };
     if (!known_) {
-      return absl::StrCat(failure_.operation, ": not complete after ", after,
-                          "; which ranks have not arrived is not known");
+      return timeout(
+          absl::StrCat("not complete after ", after, "; which ranks have not arrived is not known"),
+          {});
     }
     if (missing_.empty()) {
       for (int rank : failure_.awaited) {
         const auto it = failure_.left.find(rank);
         if (it == failure_.left.end()) continue;
-        return absl::StrCat(failure_.operation, ": not complete after ", after, "; ",
-                            peers_.Describe(rank), " has left the group: ", it->second);
+        return timeout(absl::StrCat("not complete after ", after, "; ", peers_.Describe(rank),
+                                    " has left the group: ", it->second),
+                       {rank});
       }
-      return absl::StrCat(failure_.operation, ": not complete after ", after,
-                          " though all its ranks had arrived: allow more time, or check the ",
-                          "network between the hosts");
+      // At most ranks that are stopped, where the transport knows of them.
+      return timeout(absl::StrCat("not complete after ", after,
+                                  " though all its ranks had arrived: allow more time, or check ",
+                                  "the network between the hosts"),
+                     RanksOf(failure_.cause));
     }
     std::vector<int> unknown;
     std::vector<std::string> parts;
@@ -329,20 +348,24 @@ class DiagnosisMaker {
       parts.push_back(
           absl::StrCat(Describe(unknown), " ", Have(unknown), " not arrived after ", after));
     }
-    return absl::StrCat(failure_.operation, ": ", absl::StrJoin(parts, "; "));
+    return timeout(absl::StrJoin(parts, "; "), missing_);
   }
 
-  std::string ConnectionLost() const {
-    const std::string said = absl::StrCat(" (", failure_.cause.message(), ")");
+  Diagnosis ConnectionLost() const {
+    const auto lost = [this](absl::string_view text, const std::vector<int>& ranks) {
+      return Diagnosis{ErrorKind::kNetwork,
+                       absl::StrCat(Failed(), text, " (", failure_.cause.message(), ")"), ranks};
+    };
     if (!lost_.empty()) {
-      return absl::StrCat(Failed(), Describe(lost_), " closed the connection, did not report and ",
-                          "must be presumed lost", said);
+      return lost(absl::StrCat(Describe(lost_), " closed the connection, did not report and ",
+                               "must be presumed lost"),
+                  lost_);
     }
     if (known_ && !silent_.empty()) {
-      return absl::StrCat(Failed(), Describe(silent_), " did not report and must be presumed lost",
-                          said);
+      return lost(absl::StrCat(Describe(silent_), " did not report and must be presumed lost"),
+                  silent_);
     }
-    return absl::StrCat(Failed(), "check the network between the hosts", said);
+    return lost("check the network between the hosts", RanksOf(failure_.cause));
   }
 
   const PeerTable& peers_;
@@ -356,13 +379,11 @@ class DiagnosisMaker {
 absl::Status MakeStatus(const Diagnosis& diagnosis) {
   switch (diagnosis.kind) {
     case ErrorKind::kTimeout:
-      return TimeoutError(diagnosis.text);
     case ErrorKind::kNetwork:
-      return NetworkError(diagnosis.text);
     case ErrorKind::kMismatch:
-      return MismatchError(diagnosis.text);
+      return WithRanks(ErrorOfKind(diagnosis.kind, diagnosis.text), diagnosis.ranks);
     default:
-      return BackendError(diagnosis.text);
+      return WithRanks(BackendError(diagnosis.text), diagnosis.ranks);
   }
 }
 
@@ -387,14 +408,16 @@ absl::Status FailureReporter::Diagnose(const Failure& given) const {
   Failure failure = given;
   // A peer that left closes its connections in good order. If no other connection broke, its leave
   // is the cause.
-  std::vector<std::string> gone;
+  std::vector<int> gone;
+  std::vector<std::string> reasons;
   for (int rank : given.awaited) {
     const auto it = given.left.find(rank);
     if (it == given.left.end()) continue;
-    gone.push_back(absl::StrCat(peers_->Describe(rank), " has left the group: ", it->second));
+    gone.push_back(rank);
+    reasons.push_back(absl::StrCat(peers_->Describe(rank), " has left the group: ", it->second));
   }
   if (!gone.empty() && given.lost.empty() && KindOf(given.cause) == ErrorKind::kNetwork) {
-    failure.cause = BackendError(absl::StrJoin(gone, "; "));
+    failure.cause = WithRanks(BackendError(absl::StrJoin(reasons, "; ")), std::move(gone));
   }
   const absl::StatusOr<Reports> reports = RunBounded(store_, peers_, failure, Await::kReports);
   Diagnosis diagnosis = DiagnosisMaker(*peers_, failure, reports).Make();
@@ -406,7 +429,12 @@ absl::Status FailureReporter::Diagnose(const Failure& given) const {
                     " does not answer either: its process, rank 0 or the launcher, must be ",
                     "presumed lost (", reports.status().message(), ")");
   }
-  return MakeStatus(diagnosis);
+  const absl::Status status = MakeStatus(diagnosis);
+  // A mismatch that this rank has found has the operations of both ranks.
+  if (KindOf(failure.cause) == ErrorKind::kMismatch && diagnosis.kind == ErrorKind::kMismatch) {
+    return WithOriginOf(status, failure.cause);
+  }
+  return failure.call.name.empty() ? status : WithOperation(status, failure.call);
 }
 
 }  // namespace syncline

@@ -12,6 +12,7 @@
 #include "absl/time/time.h"
 #include "backends/common/call_description.h"
 #include "backends/common/peer_table.h"
+#include "core/base/error_origin.h"
 #include "core/store/store.h"
 
 namespace syncline {
@@ -19,6 +20,7 @@ namespace syncline {
 // What one rank knows when its operation fails.
 struct Failure {
   std::string operation;                   // "all_reduce #5 (float32, 10 elements, sum)".
+  ErrorOrigin::Operation call;             // The same; without a name if it is none of the user's.
   std::vector<CallDescription> under_way;  // All calls of this rank, the failed one first.
   std::string idle;                        // What this rank said in ReportIdle before, if it did.
   std::vector<int> awaited;                // The other ranks that the operation needs.
@@ -53,9 +55,9 @@ class FailureReporter {
   void ReportIdle(const std::string& what) const;
 
   // Reports, waits until the ranks that matter have reported or kGrace is over, and returns the
-  // error for the user, which names the ranks at fault and has the kind of the first cause:
-  // kNetwork for a rank that died or is presumed lost, kTimeout where ranks only came late, or the
-  // kind that another rank reported. Requires !failure.cause.ok().
+  // error for the user, which names the ranks at fault, also as its ErrorOrigin, and has the kind
+  // of the first cause: kNetwork for a rank that died or is presumed lost, kTimeout where ranks
+  // only came late, or the kind that another rank reported. Requires !failure.cause.ok().
   absl::Status Diagnose(const Failure& failure) const;
 
  private:

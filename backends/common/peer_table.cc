@@ -13,6 +13,7 @@
 #include "absl/strings/str_split.h"
 #include "absl/time/time.h"
 #include "backends/common/call_description.h"
+#include "core/base/error_origin.h"
 #include "core/base/status.h"
 #include "core/store/prefix_store.h"
 
@@ -54,10 +55,11 @@ absl::Status ExplainTimeout(Store& store, int rank, int size, const Deadline& de
     return TimeoutError(absl::StrCat("the last of ", size, " ranks came just after the ", timeout,
                                      " in which all had to join the group; allow more time"));
   }
-  return TimeoutError(
+  const absl::Status late = TimeoutError(
       absl::StrCat(NameRanks(*absent), " of ", size, " ", Have(*absent),
                    " not joined the group within ", timeout, " (store ", WithoutPrefixes(store),
                    "); check that all ranks were started, with equal sizes and the same store"));
+  return WithRanks(late, *absent);
 }
 
 }  // namespace
@@ -87,7 +89,8 @@ absl::StatusOr<PeerTable> PeerTable::Join(Store& store, int rank, int size,
   PeerTable peers(rank, std::move(members));
   for (int r = 0; r < size; ++r) {
     const std::string& failure = peers.members_[r].failure;
-    if (!failure.empty()) return BackendError(absl::StrCat(peers.Describe(r), ": ", failure));
+    if (failure.empty()) continue;
+    return WithRanks(BackendError(absl::StrCat(peers.Describe(r), ": ", failure)), {r});
   }
   return peers;
 }
@@ -101,11 +104,14 @@ Liveness PeerTable::LivenessOf(int rank) const {
 }
 
 absl::Status PeerTable::CheckAlive() const {
-  std::vector<std::string> dead;
+  std::vector<int> dead;
+  std::vector<std::string> names;
   for (int rank = 0; rank < size(); ++rank) {
-    if (LivenessOf(rank) == Liveness::kDead) dead.push_back(Describe(rank));
+    if (LivenessOf(rank) != Liveness::kDead) continue;
+    dead.push_back(rank);
+    names.push_back(Describe(rank));
   }
-  return DeadRanksError(dead);
+  return DeadRanksError(std::move(dead), names);
 }
 
 PeerTable::Member PeerTable::Self(const absl::StatusOr<std::string>& payload) {

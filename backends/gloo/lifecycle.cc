@@ -8,6 +8,7 @@
 #include "absl/time/clock.h"
 #include "backends/gloo/sigpipe.h"
 #include "backends/gloo/transport.h"
+#include "core/base/error_origin.h"
 #include "core/base/interrupt.h"
 #include "core/base/stall.h"
 #include "core/base/stall_file.h"
@@ -134,13 +135,15 @@ Failure Lifecycle::DescribeFailure(const OperationScope& scope, const absl::Stat
   Failure failure;
   failure.operation =
       scope.name.empty() ? CallDescription(scope.call).ToString() : std::string(scope.name);
+  if (scope.name.empty()) failure.call = CallDescription(scope.call).operation();
   failure.awaited.assign(scope.awaited.begin(), scope.awaited.end());
   failure.cause = cause;
   failure.timeout = deadline.timeout();
   failure.elapsed = elapsed;
   if (IsInterrupted(cause)) {
+    const int rank = mesh_.peers().rank();
     failure.cause =
-        BackendError(absl::StrCat("rank ", mesh_.peers().rank(), " was ", cause.message()));
+        WithRanks(BackendError(absl::StrCat("rank ", rank, " was ", cause.message())), {rank});
   }
   // Gloo reports an expired wait as a network error, like everything else.
   if (deadline.Expired() && KindOf(cause) == ErrorKind::kNetwork) {
@@ -186,6 +189,7 @@ absl::Status Lifecycle::Fail(const OperationScope& scope, const absl::Status& ca
   } else if (IsInterrupted(cause)) {
     reporter_.Report(failure);  // The cause is known, and the user wants control back.
     final_error = Annotate(failure.cause, failure.operation);
+    if (!failure.call.name.empty()) final_error = WithOperation(final_error, failure.call);
   } else {
     final_error = reporter_.Diagnose(failure);
   }

@@ -9,6 +9,7 @@
 #include "backends/common/call_description.h"
 #include "backends/gloo/slots.h"
 #include "backends/gloo/thresholds.h"
+#include "core/base/error_origin.h"
 #include "core/base/status.h"
 #include "core/base/thread.h"
 #include "gloo/transport/address.h"
@@ -94,7 +95,7 @@ absl::Status ConnectAll(const PeerTable& peers, gloo::transport::Context& transp
     if (status.ok()) continue;
     const std::string text =
         absl::StrCat("cannot connect to ", peers.Describe(peer), ": ", status.message());
-    return deadline.Expired() ? TimeoutError(text) : NetworkError(text);
+    return WithRanks(deadline.Expired() ? TimeoutError(text) : NetworkError(text), {peer});
   }
   return absl::OkStatus();
 }

@@ -7,6 +7,7 @@
 #include "backends/common/call_description.h"
 #include "backends/gloo/slots.h"
 #include "backends/gloo/transfers.h"
+#include "core/base/error_origin.h"
 #include "core/base/interrupt.h"
 #include "core/base/status.h"
 #include "gloo/common/error.h"
@@ -34,9 +35,10 @@ uint64_t ElementsSlot(const MessageHeader& header, int tag) {
 // Rebuilds the call of rank `src` from the header that rank `dst` has received.
 absl::StatusOr<CallDescription> SentCall(const MessageHeader& header, int src, int dst, int tag) {
   if (header.dtype >= AllDTypes().size()) {
-    return MismatchError(absl::StrCat("rank ", src, " sent elements of an unknown type (number ",
-                                      header.dtype, "): do all ranks run the same version of ",
-                                      "Syncline?"));
+    return WithRanks(MismatchError(absl::StrCat(
+                         "rank ", src, " sent elements of an unknown type (number ", header.dtype,
+                         "): do all ranks run the same version of ", "Syncline?")),
+                     {src});
   }
   CallDescription sent{OpKind::kSend, header.sequence, static_cast<DType>(header.dtype),
                        header.count};

@@ -14,6 +14,7 @@
 #include "backends/hierarchical/latency_algorithms.h"
 #include "backends/hierarchical/listener.h"
 #include "backends/hierarchical/thresholds.h"
+#include "core/base/error_origin.h"
 #include "core/base/interrupt.h"
 #include "core/base/status.h"
 #include "core/group/backend_registry.h"
@@ -140,22 +141,22 @@ void HierarchicalBackend::AwaitPeerGone(int before) {
 
 // Gloo's diagnosis names the ranks that have not come to the operation. A rank that has come and is
 // stopped inside of shared memory is not among them.
-std::string HierarchicalBackend::DescribeStopped() const {
-  std::string text;
+absl::Status HierarchicalBackend::TimeoutOf(const CallContext& context) const {
+  std::string text =
+      absl::StrCat("not complete after ", absl::FormatDuration(context.deadline.timeout()));
+  std::vector<int> stopped;
   for (int rank : topology_.local_ranks()) {
     if (peers_.LivenessOf(rank) != Liveness::kStopped) continue;
     absl::StrAppend(&text, "; ", peers_.Describe(rank), " is stopped");
+    stopped.push_back(rank);
   }
-  return text;
+  return WithRanks(TimeoutError(text), std::move(stopped));
 }
 
 absl::Status HierarchicalBackend::ToGroupError(const absl::Status& status,
                                                const CallContext& context, int gone_before) {
   if (IsInterrupted(status)) return status;
-  if (KindOf(status) == ErrorKind::kTimeout) {
-    const std::string after = absl::FormatDuration(context.deadline.timeout());
-    return TimeoutError(absl::StrCat("not complete after ", after, DescribeStopped()));
-  }
+  if (KindOf(status) == ErrorKind::kTimeout) return TimeoutOf(context);
   // Shared memory and the rails may notice a death before gloo does. This rank is about to close
   // gloo's connections, after which gloo could no longer tell whose end was the first.
   AwaitPeerGone(gone_before);
@@ -181,7 +182,8 @@ absl::Status HierarchicalBackend::Execute(const CallContext& context, Body body)
   if (!status.ok()) {
     // The group has failed: other ranks may still wait for this one in shared memory.
     absl::MutexLock lock(&mutex_);
-    AbortShmAndRail(IsInterrupted(status) ? BackendError(status.message()) : status);
+    AbortShmAndRail(IsInterrupted(status) ? WithOriginOf(BackendError(status.message()), status)
+                                          : status);
   }
   return status;
 }

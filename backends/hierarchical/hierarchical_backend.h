@@ -102,8 +102,8 @@ class HierarchicalBackend final : public TypedBackend {
   void AwaitPeerGone(int before);
   int gone_count();
 
-  // "; rank 3 (host b, pid 81) is stopped" for every such process of this node.
-  std::string DescribeStopped() const;
+  // The TimeoutError of a call, which names the ranks of this node whose processes are stopped.
+  absl::Status TimeoutOf(const CallContext& context) const;
 
   const PeerTable peers_;
   const Topology topology_;

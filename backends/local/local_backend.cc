@@ -13,6 +13,7 @@
 #include "absl/strings/str_split.h"
 #include "absl/synchronization/mutex.h"
 #include "backends/local/local_group.h"
+#include "core/base/error_origin.h"
 #include "core/base/status.h"
 #include "core/group/backend.h"
 #include "core/group/backend_registry.h"
@@ -84,8 +85,10 @@ absl::StatusOr<std::shared_ptr<LocalGroup>> FindGroup(const BackendConfig& confi
   auto address = config.store->Get(kGroupKey, config.deadline.Remaining());
   if (!address.ok()) {
     if (!config.deadline.Expired()) return address.status();
-    return TimeoutError(absl::StrCat("rank 0 of ", config.size, " has not joined the group after ",
-                                     absl::FormatDuration(config.deadline.timeout())));
+    return WithRanks(
+        TimeoutError(absl::StrCat("rank 0 of ", config.size, " has not joined the group after ",
+                                  absl::FormatDuration(config.deadline.timeout()))),
+        {0});
   }
   const std::vector<std::string> parts = absl::StrSplit(*address, '/');
   int64_t pid, number;

@@ -6,6 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "backends/common/call_description.h"
+#include "core/base/error_origin.h"
 #include "core/base/interrupt.h"
 #include "core/base/stall.h"
 #include "core/base/stall_file.h"
@@ -15,7 +16,18 @@ namespace syncline::local {
 namespace {
 
 absl::Status HasLeft(int rank, const absl::Status& cause) {
-  return BackendError(absl::StrCat("rank ", rank, " has left the group: ", cause.message()));
+  return WithRanks(
+      BackendError(absl::StrCat("rank ", rank, " has left the group: ", cause.message())), {rank});
+}
+
+// `error` about `call`, with whose ShortName it begins, and the ranks at fault.
+absl::Status About(const CallDescription& call, const absl::Status& error, std::vector<int> ranks) {
+  ErrorOrigin origin;
+  origin.operations = {call.operation()};
+  // That of a send or recv tells the other rank.
+  origin.lacks_arguments = !IsP2p(call.kind);
+  origin.ranks = std::move(ranks);
+  return WithOrigin(error, std::move(origin));
 }
 
 std::string After(const Deadline& deadline) {
@@ -27,7 +39,8 @@ std::string After(const Deadline& deadline) {
 absl::Status LocalGroup::Join(int rank, const Deadline& deadline) {
   absl::MutexLock lock(&mutex_);
   if (joined_[rank]) {
-    return Fail(BackendError(absl::StrCat("rank ", rank, " has joined the group twice")));
+    return Fail(WithRanks(BackendError(absl::StrCat("rank ", rank, " has joined the group twice")),
+                          {rank}));
   }
   joined_[rank] = true;
   ++joined_count_;
@@ -38,13 +51,15 @@ absl::Status LocalGroup::Join(int rank, const Deadline& deadline) {
     // What fails the group once all have joined is for the calls to tell.
     return joined_count_ == size_ ? absl::OkStatus() : cause_;
   }
-  SYNCLINE_RETURN_IF_ERROR(FailIfInterrupted("joining", rank));
+  SYNCLINE_RETURN_IF_ERROR(FailIfInterrupted(nullptr, rank));
   std::vector<int> absent;
   for (int r = 0; r < size_; ++r) {
     if (!joined_[r]) absent.push_back(r);
   }
-  return Fail(TimeoutError(absl::StrCat(NameRanks(absent), " of ", size_, " ", Have(absent),
-                                        " not joined the group", After(deadline))));
+  const absl::Status late =
+      TimeoutError(absl::StrCat(NameRanks(absent), " of ", size_, " ", Have(absent),
+                                " not joined the group", After(deadline)));
+  return Fail(WithRanks(late, absent));
 }
 
 absl::Status LocalGroup::RunCollective(int rank, const CallContext& context) {
@@ -73,7 +88,7 @@ absl::Status LocalGroup::RunCollective(int rank, const CallContext& context) {
   };
   if (!deadline.AwaitInterruptibly(mutex_, absl::Condition(&settled), warn)) {
     if (pending->arrived < size_) {
-      SYNCLINE_RETURN_IF_ERROR(FailIfInterrupted(args.call.ShortName(), rank));
+      SYNCLINE_RETURN_IF_ERROR(FailIfInterrupted(&args.call, rank));
       return Fail(AbsentError(args.call, *pending, deadline));
     }
     mutex_.Await(absl::Condition(&pending->done));
@@ -163,7 +178,7 @@ absl::Status LocalGroup::Await(PendingMessage& side, const Channel& channel,
     if (side.taken) {
       mutex_.Await(absl::Condition(&side.done));
     } else if (!Interruption().ok()) {
-      interruption = FailIfInterrupted(side.args->call.ShortName(), side.rank);
+      interruption = FailIfInterrupted(&side.args->call, side.rank);
     } else {
       Fail(UnmatchedError(side, deadline)).IgnoreError();
     }
@@ -199,13 +214,16 @@ absl::Status LocalGroup::CheckUsable(int rank) const {
 absl::Status LocalGroup::CheckAwaited(const PendingMessage& side) const {
   const int peer = side.args->call.peer;
   if (peer != kAnySource) return left_[peer].ok() ? left_[peer] : HasLeft(peer, left_[peer]);
+  std::vector<int> left;
   std::vector<std::string> causes;
   for (int r = 0; r < size_; ++r) {
     if (r == side.rank) continue;
     if (left_[r].ok()) return absl::OkStatus();
+    left.push_back(r);
     causes.push_back(std::string(HasLeft(r, left_[r]).message()));
   }
-  return BackendError(absl::StrCat("nobody is left to send: ", absl::StrJoin(causes, "; ")));
+  return WithRanks(
+      BackendError(absl::StrCat("nobody is left to send: ", absl::StrJoin(causes, "; "))), left);
 }
 
 absl::Status LocalGroup::AbsentError(const CallDescription& call, const PendingCollective& pending,
@@ -217,27 +235,31 @@ absl::Status LocalGroup::AbsentError(const CallDescription& call, const PendingC
     absent.push_back(r);
     doing.push_back(LastActivity(r));
   }
-  return TimeoutError(absl::StrCat(call.ShortName(), ": ", NameRanks(absent), " ", Have(absent),
-                                   " not arrived", After(deadline), "; ",
-                                   absl::StrJoin(doing, ", ")));
+  const absl::Status late =
+      TimeoutError(absl::StrCat(call.ShortName(), ": ", NameRanks(absent), " ", Have(absent),
+                                " not arrived", After(deadline), "; ", absl::StrJoin(doing, ", ")));
+  return About(call, late, std::move(absent));
 }
 
 absl::Status LocalGroup::UnmatchedError(const PendingMessage& side,
                                         const Deadline& deadline) const {
   const CallDescription& call = side.args->call;
   std::string who = "no rank has";
-  std::vector<std::string> doing;
+  std::vector<int> absent;
   if (call.peer == kAnySource) {
     for (int r = 0; r < size_; ++r) {
-      if (r != side.rank) doing.push_back(LastActivity(r));
+      if (r != side.rank) absent.push_back(r);
     }
   } else {
     who = absl::StrCat("rank ", call.peer, " has not");
-    doing.push_back(LastActivity(call.peer));
+    absent.push_back(call.peer);
   }
-  return TimeoutError(absl::StrCat(call.ShortName(), ": ", who, " made the matching call (tag ",
-                                   call.tag, ")", After(deadline), "; ",
-                                   absl::StrJoin(doing, ", ")));
+  std::vector<std::string> doing;
+  for (int r : absent) doing.push_back(LastActivity(r));
+  const absl::Status late =
+      TimeoutError(absl::StrCat(call.ShortName(), ": ", who, " made the matching call (tag ",
+                                call.tag, ")", After(deadline), "; ", absl::StrJoin(doing, ", ")));
+  return About(call, late, std::move(absent));
 }
 
 void LocalGroup::WarnOfStall(int rank, const PendingCollective& pending, absl::Duration waited,
@@ -300,11 +322,13 @@ std::string LocalGroup::LastActivity(int rank) const {
   return absl::StrCat("rank ", rank, "'s last call was ", last_[rank]->ShortName());
 }
 
-absl::Status LocalGroup::FailIfInterrupted(absl::string_view what, int rank) {
+absl::Status LocalGroup::FailIfInterrupted(const CallDescription* call, int rank) {
   const absl::Status interruption = Interruption();
   if (interruption.ok()) return interruption;
-  Fail(BackendError(absl::StrCat(what, ": rank ", rank, " was ", interruption.message())))
-      .IgnoreError();
+  const std::string what = call == nullptr ? "joining" : call->ShortName();
+  const absl::Status failure =
+      BackendError(absl::StrCat(what, ": rank ", rank, " was ", interruption.message()));
+  Fail(call == nullptr ? WithRanks(failure, {rank}) : About(*call, failure, {rank})).IgnoreError();
   return interruption;
 }
 

@@ -104,9 +104,9 @@ class LocalGroup {
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void RecordCall(int rank, const CallDescription& call) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   std::string LastActivity(int rank) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // If this thread, which is rank `rank` in `what`, was interrupted: fails the group, and returns
-  // that.
-  absl::Status FailIfInterrupted(absl::string_view what, int rank)
+  // If this thread, which is rank `rank` in `call`, or joins where that is null, was interrupted:
+  // fails the group, and returns that.
+  absl::Status FailIfInterrupted(const CallDescription* call, int rank)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Returns the first cause, which may be an earlier one.
   absl::Status Fail(const absl::Status& cause) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);

@@ -9,6 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "backends/common/call_fingerprint.h"
 #include "core/base/check.h"
+#include "core/base/error_origin.h"
 #include "core/base/status.h"
 
 namespace syncline::shm {
@@ -122,8 +123,10 @@ absl::StatusOr<CallDescription> CollectiveEntry::CallOf(int rank) const {
                                 words, words + CallDescription::MaxWords(layout_.size()))));
   if (call.kind == OpKind::kAllToAll &&
       (call.counts.size() != size || call.expected.size() != size)) {
-    return BackendError(absl::StrCat(group_.peers().Describe(rank),
-                                     " has published an all_to_all of another number of ranks"));
+    return WithRanks(
+        BackendError(absl::StrCat(group_.peers().Describe(rank),
+                                  " has published an all_to_all of another number of ranks")),
+        {rank});
   }
   return call;
 }
@@ -156,14 +159,16 @@ absl::Status CollectiveEntry::FailWithMismatch(int rank) {
   if (!status.ok()) return group_.failure_cell().Fail(status);
   // A rank has stopped after it wrote its slot. The fingerprint there shows what it called, except
   // sizes that differ from rank to rank.
-  std::string theirs = CallDescription(SlotOf(rank).content.fingerprint).ToString();
+  CallDescription theirs(SlotOf(rank).content.fingerprint);
   if (HasPublishedCall(rank)) {
-    const auto call = CallOf(rank);
-    if (call.ok()) theirs = call->ToString();
+    auto call = CallOf(rank);
+    if (call.ok()) theirs = *std::move(call);
   }
-  return group_.failure_cell().Fail(MismatchError(absl::StrCat(
-      "rank ", group_.rank(), " called ", context_.Describe().ToString(), ", rank ", rank,
-      " called ", theirs, ": all ranks must make the same calls in the same order")));
+  const CallDescription own = context_.Describe();
+  const std::string text =
+      absl::StrCat("rank ", group_.rank(), " called ", own.ToString(), ", rank ", rank, " called ",
+                   theirs.ToString(), ": all ranks must make the same calls in the same order");
+  return group_.failure_cell().Fail(CallsMismatchError(text, own, group_.rank(), theirs, rank));
 }
 
 }  // namespace syncline::shm

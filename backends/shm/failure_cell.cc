@@ -6,13 +6,17 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
+#include <string>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
+#include "absl/types/optional.h"
 #include "backends/common/call_description.h"
 #include "core/base/check.h"
 #include "core/base/deadline.h"
+#include "core/base/error_origin.h"
 #include "core/base/status.h"
 
 namespace syncline::shm {
@@ -27,9 +31,14 @@ absl::Status FailureCell::Fail(const absl::Status& cause) {
   uint32_t state = FailureRecord::kNone;
   // The exchange decides which of several ranks is the reporter. The others leave the record alone.
   if (record_.state.compare_exchange_strong(state, FailureRecord::kBeingWritten)) {
-    const absl::string_view text = cause.message().substr(0, sizeof(record_.text));
+    // A long message loses its end rather than the origin, which is short.
+    std::string origin = SerializeOrigin(cause);
+    if (origin.size() > sizeof(record_.text)) origin.clear();
+    const absl::string_view text = cause.message().substr(0, sizeof(record_.text) - origin.size());
     std::memcpy(record_.text, text.data(), text.size());
+    std::memcpy(record_.text + text.size(), origin.data(), origin.size());
     record_.size = static_cast<uint32_t>(text.size());
+    record_.origin_size = static_cast<uint32_t>(origin.size());
     record_.kind = static_cast<uint32_t>(KindOf(cause));
     record_.reporter = static_cast<uint32_t>(peers_.rank());
     // Pairs with the acquire load in failure(): a reader of kWritten sees the fields above.
@@ -61,8 +70,13 @@ absl::Status FailureCell::failure() const {
   // Of another process, which may be broken: an unknown kind is a BackendError.
   const bool is_kind = record_.kind <= static_cast<uint32_t>(ErrorKind::kInternal);
   const size_t size = std::min<size_t>(record_.size, sizeof(record_.text));
-  return ErrorOfKind(is_kind ? static_cast<ErrorKind>(record_.kind) : ErrorKind::kBackend,
-                     absl::string_view(record_.text, size));
+  const size_t origin_size = std::min<size_t>(record_.origin_size, sizeof(record_.text) - size);
+  absl::Status cause =
+      ErrorOfKind(is_kind ? static_cast<ErrorKind>(record_.kind) : ErrorKind::kBackend,
+                  absl::string_view(record_.text, size));
+  absl::optional<ErrorOrigin> origin =
+      ParseOrigin(absl::string_view(record_.text + size, origin_size));
+  return origin.has_value() ? WithOrigin(std::move(cause), *std::move(origin)) : cause;
 }
 
 absl::Status FailureCell::ObserveFailure(const CallContext& context) const {
@@ -71,8 +85,10 @@ absl::Status FailureCell::ObserveFailure(const CallContext& context) const {
   const int reporter = static_cast<int>(record_.reporter);
   if (reporter < 0 || reporter >= peers_.size()) return status;
   if (reporter == peers_.rank() || KindOf(status) != ErrorKind::kTimeout) return status;
-  return Annotate(status, absl::StrCat(CallDescription(context).ToString(), ": ",
-                                       peers_.Describe(reporter), " reported"));
+  const CallDescription call(context);
+  return WithOperation(
+      Annotate(status, absl::StrCat(call.ToString(), ": ", peers_.Describe(reporter), " reported")),
+      call.operation());
 }
 
 }  // namespace syncline::shm

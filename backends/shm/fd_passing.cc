@@ -17,6 +17,7 @@
 #include "absl/time/time.h"
 #include "backends/common/call_description.h"
 #include "backends/common/rank_acceptor.h"
+#include "core/base/error_origin.h"
 #include "core/base/sockets.h"
 #include "core/base/status.h"
 
@@ -110,9 +111,10 @@ absl::Status FdServer::Serve(int descriptor, int size, const Deadline& deadline,
             processes->Check([&](int rank) { return find(rank) != awaited.end(); }));
       }
       if (!deadline.Expired()) continue;
-      return TimeoutError(absl::StrCat(NameRanks(awaited), " of ", size, " ", Have(awaited),
-                                       " not come for the shared memory within ",
-                                       absl::FormatDuration(deadline.timeout())));
+      const absl::Status late = TimeoutError(absl::StrCat(
+          NameRanks(awaited), " of ", size, " ", Have(awaited),
+          " not come for the shared memory within ", absl::FormatDuration(deadline.timeout())));
+      return WithRanks(late, awaited);
     }
     const int socket = connection->socket.get();
     const auto found = find(connection->rank);
@@ -145,15 +147,18 @@ absl::StatusOr<UniqueFd> ReceiveFd(absl::string_view endpoint, int rank, const D
   // Rank 0 answers one rank after another, so this may take until all before have come.
   if (status.ok()) status = WaitReadable(connection->get(), deadline);
   if (!status.ok()) {
-    return TimeoutError(absl::StrCat("rank 0 has not handed over its shared memory within ",
-                                     absl::FormatDuration(deadline.timeout())));
+    return WithRanks(
+        TimeoutError(absl::StrCat("rank 0 has not handed over its shared memory within ",
+                                  absl::FormatDuration(deadline.timeout()))),
+        {0});
   }
   FdMessage message;
   const ssize_t received =
       recvmsg(connection->get(), &message.header, MSG_CMSG_CLOEXEC | MSG_DONTWAIT);
   const cmsghdr* const ancillary = CMSG_FIRSTHDR(&message.header);
   if (received != 1 || ancillary == nullptr || ancillary->cmsg_type != SCM_RIGHTS) {
-    return NetworkError("rank 0 has gone away before it handed over its shared memory");
+    return WithRanks(NetworkError("rank 0 has gone away before it handed over its shared memory"),
+                     {0});
   }
   int descriptor;
   std::memcpy(&descriptor, CMSG_DATA(ancillary), sizeof(int));

@@ -6,13 +6,12 @@
 #include <unistd.h>
 
 #include <map>
+#include <string>
 #include <utility>
 
 #include "absl/base/thread_annotations.h"
-#include "absl/strings/str_cat.h"
-#include "absl/strings/str_join.h"
 #include "absl/synchronization/mutex.h"
-#include "core/base/status.h"
+#include "core/base/liveness.h"
 
 #ifndef SO_PEERPIDFD  // Linux 6.5.
 #define SO_PEERPIDFD 77
@@ -106,15 +105,16 @@ void PeerProcesses::WatchPeerOf(int connection, int rank) {
 absl::Status PeerProcesses::Check(absl::FunctionRef<bool(int)> matters) const {
   std::vector<pollfd> entries = entries_;
   const bool any_ended = poll(entries.data(), entries.size(), 0) > 0;
-  std::vector<absl::string_view> dead;
+  std::vector<int> dead;
+  std::vector<std::string> names;
   for (size_t rank = 0; rank < peers_.size(); ++rank) {
     const bool has_ended = any_ended && (entries[rank].revents & POLLIN) != 0;
     if (!has_ended && !peers_[rank].was_dead) continue;
-    if (matters(static_cast<int>(rank))) dead.push_back(peers_[rank].name);
+    if (!matters(static_cast<int>(rank))) continue;
+    dead.push_back(static_cast<int>(rank));
+    names.push_back(peers_[rank].name);
   }
-  if (dead.empty()) return absl::OkStatus();
-  return NetworkError(
-      absl::StrCat(absl::StrJoin(dead, ", "), dead.size() == 1 ? " has" : " have", " died"));
+  return DeadRanksError(std::move(dead), names);
 }
 
 }  // namespace syncline::shm

@@ -2,6 +2,7 @@
 
 #include <cstring>
 #include <map>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
@@ -9,6 +10,7 @@
 #include "backends/common/call_description.h"
 #include "backends/common/stall_reporter.h"
 #include "backends/shm/last_call.h"
+#include "core/base/error_origin.h"
 #include "core/base/stall_file.h"
 #include "core/base/status.h"
 #include "core/group/backend.h"
@@ -25,6 +27,7 @@ absl::Status PeerWatchdog::CheckPeers(int rank, const WaitContext& context) cons
 }
 
 absl::Status PeerWatchdog::CheckLeft(int rank) const {
+  std::vector<int> left;
   std::vector<std::string> reasons;
   for (int other = 0; other < layout_.size(); ++other) {
     if (other == peers_.rank() || (rank != kAnySource && rank != other)) continue;
@@ -35,10 +38,12 @@ absl::Status PeerWatchdog::CheckLeft(int rank) const {
     // Of another process, which may be broken: it need not end with a zero.
     const absl::string_view reason(region.leave_reason,
                                    strnlen(region.leave_reason, sizeof(region.leave_reason)));
+    left.push_back(other);
     reasons.push_back(absl::StrCat(peers_.Describe(other), " has left the group: ", reason));
   }
-  return BackendError(absl::StrCat(rank == kAnySource ? "nobody is left to send: " : "",
-                                   absl::StrJoin(reasons, "; ")));
+  return WithRanks(BackendError(absl::StrCat(rank == kAnySource ? "nobody is left to send: " : "",
+                                             absl::StrJoin(reasons, "; "))),
+                   std::move(left));
 }
 
 absl::Status PeerWatchdog::CheckDead() const {
@@ -52,13 +57,14 @@ absl::Status PeerWatchdog::CheckDead() const {
 
 absl::Status PeerWatchdog::DescribeTimeout(int rank, const WaitContext& context) const {
   const std::string after = absl::FormatDuration(context.deadline.timeout());
+  const std::vector<int> ranks = LateRanks(rank, context);
   std::vector<std::string> late;
   if (rank == kAnySource) late.push_back(absl::StrCat("not complete after ", after));
-  for (int other : LateRanks(rank, context)) {
+  for (int other : ranks) {
     late.push_back(absl::StrCat(peers_.Describe(other), " has not arrived after ", after, "; ",
                                 LastActivity(other)));
   }
-  return TimeoutError(absl::StrJoin(late, "; "));
+  return WithRanks(TimeoutError(absl::StrJoin(late, "; ")), ranks);
 }
 
 // Whether the rank has come to the collective that this one waits in. A message has no such entry:

@@ -153,9 +153,10 @@ struct FailureRecord {
   enum State : uint32_t { kNone, kBeingWritten, kWritten };
 
   alignas(kCacheLine) std::atomic<uint32_t> state;
-  uint32_t kind;      // ErrorKind
-  uint32_t reporter;  // The rank that wrote this.
-  uint32_t size;
+  uint32_t kind;         // ErrorKind
+  uint32_t reporter;     // The rank that wrote this.
+  uint32_t size;         // Of the message, with which `text` begins.
+  uint32_t origin_size;  // Of the ErrorOrigin that follows it, as SerializeOrigin writes it.
   char text[4096];
 };
 

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "core/base/error_origin.h"
 #include "core/base/status.h"
 
 namespace syncline::shm {
@@ -59,14 +60,16 @@ void ShmGroup::Leave(absl::string_view reason) {
 }
 
 absl::Status ShmGroup::FailDamaged(int rank, absl::string_view what) {
-  return failure_cell_.Fail(BackendError(
+  const absl::Status damaged = BackendError(
       absl::StrCat(peers_.Describe(rank), " has written ", what,
                    " to shared memory, which is out of range: its memory is damaged, or it runs "
-                   "another version of Syncline")));
+                   "another version of Syncline"));
+  return failure_cell_.Fail(WithRanks(damaged, {rank}));
 }
 
 absl::Status ShmGroup::LeftError(absl::string_view reason) const {
-  return BackendError(absl::StrCat(peers_.Describe(rank_), " has left the group: ", reason));
+  return WithRanks(
+      BackendError(absl::StrCat(peers_.Describe(rank_), " has left the group: ", reason)), {rank_});
 }
 
 }  // namespace syncline::shm

@@ -8,6 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "backends/shm/thresholds.h"
+#include "core/base/error_origin.h"
 #include "core/base/interrupt.h"
 #include "core/base/stall.h"
 #include "core/base/stall_file.h"
@@ -53,7 +54,9 @@ absl::Status Waiter::AwaitSlowly(EventCount& event, int rank, const WaitContext&
     // A peer may have made it true, and then left or died, since the last look.
     if (ready()) return absl::OkStatus();
     if (!obstacle.ok()) {
-      failure_.Fail(Annotate(obstacle, context.Describe().ToString())).IgnoreError();
+      const CallDescription call = context.Describe();
+      failure_.Fail(WithOperation(Annotate(obstacle, call.ToString()), call.operation()))
+          .IgnoreError();
       return interruption.ok() ? failure_.ObserveFailure(context.call) : interruption;
     }
     if (StallWatch::IsOpen()) {
@@ -80,8 +83,9 @@ void Waiter::Sleep(EventCount& event, absl::FunctionRef<bool()> ready) const {
 }
 
 absl::Status Waiter::InterruptedRankError() const {
-  return BackendError(
-      absl::StrCat(peers_.Describe(peers_.rank()), " was ", Interruption().message()));
+  const int rank = peers_.rank();
+  return WithRanks(
+      BackendError(absl::StrCat(peers_.Describe(rank), " was ", Interruption().message())), {rank});
 }
 
 }  // namespace syncline::shm

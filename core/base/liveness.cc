@@ -6,6 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "core/base/error_origin.h"
 #include "core/base/process_state.h"
 #include "core/base/status.h"
 
@@ -22,21 +23,24 @@ Liveness LivenessOf(const Peer& self, const Peer& peer) {
   return process->is_stopped ? Liveness::kStopped : Liveness::kAlive;
 }
 
-absl::Status DeadRanksError(const std::vector<std::string>& names) {
+absl::Status DeadRanksError(std::vector<int> ranks, const std::vector<std::string>& names) {
   if (names.empty()) return absl::OkStatus();
-  return NetworkError(
-      absl::StrCat(absl::StrJoin(names, ", "), names.size() == 1 ? " has" : " have", " died"));
+  return WithRanks(NetworkError(absl::StrCat(absl::StrJoin(names, ", "),
+                                             names.size() == 1 ? " has" : " have", " died")),
+                   std::move(ranks));
 }
 
 PeerCheck CheckRanksAlive(std::vector<Peer> peers, int64_t self, std::vector<int64_t> ranks) {
   if (peers.empty()) return nullptr;
   return [peers = std::move(peers), self, ranks = std::move(ranks)] {
-    std::vector<std::string> dead;
+    std::vector<int> dead;
+    std::vector<std::string> names;
     for (int64_t rank : ranks) {
       if (LivenessOf(peers[self], peers[rank]) != Liveness::kDead) continue;
-      dead.push_back(absl::StrCat("rank ", rank, " (", peers[rank].ToString(), ")"));
+      dead.push_back(static_cast<int>(rank));
+      names.push_back(absl::StrCat("rank ", rank, " (", peers[rank].ToString(), ")"));
     }
-    return DeadRanksError(dead);
+    return DeadRanksError(std::move(dead), names);
   };
 }
 

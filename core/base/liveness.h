@@ -26,8 +26,8 @@ enum class Liveness {
 // file below /proc; does not wait.
 Liveness LivenessOf(const Peer& self, const Peer& peer);
 
-// The error for ranks that have died, each named as in "rank 3 (host b, pid 81)"; OK for none.
-absl::Status DeadRanksError(const std::vector<std::string>& names);
+// The error for the dead `ranks`, each named as in "rank 3 (host b, pid 81)"; OK for none.
+absl::Status DeadRanksError(std::vector<int> ranks, const std::vector<std::string>& names);
 
 // A function that a wait for other ranks calls every kLivenessInterval; its first error ends the
 // wait. Empty where nothing is known of the other ranks.

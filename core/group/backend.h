@@ -61,10 +61,10 @@ struct CallContext {
 //
 // Errors are statuses that name the ranks at fault as far as the backend can know them: kTimeout
 // once the deadline has passed, kNetwork or kBackend when a peer is lost, kMismatch when ranks
-// disagree. An error may be about another operation than the one that returns it: what broke the
-// group is returned by all later ones. It then begins with the name that ProcessGroup gave it,
-// "recv #5", or quotes ranks that "called all_reduce #5"; ProcessGroup adds who speaks, and its
-// operation where the error is not about that.
+// disagree. They carry the same as data, in an ErrorOrigin: the ranks, and the operation if the
+// message names it. An error may be about another operation than the one that returns it: what
+// broke the group is returned by all later ones. ProcessGroup adds to the message who speaks, and
+// its operation unless that is among those of the origin.
 //
 // The contract between ranks: no rank returns OK with the data of another call. A rank that only
 // gives (the root of a broadcast, a rank of a gather that is not the root) may hear of a mismatch

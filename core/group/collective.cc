@@ -46,6 +46,10 @@ uint64_t Collective::UserHash() const {
   return hash.value();
 }
 
+ErrorOrigin::Operation Collective::OperationAt(uint64_t sequence) const {
+  return {std::string(name()), sequence, IsP2p(kind) ? peer : kNoPeer};
+}
+
 std::string Collective::ShortName(uint64_t sequence) const {
   return absl::StrCat(name(), " #", sequence);
 }

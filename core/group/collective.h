@@ -10,6 +10,7 @@
 
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
+#include "core/base/error_origin.h"
 #include "core/group/op_kind.h"
 #include "core/tensor/device.h"
 #include "core/tensor/dtype.h"
@@ -158,6 +159,9 @@ struct Collective {
   // A hash of user_name and of the types and sizes of user_tensors. 0 if the call is no more than
   // its other fields tell.
   uint64_t UserHash() const;
+
+  // The operation with this number in the group, as an ErrorOrigin names it.
+  ErrorOrigin::Operation OperationAt(uint64_t sequence) const;
 
   // "all_reduce #1580": how messages name a call by its number in the group.
   std::string ShortName(uint64_t sequence) const;

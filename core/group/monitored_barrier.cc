@@ -3,12 +3,16 @@
 #include <algorithm>
 #include <set>
 #include <string>
+#include <utility>
 #include <vector>
 
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "absl/strings/strip.h"
+#include "absl/strings/str_split.h"
 #include "absl/time/time.h"
+#include "absl/types/optional.h"
+#include "core/base/error_origin.h"
 #include "core/base/interrupt.h"
 #include "core/base/rank_ranges.h"
 #include "core/base/status.h"
@@ -21,11 +25,9 @@ constexpr absl::Duration kGlance = absl::Milliseconds(100);
 // For questions that a store which is alive answers at once.
 constexpr absl::Duration kStoreTimeout = absl::Seconds(2);
 
-// What an outcome begins with; the message follows.
+// An outcome is "ok", or the ErrorKind as a number, the error's origin and its message, in a line
+// each.
 constexpr absl::string_view kAllCame = "ok";
-constexpr absl::string_view kTimeout = "timeout ";
-constexpr absl::string_view kAborted = "aborted ";
-constexpr absl::string_view kDeath = "death ";
 
 // One barrier, as its keys in the store.
 class BarrierState {
@@ -50,16 +52,20 @@ class BarrierState {
     return std::move(agreed.value);
   }
 
-  // "rank 3" or "ranks 1, 3", of those whose arrival the store does not know; empty if all came.
-  absl::StatusOr<std::string> Missing() {
+  absl::StatusOr<std::string> Conclude(const absl::Status& error) {
+    return Conclude(absl::StrCat(static_cast<int>(KindOf(error)), "\n", SerializeOrigin(error),
+                                 "\n", error.message()));
+  }
+
+  // Those whose arrival the store does not know; empty if all came.
+  absl::StatusOr<std::vector<int>> Missing() {
     SYNCLINE_ASSIGN_OR_RETURN(const auto keys, store_.Keys(Key("came/")));
     const std::set<std::string> came(keys.begin(), keys.end());
     std::vector<int> missing;
     for (int rank = 0; rank < size_; ++rank) {
       if (came.count(Came(rank)) == 0) missing.push_back(rank);
     }
-    if (missing.empty()) return std::string();
-    return absl::StrCat(missing.size() == 1 ? "rank " : "ranks ", RankRanges(missing));
+    return missing;
   }
 
   // The last to leave tidies up. What it leaves behind does no harm.
@@ -92,10 +98,15 @@ absl::Status Answers(Store& store, absl::Duration timeout) {
 
 absl::Status StatusOf(absl::string_view outcome) {
   if (outcome == kAllCame) return absl::OkStatus();
-  if (absl::ConsumePrefix(&outcome, kAborted)) return BackendError(outcome);
-  if (absl::ConsumePrefix(&outcome, kDeath)) return NetworkError(outcome);
-  absl::ConsumePrefix(&outcome, kTimeout);
-  return TimeoutError(outcome);
+  const std::vector<absl::string_view> lines = absl::StrSplit(outcome, absl::MaxSplits('\n', 2));
+  int kind;
+  if (lines.size() != 3 || !absl::SimpleAtoi(lines[0], &kind) || kind < 0 ||
+      kind > static_cast<int>(ErrorKind::kInternal)) {
+    return StoreError(absl::StrCat("the outcome is '", outcome, "', which is not understood"));
+  }
+  absl::Status error = ErrorOfKind(static_cast<ErrorKind>(kind), lines[2]);
+  absl::optional<ErrorOrigin> origin = ParseOrigin(lines[1]);
+  return origin.has_value() ? WithOrigin(std::move(error), *std::move(origin)) : error;
 }
 
 // The deadline has passed.
@@ -103,10 +114,12 @@ absl::StatusOr<std::string> GiveUp(Store& store, BarrierState& state, int size,
                                    absl::Duration timeout) {
   absl::Status answers = Answers(store, absl::ZeroDuration());
   if (!answers.ok()) return Annotate(answers, "not all ranks came, and it is not known which");
-  SYNCLINE_ASSIGN_OR_RETURN(const std::string missing, state.Missing());
+  SYNCLINE_ASSIGN_OR_RETURN(const std::vector<int> missing, state.Missing());
   if (missing.empty()) return state.Conclude(kAllCame);  // The last came just now.
-  return state.Conclude(absl::StrCat(kTimeout, missing, " of ", size, " had not arrived after ",
-                                     absl::FormatDuration(timeout)));
+  const absl::Status late = TimeoutError(
+      absl::StrCat(missing.size() == 1 ? "rank " : "ranks ", RankRanges(missing), " of ", size,
+                   " had not arrived after ", absl::FormatDuration(timeout)));
+  return state.Conclude(WithRanks(late, missing));
 }
 
 absl::StatusOr<std::string> Await(Store& store, BarrierState& state, int rank, int size,
@@ -118,16 +131,17 @@ absl::StatusOr<std::string> Await(Store& store, BarrierState& state, int rank, i
     auto outcome = state.Outcome(std::min(deadline.Remaining(), kGlance));
     if (IsInterrupted(outcome.status())) {
       const Uninterruptible telling;
-      const std::string text =
-          absl::StrCat(kAborted, "rank ", rank, " was ", outcome.status().message());
-      state.Conclude(text).status().IgnoreError();
+      const absl::Status interrupted =
+          BackendError(absl::StrCat("rank ", rank, " was ", outcome.status().message()));
+      state.Conclude(WithRanks(interrupted, {rank})).status().IgnoreError();
     }
     if (outcome.ok() || KindOf(outcome.status()) != ErrorKind::kTimeout) return outcome;
     const absl::Status group = group_status ? group_status() : absl::OkStatus();
     if (!group.ok()) {
       if (Answers(store, absl::ZeroDuration()).ok()) {
-        const std::string text = absl::StrCat(kAborted, "rank ", rank, " left: ", group.message());
-        state.Conclude(text).status().IgnoreError();
+        const absl::Status left =
+            BackendError(absl::StrCat("rank ", rank, " left: ", group.message()));
+        state.Conclude(WithRanks(left, {rank})).status().IgnoreError();
       }
       return group;
     }
@@ -135,7 +149,7 @@ absl::StatusOr<std::string> Await(Store& store, BarrierState& state, int rank, i
       next_check = Deadline(kLivenessInterval);
       // One that has left the barrier was free to end. Then the outcome is there, and stands.
       const absl::Status alive = check_peers();
-      if (!alive.ok()) return state.Conclude(absl::StrCat(kDeath, alive.message()));
+      if (!alive.ok()) return state.Conclude(alive);
     }
     if (deadline.Expired()) return GiveUp(store, state, size, deadline.timeout());
   }

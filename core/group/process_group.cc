@@ -10,12 +10,12 @@
 
 #include "absl/base/optimization.h"
 #include "absl/strings/ascii.h"
-#include "absl/strings/cord.h"
-#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
+#include "absl/strings/strip.h"
 #include "core/base/deadline.h"
 #include "core/base/env.h"
+#include "core/base/error_origin.h"
 #include "core/base/interrupt.h"
 #include "core/base/liveness.h"
 #include "core/base/status.h"
@@ -35,36 +35,37 @@ bool IsHarmless(const absl::Status& error) {
          kind == ErrorKind::kUnsupported;
 }
 
-// Whether `name`, a number at its end, is at `at` in `text`, and the number ends there.
-bool IsAt(absl::string_view text, size_t at, absl::string_view name) {
-  if (at == text.npos || !absl::StartsWith(text.substr(at), name)) return false;
-  const size_t end = at + name.size();
-  return end == text.size() || !absl::ascii_isdigit(static_cast<unsigned char>(text[end]));
-}
-
-absl::Status Reworded(const absl::Status& error, absl::string_view message) {
-  absl::Status reworded(error.code(), message);
-  error.ForEachPayload(
-      [&](absl::string_view url, const absl::Cord& payload) { reworded.SetPayload(url, payload); });
-  return reworded;
-}
-
-// `error`, made to begin with the operation that met it unless it tells of it already. Backends
-// name operations in the same words, for an error may be about another one than that which returns
-// it.
+// `error`, which ended `collective`, made to begin with its name unless it is about this operation,
+// so that its message names it. It may be about another one, which broke the group.
 absl::Status Concerning(const Collective& collective, uint64_t sequence,
                         const absl::Status& error) {
-  const std::string name = collective.ShortName(sequence);
-  const absl::string_view text = error.message();
-  constexpr absl::string_view kCalled = " called ";
-  if (absl::StartsWith(text, absl::StrCat(name, ":"))) {
-    return Reworded(error, absl::StrCat(collective.ToString(sequence), text.substr(name.size())));
+  const ErrorOrigin::Operation own = collective.OperationAt(sequence);
+  ErrorOrigin origin = OriginOf(error).value_or(ErrorOrigin());
+  std::vector<ErrorOrigin::Operation>& operations = origin.operations;
+  const auto found = std::find(operations.begin(), operations.end(), own);
+  const bool is_own = found != operations.end();
+  const bool adds_arguments = is_own && origin.lacks_arguments;
+  if (operations.empty()) operations.push_back(own);
+  // This rank's call comes first, of those that disagree.
+  if (is_own) std::rotate(operations.begin(), found, found + 1);
+  origin.lacks_arguments = false;
+  if (!is_own) return WithOrigin(Annotate(error, collective.ToString(sequence)), origin);
+  absl::string_view text = error.message();
+  if (!adds_arguments || !absl::ConsumePrefix(&text, collective.ShortName(sequence))) {
+    return WithOrigin(error, origin);
   }
-  const size_t called = text.find(absl::StrCat(kCalled, name));
-  if (IsAt(text, 0, name) || (called != text.npos && IsAt(text, called + kCalled.size(), name))) {
-    return error;
-  }
-  return Annotate(error, collective.ToString(sequence));
+  return WithOrigin(ErrorOfKind(KindOf(error), absl::StrCat(collective.ToString(sequence), text)),
+                    origin);
+}
+
+// Of a group that could not be made. The calls by which backends connect are none of the user's.
+absl::Status JoinError(const ProcessGroup::Options& options, const absl::Status& error) {
+  ErrorOrigin origin;
+  origin.ranks = RanksOf(error);
+  return WithOrigin(
+      Annotate(error, absl::StrCat("rank ", options.rank, " could not join group '", options.name,
+                                   "' (", options.backend, ", ", options.size, " ranks)")),
+      origin);
 }
 
 PeerCheck CheckOfPeers(const ProcessGroup::Options& options) {
@@ -99,9 +100,7 @@ absl::StatusOr<std::shared_ptr<ProcessGroup>> ProcessGroup::Create(const Options
   auto backends = Connect(options);
   if (!backends.ok()) {
     if (KindOf(backends.status()) == ErrorKind::kArgument) return backends.status();
-    return Annotate(backends.status(),
-                    absl::StrCat("rank ", options.rank, " could not join group '", options.name,
-                                 "' (", options.backend, ", ", options.size, " ranks)"));
+    return JoinError(options, backends.status());
   }
   return std::shared_ptr<ProcessGroup>(new ProcessGroup(options, *std::move(backends)));
 }
@@ -346,7 +345,7 @@ std::string ProcessGroup::Speaker(absl::string_view operation) const {
 absl::Status ProcessGroup::Concluded(absl::Status status) {
   if (status.ok() || IsHarmless(status)) return status;
   // Later calls, which nobody has interrupted, fail like those of any other broken group.
-  Fail(IsInterrupted(status) ? BackendError(status.message()) : status);
+  Fail(IsInterrupted(status) ? WithOriginOf(BackendError(status.message()), status) : status);
   return status;
 }
 

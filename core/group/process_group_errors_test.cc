@@ -5,8 +5,11 @@
 #include <new>
 #include <stdexcept>
 #include <string>
+#include <utility>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
+#include "core/base/error_origin.h"
 #include "core/base/status.h"
 #include "core/group/process_group.h"
 #include "core/testing/fake_backend.h"
@@ -90,33 +93,110 @@ TEST(ProcessGroupErrorsTest, RunningOutOfMemoryAroundABackendsCallBreaksTheGroup
 }
 
 // What the group makes of a backend's error.
-std::string Told(const std::string& backends) {
-  auto group = MakeFakeGroup(Fails(TimeoutError(backends)));
+absl::Status Told(const absl::Status& backends) {
+  auto group = MakeFakeGroup(Fails(backends));
   std::vector<float> values(4);
-  return Message(group->AllReduce(Tensor::Of(values)));
+  return group->AllReduce(Tensor::Of(values));
+}
+
+using Operations = std::vector<ErrorOrigin::Operation>;
+
+absl::Status Timeout(const std::string& message, Operations operations, std::vector<int> ranks) {
+  ErrorOrigin origin;
+  origin.operations = std::move(operations);
+  origin.ranks = std::move(ranks);
+  return WithOrigin(TimeoutError(message), origin);
+}
+
+void ExpectOrigin(const absl::Status& status, const Operations& operations,
+                  const std::vector<int>& ranks) {
+  const auto origin = OriginOf(status);
+  ASSERT_TRUE(origin.has_value()) << status;
+  EXPECT_EQ(origin->operations, operations) << status;
+  EXPECT_EQ(origin->ranks, ranks) << status;
+  EXPECT_FALSE(origin->lacks_arguments) << status;
+}
+
+TEST(ProcessGroupErrorsTest, AnErrorWithoutAnOriginIsAboutItsOperation) {
+  for (const char* text : {"rank 2 is gone", "all_reduce #0: rank 2 is gone",
+                           "rank 0 called all_reduce #0, rank 1 called barrier #0"}) {
+    const absl::Status told = Told(TimeoutError(text));
+    EXPECT_EQ(Message(told), absl::StrCat("rank 0 of group 'default': all_reduce #0 (float32[4] ",
+                                          "on cpu, sum): ", text));
+    ExpectOrigin(told, {{"all_reduce", 0}}, {});
+  }
+}
+
+TEST(ProcessGroupErrorsTest, AnErrorThatOnlyKnowsTheRanksIsAboutItsOperation) {
+  const absl::Status told = Told(WithRanks(TimeoutError("rank 2 is gone"), {2}));
+  EXPECT_EQ(Message(told),
+            "rank 0 of group 'default': all_reduce #0 (float32[4] on cpu, sum): rank 2 is gone");
+  ExpectOrigin(told, {{"all_reduce", 0}}, {2});
 }
 
 TEST(ProcessGroupErrorsTest, TheOperationIsSaidOnce) {
-  EXPECT_EQ(Told("rank 2 is gone"),
+  const std::string text = "all_reduce #0 (float32, 4 elements, sum) failed after 3ms: rank 2 died";
+  const absl::Status told = Told(Timeout(text, {{"all_reduce", 0}}, {2}));
+  EXPECT_EQ(Message(told), "rank 0 of group 'default': " + text);
+  EXPECT_EQ(KindOf(told), ErrorKind::kTimeout);
+  ExpectOrigin(told, {{"all_reduce", 0}}, {2});
+}
+
+TEST(ProcessGroupErrorsTest, ABriefNameOfTheOperationGetsItsArguments) {
+  ErrorOrigin origin;
+  origin.operations = {{"all_reduce", 0}};
+  origin.lacks_arguments = true;
+  origin.ranks = {2};
+  const absl::Status told = Told(WithOrigin(TimeoutError("all_reduce #0: rank 2 is gone"), origin));
+  EXPECT_EQ(Message(told),
             "rank 0 of group 'default': all_reduce #0 (float32[4] on cpu, sum): rank 2 is gone");
-  EXPECT_EQ(Told("all_reduce #0: rank 2 is gone"),
-            "rank 0 of group 'default': all_reduce #0 (float32[4] on cpu, sum): rank 2 is gone");
-  EXPECT_EQ(Told("all_reduce #0 (float32, 4 elements, sum) failed after 3ms: rank 2 died"),
-            "rank 0 of group 'default': all_reduce #0 (float32, 4 elements, sum) failed after 3ms: "
-            "rank 2 died");
-  EXPECT_EQ(
-      Told("rank 0 called all_reduce #0 (float32, 4 elements, sum), rank 1 called barrier #0"),
-      "rank 0 of group 'default': rank 0 called all_reduce #0 (float32, 4 elements, sum), "
-      "rank 1 called barrier #0");
+  EXPECT_EQ(KindOf(told), ErrorKind::kTimeout);
+  ExpectOrigin(told, {{"all_reduce", 0}}, {2});
+  origin.operations = {{"barrier", 7}};
+  const absl::Status others = Told(WithOrigin(TimeoutError("barrier #7: rank 2 is gone"), origin));
+  EXPECT_EQ(Message(others),
+            "rank 0 of group 'default': all_reduce #0 (float32[4] on cpu, sum): barrier #7: rank 2 "
+            "is gone");
+  ExpectOrigin(others, {{"barrier", 7}}, {2});
+}
+
+TEST(ProcessGroupErrorsTest, AMismatchQuotesTheOperationAndPutsItFirst) {
+  const std::string text = "rank 0 called barrier #0, rank 1 called all_reduce #0 ()";
+  const absl::Status told = Told(Timeout(text, {{"barrier", 0}, {"all_reduce", 0}}, {0, 1}));
+  EXPECT_EQ(Message(told), "rank 0 of group 'default': " + text);
+  ExpectOrigin(told, {{"all_reduce", 0}, {"barrier", 0}}, {0, 1});
 }
 
 TEST(ProcessGroupErrorsTest, AnErrorAboutAnotherOperationSaysBoth) {
   const std::string own = "rank 0 of group 'default': all_reduce #0 (float32[4] on cpu, sum): ";
-  for (const char* text : {"all_reduce #01: rank 2 is gone", "all_reduce #02 failed: rank 2 died",
-                           "rank 0 called all_reduce #05 (), rank 1 called barrier #5",
-                           "recv #7 from rank 1: rank 1 is gone"}) {
-    EXPECT_EQ(Told(text), own + text);
+  // Whatever the text looks like.
+  const std::string text = "all_reduce #0: rank 1 is gone";
+  for (const Operations& operations :
+       {Operations{{"all_reduce", 1}}, Operations{{"barrier", 0}}, Operations{{"recv", 0, 1}},
+        Operations{{"all_reduce", 5}, {"barrier", 5}}}) {
+    const absl::Status told = Told(Timeout(text, operations, {1}));
+    EXPECT_EQ(Message(told), own + text);
+    ExpectOrigin(told, operations, {1});
   }
+}
+
+TEST(ProcessGroupErrorsTest, ReceivesOfOneNumberFromTwoRanksAreTwoOperations) {
+  const std::string text = "recv #0 from rank 1: rank 1 is gone";
+  const auto fails = Fails(Timeout(text, {{"recv", 0, 1}}, {1}));
+  std::vector<float> values(1);
+  const Tensor tensor = Tensor::Of(values);
+  EXPECT_EQ(Message(MakeFakeGroup(fails, 3)->Recv(tensor, 1).status()),
+            "rank 0 of group 'default': " + text);
+  EXPECT_EQ(Message(MakeFakeGroup(fails, 3)->Recv(tensor, 2).status()),
+            "rank 0 of group 'default': recv #0 (float32[1] on cpu, from rank 2, tag 0): " + text);
+}
+
+TEST(ProcessGroupErrorsTest, LaterCallsTellTheOriginOfWhatBrokeTheGroup) {
+  auto group = MakeFakeGroup(Fails(WithRanks(NetworkError("rank 2 died"), {2})), 3);
+  std::vector<float> values(4);
+  ExpectOrigin(group->AllReduce(Tensor::Of(values)), {{"all_reduce", 0}}, {2});
+  ExpectOrigin(group->Barrier(), {{"all_reduce", 0}}, {2});
+  ExpectOrigin(group->status(), {{"all_reduce", 0}}, {2});
 }
 
 TEST(ProcessGroupErrorsTest, ARefusedCallSaysWhatToDo) {

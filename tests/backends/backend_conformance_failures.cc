@@ -7,6 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/notification.h"
 #include "absl/time/clock.h"
+#include "core/base/error_origin.h"
 #include "core/base/status.h"
 #include "gmock/gmock.h"
 #include "store/hash/hash_store.h"
@@ -18,7 +19,10 @@
 namespace syncline {
 namespace {
 
+using testing::AllOf;
+using testing::Contains;
 using testing::HasSubstr;
+using testing::Not;
 
 // What must happen "at once" may take this much longer on a busy machine.
 constexpr absl::Duration kSlack = absl::Milliseconds(1500);
@@ -61,6 +65,7 @@ TEST_P(BackendConformance, ARankThatNeverJoinsIsNamed) {
   for (const absl::Status& status : statuses) {
     EXPECT_EQ(KindOf(status), ErrorKind::kTimeout) << status;
     EXPECT_THAT(Message(status), HasSubstr(Rank(size() - 1)));
+    EXPECT_THAT(RanksOf(status), testing::ElementsAre(size() - 1));
   }
 }
 
@@ -79,6 +84,11 @@ TEST_P(BackendConformance, ARankThatDoesNotComeIsNamedAndLaterCallsFailAtOnce) {
       EXPECT_EQ(KindOf(status), ErrorKind::kTimeout) << status;
       EXPECT_THAT(Message(status), HasSubstr(absl::StrCat(Name(spec.kind), " #7")));
       EXPECT_THAT(Message(status), HasSubstr(Rank(size() - 1)));
+      EXPECT_THAT(RanksOf(status), AllOf(Contains(size() - 1), Not(Contains(rank)))) << status;
+      const auto origin = OriginOf(status);
+      ASSERT_TRUE(origin.has_value()) << status;
+      EXPECT_THAT(origin->operations,
+                  testing::ElementsAre(Build(spec, rank, size()).OperationAt(7)));
 
       const absl::Time again = absl::Now();
       EXPECT_EQ(Reduce(*backend, Within(kTimeout, 8)), status);
@@ -107,6 +117,7 @@ TEST_P(BackendConformance, ARankThatIsDestroyedFailsTheOthersSoon) {
     EXPECT_FALSE(status.ok());
     EXPECT_NE(KindOf(status), ErrorKind::kTimeout) << status;
     EXPECT_THAT(Message(status), HasSubstr(Rank(size() - 1)));
+    EXPECT_THAT(RanksOf(status), AllOf(Contains(size() - 1), Not(Contains(rank)))) << status;
     EXPECT_EQ(RunAndWait(*backend, Collective::Barrier(), Within(kTimeout, 2)).status(), status);
     failed.Step();
   });

@@ -5,6 +5,7 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "core/base/error_origin.h"
 #include "core/base/status.h"
 #include "gmock/gmock.h"
 #include "tests/backends/backend_conformance.h"
@@ -16,7 +17,10 @@ namespace syncline {
 namespace {
 
 using testing::AllOf;
+using testing::Contains;
+using testing::ElementsAre;
 using testing::HasSubstr;
+using testing::SizeIs;
 using Suite = BackendConformance;
 
 // A call, and how messages quote it. Parts are those of two ranks.
@@ -140,6 +144,9 @@ void Try(const Quoted& usual, const Quoted& deviation, int deviant) {
     const Collective operation = Build(mine.spec, rank, Suite::size());
     absl::Status status =
         RunAndWait(*backend, operation, Suite::Within(kTimeout, mine.sequence)).status();
+    if (const auto origin = OriginOf(status); origin.has_value()) {
+      EXPECT_THAT(origin->operations, Contains(operation.OperationAt(mine.sequence))) << status;
+    }
     if (status.ok() && OnlyGives(mine.spec, rank)) {
       // At the next call that synchronises all ranks at the latest.
       status = RunAndWait(*backend, Collective::Barrier(), Suite::Within(kTimeout, 6)).status();
@@ -148,6 +155,7 @@ void Try(const Quoted& usual, const Quoted& deviation, int deviant) {
     EXPECT_THAT(std::string(status.message()),
                 AllOf(HasSubstr(absl::StrCat("rank ", deviant, " called ", deviation.text)),
                       HasSubstr(absl::StrCat(" called ", usual.text))));
+    EXPECT_THAT(RanksOf(status), AllOf(SizeIs(2), Contains(deviant))) << status;
     const absl::Status untouched = CheckUntouched(mine.spec, operation, rank, Suite::size());
     EXPECT_TRUE(untouched.ok()) << untouched;
     EXPECT_EQ(RunAndWait(*backend, Collective::Barrier(), Suite::Within(kTimeout, 6)).status(),
@@ -178,6 +186,7 @@ void TryMisfit(const Misfit& misfit, int source) {
                                              Describe(misfit.sent), ", tag 7)")),
                       HasSubstr(absl::StrCat("rank 1 called recv #3 from ", from, " (",
                                              Describe(misfit.received), ", tag 7)"))));
+    EXPECT_THAT(RanksOf(status), ElementsAre(0, 1)) << status;
     EXPECT_TRUE(SameBytes(tensor, Bytes(own.dtype, own.count, rank)));  // Nothing has moved.
     EXPECT_EQ(RunAndWait(*backend, Collective::Barrier(), Suite::Within(kTimeout, 4)).status(),
               status);
@@ -233,6 +242,7 @@ TEST_P(BackendConformance, OnePairOfAllToAllThatDoesNotFitIsAMismatchOnEveryRank
               HasSubstr(absl::StrCat("rank ", size() - 2, " called all_to_all #5 (int32, sends [")),
               HasSubstr(absl::StrCat("rank ", size() - 1, " sends 5 elements to rank ", size() - 2,
                                      ", which expects 4"))));
+    EXPECT_THAT(RanksOf(status), ElementsAre(size() - 2, size() - 1)) << status;
   });
 }
 
@@ -251,6 +261,7 @@ TEST_P(BackendConformance, ManyDifferentCallsAreAMismatchThatNamesTwoOfThem) {
       if (absl::StrContains(status.message(), quote)) ++named;
     }
     EXPECT_GE(named, 2) << status;
+    EXPECT_THAT(RanksOf(status), SizeIs(2)) << status;
   });
 }
 

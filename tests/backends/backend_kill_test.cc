@@ -20,6 +20,8 @@ namespace {
 
 using ::testing::AllOf;
 using ::testing::AnyOf;
+using ::testing::Contains;
+using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
 constexpr int64_t kLarge = 4 << 20;  // Elements: 16 MiB.
@@ -65,6 +67,7 @@ TEST_P(BackendKillTest, EverySurvivorOfAKillNamesTheVictimWithinASecond) {
   for (int rank = 0; rank < kVictim; ++rank) {
     const KillableGroup::Outcome outcome = group->Await(rank);
     EXPECT_THAT(outcome.error, HasSubstr(absl::StrCat(group->Describe(kVictim), " has died")));
+    EXPECT_THAT(outcome.ranks, ElementsAre(kVictim));
     EXPECT_EQ(outcome.left, 0);
     slowest = std::max(slowest, absl::Nanoseconds(outcome.nanos - killed));
   }
@@ -94,7 +97,9 @@ TEST_P(BackendAbsenceTest, ARankThatIsStoppedIsATimeoutThatSaysSo) {
   const std::string victim = group->Describe(kVictim);
   for (int rank = 0; rank < kVictim; ++rank) {
     // It does not arrive; or it has, and sent to one of the others only, who is a call further.
-    EXPECT_THAT(group->Await(rank).error,
+    const KillableGroup::Outcome outcome = group->Await(rank);
+    EXPECT_THAT(outcome.ranks, Contains(kVictim));
+    EXPECT_THAT(outcome.error,
                 AllOf(HasSubstr("DEADLINE_EXCEEDED"),
                       AnyOf(HasSubstr(victim + " has not arrived after 3s; its process is stopped"),
                             HasSubstr(victim + " did not report; its process is stopped"))));

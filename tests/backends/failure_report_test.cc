@@ -8,6 +8,7 @@
 #include "absl/synchronization/notification.h"
 #include "absl/time/clock.h"
 #include "backends/common/failure_reporter.h"
+#include "core/base/error_origin.h"
 #include "core/base/status.h"
 #include "core/testing/faults.h"
 #include "gmock/gmock.h"
@@ -18,6 +19,7 @@ namespace syncline {
 namespace {
 
 using ::testing::AllOf;
+using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::Not;
 
@@ -188,6 +190,7 @@ TEST(FailureReportTest, TheRankThatStaysSilentIsNamed) {
                 AllOf(HasSubstr("sum) failed after 200ms: rank 2 (host "),
                       HasSubstr("closed the connection"), HasSubstr("connection closed by peer"),
                       Not(HasSubstr("rank 0")), Not(HasSubstr("rank 1"))));
+    EXPECT_THAT(RanksOf(diagnosis), ElementsAre(2));
   }
 }
 
@@ -199,6 +202,7 @@ TEST(FailureReportTest, ATimeoutOnOneRankIsATimeoutOnAll) {
     EXPECT_EQ(KindOf(diagnosis), ErrorKind::kTimeout);
     EXPECT_THAT(Message(diagnosis), HasSubstr("rank 2 (host "));
     EXPECT_THAT(Message(diagnosis), HasSubstr("has not arrived after"));
+    EXPECT_THAT(RanksOf(diagnosis), ElementsAre(2));
   }
 }
 
@@ -213,6 +217,7 @@ TEST(FailureReportTest, ARankThatHasLeftIsNotWaitedFor) {
   EXPECT_EQ(KindOf(diagnosis), ErrorKind::kBackend);
   EXPECT_THAT(Message(diagnosis),
               AllOf(HasSubstr("rank 1 (host "), HasSubstr("has left the group: it is tired")));
+  EXPECT_THAT(RanksOf(diagnosis), ElementsAre(1));
 }
 
 TEST(FailureReportTest, ARankThatOnlyANeighbourMissesIsNamedOnAllRanks) {
@@ -238,6 +243,23 @@ TEST(FailureReportTest, TheCauseThatAnotherRankToldIsQuoted) {
   EXPECT_THAT(Message(diagnosis),
               AllOf(HasSubstr("rank 1 (host "),
                     HasSubstr("reported: recv #3 from rank 0: the disk is full")));
+  EXPECT_THAT(RanksOf(diagnosis), ElementsAre(1));
+}
+
+TEST(FailureReportTest, TheRanksThatAnotherRankBlamesAreToldAsItDid) {
+  auto store = std::make_shared<HashStore>();
+  const auto tables = JoinAll(*store, 4);
+  Failure told = Lost({0});
+  told.operation = "recv #3 from rank 0";
+  told.cause = WithRanks(MismatchError("ranks 2 and 3 differ"), {2, 3});
+  FailureReporter(store, tables[1]).Report(told);
+  Failure own = Lost({1});
+  own.call = {"all_reduce", 5};
+  const absl::Status diagnosis = FailureReporter(store, tables[0]).Diagnose(own);
+  EXPECT_EQ(KindOf(diagnosis), ErrorKind::kMismatch);
+  EXPECT_THAT(RanksOf(diagnosis), ElementsAre(2, 3));
+  EXPECT_THAT(OriginOf(diagnosis)->operations,
+              ElementsAre(ErrorOrigin::Operation{"all_reduce", 5}));
 }
 
 TEST(FailureReportTest, AStoreThatIsGoneIsNamedAndHoldsNobodyUp) {

@@ -10,10 +10,12 @@
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
 #include "backends/gloo/periodic_wakeup.h"
+#include "core/base/error_origin.h"
 #include "core/base/status.h"
 #include "core/group/backend.h"
 #include "core/group/backend_registry.h"
@@ -202,13 +204,17 @@ std::string KillableGroup::Describe(int rank) const {
 
 KillableGroup::Outcome KillableGroup::Await(int rank, absl::Duration limit) {
   const std::string output = workers_[rank]->Output(limit);
-  const std::vector<std::string> parts = absl::StrSplit(output, absl::MaxSplits(' ', 2));
+  const std::vector<std::string> parts = absl::StrSplit(output, absl::MaxSplits(' ', 3));
   Outcome outcome;
-  if (parts.size() < 3 || !absl::SimpleAtoi(parts[0], &outcome.nanos) ||
+  if (parts.size() < 4 || !absl::SimpleAtoi(parts[0], &outcome.nanos) ||
       !absl::SimpleAtoi(parts[1], &outcome.left)) {
     return {output, 0};
   }
-  outcome.error = parts[2];
+  for (absl::string_view word : absl::StrSplit(parts[2], ',', absl::SkipEmpty())) {
+    int blamed;
+    if (absl::SimpleAtoi(word, &blamed)) outcome.ranks.push_back(blamed);
+  }
+  outcome.error = parts[3];
   return outcome;
 }
 
@@ -244,8 +250,9 @@ std::optional<int> WorkAsKillable(int argc, char** argv) {
   if (status.ok()) pause();  // Does nothing until it is killed.
   const int64_t failed = NowNanos();
   if (backend.ok()) backend->reset();
-  std::printf("%lld %lld %s\n", static_cast<long long>(failed),
-              static_cast<long long>(CountPossessions(before) - before), status.ToString().c_str());
+  std::printf("%lld %lld %s %s\n", static_cast<long long>(failed),
+              static_cast<long long>(CountPossessions(before) - before),
+              absl::StrJoin(RanksOf(status), ",").c_str(), status.ToString().c_str());
   return 0;
 }
 

@@ -89,6 +89,7 @@ class KillableGroup {
     std::string error;  // Of the call that failed.
     int64_t nanos = 0;  // When it returned, by NowNanos.
     int64_t left = -1;  // Files and threads that were still there once the backend was destroyed.
+    std::vector<int> ranks;  // Of the error's ErrorOrigin.
   };
   // Waits for the rank's call to fail.
   Outcome Await(int rank, absl::Duration limit = absl::Seconds(60));

@@ -11,6 +11,7 @@
 #include "absl/status/statusor.h"
 #include "backends/shm/failure_cell.h"
 #include "backends/shm/point_to_point.h"
+#include "core/base/error_origin.h"
 #include "core/base/status.h"
 #include "core/group/backend.h"
 #include "gmock/gmock.h"
@@ -108,10 +109,32 @@ TEST_F(DamagedSegmentTest, AnElementTypeThatDoesNotExistIsAMismatch) {
 TEST_F(DamagedSegmentTest, AFailureRecordOutOfRangeIsABackendError) {
   ranks_.group(0).failure_cell().Fail(TimeoutError("late")).IgnoreError();
   FailureRecord& record = ranks_.layout().failure_record();
-  record.kind = record.reporter = record.size = std::numeric_limits<uint32_t>::max();
+  record.kind = record.reporter = record.size = record.origin_size =
+      std::numeric_limits<uint32_t>::max();
   const absl::Status status = Recv(4);
   EXPECT_EQ(KindOf(status), ErrorKind::kBackend);
   EXPECT_LE(status.message().size(), 2 * sizeof(record.text));
+}
+
+TEST_F(DamagedSegmentTest, AnOriginOutOfRangeIsNone) {
+  const absl::Status cause = WithRanks(TimeoutError("late"), {0});
+  ranks_.group(0).failure_cell().Fail(cause).IgnoreError();
+  EXPECT_EQ(ranks_.group(1).failure_cell().failure(), cause);
+  FailureRecord& record = ranks_.layout().failure_record();
+  record.origin_size = std::numeric_limits<uint32_t>::max();
+  const absl::Status status = ranks_.group(1).failure_cell().failure();
+  EXPECT_EQ(status.message(), "late");
+  EXPECT_EQ(RanksOf(status).size(), 0u);
+}
+
+TEST_F(DamagedSegmentTest, ALongMessageLosesItsEndAndKeepsItsOrigin) {
+  ranks_.group(0)
+      .failure_cell()
+      .Fail(WithRanks(TimeoutError(std::string(10000, 'x')), {2, 3}))
+      .IgnoreError();
+  const absl::Status status = ranks_.group(1).failure_cell().failure();
+  EXPECT_GT(status.message().size(), 4000u);
+  EXPECT_EQ(RanksOf(status), std::vector<int>({2, 3}));
 }
 
 TEST_F(DamagedSegmentTest, AReasonForLeavingWithoutAnEndIsCutShort) {

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "absl/time/clock.h"
+#include "core/base/error_origin.h"
 #include "core/base/status.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -116,6 +117,7 @@ TEST(MonitoredBarrierTest, TheFirstDeadlineIsEverybodysAndAllSayTheSame) {
        })) {
     EXPECT_EQ(KindOf(status), ErrorKind::kTimeout) << status;
     EXPECT_EQ(Message(status), "ranks 3, 4, 5 of 6 had not arrived after 200ms");
+    EXPECT_THAT(RanksOf(status), ::testing::ElementsAre(3, 4, 5));
   }
   EXPECT_LT(absl::Now() - began, absl::Seconds(20));
   EXPECT_EQ(Message(MonitoredBarrier(store, 4, 6, 0, Deadline(kTimeout))),

@@ -1,0 +1,129 @@
+#include "core/base/error_origin.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/cord.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_replace.h"
+#include "absl/strings/str_split.h"
+
+namespace syncline {
+namespace {
+
+// The payload that carries the origin, as the line that SerializeOrigin returns:
+//   ranks ; 1 if lacks_arguments, else 0 { ; sequence peer name }
+// where ranks are "0-3,7".
+constexpr absl::string_view kOriginUrl = "syncline/error-origin";
+
+// More ranks than any group has: a line that lists more is damaged.
+constexpr int kMaxRanks = 1 << 20;
+
+void AppendRanks(const std::vector<int>& ranks, std::string* line) {
+  absl::string_view separator;
+  for (size_t first = 0, next; first < ranks.size(); first = next) {
+    next = first + 1;
+    while (next < ranks.size() && ranks[next] == ranks[next - 1] + 1) ++next;
+    absl::StrAppend(line, separator, ranks[first]);
+    if (next - first > 1) absl::StrAppend(line, "-", ranks[next - 1]);
+    separator = ",";
+  }
+}
+
+bool ParseRanks(absl::string_view text, std::vector<int>* ranks) {
+  for (absl::string_view range : absl::StrSplit(text, ',', absl::SkipEmpty())) {
+    const std::pair<absl::string_view, absl::string_view> ends =
+        absl::StrSplit(range, absl::MaxSplits('-', 1));
+    int first, last;
+    if (!absl::SimpleAtoi(ends.first, &first)) return false;
+    last = first;
+    if (!ends.second.empty() && !absl::SimpleAtoi(ends.second, &last)) return false;
+    if (first < 0 || last < first || last >= kMaxRanks) return false;
+    for (int rank = first; rank <= last; ++rank) ranks->push_back(rank);
+    if (ranks->size() > kMaxRanks) return false;
+  }
+  return true;
+}
+
+void Normalize(std::vector<int>* ranks) {
+  std::sort(ranks->begin(), ranks->end());
+  ranks->erase(std::unique(ranks->begin(), ranks->end()), ranks->end());
+}
+
+std::string Serialize(const ErrorOrigin& origin) {
+  std::string line;
+  AppendRanks(origin.ranks, &line);
+  absl::StrAppend(&line, ";", origin.lacks_arguments ? 1 : 0);
+  for (const ErrorOrigin::Operation& operation : origin.operations) {
+    // A name may come from a user's backend.
+    absl::StrAppend(&line, ";", operation.sequence, " ", operation.peer, " ",
+                    absl::StrReplaceAll(operation.name, {{";", " "}, {"\n", " "}}));
+  }
+  return line;
+}
+
+}  // namespace
+
+absl::Status WithOrigin(absl::Status status, ErrorOrigin origin) {
+  if (status.ok()) return status;
+  Normalize(&origin.ranks);
+  status.SetPayload(kOriginUrl, absl::Cord(Serialize(origin)));
+  return status;
+}
+
+absl::Status WithRanks(absl::Status status, std::vector<int> ranks) {
+  if (status.ok()) return status;
+  ErrorOrigin origin = OriginOf(status).value_or(ErrorOrigin());
+  origin.ranks = std::move(ranks);
+  return WithOrigin(std::move(status), std::move(origin));
+}
+
+absl::Status WithOperation(absl::Status status, ErrorOrigin::Operation operation) {
+  if (status.ok()) return status;
+  ErrorOrigin origin = OriginOf(status).value_or(ErrorOrigin());
+  origin.operations = {std::move(operation)};
+  return WithOrigin(std::move(status), std::move(origin));
+}
+
+absl::Status WithOriginOf(absl::Status status, const absl::Status& other) {
+  absl::optional<ErrorOrigin> origin = OriginOf(other);
+  if (!origin.has_value()) return status;
+  return WithOrigin(std::move(status), *std::move(origin));
+}
+
+absl::optional<ErrorOrigin> OriginOf(const absl::Status& status) {
+  return ParseOrigin(SerializeOrigin(status));
+}
+
+std::vector<int> RanksOf(const absl::Status& status) {
+  absl::optional<ErrorOrigin> origin = OriginOf(status);
+  return origin.has_value() ? std::move(origin->ranks) : std::vector<int>();
+}
+
+std::string SerializeOrigin(const absl::Status& status) {
+  const absl::optional<absl::Cord> payload = status.GetPayload(kOriginUrl);
+  return payload.has_value() ? std::string(*payload) : std::string();
+}
+
+absl::optional<ErrorOrigin> ParseOrigin(absl::string_view line) {
+  const std::vector<absl::string_view> fields = absl::StrSplit(line, ';');
+  ErrorOrigin origin;
+  if (fields.size() < 2 || (fields[1] != "0" && fields[1] != "1")) return absl::nullopt;
+  if (!ParseRanks(fields[0], &origin.ranks)) return absl::nullopt;
+  Normalize(&origin.ranks);
+  origin.lacks_arguments = fields[1] == "1";
+  for (size_t i = 2; i < fields.size(); ++i) {
+    const std::vector<absl::string_view> words = absl::StrSplit(fields[i], absl::MaxSplits(' ', 2));
+    ErrorOrigin::Operation operation;
+    if (words.size() != 3 || !absl::SimpleAtoi(words[0], &operation.sequence) ||
+        !absl::SimpleAtoi(words[1], &operation.peer)) {
+      return absl::nullopt;
+    }
+    operation.name = std::string(words[2]);
+    origin.operations.push_back(std::move(operation));
+  }
+  return origin;
+}
+
+}  // namespace syncline
