@@ -159,8 +159,9 @@ void ProcessGroup::Close(absl::Duration timeout) {
 
 void ProcessGroup::Abort(absl::string_view reason) {
   if (fork_guard_.InChild()) return;
-  Fail(BackendError(
-      absl::StrCat("group '", name(), "' was aborted by rank ", rank(), ": ", reason)));
+  const absl::Status aborted =
+      BackendError(absl::StrCat("group '", name(), "' was aborted by rank ", rank(), ": ", reason));
+  Fail(WithRanks(aborted, {options_.rank}));
 }
 
 absl::Status ProcessGroup::CheckProcess() const {
