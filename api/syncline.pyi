@@ -8,7 +8,8 @@ what its signature does not, and some types. What begins with an underscore is t
 own, written by hand.
 
 Errors are typed: bad arguments raise ValueError or TypeError before anything happens, everything
-else a subclass of DistError (see syncline.errors).
+else a subclass of DistError (see syncline.errors), which also tells the ranks at fault and the
+operation as data.
 """
 
 from __future__ import annotations

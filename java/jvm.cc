@@ -4,7 +4,9 @@
 #include <string>
 
 #include "absl/strings/str_cat.h"
+#include "absl/types/optional.h"
 #include "core/base/check.h"
+#include "core/base/error_origin.h"
 #include "core/base/interrupt.h"
 #include "core/base/status.h"
 
@@ -74,10 +76,10 @@ bool FindAll(JNIEnv* env) {
   jvm.tensor_from_native =
       find.StaticMethod(jvm.tensor, "fromNative", "(JJI[J)Lio/syncline/Tensor;");
   jvm.exception_of =
-      find.StaticMethod(jvm.dist_exception, "of", "(I[B)Ljava/lang/RuntimeException;");
+      find.StaticMethod(jvm.dist_exception, "of", "(I[B[I[BJ)Ljava/lang/RuntimeException;");
   jvm.kind_of = find.StaticMethod(jvm.dist_exception, "kindOf", "(Ljava/lang/Throwable;)I");
   jvm.message_of = find.StaticMethod(jvm.dist_exception, "messageOf", "(Ljava/lang/Throwable;)[B");
-  jvm.future_settle = find.Method(jvm.work_future, "settle", "(I[B)V");
+  jvm.future_settle = find.Method(jvm.work_future, "settle", "(I[B[I[BJ)V");
   jvm.current_thread = find.StaticMethod(jvm.thread, "currentThread", "()Ljava/lang/Thread;");
   jvm.is_interrupted = find.Method(jvm.thread, "isInterrupted", "()Z");
   jvm.logging_from_native = find.StaticMethod(jvm.logging, "fromNative", "(I[B)V");
@@ -132,12 +134,32 @@ jint ExceptionKind(const absl::Status& status) {
   return static_cast<jint>(KindOf(status));
 }
 
+ExceptionOrigin::ExceptionOrigin(JNIEnv* env, const absl::Status& status) : env_(env) {
+  const absl::optional<ErrorOrigin> origin = OriginOf(status);
+  if (!origin.has_value()) return;
+  const auto count = static_cast<jsize>(origin->ranks.size());
+  ranks_ = env->NewIntArray(count);
+  if (ranks_ == nullptr) return;
+  env->SetIntArrayRegion(ranks_, 0, count, origin->ranks.data());
+  if (origin->operations.empty()) return;
+  operation_ = NewByteArray(env, origin->operations[0].name);
+  sequence_ = static_cast<jlong>(origin->operations[0].sequence);
+}
+
+ExceptionOrigin::~ExceptionOrigin() {
+  if (ranks_ != nullptr) env_->DeleteLocalRef(ranks_);
+  if (operation_ != nullptr) env_->DeleteLocalRef(operation_);
+}
+
 void Throw(JNIEnv* env, const absl::Status& status) {
   if (env->ExceptionCheck()) return;
   jbyteArray message = NewByteArray(env, status.message());
   if (message == nullptr) return;
-  jobject exception = env->CallStaticObjectMethod(jvm.dist_exception, jvm.exception_of,
-                                                  ExceptionKind(status), message);
+  const ExceptionOrigin origin(env, status);
+  if (env->ExceptionCheck()) return;  // One of memory.
+  jobject exception =
+      env->CallStaticObjectMethod(jvm.dist_exception, jvm.exception_of, ExceptionKind(status),
+                                  message, origin.ranks(), origin.operation(), origin.sequence());
   if (env->ExceptionCheck()) return;  // One of making it.
   env->DeleteLocalRef(message);
   env->Throw(static_cast<jthrowable>(exception));

@@ -65,6 +65,26 @@ jbyteArray NewByteArray(JNIEnv* env, absl::string_view bytes);
 // The number of the Java exception for an error: see DistException.of. Requires !status.ok().
 jint ExceptionKind(const absl::Status& status);
 
+// The ErrorOrigin of a status as DistException takes it: without one all is null. If there is no
+// memory for it, an exception is pending. Lives on the stack of a call.
+class ExceptionOrigin {
+ public:
+  ExceptionOrigin(JNIEnv* env, const absl::Status& status);
+  ~ExceptionOrigin();
+  ExceptionOrigin(const ExceptionOrigin&) = delete;
+  ExceptionOrigin& operator=(const ExceptionOrigin&) = delete;
+
+  jintArray ranks() const { return ranks_; }
+  jbyteArray operation() const { return operation_; }  // Its name.
+  jlong sequence() const { return sequence_; }
+
+ private:
+  JNIEnv* const env_;
+  jintArray ranks_ = nullptr;
+  jbyteArray operation_ = nullptr;
+  jlong sequence_ = 0;
+};
+
 // Makes the error the pending exception, unless there is one.
 void Throw(JNIEnv* env, const absl::Status& status);
 void ThrowOutOfMemory(JNIEnv* env, const char* message);

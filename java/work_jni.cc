@@ -20,7 +20,10 @@ void Settle(jobject future, const absl::Status& status) {
   const jint kind = status.ok() ? kSucceeded : ExceptionKind(status);
   jbyteArray message = status.ok() ? nullptr : NewByteArray(env, status.message());
   env->ExceptionClear();  // Without room for its message, the error has none.
-  env->CallVoidMethod(future, GetJvm().future_settle, kind, message);
+  const ExceptionOrigin origin(env, status);
+  env->ExceptionClear();  // The same of its origin.
+  env->CallVoidMethod(future, GetJvm().future_settle, kind, message, origin.ranks(),
+                      origin.operation(), origin.sequence());
   if (env->ExceptionCheck()) {
     env->ExceptionDescribe();
     env->ExceptionClear();

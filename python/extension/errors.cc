@@ -1,9 +1,14 @@
 #include "python/extension/errors.h"
 
+#include <exception>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/types/optional.h"
 #include "core/base/check.h"
+#include "core/base/error_origin.h"
 #include "core/base/interrupt.h"
 #include "core/base/status.h"
 
@@ -40,12 +45,40 @@ py::object ClassOf(ErrorKind kind) {
   return DistErrorClass("DistError");
 }
 
+// Messages quote what users and peers said, which need not be UTF-8. Null, with an exception in
+// flight, if there is no memory.
+py::object Decode(absl::string_view text) {
+  return py::reinterpret_steal<py::object>(
+      PyUnicode_DecodeUTF8(text.data(), static_cast<Py_ssize_t>(text.size()), "backslashreplace"));
+}
+
 [[noreturn]] void Raise(py::handle type, absl::string_view message) {
-  // Messages quote what users and peers said, which need not be UTF-8.
-  auto text = py::reinterpret_steal<py::object>(PyUnicode_DecodeUTF8(
-      message.data(), static_cast<Py_ssize_t>(message.size()), "backslashreplace"));
+  const py::object text = Decode(message);
   if (text) PyErr_SetObject(type.ptr(), text.ptr());
   throw py::error_already_set();
+}
+
+// Sets the attributes of a DistError.
+void SetOrigin(const ErrorOrigin& origin, const py::object& error) {
+  py::tuple ranks(origin.ranks.size());
+  for (size_t i = 0; i < origin.ranks.size(); ++i) ranks[i] = origin.ranks[i];
+  error.attr("ranks") = ranks;
+  if (origin.operations.empty()) return;
+  const py::object operation = Decode(origin.operations[0].name);
+  if (!operation) throw py::error_already_set();
+  error.attr("operation") = operation;
+  error.attr("sequence") = origin.operations[0].sequence;
+}
+
+// The ranks of a DistError; none if its attribute is something else.
+std::vector<int> RanksIn(py::handle error) {
+  std::vector<int> ranks;
+  try {
+    for (const py::handle rank : py::iter(error.attr("ranks"))) ranks.push_back(rank.cast<int>());
+  } catch (const std::exception&) {
+    return {};
+  }
+  return ranks;
 }
 
 std::string TextOf(py::handle object) {
@@ -57,30 +90,48 @@ std::string TextOf(py::handle object) {
   return "(what it says cannot be read)";
 }
 
+ErrorKind KindOfPython(py::error_already_set& error) {
+  if (error.matches(PyExc_TimeoutError)) return ErrorKind::kTimeout;
+  if (error.matches(PyExc_ConnectionError)) return ErrorKind::kNetwork;
+  if (error.matches(PyExc_NotImplementedError)) return ErrorKind::kUnsupported;
+  if (error.matches(DistErrorClass("DistStoreError"))) return ErrorKind::kStore;
+  if (error.matches(DistErrorClass("DistMismatchError"))) return ErrorKind::kMismatch;
+  return ErrorKind::kBackend;
+}
+
 }  // namespace
 
 void RaiseIfError(const absl::Status& status) {
   if (status.ok()) return;
   if (PyErr_Occurred() != nullptr) throw py::error_already_set();
-  Raise(ClassOf(KindOf(status)), status.message());
+  const py::object type = ClassOf(KindOf(status));
+  const absl::optional<ErrorOrigin> origin = OriginOf(status);
+  if (!origin.has_value() ||
+      PyObject_IsSubclass(type.ptr(), DistErrorClass("DistError").ptr()) != 1) {
+    Raise(type, status.message());
+  }
+  const py::object message = Decode(status.message());
+  if (!message) throw py::error_already_set();
+  const py::object error = type(message);
+  SetOrigin(*origin, error);
+  PyErr_SetObject(type.ptr(), error.ptr());
+  throw py::error_already_set();
 }
 
 absl::Status StatusOf(py::error_already_set& error) {
   SYNCLINE_DCHECK(PyGILState_Check() != 0);
-  const bool is_ours = error.matches(DistErrorClass("DistError"));
-  const std::string text = TextOf(error.value());
-  const std::string message =
-      is_ours ? text : absl::StrCat(TextOf(error.type().attr("__name__")), ": ", text);
   if (error.matches(PyExc_KeyboardInterrupt)) {
     error.restore();
     return InterruptedError("interrupted by a signal");
   }
-  if (error.matches(PyExc_TimeoutError)) return TimeoutError(message);
-  if (error.matches(PyExc_ConnectionError)) return NetworkError(message);
-  if (error.matches(PyExc_NotImplementedError)) return UnsupportedError(message);
-  if (error.matches(DistErrorClass("DistStoreError"))) return StoreError(message);
-  if (error.matches(DistErrorClass("DistMismatchError"))) return MismatchError(message);
-  return BackendError(message);
+  const std::string text = TextOf(error.value());
+  if (!error.matches(DistErrorClass("DistError"))) {
+    return ErrorOfKind(KindOfPython(error),
+                       absl::StrCat(TextOf(error.type().attr("__name__")), ": ", text));
+  }
+  absl::Status status = ErrorOfKind(KindOfPython(error), text);
+  std::vector<int> ranks = RanksIn(error.value());
+  return ranks.empty() ? status : WithRanks(std::move(status), std::move(ranks));
 }
 
 void RaiseTypeError(absl::string_view message) { Raise(PyExc_TypeError, message); }

@@ -2,12 +2,29 @@
 
 Bad arguments raise ValueError or TypeError, what a backend does not serve NotImplementedError,
 all before anything happens. Everything else is a DistError. Messages say what was attempted, which
-ranks or hosts are concerned as far as is known, how long it took, and what to do.
+ranks or hosts are concerned as far as is known, how long it took, and what to do. The ranks and the
+operation are attributes of a DistError too, so that no program need read its message.
 """
+
+from __future__ import annotations
 
 
 class DistError(RuntimeError):
-    """An operation between processes failed."""
+    """An operation between processes failed.
+
+    Attributes:
+      ranks: the ranks at fault: those that came late, died, left, or disagree; ascending, in the
+        numbers of the group that the message names. Empty if they are not known.
+      operation: the operation that failed, as messages name it: "all_reduce". For a mismatch this
+        rank's, where it is among those that disagree. A call that is refused because its group is
+        broken has that which broke it. None where no operation of a group failed.
+      sequence: the number of that operation in its group, which for send and recv is counted
+        between the two ranks. None where `operation` is.
+    """
+
+    ranks: tuple[int, ...] = ()
+    operation: str | None = None
+    sequence: int | None = None
 
 
 class DistTimeoutError(DistError, TimeoutError):

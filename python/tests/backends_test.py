@@ -180,6 +180,20 @@ def test_what_it_raises_may_be_unreadable():
         ranks.in_threads(2, run, "unreadable")
 
 
+def test_the_ranks_of_an_error_that_it_raises_are_those_of_the_groups():
+    class Late:
+        def barrier(self, timeout):
+            error = dist.DistTimeoutError("rank 0 is late")
+            error.ranks = (0,)
+            raise error
+
+    dist.Backend.register_backend("late", lambda *_: Late(), devices=["cpu"])
+    world = dist.World.init("late", store=dist.HashStore(), rank=0, world_size=1)
+    with pytest.raises(dist.DistTimeoutError) as error:
+        world.group.barrier()
+    assert (error.value.ranks, error.value.operation, error.value.sequence) == ((0,), "barrier", 0)
+
+
 def test_it_gets_a_deadline_and_the_reason_of_an_abort():
     seen = []
 

@@ -1,6 +1,7 @@
 """What goes wrong raises the right type, and the message says what to do."""
 
 import array
+import pickle
 import re
 import socket
 import threading
@@ -59,6 +60,67 @@ def test_ranks_that_disagree_get_a_mismatch_error():
             world.group.barrier()
 
     ranks.in_threads(2, differ)
+
+
+def origin(error):
+    return error.value.ranks, error.value.operation, error.value.sequence
+
+
+def test_an_error_that_is_of_no_group_has_no_origin():
+    with pytest.raises(dist.DistTimeoutError) as error:
+        dist.HashStore().get("k", timedelta(milliseconds=1))
+    assert origin(error) == ((), None, None)
+    assert dist.DistBackendError("made here").ranks == ()
+
+
+def test_a_mismatch_tells_the_ranks_that_disagree_and_the_own_operation():
+    def differ(world):
+        group = world.group
+        group.barrier()
+        calls = [group.all_reduce, lambda tensor: group.broadcast(tensor, 0)]
+        with pytest.raises(dist.DistMismatchError) as error:
+            calls[world.rank](numpy.zeros(4))
+        assert origin(error) == ((0, 1), ["all_reduce", "broadcast"][world.rank], 1)
+        with raises(dist.DistMismatchError, "can no longer be used") as refused:
+            group.barrier()
+        assert origin(refused) == origin(error)
+        assert origin(refused) != ((), None, None)
+        copy = pickle.loads(pickle.dumps(error.value))
+        assert (copy.ranks, copy.operation, copy.sequence) == origin(error)
+
+    ranks.in_threads(2, differ)
+
+
+def test_a_timeout_tells_the_ranks_that_are_late():
+    timed_out = threading.Event()
+
+    def wait(world):
+        if world.rank == 2:
+            assert timed_out.wait(60)
+            return
+        if world.rank == 1:
+            with pytest.raises(dist.DistError):
+                world.group.barrier()
+            return
+        with pytest.raises(dist.DistTimeoutError) as error:
+            world.group.barrier_async(timedelta(seconds=1)).wait()
+        timed_out.set()
+        assert 2 in error.value.ranks
+        assert 0 not in error.value.ranks
+        assert (error.value.operation, error.value.sequence) == ("barrier", 0)
+
+    ranks.in_threads(3, wait)
+
+
+def test_a_monitored_barrier_tells_the_ranks_that_are_late():
+    def wait(world):
+        if world.rank > 0:
+            return
+        with pytest.raises(dist.DistTimeoutError) as error:
+            world.group.monitored_barrier(timedelta(milliseconds=200))
+        assert origin(error) == ((1, 2), "monitored_barrier", 0)
+
+    ranks.in_threads(3, wait)
 
 
 # ---- Tensors ----

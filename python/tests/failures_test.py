@@ -73,6 +73,23 @@ dist.barrier()
     assert recorded["extraInfo"]["syncline_time"] > info["syncline_time"]
 
 
+def test_an_error_tells_which_rank_has_died(tmp_path):
+    zero, one = run_ranks(
+        tmp_path,
+        """
+dist.barrier()
+if rank == 1:
+    os.kill(os.getpid(), 9)
+try:
+    dist.barrier()
+except dist.DistNetworkError as error:
+    sys.exit(f"{error.ranks} {error.operation} {error.sequence}")
+""",
+    )
+    assert one[0] == -9
+    assert zero[1].strip().endswith("(1,) barrier 1")
+
+
 def test_an_error_that_was_recorded_already_is_left_alone(tmp_path):
     _, one = run_ranks(
         tmp_path,

@@ -12,6 +12,7 @@ import java.time.Duration;
 import java.util.Arrays;
 import java.util.List;
 import java.util.concurrent.CountDownLatch;
+import java.util.concurrent.ExecutionException;
 import java.util.concurrent.atomic.AtomicBoolean;
 import java.util.concurrent.atomic.AtomicReference;
 import org.junit.jupiter.api.Test;
@@ -119,6 +120,9 @@ class ErrorsTest {
           final var error = assertThrows(DistMismatchException.class, call);
           assertTrue(error.getMessage().contains("all_reduce"), error.getMessage());
           assertTrue(error.getMessage().contains("broadcast"), error.getMessage());
+          assertEquals(List.of(0, 1), error.ranks());
+          assertEquals(world.rank() == 0 ? "all_reduce" : "broadcast", error.operation().get());
+          assertEquals(0, error.sequence().getAsLong());
         });
   }
 
@@ -135,13 +139,67 @@ class ErrorsTest {
             return;
           }
           final float[] values = {1};
-          fails(
-              DistTimeoutException.class,
-              "rank 1",
-              () -> world.group().allReduce(Tensor.of(values), ReduceOp.SUM, SHORT, 1));
+          final DistException error =
+              fails(
+                  DistTimeoutException.class,
+                  "rank 1",
+                  () -> world.group().allReduce(Tensor.of(values), ReduceOp.SUM, SHORT, 1));
           assertArrayEquals(new float[] {1}, values);
+          assertOrigin(List.of(1), "all_reduce", 0, error);
           timedOut.countDown();
         });
+  }
+
+  @Test
+  void aFutureFailsWithTheRanksAtFault() throws Exception {
+    final CountDownLatch timedOut = new CountDownLatch(1);
+    Ranks.run(
+        "local",
+        2,
+        world -> {
+          if (world.rank() == 1) {
+            timedOut.await();
+            return;
+          }
+          final var failed =
+              assertThrows(
+                  ExecutionException.class, () -> world.group().barrierAsync(SHORT).get());
+          assertOrigin(List.of(1), "barrier", 0, (DistException) failed.getCause());
+          timedOut.countDown();
+        });
+  }
+
+  @Test
+  void aRankThatIsGoneIsAmongTheRanksAtFault() throws Exception {
+    final CountDownLatch gone = new CountDownLatch(1);
+    Ranks.run(
+        "shm",
+        2,
+        world -> {
+          world.group().barrier();
+          if (world.rank() == 1) {
+            world.close();
+            gone.countDown();
+            return;
+          }
+          gone.await();
+          assertOrigin(
+              List.of(1),
+              "barrier",
+              1,
+              fails(DistBackendException.class, "has left", () -> world.group().barrier()));
+        });
+  }
+
+  @Test
+  void anErrorOfNoGroupHasNoOrigin() {
+    try (HashStore store = HashStore.create()) {
+      final DistException error =
+          fails(DistTimeoutException.class, "'name'", () -> store.get("name", SHORT));
+      assertEquals(List.of(), error.ranks());
+      assertTrue(error.operation().isEmpty());
+      assertTrue(error.sequence().isEmpty());
+    }
   }
 
   @Test
@@ -196,6 +254,9 @@ class ErrorsTest {
       assertEquals(classes.get(kind), error.getClass());
       assertEquals("mëssage", error.getMessage());
     }
+    final byte[] operation = "all_reduce".getBytes(StandardCharsets.UTF_8);
+    final var error = DistException.of(3, new byte[0], new int[] {1, 4}, operation, 7);
+    assertOrigin(List.of(1, 4), "all_reduce", 7, (DistNetworkException) error);
   }
 
   @Test
@@ -242,8 +303,16 @@ class ErrorsTest {
         });
   }
 
-  private static void fails(Class<? extends Throwable> type, String message, Executable call) {
-    final Throwable error = assertThrows(type, call);
+  private static <T extends Throwable> T fails(Class<T> type, String message, Executable call) {
+    final T error = assertThrows(type, call);
     assertTrue(error.getMessage().contains(message), error.getMessage());
+    return error;
+  }
+
+  private static void assertOrigin(
+      List<Integer> ranks, String operation, long sequence, DistException error) {
+    assertEquals(ranks, error.ranks());
+    assertEquals(operation, error.operation().orElse(null));
+    assertEquals(sequence, error.sequence().orElse(-1));
   }
 }

@@ -93,8 +93,9 @@ public final class WorkFuture extends CompletableFuture<Void> {
   }
 
   /** Called by native code on the thread that ran the operation, which must not wait. */
-  private void settle(int kind, byte[] message) {
-    final Throwable failure = kind == SUCCEEDED ? null : failureOf(kind, message);
+  private void settle(int kind, byte[] message, int[] ranks, byte[] operation, long sequence) {
+    final Throwable failure =
+        kind == SUCCEEDED ? null : failureOf(kind, message, ranks, operation, sequence);
     try {
       Threads.execute(() -> finish(failure));
     } catch (Throwable e) { // No new thread, or no memory.
@@ -102,9 +103,10 @@ public final class WorkFuture extends CompletableFuture<Void> {
     }
   }
 
-  private static Throwable failureOf(int kind, byte[] message) {
+  private static Throwable failureOf(
+      int kind, byte[] message, int[] ranks, byte[] operation, long sequence) {
     try {
-      return DistException.of(kind, message);
+      return DistException.of(kind, message, ranks, operation, sequence);
     } catch (Throwable e) { // Better than a future that never completes.
       return e;
     }

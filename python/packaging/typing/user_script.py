@@ -183,7 +183,10 @@ def errors(values: Floats, size: int) -> str:
         timeout: TimeoutError = error
         return str(timeout)
     except dist.DistError as error:
-        return str(error)
+        ranks: tuple[int, ...] = error.ranks
+        operation: str | None = error.operation
+        sequence: int | None = error.sequence
+        return f"{operation} #{sequence}: {ranks}"
     return ""
 
 

@@ -452,8 +452,10 @@ def test_a_missing_rank_is_named_after_the_timeout():
     def run(group):
         if group.rank() == 0:
             opts = options(dist.AllreduceOptions, timeout=timedelta(milliseconds=300))
-            with pytest.raises(syncline.DistTimeoutError, match="rank 1"):
+            with pytest.raises(syncline.DistTimeoutError, match="rank 1") as error:
                 group.allreduce([torch.ones(2)], opts).wait()
+            assert error.value.ranks == (1,)
+            assert (error.value.operation, error.value.sequence) == ("all_reduce", 0)
             group._store.set("failed", "yes")
         else:
             group._store.wait(["failed"])

@@ -48,4 +48,8 @@ _KINDS: dict[type[BaseException], type[Exception]] = {
 def translated(error: errors.DistError) -> Exception:
     """`error` as one that torch's types match too."""
     kind = _KINDS.get(type(error))
-    return error if kind is None else kind(*error.args)
+    if kind is None:
+        return error
+    translation = kind(*error.args)
+    translation.__dict__.update(error.__dict__)  # The ranks and the operation.
+    return translation
