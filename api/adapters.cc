@@ -93,34 +93,34 @@ absl::StatusOr<std::vector<std::string>> ProcessGroupAllGatherBytes(ProcessGroup
   return AllGatherBytes(group, value, timeout);
 }
 absl::StatusOr<std::string> ProcessGroupBroadcastBytes(ProcessGroup& group,
-                                                       const std::string& value, int64_t root,
+                                                       const std::string& value, int root,
                                                        Timeout timeout) {
   return BroadcastBytes(group, value, root, timeout);
 }
 absl::StatusOr<std::vector<std::string>> ProcessGroupGatherBytes(ProcessGroup& group,
-                                                                 const std::string& value,
-                                                                 int64_t root, Timeout timeout) {
+                                                                 const std::string& value, int root,
+                                                                 Timeout timeout) {
   return GatherBytes(group, value, root, timeout);
 }
 absl::StatusOr<std::string> ProcessGroupScatterBytes(ProcessGroup& group,
                                                      const std::vector<std::string>& values,
-                                                     int64_t root, Timeout timeout) {
+                                                     int root, Timeout timeout) {
   return ScatterBytes(group, values, root, timeout);
 }
-absl::Status ProcessGroupSendBytes(ProcessGroup& group, const std::string& value, int64_t dst,
+absl::Status ProcessGroupSendBytes(ProcessGroup& group, const std::string& value, int dst,
                                    int64_t tag, Timeout timeout) {
   return SendBytes(group, value, dst, tag, timeout);
 }
-absl::StatusOr<std::shared_ptr<Message>> ProcessGroupRecvBytes(ProcessGroup& group, int64_t src,
+absl::StatusOr<std::shared_ptr<Message>> ProcessGroupRecvBytes(ProcessGroup& group, int src,
                                                                int64_t tag, Timeout timeout) {
   return RecvBytes(group, src, tag, timeout);
 }
 absl::StatusOr<std::shared_ptr<ProcessGroup>> ProcessGroupSplit(
-    ProcessGroup& group, const std::vector<std::vector<int64_t>>& groups, Timeout timeout) {
+    ProcessGroup& group, const std::vector<std::vector<int>>& groups, Timeout timeout) {
   return Split(group, groups, timeout);
 }
 absl::StatusOr<std::shared_ptr<ProcessGroup>> ProcessGroupShrink(
-    ProcessGroup& group, const std::vector<int64_t>& ranks_to_exclude, Timeout timeout) {
+    ProcessGroup& group, const std::vector<int>& ranks_to_exclude, Timeout timeout) {
   return Shrink(group, ranks_to_exclude, timeout);
 }
 
@@ -130,8 +130,8 @@ absl::Status WorkWait(Work& work, Timeout timeout) {
 
 absl::StatusOr<std::shared_ptr<World>> WorldInit(const std::string& backend,
                                                  const std::string& init_method,
-                                                 std::shared_ptr<Store> store, int64_t rank,
-                                                 int64_t world_size, absl::Duration timeout,
+                                                 std::shared_ptr<Store> store, int rank,
+                                                 int world_size, absl::Duration timeout,
                                                  const std::string& group_name) {
   WorldOptions options;
   options.backend = backend;
@@ -145,7 +145,7 @@ absl::StatusOr<std::shared_ptr<World>> WorldInit(const std::string& backend,
 }
 
 absl::StatusOr<std::shared_ptr<ProcessGroup>> WorldNewGroup(World& world,
-                                                            const std::vector<int64_t>& ranks,
+                                                            const std::vector<int>& ranks,
                                                             std::optional<std::string> backend,
                                                             Timeout timeout,
                                                             bool local_synchronization) {
@@ -210,8 +210,8 @@ std::shared_ptr<syncline::ReducerStats> ReducerStats(const Reducer& reducer) {
 
 std::string ReducerStatsTable(const syncline::ReducerStats& stats) { return stats.ToString(); }
 
-absl::StatusOr<std::shared_ptr<Preemption>> PreemptionCreate(std::shared_ptr<Store> store,
-                                                             int64_t rank, int64_t world_size,
+absl::StatusOr<std::shared_ptr<Preemption>> PreemptionCreate(std::shared_ptr<Store> store, int rank,
+                                                             int world_size,
                                                              absl::Duration timeout) {
   SYNCLINE_RETURN_IF_ERROR(CheckTimeout(timeout));
   Preemption::Options options;

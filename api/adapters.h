@@ -60,33 +60,33 @@ absl::StatusOr<std::vector<std::string>> ProcessGroupAllGatherBytes(ProcessGroup
                                                                     const std::string& value,
                                                                     Timeout timeout);
 absl::StatusOr<std::string> ProcessGroupBroadcastBytes(ProcessGroup& group,
-                                                       const std::string& value, int64_t root,
+                                                       const std::string& value, int root,
                                                        Timeout timeout);
 absl::StatusOr<std::vector<std::string>> ProcessGroupGatherBytes(ProcessGroup& group,
-                                                                 const std::string& value,
-                                                                 int64_t root, Timeout timeout);
+                                                                 const std::string& value, int root,
+                                                                 Timeout timeout);
 absl::StatusOr<std::string> ProcessGroupScatterBytes(ProcessGroup& group,
                                                      const std::vector<std::string>& values,
-                                                     int64_t root, Timeout timeout);
-absl::Status ProcessGroupSendBytes(ProcessGroup& group, const std::string& value, int64_t dst,
+                                                     int root, Timeout timeout);
+absl::Status ProcessGroupSendBytes(ProcessGroup& group, const std::string& value, int dst,
                                    int64_t tag, Timeout timeout);
-absl::StatusOr<std::shared_ptr<Message>> ProcessGroupRecvBytes(ProcessGroup& group, int64_t src,
+absl::StatusOr<std::shared_ptr<Message>> ProcessGroupRecvBytes(ProcessGroup& group, int src,
                                                                int64_t tag, Timeout timeout);
 absl::StatusOr<std::shared_ptr<ProcessGroup>> ProcessGroupSplit(
-    ProcessGroup& group, const std::vector<std::vector<int64_t>>& groups, Timeout timeout);
+    ProcessGroup& group, const std::vector<std::vector<int>>& groups, Timeout timeout);
 absl::StatusOr<std::shared_ptr<ProcessGroup>> ProcessGroupShrink(
-    ProcessGroup& group, const std::vector<int64_t>& ranks_to_exclude, Timeout timeout);
+    ProcessGroup& group, const std::vector<int>& ranks_to_exclude, Timeout timeout);
 
 absl::Status WorkWait(Work& work, Timeout timeout);
 
 absl::StatusOr<std::shared_ptr<World>> WorldInit(const std::string& backend,
                                                  const std::string& init_method,
-                                                 std::shared_ptr<Store> store, int64_t rank,
-                                                 int64_t world_size, absl::Duration timeout,
+                                                 std::shared_ptr<Store> store, int rank,
+                                                 int world_size, absl::Duration timeout,
                                                  const std::string& group_name);
 
 absl::StatusOr<std::shared_ptr<ProcessGroup>> WorldNewGroup(World& world,
-                                                            const std::vector<int64_t>& ranks,
+                                                            const std::vector<int>& ranks,
                                                             std::optional<std::string> backend,
                                                             Timeout timeout,
                                                             bool local_synchronization);
@@ -108,8 +108,8 @@ absl::StatusOr<int64_t> ReducerCountActive(Reducer& reducer, bool is_active);
 std::shared_ptr<syncline::ReducerStats> ReducerStats(const Reducer& reducer);
 std::string ReducerStatsTable(const syncline::ReducerStats& stats);
 
-absl::StatusOr<std::shared_ptr<Preemption>> PreemptionCreate(std::shared_ptr<Store> store,
-                                                             int64_t rank, int64_t world_size,
+absl::StatusOr<std::shared_ptr<Preemption>> PreemptionCreate(std::shared_ptr<Store> store, int rank,
+                                                             int world_size,
                                                              absl::Duration timeout);
 
 }  // namespace syncline::api

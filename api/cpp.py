@@ -21,7 +21,8 @@ def pascal(name: str) -> str:
 def cpp_type(type: Type) -> str:
     """The C++ type by which a conversion is chosen."""
     if type.kind == "word":
-        return stub.VOCABULARY[type.name]
+        word = stub.VOCABULARY[type.name]
+        return word.replace("int64_t", "int") if type.refined == "Rank" else word
     if type.kind == "enum":
         return type.name
     return f"{'Nullable' if type.kind == 'nullable' else 'std::shared_ptr'}<{type.name}>"

@@ -15,7 +15,13 @@ _C = TypeVar("_C", bound=type)
 # ---- Types ----
 
 Int32: TypeAlias = int
-"""An int that Java has as an `int`, not as a `long`: a rank, a port, an index, a small count."""
+"""An int that Java has as an `int`, not as a `long`: a port, an index, a small count."""
+
+Rank: TypeAlias = int
+"""A rank, or a number of ranks: an `int` in Java and, unlike an Int32, in C++.
+
+Python's binding refuses numbers that do not fit, so no function behind it sees them.
+"""
 
 InputTensor: TypeAlias = Any
 """A Tensor whose elements are only read."""

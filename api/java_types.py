@@ -78,7 +78,7 @@ _INT32_WORDS = {
 def java_type(type: Type) -> JavaType:
     """The spelling of `type`."""
     if type.kind == "word":
-        return (_INT32_WORDS if type.refined == "Int32" else _WORDS)[type.name]
+        return (_INT32_WORDS if type.refined in ("Int32", "Rank") else _WORDS)[type.name]
     if type.kind == "enum":
         hand_out = f"{type.name}.values()[{{0}}]"
         return JavaType(type.name, "int", "jint", f"{_CHECKED}.ordinal()", hand_out)

@@ -23,6 +23,7 @@ from description import (
     InputTensor,
     Int32,
     OutputTensor,
+    Rank,
     accessor,
     adapted,
     collective,
@@ -198,7 +199,7 @@ class Work:
         """Whether the operation has finished, well or not."""
 
     @accessor
-    def source_rank(self) -> Int32:
+    def source_rank(self) -> Rank:
         """Of a receive that has succeeded: the rank in the group that sent; else -1."""
 
     @python_only
@@ -233,7 +234,7 @@ class Message:
         """The bytes."""
 
     @property
-    def source_rank(self) -> Int32:
+    def source_rank(self) -> Rank:
         """The rank in the group that sent them."""
 
 class ProcessGroup:
@@ -247,11 +248,11 @@ class ProcessGroup:
     """
 
     @accessor
-    def rank(self) -> Int32:
+    def rank(self) -> Rank:
         """This rank's number in the group."""
 
     @accessor
-    def size(self) -> Int32:
+    def size(self) -> Rank:
         """The number of ranks."""
 
     @accessor
@@ -263,7 +264,7 @@ class ProcessGroup:
         """The backend that moves the bytes, or one for each device: "cpu:gloo,cuda:nccl"."""
 
     @property
-    def ranks(self) -> list[Int32]:
+    def ranks(self) -> list[Rank]:
         """The world's rank of each member, in the order of their ranks in this group."""
 
     @property
@@ -272,7 +273,7 @@ class ProcessGroup:
 
     @collective
     @java_arrays
-    def broadcast(self, tensor: Tensor, root: Int32, timeout: timedelta | None = None) -> None:
+    def broadcast(self, tensor: Tensor, root: Rank, timeout: timedelta | None = None) -> None:
         """Copies `root`'s tensor over every other rank's, of the same type and size."""
 
     @collective
@@ -294,7 +295,7 @@ class ProcessGroup:
     def reduce(
         self,
         tensor: Tensor,
-        root: Int32,
+        root: Rank,
         op: ReduceOp = ReduceOp.SUM,
         timeout: timedelta | None = None,
         factor: float = 1.0,
@@ -322,7 +323,7 @@ class ProcessGroup:
         self,
         outputs: list[OutputTensor],
         input: InputTensor,
-        root: Int32,
+        root: Rank,
         timeout: timedelta | None = None,
     ) -> None:
         """Copies every rank's `input` to outputs[its rank] of rank `root`.
@@ -335,7 +336,7 @@ class ProcessGroup:
         self,
         output: OutputTensor,
         inputs: list[InputTensor],
-        root: Int32,
+        root: Rank,
         timeout: timedelta | None = None,
     ) -> None:
         """Copies inputs[r] of rank `root` to rank r's `output`, for every r.
@@ -420,7 +421,7 @@ class ProcessGroup:
 
     @collective
     def broadcast_coalesced(
-        self, tensors: list[Tensor], root: Int32, timeout: timedelta | None = None
+        self, tensors: list[Tensor], root: Rank, timeout: timedelta | None = None
     ) -> None:
         """Broadcasts several tensors, of any types, in one transfer."""
 
@@ -464,7 +465,7 @@ class ProcessGroup:
     def broadcast_multi(
         self,
         tensors: list[Tensor],
-        root: Int32,
+        root: Rank,
         root_tensor: Int32 = 0,
         timeout: timedelta | None = None,
     ) -> None:
@@ -488,7 +489,7 @@ class ProcessGroup:
     def reduce_multi(
         self,
         tensors: list[Tensor],
-        root: Int32,
+        root: Rank,
         op: ReduceOp = ReduceOp.SUM,
         root_tensor: Int32 = 0,
         timeout: timedelta | None = None,
@@ -533,15 +534,15 @@ class ProcessGroup:
     @collective
     @java_arrays
     def send(
-        self, tensor: InputTensor, dst: Int32, tag: int = 0, timeout: timedelta | None = None
+        self, tensor: InputTensor, dst: Rank, tag: int = 0, timeout: timedelta | None = None
     ) -> None:
         """Sends `tensor` to rank `dst`; may return before it has been received."""
 
     @collective
     @java_arrays
     def recv(
-        self, tensor: Tensor, src: Int32, tag: int = 0, timeout: timedelta | None = None
-    ) -> Int32:
+        self, tensor: Tensor, src: Rank, tag: int = 0, timeout: timedelta | None = None
+    ) -> Rank:
         """Receives into `tensor`, of the type and size that rank `src` sends with `tag`.
 
         With -1 as `src`, from whichever rank sends first. Returns the rank that sent; in the
@@ -553,34 +554,34 @@ class ProcessGroup:
         """Every rank's `value`, of any size, in the order of ranks."""
 
     @adapted
-    def broadcast_bytes(self, value: bytes, root: Int32, timeout: timedelta | None = None) -> bytes:
+    def broadcast_bytes(self, value: bytes, root: Rank, timeout: timedelta | None = None) -> bytes:
         """The value that rank `root` passes; what the others pass is ignored."""
 
     @adapted
     def gather_bytes(
-        self, value: bytes, root: Int32, timeout: timedelta | None = None
+        self, value: bytes, root: Rank, timeout: timedelta | None = None
     ) -> list[bytes]:
         """Every rank's `value` on rank `root`; an empty list on the others."""
 
     @adapted
     def scatter_bytes(
-        self, values: list[bytes], root: Int32, timeout: timedelta | None = None
+        self, values: list[bytes], root: Rank, timeout: timedelta | None = None
     ) -> bytes:
         """values[r] of rank `root`, on rank r. The others pass none."""
 
     @adapted
     def send_bytes(
-        self, value: bytes, dst: Int32, tag: int = 0, timeout: timedelta | None = None
+        self, value: bytes, dst: Rank, tag: int = 0, timeout: timedelta | None = None
     ) -> None:
         """Sends `value`, of any size, to rank `dst`."""
 
     @adapted
-    def recv_bytes(self, src: Int32, tag: int = 0, timeout: timedelta | None = None) -> Message:
+    def recv_bytes(self, src: Rank, tag: int = 0, timeout: timedelta | None = None) -> Message:
         """Receives what send_bytes sent; with -1 as `src`, from whichever rank sends first."""
 
     @adapted
     def split(
-        self, groups: list[list[Int32]], timeout: timedelta | None = None
+        self, groups: list[list[Rank]], timeout: timedelta | None = None
     ) -> ProcessGroup | None:
         """Divides this group: the new group that has this rank, or None if none has it.
 
@@ -590,7 +591,7 @@ class ProcessGroup:
 
     @adapted
     def shrink(
-        self, ranks_to_exclude: list[Int32], timeout: timedelta | None = None
+        self, ranks_to_exclude: list[Rank], timeout: timedelta | None = None
     ) -> ProcessGroup:
         """A new group without `ranks_to_exclude`, also of one that has lost these ranks.
 
@@ -615,8 +616,8 @@ class World:
         backend: str = "auto",
         init_method: str = "",
         store: Store | None = None,
-        rank: Int32 = -1,
-        world_size: Int32 = -1,
+        rank: Rank = -1,
+        world_size: Rank = -1,
         timeout: timedelta = timedelta(seconds=1800),
         group_name: str = "",
     ) -> World:
@@ -637,15 +638,15 @@ class World:
         """
 
     @property
-    def rank(self) -> Int32:
+    def rank(self) -> Rank:
         """This process's rank."""
 
     @property
-    def size(self) -> Int32:
+    def size(self) -> Rank:
         """The number of ranks."""
 
     @property
-    def local_rank(self) -> Int32:
+    def local_rank(self) -> Rank:
         """This rank's place among the ranks of its host, in order of rank."""
 
     @property
@@ -659,7 +660,7 @@ class World:
     @adapted
     def new_group(
         self,
-        ranks: list[Int32],
+        ranks: list[Rank],
         backend: str | None = None,
         timeout: timedelta | None = None,
         local_synchronization: bool = False,
@@ -1079,7 +1080,7 @@ class Preemption:
     @adapted
     @nonblocking
     def create(
-        store: Store, rank: Int32, world_size: Int32, timeout: timedelta = timedelta(seconds=60)
+        store: Store, rank: Rank, world_size: Rank, timeout: timedelta = timedelta(seconds=60)
     ) -> Preemption:
         """Begins to look for a notice, in the background.
 

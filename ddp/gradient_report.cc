@@ -57,7 +57,7 @@ absl::Status ReportFaults(ProcessGroup& group, const std::vector<Fault>& mine,
   if (group.size() > 1 && all_alike && is_missing) {
     sentences = Sentences("no rank", "a gradient", all[0], names);
   } else {
-    for (int64_t rank = 0; rank < group.size(); ++rank) {
+    for (int rank = 0; rank < group.size(); ++rank) {
       for (std::string& one :
            Sentences(absl::StrCat("rank ", rank), "no gradient", all[rank], names)) {
         sentences.push_back(std::move(one));

@@ -29,7 +29,7 @@ absl::StatusOr<std::vector<int64_t>> AllGatherNumbers(ProcessGroup& group, int64
   std::vector<int64_t> all(group.size());
   const Tensor whole = Tensor::Of(all);
   std::vector<Tensor> outputs;
-  for (int64_t rank = 0; rank < group.size(); ++rank) outputs.push_back(whole.Slice(rank, 1));
+  for (int rank = 0; rank < group.size(); ++rank) outputs.push_back(whole.Slice(rank, 1));
   all[group.rank()] = mine;
   SYNCLINE_RETURN_IF_ERROR(group.AllGather(outputs, outputs[group.rank()]));
   return all;
@@ -54,7 +54,7 @@ absl::Status Difference(const std::vector<std::string>& texts) {
     most = std::max(most, all.back().size());
   }
   for (size_t i = 0; i + 1 < most; i += 2) {
-    std::vector<std::pair<absl::string_view, std::vector<int64_t>>> values;
+    std::vector<std::pair<absl::string_view, std::vector<int>>> values;
     absl::string_view name;
     for (size_t rank = 0; rank < all.size(); ++rank) {
       const bool has = i + 1 < all[rank].size();
@@ -63,7 +63,7 @@ absl::Status Difference(const std::vector<std::string>& texts) {
       auto same = std::find_if(values.begin(), values.end(),
                                [&](const auto& known) { return known.first == value; });
       if (same == values.end()) same = values.insert(same, {value, {}});
-      same->second.push_back(static_cast<int64_t>(rank));
+      same->second.push_back(static_cast<int>(rank));
     }
     if (values.size() < 2) continue;
     const std::string list = absl::StrJoin(values, ", ", [](std::string* out, const auto& one) {

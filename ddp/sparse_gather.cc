@@ -75,7 +75,7 @@ absl::StatusOr<SparseRows> GatherRows(ProcessGroup& group, RowBuffer& mine, int6
   counts[group.rank()] = mine.count();
   const Tensor all_counts = Tensor::Of(counts);
   std::vector<Tensor> counts_by_rank;
-  for (int64_t rank = 0; rank < group.size(); ++rank)
+  for (int rank = 0; rank < group.size(); ++rank)
     counts_by_rank.push_back(all_counts.Slice(rank, 1));
   SYNCLINE_RETURN_IF_ERROR(group.AllGather(counts_by_rank, counts_by_rank[group.rank()]));
 

@@ -24,7 +24,7 @@ using syncline::Tensor;
 absl::Status Run() {
   SYNCLINE_ASSIGN_OR_RETURN(auto world, syncline::World::Init({}));  // env://, as launchers set it
   syncline::ProcessGroup& group = *world->group();
-  const int64_t rank = group.rank(), size = group.size();
+  const int rank = group.rank(), size = group.size();
   auto say = [rank](const auto&... text) {
     std::cout << absl::StrCat("rank ", rank, ": ", text..., "\n") << std::flush;
   };
@@ -45,12 +45,12 @@ absl::Status Run() {
   std::vector<float> mine(2, static_cast<float>(rank)), gathered(2 * size);
   SYNCLINE_ASSIGN_OR_RETURN(auto work,
                             group.AllGatherSingleAsync(Tensor::Of(gathered), Tensor::Of(mine)));
-  std::vector<std::vector<int64_t>> halves(2);
-  for (int64_t r = 0; r < size; ++r) halves[r % 2].push_back(r);
+  std::vector<std::vector<int>> halves(2);
+  for (int r = 0; r < size; ++r) halves[r % 2].push_back(r);
   SYNCLINE_ASSIGN_OR_RETURN(auto half, syncline::Split(group, halves));
   SYNCLINE_RETURN_IF_ERROR(work->Wait());
   std::string all;
-  for (int64_t r = 0; r < size; ++r) absl::StrAppend(&all, " ", gathered[2 * r]);
+  for (int r = 0; r < size; ++r) absl::StrAppend(&all, " ", gathered[2 * r]);
   say("gathered", all);
 
   // In the half of the ranks that this one belongs to.
@@ -64,7 +64,7 @@ absl::Status Run() {
     say("refused: ", refused.message());
 
   // Ranks that disagree all get an error that says who called what. Their group is then broken.
-  std::vector<int64_t> everybody(size);
+  std::vector<int> everybody(size);
   std::iota(everybody.begin(), everybody.end(), 0);
   SYNCLINE_ASSIGN_OR_RETURN(auto all_ranks, world->NewGroup(everybody));
   std::vector<float> z(rank == 0 ? 2 : 3);

@@ -144,10 +144,26 @@ jlongArray Converter<std::vector<int64_t>>::To(JNIEnv* env, const std::vector<in
   return array;
 }
 
+std::vector<int> Converter<std::vector<int>>::From(JNIEnv* env, jlongArray value) {
+  const std::vector<int64_t> numbers = Converter<std::vector<int64_t>>::From(env, value);
+  return {numbers.begin(), numbers.end()};
+}
+
+jlongArray Converter<std::vector<int>>::To(JNIEnv* env, const std::vector<int>& value) {
+  return Converter<std::vector<int64_t>>::To(env, std::vector<int64_t>(value.begin(), value.end()));
+}
+
 std::vector<std::vector<int64_t>> Converter<std::vector<std::vector<int64_t>>>::From(
     JNIEnv* env, jobjectArray value) {
   return Elements<std::vector<int64_t>>(env, value, [env](jobject row) {
     return Converter<std::vector<int64_t>>::From(env, static_cast<jlongArray>(row));
+  });
+}
+
+std::vector<std::vector<int>> Converter<std::vector<std::vector<int>>>::From(JNIEnv* env,
+                                                                             jobjectArray value) {
+  return Elements<std::vector<int>>(env, value, [env](jobject row) {
+    return Converter<std::vector<int>>::From(env, static_cast<jlongArray>(row));
   });
 }
 

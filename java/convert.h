@@ -92,6 +92,14 @@ struct Converter<int64_t> {
   static jlong To(JNIEnv*, int64_t value) { return value; }
 };
 
+// A rank or a number of ranks: an int of Java, too, so it fits.
+template <>
+struct Converter<int> {
+  using Java = jlong;
+  static int From(JNIEnv*, jlong value) { return static_cast<int>(value); }
+  static jlong To(JNIEnv*, int value) { return value; }
+};
+
 template <>
 struct Converter<double> {
   using Java = jdouble;
@@ -160,6 +168,19 @@ struct Converter<std::vector<std::vector<int64_t>>> {
   using Java = jobjectArray;
   static std::vector<std::vector<int64_t>> From(JNIEnv* env, jobjectArray value);
   static jobjectArray To(JNIEnv* env, const std::vector<std::vector<int64_t>>& value);
+};
+
+template <>
+struct Converter<std::vector<int>> {
+  using Java = jlongArray;
+  static std::vector<int> From(JNIEnv* env, jlongArray value);
+  static jlongArray To(JNIEnv* env, const std::vector<int>& value);
+};
+
+template <>
+struct Converter<std::vector<std::vector<int>>> {
+  using Java = jobjectArray;
+  static std::vector<std::vector<int>> From(JNIEnv* env, jobjectArray value);
 };
 
 template <>

@@ -8,6 +8,7 @@ from description import (
     InputTensor,
     Int32,
     OutputTensor,
+    Rank,
     accessor,
     adapted,
     collective,
@@ -54,7 +55,7 @@ class Work:
     """An operation in flight."""
 
     @accessor
-    def source_rank(self) -> Int32:
+    def source_rank(self) -> Rank:
         """A method that C++ calls source_rank."""
 
     @python_only
@@ -91,14 +92,14 @@ class Painter:
     def send(
         self,
         tensor: InputTensor,
-        dst: Int32,
+        dst: Rank,
         color: Color = Color.RED,
         timeout: timedelta | None = None,
         scale: float = 1.0,
     ) -> None:
         """Takes arrays in Java, and has shorter forms without the timeout and what follows it."""
 
-    def recv(self, ranks: list[Int32], sizes: list[int]) -> Int32:
+    def recv(self, ranks: list[Rank], sizes: list[int]) -> Rank:
         """The rank: an int in Java, as are `ranks`."""
 
     def close(self, timeout: timedelta = timedelta(seconds=10)) -> None:

@@ -86,7 +86,7 @@ CallDescription::CallDescription(const CallContext& context)
     : CallDescription(context.collective->kind, context.sequence, context.collective->dtype()) {
   const Collective& call = *context.collective;
   reduce_op = call.reduce_op;
-  peer = static_cast<int>(call.peer);
+  peer = call.peer;
   tag = static_cast<int>(call.tag);
   name = call.user_name;
   salt = SaltOf(context);

@@ -9,7 +9,7 @@ CallFingerprint CallFingerprint::Of(const CallContext& context) {
   CallFingerprint fingerprint = {};
   fingerprint.sequence = context.sequence;
   fingerprint.hash = SaltOf(context);
-  fingerprint.peer = static_cast<int32_t>(call.peer);
+  fingerprint.peer = call.peer;
   fingerprint.kind = static_cast<uint8_t>(call.kind);
   fingerprint.dtype = static_cast<uint8_t>(call.dtype());
   fingerprint.reduce_op = static_cast<uint8_t>(call.reduce_op);

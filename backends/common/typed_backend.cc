@@ -19,7 +19,7 @@ constexpr int64_t kPieceBytes = 1 << 20;
 
 absl::StatusOr<int> TypedBackend::RunBlocking(const CallContext& context) {
   const Collective& call = *context.collective;
-  const int peer = static_cast<int>(call.peer);
+  const int peer = call.peer;
   absl::Status status;
   switch (call.kind) {
     case OpKind::kBroadcast:

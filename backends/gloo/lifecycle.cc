@@ -68,7 +68,7 @@ absl::Status Lifecycle::Finish(const OperationScope& scope) {
   if (scope.name.empty()) {
     const Collective& call = *scope.call.collective;
     last_.emplace(call.kind, scope.call.sequence);
-    last_->peer = static_cast<int>(call.peer);
+    last_->peer = call.peer;
     last_->name = call.user_name;
     finished_ = absl::Now();
   }

@@ -50,7 +50,7 @@ absl::StatusOr<CallDescription> SentCall(const MessageHeader& header, int src, i
 }  // namespace
 
 void P2p::Send(gloo::Context& gloo, const Tensor& tensor, const CallContext& context) {
-  const int dst = static_cast<int>(context.collective->peer);
+  const int dst = context.collective->peer;
   const int tag = static_cast<int>(context.collective->tag);
   MessageHeader header = {context.sequence, tensor.numel(), static_cast<uint64_t>(tensor.dtype())};
   auto announced = gloo.createUnboundBuffer(&header, sizeof(header));
@@ -69,7 +69,7 @@ absl::StatusOr<int> P2p::Recv(gloo::Context& gloo, const Tensor& tensor,
   SYNCLINE_RETURN_IF_ERROR(AwaitTurn(tag, context.deadline));
   MessageHeader header = {};
   auto announced = gloo.createUnboundBuffer(&header, sizeof(header));
-  int src = static_cast<int>(context.collective->peer);
+  int src = context.collective->peer;
   if (src == kAnySource) {
     src = ReceiveFromAny(*announced, OtherRanks(gloo.rank, gloo.size), tag);
   } else {

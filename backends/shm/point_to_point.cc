@@ -52,7 +52,7 @@ absl::Status PointToPoint::Send(const Tensor& tensor, const CallContext& call) {
   const WaitContext context = {call, call.deadline};
   const ScopedMessage scope(call, layout_.region(rank()));
   EventCount& own_event = layout_.region(rank()).message_event;
-  const int dst = static_cast<int>(call.collective->peer);
+  const int dst = call.collective->peer;
   const size_t bytes = tensor.nbytes();
   MessageSlot* claimed = TryClaimSlot(dst, bytes);
   if (claimed == nullptr) {
@@ -92,8 +92,7 @@ absl::Status PointToPoint::Send(const Tensor& tensor, const CallContext& call) {
 absl::StatusOr<int> PointToPoint::Recv(const Tensor& tensor, const CallContext& call) {
   const WaitContext context = {call, call.deadline};
   const ScopedMessage scope(call, layout_.region(rank()));
-  PostedReceive mine = {static_cast<int>(call.collective->peer),
-                        static_cast<int>(call.collective->tag)};
+  PostedReceive mine = {call.collective->peer, static_cast<int>(call.collective->tag)};
   SYNCLINE_RETURN_IF_ERROR(AwaitMatch(mine, context));
   // Relaxed: AwaitMatch has loaded it with acquire, or set it on this thread.
   MessageSlot& slot = *mine.slot.load(std::memory_order_relaxed);

@@ -66,7 +66,7 @@ class SynclineSystem : public System {
 
   Tensors Parts(float* data, int64_t part) const {
     Tensors parts;
-    for (int64_t rank = 0; rank < group_.size(); ++rank) {
+    for (int rank = 0; rank < group_.size(); ++rank) {
       parts.push_back(Make(data + rank * part, part));
     }
     return parts;
@@ -97,7 +97,7 @@ class SynclineSystem : public System {
   }
 
   Function PingPong(const Tensor& input, const Tensor& output) {
-    const int64_t peer = group_.rank() ^ 1;
+    const int peer = group_.rank() ^ 1;
     if (peer >= group_.size()) return [] { return absl::OkStatus(); };
     if (group_.rank() < peer) {
       return [=] {

@@ -30,14 +30,14 @@ absl::Status DeadRanksError(std::vector<int> ranks, const std::vector<std::strin
                    std::move(ranks));
 }
 
-PeerCheck CheckRanksAlive(std::vector<Peer> peers, int64_t self, std::vector<int64_t> ranks) {
+PeerCheck CheckRanksAlive(std::vector<Peer> peers, int self, std::vector<int> ranks) {
   if (peers.empty()) return nullptr;
   return [peers = std::move(peers), self, ranks = std::move(ranks)] {
     std::vector<int> dead;
     std::vector<std::string> names;
-    for (int64_t rank : ranks) {
+    for (int rank : ranks) {
       if (LivenessOf(peers[self], peers[rank]) != Liveness::kDead) continue;
-      dead.push_back(static_cast<int>(rank));
+      dead.push_back(rank);
       names.push_back(absl::StrCat("rank ", rank, " (", peers[rank].ToString(), ")"));
     }
     return DeadRanksError(std::move(dead), names);

@@ -37,7 +37,7 @@ inline constexpr absl::Duration kLivenessInterval = absl::Seconds(1);
 // A check that returns a NetworkError that names those of `ranks` that have died. `peers` are all
 // ranks, and `self` is the rank of this process; without peers the check is empty. Ranks with
 // kUnknown count as alive.
-PeerCheck CheckRanksAlive(std::vector<Peer> peers, int64_t self, std::vector<int64_t> ranks);
+PeerCheck CheckRanksAlive(std::vector<Peer> peers, int self, std::vector<int> ranks);
 
 }  // namespace syncline
 

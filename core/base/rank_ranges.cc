@@ -40,9 +40,9 @@ std::string NameRanges(const std::vector<std::string>& ranges) {
 
 }  // namespace internal
 
-std::string ListRanks(const std::vector<int64_t>& ranks) {
+std::string ListRanks(const std::vector<int>& ranks) {
   std::vector<std::string> items;
-  for (int64_t rank : ranks) items.push_back(absl::StrCat(rank));
+  for (int rank : ranks) items.push_back(absl::StrCat(rank));
   return absl::StrCat(ranks.size() == 1 ? "rank " : "ranks ", ListSome(items));
 }
 

@@ -18,7 +18,7 @@ template <typename Ranks>
 std::string NameRanks(const Ranks& ranks);
 
 // "rank 3", "ranks 0, 2, 5": one by one, for few ranks; at most ten, "and 20 more".
-std::string ListRanks(const std::vector<int64_t>& ranks);
+std::string ListRanks(const std::vector<int>& ranks);
 
 // "a, b, c": at most ten items, "and 20 more".
 std::string ListSome(const std::vector<std::string>& items);

@@ -20,9 +20,9 @@ constexpr absl::Duration kSlice = absl::Milliseconds(100);
 // The least interval of polls, for each rank.
 constexpr absl::Duration kPollIntervalPerRank = absl::Milliseconds(1);
 
-std::vector<std::string> KeysOfAll(absl::string_view prefix, int64_t size) {
+std::vector<std::string> KeysOfAll(absl::string_view prefix, int size) {
   std::vector<std::string> keys;
-  for (int64_t rank = 0; rank < size; ++rank) keys.push_back(absl::StrCat(prefix, rank));
+  for (int rank = 0; rank < size; ++rank) keys.push_back(absl::StrCat(prefix, rank));
   return keys;
 }
 
@@ -33,7 +33,7 @@ constexpr absl::string_view kKnown = "preempt/known/";
 }  // namespace
 
 absl::StatusOr<std::shared_ptr<Preemption>> Preemption::Create(std::shared_ptr<Store> store,
-                                                               int64_t rank, int64_t size,
+                                                               int rank, int size,
                                                                const Options& options) {
   if (store == nullptr) return ArgumentError("preemption needs a store");
   if (rank < 0 || rank >= size) {
@@ -49,8 +49,7 @@ absl::StatusOr<std::shared_ptr<Preemption>> Preemption::Create(std::shared_ptr<S
   return made;
 }
 
-Preemption::Preemption(std::shared_ptr<Store> store, int64_t rank, int64_t size,
-                       const Options& options)
+Preemption::Preemption(std::shared_ptr<Store> store, int rank, int size, const Options& options)
     : store_(std::move(store)), rank_(rank), size_(size), options_(options) {}
 
 Preemption::~Preemption() {
@@ -174,8 +173,8 @@ absl::Status Preemption::WaitForAll(const std::vector<std::string>& keys,
 }
 
 absl::Status Preemption::MissingRanksError(const absl::Status& timeout) {
-  std::vector<int64_t> missing;
-  for (int64_t rank = 0; rank < size_; ++rank) {
+  std::vector<int> missing;
+  for (int rank = 0; rank < size_; ++rank) {
     const absl::Status said = store_->Wait({absl::StrCat(kSteps, rank)}, absl::ZeroDuration());
     if (said.ok()) continue;
     if (KindOf(said) != ErrorKind::kTimeout) return said;

@@ -59,9 +59,8 @@ class Preemption {
     absl::Duration interval = absl::Milliseconds(100);
   };
 
-  static absl::StatusOr<std::shared_ptr<Preemption>> Create(std::shared_ptr<Store> store,
-                                                            int64_t rank, int64_t size,
-                                                            const Options& options);
+  static absl::StatusOr<std::shared_ptr<Preemption>> Create(std::shared_ptr<Store> store, int rank,
+                                                            int size, const Options& options);
   ~Preemption();
   Preemption(const Preemption&) = delete;
   Preemption& operator=(const Preemption&) = delete;
@@ -82,7 +81,7 @@ class Preemption {
   int64_t agreed_step() const { return agreed_.load(std::memory_order_acquire); }
 
  private:
-  Preemption(std::shared_ptr<Store> store, int64_t rank, int64_t size, const Options& options);
+  Preemption(std::shared_ptr<Store> store, int rank, int size, const Options& options);
 
   void Watch();  // The thread's body.
   // Waits for a notice; false if the object is being destroyed.
@@ -95,8 +94,8 @@ class Preemption {
   absl::Status MissingRanksError(const absl::Status& timeout);
 
   const std::shared_ptr<Store> store_;
-  const int64_t rank_;
-  const int64_t size_;
+  const int rank_;
+  const int size_;
   const Options options_;
   const ForkGuard fork_;
   std::atomic<int64_t> agreed_{-1};

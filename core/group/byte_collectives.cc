@@ -21,7 +21,7 @@ Tensor View(const std::string& text) {
 
 // A buffer for the `bytes` that `rank` announces. If there can be none, nobody will go on to
 // exchange the bytes, so the group ends here for all ranks.
-absl::StatusOr<Tensor> BufferFor(ProcessGroup& group, absl::string_view operation, int64_t rank,
+absl::StatusOr<Tensor> BufferFor(ProcessGroup& group, absl::string_view operation, int rank,
                                  int64_t bytes) {
   absl::Status error = ArgumentError("the size of a value is 0 or more");
   if (bytes >= 0) {
@@ -52,15 +52,16 @@ absl::StatusOr<std::vector<int64_t>> ExchangeSizes(ProcessGroup& group, int64_t 
   return all;
 }
 
-int64_t RankOfLargest(const std::vector<int64_t>& sizes) {
-  return std::max_element(sizes.begin(), sizes.end()) - sizes.begin();
+int RankOfLargest(const std::vector<int64_t>& sizes) {
+  return static_cast<int>(std::max_element(sizes.begin(), sizes.end()) - sizes.begin());
 }
 
 absl::Status CheckSizes(ProcessGroup& group, absl::string_view operation,
                         const std::vector<int64_t>& sizes) {
   const auto negative = std::find_if(sizes.begin(), sizes.end(), [](int64_t n) { return n < 0; });
   if (negative == sizes.end()) return absl::OkStatus();
-  return BufferFor(group, operation, negative - sizes.begin(), *negative).status();
+  return BufferFor(group, operation, static_cast<int>(negative - sizes.begin()), *negative)
+      .status();
 }
 
 }  // namespace
@@ -72,7 +73,7 @@ absl::StatusOr<std::vector<std::string>> AllGatherBytes(ProcessGroup& group,
   std::vector<Tensor> outputs;
   for (size_t r = 0; r < sizes.size(); ++r) {
     SYNCLINE_ASSIGN_OR_RETURN(outputs.emplace_back(),
-                              BufferFor(group, "all_gather_bytes", r, sizes[r]));
+                              BufferFor(group, "all_gather_bytes", static_cast<int>(r), sizes[r]));
   }
   SYNCLINE_RETURN_IF_ERROR(group.AllGather(outputs, View(value), timeout));
   std::vector<std::string> values;
@@ -80,8 +81,8 @@ absl::StatusOr<std::vector<std::string>> AllGatherBytes(ProcessGroup& group,
   return values;
 }
 
-absl::StatusOr<std::string> BroadcastBytes(ProcessGroup& group, const std::string& value,
-                                           int64_t root, Timeout timeout) {
+absl::StatusOr<std::string> BroadcastBytes(ProcessGroup& group, const std::string& value, int root,
+                                           Timeout timeout) {
   std::vector<int64_t> size = {SizeOfText(value)};
   SYNCLINE_RETURN_IF_ERROR(group.Broadcast(Tensor::Of(size), root, timeout));
   Tensor tensor = View(value);
@@ -93,13 +94,13 @@ absl::StatusOr<std::string> BroadcastBytes(ProcessGroup& group, const std::strin
 }
 
 absl::StatusOr<std::vector<std::string>> GatherBytes(ProcessGroup& group, const std::string& value,
-                                                     int64_t root, Timeout timeout) {
+                                                     int root, Timeout timeout) {
   constexpr absl::string_view kName = "gather_bytes";
   SYNCLINE_ASSIGN_OR_RETURN(const std::vector<int64_t> sizes,
                             ExchangeSizes(group, SizeOfText(value), timeout));
   SYNCLINE_RETURN_IF_ERROR(CheckSizes(group, kName, sizes));
   // gather takes one size: all send as much as the largest.
-  const int64_t rank = RankOfLargest(sizes);
+  const int rank = RankOfLargest(sizes);
   const int64_t largest = sizes[rank];
   std::vector<Tensor> outputs;
   for (size_t r = 0; group.rank() == root && r < sizes.size(); ++r) {
@@ -114,7 +115,7 @@ absl::StatusOr<std::vector<std::string>> GatherBytes(ProcessGroup& group, const 
 }
 
 absl::StatusOr<std::string> ScatterBytes(ProcessGroup& group,
-                                         const std::vector<std::string>& values, int64_t root,
+                                         const std::vector<std::string>& values, int root,
                                          Timeout timeout) {
   constexpr absl::string_view kName = "scatter_bytes";
   const bool is_root = group.rank() == root;
@@ -141,17 +142,17 @@ absl::StatusOr<std::string> ScatterBytes(ProcessGroup& group,
   return TextOf(output, sizes[static_cast<size_t>(group.rank())]);
 }
 
-absl::Status SendBytes(ProcessGroup& group, const std::string& value, int64_t dst, int64_t tag,
+absl::Status SendBytes(ProcessGroup& group, const std::string& value, int dst, int64_t tag,
                        Timeout timeout) {
   std::vector<int64_t> size = {SizeOfText(value)};
   SYNCLINE_RETURN_IF_ERROR(group.Send(Tensor::Of(size), dst, tag, timeout));
   return group.Send(View(value), dst, tag, timeout);
 }
 
-absl::StatusOr<std::shared_ptr<Message>> RecvBytes(ProcessGroup& group, int64_t src, int64_t tag,
+absl::StatusOr<std::shared_ptr<Message>> RecvBytes(ProcessGroup& group, int src, int64_t tag,
                                                    Timeout timeout) {
   std::vector<int64_t> size = {0};
-  SYNCLINE_ASSIGN_OR_RETURN(const int64_t source, group.Recv(Tensor::Of(size), src, tag, timeout));
+  SYNCLINE_ASSIGN_OR_RETURN(const int source, group.Recv(Tensor::Of(size), src, tag, timeout));
   SYNCLINE_ASSIGN_OR_RETURN(const Tensor tensor, BufferFor(group, "recv_bytes", source, size[0]));
   SYNCLINE_RETURN_IF_ERROR(group.Recv(tensor, source, tag, timeout).status());
   return std::make_shared<Message>(TextOf(tensor, size[0]), source);

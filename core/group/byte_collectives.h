@@ -18,15 +18,15 @@ namespace syncline {
 // What RecvBytes received, and from whom.
 class Message {
  public:
-  Message(std::string value, int64_t source_rank)
+  Message(std::string value, int source_rank)
       : value_(std::move(value)), source_rank_(source_rank) {}
 
   const std::string& value() const { return value_; }
-  int64_t source_rank() const { return source_rank_; }
+  int source_rank() const { return source_rank_; }
 
  private:
   const std::string value_;
-  const int64_t source_rank_;
+  const int source_rank_;
 };
 
 // All are collective and go by the group's ordinary operations: first the sizes, then the bytes.
@@ -39,25 +39,23 @@ absl::StatusOr<std::vector<std::string>> AllGatherBytes(ProcessGroup& group,
                                                         ProcessGroup::Timeout timeout = {});
 
 // `root`'s value on every rank; what others pass is ignored.
-absl::StatusOr<std::string> BroadcastBytes(ProcessGroup& group, const std::string& value,
-                                           int64_t root, ProcessGroup::Timeout timeout = {});
+absl::StatusOr<std::string> BroadcastBytes(ProcessGroup& group, const std::string& value, int root,
+                                           ProcessGroup::Timeout timeout = {});
 
 // Every rank's `value` on `root`; nothing on the others.
 absl::StatusOr<std::vector<std::string>> GatherBytes(ProcessGroup& group, const std::string& value,
-                                                     int64_t root,
-                                                     ProcessGroup::Timeout timeout = {});
+                                                     int root, ProcessGroup::Timeout timeout = {});
 
 // values[r] of `root`, which has one for each rank, on rank r; the others pass none.
 absl::StatusOr<std::string> ScatterBytes(ProcessGroup& group,
-                                         const std::vector<std::string>& values, int64_t root,
+                                         const std::vector<std::string>& values, int root,
                                          ProcessGroup::Timeout timeout = {});
 
 // Sends to `dst`; receives what SendBytes sent, from `src` or kAnySource.
 // One message is two of the group's, so no other thread may use the same peer and tag meanwhile.
-absl::Status SendBytes(ProcessGroup& group, const std::string& value, int64_t dst, int64_t tag = 0,
+absl::Status SendBytes(ProcessGroup& group, const std::string& value, int dst, int64_t tag = 0,
                        ProcessGroup::Timeout timeout = {});
-absl::StatusOr<std::shared_ptr<Message>> RecvBytes(ProcessGroup& group, int64_t src,
-                                                   int64_t tag = 0,
+absl::StatusOr<std::shared_ptr<Message>> RecvBytes(ProcessGroup& group, int src, int64_t tag = 0,
                                                    ProcessGroup::Timeout timeout = {});
 
 }  // namespace syncline

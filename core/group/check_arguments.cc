@@ -27,7 +27,7 @@ bool IsAcceptable(const Tensor& tensor, Access needed, const Limits& limits) {
          (needed == Access::kReadOnly || tensor.access() == Access::kReadWrite);
 }
 
-absl::Status CheckRank(int64_t rank, int size, absl::string_view what) {
+absl::Status CheckRank(int rank, int size, absl::string_view what) {
   if (rank >= 0 && rank < size) return absl::OkStatus();
   return ArgumentError(
       absl::StrCat(what, " must be a rank of the group, 0 to ", size - 1, ", not ", rank));

@@ -28,7 +28,7 @@ namespace syncline {
 //       backend.Run({Collective::AllReduce(gradients, ReduceOp::kSum)}, context).status());
 struct Collective {
   // Copies `root`'s tensor over every other rank's.
-  static Collective Broadcast(const Tensor& tensor, int64_t root) {
+  static Collective Broadcast(const Tensor& tensor, int root) {
     return Collective(OpKind::kBroadcast, &tensor, root);
   }
 
@@ -39,7 +39,7 @@ struct Collective {
   }
 
   // The same on `root` only; the other ranks' tensors keep their elements.
-  static Collective Reduce(const Tensor& tensor, ReduceOp op, int64_t root, double factor = 1.0) {
+  static Collective Reduce(const Tensor& tensor, ReduceOp op, int root, double factor = 1.0) {
     return Collective(OpKind::kReduce, &tensor, root, op, factor);
   }
 
@@ -52,7 +52,7 @@ struct Collective {
   }
 
   // The same on `root` only; `outputs` is empty elsewhere. All inputs have one size.
-  static Collective Gather(absl::Span<const Tensor> outputs, const Tensor& input, int64_t root) {
+  static Collective Gather(absl::Span<const Tensor> outputs, const Tensor& input, int root) {
     Collective collective(OpKind::kGather, &input, root);
     collective.outputs = outputs;
     return collective;
@@ -60,7 +60,7 @@ struct Collective {
 
   // Copies inputs[r] of `root` to rank r's `output`; `inputs` is empty elsewhere. All have one
   // size. On root, `output` may be inputs[root] itself.
-  static Collective Scatter(const Tensor& output, absl::Span<const Tensor> inputs, int64_t root) {
+  static Collective Scatter(const Tensor& output, absl::Span<const Tensor> inputs, int root) {
     Collective collective(OpKind::kScatter, &output, root);
     collective.inputs = inputs;
     return collective;
@@ -100,7 +100,7 @@ struct Collective {
 
   // Sends to rank `dst`, in order for each (pair, tag). It may be done before the peer has
   // received.
-  static Collective Send(const Tensor& tensor, int64_t dst, int64_t tag = 0) {
+  static Collective Send(const Tensor& tensor, int dst, int64_t tag = 0) {
     Collective collective(OpKind::kSend, &tensor, dst);
     collective.tag = tag;
     return collective;
@@ -108,7 +108,7 @@ struct Collective {
 
   // Receives from rank `src` or kAnySource; its outcome is the rank that sent. A message goes to
   // the receive that was called first, of those from its sender and those from any source.
-  static Collective Recv(const Tensor& tensor, int64_t src, int64_t tag = 0) {
+  static Collective Recv(const Tensor& tensor, int src, int64_t tag = 0) {
     Collective collective(OpKind::kRecv, &tensor, src);
     collective.tag = tag;
     return collective;
@@ -123,8 +123,8 @@ struct Collective {
   ReduceOp reduce_op = ReduceOp::kSum;  // Of kinds that reduce.
   double factor = 1.0;                  // premul_sum: this rank's elements are multiplied by it.
   // The root, or the other rank of send and recv, which may be kAnySource; and the tag of those
-  // two. As the caller gave them: they fit into an int once CheckArguments has accepted them.
-  int64_t peer = kNoPeer;
+  // two. As the caller gave them: the tag fits into an int once CheckArguments has accepted it.
+  int peer = kNoPeer;
   int64_t tag = 0;
 
   // The tensor of all kinds but all_to_all and barrier: of all_gather and gather the input, of
@@ -171,9 +171,9 @@ struct Collective {
  private:
   // Constructors, as these are faster than the initialization of an aggregate on the way of every
   // call.
-  Collective(OpKind kind, const Tensor* tensor, int64_t peer = kNoPeer)
+  Collective(OpKind kind, const Tensor* tensor, int peer = kNoPeer)
       : kind(kind), peer(peer), tensor(tensor) {}
-  Collective(OpKind kind, const Tensor* tensor, int64_t peer, ReduceOp op, double factor)
+  Collective(OpKind kind, const Tensor* tensor, int peer, ReduceOp op, double factor)
       : kind(kind), reduce_op(op), factor(factor), peer(peer), tensor(tensor) {}
 
   // A tensor with the type and device of what moves. Null if nothing does.

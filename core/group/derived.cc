@@ -36,7 +36,7 @@ Tensors Without(const Tensors& tensors, size_t index) {
 
 }  // namespace
 
-absl::StatusOr<Plan> BroadcastCoalesced(const Tensors& tensors, int64_t root, int rank) {
+absl::StatusOr<Plan> BroadcastCoalesced(const Tensors& tensors, int root, int rank) {
   const bool is_root = rank == root;
   SYNCLINE_RETURN_IF_ERROR(
       CheckEach(tensors, "tensors", is_root ? Access::kReadOnly : Access::kReadWrite));
@@ -92,7 +92,7 @@ absl::StatusOr<Plan> ReduceScatterCoalesced(const Tensors& outputs, const Tensor
 }
 
 // Broadcasts one tensor of the root, and each rank copies it to its others.
-absl::StatusOr<Plan> BroadcastMulti(const Tensors& tensors, int64_t root, int64_t root_tensor,
+absl::StatusOr<Plan> BroadcastMulti(const Tensors& tensors, int root, int64_t root_tensor,
                                     int rank) {
   SYNCLINE_RETURN_IF_ERROR(CheckEach(tensors, "tensors", Access::kReadOnly));
   SYNCLINE_RETURN_IF_ERROR(CheckAllAlike(tensors, "tensors"));
@@ -120,8 +120,8 @@ absl::StatusOr<Plan> AllReduceMulti(const Tensors& tensors, ReduceOp op, double 
   return plan;
 }
 
-absl::StatusOr<Plan> ReduceMulti(const Tensors& tensors, int64_t root, ReduceOp op,
-                                 int64_t root_tensor, double factor, int rank) {
+absl::StatusOr<Plan> ReduceMulti(const Tensors& tensors, int root, ReduceOp op, int64_t root_tensor,
+                                 double factor, int rank) {
   SYNCLINE_RETURN_IF_ERROR(CheckEach(tensors, "tensors", Access::kReadOnly));
   SYNCLINE_RETURN_IF_ERROR(CheckAllAlike(tensors, "tensors"));
   SYNCLINE_RETURN_IF_ERROR(CheckRootTensor(root_tensor, tensors));

@@ -23,7 +23,7 @@ namespace syncline {
 // Several tensors in one transfer, packed into one buffer. Those that reduce take tensors of one
 // type. outputs[i * size + r] receives inputs[i] of rank r; inputs[i * size + r] goes to rank r's
 // outputs[i].
-absl::StatusOr<Plan> BroadcastCoalesced(const Tensors& tensors, int64_t root, int rank);
+absl::StatusOr<Plan> BroadcastCoalesced(const Tensors& tensors, int root, int rank);
 absl::StatusOr<Plan> AllReduceCoalesced(const Tensors& tensors, ReduceOp op, double factor);
 absl::StatusOr<Plan> AllGatherCoalesced(const Tensors& outputs, const Tensors& inputs, int rank,
                                         int size);
@@ -32,11 +32,11 @@ absl::StatusOr<Plan> ReduceScatterCoalesced(const Tensors& outputs, const Tensor
 
 // Several tensors of equal type and size in each process, as if each were a rank's own; process r
 // has the places r * n to r * n + n - 1 of the n * size.
-absl::StatusOr<Plan> BroadcastMulti(const Tensors& tensors, int64_t root, int64_t root_tensor,
+absl::StatusOr<Plan> BroadcastMulti(const Tensors& tensors, int root, int64_t root_tensor,
                                     int rank);
 absl::StatusOr<Plan> AllReduceMulti(const Tensors& tensors, ReduceOp op, double factor);
-absl::StatusOr<Plan> ReduceMulti(const Tensors& tensors, int64_t root, ReduceOp op,
-                                 int64_t root_tensor, double factor, int rank);
+absl::StatusOr<Plan> ReduceMulti(const Tensors& tensors, int root, ReduceOp op, int64_t root_tensor,
+                                 double factor, int rank);
 // outputs[i * n * size + p] receives, for the i-th tensor, that of place p.
 absl::StatusOr<Plan> AllGatherMulti(const Tensors& outputs, const Tensors& inputs, int rank,
                                     int size);

@@ -69,7 +69,7 @@ absl::Status JoinError(const ProcessGroup::Options& options, const absl::Status&
 }
 
 PeerCheck CheckOfPeers(const ProcessGroup::Options& options) {
-  std::vector<int64_t> all(options.size);
+  std::vector<int> all(options.size);
   std::iota(all.begin(), all.end(), 0);
   return CheckRanksAlive(options.peers, options.rank, std::move(all));
 }

@@ -65,7 +65,7 @@ class ProcessGroup {
     std::shared_ptr<Store> store;  // Private to the group.
     int rank = 0;
     int size = 1;
-    std::vector<int64_t> ranks;  // The world's ranks of the members; empty: 0 to size - 1.
+    std::vector<int> ranks;  // The world's ranks of the members; empty: 0 to size - 1.
     absl::Duration timeout = kDefaultTimeout;  // For each operation.
     Timeout connect_timeout;                   // For connecting; as for operations if not given.
     std::string name = "default";
@@ -82,13 +82,13 @@ class ProcessGroup {
 
   ~ProcessGroup();  // Aborts what is in flight.
 
-  int64_t rank() const { return options_.rank; }
-  int64_t size() const { return options_.size; }
+  int rank() const { return options_.rank; }
+  int size() const { return options_.size; }
   const std::string& name() const { return options_.name; }
   const std::string& backend() const { return options_.backend; }
   absl::Duration timeout() const { return options_.timeout; }
   // The world's rank of each member, in the order of their ranks in the group.
-  const std::vector<int64_t>& ranks() const { return options_.ranks; }
+  const std::vector<int>& ranks() const { return options_.ranks; }
   const Options& options() const { return options_; }
 
   // The two ways of every operation, of which the functions below are short forms: on the calling
@@ -100,8 +100,8 @@ class ProcessGroup {
   StartedWork Start(Collective collective, Timeout timeout = {});
 
   // Copies `root`'s tensor over every other rank's.
-  absl::Status Broadcast(const Tensor& tensor, int64_t root, Timeout timeout = {});
-  StartedWork BroadcastAsync(const Tensor& tensor, int64_t root, Timeout timeout = {});
+  absl::Status Broadcast(const Tensor& tensor, int root, Timeout timeout = {});
+  StartedWork BroadcastAsync(const Tensor& tensor, int root, Timeout timeout = {});
 
   // Replaces `tensor` on every rank by its elementwise reduction over all ranks. Bitwise equal on
   // all ranks. `factor` goes with premul_sum only, here and below: this rank's elements are
@@ -112,9 +112,9 @@ class ProcessGroup {
                              Timeout timeout = {}, double factor = 1.0);
 
   // The same on `root` only; other ranks' tensors keep their elements.
-  absl::Status Reduce(const Tensor& tensor, int64_t root, ReduceOp op = ReduceOp::kSum,
+  absl::Status Reduce(const Tensor& tensor, int root, ReduceOp op = ReduceOp::kSum,
                       Timeout timeout = {}, double factor = 1.0);
-  StartedWork ReduceAsync(const Tensor& tensor, int64_t root, ReduceOp op = ReduceOp::kSum,
+  StartedWork ReduceAsync(const Tensor& tensor, int root, ReduceOp op = ReduceOp::kSum,
                           Timeout timeout = {}, double factor = 1.0);
 
   // Copies every rank's `input` to outputs[its rank], which has that input's size; sizes may
@@ -128,16 +128,14 @@ class ProcessGroup {
 
   // Copies every rank's `input`, all of one size, to outputs[its rank] of `root`; the other ranks
   // pass no outputs.
-  absl::Status Gather(const Tensors& outputs, const Tensor& input, int64_t root,
-                      Timeout timeout = {});
-  StartedWork GatherAsync(const Tensors& outputs, const Tensor& input, int64_t root,
+  absl::Status Gather(const Tensors& outputs, const Tensor& input, int root, Timeout timeout = {});
+  StartedWork GatherAsync(const Tensors& outputs, const Tensor& input, int root,
                           Timeout timeout = {});
 
   // Copies inputs[r] of `root` to rank r's `output`, all of one size; the other ranks pass no
   // inputs.
-  absl::Status Scatter(const Tensor& output, const Tensors& inputs, int64_t root,
-                       Timeout timeout = {});
-  StartedWork ScatterAsync(const Tensor& output, const Tensors& inputs, int64_t root,
+  absl::Status Scatter(const Tensor& output, const Tensors& inputs, int root, Timeout timeout = {});
+  StartedWork ScatterAsync(const Tensor& output, const Tensors& inputs, int root,
                            Timeout timeout = {});
 
   // Reduces inputs[r] of all ranks to rank r's `output`. Sizes of inputs[r] may differ with r.
@@ -186,8 +184,8 @@ class ProcessGroup {
   // inputs[i * size() + r] goes to outputs[i] of rank r. Those that reduce take one element type.
   // All ranks must pass as many tensors, of the same types and sizes in the same order. Nothing
   // that is written may share memory, except what a rank passes to itself.
-  absl::Status BroadcastCoalesced(const Tensors& tensors, int64_t root, Timeout timeout = {});
-  StartedWork BroadcastCoalescedAsync(const Tensors& tensors, int64_t root, Timeout timeout = {});
+  absl::Status BroadcastCoalesced(const Tensors& tensors, int root, Timeout timeout = {});
+  StartedWork BroadcastCoalescedAsync(const Tensors& tensors, int root, Timeout timeout = {});
   absl::Status AllReduceCoalesced(const Tensors& tensors, ReduceOp op = ReduceOp::kSum,
                                   Timeout timeout = {}, double factor = 1.0);
   StartedWork AllReduceCoalescedAsync(const Tensors& tensors, ReduceOp op = ReduceOp::kSum,
@@ -206,17 +204,17 @@ class ProcessGroup {
   // n tensors of equal type and size in each process, as if each were a rank's own: process r has
   // the places r * n to r * n + n - 1. outputs[i * n * size() + p] receives, for the i-th tensor,
   // that of place p; inputs[i * n * size() + p] is what the i-th tensor adds to place p.
-  absl::Status BroadcastMulti(const Tensors& tensors, int64_t root, int64_t root_tensor = 0,
+  absl::Status BroadcastMulti(const Tensors& tensors, int root, int64_t root_tensor = 0,
                               Timeout timeout = {});
-  StartedWork BroadcastMultiAsync(const Tensors& tensors, int64_t root, int64_t root_tensor = 0,
+  StartedWork BroadcastMultiAsync(const Tensors& tensors, int root, int64_t root_tensor = 0,
                                   Timeout timeout = {});
   absl::Status AllReduceMulti(const Tensors& tensors, ReduceOp op = ReduceOp::kSum,
                               Timeout timeout = {}, double factor = 1.0);
   StartedWork AllReduceMultiAsync(const Tensors& tensors, ReduceOp op = ReduceOp::kSum,
                                   Timeout timeout = {}, double factor = 1.0);
-  absl::Status ReduceMulti(const Tensors& tensors, int64_t root, ReduceOp op = ReduceOp::kSum,
+  absl::Status ReduceMulti(const Tensors& tensors, int root, ReduceOp op = ReduceOp::kSum,
                            int64_t root_tensor = 0, Timeout timeout = {}, double factor = 1.0);
-  StartedWork ReduceMultiAsync(const Tensors& tensors, int64_t root, ReduceOp op = ReduceOp::kSum,
+  StartedWork ReduceMultiAsync(const Tensors& tensors, int root, ReduceOp op = ReduceOp::kSum,
                                int64_t root_tensor = 0, Timeout timeout = {}, double factor = 1.0);
   absl::Status AllGatherMulti(const Tensors& outputs, const Tensors& inputs, Timeout timeout = {});
   StartedWork AllGatherMultiAsync(const Tensors& outputs, const Tensors& inputs,
@@ -238,11 +236,10 @@ class ProcessGroup {
 
   // Sends to `dst`; receives from `src`, or from any rank with kAnySource, a tensor of the same
   // type and size. Recv returns the rank that sent; of RecvAsync, Work::source_rank does.
-  absl::Status Send(const Tensor& tensor, int64_t dst, int64_t tag = 0, Timeout timeout = {});
-  StartedWork SendAsync(const Tensor& tensor, int64_t dst, int64_t tag = 0, Timeout timeout = {});
-  absl::StatusOr<int64_t> Recv(const Tensor& tensor, int64_t src, int64_t tag = 0,
-                               Timeout timeout = {});
-  StartedWork RecvAsync(const Tensor& tensor, int64_t src, int64_t tag = 0, Timeout timeout = {});
+  absl::Status Send(const Tensor& tensor, int dst, int64_t tag = 0, Timeout timeout = {});
+  StartedWork SendAsync(const Tensor& tensor, int dst, int64_t tag = 0, Timeout timeout = {});
+  absl::StatusOr<int> Recv(const Tensor& tensor, int src, int64_t tag = 0, Timeout timeout = {});
+  StartedWork RecvAsync(const Tensor& tensor, int src, int64_t tag = 0, Timeout timeout = {});
 
   // OK, or why the group can no longer be used, in this process.
   absl::Status status() const;
@@ -324,11 +321,11 @@ class ProcessGroup {
   // One queue for each kind, peer and tag of p2p, made when it is needed. Of more than
   // queues_to_keep_, those that are idle are dropped. So as many are kept as a few dozen, or as
   // twice those in use. Sequence numbers count for each kind and peer, whatever the tag, and stay.
-  std::map<std::tuple<OpKind, int64_t, int64_t>, std::shared_ptr<OperationQueue>> p2p_
+  std::map<std::tuple<OpKind, int, int64_t>, std::shared_ptr<OperationQueue>> p2p_
       ABSL_GUARDED_BY(queues_mutex_);
   size_t queues_to_keep_ ABSL_GUARDED_BY(queues_mutex_) = kFewQueues;
-  std::map<std::pair<OpKind, int64_t>, std::shared_ptr<OperationQueue::SequenceCounter>>
-      p2p_counters_ ABSL_GUARDED_BY(queues_mutex_);
+  std::map<std::pair<OpKind, int>, std::shared_ptr<OperationQueue::SequenceCounter>> p2p_counters_
+      ABSL_GUARDED_BY(queues_mutex_);
 };
 
 }  // namespace syncline

@@ -61,10 +61,10 @@ absl::StatusOr<Plan> Named(absl::string_view name, absl::StatusOr<Plan> plan) {
 
 }  // namespace
 
-absl::Status ProcessGroup::Broadcast(const Tensor& tensor, int64_t root, Timeout timeout) {
+absl::Status ProcessGroup::Broadcast(const Tensor& tensor, int root, Timeout timeout) {
   return Run(Collective::Broadcast(tensor, root), timeout).status();
 }
-ProcessGroup::StartedWork ProcessGroup::BroadcastAsync(const Tensor& tensor, int64_t root,
+ProcessGroup::StartedWork ProcessGroup::BroadcastAsync(const Tensor& tensor, int root,
                                                        Timeout timeout) {
   return Start(Collective::Broadcast(tensor, root), timeout);
 }
@@ -78,11 +78,11 @@ ProcessGroup::StartedWork ProcessGroup::AllReduceAsync(const Tensor& tensor, Red
   return Start(Collective::AllReduce(tensor, op, factor), timeout);
 }
 
-absl::Status ProcessGroup::Reduce(const Tensor& tensor, int64_t root, ReduceOp op, Timeout timeout,
+absl::Status ProcessGroup::Reduce(const Tensor& tensor, int root, ReduceOp op, Timeout timeout,
                                   double factor) {
   return Run(Collective::Reduce(tensor, op, root, factor), timeout).status();
 }
-ProcessGroup::StartedWork ProcessGroup::ReduceAsync(const Tensor& tensor, int64_t root, ReduceOp op,
+ProcessGroup::StartedWork ProcessGroup::ReduceAsync(const Tensor& tensor, int root, ReduceOp op,
                                                     Timeout timeout, double factor) {
   return Start(Collective::Reduce(tensor, op, root, factor), timeout);
 }
@@ -108,21 +108,21 @@ ProcessGroup::StartedWork ProcessGroup::AllGatherSingleAsync(const Tensor& outpu
   });
 }
 
-absl::Status ProcessGroup::Gather(const Tensors& outputs, const Tensor& input, int64_t root,
+absl::Status ProcessGroup::Gather(const Tensors& outputs, const Tensor& input, int root,
                                   Timeout timeout) {
   return Run(Collective::Gather(outputs, input, root), timeout).status();
 }
 ProcessGroup::StartedWork ProcessGroup::GatherAsync(const Tensors& outputs, const Tensor& input,
-                                                    int64_t root, Timeout timeout) {
+                                                    int root, Timeout timeout) {
   return Start(Collective::Gather(outputs, input, root), timeout);
 }
 
-absl::Status ProcessGroup::Scatter(const Tensor& output, const Tensors& inputs, int64_t root,
+absl::Status ProcessGroup::Scatter(const Tensor& output, const Tensors& inputs, int root,
                                    Timeout timeout) {
   return Run(Collective::Scatter(output, inputs, root), timeout).status();
 }
 ProcessGroup::StartedWork ProcessGroup::ScatterAsync(const Tensor& output, const Tensors& inputs,
-                                                     int64_t root, Timeout timeout) {
+                                                     int root, Timeout timeout) {
   return Start(Collective::Scatter(output, inputs, root), timeout);
 }
 
@@ -193,14 +193,13 @@ ProcessGroup::StartedWork ProcessGroup::AllToAllSingleAsync(const Tensor& output
       [&](Collective& collective) { return Start(std::move(collective), timeout); });
 }
 
-absl::Status ProcessGroup::BroadcastCoalesced(const Tensors& tensors, int64_t root,
-                                              Timeout timeout) {
+absl::Status ProcessGroup::BroadcastCoalesced(const Tensors& tensors, int root, Timeout timeout) {
   return Run(
       Named("broadcast_coalesced", syncline::BroadcastCoalesced(tensors, root, options_.rank)),
       timeout);
 }
-ProcessGroup::StartedWork ProcessGroup::BroadcastCoalescedAsync(const Tensors& tensors,
-                                                                int64_t root, Timeout timeout) {
+ProcessGroup::StartedWork ProcessGroup::BroadcastCoalescedAsync(const Tensors& tensors, int root,
+                                                                Timeout timeout) {
   return Start(
       Named("broadcast_coalesced", syncline::BroadcastCoalesced(tensors, root, options_.rank)),
       timeout);
@@ -248,13 +247,13 @@ ProcessGroup::StartedWork ProcessGroup::ReduceScatterCoalescedAsync(const Tensor
                timeout);
 }
 
-absl::Status ProcessGroup::BroadcastMulti(const Tensors& tensors, int64_t root, int64_t root_tensor,
+absl::Status ProcessGroup::BroadcastMulti(const Tensors& tensors, int root, int64_t root_tensor,
                                           Timeout timeout) {
   return Run(
       Named("broadcast_multi", syncline::BroadcastMulti(tensors, root, root_tensor, options_.rank)),
       timeout);
 }
-ProcessGroup::StartedWork ProcessGroup::BroadcastMultiAsync(const Tensors& tensors, int64_t root,
+ProcessGroup::StartedWork ProcessGroup::BroadcastMultiAsync(const Tensors& tensors, int root,
                                                             int64_t root_tensor, Timeout timeout) {
   return Start(
       Named("broadcast_multi", syncline::BroadcastMulti(tensors, root, root_tensor, options_.rank)),
@@ -270,13 +269,13 @@ ProcessGroup::StartedWork ProcessGroup::AllReduceMultiAsync(const Tensors& tenso
   return Start(Named("all_reduce_multi", syncline::AllReduceMulti(tensors, op, factor)), timeout);
 }
 
-absl::Status ProcessGroup::ReduceMulti(const Tensors& tensors, int64_t root, ReduceOp op,
+absl::Status ProcessGroup::ReduceMulti(const Tensors& tensors, int root, ReduceOp op,
                                        int64_t root_tensor, Timeout timeout, double factor) {
   return Run(Named("reduce_multi",
                    syncline::ReduceMulti(tensors, root, op, root_tensor, factor, options_.rank)),
              timeout);
 }
-ProcessGroup::StartedWork ProcessGroup::ReduceMultiAsync(const Tensors& tensors, int64_t root,
+ProcessGroup::StartedWork ProcessGroup::ReduceMultiAsync(const Tensors& tensors, int root,
                                                          ReduceOp op, int64_t root_tensor,
                                                          Timeout timeout, double factor) {
   return Start(Named("reduce_multi",
@@ -321,21 +320,21 @@ ProcessGroup::StartedWork ProcessGroup::BarrierAsync(Timeout timeout) {
   return Start(Collective::Barrier(), timeout);
 }
 
-absl::Status ProcessGroup::Send(const Tensor& tensor, int64_t dst, int64_t tag, Timeout timeout) {
+absl::Status ProcessGroup::Send(const Tensor& tensor, int dst, int64_t tag, Timeout timeout) {
   return Run(Collective::Send(tensor, dst, tag), timeout).status();
 }
-ProcessGroup::StartedWork ProcessGroup::SendAsync(const Tensor& tensor, int64_t dst, int64_t tag,
+ProcessGroup::StartedWork ProcessGroup::SendAsync(const Tensor& tensor, int dst, int64_t tag,
                                                   Timeout timeout) {
   return Start(Collective::Send(tensor, dst, tag), timeout);
 }
 
-absl::StatusOr<int64_t> ProcessGroup::Recv(const Tensor& tensor, int64_t src, int64_t tag,
-                                           Timeout timeout) {
+absl::StatusOr<int> ProcessGroup::Recv(const Tensor& tensor, int src, int64_t tag,
+                                       Timeout timeout) {
   auto source = Run(Collective::Recv(tensor, src, tag), timeout);
   if (!source.ok()) return source.status();
   return *source;
 }
-ProcessGroup::StartedWork ProcessGroup::RecvAsync(const Tensor& tensor, int64_t src, int64_t tag,
+ProcessGroup::StartedWork ProcessGroup::RecvAsync(const Tensor& tensor, int src, int64_t tag,
                                                   Timeout timeout) {
   return Start(Collective::Recv(tensor, src, tag), timeout);
 }

@@ -16,23 +16,23 @@ namespace syncline {
 namespace {
 
 // "[0,2]".
-std::string Text(const std::vector<int64_t>& ranks) {
+std::string Text(const std::vector<int>& ranks) {
   return absl::StrCat("[", absl::StrJoin(ranks, ","), "]");
 }
 
-std::string Text(const std::vector<std::vector<int64_t>>& groups) {
+std::string Text(const std::vector<std::vector<int>>& groups) {
   return absl::StrCat("[",
                       absl::StrJoin(groups, ",",
-                                    [](std::string* out, const std::vector<int64_t>& ranks) {
+                                    [](std::string* out, const std::vector<int>& ranks) {
                                       out->append(Text(ranks));
                                     }),
                       "]");
 }
 
 // Adds `ranks` of `parent` to `seen`.
-absl::Status CheckRanks(const ProcessGroup& parent, const std::vector<int64_t>& ranks,
-                        std::set<int64_t>& seen) {
-  for (int64_t rank : ranks) {
+absl::Status CheckRanks(const ProcessGroup& parent, const std::vector<int>& ranks,
+                        std::set<int>& seen) {
+  for (int rank : ranks) {
     if (rank < 0 || rank >= parent.size()) {
       return ArgumentError(absl::StrCat("rank ", rank, " is not in group '", parent.name(), "' of ",
                                         parent.size(), ": ranks go from 0 to ", parent.size() - 1));
@@ -50,19 +50,18 @@ absl::Status CheckTimeout(ProcessGroup::Timeout timeout) {
       absl::StrCat("timeout must be positive, not ", absl::FormatDuration(*timeout)));
 }
 
-absl::Status CheckGroups(const ProcessGroup& parent,
-                         const std::vector<std::vector<int64_t>>& groups) {
-  std::set<int64_t> seen;
-  for (const std::vector<int64_t>& ranks : groups) {
+absl::Status CheckGroups(const ProcessGroup& parent, const std::vector<std::vector<int>>& groups) {
+  std::set<int> seen;
+  for (const std::vector<int>& ranks : groups) {
     if (ranks.empty()) return ArgumentError("a group needs at least one rank");
     SYNCLINE_RETURN_IF_ERROR(CheckRanks(parent, ranks, seen));
   }
   return absl::OkStatus();
 }
 
-std::vector<int64_t> Ranks(const ProcessGroup& parent, const std::set<int64_t>& without) {
-  std::vector<int64_t> ranks;
-  for (int64_t rank = 0; rank < parent.size(); ++rank) {
+std::vector<int> Ranks(const ProcessGroup& parent, const std::set<int>& without) {
+  std::vector<int> ranks;
+  for (int rank = 0; rank < parent.size(); ++rank) {
     if (without.count(rank) == 0) ranks.push_back(rank);
   }
   return ranks;
@@ -71,8 +70,8 @@ std::vector<int64_t> Ranks(const ProcessGroup& parent, const std::set<int64_t>& 
 // A group of `ranks` of the parent, this one at `place`, that is called `suffix` in it.
 absl::StatusOr<std::shared_ptr<ProcessGroup>> MakeChild(const ProcessGroup& parent,
                                                         absl::string_view suffix,
-                                                        const std::vector<int64_t>& ranks,
-                                                        size_t place, absl::Duration timeout,
+                                                        const std::vector<int>& ranks, size_t place,
+                                                        absl::Duration timeout,
                                                         const Deadline& deadline) {
   ProcessGroup::Options options = parent.options();
   options.name = absl::StrCat(parent.name(), "/", suffix);
@@ -81,7 +80,7 @@ absl::StatusOr<std::shared_ptr<ProcessGroup>> MakeChild(const ProcessGroup& pare
   options.size = static_cast<int>(ranks.size());
   options.ranks.clear();
   options.peers.clear();
-  for (int64_t rank : ranks) {
+  for (int rank : ranks) {
     options.ranks.push_back(parent.ranks()[rank]);
     if (!parent.options().peers.empty()) options.peers.push_back(parent.options().peers[rank]);
   }
@@ -94,7 +93,7 @@ absl::StatusOr<std::shared_ptr<ProcessGroup>> MakeChild(const ProcessGroup& pare
 // attempts in the store, and skips those that were given up before it came: so a rank that was late
 // can meet the others when they try again.
 absl::StatusOr<std::string> Meet(const ProcessGroup& parent, absl::string_view kind,
-                                 absl::string_view text, const std::vector<int64_t>& ranks,
+                                 absl::string_view text, const std::vector<int>& ranks,
                                  const Deadline& deadline) {
   const std::shared_ptr<Store>& store = parent.options().store;
   const CheckSameOptions check = {absl::StrCat(kind, " of group '", parent.name(), "'"),
@@ -114,7 +113,7 @@ absl::StatusOr<std::string> Meet(const ProcessGroup& parent, absl::string_view k
 }  // namespace
 
 absl::StatusOr<std::shared_ptr<ProcessGroup>> Split(ProcessGroup& parent,
-                                                    const std::vector<std::vector<int64_t>>& groups,
+                                                    const std::vector<std::vector<int>>& groups,
                                                     ProcessGroup::Timeout timeout) {
   SYNCLINE_RETURN_IF_ERROR(CheckTimeout(timeout));
   SYNCLINE_RETURN_IF_ERROR(CheckGroups(parent, groups));
@@ -126,7 +125,7 @@ absl::StatusOr<std::shared_ptr<ProcessGroup>> Split(ProcessGroup& parent,
   const Deadline deadline(timeout.value_or(parent.timeout()));
   SYNCLINE_ASSIGN_OR_RETURN(const std::string name,
                             Meet(parent, "split", Text(groups), Ranks(parent, {}), deadline));
-  for (const std::vector<int64_t>& ranks : groups) {
+  for (const std::vector<int>& ranks : groups) {
     for (size_t place = 0; place < ranks.size(); ++place) {
       if (ranks[place] != parent.rank()) continue;
       return MakeChild(parent, name + Text(ranks), ranks, place, deadline.timeout(), deadline);
@@ -136,20 +135,20 @@ absl::StatusOr<std::shared_ptr<ProcessGroup>> Split(ProcessGroup& parent,
 }
 
 absl::StatusOr<std::shared_ptr<ProcessGroup>> Shrink(ProcessGroup& parent,
-                                                     const std::vector<int64_t>& excluded,
+                                                     const std::vector<int>& excluded,
                                                      ProcessGroup::Timeout timeout) {
   SYNCLINE_RETURN_IF_ERROR(parent.CheckProcess());
   SYNCLINE_RETURN_IF_ERROR(CheckTimeout(timeout));
-  std::set<int64_t> gone;
+  std::set<int> gone;
   SYNCLINE_RETURN_IF_ERROR(CheckRanks(parent, excluded, gone));
   if (gone.count(parent.rank()) != 0) {
     return ArgumentError(absl::StrCat("rank ", parent.rank(), " excludes itself from group '",
                                       parent.name(), "': only those that remain call shrink"));
   }
   const Deadline deadline(timeout.value_or(parent.timeout()));
-  const std::vector<int64_t> remaining = Ranks(parent, gone);
+  const std::vector<int> remaining = Ranks(parent, gone);
   const std::string text =
-      absl::StrCat("without ", Text(std::vector<int64_t>(gone.begin(), gone.end())));
+      absl::StrCat("without ", Text(std::vector<int>(gone.begin(), gone.end())));
   SYNCLINE_ASSIGN_OR_RETURN(const std::string name,
                             Meet(parent, "shrink", text, remaining, deadline));
   if (parent.status().ok()) parent.Abort("the group was shrunk");

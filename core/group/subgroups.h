@@ -20,7 +20,7 @@ namespace syncline {
 // ranks of the parent must call it, with equal arguments; `groups` are lists of its ranks, each
 // rank in one list at most. `timeout` is for the call and for operations of the new group.
 absl::StatusOr<std::shared_ptr<ProcessGroup>> Split(ProcessGroup& parent,
-                                                    const std::vector<std::vector<int64_t>>& groups,
+                                                    const std::vector<std::vector<int>>& groups,
                                                     ProcessGroup::Timeout timeout = {});
 
 // A group of the parent's ranks but `excluded`, in their order: how the survivors of a loss go on.
@@ -28,7 +28,7 @@ absl::StatusOr<std::shared_ptr<ProcessGroup>> Split(ProcessGroup& parent,
 // whose host must be alive. `timeout` is for the call; operations keep the parent's. May be called
 // again with more ranks, or after an error.
 absl::StatusOr<std::shared_ptr<ProcessGroup>> Shrink(ProcessGroup& parent,
-                                                     const std::vector<int64_t>& excluded,
+                                                     const std::vector<int>& excluded,
                                                      ProcessGroup::Timeout timeout = {});
 
 }  // namespace syncline

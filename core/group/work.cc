@@ -74,13 +74,13 @@ void Work::Start() {
   state_ = State::kRunning;
 }
 
-int64_t Work::source_rank() const {
+int Work::source_rank() const {
   if (fork_guard_.InChild()) return -1;
   absl::MutexLock lock(&mutex_);
   return source_;
 }
 
-void Work::Finish(absl::Status status, int64_t source) {
+void Work::Finish(absl::Status status, int source) {
   std::vector<std::function<void(const absl::Status&)>> callbacks;
   {
     absl::MutexLock lock(&mutex_);

@@ -36,7 +36,7 @@ class Work {
   absl::Status status() const;
 
   // Of a receive that has succeeded: the rank that sent. Else -1.
-  int64_t source_rank() const;
+  int source_rank() const;
 
   // Calls `callback` with the outcome: at once if it is known, else on the thread that finishes
   // the operation. No lock is held during the call, which must not block.
@@ -48,7 +48,7 @@ class Work {
   // For the thread that runs the operation. Finish must be called exactly once; `source` is the
   // rank that sent, of a receive.
   void Start();
-  void Finish(absl::Status status, int64_t source = -1);
+  void Finish(absl::Status status, int source = -1);
 
  private:
   absl::Status LostToChild() const;
@@ -58,7 +58,7 @@ class Work {
   mutable absl::Mutex mutex_;
   State state_ ABSL_GUARDED_BY(mutex_) = State::kPending;
   absl::Status status_ ABSL_GUARDED_BY(mutex_);
-  int64_t source_ ABSL_GUARDED_BY(mutex_) = -1;
+  int source_ ABSL_GUARDED_BY(mutex_) = -1;
   std::vector<std::function<void(const absl::Status&)>> callbacks_ ABSL_GUARDED_BY(mutex_);
 };
 

@@ -17,7 +17,7 @@ namespace syncline::join {
 namespace {
 
 // In the store, set by each rank: empty if the rank has an address, otherwise why it has none.
-std::string ErrorKey(int64_t rank) { return absl::StrCat("error/", rank); }
+std::string ErrorKey(int rank) { return absl::StrCat("error/", rank); }
 
 // The hosts towards which an interface is looked for, the best first. One peer is enough: each name
 // that cannot be resolved may take seconds.
@@ -62,7 +62,7 @@ absl::StatusOr<std::string> Search(const std::vector<Peer>& peers, const Peer& s
 
 }  // namespace
 
-absl::StatusOr<std::string> HostAddress(Store& store, const std::vector<Peer>& peers, int64_t rank,
+absl::StatusOr<std::string> HostAddress(Store& store, const std::vector<Peer>& peers, int rank,
                                         absl::string_view store_host, const Deadline& deadline) {
   const Peer& self = peers[rank];
   if (std::all_of(peers.begin(), peers.end(),

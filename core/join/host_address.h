@@ -23,7 +23,7 @@ inline constexpr absl::string_view kHostAddressVariable = "SYNCLINE_HOST_ADDRESS
 // Collective: all ranks call it, with a part of their store that is used for nothing else. If one
 // host has no such address, all ranks get the NetworkError that names the host and what to set
 // there. TimeoutError if a rank does not come by the deadline.
-absl::StatusOr<std::string> HostAddress(Store& store, const std::vector<Peer>& peers, int64_t rank,
+absl::StatusOr<std::string> HostAddress(Store& store, const std::vector<Peer>& peers, int rank,
                                         absl::string_view store_host, const Deadline& deadline);
 
 // Whether `address` is the text of an address that only its own host reaches; 0.0.0.0 counts as

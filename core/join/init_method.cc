@@ -17,7 +17,7 @@
 namespace syncline::join {
 namespace {
 
-constexpr int64_t kMaxRanks = 1 << 20;
+constexpr int kMaxRanks = 1 << 20;
 // For etcd://: the keys of a job are gone so long after its last process died.
 constexpr absl::Duration kEtcdTtl = absl::Seconds(30);
 
@@ -48,12 +48,12 @@ absl::Status ParseQuery(absl::string_view query, InitMethod& method) {
       return ArgumentError(absl::StrCat("init method: unknown parameter '", entry.first,
                                         "'; known are rank, world_size and group_name"));
     }
-    int64_t value = 0;
+    int value = 0;
     if (!absl::SimpleAtoi(entry.second, &value) || value < 0) {
-      return ArgumentError(absl::StrCat("init method: ", entry.first,
-                                        " must be a number from 0 on, not '", entry.second, "'"));
+      return ArgumentError(absl::StrCat("init method: ", entry.first, " must be a number in 0 to ",
+                                        kMaxRanks, ", not '", entry.second, "'"));
     }
-    int64_t& target = entry.first == "rank" ? method.rank : method.size;
+    int& target = entry.first == "rank" ? method.rank : method.size;
     if (target < 0) target = value;
   }
   return absl::OkStatus();
@@ -91,7 +91,7 @@ absl::Status TakeRanks(const ClusterTask& task, absl::string_view rank_name,
                                       " has started this process, perhaps as one of ",
                                       "several, but ", task.defect, kAdvice));
   }
-  const auto differs = [&](absl::string_view name, int64_t given, int said,
+  const auto differs = [&](absl::string_view name, int given, int said,
                            absl::string_view variable) {
     return ArgumentError(absl::StrCat(name, " is ", given, ", but ", task.launcher, " says ", said,
                                       " (", variable, ")", kAdvice));
@@ -207,7 +207,7 @@ absl::Status ReadEtcd(absl::string_view address, InitMethod& method) {
 
 }  // namespace
 
-absl::StatusOr<InitMethod> ParseInitMethod(absl::string_view url, int64_t rank, int64_t size) {
+absl::StatusOr<InitMethod> ParseInitMethod(absl::string_view url, int rank, int size) {
   const size_t colon = url.find("://");
   if (colon == absl::string_view::npos) {
     return ArgumentError(absl::StrCat(

@@ -22,8 +22,8 @@ struct InitMethod {
   // The prefix that keeps the rounds of one job apart in a shared store, "round/3"; may be empty.
   std::string prefix;
   std::string group_name;
-  int64_t rank = -1;  // -1: assigned when this process joins.
-  int64_t size = 1;
+  int rank = -1;  // -1: assigned when this process joins.
+  int size = 1;
   // For tcp: the first process on the store's host serves it, whatever its rank.
   bool any_rank_serves = false;
   std::string from;  // For messages: what the environment says of it, and in which variables.
@@ -36,7 +36,7 @@ struct InitMethod {
 // Where MASTER_PORT is torchrun's own (TORCHELASTIC_USE_AGENT_STORE), the store is at the next
 // port. Thread-safe while nobody changes the environment. ArgumentError that says what is missing,
 // unknown or out of range.
-absl::StatusOr<InitMethod> ParseInitMethod(absl::string_view url, int64_t rank, int64_t size);
+absl::StatusOr<InitMethod> ParseInitMethod(absl::string_view url, int rank, int size);
 
 // Whether a launcher, or a user in its stead, has set any variable that env:// reads. A task's own
 // variables (cluster_task.h) do not count.

@@ -222,6 +222,7 @@ TEST_F(InitMethodTest, BadUrlsAreRefusedWithTheReason) {
   ExpectError(ParseInitMethod("file://tmp/x", 0, 1), "absolute path");
   ExpectError(ParseInitMethod("tcp://host:1?rnak=1", 0, 1), "rnak");
   ExpectError(ParseInitMethod("tcp://host:1?rank=x", -1, 1), "'x'");
+  ExpectError(ParseInitMethod("tcp://host:1?rank=4294967296", -1, 1), "not '4294967296'");
   ExpectError(ParseInitMethod("tcp://host:1", -1, -1), "needs world_size");
   ExpectError(ParseInitMethod("file:///tmp/x?rank=0", -1, -1), "needs world_size");
   ExpectError(ParseInitMethod("file:///tmp/x", -1, 0), "not in a world of 0");

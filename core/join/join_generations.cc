@@ -26,11 +26,11 @@ absl::StatusOr<std::string> OutcomeOf(Store& generation) {
   return generation.Get(kOutcome, kStoreProbeTimeout);
 }
 
-absl::StatusOr<std::set<int64_t>> SlotsLeft(Store& generation) {
+absl::StatusOr<std::set<int>> SlotsLeft(Store& generation) {
   SYNCLINE_ASSIGN_OR_RETURN(const std::vector<std::string> keys, generation.Keys(kLeftPrefix));
-  std::set<int64_t> slots;
+  std::set<int> slots;
   for (const std::string& key : keys) {
-    int64_t slot = 0;
+    int slot = 0;
     if (absl::SimpleAtoi(key.substr(kLeftPrefix.size()), &slot)) slots.insert(slot);
   }
   return slots;
@@ -38,8 +38,8 @@ absl::StatusOr<std::set<int64_t>> SlotsLeft(Store& generation) {
 
 }  // namespace
 
-std::string SlotKey(int64_t slot) { return absl::StrCat(kSlotPrefix, slot); }
-std::string LeftKey(int64_t slot) { return absl::StrCat(kLeftPrefix, slot); }
+std::string SlotKey(int slot) { return absl::StrCat(kSlotPrefix, slot); }
+std::string LeftKey(int slot) { return absl::StrCat(kLeftPrefix, slot); }
 
 absl::StatusOr<std::vector<JoinRecord>> RecordsSoFar(Store& generation) {
   absl::StatusOr<std::vector<std::string>> texts;
@@ -65,7 +65,7 @@ absl::StatusOr<JoinGenerations::Slot> JoinGenerations::TakeSlot(const JoinRecord
     const std::shared_ptr<Store> generation = Generation(number);
     SYNCLINE_ASSIGN_OR_RETURN(const std::string outcome, OutcomeOf(*generation));
     if (outcome.empty()) {
-      SYNCLINE_ASSIGN_OR_RETURN(const int64_t slot, TakeSlotIn(*generation, free, self));
+      SYNCLINE_ASSIGN_OR_RETURN(const int slot, TakeSlotIn(*generation, free, self));
       if (slot == 0) return TooManyProcesses(*generation);
       return Slot{generation, slot, failure};
     }
@@ -73,7 +73,7 @@ absl::StatusOr<JoinGenerations::Slot> JoinGenerations::TakeSlot(const JoinRecord
     if (outcome == kComplete) {
       SYNCLINE_ASSIGN_OR_RETURN(free, SlotsLeft(*generation));
       if (free->empty()) return TooManyProcesses(*generation);
-      if (static_cast<int64_t>(free->size()) == size_) free.reset();
+      if (static_cast<int>(free->size()) == size_) free.reset();
     }
     // A failed generation frees no slot of its own: it passes on those that the last complete one
     // had freed. So only a generation that all have left can be retired.
@@ -93,7 +93,7 @@ absl::StatusOr<bool> JoinGenerations::AreOver() {
     }
     if (outcome != kComplete) continue;
     SYNCLINE_ASSIGN_OR_RETURN(const Slots left, SlotsLeft(*generation));
-    if (static_cast<int64_t>(left.size()) < size_) return false;
+    if (static_cast<int>(left.size()) < size_) return false;
   }
 }
 
@@ -115,16 +115,15 @@ absl::Status JoinGenerations::Retire(int64_t number) {
   return store_->CompareSet(kFirst, absl::StrCat(number), absl::StrCat(number + 1)).status();
 }
 
-absl::StatusOr<int64_t> JoinGenerations::TakeSlotIn(Store& generation,
-                                                    const std::optional<Slots>& free,
-                                                    const JoinRecord& self) {
-  int64_t start = self.rank + 1;
+absl::StatusOr<int> JoinGenerations::TakeSlotIn(Store& generation, const std::optional<Slots>& free,
+                                                const JoinRecord& self) {
+  int64_t start = int64_t{self.rank} + 1;
   if (self.rank < 0) {
     SYNCLINE_ASSIGN_OR_RETURN(start, generation.Add(kNextSlot, 1));
   }
   const std::string text = self.Serialize();
-  for (int64_t i = 0; i < size_; ++i) {
-    const int64_t slot = (start - 1 + i) % size_ + 1;
+  for (int i = 0; i < size_; ++i) {
+    const int slot = static_cast<int>((start - 1 + i) % size_) + 1;
     if (free.has_value() && free->count(slot) == 0) continue;
     SYNCLINE_ASSIGN_OR_RETURN(const auto taken, generation.CompareSet(SlotKey(slot), "", text));
     if (taken.swapped) return slot;

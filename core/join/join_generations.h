@@ -21,8 +21,8 @@ namespace syncline::join {
 
 // Keys in the store of one generation. A slot's key holds the JoinRecord of the process that took
 // the slot. The outcome is decided once for all: kComplete, or why the generation has failed.
-std::string SlotKey(int64_t slot);
-std::string LeftKey(int64_t slot);  // Set once the process in this slot has left the world.
+std::string SlotKey(int slot);
+std::string LeftKey(int slot);  // Set once the process in this slot has left the world.
 inline constexpr absl::string_view kSlotPrefix = "slot/";
 inline constexpr absl::string_view kOutcome = "outcome";
 inline constexpr absl::string_view kComplete = "complete";
@@ -41,13 +41,12 @@ class JoinGenerations {
  public:
   struct Slot {
     std::shared_ptr<Store> generation;  // The part of the store that belongs to one generation.
-    int64_t number = 0;                 // From 1.
+    int number = 0;                     // From 1.
     std::string previous_failure;  // Why the generation before has failed; empty if it has not.
   };
 
   // `store` is the part for worlds of `size`.
-  JoinGenerations(std::shared_ptr<Store> store, int64_t size)
-      : store_(std::move(store)), size_(size) {}
+  JoinGenerations(std::shared_ptr<Store> store, int size) : store_(std::move(store)), size_(size) {}
 
   // Takes a free slot in the first generation whose outcome is open. ArgumentError if all its slots
   // are taken.
@@ -57,7 +56,7 @@ class JoinGenerations {
   absl::StatusOr<bool> AreOver();
 
  private:
-  using Slots = std::set<int64_t>;
+  using Slots = std::set<int>;
 
   std::shared_ptr<Store> Generation(int64_t number) const;
   // The first generation that still matters.
@@ -65,12 +64,12 @@ class JoinGenerations {
   // Lets First() begin after generation `number`.
   absl::Status Retire(int64_t number);
   // Takes one of the slots `free`, or of all if it is not given. Returns 0 if none could be taken.
-  absl::StatusOr<int64_t> TakeSlotIn(Store& generation, const std::optional<Slots>& free,
-                                     const JoinRecord& self);
+  absl::StatusOr<int> TakeSlotIn(Store& generation, const std::optional<Slots>& free,
+                                 const JoinRecord& self);
   absl::Status TooManyProcesses(Store& generation) const;
 
   const std::shared_ptr<Store> store_;
-  const int64_t size_;
+  const int size_;
 };
 
 }  // namespace syncline::join

@@ -27,7 +27,7 @@ constexpr absl::Duration kLogInterval = absl::Seconds(10);
 // In the store: the size of the worlds that join through it now.
 constexpr absl::string_view kSize = "size";
 // In the part of one size: the process that holds a given rank.
-std::string ReservationKey(int64_t rank) { return absl::StrCat("reserved/", rank); }
+std::string ReservationKey(int rank) { return absl::StrCat("reserved/", rank); }
 // In the part of one generation: how many processes have taken a slot for good, and which of them
 // know that the generation has failed.
 constexpr absl::string_view kPresent = "present";
@@ -40,9 +40,9 @@ std::shared_ptr<Store> PartOfSize(absl::string_view size, const std::shared_ptr<
   return std::make_shared<PrefixStore>(absl::StrCat("size ", size), store);
 }
 
-std::vector<std::string> SlotKeys(int64_t size) {
+std::vector<std::string> SlotKeys(int size) {
   std::vector<std::string> keys;
-  for (int64_t slot = 1; slot <= size; ++slot) keys.push_back(SlotKey(slot));
+  for (int slot = 1; slot <= size; ++slot) keys.push_back(SlotKey(slot));
   return keys;
 }
 
@@ -51,14 +51,14 @@ std::string Milliseconds(absl::Duration duration) {
 }
 
 // "rank 1, 2 of 3" or, where ranks are to be assigned, "2 of 3 processes".
-std::string DescribeMissing(const std::vector<JoinRecord>& records, int64_t size) {
-  std::set<int64_t> present;
+std::string DescribeMissing(const std::vector<JoinRecord>& records, int size) {
+  std::set<int> present;
   for (const JoinRecord& record : records) present.insert(record.rank);
   if (present.count(-1) != 0) {
-    return absl::StrCat(size - static_cast<int64_t>(records.size()), " of ", size, " processes");
+    return absl::StrCat(size - static_cast<int>(records.size()), " of ", size, " processes");
   }
-  std::vector<int64_t> absent;
-  for (int64_t rank = 0; rank < size; ++rank) {
+  std::vector<int> absent;
+  for (int rank = 0; rank < size; ++rank) {
     if (present.count(rank) == 0) absent.push_back(rank);
   }
   return absl::StrCat("rank ", RankRanges(absent), " of ", size);
@@ -66,7 +66,7 @@ std::string DescribeMissing(const std::vector<JoinRecord>& records, int64_t size
 
 // Says who has come and who has not. `slot` is this process's own. An error if the store does not
 // answer.
-absl::StatusOr<std::string> DescribeTimeout(Store& generation, int64_t slot, int64_t size,
+absl::StatusOr<std::string> DescribeTimeout(Store& generation, int slot, int size,
                                             absl::Duration waited) {
   // Its own slot is there, so a store that is alive answers at once. A store that is silent would
   // hold up each of the requests below for its full timeout.
@@ -83,16 +83,16 @@ absl::StatusOr<std::string> DescribeTimeout(Store& generation, int64_t slot, int
 }
 
 // Whether no process with a lower slot is there. That one logs for all.
-bool IsLowestPresent(Store& generation, int64_t slot) {
+bool IsLowestPresent(Store& generation, int slot) {
   const auto keys = generation.Keys(kSlotPrefix);
   return !keys.ok() || std::none_of(keys->begin(), keys->end(), [slot](const std::string& key) {
-    int64_t other = slot;
+    int other = slot;
     return absl::SimpleAtoi(key.substr(kSlotPrefix.size()), &other) && other < slot;
   });
 }
 
 // Logs who is missing. One of the processes that wait does so for all of them.
-void LogStillJoining(Store& generation, int64_t slot, int64_t size, absl::Duration waited) {
+void LogStillJoining(Store& generation, int slot, int size, absl::Duration waited) {
   absl::Status answers = generation.Wait({SlotKey(slot)}, kStoreProbeTimeout);
   if (answers.ok() && !IsLowestPresent(generation, slot)) return;
   const auto records = answers.ok() ? RecordsSoFar(generation) : answers;
@@ -103,7 +103,7 @@ void LogStillJoining(Store& generation, int64_t slot, int64_t size, absl::Durati
                                 : std::string(records.status().message())));
 }
 
-absl::Status SizeMismatch(int64_t size, absl::string_view other) {
+absl::Status SizeMismatch(int size, absl::string_view other) {
   return ArgumentError(absl::StrCat("world_size is ", size, " for this process (",
                                     ThisPeer().ToString(), "), but another has said ", other,
                                     ": start all ranks with the same world_size"));
@@ -111,7 +111,7 @@ absl::Status SizeMismatch(int64_t size, absl::string_view other) {
 
 // Whether a world of `size` has been joined, and left by all.
 absl::StatusOr<bool> IsOver(const std::shared_ptr<Store>& store, absl::string_view size) {
-  int64_t number = 0;
+  int number = 0;
   if (!absl::SimpleAtoi(size, &number)) return false;
   return JoinGenerations(PartOfSize(size, store), number).AreOver();
 }
@@ -122,7 +122,7 @@ absl::StatusOr<bool> IsOver(const std::shared_ptr<Store>& store, absl::string_vi
 // world is over after it has replaced the size, and puts the size back if it is not; and a process
 // that takes a slot reads the size afterwards (TakeSlot below). Of two such processes at least one
 // sees what the other has written.
-absl::Status AgreeOnSize(const std::shared_ptr<Store>& store, int64_t size) {
+absl::Status AgreeOnSize(const std::shared_ptr<Store>& store, int size) {
   const std::string text = absl::StrCat(size);
   SYNCLINE_ASSIGN_OR_RETURN(auto agreed, store->CompareSet(kSize, "", text));
   if (agreed.value == text) return absl::OkStatus();
@@ -138,7 +138,7 @@ absl::Status AgreeOnSize(const std::shared_ptr<Store>& store, int64_t size) {
 }
 
 // Reserves a rank that is given, so that no other process can have it.
-absl::Status ReserveRank(Store& of_size, int64_t rank, const Peer& self) {
+absl::Status ReserveRank(Store& of_size, int rank, const Peer& self) {
   SYNCLINE_ASSIGN_OR_RETURN(const auto reserved,
                             of_size.CompareSet(ReservationKey(rank), "", self.Serialize()));
   if (reserved.swapped) return absl::OkStatus();
@@ -150,7 +150,7 @@ absl::Status ReserveRank(Store& of_size, int64_t rank, const Peer& self) {
 
 // Takes a slot in a world of `size`, if that is still the size of `store`. `of_size` is its part.
 absl::StatusOr<JoinGenerations::Slot> TakeSlot(Store& store, const std::shared_ptr<Store>& of_size,
-                                               int64_t size, const JoinRecord& self) {
+                                               int size, const JoinRecord& self) {
   SYNCLINE_ASSIGN_OR_RETURN(JoinGenerations::Slot slot,
                             JoinGenerations(of_size, size).TakeSlot(self));
   // After the slot was taken, not before: see AgreeOnSize.
@@ -184,7 +184,7 @@ absl::Status FailInterrupted(Store& generation, const absl::Status& interruption
 }
 
 // Waits for the outcome. At the deadline this process decides that the generation has failed.
-absl::Status AwaitOutcome(Store& generation, int64_t slot, int64_t size, const Deadline& deadline) {
+absl::Status AwaitOutcome(Store& generation, int slot, int size, const Deadline& deadline) {
   while (true) {
     const auto outcome = generation.Get(kOutcome, std::min(deadline.Remaining(), kLogInterval));
     if (outcome.ok()) return StatusOf(*outcome);
@@ -201,7 +201,7 @@ absl::Status AwaitOutcome(Store& generation, int64_t slot, int64_t size, const D
 }
 
 // Returns once all slots are taken. This process has taken `slot`.
-absl::Status AwaitAll(Store& generation, int64_t slot, int64_t size, const Deadline& deadline) {
+absl::Status AwaitAll(Store& generation, int slot, int size, const Deadline& deadline) {
   // The outcome may have been decided between TakeSlot's look at it and the taking of the slot.
   SYNCLINE_ASSIGN_OR_RETURN(const bool is_decided, generation.Check({std::string(kOutcome)}));
   if (is_decided) {
@@ -216,7 +216,7 @@ absl::Status AwaitAll(Store& generation, int64_t slot, int64_t size, const Deadl
 }
 
 // After a failure: the host of the store takes the store away only when the others know why.
-void AcknowledgeFailure(Store& generation, int64_t slot, Role role) {
+void AcknowledgeFailure(Store& generation, int slot, Role role) {
   generation.Set(AcknowledgedKey(absl::StrCat(slot)), "").IgnoreError();
   if (role != Role::kServer) return;
   const auto keys = generation.Keys(kSlotPrefix);
@@ -266,11 +266,11 @@ absl::StatusOr<JoinProtocol> JoinProtocol::Join(const std::shared_ptr<Store>& st
       status.message(), " The attempt before had failed, too: ", slot->previous_failure));
 }
 
-absl::Status JoinProtocol::ReadRecords(int64_t size, const Deadline& deadline) {
+absl::Status JoinProtocol::ReadRecords(int size, const Deadline& deadline) {
   SYNCLINE_ASSIGN_OR_RETURN(const auto texts,
                             generation_->MultiGet(SlotKeys(size), deadline.Remaining()));
   SYNCLINE_ASSIGN_OR_RETURN(const std::vector<JoinRecord> records, ParseRecords(texts));
-  SYNCLINE_ASSIGN_OR_RETURN(const std::vector<int64_t> ranks, AssignRanks(records));
+  SYNCLINE_ASSIGN_OR_RETURN(const std::vector<int> ranks, AssignRanks(records));
   SYNCLINE_DCHECK(slot_ >= 1 && slot_ <= size);
   rank_ = ranks[slot_ - 1];
   peers_.resize(size);

@@ -33,8 +33,8 @@ namespace syncline::join {
 class JoinProtocol {
  public:
   struct Request {
-    int64_t rank = -1;  // -1: the protocol assigns one.
-    int64_t size = 1;   // The same on all ranks.
+    int rank = -1;  // -1: the protocol assigns one.
+    int size = 1;   // The same on all ranks.
     // kServer: this process hosts the store. It waits a moment before it gives up, so that the
     // others can still read why.
     StoreConfig::Role role = StoreConfig::Role::kClient;
@@ -49,7 +49,7 @@ class JoinProtocol {
   static absl::StatusOr<JoinProtocol> Join(const std::shared_ptr<Store>& store,
                                            const Request& request, const Deadline& deadline);
 
-  int64_t rank() const { return rank_; }
+  int rank() const { return rank_; }
   const std::vector<Peer>& peers() const { return peers_; }  // By rank.
   // The part of the store that belongs to this generation alone.
   const std::shared_ptr<Store>& store() const { return generation_; }
@@ -62,10 +62,10 @@ class JoinProtocol {
   JoinProtocol() = default;
 
   // Reads the records of all slots, once all are taken: sets rank_ and peers_.
-  absl::Status ReadRecords(int64_t size, const Deadline& deadline);
+  absl::Status ReadRecords(int size, const Deadline& deadline);
 
-  int64_t rank_ = 0;
-  int64_t slot_ = 0;  // In the generation.
+  int rank_ = 0;
+  int slot_ = 0;  // In the generation.
   std::vector<Peer> peers_;
   std::shared_ptr<Store> of_size_;  // What all worlds of one size in this store have in common.
   std::shared_ptr<Store> generation_;

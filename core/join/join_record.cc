@@ -47,15 +47,15 @@ absl::StatusOr<std::vector<JoinRecord>> ParseRecords(const std::vector<std::stri
   return records;
 }
 
-absl::StatusOr<std::vector<int64_t>> AssignRanks(const std::vector<JoinRecord>& records) {
-  std::set<int64_t> free_ranks;
-  for (size_t i = 0; i < records.size(); ++i) free_ranks.insert(static_cast<int64_t>(i));
+absl::StatusOr<std::vector<int>> AssignRanks(const std::vector<JoinRecord>& records) {
+  std::set<int> free_ranks;
+  for (size_t i = 0; i < records.size(); ++i) free_ranks.insert(static_cast<int>(i));
   for (const JoinRecord& record : records) {
     if (record.rank < 0 || free_ranks.erase(record.rank) == 1) continue;
     return StoreError(absl::StrCat("the store holds a rank ", record.rank, " too many in a world ",
                                    "of ", records.size(), "; do two jobs share it?"));
   }
-  std::vector<int64_t> ranks(records.size());
+  std::vector<int> ranks(records.size());
   // The host of the store comes first: it outlives the others as rank 0 usually does.
   for (const Role role : {Role::kServer, Role::kClient}) {
     for (size_t i = 0; i < records.size(); ++i) {

@@ -16,7 +16,7 @@ namespace syncline::join {
 
 // A plain value: it owns its strings, and threads may read it together.
 struct JoinRecord {
-  int64_t rank = -1;  // -1: the process takes any rank that is free.
+  int rank = -1;  // -1: the process takes any rank that is free.
   // kServer: the process hosts the store, which ends with it.
   StoreConfig::Role role = StoreConfig::Role::kClient;
   Peer peer;  // The process itself.
@@ -35,7 +35,7 @@ absl::StatusOr<std::vector<JoinRecord>> ParseRecords(const std::vector<std::stri
 // the lowest, and the others the next ones in the order of slots. A pure function, so all processes
 // of a world find the same ranks. StoreError if a rank is given twice or is out of range: the
 // reservations of JoinProtocol rule that out while one job uses the store.
-absl::StatusOr<std::vector<int64_t>> AssignRanks(const std::vector<JoinRecord>& records);
+absl::StatusOr<std::vector<int>> AssignRanks(const std::vector<JoinRecord>& records);
 
 // For messages: "0 (host a, pid 7), 1 (...)", or "any (host a, pid 7)" for a process without a
 // rank. It lists a few processes and counts the others.

@@ -10,7 +10,7 @@ namespace {
 using ::testing::ElementsAre;
 using Role = StoreConfig::Role;
 
-std::vector<JoinRecord> Records(const std::vector<int64_t>& ranks, int host = -1) {
+std::vector<JoinRecord> Records(const std::vector<int>& ranks, int host = -1) {
   std::vector<JoinRecord> records;
   for (size_t i = 0; i < ranks.size(); ++i) {
     records.push_back({ranks[i], static_cast<int>(i) == host ? Role::kServer : Role::kClient, {}});

@@ -20,11 +20,11 @@ inline constexpr size_t kMaxAnnouncementBytes = 1200;  // Fits into one frame of
 // A plain value; threads may read it together.
 struct MulticastAnnouncement {
   std::string job;
-  int64_t size = 0;   // Of the world that the sender means to join.
-  int64_t rank = -1;  // -1: to be assigned.
-  std::string id;     // kProcessIdBytes random bytes: tells senders apart.
-  std::string view;   // Of the set of processes that the sender hears, itself included: their ids,
-                      // combined by exclusive or.
+  int size = 0;      // Of the world that the sender means to join.
+  int rank = -1;     // -1: to be assigned.
+  std::string id;    // kProcessIdBytes random bytes: tells senders apart.
+  std::string view;  // Of the set of processes that the sender hears, itself included: their ids,
+                     // combined by exclusive or.
   Peer peer;
   std::string store;  // "host:port" of the job's store, if the sender hosts it; else empty.
 

@@ -72,9 +72,7 @@ class MulticastDiscovery {
 
   absl::Duration Now() const { return absl::FromChrono(Clock::now() - began_); }
   // Many processes announce themselves less often, so that the network does not drown.
-  absl::Duration Interval() const {
-    return absl::Milliseconds(std::clamp<int64_t>(options_.size, 50, 500));
-  }
+  absl::Duration Interval() const { return absl::Milliseconds(std::clamp(options_.size, 50, 500)); }
 
   // Announces this process if that is due, and receives datagrams until it is due again.
   void AnnounceAndReceive();
@@ -82,8 +80,8 @@ class MulticastDiscovery {
   void DropStale();
 
   // The lowest process serves.
-  static std::pair<int64_t, std::string> Order(const MulticastAnnouncement& a) {
-    return {a.rank < 0 ? std::numeric_limits<int64_t>::max() : a.rank, a.id};
+  static std::pair<int, std::string> Order(const MulticastAnnouncement& a) {
+    return {a.rank < 0 ? std::numeric_limits<int>::max() : a.rank, a.id};
   }
   std::string View() const;
   bool AllAgree() const;
@@ -113,8 +111,8 @@ class MulticastDiscovery {
   absl::StatusOr<OpenedStore> Connect(const MulticastAnnouncement& server, absl::Duration timeout);
 
   std::string Describe(const Candidate& candidate) const;
-  std::string Others() const;                 // For messages: who has been heard.
-  std::vector<int64_t> MissingRanks() const;  // Empty if some rank is to be assigned.
+  std::string Others() const;             // For messages: who has been heard.
+  std::vector<int> MissingRanks() const;  // Empty if some rank is to be assigned.
   absl::Status TimeoutStatus() const;
 
   const Clock::time_point began_ = Clock::now();
@@ -226,7 +224,7 @@ std::string MulticastDiscovery::View() const {
 }
 
 bool MulticastDiscovery::AllAgree() const {
-  if (static_cast<int64_t>(candidates_.size()) + 1 != options_.size) return false;
+  if (static_cast<int>(candidates_.size()) + 1 != options_.size) return false;
   const std::string view = View();
   return std::all_of(candidates_.begin(), candidates_.end(),
                      [&](const auto& entry) { return entry.second.announcement.view == view; });
@@ -265,7 +263,7 @@ std::string MulticastDiscovery::Job() const {
 }
 
 absl::Status MulticastDiscovery::Conflict() const {
-  std::map<int64_t, std::string> ranks;
+  std::map<int, std::string> ranks;
   if (self_.rank >= 0) ranks[self_.rank] = "this process";
   for (const auto& entry : candidates_) {
     const MulticastAnnouncement& a = entry.second.announcement;
@@ -283,7 +281,7 @@ absl::Status MulticastDiscovery::Conflict() const {
                                         ": give each process its own rank"));
     }
   }
-  if (static_cast<int64_t>(candidates_.size()) < options_.size) return absl::OkStatus();
+  if (static_cast<int>(candidates_.size()) < options_.size) return absl::OkStatus();
   return ArgumentError(absl::StrCat("more processes than world_size, ", options_.size,
                                     ", have come to ", Job(), ": this one and ", Others(),
                                     "; give each job a group_name of its own"));
@@ -312,7 +310,7 @@ absl::Status MulticastDiscovery::AwaitClients(Store& store) {
   while (true) {
     // Keys are a set: a client that connects twice is there once.
     SYNCLINE_ASSIGN_OR_RETURN(came, store.Keys(kClientPrefix));
-    if (static_cast<int64_t>(came.size()) >= options_.size - 1) return absl::OkStatus();
+    if (static_cast<int>(came.size()) >= options_.size - 1) return absl::OkStatus();
     if (deadline_.Expired()) break;
     SYNCLINE_RETURN_IF_ERROR(CheckInterrupt());
     AnnounceAndReceive();
@@ -360,12 +358,12 @@ std::string MulticastDiscovery::Others() const {
   return others.empty() ? "nobody" : absl::StrJoin(others, ", ");
 }
 
-std::vector<int64_t> MulticastDiscovery::MissingRanks() const {
-  std::set<int64_t> present = {self_.rank};
+std::vector<int> MulticastDiscovery::MissingRanks() const {
+  std::set<int> present = {self_.rank};
   for (const auto& entry : candidates_) present.insert(entry.second.announcement.rank);
-  std::vector<int64_t> missing;
+  std::vector<int> missing;
   if (present.count(-1) != 0) return missing;
-  for (int64_t rank = 0; rank < options_.size; ++rank) {
+  for (int rank = 0; rank < options_.size; ++rank) {
     if (present.count(rank) == 0) missing.push_back(rank);
   }
   return missing;
@@ -377,8 +375,8 @@ absl::Status MulticastDiscovery::TimeoutStatus() const {
                    " met at multicast address ", options_.group, ":", options_.port, " within ",
                    absl::FormatDuration(deadline_.timeout()), "; this one, at ",
                    socket_.local_address(), ", has heard ", Others());
-  const std::vector<int64_t> missing = MissingRanks();
-  if (static_cast<int64_t>(candidates_.size()) + 1 == options_.size) {
+  const std::vector<int> missing = MissingRanks();
+  if (static_cast<int>(candidates_.size()) + 1 == options_.size) {
     absl::StrAppend(&text, ", but they have not all heard each other");
   } else if (!missing.empty()) {
     absl::StrAppend(&text, "; missing: rank ", RankRanges(missing));

@@ -17,9 +17,9 @@ namespace syncline::join {
 struct MulticastOptions {
   std::string group;  // An IPv4 multicast address.
   int port = 0;
-  std::string job;    // Processes of different jobs do not see each other.
-  int64_t rank = -1;  // -1: to be assigned.
-  int64_t size = 1;   // The number of processes of the job.
+  std::string job;  // Processes of different jobs do not see each other.
+  int rank = -1;    // -1: to be assigned.
+  int size = 1;     // The number of processes of the job.
   std::string
       secret;  // The job's; empty if it has none. Datagrams that do not prove it are ignored.
   absl::Duration store_timeout = kDefaultStoreTimeout;

@@ -128,10 +128,10 @@ absl::StatusOr<std::shared_ptr<World>> World::Init(const WorldOptions& given) {
   return connected;
 }
 
-int64_t World::local_rank() const {
+int World::local_rank() const {
   const std::vector<Peer>& peers = joined_.peers();
   const auto is_here = [&](const Peer& peer) { return peer.identity == peers[rank()].identity; };
-  return std::count_if(peers.begin(), peers.begin() + rank(), is_here);
+  return static_cast<int>(std::count_if(peers.begin(), peers.begin() + rank(), is_here));
 }
 
 absl::Status World::Connect(const std::string& store_host, const Deadline& deadline) {
@@ -141,8 +141,8 @@ absl::Status World::Connect(const std::string& store_host, const Deadline& deadl
       local_address_,
       join::HostAddress(addresses, joined_.peers(), joined_.rank(), store_host, deadline));
   ProcessGroup::Options group = GroupOptions("default");
-  group.rank = static_cast<int>(joined_.rank());
-  group.size = static_cast<int>(options_.size);
+  group.rank = joined_.rank();
+  group.size = options_.size;
   group.ranks.resize(options_.size);
   std::iota(group.ranks.begin(), group.ranks.end(), 0);
   group.peers = joined_.peers();
@@ -151,7 +151,7 @@ absl::Status World::Connect(const std::string& store_host, const Deadline& deadl
   return absl::OkStatus();
 }
 
-absl::StatusOr<std::shared_ptr<ProcessGroup>> World::NewGroup(const std::vector<int64_t>& ranks,
+absl::StatusOr<std::shared_ptr<ProcessGroup>> World::NewGroup(const std::vector<int>& ranks,
                                                               std::optional<std::string> backend,
                                                               ProcessGroup::Timeout timeout) {
   const std::string backend_name = backend.value_or(options_.backend);
@@ -170,14 +170,14 @@ absl::StatusOr<std::shared_ptr<ProcessGroup>> World::NewGroup(const std::vector<
 }
 
 absl::StatusOr<std::shared_ptr<ProcessGroup>> World::NewLocalGroup(
-    const std::vector<int64_t>& ranks, std::optional<std::string> backend,
+    const std::vector<int>& ranks, std::optional<std::string> backend,
     ProcessGroup::Timeout timeout) {
   const std::string backend_name = backend.value_or(options_.backend);
   const absl::Duration limit = timeout.value_or(options_.timeout);
   SYNCLINE_RETURN_IF_ERROR(CheckGroupOptions(backend_name, limit));
   SYNCLINE_ASSIGN_OR_RETURN(const int group_rank, GroupRankIn(ranks));
   const std::string members =
-      absl::StrJoin(std::set<int64_t>(ranks.begin(), ranks.end()), ",");  // The same for any order.
+      absl::StrJoin(std::set<int>(ranks.begin(), ranks.end()), ",");  // The same for any order.
   int number = 0;
   {
     absl::MutexLock lock(&mutex_);
@@ -210,9 +210,9 @@ absl::Status World::CheckGroupOptions(const std::string& backend, absl::Duration
       absl::StrCat("timeout must be positive, not ", absl::FormatDuration(timeout)));
 }
 
-absl::StatusOr<int> World::GroupRankIn(const std::vector<int64_t>& ranks) const {
+absl::StatusOr<int> World::GroupRankIn(const std::vector<int>& ranks) const {
   if (ranks.empty()) return ArgumentError("a group needs at least one rank");
-  std::set<int64_t> seen;
+  std::set<int> seen;
   int group_rank = -1;
   for (size_t i = 0; i < ranks.size(); ++i) {
     if (ranks[i] < 0 || ranks[i] >= size()) {
@@ -228,7 +228,7 @@ absl::StatusOr<int> World::GroupRankIn(const std::vector<int64_t>& ranks) const 
 }
 
 absl::StatusOr<std::shared_ptr<ProcessGroup>> World::MakeGroup(const NewGroupCall& call,
-                                                               const std::vector<int64_t>& ranks,
+                                                               const std::vector<int>& ranks,
                                                                int group_rank,
                                                                const std::string& backend,
                                                                absl::Duration timeout) const {
@@ -246,7 +246,7 @@ absl::StatusOr<std::shared_ptr<ProcessGroup>> World::MakeGroup(const NewGroupCal
   group.rank = group_rank;
   group.size = static_cast<int>(ranks.size());
   group.ranks = ranks;
-  for (int64_t member : ranks) group.peers.push_back(joined_.peers()[member]);
+  for (int member : ranks) group.peers.push_back(joined_.peers()[member]);
   group.backend = backend;
   group.timeout = timeout;
   group.connect_timeout = deadline.Remaining();

@@ -51,8 +51,8 @@ struct WorldOptions {
   std::string backend = "auto";
   std::string init_method;  // Empty with a store; otherwise empty means env://, or a world of one.
   std::shared_ptr<Store> store;
-  int64_t rank = -1;
-  int64_t size = -1;
+  int rank = -1;
+  int size = -1;
   // For joining, and the default of the groups. A store's server must answer within 5 minutes all
   // the same.
   absl::Duration timeout = kDefaultTimeout;
@@ -79,10 +79,10 @@ class World {
   //   StoreError, NetworkError, BackendError  the store or the backend could not be opened
   static absl::StatusOr<std::shared_ptr<World>> Init(const WorldOptions& options);
 
-  int64_t rank() const { return group_->rank(); }
-  int64_t size() const { return group_->size(); }
+  int rank() const { return group_->rank(); }
+  int size() const { return group_->size(); }
   // The number of lower ranks on this rank's host.
-  int64_t local_rank() const;
+  int local_rank() const;
 
   // The group of all ranks.
   const std::shared_ptr<ProcessGroup>& group() const { return group_; }
@@ -93,14 +93,14 @@ class World {
   // it, with equal arguments and in the same order. Null, at once, on ranks that are not in it.
   // Members that call it with other ranks or another backend get a MismatchError that quotes both;
   // a TimeoutError names the members that have not called it. See also subgroups.h.
-  absl::StatusOr<std::shared_ptr<ProcessGroup>> NewGroup(const std::vector<int64_t>& ranks,
+  absl::StatusOr<std::shared_ptr<ProcessGroup>> NewGroup(const std::vector<int>& ranks,
                                                          std::optional<std::string> backend = {},
                                                          ProcessGroup::Timeout timeout = {});
 
   // The same, but only the members need to call it, all in the same order where they have called
   // it several times for one set of ranks.
   absl::StatusOr<std::shared_ptr<ProcessGroup>> NewLocalGroup(
-      const std::vector<int64_t>& ranks, std::optional<std::string> backend = {},
+      const std::vector<int>& ranks, std::optional<std::string> backend = {},
       ProcessGroup::Timeout timeout = {});
 
   // Closes the group of all ranks. Takes at most `timeout`, and some seconds more if the store does
@@ -117,7 +117,7 @@ class World {
 
   // This rank's rank in a group of `ranks`, -1 if it has none. ArgumentError if they cannot be a
   // group.
-  absl::StatusOr<int> GroupRankIn(const std::vector<int64_t>& ranks) const;
+  absl::StatusOr<int> GroupRankIn(const std::vector<int>& ranks) const;
   // One call of NewGroup or NewLocalGroup. All fields are equal on all members.
   struct NewGroupCall {
     std::string name;          // For messages: "new_group #3".
@@ -125,7 +125,7 @@ class World {
     std::string group;         // The new group's name.
   };
   absl::StatusOr<std::shared_ptr<ProcessGroup>> MakeGroup(const NewGroupCall& call,
-                                                          const std::vector<int64_t>& ranks,
+                                                          const std::vector<int>& ranks,
                                                           int group_rank,
                                                           const std::string& backend,
                                                           absl::Duration timeout) const;

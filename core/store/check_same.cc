@@ -22,7 +22,7 @@ namespace {
 // The keys: one for each rank that has come; "RANK VALUE" of the first rank; how many ranks have
 // the same value as the first; and the outcome, decided once for all.
 constexpr absl::string_view kCamePrefix = "came/";
-std::string CameKey(int64_t rank) { return absl::StrCat(kCamePrefix, rank); }
+std::string CameKey(int rank) { return absl::StrCat(kCamePrefix, rank); }
 constexpr absl::string_view kFirst = "first";
 constexpr absl::string_view kSame = "same";
 constexpr absl::string_view kOutcome = "outcome";
@@ -64,9 +64,9 @@ absl::StatusOr<std::string> DescribeTimeout(Store& store, const CheckSameOptions
   if (!answers.ok()) return Annotate(answers, options.call);
   SYNCLINE_ASSIGN_OR_RETURN(const auto keys, store.Keys(kCamePrefix));
   const std::set<std::string> came(keys.begin(), keys.end());
-  std::vector<int64_t> absent;
+  std::vector<int> absent;
   std::vector<std::string> present;
-  for (int64_t rank : options.ranks) {
+  for (int rank : options.ranks) {
     if (came.count(CameKey(rank)) == 0) {
       absent.push_back(rank);
       continue;

@@ -15,11 +15,11 @@
 namespace syncline {
 
 struct CheckSameOptions {
-  std::string call;            // For messages: the call that the ranks make, "split".
-  std::string value;           // Its arguments on this rank.
-  int64_t rank = 0;            // This rank.
-  std::vector<int64_t> ranks;  // All ranks that must come, this one included.
-  PeerCheck check_peers;       // Returns an error once one of them has died; may be empty.
+  std::string call;        // For messages: the call that the ranks make, "split".
+  std::string value;       // Its arguments on this rank.
+  int rank = 0;            // This rank.
+  std::vector<int> ranks;  // All ranks that must come, this one included.
+  PeerCheck check_peers;   // Returns an error once one of them has died; may be empty.
 };
 
 // Collective over `options.ranks`: returns OK once all of them have called it with the same value.

@@ -138,7 +138,7 @@ class BlockingHook : public CommHook {
 
   absl::Status Attach(std::shared_ptr<ProcessGroup> group) override {
     SYNCLINE_RETURN_IF_ERROR(EndSession("it was given another group"));
-    std::vector<int64_t> all(group->size());
+    std::vector<int> all(group->size());
     std::iota(all.begin(), all.end(), 0);
     SYNCLINE_ASSIGN_OR_RETURN(std::shared_ptr<ProcessGroup> own, Split(*group, {all}));
     SYNCLINE_RETURN_IF_ERROR(CheckEqualOnAllRanks(*own, *averager_));

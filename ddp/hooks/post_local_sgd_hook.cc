@@ -20,15 +20,15 @@ namespace syncline {
 namespace {
 
 // The ranks of each host.
-absl::StatusOr<std::vector<std::vector<int64_t>>> Hosts(ProcessGroup& group) {
+absl::StatusOr<std::vector<std::vector<int>>> Hosts(ProcessGroup& group) {
   SYNCLINE_ASSIGN_OR_RETURN(const Peer self, IdentifyThisProcess());
   SYNCLINE_ASSIGN_OR_RETURN(const std::vector<std::string> identities,
                             AllGatherBytes(group, self.identity));
-  std::map<std::string, std::vector<int64_t>> ranks;
+  std::map<std::string, std::vector<int>> ranks;
   for (size_t rank = 0; rank < identities.size(); ++rank) {
-    ranks[identities[rank]].push_back(static_cast<int64_t>(rank));
+    ranks[identities[rank]].push_back(static_cast<int>(rank));
   }
-  std::vector<std::vector<int64_t>> hosts;
+  std::vector<std::vector<int>> hosts;
   for (auto& [identity, of_host] : ranks) hosts.push_back(std::move(of_host));
   return hosts;
 }
@@ -51,7 +51,7 @@ class PostLocalSgd : public BucketAverager {
 
   // The subgroup's operations, too, must not mix with others.
   absl::Status Attach(const std::shared_ptr<ProcessGroup>& group) override {
-    std::vector<std::vector<int64_t>> groups(1);
+    std::vector<std::vector<int>> groups(1);
     if (given_ == nullptr) {
       SYNCLINE_ASSIGN_OR_RETURN(groups, Hosts(*group));
     } else {

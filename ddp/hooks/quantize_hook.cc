@@ -49,14 +49,14 @@ class QuantizeAverager : public BucketAverager {
     SYNCLINE_ASSIGN_OR_RETURN(const Tensor all,
                               scratch_.Take(DType::kUInt8, message * group.size()));
     std::vector<Tensor> messages;
-    for (int64_t rank = 0; rank < group.size(); ++rank) {
+    for (int rank = 0; rank < group.size(); ++rank) {
       messages.push_back(all.Slice(rank * message, message));
     }
     T* const values = bucket.buffer.data_as<T>();
-    const auto quantizers = [&](int64_t rank) { return messages[rank].data_as<Quantizer<T>>(); };
-    const auto bytes = [&](int64_t rank) { return messages[rank].data_as<uint8_t>() + head; };
+    const auto quantizers = [&](int rank) { return messages[rank].data_as<Quantizer<T>>(); };
+    const auto bytes = [&](int rank) { return messages[rank].data_as<uint8_t>() + head; };
 
-    const int64_t own = group.rank();
+    const int own = group.rank();
     for (int64_t b = 0, begin = 0; b < blocks; ++b, begin += block) {
       const auto size = static_cast<size_t>(std::min(block, count - begin));
       quantizers(own)[b] = Quantize(values + begin, bytes(own) + begin, size);
@@ -67,7 +67,7 @@ class QuantizeAverager : public BucketAverager {
       const auto size = static_cast<size_t>(std::min(block, count - begin));
       T* const out = values + begin;
       Dequantize(quantizers(0)[b], bytes(0) + begin, factor, out, size);
-      for (int64_t rank = 1; rank < group.size(); ++rank) {
+      for (int rank = 1; rank < group.size(); ++rank) {
         AddDequantized(quantizers(rank)[b], bytes(rank) + begin, factor, out, size);
       }
     }

@@ -58,11 +58,11 @@ class TopKAverager : public BucketAverager {
     }
 
     std::vector<Tensor> messages;
-    for (int64_t rank = 0; rank < group.size(); ++rank) {
+    for (int rank = 0; rank < group.size(); ++rank) {
       messages.push_back(all.Slice(rank * message, message));
     }
-    const auto indices = [&](int64_t rank) { return messages[rank].data_as<uint32_t>(); };
-    const auto sent = [&](int64_t rank) {
+    const auto indices = [&](int rank) { return messages[rank].data_as<uint32_t>(); };
+    const auto sent = [&](int rank) {
       return reinterpret_cast<T*>(messages[rank].data_as<uint8_t>() + head);
     };
     const std::vector<uint32_t> largest =
@@ -74,7 +74,7 @@ class TopKAverager : public BucketAverager {
     }
     SYNCLINE_RETURN_IF_ERROR(group.AllGather(messages, messages[group.rank()]));
     const T factor = T(1) / static_cast<T>(bucket.divisor);
-    for (int64_t rank = 0; rank < group.size(); ++rank) {
+    for (int rank = 0; rank < group.size(); ++rank) {
       for (int64_t i = 0; i < k; ++i) values[indices(rank)[i]] += factor * sent(rank)[i];
     }
     return absl::OkStatus();

@@ -44,6 +44,15 @@ int64_t Converter<int64_t>::From(py::handle value, absl::string_view argument) {
   return result;
 }
 
+int Converter<int>::From(py::handle value, absl::string_view argument) {
+  const int64_t wide = FromPython<int64_t>(value, argument);
+  const int result = static_cast<int>(wide);
+  if (result != wide) {
+    RaiseValueError(absl::StrCat(argument, " must fit in 32 bits, not ", wide));
+  }
+  return result;
+}
+
 double Converter<double>::From(py::handle value, absl::string_view argument) {
   const double result = PyFloat_AsDouble(value.ptr());
   if (result == -1.0 && PyErr_Occurred() != nullptr) {

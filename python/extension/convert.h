@@ -72,6 +72,14 @@ struct Converter<int64_t> {
   static py::object To(int64_t value) { return py::int_(value); }
 };
 
+// A rank or a number of ranks.
+template <>
+struct Converter<int> {
+  using Cpp = int;
+  static int From(py::handle value, absl::string_view argument);
+  static py::object To(int value) { return py::int_(value); }
+};
+
 template <>
 struct Converter<double> {
   using Cpp = double;

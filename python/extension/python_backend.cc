@@ -127,7 +127,7 @@ absl::StatusOr<int> PythonBackend::RunBlocking(const CallContext& context) {
     return TimeoutError(absl::StrCat("backend '", name_, "' had no time left of ",
                                      absl::FormatDuration(context.deadline.timeout())));
   }
-  int64_t source = 0;
+  int source = 0;
   SYNCLINE_RETURN_IF_ERROR(InPython(absl::StrCat("backend '", name_, "'"), [&]() -> absl::Status {
     const std::string method(Name(collective.kind));
     if (!py::hasattr(*object_, method.c_str())) {
@@ -136,11 +136,11 @@ absl::StatusOr<int> PythonBackend::RunBlocking(const CallContext& context) {
     const py::object result = object_->attr(method.c_str())(
         *ArgumentsOf(collective), py::arg("timeout") = ToPython<absl::Duration>(left));
     if (collective.kind == OpKind::kRecv) {
-      source = FromPython<int64_t>(result, "what it returns");
+      source = FromPython<int>(result, "what it returns");
     }
     return absl::OkStatus();
   }));
-  return static_cast<int>(source);
+  return source;
 }
 
 void DefineRegisterBackend(py::module_& module) {

@@ -362,6 +362,24 @@ def test_a_number_beyond_64_bits_is_refused():
         dist.HashStore().add("k", 1 << 63)
 
 
+def test_a_rank_beyond_32_bits_is_refused_by_its_name_and_the_group_goes_on():
+    beyond = 1 << 32  # Cut to 32 bits it would be rank 0.
+    world = dist.World.init("local", store=dist.HashStore(), rank=0, world_size=1)
+    ones = numpy.ones(1)
+    for call, name in [
+        (lambda: world.group.broadcast(ones, beyond), "root"),
+        (lambda: world.group.send_async(ones, beyond), "dst"),
+        (lambda: world.group.recv_bytes(beyond), "src"),
+        (lambda: world.group.split([[0, beyond]]), "groups[0][1]"),
+        (lambda: world.new_group([beyond]), "ranks[0]"),
+        (lambda: dist.World.init("local", store=dist.HashStore(), rank=beyond), "rank"),
+    ]:
+        with raises(ValueError, f"{name} must fit in 32 bits, not 4294967296"):
+            call()
+    world.group.all_reduce(ones)
+    world.close()
+
+
 def test_an_error_in_one_thread_leaves_others_alone():
     store = dist.HashStore()
     errors = []

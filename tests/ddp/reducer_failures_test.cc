@@ -36,7 +36,7 @@ std::string Mismatch(const std::function<void(Plan&)>& change, ErrorKind own_kin
     EXPECT_TRUE_OR_RETURN(group->status().ok());
     return status;
   });
-  for (int64_t rank : {0, 1, 2}) {
+  for (int rank : {0, 1, 2}) {
     EXPECT_FALSE(statuses[rank].ok());
     if (statuses[rank].ok()) continue;
     EXPECT_EQ(KindOf(statuses[rank]), rank == 1 ? own_kind : ErrorKind::kMismatch);
@@ -101,7 +101,7 @@ absl::Status Steps(Reducer& reducer, int count, float mine) {
 absl::Status LoseTheLast(Group group, Countdown& dying) {
   SYNCLINE_ASSIGN_OR_RETURN(const Reducers reducer,
                             Reducer::Create(group, SmallModel(), SmallOptions()));
-  const int64_t last = group->size() - 1;
+  const int last = group->size() - 1;
   const float mine = static_cast<float>(group->rank());
   SYNCLINE_RETURN_IF_ERROR(Steps(*reducer, 2, mine));
   SYNCLINE_RETURN_IF_ERROR(Copy(*reducer, 0, mine));

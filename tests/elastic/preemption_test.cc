@@ -36,7 +36,7 @@ Preemption::Options Quick(absl::Duration timeout = kLong) {
   return {timeout, absl::Milliseconds(1)};
 }
 
-std::shared_ptr<Preemption> Make(std::shared_ptr<Store> store, int64_t rank, int64_t size,
+std::shared_ptr<Preemption> Make(std::shared_ptr<Store> store, int rank, int size,
                                  const Preemption::Options& options = Quick()) {
   auto made = Preemption::Create(std::move(store), rank, size, options);
   EXPECT_TRUE(made.ok()) << made.status();

@@ -14,7 +14,7 @@ namespace syncline {
 namespace {
 
 // What a rank brings: nothing, little or much, with bytes of every value.
-std::string Text(int64_t rank, int variant) {
+std::string Text(int rank, int variant) {
   const size_t sizes[] = {0, 1, 300, 100003};
   std::string text(sizes[(rank + variant) % 4], '\0');
   for (size_t i = 0; i < text.size(); ++i) text[i] = static_cast<char>(i * 7 + rank + variant);
@@ -73,9 +73,9 @@ TEST_P(GroupConformance, ByteStringsAreSentAndReceivedFromAnyRank) {
       }
       std::vector<bool> heard(size());
       for (int i = 1; i < size(); ++i) {
-        const int64_t src = variant % 2 == 0 ? kAnySource : i;
+        const int src = variant % 2 == 0 ? kAnySource : i;
         SYNCLINE_ASSIGN_OR_RETURN(const auto message, RecvBytes(group, src, variant));
-        const int64_t from = message->source_rank();
+        const int from = message->source_rank();
         SYNCLINE_RETURN_IF_ERROR(Expect(from > 0 && from < size() && !heard[from], "from", group));
         heard[from] = true;
         SYNCLINE_RETURN_IF_ERROR(Expect(message->value() == Text(from, variant), "recv", group));
@@ -109,7 +109,7 @@ std::vector<Announcement> Announcements() {
   };
   auto message = [](ProcessGroup& group, int64_t size) -> absl::Status {
     std::vector<int64_t> one = {size};
-    for (int64_t r = 1; r < group.size(); ++r) {
+    for (int r = 1; r < group.size(); ++r) {
       SYNCLINE_RETURN_IF_ERROR(group.Send(Tensor::Of(one), r));
     }
     return absl::OkStatus();

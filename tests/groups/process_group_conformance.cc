@@ -162,7 +162,7 @@ TEST_P(GroupConformance, ReceivesSayWhoSent) {
       return group.Send(tensor, 0, 5);
     }
     for (int i = 1; i < size(); ++i) {
-      SYNCLINE_ASSIGN_OR_RETURN(const int64_t source, group.Recv(tensor, kAnySource, 4));
+      SYNCLINE_ASSIGN_OR_RETURN(const int source, group.Recv(tensor, kAnySource, 4));
       SYNCLINE_RETURN_IF_ERROR(Expect(
           SameBytes(tensor, Bytes(DType::kInt16, 50, static_cast<int>(source))), "recv", group));
       // In the background, from any rank.

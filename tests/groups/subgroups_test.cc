@@ -30,13 +30,13 @@ std::string Message(const absl::Status& status) { return std::string(status.mess
   if (!(condition)) return absl::InternalError("not so: " #condition)
 
 // That the members are those of these ranks in the world.
-absl::Status Holds(ProcessGroup& group, const std::vector<int64_t>& world_ranks) {
+absl::Status Holds(ProcessGroup& group, const std::vector<int>& world_ranks) {
   EXPECT_TRUE_OR_RETURN(group.ranks() == world_ranks);
-  EXPECT_TRUE_OR_RETURN(group.size() == static_cast<int64_t>(world_ranks.size()));
+  EXPECT_TRUE_OR_RETURN(group.size() == static_cast<int>(world_ranks.size()));
   std::vector<int64_t> sum = {int64_t{1} << world_ranks[group.rank()]};
   SYNCLINE_RETURN_IF_ERROR(group.AllReduce(Tensor::Of(sum)));
   int64_t expected = 0;
-  for (int64_t rank : world_ranks) expected += int64_t{1} << rank;
+  for (int rank : world_ranks) expected += int64_t{1} << rank;
   EXPECT_TRUE_OR_RETURN(sum[0] == expected);
   return absl::OkStatus();
 }
@@ -69,8 +69,8 @@ INSTANTIATE_TEST_SUITE_P(Backends, SubgroupsTest, ::testing::Values("local", "gl
 TEST_P(SubgroupsTest, ASplitGivesEachRankItsGroupInTheOrderListed) {
   for (int size : {1, 2, 3, 7}) {
     RunWorld(size, [size](World& world) -> absl::Status {
-      std::vector<std::vector<int64_t>> groups = {{}, {}};
-      for (int64_t rank = size - 1; rank >= 0; --rank) groups[rank % 2].push_back(rank);
+      std::vector<std::vector<int>> groups = {{}, {}};
+      for (int rank = size - 1; rank >= 0; --rank) groups[rank % 2].push_back(rank);
       if (size == 1) groups.pop_back();
       SYNCLINE_ASSIGN_OR_RETURN(Group half, Split(*world.group(), groups));
       EXPECT_TRUE_OR_RETURN(half != nullptr);
@@ -121,8 +121,8 @@ TEST_P(SubgroupsTest, SplitsAreNestedAndTheirNamesUnique) {
 TEST_P(SubgroupsTest, GroupsThatOverlapWorkAtOnce) {
   RunWorld(3, [](World& world) -> absl::Status {
     std::vector<Group> groups = {world.group()};
-    for (const std::vector<int64_t>& ranks :
-         std::vector<std::vector<int64_t>>{{0, 1}, {1, 2}, {2, 0}, {2, 1, 0}}) {
+    for (const std::vector<int>& ranks :
+         std::vector<std::vector<int>>{{0, 1}, {1, 2}, {2, 0}, {2, 1, 0}}) {
       SYNCLINE_ASSIGN_OR_RETURN(Group group, world.NewGroup(ranks));
       if (group != nullptr) groups.push_back(group);
     }
@@ -172,7 +172,7 @@ TEST_P(SubgroupsTest, MembersThatDoNotMakeTheSameGroupAreToldSo) {
       EXPECT_EQ(KindOf(made.status()), ErrorKind::kMismatch) << made.status();
       EXPECT_THAT(Message(made.status()), AllOf(HasSubstr(one), HasSubstr(other)));
     };
-    using Ranks = std::vector<int64_t>;
+    using Ranks = std::vector<int>;
     expect_mismatch(world.NewGroup(is_odd ? Ranks{0, 1, 2} : Ranks{2, 1, 0}), "ranks [0,1,2] on",
                     "ranks [2,1,0] on");
     const std::string other = GetParam() == "gloo" ? "local" : "gloo";
@@ -271,8 +271,7 @@ TEST_P(ArgumentsTest, RanksThatSplitDifferentlyAreAMismatchOnAll) {
   RunWorld(3, [](World& world) -> absl::Status {
     const bool is_odd = world.rank() == 1;
     absl::Status status =
-        Split(*world.group(), {is_odd ? std::vector<int64_t>{0, 2} : std::vector<int64_t>{2, 0}})
-            .status();
+        Split(*world.group(), {is_odd ? std::vector<int>{0, 2} : std::vector<int>{2, 0}}).status();
     EXPECT_EQ(KindOf(status), ErrorKind::kMismatch) << status;
     EXPECT_THAT(Message(status),
                 AllOf(HasSubstr("[[0,2]]"), HasSubstr("[[2,0]]"), HasSubstr("rank 1 says")));
@@ -285,8 +284,7 @@ TEST_P(ArgumentsTest, RanksThatSplitDifferentlyAreAMismatchOnAll) {
 TEST_P(ArgumentsTest, SurvivorsThatExcludeDifferentRanksAreAMismatchOnAll) {
   RunWorld(3, [](World& world) -> absl::Status {
     if (world.rank() == 2) return absl::OkStatus();
-    const std::vector<int64_t> excluded =
-        world.rank() == 0 ? std::vector<int64_t>{2} : std::vector<int64_t>{};
+    const std::vector<int> excluded = world.rank() == 0 ? std::vector<int>{2} : std::vector<int>{};
     absl::Status status = Shrink(*world.group(), excluded).status();
     EXPECT_EQ(KindOf(status), ErrorKind::kMismatch) << status;
     EXPECT_THAT(Message(status),

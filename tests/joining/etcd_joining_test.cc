@@ -25,7 +25,7 @@ void ExpectAllOk(const std::vector<absl::Status>& outcomes) {
 }
 
 // Joins, meets the others, and leaves.
-absl::Status Join(const std::string& url, int64_t rank, int64_t size) {
+absl::Status Join(const std::string& url, int rank, int size) {
   WorldOptions options;
   options.backend = "local";
   options.init_method = url;

@@ -31,7 +31,7 @@ std::string Message(const absl::Status& status) { return std::string(status.mess
 
 class AgainTest : public ::testing::Test {
  protected:
-  WorldOptions At(int64_t rank, int64_t size, absl::Duration timeout = kTimeout) const {
+  WorldOptions At(int rank, int size, absl::Duration timeout = kTimeout) const {
     WorldOptions options;
     options.backend = "local";
     options.store = store_;

@@ -41,7 +41,7 @@ void Print(const std::string& text) {
   if (write(STDOUT_FILENO, line.data(), line.size()) < 0) std::abort();
 }
 
-absl::StatusOr<std::string> Sum(ProcessGroup& group, int64_t world_rank) {
+absl::StatusOr<std::string> Sum(ProcessGroup& group, int world_rank) {
   std::vector<int64_t> sum = {int64_t{1} << world_rank};
   SYNCLINE_RETURN_IF_ERROR(group.AllReduce(Tensor::Of(sum)));
   SYNCLINE_RETURN_IF_ERROR(group.Barrier());
@@ -50,7 +50,7 @@ absl::StatusOr<std::string> Sum(ProcessGroup& group, int64_t world_rank) {
 
 // Reduces again and again until that fails; then goes on without the ranks that `lost` lists.
 absl::StatusOr<std::string> Survive(World& world, const std::string& lost) {
-  std::vector<int64_t> excluded;
+  std::vector<int> excluded;
   for (const absl::string_view text : absl::StrSplit(lost, ',')) {
     excluded.push_back(std::stoll(std::string(text)));
   }
@@ -66,8 +66,8 @@ absl::StatusOr<std::string> Survive(World& world, const std::string& lost) {
 absl::StatusOr<std::string> MeetInStore(World& world, const std::string& kind) {
   Print(kUnderWay);
   if (world.rank() == world.size() - 1) return "stays away";
-  std::vector<int64_t> ranks;
-  for (int64_t rank = 0; rank < world.size(); ++rank) ranks.push_back(rank);
+  std::vector<int> ranks;
+  for (int rank = 0; rank < world.size(); ++rank) ranks.push_back(rank);
   if (kind == "monitored_barrier") return world.group()->MonitoredBarrier().ToString();
   if (kind == "split") return Split(*world.group(), {ranks}).status().ToString();
   return world.NewGroup(ranks).status().ToString();
@@ -115,7 +115,7 @@ int WorkerMain(char** argv) {
 // A worker process, and what it prints.
 class Worker {
  public:
-  Worker(const std::string& url, int64_t rank, int64_t size, const std::string& plan = "") {
+  Worker(const std::string& url, int rank, int size, const std::string& plan = "") {
     int in[2], out[2];
     if (pipe2(in, O_CLOEXEC) != 0 || pipe2(out, O_CLOEXEC) != 0) std::abort();
     input_ = in[1];

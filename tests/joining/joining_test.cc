@@ -60,7 +60,7 @@ class TestInitMethod {
   std::string url_;
 };
 
-WorldOptions Options(const TestInitMethod& method, int64_t rank, int64_t size) {
+WorldOptions Options(const TestInitMethod& method, int rank, int size) {
   WorldOptions options;
   options.backend = "local";
   options.init_method = method.url();
@@ -77,7 +77,7 @@ absl::Status AllAreThere(World& world) {
   for (std::vector<int64_t>& rank : ranks) outputs.push_back(Tensor::Of(rank));
   std::vector<int64_t> own = {world.rank()};
   SYNCLINE_RETURN_IF_ERROR(world.group()->AllGather(outputs, Tensor::Of(own)));
-  for (int64_t rank = 0; rank < world.size(); ++rank) {
+  for (int rank = 0; rank < world.size(); ++rank) {
     if (ranks[rank][0] != rank)
       return absl::InternalError(absl::StrCat("rank ", rank, " is absent"));
   }
@@ -92,7 +92,7 @@ struct JoinCase {
 class JoinTest : public ::testing::TestWithParam<JoinCase> {
  protected:
   // Process i asks for rank given[i].
-  void ExpectAllJoin(const std::vector<int64_t>& given) {
+  void ExpectAllJoin(const std::vector<int>& given) {
     TestInitMethod method(GetParam().kind);
     const int size = static_cast<int>(given.size());
     for (const absl::Status& status : RunRanks(size, [&](int i) -> absl::Status {
@@ -120,20 +120,18 @@ INSTANTIATE_TEST_SUITE_P(Methods, JoinTest, ::testing::ValuesIn(Cases()), [](con
 });
 
 TEST_P(JoinTest, WithRanksThatAreGiven) {
-  std::vector<int64_t> given(GetParam().size);
+  std::vector<int> given(GetParam().size);
   std::iota(given.rbegin(), given.rend(), 0);
   ExpectAllJoin(given);
 }
 
-TEST_P(JoinTest, WithRanksThatAreAssigned) {
-  ExpectAllJoin(std::vector<int64_t>(GetParam().size, -1));
-}
+TEST_P(JoinTest, WithRanksThatAreAssigned) { ExpectAllJoin(std::vector<int>(GetParam().size, -1)); }
 
 TEST_P(JoinTest, WithSomeRanksGivenAndTheOthersAssigned) {
-  std::vector<int64_t> zero(GetParam().size, -1);
+  std::vector<int> zero(GetParam().size, -1);
   zero.back() = 0;  // It may find that another, without a rank, already hosts the store.
   ExpectAllJoin(zero);
-  std::vector<int64_t> last(GetParam().size, -1);
+  std::vector<int> last(GetParam().size, -1);
   last.front() = GetParam().size - 1;
   ExpectAllJoin(last);
 }
@@ -257,7 +255,7 @@ TEST_P(MethodTest, ProcessesMustAgreeOnTheSize) {
 // Worlds that nobody shares with this process's tests, one after another in one store.
 class RoundsTest : public ::testing::Test {
  protected:
-  WorldOptions At(int64_t rank, int64_t size) const {
+  WorldOptions At(int rank, int size) const {
     WorldOptions options;
     options.backend = "local";
     options.store = store_;
@@ -275,7 +273,7 @@ TEST(FileRoundsTest, AssignedRanksMayLeaveAndComeAgainAsLongAsTheStoreLives) {
   auto keeper = FileStore::Open(method.path()).value();
   for (int round = 0; round < 3; ++round) {
     for (const absl::Status& status : RunRanks(3, [&](int i) -> absl::Status {
-           const int64_t rank = i == 1 && round == 1 ? 2 : -1;
+           const int rank = i == 1 && round == 1 ? 2 : -1;
            SYNCLINE_ASSIGN_OR_RETURN(auto world, World::Init(Options(method, rank, 3)));
            SYNCLINE_RETURN_IF_ERROR(AllAreThere(*world));
            world->Close();
@@ -293,7 +291,7 @@ TEST(FileRoundsTest, MoreProcessesThanTheWorldHasPlacesForAreRefused) {
     worlds[i] = World::Init(Options(method, -1, 2)).value();
     return absl::OkStatus();
   });
-  for (int64_t rank : {-1, 1}) {  // Nobody claims rank 1, but it has been assigned.
+  for (int rank : {-1, 1}) {  // Nobody claims rank 1, but it has been assigned.
     absl::Status status = World::Init(Options(method, rank, 2)).status();
     EXPECT_EQ(KindOf(status), ErrorKind::kArgument);
     EXPECT_THAT(Message(status),

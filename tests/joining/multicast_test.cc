@@ -44,7 +44,7 @@ std::string Message(const absl::Status& status) { return std::string(status.mess
 
 class MulticastTest : public ::testing::Test {
  protected:
-  MulticastOptions At(int64_t size, int64_t rank = -1) const {
+  MulticastOptions At(int size, int rank = -1) const {
     MulticastOptions options;
     options.group = kGroup;
     options.port = port_;
@@ -58,7 +58,7 @@ class MulticastTest : public ::testing::Test {
   MulticastSocket Socket() const { return MulticastSocket::Open(kGroup, port_).value(); }
 
   // What a process of `job` that does not exist any more would have said.
-  static MulticastAnnouncement Ghost(int64_t size, int64_t rank) {
+  static MulticastAnnouncement Ghost(int size, int rank) {
     MulticastAnnouncement ghost;
     ghost.job = "job";
     ghost.size = size;

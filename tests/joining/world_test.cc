@@ -103,7 +103,7 @@ TEST_P(WorldTest, AsynchronousOperationsOverlapAndKeepTheirOrder) {
 
 TEST_P(WorldTest, BothRanksMaySendBeforeTheyReceive) {
   RunWorld(2, [](World& world) -> absl::Status {
-    const int64_t peer = 1 - world.rank();
+    const int peer = 1 - world.rank();
     std::vector<float> out(1 << 20, static_cast<float>(world.rank()));
     std::vector<float> in(1 << 20, -1);
     SYNCLINE_ASSIGN_OR_RETURN(auto send, world.group()->SendAsync(Tensor::Of(out), peer));

@@ -37,7 +37,7 @@ T Check(absl::StatusOr<T> result) {
   return *std::move(result);
 }
 
-Floats Own(int64_t rank, float offset = 0) {
+Floats Own(int rank, float offset = 0) {
   Floats values;
   for (int i = 0; i < kCount; ++i) values.push_back(static_cast<float>(10 * rank + i) + offset);
   return values;
@@ -83,7 +83,7 @@ std::string OpName(ReduceOp op) {
   return name;
 }
 
-void Reductions(ProcessGroup& group, int64_t rank) {
+void Reductions(ProcessGroup& group, int rank) {
   for (ReduceOp op :
        {ReduceOp::kSum, ReduceOp::kAvg, ReduceOp::kProduct, ReduceOp::kMin, ReduceOp::kMax}) {
     Floats x = Own(rank, 1);
@@ -116,14 +116,14 @@ void Reductions(ProcessGroup& group, int64_t rank) {
   Line("all_reduce_multi") << pair;
 }
 
-void Movements(ProcessGroup& group, int64_t rank) {
-  const int64_t size = group.size();
+void Movements(ProcessGroup& group, int rank) {
+  const int size = group.size();
   Floats x = Own(rank);
   Check(group.Broadcast(Tensor::Of(x), 1));
   Line("broadcast") << x;
 
   std::vector<Floats> outputs;
-  for (int64_t r = 0; r < size; ++r) outputs.emplace_back(r + 1);
+  for (int r = 0; r < size; ++r) outputs.emplace_back(r + 1);
   x = Own(rank);
   Check(group.AllGather(Views(outputs), Tensor::Of(x).Slice(0, rank + 1)));
   Line("all_gather") << outputs;
@@ -137,13 +137,13 @@ void Movements(ProcessGroup& group, int64_t rank) {
   Line("gather") << outputs;
 
   std::vector<Floats> inputs;
-  for (int64_t r = 0; r < size && rank == 1; ++r) inputs.push_back(Own(r));
+  for (int r = 0; r < size && rank == 1; ++r) inputs.push_back(Own(r));
   x.assign(kCount, 0);
   Check(group.Scatter(Tensor::Of(x), Views(inputs), 1));
   Line("scatter") << x;
 
   inputs.clear();
-  for (int64_t r = 0; r < size; ++r) inputs.push_back(Own(rank, static_cast<float>(r)));
+  for (int r = 0; r < size; ++r) inputs.push_back(Own(rank, static_cast<float>(r)));
   Check(group.ReduceScatter(Tensor::Of(x), Views(inputs)));
   Line("reduce_scatter") << x;
 
@@ -152,7 +152,7 @@ void Movements(ProcessGroup& group, int64_t rank) {
   Line("reduce_scatter_single") << one;
 
   inputs.clear();
-  for (int64_t r = 0; r < size; ++r) inputs.push_back(Own(rank, static_cast<float>(100 * r)));
+  for (int r = 0; r < size; ++r) inputs.push_back(Own(rank, static_cast<float>(100 * r)));
   outputs.assign(size, Floats(kCount));
   Check(group.AllToAll(Views(outputs), Views(inputs)));
   Line("all_to_all") << outputs;
@@ -165,11 +165,11 @@ void Movements(ProcessGroup& group, int64_t rank) {
   Line("all_to_all_single") << y;
 }
 
-void Messages(ProcessGroup& group, int64_t rank) {
-  const int64_t size = group.size();
+void Messages(ProcessGroup& group, int rank) {
+  const int size = group.size();
   Floats out = Own(rank), in(kCount);
   auto sent = Check(group.SendAsync(Tensor::Of(out), (rank + 1) % size, 7));
-  const int64_t source = Check(group.Recv(Tensor::Of(in), (rank + size - 1) % size, 7));
+  const int source = Check(group.Recv(Tensor::Of(in), (rank + size - 1) % size, 7));
   Check(sent->Wait());
   Line("recv") << in << source;
   if (rank != 0) {
@@ -177,18 +177,18 @@ void Messages(ProcessGroup& group, int64_t rank) {
     Line("recv from any");
     return;
   }
-  const int64_t a = Check(group.Recv(Tensor::Of(in), kAnySource));
-  const int64_t b = Check(group.Recv(Tensor::Of(in), kAnySource));
+  const int a = Check(group.Recv(Tensor::Of(in), kAnySource));
+  const int b = Check(group.Recv(Tensor::Of(in), kAnySource));
   Line("recv from any") << std::min(a, b) << std::max(a, b);
 }
 
-void ByteStrings(ProcessGroup& group, int64_t rank) {
+void ByteStrings(ProcessGroup& group, int rank) {
   const std::string text(rank + 1, 'x');
   Line("all_gather_bytes").Sizes(Check(AllGatherBytes(group, text)));
   Line("broadcast_bytes").Bytes(Check(BroadcastBytes(group, text, 2)));
   Line("gather_bytes").Sizes(Check(GatherBytes(group, text, 1)));
   std::vector<std::string> values;
-  for (int64_t r = 0; r < group.size() && rank == 0; ++r) values.emplace_back(r + 2, 'y');
+  for (int r = 0; r < group.size() && rank == 0; ++r) values.emplace_back(r + 2, 'y');
   Line("scatter_bytes").Bytes(Check(ScatterBytes(group, values, 0)));
   if (rank == 0) {
     const auto message = Check(RecvBytes(group, kAnySource, 3));
@@ -199,7 +199,7 @@ void ByteStrings(ProcessGroup& group, int64_t rank) {
   Line("recv_bytes");
 }
 
-void Groups(ProcessGroup& group, int64_t rank) {
+void Groups(ProcessGroup& group, int rank) {
   Floats x = Own(rank);
   auto half = Check(Split(group, {{2, 0}, {1}}));
   Check(half->AllReduce(Tensor::Of(x)));
@@ -213,7 +213,7 @@ void Groups(ProcessGroup& group, int64_t rank) {
   Line("monitored_barrier");
 }
 
-void Run(const std::string& init_method, int64_t rank) {
+void Run(const std::string& init_method, int rank) {
   WorldOptions options;
   options.init_method = init_method;
   options.rank = rank;
@@ -232,7 +232,7 @@ void Run(const std::string& init_method, int64_t rank) {
 }  // namespace syncline
 
 int main(int argc, char** argv) {
-  int64_t rank = 0;
+  int rank = 0;
   if (argc != 3 || !absl::SimpleAtoi(argv[2], &rank)) {
     std::cerr << "usage: every_collective INIT_METHOD RANK" << std::endl;
     return 2;
