@@ -1,4 +1,20 @@
 // All sizes and times at which backend gloo changes what it does.
+//
+// How each operation moves its data, by N, the bytes of the tensor. Unless MismatchCheck is off, a
+// comparison of the calls goes before each but send and recv (call_check.h). The functions are
+// those of GlooCollectives (gloo_collectives.cc), over Gloo's unbound buffers (transfers.h).
+//
+//   operation                N <= kDirectReduceMaxBytes    N > kDirectReduceMaxBytes
+//   all_reduce               DirectReduce to all ranks     ReduceScatter, then AllGather
+//   reduce                   DirectReduce to the root      ReduceScatter, then Gather
+//   reduce_scatter           PipelinedReduceScatter, in pieces of kReducePieceBytes, of any size
+//   broadcast                gloo::broadcast, a binomial tree
+//   all_gather, all_to_all   each rank to each other, all at once
+//   gather, scatter          the root with each other rank, all at once
+//   scan, exscan             all_gather of pieces of 1 MiB, and a reduction:
+//                            TypedBackend::ReducePrefix
+//   barrier                  the comparison of the calls, also where MismatchCheck is off
+//   send, recv               a header, and the elements once the receiver has checked it: p2p.h
 #ifndef SYNCLINE_BACKENDS_GLOO_THRESHOLDS_H_
 #define SYNCLINE_BACKENDS_GLOO_THRESHOLDS_H_
 

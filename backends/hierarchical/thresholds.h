@@ -1,5 +1,23 @@
 // All sizes and times at which backend hierarchical changes what it does. The sizes were measured
 // with //tests/backends:auto_benchmark.
+//
+// How each operation moves its data, by N. hierarchical_backend.cc chooses; the functions are those
+// of latency_algorithms.h and bandwidth_algorithms.h. Within a node they use backend shm, whose own
+// ways are in backends/shm/shm_collectives.h; where gloo moves the data, see
+// backends/gloo/thresholds.h.
+//
+//   operation        N                 N <= kLatencyMaxBytes   N > kLatencyMaxBytes
+//   broadcast        the tensor        LatencyBroadcast        BandwidthBroadcast
+//   all_reduce       the tensor        LatencyAllReduce        BandwidthAllReduce
+//   reduce           the tensor        LatencyReduce           BandwidthReduce
+//   all_gather       all outputs       LatencyAllGather        BandwidthAllGather
+//   reduce_scatter   all inputs        LatencyReduceScatter    BandwidthReduceScatter; if the nodes
+//                                                              have unequal numbers of ranks, gloo
+//   gather, scatter, all_to_all        LatencyAllReduce, to compare the calls, and then gloo
+//   scan, exscan                       all_gather of pieces of 1 MiB, and a reduction:
+//                                      TypedBackend::ReducePrefix
+//   barrier                            LatencyAllReduce of nothing
+//   send, recv                         gloo, also within a node
 #ifndef SYNCLINE_BACKENDS_HIERARCHICAL_THRESHOLDS_H_
 #define SYNCLINE_BACKENDS_HIERARCHICAL_THRESHOLDS_H_
 

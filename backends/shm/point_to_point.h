@@ -26,7 +26,8 @@ namespace syncline::shm {
 // One rank's part in all messages. A send posts a message slot to the receiver. What happens to the
 // data depends on their size:
 //   inline       up to kInlineMaxBytes: they travel in the slot.
-//   eager        up to kEagerMessageMaxBytes: the sender copies them to one of its eager payload
+//   eager        up to sizes().eager_payload, which is kEagerMessageMaxBytes in groups of up to 4
+//                ranks and less in larger ones: the sender copies them to one of its eager payload
 //                buffers, and returns; it waits only if very many messages to the rank have not
 //                been received.
 //   rendezvous   longer ones, and those for which no payload buffer is free: once a receive has

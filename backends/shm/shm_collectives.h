@@ -23,14 +23,44 @@
 namespace syncline::shm {
 
 // One rank's part in all collectives; the functions are those of TypedBackend. Each begins with a
-// CollectiveEntry. How the data move depends on their size (see thresholds.h):
-//   eager        ranks stage all their data before the exchange, which is the only wait.
-//   pipeline     ranks move their data through rings of buffers, in chunks that fit a core's cache:
-//                a rank fills its buffers and reads those of others, so that all cores work all the
-//                time and main memory is only accessed for the users' tensors. Reductions of more
-//                than two ranks reduce-scatter each chunk, and then all-gather it.
-//   direct       ranks read each other's tensors where they are, if these are in shared memory: see
-//                direct_access.h.
+// CollectiveEntry. How the data move depends on N, a number of bytes:
+//   inline       N <= kInlineMaxBytes: in the entry slot itself. collective_entry.h.
+//   eager        N <= sizes().eager: ranks stage all their data in an eager buffer before the
+//                exchange, which is the only wait; up to sizes().small_eager in a small buffer,
+//                above in the ring of large ones. collective_entry.h, EagerRing of buffer_rings.h.
+//   direct       N above, and the tensors that others read are in shared memory: ranks read each
+//                other's tensors where they are. direct_access.h.
+//   pipeline     all else: ranks move their data through rings of buffers, in chunks that fit a
+//                core's cache. A rank fills its buffers and reads those of others, so that all
+//                cores work all the time and main memory is only accessed for the users' tensors.
+//                ChunkRing of buffer_rings.h.
+//
+//   operation        N                          direct where      pipeline
+//   broadcast        the tensor                 D <= N < R        RunPipeline
+//   reduce           the tensor                 D <= N < R        as all_reduce
+//   all_reduce       the tensor                 D <= N, see (1)   2 ranks: ReduceFullChunks; more:
+//                                                                 ReduceScatterGather
+//   gather           the input                  D <= N < R        RunPipeline
+//   all_gather       the largest output         D <= N            RunPipeline
+//   scatter          all blocks, see (2)        D <= block < R    ScatterBlocksPipelined
+//   reduce_scatter   all blocks, see (2)        D <= block        ScatterBlocksPipelined
+//   all_to_all       all blocks, see (3)        never             ScatterBlocksPipelined
+//   scan, exscan     all_gather of pieces of 1 MiB, and a reduction: TypedBackend::ReducePrefix
+//   barrier          the exchange of the entry, and no data
+//   send, recv       see point_to_point.h
+//
+// D is kDirectAccessMinBytes, R is kRootedDirectAccessMaxBytes. sizes() is BufferSizes of
+// segment_layout.h: its `eager` is kEagerMaxBytes in groups of up to 32 ranks and less in larger
+// ones, its `small_eager` kSmallEagerMaxBytes unless `eager` is less.
+// (1) Below kBeyondCachesMinBytes, after a call in which writes were slow, a rank has the group do
+//     without for kDirectTrialInterval calls.
+// (2) A block is what one rank has for one other, the largest of all. N is the blocks for all other
+//     ranks, each rounded up to whole cache lines unless all of them fit the entry slot. The blocks
+//     of a rank must follow each other in memory to be read directly.
+// (3) Only the exchange tells the sizes of other ranks' blocks. So each rank decides by its own
+//     largest block whether it stages inline, where 8 bytes less are free, in a small buffer or in
+//     a large one, in both of which each block has an equal share; and all take the pipeline if
+//     the largest block of all exceeds its share of a large one.
 //
 // Errors are those of CollectiveEntry::Exchange and Waiter::Await; after an error the group has
 // failed, and no other call may be made. Borrows the group. Not thread-safe.

@@ -1,7 +1,7 @@
 // All sizes at which backend shm changes its algorithm, in one table, and what limits its memory.
 //
-// Sizes are in bytes. A call of `bytes`, per rank or per block, takes the first of these ways that
-// it is small enough for:
+// Sizes are in bytes. shm_collectives.h says which way each collective takes by its size, and
+// point_to_point.h which way a message takes:
 //
 //   collectives          inline -> small eager -> large eager -> pipeline, or direct access
 //   messages             inline -> eager payload -> pipelined rendezvous
