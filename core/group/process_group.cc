@@ -200,8 +200,9 @@ absl::Status ProcessGroup::Run(const absl::StatusOr<Plan>& plan, Timeout timeout
 
 ProcessGroup::StartedWork ProcessGroup::Start(Collective collective, Timeout timeout) {
   collective.Own();
-  return StartInTurn(collective, timeout, [this, collective](const CallContext& context) {
-    return BackendOf(collective).backend->Run(absl::MakeConstSpan(&collective, 1), context);
+  return StartInTurn(collective, timeout, [this](const CallContext& context) {
+    const Collective& owned = *context.collective;
+    return BackendOf(owned).backend->Run(absl::MakeConstSpan(&owned, 1), context);
   });
 }
 
@@ -257,8 +258,9 @@ ProcessGroup::StartedWork ProcessGroup::StartInTurn(const Collective& collective
   std::shared_ptr<Work> work;
   absl::Status posted = QueueOf(collective)->Post([&](uint64_t sequence) {
     work = std::make_shared<Work>(collective.ToString(sequence));
-    const CallContext context = ContextOf(sequence, deadline);
-    return [this, work, context, collective, body = std::move(body)] {
+    return [this, work, context = ContextOf(sequence, deadline), collective,
+            body = std::move(body)]() mutable {
+      context.collective = &collective;  // Which holds the tensors during the call.
       work->Start();
       const auto completion = Execute(collective, context, body);
       if (completion.ok() && completion->handle() != nullptr) {
