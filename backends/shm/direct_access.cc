@@ -29,7 +29,7 @@ size_t BytesOf(absl::Span<const Tensor> tensors) {
 
 absl::StatusOr<bool> DirectAccess::Exchange(CollectiveEntry& entry, size_t bytes,
                                             const ReadableRanks& readable,
-                                            absl::Span<const Tensor> own) {
+                                            absl::Span<const Tensor> own, BytesOfRank bytes_of) {
   const bool has_root = readable.only != kEveryRank || readable.except >= 0;
   // All ranks decide alike, as these sizes are part of the fingerprint.
   if (bytes < threshold_ || size() == 1 || (has_root && bytes >= kRootedDirectAccessMaxBytes)) {
@@ -37,7 +37,8 @@ absl::StatusOr<bool> DirectAccess::Exchange(CollectiveEntry& entry, size_t bytes
     return false;
   }
   const bool is_readable = readable.Has(rank()) && AreContiguous(own);
-  return ExchangeHandles(is_readable ? own[0].data() : nullptr, BytesOf(own), readable, entry);
+  return ExchangeHandles(is_readable ? own[0].data() : nullptr, BytesOf(own), readable, bytes_of,
+                         entry);
 }
 
 absl::StatusOr<bool> DirectAccess::ExchangeForAllReduce(CollectiveEntry& entry,
@@ -50,15 +51,16 @@ absl::StatusOr<bool> DirectAccess::ExchangeForAllReduce(CollectiveEntry& entry,
   // Each rank decides for itself; one that publishes no handle decides for all.
   const bool is_readable = bytes >= kBeyondCachesMinBytes || until_trial_ == 0;
   if (!is_readable) --until_trial_;
-  return ExchangeHandles(is_readable ? tensor.data() : nullptr, bytes, {}, entry);
+  const auto bytes_of = [bytes](int) { return bytes; };
+  return ExchangeHandles(is_readable ? tensor.data() : nullptr, bytes, {}, bytes_of, entry);
 }
 
 absl::StatusOr<bool> DirectAccess::ExchangeHandles(const void* data, size_t bytes,
                                                    const ReadableRanks& readable,
-                                                   CollectiveEntry& entry) {
+                                                   BytesOfRank bytes_of, CollectiveEntry& entry) {
   registrations_.StageHandle(data, bytes, entry);
   SYNCLINE_RETURN_IF_ERROR(entry.Exchange());
-  return registrations_.Resolve(readable, entry);
+  return registrations_.Resolve(readable, bytes_of, entry);
 }
 
 void DirectAccess::PublishSteps(uint64_t steps) {

@@ -25,7 +25,8 @@ namespace syncline::shm {
 // memory that its owner uses for something else by then. Nor may it return what it has read there:
 // Finish checks that. Borrows the group; not thread-safe.
 //
-//   SYNCLINE_ASSIGN_OR_RETURN(const bool direct, access.Exchange(entry, bytes, readable, own));
+//   SYNCLINE_ASSIGN_OR_RETURN(const bool direct,
+//                             access.Exchange(entry, bytes, readable, own, bytes_of));
 //   if (!direct) return ...;  // Through the buffers: on all ranks.
 //   std::memcpy(to, access.DataOf(rank), bytes);
 //   return access.Finish(readable, entry.context());
@@ -37,12 +38,14 @@ class DirectAccess {
         registrations_(group),
         threshold_(layout_.sizes().direct_access) {}
 
-  // Runs the exchange of a collective that stages nothing, in which others read up to `bytes` of
-  // each of the readable ranks: all of `own` if this is one. Returns whether direct access is
-  // possible and pays. That is the same on all ranks; if so, each calls Finish after its last read.
-  // Errors: those of CollectiveEntry::Exchange and Waiter::Await.
+  // Runs the exchange of a collective that stages nothing, in which others read the data of each
+  // of the readable ranks: `own` if this is one, `bytes_of` that rank in all. `bytes`, the most
+  // that one rank reads of another, decides whether direct access pays. Returns whether it does and
+  // is possible. That is the same on all ranks; if so, each calls Finish after its last read.
+  // Errors: those of CollectiveEntry::Exchange and Waiter::Await, and of
+  // RegistrationCache::Resolve.
   absl::StatusOr<bool> Exchange(CollectiveEntry& entry, size_t bytes, const ReadableRanks& readable,
-                                absl::Span<const Tensor> own);
+                                absl::Span<const Tensor> own, BytesOfRank bytes_of);
 
   // The same for all_reduce of `tensor`: AllReduce must follow if it returns true.
   absl::StatusOr<bool> ExchangeForAllReduce(CollectiveEntry& entry, const Tensor& tensor);
@@ -61,7 +64,8 @@ class DirectAccess {
   int size() const { return layout_.size(); }
 
   absl::StatusOr<bool> ExchangeHandles(const void* data, size_t bytes,
-                                       const ReadableRanks& readable, CollectiveEntry& entry);
+                                       const ReadableRanks& readable, BytesOfRank bytes_of,
+                                       CollectiveEntry& entry);
   void Reduce(const Tensor& tensor, ReduceOp op, size_t begin, size_t bytes);
   void PublishSteps(uint64_t steps);
   absl::Status AwaitSteps(int rank, uint64_t steps, const WaitContext& context);

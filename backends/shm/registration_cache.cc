@@ -83,7 +83,7 @@ void RegistrationCache::CollectFreed() {
   }
 }
 
-absl::StatusOr<bool> RegistrationCache::Resolve(const ReadableRanks& readable,
+absl::StatusOr<bool> RegistrationCache::Resolve(const ReadableRanks& readable, BytesOfRank bytes_of,
                                                 const CollectiveEntry& entry) {
   bool all_staged = true, any_new = false;
   for (int r = 0; r < layout_.size(); ++r) {
@@ -107,7 +107,7 @@ absl::StatusOr<bool> RegistrationCache::Resolve(const ReadableRanks& readable,
     if (!readable.Has(r)) continue;
     data_[r] = own_data_;
     if (r == rank()) continue;
-    SYNCLINE_ASSIGN_OR_RETURN(data_[r], Find(r, handles_[r]));
+    SYNCLINE_ASSIGN_OR_RETURN(data_[r], Find(r, handles_[r], bytes_of(r)));
   }
   return true;
 }
@@ -121,13 +121,17 @@ absl::Status RegistrationCache::Unmap(int rank, const Registration& registration
   return absl::OkStatus();
 }
 
-absl::StatusOr<const char*> RegistrationCache::Find(int rank, const BufferHandle& handle) {
+absl::StatusOr<const char*> RegistrationCache::Find(int rank, const BufferHandle& handle,
+                                                    size_t bytes) {
   const auto found = mapped_[rank].find(handle.memory);
   if (found == mapped_[rank].end()) {
     return group_.FailDamaged(rank, absl::StrCat("the handle of unknown memory ", handle.memory));
   }
-  if (handle.offset > found->second.size()) {
-    return group_.FailDamaged(rank, absl::StrCat("a handle with the offset ", handle.offset));
+  const size_t size = found->second.size();
+  if (handle.offset > size || bytes > size - handle.offset) {
+    return group_.FailDamaged(
+        rank, absl::StrCat("a handle with the offset ", handle.offset, ", from which ", bytes,
+                           " bytes are not within its memory of ", size));
   }
   return found->second.data() + handle.offset;
 }

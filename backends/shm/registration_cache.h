@@ -8,6 +8,7 @@
 #include <set>
 #include <vector>
 
+#include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "backends/shm/collective_entry.h"
@@ -28,6 +29,9 @@ struct ReadableRanks {
   bool Has(int rank) const { return (only == kEveryRank || only == rank) && rank != except; }
 };
 
+// How many bytes of data a readable rank has.
+using BytesOfRank = absl::FunctionRef<size_t(int rank)>;
+
 // One rank's part. In the entry of a collective each rank stages a BufferHandle of its tensor;
 // after the exchange all ranks come to the same conclusion. Memory is mapped by all other ranks, to
 // be read only, when a handle first names it; and unmapped at the first such entry after its owner
@@ -47,9 +51,11 @@ class RegistrationCache {
   void StageHandle(const void* data, size_t bytes, CollectiveEntry& entry);
 
   // After the exchange: whether all ranks can read what all `readable` ranks have staged. The same
-  // on all ranks; each must call it. Errors are those of Waiter::Await; a rank that cannot map
-  // memory logs why.
-  absl::StatusOr<bool> Resolve(const ReadableRanks& readable, const CollectiveEntry& entry);
+  // on all ranks; each must call it. Errors are those of Waiter::Await, and the failure of the
+  // group where a rank has staged a handle whose bytes are not all within its memory; a rank that
+  // cannot map memory logs why.
+  absl::StatusOr<bool> Resolve(const ReadableRanks& readable, BytesOfRank bytes_of,
+                               const CollectiveEntry& entry);
 
   // The data of a readable rank, if Resolve has returned true.
   const char* DataOf(int rank) const { return data_[rank]; }
@@ -57,8 +63,9 @@ class RegistrationCache {
  private:
   void CollectFreed();
   absl::Status Unmap(int rank, const Registration& registration);
-  // The data that `handle` of another rank names. Fails the group if it has mapped no such memory.
-  absl::StatusOr<const char*> Find(int rank, const BufferHandle& handle);
+  // The `bytes` that `handle` of another rank names. Fails the group if it has mapped no such
+  // memory or they are not all in it.
+  absl::StatusOr<const char*> Find(int rank, const BufferHandle& handle, size_t bytes);
   absl::StatusOr<bool> MapNewRegistrations(const ReadableRanks& readable,
                                            const WaitContext& context);
   absl::Status Map(int rank, const BufferHandle& handle, const Registration& registration);

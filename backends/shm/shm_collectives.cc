@@ -33,6 +33,7 @@ struct ShmCollectives::PeerBlocks {
   absl::Span<const Tensor> inputs;  // For each rank, if this rank has blocks.
   size_t largest;                   // Bytes of the largest block of all.
   size_t begin;  // Where this rank's block begins in what each producer has, in bytes.
+  size_t total;  // Bytes of all blocks that a producer has, for every rank.
 };
 
 absl::Status ShmCollectives::Await(int rank, Counter counter, uint64_t value,
@@ -137,8 +138,9 @@ absl::Status ShmCollectives::Broadcast(const Tensor& tensor, int root, const Cal
       return absl::OkStatus();
     }
     const ReadableRanks readable = {root};
-    SYNCLINE_ASSIGN_OR_RETURN(const bool is_direct,
-                              direct_.Exchange(entry, bytes, readable, Only(tensor)));
+    SYNCLINE_ASSIGN_OR_RETURN(
+        const bool is_direct,
+        direct_.Exchange(entry, bytes, readable, Only(tensor), [bytes](int) { return bytes; }));
     if (is_direct) {
       if (rank() != root) Copy(data, direct_.DataOf(root), bytes);
       return direct_.Finish(readable, entry.context());
@@ -175,10 +177,11 @@ absl::Status ShmCollectives::ReduceTo(int root, const Tensor& tensor, ReduceOp o
   const size_t bytes = tensor.nbytes();
   const bool has_result = root == kEveryRank || root == rank();
   if (bytes > layout_.sizes().eager) {
-    SYNCLINE_ASSIGN_OR_RETURN(
-        const bool is_direct,
-        root == kEveryRank ? direct_.ExchangeForAllReduce(entry, tensor)
-                           : direct_.Exchange(entry, bytes, {kEveryRank, root}, Only(tensor)));
+    SYNCLINE_ASSIGN_OR_RETURN(const bool is_direct,
+                              root == kEveryRank
+                                  ? direct_.ExchangeForAllReduce(entry, tensor)
+                                  : direct_.Exchange(entry, bytes, {kEveryRank, root}, Only(tensor),
+                                                     [bytes](int) { return bytes; }));
     if (is_direct) return ReduceDirect(root, tensor, op, entry.context());
     return size() <= kFullReduceMaxRanks ? ReduceFullChunks(root, tensor, op, entry.context())
                                          : ReduceScatterGather(root, tensor, op, entry.context());
@@ -332,8 +335,10 @@ absl::Status ShmCollectives::GatherTo(int root, absl::Span<const Tensor> outputs
     return absl::OkStatus();
   }
   const ReadableRanks readable = {kEveryRank, root};
+  // Ranks without a result have no outputs: there all inputs have one size.
+  const auto bytes_of = [&](int r) { return outputs.empty() ? bytes : outputs[r].nbytes(); };
   SYNCLINE_ASSIGN_OR_RETURN(const bool is_direct,
-                            direct_.Exchange(entry, largest, readable, Only(input)));
+                            direct_.Exchange(entry, largest, readable, Only(input), bytes_of));
   if (is_direct) {
     copy_whole([&](int r) { return direct_.DataOf(r); });
     return direct_.Finish(readable, entry.context());
@@ -380,7 +385,8 @@ absl::Status ShmCollectives::ScatterBlocks(const PeerBlocks& blocks, CollectiveE
   if (EagerBlockBytes(blocks.largest) < blocks.largest) {  // They are too many for that.
     const ReadableRanks readable = {blocks.producer};
     SYNCLINE_ASSIGN_OR_RETURN(const bool is_direct,
-                              direct_.Exchange(entry, blocks.largest, readable, blocks.inputs));
+                              direct_.Exchange(entry, blocks.largest, readable, blocks.inputs,
+                                               [&](int) { return blocks.total; }));
     if (!is_direct) return ScatterBlocksPipelined(blocks, entry.context(), consume);
     if (consumes) {
       consume(0, blocks.largest, [&](int r) { return direct_.DataOf(r) + blocks.begin; });
@@ -416,8 +422,8 @@ absl::Status ShmCollectives::Scatter(const Tensor& output, absl::Span<const Tens
                                      int root, const CallContext& context) {
   const size_t bytes = output.nbytes();
   return RunCollective(context, EagerBlockBytes(bytes), [&](CollectiveEntry& entry) {
-    SYNCLINE_RETURN_IF_ERROR(ScatterBlocks({root, inputs, bytes, rank() * bytes}, entry,
-                                           [&](size_t begin, size_t size, const auto& data) {
+    SYNCLINE_RETURN_IF_ERROR(ScatterBlocks({root, inputs, bytes, rank() * bytes, size() * bytes},
+                                           entry, [&](size_t begin, size_t size, const auto& data) {
                                              Copy(Bytes(output) + begin, data(root),
                                                   std::min(size, bytes - begin));
                                            }));
@@ -428,9 +434,10 @@ absl::Status ShmCollectives::Scatter(const Tensor& output, absl::Span<const Tens
 
 absl::Status ShmCollectives::ReduceScatter(const Tensor& output, absl::Span<const Tensor> inputs,
                                            ReduceOp op, const CallContext& context) {
-  size_t largest = 0, own_begin = 0;
+  size_t largest = 0, own_begin = 0, total = 0;
   for (int r = 0; r < size(); ++r) {
     largest = std::max(largest, inputs[r].nbytes());
+    total += inputs[r].nbytes();
     if (r < rank()) own_begin += inputs[r].nbytes();
   }
   const auto consume = [&](size_t begin, size_t block_size, const auto& data) {
@@ -444,7 +451,7 @@ absl::Status ShmCollectives::ReduceScatter(const Tensor& output, absl::Span<cons
                      bytes / SizeOf(output.dtype()));
   };
   return RunCollective(context, EagerBlockBytes(largest), [&](CollectiveEntry& entry) {
-    return ScatterBlocks({kEveryRank, inputs, largest, own_begin}, entry, consume);
+    return ScatterBlocks({kEveryRank, inputs, largest, own_begin, total}, entry, consume);
   });
 }
 
@@ -487,7 +494,7 @@ absl::Status ShmCollectives::AllToAll(absl::Span<const Tensor> outputs,
     Copy(outputs[rank()].data(), inputs[rank()].data(), inputs[rank()].nbytes());
     const size_t largest = elements * unit;
     if (largest > large_block) {
-      return ScatterBlocksPipelined({kEveryRank, inputs, largest, 0}, entry.context(), consume);
+      return ScatterBlocksPipelined({kEveryRank, inputs, largest, 0, 0}, entry.context(), consume);
     }
     consume(0, largest, [&](int r) -> const char* {
       const size_t their_largest = entry.LargestBlockOf(r) * unit, index = BlockIndex(rank(), r);

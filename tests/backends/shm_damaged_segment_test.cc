@@ -2,21 +2,27 @@
 // it.
 #include <algorithm>
 #include <atomic>
+#include <cstddef>
 #include <cstdint>
+#include <cstring>
 #include <limits>
 #include <string>
 #include <thread>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "backends/shm/collective_entry.h"
 #include "backends/shm/failure_cell.h"
 #include "backends/shm/point_to_point.h"
 #include "core/base/error_origin.h"
+#include "backends/shm/registration_cache.h"
 #include "core/base/status.h"
 #include "core/group/backend.h"
+#include "core/tensor/shared_memory.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/backends/shm_ranks.h"
+#include "tests/support/ranks.h"
 
 namespace syncline::shm {
 namespace {
@@ -73,6 +79,32 @@ class DamagedSegmentTest : public testing::Test {
   ShmRanks ranks_{2};
 };
 
+// Rank 0 shares memory for direct access; rank 1 gets a handle with `offset` in it, from which it
+// expects `bytes`. Returns what rank 1 makes of it.
+absl::Status ResolveHandle(ShmRanks& ranks, uint64_t offset, size_t bytes) {
+  const Tensor shared = EmptyShared(DType::kUInt8, {kLong}).value();
+  const Collective barrier = Collective::Barrier();
+  CallContext context;
+  context.deadline = Deadline(kTimeout);
+  context.collective = &barrier;
+  return RunRanks(2, [&](int rank) -> absl::Status {
+    CollectiveEntry entry(ranks.group(rank), context, /*number=*/1, /*bytes=*/0, 0);
+    RegistrationCache registrations(ranks.group(rank));
+    registrations.StageHandle(rank == 0 ? shared.data() : nullptr, kLong, entry);
+    if (rank == 0) {
+      BufferHandle handle;
+      std::memcpy(&handle, entry.Buffer(), sizeof(handle));
+      handle.offset = offset;
+      std::memcpy(entry.Buffer(), &handle, sizeof(handle));
+    }
+    SYNCLINE_RETURN_IF_ERROR(entry.Exchange());
+    const auto bytes_of = [&](int) { return bytes; };
+    SYNCLINE_ASSIGN_OR_RETURN(const bool is_direct,
+                              registrations.Resolve({/*only=*/0}, bytes_of, entry));
+    return is_direct ? absl::OkStatus() : BackendError("the memory was not mapped");
+  })[1];
+}
+
 void ExpectDamage(const absl::Status& status, const std::string& what) {
   EXPECT_EQ(KindOf(status), ErrorKind::kBackend);
   EXPECT_THAT(std::string(status.message()),
@@ -98,6 +130,27 @@ TEST_F(DamagedSegmentTest, AChainOfMessagesThatLeadsBackIntoItselfFailsTheGroup)
   slot().tag.store(1);  // No receive matches it.
   Post(4, MessageSlot::kNoEagerPayload, /*next=*/0);
   ExpectDamage(Recv(4), "a chain of messages without an end");
+}
+
+TEST_F(DamagedSegmentTest, AHandleBeyondItsMemoryFailsTheGroup) {
+  const absl::Status status = ResolveHandle(ranks_, uint64_t{1} << 40, 1);
+  ExpectDamage(status, "a handle with the offset 1099511627776");
+  EXPECT_EQ(ranks_.group(0).failure_cell().failure().message(), status.message());
+}
+
+TEST_F(DamagedSegmentTest, AHandleWhoseBytesEndBeyondItsMemoryFailsTheGroup) {
+  ExpectDamage(ResolveHandle(ranks_, kLong - 4096, 4097),
+               "a handle with the offset 1044480, from which 4097 bytes are not within its memory");
+}
+
+TEST_F(DamagedSegmentTest, AHandleWhoseEndWouldOverflowFailsTheGroup) {
+  ExpectDamage(ResolveHandle(ranks_, 8, std::numeric_limits<size_t>::max()),
+               "a handle with the offset 8");
+}
+
+TEST_F(DamagedSegmentTest, AHandleWhoseBytesEndWithItsMemoryIsAccepted) {
+  const absl::Status status = ResolveHandle(ranks_, kLong - 4096, 4096);
+  EXPECT_TRUE(status.ok()) << status;
 }
 
 TEST_F(DamagedSegmentTest, AnElementTypeThatDoesNotExistIsAMismatch) {
