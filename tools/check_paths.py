@@ -29,7 +29,8 @@ import re
 import sys
 import tokenize
 
-ROOT = pathlib.Path(__file__).resolve().parent.parent
+import checks
+
 LEFT_OUT = {"CHANGELOG.md"}
 
 # What users call the program that they write.
@@ -227,14 +228,5 @@ def check(root):
     return complaints
 
 
-def main():
-    complaints = check(pathlib.Path(sys.argv[1]) if len(sys.argv) > 1 else ROOT)
-    for complaint in complaints:
-        print(complaint)
-    if complaints:
-        print("tools/check_paths.py: see its first lines for what to do", file=sys.stderr)
-    return 1 if complaints else 0
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(checks.main("tools/check_paths.py", check))

@@ -13,11 +13,11 @@ It knows calls by their names: not those that wait inside of a library (Gloo's, 
 of threads, nor reads and writes of plain files.
 """
 
-import pathlib
 import re
 import sys
 
-ROOT = pathlib.Path(__file__).resolve().parent.parent
+import checks
+
 FOLDERS = ("core", "store", "backends", "ddp", "launch", "python", "java")
 
 # Where the waits with a deadline are made.
@@ -175,15 +175,5 @@ def check(root, exceptions):
     return complaints
 
 
-def main():
-    root = pathlib.Path(sys.argv[1]) if len(sys.argv) > 1 else ROOT
-    complaints = check(root, EXCEPTIONS)
-    for complaint in complaints:
-        print(complaint)
-    if complaints:
-        print("tools/check_waits.py: see its first lines for what to do", file=sys.stderr)
-    return 1 if complaints else 0
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(checks.main("tools/check_waits.py", lambda root: check(root, EXCEPTIONS)))
