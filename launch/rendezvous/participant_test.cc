@@ -150,6 +150,26 @@ class ParticipantTest : public ::testing::Test {
     }
     return text;
   }
+  bool AllClosed() {
+    return Await([&] {
+      for (const auto& node : nodes_) {
+        if (!node->closed.has_value()) return false;
+      }
+      return true;
+    });
+  }
+  // Returns once two nodes are in their first round.
+  void StartTwo(const LaunchOptions& options) {
+    Add(options);
+    Add(options);
+    ASSERT_TRUE(AllIn(1, 2));
+  }
+  // Waits until all nodes have heard that the job is over.
+  void ExpectSuccessInTheFirstRound() {
+    ASSERT_TRUE(AllClosed()) << Describe();
+    EXPECT_EQ(nodes_[0]->closed->exit_code, 0);
+    EXPECT_EQ(nodes_[0]->round.number, 1);
+  }
   void Add(const LaunchOptions& options) {
     nodes_.push_back(std::make_unique<TestNode>(options, static_cast<int>(nodes_.size()), clock_));
   }
@@ -164,10 +184,7 @@ TEST_F(ParticipantTest, NodesMeetAtTheEndpointAndPartWhenTheJobIsDone) {
   for (int i = 0; i < 3; ++i) Add(Endpoint(29401, 3, 3));
   ASSERT_TRUE(AllIn(1, 3));
   for (const auto& node : nodes_) node->participant->Finish();
-  ASSERT_TRUE(Await([&] {
-    return nodes_[0]->closed.has_value() && nodes_[1]->closed.has_value() &&
-           nodes_[2]->closed.has_value();
-  }));
+  ASSERT_TRUE(AllClosed());
   // The one that hosts the store stays until the others have gone.
   const absl::Time began = clock_.Now();
   std::vector<std::thread> leaving;
@@ -328,26 +345,18 @@ TEST_F(ParticipantTest, ARoundOutlivesAnEtcdThatIsAwayForLongerThanTheJoinTimeou
   LossyProxy proxy(server.port());
   LaunchOptions options = Etcd(proxy, 2);
   options.rendezvous.join_timeout = absl::Seconds(4);
-  Add(options);
-  Add(options);
-  ASSERT_TRUE(AllIn(1, 2));
+  ASSERT_NO_FATAL_FAILURE(StartTwo(options));
   proxy.Set(LossyProxy::Mode::kRefuse);
   absl::SleepFor(absl::Seconds(8));  // Longer than a lease of join_timeout, which etcd may raise.
   proxy.Set(LossyProxy::Mode::kForward);
   for (const auto& node : nodes_) node->participant->Finish();
-  ASSERT_TRUE(Await([&] { return nodes_[0]->closed.has_value() && nodes_[1]->closed.has_value(); }))
-      << nodes_[0]->failure;
-  EXPECT_EQ(nodes_[0]->closed->exit_code, 0);
-  EXPECT_EQ(nodes_[0]->round.number, 1);
+  ExpectSuccessInTheFirstRound();
 }
 
 TEST_F(ParticipantTest, ANodeThatIsDoneStaysDoneWhenEtcdIsAwayForAWhile) {
   const EtcdServer server;
   LossyProxy proxy(server.port());
-  const LaunchOptions options = Etcd(proxy, 2);
-  Add(options);
-  Add(options);
-  ASSERT_TRUE(AllIn(1, 2));
+  ASSERT_NO_FATAL_FAILURE(StartTwo(Etcd(proxy, 2)));
   nodes_[0]->participant->Finish();
   absl::SleepFor(absl::Milliseconds(500));
   // Long enough for gRPC to pause between its attempts, so that a new connection is the first that
@@ -357,19 +366,13 @@ TEST_F(ParticipantTest, ANodeThatIsDoneStaysDoneWhenEtcdIsAwayForAWhile) {
   proxy.Set(LossyProxy::Mode::kForward);
   ASSERT_TRUE(Await([&] { return nodes_[1]->is_running; }));
   nodes_[1]->participant->Finish();
-  ASSERT_TRUE(Await([&] { return nodes_[0]->closed.has_value() && nodes_[1]->closed.has_value(); }))
-      << Describe();
-  EXPECT_EQ(nodes_[0]->closed->exit_code, 0);
-  EXPECT_EQ(nodes_[0]->round.number, 1);
+  ExpectSuccessInTheFirstRound();
 }
 
 TEST_F(ParticipantTest, AJobGoesOnWhenEtcdHasLostItsContents) {
   const EtcdServer server;
   LossyProxy proxy(server.port());
-  const LaunchOptions options = Etcd(proxy, 2);
-  Add(options);
-  Add(options);
-  ASSERT_TRUE(AllIn(1, 2));
+  ASSERT_NO_FATAL_FAILURE(StartTwo(Etcd(proxy, 2)));
   // As if the lease had ended.
   proxy.Set(LossyProxy::Mode::kRefuse);
   EtcdStore::Options around;
