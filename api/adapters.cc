@@ -4,8 +4,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "core/base/env.h"
-#include "core/base/status.h"
-#include "core/group/subgroups.h"
+#include "syncline/status.h"
+#include "syncline/subgroups.h"
 
 namespace syncline::api {
 namespace {
@@ -78,7 +78,7 @@ absl::StatusOr<std::shared_ptr<TCPStore>> TCPStoreCreate(const std::string& host
   options.port = static_cast<int>(port);
   options.role = is_master ? StoreConfig::Role::kServer : StoreConfig::Role::kClient;
   options.timeout = timeout;
-  SYNCLINE_ASSIGN_OR_RETURN(options.secret, JobSecret());
+  SYNCLINE_ASSIGN_OR_RETURN(options.secret, base::JobSecret());
   return TCPStore::Create(options);
 }
 

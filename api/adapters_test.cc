@@ -11,9 +11,9 @@
 
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
-#include "core/base/interrupt.h"
-#include "core/base/status.h"
-#include "core/store/store.h"
+#include "syncline/interrupt.h"
+#include "syncline/status.h"
+#include "syncline/store.h"
 
 namespace syncline::api {
 namespace {

@@ -12,12 +12,12 @@ def read(path):
 
 
 def element_types():
-    body = re.search(r"enum class DType \{(.*?)\};", read("core/tensor/dtype.h"), re.DOTALL)[1]
+    body = re.search(r"enum class DType \{(.*?)\};", read("include/syncline/dtype.h"), re.DOTALL)[1]
     return [name.lower() for name in re.findall(r"\bk(\w+)", body)]
 
 
 def test_core_has_a_size_and_a_name_for_each():
-    sizes = re.search(r"kSizes\[\] = \{(.*?)\}", read("core/tensor/dtype.h"))[1]
+    sizes = re.search(r"kSizes\[\] = \{(.*?)\}", read("include/syncline/dtype.h"))[1]
     assert len(sizes.split(",")) == len(element_types())
     assert re.findall(r'\{DType::k\w+, "(\w+)"', read("core/tensor/dtype.cc")) == element_types()
 

@@ -2,13 +2,8 @@
 
 #include <utility>
 
-#include "core/tensor/dtype.h"
-#include "ddp/hooks/all_reduce_hook.h"
-#include "ddp/hooks/half_hook.h"
-#include "ddp/hooks/post_local_sgd_hook.h"
-#include "ddp/hooks/power_sgd_hook.h"
-#include "ddp/hooks/quantize_hook.h"
-#include "ddp/hooks/top_k_hook.h"
+#include "syncline/dtype.h"
+#include "syncline/hooks.h"
 
 namespace syncline::api {
 namespace {

@@ -6,8 +6,8 @@
 #include <memory>
 
 #include "absl/status/statusor.h"
-#include "core/group/process_group.h"
-#include "ddp/comm_hook.h"
+#include "syncline/comm_hook.h"
+#include "syncline/process_group.h"
 
 namespace syncline::api {
 

@@ -1,6 +1,6 @@
 // Prints the capability table; `python -m syncline.info` and Java's Info.capabilityTable() show the
 // same.
-#include "core/group/info.h"
+#include "syncline/info.h"
 
 #include <iostream>
 

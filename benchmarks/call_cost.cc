@@ -11,10 +11,10 @@
 #include <string>
 #include <vector>
 
-#include "core/group/backend_registry.h"
-#include "core/group/process_group.h"
-#include "core/tensor/tensor.h"
 #include "store/hash/hash_store.h"
+#include "syncline/backend_registry.h"
+#include "syncline/process_group.h"
+#include "syncline/tensor.h"
 
 namespace syncline {
 namespace {

@@ -11,11 +11,11 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
-#include "core/base/status.h"
-#include "core/group/backend.h"
-#include "core/group/backend_registry.h"
-#include "core/tensor/tensor.h"
 #include "store/hash/hash_store.h"
+#include "syncline/backend.h"
+#include "syncline/backend_registry.h"
+#include "syncline/status.h"
+#include "syncline/tensor.h"
 
 namespace syncline {
 namespace {

@@ -7,10 +7,10 @@
 #include <vector>
 
 #include "benchmark/benchmark.h"
-#include "core/group/process_group.h"
-#include "core/tensor/tensor.h"
-#include "ddp/reducer.h"
 #include "store/hash/hash_store.h"
+#include "syncline/process_group.h"
+#include "syncline/reducer.h"
+#include "syncline/tensor.h"
 
 namespace syncline {
 namespace {

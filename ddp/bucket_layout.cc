@@ -3,10 +3,10 @@
 #include <cstring>
 #include <utility>
 
-#include "core/base/status.h"
-#include "core/tensor/shared_memory.h"
+#include "syncline/shared_memory.h"
+#include "syncline/status.h"
 
-namespace syncline {
+namespace syncline::ddp {
 namespace {
 
 // Bytes of a bucket. All-reduces of less gain nothing by direct access; see benchmarks/.
@@ -51,4 +51,4 @@ void Clear(const Tensor& tensor) {
   if (tensor.nbytes() > 0) std::memset(tensor.data(), 0, tensor.nbytes());
 }
 
-}  // namespace syncline
+}  // namespace syncline::ddp

@@ -6,9 +6,9 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "core/tensor/tensor.h"
+#include "syncline/tensor.h"
 
-namespace syncline {
+namespace syncline::ddp {
 
 struct BucketLayout {
   std::vector<std::vector<int64_t>> buckets;  // The parameters of each.
@@ -24,6 +24,6 @@ absl::StatusOr<BucketLayout> Allocate(std::vector<std::vector<int64_t>> buckets,
 // Sets the elements to zero.
 void Clear(const Tensor& tensor);
 
-}  // namespace syncline
+}  // namespace syncline::ddp
 
 #endif  // SYNCLINE_DDP_BUCKET_LAYOUT_H_

@@ -3,10 +3,10 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "core/tensor/shared_memory.h"
+#include "core/tensor/shared_place.h"
 #include "gtest/gtest.h"
 
-namespace syncline {
+namespace syncline::ddp {
 namespace {
 
 constexpr int64_t kCount = 8 << 20;  // Of a bucket that other ranks read directly.
@@ -15,7 +15,7 @@ TEST(BucketLayoutTest, AForkedChildHasGradientsOfItsOwn) {
   const Tensor parameter(nullptr, DType::kFloat32, {kCount});
   const BucketLayout layout = Allocate({{0}}, {parameter}).value();
   auto* const gradient = layout.gradients[0].data_as<float>();
-  ASSERT_TRUE(FindShared(gradient, layout.gradients[0].nbytes()).has_value());
+  ASSERT_TRUE(tensor::FindShared(gradient, layout.gradients[0].nbytes()).has_value());
   gradient[0] = gradient[kCount - 1] = 1;
   const pid_t child = fork();
   if (child == 0) {
@@ -31,4 +31,4 @@ TEST(BucketLayoutTest, AForkedChildHasGradientsOfItsOwn) {
 }
 
 }  // namespace
-}  // namespace syncline
+}  // namespace syncline::ddp

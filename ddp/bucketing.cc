@@ -5,7 +5,7 @@
 #include <tuple>
 #include <utility>
 
-namespace syncline {
+namespace syncline::ddp {
 namespace {
 
 // Of the bucket with this number among those of its element type and device.
@@ -52,4 +52,4 @@ std::vector<std::vector<int64_t>> AssignBuckets(absl::Span<const Tensor> paramet
   return result;
 }
 
-}  // namespace syncline
+}  // namespace syncline::ddp

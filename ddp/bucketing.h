@@ -6,19 +6,10 @@
 #include <vector>
 
 #include "absl/types/span.h"
-#include "core/tensor/tensor.h"
+#include "syncline/reducer.h"
+#include "syncline/tensor.h"
 
-namespace syncline {
-
-// How large buckets become before they are closed, in bytes. The first one is small, so that
-// communication starts early in the backward pass.
-struct BucketCaps {
-  int64_t first = int64_t{1} << 20;
-  int64_t others = int64_t{25} << 20;
-  // If not empty, in place of these: the cap of each bucket. The last one holds for all that
-  // follow.
-  std::vector<int64_t> list = {};
-};
+namespace syncline::ddp {
 
 // Groups the parameters whose indices are in `order`, the order in which their gradients are
 // expected, into buckets of one element type and device each. A bucket is closed once it reaches
@@ -29,6 +20,6 @@ std::vector<std::vector<int64_t>> AssignBuckets(absl::Span<const Tensor> paramet
                                                 absl::Span<const int64_t> order,
                                                 const BucketCaps& caps);
 
-}  // namespace syncline
+}  // namespace syncline::ddp
 
 #endif  // SYNCLINE_DDP_BUCKETING_H_

@@ -6,7 +6,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
-namespace syncline {
+namespace syncline::ddp {
 namespace {
 
 using ::testing::ElementsAre;
@@ -74,4 +74,4 @@ TEST(BucketingTest, EmptyParametersRideAlong) {
 }
 
 }  // namespace
-}  // namespace syncline
+}  // namespace syncline::ddp

@@ -5,11 +5,11 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "core/base/rank_ranges.h"
-#include "core/base/status.h"
-#include "core/tensor/tensor.h"
 #include "ddp/options_fingerprint.h"
+#include "syncline/status.h"
+#include "syncline/tensor.h"
 
-namespace syncline {
+namespace syncline::ddp {
 namespace {
 
 using Faults = std::vector<uint8_t>;  // Of a rank, by parameter.
@@ -20,7 +20,7 @@ std::string ListOf(const Faults& faults, Fault fault, const std::vector<std::str
   for (size_t i = 0; i < faults.size(); ++i) {
     if (faults[i] == static_cast<uint8_t>(fault)) items.push_back(ParameterName(names, i));
   }
-  return ListSome(items);
+  return base::ListSome(items);
 }
 
 // "rank 1 produced no gradient for 'bias' (index 7)"; nothing if it did. `who` is "rank 1" or, with
@@ -67,4 +67,4 @@ absl::Status ReportFaults(ProcessGroup& group, const std::vector<Fault>& mine,
   return ArgumentError(absl::StrCat(absl::StrJoin(sentences, "; "), "; ", advice));
 }
 
-}  // namespace syncline
+}  // namespace syncline::ddp

@@ -8,9 +8,9 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/string_view.h"
-#include "core/group/process_group.h"
+#include "syncline/process_group.h"
 
-namespace syncline {
+namespace syncline::ddp {
 
 enum class Fault : uint8_t {
   kNone,
@@ -24,6 +24,6 @@ enum class Fault : uint8_t {
 absl::Status ReportFaults(ProcessGroup& group, const std::vector<Fault>& mine,
                           const std::vector<std::string>& names, absl::string_view advice);
 
-}  // namespace syncline
+}  // namespace syncline::ddp
 
 #endif  // SYNCLINE_DDP_GRADIENT_REPORT_H_

@@ -10,17 +10,17 @@
 #include "absl/strings/string_view.h"
 #include "core/base/hash.h"
 #include "core/base/rank_ranges.h"
-#include "core/base/status.h"
-#include "core/group/byte_collectives.h"
+#include "syncline/byte_collectives.h"
+#include "syncline/status.h"
 
-namespace syncline {
+namespace syncline::ddp {
 namespace {
 
 constexpr char kEnd = '\0';  // Ends each name and each value.
 
 // Never 0, which stands for an error.
 int64_t HashOf(absl::string_view text) {
-  const uint64_t hash = Fnv1a64(text);
+  const uint64_t hash = base::Fnv1a64(text);
   return hash == 0 ? 1 : static_cast<int64_t>(hash);
 }
 
@@ -67,7 +67,7 @@ absl::Status Difference(const std::vector<std::string>& texts) {
     }
     if (values.size() < 2) continue;
     const std::string list = absl::StrJoin(values, ", ", [](std::string* out, const auto& one) {
-      absl::StrAppend(out, ListRanks(one.second), one.second.size() == 1 ? " has " : " have ",
+      absl::StrAppend(out, base::ListRanks(one.second), one.second.size() == 1 ? " has " : " have ",
                       one.first);
     });
     return MismatchError(absl::StrCat("the reducers differ in ", name, ": ", list,
@@ -104,4 +104,4 @@ std::string ParameterName(const std::vector<std::string>& names, int64_t index) 
   return absl::StrCat("'", names[index], "' (index ", index, ")");
 }
 
-}  // namespace syncline
+}  // namespace syncline::ddp

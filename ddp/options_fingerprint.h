@@ -7,9 +7,9 @@
 #include <vector>
 
 #include "absl/status/status.h"
-#include "core/group/process_group.h"
+#include "syncline/process_group.h"
 
-namespace syncline {
+namespace syncline::ddp {
 
 // One option: "parameter 'bias' (index 3)" is "float32[10] on cpu".
 struct OptionValue {
@@ -34,6 +34,6 @@ absl::Status CheckSameOnAllRanks(ProcessGroup& group, const OptionsFingerprint& 
 // For messages: "parameter 3", or "'bias' (index 3)" where there are names.
 std::string ParameterName(const std::vector<std::string>& names, int64_t index);
 
-}  // namespace syncline
+}  // namespace syncline::ddp
 
 #endif  // SYNCLINE_DDP_OPTIONS_FINGERPRINT_H_

@@ -1,10 +1,10 @@
-#include "ddp/reducer.h"
+#include "syncline/reducer.h"
 
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "core/base/status.h"
 #include "ddp/reducer_impl.h"
+#include "syncline/status.h"
 
 namespace syncline {
 

@@ -5,11 +5,12 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
-#include "core/base/deadline.h"
-#include "core/base/interrupt.h"
-#include "core/base/status.h"
 #include "core/tensor/reduce_kernels.h"
+#include "ddp/bucketing.h"
 #include "ddp/reducer_impl.h"
+#include "syncline/deadline.h"
+#include "syncline/interrupt.h"
+#include "syncline/status.h"
 
 namespace syncline {
 namespace {
@@ -97,15 +98,16 @@ absl::Status Reducer::Impl::AwaitOthers() {
 }
 
 void Reducer::Impl::CompleteStep() {
-  step_.faults.assign(parameters_.size(), Fault::kNone);
+  step_.faults.assign(parameters_.size(), ddp::Fault::kNone);
   const bool finds_unused = FindsUnused();
   for (size_t i = 0; i < step_.states.size(); ++i) {
     if (HasGradient(i)) continue;
-    if (step_.states[i] == State::kAwaited && sparse_place_[i] < 0) Clear(layout_.gradients[i]);
+    if (step_.states[i] == State::kAwaited && sparse_place_[i] < 0)
+      ddp::Clear(layout_.gradients[i]);
     if (finds_unused) continue;
-    if (options_.unused == Unused::kRefused || used_[i]) step_.faults[i] = Fault::kMissing;
+    if (options_.unused == Unused::kRefused || used_[i]) step_.faults[i] = ddp::Fault::kMissing;
   }
-  for (int64_t i : step_.surplus) step_.faults[i] = Fault::kSurplus;
+  for (int64_t i : step_.surplus) step_.faults[i] = ddp::Fault::kSurplus;
   for (size_t b = 0; b < step_.awaited.size(); ++b) {
     if (step_.awaited[b] > 0) step_.times->ready[b] = Nanos();
     step_.awaited[b] = 0;
@@ -164,7 +166,7 @@ absl::Status Reducer::Impl::ReadUsedAllReduce(int64_t* waited) {
   const int32_t* end = values + step_.used_values.numel();
   if (std::find(values, end, 2) != end) {
     const Stopwatch stopwatch(waited);
-    return ReportFaults(*group_, step_.faults, options_.names, AdviceFor(options_.unused));
+    return ddp::ReportFaults(*group_, step_.faults, options_.names, AdviceFor(options_.unused));
   }
   absl::MutexLock lock(&mutex_);
   if (FindsUnused()) {
@@ -184,7 +186,7 @@ void Reducer::Impl::DivideIntegers() {
   for (size_t b = 0; b < layout_.flats.size(); ++b) {
     if (!DividesAfterwards(b)) continue;
     const Tensor& flat = layout_.flats[b];
-    Divide(flat.dtype(), flat.data(), static_cast<int>(step_.divisor), flat.numel());
+    tensor::Divide(flat.dtype(), flat.data(), static_cast<int>(step_.divisor), flat.numel());
   }
 }
 
@@ -195,8 +197,8 @@ absl::Status Reducer::Impl::GatherSparse(int64_t* waited) {
     const size_t b = layout_.buckets.size() + s;
     if (step_.times->ready[b] == 0) step_.times->ready[b] = step_.times->backward_end;
     step_.times->start[b] = Nanos();
-    auto rows =
-        used_[sparse_[s]] ? GatherRows(*group_, own_rows_[s], step_.divisor) : own_rows_[s].Make(0);
+    auto rows = used_[sparse_[s]] ? ddp::GatherRows(*group_, own_rows_[s], step_.divisor)
+                                  : own_rows_[s].Make(0);
     if (!rows.ok()) return Annotate(rows.status(), absl::StrCat("rows of ", NameOf(sparse_[s])));
     all[s] = *std::move(rows);
     step_.times->end[b] = Nanos();
@@ -235,9 +237,10 @@ absl::Status Reducer::Impl::ShareOrder(int64_t* waited) {
 }
 
 absl::Status Reducer::Impl::AdoptOrder(const std::vector<int64_t>& order) {
-  auto buckets = AssignBuckets(parameters_, order, options_.caps);
+  auto buckets = ddp::AssignBuckets(parameters_, order, options_.caps);
   if (buckets == layout_.buckets) return absl::OkStatus();
-  SYNCLINE_ASSIGN_OR_RETURN(BucketLayout layout, Allocate(std::move(buckets), parameters_));
+  SYNCLINE_ASSIGN_OR_RETURN(ddp::BucketLayout layout,
+                            ddp::Allocate(std::move(buckets), parameters_));
   for (int64_t i : order) {
     const Tensor& from = layout_.gradients[i];
     if (from.nbytes() > 0) std::memcpy(layout.gradients[i].data(), from.data(), from.nbytes());

@@ -12,16 +12,16 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
-#include "core/group/process_group.h"
-#include "core/group/work.h"
-#include "core/tensor/tensor.h"
 #include "ddp/bucket_layout.h"
-#include "ddp/comm_hook.h"
 #include "ddp/gradient_report.h"
 #include "ddp/options_fingerprint.h"
-#include "ddp/reducer.h"
-#include "ddp/reducer_stats.h"
 #include "ddp/sparse_gather.h"
+#include "syncline/comm_hook.h"
+#include "syncline/process_group.h"
+#include "syncline/reducer.h"
+#include "syncline/reducer_stats.h"
+#include "syncline/tensor.h"
+#include "syncline/work.h"
 
 namespace syncline {
 
@@ -99,15 +99,15 @@ class Reducer::Impl {
     std::shared_ptr<Work> used_work;           // The used-parameter all-reduce.
     std::vector<int64_t> bytes, counts;        // By bucket, for statistics.
     Tensor used_values;  // Its int32s: 0 unused, 1 used, 2 a fault. By parameter, or just one.
-    std::vector<Fault> faults;  // By parameter; known to Finish.
-    absl::Status error;         // Of the start of a bucket.
+    std::vector<ddp::Fault> faults;  // By parameter; known to Finish.
+    absl::Status error;              // Of the start of a bucket.
     std::shared_ptr<Times> times;
     int64_t own_time = 0, copy_time = 0;
   };
 
   // ---- reducer_setup.cc ----
   absl::Status CheckOptions() const;
-  OptionsFingerprint Fingerprint() const;
+  ddp::OptionsFingerprint Fingerprint() const;
   std::vector<int64_t> DefaultOrder() const;
   absl::Status PlanBuckets();
   absl::Status CheckBetweenSteps(absl::string_view call) const
@@ -166,14 +166,14 @@ class Reducer::Impl {
   // These change between steps, or at the end of Finish, and may be read in a step without it.
   std::shared_ptr<ProcessGroup> group_;
   std::shared_ptr<CommHook> hook_;
-  BucketLayout layout_;
+  ddp::BucketLayout layout_;
   int64_t generation_ = 0;
   bool rebuilt_ = false;
-  bool recorded_ = false;            // used_ holds for all steps.
-  int64_t steps_ = 0;                // That communicated and succeeded.
-  std::vector<uint8_t> used_;        // By parameter, of the last step; empty before the first.
-  std::vector<Rows> gathered_;       // By sparse parameter, of the last step.
-  std::vector<RowBuffer> own_rows_;  // By sparse parameter.
+  bool recorded_ = false;                 // used_ holds for all steps.
+  int64_t steps_ = 0;                     // That communicated and succeeded.
+  std::vector<uint8_t> used_;             // By parameter, of the last step; empty before the first.
+  std::vector<Rows> gathered_;            // By sparse parameter, of the last step.
+  std::vector<ddp::RowBuffer> own_rows_;  // By sparse parameter.
   std::vector<uint8_t> accumulated_ ABSL_GUARDED_BY(mutex_);  // Has a gradient of steps with kNone.
   Running step_;
   ReducerStats stats_ ABSL_GUARDED_BY(mutex_);

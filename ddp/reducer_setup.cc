@@ -4,9 +4,10 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "core/base/deadline.h"
-#include "core/base/status.h"
+#include "ddp/bucketing.h"
 #include "ddp/reducer_impl.h"
+#include "syncline/deadline.h"
+#include "syncline/status.h"
 
 namespace syncline {
 namespace {
@@ -70,7 +71,7 @@ absl::Status Reducer::Impl::Connect() {
   if (own.ok()) own = AcquireHook(hook_.get());
   if (own.ok()) own = PlanBuckets();
   SYNCLINE_RETURN_IF_ERROR(
-      CheckSameOnAllRanks(*group_, own.ok() ? Fingerprint() : OptionsFingerprint(), own));
+      ddp::CheckSameOnAllRanks(*group_, own.ok() ? Fingerprint() : ddp::OptionsFingerprint(), own));
   if (hook_ == nullptr) return absl::OkStatus();
   return Annotate(hook_->Attach(group_), absl::StrCat("communication hook '", HookName(), "'"));
 }
@@ -119,16 +120,16 @@ absl::Status Reducer::Impl::PlanBuckets() {
     sparse_place_[sparse_[s]] = static_cast<int64_t>(s);
     own_rows_.emplace_back(parameters_[sparse_[s]]);
   }
-  auto buckets = AssignBuckets(parameters_, DefaultOrder(), options_.caps);
-  SYNCLINE_ASSIGN_OR_RETURN(layout_, Allocate(std::move(buckets), parameters_));
+  auto buckets = ddp::AssignBuckets(parameters_, DefaultOrder(), options_.caps);
+  SYNCLINE_ASSIGN_OR_RETURN(layout_, ddp::Allocate(std::move(buckets), parameters_));
   generation_ = 1;
   return absl::OkStatus();
 }
 
-OptionsFingerprint Reducer::Impl::Fingerprint() const {
+ddp::OptionsFingerprint Reducer::Impl::Fingerprint() const {
   const bool has_names = !options_.names.empty();
-  OptionsFingerprint options = {{"the number of parameters", absl::StrCat(parameters_.size())},
-                                {"whether parameters have names", has_names ? "yes" : "no"}};
+  ddp::OptionsFingerprint options = {{"the number of parameters", absl::StrCat(parameters_.size())},
+                                     {"whether parameters have names", has_names ? "yes" : "no"}};
   for (size_t i = 0; i < parameters_.size(); ++i) {
     if (has_names) {
       options.push_back(
@@ -180,7 +181,7 @@ absl::Status Reducer::Impl::ShadowStep(int64_t divisor) {
       for (size_t i = 0; i < step_.states.size(); ++i) {
         if (step_.states[i] == State::kAwaited) step_.states[i] = State::kReady;
       }
-      for (const Tensor& flat : layout_.flats) Clear(flat);
+      for (const Tensor& flat : layout_.flats) ddp::Clear(flat);
     }
   }
   return Finish();
@@ -195,7 +196,7 @@ absl::Status Reducer::Impl::SetHook(std::shared_ptr<CommHook> hook) {
   }
   const std::string name = hook == nullptr ? "all_reduce" : hook->name();
   absl::Status status = AcquireHook(hook.get());
-  status = CheckSameOnAllRanks(*group, {{"the communication hook", name}}, status);
+  status = ddp::CheckSameOnAllRanks(*group, {{"the communication hook", name}}, status);
   if (status.ok() && hook != nullptr) {
     status = Annotate(hook->Attach(group), absl::StrCat("communication hook '", name, "'"));
   }
@@ -212,7 +213,7 @@ absl::Status Reducer::Impl::SetHook(std::shared_ptr<CommHook> hook) {
 absl::Status Reducer::Impl::ReplaceGroup(std::shared_ptr<ProcessGroup> group) {
   if (group == nullptr) return ArgumentError("a reducer needs a process group");
   SYNCLINE_RETURN_IF_ERROR(DropStep());
-  SYNCLINE_RETURN_IF_ERROR(CheckSameOnAllRanks(*group, Fingerprint()));
+  SYNCLINE_RETURN_IF_ERROR(ddp::CheckSameOnAllRanks(*group, Fingerprint()));
   SYNCLINE_RETURN_IF_ERROR(AdoptState(*group));
   {
     absl::MutexLock lock(&mutex_);
@@ -243,7 +244,7 @@ absl::Status Reducer::Impl::DropStep() {
   }
   if (all_ended) return absl::OkStatus();
   // Operations that still run may write: they keep the old buckets, and later steps get new ones.
-  SYNCLINE_ASSIGN_OR_RETURN(BucketLayout layout, Allocate(layout_.buckets, parameters_));
+  SYNCLINE_ASSIGN_OR_RETURN(ddp::BucketLayout layout, ddp::Allocate(layout_.buckets, parameters_));
   absl::MutexLock lock(&mutex_);
   layout_ = std::move(layout);
   ++generation_;

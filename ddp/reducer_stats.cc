@@ -1,4 +1,4 @@
-#include "ddp/reducer_stats.h"
+#include "syncline/reducer_stats.h"
 
 #include <algorithm>
 #include <limits>

@@ -4,9 +4,9 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "core/base/status.h"
 #include "core/tensor/reduce_kernels.h"
 #include "ddp/reducer_impl.h"
+#include "syncline/status.h"
 
 namespace syncline {
 
@@ -30,7 +30,7 @@ absl::Status Reducer::Impl::CheckKind(int64_t index, bool sparse) const {
 }
 
 std::string Reducer::Impl::NameOf(int64_t index) const {
-  return ParameterName(options_.names, index);
+  return ddp::ParameterName(options_.names, index);
 }
 
 bool Reducer::Impl::FindsUnused() const {
@@ -116,7 +116,7 @@ void Reducer::Impl::SetUnused(int64_t index) {
   --step_.all_awaited;
   const int64_t b = layout_.bucket_of[index];
   if (b < 0) return;
-  if (!accumulated_[index] && step_.sync == Sync::kAllRanks) Clear(layout_.gradients[index]);
+  if (!accumulated_[index] && step_.sync == Sync::kAllRanks) ddp::Clear(layout_.gradients[index]);
   if (--step_.awaited[b] == 0) step_.times->ready[b] = Nanos();
 }
 
@@ -178,8 +178,8 @@ absl::Status Reducer::Impl::CopyReady(int64_t index, const Tensor& value) {
   }
   const int64_t copying_since = Nanos();
   if (adds) {
-    Accumulate(gradient_view.dtype(), ReduceOp::kSum, gradient_view.data(), value.data(),
-               gradient_view.numel());
+    tensor::Accumulate(gradient_view.dtype(), ReduceOp::kSum, gradient_view.data(), value.data(),
+                       gradient_view.numel());
   } else if (value.nbytes() > 0) {
     std::memcpy(gradient_view.data(), value.data(), value.nbytes());
   }
@@ -193,7 +193,7 @@ absl::Status Reducer::Impl::CopyReady(int64_t index, const Tensor& value) {
 absl::Status Reducer::Impl::MarkReadySparse(int64_t index, const Rows& rows) {
   SYNCLINE_RETURN_IF_ERROR(CheckKind(index, true));
   const int64_t begun = Nanos();
-  RowBuffer& own = own_rows_[sparse_place_[index]];
+  ddp::RowBuffer& own = own_rows_[sparse_place_[index]];
   const absl::Status valid = own.Check(rows);
   if (!valid.ok()) return Annotate(valid, absl::StrCat("the gradient of ", NameOf(index)));
   {
@@ -300,7 +300,7 @@ void Reducer::Impl::StartUsedAllReduce() {
   int32_t* value = values.data_as<int32_t>();
   for (int64_t i = 0; by_parameter && i < count; ++i) value[i] = HasGradient(i) ? 1 : 0;
   for (size_t i = 0; i < step_.faults.size(); ++i) {
-    if (step_.faults[i] != Fault::kNone) value[by_parameter ? i : 0] = 2;
+    if (step_.faults[i] != ddp::Fault::kNone) value[by_parameter ? i : 0] = 2;
   }
   step_.used_values = values;
   mutex_.Unlock();

@@ -1,4 +1,4 @@
-#include "ddp/reducer.h"
+#include "syncline/reducer.h"
 
 #include <algorithm>
 #include <atomic>
@@ -12,12 +12,12 @@
 #include "absl/synchronization/notification.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
-#include "core/base/status.h"
-#include "core/tensor/shared_memory.h"
+#include "core/tensor/shared_place.h"
 #include "core/testing/deferred_backend.h"
 #include "core/testing/fake_backend.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "syncline/status.h"
 
 namespace syncline {
 namespace {
@@ -114,7 +114,7 @@ TEST(ReducerTest, LargeBucketsCanBeReadByOtherProcesses) {
   auto reducer = Reducer::Create(MakeFakeGroup(Succeeds()), {large, small}, options).value();
   const auto is_shared = [&](int64_t index) {
     const Tensor gradient = *reducer->gradient(index);
-    return FindShared(gradient.data(), gradient.nbytes()).has_value();
+    return tensor::FindShared(gradient.data(), gradient.nbytes()).has_value();
   };
   EXPECT_TRUE(is_shared(0));
   EXPECT_FALSE(is_shared(1));

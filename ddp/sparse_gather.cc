@@ -4,11 +4,11 @@
 #include <numeric>
 
 #include "absl/strings/str_cat.h"
-#include "core/base/check.h"
-#include "core/base/status.h"
 #include "core/tensor/reduce_kernels.h"
+#include "syncline/check.h"
+#include "syncline/status.h"
 
-namespace syncline {
+namespace syncline::ddp {
 
 RowBuffer::RowBuffer(const Tensor& parameter)
     : dtype_(parameter.dtype()), shape_(parameter.shape().begin(), parameter.shape().end()) {
@@ -93,8 +93,9 @@ absl::StatusOr<SparseRows> GatherRows(ProcessGroup& group, RowBuffer& mine, int6
   const SparseRows own = mine.rows();
   SYNCLINE_RETURN_IF_ERROR(group.AllGather(indices, own.indices));
   SYNCLINE_RETURN_IF_ERROR(group.AllGather(values, own.values));
-  Divide(all.values.dtype(), all.values.data(), static_cast<int>(divisor), all.values.numel());
+  tensor::Divide(all.values.dtype(), all.values.data(), static_cast<int>(divisor),
+                 all.values.numel());
   return all;
 }
 
-}  // namespace syncline
+}  // namespace syncline::ddp

@@ -7,16 +7,11 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "core/group/process_group.h"
-#include "core/tensor/tensor.h"
+#include "syncline/process_group.h"
+#include "syncline/reducer.h"
+#include "syncline/tensor.h"
 
-namespace syncline {
-
-// `values[k]` belongs to row `indices[k]`, which may repeat.
-struct SparseRows {
-  Tensor indices;  // int64, of shape [n].
-  Tensor values;   // Of shape [n, columns...].
-};
+namespace syncline::ddp {
 
 // Rows that this rank owns, collected one part after another.
 class RowBuffer {
@@ -49,6 +44,6 @@ class RowBuffer {
 // 0 < divisor < 2^31.
 absl::StatusOr<SparseRows> GatherRows(ProcessGroup& group, RowBuffer& mine, int64_t divisor);
 
-}  // namespace syncline
+}  // namespace syncline::ddp
 
 #endif  // SYNCLINE_DDP_SPARSE_GATHER_H_

@@ -11,6 +11,7 @@
 #include <chrono>
 #include <cmath>
 #include <cstdint>
+#include <cstdlib>
 #include <cstring>
 #include <filesystem>
 #include <iostream>
@@ -25,11 +26,10 @@
 #include "absl/flags/parse.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
-#include "core/base/env.h"
-#include "core/base/status.h"
-#include "core/join/world.h"
-#include "core/tensor/tensor.h"
-#include "ddp/reducer.h"
+#include "syncline/reducer.h"
+#include "syncline/status.h"
+#include "syncline/tensor.h"
+#include "syncline/world.h"
 
 ABSL_FLAG(std::string, data, "", "the folder of the four .gz files; //launch:run brings them");
 ABSL_FLAG(int, epochs, 5, "passes over the training images");
@@ -82,7 +82,8 @@ absl::StatusOr<Images> Load(const std::string& folder, const std::string& split,
 // --data, or the folder among the files that Bazel hands to //launch:run.
 absl::StatusOr<std::string> FindData() {
   if (!absl::GetFlag(FLAGS_data).empty()) return absl::GetFlag(FLAGS_data);
-  const std::string root = syncline::GetEnv("SYNCLINE_RUNFILES").value_or(".") + "/fashion_mnist";
+  const char* const runfiles = std::getenv("SYNCLINE_RUNFILES");
+  const std::string root = absl::StrCat(runfiles != nullptr ? runfiles : ".", "/fashion_mnist");
   std::error_code error;
   for (const auto& file : std::filesystem::recursive_directory_iterator(root, error)) {
     if (file.path().filename() == "train-images-idx3-ubyte.gz") {

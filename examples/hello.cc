@@ -7,9 +7,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "core/base/status.h"
-#include "core/join/world.h"
-#include "core/tensor/tensor.h"
+#include "syncline/syncline.h"
 
 namespace {
 

@@ -10,12 +10,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "core/base/status.h"
-#include "core/group/process_group.h"
-#include "core/group/subgroups.h"
-#include "core/join/world.h"
-#include "core/tensor/shared_memory.h"
-#include "core/tensor/tensor.h"
+#include "syncline/syncline.h"
 
 namespace {
 

@@ -4,20 +4,20 @@
 #include <utility>
 
 #include "absl/status/status.h"
-#include "core/base/status.h"
-#include "core/group/process_group.h"
-#include "ddp/comm_hook.h"
 #include "ddp/hooks/blocking_hook.h"
 #include "ddp/hooks/bucket_averager.h"
 #include "io_syncline_CommHookBase.h"
 #include "java/convert.h"
 #include "java/jvm.h"
+#include "syncline/comm_hook.h"
+#include "syncline/process_group.h"
+#include "syncline/status.h"
 
 namespace syncline::java {
 namespace {
 
 // Calls a BucketAverager of Java.
-class JavaAverager : public BucketAverager {
+class JavaAverager : public ddp::BucketAverager {
  public:
   JavaAverager(std::string name, std::unique_ptr<GlobalRef> object)
       : name_(std::move(name)), object_(std::move(object)) {}
@@ -51,7 +51,7 @@ std::shared_ptr<CommHook> Create(JNIEnv* env, std::string name, jobject object) 
     ThrowOutOfMemory(env, "no memory for a reference to a hook");
     return nullptr;
   }
-  return MakeBlockingHook(std::make_unique<JavaAverager>(std::move(name), std::move(kept)));
+  return ddp::MakeBlockingHook(std::make_unique<JavaAverager>(std::move(name), std::move(kept)));
 }
 
 }  // namespace

@@ -3,8 +3,8 @@
 #include <limits>
 
 #include "absl/strings/string_view.h"
-#include "core/tensor/device.h"
-#include "core/tensor/dtype.h"
+#include "syncline/device.h"
+#include "syncline/dtype.h"
 
 namespace syncline::java {
 namespace {

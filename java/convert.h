@@ -22,9 +22,9 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
-#include "core/base/interrupt.h"
-#include "core/tensor/tensor.h"
 #include "java/jvm.h"
+#include "syncline/interrupt.h"
+#include "syncline/tensor.h"
 
 namespace syncline::java {
 

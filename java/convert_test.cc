@@ -10,12 +10,12 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/string_view.h"
-#include "core/tensor/dtype.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "io_syncline_NativeMemory.h"
 #include "java/fake_jvm.h"
 #include "java/jvm.h"
+#include "syncline/dtype.h"
 
 namespace syncline::java {
 namespace {

@@ -5,10 +5,10 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/types/optional.h"
-#include "core/base/check.h"
-#include "core/base/error_origin.h"
-#include "core/base/interrupt.h"
-#include "core/base/status.h"
+#include "syncline/check.h"
+#include "syncline/error_origin.h"
+#include "syncline/interrupt.h"
+#include "syncline/status.h"
 
 namespace syncline::java {
 namespace {

@@ -1,7 +1,7 @@
 // The native side of io.syncline.Logging.
-#include "core/base/log.h"
 #include "io_syncline_Logging.h"
 #include "java/jvm.h"
+#include "syncline/log.h"
 
 namespace syncline::java {
 namespace {

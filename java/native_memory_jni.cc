@@ -8,13 +8,13 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "core/base/status.h"
-#include "core/tensor/dtype.h"
-#include "core/tensor/shared_memory.h"
-#include "core/tensor/tensor.h"
 #include "io_syncline_NativeMemory.h"
 #include "java/convert.h"
 #include "java/jvm.h"
+#include "syncline/dtype.h"
+#include "syncline/shared_memory.h"
+#include "syncline/status.h"
+#include "syncline/tensor.h"
 
 namespace syncline::java {
 namespace {

@@ -3,10 +3,10 @@
 #include <utility>
 
 #include "absl/status/status.h"
-#include "core/group/work.h"
 #include "io_syncline_WorkBase.h"
 #include "java/convert.h"
 #include "java/jvm.h"
+#include "syncline/work.h"
 
 namespace syncline::java {
 namespace {

@@ -13,14 +13,14 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "core/base/process_state.h"
-#include "core/base/status.h"
+#include "syncline/status.h"
 
 namespace syncline::launch {
 namespace {
 
 // The parent of a living process; 0 if it is gone or a zombie.
 pid_t ParentOf(pid_t pid) {
-  const absl::StatusOr<ProcessState> process = ReadProcess(pid);
+  const absl::StatusOr<base::ProcessState> process = base::ReadProcess(pid);
   return process.ok() && !process->is_zombie ? process->parent : 0;
 }
 

@@ -19,7 +19,7 @@
 #include "absl/strings/string_view.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
-#include "core/base/status.h"
+#include "syncline/status.h"
 
 namespace syncline::launch {
 namespace {
@@ -92,15 +92,15 @@ void RemoveFolder(const std::string& folder) {
 
 }  // namespace
 
-Guardian::Guardian(pid_t pid, UniqueFd pipe) : pid_(pid), pipe_(std::move(pipe)) {}
+Guardian::Guardian(pid_t pid, base::UniqueFd pipe) : pid_(pid), pipe_(std::move(pipe)) {}
 
 absl::StatusOr<Guardian> Guardian::Start() {
   int fds[2];
   if (pipe2(fds, O_CLOEXEC) != 0) {
     return BackendError(absl::StrCat("no pipe for the guardian: ", std::strerror(errno)));
   }
-  UniqueFd reader(fds[0]);
-  UniqueFd writer(fds[1]);
+  base::UniqueFd reader(fds[0]);
+  base::UniqueFd writer(fds[1]);
   const pid_t pid = fork();
   if (pid < 0) {
     return BackendError(absl::StrCat("no process for the guardian: ", std::strerror(errno)));
@@ -116,7 +116,7 @@ Guardian::~Guardian() {
   if (!pipe_.valid()) return;
   pipe_.reset();
   // A guardian that is stopped, or whose disk does not answer, finishes by itself later.
-  const UniqueFd process(static_cast<int>(syscall(SYS_pidfd_open, pid_, 0)));
+  const base::UniqueFd process(static_cast<int>(syscall(SYS_pidfd_open, pid_, 0)));
   pollfd ended = {process.get(), POLLIN, 0};
   if (process.valid() && poll(&ended, 1, kEndTimeoutMs) == 0) return;
   while (waitpid(pid_, nullptr, 0) < 0 && errno == EINTR) {

@@ -37,10 +37,10 @@ class Guardian {
   pid_t pid() const { return pid_; }
 
  private:
-  Guardian(pid_t pid, UniqueFd pipe);
+  Guardian(pid_t pid, base::UniqueFd pipe);
 
   pid_t pid_;
-  UniqueFd pipe_;
+  base::UniqueFd pipe_;
 };
 
 }  // namespace syncline::launch

@@ -12,8 +12,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
-#include "core/base/status.h"
 #include "core/base/unique_fd.h"
+#include "syncline/status.h"
 
 namespace syncline::launch {
 namespace {
@@ -37,7 +37,7 @@ HeartbeatMonitor::HeartbeatMonitor(absl::Duration limit, const Clock& clock)
 
 absl::Status HeartbeatMonitor::Watch(int local_rank, const std::string& file) {
   if (!enabled()) return absl::OkStatus();
-  const UniqueFd made(open(file.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600));
+  const base::UniqueFd made(open(file.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600));
   const std::optional<absl::Time> written = WrittenAt(file);
   if (!made.valid() || !written.has_value()) {
     return BackendError(absl::StrCat("the heartbeat file '", file, "' cannot be made: ",

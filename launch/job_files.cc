@@ -15,7 +15,7 @@
 #include "absl/memory/memory.h"
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
-#include "core/base/status.h"
+#include "syncline/status.h"
 
 namespace syncline::launch {
 namespace {
@@ -23,7 +23,7 @@ namespace {
 constexpr int kSecretBytes = 32;
 
 absl::Status WriteSecret(const std::string& path, const std::string& secret) {
-  const UniqueFd file(open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600));
+  const base::UniqueFd file(open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600));
   if (file.valid() &&
       write(file.get(), secret.data(), secret.size()) == static_cast<ssize_t>(secret.size())) {
     return absl::OkStatus();
@@ -63,7 +63,7 @@ absl::StatusOr<std::unique_ptr<JobFiles>> JobFiles::Create(const std::string& pa
   std::unique_ptr<JobFiles> files = absl::WrapUnique(new JobFiles(std::move(folder)));
   // systemd-tmpfiles removes old files, also of a job that has run for weeks, but none in a locked
   // folder. If the lock fails, the job runs without it.
-  files->lock_ = UniqueFd(open(files->folder_.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  files->lock_ = base::UniqueFd(open(files->folder_.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
   if (files->lock_.valid()) flock(files->lock_.get(), LOCK_SH | LOCK_NB);
   files->secret_ = std::move(secret);
   if (files->secret_.empty()) {
@@ -74,7 +74,7 @@ absl::StatusOr<std::unique_ptr<JobFiles>> JobFiles::Create(const std::string& pa
 }
 
 JobFiles::~JobFiles() {
-  lock_ = UniqueFd();  // Listing the folder takes a descriptor, and this may be the last one.
+  lock_ = base::UniqueFd();  // Listing the folder takes a descriptor, and this may be the last one.
   std::error_code ignored;
   std::filesystem::remove_all(folder_, ignored);
   rmdir(folder_.c_str());  // Works without a descriptor if the folder is empty.

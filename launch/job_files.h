@@ -36,7 +36,7 @@ class JobFiles {
   explicit JobFiles(std::string folder);
 
   const std::string folder_;
-  UniqueFd lock_;  // A shared flock() of the folder.
+  base::UniqueFd lock_;  // A shared flock() of the folder.
   std::string secret_;
 };
 

@@ -2,9 +2,9 @@
 
 #include <utility>
 
-#include "core/base/status.h"
 #include "store/common/listen_address.h"
 #include "store/tcp/tcp_server.h"
+#include "syncline/status.h"
 
 namespace syncline::launch {
 namespace {

@@ -12,9 +12,9 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
-#include "core/base/status.h"
 #include "core/join/host_address.h"
 #include "launch/rendezvous/store_network.h"
+#include "syncline/status.h"
 
 namespace syncline::launch {
 namespace {

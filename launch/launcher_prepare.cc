@@ -17,12 +17,12 @@
 #include "absl/memory/memory.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
-#include "core/base/interrupt.h"
-#include "core/base/log.h"
-#include "core/base/status.h"
 #include "launch/launcher.h"
 #include "launch/monitor/event_file.h"
 #include "launch/program.h"
+#include "syncline/interrupt.h"
+#include "syncline/log.h"
+#include "syncline/status.h"
 
 namespace syncline::launch {
 namespace {

@@ -51,7 +51,7 @@ FailureFacts Launcher::CollectFacts(const Agent::Failure& failure) const {
   facts.rank = workers_->rank(local_rank);
   facts.first_rank = workers_->rank(0);
   facts.pid = workers_->pid(local_rank);
-  facts.host = ThisPeer().host;
+  facts.host = base::ThisPeer().host;
   facts.after = failure.after;
   facts.round = round_.number - 1;
   facts.attempt = round_.restarts;
@@ -77,7 +77,7 @@ FailureNote Launcher::MakeNote() const {
     note.summary = start_error_;
     note.report = options_.nodes.max == 1
                       ? start_error_
-                      : absl::StrCat("host ", ThisPeer().host, ": ", start_error_);
+                      : absl::StrCat("host ", base::ThisPeer().host, ": ", start_error_);
     return note;
   }
   const Agent::Failure& failure = *agent_.failure();

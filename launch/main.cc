@@ -13,8 +13,6 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
 #include "core/base/env.h"
-#include "core/base/status.h"
-#include "core/store/store.h"
 #include "launch/clock.h"
 #include "launch/descriptor_limit.h"
 #include "launch/launcher.h"
@@ -24,6 +22,8 @@
 #include "launch/output/fd_sink.h"
 #include "launch/rendezvous/store_network.h"
 #include "launch/signals.h"
+#include "syncline/status.h"
+#include "syncline/store.h"
 
 namespace syncline::launch {
 namespace {
@@ -82,7 +82,8 @@ int RunStatusCommand(const LaunchOptions& options) {
 
 int Main(const std::vector<std::string>& arguments) {
   OpenStandardStreams();
-  absl::StatusOr<LaunchOptions> options = ParseOptions(arguments, GetEnv, DetectHostResources());
+  absl::StatusOr<LaunchOptions> options =
+      ParseOptions(arguments, base::GetEnv, DetectHostResources());
   if (!options.ok()) return ExitWithError(options.status());
   if (!options->information.empty()) {
     std::fputs(options->information.c_str(), stdout);

@@ -9,16 +9,16 @@
 
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
-#include "core/base/deadline.h"
 #include "core/base/env.h"
 #include "core/base/hmac.h"
 #include "core/base/host.h"
-#include "core/base/interrupt.h"
 #include "core/base/sockets.h"
-#include "core/base/status.h"
 #include "core/base/unique_fd.h"
 #include "core/join/host_address.h"
 #include "launch/job_files.h"
+#include "syncline/deadline.h"
+#include "syncline/interrupt.h"
+#include "syncline/status.h"
 
 namespace syncline::launch {
 namespace {
@@ -38,19 +38,19 @@ bool IsLocalhost(absl::string_view host) {
 absl::StatusOr<std::string> OwnAddress(const LaunchOptions& options) {
   if (options.nodes.max == 1) return std::string("127.0.0.1");
   for (const std::string& given :
-       {options.local_addr, GetEnv(join::kHostAddressVariable).value_or("")}) {
-    if (!given.empty()) return FirstAddress(given);
+       {options.local_addr, base::GetEnv(join::kHostAddressVariable).value_or("")}) {
+    if (!given.empty()) return base::FirstAddress(given);
   }
   const RendezvousOptions& rendezvous = options.rendezvous;
   if (rendezvous.backend != Backend::kFile) {
-    SYNCLINE_ASSIGN_OR_RETURN(std::string address, AddressTowards(rendezvous.host));
+    SYNCLINE_ASSIGN_OR_RETURN(std::string address, base::AddressTowards(rendezvous.host));
     if (!join::IsLoopbackAddress(address) || IsLocalhost(rendezvous.host)) return address;
     // The endpoint is this host: its name, unless that means a loopback address.
-    SYNCLINE_ASSIGN_OR_RETURN(address, FirstAddress(rendezvous.host));
+    SYNCLINE_ASSIGN_OR_RETURN(address, base::FirstAddress(rendezvous.host));
     if (!join::IsLoopbackAddress(address)) return address;
   }
-  for (const std::string& guide : {ThisPeer().host, std::string(kElsewhere)}) {
-    const auto address = AddressTowards(guide);
+  for (const std::string& guide : {base::ThisPeer().host, std::string(kElsewhere)}) {
+    const auto address = base::AddressTowards(guide);
     if (address.ok() && !join::IsLoopbackAddress(*address)) return address;
   }
   SYNCLINE_RETURN_IF_ERROR(Interruption());
@@ -73,18 +73,18 @@ absl::StatusOr<std::string> AwaitOwnAddress(const LaunchOptions& options,
 }  // namespace
 
 absl::StatusOr<std::string> GivenSecret(const LaunchOptions& options) {
-  if (options.nodes.max == 1 || !GetEnv(kSecretVariable).has_value()) return std::string();
-  return JobSecret();
+  if (options.nodes.max == 1 || !base::GetEnv(kSecretVariable).has_value()) return std::string();
+  return base::JobSecret();
 }
 
 std::string SecretOfId(const std::string& id) {
-  return absl::BytesToHexString(HmacSha256("syncline job", id));
+  return absl::BytesToHexString(base::HmacSha256("syncline job", id));
 }
 
 absl::StatusOr<int> FindFreePort() {
   constexpr absl::string_view kWhat = "no free port was found for MASTER_PORT";
   constexpr absl::string_view kRemedy = "Give one with --master-port";
-  const absl::StatusOr<UniqueFd> fd = OpenSocket(AF_INET, SOCK_STREAM);
+  const absl::StatusOr<base::UniqueFd> fd = base::OpenSocket(AF_INET, SOCK_STREAM);
   if (!fd.ok()) return Annotate(fd.status(), absl::StrCat(kWhat, " (", kRemedy, ")"));
   sockaddr_in address = {};
   address.sin_family = AF_INET;
@@ -102,7 +102,7 @@ absl::StatusOr<Node> StartNode(const LaunchOptions& options, const std::string& 
   NodeIdentity identity;
   SYNCLINE_ASSIGN_OR_RETURN(identity.id, RandomHex(kIdBytes));
   SYNCLINE_ASSIGN_OR_RETURN(identity.address, AwaitOwnAddress(options, cancelled));
-  const Peer self = ThisPeer();
+  const Peer self = base::ThisPeer();
   identity.host = self.host;
   identity.pid = self.pid;
   identity.role = options.role;

@@ -37,7 +37,7 @@ TEST(NodeTest, WithoutDescriptorsNoFreePortIsFoundAndTheErrorNamesTheLimit) {
 
 // As systemd-tmpfiles(8) does before it removes what is in a folder; see tmpfiles.d(5).
 bool MayBeCleaned(const std::string& folder) {
-  const UniqueFd fd(open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  const base::UniqueFd fd(open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
   return fd.valid() && flock(fd.get(), LOCK_EX | LOCK_NB) == 0;
 }
 

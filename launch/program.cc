@@ -8,8 +8,8 @@
 #include <system_error>
 
 #include "absl/strings/str_cat.h"
-#include "core/base/status.h"
 #include "launch/worker.h"
+#include "syncline/status.h"
 
 namespace syncline::launch {
 namespace {

@@ -9,7 +9,7 @@
 #include <cstring>
 
 #include "absl/strings/str_cat.h"
-#include "core/base/status.h"
+#include "syncline/status.h"
 
 namespace syncline::launch {
 namespace {
@@ -46,7 +46,7 @@ absl::StatusOr<SignalQueue> SignalQueue::Open(const std::vector<int>& more) {
     sigaddset(&handled, number);
   }
   sigprocmask(SIG_BLOCK, &handled, nullptr);
-  UniqueFd fd(signalfd(-1, &handled, SFD_CLOEXEC | SFD_NONBLOCK));
+  base::UniqueFd fd(signalfd(-1, &handled, SFD_CLOEXEC | SFD_NONBLOCK));
   if (!fd.valid()) {
     return BackendError(absl::StrCat("no descriptor for signals: ", std::strerror(errno)));
   }

@@ -25,9 +25,9 @@ class SignalQueue {
   std::vector<int> Take();              // Does not wait.
 
  private:
-  explicit SignalQueue(UniqueFd fd) : fd_(std::move(fd)) {}
+  explicit SignalQueue(base::UniqueFd fd) : fd_(std::move(fd)) {}
 
-  UniqueFd fd_;
+  base::UniqueFd fd_;
 };
 
 // Ends this process with `exit_code` after `time`, by a timer, whatever it hangs in. A later call

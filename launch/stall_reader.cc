@@ -28,7 +28,7 @@ constexpr double kMaxSeconds = 1e9;
 // The contents of a regular file of at most `limit` bytes, or else nothing. Never blocks on what a
 // worker may have put there instead, such as a FIFO or a link to a disk that does not answer.
 std::string ReadFile(const std::string& path, int64_t limit) {
-  const UniqueFd file(
+  const base::UniqueFd file(
       open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOFOLLOW | O_NOCTTY));
   struct stat info;
   if (!file.valid() || fstat(file.get(), &info) != 0 || !S_ISREG(info.st_mode) ||
@@ -185,7 +185,7 @@ void StallReader::EndAllWaits(int local_rank, Source* source) {
 
 // Known only of a process in the launcher's pid namespace, not of one in a container.
 bool StallReader::IsGone(int64_t pid, const Source& source) {
-  static const std::string own = PidNamespace();
+  static const std::string own = base::PidNamespace();
   if (own == "-" || source.pid_namespace != own || pid > std::numeric_limits<pid_t>::max()) {
     return false;
   }

@@ -41,8 +41,8 @@ class StallReaderTest : public testing::Test {
   }
   ~StallReaderTest() override { unlink(path_.c_str()); }
 
-  static syncline::Stall Example(const std::string& operation = "barrier #4") {
-    syncline::Stall stall;
+  static base::Stall Example(const std::string& operation = "barrier #4") {
+    base::Stall stall;
     stall.operation = operation;
     stall.missing = {0, 5, 6, 7, 8};
     stall.waited = absl::Seconds(10);
@@ -76,7 +76,7 @@ class StallReaderTest : public testing::Test {
   const std::string path_;
   FakeClock clock_;
   StallReader reader_{clock_};
-  StallFile file_{path_};
+  base::StallFile file_{path_};
 };
 
 TEST_F(StallReaderTest, AWarningAndTheEndOfItsWaitAreNewsOnce) {
@@ -130,7 +130,7 @@ TEST_F(StallReaderTest, AWaitOfWhichAnotherRankWarnsIsStatusButNoNews) {
 TEST_F(StallReaderTest, OfSeveralWaitsTheLongestIsShown) {
   const int64_t first = file_.Open();
   file_.Report(file_.Open(), Example("recv #1"), /*is_warning=*/true);
-  syncline::Stall longer = Example();
+  base::Stall longer = Example();
   longer.waited = absl::Seconds(40);
   file_.Report(first, longer, /*is_warning=*/true);
   Poll();
@@ -155,7 +155,7 @@ TEST_F(StallReaderTest, TheEndOfTheProcessThatWaitedEndsTheWait) {
   const pid_t child = fork();  // Of a worker that is a script.
   ASSERT_GE(child, 0);
   if (child == 0) {
-    StallFile file(path_);
+    base::StallFile file(path_);
     file.Report(file.Open(), Example(), /*is_warning=*/true);
     _exit(0);
   }

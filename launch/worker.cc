@@ -18,15 +18,15 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
-#include "core/base/status.h"
 #include "launch/descriptor_limit.h"
+#include "syncline/status.h"
 
 namespace syncline::launch {
 namespace {
 
 struct Pipe {
-  UniqueFd reader;
-  UniqueFd writer;
+  base::UniqueFd reader;
+  base::UniqueFd writer;
 };
 
 absl::StatusOr<Pipe> MakePipe() {
@@ -35,7 +35,7 @@ absl::StatusOr<Pipe> MakePipe() {
     return BackendError(absl::StrCat("no pipe for a worker: ", std::strerror(errno),
                                      ". Raise the limit of open files (ulimit -n)"));
   }
-  return Pipe{UniqueFd(fds[0]), UniqueFd(fds[1])};
+  return Pipe{base::UniqueFd(fds[0]), base::UniqueFd(fds[1])};
 }
 
 std::vector<char*> Pointers(const std::vector<std::string>& strings) {
@@ -142,15 +142,15 @@ bool IsExecutableFile(const std::string& path) {
 
 }  // namespace
 
-Worker::Worker(pid_t pid, UniqueFd out, UniqueFd err)
+Worker::Worker(pid_t pid, base::UniqueFd out, base::UniqueFd err)
     : pid_(pid), out_(std::move(out)), err_(std::move(err)) {}
 
 absl::StatusOr<Worker> Worker::Start(const WorkerSpec& spec) {
   SYNCLINE_ASSIGN_OR_RETURN(Pipe out, MakePipe());
   SYNCLINE_ASSIGN_OR_RETURN(Pipe err, MakePipe());
-  UniqueFd input;
+  base::UniqueFd input;
   if (spec.input == WorkerSpec::Input::kNone)
-    input = UniqueFd(open("/dev/null", O_RDONLY | O_CLOEXEC));
+    input = base::UniqueFd(open("/dev/null", O_RDONLY | O_CLOEXEC));
   fcntl(out.reader.get(), F_SETFL, O_NONBLOCK);
   fcntl(err.reader.get(), F_SETFL, O_NONBLOCK);
   const std::vector<char*> arguments = Pointers(spec.arguments);

@@ -50,11 +50,11 @@ class Worker {
   void SetReaped() { reaped_ = true; }
 
  private:
-  Worker(pid_t pid, UniqueFd out, UniqueFd err);
+  Worker(pid_t pid, base::UniqueFd out, base::UniqueFd err);
 
   pid_t pid_;
-  UniqueFd out_;
-  UniqueFd err_;
+  base::UniqueFd out_;
+  base::UniqueFd err_;
   bool reaped_ = false;
 };
 

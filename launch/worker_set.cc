@@ -8,9 +8,9 @@
 
 #include "absl/strings/str_cat.h"
 #include "core/base/host.h"
-#include "core/base/status.h"
 #include "launch/devices.h"
 #include "launch/numa.h"
+#include "syncline/status.h"
 
 namespace syncline::launch {
 namespace {
@@ -166,7 +166,7 @@ absl::StatusOr<LinePrefix> WorkerSet::Prefix(const JobFacts& job, int local_rank
   facts.rank = rank(local_rank);
   facts.local_rank = local_rank;
   facts.group_rank = job.group_rank;
-  facts.host = ThisPeer().host;
+  facts.host = base::ThisPeer().host;
   facts.pid = pid;
   return ExpandPrefix(text, facts);
 }

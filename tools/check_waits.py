@@ -21,7 +21,7 @@ import checks
 FOLDERS = ("core", "store", "backends", "ddp", "launch", "python", "java")
 
 # Where the waits with a deadline are made.
-IMPLEMENTATIONS = ("core/base/deadline.h", "core/base/resolve.cc", "core/base/sockets.cc")
+IMPLEMENTATIONS = ("include/syncline/deadline.h", "core/base/resolve.cc", "core/base/sockets.cc")
 
 # A call: what it looks like, and what in its arguments makes it one that does not wait.
 # A function of the C library, not a method, called or declared.

@@ -8,10 +8,10 @@
 #include "backends/common/shm_availability.h"
 #include "backends/hierarchical/hierarchical_backend.h"
 #include "backends/hierarchical/topology.h"
-#include "core/base/status.h"
-#include "core/group/backend.h"
-#include "core/group/backend_registry.h"
-#include "core/store/prefix_store.h"
+#include "syncline/backend.h"
+#include "syncline/backend_registry.h"
+#include "syncline/prefix_store.h"
+#include "syncline/status.h"
 
 namespace syncline {
 namespace auto_backend {
@@ -37,13 +37,14 @@ class ChosenBackend final : public Backend {
 // Backend shm for the whole group, whose ranks are all on one host. Null on all ranks if they
 // cannot share memory.
 absl::StatusOr<std::shared_ptr<Backend>> MakeShm(const BackendConfig& config,
-                                                 const PeerTable& peers) {
+                                                 const backends::PeerTable& peers) {
   BackendConfig bounded = config;
   bounded.store = std::make_shared<PrefixStore>("all", config.store);
-  bounded.deadline = ShmJoinDeadline(config.deadline);
+  bounded.deadline = backends::ShmJoinDeadline(config.deadline);
   bounded.check_peers = [&peers] { return peers.CheckAlive(); };
   auto shm = BackendRegistry::Make("shm", bounded);
-  SYNCLINE_ASSIGN_OR_RETURN(const bool is_available, ShmIsAvailable(config, peers, shm.status()));
+  SYNCLINE_ASSIGN_OR_RETURN(const bool is_available,
+                            backends::ShmIsAvailable(config, peers, shm.status()));
   if (!is_available) return nullptr;
   return *std::move(shm);
 }
@@ -57,9 +58,9 @@ absl::StatusOr<std::shared_ptr<Backend>> MakeGloo(const BackendConfig& config) {
 // All ranks make the same choice, because all see the same table and ShmIsAvailable answers alike.
 absl::StatusOr<std::shared_ptr<Backend>> Choose(const BackendConfig& config) {
   PrefixStore store("hosts", config.store);
-  SYNCLINE_ASSIGN_OR_RETURN(
-      const PeerTable peers,
-      PeerTable::Join(store, config.rank, config.size, "", config.deadline, config.check_peers));
+  SYNCLINE_ASSIGN_OR_RETURN(const backends::PeerTable peers,
+                            backends::PeerTable::Join(store, config.rank, config.size, "",
+                                                      config.deadline, config.check_peers));
   std::vector<std::string> identities;
   for (int rank = 0; rank < config.size; ++rank) identities.push_back(peers.host_identity(rank));
   const hierarchical::Topology topology(identities, config.rank);

@@ -7,10 +7,10 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "core/base/check.h"
-#include "core/base/status.h"
+#include "syncline/check.h"
+#include "syncline/status.h"
 
-namespace syncline {
+namespace syncline::backends {
 namespace {
 
 // kind, sequence, dtype, count, reduce_op, peer, tag, the lengths of the two lists that follow,
@@ -269,4 +269,4 @@ absl::Status CheckFits(const CallDescription& sent, int src, const CallDescripti
 
 std::string Have(absl::Span<const int> ranks) { return ranks.size() == 1 ? "has" : "have"; }
 
-}  // namespace syncline
+}  // namespace syncline::backends

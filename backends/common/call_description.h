@@ -15,14 +15,14 @@
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
 #include "backends/common/call_fingerprint.h"
-#include "core/base/error_origin.h"
 #include "core/base/rank_ranges.h"
-#include "core/group/backend.h"
-#include "core/tensor/dtype.h"
-#include "core/tensor/reduce_op.h"
-#include "core/tensor/tensor.h"
+#include "syncline/backend.h"
+#include "syncline/dtype.h"
+#include "syncline/error_origin.h"
+#include "syncline/reduce_op.h"
+#include "syncline/tensor.h"
 
-namespace syncline {
+namespace syncline::backends {
 
 // Made from the record of a call when it is needed, which is when something goes wrong. Fields that
 // mean nothing to `kind` keep their defaults. Copyable; borrows nothing.
@@ -102,6 +102,6 @@ absl::Status CheckFits(const CallDescription& sent, int src, const CallDescripti
 // "has" for one, "have" for several.
 std::string Have(absl::Span<const int> ranks);
 
-}  // namespace syncline
+}  // namespace syncline::backends
 
 #endif  // SYNCLINE_BACKENDS_COMMON_CALL_DESCRIPTION_H_

@@ -11,7 +11,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
-namespace syncline {
+namespace syncline::backends {
 namespace {
 
 CallDescription AllReduce() { return CallDescription(OpKind::kAllReduce, 5, DType::kFloat32, 10); }
@@ -130,4 +130,4 @@ TEST(CallDescriptionTest, WhatIsNoCallIsRefused) {
 }
 
 }  // namespace
-}  // namespace syncline
+}  // namespace syncline::backends

@@ -2,7 +2,7 @@
 
 #include "core/base/hash.h"
 
-namespace syncline {
+namespace syncline::backends {
 
 CallFingerprint CallFingerprint::Of(const CallContext& context) {
   const Collective& call = *context.collective;
@@ -17,7 +17,7 @@ CallFingerprint CallFingerprint::Of(const CallContext& context) {
     if (call.tensor != nullptr) fingerprint.count = call.tensor->numel();
   } else if (call.kind != OpKind::kAllToAll) {
     // This rank's own tensor may differ in size from those of others; the list is the same on all.
-    WordHash sizes;
+    base::WordHash sizes;
     for (const Tensor& tensor : call.kind == OpKind::kAllGather ? call.outputs : call.inputs) {
       sizes.Add(static_cast<uint64_t>(tensor.numel()));
     }
@@ -26,4 +26,4 @@ CallFingerprint CallFingerprint::Of(const CallContext& context) {
   return fingerprint;
 }
 
-}  // namespace syncline
+}  // namespace syncline::backends

@@ -6,9 +6,9 @@
 #include <cstring>
 #include <type_traits>
 
-#include "core/group/backend.h"
+#include "syncline/backend.h"
 
-namespace syncline {
+namespace syncline::backends {
 
 // Made from the record of a call, and sent or shared as plain bytes, in the byte order of the
 // machine; all bytes are set. Those of two ranks in one collective are equal, with overwhelming
@@ -52,6 +52,6 @@ inline uint64_t SaltOf(const CallContext& context) {
   return context.salt ^ call.UserHash();
 }
 
-}  // namespace syncline
+}  // namespace syncline::backends
 
 #endif  // SYNCLINE_BACKENDS_COMMON_CALL_FINGERPRINT_H_

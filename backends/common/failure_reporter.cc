@@ -15,13 +15,13 @@
 #include "absl/synchronization/notification.h"
 #include "absl/types/optional.h"
 #include "backends/common/call_description.h"
-#include "core/base/check.h"
-#include "core/base/deadline.h"
-#include "core/base/error_origin.h"
-#include "core/base/status.h"
 #include "core/base/thread.h"
+#include "syncline/check.h"
+#include "syncline/deadline.h"
+#include "syncline/error_origin.h"
+#include "syncline/status.h"
 
-namespace syncline {
+namespace syncline::backends {
 namespace {
 
 constexpr absl::string_view kPrefix = "report/";
@@ -142,7 +142,7 @@ absl::StatusOr<Reports> AwaitReports(const ReportExchange& exchange) {
     SYNCLINE_ASSIGN_OR_RETURN(Reports reports, ReadAll(*exchange.store));
     std::vector<std::string> awaited;
     for (int rank : Silent(exchange.failure, reports, exchange.peers->rank())) {
-      if (exchange.peers->LivenessOf(rank) != Liveness::kDead) awaited.push_back(KeyOf(rank));
+      if (exchange.peers->LivenessOf(rank) != base::Liveness::kDead) awaited.push_back(KeyOf(rank));
     }
     if (awaited.empty() || deadline.Expired()) return reports;
     absl::Status status =
@@ -169,7 +169,7 @@ absl::StatusOr<Reports> RunBounded(std::shared_ptr<Store> store,
   exchange->peers = std::move(peers);
   exchange->failure = failure;
   SYNCLINE_ASSIGN_OR_RETURN(std::thread thread,
-                            StartThread("reports of failures", [exchange, await] {
+                            base::StartThread("reports of failures", [exchange, await] {
                               exchange->reports = Run(*exchange, await);
                               exchange->done.Notify();
                             }));
@@ -207,7 +207,7 @@ class DiagnosisMaker {
     if (known_) reports_ = *reports;
     silent_ = Silent(failure, reports_, peers.rank());
     for (int rank : silent_) {
-      if (peers.LivenessOf(rank) == Liveness::kDead) dead_.push_back(rank);
+      if (peers.LivenessOf(rank) == base::Liveness::kDead) dead_.push_back(rank);
       if (IsLost(rank)) lost_.push_back(rank);
     }
     missing_ = silent_;
@@ -282,7 +282,7 @@ class DiagnosisMaker {
   std::string ActivityOf(int rank) const {
     const auto it = reports_.find(rank);
     if (it == reports_.end()) {
-      return peers_.LivenessOf(rank) == Liveness::kStopped ? "its process is stopped" : "";
+      return peers_.LivenessOf(rank) == base::Liveness::kStopped ? "its process is stopped" : "";
     }
     if (!it->second.idle.empty()) return it->second.idle;
     auto name = [](std::string* out, const CallDescription& call) {
@@ -437,4 +437,4 @@ absl::Status FailureReporter::Diagnose(const Failure& given) const {
   return failure.call.name.empty() ? status : WithOperation(status, failure.call);
 }
 
-}  // namespace syncline
+}  // namespace syncline::backends

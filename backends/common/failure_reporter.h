@@ -12,10 +12,10 @@
 #include "absl/time/time.h"
 #include "backends/common/call_description.h"
 #include "backends/common/peer_table.h"
-#include "core/base/error_origin.h"
-#include "core/store/store.h"
+#include "syncline/error_origin.h"
+#include "syncline/store.h"
 
-namespace syncline {
+namespace syncline::backends {
 
 // What one rank knows when its operation fails.
 struct Failure {
@@ -65,6 +65,6 @@ class FailureReporter {
   const std::shared_ptr<const PeerTable> peers_;
 };
 
-}  // namespace syncline
+}  // namespace syncline::backends
 
 #endif  // SYNCLINE_BACKENDS_COMMON_FAILURE_REPORTER_H_

@@ -5,7 +5,7 @@
 
 #include "core/base/hash.h"
 
-namespace syncline {
+namespace syncline::backends {
 namespace {
 
 // Bits of FingerprintRecord::flags.
@@ -36,7 +36,7 @@ FingerprintRecord FingerprintRecord::Of(const CallContext& context) {
 uint64_t HashOf(const FingerprintRecord& record) {
   uint64_t words[sizeof(CallFingerprint) / sizeof(uint64_t)];
   std::memcpy(words, &record.call, sizeof(words));
-  WordHash hash;
+  base::WordHash hash;
   for (const uint64_t word : words) hash.Add(word);
   return hash.value();
 }
@@ -67,4 +67,4 @@ bool FingerprintExchange::agreed() const { return (record_.flags & kDisagree) ==
 
 bool FingerprintExchange::all_even() const { return (record_.flags & kUneven) == 0; }
 
-}  // namespace syncline
+}  // namespace syncline::backends

@@ -5,9 +5,9 @@
 #include <cstdint>
 
 #include "backends/common/call_fingerprint.h"
-#include "core/group/backend.h"
+#include "syncline/backend.h"
 
-namespace syncline {
+namespace syncline::backends {
 
 // What one rank knows in an exchange. Ranks send it as plain bytes, in the byte order of the
 // machine; all bytes are set.
@@ -75,6 +75,6 @@ class FingerprintExchange {
   FingerprintRecord record_;
 };
 
-}  // namespace syncline
+}  // namespace syncline::backends
 
 #endif  // SYNCLINE_BACKENDS_COMMON_FINGERPRINT_EXCHANGE_H_

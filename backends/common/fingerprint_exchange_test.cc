@@ -12,7 +12,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
-namespace syncline {
+namespace syncline::backends {
 namespace {
 
 constexpr int kSizes = 9;  // And all below.
@@ -172,4 +172,4 @@ TEST(FingerprintExchangeTest, AllToAllIsEvenOnAllRanksOrOnNone) {
 }
 
 }  // namespace
-}  // namespace syncline
+}  // namespace syncline::backends

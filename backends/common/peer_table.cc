@@ -13,11 +13,11 @@
 #include "absl/strings/str_split.h"
 #include "absl/time/time.h"
 #include "backends/common/call_description.h"
-#include "core/base/error_origin.h"
-#include "core/base/status.h"
-#include "core/store/prefix_store.h"
+#include "syncline/error_origin.h"
+#include "syncline/prefix_store.h"
+#include "syncline/status.h"
 
-namespace syncline {
+namespace syncline::backends {
 namespace {
 
 std::string KeyOf(int rank) { return absl::StrCat("member/", rank); }
@@ -56,7 +56,7 @@ absl::Status ExplainTimeout(Store& store, int rank, int size, const Deadline& de
                                      " in which all had to join the group; allow more time"));
   }
   const absl::Status late = TimeoutError(
-      absl::StrCat(NameRanks(*absent), " of ", size, " ", Have(*absent),
+      absl::StrCat(base::NameRanks(*absent), " of ", size, " ", Have(*absent),
                    " not joined the group within ", timeout, " (store ", WithoutPrefixes(store),
                    "); check that all ranks were started, with equal sizes and the same store"));
   return WithRanks(late, *absent);
@@ -74,7 +74,7 @@ absl::StatusOr<PeerTable> PeerTable::Join(Store& store, int rank, int size,
   std::vector<std::string> keys;
   for (int r = 0; r < size; ++r) keys.push_back(KeyOf(r));
   // The wait is cut into slices so that the death of a peer ends it long before the deadline.
-  const absl::Duration slice = check_peers ? kLivenessInterval : absl::InfiniteDuration();
+  const absl::Duration slice = check_peers ? base::kLivenessInterval : absl::InfiniteDuration();
   absl::StatusOr<std::vector<std::string>> values;
   while (!(values = store.MultiGet(keys, std::min(deadline.Remaining(), slice))).ok()) {
     if (deadline.Expired()) return ExplainTimeout(store, rank, size, deadline);
@@ -99,25 +99,25 @@ std::string PeerTable::Describe(int rank) const {
   return absl::StrCat("rank ", rank, " (", members_[rank].peer.ToString(), ")");
 }
 
-Liveness PeerTable::LivenessOf(int rank) const {
-  return syncline::LivenessOf(members_[rank_].peer, members_[rank].peer);
+base::Liveness PeerTable::LivenessOf(int rank) const {
+  return base::LivenessOf(members_[rank_].peer, members_[rank].peer);
 }
 
 absl::Status PeerTable::CheckAlive() const {
   std::vector<int> dead;
   std::vector<std::string> names;
   for (int rank = 0; rank < size(); ++rank) {
-    if (LivenessOf(rank) != Liveness::kDead) continue;
+    if (LivenessOf(rank) != base::Liveness::kDead) continue;
     dead.push_back(rank);
     names.push_back(Describe(rank));
   }
-  return DeadRanksError(std::move(dead), names);
+  return base::DeadRanksError(std::move(dead), names);
 }
 
 PeerTable::Member PeerTable::Self(const absl::StatusOr<std::string>& payload) {
   Member self;
-  const absl::StatusOr<Peer> peer = IdentifyThisProcess();
-  self.peer = peer.ok() ? *peer : ThisPeer();
+  const absl::StatusOr<Peer> peer = base::IdentifyThisProcess();
+  self.peer = peer.ok() ? *peer : base::ThisPeer();
   const absl::Status failure = payload.ok() ? peer.status() : payload.status();
   if (failure.ok()) {
     self.payload = *payload;
@@ -144,4 +144,4 @@ absl::StatusOr<PeerTable::Member> PeerTable::Parse(absl::string_view text) {
   return member;
 }
 
-}  // namespace syncline
+}  // namespace syncline::backends

@@ -11,12 +11,12 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
-#include "core/base/deadline.h"
 #include "core/base/host.h"
 #include "core/base/liveness.h"
-#include "core/store/store.h"
+#include "syncline/deadline.h"
+#include "syncline/store.h"
 
-namespace syncline {
+namespace syncline::backends {
 
 // One rank's copy of the table. It is immutable after Join, so any thread may read it, and it needs
 // no store, so messages can name a rank even when the store is gone. It is a value: each user keeps
@@ -55,7 +55,7 @@ class PeerTable {
   std::string Describe(int rank) const;
 
   // Asks the kernel about the process of `rank`; does not wait. See core/base/liveness.h.
-  Liveness LivenessOf(int rank) const;
+  base::Liveness LivenessOf(int rank) const;
 
   // A NetworkError that names the ranks whose processes have ended, as far as this host's kernel
   // knows; else OK.
@@ -78,6 +78,6 @@ class PeerTable {
   std::vector<Member> members_;
 };
 
-}  // namespace syncline
+}  // namespace syncline::backends
 
 #endif  // SYNCLINE_BACKENDS_COMMON_PEER_TABLE_H_

@@ -12,12 +12,12 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
 #include "absl/types/span.h"
-#include "core/base/check.h"
 #include "core/base/hmac.h"
 #include "core/base/sockets.h"
-#include "core/base/status.h"
+#include "syncline/check.h"
+#include "syncline/status.h"
 
-namespace syncline {
+namespace syncline::backends {
 namespace {
 
 // How many connections of strangers may wait beside those of the ranks.
@@ -25,14 +25,16 @@ constexpr size_t kMaxStrangers = 64;
 
 }  // namespace
 
-std::string NewHelloSecret() { return absl::BytesToHexString(RandomBytes(kHelloSecretSize / 2)); }
+std::string NewHelloSecret() {
+  return absl::BytesToHexString(base::RandomBytes(kHelloSecretSize / 2));
+}
 
 absl::Status SendHello(int socket, absl::string_view secret, int rank, const Deadline& deadline) {
   SYNCLINE_DCHECK(secret.size() == kHelloSecretSize);
   RankAcceptor::Hello hello;
   std::memcpy(hello.secret, secret.data(), kHelloSecretSize);
   hello.rank = rank;
-  return SendAll(socket, &hello, sizeof(hello), deadline);
+  return base::SendAll(socket, &hello, sizeof(hello), deadline);
 }
 
 RankAcceptor::RankAcceptor(int listener, std::string secret, int expected)
@@ -45,7 +47,7 @@ absl::StatusOr<RankAcceptor::Connection> RankAcceptor::Accept(const Deadline& de
   while (!deadline.Expired()) {
     std::vector<pollfd> entries = {{listener_, POLLIN, 0}};
     for (const Pending& pending : pending_) entries.push_back({pending.socket.get(), POLLIN, 0});
-    SYNCLINE_RETURN_IF_ERROR(Poll(absl::MakeSpan(entries), deadline));
+    SYNCLINE_RETURN_IF_ERROR(base::Poll(absl::MakeSpan(entries), deadline));
     // A new connection's first message has mostly come with it, so the same round reads it.
     if (entries[0].revents != 0) SYNCLINE_RETURN_IF_ERROR(AcceptOne());
     for (auto pending = pending_.begin(); pending != pending_.end();) {
@@ -64,7 +66,7 @@ absl::StatusOr<RankAcceptor::Connection> RankAcceptor::Accept(const Deadline& de
 }
 
 absl::Status RankAcceptor::AcceptOne() {
-  absl::StatusOr<UniqueFd> socket = TryAccept(listener_);
+  absl::StatusOr<base::UniqueFd> socket = base::TryAccept(listener_);
   if (!socket.ok()) {
     if (pending_.empty()) return socket.status();
     pending_.pop_front();  // The next connection gets its descriptor.
@@ -88,7 +90,7 @@ RankAcceptor::HelloState RankAcceptor::Read(Pending& pending) const {
   if (pending.received < sizeof(pending.hello)) return HelloState::kIncomplete;
   // SameBytes takes equally long whatever differs, so a stranger learns nothing from the time.
   const absl::string_view secret(pending.hello.secret, kHelloSecretSize);
-  return SameBytes(secret, secret_) ? HelloState::kComplete : HelloState::kRefused;
+  return base::SameBytes(secret, secret_) ? HelloState::kComplete : HelloState::kRefused;
 }
 
-}  // namespace syncline
+}  // namespace syncline::backends

@@ -11,10 +11,10 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
-#include "core/base/deadline.h"
 #include "core/base/unique_fd.h"
+#include "syncline/deadline.h"
 
-namespace syncline {
+namespace syncline::backends {
 
 inline constexpr size_t kHelloSecretSize = 32;  // Characters.
 
@@ -34,7 +34,7 @@ absl::Status SendHello(int socket, absl::string_view secret, int rank, const Dea
 class RankAcceptor {
  public:
   struct Connection {
-    UniqueFd socket;
+    base::UniqueFd socket;
     int rank = 0;  // What the peer sent; not checked.
   };
 
@@ -53,7 +53,7 @@ class RankAcceptor {
     int32_t rank;
   };
   struct Pending {
-    UniqueFd socket;
+    base::UniqueFd socket;
     Hello hello;
     size_t received = 0;  // Bytes of `hello`.
   };
@@ -71,6 +71,6 @@ class RankAcceptor {
   std::deque<Pending> pending_;  // The oldest first.
 };
 
-}  // namespace syncline
+}  // namespace syncline::backends
 
 #endif  // SYNCLINE_BACKENDS_COMMON_RANK_ACCEPTOR_H_

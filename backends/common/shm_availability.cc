@@ -5,11 +5,11 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
-#include "core/base/log.h"
-#include "core/base/status.h"
-#include "core/store/prefix_store.h"
+#include "syncline/log.h"
+#include "syncline/prefix_store.h"
+#include "syncline/status.h"
 
-namespace syncline {
+namespace syncline::backends {
 namespace {
 
 constexpr absl::Duration kShmJoinTimeout = absl::Seconds(30);
@@ -43,4 +43,4 @@ absl::StatusOr<bool> ShmIsAvailable(const BackendConfig& config, const PeerTable
   return true;
 }
 
-}  // namespace syncline
+}  // namespace syncline::backends

@@ -6,10 +6,10 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "backends/common/peer_table.h"
-#include "core/base/deadline.h"
-#include "core/group/backend.h"
+#include "syncline/backend.h"
+#include "syncline/deadline.h"
 
-namespace syncline {
+namespace syncline::backends {
 
 // The deadline for making backend shm: that of joining, or half a minute if that is less. All ranks
 // have come by then, and a rank that cannot share memory may be unable to say so to the ranks of
@@ -23,6 +23,6 @@ Deadline ShmJoinDeadline(const Deadline& joining);
 absl::StatusOr<bool> ShmIsAvailable(const BackendConfig& config, const PeerTable& peers,
                                     const absl::Status& own);
 
-}  // namespace syncline
+}  // namespace syncline::backends
 
 #endif  // SYNCLINE_BACKENDS_COMMON_SHM_AVAILABILITY_H_

@@ -11,10 +11,10 @@
 #include "absl/strings/str_join.h"
 #include "core/base/rank_ranges.h"
 #include "core/base/stall_file.h"
-#include "core/base/status.h"
 #include "core/base/thread.h"
+#include "syncline/status.h"
 
-namespace syncline {
+namespace syncline::backends {
 namespace {
 
 constexpr absl::string_view kPrefix = "stall/";
@@ -38,9 +38,9 @@ std::string DescribeActivity(const PeerTable& peers, int rank,
                              const std::map<int, std::string>& waits,
                              const std::string& last_seen) {
   switch (peers.LivenessOf(rank)) {
-    case Liveness::kStopped:
+    case base::Liveness::kStopped:
       return "its process is stopped";
-    case Liveness::kDead:
+    case base::Liveness::kDead:
       return "its process has ended";
     default:
       break;
@@ -53,7 +53,7 @@ std::string DescribeActivity(const PeerTable& peers, int rank,
 
 void ReportMissing(Store& store, const PeerTable& peers, const StallReporter::Wait& wait,
                    absl::Duration waited, int64_t notice) {
-  Stall stall;
+  base::Stall stall;
   stall.rank = peers.rank();
   stall.operation = wait.operation;
   stall.waited = waited;
@@ -62,7 +62,7 @@ void ReportMissing(Store& store, const PeerTable& peers, const StallReporter::Wa
     stall.text = absl::StrCat(peers.Describe(peers.rank()), " has waited for ",
                               absl::FormatDuration(waited), " in ", wait.operation,
                               "; who is missing is not known: ", waits.status().message());
-    return ReportStall(notice, stall, /*speaks=*/true);
+    return base::ReportStall(notice, stall, /*speaks=*/true);
   }
   const auto waits_here = [&](int rank) {
     const auto it = waits->find(rank);
@@ -80,12 +80,12 @@ void ReportMissing(Store& store, const PeerTable& peers, const StallReporter::Wa
   }
   std::sort(stall.missing.begin(), stall.missing.end());
   stall.text = StallText(peers, wait.operation, waited, missing);
-  ReportStall(notice, stall, is_lowest);
+  base::ReportStall(notice, stall, is_lowest);
 }
 
 // The operation may go on at any time, so a store that does not answer must not delay it.
 void InBackground(std::function<void()> task) {
-  auto thread = StartThread("warnings of stalls", std::move(task));
+  auto thread = base::StartThread("warnings of stalls", std::move(task));
   if (thread.ok()) thread->detach();  // Else the next warning tries again.
 }
 
@@ -99,9 +99,9 @@ std::string StallText(const PeerTable& peers, absl::string_view operation, absl:
           : absl::StrCat(
                 "missing: ", absl::StrJoin(missing, "; ", [&](std::string* out, const auto& entry) {
                   const auto& [activity, ranks] = entry;
-                  absl::StrAppend(out,
-                                  ranks.size() == 1 ? peers.Describe(ranks[0]) : NameRanks(ranks),
-                                  ": ", activity);
+                  absl::StrAppend(
+                      out, ranks.size() == 1 ? peers.Describe(ranks[0]) : base::NameRanks(ranks),
+                      ": ", activity);
                 }));
   return absl::StrCat(peers.Describe(peers.rank()), " has waited for ",
                       absl::FormatDuration(waited), " in ", operation, "; ", who);
@@ -126,4 +126,4 @@ void StallReporter::Report(Wait wait, absl::Duration waited, int64_t notice) con
   });
 }
 
-}  // namespace syncline
+}  // namespace syncline::backends

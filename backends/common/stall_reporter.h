@@ -11,9 +11,9 @@
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
 #include "backends/common/peer_table.h"
-#include "core/store/store.h"
+#include "syncline/store.h"
 
-namespace syncline {
+namespace syncline::backends {
 
 // The text of a warning, one line: "rank 0 (host a, pid 5) has waited for 10s in all_reduce #3
 // (...); missing: rank 2 (host b, pid 81): it is in no operation of this group; ranks 4-9: ...".
@@ -52,6 +52,6 @@ class StallReporter {
   const std::shared_ptr<const PeerTable> peers_;
 };
 
-}  // namespace syncline
+}  // namespace syncline::backends
 
 #endif  // SYNCLINE_BACKENDS_COMMON_STALL_REPORTER_H_

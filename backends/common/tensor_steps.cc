@@ -3,9 +3,9 @@
 #include <cstdint>
 #include <cstring>
 
-#include "core/base/check.h"
+#include "syncline/check.h"
 
-namespace syncline {
+namespace syncline::backends {
 
 void CopyElements(const Tensor& from, const Tensor& to) {
   SYNCLINE_DCHECK(from.dtype() == to.dtype() && from.numel() == to.numel());
@@ -15,4 +15,4 @@ void CopyElements(const Tensor& from, const Tensor& to) {
 
 ReduceOp PartialOp(ReduceOp op) { return op == ReduceOp::kAvg ? ReduceOp::kSum : op; }
 
-}  // namespace syncline
+}  // namespace syncline::backends

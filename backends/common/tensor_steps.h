@@ -3,10 +3,10 @@
 #ifndef SYNCLINE_BACKENDS_COMMON_TENSOR_STEPS_H_
 #define SYNCLINE_BACKENDS_COMMON_TENSOR_STEPS_H_
 
-#include "core/tensor/reduce_op.h"
-#include "core/tensor/tensor.h"
+#include "syncline/reduce_op.h"
+#include "syncline/tensor.h"
 
-namespace syncline {
+namespace syncline::backends {
 
 // Copies all elements; nothing if both tensors are the same memory. Requires equal sizes and types,
 // and memory that is the same or does not overlap.
@@ -16,6 +16,6 @@ void CopyElements(const Tensor& from, const Tensor& to);
 // the last step.
 ReduceOp PartialOp(ReduceOp op);
 
-}  // namespace syncline
+}  // namespace syncline::backends
 
 #endif  // SYNCLINE_BACKENDS_COMMON_TENSOR_STEPS_H_

@@ -6,11 +6,11 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "core/base/status.h"
-#include "core/tensor/dtype.h"
 #include "core/tensor/reduce_kernels.h"
+#include "syncline/dtype.h"
+#include "syncline/status.h"
 
-namespace syncline {
+namespace syncline::backends {
 namespace {
 
 // What ReducePrefix gathers of each rank at a time.
@@ -87,7 +87,7 @@ absl::Status TypedBackend::ReducePrefix(const Tensor& tensor, ReduceOp op, int c
       if (r < count) inputs.push_back(parts[r].data());
     }
     SYNCLINE_RETURN_IF_ERROR(AllGather(parts, part, context));
-    if (count > 0 && elements > 0) syncline::Reduce(dtype, op, part.data(), inputs, elements);
+    if (count > 0 && elements > 0) tensor::Reduce(dtype, op, part.data(), inputs, elements);
     begin += elements;
   } while (begin < tensor.numel());
   return absl::OkStatus();
@@ -139,4 +139,4 @@ absl::StatusOr<int> TypedBackend::Recv(const Tensor&, int, const CallContext&) {
   return Unsupported(OpKind::kRecv);
 }
 
-}  // namespace syncline
+}  // namespace syncline::backends

@@ -5,27 +5,27 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
-#include "core/group/backend.h"
 #include "core/group/blocking_backend.h"
-#include "core/group/op_kind.h"
-#include "core/tensor/reduce_op.h"
-#include "core/tensor/tensor.h"
+#include "syncline/backend.h"
+#include "syncline/op_kind.h"
+#include "syncline/reduce_op.h"
+#include "syncline/tensor.h"
 
-namespace syncline {
+namespace syncline::backends {
 
 // Turns the calls of a BlockingBackend into the functions below, in which what an operation means
-// is said by the factory of that name in core/group/collective.h; their arguments are the fields of
-// `context.collective`. Every function blocks until this rank's part is done; an operation that a
-// backend does not override is an UnsupportedError, which names it.
+// is said by the factory of that name in include/syncline/collective.h; their arguments are the
+// fields of `context.collective`. Every function blocks until this rank's part is done; an
+// operation that a backend does not override is an UnsupportedError, which names it.
 //
 //   class MyBackend final : public TypedBackend {
 //     absl::string_view name() const override { return "mine"; }
 //     absl::Status Barrier(const CallContext& context) override { ... }
 //     void Abort(const absl::Status& cause) override { ... }
 //   };
-class TypedBackend : public BlockingBackend {
+class TypedBackend : public group::BlockingBackend {
  public:
-  TypedBackend(int rank, int size) : BlockingBackend(rank), size_(size) {}
+  TypedBackend(int rank, int size) : group::BlockingBackend(rank), size_(size) {}
 
  protected:
   virtual absl::Status Broadcast(const Tensor& tensor, int root, const CallContext& context);
@@ -61,6 +61,6 @@ class TypedBackend : public BlockingBackend {
   const int size_;
 };
 
-}  // namespace syncline
+}  // namespace syncline::backends
 
 #endif  // SYNCLINE_BACKENDS_COMMON_TYPED_BACKEND_H_

@@ -8,7 +8,7 @@
 #include "backends/gloo/slots.h"
 #include "backends/gloo/transfers.h"
 #include "backends/gloo/transport.h"
-#include "core/base/status.h"
+#include "syncline/status.h"
 
 namespace syncline {
 namespace gloo_backend {
@@ -16,8 +16,8 @@ namespace {
 
 // For all_to_all: whether every other rank sends the number of elements that this rank expects. The
 // ranks exchange these numbers, so all of them must be known to be in this call.
-bool SplitsFit(gloo::Context& gloo, const CallDescription& call) {
-  CallDescription::Counts announced(gloo.size);
+bool SplitsFit(gloo::Context& gloo, const backends::CallDescription& call) {
+  backends::CallDescription::Counts announced(gloo.size);
   Transfers transfers(gloo, kCollectiveSlot + static_cast<uint32_t>(call.sequence));
   for (int peer = 0; peer < gloo.size; ++peer) {
     if (peer == gloo.rank) continue;
@@ -32,34 +32,35 @@ bool SplitsFit(gloo::Context& gloo, const CallDescription& call) {
 }  // namespace
 
 absl::Status GatherCalls(gloo::Context& gloo, const CallContext& context) {
-  const std::vector<int64_t> own = CallDescription(context).ToWords();
+  const std::vector<int64_t> own = backends::CallDescription(context).ToWords();
   std::vector<std::vector<int64_t>> words(gloo.size);
   Transfers transfers(gloo, kCallSlot);
   for (int peer = 0; peer < gloo.size; ++peer) {
     if (peer == gloo.rank) continue;
-    words[peer].resize(CallDescription::MaxWords(gloo.size));
+    words[peer].resize(backends::CallDescription::MaxWords(gloo.size));
     transfers.Receive(peer, words[peer].data(), words[peer].size() * sizeof(int64_t));
     transfers.Send(peer, own.data(), own.size() * sizeof(int64_t));
   }
   transfers.Wait();
-  std::vector<CallDescription> calls;
+  std::vector<backends::CallDescription> calls;
   for (int rank = 0; rank < gloo.size; ++rank) {
-    SYNCLINE_ASSIGN_OR_RETURN(CallDescription theirs,
-                              CallDescription::FromWords(rank == gloo.rank ? own : words[rank]));
+    SYNCLINE_ASSIGN_OR_RETURN(
+        backends::CallDescription theirs,
+        backends::CallDescription::FromWords(rank == gloo.rank ? own : words[rank]));
     calls.push_back(std::move(theirs));
   }
-  std::vector<const CallDescription*> by_rank;
-  for (const CallDescription& each : calls) by_rank.push_back(&each);
-  SYNCLINE_RETURN_IF_ERROR(CheckCollective(by_rank));
+  std::vector<const backends::CallDescription*> by_rank;
+  for (const backends::CallDescription& each : calls) by_rank.push_back(&each);
+  SYNCLINE_RETURN_IF_ERROR(backends::CheckCollective(by_rank));
   // The fingerprints differed, so the ranks must fail even if the full forms do not show why.
   return MismatchError("ranks made different calls");
 }
 
 CallCheck::CallCheck(Mesh& mesh, int rank, int size) : rank_(rank), size_(size) {
-  for (int k = 0; k < FingerprintExchange::Rounds(size); ++k) {
+  for (int k = 0; k < backends::FingerprintExchange::Rounds(size); ++k) {
     auto round = std::make_unique<Round>();
-    round->out = &mesh.MakePersistentBuffer(&round->sent, sizeof(FingerprintRecord));
-    round->in = &mesh.MakePersistentBuffer(&round->received, sizeof(FingerprintRecord));
+    round->out = &mesh.MakePersistentBuffer(&round->sent, sizeof(backends::FingerprintRecord));
+    round->in = &mesh.MakePersistentBuffer(&round->received, sizeof(backends::FingerprintRecord));
     rounds_.push_back(std::move(round));
   }
 }
@@ -69,15 +70,15 @@ void CallCheck::Start() {
 }
 
 absl::Status CallCheck::Compare(gloo::Context& gloo, const CallContext& context) {
-  const FingerprintRecord own = FingerprintRecord::Of(context);
-  FingerprintExchange exchange(own, rank_, size_);
+  const backends::FingerprintRecord own = backends::FingerprintRecord::Of(context);
+  backends::FingerprintExchange exchange(own, rank_, size_);
   SYNCLINE_RETURN_IF_ERROR(RunRounds(exchange, context.deadline));
   if (exchange.agreed()) {
     if (exchange.all_even()) return absl::OkStatus();
     // The operations are the same, but the sizes of all_to_all are uneven and may not fit. Only the
     // two ranks of a pair can tell, so a second exchange spreads what they find.
-    exchange = FingerprintExchange(own, rank_, size_);
-    if (!SplitsFit(gloo, CallDescription(context))) exchange.Reject();
+    exchange = backends::FingerprintExchange(own, rank_, size_);
+    if (!SplitsFit(gloo, backends::CallDescription(context))) exchange.Reject();
     SYNCLINE_RETURN_IF_ERROR(RunRounds(exchange, context.deadline));
     if (exchange.agreed()) return absl::OkStatus();
   }
@@ -85,12 +86,13 @@ absl::Status CallCheck::Compare(gloo::Context& gloo, const CallContext& context)
 }
 
 void CallCheck::PostReceive(int round) {
-  const int from = FingerprintExchange::From(round, rank_, size_);
+  const int from = backends::FingerprintExchange::From(round, rank_, size_);
   rounds_[round]->posted =
       CatchGloo([&] { rounds_[round]->in->Receive(from, kFingerprintSlot + round); });
 }
 
-absl::Status CallCheck::RunRounds(FingerprintExchange& exchange, const Deadline& deadline) {
+absl::Status CallCheck::RunRounds(backends::FingerprintExchange& exchange,
+                                  const Deadline& deadline) {
   for (int k = 0; k < exchange.rounds(); ++k) {
     Round& round = *rounds_[k];
     SYNCLINE_RETURN_IF_ERROR(round.posted);

@@ -10,9 +10,9 @@
 #include "backends/common/fingerprint_exchange.h"
 #include "backends/gloo/mesh.h"
 #include "backends/gloo/transport.h"
-#include "core/base/deadline.h"
-#include "core/group/backend.h"
 #include "gloo/context.h"
+#include "syncline/backend.h"
+#include "syncline/deadline.h"
 
 namespace syncline {
 namespace gloo_backend {
@@ -42,14 +42,14 @@ class CallCheck {
 
  private:
   struct Round {
-    FingerprintRecord sent = {}, received = {};
+    backends::FingerprintRecord sent = {}, received = {};
     PersistentBuffer* out = nullptr;
     PersistentBuffer* in = nullptr;
     absl::Status posted;  // Of the next receive. It fails if the peer has left since.
   };
 
   void PostReceive(int round);
-  absl::Status RunRounds(FingerprintExchange& exchange, const Deadline& deadline);
+  absl::Status RunRounds(backends::FingerprintExchange& exchange, const Deadline& deadline);
 
   const int rank_;
   const int size_;

@@ -4,8 +4,8 @@
 
 #include "backends/gloo/sigpipe.h"
 #include "backends/gloo/transfers.h"
-#include "core/base/status.h"
-#include "core/group/backend_registry.h"
+#include "syncline/backend_registry.h"
+#include "syncline/status.h"
 
 namespace syncline {
 namespace gloo_backend {
@@ -39,7 +39,7 @@ absl::StatusOr<std::unique_ptr<GlooBackend>> GlooBackend::Make(const BackendConf
 
 GlooBackend::GlooBackend(std::unique_ptr<Mesh> mesh, const BackendConfig& config,
                          OnPeerGone on_peer_gone)
-    : TypedBackend(config.rank, config.size),
+    : backends::TypedBackend(config.rank, config.size),
       others_(OtherRanks(config.rank, config.size)),
       mismatch_check_(config.mismatch_check),
       on_peer_gone_(std::move(on_peer_gone)),

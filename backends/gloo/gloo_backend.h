@@ -17,8 +17,8 @@
 #include "backends/gloo/lifecycle.h"
 #include "backends/gloo/mesh.h"
 #include "backends/gloo/p2p.h"
-#include "core/group/backend.h"
 #include "gloo/context.h"
+#include "syncline/backend.h"
 
 namespace syncline {
 namespace gloo_backend {
@@ -34,7 +34,7 @@ namespace gloo_backend {
 //     operation.collectives().Gather(outputs, input, root);
 //     return absl::OkStatus();
 //   });
-class GlooBackend final : public TypedBackend {
+class GlooBackend final : public backends::TypedBackend {
  public:
   // Called on the watch's thread, also before Make returns, whenever a peer has left or was lost.
   using OnPeerGone = std::function<void(const GlooBackend& gloo)>;

@@ -96,7 +96,7 @@ class PipelinedReduceScatter {
     for (int rank = 0; rank < gloo_.size; ++rank) {
       terms[rank] = rank == gloo_.rank ? At(inputs_[rank], i) : ScratchFor(i, rank);
     }
-    syncline::Reduce(output_.dtype(), op_, At(output_, i), terms, OwnPiece(i));
+    tensor::Reduce(output_.dtype(), op_, At(output_, i), terms, OwnPiece(i));
   }
 
   gloo::Context& gloo_;
@@ -154,7 +154,7 @@ void GlooCollectives::Reduce(const Tensor& tensor, ReduceOp op, int root) {
 }
 
 void GlooCollectives::AllGather(absl::Span<const Tensor> outputs, const Tensor& input) {
-  CopyElements(input, outputs[rank_]);
+  backends::CopyElements(input, outputs[rank_]);
   Transfers transfers(*gloo_, kCollectiveSlot + tag_);
   for (int distance = 1; distance < size_; ++distance) {
     const int from = (rank_ - distance + size_) % size_;
@@ -167,7 +167,7 @@ void GlooCollectives::AllGather(absl::Span<const Tensor> outputs, const Tensor& 
 void GlooCollectives::Gather(absl::Span<const Tensor> outputs, const Tensor& input, int root) {
   Transfers transfers(*gloo_, kCollectiveSlot + tag_);
   if (rank_ == root) {
-    CopyElements(input, outputs[rank_]);
+    backends::CopyElements(input, outputs[rank_]);
     for (int rank = 0; rank < size_; ++rank) {
       if (rank != root) transfers.Receive(rank, outputs[rank].data(), outputs[rank].nbytes());
     }
@@ -180,7 +180,7 @@ void GlooCollectives::Gather(absl::Span<const Tensor> outputs, const Tensor& inp
 void GlooCollectives::Scatter(const Tensor& output, absl::Span<const Tensor> inputs, int root) {
   Transfers transfers(*gloo_, kCollectiveSlot + tag_);
   if (rank_ == root) {
-    CopyElements(inputs[rank_], output);
+    backends::CopyElements(inputs[rank_], output);
     for (int rank = 0; rank < size_; ++rank) {
       if (rank != root) transfers.Send(rank, inputs[rank].data(), inputs[rank].nbytes());
     }
@@ -196,7 +196,7 @@ void GlooCollectives::ReduceScatter(const Tensor& output, absl::Span<const Tenso
 }
 
 void GlooCollectives::AllToAll(absl::Span<const Tensor> outputs, absl::Span<const Tensor> inputs) {
-  CopyElements(inputs[rank_], outputs[rank_]);
+  backends::CopyElements(inputs[rank_], outputs[rank_]);
   Transfers transfers(*gloo_, kCollectiveSlot + tag_);
   for (int distance = 1; distance < size_; ++distance) {
     const int from = (rank_ - distance + size_) % size_;
@@ -223,7 +223,7 @@ void GlooCollectives::DirectReduce(const Tensor& tensor, ReduceOp op,
     if (receiver != rank_) transfers.Send(receiver, tensor.data(), tensor.nbytes());
   }
   transfers.Wait();
-  if (receives) syncline::Reduce(tensor.dtype(), op, tensor.data(), terms, tensor.numel());
+  if (receives) tensor::Reduce(tensor.dtype(), op, tensor.data(), terms, tensor.numel());
 }
 
 }  // namespace gloo_backend

@@ -8,11 +8,11 @@
 #include "absl/time/clock.h"
 #include "backends/gloo/sigpipe.h"
 #include "backends/gloo/transport.h"
-#include "core/base/error_origin.h"
-#include "core/base/interrupt.h"
 #include "core/base/stall.h"
 #include "core/base/stall_file.h"
-#include "core/base/status.h"
+#include "syncline/error_origin.h"
+#include "syncline/interrupt.h"
+#include "syncline/status.h"
 
 namespace syncline {
 namespace gloo_backend {
@@ -31,14 +31,14 @@ absl::Status Lifecycle::Run(const OperationScope& scope, Body body) {
   // A long wait is first only published, so that by the time when this rank warns, all others have
   // published theirs.
   bool has_published = false;
-  StallNotice notice;
+  base::StallNotice notice;
   const auto on_stall = [&](absl::Duration waited, bool is_due) {
-    StallReporter::Wait wait = DescribeWait(scope);
+    backends::StallReporter::Wait wait = DescribeWait(scope);
     if (is_due) return stalls_.Report(std::move(wait), waited, notice.id());
     has_published = true;
     stalls_.PublishWait(wait.name);
   };
-  const StallWatch watch(on_stall);
+  const base::StallWatch watch(on_stall);
   const absl::Cleanup clear_wait = [&] {
     if (has_published) stalls_.ClearWait();
   };
@@ -104,9 +104,9 @@ void Lifecycle::ReportIfIdle() {
   reporter_.ReportIdle(idle);
 }
 
-StallReporter::Wait Lifecycle::DescribeWait(const OperationScope& scope) {
-  StallReporter::Wait wait;
-  const CallDescription call(scope.call);
+backends::StallReporter::Wait Lifecycle::DescribeWait(const OperationScope& scope) {
+  backends::StallReporter::Wait wait;
+  const backends::CallDescription call(scope.call);
   wait.name = call.ShortName();
   wait.operation = scope.name.empty() ? call.ToString() : std::string(scope.name);
   wait.awaited.assign(scope.awaited.begin(), scope.awaited.end());
@@ -129,13 +129,13 @@ std::string Lifecycle::DescribeIdle() const {
       absl::FormatDuration(absl::Trunc(absl::Now() - finished_, absl::Milliseconds(1))), " ago");
 }
 
-Failure Lifecycle::DescribeFailure(const OperationScope& scope, const absl::Status& cause,
-                                   absl::Duration elapsed) const {
+backends::Failure Lifecycle::DescribeFailure(const OperationScope& scope, const absl::Status& cause,
+                                             absl::Duration elapsed) const {
   const Deadline& deadline = scope.call.deadline;
-  Failure failure;
-  failure.operation =
-      scope.name.empty() ? CallDescription(scope.call).ToString() : std::string(scope.name);
-  if (scope.name.empty()) failure.call = CallDescription(scope.call).operation();
+  backends::Failure failure;
+  failure.operation = scope.name.empty() ? backends::CallDescription(scope.call).ToString()
+                                         : std::string(scope.name);
+  if (scope.name.empty()) failure.call = backends::CallDescription(scope.call).operation();
   failure.awaited.assign(scope.awaited.begin(), scope.awaited.end());
   failure.cause = cause;
   failure.timeout = deadline.timeout();
@@ -156,7 +156,7 @@ Failure Lifecycle::DescribeFailure(const OperationScope& scope, const absl::Stat
 // If several operations fail at once, the first finds the cause for all of them.
 absl::Status Lifecycle::Fail(const OperationScope& scope, const absl::Status& cause,
                              absl::Duration elapsed) {
-  Failure failure = DescribeFailure(scope, cause, elapsed);
+  backends::Failure failure = DescribeFailure(scope, cause, elapsed);
   // Which peers left and which were lost must be known before this rank closes its own connections,
   // after which all look alike. Closing them ends the other ranks' waits.
   mesh_.AwaitDisconnects(scope.awaited);
@@ -168,9 +168,9 @@ absl::Status Lifecycle::Fail(const OperationScope& scope, const absl::Status& ca
     if (is_reported_) return cause_;
     is_aborted = !cause_.ok();
     if (is_aborted) failure.cause = cause_;
-    failure.under_way.push_back(CallDescription(scope.call));
+    failure.under_way.push_back(backends::CallDescription(scope.call));
     for (const CallContext* call : under_way_) {
-      if (call != &scope.call) failure.under_way.push_back(CallDescription(*call));
+      if (call != &scope.call) failure.under_way.push_back(backends::CallDescription(*call));
     }
     failure.idle = idle_;
     diagnosing_ = true;

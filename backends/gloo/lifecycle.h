@@ -18,8 +18,8 @@
 #include "backends/common/failure_reporter.h"
 #include "backends/common/stall_reporter.h"
 #include "backends/gloo/mesh.h"
-#include "core/group/backend.h"
-#include "core/store/store.h"
+#include "syncline/backend.h"
+#include "syncline/store.h"
 
 namespace syncline {
 namespace gloo_backend {
@@ -61,20 +61,20 @@ class Lifecycle {
   // Fails the group, and returns the final error.
   absl::Status Fail(const OperationScope& scope, const absl::Status& cause, absl::Duration elapsed);
   // This rank's knowledge when it fails, as far as it needs no lock.
-  Failure DescribeFailure(const OperationScope& scope, const absl::Status& cause,
-                          absl::Duration elapsed) const;
-  StallReporter::Wait DescribeWait(const OperationScope& scope);
+  backends::Failure DescribeFailure(const OperationScope& scope, const absl::Status& cause,
+                                    absl::Duration elapsed) const;
+  backends::StallReporter::Wait DescribeWait(const OperationScope& scope);
   std::string DescribeIdle() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   Mesh& mesh_;
-  const FailureReporter reporter_;
-  const StallReporter stalls_;
+  const backends::FailureReporter reporter_;
+  const backends::StallReporter stalls_;
   absl::Mutex leaving_mutex_;  // Serializes Mesh::Leave, which must not be called under mutex_.
   absl::Mutex mutex_;
   absl::Status cause_ ABSL_GUARDED_BY(mutex_);  // The final error; OK while the group is usable.
   std::vector<const CallContext*> under_way_ ABSL_GUARDED_BY(mutex_);
   // The last that finished, without its sizes.
-  std::optional<CallDescription> last_ ABSL_GUARDED_BY(mutex_);
+  std::optional<backends::CallDescription> last_ ABSL_GUARDED_BY(mutex_);
   absl::Time finished_ ABSL_GUARDED_BY(mutex_);
   std::string idle_ ABSL_GUARDED_BY(mutex_);          // What ReportIfIdle has published.
   bool diagnosing_ ABSL_GUARDED_BY(mutex_) = false;   // A failed operation looks for the cause.

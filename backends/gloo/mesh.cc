@@ -9,12 +9,12 @@
 #include "backends/common/call_description.h"
 #include "backends/gloo/slots.h"
 #include "backends/gloo/thresholds.h"
-#include "core/base/error_origin.h"
-#include "core/base/status.h"
 #include "core/base/thread.h"
 #include "gloo/transport/address.h"
 #include "gloo/transport/pair.h"
 #include "gloo/transport/tcp/device.h"
+#include "syncline/error_origin.h"
+#include "syncline/status.h"
 
 namespace syncline {
 namespace gloo_backend {
@@ -52,7 +52,7 @@ absl::StatusOr<std::shared_ptr<gloo::transport::Context>> Listen(const Mesh::Opt
 }
 
 // The address at which rank `from` listens for rank `to`; empty if its payload has none.
-std::vector<char> AddressOf(const PeerTable& peers, int from, int to) {
+std::vector<char> AddressOf(const backends::PeerTable& peers, int from, int to) {
   absl::string_view addresses = peers.payload(from);
   if (!addresses.empty()) addresses.remove_prefix(1);
   const size_t length = addresses.size() / (peers.size() - 1);
@@ -63,7 +63,7 @@ std::vector<char> AddressOf(const PeerTable& peers, int from, int to) {
 
 // Gloo copies an address without a look at its length, so a wrong length must not get there. The
 // payloads of all ranks are equally long.
-absl::Status CheckAddresses(const PeerTable& peers) {
+absl::Status CheckAddresses(const backends::PeerTable& peers) {
   for (int rank = 0; rank < peers.size(); ++rank) {
     if (peers.payload(rank).size() == peers.payload(peers.rank()).size()) continue;
     return StoreError(absl::StrCat("the store's entry for ", peers.Describe(rank),
@@ -73,7 +73,7 @@ absl::Status CheckAddresses(const PeerTable& peers) {
   return absl::OkStatus();
 }
 
-absl::Status CheckSettings(const PeerTable& peers) {
+absl::Status CheckSettings(const backends::PeerTable& peers) {
   std::vector<int> check, do_not;
   for (int rank = 0; rank < peers.size(); ++rank) {
     const bool checks = absl::StartsWith(peers.payload(rank), absl::string_view(&kChecks, 1));
@@ -82,11 +82,11 @@ absl::Status CheckSettings(const PeerTable& peers) {
   if (check.empty() || do_not.empty()) return absl::OkStatus();
   return MismatchError(
       absl::StrCat("ranks must all compare their calls before they move data, or none of them: ",
-                   NameRanks(check), " would, ", NameRanks(do_not),
+                   base::NameRanks(check), " would, ", base::NameRanks(do_not),
                    " would not; set SYNCLINE_DEBUG to the same value on all ranks"));
 }
 
-absl::Status ConnectAll(const PeerTable& peers, gloo::transport::Context& transport,
+absl::Status ConnectAll(const backends::PeerTable& peers, gloo::transport::Context& transport,
                         const Deadline& deadline) {
   for (int peer = 0; peer < peers.size(); ++peer) {
     if (peer == peers.rank()) continue;
@@ -108,16 +108,16 @@ absl::StatusOr<std::unique_ptr<Mesh>> Mesh::Connect(Store& store, const Options&
   auto transport = Listen(options, deadline, payload);
   absl::StatusOr<std::string> published = payload;
   if (!transport.ok()) published = transport.status();
-  SYNCLINE_ASSIGN_OR_RETURN(
-      PeerTable peers,
-      PeerTable::Join(store, options.rank, options.size, published, deadline, options.check_peers));
+  SYNCLINE_ASSIGN_OR_RETURN(backends::PeerTable peers,
+                            backends::PeerTable::Join(store, options.rank, options.size, published,
+                                                      deadline, options.check_peers));
   SYNCLINE_RETURN_IF_ERROR(CheckAddresses(peers));
   SYNCLINE_RETURN_IF_ERROR(CheckSettings(peers));
   SYNCLINE_RETURN_IF_ERROR(ConnectAll(peers, **transport, deadline));
   return std::unique_ptr<Mesh>(new Mesh(options, std::move(peers), *std::move(transport)));
 }
 
-Mesh::Mesh(const Options& options, PeerTable peers,
+Mesh::Mesh(const Options& options, backends::PeerTable peers,
            std::shared_ptr<gloo::transport::Context> transport)
     : rank_(options.rank),
       size_(options.size),
@@ -144,7 +144,8 @@ absl::Status Mesh::Watch(std::function<void()> on_change) {
   auto watch = [this, on_change = std::move(on_change)] {
     if (RunWatch(on_change) == WatchState::kDisconnected) CloseConnections();
   };
-  SYNCLINE_ASSIGN_OR_RETURN(watch_, StartThread("the watch over connections", std::move(watch)));
+  SYNCLINE_ASSIGN_OR_RETURN(watch_,
+                            base::StartThread("the watch over connections", std::move(watch)));
   return absl::OkStatus();
 }
 
@@ -162,7 +163,7 @@ std::shared_ptr<gloo::Context> Mesh::ForOperation(const Deadline& deadline) {
 void Mesh::AwaitDisconnects(absl::Span<const int> ranks) {
   std::vector<int> dead;
   for (int rank : ranks) {
-    if (peers_.LivenessOf(rank) == Liveness::kDead) dead.push_back(rank);
+    if (peers_.LivenessOf(rank) == base::Liveness::kDead) dead.push_back(rank);
   }
   absl::MutexLock lock(&mutex_);
   auto are_known = [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {

@@ -20,11 +20,11 @@
 #include "absl/types/span.h"
 #include "backends/common/peer_table.h"
 #include "backends/gloo/transport.h"
-#include "core/base/deadline.h"
-#include "core/group/backend.h"
-#include "core/store/store.h"
 #include "gloo/context.h"
 #include "gloo/transport/context.h"
+#include "syncline/backend.h"
+#include "syncline/deadline.h"
+#include "syncline/store.h"
 
 namespace syncline {
 namespace gloo_backend {
@@ -55,7 +55,7 @@ class Mesh {
 
   ~Mesh();  // Leaves, if that has not been done. Requires that no operation is under way.
 
-  const PeerTable& peers() const { return peers_; }
+  const backends::PeerTable& peers() const { return peers_; }
 
   // Starts the watch. Its thread calls `on_change` whenever a peer has left or was lost. Call it
   // once, before any operation. BackendError if no thread can be started.
@@ -104,7 +104,7 @@ class Mesh {
   // kRunning until EndWatch; then whether the watch's thread closes the connections.
   enum class WatchState { kRunning, kStopped, kDisconnected };
 
-  Mesh(const Options& options, PeerTable peers,
+  Mesh(const Options& options, backends::PeerTable peers,
        std::shared_ptr<gloo::transport::Context> transport);
 
   // On the watch's thread, until EndWatch. Every connection carries a receive that no message
@@ -117,7 +117,7 @@ class Mesh {
 
   const int rank_;
   const int size_;
-  const PeerTable peers_;
+  const backends::PeerTable peers_;
   BufferSet buffers_;
   std::shared_ptr<gloo::transport::Context> transport_;  // Null once left.
   std::vector<std::unique_ptr<PersistentBuffer>> persistent_;

@@ -7,10 +7,10 @@
 #include "backends/common/call_description.h"
 #include "backends/gloo/slots.h"
 #include "backends/gloo/transfers.h"
-#include "core/base/error_origin.h"
-#include "core/base/interrupt.h"
-#include "core/base/status.h"
 #include "gloo/common/error.h"
+#include "syncline/error_origin.h"
+#include "syncline/interrupt.h"
+#include "syncline/status.h"
 
 namespace syncline {
 namespace gloo_backend {
@@ -33,15 +33,16 @@ uint64_t ElementsSlot(const MessageHeader& header, int tag) {
 }
 
 // Rebuilds the call of rank `src` from the header that rank `dst` has received.
-absl::StatusOr<CallDescription> SentCall(const MessageHeader& header, int src, int dst, int tag) {
+absl::StatusOr<backends::CallDescription> SentCall(const MessageHeader& header, int src, int dst,
+                                                   int tag) {
   if (header.dtype >= AllDTypes().size()) {
     return WithRanks(MismatchError(absl::StrCat(
                          "rank ", src, " sent elements of an unknown type (number ", header.dtype,
                          "): do all ranks run the same version of ", "Syncline?")),
                      {src});
   }
-  CallDescription sent{OpKind::kSend, header.sequence, static_cast<DType>(header.dtype),
-                       header.count};
+  backends::CallDescription sent{OpKind::kSend, header.sequence, static_cast<DType>(header.dtype),
+                                 header.count};
   sent.peer = dst;
   sent.tag = tag;
   return sent;
@@ -76,8 +77,10 @@ absl::StatusOr<int> P2p::Recv(gloo::Context& gloo, const Tensor& tensor,
     announced->recv(src, kHeaderSlot + tag);
     announced->waitRecv();
   }
-  SYNCLINE_ASSIGN_OR_RETURN(const CallDescription sent, SentCall(header, src, gloo.rank, tag));
-  SYNCLINE_RETURN_IF_ERROR(CheckFits(sent, src, CallDescription(context), gloo.rank));
+  SYNCLINE_ASSIGN_OR_RETURN(const backends::CallDescription sent,
+                            SentCall(header, src, gloo.rank, tag));
+  SYNCLINE_RETURN_IF_ERROR(
+      backends::CheckFits(sent, src, backends::CallDescription(context), gloo.rank));
   auto elements = gloo.createUnboundBuffer(tensor.data(), tensor.nbytes());
   elements->recv(src, ElementsSlot(header, tag));
   elements->waitRecv();

@@ -9,11 +9,11 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
-#include "core/base/deadline.h"
-#include "core/group/backend.h"
-#include "core/tensor/tensor.h"
 #include "gloo/context.h"
 #include "gloo/transport/unbound_buffer.h"
+#include "syncline/backend.h"
+#include "syncline/deadline.h"
+#include "syncline/tensor.h"
 
 namespace syncline {
 namespace gloo_backend {
@@ -24,7 +24,7 @@ namespace gloo_backend {
 // no message that is too long for its receive, which would end the receiver's process, is ever on
 // its way.
 //
-// Thread-safe as far as core/group/backend.h allows calls of Send and Recv beside each other.
+// Thread-safe as far as include/syncline/backend.h allows calls of Send and Recv beside each other.
 // Throws what Gloo throws.
 class P2p {
  public:

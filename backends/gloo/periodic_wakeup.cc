@@ -6,9 +6,9 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/time/clock.h"
-#include "core/base/fork.h"
-#include "core/base/interrupt.h"
 #include "core/base/thread.h"
+#include "syncline/fork.h"
+#include "syncline/interrupt.h"
 
 namespace syncline {
 namespace gloo_backend {
@@ -44,7 +44,7 @@ class WakeupThread {
 
  private:
   void Start() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
-    auto thread = StartThread("waits inside Gloo", [this] { Loop(); });
+    auto thread = base::StartThread("waits inside Gloo", [this] { Loop(); });
     has_thread_ = thread.ok();
     if (has_thread_) thread->detach();
   }

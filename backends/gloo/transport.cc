@@ -10,10 +10,10 @@
 #include "absl/strings/match.h"
 #include "absl/strings/string_view.h"
 #include "backends/gloo/periodic_wakeup.h"
-#include "core/base/interrupt.h"
 #include "core/base/stall.h"
-#include "core/base/status.h"
 #include "gloo/common/error.h"
+#include "syncline/interrupt.h"
+#include "syncline/status.h"
 
 namespace syncline {
 namespace gloo_backend {
@@ -38,7 +38,7 @@ bool AwaitInGloo(BufferSet& set, std::atomic<bool>* aborted, const Deadline& dea
     set.Check();
     // No lock is held here, which both of these need: the one asks the store, the other may run
     // handlers of signals.
-    StallWatch::Look();
+    base::StallWatch::Look();
     if (!CheckInterrupt().ok()) throw gloo::IoException("interrupted");
   }
 }

@@ -17,10 +17,10 @@
 #include "absl/status/status.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
-#include "core/base/deadline.h"
 #include "gloo/context.h"
 #include "gloo/transport/context.h"
 #include "gloo/transport/unbound_buffer.h"
+#include "syncline/deadline.h"
 
 namespace syncline {
 namespace gloo_backend {

@@ -7,9 +7,9 @@
 
 #include "backends/common/tensor_steps.h"
 #include "backends/hierarchical/thresholds.h"
-#include "core/base/check.h"
-#include "core/base/status.h"
 #include "core/tensor/reduce_kernels.h"
+#include "syncline/check.h"
+#include "syncline/status.h"
 
 namespace syncline {
 namespace hierarchical {
@@ -23,9 +23,9 @@ void CombineNodes(const HierarchicalCall& call, const Tensor& tensor,
   std::vector<const void*> terms;
   for (const Tensor& term : received) terms.push_back(term.data());
   terms[call.topology().node] = tensor.data();
-  Reduce(tensor.dtype(), PartialOp(op), tensor.data(), terms, tensor.numel());
+  tensor::Reduce(tensor.dtype(), backends::PartialOp(op), tensor.data(), terms, tensor.numel());
   if (op == ReduceOp::kAvg) {
-    Divide(tensor.dtype(), tensor.data(), call.topology().size(), tensor.numel());
+    tensor::Divide(tensor.dtype(), tensor.data(), call.topology().size(), tensor.numel());
   }
 }
 
@@ -140,7 +140,7 @@ class ChunkedReduction {
     state.parts = SplitOverRails(call_, chunks_.Of(tensor_, k));
     state.own = state.parts[topology_.local_rank];
     if (elements == Elements::kStay) state.own = state.copy.Slice(0, state.own.numel());
-    SYNCLINE_RETURN_IF_ERROR(call_.ReduceScatter(state.own, state.parts, PartialOp(op_)));
+    SYNCLINE_RETURN_IF_ERROR(call_.ReduceScatter(state.own, state.parts, backends::PartialOp(op_)));
     if (!call_.is_on_rail()) return absl::OkStatus();
     if (k == 0) call_.SendFingerprint();
     state.sections =
@@ -335,7 +335,7 @@ absl::Status BandwidthReduceScatter(HierarchicalCall& call, const Tensor& output
       const Tensor sum = node == topology.node
                              ? chunks.Of(output, k)
                              : partial[k % 2][node].Slice(0, parts[topology.local_rank].numel());
-      SYNCLINE_RETURN_IF_ERROR(call.ReduceScatter(sum, parts, PartialOp(op)));
+      SYNCLINE_RETURN_IF_ERROR(call.ReduceScatter(sum, parts, backends::PartialOp(op)));
       if (k == 0 && node == 0) call.SendFingerprint();
       if (node == topology.node) continue;
       call.Send(node, sum);

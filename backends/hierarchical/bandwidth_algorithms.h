@@ -5,8 +5,8 @@
 #include "absl/status/status.h"
 #include "absl/types/span.h"
 #include "backends/hierarchical/hierarchical_call.h"
-#include "core/tensor/reduce_op.h"
-#include "core/tensor/tensor.h"
+#include "syncline/reduce_op.h"
+#include "syncline/tensor.h"
 
 namespace syncline {
 namespace hierarchical {

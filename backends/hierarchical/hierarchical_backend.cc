@@ -14,11 +14,11 @@
 #include "backends/hierarchical/latency_algorithms.h"
 #include "backends/hierarchical/listener.h"
 #include "backends/hierarchical/thresholds.h"
-#include "core/base/error_origin.h"
-#include "core/base/interrupt.h"
-#include "core/base/status.h"
-#include "core/group/backend_registry.h"
-#include "core/store/prefix_store.h"
+#include "syncline/backend_registry.h"
+#include "syncline/error_origin.h"
+#include "syncline/interrupt.h"
+#include "syncline/prefix_store.h"
+#include "syncline/status.h"
 
 namespace syncline {
 namespace hierarchical {
@@ -35,15 +35,16 @@ size_t TotalBytes(absl::Span<const Tensor> tensors) {
 // Gloo comes first: from then on the death of a rank ends every wait, also those for the rails and
 // for shared memory. These two may fail without an error of the group, which then does without.
 absl::StatusOr<std::shared_ptr<Backend>> HierarchicalBackend::Make(const BackendConfig& config,
-                                                                   const PeerTable& peers,
+                                                                   const backends::PeerTable& peers,
                                                                    const Topology& topology) {
   std::shared_ptr<HierarchicalBackend> backend(new HierarchicalBackend(peers, topology));
   SYNCLINE_RETURN_IF_ERROR(backend->JoinGloo(config));
   BackendConfig bounded = config;
-  bounded.deadline = ShmJoinDeadline(config.deadline);
+  bounded.deadline = backends::ShmJoinDeadline(config.deadline);
   absl::Status joined = backend->JoinRail(bounded);
   if (joined.ok()) joined = backend->JoinNode(bounded);
-  SYNCLINE_ASSIGN_OR_RETURN(const bool is_available, ShmIsAvailable(config, peers, joined));
+  SYNCLINE_ASSIGN_OR_RETURN(const bool is_available,
+                            backends::ShmIsAvailable(config, peers, joined));
   if (!is_available) return nullptr;
   return backend;
 }
@@ -71,9 +72,9 @@ absl::Status HierarchicalBackend::JoinRail(const BackendConfig& config) {
   // Ranks on no rail join the table too, so that all ranks hear of one that cannot listen.
   PrefixStore store("rails", config.store);
   SYNCLINE_ASSIGN_OR_RETURN(
-      const PeerTable peers,
-      PeerTable::Join(store, config.rank, config.size, endpoint, config.deadline,
-                      [this] { return peers_.CheckAlive(); }));
+      const backends::PeerTable peers,
+      backends::PeerTable::Join(store, config.rank, config.size, endpoint, config.deadline,
+                                [this] { return peers_.CheckAlive(); }));
   if (listener == nullptr) return absl::OkStatus();
   std::vector<RailSockets::Member> members;
   for (int rank : topology_.rail()) {
@@ -146,7 +147,7 @@ absl::Status HierarchicalBackend::TimeoutOf(const CallContext& context) const {
       absl::StrCat("not complete after ", absl::FormatDuration(context.deadline.timeout()));
   std::vector<int> stopped;
   for (int rank : topology_.local_ranks()) {
-    if (peers_.LivenessOf(rank) != Liveness::kStopped) continue;
+    if (peers_.LivenessOf(rank) != base::Liveness::kStopped) continue;
     absl::StrAppend(&text, "; ", peers_.Describe(rank), " is stopped");
     stopped.push_back(rank);
   }

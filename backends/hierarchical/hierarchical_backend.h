@@ -18,7 +18,7 @@
 #include "backends/hierarchical/rail_sockets.h"
 #include "backends/hierarchical/scratch_arena.h"
 #include "backends/hierarchical/topology.h"
-#include "core/group/backend.h"
+#include "syncline/backend.h"
 
 namespace syncline {
 namespace hierarchical {
@@ -32,13 +32,13 @@ namespace hierarchical {
 // a connection of gloo's had broken. If a connection of gloo's breaks, all other waits end.
 //
 // Threads, ownership and errors are those of Backend; no error shows a local rank.
-class HierarchicalBackend final : public TypedBackend {
+class HierarchicalBackend final : public backends::TypedBackend {
  public:
   // Collective. Null on all ranks, one of which logs why, if the ranks of some node cannot share
   // memory or the rails cannot be connected. `peers` and `topology` describe the group of `config`.
   // Other errors are those of GlooBackend::Make.
   static absl::StatusOr<std::shared_ptr<Backend>> Make(const BackendConfig& config,
-                                                       const PeerTable& peers,
+                                                       const backends::PeerTable& peers,
                                                        const Topology& topology);
 
   ~HierarchicalBackend() override;
@@ -75,8 +75,8 @@ class HierarchicalBackend final : public TypedBackend {
   using GlooBackend = gloo_backend::GlooBackend;
   using GlooCollectives = gloo_backend::GlooCollectives;
 
-  HierarchicalBackend(const PeerTable& peers, const Topology& topology)
-      : TypedBackend(peers.rank(), peers.size()), peers_(peers), topology_(topology) {}
+  HierarchicalBackend(const backends::PeerTable& peers, const Topology& topology)
+      : backends::TypedBackend(peers.rank(), peers.size()), peers_(peers), topology_(topology) {}
 
   absl::Status JoinGloo(const BackendConfig& config);
   absl::Status JoinRail(const BackendConfig& config);
@@ -105,7 +105,7 @@ class HierarchicalBackend final : public TypedBackend {
   // The TimeoutError of a call, which names the ranks of this node whose processes are stopped.
   absl::Status TimeoutOf(const CallContext& context) const;
 
-  const PeerTable peers_;
+  const backends::PeerTable peers_;
   const Topology topology_;
   ScratchArena arena_;
   absl::Mutex mutex_;

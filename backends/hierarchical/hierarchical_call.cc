@@ -4,8 +4,8 @@
 
 #include "backends/common/tensor_steps.h"
 #include "backends/hierarchical/thresholds.h"
-#include "core/base/check.h"
-#include "core/base/status.h"
+#include "syncline/check.h"
+#include "syncline/status.h"
 
 namespace syncline {
 namespace hierarchical {
@@ -14,10 +14,10 @@ namespace hierarchical {
 HierarchicalCall::HierarchicalCall(const Transports& transports, const CallContext& context)
     : transports_(transports),
       local_context_{context.sequence, context.deadline},
-      exchange_(FingerprintRecord::Of(context), 0, 1),
+      exchange_(backends::FingerprintRecord::Of(context), 0, 1),
       records_(transports.topology.node_count()),
       record_ends_(transports.topology.node_count()) {
-  local_context_.salt = HashOf(exchange_.record());
+  local_context_.salt = backends::HashOf(exchange_.record());
   transports_.arena.Reset();
 }
 
@@ -45,7 +45,7 @@ absl::Status HierarchicalCall::AllGather(absl::Span<const Tensor> outputs, const
         RunAndWait(*transports_.shm, Collective::AllGather(outputs, input), local_context_)
             .status());
   }
-  CopyElements(input, outputs[0]);
+  backends::CopyElements(input, outputs[0]);
   return absl::OkStatus();
 }
 
@@ -56,7 +56,7 @@ absl::Status HierarchicalCall::ReduceScatter(const Tensor& output, absl::Span<co
         RunAndWait(*transports_.shm, Collective::ReduceScatter(output, inputs, op), local_context_)
             .status());
   }
-  CopyElements(inputs[0], output);
+  backends::CopyElements(inputs[0], output);
   return absl::OkStatus();
 }
 
@@ -89,8 +89,8 @@ void HierarchicalCall::SendFingerprint() {
   records_[own] = exchange_.record();
   for (int node = 0; node < node_count(); ++node) {
     if (node == own) continue;
-    transports_.rail->Send(node, &records_[own], sizeof(FingerprintRecord));
-    transports_.rail->Receive(node, &records_[node], sizeof(FingerprintRecord));
+    transports_.rail->Send(node, &records_[own], sizeof(backends::FingerprintRecord));
+    transports_.rail->Receive(node, &records_[node], sizeof(backends::FingerprintRecord));
     record_ends_[node] = transports_.rail->bytes_to_receive(node);
   }
 }

@@ -13,9 +13,9 @@
 #include "backends/hierarchical/rail_sockets.h"
 #include "backends/hierarchical/scratch_arena.h"
 #include "backends/hierarchical/topology.h"
-#include "core/group/backend.h"
-#include "core/tensor/reduce_op.h"
-#include "core/tensor/tensor.h"
+#include "syncline/backend.h"
+#include "syncline/reduce_op.h"
+#include "syncline/tensor.h"
 
 namespace syncline {
 namespace hierarchical {
@@ -94,9 +94,9 @@ class HierarchicalCall {
   // For the steps within the node. Its fingerprint hash makes shm compare the calls of this
   // collective, of which the steps themselves may show nothing.
   CallContext local_context_;
-  FingerprintExchange exchange_;
+  backends::FingerprintExchange exchange_;
   // By node; that of this node is what it sends.
-  absl::InlinedVector<FingerprintRecord, 4> records_;
+  absl::InlinedVector<backends::FingerprintRecord, 4> records_;
   // By node: the position in the stream from it at which its record has come.
   absl::InlinedVector<uint64_t, 4> record_ends_;
   bool has_sent_fingerprint_ = false;

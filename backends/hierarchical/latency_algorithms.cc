@@ -4,8 +4,8 @@
 #include <vector>
 
 #include "backends/common/tensor_steps.h"
-#include "core/base/status.h"
 #include "core/tensor/reduce_kernels.h"
+#include "syncline/status.h"
 
 namespace syncline {
 namespace hierarchical {
@@ -37,9 +37,9 @@ absl::Status ReduceAmongLeaders(HierarchicalCall& call, const Tensor& tensor, Re
   // Also of what is sent: the reduction overwrites it.
   SYNCLINE_RETURN_IF_ERROR(call.AwaitAll());
   if (tensor.numel() == 0) return absl::OkStatus();
-  Reduce(tensor.dtype(), PartialOp(op), tensor.data(), terms, tensor.numel());
+  tensor::Reduce(tensor.dtype(), backends::PartialOp(op), tensor.data(), terms, tensor.numel());
   if (op == ReduceOp::kAvg) {
-    Divide(tensor.dtype(), tensor.data(), topology.size(), tensor.numel());
+    tensor::Divide(tensor.dtype(), tensor.data(), topology.size(), tensor.numel());
   }
   return absl::OkStatus();
 }
@@ -70,7 +70,7 @@ absl::Status LatencyBroadcast(HierarchicalCall& call, const Tensor& tensor, int 
 }
 
 absl::Status LatencyAllReduce(HierarchicalCall& call, const Tensor& tensor, ReduceOp op) {
-  SYNCLINE_RETURN_IF_ERROR(call.Reduce(tensor, PartialOp(op), 0));
+  SYNCLINE_RETURN_IF_ERROR(call.Reduce(tensor, backends::PartialOp(op), 0));
   if (call.is_leader()) {
     SYNCLINE_RETURN_IF_ERROR(ReduceAmongLeaders(call, tensor, op));
   }
@@ -85,7 +85,7 @@ absl::Status LatencyReduce(HierarchicalCall& call, const Tensor& tensor, ReduceO
     return LatencyAllReduce(call, tensor, op);
   }
   const Tensor copy = call.arena().Allocate(tensor.dtype(), tensor.numel());
-  CopyElements(tensor, copy);
+  backends::CopyElements(tensor, copy);
   return LatencyAllReduce(call, copy, op);
 }
 
@@ -120,7 +120,7 @@ absl::Status LatencyAllGather(HierarchicalCall& call, absl::Span<const Tensor> o
   offset = 0;
   for (const std::vector<int>& ranks : topology.nodes) {
     for (int rank : ranks) {
-      CopyElements(all.Slice(offset, outputs[rank].numel()), outputs[rank]);
+      backends::CopyElements(all.Slice(offset, outputs[rank].numel()), outputs[rank]);
       offset += outputs[rank].numel();
     }
   }
@@ -136,11 +136,11 @@ absl::Status LatencyReduceScatter(HierarchicalCall& call, const Tensor& output,
   int64_t offset = 0, own_offset = 0;
   for (size_t rank = 0; rank < inputs.size(); ++rank) {
     if (static_cast<int>(rank) == own_rank) own_offset = offset;
-    CopyElements(inputs[rank], all.Slice(offset, inputs[rank].numel()));
+    backends::CopyElements(inputs[rank], all.Slice(offset, inputs[rank].numel()));
     offset += inputs[rank].numel();
   }
   SYNCLINE_RETURN_IF_ERROR(LatencyAllReduce(call, all, op));
-  CopyElements(all.Slice(own_offset, output.numel()), output);
+  backends::CopyElements(all.Slice(own_offset, output.numel()), output);
   return absl::OkStatus();
 }
 

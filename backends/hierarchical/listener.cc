@@ -15,7 +15,7 @@
 #include "absl/strings/str_split.h"
 #include "backends/common/rank_acceptor.h"
 #include "core/base/resolve.h"
-#include "core/base/status.h"
+#include "syncline/status.h"
 
 namespace syncline {
 namespace hierarchical {
@@ -25,17 +25,18 @@ absl::Status SystemError(absl::string_view what) {
   return NetworkError(absl::StrCat("cannot ", what, ": ", std::strerror(errno)));
 }
 
-absl::StatusOr<SocketAddress> Parse(const std::string& address, int port,
-                                    const Deadline& deadline = Deadline(kResolveTimeout)) {
-  SYNCLINE_ASSIGN_OR_RETURN(const auto addresses, Resolve(address, {port}, deadline));
+absl::StatusOr<base::SocketAddress> Parse(
+    const std::string& address, int port,
+    const Deadline& deadline = Deadline(base::kResolveTimeout)) {
+  SYNCLINE_ASSIGN_OR_RETURN(const auto addresses, base::Resolve(address, {port}, deadline));
   return addresses.front();
 }
 
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<Listener>> Listener::Open(const std::string& address) {
-  SYNCLINE_ASSIGN_OR_RETURN(SocketAddress own, Parse(address, 0));
-  SYNCLINE_ASSIGN_OR_RETURN(UniqueFd socket, OpenSocket(own.family(), SOCK_STREAM));
+  SYNCLINE_ASSIGN_OR_RETURN(base::SocketAddress own, Parse(address, 0));
+  SYNCLINE_ASSIGN_OR_RETURN(base::UniqueFd socket, base::OpenSocket(own.family(), SOCK_STREAM));
   if (bind(socket.get(), own.get(), own.length) != 0 || listen(socket.get(), SOMAXCONN) != 0) {
     return SystemError(absl::StrCat("listen on address '", address, "'"));
   }
@@ -49,25 +50,25 @@ absl::StatusOr<std::unique_ptr<Listener>> Listener::Open(const std::string& addr
   return std::unique_ptr<Listener>(new Listener(std::move(socket), address, std::atoi(port)));
 }
 
-Listener::Listener(UniqueFd socket, std::string address, int port)
+Listener::Listener(base::UniqueFd socket, std::string address, int port)
     : socket_(std::move(socket)),
       address_(std::move(address)),
       port_(port),
-      secret_(NewHelloSecret()) {}
+      secret_(backends::NewHelloSecret()) {}
 
 std::string Listener::endpoint() const { return absl::StrCat(address_, " ", port_, " ", secret_); }
 
-absl::StatusOr<UniqueFd> ConnectToListener(const std::string& endpoint, int number,
-                                           const Deadline& deadline) {
+absl::StatusOr<base::UniqueFd> ConnectToListener(const std::string& endpoint, int number,
+                                                 const Deadline& deadline) {
   const std::vector<std::string> words = absl::StrSplit(endpoint, ' ');
   int port = 0;
   if (words.size() != 3 || !absl::SimpleAtoi(words[1], &port) ||
-      words[2].size() != kHelloSecretSize) {
+      words[2].size() != backends::kHelloSecretSize) {
     return NetworkError("it does not say where it listens");
   }
-  SYNCLINE_ASSIGN_OR_RETURN(const SocketAddress address, Parse(words[0], port, deadline));
-  SYNCLINE_ASSIGN_OR_RETURN(UniqueFd socket, Connect(address, SOCK_STREAM, deadline));
-  SYNCLINE_RETURN_IF_ERROR(SendHello(socket.get(), words[2], number, deadline));
+  SYNCLINE_ASSIGN_OR_RETURN(const base::SocketAddress address, Parse(words[0], port, deadline));
+  SYNCLINE_ASSIGN_OR_RETURN(base::UniqueFd socket, base::Connect(address, SOCK_STREAM, deadline));
+  SYNCLINE_RETURN_IF_ERROR(backends::SendHello(socket.get(), words[2], number, deadline));
   return socket;
 }
 

@@ -7,9 +7,9 @@
 
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
-#include "core/base/deadline.h"
 #include "core/base/sockets.h"
 #include "core/base/unique_fd.h"
+#include "syncline/deadline.h"
 
 namespace syncline {
 namespace hierarchical {
@@ -31,9 +31,9 @@ class Listener {
   absl::string_view secret() const { return secret_; }
 
  private:
-  Listener(UniqueFd socket, std::string address, int port);
+  Listener(base::UniqueFd socket, std::string address, int port);
 
-  const UniqueFd socket_;
+  const base::UniqueFd socket_;
   const std::string address_;
   const int port_;
   const std::string secret_;
@@ -42,8 +42,8 @@ class Listener {
 // Connects to the Listener of `endpoint` and sends the secret with `number`, by which the other
 // side knows this rank. A NetworkError if the endpoint is not one or cannot be reached, a
 // TimeoutError at the deadline.
-absl::StatusOr<UniqueFd> ConnectToListener(const std::string& endpoint, int number,
-                                           const Deadline& deadline);
+absl::StatusOr<base::UniqueFd> ConnectToListener(const std::string& endpoint, int number,
+                                                 const Deadline& deadline);
 
 }  // namespace hierarchical
 }  // namespace syncline

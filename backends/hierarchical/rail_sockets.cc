@@ -16,9 +16,9 @@
 #include "absl/time/time.h"
 #include "backends/common/rank_acceptor.h"
 #include "backends/hierarchical/thresholds.h"
-#include "core/base/interrupt.h"
 #include "core/base/stall.h"
-#include "core/base/status.h"
+#include "syncline/interrupt.h"
+#include "syncline/status.h"
 
 namespace syncline {
 namespace hierarchical {
@@ -33,7 +33,7 @@ absl::StatusOr<std::unique_ptr<RailSockets>> RailSockets::Connect(const Listener
   std::vector<Link>& links = sockets->links_;
   for (size_t i = 0; i < members.size(); ++i) links[i].name = members[i].name;
   for (int to = 0; to < own; ++to) {
-    absl::StatusOr<UniqueFd> socket = ConnectToListener(members[to].endpoint, own, deadline);
+    absl::StatusOr<base::UniqueFd> socket = ConnectToListener(members[to].endpoint, own, deadline);
     if (!socket.ok()) return Annotate(socket.status(), members[to].name);
     links[to].socket = *std::move(socket);
   }
@@ -52,9 +52,9 @@ absl::Status RailSockets::AcceptMembers(const Listener& listener, int own,
                                         const Deadline& deadline) {
   const int size = static_cast<int>(links_.size());
   const int expected = size - 1 - own;
-  RankAcceptor acceptor(listener.socket(), std::string(listener.secret()), expected);
+  backends::RankAcceptor acceptor(listener.socket(), std::string(listener.secret()), expected);
   for (int connected = 0; connected < expected;) {
-    absl::StatusOr<RankAcceptor::Connection> connection = acceptor.Accept(deadline);
+    absl::StatusOr<backends::RankAcceptor::Connection> connection = acceptor.Accept(deadline);
     if (!connection.ok() && KindOf(connection.status()) == ErrorKind::kTimeout) {
       std::vector<std::string> late;
       for (int from = own + 1; from < size; ++from) {
@@ -148,7 +148,7 @@ absl::Status RailSockets::Await(absl::FunctionRef<bool()> is_done, const Deadlin
     }
     // In slices, since nothing wakes poll(2) when this thread is interrupted or stalls.
     Poll(std::min(deadline.Remaining(), kInterruptInterval));
-    StallWatch::Look();
+    base::StallWatch::Look();
     SYNCLINE_RETURN_IF_ERROR(CheckInterrupt());
   }
   return absl::OkStatus();

@@ -17,8 +17,8 @@
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
 #include "backends/hierarchical/listener.h"
-#include "core/base/deadline.h"
 #include "core/base/unique_fd.h"
+#include "syncline/deadline.h"
 
 namespace syncline {
 namespace hierarchical {
@@ -91,7 +91,7 @@ class RailSockets {
     uint64_t given = 0, done = 0;
   };
   struct Link {
-    UniqueFd socket;  // None for this rank itself.
+    base::UniqueFd socket;  // None for this rank itself.
     std::string name;
     Queue out, in;
   };

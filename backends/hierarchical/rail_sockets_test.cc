@@ -19,12 +19,12 @@
 #include "absl/strings/str_split.h"
 #include "absl/synchronization/notification.h"
 #include "absl/time/time.h"
-#include "core/base/deadline.h"
-#include "core/base/status.h"
 #include "core/base/unique_fd.h"
 #include "core/testing/no_descriptors.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "syncline/deadline.h"
+#include "syncline/status.h"
 
 namespace syncline {
 namespace hierarchical {
@@ -184,7 +184,7 @@ TEST(RailSocketsTest, StrangersWhoDoNotKnowTheSecretAreSentAway) {
 
 TEST(RailSocketsTest, StrangersWhoSayNothingDoNotHoldUpTheMembers) {
   Rail rail(2);
-  std::vector<UniqueFd> strangers;
+  std::vector<base::UniqueFd> strangers;
   for (int i = 0; i < 40; ++i) strangers.emplace_back(Intrude(rail.members()[0].endpoint, ""));
   const Deadline quick(absl::Seconds(30));
   rail.Run([](RailSockets&, int) {});
@@ -195,7 +195,7 @@ TEST(RailSocketsTest, StrangersInARowDoNotStretchTheDeadline) {
   Rail rail(2);
   std::atomic<bool> is_over{false};
   std::thread strangers([&] {
-    while (!is_over) UniqueFd(Intrude(rail.members()[0].endpoint, ""));
+    while (!is_over) base::UniqueFd(Intrude(rail.members()[0].endpoint, ""));
   });
   const Deadline deadline = LongDeadline();
   EXPECT_EQ(KindOf(rail.Connect(0, Deadline(absl::Milliseconds(50))).status()),
@@ -207,7 +207,7 @@ TEST(RailSocketsTest, StrangersInARowDoNotStretchTheDeadline) {
 
 TEST(RailSocketsTest, ALackOfDescriptorsEndsTheWaitAtOnceAndSaysWhatToRaise) {
   Rail rail(2);
-  const UniqueFd stranger(Intrude(rail.members()[0].endpoint, ""));
+  const base::UniqueFd stranger(Intrude(rail.members()[0].endpoint, ""));
   absl::Notification is_over;
   absl::Status status;
   auto no_descriptors = std::make_unique<NoDescriptors>();

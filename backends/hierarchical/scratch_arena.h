@@ -7,8 +7,8 @@
 #include <memory>
 #include <vector>
 
-#include "core/tensor/dtype.h"
-#include "core/tensor/tensor.h"
+#include "syncline/dtype.h"
+#include "syncline/tensor.h"
 
 namespace syncline {
 namespace hierarchical {

@@ -6,8 +6,8 @@
 #include <vector>
 
 #include "absl/types/span.h"
-#include "core/base/check.h"
-#include "core/tensor/tensor.h"
+#include "syncline/check.h"
+#include "syncline/tensor.h"
 
 namespace syncline {
 namespace hierarchical {

@@ -4,9 +4,9 @@
 #include <string>
 #include <vector>
 
-#include "core/tensor/tensor.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "syncline/tensor.h"
 
 namespace syncline {
 namespace hierarchical {

@@ -13,11 +13,11 @@
 #include "absl/strings/str_split.h"
 #include "absl/synchronization/mutex.h"
 #include "backends/local/local_group.h"
-#include "core/base/error_origin.h"
-#include "core/base/status.h"
-#include "core/group/backend.h"
-#include "core/group/backend_registry.h"
 #include "core/group/blocking_backend.h"
+#include "syncline/backend.h"
+#include "syncline/backend_registry.h"
+#include "syncline/error_origin.h"
+#include "syncline/status.h"
 
 namespace syncline::local {
 namespace {
@@ -51,10 +51,10 @@ class GroupTable {
   std::map<int64_t, std::weak_ptr<LocalGroup>> groups_ ABSL_GUARDED_BY(mutex_);
 };
 
-class LocalBackend final : public BlockingBackend {
+class LocalBackend final : public group::BlockingBackend {
  public:
   LocalBackend(std::shared_ptr<LocalGroup> group, int rank)
-      : BlockingBackend(rank), group_(std::move(group)) {}
+      : group::BlockingBackend(rank), group_(std::move(group)) {}
 
   ~LocalBackend() override { group_->Leave(rank(), BackendError("its backend was destroyed")); }
 

@@ -6,11 +6,11 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "backends/common/call_description.h"
-#include "core/base/error_origin.h"
-#include "core/base/interrupt.h"
 #include "core/base/stall.h"
 #include "core/base/stall_file.h"
-#include "core/base/status.h"
+#include "syncline/error_origin.h"
+#include "syncline/interrupt.h"
+#include "syncline/status.h"
 
 namespace syncline::local {
 namespace {
@@ -21,7 +21,8 @@ absl::Status HasLeft(int rank, const absl::Status& cause) {
 }
 
 // `error` about `call`, with whose ShortName it begins, and the ranks at fault.
-absl::Status About(const CallDescription& call, const absl::Status& error, std::vector<int> ranks) {
+absl::Status About(const backends::CallDescription& call, const absl::Status& error,
+                   std::vector<int> ranks) {
   ErrorOrigin origin;
   origin.operations = {call.operation()};
   // That of a send or recv tells the other rank.
@@ -57,7 +58,7 @@ absl::Status LocalGroup::Join(int rank, const Deadline& deadline) {
     if (!joined_[r]) absent.push_back(r);
   }
   const absl::Status late =
-      TimeoutError(absl::StrCat(NameRanks(absent), " of ", size_, " ", Have(absent),
+      TimeoutError(absl::StrCat(base::NameRanks(absent), " of ", size_, " ", backends::Have(absent),
                                 " not joined the group", After(deadline)));
   return Fail(WithRanks(late, absent));
 }
@@ -80,8 +81,8 @@ absl::Status LocalGroup::RunCollective(int rank, const CallContext& context) {
   auto settled = [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     return pending->done || (pending->arrived < size_ && !cause_.ok());
   };
-  StallTimer stall;
-  StallNotice notice;
+  base::StallTimer stall;
+  base::StallNotice notice;
   const auto warn = [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     if (!stall.IsDue() || pending->arrived == size_) return;
     WarnOfStall(rank, *pending, stall.waited(), notice.id());
@@ -99,13 +100,13 @@ absl::Status LocalGroup::RunCollective(int rank, const CallContext& context) {
 absl::Status LocalGroup::Execute(PendingCollective& pending) {
   pending_ = NewPendingCollective();
   mutex_.Unlock();
-  std::vector<const CallDescription*> calls;
+  std::vector<const backends::CallDescription*> calls;
   std::vector<const Collective*> collectives;
   for (const std::optional<RankArgs>& args : pending.args) {
     calls.push_back(&args->call);
     collectives.push_back(&args->collective);
   }
-  const absl::Status status = CheckCollective(calls);
+  const absl::Status status = backends::CheckCollective(calls);
   if (status.ok()) RunReference(collectives);
   mutex_.Lock();
   pending.outcome = status.ok() ? status : Fail(status);
@@ -153,7 +154,8 @@ absl::Status LocalGroup::Deliver(PendingMessage& waiting, PendingMessage& mine) 
   mutex_.Unlock();
   const PendingMessage& from = mine.sends() ? mine : waiting;
   const PendingMessage& to = mine.sends() ? waiting : mine;
-  const absl::Status status = CheckFits(from.args->call, from.rank, to.args->call, to.rank);
+  const absl::Status status =
+      backends::CheckFits(from.args->call, from.rank, to.args->call, to.rank);
   if (status.ok()) CopyMessage(from.args->collective, to.args->collective);
   mutex_.Lock();
   const absl::Status outcome = status.ok() ? status : Fail(status);
@@ -168,8 +170,8 @@ absl::Status LocalGroup::Await(PendingMessage& side, const Channel& channel,
   auto settled = [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     return side.done || (!side.taken && !cause_.ok());
   };
-  StallTimer stall;
-  StallNotice notice;
+  base::StallTimer stall;
+  base::StallNotice notice;
   const auto warn = [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     if (stall.IsDue() && !side.taken) WarnOfStall(side, stall.waited(), notice.id());
   };
@@ -226,7 +228,8 @@ absl::Status LocalGroup::CheckAwaited(const PendingMessage& side) const {
       BackendError(absl::StrCat("nobody is left to send: ", absl::StrJoin(causes, "; "))), left);
 }
 
-absl::Status LocalGroup::AbsentError(const CallDescription& call, const PendingCollective& pending,
+absl::Status LocalGroup::AbsentError(const backends::CallDescription& call,
+                                     const PendingCollective& pending,
                                      const Deadline& deadline) const {
   std::vector<int> absent;
   std::vector<std::string> doing;
@@ -235,15 +238,15 @@ absl::Status LocalGroup::AbsentError(const CallDescription& call, const PendingC
     absent.push_back(r);
     doing.push_back(LastActivity(r));
   }
-  const absl::Status late =
-      TimeoutError(absl::StrCat(call.ShortName(), ": ", NameRanks(absent), " ", Have(absent),
-                                " not arrived", After(deadline), "; ", absl::StrJoin(doing, ", ")));
+  const absl::Status late = TimeoutError(
+      absl::StrCat(call.ShortName(), ": ", base::NameRanks(absent), " ", backends::Have(absent),
+                   " not arrived", After(deadline), "; ", absl::StrJoin(doing, ", ")));
   return About(call, late, std::move(absent));
 }
 
 absl::Status LocalGroup::UnmatchedError(const PendingMessage& side,
                                         const Deadline& deadline) const {
-  const CallDescription& call = side.args->call;
+  const backends::CallDescription& call = side.args->call;
   std::string who = "no rank has";
   std::vector<int> absent;
   if (call.peer == kAnySource) {
@@ -265,7 +268,7 @@ absl::Status LocalGroup::UnmatchedError(const PendingMessage& side,
 void LocalGroup::WarnOfStall(int rank, const PendingCollective& pending, absl::Duration waited,
                              int64_t notice) const {
   bool speaks = true;  // No lower rank waits.
-  Stall stall;
+  base::Stall stall;
   stall.rank = rank;
   stall.operation = pending.args[rank]->call.ShortName();
   stall.waited = waited;
@@ -279,15 +282,15 @@ void LocalGroup::WarnOfStall(int rank, const PendingCollective& pending, absl::D
     }
   }
   stall.text = absl::StrCat("rank ", rank, " has waited for ", absl::FormatDuration(waited), " in ",
-                            stall.operation, "; missing: ", NameRanks(stall.missing), ": ",
+                            stall.operation, "; missing: ", base::NameRanks(stall.missing), ": ",
                             absl::StrJoin(doing, ", "));
-  ReportStall(notice, stall, speaks);
+  base::ReportStall(notice, stall, speaks);
 }
 
 void LocalGroup::WarnOfStall(const PendingMessage& side, absl::Duration waited,
                              int64_t notice) const {
-  const CallDescription& call = side.args->call;
-  Stall stall;
+  const backends::CallDescription& call = side.args->call;
+  base::Stall stall;
   stall.rank = side.rank;
   stall.operation = call.ShortName();
   stall.waited = waited;
@@ -298,11 +301,11 @@ void LocalGroup::WarnOfStall(const PendingMessage& side, absl::Duration waited,
   }
   stall.text = absl::StrCat("rank ", side.rank, " has waited for ", absl::FormatDuration(waited),
                             " in ", stall.operation, "; missing: ", who);
-  ReportStall(notice, stall, /*speaks=*/true);
+  base::ReportStall(notice, stall, /*speaks=*/true);
 }
 
-void LocalGroup::RecordCall(int rank, const CallDescription& call) {
-  CallDescription name(call.kind, call.sequence);
+void LocalGroup::RecordCall(int rank, const backends::CallDescription& call) {
+  backends::CallDescription name(call.kind, call.sequence);
   name.peer = call.peer;
   name.name = call.name;
   last_[rank] = std::move(name);
@@ -322,7 +325,7 @@ std::string LocalGroup::LastActivity(int rank) const {
   return absl::StrCat("rank ", rank, "'s last call was ", last_[rank]->ShortName());
 }
 
-absl::Status LocalGroup::FailIfInterrupted(const CallDescription* call, int rank) {
+absl::Status LocalGroup::FailIfInterrupted(const backends::CallDescription* call, int rank) {
   const absl::Status interruption = Interruption();
   if (interruption.ok()) return interruption;
   const std::string what = call == nullptr ? "joining" : call->ShortName();

@@ -17,7 +17,7 @@
 #include "absl/synchronization/mutex.h"
 #include "backends/common/call_description.h"
 #include "backends/local/reference_collectives.h"
-#include "core/base/deadline.h"
+#include "syncline/deadline.h"
 
 namespace syncline::local {
 
@@ -26,7 +26,7 @@ namespace syncline::local {
 struct RankArgs {
   explicit RankArgs(const CallContext& context) : call(context), collective(*context.collective) {}
 
-  CallDescription call;
+  backends::CallDescription call;
   Collective collective;
 };
 
@@ -93,7 +93,7 @@ class LocalGroup {
   // Not OK if `side` waits for nobody but ranks that have left.
   absl::Status CheckAwaited(const PendingMessage& side) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // The errors when time is up: who is missing, and what they do instead.
-  absl::Status AbsentError(const CallDescription& call, const PendingCollective& pending,
+  absl::Status AbsentError(const backends::CallDescription& call, const PendingCollective& pending,
                            const Deadline& deadline) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::Status UnmatchedError(const PendingMessage& side, const Deadline& deadline) const
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
@@ -102,11 +102,12 @@ class LocalGroup {
                    int64_t notice) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void WarnOfStall(const PendingMessage& side, absl::Duration waited, int64_t notice) const
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  void RecordCall(int rank, const CallDescription& call) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void RecordCall(int rank, const backends::CallDescription& call)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   std::string LastActivity(int rank) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // If this thread, which is rank `rank` in `call`, or joins where that is null, was interrupted:
   // fails the group, and returns that.
-  absl::Status FailIfInterrupted(const CallDescription* call, int rank)
+  absl::Status FailIfInterrupted(const backends::CallDescription* call, int rank)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Returns the first cause, which may be an earlier one.
   absl::Status Fail(const absl::Status& cause) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
@@ -119,7 +120,7 @@ class LocalGroup {
   absl::Status cause_ ABSL_GUARDED_BY(mutex_);              // Not OK: failed, because.
   std::shared_ptr<PendingCollective> pending_ ABSL_GUARDED_BY(mutex_);
   std::map<Channel, std::deque<PendingMessage*>> waiting_ ABSL_GUARDED_BY(mutex_);
-  std::vector<std::optional<CallDescription>> last_
+  std::vector<std::optional<backends::CallDescription>> last_
       ABSL_GUARDED_BY(mutex_);  // By rank; the name only.
 };
 

@@ -4,9 +4,9 @@
 #include <vector>
 
 #include "absl/functional/function_ref.h"
-#include "core/base/check.h"
 #include "core/tensor/reduce_kernels.h"
-#include "core/tensor/tensor.h"
+#include "syncline/check.h"
+#include "syncline/tensor.h"
 
 namespace syncline::local {
 namespace {
@@ -32,7 +32,7 @@ void ReduceTo(const Tensor& result, Calls calls,
     SYNCLINE_DCHECK(input.dtype() == result.dtype() && input.numel() == result.numel());
     inputs.push_back(input.data());
   }
-  Reduce(result.dtype(), calls[0]->reduce_op, result.data(), inputs, result.numel());
+  tensor::Reduce(result.dtype(), calls[0]->reduce_op, result.data(), inputs, result.numel());
 }
 
 const Tensor& OwnTensor(const Collective& call) { return *call.tensor; }

@@ -4,7 +4,7 @@
 #define SYNCLINE_BACKENDS_LOCAL_REFERENCE_COLLECTIVES_H_
 
 #include "absl/types/span.h"
-#include "core/group/collective.h"
+#include "syncline/collective.h"
 
 namespace syncline::local {
 

@@ -7,7 +7,7 @@
 #include <cstdint>
 #include <cstring>
 
-#include "core/tensor/tensor.h"
+#include "syncline/tensor.h"
 
 namespace syncline::shm {
 

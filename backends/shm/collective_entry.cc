@@ -8,9 +8,9 @@
 
 #include "absl/strings/str_cat.h"
 #include "backends/common/call_fingerprint.h"
-#include "core/base/check.h"
-#include "core/base/error_origin.h"
-#include "core/base/status.h"
+#include "syncline/check.h"
+#include "syncline/error_origin.h"
+#include "syncline/status.h"
 
 namespace syncline::shm {
 namespace {
@@ -48,7 +48,7 @@ absl::Status CollectiveEntry::Exchange() {
   const int rank = group_.rank();
   RankRegion& region = layout_.region(rank);
   EntrySlot& own_slot = layout_.entry_slot(rank, context_.number);
-  own_.fingerprint = CallFingerprint::Of(context_.call);
+  own_.fingerprint = backends::CallFingerprint::Of(context_.call);
   own_slot.content = own_;
   // Pairs with the acquire load below, on the other ranks: they see the content and all staged
   // data.
@@ -114,13 +114,14 @@ bool CollectiveEntry::HasPublishedCall(int rank) const {
   return layout_.region(rank).full_call_number.load(std::memory_order_acquire) >= context_.number;
 }
 
-absl::StatusOr<CallDescription> CollectiveEntry::CallOf(int rank) const {
+absl::StatusOr<backends::CallDescription> CollectiveEntry::CallOf(int rank) const {
   // A copy, which a broken rank cannot change while it is read.
   const int64_t* const words = layout_.full_call(rank);
   const size_t size = static_cast<size_t>(layout_.size());
-  SYNCLINE_ASSIGN_OR_RETURN(CallDescription call,
-                            CallDescription::FromWords(std::vector<int64_t>(
-                                words, words + CallDescription::MaxWords(layout_.size()))));
+  SYNCLINE_ASSIGN_OR_RETURN(
+      backends::CallDescription call,
+      backends::CallDescription::FromWords(std::vector<int64_t>(
+          words, words + backends::CallDescription::MaxWords(layout_.size()))));
   if (call.kind == OpKind::kAllToAll &&
       (call.counts.size() != size || call.expected.size() != size)) {
     return WithRanks(
@@ -132,15 +133,15 @@ absl::StatusOr<CallDescription> CollectiveEntry::CallOf(int rank) const {
 }
 
 absl::Status CollectiveEntry::CheckCalls() const {
-  std::vector<CallDescription> calls;
+  std::vector<backends::CallDescription> calls;
   for (int r = 0; r < layout_.size(); ++r) {
     SYNCLINE_DCHECK(HasPublishedCall(r));
-    SYNCLINE_ASSIGN_OR_RETURN(CallDescription call, CallOf(r));
+    SYNCLINE_ASSIGN_OR_RETURN(backends::CallDescription call, CallOf(r));
     calls.push_back(std::move(call));
   }
-  std::vector<const CallDescription*> pointers;
-  for (const CallDescription& call : calls) pointers.push_back(&call);
-  return CheckCollective(pointers);
+  std::vector<const backends::CallDescription*> pointers;
+  for (const backends::CallDescription& call : calls) pointers.push_back(&call);
+  return backends::CheckCollective(pointers);
 }
 
 absl::Status CollectiveEntry::FailWithMismatch(int rank) {
@@ -159,16 +160,17 @@ absl::Status CollectiveEntry::FailWithMismatch(int rank) {
   if (!status.ok()) return group_.failure_cell().Fail(status);
   // A rank has stopped after it wrote its slot. The fingerprint there shows what it called, except
   // sizes that differ from rank to rank.
-  CallDescription theirs(SlotOf(rank).content.fingerprint);
+  backends::CallDescription theirs(SlotOf(rank).content.fingerprint);
   if (HasPublishedCall(rank)) {
     auto call = CallOf(rank);
     if (call.ok()) theirs = *std::move(call);
   }
-  const CallDescription own = context_.Describe();
+  const backends::CallDescription own = context_.Describe();
   const std::string text =
       absl::StrCat("rank ", group_.rank(), " called ", own.ToString(), ", rank ", rank, " called ",
                    theirs.ToString(), ": all ranks must make the same calls in the same order");
-  return group_.failure_cell().Fail(CallsMismatchError(text, own, group_.rank(), theirs, rank));
+  return group_.failure_cell().Fail(
+      backends::CallsMismatchError(text, own, group_.rank(), theirs, rank));
 }
 
 }  // namespace syncline::shm

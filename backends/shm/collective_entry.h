@@ -12,8 +12,8 @@
 #include "backends/shm/shm_group.h"
 #include "backends/shm/thresholds.h"
 #include "backends/shm/wait_context.h"
-#include "core/base/deadline.h"
-#include "core/group/backend.h"
+#include "syncline/backend.h"
+#include "syncline/deadline.h"
 
 namespace syncline::shm {
 
@@ -77,7 +77,7 @@ class CollectiveEntry {
   void PublishCall();
   bool HasPublishedCall(int rank) const;
   // The call that a rank has published. Fails if that is none.
-  absl::StatusOr<CallDescription> CallOf(int rank) const;
+  absl::StatusOr<backends::CallDescription> CallOf(int rank) const;
   // Whether the calls of all ranks match. Requires that all have published theirs.
   absl::Status CheckCalls() const;
 

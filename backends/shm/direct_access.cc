@@ -5,8 +5,8 @@
 #include "absl/container/inlined_vector.h"
 #include "backends/shm/byte_range.h"
 #include "backends/shm/thresholds.h"
-#include "core/base/status.h"
 #include "core/tensor/reduce_kernels.h"
+#include "syncline/status.h"
 
 namespace syncline::shm {
 namespace {
@@ -96,8 +96,8 @@ void DirectAccess::Reduce(const Tensor& tensor, ReduceOp op, size_t begin, size_
     const size_t taken = by_block ? std::min(kBypassBlockBytes, end - at) : end - at;
     for (int r = 0; r < size(); ++r) inputs[r] = DataOf(r) + at;
     char* const to = Bytes(tensor) + at;
-    syncline::Reduce(tensor.dtype(), op, by_block ? block : to, inputs,
-                     taken / SizeOf(tensor.dtype()));
+    tensor::Reduce(tensor.dtype(), op, by_block ? block : to, inputs,
+                   taken / SizeOf(tensor.dtype()));
     if (by_block) reduced_copier_.Copy(to, block, taken);
     at += taken;
   }

@@ -15,15 +15,15 @@
 #include "backends/shm/segment_layout.h"
 #include "backends/shm/shm_group.h"
 #include "backends/shm/wait_context.h"
-#include "core/tensor/reduce_op.h"
-#include "core/tensor/tensor.h"
+#include "syncline/reduce_op.h"
+#include "syncline/tensor.h"
 
 namespace syncline::shm {
 
-// One rank's part. Works for tensors of core/tensor/shared_memory.h. Ranks never write another's
-// tensor: a rank that was stopped, and goes on after the others have given up, must not write to
-// memory that its owner uses for something else by then. Nor may it return what it has read there:
-// Finish checks that. Borrows the group; not thread-safe.
+// One rank's part. Works for tensors of include/syncline/shared_memory.h. Ranks never write
+// another's tensor: a rank that was stopped, and goes on after the others have given up, must not
+// write to memory that its owner uses for something else by then. Nor may it return what it has
+// read there: Finish checks that. Borrows the group; not thread-safe.
 //
 //   SYNCLINE_ASSIGN_OR_RETURN(const bool direct,
 //                             access.Exchange(entry, bytes, readable, own, bytes_of));

@@ -14,10 +14,10 @@
 #include "absl/time/time.h"
 #include "absl/types/optional.h"
 #include "backends/common/call_description.h"
-#include "core/base/check.h"
-#include "core/base/deadline.h"
-#include "core/base/error_origin.h"
-#include "core/base/status.h"
+#include "syncline/check.h"
+#include "syncline/deadline.h"
+#include "syncline/error_origin.h"
+#include "syncline/status.h"
 
 namespace syncline::shm {
 namespace {
@@ -85,7 +85,7 @@ absl::Status FailureCell::ObserveFailure(const CallContext& context) const {
   const int reporter = static_cast<int>(record_.reporter);
   if (reporter < 0 || reporter >= peers_.size()) return status;
   if (reporter == peers_.rank() || KindOf(status) != ErrorKind::kTimeout) return status;
-  const CallDescription call(context);
+  const backends::CallDescription call(context);
   return WithOperation(
       Annotate(status, absl::StrCat(call.ToString(), ": ", peers_.Describe(reporter), " reported")),
       call.operation());

@@ -8,7 +8,7 @@
 #include "absl/status/status.h"
 #include "backends/common/peer_table.h"
 #include "backends/shm/segment_layout.h"
-#include "core/group/backend.h"
+#include "syncline/backend.h"
 
 namespace syncline::shm {
 
@@ -17,7 +17,7 @@ namespace syncline::shm {
 // peers.
 class FailureCell {
  public:
-  FailureCell(const SegmentLayout& layout, const PeerTable& peers)
+  FailureCell(const SegmentLayout& layout, const backends::PeerTable& peers)
       : record_(layout.failure_record()), layout_(layout), peers_(peers) {}
 
   // Fails the group on all ranks with `cause`, unless it has failed, and wakes all that wait.
@@ -59,7 +59,7 @@ class FailureCell {
 
   FailureRecord& record_;
   const SegmentLayout& layout_;
-  const PeerTable& peers_;
+  const backends::PeerTable& peers_;
 };
 
 }  // namespace syncline::shm

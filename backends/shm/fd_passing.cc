@@ -17,9 +17,9 @@
 #include "absl/time/time.h"
 #include "backends/common/call_description.h"
 #include "backends/common/rank_acceptor.h"
-#include "core/base/error_origin.h"
 #include "core/base/sockets.h"
-#include "core/base/status.h"
+#include "syncline/error_origin.h"
+#include "syncline/status.h"
 
 namespace syncline::shm {
 namespace {
@@ -34,12 +34,12 @@ absl::Status Failed(absl::string_view what) {
 }
 
 // The address of `name` in the abstract name space. Nothing if the name is too long.
-std::optional<SocketAddress> AbstractAddress(absl::string_view name) {
+std::optional<base::SocketAddress> AbstractAddress(absl::string_view name) {
   sockaddr_un address = {};
   if (name.size() + 1 > sizeof(address.sun_path)) return std::nullopt;
   address.sun_family = AF_UNIX;
   std::memcpy(address.sun_path + 1, name.data(), name.size());  // A leading zero: abstract.
-  SocketAddress result;
+  base::SocketAddress result;
   std::memcpy(&result.storage, &address, sizeof(address));
   result.length = static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1 + name.size());
   return result;
@@ -82,16 +82,16 @@ bool SendFd(int connection, int descriptor) {
 
 absl::StatusOr<std::unique_ptr<FdServer>> FdServer::Open() {
   const std::string name =
-      absl::StrCat("syncline/", NewHelloSecret());  // Nobody can take it first.
-  const SocketAddress address = *AbstractAddress(name);
-  SYNCLINE_ASSIGN_OR_RETURN(UniqueFd socket, OpenSocket(AF_UNIX, SOCK_SEQPACKET));
+      absl::StrCat("syncline/", backends::NewHelloSecret());  // Nobody can take it first.
+  const base::SocketAddress address = *AbstractAddress(name);
+  SYNCLINE_ASSIGN_OR_RETURN(base::UniqueFd socket, base::OpenSocket(AF_UNIX, SOCK_SEQPACKET));
   if (bind(socket.get(), address.get(), address.length) != 0) return Failed("bind");
   if (listen(socket.get(), SOMAXCONN) != 0) return Failed("listen on");
   return std::unique_ptr<FdServer>(new FdServer(std::move(socket), name));
 }
 
-FdServer::FdServer(UniqueFd socket, std::string name)
-    : socket_(std::move(socket)), name_(std::move(name)), secret_(NewHelloSecret()) {}
+FdServer::FdServer(base::UniqueFd socket, std::string name)
+    : socket_(std::move(socket)), name_(std::move(name)), secret_(backends::NewHelloSecret()) {}
 
 std::string FdServer::endpoint() const { return absl::StrCat(name_, " ", secret_); }
 
@@ -100,10 +100,10 @@ absl::Status FdServer::Serve(int descriptor, int size, const Deadline& deadline,
   std::vector<int> awaited;
   for (int rank = 1; rank < size; ++rank) awaited.push_back(rank);
   const auto find = [&](int rank) { return std::find(awaited.begin(), awaited.end(), rank); };
-  RankAcceptor acceptor(socket_.get(), secret_, size - 1);
+  backends::RankAcceptor acceptor(socket_.get(), secret_, size - 1);
   while (!awaited.empty()) {
     const Deadline interval(std::min(deadline.Remaining(), kPeerCheckInterval));
-    absl::StatusOr<RankAcceptor::Connection> connection = acceptor.Accept(interval);
+    absl::StatusOr<backends::RankAcceptor::Connection> connection = acceptor.Accept(interval);
     if (!connection.ok()) {
       if (KindOf(connection.status()) != ErrorKind::kTimeout) return connection.status();
       if (processes != nullptr) {
@@ -112,7 +112,7 @@ absl::Status FdServer::Serve(int descriptor, int size, const Deadline& deadline,
       }
       if (!deadline.Expired()) continue;
       const absl::Status late = TimeoutError(absl::StrCat(
-          NameRanks(awaited), " of ", size, " ", Have(awaited),
+          base::NameRanks(awaited), " of ", size, " ", backends::Have(awaited),
           " not come for the shared memory within ", absl::FormatDuration(deadline.timeout())));
       return WithRanks(late, awaited);
     }
@@ -126,18 +126,19 @@ absl::Status FdServer::Serve(int descriptor, int size, const Deadline& deadline,
   return absl::OkStatus();
 }
 
-absl::StatusOr<UniqueFd> ReceiveFd(absl::string_view endpoint, int rank, const Deadline& deadline,
-                                   PeerProcesses* processes) {
+absl::StatusOr<base::UniqueFd> ReceiveFd(absl::string_view endpoint, int rank,
+                                         const Deadline& deadline, PeerProcesses* processes) {
   const std::vector<std::string> fields = absl::StrSplit(endpoint, ' ');
-  const std::optional<SocketAddress> address = AbstractAddress(fields[0]);
-  if (fields.size() != 2 || !address.has_value() || fields[1].size() != kHelloSecretSize) {
+  const std::optional<base::SocketAddress> address = AbstractAddress(fields[0]);
+  if (fields.size() != 2 || !address.has_value() ||
+      fields[1].size() != backends::kHelloSecretSize) {
     return BackendError("rank 0's entry in the store does not say where its shared memory is");
   }
-  const auto connection = Connect(*address, SOCK_SEQPACKET, deadline);
+  const auto connection = base::Connect(*address, SOCK_SEQPACKET, deadline);
   absl::Status status = connection.status();
   if (status.ok()) {
     if (processes != nullptr) processes->WatchPeerOf(connection->get(), 0);
-    status = SendHello(connection->get(), fields[1], rank, deadline);
+    status = backends::SendHello(connection->get(), fields[1], rank, deadline);
   }
   if (!status.ok() && KindOf(status) != ErrorKind::kTimeout) {
     return BackendError(absl::StrCat(
@@ -145,7 +146,7 @@ absl::StatusOr<UniqueFd> ReceiveFd(absl::string_view endpoint, int rank, const D
         status.message()));
   }
   // Rank 0 answers one rank after another, so this may take until all before have come.
-  if (status.ok()) status = WaitReadable(connection->get(), deadline);
+  if (status.ok()) status = base::WaitReadable(connection->get(), deadline);
   if (!status.ok()) {
     return WithRanks(
         TimeoutError(absl::StrCat("rank 0 has not handed over its shared memory within ",
@@ -162,7 +163,7 @@ absl::StatusOr<UniqueFd> ReceiveFd(absl::string_view endpoint, int rank, const D
   }
   int descriptor;
   std::memcpy(&descriptor, CMSG_DATA(ancillary), sizeof(int));
-  return UniqueFd(descriptor);
+  return base::UniqueFd(descriptor);
 }
 
 }  // namespace syncline::shm

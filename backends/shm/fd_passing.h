@@ -9,8 +9,8 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "backends/shm/peer_processes.h"
-#include "core/base/deadline.h"
 #include "core/base/unique_fd.h"
+#include "syncline/deadline.h"
 
 namespace syncline::shm {
 
@@ -35,9 +35,9 @@ class FdServer {
                      PeerProcesses* processes = nullptr);
 
  private:
-  FdServer(UniqueFd socket, std::string name);
+  FdServer(base::UniqueFd socket, std::string name);
 
-  const UniqueFd socket_;
+  const base::UniqueFd socket_;
   const std::string name_;
   const std::string secret_;
 };
@@ -45,8 +45,9 @@ class FdServer {
 // The side of the other ranks: connects to `endpoint` as rank `rank`, and returns a new descriptor.
 // Lets `processes`, if it is not null, watch rank 0. A TimeoutError if rank 0 does not answer, a
 // BackendError if nobody listens or `endpoint` is malformed, a NetworkError if rank 0 hangs up.
-absl::StatusOr<UniqueFd> ReceiveFd(absl::string_view endpoint, int rank, const Deadline& deadline,
-                                   PeerProcesses* processes = nullptr);
+absl::StatusOr<base::UniqueFd> ReceiveFd(absl::string_view endpoint, int rank,
+                                         const Deadline& deadline,
+                                         PeerProcesses* processes = nullptr);
 
 }  // namespace syncline::shm
 

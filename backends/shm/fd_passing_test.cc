@@ -16,12 +16,12 @@
 #include "absl/synchronization/notification.h"
 #include "absl/time/time.h"
 #include "core/base/sockets.h"
-#include "core/base/status.h"
 #include "core/base/unique_fd.h"
 #include "core/tensor/segment.h"
 #include "core/testing/no_descriptors.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "syncline/status.h"
 
 namespace syncline::shm {
 namespace {
@@ -33,20 +33,20 @@ const Deadline Soon() { return Deadline(absl::Milliseconds(300)); }
 const Deadline Later() { return Deadline(absl::Seconds(30)); }
 
 // Connects as one who knows the name but not the secret could, and says nothing.
-absl::StatusOr<UniqueFd> ConnectAsStranger(absl::string_view endpoint) {
+absl::StatusOr<base::UniqueFd> ConnectAsStranger(absl::string_view endpoint) {
   const absl::string_view name = endpoint.substr(0, endpoint.find(' '));
-  SocketAddress address;
+  base::SocketAddress address;
   address.storage.ss_family = AF_UNIX;
   std::memcpy(reinterpret_cast<sockaddr_un*>(address.get())->sun_path + 1, name.data(),
               name.size());
   address.length = static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1 + name.size());
-  return Connect(address, SOCK_SEQPACKET, Later());
+  return base::Connect(address, SOCK_SEQPACKET, Later());
 }
 
 class FdPassingTest : public testing::Test {
  protected:
   std::unique_ptr<FdServer> server_ = FdServer::Open().value();
-  const Segment segment_ = Segment::Create(4096).value();
+  const tensor::Segment segment_ = tensor::Segment::Create(4096).value();
 };
 
 TEST_F(FdPassingTest, EveryRankGetsTheSameMemory) {
@@ -54,7 +54,7 @@ TEST_F(FdPassingTest, EveryRankGetsTheSameMemory) {
   for (int rank : {2, 1}) {
     const auto descriptor = ReceiveFd(server_->endpoint(), rank, Later());
     ASSERT_TRUE(descriptor.ok()) << descriptor.status();
-    const Segment theirs = Segment::Map(dup(descriptor->get()), 4096).value();
+    const tensor::Segment theirs = tensor::Segment::Map(dup(descriptor->get()), 4096).value();
     segment_.data()[0] = static_cast<char>(rank);
     EXPECT_EQ(theirs.data()[0], rank);
   }
@@ -84,7 +84,7 @@ TEST_F(FdPassingTest, WhoDoesNotKnowTheSecretGetsNothing) {
 
 TEST_F(FdPassingTest, AFullBacklogDoesNotKeepARankPastItsDeadline) {
   ASSERT_EQ(listen(server_->socket(), /*backlog=*/0), 0);
-  const UniqueFd first = ConnectAsStranger(server_->endpoint()).value();
+  const base::UniqueFd first = ConnectAsStranger(server_->endpoint()).value();
   absl::Notification is_over;
   absl::Status status;
   std::thread rank([&] {
@@ -105,7 +105,7 @@ TEST_F(FdPassingTest, AHostThatNeverServesIsATimeoutAndOneThatHasGoneAnError) {
 }
 
 TEST_F(FdPassingTest, StrangersWhoSayNothingDoNotHoldUpTheRanks) {
-  std::vector<UniqueFd> strangers;
+  std::vector<base::UniqueFd> strangers;
   for (int i = 0; i < 30; ++i) strangers.push_back(ConnectAsStranger(server_->endpoint()).value());
   const Deadline quick(absl::Seconds(15));
   std::thread host([&] { EXPECT_TRUE(server_->Serve(segment_.descriptor(), 2, Later()).ok()); });
@@ -128,7 +128,7 @@ TEST_F(FdPassingTest, StrangersInARowDoNotStretchTheDeadline) {
 }
 
 TEST_F(FdPassingTest, ALackOfDescriptorsEndsServingAtOnceAndSaysWhatToRaise) {
-  const UniqueFd rank = ConnectAsStranger(server_->endpoint()).value();
+  const base::UniqueFd rank = ConnectAsStranger(server_->endpoint()).value();
   absl::Notification is_over;
   absl::Status status;
   auto no_descriptors = std::make_unique<NoDescriptors>();

@@ -23,11 +23,11 @@ void RecordCall(const CallContext& context, LastCall& last) {
 std::string NameOf(const LastCall& last) {
   const uint64_t what = last.what.load(std::memory_order_relaxed);
   if ((what & kIsRecorded) == 0) return "";
-  CallFingerprint fingerprint = {};
+  backends::CallFingerprint fingerprint = {};
   fingerprint.kind = static_cast<uint8_t>(what);
   fingerprint.peer = static_cast<int32_t>(what >> 32);
   fingerprint.sequence = last.sequence.load(std::memory_order_relaxed);
-  return CallDescription(fingerprint).ShortName();
+  return backends::CallDescription(fingerprint).ShortName();
 }
 
 }  // namespace syncline::shm

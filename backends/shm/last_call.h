@@ -5,7 +5,7 @@
 #include <string>
 
 #include "backends/shm/segment_layout.h"
-#include "core/group/backend.h"
+#include "syncline/backend.h"
 
 namespace syncline::shm {
 

@@ -35,13 +35,14 @@ class PidfdTable {
   }
 
   // Null if there is no such process, or no descriptor.
-  std::shared_ptr<const UniqueFd> Open(int pid) {
+  std::shared_ptr<const base::UniqueFd> Open(int pid) {
     absl::MutexLock lock(&mutex_);
-    std::weak_ptr<const UniqueFd>& entry = pidfds_[pid];
-    std::shared_ptr<const UniqueFd> pidfd = entry.lock();
+    std::weak_ptr<const base::UniqueFd>& entry = pidfds_[pid];
+    std::shared_ptr<const base::UniqueFd> pidfd = entry.lock();
     // A pidfd whose process has ended may be that of an earlier process with the same pid.
     if (pidfd == nullptr || HasEnded(pidfd->get())) {
-      pidfd = std::make_shared<const UniqueFd>(static_cast<int>(syscall(SYS_pidfd_open, pid, 0)));
+      pidfd =
+          std::make_shared<const base::UniqueFd>(static_cast<int>(syscall(SYS_pidfd_open, pid, 0)));
       if (!pidfd->valid()) pidfd = nullptr;
       entry = pidfd;
     }
@@ -50,16 +51,16 @@ class PidfdTable {
 
  private:
   absl::Mutex mutex_;
-  std::map<int, std::weak_ptr<const UniqueFd>> pidfds_ ABSL_GUARDED_BY(mutex_);
+  std::map<int, std::weak_ptr<const base::UniqueFd>> pidfds_ ABSL_GUARDED_BY(mutex_);
 };
 
 // A pidfd of the process at the other end of `connection`. Null if there is none to be had.
-std::shared_ptr<const UniqueFd> PidfdOfPeer(int connection) {
+std::shared_ptr<const base::UniqueFd> PidfdOfPeer(int connection) {
   int pidfd = -1;
   socklen_t length = sizeof(pidfd);
   if (getsockopt(connection, SOL_SOCKET, SO_PEERPIDFD, &pidfd, &length) == 0 && pidfd >= 0) {
     fcntl(pidfd, F_SETFD, FD_CLOEXEC);
-    return std::make_shared<const UniqueFd>(pidfd);
+    return std::make_shared<const base::UniqueFd>(pidfd);
   }
   ucred peer = {};
   length = sizeof(peer);
@@ -72,17 +73,17 @@ std::shared_ptr<const UniqueFd> PidfdOfPeer(int connection) {
 
 }  // namespace
 
-PeerProcesses::PeerProcesses(const PeerTable& peers) {
+PeerProcesses::PeerProcesses(const backends::PeerTable& peers) {
   for (int rank = 0; rank < peers.size(); ++rank) {
-    const bool is_known = peers.LivenessOf(rank) != Liveness::kUnknown;
+    const bool is_known = peers.LivenessOf(rank) != base::Liveness::kUnknown;
     const bool is_self = is_known && peers.pid(rank) == getpid();
     peers_.push_back({peers.Describe(rank), nullptr, is_self, false});
     entries_.push_back({-1, POLLIN, 0});
     if (is_self || !is_known) continue;
-    std::shared_ptr<const UniqueFd> pidfd = PidfdTable::Instance().Open(peers.pid(rank));
+    std::shared_ptr<const base::UniqueFd> pidfd = PidfdTable::Instance().Open(peers.pid(rank));
     // Probed only after the pidfd was opened: were it before, the process might end in between, and
     // the pidfd be that of another process with the same pid. Probe compares start times.
-    if (peers.LivenessOf(rank) == Liveness::kDead) {
+    if (peers.LivenessOf(rank) == base::Liveness::kDead) {
       peers_[rank].was_dead = true;
     } else if (pidfd != nullptr) {
       Watch(rank, std::move(pidfd));
@@ -90,7 +91,7 @@ PeerProcesses::PeerProcesses(const PeerTable& peers) {
   }
 }
 
-void PeerProcesses::Watch(int rank, std::shared_ptr<const UniqueFd> pidfd) {
+void PeerProcesses::Watch(int rank, std::shared_ptr<const base::UniqueFd> pidfd) {
   entries_[rank].fd = pidfd->get();
   peers_[rank].pidfd = std::move(pidfd);
 }
@@ -98,7 +99,7 @@ void PeerProcesses::Watch(int rank, std::shared_ptr<const UniqueFd> pidfd) {
 void PeerProcesses::WatchPeerOf(int connection, int rank) {
   const Peer& peer = peers_[rank];
   if (peer.pidfd != nullptr || peer.is_self || peer.was_dead) return;
-  std::shared_ptr<const UniqueFd> pidfd = PidfdOfPeer(connection);
+  std::shared_ptr<const base::UniqueFd> pidfd = PidfdOfPeer(connection);
   if (pidfd != nullptr) Watch(rank, std::move(pidfd));
 }
 
@@ -114,7 +115,7 @@ absl::Status PeerProcesses::Check(absl::FunctionRef<bool(int)> matters) const {
     dead.push_back(static_cast<int>(rank));
     names.push_back(peers_[rank].name);
   }
-  return DeadRanksError(std::move(dead), names);
+  return base::DeadRanksError(std::move(dead), names);
 }
 
 }  // namespace syncline::shm

@@ -26,7 +26,7 @@ namespace syncline::shm {
 // Owns its pidfds. Thread-safe once all ranks are watched: WatchPeerOf may not run beside Check.
 class PeerProcesses {
  public:
-  explicit PeerProcesses(const PeerTable& peers);
+  explicit PeerProcesses(const backends::PeerTable& peers);
 
   PeerProcesses(PeerProcesses&&) = default;
   PeerProcesses& operator=(PeerProcesses&&) = default;
@@ -39,11 +39,11 @@ class PeerProcesses {
   absl::Status Check(absl::FunctionRef<bool(int rank)> matters) const;
 
  private:
-  void Watch(int rank, std::shared_ptr<const UniqueFd> pidfd);
+  void Watch(int rank, std::shared_ptr<const base::UniqueFd> pidfd);
 
   struct Peer {
     std::string name;  // For messages.
-    std::shared_ptr<const UniqueFd> pidfd;
+    std::shared_ptr<const base::UniqueFd> pidfd;
     bool is_self = false;   // Is a thread of this process.
     bool was_dead = false;  // Had ended before it could be watched.
   };

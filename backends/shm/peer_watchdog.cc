@@ -10,10 +10,10 @@
 #include "backends/common/call_description.h"
 #include "backends/common/stall_reporter.h"
 #include "backends/shm/last_call.h"
-#include "core/base/error_origin.h"
 #include "core/base/stall_file.h"
-#include "core/base/status.h"
-#include "core/group/backend.h"
+#include "syncline/backend.h"
+#include "syncline/error_origin.h"
+#include "syncline/status.h"
 
 namespace syncline::shm {
 
@@ -83,7 +83,7 @@ std::vector<int> PeerWatchdog::LateRanks(int rank, const WaitContext& context) c
   if (!late.empty()) return late;
   // All have arrived. The awaited rank may itself wait for one that was stopped on the way.
   for (int other = 0; other < layout_.size(); ++other) {
-    if (other != peers_.rank() && peers_.LivenessOf(other) == Liveness::kStopped) {
+    if (other != peers_.rank() && peers_.LivenessOf(other) == base::Liveness::kStopped) {
       late.push_back(other);
     }
   }
@@ -92,14 +92,15 @@ std::vector<int> PeerWatchdog::LateRanks(int rank, const WaitContext& context) c
 }
 
 std::string PeerWatchdog::LastActivity(int rank) const {
-  if (peers_.LivenessOf(rank) == Liveness::kStopped) return "its process is stopped";
+  if (peers_.LivenessOf(rank) == base::Liveness::kStopped) return "its process is stopped";
   if (!layout_.has_joined(rank)) return "it is joining the group";
   const RankRegion& region = layout_.region(rank);
   const EntrySlot* slot = &region.entry_slots[0];
   if (slot->number.load() < region.entry_slots[1].number.load()) slot = &region.entry_slots[1];
   // Pairs with the release store in CollectiveEntry::Exchange: the fingerprint is complete.
   if (slot->number.load(std::memory_order_acquire) > region.collectives_finished.load()) {
-    return absl::StrCat("it is in ", CallDescription(slot->content.fingerprint).ShortName());
+    return absl::StrCat("it is in ",
+                        backends::CallDescription(slot->content.fingerprint).ShortName());
   }
   if (region.messages_in_flight.load() > 0) {
     return absl::StrCat("it is in ", NameOf(region.last_message));
@@ -120,15 +121,15 @@ bool PeerWatchdog::LowerRankWaits(const WaitContext& context) const {
 
 void PeerWatchdog::ReportStall(int rank, const WaitContext& context, absl::Duration waited,
                                int64_t notice) const {
-  Stall stall;
+  base::Stall stall;
   stall.rank = peers_.rank();
   stall.operation = context.Describe().ToString();
   stall.missing = LateRanks(rank, context);
   stall.waited = waited;
   std::map<std::string, std::vector<int>> missing;
   for (int other : stall.missing) missing[LastActivity(other)].push_back(other);
-  stall.text = StallText(peers_, stall.operation, waited, missing);
-  syncline::ReportStall(notice, stall, !LowerRankWaits(context));
+  stall.text = backends::StallText(peers_, stall.operation, waited, missing);
+  base::ReportStall(notice, stall, !LowerRankWaits(context));
 }
 
 }  // namespace syncline::shm

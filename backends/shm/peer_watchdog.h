@@ -21,8 +21,8 @@ namespace syncline::shm {
 // waiter.cc.
 class PeerWatchdog {
  public:
-  PeerWatchdog(const SegmentLayout& layout, const PeerTable& peers, const PeerProcesses& processes,
-               const FailureCell& failure)
+  PeerWatchdog(const SegmentLayout& layout, const backends::PeerTable& peers,
+               const PeerProcesses& processes, const FailureCell& failure)
       : layout_(layout), peers_(peers), processes_(processes), failure_(failure) {}
 
   // Why a wait for `rank`, which may be kAnySource, must end although its condition does not hold:
@@ -51,7 +51,7 @@ class PeerWatchdog {
   bool LowerRankWaits(const WaitContext& context) const;
 
   const SegmentLayout& layout_;
-  const PeerTable& peers_;
+  const backends::PeerTable& peers_;
   const PeerProcesses& processes_;
   const FailureCell& failure_;
 };

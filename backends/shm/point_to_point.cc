@@ -6,17 +6,18 @@
 #include "absl/strings/str_cat.h"
 #include "backends/common/call_description.h"
 #include "backends/shm/last_call.h"
-#include "core/base/status.h"
-#include "core/group/backend.h"
+#include "syncline/backend.h"
+#include "syncline/status.h"
 
 namespace syncline::shm {
 namespace {
 
 // The type comes from memory that other processes write, so it may be out of range: then another
 // stands for it.
-CallDescription CallOf(const MessageSlot& slot, int dst) {
+backends::CallDescription CallOf(const MessageSlot& slot, int dst) {
   const size_t dtype = std::min<size_t>(slot.dtype, AllDTypes().size() - 1);
-  CallDescription call{OpKind::kSend, slot.sequence, static_cast<DType>(dtype), slot.count};
+  backends::CallDescription call{OpKind::kSend, slot.sequence, static_cast<DType>(dtype),
+                                 slot.count};
   call.peer = dst;
   call.tag = slot.tag.load(std::memory_order_relaxed);
   return call;
@@ -98,7 +99,7 @@ absl::StatusOr<int> PointToPoint::Recv(const Tensor& tensor, const CallContext& 
   MessageSlot& slot = *mine.slot.load(std::memory_order_relaxed);
   if (slot.count != tensor.numel() || slot.dtype != static_cast<uint16_t>(tensor.dtype())) {
     return group_.failure_cell().Fail(
-        CheckFits(CallOf(slot, rank()), mine.sender, context.Describe(), rank()));
+        backends::CheckFits(CallOf(slot, rank()), mine.sender, context.Describe(), rank()));
   }
   const size_t bytes = tensor.nbytes();
   const bool is_inline = bytes <= kInlineMaxBytes;

@@ -18,8 +18,8 @@
 #include "backends/shm/shm_group.h"
 #include "backends/shm/thresholds.h"
 #include "backends/shm/wait_context.h"
-#include "core/group/backend.h"
-#include "core/tensor/tensor.h"
+#include "syncline/backend.h"
+#include "syncline/tensor.h"
 
 namespace syncline::shm {
 

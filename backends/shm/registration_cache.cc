@@ -12,9 +12,9 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
-#include "core/base/log.h"
-#include "core/base/status.h"
-#include "core/tensor/shared_memory.h"
+#include "core/tensor/shared_place.h"
+#include "syncline/log.h"
+#include "syncline/status.h"
 
 namespace syncline::shm {
 namespace {
@@ -47,7 +47,7 @@ void RegistrationCache::StageHandle(const void* data, size_t bytes, CollectiveEn
   // Written before the exchange, whose release and acquire make it visible with the handle.
   Registration& registration = RegistrationOf(rank(), entry.context().number);
   if (data != nullptr && is_usable_) {
-    if (const auto found = FindShared(data, bytes)) {
+    if (const auto found = tensor::FindShared(data, bytes)) {
       own_ = {found->memory, found->offset, found->descriptor, 0};
       if (registered_.count(found->memory) == 0) {
         own_.flags |= BufferHandle::kIsNew;
@@ -71,10 +71,10 @@ void RegistrationCache::StageHandle(const void* data, size_t bytes, CollectiveEn
 
 void RegistrationCache::CollectFreed() {
   // Mostly one comparison: to look for every memory takes a lock.
-  if (registered_.empty() || SharedMemoriesFreed() == freed_before_) return;
-  freed_before_ = SharedMemoriesFreed();
+  if (registered_.empty() || tensor::SharedMemoriesFreed() == freed_before_) return;
+  freed_before_ = tensor::SharedMemoriesFreed();
   for (auto memory = registered_.begin(); memory != registered_.end();) {
-    if (IsShared(*memory)) {
+    if (tensor::IsShared(*memory)) {
       ++memory;
     } else {
       freed_.push_back(*memory);
@@ -176,9 +176,10 @@ absl::Status RegistrationCache::Map(int rank, const BufferHandle& handle,
                                     const Registration& registration) {
   SYNCLINE_ASSIGN_OR_RETURN(const int descriptor,
                             OpenOfProcess(group_.peers().pid(rank), handle.descriptor));
-  SYNCLINE_ASSIGN_OR_RETURN(Segment segment, Segment::MapToRead(descriptor, registration.size));
+  SYNCLINE_ASSIGN_OR_RETURN(tensor::Segment segment,
+                            tensor::Segment::MapToRead(descriptor, registration.size));
   // In another pid namespace the path names a descriptor of some other process.
-  if (!(segment.identity() == Segment::Identity{registration.device, registration.inode})) {
+  if (!(segment.identity() == tensor::Segment::Identity{registration.device, registration.inode})) {
     return BackendError("its descriptor is of another memory: do the ranks see other pids?");
   }
   segment.CloseDescriptor();

@@ -85,9 +85,10 @@ class RegistrationCache {
   std::vector<uint64_t> freed_;    // Those of them that the others shall unmap.
   uint64_t freed_before_ = 0;      // SharedMemoriesFreed() at the last CollectFreed.
 
-  std::vector<BufferHandle> handles_;                // By rank, of the last exchange.
-  std::vector<const char*> data_;                    // Likewise.
-  std::vector<std::map<uint64_t, Segment>> mapped_;  // By rank, then by the memory's number.
+  std::vector<BufferHandle> handles_;  // By rank, of the last exchange.
+  std::vector<const char*> data_;      // Likewise.
+  std::vector<std::map<uint64_t, tensor::Segment>>
+      mapped_;  // By rank, then by the memory's number.
 };
 
 }  // namespace syncline::shm

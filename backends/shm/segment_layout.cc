@@ -57,7 +57,7 @@ SegmentLayout::Offsets::Offsets(int size) : sizes(size) {
     at += RoundUp(bytes, kPage);
     return here;
   };
-  full_call = reserve(CallDescription::MaxWords(size) * sizeof(int64_t));
+  full_call = reserve(backends::CallDescription::MaxWords(size) * sizeof(int64_t));
   eager_buffers = reserve(2 * sizes.small_eager + sizes.large_eager_ring);
   chunks = reserve(kPipelineDepth * sizes.max_chunk);
   // A rank's part of a chunk is rounded up to whole cache lines, so the parts of many small chunks

@@ -17,7 +17,7 @@
 #include "backends/common/call_fingerprint.h"
 #include "backends/shm/event_count.h"
 #include "backends/shm/thresholds.h"
-#include "core/base/check.h"
+#include "syncline/check.h"
 
 namespace syncline::shm {
 
@@ -26,7 +26,7 @@ namespace syncline::shm {
 // fingerprints are equal (all_to_all compares its splits too: see collective_entry.h).
 struct alignas(kCacheLine) EntrySlot {
   struct Content {
-    CallFingerprint fingerprint;
+    backends::CallFingerprint fingerprint;
     char inline_data[kInlineMaxBytes];
   };
 

@@ -15,21 +15,21 @@
 #include "backends/shm/segment_layout.h"
 #include "backends/shm/shm_collectives.h"
 #include "backends/shm/shm_group.h"
-#include "core/base/interrupt.h"
-#include "core/base/status.h"
-#include "core/group/backend.h"
-#include "core/group/backend_registry.h"
 #include "core/tensor/segment.h"
+#include "syncline/backend.h"
+#include "syncline/backend_registry.h"
+#include "syncline/interrupt.h"
+#include "syncline/status.h"
 
 namespace syncline::shm {
 namespace {
 
 // One rank's part in a group. Thread-safe as Backend asks for. Owns the segment and all that works
 // on it.
-class ShmBackend final : public TypedBackend {
+class ShmBackend final : public backends::TypedBackend {
  public:
-  ShmBackend(Segment segment, PeerTable peers, PeerProcesses processes)
-      : TypedBackend(peers.rank(), peers.size()),
+  ShmBackend(tensor::Segment segment, backends::PeerTable peers, PeerProcesses processes)
+      : backends::TypedBackend(peers.rank(), peers.size()),
         segment_(std::move(segment)),
         group_(segment_.data(), std::move(peers), std::move(processes)),
         collectives_(group_),
@@ -166,7 +166,7 @@ class ShmBackend final : public TypedBackend {
     return IsInterrupted(status) ? status : cause_;
   }
 
-  Segment segment_;
+  tensor::Segment segment_;
   ShmGroup group_;
   ShmCollectives collectives_;
   PointToPoint point_to_point_;
@@ -176,7 +176,7 @@ class ShmBackend final : public TypedBackend {
   absl::Status cause_ ABSL_GUARDED_BY(mutex_);  // Why this rank is unusable; OK while it is not.
 };
 
-absl::Status CheckOneHost(const PeerTable& peers) {
+absl::Status CheckOneHost(const backends::PeerTable& peers) {
   for (int rank = 0; rank < peers.size(); ++rank) {
     if (peers.host_identity(rank) == peers.host_identity(peers.rank())) continue;
     return ArgumentError(absl::StrCat(peers.Describe(peers.rank()), " and ", peers.Describe(rank),
@@ -187,25 +187,27 @@ absl::Status CheckOneHost(const PeerTable& peers) {
 }
 
 // On rank 0, before the ranks know each other, so that a lack of memory is told to all at once.
-absl::StatusOr<Segment> MakeSegment(int size) {
-  SYNCLINE_ASSIGN_OR_RETURN(Segment segment, Segment::Create(SegmentLayout::BytesFor(size)));
+absl::StatusOr<tensor::Segment> MakeSegment(int size) {
+  SYNCLINE_ASSIGN_OR_RETURN(tensor::Segment segment,
+                            tensor::Segment::Create(SegmentLayout::BytesFor(size)));
   const SegmentLayout::Extent common = SegmentLayout::CommonOf(size);
   SYNCLINE_RETURN_IF_ERROR(segment.Reserve(common.offset, common.size));
   return segment;
 }
 
-absl::StatusOr<Segment> ReceiveSegment(const BackendConfig& config, const PeerTable& peers,
-                                       PeerProcesses& processes) {
+absl::StatusOr<tensor::Segment> ReceiveSegment(const BackendConfig& config,
+                                               const backends::PeerTable& peers,
+                                               PeerProcesses& processes) {
   auto descriptor = ReceiveFd(peers.payload(0), config.rank, config.deadline, &processes);
   if (descriptor.ok())
-    return Segment::Map(descriptor->release(), SegmentLayout::BytesFor(config.size));
+    return tensor::Segment::Map(descriptor->release(), SegmentLayout::BytesFor(config.size));
   SYNCLINE_RETURN_IF_ERROR(peers.CheckAlive());  // Explains more, if rank 0 has died.
   return descriptor.status();
 }
 
 absl::StatusOr<std::shared_ptr<Backend>> MakeShm(const BackendConfig& config) {
   absl::StatusOr<std::unique_ptr<FdServer>> server;
-  absl::StatusOr<Segment> segment = absl::UnavailableError("rank 0 has it");
+  absl::StatusOr<tensor::Segment> segment = absl::UnavailableError("rank 0 has it");
   absl::StatusOr<std::string> payload = "";  // Of rank 0: the FdServer's endpoint, or an error.
   if (config.rank == 0) {
     segment = MakeSegment(config.size);
@@ -218,9 +220,10 @@ absl::StatusOr<std::shared_ptr<Backend>> MakeShm(const BackendConfig& config) {
       payload = (*server)->endpoint();
     }
   }
-  SYNCLINE_ASSIGN_OR_RETURN(PeerTable peers,
-                            PeerTable::Join(*config.store, config.rank, config.size, payload,
-                                            config.deadline, config.check_peers));
+  SYNCLINE_ASSIGN_OR_RETURN(
+      backends::PeerTable peers,
+      backends::PeerTable::Join(*config.store, config.rank, config.size, payload, config.deadline,
+                                config.check_peers));
   SYNCLINE_RETURN_IF_ERROR(CheckOneHost(peers));
   PeerProcesses processes(peers);
   if (config.rank > 0) segment = ReceiveSegment(config, peers, processes);

@@ -6,8 +6,8 @@
 #include "backends/shm/byte_range.h"
 #include "backends/shm/last_call.h"
 #include "backends/shm/thresholds.h"
-#include "core/base/status.h"
 #include "core/tensor/reduce_kernels.h"
+#include "syncline/status.h"
 
 namespace syncline::shm {
 namespace {
@@ -194,7 +194,7 @@ absl::Status ShmCollectives::ReduceTo(int root, const Tensor& tensor, ReduceOp o
   for (int r = 0; r < size(); ++r) {
     inputs.push_back(r == rank() ? tensor.data() : entry.BufferOf(r));
   }
-  syncline::Reduce(tensor.dtype(), op, tensor.data(), inputs, tensor.numel());
+  tensor::Reduce(tensor.dtype(), op, tensor.data(), inputs, tensor.numel());
   return absl::OkStatus();
 }
 
@@ -206,7 +206,7 @@ absl::Status ShmCollectives::ReduceDirect(int root, const Tensor& tensor, Reduce
     for (int r = 0; r < size(); ++r) {
       inputs.push_back(r == rank() ? tensor.data() : direct_.DataOf(r));
     }
-    syncline::Reduce(tensor.dtype(), op, tensor.data(), inputs, tensor.numel());
+    tensor::Reduce(tensor.dtype(), op, tensor.data(), inputs, tensor.numel());
   }
   return direct_.Finish({kEveryRank, root}, context);
 }
@@ -231,7 +231,7 @@ absl::Status ShmCollectives::ReduceFullChunks(int root, const Tensor& tensor, Re
         const void* inputs[2];
         inputs[rank()] = own;
         inputs[other] = layout_.chunk(other, offset);
-        syncline::Reduce(tensor.dtype(), op, own, inputs, range.size / SizeOf(tensor.dtype()));
+        tensor::Reduce(tensor.dtype(), op, own, inputs, range.size / SizeOf(tensor.dtype()));
       });
 }
 
@@ -276,8 +276,8 @@ absl::Status ShmCollectives::ReduceScatterGather(int root, const Tensor& tensor,
       }
       if (own.size > 0) {
         // A rank without a result must not write to its tensor.
-        syncline::Reduce(tensor.dtype(), op, has_result ? mine : reduced, inputs,
-                         own.size / SizeOf(tensor.dtype()));
+        tensor::Reduce(tensor.dtype(), op, has_result ? mine : reduced, inputs,
+                       own.size / SizeOf(tensor.dtype()));
         if (root == kEveryRank) copier_.Copy(reduced, mine, own.size);
       }
       Advance(&RankRegion::chunks_reduced, number + 1);
@@ -447,8 +447,8 @@ absl::Status ShmCollectives::ReduceScatter(const Tensor& output, absl::Span<cons
     for (int r = 0; r < size(); ++r) {
       blocks.push_back(r == rank() ? Bytes(inputs[r]) + begin : data(r));
     }
-    syncline::Reduce(output.dtype(), op, Bytes(output) + begin, blocks,
-                     bytes / SizeOf(output.dtype()));
+    tensor::Reduce(output.dtype(), op, Bytes(output) + begin, blocks,
+                   bytes / SizeOf(output.dtype()));
   };
   return RunCollective(context, EagerBlockBytes(largest), [&](CollectiveEntry& entry) {
     return ScatterBlocks({kEveryRank, inputs, largest, own_begin, total}, entry, consume);

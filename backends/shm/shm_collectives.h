@@ -16,9 +16,9 @@
 #include "backends/shm/segment_layout.h"
 #include "backends/shm/shm_group.h"
 #include "backends/shm/wait_context.h"
-#include "core/group/backend.h"
-#include "core/tensor/reduce_op.h"
-#include "core/tensor/tensor.h"
+#include "syncline/backend.h"
+#include "syncline/reduce_op.h"
+#include "syncline/tensor.h"
 
 namespace syncline::shm {
 

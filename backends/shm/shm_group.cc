@@ -7,12 +7,12 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "core/base/error_origin.h"
-#include "core/base/status.h"
+#include "syncline/error_origin.h"
+#include "syncline/status.h"
 
 namespace syncline::shm {
 
-ShmGroup::ShmGroup(char* memory, PeerTable peers, PeerProcesses processes)
+ShmGroup::ShmGroup(char* memory, backends::PeerTable peers, PeerProcesses processes)
     : peers_(std::move(peers)),
       processes_(std::move(processes)),
       layout_(memory, peers_.size()),

@@ -10,7 +10,7 @@
 #include "backends/shm/peer_watchdog.h"
 #include "backends/shm/segment_layout.h"
 #include "backends/shm/waiter.h"
-#include "core/base/deadline.h"
+#include "syncline/deadline.h"
 
 namespace syncline::shm {
 
@@ -18,13 +18,13 @@ namespace syncline::shm {
 // memory, which must outlive it. Thread-safe, except where noted.
 class ShmGroup {
  public:
-  ShmGroup(char* memory, PeerTable peers, PeerProcesses processes);
+  ShmGroup(char* memory, backends::PeerTable peers, PeerProcesses processes);
 
   ShmGroup(const ShmGroup&) = delete;
   ShmGroup& operator=(const ShmGroup&) = delete;
 
   int rank() const { return rank_; }
-  const PeerTable& peers() const { return peers_; }
+  const backends::PeerTable& peers() const { return peers_; }
   const SegmentLayout& layout() const { return layout_; }
   Waiter& waiter() { return waiter_; }
   FailureCell& failure_cell() { return failure_cell_; }
@@ -49,7 +49,7 @@ class ShmGroup {
   absl::Status LeftError(absl::string_view reason) const;
 
  private:
-  const PeerTable peers_;
+  const backends::PeerTable peers_;
   PeerProcesses processes_;
   const SegmentLayout layout_;
   const int rank_;

@@ -5,8 +5,8 @@
 #include <cstdint>
 
 #include "backends/common/call_description.h"
-#include "core/base/deadline.h"
-#include "core/group/backend.h"
+#include "syncline/backend.h"
+#include "syncline/deadline.h"
 
 namespace syncline::shm {
 
@@ -14,7 +14,7 @@ namespace syncline::shm {
 // outlive it: it lives on the stack of the call.
 struct WaitContext {
   // In full, for messages.
-  CallDescription Describe() const { return CallDescription(call); }
+  backends::CallDescription Describe() const { return backends::CallDescription(call); }
 
   const CallContext& call;
   const Deadline& deadline;

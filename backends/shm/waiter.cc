@@ -8,11 +8,11 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "backends/shm/thresholds.h"
-#include "core/base/error_origin.h"
-#include "core/base/interrupt.h"
 #include "core/base/stall.h"
 #include "core/base/stall_file.h"
-#include "core/base/status.h"
+#include "syncline/error_origin.h"
+#include "syncline/interrupt.h"
+#include "syncline/status.h"
 
 namespace syncline::shm {
 namespace {
@@ -26,7 +26,7 @@ bool Membarrier(int command) { return syscall(SYS_membarrier, command, 0, 0) == 
 
 // GLOBAL_EXPEDITED reaches only processes that have registered. So every rank registers here, and
 // says in its region whether it could.
-Waiter::Waiter(const PeerTable& peers, FailureCell& failure, const PeerWatchdog& watchdog)
+Waiter::Waiter(const backends::PeerTable& peers, FailureCell& failure, const PeerWatchdog& watchdog)
     : has_membarrier_(Membarrier(MEMBARRIER_CMD_REGISTER_GLOBAL_EXPEDITED)),
       peers_(peers),
       failure_(failure),
@@ -45,8 +45,8 @@ absl::Status Waiter::AwaitSlowly(EventCount& event, int rank, const WaitContext&
     if (ready()) return absl::OkStatus();
     sched_yield();
   }
-  StallTimer stall;
-  StallNotice notice;
+  base::StallTimer stall;
+  base::StallNotice notice;
   while (true) {
     const absl::Status interruption = CheckInterrupt();
     const absl::Status obstacle =
@@ -54,13 +54,13 @@ absl::Status Waiter::AwaitSlowly(EventCount& event, int rank, const WaitContext&
     // A peer may have made it true, and then left or died, since the last look.
     if (ready()) return absl::OkStatus();
     if (!obstacle.ok()) {
-      const CallDescription call = context.Describe();
+      const backends::CallDescription call = context.Describe();
       failure_.Fail(WithOperation(Annotate(obstacle, call.ToString()), call.operation()))
           .IgnoreError();
       return interruption.ok() ? failure_.ObserveFailure(context.call) : interruption;
     }
-    if (StallWatch::IsOpen()) {
-      StallWatch::Look();
+    if (base::StallWatch::IsOpen()) {
+      base::StallWatch::Look();
     } else if (stall.IsDue()) {
       watchdog_.ReportStall(rank, context, stall.waited(), notice.id());
     }

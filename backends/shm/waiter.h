@@ -30,7 +30,7 @@ namespace syncline::shm {
 //   waiter.Notify(region.collective_event);
 class Waiter {
  public:
-  Waiter(const PeerTable& peers, FailureCell& failure, const PeerWatchdog& watchdog);
+  Waiter(const backends::PeerTable& peers, FailureCell& failure, const PeerWatchdog& watchdog);
 
   // Says what has been learned of all ranks: whether each can have a core of its own, and whether
   // one lacks membarrier(2). Before that, waits do not spin, and notifications fence.
@@ -85,7 +85,7 @@ class Waiter {
   int spins_ = 1;
   bool needs_fence_ = true;
   bool has_membarrier_;
-  const PeerTable& peers_;
+  const backends::PeerTable& peers_;
   FailureCell& failure_;
   const PeerWatchdog& watchdog_;
 };

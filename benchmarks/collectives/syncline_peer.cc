@@ -12,12 +12,12 @@
 #include "absl/strings/strip.h"
 #include "absl/time/time.h"
 #include "benchmarks/collectives/harness.h"
-#include "core/base/status.h"
-#include "core/group/process_group.h"
-#include "core/join/world.h"
-#include "core/tensor/reduce_op.h"
-#include "core/tensor/shared_memory.h"
-#include "core/tensor/tensor.h"
+#include "syncline/process_group.h"
+#include "syncline/reduce_op.h"
+#include "syncline/shared_memory.h"
+#include "syncline/status.h"
+#include "syncline/tensor.h"
+#include "syncline/world.h"
 
 namespace syncline::benchmarks {
 namespace {

@@ -1,4 +1,4 @@
-#include "core/base/check.h"
+#include "syncline/check.h"
 
 #include "gtest/gtest.h"
 

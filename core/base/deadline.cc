@@ -1,4 +1,4 @@
-#include "core/base/deadline.h"
+#include "syncline/deadline.h"
 
 #include "absl/base/thread_annotations.h"
 

@@ -1,6 +1,6 @@
 // The functions that tell the time are replaced here, so that the wall clock of this program
 // differs from the kernel's: as for a wait during which the clock has been set.
-#include "core/base/deadline.h"
+#include "syncline/deadline.h"
 
 #include <dlfcn.h>
 #include <sys/time.h>

@@ -13,9 +13,9 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
-#include "core/base/status.h"
+#include "syncline/status.h"
 
-namespace syncline {
+namespace syncline::base {
 namespace {
 
 constexpr absl::string_view kSecretFile = "SYNCLINE_SECRET_FILE";
@@ -93,4 +93,4 @@ absl::StatusOr<std::string> JobSecret() {
   return secret;
 }
 
-}  // namespace syncline
+}  // namespace syncline::base

@@ -11,7 +11,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 
-namespace syncline {
+namespace syncline::base {
 
 // A function that returns the value of an environment variable: GetEnv, or a test's table.
 using EnvironmentLookup = std::function<std::optional<std::string>(absl::string_view name)>;
@@ -33,6 +33,6 @@ absl::StatusOr<bool> DebugChecks();
 // may be able to read (mode 0600). Empty if the variable is unset: the job has no secret.
 absl::StatusOr<std::string> JobSecret();
 
-}  // namespace syncline
+}  // namespace syncline::base
 
 #endif  // SYNCLINE_CORE_BASE_ENV_H_

@@ -8,11 +8,11 @@
 #include <fstream>
 #include <string>
 
-#include "core/base/status.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "syncline/status.h"
 
-namespace syncline {
+namespace syncline::base {
 namespace {
 
 using ::testing::HasSubstr;
@@ -129,4 +129,4 @@ TEST_F(EnvTest, APipeForASecretIsRefusedWithoutWaitingForItsWriter) {
 }
 
 }  // namespace
-}  // namespace syncline
+}  // namespace syncline::base

@@ -1,4 +1,4 @@
-#include "core/base/error_origin.h"
+#include "syncline/error_origin.h"
 
 #include <algorithm>
 #include <utility>

@@ -1,8 +1,8 @@
-#include "core/base/error_origin.h"
+#include "syncline/error_origin.h"
 
-#include "core/base/status.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "syncline/status.h"
 
 namespace syncline {
 namespace {

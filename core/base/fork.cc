@@ -1,4 +1,4 @@
-#include "core/base/fork.h"
+#include "syncline/fork.h"
 
 #include <pthread.h>
 

@@ -7,7 +7,7 @@
 
 #include "absl/strings/string_view.h"
 
-namespace syncline {
+namespace syncline::base {
 
 // Pure functions, for any thread. They find differences and accidents; they do not withstand
 // someone who looks for two inputs of one hash: core/base/hmac.h does.
@@ -48,6 +48,6 @@ class WordHash {
   uint64_t hash_ = kFnv1aOffset64;
 };
 
-}  // namespace syncline
+}  // namespace syncline::base
 
 #endif  // SYNCLINE_CORE_BASE_HASH_H_

@@ -5,7 +5,7 @@
 
 #include "gtest/gtest.h"
 
-namespace syncline {
+namespace syncline::base {
 namespace {
 
 TEST(HashTest, BytesHashToThePublishedValues) {
@@ -36,4 +36,4 @@ TEST(HashTest, TheOrderOfWordsCounts) {
 }
 
 }  // namespace
-}  // namespace syncline
+}  // namespace syncline::base

@@ -8,7 +8,7 @@
 #include <cstdio>
 #include <cstdlib>
 
-namespace syncline {
+namespace syncline::base {
 namespace {
 
 void CheckCrypto(bool succeeded, const char* what) {
@@ -42,4 +42,4 @@ bool SameBytes(absl::string_view a, absl::string_view b) {
   return a.size() == b.size() && CRYPTO_memcmp(a.data(), b.data(), a.size()) == 0;
 }
 
-}  // namespace syncline
+}  // namespace syncline::base

@@ -8,7 +8,7 @@
 
 #include "absl/strings/string_view.h"
 
-namespace syncline {
+namespace syncline::base {
 
 // `count` bytes that nobody can guess.
 std::string RandomBytes(size_t count);
@@ -21,6 +21,6 @@ std::string HmacSha256(absl::string_view secret, absl::string_view message);
 // an attacker nothing.
 bool SameBytes(absl::string_view a, absl::string_view b);
 
-}  // namespace syncline
+}  // namespace syncline::base
 
 #endif  // SYNCLINE_CORE_BASE_HMAC_H_

@@ -3,7 +3,7 @@
 #include "absl/strings/escaping.h"
 #include "gtest/gtest.h"
 
-namespace syncline {
+namespace syncline::base {
 namespace {
 
 TEST(HmacTest, TheVectorOfRfc4231Holds) {
@@ -25,4 +25,4 @@ TEST(HmacTest, BytesAreTheSameOnlyIfAllAre) {
 }
 
 }  // namespace
-}  // namespace syncline
+}  // namespace syncline::base

@@ -10,19 +10,16 @@
 #include <cerrno>
 #include <climits>
 #include <cstring>
-#include <vector>
 
 #include "absl/strings/ascii.h"
-#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_split.h"
 #include "core/base/process_state.h"
 #include "core/base/resolve.h"
 #include "core/base/sockets.h"
-#include "core/base/status.h"
 #include "core/base/unique_fd.h"
+#include "syncline/status.h"
 
-namespace syncline {
+namespace syncline::base {
 namespace {
 
 // Equal for all processes below one kernel since it was started.
@@ -53,26 +50,6 @@ std::string Text(const SocketAddress& address) {
 }
 
 }  // namespace
-
-std::string Peer::ToString() const { return absl::StrCat("host ", host, ", pid ", pid); }
-
-std::string Peer::Serialize() const {
-  return absl::StrCat(pid, " ", started, " ", pid_namespace, " ", identity, " ", host);
-}
-
-absl::StatusOr<Peer> Peer::Parse(absl::string_view text) {
-  std::vector<std::string> fields = absl::StrSplit(text, absl::MaxSplits(' ', 4));
-  Peer peer;
-  if (fields.size() != 5 || !absl::SimpleAtoi(fields[0], &peer.pid) ||
-      !absl::SimpleAtoi(fields[1], &peer.started)) {
-    return StoreError(absl::StrCat("'", text, "' does not describe a process: do two jobs, or two ",
-                                   "versions of Syncline, share a store?"));
-  }
-  peer.pid_namespace = fields[2];
-  peer.identity = fields[3];
-  peer.host = fields[4];
-  return peer;
-}
 
 absl::StatusOr<Peer> IdentifyThisProcess() {
   Peer self = ThisPeer();
@@ -121,4 +98,4 @@ bool IsMulticastAddress(absl::string_view host) {
   return inet_pton(AF_INET6, text.c_str(), &v6) == 1 && IN6_IS_ADDR_MULTICAST(&v6);
 }
 
-}  // namespace syncline
+}  // namespace syncline::base

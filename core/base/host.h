@@ -7,26 +7,11 @@
 
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
-#include "core/base/deadline.h"
 #include "core/base/resolve.h"
+#include "syncline/deadline.h"
+#include "syncline/peer.h"
 
-namespace syncline {
-
-// One process of a job, as its peers know it.
-struct Peer {
-  std::string host;      // Its host's name, for people.
-  std::string identity;  // Equal for two processes if, and only if, they share kernel and network.
-  int pid = 0;
-  std::string pid_namespace;  // That in which `pid` is; pids of another one mean nothing here.
-  int64_t started = 0;  // Kernel ticks since boot: tells a process from a later one of its pid.
-
-  // "host b, pid 81".
-  std::string ToString() const;
-
-  // To and from one line of text, to be exchanged through a store.
-  std::string Serialize() const;
-  static absl::StatusOr<Peer> Parse(absl::string_view text);
-};
+namespace syncline::base {
 
 // The calling process. `identity` is made of the kernel's boot id and the network namespace, so
 // that containers with networks of their own count as hosts. BackendError if the process lacks a
@@ -49,6 +34,6 @@ absl::StatusOr<std::string> FirstAddress(absl::string_view host,
 // Whether `host` is the text of an IPv4 or IPv6 multicast address.
 bool IsMulticastAddress(absl::string_view host);
 
-}  // namespace syncline
+}  // namespace syncline::base
 
 #endif  // SYNCLINE_CORE_BASE_HOST_H_

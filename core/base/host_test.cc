@@ -2,11 +2,11 @@
 
 #include <unistd.h>
 
-#include "core/base/status.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "syncline/status.h"
 
-namespace syncline {
+namespace syncline::base {
 namespace {
 
 using ::testing::HasSubstr;
@@ -53,4 +53,4 @@ TEST(HostTest, AHostThatDoesNotResolveIsNamed) {
 }
 
 }  // namespace
-}  // namespace syncline
+}  // namespace syncline::base

@@ -1,4 +1,4 @@
-#include "core/base/interrupt.h"
+#include "syncline/interrupt.h"
 
 #include <algorithm>
 #include <chrono>

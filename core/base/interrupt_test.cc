@@ -1,11 +1,11 @@
-#include "core/base/interrupt.h"
+#include "syncline/interrupt.h"
 
 #include "absl/status/status.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
-#include "core/base/deadline.h"
 #include "gtest/gtest.h"
+#include "syncline/deadline.h"
 
 namespace syncline {
 namespace {

@@ -6,11 +6,11 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "core/base/error_origin.h"
 #include "core/base/process_state.h"
-#include "core/base/status.h"
+#include "syncline/error_origin.h"
+#include "syncline/status.h"
 
-namespace syncline {
+namespace syncline::base {
 
 Liveness LivenessOf(const Peer& self, const Peer& peer) {
   if (peer.identity != self.identity || peer.pid_namespace != self.pid_namespace) {
@@ -44,4 +44,4 @@ PeerCheck CheckRanksAlive(std::vector<Peer> peers, int self, std::vector<int> ra
   };
 }
 
-}  // namespace syncline
+}  // namespace syncline::base

@@ -4,15 +4,14 @@
 #define SYNCLINE_CORE_BASE_LIVENESS_H_
 
 #include <cstdint>
-#include <functional>
 #include <string>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "absl/time/time.h"
-#include "core/base/host.h"
+#include "syncline/peer.h"
 
-namespace syncline {
+namespace syncline::base {
 
 enum class Liveness {
   kAlive,
@@ -29,9 +28,7 @@ Liveness LivenessOf(const Peer& self, const Peer& peer);
 // The error for the dead `ranks`, each named as in "rank 3 (host b, pid 81)"; OK for none.
 absl::Status DeadRanksError(std::vector<int> ranks, const std::vector<std::string>& names);
 
-// A function that a wait for other ranks calls every kLivenessInterval; its first error ends the
-// wait. Empty where nothing is known of the other ranks.
-using PeerCheck = std::function<absl::Status()>;
+// How often a wait for other ranks calls its PeerCheck.
 inline constexpr absl::Duration kLivenessInterval = absl::Seconds(1);
 
 // A check that returns a NetworkError that names those of `ranks` that have died. `peers` are all
@@ -39,6 +36,6 @@ inline constexpr absl::Duration kLivenessInterval = absl::Seconds(1);
 // kUnknown count as alive.
 PeerCheck CheckRanksAlive(std::vector<Peer> peers, int self, std::vector<int> ranks);
 
-}  // namespace syncline
+}  // namespace syncline::base
 
 #endif  // SYNCLINE_CORE_BASE_LIVENESS_H_

@@ -8,13 +8,14 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "core/base/host.h"
 #include "core/base/process_state.h"
-#include "core/base/status.h"
 #include "core/testing/no_descriptors.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "syncline/status.h"
 
-namespace syncline {
+namespace syncline::base {
 namespace {
 
 // A child process that waits, as a rank that this one knows.
@@ -113,4 +114,4 @@ TEST(LivenessTest, ACheckNamesTheDeadOfThoseThatMatter) {
 }
 
 }  // namespace
-}  // namespace syncline
+}  // namespace syncline::base

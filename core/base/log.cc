@@ -1,4 +1,4 @@
-#include "core/base/log.h"
+#include "syncline/log.h"
 
 #include <spdlog/logger.h>
 #include <spdlog/sinks/stdout_sinks.h>
@@ -50,7 +50,7 @@ spdlog::logger* MakeLogger() {
       new spdlog::logger("syncline", std::make_shared<spdlog::sinks::stderr_sink_mt>());
   logger->set_pattern("[%L %H:%M:%S.%f %P] %v");
   logger->set_level(spdlog::level::warn);
-  const std::optional<std::string> wanted = GetEnv(kLevelVariable);
+  const std::optional<std::string> wanted = base::GetEnv(kLevelVariable);
   if (!wanted.has_value()) return logger;
   for (const Level& level : kLevels) {
     if (*wanted == level.name) {
@@ -143,7 +143,7 @@ void LogInBackground(LogLevel level, std::string message) {
     if (lines.has_writer) return;
     lines.has_writer = true;
   }
-  absl::StatusOr<std::thread> writer = StartThread("the log", WriteBackgroundLines);
+  absl::StatusOr<std::thread> writer = base::StartThread("the log", WriteBackgroundLines);
   if (writer.ok()) return writer->detach();
   absl::MutexLock lock(&lines.mutex);  // The next line starts one, and finds this one waiting.
   lines.has_writer = false;

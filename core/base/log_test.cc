@@ -1,4 +1,4 @@
-#include "core/base/log.h"
+#include "syncline/log.h"
 
 #include <unistd.h>
 

@@ -12,10 +12,10 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "absl/strings/string_view.h"
-#include "core/base/status.h"
 #include "core/base/unique_fd.h"
+#include "syncline/status.h"
 
-namespace syncline {
+namespace syncline::base {
 namespace {
 
 // PF_EXITING of the kernel. Set before a process's connections are closed, so that whoever sees
@@ -63,4 +63,4 @@ std::string PidNamespace() {
   return readlink("/proc/self/ns/pid", link, sizeof(link) - 1) > 0 ? link : "-";
 }
 
-}  // namespace syncline
+}  // namespace syncline::base

@@ -7,7 +7,7 @@
 
 #include "absl/status/statusor.h"
 
-namespace syncline {
+namespace syncline::base {
 
 struct ProcessState {
   std::string program;  // Its name for the kernel, of at most 15 bytes.
@@ -26,6 +26,6 @@ absl::StatusOr<ProcessState> ReadProcess(int pid);
 // nothing here.
 std::string PidNamespace();
 
-}  // namespace syncline
+}  // namespace syncline::base
 
 #endif  // SYNCLINE_CORE_BASE_PROCESS_STATE_H_

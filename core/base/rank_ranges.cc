@@ -8,7 +8,7 @@
 #include "absl/strings/str_join.h"
 #include "absl/types/span.h"
 
-namespace syncline {
+namespace syncline::base {
 namespace internal {
 
 std::vector<std::string> RangesOf(const std::vector<long long>& ranks) {
@@ -54,4 +54,4 @@ std::string ListSome(const std::vector<std::string>& items) {
   return list;
 }
 
-}  // namespace syncline
+}  // namespace syncline::base

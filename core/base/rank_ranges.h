@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-namespace syncline {
+namespace syncline::base {
 
 // "3", "0, 2, 5-9"; four or more ranks in a row are one range. `ranks` ascend.
 template <typename Ranks>
@@ -43,6 +43,6 @@ std::string NameRanks(const Ranks& ranks) {
   return internal::NameRanges(internal::RangesOf({std::begin(ranks), std::end(ranks)}));
 }
 
-}  // namespace syncline
+}  // namespace syncline::base
 
 #endif  // SYNCLINE_CORE_BASE_RANK_RANGES_H_

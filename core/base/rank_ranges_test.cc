@@ -6,7 +6,7 @@
 
 #include "gtest/gtest.h"
 
-namespace syncline {
+namespace syncline::base {
 namespace {
 
 TEST(RankRangesTest, FourOrMoreInARowAreARange) {
@@ -37,4 +37,4 @@ TEST(RankRangesTest, AListShowsAtMostTen) {
 }
 
 }  // namespace
-}  // namespace syncline
+}  // namespace syncline::base

@@ -11,11 +11,11 @@
 #include "absl/cleanup/cleanup.h"
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/mutex.h"
-#include "core/base/interrupt.h"
-#include "core/base/status.h"
 #include "core/base/thread.h"
+#include "syncline/interrupt.h"
+#include "syncline/status.h"
 
-namespace syncline {
+namespace syncline::base {
 namespace {
 
 // What getaddrinfo has found. Empty with an error of 0 until then.
@@ -87,4 +87,4 @@ absl::StatusOr<std::vector<SocketAddress>> Resolve(const std::string& host,
   return std::move(found.addresses);
 }
 
-}  // namespace syncline
+}  // namespace syncline::base

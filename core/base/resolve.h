@@ -7,10 +7,10 @@
 
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
-#include "core/base/deadline.h"
 #include "core/base/sockets.h"
+#include "syncline/deadline.h"
 
-namespace syncline {
+namespace syncline::base {
 
 // For callers that have no deadline of their own. Longer than the resolver of the C library asks
 // two name servers by default, so that its error, which says more, comes first.
@@ -34,6 +34,6 @@ absl::StatusOr<std::vector<SocketAddress>> Resolve(
     const std::string& host, const ResolveOptions& options = {},
     const Deadline& deadline = Deadline(kResolveTimeout));
 
-}  // namespace syncline
+}  // namespace syncline::base
 
 #endif  // SYNCLINE_CORE_BASE_RESOLVE_H_

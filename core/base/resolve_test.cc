@@ -11,12 +11,12 @@
 #include "absl/strings/match.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
-#include "core/base/deadline.h"
-#include "core/base/interrupt.h"
-#include "core/base/status.h"
 #include "core/testing/faults.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "syncline/deadline.h"
+#include "syncline/interrupt.h"
+#include "syncline/status.h"
 
 namespace {
 
@@ -42,7 +42,7 @@ extern "C" int getaddrinfo(const char* host, const char* service, const addrinfo
   return real(host, service, hints, found);
 }
 
-namespace syncline {
+namespace syncline::base {
 namespace {
 
 using ::testing::HasSubstr;
@@ -109,4 +109,4 @@ TEST_F(ResolveTest, WithoutAThreadItSaysSo) {
 }
 
 }  // namespace
-}  // namespace syncline
+}  // namespace syncline::base

@@ -13,11 +13,11 @@
 #include "absl/strings/string_view.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
-#include "core/base/check.h"
-#include "core/base/interrupt.h"
-#include "core/base/status.h"
+#include "syncline/check.h"
+#include "syncline/interrupt.h"
+#include "syncline/status.h"
 
-namespace syncline {
+namespace syncline::base {
 namespace {
 
 // How long to wait before the next attempt to connect to a Unix-domain listener whose backlog is
@@ -202,4 +202,4 @@ absl::Status ReceiveAll(int socket, void* data, size_t size, const Deadline& dea
   return absl::OkStatus();
 }
 
-}  // namespace syncline
+}  // namespace syncline::base

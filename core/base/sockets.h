@@ -24,10 +24,10 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
-#include "core/base/deadline.h"
 #include "core/base/unique_fd.h"
+#include "syncline/deadline.h"
 
-namespace syncline {
+namespace syncline::base {
 
 // An address as the kernel takes it.
 struct SocketAddress {
@@ -70,6 +70,6 @@ absl::Status SendAll(int socket, const void* data, size_t size, const Deadline& 
 // Receives exactly `size` bytes. A connection that ends before is a NetworkError.
 absl::Status ReceiveAll(int socket, void* data, size_t size, const Deadline& deadline);
 
-}  // namespace syncline
+}  // namespace syncline::base
 
 #endif  // SYNCLINE_CORE_BASE_SOCKETS_H_

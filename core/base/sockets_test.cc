@@ -17,12 +17,12 @@
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
 #include "absl/types/span.h"
-#include "core/base/status.h"
 #include "core/testing/no_descriptors.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "syncline/status.h"
 
-namespace syncline {
+namespace syncline::base {
 namespace {
 
 using ::testing::HasSubstr;
@@ -51,7 +51,7 @@ struct Listener {
     return listener;
   }
 
-  UniqueFd Connect() const { return syncline::Connect(address, SOCK_STREAM, Later()).value(); }
+  UniqueFd Connect() const { return base::Connect(address, SOCK_STREAM, Later()).value(); }
 
   UniqueFd fd;
   SocketAddress address;
@@ -227,4 +227,4 @@ TEST(SocketsSignalTest, SignalsNeitherEndAWaitNorExtendIt) {
 }
 
 }  // namespace
-}  // namespace syncline
+}  // namespace syncline::base

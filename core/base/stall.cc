@@ -6,9 +6,9 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "core/base/env.h"
-#include "core/base/log.h"
+#include "syncline/log.h"
 
-namespace syncline {
+namespace syncline::base {
 namespace {
 
 constexpr absl::string_view kVariable = "SYNCLINE_STALL_WARNING";
@@ -71,4 +71,4 @@ void StallWatch::LookAt(int64_t now) {
   on_stall_(absl::Trunc(absl::Nanoseconds(now - began_), absl::Milliseconds(1)), is_due);
 }
 
-}  // namespace syncline
+}  // namespace syncline::base

@@ -9,7 +9,7 @@
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
 
-namespace syncline {
+namespace syncline::base {
 
 // SYNCLINE_STALL_WARNING, read once; InfiniteDuration if it is 0.
 absl::Duration StallWarningAfter();
@@ -58,6 +58,6 @@ class StallWatch {
   static inline thread_local StallWatch* current_ = nullptr;
 };
 
-}  // namespace syncline
+}  // namespace syncline::base
 
 #endif  // SYNCLINE_CORE_BASE_STALL_H_

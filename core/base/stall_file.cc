@@ -14,11 +14,11 @@
 #include "absl/strings/str_join.h"
 #include "absl/time/clock.h"
 #include "core/base/env.h"
-#include "core/base/log.h"
 #include "core/base/process_state.h"
 #include "core/base/rank_ranges.h"
+#include "syncline/log.h"
 
-namespace syncline {
+namespace syncline::base {
 namespace {
 
 using Clock = std::chrono::steady_clock;
@@ -147,4 +147,4 @@ void ReportStall(int64_t id, const Stall& stall, bool speaks) {
   StallFile::OfProcess().Report(id, stall, speaks);
 }
 
-}  // namespace syncline
+}  // namespace syncline::base

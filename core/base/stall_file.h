@@ -11,9 +11,9 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
-#include "core/base/fork.h"
+#include "syncline/fork.h"
 
-namespace syncline {
+namespace syncline::base {
 
 // A wait that has lasted for StallWarningAfter() or longer.
 struct Stall {
@@ -99,6 +99,6 @@ class StallNotice {
 // that wait in one operation, one does.
 void ReportStall(int64_t id, const Stall& stall, bool speaks);
 
-}  // namespace syncline
+}  // namespace syncline::base
 
 #endif  // SYNCLINE_CORE_BASE_STALL_FILE_H_

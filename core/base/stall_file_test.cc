@@ -13,11 +13,11 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
-#include "core/base/log.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "syncline/log.h"
 
-namespace syncline {
+namespace syncline::base {
 namespace {
 
 using testing::AllOf;
@@ -152,4 +152,4 @@ TEST_F(StallFileTest, TheVariableNamesTheFileOfTheProcess) {
 }
 
 }  // namespace
-}  // namespace syncline
+}  // namespace syncline::base

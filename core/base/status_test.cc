@@ -1,4 +1,4 @@
-#include "core/base/status.h"
+#include "syncline/status.h"
 
 #include <string>
 

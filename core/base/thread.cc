@@ -4,9 +4,9 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "core/base/status.h"
+#include "syncline/status.h"
 
-namespace syncline {
+namespace syncline::base {
 
 absl::StatusOr<std::thread> StartThread(absl::string_view purpose, std::function<void()> body) {
   try {
@@ -17,4 +17,4 @@ absl::StatusOr<std::thread> StartThread(absl::string_view purpose, std::function
   }
 }
 
-}  // namespace syncline
+}  // namespace syncline::base

@@ -9,12 +9,12 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 
-namespace syncline {
+namespace syncline::base {
 
 // Starts a thread that runs `body`. BackendError "cannot start a thread for `purpose`: ..." if the
 // system has none left, where std::thread would throw. All threads of the product start here.
 absl::StatusOr<std::thread> StartThread(absl::string_view purpose, std::function<void()> body);
 
-}  // namespace syncline
+}  // namespace syncline::base
 
 #endif  // SYNCLINE_CORE_BASE_THREAD_H_

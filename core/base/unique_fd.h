@@ -6,7 +6,7 @@
 
 #include <utility>
 
-namespace syncline {
+namespace syncline::base {
 
 class UniqueFd {
  public:
@@ -35,6 +35,6 @@ class UniqueFd {
   int fd_ = -1;
 };
 
-}  // namespace syncline
+}  // namespace syncline::base
 
 #endif  // SYNCLINE_CORE_BASE_UNIQUE_FD_H_

@@ -1,4 +1,4 @@
-#include "core/elastic/launcher_heartbeat.h"
+#include "syncline/launcher_heartbeat.h"
 
 #include <fcntl.h>
 #include <sys/stat.h>
@@ -11,7 +11,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "core/base/env.h"
-#include "core/base/log.h"
+#include "syncline/log.h"
 
 namespace syncline {
 namespace {
@@ -28,7 +28,7 @@ int64_t Now() {
 }  // namespace
 
 std::shared_ptr<Heartbeat> Heartbeat::Create() {
-  return std::make_shared<Heartbeat>(GetEnv("SYNCLINE_HEARTBEAT_FILE").value_or(""));
+  return std::make_shared<Heartbeat>(base::GetEnv("SYNCLINE_HEARTBEAT_FILE").value_or(""));
 }
 
 Heartbeat::Heartbeat(std::string file) : file_(std::move(file)) {}

@@ -1,4 +1,4 @@
-#include "core/elastic/launcher_heartbeat.h"
+#include "syncline/launcher_heartbeat.h"
 
 #include <fcntl.h>
 #include <sys/stat.h>
@@ -13,9 +13,9 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
-#include "core/base/deadline.h"
-#include "core/base/log.h"
 #include "gtest/gtest.h"
+#include "syncline/deadline.h"
+#include "syncline/log.h"
 
 namespace syncline {
 namespace {

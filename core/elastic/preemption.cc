@@ -1,4 +1,4 @@
-#include "core/elastic/preemption.h"
+#include "syncline/preemption.h"
 
 #include <algorithm>
 #include <utility>
@@ -6,11 +6,11 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "core/base/interrupt.h"
-#include "core/base/log.h"
 #include "core/base/rank_ranges.h"
-#include "core/base/status.h"
 #include "core/base/thread.h"
+#include "syncline/interrupt.h"
+#include "syncline/log.h"
+#include "syncline/status.h"
 
 namespace syncline {
 namespace {
@@ -44,8 +44,9 @@ absl::StatusOr<std::shared_ptr<Preemption>> Preemption::Create(std::shared_ptr<S
     return ArgumentError("the times of a preemption must be positive");
   }
   std::shared_ptr<Preemption> made(new Preemption(std::move(store), rank, size, options));
-  SYNCLINE_ASSIGN_OR_RETURN(made->watcher_, StartThread("the watch for preemption",
-                                                        [raw = made.get()] { raw->Watch(); }));
+  SYNCLINE_ASSIGN_OR_RETURN(
+      made->watcher_,
+      base::StartThread("the watch for preemption", [raw = made.get()] { raw->Watch(); }));
   return made;
 }
 
@@ -182,7 +183,7 @@ absl::Status Preemption::MissingRanksError(const absl::Status& timeout) {
   }
   if (missing.empty()) return timeout;
   return TimeoutError(
-      absl::StrCat("the job is to stop, but rank ", RankRanges(missing), " of ", size_,
+      absl::StrCat("the job is to stop, but rank ", base::RankRanges(missing), " of ", size_,
                    " has not said within ", absl::FormatDuration(options_.timeout),
                    " which step it has reached: it has died, or does not watch for preemption"));
 }

@@ -1,6 +1,6 @@
-#include "core/group/backend.h"
+#include "syncline/backend.h"
 
-#include "core/base/status.h"
+#include "syncline/status.h"
 
 namespace syncline {
 

@@ -1,4 +1,4 @@
-#include "core/group/backend_registry.h"
+#include "syncline/backend_registry.h"
 
 #include <cstdio>
 #include <cstdlib>
@@ -10,7 +10,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/synchronization/mutex.h"
-#include "core/base/status.h"
+#include "syncline/status.h"
 
 namespace syncline {
 namespace {

@@ -6,10 +6,10 @@
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
-#include "core/base/status.h"
-#include "core/group/backend_registry.h"
+#include "syncline/backend_registry.h"
+#include "syncline/status.h"
 
-namespace syncline {
+namespace syncline::group {
 namespace {
 
 using Backends = std::map<DeviceType, std::string>;
@@ -55,4 +55,4 @@ absl::StatusOr<Backends> ParseBackendSpec(absl::string_view spec) {
   return backends;
 }
 
-}  // namespace syncline
+}  // namespace syncline::group

@@ -2,12 +2,12 @@
 
 #include <string>
 
-#include "core/base/status.h"
-#include "core/group/backend_registry.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "syncline/backend_registry.h"
+#include "syncline/status.h"
 
-namespace syncline {
+namespace syncline::group {
 namespace {
 
 using ::testing::ElementsAre;
@@ -65,4 +65,4 @@ TEST(BackendRegistryTest, ABackendMayBeAddedOnceUnderAProperName) {
 }
 
 }  // namespace
-}  // namespace syncline
+}  // namespace syncline::group

@@ -9,19 +9,19 @@
 #include <vector>
 
 #include "absl/base/optimization.h"
-#include "core/base/status.h"
 #include "core/base/thread.h"
 #include "core/group/check_arguments.h"
 #include "core/tensor/reduce_kernels.h"
+#include "syncline/status.h"
 
-namespace syncline {
+namespace syncline::group {
 namespace {
 
 // A copy of `tensor`, multiplied by `factor`.
 absl::StatusOr<Tensor> Scaled(const Tensor& tensor, double factor) {
   SYNCLINE_ASSIGN_OR_RETURN(Tensor copy, Tensor::TryZeros(tensor.dtype(), tensor.shape()));
   if (tensor.nbytes() > 0) std::memcpy(copy.data(), tensor.data(), tensor.nbytes());
-  Scale(copy.dtype(), copy.data(), factor, copy.numel());
+  tensor::Scale(copy.dtype(), copy.data(), factor, copy.numel());
   return copy;
 }
 
@@ -69,8 +69,8 @@ absl::StatusOr<int> BlockingBackend::RunEach(absl::Span<const Collective> collec
   std::vector<std::thread> threads;
   absl::Status started;
   for (const auto& [channel, indices] : messages) {
-    auto thread =
-        StartThread("messages of a group of calls", [&run, &indices = indices] { run(indices); });
+    auto thread = base::StartThread("messages of a group of calls",
+                                    [&run, &indices = indices] { run(indices); });
     if (!thread.ok()) {
       started = thread.status();
       break;
@@ -116,4 +116,4 @@ absl::StatusOr<int> BlockingBackend::RunRecorded(const Collective& collective,
   return RunBlocking(context);
 }
 
-}  // namespace syncline
+}  // namespace syncline::group

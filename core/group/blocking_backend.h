@@ -4,11 +4,11 @@
 
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
-#include "core/group/backend.h"
-#include "core/group/collective.h"
-#include "core/group/completion.h"
+#include "syncline/backend.h"
+#include "syncline/collective.h"
+#include "syncline/completion.h"
 
-namespace syncline {
+namespace syncline::group {
 
 // Turns Backend::Run into calls of one function that blocks. premul_sum reaches it with tensors
 // whose elements are multiplied already, and is then a sum. Several calls in one Run are carried
@@ -40,6 +40,6 @@ class BlockingBackend : public Backend {
   const int rank_;
 };
 
-}  // namespace syncline
+}  // namespace syncline::group
 
 #endif  // SYNCLINE_CORE_GROUP_BLOCKING_BACKEND_H_

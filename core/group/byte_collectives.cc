@@ -1,12 +1,12 @@
-#include "core/group/byte_collectives.h"
+#include "syncline/byte_collectives.h"
 
 #include <algorithm>
 #include <cstddef>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
-#include "core/base/status.h"
-#include "core/tensor/tensor.h"
+#include "syncline/status.h"
+#include "syncline/tensor.h"
 
 namespace syncline {
 namespace {

@@ -7,10 +7,10 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/types/span.h"
-#include "core/base/status.h"
 #include "core/tensor/tensor_checks.h"
+#include "syncline/status.h"
 
-namespace syncline {
+namespace syncline::group {
 namespace {
 
 // What the arguments must fit: the backend and the ranks of one group.
@@ -51,14 +51,14 @@ absl::Status CheckPeers(const Collective& op, const Limits& limits) {
 absl::Status CheckTensor(const Tensor& tensor, Access needed, absl::string_view what,
                          const Limits& limits) {
   if (IsAcceptable(tensor, needed, limits)) return absl::OkStatus();
-  SYNCLINE_RETURN_IF_ERROR(CheckContiguous(tensor, what));
+  SYNCLINE_RETURN_IF_ERROR(tensor::CheckContiguous(tensor, what));
   if (limits.capabilities.devices.count(tensor.device().type) == 0) {
     return ArgumentError(absl::StrCat(what, " is on ", ToString(tensor.device()),
                                       ", where backend ", limits.backend,
                                       " does not work: move it, or choose another "
                                       "backend"));
   }
-  return needed == Access::kReadWrite ? CheckWritable(tensor, what) : absl::OkStatus();
+  return needed == Access::kReadWrite ? tensor::CheckWritable(tensor, what) : absl::OkStatus();
 }
 
 absl::Status CheckServed(const Collective& op, const Limits& limits) {
@@ -128,7 +128,8 @@ absl::Status CheckGatherings(const Collective& op, const Limits& limits) {
     SYNCLINE_RETURN_IF_ERROR(CheckEqualSizes(op.outputs, "outputs", r, *op.tensor, "the input"));
   }
   const size_t own = static_cast<size_t>(limits.rank);
-  return CheckApart(op.outputs, absl::MakeSpan(op.tensor, 1), [own](size_t) { return own; });
+  return tensor::CheckApart(op.outputs, absl::MakeSpan(op.tensor, 1),
+                            [own](size_t) { return own; });
 }
 
 absl::Status CheckScatterings(const Collective& op, const Limits& limits) {
@@ -144,8 +145,8 @@ absl::Status CheckScatterings(const Collective& op, const Limits& limits) {
     SYNCLINE_RETURN_IF_ERROR(CheckEqualSizes(op.inputs, "inputs", r, *op.tensor, "the output"));
   }
   const size_t own = static_cast<size_t>(limits.rank);
-  return CheckApart(absl::MakeSpan(op.tensor, 1), op.inputs,
-                    [own](size_t i) { return i == own ? 0 : kNoTwin; });
+  return tensor::CheckApart(absl::MakeSpan(op.tensor, 1), op.inputs,
+                            [own](size_t i) { return i == own ? 0 : tensor::kNoTwin; });
 }
 
 absl::Status CheckAllToAll(const Collective& op, const Limits& limits) {
@@ -157,7 +158,7 @@ absl::Status CheckAllToAll(const Collective& op, const Limits& limits) {
     return CheckEqualSizes(op.outputs, "outputs", limits.rank, own,
                            absl::StrCat("inputs[", limits.rank, "]"));
   }
-  return CheckApart(op.outputs, op.inputs);
+  return tensor::CheckApart(op.outputs, op.inputs);
 }
 
 }  // namespace
@@ -207,4 +208,4 @@ absl::Status CheckArguments(const Collective& collective, const Capabilities& ca
   return CheckServed(collective, limits);
 }
 
-}  // namespace syncline
+}  // namespace syncline::group

@@ -4,10 +4,10 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/string_view.h"
-#include "core/group/backend.h"
-#include "core/group/collective.h"
+#include "syncline/backend.h"
+#include "syncline/collective.h"
 
-namespace syncline {
+namespace syncline::group {
 
 // OK if ranks are in range; tensors are contiguous, on a device of the backend, writable where they
 // are written, equal in type, of sizes that fit and apart from each other where they must be; and
@@ -21,6 +21,6 @@ absl::Status CheckArguments(const Collective& collective, const Capabilities& ca
 // Whether the call of `rank` writes to collective.tensor.
 bool WritesTensor(const Collective& collective, int rank);
 
-}  // namespace syncline
+}  // namespace syncline::group
 
 #endif  // SYNCLINE_CORE_GROUP_CHECK_ARGUMENTS_H_

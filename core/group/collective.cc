@@ -1,4 +1,4 @@
-#include "core/group/collective.h"
+#include "syncline/collective.h"
 
 #include <utility>
 
@@ -37,8 +37,8 @@ void Collective::OwnInputs(std::vector<Tensor> list) {
 
 uint64_t Collective::UserHash() const {
   if (user_tensors == nullptr) return 0;
-  WordHash hash;
-  hash.Add(Fnv1a64(name()));
+  base::WordHash hash;
+  hash.Add(base::Fnv1a64(name()));
   for (const Tensor& tensor : *user_tensors) {
     hash.Add(static_cast<uint64_t>(tensor.dtype()));
     hash.Add(static_cast<uint64_t>(tensor.numel()));

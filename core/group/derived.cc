@@ -4,10 +4,10 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/types/span.h"
-#include "core/base/status.h"
 #include "core/tensor/tensor_checks.h"
+#include "syncline/status.h"
 
-namespace syncline {
+namespace syncline::group {
 namespace {
 
 int64_t TotalBytes(const Tensors& tensors) {
@@ -40,7 +40,7 @@ absl::StatusOr<Plan> BroadcastCoalesced(const Tensors& tensors, int root, int ra
   const bool is_root = rank == root;
   SYNCLINE_RETURN_IF_ERROR(
       CheckEach(tensors, "tensors", is_root ? Access::kReadOnly : Access::kReadWrite));
-  if (!is_root) SYNCLINE_RETURN_IF_ERROR(CheckApart(tensors));
+  if (!is_root) SYNCLINE_RETURN_IF_ERROR(tensor::CheckApart(tensors));
   Plan plan(Collective::Broadcast(tensors[0], root), DType::kUInt8, TotalBytes(tensors), 0,
             tensors);
   if (is_root) {
@@ -54,7 +54,7 @@ absl::StatusOr<Plan> BroadcastCoalesced(const Tensors& tensors, int root, int ra
 absl::StatusOr<Plan> AllReduceCoalesced(const Tensors& tensors, ReduceOp op, double factor) {
   SYNCLINE_RETURN_IF_ERROR(CheckEach(tensors, "tensors", Access::kReadWrite));
   SYNCLINE_RETURN_IF_ERROR(CheckOneType(tensors, "tensors"));
-  SYNCLINE_RETURN_IF_ERROR(CheckApart(tensors));
+  SYNCLINE_RETURN_IF_ERROR(tensor::CheckApart(tensors));
   Plan plan(Collective::AllReduce(tensors[0], op, factor), tensors[0].dtype(), TotalCount(tensors),
             0, tensors);
   plan.LoadPacked(tensors);
@@ -67,7 +67,8 @@ absl::StatusOr<Plan> AllGatherCoalesced(const Tensors& outputs, const Tensors& i
   SYNCLINE_RETURN_IF_ERROR(CheckEach(inputs, "inputs", Access::kReadOnly));
   SYNCLINE_RETURN_IF_ERROR(CheckEach(outputs, "outputs", Access::kReadWrite));
   SYNCLINE_RETURN_IF_ERROR(CheckMany(outputs, "outputs", inputs, "inputs", size));
-  SYNCLINE_RETURN_IF_ERROR(CheckApart(outputs, inputs, [=](size_t i) { return i * size + rank; }));
+  SYNCLINE_RETURN_IF_ERROR(
+      tensor::CheckApart(outputs, inputs, [=](size_t i) { return i * size + rank; }));
   Plan plan(Collective::AllGather({}, inputs[0]), DType::kUInt8, TotalBytes(inputs), size, inputs);
   plan.LoadPacked(inputs);
   for (int r = 0; r < size; ++r) plan.StorePacked(r, Column(outputs, size, r));
@@ -81,9 +82,9 @@ absl::StatusOr<Plan> ReduceScatterCoalesced(const Tensors& outputs, const Tensor
   SYNCLINE_RETURN_IF_ERROR(CheckOneType(outputs, "outputs"));
   SYNCLINE_RETURN_IF_ERROR(CheckMany(inputs, "inputs", outputs, "outputs", size));
   const auto twin = [=](size_t i) {
-    return i % size == static_cast<size_t>(rank) ? i / size : kNoTwin;
+    return i % size == static_cast<size_t>(rank) ? i / size : tensor::kNoTwin;
   };
-  SYNCLINE_RETURN_IF_ERROR(CheckApart(outputs, inputs, twin));
+  SYNCLINE_RETURN_IF_ERROR(tensor::CheckApart(outputs, inputs, twin));
   Plan plan(Collective::ReduceScatter(outputs[0], {}, op, factor), outputs[0].dtype(),
             TotalCount(outputs), size, outputs);
   for (int r = 0; r < size; ++r) plan.LoadPacked(Column(inputs, size, r), r);
@@ -97,11 +98,11 @@ absl::StatusOr<Plan> BroadcastMulti(const Tensors& tensors, int root, int64_t ro
   SYNCLINE_RETURN_IF_ERROR(CheckEach(tensors, "tensors", Access::kReadOnly));
   SYNCLINE_RETURN_IF_ERROR(CheckAllAlike(tensors, "tensors"));
   SYNCLINE_RETURN_IF_ERROR(CheckRootTensor(root_tensor, tensors));
-  SYNCLINE_RETURN_IF_ERROR(CheckApart(tensors));
+  SYNCLINE_RETURN_IF_ERROR(tensor::CheckApart(tensors));
   const size_t moved = rank == root ? static_cast<size_t>(root_tensor) : 0;
   for (size_t i = 0; i < tensors.size(); ++i) {
     if (rank == root && i == moved) continue;
-    SYNCLINE_RETURN_IF_ERROR(CheckWritable(tensors[i], absl::StrCat("tensors[", i, "]")));
+    SYNCLINE_RETURN_IF_ERROR(tensor::CheckWritable(tensors[i], absl::StrCat("tensors[", i, "]")));
   }
   Plan plan(Collective::Broadcast(tensors[moved], root), tensors);
   for (const Tensor& tensor : Without(tensors, moved)) plan.stores.push_back({{}, tensor});
@@ -111,7 +112,7 @@ absl::StatusOr<Plan> BroadcastMulti(const Tensors& tensors, int root, int64_t ro
 absl::StatusOr<Plan> AllReduceMulti(const Tensors& tensors, ReduceOp op, double factor) {
   SYNCLINE_RETURN_IF_ERROR(CheckEach(tensors, "tensors", Access::kReadWrite));
   SYNCLINE_RETURN_IF_ERROR(CheckAllAlike(tensors, "tensors"));
-  SYNCLINE_RETURN_IF_ERROR(CheckApart(tensors));
+  SYNCLINE_RETURN_IF_ERROR(tensor::CheckApart(tensors));
   Plan plan(Collective::AllReduce(tensors[0], op, factor), tensors[0].dtype(), tensors[0].numel(),
             0, tensors);
   plan.loads.push_back({tensors, {}});
@@ -131,9 +132,10 @@ absl::StatusOr<Plan> ReduceMulti(const Tensors& tensors, int root, ReduceOp op, 
   if (rank != root) return plan;
   plan.divisor = static_cast<int>(tensors.size());
   const Tensor& result = tensors[root_tensor];
-  SYNCLINE_RETURN_IF_ERROR(CheckWritable(result, absl::StrCat("tensors[", root_tensor, "]")));
   SYNCLINE_RETURN_IF_ERROR(
-      CheckApart(absl::MakeConstSpan(&result, 1), Without(tensors, root_tensor)));
+      tensor::CheckWritable(result, absl::StrCat("tensors[", root_tensor, "]")));
+  SYNCLINE_RETURN_IF_ERROR(
+      tensor::CheckApart(absl::MakeConstSpan(&result, 1), Without(tensors, root_tensor)));
   plan.stores.push_back({{}, result});
   return plan;
 }
@@ -146,7 +148,7 @@ absl::StatusOr<Plan> AllGatherMulti(const Tensors& outputs, const Tensors& input
   const size_t n = inputs.size(), places = n * size;
   SYNCLINE_RETURN_IF_ERROR(CheckMany(outputs, "outputs", inputs, "inputs", places));
   SYNCLINE_RETURN_IF_ERROR(
-      CheckApart(outputs, inputs, [=](size_t i) { return i * places + rank * n + i; }));
+      tensor::CheckApart(outputs, inputs, [=](size_t i) { return i * places + rank * n + i; }));
   Plan plan(Collective::AllGather({}, inputs[0]), inputs[0].dtype(), TotalCount(inputs), size,
             inputs);
   plan.LoadPacked(inputs);
@@ -167,9 +169,9 @@ absl::StatusOr<Plan> ReduceScatterMulti(const Tensors& outputs, const Tensors& i
   SYNCLINE_RETURN_IF_ERROR(CheckMany(inputs, "inputs", outputs, "outputs", places));
   // inputs[i * places + p] is this rank's own if the i-th output is at place p.
   const auto twin = [=](size_t i) {
-    return i % places == rank * n + i / places ? i / places : kNoTwin;
+    return i % places == rank * n + i / places ? i / places : tensor::kNoTwin;
   };
-  SYNCLINE_RETURN_IF_ERROR(CheckApart(outputs, inputs, twin));
+  SYNCLINE_RETURN_IF_ERROR(tensor::CheckApart(outputs, inputs, twin));
   Plan plan(Collective::ReduceScatter(outputs[0], {}, op, factor), outputs[0].dtype(),
             TotalCount(outputs), size, outputs);
   const int64_t bytes = static_cast<int64_t>(outputs[0].nbytes());
@@ -182,4 +184,4 @@ absl::StatusOr<Plan> ReduceScatterMulti(const Tensors& outputs, const Tensors& i
   return plan;
 }
 
-}  // namespace syncline
+}  // namespace syncline::group

@@ -15,10 +15,10 @@
 #include "absl/status/statusor.h"
 #include "core/group/derived_checks.h"
 #include "core/group/plan.h"
-#include "core/tensor/reduce_op.h"
-#include "core/tensor/tensor.h"
+#include "syncline/reduce_op.h"
+#include "syncline/tensor.h"
 
-namespace syncline {
+namespace syncline::group {
 
 // Several tensors in one transfer, packed into one buffer. Those that reduce take tensors of one
 // type. outputs[i * size + r] receives inputs[i] of rank r; inputs[i * size + r] goes to rank r's
@@ -44,6 +44,6 @@ absl::StatusOr<Plan> AllGatherMulti(const Tensors& outputs, const Tensors& input
 absl::StatusOr<Plan> ReduceScatterMulti(const Tensors& outputs, const Tensors& inputs, ReduceOp op,
                                         double factor, int rank, int size);
 
-}  // namespace syncline
+}  // namespace syncline::group
 
 #endif  // SYNCLINE_CORE_GROUP_DERIVED_H_

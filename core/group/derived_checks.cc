@@ -3,10 +3,10 @@
 #include <string>
 
 #include "absl/strings/str_cat.h"
-#include "core/base/status.h"
 #include "core/tensor/tensor_checks.h"
+#include "syncline/status.h"
 
-namespace syncline {
+namespace syncline::group {
 namespace {
 
 absl::Status CheckAlike(const Tensor& a, const std::string& a_name, const Tensor& b,
@@ -23,12 +23,13 @@ absl::Status CheckEach(const Tensors& tensors, absl::string_view what, Access ne
   if (tensors.empty()) return ArgumentError(absl::StrCat(what, " is empty: pass at least one"));
   for (size_t i = 0; i < tensors.size(); ++i) {
     const std::string item = absl::StrCat(what, "[", i, "]");
-    SYNCLINE_RETURN_IF_ERROR(CheckContiguous(tensors[i], item));
+    SYNCLINE_RETURN_IF_ERROR(tensor::CheckContiguous(tensors[i], item));
     if (tensors[i].device().type != DeviceType::kCpu) {
       return ArgumentError(absl::StrCat(item, " is on ", ToString(tensors[i].device()),
                                         ": operations on several tensors work on the CPU only"));
     }
-    if (needed == Access::kReadWrite) SYNCLINE_RETURN_IF_ERROR(CheckWritable(tensors[i], item));
+    if (needed == Access::kReadWrite)
+      SYNCLINE_RETURN_IF_ERROR(tensor::CheckWritable(tensors[i], item));
   }
   return absl::OkStatus();
 }
@@ -73,4 +74,4 @@ absl::Status CheckRootTensor(int64_t root_tensor, const Tensors& tensors) {
                                     " tensors, not ", root_tensor));
 }
 
-}  // namespace syncline
+}  // namespace syncline::group

@@ -9,9 +9,9 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/string_view.h"
-#include "core/tensor/tensor.h"
+#include "syncline/tensor.h"
 
-namespace syncline {
+namespace syncline::group {
 
 using Tensors = std::vector<Tensor>;
 
@@ -29,6 +29,6 @@ absl::Status CheckMany(const Tensors& many, absl::string_view many_name, const T
 // `root_tensor` is an index of `tensors`.
 absl::Status CheckRootTensor(int64_t root_tensor, const Tensors& tensors);
 
-}  // namespace syncline
+}  // namespace syncline::group
 
 #endif  // SYNCLINE_CORE_GROUP_DERIVED_CHECKS_H_

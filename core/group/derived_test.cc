@@ -7,13 +7,13 @@
 #include <string>
 #include <vector>
 
-#include "core/base/status.h"
-#include "core/group/process_group.h"
 #include "core/testing/fake_backend.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "syncline/process_group.h"
+#include "syncline/status.h"
 
-namespace syncline {
+namespace syncline::group {
 namespace {
 
 using ::testing::ElementsAre;
@@ -214,4 +214,4 @@ TEST(DerivedTest, ALongListIsToldInShortButComparedInFull) {
 }
 
 }  // namespace
-}  // namespace syncline
+}  // namespace syncline::group

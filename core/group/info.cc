@@ -1,13 +1,13 @@
-#include "core/group/info.h"
+#include "syncline/info.h"
 
 #include <algorithm>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "core/base/status.h"
-#include "core/group/backend.h"
-#include "core/group/backend_registry.h"
-#include "core/store/store.h"
+#include "syncline/backend.h"
+#include "syncline/backend_registry.h"
+#include "syncline/status.h"
+#include "syncline/store.h"
 
 namespace syncline {
 namespace {

@@ -12,12 +12,12 @@
 #include "absl/strings/str_split.h"
 #include "absl/time/time.h"
 #include "absl/types/optional.h"
-#include "core/base/error_origin.h"
-#include "core/base/interrupt.h"
 #include "core/base/rank_ranges.h"
-#include "core/base/status.h"
+#include "syncline/error_origin.h"
+#include "syncline/interrupt.h"
+#include "syncline/status.h"
 
-namespace syncline {
+namespace syncline::group {
 namespace {
 
 // How often a rank that waits looks whether its group has been aborted.
@@ -117,8 +117,8 @@ absl::StatusOr<std::string> GiveUp(Store& store, BarrierState& state, int size,
   SYNCLINE_ASSIGN_OR_RETURN(const std::vector<int> missing, state.Missing());
   if (missing.empty()) return state.Conclude(kAllCame);  // The last came just now.
   const absl::Status late = TimeoutError(
-      absl::StrCat(missing.size() == 1 ? "rank " : "ranks ", RankRanges(missing), " of ", size,
-                   " had not arrived after ", absl::FormatDuration(timeout)));
+      absl::StrCat(missing.size() == 1 ? "rank " : "ranks ", base::RankRanges(missing), " of ",
+                   size, " had not arrived after ", absl::FormatDuration(timeout)));
   return state.Conclude(WithRanks(late, missing));
 }
 
@@ -126,7 +126,7 @@ absl::StatusOr<std::string> Await(Store& store, BarrierState& state, int rank, i
                                   const Deadline& deadline,
                                   const std::function<absl::Status()>& group_status,
                                   const PeerCheck& check_peers) {
-  Deadline next_check(kLivenessInterval);
+  Deadline next_check(base::kLivenessInterval);
   while (true) {
     auto outcome = state.Outcome(std::min(deadline.Remaining(), kGlance));
     if (IsInterrupted(outcome.status())) {
@@ -146,7 +146,7 @@ absl::StatusOr<std::string> Await(Store& store, BarrierState& state, int rank, i
       return group;
     }
     if (check_peers && next_check.Expired()) {
-      next_check = Deadline(kLivenessInterval);
+      next_check = Deadline(base::kLivenessInterval);
       // One that has left the barrier was free to end. Then the outcome is there, and stands.
       const absl::Status alive = check_peers();
       if (!alive.ok()) return state.Conclude(alive);
@@ -173,4 +173,4 @@ absl::Status MonitoredBarrier(Store& store, int rank, int size, uint64_t number,
   return absl::OkStatus();
 }
 
-}  // namespace syncline
+}  // namespace syncline::group

@@ -6,11 +6,11 @@
 #include <functional>
 
 #include "absl/status/status.h"
-#include "core/base/deadline.h"
 #include "core/base/liveness.h"
-#include "core/store/store.h"
+#include "syncline/deadline.h"
+#include "syncline/store.h"
 
-namespace syncline {
+namespace syncline::group {
 
 // Returns once all `size` ranks have called it with this `number`. If they have not by `deadline`,
 // every rank that has come, or comes later, gets the same TimeoutError, which names all that had
@@ -26,6 +26,6 @@ absl::Status MonitoredBarrier(Store& store, int rank, int size, uint64_t number,
                               const std::function<absl::Status()>& group_status = nullptr,
                               const PeerCheck& check_peers = nullptr);
 
-}  // namespace syncline
+}  // namespace syncline::group
 
 #endif  // SYNCLINE_CORE_GROUP_MONITORED_BARRIER_H_

@@ -1,4 +1,4 @@
-#include "core/group/op_kind.h"
+#include "syncline/op_kind.h"
 
 namespace syncline {
 namespace {

@@ -8,11 +8,11 @@
 #include "absl/cleanup/cleanup.h"
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/mutex.h"
-#include "core/base/interrupt.h"
-#include "core/base/status.h"
 #include "core/base/thread.h"
+#include "syncline/interrupt.h"
+#include "syncline/status.h"
 
-namespace syncline {
+namespace syncline::group {
 namespace {
 
 constexpr absl::Duration kIdleBeforeTheThreadEnds = absl::Seconds(2);
@@ -146,9 +146,9 @@ void OperationQueue::AwaitIdle(const Deadline& deadline) const {
 
 absl::Status OperationQueue::State::EnsureThread() {
   if (has_thread) return absl::OkStatus();
-  SYNCLINE_ASSIGN_OR_RETURN(
-      std::thread started,
-      StartThread("operations in the background", [state = shared_from_this()] { state->Loop(); }));
+  SYNCLINE_ASSIGN_OR_RETURN(std::thread started,
+                            base::StartThread("operations in the background",
+                                              [state = shared_from_this()] { state->Loop(); }));
   started.detach();
   has_thread = true;
   return absl::OkStatus();
@@ -177,4 +177,4 @@ void OperationQueue::State::RunFirst() {
   busy = false;
 }
 
-}  // namespace syncline
+}  // namespace syncline::group

@@ -9,9 +9,9 @@
 
 #include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
-#include "core/base/deadline.h"
+#include "syncline/deadline.h"
 
-namespace syncline {
+namespace syncline::group {
 
 // Operations of a group run here. An operation that someone waits for anyway runs on the waiting
 // thread if the queue is idle: no hand-off, since latency is the product. All others run on a
@@ -56,6 +56,6 @@ class OperationQueue {
   const std::shared_ptr<State> state_;
 };
 
-}  // namespace syncline
+}  // namespace syncline::group
 
 #endif  // SYNCLINE_CORE_GROUP_OPERATION_QUEUE_H_

@@ -7,14 +7,14 @@
 #include <vector>
 
 #include "absl/synchronization/notification.h"
-#include "core/base/deadline.h"
-#include "core/base/interrupt.h"
-#include "core/base/status.h"
 #include "core/testing/faults.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "syncline/deadline.h"
+#include "syncline/interrupt.h"
+#include "syncline/status.h"
 
-namespace syncline {
+namespace syncline::group {
 namespace {
 
 using ::testing::ElementsAre;
@@ -221,4 +221,4 @@ TEST(OperationQueueTest, WhereNoThreadCanBeStartedNothingIsQueued) {
 }
 
 }  // namespace
-}  // namespace syncline
+}  // namespace syncline::group

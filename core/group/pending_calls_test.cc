@@ -12,12 +12,12 @@
 #include "absl/synchronization/notification.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
-#include "core/base/interrupt.h"
-#include "core/base/status.h"
-#include "core/group/process_group.h"
 #include "core/testing/deferred_backend.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "syncline/interrupt.h"
+#include "syncline/process_group.h"
+#include "syncline/status.h"
 
 namespace syncline {
 namespace {

@@ -5,11 +5,11 @@
 #include <memory>
 #include <utility>
 
-#include "core/base/status.h"
 #include "core/tensor/reduce_kernels.h"
-#include "core/tensor/reduce_op.h"
+#include "syncline/reduce_op.h"
+#include "syncline/status.h"
 
-namespace syncline {
+namespace syncline::group {
 namespace {
 
 using Tensors = std::vector<Tensor>;
@@ -59,7 +59,7 @@ void DoLoad(const Collective& call, const Plan::Load& load) {
   for (const Tensor& tensor : load.from) inputs.push_back(tensor.data());
   // An average is divided once, when all ranks' sums have been added.
   const ReduceOp op = call.reduce_op == ReduceOp::kAvg ? ReduceOp::kSum : call.reduce_op;
-  Reduce(first.dtype(), op, to, inputs, first.numel());
+  tensor::Reduce(first.dtype(), op, to, inputs, first.numel());
 }
 
 void DoStore(const Collective& call, const Plan::Store& store) {
@@ -109,10 +109,10 @@ absl::Status RunPlan(const Plan& plan, const CallContext& context, Backend& back
   for (const Plan::Load& load : plan.loads) DoLoad(call, load);
   SYNCLINE_RETURN_IF_ERROR(RunAndWait(backend, call, context).status());
   if (plan.divisor > 1 && call.reduce_op == ReduceOp::kAvg) {
-    Divide(call.tensor->dtype(), call.tensor->data(), plan.divisor, call.tensor->numel());
+    tensor::Divide(call.tensor->dtype(), call.tensor->data(), plan.divisor, call.tensor->numel());
   }
   for (const Plan::Store& store : plan.stores) DoStore(call, store);
   return absl::OkStatus();
 }
 
-}  // namespace syncline
+}  // namespace syncline::group

@@ -7,12 +7,12 @@
 
 #include "absl/status/status.h"
 #include "absl/types/span.h"
-#include "core/group/backend.h"
-#include "core/group/collective.h"
-#include "core/tensor/dtype.h"
-#include "core/tensor/tensor.h"
+#include "syncline/backend.h"
+#include "syncline/collective.h"
+#include "syncline/dtype.h"
+#include "syncline/tensor.h"
 
-namespace syncline {
+namespace syncline::group {
 
 // Data, not code: derived.h makes plans of the user's tensors, and RunPlan carries them out. The
 // backend works on buffers that RunPlan makes, so that a plan which waits for its turn takes no
@@ -69,6 +69,6 @@ struct Plan {
 // returns. Nothing is stored unless the call has succeeded.
 absl::Status RunPlan(const Plan& plan, const CallContext& context, Backend& backend);
 
-}  // namespace syncline
+}  // namespace syncline::group
 
 #endif  // SYNCLINE_CORE_GROUP_PLAN_H_

@@ -1,4 +1,4 @@
-#include "core/group/process_group.h"
+#include "syncline/process_group.h"
 
 #include <unistd.h>
 
@@ -13,17 +13,18 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "absl/strings/strip.h"
-#include "core/base/deadline.h"
 #include "core/base/env.h"
-#include "core/base/error_origin.h"
-#include "core/base/interrupt.h"
 #include "core/base/liveness.h"
-#include "core/base/status.h"
-#include "core/group/backend_registry.h"
 #include "core/group/backend_spec.h"
 #include "core/group/check_arguments.h"
 #include "core/group/monitored_barrier.h"
-#include "core/store/prefix_store.h"
+#include "core/group/process_group_impl.h"
+#include "syncline/backend_registry.h"
+#include "syncline/deadline.h"
+#include "syncline/error_origin.h"
+#include "syncline/interrupt.h"
+#include "syncline/prefix_store.h"
+#include "syncline/status.h"
 
 namespace syncline {
 namespace {
@@ -71,7 +72,7 @@ absl::Status JoinError(const ProcessGroup::Options& options, const absl::Status&
 PeerCheck CheckOfPeers(const ProcessGroup::Options& options) {
   std::vector<int> all(options.size);
   std::iota(all.begin(), all.end(), 0);
-  return CheckRanksAlive(options.peers, options.rank, std::move(all));
+  return base::CheckRanksAlive(options.peers, options.rank, std::move(all));
 }
 
 }  // namespace
@@ -94,19 +95,56 @@ absl::StatusOr<std::shared_ptr<ProcessGroup>> ProcessGroup::Create(const Options
   if (options.name.empty()) options.name = "default";
   options.backend = absl::AsciiStrToLower(options.backend);
   if (!options.mismatch_check.has_value()) {
-    SYNCLINE_ASSIGN_OR_RETURN(const bool checks, DebugChecks());
+    SYNCLINE_ASSIGN_OR_RETURN(const bool checks, base::DebugChecks());
     options.mismatch_check = checks ? MismatchCheck::kOn : MismatchCheck::kOff;
   }
-  auto backends = Connect(options);
+  auto backends = Impl::Connect(options);
   if (!backends.ok()) {
     if (KindOf(backends.status()) == ErrorKind::kArgument) return backends.status();
     return JoinError(options, backends.status());
   }
-  return std::shared_ptr<ProcessGroup>(new ProcessGroup(options, *std::move(backends)));
+  return std::shared_ptr<ProcessGroup>(
+      new ProcessGroup(std::make_unique<Impl>(options, *std::move(backends))));
 }
 
-absl::StatusOr<std::vector<ProcessGroup::Served>> ProcessGroup::Connect(const Options& options) {
-  SYNCLINE_ASSIGN_OR_RETURN(const auto of_device, ParseBackendSpec(options.backend));
+ProcessGroup::ProcessGroup(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
+
+ProcessGroup::~ProcessGroup() {
+  // Connections and threads are the parent's: nothing of them may be touched, so it all leaks.
+  if (impl_->InChild()) impl_.release();
+}
+
+int ProcessGroup::rank() const { return impl_->options().rank; }
+int ProcessGroup::size() const { return impl_->options().size; }
+const std::string& ProcessGroup::name() const { return impl_->options().name; }
+const std::string& ProcessGroup::backend() const { return impl_->options().backend; }
+absl::Duration ProcessGroup::timeout() const { return impl_->options().timeout; }
+const std::vector<int>& ProcessGroup::ranks() const { return impl_->options().ranks; }
+const ProcessGroup::Options& ProcessGroup::options() const { return impl_->options(); }
+
+absl::StatusOr<int> ProcessGroup::Run(const Collective& collective, Timeout timeout) {
+  return impl_->Run(collective, timeout);
+}
+
+ProcessGroup::StartedWork ProcessGroup::Start(Collective collective, Timeout timeout) {
+  return impl_->Start(std::move(collective), timeout);
+}
+
+absl::Status ProcessGroup::MonitoredBarrier(Timeout timeout) {
+  return impl_->MonitoredBarrier(timeout);
+}
+
+absl::Status ProcessGroup::status() const { return impl_->status(); }
+
+void ProcessGroup::Close(absl::Duration timeout) { impl_->Close(timeout); }
+
+void ProcessGroup::Abort(absl::string_view reason) { impl_->Abort(reason); }
+
+absl::Status ProcessGroup::CheckProcess() const { return impl_->CheckProcess(); }
+
+absl::StatusOr<std::vector<ProcessGroup::Impl::Served>> ProcessGroup::Impl::Connect(
+    const Options& options) {
+  SYNCLINE_ASSIGN_OR_RETURN(const auto of_device, group::ParseBackendSpec(options.backend));
   BackendConfig config;
   config.rank = options.rank;
   config.size = options.size;
@@ -127,55 +165,47 @@ absl::StatusOr<std::vector<ProcessGroup::Served>> ProcessGroup::Connect(const Op
   return backends;
 }
 
-ProcessGroup::~ProcessGroup() {
-  if (!fork_guard_.InChild()) {
-    Abort("the group was destroyed");
-    absl::MutexLock lock(&mutex_);
-    auto none_in_flight = [this]()
-                              ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return in_flight_ == 0; };
-    // Bounded by the backends, which complete what is pending when they are aborted.
-    mutex_.Await(absl::Condition(&none_in_flight));
-    return;
-  }
-  // Connections and threads are the parent's: nothing of them may be touched, so it all leaks.
-  new std::vector<Served>(std::move(backends_));
-  collectives_.release();
-  new auto(std::move(p2p_));
+ProcessGroup::Impl::~Impl() {
+  Abort("the group was destroyed");
+  absl::MutexLock lock(&mutex_);
+  auto none_in_flight = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return in_flight_ == 0; };
+  // Bounded by the backends, which complete what is pending when they are aborted.
+  mutex_.Await(absl::Condition(&none_in_flight));
 }
 
-absl::Status ProcessGroup::status() const {
+absl::Status ProcessGroup::Impl::status() const {
   SYNCLINE_RETURN_IF_ERROR(CheckProcess());
   absl::MutexLock lock(&mutex_);
   return cause_;
 }
 
-void ProcessGroup::Close(absl::Duration timeout) {
+void ProcessGroup::Impl::Close(absl::Duration timeout) {
   if (fork_guard_.InChild()) return;
-  const absl::Status closed = BackendError(absl::StrCat("group '", name(), "' is closed"));
+  const absl::Status closed = BackendError(absl::StrCat("group '", options_.name, "' is closed"));
   if (!Poison(closed)) return;
   AwaitOperations(Deadline(timeout));
   AbortBackends(closed);
 }
 
-void ProcessGroup::Abort(absl::string_view reason) {
+void ProcessGroup::Impl::Abort(absl::string_view reason) {
   if (fork_guard_.InChild()) return;
-  const absl::Status aborted =
-      BackendError(absl::StrCat("group '", name(), "' was aborted by rank ", rank(), ": ", reason));
+  const absl::Status aborted = BackendError(absl::StrCat(
+      "group '", options_.name, "' was aborted by rank ", options_.rank, ": ", reason));
   Fail(WithRanks(aborted, {options_.rank}));
 }
 
-absl::Status ProcessGroup::CheckProcess() const {
+absl::Status ProcessGroup::Impl::CheckProcess() const {
   if (!fork_guard_.InChild()) return absl::OkStatus();
-  return BackendError(absl::StrCat("process ", getpid(), " was forked after group '", name(),
+  return BackendError(absl::StrCat("process ", getpid(), " was forked after group '", options_.name,
                                    "' was made and cannot use it: start processes before joining, ",
                                    "or by spawning instead of forking"));
 }
 
-absl::Status ProcessGroup::MonitoredBarrier(Timeout timeout) {
+absl::Status ProcessGroup::Impl::MonitoredBarrier(Timeout timeout) {
   Collective collective = Collective::Barrier();
   collective.user_name = "monitored_barrier";
   const auto body = [this](const CallContext& context) -> absl::StatusOr<Completion> {
-    SYNCLINE_RETURN_IF_ERROR(syncline::MonitoredBarrier(
+    SYNCLINE_RETURN_IF_ERROR(group::MonitoredBarrier(
         *options_.store, options_.rank, options_.size, context.sequence, context.deadline,
         [this] { return abort_cause(); }, CheckOfPeers(options_)));
     return Completion();
@@ -183,22 +213,22 @@ absl::Status ProcessGroup::MonitoredBarrier(Timeout timeout) {
   return RunInTurn(collective, timeout, body).status();
 }
 
-absl::StatusOr<int> ProcessGroup::Run(const Collective& collective, Timeout timeout) {
+absl::StatusOr<int> ProcessGroup::Impl::Run(const Collective& collective, Timeout timeout) {
   return RunInTurn(collective, timeout, [&](const CallContext& context) {
     return BackendOf(collective).backend->Run(absl::MakeConstSpan(&collective, 1), context);
   });
 }
 
-absl::Status ProcessGroup::Run(const absl::StatusOr<Plan>& plan, Timeout timeout) {
+absl::Status ProcessGroup::Impl::Run(const absl::StatusOr<group::Plan>& plan, Timeout timeout) {
   if (!plan.ok()) return plan.status();
   const auto body = [&](const CallContext& context) -> absl::StatusOr<Completion> {
-    SYNCLINE_RETURN_IF_ERROR(RunPlan(*plan, context, *BackendOf(plan->collective).backend));
+    SYNCLINE_RETURN_IF_ERROR(group::RunPlan(*plan, context, *BackendOf(plan->collective).backend));
     return Completion();
   };
   return RunInTurn(plan->collective, timeout, body).status();
 }
 
-ProcessGroup::StartedWork ProcessGroup::Start(Collective collective, Timeout timeout) {
+ProcessGroup::StartedWork ProcessGroup::Impl::Start(Collective collective, Timeout timeout) {
   collective.Own();
   return StartInTurn(collective, timeout, [this](const CallContext& context) {
     const Collective& owned = *context.collective;
@@ -206,18 +236,20 @@ ProcessGroup::StartedWork ProcessGroup::Start(Collective collective, Timeout tim
   });
 }
 
-ProcessGroup::StartedWork ProcessGroup::Start(absl::StatusOr<Plan> plan, Timeout timeout) {
+ProcessGroup::StartedWork ProcessGroup::Impl::Start(absl::StatusOr<group::Plan> plan,
+                                                    Timeout timeout) {
   if (!plan.ok()) return plan.status();
-  const auto shared = std::make_shared<const Plan>(*std::move(plan));
+  const auto shared = std::make_shared<const group::Plan>(*std::move(plan));
   const auto body = [this, shared](const CallContext& context) -> absl::StatusOr<Completion> {
-    SYNCLINE_RETURN_IF_ERROR(RunPlan(*shared, context, *BackendOf(shared->collective).backend));
+    SYNCLINE_RETURN_IF_ERROR(
+        group::RunPlan(*shared, context, *BackendOf(shared->collective).backend));
     return Completion();
   };
   return StartInTurn(shared->collective, timeout, body);
 }
 
-absl::StatusOr<int> ProcessGroup::RunInTurn(const Collective& collective, Timeout timeout,
-                                            Body body) {
+absl::StatusOr<int> ProcessGroup::Impl::RunInTurn(const Collective& collective, Timeout timeout,
+                                                  Body body) {
   SYNCLINE_RETURN_IF_ERROR(CheckUsable(collective, timeout));
   const Deadline deadline = Deadline::FromFirstWait(timeout.value_or(options_.timeout));
   bool has_begun = false;
@@ -251,8 +283,8 @@ absl::StatusOr<int> ProcessGroup::RunInTurn(const Collective& collective, Timeou
   return source;
 }
 
-ProcessGroup::StartedWork ProcessGroup::StartInTurn(const Collective& collective, Timeout timeout,
-                                                    OwnedBody body) {
+ProcessGroup::StartedWork ProcessGroup::Impl::StartInTurn(const Collective& collective,
+                                                          Timeout timeout, OwnedBody body) {
   SYNCLINE_RETURN_IF_ERROR(CheckUsable(collective, timeout));
   const Deadline deadline(timeout.value_or(options_.timeout));
   std::shared_ptr<Work> work;
@@ -275,8 +307,9 @@ ProcessGroup::StartedWork ProcessGroup::StartInTurn(const Collective& collective
   return work;
 }
 
-void ProcessGroup::FinishLater(const Completion& completion, const Collective& collective,
-                               const CallContext& context, const std::shared_ptr<Work>& work) {
+void ProcessGroup::Impl::FinishLater(const Completion& completion, const Collective& collective,
+                                     const CallContext& context,
+                                     const std::shared_ptr<Work>& work) {
   {
     absl::MutexLock lock(&mutex_);
     ++in_flight_;
@@ -286,33 +319,33 @@ void ProcessGroup::FinishLater(const Completion& completion, const Collective& c
       [this, work, context, collective](const absl::StatusOr<int>& outcome) {
         const absl::Status status =
             outcome.ok() ? absl::OkStatus() : Failed(collective, context, outcome.status());
-        {
-          absl::MutexLock lock(&mutex_);
-          --in_flight_;  // From here on the group may be destroyed.
-        }
         const bool has_source = outcome.ok() && collective.kind == OpKind::kRecv;
-        work->Finish(status, has_source ? *outcome : -1);
+        work->Finish(status, has_source ? *outcome : -1, [this] {
+          absl::MutexLock lock(&mutex_);
+          --in_flight_;  // From here on the group may be destroyed: by a callback, too.
+        });
       });
 }
 
-absl::Status ProcessGroup::CheckUsable(const Collective& collective, Timeout timeout) const {
+absl::Status ProcessGroup::Impl::CheckUsable(const Collective& collective, Timeout timeout) const {
   if (fork_guard_.InChild()) return Annotate(CheckProcess(), collective.name());
   if (timeout.has_value() && *timeout <= absl::ZeroDuration()) {
     return ArgumentError(
         absl::StrCat("timeout must be positive, not ", absl::FormatDuration(*timeout)));
   }
   const Served& served = BackendOf(collective);
-  absl::Status valid =
-      CheckArguments(collective, served.capabilities, served.name, options_.rank, options_.size);
+  absl::Status valid = group::CheckArguments(collective, served.capabilities, served.name,
+                                             options_.rank, options_.size);
   if (!valid.ok()) return Annotate(valid, collective.name());
   if (is_usable_.load(std::memory_order_acquire)) return absl::OkStatus();
   absl::MutexLock lock(&mutex_);
-  return Annotate(cause_, absl::StrCat(collective.name(), " was refused because group '", name(),
-                                       "' can no longer be used (make a new one, or shrink it to ",
-                                       "the ranks that are left)"));
+  return Annotate(cause_,
+                  absl::StrCat(collective.name(), " was refused because group '", options_.name,
+                               "' can no longer be used (make a new one, or shrink it to ",
+                               "the ranks that are left)"));
 }
 
-CallContext ProcessGroup::ContextOf(uint64_t sequence, const Deadline& deadline) const {
+CallContext ProcessGroup::Impl::ContextOf(uint64_t sequence, const Deadline& deadline) const {
   CallContext context;
   context.sequence = sequence;
   context.deadline = deadline;
@@ -320,8 +353,8 @@ CallContext ProcessGroup::ContextOf(uint64_t sequence, const Deadline& deadline)
   return context;
 }
 
-absl::StatusOr<Completion> ProcessGroup::Execute(const Collective& collective,
-                                                 const CallContext& context, Body body) {
+absl::StatusOr<Completion> ProcessGroup::Impl::Execute(const Collective& collective,
+                                                       const CallContext& context, Body body) {
   absl::Status error;
   try {
     absl::StatusOr<Completion> completion = body(context);
@@ -335,24 +368,25 @@ absl::StatusOr<Completion> ProcessGroup::Execute(const Collective& collective,
   return Failed(collective, context, error);
 }
 
-absl::Status ProcessGroup::Failed(const Collective& collective, const CallContext& context,
-                                  const absl::Status& error) {
+absl::Status ProcessGroup::Impl::Failed(const Collective& collective, const CallContext& context,
+                                        const absl::Status& error) {
   return Concluded(Annotate(Concerning(collective, context.sequence, error), Speaker()));
 }
 
-std::string ProcessGroup::Speaker(absl::string_view operation) const {
-  return absl::StrCat("rank ", rank(), " of group '", name(), "'", operation.empty() ? "" : ": ",
-                      operation);
+std::string ProcessGroup::Impl::Speaker(absl::string_view operation) const {
+  return absl::StrCat("rank ", options_.rank, " of group '", options_.name, "'",
+                      operation.empty() ? "" : ": ", operation);
 }
 
-absl::Status ProcessGroup::Concluded(absl::Status status) {
+absl::Status ProcessGroup::Impl::Concluded(absl::Status status) {
   if (status.ok() || IsHarmless(status)) return status;
   // Later calls, which nobody has interrupted, fail like those of any other broken group.
   Fail(IsInterrupted(status) ? WithOriginOf(BackendError(status.message()), status) : status);
   return status;
 }
 
-const ProcessGroup::Served& ProcessGroup::BackendOf(const Collective& collective) const {
+const ProcessGroup::Impl::Served& ProcessGroup::Impl::BackendOf(
+    const Collective& collective) const {
   if (backends_.size() == 1) return backends_.front();
   for (const Served& served : backends_) {
     if (served.capabilities.devices.count(collective.device()) != 0) return served;
@@ -360,21 +394,24 @@ const ProcessGroup::Served& ProcessGroup::BackendOf(const Collective& collective
   return backends_.front();  // Which refuses it.
 }
 
-std::shared_ptr<OperationQueue> ProcessGroup::QueueOf(const Collective& collective) {
+std::shared_ptr<group::OperationQueue> ProcessGroup::Impl::QueueOf(const Collective& collective) {
   if (!IsP2p(collective.kind)) return {std::shared_ptr<void>(), collectives_.get()};  // Not owned.
-  std::vector<std::shared_ptr<OperationQueue>> dropped;  // Destroyed unlocked: their threads end.
+  std::vector<std::shared_ptr<group::OperationQueue>>
+      dropped;  // Destroyed unlocked: their threads end.
   absl::MutexLock lock(&queues_mutex_);
-  std::shared_ptr<OperationQueue>& queue = p2p_[{collective.kind, collective.peer, collective.tag}];
+  std::shared_ptr<group::OperationQueue>& queue =
+      p2p_[{collective.kind, collective.peer, collective.tag}];
   if (queue != nullptr) return queue;
   auto& counter = p2p_counters_[{collective.kind, collective.peer}];
-  if (counter == nullptr) counter = std::make_shared<OperationQueue::SequenceCounter>(0);
-  queue = std::make_shared<OperationQueue>(counter);
-  const std::shared_ptr<OperationQueue> made = queue;
+  if (counter == nullptr) counter = std::make_shared<group::OperationQueue::SequenceCounter>(0);
+  queue = std::make_shared<group::OperationQueue>(counter);
+  const std::shared_ptr<group::OperationQueue> made = queue;
   if (p2p_.size() > queues_to_keep_) DropIdleQueues(dropped);
   return made;
 }
 
-void ProcessGroup::DropIdleQueues(std::vector<std::shared_ptr<OperationQueue>>& dropped) {
+void ProcessGroup::Impl::DropIdleQueues(
+    std::vector<std::shared_ptr<group::OperationQueue>>& dropped) {
   for (auto it = p2p_.begin(); it != p2p_.end();) {
     // Whoever else uses it got it under the lock.
     if (it->second.use_count() > 1 || !it->second->IsIdle()) {
@@ -387,12 +424,12 @@ void ProcessGroup::DropIdleQueues(std::vector<std::shared_ptr<OperationQueue>>& 
   queues_to_keep_ = std::max(kFewQueues, 2 * p2p_.size());
 }
 
-void ProcessGroup::Fail(const absl::Status& cause) {
+void ProcessGroup::Impl::Fail(const absl::Status& cause) {
   Poison(cause);
   AbortBackends(cause);
 }
 
-bool ProcessGroup::Poison(const absl::Status& cause) {
+bool ProcessGroup::Impl::Poison(const absl::Status& cause) {
   absl::MutexLock lock(&mutex_);
   if (!cause_.ok()) return false;
   cause_ = cause;
@@ -400,8 +437,8 @@ bool ProcessGroup::Poison(const absl::Status& cause) {
   return true;
 }
 
-void ProcessGroup::AwaitOperations(const Deadline& deadline) {
-  std::vector<std::shared_ptr<OperationQueue>> messages;
+void ProcessGroup::Impl::AwaitOperations(const Deadline& deadline) {
+  std::vector<std::shared_ptr<group::OperationQueue>> messages;
   {
     absl::MutexLock lock(&queues_mutex_);
     for (const auto& queue : p2p_) messages.push_back(queue.second);
@@ -413,12 +450,12 @@ void ProcessGroup::AwaitOperations(const Deadline& deadline) {
   deadline.Await(mutex_, absl::Condition(&none_in_flight));
 }
 
-absl::Status ProcessGroup::abort_cause() const {
+absl::Status ProcessGroup::Impl::abort_cause() const {
   absl::MutexLock lock(&mutex_);
   return abort_cause_;
 }
 
-void ProcessGroup::AbortBackends(const absl::Status& cause) {
+void ProcessGroup::Impl::AbortBackends(const absl::Status& cause) {
   {
     absl::MutexLock lock(&mutex_);
     if (abort_cause_.ok()) abort_cause_ = cause;

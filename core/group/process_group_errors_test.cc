@@ -9,12 +9,12 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "core/base/error_origin.h"
-#include "core/base/status.h"
-#include "core/group/process_group.h"
 #include "core/testing/fake_backend.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "syncline/error_origin.h"
+#include "syncline/process_group.h"
+#include "syncline/status.h"
 
 namespace syncline {
 namespace {

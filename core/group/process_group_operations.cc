@@ -1,10 +1,11 @@
 // The operations of ProcessGroup: each describes itself as data and is run, or started.
 #include <utility>
 
-#include "core/base/status.h"
 #include "core/group/derived.h"
-#include "core/group/process_group.h"
+#include "core/group/process_group_impl.h"
 #include "core/group/splitting.h"
+#include "syncline/process_group.h"
+#include "syncline/status.h"
 
 namespace syncline {
 namespace {
@@ -16,8 +17,8 @@ namespace {
 template <typename Result, typename Use>
 Result GatherInParts(const Tensor& output, const Tensor& input, int size, const Use& use) {
   constexpr absl::string_view kName = "all_gather_single";
-  Parts outputs;
-  const absl::Status fits = SplitEqually(output, "output", input, "input", size, outputs);
+  group::Parts outputs;
+  const absl::Status fits = group::SplitEqually(output, "output", input, "input", size, outputs);
   if (!fits.ok()) return Annotate(fits, kName);
   Collective collective = Collective::AllGather(outputs, input);
   collective.user_name = kName;
@@ -28,8 +29,8 @@ template <typename Result, typename Use>
 Result ReduceScatterInParts(const Tensor& output, const Tensor& input, ReduceOp op, double factor,
                             int size, const Use& use) {
   constexpr absl::string_view kName = "reduce_scatter_single";
-  Parts inputs;
-  const absl::Status fits = SplitEqually(input, "input", output, "output", size, inputs);
+  group::Parts inputs;
+  const absl::Status fits = group::SplitEqually(input, "input", output, "output", size, inputs);
   if (!fits.ok()) return Annotate(fits, kName);
   Collective collective = Collective::ReduceScatter(output, inputs, op, factor);
   collective.user_name = kName;
@@ -42,9 +43,9 @@ Result AllToAllInParts(const Tensor& output, const Tensor& input,
                        absl::Span<const int64_t> output_splits,
                        absl::Span<const int64_t> input_splits, int size, const Use& use) {
   constexpr absl::string_view kName = "all_to_all_single";
-  Parts outputs, inputs;
-  absl::Status fits = SplitRows(output, "output", output_splits, size, outputs);
-  if (fits.ok()) fits = SplitRows(input, "input", input_splits, size, inputs);
+  group::Parts outputs, inputs;
+  absl::Status fits = group::SplitRows(output, "output", output_splits, size, outputs);
+  if (fits.ok()) fits = group::SplitRows(input, "input", input_splits, size, inputs);
   if (!fits.ok()) return Annotate(fits, kName);
   Collective collective = Collective::AllToAll(outputs, inputs);
   collective.user_name = kName;
@@ -53,7 +54,7 @@ Result AllToAllInParts(const Tensor& output, const Tensor& input,
 
 // The plan of a derived collective, or what is wrong with its arguments, under the user's name for
 // it.
-absl::StatusOr<Plan> Named(absl::string_view name, absl::StatusOr<Plan> plan) {
+absl::StatusOr<group::Plan> Named(absl::string_view name, absl::StatusOr<group::Plan> plan) {
   if (!plan.ok()) return Annotate(plan.status(), name);
   plan->collective.user_name = name;
   return plan;
@@ -97,15 +98,15 @@ ProcessGroup::StartedWork ProcessGroup::AllGatherAsync(const Tensors& outputs, c
 
 absl::Status ProcessGroup::AllGatherSingle(const Tensor& output, const Tensor& input,
                                            Timeout timeout) {
-  return GatherInParts<absl::Status>(output, input, options_.size, [&](Collective& collective) {
-    return Run(collective, timeout).status();
-  });
+  return GatherInParts<absl::Status>(
+      output, input, impl_->options().size,
+      [&](Collective& collective) { return Run(collective, timeout).status(); });
 }
 ProcessGroup::StartedWork ProcessGroup::AllGatherSingleAsync(const Tensor& output,
                                                              const Tensor& input, Timeout timeout) {
-  return GatherInParts<StartedWork>(output, input, options_.size, [&](Collective& collective) {
-    return Start(std::move(collective), timeout);
-  });
+  return GatherInParts<StartedWork>(
+      output, input, impl_->options().size,
+      [&](Collective& collective) { return Start(std::move(collective), timeout); });
 }
 
 absl::Status ProcessGroup::Gather(const Tensors& outputs, const Tensor& input, int root,
@@ -139,14 +140,14 @@ ProcessGroup::StartedWork ProcessGroup::ReduceScatterAsync(const Tensor& output,
 absl::Status ProcessGroup::ReduceScatterSingle(const Tensor& output, const Tensor& input,
                                                ReduceOp op, Timeout timeout, double factor) {
   return ReduceScatterInParts<absl::Status>(
-      output, input, op, factor, options_.size,
+      output, input, op, factor, impl_->options().size,
       [&](Collective& collective) { return Run(collective, timeout).status(); });
 }
 ProcessGroup::StartedWork ProcessGroup::ReduceScatterSingleAsync(const Tensor& output,
                                                                  const Tensor& input, ReduceOp op,
                                                                  Timeout timeout, double factor) {
   return ReduceScatterInParts<StartedWork>(
-      output, input, op, factor, options_.size,
+      output, input, op, factor, impl_->options().size,
       [&](Collective& collective) { return Start(std::move(collective), timeout); });
 }
 
@@ -180,7 +181,7 @@ absl::Status ProcessGroup::AllToAllSingle(const Tensor& output, const Tensor& in
                                           const Splits& output_splits, const Splits& input_splits,
                                           Timeout timeout) {
   return AllToAllInParts<absl::Status>(
-      output, input, output_splits, input_splits, options_.size,
+      output, input, output_splits, input_splits, impl_->options().size,
       [&](Collective& collective) { return Run(collective, timeout).status(); });
 }
 ProcessGroup::StartedWork ProcessGroup::AllToAllSingleAsync(const Tensor& output,
@@ -189,127 +190,135 @@ ProcessGroup::StartedWork ProcessGroup::AllToAllSingleAsync(const Tensor& output
                                                             const Splits& input_splits,
                                                             Timeout timeout) {
   return AllToAllInParts<StartedWork>(
-      output, input, output_splits, input_splits, options_.size,
+      output, input, output_splits, input_splits, impl_->options().size,
       [&](Collective& collective) { return Start(std::move(collective), timeout); });
 }
 
 absl::Status ProcessGroup::BroadcastCoalesced(const Tensors& tensors, int root, Timeout timeout) {
-  return Run(
-      Named("broadcast_coalesced", syncline::BroadcastCoalesced(tensors, root, options_.rank)),
+  return impl_->Run(
+      Named("broadcast_coalesced", group::BroadcastCoalesced(tensors, root, impl_->options().rank)),
       timeout);
 }
 ProcessGroup::StartedWork ProcessGroup::BroadcastCoalescedAsync(const Tensors& tensors, int root,
                                                                 Timeout timeout) {
-  return Start(
-      Named("broadcast_coalesced", syncline::BroadcastCoalesced(tensors, root, options_.rank)),
+  return impl_->Start(
+      Named("broadcast_coalesced", group::BroadcastCoalesced(tensors, root, impl_->options().rank)),
       timeout);
 }
 
 absl::Status ProcessGroup::AllReduceCoalesced(const Tensors& tensors, ReduceOp op, Timeout timeout,
                                               double factor) {
-  return Run(Named("all_reduce_coalesced", syncline::AllReduceCoalesced(tensors, op, factor)),
-             timeout);
+  return impl_->Run(Named("all_reduce_coalesced", group::AllReduceCoalesced(tensors, op, factor)),
+                    timeout);
 }
 ProcessGroup::StartedWork ProcessGroup::AllReduceCoalescedAsync(const Tensors& tensors, ReduceOp op,
                                                                 Timeout timeout, double factor) {
-  return Start(Named("all_reduce_coalesced", syncline::AllReduceCoalesced(tensors, op, factor)),
-               timeout);
+  return impl_->Start(Named("all_reduce_coalesced", group::AllReduceCoalesced(tensors, op, factor)),
+                      timeout);
 }
 
 absl::Status ProcessGroup::AllGatherCoalesced(const Tensors& outputs, const Tensors& inputs,
                                               Timeout timeout) {
-  return Run(Named("all_gather_coalesced",
-                   syncline::AllGatherCoalesced(outputs, inputs, options_.rank, options_.size)),
-             timeout);
+  return impl_->Run(Named("all_gather_coalesced",
+                          group::AllGatherCoalesced(outputs, inputs, impl_->options().rank,
+                                                    impl_->options().size)),
+                    timeout);
 }
 ProcessGroup::StartedWork ProcessGroup::AllGatherCoalescedAsync(const Tensors& outputs,
                                                                 const Tensors& inputs,
                                                                 Timeout timeout) {
-  return Start(Named("all_gather_coalesced",
-                     syncline::AllGatherCoalesced(outputs, inputs, options_.rank, options_.size)),
-               timeout);
+  return impl_->Start(Named("all_gather_coalesced",
+                            group::AllGatherCoalesced(outputs, inputs, impl_->options().rank,
+                                                      impl_->options().size)),
+                      timeout);
 }
 
 absl::Status ProcessGroup::ReduceScatterCoalesced(const Tensors& outputs, const Tensors& inputs,
                                                   ReduceOp op, Timeout timeout, double factor) {
-  return Run(Named("reduce_scatter_coalesced",
-                   syncline::ReduceScatterCoalesced(outputs, inputs, op, factor, options_.rank,
-                                                    options_.size)),
-             timeout);
+  return impl_->Run(
+      Named("reduce_scatter_coalesced",
+            group::ReduceScatterCoalesced(outputs, inputs, op, factor, impl_->options().rank,
+                                          impl_->options().size)),
+      timeout);
 }
 ProcessGroup::StartedWork ProcessGroup::ReduceScatterCoalescedAsync(const Tensors& outputs,
                                                                     const Tensors& inputs,
                                                                     ReduceOp op, Timeout timeout,
                                                                     double factor) {
-  return Start(Named("reduce_scatter_coalesced",
-                     syncline::ReduceScatterCoalesced(outputs, inputs, op, factor, options_.rank,
-                                                      options_.size)),
-               timeout);
+  return impl_->Start(
+      Named("reduce_scatter_coalesced",
+            group::ReduceScatterCoalesced(outputs, inputs, op, factor, impl_->options().rank,
+                                          impl_->options().size)),
+      timeout);
 }
 
 absl::Status ProcessGroup::BroadcastMulti(const Tensors& tensors, int root, int64_t root_tensor,
                                           Timeout timeout) {
-  return Run(
-      Named("broadcast_multi", syncline::BroadcastMulti(tensors, root, root_tensor, options_.rank)),
-      timeout);
+  return impl_->Run(Named("broadcast_multi",
+                          group::BroadcastMulti(tensors, root, root_tensor, impl_->options().rank)),
+                    timeout);
 }
 ProcessGroup::StartedWork ProcessGroup::BroadcastMultiAsync(const Tensors& tensors, int root,
                                                             int64_t root_tensor, Timeout timeout) {
-  return Start(
-      Named("broadcast_multi", syncline::BroadcastMulti(tensors, root, root_tensor, options_.rank)),
-      timeout);
+  return impl_->Start(Named("broadcast_multi", group::BroadcastMulti(tensors, root, root_tensor,
+                                                                     impl_->options().rank)),
+                      timeout);
 }
 
 absl::Status ProcessGroup::AllReduceMulti(const Tensors& tensors, ReduceOp op, Timeout timeout,
                                           double factor) {
-  return Run(Named("all_reduce_multi", syncline::AllReduceMulti(tensors, op, factor)), timeout);
+  return impl_->Run(Named("all_reduce_multi", group::AllReduceMulti(tensors, op, factor)), timeout);
 }
 ProcessGroup::StartedWork ProcessGroup::AllReduceMultiAsync(const Tensors& tensors, ReduceOp op,
                                                             Timeout timeout, double factor) {
-  return Start(Named("all_reduce_multi", syncline::AllReduceMulti(tensors, op, factor)), timeout);
+  return impl_->Start(Named("all_reduce_multi", group::AllReduceMulti(tensors, op, factor)),
+                      timeout);
 }
 
 absl::Status ProcessGroup::ReduceMulti(const Tensors& tensors, int root, ReduceOp op,
                                        int64_t root_tensor, Timeout timeout, double factor) {
-  return Run(Named("reduce_multi",
-                   syncline::ReduceMulti(tensors, root, op, root_tensor, factor, options_.rank)),
-             timeout);
+  return impl_->Run(Named("reduce_multi", group::ReduceMulti(tensors, root, op, root_tensor, factor,
+                                                             impl_->options().rank)),
+                    timeout);
 }
 ProcessGroup::StartedWork ProcessGroup::ReduceMultiAsync(const Tensors& tensors, int root,
                                                          ReduceOp op, int64_t root_tensor,
                                                          Timeout timeout, double factor) {
-  return Start(Named("reduce_multi",
-                     syncline::ReduceMulti(tensors, root, op, root_tensor, factor, options_.rank)),
-               timeout);
+  return impl_->Start(Named("reduce_multi", group::ReduceMulti(tensors, root, op, root_tensor,
+                                                               factor, impl_->options().rank)),
+                      timeout);
 }
 
 absl::Status ProcessGroup::AllGatherMulti(const Tensors& outputs, const Tensors& inputs,
                                           Timeout timeout) {
-  return Run(Named("all_gather_multi",
-                   syncline::AllGatherMulti(outputs, inputs, options_.rank, options_.size)),
-             timeout);
+  return impl_->Run(
+      Named("all_gather_multi",
+            group::AllGatherMulti(outputs, inputs, impl_->options().rank, impl_->options().size)),
+      timeout);
 }
 ProcessGroup::StartedWork ProcessGroup::AllGatherMultiAsync(const Tensors& outputs,
                                                             const Tensors& inputs,
                                                             Timeout timeout) {
-  return Start(Named("all_gather_multi",
-                     syncline::AllGatherMulti(outputs, inputs, options_.rank, options_.size)),
-               timeout);
+  return impl_->Start(
+      Named("all_gather_multi",
+            group::AllGatherMulti(outputs, inputs, impl_->options().rank, impl_->options().size)),
+      timeout);
 }
 
 absl::Status ProcessGroup::ReduceScatterMulti(const Tensors& outputs, const Tensors& inputs,
                                               ReduceOp op, Timeout timeout, double factor) {
-  return Run(
-      Named("reduce_scatter_multi", syncline::ReduceScatterMulti(outputs, inputs, op, factor,
-                                                                 options_.rank, options_.size)),
-      timeout);
+  return impl_->Run(Named("reduce_scatter_multi",
+                          group::ReduceScatterMulti(outputs, inputs, op, factor,
+                                                    impl_->options().rank, impl_->options().size)),
+                    timeout);
 }
 ProcessGroup::StartedWork ProcessGroup::ReduceScatterMultiAsync(const Tensors& outputs,
                                                                 const Tensors& inputs, ReduceOp op,
                                                                 Timeout timeout, double factor) {
-  return Start(
-      Named("reduce_scatter_multi", syncline::ReduceScatterMulti(outputs, inputs, op, factor,
-                                                                 options_.rank, options_.size)),
+  return impl_->Start(
+      Named("reduce_scatter_multi",
+            group::ReduceScatterMulti(outputs, inputs, op, factor, impl_->options().rank,
+                                      impl_->options().size)),
       timeout);
 }
 

@@ -1,4 +1,4 @@
-#include "core/group/process_group.h"
+#include "syncline/process_group.h"
 
 #include <sys/wait.h>
 #include <unistd.h>
@@ -7,10 +7,10 @@
 #include <vector>
 
 #include "absl/synchronization/notification.h"
-#include "core/base/status.h"
 #include "core/testing/fake_backend.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "syncline/status.h"
 
 namespace syncline {
 namespace {

@@ -1,15 +1,16 @@
 #include "core/group/splitting.h"
 
 #include "absl/strings/str_cat.h"
-#include "core/base/status.h"
 #include "core/tensor/tensor_checks.h"
+#include "syncline/status.h"
 
-namespace syncline {
+namespace syncline::group {
 
 absl::Status SplitEqually(const Tensor& whole, absl::string_view whole_name, const Tensor& part,
                           absl::string_view part_name, int size, Parts& parts) {
-  if (!whole.is_contiguous()) return CheckContiguous(whole, absl::StrCat("the ", whole_name));
-  if (!part.is_contiguous()) return CheckContiguous(part, absl::StrCat("the ", part_name));
+  if (!whole.is_contiguous())
+    return tensor::CheckContiguous(whole, absl::StrCat("the ", whole_name));
+  if (!part.is_contiguous()) return tensor::CheckContiguous(part, absl::StrCat("the ", part_name));
   int64_t numel = 0;
   if (__builtin_mul_overflow(part.numel(), int64_t{size}, &numel) || whole.numel() != numel) {
     return ArgumentError(absl::StrCat("the ", whole_name, " is ", whole.ToString(), " but the ",
@@ -22,7 +23,7 @@ absl::Status SplitEqually(const Tensor& whole, absl::string_view whole_name, con
 
 absl::Status SplitRows(const Tensor& whole, absl::string_view name,
                        absl::Span<const int64_t> splits, int size, Parts& parts) {
-  if (!whole.is_contiguous()) return CheckContiguous(whole, absl::StrCat("the ", name));
+  if (!whole.is_contiguous()) return tensor::CheckContiguous(whole, absl::StrCat("the ", name));
   const int64_t rows = whole.shape().empty() ? whole.numel() : whole.shape()[0];
   const int64_t even = rows / size;
   if (splits.empty() && even * size != rows) {
@@ -53,4 +54,4 @@ absl::Status SplitRows(const Tensor& whole, absl::string_view name,
   return absl::OkStatus();
 }
 
-}  // namespace syncline
+}  // namespace syncline::group

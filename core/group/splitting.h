@@ -8,9 +8,9 @@
 #include "absl/status/status.h"
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
-#include "core/tensor/tensor.h"
+#include "syncline/tensor.h"
 
-namespace syncline {
+namespace syncline::group {
 
 using Parts = absl::InlinedVector<Tensor, 4>;  // Views.
 
@@ -24,6 +24,6 @@ absl::Status SplitEqually(const Tensor& whole, absl::string_view whole_name, con
 absl::Status SplitRows(const Tensor& whole, absl::string_view name,
                        absl::Span<const int64_t> splits, int size, Parts& parts);
 
-}  // namespace syncline
+}  // namespace syncline::group
 
 #endif  // SYNCLINE_CORE_GROUP_SPLITTING_H_

@@ -1,4 +1,4 @@
-#include "core/group/subgroups.h"
+#include "syncline/subgroups.h"
 
 #include <set>
 #include <string>
@@ -6,11 +6,11 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "core/base/deadline.h"
 #include "core/base/liveness.h"
-#include "core/base/status.h"
 #include "core/store/check_same.h"
-#include "core/store/prefix_store.h"
+#include "syncline/deadline.h"
+#include "syncline/prefix_store.h"
+#include "syncline/status.h"
 
 namespace syncline {
 namespace {
@@ -96,16 +96,16 @@ absl::StatusOr<std::string> Meet(const ProcessGroup& parent, absl::string_view k
                                  absl::string_view text, const std::vector<int>& ranks,
                                  const Deadline& deadline) {
   const std::shared_ptr<Store>& store = parent.options().store;
-  const CheckSameOptions check = {absl::StrCat(kind, " of group '", parent.name(), "'"),
-                                  std::string(text), parent.rank(), ranks,
-                                  CheckRanksAlive(parent.options().peers, parent.rank(), ranks)};
+  const store::CheckSameOptions check = {
+      absl::StrCat(kind, " of group '", parent.name(), "'"), std::string(text), parent.rank(),
+      ranks, base::CheckRanksAlive(parent.options().peers, parent.rank(), ranks)};
   while (true) {
     SYNCLINE_ASSIGN_OR_RETURN(const int64_t attempt,
                               store->Add(absl::StrCat(kind, "/attempts/", parent.rank()), 1));
     PrefixStore meeting(absl::StrCat(kind, "/", attempt), store);
-    SYNCLINE_ASSIGN_OR_RETURN(const bool has_expired, HasCheckExpired(meeting));
+    SYNCLINE_ASSIGN_OR_RETURN(const bool has_expired, store::HasCheckExpired(meeting));
     if (has_expired) continue;
-    SYNCLINE_RETURN_IF_ERROR(CheckSameOnAllRanks(meeting, check, deadline));
+    SYNCLINE_RETURN_IF_ERROR(store::CheckSameOnAllRanks(meeting, check, deadline));
     return absl::StrCat(kind, attempt);
   }
 }

@@ -1,11 +1,11 @@
-#include "core/group/work.h"
+#include "syncline/work.h"
 
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "core/base/deadline.h"
-#include "core/base/interrupt.h"
-#include "core/base/status.h"
+#include "syncline/deadline.h"
+#include "syncline/interrupt.h"
+#include "syncline/status.h"
 
 namespace syncline {
 namespace {
@@ -80,7 +80,7 @@ int Work::source_rank() const {
   return source_;
 }
 
-void Work::Finish(absl::Status status, int source) {
+void Work::Finish(absl::Status status, int source, absl::FunctionRef<void()> settled) {
   std::vector<std::function<void(const absl::Status&)>> callbacks;
   {
     absl::MutexLock lock(&mutex_);
@@ -90,6 +90,7 @@ void Work::Finish(absl::Status status, int source) {
     if (status.ok()) source_ = source;
     callbacks.swap(callbacks_);
   }
+  settled();
   for (const auto& callback : callbacks) callback(status);
 }
 

@@ -1,4 +1,4 @@
-#include "core/group/work.h"
+#include "syncline/work.h"
 
 #include <sys/wait.h>
 #include <unistd.h>
@@ -10,9 +10,9 @@
 
 #include "absl/synchronization/notification.h"
 #include "absl/time/time.h"
-#include "core/base/status.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "syncline/status.h"
 
 namespace syncline {
 namespace {

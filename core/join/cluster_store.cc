@@ -16,7 +16,7 @@
 #include "core/base/hmac.h"
 #include "core/base/host.h"
 #include "core/base/process_state.h"
-#include "core/base/status.h"
+#include "syncline/status.h"
 
 namespace syncline::join {
 namespace {
@@ -27,7 +27,7 @@ namespace {
 std::string NameAncestor(absl::string_view program) {
   int pid = getpid();
   while (true) {
-    const absl::StatusOr<ProcessState> process = ReadProcess(pid);
+    const absl::StatusOr<base::ProcessState> process = base::ReadProcess(pid);
     if (!process.ok()) break;
     if (process->program == program) return absl::StrCat(program, "-", pid, "-", process->started);
     pid = process->parent;
@@ -83,13 +83,13 @@ absl::StatusOr<std::string> JobFile(absl::string_view job, absl::string_view par
   for (const char c : job.substr(0, 100)) {
     name += absl::ascii_isalnum(c) || c == '.' || c == '-' ? c : '_';
   }
-  SYNCLINE_ASSIGN_OR_RETURN(const Peer self, IdentifyThisProcess());
-  const std::string hash = absl::BytesToHexString(HmacSha256(self.identity, job));
+  SYNCLINE_ASSIGN_OR_RETURN(const Peer self, base::IdentifyThisProcess());
+  const std::string hash = absl::BytesToHexString(base::HmacSha256(self.identity, job));
   return absl::StrCat(folder, "/", name, "-", hash.substr(0, 16));
 }
 
 absl::StatusOr<ClusterStore> StoreOfTask(const ClusterTask& task,
-                                         const EnvironmentLookup& environment) {
+                                         const base::EnvironmentLookup& environment) {
   const std::string master = environment("MASTER_ADDR").value_or("");
   const std::string port = environment("MASTER_PORT").value_or("");
   if (master.empty() && task.hosts == 1) return FileStoreOf(task);

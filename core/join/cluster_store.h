@@ -8,7 +8,7 @@
 #include "absl/strings/string_view.h"
 #include "core/base/env.h"
 #include "core/join/cluster_task.h"
-#include "core/store/store.h"
+#include "syncline/store.h"
 
 namespace syncline::join {
 
@@ -28,7 +28,7 @@ struct ClusterStore {
 // set. Thread-safe. ArgumentError that says what to set if the launcher does not say enough;
 // StoreError as JobFile.
 absl::StatusOr<ClusterStore> StoreOfTask(const ClusterTask& task,
-                                         const EnvironmentLookup& environment);
+                                         const base::EnvironmentLookup& environment);
 
 // The path of the store's file for the processes of `job` on this host:
 // PARENT/syncline-UID/JOB-HASH. The hash tells apart hosts, and containers with networks of their

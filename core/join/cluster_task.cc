@@ -22,7 +22,7 @@ using Names = std::vector<absl::string_view>;
 
 class TaskDetector {
  public:
-  explicit TaskDetector(const EnvironmentLookup& environment) : environment_(environment) {}
+  explicit TaskDetector(const base::EnvironmentLookup& environment) : environment_(environment) {}
 
   std::optional<ClusterTask> Detect();
   std::string DescribeSingleProcess();
@@ -60,7 +60,7 @@ class TaskDetector {
   // Notes that all tasks are on one host, if `local_size` of them are on this one.
   void CompareLocalSize(const Names& local_size);
 
-  const EnvironmentLookup& environment_;
+  const base::EnvironmentLookup& environment_;
   ClusterTask task_;
 };
 
@@ -227,18 +227,20 @@ std::string TaskDetector::DescribeSingleProcess() {
 
 }  // namespace
 
-std::optional<ClusterTask> DetectTask(const EnvironmentLookup& environment) {
+std::optional<ClusterTask> DetectTask(const base::EnvironmentLookup& environment) {
   return TaskDetector(environment).Detect();
 }
 
-std::string DescribeSingleProcess(const EnvironmentLookup& environment) {
+std::string DescribeSingleProcess(const base::EnvironmentLookup& environment) {
   return TaskDetector(environment).DescribeSingleProcess();
 }
 
-int PortOfJob(absl::string_view job) { return 20000 + static_cast<int>(Fnv1a32(job) % 10000); }
+int PortOfJob(absl::string_view job) {
+  return 20000 + static_cast<int>(base::Fnv1a32(job) % 10000);
+}
 
 std::string SecretOfJob(absl::string_view job) {
-  return absl::BytesToHexString(HmacSha256("syncline job", job));
+  return absl::BytesToHexString(base::HmacSha256("syncline job", job));
 }
 
 }  // namespace syncline::join

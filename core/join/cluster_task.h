@@ -40,10 +40,10 @@ struct ClusterTask {
 // a shell of salloc and the processes that run in them are no tasks, and neither are the workers of
 // a launcher that sets RANK (torchrun, syncline-run). Where launchers are nested, the innermost
 // counts. A pure function of the environment, as the other functions here are of their arguments.
-std::optional<ClusterTask> DetectTask(const EnvironmentLookup& environment);
+std::optional<ClusterTask> DetectTask(const base::EnvironmentLookup& environment);
 
 // For messages: why this process is a world of one. For a process that is no task, or the only one.
-std::string DescribeSingleProcess(const EnvironmentLookup& environment);
+std::string DescribeSingleProcess(const base::EnvironmentLookup& environment);
 
 // The port that all tasks of `job` compute: 20000 to 29999, between the ports of well-known
 // services and those that systems give out. Two jobs seldom have the same.

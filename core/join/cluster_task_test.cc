@@ -9,11 +9,11 @@
 #include <string>
 
 #include "absl/strings/str_cat.h"
-#include "core/base/status.h"
 #include "core/join/cluster_store.h"
 #include "core/testing/environments.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "syncline/status.h"
 
 namespace syncline::join {
 namespace {

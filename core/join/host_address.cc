@@ -11,7 +11,7 @@
 #include "absl/strings/str_join.h"
 #include "absl/strings/strip.h"
 #include "core/base/env.h"
-#include "core/base/status.h"
+#include "syncline/status.h"
 
 namespace syncline::join {
 namespace {
@@ -39,8 +39,8 @@ std::vector<std::string> TargetHosts(const std::vector<Peer>& peers, const Peer&
 
 absl::StatusOr<std::string> Search(const std::vector<Peer>& peers, const Peer& self,
                                    absl::string_view store_host) {
-  if (std::optional<std::string> given = GetEnv(kHostAddressVariable)) {
-    auto address = FirstAddress(*given);
+  if (std::optional<std::string> given = base::GetEnv(kHostAddressVariable)) {
+    auto address = base::FirstAddress(*given);
     if (!address.ok()) return Annotate(address.status(), kHostAddressVariable);
     if (!IsLoopbackAddress(*address)) return address;
     return NetworkError(absl::StrCat(kHostAddressVariable, " is '", *given, "', which other hosts ",
@@ -48,7 +48,7 @@ absl::StatusOr<std::string> Search(const std::vector<Peer>& peers, const Peer& s
   }
   std::vector<std::string> tried;
   for (const std::string& target : TargetHosts(peers, self, store_host)) {
-    const auto address = AddressTowards(target);
+    const auto address = base::AddressTowards(target);
     if (address.ok() && !IsLoopbackAddress(*address)) return address;
     tried.push_back(address.ok() ? absl::StrCat("towards '", target, "' it is ", *address)
                                  : std::string(address.status().message()));

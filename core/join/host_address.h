@@ -7,9 +7,9 @@
 
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
-#include "core/base/deadline.h"
 #include "core/base/host.h"
-#include "core/store/store.h"
+#include "syncline/deadline.h"
+#include "syncline/store.h"
 
 namespace syncline::join {
 

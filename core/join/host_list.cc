@@ -8,7 +8,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
-#include "core/base/status.h"
+#include "syncline/status.h"
 
 namespace syncline::join {
 namespace {

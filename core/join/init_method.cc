@@ -10,9 +10,9 @@
 #include "absl/strings/strip.h"
 #include "core/base/env.h"
 #include "core/base/host.h"
-#include "core/base/status.h"
 #include "core/join/cluster_store.h"
 #include "core/join/cluster_task.h"
+#include "syncline/status.h"
 
 namespace syncline::join {
 namespace {
@@ -62,20 +62,20 @@ absl::Status ParseQuery(absl::string_view query, InitMethod& method) {
 // The prefix that keeps apart the worlds of one job that share a store. An elastic job counts its
 // rounds, some of which follow no failure; torchrun counts restarts.
 std::string JobPrefix() {
-  if (const std::optional<std::string> round = GetEnv("SYNCLINE_ROUND")) {
+  if (const std::optional<std::string> round = base::GetEnv("SYNCLINE_ROUND")) {
     return absl::StrCat("round/", *round);
   }
-  return absl::StrCat("attempt/", GetEnv("TORCHELASTIC_RESTART_COUNT").value_or("0"));
+  return absl::StrCat("attempt/", base::GetEnv("TORCHELASTIC_RESTART_COUNT").value_or("0"));
 }
 
 // torchrun's agent serves torch's own store at MASTER_PORT, unless it says that it does not.
 bool IsMasterPortTaken() {
-  return GetEnv("TORCHELASTIC_USE_AGENT_STORE").value_or("False") == "True";
+  return base::GetEnv("TORCHELASTIC_USE_AGENT_STORE").value_or("False") == "True";
 }
 
 // The task that this process is, if there are others.
 std::optional<ClusterTask> DetectTaskOfSeveral() {
-  std::optional<ClusterTask> task = DetectTask(GetEnv);
+  std::optional<ClusterTask> task = DetectTask(base::GetEnv);
   if (task.has_value() && task->size == 1 && task->defect.empty()) return std::nullopt;
   return task;
 }
@@ -111,7 +111,7 @@ absl::Status TakeRanks(const ClusterTask& task, absl::string_view rank_name,
 
 // Takes the store from `task`.
 absl::Status TakeStore(const ClusterTask& task, InitMethod& method) {
-  SYNCLINE_ASSIGN_OR_RETURN(ClusterStore found, StoreOfTask(task, GetEnv));
+  SYNCLINE_ASSIGN_OR_RETURN(ClusterStore found, StoreOfTask(task, base::GetEnv));
   method.scheme = std::move(found.scheme);
   method.store = std::move(found.store);
   method.any_rank_serves = found.any_rank_serves;
@@ -125,31 +125,32 @@ absl::Status TakeStore(const ClusterTask& task, InitMethod& method) {
 absl::Status ReadEnvironment(InitMethod& method) {
   std::string rank_name = "rank";
   std::string size_name = "world_size";
-  if (method.rank < 0 && GetEnv("RANK").has_value()) {
+  if (method.rank < 0 && base::GetEnv("RANK").has_value()) {
     rank_name = "RANK";
-    SYNCLINE_ASSIGN_OR_RETURN(method.rank, RequireEnvInt("RANK", 0, kMaxRanks));
+    SYNCLINE_ASSIGN_OR_RETURN(method.rank, base::RequireEnvInt("RANK", 0, kMaxRanks));
   }
-  if (method.size < 0 && GetEnv("WORLD_SIZE").has_value()) {
+  if (method.size < 0 && base::GetEnv("WORLD_SIZE").has_value()) {
     size_name = "WORLD_SIZE";
-    SYNCLINE_ASSIGN_OR_RETURN(method.size, RequireEnvInt("WORLD_SIZE", 1, kMaxRanks));
+    SYNCLINE_ASSIGN_OR_RETURN(method.size, base::RequireEnvInt("WORLD_SIZE", 1, kMaxRanks));
   }
-  const bool has_store = GetEnv("SYNCLINE_STORE").has_value() ||
-                         (GetEnv("MASTER_ADDR").has_value() && GetEnv("MASTER_PORT").has_value());
+  const bool has_store =
+      base::GetEnv("SYNCLINE_STORE").has_value() ||
+      (base::GetEnv("MASTER_ADDR").has_value() && base::GetEnv("MASTER_PORT").has_value());
   if (method.rank < 0 || method.size < 0 || !has_store) {
     if (const std::optional<ClusterTask> task = DetectTaskOfSeveral()) {
       SYNCLINE_RETURN_IF_ERROR(TakeRanks(*task, rank_name, size_name, method));
       if (!has_store) return TakeStore(*task, method);
     }
   }
-  if (method.rank < 0) SYNCLINE_RETURN_IF_ERROR(RequireEnv("RANK").status());
-  if (method.size < 0) SYNCLINE_RETURN_IF_ERROR(RequireEnv("WORLD_SIZE").status());
+  if (method.rank < 0) SYNCLINE_RETURN_IF_ERROR(base::RequireEnv("RANK").status());
+  if (method.size < 0) SYNCLINE_RETURN_IF_ERROR(base::RequireEnv("WORLD_SIZE").status());
   method.scheme = "tcp";
   method.prefix = JobPrefix();
-  if (std::optional<std::string> launcher = GetEnv("SYNCLINE_STORE")) {
+  if (std::optional<std::string> launcher = base::GetEnv("SYNCLINE_STORE")) {
     return ParseHostPort(*launcher, "environment variable SYNCLINE_STORE", method.store);
   }
-  SYNCLINE_ASSIGN_OR_RETURN(method.store.host, RequireEnv("MASTER_ADDR"));
-  SYNCLINE_ASSIGN_OR_RETURN(method.store.port, RequireEnvInt("MASTER_PORT", 1, 65535));
+  SYNCLINE_ASSIGN_OR_RETURN(method.store.host, base::RequireEnv("MASTER_ADDR"));
+  SYNCLINE_ASSIGN_OR_RETURN(method.store.port, base::RequireEnvInt("MASTER_PORT", 1, 65535));
   if (IsMasterPortTaken()) method.store.port += method.store.port < 65535 ? 1 : -1;
   if (method.rank == 0) method.store.role = StoreConfig::Role::kServer;
   return absl::OkStatus();
@@ -171,7 +172,7 @@ absl::Status CheckRanks(const InitMethod& method, absl::string_view url) {
 
 absl::Status ReadTcp(absl::string_view address, InitMethod& method) {
   SYNCLINE_RETURN_IF_ERROR(ParseHostPort(address, "init method: tcp://", method.store));
-  if (IsMulticastAddress(method.store.host)) {
+  if (base::IsMulticastAddress(method.store.host)) {
     method.scheme = std::string(kMulticastScheme);
   } else if (method.rank == 0) {
     method.store.role = StoreConfig::Role::kServer;
@@ -245,7 +246,7 @@ absl::StatusOr<InitMethod> ParseInitMethod(absl::string_view url, int rank, int 
 
 bool HasLauncher() {
   for (const char* name : {"RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "SYNCLINE_STORE"}) {
-    if (GetEnv(name).has_value()) return true;
+    if (base::GetEnv(name).has_value()) return true;
   }
   return false;
 }

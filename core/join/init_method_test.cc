@@ -2,9 +2,9 @@
 
 #include <cstdlib>
 
-#include "core/base/status.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "syncline/status.h"
 
 namespace syncline::join {
 namespace {

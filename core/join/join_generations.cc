@@ -5,9 +5,9 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
-#include "core/base/check.h"
-#include "core/base/status.h"
-#include "core/store/prefix_store.h"
+#include "syncline/check.h"
+#include "syncline/prefix_store.h"
+#include "syncline/status.h"
 
 namespace syncline::join {
 namespace {
@@ -134,8 +134,8 @@ absl::StatusOr<int> JoinGenerations::TakeSlotIn(Store& generation, const std::op
 absl::Status JoinGenerations::TooManyProcesses(Store& generation) const {
   const auto there = RecordsSoFar(generation);
   return ArgumentError(absl::StrCat(
-      "more processes than world_size, ", size_, ", have come: this one (", ThisPeer().ToString(),
-      ") has no place beside ",
+      "more processes than world_size, ", size_, ", have come: this one (",
+      base::ThisPeer().ToString(), ") has no place beside ",
       there.ok() && !there->empty() ? absl::StrCat("ranks ", Describe(*there)) : "the others",
       ". Give each job its own address, file or group_name, or use a new store if those are gone"));
 }

@@ -15,7 +15,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "core/join/join_record.h"
-#include "core/store/store.h"
+#include "syncline/store.h"
 
 namespace syncline::join {
 

@@ -7,14 +7,14 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
-#include "core/base/check.h"
-#include "core/base/interrupt.h"
-#include "core/base/log.h"
 #include "core/base/rank_ranges.h"
-#include "core/base/status.h"
 #include "core/join/join_generations.h"
 #include "core/join/join_record.h"
-#include "core/store/prefix_store.h"
+#include "syncline/check.h"
+#include "syncline/interrupt.h"
+#include "syncline/log.h"
+#include "syncline/prefix_store.h"
+#include "syncline/status.h"
 
 namespace syncline::join {
 namespace {
@@ -61,7 +61,7 @@ std::string DescribeMissing(const std::vector<JoinRecord>& records, int size) {
   for (int rank = 0; rank < size; ++rank) {
     if (present.count(rank) == 0) absent.push_back(rank);
   }
-  return absl::StrCat("rank ", RankRanges(absent), " of ", size);
+  return absl::StrCat("rank ", base::RankRanges(absent), " of ", size);
 }
 
 // Says who has come and who has not. `slot` is this process's own. An error if the store does not
@@ -105,7 +105,7 @@ void LogStillJoining(Store& generation, int slot, int size, absl::Duration waite
 
 absl::Status SizeMismatch(int size, absl::string_view other) {
   return ArgumentError(absl::StrCat("world_size is ", size, " for this process (",
-                                    ThisPeer().ToString(), "), but another has said ", other,
+                                    base::ThisPeer().ToString(), "), but another has said ", other,
                                     ": start all ranks with the same world_size"));
 }
 
@@ -178,7 +178,7 @@ absl::Status Decide(Store& generation, absl::string_view outcome) {
 absl::Status FailInterrupted(Store& generation, const absl::Status& interruption) {
   const Uninterruptible deciding;
   const absl::Status decided = Decide(
-      generation, absl::StrCat(kInterrupted, "a process (", ThisPeer().ToString(), ") was ",
+      generation, absl::StrCat(kInterrupted, "a process (", base::ThisPeer().ToString(), ") was ",
                                interruption.message(), " while it waited for others to join"));
   return decided.ok() ? decided : interruption;
 }
@@ -233,7 +233,7 @@ void AcknowledgeFailure(Store& generation, int slot, Role role) {
 absl::StatusOr<JoinProtocol> JoinProtocol::Join(const std::shared_ptr<Store>& store,
                                                 const Request& request, const Deadline& deadline) {
   SYNCLINE_DCHECK(request.size >= 1 && request.rank >= -1 && request.rank < request.size);
-  SYNCLINE_ASSIGN_OR_RETURN(Peer peer, IdentifyThisProcess());
+  SYNCLINE_ASSIGN_OR_RETURN(Peer peer, base::IdentifyThisProcess());
   const JoinRecord self = {request.rank, request.role, std::move(peer)};
   SYNCLINE_RETURN_IF_ERROR(AgreeOnSize(store, request.size));
   JoinProtocol joined;

@@ -10,9 +10,9 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "core/base/deadline.h"
 #include "core/base/host.h"
-#include "core/store/store.h"
+#include "syncline/deadline.h"
+#include "syncline/store.h"
 
 namespace syncline::join {
 

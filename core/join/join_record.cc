@@ -9,7 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
-#include "core/base/status.h"
+#include "syncline/status.h"
 
 namespace syncline::join {
 namespace {

@@ -10,7 +10,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "core/base/host.h"
-#include "core/store/store.h"
+#include "syncline/store.h"
 
 namespace syncline::join {
 

@@ -1,8 +1,8 @@
 #include "core/join/join_record.h"
 
-#include "core/base/status.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "syncline/status.h"
 
 namespace syncline::join {
 namespace {
@@ -38,7 +38,7 @@ TEST(AssignRanksTest, RanksThatCannotBeAreAStoreError) {
 }
 
 TEST(JoinRecordTest, SurvivesTheTripThroughAStore) {
-  const JoinRecord record = {3, Role::kServer, IdentifyThisProcess().value()};
+  const JoinRecord record = {3, Role::kServer, base::IdentifyThisProcess().value()};
   auto parsed = JoinRecord::Parse(record.Serialize());
   ASSERT_TRUE(parsed.ok()) << parsed.status();
   EXPECT_EQ(parsed->rank, 3);

@@ -7,7 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
 #include "core/base/hmac.h"
-#include "core/base/status.h"
+#include "syncline/status.h"
 
 namespace syncline::join {
 namespace {
@@ -40,7 +40,7 @@ absl::Status CheckProof(absl::string_view body, absl::string_view mac, absl::str
     return NetworkError(
         "it proves a job secret, which this process does not have; set SYNCLINE_SECRET_FILE here");
   }
-  if (SameBytes(mac, HmacSha256(secret, body))) return absl::OkStatus();
+  if (base::SameBytes(mac, base::HmacSha256(secret, body))) return absl::OkStatus();
   return NetworkError(
       "it does not prove the job's secret; SYNCLINE_SECRET_FILE must name the same secret "
       "everywhere");
@@ -57,7 +57,7 @@ std::string MulticastAnnouncement::Seal(absl::string_view secret) const {
   AppendField(view, datagram);
   AppendField(peer.Serialize(), datagram);
   AppendField(store, datagram);
-  AppendField(secret.empty() ? std::string() : HmacSha256(secret, datagram), datagram);
+  AppendField(secret.empty() ? std::string() : base::HmacSha256(secret, datagram), datagram);
   return datagram;
 }
 

@@ -4,9 +4,9 @@
 #include <string>
 
 #include "absl/strings/str_cat.h"
-#include "core/base/status.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "syncline/status.h"
 
 namespace syncline::join {
 namespace {
@@ -20,7 +20,7 @@ MulticastAnnouncement Example() {
   a.rank = 3;
   a.id = std::string(kProcessIdBytes, '\xff');
   a.view = std::string(kProcessIdBytes, '\0');
-  a.peer = IdentifyThisProcess().value();
+  a.peer = base::IdentifyThisProcess().value();
   a.store = "10.0.0.1:4711";
   return a;
 }

@@ -15,11 +15,11 @@
 #include "absl/strings/str_join.h"
 #include "core/base/hmac.h"
 #include "core/base/host.h"
-#include "core/base/interrupt.h"
 #include "core/base/rank_ranges.h"
-#include "core/base/status.h"
 #include "core/join/multicast_announcement.h"
 #include "core/join/multicast_socket.h"
+#include "syncline/interrupt.h"
+#include "syncline/status.h"
 
 namespace syncline::join {
 namespace {
@@ -54,9 +54,9 @@ class MulticastDiscovery {
     self_.job = options.job;
     self_.size = options.size;
     self_.rank = options.rank;
-    self_.id = RandomBytes(kProcessIdBytes);
+    self_.id = base::RandomBytes(kProcessIdBytes);
     // Serve compares it with those of the others. An identity that is not known equals no other.
-    self_.peer = IdentifyThisProcess().value_or(ThisPeer());
+    self_.peer = base::IdentifyThisProcess().value_or(base::ThisPeer());
   }
 
   absl::StatusOr<OpenedStore> Run();
@@ -379,7 +379,7 @@ absl::Status MulticastDiscovery::TimeoutStatus() const {
   if (static_cast<int>(candidates_.size()) + 1 == options_.size) {
     absl::StrAppend(&text, ", but they have not all heard each other");
   } else if (!missing.empty()) {
-    absl::StrAppend(&text, "; missing: rank ", RankRanges(missing));
+    absl::StrAppend(&text, "; missing: rank ", base::RankRanges(missing));
   }
   if (!other_jobs_.empty()) {
     absl::StrAppend(&text, "; other jobs there: '", absl::StrJoin(other_jobs_, "', '"), "'");

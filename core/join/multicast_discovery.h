@@ -8,9 +8,9 @@
 
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
-#include "core/base/deadline.h"
 #include "core/join/opened_store.h"
-#include "core/store/store.h"
+#include "syncline/deadline.h"
+#include "syncline/store.h"
 
 namespace syncline::join {
 

@@ -15,7 +15,7 @@
 #include "absl/cleanup/cleanup.h"
 #include "absl/strings/str_cat.h"
 #include "core/base/host.h"
-#include "core/base/status.h"
+#include "syncline/status.h"
 
 namespace syncline::join {
 namespace {
@@ -53,13 +53,13 @@ sockaddr_in AddressOf(const std::string& group, int port) {
 
 absl::StatusOr<MulticastSocket> MulticastSocket::Open(const std::string& group, int port) {
   in_addr parsed = {};
-  if (!IsMulticastAddress(group) || inet_pton(AF_INET, group.c_str(), &parsed) != 1) {
+  if (!base::IsMulticastAddress(group) || inet_pton(AF_INET, group.c_str(), &parsed) != 1) {
     return ArgumentError(absl::StrCat("'", group,
                                       "' is not an IPv4 multicast address: those go from 224.0.0.0 "
                                       "to 239.255.255.255, and 239.* are free for use on a site"));
   }
   // A host may have several interfaces: sends and receives on the one that routes to the group.
-  const std::string local_address = AddressTowards(group).value_or("127.0.0.1");
+  const std::string local_address = base::AddressTowards(group).value_or("127.0.0.1");
   in_addr local = {};
   if (inet_pton(AF_INET, local_address.c_str(), &local) != 1) {
     return NetworkError(absl::StrCat("'", local_address, "' is not an IPv4 address"));

@@ -8,11 +8,11 @@
 #include "absl/strings/str_cat.h"
 #include "core/base/env.h"
 #include "core/base/host.h"
-#include "core/base/status.h"
 #include "core/join/host_address.h"
 #include "core/join/listen_lock.h"
 #include "core/join/multicast_discovery.h"
-#include "core/store/prefix_store.h"
+#include "syncline/prefix_store.h"
+#include "syncline/status.h"
 
 namespace syncline::join {
 namespace {
@@ -33,7 +33,7 @@ absl::StatusOr<std::shared_ptr<Store>> Serve(StoreConfig config, bool for_other_
   // A name may stand for several addresses, each of which another process could bind.
   SYNCLINE_ASSIGN_OR_RETURN(
       config.host,
-      FirstAddress(config.host, Deadline(config.connect_timeout.value_or(config.timeout))));
+      base::FirstAddress(config.host, Deadline(config.connect_timeout.value_or(config.timeout))));
   if (for_other_hosts && IsLoopbackAddress(config.host)) config.host = "0.0.0.0";
   SYNCLINE_ASSIGN_OR_RETURN(auto store, StoreRegistry::Make("tcp", config));
   SYNCLINE_RETURN_IF_ERROR(store->Set(kHasAutomaticHost, ""));
@@ -98,7 +98,7 @@ absl::StatusOr<OpenedStore> OpenByMulticast(const InitMethod& method, const Dead
   options.rank = method.rank;
   options.size = method.size;
   options.store_timeout = method.store.timeout;
-  SYNCLINE_ASSIGN_OR_RETURN(options.secret, JobSecret());
+  SYNCLINE_ASSIGN_OR_RETURN(options.secret, base::JobSecret());
   return DiscoverStoreByMulticast(options, deadline);
 }
 

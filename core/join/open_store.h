@@ -3,9 +3,9 @@
 #define SYNCLINE_CORE_JOIN_OPEN_STORE_H_
 
 #include "absl/status/statusor.h"
-#include "core/base/deadline.h"
 #include "core/join/init_method.h"
 #include "core/join/opened_store.h"
+#include "syncline/deadline.h"
 
 namespace syncline::join {
 

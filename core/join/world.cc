@@ -1,4 +1,4 @@
-#include "core/join/world.h"
+#include "syncline/world.h"
 
 #include <algorithm>
 #include <numeric>
@@ -9,17 +9,18 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "core/base/env.h"
-#include "core/base/interrupt.h"
 #include "core/base/liveness.h"
-#include "core/base/log.h"
-#include "core/base/status.h"
 #include "core/group/backend_spec.h"
 #include "core/join/cluster_task.h"
 #include "core/join/host_address.h"
 #include "core/join/init_method.h"
+#include "core/join/join_protocol.h"
 #include "core/join/open_store.h"
 #include "core/store/check_same.h"
-#include "core/store/prefix_store.h"
+#include "syncline/interrupt.h"
+#include "syncline/log.h"
+#include "syncline/prefix_store.h"
+#include "syncline/status.h"
 
 namespace syncline {
 namespace {
@@ -58,9 +59,9 @@ std::optional<std::string> SingleProcessReason(const WorldOptions& options) {
   if (options.rank == 0 && options.size == 1) return "rank 0 and world_size 1 were passed";
   if (!options.init_method.empty() || join::HasLauncher() || options.rank >= 0) return std::nullopt;
   if (options.size >= 0 && options.size != 1) return std::nullopt;
-  const std::optional<join::ClusterTask> task = join::DetectTask(GetEnv);
+  const std::optional<join::ClusterTask> task = join::DetectTask(base::GetEnv);
   if (task.has_value() && (task->size > 1 || !task->defect.empty())) return std::nullopt;
-  return join::DescribeSingleProcess(GetEnv);
+  return join::DescribeSingleProcess(base::GetEnv);
 }
 
 // Opens the store of `method`. Logs where it is if only the environment says so: no user has read
@@ -102,10 +103,15 @@ absl::StatusOr<OpenedStore> Open(WorldOptions& options, const Deadline& deadline
 
 }  // namespace
 
+World::World(const WorldOptions& options, std::unique_ptr<join::JoinProtocol> joined)
+    : options_(options), joined_(std::move(joined)) {}
+
+World::~World() = default;
+
 absl::StatusOr<std::shared_ptr<World>> World::Init(const WorldOptions& given) {
   WorldOptions options = given;
   SYNCLINE_RETURN_IF_ERROR(CheckOptions(options));
-  SYNCLINE_RETURN_IF_ERROR(ParseBackendSpec(options.backend).status());
+  SYNCLINE_RETURN_IF_ERROR(group::ParseBackendSpec(options.backend).status());
   const Deadline deadline(options.timeout);
   SYNCLINE_ASSIGN_OR_RETURN(const OpenedStore opened, Open(options, deadline));
   options.store = opened.store;
@@ -117,35 +123,36 @@ absl::StatusOr<std::shared_ptr<World>> World::Init(const WorldOptions& given) {
   const join::JoinProtocol::Request request = {options.rank, options.size, opened.role};
   SYNCLINE_ASSIGN_OR_RETURN(join::JoinProtocol joined,
                             join::JoinProtocol::Join(store, request, deadline));
-  std::shared_ptr<World> world(new World(options, std::move(joined)));
+  std::shared_ptr<World> world(
+      new World(options, std::make_unique<join::JoinProtocol>(std::move(joined))));
   const std::string host =
       opened.host.empty() ? join::HostOf(options.store->address()) : opened.host;
   absl::Status connected = world->Connect(host, deadline);
   if (connected.ok()) return world;
   const Uninterruptible leaving;
   // All ranks fail to connect, and may try again, with this rank's slot free.
-  world->joined_.Leave(Deadline(kStoreProbeTimeout)).IgnoreError();
+  world->joined_->Leave(Deadline(kStoreProbeTimeout)).IgnoreError();
   return connected;
 }
 
 int World::local_rank() const {
-  const std::vector<Peer>& peers = joined_.peers();
+  const std::vector<Peer>& peers = joined_->peers();
   const auto is_here = [&](const Peer& peer) { return peer.identity == peers[rank()].identity; };
   return static_cast<int>(std::count_if(peers.begin(), peers.begin() + rank(), is_here));
 }
 
 absl::Status World::Connect(const std::string& store_host, const Deadline& deadline) {
   // Every generation has keys of its own, so nothing of an earlier world is read here.
-  PrefixStore addresses("addresses", joined_.store());
+  PrefixStore addresses("addresses", joined_->store());
   SYNCLINE_ASSIGN_OR_RETURN(
       local_address_,
-      join::HostAddress(addresses, joined_.peers(), joined_.rank(), store_host, deadline));
+      join::HostAddress(addresses, joined_->peers(), joined_->rank(), store_host, deadline));
   ProcessGroup::Options group = GroupOptions("default");
-  group.rank = joined_.rank();
+  group.rank = joined_->rank();
   group.size = options_.size;
   group.ranks.resize(options_.size);
   std::iota(group.ranks.begin(), group.ranks.end(), 0);
-  group.peers = joined_.peers();
+  group.peers = joined_->peers();
   group.connect_timeout = deadline.Remaining();
   SYNCLINE_ASSIGN_OR_RETURN(group_, ProcessGroup::Create(group));
   return absl::OkStatus();
@@ -199,12 +206,12 @@ void World::Close(absl::Duration timeout) {
     absl::MutexLock lock(&mutex_);
     if (std::exchange(has_left_, true)) return;
   }
-  joined_.Leave(deadline).IgnoreError();  // Lets the rank join again.
+  joined_->Leave(deadline).IgnoreError();  // Lets the rank join again.
 }
 
 absl::Status World::CheckGroupOptions(const std::string& backend, absl::Duration timeout) const {
   SYNCLINE_RETURN_IF_ERROR(group_->CheckProcess());
-  SYNCLINE_RETURN_IF_ERROR(ParseBackendSpec(backend).status());
+  SYNCLINE_RETURN_IF_ERROR(group::ParseBackendSpec(backend).status());
   if (timeout > absl::ZeroDuration()) return absl::OkStatus();
   return ArgumentError(
       absl::StrCat("timeout must be positive, not ", absl::FormatDuration(timeout)));
@@ -236,17 +243,18 @@ absl::StatusOr<std::shared_ptr<ProcessGroup>> World::MakeGroup(const NewGroupCal
   const Deadline deadline(timeout);
   // Without this check, members that disagree would wait for each other in different backends until
   // the timeout, and none of them could say why.
-  const CheckSameOptions check = {call.name,
-                                  absl::StrCat("ranks [", absl::StrJoin(ranks, ","),
-                                               "] on backend ", absl::AsciiStrToLower(backend)),
-                                  rank(), ranks, CheckRanksAlive(joined_.peers(), rank(), ranks)};
-  PrefixStore store(absl::StrCat("new/", call.store_prefix), joined_.store());
-  SYNCLINE_RETURN_IF_ERROR(CheckSameOnAllRanks(store, check, deadline));
+  const store::CheckSameOptions check = {
+      call.name,
+      absl::StrCat("ranks [", absl::StrJoin(ranks, ","), "] on backend ",
+                   absl::AsciiStrToLower(backend)),
+      rank(), ranks, base::CheckRanksAlive(joined_->peers(), rank(), ranks)};
+  PrefixStore store(absl::StrCat("new/", call.store_prefix), joined_->store());
+  SYNCLINE_RETURN_IF_ERROR(store::CheckSameOnAllRanks(store, check, deadline));
   ProcessGroup::Options group = GroupOptions(call.group);
   group.rank = group_rank;
   group.size = static_cast<int>(ranks.size());
   group.ranks = ranks;
-  for (int member : ranks) group.peers.push_back(joined_.peers()[member]);
+  for (int member : ranks) group.peers.push_back(joined_->peers()[member]);
   group.backend = backend;
   group.timeout = timeout;
   group.connect_timeout = deadline.Remaining();
@@ -256,7 +264,7 @@ absl::StatusOr<std::shared_ptr<ProcessGroup>> World::MakeGroup(const NewGroupCal
 ProcessGroup::Options World::GroupOptions(absl::string_view name) const {
   ProcessGroup::Options group;
   group.backend = options_.backend;
-  group.store = std::make_shared<PrefixStore>(absl::StrCat("group/", name), joined_.store());
+  group.store = std::make_shared<PrefixStore>(absl::StrCat("group/", name), joined_->store());
   group.timeout = options_.timeout;
   group.name = std::string(name);
   group.local_address = local_address_;

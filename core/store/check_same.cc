@@ -10,13 +10,13 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
-#include "core/base/check.h"
 #include "core/base/host.h"
-#include "core/base/interrupt.h"
 #include "core/base/rank_ranges.h"
-#include "core/base/status.h"
+#include "syncline/check.h"
+#include "syncline/interrupt.h"
+#include "syncline/status.h"
 
-namespace syncline {
+namespace syncline::store {
 namespace {
 
 // The keys: one for each rank that has come; "RANK VALUE" of the first rank; how many ranks have
@@ -76,7 +76,7 @@ absl::StatusOr<std::string> DescribeTimeout(Store& store, const CheckSameOptions
     present.push_back(
         absl::StrCat(rank, peer.ok() ? absl::StrCat(" (", peer->ToString(), ")") : ""));
   }
-  const std::string all = RankRanges(options.ranks);
+  const std::string all = base::RankRanges(options.ranks);
   const std::string within =
       absl::StrCat(" within ", absl::FormatDuration(deadline.timeout()), " of rank ", options.rank,
                    "; present: ", absl::StrJoin(present, ", "));
@@ -84,12 +84,12 @@ absl::StatusOr<std::string> DescribeTimeout(Store& store, const CheckSameOptions
     return absl::StrCat(options.call, ": ranks ", all, " came, but not all of them said more",
                         within);
   }
-  return absl::StrCat(options.call, ": rank ", RankRanges(absent), " of ", all, " did not come",
-                      within);
+  return absl::StrCat(options.call, ": rank ", base::RankRanges(absent), " of ", all,
+                      " did not come", within);
 }
 
 absl::Status Compare(Store& store, const CheckSameOptions& options, const Deadline& deadline) {
-  SYNCLINE_RETURN_IF_ERROR(store.Set(CameKey(options.rank), ThisPeer().Serialize()));
+  SYNCLINE_RETURN_IF_ERROR(store.Set(CameKey(options.rank), base::ThisPeer().Serialize()));
   const std::string mine = absl::StrCat(options.rank, " ", options.value);
   SYNCLINE_ASSIGN_OR_RETURN(const auto first, store.CompareSet(kFirst, "", mine));
   const std::pair<absl::string_view, absl::string_view> other =
@@ -102,7 +102,8 @@ absl::Status Compare(Store& store, const CheckSameOptions& options, const Deadli
   }
   SYNCLINE_ASSIGN_OR_RETURN(const int64_t same, store.Add(kSame, 1));
   if (same == static_cast<int64_t>(options.ranks.size())) return Decide(store, kAllSame);
-  const absl::Duration slice = options.check_peers ? kLivenessInterval : absl::InfiniteDuration();
+  const absl::Duration slice =
+      options.check_peers ? base::kLivenessInterval : absl::InfiniteDuration();
   do {
     const auto outcome = store.Get(kOutcome, std::min(deadline.Remaining(), slice));
     if (outcome.ok()) return StatusOf(*outcome);
@@ -128,7 +129,7 @@ absl::Status CheckSameOnAllRanks(Store& store, const CheckSameOptions& options,
     // must not wait for it.
     const Uninterruptible deciding;
     Decide(store, absl::StrCat(kFailure, options.call, ": rank ", options.rank, " (",
-                               ThisPeer().ToString(), "): ", status.message()))
+                               base::ThisPeer().ToString(), "): ", status.message()))
         .IgnoreError();
   }
   return status;
@@ -141,4 +142,4 @@ absl::StatusOr<bool> HasCheckExpired(Store& store) {
   return absl::StartsWith(outcome, kTimeout) || absl::StartsWith(outcome, kDeath);
 }
 
-}  // namespace syncline
+}  // namespace syncline::store

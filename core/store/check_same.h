@@ -8,11 +8,11 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "core/base/deadline.h"
 #include "core/base/liveness.h"
-#include "core/store/store.h"
+#include "syncline/deadline.h"
+#include "syncline/store.h"
 
-namespace syncline {
+namespace syncline::store {
 
 struct CheckSameOptions {
   std::string call;        // For messages: the call that the ranks make, "split".
@@ -39,6 +39,6 @@ absl::Status CheckSameOnAllRanks(Store& store, const CheckSameOptions& options,
 // join such a check; it can start the next one.
 absl::StatusOr<bool> HasCheckExpired(Store& store);
 
-}  // namespace syncline
+}  // namespace syncline::store
 
 #endif  // SYNCLINE_CORE_STORE_CHECK_SAME_H_

@@ -1,9 +1,9 @@
-#include "core/store/prefix_store.h"
+#include "syncline/prefix_store.h"
 
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "core/base/status.h"
+#include "syncline/status.h"
 
 namespace syncline {
 

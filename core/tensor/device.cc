@@ -1,4 +1,4 @@
-#include "core/tensor/device.h"
+#include "syncline/device.h"
 
 #include "absl/strings/str_cat.h"
 

@@ -1,4 +1,4 @@
-#include "core/tensor/dlpack.h"
+#include "syncline/dlpack.h"
 
 #include <dlpack/dlpack.h>
 
@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "core/base/status.h"
+#include "syncline/status.h"
 
 namespace syncline {
 namespace {

@@ -1,4 +1,4 @@
-#include "core/tensor/dlpack.h"
+#include "syncline/dlpack.h"
 
 #include <dlpack/dlpack.h>
 
@@ -7,9 +7,9 @@
 #include <string>
 #include <vector>
 
-#include "core/base/status.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "syncline/status.h"
 
 namespace syncline {
 namespace {

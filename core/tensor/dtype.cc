@@ -1,11 +1,11 @@
-#include "core/tensor/dtype.h"
+#include "syncline/dtype.h"
 
 #include <array>
 #include <string>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "core/base/status.h"
+#include "syncline/status.h"
 
 namespace syncline {
 namespace {

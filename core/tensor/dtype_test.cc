@@ -1,14 +1,14 @@
-#include "core/tensor/dtype.h"
+#include "syncline/dtype.h"
 
 #include <set>
 #include <string>
 #include <tuple>
 
-#include "core/base/status.h"
-#include "core/tensor/device.h"
-#include "core/tensor/reduce_op.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "syncline/device.h"
+#include "syncline/reduce_op.h"
+#include "syncline/status.h"
 
 namespace syncline {
 namespace {

@@ -15,7 +15,7 @@
 #include "absl/strings/string_view.h"
 #include "absl/strings/strip.h"
 
-namespace syncline {
+namespace syncline::tensor {
 namespace {
 
 // Version 1 writes a number of this order for "no limit".
@@ -103,4 +103,4 @@ MemoryBudget LargestMemory(const std::string& root) {
   return memory;
 }
 
-}  // namespace syncline
+}  // namespace syncline::tensor

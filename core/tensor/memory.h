@@ -5,7 +5,7 @@
 #include <cstddef>
 #include <string>
 
-namespace syncline {
+namespace syncline::tensor {
 
 struct MemoryBudget {
   size_t available = 0;  // Bytes.
@@ -22,6 +22,6 @@ MemoryBudget AvailableMemory(const std::string& root = "");
 // The largest allocation that Linux grants, which may be more than is available.
 MemoryBudget LargestMemory(const std::string& root = "");
 
-}  // namespace syncline
+}  // namespace syncline::tensor
 
 #endif  // SYNCLINE_CORE_TENSOR_MEMORY_H_

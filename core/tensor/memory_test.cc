@@ -8,7 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "gtest/gtest.h"
 
-namespace syncline {
+namespace syncline::tensor {
 namespace {
 
 // The files of a host of 64 GiB, of which 32 are available.
@@ -97,4 +97,4 @@ TEST(ThisHostTest, HasMemory) {
 }
 
 }  // namespace
-}  // namespace syncline
+}  // namespace syncline::tensor

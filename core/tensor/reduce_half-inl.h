@@ -11,11 +11,11 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "core/base/check.h"
 #include "hwy/highway.h"
+#include "syncline/check.h"
 
 HWY_BEFORE_NAMESPACE();
-namespace syncline {
+namespace syncline::tensor {
 namespace HWY_NAMESPACE {
 
 namespace hn = hwy::HWY_NAMESPACE;
@@ -137,7 +137,7 @@ struct Float16 {
 #endif
 
 }  // namespace HWY_NAMESPACE
-}  // namespace syncline
+}  // namespace syncline::tensor
 HWY_AFTER_NAMESPACE();
 
 #endif  // SYNCLINE_CORE_TENSOR_REDUCE_HALF_INL_H_

@@ -22,7 +22,7 @@
 #include "hwy/highway.h"
 
 HWY_BEFORE_NAMESPACE();
-namespace syncline {
+namespace syncline::tensor {
 namespace HWY_NAMESPACE {
 
 namespace hn = hwy::HWY_NAMESPACE;
@@ -393,7 +393,7 @@ inline void ScaleElements(DType dtype, void* data, double factor, size_t count) 
 }
 
 }  // namespace HWY_NAMESPACE
-}  // namespace syncline
+}  // namespace syncline::tensor
 HWY_AFTER_NAMESPACE();
 
 #endif  // SYNCLINE_CORE_TENSOR_REDUCE_KERNELS_INL_H_

@@ -4,12 +4,12 @@
 #define HWY_TARGET_INCLUDE "core/tensor/reduce_kernels.cc"
 #include "hwy/foreach_target.h"  // Includes this file once for each instruction set.
 // Behind hwy/foreach_target.h:
-#include "core/base/check.h"
 #include "core/tensor/reduce_kernels-inl.h"
 #include "hwy/highway.h"
+#include "syncline/check.h"
 
 HWY_BEFORE_NAMESPACE();
-namespace syncline {
+namespace syncline::tensor {
 namespace HWY_NAMESPACE {
 
 void AccumulateHere(DType dtype, ReduceOp op, void* out, const void* in, size_t count) {
@@ -31,12 +31,12 @@ void ScaleHere(DType dtype, void* data, double factor, size_t count) {
 }
 
 }  // namespace HWY_NAMESPACE
-}  // namespace syncline
+}  // namespace syncline::tensor
 HWY_AFTER_NAMESPACE();
 
 #if HWY_ONCE
 
-namespace syncline {
+namespace syncline::tensor {
 
 HWY_EXPORT(AccumulateHere);
 HWY_EXPORT(ReduceHere);
@@ -92,6 +92,6 @@ void Scale(DType dtype, void* data, double factor, size_t count) {
   HWY_DYNAMIC_DISPATCH(ScaleHere)(lowered.dtype, data, factor, lowered.count);
 }
 
-}  // namespace syncline
+}  // namespace syncline::tensor
 
 #endif  // HWY_ONCE

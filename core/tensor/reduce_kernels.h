@@ -11,10 +11,10 @@
 #include <cstddef>
 
 #include "absl/types/span.h"
-#include "core/tensor/dtype.h"
-#include "core/tensor/reduce_op.h"
+#include "syncline/dtype.h"
+#include "syncline/reduce_op.h"
 
-namespace syncline {
+namespace syncline::tensor {
 
 // out[i] = out[i] (op) in[i] for i < count. avg sums: divide by the number of ranks at the end,
 // with Divide. premul_sum sums: multiply by the factor before, with Scale. float16 and bfloat16 are
@@ -33,6 +33,6 @@ void Divide(DType dtype, void* data, int divisor, size_t count);
 // data[i] *= factor for i < count. Requires CheckReduction(dtype, kPremulSum).ok().
 void Scale(DType dtype, void* data, double factor, size_t count);
 
-}  // namespace syncline
+}  // namespace syncline::tensor
 
 #endif  // SYNCLINE_CORE_TENSOR_REDUCE_KERNELS_H_

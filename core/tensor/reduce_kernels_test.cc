@@ -17,7 +17,7 @@
 #include "gtest/gtest.h"
 #include "hwy/targets.h"
 
-namespace syncline {
+namespace syncline::tensor {
 namespace {
 
 // The reference: one element at a time, in plain C++.
@@ -446,4 +446,4 @@ TEST(ReduceKernelsTest, EveryHalfThatIsNotNaNSurvivesConversionOnEveryInstructio
 }
 
 }  // namespace
-}  // namespace syncline
+}  // namespace syncline::tensor

@@ -1,7 +1,7 @@
-#include "core/tensor/reduce_op.h"
+#include "syncline/reduce_op.h"
 
 #include "absl/strings/str_cat.h"
-#include "core/base/status.h"
+#include "syncline/status.h"
 
 namespace syncline {
 namespace {

@@ -13,11 +13,11 @@
 #include "absl/cleanup/cleanup.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
-#include "core/base/check.h"
-#include "core/base/status.h"
 #include "core/tensor/memory.h"
+#include "syncline/check.h"
+#include "syncline/status.h"
 
-namespace syncline {
+namespace syncline::tensor {
 namespace {
 
 #ifndef MFD_NOEXEC_SEAL  // Linux 6.3.
@@ -160,4 +160,4 @@ void Segment::CloseDescriptor() {
   if (descriptor_ >= 0) close(std::exchange(descriptor_, -1));
 }
 
-}  // namespace syncline
+}  // namespace syncline::tensor

@@ -8,7 +8,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 
-namespace syncline {
+namespace syncline::tensor {
 
 // A mapping of anonymous memory (memfd_create). It has no name in any file system, and is gone when
 // the last process that maps it is. Its size is sealed. Reserve allocates its pages: a process that
@@ -72,6 +72,6 @@ class Segment {
   size_t size_;
 };
 
-}  // namespace syncline
+}  // namespace syncline::tensor
 
 #endif  // SYNCLINE_CORE_TENSOR_SEGMENT_H_

@@ -14,9 +14,9 @@
 #include <limits>
 #include <optional>
 
-#include "core/base/status.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "syncline/status.h"
 
 namespace {
 
@@ -34,7 +34,7 @@ extern "C" int posix_fallocate(int descriptor, off_t offset, off_t size) {
   return fallocate(descriptor, 0, offset, size) == 0 ? 0 : errno;
 }
 
-namespace syncline {
+namespace syncline::tensor {
 namespace {
 
 using ::testing::HasSubstr;
@@ -169,4 +169,4 @@ TEST(SegmentTest, IsReservedThoughSignalsKeepComing) {
 }
 
 }  // namespace
-}  // namespace syncline
+}  // namespace syncline::tensor

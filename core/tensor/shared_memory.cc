@@ -1,4 +1,4 @@
-#include "core/tensor/shared_memory.h"
+#include "syncline/shared_memory.h"
 
 #include <pthread.h>
 #include <sys/mman.h>
@@ -14,9 +14,10 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/synchronization/mutex.h"
-#include "core/base/status.h"
+#include "core/tensor/shared_place.h"
+#include "syncline/status.h"
 
-namespace syncline {
+namespace syncline::tensor {
 namespace {
 
 // How often this process, and those above it, have forked: parent and child count.
@@ -95,10 +96,11 @@ void OwnAfterFork::SeparateAll() {
 }
 
 // Of the process.
-class Registry {
+class SharedMemories {
  public:
-  static Registry& Get() {
-    static Registry* const registry = new Registry;  // Tensors may outlive what is static.
+  static SharedMemories& Get() {
+    static SharedMemories* const registry =
+        new SharedMemories;  // Tensors may outlive what is static.
     return *registry;
   }
 
@@ -148,20 +150,32 @@ Memory::Memory(Segment segment, AfterFork after_fork)
     : segment_(std::move(segment)),
       identity_(segment_.identity()),
       after_fork_(after_fork),
-      number_(Registry::Get().NewNumber()) {
-  Registry::Get().Add(*this);
+      number_(SharedMemories::Get().NewNumber()) {
+  SharedMemories::Get().Add(*this);
   if (after_fork_ == AfterFork::kOwn) OwnAfterFork::Get().Add(this);
 }
 
 Memory::~Memory() {
   if (after_fork_ == AfterFork::kOwn) OwnAfterFork::Get().Remove(this);
-  Registry::Get().Remove(*this);
+  SharedMemories::Get().Remove(*this);
   // Peers unmap it when they next hear of this rank; the memory is free at once. Not where a fork
   // may have given it another user.
   if (forks_ == Forks()) segment_.Discard();
 }
 
 }  // namespace
+
+std::optional<SharedPlace> FindShared(const void* data, size_t bytes) {
+  return SharedMemories::Get().Find(static_cast<const char*>(data), bytes);
+}
+
+bool IsShared(uint64_t memory) { return SharedMemories::Get().Has(memory); }
+
+uint64_t SharedMemoriesFreed() { return SharedMemories::Get().freed(); }
+
+}  // namespace syncline::tensor
+
+namespace syncline {
 
 absl::StatusOr<Tensor> EmptyShared(DType dtype, absl::Span<const int64_t> shape,
                                    AfterFork after_fork) {
@@ -172,20 +186,12 @@ absl::StatusOr<Tensor> EmptyShared(DType dtype, absl::Span<const int64_t> shape,
     return Annotate(status, absl::StrCat("a shared tensor ", Name(dtype), "[",
                                          absl::StrJoin(shape, ", "), "]"));
   };
-  absl::StatusOr<Segment> segment = Segment::Create(measure.nbytes());
+  absl::StatusOr<tensor::Segment> segment = tensor::Segment::Create(measure.nbytes());
   if (!segment.ok()) return annotated(segment.status());
   SYNCLINE_RETURN_IF_ERROR(annotated(segment->Reserve(0, segment->size())));
-  auto memory = std::make_shared<Memory>(*std::move(segment), after_fork);
+  auto memory = std::make_shared<tensor::Memory>(*std::move(segment), after_fork);
   char* const data = memory->data();
   return Tensor(data, dtype, shape, {}, Device(), std::move(memory));
 }
-
-std::optional<SharedPlace> FindShared(const void* data, size_t bytes) {
-  return Registry::Get().Find(static_cast<const char*>(data), bytes);
-}
-
-bool IsShared(uint64_t memory) { return Registry::Get().Has(memory); }
-
-uint64_t SharedMemoriesFreed() { return Registry::Get().freed(); }
 
 }  // namespace syncline

@@ -1,4 +1,4 @@
-#include "core/tensor/shared_memory.h"
+#include "syncline/shared_memory.h"
 
 #include <fcntl.h>
 #include <sys/resource.h>
@@ -14,12 +14,13 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "core/base/status.h"
 #include "core/tensor/segment.h"
+#include "core/tensor/shared_place.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "syncline/status.h"
 
-namespace syncline {
+namespace syncline::tensor {
 namespace {
 
 using ::testing::AllOf;
@@ -169,4 +170,4 @@ TEST(SharedMemoryTest, AForkedChildKeepsWhatItsParentFrees) {
 }
 
 }  // namespace
-}  // namespace syncline
+}  // namespace syncline::tensor

@@ -1,4 +1,4 @@
-#include "core/tensor/tensor.h"
+#include "syncline/tensor.h"
 
 #include <algorithm>
 #include <cstdio>
@@ -9,8 +9,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "core/base/status.h"
 #include "core/tensor/memory.h"
+#include "syncline/status.h"
 
 namespace syncline {
 namespace {
@@ -111,10 +111,10 @@ std::vector<int64_t> Tensor::strides() const {
 
 absl::StatusOr<Tensor> Tensor::TryZeros(DType dtype, absl::Span<const int64_t> shape) {
   const size_t size = static_cast<size_t>(NumberOfElements(dtype, shape)) * SizeOf(dtype);
-  const bool fits = size < kLarge || size <= LargestMemory().available;
+  const bool fits = size < kLarge || size <= tensor::LargestMemory().available;
   void* const data = fits ? ::operator new(size, kAlignment, std::nothrow) : nullptr;
   if (data == nullptr) {
-    const MemoryBudget memory = LargestMemory();
+    const tensor::MemoryBudget memory = tensor::LargestMemory();
     return BackendError(absl::StrCat("out of memory: cannot get ", size, " bytes for a tensor ",
                                      Name(dtype), "[", absl::StrJoin(shape, ", "), "]; ",
                                      memory.owner, " has ", memory.available));

@@ -4,10 +4,10 @@
 
 #include "absl/container/inlined_vector.h"
 #include "absl/strings/str_cat.h"
-#include "core/base/check.h"
-#include "core/base/status.h"
+#include "syncline/check.h"
+#include "syncline/status.h"
 
-namespace syncline {
+namespace syncline::tensor {
 namespace {
 
 const std::byte* Begin(const Tensor& t) { return static_cast<const std::byte*>(t.data()); }
@@ -83,4 +83,4 @@ absl::Status CheckApart(absl::Span<const Tensor> written, absl::Span<const Tenso
   return absl::OkStatus();
 }
 
-}  // namespace syncline
+}  // namespace syncline::tensor

@@ -8,9 +8,9 @@
 #include "absl/status/status.h"
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
-#include "core/tensor/tensor.h"
+#include "syncline/tensor.h"
 
-namespace syncline {
+namespace syncline::tensor {
 
 // ArgumentError if it is strided.
 absl::Status CheckContiguous(const Tensor& tensor, absl::string_view what);
@@ -25,6 +25,6 @@ absl::Status CheckApart(
     absl::Span<const Tensor> written, absl::Span<const Tensor> read = {},
     absl::FunctionRef<size_t(size_t i)> twin = [](size_t) { return kNoTwin; });
 
-}  // namespace syncline
+}  // namespace syncline::tensor
 
 #endif  // SYNCLINE_CORE_TENSOR_TENSOR_CHECKS_H_

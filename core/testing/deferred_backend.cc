@@ -6,10 +6,10 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
-#include "core/base/interrupt.h"
-#include "core/base/status.h"
-#include "core/group/backend_registry.h"
 #include "core/testing/no_store.h"
+#include "syncline/backend_registry.h"
+#include "syncline/interrupt.h"
+#include "syncline/status.h"
 
 namespace syncline {
 namespace {

@@ -12,8 +12,8 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
-#include "core/group/backend.h"
-#include "core/group/process_group.h"
+#include "syncline/backend.h"
+#include "syncline/process_group.h"
 
 namespace syncline {
 

@@ -17,7 +17,7 @@ namespace syncline {
 using Variables = std::map<std::string, std::string>;
 
 // An environment with exactly these variables.
-inline EnvironmentLookup LookUpIn(const Variables& variables) {
+inline base::EnvironmentLookup LookUpIn(const Variables& variables) {
   return [variables](absl::string_view name) -> std::optional<std::string> {
     const auto found = variables.find(std::string(name));
     if (found == variables.end()) return std::nullopt;

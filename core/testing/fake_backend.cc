@@ -3,9 +3,9 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "core/base/status.h"
-#include "core/group/backend_registry.h"
 #include "core/testing/no_store.h"
+#include "syncline/backend_registry.h"
+#include "syncline/status.h"
 
 namespace syncline {
 namespace {

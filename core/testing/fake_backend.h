@@ -9,15 +9,15 @@
 
 #include "absl/base/thread_annotations.h"
 #include "absl/synchronization/mutex.h"
-#include "core/group/backend.h"
 #include "core/group/blocking_backend.h"
-#include "core/group/process_group.h"
+#include "syncline/backend.h"
+#include "syncline/process_group.h"
 
 namespace syncline {
 
 // Registered as "fake". Every call is logged by name and then ends as `behaviour` says; calls that
 // wait in there are woken by Abort through `aborted()`. Moves no bytes. Thread-safe.
-class FakeBackend final : public BlockingBackend {
+class FakeBackend final : public group::BlockingBackend {
  public:
   using Behaviour = std::function<absl::Status(FakeBackend&, OpKind, const CallContext&)>;
 
@@ -27,7 +27,7 @@ class FakeBackend final : public BlockingBackend {
   static std::shared_ptr<FakeBackend> Last();
 
   FakeBackend(Behaviour behaviour, int rank)
-      : BlockingBackend(rank), behaviour_(std::move(behaviour)) {}
+      : group::BlockingBackend(rank), behaviour_(std::move(behaviour)) {}
 
   absl::string_view name() const override { return "fake"; }
   void Abort(const absl::Status& cause) override;

@@ -6,8 +6,8 @@
 #include <string>
 #include <vector>
 
-#include "core/base/status.h"
-#include "core/store/store.h"
+#include "syncline/status.h"
+#include "syncline/store.h"
 
 namespace syncline {
 

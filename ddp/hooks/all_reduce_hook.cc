@@ -1,11 +1,10 @@
-#include "ddp/hooks/all_reduce_hook.h"
-
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "core/base/status.h"
 #include "core/tensor/reduce_kernels.h"
-#include "core/tensor/reduce_op.h"
+#include "syncline/hooks.h"
+#include "syncline/reduce_op.h"
+#include "syncline/status.h"
 
 namespace syncline {
 namespace {
@@ -33,8 +32,8 @@ class AllReduce : public CommHook {
     sum->OnComplete([average, bucket](const absl::Status& status) {
       const Tensor& buffer = bucket->buffer;
       if (status.ok()) {
-        Divide(buffer.dtype(), buffer.data(), static_cast<int>(bucket->divisor),
-               static_cast<size_t>(buffer.numel()));
+        tensor::Divide(buffer.dtype(), buffer.data(), static_cast<int>(bucket->divisor),
+                       static_cast<size_t>(buffer.numel()));
       }
       average->Finish(status);
     });

@@ -5,11 +5,11 @@
 #include <cstdint>
 
 #include "absl/status/status.h"
-#include "core/group/process_group.h"
-#include "core/tensor/dtype.h"
-#include "core/tensor/tensor.h"
+#include "syncline/dtype.h"
+#include "syncline/process_group.h"
+#include "syncline/tensor.h"
 
-namespace syncline {
+namespace syncline::ddp {
 
 // Whether hooks compress gradients of this type. All others they average as they are.
 inline bool IsCompressible(DType dtype) {
@@ -19,6 +19,6 @@ inline bool IsCompressible(DType dtype) {
 // Replaces `tensor` by its sum over all ranks, divided by `divisor`. Bitwise equal on all ranks.
 absl::Status AllReduceAverage(const Tensor& tensor, int64_t divisor, ProcessGroup& group);
 
-}  // namespace syncline
+}  // namespace syncline::ddp
 
 #endif  // SYNCLINE_DDP_HOOKS_AVERAGING_H_

@@ -15,13 +15,13 @@
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
-#include "core/base/deadline.h"
-#include "core/base/status.h"
-#include "core/group/byte_collectives.h"
 #include "core/group/operation_queue.h"
-#include "core/group/subgroups.h"
+#include "syncline/byte_collectives.h"
+#include "syncline/deadline.h"
+#include "syncline/status.h"
+#include "syncline/subgroups.h"
 
-namespace syncline {
+namespace syncline::ddp {
 namespace {
 
 // For a bucket in flight to end once its group has been aborted. What still computes then is left
@@ -104,7 +104,7 @@ class Session {
   mutable absl::Mutex mutex_;
   absl::Status cause_ ABSL_GUARDED_BY(mutex_);
   std::atomic<int64_t> in_flight_{0};  // Buckets.
-  OperationQueue queue_;
+  group::OperationQueue queue_;
 };
 
 // That all ranks do the same.
@@ -187,4 +187,4 @@ std::shared_ptr<CommHook> MakeBlockingHook(std::unique_ptr<BucketAverager> avera
   return std::make_shared<BlockingHook>(std::move(averager));
 }
 
-}  // namespace syncline
+}  // namespace syncline::ddp

@@ -4,10 +4,10 @@
 
 #include <memory>
 
-#include "ddp/comm_hook.h"
 #include "ddp/hooks/bucket_averager.h"
+#include "syncline/comm_hook.h"
 
-namespace syncline {
+namespace syncline::ddp {
 
 // A hook that runs `averager` on one bucket after another, in the background. Its operations go by
 // a group that Attach splits off, since they must not mix with others of the reducer's group.
@@ -17,6 +17,6 @@ namespace syncline {
 // buckets fail too, until the hook is attached again. To destroy the hook aborts what is in flight.
 std::shared_ptr<CommHook> MakeBlockingHook(std::unique_ptr<BucketAverager> averager);
 
-}  // namespace syncline
+}  // namespace syncline::ddp
 
 #endif  // SYNCLINE_DDP_HOOKS_BLOCKING_HOOK_H_

@@ -7,10 +7,10 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/string_view.h"
-#include "core/group/process_group.h"
-#include "ddp/comm_hook.h"
+#include "syncline/comm_hook.h"
+#include "syncline/process_group.h"
 
-namespace syncline {
+namespace syncline::ddp {
 
 // Made a CommHook by MakeBlockingHook. Calls come one at a time, whatever the thread.
 class BucketAverager {
@@ -42,6 +42,6 @@ class BucketAverager {
   virtual void Abort(absl::string_view reason) { static_cast<void>(reason); }
 };
 
-}  // namespace syncline
+}  // namespace syncline::ddp
 
 #endif  // SYNCLINE_DDP_HOOKS_BUCKET_AVERAGER_H_

@@ -1,20 +1,19 @@
-#include "ddp/hooks/half_hook.h"
-
 #include <string>
 
 #include "absl/strings/str_cat.h"
-#include "core/base/status.h"
-#include "core/tensor/reduce_op.h"
 #include "ddp/hooks/averaging.h"
 #include "ddp/hooks/blocking_hook.h"
 #include "ddp/hooks/bucket_averager.h"
 #include "ddp/hooks/half_kernels.h"
 #include "ddp/hooks/scratch.h"
+#include "syncline/hooks.h"
+#include "syncline/reduce_op.h"
+#include "syncline/status.h"
 
 namespace syncline {
 namespace {
 
-class HalfAverager : public BucketAverager {
+class HalfAverager : public ddp::BucketAverager {
  public:
   explicit HalfAverager(DType half) : half_(half) {}
 
@@ -22,18 +21,19 @@ class HalfAverager : public BucketAverager {
 
   absl::Status Average(GradBucket& bucket, ProcessGroup& group) override {
     const Tensor& buffer = bucket.buffer;
-    if (!IsCompressible(buffer.dtype())) return AllReduceAverage(buffer, bucket.divisor, group);
+    if (!ddp::IsCompressible(buffer.dtype()))
+      return ddp::AllReduceAverage(buffer, bucket.divisor, group);
     SYNCLINE_ASSIGN_OR_RETURN(const Tensor halves, scratch_.Take(half_, buffer.numel()));
     const auto count = static_cast<size_t>(buffer.numel());
-    Narrow(half_, halves.data(), buffer.dtype(), buffer.data(), 1.0 / bucket.divisor, count);
+    ddp::Narrow(half_, halves.data(), buffer.dtype(), buffer.data(), 1.0 / bucket.divisor, count);
     SYNCLINE_RETURN_IF_ERROR(group.AllReduce(halves, ReduceOp::kSum));
-    Widen(buffer.dtype(), buffer.data(), half_, halves.data(), count);
+    ddp::Widen(buffer.dtype(), buffer.data(), half_, halves.data(), count);
     return absl::OkStatus();
   }
 
  private:
   const DType half_;
-  Scratch scratch_;
+  ddp::Scratch scratch_;
 };
 
 }  // namespace
@@ -43,7 +43,7 @@ absl::StatusOr<std::shared_ptr<CommHook>> HalfHook(DType half) {
     return ArgumentError(
         absl::StrCat("gradients are compressed to float16 or bfloat16, not ", Name(half)));
   }
-  return MakeBlockingHook(std::make_unique<HalfAverager>(half));
+  return ddp::MakeBlockingHook(std::make_unique<HalfAverager>(half));
 }
 
 }  // namespace syncline

@@ -11,8 +11,12 @@
 #include "hwy/highway.h"
 
 HWY_BEFORE_NAMESPACE();
-namespace syncline {
+namespace syncline::ddp {
 namespace HWY_NAMESPACE {
+
+namespace hn = hwy::HWY_NAMESPACE;
+using tensor::HWY_NAMESPACE::BFloat16;
+using tensor::HWY_NAMESPACE::Float16;
 
 // Calls kernel(d, i) for i = 0, a vector's length, ... and, one element at a time, for the rest.
 template <class Kernel>
@@ -48,12 +52,12 @@ void WidenHere(DType half, float* out, const uint16_t* in, size_t count) {
 }
 
 }  // namespace HWY_NAMESPACE
-}  // namespace syncline
+}  // namespace syncline::ddp
 HWY_AFTER_NAMESPACE();
 
 #if HWY_ONCE
 
-namespace syncline {
+namespace syncline::ddp {
 
 HWY_EXPORT(NarrowHere);
 HWY_EXPORT(WidenHere);
@@ -95,6 +99,6 @@ void Widen(DType wide, void* out, DType half, const void* in, size_t count) {
   }
 }
 
-}  // namespace syncline
+}  // namespace syncline::ddp
 
 #endif  // HWY_ONCE

@@ -4,15 +4,15 @@
 #include <random>
 #include <vector>
 
-#include "core/tensor/dtype.h"
 #include "ddp/hooks/half_kernels.h"
 #include "ddp/hooks/largest.h"
 #include "ddp/hooks/low_rank.h"
 #include "ddp/hooks/quantize_kernels.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "syncline/dtype.h"
 
-namespace syncline {
+namespace syncline::ddp {
 namespace {
 
 using ::testing::ElementsAre;
@@ -231,4 +231,4 @@ TEST(LowRankTest, VectorsBecomeOrthogonalAndDependentOnesZero) {
 }
 
 }  // namespace
-}  // namespace syncline
+}  // namespace syncline::ddp

@@ -6,9 +6,9 @@
 #include <limits>
 #include <type_traits>
 
-#include "core/base/check.h"
+#include "syncline/check.h"
 
-namespace syncline {
+namespace syncline::ddp {
 namespace {
 
 // Without the sign, floats are ordered as their bits are.
@@ -70,4 +70,4 @@ std::vector<uint32_t> LargestElements(const T* values, size_t count, size_t k) {
 template std::vector<uint32_t> LargestElements(const float*, size_t, size_t);
 template std::vector<uint32_t> LargestElements(const double*, size_t, size_t);
 
-}  // namespace syncline
+}  // namespace syncline::ddp

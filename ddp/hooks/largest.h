@@ -6,7 +6,7 @@
 #include <cstdint>
 #include <vector>
 
-namespace syncline {
+namespace syncline::ddp {
 
 // The indices of the `k` elements that are largest in absolute value, in increasing order; of equal
 // ones the first are chosen. NaN is larger than infinity. In linear time. Requires k <= count and
@@ -14,6 +14,6 @@ namespace syncline {
 template <typename T>
 std::vector<uint32_t> LargestElements(const T* values, size_t count, size_t k);
 
-}  // namespace syncline
+}  // namespace syncline::ddp
 
 #endif  // SYNCLINE_DDP_HOOKS_LARGEST_H_

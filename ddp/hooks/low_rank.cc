@@ -4,7 +4,7 @@
 #include <cmath>
 #include <limits>
 
-namespace syncline {
+namespace syncline::ddp {
 namespace {
 
 constexpr int64_t kLanes = 16;  // Independent sums, so that the compiler can use vectors.
@@ -108,4 +108,4 @@ template void SubtractExpanded(const double*, const double*, int64_t, MatrixShap
 template void Orthogonalize(float*, int64_t, int64_t, double);
 template void Orthogonalize(double*, int64_t, int64_t, double);
 
-}  // namespace syncline
+}  // namespace syncline::ddp

@@ -7,7 +7,7 @@
 
 #include <cstdint>
 
-namespace syncline {
+namespace syncline::ddp {
 
 struct MatrixShape {
   int64_t rows = 0;
@@ -36,6 +36,6 @@ void SubtractExpanded(const T* p, const T* q, int64_t rank, MatrixShape shape, T
 template <typename T>
 void Orthogonalize(T* vectors, int64_t length, int64_t rank, double epsilon);
 
-}  // namespace syncline
+}  // namespace syncline::ddp
 
 #endif  // SYNCLINE_DDP_HOOKS_LOW_RANK_H_

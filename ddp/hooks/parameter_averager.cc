@@ -1,13 +1,13 @@
-#include "ddp/hooks/parameter_averager.h"
+#include "syncline/parameter_averager.h"
 
 #include <cstddef>
 #include <map>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "core/base/status.h"
-#include "core/tensor/dtype.h"
-#include "core/tensor/reduce_op.h"
+#include "syncline/dtype.h"
+#include "syncline/reduce_op.h"
+#include "syncline/status.h"
 
 namespace syncline {
 namespace {

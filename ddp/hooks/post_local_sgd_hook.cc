@@ -1,5 +1,3 @@
-#include "ddp/hooks/post_local_sgd_hook.h"
-
 #include <map>
 #include <numeric>
 #include <string>
@@ -8,20 +6,21 @@
 
 #include "absl/strings/str_cat.h"
 #include "core/base/host.h"
-#include "core/base/status.h"
-#include "core/group/byte_collectives.h"
-#include "core/group/subgroups.h"
-#include "core/tensor/reduce_op.h"
 #include "ddp/hooks/averaging.h"
 #include "ddp/hooks/blocking_hook.h"
 #include "ddp/hooks/bucket_averager.h"
+#include "syncline/byte_collectives.h"
+#include "syncline/hooks.h"
+#include "syncline/reduce_op.h"
+#include "syncline/status.h"
+#include "syncline/subgroups.h"
 
 namespace syncline {
 namespace {
 
 // The ranks of each host.
 absl::StatusOr<std::vector<std::vector<int>>> Hosts(ProcessGroup& group) {
-  SYNCLINE_ASSIGN_OR_RETURN(const Peer self, IdentifyThisProcess());
+  SYNCLINE_ASSIGN_OR_RETURN(const Peer self, base::IdentifyThisProcess());
   SYNCLINE_ASSIGN_OR_RETURN(const std::vector<std::string> identities,
                             AllGatherBytes(group, self.identity));
   std::map<std::string, std::vector<int>> ranks;
@@ -33,7 +32,7 @@ absl::StatusOr<std::vector<std::vector<int>>> Hosts(ProcessGroup& group) {
   return hosts;
 }
 
-class PostLocalSgd : public BucketAverager {
+class PostLocalSgd : public ddp::BucketAverager {
  public:
   PostLocalSgd(int64_t start_step, std::shared_ptr<ProcessGroup> subgroup)
       : start_step_(start_step), given_(std::move(subgroup)) {}
@@ -64,7 +63,7 @@ class PostLocalSgd : public BucketAverager {
 
   absl::Status Average(GradBucket& bucket, ProcessGroup& group) override {
     if (bucket.step >= start_step_) return own_->AllReduce(bucket.buffer, ReduceOp::kAvg);
-    return AllReduceAverage(bucket.buffer, bucket.divisor, group);
+    return ddp::AllReduceAverage(bucket.buffer, bucket.divisor, group);
   }
 
   void Abort(absl::string_view reason) override {
@@ -84,7 +83,7 @@ absl::StatusOr<std::shared_ptr<CommHook>> PostLocalSgdHook(int64_t start_step,
   if (start_step < 0) {
     return ArgumentError(absl::StrCat("start_step must not be negative, but is ", start_step));
   }
-  return MakeBlockingHook(std::make_unique<PostLocalSgd>(start_step, std::move(subgroup)));
+  return ddp::MakeBlockingHook(std::make_unique<PostLocalSgd>(start_step, std::move(subgroup)));
 }
 
 }  // namespace syncline

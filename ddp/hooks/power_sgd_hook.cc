@@ -1,5 +1,3 @@
-#include "ddp/hooks/power_sgd_hook.h"
-
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
@@ -11,13 +9,14 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "core/base/status.h"
-#include "core/tensor/reduce_op.h"
 #include "ddp/hooks/averaging.h"
 #include "ddp/hooks/blocking_hook.h"
 #include "ddp/hooks/bucket_averager.h"
 #include "ddp/hooks/low_rank.h"
 #include "ddp/hooks/power_sgd_layout.h"
+#include "syncline/hooks.h"
+#include "syncline/reduce_op.h"
+#include "syncline/status.h"
 
 namespace syncline {
 namespace {
@@ -26,7 +25,7 @@ enum class Shape { kPerParameter, kSquare };
 
 // What is kept for a bucket from step to step.
 struct BucketMemory {
-  PowerSgdLayout layout;
+  ddp::PowerSgdLayout layout;
   Tensor delta;  // What was lost; during a step, that and the gradients.
   Tensor p;      // The vectors of P, and what is not compressed.
   Tensor q;      // The vectors of Q: zeros where they have to be drawn again.
@@ -60,7 +59,7 @@ void RenewZeroVectors(T* vectors, int64_t length, int64_t rank, std::mt19937_64&
   }
 }
 
-class PowerSgd : public BucketAverager {
+class PowerSgd : public ddp::BucketAverager {
  public:
   PowerSgd(Shape shape, const PowerSgdOptions& options) : shape_(shape), options_(options) {}
 
@@ -83,7 +82,7 @@ class PowerSgd : public BucketAverager {
       if (bucket.buffer.dtype() == DType::kFloat32) return AverageAs<float>(bucket, group);
       if (bucket.buffer.dtype() == DType::kFloat64) return AverageAs<double>(bucket, group);
     }
-    return AllReduceAverage(bucket.buffer, bucket.divisor, group);
+    return ddp::AllReduceAverage(bucket.buffer, bucket.divisor, group);
   }
 
   void Reset() override { memories_.clear(); }
@@ -93,7 +92,7 @@ class PowerSgd : public BucketAverager {
   absl::Status AverageAs(GradBucket& bucket, ProcessGroup& group) {
     SYNCLINE_ASSIGN_OR_RETURN(BucketMemory* const memory, MemoryOf(bucket));
     if (memory->layout.matrices.empty()) {
-      return AllReduceAverage(bucket.buffer, bucket.divisor, group);
+      return ddp::AllReduceAverage(bucket.buffer, bucket.divisor, group);
     }
     AddGradients<T>(bucket, *memory);
     MultiplyByQ<T>(bucket, *memory);
@@ -108,10 +107,10 @@ class PowerSgd : public BucketAverager {
     const auto found = memories_.find(bucket.index);
     if (found != memories_.end()) return &found->second;
     BucketMemory memory;
-    memory.layout = shape_ == Shape::kSquare
-                        ? LayOutSquare(bucket, options_.rank)
-                        : LayOutParameters(bucket, options_.rank, options_.min_compression_rate);
-    const PowerSgdLayout& layout = memory.layout;
+    memory.layout = shape_ == Shape::kSquare ? ddp::LayOutSquare(bucket, options_.rank)
+                                             : ddp::LayOutParameters(bucket, options_.rank,
+                                                                     options_.min_compression_rate);
+    const ddp::PowerSgdLayout& layout = memory.layout;
     const DType dtype = bucket.buffer.dtype();
     if (!layout.matrices.empty()) {
       SYNCLINE_ASSIGN_OR_RETURN(memory.delta, Tensor::TryZeros(dtype, {layout.total}));
@@ -139,22 +138,22 @@ class PowerSgd : public BucketAverager {
   // P = delta Q, and behind it what is not compressed.
   template <typename T>
   void MultiplyByQ(const GradBucket& bucket, BucketMemory& memory) {
-    const PowerSgdLayout& layout = memory.layout;
+    const ddp::PowerSgdLayout& layout = memory.layout;
     T* const q = memory.q.data_as<T>();
     T* const p = memory.p.data_as<T>();
     if (options_.start == PowerSgdOptions::Start::kRandom) {
       std::fill(q, q + layout.q_count, T(0));
     }
     std::mt19937_64 random = Generator({options_.seed, bucket.step, bucket.index});
-    for (const PowerSgdMatrix& matrix : layout.matrices) {
+    for (const ddp::PowerSgdMatrix& matrix : layout.matrices) {
       RenewZeroVectors(q + matrix.q, matrix.shape.cols, matrix.rank, random);
-      Orthogonalize(q + matrix.q, matrix.shape.cols, matrix.rank,
-                    options_.orthogonalization_epsilon);
-      MultiplyRows(memory.delta.data_as<T>() + matrix.begin, matrix.shape, q + matrix.q,
-                   matrix.rank, p + matrix.p);
+      ddp::Orthogonalize(q + matrix.q, matrix.shape.cols, matrix.rank,
+                         options_.orthogonalization_epsilon);
+      ddp::MultiplyRows(memory.delta.data_as<T>() + matrix.begin, matrix.shape, q + matrix.q,
+                        matrix.rank, p + matrix.p);
     }
     T* to = p + layout.p_count;
-    for (const PowerSgdPiece& piece : layout.rest) {
+    for (const ddp::PowerSgdPiece& piece : layout.rest) {
       const T* const from = bucket.buffer.data_as<T>() + piece.begin;
       to = std::copy(from, from + piece.count, to);
     }
@@ -165,40 +164,40 @@ class PowerSgd : public BucketAverager {
   void MultiplyByP(BucketMemory& memory) {
     T* const p = memory.p.data_as<T>();
     T* const q = memory.q.data_as<T>();
-    for (const PowerSgdMatrix& matrix : memory.layout.matrices) {
+    for (const ddp::PowerSgdMatrix& matrix : memory.layout.matrices) {
       T* const delta = memory.delta.data_as<T>() + matrix.begin;
-      Orthogonalize(p + matrix.p, matrix.shape.rows, matrix.rank,
-                    options_.orthogonalization_epsilon);
-      MultiplyColumns(delta, matrix.shape, p + matrix.p, matrix.rank, q + matrix.q);
+      ddp::Orthogonalize(p + matrix.p, matrix.shape.rows, matrix.rank,
+                         options_.orthogonalization_epsilon);
+      ddp::MultiplyColumns(delta, matrix.shape, p + matrix.p, matrix.rank, q + matrix.q);
       if (options_.feedback == PowerSgdOptions::Feedback::kError) {
-        SubtractExpanded(p + matrix.p, q + matrix.q, matrix.rank, matrix.shape, delta);
+        ddp::SubtractExpanded(p + matrix.p, q + matrix.q, matrix.rank, matrix.shape, delta);
       }
     }
   }
 
   template <typename T>
   void Decompress(GradBucket& bucket, BucketMemory& memory) {
-    const PowerSgdLayout& layout = memory.layout;
+    const ddp::PowerSgdLayout& layout = memory.layout;
     const T divisor = static_cast<T>(bucket.divisor);
     T* const p = memory.p.data_as<T>();
     T* const q = memory.q.data_as<T>();
     T* const out = bucket.buffer.data_as<T>();
     for (int64_t i = 0; i < layout.q_count; ++i) q[i] /= divisor;
-    for (const PowerSgdMatrix& matrix : layout.matrices) {
+    for (const ddp::PowerSgdMatrix& matrix : layout.matrices) {
       const int64_t limit = std::min(matrix.count(), bucket.buffer.numel() - matrix.begin);
-      Expand(p + matrix.p, q + matrix.q, matrix.rank, matrix.shape, limit, out + matrix.begin);
+      ddp::Expand(p + matrix.p, q + matrix.q, matrix.rank, matrix.shape, limit, out + matrix.begin);
       if (!IsFinite(q + matrix.q, matrix.rank * matrix.shape.cols))
         ClearFeedback<T>(matrix, memory);
     }
     const T* from = p + layout.p_count;
-    for (const PowerSgdPiece& piece : layout.rest) {
+    for (const ddp::PowerSgdPiece& piece : layout.rest) {
       for (int64_t i = 0; i < piece.count; ++i) out[piece.begin + i] = *from++ / divisor;
     }
   }
 
   // Otherwise values that are not finite would stay in the error feedback for ever.
   template <typename T>
-  void ClearFeedback(const PowerSgdMatrix& matrix, BucketMemory& memory) {
+  void ClearFeedback(const ddp::PowerSgdMatrix& matrix, BucketMemory& memory) {
     T* const delta = memory.delta.data_as<T>() + matrix.begin;
     std::fill(delta, delta + matrix.count(), T(0));
     T* const q = memory.q.data_as<T>() + matrix.q;
@@ -231,7 +230,7 @@ absl::Status Check(const PowerSgdOptions& options) {
 
 absl::StatusOr<std::shared_ptr<CommHook>> Make(Shape shape, const PowerSgdOptions& options) {
   SYNCLINE_RETURN_IF_ERROR(Check(options));
-  return MakeBlockingHook(std::make_unique<PowerSgd>(shape, options));
+  return ddp::MakeBlockingHook(std::make_unique<PowerSgd>(shape, options));
 }
 
 }  // namespace

@@ -3,9 +3,9 @@
 #include <algorithm>
 #include <cmath>
 
-#include "core/tensor/dtype.h"
+#include "syncline/dtype.h"
 
-namespace syncline {
+namespace syncline::ddp {
 namespace {
 
 void AddMatrix(PowerSgdLayout& layout, MatrixShape shape, int64_t rank, int64_t begin) {
@@ -57,4 +57,4 @@ PowerSgdLayout LayOutSquare(const GradBucket& bucket, int64_t rank) {
   return layout;
 }
 
-}  // namespace syncline
+}  // namespace syncline::ddp

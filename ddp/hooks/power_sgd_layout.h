@@ -5,10 +5,10 @@
 #include <cstdint>
 #include <vector>
 
-#include "ddp/comm_hook.h"
 #include "ddp/hooks/low_rank.h"
+#include "syncline/comm_hook.h"
 
-namespace syncline {
+namespace syncline::ddp {
 
 struct PowerSgdMatrix {
   MatrixShape shape;
@@ -44,6 +44,6 @@ PowerSgdLayout LayOutParameters(const GradBucket& bucket, int64_t rank,
 // The bucket as one square matrix.
 PowerSgdLayout LayOutSquare(const GradBucket& bucket, int64_t rank);
 
-}  // namespace syncline
+}  // namespace syncline::ddp
 
 #endif  // SYNCLINE_DDP_HOOKS_POWER_SGD_LAYOUT_H_

@@ -4,7 +4,7 @@
 #include <cmath>
 #include <limits>
 
-namespace syncline {
+namespace syncline::ddp {
 namespace {
 
 constexpr size_t kLanes = 16;  // Independent, so that the compiler can use vectors.
@@ -84,4 +84,4 @@ template void Dequantize(const Quantizer<double>&, const uint8_t*, double, doubl
 template void AddDequantized(const Quantizer<float>&, const uint8_t*, float, float*, size_t);
 template void AddDequantized(const Quantizer<double>&, const uint8_t*, double, double*, size_t);
 
-}  // namespace syncline
+}  // namespace syncline::ddp

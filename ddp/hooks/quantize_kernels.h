@@ -5,7 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 
-namespace syncline {
+namespace syncline::ddp {
 
 // The byte q stands for scale * (q - zero). T is float or double.
 template <typename T>
@@ -28,6 +28,6 @@ template <typename T>
 void AddDequantized(const Quantizer<T>& quantizer, const uint8_t* in, T factor, T* out,
                     size_t count);
 
-}  // namespace syncline
+}  // namespace syncline::ddp
 
 #endif  // SYNCLINE_DDP_HOOKS_QUANTIZE_KERNELS_H_

@@ -2,10 +2,10 @@
 
 #include <utility>
 
-#include "core/base/status.h"
-#include "core/tensor/shared_memory.h"
+#include "syncline/shared_memory.h"
+#include "syncline/status.h"
 
-namespace syncline {
+namespace syncline::ddp {
 namespace {
 
 // Collectives of less gain nothing by direct access; see benchmarks/.
@@ -30,4 +30,4 @@ absl::StatusOr<Tensor> Scratch::Take(DType dtype, int64_t count) {
   return Tensor(memory_.data(), dtype, {count}, {}, {}, memory_.owner());
 }
 
-}  // namespace syncline
+}  // namespace syncline::ddp

@@ -5,10 +5,10 @@
 #include <cstdint>
 
 #include "absl/status/statusor.h"
-#include "core/tensor/dtype.h"
-#include "core/tensor/tensor.h"
+#include "syncline/dtype.h"
+#include "syncline/tensor.h"
 
-namespace syncline {
+namespace syncline::ddp {
 
 // Large pieces lie in memory that the ranks of a host can read directly.
 class Scratch {
@@ -20,6 +20,6 @@ class Scratch {
   Tensor memory_;  // Bytes.
 };
 
-}  // namespace syncline
+}  // namespace syncline::ddp
 
 #endif  // SYNCLINE_DDP_HOOKS_SCRATCH_H_

@@ -1,5 +1,3 @@
-#include "ddp/hooks/top_k_hook.h"
-
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
@@ -9,17 +7,18 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "core/base/status.h"
 #include "ddp/hooks/averaging.h"
 #include "ddp/hooks/blocking_hook.h"
 #include "ddp/hooks/bucket_averager.h"
 #include "ddp/hooks/largest.h"
 #include "ddp/hooks/scratch.h"
+#include "syncline/hooks.h"
+#include "syncline/status.h"
 
 namespace syncline {
 namespace {
 
-class TopKAverager : public BucketAverager {
+class TopKAverager : public ddp::BucketAverager {
  public:
   explicit TopKAverager(double fraction) : fraction_(fraction) {}
 
@@ -34,7 +33,7 @@ class TopKAverager : public BucketAverager {
       if (dtype == DType::kFloat32) return AverageAs<float>(bucket, group);
       if (dtype == DType::kFloat64) return AverageAs<double>(bucket, group);
     }
-    return AllReduceAverage(bucket.buffer, bucket.divisor, group);
+    return ddp::AllReduceAverage(bucket.buffer, bucket.divisor, group);
   }
 
   void Reset() override { memories_.clear(); }
@@ -66,7 +65,7 @@ class TopKAverager : public BucketAverager {
       return reinterpret_cast<T*>(messages[rank].data_as<uint8_t>() + head);
     };
     const std::vector<uint32_t> largest =
-        LargestElements(memory, static_cast<size_t>(count), static_cast<size_t>(k));
+        ddp::LargestElements(memory, static_cast<size_t>(count), static_cast<size_t>(k));
     std::copy(largest.begin(), largest.end(), indices(group.rank()));
     for (int64_t i = 0; i < k; ++i) {
       sent(group.rank())[i] = memory[largest[i]];
@@ -92,7 +91,7 @@ class TopKAverager : public BucketAverager {
   }
 
   const double fraction_;
-  Scratch scratch_;
+  ddp::Scratch scratch_;
   std::map<int64_t, Tensor> memories_;  // By the bucket's index.
 };
 
@@ -103,7 +102,7 @@ absl::StatusOr<std::shared_ptr<CommHook>> TopKHook(double fraction) {
     return ArgumentError(
         absl::StrCat("fraction must be more than 0 and at most 1, not ", fraction));
   }
-  return MakeBlockingHook(std::make_unique<TopKAverager>(fraction));
+  return ddp::MakeBlockingHook(std::make_unique<TopKAverager>(fraction));
 }
 
 }  // namespace syncline

@@ -9,16 +9,16 @@
 
 #include "absl/memory/memory.h"
 #include "absl/strings/str_cat.h"
-#include "core/base/status.h"
+#include "syncline/status.h"
 
 namespace syncline::launch {
 
-EventFile::EventFile(std::string path, Print print, UniqueFd fd)
+EventFile::EventFile(std::string path, Print print, base::UniqueFd fd)
     : path_(std::move(path)), print_(std::move(print)), fd_(std::move(fd)) {}
 
 absl::StatusOr<std::unique_ptr<EventFile>> EventFile::Open(const std::string& path, Print print) {
   // O_NONBLOCK is for pipes; files ignore it.
-  UniqueFd fd(
+  base::UniqueFd fd(
       open(path.c_str(), O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC | O_NONBLOCK | O_NOCTTY, 0644));
   if (!fd.valid()) {
     const std::string why = errno == ENXIO ? "nobody reads this pipe" : std::strerror(errno);

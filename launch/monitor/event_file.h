@@ -29,11 +29,11 @@ class EventFile final : public WriterThread::Output {
   size_t Write(absl::string_view lines) override;
 
  private:
-  EventFile(std::string path, Print print, UniqueFd fd);
+  EventFile(std::string path, Print print, base::UniqueFd fd);
 
   const std::string path_;
   const Print print_;
-  const UniqueFd fd_;
+  const base::UniqueFd fd_;
   bool failing_ = false;  // The failure was reported.
   bool torn_ = false;     // The file ends within a line.
 };

@@ -21,12 +21,12 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "absl/time/clock.h"
-#include "core/base/status.h"
 #include "core/base/unique_fd.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "launch/monitor/event_file.h"
 #include "nlohmann/json.hpp"
+#include "syncline/status.h"
 
 namespace syncline::launch {
 namespace {
@@ -230,7 +230,7 @@ TEST_F(EventLogTest, AfterALineThatWasCutTheNextBeginsOnItsOwn) {
 
 TEST_F(EventLogTest, AReaderOfAPipeThatStallsCostsLinesNotTime) {
   ASSERT_EQ(mkfifo(path_.c_str(), 0600), 0);
-  const UniqueFd reader(open(path_.c_str(), O_RDONLY | O_NONBLOCK | O_CLOEXEC));
+  const base::UniqueFd reader(open(path_.c_str(), O_RDONLY | O_NONBLOCK | O_CLOEXEC));
   absl::StatusOr<EventLog> log = Open(path_);
   ASSERT_TRUE(log.ok()) << log.status();
   for (int i = 0; i < 5000 && printed_.empty(); ++i) log->StopSignal("SIGTERM");

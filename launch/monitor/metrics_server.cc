@@ -18,9 +18,9 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "core/base/sockets.h"
-#include "core/base/status.h"
 #include "launch/monitor/metrics.h"
 #include "launch/monitor/status_json.h"
+#include "syncline/status.h"
 
 namespace syncline::launch {
 namespace {
@@ -71,9 +71,9 @@ absl::Status ListenError(int port, absl::string_view what) {
 }  // namespace
 
 struct MetricsServer::Client {
-  Client(UniqueFd fd, absl::Time deadline) : fd(std::move(fd)), deadline(deadline) {}
+  Client(base::UniqueFd fd, absl::Time deadline) : fd(std::move(fd)), deadline(deadline) {}
 
-  const UniqueFd fd;
+  const base::UniqueFd fd;
   const absl::Time deadline;
   enum class State { kReading, kWriting, kDraining } state = State::kReading;
   std::string request;
@@ -81,14 +81,15 @@ struct MetricsServer::Client {
   size_t written = 0;
 };
 
-MetricsServer::MetricsServer(UniqueFd listener, int port, Snapshot snapshot, const Clock& clock)
+MetricsServer::MetricsServer(base::UniqueFd listener, int port, Snapshot snapshot,
+                             const Clock& clock)
     : listener_(std::move(listener)), port_(port), snapshot_(std::move(snapshot)), clock_(clock) {}
 
 MetricsServer::~MetricsServer() = default;
 
 absl::StatusOr<std::unique_ptr<MetricsServer>> MetricsServer::Start(int port, Snapshot snapshot,
                                                                     const Clock& clock) {
-  UniqueFd listener(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+  base::UniqueFd listener(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
   sockaddr_in address = {};
   address.sin_family = AF_INET;
   address.sin_port = htons(static_cast<uint16_t>(port));
@@ -146,7 +147,7 @@ void MetricsServer::Handle(const std::vector<pollfd>& fds) {
 
 void MetricsServer::Accept() {
   while (CanAccept()) {
-    absl::StatusOr<UniqueFd> fd = TryAccept(listener_.get());
+    absl::StatusOr<base::UniqueFd> fd = base::TryAccept(listener_.get());
     if (!fd.ok()) {
       // Without a descriptor for it the connection stays, and poll() would return at once.
       accept_after_ = clock_.Now() + kAcceptPause;

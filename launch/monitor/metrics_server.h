@@ -51,7 +51,7 @@ class MetricsServer {
  private:
   struct Client;
 
-  MetricsServer(UniqueFd listener, int port, Snapshot snapshot, const Clock& clock);
+  MetricsServer(base::UniqueFd listener, int port, Snapshot snapshot, const Clock& clock);
 
   bool CanAccept() const;
   void Accept();
@@ -62,7 +62,7 @@ class MetricsServer {
   bool Drain(Client& client);
   std::string Respond(absl::string_view request) const;
 
-  const UniqueFd listener_;
+  const base::UniqueFd listener_;
   const int port_;
   const Snapshot snapshot_;
   const Clock& clock_;

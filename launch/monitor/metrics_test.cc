@@ -215,8 +215,8 @@ class MetricsServerTest : public testing::Test {
     server_ = *std::move(server);
   }
 
-  UniqueFd Connect() {
-    UniqueFd fd(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  base::UniqueFd Connect() {
+    base::UniqueFd fd(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
     sockaddr_in address = {};
     address.sin_family = AF_INET;
     address.sin_port = htons(static_cast<uint16_t>(server_->port()));
@@ -225,13 +225,13 @@ class MetricsServerTest : public testing::Test {
     return fd;
   }
 
-  static void Send(const UniqueFd& fd, absl::string_view text) {
+  static void Send(const base::UniqueFd& fd, absl::string_view text) {
     EXPECT_EQ(send(fd.get(), text.data(), text.size(), MSG_NOSIGNAL),
               static_cast<ssize_t>(text.size()));
   }
 
   // One turn of the launcher's loop, with `client` in it too.
-  void Turn(const UniqueFd& client) {
+  void Turn(const base::UniqueFd& client) {
     std::vector<pollfd> fds;
     server_->AddTo(&fds);
     fds.push_back({client.get(), POLLIN, 0});
@@ -240,7 +240,7 @@ class MetricsServerTest : public testing::Test {
   }
 
   // All that comes until the server closes its side; empty too if it resets the connection.
-  std::string Receive(const UniqueFd& fd) {
+  std::string Receive(const base::UniqueFd& fd) {
     std::string all;
     for (int turns = 0; turns < 100000; ++turns) {
       char buffer[4096];
@@ -259,7 +259,7 @@ class MetricsServerTest : public testing::Test {
   }
 
   std::string Request(absl::string_view text) {
-    const UniqueFd fd = Connect();
+    const base::UniqueFd fd = Connect();
     Send(fd, text);
     return Receive(fd);
   }
@@ -315,7 +315,7 @@ TEST_F(MetricsServerTest, RefusesNamesThatStrangersMayOwn) {
 }
 
 TEST_F(MetricsServerTest, ARequestMayComeInPieces) {
-  const UniqueFd fd = Connect();
+  const base::UniqueFd fd = Connect();
   for (const char piece : absl::string_view("GET /healthz HTTP/1.1\r\nA: b\r\n\r\n")) {
     Send(fd, absl::string_view(&piece, 1));
     Turn(fd);
@@ -338,7 +338,7 @@ TEST_F(MetricsServerTest, AResponseLargerThanTheSocketsBuffersArrivesWhole) {
 
 TEST_F(MetricsServerTest, WhoeverIsTooSlowIsDropped) {
   EXPECT_EQ(server_->deadline(), absl::InfiniteFuture());
-  const UniqueFd slow = Connect();
+  const base::UniqueFd slow = Connect();
   Send(slow, "GET /metr");
   std::vector<pollfd> fds;
   server_->AddTo(&fds);
@@ -352,9 +352,9 @@ TEST_F(MetricsServerTest, WhoeverIsTooSlowIsDropped) {
 }
 
 TEST_F(MetricsServerTest, ManyIdleClientsKeepOthersOutUntilTheirTimeoutOnly) {
-  std::vector<UniqueFd> idle;
+  std::vector<base::UniqueFd> idle;
   for (int i = 0; i < MetricsServer::kMaxClients; ++i) idle.push_back(Connect());
-  const UniqueFd last = Connect();
+  const base::UniqueFd last = Connect();
   Send(last, "GET /healthz HTTP/1.1\r\n\r\n");
   std::vector<pollfd> fds;
   for (int turns = 0; turns < 1000; ++turns) {
@@ -372,7 +372,7 @@ TEST_F(MetricsServerTest, ManyIdleClientsKeepOthersOutUntilTheirTimeoutOnly) {
 
 TEST_F(MetricsServerTest, ClientsThatLeaveAreForgotten) {
   for (const char* request : {"", "GET /he", "GET /healthz HTTP/1.1\r\n\r\n"}) {
-    const UniqueFd fd = Connect();
+    const base::UniqueFd fd = Connect();
     Send(fd, request);
   }
   const std::string health = Request("GET /healthz HTTP/1.1\r\n\r\n");
@@ -394,7 +394,7 @@ TEST_F(MetricsServerTest, APortThatIsTakenIsAnErrorThatNamesIt) {
 }
 
 TEST_F(MetricsServerTest, ListensOnLoopbackOnly) {
-  UniqueFd fd(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  base::UniqueFd fd(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
   sockaddr_in address = {};
   address.sin_family = AF_INET;
   address.sin_port = htons(static_cast<uint16_t>(server_->port()));

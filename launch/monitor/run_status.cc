@@ -7,10 +7,10 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
-#include "core/base/status.h"
 #include "launch/monitor/status_json.h"
 #include "launch/monitor/status_table.h"
 #include "nlohmann/json.hpp"
+#include "syncline/status.h"
 
 namespace syncline::launch {
 namespace {

@@ -7,8 +7,8 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "core/base/status.h"
 #include "nlohmann/json.hpp"
+#include "syncline/status.h"
 
 namespace syncline::launch {
 namespace {

@@ -319,8 +319,8 @@ class Pty {
     size.ws_row = 10;
     size.ws_col = columns;
     EXPECT_EQ(openpty(&main, &terminal, nullptr, nullptr, &size), 0);
-    main_ = UniqueFd(main);
-    terminal_ = UniqueFd(terminal);
+    main_ = base::UniqueFd(main);
+    terminal_ = base::UniqueFd(terminal);
   }
 
   int terminal() const { return terminal_.get(); }
@@ -346,8 +346,8 @@ class Pty {
   }
 
  private:
-  UniqueFd main_;
-  UniqueFd terminal_;
+  base::UniqueFd main_;
+  base::UniqueFd terminal_;
 };
 
 TEST(StatusLineOnATerminalTest, FollowsItsWidth) {
@@ -382,8 +382,8 @@ TEST(StatusLineOnATerminalTest, FollowsItsWidth) {
 TEST(TerminalColumnsTest, AreNoneWhereThereIsNoTerminal) {
   int pipe_fds[2];
   ASSERT_EQ(pipe(pipe_fds), 0);
-  const UniqueFd reader(pipe_fds[0]);
-  const UniqueFd writer(pipe_fds[1]);
+  const base::UniqueFd reader(pipe_fds[0]);
+  const base::UniqueFd writer(pipe_fds[1]);
   EXPECT_EQ(TerminalColumns(writer.get()), 0);
   EXPECT_EQ(TerminalColumns(Pty(0).terminal()), 80);
   EXPECT_EQ(TerminalColumns(Pty(33).terminal()), 33);
@@ -404,8 +404,8 @@ TEST(WantsStatusLineTest, OnATerminalThatCanShowItUnlessSomebodyMinds) {
   }
   int pipe_fds[2];
   ASSERT_EQ(pipe(pipe_fds), 0);
-  const UniqueFd reader(pipe_fds[0]);
-  const UniqueFd writer(pipe_fds[1]);
+  const base::UniqueFd reader(pipe_fds[0]);
+  const base::UniqueFd writer(pipe_fds[1]);
   EXPECT_FALSE(WantsStatusLine(Mode::kAuto, usual, writer.get()));
   EXPECT_FALSE(WantsStatusLine(Mode::kAlways, usual, writer.get()));
 }

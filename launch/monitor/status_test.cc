@@ -13,7 +13,6 @@
 #include "absl/synchronization/notification.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
-#include "core/base/status.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "launch/clock.h"
@@ -24,6 +23,7 @@
 #include "launch/monitor/status_table.h"
 #include "nlohmann/json.hpp"
 #include "store/hash/hash_store.h"
+#include "syncline/status.h"
 
 namespace syncline::launch {
 namespace {

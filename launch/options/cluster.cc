@@ -25,7 +25,7 @@ constexpr int kC10dPort = 29400;
 
 class Detector {
  public:
-  explicit Detector(const EnvironmentLookup& environment) : environment_(environment) {}
+  explicit Detector(const base::EnvironmentLookup& environment) : environment_(environment) {}
 
   std::optional<Cluster> Detect();
 
@@ -51,7 +51,7 @@ class Detector {
   void Kubernetes();
   void PyTorchJob();
 
-  const EnvironmentLookup& environment_;
+  const base::EnvironmentLookup& environment_;
   Cluster cluster_;
 };
 
@@ -175,7 +175,7 @@ std::optional<Cluster> Detector::Detect() {
 
 }  // namespace
 
-std::optional<Cluster> DetectCluster(const EnvironmentLookup& environment) {
+std::optional<Cluster> DetectCluster(const base::EnvironmentLookup& environment) {
   return Detector(environment).Detect();
 }
 

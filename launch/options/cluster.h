@@ -31,7 +31,7 @@ struct Cluster {
 
 // A pure function of the environment. nullopt if no cluster started this process, or if it runs
 // inside a worker of another launcher.
-std::optional<Cluster> DetectCluster(const EnvironmentLookup& environment);
+std::optional<Cluster> DetectCluster(const base::EnvironmentLookup& environment);
 
 }  // namespace syncline::launch
 

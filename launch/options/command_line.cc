@@ -7,7 +7,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
-#include "core/base/status.h"
+#include "syncline/status.h"
 
 namespace syncline::launch {
 namespace {

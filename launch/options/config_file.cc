@@ -12,9 +12,9 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_replace.h"
-#include "core/base/status.h"
 #include "launch/options/flags.h"
 #include "launch/options/rendezvous_conf.h"
+#include "syncline/status.h"
 #include "toml++/toml.h"
 
 namespace syncline::launch {

@@ -53,7 +53,7 @@ std::string WithoutPassword(const std::string& conf) {
 class Explanation {
  public:
   Explanation(const LaunchOptions& options, const Settings& settings,
-              const EnvironmentLookup& environment)
+              const base::EnvironmentLookup& environment)
       : options_(options), settings_(settings), environment_(environment) {}
 
   std::string Text();
@@ -81,7 +81,7 @@ class Explanation {
 
   const LaunchOptions& options_;
   const Settings& settings_;
-  const EnvironmentLookup& environment_;
+  const base::EnvironmentLookup& environment_;
   std::string out_;
 };
 
@@ -294,7 +294,7 @@ std::string Explanation::Text() {
 }  // namespace
 
 std::string ExplainLaunch(const LaunchOptions& options, const Settings& settings,
-                          const EnvironmentLookup& environment) {
+                          const base::EnvironmentLookup& environment) {
   return Explanation(options, settings, environment).Text();
 }
 

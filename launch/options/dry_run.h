@@ -13,7 +13,7 @@ namespace syncline::launch {
 // as far as it is known in advance, and the source of each value. Passwords are hidden. Starts
 // nothing.
 std::string ExplainLaunch(const LaunchOptions& options, const Settings& settings,
-                          const EnvironmentLookup& environment);
+                          const base::EnvironmentLookup& environment);
 
 }  // namespace syncline::launch
 

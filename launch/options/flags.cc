@@ -12,7 +12,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_replace.h"
-#include "core/base/status.h"
+#include "syncline/status.h"
 
 namespace syncline::launch {
 namespace {

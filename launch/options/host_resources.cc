@@ -15,7 +15,7 @@ namespace syncline::launch {
 namespace {
 
 int CountVisibleGpus(int gpus) {
-  const std::optional<std::string> visible = GetEnv("CUDA_VISIBLE_DEVICES");
+  const std::optional<std::string> visible = base::GetEnv("CUDA_VISIBLE_DEVICES");
   if (!visible.has_value()) return gpus;
   int count = 0;
   for (absl::string_view device : absl::StrSplit(*visible, ',', absl::SkipWhitespace())) {

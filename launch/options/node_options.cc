@@ -7,10 +7,10 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
-#include "core/base/status.h"
 #include "launch/options/option_values.h"
 #include "launch/options/rendezvous_conf.h"
 #include "store/common/listen_address.h"
+#include "syncline/status.h"
 
 namespace syncline::launch {
 namespace {

@@ -12,7 +12,6 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
-#include "core/base/status.h"
 #include "launch/options/cluster.h"
 #include "launch/options/command_line.h"
 #include "launch/options/config_file.h"
@@ -21,13 +20,14 @@
 #include "launch/options/node_options.h"
 #include "launch/options/option_values.h"
 #include "launch/options/settings.h"
+#include "syncline/status.h"
 
 namespace syncline::launch {
 namespace {
 
 class Parser {
  public:
-  Parser(const EnvironmentLookup& environment, const HostResources& host)
+  Parser(const base::EnvironmentLookup& environment, const HostResources& host)
       : environment_(environment), host_(host) {}
 
   absl::StatusOr<LaunchOptions> Parse(const std::vector<std::string>& arguments);
@@ -49,7 +49,7 @@ class Parser {
   const Setting* Find(absl::string_view name) const { return settings().Find(name); }
   const Settings& settings() const { return line_.settings; }
 
-  const EnvironmentLookup& environment_;
+  const base::EnvironmentLookup& environment_;
   HostResources host_;
   CommandLine line_;
   LaunchOptions options_;
@@ -268,7 +268,7 @@ absl::StatusOr<LaunchOptions> Parser::Parse(const std::vector<std::string>& argu
 }  // namespace
 
 absl::StatusOr<LaunchOptions> ParseOptions(const std::vector<std::string>& arguments,
-                                           const EnvironmentLookup& environment,
+                                           const base::EnvironmentLookup& environment,
                                            const HostResources& host) {
   return Parser(environment, host).Parse(arguments);
 }

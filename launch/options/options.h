@@ -135,7 +135,7 @@ HostResources DetectHostResources();
 // file of --config, and for --dry-run what is needed to find the program, but no other file.
 // Thread-safe.
 absl::StatusOr<LaunchOptions> ParseOptions(const std::vector<std::string>& arguments,
-                                           const EnvironmentLookup& environment,
+                                           const base::EnvironmentLookup& environment,
                                            const HostResources& host);
 
 }  // namespace syncline::launch

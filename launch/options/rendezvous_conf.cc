@@ -22,9 +22,9 @@
 #include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
 #include "absl/time/time.h"
-#include "core/base/status.h"
 #include "launch/options/flags.h"
 #include "launch/options/option_values.h"
+#include "syncline/status.h"
 
 namespace syncline::launch {
 namespace {

@@ -10,13 +10,13 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
 #include "absl/strings/str_split.h"
-#include "core/base/status.h"
+#include "syncline/status.h"
 
 namespace syncline::launch {
 namespace {
 
 // Variables that an outer launcher sets for its workers: they are not the user's choice.
-bool IsOfOuterJob(absl::string_view variable, const EnvironmentLookup& environment) {
+bool IsOfOuterJob(absl::string_view variable, const base::EnvironmentLookup& environment) {
   return variable == "SYNCLINE_MAX_RESTARTS" && environment("SYNCLINE_ROUND").has_value();
 }
 
@@ -64,7 +64,7 @@ absl::Status Settings::Set(const Flag& flag, Setting setting) {
   return absl::OkStatus();
 }
 
-absl::Status Settings::AddEnvironment(const EnvironmentLookup& environment) {
+absl::Status Settings::AddEnvironment(const base::EnvironmentLookup& environment) {
   for (const Flag& flag : AllFlags()) {
     if (IsForCommandLineOnly(flag.name)) continue;
     const std::string upper = absl::AsciiStrToUpper(absl::StrReplaceAll(flag.name, {{"-", "_"}}));

@@ -34,7 +34,7 @@ class Settings {
 
   // Adds the variables SYNCLINE_<NAME>, PET_<NAME>, and `variable` of the flag. Empty values are
   // ignored.
-  absl::Status AddEnvironment(const EnvironmentLookup& environment);
+  absl::Status AddEnvironment(const base::EnvironmentLookup& environment);
 
   // Null if nobody set it.
   const Setting* Find(absl::string_view name) const;

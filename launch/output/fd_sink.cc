@@ -17,8 +17,8 @@
 #include "absl/memory/memory.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "core/base/status.h"
 #include "core/base/unique_fd.h"
+#include "syncline/status.h"
 
 namespace syncline::launch {
 namespace {
@@ -37,7 +37,7 @@ bool IsRegularFile(int fd) {
 // The descriptor as the writer thread sees it. Only reader_gone() and Loss() are for other threads.
 class FdSink::Descriptor final : public WriterThread::Output {
  public:
-  Descriptor(UniqueFd fd, std::function<void()> reader_left)
+  Descriptor(base::UniqueFd fd, std::function<void()> reader_left)
       : fd_(std::move(fd)),
         reader_left_(std::move(reader_left)),
         // A write of so much to a pipe is atomic. A file takes any size in one piece.
@@ -124,7 +124,7 @@ class FdSink::Descriptor final : public WriterThread::Output {
     return piece.size();
   }
 
-  const UniqueFd fd_;
+  const base::UniqueFd fd_;
   const std::function<void()> reader_left_;
   const size_t piece_;
   std::atomic<bool> reader_gone_{false};
@@ -141,7 +141,7 @@ FdSink::FdSink(int fd, std::unique_ptr<WriterThread> writer, std::shared_ptr<Des
 
 absl::StatusOr<std::unique_ptr<FdSink>> FdSink::Open(int fd, size_t max_pending,
                                                      std::function<void()> reader_left) {
-  UniqueFd own(fcntl(fd, F_DUPFD_CLOEXEC, STDERR_FILENO + 1));
+  base::UniqueFd own(fcntl(fd, F_DUPFD_CLOEXEC, STDERR_FILENO + 1));
   if (!own.valid()) {
     return BackendError(
         absl::StrCat("no descriptor for the launcher's output: ", std::strerror(errno),

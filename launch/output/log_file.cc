@@ -13,13 +13,13 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "core/base/status.h"
+#include "syncline/status.h"
 
 namespace syncline::launch {
 namespace {
 
-UniqueFd OpenForAppending(const std::string& path) {
-  return UniqueFd(open(path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644));
+base::UniqueFd OpenForAppending(const std::string& path) {
+  return base::UniqueFd(open(path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644));
 }
 
 // How many of `bytes` the file took; fewer than all with errno.
@@ -38,7 +38,7 @@ size_t WriteAll(int fd, absl::string_view bytes) {
 
 }  // namespace
 
-LogFile::LogFile(Options options, UniqueFd fd, int64_t size)
+LogFile::LogFile(Options options, base::UniqueFd fd, int64_t size)
     : options_(std::move(options)), fd_(std::move(fd)), size_(size) {}
 
 std::string LogFile::MissingNote(int64_t bytes) {
@@ -49,7 +49,7 @@ std::string LogFile::MissingNote(int64_t bytes) {
 absl::StatusOr<LogFile> LogFile::Open(Options options) {
   std::error_code error;
   std::filesystem::create_directories(std::filesystem::path(options.path).parent_path(), error);
-  UniqueFd fd = OpenForAppending(options.path);
+  base::UniqueFd fd = OpenForAppending(options.path);
   struct stat info;
   if (fd.valid() && fstat(fd.get(), &info) == 0) {
     return LogFile(std::move(options), std::move(fd), info.st_size);
@@ -113,7 +113,7 @@ absl::Status LogFile::Rotate() {
   }
   const int failed =
       options_.rotate_keep > 0 ? rename(path.c_str(), (path + ".1").c_str()) : unlink(path.c_str());
-  UniqueFd next;
+  base::UniqueFd next;
   if (failed == 0) next = OpenForAppending(path);
   if (!next.valid()) {
     options_.rotate_bytes = 0;

@@ -59,14 +59,14 @@ class LogFile final : public OutputLog {
   const std::string& path() const override { return options_.path; }
 
  private:
-  LogFile(Options options, UniqueFd fd, int64_t size);
+  LogFile(Options options, base::UniqueFd fd, int64_t size);
 
   absl::Status Append(absl::string_view bytes);
   absl::Status Rotate();
   size_t RoomFor(absl::string_view bytes) const;
 
   Options options_;
-  UniqueFd fd_;
+  base::UniqueFd fd_;
   int64_t size_;
   bool at_line_start_ = true;
   int64_t lost_ = 0;  // Bytes, since the last that could be written.

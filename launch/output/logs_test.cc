@@ -288,8 +288,8 @@ class FdSinkTest : public testing::Test {
     std::signal(SIGPIPE, SIG_IGN);  // A writer may be left behind when its reader goes.
     int fds[2];
     EXPECT_EQ(pipe2(fds, O_CLOEXEC), 0);
-    reader_ = UniqueFd(fds[0]);
-    writer_ = UniqueFd(fds[1]);
+    reader_ = base::UniqueFd(fds[0]);
+    writer_ = base::UniqueFd(fds[1]);
   }
 
   static std::unique_ptr<FdSink> Open(int fd, size_t max_pending = WriterThread::kMaxPending,
@@ -319,8 +319,8 @@ class FdSinkTest : public testing::Test {
     return received;
   }
 
-  UniqueFd reader_;
-  UniqueFd writer_;
+  base::UniqueFd reader_;
+  base::UniqueFd writer_;
 };
 
 TEST_F(FdSinkTest, DoesNotWaitForASlowReaderAndLosesNothing) {
@@ -444,7 +444,7 @@ TEST_F(FdSinkTest, ADescriptorThatOthersMadeNonBlockingLosesNothing) {
 TEST_F(FdSinkTest, AFullDiskLosesWholeLinesAndTheFileSaysHowMany) {
   std::signal(SIGXFSZ, SIG_IGN);
   const std::string path = absl::StrCat(testing::TempDir(), "/fd_sink_test_", getpid());
-  const UniqueFd file(open(path.c_str(), O_RDWR | O_CREAT | O_TRUNC | O_CLOEXEC, 0600));
+  const base::UniqueFd file(open(path.c_str(), O_RDWR | O_CREAT | O_TRUNC | O_CLOEXEC, 0600));
   ASSERT_TRUE(file.valid());
   unlink(path.c_str());
   rlimit before;
@@ -469,7 +469,7 @@ TEST_F(FdSinkTest, AFullDiskLosesWholeLinesAndTheFileSaysHowMany) {
 }
 
 TEST_F(FdSinkTest, WhatAFullDiskNeverTakesIsMissing) {
-  const UniqueFd full(open("/dev/full", O_WRONLY | O_CLOEXEC));
+  const base::UniqueFd full(open("/dev/full", O_WRONLY | O_CLOEXEC));
   ASSERT_TRUE(full.valid());
   const auto sink = Open(full.get());
   EXPECT_EQ(sink->Missing(), "");

@@ -34,7 +34,7 @@ class MessageQueue {
   std::vector<Message> Take();
 
  private:
-  const UniqueFd fd_;
+  const base::UniqueFd fd_;
   absl::Mutex mutex_;
   std::vector<Message> messages_ ABSL_GUARDED_BY(mutex_);
   int64_t dropped_ ABSL_GUARDED_BY(mutex_) = 0;

@@ -44,8 +44,8 @@ class WorkerOutputTest : public testing::Test {
   WorkerOutputTest() : path_(testing::TempDir() + "/output-XXXXXX") {
     int fds[2];
     EXPECT_EQ(pipe2(fds, O_CLOEXEC | O_NONBLOCK), 0);
-    reader_ = UniqueFd(fds[0]);
-    writer_ = UniqueFd(fds[1]);
+    reader_ = base::UniqueFd(fds[0]);
+    writer_ = base::UniqueFd(fds[1]);
     EXPECT_NE(mkdtemp(path_.data()), nullptr);
     path_ += "/log";
   }
@@ -68,8 +68,8 @@ class WorkerOutputTest : public testing::Test {
     ASSERT_EQ(write(writer_.get(), bytes.data(), bytes.size()), static_cast<ssize_t>(bytes.size()));
   }
 
-  UniqueFd reader_;
-  UniqueFd writer_;
+  base::UniqueFd reader_;
+  base::UniqueFd writer_;
   std::string path_;
   MonotonicClock clock_;
   StringSink out_;
@@ -111,8 +111,8 @@ TEST_F(WorkerOutputTest, WhatIsInThePipeIsTakenThoughAGrandchildHoldsItOpen) {
 TEST_F(WorkerOutputTest, AReaderThatDoesNotReadKeepsNothingFromTheLog) {
   int fds[2];
   ASSERT_EQ(pipe2(fds, O_CLOEXEC), 0);
-  const UniqueFd console_reader(fds[0]);
-  const UniqueFd console_writer(fds[1]);
+  const base::UniqueFd console_reader(fds[0]);
+  const base::UniqueFd console_writer(fds[1]);
   const absl::StatusOr<std::unique_ptr<FdSink>> opened =
       FdSink::Open(console_writer.get(), 1 << 20);
   ASSERT_TRUE(opened.ok()) << opened.status();

@@ -10,9 +10,9 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/memory/memory.h"
 #include "absl/synchronization/mutex.h"
-#include "core/base/status.h"
 #include "core/base/thread.h"
 #include "launch/clock.h"
+#include "syncline/status.h"
 
 namespace syncline::launch {
 namespace {
@@ -115,7 +115,7 @@ WriterThread::WriterThread(std::shared_ptr<Queue> queue) : queue_(std::move(queu
 absl::StatusOr<std::unique_ptr<WriterThread>> WriterThread::Start(size_t max_pending) {
   auto queue = std::make_shared<Queue>(max_pending);
   SYNCLINE_ASSIGN_OR_RETURN(std::thread thread,
-                            StartThread("the launcher's output", [queue] { queue->Work(); }));
+                            base::StartThread("the launcher's output", [queue] { queue->Work(); }));
   thread.detach();
   return absl::WrapUnique(new WriterThread(std::move(queue)));
 }

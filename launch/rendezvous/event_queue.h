@@ -42,7 +42,7 @@ class EventQueue {
   }
 
  private:
-  const UniqueFd fd_;
+  const base::UniqueFd fd_;
   absl::Mutex mutex_;  // Also orders reads and writes of fd_ with changes of the queue.
   std::vector<RendezvousEvent> events_ ABSL_GUARDED_BY(mutex_);
 };

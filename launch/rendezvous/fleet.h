@@ -12,10 +12,10 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
-#include "core/base/status.h"
 #include "gtest/gtest.h"
 #include "launch/clock.h"
 #include "launch/rendezvous/rendezvous.h"
+#include "syncline/status.h"
 
 namespace syncline::launch {
 

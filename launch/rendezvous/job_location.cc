@@ -4,9 +4,9 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "core/base/status.h"
-#include "core/store/prefix_store.h"
 #include "launch/rendezvous/try_get.h"
+#include "syncline/prefix_store.h"
+#include "syncline/status.h"
 
 namespace syncline::launch {
 namespace {

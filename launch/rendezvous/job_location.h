@@ -9,9 +9,9 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
-#include "core/store/store.h"
 #include "launch/rendezvous/history.h"
 #include "launch/rendezvous/records.h"
+#include "syncline/store.h"
 
 namespace syncline::launch {
 

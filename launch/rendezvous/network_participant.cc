@@ -2,12 +2,12 @@
 
 #include <algorithm>
 
-#include "core/base/deadline.h"
-#include "core/base/interrupt.h"
-#include "core/base/status.h"
 #include "core/base/thread.h"
 #include "launch/rendezvous/round_policy_options.h"
 #include "launch/rendezvous/store_network.h"
+#include "syncline/deadline.h"
+#include "syncline/interrupt.h"
+#include "syncline/status.h"
 
 namespace syncline::launch {
 namespace {
@@ -39,9 +39,9 @@ NetworkParticipant::NetworkParticipant(const LaunchOptions& options, NodeIdentit
 
 absl::Status NetworkParticipant::StartThreads() {
   SYNCLINE_ASSIGN_OR_RETURN(watch_thread_,
-                            StartThread("the rendezvous", [this] { WatchAnnouncements(); }));
+                            base::StartThread("the rendezvous", [this] { WatchAnnouncements(); }));
   SYNCLINE_ASSIGN_OR_RETURN(step_thread_,
-                            StartThread("the rendezvous", [this] { RunStepThread(); }));
+                            base::StartThread("the rendezvous", [this] { RunStepThread(); }));
   return absl::OkStatus();
 }
 

@@ -14,8 +14,6 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
-#include "core/base/interrupt.h"
-#include "core/base/status.h"
 #include "core/join/listen_lock.h"
 #include "gmock/gmock.h"
 #include "launch/rendezvous/store_network.h"
@@ -23,6 +21,8 @@
 #include "store/etcd/etcd_testing.h"
 #include "store/tcp/tcp_server.h"
 #include "store/tcp/tcp_store.h"
+#include "syncline/interrupt.h"
+#include "syncline/status.h"
 
 namespace syncline::launch {
 namespace {

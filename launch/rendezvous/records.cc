@@ -3,8 +3,8 @@
 #include <tuple>
 
 #include "absl/strings/str_cat.h"
-#include "core/base/status.h"
 #include "nlohmann/json.hpp"
+#include "syncline/status.h"
 
 namespace syncline::launch {
 namespace {

@@ -7,8 +7,8 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
-#include "core/base/status.h"
 #include "launch/rendezvous/try_get.h"
+#include "syncline/status.h"
 
 namespace syncline::launch {
 namespace {

@@ -14,10 +14,10 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
-#include "core/store/store.h"
 #include "launch/clock.h"
 #include "launch/rendezvous/records.h"
 #include "launch/rendezvous/round_policy.h"
+#include "syncline/store.h"
 
 namespace syncline::launch {
 

@@ -10,8 +10,8 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
-#include "core/store/store.h"
 #include "launch/rendezvous/rendezvous_store.h"
+#include "syncline/store.h"
 
 namespace syncline::launch {
 

@@ -4,8 +4,8 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "core/base/status.h"
 #include "launch/rendezvous/round_policy_options.h"
+#include "syncline/status.h"
 
 namespace syncline::launch {
 namespace {

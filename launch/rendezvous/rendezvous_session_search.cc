@@ -3,8 +3,8 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "core/base/status.h"
 #include "launch/rendezvous/rendezvous_session.h"
+#include "syncline/status.h"
 
 namespace syncline::launch {
 namespace {

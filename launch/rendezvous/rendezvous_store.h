@@ -5,7 +5,7 @@
 #include <memory>
 #include <string>
 
-#include "core/store/store.h"
+#include "syncline/store.h"
 
 namespace syncline::launch {
 

@@ -7,7 +7,6 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "core/store/prefix_store.h"
 #include "gmock/gmock.h"
 #include "launch/rendezvous/fleet.h"
 #include "launch/rendezvous/job_location.h"
@@ -17,6 +16,7 @@
 #include "store/file/file_store.h"
 #include "store/hash/hash_store.h"
 #include "store/tcp/tcp_store.h"
+#include "syncline/prefix_store.h"
 
 namespace syncline::launch {
 namespace {

@@ -5,8 +5,8 @@
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
-#include "core/base/status.h"
 #include "launch/rendezvous/records.h"
+#include "syncline/status.h"
 
 namespace syncline::launch {
 namespace {

@@ -18,19 +18,19 @@
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/time/clock.h"
-#include "core/base/deadline.h"
 #include "core/base/host.h"
-#include "core/base/interrupt.h"
 #include "core/base/sockets.h"
-#include "core/base/status.h"
 #include "core/base/thread.h"
 #include "core/join/host_address.h"
 #include "core/join/listen_lock.h"
-#include "core/store/prefix_store.h"
 #include "launch/rendezvous/job_location.h"
 #include "store/common/listen_address.h"
 #include "store/tcp/tcp_server.h"
 #include "store/tcp/tcp_store.h"
+#include "syncline/deadline.h"
+#include "syncline/interrupt.h"
+#include "syncline/prefix_store.h"
+#include "syncline/status.h"
 
 namespace syncline::launch {
 namespace {
@@ -52,7 +52,7 @@ std::shared_ptr<Store> OfJob(const RendezvousOptions& rendezvous, std::shared_pt
 // Where to listen for connections to `host`. Many systems map their own name to a loopback address
 // (127.0.1.1). Other hosts resolve that name to another address, so the server listens on all.
 absl::StatusOr<std::string> ListenAddress(const std::string& host) {
-  SYNCLINE_ASSIGN_OR_RETURN(std::string address, FirstAddress(host));
+  SYNCLINE_ASSIGN_OR_RETURN(std::string address, base::FirstAddress(host));
   const bool is_meant = host == "localhost" || join::IsLoopbackAddress(host);
   if (join::IsLoopbackAddress(address) && !is_meant) return std::string("0.0.0.0");
   return address;
@@ -169,9 +169,9 @@ bool IsRefusal(const absl::Status& status) {
   return absl::StrContains(status.message(), std::strerror(ECONNREFUSED));
 }
 
-absl::StatusOr<SocketAddress> SocketAddressOf(const std::string& host, int port) {
-  SYNCLINE_ASSIGN_OR_RETURN(const std::string number, FirstAddress(host));
-  SocketAddress address;
+absl::StatusOr<base::SocketAddress> SocketAddressOf(const std::string& host, int port) {
+  SYNCLINE_ASSIGN_OR_RETURN(const std::string number, base::FirstAddress(host));
+  base::SocketAddress address;
   auto* v4 = reinterpret_cast<sockaddr_in*>(address.get());
   auto* v6 = reinterpret_cast<sockaddr_in6*>(address.get());
   if (inet_pton(AF_INET, number.c_str(), &v4->sin_addr) == 1) {
@@ -280,7 +280,7 @@ class StoreNetwork final : public RendezvousNetwork {
     const auto socket_address = SocketAddressOf(host, port);
     connected.status = socket_address.status();
     if (!connected.status.ok()) return connected;
-    connected.status = syncline::Connect(*socket_address, SOCK_STREAM, deadline).status();
+    connected.status = base::Connect(*socket_address, SOCK_STREAM, deadline).status();
     connected.is_refused = !connected.status.ok() && IsRefusal(connected.status);
     if (!connected.status.ok()) return connected;
     StoreNetworkOptions options = options_;
@@ -295,7 +295,7 @@ class StoreNetwork final : public RendezvousNetwork {
     ParallelCalls queue(count, work);
     std::vector<std::thread> helpers;
     while (helpers.size() + 1 < std::min(count, kConnectThreads)) {
-      auto helper = StartThread("the rendezvous", [&queue] { queue.Help(); });
+      auto helper = base::StartThread("the rendezvous", [&queue] { queue.Help(); });
       if (!helper.ok()) break;  // Out of threads: fewer calls at once.
       helpers.push_back(*std::move(helper));
     }

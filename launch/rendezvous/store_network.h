@@ -7,9 +7,9 @@
 
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
-#include "core/store/store.h"
 #include "launch/options/options.h"
 #include "launch/rendezvous/rendezvous_network.h"
+#include "syncline/store.h"
 
 namespace syncline::launch {
 

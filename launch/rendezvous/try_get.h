@@ -10,8 +10,8 @@
 
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
-#include "core/base/status.h"
-#include "core/store/store.h"
+#include "syncline/status.h"
+#include "syncline/store.h"
 
 namespace syncline::launch {
 

@@ -18,10 +18,10 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
-#include "core/base/interrupt.h"
-#include "core/tensor/tensor.h"
 #include "python/extension/errors.h"
 #include "python/extension/gil.h"
+#include "syncline/interrupt.h"
+#include "syncline/tensor.h"
 
 namespace syncline::python {
 

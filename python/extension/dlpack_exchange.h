@@ -8,7 +8,7 @@
 
 #include <optional>
 
-#include "core/tensor/tensor.h"
+#include "syncline/tensor.h"
 
 struct DLManagedTensor;
 

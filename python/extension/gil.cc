@@ -10,8 +10,8 @@
 
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
-#include "core/base/check.h"
-#include "core/base/interrupt.h"
+#include "syncline/check.h"
+#include "syncline/interrupt.h"
 
 namespace syncline::python {
 namespace {

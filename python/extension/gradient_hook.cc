@@ -4,12 +4,12 @@
 #include <memory>
 
 #include "absl/status/status.h"
-#include "core/tensor/tensor.h"
-#include "ddp/reducer.h"
 #include "python/extension/errors.h"
 #include "python/extension/gil.h"
 #include "python/extension/method.h"
 #include "python/extension/tensor_in.h"
+#include "syncline/reducer.h"
+#include "syncline/tensor.h"
 
 namespace syncline::python {
 namespace {

@@ -6,9 +6,9 @@
 #include <optional>
 
 #include "absl/strings/str_cat.h"
-#include "core/base/status.h"
 #include "python/extension/errors.h"
 #include "python/extension/gil.h"
+#include "syncline/status.h"
 
 namespace syncline::python {
 

@@ -9,16 +9,16 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
 #include "core/base/env.h"
-#include "core/base/status.h"
-#include "core/group/work.h"
 #include "core/join/cluster_task.h"
-#include "core/tensor/dtype.h"
-#include "core/tensor/shared_memory.h"
-#include "core/tensor/tensor.h"
 #include "python/extension/convert.h"
 #include "python/extension/errors.h"
 #include "python/extension/gil.h"
 #include "python/extension/tensor_in.h"
+#include "syncline/dtype.h"
+#include "syncline/shared_memory.h"
+#include "syncline/status.h"
+#include "syncline/tensor.h"
+#include "syncline/work.h"
 
 namespace syncline::python {
 namespace {
@@ -55,7 +55,7 @@ py::list Parts(py::handle array, int64_t count) {
 }
 
 py::object TaskLocalRank() {
-  const std::optional<join::ClusterTask> task = join::DetectTask(GetEnv);
+  const std::optional<join::ClusterTask> task = join::DetectTask(base::GetEnv);
   if (!task.has_value() || task->local_rank < 0) return py::none();
   return py::int_(task->local_rank);
 }

@@ -13,7 +13,7 @@ namespace syncline::python {
 //   _task_local_rank()           this process's rank among those of its host, by the launcher that
 //                                has started it (see core/join/cluster_task.h); None if it does not
 //                                say
-//   _empty_shared(shape, dtype)  a new tensor that peers can map: see core/tensor/shared_memory.h
+//   _empty_shared(shape, dtype)  a new tensor that peers can map: see include/syncline/shared_memory.h
 //   _parts(array, count)         `count` equal parts of a contiguous array, one-dimensional views
 void DefinePrivateApi(pybind11::module_& module);
 

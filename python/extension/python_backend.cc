@@ -4,14 +4,14 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
-#include "core/base/status.h"
-#include "core/group/backend_registry.h"
-#include "core/tensor/device.h"
-#include "core/tensor/dtype.h"
 #include "python/extension/convert.h"
 #include "python/extension/errors.h"
 #include "python/extension/gil.h"
 #include "python/extension/in_python.h"
+#include "syncline/backend_registry.h"
+#include "syncline/device.h"
+#include "syncline/dtype.h"
+#include "syncline/status.h"
 
 namespace syncline::python {
 namespace {

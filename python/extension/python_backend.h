@@ -14,10 +14,10 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
-#include "core/group/backend.h"
 #include "core/group/blocking_backend.h"
-#include "core/tensor/reduce_op.h"
-#include "core/tensor/tensor.h"
+#include "syncline/backend.h"
+#include "syncline/reduce_op.h"
+#include "syncline/tensor.h"
 
 namespace syncline::python {
 
@@ -32,11 +32,11 @@ namespace syncline::python {
 // TensorViews, `op` is a ReduceOp, a `src` of -1 stands for any. An operation that the object lacks
 // is an UnsupportedError; what it raises is an error of the kind that fits the exception's type.
 // A call cannot be ended from outside: the object must heed timeout and abort.
-class PythonBackend : public BlockingBackend {
+class PythonBackend : public group::BlockingBackend {
  public:
   // `object` is dropped under the GIL.
   PythonBackend(std::string name, int rank, std::shared_ptr<pybind11::object> object)
-      : BlockingBackend(rank), name_(std::move(name)), object_(std::move(object)) {}
+      : group::BlockingBackend(rank), name_(std::move(name)), object_(std::move(object)) {}
 
   absl::string_view name() const override { return name_; }
   void Abort(const absl::Status& cause) override;

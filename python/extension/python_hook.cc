@@ -9,20 +9,20 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
-#include "core/base/status.h"
-#include "core/group/process_group.h"
-#include "core/group/work.h"
-#include "ddp/comm_hook.h"
 #include "ddp/hooks/blocking_hook.h"
 #include "ddp/hooks/bucket_averager.h"
 #include "python/extension/convert.h"
 #include "python/extension/gil.h"
 #include "python/extension/in_python.h"
+#include "syncline/comm_hook.h"
+#include "syncline/process_group.h"
+#include "syncline/status.h"
+#include "syncline/work.h"
 
 namespace syncline::python {
 namespace {
 
-class PythonAverager : public BucketAverager {
+class PythonAverager : public ddp::BucketAverager {
  public:
   // `function` is dropped under the GIL.
   PythonAverager(std::string name, std::shared_ptr<py::object> function)
@@ -122,7 +122,7 @@ class StarterHook : public CommHook {
 
 py::object FromFunction(py::handle name, py::object function) {
   const auto text = FromPython<std::string>(name, "name");
-  return ToPython<std::shared_ptr<CommHook>>(MakeBlockingHook(
+  return ToPython<std::shared_ptr<CommHook>>(ddp::MakeBlockingHook(
       std::make_unique<PythonAverager>(text, DroppedUnderGil(std::move(function)))));
 }
 

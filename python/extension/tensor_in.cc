@@ -12,12 +12,12 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/types/span.h"
-#include "core/tensor/dlpack.h"
-#include "core/tensor/dtype.h"
 #include "python/extension/dlpack_exchange.h"
 #include "python/extension/errors.h"
 #include "python/extension/gil.h"
 #include "python/extension/tensor_view.h"
+#include "syncline/dlpack.h"
+#include "syncline/dtype.h"
 
 namespace syncline::python {
 namespace {

@@ -5,7 +5,7 @@
 #include <pybind11/pybind11.h>
 
 #include "absl/strings/string_view.h"
-#include "core/tensor/tensor.h"
+#include "syncline/tensor.h"
 
 namespace syncline::python {
 

@@ -9,9 +9,9 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "core/tensor/device.h"
-#include "core/tensor/dlpack.h"
-#include "core/tensor/dtype.h"
+#include "syncline/device.h"
+#include "syncline/dlpack.h"
+#include "syncline/dtype.h"
 
 namespace syncline::python {
 namespace {

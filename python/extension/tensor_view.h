@@ -6,7 +6,7 @@
 
 #include <utility>
 
-#include "core/tensor/tensor.h"
+#include "syncline/tensor.h"
 
 namespace syncline::python {
 

@@ -105,11 +105,12 @@ class Backend(str):
             all_to_all(outputs, inputs)  reduce_scatter(output, inputs, op)
 
         and `abort(reason)`, after which all calls must end soon. What each does is said in
-        core/group/backend.h. Tensors are views for numpy.asarray, memoryview or torch.from_dlpack;
-        arguments have been checked; `outputs` is empty where a rank gets nothing; recv returns
-        the rank that sent, `src` is -1 for any. The other operations are made of these. Methods are
-        called by one thread at a time, but send, recv and abort beside each other. What they raise
-        fails the operation and breaks the group; NotImplementedError refuses it.
+        include/syncline/backend.h. Tensors are views for numpy.asarray, memoryview or
+        torch.from_dlpack; arguments have been checked; `outputs` is empty where a rank gets
+        nothing; recv returns the rank that sent, `src` is -1 for any. The other operations are
+        made of these. Methods are called by one thread at a time, but send, recv and abort beside
+        each other. What they raise fails the operation and breaks the group; NotImplementedError
+        refuses it.
 
         Args:
           name: lower-case letters, digits and underscores, in any case.

@@ -7,9 +7,9 @@
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
-#include "core/base/check.h"
-#include "core/base/status.h"
 #include "store/common/errors.h"
+#include "syncline/check.h"
+#include "syncline/status.h"
 
 namespace syncline::store {
 

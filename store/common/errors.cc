@@ -10,7 +10,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/types/optional.h"
-#include "core/base/status.h"
+#include "syncline/status.h"
 
 namespace syncline::store {
 namespace {

@@ -19,7 +19,7 @@
 #include "absl/strings/str_split.h"
 #include "core/base/resolve.h"
 #include "core/base/sockets.h"
-#include "core/base/status.h"
+#include "syncline/status.h"
 
 namespace syncline::store {
 namespace {
@@ -81,21 +81,21 @@ absl::Status ListenError(const std::string& host, int port, int error) {
 }
 
 // The port in `address`.
-in_port_t& PortOf(SocketAddress& address) {
+in_port_t& PortOf(base::SocketAddress& address) {
   return address.family() == AF_INET6 ? reinterpret_cast<sockaddr_in6*>(address.get())->sin6_port
                                       : reinterpret_cast<sockaddr_in*>(address.get())->sin_port;
 }
 
-SocketAddress EveryAddress(int family) {
-  SocketAddress address;  // All zeros is INADDR_ANY, and in6addr_any.
+base::SocketAddress EveryAddress(int family) {
+  base::SocketAddress address;  // All zeros is INADDR_ANY, and in6addr_any.
   address.storage.ss_family = static_cast<sa_family_t>(family);
   address.length = family == AF_INET6 ? sizeof(sockaddr_in6) : sizeof(sockaddr_in);
   return address;
 }
 
 // Adds a socket for `address` and listener.port, which is set if it is 0. Returns 0 or errno.
-int ListenOn(SocketAddress address, Listener& listener) {
-  UniqueFd fd(socket(address.family(), SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+int ListenOn(base::SocketAddress address, Listener& listener) {
+  base::UniqueFd fd(socket(address.family(), SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
   if (!fd.valid()) return errno;
   const int on = 1;  // Connections of an earlier server that linger do no harm.
   const int off = 0;
@@ -129,14 +129,14 @@ absl::StatusOr<Listener> Listen(const std::string& host, int port, const Deadlin
     error = ListenOn(EveryAddress(AF_INET6), listener);
     if (error != 0) error = ListenOn(EveryAddress(AF_INET), listener);
   } else {
-    ResolveOptions to_listen;
+    base::ResolveOptions to_listen;
     to_listen.is_to_listen = true;
-    auto addresses = Resolve(host, to_listen, deadline);
+    auto addresses = base::Resolve(host, to_listen, deadline);
     if (!addresses.ok()) {
       return Annotate(addresses.status(),
                       absl::StrCat("cannot listen on ", JoinHostPort(host, port)));
     }
-    for (const SocketAddress& address : *addresses) {
+    for (const base::SocketAddress& address : *addresses) {
       const int failed = ListenOn(address, listener);
       if (failed != 0) error = failed;
     }

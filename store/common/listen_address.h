@@ -8,9 +8,9 @@
 
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
-#include "core/base/deadline.h"
 #include "core/base/resolve.h"
 #include "core/base/unique_fd.h"
+#include "syncline/deadline.h"
 
 namespace syncline::store {
 
@@ -19,7 +19,7 @@ std::string JoinHostPort(absl::string_view host, int port);
 
 // Listening sockets, non-blocking, for all addresses that a host name stands for.
 struct Listener {
-  std::vector<UniqueFd> sockets;
+  std::vector<base::UniqueFd> sockets;
   int port = 0;
 };
 
@@ -28,7 +28,7 @@ struct Listener {
 // none, the NetworkError says what to do; where another process has the port, the error names that
 // process if /proc shows it. Fails at the deadline, as Resolve does, if `host` cannot be looked up.
 absl::StatusOr<Listener> Listen(const std::string& host, int port,
-                                const Deadline& deadline = Deadline(kResolveTimeout));
+                                const Deadline& deadline = Deadline(base::kResolveTimeout));
 
 // The process that listens on TCP port `port` of this host; nothing if this process may not know.
 std::optional<int> FindListener(int port);

@@ -5,8 +5,8 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "core/base/status.h"
 #include "store/common/errors.h"
+#include "syncline/status.h"
 
 namespace syncline::store {
 

@@ -16,8 +16,8 @@
 #include "absl/strings/string_view.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/types/span.h"
-#include "core/store/store.h"
 #include "store/common/contents.h"
+#include "syncline/store.h"
 
 namespace syncline::store {
 

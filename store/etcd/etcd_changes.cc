@@ -3,8 +3,8 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "core/base/status.h"
 #include "store/etcd/etcd_requests.h"
+#include "syncline/status.h"
 
 namespace syncline::etcd_store {
 namespace {

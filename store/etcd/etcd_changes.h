@@ -10,9 +10,9 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
-#include "core/base/deadline.h"
 #include "etcd/etcdserver/etcdserverpb/rpc.pb.h"
 #include "store/etcd/etcd_client.h"
+#include "syncline/deadline.h"
 
 namespace syncline::etcd_store {
 

@@ -12,7 +12,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
-#include "core/base/status.h"
+#include "syncline/status.h"
 
 namespace syncline::etcd_store {
 namespace {

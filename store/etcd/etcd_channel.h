@@ -11,7 +11,7 @@
 
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
-#include "core/store/store.h"
+#include "syncline/store.h"
 
 namespace syncline::etcd_store {
 

@@ -9,10 +9,10 @@
 #include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
-#include "core/base/interrupt.h"
-#include "core/base/status.h"
 #include "etcd/etcdserver/etcdserverpb/rpc.grpc.pb.h"
 #include "store/etcd/etcd_channel.h"
+#include "syncline/interrupt.h"
+#include "syncline/status.h"
 
 namespace syncline::etcd_store {
 namespace {

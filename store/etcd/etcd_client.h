@@ -16,9 +16,9 @@
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
 #include "absl/types/span.h"
-#include "core/base/deadline.h"
-#include "core/store/store.h"
 #include "etcd/etcdserver/etcdserverpb/rpc.pb.h"
+#include "syncline/deadline.h"
+#include "syncline/store.h"
 
 namespace grpc {
 class ClientContext;

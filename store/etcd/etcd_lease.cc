@@ -6,9 +6,9 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
-#include "core/base/status.h"
 #include "core/base/thread.h"
 #include "store/etcd/etcd_requests.h"
+#include "syncline/status.h"
 
 namespace syncline::etcd_store {
 namespace {
@@ -60,9 +60,9 @@ absl::StatusOr<std::unique_ptr<EtcdLease>> EtcdLease::Share(EtcdClient& client,
       if (lives) {
         if (mine != 0 && mine != entry.lease) client.Revoke(mine, deadline).IgnoreError();
         std::unique_ptr<EtcdLease> shared(new EtcdLease(client, entry.lease, ttl));
-        SYNCLINE_ASSIGN_OR_RETURN(
-            shared->thread_,
-            StartThread("the renewal of etcd's lease", [raw = shared.get()] { raw->Renew(); }));
+        SYNCLINE_ASSIGN_OR_RETURN(shared->thread_,
+                                  base::StartThread("the renewal of etcd's lease",
+                                                    [raw = shared.get()] { raw->Renew(); }));
         return shared;
       }
     }

@@ -12,8 +12,8 @@
 #include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
-#include "core/base/deadline.h"
 #include "store/etcd/etcd_client.h"
+#include "syncline/deadline.h"
 
 namespace syncline::etcd_store {
 

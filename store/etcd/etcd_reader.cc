@@ -5,10 +5,10 @@
 
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
-#include "core/base/interrupt.h"
-#include "core/base/status.h"
 #include "store/common/errors.h"
 #include "store/etcd/etcd_requests.h"
+#include "syncline/interrupt.h"
+#include "syncline/status.h"
 
 namespace syncline::etcd_store {
 namespace {

@@ -9,8 +9,8 @@
 
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
-#include "core/base/deadline.h"
 #include "store/etcd/etcd_client.h"
+#include "syncline/deadline.h"
 
 namespace syncline::etcd_store {
 

@@ -10,9 +10,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
-#include "core/base/deadline.h"
 #include "core/base/hmac.h"
-#include "core/base/status.h"
 #include "store/common/contents.h"
 #include "store/common/errors.h"
 #include "store/common/listen_address.h"
@@ -21,6 +19,8 @@
 #include "store/etcd/etcd_lease.h"
 #include "store/etcd/etcd_reader.h"
 #include "store/etcd/etcd_requests.h"
+#include "syncline/deadline.h"
+#include "syncline/status.h"
 
 namespace syncline {
 namespace {
@@ -110,7 +110,7 @@ struct EtcdStore::Connection {
           EtcdLease::Share(*connection->client, absl::StrCat(etcd.prefix, "/lease"), etcd.ttl,
                            deadline));
     }
-    const std::string id = absl::BytesToHexString(RandomBytes(kClientIdBytes));
+    const std::string id = absl::BytesToHexString(base::RandomBytes(kClientIdBytes));
     connection->changes = std::make_unique<EtcdChanges>(
         *connection->client, absl::StrCat(etcd.prefix, "/calls/", id, "/"), connection->lease_id());
     return connection;

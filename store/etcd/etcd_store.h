@@ -12,7 +12,7 @@
 
 #include "absl/functional/function_ref.h"
 #include "absl/status/statusor.h"
-#include "core/store/store.h"
+#include "syncline/store.h"
 
 namespace syncline {
 

@@ -15,11 +15,11 @@
 #include "absl/synchronization/notification.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
-#include "core/base/deadline.h"
-#include "core/base/status.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "store/etcd/etcd_testing.h"
+#include "syncline/deadline.h"
+#include "syncline/status.h"
 
 namespace syncline::etcd_store {
 namespace {

@@ -15,10 +15,10 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
-#include "core/base/deadline.h"
 #include "core/base/env.h"
 #include "etcd/etcdserver/etcdserverpb/rpc.grpc.pb.h"
 #include "store/etcd/etcd_requests.h"
+#include "syncline/deadline.h"
 
 namespace syncline::etcd_store {
 namespace {
@@ -87,7 +87,7 @@ void Must(Stub* stub, grpc::Status (Stub::*method)(grpc::ClientContext*, const R
 }  // namespace
 
 std::string NewTestFolder() {
-  std::string folder = absl::StrCat(GetEnv("TEST_TMPDIR").value_or("/tmp"), "/etcd-XXXXXX");
+  std::string folder = absl::StrCat(base::GetEnv("TEST_TMPDIR").value_or("/tmp"), "/etcd-XXXXXX");
   if (mkdtemp(folder.data()) == nullptr) Die(folder);
   return folder;
 }
@@ -105,7 +105,7 @@ EtcdServer::EtcdServer(std::vector<std::string> flags, const std::string& scheme
   const std::string folder = NewTestFolder();
   const std::string clients = absl::StrCat(scheme, "://", endpoint());
   const std::string peers = absl::StrCat("http://127.0.0.1:", FreePort());
-  arguments_ = {GetEnv("TEST_SRCDIR").value_or("") + "/etcd_server/usr/bin/etcd",
+  arguments_ = {base::GetEnv("TEST_SRCDIR").value_or("") + "/etcd_server/usr/bin/etcd",
                 "--data-dir",
                 folder + "/data",
                 "--listen-client-urls",

@@ -11,7 +11,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
-#include "core/base/status.h"
+#include "syncline/status.h"
 
 namespace syncline::file_store {
 namespace {

@@ -7,7 +7,7 @@
 #include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "core/base/deadline.h"
+#include "syncline/deadline.h"
 
 namespace syncline::file_store {
 

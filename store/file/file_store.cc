@@ -14,11 +14,11 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
-#include "core/base/interrupt.h"
-#include "core/base/status.h"
 #include "store/common/errors.h"
 #include "store/file/record_log.h"
 #include "store/file/unshared_file.h"
+#include "syncline/interrupt.h"
+#include "syncline/status.h"
 
 namespace syncline {
 namespace {

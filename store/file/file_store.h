@@ -14,10 +14,10 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "absl/synchronization/mutex.h"
-#include "core/base/deadline.h"
-#include "core/store/store.h"
 #include "store/common/contents.h"
 #include "store/file/file_lock.h"
+#include "syncline/deadline.h"
+#include "syncline/store.h"
 
 namespace syncline {
 

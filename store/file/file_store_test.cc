@@ -17,10 +17,10 @@
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/notification.h"
 #include "absl/time/clock.h"
-#include "core/base/status.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "store/file/file_lock.h"
+#include "syncline/status.h"
 
 namespace syncline::file_store {
 namespace {

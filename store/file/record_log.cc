@@ -42,7 +42,7 @@ bool TakeBytes(absl::string_view* in, absl::string_view* bytes) {
 }
 
 // Finds accidents, not attacks: a process that may write the file may also forge it.
-uint64_t Checksum(absl::string_view bytes) { return Fnv1a64(bytes); }
+uint64_t Checksum(absl::string_view bytes) { return base::Fnv1a64(bytes); }
 
 bool DecodeChanges(absl::string_view payload, std::vector<Change>* changes) {
   while (!payload.empty()) {

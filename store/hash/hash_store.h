@@ -6,8 +6,8 @@
 #include <string>
 #include <vector>
 
-#include "core/store/store.h"
 #include "store/common/table.h"
+#include "syncline/store.h"
 
 namespace syncline {
 

@@ -16,9 +16,9 @@
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/notification.h"
 #include "absl/time/time.h"
-#include "core/base/status.h"
 #include "core/base/thread.h"
 #include "core/base/unique_fd.h"
+#include "syncline/status.h"
 
 namespace syncline::tcp_store {
 namespace {
@@ -48,8 +48,8 @@ absl::Status CheckThreads() {
   absl::Notification enough;
   std::vector<std::thread> threads;
   for (int i = 0; i < kThreads && status.ok(); ++i) {
-    auto thread =
-        StartThread("gRPC", [&enough] { enough.WaitForNotificationWithTimeout(absl::Minutes(1)); });
+    auto thread = base::StartThread(
+        "gRPC", [&enough] { enough.WaitForNotificationWithTimeout(absl::Minutes(1)); });
     status = thread.status();
     if (thread.ok()) threads.push_back(*std::move(thread));
   }
@@ -59,7 +59,7 @@ absl::Status CheckThreads() {
 }
 
 absl::Status CheckDescriptors() {
-  std::vector<UniqueFd> descriptors;
+  std::vector<base::UniqueFd> descriptors;
   for (int i = 0; i < kDescriptors; ++i) {
     descriptors.emplace_back(open("/", O_PATH | O_CLOEXEC));
     if (descriptors.back().valid()) continue;

@@ -5,12 +5,12 @@
 #include <algorithm>
 #include <string>
 
-#include "core/base/status.h"
 #include "core/testing/faults.h"
 #include "core/testing/no_descriptors.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "store/tcp/tcp_store.h"
+#include "syncline/status.h"
 
 namespace syncline::tcp_store {
 namespace {

@@ -6,24 +6,24 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "core/base/hmac.h"
-#include "core/base/status.h"
+#include "syncline/status.h"
 
 namespace syncline::tcp_store {
 namespace {
 
 using Answer = ServerHandshake::Answer;
 
-static_assert(kHelloBytes == kHandshakeMagic.size() + kNonceBytes + kHmacBytes);
-static_assert(kChallengeBytes == kHandshakeMagic.size() + 1 + kNonceBytes + kHmacBytes);
-static_assert(kResponseBytes == kHmacBytes);
+static_assert(kHelloBytes == kHandshakeMagic.size() + kNonceBytes + base::kHmacBytes);
+static_assert(kChallengeBytes == kHandshakeMagic.size() + 1 + kNonceBytes + base::kHmacBytes);
+static_assert(kResponseBytes == base::kHmacBytes);
 
 std::string Tag(absl::string_view secret, absl::string_view client_nonce) {
-  return HmacSha256(secret, absl::StrCat("hello", client_nonce));
+  return base::HmacSha256(secret, absl::StrCat("hello", client_nonce));
 }
 
 std::string Proof(absl::string_view party, absl::string_view secret, absl::string_view server_nonce,
                   absl::string_view client_nonce) {
-  return HmacSha256(secret, absl::StrCat(party, server_nonce, client_nonce));
+  return base::HmacSha256(secret, absl::StrCat(party, server_nonce, client_nonce));
 }
 
 absl::Status SecretsDiffer(absl::string_view why) {
@@ -35,7 +35,7 @@ absl::Status SecretsDiffer(absl::string_view why) {
 }  // namespace
 
 ClientHandshake::ClientHandshake(std::string secret)
-    : secret_(std::move(secret)), nonce_(RandomBytes(kNonceBytes)) {}
+    : secret_(std::move(secret)), nonce_(base::RandomBytes(kNonceBytes)) {}
 
 std::string ClientHandshake::Hello() const {
   return absl::StrCat(kHandshakeMagic, nonce_, Tag(secret_, nonce_));
@@ -57,7 +57,7 @@ absl::StatusOr<std::string> ClientHandshake::Respond(absl::string_view challenge
     return SecretsDiffer("it has a secret, this process has none");
   }
   if (answer == Answer::kOpen) return SecretsDiffer("it has no secret, this process has one");
-  if (!SameBytes(proof, Proof("server", secret_, server_nonce, nonce_))) {
+  if (!base::SameBytes(proof, Proof("server", secret_, server_nonce, nonce_))) {
     return SecretsDiffer("it did not prove that it knows the secret");
   }
   return Proof("client", secret_, server_nonce, nonce_);
@@ -77,9 +77,9 @@ ServerHandshake::Challenge ServerHandshake::AnswerHello(absl::string_view secret
   std::string proof(kProofBytes, '\0');
   if (!secret.empty()) {
     answer = Answer::kRefused;
-    if (CanBeHello(hello) && SameBytes(tag, Tag(secret, client_nonce))) {
+    if (CanBeHello(hello) && base::SameBytes(tag, Tag(secret, client_nonce))) {
       answer = Answer::kRespond;
-      nonce = RandomBytes(kNonceBytes);
+      nonce = base::RandomBytes(kNonceBytes);
       proof = Proof("server", secret, nonce, client_nonce);
       expected_ = Proof("client", secret, nonce, client_nonce);
     }
@@ -89,7 +89,7 @@ ServerHandshake::Challenge ServerHandshake::AnswerHello(absl::string_view secret
 }
 
 bool ServerHandshake::Accepts(absl::string_view response) const {
-  return !expected_.empty() && SameBytes(response, expected_);
+  return !expected_.empty() && base::SameBytes(response, expected_);
 }
 
 }  // namespace syncline::tcp_store

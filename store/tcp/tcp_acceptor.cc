@@ -14,10 +14,10 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "core/base/log.h"
 #include "core/base/sockets.h"
-#include "core/base/status.h"
 #include "core/base/thread.h"
+#include "syncline/log.h"
+#include "syncline/status.h"
 
 namespace syncline::tcp_store {
 namespace {
@@ -41,18 +41,20 @@ absl::Status CannotWatch() {
   return NetworkError(absl::StrCat("cannot watch for connections: ", std::strerror(errno)));
 }
 
-bool Watch(const UniqueFd& epoll, int fd, uint64_t number) {
+bool Watch(const base::UniqueFd& epoll, int fd, uint64_t number) {
   epoll_event event = {};
   event.events = EPOLLIN;
   event.data.u64 = number;
   return epoll_ctl(epoll.get(), EPOLL_CTL_ADD, fd, &event) == 0;
 }
 
-void Unwatch(const UniqueFd& epoll, int fd) { epoll_ctl(epoll.get(), EPOLL_CTL_DEL, fd, nullptr); }
+void Unwatch(const base::UniqueFd& epoll, int fd) {
+  epoll_ctl(epoll.get(), EPOLL_CTL_DEL, fd, nullptr);
+}
 
 // Sockets inherit from their listener that close() resets the connection, at once and without a
 // port in TIME_WAIT, and that what is unsent is lost. Those of clients close as usual.
-void SetResetOnClose(const UniqueFd& socket, bool reset) {
+void SetResetOnClose(const base::UniqueFd& socket, bool reset) {
   const linger option = {reset ? 1 : 0, 0};
   setsockopt(socket.get(), SOL_SOCKET, SO_LINGER, &option, sizeof(option));
 }
@@ -60,14 +62,14 @@ void SetResetOnClose(const UniqueFd& socket, bool reset) {
 // The kernel keeps a connection for its first second to itself until the client has said something,
 // as clients of the job do at once. So one who only connects, and connects again, costs nothing
 // here.
-void SetDeferAccept(const UniqueFd& listener) {
+void SetDeferAccept(const base::UniqueFd& listener) {
   const int seconds = 1;
   setsockopt(listener.get(), IPPROTO_TCP, TCP_DEFER_ACCEPT, &seconds, sizeof(seconds));
 }
 
 // "10.0.0.7:4711".
-std::string PeerOf(const UniqueFd& socket) {
-  SocketAddress address;
+std::string PeerOf(const base::UniqueFd& socket) {
+  base::SocketAddress address;
   char host[NI_MAXHOST] = {};
   char port[NI_MAXSERV] = {};
   if (getpeername(socket.get(), address.get(), &address.length) != 0 ||
@@ -92,8 +94,8 @@ TCPAcceptor::TCPAcceptor(Listener listener, Options options, ConnectionHandler h
     : options_(std::move(options)), handler_(std::move(handler)), listener_(std::move(listener)) {}
 
 absl::Status TCPAcceptor::Open() {
-  epoll_ = UniqueFd(epoll_create1(EPOLL_CLOEXEC));
-  stop_ = UniqueFd(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
+  epoll_ = base::UniqueFd(epoll_create1(EPOLL_CLOEXEC));
+  stop_ = base::UniqueFd(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
   if (!epoll_.valid() || !stop_.valid() || !Watch(epoll_, stop_.get(), kStop)) {
     return CannotWatch();
   }
@@ -103,7 +105,7 @@ absl::Status TCPAcceptor::Open() {
     if (!Watch(epoll_, listener_.sockets[i].get(), kFirstListener + i)) return CannotWatch();
   }
   last_number_ = last_heard_ = kFirstConnection;
-  SYNCLINE_ASSIGN_OR_RETURN(thread_, StartThread("connections", [this] { Run(); }));
+  SYNCLINE_ASSIGN_OR_RETURN(thread_, base::StartThread("connections", [this] { Run(); }));
   return absl::OkStatus();
 }
 
@@ -176,7 +178,7 @@ int TCPAcceptor::PollTimeout() const {
 // it.
 bool TCPAcceptor::AcceptFrom(int listener) {
   for (int i = 0; i < kAcceptsInARow; ++i) {
-    absl::StatusOr<UniqueFd> accepted = TryAccept(listener);
+    absl::StatusOr<base::UniqueFd> accepted = base::TryAccept(listener);
     if (!accepted.ok() && !strangers_.empty()) {
       CloseOldest(strangers_, "it had proved nothing, and there are no more descriptors");
       continue;
@@ -191,7 +193,7 @@ bool TCPAcceptor::AcceptFrom(int listener) {
   return false;
 }
 
-void TCPAcceptor::Add(UniqueFd socket) {
+void TCPAcceptor::Add(base::UniqueFd socket) {
   if (strangers_.size() == kMaxStrangers) {
     Advance(strangers_, strangers_.begin());  // It may have said hello meanwhile.
   }
@@ -244,9 +246,9 @@ void TCPAcceptor::Advance(Connections& from, Connections::iterator at) {
 }
 
 // Not by closing alone: a fork()ed child that has the descriptor keeps it in the epoll set.
-UniqueFd TCPAcceptor::Remove(Connections& from, Connections::iterator at) {
+base::UniqueFd TCPAcceptor::Remove(Connections& from, Connections::iterator at) {
   if (at->second.watched) Unwatch(epoll_, at->second.socket.get());
-  UniqueFd socket = std::move(at->second.socket);
+  base::UniqueFd socket = std::move(at->second.socket);
   from.erase(at);
   return socket;
 }
@@ -327,7 +329,7 @@ void TCPAcceptor::WatchListeners(bool watch) {
   }
 }
 
-void TCPAcceptor::LogRefusal(const UniqueFd& socket, absl::string_view why) {
+void TCPAcceptor::LogRefusal(const base::UniqueFd& socket, absl::string_view why) {
   if (log_again_.has_value() && !log_again_->Expired()) {
     ++num_unlogged_;  // Without the cost of the text.
     return;

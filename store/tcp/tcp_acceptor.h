@@ -17,10 +17,10 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
-#include "core/base/deadline.h"
 #include "core/base/unique_fd.h"
 #include "store/common/listen_address.h"
 #include "store/tcp/handshake.h"
+#include "syncline/deadline.h"
 
 namespace syncline::tcp_store {
 
@@ -50,7 +50,7 @@ class TCPAcceptor {
   };
 
   // Takes a connection, which is non-blocking. Called on the acceptor's thread.
-  using ConnectionHandler = std::function<void(UniqueFd connection)>;
+  using ConnectionHandler = std::function<void(base::UniqueFd connection)>;
 
   static absl::StatusOr<std::unique_ptr<TCPAcceptor>> Start(store::Listener listener,
                                                             Options options,
@@ -67,7 +67,7 @@ class TCPAcceptor {
  private:
   // A connection before its client's proof.
   struct Unproved {
-    UniqueFd socket;
+    base::UniqueFd socket;
     Deadline deadline;
     ServerHandshake handshake;
     bool watched = false;  // By epoll.
@@ -87,10 +87,10 @@ class TCPAcceptor {
   int PollTimeout() const;  // In milliseconds.
 
   bool AcceptFrom(int listener);  // Whether there are no more for now.
-  void Add(UniqueFd socket);
+  void Add(base::UniqueFd socket);
   void HearNewcomers();
   void Advance(Connections& from, Connections::iterator at);
-  UniqueFd Remove(Connections& from, Connections::iterator at);
+  base::UniqueFd Remove(Connections& from, Connections::iterator at);
   Step Receive(Unproved& connection);
   Step ExamineHello(Unproved& connection);
   Step ExamineResponse(Unproved& connection);
@@ -100,14 +100,14 @@ class TCPAcceptor {
   void PauseAccepting(const absl::Status& why);
   void WatchListeners(bool watch);
 
-  void LogRefusal(const UniqueFd& socket, absl::string_view why);
+  void LogRefusal(const base::UniqueFd& socket, absl::string_view why);
   void LogSometimes(absl::string_view message);
 
   const Options options_;
   const ConnectionHandler handler_;
   store::Listener listener_;
-  UniqueFd epoll_;
-  UniqueFd stop_;  // An eventfd.
+  base::UniqueFd epoll_;
+  base::UniqueFd stop_;  // An eventfd.
   std::thread thread_;
   std::atomic<int64_t> num_unproved_{0};
 

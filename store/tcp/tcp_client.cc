@@ -14,11 +14,11 @@
 #include "absl/container/flat_hash_map.h"
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/mutex.h"
-#include "core/base/interrupt.h"
-#include "core/base/status.h"
 #include "store/tcp/grpc_resources.h"
 #include "store/tcp/store.grpc.pb.h"
 #include "store/tcp/tcp_limits.h"
+#include "syncline/interrupt.h"
+#include "syncline/status.h"
 
 namespace syncline::tcp_store {
 namespace {
@@ -31,7 +31,7 @@ constexpr absl::Duration kCloseGrace = absl::Seconds(5);
 constexpr size_t kIdBytes = 11;
 
 // Over a connection that is there already, so gRPC looks up no name, and never connects again.
-std::shared_ptr<grpc::Channel> NewChannel(UniqueFd connection) {
+std::shared_ptr<grpc::Channel> NewChannel(base::UniqueFd connection) {
   grpc::ChannelArguments arguments;
   arguments.SetMaxReceiveMessageSize(static_cast<int>(kMaxMessageBytes));
   return grpc::CreateCustomInsecureChannelFromFd("store", connection.release(), arguments);
@@ -204,7 +204,7 @@ TCPClient::TCPClient(std::unique_ptr<Stream> stream) : pid_(getpid()), stream_(s
 absl::StatusOr<std::unique_ptr<TCPClient>> TCPClient::Connect(const ServerAddress& server,
                                                               const Deadline& deadline) {
   SYNCLINE_RETURN_IF_ERROR(CheckGrpcResources());
-  SYNCLINE_ASSIGN_OR_RETURN(UniqueFd connection, ConnectToServer(server, deadline));
+  SYNCLINE_ASSIGN_OR_RETURN(base::UniqueFd connection, ConnectToServer(server, deadline));
   return std::unique_ptr<TCPClient>(new TCPClient(Stream::Open(NewChannel(std::move(connection)))));
 }
 

@@ -7,9 +7,9 @@
 #include <memory>
 
 #include "absl/status/statusor.h"
-#include "core/base/deadline.h"
 #include "store/tcp/store.pb.h"
 #include "store/tcp/tcp_connect.h"
+#include "syncline/deadline.h"
 
 namespace syncline::tcp_store {
 

@@ -10,11 +10,11 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
-#include "core/base/interrupt.h"
 #include "core/base/resolve.h"
 #include "core/base/sockets.h"
-#include "core/base/status.h"
 #include "store/tcp/handshake.h"
+#include "syncline/interrupt.h"
+#include "syncline/status.h"
 
 namespace syncline::tcp_store {
 namespace {
@@ -26,46 +26,46 @@ constexpr absl::Duration kAddressTimeout = absl::Seconds(5);
 
 // How one attempt ended.
 struct Attempt {
-  UniqueFd connection;
+  base::UniqueFd connection;
   absl::Status refusal;    // Of a server that answered: final.
   absl::Status no_answer;  // Another attempt may do better.
 };
 
 // Both sides' proofs over `connection`.
-Attempt Prove(UniqueFd connection, const std::string& secret, const Deadline& deadline) {
+Attempt Prove(base::UniqueFd connection, const std::string& secret, const Deadline& deadline) {
   const ClientHandshake handshake(secret);
   const std::string hello = handshake.Hello();
   std::string challenge(kChallengeBytes, '\0');
   Attempt attempt;
-  attempt.no_answer = SendAll(connection.get(), hello.data(), hello.size(), deadline);
+  attempt.no_answer = base::SendAll(connection.get(), hello.data(), hello.size(), deadline);
   if (!attempt.no_answer.ok()) return attempt;
   // The magic first: what another service says may be short.
   const size_t first = kHandshakeMagic.size();
-  attempt.no_answer = ReceiveAll(connection.get(), &challenge[0], first, deadline);
+  attempt.no_answer = base::ReceiveAll(connection.get(), &challenge[0], first, deadline);
   if (!attempt.no_answer.ok()) return attempt;
   if (ServerHandshake::CanBeHello(challenge.substr(0, first))) {
     attempt.no_answer =
-        ReceiveAll(connection.get(), &challenge[first], challenge.size() - first, deadline);
+        base::ReceiveAll(connection.get(), &challenge[first], challenge.size() - first, deadline);
     if (!attempt.no_answer.ok()) return attempt;
   }
   const absl::StatusOr<std::string> response = handshake.Respond(challenge);
   attempt.refusal = response.status();
   if (!attempt.refusal.ok()) return attempt;
-  attempt.no_answer = SendAll(connection.get(), response->data(), response->size(), deadline);
+  attempt.no_answer = base::SendAll(connection.get(), response->data(), response->size(), deadline);
   if (attempt.no_answer.ok()) attempt.connection = std::move(connection);
   return attempt;
 }
 
 Attempt TryOnce(const ServerAddress& server, const Deadline& deadline) {
   Attempt attempt;
-  const auto addresses = Resolve(server.host, {server.port}, deadline);
+  const auto addresses = base::Resolve(server.host, {server.port}, deadline);
   attempt.no_answer = addresses.status();
   if (!addresses.ok()) return attempt;
-  for (const SocketAddress& address : *addresses) {
+  for (const base::SocketAddress& address : *addresses) {
     const Deadline one(&address == &addresses->back()
                            ? deadline.Remaining()
                            : std::min(deadline.Remaining(), kAddressTimeout));
-    absl::StatusOr<UniqueFd> connected = Connect(address, SOCK_STREAM, one);
+    absl::StatusOr<base::UniqueFd> connected = base::Connect(address, SOCK_STREAM, one);
     attempt.no_answer = connected.status();
     if (!connected.ok()) continue;
     attempt = Prove(*std::move(connected), server.secret, one);
@@ -76,7 +76,8 @@ Attempt TryOnce(const ServerAddress& server, const Deadline& deadline) {
 
 }  // namespace
 
-absl::StatusOr<UniqueFd> ConnectToServer(const ServerAddress& server, const Deadline& deadline) {
+absl::StatusOr<base::UniqueFd> ConnectToServer(const ServerAddress& server,
+                                               const Deadline& deadline) {
   absl::Duration pause = kFirstPause;
   std::string cause = "it does not answer";
   while (true) {

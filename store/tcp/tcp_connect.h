@@ -5,8 +5,8 @@
 #include <string>
 
 #include "absl/status/statusor.h"
-#include "core/base/deadline.h"
 #include "core/base/unique_fd.h"
+#include "syncline/deadline.h"
 
 namespace syncline::tcp_store {
 
@@ -21,7 +21,8 @@ struct ServerAddress {
 // Tries until `deadline`, as the server may start later than its clients, or close a connection to
 // take another. Errors are NetworkErrors; one that comes before the deadline is final. A name that
 // takes long to look up can delay the return beyond the deadline, see resolv.conf(5).
-absl::StatusOr<UniqueFd> ConnectToServer(const ServerAddress& server, const Deadline& deadline);
+absl::StatusOr<base::UniqueFd> ConnectToServer(const ServerAddress& server,
+                                               const Deadline& deadline);
 
 }  // namespace syncline::tcp_store
 

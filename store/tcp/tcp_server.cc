@@ -9,8 +9,6 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/mutex.h"
-#include "core/base/log.h"
-#include "core/base/status.h"
 #include "core/base/unique_fd.h"
 #include "store/common/listen_address.h"
 #include "store/tcp/grpc_resources.h"
@@ -18,6 +16,8 @@
 #include "store/tcp/tcp_acceptor.h"
 #include "store/tcp/tcp_limits.h"
 #include "store/tcp/tcp_session.h"
+#include "syncline/log.h"
+#include "syncline/status.h"
 
 namespace syncline {
 namespace {
@@ -95,12 +95,12 @@ absl::StatusOr<std::unique_ptr<TCPServer>> TCPServer::Start(const Options& optio
                                  options.secret.size(), " bytes and might be guessed; make one ",
                                  "with `openssl rand -hex 32`"));
   }
-  SYNCLINE_ASSIGN_OR_RETURN(impl->acceptor,
-                            TCPAcceptor::Start(std::move(listener), std::move(acceptor_options),
-                                               [server = impl->server.get()](UniqueFd connection) {
-                                                 grpc::AddInsecureChannelFromFd(
-                                                     server, connection.release());
-                                               }));
+  SYNCLINE_ASSIGN_OR_RETURN(
+      impl->acceptor, TCPAcceptor::Start(std::move(listener), std::move(acceptor_options),
+                                         [server = impl->server.get()](base::UniqueFd connection) {
+                                           grpc::AddInsecureChannelFromFd(server,
+                                                                          connection.release());
+                                         }));
   return std::unique_ptr<TCPServer>(new TCPServer(std::move(impl)));
 }
 

@@ -17,10 +17,10 @@ namespace syncline {
 class TCPServer {
  public:
   struct Options {
-    std::string host = "127.0.0.1";                    // The one address it listens on.
-    int port = 0;                                      // 0 lets the system choose.
-    std::string secret;                                // What clients must know; empty lets in all.
-    absl::Duration lookup_timeout = kResolveTimeout;   // Of `host`.
+    std::string host = "127.0.0.1";  // The one address it listens on.
+    int port = 0;                    // 0 lets the system choose.
+    std::string secret;              // What clients must know; empty lets in all.
+    absl::Duration lookup_timeout = base::kResolveTimeout;  // Of `host`.
     absl::Duration time_to_prove = absl::Seconds(10);  // Then who has not proved it is put out.
   };
 

@@ -7,9 +7,9 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
-#include "core/base/status.h"
 #include "store/common/errors.h"
 #include "store/tcp/tcp_limits.h"
+#include "syncline/status.h"
 
 namespace syncline::tcp_store {
 namespace {

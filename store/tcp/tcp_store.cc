@@ -6,15 +6,15 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "core/base/deadline.h"
 #include "core/base/env.h"
-#include "core/base/status.h"
 #include "store/common/errors.h"
 #include "store/common/listen_address.h"
 #include "store/tcp/store.pb.h"
 #include "store/tcp/tcp_client.h"
 #include "store/tcp/tcp_connect.h"
 #include "store/tcp/tcp_server.h"
+#include "syncline/deadline.h"
+#include "syncline/status.h"
 
 namespace syncline {
 namespace {
@@ -39,7 +39,7 @@ const StoreRegistry::Registration kTCP(
       options.connect_timeout = config.connect_timeout;
       options.secret = config.secret;
       if (options.secret.empty()) {
-        SYNCLINE_ASSIGN_OR_RETURN(options.secret, JobSecret());
+        SYNCLINE_ASSIGN_OR_RETURN(options.secret, base::JobSecret());
       }
       return TCPStore::Create(options);
     });

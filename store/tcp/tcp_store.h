@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "core/store/store.h"
+#include "syncline/store.h"
 
 namespace syncline {
 

@@ -18,14 +18,14 @@
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/notification.h"
 #include "absl/time/clock.h"
-#include "core/base/interrupt.h"
-#include "core/base/status.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "store/tcp/store.grpc.pb.h"
 #include "store/tcp/tcp_connect.h"
 #include "store/tcp/tcp_server.h"
 #include "store/tcp/tcp_testing.h"
+#include "syncline/interrupt.h"
+#include "syncline/status.h"
 
 namespace syncline::tcp_store {
 namespace {
@@ -186,7 +186,7 @@ TEST(TCPStoreTest, NoWaitOutlivesItsTimeoutOrItsClientOnTheServer) {
   EXPECT_FALSE(client->Get("never", absl::Milliseconds(20)).ok());
   EXPECT_EQ(server->NumWaits(), 0);
 
-  absl::StatusOr<UniqueFd> connection =
+  absl::StatusOr<base::UniqueFd> connection =
       ConnectToServer({"127.0.0.1", server->port(), ""}, Deadline(kTimeout));
   ASSERT_TRUE(connection.ok()) << connection.status();
   auto stub = wire::StoreService::NewStub(

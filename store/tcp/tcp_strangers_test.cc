@@ -22,7 +22,6 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "absl/time/clock.h"
-#include "core/base/deadline.h"
 #include "core/base/sockets.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -30,6 +29,7 @@
 #include "store/tcp/tcp_server.h"
 #include "store/tcp/tcp_store.h"
 #include "store/tcp/tcp_testing.h"
+#include "syncline/deadline.h"
 
 namespace syncline::tcp_store {
 namespace {
@@ -43,13 +43,14 @@ std::string Bytes(std::initializer_list<int> bytes) { return {bytes.begin(), byt
 class Stranger {
  public:
   explicit Stranger(int port) {
-    SocketAddress address;
+    base::SocketAddress address;
     auto* const v4 = reinterpret_cast<sockaddr_in*>(address.get());
     v4->sin_family = AF_INET;
     v4->sin_port = htons(static_cast<uint16_t>(port));
     v4->sin_addr.s_addr = htonl(INADDR_LOOPBACK);
     address.length = sizeof(*v4);
-    absl::StatusOr<UniqueFd> connected = Connect(address, SOCK_STREAM, Deadline(kTimeout));
+    absl::StatusOr<base::UniqueFd> connected =
+        base::Connect(address, SOCK_STREAM, Deadline(kTimeout));
     EXPECT_TRUE(connected.ok()) << connected.status();
     if (!connected.ok()) return;
     socket_ = *std::move(connected);
@@ -59,7 +60,7 @@ class Stranger {
 
   // As much as the server takes; it may close the connection at any time.
   void Send(absl::string_view bytes) {
-    SendAll(socket_.get(), bytes.data(), bytes.size(), Deadline(kTimeout)).IgnoreError();
+    base::SendAll(socket_.get(), bytes.data(), bytes.size(), Deadline(kTimeout)).IgnoreError();
   }
 
   bool IsClosed() const {
@@ -69,7 +70,7 @@ class Stranger {
   }
 
  private:
-  UniqueFd socket_;
+  base::UniqueFd socket_;
 };
 
 size_t NumOpen(const std::vector<Stranger>& strangers) {

@@ -11,11 +11,11 @@
 
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
-#include "core/base/deadline.h"
-#include "core/base/status.h"
 #include "gtest/gtest.h"
 #include "store/tcp/tcp_server.h"
 #include "store/tcp/tcp_store.h"
+#include "syncline/deadline.h"
+#include "syncline/status.h"
 
 namespace syncline::tcp_store {
 

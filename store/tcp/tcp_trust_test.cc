@@ -19,10 +19,7 @@
 #include "absl/synchronization/mutex.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
-#include "core/base/deadline.h"
-#include "core/base/log.h"
 #include "core/base/sockets.h"
-#include "core/base/status.h"
 #include "core/base/unique_fd.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -34,6 +31,9 @@
 #include "store/tcp/tcp_server.h"
 #include "store/tcp/tcp_store.h"
 #include "store/tcp/tcp_testing.h"
+#include "syncline/deadline.h"
+#include "syncline/log.h"
+#include "syncline/status.h"
 
 namespace syncline::tcp_store {
 namespace {
@@ -104,7 +104,8 @@ class OneTimeServer {
     EXPECT_TRUE(listener.ok()) << listener.status();
     port_ = listener->port;
     thread_ = std::thread([this, serve, listener = *std::move(listener)] {
-      absl::StatusOr<UniqueFd> connection = Accept(listener.sockets[0].get(), Deadline(kTimeout));
+      absl::StatusOr<base::UniqueFd> connection =
+          base::Accept(listener.sockets[0].get(), Deadline(kTimeout));
       EXPECT_TRUE(connection.ok()) << connection.status();
       if (connection.ok()) result_ = serve(connection->get());
     });
@@ -124,18 +125,18 @@ class OneTimeServer {
 
 std::string Receive(int connection, size_t size) {
   std::string bytes(size, '\0');
-  EXPECT_TRUE(ReceiveAll(connection, &bytes[0], size, Deadline(kTimeout)).ok());
+  EXPECT_TRUE(base::ReceiveAll(connection, &bytes[0], size, Deadline(kTimeout)).ok());
   return bytes;
 }
 
 bool Send(int connection, const std::string& bytes) {
-  return SendAll(connection, bytes.data(), bytes.size(), Deadline(kTimeout)).ok();
+  return base::SendAll(connection, bytes.data(), bytes.size(), Deadline(kTimeout)).ok();
 }
 
 // Whether the other end closes the connection without having sent anything.
 bool EndsInSilence(int connection) {
   char byte = 0;
-  if (!WaitReadable(connection, Deadline(kTimeout)).ok()) return false;
+  if (!base::WaitReadable(connection, Deadline(kTimeout)).ok()) return false;
   const ssize_t size = recv(connection, &byte, 1, 0);
   return size == 0 || (size < 0 && errno == ECONNRESET);
 }
@@ -163,16 +164,16 @@ TEST(TCPTrustTest, AServiceOfAnotherKindIsRecognised) {
 }
 
 // A connection to a server on this host.
-UniqueFd ConnectTo(int port) {
-  SocketAddress address;
+base::UniqueFd ConnectTo(int port) {
+  base::SocketAddress address;
   auto* const v4 = reinterpret_cast<sockaddr_in*>(address.get());
   v4->sin_family = AF_INET;
   v4->sin_port = htons(static_cast<uint16_t>(port));
   v4->sin_addr.s_addr = htonl(INADDR_LOOPBACK);
   address.length = sizeof(*v4);
-  absl::StatusOr<UniqueFd> connected = Connect(address, SOCK_STREAM, Deadline(kTimeout));
+  absl::StatusOr<base::UniqueFd> connected = Connect(address, SOCK_STREAM, Deadline(kTimeout));
   EXPECT_TRUE(connected.ok()) << connected.status();
-  return connected.ok() ? *std::move(connected) : UniqueFd();
+  return connected.ok() ? *std::move(connected) : base::UniqueFd();
 }
 
 // HTTP/2, as far as gRPC needs it.
@@ -219,7 +220,7 @@ std::string RequestToSet(const std::string& key) {
 bool AwaitEnd(int connection) {
   const Deadline deadline(kTimeout);
   char bytes[1024];
-  while (WaitReadable(connection, deadline).ok()) {
+  while (base::WaitReadable(connection, deadline).ok()) {
     const ssize_t size = recv(connection, bytes, sizeof(bytes), 0);
     if (size == 0 || (size < 0 && errno == ECONNRESET)) return true;
   }
@@ -228,15 +229,15 @@ bool AwaitEnd(int connection) {
 
 TEST(TCPTrustTest, NothingIsExecutedBeforeTheProof) {
   auto server = Create(Server("sesame"));
-  const UniqueFd at_once = ConnectTo(server->port());
+  const base::UniqueFd at_once = ConnectTo(server->port());
   Send(at_once.get(), RequestToSet("key"));
   EXPECT_TRUE(AwaitEnd(at_once.get()));
 
-  const UniqueFd with_another_secret = ConnectTo(server->port());
+  const base::UniqueFd with_another_secret = ConnectTo(server->port());
   Send(with_another_secret.get(), ClientHandshake("barley").Hello() + RequestToSet("key"));
   EXPECT_TRUE(AwaitEnd(with_another_secret.get()));
 
-  const UniqueFd without_response = ConnectTo(server->port());
+  const base::UniqueFd without_response = ConnectTo(server->port());
   Send(without_response.get(), ClientHandshake("sesame").Hello() + RequestToSet("key"));
   EXPECT_TRUE(AwaitEnd(without_response.get()));
   EXPECT_FALSE(*server->Check(Strings{"key"}));
@@ -248,7 +249,7 @@ TEST(TCPTrustTest, AProofServesOnce) {
   const ClientHandshake handshake("sesame");
   std::string response;
   for (const bool replayed : {false, true}) {
-    const UniqueFd connection = ConnectTo(server->port());
+    const base::UniqueFd connection = ConnectTo(server->port());
     Send(connection.get(), handshake.Hello());
     const std::string challenge = Receive(connection.get(), kChallengeBytes);
     if (!replayed) {
@@ -272,9 +273,9 @@ TEST(TCPTrustTest, AClientThatProvesNothingIsPutOut) {
   options.secret = "sesame";
   options.time_to_prove = absl::Milliseconds(100);
   auto server = Start(options);
-  const UniqueFd silent = ConnectTo(server->port());
+  const base::UniqueFd silent = ConnectTo(server->port());
   EXPECT_TRUE(AwaitEnd(silent.get()));
-  const UniqueFd half_way = ConnectTo(server->port());
+  const base::UniqueFd half_way = ConnectTo(server->port());
   Send(half_way.get(), ClientHandshake("sesame").Hello());
   EXPECT_TRUE(AwaitEnd(half_way.get()));
   EXPECT_TRUE(Eventually([&] { return server->NumClients() == 0; }));
@@ -289,7 +290,7 @@ TEST(TCPTrustTest, WithoutASecretAClientThatDoesNotSayHelloIsPutOut) {
   TCPServer::Options options;
   options.time_to_prove = absl::Milliseconds(100);
   auto server = Start(options);
-  const UniqueFd silent = ConnectTo(server->port());
+  const base::UniqueFd silent = ConnectTo(server->port());
   EXPECT_TRUE(AwaitEnd(silent.get()));
   EXPECT_TRUE(Eventually([&] { return server->NumClients() == 0; }));
 
@@ -300,8 +301,8 @@ TEST(TCPTrustTest, WithoutASecretAClientThatDoesNotSayHelloIsPutOut) {
 
 // A client that has said hello to a server without a secret, and has no room for even the first
 // byte of an answer.
-UniqueFd ConnectDeafly(int port) {
-  absl::StatusOr<UniqueFd> connection =
+base::UniqueFd ConnectDeafly(int port) {
+  absl::StatusOr<base::UniqueFd> connection =
       ConnectToServer({"127.0.0.1", port, ""}, Deadline(kTimeout));
   EXPECT_TRUE(connection.ok()) << connection.status();
   Send(connection->get(), OpeningOfStream(0));
@@ -313,7 +314,7 @@ TEST(TCPTrustTest, AClientThatProvesNothingAndReadsNothingIsPutOut) {
   options.secret = "sesame";
   options.time_to_prove = absl::Milliseconds(200);
   auto server = Start(options);
-  const UniqueFd client = ConnectTo(server->port());
+  const base::UniqueFd client = ConnectTo(server->port());
   Send(client.get(), OpeningOfStream(0));
   EXPECT_TRUE(AwaitEnd(client.get()));
   EXPECT_TRUE(Eventually([&] { return server->NumClients() == 0; }));
@@ -324,7 +325,7 @@ TEST(TCPTrustTest, AClientThatIsRefusedAndReadsNothingIsPutOut) {
   options.secret = "sesame";
   options.time_to_prove = absl::Seconds(1);
   auto server = Start(options);
-  const UniqueFd client = ConnectTo(server->port());
+  const base::UniqueFd client = ConnectTo(server->port());
   Send(client.get(), ClientHandshake("").Hello());
   EXPECT_TRUE(AwaitEnd(client.get()));
   EXPECT_TRUE(Eventually([&] { return server->NumClients() == 0; }));
@@ -334,7 +335,7 @@ TEST(TCPTrustTest, AClientThatOpensNoStreamIsPutOut) {
   TCPServer::Options options;
   options.time_to_prove = absl::Milliseconds(200);  // As long as a connection may be idle, too.
   auto server = Start(options);
-  absl::StatusOr<UniqueFd> client =
+  absl::StatusOr<base::UniqueFd> client =
       ConnectToServer({"127.0.0.1", server->port(), ""}, Deadline(kTimeout));
   ASSERT_TRUE(client.ok()) << client.status();
   EXPECT_TRUE(AwaitEnd(client->get()));
@@ -342,7 +343,7 @@ TEST(TCPTrustTest, AClientThatOpensNoStreamIsPutOut) {
 
 TEST(TCPTrustTest, AClientThatLeavesAndReadsNothingIsPutOut) {
   auto server = Start({});
-  const UniqueFd client = ConnectDeafly(server->port());
+  const base::UniqueFd client = ConnectDeafly(server->port());
   wire::ClientMessage message;
   message.mutable_get()->add_keys("never");
   Send(client.get(), MessageFrame(message, 0));
@@ -376,7 +377,7 @@ TEST(TCPTrustTest, AnAnswerWithAnotherNumberOfValuesThanKeysIsAnError) {
   ASSERT_TRUE(listener.ok()) << listener.status();
   const int port = listener->port;
   auto acceptor = TCPAcceptor::Start(
-      *std::move(listener), {"", kTimeout, "empty-handed"}, [&](UniqueFd connection) {
+      *std::move(listener), {"", kTimeout, "empty-handed"}, [&](base::UniqueFd connection) {
         grpc::AddInsecureChannelFromFd(server.get(), connection.release());
       });
   ASSERT_TRUE(acceptor.ok()) << acceptor.status();

@@ -15,9 +15,9 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "absl/time/time.h"
-#include "core/base/status.h"
-#include "core/group/backend.h"
-#include "core/tensor/tensor.h"
+#include "syncline/backend.h"
+#include "syncline/status.h"
+#include "syncline/tensor.h"
 #include "tests/backends/auto_workers.h"
 
 namespace syncline {

@@ -9,9 +9,9 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
-#include "core/group/backend_registry.h"
-#include "core/store/prefix_store.h"
 #include "store/file/file_store.h"
+#include "syncline/backend_registry.h"
+#include "syncline/prefix_store.h"
 
 namespace syncline {
 namespace {

@@ -11,8 +11,8 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "core/group/backend.h"
-#include "core/store/store.h"
+#include "syncline/backend.h"
+#include "syncline/store.h"
 #include "tests/support/hosts.h"
 #include "tests/support/processes.h"
 

@@ -9,12 +9,12 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
-#include "core/base/status.h"
-#include "core/group/backend.h"
-#include "core/group/backend_registry.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "store/hash/hash_store.h"
+#include "syncline/backend.h"
+#include "syncline/backend_registry.h"
+#include "syncline/status.h"
 #include "tests/backends/killable.h"
 #include "tests/support/ranks.h"
 

@@ -14,8 +14,8 @@
 
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
-#include "core/group/backend.h"
 #include "gtest/gtest.h"
+#include "syncline/backend.h"
 #include "tests/backends/conformance_data.h"
 
 namespace syncline {

@@ -5,9 +5,9 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
-#include "core/base/error_origin.h"
-#include "core/base/status.h"
 #include "gmock/gmock.h"
+#include "syncline/error_origin.h"
+#include "syncline/status.h"
 #include "tests/backends/backend_conformance.h"
 #include "tests/support/operations.h"
 #include "tests/support/ranks.h"

@@ -4,7 +4,7 @@
 #include <algorithm>
 #include <set>
 
-#include "core/group/backend_registry.h"
+#include "syncline/backend_registry.h"
 
 namespace syncline {
 namespace {

@@ -8,10 +8,10 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
-#include "core/base/status.h"
-#include "core/store/prefix_store.h"
 #include "gtest/gtest.h"
 #include "store/file/file_store.h"
+#include "syncline/prefix_store.h"
+#include "syncline/status.h"
 #include "tests/backends/conformance_data.h"
 #include "tests/support/processes.h"
 

@@ -4,7 +4,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "core/base/status.h"
+#include "syncline/status.h"
 #include "tests/backends/conformance_data.h"
 #include "tests/support/operations.h"
 

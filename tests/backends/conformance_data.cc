@@ -6,9 +6,9 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "core/base/status.h"
-#include "core/group/backend_registry.h"
-#include "core/store/prefix_store.h"
+#include "syncline/backend_registry.h"
+#include "syncline/prefix_store.h"
+#include "syncline/status.h"
 #include "tests/support/values.h"
 
 namespace syncline {

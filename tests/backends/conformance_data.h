@@ -13,9 +13,9 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
-#include "core/group/backend.h"
-#include "core/group/collective.h"
-#include "core/store/store.h"
+#include "syncline/backend.h"
+#include "syncline/collective.h"
+#include "syncline/store.h"
 
 namespace syncline {
 

@@ -6,7 +6,7 @@
 
 #include "absl/functional/function_ref.h"
 #include "absl/strings/str_cat.h"
-#include "core/base/status.h"
+#include "syncline/status.h"
 #include "tests/backends/conformance_data.h"
 #include "tests/support/operations.h"
 #include "tests/support/values.h"

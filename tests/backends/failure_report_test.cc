@@ -8,12 +8,12 @@
 #include "absl/synchronization/notification.h"
 #include "absl/time/clock.h"
 #include "backends/common/failure_reporter.h"
-#include "core/base/error_origin.h"
-#include "core/base/status.h"
 #include "core/testing/faults.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "store/hash/hash_store.h"
+#include "syncline/error_origin.h"
+#include "syncline/status.h"
 
 namespace syncline {
 namespace {
@@ -26,24 +26,24 @@ using ::testing::Not;
 std::string Message(const absl::Status& status) { return std::string(status.message()); }
 
 // Ranks 0 to n - 1 of a group, all of which are this process.
-std::vector<PeerTable> JoinAll(Store& store, int n) {
-  std::vector<std::optional<PeerTable>> made(n);
+std::vector<backends::PeerTable> JoinAll(Store& store, int n) {
+  std::vector<std::optional<backends::PeerTable>> made(n);
   std::vector<std::thread> threads;
   for (int rank = 0; rank < n; ++rank) {
     threads.emplace_back([&, rank] {
-      made[rank] =
-          PeerTable::Join(store, rank, n, absl::StrCat("at ", rank), Deadline(absl::Seconds(30)))
-              .value();
+      made[rank] = backends::PeerTable::Join(store, rank, n, absl::StrCat("at ", rank),
+                                             Deadline(absl::Seconds(30)))
+                       .value();
     });
   }
   for (std::thread& thread : threads) thread.join();
-  std::vector<PeerTable> tables;
+  std::vector<backends::PeerTable> tables;
   for (auto& table : made) tables.push_back(*std::move(table));
   return tables;
 }
 
-Failure Lost(std::vector<int> awaited, std::vector<int> lost = {}) {
-  Failure failure;
+backends::Failure Lost(std::vector<int> awaited, std::vector<int> lost = {}) {
+  backends::Failure failure;
   failure.operation = "all_reduce #5 (float32, 10 elements, sum)";
   failure.awaited = std::move(awaited);
   failure.lost = std::move(lost);
@@ -52,8 +52,8 @@ Failure Lost(std::vector<int> awaited, std::vector<int> lost = {}) {
   return failure;
 }
 
-Failure TimedOut(std::vector<int> awaited) {
-  Failure failure = Lost(std::move(awaited));
+backends::Failure TimedOut(std::vector<int> awaited) {
+  backends::Failure failure = Lost(std::move(awaited));
   failure.cause = TimeoutError("not complete after 1s");
   failure.timeout = absl::Seconds(1);
   return failure;
@@ -61,13 +61,13 @@ Failure TimedOut(std::vector<int> awaited) {
 
 // All of `failures`, by rank, at once.
 std::vector<absl::Status> DiagnoseAll(const std::shared_ptr<Store>& store,
-                                      const std::vector<PeerTable>& tables,
-                                      const std::vector<Failure>& failures) {
+                                      const std::vector<backends::PeerTable>& tables,
+                                      const std::vector<backends::Failure>& failures) {
   std::vector<absl::Status> verdicts(failures.size());
   std::vector<std::thread> threads;
   for (size_t rank = 0; rank < failures.size(); ++rank) {
     threads.emplace_back([&, rank] {
-      verdicts[rank] = FailureReporter(store, tables[rank]).Diagnose(failures[rank]);
+      verdicts[rank] = backends::FailureReporter(store, tables[rank]).Diagnose(failures[rank]);
     });
   }
   for (std::thread& thread : threads) thread.join();
@@ -119,12 +119,13 @@ TEST(PeerTableTest, EveryRankKnowsTheOthers) {
   EXPECT_EQ(tables[0].payload(2), "at 2");
   EXPECT_THAT(tables[0].Describe(2),
               AllOf(HasSubstr("rank 2 (host "), HasSubstr(absl::StrCat(", pid ", getpid(), ")"))));
-  EXPECT_EQ(tables[0].LivenessOf(2), Liveness::kAlive);
+  EXPECT_EQ(tables[0].LivenessOf(2), base::Liveness::kAlive);
 }
 
 TEST(PeerTableTest, ATimeoutNamesTheRanksThatHaveNotCome) {
   HashStore store;
-  absl::Status status = PeerTable::Join(store, 1, 4, "", Deadline(absl::Milliseconds(50))).status();
+  absl::Status status =
+      backends::PeerTable::Join(store, 1, 4, "", Deadline(absl::Milliseconds(50))).status();
   EXPECT_EQ(KindOf(status), ErrorKind::kTimeout);
   EXPECT_THAT(Message(status), HasSubstr("ranks 0, 2 and 3 of 4 have not joined"));
 }
@@ -145,7 +146,8 @@ class LateStore final : public HangingStore {
 
 TEST(PeerTableTest, ATimeoutSaysThatTheLastRankCameTooLate) {
   LateStore store;
-  absl::Status status = PeerTable::Join(store, 1, 2, "", Deadline(absl::Milliseconds(50))).status();
+  absl::Status status =
+      backends::PeerTable::Join(store, 1, 2, "", Deadline(absl::Milliseconds(50))).status();
   EXPECT_EQ(KindOf(status), ErrorKind::kTimeout);
   EXPECT_THAT(Message(status), HasSubstr("the last of 2 ranks came just after the 50ms"));
 }
@@ -172,7 +174,8 @@ class StuckStore final : public HangingStore {
 
 TEST(PeerTableTest, AStoreThatDoesNotAnswerIsToldFromAbsentRanksAndHoldsNobodyUp) {
   StuckStore store;
-  absl::Status status = PeerTable::Join(store, 1, 2, "", Deadline(absl::Milliseconds(50))).status();
+  absl::Status status =
+      backends::PeerTable::Join(store, 1, 2, "", Deadline(absl::Milliseconds(50))).status();
   EXPECT_EQ(KindOf(status), ErrorKind::kTimeout);
   EXPECT_LT(store.waited(), absl::Milliseconds(2500));
   EXPECT_THAT(Message(status),
@@ -209,11 +212,11 @@ TEST(FailureReportTest, ATimeoutOnOneRankIsATimeoutOnAll) {
 TEST(FailureReportTest, ARankThatHasLeftIsNotWaitedFor) {
   auto store = std::make_shared<HashStore>();
   const auto tables = JoinAll(*store, 2);
-  Failure failure = Lost({1});
+  backends::Failure failure = Lost({1});
   failure.left = {{1, "it is tired"}};
   const absl::Time start = absl::Now();
-  const absl::Status diagnosis = FailureReporter(store, tables[0]).Diagnose(failure);
-  EXPECT_LT(absl::Now() - start, FailureReporter::kGrace);
+  const absl::Status diagnosis = backends::FailureReporter(store, tables[0]).Diagnose(failure);
+  EXPECT_LT(absl::Now() - start, backends::FailureReporter::kGrace);
   EXPECT_EQ(KindOf(diagnosis), ErrorKind::kBackend);
   EXPECT_THAT(Message(diagnosis),
               AllOf(HasSubstr("rank 1 (host "), HasSubstr("has left the group: it is tired")));
@@ -234,11 +237,11 @@ TEST(FailureReportTest, ARankThatOnlyANeighbourMissesIsNamedOnAllRanks) {
 TEST(FailureReportTest, TheCauseThatAnotherRankToldIsQuoted) {
   auto store = std::make_shared<HashStore>();
   const auto tables = JoinAll(*store, 2);
-  Failure told = Lost({0});
+  backends::Failure told = Lost({0});
   told.operation = "recv #3 from rank 0";
   told.cause = BackendError("the disk is full");
-  FailureReporter(store, tables[1]).Report(told);
-  const absl::Status diagnosis = FailureReporter(store, tables[0]).Diagnose(Lost({1}));
+  backends::FailureReporter(store, tables[1]).Report(told);
+  const absl::Status diagnosis = backends::FailureReporter(store, tables[0]).Diagnose(Lost({1}));
   EXPECT_EQ(KindOf(diagnosis), ErrorKind::kBackend);
   EXPECT_THAT(Message(diagnosis),
               AllOf(HasSubstr("rank 1 (host "),
@@ -249,13 +252,13 @@ TEST(FailureReportTest, TheCauseThatAnotherRankToldIsQuoted) {
 TEST(FailureReportTest, TheRanksThatAnotherRankBlamesAreToldAsItDid) {
   auto store = std::make_shared<HashStore>();
   const auto tables = JoinAll(*store, 4);
-  Failure told = Lost({0});
+  backends::Failure told = Lost({0});
   told.operation = "recv #3 from rank 0";
   told.cause = WithRanks(MismatchError("ranks 2 and 3 differ"), {2, 3});
-  FailureReporter(store, tables[1]).Report(told);
-  Failure own = Lost({1});
+  backends::FailureReporter(store, tables[1]).Report(told);
+  backends::Failure own = Lost({1});
   own.call = {"all_reduce", 5};
-  const absl::Status diagnosis = FailureReporter(store, tables[0]).Diagnose(own);
+  const absl::Status diagnosis = backends::FailureReporter(store, tables[0]).Diagnose(own);
   EXPECT_EQ(KindOf(diagnosis), ErrorKind::kMismatch);
   EXPECT_THAT(RanksOf(diagnosis), ElementsAre(2, 3));
   EXPECT_THAT(OriginOf(diagnosis)->operations,
@@ -267,10 +270,11 @@ TEST(FailureReportTest, AStoreThatIsGoneIsNamedAndHoldsNobodyUp) {
   const auto tables = JoinAll(healthy, 2);
   auto store = std::make_shared<HangingStore>();
   const absl::Time start = absl::Now();
-  const absl::Status diagnosis = FailureReporter(store, tables[1]).Diagnose(Lost({0}, {0}));
+  const absl::Status diagnosis =
+      backends::FailureReporter(store, tables[1]).Diagnose(Lost({0}, {0}));
   const absl::Duration took = absl::Now() - start;
   store->Release();
-  EXPECT_LT(took, FailureReporter::kBound + absl::Milliseconds(500));
+  EXPECT_LT(took, backends::FailureReporter::kBound + absl::Milliseconds(500));
   EXPECT_EQ(KindOf(diagnosis), ErrorKind::kNetwork);
   EXPECT_THAT(Message(diagnosis),
               AllOf(HasSubstr("rank 0 (host "),
@@ -280,7 +284,7 @@ TEST(FailureReportTest, AStoreThatIsGoneIsNamedAndHoldsNobodyUp) {
 TEST(FailureReportTest, WhereNoThreadCanBeStartedTheCauseIsTold) {
   const auto store = std::make_shared<HashStore>();
   const auto tables = JoinAll(*store, 2);
-  const FailureReporter reporter(store, tables[1]);
+  const backends::FailureReporter reporter(store, tables[1]);
   absl::Status diagnosis;
   {
     const ScopedFault no_thread("pthread_create");
@@ -297,8 +301,8 @@ TEST(PeerTableTest, ARankThatCannotConnectSaysSoToAll) {
   HashStore store;
   const Deadline deadline(absl::Seconds(30));
   const absl::Status own = BackendError("too many open files");
-  EXPECT_EQ(PeerTable::Join(store, 1, 2, own, deadline).status(), own);
-  const absl::Status told = PeerTable::Join(store, 0, 2, "", deadline).status();
+  EXPECT_EQ(backends::PeerTable::Join(store, 1, 2, own, deadline).status(), own);
+  const absl::Status told = backends::PeerTable::Join(store, 0, 2, "", deadline).status();
   EXPECT_EQ(KindOf(told), ErrorKind::kBackend);
   EXPECT_THAT(Message(told),
               AllOf(HasSubstr("rank 1 (host "), HasSubstr("): too many open files")));

@@ -15,13 +15,13 @@
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
 #include "backends/gloo/periodic_wakeup.h"
-#include "core/base/error_origin.h"
-#include "core/base/status.h"
-#include "core/group/backend.h"
-#include "core/group/backend_registry.h"
-#include "core/group/collective.h"
 #include "store/file/file_store.h"
 #include "store/tcp/tcp_store.h"
+#include "syncline/backend.h"
+#include "syncline/backend_registry.h"
+#include "syncline/collective.h"
+#include "syncline/error_origin.h"
+#include "syncline/status.h"
 #include "tests/support/hosts.h"
 #include "tests/support/operations.h"
 #include "tests/support/values.h"
@@ -208,7 +208,9 @@ KillableGroup::Outcome KillableGroup::Await(int rank, absl::Duration limit) {
   Outcome outcome;
   if (parts.size() < 4 || !absl::SimpleAtoi(parts[0], &outcome.nanos) ||
       !absl::SimpleAtoi(parts[1], &outcome.left)) {
-    return {output, 0};
+    outcome = Outcome();
+    outcome.error = output;
+    return outcome;
   }
   for (absl::string_view word : absl::StrSplit(parts[2], ',', absl::SkipEmpty())) {
     int blamed;

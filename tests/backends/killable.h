@@ -15,8 +15,8 @@
 
 #include "absl/status/status.h"
 #include "absl/time/time.h"
-#include "core/group/backend.h"
-#include "core/store/store.h"
+#include "syncline/backend.h"
+#include "syncline/store.h"
 #include "tests/support/processes.h"
 
 namespace syncline {

@@ -5,9 +5,9 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/mutex.h"
-#include "core/base/status.h"
 #include "gtest/gtest.h"
 #include "store/hash/hash_store.h"
+#include "syncline/status.h"
 #include "tests/backends/conformance_data.h"
 #include "tests/support/operations.h"
 #include "tests/support/ranks.h"

@@ -4,9 +4,9 @@
 #include <cstring>
 
 #include "absl/strings/str_cat.h"
-#include "core/base/status.h"
-#include "core/tensor/reduce_op.h"
-#include "core/tensor/shared_memory.h"
+#include "syncline/reduce_op.h"
+#include "syncline/shared_memory.h"
+#include "syncline/status.h"
 
 namespace syncline {
 

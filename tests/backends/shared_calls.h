@@ -8,8 +8,8 @@
 
 #include "absl/status/status.h"
 #include "absl/types/span.h"
-#include "core/group/backend.h"
-#include "core/tensor/tensor.h"
+#include "syncline/backend.h"
+#include "syncline/tensor.h"
 
 namespace syncline {
 

@@ -1,9 +1,9 @@
 #include "backends/common/call_fingerprint.h"
 #include "backends/shm/collective_entry.h"
-#include "core/base/status.h"
-#include "core/group/backend.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "syncline/backend.h"
+#include "syncline/status.h"
 #include "tests/backends/shm_ranks.h"
 
 namespace syncline::shm {
@@ -22,7 +22,7 @@ TEST(CollectiveEntryTest, AMismatchWithARankThatIsStoppedBeforeItPublishesItsCal
   // Rank 1 has entered, and does nothing more.
   EntrySlot& slot = ranks.layout().entry_slot(1, 1);
   context.collective = &broadcast;
-  slot.content.fingerprint = CallFingerprint::Of(context);
+  slot.content.fingerprint = backends::CallFingerprint::Of(context);
   slot.number.store(1);
   context.collective = &all_reduce;
   CollectiveEntry entry(ranks.group(0), context, 1, 0, 0);

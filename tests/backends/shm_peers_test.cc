@@ -22,12 +22,12 @@
 #include "absl/time/time.h"
 #include "core/base/host.h"
 #include "core/base/process_state.h"
-#include "core/base/status.h"
-#include "core/group/backend.h"
-#include "core/group/backend_registry.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "store/file/file_store.h"
+#include "syncline/backend.h"
+#include "syncline/backend_registry.h"
+#include "syncline/status.h"
 #include "tests/support/processes.h"
 #include "tests/support/ranks.h"
 
@@ -52,7 +52,7 @@ std::string Forged(absl::string_view entry, const Forgery& forgery) {
   Peer peer = Peer::Parse(lines[0]).value();
   if (forgery.pid.has_value()) {
     peer.pid = *forgery.pid;
-    peer.started = ReadProcess(*forgery.pid).value().started;
+    peer.started = base::ReadProcess(*forgery.pid).value().started;
   }
   if (forgery.pid_namespace.has_value()) peer.pid_namespace = *forgery.pid_namespace;
   lines[0] = peer.Serialize();

@@ -10,10 +10,10 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "backends/shm/point_to_point.h"
-#include "core/base/status.h"
-#include "core/group/backend.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "syncline/backend.h"
+#include "syncline/status.h"
 #include "tests/backends/shm_ranks.h"
 #include "tests/support/page_trap.h"
 

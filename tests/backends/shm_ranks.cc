@@ -8,20 +8,20 @@
 #include "absl/time/time.h"
 #include "backends/common/peer_table.h"
 #include "backends/shm/peer_processes.h"
-#include "core/base/deadline.h"
-#include "core/base/status.h"
 #include "store/hash/hash_store.h"
+#include "syncline/deadline.h"
+#include "syncline/status.h"
 #include "tests/support/ranks.h"
 
 namespace syncline::shm {
 
 ShmRanks::ShmRanks(int size)
-    : segment_(Segment::Create(SegmentLayout::BytesFor(size)).value()), groups_(size) {
+    : segment_(tensor::Segment::Create(SegmentLayout::BytesFor(size)).value()), groups_(size) {
   HashStore store;
   const Deadline deadline(absl::Minutes(1));
   for (const absl::Status& status : RunRanks(size, [&](int rank) -> absl::Status {
-         SYNCLINE_ASSIGN_OR_RETURN(PeerTable peers,
-                                   PeerTable::Join(store, rank, size, "", deadline));
+         SYNCLINE_ASSIGN_OR_RETURN(backends::PeerTable peers,
+                                   backends::PeerTable::Join(store, rank, size, "", deadline));
          PeerProcesses processes(peers);
          groups_[rank] =
              std::make_unique<ShmGroup>(segment_.data(), std::move(peers), std::move(processes));

@@ -20,7 +20,7 @@ class ShmRanks {
   const SegmentLayout& layout() const { return groups_[0]->layout(); }
 
  private:
-  Segment segment_;
+  tensor::Segment segment_;
   std::vector<std::unique_ptr<ShmGroup>> groups_;  // By rank.
 };
 

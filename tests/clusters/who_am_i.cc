@@ -4,10 +4,10 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "core/base/status.h"
-#include "core/group/process_group.h"
-#include "core/join/world.h"
-#include "core/tensor/tensor.h"
+#include "syncline/process_group.h"
+#include "syncline/status.h"
+#include "syncline/tensor.h"
+#include "syncline/world.h"
 
 namespace {
 

@@ -7,13 +7,13 @@
 #include <vector>
 
 #include "absl/synchronization/notification.h"
-#include "core/base/status.h"
 #include "ddp/hooks/blocking_hook.h"
 #include "ddp/hooks/bucket_averager.h"
-#include "ddp/hooks/parameter_averager.h"
-#include "ddp/reducer.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "syncline/parameter_averager.h"
+#include "syncline/reducer.h"
+#include "syncline/status.h"
 #include "tests/ddp/comm_hook_ranks.h"
 
 namespace syncline {
@@ -176,7 +176,7 @@ TEST(CommHookTest, AveragesTheGradientsOfAReducerWhoseBucketsAreRebuilt) {
 // ---- One's own ----
 
 // Does what a test says.
-class Scripted : public BucketAverager {
+class Scripted : public ddp::BucketAverager {
  public:
   using Script = std::function<absl::Status(GradBucket&, ProcessGroup&)>;
   explicit Scripted(Script script) : script_(std::move(script)) {}
@@ -193,7 +193,7 @@ class Scripted : public BucketAverager {
 };
 
 Hook MakeScripted(Scripted::Script script) {
-  return MakeBlockingHook(std::make_unique<Scripted>(std::move(script)));
+  return ddp::MakeBlockingHook(std::make_unique<Scripted>(std::move(script)));
 }
 
 TEST(BlockingHookTest, AFailureOnOneRankFailsAllAndIsQuotedUntilItIsAttachedAgain) {
@@ -293,7 +293,7 @@ TEST(BlockingHookTest, ToDropItWhenItsLastBucketIsAveragedAbortsNothing) {
     });
     bool is_aborted = false;
     averager->on_abort = [&] { is_aborted = true; };
-    Hook hook = MakeBlockingHook(std::move(averager));
+    Hook hook = ddp::MakeBlockingHook(std::move(averager));
     SYNCLINE_RETURN_IF_ERROR(hook->Attach(world.group()));
     SYNCLINE_ASSIGN_OR_RETURN(auto work, hook->Start(MakeBucket<float>({1}, {{1}})));
     work->OnComplete([moments](const absl::Status&) {

@@ -13,17 +13,12 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "core/base/status.h"
-#include "core/join/world.h"
-#include "ddp/comm_hook.h"
-#include "ddp/hooks/all_reduce_hook.h"
-#include "ddp/hooks/half_hook.h"
-#include "ddp/hooks/post_local_sgd_hook.h"
-#include "ddp/hooks/power_sgd_hook.h"
-#include "ddp/hooks/quantize_hook.h"
-#include "ddp/hooks/top_k_hook.h"
 #include "gtest/gtest.h"
 #include "store/hash/hash_store.h"
+#include "syncline/comm_hook.h"
+#include "syncline/hooks.h"
+#include "syncline/status.h"
+#include "syncline/world.h"
 #include "tests/support/ranks.h"
 
 namespace syncline {

@@ -4,11 +4,11 @@
 #include <string>
 #include <vector>
 
-#include "core/base/status.h"
-#include "core/group/subgroups.h"
-#include "ddp/hooks/parameter_averager.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "syncline/parameter_averager.h"
+#include "syncline/status.h"
+#include "syncline/subgroups.h"
 #include "tests/ddp/comm_hook_ranks.h"
 
 namespace syncline {

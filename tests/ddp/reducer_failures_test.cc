@@ -6,14 +6,14 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "core/base/status.h"
-#include "core/group/process_group.h"
-#include "core/group/subgroups.h"
-#include "core/tensor/tensor.h"
-#include "ddp/comm_hook.h"
-#include "ddp/reducer.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "syncline/comm_hook.h"
+#include "syncline/process_group.h"
+#include "syncline/reducer.h"
+#include "syncline/status.h"
+#include "syncline/subgroups.h"
+#include "syncline/tensor.h"
 #include "tests/ddp/reducer_ranks.h"
 #include "tests/support/ranks.h"
 

@@ -2,9 +2,9 @@
 
 #include <utility>
 
-#include "core/base/status.h"
 #include "gtest/gtest.h"
 #include "store/hash/hash_store.h"
+#include "syncline/status.h"
 #include "tests/support/ranks.h"
 
 namespace syncline {

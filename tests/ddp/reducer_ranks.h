@@ -10,10 +10,10 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
-#include "core/group/process_group.h"
-#include "core/store/store.h"
-#include "core/tensor/tensor.h"
-#include "ddp/reducer.h"
+#include "syncline/process_group.h"
+#include "syncline/reducer.h"
+#include "syncline/store.h"
+#include "syncline/tensor.h"
 
 namespace syncline {
 

@@ -6,13 +6,13 @@
 #include <thread>
 #include <vector>
 
-#include "core/base/status.h"
-#include "core/group/process_group.h"
-#include "core/tensor/shared_memory.h"
-#include "core/tensor/tensor.h"
-#include "ddp/reducer.h"
+#include "core/tensor/shared_place.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "syncline/process_group.h"
+#include "syncline/reducer.h"
+#include "syncline/status.h"
+#include "syncline/tensor.h"
 
 namespace syncline {
 namespace {
@@ -60,7 +60,7 @@ TEST(ReducerRanksTest, LargeBucketsAreAveragedLikeSmallOnes) {
           options.caps.first = options.caps.others;
           SYNCLINE_ASSIGN_OR_RETURN(const Reducers reducer,
                                     Reducer::Create(group, parameters, options));
-          EXPECT_TRUE_OR_RETURN(FindShared(reducer->gradient(0)->data(), 1).has_value());
+          EXPECT_TRUE_OR_RETURN(tensor::FindShared(reducer->gradient(0)->data(), 1).has_value());
           for (int step = 0; step < 2; ++step) {
             for (int64_t i : {1, 0}) {
               SYNCLINE_RETURN_IF_ERROR(

@@ -4,12 +4,12 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "core/base/status.h"
-#include "core/group/process_group.h"
-#include "core/tensor/tensor.h"
-#include "ddp/reducer.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "syncline/process_group.h"
+#include "syncline/reducer.h"
+#include "syncline/status.h"
+#include "syncline/tensor.h"
 #include "tests/ddp/reducer_ranks.h"
 
 namespace syncline {

@@ -1,5 +1,5 @@
 // Ranks agree on the step at which they stop.
-#include "core/elastic/preemption.h"
+#include "syncline/preemption.h"
 
 #include <atomic>
 #include <functional>
@@ -13,14 +13,14 @@
 #include "absl/synchronization/mutex.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
-#include "core/base/deadline.h"
-#include "core/base/interrupt.h"
-#include "core/base/status.h"
 #include "core/testing/faults.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "store/hash/hash_store.h"
 #include "store/tcp/tcp_store.h"
+#include "syncline/deadline.h"
+#include "syncline/interrupt.h"
+#include "syncline/status.h"
 #include "tests/support/ranks.h"
 
 namespace syncline {

@@ -3,8 +3,8 @@
 #include <cstdlib>
 #include <string>
 
-#include "core/base/status.h"
-#include "core/join/world.h"
+#include "syncline/status.h"
+#include "syncline/world.h"
 
 int main() {
   syncline::WorldOptions options;

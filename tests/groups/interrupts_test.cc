@@ -1,4 +1,4 @@
-// What an interrupt ends, on every backend: see core/base/interrupt.h.
+// What an interrupt ends, on every backend: see include/syncline/interrupt.h.
 #include <algorithm>
 #include <functional>
 #include <memory>
@@ -7,13 +7,13 @@
 
 #include "absl/strings/match.h"
 #include "absl/time/time.h"
-#include "core/base/interrupt.h"
-#include "core/base/status.h"
-#include "core/join/world.h"
-#include "core/tensor/tensor.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "store/hash/hash_store.h"
+#include "syncline/interrupt.h"
+#include "syncline/status.h"
+#include "syncline/tensor.h"
+#include "syncline/world.h"
 #include "tests/support/ranks.h"
 
 namespace syncline {

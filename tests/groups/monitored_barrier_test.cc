@@ -9,11 +9,11 @@
 #include <vector>
 
 #include "absl/time/clock.h"
-#include "core/base/error_origin.h"
-#include "core/base/status.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "store/hash/hash_store.h"
+#include "syncline/error_origin.h"
+#include "syncline/status.h"
 #include "tests/support/ranks.h"
 
 namespace syncline {
@@ -100,7 +100,7 @@ TEST(MonitoredBarrierTest, NothingOfItStaysInTheStore) {
   HashStore store;
   for (int size : {1, 2, 3, 7}) {
     for (const absl::Status& status : RunRanks(size, [&](int rank) {
-           return MonitoredBarrier(store, rank, size, 4, Deadline(kTimeout));
+           return group::MonitoredBarrier(store, rank, size, 4, Deadline(kTimeout));
          })) {
       EXPECT_TRUE(status.ok()) << status;
     }
@@ -113,14 +113,14 @@ TEST(MonitoredBarrierTest, TheFirstDeadlineIsEverybodysAndAllSayTheSame) {
   const std::vector<absl::Duration> deadlines = {kTimeout, absl::Milliseconds(200), kTimeout};
   const absl::Time began = absl::Now();
   for (const absl::Status& status : RunRanks(3, [&](int rank) {
-         return MonitoredBarrier(store, rank, 6, 0, Deadline(deadlines[rank]));
+         return group::MonitoredBarrier(store, rank, 6, 0, Deadline(deadlines[rank]));
        })) {
     EXPECT_EQ(KindOf(status), ErrorKind::kTimeout) << status;
     EXPECT_EQ(Message(status), "ranks 3, 4, 5 of 6 had not arrived after 200ms");
     EXPECT_THAT(RanksOf(status), ::testing::ElementsAre(3, 4, 5));
   }
   EXPECT_LT(absl::Now() - began, absl::Seconds(20));
-  EXPECT_EQ(Message(MonitoredBarrier(store, 4, 6, 0, Deadline(kTimeout))),
+  EXPECT_EQ(Message(group::MonitoredBarrier(store, 4, 6, 0, Deadline(kTimeout))),
             "ranks 3, 4, 5 of 6 had not arrived after 200ms")
       << "the error of those that come late is the same";
 }
@@ -136,7 +136,7 @@ TEST(MonitoredBarrierTest, AnAbortedGroupEndsItAtOnceOnAllRanks) {
       is_aborted = true;
       return absl::OkStatus();
     }
-    return MonitoredBarrier(store, rank, 3, 7, Deadline(kTimeout), [&, rank] {
+    return group::MonitoredBarrier(store, rank, 3, 7, Deadline(kTimeout), [&, rank] {
       return rank == 0 && is_aborted ? NetworkError("somebody pulled the plug") : absl::OkStatus();
     });
   });
@@ -151,14 +151,14 @@ TEST(MonitoredBarrierTest, AnAbortedGroupEndsItAtOnceOnAllRanks) {
 TEST(MonitoredBarrierTest, ASilentStoreDoesNotExtendTheDeadline) {
   FickleStore store;
   store.silent = true;
-  absl::Status status = MonitoredBarrier(store, 0, 2, 0, Deadline(absl::Milliseconds(200)));
+  absl::Status status = group::MonitoredBarrier(store, 0, 2, 0, Deadline(absl::Milliseconds(200)));
   EXPECT_EQ(KindOf(status), ErrorKind::kTimeout) << status;
 }
 
 TEST(MonitoredBarrierTest, NorDoesAStoreThatFallsSilentWhileItIsWaitedFor) {
   FickleStore store;
   const auto statuses = RunRanks(2, [&](int rank) -> absl::Status {
-    if (rank == 0) return MonitoredBarrier(store, 0, 2, 0, Deadline(absl::Seconds(1)));
+    if (rank == 0) return group::MonitoredBarrier(store, 0, 2, 0, Deadline(absl::Seconds(1)));
     SYNCLINE_RETURN_IF_ERROR(store.Wait({"monitored_barrier/0/count"}, kTimeout));
     store.silent = true;
     return absl::OkStatus();

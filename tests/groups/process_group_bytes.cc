@@ -5,9 +5,9 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "core/base/status.h"
-#include "core/group/byte_collectives.h"
 #include "gmock/gmock.h"
+#include "syncline/byte_collectives.h"
+#include "syncline/status.h"
 #include "tests/groups/process_group_conformance.h"
 
 namespace syncline {

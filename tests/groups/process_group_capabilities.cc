@@ -5,8 +5,8 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
-#include "core/base/status.h"
-#include "core/group/backend_registry.h"
+#include "syncline/backend_registry.h"
+#include "syncline/status.h"
 #include "tests/groups/process_group_conformance.h"
 #include "tests/support/operations.h"
 

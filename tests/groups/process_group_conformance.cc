@@ -3,8 +3,8 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "core/base/status.h"
 #include "store/hash/hash_store.h"
+#include "syncline/status.h"
 #include "tests/support/operations.h"
 #include "tests/support/ranks.h"
 #include "tests/support/values.h"

@@ -11,9 +11,9 @@
 
 #include "absl/status/status.h"
 #include "absl/time/time.h"
-#include "core/group/collective.h"
-#include "core/group/process_group.h"
 #include "gtest/gtest.h"
+#include "syncline/collective.h"
+#include "syncline/process_group.h"
 
 namespace syncline {
 

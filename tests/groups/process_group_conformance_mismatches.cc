@@ -6,8 +6,8 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "core/base/status.h"
 #include "gmock/gmock.h"
+#include "syncline/status.h"
 #include "tests/groups/process_group_conformance.h"
 
 namespace syncline {

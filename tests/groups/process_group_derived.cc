@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "core/base/status.h"
+#include "syncline/status.h"
 #include "tests/groups/process_group_conformance.h"
 #include "tests/support/values.h"
 

@@ -2,7 +2,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "core/base/status.h"
+#include "syncline/status.h"
 #include "tests/groups/process_group_conformance.h"
 #include "tests/support/values.h"
 

@@ -10,8 +10,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "core/base/status.h"
 #include "gmock/gmock.h"
+#include "syncline/status.h"
 #include "tests/groups/process_group_conformance.h"
 #include "tests/support/ranks.h"
 #include "tests/support/values.h"

@@ -9,14 +9,14 @@
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
-#include "core/base/log.h"
 #include "core/base/stall.h"
-#include "core/base/status.h"
-#include "core/join/world.h"
-#include "core/tensor/tensor.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "store/hash/hash_store.h"
+#include "syncline/log.h"
+#include "syncline/status.h"
+#include "syncline/tensor.h"
+#include "syncline/world.h"
 #include "tests/support/ranks.h"
 
 namespace syncline {

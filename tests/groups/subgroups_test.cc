@@ -1,5 +1,5 @@
 // Groups made from groups, over real backends, ranks as threads.
-#include "core/group/subgroups.h"
+#include "syncline/subgroups.h"
 
 #include <unistd.h>
 
@@ -9,11 +9,11 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "core/base/status.h"
-#include "core/join/world.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "store/hash/hash_store.h"
+#include "syncline/status.h"
+#include "syncline/world.h"
 #include "tests/support/ranks.h"
 
 namespace syncline {

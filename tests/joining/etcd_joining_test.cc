@@ -6,11 +6,11 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
-#include "core/base/status.h"
-#include "core/join/world.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "store/etcd/etcd_testing.h"
+#include "syncline/status.h"
+#include "syncline/world.h"
 #include "tests/support/ranks.h"
 
 namespace syncline {

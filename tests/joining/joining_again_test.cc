@@ -9,13 +9,13 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "core/base/status.h"
 #include "core/join/join_protocol.h"
-#include "core/join/world.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "store/hash/hash_store.h"
 #include "store/tcp/tcp_store.h"
+#include "syncline/status.h"
+#include "syncline/world.h"
 #include "tests/support/ranks.h"
 
 namespace syncline {

@@ -10,11 +10,11 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
-#include "core/base/status.h"
-#include "core/join/world.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "store/tcp/tcp_store.h"
+#include "syncline/status.h"
+#include "syncline/world.h"
 #include "tests/support/hosts.h"
 #include "tests/support/processes.h"
 #include "tests/support/ranks.h"

@@ -19,12 +19,12 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "absl/time/clock.h"
-#include "core/base/status.h"
-#include "core/group/subgroups.h"
-#include "core/join/world.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "store/file/file_store.h"
+#include "syncline/status.h"
+#include "syncline/subgroups.h"
+#include "syncline/world.h"
 #include "tests/support/ranks.h"
 
 namespace syncline {

@@ -15,13 +15,13 @@
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
-#include "core/base/status.h"
 #include "core/join/multicast_announcement.h"
 #include "core/join/multicast_discovery.h"
 #include "core/join/multicast_socket.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "store/tcp/tcp_store.h"
+#include "syncline/status.h"
 #include "tests/support/ranks.h"
 
 namespace syncline {
@@ -44,8 +44,8 @@ std::string Message(const absl::Status& status) { return std::string(status.mess
 
 class MulticastTest : public ::testing::Test {
  protected:
-  MulticastOptions At(int size, int rank = -1) const {
-    MulticastOptions options;
+  join::MulticastOptions At(int size, int rank = -1) const {
+    join::MulticastOptions options;
     options.group = kGroup;
     options.port = port_;
     options.job = "job";
@@ -58,14 +58,14 @@ class MulticastTest : public ::testing::Test {
   MulticastSocket Socket() const { return MulticastSocket::Open(kGroup, port_).value(); }
 
   // What a process of `job` that does not exist any more would have said.
-  static MulticastAnnouncement Ghost(int size, int rank) {
-    MulticastAnnouncement ghost;
+  static join::MulticastAnnouncement Ghost(int size, int rank) {
+    join::MulticastAnnouncement ghost;
     ghost.job = "job";
     ghost.size = size;
     ghost.rank = rank;
     ghost.id = std::string(kProcessIdBytes, '\0');  // Lower than any that is drawn.
     ghost.view = ghost.id;
-    ghost.peer = IdentifyThisProcess().value();
+    ghost.peer = base::IdentifyThisProcess().value();
     return ghost;
   }
 

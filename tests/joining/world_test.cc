@@ -1,5 +1,5 @@
 // World and ProcessGroup over real stores and backends, ranks as threads.
-#include "core/join/world.h"
+#include "syncline/world.h"
 
 #include <sys/stat.h>
 #include <unistd.h>
@@ -10,12 +10,12 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "core/base/log.h"
-#include "core/base/status.h"
-#include "ddp/reducer.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "store/hash/hash_store.h"
+#include "syncline/log.h"
+#include "syncline/reducer.h"
+#include "syncline/status.h"
 #include "tests/support/ranks.h"
 
 namespace syncline {

@@ -10,12 +10,12 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
-#include "core/base/status.h"
-#include "core/group/byte_collectives.h"
-#include "core/group/process_group.h"
-#include "core/group/subgroups.h"
-#include "core/join/world.h"
-#include "core/tensor/tensor.h"
+#include "syncline/byte_collectives.h"
+#include "syncline/process_group.h"
+#include "syncline/status.h"
+#include "syncline/subgroups.h"
+#include "syncline/tensor.h"
+#include "syncline/world.h"
 
 namespace syncline {
 namespace {

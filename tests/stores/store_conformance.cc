@@ -13,9 +13,9 @@
 #include "absl/strings/str_split.h"
 #include "absl/synchronization/notification.h"
 #include "absl/time/clock.h"
-#include "core/base/interrupt.h"
-#include "core/base/status.h"
 #include "gmock/gmock.h"
+#include "syncline/interrupt.h"
+#include "syncline/status.h"
 
 namespace syncline {
 namespace {

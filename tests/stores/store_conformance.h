@@ -9,8 +9,8 @@
 #include <string>
 #include <vector>
 
-#include "core/store/store.h"
 #include "gtest/gtest.h"
+#include "syncline/store.h"
 
 namespace syncline {
 

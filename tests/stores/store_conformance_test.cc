@@ -9,9 +9,9 @@
 #include <set>
 
 #include "absl/strings/str_cat.h"
-#include "core/store/prefix_store.h"
 #include "store/etcd/etcd_testing.h"
 #include "store/tcp/tcp_store.h"
+#include "syncline/prefix_store.h"
 
 namespace syncline {
 namespace {

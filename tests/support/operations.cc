@@ -4,7 +4,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "core/base/status.h"
+#include "syncline/status.h"
 #include "tests/support/values.h"
 
 namespace syncline {

@@ -9,8 +9,8 @@
 #include <vector>
 
 #include "absl/status/status.h"
-#include "core/group/backend.h"
-#include "core/group/collective.h"
+#include "syncline/backend.h"
+#include "syncline/collective.h"
 
 namespace syncline {
 

@@ -16,7 +16,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
-#include "core/base/deadline.h"
+#include "syncline/deadline.h"
 
 namespace syncline {
 namespace {

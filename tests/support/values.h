@@ -8,9 +8,9 @@
 
 #include "absl/status/status.h"
 #include "absl/types/span.h"
-#include "core/tensor/dtype.h"
-#include "core/tensor/reduce_op.h"
-#include "core/tensor/tensor.h"
+#include "syncline/dtype.h"
+#include "syncline/reduce_op.h"
+#include "syncline/tensor.h"
 
 namespace syncline {
 

@@ -18,7 +18,7 @@ final class NativeMemory {
 
   static native void free(long address);
 
-  /** Zeros that peers can map, see core/tensor/shared_memory.h: owner, for releaseOwner, and address. */
+  /** Zeros that peers can map, see include/syncline/shared_memory.h: owner, for releaseOwner, and address. */
   static native long[] allocateShared(int dtype, long[] shape);
 
   /** Lets go of what keeps the memory of a tensor of C++ alive. */

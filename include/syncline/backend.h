@@ -1,0 +1,120 @@
+// The interface below ProcessGroup: what moves the bytes of one group.
+#ifndef SYNCLINE_BACKEND_H_
+#define SYNCLINE_BACKEND_H_
+
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "absl/time/time.h"
+#include "absl/types/span.h"
+#include "syncline/collective.h"
+#include "syncline/completion.h"
+#include "syncline/deadline.h"
+#include "syncline/device.h"
+#include "syncline/dtype.h"
+#include "syncline/enum_set.h"
+#include "syncline/op_kind.h"
+#include "syncline/peer.h"
+#include "syncline/store.h"
+
+namespace syncline {
+
+// What a backend serves, as data. ProcessGroup refuses the rest with UnsupportedError.
+struct Capabilities {
+  EnumSet<OpKind> ops;
+  EnumSet<DType> move_dtypes;    // Of operations that only move elements.
+  EnumSet<DType> reduce_dtypes;  // Of those that reduce, where CheckReduction allows it.
+  EnumSet<DeviceType> devices = {DeviceType::kCpu};
+
+  // Every operation, on the CPU, of every type.
+  static Capabilities All();
+};
+
+// Whether ranks compare their calls before they move data, where that costs something.
+enum class MismatchCheck { kOn, kOff };
+
+// What every call of a backend carries beside its arguments.
+struct CallContext {
+  uint64_t sequence = 0;  // Number of the operation in its group (p2p: between the two ranks).
+  // When the call ends with a TimeoutError if it has not ended before.
+  Deadline deadline = Deadline::FromFirstWait(absl::InfiniteDuration());  // Reads no clock.
+  // Goes into the call's fingerprint. Calls with different salts mismatch, so that a backend that
+  // is built on another one can have it compare more than the arguments.
+  uint64_t salt = 0;
+  MismatchCheck mismatch_check = MismatchCheck::kOn;
+  // The record of the call. BlockingBackend sees to it for the function of a backend.
+  const Collective* collective = nullptr;
+};
+
+// One rank's end of one group, which moves its bytes. ProcessGroup holds it; each rank has its own.
+//
+// Most backends derive from TypedBackend (backends/common/typed_backend.h), which has a function
+// for each operation, or from BlockingBackend, which has one for all. A wrapper overrides Run.
+//
+// Threads: ProcessGroup issues at most one collective at a time, in the same order on every rank;
+// sends to one peer and tag, and receives from one source and tag, are each issued one at a time,
+// but beside each other and beside a collective. Abort may be called at any time from any thread.
+//
+// Errors are statuses that name the ranks at fault as far as the backend can know them: kTimeout
+// once the deadline has passed, kNetwork or kBackend when a peer is lost, kMismatch when ranks
+// disagree. They carry the same as data, in an ErrorOrigin: the ranks, and the operation if the
+// message names it. An error may be about another operation than the one that returns it: what
+// broke the group is returned by all later ones. ProcessGroup adds to the message who speaks, and
+// its operation unless that is among those of the origin.
+//
+// The contract between ranks: no rank returns OK with the data of another call. A rank that only
+// gives (the root of a broadcast, a rank of a gather that is not the root) may hear of a mismatch
+// at a later call, at most 32 calls on or at the next that synchronises all ranks.
+class Backend {
+ public:
+  virtual ~Backend() = default;
+
+  virtual absl::string_view name() const = 0;
+
+  // Carries out one call, or several as a group: these are issued together, so that sends and
+  // receives among them cannot block each other, and are done when all are. Returns an error if
+  // nothing is under way any more; else a Completion, which is done at once where the call blocks.
+  //
+  // Arguments are valid when they arrive (CheckArguments has accepted them), so implementations
+  // check nothing of one rank twice. `collectives` and `context` are valid during this call alone;
+  // tensors, which may have no elements, until the completion is done. Reductions take the ranks'
+  // elements in a fixed order, and the result has the same bytes on every rank that gets the same
+  // one; avg sums and then divides by the number of ranks.
+  virtual absl::StatusOr<Completion> Run(absl::Span<const Collective> collectives,
+                                         const CallContext& context) = 0;
+
+  // Makes calls in progress, here and (where the transport can) on the peers, and all later ones
+  // fail soon with `cause`; completes what is pending. Never blocks for long. Idempotent: the first
+  // cause stays.
+  virtual void Abort(const absl::Status& cause) = 0;
+};
+
+// Waits until the call of `collective` has ended, and returns its outcome. If the wait ends first,
+// at `deadline` or because this thread is interrupted, the call goes on, and its tensors are kept
+// until it has ended.
+absl::StatusOr<int> WaitFor(const Completion& completion, const Collective& collective,
+                            const Deadline& deadline);
+
+// One call that is waited for until the deadline of `context`. Returns the rank that sent, for a
+// receive, else 0.
+absl::StatusOr<int> RunAndWait(Backend& backend, const Collective& collective,
+                               const CallContext& context);
+
+// How one rank of a group is made. Collective: factories return once all ranks have connected.
+struct BackendConfig {
+  std::shared_ptr<Store> store;  // Private to the group.
+  int rank = 0;
+  int size = 1;
+  std::string local_address;  // Where peers reach this host; backends listen there and only there.
+  Deadline deadline{absl::Minutes(30)};  // For connecting.
+  MismatchCheck mismatch_check = MismatchCheck::kOn;
+  PeerCheck check_peers;  // For a wait for other ranks while connecting; may be empty.
+};
+
+}  // namespace syncline
+
+#endif  // SYNCLINE_BACKEND_H_

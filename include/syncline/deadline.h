@@ -1,0 +1,86 @@
+// Deadline: a point in time at which a wait gives up.
+#ifndef SYNCLINE_DEADLINE_H_
+#define SYNCLINE_DEADLINE_H_
+
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <cstdint>
+#include <limits>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/functional/function_ref.h"
+#include "absl/synchronization/mutex.h"
+#include "absl/time/clock.h"
+#include "absl/time/time.h"
+#include "syncline/interrupt.h"
+
+namespace syncline {
+
+// Turns one timeout into the time that is left for each of several waits in a row. Counts on the
+// monotonic clock: setting the wall clock does not move it. A value; threads may share one.
+//
+//   const Deadline deadline(absl::Seconds(30));
+//   SYNCLINE_RETURN_IF_ERROR(SendAll(socket, data, size, deadline));
+//   SYNCLINE_RETURN_IF_ERROR(ReceiveAll(socket, reply, reply_size, deadline));  // What is left.
+class Deadline {
+ public:
+  explicit Deadline(absl::Duration timeout) : timeout_(timeout), began_(Now()) {}
+
+  // Counts from the first call of Remaining or Expired. Reading the clock is a fifth of the cost of
+  // a call that need not wait. A copy made before counts from its own first call.
+  static Deadline FromFirstWait(absl::Duration timeout) { return Deadline(timeout, kNotYet); }
+
+  Deadline(const Deadline& other) : timeout_(other.timeout_), began_(other.began()) {}
+  Deadline& operator=(const Deadline& other) {
+    timeout_ = other.timeout_;
+    began_.store(other.began(), std::memory_order_relaxed);
+    return *this;
+  }
+
+  absl::Duration timeout() const { return timeout_; }  // The whole, for messages.
+  absl::Duration Remaining() const {                   // Never negative.
+    const int64_t now = Now();
+    int64_t began = this->began();
+    if (began == kNotYet && began_.compare_exchange_strong(began, now)) began = now;
+    return std::max(timeout_ - absl::Nanoseconds(now - began), absl::ZeroDuration());
+  }
+  bool Expired() const { return Remaining() == absl::ZeroDuration(); }
+
+  // Waits for `condition`; `mutex` guards it and is held. Returns whether it has come true.
+  bool Await(absl::Mutex& mutex, const absl::Condition& condition) const
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex) {
+    while (!mutex.AwaitWithTimeout(condition, std::min(Remaining(), absl::Seconds(1)))) {
+      if (Expired()) return false;
+    }
+    return true;
+  }
+
+  // The same, but ends early, with false, when this thread is interrupted: Interruption() then says
+  // so. `mutex` is released while that is looked at.
+  bool AwaitInterruptibly(absl::Mutex& mutex, const absl::Condition& condition) const
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex);
+  // Also calls `each_slice`, with `mutex` held, each time that about kInterruptInterval has passed.
+  bool AwaitInterruptibly(absl::Mutex& mutex, const absl::Condition& condition,
+                          absl::FunctionRef<void()> each_slice) const
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex);
+
+ private:
+  static constexpr int64_t kNotYet = std::numeric_limits<int64_t>::min();
+
+  static int64_t Now() {  // Nanoseconds.
+    const auto now = std::chrono::steady_clock::now().time_since_epoch();
+    return std::chrono::duration_cast<std::chrono::nanoseconds>(now).count();
+  }
+
+  Deadline(absl::Duration timeout, int64_t began) : timeout_(timeout), began_(began) {}
+
+  int64_t began() const { return began_.load(std::memory_order_relaxed); }
+
+  absl::Duration timeout_;
+  mutable std::atomic<int64_t> began_;
+};
+
+}  // namespace syncline
+
+#endif  // SYNCLINE_DEADLINE_H_

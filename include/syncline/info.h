@@ -1,0 +1,35 @@
+// What this build of Syncline has.
+#ifndef SYNCLINE_INFO_H_
+#define SYNCLINE_INFO_H_
+
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+
+namespace syncline {
+
+// As Python and Java show it: everything by name. Unknown names are ArgumentErrors that list the
+// known ones.
+class Info {
+ public:
+  static std::string Version();  // "0.1.0"
+
+  static std::vector<std::string> Backends();
+  static std::vector<std::string> Stores();
+
+  // The operations that `backend` serves on `device`, "cpu" or "cuda".
+  static absl::StatusOr<std::vector<std::string>> Operations(const std::string& backend,
+                                                             const std::string& device);
+
+  // The element types on which `backend` serves `operation`; all types for one without elements.
+  static absl::StatusOr<std::vector<std::string>> Dtypes(const std::string& backend,
+                                                         const std::string& operation);
+
+  // Operations by backends and devices, in Markdown.
+  static std::string CapabilityTable();
+};
+
+}  // namespace syncline
+
+#endif  // SYNCLINE_INFO_H_

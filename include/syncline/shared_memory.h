@@ -1,0 +1,31 @@
+// Tensors in memory that the other processes of this host can map, so that collectives between
+// ranks of one host read them where they are.
+#ifndef SYNCLINE_SHARED_MEMORY_H_
+#define SYNCLINE_SHARED_MEMORY_H_
+
+#include <cstdint>
+
+#include "absl/status/statusor.h"
+#include "absl/types/span.h"
+#include "syncline/dtype.h"
+#include "syncline/tensor.h"
+
+namespace syncline {
+
+// Whether a child of fork shares the elements with its parent or has its own. Its own are copied
+// when it first writes them; until then it sees the parent's writes.
+enum class AfterFork { kShared, kOwn };
+
+// A new tensor on the CPU, its elements zero, in a segment of its own, which begins on a page and
+// is freed with the last view. It uses one file descriptor. Views and arrays that share its bytes,
+// such as NumPy's, count as shared too. Thread-safe, as all functions here. ArgumentError for an
+// impossible shape; BackendError with sizes if there is not so much memory.
+//
+//   SYNCLINE_ASSIGN_OR_RETURN(Tensor gradients, EmptyShared(DType::kFloat32, {1 << 24}));
+//   SYNCLINE_RETURN_IF_ERROR(group->AllReduce(gradients));  // Ranks of this host read it directly.
+absl::StatusOr<Tensor> EmptyShared(DType dtype, absl::Span<const int64_t> shape,
+                                   AfterFork after_fork = AfterFork::kShared);
+
+}  // namespace syncline
+
+#endif  // SYNCLINE_SHARED_MEMORY_H_

@@ -1,0 +1,69 @@
+// An operation in flight.
+#ifndef SYNCLINE_WORK_H_
+#define SYNCLINE_WORK_H_
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/functional/function_ref.h"
+#include "absl/status/status.h"
+#include "absl/synchronization/mutex.h"
+#include "absl/time/time.h"
+#include "syncline/fork.h"
+
+namespace syncline {
+
+// Shared between whoever started the operation and the thread that runs it. Thread-safe. To a child
+// that was forked since the operation started, it has failed with a BackendError.
+class Work {
+ public:
+  enum class State { kPending, kRunning, kDone, kTimedOut, kFailed };
+
+  explicit Work(std::string description) : description_(std::move(description)) {}
+
+  // Waits until the operation has finished and returns its outcome. If it has not finished within
+  // `timeout` returns a TimeoutError, and an InterruptedError if this thread is interrupted; the
+  // operation itself goes on until its own deadline.
+  absl::Status Wait(absl::Duration timeout = absl::InfiniteDuration());
+
+  bool IsCompleted() const;
+  State state() const;
+
+  // The outcome; OK while the operation is in flight.
+  absl::Status status() const;
+
+  // Of a receive that has succeeded: the rank that sent. Else -1.
+  int source_rank() const;
+
+  // Calls `callback` with the outcome: at once if it is known, else on the thread that finishes
+  // the operation. No lock is held during the call, which must not block.
+  void OnComplete(std::function<void(const absl::Status&)> callback);
+
+  // "all_reduce #1580 (float32[4096] on cpu, sum)".
+  const std::string& description() const { return description_; }
+
+  // For the thread that runs the operation. Finish must be called exactly once; `source` is the
+  // rank that sent, of a receive. It calls `settled` when the outcome is known to all, before the
+  // callbacks, which may wait for what it does.
+  void Start();
+  void Finish(absl::Status status, int source = -1, absl::FunctionRef<void()> settled = [] {});
+
+ private:
+  absl::Status LostToChild() const;
+
+  const std::string description_;
+  const ForkGuard fork_guard_;
+  mutable absl::Mutex mutex_;
+  State state_ ABSL_GUARDED_BY(mutex_) = State::kPending;
+  absl::Status status_ ABSL_GUARDED_BY(mutex_);
+  int source_ ABSL_GUARDED_BY(mutex_) = -1;
+  std::vector<std::function<void(const absl::Status&)>> callbacks_ ABSL_GUARDED_BY(mutex_);
+};
+
+}  // namespace syncline
+
+#endif  // SYNCLINE_WORK_H_
