@@ -213,12 +213,6 @@ absl::Status ProcessGroup::Impl::MonitoredBarrier(Timeout timeout) {
   return RunInTurn(collective, timeout, body).status();
 }
 
-absl::StatusOr<int> ProcessGroup::Impl::Run(const Collective& collective, Timeout timeout) {
-  return RunInTurn(collective, timeout, [&](const CallContext& context) {
-    return BackendOf(collective).backend->Run(absl::MakeConstSpan(&collective, 1), context);
-  });
-}
-
 absl::Status ProcessGroup::Impl::Run(const absl::StatusOr<group::Plan>& plan, Timeout timeout) {
   if (!plan.ok()) return plan.status();
   const auto body = [&](const CallContext& context) -> absl::StatusOr<Completion> {

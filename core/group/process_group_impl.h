@@ -20,6 +20,7 @@
 #include "absl/strings/string_view.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
+#include "absl/types/span.h"
 #include "core/group/operation_queue.h"
 #include "core/group/plan.h"
 #include "syncline/backend.h"
@@ -54,7 +55,12 @@ class ProcessGroup::Impl {
   // The group is used in a child that was forked since it was made. It must then leak.
   bool InChild() const { return fork_guard_.InChild(); }
 
-  absl::StatusOr<int> Run(const Collective& collective, Timeout timeout);
+  // Inline, as every blocking call takes this way.
+  absl::StatusOr<int> Run(const Collective& collective, Timeout timeout) {
+    return RunInTurn(collective, timeout, [&](const CallContext& context) {
+      return BackendOf(collective).backend->Run(absl::MakeConstSpan(&collective, 1), context);
+    });
+  }
   StartedWork Start(Collective collective, Timeout timeout);
   absl::Status Run(const absl::StatusOr<group::Plan>& plan, Timeout timeout);
   StartedWork Start(absl::StatusOr<group::Plan> plan, Timeout timeout);

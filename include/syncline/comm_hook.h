@@ -31,6 +31,20 @@ struct GradBucket {
 
 // Belongs to one reducer at a time, which shares its ownership with the user. Calls come one at a
 // time, from any thread. An error of a call fails the reducer's step on all ranks.
+//
+//   class SumHook : public CommHook {
+//    public:
+//     std::string name() const override { return "sum"; }
+//     absl::Status Attach(std::shared_ptr<ProcessGroup> group) override {
+//       group_ = std::move(group);
+//       return absl::OkStatus();
+//     }
+//     absl::StatusOr<std::shared_ptr<Work>> Start(std::shared_ptr<GradBucket> bucket) override {
+//       return group_->AllReduceAsync(bucket->buffer);  // The sum, in place of the average.
+//     }
+//    private:
+//     std::shared_ptr<ProcessGroup> group_;
+//   };
 class CommHook {
  public:
   virtual ~CommHook() = default;

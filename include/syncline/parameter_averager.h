@@ -15,6 +15,14 @@ namespace syncline {
 // Averages parameters over all ranks of a group in every so many steps: what post-local SGD and
 // local SGD do between steps in which ranks go on by themselves (T. Lin et al., "Don't Use Large
 // Mini-Batches, Use Local SGD", ICLR 2020, section 3).
+//
+//   SYNCLINE_ASSIGN_OR_RETURN(auto averager, ParameterAverager::Create(world->group(), 10, 100));
+//   for (each step) {
+//     Train();  // With PostLocalSgdHook(100), say.
+//     SYNCLINE_RETURN_IF_ERROR(averager->Average(parameters).status());
+//   }
+//
+// For one thread at a time.
 class ParameterAverager {
  public:
   // The first average is in step `warmup_steps`, counted from 0, then in every `period`th one.

@@ -15,8 +15,7 @@ namespace syncline {
 // errors are those of Store.
 //
 //   PrefixStore group("group/3", store);
-//   SYNCLINE_RETURN_IF_ERROR(group.Set("address", address));  // Key "group/3/address" of the
-//   store.
+//   SYNCLINE_RETURN_IF_ERROR(group.Set("address", address));  // Key "group/3/address".
 class PrefixStore final : public Store {
  public:
   PrefixStore(absl::string_view prefix, std::shared_ptr<Store> store);

@@ -39,6 +39,12 @@ inline constexpr absl::Duration kDefaultTimeout = absl::Minutes(30);
 //
 // In a child that was forked since the group was made, every operation is a BackendError, and the
 // group's resources are left to the parent.
+//
+//   std::shared_ptr<ProcessGroup> group = world->group();
+//   SYNCLINE_RETURN_IF_ERROR(group->AllReduce(gradients, ReduceOp::kAvg));
+//   SYNCLINE_ASSIGN_OR_RETURN(std::shared_ptr<Work> work, group->BroadcastAsync(weights, 0));
+//   ...                                      // `weights` stays untouched.
+//   SYNCLINE_RETURN_IF_ERROR(work->Wait());  // "rank 0 of group 'default': broadcast #2 (...): ..."
 class ProcessGroup {
  public:
   using Timeout = std::optional<absl::Duration>;

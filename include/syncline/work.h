@@ -19,6 +19,10 @@ namespace syncline {
 
 // Shared between whoever started the operation and the thread that runs it. Thread-safe. To a child
 // that was forked since the operation started, it has failed with a BackendError.
+//
+//   SYNCLINE_ASSIGN_OR_RETURN(std::shared_ptr<Work> work, group->AllReduceAsync(gradients));
+//   work->OnComplete([](const absl::Status& outcome) { ... });  // And, or:
+//   SYNCLINE_RETURN_IF_ERROR(work->Wait());
 class Work {
  public:
   enum class State { kPending, kRunning, kDone, kTimedOut, kFailed };

@@ -75,9 +75,8 @@ struct WorldOptions {
 class World {
  public:
   // Joins; returns once all ranks have.
-  //   ArgumentError  the options contradict each other; or the rank is taken, the ranks do not
-  //   agree
-  //                  on the size, or there are more processes than that
+  //   ArgumentError  the options contradict each other; or the rank is taken, or the ranks do not
+  //                  agree on the size, or there are more processes than that
   //   TimeoutError   it says which ranks have not joined
   //   StoreError, NetworkError, BackendError  the store or the backend could not be opened
   static absl::StatusOr<std::shared_ptr<World>> Init(const WorldOptions& options);
