@@ -11,8 +11,8 @@
 #include <string>
 #include <vector>
 
-#include "store/hash/hash_store.h"
 #include "syncline/backend_registry.h"
+#include "syncline/hash_store.h"
 #include "syncline/process_group.h"
 #include "syncline/tensor.h"
 

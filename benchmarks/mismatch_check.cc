@@ -11,9 +11,9 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
-#include "store/hash/hash_store.h"
 #include "syncline/backend.h"
 #include "syncline/backend_registry.h"
+#include "syncline/hash_store.h"
 #include "syncline/status.h"
 #include "syncline/tensor.h"
 

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "benchmark/benchmark.h"
-#include "store/hash/hash_store.h"
+#include "syncline/hash_store.h"
 #include "syncline/process_group.h"
 #include "syncline/reducer.h"
 #include "syncline/tensor.h"

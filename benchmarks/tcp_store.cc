@@ -5,7 +5,7 @@
 //
 // A stranger also takes processor time. So the last figure is of a stranger who does the same to
 // another server of this host: what is above it, is what strangers do to this store.
-#include "store/tcp/tcp_store.h"
+#include "syncline/tcp_store.h"
 
 #include <netinet/in.h>
 #include <signal.h>
@@ -50,9 +50,9 @@ void Require(const absl::Status& status) {
 }
 
 int Serve() {
-  TCPServer::Options options;
+  tcp_store::TCPServer::Options options;
   options.secret = kSecret;
-  auto server = TCPServer::Start(options);
+  auto server = tcp_store::TCPServer::Start(options);
   Require(server.status());
   std::printf("%d\n", (*server)->port());
   std::fflush(stdout);

@@ -1,4 +1,4 @@
-"""The headers of the C++ API, which programs include as "syncline/NAME.h"."""
+"""The headers of the C++ API, which programs include as "syncline/<name>.h"."""
 
 load("//bazel:cc.bzl", "syncline_cc_library")
 

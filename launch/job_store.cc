@@ -13,22 +13,23 @@ using store::JoinHostPort;
 
 class TCPJobStore final : public JobStore {
  public:
-  explicit TCPJobStore(std::unique_ptr<TCPServer> server) : server_(std::move(server)) {}
+  explicit TCPJobStore(std::unique_ptr<tcp_store::TCPServer> server) : server_(std::move(server)) {}
 
   std::string address() const override { return JoinHostPort(server_->host(), server_->port()); }
 
  private:
-  const std::unique_ptr<TCPServer> server_;
+  const std::unique_ptr<tcp_store::TCPServer> server_;
 };
 
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<JobStore>> StartJobStore(const JobStoreOptions& options) {
-  TCPServer::Options server_options;
+  tcp_store::TCPServer::Options server_options;
   server_options.host = options.host;
   server_options.port = options.port;
   server_options.secret = options.secret;
-  absl::StatusOr<std::unique_ptr<TCPServer>> server = TCPServer::Start(server_options);
+  absl::StatusOr<std::unique_ptr<tcp_store::TCPServer>> server =
+      tcp_store::TCPServer::Start(server_options);
   if (!server.ok()) return Annotate(server.status(), "the job's store cannot be served");
   return std::make_unique<TCPJobStore>(*std::move(server));
 }

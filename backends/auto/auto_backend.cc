@@ -13,8 +13,7 @@
 #include "syncline/prefix_store.h"
 #include "syncline/status.h"
 
-namespace syncline {
-namespace auto_backend {
+namespace syncline::auto_backend {
 namespace {
 
 // The chosen backend, under the name that the user gave.
@@ -84,5 +83,4 @@ absl::StatusOr<std::shared_ptr<Backend>> MakeAuto(const BackendConfig& config) {
 const BackendRegistry::Registration kAuto("auto", {Capabilities::All(), &MakeAuto});
 
 }  // namespace
-}  // namespace auto_backend
-}  // namespace syncline
+}  // namespace syncline::auto_backend

@@ -10,8 +10,7 @@
 #include "backends/gloo/transport.h"
 #include "syncline/status.h"
 
-namespace syncline {
-namespace gloo_backend {
+namespace syncline::gloo_backend {
 namespace {
 
 // For all_to_all: whether every other rank sends the number of elements that this rank expects. The
@@ -109,5 +108,4 @@ absl::Status CallCheck::RunRounds(backends::FingerprintExchange& exchange,
   return absl::OkStatus();
 }
 
-}  // namespace gloo_backend
-}  // namespace syncline
+}  // namespace syncline::gloo_backend

@@ -14,8 +14,7 @@
 #include "syncline/backend.h"
 #include "syncline/deadline.h"
 
-namespace syncline {
-namespace gloo_backend {
+namespace syncline::gloo_backend {
 
 // Collective, for ranks that know that their calls differ: all ranks send each other their calls in
 // full and return the same MismatchError, which quotes two of them. Throws what Gloo throws.
@@ -56,7 +55,6 @@ class CallCheck {
   std::vector<std::unique_ptr<Round>> rounds_;
 };
 
-}  // namespace gloo_backend
-}  // namespace syncline
+}  // namespace syncline::gloo_backend
 
 #endif  // SYNCLINE_BACKENDS_GLOO_CALL_CHECK_H_

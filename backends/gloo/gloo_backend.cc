@@ -7,8 +7,7 @@
 #include "syncline/backend_registry.h"
 #include "syncline/status.h"
 
-namespace syncline {
-namespace gloo_backend {
+namespace syncline::gloo_backend {
 namespace {
 
 absl::StatusOr<std::shared_ptr<Backend>> MakeGloo(const BackendConfig& config) {
@@ -169,5 +168,4 @@ void GlooBackend::HandlePeerGone() {
   }
 }
 
-}  // namespace gloo_backend
-}  // namespace syncline
+}  // namespace syncline::gloo_backend

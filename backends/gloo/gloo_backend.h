@@ -20,8 +20,7 @@
 #include "gloo/context.h"
 #include "syncline/backend.h"
 
-namespace syncline {
-namespace gloo_backend {
+namespace syncline::gloo_backend {
 
 // One rank's end of a group. Threads, ownership and errors are those of Backend.
 //
@@ -121,7 +120,6 @@ class GlooBackend final : public backends::TypedBackend {
   Lifecycle lifecycle_;
 };
 
-}  // namespace gloo_backend
-}  // namespace syncline
+}  // namespace syncline::gloo_backend
 
 #endif  // SYNCLINE_BACKENDS_GLOO_GLOO_BACKEND_H_

@@ -11,8 +11,7 @@
 #include "core/tensor/reduce_kernels.h"
 #include "gloo/broadcast.h"
 
-namespace syncline {
-namespace gloo_backend {
+namespace syncline::gloo_backend {
 namespace {
 
 // Memory that is not initialized, which std::vector would do.
@@ -226,5 +225,4 @@ void GlooCollectives::DirectReduce(const Tensor& tensor, ReduceOp op,
   if (receives) tensor::Reduce(tensor.dtype(), op, tensor.data(), terms, tensor.numel());
 }
 
-}  // namespace gloo_backend
-}  // namespace syncline
+}  // namespace syncline::gloo_backend

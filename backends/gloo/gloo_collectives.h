@@ -11,8 +11,7 @@
 #include "syncline/reduce_op.h"
 #include "syncline/tensor.h"
 
-namespace syncline {
-namespace gloo_backend {
+namespace syncline::gloo_backend {
 
 // One collective operation of one rank: make an object, call one method, destroy it. The methods do
 // what those of the same name in include/syncline/backend.h do, and block until this rank's part is
@@ -49,7 +48,6 @@ class GlooCollectives {
   const uint32_t tag_;
 };
 
-}  // namespace gloo_backend
-}  // namespace syncline
+}  // namespace syncline::gloo_backend
 
 #endif  // SYNCLINE_BACKENDS_GLOO_GLOO_COLLECTIVES_H_

@@ -14,8 +14,7 @@
 #include "syncline/interrupt.h"
 #include "syncline/status.h"
 
-namespace syncline {
-namespace gloo_backend {
+namespace syncline::gloo_backend {
 
 absl::Status Lifecycle::Run(const OperationScope& scope, Body body) {
   {
@@ -198,5 +197,4 @@ absl::Status Lifecycle::Fail(const OperationScope& scope, const absl::Status& ca
   return cause_;
 }
 
-}  // namespace gloo_backend
-}  // namespace syncline
+}  // namespace syncline::gloo_backend

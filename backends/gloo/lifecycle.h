@@ -21,8 +21,7 @@
 #include "syncline/backend.h"
 #include "syncline/store.h"
 
-namespace syncline {
-namespace gloo_backend {
+namespace syncline::gloo_backend {
 
 // One rank's end of a group. It is usable until its first error, which is final: all later
 // operations return that error at once.
@@ -81,7 +80,6 @@ class Lifecycle {
   bool is_reported_ ABSL_GUARDED_BY(mutex_) = false;  // It has found it and published its report.
 };
 
-}  // namespace gloo_backend
-}  // namespace syncline
+}  // namespace syncline::gloo_backend
 
 #endif  // SYNCLINE_BACKENDS_GLOO_LIFECYCLE_H_

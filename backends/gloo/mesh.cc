@@ -16,8 +16,7 @@
 #include "syncline/error_origin.h"
 #include "syncline/status.h"
 
-namespace syncline {
-namespace gloo_backend {
+namespace syncline::gloo_backend {
 namespace {
 
 using gloo::transport::UnboundBuffer;
@@ -295,5 +294,4 @@ void Mesh::SendLeaveMessages(absl::string_view reason) {
   }
 }
 
-}  // namespace gloo_backend
-}  // namespace syncline
+}  // namespace syncline::gloo_backend

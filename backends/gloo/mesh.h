@@ -26,8 +26,7 @@
 #include "syncline/deadline.h"
 #include "syncline/store.h"
 
-namespace syncline {
-namespace gloo_backend {
+namespace syncline::gloo_backend {
 
 // A full mesh over Gloo's TCP transport, and a thread that watches the connections. When a peer's
 // connection breaks without a leave message, all operations under way end, whichever peer they wait
@@ -139,7 +138,6 @@ class Mesh {
   std::thread watch_;
 };
 
-}  // namespace gloo_backend
-}  // namespace syncline
+}  // namespace syncline::gloo_backend
 
 #endif  // SYNCLINE_BACKENDS_GLOO_MESH_H_

@@ -12,8 +12,7 @@
 #include "syncline/interrupt.h"
 #include "syncline/status.h"
 
-namespace syncline {
-namespace gloo_backend {
+namespace syncline::gloo_backend {
 namespace {
 
 using gloo::transport::UnboundBuffer;
@@ -118,5 +117,4 @@ void P2p::FailAnySourceReceives() {
   for (const auto& [tag, buffer] : from_any_) buffer->abortWaitRecv();
 }
 
-}  // namespace gloo_backend
-}  // namespace syncline
+}  // namespace syncline::gloo_backend

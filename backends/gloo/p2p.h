@@ -15,8 +15,7 @@
 #include "syncline/deadline.h"
 #include "syncline/tensor.h"
 
-namespace syncline {
-namespace gloo_backend {
+namespace syncline::gloo_backend {
 
 // Sends and receives of one rank. Gloo matches messages and keeps those that come unexpected; this
 // only gives receives from any rank their turns. A header that describes the call goes before the
@@ -51,7 +50,6 @@ class P2p {
   bool all_have_left_ ABSL_GUARDED_BY(mutex_) = false;
 };
 
-}  // namespace gloo_backend
-}  // namespace syncline
+}  // namespace syncline::gloo_backend
 
 #endif  // SYNCLINE_BACKENDS_GLOO_P2P_H_

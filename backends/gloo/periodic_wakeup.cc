@@ -10,8 +10,7 @@
 #include "syncline/fork.h"
 #include "syncline/interrupt.h"
 
-namespace syncline {
-namespace gloo_backend {
+namespace syncline::gloo_backend {
 
 // The thread and its list of objects. Never destroyed: the thread runs until the process ends.
 class WakeupThread {
@@ -77,5 +76,4 @@ PeriodicWakeup::PeriodicWakeup(absl::FunctionRef<void()> wake) : wake_(wake) {
 
 PeriodicWakeup::~PeriodicWakeup() { WakeupThread::Get().Remove(this); }
 
-}  // namespace gloo_backend
-}  // namespace syncline
+}  // namespace syncline::gloo_backend

@@ -7,8 +7,7 @@
 
 #include "absl/functional/function_ref.h"
 
-namespace syncline {
-namespace gloo_backend {
+namespace syncline::gloo_backend {
 
 // While an object lives, `wake` is called about every kInterruptInterval, on a thread that all
 // groups of the process share and that the first object starts. `wake` must not block. If the
@@ -31,7 +30,6 @@ class PeriodicWakeup {
   PeriodicWakeup* next_ = nullptr;
 };
 
-}  // namespace gloo_backend
-}  // namespace syncline
+}  // namespace syncline::gloo_backend
 
 #endif  // SYNCLINE_BACKENDS_GLOO_PERIODIC_WAKEUP_H_

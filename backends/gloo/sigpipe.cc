@@ -2,8 +2,7 @@
 
 #include <ctime>
 
-namespace syncline {
-namespace gloo_backend {
+namespace syncline::gloo_backend {
 namespace {
 
 sigset_t SigpipeOnly() {
@@ -32,5 +31,4 @@ ScopedSigpipeBlock::~ScopedSigpipeBlock() {
   pthread_sigmask(SIG_SETMASK, &before_, nullptr);
 }
 
-}  // namespace gloo_backend
-}  // namespace syncline
+}  // namespace syncline::gloo_backend

@@ -4,8 +4,7 @@
 
 #include <csignal>
 
-namespace syncline {
-namespace gloo_backend {
+namespace syncline::gloo_backend {
 
 // While an object lives, SIGPIPE is blocked on this thread and on the threads that this thread
 // starts. A SIGPIPE that arrived meanwhile is discarded at the end. Gloo writes without
@@ -23,7 +22,6 @@ class ScopedSigpipeBlock {
   sigset_t before_;
 };
 
-}  // namespace gloo_backend
-}  // namespace syncline
+}  // namespace syncline::gloo_backend
 
 #endif  // SYNCLINE_BACKENDS_GLOO_SIGPIPE_H_

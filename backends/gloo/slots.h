@@ -4,8 +4,7 @@
 
 #include <cstdint>
 
-namespace syncline {
-namespace gloo_backend {
+namespace syncline::gloo_backend {
 
 // Each is the first slot of a range that has its highest byte to itself. Gloo's own collectives use
 // the highest bytes 1 to 8. The comment says what is added to the first slot.
@@ -17,7 +16,6 @@ inline constexpr uint64_t kCallSlot = uint64_t{0x14} << 56;         // GatherCal
 inline constexpr uint64_t kDrainSlot = uint64_t{0x15} << 56;        // see Mesh::Leave
 inline constexpr uint64_t kWatchSlot = uint64_t{0x20} << 56;        // + number of the receive
 
-}  // namespace gloo_backend
-}  // namespace syncline
+}  // namespace syncline::gloo_backend
 
 #endif  // SYNCLINE_BACKENDS_GLOO_SLOTS_H_

@@ -22,8 +22,7 @@
 
 #include "absl/time/time.h"
 
-namespace syncline {
-namespace gloo_backend {
+namespace syncline::gloo_backend {
 
 // all_reduce and reduce of at most so many bytes are done in one exchange: every rank that needs
 // the result receives all elements. Larger ones are shared out among the ranks, in two exchanges.
@@ -40,7 +39,6 @@ inline constexpr absl::Duration kLeaveTimeout = absl::Milliseconds(500);
 // to end, so that it can tell whether they had left before.
 inline constexpr absl::Duration kDisconnectGrace = absl::Milliseconds(200);
 
-}  // namespace gloo_backend
-}  // namespace syncline
+}  // namespace syncline::gloo_backend
 
 #endif  // SYNCLINE_BACKENDS_GLOO_THRESHOLDS_H_

@@ -1,7 +1,6 @@
 #include "backends/gloo/transfers.h"
 
-namespace syncline {
-namespace gloo_backend {
+namespace syncline::gloo_backend {
 
 void Transfers::Send(int to, const void* data, size_t nbytes) {
   if (nbytes == 0) return;
@@ -31,5 +30,4 @@ std::vector<int> OtherRanks(int rank, int size) {
   return others;
 }
 
-}  // namespace gloo_backend
-}  // namespace syncline
+}  // namespace syncline::gloo_backend

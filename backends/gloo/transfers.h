@@ -10,8 +10,7 @@
 #include "gloo/context.h"
 #include "gloo/transport/unbound_buffer.h"
 
-namespace syncline {
-namespace gloo_backend {
+namespace syncline::gloo_backend {
 
 // Sends and receives messages on one slot. Between two ranks they arrive in the order in which they
 // were sent, in the receives in the order in which those were posted. Messages without bytes are
@@ -40,7 +39,6 @@ class Transfers {
 // All ranks of a group of `size` except `rank`, ascending.
 std::vector<int> OtherRanks(int rank, int size);
 
-}  // namespace gloo_backend
-}  // namespace syncline
+}  // namespace syncline::gloo_backend
 
 #endif  // SYNCLINE_BACKENDS_GLOO_TRANSFERS_H_

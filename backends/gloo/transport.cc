@@ -15,8 +15,7 @@
 #include "syncline/interrupt.h"
 #include "syncline/status.h"
 
-namespace syncline {
-namespace gloo_backend {
+namespace syncline::gloo_backend {
 namespace {
 
 using gloo::transport::UnboundBuffer;
@@ -225,5 +224,4 @@ std::shared_ptr<gloo::Context> MakeOperationContext(
       std::make_shared<OperationTransport>(std::move(transport), buffers, deadline));
 }
 
-}  // namespace gloo_backend
-}  // namespace syncline
+}  // namespace syncline::gloo_backend

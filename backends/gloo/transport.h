@@ -22,8 +22,7 @@
 #include "gloo/transport/unbound_buffer.h"
 #include "syncline/deadline.h"
 
-namespace syncline {
-namespace gloo_backend {
+namespace syncline::gloo_backend {
 
 // Runs `calls` of Gloo and turns an exception into a NetworkError. No other code catches them.
 absl::Status CatchGloo(absl::FunctionRef<void()> calls);
@@ -79,7 +78,6 @@ std::shared_ptr<gloo::Context> MakeOperationContext(
     std::shared_ptr<gloo::transport::Context> transport, BufferSet& buffers,
     const Deadline& deadline);
 
-}  // namespace gloo_backend
-}  // namespace syncline
+}  // namespace syncline::gloo_backend
 
 #endif  // SYNCLINE_BACKENDS_GLOO_TRANSPORT_H_

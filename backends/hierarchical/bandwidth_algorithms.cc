@@ -11,8 +11,7 @@
 #include "syncline/check.h"
 #include "syncline/status.h"
 
-namespace syncline {
-namespace hierarchical {
+namespace syncline::hierarchical {
 namespace {
 
 // Combines `tensor`, this node's elements, in place with those of the other nodes; `received` has
@@ -353,5 +352,4 @@ absl::Status BandwidthReduceScatter(HierarchicalCall& call, const Tensor& output
   return RunPipelined(chunks, begin, end);
 }
 
-}  // namespace hierarchical
-}  // namespace syncline
+}  // namespace syncline::hierarchical

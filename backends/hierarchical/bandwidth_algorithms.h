@@ -8,8 +8,7 @@
 #include "syncline/reduce_op.h"
 #include "syncline/tensor.h"
 
-namespace syncline {
-namespace hierarchical {
+namespace syncline::hierarchical {
 
 // Each function does what the method of Backend does. All rails carry data, each a part of it. The
 // work is done in chunks of kChunkBytes: while one chunk crosses between the nodes, shared memory
@@ -28,7 +27,6 @@ absl::Status BandwidthAllGather(HierarchicalCall& call, absl::Span<const Tensor>
 absl::Status BandwidthReduceScatter(HierarchicalCall& call, const Tensor& output,
                                     absl::Span<const Tensor> inputs, ReduceOp op);
 
-}  // namespace hierarchical
-}  // namespace syncline
+}  // namespace syncline::hierarchical
 
 #endif  // SYNCLINE_BACKENDS_HIERARCHICAL_BANDWIDTH_ALGORITHMS_H_

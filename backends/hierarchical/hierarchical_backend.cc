@@ -20,8 +20,7 @@
 #include "syncline/prefix_store.h"
 #include "syncline/status.h"
 
-namespace syncline {
-namespace hierarchical {
+namespace syncline::hierarchical {
 namespace {
 
 size_t TotalBytes(absl::Span<const Tensor> tensors) {
@@ -297,5 +296,4 @@ absl::Status HierarchicalBackend::Barrier(const CallContext& context) {
   });
 }
 
-}  // namespace hierarchical
-}  // namespace syncline
+}  // namespace syncline::hierarchical

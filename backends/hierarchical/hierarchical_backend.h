@@ -20,8 +20,7 @@
 #include "backends/hierarchical/topology.h"
 #include "syncline/backend.h"
 
-namespace syncline {
-namespace hierarchical {
+namespace syncline::hierarchical {
 
 // Built on three transports: backend gloo over all ranks, backend shm over the ranks of each node
 // with several, and RailSockets between the nodes.
@@ -119,7 +118,6 @@ class HierarchicalBackend final : public backends::TypedBackend {
   std::unique_ptr<GlooBackend> gloo_;  // The last member: its watch uses the others until it ends.
 };
 
-}  // namespace hierarchical
-}  // namespace syncline
+}  // namespace syncline::hierarchical
 
 #endif  // SYNCLINE_BACKENDS_HIERARCHICAL_HIERARCHICAL_BACKEND_H_

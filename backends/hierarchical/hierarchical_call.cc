@@ -7,8 +7,7 @@
 #include "syncline/check.h"
 #include "syncline/status.h"
 
-namespace syncline {
-namespace hierarchical {
+namespace syncline::hierarchical {
 
 // The exchange is one of a single rank: it only builds the record and compares others with it.
 HierarchicalCall::HierarchicalCall(const Transports& transports, const CallContext& context)
@@ -179,5 +178,4 @@ void HierarchicalCall::AbortPeers() {
   RunAndWait(*transports_.shm, Collective::Barrier(), local_context_).status().IgnoreError();
 }
 
-}  // namespace hierarchical
-}  // namespace syncline
+}  // namespace syncline::hierarchical

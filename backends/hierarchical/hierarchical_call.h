@@ -17,8 +17,7 @@
 #include "syncline/reduce_op.h"
 #include "syncline/tensor.h"
 
-namespace syncline {
-namespace hierarchical {
+namespace syncline::hierarchical {
 
 // What a collective of one rank may use. Borrowed.
 struct Transports {
@@ -103,7 +102,6 @@ class HierarchicalCall {
   bool has_mismatch_ = false;
 };
 
-}  // namespace hierarchical
-}  // namespace syncline
+}  // namespace syncline::hierarchical
 
 #endif  // SYNCLINE_BACKENDS_HIERARCHICAL_HIERARCHICAL_CALL_H_

@@ -7,8 +7,7 @@
 #include "core/tensor/reduce_kernels.h"
 #include "syncline/status.h"
 
-namespace syncline {
-namespace hierarchical {
+namespace syncline::hierarchical {
 namespace {
 
 int64_t TotalNumel(absl::Span<const Tensor> tensors) {
@@ -144,5 +143,4 @@ absl::Status LatencyReduceScatter(HierarchicalCall& call, const Tensor& output,
   return absl::OkStatus();
 }
 
-}  // namespace hierarchical
-}  // namespace syncline
+}  // namespace syncline::hierarchical

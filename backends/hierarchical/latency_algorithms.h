@@ -8,8 +8,7 @@
 #include "syncline/reduce_op.h"
 #include "syncline/tensor.h"
 
-namespace syncline {
-namespace hierarchical {
+namespace syncline::hierarchical {
 
 // Each function does what the method of Backend does, for tensors of at most kLatencyMaxBytes (not
 // checked). On each node one rank, the leader, collects what its ranks have, exchanges that with
@@ -27,7 +26,6 @@ absl::Status LatencyAllGather(HierarchicalCall& call, absl::Span<const Tensor> o
 absl::Status LatencyReduceScatter(HierarchicalCall& call, const Tensor& output,
                                   absl::Span<const Tensor> inputs, ReduceOp op);
 
-}  // namespace hierarchical
-}  // namespace syncline
+}  // namespace syncline::hierarchical
 
 #endif  // SYNCLINE_BACKENDS_HIERARCHICAL_LATENCY_ALGORITHMS_H_

@@ -17,8 +17,7 @@
 #include "core/base/resolve.h"
 #include "syncline/status.h"
 
-namespace syncline {
-namespace hierarchical {
+namespace syncline::hierarchical {
 namespace {
 
 absl::Status SystemError(absl::string_view what) {
@@ -72,5 +71,4 @@ absl::StatusOr<base::UniqueFd> ConnectToListener(const std::string& endpoint, in
   return socket;
 }
 
-}  // namespace hierarchical
-}  // namespace syncline
+}  // namespace syncline::hierarchical

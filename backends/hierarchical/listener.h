@@ -11,8 +11,7 @@
 #include "core/base/unique_fd.h"
 #include "syncline/deadline.h"
 
-namespace syncline {
-namespace hierarchical {
+namespace syncline::hierarchical {
 
 // One rank's listening socket, with a random secret that a peer must send first. Only the ranks of
 // the job can read the secret in their store, so no stranger takes a rank's place. The secret does
@@ -45,7 +44,6 @@ class Listener {
 absl::StatusOr<base::UniqueFd> ConnectToListener(const std::string& endpoint, int number,
                                                  const Deadline& deadline);
 
-}  // namespace hierarchical
-}  // namespace syncline
+}  // namespace syncline::hierarchical
 
 #endif  // SYNCLINE_BACKENDS_HIERARCHICAL_LISTENER_H_

@@ -20,8 +20,7 @@
 #include "syncline/interrupt.h"
 #include "syncline/status.h"
 
-namespace syncline {
-namespace hierarchical {
+namespace syncline::hierarchical {
 
 // A rank connects to the members before it and accepts those after it. No ranks wait for each other
 // in a circle: the kernel completes connections to a rank that has not called accept yet.
@@ -222,5 +221,4 @@ void RailSockets::Abort() {
   }
 }
 
-}  // namespace hierarchical
-}  // namespace syncline
+}  // namespace syncline::hierarchical

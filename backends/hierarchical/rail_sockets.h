@@ -20,8 +20,7 @@
 #include "core/base/unique_fd.h"
 #include "syncline/deadline.h"
 
-namespace syncline {
-namespace hierarchical {
+namespace syncline::hierarchical {
 
 // The calling thread moves the bytes itself: Gloo has a thread between the caller and the kernel,
 // and each of its messages waits for a word from the receiver, which takes ten times as long for a
@@ -113,7 +112,6 @@ class RailSockets {
   std::atomic<bool> is_aborted_{false};
 };
 
-}  // namespace hierarchical
-}  // namespace syncline
+}  // namespace syncline::hierarchical
 
 #endif  // SYNCLINE_BACKENDS_HIERARCHICAL_RAIL_SOCKETS_H_

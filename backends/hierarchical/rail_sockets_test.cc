@@ -26,8 +26,7 @@
 #include "syncline/deadline.h"
 #include "syncline/status.h"
 
-namespace syncline {
-namespace hierarchical {
+namespace syncline::hierarchical {
 namespace {
 
 using ::testing::HasSubstr;
@@ -223,5 +222,4 @@ TEST(RailSocketsTest, ALackOfDescriptorsEndsTheWaitAtOnceAndSaysWhatToRaise) {
 }
 
 }  // namespace
-}  // namespace hierarchical
-}  // namespace syncline
+}  // namespace syncline::hierarchical

@@ -1,7 +1,6 @@
 #include "backends/hierarchical/scratch_arena.h"
 
-namespace syncline {
-namespace hierarchical {
+namespace syncline::hierarchical {
 
 // The i-th tensor of every collective gets block i. Collectives of a job mostly repeat, so blocks
 // soon have the right sizes.
@@ -17,5 +16,4 @@ Tensor ScratchArena::Allocate(DType dtype, int64_t count) {
   return Tensor(block.bytes.get(), dtype, {count});
 }
 
-}  // namespace hierarchical
-}  // namespace syncline
+}  // namespace syncline::hierarchical

@@ -10,8 +10,7 @@
 #include "syncline/dtype.h"
 #include "syncline/tensor.h"
 
-namespace syncline {
-namespace hierarchical {
+namespace syncline::hierarchical {
 
 // Keeps its memory from one collective to the next: to get new pages from the kernel takes longer
 // than to fill them. It never shrinks. Not thread-safe. Owns the memory of its tensors.
@@ -36,7 +35,6 @@ class ScratchArena {
   size_t next_ = 0;  // The first block that is free.
 };
 
-}  // namespace hierarchical
-}  // namespace syncline
+}  // namespace syncline::hierarchical
 
 #endif  // SYNCLINE_BACKENDS_HIERARCHICAL_SCRATCH_ARENA_H_

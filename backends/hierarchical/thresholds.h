@@ -25,8 +25,7 @@
 
 #include "absl/time/time.h"
 
-namespace syncline {
-namespace hierarchical {
+namespace syncline::hierarchical {
 
 // Collectives of at most so many bytes use the latency algorithms, larger ones the bandwidth
 // algorithms. The bytes are those of the tensor; for all_gather and reduce_scatter, of all parts.
@@ -51,7 +50,6 @@ inline constexpr absl::Duration kPeerGoneGrace = absl::Milliseconds(100);
 // A rank that has found a mismatch takes at most so long to tell the other nodes.
 inline constexpr absl::Duration kAbortPeersTimeout = absl::Seconds(1);
 
-}  // namespace hierarchical
-}  // namespace syncline
+}  // namespace syncline::hierarchical
 
 #endif  // SYNCLINE_BACKENDS_HIERARCHICAL_THRESHOLDS_H_

@@ -7,8 +7,7 @@
 
 #include "backends/common/tensor_steps.h"
 
-namespace syncline {
-namespace hierarchical {
+namespace syncline::hierarchical {
 
 Topology::Topology(absl::Span<const std::string> identities, int rank) {
   std::map<std::string, int> index;
@@ -42,5 +41,4 @@ std::vector<Tensor> Topology::SplitOverRails(const Tensor& tensor, int rails) co
   return parts;
 }
 
-}  // namespace hierarchical
-}  // namespace syncline
+}  // namespace syncline::hierarchical

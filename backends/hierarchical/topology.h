@@ -9,8 +9,7 @@
 #include "syncline/check.h"
 #include "syncline/tensor.h"
 
-namespace syncline {
-namespace hierarchical {
+namespace syncline::hierarchical {
 
 // The nodes of a group as one rank sees them. A node is a host; a local rank is the index of a rank
 // among those of its node. Rail i connects one rank of each node: those with local rank i. There
@@ -57,7 +56,6 @@ struct Topology {
   std::vector<Tensor> SplitOverRails(const Tensor& tensor, int rails) const;
 };
 
-}  // namespace hierarchical
-}  // namespace syncline
+}  // namespace syncline::hierarchical
 
 #endif  // SYNCLINE_BACKENDS_HIERARCHICAL_TOPOLOGY_H_

@@ -8,8 +8,7 @@
 #include "gtest/gtest.h"
 #include "syncline/tensor.h"
 
-namespace syncline {
-namespace hierarchical {
+namespace syncline::hierarchical {
 namespace {
 
 using ::testing::ElementsAre;
@@ -52,5 +51,4 @@ TEST(TopologyTest, OnlyRanksOnUsedRailsHaveAPart) {
 }
 
 }  // namespace
-}  // namespace hierarchical
-}  // namespace syncline
+}  // namespace syncline::hierarchical

@@ -22,7 +22,7 @@
 #include "launch/monitor/status_schedule.h"
 #include "launch/monitor/status_table.h"
 #include "nlohmann/json.hpp"
-#include "store/hash/hash_store.h"
+#include "syncline/hash_store.h"
 #include "syncline/status.h"
 
 namespace syncline::launch {

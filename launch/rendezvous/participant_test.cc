@@ -17,12 +17,12 @@
 #include "core/join/listen_lock.h"
 #include "gmock/gmock.h"
 #include "launch/rendezvous/store_network.h"
-#include "store/etcd/etcd_store.h"
 #include "store/etcd/etcd_testing.h"
 #include "store/tcp/tcp_server.h"
-#include "store/tcp/tcp_store.h"
+#include "syncline/etcd_store.h"
 #include "syncline/interrupt.h"
 #include "syncline/status.h"
+#include "syncline/tcp_store.h"
 
 namespace syncline::launch {
 namespace {
@@ -40,9 +40,9 @@ constexpr char kSecret[] = "secret";
 class TestNode {
  public:
   TestNode(const LaunchOptions& options, int number, const Clock& clock) {
-    TCPServer::Options server;
+    tcp_store::TCPServer::Options server;
     server.secret = kSecret;
-    server_ = *TCPServer::Start(server);
+    server_ = *tcp_store::TCPServer::Start(server);
     NodeIdentity identity;
     identity.id = absl::StrCat("n", number);
     identity.address = "127.0.0.1";
@@ -78,7 +78,7 @@ class TestNode {
   bool is_running = false;
 
  private:
-  std::unique_ptr<TCPServer> server_;
+  std::unique_ptr<tcp_store::TCPServer> server_;
 };
 
 int PortOf(const std::string& endpoint) {
@@ -261,9 +261,9 @@ TEST_F(ParticipantTest, AParticipantEndsWhateverItsStoreDoes) {
   LaunchOptions options = Endpoint(29409, 1, 2);
   options.rendezvous.keep_alive_interval = absl::Seconds(5);
   options.rendezvous.last_call_timeout = absl::Milliseconds(10);
-  TCPServer::Options server;
+  tcp_store::TCPServer::Options server;
   server.secret = kSecret;
-  const auto store = *TCPServer::Start(server);
+  const auto store = *tcp_store::TCPServer::Start(server);
   LossyProxy proxy(store->port());
   options.rendezvous.hosting = RendezvousOptions::Hosting::kNever;
   options.rendezvous.port = PortOf(proxy.endpoint());

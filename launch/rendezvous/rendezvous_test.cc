@@ -11,12 +11,12 @@
 #include "launch/rendezvous/fleet.h"
 #include "launch/rendezvous/job_location.h"
 #include "launch/rendezvous/round_policy_options.h"
-#include "store/etcd/etcd_store.h"
 #include "store/etcd/etcd_testing.h"
-#include "store/file/file_store.h"
-#include "store/hash/hash_store.h"
-#include "store/tcp/tcp_store.h"
+#include "syncline/etcd_store.h"
+#include "syncline/file_store.h"
+#include "syncline/hash_store.h"
 #include "syncline/prefix_store.h"
+#include "syncline/tcp_store.h"
 
 namespace syncline::launch {
 namespace {

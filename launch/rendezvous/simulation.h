@@ -17,7 +17,7 @@
 #include "launch/options/options.h"
 #include "launch/rendezvous/fibers.h"
 #include "launch/rendezvous/rendezvous_session.h"
-#include "store/hash/hash_store.h"
+#include "syncline/hash_store.h"
 
 namespace syncline::launch {
 

@@ -5,7 +5,7 @@
 #include "launch/rendezvous/participant.h"
 #include "launch/rendezvous/rendezvous.h"
 #include "launch/rendezvous/round_policy_options.h"
-#include "store/hash/hash_store.h"
+#include "syncline/hash_store.h"
 
 namespace syncline::launch {
 namespace {

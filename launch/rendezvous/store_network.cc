@@ -26,11 +26,11 @@
 #include "launch/rendezvous/job_location.h"
 #include "store/common/listen_address.h"
 #include "store/tcp/tcp_server.h"
-#include "store/tcp/tcp_store.h"
 #include "syncline/deadline.h"
 #include "syncline/interrupt.h"
 #include "syncline/prefix_store.h"
 #include "syncline/status.h"
+#include "syncline/tcp_store.h"
 
 namespace syncline::launch {
 namespace {
@@ -70,12 +70,12 @@ absl::StatusOr<std::shared_ptr<Store>> ConnectToStore(const StoreNetworkOptions&
   return TCPStore::Create(client);
 }
 
-absl::StatusOr<std::unique_ptr<TCPServer>> Serve(const StoreNetworkOptions& options) {
-  TCPServer::Options server;
+absl::StatusOr<std::unique_ptr<tcp_store::TCPServer>> Serve(const StoreNetworkOptions& options) {
+  tcp_store::TCPServer::Options server;
   SYNCLINE_ASSIGN_OR_RETURN(server.host, ListenAddress(options.rendezvous.host));
   server.port = options.rendezvous.port;
   server.secret = options.secret;
-  return TCPServer::Start(server);
+  return tcp_store::TCPServer::Start(server);
 }
 
 // Backends c10d and static: tries to host and to connect in turns until one of them works. Which
@@ -91,7 +91,8 @@ absl::StatusOr<RendezvousStore> HostOrConnect(const StoreNetworkOptions& options
     absl::Status hosting;
     if (rendezvous.hosting != Hosting::kNever) {
       const join::ListenLock lock(rendezvous.host, rendezvous.port);
-      absl::StatusOr<std::unique_ptr<TCPServer>> server = NetworkError("another node tries to");
+      absl::StatusOr<std::unique_ptr<tcp_store::TCPServer>> server =
+          NetworkError("another node tries to");
       // The first try respects the lock, so that processes of one host do not disturb each other.
       // Later tries do not: the process that holds the lock may never serve.
       if (lock.is_held() || !is_first_try) server = Serve(options);

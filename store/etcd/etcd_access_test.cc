@@ -10,9 +10,9 @@
 #include "absl/time/time.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "store/etcd/etcd_store.h"
 #include "store/etcd/etcd_testing.h"
 #include "syncline/deadline.h"
+#include "syncline/etcd_store.h"
 #include "syncline/interrupt.h"
 #include "syncline/status.h"
 

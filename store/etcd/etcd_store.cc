@@ -1,4 +1,4 @@
-#include "store/etcd/etcd_store.h"
+#include "syncline/etcd_store.h"
 
 #include <unistd.h>
 

@@ -1,5 +1,5 @@
 // What an etcd store does when servers and answers are lost, and when its clients go.
-#include "store/etcd/etcd_store.h"
+#include "syncline/etcd_store.h"
 
 #include <sys/wait.h>
 #include <unistd.h>

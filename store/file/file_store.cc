@@ -1,4 +1,4 @@
-#include "store/file/file_store.h"
+#include "syncline/file_store.h"
 
 #include <fcntl.h>
 #include <sys/stat.h>
@@ -14,7 +14,9 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
+#include "store/common/contents.h"
 #include "store/common/errors.h"
+#include "store/file/file_lock.h"
 #include "store/file/record_log.h"
 #include "store/file/unshared_file.h"
 #include "syncline/interrupt.h"
@@ -154,7 +156,11 @@ absl::Status WriteAt(int fd, int64_t offset, absl::string_view data) {
 }  // namespace
 
 FileStore::FileStore(std::string path, int fd, absl::Duration timeout)
-    : path_(std::move(path)), fd_(fd), timeout_(timeout), pid_(getpid()) {}
+    : path_(std::move(path)),
+      fd_(fd),
+      timeout_(timeout),
+      pid_(getpid()),
+      contents_(std::make_unique<store::Contents>()) {}
 
 absl::StatusOr<std::shared_ptr<FileStore>> FileStore::Open(absl::string_view path,
                                                            absl::Duration timeout) {
@@ -250,7 +256,7 @@ absl::Status FileStore::Replay() {
   std::string bytes(size_ - replayed_, '\0');
   SYNCLINE_RETURN_IF_ERROR(ReadAt(fd_, replayed_, &bytes[0], bytes.size()));
   replayed_ += DecodeRecords(bytes, [this](Change change) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
-    contents_.Apply(std::move(change));
+    contents_->Apply(std::move(change));
   });
   return absl::OkStatus();
 }
@@ -268,7 +274,7 @@ absl::Status FileStore::Write(const std::vector<Change>& changes) {
   }
   replayed_ += record.size();
   size_ = replayed_;
-  for (const Change& change : changes) contents_.Apply(change);
+  for (const Change& change : changes) contents_->Apply(change);
   return absl::OkStatus();
 }
 
@@ -292,7 +298,7 @@ absl::StatusOr<int64_t> FileStore::Add(absl::string_view key, int64_t amount) {
   SYNCLINE_RETURN_IF_ERROR(
       Locked(FileLockMode::kExclusive, Deadline(timeout_),
              [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) -> absl::Status {
-               SYNCLINE_ASSIGN_OR_RETURN(result, contents_.Sum(key, amount));
+               SYNCLINE_ASSIGN_OR_RETURN(result, contents_->Sum(key, amount));
                return Write({{Change::Kind::kSet, std::string(key), absl::StrCat(result)}});
              }));
   return result;
@@ -306,12 +312,12 @@ absl::StatusOr<Store::CompareSetResult> FileStore::CompareSet(absl::string_view 
   SYNCLINE_RETURN_IF_ERROR(
       Locked(FileLockMode::kExclusive, Deadline(timeout_),
              [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) -> absl::Status {
-               result.swapped = contents_.Holds(key, expected);
+               result.swapped = contents_->Holds(key, expected);
                if (result.swapped) {
                  SYNCLINE_RETURN_IF_ERROR(
                      Write({{Change::Kind::kSet, std::string(key), std::string(desired)}}));
                }
-               if (const std::string* value = contents_.Find(key)) result.value = *value;
+               if (const std::string* value = contents_->Find(key)) result.value = *value;
                return absl::OkStatus();
              }));
   return result;
@@ -326,7 +332,7 @@ absl::StatusOr<bool> FileStore::Check(absl::Span<const std::string> keys) {
   bool all = false;
   SYNCLINE_RETURN_IF_ERROR(Locked(FileLockMode::kShared, Deadline(timeout_),
                                   [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
-                                    all = contents_.Missing(keys).empty();
+                                    all = contents_->Missing(keys).empty();
                                     return absl::OkStatus();
                                   }));
   return all;
@@ -337,7 +343,7 @@ absl::StatusOr<bool> FileStore::Delete(absl::string_view key) {
   bool was_set = false;
   SYNCLINE_RETURN_IF_ERROR(Locked(FileLockMode::kExclusive, Deadline(timeout_),
                                   [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
-                                    was_set = contents_.Find(key) != nullptr;
+                                    was_set = contents_->Find(key) != nullptr;
                                     if (!was_set) return absl::OkStatus();
                                     return Write({{Change::Kind::kDelete, std::string(key), ""}});
                                   }));
@@ -348,7 +354,7 @@ absl::StatusOr<std::vector<std::string>> FileStore::Keys(absl::string_view prefi
   std::vector<std::string> keys;
   SYNCLINE_RETURN_IF_ERROR(Locked(FileLockMode::kShared, Deadline(timeout_),
                                   [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
-                                    keys = contents_.Keys(prefix);
+                                    keys = contents_->Keys(prefix);
                                     return absl::OkStatus();
                                   }));
   return keys;
@@ -373,8 +379,8 @@ absl::StatusOr<std::vector<std::string>> FileStore::MultiGet(absl::Span<const st
     SYNCLINE_RETURN_IF_ERROR(Locked(FileLockMode::kShared,
                                     Deadline(std::max(deadline.Remaining(), kLeastLockWait)),
                                     [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
-                                      missing = contents_.Missing(keys);
-                                      if (missing.empty()) values = contents_.Values(keys);
+                                      missing = contents_->Missing(keys);
+                                      if (missing.empty()) values = contents_->Values(keys);
                                       return absl::OkStatus();
                                     }));
     if (missing.empty()) return values;

@@ -1,4 +1,4 @@
-#include "store/file/file_store.h"
+#include "syncline/file_store.h"
 
 #include <fcntl.h>
 #include <signal.h>

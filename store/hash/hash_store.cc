@@ -1,4 +1,4 @@
-#include "store/hash/hash_store.h"
+#include "syncline/hash_store.h"
 
 #include <memory>
 #include <optional>
@@ -7,6 +7,7 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/synchronization/mutex.h"
 #include "store/common/errors.h"
+#include "store/common/table.h"
 #include "syncline/deadline.h"
 #include "syncline/interrupt.h"
 #include "syncline/status.h"
@@ -35,8 +36,13 @@ const StoreRegistry::Registration kHash(
 
 }  // namespace
 
+HashStore::HashStore(absl::Duration timeout)
+    : timeout_(timeout), table_(std::make_unique<Table>()) {}
+
+HashStore::~HashStore() = default;
+
 absl::Status HashStore::Set(absl::string_view key, absl::string_view value) {
-  return AnnotateStore(table_.Set(key, value), ToString());
+  return AnnotateStore(table_->Set(key, value), ToString());
 }
 
 absl::StatusOr<std::string> HashStore::Get(absl::string_view key, absl::Duration timeout) {
@@ -46,13 +52,13 @@ absl::StatusOr<std::string> HashStore::Get(absl::string_view key, absl::Duration
 }
 
 absl::StatusOr<int64_t> HashStore::Add(absl::string_view key, int64_t amount) {
-  return AnnotateStore(table_.Add(key, amount), ToString());
+  return AnnotateStore(table_->Add(key, amount), ToString());
 }
 
 absl::StatusOr<Store::CompareSetResult> HashStore::CompareSet(absl::string_view key,
                                                               absl::string_view expected,
                                                               absl::string_view desired) {
-  return AnnotateStore(table_.CompareSet(key, expected, desired), ToString());
+  return AnnotateStore(table_->CompareSet(key, expected, desired), ToString());
 }
 
 absl::Status HashStore::Wait(absl::Span<const std::string> keys, absl::Duration timeout) {
@@ -60,19 +66,19 @@ absl::Status HashStore::Wait(absl::Span<const std::string> keys, absl::Duration 
 }
 
 absl::StatusOr<bool> HashStore::Check(absl::Span<const std::string> keys) {
-  return AnnotateStore(table_.Check(keys), ToString());
+  return AnnotateStore(table_->Check(keys), ToString());
 }
 
 absl::StatusOr<bool> HashStore::Delete(absl::string_view key) {
-  return AnnotateStore(table_.Delete(key), ToString());
+  return AnnotateStore(table_->Delete(key), ToString());
 }
 
 absl::StatusOr<std::vector<std::string>> HashStore::Keys(absl::string_view prefix) {
-  return table_.Keys(prefix);
+  return table_->Keys(prefix);
 }
 
 absl::Status HashStore::Append(absl::string_view key, absl::string_view value) {
-  return AnnotateStore(table_.Append(key, value), ToString());
+  return AnnotateStore(table_->Append(key, value), ToString());
 }
 
 absl::StatusOr<std::vector<std::string>> HashStore::MultiGet(absl::Span<const std::string> keys,
@@ -81,7 +87,7 @@ absl::StatusOr<std::vector<std::string>> HashStore::MultiGet(absl::Span<const st
   const Deadline deadline(timeout);
   auto outcome = std::make_shared<Outcome>();
   Table::WaitId id = 0;
-  std::optional<std::vector<std::string>> values = table_.GetOrPark(
+  std::optional<std::vector<std::string>> values = table_->GetOrPark(
       {keys.begin(), keys.end()},
       [outcome](std::vector<std::string> values) {
         absl::MutexLock lock(&outcome->mutex);
@@ -97,7 +103,7 @@ absl::StatusOr<std::vector<std::string>> HashStore::MultiGet(absl::Span<const st
     ready = deadline.AwaitInterruptibly(outcome->mutex, absl::Condition(&outcome->ready));
   }
   if (!ready) {
-    if (std::optional<std::vector<std::string>> missing = table_.Unpark(id)) {
+    if (std::optional<std::vector<std::string>> missing = table_->Unpark(id)) {
       SYNCLINE_RETURN_IF_ERROR(Interruption());
       return NotSetError(ToString(), *missing, timeout);
     }
@@ -112,7 +118,7 @@ absl::StatusOr<std::vector<std::string>> HashStore::MultiGet(absl::Span<const st
 
 absl::Status HashStore::MultiSet(absl::Span<const std::string> keys,
                                  absl::Span<const std::string> values) {
-  return AnnotateStore(table_.MultiSet(keys, values), ToString());
+  return AnnotateStore(table_->MultiSet(keys, values), ToString());
 }
 
 }  // namespace syncline

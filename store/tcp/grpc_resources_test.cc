@@ -9,8 +9,8 @@
 #include "core/testing/no_descriptors.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "store/tcp/tcp_store.h"
 #include "syncline/status.h"
+#include "syncline/tcp_store.h"
 
 namespace syncline::tcp_store {
 namespace {

@@ -19,16 +19,12 @@
 #include "syncline/log.h"
 #include "syncline/status.h"
 
-namespace syncline {
+namespace syncline::tcp_store {
 namespace {
 
 using store::JoinHostPort;
 using store::Listen;
 using store::Listener;
-using tcp_store::CheckGrpcResources;
-using tcp_store::kMaxMessageBytes;
-using tcp_store::TCPAcceptor;
-using tcp_store::TCPSession;
 
 // Fewer can be guessed, if they are not random: a client gives whoever takes the server's port
 // something to try guesses on.
@@ -137,4 +133,4 @@ void TCPServer::Shutdown() {
   impl_->server.reset();
 }
 
-}  // namespace syncline
+}  // namespace syncline::tcp_store

@@ -10,7 +10,7 @@
 #include "absl/time/time.h"
 #include "core/base/resolve.h"
 
-namespace syncline {
+namespace syncline::tcp_store {
 
 // Holds the store's contents in memory and serves them to the processes of a job. A TCPAcceptor
 // lets those in that know the job's secret; gRPC sees no connection before. Thread-safe.
@@ -47,6 +47,6 @@ class TCPServer {
   const std::unique_ptr<Impl> impl_;
 };
 
-}  // namespace syncline
+}  // namespace syncline::tcp_store
 
 #endif  // SYNCLINE_STORE_TCP_TCP_SERVER_H_

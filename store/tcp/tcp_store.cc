@@ -1,4 +1,4 @@
-#include "store/tcp/tcp_store.h"
+#include "syncline/tcp_store.h"
 
 #include <unistd.h>
 
@@ -97,7 +97,7 @@ absl::StatusOr<wire::ServerMessage> Ask(TCPClient* client, const Question& quest
 
 }  // namespace
 
-TCPStore::TCPStore(const Options& options, int port, std::unique_ptr<TCPServer> server,
+TCPStore::TCPStore(const Options& options, int port, std::unique_ptr<tcp_store::TCPServer> server,
                    std::unique_ptr<TCPClient> client)
     : host_(options.host),
       port_(port),
@@ -114,15 +114,16 @@ absl::StatusOr<std::shared_ptr<TCPStore>> TCPStore::Create(const Options& option
                                                     "[1, 65535], not ", options.port)),
                          name);
   }
-  std::unique_ptr<TCPServer> server;
+  std::unique_ptr<tcp_store::TCPServer> server;
   int port = options.port;
   if (serves) {
-    TCPServer::Options server_options;
+    tcp_store::TCPServer::Options server_options;
     server_options.host = options.host;
     server_options.port = options.port;
     server_options.secret = options.secret;
     server_options.lookup_timeout = options.connect_timeout.value_or(options.timeout);
-    absl::StatusOr<std::unique_ptr<TCPServer>> started = TCPServer::Start(server_options);
+    absl::StatusOr<std::unique_ptr<tcp_store::TCPServer>> started =
+        tcp_store::TCPServer::Start(server_options);
     if (!started.ok()) return AnnotateStore(started.status(), name);
     server = *std::move(started);
     port = server->port();

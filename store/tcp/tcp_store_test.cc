@@ -1,4 +1,4 @@
-#include "store/tcp/tcp_store.h"
+#include "syncline/tcp_store.h"
 
 #include <arpa/inet.h>
 #include <grpcpp/create_channel_posix.h>

@@ -27,9 +27,9 @@
 #include "gtest/gtest.h"
 #include "store/tcp/handshake.h"
 #include "store/tcp/tcp_server.h"
-#include "store/tcp/tcp_store.h"
 #include "store/tcp/tcp_testing.h"
 #include "syncline/deadline.h"
+#include "syncline/tcp_store.h"
 
 namespace syncline::tcp_store {
 namespace {

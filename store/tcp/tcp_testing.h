@@ -13,9 +13,9 @@
 #include "absl/time/time.h"
 #include "gtest/gtest.h"
 #include "store/tcp/tcp_server.h"
-#include "store/tcp/tcp_store.h"
 #include "syncline/deadline.h"
 #include "syncline/status.h"
+#include "syncline/tcp_store.h"
 
 namespace syncline::tcp_store {
 

@@ -29,11 +29,11 @@
 #include "store/tcp/tcp_acceptor.h"
 #include "store/tcp/tcp_connect.h"
 #include "store/tcp/tcp_server.h"
-#include "store/tcp/tcp_store.h"
 #include "store/tcp/tcp_testing.h"
 #include "syncline/deadline.h"
 #include "syncline/log.h"
 #include "syncline/status.h"
+#include "syncline/tcp_store.h"
 
 namespace syncline::tcp_store {
 namespace {

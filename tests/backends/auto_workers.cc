@@ -9,8 +9,8 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
-#include "store/file/file_store.h"
 #include "syncline/backend_registry.h"
+#include "syncline/file_store.h"
 #include "syncline/prefix_store.h"
 
 namespace syncline {

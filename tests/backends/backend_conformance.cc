@@ -3,8 +3,8 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "store/hash/hash_store.h"
 #include "syncline/backend_registry.h"
+#include "syncline/hash_store.h"
 #include "syncline/status.h"
 #include "tests/support/ranks.h"
 

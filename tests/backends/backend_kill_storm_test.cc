@@ -26,7 +26,7 @@
 #include "absl/time/clock.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "store/file/file_store.h"
+#include "syncline/file_store.h"
 #include "tests/backends/killable.h"
 #include "tests/support/hosts.h"
 #include "tests/support/processes.h"

@@ -10,8 +10,8 @@
 #include "absl/strings/str_cat.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "store/file/file_store.h"
-#include "store/tcp/tcp_store.h"
+#include "syncline/file_store.h"
+#include "syncline/tcp_store.h"
 #include "tests/backends/killable.h"
 #include "tests/support/processes.h"
 

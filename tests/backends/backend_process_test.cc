@@ -9,7 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "gtest/gtest.h"
-#include "store/file/file_store.h"
+#include "syncline/file_store.h"
 #include "syncline/prefix_store.h"
 #include "syncline/status.h"
 #include "tests/backends/conformance_data.h"

@@ -8,8 +8,8 @@
 #include "absl/time/time.h"
 #include "backends/common/peer_table.h"
 #include "backends/shm/peer_processes.h"
-#include "store/hash/hash_store.h"
 #include "syncline/deadline.h"
+#include "syncline/hash_store.h"
 #include "syncline/status.h"
 #include "tests/support/ranks.h"
 

@@ -16,11 +16,11 @@
 #include "core/testing/faults.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "store/hash/hash_store.h"
-#include "store/tcp/tcp_store.h"
 #include "syncline/deadline.h"
+#include "syncline/hash_store.h"
 #include "syncline/interrupt.h"
 #include "syncline/status.h"
+#include "syncline/tcp_store.h"
 #include "tests/support/ranks.h"
 
 namespace syncline {

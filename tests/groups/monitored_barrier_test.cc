@@ -11,8 +11,8 @@
 #include "absl/time/clock.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "store/hash/hash_store.h"
 #include "syncline/error_origin.h"
+#include "syncline/hash_store.h"
 #include "syncline/status.h"
 #include "tests/support/ranks.h"
 

@@ -3,7 +3,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "store/hash/hash_store.h"
+#include "syncline/hash_store.h"
 #include "syncline/status.h"
 #include "tests/support/operations.h"
 #include "tests/support/ranks.h"

@@ -12,7 +12,7 @@
 #include "core/base/stall.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "store/hash/hash_store.h"
+#include "syncline/hash_store.h"
 #include "syncline/log.h"
 #include "syncline/status.h"
 #include "syncline/tensor.h"

@@ -11,7 +11,7 @@
 #include "absl/strings/str_cat.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "store/hash/hash_store.h"
+#include "syncline/hash_store.h"
 #include "syncline/status.h"
 #include "syncline/world.h"
 #include "tests/support/ranks.h"

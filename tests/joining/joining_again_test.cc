@@ -12,9 +12,9 @@
 #include "core/join/join_protocol.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "store/hash/hash_store.h"
-#include "store/tcp/tcp_store.h"
+#include "syncline/hash_store.h"
 #include "syncline/status.h"
+#include "syncline/tcp_store.h"
 #include "syncline/world.h"
 #include "tests/support/ranks.h"
 

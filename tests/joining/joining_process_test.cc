@@ -21,7 +21,7 @@
 #include "absl/time/clock.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "store/file/file_store.h"
+#include "syncline/file_store.h"
 #include "syncline/status.h"
 #include "syncline/subgroups.h"
 #include "syncline/world.h"

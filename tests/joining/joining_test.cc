@@ -12,10 +12,10 @@
 #include "absl/strings/str_cat.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "store/file/file_store.h"
-#include "store/hash/hash_store.h"
-#include "store/tcp/tcp_store.h"
+#include "syncline/file_store.h"
+#include "syncline/hash_store.h"
 #include "syncline/status.h"
+#include "syncline/tcp_store.h"
 #include "syncline/world.h"
 #include "tests/support/ranks.h"
 

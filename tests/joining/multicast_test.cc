@@ -20,8 +20,8 @@
 #include "core/join/multicast_socket.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "store/tcp/tcp_store.h"
 #include "syncline/status.h"
+#include "syncline/tcp_store.h"
 #include "tests/support/ranks.h"
 
 namespace syncline {

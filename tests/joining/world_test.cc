@@ -12,7 +12,7 @@
 #include "absl/strings/str_cat.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "store/hash/hash_store.h"
+#include "syncline/hash_store.h"
 #include "syncline/log.h"
 #include "syncline/reducer.h"
 #include "syncline/status.h"

@@ -10,8 +10,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "store/etcd/etcd_testing.h"
-#include "store/tcp/tcp_store.h"
 #include "syncline/prefix_store.h"
+#include "syncline/tcp_store.h"
 
 namespace syncline {
 namespace {

@@ -1,6 +1,6 @@
 // A store over the network, with a server in one of the processes.
-#ifndef SYNCLINE_STORE_TCP_TCP_STORE_H_
-#define SYNCLINE_STORE_TCP_TCP_STORE_H_
+#ifndef SYNCLINE_TCP_STORE_H_
+#define SYNCLINE_TCP_STORE_H_
 
 #include <sys/types.h>
 
@@ -15,10 +15,9 @@
 
 namespace syncline {
 
-class TCPServer;
-
 namespace tcp_store {
 class TCPClient;
+class TCPServer;
 }  // namespace tcp_store
 
 // Its contents live in the memory of the server, and end with it: from then on calls of all
@@ -62,17 +61,17 @@ class TCPStore final : public Store {
   std::string address() const override;
 
  private:
-  TCPStore(const Options& options, int port, std::unique_ptr<TCPServer> server,
+  TCPStore(const Options& options, int port, std::unique_ptr<tcp_store::TCPServer> server,
            std::unique_ptr<tcp_store::TCPClient> client);
 
   const std::string host_;
   const int port_;
   const absl::Duration timeout_;
   const pid_t pid_;
-  std::unique_ptr<TCPServer> server_;  // Null for a client. Outlives client_.
+  std::unique_ptr<tcp_store::TCPServer> server_;  // Null for a client. Outlives client_.
   std::unique_ptr<tcp_store::TCPClient> client_;
 };
 
 }  // namespace syncline
 
-#endif  // SYNCLINE_STORE_TCP_TCP_STORE_H_
+#endif  // SYNCLINE_TCP_STORE_H_

@@ -1,6 +1,6 @@
 // A store in a file, for the processes of one host or of hosts that share a file system.
-#ifndef SYNCLINE_STORE_FILE_FILE_STORE_H_
-#define SYNCLINE_STORE_FILE_FILE_STORE_H_
+#ifndef SYNCLINE_FILE_STORE_H_
+#define SYNCLINE_FILE_STORE_H_
 
 #include <sys/types.h>
 
@@ -14,12 +14,18 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "absl/synchronization/mutex.h"
-#include "store/common/contents.h"
-#include "store/file/file_lock.h"
 #include "syncline/deadline.h"
 #include "syncline/store.h"
 
 namespace syncline {
+
+namespace file_store {
+enum class FileLockMode;
+}
+namespace store {
+class Contents;
+struct Change;
+}  // namespace store
 
 // The file is a log of changes, which every client replays; waits poll it. It lives as long as
 // somebody has it open: the last client to leave removes it, and what a killed job has left behind
@@ -78,11 +84,11 @@ class FileStore final : public Store {
   bool entered_ = false;  // Set before the store is handed out.
 
   absl::Mutex mutex_;  // A lock on the file does not keep two threads of one opening apart.
-  store::Contents contents_ ABSL_GUARDED_BY(mutex_);
+  const std::unique_ptr<store::Contents> contents_ ABSL_PT_GUARDED_BY(mutex_);
   int64_t replayed_ ABSL_GUARDED_BY(mutex_) = 0;  // Bytes of the log that contents_ reflects.
   int64_t size_ ABSL_GUARDED_BY(mutex_) = 0;      // Of the file; more if a writer was killed.
 };
 
 }  // namespace syncline
 
-#endif  // SYNCLINE_STORE_FILE_FILE_STORE_H_
+#endif  // SYNCLINE_FILE_STORE_H_

@@ -1,6 +1,6 @@
 // A store in an etcd cluster.
-#ifndef SYNCLINE_STORE_ETCD_ETCD_STORE_H_
-#define SYNCLINE_STORE_ETCD_ETCD_STORE_H_
+#ifndef SYNCLINE_ETCD_STORE_H_
+#define SYNCLINE_ETCD_STORE_H_
 
 #include <sys/types.h>
 
@@ -84,4 +84,4 @@ class EtcdStore final : public Store {
 
 }  // namespace syncline
 
-#endif  // SYNCLINE_STORE_ETCD_ETCD_STORE_H_
+#endif  // SYNCLINE_ETCD_STORE_H_

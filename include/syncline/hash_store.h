@@ -1,20 +1,25 @@
 // A store for the threads of one process.
-#ifndef SYNCLINE_STORE_HASH_HASH_STORE_H_
-#define SYNCLINE_STORE_HASH_HASH_STORE_H_
+#ifndef SYNCLINE_HASH_STORE_H_
+#define SYNCLINE_HASH_STORE_H_
 
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <vector>
 
-#include "store/common/table.h"
 #include "syncline/store.h"
 
 namespace syncline {
 
+namespace store {
+class Table;
+}
+
 // Its clients share the object. Each store made by the name "hash" is a new, empty one.
 class HashStore final : public Store {
  public:
-  explicit HashStore(absl::Duration timeout = kDefaultStoreTimeout) : timeout_(timeout) {}
+  explicit HashStore(absl::Duration timeout = kDefaultStoreTimeout);
+  ~HashStore() override;
 
   absl::Status Set(absl::string_view key, absl::string_view value) override;
   absl::StatusOr<std::string> Get(absl::string_view key, absl::Duration timeout) override;
@@ -35,9 +40,9 @@ class HashStore final : public Store {
 
  private:
   const absl::Duration timeout_;
-  store::Table table_;
+  const std::unique_ptr<store::Table> table_;
 };
 
 }  // namespace syncline
 
-#endif  // SYNCLINE_STORE_HASH_HASH_STORE_H_
+#endif  // SYNCLINE_HASH_STORE_H_
