@@ -36,16 +36,18 @@ absl::Status Run() {
   SYNCLINE_RETURN_IF_ERROR(group.AllReduce(large));
   say("the shared sum is ", large.data_as<float>()[large.numel() - 1]);
 
-  // In the background: the inputs of all ranks are on their way while this one goes on.
-  std::vector<float> mine(2, static_cast<float>(rank)), gathered(2 * size);
-  SYNCLINE_ASSIGN_OR_RETURN(auto work,
-                            group.AllGatherSingleAsync(Tensor::Of(gathered), Tensor::Of(mine)));
+  // In the background: the inputs of all ranks are on their way while this one goes on. These
+  // tensors own their memory, so that it lives for as long as the call, however this ends.
+  const Tensor mine = Tensor::Zeros(syncline::DType::kFloat32, {2});
+  const Tensor gathered = Tensor::Zeros(syncline::DType::kFloat32, {2 * size});
+  std::fill_n(mine.data_as<float>(), mine.numel(), static_cast<float>(rank));
+  SYNCLINE_ASSIGN_OR_RETURN(auto work, group.AllGatherSingleAsync(gathered, mine));
   std::vector<std::vector<int>> halves(2);
   for (int r = 0; r < size; ++r) halves[r % 2].push_back(r);
   SYNCLINE_ASSIGN_OR_RETURN(auto half, syncline::Split(group, halves));
   SYNCLINE_RETURN_IF_ERROR(work->Wait());
   std::string all;
-  for (int r = 0; r < size; ++r) absl::StrAppend(&all, " ", gathered[2 * r]);
+  for (int r = 0; r < size; ++r) absl::StrAppend(&all, " ", gathered.data_as<float>()[2 * r]);
   say("gathered", all);
 
   // In the half of the ranks that this one belongs to.

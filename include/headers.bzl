@@ -17,3 +17,23 @@ def public_headers(name, headers, deps = []):
         visibility = ["//visibility:public"],
         deps = deps,
     )
+
+def each_alone(headers):
+    """Sources that each include one header alone, since it may be the first that a program includes.
+
+    Args:
+      headers: their files, "syncline/<name>.h".
+
+    Returns:
+      the names of the sources.
+    """
+    sources = []
+    for header in headers:
+        name = header[len("syncline/"):-len(".h")] + "_alone"
+        sources.append(name + ".cc")
+        native.genrule(
+            name = name,
+            outs = [name + ".cc"],
+            cmd = "echo '#include \"%s\"' > $@" % header,
+        )
+    return sources

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <memory>
+#include <new>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
@@ -74,7 +75,12 @@ absl::Status TypedBackend::ReducePrefix(const Tensor& tensor, ReduceOp op, int c
   const int64_t item = static_cast<int64_t>(SizeOf(dtype));
   const int64_t piece = std::min(std::max<int64_t>(kPieceBytes / item, 1), tensor.numel());
   // Not initialized: all_gather writes every element that is read.
-  const std::unique_ptr<char[]> memory(new char[piece * size_ * item]);
+  const int64_t bytes = piece * size_ * item;
+  const std::unique_ptr<char[]> memory(new (std::nothrow) char[bytes]);
+  if (memory == nullptr) {
+    return BackendError(
+        absl::StrCat("out of memory: no ", bytes, " bytes for all ranks' elements"));
+  }
   const Tensor gathered(memory.get(), dtype, {piece * size_});
   int64_t begin = 0;
   do {

@@ -14,9 +14,9 @@
 namespace syncline::gloo_backend {
 
 // One collective operation of one rank: make an object, call one method, destroy it. The methods do
-// what those of the same name in include/syncline/backend.h do, and block until this rank's part is
-// done. Requires that all ranks make calls that go together: a message longer than the receive
-// posted for it ends the process. Throws what Gloo throws, see CatchGloo.
+// what those of the same name in include/syncline/collective.h say, and block until this rank's
+// part is done. Requires that all ranks make calls that go together: a message longer than the
+// receive posted for it ends the process. Throws what Gloo throws, see CatchGloo.
 //
 // Reductions share the work out: rank r receives the r-th part of every rank's elements and
 // combines them in the order of the ranks, with one rounding of the small float types. So results

@@ -1,4 +1,5 @@
-// All sizes and times at which backend gloo changes what it does.
+// All sizes and times at which backend gloo changes what it does, except the piece of a scan, which
+// is kPieceBytes of backends/common/typed_backend.cc.
 //
 // How each operation moves its data, by N, the bytes of the tensor. Unless MismatchCheck is off, a
 // comparison of the calls goes before each but send and recv (call_check.h). The functions are

@@ -1,5 +1,5 @@
-// The process environment. The only file that calls getenv. Thread-safe while nobody changes the
-// environment.
+// The process environment. The only file of the library that calls getenv. Thread-safe while nobody
+// changes the environment.
 #ifndef SYNCLINE_CORE_BASE_ENV_H_
 #define SYNCLINE_CORE_BASE_ENV_H_
 

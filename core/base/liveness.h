@@ -1,5 +1,6 @@
-// Tells whether the process of a rank still runs, as far as this host's kernel knows. Backends and
-// joins decide by it that a rank is dead. All functions are thread-safe.
+// Tells whether the process of a rank still runs, as far as this host's kernel knows. Joins, gloo's
+// reports and monitored barriers decide by it that a rank is dead. Backend shm watches its peers by
+// pidfds instead (backends/shm/peer_watchdog.h). All functions are thread-safe.
 #ifndef SYNCLINE_CORE_BASE_LIVENESS_H_
 #define SYNCLINE_CORE_BASE_LIVENESS_H_
 

@@ -5,6 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
+#include "syncline/error_origin.h"
 #include "syncline/status.h"
 #include "syncline/tensor.h"
 
@@ -34,7 +35,7 @@ absl::StatusOr<Tensor> BufferFor(ProcessGroup& group, absl::string_view operatio
       " bytes, for which ", "rank ", group.rank(), " has no room (", error.message(),
       "): look whether all ranks make the calls that go together");
   group.Abort(text);
-  return MismatchError(text);
+  return WithRanks(MismatchError(text), {rank});
 }
 
 std::string TextOf(const Tensor& tensor, int64_t bytes) {

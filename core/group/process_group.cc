@@ -260,7 +260,7 @@ absl::StatusOr<int> ProcessGroup::Impl::RunInTurn(const Collective& collective, 
       return absl::OkStatus();
     }
     const absl::StatusOr<int> outcome = WaitFor(*completion, collective, context.deadline);
-    if (!outcome.ok()) return Failed(collective, context, outcome.status());
+    if (!outcome.ok()) return Failed(collective, context.sequence, outcome.status());
     source = *outcome;
     return absl::OkStatus();
   };
@@ -290,7 +290,7 @@ ProcessGroup::StartedWork ProcessGroup::Impl::StartInTurn(const Collective& coll
       work->Start();
       const auto completion = Execute(collective, context, body);
       if (completion.ok() && completion->handle() != nullptr) {
-        FinishLater(*completion, collective, context, work);
+        FinishLater(*completion, collective, context.sequence, work);
         return;
       }
       const bool has_source = completion.ok() && collective.kind == OpKind::kRecv;
@@ -302,17 +302,16 @@ ProcessGroup::StartedWork ProcessGroup::Impl::StartInTurn(const Collective& coll
 }
 
 void ProcessGroup::Impl::FinishLater(const Completion& completion, const Collective& collective,
-                                     const CallContext& context,
-                                     const std::shared_ptr<Work>& work) {
+                                     uint64_t sequence, const std::shared_ptr<Work>& work) {
   {
     absl::MutexLock lock(&mutex_);
     ++in_flight_;
   }
   // Holds the tensors until the call has ended.
   completion.handle()->OnDone(
-      [this, work, context, collective](const absl::StatusOr<int>& outcome) {
+      [this, work, sequence, collective](const absl::StatusOr<int>& outcome) {
         const absl::Status status =
-            outcome.ok() ? absl::OkStatus() : Failed(collective, context, outcome.status());
+            outcome.ok() ? absl::OkStatus() : Failed(collective, sequence, outcome.status());
         const bool has_source = outcome.ok() && collective.kind == OpKind::kRecv;
         work->Finish(status, has_source ? *outcome : -1, [this] {
           absl::MutexLock lock(&mutex_);
@@ -359,12 +358,12 @@ absl::StatusOr<Completion> ProcessGroup::Impl::Execute(const Collective& collect
   } catch (const std::exception& thrown) {
     error = BackendError(absl::StrCat("unexpected error: ", thrown.what()));
   }
-  return Failed(collective, context, error);
+  return Failed(collective, context.sequence, error);
 }
 
-absl::Status ProcessGroup::Impl::Failed(const Collective& collective, const CallContext& context,
+absl::Status ProcessGroup::Impl::Failed(const Collective& collective, uint64_t sequence,
                                         const absl::Status& error) {
-  return Concluded(Annotate(Concerning(collective, context.sequence, error), Speaker()));
+  return Concluded(Annotate(Concerning(collective, sequence, error), Speaker()));
 }
 
 std::string ProcessGroup::Impl::Speaker(absl::string_view operation) const {
@@ -374,8 +373,13 @@ std::string ProcessGroup::Impl::Speaker(absl::string_view operation) const {
 
 absl::Status ProcessGroup::Impl::Concluded(absl::Status status) {
   if (status.ok() || IsHarmless(status)) return status;
-  // Later calls, which nobody has interrupted, fail like those of any other broken group.
-  Fail(IsInterrupted(status) ? WithOriginOf(BackendError(status.message()), status) : status);
+  if (!IsInterrupted(status)) {
+    Fail(status);
+    return status;
+  }
+  // Later calls, which nobody has interrupted, fail like those of any other broken group, and blame
+  // this rank as the other ranks do.
+  Fail(WithRanks(WithOriginOf(BackendError(status.message()), status), {options_.rank}));
   return status;
 }
 

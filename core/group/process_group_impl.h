@@ -88,14 +88,13 @@ class ProcessGroup::Impl {
   absl::StatusOr<Completion> Execute(const Collective& collective, const CallContext& context,
                                      Body body);
   // Finishes `work` when the call that is in flight has ended.
-  void FinishLater(const Completion& completion, const Collective& collective,
-                   const CallContext& context, const std::shared_ptr<Work>& work);
+  void FinishLater(const Completion& completion, const Collective& collective, uint64_t sequence,
+                   const std::shared_ptr<Work>& work);
   // "rank 0 of group 'default': all_reduce"
   std::string Speaker(absl::string_view operation = {}) const;
   // The error of a call, in the words of the group. Fails the group unless the error is the
   // caller's alone.
-  absl::Status Failed(const Collective& collective, const CallContext& context,
-                      const absl::Status& error);
+  absl::Status Failed(const Collective& collective, uint64_t sequence, const absl::Status& error);
   absl::Status Concluded(absl::Status status);
   const Served& BackendOf(const Collective& collective) const;
   std::shared_ptr<group::OperationQueue> QueueOf(const Collective& collective);

@@ -52,8 +52,10 @@ struct CallContext {
 
 // One rank's end of one group, which moves its bytes. ProcessGroup holds it; each rank has its own.
 //
-// Most backends derive from TypedBackend (backends/common/typed_backend.h), which has a function
-// for each operation, or from BlockingBackend, which has one for all. A wrapper overrides Run.
+// A program's own backend implements Run: it multiplies by `factor` where the reduction is
+// premul_sum, and carries out several collectives so that none of them waits for a later one.
+// Within this repository most derive from TypedBackend (backends/common), which has a function for
+// each operation, or from BlockingBackend (core/group), which has one for all; both see to the two.
 //
 // Threads: ProcessGroup issues at most one collective at a time, in the same order on every rank;
 // sends to one peer and tag, and receives from one source and tag, are each issued one at a time,

@@ -21,8 +21,8 @@ namespace syncline {
 // monotonic clock: setting the wall clock does not move it. A value; threads may share one.
 //
 //   const Deadline deadline(absl::Seconds(30));
-//   SYNCLINE_RETURN_IF_ERROR(SendAll(socket, data, size, deadline));
-//   SYNCLINE_RETURN_IF_ERROR(ReceiveAll(socket, reply, reply_size, deadline));  // What is left.
+//   SYNCLINE_RETURN_IF_ERROR(store.Wait(keys, deadline.Remaining()));
+//   SYNCLINE_ASSIGN_OR_RETURN(std::string value, store.Get(key, deadline.Remaining()));
 class Deadline {
  public:
   explicit Deadline(absl::Duration timeout) : timeout_(timeout), began_(Now()) {}

@@ -9,8 +9,8 @@
 //     SYNCLINE_RETURN_IF_ERROR(CheckInterrupt());
 //   }
 //
-// Deadline::AwaitInterruptibly and the functions of core/base/sockets.h do this already. Threads
-// without a scope, such as those that run asynchronous operations, are never interrupted.
+// Deadline::AwaitInterruptibly and all calls of this API that wait do this already. Threads without
+// a scope, such as those that run asynchronous operations, are never interrupted.
 //
 // What an interrupted call leaves behind depends on the wait: a collective fails its group, since
 // the other ranks would wait for this one in vain; a wait for a key or for a Work ends alone.

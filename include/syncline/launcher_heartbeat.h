@@ -1,6 +1,6 @@
 // Heartbeat: a worker's sign of progress for its launcher, by a file's time of modification. The
 // launcher restarts workers that show none (launch/). Ranks do not watch each other by it: whether
-// a rank is dead is asked of the kernel (core/base/liveness.h).
+// a rank is dead is asked of the kernel.
 #ifndef SYNCLINE_LAUNCHER_HEARTBEAT_H_
 #define SYNCLINE_LAUNCHER_HEARTBEAT_H_
 

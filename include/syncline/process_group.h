@@ -34,8 +34,9 @@ inline constexpr absl::Duration kDefaultTimeout = absl::Minutes(30);
 // breaks the group: the operation that met it returns it, all later ones fail at once and quote
 // it. `timeout`, where given, replaces the group's and counts from the call.
 //
-// The `Async` form of an operation returns at once; the tensors must then stay untouched until the
-// Work has completed.
+// The `Async` form of an operation returns at once. Until the Work has completed, or the group is
+// closed, the memory of its tensors must stay alive and untouched; views of a std::vector do not
+// keep it alive. Nothing waits when a Work is forgotten. A `timeout` must be positive.
 //
 // In a child that was forked since the group was made, every operation is a BackendError, and the
 // group's resources are left to the parent.
@@ -44,7 +45,7 @@ inline constexpr absl::Duration kDefaultTimeout = absl::Minutes(30);
 //   SYNCLINE_RETURN_IF_ERROR(group->AllReduce(gradients, ReduceOp::kAvg));
 //   SYNCLINE_ASSIGN_OR_RETURN(std::shared_ptr<Work> work, group->BroadcastAsync(weights, 0));
 //   ...                                      // `weights` stays untouched.
-//   SYNCLINE_RETURN_IF_ERROR(work->Wait());  // "rank 0 of group 'default': broadcast #2 (...): ..."
+//   SYNCLINE_RETURN_IF_ERROR(work->Wait());  // "rank 0 of group 'default': broadcast #1: ..."
 class ProcessGroup {
  public:
   using Timeout = std::optional<absl::Duration>;
@@ -72,7 +73,9 @@ class ProcessGroup {
   // there are.
   static absl::StatusOr<std::shared_ptr<ProcessGroup>> Create(const Options& options);
 
-  ~ProcessGroup();  // Aborts what is in flight.
+  // Aborts what is in flight, here and on the peers, which get an error that says so. A rank that
+  // is done calls Close first.
+  ~ProcessGroup();
 
   int rank() const;
   int size() const;

@@ -53,8 +53,11 @@ struct SparseRows {
 // may be written and marked from different threads; the other methods are for one thread at a time,
 // which in "Collective" ones calls them in the same order on all ranks.
 //
-// After the first step that communicated, all ranks rebuild the buckets in the order in which rank
-// 0's gradients came; gradient(i) is then another view: ask again when generation() changes.
+// It averages gradients, not parameters: make these equal at the start, by BroadcastCoalesced.
+//
+// At the end of the first step that communicated, unless unused parameters are looked for in each
+// step (Unused::kFound), all ranks rebuild the buckets in the order in which rank 0's gradients
+// came; gradient(i) is then another view: ask again when generation() changes.
 //
 // An error of one rank that it can report to the others (a parameter without a gradient) is
 // returned by Finish on all ranks. It names rank and parameter, and ends the step, nothing else.
@@ -73,7 +76,7 @@ class Reducer {
     BucketCaps caps;
     std::vector<int64_t> sparse;  // Parameters whose gradients are rows: MarkReadySparse.
     Unused unused = Unused::kRefused;
-    bool rebuild = true;             // In the order of arrival, after the first step.
+    bool rebuild = true;             // In the order of arrival, as said above.
     std::shared_ptr<CommHook> hook;  // None: all-reduce.
   };
 

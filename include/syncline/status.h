@@ -3,6 +3,8 @@
 #ifndef SYNCLINE_STATUS_H_
 #define SYNCLINE_STATUS_H_
 
+#include <utility>
+
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"

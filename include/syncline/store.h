@@ -24,7 +24,7 @@ namespace syncline {
 //
 // A call that does not wait for a key still waits for the medium (a server, a file lock), for at
 // most timeout(). Errors are of kind kStore, kNetwork or kTimeout and name the key and the store;
-// an empty key is an ArgumentError. A wait can be interrupted (include/syncline/interrupt.h).
+// an empty key is an ArgumentError. A wait can be interrupted (see interrupt.h).
 //
 //   StoreConfig config;
 //   config.host = "node1";

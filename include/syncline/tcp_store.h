@@ -32,7 +32,7 @@ class TCPStore final : public Store {
     StoreConfig::Role role = StoreConfig::Role::kClient;
     absl::Duration timeout = kDefaultStoreTimeout;
     std::optional<absl::Duration> connect_timeout;  // As for calls if not given.
-    std::string secret;  // The job's; see JobSecret(). Both sides prove that they know it.
+    std::string secret;  // The job's: both sides prove that they know it. Empty: none is asked for.
   };
 
   // A client tries until the timeout; a server listens when this returns.

@@ -27,9 +27,8 @@ class JoinProtocol;
 // How a process joins a world: either `store` with `rank` and `size`, or `init_method`:
 //   env://                 RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT from the environment, as
 //                          launchers set them; a missing one is taken from Slurm's srun, Open
-//                          MPI, MPICH, PALS or Flux, if one of them has started this process (see
-//                          cluster_task.h and cluster_store.h), and an error if that does not
-//                          suffice
+//                          MPI, MPICH, PALS or Flux, if one of them has started this process; an
+//                          error if that does not suffice
 //   tcp://host:port        rank 0 hosts the store at that address, which must be its own; without
 //                          ranks the process that is first on that host does, and is rank 0
 //   tcp://239.x.y.z:port   an IPv4 multicast address, at which the processes of one group_name find
@@ -41,7 +40,7 @@ class JoinProtocol;
 //                          seconds after the job's last process has ended nothing is left below it
 // Ranks on several hosts reach each other at the address that leads to the store. Where there is no
 // such address (file://, a store that is not on a network), set SYNCLINE_HOST_ADDRESS on each host
-// to one of its own; see host_address.h.
+// to one of its own.
 //
 // All but env:// take ?rank=R&world_size=N&group_name=G. `rank`, `size` and `group_name`, where
 // given here, take precedence over what the URL or the environment says.
@@ -80,6 +79,8 @@ class World {
   //   TimeoutError   it says which ranks have not joined
   //   StoreError, NetworkError, BackendError  the store or the backend could not be opened
   static absl::StatusOr<std::shared_ptr<World>> Init(const WorldOptions& options);
+  // Aborts the group of all ranks, unless somebody else holds it: other ranks that wait for this
+  // one get an error. Close leaves in order.
   ~World();
 
   int rank() const { return group_->rank(); }

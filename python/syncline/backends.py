@@ -105,7 +105,7 @@ class Backend(str):
             all_to_all(outputs, inputs)  reduce_scatter(output, inputs, op)
 
         and `abort(reason)`, after which all calls must end soon. What each does is said in
-        include/syncline/backend.h. Tensors are views for numpy.asarray, memoryview or
+        include/syncline/collective.h. Tensors are views for numpy.asarray, memoryview or
         torch.from_dlpack; arguments have been checked; `outputs` is empty where a rank gets
         nothing; recv returns the rank that sent, `src` is -1 for any. The other operations are
         made of these. Methods are called by one thread at a time, but send, recv and abort beside

@@ -17,7 +17,8 @@ class DistError(RuntimeError):
         numbers of the group that the message names. Empty if they are not known.
       operation: the operation that failed, as messages name it: "all_reduce". For a mismatch this
         rank's, where it is among those that disagree. A call that is refused because its group is
-        broken has that which broke it. None where no operation of a group failed.
+        broken has that which broke it. None where no operation of a group failed, and for one
+        that had not begun.
       sequence: the number of that operation in its group, which for send and recv is counted
         between the two ranks. None where `operation` is.
     """

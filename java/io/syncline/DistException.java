@@ -39,7 +39,8 @@ public class DistException extends RuntimeException {
    * The operation that failed. Of a mismatch it is this rank's, where that is among those that
    * disagree; of a call that is refused because its group is broken, that which broke the group.
    *
-   * @return its name, as in messages: {@code "all_reduce"}; empty where none of a group failed
+   * @return its name, as in messages: {@code "all_reduce"}; empty where none of a group
+   *     failed, and for one that had not begun
    */
   public Optional<String> operation() {
     return Optional.ofNullable(operation);
