@@ -11,6 +11,7 @@
 #include "core/base/hash.h"
 #include "core/base/rank_ranges.h"
 #include "syncline/byte_collectives.h"
+#include "syncline/error_origin.h"
 #include "syncline/status.h"
 
 namespace syncline::ddp {
@@ -39,8 +40,9 @@ absl::StatusOr<std::vector<int64_t>> AllGatherNumbers(ProcessGroup& group, int64
 absl::Status ErrorOf(const std::vector<std::string>& errors) {
   for (size_t rank = 0; rank < errors.size(); ++rank) {
     if (errors[rank].empty()) continue;
-    return MismatchError(
-        absl::StrCat("rank ", rank, " could not set up its reducer: ", errors[rank]));
+    const absl::Status error =
+        MismatchError(absl::StrCat("rank ", rank, " could not set up its reducer: ", errors[rank]));
+    return WithRanks(error, {static_cast<int>(rank)});
   }
   return MismatchError("the ranks' reducers differ");
 }
@@ -70,9 +72,14 @@ absl::Status Difference(const std::vector<std::string>& texts) {
       absl::StrAppend(out, base::ListRanks(one.second), one.second.size() == 1 ? " has " : " have ",
                       one.first);
     });
-    return MismatchError(absl::StrCat("the reducers differ in ", name, ": ", list,
-                                      "; build the same model, with the same options, on all "
-                                      "ranks"));
+    std::vector<int> ranks;
+    for (const auto& one : values) {
+      ranks.insert(ranks.end(), one.second.begin(), one.second.end());
+    }
+    const absl::Status mismatch =
+        MismatchError(absl::StrCat("the reducers differ in ", name, ": ", list,
+                                   "; build the same model, with the same options, on all ranks"));
+    return WithRanks(mismatch, std::move(ranks));
   }
   return MismatchError("the ranks' reducers differ");
 }

@@ -2,6 +2,8 @@
 
 #include <limits>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "absl/types/optional.h"
@@ -79,6 +81,7 @@ bool FindAll(JNIEnv* env) {
       find.StaticMethod(jvm.dist_exception, "of", "(I[B[I[BJ)Ljava/lang/RuntimeException;");
   jvm.kind_of = find.StaticMethod(jvm.dist_exception, "kindOf", "(Ljava/lang/Throwable;)I");
   jvm.message_of = find.StaticMethod(jvm.dist_exception, "messageOf", "(Ljava/lang/Throwable;)[B");
+  jvm.ranks_of = find.StaticMethod(jvm.dist_exception, "ranksOf", "(Ljava/lang/Throwable;)[I");
   jvm.future_settle = find.Method(jvm.work_future, "settle", "(I[B[I[BJ)V");
   jvm.current_thread = find.StaticMethod(jvm.thread, "currentThread", "()Ljava/lang/Thread;");
   jvm.is_interrupted = find.Method(jvm.thread, "isInterrupted", "()Z");
@@ -189,8 +192,19 @@ absl::Status TakeException(JNIEnv* env) {
                             reinterpret_cast<jbyte*>(text.data()));
   }
   env->DeleteLocalRef(message);
+  auto* const array = static_cast<jintArray>(
+      env->CallStaticObjectMethod(jvm.dist_exception, jvm.ranks_of, exception));
+  std::vector<int> ranks;
+  if (env->ExceptionCheck() || array == nullptr) {
+    env->ExceptionClear();
+  } else {
+    ranks.resize(static_cast<size_t>(env->GetArrayLength(array)));
+    env->GetIntArrayRegion(array, 0, static_cast<jsize>(ranks.size()), ranks.data());
+  }
+  env->DeleteLocalRef(array);
   env->DeleteLocalRef(exception);
-  return ErrorOfKind(static_cast<ErrorKind>(kind), text);
+  absl::Status status = ErrorOfKind(static_cast<ErrorKind>(kind), text);
+  return ranks.empty() ? status : WithRanks(std::move(status), std::move(ranks));
 }
 
 absl::Status ThreadInterrupt::operator()() const {

@@ -29,6 +29,7 @@ struct Jvm {
   jmethodID exception_of = nullptr;
   jmethodID kind_of = nullptr;
   jmethodID message_of = nullptr;
+  jmethodID ranks_of = nullptr;
   jmethodID future_settle = nullptr;
   jmethodID current_thread = nullptr;
   jmethodID is_interrupted = nullptr;
@@ -91,7 +92,7 @@ void ThrowOutOfMemory(JNIEnv* env, const char* message);
 void ThrowForeign(JNIEnv* env, const char* message);  // A DistException. Needs no memory of C++.
 
 // The other way round, for code of Java that native code has called: the kind that fits the pending
-// exception, a BackendError if none does, and what it says. Clears it.
+// exception, a BackendError if none does, what it says, and its ranks. Clears it.
 absl::Status TakeException(JNIEnv* env);
 
 // An InterruptScope::Check: an InterruptedError if Thread.interrupt was called on this thread,

@@ -15,6 +15,7 @@
 #include "absl/synchronization/notification.h"
 #include "absl/types/optional.h"
 #include "backends/common/call_description.h"
+#include "core/base/origin_line.h"
 #include "core/base/thread.h"
 #include "syncline/check.h"
 #include "syncline/deadline.h"
@@ -68,7 +69,8 @@ std::vector<Number> ParseNumbers(absl::string_view text) {
   return numbers;
 }
 
-RankReport ParseReport(absl::string_view text) {
+// A report of another process, which may be broken: drops the ranks that the group does not have.
+RankReport ParseReport(absl::string_view text, int size) {
   const std::vector<std::string> lines = absl::StrSplit(text, absl::MaxSplits('\n', 6));
   RankReport report;
   int kind;
@@ -76,29 +78,32 @@ RankReport ParseReport(absl::string_view text) {
   if (kind >= 0 && kind <= static_cast<int>(ErrorKind::kInternal)) {
     report.kind = static_cast<ErrorKind>(kind);
   }
-  report.lost = ParseNumbers<int>(lines[1]);
+  for (int rank : ParseNumbers<int>(lines[1])) {
+    if (rank >= 0 && rank < size) report.lost.push_back(rank);
+  }
   for (absl::string_view words : absl::StrSplit(lines[2], ',', absl::SkipEmpty())) {
     absl::StatusOr<CallDescription> call = CallDescription::FromWords(ParseNumbers<int64_t>(words));
     if (call.ok()) report.under_way.push_back(*std::move(call));
   }
   report.idle = lines[3];
   report.operation = lines[4];
-  if (absl::optional<ErrorOrigin> origin = ParseOrigin(lines[5]); origin.has_value()) {
+  if (absl::optional<ErrorOrigin> origin = base::ParseOriginInGroup(lines[5], size);
+      origin.has_value()) {
     report.ranks = std::move(origin->ranks);
   }
   report.message = lines[6];
   return report;
 }
 
-absl::StatusOr<Reports> ReadAll(Store& store) {
+absl::StatusOr<Reports> ReadAll(Store& store, int size) {
   SYNCLINE_ASSIGN_OR_RETURN(std::vector<std::string> keys, store.Keys(kPrefix));
   SYNCLINE_ASSIGN_OR_RETURN(std::vector<std::string> values,
                             store.MultiGet(keys, FailureReporter::kGrace));
   Reports reports;
   for (size_t i = 0; i < keys.size(); ++i) {
     int rank;
-    if (absl::SimpleAtoi(keys[i].substr(kPrefix.size()), &rank)) {
-      reports[rank] = ParseReport(values[i]);
+    if (absl::SimpleAtoi(keys[i].substr(kPrefix.size()), &rank) && rank >= 0 && rank < size) {
+      reports[rank] = ParseReport(values[i], size);
     }
   }
   return reports;
@@ -139,7 +144,7 @@ struct ReportExchange {
 absl::StatusOr<Reports> AwaitReports(const ReportExchange& exchange) {
   const Deadline deadline(FailureReporter::kGrace);
   while (true) {
-    SYNCLINE_ASSIGN_OR_RETURN(Reports reports, ReadAll(*exchange.store));
+    SYNCLINE_ASSIGN_OR_RETURN(Reports reports, ReadAll(*exchange.store, exchange.peers->size()));
     std::vector<std::string> awaited;
     for (int rank : Silent(exchange.failure, reports, exchange.peers->rank())) {
       if (exchange.peers->LivenessOf(rank) != base::Liveness::kDead) awaited.push_back(KeyOf(rank));

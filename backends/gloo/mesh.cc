@@ -65,9 +65,11 @@ std::vector<char> AddressOf(const backends::PeerTable& peers, int from, int to) 
 absl::Status CheckAddresses(const backends::PeerTable& peers) {
   for (int rank = 0; rank < peers.size(); ++rank) {
     if (peers.payload(rank).size() == peers.payload(peers.rank()).size()) continue;
-    return StoreError(absl::StrCat("the store's entry for ", peers.Describe(rank),
-                                   " does not say where it listens: do two jobs, or two versions ",
-                                   "of Syncline, share a store?"));
+    const absl::Status damaged =
+        StoreError(absl::StrCat("the store's entry for ", peers.Describe(rank),
+                                " does not say where it listens: do two jobs, or two versions of ",
+                                "Syncline, share a store?"));
+    return WithRanks(damaged, {rank});
   }
   return absl::OkStatus();
 }
@@ -79,10 +81,12 @@ absl::Status CheckSettings(const backends::PeerTable& peers) {
     (checks ? check : do_not).push_back(rank);
   }
   if (check.empty() || do_not.empty()) return absl::OkStatus();
-  return MismatchError(
+  const absl::Status mismatch = MismatchError(
       absl::StrCat("ranks must all compare their calls before they move data, or none of them: ",
                    base::NameRanks(check), " would, ", base::NameRanks(do_not),
                    " would not; set SYNCLINE_DEBUG to the same value on all ranks"));
+  check.insert(check.end(), do_not.begin(), do_not.end());
+  return WithRanks(mismatch, std::move(check));
 }
 
 absl::Status ConnectAll(const backends::PeerTable& peers, gloo::transport::Context& transport,

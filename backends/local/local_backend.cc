@@ -104,8 +104,9 @@ absl::StatusOr<std::shared_ptr<LocalGroup>> FindGroup(const BackendConfig& confi
                                      "between processes"));
   }
   std::shared_ptr<LocalGroup> group = GroupTable::Get().Find(number);
-  if (group == nullptr)
-    return BackendError("rank 0 has left the group before all ranks had joined");
+  if (group == nullptr) {
+    return WithRanks(BackendError("rank 0 has left the group before all ranks had joined"), {0});
+  }
   if (group->size() != config.size) {
     return MismatchError(absl::StrCat("rank ", config.rank, " joins a group of ", config.size,
                                       " ranks, rank 0 made one of ", group->size()));

@@ -15,9 +15,13 @@
 namespace syncline::local {
 namespace {
 
+// `rank` is at fault, unless it left because of others.
 absl::Status HasLeft(int rank, const absl::Status& cause) {
+  std::vector<int> ranks = RanksOf(cause);
+  if (ranks.empty()) ranks = {rank};
   return WithRanks(
-      BackendError(absl::StrCat("rank ", rank, " has left the group: ", cause.message())), {rank});
+      BackendError(absl::StrCat("rank ", rank, " has left the group: ", cause.message())),
+      std::move(ranks));
 }
 
 // `error` about `call`, with whose ShortName it begins, and the ranks at fault.
@@ -216,16 +220,18 @@ absl::Status LocalGroup::CheckUsable(int rank) const {
 absl::Status LocalGroup::CheckAwaited(const PendingMessage& side) const {
   const int peer = side.args->call.peer;
   if (peer != kAnySource) return left_[peer].ok() ? left_[peer] : HasLeft(peer, left_[peer]);
-  std::vector<int> left;
+  std::vector<int> at_fault;
   std::vector<std::string> causes;
   for (int r = 0; r < size_; ++r) {
     if (r == side.rank) continue;
     if (left_[r].ok()) return absl::OkStatus();
-    left.push_back(r);
-    causes.push_back(std::string(HasLeft(r, left_[r]).message()));
+    const absl::Status has_left = HasLeft(r, left_[r]);
+    for (int rank : RanksOf(has_left)) at_fault.push_back(rank);
+    causes.push_back(std::string(has_left.message()));
   }
   return WithRanks(
-      BackendError(absl::StrCat("nobody is left to send: ", absl::StrJoin(causes, "; "))), left);
+      BackendError(absl::StrCat("nobody is left to send: ", absl::StrJoin(causes, "; "))),
+      std::move(at_fault));
 }
 
 absl::Status LocalGroup::AbsentError(const backends::CallDescription& call,

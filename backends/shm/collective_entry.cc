@@ -118,12 +118,11 @@ absl::StatusOr<backends::CallDescription> CollectiveEntry::CallOf(int rank) cons
   // A copy, which a broken rank cannot change while it is read.
   const int64_t* const words = layout_.full_call(rank);
   const size_t size = static_cast<size_t>(layout_.size());
-  SYNCLINE_ASSIGN_OR_RETURN(
-      backends::CallDescription call,
-      backends::CallDescription::FromWords(std::vector<int64_t>(
-          words, words + backends::CallDescription::MaxWords(layout_.size()))));
-  if (call.kind == OpKind::kAllToAll &&
-      (call.counts.size() != size || call.expected.size() != size)) {
+  absl::StatusOr<backends::CallDescription> call = backends::CallDescription::FromWords(
+      std::vector<int64_t>(words, words + backends::CallDescription::MaxWords(layout_.size())));
+  if (!call.ok()) return WithRanks(call.status(), {rank});
+  if (call->kind == OpKind::kAllToAll &&
+      (call->counts.size() != size || call->expected.size() != size)) {
     return WithRanks(
         BackendError(absl::StrCat(group_.peers().Describe(rank),
                                   " has published an all_to_all of another number of ranks")),

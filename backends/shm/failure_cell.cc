@@ -14,6 +14,7 @@
 #include "absl/time/time.h"
 #include "absl/types/optional.h"
 #include "backends/common/call_description.h"
+#include "core/base/origin_line.h"
 #include "syncline/check.h"
 #include "syncline/deadline.h"
 #include "syncline/error_origin.h"
@@ -67,15 +68,17 @@ absl::Status FailureCell::failure() const {
     }
     sched_yield();
   }
-  // Of another process, which may be broken: an unknown kind is a BackendError.
-  const bool is_kind = record_.kind <= static_cast<uint32_t>(ErrorKind::kInternal);
+  // Of another process, which may be broken: an unknown kind is a BackendError, and ranks that the
+  // group does not have are dropped. What is parsed is a copy, which that process cannot change.
+  const uint32_t kind = record_.kind;
+  const bool is_kind = kind <= static_cast<uint32_t>(ErrorKind::kInternal);
   const size_t size = std::min<size_t>(record_.size, sizeof(record_.text));
   const size_t origin_size = std::min<size_t>(record_.origin_size, sizeof(record_.text) - size);
-  absl::Status cause =
-      ErrorOfKind(is_kind ? static_cast<ErrorKind>(record_.kind) : ErrorKind::kBackend,
-                  absl::string_view(record_.text, size));
+  const std::string text(record_.text, size + origin_size);
+  absl::Status cause = ErrorOfKind(is_kind ? static_cast<ErrorKind>(kind) : ErrorKind::kBackend,
+                                   absl::string_view(text).substr(0, size));
   absl::optional<ErrorOrigin> origin =
-      ParseOrigin(absl::string_view(record_.text + size, origin_size));
+      base::ParseOriginInGroup(absl::string_view(text).substr(size), layout_.size());
   return origin.has_value() ? WithOrigin(std::move(cause), *std::move(origin)) : cause;
 }
 

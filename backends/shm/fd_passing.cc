@@ -132,7 +132,8 @@ absl::StatusOr<base::UniqueFd> ReceiveFd(absl::string_view endpoint, int rank,
   const std::optional<base::SocketAddress> address = AbstractAddress(fields[0]);
   if (fields.size() != 2 || !address.has_value() ||
       fields[1].size() != backends::kHelloSecretSize) {
-    return BackendError("rank 0's entry in the store does not say where its shared memory is");
+    return WithRanks(
+        BackendError("rank 0's entry in the store does not say where its shared memory is"), {0});
   }
   const auto connection = base::Connect(*address, SOCK_SEQPACKET, deadline);
   absl::Status status = connection.status();
@@ -141,9 +142,10 @@ absl::StatusOr<base::UniqueFd> ReceiveFd(absl::string_view endpoint, int rank,
     status = backends::SendHello(connection->get(), fields[1], rank, deadline);
   }
   if (!status.ok() && KindOf(status) != ErrorKind::kTimeout) {
-    return BackendError(absl::StrCat(
+    const absl::Status unreachable = BackendError(absl::StrCat(
         "rank 0: no connection to the socket over which ranks of one host share memory: ",
         status.message()));
+    return WithRanks(unreachable, {0});
   }
   // Rank 0 answers one rank after another, so this may take until all before have come.
   if (status.ok()) status = base::WaitReadable(connection->get(), deadline);

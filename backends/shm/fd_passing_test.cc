@@ -21,6 +21,7 @@
 #include "core/testing/no_descriptors.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "syncline/error_origin.h"
 #include "syncline/status.h"
 
 namespace syncline::shm {
@@ -101,7 +102,9 @@ TEST_F(FdPassingTest, AHostThatNeverServesIsATimeoutAndOneThatHasGoneAnError) {
   EXPECT_EQ(KindOf(ReceiveFd(server_->endpoint(), 1, Soon()).status()), ErrorKind::kTimeout);
   const std::string endpoint = server_->endpoint();
   server_ = nullptr;
-  EXPECT_EQ(KindOf(ReceiveFd(endpoint, 1, Later()).status()), ErrorKind::kBackend);
+  const absl::Status gone = ReceiveFd(endpoint, 1, Later()).status();
+  EXPECT_EQ(KindOf(gone), ErrorKind::kBackend);
+  EXPECT_EQ(RanksOf(gone), std::vector<int>({0}));
 }
 
 TEST_F(FdPassingTest, StrangersWhoSayNothingDoNotHoldUpTheRanks) {
@@ -144,7 +147,9 @@ TEST_F(FdPassingTest, ALackOfDescriptorsEndsServingAtOnceAndSaysWhatToRaise) {
 
 TEST_F(FdPassingTest, AMalformedEndpointIsAnError) {
   for (const std::string& endpoint : {std::string(), std::string("a b"), std::string(300, 'x')}) {
-    EXPECT_FALSE(ReceiveFd(endpoint, 1, Later()).ok());
+    const absl::Status status = ReceiveFd(endpoint, 1, Later()).status();
+    EXPECT_FALSE(status.ok());
+    EXPECT_EQ(RanksOf(status), std::vector<int>({0}));
   }
 }
 

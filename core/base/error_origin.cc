@@ -8,6 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
 #include "absl/strings/str_split.h"
+#include "core/base/origin_line.h"
 
 namespace syncline {
 namespace {
@@ -16,9 +17,6 @@ namespace {
 //   ranks ; 1 if lacks_arguments, else 0 { ; sequence peer name }
 // where ranks are "0-3,7".
 constexpr absl::string_view kOriginUrl = "syncline/error-origin";
-
-// More ranks than any group has: a line that lists more is damaged.
-constexpr int kMaxRanks = 1 << 20;
 
 void AppendRanks(const std::vector<int>& ranks, std::string* line) {
   absl::string_view separator;
@@ -39,14 +37,17 @@ bool ParseRanks(absl::string_view text, std::vector<int>* ranks) {
     if (!absl::SimpleAtoi(ends.first, &first)) return false;
     last = first;
     if (!ends.second.empty() && !absl::SimpleAtoi(ends.second, &last)) return false;
-    if (first < 0 || last < first || last >= kMaxRanks) return false;
+    if (first < 0 || last < first || last >= base::kMaxRanks) return false;
     for (int rank = first; rank <= last; ++rank) ranks->push_back(rank);
-    if (ranks->size() > kMaxRanks) return false;
+    if (ranks->size() > base::kMaxRanks) return false;
   }
   return true;
 }
 
-void Normalize(std::vector<int>* ranks) {
+// Leaves the ranks in [0, size), sorted and each once.
+void Normalize(int size, std::vector<int>* ranks) {
+  const auto is_outside = [size](int rank) { return rank < 0 || rank >= size; };
+  ranks->erase(std::remove_if(ranks->begin(), ranks->end(), is_outside), ranks->end());
   std::sort(ranks->begin(), ranks->end());
   ranks->erase(std::unique(ranks->begin(), ranks->end()), ranks->end());
 }
@@ -67,7 +68,7 @@ std::string Serialize(const ErrorOrigin& origin) {
 
 absl::Status WithOrigin(absl::Status status, ErrorOrigin origin) {
   if (status.ok()) return status;
-  Normalize(&origin.ranks);
+  Normalize(base::kMaxRanks, &origin.ranks);
   status.SetPayload(kOriginUrl, absl::Cord(Serialize(origin)));
   return status;
 }
@@ -101,17 +102,21 @@ std::vector<int> RanksOf(const absl::Status& status) {
   return origin.has_value() ? std::move(origin->ranks) : std::vector<int>();
 }
 
+absl::optional<ErrorOrigin> ParseOrigin(absl::string_view line) {
+  return base::ParseOriginInGroup(line, base::kMaxRanks);
+}
+
 std::string SerializeOrigin(const absl::Status& status) {
   const absl::optional<absl::Cord> payload = status.GetPayload(kOriginUrl);
   return payload.has_value() ? std::string(*payload) : std::string();
 }
 
-absl::optional<ErrorOrigin> ParseOrigin(absl::string_view line) {
+absl::optional<ErrorOrigin> base::ParseOriginInGroup(absl::string_view line, int size) {
   const std::vector<absl::string_view> fields = absl::StrSplit(line, ';');
   ErrorOrigin origin;
   if (fields.size() < 2 || (fields[1] != "0" && fields[1] != "1")) return absl::nullopt;
   if (!ParseRanks(fields[0], &origin.ranks)) return absl::nullopt;
-  Normalize(&origin.ranks);
+  Normalize(size, &origin.ranks);
   origin.lacks_arguments = fields[1] == "1";
   for (size_t i = 2; i < fields.size(); ++i) {
     const std::vector<absl::string_view> words = absl::StrSplit(fields[i], absl::MaxSplits(' ', 2));

@@ -1,5 +1,6 @@
 #include "syncline/error_origin.h"
 
+#include "core/base/origin_line.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "syncline/status.h"
@@ -69,6 +70,23 @@ TEST(ErrorOriginTest, ItCrossesProcessesInOneLine) {
   EXPECT_TRUE(parsed->lacks_arguments);
   EXPECT_EQ(parsed->operations[0].name, "a b c d");
   EXPECT_EQ(SerializeOrigin(TimeoutError("m")), "");
+}
+
+TEST(ErrorOriginTest, RanksThatNoGroupHasAreDropped) {
+  const int max = base::kMaxRanks;
+  ErrorOrigin origin = Origin();
+  origin.ranks = {max, -1, max - 1, 3, 1 << 30, -7};
+  const absl::Status status = WithOrigin(TimeoutError("m"), origin);
+  EXPECT_THAT(RanksOf(status), ElementsAre(3, max - 1));
+  EXPECT_EQ(OriginOf(status)->operations, origin.operations);
+  EXPECT_THAT(RanksOf(WithRanks(TimeoutError("m"), {-1})), IsEmpty());
+}
+
+TEST(ErrorOriginTest, RanksThatTheGroupDoesNotHaveAreDropped) {
+  const auto parsed = base::ParseOriginInGroup("0-2,7;0;5 -1 barrier", 2);
+  ASSERT_TRUE(parsed.has_value());
+  EXPECT_THAT(parsed->ranks, ElementsAre(0, 1));
+  EXPECT_EQ(parsed->operations.size(), 1u);
 }
 
 TEST(ErrorOriginTest, ADamagedLineIsNoOrigin) {

@@ -8,6 +8,7 @@
 #include "absl/strings/str_join.h"
 #include "core/base/rank_ranges.h"
 #include "core/base/thread.h"
+#include "syncline/error_origin.h"
 #include "syncline/interrupt.h"
 #include "syncline/log.h"
 #include "syncline/status.h"
@@ -182,10 +183,11 @@ absl::Status Preemption::MissingRanksError(const absl::Status& timeout) {
     missing.push_back(rank);
   }
   if (missing.empty()) return timeout;
-  return TimeoutError(
+  const absl::Status silent = TimeoutError(
       absl::StrCat("the job is to stop, but rank ", base::RankRanges(missing), " of ", size_,
                    " has not said within ", absl::FormatDuration(options_.timeout),
                    " which step it has reached: it has died, or does not watch for preemption"));
+  return WithRanks(silent, std::move(missing));
 }
 
 }  // namespace syncline

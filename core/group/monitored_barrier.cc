@@ -6,13 +6,11 @@
 #include <utility>
 #include <vector>
 
-#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_join.h"
-#include "absl/strings/str_split.h"
 #include "absl/time/time.h"
 #include "absl/types/optional.h"
 #include "core/base/rank_ranges.h"
+#include "core/store/error_text.h"
 #include "syncline/error_origin.h"
 #include "syncline/interrupt.h"
 #include "syncline/status.h"
@@ -25,8 +23,7 @@ constexpr absl::Duration kGlance = absl::Milliseconds(100);
 // For questions that a store which is alive answers at once.
 constexpr absl::Duration kStoreTimeout = absl::Seconds(2);
 
-// An outcome is "ok", or the ErrorKind as a number, the error's origin and its message, in a line
-// each.
+// An outcome is this, or an error as SerializeError writes it.
 constexpr absl::string_view kAllCame = "ok";
 
 // One barrier, as its keys in the store.
@@ -53,8 +50,7 @@ class BarrierState {
   }
 
   absl::StatusOr<std::string> Conclude(const absl::Status& error) {
-    return Conclude(absl::StrCat(static_cast<int>(KindOf(error)), "\n", SerializeOrigin(error),
-                                 "\n", error.message()));
+    return Conclude(store::SerializeError(error));
   }
 
   // Those whose arrival the store does not know; empty if all came.
@@ -96,17 +92,16 @@ absl::Status Answers(Store& store, absl::Duration timeout) {
                                    "process that hosts it is stopped"));
 }
 
-absl::Status StatusOf(absl::string_view outcome) {
+// Whether a barrier can end with an error of this kind.
+bool IsConcluded(ErrorKind kind) {
+  return kind == ErrorKind::kTimeout || kind == ErrorKind::kBackend || kind == ErrorKind::kNetwork;
+}
+
+absl::Status StatusOf(absl::string_view outcome, int size) {
   if (outcome == kAllCame) return absl::OkStatus();
-  const std::vector<absl::string_view> lines = absl::StrSplit(outcome, absl::MaxSplits('\n', 2));
-  int kind;
-  if (lines.size() != 3 || !absl::SimpleAtoi(lines[0], &kind) || kind < 0 ||
-      kind > static_cast<int>(ErrorKind::kInternal)) {
-    return StoreError(absl::StrCat("the outcome is '", outcome, "', which is not understood"));
-  }
-  absl::Status error = ErrorOfKind(static_cast<ErrorKind>(kind), lines[2]);
-  absl::optional<ErrorOrigin> origin = ParseOrigin(lines[1]);
-  return origin.has_value() ? WithOrigin(std::move(error), *std::move(origin)) : error;
+  absl::optional<absl::Status> error = store::ParseError(outcome, size);
+  if (error.has_value() && IsConcluded(KindOf(*error))) return *std::move(error);
+  return StoreError(absl::StrCat("the outcome is '", outcome, "', which is not understood"));
 }
 
 // The deadline has passed.
@@ -141,7 +136,10 @@ absl::StatusOr<std::string> Await(Store& store, BarrierState& state, int rank, i
       if (Answers(store, absl::ZeroDuration()).ok()) {
         const absl::Status left =
             BackendError(absl::StrCat("rank ", rank, " left: ", group.message()));
-        state.Conclude(WithRanks(left, {rank})).status().IgnoreError();
+        // This rank lives. If the cause names others, it is they who are at fault.
+        std::vector<int> ranks = RanksOf(group);
+        if (ranks.empty()) ranks = {rank};
+        state.Conclude(WithRanks(left, std::move(ranks))).status().IgnoreError();
       }
       return group;
     }
@@ -168,7 +166,7 @@ absl::Status MonitoredBarrier(Store& store, int rank, int size, uint64_t number,
                            ? state.Conclude(kAllCame)
                            : Await(store, state, rank, size, deadline, group_status, check_peers);
   SYNCLINE_RETURN_IF_ERROR(outcome.status());
-  SYNCLINE_RETURN_IF_ERROR(StatusOf(*outcome));
+  SYNCLINE_RETURN_IF_ERROR(StatusOf(*outcome, size));
   state.Leave();
   return absl::OkStatus();
 }

@@ -11,6 +11,7 @@
 #include "absl/strings/str_join.h"
 #include "absl/strings/strip.h"
 #include "core/base/env.h"
+#include "syncline/error_origin.h"
 #include "syncline/status.h"
 
 namespace syncline::join {
@@ -79,7 +80,9 @@ absl::StatusOr<std::string> HostAddress(Store& store, const std::vector<Peer>& p
   SYNCLINE_ASSIGN_OR_RETURN(const auto errors, store.MultiGet(keys, deadline.Remaining()));
   for (size_t r = 0; r < peers.size(); ++r) {
     if (errors[r].empty()) continue;
-    return NetworkError(absl::StrCat("rank ", r, " (", peers[r].ToString(), "): ", errors[r]));
+    const absl::Status error =
+        NetworkError(absl::StrCat("rank ", r, " (", peers[r].ToString(), "): ", errors[r]));
+    return WithRanks(error, {static_cast<int>(r)});
   }
   return address;
 }

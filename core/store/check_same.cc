@@ -5,14 +5,17 @@
 #include <utility>
 
 #include "absl/algorithm/container.h"
-#include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
+#include "absl/types/optional.h"
 #include "core/base/host.h"
+#include "core/base/origin_line.h"
 #include "core/base/rank_ranges.h"
+#include "core/store/error_text.h"
 #include "syncline/check.h"
+#include "syncline/error_origin.h"
 #include "syncline/interrupt.h"
 #include "syncline/status.h"
 
@@ -26,38 +29,48 @@ std::string CameKey(int rank) { return absl::StrCat(kCamePrefix, rank); }
 constexpr absl::string_view kFirst = "first";
 constexpr absl::string_view kSame = "same";
 constexpr absl::string_view kOutcome = "outcome";
-// The first word of an outcome says which error the ranks return.
+// An outcome is this, or an error as SerializeError writes it.
 constexpr absl::string_view kAllSame = "same";
-constexpr absl::string_view kMismatch = "mismatch ";
-constexpr absl::string_view kTimeout = "timeout ";
-constexpr absl::string_view kFailure = "failure ";
-constexpr absl::string_view kDeath = "death ";
 
-absl::Status StatusOf(absl::string_view outcome) {
+absl::Status StatusOf(absl::string_view outcome, const CheckSameOptions& options) {
   if (outcome == kAllSame) return absl::OkStatus();
-  if (absl::ConsumePrefix(&outcome, kMismatch)) return MismatchError(outcome);
-  if (absl::ConsumePrefix(&outcome, kFailure)) return BackendError(outcome);
-  if (absl::ConsumePrefix(&outcome, kDeath)) return NetworkError(outcome);
-  absl::ConsumePrefix(&outcome, kTimeout);
-  return TimeoutError(outcome);
+  absl::optional<absl::Status> error = ParseError(outcome, *absl::c_max_element(options.ranks) + 1);
+  switch (error.has_value() ? KindOf(*error) : ErrorKind::kInternal) {
+    case ErrorKind::kMismatch:
+    case ErrorKind::kTimeout:
+    case ErrorKind::kNetwork:
+    case ErrorKind::kBackend:
+      return *std::move(error);
+    default:
+      return StoreError(
+          absl::StrCat(options.call, ": the outcome is '", outcome, "', which is not understood"));
+  }
 }
 
-absl::Status Decide(Store& store, absl::string_view outcome) {
+absl::Status Decide(Store& store, absl::string_view outcome, const CheckSameOptions& options) {
   SYNCLINE_ASSIGN_OR_RETURN(const auto decided, store.CompareSet(kOutcome, "", outcome));
-  return StatusOf(decided.value);
+  return StatusOf(decided.value, options);
 }
 
-std::string Mismatch(const CheckSameOptions& options, absl::string_view first) {
+absl::Status Decide(Store& store, const absl::Status& error, const CheckSameOptions& options) {
+  return Decide(store, SerializeError(error), options);
+}
+
+absl::Status Mismatch(const CheckSameOptions& options, absl::string_view first) {
   const std::pair<absl::string_view, absl::string_view> other =
       absl::StrSplit(first, absl::MaxSplits(' ', 1));
-  return absl::StrCat(options.call, ": rank ", other.first, " says ", other.second, ", rank ",
-                      options.rank, " says ", options.value,
-                      "; all ranks that take part must say the same");
+  std::vector<int> ranks = {options.rank};
+  if (int rank; absl::SimpleAtoi(other.first, &rank)) ranks.push_back(rank);
+  return WithRanks(
+      MismatchError(absl::StrCat(options.call, ": rank ", other.first, " says ", other.second,
+                                 ", rank ", options.rank, " says ", options.value,
+                                 "; all ranks that take part must say the same")),
+      std::move(ranks));
 }
 
-// Says which ranks have not come, as far as the store tells.
-absl::StatusOr<std::string> DescribeTimeout(Store& store, const CheckSameOptions& options,
-                                            const Deadline& deadline) {
+// The deadline has passed. Decides on a timeout that names the ranks that have not come, as far as
+// the store tells.
+absl::Status GiveUp(Store& store, const CheckSameOptions& options, const Deadline& deadline) {
   // This rank's own key is there, so a store that is alive answers at once. One that is silent
   // would hold up each of the requests below for its full timeout.
   absl::Status answers = store.Wait({CameKey(options.rank)}, kStoreProbeTimeout);
@@ -81,11 +94,13 @@ absl::StatusOr<std::string> DescribeTimeout(Store& store, const CheckSameOptions
       absl::StrCat(" within ", absl::FormatDuration(deadline.timeout()), " of rank ", options.rank,
                    "; present: ", absl::StrJoin(present, ", "));
   if (absent.empty()) {
-    return absl::StrCat(options.call, ": ranks ", all, " came, but not all of them said more",
-                        within);
+    const absl::Status late = TimeoutError(absl::StrCat(
+        options.call, ": ranks ", all, " came, but not all of them said more", within));
+    return Decide(store, late, options);
   }
-  return absl::StrCat(options.call, ": rank ", base::RankRanges(absent), " of ", all,
-                      " did not come", within);
+  const absl::Status late = TimeoutError(absl::StrCat(
+      options.call, ": rank ", base::RankRanges(absent), " of ", all, " did not come", within));
+  return Decide(store, WithRanks(late, std::move(absent)), options);
 }
 
 absl::Status Compare(Store& store, const CheckSameOptions& options, const Deadline& deadline) {
@@ -95,26 +110,26 @@ absl::Status Compare(Store& store, const CheckSameOptions& options, const Deadli
   const std::pair<absl::string_view, absl::string_view> other =
       absl::StrSplit(first.value, absl::MaxSplits(' ', 1));
   if (other.second != options.value) {
-    const std::string mismatch = Mismatch(options, first.value);
+    const absl::Status mismatch = Mismatch(options, first.value);
     // If the others have already agreed without this rank, it still gets the mismatch.
-    absl::Status decided = Decide(store, absl::StrCat(kMismatch, mismatch));
-    return decided.ok() ? MismatchError(mismatch) : decided;
+    absl::Status decided = Decide(store, mismatch, options);
+    return decided.ok() ? mismatch : decided;
   }
   SYNCLINE_ASSIGN_OR_RETURN(const int64_t same, store.Add(kSame, 1));
-  if (same == static_cast<int64_t>(options.ranks.size())) return Decide(store, kAllSame);
+  if (same == static_cast<int64_t>(options.ranks.size())) return Decide(store, kAllSame, options);
   const absl::Duration slice =
       options.check_peers ? base::kLivenessInterval : absl::InfiniteDuration();
   do {
     const auto outcome = store.Get(kOutcome, std::min(deadline.Remaining(), slice));
-    if (outcome.ok()) return StatusOf(*outcome);
+    if (outcome.ok()) return StatusOf(*outcome, options);
     if (!absl::IsDeadlineExceeded(outcome.status())) return outcome.status();
     const absl::Status alive = options.check_peers ? options.check_peers() : absl::OkStatus();
     if (!alive.ok()) {
-      return Decide(store, absl::StrCat(kDeath, options.call, ": ", alive.message()));
+      const absl::Status death = NetworkError(absl::StrCat(options.call, ": ", alive.message()));
+      return Decide(store, WithRanks(death, RanksOf(alive)), options);
     }
   } while (!deadline.Expired());
-  SYNCLINE_ASSIGN_OR_RETURN(const std::string timeout, DescribeTimeout(store, options, deadline));
-  return Decide(store, absl::StrCat(kTimeout, timeout));
+  return GiveUp(store, options, deadline);
 }
 
 }  // namespace
@@ -128,9 +143,10 @@ absl::Status CheckSameOnAllRanks(Store& store, const CheckSameOptions& options,
     // The store may fail for this rank alone, such as a file on a disk that is full. The others
     // must not wait for it.
     const Uninterruptible deciding;
-    Decide(store, absl::StrCat(kFailure, options.call, ": rank ", options.rank, " (",
-                               base::ThisPeer().ToString(), "): ", status.message()))
-        .IgnoreError();
+    const absl::Status failure =
+        BackendError(absl::StrCat(options.call, ": rank ", options.rank, " (",
+                                  base::ThisPeer().ToString(), "): ", status.message()));
+    Decide(store, WithRanks(failure, {options.rank}), options).IgnoreError();
   }
   return status;
 }
@@ -139,7 +155,9 @@ absl::StatusOr<bool> HasCheckExpired(Store& store) {
   SYNCLINE_ASSIGN_OR_RETURN(const bool is_decided, store.Check({std::string(kOutcome)}));
   if (!is_decided) return false;
   SYNCLINE_ASSIGN_OR_RETURN(const std::string outcome, store.Get(kOutcome, kStoreProbeTimeout));
-  return absl::StartsWith(outcome, kTimeout) || absl::StartsWith(outcome, kDeath);
+  const absl::optional<absl::Status> error = ParseError(outcome, base::kMaxRanks);
+  if (!error.has_value()) return false;
+  return KindOf(*error) == ErrorKind::kTimeout || KindOf(*error) == ErrorKind::kNetwork;
 }
 
 }  // namespace syncline::store

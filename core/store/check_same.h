@@ -26,7 +26,8 @@ struct CheckSameOptions {
 // It works through a store, so it needs no group; ddp/options_fingerprint.h has the form that works
 // through a group. `store` must be a part that is used for this one check and nothing else.
 //
-// Errors, the same on all ranks that wait:
+// Errors, the same on all ranks that wait; RanksOf tells those that they name, in the numbers of
+// `options.ranks`:
 //   MismatchError  two ranks have different values; it names both, and the values
 //   TimeoutError   some ranks did not come by the deadline of one that waits; it names them
 //   NetworkError   a rank has died, as check_peers says (the kind is NetworkError for any error)

@@ -18,6 +18,7 @@
 #include "core/group/operation_queue.h"
 #include "syncline/byte_collectives.h"
 #include "syncline/deadline.h"
+#include "syncline/error_origin.h"
 #include "syncline/status.h"
 #include "syncline/subgroups.h"
 
@@ -113,9 +114,10 @@ absl::Status CheckEqualOnAllRanks(ProcessGroup& group, const BucketAverager& ave
                             AllGatherBytes(group, averager.ToString()));
   for (size_t rank = 1; rank < all.size(); ++rank) {
     if (all[rank] == all[0]) continue;
-    return MismatchError(absl::StrCat("the communication hooks differ: rank 0 has ", all[0],
-                                      ", rank ", rank, " has ", all[rank],
-                                      "; give all ranks the same"));
+    const absl::Status mismatch =
+        MismatchError(absl::StrCat("the communication hooks differ: rank 0 has ", all[0], ", rank ",
+                                   rank, " has ", all[rank], "; give all ranks the same"));
+    return WithRanks(mismatch, {0, static_cast<int>(rank)});
   }
   return absl::OkStatus();
 }

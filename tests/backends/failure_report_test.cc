@@ -265,6 +265,24 @@ TEST(FailureReportTest, TheRanksThatAnotherRankBlamesAreToldAsItDid) {
               ElementsAre(ErrorOrigin::Operation{"all_reduce", 5}));
 }
 
+TEST(FailureReportTest, RanksInAReportThatTheGroupDoesNotHaveAreDropped) {
+  auto store = std::make_shared<HashStore>();
+  const auto tables = JoinAll(*store, 3);
+  const std::string network = absl::StrCat(static_cast<int>(ErrorKind::kNetwork));
+  ASSERT_TRUE(store->Set("report/1", network + "\n-1 2 3 1000000\n\n\nbarrier #5\n\nlost").ok());
+  const std::string backend = absl::StrCat(static_cast<int>(ErrorKind::kBackend));
+  for (const char* key : {"report/-1", "report/3", "report/1000000"}) {
+    ASSERT_TRUE(store->Set(key, backend + "\n\n\n\nbarrier #5\n0;0\nbroken").ok());
+  }
+  const absl::Status lost = backends::FailureReporter(store, tables[0]).Diagnose(Lost({1, 2}));
+  EXPECT_EQ(KindOf(lost), ErrorKind::kNetwork) << lost;
+  EXPECT_THAT(RanksOf(lost), ElementsAre(2));
+  ASSERT_TRUE(store->Set("report/2", backend + "\n\n\n\nbarrier #5\n1,3,9;0\nbroken").ok());
+  const absl::Status told = backends::FailureReporter(store, tables[0]).Diagnose(Lost({1, 2}));
+  EXPECT_EQ(KindOf(told), ErrorKind::kBackend) << told;
+  EXPECT_THAT(RanksOf(told), ElementsAre(1));
+}
+
 TEST(FailureReportTest, AStoreThatIsGoneIsNamedAndHoldsNobodyUp) {
   HashStore healthy;
   const auto tables = JoinAll(healthy, 2);

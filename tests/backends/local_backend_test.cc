@@ -14,6 +14,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "syncline/backend_registry.h"
+#include "syncline/error_origin.h"
 #include "syncline/hash_store.h"
 #include "syncline/status.h"
 #include "tests/support/ranks.h"
@@ -55,6 +56,15 @@ TEST(LocalBackendTest, RankZeroIsNamedIfItNeverComes) {
   const absl::Status status = Join(std::make_shared<HashStore>(), 1, 2, absl::Milliseconds(50));
   EXPECT_EQ(KindOf(status), ErrorKind::kTimeout);
   EXPECT_THAT(std::string(status.message()), HasSubstr("rank 0 of 2 has not joined"));
+}
+
+TEST(LocalBackendTest, RankZeroIsAtFaultIfItHasLeftBeforeAllHadJoined) {
+  auto store = std::make_shared<HashStore>();
+  ASSERT_TRUE(store->Set("group", absl::StrCat(getpid(), "/", int64_t{1} << 60)).ok());
+  const absl::Status status = Join(store, 1, 2);
+  EXPECT_EQ(KindOf(status), ErrorKind::kBackend);
+  EXPECT_THAT(std::string(status.message()), HasSubstr("rank 0 has left the group before"));
+  EXPECT_EQ(RanksOf(status), std::vector<int>({0}));
 }
 
 TEST(LocalBackendTest, RanksMustAgreeOnTheSizeOfTheGroup) {
@@ -99,6 +109,20 @@ TEST(LocalBackendTest, ATimeoutSaysWhatTheMissingRanksDidLast) {
               AllOf(HasSubstr("barrier #6: ranks 1 and 2 have not arrived after 50ms"),
                     HasSubstr("rank 1's last call was send #4 to rank 2"),
                     HasSubstr("rank 2's last call was recv #4 from rank 1")));
+}
+
+TEST(LocalBackendTest, ARankThatLeavesBecauseOfOthersIsNotAtFault) {
+  for (int source : {1, kAnySource}) {
+    const auto group = MakeGroup(3);
+    group[1]->Abort(WithRanks(NetworkError("rank 2 is lost"), {2}));
+    group[2]->Abort(NetworkError("it is tired"));
+    const Tensor tensor = Tensor::Zeros(DType::kInt8, {1});
+    const absl::Status status =
+        RunAndWait(*group[0], Collective::Recv(tensor, source), Context(0)).status();
+    EXPECT_THAT(std::string(status.message()),
+                HasSubstr("rank 1 has left the group: rank 2 is lost"));
+    EXPECT_EQ(RanksOf(status), std::vector<int>({2}));
+  }
 }
 
 TEST(LocalBackendTest, ATimeoutSaysWhereTheOtherRankWaits) {

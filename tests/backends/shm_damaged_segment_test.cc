@@ -183,11 +183,19 @@ TEST_F(DamagedSegmentTest, AnOriginOutOfRangeIsNone) {
 TEST_F(DamagedSegmentTest, ALongMessageLosesItsEndAndKeepsItsOrigin) {
   ranks_.group(0)
       .failure_cell()
-      .Fail(WithRanks(TimeoutError(std::string(10000, 'x')), {2, 3}))
+      .Fail(WithRanks(TimeoutError(std::string(10000, 'x')), {0, 1}))
       .IgnoreError();
   const absl::Status status = ranks_.group(1).failure_cell().failure();
   EXPECT_GT(status.message().size(), 4000u);
-  EXPECT_EQ(RanksOf(status), std::vector<int>({2, 3}));
+  EXPECT_EQ(RanksOf(status), std::vector<int>({0, 1}));
+}
+
+TEST_F(DamagedSegmentTest, RanksAtFaultThatTheGroupDoesNotHaveAreDropped) {
+  const absl::Status cause = WithRanks(TimeoutError("late"), {1, 2, 1000});
+  ranks_.group(0).failure_cell().Fail(cause).IgnoreError();
+  const absl::Status status = ranks_.group(1).failure_cell().failure();
+  EXPECT_EQ(status.message(), "late");
+  EXPECT_EQ(RanksOf(status), std::vector<int>({1}));
 }
 
 TEST_F(DamagedSegmentTest, AReasonForLeavingWithoutAnEndIsCutShort) {

@@ -9,6 +9,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "syncline/comm_hook.h"
+#include "syncline/error_origin.h"
 #include "syncline/process_group.h"
 #include "syncline/reducer.h"
 #include "syncline/status.h"
@@ -42,6 +43,9 @@ std::string Mismatch(const std::function<void(Plan&)>& change, ErrorKind own_kin
     EXPECT_EQ(KindOf(statuses[rank]), rank == 1 ? own_kind : ErrorKind::kMismatch);
     if (own_kind == ErrorKind::kMismatch) {
       EXPECT_EQ(statuses[rank], statuses[0]);
+      EXPECT_EQ(RanksOf(statuses[rank]), std::vector<int>({0, 1, 2}));
+    } else if (rank != 1) {
+      EXPECT_EQ(RanksOf(statuses[rank]), std::vector<int>({1}));
     }
   }
   return Message(statuses[0]);
@@ -211,6 +215,7 @@ TEST(ReducerFailuresTest, RanksWithDifferentHooksAllLearnIt) {
          return reducer->SetHook(group->rank() == 0 ? nullptr : std::make_shared<OneFails>());
        })) {
     EXPECT_THAT(Message(status), HasSubstr("rank 0 has all_reduce, rank 1 has one_fails"));
+    EXPECT_EQ(RanksOf(status), std::vector<int>({0, 1}));
   }
 }
 

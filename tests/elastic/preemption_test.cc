@@ -17,6 +17,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "syncline/deadline.h"
+#include "syncline/error_origin.h"
 #include "syncline/hash_store.h"
 #include "syncline/interrupt.h"
 #include "syncline/status.h"
@@ -204,6 +205,7 @@ TEST(PreemptionTest, RanksThatDoNotAnswerAreNamed) {
     EXPECT_EQ(KindOf(stops.status()), ErrorKind::kTimeout) << stops.status();
     EXPECT_THAT(std::string(stops.status().message()), HasSubstr("rank 0, 2 of 4"));
     EXPECT_THAT(std::string(stops.status().message()), HasSubstr("150ms"));
+    EXPECT_EQ(RanksOf(stops.status()), std::vector<int>({0, 2}));
     EXPECT_EQ(rank->agreed_step(), -1);
   }
 }

@@ -8,6 +8,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -144,8 +145,49 @@ TEST(MonitoredBarrierTest, AnAbortedGroupEndsItAtOnceOnAllRanks) {
   EXPECT_EQ(Message(statuses[0]), "somebody pulled the plug");
   EXPECT_EQ(KindOf(statuses[1]), ErrorKind::kBackend);
   EXPECT_THAT(Message(statuses[1]), HasSubstr("rank 0 left: somebody pulled the plug"));
+  EXPECT_THAT(RanksOf(statuses[1]), ::testing::ElementsAre(0));
   EXPECT_TRUE(statuses[2].ok()) << statuses[2];
   EXPECT_LT(absl::Now() - began, kTimeout / 3);
+}
+
+TEST(MonitoredBarrierTest, TheRanksThatBrokeTheGroupAreAtFaultAndNotThatWhichLeft) {
+  HashStore store;
+  const auto statuses = RunRanks(2, [&](int rank) {
+    return group::MonitoredBarrier(store, rank, 4, 0, Deadline(kTimeout), [rank] {
+      return rank == 0 ? WithRanks(NetworkError("ranks 2 and 3 died"), {2, 3}) : absl::OkStatus();
+    });
+  });
+  for (const absl::Status& status : statuses) {
+    EXPECT_THAT(RanksOf(status), ::testing::ElementsAre(2, 3)) << status;
+  }
+  EXPECT_EQ(Message(statuses[1]), "rank 0 left: ranks 2 and 3 died");
+}
+
+// What rank 0 of 2 returns where the store says this.
+absl::Status WithOutcome(const std::string& outcome) {
+  HashStore store;
+  SYNCLINE_RETURN_IF_ERROR(store.Set("monitored_barrier/0/outcome", outcome));
+  return group::MonitoredBarrier(store, 0, 2, 0, Deadline(kTimeout));
+}
+
+TEST(MonitoredBarrierTest, AnOutcomeThatNoBarrierHasIsAnErrorOfTheStore) {
+  std::vector<std::string> outcomes = {"ok?", "x\n\nm", "99\n\nm", "-1\n\nm", "2\nm"};
+  for (ErrorKind kind : {ErrorKind::kArgument, ErrorKind::kStore, ErrorKind::kMismatch}) {
+    outcomes.push_back(absl::StrCat(static_cast<int>(kind), "\n\nm"));
+  }
+  for (const std::string& outcome : outcomes) {
+    const absl::Status status = WithOutcome(outcome);
+    EXPECT_EQ(KindOf(status), ErrorKind::kStore) << status;
+    EXPECT_THAT(Message(status), HasSubstr("which is not understood"));
+  }
+}
+
+TEST(MonitoredBarrierTest, RanksInAnOutcomeThatTheGroupDoesNotHaveAreDropped) {
+  const int timeout = static_cast<int>(ErrorKind::kTimeout);
+  const absl::Status status = WithOutcome(absl::StrCat(timeout, "\n1,2,7;0\nlate"));
+  EXPECT_EQ(KindOf(status), ErrorKind::kTimeout) << status;
+  EXPECT_EQ(Message(status), "late");
+  EXPECT_THAT(RanksOf(status), ::testing::ElementsAre(1));
 }
 
 TEST(MonitoredBarrierTest, ASilentStoreDoesNotExtendTheDeadline) {

@@ -11,6 +11,7 @@
 #include "absl/strings/str_cat.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "syncline/error_origin.h"
 #include "syncline/hash_store.h"
 #include "syncline/status.h"
 #include "syncline/world.h"
@@ -20,7 +21,10 @@ namespace syncline {
 namespace {
 
 using ::testing::AllOf;
+using ::testing::Contains;
+using ::testing::ElementsAre;
 using ::testing::HasSubstr;
+using ::testing::SizeIs;
 
 using Group = std::shared_ptr<ProcessGroup>;
 
@@ -171,6 +175,7 @@ TEST_P(SubgroupsTest, MembersThatDoNotMakeTheSameGroupAreToldSo) {
                               const std::string& other) {
       EXPECT_EQ(KindOf(made.status()), ErrorKind::kMismatch) << made.status();
       EXPECT_THAT(Message(made.status()), AllOf(HasSubstr(one), HasSubstr(other)));
+      EXPECT_THAT(RanksOf(made.status()), AllOf(SizeIs(2), Contains(1)));
     };
     using Ranks = std::vector<int>;
     expect_mismatch(world.NewGroup(is_odd ? Ranks{0, 1, 2} : Ranks{2, 1, 0}), "ranks [0,1,2] on",
@@ -199,6 +204,7 @@ TEST_P(SubgroupsTest, AMemberThatDoesNotMakeTheGroupIsNamed) {
     absl::Status status = world.NewGroup({0, 1, 2}, {}, absl::Milliseconds(300)).status();
     EXPECT_EQ(KindOf(status), ErrorKind::kTimeout) << status;
     EXPECT_THAT(Message(status), HasSubstr("new_group #1: rank 1 of 0, 1, 2 did not come within"));
+    EXPECT_THAT(RanksOf(status), ElementsAre(1));
     return absl::OkStatus();
   });
 }
@@ -275,6 +281,7 @@ TEST_P(ArgumentsTest, RanksThatSplitDifferentlyAreAMismatchOnAll) {
     EXPECT_EQ(KindOf(status), ErrorKind::kMismatch) << status;
     EXPECT_THAT(Message(status),
                 AllOf(HasSubstr("[[0,2]]"), HasSubstr("[[2,0]]"), HasSubstr("rank 1 says")));
+    EXPECT_THAT(RanksOf(status), AllOf(SizeIs(2), Contains(1)));
     SYNCLINE_RETURN_IF_ERROR(world.group()->Barrier());  // It is whole.
     SYNCLINE_ASSIGN_OR_RETURN(Group all, Split(*world.group(), {{0, 1, 2}}));
     return Holds(*all, {0, 1, 2});
@@ -289,6 +296,7 @@ TEST_P(ArgumentsTest, SurvivorsThatExcludeDifferentRanksAreAMismatchOnAll) {
     EXPECT_EQ(KindOf(status), ErrorKind::kMismatch) << status;
     EXPECT_THAT(Message(status),
                 AllOf(HasSubstr("rank 0 says without [2]"), HasSubstr("rank 1 says without []")));
+    EXPECT_THAT(RanksOf(status), ElementsAre(0, 1));
     // They may try again, with equal sets.
     SYNCLINE_ASSIGN_OR_RETURN(Group pair, Shrink(*world.group(), {2}));
     return Holds(*pair, {0, 1});
@@ -308,6 +316,7 @@ TEST_P(ArgumentsTest, ASurvivorThatDoesNotComeIsNamedAndMayComeLater) {
       EXPECT_EQ(KindOf(status), ErrorKind::kTimeout) << status;
       EXPECT_THAT(Message(status), AllOf(HasSubstr("rank 2 of 0, 1, 2 did not come within 1s"),
                                          HasSubstr(absl::StrCat("pid ", getpid()))));
+      EXPECT_THAT(RanksOf(status), ElementsAre(2));
       SYNCLINE_RETURN_IF_ERROR(late->Set(absl::StrCat(world.rank()), ""));
     }
     SYNCLINE_ASSIGN_OR_RETURN(Group three, Shrink(*world.group(), {3}));
@@ -321,6 +330,7 @@ TEST_P(ArgumentsTest, ARankThatDoesNotSplitIsNamed) {
     absl::Status status = Split(*world.group(), {{0, 1}}, absl::Milliseconds(300)).status();
     EXPECT_EQ(KindOf(status), ErrorKind::kTimeout) << status;
     EXPECT_THAT(Message(status), HasSubstr("split of group 'default': rank 1 of 0, 1 did not"));
+    EXPECT_THAT(RanksOf(status), ElementsAre(1));
     return absl::OkStatus();
   });
 }

@@ -108,6 +108,26 @@ class CommHookTest {
   }
 
   @Test
+  void theRanksOfAnExceptionStay() throws Exception {
+    Ranks.run(
+        "local",
+        1,
+        world -> {
+          final Reducer reducer = reducer(world);
+          reducer.setHook(
+              CommHook.of(
+                  "late",
+                  (bucket, group) -> {
+                    throw (DistException)
+                        DistException.of(2, "too late".getBytes(), new int[] {0}, null, 0);
+                  }));
+          final DistException thrown = assertThrows(DistException.class, () -> step(reducer, 1));
+          assertTrue(thrown.getMessage().contains("rank 0: too late"), thrown.getMessage());
+          assertEquals(List.of(0), thrown.ranks());
+        });
+  }
+
+  @Test
   void handlesOfACallEndWithIt() throws Exception {
     Ranks.run(
         "local",

@@ -111,4 +111,9 @@ public class DistException extends RuntimeException {
     final String text = isOurs ? exception.getMessage() : String.valueOf(exception);
     return text.getBytes(StandardCharsets.UTF_8);
   }
+
+  /** The ranks at fault; none if it is not of this package. */
+  static int[] ranksOf(Throwable exception) {
+    return exception instanceof DistException ? ((DistException) exception).ranks : new int[0];
+  }
 }
