@@ -9,25 +9,15 @@
 #include "absl/strings/str_replace.h"
 #include "absl/strings/str_split.h"
 #include "core/base/origin_line.h"
+#include "core/base/rank_ranges.h"
 
 namespace syncline {
 namespace {
 
 // The payload that carries the origin, as the line that SerializeOrigin returns:
 //   ranks ; 1 if lacks_arguments, else 0 { ; sequence peer name }
-// where ranks are "0-3,7".
+// where ranks are those of RankRanges: "0-3, 7".
 constexpr absl::string_view kOriginUrl = "syncline/error-origin";
-
-void AppendRanks(const std::vector<int>& ranks, std::string* line) {
-  absl::string_view separator;
-  for (size_t first = 0, next; first < ranks.size(); first = next) {
-    next = first + 1;
-    while (next < ranks.size() && ranks[next] == ranks[next - 1] + 1) ++next;
-    absl::StrAppend(line, separator, ranks[first]);
-    if (next - first > 1) absl::StrAppend(line, "-", ranks[next - 1]);
-    separator = ",";
-  }
-}
 
 bool ParseRanks(absl::string_view text, std::vector<int>* ranks) {
   for (absl::string_view range : absl::StrSplit(text, ',', absl::SkipEmpty())) {
@@ -53,9 +43,8 @@ void Normalize(int size, std::vector<int>* ranks) {
 }
 
 std::string Serialize(const ErrorOrigin& origin) {
-  std::string line;
-  AppendRanks(origin.ranks, &line);
-  absl::StrAppend(&line, ";", origin.lacks_arguments ? 1 : 0);
+  std::string line =
+      absl::StrCat(base::RankRanges(origin.ranks), ";", origin.lacks_arguments ? 1 : 0);
   for (const ErrorOrigin::Operation& operation : origin.operations) {
     // A name may come from a user's backend.
     absl::StrAppend(&line, ";", operation.sequence, " ", operation.peer, " ",

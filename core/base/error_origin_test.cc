@@ -63,7 +63,7 @@ TEST(ErrorOriginTest, ItCrossesProcessesInOneLine) {
   origin.lacks_arguments = true;
   origin.operations[0].name = "a;b\nc d";
   const std::string line = SerializeOrigin(WithOrigin(TimeoutError("m"), origin));
-  EXPECT_EQ(line, "0-2,7;1;5 -1 a b c d;18446744073709551615 3 recv");
+  EXPECT_EQ(line, "0, 1, 2, 7;1;5 -1 a b c d;18446744073709551615 3 recv");
   const auto parsed = ParseOrigin(line);
   ASSERT_TRUE(parsed.has_value());
   EXPECT_THAT(parsed->ranks, ElementsAre(0, 1, 2, 7));
