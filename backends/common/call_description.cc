@@ -101,10 +101,10 @@ CallDescription::CallDescription(const CallContext& context)
 }
 
 CallDescription::CallDescription(const CallFingerprint& fingerprint)
-    : CallDescription(AtOrLast(AllOpKinds(), fingerprint.kind), fingerprint.sequence,
-                      AtOrLast(AllDTypes(), fingerprint.dtype), fingerprint.count) {
-  reduce_op = AtOrLast(AllReduceOps(), fingerprint.reduce_op);
-  peer = fingerprint.peer;
+    : CallDescription(AtOrLast(AllOpKinds(), fingerprint.kind()), fingerprint.sequence,
+                      AtOrLast(AllDTypes(), fingerprint.dtype()), fingerprint.count) {
+  reduce_op = AtOrLast(AllReduceOps(), fingerprint.reduce_op());
+  peer = fingerprint.peer();
   salt = fingerprint.hash;
   if (!HasFixedSize(kind)) count = kUnknownCount;
 }

@@ -3,10 +3,13 @@
 #define SYNCLINE_BACKENDS_COMMON_CALL_FINGERPRINT_H_
 
 #include <cstdint>
-#include <cstring>
 #include <type_traits>
 
 #include "syncline/backend.h"
+#include "syncline/collective.h"
+#include "syncline/dtype.h"
+#include "syncline/op_kind.h"
+#include "syncline/reduce_op.h"
 
 namespace syncline::backends {
 
@@ -21,20 +24,32 @@ struct CallFingerprint {
   // Requires context.collective, whose arguments CheckArguments has accepted.
   static CallFingerprint Of(const CallContext& context);
 
+  // The last word of a fingerprint.
+  static constexpr uint64_t Pack(OpKind kind, DType dtype, ReduceOp reduce_op, int peer) {
+    return uint64_t{static_cast<uint32_t>(peer)} << 32 |
+           uint64_t{static_cast<uint8_t>(kind)} << 16 | uint64_t{static_cast<uint8_t>(dtype)} << 8 |
+           uint64_t{static_cast<uint8_t>(reduce_op)};
+  }
+  // The root, or the other rank of a message; and numbers of an OpKind, a DType and a ReduceOp if
+  // no broken rank has written them.
+  int peer() const { return static_cast<int32_t>(packed >> 32); }
+  uint8_t kind() const { return static_cast<uint8_t>(packed >> 16); }
+  uint8_t dtype() const { return static_cast<uint8_t>(packed >> 8); }
+  uint8_t reduce_op() const { return static_cast<uint8_t>(packed); }
+
+  // Whole words: a processor that stores bytes and then loads the word around them waits for the
+  // stores, and the way of each call would have that wait.
   uint64_t sequence;
   int64_t count;  // Elements of this rank's tensor; 0 where ranks may pass different sizes.
   uint64_t hash;  // Of the sizes for each rank, the user's name and tensors, and the salt.
-  int32_t peer;   // The root, or the other rank of a message.
-  uint8_t kind;
-  uint8_t dtype;
-  uint8_t reduce_op;
-  uint8_t reserved;  // 0.
+  uint64_t packed;
 };
 static_assert(sizeof(CallFingerprint) == 32 && std::is_trivial_v<CallFingerprint>,
               "plain bytes, without padding");
 
 inline bool operator==(const CallFingerprint& a, const CallFingerprint& b) {
-  return std::memcmp(&a, &b, sizeof(a)) == 0;
+  return ((a.sequence ^ b.sequence) | static_cast<uint64_t>(a.count ^ b.count) | (a.hash ^ b.hash) |
+          (a.packed ^ b.packed)) == 0;
 }
 inline bool operator!=(const CallFingerprint& a, const CallFingerprint& b) { return !(a == b); }
 
@@ -50,6 +65,26 @@ inline uint64_t SaltOf(const CallContext& context) {
     return context.salt;
   }
   return context.salt ^ call.UserHash();
+}
+
+// A hash of the sizes that a call has for each rank, which are the same on all: not of this rank's
+// own tensor, whose size may differ from those of others. Of a call without a fixed size, and not
+// of all_to_all.
+uint64_t HashOfSizes(const Collective& call);
+
+inline CallFingerprint CallFingerprint::Of(const CallContext& context) {
+  const Collective& call = *context.collective;
+  CallFingerprint fingerprint;
+  fingerprint.sequence = context.sequence;
+  fingerprint.count = 0;
+  fingerprint.hash = SaltOf(context);
+  fingerprint.packed = Pack(call.kind, call.dtype(), call.reduce_op, call.peer);
+  if (HasFixedSize(call.kind)) {
+    if (call.tensor != nullptr) fingerprint.count = call.tensor->numel();
+  } else if (call.kind != OpKind::kAllToAll) {
+    fingerprint.hash ^= HashOfSizes(call);
+  }
+  return fingerprint;
 }
 
 }  // namespace syncline::backends

@@ -1,58 +1,17 @@
 #include "backends/gloo/call_check.h"
 
 #include <cstddef>
-#include <cstdint>
-#include <utility>
 
-#include "backends/common/call_description.h"
+#include "backends/common/call_comparison.h"
 #include "backends/gloo/slots.h"
 #include "backends/gloo/transfers.h"
 #include "backends/gloo/transport.h"
 #include "syncline/status.h"
 
 namespace syncline::gloo_backend {
-namespace {
-
-// For all_to_all: whether every other rank sends the number of elements that this rank expects. The
-// ranks exchange these numbers, so all of them must be known to be in this call.
-bool SplitsFit(gloo::Context& gloo, const backends::CallDescription& call) {
-  backends::CallDescription::Counts announced(gloo.size);
-  Transfers transfers(gloo, kCollectiveSlot + static_cast<uint32_t>(call.sequence));
-  for (int peer = 0; peer < gloo.size; ++peer) {
-    if (peer == gloo.rank) continue;
-    transfers.Receive(peer, &announced[peer], sizeof(int64_t));
-    transfers.Send(peer, &call.counts[peer], sizeof(int64_t));
-  }
-  transfers.Wait();
-  announced[gloo.rank] = call.expected[gloo.rank];
-  return announced == call.expected;
-}
-
-}  // namespace
-
-absl::Status GatherCalls(gloo::Context& gloo, const CallContext& context) {
-  const std::vector<int64_t> own = backends::CallDescription(context).ToWords();
-  std::vector<std::vector<int64_t>> words(gloo.size);
-  Transfers transfers(gloo, kCallSlot);
-  for (int peer = 0; peer < gloo.size; ++peer) {
-    if (peer == gloo.rank) continue;
-    words[peer].resize(backends::CallDescription::MaxWords(gloo.size));
-    transfers.Receive(peer, words[peer].data(), words[peer].size() * sizeof(int64_t));
-    transfers.Send(peer, own.data(), own.size() * sizeof(int64_t));
-  }
-  transfers.Wait();
-  std::vector<backends::CallDescription> calls;
-  for (int rank = 0; rank < gloo.size; ++rank) {
-    SYNCLINE_ASSIGN_OR_RETURN(
-        backends::CallDescription theirs,
-        backends::CallDescription::FromWords(rank == gloo.rank ? own : words[rank]));
-    calls.push_back(std::move(theirs));
-  }
-  std::vector<const backends::CallDescription*> by_rank;
-  for (const backends::CallDescription& each : calls) by_rank.push_back(&each);
-  SYNCLINE_RETURN_IF_ERROR(backends::CheckCollective(by_rank));
-  // The fingerprints differed, so the ranks must fail even if the full forms do not show why.
-  return MismatchError("ranks made different calls");
+absl::Status GatherCalls(const std::shared_ptr<gloo::Context>& gloo, const CallContext& context) {
+  GlooTransport transport(gloo, kCallSlot);
+  return backends::GatherCalls(transport, context);
 }
 
 CallCheck::CallCheck(Mesh& mesh, int rank, int size) : rank_(rank), size_(size) {
@@ -68,20 +27,12 @@ void CallCheck::Start() {
   for (size_t k = 0; k < rounds_.size(); ++k) PostReceive(k);
 }
 
-absl::Status CallCheck::Compare(gloo::Context& gloo, const CallContext& context) {
-  const backends::FingerprintRecord own = backends::FingerprintRecord::Of(context);
-  backends::FingerprintExchange exchange(own, rank_, size_);
-  SYNCLINE_RETURN_IF_ERROR(RunRounds(exchange, context.deadline));
-  if (exchange.agreed()) {
-    if (exchange.all_even()) return absl::OkStatus();
-    // The operations are the same, but the sizes of all_to_all are uneven and may not fit. Only the
-    // two ranks of a pair can tell, so a second exchange spreads what they find.
-    exchange = backends::FingerprintExchange(own, rank_, size_);
-    if (!SplitsFit(gloo, backends::CallDescription(context))) exchange.Reject();
-    SYNCLINE_RETURN_IF_ERROR(RunRounds(exchange, context.deadline));
-    if (exchange.agreed()) return absl::OkStatus();
-  }
-  return GatherCalls(gloo, context);
+absl::Status CallCheck::Compare(const std::shared_ptr<gloo::Context>& gloo,
+                                const CallContext& context) {
+  GlooTransport transport(gloo, kCallSlot);
+  return backends::CompareCalls(transport, context, [&](backends::FingerprintExchange& exchange) {
+    return RunRounds(exchange, context.deadline);
+  });
 }
 
 void CallCheck::PostReceive(int round) {

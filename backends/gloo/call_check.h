@@ -16,9 +16,9 @@
 
 namespace syncline::gloo_backend {
 
-// Collective, for ranks that know that their calls differ: all ranks send each other their calls in
-// full and return the same MismatchError, which quotes two of them. Throws what Gloo throws.
-absl::Status GatherCalls(gloo::Context& gloo, const CallContext& context);
+// Collective, for ranks that know that their calls differ; see backends::GatherCalls. Throws what
+// Gloo throws.
+absl::Status GatherCalls(const std::shared_ptr<gloo::Context>& gloo, const CallContext& context);
 
 // Runs a FingerprintExchange for each operation. The receives for the next exchange are always
 // posted, so a record needs only one message: without a posted receive, Gloo's sender first asks
@@ -37,7 +37,7 @@ class CallCheck {
   // Collective, and a barrier. OK if the ranks' calls go together; else the same MismatchError on
   // all ranks, which quotes two calls. Throws what Gloo throws: at the deadline, and when a
   // connection ends.
-  absl::Status Compare(gloo::Context& gloo, const CallContext& context);
+  absl::Status Compare(const std::shared_ptr<gloo::Context>& gloo, const CallContext& context);
 
  private:
   struct Round {

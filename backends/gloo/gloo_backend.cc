@@ -3,7 +3,7 @@
 #include <utility>
 
 #include "backends/gloo/sigpipe.h"
-#include "backends/gloo/transfers.h"
+#include "backends/gloo/slots.h"
 #include "syncline/backend_registry.h"
 #include "syncline/status.h"
 
@@ -39,7 +39,7 @@ absl::StatusOr<std::unique_ptr<GlooBackend>> GlooBackend::Make(const BackendConf
 GlooBackend::GlooBackend(std::unique_ptr<Mesh> mesh, const BackendConfig& config,
                          OnPeerGone on_peer_gone)
     : backends::TypedBackend(config.rank, config.size),
-      others_(OtherRanks(config.rank, config.size)),
+      others_(backends::OtherRanks(config.rank, config.size)),
       mismatch_check_(config.mismatch_check),
       on_peer_gone_(std::move(on_peer_gone)),
       mesh_(std::move(mesh)),
@@ -58,67 +58,64 @@ absl::Status GlooBackend::Connect(const Deadline& deadline) {
   CallContext connecting;
   connecting.deadline = deadline;
   connecting.collective = &barrier;
-  return lifecycle_.Run({connecting, others_, "connecting all ranks"}, [&](const auto& gloo) {
+  return Run({connecting, others_, "connecting all ranks"}, [&](const auto& gloo) {
     check_.Start();
-    return check_.Compare(*gloo, connecting);
+    return check_.Compare(gloo, connecting);
   });
 }
 
 absl::Status GlooBackend::Broadcast(const Tensor& tensor, int root, const CallContext& context) {
   return RunCompared(context,
-                     [&](GlooCollectives& collectives) { collectives.Broadcast(tensor, root); });
+                     [&](auto& collectives) { return collectives.Broadcast(tensor, root); });
 }
 
 absl::Status GlooBackend::AllReduce(const Tensor& tensor, ReduceOp op, const CallContext& context) {
-  return RunCompared(context,
-                     [&](GlooCollectives& collectives) { collectives.AllReduce(tensor, op); });
+  return RunCompared(context, [&](auto& collectives) { return collectives.AllReduce(tensor, op); });
 }
 
 absl::Status GlooBackend::Reduce(const Tensor& tensor, ReduceOp op, int root,
                                  const CallContext& context) {
   return RunCompared(context,
-                     [&](GlooCollectives& collectives) { collectives.Reduce(tensor, op, root); });
+                     [&](auto& collectives) { return collectives.Reduce(tensor, op, root); });
 }
 
 absl::Status GlooBackend::AllGather(absl::Span<const Tensor> outputs, const Tensor& input,
                                     const CallContext& context) {
   return RunCompared(context,
-                     [&](GlooCollectives& collectives) { collectives.AllGather(outputs, input); });
+                     [&](auto& collectives) { return collectives.AllGather(outputs, input); });
 }
 
 absl::Status GlooBackend::Gather(absl::Span<const Tensor> outputs, const Tensor& input, int root,
                                  const CallContext& context) {
-  return RunCompared(
-      context, [&](GlooCollectives& collectives) { collectives.Gather(outputs, input, root); });
+  return RunCompared(context,
+                     [&](auto& collectives) { return collectives.Gather(outputs, input, root); });
 }
 
 absl::Status GlooBackend::Scatter(const Tensor& output, absl::Span<const Tensor> inputs, int root,
                                   const CallContext& context) {
-  return RunCompared(
-      context, [&](GlooCollectives& collectives) { collectives.Scatter(output, inputs, root); });
+  return RunCompared(context,
+                     [&](auto& collectives) { return collectives.Scatter(output, inputs, root); });
 }
 
 absl::Status GlooBackend::ReduceScatter(const Tensor& output, absl::Span<const Tensor> inputs,
                                         ReduceOp op, const CallContext& context) {
-  return RunCompared(context, [&](GlooCollectives& collectives) {
-    collectives.ReduceScatter(output, inputs, op);
-  });
+  return RunCompared(
+      context, [&](auto& collectives) { return collectives.ReduceScatter(output, inputs, op); });
 }
 
 absl::Status GlooBackend::AllToAll(absl::Span<const Tensor> outputs,
                                    absl::Span<const Tensor> inputs, const CallContext& context) {
   return RunCompared(context,
-                     [&](GlooCollectives& collectives) { collectives.AllToAll(outputs, inputs); });
+                     [&](auto& collectives) { return collectives.AllToAll(outputs, inputs); });
 }
 
 // A comparison of the calls is a barrier already.
 absl::Status GlooBackend::Barrier(const CallContext& context) {
-  return lifecycle_.Run({context, others_},
-                        [&](const auto& gloo) { return check_.Compare(*gloo, context); });
+  return Run({context, others_}, [&](const auto& gloo) { return check_.Compare(gloo, context); });
 }
 
 absl::Status GlooBackend::Send(const Tensor& tensor, int dst, const CallContext& context) {
-  return lifecycle_.Run({context, absl::MakeSpan(&dst, 1)}, [&](const auto& gloo) {
+  return Run({context, absl::MakeSpan(&dst, 1)}, [&](const auto& gloo) {
     p2p_.Send(*gloo, tensor, context);
     return absl::OkStatus();
   });
@@ -128,33 +125,50 @@ absl::StatusOr<int> GlooBackend::Recv(const Tensor& tensor, int src, const CallC
   const absl::Span<const int> awaited =
       src == kAnySource ? absl::MakeConstSpan(others_) : absl::MakeConstSpan(&src, 1);
   int sender = src;
-  const absl::Status status =
-      lifecycle_.Run({context, awaited}, [&](const auto& gloo) -> absl::Status {
-        SYNCLINE_ASSIGN_OR_RETURN(sender, p2p_.Recv(*gloo, tensor, context));
-        return absl::OkStatus();
-      });
+  const absl::Status status = Run({context, awaited}, [&](const auto& gloo) -> absl::Status {
+    SYNCLINE_ASSIGN_OR_RETURN(sender, p2p_.Recv(*gloo, tensor, context));
+    return absl::OkStatus();
+  });
   if (!status.ok()) return status;
   return sender;
 }
 
-void GlooBackend::Abort(const absl::Status& cause) { lifecycle_.Abort(cause); }
+void GlooBackend::Abort(const absl::Status& cause) {
+  const ScopedSigpipeBlock no_sigpipe;
+  lifecycle_.Abort(cause);
+}
 
 absl::Status GlooBackend::Execute(const CallContext& context, Body body) {
-  return lifecycle_.Run({context, others_}, [&](const auto& gloo) {
-    Operation operation(gloo, check_, context);
+  return Run({context, others_}, [&](const auto& gloo) {
+    Operation operation(gloo, *this, context);
     return body(operation);
   });
 }
 
-absl::Status GlooBackend::RunCompared(const CallContext& context,
-                                      absl::FunctionRef<void(GlooCollectives&)> move) {
+GlooBackend::Operation::Operation(std::shared_ptr<gloo::Context> gloo, GlooBackend& backend,
+                                  const CallContext& context)
+    : gloo_(std::move(gloo)),
+      transport_(gloo_, kCollectiveSlot + static_cast<uint32_t>(context.sequence)),
+      check_(backend.check_),
+      scratch_(backend.scratch_),
+      context_(context) {}
+
+absl::Status GlooBackend::Run(const backends::Lifecycle::OperationScope& scope, GlooBody body) {
+  const ScopedSigpipeBlock no_sigpipe;
+  return lifecycle_.Run(scope, [&] {
+    absl::Status status;
+    status.Update(CatchGloo([&] { status = body(mesh_->ForOperation(scope.call.deadline)); }));
+    return status;
+  });
+}
+
+absl::Status GlooBackend::RunCompared(const CallContext& context, Algorithm algorithm) {
   return Execute(context, [&](Operation& operation) -> absl::Status {
     if (mismatch_check_ == MismatchCheck::kOn) {
       SYNCLINE_RETURN_IF_ERROR(operation.CompareCalls());
     }
-    GlooCollectives collectives = operation.collectives();
-    move(collectives);
-    return absl::OkStatus();
+    backends::MessageCollectives collectives = operation.collectives();
+    return algorithm(collectives);
   });
 }
 

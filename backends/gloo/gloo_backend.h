@@ -11,12 +11,15 @@
 #include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "backends/common/lifecycle.h"
+#include "backends/common/message_collectives.h"
+#include "backends/common/scratch_arena.h"
 #include "backends/common/typed_backend.h"
 #include "backends/gloo/call_check.h"
-#include "backends/gloo/gloo_collectives.h"
-#include "backends/gloo/lifecycle.h"
 #include "backends/gloo/mesh.h"
 #include "backends/gloo/p2p.h"
+#include "backends/gloo/thresholds.h"
+#include "backends/gloo/transfers.h"
 #include "gloo/context.h"
 #include "syncline/backend.h"
 
@@ -72,21 +75,25 @@ class GlooBackend final : public backends::TypedBackend {
   class Operation {
    public:
     // Compares the ranks' calls, see CallCheck::Compare.
-    absl::Status CompareCalls() { return check_.Compare(*gloo_, context_); }
+    absl::Status CompareCalls() { return check_.Compare(gloo_, context_); }
 
     // For ranks that know that their calls differ, see gloo_backend::GatherCalls.
-    absl::Status GatherCalls() { return gloo_backend::GatherCalls(*gloo_, context_); }
+    absl::Status GatherCalls() { return gloo_backend::GatherCalls(gloo_, context_); }
 
     // Moves data over Gloo's connections. Requires that all ranks' calls go together.
-    GlooCollectives collectives() { return GlooCollectives(gloo_, context_.sequence); }
+    backends::MessageCollectives collectives() {
+      return backends::MessageCollectives(transport_, kMessageThresholds, scratch_);
+    }
 
    private:
     friend class GlooBackend;
-    Operation(std::shared_ptr<gloo::Context> gloo, CallCheck& check, const CallContext& context)
-        : gloo_(std::move(gloo)), check_(check), context_(context) {}
+    Operation(std::shared_ptr<gloo::Context> gloo, GlooBackend& backend,
+              const CallContext& context);
 
     const std::shared_ptr<gloo::Context> gloo_;
+    GlooTransport transport_;
     CallCheck& check_;
+    backends::ScratchArena& scratch_;
     const CallContext& context_;
   };
 
@@ -105,9 +112,13 @@ class GlooBackend final : public backends::TypedBackend {
 
   absl::Status Connect(const Deadline& deadline);
 
+  // Runs `body` with a context for one operation, and turns what Gloo throws into an error.
+  using GlooBody = absl::FunctionRef<absl::Status(const std::shared_ptr<gloo::Context>& gloo)>;
+  absl::Status Run(const backends::Lifecycle::OperationScope& scope, GlooBody body);
+
   // Runs a collective that Gloo's connections alone carry, after a comparison of the calls.
-  absl::Status RunCompared(const CallContext& context,
-                           absl::FunctionRef<void(GlooCollectives&)> move);
+  using Algorithm = absl::FunctionRef<absl::Status(backends::MessageCollectives& collectives)>;
+  absl::Status RunCompared(const CallContext& context, Algorithm algorithm);
 
   void HandlePeerGone();
 
@@ -117,7 +128,8 @@ class GlooBackend final : public backends::TypedBackend {
   const std::unique_ptr<Mesh> mesh_;
   CallCheck check_;
   P2p p2p_;
-  Lifecycle lifecycle_;
+  backends::ScratchArena scratch_;  // Of the collective under way.
+  backends::Lifecycle lifecycle_;
 };
 
 }  // namespace syncline::gloo_backend

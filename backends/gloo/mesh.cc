@@ -6,6 +6,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
+#include "backends/common/call_comparison.h"
 #include "backends/common/call_description.h"
 #include "backends/gloo/slots.h"
 #include "backends/gloo/thresholds.h"
@@ -75,18 +76,12 @@ absl::Status CheckAddresses(const backends::PeerTable& peers) {
 }
 
 absl::Status CheckSettings(const backends::PeerTable& peers) {
-  std::vector<int> check, do_not;
+  std::vector<MismatchCheck> of_ranks;
   for (int rank = 0; rank < peers.size(); ++rank) {
     const bool checks = absl::StartsWith(peers.payload(rank), absl::string_view(&kChecks, 1));
-    (checks ? check : do_not).push_back(rank);
+    of_ranks.push_back(checks ? MismatchCheck::kOn : MismatchCheck::kOff);
   }
-  if (check.empty() || do_not.empty()) return absl::OkStatus();
-  const absl::Status mismatch = MismatchError(
-      absl::StrCat("ranks must all compare their calls before they move data, or none of them: ",
-                   base::NameRanks(check), " would, ", base::NameRanks(do_not),
-                   " would not; set SYNCLINE_DEBUG to the same value on all ranks"));
-  check.insert(check.end(), do_not.begin(), do_not.end());
-  return WithRanks(mismatch, std::move(check));
+  return backends::CheckAllCompareOrNone(of_ranks);
 }
 
 absl::Status ConnectAll(const backends::PeerTable& peers, gloo::transport::Context& transport,

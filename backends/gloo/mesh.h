@@ -18,6 +18,7 @@
 #include "absl/strings/string_view.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/types/span.h"
+#include "backends/common/connections.h"
 #include "backends/common/peer_table.h"
 #include "backends/gloo/transport.h"
 #include "gloo/context.h"
@@ -35,7 +36,7 @@ namespace syncline::gloo_backend {
 //
 // Thread-safe except where a method says otherwise. Owns the connections, the watch's thread and
 // the persistent buffers.
-class Mesh {
+class Mesh final : public backends::Connections {
  public:
   struct Options {
     int rank = 0;
@@ -52,9 +53,9 @@ class Mesh {
   static absl::StatusOr<std::unique_ptr<Mesh>> Connect(Store& store, const Options& options,
                                                        const Deadline& deadline);
 
-  ~Mesh();  // Leaves, if that has not been done. Requires that no operation is under way.
+  ~Mesh() override;  // Leaves, if that has not been done. Requires that no operation is under way.
 
-  const backends::PeerTable& peers() const { return peers_; }
+  const backends::PeerTable& peers() const override { return peers_; }
 
   // Starts the watch. Its thread calls `on_change` whenever a peer has left or was lost. Call it
   // once, before any operation. BackendError if no thread can be started.
@@ -68,25 +69,15 @@ class Mesh {
   // until this rank has left. Not thread-safe: call it before any operation.
   PersistentBuffer& MakePersistentBuffer(void* data, size_t size);
 
-  // Of those of `ranks` whose processes have ended, the connections are about to end too: waits
-  // until they have, for kDisconnectGrace at most. Then left() and lost() tell which of these ranks
-  // had left before.
-  void AwaitDisconnects(absl::Span<const int> ranks);
-
-  // Makes all operations under way, and all later ones, throw now. Those of the peers follow, as
-  // the watch closes this rank's connections in the background. Idempotent.
-  void Disconnect();
-
-  // Sends a leave message with `reason` to all peers: this rank is fine but takes part no more.
-  // Then closes the connections, once the peers have read all that was sent to them or after
-  // kLeaveTimeout. After a Disconnect it only closes. Requires that no operation is under way, and
-  // must be called by one thread at a time. Idempotent.
-  void Leave(absl::string_view reason);
-
-  // The peers that have sent a leave message, with their reasons; and those whose connection broke
-  // without one, before this rank disconnected itself.
-  std::map<int, std::string> left() const;
-  std::vector<int> lost() const;
+  // Those of Connections. AwaitDisconnects waits for kDisconnectGrace at most. Disconnect makes
+  // waits throw, here at once and on the peers when the watch has closed this rank's connections in
+  // the background. Leave closes them once the peers have read all that was sent to them, or after
+  // kLeaveTimeout.
+  void AwaitDisconnects(absl::Span<const int> ranks) override;
+  void Disconnect() override;
+  void Leave(absl::string_view reason) override;
+  std::map<int, std::string> left() const override;
+  std::vector<int> lost() const override;
 
  private:
   enum class Link { kOpen, kLeft, kLost };

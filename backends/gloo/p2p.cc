@@ -5,8 +5,8 @@
 #include "absl/cleanup/cleanup.h"
 #include "absl/strings/str_cat.h"
 #include "backends/common/call_description.h"
+#include "backends/common/message_transport.h"
 #include "backends/gloo/slots.h"
-#include "backends/gloo/transfers.h"
 #include "gloo/common/error.h"
 #include "syncline/error_origin.h"
 #include "syncline/interrupt.h"
@@ -71,7 +71,7 @@ absl::StatusOr<int> P2p::Recv(gloo::Context& gloo, const Tensor& tensor,
   auto announced = gloo.createUnboundBuffer(&header, sizeof(header));
   int src = context.collective->peer;
   if (src == kAnySource) {
-    src = ReceiveFromAny(*announced, OtherRanks(gloo.rank, gloo.size), tag);
+    src = ReceiveFromAny(*announced, backends::OtherRanks(gloo.rank, gloo.size), tag);
   } else {
     announced->recv(src, kHeaderSlot + tag);
     announced->waitRecv();

@@ -15,19 +15,12 @@ void Transfers::Receive(int from, void* data, size_t nbytes) {
   receives_.back()->recv(from, slot_);
 }
 
-void Transfers::Wait() {
+absl::Status Transfers::Wait() {
   for (auto& buffer : receives_) buffer->waitRecv();
   for (auto& buffer : sends_) buffer->waitSend();
   receives_.clear();
   sends_.clear();
-}
-
-std::vector<int> OtherRanks(int rank, int size) {
-  std::vector<int> others;
-  for (int other = 0; other < size; ++other) {
-    if (other != rank) others.push_back(other);
-  }
-  return others;
+  return absl::OkStatus();
 }
 
 }  // namespace syncline::gloo_backend

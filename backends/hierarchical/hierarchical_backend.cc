@@ -195,13 +195,12 @@ absl::Status HierarchicalBackend::RunAlgorithm(
 }
 
 absl::Status HierarchicalBackend::RunInGloo(const CallContext& context,
-                                            absl::FunctionRef<void(GlooCollectives&)> algorithm) {
+                                            MessageAlgorithm algorithm) {
   return Execute(context,
                  [&](HierarchicalCall& steps, GlooBackend::Operation& operation) -> absl::Status {
                    SYNCLINE_RETURN_IF_ERROR(LatencyAllReduce(steps, Tensor(), ReduceOp::kSum));
-                   GlooCollectives collectives = operation.collectives();
-                   algorithm(collectives);
-                   return absl::OkStatus();
+                   backends::MessageCollectives collectives = operation.collectives();
+                   return algorithm(collectives);
                  });
 }
 
@@ -242,8 +241,8 @@ absl::Status HierarchicalBackend::ReduceScatter(const Tensor& output,
                                                 const CallContext& context) {
   const bool is_small = TotalBytes(inputs) <= kLatencyMaxBytes;
   if (!is_small && !topology_.is_even()) {
-    return RunInGloo(context, [&](GlooCollectives& collectives) {
-      collectives.ReduceScatter(output, inputs, op);
+    return RunInGloo(context, [&](backends::MessageCollectives& collectives) {
+      return collectives.ReduceScatter(output, inputs, op);
     });
   }
   return RunAlgorithm(context, [&](HierarchicalCall& steps) {
@@ -254,14 +253,16 @@ absl::Status HierarchicalBackend::ReduceScatter(const Tensor& output,
 
 absl::Status HierarchicalBackend::Gather(absl::Span<const Tensor> outputs, const Tensor& input,
                                          int root, const CallContext& context) {
-  return RunInGloo(context,
-                   [&](GlooCollectives& collectives) { collectives.Gather(outputs, input, root); });
+  return RunInGloo(context, [&](backends::MessageCollectives& collectives) {
+    return collectives.Gather(outputs, input, root);
+  });
 }
 
 absl::Status HierarchicalBackend::Scatter(const Tensor& output, absl::Span<const Tensor> inputs,
                                           int root, const CallContext& context) {
-  return RunInGloo(
-      context, [&](GlooCollectives& collectives) { collectives.Scatter(output, inputs, root); });
+  return RunInGloo(context, [&](backends::MessageCollectives& collectives) {
+    return collectives.Scatter(output, inputs, root);
+  });
 }
 
 // The sizes of two ranks need not be equal, only fit each other, which fingerprints cannot show. So
@@ -285,8 +286,7 @@ absl::Status HierarchicalBackend::AllToAll(absl::Span<const Tensor> outputs,
                    if (bounds[0] != -bounds[1]) {
                      SYNCLINE_RETURN_IF_ERROR(operation.CompareCalls());
                    }
-                   operation.collectives().AllToAll(outputs, inputs);
-                   return absl::OkStatus();
+                   return operation.collectives().AllToAll(outputs, inputs);
                  });
 }
 

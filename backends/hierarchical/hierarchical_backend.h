@@ -12,11 +12,11 @@
 #include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
 #include "backends/common/peer_table.h"
+#include "backends/common/scratch_arena.h"
 #include "backends/common/typed_backend.h"
 #include "backends/gloo/gloo_backend.h"
 #include "backends/hierarchical/hierarchical_call.h"
 #include "backends/hierarchical/rail_sockets.h"
-#include "backends/hierarchical/scratch_arena.h"
 #include "backends/hierarchical/topology.h"
 #include "syncline/backend.h"
 
@@ -72,7 +72,6 @@ class HierarchicalBackend final : public backends::TypedBackend {
 
  private:
   using GlooBackend = gloo_backend::GlooBackend;
-  using GlooCollectives = gloo_backend::GlooCollectives;
 
   HierarchicalBackend(const backends::PeerTable& peers, const Topology& topology)
       : backends::TypedBackend(peers.rank(), peers.size()), peers_(peers), topology_(topology) {}
@@ -85,9 +84,9 @@ class HierarchicalBackend final : public backends::TypedBackend {
   // Runs a collective whose algorithm is `algorithm`, which compares the ranks' calls.
   absl::Status RunAlgorithm(const CallContext& context,
                             absl::FunctionRef<absl::Status(HierarchicalCall&)> algorithm);
-  // Compares the ranks' calls, then runs an algorithm of gloo's.
-  absl::Status RunInGloo(const CallContext& context,
-                         absl::FunctionRef<void(GlooCollectives&)> algorithm);
+  // Compares the ranks' calls, then runs an algorithm over gloo's connections.
+  using MessageAlgorithm = absl::FunctionRef<absl::Status(backends::MessageCollectives&)>;
+  absl::Status RunInGloo(const CallContext& context, MessageAlgorithm algorithm);
   using Body = absl::FunctionRef<absl::Status(HierarchicalCall&, GlooBackend::Operation&)>;
   absl::Status Execute(const CallContext& context, Body body);
 
@@ -106,7 +105,7 @@ class HierarchicalBackend final : public backends::TypedBackend {
 
   const backends::PeerTable peers_;
   const Topology topology_;
-  ScratchArena arena_;
+  backends::ScratchArena arena_;
   absl::Mutex mutex_;
   // How many times a peer has left or was lost. Abort counts as one.
   int gone_count_ ABSL_GUARDED_BY(mutex_) = 0;

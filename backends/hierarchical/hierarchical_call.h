@@ -10,8 +10,8 @@
 #include "absl/status/status.h"
 #include "absl/types/span.h"
 #include "backends/common/fingerprint_exchange.h"
+#include "backends/common/scratch_arena.h"
 #include "backends/hierarchical/rail_sockets.h"
-#include "backends/hierarchical/scratch_arena.h"
 #include "backends/hierarchical/topology.h"
 #include "syncline/backend.h"
 #include "syncline/reduce_op.h"
@@ -24,7 +24,7 @@ struct Transports {
   const Topology& topology;
   Backend* shm;       // Among the ranks of this node, by local rank; null if this rank is alone.
   RailSockets* rail;  // Members are nodes; null if this rank is on no rail.
-  ScratchArena& arena;
+  backends::ScratchArena& arena;
 };
 
 // Ranks see as follows that all of them have made the same call. Each step within the node compares
@@ -41,7 +41,7 @@ class HierarchicalCall {
   HierarchicalCall(const Transports& transports, const CallContext& context);
 
   const Topology& topology() const { return transports_.topology; }
-  ScratchArena& arena() { return transports_.arena; }
+  backends::ScratchArena& arena() { return transports_.arena; }
   bool is_on_rail() const { return transports_.rail != nullptr; }
   // Whether this rank has local rank 0. The leaders of all nodes are on rail 0.
   bool is_leader() const { return topology().local_rank == 0; }

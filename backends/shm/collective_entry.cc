@@ -34,9 +34,9 @@ int64_t SplitsOf(const Collective& call) {
   return is_even ? largest : ~largest;
 }
 
-int64_t SplitsIn(const EntrySlot::Content& content) {
+int64_t SplitsIn(const char* inline_data) {
   int64_t splits;
-  std::memcpy(&splits, content.inline_data, sizeof(splits));
+  std::memcpy(&splits, inline_data, sizeof(splits));
   return splits;
 }
 
@@ -44,46 +44,54 @@ int64_t Largest(int64_t splits) { return splits < 0 ? ~splits : splits; }
 
 }  // namespace
 
+void CollectiveEntry::Publish(const backends::CallFingerprint& fingerprint) {
+  EntrySlot& slot = layout_.entry_slot(group_.rank(), context_.number);
+  uint64_t data[kInlineMaxBytes / sizeof(uint64_t)];
+  std::memcpy(data, inline_data_, sizeof(data));
+  // Keeps the compiler from mixing these loads with the stores: a load may have to wait, and
+  // another rank that looks at the line meanwhile would take it away between two stores.
+  std::atomic_signal_fence(std::memory_order_seq_cst);
+  slot.content.fingerprint = fingerprint;
+  std::memcpy(slot.content.inline_data, data, sizeof(data));
+  // Pairs with the acquire load in Exchange, on the other ranks: they see the content and all
+  // staged data.
+  slot.number.store(context_.number, std::memory_order_release);
+  group_.waiter().Notify(layout_.region(group_.rank()).collective_event);
+}
+
 absl::Status CollectiveEntry::Exchange() {
-  const int rank = group_.rank();
-  RankRegion& region = layout_.region(rank);
-  EntrySlot& own_slot = layout_.entry_slot(rank, context_.number);
-  own_.fingerprint = backends::CallFingerprint::Of(context_.call);
-  own_slot.content = own_;
-  // Pairs with the acquire load below, on the other ranks: they see the content and all staged
-  // data.
-  own_slot.number.store(context_.number, std::memory_order_release);
-  group_.waiter().Notify(region.collective_event);
+  const auto own = backends::CallFingerprint::Of(context_.call);
+  Publish(own);
   int differs = -1;
   for (int r = 0; r < layout_.size(); ++r) {
-    if (r == rank) continue;
+    if (r == group_.rank()) continue;
     const EntrySlot& slot = SlotOf(r);
     // Equality is enough: a rank reuses the slot for number + 2, and so not before this rank has
     // entered number + 1.
     SYNCLINE_RETURN_IF_ERROR(group_.waiter().Await(
         layout_.region(r).collective_event, r, context_,
         [&] { return slot.number.load(std::memory_order_acquire) == context_.number; }));
-    if (slot.content.fingerprint != own_.fingerprint) differs = r;
+    if (slot.content.fingerprint != own) differs = r;
   }
   return differs < 0 ? absl::OkStatus() : FailWithMismatch(differs);
 }
 
 int64_t CollectiveEntry::StageSplits() {
   const int64_t splits = SplitsOf(*context_.call.collective);
-  std::memcpy(own_.inline_data, &splits, sizeof(splits));
+  std::memcpy(inline_data_, &splits, sizeof(splits));
   return Largest(splits);
 }
 
 int64_t CollectiveEntry::LargestBlockOf(int rank) const {
-  return Largest(SplitsIn(SlotOf(rank).content));
+  return Largest(SplitsIn(SlotOf(rank).content.inline_data));
 }
 
 absl::StatusOr<int64_t> CollectiveEntry::CheckSplits() {
-  const int64_t own = SplitsIn(own_);
+  const int64_t own = SplitsIn(inline_data_);
   int64_t largest = Largest(own);
   bool all_even = own >= 0;
   for (int r = 0; r < layout_.size(); ++r) {
-    const int64_t splits = SplitsIn(SlotOf(r).content);
+    const int64_t splits = SplitsIn(SlotOf(r).content.inline_data);
     if (splits == own) continue;
     all_even = false;
     largest = std::max(largest, Largest(splits));

@@ -42,7 +42,7 @@ class CollectiveEntry {
 
   // Where this rank stages its data before Exchange, and where those of another are after it.
   char* Buffer() {
-    return is_inline_ ? own_.inline_data : layout_.eager_buffer(group_.rank(), eager_offset_);
+    return is_inline_ ? inline_data_ : layout_.eager_buffer(group_.rank(), eager_offset_);
   }
   const char* BufferOf(int rank) const {
     return is_inline_ ? SlotOf(rank).content.inline_data
@@ -60,7 +60,7 @@ class CollectiveEntry {
   int64_t StageSplits();
   int64_t LargestBlockOf(int rank) const;
   // The inline data that splits leave free: kInlineBytesAfterSplits bytes.
-  char* InlineDataAfterSplits() { return own_.inline_data + sizeof(int64_t); }
+  char* InlineDataAfterSplits() { return inline_data_ + sizeof(int64_t); }
   const char* InlineDataAfterSplitsOf(int rank) const {
     return SlotOf(rank).content.inline_data + sizeof(int64_t);
   }
@@ -73,6 +73,8 @@ class CollectiveEntry {
  private:
   const EntrySlot& SlotOf(int rank) const { return layout_.entry_slot(rank, context_.number); }
 
+  // Fills this rank's slot and says so.
+  void Publish(const backends::CallFingerprint& fingerprint);
   // Publishes this rank's call in full, to be quoted and compared in detail.
   void PublishCall();
   bool HasPublishedCall(int rank) const;
@@ -89,9 +91,9 @@ class CollectiveEntry {
   const WaitContext context_;
   const bool is_inline_;
   const size_t eager_offset_;
-  // Copied to the slot at once, in Exchange: others look at that line all the time, and every write
-  // to it would cost a transfer between caches.
-  EntrySlot::Content own_;
+  // Goes to the slot in Exchange: others look at that line all the time, and every write to it
+  // before would cost a transfer between caches.
+  alignas(uint64_t) char inline_data_[kInlineMaxBytes];
 };
 
 }  // namespace syncline::shm

@@ -96,7 +96,7 @@ FdServer::FdServer(base::UniqueFd socket, std::string name)
 std::string FdServer::endpoint() const { return absl::StrCat(name_, " ", secret_); }
 
 absl::Status FdServer::Serve(int descriptor, int size, const Deadline& deadline,
-                             PeerProcesses* processes) {
+                             backends::PeerProcesses* processes) {
   std::vector<int> awaited;
   for (int rank = 1; rank < size; ++rank) awaited.push_back(rank);
   const auto find = [&](int rank) { return std::find(awaited.begin(), awaited.end(), rank); };
@@ -127,7 +127,8 @@ absl::Status FdServer::Serve(int descriptor, int size, const Deadline& deadline,
 }
 
 absl::StatusOr<base::UniqueFd> ReceiveFd(absl::string_view endpoint, int rank,
-                                         const Deadline& deadline, PeerProcesses* processes) {
+                                         const Deadline& deadline,
+                                         backends::PeerProcesses* processes) {
   const std::vector<std::string> fields = absl::StrSplit(endpoint, ' ');
   const std::optional<base::SocketAddress> address = AbstractAddress(fields[0]);
   if (fields.size() != 2 || !address.has_value() ||

@@ -8,7 +8,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
-#include "backends/shm/peer_processes.h"
+#include "backends/common/peer_processes.h"
 #include "core/base/unique_fd.h"
 #include "syncline/deadline.h"
 
@@ -32,7 +32,7 @@ class FdServer {
   // it is not null, watch them. A TimeoutError names the ranks that have not come, a NetworkError
   // those of them that have died. Strangers are sent away and delay nobody.
   absl::Status Serve(int descriptor, int size, const Deadline& deadline,
-                     PeerProcesses* processes = nullptr);
+                     backends::PeerProcesses* processes = nullptr);
 
  private:
   FdServer(base::UniqueFd socket, std::string name);
@@ -47,7 +47,7 @@ class FdServer {
 // BackendError if nobody listens or `endpoint` is malformed, a NetworkError if rank 0 hangs up.
 absl::StatusOr<base::UniqueFd> ReceiveFd(absl::string_view endpoint, int rank,
                                          const Deadline& deadline,
-                                         PeerProcesses* processes = nullptr);
+                                         backends::PeerProcesses* processes = nullptr);
 
 }  // namespace syncline::shm
 

@@ -8,9 +8,9 @@
 
 #include "absl/status/status.h"
 #include "absl/time/time.h"
+#include "backends/common/peer_processes.h"
 #include "backends/common/peer_table.h"
 #include "backends/shm/failure_cell.h"
-#include "backends/shm/peer_processes.h"
 #include "backends/shm/segment_layout.h"
 #include "backends/shm/wait_context.h"
 
@@ -22,7 +22,7 @@ namespace syncline::shm {
 class PeerWatchdog {
  public:
   PeerWatchdog(const SegmentLayout& layout, const backends::PeerTable& peers,
-               const PeerProcesses& processes, const FailureCell& failure)
+               const backends::PeerProcesses& processes, const FailureCell& failure)
       : layout_(layout), peers_(peers), processes_(processes), failure_(failure) {}
 
   // Why a wait for `rank`, which may be kAnySource, must end although its condition does not hold:
@@ -52,7 +52,7 @@ class PeerWatchdog {
 
   const SegmentLayout& layout_;
   const backends::PeerTable& peers_;
-  const PeerProcesses& processes_;
+  const backends::PeerProcesses& processes_;
   const FailureCell& failure_;
 };
 

@@ -7,10 +7,10 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/mutex.h"
+#include "backends/common/peer_processes.h"
 #include "backends/common/peer_table.h"
 #include "backends/common/typed_backend.h"
 #include "backends/shm/fd_passing.h"
-#include "backends/shm/peer_processes.h"
 #include "backends/shm/point_to_point.h"
 #include "backends/shm/segment_layout.h"
 #include "backends/shm/shm_collectives.h"
@@ -28,7 +28,7 @@ namespace {
 // on it.
 class ShmBackend final : public backends::TypedBackend {
  public:
-  ShmBackend(tensor::Segment segment, backends::PeerTable peers, PeerProcesses processes)
+  ShmBackend(tensor::Segment segment, backends::PeerTable peers, backends::PeerProcesses processes)
       : backends::TypedBackend(peers.rank(), peers.size()),
         segment_(std::move(segment)),
         group_(segment_.data(), std::move(peers), std::move(processes)),
@@ -61,54 +61,54 @@ class ShmBackend final : public backends::TypedBackend {
   absl::string_view name() const override { return "shm"; }
 
   absl::Status Broadcast(const Tensor& tensor, int root, const CallContext& context) override {
-    return Guarded([&] { return collectives_.Broadcast(tensor, root, context); });
+    return RunCollective([&] { return collectives_.Broadcast(tensor, root, context); });
   }
 
   absl::Status AllReduce(const Tensor& tensor, ReduceOp op, const CallContext& context) override {
-    return Guarded([&] { return collectives_.AllReduce(tensor, op, context); });
+    return RunCollective([&] { return collectives_.AllReduce(tensor, op, context); });
   }
 
   absl::Status Reduce(const Tensor& tensor, ReduceOp op, int root,
                       const CallContext& context) override {
-    return Guarded([&] { return collectives_.Reduce(tensor, op, root, context); });
+    return RunCollective([&] { return collectives_.Reduce(tensor, op, root, context); });
   }
 
   absl::Status AllGather(absl::Span<const Tensor> outputs, const Tensor& input,
                          const CallContext& context) override {
-    return Guarded([&] { return collectives_.AllGather(outputs, input, context); });
+    return RunCollective([&] { return collectives_.AllGather(outputs, input, context); });
   }
 
   absl::Status Gather(absl::Span<const Tensor> outputs, const Tensor& input, int root,
                       const CallContext& context) override {
-    return Guarded([&] { return collectives_.Gather(outputs, input, root, context); });
+    return RunCollective([&] { return collectives_.Gather(outputs, input, root, context); });
   }
 
   absl::Status Scatter(const Tensor& output, absl::Span<const Tensor> inputs, int root,
                        const CallContext& context) override {
-    return Guarded([&] { return collectives_.Scatter(output, inputs, root, context); });
+    return RunCollective([&] { return collectives_.Scatter(output, inputs, root, context); });
   }
 
   absl::Status ReduceScatter(const Tensor& output, absl::Span<const Tensor> inputs, ReduceOp op,
                              const CallContext& context) override {
-    return Guarded([&] { return collectives_.ReduceScatter(output, inputs, op, context); });
+    return RunCollective([&] { return collectives_.ReduceScatter(output, inputs, op, context); });
   }
 
   absl::Status AllToAll(absl::Span<const Tensor> outputs, absl::Span<const Tensor> inputs,
                         const CallContext& context) override {
-    return Guarded([&] { return collectives_.AllToAll(outputs, inputs, context); });
+    return RunCollective([&] { return collectives_.AllToAll(outputs, inputs, context); });
   }
 
   absl::Status Barrier(const CallContext& context) override {
-    return Guarded([&] { return collectives_.Barrier(context); });
+    return RunCollective([&] { return collectives_.Barrier(context); });
   }
 
   absl::Status Send(const Tensor& tensor, int, const CallContext& context) override {
-    return Guarded([&] { return point_to_point_.Send(tensor, context); });
+    return RunMessage([&] { return point_to_point_.Send(tensor, context); });
   }
 
   absl::StatusOr<int> Recv(const Tensor& tensor, int src, const CallContext& context) override {
     int source = src;
-    const absl::Status status = Guarded([&]() -> absl::Status {
+    const absl::Status status = RunMessage([&]() -> absl::Status {
       SYNCLINE_ASSIGN_OR_RETURN(source, point_to_point_.Recv(tensor, context));
       return absl::OkStatus();
     });
@@ -123,7 +123,7 @@ class ShmBackend final : public backends::TypedBackend {
     if (!cause_.ok()) return;
     cause_ = cause;
     is_usable_.store(false);
-    if (calls_in_flight_.load() > 0) {
+    if (is_in_collective_.load() || messages_in_flight_.load() > 0) {
       group_.failure_cell().Fail(group_.LeftError(cause.message())).IgnoreError();
     } else {
       group_.Leave(cause.message());
@@ -131,18 +131,33 @@ class ShmBackend final : public backends::TypedBackend {
   }
 
  private:
-  // Every call goes through here.
+  // Every call goes through one of these two, which tell Abort that it is in flight. There is one
+  // collective at a time, so that a flag is enough, which costs half as much as a counter.
   template <typename Body>
-  absl::Status Guarded(const Body& body) {
-    calls_in_flight_.fetch_add(1);
-    // Both this pair of accesses and that in Abort (store is_usable_, load calls_in_flight_) are
-    // sequentially consistent: either Abort sees the call, or the call sees the abort.
+  absl::Status RunCollective(const Body& body) {
+    is_in_collective_.store(true);
+    const absl::Status status = RunUnlessAborted(body);
+    is_in_collective_.store(false, std::memory_order_release);
+    return status;
+  }
+  template <typename Body>
+  absl::Status RunMessage(const Body& body) {
+    messages_in_flight_.fetch_add(1);
+    const absl::Status status = RunUnlessAborted(body);
+    messages_in_flight_.fetch_sub(1);
+    return status;
+  }
+
+  template <typename Body>
+  absl::Status RunUnlessAborted(const Body& body) {
+    // Both this load with the store before it, and the accesses in Abort (store is_usable_, load
+    // what is in flight), are sequentially consistent: either Abort sees the call, or the call sees
+    // the abort.
     const bool is_usable = is_usable_.load() && !group_.failure_cell().has_failed();
     absl::Status status;
     // A call that has succeeded stays so, though the group may have failed meanwhile.
     if (ABSL_PREDICT_TRUE(is_usable)) status = body();
     if (ABSL_PREDICT_FALSE(!is_usable || !status.ok())) status = EndFailedCall(status);
-    calls_in_flight_.fetch_sub(1);
     return status;
   }
 
@@ -170,7 +185,8 @@ class ShmBackend final : public backends::TypedBackend {
   ShmGroup group_;
   ShmCollectives collectives_;
   PointToPoint point_to_point_;
-  std::atomic<int> calls_in_flight_{0};
+  std::atomic<bool> is_in_collective_{false};
+  std::atomic<int> messages_in_flight_{0};
   std::atomic<bool> is_usable_{true};
   absl::Mutex mutex_;
   absl::Status cause_ ABSL_GUARDED_BY(mutex_);  // Why this rank is unusable; OK while it is not.
@@ -197,7 +213,7 @@ absl::StatusOr<tensor::Segment> MakeSegment(int size) {
 
 absl::StatusOr<tensor::Segment> ReceiveSegment(const BackendConfig& config,
                                                const backends::PeerTable& peers,
-                                               PeerProcesses& processes) {
+                                               backends::PeerProcesses& processes) {
   auto descriptor = ReceiveFd(peers.payload(0), config.rank, config.deadline, &processes);
   if (descriptor.ok())
     return tensor::Segment::Map(descriptor->release(), SegmentLayout::BytesFor(config.size));
@@ -225,7 +241,7 @@ absl::StatusOr<std::shared_ptr<Backend>> MakeShm(const BackendConfig& config) {
       backends::PeerTable::Join(*config.store, config.rank, config.size, payload, config.deadline,
                                 config.check_peers));
   SYNCLINE_RETURN_IF_ERROR(CheckOneHost(peers));
-  PeerProcesses processes(peers);
+  backends::PeerProcesses processes(peers);
   if (config.rank > 0) segment = ReceiveSegment(config, peers, processes);
   SYNCLINE_RETURN_IF_ERROR(segment.status());
   auto backend =

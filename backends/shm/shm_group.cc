@@ -12,7 +12,7 @@
 
 namespace syncline::shm {
 
-ShmGroup::ShmGroup(char* memory, backends::PeerTable peers, PeerProcesses processes)
+ShmGroup::ShmGroup(char* memory, backends::PeerTable peers, backends::PeerProcesses processes)
     : peers_(std::move(peers)),
       processes_(std::move(processes)),
       layout_(memory, peers_.size()),

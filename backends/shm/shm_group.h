@@ -4,9 +4,9 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/string_view.h"
+#include "backends/common/peer_processes.h"
 #include "backends/common/peer_table.h"
 #include "backends/shm/failure_cell.h"
-#include "backends/shm/peer_processes.h"
 #include "backends/shm/peer_watchdog.h"
 #include "backends/shm/segment_layout.h"
 #include "backends/shm/waiter.h"
@@ -18,7 +18,7 @@ namespace syncline::shm {
 // memory, which must outlive it. Thread-safe, except where noted.
 class ShmGroup {
  public:
-  ShmGroup(char* memory, backends::PeerTable peers, PeerProcesses processes);
+  ShmGroup(char* memory, backends::PeerTable peers, backends::PeerProcesses processes);
 
   ShmGroup(const ShmGroup&) = delete;
   ShmGroup& operator=(const ShmGroup&) = delete;
@@ -29,7 +29,7 @@ class ShmGroup {
   Waiter& waiter() { return waiter_; }
   FailureCell& failure_cell() { return failure_cell_; }
   // May be changed only while no thread waits.
-  PeerProcesses& processes() { return processes_; }
+  backends::PeerProcesses& processes() { return processes_; }
 
   // Joins, and returns once all ranks have joined. Requires that this rank has reserved its own
   // part of the segment. Call it before anything else but FailureCell::Fail, which may be needed to
@@ -50,7 +50,7 @@ class ShmGroup {
 
  private:
   const backends::PeerTable peers_;
-  PeerProcesses processes_;
+  backends::PeerProcesses processes_;
   const SegmentLayout layout_;
   const int rank_;
   // Follows `rank_`: every call reads the first fields of both.

@@ -31,7 +31,7 @@ struct Turn {
 }  // namespace
 
 struct OperationQueue::State : std::enable_shared_from_this<OperationQueue::State> {
-  explicit State(std::shared_ptr<SequenceCounter> from) : counter(std::move(from)) {}
+  explicit State(std::shared_ptr<SequenceCounter> from) : shared_counter(std::move(from)) {}
 
   // Queues the operation and waits for it.
   absl::Status RunInTurn(const Deadline& deadline,
@@ -50,8 +50,14 @@ struct OperationQueue::State : std::enable_shared_from_this<OperationQueue::Stat
   }
   bool IsOver() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex) { return !has_thread && !busy; }
 
-  const std::shared_ptr<SequenceCounter> counter;  // Counts under the lock, so that it increases.
+  // Counts under the lock, so that it increases.
+  uint64_t NextSequence() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex) {
+    return shared_counter != nullptr ? (*shared_counter)++ : next_sequence++;
+  }
+
+  const std::shared_ptr<SequenceCounter> shared_counter;  // May be null.
   absl::Mutex mutex;
+  uint64_t next_sequence ABSL_GUARDED_BY(mutex) = 0;
   std::list<std::function<void()>> queue ABSL_GUARDED_BY(mutex);
   bool busy ABSL_GUARDED_BY(mutex) = false;  // An operation is running, on whatever thread.
   bool stopping ABSL_GUARDED_BY(mutex) = false;
@@ -82,7 +88,7 @@ absl::Status OperationQueue::Run(const Deadline& deadline,
     absl::MutexLock lock(&state.mutex);
     if (!state.IsIdle()) return state.RunInTurn(deadline, operation, end);
     state.busy = true;
-    sequence = (*state.counter)++;
+    sequence = state.NextSequence();
   }
   // Whatever happens: a queue that stays busy is never destroyed.
   const absl::Cleanup not_busy = [&state] {
@@ -96,7 +102,7 @@ absl::Status OperationQueue::State::RunInTurn(const Deadline& deadline,
                                               absl::FunctionRef<absl::Status(uint64_t)> operation,
                                               absl::FunctionRef<void(const absl::Status&)> end) {
   SYNCLINE_RETURN_IF_ERROR(EnsureThread());
-  const uint64_t sequence = (*counter)++;
+  const uint64_t sequence = NextSequence();
   const auto turn = std::make_shared<Turn>();
   queue.push_back([turn, sequence, operation, &mutex = mutex] {
     {
@@ -129,7 +135,7 @@ absl::Status OperationQueue::State::RunInTurn(const Deadline& deadline,
 absl::Status OperationQueue::Post(absl::FunctionRef<std::function<void()>(uint64_t)> issue) {
   absl::MutexLock lock(&state_->mutex);
   SYNCLINE_RETURN_IF_ERROR(state_->EnsureThread());
-  state_->queue.push_back(issue((*state_->counter)++));
+  state_->queue.push_back(issue(state_->NextSequence()));
   return absl::OkStatus();
 }
 

@@ -18,12 +18,12 @@ namespace syncline::group {
 // thread that is started when it is needed and ends when it has been idle for a while. Thread-safe.
 class OperationQueue {
  public:
-  // Where sequence numbers come from. Queues may share it: each then gets increasing ones, with
+  // Where sequence numbers come from if several queues share them: each gets increasing ones, with
   // gaps.
   using SequenceCounter = std::atomic<uint64_t>;
 
-  explicit OperationQueue(
-      std::shared_ptr<SequenceCounter> counter = std::make_shared<SequenceCounter>(0));
+  // Without a counter the queue counts for itself, from 0.
+  explicit OperationQueue(std::shared_ptr<SequenceCounter> counter = nullptr);
   // Runs what is still queued; the owner has seen to it that this is quick. May be called by an
   // operation of the queue itself.
   ~OperationQueue();

@@ -1,4 +1,4 @@
-#include "backends/gloo/lifecycle.h"
+#include "backends/common/lifecycle.h"
 
 #include <algorithm>
 #include <utility>
@@ -6,15 +6,13 @@
 #include "absl/cleanup/cleanup.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
-#include "backends/gloo/sigpipe.h"
-#include "backends/gloo/transport.h"
 #include "core/base/stall.h"
 #include "core/base/stall_file.h"
 #include "syncline/error_origin.h"
 #include "syncline/interrupt.h"
 #include "syncline/status.h"
 
-namespace syncline::gloo_backend {
+namespace syncline::backends {
 
 absl::Status Lifecycle::Run(const OperationScope& scope, Body body) {
   {
@@ -32,7 +30,7 @@ absl::Status Lifecycle::Run(const OperationScope& scope, Body body) {
   bool has_published = false;
   base::StallNotice notice;
   const auto on_stall = [&](absl::Duration waited, bool is_due) {
-    backends::StallReporter::Wait wait = DescribeWait(scope);
+    StallReporter::Wait wait = DescribeWait(scope);
     if (is_due) return stalls_.Report(std::move(wait), waited, notice.id());
     has_published = true;
     stalls_.PublishWait(wait.name);
@@ -42,9 +40,7 @@ absl::Status Lifecycle::Run(const OperationScope& scope, Body body) {
     if (has_published) stalls_.ClearWait();
   };
   const absl::Time start = absl::Now();
-  const ScopedSigpipeBlock no_sigpipe;
-  absl::Status status;
-  status.Update(CatchGloo([&] { status = body(mesh_.ForOperation(scope.call.deadline)); }));
+  absl::Status status = body();
   if (status.ok()) status = Finish(scope);
   if (!status.ok()) {
     // The other ranks learn of an interrupt as a failure; the caller gets it as it is.
@@ -79,18 +75,17 @@ void Lifecycle::Remove(const OperationScope& scope) {
 }
 
 void Lifecycle::Abort(const absl::Status& cause) {
-  const ScopedSigpipeBlock no_sigpipe;
   std::string reason;
   {
     absl::MutexLock lock(&mutex_);
     if (cause_.ok()) cause_ = cause;
-    if (!under_way_.empty()) return mesh_.Disconnect();
+    if (!under_way_.empty()) return connections_.Disconnect();
     reason = std::string(cause_.message());
   }
   // From here on cause_ keeps operations from beginning, so Leave needs no mutex_. It must not hold
-  // it either: Leave joins the watch's thread, which may be in ReportIfIdle.
+  // it either: Leave may join a thread that is in ReportIfIdle.
   absl::MutexLock lock(&leaving_mutex_);
-  mesh_.Leave(reason);
+  connections_.Leave(reason);
 }
 
 void Lifecycle::ReportIfIdle() {
@@ -103,9 +98,9 @@ void Lifecycle::ReportIfIdle() {
   reporter_.ReportIdle(idle);
 }
 
-backends::StallReporter::Wait Lifecycle::DescribeWait(const OperationScope& scope) {
-  backends::StallReporter::Wait wait;
-  const backends::CallDescription call(scope.call);
+StallReporter::Wait Lifecycle::DescribeWait(const OperationScope& scope) {
+  StallReporter::Wait wait;
+  const CallDescription call(scope.call);
   wait.name = call.ShortName();
   wait.operation = scope.name.empty() ? call.ToString() : std::string(scope.name);
   wait.awaited.assign(scope.awaited.begin(), scope.awaited.end());
@@ -128,23 +123,23 @@ std::string Lifecycle::DescribeIdle() const {
       absl::FormatDuration(absl::Trunc(absl::Now() - finished_, absl::Milliseconds(1))), " ago");
 }
 
-backends::Failure Lifecycle::DescribeFailure(const OperationScope& scope, const absl::Status& cause,
-                                             absl::Duration elapsed) const {
+Failure Lifecycle::DescribeFailure(const OperationScope& scope, const absl::Status& cause,
+                                   absl::Duration elapsed) const {
   const Deadline& deadline = scope.call.deadline;
-  backends::Failure failure;
-  failure.operation = scope.name.empty() ? backends::CallDescription(scope.call).ToString()
-                                         : std::string(scope.name);
-  if (scope.name.empty()) failure.call = backends::CallDescription(scope.call).operation();
+  Failure failure;
+  failure.operation =
+      scope.name.empty() ? CallDescription(scope.call).ToString() : std::string(scope.name);
+  if (scope.name.empty()) failure.call = CallDescription(scope.call).operation();
   failure.awaited.assign(scope.awaited.begin(), scope.awaited.end());
   failure.cause = cause;
   failure.timeout = deadline.timeout();
   failure.elapsed = elapsed;
   if (IsInterrupted(cause)) {
-    const int rank = mesh_.peers().rank();
+    const int rank = connections_.peers().rank();
     failure.cause =
         WithRanks(BackendError(absl::StrCat("rank ", rank, " was ", cause.message())), {rank});
   }
-  // Gloo reports an expired wait as a network error, like everything else.
+  // Transports such as Gloo report an expired wait as a network error, like everything else.
   if (deadline.Expired() && KindOf(cause) == ErrorKind::kNetwork) {
     failure.cause =
         TimeoutError(absl::StrCat("not complete after ", absl::FormatDuration(deadline.timeout())));
@@ -155,11 +150,11 @@ backends::Failure Lifecycle::DescribeFailure(const OperationScope& scope, const 
 // If several operations fail at once, the first finds the cause for all of them.
 absl::Status Lifecycle::Fail(const OperationScope& scope, const absl::Status& cause,
                              absl::Duration elapsed) {
-  backends::Failure failure = DescribeFailure(scope, cause, elapsed);
+  Failure failure = DescribeFailure(scope, cause, elapsed);
   // Which peers left and which were lost must be known before this rank closes its own connections,
   // after which all look alike. Closing them ends the other ranks' waits.
-  mesh_.AwaitDisconnects(scope.awaited);
-  mesh_.Disconnect();
+  connections_.AwaitDisconnects(scope.awaited);
+  connections_.Disconnect();
   bool is_aborted;
   {
     absl::MutexLock lock(&mutex_);
@@ -167,15 +162,15 @@ absl::Status Lifecycle::Fail(const OperationScope& scope, const absl::Status& ca
     if (is_reported_) return cause_;
     is_aborted = !cause_.ok();
     if (is_aborted) failure.cause = cause_;
-    failure.under_way.push_back(backends::CallDescription(scope.call));
+    failure.under_way.push_back(CallDescription(scope.call));
     for (const CallContext* call : under_way_) {
-      if (call != &scope.call) failure.under_way.push_back(backends::CallDescription(*call));
+      if (call != &scope.call) failure.under_way.push_back(CallDescription(*call));
     }
     failure.idle = idle_;
     diagnosing_ = true;
   }
-  failure.left = mesh_.left();
-  failure.lost = mesh_.lost();
+  failure.left = connections_.left();
+  failure.lost = connections_.lost();
   // On every way out: other failed operations wait for it.
   const absl::Cleanup end_diagnosis = [&] {
     absl::MutexLock lock(&mutex_);
@@ -197,4 +192,4 @@ absl::Status Lifecycle::Fail(const OperationScope& scope, const absl::Status& ca
   return cause_;
 }
 
-}  // namespace syncline::gloo_backend
+}  // namespace syncline::backends

@@ -1,6 +1,6 @@
-#include "backends/hierarchical/scratch_arena.h"
+#include "backends/common/scratch_arena.h"
 
-namespace syncline::hierarchical {
+namespace syncline::backends {
 
 // The i-th tensor of every collective gets block i. Collectives of a job mostly repeat, so blocks
 // soon have the right sizes.
@@ -16,4 +16,4 @@ Tensor ScratchArena::Allocate(DType dtype, int64_t count) {
   return Tensor(block.bytes.get(), dtype, {count});
 }
 
-}  // namespace syncline::hierarchical
+}  // namespace syncline::backends

@@ -1,6 +1,6 @@
 // Detects that the process of a peer has ended, through pidfds.
-#ifndef SYNCLINE_BACKENDS_SHM_PEER_PROCESSES_H_
-#define SYNCLINE_BACKENDS_SHM_PEER_PROCESSES_H_
+#ifndef SYNCLINE_BACKENDS_COMMON_PEER_PROCESSES_H_
+#define SYNCLINE_BACKENDS_COMMON_PEER_PROCESSES_H_
 
 #include <poll.h>
 
@@ -13,9 +13,9 @@
 #include "backends/common/peer_table.h"
 #include "core/base/unique_fd.h"
 
-namespace syncline::shm {
+namespace syncline::backends {
 
-// Watches the processes of all ranks except this one's. PeerWatchdog decides what their end means
+// Watches the processes of all ranks except this one's. The backend decides what their end means
 // for a wait. All groups of this process share one pidfd for each pid that they watch.
 //
 // The pid of a rank in another pid namespace, such as another container of the same pod, names an
@@ -26,7 +26,7 @@ namespace syncline::shm {
 // Owns its pidfds. Thread-safe once all ranks are watched: WatchPeerOf may not run beside Check.
 class PeerProcesses {
  public:
-  explicit PeerProcesses(const backends::PeerTable& peers);
+  explicit PeerProcesses(const PeerTable& peers);
 
   PeerProcesses(PeerProcesses&&) = default;
   PeerProcesses& operator=(PeerProcesses&&) = default;
@@ -51,6 +51,6 @@ class PeerProcesses {
   std::vector<pollfd> entries_;  // By rank; the descriptor is -1 for those not watched.
 };
 
-}  // namespace syncline::shm
+}  // namespace syncline::backends
 
-#endif  // SYNCLINE_BACKENDS_SHM_PEER_PROCESSES_H_
+#endif  // SYNCLINE_BACKENDS_COMMON_PEER_PROCESSES_H_

@@ -1,6 +1,6 @@
 // Temporary tensors for one collective at a time.
-#ifndef SYNCLINE_BACKENDS_HIERARCHICAL_SCRATCH_ARENA_H_
-#define SYNCLINE_BACKENDS_HIERARCHICAL_SCRATCH_ARENA_H_
+#ifndef SYNCLINE_BACKENDS_COMMON_SCRATCH_ARENA_H_
+#define SYNCLINE_BACKENDS_COMMON_SCRATCH_ARENA_H_
 
 #include <cstddef>
 #include <cstdint>
@@ -10,7 +10,7 @@
 #include "syncline/dtype.h"
 #include "syncline/tensor.h"
 
-namespace syncline::hierarchical {
+namespace syncline::backends {
 
 // Keeps its memory from one collective to the next: to get new pages from the kernel takes longer
 // than to fill them. It never shrinks. Not thread-safe. Owns the memory of its tensors.
@@ -35,6 +35,6 @@ class ScratchArena {
   size_t next_ = 0;  // The first block that is free.
 };
 
-}  // namespace syncline::hierarchical
+}  // namespace syncline::backends
 
-#endif  // SYNCLINE_BACKENDS_HIERARCHICAL_SCRATCH_ARENA_H_
+#endif  // SYNCLINE_BACKENDS_COMMON_SCRATCH_ARENA_H_

@@ -1,6 +1,6 @@
 // Runs the operations of one rank, and decides how the group fails and how the rank leaves it.
-#ifndef SYNCLINE_BACKENDS_GLOO_LIFECYCLE_H_
-#define SYNCLINE_BACKENDS_GLOO_LIFECYCLE_H_
+#ifndef SYNCLINE_BACKENDS_COMMON_LIFECYCLE_H_
+#define SYNCLINE_BACKENDS_COMMON_LIFECYCLE_H_
 
 #include <memory>
 #include <optional>
@@ -15,18 +15,18 @@
 #include "absl/time/time.h"
 #include "absl/types/span.h"
 #include "backends/common/call_description.h"
+#include "backends/common/connections.h"
 #include "backends/common/failure_reporter.h"
 #include "backends/common/stall_reporter.h"
-#include "backends/gloo/mesh.h"
 #include "syncline/backend.h"
 #include "syncline/store.h"
 
-namespace syncline::gloo_backend {
+namespace syncline::backends {
 
 // One rank's end of a group. It is usable until its first error, which is final: all later
 // operations return that error at once.
 //
-// Thread-safe. It borrows the mesh, which must outlive it, and shares the store.
+// Thread-safe. It borrows the connections, which must outlive it, and shares the store.
 class Lifecycle {
  public:
   // One operation, for the duration of Run.
@@ -35,15 +35,17 @@ class Lifecycle {
     absl::Span<const int> awaited;  // The other ranks that the operation needs.
     absl::string_view name = {};    // For messages, instead of the call's; empty: the call's.
   };
-  using Body = absl::FunctionRef<absl::Status(const std::shared_ptr<gloo::Context>&)>;
+  using Body = absl::FunctionRef<absl::Status()>;
 
-  Lifecycle(Mesh& mesh, std::shared_ptr<Store> store)
-      : mesh_(mesh), reporter_(store, mesh.peers()), stalls_(store, mesh.peers()) {}
+  Lifecycle(Connections& connections, std::shared_ptr<Store> store)
+      : connections_(connections),
+        reporter_(store, connections.peers()),
+        stalls_(store, connections.peers()) {}
 
-  // Runs `body` with a context whose waits end by an exception at the call's deadline and when the
-  // group fails. If `body` throws or returns an error, the group fails on all ranks. The error that
-  // this returns names the ranks at fault, see FailureReporter::Diagnose; an interrupt of this
-  // thread returns as it is.
+  // Runs `body`, whose waits end with an error at the call's deadline, when this thread is
+  // interrupted and when the group fails. If `body` returns an error, the group fails on all ranks.
+  // The error that this returns names the ranks at fault, see FailureReporter::Diagnose; an
+  // interrupt of this thread returns as it is.
   absl::Status Run(const OperationScope& scope, Body body);
 
   // Fails the group with `cause` if an operation is under way; otherwise this rank leaves it.
@@ -60,26 +62,27 @@ class Lifecycle {
   // Fails the group, and returns the final error.
   absl::Status Fail(const OperationScope& scope, const absl::Status& cause, absl::Duration elapsed);
   // This rank's knowledge when it fails, as far as it needs no lock.
-  backends::Failure DescribeFailure(const OperationScope& scope, const absl::Status& cause,
-                                    absl::Duration elapsed) const;
-  backends::StallReporter::Wait DescribeWait(const OperationScope& scope);
+  Failure DescribeFailure(const OperationScope& scope, const absl::Status& cause,
+                          absl::Duration elapsed) const;
+  StallReporter::Wait DescribeWait(const OperationScope& scope);
   std::string DescribeIdle() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
-  Mesh& mesh_;
-  const backends::FailureReporter reporter_;
-  const backends::StallReporter stalls_;
-  absl::Mutex leaving_mutex_;  // Serializes Mesh::Leave, which must not be called under mutex_.
+  Connections& connections_;
+  const FailureReporter reporter_;
+  const StallReporter stalls_;
+  absl::Mutex
+      leaving_mutex_;  // Serializes Connections::Leave, which must not be called under mutex_.
   absl::Mutex mutex_;
   absl::Status cause_ ABSL_GUARDED_BY(mutex_);  // The final error; OK while the group is usable.
   std::vector<const CallContext*> under_way_ ABSL_GUARDED_BY(mutex_);
   // The last that finished, without its sizes.
-  std::optional<backends::CallDescription> last_ ABSL_GUARDED_BY(mutex_);
+  std::optional<CallDescription> last_ ABSL_GUARDED_BY(mutex_);
   absl::Time finished_ ABSL_GUARDED_BY(mutex_);
   std::string idle_ ABSL_GUARDED_BY(mutex_);          // What ReportIfIdle has published.
   bool diagnosing_ ABSL_GUARDED_BY(mutex_) = false;   // A failed operation looks for the cause.
   bool is_reported_ ABSL_GUARDED_BY(mutex_) = false;  // It has found it and published its report.
 };
 
-}  // namespace syncline::gloo_backend
+}  // namespace syncline::backends
 
-#endif  // SYNCLINE_BACKENDS_GLOO_LIFECYCLE_H_
+#endif  // SYNCLINE_BACKENDS_COMMON_LIFECYCLE_H_

@@ -1,4 +1,4 @@
-#include "backends/shm/peer_processes.h"
+#include "backends/common/peer_processes.h"
 
 #include <fcntl.h>
 #include <sys/socket.h>
@@ -17,7 +17,7 @@
 #define SO_PEERPIDFD 77
 #endif
 
-namespace syncline::shm {
+namespace syncline::backends {
 namespace {
 
 bool HasEnded(int pidfd) {
@@ -73,7 +73,7 @@ std::shared_ptr<const base::UniqueFd> PidfdOfPeer(int connection) {
 
 }  // namespace
 
-PeerProcesses::PeerProcesses(const backends::PeerTable& peers) {
+PeerProcesses::PeerProcesses(const PeerTable& peers) {
   for (int rank = 0; rank < peers.size(); ++rank) {
     const bool is_known = peers.LivenessOf(rank) != base::Liveness::kUnknown;
     const bool is_self = is_known && peers.pid(rank) == getpid();
@@ -118,4 +118,4 @@ absl::Status PeerProcesses::Check(absl::FunctionRef<bool(int)> matters) const {
   return base::DeadRanksError(std::move(dead), names);
 }
 
-}  // namespace syncline::shm
+}  // namespace syncline::backends

@@ -1,0 +1,163 @@
+// Backend "mpi": ranks that are processes of one MPI job, over whatever MPI connects them.
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "absl/functional/function_ref.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "backends/common/call_comparison.h"
+#include "backends/common/fingerprint_exchange.h"
+#include "backends/common/lifecycle.h"
+#include "backends/common/message_collectives.h"
+#include "backends/common/scratch_arena.h"
+#include "backends/common/typed_backend.h"
+#include "backends/mpi/mpi_connections.h"
+#include "backends/mpi/mpi_p2p.h"
+#include "backends/mpi/mpi_requests.h"
+#include "backends/mpi/thresholds.h"
+#include "syncline/backend.h"
+#include "syncline/backend_registry.h"
+#include "syncline/status.h"
+
+namespace syncline::mpi {
+namespace {
+
+using backends::MessageCollectives;
+
+// One rank's end of a group. Threads, ownership and errors are those of Backend.
+class MpiBackend final : public backends::TypedBackend {
+ public:
+  MpiBackend(std::unique_ptr<MpiConnections> connections, const BackendConfig& config)
+      : backends::TypedBackend(config.rank, config.size),
+        others_(backends::OtherRanks(config.rank, config.size)),
+        mismatch_check_(config.mismatch_check),
+        connections_(std::move(connections)),
+        p2p_(*connections_),
+        lifecycle_(*connections_, config.store) {}
+
+  ~MpiBackend() override { Abort(BackendError("the backend was destroyed")); }
+
+  absl::string_view name() const override { return "mpi"; }
+
+  absl::Status Broadcast(const Tensor& tensor, int root, const CallContext& context) override {
+    return RunCollective(context,
+                         [&](auto& collectives) { return collectives.Broadcast(tensor, root); });
+  }
+  absl::Status AllReduce(const Tensor& tensor, ReduceOp op, const CallContext& context) override {
+    return RunCollective(context,
+                         [&](auto& collectives) { return collectives.AllReduce(tensor, op); });
+  }
+  absl::Status Reduce(const Tensor& tensor, ReduceOp op, int root,
+                      const CallContext& context) override {
+    return RunCollective(context,
+                         [&](auto& collectives) { return collectives.Reduce(tensor, op, root); });
+  }
+  absl::Status AllGather(absl::Span<const Tensor> outputs, const Tensor& input,
+                         const CallContext& context) override {
+    return RunCollective(context,
+                         [&](auto& collectives) { return collectives.AllGather(outputs, input); });
+  }
+  absl::Status Gather(absl::Span<const Tensor> outputs, const Tensor& input, int root,
+                      const CallContext& context) override {
+    return RunCollective(
+        context, [&](auto& collectives) { return collectives.Gather(outputs, input, root); });
+  }
+  absl::Status Scatter(const Tensor& output, absl::Span<const Tensor> inputs, int root,
+                       const CallContext& context) override {
+    return RunCollective(
+        context, [&](auto& collectives) { return collectives.Scatter(output, inputs, root); });
+  }
+  absl::Status ReduceScatter(const Tensor& output, absl::Span<const Tensor> inputs, ReduceOp op,
+                             const CallContext& context) override {
+    return RunCollective(
+        context, [&](auto& collectives) { return collectives.ReduceScatter(output, inputs, op); });
+  }
+  absl::Status AllToAll(absl::Span<const Tensor> outputs, absl::Span<const Tensor> inputs,
+                        const CallContext& context) override {
+    return RunCollective(context,
+                         [&](auto& collectives) { return collectives.AllToAll(outputs, inputs); });
+  }
+
+  // A comparison of the calls is a barrier already.
+  absl::Status Barrier(const CallContext& context) override {
+    return lifecycle_.Run({context, others_}, [&] {
+      MpiTransport transport(*connections_, context, memory_);
+      return Compare(transport, context);
+    });
+  }
+
+  absl::Status Send(const Tensor& tensor, int dst, const CallContext& context) override {
+    return lifecycle_.Run({context, absl::MakeConstSpan(&dst, 1)},
+                          [&] { return p2p_.Send(tensor, context); });
+  }
+
+  absl::StatusOr<int> Recv(const Tensor& tensor, int src, const CallContext& context) override {
+    const absl::Span<const int> awaited =
+        src == kAnySource ? absl::MakeConstSpan(others_) : absl::MakeConstSpan(&src, 1);
+    int sender = src;
+    const absl::Status status = lifecycle_.Run({context, awaited}, [&]() -> absl::Status {
+      SYNCLINE_ASSIGN_OR_RETURN(sender, p2p_.Recv(tensor, context));
+      return absl::OkStatus();
+    });
+    if (!status.ok()) return status;
+    return sender;
+  }
+
+  void Abort(const absl::Status& cause) override { lifecycle_.Abort(cause); }
+
+ private:
+  // Of the collective under way. Outlives this object if MPI may still use it.
+  struct Memory {
+    backends::FingerprintRecord sent, received;
+    backends::ScratchArena scratch;
+  };
+
+  absl::Status RunCollective(const CallContext& context,
+                             absl::FunctionRef<absl::Status(MessageCollectives&)> algorithm) {
+    return lifecycle_.Run({context, others_}, [&]() -> absl::Status {
+      MpiTransport transport(*connections_, context, memory_);
+      if (mismatch_check_ == MismatchCheck::kOn) {
+        SYNCLINE_RETURN_IF_ERROR(Compare(transport, context));
+      }
+      MessageCollectives collectives(transport, kMessageThresholds, memory_->scratch);
+      return algorithm(collectives);
+    });
+  }
+
+  absl::Status Compare(MpiTransport& transport, const CallContext& context) {
+    const auto run_rounds = [&](backends::FingerprintExchange& exchange) -> absl::Status {
+      for (int round = 0; round < exchange.rounds(); ++round) {
+        Memory& memory = *memory_;
+        memory.sent = exchange.record();
+        MpiRequests requests(*connections_, context);
+        requests.Keep(memory_);
+        requests.Receive(connections_->collectives(), exchange.from(round), kCollectiveTag,
+                         &memory.received, sizeof(memory.received));
+        requests.Send(connections_->collectives(), exchange.to(round), kCollectiveTag, &memory.sent,
+                      sizeof(memory.sent));
+        SYNCLINE_RETURN_IF_ERROR(requests.Wait());
+        exchange.Merge(memory.received);
+      }
+      return absl::OkStatus();
+    };
+    return backends::CompareCalls(transport, context, run_rounds);
+  }
+
+  const std::vector<int> others_;
+  const MismatchCheck mismatch_check_;
+  const std::unique_ptr<MpiConnections> connections_;
+  const std::shared_ptr<Memory> memory_ = std::make_shared<Memory>();
+  MpiP2p p2p_;
+  backends::Lifecycle lifecycle_;
+};
+
+absl::StatusOr<std::shared_ptr<Backend>> MakeMpi(const BackendConfig& config) {
+  SYNCLINE_ASSIGN_OR_RETURN(auto connections, MpiConnections::Connect(config));
+  return std::make_shared<MpiBackend>(std::move(connections), config);
+}
+
+const BackendRegistry::Registration kMpi("mpi", {Capabilities::All(), &MakeMpi});
+
+}  // namespace
+}  // namespace syncline::mpi
