@@ -68,8 +68,11 @@ EXCEPTIONS = {
     "backends/hierarchical/rail_sockets.cc": {
         "poll(entries.data()": "at most a minute, in a loop with a deadline",
     },
-    "backends/gloo/lifecycle.cc": {
+    "backends/common/lifecycle.cc": {
         "diagnosing_": "FailureReporter::kBound bounds the diagnosis",
+    },
+    "backends/mpi/mpi_library.cc": {
+        "write(file.get()": "to memory: a memfd",
     },
     "backends/gloo/periodic_wakeup.cc": {
         "&HasWork": "an idle thread's: until there is work, for the life of the process",
@@ -77,6 +80,10 @@ EXCEPTIONS = {
     "backends/local/local_group.cc": {
         "pending->done": "all have arrived: a thread computes, which waits for nobody",
         "side.done": "taken: a thread copies, which waits for nobody",
+    },
+    "backends/mpi/mpi_runtime.cc": {
+        "&is_settled": "MPI's thread begins no call that blocks but those with a deadline",
+        "&has_task": "an idle thread's: until there is work, for the life of the process",
     },
     "launch/guardian.cc": {
         "write(pipe": "a few bytes to a process that does nothing but read them",

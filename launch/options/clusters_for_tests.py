@@ -7,9 +7,9 @@ import sys
 
 import pytest
 
+from tests.mpi import mpi_installations
+
 ROOT = pathlib.Path(os.environ["TEST_SRCDIR"])
-OPEN_MPI = ROOT / "openmpi"
-MPICH = ROOT / "mpich"
 SLURM = ROOT / "slurm"
 CLUSTER = ROOT / "syncline/launch/options/slurm_cluster.py"
 DEADLINE = 120  # Of any command; far more than is needed.
@@ -33,6 +33,16 @@ def finish(command, env) -> tuple[int, str, str]:
     return result.returncode, result.stdout, result.stderr
 
 
+def start_by(family: str, folder: pathlib.Path):
+    """Returns start(size, *command), which uses the launcher of that MPI implementation."""
+
+    def start(size, *argv):
+        command, env = mpi_installations.command(family, size, list(argv), str(folder))
+        return finish(command, env | environment(folder))
+
+    return start
+
+
 @pytest.fixture
 def folder(tmp_path):
     """Short, as Open MPI and Slurm make sockets below it."""
@@ -44,31 +54,13 @@ def folder(tmp_path):
 @pytest.fixture
 def mpirun(folder):
     """mpirun(size, *command): the command in each of `size` processes, by Open MPI."""
-    usr, lib = OPEN_MPI / "usr", OPEN_MPI / "usr/lib/x86_64-linux-gnu/openmpi/lib"
-    env = environment(folder) | {
-        "OPAL_PREFIX": str(usr),
-        "OPAL_BINDIR": str(usr / "bin"),
-        "OPAL_SYSCONFDIR": str(OPEN_MPI / "etc/openmpi"),
-        "OPAL_LIBDIR": str(lib),
-        "OPAL_PKGLIBDIR": str(lib / "openmpi3"),
-        "OPAL_DATADIR": str(usr / "share"),
-        "OPAL_PKGDATADIR": str(usr / "share/openmpi"),
-        "LD_LIBRARY_PATH": str(OPEN_MPI / "runtime"),
-        "OMPI_ALLOW_RUN_AS_ROOT": "1",
-        "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
-        "OMPI_MCA_plm": "isolated",
-        "OMPI_MCA_oob_tcp_if_include": "lo",
-        "OMPI_MCA_rmaps_base_oversubscribe": "1",
-    }
-    return lambda size, *command: finish([usr / "bin/orterun", "-np", size, *command], env)
+    return start_by("openmpi4", folder)
 
 
 @pytest.fixture
 def mpiexec(folder):
     """mpiexec(size, *command): the command in each of `size` processes, by MPICH."""
-    start = MPICH / "usr/bin/mpiexec.hydra"
-    env = environment(folder)
-    return lambda size, *command: finish([start, "-n", size, *command], env)
+    return start_by("mpich4", folder)
 
 
 @pytest.fixture

@@ -4,26 +4,27 @@
 
 #include "absl/strings/str_cat.h"
 #include "syncline/backend_registry.h"
-#include "syncline/hash_store.h"
 #include "syncline/status.h"
-#include "tests/support/ranks.h"
+#include "tests/backends/suite_ranks.h"
 
 namespace syncline {
 namespace {
 
-// On threads, which must all succeed with equal digests.
+// On all ranks, which must succeed with equal digests.
 void RunDataCase(const DataCase& data_case, const BackendCase& backend, int size,
                  MismatchCheck check) {
-  auto store = std::make_shared<HashStore>();
-  std::vector<uint64_t> digests(size);
-  const auto statuses = RunRanks(size, [&](int rank) -> absl::Status {
+  const auto store = SuiteRanks::NewStore();
+  const auto digest_of = [](int rank) { return absl::StrCat("digest/", rank); };
+  const auto statuses = SuiteRanks::Run(size, [&](int rank) -> absl::Status {
     SYNCLINE_ASSIGN_OR_RETURN(auto member, Member::Join(backend.name, store, rank, size, check));
     SYNCLINE_RETURN_IF_ERROR(data_case.run(*member));
-    digests[rank] = member->digest();
-    return absl::OkStatus();
+    return store->Set(digest_of(rank), absl::StrCat(member->digest()));
   });
   for (const absl::Status& status : statuses) EXPECT_TRUE(status.ok()) << status;
-  for (uint64_t digest : digests) EXPECT_EQ(digest, digests[0]) << "results differ between ranks";
+  const auto first = store->Get(digest_of(0), absl::Seconds(5));
+  for (int rank = 1; rank < size; ++rank) {
+    EXPECT_EQ(store->Get(digest_of(rank), absl::Seconds(5)), first) << "results differ";
+  }
 }
 
 }  // namespace
@@ -41,8 +42,8 @@ absl::StatusOr<std::shared_ptr<Backend>> BackendConformance::Make(std::shared_pt
 }
 
 void BackendConformance::Run(const Body& body) {
-  auto store = std::make_shared<HashStore>();
-  const auto statuses = RunRanks(size(), [&](int rank) -> absl::Status {
+  const auto store = SuiteRanks::NewStore();
+  const auto statuses = SuiteRanks::Run(size(), [&](int rank) -> absl::Status {
     SYNCLINE_ASSIGN_OR_RETURN(auto backend, Make(store, rank));
     body(backend, rank);
     return absl::OkStatus();

@@ -1,6 +1,7 @@
 // What every backend must do, as one suite. What they do with data is in conformance_data.h; here
-// are the ranks as threads, and what happens when things go wrong: backend_conformance_failures.cc,
-// backend_conformance_mismatches.cc. tests/backends/backend_conformance_test.cc lists the backends.
+// are the ranks (see suite_ranks.h), and what happens when things go wrong:
+// backend_conformance_failures.cc, backend_conformance_mismatches.cc.
+// tests/backends/backend_conformance_test.cc lists the backends.
 #ifndef SYNCLINE_TESTS_BACKENDS_BACKEND_CONFORMANCE_H_
 #define SYNCLINE_TESTS_BACKENDS_BACKEND_CONFORMANCE_H_
 
@@ -31,7 +32,7 @@ struct BackendCase {
 
 inline std::ostream& operator<<(std::ostream& os, const BackendCase& c) { return os << c.name; }
 
-// Each backend with each number of ranks; ranks are threads that meet in one store.
+// Each backend with each number of ranks, which meet in one store.
 class BackendConformance : public testing::TestWithParam<std::tuple<BackendCase, int>> {
  public:
   using Body = std::function<void(std::shared_ptr<Backend>& backend, int rank)>;

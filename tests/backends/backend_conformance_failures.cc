@@ -5,15 +5,13 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "absl/synchronization/notification.h"
 #include "absl/time/clock.h"
 #include "gmock/gmock.h"
 #include "syncline/error_origin.h"
-#include "syncline/hash_store.h"
 #include "syncline/status.h"
 #include "tests/backends/backend_conformance.h"
+#include "tests/backends/suite_ranks.h"
 #include "tests/support/operations.h"
-#include "tests/support/ranks.h"
 #include "tests/support/values.h"
 
 namespace syncline {
@@ -59,8 +57,8 @@ std::vector<Spec> Awaiting(const BackendCase& backend, int size) {
 
 TEST_P(BackendConformance, ARankThatNeverJoinsIsNamed) {
   if (size() == 1) return;
-  auto store = std::make_shared<HashStore>();
-  const auto statuses = RunRanks(
+  const auto store = SuiteRanks::NewStore();
+  const auto statuses = SuiteRanks::Run(
       size() - 1, [&](int rank) { return Make(store, rank, absl::Milliseconds(300)).status(); });
   for (const absl::Status& status : statuses) {
     EXPECT_EQ(KindOf(status), ErrorKind::kTimeout) << status;
@@ -74,7 +72,7 @@ TEST_P(BackendConformance, ARankThatDoesNotComeIsNamedAndLaterCallsFailAtOnce) {
   const absl::Duration timeout = absl::Milliseconds(300);
   for (const Spec& spec : Awaiting(Case(), size())) {
     SCOPED_TRACE(spec);
-    Countdown failed(size() - 1);
+    SuiteCountdown failed(size() - 1);
     Run([&](std::shared_ptr<Backend>& backend, int rank) {
       if (rank == size() - 1) return failed.Wait();
       const absl::Time start = absl::Now();
@@ -104,7 +102,7 @@ TEST_P(BackendConformance, ARankThatDoesNotComeIsNamedAndLaterCallsFailAtOnce) {
 
 TEST_P(BackendConformance, ARankThatIsDestroyedFailsTheOthersSoon) {
   if (size() == 1) return;
-  Countdown failed(size() - 1);
+  SuiteCountdown failed(size() - 1);
   Run([&](std::shared_ptr<Backend>& backend, int rank) {
     ExpectOk(RunAndWait(*backend, Collective::Barrier(), Within(kTimeout, 0)).status());
     if (rank == size() - 1) {
@@ -124,8 +122,8 @@ TEST_P(BackendConformance, ARankThatIsDestroyedFailsTheOthersSoon) {
 }
 
 TEST_P(BackendConformance, ARankThatAbortsInACallFailsEveryRankWithItsCause) {
-  Countdown calling(size());
-  Countdown failed(size());
+  SuiteCountdown calling(size());
+  SuiteCountdown failed(size());
   Run([&](std::shared_ptr<Backend>& backend, int rank) {
     if (size() == 1) return backend->Abort(BackendError("the disk is full"));
     const bool aborts = rank == size() - 1;
@@ -157,19 +155,19 @@ TEST_P(BackendConformance, ARankThatAbortsInACallFailsEveryRankWithItsCause) {
 TEST_P(BackendConformance, ARankThatHasFinishedMayGoWhileOthersStillTalk) {
   if (size() < 3) return;
   constexpr int64_t kElements = 1 << 20;  // 4 MiB
-  absl::Notification gone;
+  SuiteCountdown gone(1);
   Run([&](std::shared_ptr<Backend>& backend, int rank) {
     ExpectOk(RunAndWait(*backend, Collective::Barrier(), Within(kTimeout, 0)).status());
     if (rank == size() - 1) {
       backend->Abort(BackendError("the group is closed"));
       backend.reset();
-      return gone.Notify();
+      return gone.Step();
     }
     if (rank > 1) return;
     for (int i = 0; i < 10; ++i) {
       const Tensor tensor = Bytes(DType::kInt32, kElements, rank == 0 ? i : -1);
       if (i == 5) {
-        EXPECT_TRUE(gone.WaitForNotificationWithTimeout(kTimeout));
+        gone.Wait();
       }
       ExpectOk(
           rank == 0

@@ -9,8 +9,8 @@
 #include "syncline/error_origin.h"
 #include "syncline/status.h"
 #include "tests/backends/backend_conformance.h"
+#include "tests/backends/suite_ranks.h"
 #include "tests/support/operations.h"
-#include "tests/support/ranks.h"
 #include "tests/support/values.h"
 
 namespace syncline {
@@ -137,7 +137,8 @@ bool OnlyGives(const Spec& spec, int rank) {
 
 void Try(const Quoted& usual, const Quoted& deviation, int deviant) {
   SCOPED_TRACE(absl::StrCat("rank ", deviant, " called ", deviation.text));
-  Countdown made(Suite::size());  // A group that breaks before may be one that a rank cannot join.
+  SuiteCountdown made(
+      Suite::size());  // A group that breaks before may be one that a rank cannot join.
   Suite::Run([&](std::shared_ptr<Backend>& backend, int rank) {
     made.StepAndWait();
     const Quoted& mine = rank == deviant ? deviation : usual;
@@ -166,7 +167,7 @@ void Try(const Quoted& usual, const Quoted& deviation, int deviant) {
 // `source` is what the receiver says.
 void TryMisfit(const Misfit& misfit, int source) {
   SCOPED_TRACE(absl::StrCat(misfit.name, " from ", source));
-  Countdown made(Suite::size());
+  SuiteCountdown made(Suite::size());
   Suite::Run([&](std::shared_ptr<Backend>& backend, int rank) {
     made.StepAndWait();
     if (rank > 1) return;
@@ -224,7 +225,7 @@ TEST_P(BackendConformance, DifferentMovementsAreAMismatchOnEveryRank) {
 
 TEST_P(BackendConformance, OnePairOfAllToAllThatDoesNotFitIsAMismatchOnEveryRank) {
   if (!IsTested()) return;
-  Countdown made(size());
+  SuiteCountdown made(size());
   Run([&](std::shared_ptr<Backend>& backend, int rank) {
     made.StepAndWait();
     Collective operation = Build({OpKind::kAllToAll, kI32, 4}, rank, size());
@@ -248,7 +249,7 @@ TEST_P(BackendConformance, OnePairOfAllToAllThatDoesNotFitIsAMismatchOnEveryRank
 
 TEST_P(BackendConformance, ManyDifferentCallsAreAMismatchThatNamesTwoOfThem) {
   if (!IsTested()) return;
-  Countdown made(size());
+  SuiteCountdown made(size());
   Run([&](std::shared_ptr<Backend>& backend, int rank) {
     made.StepAndWait();
     const Collective operation = Build({OpKind::kAllReduce, kI32, 100 + rank}, rank, size());

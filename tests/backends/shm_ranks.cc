@@ -6,8 +6,8 @@
 
 #include "absl/status/status.h"
 #include "absl/time/time.h"
+#include "backends/common/peer_processes.h"
 #include "backends/common/peer_table.h"
-#include "backends/shm/peer_processes.h"
 #include "syncline/deadline.h"
 #include "syncline/hash_store.h"
 #include "syncline/status.h"
@@ -22,7 +22,7 @@ ShmRanks::ShmRanks(int size)
   for (const absl::Status& status : RunRanks(size, [&](int rank) -> absl::Status {
          SYNCLINE_ASSIGN_OR_RETURN(backends::PeerTable peers,
                                    backends::PeerTable::Join(store, rank, size, "", deadline));
-         PeerProcesses processes(peers);
+         backends::PeerProcesses processes(peers);
          groups_[rank] =
              std::make_unique<ShmGroup>(segment_.data(), std::move(peers), std::move(processes));
          return groups_[rank]->Join(deadline);

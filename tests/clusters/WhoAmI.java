@@ -10,9 +10,11 @@ public final class WhoAmI {
         ProcessGroup group = world.group()) {
       long[] sum = {world.rank()};
       group.allReduce(sum);
-      System.out.printf(
-          "rank %d of %d, local %d, sum %d, job java.%n",
-          world.rank(), world.size(), world.localRank(), sum[0]);
+      // In one write: printf makes several, between which mpirun puts what other ranks print.
+      System.out.print(
+          String.format(
+              "rank %d of %d, local %d, sum %d, job java.%n",
+              world.rank(), world.size(), world.localRank(), sum[0]));
       group.barrier();
     }
   }

@@ -186,8 +186,9 @@ public final class EveryCollective {
   }
 
   public static void main(String[] args) {
-    int rank = Integer.parseInt(args[1]);
-    try (World world = World.builder().initMethod(args[0]).rank(rank).worldSize(3).build();
+    int rank = Integer.parseInt(args[2]);
+    try (World world =
+            World.builder().backend(args[0]).initMethod(args[1]).rank(rank).worldSize(3).build();
         ProcessGroup group = world.group()) {
       EveryCollective program = new EveryCollective(group);
       program.reductions();

@@ -213,8 +213,9 @@ void Groups(ProcessGroup& group, int rank) {
   Line("monitored_barrier");
 }
 
-void Run(const std::string& init_method, int rank) {
+void Run(const std::string& backend, const std::string& init_method, int rank) {
   WorldOptions options;
+  options.backend = backend;
   options.init_method = init_method;
   options.rank = rank;
   options.size = 3;
@@ -233,10 +234,10 @@ void Run(const std::string& init_method, int rank) {
 
 int main(int argc, char** argv) {
   int rank = 0;
-  if (argc != 3 || !absl::SimpleAtoi(argv[2], &rank)) {
-    std::cerr << "usage: every_collective INIT_METHOD RANK" << std::endl;
+  if (argc != 4 || !absl::SimpleAtoi(argv[3], &rank)) {
+    std::cerr << "usage: every_collective BACKEND INIT_METHOD RANK" << std::endl;
     return 2;
   }
-  syncline::Run(argv[1], rank);
+  syncline::Run(argv[1], argv[2], rank);
   return 0;
 }

@@ -139,8 +139,8 @@ def groups(world: World, rank: int) -> None:
 
 
 def main() -> None:
-    init_method, rank = sys.argv[1], int(sys.argv[2])
-    world = World.init("auto", init_method, rank=rank, world_size=3)
+    backend, init_method, rank = sys.argv[1], sys.argv[2], int(sys.argv[3])
+    world = World.init(backend, init_method, rank=rank, world_size=3)
     reductions(world.group, rank)
     movements(world.group, rank, world.size)
     messages(world.group, rank, world.size)

@@ -3,10 +3,13 @@
 import itertools
 import os
 import pathlib
+import shlex
 import subprocess
 import sys
 
 import pytest
+
+from tests.mpi.runtime import ranks
 
 ROOT = pathlib.Path(os.environ["TEST_SRCDIR"]) / "syncline"
 HERE = ROOT / "tests/languages"
@@ -113,7 +116,7 @@ def run(languages, store):
     """Runs one rank in each of `languages`, in this order; returns what each printed."""
     jobs = [
         subprocess.Popen(
-            [*PROGRAMS[language], f"file://{store}", str(rank)],
+            [*PROGRAMS[language], "auto", f"file://{store}", str(rank)],
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
@@ -135,9 +138,41 @@ def run(languages, store):
     "languages", itertools.permutations(PROGRAMS), ids=lambda languages: "-".join(languages)
 )
 def test_every_collective_has_equal_results_in_all_languages(languages, tmp_path):
-    for rank, output in enumerate(run(languages, tmp_path / "store")):
+    check(languages, run(languages, tmp_path / "store"))
+
+
+def check(languages, outputs):
+    for rank, output in enumerate(outputs):
         found = {}
         for line in output.splitlines():
             name, _, values = line.partition(":")
             found[name] = [float(value) for value in values.split()]
         assert found == expected(rank), f"rank {rank}, {languages[rank]}"
+
+
+# What each process does that mpirun has started.
+RANK = """#!/bin/sh
+rank=${OMPI_COMM_WORLD_RANK:-$PMI_RANK}
+exec "$(dirname "$0")/$rank" > "$(dirname "$0")/$rank.out"
+"""
+
+
+@pytest.mark.parametrize("family", ["openmpi4", "mpich4"])
+def test_processes_of_one_mpi_job_may_be_of_different_languages(family):
+    languages = list(PROGRAMS)
+    folder = subprocess.check_output(["mktemp", "-d"], text=True).strip()
+    try:
+        scripts = {"rank": RANK}
+        for rank, language in enumerate(languages):
+            arguments = [*PROGRAMS[language], "mpi", f"file://{folder}/store", str(rank)]
+            scripts[str(rank)] = f"#!/bin/sh\nexec {shlex.join(arguments)}\n"
+        for name, text in scripts.items():
+            script = pathlib.Path(folder, name)
+            script.write_text(text)
+            script.chmod(0o755)
+        environment = {name: os.environ[name] for name in ("PYTHONPATH",) if name in os.environ}
+        status, output = ranks.launch(family, SIZE, [f"{folder}/rank"], folder, **environment)
+        assert status == 0, output
+        check(languages, [pathlib.Path(folder, f"{rank}.out").read_text() for rank in range(SIZE)])
+    finally:
+        subprocess.run(["rm", "-rf", folder], check=True)

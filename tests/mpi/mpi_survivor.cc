@@ -1,0 +1,68 @@
+// A rank of a job in which another rank dies: what the survivors see.
+//
+//   mpirun --enable-recovery -n 3 mpi_survivor OPERATION ELEMENTS VICTIM STEP
+//
+// All ranks make the call OPERATION on ELEMENTS floats again and again; VICTIM kills itself before
+// its call number STEP. A survivor prints the error that it gets, and how long it took, and goes.
+#include <csignal>
+#include <cstdio>
+#include <cstdlib>
+#include <string>
+#include <vector>
+
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_join.h"
+#include "absl/time/clock.h"
+#include "syncline/syncline.h"
+
+namespace syncline {
+namespace {
+
+absl::Status Call(ProcessGroup& group, const std::string& operation, const Tensor& tensor) {
+  const int next = (group.rank() + 1) % group.size();
+  const int previous = (group.rank() + group.size() - 1) % group.size();
+  if (operation == "all_reduce") return group.AllReduce(tensor);
+  if (operation == "broadcast") return group.Broadcast(tensor, 0);
+  if (operation == "barrier") return group.Barrier();
+  if (operation == "ring") {
+    SYNCLINE_ASSIGN_OR_RETURN(const auto sent, group.SendAsync(tensor, next));
+    SYNCLINE_RETURN_IF_ERROR(group.Recv(tensor, previous).status());
+    return sent->Wait(absl::Seconds(30));
+  }
+  return ArgumentError("no operation " + operation);
+}
+
+int Main(int argc, char** argv) {
+  int64_t elements = 0;
+  int victim = 0, step = 0;
+  if (argc != 5 || !absl::SimpleAtoi(argv[2], &elements) || !absl::SimpleAtoi(argv[3], &victim) ||
+      !absl::SimpleAtoi(argv[4], &step)) {
+    std::fprintf(stderr, "usage: %s OPERATION ELEMENTS VICTIM STEP\n", argv[0]);
+    return 2;
+  }
+  WorldOptions options;
+  options.backend = "mpi";
+  options.timeout = absl::Seconds(30);
+  const auto world = World::Init(options);
+  if (!world.ok()) {
+    std::fprintf(stderr, "%s\n", world.status().ToString().c_str());
+    return 1;
+  }
+  std::vector<float> values(elements);
+  absl::Time began;
+  absl::Status status;
+  for (int i = 0; status.ok() && i < step + 1000; ++i) {
+    if (i == step && (*world)->rank() == victim) raise(SIGKILL);
+    began = absl::Now();
+    status = Call(*(*world)->group(), argv[1], Tensor::Of(values));
+  }
+  std::printf("rank %d: after %s: ranks %s: %s\n", (*world)->rank(),
+              absl::FormatDuration(absl::Now() - began).c_str(),
+              absl::StrJoin(RanksOf(status), " ").c_str(), std::string(status.message()).c_str());
+  return status.ok() ? 1 : 0;
+}
+
+}  // namespace
+}  // namespace syncline
+
+int main(int argc, char** argv) { return syncline::Main(argc, argv); }
