@@ -1,12 +1,14 @@
 // Syncline, as a C++ program uses it; --variant names the backend, and ends in "+shared" if the
-// tensors are to be in shared memory.
+// tensors are to be in shared memory. The rank of backend mpi is the one that mpirun gives.
 #include <cstdint>
+#include <cstdlib>
 #include <cstring>
 #include <memory>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "absl/strings/strip.h"
@@ -117,7 +119,13 @@ class SynclineSystem : public System {
 };
 
 int Main(int argc, char** argv) {
-  const Options options = ParseOptions(argc, argv);
+  Options options = ParseOptions(argc, argv);
+  if (options.variant == "mpi") {
+    const char* const rank = std::getenv("OMPI_COMM_WORLD_RANK");
+    if (rank == nullptr || !absl::SimpleAtoi(rank, &options.rank)) {
+      return ReportError(options, absl::InternalError("OMPI_COMM_WORLD_RANK is not set"));
+    }
+  }
   WorldOptions world;
   absl::string_view backend = options.variant;
   const bool shares = absl::ConsumeSuffix(&backend, "+shared");

@@ -6,8 +6,9 @@ import dataclasses
 import os
 import pathlib
 
+from tests.mpi import mpi_installations
+
 _HERE = pathlib.Path(os.path.abspath(__file__)).parent  # In the runfiles; links are not followed.
-_OPEN_MPI = _HERE.parents[2] / "openmpi"
 
 # The limit that the machine sets, not a peer: threads of one process.
 MEMORY = "memory"
@@ -39,6 +40,8 @@ def _all_systems() -> dict[str, System]:
     systems += [
         System("syncline-shm-shared", "syncline_peer", "shm+shared"),  # Tensors in shared memory.
         System("openmpi", "openmpi_peer", launcher="mpirun"),
+        System("openmpi-nonblocking", "openmpi_peer", "nonblocking", launcher="mpirun"),
+        System("syncline-mpi", "syncline_peer", "mpi", launcher="mpirun"),
         System("gloo", "gloo_peer", "ring"),
         System("gloo-bcube", "gloo_peer", "bcube", operations=("all_reduce",)),
         System("torch", "torch_peer"),
@@ -66,17 +69,7 @@ def _environment(folder: str) -> dict[str, str]:
 
 
 def _mpirun(size: int, oversubscribed: bool) -> tuple[list[str], dict[str, str]]:
-    usr, lib = _OPEN_MPI / "usr", _OPEN_MPI / "usr/lib/x86_64-linux-gnu/openmpi/lib"
-    places = {
-        "OPAL_PREFIX": usr,
-        "OPAL_BINDIR": usr / "bin",
-        "OPAL_SYSCONFDIR": _OPEN_MPI / "etc/openmpi",
-        "OPAL_LIBDIR": lib,
-        "OPAL_PKGLIBDIR": lib / "openmpi3",
-        "OPAL_DATADIR": usr / "share",
-        "OPAL_PKGDATADIR": usr / "share/openmpi",
-        "LD_LIBRARY_PATH": _OPEN_MPI / "runtime",
-    }
+    places = mpi_installations.open_mpi_4_places()
     settings = {
         "OMPI_ALLOW_RUN_AS_ROOT": "1",
         "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
@@ -86,10 +79,10 @@ def _mpirun(size: int, oversubscribed: bool) -> tuple[list[str], dict[str, str]]
     if oversubscribed:
         settings["OMPI_MCA_rmaps_base_oversubscribe"] = "1"
         settings["OMPI_MCA_mpi_yield_when_idle"] = "1"
-    command = [str(usr / "bin/orterun"), "-np", str(size)]
+    command = [places["OPAL_BINDIR"] + "/orterun", "-np", str(size)]
     for name in places:
         command += ["-x", name]
-    return command, {name: str(path) for name, path in places.items()} | settings
+    return command, places | settings
 
 
 def commands(
