@@ -144,6 +144,17 @@ absl::StatusOr<std::shared_ptr<World>> WorldInit(const std::string& backend,
   return World::Init(options);
 }
 
+absl::StatusOr<std::shared_ptr<World>> WorldFromMpi(const std::string& family, int64_t handle,
+                                                    const std::string& backend,
+                                                    absl::Duration timeout,
+                                                    const std::string& group_name) {
+  WorldOptions options;
+  options.backend = backend;
+  options.timeout = timeout;
+  options.group_name = group_name;
+  return World::FromMpi(MpiComm(family, handle), options);
+}
+
 absl::StatusOr<std::shared_ptr<ProcessGroup>> WorldNewGroup(World& world,
                                                             const std::vector<int>& ranks,
                                                             std::optional<std::string> backend,

@@ -85,6 +85,11 @@ absl::StatusOr<std::shared_ptr<World>> WorldInit(const std::string& backend,
                                                  int world_size, absl::Duration timeout,
                                                  const std::string& group_name);
 
+absl::StatusOr<std::shared_ptr<World>> WorldFromMpi(const std::string& family, int64_t handle,
+                                                    const std::string& backend,
+                                                    absl::Duration timeout,
+                                                    const std::string& group_name);
+
 absl::StatusOr<std::shared_ptr<ProcessGroup>> WorldNewGroup(World& world,
                                                             const std::vector<int>& ranks,
                                                             std::optional<std::string> backend,

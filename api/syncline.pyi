@@ -626,8 +626,8 @@ class World:
         Either `store` with `rank` and `world_size`, or `init_method`:
         env:// (the default), as launchers set it; tcp://host:port, where rank 0 hosts the store;
         tcp://239.x.y.z:port, a multicast address on which the processes of `group_name` find each
-        other; file:///path. The latter three take rank, world_size and group_name as arguments or
-        as ?rank=R&world_size=N&group_name=G. Without a rank they assign one: the process that
+        other; file:///path; mpi://, where MPI knows rank and size. tcp:// and file:// take rank,
+        world_size and group_name as arguments or as ?rank=R&world_size=N&group_name=G. Without a rank they assign one: the process that
         hosts the store is rank 0, the others follow in order of arrival; ranks that are given are
         kept. What launchers' variables do not say is taken from srun, mpirun, PALS or Flux, if one
         of them has started this process. With no argument and nothing in the environment, a world
@@ -635,6 +635,21 @@ class World:
 
         A DistTimeoutError names the ranks that have not joined. A rank that is taken, a world_size
         on which ranks disagree, and more processes than world_size are ValueErrors.
+        """
+
+    @staticmethod
+    @adapted
+    def from_mpi(
+        family: str,
+        handle: int,
+        backend: str = "auto",
+        timeout: timedelta = timedelta(seconds=1800),
+        group_name: str = "",
+    ) -> World:
+        """The world of the processes of an MPI communicator, with MPI's ranks.
+
+        `family` is "Open MPI", "MPICH" or "MPI 5 ABI", and `handle` the MPI_Comm as an integer.
+        init_process_group(comm=...) takes both from a communicator of mpi4py. Collective.
         """
 
     @property
@@ -1134,6 +1149,14 @@ class Info:
     @staticmethod
     def stores() -> list[str]:
         """The schemes of the stores, sorted."""
+
+    @staticmethod
+    def check_backend(backend: str) -> None:
+        """Returns if groups of `backend` can be made on this machine.
+
+        If not, raises a DistError that says why: for mpi, which libraries were looked for. It may
+        load the backend's library, and initialises none.
+        """
 
     @staticmethod
     def operations(backend: str, device: str = "cpu") -> list[str]:

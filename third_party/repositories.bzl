@@ -486,6 +486,10 @@ def _pypi_repositories():
         target = "jax",
     )
     pypi_repository(
+        packages = ["mpi4py"],
+        target = "mpi4py",
+    )
+    pypi_repository(
         packages = [
             "filelock",
             "fsspec",

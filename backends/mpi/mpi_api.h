@@ -68,6 +68,7 @@ struct MpiApi {
   MpiHandle (*comm_null)();
   int (*comm_rank)(MpiHandle comm, int* rank);
   int (*comm_size)(MpiHandle comm, int* size);
+  int (*comm_test_inter)(MpiHandle comm, int* flag);  // Whether it is an intercommunicator.
   // MPI_Comm_create_group of `ranks` of `comm`, in that order, with the errhandler set. Collective
   // over these ranks; blocks.
   int (*comm_create_group)(MpiHandle comm, const int* ranks, int count, int tag, MpiHandle* made);
@@ -79,8 +80,10 @@ struct MpiApi {
   // The attribute MPI_TAG_UB of `comm`.
   int (*tag_upper_bound)(MpiHandle comm, int* bound);
 
-  // For the start of a job, before there is a store. Blocks.
+  // For the start of a job, before there is a store. They block. `received` has `bytes` for each
+  // rank.
   int (*bcast)(void* data, size_t bytes, int root, MpiHandle comm);
+  int (*allgather)(const void* sent, size_t bytes, void* received, MpiHandle comm);
 
   int (*isend)(const void* data, size_t bytes, int destination, int tag, MpiHandle comm,
                MpiHandle* request);

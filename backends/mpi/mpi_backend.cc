@@ -13,8 +13,10 @@
 #include "backends/common/scratch_arena.h"
 #include "backends/common/typed_backend.h"
 #include "backends/mpi/mpi_connections.h"
+#include "backends/mpi/mpi_library.h"
 #include "backends/mpi/mpi_p2p.h"
 #include "backends/mpi/mpi_requests.h"
+#include "backends/mpi/signal_handlers.h"
 #include "backends/mpi/thresholds.h"
 #include "syncline/backend.h"
 #include "syncline/backend_registry.h"
@@ -157,7 +159,12 @@ absl::StatusOr<std::shared_ptr<Backend>> MakeMpi(const BackendConfig& config) {
   return std::make_shared<MpiBackend>(std::move(connections), config);
 }
 
-const BackendRegistry::Registration kMpi("mpi", {Capabilities::All(), &MakeMpi});
+absl::Status CheckMpi() {
+  const KeepSignalHandlers kept;
+  return MpiLibrary::Get().status();
+}
+
+const BackendRegistry::Registration kMpi("mpi", {Capabilities::All(), &MakeMpi, &CheckMpi});
 
 }  // namespace
 }  // namespace syncline::mpi

@@ -146,6 +146,8 @@ MpiHandle RequestNull() { return FromNative(MPI_REQUEST_NULL); }
 int CommRank(MpiHandle comm, int* rank) { return MPI_Comm_rank(ToComm(comm), rank); }
 int CommSize(MpiHandle comm, int* size) { return MPI_Comm_size(ToComm(comm), size); }
 
+int CommTestInter(MpiHandle comm, int* flag) { return MPI_Comm_test_inter(ToComm(comm), flag); }
+
 // Hands over a communicator that a call with the result `error` has made.
 int Made(int error, MPI_Comm comm, MpiHandle* made) {
   if (error == MPI_SUCCESS && comm != MPI_COMM_NULL) {
@@ -249,6 +251,12 @@ int Bcast(void* data, size_t bytes, int root, MpiHandle comm) {
   const LargeType large(bytes);
   if (large.error() != MPI_SUCCESS) return large.error();
   return MPI_Bcast(data, 1, large.type(), root, ToComm(comm));
+}
+
+int Allgather(const void* sent, size_t bytes, void* received, MpiHandle comm) {
+  if (bytes > INT_MAX) return MPI_ERR_COUNT;
+  const int count = static_cast<int>(bytes);
+  return MPI_Allgather(sent, count, MPI_BYTE, received, count, MPI_BYTE, ToComm(comm));
 }
 
 int IsendLarge(const void* data, size_t bytes, int destination, int tag, MPI_Comm comm,
@@ -364,12 +372,14 @@ MpiApi api = {
     CommNull,
     CommRank,
     CommSize,
+    CommTestInter,
     CommCreateGroup,
     CommDup,
     CommFree,
     WorldRanks,
     TagUpperBound,
     Bcast,
+    Allgather,
     Isend,
     Irecv,
     Test,

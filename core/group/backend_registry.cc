@@ -10,6 +10,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/synchronization/mutex.h"
+#include "syncline/log.h"
 #include "syncline/status.h"
 
 namespace syncline {
@@ -64,6 +65,18 @@ absl::StatusOr<BackendRegistry::Entry> BackendRegistry::Find(absl::string_view n
   }
   return ArgumentError(
       absl::StrCat("unknown backend '", name, "'; choose one of: ", absl::StrJoin(Names(), ", ")));
+}
+
+absl::Status BackendRegistry::Check(absl::string_view name) {
+  auto entry = Find(name);
+  if (!entry.ok()) return entry.status();
+  if (entry->check == nullptr) return absl::OkStatus();
+  absl::Status status = entry->check();
+  if (!status.ok()) {
+    Log(LogLevel::kInfo,
+        absl::StrCat("backend ", name, " is not available: ", status.message()));
+  }
+  return status;
 }
 
 absl::StatusOr<std::shared_ptr<Backend>> BackendRegistry::Make(absl::string_view name,

@@ -59,6 +59,10 @@ std::vector<std::string> Info::Backends() { return BackendRegistry::Names(); }
 
 std::vector<std::string> Info::Stores() { return StoreRegistry::Names(); }
 
+absl::Status Info::CheckBackend(const std::string& backend) {
+  return BackendRegistry::Check(backend);
+}
+
 absl::StatusOr<std::vector<std::string>> Info::Operations(const std::string& backend,
                                                           const std::string& device) {
   SYNCLINE_ASSIGN_OR_RETURN(const BackendRegistry::Entry entry, BackendRegistry::Find(backend));

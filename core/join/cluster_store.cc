@@ -16,6 +16,7 @@
 #include "core/base/hmac.h"
 #include "core/base/host.h"
 #include "core/base/process_state.h"
+#include "core/join/init_method.h"
 #include "syncline/status.h"
 
 namespace syncline::join {
@@ -57,16 +58,24 @@ absl::Status CheckOwnFolder(const std::string& folder) {
                       folder, geteuid(), info.st_uid, info.st_mode & 07777, kAdvice));
 }
 
-absl::Status NotEnoughSaid(const ClusterTask& task, absl::string_view missing) {
-  return ArgumentError(absl::StrCat(task.launcher, " started this process as rank ", task.rank,
-                                    " of ", task.size,
-                                    " and does not tell where the ranks can meet. Set ", missing,
-                                    " for all of them, or pass init_method"));
+std::string NotEnoughSaid(const ClusterTask& task, absl::string_view missing) {
+  return absl::StrCat(task.launcher, " started this process as rank ", task.rank, " of ", task.size,
+                      " and does not tell where the ranks can meet. Set ", missing,
+                      " for all of them, or pass init_method");
+}
+
+// For tasks whose variables do not lead to a store.
+ClusterStore StoreOverMpi(const ClusterTask& task, absl::string_view missing) {
+  ClusterStore found;
+  found.scheme = std::string(kMpiScheme);
+  found.from = "MPI_Bcast";
+  found.advice = NotEnoughSaid(task, missing);
+  return found;
 }
 
 absl::StatusOr<ClusterStore> FileStoreOf(const ClusterTask& task) {
   const std::string job = task.job.empty() ? NameAncestor(task.ancestor) : task.job;
-  if (job.empty()) return NotEnoughSaid(task, "MASTER_ADDR=127.0.0.1 and MASTER_PORT");
+  if (job.empty()) return StoreOverMpi(task, "MASTER_ADDR=127.0.0.1 and MASTER_PORT");
   ClusterStore found;
   found.scheme = "file";
   SYNCLINE_ASSIGN_OR_RETURN(found.store.path, JobFile(job));
@@ -100,11 +109,14 @@ absl::StatusOr<ClusterStore> StoreOfTask(const ClusterTask& task,
   found.from = master.empty() ? task.host_from : "MASTER_ADDR";
   const bool lacks_port = port.empty() && task.job.empty();
   if (found.store.host.empty()) {
-    return NotEnoughSaid(task,
-                         absl::StrCat("MASTER_ADDR to the host of rank 0",
-                                      lacks_port ? ", and MASTER_PORT to a free port there," : ""));
+    return StoreOverMpi(task,
+                        absl::StrCat("MASTER_ADDR to the host of rank 0",
+                                     lacks_port ? ", and MASTER_PORT to a free port there," : ""));
   }
-  if (lacks_port) return NotEnoughSaid(task, "MASTER_PORT to a free port of MASTER_ADDR");
+  if (lacks_port) {
+    if (master.empty()) return StoreOverMpi(task, "MASTER_ADDR and MASTER_PORT");
+    return ArgumentError(NotEnoughSaid(task, "MASTER_PORT to a free port of MASTER_ADDR"));
+  }
   found.store.port = PortOfJob(task.job);
   if (!port.empty() && (!absl::SimpleAtoi(port, &found.store.port) || found.store.port < 1 ||
                         found.store.port > 65535)) {

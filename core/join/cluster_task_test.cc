@@ -1,4 +1,5 @@
 #include "core/join/cluster_task.h"
+#include "core/join/init_method.h"
 
 #include <sys/stat.h>
 #include <unistd.h>
@@ -85,8 +86,10 @@ TEST(ClusterTest, TheInnermostLauncherCounts) {
 TEST(ClusterTest, AnUnknownLauncherThatSpeaksPmiIsNoWorldOfOne) {
   const ClusterTask task = Task({{"PMI_RANK", "2"}, {"PMI_SIZE", "3"}});
   EXPECT_EQ(Ranks(task), "PMI 2/3, local -1, hosts 0");
-  EXPECT_THAT(std::string(StoreOfTask(task, LookUpIn({})).status().message()),
-              AllOf(HasSubstr("MASTER_ADDR"), HasSubstr("MASTER_PORT")));
+  const absl::StatusOr<ClusterStore> found = StoreOfTask(task, LookUpIn({}));
+  ASSERT_TRUE(found.ok()) << found.status();
+  EXPECT_EQ(found->scheme, kMpiScheme);
+  EXPECT_THAT(found->advice, AllOf(HasSubstr("MASTER_ADDR"), HasSubstr("MASTER_PORT")));
 }
 
 TEST(ClusterTest, VariablesThatAreMissingOrWrongAreADefect) {
@@ -118,6 +121,12 @@ class MeetingTest : public testing::Test {
     absl::StatusOr<ClusterStore> found = StoreOfTask(Task(variables), LookUpIn(variables));
     EXPECT_TRUE(found.ok()) << found.status();
     return found.ok() ? *found : ClusterStore();
+  }
+  // Of tasks that have to ask MPI: what the user can do instead.
+  static std::string Advice(const Variables& variables) {
+    const ClusterStore found = Find(variables);
+    EXPECT_EQ(found.scheme, kMpiScheme);
+    return found.advice;
   }
   static std::string Refusal(const Variables& variables) {
     const absl::Status status = StoreOfTask(Task(variables), LookUpIn(variables)).status();
@@ -156,11 +165,11 @@ TEST_F(MeetingTest, ASecretThatIsGivenReplacesThatOfTheJob) {
   EXPECT_THAT(Find(variables).store.secret, IsEmpty());
 }
 
-TEST_F(MeetingTest, ALauncherThatNamesNoHostNeedsMasterAddr) {
-  EXPECT_THAT(Refusal(Recorded("flux_two_nodes")),
+TEST_F(MeetingTest, ALauncherThatNamesNoHostNeedsMpiOrMasterAddr) {
+  EXPECT_THAT(Advice(Recorded("flux_two_nodes")),
               AllOf(StartsWith("Flux started this process as rank 3 of 4"),
                     HasSubstr("Set MASTER_ADDR to the host of rank 0")));
-  EXPECT_THAT(Refusal(Recorded("pals_two_nodes")), HasSubstr("Set MASTER_ADDR"));
+  EXPECT_THAT(Advice(Recorded("pals_two_nodes")), HasSubstr("Set MASTER_ADDR"));
   const ClusterStore found = Find(With(Recorded("flux_two_nodes"), {{"MASTER_ADDR", "fluke1"}}));
   EXPECT_EQ(found.store.host, "fluke1");
   EXPECT_GE(found.store.port, 20000);
@@ -172,8 +181,8 @@ TEST_F(MeetingTest, ALauncherThatNamesNoHostNeedsMasterAddr) {
   EXPECT_THAT(Refusal(With(mpich, {{"MASTER_PORT", "no"}})), HasSubstr("MASTER_PORT is 'no'"));
 }
 
-TEST_F(MeetingTest, WithoutTheProcessOfMpiexecThatTasksShareMasterAddrIsNeeded) {
-  EXPECT_THAT(Refusal(Recorded("mpich")), HasSubstr("Set MASTER_ADDR=127.0.0.1 and MASTER_PORT"));
+TEST_F(MeetingTest, WithoutTheProcessOfMpiexecThatTasksShareMpiOrMasterAddrIsNeeded) {
+  EXPECT_THAT(Advice(Recorded("mpich")), HasSubstr("Set MASTER_ADDR=127.0.0.1 and MASTER_PORT"));
 }
 
 TEST_F(MeetingTest, AJobsFileIsInAFolderOfThisUserAlone) {

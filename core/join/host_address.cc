@@ -17,6 +17,8 @@
 namespace syncline::join {
 namespace {
 
+constexpr absl::string_view kLoopback = "127.0.0.1";
+
 // In the store, set by each rank: empty if the rank has an address, otherwise why it has none.
 std::string ErrorKey(int rank) { return absl::StrCat("error/", rank); }
 
@@ -36,6 +38,11 @@ std::vector<std::string> TargetHosts(const std::vector<Peer>& peers, const Peer&
   });
   if (other != peers.end()) add(other->host);
   return targets;
+}
+
+bool AreOnOneHost(const std::vector<Peer>& peers) {
+  return std::all_of(peers.begin(), peers.end(),
+                     [&](const Peer& peer) { return peer.identity == peers[0].identity; });
 }
 
 absl::StatusOr<std::string> Search(const std::vector<Peer>& peers, const Peer& self,
@@ -66,10 +73,7 @@ absl::StatusOr<std::string> Search(const std::vector<Peer>& peers, const Peer& s
 absl::StatusOr<std::string> HostAddress(Store& store, const std::vector<Peer>& peers, int rank,
                                         absl::string_view store_host, const Deadline& deadline) {
   const Peer& self = peers[rank];
-  if (std::all_of(peers.begin(), peers.end(),
-                  [&self](const Peer& peer) { return peer.identity == self.identity; })) {
-    return std::string("127.0.0.1");
-  }
+  if (AreOnOneHost(peers)) return std::string(kLoopback);
   // A rank that has no address still takes part, so that all ranks fail with its reason and not
   // with a timeout of the group's connections.
   const auto address = Search(peers, self, store_host);
@@ -85,6 +89,12 @@ absl::StatusOr<std::string> HostAddress(Store& store, const std::vector<Peer>& p
     return WithRanks(error, {static_cast<int>(r)});
   }
   return address;
+}
+
+absl::StatusOr<std::string> AddressOfThisHost(const std::vector<Peer>& peers, int rank,
+                                              absl::string_view store_host) {
+  if (AreOnOneHost(peers)) return std::string(kLoopback);
+  return Search(peers, peers[rank], store_host);
 }
 
 bool IsLoopbackAddress(absl::string_view address) {

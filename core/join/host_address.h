@@ -26,6 +26,11 @@ inline constexpr absl::string_view kHostAddressVariable = "SYNCLINE_HOST_ADDRESS
 absl::StatusOr<std::string> HostAddress(Store& store, const std::vector<Peer>& peers, int rank,
                                         absl::string_view store_host, const Deadline& deadline);
 
+// The same for one of `peers` alone, without a word to the others: loopback if all are on one host.
+// A NetworkError that says what was tried, and what to set.
+absl::StatusOr<std::string> AddressOfThisHost(const std::vector<Peer>& peers, int rank,
+                                              absl::string_view store_host);
+
 // Whether `address` is the text of an address that only its own host reaches; 0.0.0.0 counts as
 // one.
 bool IsLoopbackAddress(absl::string_view address);

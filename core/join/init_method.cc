@@ -18,6 +18,8 @@ namespace syncline::join {
 namespace {
 
 constexpr int kMaxRanks = 1 << 20;
+constexpr absl::string_view kForms =
+    "env://, tcp://host:port, file:///path, etcd://host:port/prefix or mpi://";
 // For etcd://: the keys of a job are gone so long after its last process died.
 constexpr absl::Duration kEtcdTtl = absl::Seconds(30);
 
@@ -115,6 +117,7 @@ absl::Status TakeStore(const ClusterTask& task, InitMethod& method) {
   method.scheme = std::move(found.scheme);
   method.store = std::move(found.store);
   method.any_rank_serves = found.any_rank_serves;
+  method.advice = std::move(found.advice);
   if (method.scheme == "tcp" && method.rank == 0 && !method.any_rank_serves) {
     method.store.role = StoreConfig::Role::kServer;
   }
@@ -211,9 +214,7 @@ absl::Status ReadEtcd(absl::string_view address, InitMethod& method) {
 absl::StatusOr<InitMethod> ParseInitMethod(absl::string_view url, int rank, int size) {
   const size_t colon = url.find("://");
   if (colon == absl::string_view::npos) {
-    return ArgumentError(absl::StrCat(
-        "init method '", url,
-        "' is not a URL; use env://, tcp://host:port, file:///path or etcd://host:port/prefix"));
+    return ArgumentError(absl::StrCat("init method '", url, "' is not a URL; use ", kForms));
   }
   InitMethod method;
   method.scheme = std::string(url.substr(0, colon));
@@ -230,10 +231,12 @@ absl::StatusOr<InitMethod> ParseInitMethod(absl::string_view url, int rank, int 
     SYNCLINE_RETURN_IF_ERROR(ReadFile(rest.first, method));
   } else if (method.scheme == "etcd") {
     SYNCLINE_RETURN_IF_ERROR(ReadEtcd(rest.first, method));
-  } else {
+  } else if (method.scheme == kMpiScheme) {
+    if (rest.first.empty()) return method;  // Rank and size are MPI's.
     return ArgumentError(
-        absl::StrCat("unknown init method '", method.scheme,
-                     "://'; use env://, tcp://host:port, file:///path or etcd://host:port/prefix"));
+        absl::StrCat("init method: mpi:// stands alone, as MPI knows the processes; got '", url, "'"));
+  } else {
+    return ArgumentError(absl::StrCat("unknown init method '", method.scheme, "://'; use ", kForms));
   }
   if (method.size < 0) {
     if (const std::optional<ClusterTask> task = DetectTaskOfSeveral()) {

@@ -15,18 +15,23 @@ namespace syncline::join {
 // The scheme of an init method whose store is found by multicast; see multicast_discovery.h.
 inline constexpr absl::string_view kMulticastScheme = "multicast";
 
+// The scheme of an init method whose store is found over MPI; see mpi_store.h.
+inline constexpr absl::string_view kMpiScheme = "mpi";
+
 // The contents of an init method. A plain value.
 struct InitMethod {
-  std::string scheme;  // Of the store: a name in StoreRegistry, or kMulticastScheme.
+  // Of the store: a name in StoreRegistry, kMulticastScheme or kMpiScheme.
+  std::string scheme;
   StoreConfig store;   // With kMulticastScheme: host and port of the multicast group.
   // The prefix that keeps the rounds of one job apart in a shared store, "round/3"; may be empty.
   std::string prefix;
   std::string group_name;
   int rank = -1;  // -1: assigned when this process joins.
-  int size = 1;
+  int size = 1;   // -1 with kMpiScheme: as MPI says.
   // For tcp: the first process on the store's host serves it, whatever its rank.
   bool any_rank_serves = false;
-  std::string from;  // For messages: what the environment says of it, and in which variables.
+  std::string advice;  // For messages: what the user can set if there is no store.
+  std::string from;    // For messages: what the environment says of it, and in which variables.
 };
 
 // Reads `url` (see WorldOptions) and the environment: for env:// the variables that launchers set

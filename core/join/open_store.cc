@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 
@@ -10,6 +11,7 @@
 #include "core/base/host.h"
 #include "core/join/host_address.h"
 #include "core/join/listen_lock.h"
+#include "core/join/mpi_store.h"
 #include "core/join/multicast_discovery.h"
 #include "syncline/prefix_store.h"
 #include "syncline/status.h"
@@ -102,8 +104,23 @@ absl::StatusOr<OpenedStore> OpenByMulticast(const InitMethod& method, const Dead
   return DiscoverStoreByMulticast(options, deadline);
 }
 
+absl::StatusOr<OpenedStore> OpenOverMpi(const InitMethod& method, const Deadline& deadline) {
+  absl::StatusOr<OpenedStore> opened =
+      OpenMpiStore(/*comm=*/std::nullopt, method.store.timeout, deadline);
+  if (!opened.ok()) {
+    return method.advice.empty() ? opened.status() : Annotate(opened.status(), method.advice);
+  }
+  const auto differs = [](int given, int said) { return given >= 0 && given != said; };
+  if (!differs(method.rank, opened->rank) && !differs(method.size, opened->size)) return opened;
+  const auto text = [](int number) { return number < 0 ? "-" : absl::StrCat(number); };
+  return ArgumentError(absl::StrCat("rank and world_size are ", text(method.rank), " and ",
+                                    text(method.size), ", but MPI says ", opened->rank, " and ",
+                                    opened->size, ": leave them to MPI, or pass init_method"));
+}
+
 absl::StatusOr<OpenedStore> Open(const InitMethod& method, const Deadline& deadline) {
   if (method.scheme == kMulticastScheme) return OpenByMulticast(method, deadline);
+  if (method.scheme == kMpiScheme) return OpenOverMpi(method, deadline);
   if (method.scheme == "tcp" && (method.rank < 0 || method.any_rank_serves)) {
     return ServeOrConnect(method.store, method.any_rank_serves, deadline);
   }

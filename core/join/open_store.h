@@ -16,7 +16,8 @@ namespace syncline::join {
 // it. A rank 0 that comes after such a host connects too. For multicast see multicast_discovery.h.
 //
 // NetworkError or TimeoutError if the store can neither be hosted nor reached by the deadline;
-// ArgumentError if the init method does not fit the other processes' (multicast).
+// ArgumentError if the init method does not fit the other processes' (multicast), or rank and size
+// are not MPI's. Over MPI, see mpi_store.h.
 absl::StatusOr<OpenedStore> OpenStore(const InitMethod& method, const Deadline& deadline);
 
 }  // namespace syncline::join

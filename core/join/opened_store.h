@@ -14,6 +14,9 @@ struct OpenedStore {
   std::string host;  // The store's host on the network; empty if the store is not on one.
   // kServer: this process hosts the store, which ends with it.
   StoreConfig::Role role = StoreConfig::Role::kClient;
+  // What the way to the store has told of this process; -1 where it tells nothing.
+  int rank = -1;
+  int size = -1;
 };
 
 }  // namespace syncline::join

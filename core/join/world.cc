@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "absl/strings/ascii.h"
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "core/base/env.h"
@@ -15,6 +16,7 @@
 #include "core/join/host_address.h"
 #include "core/join/init_method.h"
 #include "core/join/join_protocol.h"
+#include "core/join/mpi_store.h"
 #include "core/join/open_store.h"
 #include "core/store/check_same.h"
 #include "syncline/interrupt.h"
@@ -64,33 +66,42 @@ std::optional<std::string> SingleProcessReason(const WorldOptions& options) {
   return join::DescribeSingleProcess(base::GetEnv);
 }
 
+// Where backend mpi is all that is asked for, MPI knows the rest.
+std::string InitMethodUrl(const WorldOptions& options) {
+  if (!options.init_method.empty()) return options.init_method;
+  const bool says_nothing = options.rank < 0 && options.size < 0 && !join::HasLauncher();
+  return says_nothing && absl::EqualsIgnoreCase(options.backend, "mpi") ? "mpi://" : "env://";
+}
+
 // Opens the store of `method`. Logs where it is if only the environment says so: no user has read
 // it anywhere.
 absl::StatusOr<OpenedStore> OpenAndLog(const InitMethod& method, const Deadline& deadline) {
   if (method.from.empty()) return join::OpenStore(method, deadline);
-  const std::string address = method.scheme == "file"
-                                  ? method.store.path
-                                  : absl::StrCat(method.store.host, ", port ", method.store.port);
+  std::string address = absl::StrCat(method.store.host, ", port ", method.store.port);
+  if (method.scheme == "file") address = method.store.path;
+  if (method.scheme == join::kMpiScheme) address = "an address that rank 0 sends";
   Log(LogLevel::kInfo, absl::StrCat("rank ", method.rank, " of ", method.size, " meets the others ",
                                     "at ", address, "; ", method.from));
   absl::StatusOr<OpenedStore> opened = join::OpenStore(method, deadline);
   if (opened.ok() || !method.any_rank_serves) return opened;
   return Annotate(opened.status(), absl::StrCat("the ranks meet at ", address, " (", method.from,
                                                 "). If no rank runs ",
-                                                "there, set MASTER_ADDR to the host of rank 0"));
+                                                "there, set MASTER_ADDR to the host of rank 0, or pass ",
+                                                "init_method mpi:// for MPI to say"));
 }
 
 // Opens the store. Fills in the options that the init method or the environment give.
 absl::StatusOr<OpenedStore> Open(WorldOptions& options, const Deadline& deadline) {
   if (options.store != nullptr) return OpenedStore{options.store, "", StoreConfig::Role::kClient};
-  if (const std::optional<std::string> reason = SingleProcessReason(options)) {
+  const std::string url = InitMethodUrl(options);
+  const auto is_single = url == "env://" ? SingleProcessReason(options) : std::nullopt;
+  if (const std::optional<std::string>& reason = is_single) {
     Log(LogLevel::kInfo, absl::StrCat("this is a world of one rank: ", *reason));
     options.rank = 0;
     options.size = 1;
     SYNCLINE_ASSIGN_OR_RETURN(auto store, StoreRegistry::Make("hash", StoreConfig()));
     return OpenedStore{std::move(store), "", StoreConfig::Role::kServer};
   }
-  const std::string url = options.init_method.empty() ? "env://" : options.init_method;
   SYNCLINE_ASSIGN_OR_RETURN(InitMethod method,
                             join::ParseInitMethod(url, options.rank, options.size));
   options.rank = method.rank;
@@ -98,7 +109,10 @@ absl::StatusOr<OpenedStore> Open(WorldOptions& options, const Deadline& deadline
   if (options.group_name.empty()) options.group_name = method.group_name;
   method.group_name = options.group_name;
   method.store.timeout = std::min(options.timeout, kDefaultStoreTimeout);
-  return OpenAndLog(method, deadline);
+  SYNCLINE_ASSIGN_OR_RETURN(OpenedStore opened, OpenAndLog(method, deadline));
+  if (opened.rank >= 0) options.rank = opened.rank;
+  if (opened.size >= 0) options.size = opened.size;
+  return opened;
 }
 
 }  // namespace
@@ -114,6 +128,29 @@ absl::StatusOr<std::shared_ptr<World>> World::Init(const WorldOptions& given) {
   SYNCLINE_RETURN_IF_ERROR(group::ParseBackendSpec(options.backend).status());
   const Deadline deadline(options.timeout);
   SYNCLINE_ASSIGN_OR_RETURN(const OpenedStore opened, Open(options, deadline));
+  return Join(options, opened, deadline);
+}
+
+absl::StatusOr<std::shared_ptr<World>> World::FromMpi(MpiComm comm, const WorldOptions& options) {
+  if (options.store != nullptr || !options.init_method.empty() || options.rank != -1 ||
+      options.size != -1) {
+    return ArgumentError(
+        "a communicator of MPI takes the place of store, init_method, rank and world_size");
+  }
+  SYNCLINE_RETURN_IF_ERROR(CheckOptions(options));
+  SYNCLINE_RETURN_IF_ERROR(group::ParseBackendSpec(options.backend).status());
+  const Deadline deadline(options.timeout);
+  const absl::Duration store_timeout = std::min(options.timeout, kDefaultStoreTimeout);
+  SYNCLINE_ASSIGN_OR_RETURN(const OpenedStore opened,
+                            join::OpenMpiStore(comm, store_timeout, deadline));
+  WorldOptions complete = options;
+  complete.rank = opened.rank;
+  complete.size = opened.size;
+  return Join(complete, opened, deadline);
+}
+
+absl::StatusOr<std::shared_ptr<World>> World::Join(WorldOptions options, const OpenedStore& opened,
+                                                   const Deadline& deadline) {
   options.store = opened.store;
   std::shared_ptr<Store> store = opened.store;
   if (!options.group_name.empty()) {

@@ -28,6 +28,9 @@ class BackendRegistry {
   struct Entry {
     Capabilities capabilities;
     Factory make;
+    // Whether what the backend needs of the machine is there, such as a library: an error that says
+    // what is missing. Nothing for a backend that needs nothing.
+    std::function<absl::Status()> check = nullptr;
   };
 
   struct Registration {
@@ -41,6 +44,11 @@ class BackendRegistry {
   static absl::StatusOr<Entry> Find(absl::string_view name);
 
   static bool Has(absl::string_view name) { return Find(name).ok(); }
+
+  // OK if groups of backend `name` can be made on this machine, as far as this process can tell by
+  // itself; the error of Find or of the entry's `check`, which is also logged at level info, if
+  // not. It may load a library.
+  static absl::Status Check(absl::string_view name);
 
   // Makes one rank's end of a group of backend `name`.
   static absl::StatusOr<std::shared_ptr<Backend>> Make(absl::string_view name,

@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 
 namespace syncline {
@@ -17,6 +18,10 @@ class Info {
 
   static std::vector<std::string> Backends();
   static std::vector<std::string> Stores();
+
+  // OK if groups of `backend` can be made on this machine; else an error that says why not: for
+  // mpi, which libraries were looked for. It may load the backend's library, and initialises none.
+  static absl::Status CheckBackend(const std::string& backend);
 
   // The operations that `backend` serves on `device`, "cpu" or "cuda".
   static absl::StatusOr<std::vector<std::string>> Operations(const std::string& backend,

@@ -30,6 +30,7 @@
 #include "syncline/interrupt.h"
 #include "syncline/launcher_heartbeat.h"
 #include "syncline/log.h"
+#include "syncline/mpi_comm.h"
 #include "syncline/op_kind.h"
 #include "syncline/parameter_averager.h"
 #include "syncline/peer.h"

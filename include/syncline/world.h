@@ -15,6 +15,7 @@
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
 #include "syncline/deadline.h"
+#include "syncline/mpi_comm.h"
 #include "syncline/process_group.h"
 #include "syncline/store.h"
 
@@ -22,6 +23,7 @@ namespace syncline {
 
 namespace join {
 class JoinProtocol;
+struct OpenedStore;
 }
 
 // How a process joins a world: either `store` with `rank` and `size`, or `init_method`:
@@ -35,6 +37,11 @@ class JoinProtocol;
 //                          each other; one of them hosts the store, and is rank 0 without ranks
 //   file:///path           a file that all processes reach; the remains of a killed job in it do
 //                          no harm
+//   mpi://                 rank and size are those of MPI_COMM_WORLD; rank 0 hosts the store and
+//                          sends its address by MPI_Bcast. MPI is loaded and initialised for that
+//                          if need be (docs/mpi.md). It is what backend mpi takes where nothing is
+//                          given or set, and env:// where a launcher's variables do not lead to a
+//                          store
 //   etcd://host:port/job   an etcd cluster, of which several endpoints may be given, as in
 //                          etcd://a:2379,b:2379/job7; the prefix, `job`, is the job's own, and 30
 //                          seconds after the job's last process has ended nothing is left below it
@@ -42,7 +49,7 @@ class JoinProtocol;
 // such address (file://, a store that is not on a network), set SYNCLINE_HOST_ADDRESS on each host
 // to one of its own.
 //
-// All but env:// take ?rank=R&world_size=N&group_name=G. `rank`, `size` and `group_name`, where
+// All but env:// and mpi:// take ?rank=R&world_size=N&group_name=G. `rank`, `size` and `group_name`, where
 // given here, take precedence over what the URL or the environment says.
 //
 // A rank that is not given is assigned: given ranks are kept, and the free ones go to the host of
@@ -79,6 +86,23 @@ class World {
   //   TimeoutError   it says which ranks have not joined
   //   StoreError, NetworkError, BackendError  the store or the backend could not be opened
   static absl::StatusOr<std::shared_ptr<World>> Init(const WorldOptions& options);
+
+  // The world of the processes of an MPI communicator, with MPI's ranks: MPI_COMM_WORLD, or one
+  // that the program has made. Backends are those of Init, so also "auto", which needs MPI for the
+  // meeting alone; "mpi" takes processes of one MPI_COMM_WORLD. `options` say the rest, without
+  // store, init_method, rank and size. A program that has initialised MPI, with
+  // MPI_THREAD_MULTIPLE, goes on to use it, and finalises it after the world is closed.
+  //
+  // Collective over the communicator, which it only reads: the processes communicate over a
+  // duplicate.
+  //   ArgumentError  the communicator is MPI_COMM_NULL, an intercommunicator, or of another family
+  //                  than the MPI that this process uses
+  //   BackendError, UnsupportedError  MPI cannot be loaded, initialised or used; it says why
+  //   TimeoutError   a process of the communicator has not called
+  // and those of Init.
+  static absl::StatusOr<std::shared_ptr<World>> FromMpi(MpiComm comm,
+                                                        const WorldOptions& options = {});
+
   // Aborts the group of all ranks, unless somebody else holds it: other ranks that wait for this
   // one get an error. Close leaves in order.
   ~World();
@@ -114,6 +138,11 @@ class World {
 
  private:
   World(const WorldOptions& options, std::unique_ptr<join::JoinProtocol> joined);
+
+  // Joins through the store that was opened; `options` have rank and size as far as they are known.
+  static absl::StatusOr<std::shared_ptr<World>> Join(WorldOptions options,
+                                                     const join::OpenedStore& opened,
+                                                     const Deadline& deadline);
 
   // Connects the group of all ranks. `store_host` is the store's; empty if it is not on a network.
   absl::Status Connect(const std::string& store_host, const Deadline& deadline);

@@ -14,6 +14,7 @@ from datetime import timedelta
 from typing import Any, ClassVar
 
 from syncline._syncline import Info, ProcessGroup, Store, _operations, _register_backend
+from syncline.errors import DistError
 from syncline.job import resolve
 
 DTYPES = (
@@ -206,8 +207,16 @@ def is_gloo_available() -> bool:
 
 
 def is_mpi_available() -> bool:
-    """Whether this build has the backend mpi."""
-    return is_backend_available("mpi")
+    """Whether groups of backend mpi can be made here, that is, whether an MPI library can be loaded.
+
+    Loads it, and does not initialise MPI. Where the answer is False, the log (SYNCLINE_LOG_LEVEL=info)
+    says why, and Info.check_backend("mpi") raises an error that does.
+    """
+    try:
+        Info.check_backend("mpi")
+    except DistError:
+        return False
+    return True
 
 
 def is_nccl_available() -> bool:

@@ -13,6 +13,7 @@ from syncline import _syncline, job
 from syncline._syncline import ProcessGroup, Store, World
 from syncline.backends import backend_name, making
 from syncline.errors import DistError
+from syncline.mpi_comm import native_communicator
 from syncline.job import Group, GroupMember, NonGroupMember, resolve
 
 default_pg_timeout = timedelta(minutes=30)
@@ -33,6 +34,7 @@ def init_process_group(
     group_name: str = "",
     pg_options: Any = None,
     device_id: Any = None,
+    comm: Any = None,
 ) -> None:
     """Joins the job; returns once all ranks have.
 
@@ -43,6 +45,7 @@ def init_process_group(
         launcher sets them, or else what Slurm's srun, mpirun, PALS or Flux say), "tcp://host:port"
         (also of a multicast address) or "file:///path"; the latter two with `world_size`, and
         perhaps `rank`, here or as "?rank=R&world_size=N". Without a rank, ranks are assigned.
+        "mpi://": rank and size are MPI's; the default of backend "mpi" where nothing else is set.
       timeout: for joining, and for each operation that is not given its own; 30 minutes if None.
       world_size: number of ranks.
       rank: this process's rank, 0 to world_size - 1.
@@ -50,6 +53,8 @@ def init_process_group(
       group_name: jobs of different names may share a store.
       pg_options: for backends registered with `extended_api`.
       device_id: accepted for compatibility; tensors know their device.
+      comm: a communicator of mpi4py, whose processes are the ranks, instead of `init_method`,
+        `store`, `rank` and `world_size`. With any backend. MPI stays the program's to finalise.
 
     Without arguments, and with nothing in the environment from a launcher, it is a world of one;
     so is rank 0 of 1. The log (SYNCLINE_LOG_LEVEL=info) says which, and why.
@@ -60,8 +65,9 @@ def init_process_group(
 
     Raises:
       DistError: this process has already joined.
-      ValueError: `store` and `init_method` are both given, the backend is unknown, or a rank, a
-        size or an environment variable is missing, taken or out of range.
+      ValueError: of `store`, `init_method` and `comm` two are given, the backend is unknown, or a
+        rank, a size or an environment variable is missing, taken or out of range; `comm` is
+        MPI.COMM_NULL, an intercommunicator, or of another MPI than this process uses.
       TypeError: an argument is of a wrong type; `timeout` must be a datetime.timedelta.
       DistTimeoutError: ranks have not joined in time; it names them.
       DistNetworkError: the store's port is in use, or nobody answers there.
@@ -78,16 +84,24 @@ def init_process_group(
             )
         if store is not None and init_method is not None:
             raise ValueError("give either store or init_method, not both")
+        if comm is not None and (init_method, store, rank, world_size) != (None, None, -1, -1):
+            raise ValueError("comm replaces init_method, store, rank and world_size")
+        common = {
+            "backend": backend_name(backend) or "auto",
+            "timeout": default_pg_timeout if timeout is None else timeout,
+            "group_name": group_name,
+        }
         with making("default", range(max(world_size, 0)), pg_options):
-            world = World.init(
-                backend=backend_name(backend) or "auto",
-                init_method=init_method or "",
-                store=store,
-                rank=rank,
-                world_size=world_size,
-                timeout=default_pg_timeout if timeout is None else timeout,
-                group_name=group_name,
-            )
+            if comm is not None:
+                world = World.from_mpi(*native_communicator(comm), **common)
+            else:
+                world = World.init(
+                    init_method=init_method or "",
+                    store=store,
+                    rank=rank,
+                    world_size=world_size,
+                    **common,
+                )
         job.join(world)
     finally:
         _init_lock.release()

@@ -55,7 +55,10 @@ def test_backends_of_each_device():
 def test_what_is_available():
     assert dist.is_available() and dist.is_gloo_available()
     assert dist.is_backend_available("LOCAL") and not dist.is_backend_available("smoke")
-    for query in ("mpi", "nccl", "ucc", "xccl"):
+    if not dist.is_mpi_available():
+        with pytest.raises(dist.DistError, match="MPI"):
+            dist.Info.check_backend("mpi")
+    for query in ("nccl", "ucc", "xccl"):
         is_available = getattr(dist, f"is_{query}_available")()
         assert is_available == (query in dist.Info.backends())
 

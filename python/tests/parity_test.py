@@ -119,6 +119,7 @@ def info():
     assert _syncline.Info.version().count(".") == 2
     assert {"gloo", "local"} <= set(dist.Info.backends())
     assert {"file", "hash", "tcp"} <= set(dist.Info.stores())
+    dist.Info.check_backend("local")
     assert "all_reduce" in dist.Info.operations("local")
     assert "float32" in dist.Info.dtypes("local", "all_reduce")
     assert "all_reduce" in dist.Info.capability_table()
@@ -344,6 +345,8 @@ def check_bucket(bucket, group):
 
 
 def groups(world, rank):
+    with pytest.raises((dist.DistError, ValueError)):
+        dist.World.from_mpi("Abacus", 0)
     assert world.new_group([1, 0]).rank() == 1 - rank
     assert world.group.split([[1], [0]]).ranks == [rank]
     both = world.new_group([0, 1])

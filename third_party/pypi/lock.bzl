@@ -9,6 +9,7 @@ PYPI = {
     "jinja2": {"version": "3.1.6", "sha256": "85ece4451f492d0c13c5dd7c13a64681a86afae63a5f347908daf103ce6d2f67"},
     "markupsafe": {"version": "3.0.4", "sha256": "6da83a088f8ef93b2d483a8232a4dbf4d69d3d8496b568a03c56becac43e1808"},
     "ml-dtypes": {"version": "0.6.0", "sha256": "6c8e39b53e90afda8ce52859c93de4dba3e02b76d85dcf091cc469f9184c6dae"},
+    "mpi4py": {"version": "4.1.2", "sha256": "de484475b80f9e1ffe98cb85e1b776eb9f42bb73ae4d79449d42953f80025bf4"},
     "mpich": {"version": "5.0.2", "sha256": "8fed465ebff269ea2ebac179a25de02671ddf8df476e0f115be089015015cfd4"},
     "mpmath": {"version": "1.4.1", "sha256": "dc4f0ea2304480d4a9a48a94c1020571558ade522b44a6912efac63a586e140f"},
     "networkx": {"version": "3.6.1", "sha256": "d47fbf302e7d9cbbb9e2555a0d267983d2aa476bac30e90dfbe5669bd57f3762"},

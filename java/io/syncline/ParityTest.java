@@ -204,6 +204,7 @@ class ParityTest {
     add("Info.version", () -> assertFalse(((String) Calls.call(Info.class, "version")).isEmpty()));
     add("Info.backends", () -> assertEquals(Info.backends(), Calls.call(Info.class, "backends")));
     add("Info.stores", () -> assertEquals(Info.stores(), Calls.call(Info.class, "stores")));
+    add("Info.check_backend", () -> Calls.call(Info.class, "check_backend", "local"));
     add(
         "Info.operations",
         () -> {
@@ -267,6 +268,13 @@ class ParityTest {
           for (int count : List.of(1, 2, all.length)) {
             final Object[] some = Arrays.copyOf(all, count);
             ((ProcessGroup) Calls.call(world, "new_group", some)).close();
+          }
+        });
+    add(
+        "World.from_mpi",
+        () -> {
+          for (Object[] some : List.<Object[]>of(new Object[] {"Abacus", 0L})) {
+            assertThrows(DistException.class, () -> Calls.call(World.class, "from_mpi", some));
           }
         });
     add(

@@ -1,0 +1,140 @@
+#include "core/join/mpi_store.h"
+
+#include <memory>
+#include <random>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/strings/str_split.h"
+#include "core/base/env.h"
+#include "core/base/host.h"
+#include "core/join/host_address.h"
+#include "core/join/mpi_processes.h"
+#include "syncline/error_origin.h"
+#include "syncline/status.h"
+
+namespace syncline::join {
+namespace {
+
+using Role = StoreConfig::Role;
+
+// Of a process's Peer, as a line of text, and of process 0's announcement. Messages of MPI have one
+// size on all processes, so the rest is zeros.
+constexpr size_t kPeerBytes = 512;
+constexpr size_t kAnnouncementBytes = 2048;
+
+std::string Pad(std::string text, size_t size) {
+  text.resize(size);
+  return text;
+}
+
+std::string Unpad(absl::string_view text) { return std::string(text.substr(0, text.find('\0'))); }
+
+absl::StatusOr<std::vector<Peer>> GatherPeers(MpiProcesses& processes, const Deadline& deadline) {
+  // A process that cannot identify itself takes part all the same, so that all hear of it.
+  const absl::StatusOr<Peer> self = base::IdentifyThisProcess();
+  const std::string part = self.ok() ? self->Serialize() : std::string();
+  SYNCLINE_ASSIGN_OR_RETURN(const std::string all,
+                            processes.Allgather(Pad(part, kPeerBytes), deadline));
+  SYNCLINE_RETURN_IF_ERROR(self.status());
+  std::vector<Peer> peers;
+  for (int rank = 0; rank < processes.size(); ++rank) {
+    const std::string text =
+        Unpad(absl::string_view(all).substr(rank * kPeerBytes, kPeerBytes));
+    absl::StatusOr<Peer> peer = Peer::Parse(text);
+    if (!peer.ok()) {
+      return WithRanks(BackendError(absl::StrCat(
+                           "rank ", rank, " of the MPI job does not say what process it is: do all "
+                           "ranks run the same version of Syncline?")),
+                       {rank});
+    }
+    peers.push_back(*std::move(peer));
+  }
+  return peers;
+}
+
+// 128 bits that nobody guesses, as text.
+std::string RandomSecret() {
+  std::random_device random;
+  return absl::StrFormat("%08x%08x%08x%08x", random(), random(), random(), random());
+}
+
+// For process 0. Fills in what the others need; a secret that they have anyway is not sent.
+absl::StatusOr<OpenedStore> Serve(const std::vector<Peer>& peers, StoreConfig& config) {
+  SYNCLINE_ASSIGN_OR_RETURN(config.host, AddressOfThisHost(peers, 0, ""));
+  SYNCLINE_ASSIGN_OR_RETURN(const std::string job_secret, base::JobSecret());
+  if (job_secret.empty()) config.secret = RandomSecret();
+  config.role = Role::kServer;
+  SYNCLINE_ASSIGN_OR_RETURN(auto store, StoreRegistry::Make("tcp", config));
+  // The system has chosen the port.
+  const std::string address = store->address();
+  if (!absl::SimpleAtoi(address.substr(address.rfind(':') + 1), &config.port)) {
+    return StoreError(absl::StrCat("the store's address has no port: '", address, "'"));
+  }
+  return OpenedStore{std::move(store), config.host, Role::kServer};
+}
+
+// "ok", host, port and secret, or "error" and a message: a line for each.
+std::string Announce(const absl::Status& served, const StoreConfig& config) {
+  if (served.ok()) return absl::StrCat("ok\n", config.host, "\n", config.port, "\n", config.secret);
+  return absl::StrCat("error\n", served.message().substr(0, kAnnouncementBytes - 100));
+}
+
+absl::Status ReadAnnouncement(absl::string_view announcement, StoreConfig& config) {
+  const std::vector<std::string> lines = absl::StrSplit(announcement, absl::MaxSplits('\n', 3));
+  if (lines.size() == 4 && lines[0] == "ok" && absl::SimpleAtoi(lines[2], &config.port)) {
+    config.host = lines[1];
+    config.secret = lines[3];
+    return absl::OkStatus();
+  }
+  return WithRanks(
+      NetworkError(absl::StrCat("rank 0 cannot host the store: ",
+                              announcement.substr(announcement.find('\n') + 1))),
+      {0});
+}
+
+}  // namespace
+
+absl::StatusOr<OpenedStore> OpenMpiStore(const std::optional<MpiComm>& comm,
+                                         absl::Duration store_timeout, const Deadline& deadline) {
+  if (!MpiProcessesRegistry::Has("mpi")) {
+    return UnsupportedError("this program was built without backend mpi, and so cannot ask MPI");
+  }
+  SYNCLINE_ASSIGN_OR_RETURN(const std::shared_ptr<MpiProcesses> processes,
+                            MpiProcessesRegistry::Make("mpi", comm, deadline));
+  OpenedStore opened;
+  StoreConfig config;
+  config.timeout = store_timeout;
+  if (processes->size() == 1) {
+    SYNCLINE_ASSIGN_OR_RETURN(opened.store, StoreRegistry::Make("hash", config));
+    opened.role = Role::kServer;
+  } else {
+    SYNCLINE_ASSIGN_OR_RETURN(const std::vector<Peer> peers, GatherPeers(*processes, deadline));
+    absl::Status served;
+    std::string announcement;
+    if (processes->rank() == 0) {
+      absl::StatusOr<OpenedStore> mine = Serve(peers, config);
+      served = mine.status();
+      if (mine.ok()) opened = *std::move(mine);
+      announcement = Announce(served, config);
+    }
+    announcement.resize(kAnnouncementBytes);
+    SYNCLINE_RETURN_IF_ERROR(processes->Bcast(announcement, deadline));
+    SYNCLINE_RETURN_IF_ERROR(served);
+    if (processes->rank() != 0) {
+      SYNCLINE_RETURN_IF_ERROR(ReadAnnouncement(Unpad(announcement), config));
+      config.connect_timeout = deadline.Remaining();
+      SYNCLINE_ASSIGN_OR_RETURN(opened.store, StoreRegistry::Make("tcp", config));
+      opened.host = config.host;
+    }
+  }
+  opened.rank = processes->rank();
+  opened.size = processes->size();
+  return opened;
+}
+
+}  // namespace syncline::join
