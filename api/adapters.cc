@@ -146,12 +146,10 @@ absl::StatusOr<std::shared_ptr<World>> WorldInit(const std::string& backend,
 
 absl::StatusOr<std::shared_ptr<World>> WorldFromMpi(const std::string& family, int64_t handle,
                                                     const std::string& backend,
-                                                    absl::Duration timeout,
-                                                    const std::string& group_name) {
+                                                    absl::Duration timeout) {
   WorldOptions options;
   options.backend = backend;
   options.timeout = timeout;
-  options.group_name = group_name;
   return World::FromMpi(MpiComm(family, handle), options);
 }
 

@@ -87,8 +87,7 @@ absl::StatusOr<std::shared_ptr<World>> WorldInit(const std::string& backend,
 
 absl::StatusOr<std::shared_ptr<World>> WorldFromMpi(const std::string& family, int64_t handle,
                                                     const std::string& backend,
-                                                    absl::Duration timeout,
-                                                    const std::string& group_name);
+                                                    absl::Duration timeout);
 
 absl::StatusOr<std::shared_ptr<ProcessGroup>> WorldNewGroup(World& world,
                                                             const std::vector<int>& ranks,

@@ -644,7 +644,6 @@ class World:
         handle: int,
         backend: str = "auto",
         timeout: timedelta = timedelta(seconds=1800),
-        group_name: str = "",
     ) -> World:
         """The world of the processes of an MPI communicator, with MPI's ranks.
 

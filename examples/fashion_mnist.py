@@ -186,6 +186,7 @@ def draw(losses: list[float], path: pathlib.Path) -> None:
 
 def parse_options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--backend", help="auto if not given; mpi, under mpirun")
     parser.add_argument("--epochs", type=int, default=5)
     parser.add_argument("--batch-size", type=int, default=240, help="over all processes")
     parser.add_argument("--learning-rate", type=float, default=0.05, help="falls to 0 at the end")
@@ -203,7 +204,7 @@ def main() -> None:
     images, labels = load(folder, "train", options.dtype)
     data = images[: options.limit], labels[: options.limit]
 
-    dist.init_process_group()
+    dist.init_process_group(options.backend)
     rank, world = dist.get_rank(), dist.get_world_size()
     model = Perceptron(1, options.dtype)
     for parameter in model.parameters:

@@ -215,6 +215,7 @@ class DiagnosisMaker {
       if (peers.LivenessOf(rank) == base::Liveness::kDead) dead_.push_back(rank);
       if (IsLost(rank)) lost_.push_back(rank);
     }
+    if (!known_) KeepNamedByCause(dead_);
     missing_ = silent_;
     for (int rank : failure.awaited) {
       if (IsElsewhere(rank)) missing_.push_back(rank);
@@ -261,6 +262,17 @@ class DiagnosisMaker {
   }
 
  private:
+  // Without the others' reports, those that have failed and ended look like the one that died
+  // first. If the cause names that one, drops the others.
+  void KeepNamedByCause(std::vector<int>& dead) const {
+    const std::vector<int> named = RanksOf(failure_.cause);
+    std::vector<int> kept;
+    for (int rank : dead) {
+      if (std::find(named.begin(), named.end(), rank) != named.end()) kept.push_back(rank);
+    }
+    if (!kept.empty()) dead = kept;
+  }
+
   // Whether some rank lost the connection to `rank`.
   bool IsLost(int rank) const {
     auto contains = [rank](const std::vector<int>& ranks) {

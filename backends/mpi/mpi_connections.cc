@@ -110,10 +110,6 @@ absl::StatusOr<std::unique_ptr<MpiConnections>> MpiConnections::Connect(
   absl::StatusOr<MpiRuntime*> runtime = MpiRuntime::Get(config.deadline);
   if (!runtime.ok()) {
     payload = runtime.status();
-  } else if (!(*runtime)->is_direct()) {
-    payload = UnsupportedError(
-        absl::StrCat("backend mpi needs MPI_THREAD_MULTIPLE, which is not granted by ",
-                     (*runtime)->library().Describe()));
   } else if (absl::StatusOr<Member> self = DescribeSelf((*runtime)->api(), config.mismatch_check);
              self.ok()) {
     payload = Serialize(*self);

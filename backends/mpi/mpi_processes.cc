@@ -37,16 +37,12 @@ class CommunicatorProcesses final : public join::MpiProcesses {
     if (comm == api.comm_null()) {
       return ArgumentError("the communicator is MPI_COMM_NULL: this process is not part of it");
     }
-    // On the thread of MPI where only one may call it. The functions do not block.
     int rank = 0;
     int size = 1;
     int is_inter = 0;
-    int error = kMpiSuccess;
-    SYNCLINE_RETURN_IF_ERROR(runtime->Call([&] {
-      error = api.comm_test_inter(comm, &is_inter);
-      if (error == kMpiSuccess) error = api.comm_rank(comm, &rank);
-      if (error == kMpiSuccess) error = api.comm_size(comm, &size);
-    }));
+    int error = api.comm_test_inter(comm, &is_inter);
+    if (error == kMpiSuccess) error = api.comm_rank(comm, &rank);
+    if (error == kMpiSuccess) error = api.comm_size(comm, &size);
     SYNCLINE_RETURN_IF_ERROR(runtime->ToStatus(error, "MPI_Comm_size"));
     if (is_inter != 0) {
       return ArgumentError(
@@ -65,8 +61,7 @@ class CommunicatorProcesses final : public join::MpiProcesses {
 
   // A communicator in which a call has failed may still be in use.
   ~CommunicatorProcesses() override {
-    if (has_failed_) return;
-    runtime_.Call([this] { runtime_.api().comm_free(&comm_); }).IgnoreError();
+    if (!has_failed_) runtime_.api().comm_free(&comm_);
   }
 
   int rank() const override { return rank_; }

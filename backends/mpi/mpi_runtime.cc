@@ -12,6 +12,7 @@
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
 #include "backends/mpi/leftovers.h"
+#include "backends/mpi/one_thread_api.h"
 #include "backends/mpi/signal_handlers.h"
 #include "core/base/env.h"
 #include "core/base/thread.h"
@@ -142,16 +143,18 @@ absl::Status MpiRuntime::Initialize(const Deadline& deadline) {
       true));
   is_ours_ = true;
   is_direct_ = *level == MpiThreadLevel::kMultiple;
+  if (!is_direct_) {
+    api_ = MakeOneThreadApi(library_->api(), [](absl::FunctionRef<void()> function) {
+      return Instance().CallOnMpiThread(function).ok();
+    });
+  }
   std::atexit(&FinalizeAtExit);
   return absl::OkStatus();
 }
 
 absl::Status MpiRuntime::CheckWorld() {
-  int error = kMpiSuccess;
-  SYNCLINE_RETURN_IF_ERROR(Call([&] {
-    error = api_->comm_rank(api_->comm_world(), &world_rank_);
-    if (error == kMpiSuccess) error = api_->comm_size(api_->comm_world(), &world_size_);
-  }));
+  int error = api_->comm_rank(api_->comm_world(), &world_rank_);
+  if (error == kMpiSuccess) error = api_->comm_size(api_->comm_world(), &world_size_);
   SYNCLINE_RETURN_IF_ERROR(ToStatus(error, "MPI_Comm_size"));
   const std::optional<join::ClusterTask> task = join::DetectTask(&base::GetEnv);
   if (world_size_ > 1 || !task.has_value() || !task->defect.empty() || task->size == 1) {

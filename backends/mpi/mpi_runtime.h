@@ -3,7 +3,7 @@
 //
 // MPI's functions that have no other form than a blocking one (MPI_Init_thread, MPI_Finalize, those
 // that make communicators) run on threads of Syncline, so that a deadline can give them up. All
-// others may be called through api() on any thread if is_direct(), and by Call in any case.
+// others may be called through api(), on any thread.
 #ifndef SYNCLINE_BACKENDS_MPI_MPI_RUNTIME_H_
 #define SYNCLINE_BACKENDS_MPI_MPI_RUNTIME_H_
 
@@ -45,32 +45,24 @@ class MpiRuntime {
   MpiRuntime& operator=(const MpiRuntime&) = delete;
 
   const MpiLibrary& library() const { return *library_; }
+  // Any thread may call its functions, whatever thread level the library grants: see is_direct().
   const MpiApi& api() const { return *api_; }
   bool is_ours() const { return is_ours_; }  // Initialised here, not by the user.
   int world_rank() const { return world_rank_; }
   int world_size() const { return world_size_; }
 
-  // Whether any thread may call MPI. If not, the library has less than MPI_THREAD_MULTIPLE, and one
-  // thread of Syncline makes all calls.
+  // Whether any thread may call MPI itself. If not, the library has granted less than
+  // MPI_THREAD_MULTIPLE: the functions of api() then have one thread of Syncline make the call, and
+  // wait for it, also while that thread is in a blocking call of another; they return an error if
+  // it is stuck in one that was given up, or if MPI is finalised.
   bool is_direct() const { return is_direct_; }
-
-  // Calls `function`, which must not block, where MPI may be called: here if is_direct(), at the
-  // cost of one branch, and otherwise on the thread that may, waiting for it. Returns an error,
-  // without having called it, if that thread is stuck in a call that was given up, or if MPI is
-  // finalised.
-  template <typename Function>
-  absl::Status Call(Function&& function) {
-    if (!is_direct_) return CallOnMpiThread(function);
-    function();
-    return absl::OkStatus();
-  }
 
   // Calls `function`, which returns an error code of MPI and may block, on a thread of Syncline,
   // and waits for it. `what` is the MPI function's name, for messages.
   //
   // A TimeoutError at the deadline, or an InterruptedError, leaves the call behind: `function` may
   // go on for ever, so it owns what it uses. MPI is then marked as failed; without is_direct() all
-  // later calls return an error.
+  // later calls of MPI return an error.
   absl::Status CallBlocking(absl::string_view what, const Deadline& deadline,
                             std::function<int()> function);
 

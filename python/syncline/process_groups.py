@@ -50,7 +50,7 @@ def init_process_group(
       world_size: number of ranks.
       rank: this process's rank, 0 to world_size - 1.
       store: replaces `init_method`; `rank` and `world_size` are then needed.
-      group_name: jobs of different names may share a store.
+      group_name: jobs of different names may share a store; of no use with `comm`.
       pg_options: for backends registered with `extended_api`.
       device_id: accepted for compatibility; tensors know their device.
       comm: a communicator of mpi4py, whose processes are the ranks, instead of `init_method`,
@@ -86,21 +86,20 @@ def init_process_group(
             raise ValueError("give either store or init_method, not both")
         if comm is not None and (init_method, store, rank, world_size) != (None, None, -1, -1):
             raise ValueError("comm replaces init_method, store, rank and world_size")
-        common = {
-            "backend": backend_name(backend) or "auto",
-            "timeout": default_pg_timeout if timeout is None else timeout,
-            "group_name": group_name,
-        }
+        name = backend_name(backend) or "auto"
+        limit = default_pg_timeout if timeout is None else timeout
         with making("default", range(max(world_size, 0)), pg_options):
             if comm is not None:
-                world = World.from_mpi(*native_communicator(comm), **common)
+                world = World.from_mpi(*native_communicator(comm), name, limit)
             else:
                 world = World.init(
+                    backend=name,
                     init_method=init_method or "",
                     store=store,
                     rank=rank,
                     world_size=world_size,
-                    **common,
+                    timeout=limit,
+                    group_name=group_name,
                 )
         job.join(world)
     finally:

@@ -273,8 +273,11 @@ class ParityTest {
     add(
         "World.from_mpi",
         () -> {
-          for (Object[] some : List.<Object[]>of(new Object[] {"Abacus", 0L})) {
-            assertThrows(DistException.class, () -> Calls.call(World.class, "from_mpi", some));
+          final Object[] all = {"Abacus", 0L, "auto", TIMEOUT};
+          for (int count : List.of(2, 3, all.length)) {
+            final Object[] some = Arrays.copyOf(all, count);
+            assertThrows(
+                DistException.class, () -> Calls.call(World.class, "from_mpi", some));
           }
         });
     add(

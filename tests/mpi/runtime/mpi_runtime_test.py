@@ -109,6 +109,7 @@ def test_where_one_thread_may_call_mpi_that_makes_all_calls(family, folder):
     ranks.check(output, family)
     assert "direct=0 ours=1" in output
     assert "failed: " not in output
+    assert "afterwards: MPI_Comm_size: the thread that calls MPI is stuck in a call" in output
     assert (
         "afterwards: MPI cannot be used in this process any more: MPI_Comm_create_group" in output
     )

@@ -35,18 +35,17 @@ def library(family):
     return str(mpi_installations.library(family))
 
 
-def run(family, scenario, folder, options=(), preload="", **variables):
+def run(family, scenario, folder, options=(), **variables):
     """Runs two of mpi_rank under the family's launcher; returns the exit status and the output."""
-    argv = [HERE / "mpi_rank", scenario]
+    return launch(family, 2, [HERE / "mpi_rank", scenario], folder, options, **variables)
+
+
+def launch(family, processes, argv, folder, options=(), preload="", **variables):
+    """Runs a program under the family's launcher; returns the exit status and the output."""
+    skip_unless_available(family)
     if preload:
         preloaded = f"{os.environ.get('LD_PRELOAD', '')}:{HERE / preload}"
         argv = ["/usr/bin/env", f"LD_PRELOAD={preloaded}", *argv]
-    return launch(family, 2, argv, folder, options, **variables)
-
-
-def launch(family, processes, argv, folder, options=(), **variables):
-    """Runs a program under the family's launcher; returns the exit status and the output."""
-    skip_unless_available(family)
     launcher = "mpich5" if family == "standard_abi" else family
     command, env = mpi_installations.command(launcher, processes, argv, folder, options)
     env["TEST_SRCDIR"] = os.environ["TEST_SRCDIR"]

@@ -35,6 +35,11 @@ def test_backend_mpi_needs_no_setting(family, folder):
     check(*world(family, folder, "mpi"))
 
 
+@pytest.mark.parametrize("family", ["openmpi4", "mpich4"])
+def test_where_only_one_thread_may_call_mpi_the_rest_has_it_call(family, folder):
+    check(*world(family, folder, "mpi", preload="funneled.so"))
+
+
 @pytest.mark.parametrize("family", FOUR)
 def test_any_backend_meets_over_mpi_when_asked_to(family, folder):
     check(*world(family, folder, "auto", "mpi://"))
