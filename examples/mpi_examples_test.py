@@ -6,14 +6,14 @@ import pathlib
 import sys
 
 import pytest
+from tests.mpi.conftest import folder  # noqa: F401, a fixture
 from tests.mpi.runtime import ranks
 
-pytest_plugins = ["tests.mpi.conftest"]
 ROOT = pathlib.Path(os.environ["TEST_SRCDIR"])
 
 
 @pytest.mark.parametrize("family", ["openmpi4", "mpich4"])
-def test_fashion_mnist_learns_the_same_with_backends_mpi_and_auto(family, folder):
+def test_fashion_mnist_learns_the_same_with_backends_mpi_and_auto(family, folder):  # noqa: F811
     results = {}
     for backend in ("mpi", "auto"):
         program = [sys.executable, ROOT / "syncline/examples/fashion_mnist.py"]

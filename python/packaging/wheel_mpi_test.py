@@ -12,8 +12,8 @@ import clean_venv
 import pytest
 
 from tests.mpi import mpi_installations
+from tests.mpi.conftest import folder  # noqa: F401, a fixture
 
-pytest_plugins = ["tests.mpi.conftest"]
 FAMILIES = {"openmpi4": "libmpi.so.40", "mpich4": "libmpich.so.12"}
 # Where the loader looks without /etc/ld.so.cache.
 LIBRARY_FOLDERS = ["/lib", "/usr/lib", "/lib/x86_64-linux-gnu", "/usr/lib/x86_64-linux-gnu"]
@@ -96,7 +96,7 @@ def on_machine(installed, command, env, folder):
         (["mpich4", "openmpi4"], "mpich4"),
     ],
 )
-def test_it_finds_the_mpi_that_is_installed(installed, launcher, venv, folder):
+def test_it_finds_the_mpi_that_is_installed(installed, launcher, venv, folder):  # noqa: F811
     command, env = mpi_installations.command(launcher, 2, [venv.python, "-c", RANK], folder)
     env.pop("LD_LIBRARY_PATH", None)
     output = on_machine(installed, command, env, folder)
@@ -104,7 +104,7 @@ def test_it_finds_the_mpi_that_is_installed(installed, launcher, venv, folder):
         assert f"rank {rank} has {FAMILIES[launcher]}\n" in output
 
 
-def test_without_mpi_it_says_what_it_looked_for_and_does_the_rest(venv, folder):
+def test_without_mpi_it_says_what_it_looked_for_and_does_the_rest(venv, folder):  # noqa: F811
     output = on_machine([], [venv.python, "-c", WITHOUT], {"PATH": "/usr/bin:/bin"}, folder)
     (refusal,) = [line for line in output.splitlines() if line.startswith("refused: ")]
     for name in ("libmpi.so.40", "libmpich.so.12", "libmpi.so.12", "SYNCLINE_MPI_LIBRARY"):
