@@ -38,7 +38,7 @@ absl::StatusOr<std::unique_ptr<GlooBackend>> GlooBackend::Make(const BackendConf
 
 GlooBackend::GlooBackend(std::unique_ptr<Mesh> mesh, const BackendConfig& config,
                          OnPeerGone on_peer_gone)
-    : backends::TypedBackend(config.rank, config.size),
+    : backends::MessageBackend(config.rank, config.size),
       others_(backends::OtherRanks(config.rank, config.size)),
       mismatch_check_(config.mismatch_check),
       on_peer_gone_(std::move(on_peer_gone)),
@@ -62,51 +62,6 @@ absl::Status GlooBackend::Connect(const Deadline& deadline) {
     check_.Start();
     return check_.Compare(gloo, connecting);
   });
-}
-
-absl::Status GlooBackend::Broadcast(const Tensor& tensor, int root, const CallContext& context) {
-  return RunCompared(context,
-                     [&](auto& collectives) { return collectives.Broadcast(tensor, root); });
-}
-
-absl::Status GlooBackend::AllReduce(const Tensor& tensor, ReduceOp op, const CallContext& context) {
-  return RunCompared(context, [&](auto& collectives) { return collectives.AllReduce(tensor, op); });
-}
-
-absl::Status GlooBackend::Reduce(const Tensor& tensor, ReduceOp op, int root,
-                                 const CallContext& context) {
-  return RunCompared(context,
-                     [&](auto& collectives) { return collectives.Reduce(tensor, op, root); });
-}
-
-absl::Status GlooBackend::AllGather(absl::Span<const Tensor> outputs, const Tensor& input,
-                                    const CallContext& context) {
-  return RunCompared(context,
-                     [&](auto& collectives) { return collectives.AllGather(outputs, input); });
-}
-
-absl::Status GlooBackend::Gather(absl::Span<const Tensor> outputs, const Tensor& input, int root,
-                                 const CallContext& context) {
-  return RunCompared(context,
-                     [&](auto& collectives) { return collectives.Gather(outputs, input, root); });
-}
-
-absl::Status GlooBackend::Scatter(const Tensor& output, absl::Span<const Tensor> inputs, int root,
-                                  const CallContext& context) {
-  return RunCompared(context,
-                     [&](auto& collectives) { return collectives.Scatter(output, inputs, root); });
-}
-
-absl::Status GlooBackend::ReduceScatter(const Tensor& output, absl::Span<const Tensor> inputs,
-                                        ReduceOp op, const CallContext& context) {
-  return RunCompared(
-      context, [&](auto& collectives) { return collectives.ReduceScatter(output, inputs, op); });
-}
-
-absl::Status GlooBackend::AllToAll(absl::Span<const Tensor> outputs,
-                                   absl::Span<const Tensor> inputs, const CallContext& context) {
-  return RunCompared(context,
-                     [&](auto& collectives) { return collectives.AllToAll(outputs, inputs); });
 }
 
 // A comparison of the calls is a barrier already.

@@ -12,9 +12,9 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "backends/common/lifecycle.h"
+#include "backends/common/message_backend.h"
 #include "backends/common/message_collectives.h"
 #include "backends/common/scratch_arena.h"
-#include "backends/common/typed_backend.h"
 #include "backends/gloo/call_check.h"
 #include "backends/gloo/mesh.h"
 #include "backends/gloo/p2p.h"
@@ -36,7 +36,7 @@ namespace syncline::gloo_backend {
 //     operation.collectives().Gather(outputs, input, root);
 //     return absl::OkStatus();
 //   });
-class GlooBackend final : public backends::TypedBackend {
+class GlooBackend final : public backends::MessageBackend {
  public:
   // Called on the watch's thread, also before Make returns, whenever a peer has left or was lost.
   using OnPeerGone = std::function<void(const GlooBackend& gloo)>;
@@ -50,20 +50,6 @@ class GlooBackend final : public backends::TypedBackend {
 
   absl::string_view name() const override { return "gloo"; }
 
-  absl::Status Broadcast(const Tensor& tensor, int root, const CallContext& context) override;
-  absl::Status AllReduce(const Tensor& tensor, ReduceOp op, const CallContext& context) override;
-  absl::Status Reduce(const Tensor& tensor, ReduceOp op, int root,
-                      const CallContext& context) override;
-  absl::Status AllGather(absl::Span<const Tensor> outputs, const Tensor& input,
-                         const CallContext& context) override;
-  absl::Status Gather(absl::Span<const Tensor> outputs, const Tensor& input, int root,
-                      const CallContext& context) override;
-  absl::Status Scatter(const Tensor& output, absl::Span<const Tensor> inputs, int root,
-                       const CallContext& context) override;
-  absl::Status ReduceScatter(const Tensor& output, absl::Span<const Tensor> inputs, ReduceOp op,
-                             const CallContext& context) override;
-  absl::Status AllToAll(absl::Span<const Tensor> outputs, absl::Span<const Tensor> inputs,
-                        const CallContext& context) override;
   absl::Status Barrier(const CallContext& context) override;
   absl::Status Send(const Tensor& tensor, int dst, const CallContext& context) override;
   absl::StatusOr<int> Recv(const Tensor& tensor, int src, const CallContext& context) override;
@@ -116,9 +102,8 @@ class GlooBackend final : public backends::TypedBackend {
   using GlooBody = absl::FunctionRef<absl::Status(const std::shared_ptr<gloo::Context>& gloo)>;
   absl::Status Run(const backends::Lifecycle::OperationScope& scope, GlooBody body);
 
-  // Runs a collective that Gloo's connections alone carry, after a comparison of the calls.
-  using Algorithm = absl::FunctionRef<absl::Status(backends::MessageCollectives& collectives)>;
-  absl::Status RunCompared(const CallContext& context, Algorithm algorithm);
+  // Of collectives that Gloo's connections alone carry.
+  absl::Status RunCompared(const CallContext& context, Algorithm algorithm) override;
 
   void HandlePeerGone();
 

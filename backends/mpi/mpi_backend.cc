@@ -3,15 +3,14 @@
 #include <utility>
 #include <vector>
 
-#include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "backends/common/call_comparison.h"
 #include "backends/common/fingerprint_exchange.h"
 #include "backends/common/lifecycle.h"
+#include "backends/common/message_backend.h"
 #include "backends/common/message_collectives.h"
 #include "backends/common/scratch_arena.h"
-#include "backends/common/typed_backend.h"
 #include "backends/mpi/mpi_connections.h"
 #include "backends/mpi/mpi_library.h"
 #include "backends/mpi/mpi_p2p.h"
@@ -25,13 +24,11 @@
 namespace syncline::mpi {
 namespace {
 
-using backends::MessageCollectives;
-
 // One rank's end of a group. Threads, ownership and errors are those of Backend.
-class MpiBackend final : public backends::TypedBackend {
+class MpiBackend final : public backends::MessageBackend {
  public:
   MpiBackend(std::unique_ptr<MpiConnections> connections, const BackendConfig& config)
-      : backends::TypedBackend(config.rank, config.size),
+      : backends::MessageBackend(config.rank, config.size),
         others_(backends::OtherRanks(config.rank, config.size)),
         mismatch_check_(config.mismatch_check),
         connections_(std::move(connections)),
@@ -41,45 +38,6 @@ class MpiBackend final : public backends::TypedBackend {
   ~MpiBackend() override { Abort(BackendError("the backend was destroyed")); }
 
   absl::string_view name() const override { return "mpi"; }
-
-  absl::Status Broadcast(const Tensor& tensor, int root, const CallContext& context) override {
-    return RunCollective(context,
-                         [&](auto& collectives) { return collectives.Broadcast(tensor, root); });
-  }
-  absl::Status AllReduce(const Tensor& tensor, ReduceOp op, const CallContext& context) override {
-    return RunCollective(context,
-                         [&](auto& collectives) { return collectives.AllReduce(tensor, op); });
-  }
-  absl::Status Reduce(const Tensor& tensor, ReduceOp op, int root,
-                      const CallContext& context) override {
-    return RunCollective(context,
-                         [&](auto& collectives) { return collectives.Reduce(tensor, op, root); });
-  }
-  absl::Status AllGather(absl::Span<const Tensor> outputs, const Tensor& input,
-                         const CallContext& context) override {
-    return RunCollective(context,
-                         [&](auto& collectives) { return collectives.AllGather(outputs, input); });
-  }
-  absl::Status Gather(absl::Span<const Tensor> outputs, const Tensor& input, int root,
-                      const CallContext& context) override {
-    return RunCollective(
-        context, [&](auto& collectives) { return collectives.Gather(outputs, input, root); });
-  }
-  absl::Status Scatter(const Tensor& output, absl::Span<const Tensor> inputs, int root,
-                       const CallContext& context) override {
-    return RunCollective(
-        context, [&](auto& collectives) { return collectives.Scatter(output, inputs, root); });
-  }
-  absl::Status ReduceScatter(const Tensor& output, absl::Span<const Tensor> inputs, ReduceOp op,
-                             const CallContext& context) override {
-    return RunCollective(
-        context, [&](auto& collectives) { return collectives.ReduceScatter(output, inputs, op); });
-  }
-  absl::Status AllToAll(absl::Span<const Tensor> outputs, absl::Span<const Tensor> inputs,
-                        const CallContext& context) override {
-    return RunCollective(context,
-                         [&](auto& collectives) { return collectives.AllToAll(outputs, inputs); });
-  }
 
   // A comparison of the calls is a barrier already.
   absl::Status Barrier(const CallContext& context) override {
@@ -115,14 +73,13 @@ class MpiBackend final : public backends::TypedBackend {
     backends::ScratchArena scratch;
   };
 
-  absl::Status RunCollective(const CallContext& context,
-                             absl::FunctionRef<absl::Status(MessageCollectives&)> algorithm) {
+  absl::Status RunCompared(const CallContext& context, Algorithm algorithm) override {
     return lifecycle_.Run({context, others_}, [&]() -> absl::Status {
       MpiTransport transport(*connections_, context, memory_);
       if (mismatch_check_ == MismatchCheck::kOn) {
         SYNCLINE_RETURN_IF_ERROR(Compare(transport, context));
       }
-      MessageCollectives collectives(transport, kMessageThresholds, memory_->scratch);
+      backends::MessageCollectives collectives(transport, kMessageThresholds, memory_->scratch);
       return algorithm(collectives);
     });
   }
