@@ -27,6 +27,9 @@ namespace {
 
 constexpr absl::string_view kPrefix = "report/";
 
+// The lines of a report; the last, the message, may have more of them.
+constexpr int kReportLines = 8;
+
 // How often to ask whether the processes of the awaited ranks still live. A dead rank never
 // reports, so this ends most waits long before kGrace.
 constexpr absl::Duration kLivenessPollInterval = absl::Milliseconds(100);
@@ -39,7 +42,8 @@ struct RankReport {
   std::vector<CallDescription> under_way;
   std::string idle;
   std::string operation;
-  std::vector<int> ranks;  // Those at fault, as far as the rank knew.
+  absl::Duration timeout = absl::ZeroDuration();  // The operation's.
+  std::vector<int> ranks;                         // Those at fault, as far as the rank knew.
   std::string message;
 };
 using Reports = std::map<int, RankReport>;
@@ -55,8 +59,8 @@ std::string Serialize(const Failure& failure) {
       });
   return absl::StrCat(static_cast<int>(KindOf(failure.cause)), "\n",
                       absl::StrJoin(failure.lost, " "), "\n", calls, "\n", OneLine(failure.idle),
-                      "\n", OneLine(failure.operation), "\n", SerializeOrigin(failure.cause), "\n",
-                      failure.cause.message());
+                      "\n", OneLine(failure.operation), "\n", absl::FormatDuration(failure.timeout),
+                      "\n", SerializeOrigin(failure.cause), "\n", failure.cause.message());
 }
 
 template <typename Number>
@@ -71,10 +75,11 @@ std::vector<Number> ParseNumbers(absl::string_view text) {
 
 // A report of another process, which may be broken: drops the ranks that the group does not have.
 RankReport ParseReport(absl::string_view text, int size) {
-  const std::vector<std::string> lines = absl::StrSplit(text, absl::MaxSplits('\n', 6));
+  const std::vector<std::string> lines =
+      absl::StrSplit(text, absl::MaxSplits('\n', kReportLines - 1));
   RankReport report;
   int kind;
-  if (lines.size() != 7 || !absl::SimpleAtoi(lines[0], &kind)) return report;
+  if (lines.size() != kReportLines || !absl::SimpleAtoi(lines[0], &kind)) return report;
   if (kind >= 0 && kind <= static_cast<int>(ErrorKind::kInternal)) {
     report.kind = static_cast<ErrorKind>(kind);
   }
@@ -87,11 +92,12 @@ RankReport ParseReport(absl::string_view text, int size) {
   }
   report.idle = lines[3];
   report.operation = lines[4];
-  if (absl::optional<ErrorOrigin> origin = base::ParseOriginInGroup(lines[5], size);
+  if (absl::Duration timeout; absl::ParseDuration(lines[5], &timeout)) report.timeout = timeout;
+  if (absl::optional<ErrorOrigin> origin = base::ParseOriginInGroup(lines[6], size);
       origin.has_value()) {
     report.ranks = std::move(origin->ranks);
   }
-  report.message = lines[6];
+  report.message = lines[7];
   return report;
 }
 
@@ -225,7 +231,8 @@ class DiagnosisMaker {
 
   // Evidence counts in this order: a death that the kernel confirms; a mismatch or a cause that
   // this rank knows for certain; a cause that another rank reported, since this rank may only see
-  // what followed from it; this rank's own timeout; a broken connection, which says least.
+  // what followed from it; this rank's own timeout; that of another rank; a broken connection,
+  // which says least.
   Diagnosis Make() const {
     const ErrorKind kind = KindOf(failure_.cause);
     if (!dead_.empty()) {
@@ -240,24 +247,11 @@ class DiagnosisMaker {
       return {kind, absl::StrCat(Failed(), failure_.cause.message()), ranks};
     }
     const auto first = FirstCause();
-    if (first != reports_.end() &&
-        (first->second.kind != ErrorKind::kTimeout ||
-         (kind != ErrorKind::kTimeout && first->second.operation != failure_.operation))) {
-      std::string text =
-          absl::StrCat(Failed(), peers_.Describe(first->first),
-                       " reported: ", first->second.operation, ": ", first->second.message);
-      std::vector<int> named = first->second.ranks;
-      if (first->second.kind == ErrorKind::kTimeout) {
-        for (int rank : silent_) {
-          absl::StrAppend(&text, "; ", peers_.Describe(rank), " did not report");
-          if (!ActivityOf(rank).empty()) absl::StrAppend(&text, "; ", ActivityOf(rank));
-          named.push_back(rank);
-        }
-      }
-      if (named.empty()) named.push_back(first->first);
-      return {first->second.kind, text, named};
+    if (first != reports_.end()) {
+      if (first->second.kind != ErrorKind::kTimeout) return Reported(first->first, first->second);
+      if (kind != ErrorKind::kTimeout) return TimeoutReported(first->first, first->second);
     }
-    if (first != reports_.end() || kind == ErrorKind::kTimeout) return TimedOut();
+    if (kind == ErrorKind::kTimeout) return TimedOut();
     return ConnectionLost();
   }
 
@@ -327,6 +321,52 @@ class DiagnosisMaker {
     });
   }
 
+  // The cause that `rank` reported.
+  Diagnosis Reported(int rank, const RankReport& report) const {
+    return {report.kind,
+            absl::StrCat(Failed(), peers_.Describe(rank), " reported: ", report.operation, ": ",
+                         report.message),
+            report.ranks.empty() ? std::vector<int>{rank} : report.ranks};
+  }
+
+  // `rank` has timed out, which ended this rank's operation too, before its own time was up.
+  Diagnosis TimeoutReported(int rank, const RankReport& report) const {
+    if (report.operation == failure_.operation && !missing_.empty()) {
+      return Late(absl::StrCat(Failed(), peers_.Describe(rank), " reported: ", report.operation),
+                  report.timeout);
+    }
+    Diagnosis reported = Reported(rank, report);
+    if (!silent_.empty()) reported.ranks = report.ranks;
+    for (int other : silent_) {
+      absl::StrAppend(&reported.text, "; ", peers_.Describe(other), " did not report");
+      if (!ActivityOf(other).empty()) absl::StrAppend(&reported.text, "; ", ActivityOf(other));
+      reported.ranks.push_back(other);
+    }
+    return reported;
+  }
+
+  // `timeout` is over, and `missing_` have not arrived.
+  Diagnosis Late(absl::string_view operation, absl::Duration timeout) const {
+    const std::string after = absl::FormatDuration(timeout);
+    std::vector<int> unknown;
+    std::vector<std::string> parts;
+    for (int rank : missing_) {
+      if (ActivityOf(rank).empty()) {
+        unknown.push_back(rank);
+      } else {
+        parts.push_back(absl::StrCat(peers_.Describe(rank), " has not arrived after ", after, "; ",
+                                     ActivityOf(rank)));
+      }
+    }
+    if (!unknown.empty()) {
+      parts.push_back(
+          absl::StrCat(Describe(unknown), " ", Have(unknown), " not arrived after ", after));
+    }
+    return {ErrorKind::kTimeout, absl::StrCat(operation, ": ", absl::StrJoin(parts, "; ")),
+            missing_};
+  }
+
+  // This rank's own time is over.
   Diagnosis TimedOut() const {
     const std::string after = absl::FormatDuration(failure_.timeout);
     const auto timeout = [this](absl::string_view text, const std::vector<int>& ranks) {
@@ -351,21 +391,7 @@ class DiagnosisMaker {
                                   "the network between the hosts"),
                      RanksOf(failure_.cause));
     }
-    std::vector<int> unknown;
-    std::vector<std::string> parts;
-    for (int rank : missing_) {
-      if (ActivityOf(rank).empty()) {
-        unknown.push_back(rank);
-      } else {
-        parts.push_back(absl::StrCat(peers_.Describe(rank), " has not arrived after ", after, "; ",
-                                     ActivityOf(rank)));
-      }
-    }
-    if (!unknown.empty()) {
-      parts.push_back(
-          absl::StrCat(Describe(unknown), " ", Have(unknown), " not arrived after ", after));
-    }
-    return timeout(absl::StrJoin(parts, "; "), missing_);
+    return Late(failure_.operation, failure_.timeout);
   }
 
   Diagnosis ConnectionLost() const {

@@ -100,6 +100,25 @@ TEST_P(BackendConformance, ARankThatDoesNotComeIsNamedAndLaterCallsFailAtOnce) {
   }
 }
 
+TEST_P(BackendConformance, TheTimeoutOfOneRankIsWhatAllTell) {
+  if (size() == 1) return;
+  const absl::Duration timeout = absl::Milliseconds(300);
+  const absl::Duration of_others = absl::Seconds(90);
+  SuiteCountdown failed(size() - 1);
+  Run([&](std::shared_ptr<Backend>& backend, int rank) {
+    // The last rank comes when the others have failed. Only rank 0 has little time.
+    const bool is_late = rank == size() - 1;
+    if (is_late) failed.Wait();
+    const absl::Time start = absl::Now();
+    const absl::Status status = Reduce(*backend, Within(rank == 0 ? timeout : of_others, 7));
+    EXPECT_LT(absl::Now() - start, timeout + kSlack);
+    EXPECT_EQ(KindOf(status), ErrorKind::kTimeout) << status;
+    EXPECT_THAT(Message(status),
+                AllOf(HasSubstr(" after 300ms"), Not(HasSubstr(absl::FormatDuration(of_others)))));
+    if (!is_late) failed.Step();
+  });
+}
+
 TEST_P(BackendConformance, ARankThatIsDestroyedFailsTheOthersSoon) {
   if (size() == 1) return;
   SuiteCountdown failed(size() - 1);

@@ -209,6 +209,45 @@ TEST(FailureReportTest, ATimeoutOnOneRankIsATimeoutOnAll) {
   }
 }
 
+// What a rank says that would have waited for 20s, had another not given up before.
+backends::Failure EndedByAnother(std::vector<int> awaited, std::vector<int> lost) {
+  backends::Failure failure = Lost(std::move(awaited), std::move(lost));
+  failure.timeout = absl::Seconds(20);
+  return failure;
+}
+
+TEST(FailureReportTest, ATimeoutOfAnotherRankIsToldAsItsOwn) {
+  auto store = std::make_shared<HashStore>();
+  const auto tables = JoinAll(*store, 3);
+  const auto diagnoses =
+      DiagnoseAll(store, tables, {TimedOut({1, 2}), EndedByAnother({0, 2}, {0})});
+  EXPECT_THAT(Message(diagnoses[0]),
+              AllOf(HasSubstr("sum): rank 2 (host "), HasSubstr(" has not arrived after 1s"),
+                    Not(HasSubstr("reported"))));
+  EXPECT_THAT(
+      Message(diagnoses[1]),
+      AllOf(HasSubstr("sum) failed after 200ms: rank 0 (host "),
+            HasSubstr(" reported: all_reduce #5 (float32, 10 elements, sum): rank 2 (host "),
+            HasSubstr(" has not arrived after 1s"), Not(HasSubstr("20s"))));
+  EXPECT_EQ(KindOf(diagnoses[1]), ErrorKind::kTimeout);
+  EXPECT_THAT(RanksOf(diagnoses[1]), ElementsAre(2));
+}
+
+TEST(FailureReportTest, ARankThatComesAfterAnotherGaveUpTellsThatOnesTimeout) {
+  auto store = std::make_shared<HashStore>();
+  const auto tables = JoinAll(*store, 2);
+  backends::FailureReporter(store, tables[0]).Report(TimedOut({1}));
+  const absl::Status diagnosis =
+      backends::FailureReporter(store, tables[1]).Diagnose(EndedByAnother({0}, {0}));
+  EXPECT_EQ(KindOf(diagnosis), ErrorKind::kTimeout);
+  EXPECT_THAT(Message(diagnosis),
+              AllOf(HasSubstr("sum) failed after 200ms: rank 0 (host "),
+                    HasSubstr(" reported: all_reduce #5 (float32, 10 elements, sum): "
+                              "not complete after 1s"),
+                    Not(HasSubstr("20s"))));
+  EXPECT_THAT(RanksOf(diagnosis), ElementsAre(0));
+}
+
 TEST(FailureReportTest, ARankThatHasLeftIsNotWaitedFor) {
   auto store = std::make_shared<HashStore>();
   const auto tables = JoinAll(*store, 2);
@@ -269,15 +308,16 @@ TEST(FailureReportTest, RanksInAReportThatTheGroupDoesNotHaveAreDropped) {
   auto store = std::make_shared<HashStore>();
   const auto tables = JoinAll(*store, 3);
   const std::string network = absl::StrCat(static_cast<int>(ErrorKind::kNetwork));
-  ASSERT_TRUE(store->Set("report/1", network + "\n-1 2 3 1000000\n\n\nbarrier #5\n\nlost").ok());
+  ASSERT_TRUE(
+      store->Set("report/1", network + "\n-1 2 3 1000000\n\n\nbarrier #5\n1s\n\nlost").ok());
   const std::string backend = absl::StrCat(static_cast<int>(ErrorKind::kBackend));
   for (const char* key : {"report/-1", "report/3", "report/1000000"}) {
-    ASSERT_TRUE(store->Set(key, backend + "\n\n\n\nbarrier #5\n0;0\nbroken").ok());
+    ASSERT_TRUE(store->Set(key, backend + "\n\n\n\nbarrier #5\n1s\n0;0\nbroken").ok());
   }
   const absl::Status lost = backends::FailureReporter(store, tables[0]).Diagnose(Lost({1, 2}));
   EXPECT_EQ(KindOf(lost), ErrorKind::kNetwork) << lost;
   EXPECT_THAT(RanksOf(lost), ElementsAre(2));
-  ASSERT_TRUE(store->Set("report/2", backend + "\n\n\n\nbarrier #5\n1,3,9;0\nbroken").ok());
+  ASSERT_TRUE(store->Set("report/2", backend + "\n\n\n\nbarrier #5\n1s\n1,3,9;0\nbroken").ok());
   const absl::Status told = backends::FailureReporter(store, tables[0]).Diagnose(Lost({1, 2}));
   EXPECT_EQ(KindOf(told), ErrorKind::kBackend) << told;
   EXPECT_THAT(RanksOf(told), ElementsAre(1));
