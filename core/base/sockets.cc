@@ -13,6 +13,7 @@
 #include "absl/strings/string_view.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
+#include "core/base/errno_payload.h"
 #include "syncline/check.h"
 #include "syncline/interrupt.h"
 #include "syncline/status.h"
@@ -52,7 +53,9 @@ std::string Remedy(int error) {
 }
 
 absl::Status Failed(absl::string_view what, int error) {
-  return NetworkError(absl::StrCat("cannot ", what, ": ", std::strerror(error), Remedy(error)));
+  return WithErrno(
+      NetworkError(absl::StrCat("cannot ", what, ": ", std::strerror(error), Remedy(error))),
+      error);
 }
 
 absl::Status TimedOut(absl::string_view what, const Deadline& deadline) {

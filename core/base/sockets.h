@@ -8,6 +8,7 @@
 //     the deadline has already passed; only Accept does not, see there.
 //   * A lack of descriptors or memory is a NetworkError that names the limit to raise. It is never
 //     retried: the pending connection would make poll return at once, and the loop spin.
+//   * The error of a system call has its errno (errno_payload.h).
 //   * A socket is opened non-blocking and close-on-exec. A write to a closed connection is an
 //     error, not a SIGPIPE.
 //

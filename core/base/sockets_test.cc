@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include <atomic>
+#include <cerrno>
 #include <csignal>
 #include <cstring>
 #include <string>
@@ -17,6 +18,7 @@
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
 #include "absl/types/span.h"
+#include "core/base/errno_payload.h"
 #include "core/testing/no_descriptors.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -186,6 +188,7 @@ TEST_P(SocketsTest, ARefusedConnectionIsAnErrorAtOnce) {
   const absl::Status status = Connect(listener.address, SOCK_STREAM, Later()).status();
   EXPECT_EQ(KindOf(status), ErrorKind::kNetwork);
   EXPECT_THAT(std::string(status.message()), HasSubstr("Connection refused"));
+  EXPECT_EQ(ErrnoOf(status), ECONNREFUSED);
 }
 
 TEST(UnixSocketsTest, ConnectWaitsForRoomInAFullBacklogUntilItsDeadline) {

@@ -294,6 +294,23 @@ TEST(RendezvousNetworkTest, AnInterruptEndsAllCallsThatAreMadeAtOnce) {
   EXPECT_LT(absl::Now() - began, kTimeout / 2);
 }
 
+TEST(RendezvousNetworkTest, WhereNobodyListensACallIsRefusedAndElsewhereNot) {
+  StoreNetworkOptions options;
+  options.secret = kSecret;
+  options.call_timeout = kTimeout;
+  const auto network = MakeStoreNetwork(options);
+  tcp_store::TCPServer::Options at;
+  at.secret = kSecret;
+  auto server = *tcp_store::TCPServer::Start(at);
+  const std::string address = absl::StrCat("127.0.0.1:", server->port());
+  EXPECT_TRUE(network->Connect(address, kTimeout, kTimeout).status.ok());
+  server.reset();
+  EXPECT_TRUE(network->Connect(address, kTimeout, kTimeout).is_refused);
+  const auto unknown = network->Connect("Connection refused:1", kTimeout, kTimeout);
+  EXPECT_FALSE(unknown.status.ok());
+  EXPECT_FALSE(unknown.is_refused);
+}
+
 TEST_F(ParticipantTest, ANodeThatNobodyAnswersSaysSo) {
   LaunchOptions options = Endpoint(29403, 2, 2);
   options.rendezvous.hosting = RendezvousOptions::Hosting::kNever;

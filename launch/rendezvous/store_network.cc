@@ -7,17 +7,16 @@
 #include <algorithm>
 #include <atomic>
 #include <cerrno>
-#include <cstring>
 #include <thread>
 #include <utility>
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
-#include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/time/clock.h"
+#include "core/base/errno_payload.h"
 #include "core/base/host.h"
 #include "core/base/sockets.h"
 #include "core/base/thread.h"
@@ -165,11 +164,6 @@ absl::StatusOr<RendezvousStore> OpenRendezvousStore(const StoreNetworkOptions& o
   }
 }
 
-// Whether the host is up and no process listens at the address. The status carries errno as text.
-bool IsRefusal(const absl::Status& status) {
-  return absl::StrContains(status.message(), std::strerror(ECONNREFUSED));
-}
-
 absl::StatusOr<base::SocketAddress> SocketAddressOf(const std::string& host, int port) {
   SYNCLINE_ASSIGN_OR_RETURN(const std::string number, base::FirstAddress(host));
   base::SocketAddress address;
@@ -261,8 +255,7 @@ class StoreNetwork final : public RendezvousNetwork {
     if (!lock.is_held()) return nullptr;
     auto server = Serve(options_);
     if (server.ok()) return *std::move(server);
-    endpoint_is_remote_ =
-        absl::StrContains(server.status().message(), std::strerror(EADDRNOTAVAIL));
+    endpoint_is_remote_ = base::ErrnoOf(server.status()) == EADDRNOTAVAIL;
     return nullptr;
   }
 
@@ -282,7 +275,8 @@ class StoreNetwork final : public RendezvousNetwork {
     connected.status = socket_address.status();
     if (!connected.status.ok()) return connected;
     connected.status = base::Connect(*socket_address, SOCK_STREAM, deadline).status();
-    connected.is_refused = !connected.status.ok() && IsRefusal(connected.status);
+    // The host is up and no process listens at the address.
+    connected.is_refused = base::ErrnoOf(connected.status) == ECONNREFUSED;
     if (!connected.status.ok()) return connected;
     StoreNetworkOptions options = options_;
     options.call_timeout = std::min(options.call_timeout, call_timeout);

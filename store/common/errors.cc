@@ -5,11 +5,9 @@
 #include <string>
 #include <vector>
 
-#include "absl/strings/cord.h"
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "absl/types/optional.h"
 #include "syncline/status.h"
 
 namespace syncline::store {
@@ -17,21 +15,6 @@ namespace {
 
 constexpr size_t kKeysShown = 8;
 constexpr size_t kBytesShown = 100;
-
-// The payload that marks a NotSetError: what its message says of its time.
-constexpr absl::string_view kNotSetUrl = "syncline/not-set";
-
-std::string NotSetAfter(absl::Duration timeout) {
-  return absl::StrCat(" not set after ",
-                      absl::FormatDuration(std::max(timeout, absl::ZeroDuration())));
-}
-
-// `message` and its part that NotSetAfter has made.
-absl::Status MakeNotSet(absl::string_view message, const std::string& after) {
-  absl::Status status = TimeoutError(message);
-  status.SetPayload(kNotSetUrl, absl::Cord(after));
-  return status;
-}
 
 std::string Quote(absl::string_view key) {
   absl::string_view rest = key.size() > kBytesShown ? "..." : "";
@@ -73,24 +56,10 @@ std::string DescribeKeys(absl::Span<const std::string> keys) {
 
 absl::Status NotSetError(absl::string_view store, absl::Span<const std::string> missing,
                          absl::Duration timeout) {
-  const std::string after = NotSetAfter(timeout);
-  return MakeNotSet(absl::StrCat("store ", store, ": ", DescribeKeys(missing), after,
-                                 "; see whether the process that sets ",
-                                 missing.size() == 1 ? "it" : "them", " is still alive"),
-                    after);
-}
-
-absl::Status AfterWait(const absl::Status& status, absl::Duration timeout) {
-  const absl::optional<absl::Cord> payload = status.GetPayload(kNotSetUrl);
-  const std::string before(payload.value_or(absl::Cord()));
-  std::string message(status.message());
-  const size_t at = message.rfind(before);  // The last: a key may hold such words too.
-  if (before.empty() || at == std::string::npos) {
-    return Annotate(status, absl::StrCat("given up after ", absl::FormatDuration(timeout)));
-  }
-  const std::string after = NotSetAfter(timeout);
-  message.replace(at, before.size(), after);
-  return MakeNotSet(message, after);
+  return TimeoutError(absl::StrCat("store ", store, ": ", DescribeKeys(missing), " not set after ",
+                                   absl::FormatDuration(std::max(timeout, absl::ZeroDuration())),
+                                   "; see whether the process that sets ",
+                                   missing.size() == 1 ? "it" : "them", " is still alive"));
 }
 
 absl::Status AnnotateStore(const absl::Status& status, absl::string_view store) {

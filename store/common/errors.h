@@ -28,11 +28,6 @@ std::string DescribeKey(absl::string_view key);
 absl::Status NotSetError(absl::string_view store, absl::Span<const std::string> missing,
                          absl::Duration timeout);
 
-// The timeout of a wait that was made in pieces, the last of which ended with the timeout `status`.
-// A NotSetError tells `timeout`, that of all pieces, in place of its own; any other timeout stays
-// as it is, preceded by "given up after `timeout`: ".
-absl::Status AfterWait(const absl::Status& status, absl::Duration timeout);
-
 // The same error, its message preceded by "store `store`: ". OK stays OK.
 absl::Status AnnotateStore(const absl::Status& status, absl::string_view store);
 

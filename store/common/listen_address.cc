@@ -17,6 +17,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
+#include "core/base/errno_payload.h"
 #include "core/base/resolve.h"
 #include "core/base/sockets.h"
 #include "syncline/status.h"
@@ -60,23 +61,23 @@ bool HasDescriptor(int pid, const std::set<std::string>& names) {
 }
 
 absl::Status ListenError(const std::string& host, int port, int error) {
-  const std::string address = JoinHostPort(host, port);
+  const auto cannot = [&](const auto&... why) {
+    return base::WithErrno(
+        NetworkError(absl::StrCat("cannot listen on ", JoinHostPort(host, port), ": ", why...)),
+        error);
+  };
   switch (error) {
     case EADDRINUSE: {
       const std::optional<int> pid = FindListener(port);
-      return NetworkError(absl::StrCat("cannot listen on ", address, ": address already in use",
-                                       pid.has_value() ? absl::StrCat(" by pid ", *pid) : "",
-                                       "; pass port 0 to let the system choose"));
+      return cannot("address already in use", pid.has_value() ? absl::StrCat(" by pid ", *pid) : "",
+                    "; pass port 0 to let the system choose");
     }
     case EADDRNOTAVAIL:
-      return NetworkError(absl::StrCat("cannot listen on ", address,
-                                       ": this host does not have that address; pass one of its ",
-                                       "own, such as 127.0.0.1"));
+      return cannot("this host does not have that address; pass one of its own, such as 127.0.0.1");
     case EACCES:
-      return NetworkError(absl::StrCat("cannot listen on ", address, ": no permission",
-                                       "; pass port 0 to let the system choose"));
+      return cannot("no permission; pass port 0 to let the system choose");
     default:
-      return NetworkError(absl::StrCat("cannot listen on ", address, ": ", std::strerror(error)));
+      return cannot(std::strerror(error));
   }
 }
 

@@ -25,8 +25,9 @@ struct Listener {
 
 // Listens on each address of `host` that this process can have, on one port for all (0: of the
 // system's choice). 0.0.0.0 and :: stand for all addresses of this host, IPv4 and IPv6. If there is
-// none, the NetworkError says what to do; where another process has the port, the error names that
-// process if /proc shows it. Fails at the deadline, as Resolve does, if `host` cannot be looked up.
+// none, the NetworkError says what to do, and has the errno (core/base/errno_payload.h); where
+// another process has the port, the error names that process if /proc shows it. Fails at the
+// deadline, as Resolve does, if `host` cannot be looked up.
 absl::StatusOr<Listener> Listen(const std::string& host, int port,
                                 const Deadline& deadline = Deadline(base::kResolveTimeout));
 

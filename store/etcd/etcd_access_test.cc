@@ -1,4 +1,6 @@
 // Access to an etcd store: the credentials that it takes, and the errors without them.
+#include <grpcpp/grpcpp.h>
+
 #include <fstream>
 #include <memory>
 #include <string>
@@ -8,8 +10,10 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
+#include "etcd/etcdserver/etcdserverpb/rpc.grpc.pb.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "store/etcd/etcd_client.h"
 #include "store/etcd/etcd_testing.h"
 #include "syncline/deadline.h"
 #include "syncline/etcd_store.h"
@@ -236,6 +240,71 @@ TEST(EtcdUserlessTest, AUserWhomTheClusterDoesNotAskForIsServed) {
   EXPECT_TRUE(store->Set("key", "value").ok());
   server.EnableAuth("/syncline");
   EXPECT_TRUE(store->Set("key", "another").ok());
+}
+
+// A server that answers with the codes that etcd has, and words that it has not.
+class RewordingServer {
+ public:
+  RewordingServer(grpc::StatusCode login, grpc::StatusCode change) {
+    auth_.code = login;
+    kv_.code = change;
+    grpc::ServerBuilder builder;
+    builder.AddListeningPort("127.0.0.1:0", grpc::InsecureServerCredentials(), &port_);
+    builder.RegisterService(&auth_);
+    builder.RegisterService(&kv_);
+    server_ = builder.BuildAndStart();
+  }
+
+  // The error of a change by "worker".
+  absl::Status Change() const {
+    StoreConfig::Etcd options;
+    options.endpoints = absl::StrCat("127.0.0.1:", port_);
+    options.user = options.password = "worker";
+    const auto client = EtcdClient::Create(options);
+    EXPECT_TRUE(client.ok()) << client.status();
+    return (*client)->Txn({}, Deadline(kTimeout)).status();
+  }
+
+ private:
+  struct Auth final : etcdserverpb::Auth::Service {
+    grpc::Status Authenticate(grpc::ServerContext*, const etcdserverpb::AuthenticateRequest*,
+                              etcdserverpb::AuthenticateResponse*) override {
+      return {code, "worded otherwise"};
+    }
+    grpc::StatusCode code;
+  };
+  struct Kv final : etcdserverpb::KV::Service {
+    grpc::Status Txn(grpc::ServerContext*, const etcdserverpb::TxnRequest*,
+                     etcdserverpb::TxnResponse*) override {
+      return {code, "worded otherwise"};
+    }
+    grpc::StatusCode code;
+  };
+
+  Auth auth_;
+  Kv kv_;
+  int port_ = 0;
+  std::unique_ptr<grpc::Server> server_;
+};
+
+TEST(EtcdCodesTest, ALoginThatIsRefusedIsKnownByItsCode) {
+  const RewordingServer server(grpc::StatusCode::INVALID_ARGUMENT, grpc::StatusCode::OK);
+  const absl::Status status = server.Change();
+  EXPECT_EQ(KindOf(status), ErrorKind::kNetwork) << status;
+  EXPECT_THAT(std::string(status.message()), HasSubstr("etcd does not accept user 'worker'"));
+}
+
+TEST(EtcdCodesTest, AClusterThatAsksForNoLoginAndALeaseThatHasEndedAreKnownByTheirCodes) {
+  const RewordingServer server(grpc::StatusCode::FAILED_PRECONDITION, grpc::StatusCode::NOT_FOUND);
+  EXPECT_EQ(server.Change(), ContentsExpiredError());
+}
+
+TEST(EtcdCodesTest, WhatIsWrongWithAChangeIsNotTakenForTheLogin) {
+  const RewordingServer server(grpc::StatusCode::FAILED_PRECONDITION,
+                               grpc::StatusCode::INVALID_ARGUMENT);
+  const absl::Status status = server.Change();
+  EXPECT_EQ(KindOf(status), ErrorKind::kStore) << status;
+  EXPECT_THAT(std::string(status.message()), HasSubstr("refused: worded otherwise"));
 }
 
 }  // namespace

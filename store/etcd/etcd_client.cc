@@ -94,22 +94,28 @@ grpc::Status Call(grpc::ClientContext* context, Response* response, Start start)
   return status;
 }
 
+// etcd's servers and gRPC describe an error by a code and words, without details. Several causes
+// share a code, so where no code tells them apart, as below, this looks for the words of one.
 // `words` are in lower case.
 bool Says(const grpc::Status& status, absl::string_view words) {
   return absl::StrContains(absl::AsciiStrToLower(status.error_message()), words);
 }
 
-// The server does not know who asks, or not any more.
+// The server does not know who asks, or not any more: a token that it does not know has a code of
+// its own. That there is no token is INVALID_ARGUMENT, as all else that is wrong with a request;
+// and a token from before a change of users is UNKNOWN.
 bool IsAnonymous(const grpc::Status& status) {
   return status.error_code() == StatusCode::UNAUTHENTICATED || Says(status, "user name is empty") ||
-         Says(status, "invalid auth token") || Says(status, "revision in header is old");
+         Says(status, "revision in header is old");
 }
 
-// One end does not trust the other, or does not speak TLS; that will not change.
+// One end does not trust the other, or does not speak TLS; that will not change. To gRPC this is
+// UNAVAILABLE, as every connection that cannot be made.
 bool IsUntrusted(const grpc::Status& status) {
   return Says(status, "handshake failed: ssl_error_ssl") || Says(status, "peer name");
 }
 
+// INVALID_ARGUMENT of etcd, RESOURCE_EXHAUSTED of gRPC.
 bool IsTooLarge(const grpc::Status& status) {
   return Says(status, "request is too large") || Says(status, "larger than max");
 }
@@ -124,7 +130,7 @@ bool MayPass(const grpc::Status& status) {
     case StatusCode::INTERNAL:
     case StatusCode::UNKNOWN:
       return true;
-    case StatusCode::RESOURCE_EXHAUSTED:
+    case StatusCode::RESOURCE_EXHAUSTED:  // Also of a database that is full.
       return Says(status, "too many requests");
     default:
       return false;
@@ -163,6 +169,11 @@ absl::StatusOr<std::unique_ptr<EtcdClient>> EtcdClient::Create(const StoreConfig
   return std::unique_ptr<EtcdClient>(
       new EtcdClient(std::move(servers), options.user, options.password));
 }
+
+struct EtcdClient::Outcome {
+  grpc::Status status;
+  bool is_of_login = false;  // The server has refused the login, before the call itself.
+};
 
 EtcdClient::EtcdClient(std::vector<Server> servers, std::string user, std::string password)
     : servers_(std::move(servers)), user_(std::move(user)), password_(std::move(password)) {}
@@ -287,13 +298,14 @@ absl::Status EtcdClient::Repeat(const Deadline& deadline, Attempt attempt) {
     // Even with no time left one attempt must be possible.
     const absl::Duration limit =
         std::min(std::max(deadline.Remaining(), absl::Milliseconds(1)), kAttempt);
-    const grpc::Status status = TryOnce(servers_[current % servers_.size()], limit, attempt);
+    const Outcome outcome = TryOnce(servers_[current % servers_.size()], limit, attempt);
+    const grpc::Status& status = outcome.status;
     if (status.ok()) return absl::OkStatus();
     SYNCLINE_RETURN_IF_ERROR(Interruption());
     if (IsAnonymous(status) && !user_.empty()) {
       cause = status;
     } else if (!MayPass(status) || (IsUntrusted(status) && ++untrusted >= servers_.size())) {
-      return Refused(status);
+      return Refused(outcome);
     } else {
       if (cause.ok() || status.error_code() != StatusCode::DEADLINE_EXCEEDED) cause = status;
       size_t expected = current;
@@ -306,19 +318,20 @@ absl::Status EtcdClient::Repeat(const Deadline& deadline, Attempt attempt) {
   }
 }
 
-grpc::Status EtcdClient::TryOnce(const Server& server, absl::Duration limit, Attempt attempt) {
+EtcdClient::Outcome EtcdClient::TryOnce(const Server& server, absl::Duration limit,
+                                        Attempt attempt) {
   grpc::ClientContext context;
   std::optional<std::string> token = this->token();
   if (!user_.empty() && !token.has_value()) {
     const grpc::Status status = Authenticate(server, limit);
-    if (!status.ok()) return status;
+    if (!status.ok()) return {status, /*is_of_login=*/true};
     token = this->token();
   }
   context.set_deadline(After(limit));
   if (token.has_value() && !token->empty()) context.AddMetadata("token", *token);
   grpc::Status status = attempt(server, &context);
   if (IsAnonymous(status)) Forget(token.value_or(""));
-  return status;
+  return {status};
 }
 
 grpc::Status EtcdClient::Authenticate(const Server& server, absl::Duration limit) {
@@ -331,15 +344,17 @@ grpc::Status EtcdClient::Authenticate(const Server& server, absl::Duration limit
   grpc::Status status = Call(&context, &response, [&](grpc::CompletionQueue* queue) {
     return server.auth->AsyncAuthenticate(&context, request, queue);
   });
-  // As etcd's own clients do: who names a user need not know whether the cluster asks for one.
-  if (Says(status, "authentication is not enabled")) status = grpc::Status::OK;
+  // Of a login, the code says that authentication is not enabled. As etcd's own clients do: who
+  // names a user need not know whether the cluster asks for one.
+  if (status.error_code() == StatusCode::FAILED_PRECONDITION) status = grpc::Status::OK;
   if (!status.ok()) return status;
   absl::MutexLock lock(&mutex_);
   token_ = response.token();
   return status;
 }
 
-absl::Status EtcdClient::Refused(const grpc::Status& status) const {
+absl::Status EtcdClient::Refused(const Outcome& outcome) const {
+  const grpc::Status& status = outcome.status;
   const std::string& said = status.error_message();
   if (IsUntrusted(status)) {
     return NetworkError(absl::StrCat("one end does not trust the other (", said,
@@ -347,15 +362,16 @@ absl::Status EtcdClient::Refused(const grpc::Status& status) const {
                                      "servers' certificates, whether these name the host, and ",
                                      "whether the servers speak TLS"));
   }
-  if (Says(status, "authentication failed")) {
+  if (outcome.is_of_login && status.error_code() == StatusCode::INVALID_ARGUMENT) {
     return NetworkError(absl::StrCat("etcd does not accept user '", user_, "' (", said,
                                      "); check the user's name and password"));
   }
   if (IsAnonymous(status)) {
     return NetworkError(absl::StrCat("etcd asks who we are (", said, "); give user and password"));
   }
-  if (Says(status, "requested lease not found")) return ContentsExpiredError();
   switch (status.error_code()) {
+    case StatusCode::NOT_FOUND:  // Of the calls that are made here: the lease that a put names.
+      return ContentsExpiredError();
     case StatusCode::PERMISSION_DENIED:
       return StoreError(absl::StrCat("user '", user_, "' may not use these keys (", said,
                                      "); grant the user's role readwrite on the store's prefix"));

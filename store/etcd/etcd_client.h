@@ -67,15 +67,16 @@ class EtcdClient {
 
  private:
   struct Server;
+  struct Outcome;
   using Attempt =
       absl::FunctionRef<grpc::Status(const Server& server, grpc::ClientContext* context)>;
 
   EtcdClient(std::vector<Server> servers, std::string user, std::string password);
 
   absl::Status Repeat(const Deadline& deadline, Attempt attempt);
-  grpc::Status TryOnce(const Server& server, absl::Duration limit, Attempt attempt);
+  Outcome TryOnce(const Server& server, absl::Duration limit, Attempt attempt);
   grpc::Status Authenticate(const Server& server, absl::Duration limit);
-  absl::Status Refused(const grpc::Status& status) const;
+  absl::Status Refused(const Outcome& outcome) const;
   absl::Status GivenUp(const grpc::Status& status, absl::Duration timeout) const;
   std::optional<std::string> token() const;
   void Forget(const std::string& token);

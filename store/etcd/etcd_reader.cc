@@ -3,17 +3,15 @@
 #include <algorithm>
 #include <utility>
 
+#include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
-#include "store/common/errors.h"
 #include "store/etcd/etcd_requests.h"
 #include "syncline/interrupt.h"
 #include "syncline/status.h"
 
 namespace syncline::etcd_store {
 namespace {
-
-using store::AfterWait;
 
 namespace pb = etcdserverpb;
 
@@ -79,8 +77,10 @@ absl::StatusOr<EtcdSnapshot> AwaitEtcd(EtcdClient& client, absl::Span<const std:
     const Deadline reading(std::max(deadline.Remaining(), kReadGrace));
     absl::StatusOr<EtcdSnapshot> snapshot = ReadEtcd(client, keys, part, reading);
     if (!snapshot.ok()) {
-      return deadline.Expired() ? AfterWait(snapshot.status(), deadline.timeout())
-                                : snapshot.status();
+      if (!deadline.Expired()) return snapshot.status();
+      // The error tells the time of the last reading alone.
+      return Annotate(snapshot.status(),
+                      absl::StrCat("given up after ", absl::FormatDuration(deadline.timeout())));
     }
     std::vector<std::string> missing = snapshot->Missing(keys);
     if (missing.empty() || deadline.Expired()) return snapshot;

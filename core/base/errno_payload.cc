@@ -1,0 +1,28 @@
+#include "core/base/errno_payload.h"
+
+#include <string>
+
+#include "absl/strings/cord.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/types/optional.h"
+
+namespace syncline::base {
+namespace {
+
+constexpr absl::string_view kErrnoUrl = "syncline/errno";
+
+}  // namespace
+
+absl::Status WithErrno(absl::Status status, int error) {
+  if (!status.ok()) status.SetPayload(kErrnoUrl, absl::Cord(absl::StrCat(error)));
+  return status;
+}
+
+int ErrnoOf(const absl::Status& status) {
+  const absl::optional<absl::Cord> payload = status.GetPayload(kErrnoUrl);
+  int error = 0;
+  return payload.has_value() && absl::SimpleAtoi(std::string(*payload), &error) ? error : 0;
+}
+
+}  // namespace syncline::base
