@@ -5,6 +5,8 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
+#include "absl/types/optional.h"
+#include "core/store/error_text.h"
 #include "syncline/check.h"
 #include "syncline/prefix_store.h"
 #include "syncline/status.h"
@@ -41,6 +43,15 @@ absl::StatusOr<std::set<int>> SlotsLeft(Store& generation) {
 std::string SlotKey(int slot) { return absl::StrCat(kSlotPrefix, slot); }
 std::string LeftKey(int slot) { return absl::StrCat(kLeftPrefix, slot); }
 
+absl::Status ParseOutcome(absl::string_view outcome, int size) {
+  if (outcome == kComplete) return absl::OkStatus();
+  absl::optional<absl::Status> error = store::ParseError(outcome, size);
+  if (error.has_value()) return *std::move(error);
+  return StoreError(absl::StrCat("the outcome of joining is '", outcome,
+                                 "', which is not understood: do two jobs, or two versions of ",
+                                 "Syncline, share a store?"));
+}
+
 absl::StatusOr<std::vector<JoinRecord>> RecordsSoFar(Store& generation) {
   absl::StatusOr<std::vector<std::string>> texts;
   // A process that is refused takes its record back. If that happens between the two calls, the
@@ -60,7 +71,7 @@ absl::StatusOr<std::vector<JoinRecord>> RecordsSoFar(Store& generation) {
 absl::StatusOr<JoinGenerations::Slot> JoinGenerations::TakeSlot(const JoinRecord& self) {
   SYNCLINE_ASSIGN_OR_RETURN(int64_t number, First());
   std::optional<Slots> free;  // All slots, if nobody of an earlier generation is still there.
-  std::string failure;
+  absl::Status failure;
   for (;; ++number) {
     const std::shared_ptr<Store> generation = Generation(number);
     SYNCLINE_ASSIGN_OR_RETURN(const std::string outcome, OutcomeOf(*generation));
@@ -69,7 +80,7 @@ absl::StatusOr<JoinGenerations::Slot> JoinGenerations::TakeSlot(const JoinRecord
       if (slot == 0) return TooManyProcesses(*generation);
       return Slot{generation, slot, failure};
     }
-    failure = outcome == kComplete ? "" : outcome;
+    failure = ParseOutcome(outcome, size_);
     if (outcome == kComplete) {
       SYNCLINE_ASSIGN_OR_RETURN(free, SlotsLeft(*generation));
       if (free->empty()) return TooManyProcesses(*generation);

@@ -20,12 +20,17 @@
 namespace syncline::join {
 
 // Keys in the store of one generation. A slot's key holds the JoinRecord of the process that took
-// the slot. The outcome is decided once for all: kComplete, or why the generation has failed.
+// the slot. The outcome is decided once for all: kComplete, or why the generation has failed, as
+// store::SerializeError writes it.
 std::string SlotKey(int slot);
 std::string LeftKey(int slot);  // Set once the process in this slot has left the world.
 inline constexpr absl::string_view kSlotPrefix = "slot/";
 inline constexpr absl::string_view kOutcome = "outcome";
 inline constexpr absl::string_view kComplete = "complete";
+
+// The status that an outcome means for every process of a generation of `size` ranks. StoreError if
+// no process of this version has written it.
+absl::Status ParseOutcome(absl::string_view outcome, int size);
 
 // The records in `generation` now, by rank.
 absl::StatusOr<std::vector<JoinRecord>> RecordsSoFar(Store& generation);
@@ -42,7 +47,7 @@ class JoinGenerations {
   struct Slot {
     std::shared_ptr<Store> generation;  // The part of the store that belongs to one generation.
     int number = 0;                     // From 1.
-    std::string previous_failure;  // Why the generation before has failed; empty if it has not.
+    absl::Status previous_failure;      // Why the generation before has failed; OK if it has not.
   };
 
   // `store` is the part for worlds of `size`.

@@ -3,14 +3,16 @@
 #include <algorithm>
 #include <set>
 #include <utility>
+#include <vector>
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/strip.h"
 #include "core/base/rank_ranges.h"
 #include "core/join/join_generations.h"
 #include "core/join/join_record.h"
+#include "core/store/error_text.h"
 #include "syncline/check.h"
+#include "syncline/error_origin.h"
 #include "syncline/interrupt.h"
 #include "syncline/log.h"
 #include "syncline/prefix_store.h"
@@ -33,9 +35,6 @@ std::string ReservationKey(int rank) { return absl::StrCat("reserved/", rank); }
 constexpr absl::string_view kPresent = "present";
 std::string AcknowledgedKey(absl::string_view slot) { return absl::StrCat("acknowledged/", slot); }
 
-// An outcome begins with this if a process has ended the generation because it was interrupted.
-constexpr absl::string_view kInterrupted = "interrupted: ";
-
 std::shared_ptr<Store> PartOfSize(absl::string_view size, const std::shared_ptr<Store>& store) {
   return std::make_shared<PrefixStore>(absl::StrCat("size ", size), store);
 }
@@ -50,36 +49,23 @@ std::string Milliseconds(absl::Duration duration) {
   return absl::FormatDuration(absl::Trunc(duration, absl::Milliseconds(1)));
 }
 
-// "rank 1, 2 of 3" or, where ranks are to be assigned, "2 of 3 processes".
-std::string DescribeMissing(const std::vector<JoinRecord>& records, int size) {
+// The ranks that are not among those of `records`; empty where ranks are to be assigned.
+std::vector<int> AbsentRanks(const std::vector<JoinRecord>& records, int size) {
   std::set<int> present;
   for (const JoinRecord& record : records) present.insert(record.rank);
-  if (present.count(-1) != 0) {
-    return absl::StrCat(size - static_cast<int>(records.size()), " of ", size, " processes");
-  }
   std::vector<int> absent;
+  if (present.count(-1) != 0) return absent;
   for (int rank = 0; rank < size; ++rank) {
     if (present.count(rank) == 0) absent.push_back(rank);
   }
-  return absl::StrCat("rank ", base::RankRanges(absent), " of ", size);
+  return absent;
 }
 
-// Says who has come and who has not. `slot` is this process's own. An error if the store does not
-// answer.
-absl::StatusOr<std::string> DescribeTimeout(Store& generation, int slot, int size,
-                                            absl::Duration waited) {
-  // Its own slot is there, so a store that is alive answers at once. A store that is silent would
-  // hold up each of the requests below for its full timeout.
-  absl::Status answers = generation.Wait({SlotKey(slot)}, kStoreProbeTimeout);
-  const auto records = answers.ok() ? RecordsSoFar(generation) : answers;
-  if (!records.ok()) {
-    return Annotate(records.status(),
-                    absl::StrCat("not all ranks joined within ", Milliseconds(waited)));
-  }
-  return absl::StrCat(DescribeMissing(*records, size), " did not join within ",
-                      Milliseconds(waited), "; present: ", Describe(*records),
-                      ". Were all ranks started, with the same world_size and store (",
-                      WithoutPrefixes(generation), ")?");
+// "rank 1, 2 of 3" or, where ranks are to be assigned, "2 of 3 processes".
+std::string DescribeMissing(const std::vector<JoinRecord>& records, int size) {
+  const std::vector<int> absent = AbsentRanks(records, size);
+  if (!absent.empty()) return absl::StrCat("rank ", base::RankRanges(absent), " of ", size);
+  return absl::StrCat(size - static_cast<int>(records.size()), " of ", size, " processes");
 }
 
 // Whether no process with a lower slot is there. That one logs for all.
@@ -160,42 +146,52 @@ absl::StatusOr<JoinGenerations::Slot> TakeSlot(Store& store, const std::shared_p
   return SizeMismatch(size, agreed);
 }
 
-// The status that an outcome means for every process of the generation.
-absl::Status StatusOf(absl::string_view outcome) {
-  if (outcome == kComplete) return absl::OkStatus();
-  if (absl::ConsumePrefix(&outcome, kInterrupted)) return BackendError(outcome);
-  return TimeoutError(outcome);
-}
-
 // Proposes an outcome. The first proposal counts, for all; returns the status that it means.
-absl::Status Decide(Store& generation, absl::string_view outcome) {
+absl::Status Decide(Store& generation, absl::string_view outcome, int size) {
   SYNCLINE_ASSIGN_OR_RETURN(const auto decided, generation.CompareSet(kOutcome, "", outcome));
-  return StatusOf(decided.value);
+  return ParseOutcome(decided.value, size);
 }
 
 // A process that leaves early ends the generation for all: they would wait for it in vain. Returns
 // OK if the generation is complete all the same.
-absl::Status FailInterrupted(Store& generation, const absl::Status& interruption) {
+absl::Status FailInterrupted(Store& generation, int size, const absl::Status& interruption) {
   const Uninterruptible deciding;
-  const absl::Status decided = Decide(
-      generation, absl::StrCat(kInterrupted, "a process (", base::ThisPeer().ToString(), ") was ",
-                               interruption.message(), " while it waited for others to join"));
+  const absl::Status failure =
+      BackendError(absl::StrCat("a process (", base::ThisPeer().ToString(), ") was ",
+                                interruption.message(), " while it waited for others to join"));
+  const absl::Status decided = Decide(generation, store::SerializeError(failure), size);
   return decided.ok() ? decided : interruption;
+}
+
+// The deadline has passed: proposes a failure that says who has come and who has not. `slot` is
+// this process's own. An error if the store does not answer.
+absl::Status FailLate(Store& generation, int slot, int size, absl::Duration waited) {
+  // Its own slot is there, so a store that is alive answers at once. A store that is silent would
+  // hold up each of the requests below for its full timeout.
+  absl::Status answers = generation.Wait({SlotKey(slot)}, kStoreProbeTimeout);
+  const auto records = answers.ok() ? RecordsSoFar(generation) : answers;
+  if (!records.ok()) {
+    return Annotate(records.status(),
+                    absl::StrCat("not all ranks joined within ", Milliseconds(waited)));
+  }
+  const absl::Status late =
+      TimeoutError(absl::StrCat(DescribeMissing(*records, size), " did not join within ",
+                                Milliseconds(waited), "; present: ", Describe(*records),
+                                ". Were all ranks started, with the same world_size and store (",
+                                WithoutPrefixes(generation), ")?"));
+  return Decide(generation, store::SerializeError(WithRanks(late, AbsentRanks(*records, size))),
+                size);
 }
 
 // Waits for the outcome. At the deadline this process decides that the generation has failed.
 absl::Status AwaitOutcome(Store& generation, int slot, int size, const Deadline& deadline) {
   while (true) {
     const auto outcome = generation.Get(kOutcome, std::min(deadline.Remaining(), kLogInterval));
-    if (outcome.ok()) return StatusOf(*outcome);
-    if (IsInterrupted(outcome.status())) return FailInterrupted(generation, outcome.status());
+    if (outcome.ok()) return ParseOutcome(*outcome, size);
+    if (IsInterrupted(outcome.status())) return FailInterrupted(generation, size, outcome.status());
     if (!absl::IsDeadlineExceeded(outcome.status())) return outcome.status();
     const absl::Duration waited = deadline.timeout() - deadline.Remaining();
-    if (deadline.Expired()) {
-      SYNCLINE_ASSIGN_OR_RETURN(const std::string failure,
-                                DescribeTimeout(generation, slot, size, waited));
-      return Decide(generation, failure);
-    }
+    if (deadline.Expired()) return FailLate(generation, slot, size, waited);
     LogStillJoining(generation, slot, size, waited);
   }
 }
@@ -211,7 +207,7 @@ absl::Status AwaitAll(Store& generation, int slot, int size, const Deadline& dea
   // The count is of processes that hold a slot and have seen the outcome open. One that dies after
   // this stays counted: the generation completes, and its group finds out that the rank is dead.
   SYNCLINE_ASSIGN_OR_RETURN(const int64_t present, generation.Add(kPresent, 1));
-  if (present == size) return Decide(generation, kComplete);
+  if (present == size) return Decide(generation, kComplete, size);
   return AwaitOutcome(generation, slot, size, deadline);
 }
 
@@ -261,9 +257,11 @@ absl::StatusOr<JoinProtocol> JoinProtocol::Join(const std::shared_ptr<Store>& st
   if (joined.Leave(Deadline(kStoreProbeTimeout)).ok()) {
     AcknowledgeFailure(*joined.generation_, joined.slot_, request.role);
   }
-  if (slot->previous_failure.empty() || KindOf(status) != ErrorKind::kTimeout) return status;
-  return TimeoutError(absl::StrCat(
-      status.message(), " The attempt before had failed, too: ", slot->previous_failure));
+  if (slot->previous_failure.ok() || KindOf(status) != ErrorKind::kTimeout) return status;
+  return WithOriginOf(
+      TimeoutError(absl::StrCat(status.message(), " The attempt before had failed, too: ",
+                                slot->previous_failure.message())),
+      status);
 }
 
 absl::Status JoinProtocol::ReadRecords(int size, const Deadline& deadline) {

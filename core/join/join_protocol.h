@@ -43,7 +43,8 @@ class JoinProtocol {
   // Returns once all ranks have come. After an error the rank is free again.
   //   ArgumentError  the rank is taken, the ranks do not agree on the size, or there are more
   //                  processes than slots
-  //   TimeoutError   not all came by the deadline of one rank; it says who, on all that have come
+  //   TimeoutError   not all came by the deadline of one rank; it says who, on all that have come,
+  //                  also as its ErrorOrigin where ranks are given
   //   BackendError   another process was interrupted while it waited
   //   StoreError, NetworkError  of the store
   static absl::StatusOr<JoinProtocol> Join(const std::shared_ptr<Store>& store,

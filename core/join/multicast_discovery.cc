@@ -18,6 +18,7 @@
 #include "core/base/rank_ranges.h"
 #include "core/join/multicast_announcement.h"
 #include "core/join/multicast_socket.h"
+#include "syncline/error_origin.h"
 #include "syncline/interrupt.h"
 #include "syncline/status.h"
 
@@ -316,14 +317,19 @@ absl::Status MulticastDiscovery::AwaitClients(Store& store) {
     AnnounceAndReceive();
   }
   std::vector<std::string> missing;
+  std::vector<int> ranks;
   for (const auto& entry : clients) {
     const std::string key = absl::StrCat(kClientPrefix, absl::BytesToHexString(entry.first));
-    if (std::count(came.begin(), came.end(), key) == 0) missing.push_back(Describe(entry.second));
+    if (std::count(came.begin(), came.end(), key) != 0) continue;
+    missing.push_back(Describe(entry.second));
+    // -1 of a process to which a rank is assigned.
+    if (entry.second.announcement.rank >= 0) ranks.push_back(entry.second.announcement.rank);
   }
-  return TimeoutError(absl::StrCat(
+  const absl::Status late = TimeoutError(absl::StrCat(
       "these processes of ", Job(), " were heard, but did not connect to ", store.ToString(),
       " within ", absl::FormatDuration(deadline_.timeout()), ": ", absl::StrJoin(missing, ", "),
       "; see whether they still run and reach that address"));
+  return WithRanks(late, std::move(ranks));
 }
 
 absl::StatusOr<OpenedStore> MulticastDiscovery::Connect(const MulticastAnnouncement& server,
@@ -386,8 +392,9 @@ absl::Status MulticastDiscovery::TimeoutStatus() const {
   }
   if (ignored_ > 0) absl::StrAppend(&text, "; ignored ", ignored_, " datagrams, ", last_ignored_);
   if (!last_error_.ok()) absl::StrAppend(&text, "; last error: ", last_error_.message());
-  return TimeoutError(absl::StrCat(
+  const absl::Status late = TimeoutError(absl::StrCat(
       text, ". Were all started, with the same group_name, in one network that passes multicast?"));
+  return WithRanks(late, missing);
 }
 
 }  // namespace

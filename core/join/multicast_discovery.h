@@ -35,8 +35,9 @@ struct MulticastOptions {
 // process waits for a time to pass.
 //
 // Called by all processes of the job, on any thread. TimeoutError that lists the processes that
-// were heard and those that were not; ArgumentError if a rank is given twice, sizes differ, or
-// there are more than `size` processes; NetworkError if the group cannot be joined.
+// were heard and those that were not, whose ranks are its ErrorOrigin's; ArgumentError if a rank is
+// given twice, sizes differ, or there are more than `size` processes; NetworkError if the group
+// cannot be joined.
 absl::StatusOr<OpenedStore> DiscoverStoreByMulticast(const MulticastOptions& options,
                                                      const Deadline& deadline);
 

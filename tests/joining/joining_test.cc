@@ -12,6 +12,7 @@
 #include "absl/strings/str_cat.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "syncline/error_origin.h"
 #include "syncline/file_store.h"
 #include "syncline/hash_store.h"
 #include "syncline/status.h"
@@ -24,7 +25,9 @@ namespace {
 
 using ::testing::AllOf;
 using ::testing::AnyOf;
+using ::testing::ElementsAre;
 using ::testing::HasSubstr;
+using ::testing::IsEmpty;
 
 std::string Message(const absl::Status& status) { return std::string(status.message()); }
 
@@ -203,6 +206,7 @@ TEST_P(MethodTest, ThoseWhoAreMissingAreCounted) {
     EXPECT_THAT(Message(status), AllOf(AnyOf(HasSubstr("1 of 3 processes did not join"),
                                              HasSubstr("only 2 of 3 processes")),
                                        HasSubstr(absl::StrCat("pid ", getpid()))));
+    EXPECT_THAT(RanksOf(status), IsEmpty()) << status;
   }
 }
 
@@ -216,6 +220,7 @@ TEST_P(MethodTest, ARankThatIsMissingIsNamed) {
     EXPECT_EQ(KindOf(status), ErrorKind::kTimeout) << status;
     EXPECT_THAT(Message(status),
                 AnyOf(HasSubstr("rank 2 of 3 did not join"), HasSubstr("missing: rank 2")));
+    EXPECT_THAT(RanksOf(status), ElementsAre(2)) << status;
   }
 }
 
@@ -351,6 +356,7 @@ TEST_F(RoundsTest, WhoComesAfterTheOthersGaveUpWaitsForThemToTryAgainAndIsToldWh
   EXPECT_EQ(KindOf(status), ErrorKind::kTimeout);
   EXPECT_THAT(Message(status), AllOf(HasSubstr("rank 0 of 2 did not join within"),
                                      HasSubstr("The attempt before had failed, too: rank 1 of 2")));
+  EXPECT_THAT(RanksOf(status), ElementsAre(0)) << status;
 }
 
 TEST(TcpTest, APortThatIsNotAStoresIsSaidToBeInUse) {

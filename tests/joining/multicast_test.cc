@@ -20,6 +20,7 @@
 #include "core/join/multicast_socket.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "syncline/error_origin.h"
 #include "syncline/status.h"
 #include "syncline/tcp_store.h"
 #include "tests/support/ranks.h"
@@ -35,6 +36,7 @@ using join::MulticastSocket;
 using join::OpenedStore;
 using ::testing::AllOf;
 using ::testing::AnyOf;
+using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
 constexpr absl::Duration kTimeout = absl::Seconds(60);
@@ -289,6 +291,7 @@ TEST_F(MulticastTest, WhoIsMissingIsNamed) {
                 AllOf(HasSubstr("only 2 of 3 processes of job 'job'"),
                       HasSubstr(absl::StrCat(kGroup, ":", port_)),
                       HasSubstr(absl::StrCat("pid ", getpid())), HasSubstr("missing: rank 2")));
+    EXPECT_THAT(RanksOf(status), ElementsAre(2)) << status;
   }
 }
 

@@ -12,6 +12,7 @@
 #include "absl/strings/str_cat.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "syncline/error_origin.h"
 #include "syncline/hash_store.h"
 #include "syncline/log.h"
 #include "syncline/reducer.h"
@@ -22,6 +23,7 @@ namespace syncline {
 namespace {
 
 using ::testing::AllOf;
+using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
 // Before the first line, when the log reads it.
@@ -216,6 +218,7 @@ TEST(JoinTest, ARankThatIsMissingIsNamed) {
     EXPECT_EQ(KindOf(status), ErrorKind::kTimeout) << status;
     EXPECT_THAT(Message(status), AllOf(HasSubstr("rank 2 of 3 did not join"),
                                        HasSubstr(absl::StrCat("pid ", getpid()))));
+    EXPECT_THAT(RanksOf(status), ElementsAre(2)) << status;
   }
 }
 

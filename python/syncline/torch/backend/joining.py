@@ -61,10 +61,12 @@ def _store_of(store: Any, key: str, rank: int, size: int, timeout: timedelta) ->
     try:
         store.wait([key], timeout)
     except RuntimeError as error:
-        raise DistTimeoutError(
+        late = DistTimeoutError(
             f"rank {rank} of {size}: rank 0 has not made the group within {timeout}: every rank of "
             f"a group must make it ({error})"
-        ) from None
+        )
+        late.ranks = (0,)
+        raise late from None
     name, port, host = store.get(key).decode().split(" ")
     return _syncline.PrefixStore.create(name, _syncline.TCPStore.create(host, int(port)))
 
