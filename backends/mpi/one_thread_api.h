@@ -13,7 +13,7 @@ using CallOnOneThread = bool (*)(absl::FunctionRef<void()> function);
 
 // A table whose functions call those of `api` by `call`, so that any thread may use it. Where that
 // returns false they return an error, for which error_string of the table has a text. A call costs
-// some 10 us, twice the change of a thread.
+// two changes of thread.
 //
 // There is one for a process, as there is one MPI; a second call replaces what the first was given.
 const MpiApi* MakeOneThreadApi(const MpiApi& api, CallOnOneThread call);
