@@ -40,8 +40,11 @@ def run(family, scenario, folder, options=(), **variables):
     return launch(family, 2, [HERE / "mpi_rank", scenario], folder, options, **variables)
 
 
-def launch(family, processes, argv, folder, options=(), preload="", **variables):
-    """Runs a program under the family's launcher; returns the exit status and the output."""
+def launch(family, processes, argv, folder, options=(), preload="", within=(), **variables):
+    """Runs a program under the family's launcher; returns the exit status and the output.
+
+    `within` is a command that runs the launcher's.
+    """
     skip_unless_available(family)
     if preload:
         preloaded = f"{os.environ.get('LD_PRELOAD', '')}:{HERE / preload}"
@@ -56,7 +59,7 @@ def launch(family, processes, argv, folder, options=(), preload="", **variables)
     env["OMPI_MCA_btl_sm_backing_directory"] = folder
     env |= variables
     done = subprocess.run(
-        command,
+        [*map(str, within), *command],
         env=env,
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,

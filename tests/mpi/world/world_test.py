@@ -63,6 +63,31 @@ def test_on_one_host_the_default_needs_no_mpi(folder):
     check(*world("mpich4", folder, "auto", **variables), store="")
 
 
+def on_two_hosts(family, folder, *arguments, options=()):
+    """Two ranks, one on each of two hosts; returns the exit status and the output."""
+    program = HERE / "mpi_hosts"
+    argv = [program, "rank", *arguments]
+    status, output = ranks.launch(family, 2, argv, folder, options, within=[program, "run"])
+    if output.startswith("not permitted: "):
+        pytest.skip(output)
+    return status, output
+
+
+@pytest.mark.parametrize("backend", ["mpi", "auto"])
+@pytest.mark.parametrize("family", ["openmpi4", "mpich4"])
+def test_on_two_hosts_the_store_is_where_both_reach_it(family, backend, folder):
+    status, output = on_two_hosts(family, folder, backend)
+    assert status == 0, output
+    for rank in range(2):
+        assert re.search(rf"rank {rank}: store 10\.77\.0\.1:\d+\.\n", output), output
+
+
+def test_who_dies_on_another_host_is_named_by_the_deadline(folder):
+    recovery = ("--enable-recovery",)
+    _, output = on_two_hosts("openmpi4", folder, "mpi", "kill", options=recovery)
+    assert "heard in time of 1: " in output, output
+
+
 def test_ranks_and_sizes_that_are_not_those_of_mpi_are_an_error(folder):
     for method, text in [
         ("mpi://?rank=1", "rank and world_size are 1 and -, but MPI says 0 and 2"),
