@@ -525,5 +525,8 @@ def test_the_backend_below_can_be_chosen(backend):
 
 
 def test_a_rank_zero_that_never_comes_is_named():
-    with pytest.raises(syncline.DistTimeoutError, match="rank 0 has not made the group within"):
+    with pytest.raises(
+        syncline.DistTimeoutError, match="rank 0 has not made the group within"
+    ) as error:
         create_group(dist.HashStore(), 1, 2, timedelta(milliseconds=200))
+    assert error.value.ranks == (0,)
