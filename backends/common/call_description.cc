@@ -109,9 +109,13 @@ CallDescription::CallDescription(const CallFingerprint& fingerprint)
   if (!HasFixedSize(kind)) count = kUnknownCount;
 }
 
-ErrorOrigin::Operation CallDescription::operation() const {
-  return {std::string(name.empty() ? Name(kind) : name), sequence,
-          IsP2p(kind) ? peer : ErrorOrigin::Operation::kNoPeer};
+ErrorOrigin::Operation CallDescription::OperationOf(int rank) const {
+  ErrorOrigin::Operation operation = {std::string(name.empty() ? Name(kind) : name), sequence};
+  if (IsP2p(kind)) {
+    operation.peer = peer;
+    operation.rank = rank;
+  }
+  return operation;
 }
 
 std::string CallDescription::ShortName() const {
@@ -212,8 +216,9 @@ bool SameCollective(const CallDescription& a, const CallDescription& b) {
 absl::Status CallsMismatchError(absl::string_view message, const CallDescription& a, int rank_a,
                                 const CallDescription& b, int rank_b) {
   ErrorOrigin origin;
-  origin.operations = {a.operation()};
-  if (const ErrorOrigin::Operation other = b.operation(); !(other == origin.operations[0])) {
+  origin.operations = {a.OperationOf(rank_a)};
+  if (const ErrorOrigin::Operation other = b.OperationOf(rank_b);
+      !(other == origin.operations[0])) {
     origin.operations.push_back(other);
   }
   origin.ranks = {rank_a, rank_b};

@@ -65,8 +65,8 @@ struct CallDescription {
   // BackendError if the numbers are no call.
   static absl::StatusOr<CallDescription> FromWords(absl::Span<const int64_t> words);
 
-  // As an ErrorOrigin names it.
-  ErrorOrigin::Operation operation() const;
+  // As an ErrorOrigin names it; `rank` has called it.
+  ErrorOrigin::Operation OperationOf(int rank) const;
 
   // "2 x float32[3], int32[4]": the user's tensors; empty if they are not known.
   std::string TensorsToString() const;

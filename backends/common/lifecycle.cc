@@ -129,7 +129,9 @@ Failure Lifecycle::DescribeFailure(const OperationScope& scope, const absl::Stat
   Failure failure;
   failure.operation =
       scope.name.empty() ? CallDescription(scope.call).ToString() : std::string(scope.name);
-  if (scope.name.empty()) failure.call = CallDescription(scope.call).operation();
+  if (scope.name.empty()) {
+    failure.call = CallDescription(scope.call).OperationOf(connections_.peers().rank());
+  }
   failure.awaited.assign(scope.awaited.begin(), scope.awaited.end());
   failure.cause = cause;
   failure.timeout = deadline.timeout();

@@ -24,11 +24,11 @@ absl::Status HasLeft(int rank, const absl::Status& cause) {
       std::move(ranks));
 }
 
-// `error` about `call`, with whose ShortName it begins, and the ranks at fault.
-absl::Status About(const backends::CallDescription& call, const absl::Status& error,
+// `error` about `call` of `rank`, with whose ShortName it begins, and the ranks at fault.
+absl::Status About(const backends::CallDescription& call, int rank, const absl::Status& error,
                    std::vector<int> ranks) {
   ErrorOrigin origin;
-  origin.operations = {call.operation()};
+  origin.operations = {call.OperationOf(rank)};
   // That of a send or recv tells the other rank.
   origin.lacks_arguments = !IsP2p(call.kind);
   origin.ranks = std::move(ranks);
@@ -94,7 +94,7 @@ absl::Status LocalGroup::RunCollective(int rank, const CallContext& context) {
   if (!deadline.AwaitInterruptibly(mutex_, absl::Condition(&settled), warn)) {
     if (pending->arrived < size_) {
       SYNCLINE_RETURN_IF_ERROR(FailIfInterrupted(&args.call, rank));
-      return Fail(AbsentError(args.call, *pending, deadline));
+      return Fail(AbsentError(rank, args.call, *pending, deadline));
     }
     mutex_.Await(absl::Condition(&pending->done));
   }
@@ -234,7 +234,7 @@ absl::Status LocalGroup::CheckAwaited(const PendingMessage& side) const {
       std::move(at_fault));
 }
 
-absl::Status LocalGroup::AbsentError(const backends::CallDescription& call,
+absl::Status LocalGroup::AbsentError(int rank, const backends::CallDescription& call,
                                      const PendingCollective& pending,
                                      const Deadline& deadline) const {
   std::vector<int> absent;
@@ -247,7 +247,7 @@ absl::Status LocalGroup::AbsentError(const backends::CallDescription& call,
   const absl::Status late = TimeoutError(
       absl::StrCat(call.ShortName(), ": ", base::NameRanks(absent), " ", backends::Have(absent),
                    " not arrived", After(deadline), "; ", absl::StrJoin(doing, ", ")));
-  return About(call, late, std::move(absent));
+  return About(call, rank, late, std::move(absent));
 }
 
 absl::Status LocalGroup::UnmatchedError(const PendingMessage& side,
@@ -268,7 +268,7 @@ absl::Status LocalGroup::UnmatchedError(const PendingMessage& side,
   const absl::Status late =
       TimeoutError(absl::StrCat(call.ShortName(), ": ", who, " made the matching call (tag ",
                                 call.tag, ")", After(deadline), "; ", absl::StrJoin(doing, ", ")));
-  return About(call, late, std::move(absent));
+  return About(call, side.rank, late, std::move(absent));
 }
 
 void LocalGroup::WarnOfStall(int rank, const PendingCollective& pending, absl::Duration waited,
@@ -337,7 +337,8 @@ absl::Status LocalGroup::FailIfInterrupted(const backends::CallDescription* call
   const std::string what = call == nullptr ? "joining" : call->ShortName();
   const absl::Status failure =
       BackendError(absl::StrCat(what, ": rank ", rank, " was ", interruption.message()));
-  Fail(call == nullptr ? WithRanks(failure, {rank}) : About(*call, failure, {rank})).IgnoreError();
+  Fail(call == nullptr ? WithRanks(failure, {rank}) : About(*call, rank, failure, {rank}))
+      .IgnoreError();
   return interruption;
 }
 

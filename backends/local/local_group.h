@@ -93,8 +93,9 @@ class LocalGroup {
   // Not OK if `side` waits for nobody but ranks that have left.
   absl::Status CheckAwaited(const PendingMessage& side) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // The errors when time is up: who is missing, and what they do instead.
-  absl::Status AbsentError(const backends::CallDescription& call, const PendingCollective& pending,
-                           const Deadline& deadline) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  absl::Status AbsentError(int rank, const backends::CallDescription& call,
+                           const PendingCollective& pending, const Deadline& deadline) const
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::Status UnmatchedError(const PendingMessage& side, const Deadline& deadline) const
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Report who is missing. Of the ranks that wait in a collective, the lowest also logs it.

@@ -91,7 +91,7 @@ absl::Status FailureCell::ObserveFailure(const CallContext& context) const {
   const backends::CallDescription call(context);
   return WithOperation(
       Annotate(status, absl::StrCat(call.ToString(), ": ", peers_.Describe(reporter), " reported")),
-      call.operation());
+      call.OperationOf(peers_.rank()));
 }
 
 }  // namespace syncline::shm

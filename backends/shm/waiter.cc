@@ -55,7 +55,8 @@ absl::Status Waiter::AwaitSlowly(EventCount& event, int rank, const WaitContext&
     if (ready()) return absl::OkStatus();
     if (!obstacle.ok()) {
       const backends::CallDescription call = context.Describe();
-      failure_.Fail(WithOperation(Annotate(obstacle, call.ToString()), call.operation()))
+      failure_
+          .Fail(WithOperation(Annotate(obstacle, call.ToString()), call.OperationOf(peers_.rank())))
           .IgnoreError();
       return interruption.ok() ? failure_.ObserveFailure(context.call) : interruption;
     }

@@ -15,7 +15,7 @@ namespace syncline {
 namespace {
 
 // The payload that carries the origin, as the line that SerializeOrigin returns:
-//   ranks ; 1 if lacks_arguments, else 0 { ; sequence peer name }
+//   ranks ; 1 if lacks_arguments, else 0 { ; sequence peer rank name }
 // where ranks are those of RankRanges: "0-3, 7".
 constexpr absl::string_view kOriginUrl = "syncline/error-origin";
 
@@ -47,7 +47,7 @@ std::string Serialize(const ErrorOrigin& origin) {
       absl::StrCat(base::RankRanges(origin.ranks), ";", origin.lacks_arguments ? 1 : 0);
   for (const ErrorOrigin::Operation& operation : origin.operations) {
     // A name may come from a user's backend.
-    absl::StrAppend(&line, ";", operation.sequence, " ", operation.peer, " ",
+    absl::StrAppend(&line, ";", operation.sequence, " ", operation.peer, " ", operation.rank, " ",
                     absl::StrReplaceAll(operation.name, {{";", " "}, {"\n", " "}}));
   }
   return line;
@@ -108,13 +108,14 @@ absl::optional<ErrorOrigin> base::ParseOriginInGroup(absl::string_view line, int
   Normalize(size, &origin.ranks);
   origin.lacks_arguments = fields[1] == "1";
   for (size_t i = 2; i < fields.size(); ++i) {
-    const std::vector<absl::string_view> words = absl::StrSplit(fields[i], absl::MaxSplits(' ', 2));
+    const std::vector<absl::string_view> words = absl::StrSplit(fields[i], absl::MaxSplits(' ', 3));
     ErrorOrigin::Operation operation;
-    if (words.size() != 3 || !absl::SimpleAtoi(words[0], &operation.sequence) ||
-        !absl::SimpleAtoi(words[1], &operation.peer)) {
+    if (words.size() != 4 || !absl::SimpleAtoi(words[0], &operation.sequence) ||
+        !absl::SimpleAtoi(words[1], &operation.peer) ||
+        !absl::SimpleAtoi(words[2], &operation.rank)) {
       return absl::nullopt;
     }
-    operation.name = std::string(words[2]);
+    operation.name = std::string(words[3]);
     origin.operations.push_back(std::move(operation));
   }
   return origin;

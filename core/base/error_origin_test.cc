@@ -13,7 +13,7 @@ using ::testing::IsEmpty;
 
 ErrorOrigin Origin() {
   ErrorOrigin origin;
-  origin.operations = {{"all_reduce", 5}, {"recv", 18446744073709551615u, 3}};
+  origin.operations = {{"all_reduce", 5}, {"recv", 18446744073709551615u, 3, 2}};
   origin.ranks = {7, 0, 1, 2, 7};
   return origin;
 }
@@ -63,12 +63,13 @@ TEST(ErrorOriginTest, ItCrossesProcessesInOneLine) {
   origin.lacks_arguments = true;
   origin.operations[0].name = "a;b\nc d";
   const std::string line = SerializeOrigin(WithOrigin(TimeoutError("m"), origin));
-  EXPECT_EQ(line, "0, 1, 2, 7;1;5 -1 a b c d;18446744073709551615 3 recv");
+  EXPECT_EQ(line, "0, 1, 2, 7;1;5 -1 -1 a b c d;18446744073709551615 3 2 recv");
   const auto parsed = ParseOrigin(line);
   ASSERT_TRUE(parsed.has_value());
   EXPECT_THAT(parsed->ranks, ElementsAre(0, 1, 2, 7));
   EXPECT_TRUE(parsed->lacks_arguments);
   EXPECT_EQ(parsed->operations[0].name, "a b c d");
+  EXPECT_EQ(parsed->operations[1], Origin().operations[1]);
   EXPECT_EQ(SerializeOrigin(TimeoutError("m")), "");
 }
 
@@ -83,15 +84,16 @@ TEST(ErrorOriginTest, RanksThatNoGroupHasAreDropped) {
 }
 
 TEST(ErrorOriginTest, RanksThatTheGroupDoesNotHaveAreDropped) {
-  const auto parsed = base::ParseOriginInGroup("0-2,7;0;5 -1 barrier", 2);
+  const auto parsed = base::ParseOriginInGroup("0-2,7;0;5 -1 -1 barrier", 2);
   ASSERT_TRUE(parsed.has_value());
   EXPECT_THAT(parsed->ranks, ElementsAre(0, 1));
   EXPECT_EQ(parsed->operations.size(), 1u);
 }
 
 TEST(ErrorOriginTest, ADamagedLineIsNoOrigin) {
-  for (const char* line : {"", "0", "0;", "0;2", "x;1", "3-1;1", "-1;1", "0-999999999;1", "0;1;x",
-                           "0;1;5 -1", "0;1;5 x all_reduce"}) {
+  for (const char* line :
+       {"", "0", "0;", "0;2", "x;1", "3-1;1", "-1;1", "0-999999999;1", "0;1;x", "0;1;5 -1",
+        "0;1;5 -1 -1", "0;1;5 x -1 all_reduce", "0;1;5 -1 x all_reduce"}) {
     EXPECT_FALSE(ParseOrigin(line).has_value()) << line;
   }
   EXPECT_THAT(ParseOrigin(";1")->ranks, IsEmpty());

@@ -46,8 +46,13 @@ uint64_t Collective::UserHash() const {
   return hash.value();
 }
 
-ErrorOrigin::Operation Collective::OperationAt(uint64_t sequence) const {
-  return {std::string(name()), sequence, IsP2p(kind) ? peer : kNoPeer};
+ErrorOrigin::Operation Collective::OperationAt(uint64_t sequence, int rank) const {
+  ErrorOrigin::Operation operation = {std::string(name()), sequence};
+  if (IsP2p(kind)) {
+    operation.peer = peer;
+    operation.rank = rank;
+  }
+  return operation;
 }
 
 std::string Collective::ShortName(uint64_t sequence) const {

@@ -36,11 +36,11 @@ bool IsHarmless(const absl::Status& error) {
          kind == ErrorKind::kUnsupported;
 }
 
-// `error`, which ended `collective`, made to begin with its name unless it is about this operation,
-// so that its message names it. It may be about another one, which broke the group.
-absl::Status Concerning(const Collective& collective, uint64_t sequence,
+// `error`, which ended `collective` of `rank`, made to begin with its name unless it is about this
+// operation, so that its message names it. It may be about another one, which broke the group.
+absl::Status Concerning(const Collective& collective, uint64_t sequence, int rank,
                         const absl::Status& error) {
-  const ErrorOrigin::Operation own = collective.OperationAt(sequence);
+  const ErrorOrigin::Operation own = collective.OperationAt(sequence, rank);
   ErrorOrigin origin = OriginOf(error).value_or(ErrorOrigin());
   std::vector<ErrorOrigin::Operation>& operations = origin.operations;
   const auto found = std::find(operations.begin(), operations.end(), own);
@@ -363,7 +363,7 @@ absl::StatusOr<Completion> ProcessGroup::Impl::Execute(const Collective& collect
 
 absl::Status ProcessGroup::Impl::Failed(const Collective& collective, uint64_t sequence,
                                         const absl::Status& error) {
-  return Concluded(Annotate(Concerning(collective, sequence, error), Speaker()));
+  return Concluded(Annotate(Concerning(collective, sequence, options_.rank, error), Speaker()));
 }
 
 std::string ProcessGroup::Impl::Speaker(absl::string_view operation) const {

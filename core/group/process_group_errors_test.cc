@@ -172,7 +172,7 @@ TEST(ProcessGroupErrorsTest, AnErrorAboutAnotherOperationSaysBoth) {
   // Whatever the text looks like.
   const std::string text = "all_reduce #0: rank 1 is gone";
   for (const Operations& operations :
-       {Operations{{"all_reduce", 1}}, Operations{{"barrier", 0}}, Operations{{"recv", 0, 1}},
+       {Operations{{"all_reduce", 1}}, Operations{{"barrier", 0}}, Operations{{"recv", 0, 1, 0}},
         Operations{{"all_reduce", 5}, {"barrier", 5}}}) {
     const absl::Status told = Told(Timeout(text, operations, {1}));
     EXPECT_EQ(Message(told), own + text);
@@ -182,13 +182,24 @@ TEST(ProcessGroupErrorsTest, AnErrorAboutAnotherOperationSaysBoth) {
 
 TEST(ProcessGroupErrorsTest, ReceivesOfOneNumberFromTwoRanksAreTwoOperations) {
   const std::string text = "recv #0 from rank 1: rank 1 is gone";
-  const auto fails = Fails(Timeout(text, {{"recv", 0, 1}}, {1}));
+  const auto fails = Fails(Timeout(text, {{"recv", 0, 1, 0}}, {1}));
   std::vector<float> values(1);
   const Tensor tensor = Tensor::Of(values);
   EXPECT_EQ(Message(MakeFakeGroup(fails, 3)->Recv(tensor, 1).status()),
             "rank 0 of group 'default': " + text);
   EXPECT_EQ(Message(MakeFakeGroup(fails, 3)->Recv(tensor, 2).status()),
             "rank 0 of group 'default': recv #0 (float32[1] on cpu, from rank 2, tag 0): " + text);
+}
+
+TEST(ProcessGroupErrorsTest, AReceiveOfAnotherRankIsAnotherOperation) {
+  const std::string text = "recv #0 from rank 1: rank 1 is gone";
+  const Operations of_rank_2 = {{"recv", 0, 1, 2}};
+  std::vector<float> values(1);
+  const absl::Status told =
+      MakeFakeGroup(Fails(Timeout(text, of_rank_2, {1})), 3)->Recv(Tensor::Of(values), 1).status();
+  EXPECT_EQ(Message(told),
+            "rank 0 of group 'default': recv #0 (float32[1] on cpu, from rank 1, tag 0): " + text);
+  ExpectOrigin(told, of_rank_2, {1});
 }
 
 TEST(ProcessGroupErrorsTest, LaterCallsTellTheOriginOfWhatBrokeTheGroup) {

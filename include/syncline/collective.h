@@ -160,8 +160,8 @@ struct Collective {
   // its other fields tell.
   uint64_t UserHash() const;
 
-  // The operation with this number in the group, as an ErrorOrigin names it.
-  ErrorOrigin::Operation OperationAt(uint64_t sequence) const;
+  // The operation with this number in the group, as an ErrorOrigin names it; `rank` has called it.
+  ErrorOrigin::Operation OperationAt(uint64_t sequence, int rank) const;
 
   // "all_reduce #1580": how messages name a call by its number in the group.
   std::string ShortName(uint64_t sequence) const;

@@ -19,13 +19,17 @@ struct ErrorOrigin {
   // One operation of a group.
   struct Operation {
     static constexpr int64_t kNoPeer = -1;
+    static constexpr int64_t kNoRank = -1;
 
     std::string name;        // As messages name it: "all_reduce".
     uint64_t sequence = 0;   // Its number in the group; of send and recv, between the two ranks.
     int64_t peer = kNoPeer;  // The other rank of send and recv, which may be kAnySource.
+    // The rank that called a send or recv. All ranks call the other operations.
+    int64_t rank = kNoRank;
 
     bool operator==(const Operation& other) const {
-      return name == other.name && sequence == other.sequence && peer == other.peer;
+      return name == other.name && sequence == other.sequence && peer == other.peer &&
+             rank == other.rank;
     }
   };
 

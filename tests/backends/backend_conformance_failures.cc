@@ -85,8 +85,13 @@ TEST_P(BackendConformance, ARankThatDoesNotComeIsNamedAndLaterCallsFailAtOnce) {
       EXPECT_THAT(RanksOf(status), AllOf(Contains(size() - 1), Not(Contains(rank)))) << status;
       const auto origin = OriginOf(status);
       ASSERT_TRUE(origin.has_value()) << status;
-      EXPECT_THAT(origin->operations,
-                  testing::ElementsAre(Build(spec, rank, size()).OperationAt(7)));
+      // Its own, or that of the rank that noticed first.
+      std::vector<ErrorOrigin::Operation> operations;
+      for (int r = 0; r < size() - 1; ++r) {
+        operations.push_back(Build(spec, r, size()).OperationAt(7, r));
+      }
+      ASSERT_THAT(origin->operations, testing::SizeIs(1)) << status;
+      EXPECT_THAT(operations, Contains(origin->operations[0])) << status;
 
       const absl::Time again = absl::Now();
       EXPECT_EQ(Reduce(*backend, Within(kTimeout, 8)), status);

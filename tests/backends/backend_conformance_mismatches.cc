@@ -21,6 +21,7 @@ using testing::Contains;
 using testing::ElementsAre;
 using testing::HasSubstr;
 using testing::SizeIs;
+using testing::UnorderedElementsAre;
 using Suite = BackendConformance;
 
 // A call, and how messages quote it. Parts are those of two ranks.
@@ -146,7 +147,8 @@ void Try(const Quoted& usual, const Quoted& deviation, int deviant) {
     absl::Status status =
         RunAndWait(*backend, operation, Suite::Within(kTimeout, mine.sequence)).status();
     if (const auto origin = OriginOf(status); origin.has_value()) {
-      EXPECT_THAT(origin->operations, Contains(operation.OperationAt(mine.sequence))) << status;
+      EXPECT_THAT(origin->operations, Contains(operation.OperationAt(mine.sequence, rank)))
+          << status;
     }
     if (status.ok() && OnlyGives(mine.spec, rank)) {
       // At the next call that synchronises all ranks at the latest.
@@ -188,6 +190,12 @@ void TryMisfit(const Misfit& misfit, int source) {
                       HasSubstr(absl::StrCat("rank 1 called recv #3 from ", from, " (",
                                              Describe(misfit.received), ", tag 7)"))));
     EXPECT_THAT(RanksOf(status), ElementsAre(0, 1)) << status;
+    if (rank == 1) {
+      EXPECT_THAT(OriginOf(status).value_or(ErrorOrigin()).operations,
+                  UnorderedElementsAre(ErrorOrigin::Operation{"send", 3, 1, 0},
+                                       ErrorOrigin::Operation{"recv", 3, source, 1}))
+          << status;
+    }
     EXPECT_TRUE(SameBytes(tensor, Bytes(own.dtype, own.count, rank)));  // Nothing has moved.
     EXPECT_EQ(RunAndWait(*backend, Collective::Barrier(), Suite::Within(kTimeout, 4)).status(),
               status);
