@@ -2,6 +2,8 @@
 
 #include <arpa/inet.h>
 #include <fcntl.h>
+#include <ifaddrs.h>
+#include <net/if.h>
 #include <netdb.h>
 #include <netinet/in.h>
 #include <sys/socket.h>
@@ -11,6 +13,7 @@
 #include <climits>
 #include <cstring>
 
+#include "absl/cleanup/cleanup.h"
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "core/base/process_state.h"
@@ -83,6 +86,24 @@ absl::StatusOr<std::string> AddressTowards(absl::string_view host, const Deadlin
   }
   return NetworkError(absl::StrCat("no network interface of this host reaches '", host,
                                    "'; check that host's address and this host's routes"));
+}
+
+absl::StatusOr<std::string> AddressOfDefaultInterface() {
+  // An address of the documentation's network, which no route but the default one leads to.
+  absl::StatusOr<std::string> routed = AddressTowards("192.0.2.1");
+  if (routed.ok()) return routed;
+  ifaddrs* interfaces = nullptr;
+  if (getifaddrs(&interfaces) == 0) {
+    const auto free_interfaces = absl::MakeCleanup([&] { freeifaddrs(interfaces); });
+    for (const ifaddrs* it = interfaces; it != nullptr; it = it->ifa_next) {
+      if (it->ifa_addr == nullptr || it->ifa_addr->sa_family != AF_INET) continue;
+      if ((it->ifa_flags & IFF_UP) == 0 || (it->ifa_flags & IFF_LOOPBACK) != 0) continue;
+      char text[INET_ADDRSTRLEN];
+      const auto* address = reinterpret_cast<const sockaddr_in*>(it->ifa_addr);
+      if (inet_ntop(AF_INET, &address->sin_addr, text, sizeof(text)) != nullptr) return text;
+    }
+  }
+  return NetworkError("this host has no network interface but the loopback");
 }
 
 absl::StatusOr<std::string> FirstAddress(absl::string_view host, const Deadline& deadline) {

@@ -27,6 +27,11 @@ Peer ThisPeer();
 absl::StatusOr<std::string> AddressTowards(absl::string_view host,
                                            const Deadline& deadline = Deadline(kResolveTimeout));
 
+// The address under which this host is reached from elsewhere, where nothing is known of those who
+// reach it: that of the interface of the default route, or else of the first interface that is up
+// and not the loopback. Sends nothing. NetworkError if there is none.
+absl::StatusOr<std::string> AddressOfDefaultInterface();
+
 // The first address, as text, that `host` has as a TCP server's; a name may have several.
 absl::StatusOr<std::string> FirstAddress(absl::string_view host,
                                          const Deadline& deadline = Deadline(kResolveTimeout));

@@ -94,7 +94,10 @@ absl::StatusOr<std::string> HostAddress(Store& store, const std::vector<Peer>& p
 absl::StatusOr<std::string> AddressOfThisHost(const std::vector<Peer>& peers, int rank,
                                               absl::string_view store_host) {
   if (AreOnOneHost(peers)) return std::string(kLoopback);
-  return Search(peers, peers[rank], store_host);
+  absl::StatusOr<std::string> found = Search(peers, peers[rank], store_host);
+  if (found.ok() || base::GetEnv(kHostAddressVariable).has_value()) return found;
+  absl::StatusOr<std::string> by_default = base::AddressOfDefaultInterface();
+  return by_default.ok() ? by_default : found;
 }
 
 bool IsLoopbackAddress(absl::string_view address) {

@@ -27,7 +27,8 @@ absl::StatusOr<std::string> HostAddress(Store& store, const std::vector<Peer>& p
                                         absl::string_view store_host, const Deadline& deadline);
 
 // The same for one of `peers` alone, without a word to the others: loopback if all are on one host.
-// A NetworkError that says what was tried, and what to set.
+// Where names lead nowhere else, the address of the interface of the default route, or of the first
+// one. A NetworkError that says what was tried, and what to set.
 absl::StatusOr<std::string> AddressOfThisHost(const std::vector<Peer>& peers, int rank,
                                               absl::string_view store_host);
 
