@@ -133,6 +133,14 @@ perl -0pi -e '
 ' $(find etcd -name '*.proto')
 """
 
+# The plug-in for `srun --mpi=pmix` loads libpmix.so from a folder of the machine, by a name that only
+# the package for developers has. dlopen(3) replaces $ORIGIN by the folder of the plug-in.
+_SLURM_PMIX = """
+ln -s libpmix.so.2 usr/lib/x86_64-linux-gnu/pmix2/lib/libpmix.so
+perl -pi -e 's{(/usr/lib/x86_64-linux-gnu/pmix2/lib)}{pack "a" . length $1, q($ORIGIN/../pmix2/lib)}e' \\
+  usr/lib/x86_64-linux-gnu/slurm-wlm/mpi_pmix_v4.so
+"""
+
 def _cc_repositories():
     deb_repository(
         name = "cares",
@@ -303,18 +311,26 @@ def _cc_repositories():
         packages = [
             "libaudit1",
             "libcap-ng0",
+            "libevent-core-2.1-7",
+            "libevent-pthreads-2.1-7",
             "libhwloc15",
             "liblz4-1",
+            "libmunge2",
             "libnuma1",
             "libpam0g",
+            "libpmix2",
             "libudev1",
             "slurm-client",
             "slurm-wlm-basic-plugins",
             "slurmctld",
             "slurmd",
+            "zlib1g",
         ],
-        # Plug-ins that need libraries of their own, and would only say that they lack them.
-        patch_cmds = ["rm -f usr/lib/*/slurm-wlm/{mpi_pmix,job_submit,cli_filter,openapi,rest,acct_gather_energy_rapl}*.so"],
+        patch_cmds = [
+            # Plug-ins that need libraries of their own, and would only say that they lack them.
+            "rm -f usr/lib/*/slurm-wlm/{job_submit,cli_filter,openapi,rest,acct_gather_energy_rapl}*.so",
+            _SLURM_PMIX,
+        ],
         relocate = True,
     )
     deb_repository(

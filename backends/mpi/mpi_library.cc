@@ -385,6 +385,20 @@ std::optional<MpiFamily> FamilyOfLauncher(const base::EnvironmentLookup& environ
   return std::nullopt;
 }
 
+bool NeedsPmix(const std::string& path, const base::EnvironmentLookup& environment) {
+  const std::string beside = path.substr(0, path.rfind('/'));
+  // Upstream's folder, and Debian's.
+  for (const std::string& folder :
+       {environment("OPAL_PKGLIBDIR").value_or(""), absl::StrCat(beside, "/openmpi"),
+        absl::StrCat(beside, "/openmpi/lib/openmpi3")}) {
+    const auto has = [&](absl::string_view component) {
+      return access(absl::StrCat(folder, "/mca_pmix_", component, ".so").c_str(), F_OK) == 0;
+    };
+    if (has("isolated")) return !has("s1") && !has("s2") && !has("cray");  // All have "isolated".
+  }
+  return false;
+}
+
 std::string MpiLibrary::Describe() const { return absl::StrCat(version_, " (", path_, ")"); }
 
 std::vector<MpiLibrarySearch::Name> MpiLibrarySearch::KnownNames() {

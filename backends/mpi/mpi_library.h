@@ -38,6 +38,11 @@ absl::string_view NameOf(MpiFamily family);
 // or PMIX_RANK for Open MPI, PMI_RANK, PMI_SIZE or PMI_FD for MPICH. Nothing if none is set.
 std::optional<MpiFamily> FamilyOfLauncher(const base::EnvironmentLookup& environment);
 
+// Whether PMIx is the only way in which srun can start processes of the Open MPI library at `path`:
+// it has no component for PMI-1 or PMI-2, as before version 5 it may. False where its components
+// are not found, which are looked for beside the library and in OPAL_PKGLIBDIR.
+bool NeedsPmix(const std::string& path, const base::EnvironmentLookup& environment);
+
 // An MPI library that is loaded, with its plug-in. Immutable; any thread may use it.
 class MpiLibrary {
  public:

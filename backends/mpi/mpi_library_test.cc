@@ -1,8 +1,10 @@
 #include "backends/mpi/mpi_library.h"
 
 #include <dlfcn.h>
+#include <sys/stat.h>
 
 #include <cstdlib>
+#include <fstream>
 #include <string>
 
 #include "absl/strings/str_cat.h"
@@ -64,6 +66,31 @@ TEST(MpiLibraryTest, TheLauncherIsKnownByItsVariables) {
             MpiFamily::kOpenMpi);
   EXPECT_EQ(FamilyOfLauncher(LookUpIn({{"PMIX_RANK", "0"}})), MpiFamily::kOpenMpi);
   EXPECT_EQ(FamilyOfLauncher(LookUpIn({{"PMI_FD", "5"}, {"PMI_RANK", "0"}})), MpiFamily::kMpich);
+}
+
+TEST(MpiLibraryTest, OpenMpiNeedsPmixUnlessItHasAComponentForAnotherPmi) {
+  const std::string library = absl::StrCat(testing::TempDir(), "/lib/libmpi.so.40");
+  const std::string components = absl::StrCat(testing::TempDir(), "/components");
+  const Variables named = {{"OPAL_PKGLIBDIR", components}};
+  EXPECT_FALSE(NeedsPmix(library, LookUpIn(named)));  // No components are found.
+  mkdir(components.c_str(), 0700);
+  std::ofstream(absl::StrCat(components, "/mca_pmix_isolated.so"));
+  EXPECT_TRUE(NeedsPmix(library, LookUpIn(named)));
+  EXPECT_FALSE(NeedsPmix(library, LookUpIn({})));
+  std::ofstream(absl::StrCat(components, "/mca_pmix_s2.so"));
+  EXPECT_FALSE(NeedsPmix(library, LookUpIn(named)));
+}
+
+TEST(MpiLibraryTest, OpenMpisComponentsAreFoundBesideIt) {
+  std::string folder = absl::StrCat(testing::TempDir(), "/debian");
+  const std::string library = absl::StrCat(folder, "/libmpi.so.40");
+  mkdir(folder.c_str(), 0700);
+  for (const char* const name : {"/openmpi", "/lib", "/openmpi3"}) {
+    absl::StrAppend(&folder, name);
+    mkdir(folder.c_str(), 0700);
+  }
+  std::ofstream(absl::StrCat(folder, "/mca_pmix_isolated.so"));
+  EXPECT_TRUE(NeedsPmix(library, LookUpIn({})));
 }
 
 TEST(MpiLibraryTest, AVariableThatNamesNoFileIsAnErrorThatNamesBoth) {

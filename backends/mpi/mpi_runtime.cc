@@ -24,7 +24,7 @@
 namespace syncline::mpi {
 namespace {
 
-// How to start a job with the library's own launcher.
+// How to start a job that the library can join.
 absl::string_view LauncherOf(MpiFamily family) {
   switch (family) {
     case MpiFamily::kOpenMpi:
@@ -34,7 +34,23 @@ absl::string_view LauncherOf(MpiFamily family) {
     case MpiFamily::kStandardAbi:
       break;
   }
-  return "the mpiexec that is installed with it";
+  return "the mpiexec that is installed with it, or srun with the --mpi that it was built for";
+}
+
+// Which --mpi of srun has started this process, as far as its environment says.
+absl::string_view SrunOption() {
+  const std::optional<MpiFamily> served = FamilyOfLauncher(&base::GetEnv);
+  if (!served.has_value()) return "without --mpi=pmix or --mpi=pmi2";
+  return *served == MpiFamily::kMpich ? "with --mpi=pmi2" : "with --mpi=pmix";
+}
+
+// What to do where the launcher that has started this process does not serve `library`.
+std::string Advice(const MpiLibrary& library) {
+  return absl::StrCat(
+      "Start the job with ", LauncherOf(library.family()),
+      FamilyOfLauncher(&base::GetEnv).has_value()
+          ? ", or set SYNCLINE_MPI_LIBRARY to the library of an MPI that this launcher serves"
+          : "");
 }
 
 absl::Status FinalizedError() {
@@ -107,6 +123,7 @@ absl::Status MpiRuntime::Start(const Deadline& deadline) {
   if (is_initialized != 0) {
     SYNCLINE_RETURN_IF_ERROR(CheckThreadLevel());
   } else {
+    SYNCLINE_RETURN_IF_ERROR(CheckSrun());
     SYNCLINE_RETURN_IF_ERROR(Initialize(deadline));
   }
   const absl::Status checked = CheckWorld();
@@ -127,6 +144,20 @@ absl::Status MpiRuntime::CheckThreadLevel() {
       "Syncline cannot call it beside the program: ask for that level in MPI_Init_thread, or leave "
       "the initialisation to Syncline (",
       library_->Describe(), ")"));
+}
+
+// In a step of Slurm Open MPI 4 never becomes a world of one: where nothing leads it to the other
+// processes, MPI_Init ends this one, and says that Open MPI should have been built otherwise.
+absl::Status MpiRuntime::CheckSrun() const {
+  const auto is_set = [](absl::string_view name) { return base::GetEnv(name).has_value(); };
+  if (!is_set("SLURM_STEP_ID") || !is_set("SLURM_NODELIST") || is_set("PMIX_NAMESPACE") ||
+      is_set("OMPI_COMM_WORLD_SIZE") || library_->family() != MpiFamily::kOpenMpi ||
+      !NeedsPmix(library_->path(), &base::GetEnv)) {
+    return absl::OkStatus();
+  }
+  return BackendError(absl::StrCat(
+      "MPI cannot be initialised: srun of Slurm has started this process ", SrunOption(), ", and ",
+      library_->Describe(), " finds the others by PMIx alone. ", Advice(*library_)));
 }
 
 absl::Status MpiRuntime::Initialize(const Deadline& deadline) {
@@ -160,11 +191,13 @@ absl::Status MpiRuntime::CheckWorld() {
   if (world_size_ > 1 || !task.has_value() || !task->defect.empty() || task->size == 1) {
     return absl::OkStatus();
   }
+  const bool is_slurm = task->launcher == "Slurm";
   return BackendError(absl::StrCat(
       "MPI has come up as a world of one process, but ", task->command, " of ", task->launcher,
-      " has started ", task->size, " (", task->size_from, "): ", library_->Describe(),
-      " is not the MPI of that launcher. Start the job with ", LauncherOf(library_->family()),
-      ", or set SYNCLINE_MPI_LIBRARY to the library of the launcher's MPI"));
+      " has started ", task->size, " (", task->size_from, ")", is_slurm ? " " : "",
+      is_slurm ? SrunOption() : "", ": ", library_->Describe(),
+      is_slurm ? " does not find the others that way. " : " is not the MPI of that launcher. ",
+      Advice(*library_)));
 }
 
 absl::Status MpiRuntime::ToStatus(int error, absl::string_view what) const {

@@ -36,9 +36,10 @@ class MpiRuntime {
   //
   // Besides the errors of MpiLibrary::Get: TimeoutError if MPI_Init_thread has not returned by the
   // deadline; UnsupportedError if the user has initialised MPI with less than MPI_THREAD_MULTIPLE;
-  // BackendError if it has failed, if MPI has been finalised, or if it has come up as a world of
-  // one although the launcher has started more processes: the library is not that launcher's. After
-  // an error of MPI_Init_thread every later call quotes it: MPI can be initialised once.
+  // BackendError if it has failed, if MPI has been finalised, if it has come up as a world of one
+  // although the launcher has started more processes, or if MPI_Init_thread would end the process:
+  // the library is not that launcher's. After an error of MPI_Init_thread every later call quotes
+  // it: MPI can be initialised once.
   static absl::StatusOr<MpiRuntime*> Get(const Deadline& deadline);
 
   MpiRuntime(const MpiRuntime&) = delete;
@@ -103,6 +104,7 @@ class MpiRuntime {
   absl::Status StartOnce(const Deadline& deadline) ABSL_LOCKS_EXCLUDED(mutex_);
   absl::Status Start(const Deadline& deadline);
   absl::Status CheckThreadLevel();
+  absl::Status CheckSrun() const;
   absl::Status Initialize(const Deadline& deadline) ABSL_LOCKS_EXCLUDED(mutex_);
   absl::Status CheckWorld();
 

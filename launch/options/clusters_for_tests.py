@@ -68,7 +68,8 @@ def slurm(folder):
     """slurm(nodes, *command): the command in a cluster with so many nodes."""
     (folder / "tmp").mkdir()
     (folder / "cluster").mkdir()
-    spaces = ["unshare", "--net", "--mount", "--pid", "--fork", "--kill-child", "--mount-proc"]
+    spaces = ["unshare", "--net", "--mount", "--ipc", "--pid"]
+    spaces += ["--fork", "--kill-child", "--mount-proc"]
     if subprocess.run([*spaces, "true"], capture_output=True).returncode != 0:
         # Nor would a user namespace do: Slurm's daemons call setgroups.
         pytest.skip("this user may not make namespaces, which the Slurm cluster needs")

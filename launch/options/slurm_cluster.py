@@ -4,8 +4,9 @@
 
 SLURM: where Slurm's packages are unpacked. FOLDER: an empty one, for files. NODES: how many
 nodes (n1, n2, ...) there are; all are this host, with an address each. Must be the first process
-in namespaces of its own for processes, mounts and the network (see cluster_launch_test.py): what
-it starts ends with it, and ports and names are its own. Exits with the command's code.
+in namespaces of its own for processes, mounts, the network and System V's shared memory (see
+clusters_for_tests.py): what it starts ends with it, and ports and names are its own. Exits with the
+command's code.
 """
 
 import fcntl
@@ -66,6 +67,11 @@ def write_names(folder: pathlib.Path, nodes: int) -> None:
         subprocess.run(["mount", "--bind", folder / name, f"/etc/{name}"], check=True)
 
 
+def replace_shared_memory() -> None:
+    """Gives this namespace a /dev/shm of its own, where names of MPI are derived from pids."""
+    subprocess.run(["mount", "-t", "tmpfs", "tmpfs", "/dev/shm"], check=True)
+
+
 def write_configuration(slurm: pathlib.Path, folder: pathlib.Path, nodes: int) -> None:
     """Writes slurm.conf."""
     (folder / "state").mkdir()
@@ -75,10 +81,12 @@ def write_configuration(slurm: pathlib.Path, folder: pathlib.Path, nodes: int) -
         f"PluginDir={slurm / 'usr/lib/x86_64-linux-gnu/slurm-wlm'}",
         f"StateSaveLocation={folder / 'state'}",
         f"SlurmdSpoolDir={folder / 'spool.%n'}",
+        f"TmpFS={folder / 'tmp.%n'}",
         f"SlurmctldPidFile={folder / 'slurmctld.pid'}",
         f"SlurmdPidFile={folder / 'slurmd.%n.pid'}",
     ]
     for node in range(1, nodes + 1):
+        (folder / f"tmp.n{node}").mkdir()
         location = f"NodeHostname={host} NodeAddr={address(node)} Port={7000 + node}"
         lines.append(f"NodeName=n{node} {location} CPUs=2")
     (folder / "slurm.conf").write_text("\n".join(lines) + CONTROLLER)
@@ -115,8 +123,11 @@ def main() -> int:
     nodes = int(sys.argv[3])
     bring_up_network(nodes)
     write_names(folder, nodes)
+    replace_shared_memory()
     write_configuration(slurm, folder, nodes)
     os.environ["SLURM_CONF"] = str(folder / "slurm.conf")
+    # Where libpmix looks for its plug-ins, which srun --mpi=pmix needs.
+    os.environ["PMIX_PKGLIBDIR"] = str(slurm / "usr/lib/x86_64-linux-gnu/pmix2/lib/pmix")
     os.environ["PATH"] = f"{slurm / 'usr/bin'}:{os.environ['PATH']}"
     start_daemons(slurm, folder, nodes)
     wait_until_idle(slurm, folder, nodes)

@@ -1,4 +1,7 @@
-"""Joins the job, and prints who this process is in it. The argument, if any, names the job."""
+"""Joins the job, and prints who this process is in it.
+
+who_am_i.py [JOB [BACKEND]]; JOB names the job.
+"""
 
 import sys
 
@@ -6,9 +9,12 @@ import numpy as np
 import syncline as dist
 
 local_rank = dist.get_node_local_rank()
-dist.init_process_group()
+dist.init_process_group(*sys.argv[2:])
 total = np.array([dist.get_rank()], np.int64)
 dist.all_reduce(total)
+ranks = np.empty(dist.get_world_size(), np.int64)
+dist.all_gather_into_tensor(ranks, np.array([dist.get_rank()], np.int64))
+assert ranks.tolist() == list(range(dist.get_world_size()))
 names = ["python"]
 if len(sys.argv) > 1:
     names = [None] * dist.get_world_size()

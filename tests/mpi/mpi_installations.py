@@ -81,6 +81,24 @@ _MPICH_5_SETTINGS = _MPICH_SETTINGS | {
 }
 
 
+def environment(family: str) -> dict[str, str]:
+    """Variables for the family's launcher, or for what another one starts, within one host."""
+    return {
+        "openmpi4": open_mpi_4_places() | _OPEN_MPI_4_SETTINGS,
+        "mpich4": _MPICH_4_SETTINGS,
+        "openmpi5": _OPEN_MPI_5_SETTINGS,
+        "mpich5": _MPICH_5_SETTINGS,
+    }[family]
+
+
+_LAUNCHERS = {
+    "openmpi4": _OPEN_MPI_4 / "usr/bin/orterun",
+    "mpich4": _MPICH_4 / "usr/bin/mpiexec.hydra",
+    "openmpi5": _OPEN_MPI_5 / "bin/mpirun",
+    "mpich5": _MPICH_5 / "bin/mpiexec.hydra",
+}
+
+
 def command(
     family: str, processes: int, argv: list, folder: str, options: tuple[str, ...] = ()
 ) -> tuple[list[str], dict[str, str]]:
@@ -96,16 +114,5 @@ def command(
     env = {"PATH": "/usr/bin:/bin", "HOME": folder, "TMPDIR": folder}
     passed = ("ASAN_OPTIONS", "UBSAN_OPTIONS", "TSAN_OPTIONS", "LD_PRELOAD")
     env |= {name: os.environ[name] for name in passed if name in os.environ}
-    if family == "openmpi4":
-        launcher = _OPEN_MPI_4 / "usr/bin/orterun"
-        env |= open_mpi_4_places() | _OPEN_MPI_4_SETTINGS
-    elif family == "openmpi5":
-        launcher = _OPEN_MPI_5 / "bin/mpirun"
-        env |= _OPEN_MPI_5_SETTINGS
-    elif family == "mpich4":
-        launcher = _MPICH_4 / "usr/bin/mpiexec.hydra"
-        env |= _MPICH_4_SETTINGS
-    else:
-        launcher = _MPICH_5 / "bin/mpiexec.hydra"
-        env |= _MPICH_5_SETTINGS
-    return [str(launcher), *options, "-n", str(processes), *map(str, argv)], env
+    env |= environment(family)
+    return [str(_LAUNCHERS[family]), *options, "-n", str(processes), *map(str, argv)], env
