@@ -6,7 +6,9 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cerrno>
+#include <chrono>
 #include <cstring>
 #include <utility>
 
@@ -64,19 +66,79 @@ int Allocate(int descriptor, size_t offset, size_t size) {
   return 0;
 }
 
-}  // namespace
-
-absl::StatusOr<Segment> Segment::Create(size_t size) {
+// A descriptor of a sealed segment.
+absl::StatusOr<int> MakeSealed(size_t size) {
   // Linux 6.3 to 6.5 refuse any other where vm.memfd_noexec is 2; older ones know no such flag.
   constexpr unsigned kFlags = MFD_CLOEXEC | MFD_ALLOW_SEALING;
   int descriptor = memfd_create("syncline", kFlags | MFD_NOEXEC_SEAL);
   if (descriptor < 0 && errno == EINVAL) descriptor = memfd_create("syncline", kFlags);
+  if (descriptor < 0 && (errno == EMFILE || errno == ENFILE)) {
+    return Failed("make", size,
+                  absl::StrCat(std::strerror(errno),
+                               ": each shared array takes one until it is freed; free or receive "
+                               "some before making more, send several in one message, or raise "
+                               "the limit (ulimit -n)"));
+  }
   if (descriptor < 0) return Failed("make", size);
   absl::Cleanup close_it = [&] { close(descriptor); };
   if (ftruncate(descriptor, static_cast<off_t>(size)) != 0) return Failed("size", size);
   if (fcntl(descriptor, F_ADD_SEALS, kSizeSeals | F_SEAL_SEAL) != 0) return Failed("seal", size);
   std::move(close_it).Cancel();
+  return descriptor;
+}
+
+absl::Status CheckAvailable(size_t size) {
+  const MemoryBudget memory = AvailableMemory();
+  if (size <= memory.available) return absl::OkStatus();
+  return Failed("reserve", size,
+                absl::StrCat(memory.owner, " has only ", memory.available >> 10, " KiB available"));
+}
+
+// As CheckAvailable. What it has found is good for a while, and for a small part of the memory, as
+// it costs more than the writing of a small segment.
+absl::Status CheckAvailableAtTimes(size_t size) {
+  using Clock = std::chrono::steady_clock;
+  constexpr auto kWhile = std::chrono::milliseconds(10);
+  constexpr int64_t kPart = 16 << 20;
+  static std::atomic<int64_t> until{0}, granted{0};
+  const int64_t now = Clock::now().time_since_epoch().count();
+  const auto wanted = static_cast<int64_t>(size);
+  if (wanted <= kPart && now < until.load(std::memory_order_relaxed) &&
+      granted.fetch_sub(wanted, std::memory_order_relaxed) >= wanted) {
+    return absl::OkStatus();
+  }
+  SYNCLINE_RETURN_IF_ERROR(CheckAvailable(size + kPart));
+  granted.store(kPart, std::memory_order_relaxed);
+  until.store((Clock::now() + kWhile).time_since_epoch().count(), std::memory_order_relaxed);
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::StatusOr<Segment> Segment::Create(size_t size) {
+  SYNCLINE_ASSIGN_OR_RETURN(const int descriptor, MakeSealed(size));
   return Map(descriptor, size);
+}
+
+absl::StatusOr<int> Segment::Write(size_t size, absl::Span<const Part> parts) {
+  SYNCLINE_RETURN_IF_ERROR(CheckAvailableAtTimes(size));
+  SYNCLINE_ASSIGN_OR_RETURN(const int descriptor, MakeSealed(size));
+  absl::Cleanup close_it = [&] { close(descriptor); };
+  for (const Part& part : parts) {
+    SYNCLINE_DCHECK(part.offset <= size && part.bytes.size() <= size - part.offset);
+    for (size_t done = 0; done < part.bytes.size();) {
+      // In slices, since others take memory at the same time.
+      if (done > 0) SYNCLINE_RETURN_IF_ERROR(CheckAvailable(part.bytes.size() - done));
+      const ssize_t written =
+          pwrite(descriptor, part.bytes.data() + done, std::min(kSlice, part.bytes.size() - done),
+                 static_cast<off_t>(part.offset + done));
+      if (written < 0 && errno == EINTR) continue;
+      if (written <= 0) return Failed("write", size);
+      done += static_cast<size_t>(written);
+    }
+  }
+  std::move(close_it).Cancel();
+  return descriptor;
 }
 
 absl::StatusOr<Segment> Segment::Map(int descriptor, size_t size) {

@@ -2,6 +2,8 @@
 
 #include <pthread.h>
 #include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 #include <atomic>
 #include <map>
@@ -10,10 +12,8 @@
 #include <set>
 #include <utility>
 
-#include "absl/base/thread_annotations.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "absl/synchronization/mutex.h"
 #include "core/tensor/shared_place.h"
 #include "syncline/status.h"
 
@@ -66,7 +66,9 @@ class OwnAfterFork {
 // Of one tensor. Enters itself in the registry, and leaves it.
 class Memory {
  public:
-  Memory(Segment segment, AfterFork after_fork);
+  enum class Origin { kMadeHere, kHandedOver };
+
+  Memory(Segment segment, AfterFork after_fork, Origin origin);
   ~Memory();
 
   Memory(const Memory&) = delete;
@@ -75,10 +77,12 @@ class Memory {
   char* data() const { return segment_.data(); }
   size_t size() const { return segment_.size(); }
   uint64_t number() const { return number_; }
-  // Replaces the mapping, in a child.
+  const Segment::Identity& identity() const { return identity_; }
+  // Replaces the mapping, in a child, which is no longer shared.
   void Separate() const {
     mmap(data(), size(), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_FIXED, segment_.descriptor(), 0);
   }
+  void KeepContents() const { keeps_contents_.store(true, std::memory_order_relaxed); }
   SharedPlace PlaceAt(size_t offset) const {
     return {number_, offset, segment_.descriptor(), segment_.size(), identity_};
   }
@@ -89,6 +93,7 @@ class Memory {
   const AfterFork after_fork_;
   const int forks_ = Forks();
   const uint64_t number_;
+  mutable std::atomic<bool> keeps_contents_;  // Other processes may use them.
 };
 
 void OwnAfterFork::SeparateAll() {
@@ -107,16 +112,20 @@ class SharedMemories {
   uint64_t NewNumber() { return last_.fetch_add(1) + 1; }
   uint64_t freed() const { return freed_.load(); }
 
-  void Add(const Memory& memory) {
-    absl::MutexLock lock(&mutex_);
-    by_address_[memory.data()] = &memory;
-    numbers_.insert(memory.number());
+  void Add(const std::shared_ptr<const Memory>& memory) {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    by_address_[memory->data()] = memory.get();
+    by_identity_[Key(memory->identity())] = memory;
+    numbers_.insert(memory->number());
     count_.fetch_add(1, std::memory_order_relaxed);
   }
 
   void Remove(const Memory& memory) {
-    absl::MutexLock lock(&mutex_);
+    const std::lock_guard<std::mutex> lock(mutex_);
     by_address_.erase(memory.data());
+    // Another thread may have mapped the segment again meanwhile.
+    const auto found = by_identity_.find(Key(memory.identity()));
+    if (found != by_identity_.end() && found->second.expired()) by_identity_.erase(found);
     numbers_.erase(memory.number());
     count_.fetch_sub(1, std::memory_order_relaxed);
     freed_.fetch_add(1);
@@ -124,49 +133,112 @@ class SharedMemories {
 
   std::optional<SharedPlace> Find(const char* data, size_t bytes) {
     if (count_.load(std::memory_order_relaxed) == 0) return std::nullopt;
-    absl::MutexLock lock(&mutex_);
-    auto after = by_address_.upper_bound(data);
-    if (after == by_address_.begin()) return std::nullopt;
-    const Memory& memory = *std::prev(after)->second;
-    const auto offset = static_cast<size_t>(data - memory.data());
-    if (offset > memory.size() || bytes > memory.size() - offset) return std::nullopt;
-    return memory.PlaceAt(offset);
+    const std::lock_guard<std::mutex> lock(mutex_);
+    const Memory* const memory = Holding(data, bytes);
+    if (memory == nullptr) return std::nullopt;
+    return memory->PlaceAt(static_cast<size_t>(data - memory->data()));
+  }
+
+  // Null if none is mapped.
+  std::shared_ptr<const Memory> Find(const Segment::Identity& identity) {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    const auto found = by_identity_.find(Key(identity));
+    return found == by_identity_.end() ? nullptr : found->second.lock();
+  }
+
+  void KeepContents(const char* data) {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    const Memory* const memory = Holding(data, 1);
+    if (memory != nullptr) memory->KeepContents();
   }
 
   bool Has(uint64_t number) {
-    absl::MutexLock lock(&mutex_);
+    const std::lock_guard<std::mutex> lock(mutex_);
     return numbers_.count(number) != 0;
   }
 
  private:
+  SharedMemories() {
+    pthread_atfork([] { Get().mutex_.lock(); }, [] { Get().mutex_.unlock(); },
+                   [] { Get().mutex_.unlock(); });
+  }
+
+  static std::pair<uint64_t, uint64_t> Key(const Segment::Identity& identity) {
+    return {identity.device, identity.inode};
+  }
+
+  // Null if no memory holds all of the bytes. Under the mutex.
+  const Memory* Holding(const char* data, size_t bytes) const {
+    const auto after = by_address_.upper_bound(data);
+    if (after == by_address_.begin()) return nullptr;
+    const Memory& memory = *std::prev(after)->second;
+    const auto offset = static_cast<size_t>(data - memory.data());
+    if (offset > memory.size() || bytes > memory.size() - offset) return nullptr;
+    return &memory;
+  }
+
   std::atomic<uint64_t> last_{0}, freed_{0};
   std::atomic<int64_t> count_{0};
-  absl::Mutex mutex_;
-  std::map<const char*, const Memory*> by_address_ ABSL_GUARDED_BY(mutex_);
-  std::set<uint64_t> numbers_ ABSL_GUARDED_BY(mutex_);
+  // Guards all below. Of a kind that a fork may find locked. No Memory ends under it, since its end
+  // takes it.
+  std::mutex mutex_;
+  std::map<const char*, const Memory*> by_address_;
+  std::map<std::pair<uint64_t, uint64_t>, std::weak_ptr<const Memory>> by_identity_;
+  std::set<uint64_t> numbers_;
 };
 
-Memory::Memory(Segment segment, AfterFork after_fork)
+Memory::Memory(Segment segment, AfterFork after_fork, Origin origin)
     : segment_(std::move(segment)),
       identity_(segment_.identity()),
       after_fork_(after_fork),
-      number_(SharedMemories::Get().NewNumber()) {
-  SharedMemories::Get().Add(*this);
+      number_(SharedMemories::Get().NewNumber()),
+      keeps_contents_(origin == Origin::kHandedOver) {
   if (after_fork_ == AfterFork::kOwn) OwnAfterFork::Get().Add(this);
+}
+
+std::shared_ptr<const Memory> NewMemory(Segment segment, AfterFork after_fork,
+                                        Memory::Origin origin) {
+  auto memory = std::make_shared<const Memory>(std::move(segment), after_fork, origin);
+  SharedMemories::Get().Add(memory);
+  return memory;
 }
 
 Memory::~Memory() {
   if (after_fork_ == AfterFork::kOwn) OwnAfterFork::Get().Remove(this);
   SharedMemories::Get().Remove(*this);
-  // Peers unmap it when they next hear of this rank; the memory is free at once. Not where a fork
-  // may have given it another user.
-  if (forks_ == Forks()) segment_.Discard();
+  // Peers unmap it when they next hear of this rank; the memory is free at once. Not where a fork,
+  // or handing it over, may have given it another user.
+  if (forks_ == Forks() && !keeps_contents_.load(std::memory_order_relaxed)) segment_.Discard();
 }
 
 }  // namespace
 
 std::optional<SharedPlace> FindShared(const void* data, size_t bytes) {
   return SharedMemories::Get().Find(static_cast<const char*>(data), bytes);
+}
+
+void KeepContents(const void* data) {
+  SharedMemories::Get().KeepContents(static_cast<const char*>(data));
+}
+
+absl::StatusOr<Tensor> MapShared(int descriptor, size_t size) {
+  struct stat status = {};
+  if (fstat(descriptor, &status) != 0) {
+    return BackendError(absl::StrCat("descriptor ", descriptor, " of shared memory is not open"));
+  }
+  std::shared_ptr<const Memory> memory =
+      SharedMemories::Get().Find(Segment::Identity{status.st_dev, status.st_ino});
+  if (memory != nullptr) {
+    close(descriptor);
+    if (memory->size() < size) return BackendError("shared memory is smaller than its sender says");
+  } else {
+    SYNCLINE_ASSIGN_OR_RETURN(Segment segment, Segment::Map(descriptor, size));
+    memory = NewMemory(std::move(segment), AfterFork::kShared, Memory::Origin::kHandedOver);
+  }
+  const auto length = static_cast<int64_t>(memory->size());
+  char* const data = memory->data();
+  return Tensor(data, DType::kUInt8, {length}, {}, Device(),
+                std::const_pointer_cast<Memory>(memory));
 }
 
 bool IsShared(uint64_t memory) { return SharedMemories::Get().Has(memory); }
@@ -189,9 +261,10 @@ absl::StatusOr<Tensor> EmptyShared(DType dtype, absl::Span<const int64_t> shape,
   absl::StatusOr<tensor::Segment> segment = tensor::Segment::Create(measure.nbytes());
   if (!segment.ok()) return annotated(segment.status());
   SYNCLINE_RETURN_IF_ERROR(annotated(segment->Reserve(0, segment->size())));
-  auto memory = std::make_shared<tensor::Memory>(*std::move(segment), after_fork);
-  char* const data = memory->data();
-  return Tensor(data, dtype, shape, {}, Device(), std::move(memory));
+  const std::shared_ptr<const tensor::Memory> memory =
+      tensor::NewMemory(*std::move(segment), after_fork, tensor::Memory::Origin::kMadeHere);
+  return Tensor(memory->data(), dtype, shape, {}, Device(),
+                std::const_pointer_cast<tensor::Memory>(memory));
 }
 
 }  // namespace syncline

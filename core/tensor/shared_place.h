@@ -1,4 +1,5 @@
-// Finds the shared memory that holds a tensor's bytes, by their address.
+// Finds the shared memory that holds a tensor's bytes, by their address, and maps memory that
+// another process has handed over. Thread-safe.
 #ifndef SYNCLINE_CORE_TENSOR_SHARED_PLACE_H_
 #define SYNCLINE_CORE_TENSOR_SHARED_PLACE_H_
 
@@ -6,11 +7,13 @@
 #include <cstdint>
 #include <optional>
 
+#include "absl/status/statusor.h"
 #include "core/tensor/segment.h"
+#include "syncline/tensor.h"
 
 namespace syncline::tensor {
 
-// The location of some bytes in the memory of a tensor that EmptyShared has made.
+// The location of some bytes in the memory of a tensor that EmptyShared or MapShared has made.
 struct SharedPlace {
   uint64_t memory;  // The memory's number, from 1. No two memories of a process ever share one.
   size_t offset;    // Of the bytes.
@@ -22,6 +25,16 @@ struct SharedPlace {
 // The memory that holds all of the bytes, found by their address; nothing if no single one does.
 // Costs one load where there are no such tensors.
 std::optional<SharedPlace> FindShared(const void* data, size_t bytes);
+
+// All bytes of a segment that another process has handed over, as a tensor of type uint8. Takes
+// ownership of `descriptor`. If this process maps the segment already, the same memory as before,
+// and the descriptor is closed. BackendError if it is not a sealed segment of at least `size`
+// bytes.
+absl::StatusOr<Tensor> MapShared(int descriptor, size_t size);
+
+// Keeps the contents of the memory that holds this byte after its owner has freed it here, for the
+// processes that it is handed to. Other memories that EmptyShared has made are then zero.
+void KeepContents(const void* data);
 
 // Whether the memory with this number still exists; and how many memories have been freed so far.
 bool IsShared(uint64_t memory);

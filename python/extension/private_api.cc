@@ -8,8 +8,11 @@
 
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
+#include "absl/types/span.h"
 #include "core/base/env.h"
 #include "core/join/cluster_task.h"
+#include "core/tensor/segment.h"
+#include "core/tensor/shared_place.h"
 #include "python/extension/convert.h"
 #include "python/extension/errors.h"
 #include "python/extension/gil.h"
@@ -69,6 +72,76 @@ py::object NewShared(py::handle shape, py::handle dtype) {
   });
 }
 
+// The buffers of the parts of a segment, as long as they are being written.
+class Buffers {
+ public:
+  ~Buffers() {
+    for (Py_buffer& buffer : buffers_) PyBuffer_Release(&buffer);
+  }
+  absl::Span<const char> Add(py::handle object) {
+    Py_buffer buffer;
+    if (PyObject_GetBuffer(object.ptr(), &buffer, PyBUF_SIMPLE) != 0) throw py::error_already_set();
+    buffers_.push_back(buffer);
+    return {static_cast<const char*>(buffer.buf), static_cast<size_t>(buffer.len)};
+  }
+
+ private:
+  std::vector<Py_buffer> buffers_;
+};
+
+int64_t WriteSegment(size_t size, const py::list& parts) {
+  Buffers buffers;
+  std::vector<tensor::Segment::Part> spans;
+  for (const py::handle part : parts) {
+    const auto pair = py::reinterpret_borrow<py::tuple>(part);
+    const auto offset = py::cast<size_t>(pair[0]);
+    const absl::Span<const char> bytes = buffers.Add(pair[1]);
+    if (offset > size || bytes.size() > size - offset) RaiseValueError("a part is outside");
+    spans.push_back({offset, bytes});
+  }
+  absl::StatusOr<int> descriptor;
+  {
+    GilReleased released;
+    descriptor = tensor::Segment::Write(size, spans);
+  }
+  RaiseIfError(descriptor.status());
+  return *descriptor;
+}
+
+uintptr_t AddressOf(py::handle object) {
+  Buffers buffers;
+  return reinterpret_cast<uintptr_t>(buffers.Add(object).data());
+}
+
+py::object SharedPlaceOf(uintptr_t address, size_t size) {
+  const auto place = tensor::FindShared(reinterpret_cast<const void*>(address), size);
+  if (!place.has_value()) return py::none();
+  return py::make_tuple(place->descriptor, place->offset, place->size);
+}
+
+void KeepContents(uintptr_t address) {
+  tensor::KeepContents(reinterpret_cast<const void*>(address));
+}
+
+py::object MapShared(int descriptor, size_t size) {
+  return Call<Tensor>([&] { return tensor::MapShared(descriptor, size); });
+}
+
+py::object PartOfShared(py::handle whole, size_t offset, py::handle dtype, py::handle shape) {
+  const Tensor bytes = TensorFromPython(whole, "whole");
+  const auto name = FromPython<std::string>(dtype, "dtype");
+  const auto lengths = FromPython<std::vector<int64_t>>(shape, "shape");
+  return Call<Tensor>([&]() -> absl::StatusOr<Tensor> {
+    SYNCLINE_ASSIGN_OR_RETURN(const DType type, ParseDType(name));
+    SYNCLINE_RETURN_IF_ERROR(CheckShape(type, lengths));
+    Tensor part(bytes.data_as<char>() + offset, type, lengths, {}, Device(), bytes.owner());
+    if (offset > bytes.nbytes() || part.nbytes() > bytes.nbytes() - offset) {
+      return ArgumentError("the part is outside of the shared memory");
+    }
+    return part;
+  });
+}
+
 }  // namespace
 
 void DefinePrivateApi(py::module_& module) {
@@ -77,6 +150,13 @@ void DefinePrivateApi(py::module_& module) {
                                                py::is_method(work), py::arg("callback"));
   module.def("_task_local_rank", &TaskLocalRank);
   module.def("_empty_shared", &NewShared, py::arg("shape"), py::arg("dtype"));
+  module.def("_write_segment", &WriteSegment, py::arg("size"), py::arg("parts"));
+  module.def("_address", &AddressOf, py::arg("buffer"));
+  module.def("_shared_place", &SharedPlaceOf, py::arg("address"), py::arg("size"));
+  module.def("_keep_contents", &KeepContents, py::arg("address"));
+  module.def("_map_shared", &MapShared, py::arg("descriptor"), py::arg("size"));
+  module.def("_part_of_shared", &PartOfShared, py::arg("whole"), py::arg("offset"),
+             py::arg("dtype"), py::arg("shape"));
   module.def("_parts", &Parts, py::arg("array"), py::arg("count"));
 }
 
