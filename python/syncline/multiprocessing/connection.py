@@ -50,19 +50,19 @@ _TOO_MANY = (errno.EMFILE, errno.ENFILE, errno.ETOOMANYREFS)
 class Connection(standard.Connection):
     """A connection of multiprocessing, in which arrays travel as shared memory.
 
-    That needs a Unix socket, and such a connection at the other end. On any other socket or pipe all
-    travels by value.
+    That needs a Unix socket, and such a connection at the other end. On any other socket or pipe
+    all travels by value.
     """
 
     def __init__(self, handle: int, readable: bool = True, writable: bool = True) -> None:
         super().__init__(handle, readable, writable)
         self._socket = _unix_socket(self._handle)
 
-    def _close(self) -> None:  # type: ignore[override]
+    def _close(self, _close: Any = os.close) -> None:  # Also when the interpreter ends.
         if self._socket is not None:
             self._socket.detach()
             self._socket = None
-        os.close(self._handle)
+        _close(self._handle)
 
     def send(self, obj: Any) -> None:
         """Sends an object. Arrays that are not shared are copied before it returns."""
@@ -120,11 +120,11 @@ class Received:
         descriptors, self.descriptors = self.descriptors, []
         return pickling.loads(self.body, self.table, descriptors)
 
-    def close(self) -> None:
+    def close(self, _close: Any = os.close) -> None:
         """Frees what came with the message."""
         descriptors, self.descriptors = self.descriptors, []
         for descriptor in descriptors:
-            os.close(descriptor)
+            _close(descriptor)
 
     def __del__(self) -> None:
         self.close()
@@ -316,11 +316,11 @@ def _unix_socket(handle: int) -> socket.socket | None:
         sock = socket.socket(fileno=handle)
     except OSError:
         return None
+    if socket.getdefaulttimeout() is not None:
+        sock.setblocking(True)
     if sock.family != socket.AF_UNIX or sock.type != socket.SOCK_STREAM:
         sock.detach()
         return None
-    if socket.getdefaulttimeout() is not None:
-        sock.setblocking(True)
     return sock
 
 
@@ -339,7 +339,7 @@ pickling.Pickler._reductions[standard.Connection] = _reduce_connection
 
 
 def Pipe(duplex: bool = True) -> tuple[Connection, Connection]:  # noqa: N802
-    """Two connections, each other's ends. Unless `duplex`, the first one receives what the second sends."""
+    """Two connections, each other's ends. Unless `duplex`, only the second sends."""
     first, second = socket.socketpair()
     if not duplex:
         first.shutdown(socket.SHUT_WR)
@@ -362,7 +362,7 @@ class Listener(standard.Listener):
     """A listener of multiprocessing, whose connections are of this module."""
 
     def accept(self) -> Connection:
-        """Accepts a connection. Arrays travel as shared memory if the address is a Unix socket's."""
+        """Accepts a connection. Arrays are shared if the address is that of a Unix socket."""
         return _converted(super().accept())
 
 
@@ -381,3 +381,8 @@ def XmlListener(*args: Any, **kwargs: Any) -> Any:  # noqa: N802
 def XmlClient(*args: Any, **kwargs: Any) -> Any:  # noqa: N802
     """As in multiprocessing.connection: all travels by value."""
     return standard.XmlClient(*args, **kwargs)  # type: ignore[attr-defined]
+
+
+def __getattr__(name: str) -> Any:
+    """What else the standard module of this name has."""
+    return getattr(standard, name)

@@ -1,4 +1,4 @@
-"""Contexts: one for each start method, and the default one, whose methods are the package's functions.
+"""Contexts: one for each start method, and the default one, whose methods the package exports.
 
 They are independent of those of multiprocessing: its default start method is another one.
 """
@@ -202,3 +202,8 @@ class DefaultContext(_SharingContext, standard.DefaultContext):
 
 
 _default_context = DefaultContext(_contexts["fork"])
+
+
+def __getattr__(name: str) -> Any:
+    """What else the standard module of this name has."""
+    return getattr(standard, name)

@@ -1,4 +1,4 @@
-"""How JAX arrays on the CPU travel. They arrive as jax.Array, without a copy; none can be written."""
+"""How JAX arrays on the CPU travel. They arrive as jax.Array, without a copy."""
 
 from __future__ import annotations
 

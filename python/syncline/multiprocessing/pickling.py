@@ -59,11 +59,11 @@ class Message:
         self.descriptors.append(descriptor)
         return len(self.descriptors) - 1
 
-    def close(self) -> None:
+    def close(self, _close: Any = os.close) -> None:
         """Closes what the message owns. It cannot be sent afterwards."""
         owned, self._owned = self._owned, []
         for descriptor in owned:
-            os.close(descriptor)
+            _close(descriptor)
         self._keep.clear()
 
     def __del__(self) -> None:

@@ -25,3 +25,8 @@ class Pool(standard.Pool):
 
             context = _default_context.get_context()
         super().__init__(processes, initializer, initargs, maxtasksperchild, context)
+
+
+def __getattr__(name: str) -> Any:
+    """What else the standard module of this name has."""
+    return getattr(standard, name)

@@ -165,7 +165,7 @@ class _Sending:
 
 
 class _Feeder:
-    """The thread that sends what `put` could not. It has no reference to the queue, which ends it."""
+    """The thread that sends what `put` could not. Has no reference to the queue, which ends it."""
 
     def __init__(
         self,
@@ -272,3 +272,8 @@ class SimpleQueue(standard.SimpleQueue):
     def put(self, obj: Any) -> None:
         """Puts an object; waits until there is room in the pipe."""
         self._writer.send(obj)
+
+
+def __getattr__(name: str) -> Any:
+    """What else the standard module of this name has."""
+    return getattr(standard, name)
