@@ -59,6 +59,7 @@ BINARY = {
     "libprotobuf32": {"version": "3.21.12-3+deb12u1", "arch": "amd64", "sha256": "e9e4e8cf0d2c48e2e3c17308e2093b3856f470b77e0022b7d906fb1b3551f213"},
     "libprotoc32": {"version": "3.21.12-3+deb12u1", "arch": "amd64", "sha256": "27770048715fdebe3dab2f6603ca6667ac72ab474989226d2f70153522286adf"},
     "libpython3.11-dev": {"version": "3.11.2-6+deb12u8", "arch": "amd64", "sha256": "01a8eddeb8505bb6e2c01209cda66b41fb5ebeaa64e69d0e25f7131915f1cd32"},
+    "libpython3.11-testsuite": {"version": "3.11.2-6+deb12u8", "arch": "all", "sha256": "718afaa9807bcc228d16f7e01436f7fdbfc1268f806091c0b83d57f564633fa3"},
     "libquadmath0": {"version": "12.2.0-14+deb12u1", "arch": "amd64", "sha256": "3f0c9a4c730da2fdab001cae596625438598fd2996d29d888feeb4c1cdc9011f"},
     "libslurm38": {"version": "22.05.8-4+deb12u3", "arch": "amd64", "sha256": "e8558f1b875d3ebd257d950d7be74176b413b5e1d0a859a6fa0d8ce5f1230893"},
     "libspdlog-dev": {"version": "1:1.10.0+ds-0.4", "arch": "amd64", "sha256": "4e19d647fe9bc9ec6a1fae81be00a69b1796b41660e8a7a4cf567264b463dcfb"},

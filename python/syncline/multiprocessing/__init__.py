@@ -22,7 +22,14 @@ import importlib
 from multiprocessing import process, reduction
 from typing import Any
 
-from syncline.multiprocessing import connection, context, managers, pool, queues
+from syncline.multiprocessing import (
+    connection,
+    context,
+    managers,
+    pool,
+    queues,
+    sharedctypes,
+)
 from syncline.multiprocessing.context import _default_context
 from syncline.multiprocessing.executor import ProcessPoolExecutor
 from syncline.multiprocessing.pickling import Pickler
@@ -93,7 +100,6 @@ _STANDARD_MODULES = (
     "resource_sharer",
     "resource_tracker",
     "shared_memory",
-    "sharedctypes",
     "synchronize",
     "util",
 )
@@ -165,6 +171,7 @@ __all__ = [
     "set_sharing_threshold",
     "set_start_method",
     "share_memory_",
+    "sharedctypes",
     "spawn",
     "start_processes",
 ]

@@ -184,7 +184,7 @@ class _Buffers:
             self.next = None
             return False
         view = buffer.raw()
-        if view.nbytes < sharing._threshold:
+        if view.nbytes < max(sharing._threshold, 1):
             return True  # Among the pickled bytes.
         self.all.append(_Raw(view))
         return False

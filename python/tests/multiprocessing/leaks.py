@@ -1,0 +1,34 @@
+"""What a process holds: to find what is left over."""
+
+import gc
+import os
+import pathlib
+import time
+
+
+def descriptors() -> int:
+    """How many open files this process has."""
+    return len(os.listdir("/proc/self/fd"))
+
+
+def mappings() -> int:
+    """How many mappings of shared arrays this process has."""
+    gc.collect()
+    lines = pathlib.Path("/proc/self/maps").read_text().splitlines()
+    return sum("memfd:syncline" in line for line in lines)
+
+
+def resident() -> int:
+    """Bytes of this process's own memory."""
+    fields = pathlib.Path("/proc/self/statm").read_text().split()
+    return (int(fields[1]) - int(fields[2])) * os.sysconf("SC_PAGE_SIZE")
+
+
+def eventually(condition, seconds: float = 10.0) -> bool:
+    """Whether the condition holds before the time is over."""
+    end = time.monotonic() + seconds
+    while not condition():
+        if time.monotonic() > end:
+            return False
+        time.sleep(0.01)
+    return True
