@@ -534,6 +534,14 @@ def _data_repositories():
         packages = ["base-files"],
         strip_prefix = "usr/share/common-licenses",
     )
+
+    # CPython's own tests, which the interpreter comes without.
+    deb_repository(
+        name = "cpython_tests",
+        build_file = "//third_party:cpython_tests.BUILD",
+        packages = ["libpython3.11-testsuite"],
+        strip_prefix = "usr/lib/python3.11/test",
+    )
     deb_repository(
         name = "fashion_mnist",
         build_file = "//third_party:fashion_mnist.BUILD",
