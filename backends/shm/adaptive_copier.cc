@@ -9,8 +9,8 @@
 #include <cstdint>
 #include <cstring>
 
-#include "backends/shm/event_count.h"
 #include "backends/shm/thresholds.h"
+#include "core/base/event_count.h"
 
 namespace syncline::shm {
 
@@ -19,12 +19,14 @@ void NontemporalCopy(void* to, const void* from, size_t bytes) {
   const auto* source = static_cast<const char*>(from);
 #if defined(__SSE2__)
   // Whole lines of the target only: a partial nontemporal line would be read from memory first.
-  const size_t head = std::min<size_t>(-reinterpret_cast<uintptr_t>(target) % kCacheLine, bytes);
+  const size_t head =
+      std::min<size_t>(-reinterpret_cast<uintptr_t>(target) % base::kCacheLine, bytes);
   std::memcpy(target, source, head);
   target += head;
   source += head;
   bytes -= head;
-  for (; bytes >= kCacheLine; target += kCacheLine, source += kCacheLine, bytes -= kCacheLine) {
+  for (; bytes >= base::kCacheLine;
+       target += base::kCacheLine, source += base::kCacheLine, bytes -= base::kCacheLine) {
     const auto* const in = reinterpret_cast<const __m128i*>(source);
     auto* const out = reinterpret_cast<__m128i*>(target);
     const __m128i a = _mm_loadu_si128(in), b = _mm_loadu_si128(in + 1);
@@ -55,7 +57,7 @@ void AdaptiveCopier::Copy(void* to, const void* from, size_t bytes) {
   const auto begin = Clock::now();
   std::memcpy(to, from, bytes);
   const std::chrono::duration<double, std::nano> taken = Clock::now() - begin;
-  if (taken.count() > kSlowCopyNanosPerLine * static_cast<double>(bytes / kCacheLine)) {
+  if (taken.count() > kSlowCopyNanosPerLine * static_cast<double>(bytes / base::kCacheLine)) {
     until_trial_.store(kCopyTrialInterval, std::memory_order_relaxed);
   }
 }

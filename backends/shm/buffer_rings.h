@@ -32,7 +32,7 @@ class EagerRing {
       is_second_ = !is_second_;
       return offset;
     }
-    const size_t taken = (bytes + kCacheLine - 1) / kCacheLine * kCacheLine;
+    const size_t taken = (bytes + base::kCacheLine - 1) / base::kCacheLine * base::kCacheLine;
     if (ring_at_ + taken > ring_size_) ring_at_ = 0;
     ring_at_ += taken;
     return 2 * small_ + ring_at_ - taken;

@@ -24,7 +24,7 @@ TEST(EagerRingTest, BuffersOfCallsInARowAreApartAndWithinTheirBuffer) {
       const size_t offset = ring.Allocate(bytes);
       ASSERT_TRUE(AreApart(offset, bytes, last, last_bytes)) << size << " " << i;
       ASSERT_LE(offset + bytes, 2 * sizes.small_eager + sizes.large_eager_ring);
-      ASSERT_EQ(offset % kCacheLine, 0u);
+      ASSERT_EQ(offset % base::kCacheLine, 0u);
       last = offset;
       last_bytes = bytes;
     }

@@ -90,7 +90,7 @@ absl::Status DirectAccess::Finish(const ReadableRanks& readable, const WaitConte
 // tensor can be written. If that was slow, all other blocks go the same way, past the caches.
 void DirectAccess::Reduce(const Tensor& tensor, ReduceOp op, size_t begin, size_t bytes) {
   absl::InlinedVector<const void*, 8> inputs(size());
-  alignas(kCacheLine) char block[kBypassBlockBytes];
+  alignas(base::kCacheLine) char block[kBypassBlockBytes];
   for (size_t at = begin, end = begin + bytes; at < end;) {
     const bool by_block = at == begin || reduced_copier_.bypasses_caches();
     const size_t taken = by_block ? std::min(kBypassBlockBytes, end - at) : end - at;
@@ -110,7 +110,7 @@ absl::Status DirectAccess::AllReduce(const Tensor& tensor, ReduceOp op,
                                      const WaitContext& context) {
   const size_t bytes = tensor.nbytes();
   const size_t chunk = layout_.sizes().ChunkSize(bytes, layout_.sizes().direct_chunk);
-  const size_t part = CeilDiv(CeilDiv(chunk, size()), kCacheLine) * kCacheLine;
+  const size_t part = CeilDiv(CeilDiv(chunk, size()), base::kCacheLine) * base::kCacheLine;
   const uint64_t chunks = CeilDiv(bytes, chunk), first = steps_;
   // Gathers one chunk behind, while the others reduce theirs.
   for (uint64_t k = 0; k <= chunks; ++k) {

@@ -48,10 +48,10 @@ absl::Status FailureCell::Fail(const absl::Status& cause) {
     // fence in CheckIntact.
     Fence(std::memory_order_release);
     for (int rank = 0; rank < layout_.size(); ++rank) {
-      WakeAll(layout_.join_flag(rank).event);
+      base::WakeAll(layout_.join_flag(rank).event);
       if (!layout_.has_joined(rank)) continue;  // Its region may have no memory.
-      WakeAll(layout_.region(rank).collective_event);
-      WakeAll(layout_.region(rank).message_event);
+      base::WakeAll(layout_.region(rank).collective_event);
+      base::WakeAll(layout_.region(rank).message_event);
     }
   }
   const absl::Status first = failure();

@@ -52,7 +52,7 @@ PointToPoint::PointToPoint(ShmGroup& group)
 absl::Status PointToPoint::Send(const Tensor& tensor, const CallContext& call) {
   const WaitContext context = {call, call.deadline};
   const ScopedMessage scope(call, layout_.region(rank()));
-  EventCount& own_event = layout_.region(rank()).message_event;
+  base::EventCount& own_event = layout_.region(rank()).message_event;
   const int dst = call.collective->peer;
   const size_t bytes = tensor.nbytes();
   MessageSlot* claimed = TryClaimSlot(dst, bytes);
@@ -186,7 +186,7 @@ absl::Status PointToPoint::AwaitMatch(PostedReceive& mine, const WaitContext& co
   }
   // Pairs with the release store in MatchFrom, on the thread that matched.
   const auto has_slot = [&] { return mine.slot.load(std::memory_order_acquire) != nullptr; };
-  EventCount& own_event = layout_.region(rank()).message_event;
+  base::EventCount& own_event = layout_.region(rank()).message_event;
   const absl::Status status = group_.waiter().Await(own_event, mine.source, context, [&] {
     if (has_slot()) return true;
     if (!HasIncoming(mine.source)) return false;
@@ -295,7 +295,7 @@ void PointToPoint::ReleaseRendezvousBuffer(int buffer) {
 absl::Status PointToPoint::SendRendezvous(const Tensor& tensor, int dst, MessageSlot& slot,
                                           const WaitContext& context) {
   RankRegion& own = layout_.region(rank());
-  EventCount& dst_event = layout_.region(dst).message_event;
+  base::EventCount& dst_event = layout_.region(dst).message_event;
   int buffer = -1;
   SYNCLINE_RETURN_IF_ERROR(group_.waiter().Await(own.message_event, dst, context, [&] {
     return buffer >= 0 || (buffer = TryClaimRendezvousBuffer(dst)) >= 0;
@@ -335,7 +335,7 @@ absl::Status PointToPoint::SendRendezvous(const Tensor& tensor, int dst, Message
 
 absl::Status PointToPoint::RecvRendezvous(const Tensor& tensor, int src, MessageSlot& slot,
                                           const WaitContext& context) {
-  EventCount& own_event = layout_.region(rank()).message_event;
+  base::EventCount& own_event = layout_.region(rank()).message_event;
   SYNCLINE_RETURN_IF_ERROR(group_.waiter().Await(own_event, src, context, [&] {
     return slot.state.load(std::memory_order_acquire) == MessageSlot::kTransferring;
   }));

@@ -38,7 +38,7 @@ BufferSizes::BufferSizes(int size) {
   // A chunk has a cache line for each other rank, however many there are: BlockChunksOf relies on
   // it, and so groups of more than some hundred ranks take more than kChunkRingsBytes.
   max_chunk = std::max(Share(kChunkRingsBytes, kPipelineDepth * n, tuning.max_chunk),
-                       NextPowerOfTwo((n - 1) * kCacheLine));
+                       NextPowerOfTwo((n - 1) * base::kCacheLine));
   min_chunk = std::min(max_chunk, tuning.min_chunk);
   direct_access = tuning.direct_access_threshold;
   direct_chunk = std::max(min_chunk, tuning.direct_chunk);
@@ -62,12 +62,13 @@ SegmentLayout::Offsets::Offsets(int size) : sizes(size) {
   chunks = reserve(kPipelineDepth * sizes.max_chunk);
   // A rank's part of a chunk is rounded up to whole cache lines, so the parts of many small chunks
   // take more than a share of the ring: up to two lines more for each chunk in it.
-  reduced = reserve(kPipelineDepth * (sizes.max_chunk / size +
-                                      (sizes.max_chunk / sizes.min_chunk + 1) * 2 * kCacheLine));
+  reduced =
+      reserve(kPipelineDepth * (sizes.max_chunk / size +
+                                (sizes.max_chunk / sizes.min_chunk + 1) * 2 * base::kCacheLine));
   eager_payloads = reserve(kEagerPayloads * sizes.eager_payload);
   rendezvous_buffers = reserve(sizes.rendezvous_buffers * sizes.rendezvous_buffer);
   region_bytes = at;
-  join_flags = RoundUp(sizeof(FailureRecord), kCacheLine);
+  join_flags = RoundUp(sizeof(FailureRecord), base::kCacheLine);
   // Regions begin on a page, so that a rank can reserve its own and nothing of another's.
   regions = RoundUp(join_flags + sizeof(JoinFlag) * size, kPage);
   message_slots = regions + region_bytes * size;

@@ -15,8 +15,8 @@
 #include <cstring>
 
 #include "backends/common/call_fingerprint.h"
-#include "backends/shm/event_count.h"
 #include "backends/shm/thresholds.h"
+#include "core/base/event_count.h"
 #include "syncline/check.h"
 
 namespace syncline::shm {
@@ -24,7 +24,7 @@ namespace syncline::shm {
 // A rank's entry to one collective: the fingerprint of its call, and its data if they are at most
 // kInlineMaxBytes bytes. Written by the owner, read by all. Two calls match if, and only if, their
 // fingerprints are equal (all_to_all compares its splits too: see collective_entry.h).
-struct alignas(kCacheLine) EntrySlot {
+struct alignas(base::kCacheLine) EntrySlot {
   struct Content {
     backends::CallFingerprint fingerprint;
     char inline_data[kInlineMaxBytes];
@@ -35,7 +35,7 @@ struct alignas(kCacheLine) EntrySlot {
   std::atomic<uint64_t> number;
   Content content;
 };
-static_assert(sizeof(EntrySlot) == kCacheLine, "one line carries a small operation");
+static_assert(sizeof(EntrySlot) == base::kCacheLine, "one line carries a small operation");
 
 // Where other ranks find a tensor that they may read by direct access. Stands in the inline data of
 // an entry slot: a collective that stages nothing has room for it there.
@@ -51,19 +51,19 @@ struct BufferHandle {
 static_assert(sizeof(BufferHandle) == kInlineMaxBytes, "fills the inline data");
 
 // What a BufferHandle has no room for: the identity of memory to map, and what to unmap.
-struct alignas(kCacheLine) Registration {
+struct alignas(base::kCacheLine) Registration {
   static constexpr size_t kMaxFreed = 12;
 
   uint64_t device, inode, size;  // Of new memory.
   uint64_t freed_count;
   uint64_t freed[kMaxFreed];  // Numbers of memories that no handle will name again.
 };
-static_assert(sizeof(Registration) == 2 * kCacheLine, "has no padding");
+static_assert(sizeof(Registration) == 2 * base::kCacheLine, "has no padding");
 
 // A message on its way from one rank to another. The slots of a pair of ranks form a chain in the
 // order of sending: each names its successor. The state says which of the two ranks may write the
 // slot, and every change of it is a release store that the other rank loads with acquire.
-struct alignas(kCacheLine) MessageSlot {
+struct alignas(base::kCacheLine) MessageSlot {
   enum State : uint32_t {
     kFree,          // Sender's.
     kClaimed,       // Sender's: a send fills it.
@@ -93,13 +93,13 @@ struct alignas(kCacheLine) MessageSlot {
   uint32_t next;    // Index of the slot of the next message. The first message of all has slot 0.
   char inline_data[kInlineMaxBytes];
 };
-static_assert(sizeof(MessageSlot) == kCacheLine, "one line carries a small message");
+static_assert(sizeof(MessageSlot) == base::kCacheLine, "one line carries a small message");
 
 // Progress of a rendezvous buffer, in bytes since the group began: its messages follow each other
 // in one sequence of bytes.
 struct RendezvousProgress {
-  alignas(kCacheLine) std::atomic<uint64_t> written;  // By the owner, the sender.
-  alignas(kCacheLine) std::atomic<uint64_t> read;     // By the receiver of the current message.
+  alignas(base::kCacheLine) std::atomic<uint64_t> written;  // By the owner, the sender.
+  alignas(base::kCacheLine) std::atomic<uint64_t> read;  // By the receiver of the current message.
 };
 
 // Identifies a call in messages to users. The two fields are stored one by one, so a reader may see
@@ -112,28 +112,28 @@ struct LastCall {
 // The fields of a rank, at the beginning of its region; its buffers follow. The owner writes them,
 // except where noted.
 struct RankRegion {
-  EntrySlot entry_slots[2];     // The collective with number n uses entry_slots[n % 2].
-  EventCount collective_event;  // Notified after each change of the slots and counters here.
+  EntrySlot entry_slots[2];           // The collective with number n uses entry_slots[n % 2].
+  base::EventCount collective_event;  // Notified after each change of the slots and counters here.
 
   // Chunks of pipelined collectives since the group began: those that the owner has staged, has
   // reduced its part of, and no longer reads from others.
-  alignas(kCacheLine) std::atomic<uint64_t> chunks_written;
-  alignas(kCacheLine) std::atomic<uint64_t> chunks_reduced;
-  alignas(kCacheLine) std::atomic<uint64_t> chunks_read;
+  alignas(base::kCacheLine) std::atomic<uint64_t> chunks_written;
+  alignas(base::kCacheLine) std::atomic<uint64_t> chunks_reduced;
+  alignas(base::kCacheLine) std::atomic<uint64_t> chunks_read;
 
   // Direct access. registrations[n % 2] goes with the BufferHandle in entry_slots[n % 2].
   Registration registrations[2];
   // Twice the number of the last collective for which the owner has mapped what was new; plus one
   // if it could not.
-  alignas(kCacheLine) std::atomic<uint64_t> mapped;
+  alignas(base::kCacheLine) std::atomic<uint64_t> mapped;
   // Steps of direct collectives that the owner has made since the group began.
-  alignas(kCacheLine) std::atomic<uint64_t> direct_steps;
+  alignas(base::kCacheLine) std::atomic<uint64_t> direct_steps;
 
   // Notified when a message slot from or to the owner changes; by its peers too.
-  EventCount message_event;
+  base::EventCount message_event;
   RendezvousProgress rendezvous_progress[kMaxRendezvousBuffers];
 
-  alignas(kCacheLine) std::atomic<uint32_t> left;  // Released once `leave_reason` is valid.
+  alignas(base::kCacheLine) std::atomic<uint32_t> left;  // Released once `leave_reason` is valid.
   // The number of the collective whose call stands in full in SegmentLayout::full_call.
   std::atomic<uint64_t> full_call_number;
   std::atomic<uint32_t> needs_fence;  // See Waiter::Notify.
@@ -141,7 +141,7 @@ struct RankRegion {
   char leave_reason[512];
 
   // For messages about ranks that are late.
-  alignas(kCacheLine) std::atomic<uint64_t> collectives_finished;
+  alignas(base::kCacheLine) std::atomic<uint64_t> collectives_finished;
   std::atomic<uint32_t> messages_in_flight;  // Sends and receives under way.
   LastCall last_message;                     // The last send or receive that began.
   LastCall last_call;                        // The last call that ended.
@@ -152,7 +152,7 @@ struct RankRegion {
 struct FailureRecord {
   enum State : uint32_t { kNone, kBeingWritten, kWritten };
 
-  alignas(kCacheLine) std::atomic<uint32_t> state;
+  alignas(base::kCacheLine) std::atomic<uint32_t> state;
   uint32_t kind;         // ErrorKind
   uint32_t reporter;     // The rank that wrote this.
   uint32_t size;         // Of the message, with which `text` begins.
@@ -162,8 +162,8 @@ struct FailureRecord {
 
 // Whether a rank has joined. Nobody, itself included, may touch a rank's region or message slots
 // before: that memory may not have been reserved, and to touch it might end the process.
-struct alignas(kCacheLine) JoinFlag {
-  EventCount event;  // Notified when `joined` is set.
+struct alignas(base::kCacheLine) JoinFlag {
+  base::EventCount event;  // Notified when `joined` is set.
   std::atomic<uint32_t> joined;
 };
 
@@ -188,8 +188,8 @@ struct BufferSizes {
   BlockChunks BlockChunksOf(size_t bytes, size_t others) const {
     size_t chunk = ChunkSize(bytes * others, max_chunk);
     // Ends at max_chunk at the latest, which has a line for every rank.
-    while (chunk < others * kCacheLine) chunk *= 2;
-    return {chunk, chunk / others / kCacheLine * kCacheLine};
+    while (chunk < others * base::kCacheLine) chunk *= 2;
+    return {chunk, chunk / others / base::kCacheLine * base::kCacheLine};
   }
 
   size_t eager;              // The most that a rank stages for one collective without chunks.

@@ -14,12 +14,12 @@ TEST(SegmentLayoutTest, EveryGroupTakesBoundedMemoryWhoseBuffersAreApart) {
     SCOPED_TRACE(size);
     const size_t bytes = SegmentLayout::BytesFor(size);
     EXPECT_LT(bytes, (size <= 256 ? size_t{90} : size_t{1024}) << 20);
-    alignas(kCacheLine) static char origin;
+    alignas(base::kCacheLine) static char origin;
     const SegmentLayout layout(&origin, size);
     const BufferSizes& sizes = layout.sizes();
     std::map<const char*, size_t> ranges;  // By their beginnings.
     const auto add = [&](const void* begin, size_t length) {
-      EXPECT_EQ((static_cast<const char*>(begin) - &origin) % kCacheLine, 0u);
+      EXPECT_EQ((static_cast<const char*>(begin) - &origin) % base::kCacheLine, 0u);
       EXPECT_TRUE(ranges.emplace(static_cast<const char*>(begin), length).second);
     };
     add(&layout.failure_record(), sizeof(FailureRecord));
@@ -89,8 +89,8 @@ TEST(SegmentLayoutTest, WhatTheRanksReserveIsTheWholeSegment) {
 TEST(SegmentLayoutTest, EveryOtherRankHasRoomInWhatIsStagedForAll) {
   for (int size : {2, 3, 7, 64, 255, 256, 257, 512, 1024}) {
     const BufferSizes sizes(size);
-    EXPECT_GE(sizes.eager / (size - 1) / kCacheLine, size > 128 ? 0u : 1u) << size;
-    EXPECT_GE(sizes.max_chunk / (size - 1) / kCacheLine, 1u) << size;
+    EXPECT_GE(sizes.eager / (size - 1) / base::kCacheLine, size > 128 ? 0u : 1u) << size;
+    EXPECT_GE(sizes.max_chunk / (size - 1) / base::kCacheLine, 1u) << size;
     EXPECT_GE(sizes.message_slots, 8u);
   }
 }
@@ -102,8 +102,8 @@ TEST(SegmentLayoutTest, BlocksForAllOtherRanksFitAChunkThatDividesTheRing) {
       const size_t others = size - 1;
       for (size_t bytes : {1, 64, 4096, 100'003, 50 << 20}) {
         const auto [chunk, block] = sizes.BlockChunksOf(bytes, others);
-        ASSERT_GE(block, kCacheLine) << size << " " << bytes;
-        ASSERT_EQ(block % kCacheLine, 0u) << size << " " << bytes;
+        ASSERT_GE(block, base::kCacheLine) << size << " " << bytes;
+        ASSERT_EQ(block % base::kCacheLine, 0u) << size << " " << bytes;
         ASSERT_LE(block * others, chunk) << size << " " << bytes;
         ASSERT_LE(chunk, sizes.max_chunk) << size << " " << bytes;
         ASSERT_EQ(sizes.max_chunk % chunk, 0u) << size << " " << bytes;

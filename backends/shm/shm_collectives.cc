@@ -84,7 +84,7 @@ void ShmCollectives::PrefetchNext(size_t bytes) {
 
 void ShmCollectives::PrefetchSmallEager(size_t bytes) {
   const char* const buffer = layout_.eager_buffer(rank(), eager_ring_.next_small());
-  for (size_t at = 0; at < bytes; at += kCacheLine) PrefetchToWrite(buffer + at);
+  for (size_t at = 0; at < bytes; at += base::kCacheLine) PrefetchToWrite(buffer + at);
 }
 
 template <typename Produce, typename Consume>
@@ -244,7 +244,7 @@ absl::Status ShmCollectives::ReduceScatterGather(int root, const Tensor& tensor,
   const size_t bytes = tensor.nbytes();
   const size_t chunk = ChunkSize(bytes);
   const uint64_t chunks = CeilDiv(bytes, chunk), first = chunks_;
-  const size_t part = CeilDiv(CeilDiv(chunk, size()), kCacheLine) * kCacheLine;
+  const size_t part = CeilDiv(CeilDiv(chunk, size()), base::kCacheLine) * base::kCacheLine;
   const ChunkRing::Slots slots = chunk_ring_.Allocate(chunk, chunks);
   const bool has_result = root == kEveryRank || root == rank();
   for (uint64_t k = 0; k < chunks + 2; ++k) {

@@ -125,13 +125,15 @@ class ShmCollectives {
   static size_t BlockIndex(int to, int from) { return to < from ? to : to - 1; }
   size_t others() const { return std::max(size() - 1, 1); }
   // The size of each block in an eager buffer of `bytes`.
-  size_t BlockSizeIn(size_t bytes) const { return bytes / others() / kCacheLine * kCacheLine; }
+  size_t BlockSizeIn(size_t bytes) const {
+    return bytes / others() / base::kCacheLine * base::kCacheLine;
+  }
   // The bytes that blocks of up to `largest` take in an entry slot or eager buffer: each, and all
   // of them, or 0 if these are too many.
   size_t BlockSizeFor(size_t largest) const {
     return largest * others() <= kInlineMaxBytes
                ? largest
-               : (largest + kCacheLine - 1) / kCacheLine * kCacheLine;
+               : (largest + base::kCacheLine - 1) / base::kCacheLine * base::kCacheLine;
   }
   size_t EagerBlockBytes(size_t largest) const {
     return EagerBytes(BlockSizeFor(largest) * others());

@@ -55,8 +55,8 @@ void ShmGroup::Leave(absl::string_view reason) {
   std::strncpy(own.leave_reason, std::string(reason).c_str(), sizeof(own.leave_reason) - 1);
   // Pairs with the acquire load in PeerWatchdog::CheckLeft.
   own.left.store(1, std::memory_order_release);
-  WakeAll(own.collective_event);
-  WakeAll(own.message_event);
+  base::WakeAll(own.collective_event);
+  base::WakeAll(own.message_event);
 }
 
 absl::Status ShmGroup::FailDamaged(int rank, absl::string_view what) {

@@ -2,6 +2,8 @@
 
 #include <linux/membarrier.h>
 #include <sched.h>
+#include <sys/syscall.h>
+#include <unistd.h>
 
 #include <chrono>
 
@@ -38,7 +40,7 @@ void Waiter::Configure(bool has_core_for_each_rank, bool needs_fence) {
   if (has_core_for_each_rank) spins_ = kSpins;
 }
 
-absl::Status Waiter::AwaitSlowly(EventCount& event, int rank, const WaitContext& context,
+absl::Status Waiter::AwaitSlowly(base::EventCount& event, int rank, const WaitContext& context,
                                  absl::FunctionRef<bool()> ready) {
   const auto end = std::chrono::steady_clock::now() + kYieldTime;
   while (std::chrono::steady_clock::now() < end && !failure_.has_failed()) {
@@ -69,7 +71,7 @@ absl::Status Waiter::AwaitSlowly(EventCount& event, int rank, const WaitContext&
   }
 }
 
-void Waiter::Sleep(EventCount& event, absl::FunctionRef<bool()> ready) const {
+void Waiter::Sleep(base::EventCount& event, absl::FunctionRef<bool()> ready) const {
   event.sleepers.fetch_add(1);
   // Read before the last look: a notification after it changes the epoch, and FUTEX_WAIT returns.
   const uint32_t epoch = event.epoch.load();
@@ -77,8 +79,7 @@ void Waiter::Sleep(EventCount& event, absl::FunctionRef<bool()> ready) const {
   // has its store before it too, so `ready` sees that; a later one sees `sleepers`.
   if (has_membarrier_) Membarrier(MEMBARRIER_CMD_GLOBAL_EXPEDITED);
   if (!ready() && !failure_.has_failed()) {
-    const timespec interval = absl::ToTimespec(kPeerCheckInterval);
-    syscall(SYS_futex, &event.epoch, FUTEX_WAIT, epoch, &interval, nullptr, 0);
+    base::SleepWhileEpochIs(event, epoch, kPeerCheckInterval);
   }
   event.sleepers.fetch_sub(1);
 }

@@ -8,10 +8,10 @@
 #include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "backends/common/peer_table.h"
-#include "backends/shm/event_count.h"
 #include "backends/shm/failure_cell.h"
 #include "backends/shm/peer_watchdog.h"
 #include "backends/shm/wait_context.h"
+#include "core/base/event_count.h"
 
 namespace syncline::shm {
 
@@ -43,7 +43,8 @@ class Waiter {
   // group on all ranks, and is the first cause of its failure: see PeerWatchdog::CheckPeers. An
   // interrupt is returned as such here, and as a BackendError that names this rank elsewhere.
   template <typename Ready>
-  absl::Status Await(EventCount& event, int rank, const WaitContext& context, const Ready& ready) {
+  absl::Status Await(base::EventCount& event, int rank, const WaitContext& context,
+                     const Ready& ready) {
     for (int i = 0; i < spins_; ++i) {
       if (ready()) return absl::OkStatus();
       Relax();
@@ -56,14 +57,14 @@ class Waiter {
   // see `sleepers`, which needs a full barrier between the store and the load on both sides. The
   // waiter issues both, with membarrier(2), before its last look: see Sleep. Where a rank's kernel
   // has none, each side fences for itself.
-  void Notify(EventCount& event) const {
+  void Notify(base::EventCount& event) const {
     // Keeps the compiler from moving the caller's store below the load; the processor is stopped
     // from it by the waiter's membarrier.
     std::atomic_signal_fence(std::memory_order_seq_cst);
     // The addition of nothing is a sequentially consistent load that orders earlier stores too.
     const uint32_t sleepers =
         needs_fence_ ? event.sleepers.fetch_add(0) : event.sleepers.load(std::memory_order_relaxed);
-    if (sleepers != 0) WakeAll(event);
+    if (sleepers != 0) base::WakeAll(event);
   }
 
  private:
@@ -75,10 +76,10 @@ class Waiter {
 #endif
   }
 
-  absl::Status AwaitSlowly(EventCount& event, int rank, const WaitContext& context,
+  absl::Status AwaitSlowly(base::EventCount& event, int rank, const WaitContext& context,
                            absl::FunctionRef<bool()> ready);
   // Sleeps until a notification, or for kPeerCheckInterval, unless `ready`.
-  void Sleep(EventCount& event, absl::FunctionRef<bool()> ready) const;
+  void Sleep(base::EventCount& event, absl::FunctionRef<bool()> ready) const;
   // What the others get when this rank was interrupted.
   absl::Status InterruptedRankError() const;
 

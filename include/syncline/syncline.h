@@ -47,6 +47,7 @@
 #include "syncline/subgroups.h"
 #include "syncline/tcp_store.h"
 #include "syncline/tensor.h"
+#include "syncline/tensor_queue.h"
 #include "syncline/work.h"
 #include "syncline/world.h"
 
