@@ -18,6 +18,15 @@
 namespace syncline::mpi {
 namespace {
 
+// MPI does not tell who is missing.
+absl::Status Explain(absl::Status status) {
+  if (KindOf(status) != ErrorKind::kTimeout) return status;
+  return Annotate(status,
+                  "the processes of the communicator have not all come to meet: does each of them "
+                  "join, all with the same init_method or communicator, and is none dead? None can "
+                  "meet over this communicator any more: end the processes, and start again");
+}
+
 // The processes of a communicator. It communicates over a duplicate, so that a call that a deadline
 // ends does not get into the way of the program's own.
 class CommunicatorProcesses final : public join::MpiProcesses {
@@ -50,9 +59,9 @@ class CommunicatorProcesses final : public join::MpiProcesses {
           "merge them by MPI_Intercomm_merge");
     }
     const auto copy = std::make_shared<MpiHandle>(api.comm_null());
-    SYNCLINE_RETURN_IF_ERROR(runtime->CallBlocking(
+    SYNCLINE_RETURN_IF_ERROR(Explain(runtime->CallBlocking(
         "MPI_Comm_dup", deadline,
-        [&api, comm, copy] { return api.comm_dup(comm, copy.get()); }));
+        [&api, comm, copy] { return api.comm_dup(comm, copy.get()); })));
     return std::make_shared<CommunicatorProcesses>(*runtime, *copy, rank, size);
   }
 
@@ -94,7 +103,7 @@ class CommunicatorProcesses final : public join::MpiProcesses {
   absl::Status Call(absl::string_view what, const Deadline& deadline,
                     std::function<int()> function) {
     if (has_failed_) return BackendError("an earlier call over this communicator has failed");
-    absl::Status status = runtime_.CallBlocking(what, deadline, std::move(function));
+    absl::Status status = Explain(runtime_.CallBlocking(what, deadline, std::move(function)));
     has_failed_ = !status.ok();
     return status;
   }

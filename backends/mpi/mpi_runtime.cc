@@ -310,14 +310,16 @@ absl::Status MpiRuntime::Finalize(const Deadline& deadline) {
     unusable_ = FinalizedError();
   }
   const auto finalize = [api = api_] {
+    // The program may have done it. No other call is allowed then.
+    int is_finalized = 0;
+    api->finalized(&is_finalized);
+    if (is_finalized != 0) return kMpiSuccess;
     // The leave messages of peers are on their way: what they find no receive for, UCX warns of.
     const Deadline arriving(absl::Milliseconds(100));
     while (!SweepLeftovers(Sweep::kNow) && !arriving.Expired())
       absl::SleepFor(absl::Microseconds(50));
     SweepLeftovers(Sweep::kBeforeFinalize);
-    int is_finalized = 0;
-    api->finalized(&is_finalized);
-    return is_finalized != 0 ? kMpiSuccess : api->finalize();
+    return api->finalize();
   };
   return AwaitTask("MPI_Finalize", deadline, finalize, true);
 }

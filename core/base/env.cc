@@ -51,7 +51,7 @@ absl::StatusOr<std::string> RequireEnv(absl::string_view name) {
   std::optional<std::string> value = GetEnv(name);
   if (value.has_value()) return *std::move(value);
   return ArgumentError(absl::StrCat("environment variable ", name,
-                                    " is not set; the launcher sets it (`bazel run //launch:run`), "
+                                    " is not set; a launcher such as syncline-run sets it, "
                                     "or pass rank and world_size to init_process_group"));
 }
 

@@ -153,7 +153,8 @@ void TaskDetector::Mpich() {
   ReadRanks({"PMI_RANK"}, {"PMI_SIZE"});
   ReadLocalRank({"MPI_LOCALRANKID"});
   CompareLocalSize({"MPI_LOCALNRANKS"});
-  task_.ancestor = "hydra_pmi_proxy";
+  // What MPI_Comm_spawn has started has the same proxy as those that called it, and the same ranks.
+  if (!Has("PMI_SPAWNED")) task_.ancestor = "hydra_pmi_proxy";
 }
 
 // The mpiexec of HPE Cray systems.

@@ -183,6 +183,9 @@ TEST_F(MeetingTest, ALauncherThatNamesNoHostNeedsMpiOrMasterAddr) {
 
 TEST_F(MeetingTest, WithoutTheProcessOfMpiexecThatTasksShareMpiOrMasterAddrIsNeeded) {
   EXPECT_THAT(Advice(Recorded("mpich")), HasSubstr("Set MASTER_ADDR=127.0.0.1 and MASTER_PORT"));
+  // Those of MPI_Comm_spawn share it with others.
+  EXPECT_EQ(Task(With(Recorded("mpich"), {{"PMI_SPAWNED", "1"}})).ancestor, "");
+  EXPECT_EQ(Task(Recorded("mpich")).ancestor, "hydra_pmi_proxy");
 }
 
 TEST_F(MeetingTest, AJobsFileIsInAFolderOfThisUserAlone) {

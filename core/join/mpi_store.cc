@@ -6,6 +6,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
@@ -34,10 +35,31 @@ std::string Pad(std::string text, size_t size) {
 
 std::string Unpad(absl::string_view text) { return std::string(text.substr(0, text.find('\0'))); }
 
-absl::StatusOr<std::vector<Peer>> GatherPeers(MpiProcesses& processes, const Deadline& deadline) {
-  // A process that cannot identify itself takes part all the same, so that all hear of it.
-  const absl::StatusOr<Peer> self = base::IdentifyThisProcess();
-  const std::string part = self.ok() ? self->Serialize() : std::string();
+// How the part of a process begins that cannot join, and goes on with the reason.
+constexpr absl::string_view kDefect = "!";
+
+absl::Status CheckRanks(const MpiProcesses& processes, const MpiMeeting& meeting) {
+  const auto differs = [](absl::string_view name, int given, int said) {
+    return ArgumentError(
+        absl::StrCat(name, " is ", given, ", but MPI says ", said, ": leave it to MPI"));
+  };
+  if (meeting.rank >= 0 && meeting.rank != processes.rank()) {
+    return differs("rank", meeting.rank, processes.rank());
+  }
+  if (meeting.size >= 0 && meeting.size != processes.size()) {
+    return differs("world_size", meeting.size, processes.size());
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<std::vector<Peer>> GatherPeers(MpiProcesses& processes, const MpiMeeting& meeting,
+                                              const Deadline& deadline) {
+  // A process that cannot join takes part all the same, so that all hear of it.
+  absl::StatusOr<Peer> self = base::IdentifyThisProcess();
+  if (absl::Status ranks = CheckRanks(processes, meeting); !ranks.ok()) self = ranks;
+  const std::string part = self.ok() ? self->Serialize()
+                                     : absl::StrCat(kDefect, self.status().message()).substr(
+                                           0, kPeerBytes - 1);
   SYNCLINE_ASSIGN_OR_RETURN(const std::string all,
                             processes.Allgather(Pad(part, kPeerBytes), deadline));
   SYNCLINE_RETURN_IF_ERROR(self.status());
@@ -45,6 +67,11 @@ absl::StatusOr<std::vector<Peer>> GatherPeers(MpiProcesses& processes, const Dea
   for (int rank = 0; rank < processes.size(); ++rank) {
     const std::string text =
         Unpad(absl::string_view(all).substr(rank * kPeerBytes, kPeerBytes));
+    if (absl::StartsWith(text, kDefect)) {
+      return WithRanks(ArgumentError(absl::StrCat("rank ", rank, " of the MPI job cannot join: ",
+                                                  text.substr(kDefect.size()))),
+                       {rank});
+    }
     absl::StatusOr<Peer> peer = Peer::Parse(text);
     if (!peer.ok()) {
       return WithRanks(BackendError(absl::StrCat(
@@ -99,21 +126,22 @@ absl::Status ReadAnnouncement(absl::string_view announcement, StoreConfig& confi
 
 }  // namespace
 
-absl::StatusOr<OpenedStore> OpenMpiStore(const std::optional<MpiComm>& comm,
-                                         absl::Duration store_timeout, const Deadline& deadline) {
+absl::StatusOr<OpenedStore> OpenMpiStore(const MpiMeeting& meeting, absl::Duration store_timeout,
+                                         const Deadline& deadline) {
   if (!MpiProcessesRegistry::Has("mpi")) {
     return UnsupportedError("this program was built without backend mpi, and so cannot ask MPI");
   }
   SYNCLINE_ASSIGN_OR_RETURN(const std::shared_ptr<MpiProcesses> processes,
-                            MpiProcessesRegistry::Make("mpi", comm, deadline));
+                            MpiProcessesRegistry::Make("mpi", meeting.comm, deadline));
   OpenedStore opened;
   StoreConfig config;
   config.timeout = store_timeout;
   if (processes->size() == 1) {
+    SYNCLINE_RETURN_IF_ERROR(CheckRanks(*processes, meeting));
     SYNCLINE_ASSIGN_OR_RETURN(opened.store, StoreRegistry::Make("hash", config));
     opened.role = Role::kServer;
   } else {
-    SYNCLINE_ASSIGN_OR_RETURN(const std::vector<Peer> peers, GatherPeers(*processes, deadline));
+    SYNCLINE_ASSIGN_OR_RETURN(const std::vector<Peer> peers, GatherPeers(*processes, meeting, deadline));
     absl::Status served;
     std::string announcement;
     if (processes->rank() == 0) {

@@ -105,17 +105,10 @@ absl::StatusOr<OpenedStore> OpenByMulticast(const InitMethod& method, const Dead
 }
 
 absl::StatusOr<OpenedStore> OpenOverMpi(const InitMethod& method, const Deadline& deadline) {
-  absl::StatusOr<OpenedStore> opened =
-      OpenMpiStore(/*comm=*/std::nullopt, method.store.timeout, deadline);
-  if (!opened.ok()) {
-    return method.advice.empty() ? opened.status() : Annotate(opened.status(), method.advice);
-  }
-  const auto differs = [](int given, int said) { return given >= 0 && given != said; };
-  if (!differs(method.rank, opened->rank) && !differs(method.size, opened->size)) return opened;
-  const auto text = [](int number) { return number < 0 ? "-" : absl::StrCat(number); };
-  return ArgumentError(absl::StrCat("rank and world_size are ", text(method.rank), " and ",
-                                    text(method.size), ", but MPI says ", opened->rank, " and ",
-                                    opened->size, ": leave them to MPI, or pass init_method"));
+  const MpiMeeting meeting = {/*comm=*/std::nullopt, method.rank, method.size};
+  absl::StatusOr<OpenedStore> opened = OpenMpiStore(meeting, method.store.timeout, deadline);
+  if (opened.ok() || method.advice.empty()) return opened;
+  return Annotate(opened.status(), method.advice);
 }
 
 absl::StatusOr<OpenedStore> Open(const InitMethod& method, const Deadline& deadline) {

@@ -142,7 +142,7 @@ absl::StatusOr<std::shared_ptr<World>> World::FromMpi(MpiComm comm, const WorldO
   const Deadline deadline(options.timeout);
   const absl::Duration store_timeout = std::min(options.timeout, kDefaultStoreTimeout);
   SYNCLINE_ASSIGN_OR_RETURN(const OpenedStore opened,
-                            join::OpenMpiStore(comm, store_timeout, deadline));
+                            join::OpenMpiStore({comm}, store_timeout, deadline));
   WorldOptions complete = options;
   complete.rank = opened.rank;
   complete.size = opened.size;

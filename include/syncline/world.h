@@ -98,7 +98,8 @@ class World {
   //   ArgumentError  the communicator is MPI_COMM_NULL, an intercommunicator, or of another family
   //                  than the MPI that this process uses
   //   BackendError, UnsupportedError  MPI cannot be loaded, initialised or used; it says why
-  //   TimeoutError   a process of the communicator has not called
+  //   TimeoutError   a process of the communicator has not called. The others cannot meet over this
+  //                  communicator any more, and MPI_Finalize may not return, or crash
   // and those of Init.
   static absl::StatusOr<std::shared_ptr<World>> FromMpi(MpiComm comm,
                                                         const WorldOptions& options = {});

@@ -88,11 +88,12 @@ class MpiStoreTest : public testing::Test {
     board = &board_;
     std::vector<absl::StatusOr<OpenedStore>> opened(size);
     std::vector<std::thread> threads;
+    for (int rank = 0; rank < size; ++rank) meetings_[rank];
     for (int rank = 0; rank < size; ++rank) {
-      threads.emplace_back([rank, &opened] {
+      threads.emplace_back([this, rank, &opened] {
         this_rank = rank;
         opened[rank] =
-            OpenMpiStore(std::nullopt, absl::Seconds(20), Deadline(absl::Seconds(20)));
+            OpenMpiStore(meetings_[rank], absl::Seconds(20), Deadline(absl::Seconds(20)));
       });
     }
     for (std::thread& thread : threads) thread.join();
@@ -108,6 +109,7 @@ class MpiStoreTest : public testing::Test {
   }
 
   Board board_;
+  std::map<int, MpiMeeting> meetings_;  // What each rank was told.
 };
 
 TEST_F(MpiStoreTest, OnOneHostTheRanksMeetAtLoopbackWithASecretOfTheirOwn) {
@@ -156,6 +158,19 @@ TEST_F(MpiStoreTest, WhereRank0CannotHostTheStoreAllSayWhy) {
               AllOf(StartsWith("rank 0 cannot host the store: "), HasSubstr("192.0.2.77")));
   EXPECT_THAT(RanksOf(opened[1].status()), ElementsAre(0));
   EXPECT_THAT(std::string(opened[0].status().message()), HasSubstr("192.0.2.77"));
+}
+
+TEST_F(MpiStoreTest, ARankThatIsNotMpisIsAnErrorOnAllAtOnce) {
+  meetings_[2].rank = 1;
+  const auto opened = Open(3);
+  EXPECT_THAT(std::string(opened[2].status().message()),
+              HasSubstr("rank is 1, but MPI says 2: leave it to MPI"));
+  for (int rank = 0; rank < 2; ++rank) {
+    EXPECT_EQ(KindOf(opened[rank].status()), ErrorKind::kArgument);
+    EXPECT_THAT(std::string(opened[rank].status().message()),
+                AllOf(StartsWith("rank 2 of the MPI job cannot join: "), HasSubstr("MPI says 2")));
+    EXPECT_THAT(RanksOf(opened[rank].status()), ElementsAre(2));
+  }
 }
 
 TEST_F(MpiStoreTest, AProcessThatDoesNotSayWhatItIsIsNamedByAll) {
