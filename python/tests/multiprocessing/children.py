@@ -6,7 +6,6 @@ import sys
 import time
 
 import numpy
-
 import syncline.multiprocessing as mp
 
 

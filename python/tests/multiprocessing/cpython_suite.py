@@ -43,7 +43,10 @@ def _substituted(text: str) -> str:
     )
     text = re.sub(r"^import multiprocessing\.\w+\n", "", text, flags=re.M)
     text = re.sub(
-        r"^(\s*)import multiprocessing$", rf"\1import {package} as multiprocessing", text, flags=re.M
+        r"^(\s*)import multiprocessing$",
+        rf"\1import {package} as multiprocessing",
+        text,
+        flags=re.M,
     )
     text = re.sub(r"\bimport multiprocessing as mp$", f"import {package} as mp", text, flags=re.M)
     ours = "connection|managers|pool|queues|sharedctypes"

@@ -7,7 +7,13 @@ import cpython_suite
 import pytest
 
 SOURCE = pathlib.Path("external/cpython_tests")
-NAMES = ["TestQueue", "TestConnection", "TestPicklingConnections", "TestSimpleQueue", "TestListener"]
+NAMES = [
+    "TestQueue",
+    "TestConnection",
+    "TestPicklingConnections",
+    "TestSimpleQueue",
+    "TestListener",
+]
 
 
 @pytest.mark.parametrize("method", cpython_suite.METHODS)

@@ -10,7 +10,6 @@ import jax
 import jax.numpy as jnp
 import jax_children
 import numpy
-
 import syncline.multiprocessing as mp
 
 
@@ -50,7 +49,9 @@ def test_a_large_array_is_not_copied_where_it_arrives():
 def test_trees_and_small_arrays_arrive():
     tree = {"w": jnp.ones((300, 300)), "b": [jnp.zeros(3), 1.5, jnp.float32(2)]}
     got = through(tree)
-    assert jax.tree.all(jax.tree.map(lambda a, b: bool((a == b).all()) if hasattr(a, "all") else a == b, tree, got))
+    assert jax.tree.all(
+        jax.tree.map(lambda a, b: bool((a == b).all()) if hasattr(a, "all") else a == b, tree, got)
+    )
 
 
 @pytest.mark.parametrize("method", ["spawn", "forkserver"])  # JAX does not bear fork.

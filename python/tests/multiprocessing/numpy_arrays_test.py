@@ -6,7 +6,6 @@ import pickle
 import leaks
 import numpy
 import pytest
-
 import syncline.multiprocessing as mp
 
 RECORD = numpy.dtype([("a", "i4"), ("b", "f8", (3,)), ("c", "U5")], align=True)

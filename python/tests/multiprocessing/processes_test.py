@@ -8,7 +8,6 @@ import children
 import leaks
 import numpy
 import pytest
-
 import syncline.multiprocessing as mp
 
 METHODS = ("fork", "spawn", "forkserver")

@@ -7,7 +7,6 @@ import time
 import children
 import leaks
 import pytest
-
 import syncline.multiprocessing as mp
 
 METHODS = ("fork", "spawn", "forkserver")

@@ -7,7 +7,6 @@ import subprocess
 import sys
 
 import pytest
-
 import syncline.multiprocessing as mp
 
 
@@ -41,11 +40,15 @@ def test_every_name_of_the_standard_module_is_here():
 
 def test_importing_and_using_it_changes_nothing_for_the_standard_module():
     run("""
-import concurrent.futures, multiprocessing, os, resource
+import concurrent.futures, inspect, multiprocessing, os, resource
 from multiprocessing import connection, context, managers, pool, queues, reduction
 def state():
     modules = (multiprocessing, connection, context, pool, queues, reduction)
-    names = [(m.__name__, sorted(vars(m).items(), key=lambda kv: kv[0])) for m in modules]
+    names = [
+        (m.__name__, sorted(n + repr(v) for n, v in vars(m).items()
+            if n != "__builtins__" and not inspect.ismodule(v)))
+        for m in modules
+    ]
     return repr(names), dict(reduction.ForkingPickler._extra_reducers)
 multiprocessing.get_start_method()
 limit = resource.getrlimit(resource.RLIMIT_NOFILE)

@@ -17,10 +17,11 @@ def fill(inbox, outbox):
         del item, tensors, tensor
 
 
-def train(model, rank):
+def train(models, rank):
     with torch.no_grad():
-        for parameter in model.parameters():
-            parameter[..., rank] = rank + 1.0
+        for model in models:
+            for parameter in model.parameters():
+                parameter[..., rank] = rank + 1.0
 
 
 def make(outbox, count):
