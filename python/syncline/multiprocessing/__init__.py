@@ -22,14 +22,7 @@ import importlib
 from multiprocessing import process, reduction
 from typing import Any
 
-from syncline.multiprocessing import (
-    connection,
-    context,
-    managers,
-    pool,
-    queues,
-    sharedctypes,
-)
+from syncline.multiprocessing import connection, context, pool, queues
 from syncline.multiprocessing.context import _default_context
 from syncline.multiprocessing.executor import ProcessPoolExecutor
 from syncline.multiprocessing.pickling import Pickler
@@ -105,7 +98,13 @@ _STANDARD_MODULES = (
 )
 
 
+# Imported when they are used: the standard modules below them register reducers.
+_MODULES = ("managers", "sharedctypes")
+
+
 def __getattr__(name: str) -> Any:
+    if name in _MODULES:
+        return importlib.import_module(f"{__name__}.{name}")
     if name in _STANDARD_MODULES:
         return importlib.import_module(f"multiprocessing.{name}")
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
@@ -158,7 +157,6 @@ __all__ = [
     "get_start_method",
     "is_shared",
     "log_to_stderr",
-    "managers",
     "parent_process",
     "pool",
     "process",
@@ -171,7 +169,6 @@ __all__ = [
     "set_sharing_threshold",
     "set_start_method",
     "share_memory_",
-    "sharedctypes",
     "spawn",
     "start_processes",
 ]

@@ -1,4 +1,4 @@
-"""Values and arrays of ctypes in shared memory, as in multiprocessing, with locks of this package."""
+"""Values and arrays of ctypes in shared memory, as in multiprocessing, with our locks."""
 
 from __future__ import annotations
 

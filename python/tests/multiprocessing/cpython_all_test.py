@@ -6,7 +6,7 @@ import re
 import cpython_suite
 import pytest
 
-SOURCE = pathlib.Path("external/cpython_tests")
+SOURCE = pathlib.Path("../cpython_tests")  # Beside the runfiles of this repository.
 
 
 @pytest.mark.parametrize("method", cpython_suite.METHODS)

@@ -1,4 +1,4 @@
-"""Arrays between processes of each start method: queues, pipes, arguments, pools, managers, deaths."""
+"""Arrays between processes: queues, pipes, arguments, pools, managers, deaths."""
 
 import concurrent.futures
 import os

@@ -41,7 +41,7 @@ def test_every_name_of_the_standard_module_is_here():
 def test_importing_and_using_it_changes_nothing_for_the_standard_module():
     run("""
 import concurrent.futures, inspect, multiprocessing, os, resource
-from multiprocessing import connection, context, managers, pool, queues, reduction
+from multiprocessing import connection, context, pool, queues, reduction
 def state():
     modules = (multiprocessing, connection, context, pool, queues, reduction)
     names = [

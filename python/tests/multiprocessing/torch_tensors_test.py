@@ -1,4 +1,4 @@
-"""Tensors of torch: they move into shared memory with their storage, as in torch.multiprocessing."""
+"""Tensors of torch: they move into shared memory, as in torch.multiprocessing."""
 
 import gc
 import os
