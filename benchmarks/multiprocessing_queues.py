@@ -1,4 +1,4 @@
-"""Queues of processes: syncline.multiprocessing beside the standard module, torch and shared_memory.
+"""Queues of processes: syncline.multiprocessing beside the standard module and torch.
 
     ./bazelw run //benchmarks:multiprocessing_queues
 
