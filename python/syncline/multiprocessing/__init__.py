@@ -16,6 +16,9 @@ torch_tensors.py and jax_arrays.py, connection.py (how it travels), queues.py, c
 (processes), pool.py, managers.py, executor.py; spawning.py.
 """
 
+# What the standard module has inside has no types.
+# mypy: disable-error-code="has-type"
+
 from __future__ import annotations
 
 import importlib

@@ -3,6 +3,9 @@
 They are independent of those of multiprocessing: its default start method is another one.
 """
 
+# What the standard module has inside has no types.
+# mypy: disable-error-code="attr-defined,has-type,misc,assignment"
+
 from __future__ import annotations
 
 import socket

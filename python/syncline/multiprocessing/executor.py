@@ -1,5 +1,8 @@
 """concurrent.futures.ProcessPoolExecutor, whose calls and results travel as shared memory."""
 
+# What the standard module has inside has no types.
+# mypy: disable-error-code="attr-defined"
+
 from __future__ import annotations
 
 import concurrent.futures

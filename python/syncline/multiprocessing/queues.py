@@ -1,5 +1,8 @@
 """Queues of processes, in which arrays travel as shared memory."""
 
+# What the standard module has inside has no types.
+# mypy: disable-error-code="attr-defined,has-type,misc,type-arg"
+
 from __future__ import annotations
 
 import errno

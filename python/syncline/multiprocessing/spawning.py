@@ -82,7 +82,7 @@ class ProcessContext:
             return True
         failed = None
         for sentinel in standard.wait(list(self.sentinels), timeout):
-            index = self.sentinels.pop(sentinel)  # type: ignore[call-overload]
+            index = self.sentinels.pop(sentinel)
             self.processes[index].join()
             if self.processes[index].exitcode != 0 and failed is None:
                 failed = index
