@@ -627,7 +627,8 @@ class World:
         env:// (the default), as launchers set it; tcp://host:port, where rank 0 hosts the store;
         tcp://239.x.y.z:port, a multicast address on which the processes of `group_name` find each
         other; file:///path; mpi://, where MPI knows rank and size. tcp:// and file:// take rank,
-        world_size and group_name as arguments or as ?rank=R&world_size=N&group_name=G. Without a rank they assign one: the process that
+        world_size and group_name as arguments or as ?rank=R&world_size=N&group_name=G. Without a
+        rank they assign one: the process that
         hosts the store is rank 0, the others follow in order of arrival; ranks that are given are
         kept. What launchers' variables do not say is taken from srun, mpirun, PALS or Flux, if one
         of them has started this process. With no argument and nothing in the environment, a world

@@ -1,4 +1,4 @@
-"""The example under mpirun: no setting is needed, and the backend does not change what it learns."""
+"""The example under mpirun: it needs no setting, and learns the same with backends mpi and auto."""
 
 import json
 import os
@@ -6,6 +6,7 @@ import pathlib
 import sys
 
 import pytest
+
 from tests.mpi.conftest import folder  # noqa: F401, a fixture
 from tests.mpi.runtime import ranks
 

@@ -1,4 +1,6 @@
 // What core/join needs of MPI, for jobs whose ranks meet over it: join::MpiProcesses.
+#include "core/join/mpi_processes.h"
+
 #include <functional>
 #include <memory>
 #include <optional>
@@ -10,7 +12,6 @@
 #include "absl/strings/str_cat.h"
 #include "backends/mpi/mpi_api.h"
 #include "backends/mpi/mpi_runtime.h"
-#include "core/join/mpi_processes.h"
 #include "syncline/deadline.h"
 #include "syncline/mpi_comm.h"
 #include "syncline/status.h"
@@ -60,8 +61,7 @@ class CommunicatorProcesses final : public join::MpiProcesses {
     }
     const auto copy = std::make_shared<MpiHandle>(api.comm_null());
     SYNCLINE_RETURN_IF_ERROR(Explain(runtime->CallBlocking(
-        "MPI_Comm_dup", deadline,
-        [&api, comm, copy] { return api.comm_dup(comm, copy.get()); })));
+        "MPI_Comm_dup", deadline, [&api, comm, copy] { return api.comm_dup(comm, copy.get()); })));
     return std::make_shared<CommunicatorProcesses>(*runtime, *copy, rank, size);
   }
 
@@ -77,8 +77,7 @@ class CommunicatorProcesses final : public join::MpiProcesses {
   int size() const override { return size_; }
   std::string library() const override { return runtime_.library().Describe(); }
 
-  absl::StatusOr<std::string> Allgather(absl::string_view part,
-                                        const Deadline& deadline) override {
+  absl::StatusOr<std::string> Allgather(absl::string_view part, const Deadline& deadline) override {
     const auto sent = std::make_shared<const std::string>(part);
     const auto received = std::make_shared<std::string>(part.size() * size_, '\0');
     SYNCLINE_RETURN_IF_ERROR(

@@ -73,8 +73,7 @@ absl::Status BackendRegistry::Check(absl::string_view name) {
   if (entry->check == nullptr) return absl::OkStatus();
   absl::Status status = entry->check();
   if (!status.ok()) {
-    Log(LogLevel::kInfo,
-        absl::StrCat("backend ", name, " is not available: ", status.message()));
+    Log(LogLevel::kInfo, absl::StrCat("backend ", name, " is not available: ", status.message()));
   }
   return status;
 }

@@ -1,5 +1,4 @@
 #include "core/join/cluster_task.h"
-#include "core/join/init_method.h"
 
 #include <sys/stat.h>
 #include <unistd.h>
@@ -11,6 +10,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "core/join/cluster_store.h"
+#include "core/join/init_method.h"
 #include "core/testing/environments.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"

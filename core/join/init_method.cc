@@ -233,10 +233,11 @@ absl::StatusOr<InitMethod> ParseInitMethod(absl::string_view url, int rank, int 
     SYNCLINE_RETURN_IF_ERROR(ReadEtcd(rest.first, method));
   } else if (method.scheme == kMpiScheme) {
     if (rest.first.empty()) return method;  // Rank and size are MPI's.
-    return ArgumentError(
-        absl::StrCat("init method: mpi:// stands alone, as MPI knows the processes; got '", url, "'"));
+    return ArgumentError(absl::StrCat(
+        "init method: mpi:// stands alone, as MPI knows the processes; got '", url, "'"));
   } else {
-    return ArgumentError(absl::StrCat("unknown init method '", method.scheme, "://'; use ", kForms));
+    return ArgumentError(
+        absl::StrCat("unknown init method '", method.scheme, "://'; use ", kForms));
   }
   if (method.size < 0) {
     if (const std::optional<ClusterTask> task = DetectTaskOfSeveral()) {

@@ -22,7 +22,7 @@ inline constexpr absl::string_view kMpiScheme = "mpi";
 struct InitMethod {
   // Of the store: a name in StoreRegistry, kMulticastScheme or kMpiScheme.
   std::string scheme;
-  StoreConfig store;   // With kMulticastScheme: host and port of the multicast group.
+  StoreConfig store;  // With kMulticastScheme: host and port of the multicast group.
   // The prefix that keeps the rounds of one job apart in a shared store, "round/3"; may be empty.
   std::string prefix;
   std::string group_name;

@@ -37,8 +37,7 @@ class MpiProcesses {
 // Has one entry, "mpi", where backend mpi is linked in. It makes the processes of the communicator,
 // or of MPI_COMM_WORLD if none is given; it loads and initialises MPI if need be. Collective; the
 // errors are those of World::FromMpi.
-using MpiProcessesRegistry =
-    Registry<MpiProcesses, const std::optional<MpiComm>&, const Deadline&>;
+using MpiProcessesRegistry = Registry<MpiProcesses, const std::optional<MpiComm>&, const Deadline&>;
 
 }  // namespace syncline::join
 

@@ -57,16 +57,15 @@ absl::StatusOr<std::vector<Peer>> GatherPeers(MpiProcesses& processes, const Mpi
   // A process that cannot join takes part all the same, so that all hear of it.
   absl::StatusOr<Peer> self = base::IdentifyThisProcess();
   if (absl::Status ranks = CheckRanks(processes, meeting); !ranks.ok()) self = ranks;
-  const std::string part = self.ok() ? self->Serialize()
-                                     : absl::StrCat(kDefect, self.status().message()).substr(
-                                           0, kPeerBytes - 1);
+  const std::string part =
+      self.ok() ? self->Serialize()
+                : absl::StrCat(kDefect, self.status().message()).substr(0, kPeerBytes - 1);
   SYNCLINE_ASSIGN_OR_RETURN(const std::string all,
                             processes.Allgather(Pad(part, kPeerBytes), deadline));
   SYNCLINE_RETURN_IF_ERROR(self.status());
   std::vector<Peer> peers;
   for (int rank = 0; rank < processes.size(); ++rank) {
-    const std::string text =
-        Unpad(absl::string_view(all).substr(rank * kPeerBytes, kPeerBytes));
+    const std::string text = Unpad(absl::string_view(all).substr(rank * kPeerBytes, kPeerBytes));
     if (absl::StartsWith(text, kDefect)) {
       return WithRanks(ArgumentError(absl::StrCat("rank ", rank, " of the MPI job cannot join: ",
                                                   text.substr(kDefect.size()))),
@@ -74,10 +73,11 @@ absl::StatusOr<std::vector<Peer>> GatherPeers(MpiProcesses& processes, const Mpi
     }
     absl::StatusOr<Peer> peer = Peer::Parse(text);
     if (!peer.ok()) {
-      return WithRanks(BackendError(absl::StrCat(
-                           "rank ", rank, " of the MPI job does not say what process it is: do all "
-                           "ranks run the same version of Syncline?")),
-                       {rank});
+      return WithRanks(
+          BackendError(absl::StrCat("rank ", rank,
+                                    " of the MPI job does not say what process it is: do all "
+                                    "ranks run the same version of Syncline?")),
+          {rank});
     }
     peers.push_back(*std::move(peer));
   }
@@ -118,10 +118,9 @@ absl::Status ReadAnnouncement(absl::string_view announcement, StoreConfig& confi
     config.secret = lines[3];
     return absl::OkStatus();
   }
-  return WithRanks(
-      NetworkError(absl::StrCat("rank 0 cannot host the store: ",
-                              announcement.substr(announcement.find('\n') + 1))),
-      {0});
+  return WithRanks(NetworkError(absl::StrCat("rank 0 cannot host the store: ",
+                                             announcement.substr(announcement.find('\n') + 1))),
+                   {0});
 }
 
 }  // namespace
@@ -141,7 +140,8 @@ absl::StatusOr<OpenedStore> OpenMpiStore(const MpiMeeting& meeting, absl::Durati
     SYNCLINE_ASSIGN_OR_RETURN(opened.store, StoreRegistry::Make("hash", config));
     opened.role = Role::kServer;
   } else {
-    SYNCLINE_ASSIGN_OR_RETURN(const std::vector<Peer> peers, GatherPeers(*processes, meeting, deadline));
+    SYNCLINE_ASSIGN_OR_RETURN(const std::vector<Peer> peers,
+                              GatherPeers(*processes, meeting, deadline));
     absl::Status served;
     std::string announcement;
     if (processes->rank() == 0) {

@@ -84,10 +84,11 @@ absl::StatusOr<OpenedStore> OpenAndLog(const InitMethod& method, const Deadline&
                                     "at ", address, "; ", method.from));
   absl::StatusOr<OpenedStore> opened = join::OpenStore(method, deadline);
   if (opened.ok() || !method.any_rank_serves) return opened;
-  return Annotate(opened.status(), absl::StrCat("the ranks meet at ", address, " (", method.from,
-                                                "). If no rank runs ",
-                                                "there, set MASTER_ADDR to the host of rank 0, or pass ",
-                                                "init_method mpi:// for MPI to say"));
+  return Annotate(
+      opened.status(),
+      absl::StrCat("the ranks meet at ", address, " (", method.from, "). If no rank runs ",
+                   "there, set MASTER_ADDR to the host of rank 0, or pass ",
+                   "init_method mpi:// for MPI to say"));
 }
 
 // Opens the store. Fills in the options that the init method or the environment give.

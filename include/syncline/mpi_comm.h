@@ -21,7 +21,7 @@ class MpiComm {
  public:
   // Implicit, so that an MPI_Comm may be passed as it is.
   MpiComm(ompi_communicator_t* comm)
-      : MpiComm("Open MPI", reinterpret_cast<intptr_t>(comm)) {}                         // NOLINT
+      : MpiComm("Open MPI", reinterpret_cast<intptr_t>(comm)) {}                           // NOLINT
   MpiComm(MPI_ABI_Comm* comm) : MpiComm("MPI 5 ABI", reinterpret_cast<intptr_t>(comm)) {}  // NOLINT
   // MPICH's, and that of what shares its ABI: Intel MPI, Cray MPICH, MVAPICH.
   MpiComm(int comm)  // NOLINT

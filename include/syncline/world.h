@@ -24,7 +24,7 @@ namespace syncline {
 namespace join {
 class JoinProtocol;
 struct OpenedStore;
-}
+}  // namespace join
 
 // How a process joins a world: either `store` with `rank` and `size`, or `init_method`:
 //   env://                 RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT from the environment, as
@@ -49,8 +49,8 @@ struct OpenedStore;
 // such address (file://, a store that is not on a network), set SYNCLINE_HOST_ADDRESS on each host
 // to one of its own.
 //
-// All but env:// and mpi:// take ?rank=R&world_size=N&group_name=G. `rank`, `size` and `group_name`, where
-// given here, take precedence over what the URL or the environment says.
+// All but env:// and mpi:// take ?rank=R&world_size=N&group_name=G. `rank`, `size` and
+// `group_name`, where given here, take precedence over what the URL or the environment says.
 //
 // A rank that is not given is assigned: given ranks are kept, and the free ones go to the host of
 // the store and then to the others in the order of joining. With neither a store nor an

@@ -54,12 +54,12 @@ def venv(tmp_path_factory):
     return clean_venv.CleanVenv(tmp_path_factory.mktemp("clean"))
 
 
-def on_machine(installed, command, env, folder):
+def on_machine(installed, command, env, scratch):
     """Runs the command where these families are installed; returns status, output and stderr."""
     if subprocess.run([*SPACES, "true"], capture_output=True).returncode != 0:
         pytest.skip("this user may not make namespaces, in which MPI libraries are hidden")
     folders = [os.path.dirname(mpi_installations.library(family)) for family in installed]
-    with open(f"{folder}/ld.so.conf", "w") as conf:
+    with open(f"{scratch}/ld.so.conf", "w") as conf:
         conf.write("".join(f"{each}\n" for each in folders))
     hidden = [
         path
@@ -70,8 +70,8 @@ def on_machine(installed, command, env, folder):
     script = "\n".join(
         [
             "set -e",
-            f"/sbin/ldconfig -X -f {folder}/ld.so.conf -C {folder}/ld.so.cache",
-            f"mount --bind {folder}/ld.so.cache /etc/ld.so.cache",
+            f"/sbin/ldconfig -X -f {scratch}/ld.so.conf -C {scratch}/ld.so.cache",
+            f"mount --bind {scratch}/ld.so.cache /etc/ld.so.cache",
             *(f"mount --bind /dev/null {path}" for path in hidden),
             'exec "$@"',
         ]

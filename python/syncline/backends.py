@@ -207,10 +207,10 @@ def is_gloo_available() -> bool:
 
 
 def is_mpi_available() -> bool:
-    """Whether groups of backend mpi can be made here, that is, whether an MPI library can be loaded.
+    """Whether groups of backend mpi can be made here: whether an MPI library can be loaded.
 
-    Loads it, and does not initialise MPI. Where the answer is False, the log (SYNCLINE_LOG_LEVEL=info)
-    says why, and Info.check_backend("mpi") raises an error that does.
+    Loads it, and does not initialise MPI. Where the answer is False, the log says why
+    (SYNCLINE_LOG_LEVEL=info), and Info.check_backend("mpi") raises an error that does.
     """
     try:
         Info.check_backend("mpi")

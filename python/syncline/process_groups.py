@@ -13,8 +13,8 @@ from syncline import _syncline, job
 from syncline._syncline import ProcessGroup, Store, World
 from syncline.backends import backend_name, making
 from syncline.errors import DistError
-from syncline.mpi_comm import native_communicator
 from syncline.job import Group, GroupMember, NonGroupMember, resolve
+from syncline.mpi_comm import native_communicator
 
 default_pg_timeout = timedelta(minutes=30)
 """How long joining and operations take at most where no timeout is given."""

@@ -73,10 +73,10 @@ class FakeProcesses final : public MpiProcesses {
   }
 };
 
-const MpiProcessesRegistry::Registration kFake(
-    "mpi", [](const std::optional<MpiComm>&, const Deadline&) {
-      return std::shared_ptr<MpiProcesses>(new FakeProcesses);
-    });
+const MpiProcessesRegistry::Registration kFake("mpi", [](const std::optional<MpiComm>&,
+                                                         const Deadline&) {
+  return std::shared_ptr<MpiProcesses>(new FakeProcesses);
+});
 
 class MpiStoreTest : public testing::Test {
  protected:

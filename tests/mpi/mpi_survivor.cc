@@ -3,8 +3,8 @@
 //   mpirun --enable-recovery -n 3 mpi_survivor OPERATION ELEMENTS VICTIM STEP [shrink]
 //
 // All ranks make the call OPERATION on ELEMENTS floats again and again; VICTIM kills itself before
-// its call number STEP. A survivor prints the error that it gets, and how long it took, and goes; with
-// "shrink", after calls in a group of the survivors.
+// its call number STEP. A survivor prints the error that it gets, and how long it took, and goes;
+// with "shrink", after calls in a group of the survivors.
 #include <csignal>
 #include <cstdio>
 #include <cstdlib>
@@ -50,8 +50,8 @@ int Main(int argc, char** argv) {
   int64_t elements = 0;
   int victim = 0, step = 0;
   const bool shrinks = argc == 6 && std::string(argv[5]) == "shrink";
-  if ((argc != 5 && !shrinks) || !absl::SimpleAtoi(argv[2], &elements) || !absl::SimpleAtoi(argv[3], &victim) ||
-      !absl::SimpleAtoi(argv[4], &step)) {
+  if ((argc != 5 && !shrinks) || !absl::SimpleAtoi(argv[2], &elements) ||
+      !absl::SimpleAtoi(argv[3], &victim) || !absl::SimpleAtoi(argv[4], &step)) {
     std::fprintf(stderr, "usage: %s OPERATION ELEMENTS VICTIM STEP [shrink]\n", argv[0]);
     return 2;
   }

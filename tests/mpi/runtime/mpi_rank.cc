@@ -51,8 +51,7 @@ absl::Status Expect(bool condition, absl::string_view what) {
 absl::StatusOr<MpiMessage> Await(MpiRuntime& mpi, MpiHandle request) {
   MpiMessage message{-7, -7, -7, false};
   for (int done = 0; done == 0;) {
-    SYNCLINE_RETURN_IF_ERROR(
-        mpi.ToStatus(mpi.api().test(&request, &done, &message), "MPI_Test"));
+    SYNCLINE_RETURN_IF_ERROR(mpi.ToStatus(mpi.api().test(&request, &done, &message), "MPI_Test"));
     if (done == 0 && TestDeadline().Expired()) return TimeoutError("no message has come");
   }
   SYNCLINE_RETURN_IF_ERROR(Expect(request == mpi.api().request_null(), "the request is gone"));
@@ -68,8 +67,8 @@ absl::Status Exchange(MpiRuntime& mpi, MpiHandle comm, int rank, size_t bytes, i
   SYNCLINE_RETURN_IF_ERROR(mpi.ToStatus(
       mpi.api().irecv(received.data(), received.size(), kMpiAnySource, tag, comm, &receive),
       "MPI_Irecv"));
-  SYNCLINE_RETURN_IF_ERROR(mpi.ToStatus(
-      mpi.api().isend(sent.data(), bytes, 1 - rank, tag, comm, &send), "MPI_Isend"));
+  SYNCLINE_RETURN_IF_ERROR(
+      mpi.ToStatus(mpi.api().isend(sent.data(), bytes, 1 - rank, tag, comm, &send), "MPI_Isend"));
   SYNCLINE_ASSIGN_OR_RETURN(const MpiMessage message, Await(mpi, receive));
   SYNCLINE_RETURN_IF_ERROR(Await(mpi, send).status());
   const char expected = static_cast<char>('a' + 1 - rank);

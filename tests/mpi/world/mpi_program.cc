@@ -75,12 +75,12 @@ absl::Status Run() {
   SYNCLINE_RETURN_IF_ERROR(ExpectRefused(halves, "MPI_Intercomm_merge"));
   const bool is_mpich = MpiComm(MPI_COMM_WORLD).family() == "MPICH";
   const absl::string_view other = is_mpich ? "Open MPI" : "MPICH";
-  SYNCLINE_RETURN_IF_ERROR(ExpectRefused(MpiComm(other, 1), absl::StrCat("one of ", other, ", and")));
+  SYNCLINE_RETURN_IF_ERROR(
+      ExpectRefused(MpiComm(other, 1), absl::StrCat("one of ", other, ", and")));
   WorldOptions options;
   options.rank = 0;
-  SYNCLINE_RETURN_IF_ERROR(
-      Expect(KindOf(World::FromMpi(half, options).status()) == ErrorKind::kArgument,
-             "a rank is refused"));
+  SYNCLINE_RETURN_IF_ERROR(Expect(
+      KindOf(World::FromMpi(half, options).status()) == ErrorKind::kArgument, "a rank is refused"));
   MPI_Comm_free(&halves);
   MPI_Comm_free(&half);
   return absl::OkStatus();
