@@ -57,9 +57,10 @@ TEST_F(EnvTest, AnEmptyValueIsAValue) {
 TEST_F(EnvTest, AMissingVariableIsNamedWithWhatSetsIt) {
   const absl::Status status = RequireEnv(kName).status();
   EXPECT_EQ(KindOf(status), ErrorKind::kArgument);
-  EXPECT_EQ(status.message(),
-            "environment variable SYNCLINE_ENV_TEST is not set; the launcher sets it (`bazel run "
-            "//launch:run`), or pass rank and world_size to init_process_group");
+  EXPECT_EQ(
+      status.message(),
+      "environment variable SYNCLINE_ENV_TEST is not set; a launcher such as syncline-run sets "
+      "it, or pass rank and world_size to init_process_group");
   EXPECT_EQ(RequireEnvInt(kName, 0, 1).status(), status);
 }
 
