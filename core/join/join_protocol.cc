@@ -230,7 +230,7 @@ absl::StatusOr<JoinProtocol> JoinProtocol::Join(const std::shared_ptr<Store>& st
                                                 const Request& request, const Deadline& deadline) {
   SYNCLINE_DCHECK(request.size >= 1 && request.rank >= -1 && request.rank < request.size);
   SYNCLINE_ASSIGN_OR_RETURN(Peer peer, base::IdentifyThisProcess());
-  const JoinRecord self = {request.rank, request.role, std::move(peer)};
+  const JoinRecord self = {request.rank, request.role, std::move(peer), request.backend};
   SYNCLINE_RETURN_IF_ERROR(AgreeOnSize(store, request.size));
   JoinProtocol joined;
   joined.of_size_ = PartOfSize(absl::StrCat(request.size), store);
@@ -269,6 +269,7 @@ absl::Status JoinProtocol::ReadRecords(int size, const Deadline& deadline) {
                             generation_->MultiGet(SlotKeys(size), deadline.Remaining()));
   SYNCLINE_ASSIGN_OR_RETURN(const std::vector<JoinRecord> records, ParseRecords(texts));
   SYNCLINE_ASSIGN_OR_RETURN(const std::vector<int> ranks, AssignRanks(records));
+  SYNCLINE_RETURN_IF_ERROR(CheckSameBackend(records, ranks));
   SYNCLINE_DCHECK(slot_ >= 1 && slot_ <= size);
   rank_ = ranks[slot_ - 1];
   peers_.resize(size);

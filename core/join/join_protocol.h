@@ -38,6 +38,7 @@ class JoinProtocol {
     // kServer: this process hosts the store. It waits a moment before it gives up, so that the
     // others can still read why.
     StoreConfig::Role role = StoreConfig::Role::kClient;
+    std::string backend = "-";  // As JoinRecord's; the same on all ranks.
   };
 
   // Returns once all ranks have come. After an error the rank is free again.
@@ -45,6 +46,7 @@ class JoinProtocol {
   //                  processes than slots
   //   TimeoutError   not all came by the deadline of one rank; it says who, on all that have come,
   //                  also as its ErrorOrigin where ranks are given
+  //   MismatchError  the ranks do not agree on the backend
   //   BackendError   another process was interrupted while it waited
   //   StoreError, NetworkError  of the store
   static absl::StatusOr<JoinProtocol> Join(const std::shared_ptr<Store>& store,

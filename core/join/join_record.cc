@@ -9,6 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
+#include "syncline/error_origin.h"
 #include "syncline/status.h"
 
 namespace syncline::join {
@@ -22,18 +23,20 @@ constexpr size_t kShown = 8;
 }  // namespace
 
 std::string JoinRecord::Serialize() const {
-  return absl::StrCat(rank, role == Role::kServer ? " server " : " client ", peer.Serialize());
+  return absl::StrCat(rank, role == Role::kServer ? " server " : " client ", backend, " ",
+                      peer.Serialize());
 }
 
 absl::StatusOr<JoinRecord> JoinRecord::Parse(absl::string_view text) {
-  const std::vector<absl::string_view> fields = absl::StrSplit(text, absl::MaxSplits(' ', 2));
+  const std::vector<absl::string_view> fields = absl::StrSplit(text, absl::MaxSplits(' ', 3));
   JoinRecord record;
-  if (fields.size() != 3 || !absl::SimpleAtoi(fields[0], &record.rank) || record.rank < -1) {
+  if (fields.size() != 4 || !absl::SimpleAtoi(fields[0], &record.rank) || record.rank < -1) {
     return StoreError(absl::StrCat("'", text, "' does not describe a process: do two jobs, or two ",
                                    "versions of Syncline, share a store?"));
   }
   record.role = fields[1] == "server" ? Role::kServer : Role::kClient;
-  SYNCLINE_ASSIGN_OR_RETURN(record.peer, Peer::Parse(fields[2]));
+  record.backend = std::string(fields[2]);
+  SYNCLINE_ASSIGN_OR_RETURN(record.peer, Peer::Parse(fields[3]));
   return record;
 }
 
@@ -65,6 +68,23 @@ absl::StatusOr<std::vector<int>> AssignRanks(const std::vector<JoinRecord>& reco
     }
   }
   return ranks;
+}
+
+absl::Status CheckSameBackend(const std::vector<JoinRecord>& records,
+                              const std::vector<int>& ranks) {
+  std::vector<const JoinRecord*> by_rank(records.size());
+  for (size_t i = 0; i < records.size(); ++i) by_rank[ranks[i]] = &records[i];
+  const JoinRecord& first = *by_rank[0];
+  for (size_t rank = 1; rank < by_rank.size(); ++rank) {
+    const JoinRecord& other = *by_rank[rank];
+    if (other.backend == first.backend) continue;
+    return WithRanks(MismatchError(absl::StrCat(
+                         "rank 0 (", first.peer.ToString(), ") joins with backend ", first.backend,
+                         ", and rank ", rank, " (", other.peer.ToString(), ") with backend ",
+                         other.backend, ": all ranks of a world need the same")),
+                     {0, static_cast<int>(rank)});
+  }
+  return absl::OkStatus();
 }
 
 std::string Describe(const std::vector<JoinRecord>& records) {

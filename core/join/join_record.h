@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "core/base/host.h"
@@ -19,9 +20,10 @@ struct JoinRecord {
   int rank = -1;  // -1: the process takes any rank that is free.
   // kServer: the process hosts the store, which ends with it.
   StoreConfig::Role role = StoreConfig::Role::kClient;
-  Peer peer;  // The process itself.
+  Peer peer;                  // The process itself.
+  std::string backend = "-";  // Of the world, in lower case and without spaces; "-": none was said.
 
-  // One line, as it stands in the store: "RANK server|client PEER".
+  // One line, as it stands in the store: "RANK server|client BACKEND PEER".
   std::string Serialize() const;
   // The inverse. StoreError if `text` is not a record: two jobs, or two versions, share the store.
   static absl::StatusOr<JoinRecord> Parse(absl::string_view text);
@@ -36,6 +38,11 @@ absl::StatusOr<std::vector<JoinRecord>> ParseRecords(const std::vector<std::stri
 // of a world find the same ranks. StoreError if a rank is given twice or is out of range: the
 // reservations of JoinProtocol rule that out while one job uses the store.
 absl::StatusOr<std::vector<int>> AssignRanks(const std::vector<JoinRecord>& records);
+
+// All processes of a world must say the same backend: a MismatchError that names the first rank
+// that does not say what rank 0 says. `ranks` are those of AssignRanks.
+absl::Status CheckSameBackend(const std::vector<JoinRecord>& records,
+                              const std::vector<int>& ranks);
 
 // For messages: "0 (host a, pid 7), 1 (...)", or "any (host a, pid 7)" for a process without a
 // rank. It lists a few processes and counts the others.

@@ -2,6 +2,7 @@
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "syncline/error_origin.h"
 #include "syncline/status.h"
 
 namespace syncline::join {
@@ -38,15 +39,26 @@ TEST(AssignRanksTest, RanksThatCannotBeAreAStoreError) {
 }
 
 TEST(JoinRecordTest, SurvivesTheTripThroughAStore) {
-  const JoinRecord record = {3, Role::kServer, base::IdentifyThisProcess().value()};
+  const JoinRecord record = {3, Role::kServer, base::IdentifyThisProcess().value(),
+                             "cpu:auto,cuda:nccl"};
   auto parsed = JoinRecord::Parse(record.Serialize());
   ASSERT_TRUE(parsed.ok()) << parsed.status();
   EXPECT_EQ(parsed->rank, 3);
   EXPECT_EQ(parsed->role, Role::kServer);
+  EXPECT_EQ(parsed->backend, "cpu:auto,cuda:nccl");
   EXPECT_EQ(parsed->peer.ToString(), record.peer.ToString());
-  for (const char* text : {"", "3", "x server 1 a b", "-2 server 1 a b", "3 server 1"}) {
+  for (const char* text : {"", "3", "x server - 1 a b", "-2 server - 1 a b", "3 server - 1"}) {
     EXPECT_EQ(KindOf(JoinRecord::Parse(text).status()), ErrorKind::kStore) << text;
   }
+}
+
+TEST(CheckSameBackendTest, TheFirstRankThatDiffersIsNamed) {
+  std::vector<JoinRecord> records = Records({2, 0, 1});
+  EXPECT_TRUE(CheckSameBackend(records, {2, 0, 1}).ok());
+  records[0].backend = "mpi";
+  const absl::Status status = CheckSameBackend(records, {2, 0, 1});
+  EXPECT_EQ(KindOf(status), ErrorKind::kMismatch);
+  EXPECT_THAT(RanksOf(status), ElementsAre(0, 2));
 }
 
 }  // namespace

@@ -84,6 +84,7 @@ class World {
   //   ArgumentError  the options contradict each other; or the rank is taken, or the ranks do not
   //                  agree on the size, or there are more processes than that
   //   TimeoutError   it says which ranks have not joined
+  //   MismatchError  the ranks do not agree on the backend
   //   StoreError, NetworkError, BackendError  the store or the backend could not be opened
   static absl::StatusOr<std::shared_ptr<World>> Init(const WorldOptions& options);
 
@@ -98,8 +99,9 @@ class World {
   //   ArgumentError  the communicator is MPI_COMM_NULL, an intercommunicator, or of another family
   //                  than the MPI that this process uses
   //   BackendError, UnsupportedError  MPI cannot be loaded, initialised or used; it says why
-  //   TimeoutError   a process of the communicator has not called. The others cannot meet over this
-  //                  communicator any more, and MPI_Finalize may not return, or crash
+  //   TimeoutError   a process of the communicator has not called; MPI does not tell which. The
+  //                  processes can try again
+  //   MismatchError  the ranks do not agree on the backend
   // and those of Init.
   static absl::StatusOr<std::shared_ptr<World>> FromMpi(MpiComm comm,
                                                         const WorldOptions& options = {});

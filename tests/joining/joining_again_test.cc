@@ -12,6 +12,9 @@
 #include "core/join/join_protocol.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "syncline/backend.h"
+#include "syncline/backend_registry.h"
+#include "syncline/error_origin.h"
 #include "syncline/hash_store.h"
 #include "syncline/status.h"
 #include "syncline/tcp_store.h"
@@ -28,6 +31,14 @@ constexpr absl::Duration kTimeout = absl::Seconds(60);
 constexpr absl::Duration kShortly = absl::Milliseconds(300);
 
 std::string Message(const absl::Status& status) { return std::string(status.message()); }
+
+// A backend that rank 1 cannot make.
+const BackendRegistry::Registration kFailing(
+    "failing", {Capabilities::All(),
+                [](const BackendConfig& config) -> absl::StatusOr<std::shared_ptr<Backend>> {
+                  if (config.rank == 1) return NetworkError("it fails");
+                  return BackendRegistry::Make("local", config);
+                }});
 
 class AgainTest : public ::testing::Test {
  protected:
@@ -95,15 +106,27 @@ TEST_F(AgainTest, AfterABrokenGroupAllMayJoinAgain) {
 }
 
 TEST_F(AgainTest, AfterAConnectionThatFailedAllMayJoinAgain) {
-  // They meet in the store, but each waits for the other's backend.
+  // They meet in the store, and one cannot make its backend.
   for (const absl::Status& status : RunRanks(2, [&](int rank) {
          WorldOptions options = At(rank, 2, absl::Seconds(1));
-         if (rank == 1) options.backend = "gloo";
+         options.backend = "failing";
          return World::Init(options).status();
        })) {
     EXPECT_FALSE(status.ok());
   }
   ExpectAllJoin(2);
+}
+
+TEST_F(AgainTest, AfterDifferentBackendsAllMayJoinAgain) {
+  for (const absl::Status& status : RunRanks(3, [&](int rank) {
+         WorldOptions options = At(rank, 3, absl::Minutes(10));
+         if (rank == 2) options.backend = "gloo";
+         return World::Init(options).status();
+       })) {
+    EXPECT_EQ(KindOf(status), ErrorKind::kMismatch) << status;
+    EXPECT_THAT(RanksOf(status), testing::ElementsAre(0, 2));
+  }
+  ExpectAllJoin(3);
 }
 
 TEST_F(AgainTest, TheSizeMayChangeAfterAWorldThatFailed) {
