@@ -61,6 +61,10 @@ absl::Status PrefixStore::MultiSet(absl::Span<const std::string> keys,
   return store_->MultiSet(Full(keys), values);
 }
 
+absl::Status PrefixStore::SetOnDisconnect(absl::string_view key, absl::string_view value) {
+  return store_->SetOnDisconnect(Full(key), value);
+}
+
 std::string PrefixStore::ToString() const {
   return absl::StrCat("prefix '", prefix_, "' of ", store_->ToString());
 }

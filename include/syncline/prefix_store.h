@@ -36,6 +36,8 @@ class PrefixStore final : public Store {
                                                     absl::Duration timeout) override;
   absl::Status MultiSet(absl::Span<const std::string> keys,
                         absl::Span<const std::string> values) override;
+  absl::Status SetOnDisconnect(absl::string_view key, absl::string_view value) override;
+  bool is_hosted_here() const override { return store_->is_hosted_here(); }
   absl::Duration timeout() const override { return store_->timeout(); }
   std::string ToString() const override;
   std::string address() const override { return store_->address(); }

@@ -15,6 +15,7 @@
 #include "absl/time/time.h"
 #include "absl/types/span.h"
 #include "syncline/registry.h"
+#include "syncline/status.h"
 
 namespace syncline {
 
@@ -79,6 +80,16 @@ class Store {
   // Sets keys[i] to values[i] for all i in one step. ArgumentError if the lengths differ.
   virtual absl::Status MultiSet(absl::Span<const std::string> keys,
                                 absl::Span<const std::string> values) = 0;
+
+  // Has the store set `key` to `value` once this client's connection has ended, whatever ends it:
+  // its process may have died. For others to learn of that. UnsupportedError where the store
+  // watches no connections; "tcp" does.
+  virtual absl::Status SetOnDisconnect(absl::string_view, absl::string_view) {
+    return UnsupportedError(ToString() + " does not watch the connections of its clients");
+  }
+
+  // Whether this process hosts the store, which ends with it.
+  virtual bool is_hosted_here() const { return false; }
 
   // The default for waits: 5 minutes unless the store was made with another.
   virtual absl::Duration timeout() const = 0;

@@ -56,6 +56,8 @@ class TCPStore final : public Store {
                                                     absl::Duration timeout) override;
   absl::Status MultiSet(absl::Span<const std::string> keys,
                         absl::Span<const std::string> values) override;
+  absl::Status SetOnDisconnect(absl::string_view key, absl::string_view value) override;
+  bool is_hosted_here() const override { return server_ != nullptr; }
   absl::Duration timeout() const override { return timeout_; }
   std::string ToString() const override;
   std::string address() const override;

@@ -138,6 +138,9 @@ void TCPSession::Handle(wire::ClientMessage* message) {
     case Body::kAppend:
       FillOutcome(Append(&table, message->append()), &reply);
       break;
+    case Body::kSetOnDisconnect:
+      FillOutcome(SetOnDisconnect(message->mutable_set_on_disconnect()), &reply);
+      break;
     case Body::BODY_NOT_SET:
       FillOutcome(ArgumentError("the server does not know this request; see whether all processes "
                                 "run the same version"),
@@ -145,6 +148,15 @@ void TCPSession::Handle(wire::ClientMessage* message) {
       break;
   }
   Send(std::move(reply));
+}
+
+absl::Status TCPSession::SetOnDisconnect(wire::Pairs* pairs) {
+  const std::vector<std::string> keys = Take(pairs->mutable_keys());
+  std::vector<std::string> values = Take(pairs->mutable_values());
+  SYNCLINE_RETURN_IF_ERROR(store::CheckPairs(keys, values));
+  absl::MutexLock lock(&mutex_);
+  for (size_t i = 0; i < keys.size(); ++i) on_disconnect_[keys[i]] = std::move(values[i]);
+  return absl::OkStatus();
 }
 
 void TCPSession::Wait(uint64_t id, wire::Keys* keys, FillReply fill) {
@@ -235,8 +247,21 @@ void TCPSession::OnWriteDone(bool ok) {
 // A client that does not read leaves a write pending for ever, and a stream with a pending write
 // cannot be finished, only cancelled.
 void TCPSession::Close(const grpc::Status& status) {
-  absl::MutexLock lock(&mutex_);
-  if (done_) return;
+  absl::flat_hash_map<std::string, std::string> on_disconnect;
+  {
+    absl::MutexLock lock(&mutex_);
+    if (done_) return;
+    BeginClosing(status);
+    on_disconnect.swap(on_disconnect_);
+  }
+  // Wakes waits of other sessions, and so takes their mutexes. If it is the server that goes,
+  // nobody reads what is set.
+  for (auto& [key, value] : on_disconnect) {
+    shared_->table.MultiSet({key}, {std::move(value)}).IgnoreError();
+  }
+}
+
+void TCPSession::BeginClosing(const grpc::Status& status) {
   if (!draining_) {
     draining_ = true;
     drain_.Set(absl::ToChronoTime(absl::Now() + kTimeToDrain), [weak = weak_from_this()](bool) {

@@ -13,6 +13,7 @@
 
 #include "absl/base/thread_annotations.h"
 #include "absl/container/flat_hash_map.h"
+#include "absl/status/status.h"
 #include "absl/synchronization/mutex.h"
 #include "store/common/table.h"
 #include "store/tcp/store.grpc.pb.h"
@@ -53,11 +54,13 @@ class TCPSession final : public grpc::ServerBidiReactor<wire::ClientMessage, wir
 
   void Begin();
   void Handle(wire::ClientMessage* message);
+  absl::Status SetOnDisconnect(wire::Pairs* pairs);
   void Wait(uint64_t id, wire::Keys* keys, FillReply fill);
   void EndWait(uint64_t id, std::vector<std::string> values, FillReply fill);
   void Cancel(uint64_t id);
   void Send(wire::ServerMessage message);
   void CancelUnlessDone();
+  void BeginClosing(const grpc::Status& status) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void FinishIfIdle() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   const std::shared_ptr<Shared> shared_;
@@ -76,6 +79,7 @@ class TCPSession final : public grpc::ServerBidiReactor<wire::ClientMessage, wir
   std::deque<wire::ServerMessage> outgoing_ ABSL_GUARDED_BY(mutex_);  // The first is being written.
   absl::flat_hash_map<uint64_t, store::Table::WaitId> parked_
       ABSL_GUARDED_BY(mutex_);  // By request.
+  absl::flat_hash_map<std::string, std::string> on_disconnect_ ABSL_GUARDED_BY(mutex_);
 };
 
 }  // namespace syncline::tcp_store

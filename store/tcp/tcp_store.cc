@@ -231,6 +231,14 @@ absl::Status TCPStore::Append(absl::string_view key, absl::string_view value) {
   return Ask(client_.get(), {ToString(), keys, timeout_}, std::move(request), Body::kDone).status();
 }
 
+absl::Status TCPStore::SetOnDisconnect(absl::string_view key, absl::string_view value) {
+  const std::string keys[] = {std::string(key)};
+  wire::ClientMessage request;
+  request.mutable_set_on_disconnect()->add_keys(keys[0]);
+  request.mutable_set_on_disconnect()->add_values(std::string(value));
+  return Ask(client_.get(), {ToString(), keys, timeout_}, std::move(request), Body::kDone).status();
+}
+
 absl::StatusOr<std::vector<std::string>> TCPStore::MultiGet(absl::Span<const std::string> keys,
                                                             absl::Duration timeout) {
   wire::ClientMessage request;

@@ -9,6 +9,7 @@
 #include <unistd.h>
 
 #include <cstring>
+#include <memory>
 #include <string>
 #include <thread>
 #include <utility>
@@ -25,6 +26,7 @@
 #include "store/tcp/tcp_server.h"
 #include "store/tcp/tcp_testing.h"
 #include "syncline/interrupt.h"
+#include "syncline/prefix_store.h"
 #include "syncline/status.h"
 
 namespace syncline::tcp_store {
@@ -203,6 +205,52 @@ TEST(TCPStoreTest, NoWaitOutlivesItsTimeoutOrItsClientOnTheServer) {
 }
 
 // The answer to the cancellation may come at any moment, that before the client looks included.
+TEST(TCPStoreTest, WhatAClientLeavesBehindIsSetWhenItsConnectionEnds) {
+  auto server = Start({});
+  const auto watcher = Create(Client(server->port()));
+  auto first = Create(Client(server->port()));
+  auto second = Create(Client(server->port()));
+  ASSERT_TRUE(first->SetOnDisconnect("gone", "of old").ok());
+  ASSERT_TRUE(first->SetOnDisconnect("gone", "first").ok());
+  auto part = std::make_unique<PrefixStore>("part", second);
+  ASSERT_TRUE(part->SetOnDisconnect("gone", "second").ok());
+  EXPECT_EQ(watcher->Keys("").value().size(), 0u);
+  first = nullptr;
+  EXPECT_EQ(watcher->Get("gone", absl::Seconds(60)).value_or(""), "first");
+  second = nullptr;
+  EXPECT_FALSE(watcher->Check({"part/gone"}).value());  // `part` has the connection open.
+  part.reset();
+  EXPECT_EQ(watcher->Get("part/gone", absl::Seconds(60)).value_or(""), "second");
+}
+
+// Each end wakes waits of the others, whose ends wake more.
+TEST(TCPStoreTest, ManyConnectionsMayEndAtOnce) {
+  auto server = Start({});
+  const auto watcher = Create(Client(server->port()));
+  constexpr int kClients = 16;
+  std::vector<std::thread> clients;
+  for (int i = 0; i < kClients; ++i) {
+    clients.emplace_back([&, i] {
+      auto store = Create(Client(server->port()));
+      EXPECT_TRUE(store->SetOnDisconnect(absl::StrCat("gone/", i), "").ok());
+      EXPECT_TRUE(store->Add("ready", 1).ok());
+      const std::string next = absl::StrCat("gone/", (i + 1) % kClients);
+      store->Wait({next}, absl::Milliseconds(i % 4)).IgnoreError();
+    });
+  }
+  for (std::thread& client : clients) client.join();
+  std::vector<std::string> keys;
+  for (int i = 0; i < kClients; ++i) keys.push_back(absl::StrCat("gone/", i));
+  EXPECT_TRUE(watcher->Wait(keys, absl::Seconds(60)).ok());
+}
+
+TEST(TCPStoreTest, OnlyTheServersProcessHostsTheStore) {
+  const auto server = Create(Server());
+  const auto client = Create(Client(server->port()));
+  EXPECT_TRUE(PrefixStore("a", server).is_hosted_here());
+  EXPECT_FALSE(PrefixStore("a", client).is_hosted_here());
+}
+
 TEST(TCPStoreTest, AnInterruptedWaitIsNoTimeoutWhateverTheServerAnswers) {
   auto store = Create(Server());
   std::vector<std::thread> threads;
