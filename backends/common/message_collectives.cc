@@ -158,14 +158,15 @@ absl::Status MessageCollectives::Reduce(const Tensor& tensor, ReduceOp op, int r
   return Gather({}, result, root);
 }
 
+// This rank copies its own part while the others' are under way; so in the next ones.
 absl::Status MessageCollectives::AllGather(absl::Span<const Tensor> outputs, const Tensor& input) {
-  CopyElements(input, outputs[rank_]);
   const auto messages = transport_.NewMessages();
   for (int distance = 1; distance < size_; ++distance) {
     const int from = (rank_ - distance + size_) % size_;
     messages->Receive(from, outputs[from].data(), outputs[from].nbytes());
     messages->Send((rank_ + distance) % size_, input.data(), input.nbytes());
   }
+  CopyElements(input, outputs[rank_]);
   return messages->Wait();
 }
 
@@ -173,10 +174,10 @@ absl::Status MessageCollectives::Gather(absl::Span<const Tensor> outputs, const 
                                         int root) {
   const auto messages = transport_.NewMessages();
   if (rank_ == root) {
-    CopyElements(input, outputs[rank_]);
     for (int rank = 0; rank < size_; ++rank) {
       if (rank != root) messages->Receive(rank, outputs[rank].data(), outputs[rank].nbytes());
     }
+    CopyElements(input, outputs[rank_]);
   } else {
     messages->Keep(input.owner());
     messages->Send(root, input.data(), input.nbytes());
@@ -188,10 +189,10 @@ absl::Status MessageCollectives::Scatter(const Tensor& output, absl::Span<const 
                                          int root) {
   const auto messages = transport_.NewMessages();
   if (rank_ == root) {
-    CopyElements(inputs[rank_], output);
     for (int rank = 0; rank < size_; ++rank) {
       if (rank != root) messages->Send(rank, inputs[rank].data(), inputs[rank].nbytes());
     }
+    CopyElements(inputs[rank_], output);
   } else {
     messages->Receive(root, output.data(), output.nbytes());
   }
@@ -206,7 +207,6 @@ absl::Status MessageCollectives::ReduceScatter(const Tensor& output,
 
 absl::Status MessageCollectives::AllToAll(absl::Span<const Tensor> outputs,
                                           absl::Span<const Tensor> inputs) {
-  CopyElements(inputs[rank_], outputs[rank_]);
   const auto messages = transport_.NewMessages();
   for (int distance = 1; distance < size_; ++distance) {
     const int from = (rank_ - distance + size_) % size_;
@@ -214,6 +214,7 @@ absl::Status MessageCollectives::AllToAll(absl::Span<const Tensor> outputs,
     const int to = (rank_ + distance) % size_;
     messages->Send(to, inputs[to].data(), inputs[to].nbytes());
   }
+  CopyElements(inputs[rank_], outputs[rank_]);
   return messages->Wait();
 }
 
