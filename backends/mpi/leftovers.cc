@@ -11,6 +11,7 @@ namespace {
 
 struct Leftovers {
   absl::Mutex mutex;
+  bool is_abandoned ABSL_GUARDED_BY(mutex) = false;
   std::list<std::function<bool(Sweep)>> attempts ABSL_GUARDED_BY(mutex);
 };
 
@@ -52,8 +53,15 @@ void FreeLater(std::function<bool(Sweep)> try_to_free) {
 bool SweepLeftovers(Sweep sweep) {
   Leftovers& all = All();
   absl::MutexLock lock(&all.mutex);
+  if (all.is_abandoned) return true;
   all.attempts.remove_if([sweep](std::function<bool(Sweep)>& attempt) { return attempt(sweep); });
   return all.attempts.empty();
+}
+
+void AbandonLeftovers() {
+  Leftovers& all = All();
+  absl::MutexLock lock(&all.mutex);
+  all.is_abandoned = true;
 }
 
 }  // namespace syncline::mpi

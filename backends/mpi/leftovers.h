@@ -26,6 +26,9 @@ void FreeLater(std::function<bool(Sweep)> try_to_free);
 // and before MPI_Finalize.
 bool SweepLeftovers(Sweep sweep);
 
+// MPI is being finalised: what is left is never looked at again, and never freed.
+void AbandonLeftovers();
+
 }  // namespace syncline::mpi
 
 #endif  // SYNCLINE_BACKENDS_MPI_LEFTOVERS_H_

@@ -41,7 +41,7 @@ enum class MpiThreadLevel : int { kSingle, kFunneled, kSerialized, kMultiple };
 // it is named after.
 struct MpiApi {
   // Of this struct. A plug-in of another version is refused.
-  static constexpr int kVersion = 1;
+  static constexpr int kVersion = 2;
   int version;
 
   // The header that the plug-in was compiled against: "Open MPI", "MPICH" or "MPI 5 ABI".
@@ -63,6 +63,9 @@ struct MpiApi {
   int (*query_thread)(MpiThreadLevel* provided);
   int (*is_thread_main)(int* flag);
   int (*finalize)();
+  // Has MPI_Finalize call `function` before it does anything else, whoever calls MPI_Finalize: an
+  // attribute of MPI_COMM_SELF, which goes first. Once for a process.
+  int (*before_finalize)(void (*function)());
 
   MpiHandle (*comm_world)();
   MpiHandle (*comm_null)();
@@ -74,16 +77,21 @@ struct MpiApi {
   int (*comm_create_group)(MpiHandle comm, const int* ranks, int count, int tag, MpiHandle* made);
   // MPI_Comm_dup, with the errhandler set. Collective; blocks.
   int (*comm_dup)(MpiHandle comm, MpiHandle* made);
+  // MPI_Comm_idup, without an errhandler. `*made` is set when the request completes, and must exist
+  // until then.
+  int (*comm_idup)(MpiHandle comm, MpiHandle* made, MpiHandle* request);
+  int (*comm_return_errors)(MpiHandle comm);  // Sets MPI_ERRORS_RETURN.
   int (*comm_free)(MpiHandle* comm);  // Collective in MPI's eyes; blocks in no known library.
   // For each of `count` ranks of `comm`, its rank in MPI_COMM_WORLD, or -1 if it has none.
   int (*world_ranks)(MpiHandle comm, const int* ranks, int count, int* world_ranks);
   // The attribute MPI_TAG_UB of `comm`.
   int (*tag_upper_bound)(MpiHandle comm, int* bound);
 
-  // For the start of a job, before there is a store. They block. `received` has `bytes` for each
-  // rank.
-  int (*bcast)(void* data, size_t bytes, int root, MpiHandle comm);
-  int (*allgather)(const void* sent, size_t bytes, void* received, MpiHandle comm);
+  // For the start of a job, before there is a store. At most INT_MAX bytes of each rank; `received`
+  // has `bytes` for each. A collective's request cannot be cancelled.
+  int (*ibcast)(void* data, size_t bytes, int root, MpiHandle comm, MpiHandle* request);
+  int (*iallgather)(const void* sent, size_t bytes, void* received, MpiHandle comm,
+                    MpiHandle* request);
 
   int (*isend)(const void* data, size_t bytes, int destination, int tag, MpiHandle comm,
                MpiHandle* request);

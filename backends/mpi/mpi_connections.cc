@@ -23,11 +23,12 @@ namespace {
 
 constexpr int kControlTag = 0;
 
-// A rank's payload in the PeerTable: "1 3 8 4711 Open MPI": whether it compares calls, its rank in
-// MPI_COMM_WORLD, the size of that, a nonce, of which rank 0's counts, and the family of its
-// library.
+// A rank's payload in the PeerTable: "1 0 3 8 4711 Open MPI": whether it compares calls, whether
+// its process hosts the store, its rank in MPI_COMM_WORLD, the size of that, a nonce, of which rank
+// 0's counts, and the family of its library.
 struct Member {
   bool checks = true;
+  bool hosts_store = false;
   int world_rank = 0;
   int world_size = 0;
   uint64_t nonce = 0;
@@ -35,18 +36,20 @@ struct Member {
 };
 
 std::string Serialize(const Member& member) {
-  return absl::StrCat(member.checks ? 1 : 0, " ", member.world_rank, " ", member.world_size, " ",
-                      member.nonce, " ", member.family);
+  return absl::StrCat(member.checks ? 1 : 0, " ", member.hosts_store ? 1 : 0, " ",
+                      member.world_rank, " ", member.world_size, " ", member.nonce, " ",
+                      member.family);
 }
 
 absl::StatusOr<Member> ParseMember(const backends::PeerTable& peers, int rank) {
   const std::vector<std::string> words =
-      absl::StrSplit(peers.payload(rank), absl::MaxSplits(' ', 4));
+      absl::StrSplit(peers.payload(rank), absl::MaxSplits(' ', 5));
   Member member;
-  if (words.size() == 5 && absl::SimpleAtoi(words[1], &member.world_rank) &&
-      absl::SimpleAtoi(words[2], &member.world_size) && absl::SimpleAtoi(words[3], &member.nonce)) {
+  if (words.size() == 6 && absl::SimpleAtoi(words[2], &member.world_rank) &&
+      absl::SimpleAtoi(words[3], &member.world_size) && absl::SimpleAtoi(words[4], &member.nonce)) {
     member.checks = words[0] == "1";
-    member.family = words[4];
+    member.hosts_store = words[1] == "1";
+    member.family = words[5];
     return member;
   }
   return WithRanks(BackendError(absl::StrCat(peers.Describe(rank), " describes its MPI in words ",
@@ -55,9 +58,10 @@ absl::StatusOr<Member> ParseMember(const backends::PeerTable& peers, int rank) {
                    {rank});
 }
 
-absl::StatusOr<Member> DescribeSelf(const MpiApi& api, MismatchCheck check) {
+absl::StatusOr<Member> DescribeSelf(const MpiApi& api, const BackendConfig& config) {
   Member self;
-  self.checks = check == MismatchCheck::kOn;
+  self.checks = config.mismatch_check == MismatchCheck::kOn;
+  self.hosts_store = config.store->is_hosted_here();
   self.family = api.family;
   self.nonce = std::random_device()() | uint64_t{std::random_device()()} << 32;
   int error = api.comm_rank(api.comm_world(), &self.world_rank);
@@ -67,14 +71,23 @@ absl::StatusOr<Member> DescribeSelf(const MpiApi& api, MismatchCheck check) {
   return self;
 }
 
-// The ranks of the group in MPI_COMM_WORLD. An error if they cannot be in one communicator.
-absl::StatusOr<std::vector<int>> WorldRanks(const backends::PeerTable& peers, uint64_t& nonce) {
-  std::vector<int> world_ranks;
+// What the ranks of a group know of each other.
+struct Members {
+  std::vector<int> world_ranks;  // In MPI_COMM_WORLD.
+  uint64_t nonce = 0;
+  int hosting_rank = -1;  // Its process hosts the store.
+};
+
+// An error if the ranks cannot be in one communicator.
+absl::StatusOr<Members> ReadMembers(const backends::PeerTable& peers) {
+  Members members;
+  std::vector<int>& world_ranks = members.world_ranks;
   std::vector<MismatchCheck> checks;
   Member first;
   for (int rank = 0; rank < peers.size(); ++rank) {
     SYNCLINE_ASSIGN_OR_RETURN(const Member member, ParseMember(peers, rank));
     if (rank == 0) first = member;
+    if (member.hosts_store) members.hosting_rank = rank;
     checks.push_back(member.checks ? MismatchCheck::kOn : MismatchCheck::kOff);
     const auto same = std::find(world_ranks.begin(), world_ranks.end(), member.world_rank);
     const int twin = static_cast<int>(same - world_ranks.begin());
@@ -98,8 +111,8 @@ absl::StatusOr<std::vector<int>> WorldRanks(const backends::PeerTable& peers, ui
     world_ranks.push_back(member.world_rank);
   }
   SYNCLINE_RETURN_IF_ERROR(backends::CheckAllCompareOrNone(checks));
-  nonce = first.nonce;
-  return world_ranks;
+  members.nonce = first.nonce;
+  return members;
 }
 
 }  // namespace
@@ -110,8 +123,7 @@ absl::StatusOr<std::unique_ptr<MpiConnections>> MpiConnections::Connect(
   absl::StatusOr<MpiRuntime*> runtime = MpiRuntime::Get(config.deadline);
   if (!runtime.ok()) {
     payload = runtime.status();
-  } else if (absl::StatusOr<Member> self = DescribeSelf((*runtime)->api(), config.mismatch_check);
-             self.ok()) {
+  } else if (absl::StatusOr<Member> self = DescribeSelf((*runtime)->api(), config); self.ok()) {
     payload = Serialize(*self);
   } else {
     payload = self.status();
@@ -123,11 +135,12 @@ absl::StatusOr<std::unique_ptr<MpiConnections>> MpiConnections::Connect(
   const MpiApi& api = (*runtime)->api();
   SweepLeftovers(Sweep::kNow);
   auto state = std::make_shared<State>();
-  SYNCLINE_ASSIGN_OR_RETURN(const std::vector<int> world_ranks, WorldRanks(peers, state->nonce));
+  SYNCLINE_ASSIGN_OR_RETURN(const Members members, ReadMembers(peers));
+  state->nonce = members.nonce;
   // Tags of MPI_Comm_create_group tell groups apart that threads of one process make at once. Every
   // MPI has those up to 32767.
   const int tag = static_cast<int>(state->nonce % 32768);
-  const auto make = [&api, world_ranks, tag, state] {
+  const auto make = [&api, world_ranks = members.world_ranks, tag, state] {
     int error =
         api.comm_create_group(api.comm_world(), world_ranks.data(),
                               static_cast<int>(world_ranks.size()), tag, &state->collectives);
@@ -142,16 +155,19 @@ absl::StatusOr<std::unique_ptr<MpiConnections>> MpiConnections::Connect(
   const int error = api.tag_upper_bound(state->messages, &tag_upper_bound);
   if (error != kMpiSuccess) return MpiError(api, "MPI_Comm_get_attr", error);
   std::unique_ptr<MpiConnections> connections(
-      new MpiConnections(**runtime, std::move(peers), std::move(state), tag_upper_bound));
+      new MpiConnections(**runtime, std::move(peers), std::move(state), tag_upper_bound,
+                         config.store, members.hosting_rank));
   return connections;
 }
 
 MpiConnections::MpiConnections(MpiRuntime& runtime, backends::PeerTable peers,
-                               std::shared_ptr<State> state, int tag_upper_bound)
+                               std::shared_ptr<State> state, int tag_upper_bound,
+                               std::shared_ptr<Store> store, int hosting_rank)
     : runtime_(runtime),
       api_(runtime.api()),
       peers_(std::move(peers)),
       processes_(peers_),
+      other_hosts_(std::move(store), peers_, hosting_rank),
       state_(std::move(state)),
       tag_upper_bound_(tag_upper_bound),
       links_(peers_.size(), Link::kOpen) {
@@ -164,7 +180,8 @@ MpiConnections::MpiConnections(MpiRuntime& runtime, backends::PeerTable peers,
 
 MpiConnections::~MpiConnections() { Leave("the backend was destroyed"); }
 
-absl::Status MpiConnections::Check(absl::Span<const int> peers, bool any) {
+absl::Status MpiConnections::Check(absl::Span<const int> peers, bool any, absl::Duration waited) {
+  if (waited > kOtherHostsCheckAfter) CheckOtherHosts();
   absl::MutexLock lock(&mutex_);
   ReceiveControl();
   CheckProcesses();
@@ -210,6 +227,12 @@ void MpiConnections::Disconnect() {
   if (!has_left_) SendControl(/*has_failed=*/true, "");
 }
 
+void MpiConnections::Close(absl::string_view reason) {
+  Leave(reason);
+  absl::MutexLock lock(&mutex_);
+  is_closed_ = true;
+}
+
 void MpiConnections::Leave(absl::string_view reason) {
   {
     absl::MutexLock lock(&mutex_);
@@ -219,6 +242,7 @@ void MpiConnections::Leave(absl::string_view reason) {
   const Deadline deadline(kLeaveTimeout);
   while (true) {
     absl::MutexLock lock(&mutex_);
+    if (is_closed_) return;
     ReceiveControl();
     std::vector<MpiHandle>& sends = state_->control_sends;
     for (size_t i = 0; i < sends.size();) {
@@ -235,6 +259,7 @@ void MpiConnections::Leave(absl::string_view reason) {
     absl::SleepFor(kSleepTime);
   }
   absl::MutexLock lock(&mutex_);
+  if (is_closed_) return;
   if (is_disconnected_.load()) {
     // The communicators are never freed, but MPI may still use the memory of the control messages.
     std::vector<MpiHandle> requests = std::exchange(state_->control_sends, {});
@@ -298,6 +323,7 @@ std::vector<int> MpiConnections::lost() const {
 }
 
 void MpiConnections::ReceiveControl() {
+  if (is_closed_) return;
   while (state_->control_receive != api_.request_null()) {
     int done = 0;
     MpiMessage message;
@@ -333,10 +359,28 @@ void MpiConnections::CheckProcesses() {
   const absl::Time now = absl::Now();
   if (now < next_check_) return;
   next_check_ = now + kPeerCheckInterval;
-  death_ = processes_.Check([this](int rank) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+  MarkDead(processes_.Check([this](int rank) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     return links_[rank] == Link::kOpen;
-  });
-  if (!death_.ok()) runtime_.MarkFailed();  // MPI_Finalize would wait for the dead.
+  }));
+}
+
+// The store may be silent for a while, so without the mutex.
+void MpiConnections::CheckOtherHosts() {
+  std::vector<Link> links;
+  {
+    absl::MutexLock lock(&mutex_);
+    links = links_;
+  }
+  const absl::Status death =
+      other_hosts_.Check([&](int rank) { return links[rank] == Link::kOpen; });
+  absl::MutexLock lock(&mutex_);
+  MarkDead(death);
+}
+
+void MpiConnections::MarkDead(const absl::Status& death) {
+  if (death.ok()) return;
+  death_ = death;
+  runtime_.MarkFailed();  // MPI_Finalize would wait for the dead.
   for (const int rank : RanksOf(death_)) {
     if (links_[rank] != Link::kOpen) continue;
     links_[rank] = Link::kLost;
@@ -345,6 +389,7 @@ void MpiConnections::CheckProcesses() {
 }
 
 void MpiConnections::SendControl(bool has_failed, absl::string_view reason) {
+  if (is_closed_) return;
   ControlMessage& message = state_->sent;
   message.nonce = state_->nonce;
   message.has_failed = has_failed ? 1 : 0;

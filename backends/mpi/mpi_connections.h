@@ -18,6 +18,7 @@
 #include "absl/time/time.h"
 #include "absl/types/span.h"
 #include "backends/common/connections.h"
+#include "backends/common/disconnect_watch.h"
 #include "backends/common/peer_processes.h"
 #include "backends/common/peer_table.h"
 #include "backends/mpi/leftovers.h"
@@ -29,7 +30,8 @@ namespace syncline::mpi {
 
 // One rank's connections. MPI itself says nothing of a rank that has left or died: a rank that
 // leaves or fails sends every other a control message, on a communicator of their own, and dead
-// processes of this host are found by their pidfds. Waits look for both: see Check.
+// processes of this host are found by their
+// pidfds, those of others by the store. Waits look for both: see Check.
 //
 // Thread-safe. Owns the communicators. They are freed once all ranks have left, as what a rank has
 // still to receive would otherwise reach a later communicator of the same number; and never after a
@@ -43,6 +45,7 @@ class MpiConnections final : public backends::Connections {
 
   ~MpiConnections() override;  // Leaves, if that has not been done.
 
+  MpiRuntime& runtime() { return runtime_; }
   const MpiApi& api() const { return api_; }
   // For collectives, and for the elements of long messages; and for messages and headers.
   MpiHandle collectives() const { return state_->collectives; }
@@ -51,14 +54,18 @@ class MpiConnections final : public backends::Connections {
   // Tells the messages of this group from those of any other.
   uint64_t nonce() const { return state_->nonce; }
 
-  // For a wait that has become long, whose requests need `peers`: why it cannot succeed, a
+  // For a wait that has lasted for `waited`, whose requests need `peers`: why it cannot succeed, a
   // NetworkError, or OK. A receive from any rank needs one of all, and passes `any`. Makes MPI move
   // what it has to move.
-  absl::Status Check(absl::Span<const int> peers, bool any);
+  absl::Status Check(absl::Span<const int> peers, bool any, absl::Duration waited);
 
   // Takes what is left of a failed operation: requests that MPI may still work on, which keep
   // `memory`. The group has failed then.
   void Abandon(std::vector<MpiHandle> requests, std::vector<std::shared_ptr<void>> memory);
+
+  // Leaves, and uses MPI no more: call it when MPI is about to be finalised. No operation may be
+  // under way.
+  void Close(absl::string_view reason);
 
   // Those of Connections. Connections do not end, so AwaitDisconnects looks once more for control
   // messages.
@@ -92,17 +99,20 @@ class MpiConnections final : public backends::Connections {
   static bool FreeIfAllHaveLeft(const MpiApi& api, State& state, Sweep sweep);
 
   MpiConnections(MpiRuntime& runtime, backends::PeerTable peers, std::shared_ptr<State> state,
-                 int tag_upper_bound);
+                 int tag_upper_bound, std::shared_ptr<Store> store, int hosting_rank);
 
   // Takes the control messages that have come.
   void ReceiveControl() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void CheckProcesses() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void CheckOtherHosts() ABSL_LOCKS_EXCLUDED(mutex_);
+  void MarkDead(const absl::Status& death) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void SendControl(bool has_failed, absl::string_view reason) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   MpiRuntime& runtime_;
   const MpiApi& api_;
   const backends::PeerTable peers_;
   const backends::PeerProcesses processes_;
+  backends::DisconnectWatch other_hosts_;
   const std::shared_ptr<State> state_;
   const int tag_upper_bound_;
   std::atomic<bool> is_disconnected_{false};
@@ -115,6 +125,7 @@ class MpiConnections final : public backends::Connections {
   absl::Status death_ ABSL_GUARDED_BY(mutex_);  // Names the dead, if there are any.
   absl::Time next_check_ ABSL_GUARDED_BY(mutex_) = absl::InfinitePast();
   bool has_left_ ABSL_GUARDED_BY(mutex_) = false;
+  bool is_closed_ ABSL_GUARDED_BY(mutex_) = false;
 };
 
 }  // namespace syncline::mpi

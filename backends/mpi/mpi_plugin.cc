@@ -49,7 +49,6 @@ static_assert(sizeof(MPI_Count) == sizeof(int64_t));
 struct OptionalFunctions {
   int (*isend_c)(const void*, MPI_Count, MPI_Datatype, int, int, MPI_Comm, MPI_Request*);
   int (*irecv_c)(void*, MPI_Count, MPI_Datatype, int, int, MPI_Comm, MPI_Request*);
-  int (*bcast_c)(void*, MPI_Count, MPI_Datatype, int, MPI_Comm);
   int (*get_elements)(const MPI_Status*, MPI_Datatype, MPI_Count*);  // _c, or _x before MPI 4.
   int (*revoke)(MPI_Comm);
   int (*shrink)(MPI_Comm, MPI_Comm*);
@@ -139,6 +138,22 @@ int QueryThread(MpiThreadLevel* provided) {
   return error;
 }
 
+void (*before_finalize)() = nullptr;
+
+int CallBeforeFinalize(MPI_Comm, int, void*, void*) {
+  before_finalize();
+  return MPI_SUCCESS;
+}
+
+int BeforeFinalize(void (*function)()) {
+  before_finalize = function;
+  int key = MPI_KEYVAL_INVALID;
+  int error = MPI_Comm_create_keyval(MPI_COMM_NULL_COPY_FN, CallBeforeFinalize, &key,
+                                     /*extra_state=*/nullptr);
+  if (error == MPI_SUCCESS) error = MPI_Comm_set_attr(MPI_COMM_SELF, key, nullptr);
+  return error;
+}
+
 MpiHandle CommWorld() { return FromNative(MPI_COMM_WORLD); }
 MpiHandle CommNull() { return FromNative(MPI_COMM_NULL); }
 MpiHandle RequestNull() { return FromNative(MPI_REQUEST_NULL); }
@@ -176,6 +191,19 @@ int CommDup(MpiHandle comm, MpiHandle* made) {
   MPI_Comm native = MPI_COMM_NULL;
   const int error = MPI_Comm_dup(ToComm(comm), &native);
   return Made(error, native, made);
+}
+
+int CommIdup(MpiHandle comm, MpiHandle* made, MpiHandle* request) {
+  // MPI writes the native handle later, into the bytes that ToNative reads.
+  *made = CommNull();
+  MPI_Request native = MPI_REQUEST_NULL;
+  const int error = MPI_Comm_idup(ToComm(comm), reinterpret_cast<MPI_Comm*>(made), &native);
+  *request = FromNative(native);
+  return error;
+}
+
+int CommReturnErrors(MpiHandle comm) {
+  return MPI_Comm_set_errhandler(ToComm(comm), MPI_ERRORS_RETURN);
 }
 
 int CommFree(MpiHandle* comm) {
@@ -241,22 +269,23 @@ class LargeType {
   int error_;
 };
 
-int Bcast(void* data, size_t bytes, int root, MpiHandle comm) {
-  if (bytes <= INT_MAX) {
-    return MPI_Bcast(data, static_cast<int>(bytes), MPI_BYTE, root, ToComm(comm));
-  }
-  if (optional.bcast_c != nullptr) {
-    return optional.bcast_c(data, static_cast<MPI_Count>(bytes), MPI_BYTE, root, ToComm(comm));
-  }
-  const LargeType large(bytes);
-  if (large.error() != MPI_SUCCESS) return large.error();
-  return MPI_Bcast(data, 1, large.type(), root, ToComm(comm));
+int Ibcast(void* data, size_t bytes, int root, MpiHandle comm, MpiHandle* request) {
+  if (bytes > INT_MAX) return MPI_ERR_COUNT;
+  MPI_Request native = MPI_REQUEST_NULL;
+  const int error =
+      MPI_Ibcast(data, static_cast<int>(bytes), MPI_BYTE, root, ToComm(comm), &native);
+  *request = FromNative(native);
+  return error;
 }
 
-int Allgather(const void* sent, size_t bytes, void* received, MpiHandle comm) {
+int Iallgather(const void* sent, size_t bytes, void* received, MpiHandle comm, MpiHandle* request) {
   if (bytes > INT_MAX) return MPI_ERR_COUNT;
   const int count = static_cast<int>(bytes);
-  return MPI_Allgather(sent, count, MPI_BYTE, received, count, MPI_BYTE, ToComm(comm));
+  MPI_Request native = MPI_REQUEST_NULL;
+  const int error =
+      MPI_Iallgather(sent, count, MPI_BYTE, received, count, MPI_BYTE, ToComm(comm), &native);
+  *request = FromNative(native);
+  return error;
 }
 
 int IsendLarge(const void* data, size_t bytes, int destination, int tag, MPI_Comm comm,
@@ -368,6 +397,7 @@ MpiApi api = {
     QueryThread,
     MPI_Is_thread_main,
     MPI_Finalize,
+    BeforeFinalize,
     CommWorld,
     CommNull,
     CommRank,
@@ -375,11 +405,13 @@ MpiApi api = {
     CommTestInter,
     CommCreateGroup,
     CommDup,
+    CommIdup,
+    CommReturnErrors,
     CommFree,
     WorldRanks,
     TagUpperBound,
-    Bcast,
-    Allgather,
+    Ibcast,
+    Iallgather,
     Isend,
     Irecv,
     Test,
@@ -397,7 +429,6 @@ MpiApi api = {
 extern "C" __attribute__((visibility("default"))) const MpiApi* SynclineMpiPlugin() {
   LookUp(&optional.isend_c, "MPI_Isend_c", nullptr);
   LookUp(&optional.irecv_c, "MPI_Irecv_c", nullptr);
-  LookUp(&optional.bcast_c, "MPI_Bcast_c", nullptr);
   LookUp(&optional.get_elements, "MPI_Get_elements_c", "MPI_Get_elements_x");
   LookUp(&optional.revoke, "MPI_Comm_revoke", "MPIX_Comm_revoke");
   LookUp(&optional.shrink, "MPI_Comm_shrink", "MPIX_Comm_shrink");

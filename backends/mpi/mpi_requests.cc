@@ -136,7 +136,7 @@ absl::Status WaitUntil(MpiConnections& connections, const Deadline& deadline,
   while (true) {
     SYNCLINE_RETURN_IF_ERROR(CheckInterrupt());
     const NeededPeers peers = needed();
-    absl::Status obstacle = connections.Check(peers.peers, peers.any);
+    absl::Status obstacle = connections.Check(peers.peers, peers.any, absl::Now() - began);
     if (obstacle.ok() && deadline.Expired()) {
       obstacle = TimeoutError(
           absl::StrCat("not complete after ", absl::FormatDuration(deadline.timeout())));

@@ -126,6 +126,7 @@ absl::Status MpiRuntime::Start(const Deadline& deadline) {
     SYNCLINE_RETURN_IF_ERROR(CheckSrun());
     SYNCLINE_RETURN_IF_ERROR(Initialize(deadline));
   }
+  SYNCLINE_RETURN_IF_ERROR(ToStatus(api_->before_finalize(&BeforeFinalize), "MPI_Comm_set_attr"));
   const absl::Status checked = CheckWorld();
   // A world of one finalises without waiting for anybody.
   if (!checked.ok() && is_ours_) {
@@ -160,7 +161,21 @@ absl::Status MpiRuntime::CheckSrun() const {
       library_->Describe(), " finds the others by PMIx alone. ", Advice(*library_)));
 }
 
+// Some libraries end the process in MPI_Init where the launcher is not theirs; the last word then
+// is this one.
+void MpiRuntime::WarnOfLauncher() const {
+  const std::optional<MpiFamily> served = FamilyOfLauncher(&base::GetEnv);
+  const bool is_served = !served.has_value() || *served == library_->family() ||
+                         library_->family() == MpiFamily::kStandardAbi;
+  if (is_served) return;
+  Log(LogLevel::kWarning,
+      absl::StrCat("initialising ", library_->Describe(), " in a process that a launcher of ",
+                   NameOf(*served), " has started: they may not find each other, and MPI_Init may ",
+                   "end the process. ", Advice(*library_)));
+}
+
 absl::Status MpiRuntime::Initialize(const Deadline& deadline) {
+  WarnOfLauncher();
   absl::StatusOr<std::thread> thread = base::StartThread("MPI", [this] { RunTasks(); });
   SYNCLINE_RETURN_IF_ERROR(thread.status());
   {
@@ -303,7 +318,9 @@ void MpiRuntime::RunTask(Task& task) {
 absl::Status MpiRuntime::Finalize(const Deadline& deadline) {
   {
     absl::MutexLock lock(&mutex_);
-    if (state_ != State::kReady || !is_ours_ || has_failed()) return absl::OkStatus();
+    if (state_ != State::kReady || !is_ours_ || has_failed() || pending_ > 0) {
+      return absl::OkStatus();
+    }
     // The thread that would finalise has called exit(): the process ends without it.
     if (std::this_thread::get_id() == mpi_thread_) return absl::OkStatus();
     state_ = State::kUnusable;
@@ -322,6 +339,32 @@ absl::Status MpiRuntime::Finalize(const Deadline& deadline) {
     return api->finalize();
   };
   return AwaitTask("MPI_Finalize", deadline, finalize, true);
+}
+
+MpiRuntime::ObserverId MpiRuntime::AddBeforeFinalize(std::function<void()> function) {
+  absl::MutexLock lock(&observers_mutex_);
+  return observers_.insert(observers_.end(), std::move(function));
+}
+
+void MpiRuntime::RemoveBeforeFinalize(ObserverId id) {
+  absl::MutexLock lock(&observers_mutex_);
+  observers_.erase(id);
+}
+
+void MpiRuntime::BeforeFinalize() {
+  MpiRuntime& runtime = Instance();
+  if (runtime.fork_guard_.InChild()) return;
+  {
+    absl::MutexLock lock(&runtime.mutex_);
+    runtime.state_ = State::kUnusable;
+    runtime.unusable_ = FinalizedError();
+  }
+  {
+    absl::MutexLock lock(&runtime.observers_mutex_);
+    for (const std::function<void()>& observer : runtime.observers_) observer();
+  }
+  SweepLeftovers(Sweep::kBeforeFinalize);
+  AbandonLeftovers();
 }
 
 void MpiRuntime::FinalizeAtExit() {

@@ -10,6 +10,7 @@
 #include <atomic>
 #include <deque>
 #include <functional>
+#include <list>
 #include <memory>
 #include <string>
 #include <thread>
@@ -77,11 +78,24 @@ class MpiRuntime {
   // group has failed, so some process may not come.
   void MarkDoubtful() { is_doubtful_.store(true, std::memory_order_relaxed); }
   bool has_failed() const { return has_failed_.load(std::memory_order_relaxed); }
+  // Between the two a collective has not completed, because a process has not called it: MPI is not
+  // finalised meanwhile.
+  void BeginPending() { pending_.fetch_add(1, std::memory_order_relaxed); }
+  void EndPending() { pending_.fetch_sub(1, std::memory_order_relaxed); }
 
-  // Finalises MPI, if it is_ours(), nothing is marked as failed and nobody has finalised it; Get
-  // returns an error from then on. Blocks until all processes of the job do so, by the deadline at
-  // the most. Requires that no operation is in progress and that communicators are freed. Happens
-  // at the end of the process, after main() or in exit(), with kExitTimeout, if it was not called.
+  // `function` is called when MPI_Finalize is called, by whomever, on that thread, before anything
+  // is finalised: it ends what uses MPI, as MPI ends a process that uses it afterwards. Until
+  // Remove has returned; Remove must not be called by `function`.
+  using ObserverId = std::list<std::function<void()>>::iterator;
+  ObserverId AddBeforeFinalize(std::function<void()> function)
+      ABSL_LOCKS_EXCLUDED(observers_mutex_);
+  void RemoveBeforeFinalize(ObserverId id) ABSL_LOCKS_EXCLUDED(observers_mutex_);
+
+  // Finalises MPI, if it is_ours(), nothing is marked as failed or pending, and nobody has
+  // finalised it; Get returns an error from then on. Blocks until all processes of the job do so,
+  // by the deadline at the most. Requires that no operation is in progress and that communicators
+  // are freed. Happens at the end of the process, after main() or in exit(), with kExitTimeout, if
+  // it was not called.
   absl::Status Finalize(const Deadline& deadline);
 
   static constexpr absl::Duration kExitTimeout = absl::Minutes(5);
@@ -100,11 +114,13 @@ class MpiRuntime {
 
   static MpiRuntime& Instance();
   static void FinalizeAtExit();
+  static void BeforeFinalize();
 
   absl::Status StartOnce(const Deadline& deadline) ABSL_LOCKS_EXCLUDED(mutex_);
   absl::Status Start(const Deadline& deadline);
   absl::Status CheckThreadLevel();
   absl::Status CheckSrun() const;
+  void WarnOfLauncher() const;
   absl::Status Initialize(const Deadline& deadline) ABSL_LOCKS_EXCLUDED(mutex_);
   absl::Status CheckWorld();
 
@@ -127,6 +143,10 @@ class MpiRuntime {
   int world_size_ = 1;
 
   std::atomic<bool> has_failed_{false}, is_doubtful_{false};
+  std::atomic<int> pending_{0};
+
+  absl::Mutex observers_mutex_;
+  std::list<std::function<void()>> observers_ ABSL_GUARDED_BY(observers_mutex_);
 
   absl::Mutex mutex_;
   enum class State {

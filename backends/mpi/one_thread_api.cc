@@ -55,10 +55,11 @@ const MpiApi* MakeOneThreadApi(const MpiApi& api, CallOnOneThread call) {
   Replace<&MpiApi::library_version, &MpiApi::initialized, &MpiApi::finalized, &MpiApi::init_thread,
           &MpiApi::query_thread, &MpiApi::is_thread_main, &MpiApi::finalize, &MpiApi::comm_rank,
           &MpiApi::comm_size, &MpiApi::comm_test_inter, &MpiApi::comm_create_group,
-          &MpiApi::comm_dup, &MpiApi::comm_free, &MpiApi::world_ranks, &MpiApi::tag_upper_bound,
-          &MpiApi::bcast, &MpiApi::allgather, &MpiApi::isend, &MpiApi::irecv, &MpiApi::test,
-          &MpiApi::cancel, &MpiApi::is_fault_tolerant, &MpiApi::comm_revoke, &MpiApi::comm_shrink,
-          &MpiApi::comm_agree>(table);
+          &MpiApi::before_finalize, &MpiApi::comm_dup, &MpiApi::comm_idup,
+          &MpiApi::comm_return_errors, &MpiApi::comm_free, &MpiApi::world_ranks,
+          &MpiApi::tag_upper_bound, &MpiApi::ibcast, &MpiApi::iallgather, &MpiApi::isend,
+          &MpiApi::irecv, &MpiApi::test, &MpiApi::cancel, &MpiApi::is_fault_tolerant,
+          &MpiApi::comm_revoke, &MpiApi::comm_shrink, &MpiApi::comm_agree>(table);
   table.error_string = &ErrorString;
   table.is_process_failure = &IsProcessFailure;
   return &table;

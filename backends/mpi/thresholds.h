@@ -34,12 +34,18 @@ inline constexpr absl::Duration kSleepTime = absl::Microseconds(50);
 // How often a wait asks the kernel whether the processes of its peers live.
 inline constexpr absl::Duration kPeerCheckInterval = absl::Milliseconds(10);
 
+// A wait of this length asks the store whether the processes of other hosts live.
+inline constexpr absl::Duration kOtherHostsCheckAfter = absl::Milliseconds(500);
+
 // How long a wait for a rank that has left goes on: what that rank sent before may come after its
 // leave message.
 inline constexpr absl::Duration kLeftGrace = absl::Milliseconds(100);
 
 // A failed operation waits at most so long for MPI to let go of the call's memory.
 inline constexpr absl::Duration kCancelTimeout = absl::Milliseconds(200);
+
+// MPI_Finalize waits at most so long for the operations of a group that is open.
+inline constexpr absl::Duration kEndUseTimeout = absl::Seconds(5);
 
 // A rank that leaves, or whose operation failed, waits at most so long for what it has sent.
 inline constexpr absl::Duration kLeaveTimeout = absl::Milliseconds(500);

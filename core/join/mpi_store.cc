@@ -12,6 +12,7 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_split.h"
 #include "core/base/env.h"
+#include "core/base/hash.h"
 #include "core/base/host.h"
 #include "core/join/host_address.h"
 #include "core/join/mpi_processes.h"
@@ -35,6 +36,44 @@ std::string Pad(std::string text, size_t size) {
 
 std::string Unpad(absl::string_view text) { return std::string(text.substr(0, text.find('\0'))); }
 
+// What a process says of itself.
+struct Member {
+  Peer peer;
+  // Of its secret: ranks with different ones would wait for each other until the deadline. It tells
+  // no more than MPI does, over which a random secret goes as it is.
+  std::string secret_hash;
+};
+
+// "HASH PEER".
+std::string Serialize(const Member& member) {
+  return absl::StrCat(member.secret_hash, " ", member.peer.Serialize());
+}
+
+absl::StatusOr<Member> ParseMember(absl::string_view text) {
+  const std::pair<std::string, std::string> parts = absl::StrSplit(text, absl::MaxSplits(' ', 1));
+  SYNCLINE_ASSIGN_OR_RETURN(Peer peer, Peer::Parse(parts.second));
+  return Member{std::move(peer), parts.first};
+}
+
+absl::StatusOr<Member> DescribeSelf() {
+  SYNCLINE_ASSIGN_OR_RETURN(Peer peer, base::IdentifyThisProcess());
+  SYNCLINE_ASSIGN_OR_RETURN(const std::string secret, base::JobSecret());
+  return Member{std::move(peer), secret.empty() ? "none" : absl::StrCat(base::Fnv1a64(secret))};
+}
+
+absl::Status CheckSameSecret(const std::vector<Member>& members) {
+  for (size_t rank = 1; rank < members.size(); ++rank) {
+    if (members[rank].secret_hash == members[0].secret_hash) continue;
+    return WithRanks(
+        ArgumentError(absl::StrCat("rank 0 (", members[0].peer.ToString(), ") and rank ", rank,
+                                   " (", members[rank].peer.ToString(),
+                                   ") have different secrets, or one of them has none: ",
+                                   "SYNCLINE_SECRET_FILE must name the same secret on all ranks")),
+        {0, static_cast<int>(rank)});
+  }
+  return absl::OkStatus();
+}
+
 // How the part of a process begins that cannot join, and goes on with the reason.
 constexpr absl::string_view kDefect = "!";
 
@@ -55,15 +94,15 @@ absl::Status CheckRanks(const MpiProcesses& processes, const MpiMeeting& meeting
 absl::StatusOr<std::vector<Peer>> GatherPeers(MpiProcesses& processes, const MpiMeeting& meeting,
                                               const Deadline& deadline) {
   // A process that cannot join takes part all the same, so that all hear of it.
-  absl::StatusOr<Peer> self = base::IdentifyThisProcess();
+  absl::StatusOr<Member> self = DescribeSelf();
   if (absl::Status ranks = CheckRanks(processes, meeting); !ranks.ok()) self = ranks;
   const std::string part =
-      self.ok() ? self->Serialize()
+      self.ok() ? Serialize(*self)
                 : absl::StrCat(kDefect, self.status().message()).substr(0, kPeerBytes - 1);
   SYNCLINE_ASSIGN_OR_RETURN(const std::string all,
                             processes.Allgather(Pad(part, kPeerBytes), deadline));
   SYNCLINE_RETURN_IF_ERROR(self.status());
-  std::vector<Peer> peers;
+  std::vector<Member> members;
   for (int rank = 0; rank < processes.size(); ++rank) {
     const std::string text = Unpad(absl::string_view(all).substr(rank * kPeerBytes, kPeerBytes));
     if (absl::StartsWith(text, kDefect)) {
@@ -71,16 +110,19 @@ absl::StatusOr<std::vector<Peer>> GatherPeers(MpiProcesses& processes, const Mpi
                                                   text.substr(kDefect.size()))),
                        {rank});
     }
-    absl::StatusOr<Peer> peer = Peer::Parse(text);
-    if (!peer.ok()) {
+    absl::StatusOr<Member> member = ParseMember(text);
+    if (!member.ok()) {
       return WithRanks(
           BackendError(absl::StrCat("rank ", rank,
                                     " of the MPI job does not say what process it is: do all "
                                     "ranks run the same version of Syncline?")),
           {rank});
     }
-    peers.push_back(*std::move(peer));
+    members.push_back(*std::move(member));
   }
+  SYNCLINE_RETURN_IF_ERROR(CheckSameSecret(members));
+  std::vector<Peer> peers;
+  for (Member& member : members) peers.push_back(std::move(member.peer));
   return peers;
 }
 

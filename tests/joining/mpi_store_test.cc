@@ -105,7 +105,7 @@ class MpiStoreTest : public testing::Test {
     Peer peer = *base::IdentifyThisProcess();
     peer.identity = "another";
     peer.host = "another.invalid";
-    return peer.Serialize();
+    return absl::StrCat("none ", peer.Serialize());  // Without a secret.
   }
 
   Board board_;
@@ -158,6 +158,15 @@ TEST_F(MpiStoreTest, WhereRank0CannotHostTheStoreAllSayWhy) {
               AllOf(StartsWith("rank 0 cannot host the store: "), HasSubstr("192.0.2.77")));
   EXPECT_THAT(RanksOf(opened[1].status()), ElementsAre(0));
   EXPECT_THAT(std::string(opened[0].status().message()), HasSubstr("192.0.2.77"));
+}
+
+TEST_F(MpiStoreTest, DifferentSecretsAreAnErrorOnAllAtOnce) {
+  board_.replaced[2] = absl::StrCat("4711 ", base::IdentifyThisProcess()->Serialize());
+  for (const auto& opened : Open(3)) {
+    EXPECT_EQ(KindOf(opened.status()), ErrorKind::kArgument) << opened.status();
+    EXPECT_THAT(std::string(opened.status().message()), HasSubstr("different secrets"));
+    EXPECT_THAT(RanksOf(opened.status()), ElementsAre(0, 2));
+  }
 }
 
 TEST_F(MpiStoreTest, ARankThatIsNotMpisIsAnErrorOnAllAtOnce) {

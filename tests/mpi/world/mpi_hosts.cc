@@ -1,11 +1,11 @@
 // Ranks of one MPI job on two hosts, which are network namespaces of this one.
 //
 //   mpi_hosts run COMMAND...   makes the hosts, and runs mpirun in the first
-//   mpi_hosts rank BACKEND [kill]   a rank; rank 1 moves to the second host once it has MPI, which
-//                                   goes on in the memory that the two share
+//   mpi_hosts rank BACKEND [VICTIM]   a rank; rank 1 moves to the second host once it has MPI, which
+//                                     goes on in the memory that the two share
 //
-// A rank says where the store is and what the sum of the ranks is. With "kill", rank 1 then kills
-// itself, and rank 0 says what it hears of that, and when.
+// A rank says where the store is and what the sum of the ranks is. The victim then kills itself,
+// and the other rank says what it hears of that, and whether before the deadline.
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -36,7 +36,6 @@ namespace {
 
 constexpr char kSecondHost[] = "TEST_SECOND_HOST";
 constexpr absl::Duration kTimeout = absl::Seconds(60);
-constexpr absl::Duration kShortTimeout = absl::Seconds(3);
 
 int RunOnHosts(char** command) {
   if (!EnterNewNetwork()) {
@@ -62,7 +61,7 @@ absl::Status Sum(ProcessGroup& group) {
   return sum[0] == 3 ? absl::OkStatus() : BackendError(absl::StrCat("the sum is ", sum[0]));
 }
 
-absl::Status Rank(const std::string& backend, bool kills) {
+absl::Status Rank(const std::string& backend, int victim) {
   SYNCLINE_ASSIGN_OR_RETURN(mpi::MpiRuntime* const mpi, mpi::MpiRuntime::Get(Deadline(kTimeout)));
   if (mpi->world_rank() == 1) EnterHost(getenv(kSecondHost));
   WorldOptions options;
@@ -71,15 +70,15 @@ absl::Status Rank(const std::string& backend, bool kills) {
   options.timeout = kTimeout;
   SYNCLINE_ASSIGN_OR_RETURN(const auto world, World::Init(options));
   SYNCLINE_RETURN_IF_ERROR(Sum(*world->group()));
-  SYNCLINE_ASSIGN_OR_RETURN(const auto group, world->NewGroup({0, 1}, backend, kShortTimeout));
+  SYNCLINE_ASSIGN_OR_RETURN(const auto group, world->NewGroup({0, 1}, backend));
   SYNCLINE_RETURN_IF_ERROR(Sum(*group));
   std::cout << absl::StrCat("rank ", world->rank(), ": store ", world->store()->address(), ".\n")
             << std::flush;
-  if (kills) {
-    if (world->rank() == 1) raise(SIGKILL);
+  if (victim >= 0) {
+    if (world->rank() == victim) raise(SIGKILL);
     const absl::Time began = absl::Now();
     const absl::Status status = Sum(*group);
-    const bool is_late = absl::Now() - began > 2 * kShortTimeout;
+    const bool is_late = absl::Now() - began > kTimeout / 2;
     std::cout << absl::StrCat("heard ", is_late ? "late" : "in time", " of ",
                               absl::StrJoin(RanksOf(status), " "), ": ", status.message(), "\n")
               << std::flush;
@@ -97,7 +96,7 @@ absl::Status Rank(const std::string& backend, bool kills) {
 int main(int argc, char** argv) {
   if (const auto keeper = syncline::WorkAsHost(argc, argv)) return *keeper;
   if (argc > 2 && std::string(argv[1]) == "run") return syncline::RunOnHosts(argv + 2);
-  const absl::Status status = syncline::Rank(argv[2], argc > 3);
+  const absl::Status status = syncline::Rank(argv[2], argc > 3 ? std::atoi(argv[3]) : -1);
   if (!status.ok()) std::cout << absl::StrCat("failed: ", status.ToString(), "\n") << std::flush;
   return status.ok() ? 0 : 1;
 }
