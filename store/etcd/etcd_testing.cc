@@ -174,7 +174,10 @@ void EtcdServer::Kill() {
   pid_ = -1;
 }
 
-void EtcdServer::Pause() { kill(pid_, SIGSTOP); }
+void EtcdServer::Pause() {
+  kill(pid_, SIGSTOP);
+  waitpid(pid_, nullptr, WUNTRACED);  // Its threads may run on for a while.
+}
 
 void EtcdServer::Resume() { kill(pid_, SIGCONT); }
 

@@ -53,7 +53,7 @@ class EtcdServer {
 
   void Kill();   // What it holds stays on disk.
   void Start();  // After Kill(), at the same port with the same contents; returns once it listens.
-  void Pause();
+  void Pause();  // When this returns, it is stopped.
   void Resume();
 
   // From now on it asks for a user. "root" may do all, "worker" use what begins with `prefix`,
