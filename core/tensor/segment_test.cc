@@ -13,6 +13,7 @@
 #include <filesystem>
 #include <limits>
 #include <optional>
+#include <string>
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -48,6 +49,20 @@ TEST(SegmentTest, IsZeroAndSeenByAllWhoMapIt) {
   ASSERT_NE(own.data(), other.data());
   own.data()[kSize - 1] = 7;
   EXPECT_EQ(other.data()[kSize - 1], 7);
+}
+
+TEST(SegmentTest, IsWrittenInPartsWithoutBeingMapped) {
+  const int descriptor = Segment::Write(kSize, {{3, "abc"}, {kSize - 2, "yz"}}).value();
+  const Segment segment = Segment::Map(descriptor, kSize).value();
+  EXPECT_EQ(std::string(segment.data(), 8), std::string("\0\0\0abc\0\0", 8));
+  EXPECT_EQ(segment.data()[kSize - 3], 0);
+  EXPECT_EQ(segment.data()[kSize - 1], 'z');
+}
+
+TEST(SegmentTest, WhatIsTooLargeToBeWrittenIsAnErrorWithSizes) {
+  const auto descriptor = Segment::Write(size_t{1} << 50, {});
+  EXPECT_EQ(KindOf(descriptor.status()), ErrorKind::kBackend);
+  EXPECT_THAT(descriptor.status().message(), HasSubstr("KiB available"));
 }
 
 TEST(SegmentTest, StaysMappedWithoutItsDescriptorAndWhenMoved) {

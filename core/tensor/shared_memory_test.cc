@@ -56,6 +56,40 @@ TEST(EmptySharedTest, EveryShapeServes) {
   }
 }
 
+TEST(MapSharedTest, TheSameSegmentIsMappedOnceAndFoundByItsAddress) {
+  const int descriptor = Segment::Write(kCount, {{0, "abc"}}).value();
+  const int another = dup(descriptor);
+  Tensor first = MapShared(descriptor, kCount).value();
+  const Tensor second = MapShared(another, kCount).value();
+  EXPECT_EQ(first.data(), second.data());
+  EXPECT_EQ(fcntl(another, F_GETFD), -1);
+  EXPECT_EQ(first.nbytes(), size_t{kCount});
+  const auto place = FindShared(first.data_as<char>() + 7, 9);
+  ASSERT_TRUE(place.has_value());
+  EXPECT_EQ(place->offset, 7u);
+  const int own = dup(place->descriptor);
+  first = Tensor();
+  EXPECT_EQ(second.data_as<char>()[2], 'c');
+  EXPECT_EQ(KindOf(MapShared(own, kCount + 1).status()), ErrorKind::kBackend);
+}
+
+TEST(MapSharedTest, OnlySealedSegmentsAreMapped) {
+  EXPECT_FALSE(MapShared(-1, 1).ok());
+  EXPECT_FALSE(MapShared(open("/dev/zero", O_RDWR | O_CLOEXEC), 1).ok());
+}
+
+TEST(MapSharedTest, ContentsOutliveTheOwnerIfTheyAreKept) {
+  for (const bool kept : {false, true}) {
+    Tensor tensor = Made();
+    tensor.data_as<float>()[5] = 3;
+    const int descriptor = dup(FindShared(tensor.data(), tensor.nbytes())->descriptor);
+    if (kept) KeepContents(tensor.data());
+    tensor = Tensor();
+    const Tensor mapped = MapShared(descriptor, 4 * kCount).value();
+    EXPECT_EQ(mapped.data_as<float>()[5], kept ? 3 : 0);
+  }
+}
+
 TEST(EmptySharedTest, WhatCannotBeIsAnErrorThatSaysWhy) {
   EXPECT_EQ(KindOf(EmptyShared(DType::kInt8, {-1}).status()), ErrorKind::kArgument);
   const auto too_large = EmptyShared(DType::kFloat32, {int64_t{1} << 44}).status();
