@@ -52,7 +52,7 @@ TEST(SegmentTest, IsZeroAndSeenByAllWhoMapIt) {
 }
 
 TEST(SegmentTest, IsWrittenInPartsWithoutBeingMapped) {
-  const int descriptor = Segment::Write(kSize, {{3, "abc"}, {kSize - 2, "yz"}}).value();
+  const int descriptor = Segment::Write(kSize, {{3, {"abc", 3}}, {kSize - 2, {"yz", 2}}}).value();
   const Segment segment = Segment::Map(descriptor, kSize).value();
   EXPECT_EQ(std::string(segment.data(), 8), std::string("\0\0\0abc\0\0", 8));
   EXPECT_EQ(segment.data()[kSize - 3], 0);

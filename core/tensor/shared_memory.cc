@@ -14,6 +14,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "core/tensor/segment_pool.h"
 #include "core/tensor/shared_place.h"
 #include "syncline/status.h"
 
@@ -66,7 +67,7 @@ class OwnAfterFork {
 // Of one tensor. Enters itself in the registry, and leaves it.
 class Memory {
  public:
-  enum class Origin { kMadeHere, kHandedOver };
+  enum class Origin { kMadeHere, kHandedOver, kLeased };
 
   Memory(Segment segment, AfterFork after_fork, Origin origin);
   ~Memory();
@@ -82,7 +83,7 @@ class Memory {
   void Separate() const {
     mmap(data(), size(), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_FIXED, segment_.descriptor(), 0);
   }
-  void KeepContents() const { keeps_contents_.store(true, std::memory_order_relaxed); }
+  void KeepContents() const { is_handed_on_.store(true, std::memory_order_relaxed); }
   SharedPlace PlaceAt(size_t offset) const {
     return {number_, offset, segment_.descriptor(), segment_.size(), identity_};
   }
@@ -93,7 +94,8 @@ class Memory {
   const AfterFork after_fork_;
   const int forks_ = Forks();
   const uint64_t number_;
-  mutable std::atomic<bool> keeps_contents_;  // Other processes may use them.
+  const Origin origin_;
+  mutable std::atomic<bool> is_handed_on_{false};  // Other processes may use the contents.
 };
 
 void OwnAfterFork::SeparateAll() {
@@ -192,7 +194,7 @@ Memory::Memory(Segment segment, AfterFork after_fork, Origin origin)
       identity_(segment_.identity()),
       after_fork_(after_fork),
       number_(SharedMemories::Get().NewNumber()),
-      keeps_contents_(origin == Origin::kHandedOver) {
+      origin_(origin) {
   if (after_fork_ == AfterFork::kOwn) OwnAfterFork::Get().Add(this);
 }
 
@@ -208,7 +210,9 @@ Memory::~Memory() {
   SharedMemories::Get().Remove(*this);
   // Peers unmap it when they next hear of this rank; the memory is free at once. Not where a fork,
   // or handing it over, may have given it another user.
-  if (forks_ == Forks() && !keeps_contents_.load(std::memory_order_relaxed)) segment_.Discard();
+  if (forks_ != Forks() || is_handed_on_.load(std::memory_order_relaxed)) return;
+  if (origin_ == Origin::kMadeHere) segment_.Discard();
+  if (origin_ == Origin::kLeased) ReleaseLease(segment_.data(), segment_.size());
 }
 
 }  // namespace
@@ -221,7 +225,7 @@ void KeepContents(const void* data) {
   SharedMemories::Get().KeepContents(static_cast<const char*>(data));
 }
 
-absl::StatusOr<Tensor> MapShared(int descriptor, size_t size) {
+absl::StatusOr<Tensor> MapShared(int descriptor, size_t size, LeaseKind lease) {
   struct stat status = {};
   if (fstat(descriptor, &status) != 0) {
     return BackendError(absl::StrCat("descriptor ", descriptor, " of shared memory is not open"));
@@ -233,7 +237,9 @@ absl::StatusOr<Tensor> MapShared(int descriptor, size_t size) {
     if (memory->size() < size) return BackendError("shared memory is smaller than its sender says");
   } else {
     SYNCLINE_ASSIGN_OR_RETURN(Segment segment, Segment::Map(descriptor, size));
-    memory = NewMemory(std::move(segment), AfterFork::kShared, Memory::Origin::kHandedOver);
+    memory = NewMemory(
+        std::move(segment), AfterFork::kShared,
+        lease == LeaseKind::kNone ? Memory::Origin::kHandedOver : Memory::Origin::kLeased);
   }
   const auto length = static_cast<int64_t>(memory->size());
   char* const data = memory->data();

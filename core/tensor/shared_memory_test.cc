@@ -57,7 +57,7 @@ TEST(EmptySharedTest, EveryShapeServes) {
 }
 
 TEST(MapSharedTest, TheSameSegmentIsMappedOnceAndFoundByItsAddress) {
-  const int descriptor = Segment::Write(kCount, {{0, "abc"}}).value();
+  const int descriptor = Segment::Write(kCount, {{0, {"abc", 3}}}).value();
   const int another = dup(descriptor);
   Tensor first = MapShared(descriptor, kCount).value();
   const Tensor second = MapShared(another, kCount).value();

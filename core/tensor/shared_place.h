@@ -28,9 +28,11 @@ std::optional<SharedPlace> FindShared(const void* data, size_t bytes);
 
 // All bytes of a segment that another process has handed over, as a tensor of type uint8. Takes
 // ownership of `descriptor`. If this process maps the segment already, the same memory as before,
-// and the descriptor is closed. BackendError if it is not a sealed segment of at least `size`
-// bytes.
-absl::StatusOr<Tensor> MapShared(int descriptor, size_t size);
+// and the descriptor is closed. With a lease (segment_pool.h) its sender may use the segment again
+// when the tensor and all its views are gone, unless KeepContents was called. BackendError if it is
+// not a sealed segment of at least `size` bytes.
+enum class LeaseKind { kNone, kUntilFreed };
+absl::StatusOr<Tensor> MapShared(int descriptor, size_t size, LeaseKind lease = LeaseKind::kNone);
 
 // Keeps the contents of the memory that holds this byte after its owner has freed it here, for the
 // processes that it is handed to. Other memories that EmptyShared has made are then zero.

@@ -12,6 +12,7 @@
 #include "core/base/env.h"
 #include "core/join/cluster_task.h"
 #include "core/tensor/segment.h"
+#include "core/tensor/segment_pool.h"
 #include "core/tensor/shared_place.h"
 #include "python/extension/convert.h"
 #include "python/extension/errors.h"
@@ -89,7 +90,7 @@ class Buffers {
   std::vector<Py_buffer> buffers_;
 };
 
-int64_t WriteSegment(size_t size, const py::list& parts) {
+int64_t WriteSegment(size_t size, const py::list& parts, bool leased) {
   Buffers buffers;
   std::vector<tensor::Segment::Part> spans;
   for (const py::handle part : parts) {
@@ -102,7 +103,7 @@ int64_t WriteSegment(size_t size, const py::list& parts) {
   absl::StatusOr<int> descriptor;
   {
     GilReleased released;
-    descriptor = tensor::Segment::Write(size, spans);
+    descriptor = leased ? tensor::WriteLeased(size, spans) : tensor::Segment::Write(size, spans);
   }
   RaiseIfError(descriptor.status());
   return *descriptor;
@@ -123,8 +124,10 @@ void KeepContents(uintptr_t address) {
   tensor::KeepContents(reinterpret_cast<const void*>(address));
 }
 
-py::object MapShared(int descriptor, size_t size) {
-  return Call<Tensor>([&] { return tensor::MapShared(descriptor, size); });
+py::object MapShared(int descriptor, size_t size, bool leased) {
+  const auto lease = leased ? tensor::LeaseKind::kUntilFreed : tensor::LeaseKind::kNone;
+  const size_t whole = leased ? tensor::LeasedSize(size) : size;
+  return Call<Tensor>([&] { return tensor::MapShared(descriptor, whole, lease); });
 }
 
 py::object PartOfShared(py::handle whole, size_t offset, py::handle dtype, py::handle shape) {
@@ -150,11 +153,13 @@ void DefinePrivateApi(py::module_& module) {
                                                py::is_method(work), py::arg("callback"));
   module.def("_task_local_rank", &TaskLocalRank);
   module.def("_empty_shared", &NewShared, py::arg("shape"), py::arg("dtype"));
-  module.def("_write_segment", &WriteSegment, py::arg("size"), py::arg("parts"));
+  module.def("_write_segment", &WriteSegment, py::arg("size"), py::arg("parts"),
+             py::arg("leased") = false);
   module.def("_address", &AddressOf, py::arg("buffer"));
   module.def("_shared_place", &SharedPlaceOf, py::arg("address"), py::arg("size"));
   module.def("_keep_contents", &KeepContents, py::arg("address"));
-  module.def("_map_shared", &MapShared, py::arg("descriptor"), py::arg("size"));
+  module.def("_map_shared", &MapShared, py::arg("descriptor"), py::arg("size"),
+             py::arg("leased") = false);
   module.def("_part_of_shared", &PartOfShared, py::arg("whole"), py::arg("offset"),
              py::arg("dtype"), py::arg("shape"));
   module.def("_parts", &Parts, py::arg("array"), py::arg("count"));

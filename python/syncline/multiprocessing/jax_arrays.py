@@ -50,6 +50,7 @@ def _reduce(pickler: pickling.Pickler, array: Any) -> pickling.Reduction:
     buffer: pickling.Shared | pickling.Copied
     if place is not None:
         descriptor, offset, size = place
+        _syncline._keep_contents(low)
         buffer = pickling.Shared(descriptor, offset, elements.nbytes, size, array)
     elif elements.nbytes < sharing._threshold:
         return pickler.by_default(array)

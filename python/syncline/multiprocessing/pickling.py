@@ -30,10 +30,13 @@ _LARGEST_COMMON = 1 << 20
 _LINE = 64
 
 # The header of the table: the numbers of descriptors and of buffers. Then the size of each
-# descriptor's segment, and where each buffer is: its kind, which descriptor, offset and size.
+# descriptor's segment, with a bit if it has a lease (core/tensor/segment_pool.h), and where each
+# buffer is: its kind, which descriptor, offset and size.
 _COUNTS = struct.Struct("<II")
 _SIZE = struct.Struct("<Q")
 _BUFFER = struct.Struct("<IIQQ")
+
+_LEASED = 1 << 63
 
 _BYTES, _ARRAY, _DESCRIPTOR = range(3)
 
@@ -284,7 +287,8 @@ def _received(table: bytes, descriptors: list[int]) -> Iterator[Any]:
         segments: list[Any] = [None] * count
         for index, size in enumerate(sizes):
             if size > 0:
-                segments[index] = _syncline._map_shared(left.pop(index), size)
+                leased = size & _LEASED != 0
+                segments[index] = _syncline._map_shared(left.pop(index), size & ~_LEASED, leased)
         start = 8 + 8 * count
         for at in range(start, start + _BUFFER.size * length, _BUFFER.size):
             kind, index, offset, size = _BUFFER.unpack_from(table, at)
@@ -325,7 +329,7 @@ def _attach(message: Message, buffers: list[Any]) -> None:
             copied.append((number, Copied(low, low + buffer.view.nbytes, buffer.view)))
     for segment in _lay_out(copied):
         index = segment.add_to(message)
-        sizes.append(segment.size)
+        sizes.append(segment.size | (_LEASED if segment.leased else 0))
         for number, offset, size in segment.places:
             kind = _BYTES if isinstance(buffers[number], _Raw) else _ARRAY
             places[number] = (kind, index, offset, size)
@@ -340,6 +344,7 @@ class _Segment:
 
     def __init__(self) -> None:
         self.size = 0
+        self.leased = False  # Whether this process may use it again.
         self.places: list[tuple[int, int, int]] = []  # The buffer's number, offset and size.
         self._copies: list[tuple[int, Copied]] = []
 
@@ -363,7 +368,8 @@ class _Segment:
                 if end > written:
                     parts.append((offset, copy.source))
                     written = end
-            return message.own(_syncline._write_segment(self.size, parts))
+            self.leased = True
+            return message.own(_syncline._write_segment(self.size, parts, True))
         view = _syncline._empty_shared([self.size], "uint8")
         # What moves is last, since its bytes are gone from where they were.
         for offset, copy in self._copies:

@@ -7,13 +7,7 @@ import cpython_suite
 import pytest
 
 SOURCE = pathlib.Path("../cpython_tests")  # Beside the runfiles of this repository.
-NAMES = [
-    "TestQueue",
-    "TestConnection",
-    "TestPicklingConnections",
-    "TestSimpleQueue",
-    "TestListener",
-]
+NAMES = ["WithProcessesTestQueue", "WithProcessesTestConnection", "TestSimpleQueue"]
 
 
 @pytest.mark.parametrize("method", cpython_suite.METHODS)

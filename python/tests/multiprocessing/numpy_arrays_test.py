@@ -279,6 +279,26 @@ def test_the_memory_of_a_producer_stays_flat():
     writer.close()
 
 
+def test_segments_are_used_again_and_never_while_somebody_reads_them():
+    reader, writer = mp.Pipe(duplex=False)
+    kept = []
+    for i in range(200):
+        writer.send(numpy.full(50_000, i))
+        got = reader.recv()
+        assert (got == i).all()
+        if i % 20 == 0:
+            kept.append((i, got[3:]))
+    assert all((array == i).all() for i, array in kept)
+    forwarded = through(kept[3][1])
+    i = kept[3][0]
+    del kept
+    for _ in range(50):
+        through(numpy.zeros(50_000, int))
+    assert (forwarded == i).all()
+    reader.close()
+    writer.close()
+
+
 def test_bytes_and_objects_can_be_mixed():
     first, second = mp.Pipe()
     with first, second:
