@@ -22,7 +22,7 @@ constexpr size_t kLine = 64;
 constexpr size_t kMostSegments = 16;
 constexpr size_t kMostBytes = 64 << 20;
 constexpr size_t kSmallest = 16 << 10;
-constexpr size_t kLargest = 16 << 20;
+constexpr size_t kLargest = 32 << 20;
 
 using Lease = uint32_t;
 constexpr Lease kFree = 0;

@@ -152,7 +152,7 @@ def send_message(connection: Connection, message: pickling.Message, flags: int =
         if total + _SIZE.size > _LARGEST_FRAME:
             length = len(message.table) + size
             elsewhere = _syncline._write_segment(
-                length, [(0, message.table), (len(message.table), message.body)]
+                length, [(0, message.table), (len(message.table), message.body)], True
             )
             descriptors = [elsewhere, *descriptors]
             kind |= _ELSEWHERE
@@ -308,6 +308,8 @@ def _read_segment(descriptor: int, size: int) -> bytearray:
                 if count == 0:
                     raise OSError("a segment of a message is too short")
                 done += count
+        # The sender may use it again: see core/tensor/segment_pool.h.
+        os.pwrite(descriptor, bytes(4), -(-size // 64) * 64)
     finally:
         os.close(descriptor)
     return whole

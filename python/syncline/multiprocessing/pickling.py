@@ -79,25 +79,21 @@ class Message:
 class Copied:
     """Bytes from address `low` to `high` that the message gets a copy of.
 
-    `source` is a buffer of exactly these bytes, or None where they have gaps or are moved: then
-    `copy_to(view, offset)` writes them to a segment, which `view` (a _syncline.TensorView) keeps.
+    `source` is a buffer of exactly these bytes, or None where they have gaps: then `copy_to(view,
+    offset)` writes them to a segment, which `view` (a _syncline.TensorView) keeps. `move_to(view,
+    offset)`, if there is one, makes the sender use the copy from then on.
     """
 
-    __slots__ = ("copy_to", "high", "low", "moves", "source")
+    __slots__ = ("copy_to", "high", "low", "move_to", "source")
 
     def __init__(
-        self,
-        low: int,
-        high: int,
-        source: Any,
-        copy_to: Callable[[Any, int], None] | None = None,
-        moves: bool = False,
+        self, low: int, high: int, source: Any, copy_to: Any = None, move_to: Any = None
     ) -> None:
         self.low = low
         self.high = high
         self.source = source
-        self.copy_to = copy_to
-        self.moves = moves
+        self.copy_to: Callable[[Any, int], None] = copy_to
+        self.move_to: Callable[[Any, int], None] | None = move_to
 
 
 class Shared:
@@ -360,28 +356,37 @@ class _Segment:
 
     def add_to(self, message: Message) -> int:
         """Makes the segment. Returns the index of its descriptor."""
-        if all(copy.source is not None for _, copy in self._copies):
-            parts = []
-            written = 0
-            for offset, copy in self._copies:  # In the order of addresses in each region.
-                end = offset + copy.high - copy.low
-                if end > written:
-                    parts.append((offset, copy.source))
-                    written = end
-            self.leased = True
-            return message.own(_syncline._write_segment(self.size, parts, True))
+        if any(copy.source is None for _, copy in self._copies):
+            return self._copy_to(message)
+        parts = []
+        written = 0
+        for offset, copy in self._copies:  # In the order of addresses in each region.
+            end = offset + copy.high - copy.low
+            if end > written:
+                parts.append((offset, copy.source))
+                written = end
+        moved = [(offset, copy) for offset, copy in self._copies if copy.move_to is not None]
+        self.leased = not moved
+        index = message.own(_syncline._write_segment(self.size, parts, self.leased))
+        if moved:
+            view = _syncline._map_shared(os.dup(message.descriptors[index]), self.size)
+            for offset, copy in moved:
+                copy.move_to(view, offset)
+        return index
+
+    def _copy_to(self, message: Message) -> int:
+        """Makes a segment of which parts have gaps, in a mapping."""
         view = _syncline._empty_shared([self.size], "uint8")
-        # What moves is last, since its bytes are gone from where they were.
         for offset, copy in self._copies:
             if copy.source is not None:
                 size = copy.high - copy.low
-                memoryview(view)[offset : offset + size] = copy.source
-        for offset, copy in self._copies:
-            if copy.source is None and copy.copy_to is not None and not copy.moves:
+                memoryview(view)[offset : offset + size] = memoryview(copy.source).cast("B")
+            else:
                 copy.copy_to(view, offset)
+        # What moves is last, since its bytes are gone from where they were.
         for offset, copy in self._copies:
-            if copy.moves and copy.copy_to is not None:
-                copy.copy_to(view, offset)
+            if copy.move_to is not None:
+                copy.move_to(view, offset)
         address = _syncline._address(view)
         descriptor, _, size = _syncline._shared_place(address, self.size)
         _syncline._keep_contents(address)

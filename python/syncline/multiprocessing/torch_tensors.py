@@ -51,7 +51,8 @@ def share_memory_(x: Any) -> Any:
         if not _StorageLayout.get().known:
             storage.share_memory_()
         else:
-            _move(storage, _syncline._empty_shared([storage.nbytes()], "uint8"), 0)
+            descriptor = _syncline._write_segment(storage.nbytes(), [(0, _bytes_of(storage))])
+            _move(storage, _syncline._map_shared(descriptor, storage.nbytes()), 0)
     return x
 
 
@@ -75,11 +76,13 @@ def _over(view: Any, offset: int, nbytes: int) -> torch.UntypedStorage:
     return torch.from_dlpack(part).untyped_storage()
 
 
+def _bytes_of(storage: torch.UntypedStorage) -> Any:
+    return (ctypes.c_char * storage.nbytes()).from_address(storage.data_ptr())
+
+
 def _move(storage: torch.UntypedStorage, view: Any, offset: int) -> None:
-    """Puts the elements of a storage, and of all tensors over it, to a segment."""
-    new = _over(view, offset, storage.nbytes())
-    new.copy_(storage)
-    _StorageLayout.get().swap_memory(storage, new)
+    """Makes a storage, and all tensors over it, use the copy of its bytes in a segment."""
+    _StorageLayout.get().swap_memory(storage, _over(view, offset, storage.nbytes()))
 
 
 class _StorageLayout:
@@ -198,7 +201,7 @@ def _reduce_storage(pickler: pickling.Pickler, storage: torch.UntypedStorage) ->
         def move(view: Any, offset: int) -> None:
             _move(storage, view, offset)
 
-        buffer = pickling.Copied(address, address + nbytes, None, move, moves=True)
+        buffer = pickling.Copied(address, address + nbytes, _bytes_of(storage), None, move)
     return _rebuild_storage, (pickler.stand_in(buffer), nbytes)
 
 
