@@ -62,6 +62,9 @@ EXCEPTIONS = {
         "recvfrom(fd_": "the socket is non-blocking",
         "poll(&poll_fd": "as long as the caller says",
     },
+    "core/segments/manager_main.cc": {
+        "waitpid(pid": "a process of its own, whose child ends soon after the job",
+    },
     "store/tcp/tcp_acceptor.cc": {
         "epoll_wait(": "an event loop: until a connection's deadline, or an event such as the stop",
     },

@@ -3,6 +3,8 @@
 #include <fcntl.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
+#include <sys/statvfs.h>
+#include <sys/uio.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -10,9 +12,11 @@
 #include <cerrno>
 #include <chrono>
 #include <cstring>
+#include <string>
 #include <utility>
 
 #include "absl/cleanup/cleanup.h"
+#include "absl/container/inlined_vector.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "core/tensor/memory.h"
@@ -37,6 +41,17 @@ absl::Status Failed(absl::string_view what, size_t size, absl::string_view why) 
 
 absl::Status Failed(absl::string_view what, size_t size) {
   return Failed(what, size, std::strerror(errno));
+}
+
+// What errno says; of a full file system, how large it is.
+std::string WhyNoRoom(int descriptor) {
+  std::string why = std::strerror(errno);
+  struct statvfs system = {};
+  if (errno != ENOSPC || fstatvfs(descriptor, &system) != 0 || system.f_blocks == 0) return why;
+  return absl::StrCat(why, ": /dev/shm has ", (system.f_blocks * system.f_frsize) >> 10,
+                      " KiB, of which ", (system.f_bavail * system.f_frsize) >> 10,
+                      " KiB are free; make it larger (mount -o remount,size=..., --shm-size of "
+                      "Docker), or use the sharing strategy file_descriptor");
 }
 
 // Between two looks at how much memory there is.
@@ -113,6 +128,84 @@ absl::Status CheckAvailableAtTimes(size_t size) {
   return absl::OkStatus();
 }
 
+absl::Status ReserveBytes(int descriptor, size_t offset, size_t size) {
+  for (size_t done = 0; done < size;) {
+    // Others take memory at the same time.
+    const MemoryBudget memory = AvailableMemory();
+    if (size - done > memory.available) {
+      return Failed(
+          "reserve", size,
+          absl::StrCat(memory.owner, " has only ", memory.available >> 10, " KiB available",
+                       done == 0 ? "" : absl::StrCat(" for the last ", (size - done) >> 10)));
+    }
+    const size_t slice = std::min(kSlice, size - done);
+    const int error = Allocate(descriptor, offset + done, slice);
+    if (error != 0) {
+      errno = error;
+      return Failed("reserve", size, WhyNoRoom(descriptor));
+    }
+    done += slice;
+  }
+  return absl::OkStatus();
+}
+
+// Writes bytes one after another to a file of `size` bytes: small pieces together, in one call.
+class FileWriter {
+ public:
+  FileWriter(int descriptor, size_t size) : descriptor_(descriptor), size_(size) {}
+
+  // The bytes must live until Flush returns.
+  absl::Status Add(absl::Span<const char> bytes) {
+    if (bytes.empty()) return absl::OkStatus();
+    if (bytes.size() >= kLargePiece) {
+      SYNCLINE_RETURN_IF_ERROR(Flush());
+      return WriteAll(bytes);
+    }
+    pieces_.push_back({const_cast<char*>(bytes.data()), bytes.size()});
+    return pieces_.size() == kMostPieces ? Flush() : absl::OkStatus();
+  }
+
+  absl::Status Flush() {
+    if (pieces_.empty()) return absl::OkStatus();
+    const ssize_t result = pwritev(descriptor_, pieces_.data(), static_cast<int>(pieces_.size()),
+                                   static_cast<off_t>(done_));
+    size_t written = result > 0 ? static_cast<size_t>(result) : 0;
+    done_ += written;
+    for (const iovec& piece : pieces_) {  // What is left says why.
+      const size_t skipped = std::min(written, piece.iov_len);
+      written -= skipped;
+      SYNCLINE_RETURN_IF_ERROR(
+          WriteAll({static_cast<const char*>(piece.iov_base) + skipped, piece.iov_len - skipped}));
+    }
+    pieces_.clear();
+    return absl::OkStatus();
+  }
+
+ private:
+  static constexpr size_t kLargePiece = 64 << 10;
+  static constexpr size_t kMostPieces = 128;
+
+  absl::Status WriteAll(absl::Span<const char> bytes) {
+    for (bool is_first = true; !bytes.empty();) {
+      // In slices, since others take memory at the same time.
+      if (!is_first) SYNCLINE_RETURN_IF_ERROR(CheckAvailable(bytes.size()));
+      const ssize_t written = pwrite(descriptor_, bytes.data(), std::min(kSlice, bytes.size()),
+                                     static_cast<off_t>(done_));
+      if (written < 0 && errno == EINTR) continue;
+      if (written <= 0) return Failed("write", size_, WhyNoRoom(descriptor_));
+      bytes.remove_prefix(static_cast<size_t>(written));
+      done_ += static_cast<size_t>(written);
+      is_first = false;
+    }
+    return absl::OkStatus();
+  }
+
+  const int descriptor_;
+  const size_t size_;
+  size_t done_ = 0;
+  absl::InlinedVector<iovec, 8> pieces_;
+};
+
 }  // namespace
 
 absl::StatusOr<Segment> Segment::Create(size_t size) {
@@ -124,25 +217,53 @@ absl::StatusOr<int> Segment::Write(size_t size, absl::Span<const Part> parts) {
   SYNCLINE_RETURN_IF_ERROR(CheckAvailableAtTimes(size));
   SYNCLINE_ASSIGN_OR_RETURN(const int descriptor, MakeSealed(size));
   absl::Cleanup close_it = [&] { close(descriptor); };
-  for (const Part& part : parts) {
-    SYNCLINE_DCHECK(part.offset <= size && part.bytes.size() <= size - part.offset);
-    for (size_t done = 0; done < part.bytes.size();) {
-      // In slices, since others take memory at the same time.
-      if (done > 0) SYNCLINE_RETURN_IF_ERROR(CheckAvailable(part.bytes.size() - done));
-      const ssize_t written =
-          pwrite(descriptor, part.bytes.data() + done, std::min(kSlice, part.bytes.size() - done),
-                 static_cast<off_t>(part.offset + done));
-      if (written < 0 && errno == EINTR) continue;
-      if (written <= 0) return Failed("write", size);
-      done += static_cast<size_t>(written);
-    }
-  }
+  SYNCLINE_RETURN_IF_ERROR(Fill(descriptor, size, parts));
   std::move(close_it).Cancel();
   return descriptor;
 }
 
+absl::Status Segment::Fill(int descriptor, size_t size, absl::Span<const Part> parts) {
+  static const char kZeros[kPage] = {};
+  FileWriter writer(descriptor, size);
+  size_t end = 0;
+  for (const Part& part : parts) {
+    SYNCLINE_DCHECK(part.offset >= end && part.offset <= size &&
+                    part.bytes.size() <= size - part.offset);
+    while (end < part.offset) {
+      const size_t gap = std::min(part.offset - end, sizeof kZeros);
+      SYNCLINE_RETURN_IF_ERROR(writer.Add({kZeros, gap}));
+      end += gap;
+    }
+    SYNCLINE_RETURN_IF_ERROR(writer.Add(part.bytes));
+    end += part.bytes.size();
+  }
+  return writer.Flush();
+}
+
+absl::Status Segment::FillFile(int descriptor, size_t size, absl::Span<const Part> parts) {
+  SYNCLINE_RETURN_IF_ERROR(CheckAvailableAtTimes(size));
+  return Fill(descriptor, size, parts);
+}
+
+absl::Status Segment::ReserveFile(int descriptor, size_t size) {
+  return ReserveBytes(descriptor, 0, size);
+}
+
 absl::StatusOr<Segment> Segment::Map(int descriptor, size_t size) {
   return MapAs(PROT_READ | PROT_WRITE, descriptor, size);
+}
+
+absl::StatusOr<Segment> Segment::MapUnsealed(int descriptor, size_t size) {
+  absl::Cleanup close_it = [&] { close(descriptor); };
+  struct stat status;
+  if (fstat(descriptor, &status) != 0) return Failed("map", size);
+  if (static_cast<size_t>(status.st_size) < size) {
+    return BackendError("shared memory is smaller than its sender says");
+  }
+  void* const data = mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_SHARED, descriptor, 0);
+  if (data == MAP_FAILED) return Failed("map", size);
+  std::move(close_it).Cancel();
+  return Segment(descriptor, static_cast<char*>(data), size);
 }
 
 absl::StatusOr<Segment> Segment::MapToRead(int descriptor, size_t size) {
@@ -189,21 +310,7 @@ Segment::Identity Segment::identity() const {
 
 absl::Status Segment::Reserve(size_t offset, size_t size) {
   SYNCLINE_DCHECK(descriptor_ >= 0);
-  for (size_t done = 0; done < size;) {
-    // Others take memory at the same time.
-    const MemoryBudget memory = AvailableMemory();
-    if (size - done > memory.available) {
-      return Failed(
-          "reserve", size,
-          absl::StrCat(memory.owner, " has only ", memory.available >> 10, " KiB available",
-                       done == 0 ? "" : absl::StrCat(" for the last ", (size - done) >> 10)));
-    }
-    const size_t slice = std::min(kSlice, size - done);
-    const int error = Allocate(descriptor_, offset + done, slice);
-    if (error != 0) return Failed("reserve", size, std::strerror(error));
-    done += slice;
-  }
-  return absl::OkStatus();
+  return ReserveBytes(descriptor_, offset, size);
 }
 
 void Segment::Discard() {

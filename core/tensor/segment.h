@@ -39,15 +39,29 @@ class Segment {
     absl::Span<const char> bytes;
   };
 
-  // A new segment of `size` bytes that holds these parts, and zeros between them. Returns its
-  // descriptor, which is the caller's. Costs less than Create, Reserve and a copy, since this
-  // process does not map it. BackendError with sizes if there is not so much memory.
+  // A new segment of `size` bytes that holds these parts, in the order of their offsets, and zeros
+  // between them. Returns its descriptor, which is the caller's. Costs less than Create, Reserve
+  // and a copy, since this process does not map it. BackendError with sizes if there is not so much
+  // memory.
   static absl::StatusOr<int> Write(size_t size, absl::Span<const Part> parts);
+
+  // Writes the parts to the memory of `descriptor`, which has `size` bytes, and zeros between them.
+  // Parts are in the order of their offsets, and do not overlap. Errors as of Write.
+  static absl::Status Fill(int descriptor, size_t size, absl::Span<const Part> parts);
+
+  // As Fill and Reserve, of a new file in /dev/shm of `size` bytes, after a look at how much memory
+  // there is. BackendError with sizes, also those of /dev/shm, if there is too little.
+  static absl::Status FillFile(int descriptor, size_t size, absl::Span<const Part> parts);
+  static absl::Status ReserveFile(int descriptor, size_t size);
 
   // Maps the memory of `descriptor`, and takes ownership of it: to read and write, or to read only.
   // BackendError if it is not a sealed segment of at least `size` bytes.
   static absl::StatusOr<Segment> Map(int descriptor, size_t size);
   static absl::StatusOr<Segment> MapToRead(int descriptor, size_t size);
+
+  // As Map, of a file in /dev/shm, which cannot be sealed: whoever shrinks it makes those who use
+  // it crash. For files that only processes of this user can open.
+  static absl::StatusOr<Segment> MapUnsealed(int descriptor, size_t size);
 
   Segment(Segment&& other) noexcept;
   Segment& operator=(Segment&& other) noexcept;

@@ -12,7 +12,6 @@
 #include <vector>
 
 #include "absl/cleanup/cleanup.h"
-#include "syncline/check.h"
 #include "syncline/status.h"
 
 namespace syncline::tensor {
@@ -29,19 +28,6 @@ constexpr Lease kFree = 0;
 constexpr Lease kLeased = 1;
 
 off_t LeaseAt(size_t leased_size) { return static_cast<off_t>(leased_size - kLine); }
-
-// Whether all bytes have been written. Into pages that are there, which takes no memory.
-bool WriteAll(int descriptor, absl::Span<const char> bytes, size_t offset) {
-  while (!bytes.empty()) {
-    const ssize_t written =
-        pwrite(descriptor, bytes.data(), bytes.size(), static_cast<off_t>(offset));
-    if (written < 0 && errno == EINTR) continue;
-    if (written <= 0) return false;
-    bytes.remove_prefix(static_cast<size_t>(written));
-    offset += static_cast<size_t>(written);
-  }
-  return true;
-}
 
 // Of the process.
 class SegmentPool {
@@ -65,6 +51,12 @@ class SegmentPool {
       return descriptor;
     }
     return -1;
+  }
+
+  // Gives up all segments. Those that are in use live on with their receivers.
+  void GiveUpAll() {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    Clear();
   }
 
   // Keeps a segment for later, and gives up the oldest ones for it.
@@ -125,25 +117,27 @@ size_t LeasedSize(size_t size) { return (size + kLine - 1) / kLine * kLine + kLi
 absl::StatusOr<int> WriteLeased(size_t size, absl::Span<const Segment::Part> parts) {
   const size_t leased_size = LeasedSize(size);
   const bool reusable = leased_size >= kSmallest && leased_size <= kLargest;
+  // All bytes are written, those between the parts too: what lay there was another array's. The
+  // lease is what it is in a segment that Take has returned.
+  std::vector<Segment::Part> all(parts.begin(), parts.end());
+  all.push_back({leased_size - kLine, {reinterpret_cast<const char*>(&kLeased), sizeof kLeased}});
   if (reusable) {
     const int descriptor = SegmentPool::Get().Take(leased_size);
     if (descriptor >= 0) {
       absl::Cleanup close_it = [&] { close(descriptor); };
-      for (const Segment::Part& part : parts) {
-        SYNCLINE_DCHECK(part.offset <= size && part.bytes.size() <= size - part.offset);
-        if (!WriteAll(descriptor, part.bytes, part.offset)) {
-          return BackendError("cannot write shared memory that is reserved");
-        }
-      }
+      SYNCLINE_RETURN_IF_ERROR(Segment::Fill(descriptor, leased_size, all));
       std::move(close_it).Cancel();
       return descriptor;
     }
   }
-  std::vector<Segment::Part> all(parts.begin(), parts.end());
-  all.push_back({leased_size - kLine, {reinterpret_cast<const char*>(&kLeased), sizeof kLeased}});
-  SYNCLINE_ASSIGN_OR_RETURN(const int descriptor, Segment::Write(leased_size, all));
-  if (reusable) SegmentPool::Get().Keep(descriptor, leased_size);
-  return descriptor;
+  absl::StatusOr<int> descriptor = Segment::Write(leased_size, all);
+  if (!descriptor.ok()) {  // For want of memory or descriptors, which the pool may hold.
+    SegmentPool::Get().GiveUpAll();
+    descriptor = Segment::Write(leased_size, all);
+    SYNCLINE_RETURN_IF_ERROR(descriptor.status());
+  }
+  if (reusable) SegmentPool::Get().Keep(*descriptor, leased_size);
+  return *descriptor;
 }
 
 void ReleaseLease(char* data, size_t leased_size) {

@@ -21,15 +21,6 @@
 namespace syncline::tensor {
 namespace {
 
-// How often this process, and those above it, have forked: parent and child count.
-int Forks() {
-  static std::atomic<int> forks{0};
-  static const auto count = [] { forks.fetch_add(1); };
-  static const int registered = pthread_atfork(nullptr, count, count);
-  static_cast<void>(registered);
-  return forks.load();
-}
-
 class Memory;
 
 // Memories of which a child of fork gets its own. Of the process.
@@ -68,8 +59,13 @@ class OwnAfterFork {
 class Memory {
  public:
   enum class Origin { kMadeHere, kHandedOver, kLeased };
+  // Of memory that has a name, and then no descriptor.
+  struct Named {
+    std::string name;
+    std::shared_ptr<void> keeper;
+  };
 
-  Memory(Segment segment, AfterFork after_fork, Origin origin);
+  Memory(Segment segment, AfterFork after_fork, Origin origin, Named named);
   ~Memory();
 
   Memory(const Memory&) = delete;
@@ -84,6 +80,10 @@ class Memory {
     mmap(data(), size(), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_FIXED, segment_.descriptor(), 0);
   }
   void KeepContents() const { is_handed_on_.store(true, std::memory_order_relaxed); }
+  bool has_name() const { return !named_.name.empty(); }
+  NamedPlace NamedPlaceAt(size_t offset) const {
+    return {named_.name, offset, segment_.size(), named_.keeper};
+  }
   SharedPlace PlaceAt(size_t offset) const {
     return {number_, offset, segment_.descriptor(), segment_.size(), identity_};
   }
@@ -92,9 +92,10 @@ class Memory {
   Segment segment_;
   const Segment::Identity identity_;
   const AfterFork after_fork_;
-  const int forks_ = Forks();
+  const int forks_;
   const uint64_t number_;
   const Origin origin_;
+  const Named named_;
   mutable std::atomic<bool> is_handed_on_{false};  // Other processes may use the contents.
 };
 
@@ -122,7 +123,15 @@ class SharedMemories {
     count_.fetch_add(1, std::memory_order_relaxed);
   }
 
-  void Remove(const Memory& memory) {
+  // How often this process, and those above it, have forked: parent and child count.
+  int forks() {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    return forks_;
+  }
+
+  // Returns forks(). A fork that has copied the mapping of `memory` has been counted: the count
+  // changes while fork() holds the mutex.
+  int Remove(const Memory& memory) {
     const std::lock_guard<std::mutex> lock(mutex_);
     by_address_.erase(memory.data());
     // Another thread may have mapped the segment again meanwhile.
@@ -131,14 +140,23 @@ class SharedMemories {
     numbers_.erase(memory.number());
     count_.fetch_sub(1, std::memory_order_relaxed);
     freed_.fetch_add(1);
+    return forks_;
   }
 
   std::optional<SharedPlace> Find(const char* data, size_t bytes) {
     if (count_.load(std::memory_order_relaxed) == 0) return std::nullopt;
     const std::lock_guard<std::mutex> lock(mutex_);
     const Memory* const memory = Holding(data, bytes);
-    if (memory == nullptr) return std::nullopt;
+    if (memory == nullptr || memory->has_name()) return std::nullopt;
     return memory->PlaceAt(static_cast<size_t>(data - memory->data()));
+  }
+
+  std::optional<NamedPlace> FindNamed(const char* data, size_t bytes) {
+    if (count_.load(std::memory_order_relaxed) == 0) return std::nullopt;
+    const std::lock_guard<std::mutex> lock(mutex_);
+    const Memory* const memory = Holding(data, bytes);
+    if (memory == nullptr || !memory->has_name()) return std::nullopt;
+    return memory->NamedPlaceAt(static_cast<size_t>(data - memory->data()));
   }
 
   // Null if none is mapped.
@@ -161,8 +179,11 @@ class SharedMemories {
 
  private:
   SharedMemories() {
-    pthread_atfork([] { Get().mutex_.lock(); }, [] { Get().mutex_.unlock(); },
-                   [] { Get().mutex_.unlock(); });
+    static const auto count_and_unlock = [] {
+      ++Get().forks_;
+      Get().mutex_.unlock();
+    };
+    pthread_atfork([] { Get().mutex_.lock(); }, count_and_unlock, count_and_unlock);
   }
 
   static std::pair<uint64_t, uint64_t> Key(const Segment::Identity& identity) {
@@ -184,41 +205,55 @@ class SharedMemories {
   // Guards all below. Of a kind that a fork may find locked. No Memory ends under it, since its end
   // takes it.
   std::mutex mutex_;
+  int forks_ = 0;
   std::map<const char*, const Memory*> by_address_;
   std::map<std::pair<uint64_t, uint64_t>, std::weak_ptr<const Memory>> by_identity_;
   std::set<uint64_t> numbers_;
 };
 
-Memory::Memory(Segment segment, AfterFork after_fork, Origin origin)
+Memory::Memory(Segment segment, AfterFork after_fork, Origin origin, Named named)
     : segment_(std::move(segment)),
       identity_(segment_.identity()),
       after_fork_(after_fork),
+      forks_(SharedMemories::Get().forks()),
       number_(SharedMemories::Get().NewNumber()),
-      origin_(origin) {
+      origin_(origin),
+      named_(std::move(named)) {
+  if (has_name()) segment_.CloseDescriptor();
   if (after_fork_ == AfterFork::kOwn) OwnAfterFork::Get().Add(this);
 }
 
 std::shared_ptr<const Memory> NewMemory(Segment segment, AfterFork after_fork,
-                                        Memory::Origin origin) {
-  auto memory = std::make_shared<const Memory>(std::move(segment), after_fork, origin);
+                                        Memory::Origin origin, Memory::Named named = {}) {
+  auto memory =
+      std::make_shared<const Memory>(std::move(segment), after_fork, origin, std::move(named));
   SharedMemories::Get().Add(memory);
   return memory;
 }
 
 Memory::~Memory() {
   if (after_fork_ == AfterFork::kOwn) OwnAfterFork::Get().Remove(this);
-  SharedMemories::Get().Remove(*this);
+  const int forks = SharedMemories::Get().Remove(*this);
   // Peers unmap it when they next hear of this rank; the memory is free at once. Not where a fork,
   // or handing it over, may have given it another user.
-  if (forks_ != Forks() || is_handed_on_.load(std::memory_order_relaxed)) return;
+  if (forks_ != forks || is_handed_on_.load(std::memory_order_relaxed)) return;
   if (origin_ == Origin::kMadeHere) segment_.Discard();
   if (origin_ == Origin::kLeased) ReleaseLease(segment_.data(), segment_.size());
+}
+
+Tensor AllBytesOf(const std::shared_ptr<const Memory>& memory) {
+  return Tensor(memory->data(), DType::kUInt8, {static_cast<int64_t>(memory->size())}, {}, Device(),
+                std::const_pointer_cast<Memory>(memory));
 }
 
 }  // namespace
 
 std::optional<SharedPlace> FindShared(const void* data, size_t bytes) {
   return SharedMemories::Get().Find(static_cast<const char*>(data), bytes);
+}
+
+std::optional<NamedPlace> FindNamed(const void* data, size_t bytes) {
+  return SharedMemories::Get().FindNamed(static_cast<const char*>(data), bytes);
 }
 
 void KeepContents(const void* data) {
@@ -241,10 +276,18 @@ absl::StatusOr<Tensor> MapShared(int descriptor, size_t size, LeaseKind lease) {
         std::move(segment), AfterFork::kShared,
         lease == LeaseKind::kNone ? Memory::Origin::kHandedOver : Memory::Origin::kLeased);
   }
-  const auto length = static_cast<int64_t>(memory->size());
-  char* const data = memory->data();
-  return Tensor(data, DType::kUInt8, {length}, {}, Device(),
-                std::const_pointer_cast<Memory>(memory));
+  return AllBytesOf(memory);
+}
+
+absl::StatusOr<Tensor> MapNamed(std::string name, int descriptor, size_t size,
+                                std::shared_ptr<void> keeper) {
+  SYNCLINE_ASSIGN_OR_RETURN(Segment segment, Segment::MapUnsealed(descriptor, size));
+  std::shared_ptr<const Memory> memory = SharedMemories::Get().Find(segment.identity());
+  if (memory == nullptr || memory->size() < size) {
+    memory = NewMemory(std::move(segment), AfterFork::kShared, Memory::Origin::kHandedOver,
+                       {std::move(name), std::move(keeper)});
+  }
+  return AllBytesOf(memory);
 }
 
 bool IsShared(uint64_t memory) { return SharedMemories::Get().Has(memory); }

@@ -5,7 +5,9 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <optional>
+#include <string>
 
 #include "absl/status/statusor.h"
 #include "core/tensor/segment.h"
@@ -33,6 +35,20 @@ std::optional<SharedPlace> FindShared(const void* data, size_t bytes);
 // not a sealed segment of at least `size` bytes.
 enum class LeaseKind { kNone, kUntilFreed };
 absl::StatusOr<Tensor> MapShared(int descriptor, size_t size, LeaseKind lease = LeaseKind::kNone);
+
+// The location of some bytes in memory that MapNamed has mapped. FindShared does not find these.
+struct NamedPlace {
+  std::string name;
+  size_t offset;  // Of the bytes.
+  size_t size;    // Of the memory.
+  std::shared_ptr<void> keeper;
+};
+std::optional<NamedPlace> FindNamed(const void* data, size_t bytes);
+
+// As MapShared, of a file in /dev/shm (core/segments). Closes `descriptor`. The memory holds
+// `keeper` until it is freed; if it was mapped already, the keeper that it has stays.
+absl::StatusOr<Tensor> MapNamed(std::string name, int descriptor, size_t size,
+                                std::shared_ptr<void> keeper);
 
 // Keeps the contents of the memory that holds this byte after its owner has freed it here, for the
 // processes that it is handed to. Other memories that EmptyShared has made are then zero.

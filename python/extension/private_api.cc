@@ -11,6 +11,7 @@
 #include "absl/types/span.h"
 #include "core/base/env.h"
 #include "core/join/cluster_task.h"
+#include "core/segments/segment_client.h"
 #include "core/tensor/segment.h"
 #include "core/tensor/segment_pool.h"
 #include "core/tensor/shared_place.h"
@@ -90,16 +91,28 @@ class Buffers {
   std::vector<Py_buffer> buffers_;
 };
 
-int64_t WriteSegment(size_t size, const py::list& parts, bool leased) {
-  Buffers buffers;
-  std::vector<tensor::Segment::Part> spans;
-  for (const py::handle part : parts) {
-    const auto pair = py::reinterpret_borrow<py::tuple>(part);
+// Of a segment of `size` bytes, from pairs of an offset and a buffer.
+std::vector<tensor::Segment::Part> PartsOfSegment(size_t size, const py::list& pairs,
+                                                  Buffers& buffers) {
+  std::vector<tensor::Segment::Part> parts;
+  parts.reserve(pairs.size());
+  size_t end = 0;
+  for (const py::handle item : pairs) {
+    const auto pair = py::reinterpret_borrow<py::tuple>(item);
     const auto offset = py::cast<size_t>(pair[0]);
     const absl::Span<const char> bytes = buffers.Add(pair[1]);
-    if (offset > size || bytes.size() > size - offset) RaiseValueError("a part is outside");
-    spans.push_back({offset, bytes});
+    if (offset < end || offset > size || bytes.size() > size - offset) {
+      RaiseValueError("a part is outside, or overlaps another");
+    }
+    end = offset + bytes.size();
+    parts.push_back({offset, bytes});
   }
+  return parts;
+}
+
+int64_t WriteSegment(size_t size, const py::list& parts, bool leased) {
+  Buffers buffers;
+  const std::vector<tensor::Segment::Part> spans = PartsOfSegment(size, parts, buffers);
   absl::StatusOr<int> descriptor;
   {
     GilReleased released;
@@ -115,9 +128,73 @@ uintptr_t AddressOf(py::handle object) {
 }
 
 py::object SharedPlaceOf(uintptr_t address, size_t size) {
-  const auto place = tensor::FindShared(reinterpret_cast<const void*>(address), size);
-  if (!place.has_value()) return py::none();
-  return py::make_tuple(place->descriptor, place->offset, place->size);
+  const auto* const data = reinterpret_cast<const void*>(address);
+  if (const auto place = tensor::FindShared(data, size)) {
+    return py::make_tuple(place->descriptor, place->offset, place->size);
+  }
+  std::optional<segments::SegmentClient::Place> named;
+  {
+    GilReleased released;  // A child of fork asks the manager.
+    named = segments::SegmentClient::Get().Find(data, size);
+  }
+  if (!named.has_value()) return py::none();
+  return py::make_tuple(named->name, named->offset, named->size);
+}
+
+py::object ToPython(const absl::StatusOr<segments::Carried>& carried) {
+  RaiseIfError(carried.status());
+  return py::make_tuple(carried->name, carried->sender);
+}
+
+segments::SegmentClient& Segments() { return segments::SegmentClient::Get(); }
+
+void UseSegmentManager(const std::string& manager) {
+  absl::Status status;
+  {
+    GilReleased released;
+    status = Segments().Use(manager);
+  }
+  RaiseIfError(status);
+}
+
+py::object WriteNamed(size_t size, const py::list& parts) {
+  Buffers buffers;
+  const std::vector<tensor::Segment::Part> spans = PartsOfSegment(size, parts, buffers);
+  absl::StatusOr<segments::Carried> carried;
+  {
+    GilReleased released;
+    carried = Segments().Write(size, spans);
+  }
+  return ToPython(carried);
+}
+
+py::object MakeNamed(size_t size) {
+  return Call<Tensor>([&] { return Segments().Make(size); });
+}
+
+py::object CarryNamed(const std::string& name) {
+  absl::StatusOr<segments::Carried> carried;
+  {
+    GilReleased released;
+    carried = Segments().Carry(name);
+  }
+  return ToPython(carried);
+}
+
+void DropNamed(const std::string& name, uint64_t sender) { Segments().Drop({name, sender}); }
+
+void DiscardNamed(const std::string& name, uint64_t sender) {
+  GilReleased released;
+  Segments().Discard({name, sender});
+}
+
+py::object MapNamed(const std::string& name, uint64_t sender, int pid, size_t size) {
+  return Call<Tensor>([&] { return Segments().Receive({name, sender}, pid, size); });
+}
+
+void LeaveSegments() {
+  GilReleased released;
+  Segments().Leave();
 }
 
 void KeepContents(uintptr_t address) {
@@ -160,6 +237,16 @@ void DefinePrivateApi(py::module_& module) {
   module.def("_keep_contents", &KeepContents, py::arg("address"));
   module.def("_map_shared", &MapShared, py::arg("descriptor"), py::arg("size"),
              py::arg("leased") = false);
+  module.def("_use_segment_manager", &UseSegmentManager, py::arg("manager"));
+  module.def("_segment_manager", [] { return Segments().manager(); });
+  module.def("_write_named", &WriteNamed, py::arg("size"), py::arg("parts"));
+  module.def("_make_named", &MakeNamed, py::arg("size"));
+  module.def("_carry_named", &CarryNamed, py::arg("name"));
+  module.def("_drop_named", &DropNamed, py::arg("name"), py::arg("sender"));
+  module.def("_discard_named", &DiscardNamed, py::arg("name"), py::arg("sender"));
+  module.def("_map_named", &MapNamed, py::arg("name"), py::arg("sender"), py::arg("pid"),
+             py::arg("size"));
+  module.def("_leave_segments", &LeaveSegments);
   module.def("_part_of_shared", &PartOfShared, py::arg("whole"), py::arg("offset"),
              py::arg("dtype"), py::arg("shape"));
   module.def("_parts", &Parts, py::arg("array"), py::arg("count"));

@@ -14,14 +14,22 @@ namespace syncline::python {
 //                                has started it (see core/join/cluster_task.h); None if it does not
 //                                say
 //   _empty_shared(shape, dtype)  a new tensor that peers can map: see include/syncline/shared_memory.h
-//   _write_segment(size, parts, leased=False)  the descriptor of a new segment with these parts, which are pairs of
-//                                an offset and a buffer; the caller closes it
+//   _write_segment(size, parts, leased=False)
+//                                the descriptor of a new segment with these parts, which are pairs of
+//                                an offset and a buffer, in the order of their offsets; the caller
+//                                closes it
 //   _address(buffer)             where the bytes of a contiguous buffer are
 //   _shared_place(address, size) where these bytes are in shared memory: (descriptor, offset, size of
-//                                the memory), or None. The descriptor is the memory's own
+//                                the memory), or None. The descriptor is the memory's own. Its name
+//                                stands in its place if it has one
 //   _keep_contents(address)      see KeepContents of core/tensor/shared_place.h
-//   _map_shared(descriptor, size, leased=False)  the bytes of a segment that another process has
-//                                handed over; takes over the descriptor
+//   _map_shared(descriptor, size, leased=False)
+//                                the bytes of a segment that another process has handed over; takes
+//                                over the descriptor
+//   _use_segment_manager(manager), _segment_manager(), _write_named(size, parts),
+//   _make_named(size), _carry_named(name), _drop_named(name, sender),
+//   _discard_named(name, sender), _map_named(name, sender, pid, size), _leave_segments()
+//                                see core/segments/segment_client.h
 //   _part_of_shared(whole, offset, dtype, shape)  a tensor in these bytes
 //   _parts(array, count)         `count` equal parts of a contiguous array, one-dimensional views
 void DefinePrivateApi(pybind11::module_& module);

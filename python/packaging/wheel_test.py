@@ -8,6 +8,14 @@ import zipfile
 import clean_venv
 import pytest
 
+NAMED_SEGMENT = """
+import pickle, syncline.multiprocessing as mp
+mp.set_sharing_strategy("file_system")
+reader, writer = mp.Pipe(duplex=False)
+writer.send(pickle.PickleBuffer(bytearray(1 << 20)))
+print(len(reader.recv()))
+"""
+
 WORLD_OF_ONE = """
 import array
 import syncline as dist
@@ -64,6 +72,10 @@ def test_a_world_of_one_needs_nothing_but_the_wheel(venv):
 
 def test_importing_it_does_not_import_numpy(venv):
     venv.run(venv.python, "-c", "import sys, syncline; assert 'numpy' not in sys.modules")
+
+
+def test_the_manager_of_named_segments_starts(venv):
+    assert venv.run(venv.python, "-c", NAMED_SEGMENT) == "1048576\n"
 
 
 @pytest.mark.parametrize("command", ["bin/syncline-run", "bin/python -m syncline.run"])

@@ -16,7 +16,9 @@ import array
 import errno
 import io
 import os
+import pickle
 import socket
+import stat
 import struct
 from multiprocessing import connection as standard
 from multiprocessing import reduction
@@ -26,7 +28,7 @@ from multiprocessing.connection import (
 from typing import Any
 
 from syncline import _syncline
-from syncline.multiprocessing import limits, pickling
+from syncline.multiprocessing import limits, pickling, sharing
 
 __all__ = ["Client", "Connection", "Listener", "Pipe", "wait"]
 
@@ -71,14 +73,20 @@ class Connection(standard.Connection):
         """Sends an object. Arrays that are not shared are copied before it returns."""
         self._check_closed()
         self._check_writable()
-        if self._socket is None:
-            self._send_bytes(pickling.dumps(obj, shares=False).body)
-            return
-        message = pickling.dumps(obj)
+        message = self._dumps(obj)
         try:
             send_message(self, message)
         finally:
             message.close()
+
+    def _dumps(self, obj: Any) -> pickling.Message:
+        if self._socket is not None:
+            return pickling.dumps(obj)
+        # Through a pipe names can travel; over TCP the receiver may be on another host.
+        is_local = sharing._strategy == "file_system" and stat.S_ISFIFO(
+            os.fstat(self._handle).st_mode
+        )
+        return pickling.dumps(obj, shares=is_local, carries_descriptors=False)
 
     def recv(self) -> Any:
         """Receives an object."""
@@ -96,7 +104,7 @@ class Connection(standard.Connection):
         received = receive_message(self, maxsize)
         if received is None:
             return None
-        if received.descriptors:
+        if received.table:
             received.close()
             raise OSError("a message with shared memory was read as bytes: use recv()")
         result = io.BytesIO()
@@ -106,6 +114,24 @@ class Connection(standard.Connection):
     def __reduce__(self) -> tuple[Any, ...]:
         duplicate = reduction.DupFd(self.fileno())
         return _rebuild_connection, (duplicate, self.readable, self.writable)
+
+
+class ReceivedBytes:
+    """A message that has arrived, with which no memory travels."""
+
+    __slots__ = ("body",)
+    table = b""
+    descriptors: tuple[int, ...] = ()
+
+    def __init__(self, body: Any) -> None:
+        self.body = body
+
+    def load(self) -> Any:
+        """The object."""
+        return pickle.loads(self.body)
+
+    def close(self) -> None:
+        """Frees what came with the message."""
 
 
 class Received:
@@ -121,13 +147,17 @@ class Received:
     def load(self) -> Any:
         """The object. To be called once."""
         descriptors, self.descriptors = self.descriptors, []
-        return pickling.loads(self.body, self.table, descriptors)
+        table, self.table = self.table, b""
+        return pickling.loads(self.body, table, descriptors)
 
     def close(self, _close: Any = os.close) -> None:
         """Frees what came with the message."""
         descriptors, self.descriptors = self.descriptors, []
         for descriptor in descriptors:
             _close(descriptor)
+        table, self.table = self.table, b""
+        if table:
+            pickling.discard(table)
 
     def __del__(self) -> None:
         self.close()
@@ -138,10 +168,19 @@ def send_message(connection: Connection, message: pickling.Message, flags: int =
 
     With MSG_DONTWAIT raises BlockingIOError if there is no room for it.
     """
+    if connection._socket is None:
+        connection._send_bytes(pickling.to_bytes(message))
+        message.is_sent = True
+        return
     descriptors = message.descriptors
     size = len(message.body)
-    if not descriptors and size + _SIZE.size <= _LARGEST_FRAME:
-        _send_frame(connection, [_SIZE.pack(size), message.body], [], flags)
+    if not message.table and size + _SIZE.size <= _LARGEST_FRAME:
+        try:
+            connection._socket.send(
+                b"".join((_SIZE.pack(size), message.body)), flags | socket.MSG_NOSIGNAL
+            )
+        except ConnectionResetError as error:
+            raise _broken(error) from None
         return
     relay: socket.socket | None = None
     elsewhere = -1
@@ -165,6 +204,7 @@ def send_message(connection: Connection, message: pickling.Message, flags: int =
             kind |= _RELAYED
         preamble = _PREAMBLE.pack(count, kind, len(message.table))
         _send_frame(connection, [_SIZE.pack(-2 - total), preamble, *parts], descriptors, flags)
+        message.is_sent = True
     finally:
         if elsewhere >= 0:
             os.close(elsewhere)
@@ -176,7 +216,15 @@ def receive_message(connection: Connection, maxsize: int | None = None) -> Any:
     """The next message, of class Received; None if it has more than `maxsize` bytes."""
     if connection._socket is None:
         buffer = standard.Connection._recv_bytes(connection, maxsize)  # type: ignore[attr-defined]
-        return None if buffer is None else Received(buffer.getbuffer(), b"", [])
+        return None if buffer is None else Received(*pickling.from_bytes(buffer.getbuffer()), [])
+    start = connection._socket.recv(_SIZE.size + _PREAMBLE.size, socket.MSG_PEEK)
+    if len(start) >= _SIZE.size:
+        (size,) = _SIZE.unpack_from(start)
+        if 0 <= size <= _LARGEST_FRAME and maxsize is None:
+            frame = _receive(connection._socket, _SIZE.size + size)
+            return ReceivedBytes(memoryview(frame)[_SIZE.size :])
+        if size < -1 and len(start) == _SIZE.size + _PREAMBLE.size:
+            _check_room(connection._handle, start)
     header, descriptors = _receive_header(connection._socket)
     (size,) = _SIZE.unpack(header)
     if size >= -1:
@@ -184,7 +232,7 @@ def receive_message(connection: Connection, maxsize: int | None = None) -> Any:
             (size,) = struct.unpack("!Q", _receive(connection._socket, 8))
         if maxsize is not None and size > maxsize:
             return None
-        return Received(_receive(connection._socket, size), b"", [])
+        return ReceivedBytes(_receive(connection._socket, size))
     received = Received(b"", b"", descriptors)
     frame = _receive(connection._socket, -2 - size)
     count, kind, table_size = _PREAMBLE.unpack_from(frame)
@@ -262,6 +310,22 @@ def _broken(error: OSError) -> BrokenPipeError:
     return BrokenPipeError(errno.EPIPE, os.strerror(errno.EPIPE))
 
 
+def _check_room(descriptor: int, start: bytes) -> None:
+    """Raises an error if this process lacks the descriptors that a message takes.
+
+    `start` is the start of the message, which is still in the socket: what there is no room for,
+    the kernel would drop.
+    """
+    count, kind, table_size = _PREAMBLE.unpack_from(start, _SIZE.size)
+    # One that holds others is there besides; a named segment is open while it is being mapped, with
+    # a connection to its manager.
+    if kind & _RELAYED:
+        count += 1
+    elif table_size > 0:
+        count = max(count, 2)
+    limits.check_room(descriptor, count)
+
+
 def _receive_header(sock: socket.socket) -> tuple[bytes, list[int]]:
     header, control, _, _ = sock.recvmsg(_SIZE.size, _CONTROL_SIZE, socket.MSG_CMSG_CLOEXEC)
     if not header:
@@ -283,7 +347,7 @@ def _descriptors_in(control: list[tuple[int, int, bytes]]) -> list[int]:
 def _receive(sock: socket.socket, size: int) -> Any:
     if size <= 0:
         return b""
-    data = sock.recv(size) if size <= _LARGEST_FRAME else b""
+    data = sock.recv(size) if size <= _LARGEST_FRAME + _SIZE.size else b""
     if len(data) == size:
         return data
     whole = bytearray(size)
@@ -333,9 +397,9 @@ def _rebuild_connection(duplicate: Any, readable: bool, writable: bool) -> Conne
     return Connection(duplicate.detach(), readable, writable)
 
 
-def _reduce_connection(pickler: pickling.Pickler, connection: Any) -> pickling.Reduction:
+def _reduce_connection(collector: pickling.Collector, connection: Any) -> pickling.Reduction:
     descriptor = os.dup(connection.fileno())
-    arguments = (pickler.stand_in(descriptor), connection.readable, connection.writable)
+    arguments = (collector.stand_in(descriptor), connection.readable, connection.writable)
     return type(connection), arguments
 
 

@@ -14,7 +14,7 @@ from multiprocessing import context as standard
 from multiprocessing import process, reduction
 from typing import Any
 
-from syncline.multiprocessing import connection, pickling
+from syncline.multiprocessing import connection, named_segments, pickling, sharing
 
 
 class _SharingContext(standard.BaseContext):
@@ -92,6 +92,7 @@ class _SharingProcess(process.BaseProcess):
 
     def start(self) -> None:
         """Starts the process."""
+        named_segments.mark_job()
         super().start()
         relay = self._popen.__dict__.pop("_syncline_relay", None)
         if relay is not None:
@@ -113,10 +114,11 @@ class _SharingProcess(process.BaseProcess):
             relayed = reduction.DupFd(popen._syncline_relay.fileno())
         body = bytes(message.body)
         table = message.table
+        message.is_sent = True
         message.close()
         method = _default_context._actual_context
         name = None if method is None else method._name
-        return _load_process, (name, body, table, relayed, count)
+        return _load_process, (name, sharing._strategy, body, table, relayed, count)
 
     def _bootstrap(self, *args: Any, **kwargs: Any) -> Any:
         if self._start_method is not None:
@@ -128,8 +130,14 @@ _pickled = threading.local()
 
 
 def _load_process(
-    start_method: str | None, body: bytes, table: bytes, relayed: Any, count: int
+    start_method: str | None,
+    sharing_strategy: str,
+    body: bytes,
+    table: bytes,
+    relayed: Any,
+    count: int,
 ) -> Any:
+    sharing._strategy = sharing_strategy
     if start_method is not None:
         _default_context._actual_context = _contexts[start_method]
     descriptors: list[int] = []

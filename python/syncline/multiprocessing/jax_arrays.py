@@ -38,26 +38,25 @@ def is_sharable(array: jax.Array) -> bool:
     )
 
 
-def _reduce(pickler: pickling.Pickler, array: Any) -> pickling.Reduction:
+def _reduce(collector: pickling.Collector, array: Any) -> pickling.Reduction:
     if not is_sharable(array) or array.weak_type:
-        return pickler.by_default(array)
+        return collector.by_default(array)
     elements = numpy.asarray(array)  # A view.
     if not elements.flags.c_contiguous:
-        return pickler.by_default(array)
-    pickler.keep.append(elements)
+        return collector.by_default(array)
+    collector.keep.append(elements)
     low = elements.ctypes.data
-    place = _syncline._shared_place(low, elements.nbytes)
+    place = collector.place(low, elements.nbytes)
     buffer: pickling.Shared | pickling.Copied
     if place is not None:
-        descriptor, offset, size = place
-        _syncline._keep_contents(low)
-        buffer = pickling.Shared(descriptor, offset, elements.nbytes, size, array)
+        handle, offset, size = place
+        buffer = pickling.Shared(handle, offset, elements.nbytes, size, array)
     elif elements.nbytes < sharing._threshold:
-        return pickler.by_default(array)
+        return collector.by_default(array)
     else:
         plain = elements.reshape(-1).view(numpy.uint8)
         buffer = pickling.Copied(low, low + elements.nbytes, plain)
-    return _rebuild, (pickler.stand_in(buffer), array.dtype.name, elements.shape)
+    return _rebuild, (collector.stand_in(buffer), array.dtype.name, elements.shape)
 
 
 def _rebuild(place: tuple[Any, int], dtype: str, shape: tuple[int, ...]) -> jax.Array:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import os
 import resource
 
 _raised = False
@@ -20,6 +21,24 @@ def raise_descriptor_limit() -> None:
             resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
         except (OSError, ValueError):
             pass  # The error that names the limit comes when it is reached.
+
+
+def check_room(descriptor: int, count: int) -> None:
+    """Raises the error for EMFILE unless this process can get `count` more descriptors.
+
+    Tries it with copies of an open one.
+    """
+    raise_descriptor_limit()
+    probes: list[int] = []
+    try:
+        while len(probes) < count:
+            probes.append(os.dup(descriptor))
+    except OSError as error:
+        happened = f"a message with {count} descriptors can be received when some are closed"
+        raise too_many_descriptors(error.errno, happened) from None
+    finally:
+        for probe in probes:
+            os.close(probe)
 
 
 def too_many_descriptors(number: int, happened: str) -> OSError:

@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy
 
-from syncline import _syncline
 from syncline.multiprocessing import pickling, sharing
 
 # An array whose elements lie further apart than this travels without the gaps.
@@ -44,7 +43,7 @@ def shared_copy(array: numpy.ndarray) -> numpy.ndarray:
     if array.size == 0:
         return array
     dense = numpy.empty_like(array, order="K", subok=False)
-    view = _syncline._empty_shared([array.nbytes], "uint8")
+    view = sharing.new_memory(array.nbytes)
     copy = numpy.ndarray(array.shape, array.dtype, view, 0, dense.strides)
     _assign(copy, array)
     return copy
@@ -74,29 +73,30 @@ def _dense(array: numpy.ndarray) -> numpy.ndarray | None:
     return ordered.reshape(-1).view(numpy.uint8)
 
 
-def _reduce(pickler: pickling.Pickler, array: numpy.ndarray) -> pickling.Reduction:
-    dtype = array.dtype
+def _reduce(collector: pickling.Collector, array: numpy.ndarray) -> pickling.Reduction:
     nbytes = array.nbytes
+    if array.base is None and nbytes < sharing._threshold:  # Shared memory has an owner.
+        return _by_value(array)
+    dtype = array.dtype
     if nbytes == 0 or dtype.hasobject:
         return array.__reduce_ex__(5)
     low, high = byte_bounds(array)
-    place = _syncline._shared_place(low, high - low)
+    place = collector.place(low, high - low)
     buffer: pickling.Shared | pickling.Copied
     strides: Any = None if array.flags.c_contiguous else array.strides
     first = array.ctypes.data - low
     if place is not None:
-        descriptor, offset, size = place
-        _syncline._keep_contents(low)
-        buffer = pickling.Shared(descriptor, offset, high - low, size, array)
+        handle, offset, size = place
+        buffer = pickling.Shared(handle, offset, high - low, size, array)
     elif nbytes < sharing._threshold:
-        return array.__reduce_ex__(5)
+        return _by_value(array)
     else:
         source = _dense(array)
         if source is None and high - low > _SPREAD * nbytes:
             # A copy in the same order is without gaps.
             array_copy = array.copy(order="K")
             array_copy.flags.writeable = array.flags.writeable
-            return _reduce(pickler, array_copy)
+            return _reduce(collector, array_copy)
 
         def copy_to(whole: Any, offset: int) -> None:
             to = numpy.ndarray(array.shape, dtype, whole, offset + first, array.strides)
@@ -106,8 +106,13 @@ def _reduce(pickler: pickling.Pickler, array: numpy.ndarray) -> pickling.Reducti
     # A type that its string says wholly is short.
     kind = dtype.str if dtype.isbuiltin == 1 and dtype.metadata is None else dtype
     writable = array.flags.writeable
-    stand_in = pickler.stand_in(buffer)
+    stand_in = collector.stand_in(buffer)
     return _rebuild, (stand_in, array.shape, kind, strides, first, writable)
+
+
+def _by_value(array: numpy.ndarray) -> pickling.Reduction:
+    # Protocol 4 costs a third of 5 where it is read, and makes all arrays writable.
+    return array.__reduce_ex__(4 if array.flags.writeable else 5)
 
 
 def _rebuild(

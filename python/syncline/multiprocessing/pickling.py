@@ -12,6 +12,7 @@ buffer out of band.
 from __future__ import annotations
 
 import copyreg
+import functools
 import io
 import os
 import pickle
@@ -22,36 +23,66 @@ from multiprocessing import reduction
 from typing import Any, ClassVar
 
 from syncline import _syncline
-from syncline.multiprocessing import limits, sharing
+from syncline.multiprocessing import limits, named_segments, sharing
 
 # Regions of less than this share a segment: a descriptor and a mapping cost more than their bytes.
 _SMALL = 256 << 10
 _LARGEST_COMMON = 1 << 20
 _LINE = 64
 
-# The header of the table: the numbers of descriptors and of buffers. Then the size of each
-# descriptor's segment, with a bit if it has a lease (core/tensor/segment_pool.h), and where each
-# buffer is: its kind, which descriptor, offset and size.
-_COUNTS = struct.Struct("<II")
+# The header of the table: how many descriptors, names and buffers there are. Then the size of each
+# descriptor's segment, with a bit if it has a lease (core/tensor/segment_pool.h). Then each named
+# segment: its size, the sender's number and pid, the length of the name, and the name. Then where
+# each buffer is: its kind, which segment, offset and size.
+_COUNTS = struct.Struct("<III")
 _SIZE = struct.Struct("<Q")
+_NAMED = struct.Struct("<QQII")
 _BUFFER = struct.Struct("<IIQQ")
 
 _LEASED = 1 << 63
+# Of the number of a segment: which of those with a name.
+_HAS_NAME = 1 << 31
+
+# What a message with a table begins with where only bytes travel. No pickle begins so.
+_MAGIC = b"\x93syncline"
 
 _BYTES, _ARRAY, _DESCRIPTOR = range(3)
 
 
 class Message:
-    """A pickled object, and what travels with it. Closes the descriptors that it owns."""
+    """A pickled object, and what travels with it: here nothing."""
 
-    __slots__ = ("_keep", "_owned", "body", "descriptors", "table")
+    __slots__ = ("body", "descriptors", "is_sent", "table")
 
     def __init__(self, body: Any) -> None:
         self.body = body
         self.table = b""
         self.descriptors: list[int] = []
+        self.is_sent = False
+
+    def close(self) -> None:
+        """Frees what travels with it. It cannot be sent afterwards."""
+
+
+class SharingMessage(Message):
+    """A message with which memory travels. Closes the descriptors that it owns."""
+
+    __slots__ = ("_keep", "_owned", "_pid", "names")
+
+    def __init__(self, body: Any) -> None:
+        super().__init__(body)
         self._owned: list[int] = []
         self._keep: list[Any] = []
+        # Of named segments: size, name, the number by which their manager knows this process.
+        self.names: list[tuple[int, str, int]] = []
+        # When it is sent, the names are the receiver's.
+        self._pid = -1
+
+    def carry(self, size: int, name: str, sender: int) -> int:
+        """Adds a named segment that this message carries. Returns its index."""
+        self._pid = os.getpid()
+        self.names.append((size, name, sender))
+        return _HAS_NAME | (len(self.names) - 1)
 
     def own(self, descriptor: int) -> int:
         """Adds a descriptor, and returns its index. It is closed with the message."""
@@ -71,6 +102,10 @@ class Message:
         for descriptor in owned:
             _close(descriptor)
         self._keep.clear()
+        if self.names and not self.is_sent and self._pid == os.getpid():
+            self.is_sent = True
+            for _, name, sender in self.names:
+                _syncline._drop_named(name, sender)
 
     def __del__(self) -> None:
         self.close()
@@ -97,14 +132,14 @@ class Copied:
 
 
 class Shared:
-    """Bytes of a segment: where they are, and an object that keeps it."""
+    """Bytes of a segment: its descriptor or name, where they are, and an object that keeps it."""
 
-    __slots__ = ("descriptor", "offset", "owner", "segment_size", "size")
+    __slots__ = ("handle", "offset", "owner", "segment_size", "size")
 
     def __init__(
-        self, descriptor: int, offset: int, size: int, segment_size: int, owner: Any
+        self, handle: int | str, offset: int, size: int, segment_size: int, owner: Any
     ) -> None:
-        self.descriptor = descriptor
+        self.handle = handle
         self.offset = offset
         self.size = size
         self.segment_size = segment_size
@@ -115,39 +150,55 @@ class Shared:
 _STAND_IN = pickle.PickleBuffer(bytearray(1))
 
 Reduction = tuple[Any, ...]
-Reduce = Callable[["Pickler", Any], Reduction]
+Reduce = Callable[["Collector", Any], Reduction]
 
 
 class Pickler(reduction.ForkingPickler):
-    """Pickles for another process of this host.
+    """Pickles for another process of this host, arrays by value.
 
     Types that were registered with multiprocessing.reduction.register are pickled as there, those
-    that were registered here, by `register`, are pickled so by this class alone. Arrays travel by
-    value unless `shares`.
+    that were registered here, by `register`, are pickled so by this package alone.
     """
 
     _registered: ClassVar[dict[type, Callable[[Any], Any]]] = {}
     # Types of arrays, and of what else travels beside the bytes.
     _reductions: ClassVar[dict[type, Reduce]] = {}
 
-    def __init__(self, file: Any, protocol: int | None = None, shares: bool = False) -> None:
-        if protocol is None or shares:
-            protocol = 5
-        self.collected = _Buffers()
-        super().__init__(file, protocol, True, self.collected if shares else None)
-        self.keep: list[Any] = []  # What must live as long as the pickler.
-        table = self.dispatch_table
-        table.update(self._registered)
-        if not shares:
-            return
-        _find_libraries()
-        for kind, reduce in self._reductions.items():
-            table[kind] = _Bound(reduce, self)
+    def __init__(self, file: Any, protocol: int | None = None) -> None:
+        super().__init__(file, 5 if protocol is None else protocol)
+        self.dispatch_table = _Reducers()
 
     @classmethod
     def register(cls, type: type, reduce: Callable[[Any], Any]) -> None:  # noqa: A002
         """Registers a function that reduces objects of a type, for this pickler alone."""
         cls._registered[type] = reduce
+
+
+class Collector:
+    """What travels out of band with a message that is being pickled, in its order.
+
+    It is the pickler's buffer_callback, and an argument of the functions that reduce arrays.
+    """
+
+    __slots__ = ("buffers", "carries_descriptors", "keep", "next")
+
+    def __init__(self, carries_descriptors: bool) -> None:
+        self.carries_descriptors = carries_descriptors
+        self.keep: list[Any] = []  # What must live until the object has been pickled.
+        self.buffers: list[Copied | Shared | _Raw | int] = []
+        self.next: Any = None
+
+    def __call__(self, buffer: pickle.PickleBuffer) -> bool:
+        """Whether a buffer travels among the pickled bytes."""
+        if buffer is _STAND_IN:
+            self.buffers.append(self.next)
+            self.next = None
+            return False
+        view = buffer.raw()
+        if view.nbytes < max(sharing._threshold, 1):
+            return True
+        self.buffers.append(_Raw(view))
+        return False
 
     def stand_in(self, buffer: Copied | Shared | int) -> pickle.PickleBuffer:
         """What stands for `buffer` in the arguments of a reduction, as the first one.
@@ -155,54 +206,43 @@ class Pickler(reduction.ForkingPickler):
         The function that rebuilds the object gets a tuple in its place, of a _syncline.TensorView
         with the segment's bytes and an offset; or a descriptor, which it then owns.
         """
-        self.collected.next = buffer
+        self.next = buffer
         return _STAND_IN
+
+    def place(self, address: int, nbytes: int) -> tuple[int | str, int, int] | None:
+        """Where these bytes are in shared memory: its descriptor or name, offset, and its size.
+
+        None if they are not, or if the descriptor cannot travel.
+        """
+        place: Any = _syncline._shared_place(address, nbytes)
+        if place is None or isinstance(place[0], str):
+            return place
+        if not self.carries_descriptors:
+            return None
+        _syncline._keep_contents(address)
+        return place
 
     def by_default(self, value: Any) -> Reduction:
         """The reduction of a value that does not travel as shared memory."""
-        kind = type(value)
-        for table in (self._registered, reduction.ForkingPickler._extra_reducers):
+        try:
+            reduce = _Reducers()[type(value)]
+        except KeyError:
+            return value.__reduce_ex__(5)
+        return reduce(value)
+
+
+class _Reducers(dict[type, Callable[[Any], Any]]):
+    """The functions that reduce objects of a type: of this pickler, then of those above it."""
+
+    def __missing__(self, kind: type) -> Callable[[Any], Any]:
+        for table in (
+            Pickler._registered,
+            reduction.ForkingPickler._extra_reducers,
+            copyreg.dispatch_table,
+        ):
             if kind in table:
-                return table[kind](value)
-        if kind in copyreg.dispatch_table:
-            return copyreg.dispatch_table[kind](value)
-        return value.__reduce_ex__(5)
-
-
-class _Buffers:
-    """Collects the buffers out of band, in their order."""
-
-    __slots__ = ("all", "next")
-
-    def __init__(self) -> None:
-        self.all: list[
-            Any
-        ] = []  # Of Copied, Shared, _Raw, int (a descriptor of the message's own).
-        self.next: Any = None
-
-    def __call__(self, buffer: pickle.PickleBuffer) -> bool:
-        if buffer is _STAND_IN:
-            self.all.append(self.next)
-            self.next = None
-            return False
-        view = buffer.raw()
-        if view.nbytes < max(sharing._threshold, 1):
-            return True  # Among the pickled bytes.
-        self.all.append(_Raw(view))
-        return False
-
-
-class _Bound:
-    """A reduction of a pickler; without the cycle that a bound method of it would be."""
-
-    __slots__ = ("_pickler", "_reduce")
-
-    def __init__(self, reduce: Reduce, pickler: Pickler) -> None:
-        self._reduce = reduce
-        self._pickler = pickler
-
-    def __call__(self, value: Any) -> Reduction:
-        return self._reduce(self._pickler, value)
+                return table[kind]
+        raise KeyError(kind)
 
 
 class _Raw:
@@ -214,12 +254,15 @@ class _Raw:
         self.view = view
 
 
+_LIBRARIES = ("numpy", "torch", "jax")
 _found: set[str] = set()
 
 
 def _find_libraries() -> None:
     """Adds the reductions of the array libraries that have been imported meanwhile."""
-    for library in ("numpy", "torch", "jax"):
+    if len(_found) == len(_LIBRARIES):
+        return
+    for library in _LIBRARIES:
         if library in _found or library not in sys.modules:
             continue
         if library == "numpy":
@@ -239,26 +282,124 @@ def _find_libraries() -> None:
             _found.add(library)
 
 
-def dumps(value: Any, shares: bool = True) -> Message:
-    """Pickles `value`. Arrays that are to be copied are copied when it returns."""
-    file = io.BytesIO()
-    pickler = Pickler(file, None, shares)
+class _Session:
+    """A pickler and what belongs to it, for one message after another: making it takes time."""
+
+    __slots__ = ("_file", "_kinds", "_pickler", "_table", "collector")
+
+    def __init__(self, carries_descriptors: bool) -> None:
+        self._file = io.BytesIO()
+        self.collector = Collector(carries_descriptors)
+        # Not of class ForkingPickler: Python looks through its tables for each object.
+        self._pickler = pickle.Pickler(self._file, 5, buffer_callback=self.collector)
+        self._pickler.dispatch_table = self._table = _Reducers()
+        self._kinds = 0
+
+    def dump(self, value: Any) -> tuple[bytes, list[Any]]:
+        """The pickled bytes, and what travels beside them."""
+        if self._kinds != len(Pickler._reductions):
+            for kind, reduce in Pickler._reductions.items():
+                self._table[kind] = functools.partial(reduce, self.collector)
+            self._kinds = len(Pickler._reductions)
+        self._pickler.dump(value)
+        buffers = self.collector.buffers
+        if buffers:
+            self.collector.buffers = []
+        return self._file.getvalue(), buffers
+
+    def reset(self) -> None:
+        """After a message whose buffers have been copied."""
+        self._pickler.clear_memo()
+        if self.collector.keep:
+            self.collector.keep.clear()
+        self._file.seek(0)
+        self._file.truncate()
+
+
+# Those that nobody uses now. A pickler may use another one, in a reduction.
+_sessions: list[_Session] = []
+_MOST_SESSIONS = 4
+
+
+def dumps(value: Any, shares: bool = True, carries_descriptors: bool = True) -> Message:
+    """Pickles `value`. Arrays that are to be copied are copied when it returns.
+
+    Arrays travel by value unless `shares`, and without descriptors unless `carries_descriptors`.
+    """
+    if not shares:
+        file = io.BytesIO()
+        Pickler(file).dump(value)
+        return Message(file.getbuffer())
+    _find_libraries()
     try:
-        pickler.dump(value)
-        buffers = pickler.collected.all
+        session = _sessions.pop() if carries_descriptors else _Session(False)
+    except IndexError:
+        session = _Session(True)
+    try:
+        body, buffers = session.dump(value)
     except BaseException:
-        for buffer in pickler.collected.all:
+        for buffer in session.collector.buffers:
             if isinstance(buffer, int):
                 os.close(buffer)
         raise
-    finally:
-        # The table of reductions refers to the pickler.
-        pickler.dispatch_table = {}
-    message = Message(file.getbuffer())
     if buffers:
+        sharing_message = SharingMessage(body)
         limits.raise_descriptor_limit()
-        _attach(message, buffers)
+        _attach(sharing_message, buffers)
+        message: Message = sharing_message
+    else:
+        message = Message(body)
+    session.reset()
+    if carries_descriptors and len(_sessions) < _MOST_SESSIONS:
+        _sessions.append(session)
     return message
+
+
+def to_bytes(message: Message) -> Any:
+    """A message without descriptors, as bytes."""
+    if not message.table:
+        return message.body
+    return b"".join((_MAGIC, _SIZE.pack(len(message.table)), message.table, message.body))
+
+
+def from_bytes(data: Any) -> tuple[Any, bytes]:
+    """The body and the table of a message that was made bytes."""
+    if data[: len(_MAGIC)] != _MAGIC:
+        return data, b""
+    start = len(_MAGIC) + _SIZE.size
+    (size,) = _SIZE.unpack_from(data, len(_MAGIC))
+    return data[start + size :], bytes(data[start : start + size])
+
+
+def discard(table: bytes) -> None:
+    """Frees the named segments of a message whose object nobody wants."""
+    for _, name, sender, _ in _names(table)[0]:
+        _syncline._discard_named(name, sender)
+
+
+def _names(table: bytes) -> tuple[list[tuple[int, str, int, int]], int]:
+    """The named segments of a table: size, name, sender's number and pid; and where they end."""
+    count, names, _ = _COUNTS.unpack_from(table)
+    at = _COUNTS.size + _SIZE.size * count
+    found = []
+    for _ in range(names):
+        size, sender, pid, length = _NAMED.unpack_from(table, at)
+        at += _NAMED.size
+        found.append((size, table[at : at + length].decode(), sender, pid))
+        at += length
+    return found, at
+
+
+def shared_copy(size: int, parts: list[tuple[int, Any]]) -> Any:
+    """New memory of the chosen strategy that holds these parts: a _syncline.TensorView."""
+    if sharing._strategy != "file_system":
+        return _syncline._map_shared(_syncline._write_segment(size, parts), size)
+    view = named_segments.make(size)
+    with memoryview(view) as bytes_of_view:
+        for offset, part in parts:
+            with memoryview(part) as source:
+                bytes_of_view[offset : offset + source.nbytes] = source.cast("B")
+    return view
 
 
 def loads(body: Any, table: bytes = b"", descriptors: list[int] | None = None) -> Any:
@@ -274,49 +415,68 @@ def _received(table: bytes, descriptors: list[int]) -> Iterator[Any]:
     left = dict(enumerate(descriptors))
     buffers: list[Any] = []
     try:
-        count, length = _COUNTS.unpack_from(table)
+        count, name_count, length = _COUNTS.unpack_from(table)
         if count != len(descriptors):
             raise pickle.UnpicklingError(
                 f"a message of {count} descriptors arrived with {len(descriptors)}"
             )
-        sizes = [_SIZE.unpack_from(table, 8 + 8 * index)[0] for index in range(count)]
+        start = _COUNTS.size
+        sizes = [_SIZE.unpack_from(table, start + 8 * index)[0] for index in range(count)]
         segments: list[Any] = [None] * count
+        start += 8 * count
+        named: list[Any] = []
+        if name_count > 0:
+            entries, start = _names(table)
+            named_segments.leave_at_exit()
+            for at, (size, name, sender, pid) in enumerate(entries):
+                try:
+                    named.append(_syncline._map_named(name, sender, pid, size))
+                except BaseException:
+                    for _, unwanted, its_sender, _ in entries[at + 1 :]:
+                        _syncline._discard_named(unwanted, its_sender)
+                    raise
         for index, size in enumerate(sizes):
             if size > 0:
                 leased = size & _LEASED != 0
                 segments[index] = _syncline._map_shared(left.pop(index), size & ~_LEASED, leased)
-        start = 8 + 8 * count
         for at in range(start, start + _BUFFER.size * length, _BUFFER.size):
             kind, index, offset, size = _BUFFER.unpack_from(table, at)
             if kind == _DESCRIPTOR:
                 buffers.append(left.pop(index))
-            elif kind == _ARRAY:
-                buffers.append((segments[index], offset))
+                continue
+            segment = named[index ^ _HAS_NAME] if index & _HAS_NAME else segments[index]
+            if kind == _ARRAY:
+                buffers.append((segment, offset))
             else:
-                buffers.append(memoryview(segments[index])[offset : offset + size])
+                buffers.append(memoryview(segment)[offset : offset + size])
     finally:
         for descriptor in left.values():
             os.close(descriptor)
     return iter(buffers)
 
 
-def _attach(message: Message, buffers: list[Any]) -> None:
+def _attach(message: SharingMessage, buffers: list[Any]) -> None:
     """Puts the buffers into segments, whose descriptors go with the message."""
     places: list[Any] = [None] * len(buffers)
     sizes: list[int] = []
     copied: list[tuple[int, Copied]] = []
-    borrowed: dict[int, int] = {}
+    borrowed: dict[int | str, int] = {}
     for number, buffer in enumerate(buffers):
         if isinstance(buffer, int):
             places[number] = (_DESCRIPTOR, message.own(buffer), 0, 0)
             sizes.append(0)
     for number, buffer in enumerate(buffers):
         if isinstance(buffer, Shared):
-            index = borrowed.get(buffer.descriptor)
+            index = borrowed.get(buffer.handle)
             if index is None:
-                index = message.borrow(buffer.descriptor, buffer.owner)
-                borrowed[buffer.descriptor] = index
-                sizes.append(buffer.segment_size)
+                if isinstance(buffer.handle, str):
+                    index = message.carry(
+                        buffer.segment_size, *_syncline._carry_named(buffer.handle)
+                    )
+                else:
+                    index = message.borrow(buffer.handle, buffer.owner)
+                    sizes.append(buffer.segment_size)
+                borrowed[buffer.handle] = index
             places[number] = (_ARRAY, index, buffer.offset, buffer.size)
         elif isinstance(buffer, Copied):
             copied.append((number, buffer))
@@ -325,12 +485,16 @@ def _attach(message: Message, buffers: list[Any]) -> None:
             copied.append((number, Copied(low, low + buffer.view.nbytes, buffer.view)))
     for segment in _lay_out(copied):
         index = segment.add_to(message)
-        sizes.append(segment.size | (_LEASED if segment.leased else 0))
+        if not index & _HAS_NAME:
+            sizes.append(segment.size | (_LEASED if segment.leased else 0))
         for number, offset, size in segment.places:
             kind = _BYTES if isinstance(buffers[number], _Raw) else _ARRAY
             places[number] = (kind, index, offset, size)
-    table = [_COUNTS.pack(len(message.descriptors), len(buffers))]
+    table = [_COUNTS.pack(len(message.descriptors), len(message.names), len(buffers))]
     table += [_SIZE.pack(size) for size in sizes]
+    for size, name, sender in message.names:
+        encoded = name.encode()
+        table += [_NAMED.pack(size, sender, os.getpid(), len(encoded)), encoded]
     table += [_BUFFER.pack(*place) for place in places]
     message.table = b"".join(table)
 
@@ -354,8 +518,8 @@ class _Segment:
             self._copies.append((offset, copy))
             self.size = max(self.size, offset + copy.high - copy.low)
 
-    def add_to(self, message: Message) -> int:
-        """Makes the segment. Returns the index of its descriptor."""
+    def add_to(self, message: SharingMessage) -> int:
+        """Makes the segment. Returns its index."""
         if any(copy.source is None for _, copy in self._copies):
             return self._copy_to(message)
         parts = []
@@ -363,20 +527,36 @@ class _Segment:
         for offset, copy in self._copies:  # In the order of addresses in each region.
             end = offset + copy.high - copy.low
             if end > written:
-                parts.append((offset, copy.source))
+                start = max(offset, written)
+                parts.append((start, memoryview(copy.source).cast("B")[start - offset :]))
                 written = end
         moved = [(offset, copy) for offset, copy in self._copies if copy.move_to is not None]
+        if sharing._strategy == "file_system":
+            return self._add_named(message, parts, moved)
         self.leased = not moved
         index = message.own(_syncline._write_segment(self.size, parts, self.leased))
         if moved:
             view = _syncline._map_shared(os.dup(message.descriptors[index]), self.size)
             for offset, copy in moved:
+                if copy.move_to is not None:
+                    copy.move_to(view, offset)
+        return index
+
+    def _add_named(
+        self, message: SharingMessage, parts: list[Any], moved: list[tuple[int, Copied]]
+    ) -> int:
+        if not moved:
+            return message.carry(self.size, *named_segments.write(self.size, parts))
+        view = shared_copy(self.size, parts)
+        index = message.carry(self.size, *_syncline._carry_named(_name_of(view, self.size)))
+        for offset, copy in moved:
+            if copy.move_to is not None:
                 copy.move_to(view, offset)
         return index
 
-    def _copy_to(self, message: Message) -> int:
+    def _copy_to(self, message: SharingMessage) -> int:
         """Makes a segment of which parts have gaps, in a mapping."""
-        view = _syncline._empty_shared([self.size], "uint8")
+        view = sharing.new_memory(self.size)
         for offset, copy in self._copies:
             if copy.source is not None:
                 size = copy.high - copy.low
@@ -387,11 +567,19 @@ class _Segment:
         for offset, copy in self._copies:
             if copy.move_to is not None:
                 copy.move_to(view, offset)
+        if sharing._strategy == "file_system":
+            return message.carry(self.size, *_syncline._carry_named(_name_of(view, self.size)))
         address = _syncline._address(view)
         descriptor, _, size = _syncline._shared_place(address, self.size)
         _syncline._keep_contents(address)
         self.size = size
         return message.borrow(descriptor, view)
+
+
+def _name_of(view: Any, size: int) -> str:
+    place: Any = _syncline._shared_place(_syncline._address(view), size)
+    name: str = place[0]
+    return name
 
 
 def _lay_out(copied: list[tuple[int, Copied]]) -> list[_Segment]:

@@ -6,11 +6,12 @@ import sys
 from typing import Any
 
 from syncline import _syncline
+from syncline.multiprocessing import named_segments
 
-_STRATEGIES = frozenset({"file_descriptor"})
+_STRATEGIES = frozenset({"file_descriptor", "file_system"})
 _strategy = "file_descriptor"
 
-_DEFAULT_THRESHOLD = 32 << 10
+_DEFAULT_THRESHOLD = 128 << 10
 _threshold = _DEFAULT_THRESHOLD
 
 
@@ -25,9 +26,15 @@ def get_sharing_strategy() -> str:
 
 
 def set_sharing_strategy(new_strategy: str) -> None:
-    """Chooses the strategy for what this process sends from now on.
+    """Chooses the strategy for what this process sends from now on, and those that it starts.
 
-    Raises ValueError for a name that get_all_sharing_strategies does not return.
+    "file_descriptor": memory without a name, whose descriptor travels in the message.
+    "file_system": files in /dev/shm, whose names do; a process that frees them is started, once for
+    each job.
+    Whatever has been sent is received, whichever strategy the receiver has chosen.
+
+    Raises ValueError for a name that get_all_sharing_strategies does not return, RuntimeError if
+    the process cannot be started.
     """
     global _strategy
     if new_strategy not in _STRATEGIES:
@@ -35,7 +42,16 @@ def set_sharing_strategy(new_strategy: str) -> None:
             f"there is no sharing strategy {new_strategy!r}: choose one of"
             f" {', '.join(sorted(_STRATEGIES))}"
         )
+    if new_strategy == "file_system":
+        named_segments.use_manager()
     _strategy = new_strategy
+
+
+def new_memory(nbytes: int) -> Any:
+    """Memory of the chosen strategy, all zeros: a _syncline.TensorView of bytes."""
+    if _strategy == "file_system":
+        return named_segments.make(nbytes)
+    return _syncline._empty_shared([nbytes], "uint8")
 
 
 def get_sharing_threshold() -> int:

@@ -51,8 +51,7 @@ def share_memory_(x: Any) -> Any:
         if not _StorageLayout.get().known:
             storage.share_memory_()
         else:
-            descriptor = _syncline._write_segment(storage.nbytes(), [(0, _bytes_of(storage))])
-            _move(storage, _syncline._map_shared(descriptor, storage.nbytes()), 0)
+            _move(storage, pickling.shared_copy(storage.nbytes(), [(0, _bytes_of(storage))]), 0)
     return x
 
 
@@ -132,9 +131,9 @@ class _StorageLayout:
         one[:], other[:] = list(other), list(one)
 
 
-def _reduce_tensor(pickler: pickling.Pickler, tensor: torch.Tensor) -> pickling.Reduction:
+def _reduce_tensor(collector: pickling.Collector, tensor: torch.Tensor) -> pickling.Reduction:
     if not _is_plain(tensor):
-        return pickler.by_default(tensor)
+        return collector.by_default(tensor)
     if tensor.requires_grad and not tensor.is_leaf:
         raise RuntimeError(
             "a tensor that requires grad and is not a leaf cannot be sent, since autograd does not"
@@ -142,9 +141,9 @@ def _reduce_tensor(pickler: pickling.Pickler, tensor: torch.Tensor) -> pickling.
         )
     torch.utils.hooks.warn_if_has_hooks(tensor)
     storage = tensor.untyped_storage()
-    pickler.keep.append(storage)  # The same object is pickled once.
+    collector.keep.append(storage)  # The same object is pickled once.
     if storage.nbytes() == 0:
-        return pickler.by_default(tensor)
+        return collector.by_default(tensor)
     bits = (tensor.is_conj(), tensor.is_neg())
     return _rebuild_tensor, (
         storage,
@@ -179,30 +178,34 @@ def _rebuild_tensor(
     return tensor.requires_grad_(requires_grad)
 
 
-def _reduce_storage(pickler: pickling.Pickler, storage: torch.UntypedStorage) -> pickling.Reduction:
+def _reduce_storage(
+    collector: pickling.Collector, storage: torch.UntypedStorage
+) -> pickling.Reduction:
     nbytes = storage.nbytes()
     if storage.device.type != "cpu" or nbytes == 0:
-        return pickler.by_default(storage)
-    pickler.keep.append(storage)
+        return collector.by_default(storage)
+    collector.keep.append(storage)
     address = storage.data_ptr()
-    place = _place(storage)
+    place = collector.place(address, nbytes)
     buffer: pickling.Shared | pickling.Copied
     if place is not None:
-        descriptor, offset, size = place
-        _syncline._keep_contents(address)
-        buffer = pickling.Shared(descriptor, offset, nbytes, size, storage)
+        handle, offset, size = place
+        buffer = pickling.Shared(handle, offset, nbytes, size, storage)
     elif storage.is_shared():
-        if torch.multiprocessing.get_sharing_strategy() != "file_descriptor":
-            return pickler.by_default(storage)
+        if (
+            not collector.carries_descriptors
+            or torch.multiprocessing.get_sharing_strategy() != "file_descriptor"
+        ):
+            return collector.by_default(storage)
         descriptor, size = storage._share_fd_cpu_()
-        return _rebuild_torchs, (pickler.stand_in(os.dup(descriptor)), size)
+        return _rebuild_torchs, (collector.stand_in(os.dup(descriptor)), size)
     else:
 
         def move(view: Any, offset: int) -> None:
             _move(storage, view, offset)
 
         buffer = pickling.Copied(address, address + nbytes, _bytes_of(storage), None, move)
-    return _rebuild_storage, (pickler.stand_in(buffer), nbytes)
+    return _rebuild_storage, (collector.stand_in(buffer), nbytes)
 
 
 def _rebuild_storage(place: tuple[Any, int], nbytes: int) -> torch.UntypedStorage:

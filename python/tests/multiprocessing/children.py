@@ -112,3 +112,14 @@ class Summing(mp.Process):
     def run(self):
         self.array += 1
         self.outbox.put((float(self.array.sum()), self.myself[0] is self))
+
+
+def tell_strategy(outbox):
+    outbox.put(
+        (mp.get_sharing_strategy(), os.environ["SYNCLINE_SEGMENT_MANAGER"], numpy.ones(50_000))
+    )
+
+
+def send_when_told(inbox, outbox, array):
+    inbox.get()
+    outbox.put(array)

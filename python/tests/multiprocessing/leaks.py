@@ -31,7 +31,13 @@ def mappings() -> int:
     """How many mappings of shared arrays this process has."""
     gc.collect()
     lines = pathlib.Path("/proc/self/maps").read_text().splitlines()
-    return sum("memfd:syncline" in line for line in lines)
+    return sum("memfd:syncline" in line or "/dev/shm/syncline-" in line for line in lines)
+
+
+def named_segments() -> list[str]:
+    """The names of the segments of the strategy file_system, of all processes of this host."""
+    gc.collect()
+    return [name for name in os.listdir("/dev/shm") if name.startswith("syncline-")]
 
 
 def resident() -> int:

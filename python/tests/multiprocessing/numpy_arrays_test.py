@@ -1,7 +1,9 @@
 """NumPy arrays of every kind through pipes and queues: values, layout, sharing, threshold."""
 
 import copy
+import os
 import pickle
+import resource
 
 import leaks
 import numpy
@@ -20,10 +22,12 @@ def through(value):
 
 
 @pytest.fixture(autouse=True)
-def nothing_is_left():
+def nothing_is_left(strategy):
     before = (leaks.descriptors(), leaks.mappings())
     yield
     assert (leaks.descriptors(), leaks.mappings()) == before
+    # Their manager frees them in its turn.
+    assert leaks.eventually(lambda: leaks.named_segments() == [])
 
 
 @pytest.fixture
@@ -31,7 +35,7 @@ def threshold():
     """Of zero: all arrays that have elements travel as shared memory."""
     mp.set_sharing_threshold(0)
     yield
-    mp.set_sharing_threshold(32 << 10)
+    mp.set_sharing_threshold(128 << 10)
 
 
 DTYPES = (
@@ -129,12 +133,12 @@ def test_what_is_sent_is_what_it_was_when_put_returned():
 
 
 def test_small_arrays_travel_by_value_and_large_ones_as_shared_memory():
-    assert mp.get_sharing_threshold() == 32 << 10
-    assert not mp.is_shared(through(numpy.zeros((32 << 10) - 1, "u1")))
-    assert mp.is_shared(through(numpy.zeros(32 << 10, "u1")))
+    assert mp.get_sharing_threshold() == 128 << 10
+    assert not mp.is_shared(through(numpy.zeros((128 << 10) - 1, "u1")))
+    assert mp.is_shared(through(numpy.zeros(128 << 10, "u1")))
     mp.set_sharing_threshold(100)
     assert mp.is_shared(through(numpy.zeros(100, "u1")))
-    mp.set_sharing_threshold(32 << 10)
+    mp.set_sharing_threshold(128 << 10)
     with pytest.raises(ValueError, match="-1"):
         mp.set_sharing_threshold(-1)
 
@@ -155,6 +159,29 @@ def test_an_array_that_is_sent_twice_in_one_message_arrives_once():
     assert first is second
 
 
+def test_what_is_shared_is_a_file_or_not(strategy):
+    array = through(numpy.zeros(100_000))
+    assert len(leaks.named_segments()) == (1 if strategy == "file_system" else 0)
+    assert mp.share_memory_(array) is array
+    shared = mp.share_memory_(numpy.zeros(10))
+    assert len(leaks.named_segments()) == (2 if strategy == "file_system" else 0)
+    assert numpy.shares_memory(through(shared), shared)
+
+
+def test_each_side_has_a_strategy_of_its_own(strategy):
+    reader, writer = mp.Pipe(duplex=False)
+    with reader, writer:
+        shared = mp.share_memory_(numpy.zeros(10))
+        writer.send([shared, numpy.ones(50_000)])
+        mp.set_sharing_strategy("file_descriptor")
+        first, second = reader.recv()
+        assert numpy.shares_memory(first, shared)
+        assert second.sum() == 50_000
+        assert numpy.shares_memory(through(first), shared)
+        mp.set_sharing_strategy("file_system")
+        assert numpy.shares_memory(through([first, numpy.zeros(9)])[0], shared)
+
+
 def test_a_shared_array_is_handed_over():
     array = mp.empty_shared((100, 10))
     assert mp.is_shared(array)
@@ -170,9 +197,10 @@ def test_a_shared_array_is_handed_over():
     assert leaks.mappings() == 1
 
 
-def test_a_shared_array_keeps_its_contents_when_its_maker_has_freed_it():
+@pytest.mark.parametrize("make", [mp.empty_shared, lambda n: mp.share_memory_(numpy.zeros(n))])
+def test_a_shared_array_keeps_its_contents_when_its_maker_has_freed_it(make):
     reader, writer = mp.Pipe(duplex=False)
-    array = mp.empty_shared(100_000)
+    array = make(100_000)
     array[:] = 3
     writer.send(array)
     del array
@@ -253,7 +281,9 @@ def test_an_object_that_cannot_be_pickled_is_an_error_of_put_and_leaves_nothing(
     queue.join_thread()
 
 
-def test_messages_that_are_never_received_are_freed_with_the_pipe():
+def test_messages_that_are_never_received_are_freed_with_the_pipe(strategy):
+    if strategy == "file_system":
+        return  # They are freed with the job: file_system_test.py.
     for _ in range(50):
         reader, writer = mp.Pipe(duplex=False)
         for _ in range(20):
@@ -327,9 +357,93 @@ def test_a_connection_can_be_sent_in_a_connection():
         end.close()
 
 
-def test_strategies_have_names():
-    assert mp.get_all_sharing_strategies() == {"file_descriptor"}
-    mp.set_sharing_strategy("file_descriptor")
-    assert mp.get_sharing_strategy() == "file_descriptor"
-    with pytest.raises(ValueError, match="'carrier pigeon'.*file_descriptor"):
+def test_strategies_have_names(strategy):
+    assert mp.get_all_sharing_strategies() == {"file_descriptor", "file_system"}
+    assert mp.get_sharing_strategy() == strategy
+    with pytest.raises(ValueError, match="'carrier pigeon'.*file_descriptor, file_system"):
         mp.set_sharing_strategy("carrier pigeon")
+    assert mp.get_sharing_strategy() == strategy
+
+
+def test_parts_of_one_array_that_overlap_arrive_as_they_are():
+    array = numpy.arange(200_000)
+    parts = through([array[:120_000], array[80_000:], array[:120_001]])
+    assert (parts[0] == array[:120_000]).all()
+    assert (parts[1] == array[80_000:]).all()
+    parts[0][80_000] = -1
+    assert parts[1][0] == parts[2][80_000] == -1
+    # Buffers of other types, whose bytes overlap.
+    data = numpy.arange(100_000, dtype="u1")
+    first, second = through(
+        [pickle.PickleBuffer(data[:60_000]), pickle.PickleBuffer(data[40_000:])]
+    )
+    assert bytes(first) == data[:60_000].tobytes()
+    assert bytes(second) == data[40_000:].tobytes()
+
+
+def test_bytes_between_arrays_are_nobodys():
+    # A segment that is used again for other arrays of one message.
+    reader, writer = mp.Pipe(duplex=False)
+    for fill in (255, 1):
+        arrays = [numpy.full(33_001 + i, fill, "u1") for i in range(5)]
+        writer.send(arrays)
+        got = reader.recv()
+        whole = numpy.asarray(memoryview(got[0].base))
+        assert set(numpy.unique(whole[:-64])) <= {0, fill}  # Before the lease.
+        assert all((array == fill).all() for array in got)
+        del whole, got
+    reader.close()
+    writer.close()
+
+
+def test_a_receiver_without_descriptors_gets_the_message_later():
+    reader, writer = mp.Pipe(duplex=False)
+    queue = mp.SimpleQueue()
+    through(numpy.zeros(50_000))  # What the first use does.
+    limit = resource.getrlimit(resource.RLIMIT_NOFILE)
+    writer.send([numpy.full(100_000, i) for i in range(5)])
+    queue.put(numpy.full(100_000, 7))
+    taken = []
+    resource.setrlimit(resource.RLIMIT_NOFILE, (200, limit[1]))
+    try:
+        with pytest.raises(OSError, match="many open files"):
+            while True:
+                taken.append(os.open("/", os.O_RDONLY))
+        for receive in (reader.recv, queue.get):
+            with pytest.raises(OSError, match=r"when some are closed.*the limit is 200"):
+                receive()
+        for descriptor in taken:
+            os.close(descriptor)
+        assert [int(array[9]) for array in reader.recv()] == [0, 1, 2, 3, 4]
+        assert queue.get()[5] == 7
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, limit)
+    reader.close()
+    writer.close()
+    queue.close()
+
+
+def test_names_travel_through_a_pipe_of_the_standard_module(strategy):
+    inner, outer = os.pipe()
+    reader, writer = mp.connection.Connection(inner, writable=False), None
+    writer = mp.connection.Connection(outer, readable=False)
+    with reader, writer:
+        array = mp.share_memory_(numpy.arange(100.0))
+        writer.send([array, 1])
+        got = reader.recv()[0]
+        assert (got == array).all()
+        assert numpy.shares_memory(got, array) == (strategy == "file_system")
+        writer.send("text")
+        assert reader.recv() == "text"
+
+
+def test_a_message_that_is_dropped_frees_its_memory(strategy):
+    reader, writer = mp.Pipe(duplex=False)
+    with reader, writer:
+        for _ in range(3):
+            writer.send(numpy.zeros(100_000))
+            with pytest.raises(OSError, match=r"recv\(\)"):
+                reader.recv_bytes()
+    array = numpy.zeros(100_000)
+    with pytest.raises((BrokenPipeError, OSError)):
+        writer.send(array)

@@ -17,6 +17,7 @@ import torch
 import torch_children
 
 METHODS = ("fork", "spawn", "forkserver")
+pytestmark = pytest.mark.usefixtures("strategy")
 torch.set_num_threads(1)  # A child of fork has none of its parent's threads.
 
 
@@ -53,7 +54,11 @@ def test_both_sides_see_each_others_writes(method):
     assert child.exitcode == 0
 
 
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize(
+    ("method", "strategy"),
+    [("fork", "file_system"), ("spawn", "file_descriptor"), ("forkserver", "file_system")],
+    indirect=["strategy"],
+)
 def test_processes_train_one_model(method):
     model = torch.nn.Linear(3, 3)
     model.share_memory()  # Of torch: it is handed over as it is.
@@ -74,7 +79,7 @@ def test_processes_train_one_model(method):
 
 
 def test_tensors_arrive_after_their_producer_has_ended():
-    context = mp.get_context("spawn")
+    context = mp.get_context("fork")
     outbox = context.Queue()
     child = context.Process(target=torch_children.make, args=(outbox, 50))
     child.start()
