@@ -66,8 +66,7 @@ SegmentClient::SegmentClient() {
 
 bool SegmentClient::Serves(const Connection& connection) {
   char byte;
-  const ssize_t size =
-      recv(connection.socket.get(), &byte, 1, MSG_PEEK | MSG_DONTWAIT);  // NOLINT: no message.
+  const ssize_t size = recv(connection.socket.get(), &byte, 1, MSG_PEEK | MSG_DONTWAIT);
   return size > 0 || (size < 0 && (errno == EAGAIN || errno == EINTR));
 }
 

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "absl/cleanup/cleanup.h"
+#include "core/tensor/shared_place.h"
 #include "syncline/status.h"
 
 namespace syncline::tensor {
@@ -133,6 +134,7 @@ absl::StatusOr<int> WriteLeased(size_t size, absl::Span<const Segment::Part> par
   absl::StatusOr<int> descriptor = Segment::Write(leased_size, all);
   if (!descriptor.ok()) {  // For want of memory or descriptors, which the pool may hold.
     SegmentPool::Get().GiveUpAll();
+    FreeIdleMappings();
     descriptor = Segment::Write(leased_size, all);
     SYNCLINE_RETURN_IF_ERROR(descriptor.status());
   }

@@ -40,6 +40,34 @@ TEST(SegmentPoolTest, ASegmentIsUsedAgainWhenItsReceiverHasFreedItAndNotBefore) 
   EXPECT_EQ(std::string(received.data_as<char>() + 2, 5), "third");
 }
 
+TEST(SegmentPoolTest, AReceiverMapsASegmentOnceHoweverOftenItIsUsedAgain) {
+  constexpr size_t kOwnSize = kSize + 4000;
+  FreeIdleMappings();
+  Tensor received = Receive(WriteLeased(kOwnSize, {{0, {"first", 5}}}).value(), kOwnSize);
+  const void* const address = received.data();
+  received = Tensor();
+  EXPECT_EQ(IdleMappingCount(), 1u);
+  received = Receive(WriteLeased(kOwnSize, {{0, {"again", 5}}}).value(), kOwnSize);
+  EXPECT_EQ(received.data(), address);
+  EXPECT_EQ(IdleMappingCount(), 0u);
+  EXPECT_EQ(std::string(received.data_as<char>(), 5), "again");
+  EXPECT_TRUE(FindShared(address, kOwnSize).has_value());
+  received = Tensor();
+  EXPECT_FALSE(FindShared(address, 1).has_value());
+  const pid_t child = fork();
+  if (child == 0) _exit(IdleMappingCount() == 0 ? 0 : 1);
+  int status = -1;
+  waitpid(child, &status, 0);
+  EXPECT_EQ(status, 0);
+  EXPECT_EQ(IdleMappingCount(), 1u);
+  for (size_t i = 0; i < 40; ++i) {
+    Receive(WriteLeased(kOwnSize + 100 * i, {}).value(), kOwnSize + 100 * i);
+    EXPECT_LE(IdleMappingCount(), 16u);
+  }
+  FreeIdleMappings();
+  EXPECT_EQ(IdleMappingCount(), 0u);
+}
+
 TEST(SegmentPoolTest, ASegmentThatIsHandedOnIsNotUsedAgain) {
   constexpr size_t kOwnSize = kSize + 1000;
   const int first = WriteLeased(kOwnSize, {}).value();

@@ -11,6 +11,7 @@
 #include <mutex>
 #include <set>
 #include <utility>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
@@ -53,6 +54,67 @@ class OwnAfterFork {
 
   std::mutex mutex_;  // Of a kind that a fork may find locked.
   std::set<const Memory*> memories_;
+};
+
+// Mappings of leased segments that this process is done with: their sender writes to them again,
+// and mapping one again costs more than that. The last 16, of 64 MiB together. Of the process.
+class IdleMappings {
+ public:
+  static IdleMappings& Get() {
+    static IdleMappings* const all = new IdleMappings;
+    return *all;
+  }
+
+  void Keep(Segment segment) {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    bytes_ += segment.size();
+    segments_.push_back(std::move(segment));
+    while (segments_.size() > kMostSegments || bytes_ > kMostBytes) {
+      bytes_ -= segments_.front().size();
+      segments_.erase(segments_.begin());
+    }
+  }
+
+  void FreeAll() {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    segments_.clear();
+    bytes_ = 0;
+  }
+
+  size_t count() {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    return segments_.size();
+  }
+
+  // Nothing if it is not there.
+  std::optional<Segment> Take(const Segment::Identity& identity, size_t size) {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    for (auto it = segments_.begin(); it != segments_.end(); ++it) {
+      if (it->size() != size || !(it->identity() == identity)) continue;
+      Segment found = std::move(*it);
+      segments_.erase(it);
+      bytes_ -= size;
+      return found;
+    }
+    return std::nullopt;
+  }
+
+ private:
+  static constexpr size_t kMostSegments = 16;
+  static constexpr size_t kMostBytes = 64 << 20;
+
+  IdleMappings() {
+    pthread_atfork([] { Get().mutex_.lock(); }, [] { Get().mutex_.unlock(); },
+                   [] {
+                     Get().segments_.clear();
+                     Get().bytes_ = 0;
+                     Get().mutex_.unlock();
+                   });
+  }
+
+  std::mutex mutex_;               // Of a kind that a fork may find locked. Guards all below.
+  std::vector<Segment> segments_;  // The oldest first.
+  size_t bytes_ = 0;
 };
 
 // Of one tensor. Enters itself in the registry, and leaves it.
@@ -238,7 +300,10 @@ Memory::~Memory() {
   // or handing it over, may have given it another user.
   if (forks_ != forks || is_handed_on_.load(std::memory_order_relaxed)) return;
   if (origin_ == Origin::kMadeHere) segment_.Discard();
-  if (origin_ == Origin::kLeased) ReleaseLease(segment_.data(), segment_.size());
+  if (origin_ == Origin::kLeased) {
+    ReleaseLease(segment_.data(), segment_.size());
+    IdleMappings::Get().Keep(std::move(segment_));
+  }
 }
 
 Tensor AllBytesOf(const std::shared_ptr<const Memory>& memory) {
@@ -271,9 +336,17 @@ absl::StatusOr<Tensor> MapShared(int descriptor, size_t size, LeaseKind lease) {
     close(descriptor);
     if (memory->size() < size) return BackendError("shared memory is smaller than its sender says");
   } else {
-    SYNCLINE_ASSIGN_OR_RETURN(Segment segment, Segment::Map(descriptor, size));
+    std::optional<Segment> segment;
+    if (lease != LeaseKind::kNone) {
+      segment = IdleMappings::Get().Take(Segment::Identity{status.st_dev, status.st_ino}, size);
+    }
+    if (segment.has_value()) {
+      close(descriptor);
+    } else {
+      SYNCLINE_ASSIGN_OR_RETURN(segment, Segment::Map(descriptor, size));
+    }
     memory = NewMemory(
-        std::move(segment), AfterFork::kShared,
+        *std::move(segment), AfterFork::kShared,
         lease == LeaseKind::kNone ? Memory::Origin::kHandedOver : Memory::Origin::kLeased);
   }
   return AllBytesOf(memory);
@@ -291,6 +364,10 @@ absl::StatusOr<Tensor> MapNamed(std::string name, int descriptor, size_t size,
 }
 
 bool IsShared(uint64_t memory) { return SharedMemories::Get().Has(memory); }
+
+void FreeIdleMappings() { IdleMappings::Get().FreeAll(); }
+
+size_t IdleMappingCount() { return IdleMappings::Get().count(); }
 
 uint64_t SharedMemoriesFreed() { return SharedMemories::Get().freed(); }
 

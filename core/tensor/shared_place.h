@@ -33,6 +33,7 @@ std::optional<SharedPlace> FindShared(const void* data, size_t bytes);
 // and the descriptor is closed. With a lease (segment_pool.h) its sender may use the segment again
 // when the tensor and all its views are gone, unless KeepContents was called. BackendError if it is
 // not a sealed segment of at least `size` bytes.
+// The process then keeps the mapping for that, of at most 16 segments and 64 MiB.
 enum class LeaseKind { kNone, kUntilFreed };
 absl::StatusOr<Tensor> MapShared(int descriptor, size_t size, LeaseKind lease = LeaseKind::kNone);
 
@@ -53,6 +54,10 @@ absl::StatusOr<Tensor> MapNamed(std::string name, int descriptor, size_t size,
 // Keeps the contents of the memory that holds this byte after its owner has freed it here, for the
 // processes that it is handed to. Other memories that EmptyShared has made are then zero.
 void KeepContents(const void* data);
+
+// Frees the mappings that are kept until their senders use them again; and how many there are.
+void FreeIdleMappings();
+size_t IdleMappingCount();
 
 // Whether the memory with this number still exists; and how many memories have been freed so far.
 bool IsShared(uint64_t memory);

@@ -237,6 +237,7 @@ void DefinePrivateApi(py::module_& module) {
   module.def("_keep_contents", &KeepContents, py::arg("address"));
   module.def("_map_shared", &MapShared, py::arg("descriptor"), py::arg("size"),
              py::arg("leased") = false);
+  module.def("_idle_mappings", &tensor::IdleMappingCount);
   module.def("_use_segment_manager", &UseSegmentManager, py::arg("manager"));
   module.def("_segment_manager", [] { return Segments().manager(); });
   module.def("_write_named", &WriteNamed, py::arg("size"), py::arg("parts"));

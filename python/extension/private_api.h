@@ -26,6 +26,7 @@ namespace syncline::python {
 //   _map_shared(descriptor, size, leased=False)
 //                                the bytes of a segment that another process has handed over; takes
 //                                over the descriptor
+//   _idle_mappings()             see IdleMappingCount of core/tensor/shared_place.h
 //   _use_segment_manager(manager), _segment_manager(), _write_named(size, parts),
 //   _make_named(size), _carry_named(name), _drop_named(name, sender),
 //   _discard_named(name, sender), _map_named(name, sender, pid, size), _leave_segments()

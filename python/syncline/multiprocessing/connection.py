@@ -247,7 +247,9 @@ def receive_message(connection: Connection, maxsize: int | None = None) -> Any:
     content = memoryview(frame)[_PREAMBLE.size :]
     if kind & _ELSEWHERE:
         (length,) = struct.unpack("<Q", content)
-        content = memoryview(_read_segment(received.descriptors.pop(0), length))
+        # Unpickling copies what it needs; then the sender may use the segment again.
+        view: Any = _syncline._map_shared(received.descriptors.pop(0), length, True)
+        content = memoryview(view)[:length]
     if maxsize is not None and len(content) > maxsize:
         received.close()
         return None
@@ -359,23 +361,6 @@ def _receive(sock: socket.socket, size: int) -> Any:
             if count == 0:
                 raise OSError("got end of file during message")
             done += count
-    return whole
-
-
-def _read_segment(descriptor: int, size: int) -> bytearray:
-    whole = bytearray(size)
-    try:
-        with memoryview(whole) as view:
-            done = 0
-            while done < size:
-                count = os.preadv(descriptor, [view[done:]], done)
-                if count == 0:
-                    raise OSError("a segment of a message is too short")
-                done += count
-        # The sender may use it again: see core/tensor/segment_pool.h.
-        os.pwrite(descriptor, bytes(4), -(-size // 64) * 64)
-    finally:
-        os.close(descriptor)
     return whole
 
 

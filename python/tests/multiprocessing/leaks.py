@@ -5,6 +5,8 @@ import os
 import pathlib
 import time
 
+from syncline import _syncline
+
 # How many segments a process keeps to use them again.
 MOST_KEPT = 16
 
@@ -20,18 +22,20 @@ def _files() -> list[str]:
 
 
 def descriptors() -> int:
-    """How many open files this process has, apart from segments that it keeps."""
+    """How many open files this process has, apart from those of segments that it keeps."""
     gc.collect()
     names = _files()
     segments = sum("memfd:syncline" in name for name in names)
-    return len(names) - min(segments, MOST_KEPT)
+    idle = _syncline._idle_mappings()
+    return len(names) - idle - min(segments - idle, MOST_KEPT)
 
 
 def mappings() -> int:
-    """How many mappings of shared arrays this process has."""
+    """How many mappings of shared arrays this process has, apart from those that it keeps."""
     gc.collect()
     lines = pathlib.Path("/proc/self/maps").read_text().splitlines()
-    return sum("memfd:syncline" in line or "/dev/shm/syncline-" in line for line in lines)
+    mapped = sum("memfd:syncline" in line or "/dev/shm/syncline-" in line for line in lines)
+    return mapped - _syncline._idle_mappings()
 
 
 def named_segments() -> list[str]:
