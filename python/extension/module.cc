@@ -7,6 +7,7 @@
 #include "python/extension/private_api.h"
 #include "python/extension/python_backend.h"
 #include "python/extension/python_hook.h"
+#include "python/extension/tensor_queue.h"
 #include "python/extension/tensor_view.h"
 
 PYBIND11_MODULE(_syncline, module) {
@@ -18,4 +19,5 @@ PYBIND11_MODULE(_syncline, module) {
   syncline::python::DefineRegisterBackend(module);
   syncline::python::DefineCommHooks(module);
   syncline::python::DefineGradientHook(module);
+  syncline::python::DefineTensorQueue(module);
 }

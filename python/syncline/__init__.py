@@ -20,6 +20,7 @@ memory. What is here, by the module that says more:
     shared_memory   arrays that peers can map     elastic     the job, to and from its launcher
     preemption      stopping all ranks together   comm_hooks  how a reducer averages
     gradient_reducer  training in NumPy           jax         trees of arrays: import syncline.jax
+    tensor_queue    arrays between processes, as those of a data loader
 
 Ranks that are threads use World objects, and pass their groups to functions.
 """
