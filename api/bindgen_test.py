@@ -198,3 +198,9 @@ def test_on_the_command_line_an_error_is_one_line_and_writes_nothing(tmp_path):
     assert done.returncode == 1
     assert done.stderr == f"bindgen: {api}:1: A: its docstring is missing\n"
     assert not out.exists()
+
+
+def test_private_classes_are_in_the_stub_alone():
+    text = "class _Own:\n    def call(self, x: object) -> None: ...\n"
+    assert read(text) == []
+    assert "class _Own:" in shipped_stub(text, "api.pyi")

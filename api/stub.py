@@ -107,7 +107,11 @@ class _Reader:
     def __init__(self, text: str, filename: str):
         self._filename = filename
         self._tree = ast.parse(text, filename)
-        self._classes = {n.name: n for n in self._tree.body if isinstance(n, ast.ClassDef)}
+        self._classes = {
+            node.name: node
+            for node in self._tree.body
+            if isinstance(node, ast.ClassDef) and not node.name.startswith("_")
+        }
 
     def read(self) -> list[Enum | Handle]:
         known = (ast.ClassDef, ast.Import, ast.ImportFrom, ast.AnnAssign)

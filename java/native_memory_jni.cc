@@ -4,6 +4,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <memory>
+#include <string>
 #include <tuple>
 #include <vector>
 
@@ -75,6 +76,21 @@ JNIEXPORT jlongArray JNICALL Java_io_syncline_NativeMemory_allocateShared(JNIEnv
         return std::vector<int64_t>{reinterpret_cast<jlong>(owner),
                                     reinterpret_cast<jlong>(tensor.data())};
       });
+}
+
+JNIEXPORT jbyteArray JNICALL Java_io_syncline_NativeMemory_sharedHandle(JNIEnv* env, jclass,
+                                                                        jlong address, jint type,
+                                                                        jlongArray shape) {
+  return Call<std::string>(
+      env, [&] { return std::tuple{FromJava<Tensor>(env, address, type, shape)}; },
+      [](const Tensor& tensor) { return SharedHandle(tensor); });
+}
+
+JNIEXPORT jobject JNICALL Java_io_syncline_NativeMemory_openShared(JNIEnv* env, jclass,
+                                                                   jbyteArray handle) {
+  return Call<Tensor>(
+      env, [&] { return std::tuple{FromJava<std::string>(env, handle)}; },
+      [](const std::string& handle) { return OpenShared(handle); });
 }
 
 JNIEXPORT void JNICALL Java_io_syncline_NativeMemory_free(JNIEnv*, jclass, jlong address) {

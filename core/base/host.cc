@@ -25,16 +25,6 @@
 namespace syncline::base {
 namespace {
 
-// Equal for all processes below one kernel since it was started.
-absl::StatusOr<std::string> BootId() {
-  constexpr char kPath[] = "/proc/sys/kernel/random/boot_id";
-  const UniqueFd file(open(kPath, O_RDONLY | O_CLOEXEC));
-  char text[64];
-  const ssize_t size = file.valid() ? read(file.get(), text, sizeof(text)) : -1;
-  if (size <= 0) return BackendError(absl::StrCat("cannot read ", kPath, ": ", strerror(errno)));
-  return std::string(absl::StripTrailingAsciiWhitespace(absl::string_view(text, size)));
-}
-
 std::string NetworkNamespace() {
   char link[64] = {};
   return readlink("/proc/self/ns/net", link, sizeof(link) - 1) > 0 ? link : "-";
@@ -69,6 +59,15 @@ Peer ThisPeer() {
   self.host = HostName();
   self.pid = getpid();
   return self;
+}
+
+absl::StatusOr<std::string> BootId() {
+  constexpr char kPath[] = "/proc/sys/kernel/random/boot_id";
+  const UniqueFd file(open(kPath, O_RDONLY | O_CLOEXEC));
+  char text[64];
+  const ssize_t size = file.valid() ? read(file.get(), text, sizeof(text)) : -1;
+  if (size <= 0) return BackendError(absl::StrCat("cannot read ", kPath, ": ", strerror(errno)));
+  return std::string(absl::StripTrailingAsciiWhitespace(absl::string_view(text, size)));
 }
 
 absl::StatusOr<std::string> AddressTowards(absl::string_view host, const Deadline& deadline) {

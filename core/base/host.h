@@ -21,6 +21,9 @@ absl::StatusOr<Peer> IdentifyThisProcess();
 // The same for messages: only its host's name and its pid. Never fails.
 Peer ThisPeer();
 
+// Equal for all processes below one kernel since it was started, and for no others.
+absl::StatusOr<std::string> BootId();
+
 // The address under which this host is reached from `host`: that of the interface through which
 // packets to `host` leave. Sends nothing. "127.0.0.1" if `host` is this host's loopback. Fails as
 // Resolve does, at the deadline at the latest; so does FirstAddress.

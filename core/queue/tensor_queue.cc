@@ -9,13 +9,17 @@
 #include <utility>
 
 #include "absl/cleanup/cleanup.h"
+#include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "absl/strings/str_split.h"
 #include "core/queue/message.h"
 #include "core/queue/queue_layout.h"
 #include "core/queue/robust_mutex.h"
 #include "core/queue/thread_id.h"
 #include "core/queue/wait.h"
 #include "core/tensor/segment.h"
+#include "core/tensor/segment_handle.h"
 #include "core/tensor/tensor_checks.h"
 #include "syncline/deadline.h"
 #include "syncline/interrupt.h"
@@ -44,6 +48,9 @@ constexpr absl::Duration kSleep = kInterruptInterval;
 constexpr absl::Duration kSleepDuringCopy = absl::Milliseconds(10);
 
 constexpr absl::Duration kCloseTimeout = absl::Seconds(5);
+
+constexpr absl::string_view kHandleBegin = "syncline-queue-1";
+constexpr size_t kMostQuoted = 200;
 
 constexpr int kAll = std::numeric_limits<int32_t>::max();
 
@@ -446,10 +453,28 @@ absl::StatusOr<std::shared_ptr<TensorQueue>> TensorQueue::Open(int descriptor) {
   return std::shared_ptr<TensorQueue>(new TensorQueue(std::make_unique<Impl>(std::move(segment))));
 }
 
+absl::StatusOr<std::shared_ptr<TensorQueue>> TensorQueue::Open(absl::string_view handle) {
+  const std::vector<absl::string_view> fields = absl::StrSplit(handle, ',');
+  const auto segment = tensor::SegmentHandle::Parse(absl::MakeConstSpan(fields).subspan(1));
+  if (fields[0] != kHandleBegin || !segment.ok()) {
+    return ArgumentError(absl::StrCat(
+        "'", absl::CHexEscape(handle.substr(0, kMostQuoted)), "' is not the handle of a queue: ",
+        fields[0] != kHandleBegin ? absl::StrCat("it does not begin with ", kHandleBegin)
+                                  : std::string(segment.status().message())));
+  }
+  SYNCLINE_ASSIGN_OR_RETURN(const int descriptor, segment->Open());
+  return Open(descriptor);
+}
+
 TensorQueue::TensorQueue(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
 TensorQueue::~TensorQueue() = default;
 
 int TensorQueue::descriptor() const { return impl_->segment().descriptor(); }
+absl::StatusOr<std::string> TensorQueue::handle() const {
+  SYNCLINE_ASSIGN_OR_RETURN(const auto segment, tensor::SegmentHandle::Make(descriptor()));
+  return absl::StrCat(kHandleBegin, ",", absl::StrJoin(segment.Fields(), ","));
+}
+
 size_t TensorQueue::capacity() const { return impl_->header().capacity; }
 int64_t TensorQueue::max_messages() const {
   return static_cast<int64_t>(impl_->header().max_messages);

@@ -302,6 +302,41 @@ TEST(TensorQueueTest, WhatIsNoQueueIsNotOpened) {
   refuses(dup(small.descriptor()));
 }
 
+TEST(TensorQueueTest, AProcessOpensTheQueueOfAnotherByItsHandle) {
+  int handles[2];
+  ASSERT_EQ(pipe(handles), 0);
+  const pid_t child = Fork([&] {
+    const auto queue = NewQueue(1 << 20);
+    const std::string handle = queue->handle().value();
+    return PutNumbers(*queue, 3, 5).ok() &&
+           write(handles[1], handle.data(), handle.size()) == static_cast<ssize_t>(handle.size()) &&
+           NumbersOf(queue->Get(kLong).value()) == Numbers(3, 5) &&
+           NumbersOf(queue->Get(kLong).value()) == Numbers(4, 6);
+  });
+  close(handles[1]);
+  char text[1024];
+  const ssize_t size = read(handles[0], text, sizeof(text));
+  ASSERT_GT(size, 0);
+  const std::string handle(text, static_cast<size_t>(size));
+  {
+    const auto queue = TensorQueue::Open(handle);
+    ASSERT_TRUE(queue.ok()) << queue.status();
+    ASSERT_TRUE(PutNumbers(**queue, 4, 6).ok());
+    EXPECT_TRUE(ExitsWell(child));
+    EXPECT_EQ((*queue)->stats().messages, 0);
+  }
+  const absl::Status ended = TensorQueue::Open(handle).status();
+  EXPECT_EQ(KindOf(ended), ErrorKind::kBackend);
+  EXPECT_THAT(Text(ended),
+              HasSubstr(absl::StrCat("process ", child, ", which made the handle, has ended")));
+  for (const char* const wrong : {"", "syncline-queue-1", "syncline-tensor-1,1,2", "x,y"}) {
+    const absl::Status status = TensorQueue::Open(absl::string_view(wrong)).status();
+    EXPECT_EQ(KindOf(status), ErrorKind::kArgument);
+    EXPECT_THAT(Text(status), HasSubstr("is not the handle of a queue"));
+  }
+  close(handles[0]);
+}
+
 // A queue's segment, in which `change` has changed the header.
 template <typename Change>
 int Damaged(const Change& change) {

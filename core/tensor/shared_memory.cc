@@ -139,6 +139,7 @@ class Memory {
   const Segment::Identity& identity() const { return identity_; }
   // Replaces the mapping, in a child, which is no longer shared.
   void Separate() const {
+    is_shared_.store(false, std::memory_order_relaxed);
     mmap(data(), size(), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_FIXED, segment_.descriptor(), 0);
   }
   void KeepContents() const { is_handed_on_.store(true, std::memory_order_relaxed); }
@@ -146,6 +147,7 @@ class Memory {
   NamedPlace NamedPlaceAt(size_t offset) const {
     return {named_.name, offset, segment_.size(), named_.keeper};
   }
+  bool is_shared() const { return is_shared_.load(std::memory_order_relaxed); }
   SharedPlace PlaceAt(size_t offset) const {
     return {number_, offset, segment_.descriptor(), segment_.size(), identity_};
   }
@@ -159,6 +161,7 @@ class Memory {
   const Origin origin_;
   const Named named_;
   mutable std::atomic<bool> is_handed_on_{false};  // Other processes may use the contents.
+  mutable std::atomic<bool> is_shared_{true};
 };
 
 void OwnAfterFork::SeparateAll() {
@@ -209,7 +212,7 @@ class SharedMemories {
     if (count_.load(std::memory_order_relaxed) == 0) return std::nullopt;
     const std::lock_guard<std::mutex> lock(mutex_);
     const Memory* const memory = Holding(data, bytes);
-    if (memory == nullptr || memory->has_name()) return std::nullopt;
+    if (memory == nullptr || !memory->is_shared() || memory->has_name()) return std::nullopt;
     return memory->PlaceAt(static_cast<size_t>(data - memory->data()));
   }
 
@@ -217,15 +220,17 @@ class SharedMemories {
     if (count_.load(std::memory_order_relaxed) == 0) return std::nullopt;
     const std::lock_guard<std::mutex> lock(mutex_);
     const Memory* const memory = Holding(data, bytes);
-    if (memory == nullptr || !memory->has_name()) return std::nullopt;
+    if (memory == nullptr || !memory->is_shared() || !memory->has_name()) return std::nullopt;
     return memory->NamedPlaceAt(static_cast<size_t>(data - memory->data()));
   }
 
-  // Null if none is mapped.
+  // Null if none is mapped and shared.
   std::shared_ptr<const Memory> Find(const Segment::Identity& identity) {
     const std::lock_guard<std::mutex> lock(mutex_);
     const auto found = by_identity_.find(Key(identity));
-    return found == by_identity_.end() ? nullptr : found->second.lock();
+    std::shared_ptr<const Memory> memory =
+        found == by_identity_.end() ? nullptr : found->second.lock();
+    return memory != nullptr && memory->is_shared() ? memory : nullptr;
   }
 
   void KeepContents(const char* data) {

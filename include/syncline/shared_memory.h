@@ -4,8 +4,10 @@
 #define SYNCLINE_SHARED_MEMORY_H_
 
 #include <cstdint>
+#include <string>
 
 #include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
 #include "absl/types/span.h"
 #include "syncline/dtype.h"
 #include "syncline/tensor.h"
@@ -25,6 +27,23 @@ enum class AfterFork { kShared, kOwn };
 //   SYNCLINE_RETURN_IF_ERROR(group->AllReduce(gradients));  // Ranks of this host read it directly.
 absl::StatusOr<Tensor> EmptyShared(DType dtype, absl::Span<const int64_t> shape,
                                    AfterFork after_fork = AfterFork::kShared);
+
+// A short text without spaces by which other processes of this user, host and pid namespace open
+// the same memory, in C++, Python and Java: see docs/internals/shared_handle.md. It is good as long
+// as this process runs and keeps the memory; a process that has opened it keeps the memory itself.
+// The elements of a contiguous, writable tensor that EmptyShared or OpenShared has made, or of a
+// part of one. ArgumentError for another tensor.
+//
+//   SYNCLINE_ASSIGN_OR_RETURN(const std::string handle, SharedHandle(gradients));
+//   // In another process, which sees what is written here, and the other way round:
+//   SYNCLINE_ASSIGN_OR_RETURN(const Tensor gradients, OpenShared(handle));
+absl::StatusOr<std::string> SharedHandle(const Tensor& tensor);
+
+// The tensor of a handle. It takes one file descriptor for each memory. ArgumentError for what is
+// no handle. BackendError that names the pid of the process that made it if that has ended or has
+// freed the memory, is of another host, pid namespace or user, or may not be looked into; the bytes
+// of other memory never.
+absl::StatusOr<Tensor> OpenShared(absl::string_view handle);
 
 }  // namespace syncline
 

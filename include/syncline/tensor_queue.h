@@ -70,12 +70,23 @@ class TensorQueue {
   // or a queue of another pid namespace, whose processes cannot be watched from here.
   static absl::StatusOr<std::shared_ptr<TensorQueue>> Open(int descriptor);
 
+  // The queue of a handle that another process of this user, host and pid namespace has made, in
+  // C++, Python or Java. ArgumentError for what is no handle; BackendError that names the pid of
+  // that process if it has ended or has freed the queue, and as OpenShared does.
+  static absl::StatusOr<std::shared_ptr<TensorQueue>> Open(absl::string_view handle);
+
   ~TensorQueue();
   TensorQueue(const TensorQueue&) = delete;
   TensorQueue& operator=(const TensorQueue&) = delete;
 
   // Of the shared memory. It stays the queue's: pass on a duplicate, or let a child inherit it.
   int descriptor() const;
+
+  // A short text without spaces by which others open the queue, as long as this process runs and
+  // has it: see docs/internals/shared_handle.md. BackendError if the kernel does not say what it
+  // takes.
+  absl::StatusOr<std::string> handle() const;
+
   size_t capacity() const;
   int64_t max_messages() const;
 

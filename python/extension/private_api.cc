@@ -207,6 +207,16 @@ py::object MapShared(int descriptor, size_t size, bool leased) {
   return Call<Tensor>([&] { return tensor::MapShared(descriptor, whole, lease); });
 }
 
+py::object SharedHandleOf(py::handle array) {
+  const Tensor tensor = TensorFromPython(array, "x");
+  return Call<std::string>([&] { return SharedHandle(tensor); });
+}
+
+py::object OpenSharedHandle(py::handle handle) {
+  const auto text = FromPython<std::string>(handle, "handle");
+  return Call<Tensor>([&] { return OpenShared(text); });
+}
+
 py::object PartOfShared(py::handle whole, size_t offset, py::handle dtype, py::handle shape) {
   const Tensor bytes = TensorFromPython(whole, "whole");
   const auto name = FromPython<std::string>(dtype, "dtype");
@@ -248,6 +258,8 @@ void DefinePrivateApi(py::module_& module) {
   module.def("_map_named", &MapNamed, py::arg("name"), py::arg("sender"), py::arg("pid"),
              py::arg("size"));
   module.def("_leave_segments", &LeaveSegments);
+  module.def("_shared_handle", &SharedHandleOf, py::arg("tensor"));
+  module.def("_open_shared", &OpenSharedHandle, py::arg("handle"));
   module.def("_part_of_shared", &PartOfShared, py::arg("whole"), py::arg("offset"),
              py::arg("dtype"), py::arg("shape"));
   module.def("_parts", &Parts, py::arg("array"), py::arg("count"));

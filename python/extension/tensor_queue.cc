@@ -108,12 +108,18 @@ py::object Open(int descriptor) {
   return Call<std::shared_ptr<TensorQueue>>([&] { return TensorQueue::Open(descriptor); });
 }
 
+py::object OpenHandle(py::handle handle) {
+  const auto text = FromPython<std::string>(handle, "handle");
+  return Call<std::shared_ptr<TensorQueue>>([&] { return TensorQueue::Open(text); });
+}
+
 }  // namespace
 
 void DefineTensorQueue(py::module_& module) {
   Class queue(module, "_TensorQueue", "The queue of syncline.TensorQueue.");
   queue.def_static("create", &Create, py::arg("capacity"), py::arg("max_messages"))
-      .def_static("open", &Open, py::arg("descriptor"));
+      .def_static("open", &Open, py::arg("descriptor"))
+      .def_static("open_handle", &OpenHandle, py::arg("handle"));
   // Each body is a lambda, as methods are told apart by its type.
   DefineMethod(queue, "put", "Puts a message.", {{"arrays"}, {"note"}, {"seconds"}},
                [](TensorQueue& queue, const Values& values) { return Put(queue, values); });
@@ -126,6 +132,10 @@ void DefineTensorQueue(py::module_& module) {
   DefineMethod(queue, "close", "Ends the queue.", {}, [](TensorQueue& queue, const Values&) {
     return Call<void>([&] { return queue.Close(); });
   });
+  DefineMethod(queue, "handle", "By which other processes open the queue.", {},
+               [](TensorQueue& queue, const Values&) {
+                 return Call<std::string>([&] { return queue.handle(); });
+               });
   DefineProperty(queue, "descriptor", "Of the shared memory.",
                  [](TensorQueue& queue) { return ToPython<int64_t>(queue.descriptor()); });
   DefineProperty(queue, "capacity", "In bytes.", [](TensorQueue& queue) {

@@ -8,7 +8,8 @@ namespace syncline::python {
 
 // Adds the class _TensorQueue to `module`, on which python/syncline/tensor_queue.py is built:
 //
-//   _TensorQueue.create(capacity, max_messages), _TensorQueue.open(descriptor)
+//   _TensorQueue.create(capacity, max_messages), _TensorQueue.open(descriptor),
+//   _TensorQueue.open_handle(handle), handle()
 //   put(arrays, note, seconds) -> bool   False: a timeout; 0 seconds do not wait
 //   get(seconds) -> ([TensorView, ...], note), None after a timeout, or False at the end
 //   get_into(arrays, seconds) -> note, None or False

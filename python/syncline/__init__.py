@@ -134,7 +134,7 @@ from syncline.process_groups import (
 from syncline.reduce_ops import PremulSum, reduce_op, supports_complex
 from syncline.reduce_ops import _make_nccl_premul_sum as _make_nccl_premul_sum
 from syncline.reducer_stats import add_to_reducer_stats as _add_to_reducer_stats
-from syncline.shared_memory import empty_shared
+from syncline.shared_memory import empty_shared, open_shared, shared_handle
 from syncline.stores import FileStore, HashStore, PrefixStore, TCPStore
 from syncline.subgroups import (
     SHRINK_ABORT,
@@ -144,6 +144,7 @@ from syncline.subgroups import (
     shrink_group,
     split_group,
 )
+from syncline.tensor_queue import EndOfQueue, TensorMessage, TensorQueue
 from syncline.work import add_to_work as _add_to_work
 
 _add_to_reducer_stats()
@@ -160,6 +161,7 @@ __all__ = [
     "DistStoreError",
     "DistTimeoutError",
     "DistributedBackendOptions",
+    "EndOfQueue",
     "FileStore",
     "Future",
     "GradBucket",
@@ -179,6 +181,8 @@ __all__ = [
     "SHRINK_DEFAULT",
     "Store",
     "TCPStore",
+    "TensorMessage",
+    "TensorQueue",
     "Work",
     "World",
     "all_gather",
@@ -237,6 +241,7 @@ __all__ = [
     "new_group",
     "new_subgroups",
     "new_subgroups_by_enumeration",
+    "open_shared",
     "preemption",
     "recv",
     "recv_object_list",
@@ -253,6 +258,7 @@ __all__ = [
     "scatter_object_list",
     "send",
     "send_object_list",
+    "shared_handle",
     "shrink_group",
     "split_group",
     "supports_complex",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import sys
 from collections.abc import Sequence
 from typing import Any
@@ -30,6 +31,50 @@ def empty_shared(shape: int | Sequence[int], dtype: Any = "float32") -> Any:
     import numpy
 
     return numpy.asarray(_syncline._empty_shared(lengths, _known(numpy.dtype(dtype).name)))
+
+
+def shared_handle(x: Any) -> str:
+    """A short text by which other processes of this user and host open the same memory.
+
+    In Python by `open_shared`, in C++ by OpenShared, in Java by Tensor.openShared: all see each
+    other's writes. It is good as long as this process runs and keeps the memory; a process that has
+    opened it keeps the memory itself, and may make a handle of its own.
+
+    Args:
+      x: a NumPy array or torch tensor in memory of `empty_shared`, of
+        syncline.multiprocessing.share_memory_, or that was received as shared memory: all of it or
+        a view; contiguous, writable, of at least one element.
+
+    Raises:
+      ValueError: it is another one; says why.
+    """
+    torch = sys.modules.get("torch")
+    if torch is not None and isinstance(x, torch.Tensor):
+        x = x.detach()
+    return _syncline._shared_handle(x)
+
+
+def open_shared(handle: str, library: str = "numpy") -> Any:
+    """The array of a handle, over the same memory.
+
+    Args:
+      handle: what shared_handle has returned in the process that made it, or its like in C++ and
+        Java.
+      library: "numpy" or "torch", whose array it becomes.
+
+    Raises:
+      ValueError: it is no handle, or there is no such library.
+      DistBackendError: the process that made it has ended or has freed the memory, or is of another
+        host, pid namespace (container) or user; names its pid.
+    """
+    if library not in ("numpy", "torch"):
+        raise ValueError(f'library must be "numpy" or "torch", not {library!r}')
+    view = _syncline._open_shared(handle)
+    if library == "torch":
+        return importlib.import_module("torch").from_dlpack(view)
+    import numpy
+
+    return numpy.asarray(view)
 
 
 _TYPES = set(

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import functools
+import importlib
 import io
 import pickle
 import queue
 import sys
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from syncline import _syncline
 from syncline.errors import DistBackendError
@@ -17,6 +18,18 @@ from syncline.process_groups import default_pg_timeout
 
 class EndOfQueue(EOFError):  # noqa: N818 The word of the field, like StopIteration.
     """The queue is closed, and all its messages were received."""
+
+
+class TensorMessage(NamedTuple):
+    """A message as C++ and Java have it: arrays, and a byte string of the program's own.
+
+    `put` sends one as that; what C++ and Java have put, `get` returns as one, with NumPy arrays.
+    A note that begins with the byte 0xFF, which no UTF-8 text has, is Python's: see
+    docs/internals/tensor_queue.md.
+    """
+
+    arrays: Sequence[Any]
+    note: bytes = b""
 
 
 class TensorQueue:
@@ -34,8 +47,9 @@ class TensorQueue:
     require gradients do so as leaves. Arrays of a type that has only __dlpack__ arrive as NumPy's.
 
     It is passed to processes of `multiprocessing` as an argument, whatever the start method, or in
-    a message of a pipe or queue of theirs; all of them may put and get. The memory is freed with
-    the last process that has the queue.
+    a message of a pipe or queue of theirs; all of them may put and get. Other processes of this
+    user and host, also in C++ and Java, open it by its `handle`. The memory is freed with the last
+    process that has the queue.
 
     Any process may be killed at any time. A message is received at most once, whole, and those of
     one producer's thread in order. If a producer is killed while it copies a message, one `get`
@@ -59,6 +73,22 @@ class TensorQueue:
     ) -> None:
         self._queue = _syncline._TensorQueue.create(capacity, max_messages)
         self._timeout = default_pg_timeout.total_seconds() if timeout is None else timeout
+
+    @staticmethod
+    def open(handle: str, timeout: float | None = None) -> TensorQueue:
+        """The queue of a handle that another process has made, which still has the queue.
+
+        Raises:
+          ValueError: it is no handle.
+          DistBackendError: that process has ended, or is of another host, pid namespace or user;
+            names its pid.
+        """
+        return _made(_syncline._TensorQueue.open_handle(handle), timeout)
+
+    @property
+    def handle(self) -> str:
+        """A short text by which others `open` the queue, as long as this process has it."""
+        return self._queue.handle()
 
     def put(self, obj: Any, block: bool = True, timeout: float | None = None) -> None:
         """Puts a message; its arrays are copied before this returns.
@@ -92,7 +122,7 @@ class TensorQueue:
             message is lost, and the next call goes on.
         """
         message = self._queue.get(self._seconds(block, timeout))
-        if not message:
+        if not isinstance(message, tuple):
             raise self._nothing(message)
         return _decode(*message)
 
@@ -120,6 +150,7 @@ class TensorQueue:
         return self.get(block=False)
 
     def __iter__(self) -> TensorQueue:
+        """The messages up to the end of the queue; raises as `get` does."""
         return self
 
     def __next__(self) -> Any:
@@ -194,17 +225,30 @@ class TensorQueue:
 
 
 def _open(descriptor: Any, timeout: float) -> TensorQueue:
+    """The queue of a descriptor that has come from another process: see __reduce__."""
+    return _of_descriptor(descriptor.detach(), timeout)
+
+
+def _of_descriptor(descriptor: int, timeout: float) -> TensorQueue:
+    """The same where the descriptor came with the message. Takes it over."""
+    return _made(_syncline._TensorQueue.open(descriptor), timeout)
+
+
+def _made(native: _syncline._TensorQueue, timeout: float | None) -> TensorQueue:
     result = TensorQueue.__new__(TensorQueue)
-    result._queue = _syncline._TensorQueue.open(descriptor.detach())
-    result._timeout = timeout
+    result._queue = native
+    result._timeout = default_pg_timeout.total_seconds() if timeout is None else timeout
     return result
 
 
-# How a message is written: a tuple of arrays, and a note, whose first byte says what it is.
+# How a message is written: a tuple of arrays, and a note, whose second byte says what it is.
 #
 #   n, t, j    one array of NumPy, PyTorch, JAX
 #   (, [       a tuple or list of arrays; a letter for each follows
 #   p          a pickle, in which arrays are persistent ids: see _Pickler
+#
+# A note that does not begin with _OURS is the program's own, in a TensorMessage.
+_OURS = b"\xff"
 _LISTS = {b"("[0]: tuple, b"["[0]: list}
 _TAKEN_CHARS = frozenset("?bhilqBHILQefdFD")  # numpy.dtype.char of the types below.
 _TAKEN = frozenset(
@@ -216,40 +260,75 @@ _TAKEN = frozenset(
 def _encode(obj: Any) -> tuple[Sequence[Any], bytes]:
     letter = _letter(obj)
     if letter is not None:
-        return (obj,), letter
+        return (obj,), _OURS + letter
+    if type(obj) is TensorMessage:
+        if obj.note.startswith(_OURS):
+            raise ValueError("the note of a TensorMessage begins with 0xFF, as Python's own do")
+        return [_contiguous(x) for x in obj.arrays], obj.note
     if type(obj) in (tuple, list):
         letters = [_letter(item) for item in obj]
         if None not in letters:
-            begin = b"(" if type(obj) is tuple else b"["
+            begin = _OURS + (b"(" if type(obj) is tuple else b"[")
             return obj, begin + b"".join(letters)  # type: ignore[arg-type]
     file = io.BytesIO()
     pickler = _Pickler(file)
-    file.write(b"p")
+    file.write(_OURS + b"p")
     pickler.dump(obj)
     return pickler.arrays, file.getvalue()
 
 
 def _decode(arrays: Sequence[Any], note: bytes) -> Any:
-    kind = note[0]
+    if not note.startswith(_OURS):
+        return TensorMessage([_numpy(x) for x in arrays], note)
+    kind, letters = note[1], note[2:]
     if kind in _LISTS:
-        return _LISTS[kind](_array(x, letter) for x, letter in zip(arrays, note[1:], strict=True))
+        return _LISTS[kind](_array(x, letter) for x, letter in zip(arrays, letters, strict=True))
     if kind != b"p"[0]:
         return _array(arrays[0], kind)
-    return _Unpickler(io.BytesIO(memoryview(note)[1:]), arrays).load()
+    return _Unpickler(io.BytesIO(memoryview(note)[2:]), arrays).load()
+
+
+def _contiguous(x: Any) -> Any:
+    """A copy of a strided array of NumPy or PyTorch; other arrays as they are."""
+    if _is_array(x, "numpy", "ndarray"):
+        import numpy
+
+        return numpy.asarray(x, order="C")
+    return x.detach().contiguous() if _is_array(x, "torch", "Tensor") else x
+
+
+def _numpy(source: Any) -> Any:
+    """As an array of NumPy; as it is, for torch.from_dlpack, where NumPy lacks the type."""
+    import numpy
+
+    if isinstance(source, numpy.ndarray):
+        return source
+    try:
+        return numpy.asarray(source)
+    except ImportError:  # bfloat16 without ml_dtypes.
+        return source
+
+
+def _type(library: str, name: str) -> Any:
+    """A type of a library; None unless that is imported, which another thread may be doing."""
+    return getattr(sys.modules.get(library), name, None)
+
+
+def _is_array(obj: Any, library: str, name: str) -> bool:
+    """Whether it is one of the library's arrays, or of a subclass."""
+    kind = _type(library, name)
+    return kind is not None and isinstance(obj, kind)
 
 
 def _letter(obj: Any) -> bytes | None:
     """That of an array which goes as it is; None for others."""
-    numpy = sys.modules.get("numpy")
-    if numpy is not None and type(obj) is numpy.ndarray:
+    if type(obj) is _type("numpy", "ndarray"):
         dtype = obj.dtype
         plain = dtype.char in _TAKEN_CHARS and dtype.isnative and obj.flags.c_contiguous
         return b"n" if plain else None
-    torch = sys.modules.get("torch")
-    if torch is not None and type(obj) is torch.Tensor:
+    if type(obj) is _type("torch", "Tensor"):
         return b"t" if _is_plain(obj) and obj.is_contiguous() and not obj.requires_grad else None
-    jax = sys.modules.get("jax")
-    if jax is not None and isinstance(obj, jax.Array):
+    if _is_array(obj, "jax", "Array"):
         return b"j" if _is_plain_jax(obj) else None
     return None
 
@@ -286,11 +365,11 @@ def _array(source: Any, letter: int) -> Any:
 
         return source if isinstance(source, numpy.ndarray) else numpy.asarray(source)
     if letter == b"t"[0]:
-        import torch
-
+        torch = importlib.import_module("torch")
         return source if isinstance(source, torch.Tensor) else torch.from_dlpack(source)
-    import jax
     import numpy
+
+    jax = importlib.import_module("jax")
 
     return jax.numpy.asarray(numpy.asarray(source))
 
@@ -323,16 +402,16 @@ class _Pickler(pickle.Pickler):
         if letter is not None:
             self.arrays.append(obj)
             return letter, index
-        numpy = sys.modules.get("numpy")
-        if numpy is not None and type(obj) is numpy.ndarray:
+        if type(obj) is _type("numpy", "ndarray"):
+            import numpy
+
             if obj.dtype.hasobject or obj.dtype.itemsize == 0:
                 return None
             order = "F" if obj.flags.f_contiguous and not obj.flags.c_contiguous else "C"
             flat = obj.reshape(-1, order=order)
             self.arrays.append(numpy.ascontiguousarray(flat).view(numpy.uint8))
             return b"N", index, obj.dtype, obj.shape, order
-        torch = sys.modules.get("torch")
-        if torch is not None and type(obj) is torch.Tensor:
+        if type(obj) is _type("torch", "Tensor"):
             if not _is_plain(obj):
                 return None
             if obj.requires_grad and not obj.is_leaf:
@@ -343,13 +422,12 @@ class _Pickler(pickle.Pickler):
             self.arrays.append(obj.detach().contiguous())
             return b"T", index, obj.requires_grad
         # Subclasses are pickled as they wish. A type has the method too; its objects are arrays.
-        jax = sys.modules.get("jax")
         if (
             hasattr(obj, "__dlpack__")
             and not isinstance(obj, type)
-            and not (numpy is not None and isinstance(obj, numpy.ndarray))
-            and not (torch is not None and isinstance(obj, torch.Tensor))
-            and not (jax is not None and isinstance(obj, jax.Array))
+            and not _is_array(obj, "numpy", "ndarray")
+            and not _is_array(obj, "torch", "Tensor")
+            and not _is_array(obj, "jax", "Array")
         ):
             self.arrays.append(obj)
             return b"n", index

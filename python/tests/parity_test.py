@@ -20,7 +20,11 @@ def described():
     text = importlib.resources.files("syncline").joinpath("_syncline.pyi").read_text()
     members = {}
     for item in ast.parse(text).body:
-        if isinstance(item, ast.ClassDef) and not any(ast.unparse(b) == "Enum" for b in item.bases):
+        if (
+            isinstance(item, ast.ClassDef)
+            and not item.name.startswith("_")  # The package's own.
+            and not any(ast.unparse(base) == "Enum" for base in item.bases)
+        ):
             for member in item.body:
                 if isinstance(member, ast.FunctionDef) and member.name != "__init__":
                     members[f"{item.name}.{member.name}"] = member

@@ -17,11 +17,22 @@ import pytest
 if pypi_torch_status.AVAILABLE:
     import torch
 
+import syncline.multiprocessing as mp
+from syncline import EndOfQueue, TensorMessage, TensorQueue
 from syncline.errors import DistBackendError, DistNetworkError
-from syncline.tensor_queue import EndOfQueue, TensorQueue
+from tensor_queue_children import (
+    LONG,
+    check,
+    echo,
+    get_for_ever,
+    open_and_put,
+    produce,
+    put_a_queue_and_exit,
+    put_for_ever,
+    put_torch,
+)
 
 METHODS = ["fork", "spawn", "forkserver"]
-LONG = 60  # Seconds.
 DTYPES = (
     "bool int8 int16 int32 int64 uint8 uint16 uint32 uint64 float16 float32 float64 complex64"
     " complex128 >i4 S5 U3 datetime64[ns] longdouble"
@@ -225,37 +236,20 @@ class TestTorch:
         assert isinstance(labels, numpy.ndarray)
 
 
-def produce(tensors, first, count):
-    for i in range(first, first + count):
-        tensors.put({"number": i, "x": numpy.full(1 + i % 5000, i)}, timeout=LONG)
-
-
-def echo(incoming, outgoing):
-    for x in incoming:
-        outgoing.put(x, timeout=LONG)
-    outgoing.close()
-
-
-def check(x):
-    assert (x["x"] == x["number"]).all()
-    assert len(x["x"]) == 1 + x["number"] % 5000
-    return x["number"]
-
-
 @pytest.mark.parametrize("method", METHODS)
 def test_processes_put_and_get(method):
-    context = multiprocessing.get_context(method)
+    context = mp.get_context(method)
     there, back = TensorQueue(1 << 18), TensorQueue(1 << 17)
-    processes = [context.Process(target=produce, args=(there, i * 50, 50)) for i in range(3)]
+    processes = [context.Process(target=produce, args=(there, i * 50, 50)) for i in range(2)]
     processes.append(context.Process(target=echo, args=(there, back)))
     for process in processes:
         process.start()
-    got = [check(back.get(timeout=LONG)) for _ in range(150)]
+    got = [check(back.get(timeout=LONG)) for _ in range(100)]
     there.close()
     with pytest.raises(EndOfQueue):
         back.get(timeout=LONG)
-    assert sorted(got) == list(range(150))
-    for i in range(3):
+    assert sorted(got) == list(range(100))
+    for i in range(2):
         own = [number for number in got if number // 50 == i]
         assert own == sorted(own)
     for process in processes:
@@ -263,15 +257,68 @@ def test_processes_put_and_get(method):
         assert process.exitcode == 0
 
 
-def put_torch(tensors):
-    tensors.put([torch.arange(1000), torch.ones(3, dtype=torch.bfloat16)])
+@pytest.mark.parametrize("method", METHODS)
+def test_processes_of_the_standard_module_put_and_get(method):
+    context = multiprocessing.get_context(method)
+    tensors = TensorQueue(1 << 18)
+    process = context.Process(target=produce, args=(tensors, 0, 20))
+    process.start()
+    assert [check(tensors.get(timeout=LONG)) for _ in range(20)] == list(range(20))
+    process.join(LONG)
+    assert process.exitcode == 0
+
+
+def test_it_is_a_name_of_the_package_and_of_its_contexts():
+    assert mp.TensorQueue is TensorQueue
+    for method in METHODS:
+        tensors = mp.get_context(method).TensorQueue(8192, max_messages=3)
+        assert (tensors.capacity, tensors.max_messages) == (8192, 3)
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_a_queue_in_a_queue_outlives_its_maker(method):
+    context = mp.get_context(method)
+    queues = context.Queue()
+    process = context.Process(target=put_a_queue_and_exit, args=(queues,))
+    process.start()
+    process.join(LONG)
+    tensors = queues.get(timeout=LONG)
+    assert tensors.get_nowait().tolist() == [0, 1, 2, 3]
+
+
+def test_a_message_with_a_note_is_that_of_other_languages():
+    tensors = TensorQueue(1 << 16)
+    x = numpy.arange(12.0).reshape(3, 4)
+    tensors.put(TensorMessage([x, x.T], b"epoch 1"))
+    tensors.put(TensorMessage((), b""))
+    message = tensors.get()
+    assert type(message) is TensorMessage
+    assert message.note == b"epoch 1"
+    assert_same(message.arrays[0], x)
+    assert_same(message.arrays[1], x.T.copy())
+    assert tensors.get() == TensorMessage([], b"")
+    with pytest.raises(ValueError, match="0xFF"):
+        tensors.put(TensorMessage([], b"\xffn"))
+    # Inside of other objects it is one like all others.
+    assert passed({"m": TensorMessage([x], b"n")})["m"].note == b"n"
+
+
+def test_a_handle_opens_the_queue():
+    tensors = TensorQueue(1 << 16)
+    again = TensorQueue.open(tensors.handle, timeout=0.01)
+    tensors.put(numpy.arange(3))
+    assert again.get().tolist() == [0, 1, 2]
+    with pytest.raises(queue.Empty):
+        again.get()
+    with pytest.raises(ValueError, match="'nonsense' is not the handle of a queue"):
+        TensorQueue.open("nonsense")
 
 
 @needs_torch
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("method", ["fork", "spawn"])
 def test_tensors_of_torch_cross_processes(method):
     tensors = TensorQueue(1 << 20)
-    process = multiprocessing.get_context(method).Process(target=put_torch, args=(tensors,))
+    process = mp.get_context(method).Process(target=put_torch, args=(tensors,))
     process.start()
     x, y = tensors.get(timeout=LONG)
     assert torch.equal(x, torch.arange(1000))
@@ -280,13 +327,9 @@ def test_tensors_of_torch_cross_processes(method):
     assert process.exitcode == 0
 
 
-def open_and_put(pipe):
-    tensors = pipe.recv()
-    tensors.put(numpy.arange(9))
-
-
-def test_a_queue_goes_through_a_pipe():
-    context = multiprocessing.get_context("spawn")
+@pytest.mark.parametrize("module", [mp, multiprocessing], ids=["ours", "standard"])
+def test_a_queue_goes_through_a_pipe(module):
+    context = module.get_context("spawn")
     here, there = context.Pipe()
     process = context.Process(target=open_and_put, args=(there,))
     process.start()
@@ -296,17 +339,11 @@ def test_a_queue_goes_through_a_pipe():
     process.join(LONG)
 
 
-def put_for_ever(tensors, large):
-    x = numpy.full(large, 7, numpy.uint8)
-    while True:
-        tensors.put(x, timeout=LONG)
-
-
 @pytest.mark.parametrize("method", METHODS)
 def test_killed_producers_hang_nobody(method):
-    context = multiprocessing.get_context(method)
+    context = mp.get_context(method)
     tensors = TensorQueue(40 << 20)
-    for round in range(3):
+    for round in range(3 if method == "fork" else 1):
         process = context.Process(target=put_for_ever, args=(tensors, 9_000_000 + round))
         process.start()
         for _ in range(3 + round):
@@ -326,6 +363,25 @@ def test_killed_producers_hang_nobody(method):
         assert lost <= 1
     assert tensors.stats()["lost_puts"] <= 3
     tensors.put(numpy.zeros((40 << 20) - 4096, numpy.uint8), timeout=LONG)  # All of it is free.
+
+
+def test_killed_consumers_hang_nobody():
+    context = mp.get_context("fork")
+    tensors = TensorQueue(20 << 20)
+    x = numpy.full(9_000_000, 7, numpy.uint8)
+    for round in range(3):
+        process = context.Process(target=get_for_ever, args=(tensors,))
+        process.start()
+        for _ in range(4 + round):
+            tensors.put(x, timeout=LONG)
+        os.kill(process.pid, signal.SIGKILL)
+        process.join(LONG)
+        left = tensors.qsize()
+        for _ in range(left):
+            assert (tensors.get(timeout=LONG) == 7).all()
+        assert tensors.empty()
+    assert tensors.stats()["lost_gets"] <= 3
+    tensors.put(numpy.zeros((20 << 20) - 4096, numpy.uint8), timeout=LONG)  # All of it is free.
 
 
 def test_a_signal_handler_that_raises_ends_a_wait():

@@ -21,6 +21,11 @@ final class NativeMemory {
   /** Zeros that peers can map, see include/syncline/shared_memory.h: owner, for releaseOwner, and address. */
   static native long[] allocateShared(int dtype, long[] shape);
 
+  /** The handle of a tensor, see include/syncline/shared_memory.h, in UTF-8. */
+  static native byte[] sharedHandle(long address, int type, long[] shape);
+
+  static native Tensor openShared(byte[] handle);
+
   /** Lets go of what keeps the memory of a tensor of C++ alive. */
   static native void releaseOwner(long owner);
 

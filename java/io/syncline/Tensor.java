@@ -134,6 +134,41 @@ public final class Tensor implements AutoCloseable {
   }
 
   /**
+   * The tensor of a handle, over memory that another process of this user and host has as well, in
+   * Java, Python or C++: both see each other's writes. It keeps the memory alive by itself.
+   *
+   * @param handle what {@link #sharedHandle} has returned there, or shared_handle in Python, or
+   *     SharedHandle in C++
+   * @return the tensor
+   * @throws IllegalArgumentException if it is no handle
+   * @throws DistBackendException which names the pid of the process that made it, if that has ended
+   *     or has freed the memory, or is of another host, pid namespace (container) or user
+   */
+  public static Tensor openShared(String handle) {
+    NativeLibrary.load();
+    return NativeMemory.openShared(Convert.utf8(handle, "handle"));
+  }
+
+  /**
+   * A short text by which other processes of this user and host open the same memory: by {@link
+   * #openShared}, by open_shared in Python, by OpenShared in C++. It is good as long as this process
+   * runs and keeps the memory; a process that has opened it keeps the memory itself.
+   *
+   * @return the handle
+   * @throws IllegalArgumentException if this is no tensor of {@link #emptyShared} or {@link
+   *     #openShared}, nor a view of a buffer over one, or is read-only, or has no elements
+   */
+  public String sharedHandle() {
+    try (Scope scope = new Scope()) {
+      if (array != null) {
+        throw new IllegalArgumentException(
+            this + " is a view of an array, which is not shared: use Tensor.emptyShared");
+      }
+      return Convert.text(NativeMemory.sharedHandle(scope.read(this, "this"), type, shape));
+    }
+  }
+
+  /**
    * The elements of a direct buffer from its position to its limit, without a copy. The type of the
    * elements is that of the buffer; a ByteBuffer's are INT8. Those of a read-only buffer cannot be
    * written. The tensor keeps the buffer alive, but not the arena of a MemorySegment that it is a

@@ -47,7 +47,8 @@ from syncline.multiprocessing.spawning import (
     spawn,
     start_processes,
 )
-from syncline.shared_memory import empty_shared
+from syncline.shared_memory import empty_shared, open_shared, shared_handle
+from syncline.tensor_queue import EndOfQueue, TensorMessage, TensorQueue
 
 # Methods of the default context, as in the standard module.
 Array = _default_context.Array
@@ -120,6 +121,7 @@ __all__ = [
     "BoundedSemaphore",
     "BufferTooShort",
     "Condition",
+    "EndOfQueue",
     "Event",
     "JoinableQueue",
     "Lock",
@@ -141,6 +143,8 @@ __all__ = [
     "Semaphore",
     "SimpleQueue",
     "SpawnContext",
+    "TensorMessage",
+    "TensorQueue",
     "TimeoutError",
     "Value",
     "active_children",
@@ -160,6 +164,7 @@ __all__ = [
     "get_start_method",
     "is_shared",
     "log_to_stderr",
+    "open_shared",
     "parent_process",
     "pool",
     "process",
@@ -172,6 +177,7 @@ __all__ = [
     "set_sharing_threshold",
     "set_start_method",
     "share_memory_",
+    "shared_handle",
     "spawn",
     "start_processes",
 ]

@@ -27,7 +27,7 @@ from multiprocessing.connection import (
 )
 from typing import Any
 
-from syncline import _syncline
+from syncline import _syncline, tensor_queue
 from syncline.multiprocessing import limits, pickling, sharing
 
 __all__ = ["Client", "Connection", "Listener", "Pipe", "wait"]
@@ -388,6 +388,13 @@ def _reduce_connection(collector: pickling.Collector, connection: Any) -> pickli
     return type(connection), arguments
 
 
+def _reduce_queue(pickler: pickling.Pickler, queue: Any) -> pickling.Reduction:
+    """The queue of a message that outlives its sender: its descriptor is in the socket."""
+    descriptor = os.dup(queue._queue.descriptor)
+    return tensor_queue._of_descriptor, (pickler.stand_in(descriptor), queue._timeout)
+
+
+pickling.Pickler._reductions[tensor_queue.TensorQueue] = _reduce_queue
 pickling.Pickler._reductions[Connection] = _reduce_connection
 pickling.Pickler._reductions[standard.Connection] = _reduce_connection
 

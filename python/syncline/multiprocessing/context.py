@@ -52,6 +52,14 @@ class _SharingContext(standard.BaseContext):
 
         return queues.SimpleQueue(ctx=self.get_context())
 
+    def TensorQueue(  # noqa: N802
+        self, capacity: int = 64 << 20, max_messages: int = 0, timeout: float | None = None
+    ) -> Any:
+        """A queue of arrays, bounded by bytes: see syncline.tensor_queue."""
+        from syncline import tensor_queue
+
+        return tensor_queue.TensorQueue(capacity, max_messages, timeout)
+
     def Pool(  # noqa: N802
         self,
         processes: int | None = None,

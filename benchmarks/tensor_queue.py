@@ -1,6 +1,6 @@
 """Arrays from one process to another: TensorQueue beside the queues and the pipe that there are.
 
-    ./bazelw run //benchmarks/multiprocessing:tensor_queue
+    ./bazelw run //benchmarks:tensor_queue
 
 One producer, one consumer, both of this host, all systems in turns. The producer makes each array
 anew, as a data loader does; at most WINDOW of them are under way. Prints a table in Markdown:
