@@ -97,6 +97,11 @@ absl::StatusOr<std::string> SharedHandle(const Tensor& tensor) {
     return refused("it is read-only, and whoever opens the handle could write");
   }
   const auto place = tensor::FindShared(tensor.data(), tensor.nbytes());
+  if (!place.has_value() && tensor::FindNamed(tensor.data(), tensor.nbytes()).has_value()) {
+    return refused(
+        "it is in a named segment, of the strategy file_system of syncline.multiprocessing, whose "
+        "processes alone open it");
+  }
   if (!place.has_value()) {
     return refused("its memory is not shared; only that of empty_shared and the like is");
   }

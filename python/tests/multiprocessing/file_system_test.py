@@ -80,6 +80,12 @@ def test_an_array_takes_no_descriptor():
     assert leaks.eventually(lambda: leaks.named_segments() == [])
 
 
+def test_a_handle_of_a_named_segment_is_refused_with_the_reason():
+    array = mp.share_memory_(numpy.ones(1000))
+    with pytest.raises(ValueError, match="named segment, of the strategy file_system"):
+        syncline.shared_handle(array)
+
+
 def test_a_child_of_fork_hands_on_what_its_parent_has_mapped():
     shared = mp.share_memory_(numpy.zeros(1000))
     context = mp.get_context("fork")
