@@ -21,9 +21,20 @@ def _files() -> list[str]:
     return names
 
 
+def held(collect: bool) -> tuple[int, int]:
+    """Descriptors and mappings, after garbage has been collected or not, which takes long."""
+    if collect:
+        gc.collect()
+    return _descriptors(), _mappings()
+
+
 def descriptors() -> int:
     """How many open files this process has, apart from those of segments that it keeps."""
     gc.collect()
+    return _descriptors()
+
+
+def _descriptors() -> int:
     names = _files()
     segments = sum("memfd:syncline" in name for name in names)
     idle = _syncline._idle_mappings()
@@ -33,6 +44,10 @@ def descriptors() -> int:
 def mappings() -> int:
     """How many mappings of shared arrays this process has, apart from those that it keeps."""
     gc.collect()
+    return _mappings()
+
+
+def _mappings() -> int:
     lines = pathlib.Path("/proc/self/maps").read_text().splitlines()
     mapped = sum("memfd:syncline" in line or "/dev/shm/syncline-" in line for line in lines)
     return mapped - _syncline._idle_mappings()
@@ -40,7 +55,6 @@ def mappings() -> int:
 
 def named_segments() -> list[str]:
     """The names of the segments of the strategy file_system, of all processes of this host."""
-    gc.collect()
     return [name for name in os.listdir("/dev/shm") if name.startswith("syncline-")]
 
 
