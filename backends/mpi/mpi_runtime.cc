@@ -169,9 +169,9 @@ void MpiRuntime::WarnOfLauncher() const {
                          library_->family() == MpiFamily::kStandardAbi;
   if (is_served) return;
   Log(LogLevel::kWarning,
-      absl::StrCat("initialising ", library_->Describe(), " in a process that a launcher of ",
-                   NameOf(*served), " has started: they may not find each other, and MPI_Init may ",
-                   "end the process. ", Advice(*library_)));
+      absl::StrCat("initialising ", library_->Describe(), " in a process whose launcher serves ",
+                   NameOf(*served), ": they may not find each other, and MPI_Init may end the ",
+                   "process. ", Advice(*library_)));
 }
 
 absl::Status MpiRuntime::Initialize(const Deadline& deadline) {
