@@ -388,10 +388,10 @@ def _reduce_connection(collector: pickling.Collector, connection: Any) -> pickli
     return type(connection), arguments
 
 
-def _reduce_queue(pickler: pickling.Pickler, queue: Any) -> pickling.Reduction:
+def _reduce_queue(collector: pickling.Collector, queue: Any) -> pickling.Reduction:
     """The queue of a message that outlives its sender: its descriptor is in the socket."""
     descriptor = os.dup(queue._queue.descriptor)
-    return tensor_queue._of_descriptor, (pickler.stand_in(descriptor), queue._timeout)
+    return tensor_queue._of_descriptor, (collector.stand_in(descriptor), queue._timeout)
 
 
 pickling.Pickler._reductions[tensor_queue.TensorQueue] = _reduce_queue
