@@ -4,6 +4,7 @@ import os
 import pathlib
 import subprocess
 import sys
+import tempfile
 
 import pytest
 
@@ -37,8 +38,11 @@ def start_by(family: str, folder: pathlib.Path):
     """Returns start(size, *command), which uses the launcher of that MPI implementation."""
 
     def start(size, *argv):
-        command, env = mpi_installations.command(family, size, list(argv), str(folder))
-        return finish(command, env | environment(folder))
+        # Jobs that begin at once in one folder fail where both make the same one below it: Open MPI
+        # takes a folder that has appeared meanwhile for an error.
+        own = pathlib.Path(tempfile.mkdtemp(dir=folder))
+        command, env = mpi_installations.command(family, size, list(argv), str(own))
+        return finish(command, env | environment(own))
 
     return start
 
