@@ -117,7 +117,8 @@ int Consume(TensorQueue& queue, Journal& journal, int self) {
       for (size_t i = 0; i < 2; ++i) {
         const Tensor& tensor = message->tensors[i];
         is_whole = is_whole && tensor.nbytes() == content[i].size() * 8 &&
-                   std::memcmp(tensor.data(), content[i].data(), tensor.nbytes()) == 0;
+                   (tensor.nbytes() == 0 ||
+                    std::memcmp(tensor.data(), content[i].data(), tensor.nbytes()) == 0);
       }
     }
     if (!is_whole) {
