@@ -55,7 +55,7 @@ def _substituted(text: str) -> str:
     # Scripts that are run with -E would not find the package.
     text = re.sub(r"\[sys\.executable,\s*'-E', ", "[sys.executable, ", text)
     text = text.replace("from test._test_multiprocessing", "from _test_multiprocessing")
-    return text.replace("'test.mp_preload'", "'mp_preload'")
+    return re.sub(r"(['\"])test\.mp_preload\1", r"\1mp_preload\1", text)
 
 
 def run(folder: pathlib.Path, source: pathlib.Path, method: str, names: list[str], limit: float):
