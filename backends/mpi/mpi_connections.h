@@ -30,8 +30,8 @@ namespace syncline::mpi {
 
 // One rank's connections. MPI itself says nothing of a rank that has left or died: a rank that
 // leaves or fails sends every other a control message, on a communicator of their own, and dead
-// processes of this host are found by their
-// pidfds, those of others by the store. Waits look for both: see Check.
+// processes of this host are found by their pidfds, those of others by the store. Waits look for
+// both: see Check.
 //
 // Thread-safe. Owns the communicators. They are freed once all ranks have left, as what a rank has
 // still to receive would otherwise reach a later communicator of the same number; and never after a

@@ -5,14 +5,13 @@
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
 #include "syncline/backend_registry.h"
 #include "syncline/status.h"
 
 namespace syncline::group {
 namespace {
-
-using Backends = std::map<DeviceType, std::string>;
 
 absl::StatusOr<DeviceType> ParseDevice(absl::string_view name) {
   if (name == "cpu") return DeviceType::kCpu;
@@ -53,6 +52,12 @@ absl::StatusOr<Backends> ParseBackendSpec(absl::string_view spec) {
     }
   }
   return backends;
+}
+
+std::string SerializeBackendSpec(const Backends& backends) {
+  return absl::StrJoin(backends, ",", [](std::string* out, const Backends::value_type& item) {
+    absl::StrAppend(out, item.first == DeviceType::kCpu ? "cpu:" : "cuda:", item.second);
+  });
 }
 
 }  // namespace syncline::group

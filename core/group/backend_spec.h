@@ -11,10 +11,15 @@
 
 namespace syncline::group {
 
+using Backends = std::map<DeviceType, std::string>;
+
 // The backend of each device type that `spec` serves. A single name serves every device of its
 // capabilities. In any case, spaces ignored. ArgumentError that says what would be right if a
 // backend is not known or does not serve its device, or a device is not known or named twice.
-absl::StatusOr<std::map<DeviceType, std::string>> ParseBackendSpec(absl::string_view spec);
+absl::StatusOr<Backends> ParseBackendSpec(absl::string_view spec);
+
+// "cpu:gloo,cuda:nccl", without spaces: the same text for all spellings of one spec.
+std::string SerializeBackendSpec(const Backends& backends);
 
 }  // namespace syncline::group
 

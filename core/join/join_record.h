@@ -21,7 +21,7 @@ struct JoinRecord {
   // kServer: the process hosts the store, which ends with it.
   StoreConfig::Role role = StoreConfig::Role::kClient;
   Peer peer;                  // The process itself.
-  std::string backend = "-";  // Of the world, in lower case and without spaces; "-": none was said.
+  std::string backend = "-";  // Of the world, as SerializeBackendSpec; "-": none was said.
 
   // One line, as it stands in the store: "RANK server|client BACKEND PEER".
   std::string Serialize() const;

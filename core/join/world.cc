@@ -158,8 +158,11 @@ absl::StatusOr<std::shared_ptr<World>> World::Join(WorldOptions options, const O
     store = std::make_shared<PrefixStore>(absl::StrCat("world/", options.group_name), store);
   }
   // From here on the ranks meet: everything before is this process's own reading of its options.
+  // Ranks may spell one spec in different ways.
+  SYNCLINE_ASSIGN_OR_RETURN(const group::Backends backends,
+                            group::ParseBackendSpec(options.backend));
   const join::JoinProtocol::Request request = {options.rank, options.size, opened.role,
-                                               absl::AsciiStrToLower(options.backend)};
+                                               group::SerializeBackendSpec(backends)};
   SYNCLINE_ASSIGN_OR_RETURN(join::JoinProtocol joined,
                             join::JoinProtocol::Join(store, request, deadline));
   std::shared_ptr<World> world(

@@ -117,6 +117,20 @@ TEST_F(AgainTest, AfterAConnectionThatFailedAllMayJoinAgain) {
   ExpectAllJoin(2);
 }
 
+TEST_F(AgainTest, RanksMaySpellOneBackendInDifferentWays) {
+  const std::vector<std::string> spellings = {"local", "cpu:local", " CPU: Local"};
+  for (const absl::Status& status : RunRanks(3, [&](int rank) -> absl::Status {
+         WorldOptions options = At(rank, 3);
+         options.backend = spellings[rank];
+         SYNCLINE_ASSIGN_OR_RETURN(auto world, World::Init(options));
+         SYNCLINE_RETURN_IF_ERROR(world->group()->Barrier());
+         world->Close();
+         return absl::OkStatus();
+       })) {
+    EXPECT_TRUE(status.ok()) << status;
+  }
+}
+
 TEST_F(AgainTest, AfterDifferentBackendsAllMayJoinAgain) {
   for (const absl::Status& status : RunRanks(3, [&](int rank) {
          WorldOptions options = At(rank, 3, absl::Minutes(10));
