@@ -3,9 +3,9 @@
     ./bazelw run //benchmarks:tensor_queue
 
 One producer, one consumer, both of this host, all systems in turns. The producer makes a new
-array each time, as a data loader does; at most WINDOW of them are under way. Prints a table in Markdown:
-arrays per second, bytes per second and how often TensorQueue's rate each one has, in medians of
-ROUNDS rounds.
+array each time, as a data loader does; at most WINDOW of them are under way. Prints a table in
+Markdown: arrays per second, bytes per second and how often TensorQueue's rate each one has, in
+medians of ROUNDS rounds.
 """
 
 from __future__ import annotations
