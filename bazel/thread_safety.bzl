@@ -29,7 +29,10 @@ def _precompiled_header_impl(ctx):
     context = _compilation_context(ctx.attr.deps)
     output = ctx.actions.declare_file(ctx.label.name + ".pch")
     options = _options(ctx, context, [])
-    options.add_all(["-x", "c++-header", "-fpch-instantiate-templates", ctx.file.hdr, "-o", output])
+    options.add_all(["-x", "c++-header", "-fpch-instantiate-templates"])
+
+    # Bazel compares contents: a header that was checked out once more, with another time, is the same header.
+    options.add_all(["-Xclang", "-fno-pch-timestamp", ctx.file.hdr, "-o", output])
     ctx.actions.run(
         arguments = [options],
         executable = ctx.executable._clang,
