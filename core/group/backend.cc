@@ -8,7 +8,9 @@ Capabilities Capabilities::All() {
   Capabilities all;
   for (OpKind kind : AllOpKinds()) all.ops.insert(kind);
   for (DType dtype : AllDTypes()) all.move_dtypes.insert(dtype);
-  all.reduce_dtypes = all.move_dtypes;
+  for (DType dtype : AllDTypes()) {
+    if (!IsFloat8(dtype)) all.reduce_dtypes.insert(dtype);
+  }
   return all;
 }
 

@@ -6,6 +6,7 @@
 #include "syncline/deadline.h"
 #include "syncline/interrupt.h"
 #include "syncline/status.h"
+#include "syncline/stream.h"
 
 namespace syncline {
 namespace {
@@ -21,11 +22,39 @@ Work::State StateFor(const absl::Status& status) {
 
 }  // namespace
 
-absl::Status Work::Wait(absl::Duration timeout) {
+absl::Status Work::Wait(std::optional<absl::Duration> timeout) {
+  if (timeout.has_value()) return Synchronize(*timeout);
   if (fork_guard_.InChild()) return LostToChild();
+  std::shared_ptr<Completion::Handle> handle;
+  Device device;
+  {
+    absl::MutexLock lock(&mutex_);
+    const auto is_known = [this]() ABSL_SHARED_LOCKS_REQUIRED(mutex_) {
+      return IsFinal(state_) || handle_ != nullptr;
+    };
+    if (!Deadline(absl::InfiniteDuration())
+             .AwaitInterruptibly(mutex_, absl::Condition(&is_known))) {
+      return Annotate(Interruption(),
+                      absl::StrCat(description_, " goes on, the wait for it has ended"));
+    }
+    // Also of an operation that has succeeded: the current stream may be behind the device.
+    if (handle_ == nullptr || (IsFinal(state_) && !status_.ok())) return status_;
+    handle = handle_;
+    device = device_;
+  }
+  return handle->EnqueueWait(CurrentStream(device));
+}
+
+absl::Status Work::Synchronize(absl::Duration timeout) {
+  if (fork_guard_.InChild()) return LostToChild();
+  const Deadline deadline(timeout);
+  if (const auto handle = this->handle()) {
+    // Its end finishes this work, on this thread or on another one.
+    handle->Wait(deadline).IgnoreError();
+  }
   absl::MutexLock lock(&mutex_);
   const auto finished = [this]() ABSL_SHARED_LOCKS_REQUIRED(mutex_) { return IsFinal(state_); };
-  if (Deadline(timeout).AwaitInterruptibly(mutex_, absl::Condition(&finished))) return status_;
+  if (deadline.AwaitInterruptibly(mutex_, absl::Condition(&finished))) return status_;
   SYNCLINE_RETURN_IF_ERROR(
       Annotate(Interruption(), absl::StrCat(description_, " goes on, the wait for it has ended")));
   return TimeoutError(absl::StrCat(
@@ -34,7 +63,17 @@ absl::Status Work::Wait(absl::Duration timeout) {
       " and goes on until its own deadline: wait again, or wait longer"));
 }
 
-bool Work::IsCompleted() const { return IsFinal(state()); }
+bool Work::IsCompleted() const {
+  if (fork_guard_.InChild()) return true;
+  const auto handle = this->handle();
+  if (handle != nullptr) handle->IsDone();  // Which finishes this work.
+  return IsFinal(state());
+}
+
+std::shared_ptr<Completion::Handle> Work::handle() const {
+  absl::MutexLock lock(&mutex_);
+  return IsFinal(state_) ? nullptr : handle_;
+}
 
 Work::State Work::state() const {
   if (fork_guard_.InChild()) return State::kFailed;
@@ -72,6 +111,12 @@ void Work::Start() {
   absl::MutexLock lock(&mutex_);
   ABSL_ASSERT(state_ == State::kPending);
   state_ = State::kRunning;
+}
+
+void Work::Enqueued(const Device& device, std::shared_ptr<Completion::Handle> handle) {
+  absl::MutexLock lock(&mutex_);
+  device_ = device;
+  handle_ = std::move(handle);
 }
 
 int Work::source_rank() const {

@@ -14,8 +14,10 @@
 namespace syncline {
 namespace {
 
-// Since DLPack 0.8; the header that we build with may be older than the producer's.
+// Since DLPack 0.8 and 1.1; the header that we build with may be older than the producer's.
 constexpr uint8_t kBoolCode = 6;
+constexpr uint8_t kFloat8E4M3Code = 10;
+constexpr uint8_t kFloat8E5M2Code = 12;
 
 // What DLPack calls each element type: {code, bits}.
 struct Row {
@@ -25,14 +27,23 @@ struct Row {
 };
 
 constexpr Row kRows[] = {
-    {DType::kBool, kBoolCode, 8},          {DType::kInt8, kDLInt, 8},
-    {DType::kInt16, kDLInt, 16},           {DType::kInt32, kDLInt, 32},
-    {DType::kInt64, kDLInt, 64},           {DType::kUInt8, kDLUInt, 8},
-    {DType::kUInt16, kDLUInt, 16},         {DType::kUInt32, kDLUInt, 32},
-    {DType::kUInt64, kDLUInt, 64},         {DType::kFloat16, kDLFloat, 16},
-    {DType::kBFloat16, kDLBfloat, 16},     {DType::kFloat32, kDLFloat, 32},
-    {DType::kFloat64, kDLFloat, 64},       {DType::kComplex64, kDLComplex, 64},
+    {DType::kBool, kBoolCode, 8},
+    {DType::kInt8, kDLInt, 8},
+    {DType::kInt16, kDLInt, 16},
+    {DType::kInt32, kDLInt, 32},
+    {DType::kInt64, kDLInt, 64},
+    {DType::kUInt8, kDLUInt, 8},
+    {DType::kUInt16, kDLUInt, 16},
+    {DType::kUInt32, kDLUInt, 32},
+    {DType::kUInt64, kDLUInt, 64},
+    {DType::kFloat16, kDLFloat, 16},
+    {DType::kBFloat16, kDLBfloat, 16},
+    {DType::kFloat32, kDLFloat, 32},
+    {DType::kFloat64, kDLFloat, 64},
+    {DType::kComplex64, kDLComplex, 64},
     {DType::kComplex128, kDLComplex, 128},
+    {DType::kFloat8E4M3, kFloat8E4M3Code, 8},
+    {DType::kFloat8E5M2, kFloat8E5M2Code, 8},
 };
 
 absl::StatusOr<DType> FromDLDataType(const DLDataType& type) {
@@ -43,7 +54,7 @@ absl::StatusOr<DType> FromDLDataType(const DLDataType& type) {
                                     " bits, ", type.lanes,
                                     " lanes) is not known; convert the array to one of: bool, "
                                     "int8...uint64, float16, bfloat16, float32, float64, "
-                                    "complex64, complex128"));
+                                    "complex64, complex128, float8_e4m3fn, float8_e5m2"));
 }
 
 DLDataType ToDLDataType(DType dtype) {

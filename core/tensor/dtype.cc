@@ -19,7 +19,7 @@ struct Row {
 };
 
 // In the order of DType's values, so that a value is its row's index.
-constexpr std::array<Row, 15> kRows = {{
+constexpr std::array<Row, 17> kRows = {{
     {DType::kBool, "bool", Category::kBool},
     {DType::kInt8, "int8", Category::kInteger},
     {DType::kInt16, "int16", Category::kInteger},
@@ -35,6 +35,8 @@ constexpr std::array<Row, 15> kRows = {{
     {DType::kFloat64, "float64", Category::kFloating},
     {DType::kComplex64, "complex64", Category::kComplex},
     {DType::kComplex128, "complex128", Category::kComplex},
+    {DType::kFloat8E4M3, "float8_e4m3fn", Category::kFloating},
+    {DType::kFloat8E5M2, "float8_e5m2", Category::kFloating},
 }};
 
 constexpr bool IsOrdered() {
@@ -70,6 +72,8 @@ absl::StatusOr<DType> ParseDType(absl::string_view name) {
 }
 
 bool IsInteger(DType dtype) { return RowOf(dtype).category == Category::kInteger; }
+
+bool IsFloat8(DType dtype) { return dtype == DType::kFloat8E4M3 || dtype == DType::kFloat8E5M2; }
 
 bool IsFloating(DType dtype) { return RowOf(dtype).category == Category::kFloating; }
 

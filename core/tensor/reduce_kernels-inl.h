@@ -335,6 +335,9 @@ void Run(DType dtype, ReduceOp op, Args... args) {
     case DType::kComplex64:
     case DType::kComplex128:
       return;  // Lowered to other types.
+    case DType::kFloat8E4M3:
+    case DType::kFloat8E5M2:
+      return;  // Not reduced here, see CanReduce.
   }
 }
 
@@ -372,6 +375,8 @@ inline Divider DividerOf(DType dtype, From from) {
     case DType::kBool:
     case DType::kComplex64:
     case DType::kComplex128:
+    case DType::kFloat8E4M3:
+    case DType::kFloat8E5M2:
       break;
   }
   return nullptr;

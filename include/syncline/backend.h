@@ -20,6 +20,7 @@
 #include "syncline/op_kind.h"
 #include "syncline/peer.h"
 #include "syncline/store.h"
+#include "syncline/stream.h"
 
 namespace syncline {
 
@@ -30,7 +31,11 @@ struct Capabilities {
   EnumSet<DType> reduce_dtypes;  // Of those that reduce, where CheckReduction allows it.
   EnumSet<DeviceType> devices = {DeviceType::kCpu};
 
-  // Every operation, on the CPU, of every type.
+  // Whether calls on tensors of a device are work of the device's streams: Run returns once it is
+  // enqueued behind CallContext::caller, with a Completion whose handle is_stream_ordered.
+  bool is_stream_ordered = false;
+
+  // Every operation, on the CPU, of every type; reductions of all types but those of eight bits.
   static Capabilities All();
 };
 
@@ -46,6 +51,9 @@ struct CallContext {
   // is built on another one can have it compare more than the arguments.
   uint64_t salt = 0;
   MismatchCheck mismatch_check = MismatchCheck::kOn;
+  // Where the tensors of a call on a device are ready; null for tensors of the CPU. Valid during
+  // the call alone.
+  const CallerStream* caller = nullptr;
   // The record of the call. BlockingBackend sees to it for the function of a backend.
   const Collective* collective = nullptr;
 };

@@ -6,8 +6,11 @@
 #include <memory>
 #include <utility>
 
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "syncline/deadline.h"
+#include "syncline/status.h"
+#include "syncline/stream.h"
 
 namespace syncline {
 
@@ -32,6 +35,17 @@ class Completion {
     // Calls `callback` once with the outcome: at once if the call has ended, else on the thread
     // that ends it, with no lock held. The callback must not block.
     virtual void OnDone(std::function<void(const absl::StatusOr<int>&)> callback) = 0;
+
+    // Whether the call is work of a device's streams, so that EnqueueWait can be called.
+    virtual bool is_stream_ordered() const { return false; }
+
+    // Makes work that is enqueued on `stream` from now on begin after the call's. Does not wait
+    // for it: that the call has ended well is known once IsDone says so. The error of the call if
+    // it has failed already.
+    virtual absl::Status EnqueueWait(const Stream& stream) {
+      static_cast<void>(stream);
+      return UnsupportedError("the call is not work of a stream: wait for it");
+    }
   };
 
   // Done; `source` is the rank that sent, for a receive.

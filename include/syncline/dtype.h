@@ -29,6 +29,10 @@ enum class DType {
   kFloat64,
   kComplex64,
   kComplex128,
+  // Eight bits, as NVIDIA, Arm and Intel define them (https://arxiv.org/abs/2209.05433): four of
+  // the exponent, without infinities, or five.
+  kFloat8E4M3,
+  kFloat8E5M2,
 };
 
 // All element types, in the order of their values.
@@ -36,12 +40,12 @@ absl::Span<const DType> AllDTypes();
 
 // Bytes of one element.
 inline size_t SizeOf(DType dtype) {
-  constexpr unsigned char kSizes[] = {1, 1, 2, 4, 8, 1, 2, 4, 8, 2, 2, 4, 8, 8, 16};
+  constexpr unsigned char kSizes[] = {1, 1, 2, 4, 8, 1, 2, 4, 8, 2, 2, 4, 8, 8, 16, 1, 1};
   SYNCLINE_DCHECK(static_cast<size_t>(dtype) < sizeof(kSizes));
   return kSizes[static_cast<size_t>(dtype)];
 }
 
-// The name in NumPy's spelling: "float32", "bfloat16", "bool".
+// The name in the spelling of NumPy and ml_dtypes: "float32", "bfloat16", "bool", "float8_e5m2".
 absl::string_view Name(DType dtype);
 
 // The inverse of Name; ArgumentError that lists the known names for any other text.
@@ -49,6 +53,7 @@ absl::StatusOr<DType> ParseDType(absl::string_view name);
 
 bool IsInteger(DType dtype);   // Signed and unsigned, not bool.
 bool IsFloating(DType dtype);  // Not complex.
+bool IsFloat8(DType dtype);    // Floating, of eight bits, which only some backends reduce.
 
 }  // namespace syncline
 

@@ -44,6 +44,7 @@
 #include "syncline/shared_memory.h"
 #include "syncline/status.h"
 #include "syncline/store.h"
+#include "syncline/stream.h"
 #include "syncline/subgroups.h"
 #include "syncline/tcp_store.h"
 #include "syncline/tensor.h"

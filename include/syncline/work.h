@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -14,6 +15,8 @@
 #include "absl/status/status.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
+#include "syncline/completion.h"
+#include "syncline/device.h"
 #include "syncline/fork.h"
 
 namespace syncline {
@@ -33,8 +36,14 @@ class Work {
   // Waits until the operation has finished and returns its outcome. If it has not finished within
   // `timeout` returns a TimeoutError, and an InterruptedError if this thread is interrupted; the
   // operation itself goes on until its own deadline.
-  absl::Status Wait(absl::Duration timeout = absl::InfiniteDuration());
+  //
+  // Of an operation on tensors of a device, Wait without a timeout makes this thread's current
+  // stream wait for it, see CurrentStream, and returns once that is enqueued: OK then does not say
+  // that the operation has succeeded. With a timeout, and by Synchronize, the host waits.
+  absl::Status Wait(std::optional<absl::Duration> timeout = std::nullopt);
+  absl::Status Synchronize(absl::Duration timeout = absl::InfiniteDuration());
 
+  // Whether the operation has finished. Asks the device where the operation is on its tensors.
   bool IsCompleted() const;
   State state() const;
 
@@ -55,10 +64,14 @@ class Work {
   // rank that sent, of a receive. It calls `settled` when the outcome is known to all, before the
   // callbacks, which may wait for what it does.
   void Start();
+  // The operation is under way on streams of `device`, and `handle` tells when it ends.
+  void Enqueued(const Device& device, std::shared_ptr<Completion::Handle> handle);
   void Finish(absl::Status status, int source = -1, absl::FunctionRef<void()> settled = [] {});
 
  private:
   absl::Status LostToChild() const;
+  // The handle of an operation on streams; null for others, and until it is under way.
+  std::shared_ptr<Completion::Handle> handle() const;
 
   const std::string description_;
   const ForkGuard fork_guard_;
@@ -67,6 +80,8 @@ class Work {
   absl::Status status_ ABSL_GUARDED_BY(mutex_);
   int source_ ABSL_GUARDED_BY(mutex_) = -1;
   std::vector<std::function<void(const absl::Status&)>> callbacks_ ABSL_GUARDED_BY(mutex_);
+  Device device_ ABSL_GUARDED_BY(mutex_);  // Of handle_.
+  std::shared_ptr<Completion::Handle> handle_ ABSL_GUARDED_BY(mutex_);
 };
 
 }  // namespace syncline

@@ -1,0 +1,123 @@
+// The devices of this process: memory, streams, events and copies, over CUDA's driver API.
+#ifndef SYNCLINE_CORE_DEVICE_DEVICE_RUNTIME_H_
+#define SYNCLINE_CORE_DEVICE_DEVICE_RUNTIME_H_
+
+#include <cstddef>
+#include <memory>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "syncline/deadline.h"
+#include "syncline/device.h"
+#include "syncline/stream.h"
+
+namespace syncline::device {
+
+class Kernels;  // kernels.h
+
+// A point in the work of a stream, from DeviceRuntime::Record. Thread-safe. Whoever holds it may
+// ask, and have streams wait for it, at any time; the last one to let go gives it back for reuse.
+class Event {
+ public:
+  virtual ~Event() = default;
+
+  virtual const Device& device() const = 0;
+
+  // Whether all work before the event has ended. The error of the device if that has failed.
+  virtual absl::StatusOr<bool> IsDone() const = 0;
+
+  // Makes work that is enqueued on `stream` from now on, which may be another device's, begin after
+  // the event. Does not wait.
+  virtual absl::Status EnqueueWait(const Stream& stream) const = 0;
+};
+
+// What the process can do with its devices. There is one runtime, of the driver library that the
+// process has loaded already, or else of the one that is found first: SYNCLINE_CUDA_LIBRARY, then
+// libcuda.so.1. Tests set the former to a library that simulates devices (testing/fake_cuda).
+//
+// Thread-safe. Functions make the primary context of a device, which torch, JAX, CuPy and CUDA's
+// runtime share, current for their own duration, and leave the calling thread's context as it was.
+// Errors are BackendErrors with the driver's name of the error and the device, and ArgumentErrors
+// for a device that the process does not have. No function waits for the device, unless it says so.
+class DeviceRuntime {
+ public:
+  virtual ~DeviceRuntime() = default;
+
+  // The runtime, which lives as long as the process. UnsupportedError that says why, where there is
+  // no driver library, no device, or where the process was forked after the first call. The answer
+  // stays the same: the machine is asked once.
+  static absl::StatusOr<DeviceRuntime*> Get();
+
+  // Whether Get was called and there is a runtime: for code that must not load the driver.
+  static bool IsLoaded();
+
+  virtual int device_count() const = 0;
+
+  // Of the driver, as CUDA counts: 13000 for 13.0.
+  virtual int driver_version() const = 0;
+
+  // Our kernels on `device`. UnsupportedError that says what is missing: a newer driver.
+  virtual absl::StatusOr<const Kernels*> KernelsOf(const Device& device) = 0;
+
+  // The device whose memory `address` is in. Memory of the host, pinned or not, is the CPU's.
+  virtual absl::StatusOr<Device> DeviceOf(const void* address) = 0;
+
+  // Memory of `device`, 256-byte aligned and not set to anything, which is given back when the last
+  // owner lets go of it: its work must have ended then. `bytes` may be 0.
+  virtual absl::StatusOr<std::shared_ptr<void>> Allocate(const Device& device, size_t bytes) = 0;
+
+  // The same of page-locked memory of the host, which all devices reach.
+  virtual absl::StatusOr<std::shared_ptr<void>> AllocatePinned(size_t bytes) = 0;
+
+  // A new stream, which does not wait for the default stream, and which is destroyed by its last
+  // owner: work on it goes on until it has ended. kHigh lets its kernels go first.
+  enum class Priority { kDefault, kHigh };
+  virtual absl::StatusOr<std::shared_ptr<const Stream>> MakeStream(
+      const Device& device, Priority priority = Priority::kDefault) = 0;
+
+  // An event behind what has been enqueued on `stream` so far. While a graph is captured from the
+  // stream, the event is part of the capture, and its IsDone is an error.
+  virtual absl::StatusOr<std::shared_ptr<Event>> Record(const Stream& stream) = 0;
+
+  // Whether work on `stream` is at present captured into a graph, rather than done.
+  virtual absl::StatusOr<bool> IsCapturing(const Stream& stream) = 0;
+
+  // Enqueues a copy between any two of: memory of this or another device, of the host (copies of
+  // pageable memory may wait).
+  virtual absl::Status Copy(void* to, const void* from, size_t bytes, const Stream& stream) = 0;
+
+  // Enqueues that `bytes` bytes become `value`.
+  virtual absl::Status Fill(void* to, unsigned char value, size_t bytes, const Stream& stream) = 0;
+
+  // Waits on the host until what has been enqueued on `stream` so far has ended. TimeoutError at
+  // the deadline, InterruptedError if this thread is interrupted.
+  virtual absl::Status Synchronize(const Stream& stream, const Deadline& deadline) = 0;
+
+  // Makes the primary context of `device` current on this thread; what was current becomes so again
+  // when the scope ends. For libraries that work on the current device, such as NCCL.
+  class ContextScope {
+   public:
+    ContextScope(DeviceRuntime& runtime, const Device& device)
+        : runtime_(runtime), status_(runtime.PushContext(device)) {}
+    ~ContextScope() {
+      if (status_.ok()) runtime_.PopContext();
+    }
+    ContextScope(const ContextScope&) = delete;
+    ContextScope& operator=(const ContextScope&) = delete;
+
+    // Whether the context is current.
+    const absl::Status& status() const { return status_; }
+
+   private:
+    DeviceRuntime& runtime_;
+    const absl::Status status_;
+  };
+
+ protected:
+  virtual absl::Status PushContext(const Device& device) = 0;
+  virtual void PopContext() = 0;
+};
+
+}  // namespace syncline::device
+
+#endif  // SYNCLINE_CORE_DEVICE_DEVICE_RUNTIME_H_

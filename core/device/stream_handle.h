@@ -1,0 +1,81 @@
+// A call that has been enqueued on streams, as a Completion::Handle.
+#ifndef SYNCLINE_CORE_DEVICE_STREAM_HANDLE_H_
+#define SYNCLINE_CORE_DEVICE_STREAM_HANDLE_H_
+
+#include <functional>
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/synchronization/mutex.h"
+#include "core/device/device_runtime.h"
+#include "syncline/completion.h"
+#include "syncline/deadline.h"
+
+namespace syncline::device {
+
+// A call whose work ends with an event. Somebody has to ask: IsDone and Wait do, and a thread that
+// serves OnDone calls Poll, such as a StreamWatcher's. Thread-safe.
+class StreamHandle : public Completion::Handle {
+ public:
+  // `source` is the outcome of a call that succeeds: the rank that sent, for a receive, else 0.
+  explicit StreamHandle(std::shared_ptr<const Event> end, int source = 0)
+      : end_(std::move(end)), source_(source) {}
+
+  // Asks the device. Returns whether the call has ended; it may end in Poll, which calls back then.
+  bool Poll();
+
+  // Ends the call with `outcome` unless it has ended.
+  void End(const absl::StatusOr<int>& outcome);
+
+  absl::StatusOr<int> Wait(const Deadline& deadline) override;
+  bool IsDone() const override;
+  void OnDone(std::function<void(const absl::StatusOr<int>&)> callback) override;
+  bool is_stream_ordered() const override { return true; }
+  absl::Status EnqueueWait(const Stream& stream) override;
+
+ protected:
+  // What the outcome depends on besides the device, once that is done: OK or the error of the call,
+  // or nothing while it is not known. Called without locks, possibly by several threads at once.
+  virtual std::optional<absl::Status> Verdict() { return absl::OkStatus(); }
+
+ private:
+  bool HasEnded() const;
+
+  const std::shared_ptr<const Event> end_;
+  const int source_;
+  mutable absl::Mutex mutex_;
+  std::optional<absl::StatusOr<int>> outcome_ ABSL_GUARDED_BY(mutex_);
+  std::vector<std::function<void(const absl::StatusOr<int>&)>> callbacks_ ABSL_GUARDED_BY(mutex_);
+};
+
+// Ends the calls that it is given when their work ends, or at their deadlines, with a TimeoutError.
+// One thread serves all of a process, and sleeps while there is no call. Thread-safe.
+class StreamWatcher {
+ public:
+  // The one of the process, which lives as long.
+  static StreamWatcher& Get();
+
+  // Polls `handle` until it has ended. BackendError if no thread can be started.
+  absl::Status Watch(std::shared_ptr<StreamHandle> handle, const Deadline& deadline);
+
+ private:
+  struct Watched {
+    std::shared_ptr<StreamHandle> handle;
+    Deadline deadline;
+  };
+
+  StreamWatcher() = default;
+  void Loop();
+
+  absl::Mutex mutex_;
+  bool has_thread_ ABSL_GUARDED_BY(mutex_) = false;
+  std::vector<Watched> added_ ABSL_GUARDED_BY(mutex_);
+};
+
+}  // namespace syncline::device
+
+#endif  // SYNCLINE_CORE_DEVICE_STREAM_HANDLE_H_
