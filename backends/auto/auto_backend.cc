@@ -80,7 +80,8 @@ absl::StatusOr<std::shared_ptr<Backend>> MakeAuto(const BackendConfig& config) {
   return std::make_shared<ChosenBackend>(std::move(chosen));
 }
 
-const BackendRegistry::Registration kAuto("auto", {Capabilities::All(), &MakeAuto});
+const BackendRegistry::Registration kAuto("auto", {Capabilities::AllThroughHost(), &MakeAuto,
+                                                   nullptr, "nccl"});
 
 }  // namespace
 }  // namespace syncline::auto_backend

@@ -15,7 +15,7 @@ absl::StatusOr<std::shared_ptr<Backend>> MakeGloo(const BackendConfig& config) {
   return backend;
 }
 
-const BackendRegistry::Registration kGloo("gloo", {Capabilities::All(), &MakeGloo});
+const BackendRegistry::Registration kGloo("gloo", {Capabilities::AllThroughHost(), &MakeGloo});
 
 }  // namespace
 

@@ -121,7 +121,7 @@ absl::StatusOr<std::shared_ptr<Backend>> MakeLocal(const BackendConfig& config) 
   return std::make_shared<LocalBackend>(std::move(group), config.rank);
 }
 
-const BackendRegistry::Registration kLocal("local", {Capabilities::All(), &MakeLocal});
+const BackendRegistry::Registration kLocal("local", {Capabilities::AllThroughHost(), &MakeLocal});
 
 }  // namespace
 }  // namespace syncline::local

@@ -158,7 +158,8 @@ absl::Status CheckMpi() {
   return MpiLibrary::Get().status();
 }
 
-const BackendRegistry::Registration kMpi("mpi", {Capabilities::All(), &MakeMpi, &CheckMpi});
+const BackendRegistry::Registration kMpi("mpi",
+                                         {Capabilities::AllThroughHost(), &MakeMpi, &CheckMpi});
 
 }  // namespace
 }  // namespace syncline::mpi

@@ -251,7 +251,7 @@ absl::StatusOr<std::shared_ptr<Backend>> MakeShm(const BackendConfig& config) {
   return backend;
 }
 
-const BackendRegistry::Registration kShm("shm", {Capabilities::All(), &MakeShm});
+const BackendRegistry::Registration kShm("shm", {Capabilities::AllThroughHost(), &MakeShm});
 
 }  // namespace
 }  // namespace syncline::shm

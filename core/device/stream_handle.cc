@@ -83,6 +83,9 @@ absl::Status StreamHandle::EnqueueWait(const Stream& stream) {
     absl::MutexLock lock(&mutex_);
     if (outcome_.has_value() && !outcome_->ok()) return outcome_->status();
   }
+  for (const Device& other : others_) {
+    SYNCLINE_RETURN_IF_ERROR(end_->EnqueueWait(CurrentStream(other)));
+  }
   return end_->EnqueueWait(stream);
 }
 

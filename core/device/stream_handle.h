@@ -5,6 +5,7 @@
 #include <functional>
 #include <memory>
 #include <optional>
+#include <utility>
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
@@ -14,6 +15,7 @@
 #include "core/device/device_runtime.h"
 #include "syncline/completion.h"
 #include "syncline/deadline.h"
+#include "syncline/device.h"
 
 namespace syncline::device {
 
@@ -22,8 +24,11 @@ namespace syncline::device {
 class StreamHandle : public Completion::Handle {
  public:
   // `source` is the outcome of a call that succeeds: the rank that sent, for a receive, else 0.
-  explicit StreamHandle(std::shared_ptr<const Event> end, int source = 0)
-      : end_(std::move(end)), source_(source) {}
+  // `others` are devices besides that of the event which have tensors of the call: their current
+  // streams wait for it too, with the one that EnqueueWait is told.
+  explicit StreamHandle(std::shared_ptr<const Event> end, int source = 0,
+                        std::vector<Device> others = {})
+      : end_(std::move(end)), source_(source), others_(std::move(others)) {}
 
   // Asks the device. Returns whether the call has ended; it may end in Poll, which calls back then.
   bool Poll();
@@ -47,6 +52,7 @@ class StreamHandle : public Completion::Handle {
 
   const std::shared_ptr<const Event> end_;
   const int source_;
+  const std::vector<Device> others_;
   mutable absl::Mutex mutex_;
   std::optional<absl::StatusOr<int>> outcome_ ABSL_GUARDED_BY(mutex_);
   std::vector<std::function<void(const absl::StatusOr<int>&)>> callbacks_ ABSL_GUARDED_BY(mutex_);

@@ -14,6 +14,12 @@ Capabilities Capabilities::All() {
   return all;
 }
 
+Capabilities Capabilities::AllThroughHost() {
+  Capabilities all = All();
+  all.staged_devices.insert(DeviceType::kCuda);
+  return all;
+}
+
 absl::StatusOr<int> WaitFor(const Completion& completion, const Collective& collective,
                             const Deadline& deadline) {
   if (completion.handle() == nullptr) return completion.source();

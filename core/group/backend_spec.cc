@@ -19,12 +19,18 @@ absl::StatusOr<DeviceType> ParseDevice(absl::string_view name) {
   return ArgumentError(absl::StrCat("unknown device '", name, "'; choose one of: cpu, cuda"));
 }
 
+// Where they are, or through memory of the host.
+bool Serves(const BackendRegistry::Entry& entry, DeviceType device) {
+  return entry.capabilities.devices.count(device) != 0 ||
+         entry.capabilities.staged_devices.count(device) != 0;
+}
+
 absl::Status AddPair(absl::string_view pair, Backends& backends) {
   const std::pair<std::string, std::string> parts = absl::StrSplit(pair, absl::MaxSplits(':', 1));
   SYNCLINE_ASSIGN_OR_RETURN(const DeviceType device, ParseDevice(parts.first));
   SYNCLINE_ASSIGN_OR_RETURN(const BackendRegistry::Entry entry,
                             BackendRegistry::Find(parts.second));
-  if (entry.capabilities.devices.count(device) == 0) {
+  if (!Serves(entry, device)) {
     return ArgumentError(
         absl::StrCat("backend ", parts.second, " does not serve device ", parts.first));
   }
@@ -40,7 +46,9 @@ absl::StatusOr<Backends> ParseBackendSpec(absl::string_view spec) {
   Backends backends;
   if (text.find(':') == std::string::npos) {
     SYNCLINE_ASSIGN_OR_RETURN(const BackendRegistry::Entry entry, BackendRegistry::Find(text));
-    for (DeviceType device : entry.capabilities.devices) backends[device] = text;
+    for (DeviceType device : {DeviceType::kCpu, DeviceType::kCuda}) {
+      if (Serves(entry, device)) backends[device] = text;
+    }
     return backends;
   }
   for (absl::string_view pair : absl::StrSplit(text, ',')) {

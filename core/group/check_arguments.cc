@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/base/optimization.h"
 #include "absl/strings/str_cat.h"
 #include "absl/types/span.h"
 #include "core/tensor/tensor_checks.h"
@@ -59,6 +60,21 @@ absl::Status CheckTensor(const Tensor& tensor, Access needed, absl::string_view 
                                       "backend"));
   }
   return needed == Access::kReadWrite ? tensor::CheckWritable(tensor, what) : absl::OkStatus();
+}
+
+// All tensors of a call on a device are on the same one.
+absl::Status CheckOneDevice(const Collective& op) {
+  const Device device = op.tensor_device();
+  for (const auto list : {op.outputs, op.inputs}) {
+    for (size_t r = 0; r < list.size(); ++r) {
+      if (list[r].device() == device) continue;
+      return ArgumentError(absl::StrCat(list.data() == op.outputs.data() ? "outputs[" : "inputs[",
+                                        r, "] is on ", ToString(list[r].device()),
+                                        " and another tensor of the call on ", ToString(device),
+                                        ": one device is needed"));
+    }
+  }
+  return absl::OkStatus();
 }
 
 absl::Status CheckServed(const Collective& op, const Limits& limits) {
@@ -186,6 +202,9 @@ absl::Status CheckArguments(const Collective& collective, const Capabilities& ca
                             absl::string_view backend, int rank, int size) {
   const Limits limits = {capabilities, backend, rank, size};
   SYNCLINE_RETURN_IF_ERROR(CheckPeers(collective, limits));
+  if (ABSL_PREDICT_FALSE(collective.device() != DeviceType::kCpu)) {
+    SYNCLINE_RETURN_IF_ERROR(CheckOneDevice(collective));
+  }
   if (collective.kind != OpKind::kBarrier && collective.kind != OpKind::kAllToAll) {
     const Access needed = WritesTensor(collective, rank) ? Access::kReadWrite : Access::kReadOnly;
     SYNCLINE_RETURN_IF_ERROR(CheckTensor(*collective.tensor, needed, "the tensor", limits));

@@ -1,6 +1,7 @@
 #include "core/group/derived.h"
 
 #include <cstddef>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/types/span.h"
@@ -27,6 +28,12 @@ Tensors Column(const Tensors& tensors, size_t stride, size_t place) {
   return column;
 }
 
+// Adds a call on the user's tensors to those that a plan stands for.
+void AddSeparate(Plan& plan, Collective call) {
+  call.Own();
+  plan.separate.push_back(std::move(call));
+}
+
 // All but tensors[index].
 Tensors Without(const Tensors& tensors, size_t index) {
   Tensors others = tensors;
@@ -48,6 +55,7 @@ absl::StatusOr<Plan> BroadcastCoalesced(const Tensors& tensors, int root, int ra
   } else {
     plan.StorePacked(Plan::Location::kTensor, tensors);
   }
+  for (const Tensor& tensor : tensors) AddSeparate(plan, Collective::Broadcast(tensor, root));
   return plan;
 }
 
@@ -59,6 +67,9 @@ absl::StatusOr<Plan> AllReduceCoalesced(const Tensors& tensors, ReduceOp op, dou
             0, tensors);
   plan.LoadPacked(tensors);
   plan.StorePacked(Plan::Location::kTensor, tensors);
+  for (const Tensor& tensor : tensors) {
+    AddSeparate(plan, Collective::AllReduce(tensor, op, factor));
+  }
   return plan;
 }
 
@@ -72,6 +83,10 @@ absl::StatusOr<Plan> AllGatherCoalesced(const Tensors& outputs, const Tensors& i
   Plan plan(Collective::AllGather({}, inputs[0]), DType::kUInt8, TotalBytes(inputs), size, inputs);
   plan.LoadPacked(inputs);
   for (int r = 0; r < size; ++r) plan.StorePacked(r, Column(outputs, size, r));
+  for (size_t i = 0; i < inputs.size(); ++i) {
+    AddSeparate(plan, Collective::AllGather(absl::MakeConstSpan(outputs).subspan(i * size, size),
+                                            inputs[i]));
+  }
   return plan;
 }
 
@@ -89,6 +104,11 @@ absl::StatusOr<Plan> ReduceScatterCoalesced(const Tensors& outputs, const Tensor
             TotalCount(outputs), size, outputs);
   for (int r = 0; r < size; ++r) plan.LoadPacked(Column(inputs, size, r), r);
   plan.StorePacked(Plan::Location::kTensor, outputs);
+  for (size_t i = 0; i < outputs.size(); ++i) {
+    AddSeparate(plan,
+                Collective::ReduceScatter(
+                    outputs[i], absl::MakeConstSpan(inputs).subspan(i * size, size), op, factor));
+  }
   return plan;
 }
 

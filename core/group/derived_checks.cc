@@ -24,12 +24,23 @@ absl::Status CheckEach(const Tensors& tensors, absl::string_view what, Access ne
   for (size_t i = 0; i < tensors.size(); ++i) {
     const std::string item = absl::StrCat(what, "[", i, "]");
     SYNCLINE_RETURN_IF_ERROR(tensor::CheckContiguous(tensors[i], item));
-    if (tensors[i].device().type != DeviceType::kCpu) {
-      return ArgumentError(absl::StrCat(item, " is on ", ToString(tensors[i].device()),
-                                        ": operations on several tensors work on the CPU only"));
+    if (tensors[i].device().type != tensors[0].device().type) {
+      return ArgumentError(absl::StrCat(item, " is on ", ToString(tensors[i].device()), " but ",
+                                        what, "[0] is on ", ToString(tensors[0].device()),
+                                        ": devices of one type are needed"));
     }
     if (needed == Access::kReadWrite)
       SYNCLINE_RETURN_IF_ERROR(tensor::CheckWritable(tensors[i], item));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CheckOneDevice(const Tensors& tensors, absl::string_view what, const Device& device) {
+  for (size_t i = 0; i < tensors.size(); ++i) {
+    if (tensors[i].device() == device) continue;
+    return ArgumentError(absl::StrCat(what, "[", i, "] is on ", ToString(tensors[i].device()),
+                                      " and another tensor of the operation on ", ToString(device),
+                                      ": one device is needed"));
   }
   return absl::OkStatus();
 }

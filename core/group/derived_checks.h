@@ -9,14 +9,18 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/string_view.h"
+#include "syncline/device.h"
 #include "syncline/tensor.h"
 
 namespace syncline::group {
 
 using Tensors = std::vector<Tensor>;
 
-// At least one tensor; each contiguous, on the CPU, and writable if that is `needed`.
+// At least one tensor; each contiguous, on a device of one type, and writable if that is `needed`.
 absl::Status CheckEach(const Tensors& tensors, absl::string_view what, Access needed);
+
+// All tensors of an operation on one device.
+absl::Status CheckOneDevice(const Tensors& tensors, absl::string_view what, const Device& device);
 
 // All of one type; all of one type and size.
 absl::Status CheckOneType(const Tensors& tensors, absl::string_view what);

@@ -39,6 +39,11 @@ std::vector<std::string> NamesOf(const EnumSet<DType>& dtypes) {
   return names;
 }
 
+// Where they are, or through memory of the host.
+bool IsServed(const Capabilities& capabilities, DeviceType device) {
+  return capabilities.devices.count(device) != 0 || capabilities.staged_devices.count(device) != 0;
+}
+
 // What stands in the table for `served` of all types.
 std::string Cell(const EnumSet<DType>& served) {
   if (served.size() == AllDTypes().size()) return "all types";
@@ -46,7 +51,7 @@ std::string Cell(const EnumSet<DType>& served) {
 }
 
 std::string Cell(const Capabilities& capabilities, OpKind kind, DeviceType device) {
-  if (capabilities.devices.count(device) == 0 || capabilities.ops.count(kind) == 0) return "-";
+  if (!IsServed(capabilities, device) || capabilities.ops.count(kind) == 0) return "-";
   if (kind == OpKind::kBarrier) return "yes";
   return Cell(Reduces(kind) ? capabilities.reduce_dtypes : capabilities.move_dtypes);
 }
@@ -68,7 +73,7 @@ absl::StatusOr<std::vector<std::string>> Info::Operations(const std::string& bac
   SYNCLINE_ASSIGN_OR_RETURN(const BackendRegistry::Entry entry, BackendRegistry::Find(backend));
   SYNCLINE_ASSIGN_OR_RETURN(const DeviceType type, ParseDeviceType(device));
   std::vector<std::string> names;
-  if (entry.capabilities.devices.count(type) == 0) return names;
+  if (!IsServed(entry.capabilities, type)) return names;
   for (OpKind kind : entry.capabilities.ops) names.emplace_back(Name(kind));
   return names;
 }

@@ -73,7 +73,8 @@ void DoStore(const Collective& call, const Plan::Store& store) {
 Plan::Plan(Collective collective, DType dtype, int64_t count, int parts, Tensors user_tensors)
     : collective(std::move(collective)), has_buffers(true), count(count), parts(parts) {
   Collective& call = this->collective;
-  call.OwnTensor(Tensor(nullptr, dtype, {0}));
+  // On the device of the user's tensors, by which the backend is chosen.
+  call.OwnTensor(Tensor(nullptr, dtype, {0}, {}, user_tensors.front().device()));
   Tensors placeholders(parts, *call.tensor);
   if (call.kind == OpKind::kAllGather) {
     call.OwnOutputs(std::move(placeholders));

@@ -59,6 +59,9 @@ struct Plan {
   // that each rank has reduced before the call.
   int divisor = 1;
   std::vector<Store> stores;
+  // Calls on the user's tensors that do the same without buffers. For backends that carry out
+  // several at once, as NCCL does; empty if there are none.
+  std::vector<Collective> separate;
 
   // A load for each tensor, or a store to each, one after another from the beginning of a part.
   void LoadPacked(absl::Span<const Tensor> tensors, int part = Location::kTensor);

@@ -6,6 +6,7 @@
 #include <exception>
 #include <new>
 #include <numeric>
+#include <set>
 #include <utility>
 
 #include "absl/base/optimization.h"
@@ -15,6 +16,7 @@
 #include "absl/strings/strip.h"
 #include "core/base/env.h"
 #include "core/base/liveness.h"
+#include "core/device/device_runtime.h"
 #include "core/group/backend_spec.h"
 #include "core/group/check_arguments.h"
 #include "core/group/monitored_barrier.h"
@@ -58,6 +60,8 @@ absl::Status Concerning(const Collective& collective, uint64_t sequence, int ran
   return WithOrigin(ErrorOfKind(KindOf(error), absl::StrCat(collective.ToString(sequence), text)),
                     origin);
 }
+
+bool IsOnDevice(const Collective& collective) { return collective.device() != DeviceType::kCpu; }
 
 // Of a group that could not be made. The calls by which backends connect are none of the user's.
 absl::Status JoinError(const ProcessGroup::Options& options, const absl::Status& error) {
@@ -156,13 +160,27 @@ absl::StatusOr<std::vector<ProcessGroup::Impl::Served>> ProcessGroup::Impl::Conn
   for (const auto& [device, name] : of_device) devices[name].insert(device);
   std::vector<Served> backends;
   for (const auto& [name, served] : devices) {
-    SYNCLINE_ASSIGN_OR_RETURN(BackendRegistry::Entry entry, BackendRegistry::Find(name));
-    entry.capabilities.devices = served;
+    SYNCLINE_ASSIGN_OR_RETURN(const BackendRegistry::Entry entry, BackendRegistry::Find(name));
     config.store = std::make_shared<PrefixStore>(name, options.store);
     SYNCLINE_ASSIGN_OR_RETURN(auto backend, entry.make(config));
-    backends.push_back({name, std::move(entry.capabilities), std::move(backend)});
+    Served made = {name, entry.capabilities, served, std::move(backend), nullptr};
+    made.capabilities.devices = served;
+    made.capabilities.devices.erase(DeviceType::kCuda);
+    if (served.count(DeviceType::kCuda) != 0) {
+      config.store = std::make_shared<PrefixStore>(absl::StrCat(name, ".cuda"), options.store);
+      made.on_devices = group::MakeDeviceBackend(entry, made.backend, config);
+    }
+    backends.push_back(std::move(made));
   }
   return backends;
+}
+
+ProcessGroup::Impl::Impl(const Options& options, std::vector<Served> backends)
+    : options_(options), backends_(std::move(backends)) {
+  for (size_t i = 0; i < backends_.size(); ++i) {
+    queues_.push_back(std::make_unique<Queues>());
+    for (DeviceType device : backends_[i].devices) of_device_[static_cast<size_t>(device)] = i;
+  }
 }
 
 ProcessGroup::Impl::~Impl() {
@@ -216,7 +234,9 @@ absl::Status ProcessGroup::Impl::MonitoredBarrier(Timeout timeout) {
 absl::Status ProcessGroup::Impl::Run(const absl::StatusOr<group::Plan>& plan, Timeout timeout) {
   if (!plan.ok()) return plan.status();
   const auto body = [&](const CallContext& context) -> absl::StatusOr<Completion> {
-    SYNCLINE_RETURN_IF_ERROR(group::RunPlan(*plan, context, *BackendOf(plan->collective).backend));
+    const Served& served = BackendOf(plan->collective);
+    if (IsOnDevice(plan->collective)) return served.on_devices->RunPlan(*plan, context);
+    SYNCLINE_RETURN_IF_ERROR(group::RunPlan(*plan, context, *served.backend));
     return Completion();
   };
   return RunInTurn(plan->collective, timeout, body).status();
@@ -226,7 +246,11 @@ ProcessGroup::StartedWork ProcessGroup::Impl::Start(Collective collective, Timeo
   collective.Own();
   return StartInTurn(collective, timeout, [this](const CallContext& context) {
     const Collective& owned = *context.collective;
-    return BackendOf(owned).backend->Run(absl::MakeConstSpan(&owned, 1), context);
+    const Served& served = BackendOf(owned);
+    if (IsOnDevice(owned)) {
+      return served.on_devices->Run(absl::MakeConstSpan(&owned, 1), context);
+    }
+    return served.backend->Run(absl::MakeConstSpan(&owned, 1), context);
   });
 }
 
@@ -235,8 +259,9 @@ ProcessGroup::StartedWork ProcessGroup::Impl::Start(absl::StatusOr<group::Plan> 
   if (!plan.ok()) return plan.status();
   const auto shared = std::make_shared<const group::Plan>(*std::move(plan));
   const auto body = [this, shared](const CallContext& context) -> absl::StatusOr<Completion> {
-    SYNCLINE_RETURN_IF_ERROR(
-        group::RunPlan(*shared, context, *BackendOf(shared->collective).backend));
+    const Served& served = BackendOf(shared->collective);
+    if (IsOnDevice(shared->collective)) return served.on_devices->RunPlan(*shared, context);
+    SYNCLINE_RETURN_IF_ERROR(group::RunPlan(*shared, context, *served.backend));
     return Completion();
   };
   return StartInTurn(shared->collective, timeout, body);
@@ -245,6 +270,10 @@ ProcessGroup::StartedWork ProcessGroup::Impl::Start(absl::StatusOr<group::Plan> 
 absl::StatusOr<int> ProcessGroup::Impl::RunInTurn(const Collective& collective, Timeout timeout,
                                                   Body body) {
   SYNCLINE_RETURN_IF_ERROR(CheckUsable(collective, timeout));
+  std::optional<CallerStream> caller;
+  if (ABSL_PREDICT_FALSE(IsOnDevice(collective))) {
+    SYNCLINE_ASSIGN_OR_RETURN(caller, RecordCaller(collective));
+  }
   const Deadline deadline = Deadline::FromFirstWait(timeout.value_or(options_.timeout));
   bool has_begun = false;
   int source = 0;
@@ -253,11 +282,19 @@ absl::StatusOr<int> ProcessGroup::Impl::RunInTurn(const Collective& collective, 
     has_begun = true;
     CallContext context = ContextOf(sequence, deadline);
     context.collective = &collective;
+    if (ABSL_PREDICT_FALSE(caller.has_value())) context.caller = &*caller;
     const absl::StatusOr<Completion> completion = Execute(collective, context, body);
     if (ABSL_PREDICT_FALSE(!completion.ok())) return completion.status();
     if (ABSL_PREDICT_TRUE(completion->handle() == nullptr)) {
       source = completion->source();
       return absl::OkStatus();
+    }
+    if (caller.has_value() && completion->handle()->is_stream_ordered()) {
+      // The caller's stream waits, not the host.
+      EndLater(*completion, collective, context.sequence);
+      if (collective.kind == OpKind::kRecv) source = collective.peer;
+      const absl::Status waits = completion->handle()->EnqueueWait(caller->stream);
+      return waits.ok() ? waits : Failed(collective, context.sequence, waits);
     }
     const absl::StatusOr<int> outcome = WaitFor(*completion, collective, context.deadline);
     if (!outcome.ok()) return Failed(collective, context.sequence, outcome.status());
@@ -280,13 +317,22 @@ absl::StatusOr<int> ProcessGroup::Impl::RunInTurn(const Collective& collective, 
 ProcessGroup::StartedWork ProcessGroup::Impl::StartInTurn(const Collective& collective,
                                                           Timeout timeout, OwnedBody body) {
   SYNCLINE_RETURN_IF_ERROR(CheckUsable(collective, timeout));
+  std::shared_ptr<const CallerStream> caller;
+  if (IsOnDevice(collective)) {
+    SYNCLINE_ASSIGN_OR_RETURN(std::optional<CallerStream> recorded, RecordCaller(collective));
+    if (recorded.has_value() && BackendOf(collective).on_devices->is_stream_ordered()) {
+      return StartOnStreams(collective, timeout, *recorded, body);
+    }
+    if (recorded.has_value()) caller = std::make_shared<const CallerStream>(*std::move(recorded));
+  }
   const Deadline deadline(timeout.value_or(options_.timeout));
   std::shared_ptr<Work> work;
   absl::Status posted = QueueOf(collective)->Post([&](uint64_t sequence) {
     work = std::make_shared<Work>(collective.ToString(sequence));
-    return [this, work, context = ContextOf(sequence, deadline), collective,
+    return [this, work, context = ContextOf(sequence, deadline), collective, caller,
             body = std::move(body)]() mutable {
       context.collective = &collective;  // Which holds the tensors during the call.
+      context.caller = caller.get();
       work->Start();
       const auto completion = Execute(collective, context, body);
       if (completion.ok() && completion->handle() != nullptr) {
@@ -301,11 +347,74 @@ ProcessGroup::StartedWork ProcessGroup::Impl::StartInTurn(const Collective& coll
   return work;
 }
 
+ProcessGroup::StartedWork ProcessGroup::Impl::StartOnStreams(const Collective& collective,
+                                                             Timeout timeout,
+                                                             const CallerStream& caller,
+                                                             Body body) {
+  const Deadline deadline(timeout.value_or(options_.timeout));
+  std::shared_ptr<Work> work;
+  const auto enqueue = [&](uint64_t sequence) -> absl::Status {
+    work = std::make_shared<Work>(collective.ToString(sequence));
+    CallContext context = ContextOf(sequence, deadline);
+    context.collective = &collective;
+    context.caller = &caller;
+    work->Start();
+    const auto completion = Execute(collective, context, body);
+    if (completion.ok() && completion->handle() != nullptr) {
+      FinishLater(*completion, collective, sequence, work);
+    } else {
+      work->Finish(completion.status());
+    }
+    return absl::OkStatus();
+  };
+  const absl::Status ran = QueueOf(collective)->Run(deadline, enqueue);
+  if (work == nullptr) return Concluded(Annotate(ran, Speaker(collective.name())));
+  return work;
+}
+
+absl::StatusOr<std::optional<CallerStream>> ProcessGroup::Impl::RecordCaller(
+    const Collective& collective) const {
+  if (!BackendOf(collective).on_devices->needs_caller()) return std::nullopt;
+  SYNCLINE_ASSIGN_OR_RETURN(device::DeviceRuntime* const runtime, device::DeviceRuntime::Get());
+  const Device device = collective.tensor_device();
+  CallerStream caller = {CurrentStream(device), nullptr, {}};
+  SYNCLINE_ASSIGN_OR_RETURN(caller.ready, runtime->Record(caller.stream));
+  if (collective.user_tensors == nullptr) return caller;
+  // Only operations on lists have tensors of several devices.
+  std::set<int> others;
+  for (const Tensor& tensor : *collective.user_tensors) others.insert(tensor.device().index);
+  others.erase(device.index);
+  for (const int index : others) {
+    SYNCLINE_ASSIGN_OR_RETURN(auto ready, runtime->Record(CurrentStream({device.type, index})));
+    caller.others.push_back(std::move(ready));
+  }
+  return caller;
+}
+
+void ProcessGroup::Impl::EndLater(const Completion& completion, const Collective& collective,
+                                  uint64_t sequence) {
+  {
+    absl::MutexLock lock(&mutex_);
+    ++in_flight_;
+  }
+  Collective held = collective;
+  held.Own();
+  completion.handle()->OnDone([this, sequence, held](const absl::StatusOr<int>& outcome) {
+    // Nobody waits for this outcome: later calls return it.
+    if (!outcome.ok()) Failed(held, sequence, outcome.status()).IgnoreError();
+    absl::MutexLock lock(&mutex_);
+    --in_flight_;  // From here on the group may be destroyed.
+  });
+}
+
 void ProcessGroup::Impl::FinishLater(const Completion& completion, const Collective& collective,
                                      uint64_t sequence, const std::shared_ptr<Work>& work) {
   {
     absl::MutexLock lock(&mutex_);
     ++in_flight_;
+  }
+  if (completion.handle()->is_stream_ordered()) {
+    work->Enqueued(collective.tensor_device(), completion.handle());
   }
   // Holds the tensors until the call has ended.
   completion.handle()->OnDone(
@@ -327,8 +436,14 @@ absl::Status ProcessGroup::Impl::CheckUsable(const Collective& collective, Timeo
         absl::StrCat("timeout must be positive, not ", absl::FormatDuration(*timeout)));
   }
   const Served& served = BackendOf(collective);
-  absl::Status valid = group::CheckArguments(collective, served.capabilities, served.name,
-                                             options_.rank, options_.size);
+  absl::Status valid;
+  if (ABSL_PREDICT_TRUE(!IsOnDevice(collective) || served.on_devices == nullptr)) {
+    valid = group::CheckArguments(collective, served.capabilities, served.name, options_.rank,
+                                  options_.size);
+  } else {
+    valid = group::CheckArguments(collective, served.on_devices->capabilities(), served.name,
+                                  options_.rank, options_.size);
+  }
   if (!valid.ok()) return Annotate(valid, collective.name());
   if (is_usable_.load(std::memory_order_acquire)) return absl::OkStatus();
   absl::MutexLock lock(&mutex_);
@@ -383,43 +498,37 @@ absl::Status ProcessGroup::Impl::Concluded(absl::Status status) {
   return status;
 }
 
-const ProcessGroup::Impl::Served& ProcessGroup::Impl::BackendOf(
-    const Collective& collective) const {
-  if (backends_.size() == 1) return backends_.front();
-  for (const Served& served : backends_) {
-    if (served.capabilities.devices.count(collective.device()) != 0) return served;
-  }
-  return backends_.front();  // Which refuses it.
-}
-
 std::shared_ptr<group::OperationQueue> ProcessGroup::Impl::QueueOf(const Collective& collective) {
-  if (!IsP2p(collective.kind)) return {std::shared_ptr<void>(), collectives_.get()};  // Not owned.
+  Queues& queues = *queues_[of_device_[static_cast<size_t>(collective.device())]];
+  if (!IsP2p(collective.kind)) {
+    return {std::shared_ptr<void>(), queues.collectives.get()};  // Not owned.
+  }
   std::vector<std::shared_ptr<group::OperationQueue>>
       dropped;  // Destroyed unlocked: their threads end.
-  absl::MutexLock lock(&queues_mutex_);
+  absl::MutexLock lock(&queues.mutex);
   std::shared_ptr<group::OperationQueue>& queue =
-      p2p_[{collective.kind, collective.peer, collective.tag}];
+      queues.p2p[{collective.kind, collective.peer, collective.tag}];
   if (queue != nullptr) return queue;
-  auto& counter = p2p_counters_[{collective.kind, collective.peer}];
+  auto& counter = queues.p2p_counters[{collective.kind, collective.peer}];
   if (counter == nullptr) counter = std::make_shared<group::OperationQueue::SequenceCounter>(0);
   queue = std::make_shared<group::OperationQueue>(counter);
   const std::shared_ptr<group::OperationQueue> made = queue;
-  if (p2p_.size() > queues_to_keep_) DropIdleQueues(dropped);
+  if (queues.p2p.size() > queues.to_keep) DropIdleQueues(queues, dropped);
   return made;
 }
 
 void ProcessGroup::Impl::DropIdleQueues(
-    std::vector<std::shared_ptr<group::OperationQueue>>& dropped) {
-  for (auto it = p2p_.begin(); it != p2p_.end();) {
+    Queues& queues, std::vector<std::shared_ptr<group::OperationQueue>>& dropped) {
+  for (auto it = queues.p2p.begin(); it != queues.p2p.end();) {
     // Whoever else uses it got it under the lock.
     if (it->second.use_count() > 1 || !it->second->IsIdle()) {
       ++it;
       continue;
     }
     dropped.push_back(std::move(it->second));
-    it = p2p_.erase(it);
+    it = queues.p2p.erase(it);
   }
-  queues_to_keep_ = std::max(kFewQueues, 2 * p2p_.size());
+  queues.to_keep = std::max(kFewQueues, 2 * queues.p2p.size());
 }
 
 void ProcessGroup::Impl::Fail(const absl::Status& cause) {
@@ -436,13 +545,15 @@ bool ProcessGroup::Impl::Poison(const absl::Status& cause) {
 }
 
 void ProcessGroup::Impl::AwaitOperations(const Deadline& deadline) {
-  std::vector<std::shared_ptr<group::OperationQueue>> messages;
-  {
-    absl::MutexLock lock(&queues_mutex_);
-    for (const auto& queue : p2p_) messages.push_back(queue.second);
+  for (const auto& queues : queues_) {
+    std::vector<std::shared_ptr<group::OperationQueue>> messages;
+    {
+      absl::MutexLock lock(&queues->mutex);
+      for (const auto& queue : queues->p2p) messages.push_back(queue.second);
+    }
+    queues->collectives->AwaitIdle(deadline);
+    for (const auto& queue : messages) queue->AwaitIdle(deadline);
   }
-  collectives_->AwaitIdle(deadline);
-  for (const auto& queue : messages) queue->AwaitIdle(deadline);
   absl::MutexLock lock(&mutex_);
   auto none_in_flight = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return in_flight_ == 0; };
   deadline.Await(mutex_, absl::Condition(&none_in_flight));
@@ -458,7 +569,10 @@ void ProcessGroup::Impl::AbortBackends(const absl::Status& cause) {
     absl::MutexLock lock(&mutex_);
     if (abort_cause_.ok()) abort_cause_ = cause;
   }
-  for (const Served& served : backends_) served.backend->Abort(cause);  // The first cause stays.
+  for (const Served& served : backends_) {
+    served.backend->Abort(cause);  // The first cause stays.
+    if (served.on_devices != nullptr) served.on_devices->Abort(cause);
+  }
 }
 
 }  // namespace syncline

@@ -2,17 +2,20 @@
 #ifndef SYNCLINE_CORE_GROUP_PROCESS_GROUP_IMPL_H_
 #define SYNCLINE_CORE_GROUP_PROCESS_GROUP_IMPL_H_
 
+#include <array>
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <tuple>
 #include <utility>
 #include <vector>
 
+#include "absl/base/optimization.h"
 #include "absl/base/thread_annotations.h"
 #include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
@@ -21,14 +24,18 @@
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
 #include "absl/types/span.h"
+#include "core/group/device_backend.h"
 #include "core/group/operation_queue.h"
 #include "core/group/plan.h"
 #include "syncline/backend.h"
 #include "syncline/collective.h"
 #include "syncline/completion.h"
 #include "syncline/deadline.h"
+#include "syncline/device.h"
+#include "syncline/enum_set.h"
 #include "syncline/fork.h"
 #include "syncline/process_group.h"
+#include "syncline/stream.h"
 #include "syncline/work.h"
 
 namespace syncline {
@@ -37,15 +44,16 @@ namespace syncline {
 // there. Thread-safe.
 class ProcessGroup::Impl {
  public:
-  // Serves the tensors of some devices.
+  // A backend of the group, and the devices whose tensors it serves.
   struct Served {
     std::string name;
-    Capabilities capabilities;
+    Capabilities capabilities;  // For tensors of the CPU.
+    EnumSet<DeviceType> devices;
     std::shared_ptr<Backend> backend;
+    std::shared_ptr<group::DeviceBackend> on_devices;  // For tensors of devices; may be null.
   };
 
-  Impl(const Options& options, std::vector<Served> backends)
-      : options_(options), backends_(std::move(backends)) {}
+  Impl(const Options& options, std::vector<Served> backends);
   ~Impl();  // Aborts what is in flight.
 
   // Connects the backends, one for each device that `options` name.
@@ -58,7 +66,11 @@ class ProcessGroup::Impl {
   // Inline, as every blocking call takes this way.
   absl::StatusOr<int> Run(const Collective& collective, Timeout timeout) {
     return RunInTurn(collective, timeout, [&](const CallContext& context) {
-      return BackendOf(collective).backend->Run(absl::MakeConstSpan(&collective, 1), context);
+      const Served& served = BackendOf(collective);
+      if (ABSL_PREDICT_FALSE(collective.device() != DeviceType::kCpu)) {
+        return served.on_devices->Run(absl::MakeConstSpan(&collective, 1), context);
+      }
+      return served.backend->Run(absl::MakeConstSpan(&collective, 1), context);
     });
   }
   StartedWork Start(Collective collective, Timeout timeout);
@@ -78,6 +90,21 @@ class ProcessGroup::Impl {
 
   static constexpr size_t kFewQueues = 64;
 
+  // The queues of one backend. Those of two backends, of which one serves the CPU and one a device,
+  // do not wait for each other.
+  struct Queues {
+    std::unique_ptr<group::OperationQueue> collectives = std::make_unique<group::OperationQueue>();
+    // One queue for each kind, peer and tag of p2p, made when it is needed. Of more than
+    // `to_keep`, those that are idle are dropped. So as many are kept as a few dozen, or as twice
+    // those in use. Sequence numbers count for each kind and peer, whatever the tag, and stay.
+    absl::Mutex mutex;
+    std::map<std::tuple<OpKind, int, int64_t>, std::shared_ptr<group::OperationQueue>> p2p
+        ABSL_GUARDED_BY(mutex);
+    size_t to_keep ABSL_GUARDED_BY(mutex) = kFewQueues;
+    std::map<std::pair<OpKind, int>, std::shared_ptr<group::OperationQueue::SequenceCounter>>
+        p2p_counters ABSL_GUARDED_BY(mutex);
+  };
+
   // Runs, or starts, what `body` does under the name of `collective`.
   absl::StatusOr<int> RunInTurn(const Collective& collective, Timeout timeout, Body body);
   StartedWork StartInTurn(const Collective& collective, Timeout timeout, OwnedBody body);
@@ -87,6 +114,14 @@ class ProcessGroup::Impl {
   CallContext ContextOf(uint64_t sequence, const Deadline& deadline) const;
   absl::StatusOr<Completion> Execute(const Collective& collective, const CallContext& context,
                                      Body body);
+  // The same for a call that is enqueued on streams, in the turn of this thread.
+  StartedWork StartOnStreams(const Collective& collective, Timeout timeout,
+                             const CallerStream& caller, Body body);
+  // The current streams of the tensors of `collective`, with events of what is enqueued there;
+  // nothing where the backend needs none.
+  absl::StatusOr<std::optional<CallerStream>> RecordCaller(const Collective& collective) const;
+  // Lets a call on streams go on, whose tensors are kept until it has ended.
+  void EndLater(const Completion& completion, const Collective& collective, uint64_t sequence);
   // Finishes `work` when the call that is in flight has ended.
   void FinishLater(const Completion& completion, const Collective& collective, uint64_t sequence,
                    const std::shared_ptr<Work>& work);
@@ -96,10 +131,14 @@ class ProcessGroup::Impl {
   // caller's alone.
   absl::Status Failed(const Collective& collective, uint64_t sequence, const absl::Status& error);
   absl::Status Concluded(absl::Status status);
-  const Served& BackendOf(const Collective& collective) const;
+  // The backend for a call, or one that refuses it.
+  const Served& BackendOf(const Collective& collective) const {
+    return backends_[of_device_[static_cast<size_t>(collective.device())]];
+  }
   std::shared_ptr<group::OperationQueue> QueueOf(const Collective& collective);
-  void DropIdleQueues(std::vector<std::shared_ptr<group::OperationQueue>>& dropped)
-      ABSL_EXCLUSIVE_LOCKS_REQUIRED(queues_mutex_);
+  static void DropIdleQueues(Queues& queues,
+                             std::vector<std::shared_ptr<group::OperationQueue>>& dropped)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(queues.mutex);
   // Fails the group: later calls, and those in flight here and on the peers.
   void Fail(const absl::Status& cause);
   // Makes later calls fail with `cause`, unless they do already. Returns whether they did not.
@@ -111,22 +150,14 @@ class ProcessGroup::Impl {
 
   const Options options_;
   const ForkGuard fork_guard_;
-  std::vector<Served> backends_;  // At least one.
+  const std::vector<Served> backends_;           // At least one,
+  std::vector<std::unique_ptr<Queues>> queues_;  // each with its queues.
+  std::array<size_t, 2> of_device_ = {0, 0};     // Their indices, by DeviceType.
   mutable absl::Mutex mutex_;
   absl::Status cause_ ABSL_GUARDED_BY(mutex_);  // OK while the group is usable;
   std::atomic<bool> is_usable_{true};           // so each call asks this first.
   absl::Status abort_cause_ ABSL_GUARDED_BY(mutex_);
   int in_flight_ ABSL_GUARDED_BY(mutex_) = 0;  // Calls whose completion is pending.
-  std::unique_ptr<group::OperationQueue> collectives_ = std::make_unique<group::OperationQueue>();
-  absl::Mutex queues_mutex_;
-  // One queue for each kind, peer and tag of p2p, made when it is needed. Of more than
-  // queues_to_keep_, those that are idle are dropped. So as many are kept as a few dozen, or as
-  // twice those in use. Sequence numbers count for each kind and peer, whatever the tag, and stay.
-  std::map<std::tuple<OpKind, int, int64_t>, std::shared_ptr<group::OperationQueue>> p2p_
-      ABSL_GUARDED_BY(queues_mutex_);
-  size_t queues_to_keep_ ABSL_GUARDED_BY(queues_mutex_) = kFewQueues;
-  std::map<std::pair<OpKind, int>, std::shared_ptr<group::OperationQueue::SequenceCounter>>
-      p2p_counters_ ABSL_GUARDED_BY(queues_mutex_);
 };
 
 }  // namespace syncline

@@ -30,6 +30,8 @@ struct Capabilities {
   EnumSet<DType> move_dtypes;    // Of operations that only move elements.
   EnumSet<DType> reduce_dtypes;  // Of those that reduce, where CheckReduction allows it.
   EnumSet<DeviceType> devices = {DeviceType::kCpu};
+  // Devices whose tensors ProcessGroup copies to memory of the host for the backend, and back.
+  EnumSet<DeviceType> staged_devices;
 
   // Whether calls on tensors of a device are work of the device's streams: Run returns once it is
   // enqueued behind CallContext::caller, with a Completion whose handle is_stream_ordered.
@@ -37,6 +39,8 @@ struct Capabilities {
 
   // Every operation, on the CPU, of every type; reductions of all types but those of eight bits.
   static Capabilities All();
+  // The same, and tensors of CUDA devices through memory of the host.
+  static Capabilities AllThroughHost();
 };
 
 // Whether ranks compare their calls before they move data, where that costs something.

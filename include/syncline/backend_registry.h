@@ -31,6 +31,9 @@ class BackendRegistry {
     // Whether what the backend needs of the machine is there, such as a library: an error that says
     // what is missing. Nothing for a backend that needs nothing.
     std::function<absl::Status()> check = nullptr;
+    // The backend that serves tensors of CUDA devices in its place, where all ranks of a group can
+    // use that one; they find out at the first such call. Empty: none.
+    std::string cuda_backend = {};
   };
 
   struct Registration {

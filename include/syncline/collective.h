@@ -155,6 +155,10 @@ struct Collective {
     const Tensor* const moved = Moved();
     return moved != nullptr ? moved->device().type : DeviceType::kCpu;
   }
+  Device tensor_device() const {
+    const Tensor* const moved = Moved();
+    return moved != nullptr ? moved->device() : Device();
+  }
 
   // A hash of user_name and of the types and sizes of user_tensors. 0 if the call is no more than
   // its other fields tell.

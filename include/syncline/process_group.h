@@ -29,7 +29,8 @@ inline constexpr absl::Duration kDefaultTimeout = absl::Minutes(30);
 // peer, direction and tag only. Those in the background take a thread for each of these, which ends
 // soon after the last.
 //
-// Tensors must be contiguous and on a device of the backend. An argument that is not acceptable is
+// Tensors must be contiguous, on a device that the backend serves, and those of one call on one
+// device (except in the Multi forms). An argument that is not acceptable is
 // an ArgumentError or TypeError before any byte moves, and the group goes on. Any other error
 // breaks the group: the operation that met it returns it, all later ones fail at once and quote
 // it. `timeout`, where given, replaces the group's and counts from the call.
@@ -37,6 +38,13 @@ inline constexpr absl::Duration kDefaultTimeout = absl::Minutes(30);
 // The `Async` form of an operation returns at once. Until the Work has completed, or the group is
 // closed, the memory of its tensors must stay alive and untouched; views of a std::vector do not
 // keep it alive. Nothing waits when a Work is forgotten. A `timeout` must be positive.
+//
+// Calls on tensors of a device are work of its streams: they begin behind what this thread has
+// enqueued on its current stream (see stream.h), return once they are enqueued, and what is
+// enqueued there afterwards begins behind them. The host does not wait; an error that shows later,
+// a timeout or a rank that was lost, fails the group, and later calls return it. The group keeps
+// the tensors until then. Where the backend works in memory of the host, and at the first call of
+// all, the host waits too. docs/cuda.md has the rest.
 //
 // In a child that was forked since the group was made, every operation is a BackendError, and the
 // group's resources are left to the parent.

@@ -3,6 +3,7 @@
 #define SYNCLINE_STREAM_H_
 
 #include <memory>
+#include <vector>
 
 #include "syncline/device.h"
 
@@ -52,6 +53,8 @@ class StreamScope {
 struct CallerStream {
   Stream stream;                         // The current one of the tensors' device.
   std::shared_ptr<device::Event> ready;  // Recorded on it when the call was made.
+  // The same of each other device that has tensors of the call.
+  std::vector<std::shared_ptr<device::Event>> others;
 };
 
 }  // namespace syncline

@@ -1,0 +1,207 @@
+#include "core/group/native_backend.h"
+
+#include <cstddef>
+#include <optional>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "core/device/kernels.h"
+#include "core/device/stream_handle.h"
+#include "syncline/status.h"
+
+namespace syncline::group {
+namespace {
+
+using Tensors = std::vector<Tensor>;
+
+absl::StatusOr<Tensor> MakeOn(device::DeviceRuntime& runtime, const Device& device, DType dtype,
+                              int64_t count) {
+  SYNCLINE_RETURN_IF_ERROR(CheckShape(dtype, {count}));
+  SYNCLINE_ASSIGN_OR_RETURN(auto memory, runtime.Allocate(device, count * SizeOf(dtype)));
+  void* const data = memory.get();
+  return Tensor(data, dtype, {count}, {}, device, std::move(memory));
+}
+
+// The end of a plan: of the work on its stream, after that of the backend's call in it.
+class PlanHandle final : public device::StreamHandle {
+ public:
+  // Keeps `buffers` until then.
+  PlanHandle(std::shared_ptr<const device::Event> end, std::vector<Device> others, Tensors buffers)
+      : StreamHandle(std::move(end), 0, std::move(others)), buffers_(std::move(buffers)) {}
+
+  // For the end of the call in the plan.
+  void CallEnded(const absl::Status& outcome) {
+    {
+      absl::MutexLock lock(&mutex_);
+      outcome_ = outcome;
+    }
+    if (!outcome.ok()) End(outcome);
+  }
+
+ private:
+  std::optional<absl::Status> Verdict() override {
+    absl::MutexLock lock(&mutex_);
+    return outcome_;
+  }
+
+  const Tensors buffers_;
+  absl::Mutex mutex_;
+  std::optional<absl::Status> outcome_ ABSL_GUARDED_BY(mutex_);
+};
+
+// The loads and stores of a plan in memory of one device.
+class PlanBuffers {
+ public:
+  PlanBuffers(device::DeviceRuntime& runtime, const Stream& stream)
+      : runtime_(runtime), stream_(stream) {}
+
+  // The plan's collective, with buffers of this device.
+  absl::StatusOr<Collective> MakeCall(const Plan& plan) {
+    Collective call = plan.collective;
+    if (!plan.has_buffers) return call;
+    const DType dtype = call.tensor->dtype();
+    SYNCLINE_ASSIGN_OR_RETURN(Tensor buffer, Make(dtype, plan.count));
+    call.OwnTensor(std::move(buffer));
+    Tensors parts;
+    if (plan.parts > 0) {
+      SYNCLINE_ASSIGN_OR_RETURN(const Tensor all, Make(dtype, plan.count * plan.parts));
+      for (int r = 0; r < plan.parts; ++r) parts.push_back(all.Slice(r * plan.count, plan.count));
+    }
+    if (call.kind == OpKind::kAllGather) {
+      call.OwnOutputs(std::move(parts));
+    } else {
+      call.OwnInputs(std::move(parts));
+    }
+    return call;
+  }
+
+  absl::Status Load(const Collective& call, const Plan::Load& load) {
+    const Tensor& first = load.from.front();
+    if (first.nbytes() == 0) return absl::OkStatus();
+    void* const to = Resolve(call, load.to);
+    if (load.from.size() == 1) return Copy(to, first.data(), first.nbytes());
+    SYNCLINE_ASSIGN_OR_RETURN(const device::Kernels* const kernels,
+                              runtime_.KernelsOf(stream_.device));
+    std::vector<const void*> inputs;
+    for (const Tensor& tensor : load.from) {
+      inputs.push_back(tensor.data());
+      if (tensor.device() == stream_.device) continue;
+      SYNCLINE_ASSIGN_OR_RETURN(const Tensor here, Make(tensor.dtype(), tensor.numel()));
+      SYNCLINE_RETURN_IF_ERROR(Copy(here.data(), tensor.data(), tensor.nbytes()));
+      inputs.back() = here.data();
+    }
+    // An average is divided once, when all ranks' sums have been added.
+    const ReduceOp op = call.reduce_op == ReduceOp::kAvg ? ReduceOp::kSum : call.reduce_op;
+    return kernels->Reduce(first.dtype(), op, to, inputs, first.numel(), stream_);
+  }
+
+  absl::Status Divide(const Collective& call, int divisor) {
+    SYNCLINE_ASSIGN_OR_RETURN(const device::Kernels* const kernels,
+                              runtime_.KernelsOf(stream_.device));
+    return kernels->Divide(call.tensor->dtype(), call.tensor->data(), divisor, call.tensor->numel(),
+                           stream_);
+  }
+
+  absl::Status Store(const Collective& call, const Plan::Store& store) {
+    const void* const from = Resolve(call, store.from);
+    if (store.to.nbytes() == 0 || store.to.data() == from) return absl::OkStatus();
+    return Copy(store.to.data(), from, store.to.nbytes());
+  }
+
+  Tensors TakeBuffers() { return std::move(buffers_); }
+
+ private:
+  absl::StatusOr<Tensor> Make(DType dtype, int64_t count) {
+    SYNCLINE_ASSIGN_OR_RETURN(Tensor made, MakeOn(runtime_, stream_.device, dtype, count));
+    buffers_.push_back(made);
+    return made;
+  }
+
+  absl::Status Copy(void* to, const void* from, size_t bytes) {
+    return runtime_.Copy(to, from, bytes, stream_);
+  }
+
+  static std::byte* Resolve(const Collective& call, const Plan::Location& location) {
+    const Tensor* tensor = call.tensor;
+    if (location.part != Plan::Location::kTensor) {
+      tensor = &(call.kind == OpKind::kAllGather ? call.outputs : call.inputs)[location.part];
+    }
+    return tensor->data_as<std::byte>() + location.offset;
+  }
+
+  device::DeviceRuntime& runtime_;
+  const Stream stream_;
+  Tensors buffers_;
+};
+
+}  // namespace
+
+absl::StatusOr<Completion> NativeBackend::Run(absl::Span<const Collective> collectives,
+                                              const CallContext& context) {
+  return backend_->Run(collectives, context);
+}
+
+absl::StatusOr<Completion> NativeBackend::RunPlan(const Plan& plan, const CallContext& context) {
+  if (!plan.separate.empty()) return backend_->Run(plan.separate, context);
+  if (capabilities_.is_stream_ordered) return RunBuffered(plan, context);
+  return UnsupportedError(
+      "operations on tensors of several devices need a backend that works on their streams");
+}
+
+absl::StatusOr<Completion> NativeBackend::RunBuffered(const Plan& plan,
+                                                      const CallContext& context) {
+  SYNCLINE_ASSIGN_OR_RETURN(device::DeviceRuntime* const runtime, device::DeviceRuntime::Get());
+  const Device device = context.caller->stream.device;
+  SYNCLINE_ASSIGN_OR_RETURN(const auto stream, StreamOf(*runtime, device));
+  std::vector<Device> others;
+  SYNCLINE_RETURN_IF_ERROR(context.caller->ready->EnqueueWait(*stream));
+  for (const auto& other : context.caller->others) {
+    SYNCLINE_RETURN_IF_ERROR(other->EnqueueWait(*stream));
+    others.push_back(other->device());
+  }
+  PlanBuffers buffers(*runtime, *stream);
+  SYNCLINE_ASSIGN_OR_RETURN(const Collective call, buffers.MakeCall(plan));
+  for (const Plan::Load& load : plan.loads) SYNCLINE_RETURN_IF_ERROR(buffers.Load(call, load));
+
+  CallerStream caller = {*stream, nullptr, {}};
+  SYNCLINE_ASSIGN_OR_RETURN(caller.ready, runtime->Record(*stream));
+  CallContext own = context;
+  own.caller = &caller;
+  own.collective = &call;
+  SYNCLINE_ASSIGN_OR_RETURN(const Completion completion,
+                            backend_->Run(absl::MakeConstSpan(&call, 1), own));
+  // Also if something below fails, the buffers stay until the call has ended.
+  const Tensors held = buffers.TakeBuffers();
+  if (completion.handle() != nullptr) {
+    completion.handle()->OnDone([held](const absl::StatusOr<int>&) {});
+    SYNCLINE_RETURN_IF_ERROR(completion.handle()->EnqueueWait(*stream));
+  }
+  if (plan.divisor > 1 && call.reduce_op == ReduceOp::kAvg) {
+    SYNCLINE_RETURN_IF_ERROR(buffers.Divide(call, plan.divisor));
+  }
+  for (const Plan::Store& store : plan.stores) {
+    SYNCLINE_RETURN_IF_ERROR(buffers.Store(call, store));
+  }
+  SYNCLINE_ASSIGN_OR_RETURN(auto end, runtime->Record(*stream));
+  const auto handle = std::make_shared<PlanHandle>(std::move(end), std::move(others), held);
+  if (completion.handle() == nullptr) {
+    handle->CallEnded(absl::OkStatus());
+  } else {
+    completion.handle()->OnDone(
+        [handle](const absl::StatusOr<int>& outcome) { handle->CallEnded(outcome.status()); });
+  }
+  SYNCLINE_RETURN_IF_ERROR(device::StreamWatcher::Get().Watch(handle, context.deadline));
+  return Completion(handle);
+}
+
+absl::StatusOr<std::shared_ptr<const Stream>> NativeBackend::StreamOf(
+    device::DeviceRuntime& runtime, const Device& device) {
+  absl::MutexLock lock(&mutex_);
+  std::shared_ptr<const Stream>& stream = streams_[device.index];
+  if (stream == nullptr) {
+    SYNCLINE_ASSIGN_OR_RETURN(stream, runtime.MakeStream(device));
+  }
+  return stream;
+}
+
+}  // namespace syncline::group
