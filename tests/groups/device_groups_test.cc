@@ -1,0 +1,313 @@
+// Groups on tensors of devices: every operation, on each backend that serves them.
+#include <algorithm>
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <thread>
+#include <tuple>
+#include <utility>
+#include <vector>
+
+#include "absl/cleanup/cleanup.h"
+#include "absl/strings/str_cat.h"
+#include "absl/time/time.h"
+#include "core/device/device_runtime.h"
+#include "core/device/device_tensor.h"
+#include "core/device/testing/fake_cuda_env.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "syncline/deadline.h"
+#include "syncline/error_origin.h"
+#include "syncline/hash_store.h"
+#include "syncline/process_group.h"
+#include "syncline/status.h"
+#include "syncline/stream.h"
+#include "tests/groups/process_group_conformance.h"
+#include "tests/support/device_calls.h"
+#include "tests/support/operations.h"
+#include "tests/support/ranks.h"
+#include "tests/support/values.h"
+
+namespace syncline {
+namespace {
+
+using ::testing::HasSubstr;
+
+// More than what one chunk of a call through memory of the host holds, and no multiple of it.
+constexpr int64_t kSeveralChunks = (int64_t{9} << 20) / 4 + 13;
+
+std::vector<Spec> Specs(int size) {
+  std::vector<Spec> specs;
+  for (OpKind kind : CollectiveKinds()) {
+    for (DType dtype : {DType::kFloat32, DType::kInt64, DType::kUInt8}) {
+      for (const int64_t count : {0, 1, 33}) {
+        Spec spec = {kind, dtype, count};
+        spec.root = HasRoot(kind) ? size - 1 : 0;
+        specs.push_back(spec);
+      }
+    }
+    Spec spec = {kind, DType::kFloat32, 33};
+    if (AllowsInPlace(kind)) {
+      spec.buffers = BufferUse::kInPlace;
+      specs.push_back(spec);
+      spec.buffers = BufferUse::kApart;
+    }
+    if (HasSplits(kind)) {
+      spec.uneven = {0, 4, 31};
+      specs.push_back(spec);
+    }
+  }
+  return specs;
+}
+
+absl::Status RunOnDevice(const Spec& spec, ProcessGroup& group) {
+  const Collective host = Build(spec, group.rank(), group.size());
+  SYNCLINE_ASSIGN_OR_RETURN(const Device device, DeviceOfRank(group.rank()));
+  DeviceTensors tensors(device);
+  SYNCLINE_ASSIGN_OR_RETURN(const Collective call, tensors.Of(host));
+  SYNCLINE_RETURN_IF_ERROR(group.Run(call).status());
+  SYNCLINE_RETURN_IF_ERROR(tensors.CopyBack());
+  return CheckDone(spec, host, group.rank(), group.size());
+}
+
+class DeviceGroups : public testing::TestWithParam<std::tuple<std::string, int>> {
+ public:
+  static const std::string& backend() { return std::get<0>(GetParam()); }
+  static int size() { return std::get<1>(GetParam()); }
+
+  static void Run(const std::function<absl::Status(ProcessGroup& group)>& body) {
+    for (const absl::Status& status : RunGroup(backend(), size(), body)) {
+      EXPECT_TRUE(status.ok()) << status;
+    }
+  }
+};
+
+TEST_P(DeviceGroups, EveryOperationIsRight) {
+  Run([](ProcessGroup& group) -> absl::Status {
+    for (const Spec& spec : Specs(size())) {
+      SYNCLINE_RETURN_IF_ERROR(RunOnDevice(spec, group));
+    }
+    return absl::OkStatus();
+  });
+}
+
+TEST_P(DeviceGroups, LongTensorsAreRight) {
+  Run([](ProcessGroup& group) -> absl::Status {
+    for (OpKind kind : CollectiveKinds()) {
+      Spec spec = {kind, DType::kFloat32, kSeveralChunks / (AllowsInPlace(kind) ? size() : 1)};
+      if (kind == OpKind::kBarrier || kind == OpKind::kAllToAll) continue;
+      SYNCLINE_RETURN_IF_ERROR(RunOnDevice(spec, group));
+    }
+    return absl::OkStatus();
+  });
+}
+
+TEST_P(DeviceGroups, EveryOperationIsRightWhenAllAreStartedAtOnce) {
+  Run([](ProcessGroup& group) -> absl::Status {
+    const std::vector<Spec> specs = Specs(size());
+    SYNCLINE_ASSIGN_OR_RETURN(const Device device, DeviceOfRank(group.rank()));
+    std::vector<Collective> hosts;
+    std::vector<DeviceTensors> tensors;
+    std::vector<std::shared_ptr<Work>> works;
+    for (const Spec& spec : specs) {
+      hosts.push_back(Build(spec, group.rank(), size()));
+      SYNCLINE_ASSIGN_OR_RETURN(Collective call,
+                                tensors.emplace_back(DeviceTensors(device)).Of(hosts.back()));
+      SYNCLINE_ASSIGN_OR_RETURN(works.emplace_back(), group.Start(std::move(call)));
+    }
+    for (size_t i = 0; i < specs.size(); ++i) {
+      SYNCLINE_RETURN_IF_ERROR(works[i]->Wait());  // The current stream waits.
+      SYNCLINE_RETURN_IF_ERROR(tensors[i].CopyBack());
+      SYNCLINE_RETURN_IF_ERROR(CheckDone(specs[i], hosts[i], group.rank(), size()));
+      SYNCLINE_RETURN_IF_ERROR(works[i]->Synchronize(kGroupTimeout));
+      SYNCLINE_RETURN_IF_ERROR(Expect(works[i]->IsCompleted(), "completed", group));
+    }
+    return absl::OkStatus();
+  });
+}
+
+TEST_P(DeviceGroups, MessagesArrive) {
+  if (size() == 1) return;
+  Run([](ProcessGroup& group) -> absl::Status {
+    SYNCLINE_ASSIGN_OR_RETURN(const Device device, DeviceOfRank(group.rank()));
+    const int next = (group.rank() + 1) % size(), previous = (group.rank() + size() - 1) % size();
+    for (const int64_t count : {int64_t{0}, int64_t{7}, kSeveralChunks}) {
+      DeviceTensors tensors(device);
+      const Tensor sent = Bytes(DType::kFloat32, count, group.rank());
+      const Tensor received = Bytes(DType::kFloat32, count, 99);
+      SYNCLINE_ASSIGN_OR_RETURN(const Tensor out, tensors.Of(sent));
+      SYNCLINE_ASSIGN_OR_RETURN(const Tensor in, tensors.Of(received));
+      // All send first: one send does not wait for the other rank's.
+      SYNCLINE_ASSIGN_OR_RETURN(const auto send, group.SendAsync(out, next));
+      SYNCLINE_ASSIGN_OR_RETURN(const int source, group.Recv(in, previous));
+      SYNCLINE_RETURN_IF_ERROR(Expect(source == previous, "source", group));
+      SYNCLINE_RETURN_IF_ERROR(send->Wait());
+      SYNCLINE_RETURN_IF_ERROR(tensors.CopyBack());
+      SYNCLINE_RETURN_IF_ERROR(
+          Expect(SameBytes(received, Bytes(DType::kFloat32, count, previous)), "recv", group));
+    }
+    return absl::OkStatus();
+  });
+}
+
+TEST_P(DeviceGroups, OperationsOnSeveralTensorsAreRight) {
+  Run([](ProcessGroup& group) -> absl::Status {
+    SYNCLINE_ASSIGN_OR_RETURN(const Device device, DeviceOfRank(group.rank()));
+    DeviceTensors tensors(device);
+    std::vector<Tensor> summed, moved, gathered;
+    for (int i = 0; i < 3; ++i) {
+      summed.push_back(Numbers(DType::kInt32, 5 + i, group.rank()));
+      moved.push_back(Bytes(i == 1 ? DType::kUInt8 : DType::kFloat64, 4 * i, group.rank()));
+      for (int r = 0; r < size(); ++r) gathered.push_back(Bytes(DType::kInt32, 5 + i, 99));
+    }
+    SYNCLINE_ASSIGN_OR_RETURN(const auto device_summed, tensors.Of(summed));
+    SYNCLINE_ASSIGN_OR_RETURN(const auto device_moved, tensors.Of(moved));
+    SYNCLINE_ASSIGN_OR_RETURN(const auto device_gathered, tensors.Of(gathered));
+    SYNCLINE_RETURN_IF_ERROR(group.AllReduceCoalesced(device_summed));
+    SYNCLINE_RETURN_IF_ERROR(group.BroadcastCoalesced(device_moved, size() - 1));
+    SYNCLINE_RETURN_IF_ERROR(group.AllGatherCoalesced(device_gathered, device_summed));
+    SYNCLINE_ASSIGN_OR_RETURN(const auto work, group.AllReduceCoalescedAsync(device_summed));
+    SYNCLINE_RETURN_IF_ERROR(work->Synchronize(kGroupTimeout));
+    SYNCLINE_RETURN_IF_ERROR(group.ReduceScatterCoalesced(device_summed, device_gathered));
+    SYNCLINE_RETURN_IF_ERROR(tensors.CopyBack());
+    const std::vector<int> all = Upto(size());
+    for (int i = 0; i < 3; ++i) {
+      for (int r = 0; r < size(); ++r) {
+        SYNCLINE_RETURN_IF_ERROR(
+            CheckReduced(gathered[i * size() + r], ReduceOp::kSum, all));
+      }
+      // Of all ranks' sums.
+      std::vector<int> seeds;
+      for (int r = 0; r < size(); ++r) seeds.insert(seeds.end(), all.begin(), all.end());
+      SYNCLINE_RETURN_IF_ERROR(CheckReduced(summed[i], ReduceOp::kSum, seeds));
+      SYNCLINE_RETURN_IF_ERROR(
+          Expect(SameBytes(moved[i], Bytes(moved[i].dtype(), 4 * i, size() - 1)), "moved", group));
+    }
+    return absl::OkStatus();
+  });
+}
+
+TEST_P(DeviceGroups, TensorsOfSeveralDevicesCountAsRanksOfTheirOwn) {
+  if (2 * size() > 8) return;  // Devices.
+  Run([](ProcessGroup& group) -> absl::Status {
+    DeviceTensors here({DeviceType::kCuda, 2 * group.rank()});
+    DeviceTensors there({DeviceType::kCuda, 2 * group.rank() + 1});
+    const std::vector<Tensor> host = {Numbers(DType::kFloat32, 9, 2 * group.rank()),
+                                      Numbers(DType::kFloat32, 9, 2 * group.rank() + 1)};
+    SYNCLINE_ASSIGN_OR_RETURN(const Tensor first, here.Of(host[0]));
+    SYNCLINE_ASSIGN_OR_RETURN(const Tensor second, there.Of(host[1]));
+    SYNCLINE_RETURN_IF_ERROR(group.AllReduceMulti({first, second}, ReduceOp::kAvg));
+    SYNCLINE_RETURN_IF_ERROR(here.CopyBack());
+    SYNCLINE_RETURN_IF_ERROR(there.CopyBack());
+    const std::vector<int> all = Upto(2 * size());
+    SYNCLINE_RETURN_IF_ERROR(CheckReduced(host[0], ReduceOp::kAvg, all));
+    SYNCLINE_RETURN_IF_ERROR(
+        Expect(SameBytes(host[0], host[1]), "the same on both devices", group));
+    SYNCLINE_RETURN_IF_ERROR(group.BroadcastMulti({first, second}, 0, 1));
+    SYNCLINE_RETURN_IF_ERROR(here.CopyBack());
+    return there.CopyBack();
+  });
+}
+
+// What was enqueued on the caller's stream before the call is done before it, and what is enqueued
+// afterwards after it, also on a slow device; and no call waits for a device that stands still.
+TEST_P(DeviceGroups, CallsAreInTheOrderOfTheCallersStream) {
+  Run([](ProcessGroup& group) -> absl::Status {
+    SYNCLINE_ASSIGN_OR_RETURN(device::DeviceRuntime* const runtime, device::DeviceRuntime::Get());
+    SYNCLINE_ASSIGN_OR_RETURN(const Device device, DeviceOfRank(group.rank()));
+    SYNCLINE_ASSIGN_OR_RETURN(const auto stream, runtime->MakeStream(device));
+    const StreamScope scope(*stream);
+    for (int i = 0; i < 20; ++i) {
+      const Tensor host = Tensor::Zeros(DType::kFloat32, {1000});
+      std::fill_n(host.data_as<float>(), host.numel(), static_cast<float>(i + 1));
+      SYNCLINE_ASSIGN_OR_RETURN(Tensor tensor, device::EmptyOn(device, DType::kFloat32, {1000}));
+      SYNCLINE_RETURN_IF_ERROR(
+          runtime->Copy(tensor.data(), host.data(), host.nbytes(), *stream));
+      SYNCLINE_RETURN_IF_ERROR(group.AllReduce(tensor));
+      const Tensor result = Tensor::Zeros(DType::kFloat32, {1000});
+      SYNCLINE_RETURN_IF_ERROR(
+          runtime->Copy(result.data(), tensor.data(), result.nbytes(), *stream));
+      SYNCLINE_RETURN_IF_ERROR(runtime->Fill(tensor.data(), 0xff, tensor.nbytes(), *stream));
+      SYNCLINE_RETURN_IF_ERROR(runtime->Synchronize(*stream, Deadline(kGroupTimeout)));
+      const float sum = static_cast<float>((i + 1) * size());
+      const bool is_right = std::all_of(result.data_as<float>(), result.data_as<float>() + 1000,
+                                        [&](float value) { return value == sum; });
+      SYNCLINE_RETURN_IF_ERROR(Expect(is_right, absl::StrCat("sum ", i), group));
+    }
+    return absl::OkStatus();
+  });
+}
+
+TEST_P(DeviceGroups, MixedDevicesAreRefusedAndTheGroupGoesOn) {
+  if (size() < 2) return;
+  Run([](ProcessGroup& group) -> absl::Status {
+    SYNCLINE_ASSIGN_OR_RETURN(const Device device, DeviceOfRank(group.rank()));
+    DeviceTensors here(device), elsewhere({DeviceType::kCuda, 7});
+    const Tensor host = Bytes(DType::kFloat32, 4, 1);
+    SYNCLINE_ASSIGN_OR_RETURN(const Tensor input, here.Of(host));
+    std::vector<Tensor> outputs;
+    for (int r = 0; r < size(); ++r) {
+      SYNCLINE_ASSIGN_OR_RETURN(
+          outputs.emplace_back(),
+          device::EmptyOn(r == 0 ? Device{DeviceType::kCuda, 7} : device, DType::kFloat32, {4}));
+    }
+    const absl::Status refused = group.AllGather(outputs, input);
+    SYNCLINE_RETURN_IF_ERROR(
+        Expect(KindOf(refused) == ErrorKind::kArgument &&
+                   std::string(refused.message()).find("outputs[0] is on cuda:7") !=
+                       std::string::npos,
+               refused.message(), group));
+    SYNCLINE_RETURN_IF_ERROR(group.AllReduce(input));
+    return here.CopyBack();
+  });
+}
+
+INSTANTIATE_TEST_SUITE_P(All, DeviceGroups,
+                         testing::Combine(testing::Values("auto", "gloo", "local", "shm"),
+                                          testing::Values(1, 2, 3, 7)),
+                         [](const auto& info) {
+                           return absl::StrCat(std::get<0>(info.param), "_",
+                                               std::get<1>(info.param));
+                         });
+
+TEST(StagedTensorsTest, RanksWhoseTensorsDifferAreAMismatchThatQuotesTheTensors) {
+  const auto outcomes = RunGroup("shm", 2, [](ProcessGroup& group) -> absl::Status {
+    SYNCLINE_ASSIGN_OR_RETURN(const Device device, DeviceOfRank(group.rank()));
+    // Both have chunks of the same size at first.
+    const int64_t count = group.rank() == 0 ? kSeveralChunks : 2 * kSeveralChunks;
+    SYNCLINE_ASSIGN_OR_RETURN(const Tensor tensor,
+                              device::EmptyOn(device, DType::kFloat32, {count}));
+    return group.AllReduce(tensor);
+  });
+  for (const absl::Status& outcome : outcomes) {
+    EXPECT_EQ(KindOf(outcome), ErrorKind::kMismatch) << outcome;
+    EXPECT_THAT(std::string(outcome.message()), HasSubstr(absl::StrCat(2 * kSeveralChunks)));
+  }
+}
+
+TEST(StagedTensorsTest, ACallWhoseDeviceStandsStillEndsAtItsDeadline) {
+  fake_cuda::HoldStreams(0, true);
+  const absl::Cleanup go_on = [] { fake_cuda::HoldStreams(0, false); };
+  const auto outcomes = RunGroup("shm", 2, [](ProcessGroup& group) -> absl::Status {
+    const Device device = {DeviceType::kCuda, group.rank()};
+    SYNCLINE_ASSIGN_OR_RETURN(const Tensor tensor, device::EmptyOn(device, DType::kFloat32, {10}));
+    return group.AllReduce(tensor, ReduceOp::kSum, absl::Milliseconds(300));
+  });
+  EXPECT_EQ(KindOf(outcomes[0]), ErrorKind::kTimeout) << outcomes[0];
+  EXPECT_THAT(std::string(outcomes[0].message()), HasSubstr("cuda:0"));
+  EXPECT_FALSE(outcomes[1].ok());
+}
+
+TEST(StagedTensorsTest, WithoutPinnedMemoryTheCallFailsOnAllRanks) {
+  fake_cuda::FailNext("cuMemHostAlloc", 1, 2);
+  const auto outcomes = RunGroup("shm", 2, [](ProcessGroup& group) -> absl::Status {
+    SYNCLINE_ASSIGN_OR_RETURN(const Device device, DeviceOfRank(group.rank()));
+    SYNCLINE_ASSIGN_OR_RETURN(const Tensor tensor, device::EmptyOn(device, DType::kFloat32, {10}));
+    return group.AllReduce(tensor);
+  });
+  for (const absl::Status& outcome : outcomes) EXPECT_FALSE(outcome.ok());
+}
+
+}  // namespace
+}  // namespace syncline
