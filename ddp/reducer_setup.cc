@@ -91,6 +91,11 @@ absl::Status Reducer::Impl::CheckOptions() const {
   for (size_t i = 0; i < parameters_.size(); ++i) {
     const absl::Status averages = CheckReduction(parameters_[i].dtype(), ReduceOp::kAvg);
     if (!averages.ok()) return Annotate(averages, NameOf(i));
+    if (IsFloat8(parameters_[i].dtype())) {
+      return ArgumentError(absl::StrCat(NameOf(i), " is ", Name(parameters_[i].dtype()),
+                                        ", in which gradients are not added up: pass one of the "
+                                        "type of its gradient, float32 or bfloat16"));
+    }
     if (parameters_[i].device().type != DeviceType::kCpu) {
       return ArgumentError(absl::StrCat(NameOf(i), " is on ", ToString(parameters_[i].device()),
                                         ": gradients are reduced on the CPU"));

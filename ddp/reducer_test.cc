@@ -380,6 +380,7 @@ TEST(ReducerTest, BadPlansAreRefused) {
   const std::vector<Tensor> three = ThreeParameters();
   EXPECT_EQ(kind({}, nothing), ErrorKind::kArgument);
   EXPECT_EQ(kind({Tensor::Zeros(DType::kBool, {2})}, nothing), ErrorKind::kArgument);
+  EXPECT_EQ(kind({Tensor::Zeros(DType::kFloat8E4M3, {2})}, nothing), ErrorKind::kArgument);
   EXPECT_EQ(kind(three, [](Options& o) { o.names = {"only one"}; }), ErrorKind::kArgument);
   EXPECT_EQ(kind(three, [](Options& o) { o.caps.first = 0; }), ErrorKind::kArgument);
   EXPECT_EQ(kind(three, [](Options& o) { o.caps.list = {4, 0}; }), ErrorKind::kArgument);

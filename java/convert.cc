@@ -18,6 +18,8 @@ static_assert(static_cast<int>(DType::kBool) == 0);
 static_assert(static_cast<int>(DType::kUInt8) == 5);
 static_assert(static_cast<int>(DType::kFloat16) == 9);
 static_assert(static_cast<int>(DType::kComplex128) == 14);
+static_assert(static_cast<int>(DType::kFloat8E4M3) == 15);
+static_assert(static_cast<int>(DType::kFloat8E5M2) == 16);
 
 Tensor MakeTensor(jlong address, jlong type, std::vector<int64_t> shape) {
   return Tensor(reinterpret_cast<void*>(address), static_cast<DType>(type % kReadOnly), shape, {},

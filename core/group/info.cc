@@ -47,6 +47,11 @@ bool IsServed(const Capabilities& capabilities, DeviceType device) {
 // What stands in the table for `served` of all types.
 std::string Cell(const EnumSet<DType>& served) {
   if (served.size() == AllDTypes().size()) return "all types";
+  std::vector<DType> missing;
+  for (DType dtype : AllDTypes()) {
+    if (served.count(dtype) == 0) missing.push_back(dtype);
+  }
+  if (missing.size() == 2 && std::all_of(missing.begin(), missing.end(), IsFloat8)) return "all types but float8";
   return absl::StrJoin(NamesOf(served), " ");
 }
 

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "gmock/gmock.h"
@@ -133,6 +134,22 @@ TEST(DLPackTest, EveryElementTypeSurvivesTheRoundTrip) {
     EXPECT_EQ(back->shape(), tensor.shape());
     EXPECT_EQ(back->strides(), tensor.strides());
   }
+}
+
+TEST(DLPackTest, FloatsOfEightBitsHaveTheCodesOfDLPack) {
+  const std::pair<DType, uint8_t> cases[] = {{DType::kFloat8E4M3, uint8_t{10}},
+                                             {DType::kFloat8E5M2, uint8_t{12}}};
+  for (const auto& [dtype, code] : cases) {
+    DLManagedTensor* const managed = ToDLPack(Tensor::Zeros(dtype, {3}));
+    const DLDataType exported = managed->dl_tensor.dtype;
+    managed->deleter(managed);
+    EXPECT_EQ(exported.code, code) << Name(dtype);
+    EXPECT_EQ(exported.bits, 8) << Name(dtype);
+    EXPECT_EQ(exported.lanes, 1) << Name(dtype);
+  }
+  Foreign other;  // float8_e4m3fnuz, which has another zero.
+  other.managed.dl_tensor.dtype = {11, 8, 1};
+  ExpectRefused(&other, "code 11");
 }
 
 TEST(DLPackTest, ADeviceSurvivesTheRoundTrip) {

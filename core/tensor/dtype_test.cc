@@ -23,7 +23,7 @@ TEST(DTypeTest, EveryNameIsItsOwnAndParsesBack) {
     ASSERT_TRUE(parsed.ok()) << parsed.status();
     EXPECT_EQ(*parsed, dtype);
   }
-  EXPECT_EQ(names.size(), 15u);
+  EXPECT_EQ(names.size(), 17u);
 }
 
 TEST(DTypeTest, SizesAreThoseThatTheNamesSay) {
@@ -52,6 +52,18 @@ TEST(DTypeTest, BoolAndComplexAreNeitherIntegerNorFloating) {
   EXPECT_TRUE(IsInteger(DType::kInt64));
   EXPECT_TRUE(IsFloating(DType::kBFloat16));
   EXPECT_TRUE(IsFloating(DType::kFloat64));
+}
+
+TEST(DTypeTest, FloatsOfEightBitsAreFloatsThatBackendsMayNotReduce) {
+  for (const DType dtype : AllDTypes()) {
+    const bool is_float8 = Name(dtype).substr(0, 6) == "float8";
+    EXPECT_EQ(IsFloat8(dtype), is_float8) << Name(dtype);
+    if (!is_float8) continue;
+    EXPECT_TRUE(IsFloating(dtype)) << Name(dtype);
+    EXPECT_EQ(SizeOf(dtype), 1u) << Name(dtype);
+  }
+  EXPECT_EQ(Name(DType::kFloat8E4M3), "float8_e4m3fn");
+  EXPECT_EQ(Name(DType::kFloat8E5M2), "float8_e5m2");
 }
 
 TEST(DeviceTest, OnlyDevicesOfWhichThereAreManyAreNumbered) {

@@ -337,7 +337,7 @@ void Run(DType dtype, ReduceOp op, Args... args) {
       return;  // Lowered to other types.
     case DType::kFloat8E4M3:
     case DType::kFloat8E5M2:
-      return;  // Not reduced here, see CanReduce.
+      return;  // Refused before, see reduce_kernels.h.
   }
 }
 

@@ -68,26 +68,26 @@ struct Lowered {
 }  // namespace
 
 void Accumulate(DType dtype, ReduceOp op, void* out, const void* in, size_t count) {
-  SYNCLINE_DCHECK(CheckReduction(dtype, op).ok());
+  SYNCLINE_DCHECK(CheckReduction(dtype, op).ok() && !IsFloat8(dtype));
   const Lowered lowered(dtype, op, count);
   HWY_DYNAMIC_DISPATCH(AccumulateHere)(lowered.dtype, lowered.op, out, in, lowered.count);
 }
 
 void Reduce(DType dtype, ReduceOp op, void* out, absl::Span<const void* const> inputs,
             size_t count) {
-  SYNCLINE_DCHECK(!inputs.empty() && CheckReduction(dtype, op).ok());
+  SYNCLINE_DCHECK(!inputs.empty() && CheckReduction(dtype, op).ok() && !IsFloat8(dtype));
   const Lowered lowered(dtype, op, count);
   HWY_DYNAMIC_DISPATCH(ReduceHere)(lowered.dtype, lowered.op, out, inputs, lowered.count);
 }
 
 void Divide(DType dtype, void* data, int divisor, size_t count) {
-  SYNCLINE_DCHECK(divisor >= 1);
+  SYNCLINE_DCHECK(divisor >= 1 && !IsFloat8(dtype));
   const Lowered lowered(dtype, ReduceOp::kAvg, count);
   HWY_DYNAMIC_DISPATCH(DivideHere)(lowered.dtype, data, divisor, lowered.count);
 }
 
 void Scale(DType dtype, void* data, double factor, size_t count) {
-  SYNCLINE_DCHECK(CheckReduction(dtype, ReduceOp::kPremulSum).ok());
+  SYNCLINE_DCHECK(CheckReduction(dtype, ReduceOp::kPremulSum).ok() && !IsFloat8(dtype));
   const Lowered lowered(dtype, ReduceOp::kPremulSum, count);
   HWY_DYNAMIC_DISPATCH(ScaleHere)(lowered.dtype, data, factor, lowered.count);
 }

@@ -79,7 +79,10 @@ absl::StatusOr<Capabilities> ParseCapabilities(const std::vector<std::string>& d
     SYNCLINE_ASSIGN_OR_RETURN(const DType dtype, ParseDType(name));
     capabilities.move_dtypes.insert(dtype);
   }
-  capabilities.reduce_dtypes = capabilities.move_dtypes;
+  // Core puts results together with its own arithmetic, which has no floats of eight bits.
+  for (DType dtype : capabilities.move_dtypes) {
+    if (!IsFloat8(dtype)) capabilities.reduce_dtypes.insert(dtype);
+  }
   return capabilities;
 }
 

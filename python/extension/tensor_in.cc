@@ -219,11 +219,14 @@ Tensor TensorFromPython(py::handle array, absl::string_view argument) {
     return CheckShared(FromDLPack(exchanged->managed, exchanged->access), array, argument);
   }
   if (IsInstance(array, "numpy", "ndarray")) {
-    // The buffer protocol has no name for bfloat16, but NumPy has, by ml_dtypes.
-    const std::string dtype = DescribeDType(array, "");
-    if (dtype != "bfloat16") RaiseUnknownDType(argument, dtype);
-    py::object bits = array.attr("view")("uint16");
-    return FromBuffer(bits, GetBuffer(bits), argument, DType::kBFloat16);
+    // The buffer protocol has no names for these, but NumPy has, by ml_dtypes.
+    const std::string name = DescribeDType(array, "");
+    for (DType dtype : {DType::kBFloat16, DType::kFloat8E4M3, DType::kFloat8E5M2}) {
+      if (name != Name(dtype)) continue;
+      py::object bits = array.attr("view")(SizeOf(dtype) == 1 ? "uint8" : "uint16");
+      return FromBuffer(bits, GetBuffer(bits), argument, dtype);
+    }
+    RaiseUnknownDType(argument, name);
   }
   if (py::hasattr(array, "__dlpack__") && py::hasattr(array, "__dlpack_device__")) {
     return FromDLPackObject(py::reinterpret_borrow<py::object>(array), argument);

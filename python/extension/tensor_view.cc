@@ -44,6 +44,8 @@ const char* FormatOf(DType dtype) {
     case DType::kFloat16:
       return "e";
     case DType::kBFloat16:
+    case DType::kFloat8E4M3:
+    case DType::kFloat8E5M2:
       return nullptr;
     case DType::kFloat32:
       return "f";
@@ -109,11 +111,13 @@ void ReleaseBuffer(PyObject*, Py_buffer* view) { delete static_cast<Extents*>(vi
 py::object ToArray(const py::object& self, const py::args&, const py::kwargs&) {
   const Tensor& tensor = py::cast<const TensorView&>(self).tensor();
   py::module_ numpy = py::module_::import("numpy");
-  if (tensor.dtype() != DType::kBFloat16) return numpy.attr("asarray")(py::memoryview(self));
-  const Tensor bits(tensor.data(), DType::kUInt16, tensor.shape(), tensor.strides(),
-                    tensor.device(), tensor.owner(), tensor.access());
+  if (FormatOf(tensor.dtype()) != nullptr) return numpy.attr("asarray")(py::memoryview(self));
+  const std::string name(Name(tensor.dtype()));
+  const Tensor bits(tensor.data(), SizeOf(tensor.dtype()) == 1 ? DType::kUInt8 : DType::kUInt16,
+                    tensor.shape(), tensor.strides(), tensor.device(), tensor.owner(),
+                    tensor.access());
   return numpy.attr("asarray")(TensorView(bits))
-      .attr("view")(py::module_::import("ml_dtypes").attr("bfloat16"));
+      .attr("view")(py::module_::import("ml_dtypes").attr(name.c_str()));
 }
 
 std::pair<int, int> DLPackDevice(const TensorView& view) {

@@ -33,6 +33,8 @@ DTYPES = (
     "float64",
     "complex64",
     "complex128",
+    "float8_e4m3fn",
+    "float8_e5m2",
 )
 
 
@@ -120,7 +122,7 @@ class Backend(str):
           devices: "cpu", "cuda" or a list of them; None is "cpu", with a warning.
           operations: which operations it serves; None is all whose methods `func`, if it is a
             class, has, else all.
-          dtypes: names of the element types it serves.
+          dtypes: names of the element types it serves; those of eight bits are moved only.
 
         Raises ValueError if the name is taken or a word is unknown, TypeError if `func` cannot be
         called.

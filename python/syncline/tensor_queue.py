@@ -255,6 +255,7 @@ _TAKEN = frozenset(
     "bool int8 int16 int32 int64 uint8 uint16 uint32 uint64 float16 float32 float64 complex64"
     " complex128".split()
 )
+_BY_ML_DTYPES = frozenset(("bfloat16", "float8_e4m3fn", "float8_e5m2"))  # In NumPy.
 
 
 def _encode(obj: Any) -> tuple[Sequence[Any], bytes]:
@@ -305,7 +306,7 @@ def _numpy(source: Any) -> Any:
         return source
     try:
         return numpy.asarray(source)
-    except ImportError:  # bfloat16 without ml_dtypes.
+    except ImportError:  # bfloat16 or float8 without ml_dtypes.
         return source
 
 
@@ -346,12 +347,12 @@ def _is_plain(tensor: Any) -> bool:
 
 @functools.cache
 def _is_taken(dtype: Any) -> bool:
-    return str(dtype).removeprefix("torch.") in _TAKEN | {"bfloat16"}
+    return str(dtype).removeprefix("torch.") in _TAKEN | _BY_ML_DTYPES
 
 
 def _is_plain_jax(array: Any) -> bool:
     return (
-        array.dtype.name in _TAKEN | {"bfloat16"}
+        array.dtype.name in _TAKEN | _BY_ML_DTYPES
         and array.is_fully_addressable
         and len(array.devices()) == 1
         and next(iter(array.devices())).platform == "cpu"

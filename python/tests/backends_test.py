@@ -271,6 +271,13 @@ def test_the_extended_function_gets_options():
     assert seen == [(0, 1, {"fast": True})]
 
 
+def test_floats_of_eight_bits_are_moved_by_it_and_never_reduced():
+    dist.Backend.register_backend("mover", StoreBackend, devices=["cpu"])
+    assert "float8_e5m2" in dist.Info.dtypes("mover", "broadcast")
+    assert "float8_e5m2" not in dist.Info.dtypes("mover", "all_reduce")
+    assert "float32" in dist.Info.dtypes("mover", "all_reduce")
+
+
 def test_a_wrong_registration_is_refused():
     register = dist.Backend.register_backend
     with pytest.raises(ValueError, match="a backend 'gloo' is registered already"):

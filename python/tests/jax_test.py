@@ -5,6 +5,7 @@ import pypi_jax_status
 import pytest
 import ranks
 import syncline as dist
+from syncline import codec
 
 if pypi_jax_status.AVAILABLE:
     import jax
@@ -18,6 +19,7 @@ def available():
         pytest.skip(pypi_jax_status.REASON)
 
 
+FLOAT8 = ["float8_e4m3fn", "float8_e5m2"]
 DTYPES = "bool uint8 int8 int16 int32 uint16 uint32 float16 bfloat16 float32 complex64"
 
 
@@ -30,7 +32,7 @@ def joined():
 
 
 @pytest.mark.usefixtures("joined")
-@pytest.mark.parametrize("dtype", DTYPES.split())
+@pytest.mark.parametrize("dtype", DTYPES.split() + FLOAT8)
 def test_an_array_of_every_type_is_read(dtype):
     source = jax.numpy.arange(6).reshape(2, 3).astype(dtype)
     target = numpy.zeros((2, 3), dtype)
@@ -66,8 +68,29 @@ def test_numpy_arrays_of_bfloat16_are_written_in_place():
         dist.all_reduce(frozen)
     with pytest.raises(ValueError, match="not contiguous .bfloat16"):
         dist.all_reduce(target[:, ::2])
-    with pytest.raises(TypeError, match="elements of type float8_e5m2, which"):
-        dist.all_reduce(numpy.zeros(3, ml_dtypes.float8_e5m2))
+    with pytest.raises(TypeError, match="elements of type float8_e4m3b11fnuz, which"):
+        dist.all_reduce(numpy.zeros(3, ml_dtypes.float8_e4m3b11fnuz))
+
+
+@pytest.mark.usefixtures("joined")
+@pytest.mark.parametrize("dtype", FLOAT8)
+def test_floats_of_eight_bits_are_moved_bit_by_bit_and_not_reduced(dtype):
+    source = numpy.arange(256, dtype=numpy.uint8).view(dtype)  # NaN of every kind among them.
+    target = numpy.zeros(256, dtype)
+    dist.all_gather([target], source)
+    assert (target.view(numpy.uint8) == source.view(numpy.uint8)).all()
+    shared = dist.empty_shared(256, dtype)
+    assert shared.dtype == dtype
+    dist.all_gather([shared], source)
+    assert (shared.view(numpy.uint8) == source.view(numpy.uint8)).all()
+    for reduce in (dist.all_reduce, lambda x: dist.reduce(x, 0), dist.scan):
+        with pytest.raises(NotImplementedError, match=f"backend local does not serve .* of {dtype}$"):
+            reduce(target)
+    assert (target.view(numpy.uint8) == source.view(numpy.uint8)).all()
+    with pytest.raises(ValueError, match=f"is {dtype}, in which gradients are not added up"):
+        dist.GradientReducer([numpy.zeros(3, dtype)])
+    carried = codec.decode(codec.encode(source))
+    assert (carried.dtype, carried.tobytes()) == (source.dtype, source.tobytes())
 
 
 def test_gradients_of_bfloat16_are_numpys():

@@ -204,13 +204,15 @@ def test_get_into_writes_where_it_is_told():
 
 @pytest.mark.skipif(not pypi_torch_status.AVAILABLE, reason=pypi_torch_status.REASON)
 class TestTorch:
-    @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "int64", "bool", "complex64"])
+    @pytest.mark.parametrize(
+        "dtype", ["float32", "bfloat16", "float8_e4m3fn", "int64", "bool", "complex64"]
+    )
     @pytest.mark.parametrize("shape", [(), (0,), (5,), (3, 4)])
     def test_tensors_keep_type_shape_and_values(self, dtype, shape):
         x = torch.ones(shape).cumsum(-1 if shape else 0).to(getattr(torch, dtype))
         y = passed(x)
         assert (type(y), y.dtype, y.shape) == (torch.Tensor, x.dtype, x.shape)
-        assert torch.equal(x, y)
+        assert torch.equal(x.double(), y.double())
         y.zero_()
 
     def test_strided_tensors_and_those_that_require_gradients(self):

@@ -145,11 +145,25 @@ def test_a_tensor_without_memory_is_refused_with_its_cause(joined, kind):
         dist.all_reduce(WITHOUT_MEMORY[kind]())
 
 
-@pytest.mark.parametrize("dtype", ["float8_e4m3fn", "float8_e5m2", "complex32"])
+@pytest.mark.parametrize("dtype", ["float8_e4m3fnuz", "float8_e8m0fnu", "complex32"])
 def test_an_unknown_element_type_is_named(joined, dtype):
     tensor = torch.zeros(3, dtype=getattr(torch, dtype))
     with pytest.raises(TypeError, match=f"tensor has elements of type torch.{dtype}, which"):
         dist.all_reduce(tensor)
+
+
+@pytest.mark.parametrize("dtype", ["float8_e4m3fn", "float8_e5m2"])
+def test_floats_of_eight_bits_are_moved_bit_by_bit_and_not_reduced(joined, dtype):
+    source = torch.arange(256, dtype=torch.uint8).view(getattr(torch, dtype))
+    target = torch.zeros_like(source)
+    dist.all_gather([target], source)
+    assert torch.equal(target.view(torch.uint8), source.view(torch.uint8))
+    with pytest.raises(NotImplementedError, match=f"does not serve all_reduce of {dtype}$"):
+        dist.all_reduce(target)
+    shared = dist.empty_shared(256, source.dtype)
+    assert shared.dtype == source.dtype
+    dist.all_gather([shared], source)
+    assert torch.equal(shared.view(torch.uint8), source.view(torch.uint8))
 
 
 def test_a_tensor_that_is_not_what_lies_in_memory_is_refused(joined):

@@ -9,6 +9,7 @@
 #include "syncline/status.h"
 #include "tests/groups/process_group_conformance.h"
 #include "tests/support/operations.h"
+#include "tests/support/values.h"
 
 namespace syncline {
 namespace {
@@ -77,6 +78,43 @@ TEST(CapabilitiesTest, WhatIsOutsideIsRefusedAndTheGroupGoesOn) {
   entry.capabilities.reduce_dtypes = {DType::kFloat32, DType::kInt8};
   ASSERT_TRUE(BackendRegistry::Add("narrow", entry).ok());
   ExpectTruth("narrow");
+}
+
+TEST_P(GroupConformance, FloatsOfEightBitsMoveAndEveryFormThatReducesThemSaysThatItDoesNot) {
+  Run([](ProcessGroup& group) -> absl::Status {
+    for (DType dtype : {DType::kFloat8E4M3, DType::kFloat8E5M2}) {
+      const Tensor sent = Bytes(dtype, 257, 1);
+      const Tensor a = Bytes(dtype, 257, RankOf(group) + 1), b = Bytes(dtype, 257, 7);
+      const std::vector<Tensor> inputs(size(), b), pair = {a, b};
+      const std::vector<Tensor> lists(2 * size() * 2, sent);
+      const Tensor whole = Bytes(dtype, 257 * size(), 3);
+      SYNCLINE_RETURN_IF_ERROR(group.BroadcastCoalesced({a, a.Slice(0, 0)}, 0));
+      SYNCLINE_RETURN_IF_ERROR(Expect(SameBytes(a, sent), "the broadcast", group));
+      for (const absl::Status& status : {
+               group.AllReduce(a),
+               group.Reduce(a, 0, ReduceOp::kMax),
+               group.ReduceScatter(a, inputs, ReduceOp::kAvg),
+               group.ReduceScatterSingle(a, whole),
+               group.Scan(a),
+               group.Exscan(a),
+               group.AllReduce(a, ReduceOp::kPremulSum, {}, 0.5),
+               group.AllReduceCoalesced(pair),
+               group.ReduceScatterCoalesced({a}, inputs),
+               group.AllReduceMulti(pair),
+               group.ReduceMulti(pair, 0),
+               group.ReduceScatterMulti(pair, lists),
+           }) {
+        SYNCLINE_RETURN_IF_ERROR(
+            Expect(KindOf(status) == ErrorKind::kUnsupported &&
+                       absl::StrContains(status.message(), absl::StrCat("backend ", backend(),
+                                                                        " does not serve ")) &&
+                       absl::EndsWith(status.message(), Name(dtype)),
+                   absl::StrCat("not refused: ", status.ToString()), group));
+      }
+      SYNCLINE_RETURN_IF_ERROR(Expect(SameBytes(a, sent), "what was refused", group));
+    }
+    return group.Barrier();
+  });
 }
 
 TEST_P(GroupConformance, ReductionsThatAreNotDefinedAreRefusedAndTheGroupGoesOn) {

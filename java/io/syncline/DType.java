@@ -40,7 +40,14 @@ public enum DType {
   /** Two {@code float}s: the real part and the imaginary. */
   COMPLEX64(8),
   /** Two {@code double}s: the real part and the imaginary. */
-  COMPLEX128(16);
+  COMPLEX128(16),
+  /**
+   * Eight bits: four of the exponent, without infinities ("float8_e4m3fn"). Moved by all backends,
+   * reduced by none on the CPU.
+   */
+  FLOAT8_E4M3FN(1),
+  /** Eight bits: five of the exponent; moved and reduced as {@link #FLOAT8_E4M3FN}. */
+  FLOAT8_E5M2(1);
 
   private static final DType[] ALL = values();
 

@@ -54,6 +54,31 @@ class ErrorsTest {
   }
 
   @Test
+  void floatsOfEightBitsAreMovedAndNotReduced() {
+    try (World world = World.init("local", "", HashStore.create(), 0, 1)) {
+      final ProcessGroup group = world.group();
+      for (DType type : List.of(DType.FLOAT8_E4M3FN, DType.FLOAT8_E5M2)) {
+        final Tensor input = Tensor.allocate(type, 256);
+        final Tensor output = Tensor.allocate(type, 256);
+        for (int i = 0; i < 256; i++) {
+          input.asByteBuffer().put(i, (byte) i);
+        }
+        group.allGatherSingle(output, input);
+        assertEquals(input.asByteBuffer(), output.asByteBuffer());
+        fails(
+            UnsupportedOperationException.class,
+            "backend local does not serve all_reduce of " + type,
+            () -> group.allReduce(output));
+        fails(
+            UnsupportedOperationException.class,
+            "does not serve all_reduce of " + type,
+            () -> group.allReduceCoalesced(List.of(output)));
+        assertEquals(input.asByteBuffer(), output.asByteBuffer());
+      }
+    }
+  }
+
+  @Test
   void arraysThatAreOneShareMemoryAsTensorsDo() {
     try (World world = World.init("local", "", HashStore.create(), 0, 1)) {
       final ProcessGroup group = world.group();

@@ -124,6 +124,7 @@ class TensorTest {
   void eachTypeHasItsBuffer() {
     assertEquals(4, Tensor.allocate(DType.INT16, 4).asShortBuffer().capacity());
     assertEquals(4, Tensor.allocate(DType.BFLOAT16, 4).asShortBuffer().capacity());
+    assertEquals(4, Tensor.allocate(DType.FLOAT8_E5M2, 4).asByteBuffer().capacity());
     assertEquals(4, Tensor.allocate(DType.UINT64, 4).asLongBuffer().capacity());
     assertEquals(8, Tensor.allocate(DType.COMPLEX64, 4).asFloatBuffer().capacity());
     assertEquals(8, Tensor.allocate(DType.COMPLEX128, 4).asDoubleBuffer().capacity());
@@ -165,6 +166,7 @@ class TensorTest {
     assertEquals(
         List.of("int8[32]", "int16[16]", "int32[8]", "int64[4]", "float32[8]", "float64[4]"), seen);
     assertEquals("bfloat16[16]", Tensor.of(bytes, DType.BFLOAT16).toString());
+    assertEquals("float8_e4m3fn[32]", Tensor.of(bytes, DType.FLOAT8_E4M3FN).toString());
     assertEquals("complex64[2, 2]", Tensor.of(bytes, DType.COMPLEX64, 2, 2).toString());
   }
 

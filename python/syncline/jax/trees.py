@@ -78,7 +78,7 @@ def broadcast_tree(tree: Tree, src: int = 0, group: Group = None) -> Tree:
 
     The others pass trees of the same structure, shapes and element types; otherwise as all_reduce.
     It has no gradient. Raises TypeError for leaves of types that NumPy lacks: send the keys of
-    jax.random as jax.random.key_data, and float8 and int4 as a wider type.
+    jax.random as jax.random.key_data, and int4 as a wider type.
     """
 
     def replace(members: ProcessGroup, flat: NDArray[Any]) -> None:

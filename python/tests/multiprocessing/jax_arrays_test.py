@@ -22,7 +22,7 @@ def through(value):
 
 
 @pytest.mark.parametrize(
-    "dtype", "bool int8 uint16 int32 float16 bfloat16 float32 complex64".split()
+    "dtype", "bool int8 uint16 int32 float16 bfloat16 float8_e5m2 float32 complex64".split()
 )
 @pytest.mark.parametrize("count", [1, 100, 100_000])
 def test_each_element_type_arrives(dtype, count):

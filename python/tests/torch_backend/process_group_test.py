@@ -21,7 +21,7 @@ from torch.distributed.distributed_c10d import AllgatherOptions
 
 SIZES = [1, 2, 3, 7]
 TYPES = "uint8 int8 int16 int32 int64 uint16 uint32 uint64 float16 bfloat16 float32 float64"
-MOVED = f"{TYPES} bool complex64 complex128 complex32 float8_e4m3fn float8_e5m2"
+MOVED = f"{TYPES} bool complex64 complex128 complex32 float8_e4m3fn float8_e5m2 float8_e5m2fnuz"
 
 
 def options(kind, **fields):
@@ -387,9 +387,14 @@ BAD_CALLS = {
         lambda group: group.allgather_into_tensor_coalesced([torch.zeros(5)], [torch.zeros(2)]),
     ),
     "float8 reduced": (
-        TypeError,
-        "float8",
+        NotImplementedError,
+        "float8_e5m2",
         lambda group: group.allreduce([torch.zeros(2).to(torch.float8_e5m2)]),
+    ),
+    "float8 of other libraries reduced": (
+        TypeError,
+        "float8_e5m2fnuz",
+        lambda group: group.allreduce([torch.zeros(2).to(torch.float8_e5m2fnuz)]),
     ),
 }
 

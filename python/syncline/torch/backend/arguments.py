@@ -98,9 +98,7 @@ def flat(tensor: Tensor) -> Tensor:
 _AS_BYTES = {
     getattr(torch, name)
     for name in (
-        "float8_e4m3fn",
         "float8_e4m3fnuz",
-        "float8_e5m2",
         "float8_e5m2fnuz",
         "float8_e8m0fnu",
     )
