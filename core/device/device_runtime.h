@@ -31,9 +31,9 @@ class Event {
   virtual absl::Status EnqueueWait(const Stream& stream) const = 0;
 };
 
-// What the process can do with its devices. There is one runtime, of the driver library that the
-// process has loaded already, or else of the one that is found first: SYNCLINE_CUDA_LIBRARY, then
-// libcuda.so.1. Tests set the former to a library that simulates devices (testing/fake_cuda).
+// What the process can do with its devices. There is one runtime, of the driver library that
+// SYNCLINE_CUDA_LIBRARY names, if it is set, else of libcuda.so.1, which may be loaded already.
+// Tests set the former to a library that simulates devices (testing/fake_cuda).
 //
 // Thread-safe. Functions make the primary context of a device, which torch, JAX, CuPy and CUDA's
 // runtime share, current for their own duration, and leave the calling thread's context as it was.

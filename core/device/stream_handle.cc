@@ -55,7 +55,7 @@ absl::StatusOr<int> StreamHandle::Wait(const Deadline& deadline) {
       absl::MutexLock lock(&mutex_);
       mutex_.AwaitWithTimeout(absl::Condition(&ended), pause);
     }
-    SYNCLINE_RETURN_IF_ERROR(Interruption());
+    SYNCLINE_RETURN_IF_ERROR(CheckInterrupt());
     if (deadline.Expired() && !Poll()) {
       return TimeoutError(absl::StrCat("the device has not ended its work within ",
                                        absl::FormatDuration(deadline.timeout())));

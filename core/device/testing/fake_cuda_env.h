@@ -1,0 +1,60 @@
+// Lets a C++ test run on simulated devices: depending on this is enough.
+#ifndef SYNCLINE_CORE_DEVICE_TESTING_FAKE_CUDA_ENV_H_
+#define SYNCLINE_CORE_DEVICE_TESTING_FAKE_CUDA_ENV_H_
+
+#include "core/device/testing/fake_cuda/fake_cuda.h"
+
+namespace syncline::device {
+
+// The functions of fake_cuda.h, in the library that SYNCLINE_CUDA_LIBRARY names. That is
+// libfake_cuda.so, from before main() on, unless it was set already. Ends the process if the
+// library cannot be opened.
+struct FakeCuda {
+  static const FakeCuda& Get();
+
+  decltype(&fake_cuda_fail_next) fail_next;
+  decltype(&fake_cuda_calls) calls;
+  decltype(&fake_cuda_each_called) each_called;
+  decltype(&fake_cuda_hold_streams) hold_streams;
+  decltype(&fake_cuda_delay_us) delay_us;
+  decltype(&fake_cuda_break_device) break_device;
+  decltype(&fake_cuda_live_objects) live_objects;
+  decltype(&fake_cuda_context_depth) context_depth;
+  decltype(&fake_cuda_register_kernel) register_kernel;
+
+  // A function of the driver's API, by its symbol.
+  template <typename Function>
+  Function* Driver(const char* symbol) const {
+    return reinterpret_cast<Function*>(Symbol(symbol));
+  }
+
+  fake_cuda_counts Counts() const {
+    fake_cuda_counts counts;
+    live_objects(&counts);
+    return counts;
+  }
+
+ private:
+  FakeCuda();
+  void* Symbol(const char* name) const;
+
+  void* library_;
+};
+
+// Keeps the streams of a device from beginning an item, for as long as it lives.
+class HeldStreams {
+ public:
+  explicit HeldStreams(int device = 0) : device_(device) {
+    FakeCuda::Get().hold_streams(device_, 1);
+  }
+  ~HeldStreams() { FakeCuda::Get().hold_streams(device_, 0); }
+  HeldStreams(const HeldStreams&) = delete;
+  HeldStreams& operator=(const HeldStreams&) = delete;
+
+ private:
+  const int device_;
+};
+
+}  // namespace syncline::device
+
+#endif  // SYNCLINE_CORE_DEVICE_TESTING_FAKE_CUDA_ENV_H_
