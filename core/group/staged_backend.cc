@@ -19,7 +19,7 @@ namespace {
 constexpr size_t kAlignment = 64;
 
 // How long a call that has failed waits for its copies, which no rank holds up.
-constexpr absl::Duration kDrainTimeout = absl::Seconds(10);
+constexpr absl::Duration kDrainTimeout = absl::Seconds(1);
 
 size_t Aligned(size_t bytes) { return (bytes + kAlignment - 1) / kAlignment * kAlignment; }
 
@@ -157,6 +157,21 @@ absl::StatusOr<int> RunOnHost(Backend& host, const Collective& call, CallContext
   return RunAndWait(host, call, context);
 }
 
+// Keeps a call, and the lane whose copies use its tensors, until these have ended.
+void KeepUntilIdle(const std::shared_ptr<StagingLane>& lane, std::shared_ptr<const void> call) {
+  const auto runtime = device::DeviceRuntime::Get();
+  if (!runtime.ok()) return;
+  for (const Stream& stream : {lane->to_host(), lane->from_host()}) {
+    auto end = (*runtime)->Record(stream);
+    if (!end.ok()) continue;  // A broken device does nothing any more.
+    auto handle = std::make_shared<device::StreamHandle>(*std::move(end));
+    handle->OnDone([lane, call](const absl::StatusOr<int>&) {});
+    device::StreamWatcher::Get()
+        .Watch(std::move(handle), Deadline(absl::InfiniteDuration()))
+        .IgnoreError();
+  }
+}
+
 }  // namespace
 
 StagedBackend::StagedBackend(std::shared_ptr<Backend> host, const Capabilities& capabilities,
@@ -173,14 +188,20 @@ absl::StatusOr<Completion> StagedBackend::Run(absl::Span<const Collective> colle
   SYNCLINE_RETURN_IF_ERROR(AwaitCaller(*context.caller, *lane));
   return Finish(collectives.size() == 1 ? RunInChunks(collectives[0], context, *lane)
                                         : RunTogether(collectives, context, *lane),
-                context, lane);
+                context, lane, [&] {
+                  auto held = std::make_shared<std::vector<Collective>>(collectives.begin(),
+                                                                        collectives.end());
+                  for (Collective& collective : *held) collective.Own();
+                  return held;
+                });
 }
 
 absl::StatusOr<Completion> StagedBackend::RunPlan(const Plan& plan, const CallContext& context) {
   SYNCLINE_ASSIGN_OR_RETURN(const auto lane, lanes_.Take(context.caller->stream.device));
   SYNCLINE_RETURN_IF_ERROR(AwaitCaller(*context.caller, *lane));
   const absl::Status outcome = RunHostPlan(plan, context, *lane);
-  return Finish(outcome.ok() ? absl::StatusOr<int>(0) : outcome, context, lane);
+  return Finish(outcome.ok() ? absl::StatusOr<int>(0) : outcome, context, lane,
+                [&] { return std::make_shared<const Plan>(plan); });
 }
 
 absl::StatusOr<int> StagedBackend::RunInChunks(const Collective& collective,
@@ -294,10 +315,10 @@ absl::Status StagedBackend::RunHostPlan(const Plan& plan, const CallContext& con
 
 absl::StatusOr<Completion> StagedBackend::Finish(const absl::StatusOr<int>& outcome,
                                                  const CallContext& context,
-                                                 const std::shared_ptr<StagingLane>& lane) {
+                                                 const std::shared_ptr<StagingLane>& lane,
+                                                 absl::FunctionRef<std::shared_ptr<const void>()> hold) {
   if (!outcome.ok()) {
-    // The caller's tensors and the slots are free when this returns.
-    lane->Drain(Deadline(kDrainTimeout)).IgnoreError();
+    if (!lane->Drain(Deadline(kDrainTimeout)).ok()) KeepUntilIdle(lane, hold());
     return outcome.status();
   }
   SYNCLINE_ASSIGN_OR_RETURN(device::DeviceRuntime* const runtime, device::DeviceRuntime::Get());

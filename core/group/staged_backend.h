@@ -6,6 +6,7 @@
 #include <memory>
 #include <utility>
 
+#include "absl/functional/function_ref.h"
 #include "core/group/device_backend.h"
 #include "core/group/staging_lane.h"
 
@@ -17,7 +18,8 @@ namespace syncline::group {
 // a call pass tensors of devices, since chunks are calls of the host's backend.
 //
 // The copies from the device wait for the caller's stream, on the host; a call returns when the
-// copies back are enqueued. If a call fails, its copies have ended before it returns.
+// copies back are enqueued. If a call fails, its copies have ended before it returns, unless the
+// device stands still: then the tensors are kept until they have.
 class StagedBackend final : public DeviceBackend {
  public:
   // Bytes of one chunk, of all tensors together: large enough for the full bandwidth of PCI
@@ -43,9 +45,11 @@ class StagedBackend final : public DeviceBackend {
   absl::StatusOr<int> RunTogether(absl::Span<const Collective> collectives,
                                   const CallContext& context, StagingLane& lane);
   absl::Status RunHostPlan(const Plan& plan, const CallContext& context, StagingLane& lane);
-  // The end of a call whose last copies are on the lane's streams, with its outcome.
+  // The end of a call whose last copies are on the lane's streams, with its outcome. `hold` makes a
+  // copy of the call that owns its tensors.
   absl::StatusOr<Completion> Finish(const absl::StatusOr<int>& outcome, const CallContext& context,
-                                    const std::shared_ptr<StagingLane>& lane);
+                                    const std::shared_ptr<StagingLane>& lane,
+                                    absl::FunctionRef<std::shared_ptr<const void>()> hold);
 
   const std::shared_ptr<Backend> host_;
   const Capabilities capabilities_;

@@ -9,7 +9,6 @@
 #include <utility>
 #include <vector>
 
-#include "absl/cleanup/cleanup.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
 #include "core/device/device_runtime.h"
@@ -33,6 +32,8 @@ namespace syncline {
 namespace {
 
 using ::testing::HasSubstr;
+
+constexpr int kCudaErrorOutOfMemory = 2;
 
 // More than what one chunk of a call through memory of the host holds, and no multiple of it.
 constexpr int64_t kSeveralChunks = (int64_t{9} << 20) / 4 + 13;
@@ -287,8 +288,7 @@ TEST(StagedTensorsTest, RanksWhoseTensorsDifferAreAMismatchThatQuotesTheTensors)
 }
 
 TEST(StagedTensorsTest, ACallWhoseDeviceStandsStillEndsAtItsDeadline) {
-  fake_cuda::HoldStreams(0, true);
-  const absl::Cleanup go_on = [] { fake_cuda::HoldStreams(0, false); };
+  const device::HeldStreams held(0);
   const auto outcomes = RunGroup("shm", 2, [](ProcessGroup& group) -> absl::Status {
     const Device device = {DeviceType::kCuda, group.rank()};
     SYNCLINE_ASSIGN_OR_RETURN(const Tensor tensor, device::EmptyOn(device, DType::kFloat32, {10}));
@@ -300,7 +300,7 @@ TEST(StagedTensorsTest, ACallWhoseDeviceStandsStillEndsAtItsDeadline) {
 }
 
 TEST(StagedTensorsTest, WithoutPinnedMemoryTheCallFailsOnAllRanks) {
-  fake_cuda::FailNext("cuMemHostAlloc", 1, 2);
+  device::FakeCuda::Get().fail_next("cuMemHostAlloc", 1, kCudaErrorOutOfMemory);
   const auto outcomes = RunGroup("shm", 2, [](ProcessGroup& group) -> absl::Status {
     SYNCLINE_ASSIGN_OR_RETURN(const Device device, DeviceOfRank(group.rank()));
     SYNCLINE_ASSIGN_OR_RETURN(const Tensor tensor, device::EmptyOn(device, DType::kFloat32, {10}));
