@@ -19,32 +19,40 @@ CUdeviceptr AddressOf(const void* pointer) { return reinterpret_cast<CUdeviceptr
 // the mode that torch uses, since they may depend on work that is captured. Ours do not.
 class RelaxedCapture {
  public:
-  explicit RelaxedCapture(const CudaDriver& driver) : driver_(driver) { Exchange(); }
-  ~RelaxedCapture() { Exchange(); }
+  explicit RelaxedCapture(const CudaDriver& driver) : driver_(driver) {
+    // Where it fails, the call that follows says so, if it minds.
+    is_relaxed_ = driver.cuThreadExchangeStreamCaptureMode != nullptr &&
+                  driver.cuThreadExchangeStreamCaptureMode(&mode_) == CUDA_SUCCESS;
+  }
+  ~RelaxedCapture() {
+    if (is_relaxed_) static_cast<void>(driver_.cuThreadExchangeStreamCaptureMode(&mode_));
+  }
   RelaxedCapture(const RelaxedCapture&) = delete;
   RelaxedCapture& operator=(const RelaxedCapture&) = delete;
 
  private:
-  void Exchange() {
-    if (driver_.cuThreadExchangeStreamCaptureMode == nullptr) return;
-    static_cast<void>(driver_.cuThreadExchangeStreamCaptureMode(&mode_));
-  }
-
   const CudaDriver& driver_;
   CUstreamCaptureMode mode_ = CU_STREAM_CAPTURE_MODE_RELAXED;
+  bool is_relaxed_;
 };
 
 }  // namespace
 
 class CudaRuntime::CudaEvent : public Event {
  public:
-  CudaEvent(CudaRuntime& runtime, const Device& device, CUevent event)
-      : runtime_(runtime), device_(device), event_(event) {}
+  CudaEvent(CudaRuntime& runtime, const Device& device, CUevent event, bool is_captured)
+      : runtime_(runtime), device_(device), event_(event), is_captured_(is_captured) {}
   ~CudaEvent() override { runtime_.GiveBackEvent(device_, event_); }
 
   const Device& device() const override { return device_; }
 
   absl::StatusOr<bool> IsDone() const override {
+    if (is_captured_) {
+      // To ask CUDA would end the capture.
+      return BackendError(absl::StrCat(
+          "an event on ", ToString(device_),
+          " was recorded while a graph was captured: only work of the same graph can wait for it"));
+    }
     const ContextScope scope(runtime_, device_);
     SYNCLINE_RETURN_IF_ERROR(scope.status());
     const RelaxedCapture relaxed(runtime_.driver_);
@@ -65,6 +73,7 @@ class CudaRuntime::CudaEvent : public Event {
   CudaRuntime& runtime_;
   const Device device_;
   const CUevent event_;
+  const bool is_captured_;
 };
 
 absl::StatusOr<CudaRuntime*> CudaRuntime::Make() {
@@ -191,8 +200,9 @@ absl::StatusOr<std::shared_ptr<const Stream>> CudaRuntime::MakeStream(const Devi
 absl::StatusOr<std::shared_ptr<Event>> CudaRuntime::Record(const Stream& stream) {
   const ContextScope scope(*this, stream.device);
   SYNCLINE_RETURN_IF_ERROR(scope.status());
+  SYNCLINE_ASSIGN_OR_RETURN(const bool is_captured, IsCapturing(stream));
   SYNCLINE_ASSIGN_OR_RETURN(const CUevent event, TakeEvent(stream.device));
-  auto owned = std::make_shared<CudaEvent>(*this, stream.device, event);
+  auto owned = std::make_shared<CudaEvent>(*this, stream.device, event, is_captured);
   SYNCLINE_RETURN_IF_ERROR(
       Check(driver_.cuEventRecord(event, HandleOf(stream)), "cuEventRecord", stream.device));
   return owned;

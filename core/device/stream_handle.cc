@@ -100,6 +100,10 @@ StreamWatcher& StreamWatcher::Get() {
 }
 
 absl::Status StreamWatcher::Watch(std::shared_ptr<StreamHandle> handle, const Deadline& deadline) {
+  // Before the lock, which a thread of the parent may have had.
+  if (fork_guard_.InChild()) {
+    return UnsupportedError("work of a device cannot be watched in a child of fork");
+  }
   absl::MutexLock lock(&mutex_);
   if (!has_thread_) {
     SYNCLINE_ASSIGN_OR_RETURN(std::thread started,

@@ -16,6 +16,7 @@
 #include "syncline/completion.h"
 #include "syncline/deadline.h"
 #include "syncline/device.h"
+#include "syncline/fork.h"
 
 namespace syncline::device {
 
@@ -65,7 +66,8 @@ class StreamWatcher {
   // The one of the process, which lives as long.
   static StreamWatcher& Get();
 
-  // Polls `handle` until it has ended. BackendError if no thread can be started.
+  // Polls `handle` until it has ended. BackendError if no thread can be started, UnsupportedError
+  // in a child of fork whose parent has called Get: its thread is not there.
   absl::Status Watch(std::shared_ptr<StreamHandle> handle, const Deadline& deadline);
 
  private:
@@ -77,6 +79,7 @@ class StreamWatcher {
   StreamWatcher() = default;
   void Loop();
 
+  const ForkGuard fork_guard_;
   absl::Mutex mutex_;
   bool has_thread_ ABSL_GUARDED_BY(mutex_) = false;
   std::vector<Watched> added_ ABSL_GUARDED_BY(mutex_);

@@ -51,7 +51,8 @@ std::string Cell(const EnumSet<DType>& served) {
   for (DType dtype : AllDTypes()) {
     if (served.count(dtype) == 0) missing.push_back(dtype);
   }
-  if (missing.size() == 2 && std::all_of(missing.begin(), missing.end(), IsFloat8)) return "all types but float8";
+  if (missing.size() == 2 && std::all_of(missing.begin(), missing.end(), IsFloat8))
+    return "all types but float8";
   return absl::StrJoin(NamesOf(served), " ");
 }
 

@@ -313,10 +313,10 @@ absl::Status StagedBackend::RunHostPlan(const Plan& plan, const CallContext& con
   return absl::OkStatus();
 }
 
-absl::StatusOr<Completion> StagedBackend::Finish(const absl::StatusOr<int>& outcome,
-                                                 const CallContext& context,
-                                                 const std::shared_ptr<StagingLane>& lane,
-                                                 absl::FunctionRef<std::shared_ptr<const void>()> hold) {
+absl::StatusOr<Completion> StagedBackend::Finish(
+    const absl::StatusOr<int>& outcome, const CallContext& context,
+    const std::shared_ptr<StagingLane>& lane,
+    absl::FunctionRef<std::shared_ptr<const void>()> hold) {
   if (!outcome.ok()) {
     if (!lane->Drain(Deadline(kDrainTimeout)).ok()) KeepUntilIdle(lane, hold());
     return outcome.status();

@@ -1,10 +1,11 @@
 // The arithmetic of reductions, vectorised with Highway and chosen for the CPU at run time.
 //
 // Pure functions on the caller's buffers, for any thread. All of them require
-// CheckReduction(dtype, op).ok() and a type that IsFloat8 does not name: backends whose capabilities
-// have those reduce them on devices. Buffers need no alignment. Results do not depend on the
-// instruction set that was chosen, except for the sign and payload of a NaN. Integers wrap around. min and max are NaN where any input is; of equal elements they take the last. bool
-// is a byte of 0 or 1, whose sum is or; complex numbers are pairs of floats.
+// CheckReduction(dtype, op).ok() and a type that IsFloat8 does not name: backends whose
+// capabilities have those reduce them on devices. Buffers need no alignment. Results do not depend
+// on the instruction set that was chosen, except for the sign and payload of a NaN. Integers wrap
+// around. min and max are NaN where any input is; of equal elements they take the last. bool is a
+// byte of 0 or 1, whose sum is or; complex numbers are pairs of floats.
 #ifndef SYNCLINE_CORE_TENSOR_REDUCE_KERNELS_H_
 #define SYNCLINE_CORE_TENSOR_REDUCE_KERNELS_H_
 

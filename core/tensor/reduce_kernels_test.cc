@@ -311,7 +311,9 @@ std::vector<std::tuple<DType, ReduceOp>> AllReductions() {
   for (const DType dtype : AllDTypes()) {
     for (const ReduceOp op : AllReduceOps()) {
       const bool lowered = !IsInteger(dtype) && !IsFloating(dtype);  // To one of the others.
-      if (lowered || IsFloat8(dtype) || op == ReduceOp::kPremulSum || !CheckReduction(dtype, op).ok()) continue;
+      if (lowered || IsFloat8(dtype) || op == ReduceOp::kPremulSum ||
+          !CheckReduction(dtype, op).ok())
+        continue;
       all.emplace_back(dtype, op);
     }
   }

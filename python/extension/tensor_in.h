@@ -10,7 +10,8 @@
 namespace syncline::python {
 
 // The elements of `array` where they are: a TensorView, whatever has the buffer protocol (NumPy,
-// array.array, memoryview, bytearray, ctypes), NumPy arrays of ml_dtypes' bfloat16 and float8, and whatever has
+// array.array, memoryview, bytearray, ctypes), NumPy arrays of ml_dtypes' bfloat16 and float8, and
+// whatever has
 // __dlpack__ (PyTorch, JAX, CuPy), by its C exchange API where the type has one. Nothing is copied;
 // the array lives as long as the tensor's owner, which any thread may drop. Read-only memory and
 // JAX arrays are Access::kReadOnly. Work that is queued on a CUDA stream is not waited for.

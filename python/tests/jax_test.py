@@ -84,7 +84,9 @@ def test_floats_of_eight_bits_are_moved_bit_by_bit_and_not_reduced(dtype):
     dist.all_gather([shared], source)
     assert (shared.view(numpy.uint8) == source.view(numpy.uint8)).all()
     for reduce in (dist.all_reduce, lambda x: dist.reduce(x, 0), dist.scan):
-        with pytest.raises(NotImplementedError, match=f"backend local does not serve .* of {dtype}$"):
+        with pytest.raises(
+            NotImplementedError, match=f"backend local does not serve .* of {dtype}$"
+        ):
             reduce(target)
     assert (target.view(numpy.uint8) == source.view(numpy.uint8)).all()
     with pytest.raises(ValueError, match=f"is {dtype}, in which gradients are not added up"):

@@ -175,8 +175,7 @@ TEST_P(DeviceGroups, OperationsOnSeveralTensorsAreRight) {
     const std::vector<int> all = Upto(size());
     for (int i = 0; i < 3; ++i) {
       for (int r = 0; r < size(); ++r) {
-        SYNCLINE_RETURN_IF_ERROR(
-            CheckReduced(gathered[i * size() + r], ReduceOp::kSum, all));
+        SYNCLINE_RETURN_IF_ERROR(CheckReduced(gathered[i * size() + r], ReduceOp::kSum, all));
       }
       // Of all ranks' sums.
       std::vector<int> seeds;
@@ -223,8 +222,7 @@ TEST_P(DeviceGroups, CallsAreInTheOrderOfTheCallersStream) {
       const Tensor host = Tensor::Zeros(DType::kFloat32, {1000});
       std::fill_n(host.data_as<float>(), host.numel(), static_cast<float>(i + 1));
       SYNCLINE_ASSIGN_OR_RETURN(Tensor tensor, device::EmptyOn(device, DType::kFloat32, {1000}));
-      SYNCLINE_RETURN_IF_ERROR(
-          runtime->Copy(tensor.data(), host.data(), host.nbytes(), *stream));
+      SYNCLINE_RETURN_IF_ERROR(runtime->Copy(tensor.data(), host.data(), host.nbytes(), *stream));
       SYNCLINE_RETURN_IF_ERROR(group.AllReduce(tensor));
       const Tensor result = Tensor::Zeros(DType::kFloat32, {1000});
       SYNCLINE_RETURN_IF_ERROR(
@@ -254,11 +252,10 @@ TEST_P(DeviceGroups, MixedDevicesAreRefusedAndTheGroupGoesOn) {
           device::EmptyOn(r == 0 ? Device{DeviceType::kCuda, 7} : device, DType::kFloat32, {4}));
     }
     const absl::Status refused = group.AllGather(outputs, input);
-    SYNCLINE_RETURN_IF_ERROR(
-        Expect(KindOf(refused) == ErrorKind::kArgument &&
-                   std::string(refused.message()).find("outputs[0] is on cuda:7") !=
-                       std::string::npos,
-               refused.message(), group));
+    SYNCLINE_RETURN_IF_ERROR(Expect(
+        KindOf(refused) == ErrorKind::kArgument &&
+            std::string(refused.message()).find("outputs[0] is on cuda:7") != std::string::npos,
+        refused.message(), group));
     SYNCLINE_RETURN_IF_ERROR(group.AllReduce(input));
     return here.CopyBack();
   });

@@ -106,8 +106,8 @@ TEST_P(GroupConformance, FloatsOfEightBitsMoveAndEveryFormThatReducesThemSaysTha
            }) {
         SYNCLINE_RETURN_IF_ERROR(
             Expect(KindOf(status) == ErrorKind::kUnsupported &&
-                       absl::StrContains(status.message(), absl::StrCat("backend ", backend(),
-                                                                        " does not serve ")) &&
+                       absl::StrContains(status.message(),
+                                         absl::StrCat("backend ", backend(), " does not serve ")) &&
                        absl::EndsWith(status.message(), Name(dtype)),
                    absl::StrCat("not refused: ", status.ToString()), group));
       }

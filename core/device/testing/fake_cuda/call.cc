@@ -2,19 +2,23 @@
 
 #include <pthread.h>
 
-#include <string>
+#include <atomic>
 #include <thread>
 
 namespace fake_cuda {
 namespace {
 
-// Whether the process was forked after the library was initialized.
+// Whether the process was forked after cuInit.
 std::atomic<bool> was_forked{false};
 
 }  // namespace
 
 thread_local std::vector<CUcontext> contexts;
 thread_local CUstreamCaptureMode capture_mode = CU_STREAM_CAPTURE_MODE_GLOBAL;
+
+void WatchForks() {
+  pthread_atfork(nullptr, nullptr, [] { was_forked = true; });
+}
 
 Call::Call(const char* function, Needs needs) : simulator_(Simulator::Get()) {
   if (was_forked) {
@@ -77,50 +81,3 @@ std::shared_ptr<Event> Call::Find(CUevent handle) {
 }
 
 }  // namespace fake_cuda
-
-using namespace fake_cuda;  // NOLINT: defines the C functions below.
-
-extern "C" {
-
-CUresult cuInit(unsigned int flags) {
-  FAKE_CUDA_BEGIN(kNothing);
-  if (flags != 0) return CUDA_ERROR_INVALID_VALUE;
-  if (simulator.devices.empty()) return CUDA_ERROR_NO_DEVICE;
-  if (!simulator.is_initialized) {
-    simulator.is_initialized = true;
-    pthread_atfork(nullptr, nullptr, [] { was_forked = true; });
-  }
-  return CUDA_SUCCESS;
-}
-
-void fake_cuda_fail_next(const char* function, int nth, int result) {
-  Simulator& simulator = Simulator::Get();
-  const Lock lock(simulator.mutex);
-  if (nth == 0) {
-    simulator.faults.erase(function);
-    return;
-  }
-  simulator.faults[function][simulator.calls[function] + nth] = static_cast<CUresult>(result);
-}
-
-int64_t fake_cuda_calls(const char* function) {
-  Simulator& simulator = Simulator::Get();
-  const Lock lock(simulator.mutex);
-  return simulator.calls[function];
-}
-
-void fake_cuda_each_called(void (*visit)(const char* function, void* data), void* data) {
-  std::vector<std::string> names;
-  {
-    Simulator& simulator = Simulator::Get();
-    const Lock lock(simulator.mutex);
-    for (const auto& [name, count] : simulator.calls) {
-      if (count > 0) names.push_back(name);
-    }
-  }
-  for (const std::string& name : names) visit(name.c_str(), data);
-}
-
-int fake_cuda_context_depth() { return static_cast<int>(contexts.size()); }
-
-}  // extern "C"

@@ -52,6 +52,9 @@ class Call {
   CUresult refusal_;
 };
 
+// From now on, calls in a child of fork fail.
+void WatchForks();
+
 // Enqueues `work` as a call on `stream` does: where the stream is captured, its graph gets it.
 CUresult Submit(Simulator& simulator, const StreamPtr& stream, std::function<void()> work,
                 std::vector<PointPtr> after = {});

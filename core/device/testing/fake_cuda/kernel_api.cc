@@ -127,13 +127,4 @@ CUresult cuLaunchKernel(CUfunction function, unsigned int grid_x, unsigned int g
   });
 }
 
-void fake_cuda_register_kernel(const char* name, fake_cuda_kernel kernel, const size_t* sizes,
-                               size_t count) {
-  Simulator& simulator = Simulator::Get();
-  const Lock lock(simulator.mutex);
-  std::unique_ptr<Kernel>& entry = simulator.kernels[name];
-  if (entry == nullptr) entry = std::make_unique<Kernel>();
-  *entry = {name, kernel, {sizes, sizes + count}};
-}
-
 }  // extern "C"

@@ -48,11 +48,15 @@ struct Item {
   PointPtr end;
 };
 
+// 0 is the least.
+inline constexpr int kGreatestPriority = -5;
+
 enum class StreamKind { kLegacy, kBlocking, kNonBlocking };
 
 struct Stream {
   int device = 0;
   StreamKind kind = StreamKind::kNonBlocking;
+  int priority = 0;
   std::deque<Item> items;
   std::condition_variable has_news;  // An item, or the end.
   bool has_thread = false;

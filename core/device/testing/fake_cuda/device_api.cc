@@ -1,7 +1,7 @@
-// Devices, contexts, streams, events and kernels.
+// Errors, devices and contexts.
 #include <cstdio>
-#include <cstring>
 #include <type_traits>
+#include <vector>
 
 #include "core/device/testing/fake_cuda/call.h"
 
@@ -74,6 +74,17 @@ CUresult cuGetErrorString(CUresult error, const char** text) {
   const ErrorText* const found = TextOf(error);
   *text = found == nullptr ? nullptr : found->text;
   return found == nullptr ? CUDA_ERROR_INVALID_VALUE : CUDA_SUCCESS;
+}
+
+CUresult cuInit(unsigned int flags) {
+  FAKE_CUDA_BEGIN(kNothing);
+  if (flags != 0) return CUDA_ERROR_INVALID_VALUE;
+  if (simulator.devices.empty()) return CUDA_ERROR_NO_DEVICE;
+  if (!simulator.is_initialized) {
+    simulator.is_initialized = true;
+    WatchForks();
+  }
+  return CUDA_SUCCESS;
 }
 
 CUresult cuDriverGetVersion(int* version) {
@@ -210,150 +221,8 @@ CUresult cuCtxSynchronize() {
 CUresult cuCtxGetStreamPriorityRange(int* least, int* greatest) {
   FAKE_CUDA_BEGIN(kContext);
   *least = 0;
-  *greatest = -5;
+  *greatest = kGreatestPriority;
   return CUDA_SUCCESS;
-}
-
-CUresult cuStreamCreateWithPriority(CUstream* stream, unsigned int flags, int priority) {
-  FAKE_CUDA_BEGIN(kContext);
-  static_cast<void>(priority);  // CUDA takes those that are out of range too.
-  if (flags > CU_STREAM_NON_BLOCKING) return CUDA_ERROR_INVALID_VALUE;
-  const uintptr_t handle = simulator.NewHandle();
-  StreamPtr& made = simulator.streams[handle];
-  made = std::make_shared<Stream>();
-  made->device = call.device();
-  made->kind = flags == CU_STREAM_NON_BLOCKING ? StreamKind::kNonBlocking : StreamKind::kBlocking;
-  *stream = reinterpret_cast<CUstream>(handle);
-  return CUDA_SUCCESS;
-}
-
-CUresult cuStreamDestroy_v2(CUstream stream) {
-  FAKE_CUDA_BEGIN(kInit);
-  const auto found = simulator.streams.find(reinterpret_cast<uintptr_t>(stream));
-  if (found == simulator.streams.end()) return CUDA_ERROR_INVALID_HANDLE;
-  // Its work goes on; the thread holds the stream until then.
-  found->second->is_destroyed = true;
-  found->second->has_news.notify_all();
-  simulator.streams.erase(found);
-  return CUDA_SUCCESS;
-}
-
-CUresult cuStreamGetCtx(CUstream stream, CUcontext* context) {
-  FAKE_CUDA_BEGIN(kInit);
-  const StreamPtr found = call.Find(stream);
-  if (found == nullptr) return CUDA_ERROR_INVALID_HANDLE;
-  *context = simulator.ContextOf(found->device);
-  return CUDA_SUCCESS;
-}
-
-CUresult cuStreamQuery(CUstream stream) {
-  FAKE_CUDA_BEGIN(kInit);
-  const StreamPtr found = call.Find(stream);
-  if (found == nullptr) return CUDA_ERROR_INVALID_HANDLE;
-  if (const CUresult refused = CheckNotCaptured(simulator, found)) return refused;
-  if (const CUresult refused = CheckNoCapture(simulator)) return refused;
-  if (const CUresult error = simulator.devices[found->device].error) return error;
-  const bool is_done =
-      (found->last == nullptr || found->last->is_reached) && simulator.EndsBefore(found).empty();
-  return is_done ? CUDA_SUCCESS : CUDA_ERROR_NOT_READY;
-}
-
-CUresult cuStreamSynchronize(CUstream stream) {
-  FAKE_CUDA_BEGIN(kInit);
-  const StreamPtr found = call.Find(stream);
-  if (found == nullptr) return CUDA_ERROR_INVALID_HANDLE;
-  if (const CUresult refused = CheckNotCaptured(simulator, found)) return refused;
-  if (const CUresult refused = CheckNoCapture(simulator)) return refused;
-  std::vector<PointPtr> ends = simulator.EndsBefore(found);
-  if (found->last != nullptr) ends.push_back(found->last);
-  for (const PointPtr& end : ends) end->Await(call.lock());
-  return simulator.devices[found->device].error;
-}
-
-CUresult cuStreamWaitEvent(CUstream stream, CUevent event, unsigned int flags) {
-  FAKE_CUDA_BEGIN(kInit);
-  const StreamPtr found = call.Find(stream);
-  const std::shared_ptr<Event> awaited = call.Find(event);
-  if (found == nullptr || awaited == nullptr) return CUDA_ERROR_INVALID_HANDLE;
-  if (flags != 0) return CUDA_ERROR_INVALID_VALUE;
-  bool is_captured = false;
-  const CUresult result = CaptureWait(found, *awaited, &is_captured);
-  if (is_captured) return result;
-  if (awaited->point == nullptr || awaited->point->is_reached) {
-    return simulator.devices[found->device].error;
-  }
-  return Submit(simulator, found, nullptr, {awaited->point});
-}
-
-CUresult cuEventCreate(CUevent* event, unsigned int flags) {
-  FAKE_CUDA_BEGIN(kContext);
-  if ((flags & ~3U) != 0) return CUDA_ERROR_INVALID_VALUE;
-  const uintptr_t handle = simulator.NewHandle();
-  std::shared_ptr<Event>& made = simulator.events[handle];
-  made = std::make_shared<Event>();
-  made->device = call.device();
-  *event = reinterpret_cast<CUevent>(handle);
-  return CUDA_SUCCESS;
-}
-
-CUresult cuEventDestroy_v2(CUevent event) {
-  FAKE_CUDA_BEGIN(kInit);
-  if (simulator.events.erase(reinterpret_cast<uintptr_t>(event)) == 0) {
-    return CUDA_ERROR_INVALID_HANDLE;
-  }
-  return CUDA_SUCCESS;
-}
-
-CUresult cuEventRecord(CUevent event, CUstream stream) {
-  FAKE_CUDA_BEGIN(kContext);
-  const StreamPtr found = call.Find(stream);
-  const std::shared_ptr<Event> recorded = call.Find(event);
-  if (found == nullptr || recorded == nullptr) return CUDA_ERROR_INVALID_HANDLE;
-  if (found->device != recorded->device) return CUDA_ERROR_INVALID_HANDLE;
-  bool is_captured = false;
-  const CUresult refused = CaptureRecord(*recorded, *found, &is_captured);
-  if (is_captured || refused != CUDA_SUCCESS) return refused;
-  const CUresult result = Submit(simulator, found, nullptr);
-  if (result != CUDA_SUCCESS) return result;
-  recorded->point = found->last;
-  recorded->capture = nullptr;
-  recorded->frontier.clear();
-  return CUDA_SUCCESS;
-}
-
-CUresult cuEventQuery(CUevent event) {
-  FAKE_CUDA_BEGIN(kInit);
-  const std::shared_ptr<Event> asked = call.Find(event);
-  if (asked == nullptr) return CUDA_ERROR_INVALID_HANDLE;
-  if (asked->capture != nullptr) {
-    asked->capture->is_invalid = true;
-    return CUDA_ERROR_CAPTURED_EVENT;
-  }
-  if (const CUresult refused = CheckNoCapture(simulator)) return refused;
-  if (const CUresult error = simulator.devices[asked->device].error) return error;
-  return asked->point == nullptr || asked->point->is_reached ? CUDA_SUCCESS : CUDA_ERROR_NOT_READY;
-}
-
-CUresult cuEventSynchronize(CUevent event) {
-  FAKE_CUDA_BEGIN(kInit);
-  const std::shared_ptr<Event> awaited = call.Find(event);
-  if (awaited == nullptr) return CUDA_ERROR_INVALID_HANDLE;
-  if (awaited->capture != nullptr) {
-    awaited->capture->is_invalid = true;
-    return CUDA_ERROR_CAPTURED_EVENT;
-  }
-  if (const CUresult refused = CheckNoCapture(simulator)) return refused;
-  const PointPtr point = awaited->point;
-  if (point != nullptr) point->Await(call.lock());
-  return simulator.devices[awaited->device].error;
-}
-
-CUresult cuLaunchHostFunc(CUstream stream, CUhostFn function, void* data) {
-  FAKE_CUDA_BEGIN(kInit);
-  const StreamPtr found = call.Find(stream);
-  if (found == nullptr) return CUDA_ERROR_INVALID_HANDLE;
-  if (function == nullptr) return CUDA_ERROR_INVALID_VALUE;
-  return Submit(simulator, found, [function, data] { function(data); });
 }
 
 // The list of functions that the product calls declares them as they are defined here.
@@ -362,37 +231,5 @@ CUresult cuLaunchHostFunc(CUstream stream, CUhostFn function, void* data) {
   static_assert(std::is_same_v<decltype(&symbol), CUresult(*) parameters>);
 SYNCLINE_CUDA_FUNCTIONS(FAKE_CUDA_CHECK, FAKE_CUDA_CHECK)
 #undef FAKE_CUDA_CHECK
-
-void fake_cuda_hold_streams(int device, int on) {
-  Simulator& simulator = Simulator::Get();
-  const Lock lock(simulator.mutex);
-  simulator.devices.at(device).is_held = on != 0;
-  simulator.resumed.notify_all();
-}
-
-void fake_cuda_delay_us(int64_t most) { Simulator::Get().delay_us = most; }
-
-void fake_cuda_break_device(int device, int result) {
-  Simulator& simulator = Simulator::Get();
-  const Lock lock(simulator.mutex);
-  simulator.devices.at(device).error = static_cast<CUresult>(result);
-}
-
-void fake_cuda_live_objects(fake_cuda_counts* counts) {
-  Simulator& simulator = Simulator::Get();
-  const Lock lock(simulator.mutex);
-  *counts = {};
-  for (const Device& device : simulator.devices) counts->contexts += device.references > 0 ? 1 : 0;
-  counts->streams = static_cast<int64_t>(simulator.streams.size());
-  counts->events = static_cast<int64_t>(simulator.events.size());
-  for (const auto& [address, allocation] : simulator.memory) {
-    const bool is_of_device =
-        allocation.kind == MemoryKind::kDevice || allocation.kind == MemoryKind::kManaged;
-    ++(is_of_device ? counts->device_allocations : counts->pinned_allocations);
-  }
-  counts->libraries = static_cast<int64_t>(simulator.libraries.size());
-  counts->graphs = static_cast<int64_t>(simulator.graphs.size() + simulator.graph_execs.size());
-  counts->pending_items = simulator.pending_items;
-}
 
 }  // extern "C"
