@@ -10,27 +10,15 @@
 #include <vector>
 
 #include "absl/status/status.h"
-#include "absl/time/time.h"
 #include "gtest/gtest.h"
 #include "syncline/collective.h"
 #include "syncline/process_group.h"
+#include "tests/groups/group_ranks.h"
 
 namespace syncline {
 
-inline constexpr absl::Duration kGroupTimeout = absl::Seconds(60);
-
-// Runs `body` on every rank, a thread with one end of a group each, and returns the outcomes. All
-// ends live until all bodies have returned.
-std::vector<absl::Status> RunGroup(const std::string& backend, int size,
-                                   const std::function<absl::Status(ProcessGroup& group)>& body);
-
-inline int RankOf(const ProcessGroup& group) { return static_cast<int>(group.rank()); }
-
 // The function of the group that `operation` describes.
 absl::Status CallGroup(const Collective& operation, ProcessGroup& group);
-
-// An error that says what is wrong on which rank, unless `right`.
-absl::Status Expect(bool right, absl::string_view what, const ProcessGroup& group);
 
 // Each backend with each number of ranks.
 class GroupConformance : public testing::TestWithParam<std::tuple<std::string, int>> {

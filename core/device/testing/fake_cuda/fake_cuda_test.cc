@@ -577,12 +577,11 @@ TEST_F(FakeCudaDeathTest, VisibleDevicesAreNumberedFromZero) {
   const auto use = [] {
     int count = 0;
     char ids[2][20] = {};
-    const bool fits = Cuda().cuInit(0) == CUDA_SUCCESS &&
-                      Cuda().cuDeviceGetCount(&count) == CUDA_SUCCESS && count == 2 &&
-                      Cuda().cuDeviceGetPCIBusId(ids[0], 20, 0) == CUDA_SUCCESS &&
-                      Cuda().cuDeviceGetPCIBusId(ids[1], 20, 1) == CUDA_SUCCESS &&
-                      std::string(ids[0]) == "0000:04:00.0" &&
-                      std::string(ids[1]) == "0000:02:00.0";
+    const bool fits =
+        Cuda().cuInit(0) == CUDA_SUCCESS && Cuda().cuDeviceGetCount(&count) == CUDA_SUCCESS &&
+        count == 2 && Cuda().cuDeviceGetPCIBusId(ids[0], 20, 0) == CUDA_SUCCESS &&
+        Cuda().cuDeviceGetPCIBusId(ids[1], 20, 1) == CUDA_SUCCESS &&
+        std::string(ids[0]) == "0000:04:00.0" && std::string(ids[1]) == "0000:02:00.0";
     std::_Exit(fits ? 0 : 1);
   };
   EXPECT_EXIT(use(), ::testing::ExitedWithCode(0), "");
