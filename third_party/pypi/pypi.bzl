@@ -31,6 +31,15 @@ for folder in site-packages/*.data/data/*; do
 done
 """
 
+# Some wheels give their programs no permission to run, or to their owner only.
+_MAKE_EXECUTABLE = """
+shopt -s nullglob
+cd site-packages
+for pattern; do
+  for file in $pattern; do chmod 755 "$file"; done
+done
+"""
+
 def _impl(ctx):
     fetch = ctx.path(ctx.attr._fetch)
     pip = ctx.path(ctx.attr._pip)
@@ -42,6 +51,10 @@ def _impl(ctx):
         print("@%s: %s" % (ctx.name, line))  # buildifier: disable=print
     for folder in ctx.attr.prune:
         ctx.delete("site-packages/" + folder)
+    if ctx.attr.executables:
+        result = ctx.execute(["bash", "-euc", _MAKE_EXECUTABLE, "bash"] + ctx.attr.executables)
+        if result.return_code:
+            fail("@%s: %s" % (ctx.name, result.stderr))
 
     # Files of other build systems would hide folders from glob().
     find = ["find", "site-packages", "-name", "BUILD", "-o", "-name", "BUILD.bazel"]
@@ -60,6 +73,7 @@ _repository = repository_rule(
     implementation = _impl,
     attrs = {
         "build_file": attr.label(allow_single_file = True),
+        "executables": attr.string_list(doc = "Patterns of files in site-packages that can be run."),
         "pins": attr.string(mandatory = True, doc = "The part of the lock for this, as JSON."),
         "prune": attr.string_list(doc = "Folders of site-packages that are dropped."),
         "target": attr.string(),
@@ -90,16 +104,20 @@ def pypi_repository(target, packages, prune = []):
         target = target,
     )
 
-def pypi_data_repository(name, package, build_file):
-    """Declares @{name}, which holds the data files of one wheel: bin, include, lib.
+def pypi_data_repository(name, packages, build_file, prune = [], executables = []):
+    """Declares @{name}, which holds the data files of wheels: bin, include, lib.
 
     Args:
       name: the repository's name.
-      package: the wheel's name, pinned in lock.bzl.
-      build_file: the BUILD file; where the wheel cannot be had, its globs find nothing.
+      packages: the wheels' names, pinned in lock.bzl.
+      build_file: the BUILD file; where a wheel cannot be had, its globs find nothing.
+      prune: folders and files of site-packages that are dropped.
+      executables: patterns of files in site-packages that are made executable.
     """
     _repository(
         name = name,
         build_file = build_file,
-        pins = json.encode({package: PYPI[package]}),
+        executables = executables,
+        pins = json.encode({package: PYPI[package] for package in packages}),
+        prune = prune,
     )
