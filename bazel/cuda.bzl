@@ -23,11 +23,13 @@ _OPTIONS = [
     "-Xcompiler=-Wall,-Wextra,-Werror",
 ]
 
+_UNAVAILABLE = "%s cannot be compiled: %s. To try again: ./bazelw sync --only=cuda_toolkit"
+
 def _compile(ctx, source, headers, output):
     """Declares the action that makes the fat binary `output` of the file `source`."""
     if not AVAILABLE:
         ctx.actions.run_shell(
-            arguments = ["%s cannot be compiled: %s" % (source.short_path, REASON)],
+            arguments = [_UNAVAILABLE % (source.short_path, REASON)],
             command = 'echo "$1" >&2; exit 1',
             mnemonic = "CudaCompile",
             outputs = [output],

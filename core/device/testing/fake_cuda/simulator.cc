@@ -7,6 +7,8 @@
 #include <system_error>
 #include <utility>
 
+#include "core/device/kernels/host_kernels.h"
+
 namespace fake_cuda {
 namespace {
 
@@ -62,6 +64,11 @@ Simulator::Simulator()
     if (parts.size() < 2) continue;
     faults[parts[0]][std::stoll(parts[1])] =
         parts.size() > 2 ? static_cast<CUresult>(std::stoi(parts[2])) : CUDA_ERROR_OUT_OF_MEMORY;
+  }
+  for (size_t i = 0; i < kernels::HostKernelCount(); ++i) {
+    const kernels::HostKernel& kernel = kernels::HostKernels()[i];
+    this->kernels[kernel.name] = std::make_unique<Kernel>(
+        Kernel{kernel.name, kernel.run, {kernel.args_bytes}});
   }
 }
 
