@@ -36,8 +36,8 @@ struct Function {
   CUfunction handle = nullptr;
 };
 
-// The same reduction of types and operations that there are kernels for: a bool is a byte of 0 or 1,
-// a complex number two floats.
+// The same reduction of types and operations that there are kernels for: a bool is a byte of 0 or
+// 1, a complex number two floats.
 struct Lowered {
   DType dtype;
   ReduceOp op;
@@ -81,9 +81,9 @@ kernels::Operation OperationOf(ReduceOp op) {
   return kernels::Operation::kSum;
 }
 
-uint32_t Groups(const kernels::Split& split) {
-  const uint64_t most = std::max(split.groups, split.count - split.groups);
-  return static_cast<uint32_t>(std::min<uint64_t>(most, UINT32_MAX));
+// How many threads have something to do.
+uint64_t WorkOf(const kernels::Split& split) {
+  return split.groups != 0 ? split.groups : split.count;
 }
 
 class CudaKernels final : public Kernels {
@@ -175,8 +175,7 @@ absl::Status CudaKernels::LoadModule() {
   int major = 0, minor = 0, multiprocessors = 0;
   SYNCLINE_RETURN_IF_ERROR(attribute(CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR, &major));
   SYNCLINE_RETURN_IF_ERROR(attribute(CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR, &minor));
-  SYNCLINE_RETURN_IF_ERROR(
-      attribute(CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT, &multiprocessors));
+  SYNCLINE_RETURN_IF_ERROR(attribute(CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT, &multiprocessors));
   if (major < kComputeCapability) {
     return UnsupportedError(absl::StrCat("Syncline's kernels need a device of compute capability ",
                                          kComputeCapability, ".0 or later; ", ToString(device_),
@@ -237,9 +236,9 @@ absl::Status CudaKernels::Launch(const Function& function, const Args& args, uin
   void* arguments[] = {const_cast<Args*>(&args)};
   SYNCLINE_RETURN_IF_ERROR(
       driver_.Check(driver_.cuCtxPushCurrent(context_), "cuCtxPushCurrent", Where()));
-  const CUresult result = driver_.cuLaunchKernel(
-      function.handle, static_cast<unsigned int>(blocks), 1, 1, kThreads, 1, 1, 0,
-      static_cast<CUstream>(stream.handle), arguments, nullptr);
+  const CUresult result =
+      driver_.cuLaunchKernel(function.handle, static_cast<unsigned int>(blocks), 1, 1, kThreads, 1,
+                             1, 0, static_cast<CUstream>(stream.handle), arguments, nullptr);
   CUcontext popped = nullptr;
   driver_.cuCtxPopCurrent(&popped);
   return driver_.Check(result, absl::StrCat("cuLaunchKernel of ", function.name), Where());
@@ -273,10 +272,9 @@ absl::Status CudaKernels::CopyMany(absl::Span<const CopySpan> copies, const Stre
   while (!rest.empty()) {
     const auto now = rest.subspan(0, kernels::kManyCopies);
     rest.remove_prefix(now.size());
-    SYNCLINE_RETURN_IF_ERROR(
-        now.size() <= kernels::kFewCopies
-            ? LaunchCopies<kernels::kFewCopies>(copy_few_, now, stream)
-            : LaunchCopies<kernels::kManyCopies>(copy_many_, now, stream));
+    SYNCLINE_RETURN_IF_ERROR(now.size() <= kernels::kFewCopies
+                                 ? LaunchCopies<kernels::kFewCopies>(copy_few_, now, stream)
+                                 : LaunchCopies<kernels::kManyCopies>(copy_many_, now, stream));
   }
   return absl::OkStatus();
 }
@@ -287,14 +285,14 @@ absl::Status CudaKernels::LaunchReduce(const Function& function, const Lowered& 
                                        const Stream& stream) const {
   const auto size = static_cast<uint32_t>(SizeOf(lowered.dtype));
   const auto args = std::make_unique<kernels::ReduceArgs<kCapacity>>();
-  args->split = kernels::SplitElements(
-      lowered.count, {{&to, 1, size}, {inputs.data(), inputs.size(), size}});
+  args->split =
+      kernels::SplitElements(lowered.count, {{&to, 1, size}, {inputs.data(), inputs.size(), size}});
   args->to = to;
   args->count = static_cast<uint32_t>(inputs.size());
   args->op = OperationOf(lowered.op);
   args->divisor = lowered.op == ReduceOp::kAvg ? static_cast<int32_t>(inputs.size()) : 0;
   std::copy(inputs.begin(), inputs.end(), args->inputs);
-  return Launch(function, *args, Groups(args->split), stream);
+  return Launch(function, *args, WorkOf(args->split), stream);
 }
 
 absl::Status CudaKernels::Reduce(DType dtype, ReduceOp op, void* to,
@@ -328,7 +326,7 @@ absl::Status CudaKernels::Scale(DType dtype, void* data, double factor, int64_t 
   args.to = data;
   args.from = data;
   args.factor = factor;
-  return Launch(scale_[static_cast<size_t>(lowered.dtype)], args, Groups(args.split), stream);
+  return Launch(scale_[static_cast<size_t>(lowered.dtype)], args, WorkOf(args.split), stream);
 }
 
 absl::Status CudaKernels::Divide(DType dtype, void* data, int divisor, int64_t count,
@@ -342,7 +340,7 @@ absl::Status CudaKernels::Divide(DType dtype, void* data, int divisor, int64_t c
   args.to = data;
   args.from = data;
   args.divisor = divisor;
-  return Launch(divide_[static_cast<size_t>(lowered.dtype)], args, Groups(args.split), stream);
+  return Launch(divide_[static_cast<size_t>(lowered.dtype)], args, WorkOf(args.split), stream);
 }
 
 absl::Status CudaKernels::Convert(DType to_dtype, void* to, DType from_dtype, const void* from,
@@ -360,7 +358,7 @@ absl::Status CudaKernels::Convert(DType to_dtype, void* to, DType from_dtype, co
   args.from = from;
   const Function& function =
       convert_[static_cast<size_t>(from_dtype)][static_cast<size_t>(to_dtype)];
-  return Launch(function, args, Groups(args.split), stream);
+  return Launch(function, args, WorkOf(args.split), stream);
 }
 
 }  // namespace

@@ -107,8 +107,7 @@ class KernelsTest : public ::testing::Test {
     // The bytes, once the stream's work has ended; checks the guards.
     std::string bytes() const {
       std::string all(begin_ + size_ + kGuard, 0);
-      EXPECT_TRUE(
-          test_.runtime().Copy(all.data(), memory_.get(), all.size(), test_.stream()).ok());
+      EXPECT_TRUE(test_.runtime().Copy(all.data(), memory_.get(), all.size(), test_.stream()).ok());
       EXPECT_TRUE(test_.Synchronize().ok());
       std::string inner = all.substr(begin_, size_);
       all.erase(begin_, size_);
@@ -191,9 +190,9 @@ TEST_P(ReductionTest, IsTheHosts) {
   for (const size_t count : {0, 1, 7, 64, 1001}) {
     for (const std::vector<size_t>& offsets : alignments) {
       for (const size_t inputs : {1, 2, 3, 6}) {
-        CheckReduce(dtype_, op_, Inputs(inputs, count), offsets,
-                    absl::StrCat(inputs, " x ", count, ", ", offsets.size(), " offsets from ",
-                                 offsets[0]));
+        CheckReduce(
+            dtype_, op_, Inputs(inputs, count), offsets,
+            absl::StrCat(inputs, " x ", count, ", ", offsets.size(), " offsets from ", offsets[0]));
       }
     }
   }
@@ -263,8 +262,7 @@ TEST_F(KernelsTest, TooManyInputsAreAnErrorThatSaysSo) {
   EXPECT_EQ(KindOf(status), ErrorKind::kUnsupported) << status;
   const std::vector<const void*> most(4000, buffer.data());
   const Buffer to(*this, std::string(1, 0));
-  ASSERT_TRUE(
-      kernels().Reduce(DType::kUInt8, ReduceOp::kSum, to.data(), most, 1, stream()).ok());
+  ASSERT_TRUE(kernels().Reduce(DType::kUInt8, ReduceOp::kSum, to.data(), most, 1, stream()).ok());
   EXPECT_EQ(to.bytes(), std::string(1, static_cast<char>(4000 % 256)));
 }
 
@@ -277,8 +275,8 @@ TEST_F(KernelsTest, DivideIsTheHosts) {
           std::string expected = RandomElements(dtype, count, 9);
           const Buffer data(*this, expected, offset);
           tensor::Divide(dtype, expected.data(), divisor, count);
-          const absl::Status status = kernels().Divide(dtype, data.data(), divisor,
-                                                       static_cast<int64_t>(count), stream());
+          const absl::Status status =
+              kernels().Divide(dtype, data.data(), divisor, static_cast<int64_t>(count), stream());
           ASSERT_TRUE(status.ok()) << status;
           ExpectSame(dtype, data.bytes(), expected,
                      absl::StrCat(Name(dtype), ", ", count, " / ", divisor));
@@ -368,11 +366,9 @@ TEST_F(KernelsTest, ConvertRoundsToNearestEven) {
           }
           const size_t from_offset = step == 2 ? 1 : step * SizeOf(from_dtype);
           const Buffer from(*this, values, from_offset);
-          const Buffer to(*this, std::string(count * SizeOf(to_dtype), 0),
-                          step * SizeOf(to_dtype));
-          const absl::Status status =
-              kernels().Convert(to_dtype, to.data(), from_dtype, from.data(),
-                                static_cast<int64_t>(count), stream());
+          const Buffer to(*this, std::string(count * SizeOf(to_dtype), 0), step * SizeOf(to_dtype));
+          const absl::Status status = kernels().Convert(
+              to_dtype, to.data(), from_dtype, from.data(), static_cast<int64_t>(count), stream());
           ASSERT_TRUE(status.ok()) << status;
           const std::string actual = to.bytes();
           for (size_t i = 0; i < count; ++i) {
@@ -433,8 +429,7 @@ TEST_F(KernelsTest, CopiesOneLargeSpan) {
     memcpy(&contents[i], &word, sizeof(word));
   }
   const Buffer from(*this, contents, 3), to(*this, std::string(contents.size(), 0), 8);
-  ASSERT_TRUE(
-      kernels().CopyMany({{to.data(), from.data(), contents.size()}}, stream()).ok());
+  ASSERT_TRUE(kernels().CopyMany({{to.data(), from.data(), contents.size()}}, stream()).ok());
   EXPECT_TRUE(to.bytes() == contents);
 }
 

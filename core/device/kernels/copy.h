@@ -28,7 +28,7 @@ struct CopyPart {
 // The parameters of a launch, which CUDA passes by value: at most 32,764 bytes.
 template <uint32_t kCapacity>
 struct CopyArgs {
-  uint32_t count;  // Of the parts, none of which is empty.
+  uint32_t count;                      // Of the parts, none of which is empty.
   uint32_t first_tile[kCapacity + 1];  // Of each part; behind the last, how many tiles there are.
   CopyPart parts[kCapacity];
 };
@@ -69,8 +69,8 @@ SYNCLINE_HOST_DEVICE uint32_t FindPart(const uint32_t* first_tile, uint32_t coun
   return low;
 }
 
-// Sixteen bytes at any address, read as words: never one that is not within `words` * 4 bytes of
-// the word that `from` is in.
+// Sixteen bytes at any address, out of the aligned words that hold them: four, or five where the
+// address is no multiple of 4.
 SYNCLINE_HOST_DEVICE Bytes16 LoadShifted(const char* from) {
   const uint32_t shift = static_cast<uint32_t>(reinterpret_cast<uintptr_t>(from) % 4) * 8;
   const char* const first = from - shift / 8;
@@ -85,7 +85,8 @@ SYNCLINE_HOST_DEVICE Bytes16 LoadShifted(const char* from) {
   return result;
 }
 
-// The part of a tile's copy that thread `thread` of `threads` makes: vectors, and bytes at both ends.
+// The part of a tile's copy that thread `thread` of `threads` makes: vectors, and bytes at both
+// ends.
 SYNCLINE_HOST_DEVICE void CopyTile(const CopyPart& tile, uint32_t thread, uint32_t threads) {
   const auto bytes = static_cast<uint32_t>(tile.bytes);
   uint32_t head = (kVectorBytes - Misalignment(tile.to)) % kVectorBytes;

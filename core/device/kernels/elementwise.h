@@ -143,8 +143,9 @@ template <class From, class To>
 struct Convert {
   using Args = MapArgs;
   using Stored = typename From::Stored;
-  static constexpr int kLarger =
-      sizeof(Stored) > sizeof(typename To::Stored) ? sizeof(Stored) : sizeof(typename To::Stored);
+  static constexpr int kLarger = sizeof(Stored) > sizeof(typename To::Stored)
+                                     ? sizeof(Stored)
+                                     : sizeof(typename To::Stored);
 
   static SYNCLINE_HOST_DEVICE void Run(const Args& args, const Thread& here) {
     Map<kVectorBytes / kLarger, Stored, typename To::Stored>(
@@ -157,7 +158,7 @@ struct Convert {
 template <uint32_t kCapacity>
 struct ReduceArgs {
   Split split;
-  void* to;  // May be one of the inputs.
+  void* to;        // May be one of the inputs.
   uint32_t count;  // Of the inputs, at least 1.
   Operation op;
   int32_t divisor;  // Of the result; 0: none.

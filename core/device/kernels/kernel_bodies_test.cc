@@ -246,16 +246,21 @@ uint16_t RoundedHalf(double value, int fraction, int least) {
 // Doubles around each number of a 16-bit float, and around the middle between it and the next.
 template <class Half>
 std::vector<double> Borders(uint16_t infinity) {
-  std::vector<double> borders = {1e300, 1e-300, std::numeric_limits<double>::denorm_min(),
-                                 std::numeric_limits<double>::infinity(), 3.5e38, 65520, 65519.99};
+  std::vector<double> borders = {1e300,
+                                 1e-300,
+                                 std::numeric_limits<double>::denorm_min(),
+                                 std::numeric_limits<double>::infinity(),
+                                 3.5e38,
+                                 65520,
+                                 65519.99};
   for (int bits = 0; bits < infinity; ++bits) {
     const double here = Half::Load(static_cast<uint16_t>(bits));
     const double next = Half::Load(static_cast<uint16_t>(bits + 1));
     const double middle = std::isinf(next) ? here : (here + next) / 2;
     for (const double value : {here, middle}) {
-      borders.insert(borders.end(), {value, std::nextafter(value, 0), std::nextafter(value, 1e308),
-                                     static_cast<double>(std::nextafterf(
-                                         static_cast<float>(value), 0.0f))});
+      borders.insert(borders.end(),
+                     {value, std::nextafter(value, 0), std::nextafter(value, 1e308),
+                      static_cast<double>(std::nextafterf(static_cast<float>(value), 0.0f))});
     }
   }
   for (size_t i = borders.size(); i-- > 0;) borders.push_back(-borders[i]);

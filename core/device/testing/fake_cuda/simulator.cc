@@ -67,8 +67,8 @@ Simulator::Simulator()
   }
   for (size_t i = 0; i < kernels::HostKernelCount(); ++i) {
     const kernels::HostKernel& kernel = kernels::HostKernels()[i];
-    this->kernels[kernel.name] = std::make_unique<Kernel>(
-        Kernel{kernel.name, kernel.run, {kernel.args_bytes}});
+    this->kernels[kernel.name] =
+        std::make_unique<Kernel>(Kernel{kernel.name, kernel.run, {kernel.args_bytes}});
   }
 }
 
