@@ -3,11 +3,15 @@
 
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
+#include "absl/time/clock.h"
+#include "absl/time/time.h"
 #include "core/device/cuda_driver.h"
 #include "core/device/testing/fake_cuda_env.h"
 #include "gtest/gtest.h"
+#include "syncline/deadline.h"
 #include "syncline/status.h"
 
 namespace syncline::device {
@@ -29,6 +33,9 @@ class CudaKernelsTest : public ::testing::Test {
   }
 
   void TearDown() override {
+    for (const CUdeviceptr address : allocated_) {
+      EXPECT_EQ(driver_.cuMemFree(address), CUDA_SUCCESS);
+    }
     CUcontext popped = nullptr;
     EXPECT_EQ(driver_.cuCtxPopCurrent(&popped), CUDA_SUCCESS);
     EXPECT_EQ(popped, context_);
@@ -48,8 +55,33 @@ class CudaKernelsTest : public ::testing::Test {
     Fake().fail_next(function, 0, 0);
   }
 
+  // Memory of the device for as long as the test, of zeros.
+  void* Allocate(size_t bytes) {
+    CUdeviceptr address = 0;
+    EXPECT_EQ(driver_.cuMemAlloc(&address, bytes), CUDA_SUCCESS);
+    EXPECT_EQ(driver_.cuMemsetD8Async(address, 0, bytes, nullptr), CUDA_SUCCESS);
+    allocated_.push_back(address);
+    return reinterpret_cast<void*>(address);
+  }
+
+  // Waits until the work on the default stream has ended.
+  void AwaitDevice() {
+    CUevent end = nullptr;
+    ASSERT_EQ(driver_.cuEventCreate(&end, CU_EVENT_DISABLE_TIMING), CUDA_SUCCESS);
+    ASSERT_EQ(driver_.cuEventRecord(end, nullptr), CUDA_SUCCESS);
+    const Deadline deadline(absl::Seconds(60));
+    CUresult state = CUDA_ERROR_NOT_READY;
+    while (state == CUDA_ERROR_NOT_READY && !deadline.Expired()) {
+      state = driver_.cuEventQuery(end);
+      absl::SleepFor(absl::Milliseconds(1));
+    }
+    EXPECT_EQ(state, CUDA_SUCCESS);
+    EXPECT_EQ(driver_.cuEventDestroy(end), CUDA_SUCCESS);
+  }
+
   CudaDriver driver_;
   CUcontext context_ = nullptr;
+  std::vector<CUdeviceptr> allocated_;
 };
 
 TEST_F(CudaKernelsTest, ErrorsOfTheDriverWhileLoadingAreNamed) {
@@ -94,8 +126,9 @@ TEST_F(CudaKernelsTest, AFailedLaunchNamesTheKernelAndLeavesTheContextAsItWas) {
   ASSERT_TRUE(made.ok()) << made.status();
   const Kernels& kernels = **made;
   const Stream stream = {kCuda0, nullptr};
-  float a[4] = {}, b[4] = {};
-  const std::vector<CopySpan> copies = {{a, b, sizeof(a)}};
+  void* const a = Allocate(16);
+  const void* const b = Allocate(16);
+  const std::vector<CopySpan> copies = {{a, b, 16}};
   const void* const inputs[] = {a, b};
   const auto calls = [&](int which) {
     switch (which) {
@@ -130,6 +163,7 @@ TEST_F(CudaKernelsTest, AFailedLaunchNamesTheKernelAndLeavesTheContextAsItWas) {
     }
     EXPECT_TRUE(calls(which).ok()) << "after a failure";
   }
+  AwaitDevice();
 }
 
 TEST_F(CudaKernelsTest, NothingToDoLaunchesNothing) {

@@ -34,7 +34,8 @@ class Kernels {
 
   // to[i] = inputs[0][i] op inputs[1][i] ..., in that order, float16 and bfloat16 computed in
   // float32. `to` may be one of the inputs. avg divides by the number of inputs. Requires
-  // CheckReduction(dtype, op).ok(), no float8, and at least one input.
+  // CheckReduction(dtype, op).ok(), no float8, and at least one input. UnsupportedError for more
+  // than 4,000, which is what the parameters of one launch hold.
   virtual absl::Status Reduce(DType dtype, ReduceOp op, void* to,
                               absl::Span<const void* const> inputs, int64_t count,
                               const Stream& stream) const = 0;
