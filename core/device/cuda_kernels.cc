@@ -168,6 +168,9 @@ absl::Status CudaKernels::LoadModule() {
   CUdevice device = 0;
   SYNCLINE_RETURN_IF_ERROR(
       driver_.Check(driver_.cuDeviceGet(&device, device_.index), "cuDeviceGet", Where()));
+  // One reference more, which is the process's as that of the runtime is.
+  SYNCLINE_RETURN_IF_ERROR(driver_.Check(driver_.cuDevicePrimaryCtxRetain(&context_, device),
+                                         "cuDevicePrimaryCtxRetain", Where()));
   const auto attribute = [&](CUdevice_attribute which, int* value) {
     return driver_.Check(driver_.cuDeviceGetAttribute(value, which, device), "cuDeviceGetAttribute",
                          Where());
@@ -216,11 +219,6 @@ absl::Status CudaKernels::FindAll() {
 
 absl::Status CudaKernels::Load() {
   SYNCLINE_RETURN_IF_ERROR(CheckDriver());
-  // The way to learn which context is current.
-  SYNCLINE_RETURN_IF_ERROR(
-      driver_.Check(driver_.cuCtxPopCurrent(&context_), "cuCtxPopCurrent", Where()));
-  SYNCLINE_RETURN_IF_ERROR(
-      driver_.Check(driver_.cuCtxPushCurrent(context_), "cuCtxPushCurrent", Where()));
   SYNCLINE_RETURN_IF_ERROR(LoadModule());
   // Drivers load lazily, which a capture of the first launch would not survive: asking for a
   // function loads it.

@@ -86,6 +86,7 @@ class CudaKernelsTest : public ::testing::Test {
 
 TEST_F(CudaKernelsTest, ErrorsOfTheDriverWhileLoadingAreNamed) {
   ExpectLoadError("cuDeviceGet", 1, CUDA_ERROR_INVALID_DEVICE, "CUDA_ERROR_INVALID_DEVICE");
+  ExpectLoadError("cuDevicePrimaryCtxRetain", 1, CUDA_ERROR_OUT_OF_MEMORY, "out of memory");
   for (int nth = 1; nth <= 3; ++nth) {
     ExpectLoadError("cuDeviceGetAttribute", nth, CUDA_ERROR_UNKNOWN, "CUDA_ERROR_UNKNOWN");
   }

@@ -187,9 +187,9 @@ TEST_P(ReductionTest, IsTheHosts) {
   const size_t size = SizeOf(dtype_);
   // All aligned, all off by one element, each in its own way, not even at a multiple of its size.
   const std::vector<std::vector<size_t>> alignments = {{0}, {size}, {0, size, 3 * size}, {1, 0, 5}};
-  for (const size_t count : {0, 1, 7, 64, 1001}) {
+  for (const size_t count : {0, 1, 7, 1001}) {
     for (const std::vector<size_t>& offsets : alignments) {
-      for (const size_t inputs : {1, 2, 3, 6}) {
+      for (const size_t inputs : {1, 2, 6}) {
         CheckReduce(
             dtype_, op_, Inputs(inputs, count), offsets,
             absl::StrCat(inputs, " x ", count, ", ", offsets.size(), " offsets from ", offsets[0]));
