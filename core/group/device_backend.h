@@ -21,7 +21,7 @@ class DeviceBackend {
  public:
   virtual ~DeviceBackend() = default;
 
-  // What can be asked of it; more may turn out to be unsupported at the first call.
+  // What it serves, of tensors of devices.
   virtual Capabilities capabilities() const = 0;
 
   // Whether calls return once they are enqueued. The others move their bytes on the calling thread.
@@ -37,11 +37,13 @@ class DeviceBackend {
   virtual void Abort(const absl::Status& cause) = 0;
 };
 
-// The backend for tensors of devices that `entry` means, where `backend` has been made from it and
-// `config`; null if it serves none. Moves nothing and waits for nobody yet.
-std::shared_ptr<DeviceBackend> MakeDeviceBackend(const BackendRegistry::Entry& entry,
-                                                 const std::shared_ptr<Backend>& backend,
-                                                 const BackendConfig& config);
+// The backend for tensors of devices that `entry` means, where `backend` has been made from it:
+// `backend` itself if it serves them; else the entry's backend for them, where all ranks can use
+// that one; else one that copies them to memory of the host. Collective, as a factory of backends,
+// where the entry names a backend for them. Requires that it serves tensors of devices.
+absl::StatusOr<std::shared_ptr<DeviceBackend>> MakeDeviceBackend(
+    const BackendRegistry::Entry& entry, const std::shared_ptr<Backend>& backend,
+    const BackendConfig& config);
 
 }  // namespace syncline::group
 

@@ -168,7 +168,8 @@ absl::StatusOr<std::vector<ProcessGroup::Impl::Served>> ProcessGroup::Impl::Conn
     made.capabilities.devices.erase(DeviceType::kCuda);
     if (served.count(DeviceType::kCuda) != 0) {
       config.store = std::make_shared<PrefixStore>(absl::StrCat(name, ".cuda"), options.store);
-      made.on_devices = group::MakeDeviceBackend(entry, made.backend, config);
+      SYNCLINE_ASSIGN_OR_RETURN(made.on_devices,
+                                group::MakeDeviceBackend(entry, made.backend, config));
     }
     backends.push_back(std::move(made));
   }

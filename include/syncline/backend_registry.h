@@ -32,7 +32,7 @@ class BackendRegistry {
     // what is missing. Nothing for a backend that needs nothing.
     std::function<absl::Status()> check = nullptr;
     // The backend that serves tensors of CUDA devices in its place, where all ranks of a group can
-    // use that one; they find out at the first such call. Empty: none.
+    // use that one: they find out when the group is made. Empty: none.
     std::string cuda_backend = {};
   };
 

@@ -43,8 +43,8 @@ inline constexpr absl::Duration kDefaultTimeout = absl::Minutes(30);
 // enqueued on its current stream (see stream.h), return once they are enqueued, and what is
 // enqueued there afterwards begins behind them. The host does not wait; an error that shows later,
 // a timeout or a rank that was lost, fails the group, and later calls return it. The group keeps
-// the tensors until then. Where the backend works in memory of the host, and at the first call of
-// all, the host waits too. docs/cuda.md has the rest.
+// the tensors until then. Where the backend works in memory of the host, the host waits too.
+// docs/cuda.md has the rest.
 //
 // In a child that was forked since the group was made, every operation is a BackendError, and the
 // group's resources are left to the parent.
