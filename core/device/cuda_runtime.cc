@@ -200,7 +200,7 @@ absl::StatusOr<std::shared_ptr<const Stream>> CudaRuntime::MakeStream(const Devi
 absl::StatusOr<std::shared_ptr<Event>> CudaRuntime::Record(const Stream& stream) {
   const ContextScope scope(*this, stream.device);
   SYNCLINE_RETURN_IF_ERROR(scope.status());
-  SYNCLINE_ASSIGN_OR_RETURN(const bool is_captured, IsCapturing(stream));
+  SYNCLINE_ASSIGN_OR_RETURN(const bool is_captured, AskIsCapturing(stream));
   SYNCLINE_ASSIGN_OR_RETURN(const CUevent event, TakeEvent(stream.device));
   auto owned = std::make_shared<CudaEvent>(*this, stream.device, event, is_captured);
   SYNCLINE_RETURN_IF_ERROR(
@@ -211,13 +211,7 @@ absl::StatusOr<std::shared_ptr<Event>> CudaRuntime::Record(const Stream& stream)
 absl::StatusOr<bool> CudaRuntime::IsCapturing(const Stream& stream) {
   const ContextScope scope(*this, stream.device);
   SYNCLINE_RETURN_IF_ERROR(scope.status());
-  if (driver_.cuStreamIsCapturing == nullptr) return false;  // Older than graphs.
-  CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
-  const CUresult result = driver_.cuStreamIsCapturing(HandleOf(stream), &status);
-  // The default stream, which cannot be captured, while another one is.
-  if (result == CUDA_ERROR_STREAM_CAPTURE_IMPLICIT) return false;
-  SYNCLINE_RETURN_IF_ERROR(Check(result, "cuStreamIsCapturing", stream.device));
-  return status != CU_STREAM_CAPTURE_STATUS_NONE;
+  return AskIsCapturing(stream);
 }
 
 absl::Status CudaRuntime::Copy(void* to, const void* from, size_t bytes, const Stream& stream) {
@@ -301,6 +295,16 @@ absl::Status CudaRuntime::Check(CUresult result, absl::string_view function,
                                 const Device& device) const {
   if (result == CUDA_SUCCESS) return absl::OkStatus();
   return driver_.Check(result, function, absl::StrCat("on ", ToString(device)));
+}
+
+absl::StatusOr<bool> CudaRuntime::AskIsCapturing(const Stream& stream) const {
+  if (driver_.cuStreamIsCapturing == nullptr) return false;  // Older than graphs.
+  CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
+  const CUresult result = driver_.cuStreamIsCapturing(HandleOf(stream), &status);
+  // The default stream, which cannot be captured, while another one is.
+  if (result == CUDA_ERROR_STREAM_CAPTURE_IMPLICIT) return false;
+  SYNCLINE_RETURN_IF_ERROR(Check(result, "cuStreamIsCapturing", stream.device));
+  return status != CU_STREAM_CAPTURE_STATUS_NONE;
 }
 
 absl::StatusOr<CUevent> CudaRuntime::TakeEvent(const Device& device) {

@@ -78,6 +78,9 @@ class CudaRuntime : public DeviceRuntime {
   // As CudaDriver::Check, of a call on `device`.
   absl::Status Check(CUresult result, absl::string_view function, const Device& device) const;
 
+  // IsCapturing, where the context of the device is current.
+  absl::StatusOr<bool> AskIsCapturing(const Stream& stream) const;
+
   absl::StatusOr<CUevent> TakeEvent(const Device& device);
   void GiveBackEvent(const Device& device, CUevent event);
 
