@@ -126,7 +126,8 @@ TEST(DeviceRuntimeFaultsTest, EachFailureIsAnErrorThatNamesTheCallAndNothingIsLe
           &mode);
       const bool is_tolerated =
           std::find(tolerated.begin(), tolerated.end(), function) != tolerated.end();
-      if (function != "cuThreadExchangeStreamCaptureMode") {
+      // Every second call ends a relaxed mode, which lasts where that fails.
+      if (function != "cuThreadExchangeStreamCaptureMode" || nth % 2 == 1) {
         EXPECT_EQ(mode, CU_STREAM_CAPTURE_MODE_GLOBAL);
       }
       // AnyDevice looks for the current device by it, and else takes one in use.
