@@ -26,19 +26,27 @@ uint64_t Below(Random& random, uint64_t end) {
 }
 
 // Memory that begins at a multiple of kVectorBytes, plus `offset`, and ends with the span, so that
-// AddressSanitizer sees reads behind it.
-class Memory {
+// AddressSanitizer sees reads behind it, within a word as well.
+class Source {
  public:
-  Memory(size_t bytes, size_t offset)
-      : memory_((bytes + offset + sizeof(Bytes16) - 1) / sizeof(Bytes16) * sizeof(Bytes16) +
-                    sizeof(Bytes16),
-                kGuard),
-        begin_(offset),
-        bytes_(bytes) {
-    const auto address = reinterpret_cast<uintptr_t>(memory_.data());
-    begin_ += (kVectorBytes - address % kVectorBytes) % kVectorBytes;
-  }
+  // Memory from new is a multiple of 16.
+  Source(size_t bytes, size_t offset) : memory_(offset + bytes), offset_(offset) {}
+  char* data() { return memory_.data() + offset_; }
+  void Fill(char value) { std::fill(memory_.begin(), memory_.end(), value); }
 
+ private:
+  static_assert(__STDCPP_DEFAULT_NEW_ALIGNMENT__ >= kVectorBytes, "");
+  std::vector<char> memory_;
+  const size_t offset_;
+};
+
+// The same with guards around it.
+class Target {
+ public:
+  Target(size_t bytes, size_t offset)
+      : memory_(kGuardBytes + offset + bytes + kGuardBytes, kGuard),
+        begin_(kGuardBytes + offset),
+        bytes_(bytes) {}
   char* data() { return memory_.data() + begin_; }
   void Fill(char value) { std::fill_n(data(), bytes_, value); }
   bool GuardsAreIntact() const {
@@ -50,9 +58,10 @@ class Memory {
 
  private:
   static constexpr char kGuard = 0x5A;
+  static constexpr size_t kGuardBytes = 32;
   std::vector<char> memory_;
-  size_t begin_;
-  size_t bytes_;
+  const size_t begin_;
+  const size_t bytes_;
 };
 
 TEST(CopyTest, TilesHaveEveryByteOfAPartOnce) {
@@ -113,7 +122,8 @@ TEST(CopyTest, ThreadsCopyEveryByteOfATileOnce) {
   for (const size_t bytes : {1, 3, 15, 16, 17, 31, 32, 33, 47, 48, 63, 64, 300, 1000}) {
     for (size_t to_offset = 0; to_offset < kVectorBytes; ++to_offset) {
       for (size_t from_offset = 0; from_offset < kVectorBytes; ++from_offset) {
-        Memory to(bytes, to_offset), from(bytes, from_offset);
+        Target to(bytes, to_offset);
+        Source from(bytes, from_offset);
         from.Fill(1);
         std::vector<int> copies(bytes);
         for (uint32_t thread = 0; thread < kFew; ++thread) {
@@ -143,7 +153,8 @@ TEST(CopyTest, CopiesRandomListsOfSpans) {
   ASSERT_NE(kernel, nullptr);
   for (int round = 0; round < 40; ++round) {
     CopyArgs<kFewCopies> args;
-    std::vector<Memory> to, from;
+    std::vector<Target> to;
+    std::vector<Source> from;
     std::vector<size_t> sizes;
     args.count = static_cast<uint32_t>(1 + Below(random, kFewCopies));
     uint64_t tiles = 0;
