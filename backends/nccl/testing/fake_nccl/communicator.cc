@@ -147,7 +147,7 @@ NcclResult Communicator::Make(int rank, int ranks, bool is_blocking,
   int device;
   std::string bus_id;
   std::string error;
-  void* context;
+  syncline::device::CUcontext context;
   if (!Driver::Get().CurrentDevice(&device, &bus_id, &error) ||
       !Driver::Get().CurrentContext(&context, &error)) {
     return Fail(kNcclUnhandledCudaError, error);
@@ -195,11 +195,14 @@ NcclResult Communicator::Init(const NcclUniqueId& id, const Communicator* other)
     while (!is_aborted_.load() && std::chrono::steady_clock::now() < until) {
       changed_.wait_until(lock, until);
     }
-    if (is_aborted_.load()) return aborted();
   }
   std::string error;
-  const std::shared_ptr<Segment> segment = Segment::Open(id, ranks_, &error);
-  if (segment == nullptr) return Fail(kNcclSystemError, error);
+  const std::shared_ptr<Segment> segment =
+      is_aborted() ? nullptr : Segment::Open(id, ranks_, &error);
+  if (segment == nullptr) {
+    Segment::Forget(id);
+    return is_aborted() ? aborted() : Fail(kNcclSystemError, error);
+  }
   {
     const Lock lock(mutex_);
     segment_ = segment;

@@ -19,6 +19,7 @@
 #include "backends/nccl/nccl_api.h"
 #include "backends/nccl/testing/fake_nccl/operations.h"
 #include "backends/nccl/testing/fake_nccl/segment.h"
+#include "core/device/cuda_types.h"
 
 namespace fake_nccl {
 
@@ -103,7 +104,8 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
   void RunBeside(Plan& plan);
 
  private:
-  Communicator(int rank, int ranks, bool is_blocking, int device, std::string bus_id, void* context)
+  Communicator(int rank, int ranks, bool is_blocking, int device, std::string bus_id,
+               syncline::device::CUcontext context)
       : rank_(rank),
         ranks_(ranks),
         is_blocking_(is_blocking),
@@ -124,7 +126,7 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
   const bool is_blocking_;
   const int device_;
   const std::string bus_id_;
-  void* const context_;               // Of the device.
+  const syncline::device::CUcontext context_;  // Of the device.
   std::shared_ptr<Segment> segment_;  // Written by Init, with mutex_; all its users come after.
 
   // What loops in operations read without the lock.

@@ -7,13 +7,8 @@
 #include <mutex>
 
 namespace fake_nccl {
-namespace {
 
-// CUDA's values.
-constexpr int kMemoryType = 2;     // CU_POINTER_ATTRIBUTE_MEMORY_TYPE.
-constexpr int kDeviceOrdinal = 9;  // CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL.
-constexpr int kHostMemory = 1;     // CU_MEMORYTYPE_HOST: pinned.
-constexpr int kDeviceMemory = 2;   // CU_MEMORYTYPE_DEVICE.
+namespace {
 
 bool Check(int result, const char* function, std::string* error) {
   if (result == 0) return true;
@@ -21,7 +16,8 @@ bool Check(int result, const char* function, std::string* error) {
   return false;
 }
 
-bool Has(const void* function, const char* name, std::string* error) {
+template <typename Function>
+bool Has(Function* function, const char* name, std::string* error) {
   if (function != nullptr) return true;
   *error = std::string("this process has loaded no CUDA driver that has ") + name;
   return false;
@@ -52,62 +48,55 @@ bool Driver::Find() {
   }
   if (handle == nullptr) handle = dlopen("libcuda.so.1", RTLD_LAZY | RTLD_NOLOAD);
   if (handle == nullptr) return false;
-  const auto find = [&](auto& function, const char* name) {
-    function = reinterpret_cast<std::remove_reference_t<decltype(function)>>(dlsym(handle, name));
-  };
-  find(ctx_get_device_, "cuCtxGetDevice");
-  find(ctx_push_, "cuCtxPushCurrent_v2");
-  find(ctx_pop_, "cuCtxPopCurrent_v2");
-  find(device_get_pci_bus_id_, "cuDeviceGetPCIBusId");
-  find(pointer_get_attributes_, "cuPointerGetAttributes");
-  find(launch_host_func_, "cuLaunchHostFunc");
-  find(stream_is_capturing_, "cuStreamIsCapturing");
-  find(mem_alloc_, "cuMemAlloc_v2");
-  find(mem_free_, "cuMemFree_v2");
+#define FAKE_NCCL_FIND(name, symbol, parameters) \
+  name = reinterpret_cast<decltype(name)>(dlsym(handle, #symbol));
+  SYNCLINE_CUDA_FUNCTIONS(FAKE_NCCL_FIND, FAKE_NCCL_FIND)
+#undef FAKE_NCCL_FIND
   return true;
 }
 
 bool Driver::CurrentDevice(int* device, std::string* bus_id, std::string* error) const {
-  if (!Has(reinterpret_cast<void*>(ctx_get_device_), "cuCtxGetDevice", error) ||
-      !Check(ctx_get_device_(device), "cuCtxGetDevice", error)) {
+  if (!Has(cuCtxGetDevice, "cuCtxGetDevice", error) ||
+      !Check(cuCtxGetDevice(device), "cuCtxGetDevice", error)) {
     return false;
   }
   char text[32] = "";
   const bool has_id =
-      device_get_pci_bus_id_ != nullptr && device_get_pci_bus_id_(text, sizeof text, *device) == 0;
+      cuDeviceGetPCIBusId != nullptr && cuDeviceGetPCIBusId(text, sizeof text, *device) == 0;
   *bus_id = has_id ? text : "device " + std::to_string(*device);
   return true;
 }
 
-bool Driver::CurrentContext(void** context, std::string* error) const {
-  return Has(reinterpret_cast<void*>(ctx_pop_), "cuCtxPopCurrent", error) &&
-         Has(reinterpret_cast<void*>(ctx_push_), "cuCtxPushCurrent", error) &&
-         Check(ctx_pop_(context), "cuCtxPopCurrent", error) &&
-         Check(ctx_push_(*context), "cuCtxPushCurrent", error);
+bool Driver::CurrentContext(CUcontext* context, std::string* error) const {
+  return Has(cuCtxPopCurrent, "cuCtxPopCurrent", error) &&
+         Has(cuCtxPushCurrent, "cuCtxPushCurrent", error) &&
+         Check(cuCtxPopCurrent(context), "cuCtxPopCurrent", error) &&
+         Check(cuCtxPushCurrent(*context), "cuCtxPushCurrent", error);
 }
 
-void Driver::With(void* context, const std::function<void()>& body) const {
-  const bool is_pushed = context != nullptr && ctx_push_ != nullptr && ctx_push_(context) == 0;
+void Driver::With(CUcontext context, const std::function<void()>& body) const {
+  const bool is_pushed = cuCtxPushCurrent != nullptr && cuCtxPushCurrent(context) == CUDA_SUCCESS;
   body();
-  void* popped;
-  if (is_pushed) ctx_pop_(&popped);
+  CUcontext popped;
+  if (is_pushed) cuCtxPopCurrent(&popped);
 }
 
 bool Driver::CheckReachable(const void* address, size_t bytes, int device,
                             std::string* error) const {
   if (bytes == 0) return true;
-  if (!Has(reinterpret_cast<void*>(pointer_get_attributes_), "cuPointerGetAttributes", error)) {
+  if (!Has(cuPointerGetAttributes, "cuPointerGetAttributes", error)) {
     return false;
   }
   for (const size_t offset : {size_t{0}, bytes - 1}) {
-    int type = 0;
+    unsigned int type = 0;
     int ordinal = -1;
-    int attributes[] = {kMemoryType, kDeviceOrdinal};
+    CUpointer_attribute attributes[] = {CU_POINTER_ATTRIBUTE_MEMORY_TYPE,
+                                        CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL};
     void* values[] = {&type, &ordinal};
     const auto at = reinterpret_cast<uintptr_t>(address) + offset;
-    if (address == nullptr || pointer_get_attributes_(2, attributes, values, at) != 0) type = 0;
-    if (type == kHostMemory) continue;
-    if (type != kDeviceMemory) {
+    if (address == nullptr || cuPointerGetAttributes(2, attributes, values, at) != 0) type = 0;
+    if (type == CU_MEMORYTYPE_HOST) continue;  // Pinned.
+    if (type != CU_MEMORYTYPE_DEVICE) {
       *error = "a buffer, or its last byte, is not memory that a device reaches";
       return false;
     }
@@ -121,20 +110,22 @@ bool Driver::CheckReachable(const void* address, size_t bytes, int device,
 }
 
 bool Driver::Launch(void* stream, void (*function)(void*), void* data, std::string* error) const {
-  return Has(reinterpret_cast<void*>(launch_host_func_), "cuLaunchHostFunc", error) &&
-         Check(launch_host_func_(stream, function, data), "cuLaunchHostFunc", error);
+  return Has(cuLaunchHostFunc, "cuLaunchHostFunc", error) &&
+         Check(cuLaunchHostFunc(static_cast<CUstream>(stream), function, data), "cuLaunchHostFunc",
+               error);
 }
 
 bool Driver::IsCapturing(void* stream) const {
-  int status = 0;
-  return stream_is_capturing_ != nullptr && stream_is_capturing_(stream, &status) == 0 &&
-         status != 0;
+  CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
+  return cuStreamIsCapturing != nullptr &&
+         cuStreamIsCapturing(static_cast<CUstream>(stream), &status) == CUDA_SUCCESS &&
+         status != CU_STREAM_CAPTURE_STATUS_NONE;
 }
 
 bool Driver::Allocate(size_t bytes, void** address, std::string* error) const {
-  DevicePointer made = 0;
-  if (!Has(reinterpret_cast<void*>(mem_alloc_), "cuMemAlloc", error) ||
-      !Check(mem_alloc_(&made, bytes), "cuMemAlloc", error)) {
+  CUdeviceptr made = 0;
+  if (!Has(cuMemAlloc, "cuMemAlloc", error) ||
+      !Check(cuMemAlloc(&made, bytes), "cuMemAlloc", error)) {
     return false;
   }
   *address = reinterpret_cast<void*>(static_cast<uintptr_t>(made));
@@ -142,8 +133,8 @@ bool Driver::Allocate(size_t bytes, void** address, std::string* error) const {
 }
 
 bool Driver::Free(void* address, std::string* error) const {
-  return Has(reinterpret_cast<void*>(mem_free_), "cuMemFree", error) &&
-         Check(mem_free_(reinterpret_cast<uintptr_t>(address)), "cuMemFree", error);
+  return Has(cuMemFree, "cuMemFree", error) &&
+         Check(cuMemFree(reinterpret_cast<uintptr_t>(address)), "cuMemFree", error);
 }
 
 }  // namespace fake_nccl

@@ -7,7 +7,11 @@
 #include <functional>
 #include <string>
 
+#include "core/device/cuda_types.h"
+
 namespace fake_nccl {
+
+using namespace syncline::device;  // NOLINT: CUDA's names, which are all that this is about.
 
 // Each function returns false, with `error`, where the driver says no, or where there is none.
 class Driver {
@@ -17,10 +21,10 @@ class Driver {
 
   // The device and the context that are current on this thread.
   bool CurrentDevice(int* device, std::string* bus_id, std::string* error) const;
-  bool CurrentContext(void** context, std::string* error) const;
+  bool CurrentContext(CUcontext* context, std::string* error) const;
 
-  // Calls `body` with `context` current. Not if it is null.
-  void With(void* context, const std::function<void()>& body) const;
+  // Calls `body` with `context` current.
+  void With(CUcontext context, const std::function<void()>& body) const;
 
   // Whether kernels on `device` reach the `bytes` bytes at `address`.
   bool CheckReachable(const void* address, size_t bytes, int device, std::string* error) const;
@@ -33,20 +37,12 @@ class Driver {
   bool Free(void* address, std::string* error) const;
 
  private:
-  using DevicePointer = unsigned long long;  // NOLINT: CUDA's type.
-
   bool Find();
 
-  int (*ctx_get_device_)(int* device) = nullptr;
-  int (*ctx_push_)(void* context) = nullptr;
-  int (*ctx_pop_)(void** context) = nullptr;
-  int (*device_get_pci_bus_id_)(char* id, int length, int device) = nullptr;
-  int (*pointer_get_attributes_)(unsigned int count, int* attributes, void** values,
-                                 DevicePointer address) = nullptr;
-  int (*launch_host_func_)(void* stream, void (*function)(void*), void* data) = nullptr;
-  int (*stream_is_capturing_)(void* stream, int* status) = nullptr;
-  int (*mem_alloc_)(DevicePointer* address, size_t bytes) = nullptr;
-  int (*mem_free_)(DevicePointer address) = nullptr;
+  // The functions by CUDA's names. Null where there is none.
+#define FAKE_NCCL_MEMBER(name, symbol, parameters) CUresult(*name) parameters = nullptr;
+  SYNCLINE_CUDA_FUNCTIONS(FAKE_NCCL_MEMBER, FAKE_NCCL_MEMBER)
+#undef FAKE_NCCL_MEMBER
 };
 
 }  // namespace fake_nccl

@@ -46,12 +46,13 @@ Objects& TheObjects() {
 
 uintptr_t NewHandle(Objects& objects) { return (++objects.last << 8) | 0xfe; }
 
-NcclComm AddCommunicator(CommunicatorPtr communicator) {
+// Writes the handle too before others can find it: whoever sees that there is one more may read it.
+void AddCommunicator(CommunicatorPtr communicator, NcclComm* made) {
   Objects& objects = TheObjects();
   const std::lock_guard<std::mutex> lock(objects.mutex);
   const uintptr_t handle = NewHandle(objects);
   objects.communicators[handle] = std::move(communicator);
-  return reinterpret_cast<NcclComm>(handle);
+  *made = reinterpret_cast<NcclComm>(handle);
 }
 
 // Null if there is none.
@@ -222,7 +223,7 @@ NcclResult InitRank(NcclComm* made, int ranks, const NcclUniqueId& id, int rank,
       result != kNcclSuccess) {
     return result;
   }
-  *made = AddCommunicator(communicator);
+  AddCommunicator(communicator, made);
   return Add(
       {communicator, {}, true, [communicator, id] { return communicator->Init(id, nullptr); }});
 }
@@ -563,7 +564,7 @@ NcclResult ncclCommSplit(NcclComm comm, int color, int key, NcclComm* made, Nccl
     if (color != kNcclSplitNoColor) {
       const NcclResult result = MakeChild(parent, 0, 1, config, &child);
       if (result != kNcclSuccess) return result;
-      *made = AddCommunicator(child);
+      AddCommunicator(child, made);
     }
     const auto body = [parent, child, color, key] {
       return SplitNow(*parent, child.get(), {color, key});
@@ -600,7 +601,7 @@ NcclResult ncclCommShrink(NcclComm comm, int* excluded, int excluded_count, Nccl
     const NcclResult result = MakeChild(parent, static_cast<int>(place - members.begin()),
                                         static_cast<int>(members.size()), config, &child);
     if (result != kNcclSuccess) return result;
-    *made = AddCommunicator(child);
+    AddCommunicator(child, made);
     const auto body = [parent, child, members, flags] {
       return ShrinkNow(*parent, *child, members, flags);
     };
@@ -634,7 +635,7 @@ NcclResult ncclCommGrow(NcclComm comm, int ranks, const NcclUniqueId* id, int ra
     CommunicatorPtr child;
     const NcclResult result = MakeChild(parent, parent->rank(), ranks, config, &child);
     if (result != kNcclSuccess) return result;
-    *made = AddCommunicator(child);
+    AddCommunicator(child, made);
     const NcclUniqueId own = id == nullptr ? NcclUniqueId{} : *id;
     return Add({parent, {child}, false, [parent, child, own, has_id = id != nullptr] {
                   std::vector<int> everybody;
