@@ -124,8 +124,9 @@ absl::StatusOr<std::shared_ptr<ProcessGroup>> ProcessGroupShrink(
   return Shrink(group, ranks_to_exclude, timeout);
 }
 
-absl::Status WorkWait(Work& work, Timeout timeout) {
-  return work.Wait(timeout.value_or(absl::InfiniteDuration()));
+absl::Status WorkWait(Work& work, Timeout timeout) { return work.Wait(timeout); }
+absl::Status WorkSynchronize(Work& work, Timeout timeout) {
+  return work.Synchronize(timeout.value_or(absl::InfiniteDuration()));
 }
 
 absl::StatusOr<std::shared_ptr<World>> WorldInit(const std::string& backend,

@@ -78,6 +78,7 @@ absl::StatusOr<std::shared_ptr<ProcessGroup>> ProcessGroupShrink(
     ProcessGroup& group, const std::vector<int>& ranks_to_exclude, Timeout timeout);
 
 absl::Status WorkWait(Work& work, Timeout timeout);
+absl::Status WorkSynchronize(Work& work, Timeout timeout);
 
 absl::StatusOr<std::shared_ptr<World>> WorldInit(const std::string& backend,
                                                  const std::string& init_method,

@@ -67,6 +67,11 @@ def nonblocking(method: _F) -> _F:
     return method
 
 
+def on_streams(method: _F) -> _F:
+    """It makes the current streams wait: in Python those of all libraries whose arrays came in."""
+    return method
+
+
 def python_only(method: _F) -> _F:
     """The package adds it to the class by hand; other languages do not have it.
 

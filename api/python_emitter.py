@@ -84,7 +84,8 @@ class PythonEmitter:
         for a, value in zip(method.arguments, values, strict=True):
             yield f'    const auto {a.name} = FromPython<{cpp_type(a.type)}>({value}, "{a.name}");'
         call = cpp_call(handle, method)
-        yield f"    return Call<{cpp_type(method.result)}>([&] {{ return {call}; }});"
+        function = "CallOnKnownStreams" if "on_streams" in method.marks else "Call"
+        yield f"    return {function}<{cpp_type(method.result)}>([&] {{ return {call}; }});"
 
     def _argument(self, argument: Argument) -> str:
         """As pybind11 wants it."""

@@ -38,7 +38,7 @@ VOCABULARY = {
 REFINED = {"Int32": "int", "Rank": "int", "InputTensor": "Tensor", "OutputTensor": "Tensor"}
 
 # Decorators of description.py that a method keeps as its marks.
-MARKS = frozenset({"accessor", "adapted", "field", "java_arrays", "nonblocking"})
+MARKS = frozenset({"accessor", "adapted", "field", "java_arrays", "nonblocking", "on_streams"})
 ONE_FORM = {"java_arrays", "nonblocking"}  # Those that say nothing of the form in the background.
 
 

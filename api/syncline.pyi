@@ -15,6 +15,7 @@ operation as data.
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Sequence
+from contextvars import ContextVar
 from datetime import timedelta
 from enum import Enum
 from typing import Any, TypeAlias
@@ -31,6 +32,7 @@ from description import (
     java_arrays,
     java_base,
     nonblocking,
+    on_streams,
     python_only,
 )
 from syncline.futures import Future
@@ -38,7 +40,8 @@ from syncline.reduce_ops import PremulSum
 
 Tensor: TypeAlias = Any
 """Any array that shares its memory through the buffer protocol or DLPack: NumPy, PyTorch, JAX,
-CuPy, array.array, ctypes. Never copied; must be contiguous, and writable where it is written."""
+CuPy, array.array, ctypes. Never copied; must be contiguous, and writable where it is written. On a
+CUDA device it may also have __cuda_array_interface__ (Numba); see syncline.stream."""
 
 class ReduceOp(Enum):
     """How elements of all ranks are combined.
@@ -188,15 +191,28 @@ class Work:
     """An operation in flight. Its tensors must stay untouched until it has completed."""
 
     @adapted
+    @on_streams
     def wait(self, timeout: timedelta | None = None) -> None:
         """Waits until the operation has finished; raises its error.
 
         After `timeout` raises DistTimeoutError; the operation goes on until its own timeout.
+
+        Of an operation on tensors of a device, wait without a `timeout` does not block: it makes
+        the current stream wait, so that work which is enqueued there from now on sees the result,
+        and raises what is known to have gone wrong. With a `timeout` this thread waits.
+        """
+
+    @adapted
+    def synchronize(self, timeout: timedelta | None = None) -> None:
+        """Waits until the operation has finished, on a device too; raises its error.
+
+        When it returns, the host may use the result. Otherwise as wait with a `timeout`; None is as
+        long as the operation's own.
         """
 
     @nonblocking
     def is_completed(self) -> bool:
-        """Whether the operation has finished, well or not."""
+        """Whether the operation has finished, well or not. Asks the device, where it is on one."""
 
     @accessor
     def source_rank(self) -> Rank:
@@ -216,7 +232,10 @@ class Work:
 
     @python_only
     def get_future(self) -> Future:
-        """A future that is done when the operation is; its value is that of `result`."""
+        """A future that is done when the operation is; its value is that of `result`.
+
+        The operation is, also where it is on a device, once the host knows its outcome.
+        """
 
     def __await__(self) -> Generator[Any, None, list[Any]]:
         """`await work` under asyncio: waits without blocking the event loop; as `result`."""
@@ -1171,6 +1190,7 @@ class Info:
         """What each backend serves on which device, as a table in Markdown."""
 
 _operations: tuple[str, ...]
+_chosen_streams: ContextVar[tuple[tuple[int, int], ...]]
 
 def _register_backend(
     name: str,

@@ -20,6 +20,7 @@
 #include "absl/time/time.h"
 #include "python/extension/errors.h"
 #include "python/extension/gil.h"
+#include "python/extension/streams.h"
 #include "syncline/interrupt.h"
 #include "syncline/tensor.h"
 
@@ -51,6 +52,13 @@ py::object ToPython(typename Converter<T>::Cpp value) {
 // call run the handlers of signals, on Python's main thread, and end if one of them raises.
 template <typename T, typename F>
 py::object Call(F call);
+
+// The same for a call that makes the current streams wait, whatever its arguments.
+template <typename T, typename F>
+py::object CallOnKnownStreams(F call) {
+  AddKnownStreams();
+  return Call<T>(std::move(call));
+}
 
 // A TypeError: "`argument` must be `wanted`, not <type of value>: `hint`".
 [[noreturn]] void RaiseWrongType(absl::string_view argument, absl::string_view wanted,
@@ -226,13 +234,18 @@ auto WithoutGil(F& call) {
 template <typename T, typename F>
 py::object Call(F call) {
   using Result = decltype(call());
+  CallStreams* const arguments = CallStreams::Innermost();
+  CallStreams::All streams;
+  if (arguments != nullptr) streams = arguments->Take();
+  const auto on_streams = [&] { return OnStreams(streams.own, call); };
   if constexpr (std::is_void_v<Result>) {
-    WithoutGil(call);
+    WithoutGil(on_streams);
     RaiseIfInterrupted();
     return py::none();
   } else {
-    auto result = WithoutGil(call);
+    auto result = WithoutGil(on_streams);
     RaiseIfInterrupted();
+    if (!streams.others.empty()) JoinOthers(streams);
     if constexpr (std::is_same_v<Result, absl::Status>) {
       RaiseIfError(result);
       return py::none();

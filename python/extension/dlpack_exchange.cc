@@ -39,13 +39,17 @@ using ExportFunction = int (*)(void* array, VersionedTensor** tensor);
 struct ExchangeApi {
   Version version;
   ExchangeApi* previous;  // The table for an older major version.
-  void (*allocate)();     // Not called, as are those after `export_array`.
+  void (*allocate)();     // Not called, as are the next but one and the one behind it.
   ExportFunction export_array;
+  void (*to_python)();
+  void (*lend)();
+  StreamSource::Function current_stream;
 };
 
 // What is known of a type.
 struct TypeInfo {
   ExportFunction export_array = nullptr;
+  StreamSource streams;
   bool has_is_neg = false;
 };
 
@@ -75,14 +79,15 @@ bool IsRedirected(PyTypeObject* type) {
   return true;  // It is an attribute of the metaclass.
 }
 
-ExportFunction ExportFunctionOf(PyTypeObject* type) {
+// Null if there is none.
+const ExchangeApi* ExchangeApiOf(PyTypeObject* type) {
   const py::object capsule = AttributeOf(type, kAttribute);
   if (!capsule || PyCapsule_IsValid(capsule.ptr(), kCapsule) == 0 || IsRedirected(type)) {
     return nullptr;
   }
   auto* api = static_cast<const ExchangeApi*>(PyCapsule_GetPointer(capsule.ptr(), kCapsule));
   while (api != nullptr && api->version.major != kMajorVersion) api = api->previous;
-  return api == nullptr ? nullptr : api->export_array;
+  return api;
 }
 
 // Of each type is asked once. Types are not kept alive: the entry of one that goes, goes first.
@@ -91,7 +96,10 @@ const TypeInfo& InfoOf(PyTypeObject* type) {
   const auto found = known->find(type);
   if (found != known->end()) return found->second;
   TypeInfo info;
-  info.export_array = ExportFunctionOf(type);
+  if (const ExchangeApi* const api = ExchangeApiOf(type)) {
+    info.export_array = api->export_array;
+    info.streams.function = api->current_stream;
+  }
   info.has_is_neg = static_cast<bool>(AttributeOf(type, "is_neg"));
   py::weakref(reinterpret_cast<PyObject*>(type), py::cpp_function([type](py::handle reference) {
                 known->erase(type);
@@ -141,7 +149,8 @@ DLManagedTensor* Adapt(VersionedTensor* tensor) {
 }  // namespace
 
 std::optional<ExchangedArray> ExchangeArray(py::handle array) {
-  const ExportFunction export_array = InfoOf(Py_TYPE(array.ptr())).export_array;
+  const TypeInfo info = InfoOf(Py_TYPE(array.ptr()));
+  const ExportFunction export_array = info.export_array;
   if (export_array == nullptr || IsNegatedView(array)) return std::nullopt;
   VersionedTensor* tensor = nullptr;
   if (export_array(array.ptr(), &tensor) != 0 || tensor == nullptr) {
@@ -153,7 +162,8 @@ std::optional<ExchangedArray> ExchangeArray(py::handle array) {
     return std::nullopt;
   }
   const bool is_written_in_vain = (tensor->flags & (kReadOnlyFlag | kIsCopiedFlag)) != 0;
-  return ExchangedArray{Adapt(tensor), is_written_in_vain ? Access::kReadOnly : Access::kReadWrite};
+  return ExchangedArray{Adapt(tensor), is_written_in_vain ? Access::kReadOnly : Access::kReadWrite,
+                        info.streams};
 }
 
 bool IsNegatedView(py::handle array) {

@@ -8,6 +8,7 @@
 
 #include <optional>
 
+#include "python/extension/streams.h"
 #include "syncline/tensor.h"
 
 struct DLManagedTensor;
@@ -17,14 +18,13 @@ namespace syncline::python {
 // An array's memory, for FromDLPack. Its deleter may be called by any thread.
 struct ExchangedArray {
   DLManagedTensor* managed;
-  Access access;  // Read-only, too, if it is a copy: what is written to it is lost.
+  Access access;         // Read-only, too, if it is a copy: what is written to it is lost.
+  StreamSource streams;  // On whose current stream the elements are ready.
 };
 
 // By the table of `array`'s type. Nothing, and no exception is left behind, if the type has none
 // of a version that is known, or changes in Python what its base class would hand over; or if its
 // library refuses: then __dlpack__ is to be asked, and says why.
-//
-// Work that is queued on a stream of the array's device is not waited for.
 std::optional<ExchangedArray> ExchangeArray(pybind11::handle array);
 
 // Whether the elements are not those in memory, but are negated whenever PyTorch reads them, as

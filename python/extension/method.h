@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "absl/strings/string_view.h"
+#include "python/extension/streams.h"
 
 namespace syncline::python {
 
@@ -82,6 +83,7 @@ struct Method {
   static PyObject* Call(PyObject* self, PyObject* const* arguments, Py_ssize_t count,
                         PyObject* keywords) {
     try {
+      const CallStreams streams;
       Values values;
       parameters->Bind(arguments, count, keywords, values);
       return (*body)(SelfOf<T>(self, type), values).release().ptr();

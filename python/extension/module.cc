@@ -7,6 +7,7 @@
 #include "python/extension/private_api.h"
 #include "python/extension/python_backend.h"
 #include "python/extension/python_hook.h"
+#include "python/extension/streams.h"
 #include "python/extension/tensor_queue.h"
 #include "python/extension/tensor_view.h"
 
@@ -14,6 +15,7 @@ PYBIND11_MODULE(_syncline, module) {
   module.doc() = "Syncline's C++ core. Use the package syncline, which is built on it.";
   syncline::python::InstallExitHook();
   syncline::python::DefineTensorView(module);
+  syncline::python::DefineStreams(module);
   syncline::python::DefineApi(module);
   syncline::python::DefinePrivateApi(module);
   syncline::python::DefineRegisterBackend(module);

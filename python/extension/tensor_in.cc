@@ -9,12 +9,15 @@
 
 #include "absl/container/inlined_vector.h"
 #include "absl/status/statusor.h"
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/types/span.h"
+#include "core/device/device_runtime.h"
 #include "python/extension/dlpack_exchange.h"
 #include "python/extension/errors.h"
 #include "python/extension/gil.h"
+#include "python/extension/streams.h"
 #include "python/extension/tensor_view.h"
 #include "syncline/dlpack.h"
 #include "syncline/dtype.h"
@@ -170,6 +173,128 @@ Tensor CheckShared(absl::StatusOr<Tensor> tensor, py::handle array, absl::string
   return *std::move(tensor);
 }
 
+// The number of the stream on which the library of `array` must see to it that the elements are
+// ready: the call's of the device, which is the library's own if there is none yet.
+int64_t ReadyOn(py::handle array, const Device& device) {
+  const Stream own = StreamFor(device, StreamSourceOf(array));
+  CallStreams* const call = CallStreams::Innermost();
+  if (call == nullptr) return StreamNumber(own);
+  call->Add(own);
+  return StreamNumber(*call->Find(device));
+}
+
+// ---- __cuda_array_interface__, version 3: where DLPack does not serve ----
+
+// The type in NumPy's array interface: byte order, kind, size.
+std::optional<DType> DTypeOfTypestr(absl::string_view typestr) {
+  if (typestr.size() != 3 && typestr.size() != 4) return std::nullopt;
+  int size = 0;
+  if (typestr[0] == '>' || !absl::SimpleAtoi(typestr.substr(2), &size)) return std::nullopt;
+  switch (typestr[1]) {
+    case 'b':
+      return OfSize(size, DType::kBool);
+    case 'i':
+      return OfSize(size, DType::kInt8, DType::kInt16, DType::kInt32, DType::kInt64);
+    case 'u':
+      return OfSize(size, DType::kUInt8, DType::kUInt16, DType::kUInt32, DType::kUInt64);
+    case 'f':
+      return OfSize(size, DType::kFloat16, DType::kFloat32, DType::kFloat64);
+    case 'c':
+      return OfSize(size, DType::kComplex64, DType::kComplex128);
+  }
+  return std::nullopt;
+}
+
+// Strides in elements, of bytes.
+Extents StridesOf(py::handle strides, size_t size, absl::string_view argument) {
+  Extents result;
+  if (strides.is_none()) return result;
+  for (py::handle stride : strides) {
+    const auto bytes = py::cast<int64_t>(stride);
+    if (bytes % static_cast<int64_t>(size) != 0) {
+      RaiseValueError(absl::StrCat(argument,
+                                   " has elements that do not lie at multiples of their size: pass "
+                                   "a contiguous copy"));
+    }
+    result.push_back(bytes / static_cast<int64_t>(size));
+  }
+  return result;
+}
+
+// The device of memory at `address`.
+Device DeviceOf(uintptr_t address, absl::string_view argument) {
+  if (address == 0) return {DeviceType::kCuda, 0};  // No elements: any device will do.
+  const absl::StatusOr<device::DeviceRuntime*> runtime = device::DeviceRuntime::Get();
+  RaiseIfError(runtime.status());
+  const absl::StatusOr<Device> device =
+      (*runtime)->DeviceOf(reinterpret_cast<const void*>(address));
+  RaiseIfError(device.status());
+  if (device->type == DeviceType::kCpu) {
+    RaiseTypeError(absl::StrCat(argument,
+                                " cannot be shared: the memory of its "
+                                "__cuda_array_interface__ is the host's; pass it as an "
+                                "array of NumPy"));
+  }
+  return *device;
+}
+
+Tensor ReadCudaArrayInterface(py::handle array, const py::dict& known, absl::string_view argument) {
+  const auto get = [&known](const char* key) -> py::object {
+    if (known.contains(key)) return known[key];
+    return py::none();
+  };
+  if (!get("mask").is_none()) {
+    RaiseTypeError(absl::StrCat(argument, " cannot be shared: it has a mask"));
+  }
+  const auto typestr = py::cast<std::string>(known["typestr"]);
+  const std::optional<DType> dtype = DTypeOfTypestr(typestr);
+  if (!dtype.has_value()) RaiseUnknownDType(argument, DescribeDType(array, typestr));
+  Extents shape;
+  for (py::handle length : py::cast<py::tuple>(known["shape"])) {
+    shape.push_back(py::cast<int64_t>(length));
+  }
+  RaiseIfError(CheckShape(*dtype, shape));
+  const Extents strides = StridesOf(get("strides"), SizeOf(*dtype), argument);
+  if (!strides.empty() && strides.size() != shape.size()) {
+    RaiseTypeError(absl::StrCat(argument, " cannot be shared: it has ", shape.size(),
+                                " dimensions and ", strides.size(), " strides"));
+  }
+  const auto data = py::cast<std::pair<uintptr_t, bool>>(known["data"]);
+  const Device device = DeviceOf(data.first, argument);
+  ReadyOn(array, device);
+  const py::object stream = get("stream");
+  if (!stream.is_none()) {
+    const auto number = py::cast<int64_t>(stream);
+    if (number == 0) {
+      RaiseTypeError(absl::StrCat(argument,
+                                  " cannot be shared: stream 0 of its "
+                                  "__cuda_array_interface__ is ambiguous; 1 and 2 are "
+                                  "the default streams"));
+    }
+    AddArgumentStream(StreamOfNumber(device, number));
+  }
+  return Tensor(reinterpret_cast<void*>(data.first), *dtype, shape, strides, device,
+                DroppedUnderGil(py::reinterpret_borrow<py::object>(array)),
+                data.second ? Access::kReadOnly : Access::kReadWrite);
+}
+
+// Nothing if `array` has no such interface; it is only asked for where DLPack does not serve.
+std::optional<Tensor> FromCudaArrayInterface(py::handle array, absl::string_view argument) {
+  const py::object known = py::getattr(array, "__cuda_array_interface__", py::none());
+  if (!py::isinstance<py::dict>(known)) return std::nullopt;
+  try {
+    return ReadCudaArrayInterface(array, known, argument);
+  } catch (py::cast_error&) {
+    RaiseTypeError(absl::StrCat(argument, " cannot be shared: its __cuda_array_interface__ is ",
+                                py::cast<std::string>(py::repr(known))));
+  } catch (py::error_already_set& error) {
+    if (!error.matches(PyExc_KeyError)) throw;
+    RaiseCause(argument, error);
+  }
+}
+
+// ---- DLPack's first form ----
+
 Tensor FromDLPackObject(py::object array, absl::string_view argument) {
   if (IsNegatedView(array)) {
     RaiseTypeError(absl::StrCat(argument,
@@ -189,13 +314,20 @@ Tensor FromDLPackObject(py::object array, absl::string_view argument) {
                                   "type ",
                                   device.first, "): move it to the CPU or to CUDA"));
     }
-    py::object capsule = array.attr("__dlpack__")();
+    py::object capsule;
+    if (device.first == kDLCUDA) {
+      const int64_t stream = ReadyOn(array, {DeviceType::kCuda, device.second});
+      capsule = array.attr("__dlpack__")(py::arg("stream") = stream);
+    } else {
+      capsule = array.attr("__dlpack__")();
+    }
     void* const managed = PyCapsule_GetPointer(capsule.ptr(), "dltensor");
     if (managed == nullptr) throw py::error_already_set();
     PyCapsule_SetName(capsule.ptr(), "used_dltensor");  // Ours now: its destructor lets it be.
     tensor = FromDLPack(static_cast<DLManagedTensor*>(managed),
                         IsJax(array) ? Access::kReadOnly : Access::kReadWrite);
   } catch (py::error_already_set& error) {
+    if (auto other = FromCudaArrayInterface(array, argument)) return *std::move(other);
     RaiseCause(argument, error);
   }
   const Tensor shared = CheckShared(std::move(tensor), array, argument);
@@ -216,7 +348,11 @@ Tensor TensorFromPython(py::handle array, absl::string_view argument) {
     }
   }
   if (const auto exchanged = ExchangeArray(array)) {
-    return CheckShared(FromDLPack(exchanged->managed, exchanged->access), array, argument);
+    Tensor tensor = CheckShared(FromDLPack(exchanged->managed, exchanged->access), array, argument);
+    if (tensor.device().type == DeviceType::kCuda) {
+      AddArgumentStream(StreamFor(tensor.device(), exchanged->streams));
+    }
+    return tensor;
   }
   if (IsInstance(array, "numpy", "ndarray")) {
     // The buffer protocol has no names for these, but NumPy has, by ml_dtypes.
@@ -231,6 +367,7 @@ Tensor TensorFromPython(py::handle array, absl::string_view argument) {
   if (py::hasattr(array, "__dlpack__") && py::hasattr(array, "__dlpack_device__")) {
     return FromDLPackObject(py::reinterpret_borrow<py::object>(array), argument);
   }
+  if (auto tensor = FromCudaArrayInterface(array, argument)) return *std::move(tensor);
   RaiseNoArray(argument, array);
 }
 

@@ -14,7 +14,11 @@ namespace syncline::python {
 // whatever has
 // __dlpack__ (PyTorch, JAX, CuPy), by its C exchange API where the type has one. Nothing is copied;
 // the array lives as long as the tensor's owner, which any thread may drop. Read-only memory and
-// JAX arrays are Access::kReadOnly. Work that is queued on a CUDA stream is not waited for.
+// JAX arrays are Access::kReadOnly.
+//
+// Arrays on a CUDA device may also have __cuda_array_interface__ alone (Numba). Their stream
+// becomes one of the CallStreams: PyTorch's and CuPy's current ones, and for others the default
+// stream, which their library makes wait for the elements.
 //
 // Raises a TypeError that names `argument` for anything else, for unknown element types and for
 // arrays whose elements do not lie in memory.

@@ -9,6 +9,8 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "python/extension/errors.h"
+#include "python/extension/streams.h"
 #include "syncline/device.h"
 #include "syncline/dlpack.h"
 #include "syncline/dtype.h"
@@ -125,9 +127,17 @@ std::pair<int, int> DLPackDevice(const TensorView& view) {
   return {device.type == DeviceType::kCpu ? kDLCPU : kDLCUDA, device.index};
 }
 
+// Makes the stream with this number wait for the one on which elements of ours are ready.
+void AwaitView(const Device& device, int64_t number) {
+  const Stream ready = ViewStream(device), consumer = StreamOfNumber(device, number);
+  if (number != -1 && consumer != ready) RaiseIfError(Join(ready, consumer));
+}
+
 // The standard lets the producer answer with the oldest form of the capsule, which all consumers
 // read. It cannot say "read-only".
-py::object ToDLPackCapsule(const TensorView& view, const py::object& /*stream*/,
+//
+// The consumer's `stream`, of a device: it waits for this thread's current one. -1: it does not.
+py::object ToDLPackCapsule(const TensorView& view, const py::object& stream,
                            const py::object& /*max_version*/, const py::object& device,
                            const py::object& copy) {
   const bool moves =
@@ -137,6 +147,9 @@ py::object ToDLPackCapsule(const TensorView& view, const py::object& /*stream*/,
     BufferError(moves || copies ? "a TensorView shares its memory only: it neither copies nor moves"
                                 : "DLPack cannot share read-only memory");
     throw py::error_already_set();
+  }
+  if (view.tensor().device().type == DeviceType::kCuda) {
+    AwaitView(view.tensor().device(), stream.is_none() ? 1 : py::cast<int64_t>(stream));
   }
   auto free_unused = [](PyObject* capsule) {
     if (PyCapsule_IsValid(capsule, "dltensor") == 0) return;  // A consumer has taken it over.

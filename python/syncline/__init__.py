@@ -21,6 +21,7 @@ memory. What is here, by the module that says more:
     preemption      stopping all ranks together   comm_hooks  how a reducer averages
     gradient_reducer  training in NumPy           jax         trees of arrays: import syncline.jax
     tensor_queue    arrays between processes, as those of a data loader
+    streams         behind which stream of a CUDA device calls are enqueued
 
 Ranks that are threads use World objects, and pass their groups to functions.
 """
@@ -136,6 +137,7 @@ from syncline.reduce_ops import _make_nccl_premul_sum as _make_nccl_premul_sum
 from syncline.reducer_stats import add_to_reducer_stats as _add_to_reducer_stats
 from syncline.shared_memory import empty_shared, open_shared, shared_handle
 from syncline.stores import FileStore, HashStore, PrefixStore, TCPStore
+from syncline.streams import stream
 from syncline.subgroups import (
     SHRINK_ABORT,
     SHRINK_DEFAULT,
@@ -261,5 +263,6 @@ __all__ = [
     "shared_handle",
     "shrink_group",
     "split_group",
+    "stream",
     "supports_complex",
 ]

@@ -214,16 +214,24 @@ def is_mpi_available() -> bool:
     Loads it, and does not initialise MPI. Where the answer is False, the log says why
     (SYNCLINE_LOG_LEVEL=info), and Info.check_backend("mpi") raises an error that does.
     """
-    try:
-        Info.check_backend("mpi")
-    except DistError:
-        return False
-    return True
+    return _is_usable("mpi")
 
 
 def is_nccl_available() -> bool:
-    """Whether this build has the backend nccl."""
-    return is_backend_available("nccl")
+    """Whether groups of backend nccl can be made here: with CUDA's driver, a GPU and NCCL.
+
+    Loads both libraries. Where the answer is False, Info.check_backend("nccl") raises an error that
+    says why.
+    """
+    return _is_usable("nccl")
+
+
+def _is_usable(backend: str) -> bool:
+    try:
+        Info.check_backend(backend)
+    except (DistError, NotImplementedError, ValueError):
+        return False
+    return True
 
 
 def is_ucc_available() -> bool:

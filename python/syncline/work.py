@@ -24,7 +24,7 @@ def _exception(self: Work) -> BaseException | None:
     if not self.is_completed():
         return None
     try:
-        self.wait()
+        self.synchronize()
     except Exception as error:
         return error
     return None
@@ -65,7 +65,7 @@ def _await(self: Work) -> Generator[Any, None, list[Any]]:
 
         self._on_complete(wake)
         yield from finished
-    self.wait()
+    self.synchronize()
     return self.result()
 
 

@@ -230,6 +230,8 @@ def work(group, rank):
     called = threading.Event()
     started._on_complete(called.set)
     started.wait(LONG)
+    started.synchronize()
+    started.synchronize(LONG)
     assert called.wait(60)
     assert started.is_completed() and started.is_success()
     assert started.exception() is None

@@ -231,6 +231,12 @@ class ParityTest {
           Calls.call(work, "wait");
           Calls.call(work, "wait", TIMEOUT);
         });
+    add(
+        "Work.synchronize",
+        () -> {
+          Calls.call(work, "synchronize");
+          Calls.call(work, "synchronize", TIMEOUT);
+        });
     add("Work.is_completed", () -> assertEquals(true, Calls.call(work, "is_completed")));
     add("Work.source_rank", () -> assertEquals(-1, Calls.call(work, "source_rank")));
     add(
