@@ -301,14 +301,11 @@ _jvm_test = rule(
 
 # The JVM is not instrumented, so the runtime must be there before it loads a library that is, and
 # leave the JVM its signals. What the JVM never frees is no leak of ours.
-_SANITIZER_ENV = select({
-    "//bazel:asan": {
-        # Want of memory is an error that is tested, as without the sanitizer.
-        "ASAN_OPTIONS": "detect_leaks=0:handle_segv=0:allow_user_segv_handler=1:allocator_may_return_null=1",
-        "LD_PRELOAD": "libasan.so.8:libstdc++.so.6",
-    },
-    "//conditions:default": {},
-})
+_SANITIZER_ENV = {
+    # Want of memory is an error that is tested, as without the sanitizer.
+    "ASAN_OPTIONS": "detect_leaks=0:handle_segv=0:allow_user_segv_handler=1:allocator_may_return_null=1",
+    "LD_PRELOAD": "libasan.so.8:libstdc++.so.6",
+}
 
 # The thread sanitizer does not see what threads of the JVM do to wait for each other.
 _NOT_UNDER_TSAN = select({
@@ -316,7 +313,7 @@ _NOT_UNDER_TSAN = select({
     "//conditions:default": [],
 })
 
-def jvm_junit5_test(name, test_class, srcs = [], deps = [], jvm_flags = [], **kwargs):
+def jvm_junit5_test(name, test_class, srcs = [], deps = [], jvm_flags = [], env = {}, **kwargs):
     """A JUnit 5 test of one class, with the JVM's checks of native code on.
 
     Args:
@@ -325,6 +322,7 @@ def jvm_junit5_test(name, test_class, srcs = [], deps = [], jvm_flags = [], **kw
       srcs: its sources, unless a jvm_library in deps has them.
       deps: jvm_library targets; JUnit is added.
       jvm_flags: further flags of the JVM.
+      env: environment variables.
       **kwargs: further attributes of jvm_binary, and those of all tests.
     """
     kwargs.setdefault("target_compatible_with", _NOT_UNDER_TSAN)
@@ -338,7 +336,10 @@ def jvm_junit5_test(name, test_class, srcs = [], deps = [], jvm_flags = [], **kw
         deps = deps + [name + "_lib"]
     _jvm_test(
         name = name,
-        env = _SANITIZER_ENV,
+        env = select({
+            "//bazel:asan": dict(_SANITIZER_ENV, **env),
+            "//conditions:default": env,
+        }),
         jvm_flags = ["-Xcheck:jni"] + jvm_flags,
         main_args = [
             "--disable-banner",

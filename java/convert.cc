@@ -11,7 +11,10 @@ namespace {
 
 constexpr jlong kNone = std::numeric_limits<jlong>::min();
 constexpr jlong kForever = std::numeric_limits<jlong>::max();
-constexpr jint kReadOnly = 0x100;  // Tensor.READ_ONLY
+// Of Tensor: READ_ONLY, DEVICE_SHIFT, DTYPE_MASK.
+constexpr jlong kReadOnly = 0x100;
+constexpr int kDeviceShift = 16;
+constexpr jlong kDTypeMask = 0xff;
 
 // The numbers of io.syncline.DType.
 static_assert(static_cast<int>(DType::kBool) == 0);
@@ -22,8 +25,14 @@ static_assert(static_cast<int>(DType::kFloat8E4M3) == 15);
 static_assert(static_cast<int>(DType::kFloat8E5M2) == 16);
 
 Tensor MakeTensor(jlong address, jlong type, std::vector<int64_t> shape) {
-  return Tensor(reinterpret_cast<void*>(address), static_cast<DType>(type % kReadOnly), shape, {},
-                Device{}, nullptr, type >= kReadOnly ? Access::kReadOnly : Access::kReadWrite);
+  const int place = static_cast<int>(type >> kDeviceShift);
+  const Device device = place == 0 ? Device{} : Device{DeviceType::kCuda, place - 1};
+  return Tensor(reinterpret_cast<void*>(address), static_cast<DType>(type & kDTypeMask), shape, {},
+                device, nullptr, (type & kReadOnly) != 0 ? Access::kReadOnly : Access::kReadWrite);
+}
+
+jint PlaceOf(const Device& device) {
+  return device.type == DeviceType::kCpu ? 0 : device.index + 1;
 }
 
 // What `convert` makes of each element of an array, one local reference at a time.
@@ -106,7 +115,8 @@ jobject Converter<Tensor>::To(JNIEnv* env, const Tensor& value) {
   const Jvm& jvm = GetJvm();
   jobject tensor = env->CallStaticObjectMethod(
       jvm.tensor, jvm.tensor_from_native, reinterpret_cast<jlong>(owner.get()),
-      reinterpret_cast<jlong>(value.data()), static_cast<jint>(value.dtype()), shape);
+      reinterpret_cast<jlong>(value.data()),
+      static_cast<jint>(value.dtype()) | PlaceOf(value.device()) << kDeviceShift, shape);
   env->DeleteLocalRef(shape);
   if (tensor != nullptr) static_cast<void>(owner.release());  // It is the Java object's now.
   return tensor;

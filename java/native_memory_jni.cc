@@ -15,6 +15,7 @@
 #include "syncline/dtype.h"
 #include "syncline/shared_memory.h"
 #include "syncline/status.h"
+#include "syncline/stream.h"
 #include "syncline/tensor.h"
 
 namespace syncline::java {
@@ -140,6 +141,16 @@ JNIEXPORT void JNICALL Java_io_syncline_NativeMemory_copyOut(JNIEnv* env, jclass
     default:  // DType.ofArray knows no other.
       return CopyRegions(env, array, address, &JNIEnv::SetByteArrayRegion);
   }
+}
+
+JNIEXPORT jlong JNICALL Java_io_syncline_NativeMemory_enterStream(JNIEnv*, jclass, jlong stream,
+                                                                  jint device) {
+  return reinterpret_cast<jlong>(
+      new StreamScope({{DeviceType::kCuda, device}, reinterpret_cast<void*>(stream)}));
+}
+
+JNIEXPORT void JNICALL Java_io_syncline_NativeMemory_leaveStream(JNIEnv*, jclass, jlong scope) {
+  delete reinterpret_cast<StreamScope*>(scope);
 }
 
 }  // extern "C"

@@ -39,4 +39,9 @@ final class NativeMemory {
   static native void copyIn(Object array, int dtype, long address);
 
   static native void copyOut(long address, int dtype, Object array);
+
+  /** Makes a stream the current one of a device on this thread: what leaveStream needs. */
+  static native long enterStream(long stream, int device);
+
+  static native void leaveStream(long scope);
 }

@@ -40,6 +40,12 @@ public final class Tensor implements AutoCloseable {
   /** Added to the number of the element type where the elements must not be written. */
   private static final int READ_ONLY = 0x100;
 
+  /** So far to the left stands 1 + the number of the CUDA device where the elements are; or 0. */
+  private static final int DEVICE_SHIFT = 16;
+
+  private static final int DTYPE_MASK = 0xff;
+  private static final int MOST_DEVICES = 0x7ffe;
+
   private static final MemoryPressure PRESSURE =
       new MemoryPressure(Runtime.getRuntime().maxMemory(), System::gc);
 
@@ -54,12 +60,21 @@ public final class Tensor implements AutoCloseable {
 
   /** A view of memory that belongs to {@code resource} and lives as long. */
   Tensor(DType dtype, long[] shape, long address, Resource resource, Access access) {
+    this(dtype, shape, address, resource, access, 0);
+  }
+
+  /** The same; {@code place} is 0 in main memory, else 1 + the number of a CUDA device. */
+  private Tensor(
+      DType dtype, long[] shape, long address, Resource resource, Access access, int place) {
     this.array = null;
     this.dtype = dtype;
     this.shape = shape;
     this.address = address;
     this.resource = resource;
-    this.type = dtype.ordinal() + (access == Access.READ_ONLY ? READ_ONLY : 0);
+    this.type =
+        dtype.ordinal()
+            + (access == Access.READ_ONLY ? READ_ONLY : 0)
+            + (place << DEVICE_SHIFT);
     this.count = countOf(dtype, shape);
   }
 
@@ -267,6 +282,39 @@ public final class Tensor implements AutoCloseable {
     return ofArray(array, "array", Convert.notNull(shape, "shape").clone());
   }
 
+  /**
+   * Elements in the memory of a CUDA device, without a copy. The memory is the caller's, as of
+   * cudaMalloc: it must stay until every operation on the tensor has ended, which {@code
+   * Work.synchronize} or the future of a call tells. Operations are enqueued behind the current
+   * stream of this thread, see {@link Streams}, and a blocking form then returns without waiting
+   * for the device.
+   *
+   * @param address where the elements are: row by row without gaps, aligned for their type
+   * @param dtype the type of the elements
+   * @param shape the dimensions; none at all for a single element
+   * @param device the number of the device as CUDA counts in this process
+   * @return a view, which has no buffers
+   * @throws IllegalArgumentException if a dimension or the device is negative, the address is 0
+   *     though there are elements, or not aligned
+   */
+  public static Tensor ofDevice(long address, DType dtype, long[] shape, int device) {
+    final long[] ownShape = Convert.notNull(shape, "shape").clone();
+    if (device < 0 || device > MOST_DEVICES) {
+      throw new IllegalArgumentException("device must be 0 or more, not " + device);
+    }
+    if (address % Math.min(Convert.notNull(dtype, "dtype").size(), 8) != 0) {
+      throw new IllegalArgumentException(
+          "address " + Long.toHexString(address) + " is not aligned for " + dtype);
+    }
+    final Resource resource = new Resource("Tensor", 0, ignored -> {});
+    final Tensor tensor =
+        new Tensor(dtype, ownShape, address, resource, Access.READ_WRITE, device + 1);
+    if (address == 0 && tensor.count > 0) {
+      throw new IllegalArgumentException("address is 0, where " + tensor + " has elements");
+    }
+    return tensor;
+  }
+
   /** A view of a plain array of numbers, which is called {@code argument} in messages. */
   static Tensor ofArray(Object array, String argument) {
     return ofArray(array, argument, new long[0]);
@@ -275,7 +323,16 @@ public final class Tensor implements AutoCloseable {
   /** What C++ returns: {@code owner} is released with the tensor. Called by native code. */
   static Tensor fromNative(long owner, long address, int dtype, long[] shape) {
     final Resource resource = new Resource("Tensor", owner, NativeMemory::releaseOwner);
-    return owned(resource, DType.of(dtype), shape, address);
+    final Tensor tensor =
+        new Tensor(
+            DType.of(dtype & DTYPE_MASK),
+            shape,
+            address,
+            resource,
+            Access.READ_WRITE,
+            dtype >> DEVICE_SHIFT);
+    tensor.cleanable = Cleaners.register(tensor, resource);
+    return tensor;
   }
 
   /**
@@ -320,7 +377,16 @@ public final class Tensor implements AutoCloseable {
    * @return true for views of read-only buffers
    */
   public boolean isReadOnly() {
-    return type >= READ_ONLY;
+    return (type & READ_ONLY) != 0;
+  }
+
+  /**
+   * Where the elements are.
+   *
+   * @return the number of a CUDA device; -1 in main memory
+   */
+  public int device() {
+    return (type >> DEVICE_SHIFT) - 1;
   }
 
   /**
@@ -329,7 +395,7 @@ public final class Tensor implements AutoCloseable {
    *
    * @return a new direct buffer over the same memory
    * @throws IllegalArgumentException if there are 2 GiB or more: see
-   * {@link #asByteBuffer(long, int)}; or if this is a view of a plain array
+   * {@link #asByteBuffer(long, int)}; or if this is a view of a plain array, or on a device
    */
   public ByteBuffer asByteBuffer() {
     if (bytes() > Integer.MAX_VALUE) {
@@ -346,13 +412,16 @@ public final class Tensor implements AutoCloseable {
    * @param offset the first byte
    * @param length how many
    * @return a new direct buffer over the same memory
-   * @throws IllegalArgumentException if this is a view of a plain array
+   * @throws IllegalArgumentException if this is a view of a plain array, or on a device
    * @throws IndexOutOfBoundsException if the tensor does not have these bytes
    */
   public ByteBuffer asByteBuffer(long offset, int length) {
     if (array != null) {
       throw new IllegalArgumentException(
           this + " is a view of an array, which has no direct buffer: use the array itself");
+    }
+    if (device() >= 0) {
+      throw new IllegalArgumentException(this + ", which main memory does not hold");
     }
     Objects.checkFromIndexSize(offset, (long) length, bytes());
     resource.acquire();
@@ -437,11 +506,12 @@ public final class Tensor implements AutoCloseable {
   /**
    * Type and shape, for messages.
    *
-   * @return such as "float32[2, 3]"
+   * @return such as "float32[2, 3]", and on a device "float32[2, 3] on cuda:0"
    */
   @Override
   public String toString() {
-    return dtype + Arrays.toString(shape);
+    final String described = dtype + Arrays.toString(shape);
+    return device() < 0 ? described : described + " on cuda:" + device();
   }
 
   private static void free(long address, long bytes) {

@@ -171,6 +171,52 @@ class TensorTest {
   }
 
   @Test
+  void aTensorOnADeviceIsKnownByItsAddressAlone() {
+    final Tensor tensor = Tensor.ofDevice(0x1000, DType.FLOAT32, new long[] {2, 3}, 1);
+    assertEquals("float32[2, 3] on cuda:1", tensor.toString());
+    assertEquals(1, tensor.device());
+    assertEquals(DType.FLOAT32, tensor.dtype());
+    assertEquals(-1, Tensor.allocate(DType.FLOAT32, 1).device());
+    assertEquals(false, tensor.isReadOnly());
+    refused("on cuda:1, which main memory does not hold", tensor::asFloatBuffer);
+    refused("device must be 0 or more, not -1",
+        () -> Tensor.ofDevice(0x1000, DType.FLOAT32, new long[] {1}, -1));
+    refused("is not aligned for float32",
+        () -> Tensor.ofDevice(0x1002, DType.FLOAT32, new long[] {1}, 0));
+    refused("address is 0, where float32[1] on cuda:0 has elements",
+        () -> Tensor.ofDevice(0, DType.FLOAT32, new long[] {1}, 0));
+    refused("shape [-1] has a negative",
+        () -> Tensor.ofDevice(0x1000, DType.FLOAT32, new long[] {-1}, 0));
+    assertEquals(0, Tensor.ofDevice(0, DType.INT8, new long[] {0}, 0).count());
+  }
+
+  @Test
+  void streamsEndInTheReverseOrderOnTheirOwnThread() throws Exception {
+    final Streams first = Streams.current(16, 0);
+    final Streams second = Streams.current(32);
+    assertThrows(IllegalStateException.class, first::close);
+    final var thrown = new java.util.concurrent.CompletableFuture<Throwable>();
+    final Thread other =
+        new Thread(
+            () -> {
+              try {
+                second.close();
+                thrown.complete(null);
+              } catch (Throwable e) {
+                thrown.complete(e);
+              }
+            });
+    other.start();
+    assertTrue(thrown.get(60, java.util.concurrent.TimeUnit.SECONDS)
+        instanceof IllegalStateException);
+    other.join();
+    second.close();
+    second.close();
+    first.close();
+    refused("device must be 0 or more", () -> Streams.current(0, -1));
+  }
+
+  @Test
   void buffersThatNativeCodeCannotTakeAreRefusedWithTheWayOut() {
     refused("buffer is on the heap", () -> Tensor.of(FloatBuffer.allocate(3)));
     refused("pass a direct buffer", () -> Tensor.of(ByteBuffer.wrap(new byte[3])));
