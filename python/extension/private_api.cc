@@ -9,6 +9,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
 #include "absl/types/span.h"
+#include "backends/nccl/nccl_library.h"
 #include "core/base/env.h"
 #include "core/join/cluster_task.h"
 #include "core/segments/segment_client.h"
@@ -232,6 +233,10 @@ py::object PartOfShared(py::handle whole, size_t offset, py::handle dtype, py::h
   });
 }
 
+void SetNcclSearchPath(py::handle folders) {
+  nccl::SetNcclSearchPath(FromPython<std::vector<std::string>>(folders, "folders"));
+}
+
 }  // namespace
 
 void DefinePrivateApi(py::module_& module) {
@@ -262,6 +267,7 @@ void DefinePrivateApi(py::module_& module) {
   module.def("_open_shared", &OpenSharedHandle, py::arg("handle"));
   module.def("_part_of_shared", &PartOfShared, py::arg("whole"), py::arg("offset"),
              py::arg("dtype"), py::arg("shape"));
+  module.def("_set_nccl_search_path", &SetNcclSearchPath, py::arg("folders"));
   module.def("_parts", &Parts, py::arg("array"), py::arg("count"));
 }
 

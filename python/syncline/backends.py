@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import os
+import sys
 import warnings
 import weakref
 from collections.abc import Callable, Iterator, Sequence
@@ -13,7 +14,14 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any, ClassVar
 
-from syncline._syncline import Info, ProcessGroup, Store, _operations, _register_backend
+from syncline._syncline import (
+    Info,
+    ProcessGroup,
+    Store,
+    _operations,
+    _register_backend,
+    _set_nccl_search_path,
+)
 from syncline.errors import DistError
 from syncline.job import resolve
 
@@ -223,7 +231,13 @@ def is_nccl_available() -> bool:
     Loads both libraries. Where the answer is False, Info.check_backend("nccl") raises an error that
     says why.
     """
+    find_nccl()
     return _is_usable("nccl")
+
+
+def find_nccl() -> None:
+    """Has NCCL looked for where Python finds its packages: wheels have it in nvidia/nccl/lib."""
+    _set_nccl_search_path([folder for folder in sys.path if isinstance(folder, str) and folder])
 
 
 def _is_usable(backend: str) -> bool:
@@ -327,5 +341,6 @@ def _abort_at_exit() -> None:
             made.abort("Python is exiting")
 
 
+find_nccl()
 _pid = os.getpid()
 atexit.register(_abort_at_exit)
