@@ -58,6 +58,11 @@ def test_what_is_available():
     if not dist.is_mpi_available():
         with pytest.raises(dist.DistError, match="MPI"):
             dist.Info.check_backend("mpi")
+    if dist.is_nccl_available():
+        dist.Info.check_backend("nccl")
+    else:
+        with pytest.raises((dist.DistError, NotImplementedError, ValueError), match="(?i)nccl|cuda"):
+            dist.Info.check_backend("nccl")
     for query in ("nccl", "ucc", "xccl"):
         is_available = getattr(dist, f"is_{query}_available")()
         assert is_available == (query in dist.Info.backends())
