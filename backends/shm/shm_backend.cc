@@ -7,10 +7,10 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/mutex.h"
+#include "backends/common/fd_passing.h"
 #include "backends/common/peer_processes.h"
 #include "backends/common/peer_table.h"
 #include "backends/common/typed_backend.h"
-#include "backends/shm/fd_passing.h"
 #include "backends/shm/point_to_point.h"
 #include "backends/shm/segment_layout.h"
 #include "backends/shm/shm_collectives.h"
@@ -39,7 +39,7 @@ class ShmBackend final : public backends::TypedBackend {
 
   // On rank 0: passes the segment to all other ranks. An error fails the group, so that those ranks
   // that have the segment already get it too.
-  absl::Status Serve(FdServer& server, const Deadline& deadline) {
+  absl::Status Serve(backends::FdServer& server, const Deadline& deadline) {
     const absl::Status status =
         server.Serve(segment_.descriptor(), group_.layout().size(), deadline, &group_.processes());
     return status.ok() ? status : group_.failure_cell().Fail(status);
@@ -214,7 +214,7 @@ absl::StatusOr<tensor::Segment> MakeSegment(int size) {
 absl::StatusOr<tensor::Segment> ReceiveSegment(const BackendConfig& config,
                                                const backends::PeerTable& peers,
                                                backends::PeerProcesses& processes) {
-  auto descriptor = ReceiveFd(peers.payload(0), config.rank, config.deadline, &processes);
+  auto descriptor = backends::ReceiveFd(peers.payload(0), config.rank, config.deadline, &processes);
   if (descriptor.ok())
     return tensor::Segment::Map(descriptor->release(), SegmentLayout::BytesFor(config.size));
   SYNCLINE_RETURN_IF_ERROR(peers.CheckAlive());  // Explains more, if rank 0 has died.
@@ -222,12 +222,12 @@ absl::StatusOr<tensor::Segment> ReceiveSegment(const BackendConfig& config,
 }
 
 absl::StatusOr<std::shared_ptr<Backend>> MakeShm(const BackendConfig& config) {
-  absl::StatusOr<std::unique_ptr<FdServer>> server;
+  absl::StatusOr<std::unique_ptr<backends::FdServer>> server;
   absl::StatusOr<tensor::Segment> segment = absl::UnavailableError("rank 0 has it");
   absl::StatusOr<std::string> payload = "";  // Of rank 0: the FdServer's endpoint, or an error.
   if (config.rank == 0) {
     segment = MakeSegment(config.size);
-    server = FdServer::Open();
+    server = backends::FdServer::Open();
     if (!segment.ok()) {
       payload = segment.status();
     } else if (!server.ok()) {

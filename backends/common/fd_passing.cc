@@ -1,4 +1,4 @@
-#include "backends/shm/fd_passing.h"
+#include "backends/common/fd_passing.h"
 
 #include <sys/socket.h>
 #include <sys/un.h>
@@ -21,7 +21,7 @@
 #include "syncline/error_origin.h"
 #include "syncline/status.h"
 
-namespace syncline::shm {
+namespace syncline::backends {
 namespace {
 
 // How often to check whether an awaited rank has died.
@@ -82,7 +82,7 @@ bool SendFd(int connection, int descriptor) {
 
 absl::StatusOr<std::unique_ptr<FdServer>> FdServer::Open() {
   const std::string name =
-      absl::StrCat("syncline/", backends::NewHelloSecret());  // Nobody can take it first.
+      absl::StrCat("syncline/", NewHelloSecret());  // Nobody can take it first.
   const base::SocketAddress address = *AbstractAddress(name);
   SYNCLINE_ASSIGN_OR_RETURN(base::UniqueFd socket, base::OpenSocket(AF_UNIX, SOCK_SEQPACKET));
   if (bind(socket.get(), address.get(), address.length) != 0) return Failed("bind");
@@ -91,19 +91,19 @@ absl::StatusOr<std::unique_ptr<FdServer>> FdServer::Open() {
 }
 
 FdServer::FdServer(base::UniqueFd socket, std::string name)
-    : socket_(std::move(socket)), name_(std::move(name)), secret_(backends::NewHelloSecret()) {}
+    : socket_(std::move(socket)), name_(std::move(name)), secret_(NewHelloSecret()) {}
 
 std::string FdServer::endpoint() const { return absl::StrCat(name_, " ", secret_); }
 
 absl::Status FdServer::Serve(int descriptor, int size, const Deadline& deadline,
-                             backends::PeerProcesses* processes) {
+                             PeerProcesses* processes) {
   std::vector<int> awaited;
   for (int rank = 1; rank < size; ++rank) awaited.push_back(rank);
   const auto find = [&](int rank) { return std::find(awaited.begin(), awaited.end(), rank); };
-  backends::RankAcceptor acceptor(socket_.get(), secret_, size - 1);
+  RankAcceptor acceptor(socket_.get(), secret_, size - 1);
   while (!awaited.empty()) {
     const Deadline interval(std::min(deadline.Remaining(), kPeerCheckInterval));
-    absl::StatusOr<backends::RankAcceptor::Connection> connection = acceptor.Accept(interval);
+    absl::StatusOr<RankAcceptor::Connection> connection = acceptor.Accept(interval);
     if (!connection.ok()) {
       if (KindOf(connection.status()) != ErrorKind::kTimeout) return connection.status();
       if (processes != nullptr) {
@@ -112,7 +112,7 @@ absl::Status FdServer::Serve(int descriptor, int size, const Deadline& deadline,
       }
       if (!deadline.Expired()) continue;
       const absl::Status late = TimeoutError(absl::StrCat(
-          base::NameRanks(awaited), " of ", size, " ", backends::Have(awaited),
+          base::NameRanks(awaited), " of ", size, " ", Have(awaited),
           " not come for the shared memory within ", absl::FormatDuration(deadline.timeout())));
       return WithRanks(late, awaited);
     }
@@ -128,11 +128,11 @@ absl::Status FdServer::Serve(int descriptor, int size, const Deadline& deadline,
 
 absl::StatusOr<base::UniqueFd> ReceiveFd(absl::string_view endpoint, int rank,
                                          const Deadline& deadline,
-                                         backends::PeerProcesses* processes) {
+                                         PeerProcesses* processes) {
   const std::vector<std::string> fields = absl::StrSplit(endpoint, ' ');
   const std::optional<base::SocketAddress> address = AbstractAddress(fields[0]);
   if (fields.size() != 2 || !address.has_value() ||
-      fields[1].size() != backends::kHelloSecretSize) {
+      fields[1].size() != kHelloSecretSize) {
     return WithRanks(
         BackendError("rank 0's entry in the store does not say where its shared memory is"), {0});
   }
@@ -140,7 +140,7 @@ absl::StatusOr<base::UniqueFd> ReceiveFd(absl::string_view endpoint, int rank,
   absl::Status status = connection.status();
   if (status.ok()) {
     if (processes != nullptr) processes->WatchPeerOf(connection->get(), 0);
-    status = backends::SendHello(connection->get(), fields[1], rank, deadline);
+    status = SendHello(connection->get(), fields[1], rank, deadline);
   }
   if (!status.ok() && KindOf(status) != ErrorKind::kTimeout) {
     const absl::Status unreachable = BackendError(absl::StrCat(
@@ -169,4 +169,4 @@ absl::StatusOr<base::UniqueFd> ReceiveFd(absl::string_view endpoint, int rank,
   return base::UniqueFd(descriptor);
 }
 
-}  // namespace syncline::shm
+}  // namespace syncline::backends

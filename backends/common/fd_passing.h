@@ -1,6 +1,6 @@
 // Passes the shared-memory descriptor from rank 0 to the other ranks over an abstract Unix socket.
-#ifndef SYNCLINE_BACKENDS_SHM_FD_PASSING_H_
-#define SYNCLINE_BACKENDS_SHM_FD_PASSING_H_
+#ifndef SYNCLINE_BACKENDS_COMMON_FD_PASSING_H_
+#define SYNCLINE_BACKENDS_COMMON_FD_PASSING_H_
 
 #include <memory>
 #include <string>
@@ -12,7 +12,7 @@
 #include "core/base/unique_fd.h"
 #include "syncline/deadline.h"
 
-namespace syncline::shm {
+namespace syncline::backends {
 
 // Rank 0's side: listens on a Unix socket in the abstract name space, which no file system and no
 // other network namespace knows. A client must be of the same user, as the kernel says, and know
@@ -32,7 +32,7 @@ class FdServer {
   // it is not null, watch them. A TimeoutError names the ranks that have not come, a NetworkError
   // those of them that have died. Strangers are sent away and delay nobody.
   absl::Status Serve(int descriptor, int size, const Deadline& deadline,
-                     backends::PeerProcesses* processes = nullptr);
+                     PeerProcesses* processes = nullptr);
 
  private:
   FdServer(base::UniqueFd socket, std::string name);
@@ -47,8 +47,8 @@ class FdServer {
 // BackendError if nobody listens or `endpoint` is malformed, a NetworkError if rank 0 hangs up.
 absl::StatusOr<base::UniqueFd> ReceiveFd(absl::string_view endpoint, int rank,
                                          const Deadline& deadline,
-                                         backends::PeerProcesses* processes = nullptr);
+                                         PeerProcesses* processes = nullptr);
 
-}  // namespace syncline::shm
+}  // namespace syncline::backends
 
-#endif  // SYNCLINE_BACKENDS_SHM_FD_PASSING_H_
+#endif  // SYNCLINE_BACKENDS_COMMON_FD_PASSING_H_

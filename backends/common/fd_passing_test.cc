@@ -1,4 +1,4 @@
-#include "backends/shm/fd_passing.h"
+#include "backends/common/fd_passing.h"
 
 #include <sys/un.h>
 #include <unistd.h>
@@ -24,7 +24,7 @@
 #include "syncline/error_origin.h"
 #include "syncline/status.h"
 
-namespace syncline::shm {
+namespace syncline::backends {
 namespace {
 
 using ::testing::AllOf;
@@ -154,4 +154,4 @@ TEST_F(FdPassingTest, AMalformedEndpointIsAnError) {
 }
 
 }  // namespace
-}  // namespace syncline::shm
+}  // namespace syncline::backends
