@@ -127,12 +127,10 @@ absl::Status FdServer::Serve(int descriptor, int size, const Deadline& deadline,
 }
 
 absl::StatusOr<base::UniqueFd> ReceiveFd(absl::string_view endpoint, int rank,
-                                         const Deadline& deadline,
-                                         PeerProcesses* processes) {
+                                         const Deadline& deadline, PeerProcesses* processes) {
   const std::vector<std::string> fields = absl::StrSplit(endpoint, ' ');
   const std::optional<base::SocketAddress> address = AbstractAddress(fields[0]);
-  if (fields.size() != 2 || !address.has_value() ||
-      fields[1].size() != kHelloSecretSize) {
+  if (fields.size() != 2 || !address.has_value() || fields[1].size() != kHelloSecretSize) {
     return WithRanks(
         BackendError("rank 0's entry in the store does not say where its shared memory is"), {0});
   }

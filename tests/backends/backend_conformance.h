@@ -28,6 +28,11 @@ struct BackendCase {
 
   // Whether ranks that make different collective calls get a MismatchError. A send and a recv do.
   enum class Mismatches { kDetected, kUndefined } mismatches = Mismatches::kDetected;
+
+  // Whether messages may have tags, and be received from any rank.
+  MessageMatching matching = MessageMatching::kByTagAndSource;
+
+  bool ServesTags() const { return matching == MessageMatching::kByTagAndSource; }
 };
 
 inline std::ostream& operator<<(std::ostream& os, const BackendCase& c) { return os << c.name; }
@@ -55,7 +60,8 @@ class BackendConformance : public testing::TestWithParam<std::tuple<BackendCase,
 // Each backend and number of ranks with each of the DataCases, by name.
 class BackendData : public testing::TestWithParam<std::tuple<BackendCase, int, std::string>> {};
 
-std::vector<std::string> DataCaseNames();
+// Of the cases that the backend serves.
+std::vector<std::string> DataCaseNames(const BackendCase& backend = {});
 
 // Of the names of the tests: "gloo_3", "gloo_3_all_reduce".
 std::string CaseName(const testing::TestParamInfo<std::tuple<BackendCase, int>>& info);

@@ -170,6 +170,7 @@ void Try(const Quoted& usual, const Quoted& deviation, int deviant) {
 void TryMisfit(const Misfit& misfit, int source) {
   SCOPED_TRACE(absl::StrCat(misfit.name, " from ", source));
   SuiteCountdown made(Suite::size());
+  const int tag = Suite::Case().ServesTags() ? 7 : 0;
   Suite::Run([&](std::shared_ptr<Backend>& backend, int rank) {
     made.StepAndWait();
     if (rank > 1) return;
@@ -177,8 +178,8 @@ void TryMisfit(const Misfit& misfit, int source) {
     const Tensor tensor = Bytes(own.dtype, own.count, rank);
     const CallContext context = Suite::Within(kTimeout, 3);
     absl::Status status =
-        rank == 0 ? RunAndWait(*backend, Collective::Send(tensor, 1, 7), context).status()
-                  : RunAndWait(*backend, Collective::Recv(tensor, source, 7), context).status();
+        rank == 0 ? RunAndWait(*backend, Collective::Send(tensor, 1, tag), context).status()
+                  : RunAndWait(*backend, Collective::Recv(tensor, source, tag), context).status();
     // A send may return before the receive; the next call tells then.
     if (rank == 0 && status.ok())
       status = RunAndWait(*backend, Collective::Barrier(), Suite::Within(kTimeout, 4)).status();
@@ -186,9 +187,9 @@ void TryMisfit(const Misfit& misfit, int source) {
     const std::string from = source == 0 ? "rank 0" : "any rank";
     EXPECT_THAT(std::string(status.message()),
                 AllOf(HasSubstr(absl::StrCat("rank 0 called send #3 to rank 1 (",
-                                             Describe(misfit.sent), ", tag 7)")),
+                                             Describe(misfit.sent), ", tag ", tag, ")")),
                       HasSubstr(absl::StrCat("rank 1 called recv #3 from ", from, " (",
-                                             Describe(misfit.received), ", tag 7)"))));
+                                             Describe(misfit.received), ", tag ", tag, ")"))));
     EXPECT_THAT(RanksOf(status), ElementsAre(0, 1)) << status;
     if (rank == 1) {
       EXPECT_THAT(OriginOf(status).value_or(ErrorOrigin()).operations,
@@ -287,7 +288,8 @@ TEST_P(BackendConformance, AMessageOfAnotherTypeOrSizeIsAMismatchOnBothSides) {
       {"not empty", {DType::kInt8, 1}, {DType::kInt8, 0}},
   };
   for (const Misfit& misfit : misfits) {
-    for (int source : {0, kAnySource}) TryMisfit(misfit, source);
+    TryMisfit(misfit, 0);
+    if (Case().ServesTags()) TryMisfit(misfit, kAnySource);
   }
 }
 

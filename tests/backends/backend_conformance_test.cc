@@ -27,8 +27,9 @@ INSTANTIATE_TEST_SUITE_P(All, BackendData,
                          &DataCaseName);
 
 TEST(BackendRegistryTest, EveryRegisteredBackendIsACaseOfTheSuite) {
-  // Ranks of mpi are processes that mpirun has started: tests/mpi/mpi_conformance.cc.
-  std::vector<std::string> covered = {"mpi"};
+  // Ranks of mpi are processes that mpirun has started: tests/mpi/mpi_conformance.cc. Those of nccl
+  // have devices: tests/backends/nccl_conformance_test.cc.
+  std::vector<std::string> covered = {"mpi", "nccl"};
   for (const BackendCase& backend : Cases()) covered.push_back(backend.name);
   std::sort(covered.begin(), covered.end());
   EXPECT_EQ(covered, BackendRegistry::Names());

@@ -15,7 +15,8 @@ namespace syncline {
 
 absl::StatusOr<std::unique_ptr<Member>> Member::Join(const std::string& backend,
                                                      std::shared_ptr<Store> store, int rank,
-                                                     int size, MismatchCheck check) {
+                                                     int size, MismatchCheck check,
+                                                     MessageMatching matching) {
   SYNCLINE_ASSIGN_OR_RETURN(const BackendRegistry::Entry entry, BackendRegistry::Find(backend));
   BackendConfig config;
   config.store = std::make_shared<PrefixStore>("backend", store);
@@ -25,18 +26,20 @@ absl::StatusOr<std::unique_ptr<Member>> Member::Join(const std::string& backend,
   config.deadline = Deadline(kTimeout);
   config.mismatch_check = check;
   SYNCLINE_ASSIGN_OR_RETURN(auto made, entry.make(config));
-  return std::unique_ptr<Member>(
-      new Member(backend, entry.capabilities, std::move(made), std::move(store), rank, size));
+  return std::unique_ptr<Member>(new Member(backend, entry.capabilities, std::move(made),
+                                            std::move(store), rank, size, matching));
 }
 
 Member::Member(std::string backend_name, Capabilities capabilities,
-               std::shared_ptr<Backend> backend, std::shared_ptr<Store> store, int rank, int size)
+               std::shared_ptr<Backend> backend, std::shared_ptr<Store> store, int rank, int size,
+               MessageMatching matching)
     : backend_name_(std::move(backend_name)),
       capabilities_(std::move(capabilities)),
       backend_(std::move(backend)),
       store_(std::move(store)),
       rank_(rank),
-      size_(size) {}
+      size_(size),
+      matching_(matching) {}
 
 absl::Status Member::Run(const Collective& operation) {
   return RunAndWait(*backend_, operation, Next()).status();
@@ -49,7 +52,8 @@ absl::StatusOr<std::unique_ptr<Member>> Member::Group(const std::string& name,
   const auto self = std::find(ranks.begin(), ranks.end(), rank_);
   if (self == ranks.end()) return nullptr;
   return Join(backend_name_, std::make_shared<PrefixStore>(name, store_),
-              static_cast<int>(self - ranks.begin()), static_cast<int>(ranks.size()));
+              static_cast<int>(self - ranks.begin()), static_cast<int>(ranks.size()),
+              MismatchCheck::kOn, matching_);
 }
 
 const std::vector<DataCase>& DataCases() {

@@ -21,20 +21,29 @@ namespace syncline {
 
 inline constexpr absl::Duration kTimeout = absl::Seconds(60);  // For what must happen.
 
+// How a backend finds the receive for a message.
+enum class MessageMatching {
+  kByTagAndSource,
+  kInOrder,  // Of each pair of ranks: there are no tags but 0, and no receives from any rank.
+};
+
 // One rank of a group under test.
 class Member {
  public:
   // Collective, as BackendRegistry::Make. `backend` is a name in the registry.
-  static absl::StatusOr<std::unique_ptr<Member>> Join(const std::string& backend,
-                                                      std::shared_ptr<Store> store, int rank,
-                                                      int size,
-                                                      MismatchCheck check = MismatchCheck::kOn);
+  static absl::StatusOr<std::unique_ptr<Member>> Join(
+      const std::string& backend, std::shared_ptr<Store> store, int rank, int size,
+      MismatchCheck check = MismatchCheck::kOn,
+      MessageMatching matching = MessageMatching::kByTagAndSource);
 
   Backend& backend() { return *backend_; }
   const Capabilities& capabilities() const { return capabilities_; }
   Store& store() { return *store_; }  // Where the ranks may meet otherwise.
   int rank() const { return rank_; }
   int size() const { return size_; }
+
+  // `tag`, or 0 where there are no others.
+  int Tag(int tag) const { return matching_ == MessageMatching::kInOrder ? 0 : tag; }
 
   // A collective call's context: they are numbered.
   CallContext Next() { return {sequence_++, Deadline(kTimeout)}; }
@@ -52,7 +61,7 @@ class Member {
 
  private:
   Member(std::string backend_name, Capabilities capabilities, std::shared_ptr<Backend> backend,
-         std::shared_ptr<Store> store, int rank, int size);
+         std::shared_ptr<Store> store, int rank, int size, MessageMatching matching);
 
   const std::string backend_name_;
   const Capabilities capabilities_;
@@ -60,6 +69,7 @@ class Member {
   const std::shared_ptr<Store> store_;
   const int rank_;
   const int size_;
+  const MessageMatching matching_;
   uint64_t sequence_ = 0;
   uint64_t digest_ = 0;
 };
@@ -68,6 +78,7 @@ struct DataCase {
   std::string name;
   std::vector<OpKind> covers;  // The kinds whose results it checks.
   std::function<absl::Status(Member& member)> run;
+  bool matches = false;  // Is about tags, or receives from any rank.
 };
 
 const std::vector<DataCase>& DataCases();  // All of them.

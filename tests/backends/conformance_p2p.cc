@@ -76,8 +76,9 @@ absl::Status RunTogether(Member& member) {
     in.push_back(Tensor::Zeros(DType::kInt32, {kCount}));
   }
   std::vector<Collective> calls;
-  for (const Tensor& tensor : out) calls.push_back(Collective::Send(tensor, next, 3));
-  for (const Tensor& tensor : in) calls.push_back(Collective::Recv(tensor, previous, 3));
+  for (const Tensor& tensor : out) calls.push_back(Collective::Send(tensor, next, member.Tag(3)));
+  for (const Tensor& tensor : in)
+    calls.push_back(Collective::Recv(tensor, previous, member.Tag(3)));
   const CallContext context = Message(0);
   SYNCLINE_ASSIGN_OR_RETURN(const Completion completion, member.backend().Run(calls, context));
   SYNCLINE_RETURN_IF_ERROR(WaitFor(completion, calls[0], context.deadline).status());
@@ -96,8 +97,9 @@ absl::Status RunOrder(Member& member) {
     const Tensor tensor = Bytes(DType::kInt32, 100, member.rank() == 0 ? i : -1);
     SYNCLINE_RETURN_IF_ERROR(
         member.rank() == 0
-            ? RunAndWait(member.backend(), Collective::Send(tensor, 1, 5), Message(i)).status()
-            : Receive(member, tensor, 0, Message(i), 5));
+            ? RunAndWait(member.backend(), Collective::Send(tensor, 1, member.Tag(5)), Message(i))
+                  .status()
+            : Receive(member, tensor, 0, Message(i), member.Tag(5)));
     if (!SameBytes(tensor, Bytes(DType::kInt32, 100, i))) {
       return Wrong(absl::StrCat("message ", i), member);
     }
@@ -285,10 +287,10 @@ std::vector<DataCase> P2pCases() {
       {"ring", {OpKind::kSend, OpKind::kRecv}, &RunRing},
       {"order", {}, &RunOrder},
       {"together", {}, &RunTogether},
-      {"tags", {}, &RunTags},
-      {"any_source", {}, &RunAnySource},
-      {"any_source_between_others", {}, &RunAnySourceBetweenOthers},
-      {"any_source_beside_another", {}, &RunAnySourceBesideAnother},
+      {"tags", {}, &RunTags, true},
+      {"any_source", {}, &RunAnySource, true},
+      {"any_source_between_others", {}, &RunAnySourceBetweenOthers, true},
+      {"any_source_beside_another", {}, &RunAnySourceBesideAnother, true},
       {"two_in_flight", {}, &RunTwoInFlight},
       {"overlapping_groups", {}, &RunOverlappingGroups},
   };

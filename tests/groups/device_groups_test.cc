@@ -263,8 +263,10 @@ std::string NameOf(const testing::TestParamInfo<std::tuple<std::string, int>>& i
   return absl::StrCat(std::get<0>(info.param), "_", std::get<1>(info.param));
 }
 
+// One in memory of the host, one on streams.
 INSTANTIATE_TEST_SUITE_P(EverySize, DeviceGroups,
-                         testing::Combine(testing::Values("shm"), testing::Values(1, 2, 3, 7)),
+                         testing::Combine(testing::Values("nccl", "shm"),
+                                          testing::Values(1, 2, 3, 7)),
                          &NameOf);
 INSTANTIATE_TEST_SUITE_P(OtherBackends, DeviceGroups,
                          testing::Combine(testing::Values("auto", "gloo", "local"),

@@ -1,0 +1,310 @@
+#include "backends/nccl/communicator.h"
+
+#include <algorithm>
+#include <cstring>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "core/base/thread.h"
+#include "syncline/error_origin.h"
+#include "syncline/interrupt.h"
+#include "syncline/log.h"
+#include "syncline/status.h"
+
+namespace syncline::nccl {
+namespace {
+
+// How often NCCL is asked whether it has gone on: at first as often as short work ends.
+constexpr absl::Duration kShortestPause = absl::Microseconds(10);
+constexpr absl::Duration kLongestPause = absl::Milliseconds(2);
+
+// One wait for a key of the store: a rank looks at its peers between two.
+constexpr absl::Duration kStoreSlice = absl::Milliseconds(50);
+
+// After an error of NCCL, which may be what follows from the end of a peer: how long this looks for
+// that, which says more.
+constexpr absl::Duration kBlameTime = absl::Milliseconds(300);
+
+absl::Duration Longer(absl::Duration pause) { return std::min(pause * 1.5, kLongestPause); }
+
+std::string KeyOf(const Communicator& made) {
+  if (!made.channel.has_value()) return absl::StrCat("communicator/", made.number);
+  return absl::StrCat("communicator/", made.channel->src, "-", made.channel->dst, "/", made.number);
+}
+
+}  // namespace
+
+absl::Status NcclError(const NcclApi& api, absl::string_view function, NcclResult result) {
+  const char* const last = api.get_last_error(nullptr);
+  const bool has_last = last != nullptr && *last != '\0';
+  return BackendError(absl::StrCat(function, " failed: ", api.get_error_string(result),
+                                   has_last ? " (" : "", has_last ? last : "",
+                                   has_last ? ")" : ""));
+}
+
+absl::Status Communicators::CallScope::status() const {
+  SYNCLINE_RETURN_IF_ERROR(context_.status());
+  communicators_.calls_mutex_.AssertReaderHeld();
+  return communicators_.is_aborted_ ? BackendError("the group's communicators have been aborted")
+                                    : absl::OkStatus();
+}
+
+Communicator* Communicators::Find(const absl::optional<Channel>& channel, const Device& device,
+                                  bool& is_new) {
+  int number = 0;
+  for (Communicator& made : all_) {
+    const bool is_same_kind = made.channel.has_value() == channel.has_value() &&
+                              (!channel.has_value() || (made.channel->src == channel->src &&
+                                                        made.channel->dst == channel->dst));
+    if (!is_same_kind) continue;
+    if (made.device == device) return &made;
+    ++number;
+  }
+  Communicator& made = all_.emplace_back();
+  made.channel = channel;
+  made.number = number;
+  made.device = device;
+  made.rank = channel.has_value() ? (channel->src == group_.rank() ? 0 : 1) : group_.rank();
+  made.size = channel.has_value() ? 2 : group_.size();
+  is_new = true;
+  return &made;
+}
+
+absl::Status Communicators::Interrupted(const PublishedCall& call) {
+  const absl::Status interruption = Interruption();
+  if (interruption.ok()) return interruption;
+  const absl::Status cause =
+      WithRanks(BackendError(absl::StrCat(group_.peers().Describe(group_.rank()), " was ",
+                                          interruption.message())),
+                {group_.rank()});
+  group_.Fail(cause, &call.description).IgnoreError();
+  return interruption;
+}
+
+absl::StatusOr<Communicator*> Communicators::Get(absl::optional<Channel> channel,
+                                                 const Device& device, const PublishedCall& call) {
+  const auto check = [&]() -> absl::Status {
+    SYNCLINE_RETURN_IF_ERROR(Interrupted(call));
+    ServeRequests();
+    return group_.Check(call);
+  };
+  bool is_new = false;
+  Communicator* made;
+  {
+    absl::MutexLock lock(&mutex_);
+    if (std::find(devices_.begin(), devices_.end(), device) == devices_.end()) {
+      devices_.push_back(device);
+    }
+    made = Find(channel, device, is_new);
+    if (made->state == Communicator::State::kReady) return made;
+  }
+  if (is_new) {
+    if (channel.has_value()) group_.board().Request(*channel);
+    absl::Status status = Make(*made, check);
+    if (!status.ok() && !IsInterrupted(status)) status = group_.Fail(status, &call.description);
+    absl::MutexLock lock(&mutex_);
+    made->state = status.ok() ? Communicator::State::kReady : Communicator::State::kFailed;
+    if (!status.ok()) return status;
+    return made;
+  }
+  // Another thread makes it.
+  while (true) {
+    bool has_failed;
+    {
+      absl::MutexLock lock(&mutex_);
+      const auto is_made = [made] { return made->state != Communicator::State::kMaking; };
+      mutex_.AwaitWithTimeout(absl::Condition(&is_made), kLongestPause);
+      if (made->state == Communicator::State::kReady) return made;
+      has_failed = made->state == Communicator::State::kFailed;
+    }
+    SYNCLINE_RETURN_IF_ERROR(check());
+    if (has_failed) {
+      return group_.Fail(BackendError(absl::StrCat(call.description.ToString(),
+                                                   ": its communicator could not be made")),
+                         &call.description);
+    }
+  }
+}
+
+void Communicators::ServeRequests() {
+  absl::MutexLock lock(&mutex_);
+  // With several devices it is not known which one the call of this rank will use.
+  if (devices_.size() != 1 || group_.is_over()) return;
+  const int rank = group_.rank();
+  for (int other = 0; other < group_.size(); ++other) {
+    if (other == rank) continue;
+    for (const Channel& channel : {Channel{rank, other}, Channel{other, rank}}) {
+      if (!group_.board().IsRequested(channel)) continue;
+      bool is_new = false;
+      Communicator* const made = Find(channel, devices_[0], is_new);
+      if (!is_new) continue;
+      auto has_ended = std::make_shared<std::atomic<bool>>(false);
+      auto serve = [this, made, has_ended, other] {
+        const auto check = [&]() -> absl::Status {
+          if (group_.is_over()) return BackendError("the group is over");
+          if (group_.board().LeaveReason(other).has_value()) return BackendError("it has left");
+          return absl::OkStatus();
+        };
+        const absl::Status status = Make(*made, check);
+        {
+          absl::MutexLock server_lock(&mutex_);
+          made->state = status.ok() ? Communicator::State::kReady : Communicator::State::kFailed;
+        }
+        if (!status.ok() && check().ok()) group_.Fail(status).IgnoreError();
+        has_ended->store(true);
+      };
+      absl::StatusOr<std::thread> thread = base::StartThread("communicators of NCCL", serve);
+      if (!thread.ok()) {
+        all_.pop_back();  // The next round tries again.
+        return;
+      }
+      servers_.push_back({*std::move(thread), std::move(has_ended)});
+    }
+  }
+}
+
+absl::StatusOr<NcclUniqueId> Communicators::ExchangeId(const Communicator& made,
+                                                       const Checker& check) {
+  NcclUniqueId id;
+  const std::string key = KeyOf(made);
+  if (made.rank == 0) {
+    NcclResult result;
+    {
+      const CallScope scope(*this, made.device);
+      SYNCLINE_RETURN_IF_ERROR(scope.status());
+      result = api_.get_unique_id(&id);
+    }
+    if (result != kNcclSuccess) return NcclError(api_, "ncclGetUniqueId", result);
+    if (made.size > 1) {
+      SYNCLINE_RETURN_IF_ERROR(
+          store_->Set(key, absl::string_view(id.internal, sizeof(id.internal))));
+    }
+    return id;
+  }
+  while (true) {
+    SYNCLINE_RETURN_IF_ERROR(check());
+    const absl::Status is_set = store_->Wait({key}, kStoreSlice);
+    if (is_set.ok()) break;
+    if (KindOf(is_set) != ErrorKind::kTimeout) return is_set;
+  }
+  SYNCLINE_ASSIGN_OR_RETURN(const std::string text, store_->Get(key, kStoreProbeTimeout));
+  if (text.size() != sizeof(id.internal)) {
+    return BackendError(absl::StrCat("the store holds no id of NCCL under ", key));
+  }
+  std::memcpy(id.internal, text.data(), text.size());
+  return id;
+}
+
+absl::Status Communicators::Make(Communicator& made, const Checker& check) {
+  SYNCLINE_ASSIGN_OR_RETURN(NcclUniqueId id, ExchangeId(made, check));
+  SYNCLINE_ASSIGN_OR_RETURN(
+      made.stream, runtime_.MakeStream(made.device, device::DeviceRuntime::Priority::kHigh));
+  NcclConfig config;
+  config.blocking = 0;
+  NcclResult result;
+  {
+    const CallScope scope(*this, made.device);
+    SYNCLINE_RETURN_IF_ERROR(scope.status());
+    result = api_.comm_init_rank_config(&made.comm, made.size, id, made.rank, &config);
+  }
+  if (result != kNcclSuccess && result != kNcclInProgress) {
+    return NcclError(api_, "ncclCommInitRankConfig", result);
+  }
+  return AwaitReady(made, check);
+}
+
+absl::Status Communicators::AwaitReady(Communicator& made, const Checker& check) {
+  absl::Duration pause = kShortestPause;
+  const Deadline blame = Deadline::FromFirstWait(kBlameTime);
+  while (true) {
+    NcclResult state = kNcclSuccess;
+    NcclResult result;
+    {
+      const CallScope scope(*this, made.device);
+      if (!scope.status().ok()) break;
+      result = api_.comm_get_async_error(made.comm, &state);
+    }
+    if (result != kNcclSuccess) return NcclError(api_, "ncclCommGetAsyncError", result);
+    if (state == kNcclSuccess) return absl::OkStatus();
+    SYNCLINE_RETURN_IF_ERROR(check());
+    if (state != kNcclInProgress && blame.Expired()) return NcclError(api_, "NCCL's work", state);
+    absl::SleepFor(pause);
+    pause = Longer(pause);
+  }
+  SYNCLINE_RETURN_IF_ERROR(check());
+  return BackendError("the communicators have been aborted");
+}
+
+absl::Status Communicators::Settle(absl::Span<Communicator* const> used,
+                                   const PublishedCall& call) {
+  const auto check = [&]() -> absl::Status {
+    SYNCLINE_RETURN_IF_ERROR(Interrupted(call));
+    ServeRequests();
+    return group_.Check(call);
+  };
+  for (Communicator* const made : used) SYNCLINE_RETURN_IF_ERROR(AwaitReady(*made, check));
+  return absl::OkStatus();
+}
+
+absl::Status Communicators::AsyncError(absl::Span<Communicator* const> used) {
+  for (Communicator* const made : used) {
+    const CallScope scope(*this, made->device);
+    if (!scope.status().ok()) return absl::OkStatus();
+    NcclResult state = kNcclSuccess;
+    const NcclResult result = api_.comm_get_async_error(made->comm, &state);
+    if (result != kNcclSuccess) state = result;
+    if (state != kNcclSuccess && state != kNcclInProgress) {
+      return NcclError(api_, "NCCL's work", state);
+    }
+  }
+  return absl::OkStatus();
+}
+
+void Communicators::AbortAll() {
+  {
+    // Nobody is in a function of NCCL, nor will be.
+    absl::WriterMutexLock lock(&calls_mutex_);
+    if (is_aborted_) return;
+    is_aborted_ = true;
+  }
+  std::vector<Communicator*> all;
+  {
+    absl::MutexLock lock(&mutex_);
+    for (Communicator& made : all_) {
+      if (made.comm != nullptr) all.push_back(&made);
+    }
+  }
+  if (all.empty()) return;
+  const device::DeviceRuntime::ContextScope context(runtime_, all[0]->device);
+  // Together: NCCL's kernels of one communicator may keep those of another from ending.
+  api_.group_start();
+  for (Communicator* const made : all) {
+    const NcclResult result = api_.comm_abort(made->comm);
+    if (result != kNcclSuccess && result != kNcclInProgress) {
+      Log(LogLevel::kWarning, NcclError(api_, "ncclCommAbort", result).message());
+    }
+  }
+  api_.group_end();
+}
+
+bool Communicators::JoinServers() {
+  std::vector<Server> ended;
+  bool all_have = true;
+  {
+    absl::MutexLock lock(&mutex_);
+    for (auto server = servers_.begin(); server != servers_.end();) {
+      if (!server->has_ended->load()) {
+        all_have = false;
+        ++server;
+        continue;
+      }
+      ended.push_back(std::move(*server));
+      server = servers_.erase(server);
+    }
+  }
+  for (Server& server : ended) server.thread.join();
+  return all_have;
+}
+
+}  // namespace syncline::nccl

@@ -1,0 +1,146 @@
+// NCCL's communicators of one rank of a group: how they are made, used and ended.
+#ifndef SYNCLINE_BACKENDS_NCCL_COMMUNICATOR_H_
+#define SYNCLINE_BACKENDS_NCCL_COMMUNICATOR_H_
+
+#include <atomic>
+#include <cstddef>
+#include <functional>
+#include <list>
+#include <memory>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/synchronization/mutex.h"
+#include "absl/types/optional.h"
+#include "absl/types/span.h"
+#include "backends/nccl/fingerprint_board.h"
+#include "backends/nccl/nccl_api.h"
+#include "backends/nccl/nccl_group.h"
+#include "core/device/device_runtime.h"
+#include "syncline/device.h"
+#include "syncline/store.h"
+#include "syncline/stream.h"
+
+namespace syncline::nccl {
+
+// A communicator of NCCL on one device, and the stream on which its work goes. Made by
+// Communicators, which owns it; its fields stay once it is ready. What is enqueued on it comes from
+// one thread at a time.
+struct Communicator {
+  // Which one: between all ranks of the group, or, as the first, between the ends of a channel,
+  // where the sender is rank 0. A rank that uses several devices has one of each kind for each of
+  // them, numbered in the order of their first use, which is the same on all ranks.
+  absl::optional<Channel> channel;
+  int number = 0;
+  Device device;
+
+  int rank = 0;  // In the communicator.
+  int size = 1;
+  NcclComm comm = nullptr;
+  std::shared_ptr<const Stream> stream;
+
+  // Memory for what is gathered before it is reduced or copied. It is used in the stream's order,
+  // and replaced by a larger one: whoever enqueues work on it keeps it until that has ended.
+  std::shared_ptr<void> scratch;
+  size_t scratch_bytes = 0;
+
+  enum class State { kMaking, kReady, kFailed } state = State::kMaking;
+};
+
+// "NCCL's ncclAllReduce failed: ...", with what NCCL says of its last error.
+absl::Status NcclError(const NcclApi& api, absl::string_view function, NcclResult result);
+
+// Makes the communicators when a call first needs them. All of them are non-blocking: NCCL's
+// functions return soon, and this waits for what they go on with until the call must end.
+//
+// Thread-safe. Borrows the group, which outlives it, and shares the store.
+class Communicators {
+ public:
+  Communicators(const NcclApi& api, device::DeviceRuntime& runtime, NcclGroup& group,
+                std::shared_ptr<Store> store)
+      : api_(api), runtime_(runtime), group_(group), store_(std::move(store)) {}
+
+  const NcclApi& api() const { return api_; }
+  device::DeviceRuntime& runtime() const { return runtime_; }
+
+  // That of the group, or of a channel, on `device`. Waits, the first time, until the others make
+  // theirs: errors are those of NcclGroup::Check, of NCCL, and of an interrupt, and fail the group.
+  absl::StatusOr<Communicator*> Get(absl::optional<Channel> channel, const Device& device,
+                                    const PublishedCall& call);
+
+  // Makes those that other ranks ask for, in threads, if it is known which device this rank uses.
+  void ServeRequests();
+
+  // A scope in which functions of NCCL may be called: no communicator is aborted meanwhile. The
+  // code in it does not wait.
+  class CallScope;
+
+  // Waits until NCCL has enqueued what it was told to; errors as of Get.
+  absl::Status Settle(absl::Span<Communicator* const> used, const PublishedCall& call);
+
+  // The error that NCCL has found in one of them meanwhile.
+  absl::Status AsyncError(absl::Span<Communicator* const> used);
+
+  // Ends all of them, together, and their work. NCCL may take its time: call it from a thread that
+  // may. Further calls, and communicators that are made meanwhile, end too.
+  void AbortAll();
+
+  // Whether the threads of ServeRequests have ended. They do soon once the group is over.
+  bool JoinServers();
+
+ private:
+  using Checker = std::function<absl::Status()>;
+
+  absl::Status Make(Communicator& made, const Checker& check);
+  absl::StatusOr<NcclUniqueId> ExchangeId(const Communicator& made, const Checker& check);
+  absl::Status AwaitReady(Communicator& made, const Checker& check);
+  // Returns a new one, to be made by the caller, if there is none.
+  Communicator* Find(const absl::optional<Channel>& channel, const Device& device, bool& is_new)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  absl::Status Interrupted(const PublishedCall& call);
+
+  const NcclApi& api_;
+  device::DeviceRuntime& runtime_;
+  NcclGroup& group_;
+  const std::shared_ptr<Store> store_;
+
+  // Held to read by calls of NCCL, and to write by AbortAll.
+  absl::Mutex calls_mutex_;
+  bool is_aborted_ ABSL_GUARDED_BY(calls_mutex_) = false;
+
+  absl::Mutex mutex_;
+  std::list<Communicator> all_ ABSL_GUARDED_BY(mutex_);
+  std::vector<Device> devices_ ABSL_GUARDED_BY(mutex_);  // That calls have used.
+  struct Server {
+    std::thread thread;
+    std::shared_ptr<std::atomic<bool>> has_ended;
+  };
+  std::vector<Server> servers_ ABSL_GUARDED_BY(mutex_);
+};
+
+class Communicators::CallScope {
+ public:
+  CallScope(Communicators& communicators, const Device& device) ABSL_NO_THREAD_SAFETY_ANALYSIS
+      : communicators_(communicators),
+        context_(communicators.runtime_, device) {
+    communicators_.calls_mutex_.ReaderLock();
+  }
+  ~CallScope() ABSL_NO_THREAD_SAFETY_ANALYSIS { communicators_.calls_mutex_.ReaderUnlock(); }
+  CallScope(const CallScope&) = delete;
+  CallScope& operator=(const CallScope&) = delete;
+
+  // OK if NCCL may be called.
+  absl::Status status() const;
+
+ private:
+  Communicators& communicators_;
+  const device::DeviceRuntime::ContextScope context_;
+};
+
+}  // namespace syncline::nccl
+
+#endif  // SYNCLINE_BACKENDS_NCCL_COMMUNICATOR_H_

@@ -1,0 +1,331 @@
+// Backend "nccl": ranks with CUDA devices, over NCCL.
+#include <algorithm>
+#include <atomic>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/cleanup/cleanup.h"
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "backends/common/call_comparison.h"
+#include "backends/common/fd_passing.h"
+#include "backends/common/peer_processes.h"
+#include "backends/common/peer_table.h"
+#include "backends/nccl/communicator.h"
+#include "backends/nccl/fingerprint_board.h"
+#include "backends/nccl/fingerprint_store.h"
+#include "backends/nccl/nccl_group.h"
+#include "backends/nccl/nccl_library.h"
+#include "backends/nccl/operations.h"
+#include "backends/nccl/watchdog.h"
+#include "core/device/device_runtime.h"
+#include "core/tensor/segment.h"
+#include "syncline/backend.h"
+#include "syncline/backend_registry.h"
+#include "syncline/interrupt.h"
+#include "syncline/status.h"
+
+namespace syncline::nccl {
+namespace {
+
+// How long a rank that is destroyed waits for its own work to end.
+constexpr absl::Duration kLeaveTime = absl::Seconds(2);
+
+// How long a call that has failed waits for what it has enqueued.
+constexpr absl::Duration kEndTime = absl::Milliseconds(500);
+
+// How often a captured call looks whether the others have made it.
+constexpr absl::Duration kCapturePause = absl::Microseconds(100);
+
+// The end of work on several streams.
+class JoinedEvent final : public device::Event {
+ public:
+  explicit JoinedEvent(std::vector<std::shared_ptr<device::Event>> events)
+      : events_(std::move(events)) {}
+
+  const Device& device() const override { return events_[0]->device(); }
+  absl::StatusOr<bool> IsDone() const override {
+    for (const auto& event : events_) {
+      SYNCLINE_ASSIGN_OR_RETURN(const bool is_done, event->IsDone());
+      if (!is_done) return false;
+    }
+    return true;
+  }
+  absl::Status EnqueueWait(const Stream& stream) const override {
+    for (const auto& event : events_) SYNCLINE_RETURN_IF_ERROR(event->EnqueueWait(stream));
+    return absl::OkStatus();
+  }
+
+ private:
+  const std::vector<std::shared_ptr<device::Event>> events_;
+};
+
+absl::optional<Channel> ChannelOf(const Collective& call, int rank) {
+  if (call.kind == OpKind::kSend) return Channel{rank, call.peer};
+  if (call.kind == OpKind::kRecv) return Channel{call.peer, rank};
+  return absl::nullopt;
+}
+
+// One rank's part in a group. Thread-safe as Backend asks for.
+class NcclBackend final : public Backend {
+ public:
+  NcclBackend(std::shared_ptr<NcclGroup> group, std::shared_ptr<Communicators> communicators,
+              std::unique_ptr<FingerprintStore> store)
+      : group_(std::move(group)),
+        communicators_(std::move(communicators)),
+        api_(communicators_->api()),
+        runtime_(communicators_->runtime()),
+        store_(std::move(store)),
+        watchdog_(std::make_shared<Watchdog>(group_, communicators_)) {}
+
+  ~NcclBackend() override {
+    if (!group_->is_over()) watchdog_->AwaitCalls(kLeaveTime);
+    NcclBackend::Abort(BackendError("the backend was destroyed"));
+    watchdog_->Stop();
+  }
+
+  absl::Status Start() {
+    if (store_ != nullptr) SYNCLINE_RETURN_IF_ERROR(store_->Start());
+    return watchdog_->Start();
+  }
+
+  absl::string_view name() const override { return "nccl"; }
+
+  absl::StatusOr<Completion> Run(absl::Span<const Collective> collectives,
+                                 const CallContext& context) override {
+    // Before it looks at the group's state: see NcclGroup::Close.
+    calls_under_way_.fetch_add(1);
+    const absl::Cleanup end = [this] { calls_under_way_.fetch_sub(1); };
+    SYNCLINE_RETURN_IF_ERROR(group_->Failure());
+    if (collectives.empty()) return Completion();
+    SYNCLINE_RETURN_IF_ERROR(Check(collectives));
+    CallContext first = context;
+    first.collective = collectives.data();
+    PublishedCall call(first);
+    std::vector<Communicator*> used;
+    absl::StatusOr<Completion> completion = Publish(collectives, context, call, used);
+    if (completion.ok()) return completion;
+    absl::Status status = completion.status();
+    if (!IsInterrupted(status)) status = group_->Fail(status, &call.description);
+    // Nothing is under way once this returns: NCCL's part is aborted, and what comes after it, such
+    // as copies to the tensors, ends by itself.
+    group_->AwaitQuiet();
+    const Deadline work(kEndTime);
+    for (const Communicator* const communicator : used) {
+      // What is captured is not under way.
+      if (runtime_.IsCapturing(*communicator->stream).value_or(true)) continue;
+      runtime_.Synchronize(*communicator->stream, work).IgnoreError();
+    }
+    return status;
+  }
+
+  // Fails the group if a call of this rank is in flight, since its peers may wait for the rest of
+  // it. Otherwise this rank only leaves: the others may go on as long as they do not need it.
+  void Abort(const absl::Status& cause) override {
+    group_->Close(cause, [this] { return calls_under_way_.load() > 0 || watchdog_->HasCalls(); });
+  }
+
+ private:
+  absl::Status Check(absl::Span<const Collective> collectives) const {
+    for (const Collective& collective : collectives) {
+      if (collective.kind == OpKind::kBarrier) continue;
+      const Device device = DeviceOf(collective);
+      if (device.type != DeviceType::kCuda) {
+        return UnsupportedError(
+            absl::StrCat("backend nccl serves tensors of CUDA devices, not of ", ToString(device)));
+      }
+      SYNCLINE_RETURN_IF_ERROR(CheckServed(collective, api_, KernelsOf(runtime_, device).status()));
+      if (IsP2p(collective.kind) && collective.peer == group_->rank()) {
+        return UnsupportedError("backend nccl carries no messages from a rank to itself");
+      }
+    }
+    return absl::OkStatus();
+  }
+
+  absl::StatusOr<Completion> Publish(absl::Span<const Collective> collectives,
+                                     const CallContext& context, PublishedCall& call,
+                                     std::vector<Communicator*>& used) {
+    SYNCLINE_RETURN_IF_ERROR(group_->Publish(collectives, context, call));
+    std::vector<Operations::Part> parts;
+    for (const Collective& collective : collectives) {
+      if (collective.kind == OpKind::kBarrier) continue;
+      SYNCLINE_ASSIGN_OR_RETURN(
+          Communicator* const communicator,
+          communicators_->Get(ChannelOf(collective, group_->rank()), DeviceOf(collective), call));
+      parts.push_back({&collective, communicator});
+      if (std::find(used.begin(), used.end(), communicator) == used.end()) {
+        used.push_back(communicator);
+      }
+    }
+    const int source =
+        collectives.size() == 1 && collectives[0].kind == OpKind::kRecv ? collectives[0].peer : 0;
+    std::shared_ptr<device::Event> event;
+    std::vector<std::shared_ptr<void>> kept;
+    if (!parts.empty()) {
+      if (context.caller == nullptr) {
+        return BackendError("a call on tensors of a device needs the caller's stream");
+      }
+      SYNCLINE_ASSIGN_OR_RETURN(event, Enqueue(parts, used, *context.caller, call, kept));
+      SYNCLINE_ASSIGN_OR_RETURN(const bool is_captured,
+                                runtime_.IsCapturing(context.caller->stream));
+      if (is_captured) {
+        // The graph has the work; what can be compared is compared now.
+        SYNCLINE_RETURN_IF_ERROR(event->EnqueueWait(context.caller->stream));
+        SYNCLINE_RETURN_IF_ERROR(AwaitVerdict(call));
+        return Completion(source);
+      }
+    }
+    auto pending = std::make_shared<PendingCall>(event, source, std::move(call), group_, used,
+                                                 std::move(kept), watchdog_->is_aborting());
+    watchdog_->Add(pending);
+    return Completion(std::move(pending));
+  }
+
+  // Returns the event behind the work.
+  absl::StatusOr<std::shared_ptr<device::Event>> Enqueue(absl::Span<const Operations::Part> parts,
+                                                         absl::Span<Communicator* const> used,
+                                                         const CallerStream& caller,
+                                                         const PublishedCall& call,
+                                                         std::vector<std::shared_ptr<void>>& kept) {
+    for (const Communicator* const communicator : used) {
+      SYNCLINE_RETURN_IF_ERROR(caller.ready->EnqueueWait(*communicator->stream));
+    }
+    Operations operations(*communicators_, *group_, call);
+    SYNCLINE_RETURN_IF_ERROR(operations.Enqueue(parts));
+    kept = operations.TakeKept();
+    std::vector<std::shared_ptr<device::Event>> ends;
+    for (const Communicator* const communicator : used) {
+      SYNCLINE_ASSIGN_OR_RETURN(std::shared_ptr<device::Event> end,
+                                runtime_.Record(*communicator->stream));
+      ends.push_back(std::move(end));
+    }
+    if (ends.size() == 1) return ends[0];
+    return std::make_shared<JoinedEvent>(std::move(ends));
+  }
+
+  absl::Status AwaitVerdict(const PublishedCall& call) {
+    while (true) {
+      const std::optional<absl::Status> verdict = group_->Verdict(call);
+      if (verdict.has_value()) return *verdict;
+      SYNCLINE_RETURN_IF_ERROR(group_->Check(call));
+      absl::SleepFor(kCapturePause);
+    }
+  }
+
+  const std::shared_ptr<NcclGroup> group_;
+  const std::shared_ptr<Communicators> communicators_;
+  const NcclApi& api_;
+  device::DeviceRuntime& runtime_;
+  const std::unique_ptr<FingerprintStore> store_;
+  const std::shared_ptr<Watchdog> watchdog_;
+  std::atomic<int> calls_under_way_{0};
+};
+
+bool AreOnOneHost(const backends::PeerTable& peers) {
+  for (int rank = 0; rank < peers.size(); ++rank) {
+    if (peers.host_identity(rank) != peers.host_identity(0)) return false;
+  }
+  return true;
+}
+
+constexpr absl::string_view kComparesMark = "compares ";
+constexpr absl::string_view kTrustsMark = "trusts ";
+
+// What this rank tells the others to join: whether it compares its calls, and, of rank 0, where the
+// others of its host get the board.
+absl::StatusOr<std::string> PayloadOf(
+    const BackendConfig& config, const absl::StatusOr<tensor::Segment>& segment,
+    const absl::StatusOr<std::unique_ptr<backends::FdServer>>& server) {
+  std::string payload(config.mismatch_check == MismatchCheck::kOn ? kComparesMark : kTrustsMark);
+  if (config.rank == 0) {
+    SYNCLINE_RETURN_IF_ERROR(segment.status());
+    SYNCLINE_RETURN_IF_ERROR(server.status());
+    absl::StrAppend(&payload, (*server)->endpoint());
+  }
+  return payload;
+}
+
+absl::StatusOr<tensor::Segment> MakeBoard(int size) {
+  const size_t bytes = FingerprintBoard::BytesFor(size);
+  SYNCLINE_ASSIGN_OR_RETURN(tensor::Segment segment, tensor::Segment::Create(bytes));
+  SYNCLINE_RETURN_IF_ERROR(segment.Reserve(0, bytes));
+  return segment;
+}
+
+absl::StatusOr<std::shared_ptr<Backend>> MakeNccl(const BackendConfig& config) {
+  SYNCLINE_ASSIGN_OR_RETURN(const NcclApi* const api, LoadNccl());
+  SYNCLINE_ASSIGN_OR_RETURN(device::DeviceRuntime* const runtime, device::DeviceRuntime::Get());
+  absl::StatusOr<std::unique_ptr<backends::FdServer>> server;
+  absl::StatusOr<tensor::Segment> segment = absl::UnavailableError("rank 0 has it");
+  if (config.rank == 0) {
+    segment = MakeBoard(config.size);
+    server = backends::FdServer::Open();
+  }
+  SYNCLINE_ASSIGN_OR_RETURN(backends::PeerTable peers,
+                            backends::PeerTable::Join(*config.store, config.rank, config.size,
+                                                      PayloadOf(config, segment, server),
+                                                      config.deadline, config.check_peers));
+  std::vector<MismatchCheck> checks;
+  for (int rank = 0; rank < config.size; ++rank) {
+    const bool compares = absl::StartsWith(peers.payload(rank), kComparesMark);
+    checks.push_back(compares ? MismatchCheck::kOn : MismatchCheck::kOff);
+  }
+  SYNCLINE_RETURN_IF_ERROR(backends::CheckAllCompareOrNone(checks));
+  backends::PeerProcesses processes(peers);
+  BoardMemory memory;
+  const bool is_shared = AreOnOneHost(peers);
+  if (!is_shared) {
+    memory.own = std::make_unique<char[]>(FingerprintBoard::BytesFor(config.size));
+  } else if (config.rank == 0) {
+    SYNCLINE_RETURN_IF_ERROR(
+        (*server)->Serve(segment->descriptor(), config.size, config.deadline, &processes));
+    memory.shared = *std::move(segment);
+  } else {
+    const std::string& payload = peers.payload(0);
+    const size_t space = payload.find(' ');
+    auto descriptor = backends::ReceiveFd(absl::string_view(payload).substr(space + 1), config.rank,
+                                          config.deadline, &processes);
+    if (!descriptor.ok()) {
+      SYNCLINE_RETURN_IF_ERROR(peers.CheckAlive());  // Explains more, if rank 0 has died.
+      return descriptor.status();
+    }
+    SYNCLINE_ASSIGN_OR_RETURN(
+        memory.shared,
+        tensor::Segment::Map(descriptor->release(), FingerprintBoard::BytesFor(config.size)));
+  }
+  // Nobody else can be given it.
+  if (memory.shared.has_value()) memory.shared->CloseDescriptor();
+  auto group = std::make_shared<NcclGroup>(std::move(memory), std::move(peers),
+                                           std::move(processes), config.mismatch_check);
+  auto communicators = std::make_shared<Communicators>(*api, *runtime, *group, config.store);
+  std::unique_ptr<FingerprintStore> store;
+  if (!is_shared) store = std::make_unique<FingerprintStore>(config.store, group);
+  auto backend =
+      std::make_shared<NcclBackend>(std::move(group), std::move(communicators), std::move(store));
+  SYNCLINE_RETURN_IF_ERROR(backend->Start());
+  return backend;
+}
+
+absl::Status CheckNccl() {
+  SYNCLINE_RETURN_IF_ERROR(device::DeviceRuntime::Get().status());
+  return LoadNccl().status();
+}
+
+Capabilities NcclCapabilities() {
+  Capabilities capabilities = Capabilities::All();
+  // With NCCL 2.24 or later; see CheckServed.
+  capabilities.reduce_dtypes.insert(DType::kFloat8E4M3);
+  capabilities.reduce_dtypes.insert(DType::kFloat8E5M2);
+  capabilities.devices = {DeviceType::kCuda};
+  capabilities.is_stream_ordered = true;
+  return capabilities;
+}
+
+const BackendRegistry::Registration kNccl("nccl", {NcclCapabilities(), &MakeNccl, &CheckNccl});
+
+}  // namespace
+}  // namespace syncline::nccl

@@ -1,0 +1,545 @@
+// What backend nccl does beside the suite of all backends: how calls are enqueued, what NCCL and
+// the device say, and what is left when all is over. Ranks are threads on simulated devices.
+#include <atomic>
+#include <functional>
+#include <memory>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/match.h"
+#include "absl/synchronization/mutex.h"
+#include "absl/time/clock.h"
+#include "backends/nccl/fingerprint_board.h"
+#include "backends/nccl/nccl_library.h"
+#include "backends/nccl/operations.h"
+#include "backends/nccl/testing/fake_nccl/fake_nccl.h"
+#include "core/device/device_runtime.h"
+#include "core/device/device_tensor.h"
+#include "core/device/testing/fake_cuda_env.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "syncline/backend_registry.h"
+#include "syncline/hash_store.h"
+#include "syncline/log.h"
+#include "syncline/status.h"
+#include "tests/backends/fake_nccl_control.h"
+#include "tests/backends/host_kernels.h"
+#include "tests/support/ranks.h"
+#include "tests/support/values.h"
+
+namespace syncline {
+namespace {
+
+using device::DeviceRuntime;
+using device::HeldStreams;
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+
+constexpr absl::Duration kTimeout = absl::Seconds(60);
+// What must happen within a second may take this much longer on a busy machine.
+constexpr absl::Duration kSoon = absl::Milliseconds(2500);
+
+DeviceRuntime& Runtime() { return **DeviceRuntime::Get(); }
+
+// One rank, on the device of its number.
+class Rank {
+ public:
+  static absl::StatusOr<std::unique_ptr<Rank>> Join(std::shared_ptr<Store> store, int rank,
+                                                    int size) {
+    BackendConfig config;
+    config.store = std::move(store);
+    config.rank = rank;
+    config.size = size;
+    config.local_address = "127.0.0.1";
+    config.deadline = Deadline(kTimeout);
+    SYNCLINE_ASSIGN_OR_RETURN(auto backend, BackendRegistry::Make("nccl", config));
+    const Device device = {DeviceType::kCuda, rank};
+    SYNCLINE_ASSIGN_OR_RETURN(auto stream, Runtime().MakeStream(device));
+    return std::unique_ptr<Rank>(new Rank(std::move(backend), device, std::move(stream), rank));
+  }
+
+  Backend& backend() { return *backend_; }
+  void Destroy() { backend_ = nullptr; }
+  int rank() const { return rank_; }
+  const Stream& stream() const { return *stream_; }
+
+  // The same elements in memory of the device.
+  Tensor OnDevice(const Tensor& host) {
+    Tensor copy = device::EmptyOn(device_, host.dtype(), host.shape()).value();
+    EXPECT_TRUE(Runtime().Copy(copy.data(), host.data(), host.nbytes(), *stream_).ok());
+    EXPECT_TRUE(Synchronize().ok());
+    return copy;
+  }
+  Tensor OnHost(const Tensor& on_device) {
+    Tensor copy = Tensor::Zeros(on_device.dtype(), on_device.shape());
+    EXPECT_TRUE(Runtime().Copy(copy.data(), on_device.data(), on_device.nbytes(), *stream_).ok());
+    EXPECT_TRUE(Synchronize().ok());
+    return copy;
+  }
+  absl::Status Synchronize() { return Runtime().Synchronize(*stream_, Deadline(kTimeout)); }
+
+  // Enqueues the calls behind the rank's stream.
+  absl::StatusOr<Completion> Run(absl::Span<const Collective> calls, uint64_t sequence = 0,
+                                 absl::Duration timeout = kTimeout) {
+    SYNCLINE_ASSIGN_OR_RETURN(auto ready, Runtime().Record(*stream_));
+    CallerStream caller = {*stream_, std::move(ready)};
+    CallContext context = {sequence, Deadline(timeout)};
+    context.caller = &caller;
+    return backend_->Run(calls, context);
+  }
+  absl::StatusOr<int> RunAndWait(const Collective& call, uint64_t sequence = 0,
+                                 absl::Duration timeout = kTimeout) {
+    SYNCLINE_ASSIGN_OR_RETURN(const Completion completion, Run({call}, sequence, timeout));
+    return WaitFor(completion, call, Deadline(timeout));
+  }
+
+ private:
+  Rank(std::shared_ptr<Backend> backend, const Device& device, std::shared_ptr<const Stream> stream,
+       int rank)
+      : backend_(std::move(backend)), device_(device), stream_(std::move(stream)), rank_(rank) {}
+
+  std::shared_ptr<Backend> backend_;
+  const Device device_;
+  const std::shared_ptr<const Stream> stream_;
+  const int rank_;
+};
+
+// Runs `body` on each rank, and looks that nothing is left of them.
+void RunGroup(int size, const std::function<void(Rank& rank)>& body) {
+  const auto store = std::make_shared<HashStore>();
+  // A device that has failed keeps its memory.
+  const fake_cuda_counts before = device::FakeCuda::Get().Counts();
+  for (const absl::Status& status : RunRanks(size, [&](int rank) -> absl::Status {
+         SYNCLINE_ASSIGN_OR_RETURN(const auto joined, Rank::Join(store, rank, size));
+         body(*joined);
+         return absl::OkStatus();
+       })) {
+    EXPECT_TRUE(status.ok()) << status;
+  }
+  EXPECT_EQ(FakeNccl::Get().live_communicators(), 0);
+  const fake_cuda_counts counts = device::FakeCuda::Get().Counts();
+  EXPECT_EQ(counts.streams, before.streams);
+  EXPECT_EQ(counts.device_allocations, before.device_allocations);
+  EXPECT_EQ(counts.pending_items, before.pending_items);
+}
+
+class NcclBackendTest : public testing::Test {
+ protected:
+  NcclBackendTest() { nccl::SetKernelSourceForTesting(&HostKernelsOf); }
+  ~NcclBackendTest() override { nccl::SetKernelSourceForTesting(nullptr); }
+};
+
+std::string Message(const absl::Status& status) { return std::string(status.message()); }
+
+void ExpectOk(const absl::Status& status) { EXPECT_TRUE(status.ok()) << status; }
+
+void ExpectUnsupported(const absl::Status& status, const std::string& reason) {
+  EXPECT_EQ(KindOf(status), ErrorKind::kUnsupported) << status;
+  EXPECT_THAT(Message(status), HasSubstr(reason));
+}
+
+TEST_F(NcclBackendTest, TagsAndReceivesFromAnyRankAreRefusedWithTheReason) {
+  RunGroup(2, [](Rank& rank) {
+    const Tensor tensor = rank.OnDevice(Numbers(DType::kFloat32, 5, 0));
+    const int peer = 1 - rank.rank();
+    ExpectUnsupported(rank.Run({Collective::Send(tensor, peer, 3)}).status(), "no tags but 0");
+    ExpectUnsupported(rank.Run({Collective::Recv(tensor, kAnySource)}).status(),
+                      "does not receive from any rank");
+    // The group goes on.
+    ExpectOk(rank.RunAndWait(Collective::AllReduce(tensor, ReduceOp::kSum)).status());
+  });
+}
+
+TEST_F(NcclBackendTest, ACallReturnsBeforeItsWorkBegins) {
+  RunGroup(2, [](Rank& rank) {
+    const Tensor tensor = rank.OnDevice(Numbers(DType::kFloat32, 1000, rank.rank()));
+    // Makes the communicator.
+    ExpectOk(rank.RunAndWait(Collective::AllReduce(tensor, ReduceOp::kMax)).status());
+    const Tensor next = rank.OnDevice(Numbers(DType::kInt32, 1000, rank.rank()));
+    std::shared_ptr<Completion::Handle> handle;
+    {
+      const HeldStreams held(rank.rank());
+      const auto completion = rank.Run({Collective::AllReduce(next, ReduceOp::kSum)}, 1);
+      ASSERT_TRUE(completion.ok()) << completion.status();
+      handle = completion->handle();
+      ASSERT_NE(handle, nullptr);
+      EXPECT_TRUE(handle->is_stream_ordered());
+      EXPECT_FALSE(handle->IsDone());
+      EXPECT_EQ(KindOf(handle->Wait(Deadline(absl::Milliseconds(20))).status()),
+                ErrorKind::kTimeout);
+      // What is enqueued behind it sees the result.
+      ExpectOk(handle->EnqueueWait(rank.stream()));
+    }
+    const int seeds[] = {0, 1};
+    ExpectOk(CheckReduced(rank.OnHost(next), ReduceOp::kSum, seeds));
+    ExpectOk(handle->Wait(Deadline(kTimeout)).status());
+  });
+}
+
+TEST_F(NcclBackendTest, RanksThatAllSendFirstDoNotWaitForEachOther) {
+  constexpr int kSize = 3;
+  RunGroup(kSize, [](Rank& rank) {
+    const int next = (rank.rank() + 1) % kSize, previous = (rank.rank() + kSize - 1) % kSize;
+    const Tensor out = rank.OnDevice(Bytes(DType::kInt32, 1 << 18, rank.rank()));
+    const Tensor in = rank.OnDevice(Tensor::Zeros(DType::kInt32, {1 << 18}));
+    const auto sent = rank.Run({Collective::Send(out, next)});
+    ASSERT_TRUE(sent.ok()) << sent.status();
+    EXPECT_EQ(rank.RunAndWait(Collective::Recv(in, previous)).value_or(-1), previous);
+    ExpectOk(WaitFor(*sent, Collective::Send(out, next), Deadline(kTimeout)).status());
+    EXPECT_TRUE(SameBytes(rank.OnHost(in), Bytes(DType::kInt32, 1 << 18, previous)));
+  });
+}
+
+TEST_F(NcclBackendTest, MessagesMatchInOrderWhetherTheyArePassedTogetherOrAlone) {
+  RunGroup(2, [](Rank& rank) {
+    std::vector<Tensor> tensors;
+    std::vector<Collective> calls;
+    for (int i = 0; i < 4; ++i) {
+      tensors.push_back(rank.OnDevice(Bytes(DType::kUInt16, 100, rank.rank() == 0 ? i : 99)));
+    }
+    for (const Tensor& tensor : tensors) {
+      calls.push_back(rank.rank() == 0 ? Collective::Send(tensor, 1) : Collective::Recv(tensor, 0));
+    }
+    // Rank 0: the first two together. Rank 1: the last three.
+    const size_t cut = rank.rank() == 0 ? 2 : 1;
+    const absl::Span<const Collective> all = calls;
+    std::vector<absl::Span<const Collective>> runs;
+    if (rank.rank() == 0) {
+      runs = {all.subspan(0, cut), all.subspan(2, 1), all.subspan(3, 1)};
+    } else {
+      runs = {all.subspan(0, cut), all.subspan(cut, 3)};
+    }
+    for (const absl::Span<const Collective> run : runs) {
+      const auto completion = rank.Run(run);
+      ASSERT_TRUE(completion.ok()) << completion.status();
+      ExpectOk(WaitFor(*completion, run[0], Deadline(kTimeout)).status());
+    }
+    for (int i = 0; i < 4; ++i) {
+      EXPECT_TRUE(
+          SameBytes(rank.OnHost(tensors[static_cast<size_t>(i)]), Bytes(DType::kUInt16, 100, i)))
+          << i;
+    }
+  });
+}
+
+TEST_F(NcclBackendTest, ListsOfOneRunDoNotShareTheirMemory) {
+  RunGroup(3, [](Rank& rank) {
+    // Outputs that are not one block, so that each gather goes through memory of the backend.
+    std::vector<std::vector<Tensor>> outputs(2);
+    std::vector<Tensor> inputs;
+    for (int call = 0; call < 2; ++call) {
+      inputs.push_back(rank.OnDevice(Bytes(DType::kInt32, 1000, 10 * call + rank.rank())));
+      for (int i = 0; i < 3; ++i) {
+        outputs[call].push_back(rank.OnDevice(Tensor::Zeros(DType::kInt32, {1000})));
+      }
+    }
+    const Collective calls[] = {Collective::AllGather(outputs[0], inputs[0]),
+                                Collective::AllGather(outputs[1], inputs[1])};
+    const auto completion = rank.Run(calls);
+    ASSERT_TRUE(completion.ok()) << completion.status();
+    ExpectOk(WaitFor(*completion, calls[0], Deadline(kTimeout)).status());
+    for (int call = 0; call < 2; ++call) {
+      for (int i = 0; i < 3; ++i) {
+        EXPECT_TRUE(SameBytes(rank.OnHost(outputs[call][static_cast<size_t>(i)]),
+                              Bytes(DType::kInt32, 1000, 10 * call + i)));
+      }
+    }
+  });
+}
+
+TEST_F(NcclBackendTest, ARankMayBeAheadByAsManyCallsAsTheBoardHolds) {
+  constexpr int kCalls = 3 * static_cast<int>(nccl::FingerprintBoard::kCalls);
+  std::atomic<int> ahead{0};
+  Countdown is_full(1);
+  RunGroup(2, [&](Rank& rank) {
+    const Tensor tensor = rank.OnDevice(Tensor::Zeros(DType::kInt32, {10}));
+    ExpectOk(rank.RunAndWait(Collective::AllReduce(tensor, ReduceOp::kSum)).status());
+    if (rank.rank() == 1) {
+      is_full.Wait();
+      // The first was before these; and rank 0 counts a call once it has returned.
+      EXPECT_LE(ahead.load(), static_cast<int>(nccl::FingerprintBoard::kCalls));
+    }
+    std::vector<std::shared_ptr<Completion::Handle>> handles;
+    for (int i = 0; i < kCalls; ++i) {
+      const auto completion =
+          rank.Run({Collective::AllReduce(tensor, ReduceOp::kMax)}, static_cast<uint64_t>(i) + 1);
+      ASSERT_TRUE(completion.ok()) << completion.status();
+      handles.push_back(completion->handle());
+      if (rank.rank() == 0 && ++ahead == static_cast<int>(nccl::FingerprintBoard::kCalls)) {
+        is_full.Step();
+      }
+    }
+    for (const auto& handle : handles) ExpectOk(handle->Wait(Deadline(kTimeout)).status());
+  });
+}
+
+TEST_F(NcclBackendTest, AMismatchEndsWorkThatNeverWouldOnAllRanksSoon) {
+  RunGroup(3, [](Rank& rank) {
+    const Tensor tensor = rank.OnDevice(Tensor::Zeros(DType::kFloat32, {1000}));
+    ExpectOk(rank.RunAndWait(Collective::AllReduce(tensor, ReduceOp::kSum)).status());
+    const absl::Time start = absl::Now();
+    // Rank 2 has another root; NCCL does not find that out.
+    const Collective call = Collective::Broadcast(tensor, rank.rank() == 2 ? 1 : 0);
+    const auto completion = rank.Run({call}, 1);
+    absl::Status status = completion.status();  // It may be found at once.
+    if (status.ok()) {
+      // A stream that waits for the work goes on when the work has been ended.
+      completion->handle()->EnqueueWait(rank.stream()).IgnoreError();
+      ExpectOk(rank.Synchronize());
+      status = WaitFor(*completion, call, Deadline(kTimeout)).status();
+    }
+    EXPECT_LT(absl::Now() - start, kSoon);
+    EXPECT_EQ(KindOf(status), ErrorKind::kMismatch) << status;
+    EXPECT_THAT(Message(status), AllOf(HasSubstr("rank 2 called broadcast #1 (float32, 1000 "
+                                                 "elements, root 1)"),
+                                       HasSubstr("root 0)")));
+    EXPECT_EQ(rank.Run({Collective::Broadcast(tensor, 0)}, 2).status(), status);
+  });
+}
+
+TEST_F(NcclBackendTest, AnErrorOfNcclAtOneRankIsTheErrorOfAll) {
+  RunGroup(3, [](Rank& rank) {
+    const Tensor tensor = rank.OnDevice(Tensor::Zeros(DType::kFloat32, {1000}));
+    ExpectOk(rank.RunAndWait(Collective::AllReduce(tensor, ReduceOp::kSum)).status());
+    if (rank.rank() == 1) FakeNccl::Get().fail_next("ncclAllReduce", nccl::kNcclSystemError);
+    ExpectOk(rank.RunAndWait(Collective::Barrier(), 1).status());
+    const absl::Time start = absl::Now();
+    const absl::Status status =
+        rank.RunAndWait(Collective::AllReduce(tensor, ReduceOp::kSum), 2).status();
+    EXPECT_LT(absl::Now() - start, kSoon);
+    EXPECT_EQ(KindOf(status), ErrorKind::kBackend) << status;
+    EXPECT_THAT(Message(status), HasSubstr("ncclAllReduce failed: "));
+  });
+}
+
+TEST_F(NcclBackendTest, AnErrorThatNcclFindsLaterIsTheErrorOfAll) {
+  RunGroup(3, [](Rank& rank) {
+    const Tensor tensor = rank.OnDevice(Tensor::Zeros(DType::kFloat32, {1000}));
+    ExpectOk(rank.RunAndWait(Collective::AllReduce(tensor, ReduceOp::kSum)).status());
+    // Rank 2's work does not go on; then rank 1's NCCL loses a peer.
+    if (rank.rank() == 2) FakeNccl::Get().set_stalled(nullptr, 2, 1);
+    ExpectOk(rank.RunAndWait(Collective::Barrier(), 1).status());
+    const auto completion = rank.Run({Collective::AllReduce(tensor, ReduceOp::kSum)}, 2);
+    ASSERT_TRUE(completion.ok()) << completion.status();
+    const absl::Time start = absl::Now();
+    if (rank.rank() == 1) {
+      EXPECT_EQ(FakeNccl::Get().set_async_error(nullptr, 1, nccl::kNcclRemoteError), 1);
+    }
+    const absl::Status status =
+        WaitFor(*completion, Collective::AllReduce(tensor, ReduceOp::kSum), Deadline(kTimeout))
+            .status();
+    EXPECT_LT(absl::Now() - start, kSoon);
+    EXPECT_EQ(KindOf(status), ErrorKind::kBackend) << status;
+    EXPECT_THAT(Message(status),
+                AllOf(HasSubstr("all_reduce #2"), HasSubstr("NCCL's work failed")));
+  });
+}
+
+TEST_F(NcclBackendTest, ACommunicatorThatCannotBeMadeIsTheErrorOfAll) {
+  RunGroup(3, [](Rank& rank) {
+    const Tensor tensor = rank.OnDevice(Tensor::Zeros(DType::kFloat32, {1000}));
+    if (rank.rank() == 2) {
+      FakeNccl::Get().fail_next("ncclCommInitRankConfig", nccl::kNcclSystemError);
+    }
+    ExpectOk(rank.RunAndWait(Collective::Barrier(), 1).status());
+    const absl::Time start = absl::Now();
+    const absl::Status status =
+        rank.RunAndWait(Collective::AllReduce(tensor, ReduceOp::kSum), 2).status();
+    EXPECT_LT(absl::Now() - start, kSoon);
+    EXPECT_EQ(KindOf(status), ErrorKind::kBackend) << status;
+    EXPECT_THAT(Message(status), HasSubstr("ncclCommInitRankConfig failed: "));
+  });
+}
+
+TEST_F(NcclBackendTest, WorkThatDoesNotEndIsATimeoutThatSaysThatAllHadArrived) {
+  RunGroup(2, [](Rank& rank) {
+    const Tensor tensor = rank.OnDevice(Tensor::Zeros(DType::kFloat32, {1000}));
+    ExpectOk(rank.RunAndWait(Collective::AllReduce(tensor, ReduceOp::kSum)).status());
+    if (rank.rank() == 1) FakeNccl::Get().set_stalled(nullptr, 1, 1);
+    ExpectOk(rank.RunAndWait(Collective::Barrier(), 1).status());
+    const absl::Status status =
+        rank.RunAndWait(Collective::AllReduce(tensor, ReduceOp::kSum), 2, absl::Milliseconds(500))
+            .status();
+    EXPECT_EQ(KindOf(status), ErrorKind::kTimeout) << status;
+    EXPECT_THAT(Message(status), AllOf(HasSubstr("all_reduce #2"), HasSubstr("after 500ms"),
+                                       HasSubstr("all its ranks had arrived")));
+  });
+}
+
+// SYNCLINE_STALL_WARNING, which is read once, is short in this program.
+TEST_F(NcclBackendTest, ALongWaitIsReportedWithWhoIsMissing) {
+  Countdown warned(1);
+  absl::Mutex mutex;
+  std::string warning;
+  SetLogSink([&](LogLevel, absl::string_view line) {
+    if (!absl::StrContains(line, " has waited for ")) return;
+    absl::MutexLock lock(&mutex);
+    if (warning.empty()) warned.Step();
+    warning = std::string(line);
+  });
+  RunGroup(2, [&](Rank& rank) {
+    const Tensor tensor = rank.OnDevice(Tensor::Zeros(DType::kFloat32, {10}));
+    if (rank.rank() == 1) warned.Wait();
+    ExpectOk(rank.RunAndWait(Collective::AllReduce(tensor, ReduceOp::kSum), 3).status());
+  });
+  SetLogSink(nullptr);
+  EXPECT_THAT(warning, AllOf(HasSubstr("in all_reduce #3 (float32, 10 elements, sum); missing: "),
+                             HasSubstr("rank 1 "),
+                             HasSubstr("it is in no operation of this group")));
+}
+
+TEST_F(NcclBackendTest, ADestroyedBackendEndsItsOwnWorkFirst) {
+  RunGroup(2, [](Rank& rank) {
+    const Tensor tensor = rank.OnDevice(Numbers(DType::kInt32, 1000, rank.rank()));
+    const auto completion = rank.Run({Collective::AllReduce(tensor, ReduceOp::kSum)});
+    ASSERT_TRUE(completion.ok()) << completion.status();
+    rank.Destroy();
+    ExpectOk(WaitFor(*completion, Collective::AllReduce(tensor, ReduceOp::kSum),
+                     Deadline(absl::ZeroDuration()))
+                 .status());
+    const int seeds[] = {0, 1};
+    ExpectOk(CheckReduced(rank.OnHost(tensor), ReduceOp::kSum, seeds));
+  });
+}
+
+TEST_F(NcclBackendTest, WithoutKernelsReductionsThatNcclLacksAreRefusedAndTheOthersServed) {
+  nccl::SetKernelSourceForTesting(&NoKernelsOf);
+  RunGroup(2, [](Rank& rank) {
+    const auto refused = [&](const Tensor& host, ReduceOp op, const std::string& what) {
+      const Tensor tensor = rank.OnDevice(host);
+      const absl::Status status = rank.Run({Collective::AllReduce(tensor, op)}).status();
+      ExpectUnsupported(status, what);
+      EXPECT_THAT(Message(status), HasSubstr("too old for this test's kernels"));
+    };
+    refused(Numbers(DType::kInt16, 5, 0), ReduceOp::kSum, "the reduction sum of int16");
+    refused(Numbers(DType::kInt32, 5, 0), ReduceOp::kBxor, "the reduction bxor of int32");
+    const Tensor scanned = rank.OnDevice(Numbers(DType::kFloat32, 5, 0));
+    ExpectUnsupported(rank.Run({Collective::Scan(scanned, ReduceOp::kSum)}).status(), "scan");
+    const int seeds[] = {0, 1};
+    for (const auto& [dtype, op] :
+         std::vector<std::pair<DType, ReduceOp>>{{DType::kBool, ReduceOp::kSum},
+                                                 {DType::kBool, ReduceOp::kProduct},
+                                                 {DType::kComplex64, ReduceOp::kAvg},
+                                                 {DType::kInt32, ReduceOp::kAvg},
+                                                 {DType::kUInt8, ReduceOp::kAvg},
+                                                 {DType::kFloat16, ReduceOp::kAvg}}) {
+      const Tensor tensor = rank.OnDevice(Numbers(dtype, 100, rank.rank()));
+      ExpectOk(rank.RunAndWait(Collective::AllReduce(tensor, op)).status());
+      ExpectOk(CheckReduced(rank.OnHost(tensor), op, seeds));
+    }
+  });
+}
+
+TEST_F(NcclBackendTest, FloatsOfEightBitsAreMovedAndFromNccl224OnReduced) {
+  const bool reduces = (*nccl::LoadNccl())->HasFloat8();
+  RunGroup(2, [&](Rank& rank) {
+    const Tensor host = Tensor::Zeros(DType::kFloat8E4M3, {3});
+    for (int i = 0; i < 3; ++i) host.data_as<uint8_t>()[i] = 0x38;  // 1.
+    const Tensor tensor = rank.OnDevice(host);
+    ExpectOk(rank.RunAndWait(Collective::Broadcast(tensor, 1)).status());
+    const Collective sum = Collective::AllReduce(tensor, ReduceOp::kSum);
+    if (!reduces) {
+      ExpectUnsupported(rank.Run({sum}, 1).status(),
+                        "need NCCL 2.24 or later, and this is NCCL 2.");
+      return;
+    }
+    ExpectOk(rank.RunAndWait(sum, 1).status());
+    const Tensor sums = rank.OnHost(tensor);
+    for (int i = 0; i < 3; ++i) EXPECT_EQ(sums.data_as<uint8_t>()[i], 0x40);  // 2.
+    ExpectUnsupported(rank.Run({Collective::Scan(tensor, ReduceOp::kSum)}, 2).status(), "scan");
+  });
+}
+
+// Captures what `enqueue` enqueues on the rank's stream, and launches it `times` times.
+void Replay(Rank& rank, int times, const std::function<void()>& enqueue) {
+  const device::FakeCuda& cuda = device::FakeCuda::Get();
+  const DeviceRuntime::ContextScope scope(Runtime(), rank.stream().device);
+  void *graph = nullptr, *executable = nullptr;
+  constexpr int kThreadLocal = 1;
+  ASSERT_EQ(
+      (cuda.Driver<int(void*, int)>("cuStreamBeginCapture_v2")(rank.stream().handle, kThreadLocal)),
+      0);
+  enqueue();
+  ASSERT_EQ((cuda.Driver<int(void*, void**)>("cuStreamEndCapture")(rank.stream().handle, &graph)),
+            0);
+  ASSERT_EQ((cuda.Driver<int(void**, void*, unsigned long long)>("cuGraphInstantiateWithFlags")(
+                &executable, graph, 0)),
+            0);
+  for (int i = 0; i < times; ++i) {
+    ASSERT_EQ((cuda.Driver<int(void*, void*)>("cuGraphLaunch")(executable, rank.stream().handle)),
+              0);
+  }
+  ExpectOk(rank.Synchronize());
+  EXPECT_EQ(cuda.Driver<int(void*)>("cuGraphExecDestroy")(executable), 0);
+  EXPECT_EQ(cuda.Driver<int(void*)>("cuGraphDestroy")(graph), 0);
+}
+
+TEST_F(NcclBackendTest, ACapturedCallIsDoneAtOnceAndIsReplayed) {
+  RunGroup(2, [](Rank& rank) {
+    const Tensor ones = rank.OnDevice(Tensor::Zeros(DType::kInt32, {100}));
+    ExpectOk(rank.RunAndWait(Collective::AllReduce(ones, ReduceOp::kSum)).status());
+    const Tensor host = Tensor::Zeros(DType::kInt32, {100});
+    for (int i = 0; i < 100; ++i) host.data_as<int32_t>()[i] = i + rank.rank();
+    const Tensor tensor = rank.OnDevice(host);
+    Replay(rank, 3, [&] {
+      const auto completion = rank.Run({Collective::AllReduce(tensor, ReduceOp::kSum)}, 1);
+      ASSERT_TRUE(completion.ok()) << completion.status();
+      EXPECT_EQ(completion->handle(), nullptr);
+    });
+    const Tensor result = rank.OnHost(tensor);
+    for (int i = 0; i < 100; ++i) EXPECT_EQ(result.data_as<int32_t>()[i], 4 * (2 * i + 1));
+  });
+}
+
+TEST_F(NcclBackendTest, CapturedCallsThatDifferAreAMismatchAtCapture) {
+  RunGroup(2, [](Rank& rank) {
+    const Tensor tensor = rank.OnDevice(Tensor::Zeros(DType::kInt32, {100}));
+    ExpectOk(rank.RunAndWait(Collective::AllReduce(tensor, ReduceOp::kSum)).status());
+    const device::FakeCuda& cuda = device::FakeCuda::Get();
+    const DeviceRuntime::ContextScope scope(Runtime(), rank.stream().device);
+    ASSERT_EQ((cuda.Driver<int(void*, int)>("cuStreamBeginCapture_v2")(rank.stream().handle, 1)),
+              0);
+    const ReduceOp op = rank.rank() == 0 ? ReduceOp::kSum : ReduceOp::kMax;
+    EXPECT_EQ(KindOf(rank.Run({Collective::AllReduce(tensor, op)}, 1).status()),
+              ErrorKind::kMismatch);
+    void* graph = nullptr;  // None, or one that nobody launches.
+    cuda.Driver<int(void*, void**)>("cuStreamEndCapture")(rank.stream().handle, &graph);
+    if (graph != nullptr) {
+      EXPECT_EQ(cuda.Driver<int(void*)>("cuGraphDestroy")(graph), 0);
+    }
+  });
+}
+
+// The last: a device that has failed stays so, as with CUDA.
+TEST_F(NcclBackendTest, ADeviceThatFailsIsTheErrorOfAll) {
+  const auto store = std::make_shared<HashStore>();
+  Countdown failed(3);
+  RunRanks(3, [&](int number) -> absl::Status {
+    auto rank = Rank::Join(store, number, 3).value();
+    const Tensor tensor = rank->OnDevice(Tensor::Zeros(DType::kFloat32, {1000}));
+    ExpectOk(rank->RunAndWait(Collective::AllReduce(tensor, ReduceOp::kSum)).status());
+    ExpectOk(rank->RunAndWait(Collective::Barrier(), 1).status());
+    // Rank 2's work is under way when its device fails.
+    if (number == 2) FakeNccl::Get().set_stalled(nullptr, 2, 1);
+    const Collective call = Collective::AllReduce(tensor, ReduceOp::kSum);
+    const auto completion = rank->Run({call}, 2);
+    if (number == 2) device::FakeCuda::Get().break_device(2, 700);
+    const absl::Time start = absl::Now();
+    const absl::Status status =
+        completion.ok() ? WaitFor(*completion, call, Deadline(kTimeout)).status()
+                        : completion.status();  // If another rank's part in it has failed before.
+    EXPECT_LT(absl::Now() - start, kSoon);
+    EXPECT_EQ(KindOf(status), ErrorKind::kBackend) << status;
+    failed.StepAndWait();
+    const absl::Time end = absl::Now();
+    rank->Destroy();
+    EXPECT_LT(absl::Now() - end, kSoon);
+    return absl::OkStatus();
+  });
+  device::FakeCuda::Get().break_device(2, 0);
+}
+
+}  // namespace
+}  // namespace syncline

@@ -1,0 +1,37 @@
+// Backend nccl, over the stand-ins for NCCL and CUDA, in the suite of all backends.
+#include "backends/nccl/operations.h"
+#include "syncline/backend_registry.h"
+#include "tests/backends/backend_conformance.h"
+#include "tests/backends/device_backend.h"
+#include "tests/backends/host_kernels.h"
+
+namespace syncline {
+namespace {
+
+constexpr char kName[] = "nccl_on_devices";
+
+BackendCase Case() {
+  BackendCase nccl = {kName};
+  nccl.matching = MessageMatching::kInOrder;
+  return nccl;
+}
+
+// No eight-bit floats, which the suite knows no sums of.
+const BackendRegistry::Registration kRegistered =
+    RegisterOnDevices("nccl", kName, Capabilities::All());
+
+const bool kHasKernels = [] {
+  nccl::SetKernelSourceForTesting(&HostKernelsOf);
+  return true;
+}();
+
+INSTANTIATE_TEST_SUITE_P(Nccl, BackendConformance,
+                         testing::Combine(testing::Values(Case()), testing::Values(1, 2, 3, 7)),
+                         &CaseName);
+INSTANTIATE_TEST_SUITE_P(Nccl, BackendData,
+                         testing::Combine(testing::Values(Case()), testing::Values(1, 2, 3, 7),
+                                          testing::ValuesIn(DataCaseNames(Case()))),
+                         &DataCaseName);
+
+}  // namespace
+}  // namespace syncline
