@@ -120,9 +120,9 @@ class Backend(str):
         torch.from_dlpack; arguments have been checked; `outputs` is empty where a rank gets
         nothing; recv returns the rank that sent, `src` is -1 for any. Of tensors on "cuda" a method
         waits itself: for the device before it reads them, and until they are written before it
-        returns. The other operations are made of these. Methods are called by one thread at a time, but send, recv and abort beside
-        each other. What they raise fails the operation and breaks the group; NotImplementedError
-        refuses it.
+        returns. The other operations are made of these. Methods are called by one thread at a time,
+        but send, recv and abort beside each other. What they raise fails the operation and breaks
+        the group; NotImplementedError refuses it.
 
         Args:
           name: lower-case letters, digits and underscores, in any case.
