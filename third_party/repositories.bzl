@@ -501,7 +501,7 @@ def _pypi_nccl_repository():
     pypi_data_repository(
         name = "nccl",
         build_file = "//third_party:nccl.BUILD",
-        package = "nvidia-nccl-cu13",
+        packages = ["nvidia-nccl-cu13"],
     )
 
 def _pypi_repositories():

@@ -124,8 +124,18 @@ absl::StatusOr<Plan> BroadcastMulti(const Tensors& tensors, int root, int64_t ro
     if (rank == root && i == moved) continue;
     SYNCLINE_RETURN_IF_ERROR(tensor::CheckWritable(tensors[i], absl::StrCat("tensors[", i, "]")));
   }
-  Plan plan(Collective::Broadcast(tensors[moved], root), tensors);
-  for (const Tensor& tensor : Without(tensors, moved)) plan.stores.push_back({{}, tensor});
+  if (tensors[0].device().type == DeviceType::kCpu) {
+    Plan plan(Collective::Broadcast(tensors[moved], root), tensors);
+    for (const Tensor& tensor : Without(tensors, moved)) plan.stores.push_back({{}, tensor});
+    return plan;
+  }
+  // On each rank by the device of the first tensor: ranks communicate between these.
+  Plan plan(Collective::Broadcast(tensors[0], root), tensors[0].dtype(), tensors[0].numel(), 0,
+            tensors);
+  if (rank == root) plan.loads.push_back({{tensors[moved]}, {}});
+  for (const Tensor& tensor : rank == root ? Without(tensors, moved) : tensors) {
+    plan.stores.push_back({{}, tensor});
+  }
   return plan;
 }
 

@@ -14,6 +14,9 @@ namespace {
 
 using Tensors = std::vector<Tensor>;
 
+// How long the copies after a plan's call may take.
+constexpr absl::Duration kStoreTime = absl::Seconds(10);
+
 absl::StatusOr<Tensor> MakeOn(device::DeviceRuntime& runtime, const Device& device, DType dtype,
                               int64_t count) {
   SYNCLINE_RETURN_IF_ERROR(CheckShape(dtype, {count}));
@@ -25,9 +28,8 @@ absl::StatusOr<Tensor> MakeOn(device::DeviceRuntime& runtime, const Device& devi
 // The end of a plan: of the work on its stream, after that of the backend's call in it.
 class PlanHandle final : public device::StreamHandle {
  public:
-  // Keeps `buffers` until then.
-  PlanHandle(std::shared_ptr<const device::Event> end, std::vector<Device> others, Tensors buffers)
-      : StreamHandle(std::move(end), 0, std::move(others)), buffers_(std::move(buffers)) {}
+  PlanHandle(std::shared_ptr<const device::Event> end, std::vector<Device> others)
+      : StreamHandle(std::move(end), 0, std::move(others)) {}
 
   // For the end of the call in the plan.
   void CallEnded(const absl::Status& outcome) {
@@ -44,7 +46,6 @@ class PlanHandle final : public device::StreamHandle {
     return outcome_;
   }
 
-  const Tensors buffers_;
   absl::Mutex mutex_;
   std::optional<absl::Status> outcome_ ABSL_GUARDED_BY(mutex_);
 };
@@ -183,14 +184,21 @@ absl::StatusOr<Completion> NativeBackend::RunBuffered(const Plan& plan,
     SYNCLINE_RETURN_IF_ERROR(buffers.Store(call, store));
   }
   SYNCLINE_ASSIGN_OR_RETURN(auto end, runtime->Record(*stream));
-  const auto handle = std::make_shared<PlanHandle>(std::move(end), std::move(others), held);
+  // The buffers stay until the stream is done with them, also if the call fails before.
+  auto keeper = std::make_shared<device::StreamHandle>(end);
+  keeper->OnDone([held](const absl::StatusOr<int>&) {});
+  SYNCLINE_RETURN_IF_ERROR(
+      device::StreamWatcher::Get().Watch(std::move(keeper), Deadline(absl::InfiniteDuration())));
+  const auto handle = std::make_shared<PlanHandle>(std::move(end), std::move(others));
   if (completion.handle() == nullptr) {
     handle->CallEnded(absl::OkStatus());
   } else {
     completion.handle()->OnDone(
         [handle](const absl::StatusOr<int>& outcome) { handle->CallEnded(outcome.status()); });
   }
-  SYNCLINE_RETURN_IF_ERROR(device::StreamWatcher::Get().Watch(handle, context.deadline));
+  // The call ends at its deadline by itself, with an error that says more.
+  SYNCLINE_RETURN_IF_ERROR(device::StreamWatcher::Get().Watch(
+      handle, Deadline(context.deadline.Remaining() + kStoreTime)));
   return Completion(handle);
 }
 

@@ -385,9 +385,9 @@ TEST_F(NcclBackendTest, ALongWaitIsReportedWithWhoIsMissing) {
     ExpectOk(rank.RunAndWait(Collective::AllReduce(tensor, ReduceOp::kSum), 3).status());
   });
   SetLogSink(nullptr);
-  EXPECT_THAT(warning, AllOf(HasSubstr("in all_reduce #3 (float32, 10 elements, sum); missing: "),
-                             HasSubstr("rank 1 "),
-                             HasSubstr("it is in no operation of this group")));
+  EXPECT_THAT(warning,
+              AllOf(HasSubstr("in all_reduce #3 (float32, 10 elements, sum); missing: "),
+                    HasSubstr("rank 1 "), HasSubstr("it is in no operation of this group")));
 }
 
 TEST_F(NcclBackendTest, ADestroyedBackendEndsItsOwnWorkFirst) {
