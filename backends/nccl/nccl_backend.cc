@@ -193,6 +193,9 @@ class NcclBackend final : public Backend {
                                                          std::vector<std::shared_ptr<void>>& kept) {
     for (const Communicator* const communicator : used) {
       SYNCLINE_RETURN_IF_ERROR(caller.ready->EnqueueWait(*communicator->stream));
+      for (const auto& other : caller.others) {
+        SYNCLINE_RETURN_IF_ERROR(other->EnqueueWait(*communicator->stream));
+      }
     }
     Operations operations(*communicators_, *group_, call);
     SYNCLINE_RETURN_IF_ERROR(operations.Enqueue(parts));

@@ -279,10 +279,12 @@ TEST_F(NcclBackendTest, AMismatchEndsWorkThatNeverWouldOnAllRanksSoon) {
   RunGroup(3, [](Rank& rank) {
     const Tensor tensor = rank.OnDevice(Tensor::Zeros(DType::kFloat32, {1000}));
     ExpectOk(rank.RunAndWait(Collective::AllReduce(tensor, ReduceOp::kSum)).status());
+    // No rank is still in the first call.
+    ExpectOk(rank.RunAndWait(Collective::Barrier(), 1).status());
     const absl::Time start = absl::Now();
     // Rank 2 has another root; NCCL does not find that out.
     const Collective call = Collective::Broadcast(tensor, rank.rank() == 2 ? 1 : 0);
-    const auto completion = rank.Run({call}, 1);
+    const auto completion = rank.Run({call}, 2);
     absl::Status status = completion.status();  // It may be found at once.
     if (status.ok()) {
       // A stream that waits for the work goes on when the work has been ended.
@@ -292,10 +294,10 @@ TEST_F(NcclBackendTest, AMismatchEndsWorkThatNeverWouldOnAllRanksSoon) {
     }
     EXPECT_LT(absl::Now() - start, kSoon);
     EXPECT_EQ(KindOf(status), ErrorKind::kMismatch) << status;
-    EXPECT_THAT(Message(status), AllOf(HasSubstr("rank 2 called broadcast #1 (float32, 1000 "
+    EXPECT_THAT(Message(status), AllOf(HasSubstr("rank 2 called broadcast #2 (float32, 1000 "
                                                  "elements, root 1)"),
                                        HasSubstr("root 0)")));
-    EXPECT_EQ(rank.Run({Collective::Broadcast(tensor, 0)}, 2).status(), status);
+    EXPECT_EQ(rank.Run({Collective::Broadcast(tensor, 0)}, 3).status(), status);
   });
 }
 
@@ -497,12 +499,13 @@ TEST_F(NcclBackendTest, CapturedCallsThatDifferAreAMismatchAtCapture) {
   RunGroup(2, [](Rank& rank) {
     const Tensor tensor = rank.OnDevice(Tensor::Zeros(DType::kInt32, {100}));
     ExpectOk(rank.RunAndWait(Collective::AllReduce(tensor, ReduceOp::kSum)).status());
+    ExpectOk(rank.RunAndWait(Collective::Barrier(), 1).status());
     const device::FakeCuda& cuda = device::FakeCuda::Get();
     const DeviceRuntime::ContextScope scope(Runtime(), rank.stream().device);
     ASSERT_EQ((cuda.Driver<int(void*, int)>("cuStreamBeginCapture_v2")(rank.stream().handle, 1)),
               0);
     const ReduceOp op = rank.rank() == 0 ? ReduceOp::kSum : ReduceOp::kMax;
-    EXPECT_EQ(KindOf(rank.Run({Collective::AllReduce(tensor, op)}, 1).status()),
+    EXPECT_EQ(KindOf(rank.Run({Collective::AllReduce(tensor, op)}, 2).status()),
               ErrorKind::kMismatch);
     void* graph = nullptr;  // None, or one that nobody launches.
     cuda.Driver<int(void*, void**)>("cuStreamEndCapture")(rank.stream().handle, &graph);
