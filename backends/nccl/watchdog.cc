@@ -42,6 +42,17 @@ class NoWork final : public device::Event {
   const Device device_;
 };
 
+// The devices besides the first that have tensors of a call.
+std::vector<Device> OtherDevicesOf(const std::vector<Communicator*>& used) {
+  std::vector<Device> others;
+  for (const Communicator* const communicator : used) {
+    const Device& device = communicator->device;
+    if (device == used[0]->device) continue;
+    if (std::find(others.begin(), others.end(), device) == others.end()) others.push_back(device);
+  }
+  return others;
+}
+
 }  // namespace
 
 PendingCall::PendingCall(const std::shared_ptr<const device::Event>& end, int source,
@@ -56,7 +67,7 @@ PendingCall::PendingCall(bool is_stream_ordered, const std::shared_ptr<const dev
                          int source, PublishedCall call, std::shared_ptr<NcclGroup> group,
                          std::vector<Communicator*> used, std::vector<std::shared_ptr<void>> kept,
                          std::shared_ptr<const std::atomic<bool>> is_aborting)
-    : device::StreamHandle(end, source),
+    : device::StreamHandle(end, source, OtherDevicesOf(used)),
       end_(end),
       is_stream_ordered_(is_stream_ordered),
       call_(std::move(call)),
