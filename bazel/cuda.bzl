@@ -23,10 +23,14 @@ _OPTIONS = [
     "-Xcompiler=-Wall,-Wextra,-Werror",
 ]
 
-_UNAVAILABLE = "%s cannot be compiled: %s. To try again: ./bazelw sync --only=cuda_toolkit"
+_UNAVAILABLE = ("%s cannot be compiled: %s. To try again: ./bazelw sync --only=cuda_toolkit. " +
+                "To build without code for CUDA devices: --define=cuda_kernels=no")
 
 def _compile(ctx, source, headers, output):
     """Declares the action that makes the fat binary `output` of the file `source`."""
+    if ctx.var.get("cuda_kernels") == "no":
+        ctx.actions.write(output, "")
+        return
     if not AVAILABLE:
         ctx.actions.run_shell(
             arguments = [_UNAVAILABLE % (source.short_path, REASON)],
@@ -124,7 +128,7 @@ def syncline_cuda_library(name, srcs, namespace, hdrs = [], deps = [], **kwargs)
     binary that cuModuleLoadData takes, and kMyKernelsFatbinSize. It has machine code for compute
     capabilities 8.0, 9.0 and 10.0, and PTX for others. Options of the C++ compiler, such as those of
     sanitizers, do not reach nvcc. Where the toolkit could not be downloaded, the build of the library
-    fails, and says why.
+    fails, and says why. With --define=cuda_kernels=no it is built without the toolkit, and empty.
 
     Args:
       name: the library's name.

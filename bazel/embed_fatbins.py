@@ -14,7 +14,9 @@ def main(out: str, header: str, namespace: str, *files: str) -> None:
         lines.append(f"alignas(16) const unsigned char {name}[] = {{")
         for begin in range(0, len(data), 32):
             lines.append(",".join(str(byte) for byte in data[begin : begin + 32]) + ",")
-        lines += ["};", f"const size_t {name}Size = sizeof({name});", ""]
+        if not data:
+            lines.append("0")  # An array has an element.
+        lines += ["};", f"const size_t {name}Size = {len(data)};", ""]
     lines.append(f"}}  // namespace {namespace}")
     pathlib.Path(out).write_text("\n".join(lines) + "\n")
 

@@ -218,6 +218,9 @@ absl::Status CudaKernels::FindAll() {
 }
 
 absl::Status CudaKernels::Load() {
+  if (kernels::kDeviceKernelsFatbinSize == 0) {
+    return UnsupportedError("Syncline was built without its kernels (--define=cuda_kernels=no)");
+  }
   SYNCLINE_RETURN_IF_ERROR(CheckDriver());
   SYNCLINE_RETURN_IF_ERROR(LoadModule());
   // Drivers load lazily, which a capture of the first launch would not survive: asking for a

@@ -240,7 +240,9 @@ def test_a_store_and_an_init_method_exclude_each_other():
 
 
 def test_an_unknown_backend_is_refused_with_those_there_are():
-    with raises(ValueError, "unknown backend 'Smoke'; choose one of: auto, gloo, local, mpi, shm"):
+    with raises(
+        ValueError, "unknown backend 'Smoke'; choose one of: auto, gloo, local, mpi, nccl, shm"
+    ):
         dist.init_process_group("Smoke", store=dist.HashStore(), rank=0, world_size=1)
     with raises(TypeError, "backend must be a str, not int"):
         dist.init_process_group(5, store=dist.HashStore(), rank=0, world_size=1)

@@ -256,7 +256,7 @@ TEST(JoinTest, BadArgumentsAreRefusedBeforeAnythingIsJoined) {
     EXPECT_THAT(Message(status), HasSubstr(text));
   };
   refused(Rank(store, 0, 1, "gluu"),
-          "unknown backend 'gluu'; choose one of: auto, gloo, local, mpi, shm");
+          "unknown backend 'gluu'; choose one of: auto, gloo, local, mpi, nccl, shm");
   refused(Rank(store, 2, 2, "local"), "rank 2");
   refused(Rank(store, -1, 2, "local"), "rank and world_size are needed");
   WorldOptions both = Rank(store, 0, 1, "local");
