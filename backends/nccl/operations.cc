@@ -1,7 +1,6 @@
 #include "backends/nccl/operations.h"
 
 #include <algorithm>
-#include <atomic>
 #include <cstdint>
 #include <cstring>
 #include <string>
@@ -25,7 +24,6 @@ constexpr size_t kKeptScratchBytes = 64 << 20;
 // Pieces begin at multiples of so many bytes, as kernels that read several elements at once like.
 constexpr size_t kAlignment = 256;
 
-std::atomic<KernelSource> kernel_source{nullptr};
 
 absl::optional<NcclDataType> NativeTypeOf(DType dtype, const NcclApi& api) {
   switch (dtype) {
@@ -142,14 +140,6 @@ bool NeedsKernels(const Collective& call, const NcclApi& api, bool has_kernels) 
 
 }  // namespace
 
-absl::StatusOr<const device::Kernels*> KernelsOf(device::DeviceRuntime& runtime,
-                                                 const Device& device) {
-  const KernelSource source = kernel_source.load();
-  return source != nullptr ? source(device) : runtime.KernelsOf(device);
-}
-
-void SetKernelSourceForTesting(KernelSource source) { kernel_source.store(source); }
-
 Device DeviceOf(const Collective& collective) {
   if (collective.kind == OpKind::kAllToAll && !collective.inputs.empty()) {
     return collective.inputs[0].device();
@@ -263,7 +253,7 @@ absl::Status Operations::Enqueue(absl::Span<const Part> parts) {
   std::vector<const Part*> at_once, stepwise;
   std::vector<Communicator*> used;
   for (const Part& part : parts) {
-    const bool has_kernels = KernelsOf(runtime_, part.communicator->device).ok();
+    const bool has_kernels = runtime_.KernelsOf(part.communicator->device).ok();
     if (NeedsKernels(*part.collective, api_, has_kernels)) {
       stepwise.push_back(&part);
       continue;
@@ -308,7 +298,7 @@ absl::Status Operations::Prepare(const Part& part, Step& step) {
   Communicator& communicator = *part.communicator;
   const auto size = static_cast<size_t>(group_.size());
   if (Reduces(call.kind)) {
-    const bool has_kernels = KernelsOf(runtime_, communicator.device).ok();
+    const bool has_kernels = runtime_.KernelsOf(communicator.device).ok();
     step.native = NativeReductionOf(call.dtype(), call.reduce_op, api_, has_kernels);
     if (step.native->premultiplies) {
       uint64_t scalar = ScalarOf(RealOf(call.dtype()), call.factor);
@@ -487,7 +477,7 @@ absl::Status Operations::Finish(const Part& part, const Step& step) {
   const bool has_result = call.kind != OpKind::kReduce || call.peer == group_.rank();
   if (step.native.has_value() && step.native->divides && has_result && call.tensor->numel() > 0) {
     SYNCLINE_ASSIGN_OR_RETURN(const device::Kernels* const kernels,
-                              KernelsOf(runtime_, communicator.device));
+                              runtime_.KernelsOf(communicator.device));
     return kernels->Divide(call.dtype(), call.tensor->data(), group_.size(), call.tensor->numel(),
                            *communicator.stream);
   }
@@ -496,7 +486,7 @@ absl::Status Operations::Finish(const Part& part, const Step& step) {
 
 absl::Status Operations::EnqueueSteps(const Part& part) {
   SYNCLINE_ASSIGN_OR_RETURN(const device::Kernels* const kernels,
-                            KernelsOf(runtime_, part.communicator->device));
+                            runtime_.KernelsOf(part.communicator->device));
   switch (part.collective->kind) {
     case OpKind::kReduceScatter:
       return ReduceScatterByKernels(part, *kernels);

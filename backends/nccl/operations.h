@@ -22,14 +22,6 @@
 
 namespace syncline::nccl {
 
-// Our kernels on `device`, as of DeviceRuntime::KernelsOf.
-absl::StatusOr<const device::Kernels*> KernelsOf(device::DeviceRuntime& runtime,
-                                                 const Device& device);
-
-// Replaces them, for tests on devices that cannot run ours. Null: no longer.
-using KernelSource = absl::StatusOr<const device::Kernels*> (*)(const Device& device);
-void SetKernelSourceForTesting(KernelSource source);
-
 // The device of a call's tensors. Requires that it is no barrier.
 Device DeviceOf(const Collective& collective);
 

@@ -111,7 +111,7 @@ class DeviceBackend final : public Backend {
       copied.push_back(std::move(copy));
     }
     CallContext inner = context;
-    CallerStream caller = {*stream_, nullptr};
+    CallerStream caller = {*stream_, nullptr, {}};
     if (has_tensors) {
       SYNCLINE_ASSIGN_OR_RETURN(caller.ready, runtime_.Record(*stream_));
       inner.caller = &caller;

@@ -1,9 +1,7 @@
 // Backend nccl, over the stand-ins for NCCL and CUDA, in the suite of all backends.
-#include "backends/nccl/operations.h"
 #include "syncline/backend_registry.h"
 #include "tests/backends/backend_conformance.h"
 #include "tests/backends/device_backend.h"
-#include "tests/backends/host_kernels.h"
 
 namespace syncline {
 namespace {
@@ -19,11 +17,6 @@ BackendCase Case() {
 // No eight-bit floats, which the suite knows no sums of.
 const BackendRegistry::Registration kRegistered =
     RegisterOnDevices("nccl", kName, Capabilities::All());
-
-const bool kHasKernels = [] {
-  nccl::SetKernelSourceForTesting(&HostKernelsOf);
-  return true;
-}();
 
 INSTANTIATE_TEST_SUITE_P(Nccl, BackendConformance,
                          testing::Combine(testing::Values(Case()), testing::Values(1, 2, 3, 7)),

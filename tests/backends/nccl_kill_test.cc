@@ -7,12 +7,10 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "backends/nccl/operations.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "syncline/file_store.h"
 #include "tests/backends/device_backend.h"
-#include "tests/backends/host_kernels.h"
 #include "tests/backends/killable.h"
 #include "tests/support/processes.h"
 
@@ -30,11 +28,6 @@ constexpr int64_t kLarge = 1 << 18;  // Elements: 1 MiB.
 
 const BackendRegistry::Registration kRegistered =
     RegisterOnDevices("nccl", kName, Capabilities::All());
-
-const bool kHasKernels = [] {
-  nccl::SetKernelSourceForTesting(&HostKernelsOf);
-  return true;
-}();
 
 bool IsP2p(const std::string& call) { return call == "send" || call == "recv"; }
 
