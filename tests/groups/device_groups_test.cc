@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <atomic>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 #include <thread>
@@ -16,7 +17,9 @@
 #include "core/device/testing/fake_cuda_env.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "syncline/backend_registry.h"
 #include "syncline/deadline.h"
+#include "syncline/hash_store.h"
 #include "syncline/process_group.h"
 #include "syncline/status.h"
 #include "syncline/stream.h"
@@ -272,6 +275,67 @@ INSTANTIATE_TEST_SUITE_P(OtherBackends, DeviceGroups,
                          testing::Combine(testing::Values("auto", "gloo", "local"),
                                           testing::Values(2)),
                          &NameOf);
+
+// A backend for tensors of devices that some ranks cannot use, and one that would take it.
+thread_local bool can_use_sometimes = true;
+std::atomic<int> times_made{0};
+
+// Once nccl and local are registered.
+void Register() {
+  if (BackendRegistry::Has("choosy")) return;
+  BackendRegistry::Entry sometimes = *BackendRegistry::Find("nccl");
+  sometimes.make = [make = sometimes.make](const BackendConfig& config) {
+    ++times_made;
+    return make(config);
+  };
+  sometimes.check = [] {
+    return can_use_sometimes ? absl::OkStatus() : UnsupportedError("this rank has no such thing");
+  };
+  BackendRegistry::Entry choosy = *BackendRegistry::Find("local");
+  choosy.cuda_backend = "sometimes";
+  ASSERT_TRUE(BackendRegistry::Add("sometimes", sometimes).ok());
+  ASSERT_TRUE(BackendRegistry::Add("choosy", choosy).ok());
+}
+
+// How many ranks have made backend "sometimes".
+int TimesMade(const std::function<bool(int rank)>& can_use) {
+  times_made = 0;
+  const auto store = std::make_shared<HashStore>();
+  const auto outcomes = RunRanks(3, [&](int rank) -> absl::Status {
+    can_use_sometimes = can_use(rank);
+    ProcessGroup::Options options;
+    options.backend = "choosy";
+    options.store = store;
+    options.rank = rank;
+    options.size = 3;
+    options.timeout = kGroupTimeout;
+    SYNCLINE_ASSIGN_OR_RETURN(const auto group, ProcessGroup::Create(options));
+    // A message between two ranks before anything that all of them do.
+    SYNCLINE_ASSIGN_OR_RETURN(const Device device, DeviceOfRank(rank));
+    DeviceTensors tensors(device);
+    const Tensor host = Numbers(DType::kFloat32, 10, rank);
+    SYNCLINE_ASSIGN_OR_RETURN(const Tensor tensor, tensors.Of(host));
+    if (rank == 1) SYNCLINE_RETURN_IF_ERROR(group->Send(tensor, 2));
+    if (rank == 2) {
+      SYNCLINE_ASSIGN_OR_RETURN(const Tensor other,
+                                device::EmptyOn(device, DType::kFloat32, {10}));
+      SYNCLINE_RETURN_IF_ERROR(group->Recv(other, 1).status());
+    }
+    SYNCLINE_RETURN_IF_ERROR(group->AllReduce(tensor));
+    SYNCLINE_RETURN_IF_ERROR(tensors.CopyBack());
+    group->Close();
+    return CheckReduced(host, ReduceOp::kSum, {0, 1, 2});
+  });
+  for (const absl::Status& outcome : outcomes) EXPECT_TRUE(outcome.ok()) << outcome;
+  return times_made;
+}
+
+TEST(ChoiceOfBackendTest, ABackendForDevicesIsTakenWhereAllRanksCanUseIt) {
+  Register();
+  EXPECT_EQ(TimesMade([](int) { return true; }), 3);
+  EXPECT_EQ(TimesMade([](int rank) { return rank != 1; }), 0);
+  EXPECT_EQ(TimesMade([](int) { return false; }), 0);
+}
 
 TEST(StagedTensorsTest, RanksWhoseTensorsDifferAreAMismatchThatQuotesTheTensors) {
   const auto outcomes = RunGroup("shm", 2, [](ProcessGroup& group) -> absl::Status {

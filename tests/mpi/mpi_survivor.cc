@@ -4,14 +4,17 @@
 //
 // All ranks make the call OPERATION on ELEMENTS floats again and again; VICTIM kills itself before
 // its call number STEP. A survivor prints the error that it gets, and how long it took, and goes;
-// with "shrink", after calls in a group of the survivors.
+// with "shrink", after calls in a group of the survivors. The rank that hosts the store goes last,
+// since those that look for the cause find it there.
 #include <csignal>
 #include <cstdio>
 #include <cstdlib>
+#include <memory>
 #include <string>
 #include <vector>
 
 #include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/time/clock.h"
 #include "syncline/syncline.h"
@@ -46,6 +49,17 @@ absl::Status GoOn(ProcessGroup& group, int victim) {
   return survivors->Barrier();
 }
 
+// Waits, on the rank that hosts the store, until all survivors have their errors.
+void AwaitOthers(World& world, int victim) {
+  std::vector<std::string> keys;
+  for (int rank = 0; rank < world.size(); ++rank) {
+    if (rank != victim) keys.push_back(absl::StrCat("survivor has reported/", rank));
+  }
+  const std::shared_ptr<Store> store = world.store();
+  store->Set(absl::StrCat("survivor has reported/", world.rank()), "").IgnoreError();
+  if (store->is_hosted_here()) store->Wait(keys, absl::Seconds(10)).IgnoreError();
+}
+
 int Main(int argc, char** argv) {
   int64_t elements = 0;
   int victim = 0, step = 0;
@@ -76,6 +90,7 @@ int Main(int argc, char** argv) {
               absl::StrJoin(RanksOf(status), " ").c_str(), std::string(status.message()).c_str());
   std::fflush(stdout);
   if (status.ok()) return 1;
+  AwaitOthers(**world, victim);
   const absl::Status after = shrinks ? GoOn(*(*world)->group(), victim) : absl::OkStatus();
   if (!after.ok()) std::printf("failed: %s\n", after.ToString().c_str());
   return after.ok() ? 0 : 1;
