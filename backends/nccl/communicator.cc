@@ -71,8 +71,8 @@ Communicator* Communicators::Find(const absl::optional<Channel>& channel, const 
   return &made;
 }
 
-absl::Status Communicators::Interrupted(const PublishedCall& call) {
-  const absl::Status interruption = Interruption();
+absl::Status Communicators::CheckInterrupted(const PublishedCall& call) {
+  const absl::Status interruption = CheckInterrupt();
   if (interruption.ok()) return interruption;
   const absl::Status cause =
       WithRanks(BackendError(absl::StrCat(group_.peers().Describe(group_.rank()), " was ",
@@ -85,7 +85,7 @@ absl::Status Communicators::Interrupted(const PublishedCall& call) {
 absl::StatusOr<Communicator*> Communicators::Get(absl::optional<Channel> channel,
                                                  const Device& device, const PublishedCall& call) {
   const auto check = [&]() -> absl::Status {
-    SYNCLINE_RETURN_IF_ERROR(Interrupted(call));
+    SYNCLINE_RETURN_IF_ERROR(CheckInterrupted(call));
     ServeRequests();
     return group_.Check(call);
   };
@@ -239,7 +239,7 @@ absl::Status Communicators::AwaitReady(Communicator& made, const Checker& check)
 absl::Status Communicators::Settle(absl::Span<Communicator* const> used,
                                    const PublishedCall& call) {
   const auto check = [&]() -> absl::Status {
-    SYNCLINE_RETURN_IF_ERROR(Interrupted(call));
+    SYNCLINE_RETURN_IF_ERROR(CheckInterrupted(call));
     ServeRequests();
     return group_.Check(call);
   };

@@ -47,6 +47,7 @@ struct Communicator {
   // and replaced by a larger one: whoever enqueues work on it keeps it until that has ended.
   std::shared_ptr<void> scratch;
   size_t scratch_bytes = 0;
+  std::vector<std::shared_ptr<void>> captured;  // What graphs use in its place.
 
   enum class State { kMaking, kReady, kFailed } state = State::kMaking;
 };
@@ -89,6 +90,9 @@ class Communicators {
   // may. Further calls, and communicators that are made meanwhile, end too.
   void AbortAll();
 
+  // The InterruptedError of this thread, which fails the group; else OK. For waits of `call`.
+  absl::Status CheckInterrupted(const PublishedCall& call);
+
   // Whether the threads of ServeRequests have ended. They do soon once the group is over.
   bool JoinServers();
 
@@ -101,7 +105,6 @@ class Communicators {
   // Returns a new one, to be made by the caller, if there is none.
   Communicator* Find(const absl::optional<Channel>& channel, const Device& device, bool& is_new)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  absl::Status Interrupted(const PublishedCall& call);
 
   const NcclApi& api_;
   device::DeviceRuntime& runtime_;

@@ -73,8 +73,15 @@ class FingerprintStore::Exchange {
       if (rank != group_->rank()) has_news |= Receive(rank);
     }
     ExchangeFailure();
-    const absl::Status lost = disconnects_.Check(
-        [&](int rank) { return !group_->board().LeaveReason(rank).has_value(); });
+    const auto matters = [&](int rank) { return !group_->board().LeaveReason(rank).has_value(); };
+    absl::Status lost = disconnects_.Check(matters);
+    if (!lost.ok()) {
+      // What they have sent last, before their end, may say that they were done.
+      for (int rank = 0; rank < group_->size(); ++rank) {
+        while (rank != group_->rank() && !IsStopped() && Receive(rank)) continue;
+      }
+      lost = disconnects_.Check(matters);
+    }
     if (!lost.ok()) group_->SetLost(lost);
     return has_news;
   }

@@ -107,7 +107,8 @@ class NcclBackend final : public Backend {
     first.collective = collectives.data();
     PublishedCall call(first);
     std::vector<Communicator*> used;
-    absl::StatusOr<Completion> completion = Publish(collectives, context, call, used);
+    std::vector<std::shared_ptr<void>> kept;  // What the work uses, until it has ended.
+    absl::StatusOr<Completion> completion = Publish(collectives, context, call, used, kept);
     if (completion.ok()) return completion;
     absl::Status status = completion.status();
     if (!IsInterrupted(status)) status = group_->Fail(status, &call.description);
@@ -148,7 +149,8 @@ class NcclBackend final : public Backend {
 
   absl::StatusOr<Completion> Publish(absl::Span<const Collective> collectives,
                                      const CallContext& context, PublishedCall& call,
-                                     std::vector<Communicator*>& used) {
+                                     std::vector<Communicator*>& used,
+                                     std::vector<std::shared_ptr<void>>& kept) {
     SYNCLINE_RETURN_IF_ERROR(group_->Publish(collectives, context, call));
     std::vector<Operations::Part> parts;
     for (const Collective& collective : collectives) {
@@ -164,7 +166,6 @@ class NcclBackend final : public Backend {
     const int source =
         collectives.size() == 1 && collectives[0].kind == OpKind::kRecv ? collectives[0].peer : 0;
     std::shared_ptr<device::Event> event;
-    std::vector<std::shared_ptr<void>> kept;
     if (!parts.empty()) {
       if (context.caller == nullptr) {
         return BackendError("a call on tensors of a device needs the caller's stream");
@@ -198,8 +199,9 @@ class NcclBackend final : public Backend {
       }
     }
     Operations operations(*communicators_, *group_, call);
-    SYNCLINE_RETURN_IF_ERROR(operations.Enqueue(parts));
-    kept = operations.TakeKept();
+    const absl::Status enqueued = operations.Enqueue(parts);
+    kept = operations.TakeKept();  // Also if it fails: a part of it may be enqueued.
+    SYNCLINE_RETURN_IF_ERROR(enqueued);
     std::vector<std::shared_ptr<device::Event>> ends;
     for (const Communicator* const communicator : used) {
       SYNCLINE_ASSIGN_OR_RETURN(std::shared_ptr<device::Event> end,
@@ -215,6 +217,7 @@ class NcclBackend final : public Backend {
       const std::optional<absl::Status> verdict = group_->Verdict(call);
       if (verdict.has_value()) return *verdict;
       SYNCLINE_RETURN_IF_ERROR(group_->Check(call));
+      SYNCLINE_RETURN_IF_ERROR(communicators_->CheckInterrupted(call));
       absl::SleepFor(kCapturePause);
     }
   }
@@ -260,8 +263,8 @@ absl::StatusOr<tensor::Segment> MakeBoard(int size) {
 }
 
 absl::StatusOr<std::shared_ptr<Backend>> MakeNccl(const BackendConfig& config) {
-  SYNCLINE_ASSIGN_OR_RETURN(const NcclApi* const api, LoadNccl());
-  SYNCLINE_ASSIGN_OR_RETURN(device::DeviceRuntime* const runtime, device::DeviceRuntime::Get());
+  const absl::StatusOr<const NcclApi*> api = LoadNccl();
+  const absl::StatusOr<device::DeviceRuntime*> runtime = device::DeviceRuntime::Get();
   absl::StatusOr<std::unique_ptr<backends::FdServer>> server;
   absl::StatusOr<tensor::Segment> segment = absl::UnavailableError("rank 0 has it");
   if (config.rank == 0) {
@@ -270,7 +273,11 @@ absl::StatusOr<std::shared_ptr<Backend>> MakeNccl(const BackendConfig& config) {
   }
   SYNCLINE_ASSIGN_OR_RETURN(backends::PeerTable peers,
                             backends::PeerTable::Join(*config.store, config.rank, config.size,
-                                                      PayloadOf(config, segment, server),
+                                                      // The others are told why a rank cannot.
+                                                      !api.ok()       ? api.status()
+                                                      : !runtime.ok() ? runtime.status()
+                                                                      : PayloadOf(config, segment,
+                                                                                  server),
                                                       config.deadline, config.check_peers));
   std::vector<MismatchCheck> checks;
   for (int rank = 0; rank < config.size; ++rank) {
@@ -279,14 +286,16 @@ absl::StatusOr<std::shared_ptr<Backend>> MakeNccl(const BackendConfig& config) {
   }
   SYNCLINE_RETURN_IF_ERROR(backends::CheckAllCompareOrNone(checks));
   backends::PeerProcesses processes(peers);
-  BoardMemory memory;
+  std::optional<tensor::Segment> memory;
   const bool is_shared = AreOnOneHost(peers);
   if (!is_shared) {
-    memory.own = std::make_unique<char[]>(FingerprintBoard::BytesFor(config.size));
+    // Zeros, and no memory until a page is used.
+    SYNCLINE_ASSIGN_OR_RETURN(
+        memory, tensor::Segment::Create(FingerprintBoard::BytesFor(config.size)));
   } else if (config.rank == 0) {
     SYNCLINE_RETURN_IF_ERROR(
         (*server)->Serve(segment->descriptor(), config.size, config.deadline, &processes));
-    memory.shared = *std::move(segment);
+    memory = *std::move(segment);
   } else {
     const std::string& payload = peers.payload(0);
     const size_t space = payload.find(' ');
@@ -297,14 +306,14 @@ absl::StatusOr<std::shared_ptr<Backend>> MakeNccl(const BackendConfig& config) {
       return descriptor.status();
     }
     SYNCLINE_ASSIGN_OR_RETURN(
-        memory.shared,
+        memory,
         tensor::Segment::Map(descriptor->release(), FingerprintBoard::BytesFor(config.size)));
   }
   // Nobody else can be given it.
-  if (memory.shared.has_value()) memory.shared->CloseDescriptor();
-  auto group = std::make_shared<NcclGroup>(std::move(memory), std::move(peers),
+  memory->CloseDescriptor();
+  auto group = std::make_shared<NcclGroup>(*std::move(memory), std::move(peers),
                                            std::move(processes), config.mismatch_check);
-  auto communicators = std::make_shared<Communicators>(*api, *runtime, *group, config.store);
+  auto communicators = std::make_shared<Communicators>(**api, **runtime, *group, config.store);
   std::unique_ptr<FingerprintStore> store;
   if (!is_shared) store = std::make_unique<FingerprintStore>(config.store, group);
   auto backend =

@@ -25,7 +25,7 @@ constexpr absl::Duration kQuietTimeout = absl::Seconds(2);
 
 }  // namespace
 
-NcclGroup::NcclGroup(BoardMemory memory, backends::PeerTable peers,
+NcclGroup::NcclGroup(tensor::Segment memory, backends::PeerTable peers,
                      backends::PeerProcesses processes, MismatchCheck check)
     : memory_(std::move(memory)),
       processes_(std::move(processes)),
@@ -44,7 +44,7 @@ absl::Status NcclGroup::Publish(absl::Span<const Collective> collectives,
       // What was published before counts for the comparisons that make room.
       Verdict(call);
       SYNCLINE_RETURN_IF_ERROR(Check(call));
-      if (const absl::Status interruption = Interruption(); !interruption.ok()) {
+      if (const absl::Status interruption = CheckInterrupt(); !interruption.ok()) {
         Fail(WithRanks(BackendError(
                            absl::StrCat(peers().Describe(rank()), " was ", interruption.message())),
                        {rank()}),

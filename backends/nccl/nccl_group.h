@@ -54,19 +54,11 @@ struct PublishedCall {
   mutable std::shared_ptr<CallStall> stall;
 };
 
-// Where the board of a group is: in memory that the ranks of one host share, or in this process.
-struct BoardMemory {
-  std::optional<tensor::Segment> shared;
-  std::unique_ptr<char[]> own;
-
-  char* data() const { return shared.has_value() ? shared->data() : own.get(); }
-};
-
 // Decides why a call must end before it is done, and keeps the error with which all later calls
 // of this rank end. Thread-safe.
 class NcclGroup {
  public:
-  NcclGroup(BoardMemory memory, backends::PeerTable peers, backends::PeerProcesses processes,
+  NcclGroup(tensor::Segment memory, backends::PeerTable peers, backends::PeerProcesses processes,
             MismatchCheck check);
 
   FingerprintBoard& board() { return board_; }
@@ -129,7 +121,7 @@ class NcclGroup {
   absl::Status DescribeTimeout(const PublishedCall& call) const;
   std::vector<int> LateRanks(const PublishedCall& call) const;
 
-  const BoardMemory memory_;
+  const tensor::Segment memory_;  // Of the board.
   const backends::PeerProcesses processes_;
   FingerprintBoard board_;
   std::atomic<bool> is_closed_{false};

@@ -220,6 +220,13 @@ absl::StatusOr<char*> Operations::Scratch(Communicator& communicator, size_t byt
   // Parts of one ncclGroup have no order, so that each has memory of its own.
   const bool is_taken = std::find(taken_.begin(), taken_.end(), &communicator) != taken_.end();
   taken_.push_back(&communicator);
+  SYNCLINE_ASSIGN_OR_RETURN(const bool is_captured, runtime_.IsCapturing(*communicator.stream));
+  if (is_captured) {
+    // Of its own, and as long as the communicator: each replay of the graph uses it again.
+    SYNCLINE_ASSIGN_OR_RETURN(communicator.captured.emplace_back(),
+                              runtime_.Allocate(communicator.device, bytes));
+    return static_cast<char*>(communicator.captured.back().get());
+  }
   if (is_taken || bytes > communicator.scratch_bytes || communicator.scratch == nullptr) {
     SYNCLINE_ASSIGN_OR_RETURN(std::shared_ptr<void> memory,
                               runtime_.Allocate(communicator.device, bytes));

@@ -127,8 +127,13 @@ void Watchdog::Add(const std::shared_ptr<PendingCall>& call) {
 }
 
 bool Watchdog::HasCalls() {
-  absl::MutexLock lock(&mutex_);
-  return std::any_of(calls_.begin(), calls_.end(), [](const auto& call) { return !call->Poll(); });
+  std::vector<std::shared_ptr<PendingCall>> calls;
+  {
+    absl::MutexLock lock(&mutex_);
+    calls = calls_;
+  }
+  // A call that ends here calls back, which may use this.
+  return std::any_of(calls.begin(), calls.end(), [](const auto& call) { return !call->Poll(); });
 }
 
 void Watchdog::AwaitCalls(absl::Duration limit) {

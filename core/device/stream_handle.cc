@@ -17,6 +17,9 @@ namespace {
 constexpr absl::Duration kShortestPause = absl::Microseconds(20);
 constexpr absl::Duration kLongestPause = absl::Milliseconds(1);
 
+// The callbacks of handles that this thread is in.
+thread_local int callback_depth = 0;
+
 absl::Duration Longer(absl::Duration pause) { return std::min(pause * 1.25, kLongestPause); }
 
 }  // namespace
@@ -43,8 +46,12 @@ void StreamHandle::End(const absl::StatusOr<int>& outcome) {
     outcome_ = outcome;
     callbacks.swap(callbacks_);
   }
+  ++callback_depth;
   for (const auto& callback : callbacks) callback(outcome);
+  --callback_depth;
 }
+
+bool StreamHandle::IsCallingBack() { return callback_depth > 0; }
 
 absl::StatusOr<int> StreamHandle::Wait(const Deadline& deadline) {
   const auto ended = [this]() ABSL_SHARED_LOCKS_REQUIRED(mutex_) { return outcome_.has_value(); };

@@ -41,6 +41,10 @@ class StreamHandle : public Completion::Handle {
   bool IsDone() const override;
   void OnDone(std::function<void(const absl::StatusOr<int>&)> callback) override;
   bool is_stream_ordered() const override { return true; }
+
+  // Whether this thread is in a callback of a handle. What such a thread waits for may have to be
+  // ended by itself.
+  static bool IsCallingBack();
   absl::Status EnqueueWait(const Stream& stream) override;
 
  protected:

@@ -29,7 +29,9 @@ Tensors Column(const Tensors& tensors, size_t stride, size_t place) {
 }
 
 // Adds a call on the user's tensors to those that a plan stands for.
+// Those of the CPU are packed in any case.
 void AddSeparate(Plan& plan, Collective call) {
+  if (call.device() == DeviceType::kCpu) return;
   call.Own();
   plan.separate.push_back(std::move(call));
 }
@@ -47,6 +49,7 @@ absl::StatusOr<Plan> BroadcastCoalesced(const Tensors& tensors, int root, int ra
   const bool is_root = rank == root;
   SYNCLINE_RETURN_IF_ERROR(
       CheckEach(tensors, "tensors", is_root ? Access::kReadOnly : Access::kReadWrite));
+  SYNCLINE_RETURN_IF_ERROR(CheckOneDevice(tensors, "tensors"));
   if (!is_root) SYNCLINE_RETURN_IF_ERROR(tensor::CheckApart(tensors));
   Plan plan(Collective::Broadcast(tensors[0], root), DType::kUInt8, TotalBytes(tensors), 0,
             tensors);
@@ -61,6 +64,7 @@ absl::StatusOr<Plan> BroadcastCoalesced(const Tensors& tensors, int root, int ra
 
 absl::StatusOr<Plan> AllReduceCoalesced(const Tensors& tensors, ReduceOp op, double factor) {
   SYNCLINE_RETURN_IF_ERROR(CheckEach(tensors, "tensors", Access::kReadWrite));
+  SYNCLINE_RETURN_IF_ERROR(CheckOneDevice(tensors, "tensors"));
   SYNCLINE_RETURN_IF_ERROR(CheckOneType(tensors, "tensors"));
   SYNCLINE_RETURN_IF_ERROR(tensor::CheckApart(tensors));
   Plan plan(Collective::AllReduce(tensors[0], op, factor), tensors[0].dtype(), TotalCount(tensors),
@@ -76,6 +80,7 @@ absl::StatusOr<Plan> AllReduceCoalesced(const Tensors& tensors, ReduceOp op, dou
 absl::StatusOr<Plan> AllGatherCoalesced(const Tensors& outputs, const Tensors& inputs, int rank,
                                         int size) {
   SYNCLINE_RETURN_IF_ERROR(CheckEach(inputs, "inputs", Access::kReadOnly));
+  SYNCLINE_RETURN_IF_ERROR(CheckOneDevice(inputs, "inputs"));
   SYNCLINE_RETURN_IF_ERROR(CheckEach(outputs, "outputs", Access::kReadWrite));
   SYNCLINE_RETURN_IF_ERROR(CheckMany(outputs, "outputs", inputs, "inputs", size));
   SYNCLINE_RETURN_IF_ERROR(
@@ -93,6 +98,7 @@ absl::StatusOr<Plan> AllGatherCoalesced(const Tensors& outputs, const Tensors& i
 absl::StatusOr<Plan> ReduceScatterCoalesced(const Tensors& outputs, const Tensors& inputs,
                                             ReduceOp op, double factor, int rank, int size) {
   SYNCLINE_RETURN_IF_ERROR(CheckEach(outputs, "outputs", Access::kReadWrite));
+  SYNCLINE_RETURN_IF_ERROR(CheckOneDevice(outputs, "outputs"));
   SYNCLINE_RETURN_IF_ERROR(CheckEach(inputs, "inputs", Access::kReadOnly));
   SYNCLINE_RETURN_IF_ERROR(CheckOneType(outputs, "outputs"));
   SYNCLINE_RETURN_IF_ERROR(CheckMany(inputs, "inputs", outputs, "outputs", size));

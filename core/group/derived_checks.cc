@@ -35,11 +35,12 @@ absl::Status CheckEach(const Tensors& tensors, absl::string_view what, Access ne
   return absl::OkStatus();
 }
 
-absl::Status CheckOneDevice(const Tensors& tensors, absl::string_view what, const Device& device) {
-  for (size_t i = 0; i < tensors.size(); ++i) {
+absl::Status CheckOneDevice(const Tensors& tensors, absl::string_view what) {
+  const Device& device = tensors[0].device();
+  for (size_t i = 1; i < tensors.size(); ++i) {
     if (tensors[i].device() == device) continue;
     return ArgumentError(absl::StrCat(what, "[", i, "] is on ", ToString(tensors[i].device()),
-                                      " and another tensor of the operation on ", ToString(device),
+                                      " and ", what, "[0] on ", ToString(device),
                                       ": one device is needed"));
   }
   return absl::OkStatus();
@@ -71,6 +72,12 @@ absl::Status CheckMany(const Tensors& many, absl::string_view many_name, const T
                                       " in all, not ", many.size()));
   }
   for (size_t i = 0; i < many.size(); ++i) {
+    const Device& device = few[i / each].device();
+    if (many[i].device() != device) {
+      return ArgumentError(absl::StrCat(many_name, "[", i, "] is on ", ToString(many[i].device()),
+                                        " and ", few_name, "[", i / each, "] on ",
+                                        ToString(device), ": one device is needed"));
+    }
     SYNCLINE_RETURN_IF_ERROR(CheckAlike(many[i], absl::StrCat(many_name, "[", i, "]"),
                                         few[i / each], absl::StrCat(few_name, "[", i / each, "]")));
   }

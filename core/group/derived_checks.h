@@ -9,7 +9,6 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/string_view.h"
-#include "syncline/device.h"
 #include "syncline/tensor.h"
 
 namespace syncline::group {
@@ -20,13 +19,13 @@ using Tensors = std::vector<Tensor>;
 absl::Status CheckEach(const Tensors& tensors, absl::string_view what, Access needed);
 
 // All tensors of an operation on one device.
-absl::Status CheckOneDevice(const Tensors& tensors, absl::string_view what, const Device& device);
+absl::Status CheckOneDevice(const Tensors& tensors, absl::string_view what);
 
 // All of one type; all of one type and size.
 absl::Status CheckOneType(const Tensors& tensors, absl::string_view what);
 absl::Status CheckAllAlike(const Tensors& tensors, absl::string_view what);
 
-// `many` has `each` tensors like each of `few`, those of few[0] first.
+// `many` has `each` tensors like each of `few`, on the same device, those of few[0] first.
 absl::Status CheckMany(const Tensors& many, absl::string_view many_name, const Tensors& few,
                        absl::string_view few_name, size_t each);
 

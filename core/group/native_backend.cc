@@ -50,8 +50,10 @@ class PlanHandle final : public device::StreamHandle {
   std::optional<absl::Status> outcome_ ABSL_GUARDED_BY(mutex_);
 };
 
+}  // namespace
+
 // The loads and stores of a plan in memory of one device.
-class PlanBuffers {
+class NativeBackend::PlanBuffers {
  public:
   PlanBuffers(device::DeviceRuntime& runtime, const Stream& stream)
       : runtime_(runtime), stream_(stream) {}
@@ -135,15 +137,20 @@ class PlanBuffers {
   Tensors buffers_;
 };
 
-}  // namespace
-
 absl::StatusOr<Completion> NativeBackend::Run(absl::Span<const Collective> collectives,
                                               const CallContext& context) {
   return backend_->Run(collectives, context);
 }
 
 absl::StatusOr<Completion> NativeBackend::RunPlan(const Plan& plan, const CallContext& context) {
-  if (!plan.separate.empty()) return backend_->Run(plan.separate, context);
+  if (!plan.separate.empty()) {
+    auto completion = backend_->Run(plan.separate, context);
+    if (completion.ok() && completion->handle() != nullptr) {
+      // The group knows the tensors of the plan's collective alone.
+      completion->handle()->OnDone([held = plan.separate](const absl::StatusOr<int>&) {});
+    }
+    return completion;
+  }
   if (capabilities_.is_stream_ordered) return RunBuffered(plan, context);
   return UnsupportedError(
       "operations on tensors of several devices need a backend that works on their streams");
@@ -152,30 +159,58 @@ absl::StatusOr<Completion> NativeBackend::RunPlan(const Plan& plan, const CallCo
 absl::StatusOr<Completion> NativeBackend::RunBuffered(const Plan& plan,
                                                       const CallContext& context) {
   SYNCLINE_ASSIGN_OR_RETURN(device::DeviceRuntime* const runtime, device::DeviceRuntime::Get());
-  const Device device = context.caller->stream.device;
-  SYNCLINE_ASSIGN_OR_RETURN(const auto stream, StreamOf(*runtime, device));
-  std::vector<Device> others;
-  SYNCLINE_RETURN_IF_ERROR(context.caller->ready->EnqueueWait(*stream));
-  for (const auto& other : context.caller->others) {
-    SYNCLINE_RETURN_IF_ERROR(other->EnqueueWait(*stream));
-    others.push_back(other->device());
+  SYNCLINE_ASSIGN_OR_RETURN(const bool is_captured, runtime->IsCapturing(context.caller->stream));
+  if (is_captured) {
+    return UnsupportedError(
+        "an operation on tensors of several devices cannot be captured into a graph");
   }
+  SYNCLINE_ASSIGN_OR_RETURN(const auto stream,
+                            StreamOf(*runtime, context.caller->stream.device));
   PlanBuffers buffers(*runtime, *stream);
+  auto completion = Enqueue(plan, context, *runtime, *stream, buffers);
+  // Buffers and tensors stay until the stream is done with them, also if the call fails before.
+  SYNCLINE_ASSIGN_OR_RETURN(const std::shared_ptr<device::Event> end, runtime->Record(*stream));
+  auto keeper = std::make_shared<device::StreamHandle>(end);
+  keeper->OnDone([held = buffers.TakeBuffers(), plan](const absl::StatusOr<int>&) {});
+  auto& watcher = device::StreamWatcher::Get();
+  SYNCLINE_RETURN_IF_ERROR(watcher.Watch(std::move(keeper), Deadline(absl::InfiniteDuration())));
+  SYNCLINE_RETURN_IF_ERROR(completion.status());
+
+  std::vector<Device> others;
+  for (const auto& other : context.caller->others) others.push_back(other->device());
+  const auto handle = std::make_shared<PlanHandle>(end, std::move(others));
+  if (completion->handle() == nullptr) {
+    handle->CallEnded(absl::OkStatus());
+  } else {
+    completion->handle()->OnDone(
+        [handle](const absl::StatusOr<int>& outcome) { handle->CallEnded(outcome.status()); });
+  }
+  // The call ends at its deadline by itself, with an error that says more.
+  SYNCLINE_RETURN_IF_ERROR(
+      watcher.Watch(handle, Deadline(context.deadline.Remaining() + kStoreTime)));
+  return Completion(handle);
+}
+
+absl::StatusOr<Completion> NativeBackend::Enqueue(const Plan& plan, const CallContext& context,
+                                                  device::DeviceRuntime& runtime,
+                                                  const Stream& stream, PlanBuffers& buffers) {
+  SYNCLINE_RETURN_IF_ERROR(context.caller->ready->EnqueueWait(stream));
+  for (const auto& other : context.caller->others) {
+    SYNCLINE_RETURN_IF_ERROR(other->EnqueueWait(stream));
+  }
   SYNCLINE_ASSIGN_OR_RETURN(const Collective call, buffers.MakeCall(plan));
   for (const Plan::Load& load : plan.loads) SYNCLINE_RETURN_IF_ERROR(buffers.Load(call, load));
-
-  CallerStream caller = {*stream, nullptr, {}};
-  SYNCLINE_ASSIGN_OR_RETURN(caller.ready, runtime->Record(*stream));
+  CallerStream caller = {stream, nullptr, {}};
+  SYNCLINE_ASSIGN_OR_RETURN(caller.ready, runtime.Record(stream));
   CallContext own = context;
   own.caller = &caller;
   own.collective = &call;
   SYNCLINE_ASSIGN_OR_RETURN(const Completion completion,
                             backend_->Run(absl::MakeConstSpan(&call, 1), own));
-  // Also if something below fails, the buffers stay until the call has ended.
-  const Tensors held = buffers.TakeBuffers();
   if (completion.handle() != nullptr) {
-    completion.handle()->OnDone([held](const absl::StatusOr<int>&) {});
-    SYNCLINE_RETURN_IF_ERROR(completion.handle()->EnqueueWait(*stream));
+    // The call's own stream uses the buffers until then.
+    completion.handle()->OnDone([call](const absl::StatusOr<int>&) {});
+    SYNCLINE_RETURN_IF_ERROR(completion.handle()->EnqueueWait(stream));
   }
   if (plan.divisor > 1 && call.reduce_op == ReduceOp::kAvg) {
     SYNCLINE_RETURN_IF_ERROR(buffers.Divide(call, plan.divisor));
@@ -183,23 +218,7 @@ absl::StatusOr<Completion> NativeBackend::RunBuffered(const Plan& plan,
   for (const Plan::Store& store : plan.stores) {
     SYNCLINE_RETURN_IF_ERROR(buffers.Store(call, store));
   }
-  SYNCLINE_ASSIGN_OR_RETURN(auto end, runtime->Record(*stream));
-  // The buffers stay until the stream is done with them, also if the call fails before.
-  auto keeper = std::make_shared<device::StreamHandle>(end);
-  keeper->OnDone([held](const absl::StatusOr<int>&) {});
-  SYNCLINE_RETURN_IF_ERROR(
-      device::StreamWatcher::Get().Watch(std::move(keeper), Deadline(absl::InfiniteDuration())));
-  const auto handle = std::make_shared<PlanHandle>(std::move(end), std::move(others));
-  if (completion.handle() == nullptr) {
-    handle->CallEnded(absl::OkStatus());
-  } else {
-    completion.handle()->OnDone(
-        [handle](const absl::StatusOr<int>& outcome) { handle->CallEnded(outcome.status()); });
-  }
-  // The call ends at its deadline by itself, with an error that says more.
-  SYNCLINE_RETURN_IF_ERROR(device::StreamWatcher::Get().Watch(
-      handle, Deadline(context.deadline.Remaining() + kStoreTime)));
-  return Completion(handle);
+  return completion;
 }
 
 absl::StatusOr<std::shared_ptr<const Stream>> NativeBackend::StreamOf(

@@ -30,7 +30,13 @@ class NativeBackend final : public DeviceBackend {
   void Abort(const absl::Status& cause) override { backend_->Abort(cause); }
 
  private:
+  class PlanBuffers;
+
   absl::StatusOr<Completion> RunBuffered(const Plan& plan, const CallContext& context);
+  // Enqueues the plan on `stream`, which uses `buffers` from then on.
+  absl::StatusOr<Completion> Enqueue(const Plan& plan, const CallContext& context,
+                                     device::DeviceRuntime& runtime, const Stream& stream,
+                                     PlanBuffers& buffers);
   // The stream of plans on `device`.
   absl::StatusOr<std::shared_ptr<const Stream>> StreamOf(device::DeviceRuntime& runtime,
                                                          const Device& device);

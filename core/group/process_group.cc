@@ -16,7 +16,9 @@
 #include "absl/strings/strip.h"
 #include "core/base/env.h"
 #include "core/base/liveness.h"
+#include "core/base/thread.h"
 #include "core/device/device_runtime.h"
+#include "core/device/stream_handle.h"
 #include "core/group/backend_spec.h"
 #include "core/group/check_arguments.h"
 #include "core/group/monitored_barrier.h"
@@ -115,7 +117,17 @@ ProcessGroup::ProcessGroup(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) 
 
 ProcessGroup::~ProcessGroup() {
   // Connections and threads are the parent's: nothing of them may be touched, so it all leaks.
-  if (impl_->InChild()) impl_.release();
+  if (impl_->InChild()) {
+    impl_.release();
+    return;
+  }
+  if (!device::StreamHandle::IsCallingBack()) return;
+  // The group's other calls on devices may end on this thread, so another one waits for them.
+  Impl* const impl = impl_.get();
+  auto ends = base::StartThread("the end of a group", [impl] { delete impl; });
+  if (!ends.ok()) return;
+  impl_.release();
+  ends->detach();
 }
 
 int ProcessGroup::rank() const { return impl_->options().rank; }
@@ -163,13 +175,15 @@ absl::StatusOr<std::vector<ProcessGroup::Impl::Served>> ProcessGroup::Impl::Conn
     SYNCLINE_ASSIGN_OR_RETURN(const BackendRegistry::Entry entry, BackendRegistry::Find(name));
     config.store = std::make_shared<PrefixStore>(name, options.store);
     SYNCLINE_ASSIGN_OR_RETURN(auto backend, entry.make(config));
-    Served made = {name, entry.capabilities, served, std::move(backend), nullptr};
+    Served made = {name, entry.capabilities, served, std::move(backend), nullptr, false};
     made.capabilities.devices = served;
     made.capabilities.devices.erase(DeviceType::kCuda);
     if (served.count(DeviceType::kCuda) != 0) {
       config.store = std::make_shared<PrefixStore>(absl::StrCat(name, ".cuda"), options.store);
       SYNCLINE_ASSIGN_OR_RETURN(made.on_devices,
                                 group::MakeDeviceBackend(entry, made.backend, config));
+      made.has_own_queues = entry.capabilities.devices.count(DeviceType::kCuda) == 0 &&
+                            made.on_devices->is_stream_ordered();
     }
     backends.push_back(std::move(made));
   }
@@ -180,12 +194,20 @@ ProcessGroup::Impl::Impl(const Options& options, std::vector<Served> backends)
     : options_(options), backends_(std::move(backends)) {
   for (size_t i = 0; i < backends_.size(); ++i) {
     queues_.push_back(std::make_unique<Queues>());
-    for (DeviceType device : backends_[i].devices) of_device_[static_cast<size_t>(device)] = i;
+    for (DeviceType device : backends_[i].devices) {
+      of_device_[static_cast<size_t>(device)] = i;
+      queues_of_device_[static_cast<size_t>(device)] = queues_.size() - 1;
+    }
+    if (!backends_[i].has_own_queues) continue;
+    queues_.push_back(std::make_unique<Queues>());
+    queues_of_device_[static_cast<size_t>(DeviceType::kCuda)] = queues_.size() - 1;
   }
 }
 
 ProcessGroup::Impl::~Impl() {
   Abort("the group was destroyed");
+  // What the queues' threads still run uses the members below, and may leave a call in flight.
+  queues_.clear();
   absl::MutexLock lock(&mutex_);
   auto none_in_flight = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return in_flight_ == 0; };
   // Bounded by the backends, which complete what is pending when they are aborted.
@@ -278,6 +300,8 @@ absl::StatusOr<int> ProcessGroup::Impl::RunInTurn(const Collective& collective, 
   const Deadline deadline = Deadline::FromFirstWait(timeout.value_or(options_.timeout));
   bool has_begun = false;
   int source = 0;
+  std::shared_ptr<Completion::Handle> enqueued;  // A call on streams,
+  uint64_t enqueued_sequence = 0;                // with its number.
   absl::Status ended;
   const auto run = [&](uint64_t sequence) -> absl::Status {
     has_begun = true;
@@ -290,12 +314,14 @@ absl::StatusOr<int> ProcessGroup::Impl::RunInTurn(const Collective& collective, 
       source = completion->source();
       return absl::OkStatus();
     }
-    if (caller.has_value() && completion->handle()->is_stream_ordered()) {
-      // The caller's stream waits, not the host.
+    // Who has sent is known when the call has ended: then the host waits.
+    const bool asks_who = collective.kind == OpKind::kRecv && collective.peer == kAnySource;
+    if (caller.has_value() && !asks_who && completion->handle()->is_stream_ordered()) {
       EndLater(*completion, collective, context.sequence);
       if (collective.kind == OpKind::kRecv) source = collective.peer;
-      const absl::Status waits = completion->handle()->EnqueueWait(caller->stream);
-      return waits.ok() ? waits : Failed(collective, context.sequence, waits);
+      enqueued = completion->handle();
+      enqueued_sequence = context.sequence;
+      return absl::OkStatus();
     }
     const absl::StatusOr<int> outcome = WaitFor(*completion, collective, context.deadline);
     if (!outcome.ok()) return Failed(collective, context.sequence, outcome.status());
@@ -312,6 +338,12 @@ absl::StatusOr<int> ProcessGroup::Impl::RunInTurn(const Collective& collective, 
     status = Concluded(Annotate(status, Speaker(collective.name())));
   }
   if (!status.ok()) return status;
+  if (ABSL_PREDICT_FALSE(enqueued != nullptr)) {
+    // The caller's stream waits, not the host. On this thread, whose current streams are meant:
+    // that of the queue may have enqueued the call.
+    const absl::Status waits = enqueued->EnqueueWait(caller->stream);
+    if (!waits.ok()) return Failed(collective, enqueued_sequence, waits);
+  }
   return source;
 }
 
@@ -394,18 +426,21 @@ absl::StatusOr<std::optional<CallerStream>> ProcessGroup::Impl::RecordCaller(
 
 void ProcessGroup::Impl::EndLater(const Completion& completion, const Collective& collective,
                                   uint64_t sequence) {
+  Collective held = collective;
+  held.Own();
+  // Made before the call counts as in flight: there may be no memory for it.
+  std::function<void(const absl::StatusOr<int>&)> end =
+      [this, sequence, held = std::move(held)](const absl::StatusOr<int>& outcome) {
+        // Nobody waits for this outcome: later calls return it.
+        if (!outcome.ok()) Failed(held, sequence, outcome.status()).IgnoreError();
+        absl::MutexLock lock(&mutex_);
+        --in_flight_;  // From here on the group may be destroyed.
+      };
   {
     absl::MutexLock lock(&mutex_);
     ++in_flight_;
   }
-  Collective held = collective;
-  held.Own();
-  completion.handle()->OnDone([this, sequence, held](const absl::StatusOr<int>& outcome) {
-    // Nobody waits for this outcome: later calls return it.
-    if (!outcome.ok()) Failed(held, sequence, outcome.status()).IgnoreError();
-    absl::MutexLock lock(&mutex_);
-    --in_flight_;  // From here on the group may be destroyed.
-  });
+  completion.handle()->OnDone(std::move(end));
 }
 
 void ProcessGroup::Impl::FinishLater(const Completion& completion, const Collective& collective,
@@ -500,7 +535,7 @@ absl::Status ProcessGroup::Impl::Concluded(absl::Status status) {
 }
 
 std::shared_ptr<group::OperationQueue> ProcessGroup::Impl::QueueOf(const Collective& collective) {
-  Queues& queues = *queues_[of_device_[static_cast<size_t>(collective.device())]];
+  Queues& queues = *queues_[queues_of_device_[static_cast<size_t>(collective.device())]];
   if (!IsP2p(collective.kind)) {
     return {std::shared_ptr<void>(), queues.collectives.get()};  // Not owned.
   }

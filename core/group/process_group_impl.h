@@ -51,6 +51,8 @@ class ProcessGroup::Impl {
     EnumSet<DeviceType> devices;
     std::shared_ptr<Backend> backend;
     std::shared_ptr<group::DeviceBackend> on_devices;  // For tensors of devices; may be null.
+    // Whether on_devices is another backend, which does not share the order of `backend`'s calls.
+    bool has_own_queues = false;
   };
 
   Impl(const Options& options, std::vector<Served> backends);
@@ -150,9 +152,11 @@ class ProcessGroup::Impl {
 
   const Options options_;
   const ForkGuard fork_guard_;
-  const std::vector<Served> backends_;           // At least one,
-  std::vector<std::unique_ptr<Queues>> queues_;  // each with its queues.
-  std::array<size_t, 2> of_device_ = {0, 0};     // Their indices, by DeviceType.
+  const std::vector<Served> backends_;  // At least one.
+  std::vector<std::unique_ptr<Queues>> queues_;
+  // By DeviceType: the indices of what serves its tensors in these two.
+  std::array<size_t, 2> of_device_ = {0, 0};
+  std::array<size_t, 2> queues_of_device_ = {0, 0};
   mutable absl::Mutex mutex_;
   absl::Status cause_ ABSL_GUARDED_BY(mutex_);  // OK while the group is usable;
   std::atomic<bool> is_usable_{true};           // so each call asks this first.

@@ -131,7 +131,9 @@ class HostMirror {
 // How many elements of each tensor go in one chunk; none if the call cannot be cut, since sizes
 // differ between ranks. The same on all ranks of a call: it depends on what they must agree on.
 std::optional<int64_t> ElementsPerChunk(const Collective& call, size_t chunk_bytes, int size) {
-  if (call.tensor == nullptr) return std::nullopt;
+  // Messages go whole: a receive from any rank and one from its sender would mix their chunks, and
+  // the two ends compare no more than the size of what the host's backend moves.
+  if (call.tensor == nullptr || IsP2p(call.kind)) return std::nullopt;
   for (const auto list : {call.outputs, call.inputs}) {
     for (const Tensor& tensor : list) {
       if (tensor.numel() != call.tensor->numel()) return std::nullopt;
@@ -172,6 +174,35 @@ void KeepUntilIdle(const std::shared_ptr<StagingLane>& lane, std::shared_ptr<con
   }
 }
 
+// The handle of a call whose copies back are on the lane's stream. Lane and tensors stay until these
+// have ended, also if the call ends before, at its deadline.
+absl::StatusOr<std::shared_ptr<device::StreamHandle>> Enqueued(
+    int source, const CallContext& context, const std::shared_ptr<StagingLane>& lane,
+    absl::FunctionRef<std::shared_ptr<const void>()> hold) {
+  SYNCLINE_ASSIGN_OR_RETURN(device::DeviceRuntime* const runtime, device::DeviceRuntime::Get());
+  SYNCLINE_ASSIGN_OR_RETURN(const std::shared_ptr<device::Event> end,
+                            runtime->Record(lane->from_host()));
+  auto& watcher = device::StreamWatcher::Get();
+  auto keeper = std::make_shared<device::StreamHandle>(end);
+  keeper->OnDone([lane, call = hold()](const absl::StatusOr<int>&) {});
+  SYNCLINE_RETURN_IF_ERROR(watcher.Watch(std::move(keeper), Deadline(absl::InfiniteDuration())));
+  std::vector<Device> others;
+  for (const auto& other : context.caller->others) others.push_back(other->device());
+  auto handle = std::make_shared<device::StreamHandle>(end, source, std::move(others));
+  SYNCLINE_RETURN_IF_ERROR(watcher.Watch(handle, context.deadline));
+  return handle;
+}
+
+// What copies on streams of its own, and waits for them, cannot be part of a graph.
+absl::Status CheckNotCaptured(const CallContext& context) {
+  SYNCLINE_ASSIGN_OR_RETURN(device::DeviceRuntime* const runtime, device::DeviceRuntime::Get());
+  SYNCLINE_ASSIGN_OR_RETURN(const bool is_captured,
+                            runtime->IsCapturing(context.caller->stream));
+  if (!is_captured) return absl::OkStatus();
+  return UnsupportedError(
+      "a call through memory of the host cannot be captured into a graph: use backend nccl");
+}
+
 }  // namespace
 
 StagedBackend::StagedBackend(std::shared_ptr<Backend> host, const Capabilities& capabilities,
@@ -184,6 +215,7 @@ StagedBackend::StagedBackend(std::shared_ptr<Backend> host, const Capabilities& 
 
 absl::StatusOr<Completion> StagedBackend::Run(absl::Span<const Collective> collectives,
                                               const CallContext& context) {
+  SYNCLINE_RETURN_IF_ERROR(CheckNotCaptured(context));
   SYNCLINE_ASSIGN_OR_RETURN(const auto lane, lanes_.Take(context.caller->stream.device));
   SYNCLINE_RETURN_IF_ERROR(AwaitCaller(*context.caller, *lane));
   return Finish(collectives.size() == 1 ? RunInChunks(collectives[0], context, *lane)
@@ -197,6 +229,7 @@ absl::StatusOr<Completion> StagedBackend::Run(absl::Span<const Collective> colle
 }
 
 absl::StatusOr<Completion> StagedBackend::RunPlan(const Plan& plan, const CallContext& context) {
+  SYNCLINE_RETURN_IF_ERROR(CheckNotCaptured(context));
   SYNCLINE_ASSIGN_OR_RETURN(const auto lane, lanes_.Take(context.caller->stream.device));
   SYNCLINE_RETURN_IF_ERROR(AwaitCaller(*context.caller, *lane));
   const absl::Status outcome = RunHostPlan(plan, context, *lane);
@@ -228,12 +261,12 @@ absl::StatusOr<int> StagedBackend::RunInChunks(const Collective& collective,
     }
     Chunk& chunk = under_way[n % under_way.size()];
     SYNCLINE_ASSIGN_OR_RETURN(
-        chunk.slot, lane.Acquire(n, HostMirror::BytesOf(collective, range), context.deadline));
+        chunk.slot, Acquire(lane, n, HostMirror::BytesOf(collective, range), context.deadline));
     chunk.mirror.emplace(static_cast<std::byte*>(chunk.slot->memory.get()));
     chunk.call = chunk.mirror->Mirrored(collective, range, rank_);
     if (is_cut && collective.user_tensors == nullptr) {
       // Ranks whose tensors differ in size may have chunks that do not, so they compare the whole.
-      chunk.call->user_name = collective.name();
+      chunk.call->user_name = Name(collective.kind);
       chunk.call->user_tensors = std::make_shared<const std::vector<Tensor>>(1, *collective.tensor);
     }
     SYNCLINE_RETURN_IF_ERROR(chunk.mirror->CopyIn(*runtime, lane.to_host()));
@@ -242,16 +275,12 @@ absl::StatusOr<int> StagedBackend::RunInChunks(const Collective& collective,
   };
 
   int source = 0;
-  int peer = collective.peer;
   SYNCLINE_RETURN_IF_ERROR(fetch(0));
   for (size_t n = 0; n < chunks; ++n) {
     if (n + 1 < chunks) SYNCLINE_RETURN_IF_ERROR(fetch(n + 1));
     Chunk& chunk = under_way[n % under_way.size()];
-    SYNCLINE_RETURN_IF_ERROR(AwaitEvent(*chunk.is_here, context.deadline));
-    chunk.call->peer = peer;
+    SYNCLINE_RETURN_IF_ERROR(Await(*chunk.is_here, context.deadline));
     SYNCLINE_ASSIGN_OR_RETURN(source, RunOnHost(*host_, *chunk.call, context));
-    // The rest of a message comes from the rank that sent its beginning.
-    if (collective.kind == OpKind::kRecv) peer = source;
     if (!chunk.mirror->has_output()) continue;
     SYNCLINE_RETURN_IF_ERROR(chunk.mirror->CopyOut(*runtime, lane.from_host()));
     SYNCLINE_ASSIGN_OR_RETURN(chunk.slot->last_use, runtime->Record(lane.from_host()));
@@ -265,12 +294,13 @@ absl::StatusOr<int> StagedBackend::RunTogether(absl::Span<const Collective> coll
   size_t bytes = 0;
   for (const Collective& call : collectives) bytes += HostMirror::BytesOf(call, {});
   SYNCLINE_ASSIGN_OR_RETURN(StagingLane::Slot* const slot,
-                            lane.Acquire(0, bytes, context.deadline));
+                            Acquire(lane, 0, bytes, context.deadline));
   HostMirror mirror(static_cast<std::byte*>(slot->memory.get()));
   std::vector<Collective> calls;
   for (const Collective& call : collectives) calls.push_back(mirror.Mirrored(call, {}, rank_));
   SYNCLINE_RETURN_IF_ERROR(mirror.CopyIn(*runtime, lane.to_host()));
-  SYNCLINE_RETURN_IF_ERROR(runtime->Synchronize(lane.to_host(), context.deadline));
+  SYNCLINE_ASSIGN_OR_RETURN(const auto is_here, runtime->Record(lane.to_host()));
+  SYNCLINE_RETURN_IF_ERROR(Await(*is_here, context.deadline));
   CallContext on_host = context;
   on_host.caller = nullptr;
   on_host.collective = nullptr;
@@ -290,7 +320,7 @@ absl::Status StagedBackend::RunHostPlan(const Plan& plan, const CallContext& con
   }
   for (const Plan::Store& store : plan.stores) bytes += Aligned(store.to.nbytes());
   SYNCLINE_ASSIGN_OR_RETURN(StagingLane::Slot* const slot,
-                            lane.Acquire(0, bytes, context.deadline));
+                            Acquire(lane, 0, bytes, context.deadline));
   HostMirror mirror(static_cast<std::byte*>(slot->memory.get()));
   Plan on_host = plan;
   if (plan.has_buffers) {
@@ -303,7 +333,8 @@ absl::Status StagedBackend::RunHostPlan(const Plan& plan, const CallContext& con
   }
   for (Plan::Store& store : on_host.stores) store.to = mirror.Add(store.to, false, true);
   SYNCLINE_RETURN_IF_ERROR(mirror.CopyIn(*runtime, lane.to_host()));
-  SYNCLINE_RETURN_IF_ERROR(runtime->Synchronize(lane.to_host(), context.deadline));
+  SYNCLINE_ASSIGN_OR_RETURN(const auto is_here, runtime->Record(lane.to_host()));
+  SYNCLINE_RETURN_IF_ERROR(Await(*is_here, context.deadline));
   CallContext host_context = context;
   host_context.caller = nullptr;
   host_context.collective = nullptr;
@@ -317,18 +348,33 @@ absl::StatusOr<Completion> StagedBackend::Finish(
     const absl::StatusOr<int>& outcome, const CallContext& context,
     const std::shared_ptr<StagingLane>& lane,
     absl::FunctionRef<std::shared_ptr<const void>()> hold) {
-  if (!outcome.ok()) {
-    if (!lane->Drain(Deadline(kDrainTimeout)).ok()) KeepUntilIdle(lane, hold());
-    return outcome.status();
+  absl::Status error = outcome.status();
+  if (error.ok()) {
+    auto enqueued = Enqueued(*outcome, context, lane, hold);
+    if (enqueued.ok()) return Completion(*std::move(enqueued));
+    error = enqueued.status();
   }
-  SYNCLINE_ASSIGN_OR_RETURN(device::DeviceRuntime* const runtime, device::DeviceRuntime::Get());
-  SYNCLINE_ASSIGN_OR_RETURN(auto end, runtime->Record(lane->from_host()));
-  std::vector<Device> others;
-  for (const auto& other : context.caller->others) others.push_back(other->device());
-  const auto handle =
-      std::make_shared<device::StreamHandle>(std::move(end), *outcome, std::move(others));
-  SYNCLINE_RETURN_IF_ERROR(device::StreamWatcher::Get().Watch(handle, context.deadline));
-  return Completion(handle);
+  if (!lane->Drain(Deadline(kDrainTimeout)).ok()) KeepUntilIdle(lane, hold());
+  return error;
+}
+
+void StagedBackend::Abort(const absl::Status& cause) {
+  absl::MutexLock lock(&mutex_);
+  if (aborted_.ok()) aborted_ = cause;
+}
+
+absl::Status StagedBackend::aborted() const {
+  absl::MutexLock lock(&mutex_);
+  return aborted_;
+}
+
+absl::Status StagedBackend::Await(const device::Event& event, const Deadline& deadline) const {
+  return AwaitEvent(event, deadline, [this] { return aborted(); });
+}
+
+absl::StatusOr<StagingLane::Slot*> StagedBackend::Acquire(StagingLane& lane, size_t n, size_t bytes,
+                                                          const Deadline& deadline) const {
+  return lane.Acquire(n, bytes, deadline, [this] { return aborted(); });
 }
 
 }  // namespace syncline::group

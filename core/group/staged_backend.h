@@ -6,7 +6,9 @@
 #include <memory>
 #include <utility>
 
+#include "absl/base/thread_annotations.h"
 #include "absl/functional/function_ref.h"
+#include "absl/synchronization/mutex.h"
 #include "core/group/device_backend.h"
 #include "core/group/staging_lane.h"
 
@@ -36,8 +38,8 @@ class StagedBackend final : public DeviceBackend {
   absl::StatusOr<Completion> Run(absl::Span<const Collective> collectives,
                                  const CallContext& context) override;
   absl::StatusOr<Completion> RunPlan(const Plan& plan, const CallContext& context) override;
-  // The host's backend belongs to the group, which aborts it.
-  void Abort(const absl::Status&) override {}
+  // Ends waits for devices. The host's backend belongs to the group, which aborts it.
+  void Abort(const absl::Status& cause) override;
 
  private:
   absl::StatusOr<int> RunInChunks(const Collective& collective, const CallContext& context,
@@ -51,12 +53,20 @@ class StagedBackend final : public DeviceBackend {
                                     const std::shared_ptr<StagingLane>& lane,
                                     absl::FunctionRef<std::shared_ptr<const void>()> hold);
 
+  // Waits on the host, until the deadline, an interrupt or Abort.
+  absl::Status Await(const device::Event& event, const Deadline& deadline) const;
+  absl::StatusOr<StagingLane::Slot*> Acquire(StagingLane& lane, size_t n, size_t bytes,
+                                             const Deadline& deadline) const;
+  absl::Status aborted() const;
+
   const std::shared_ptr<Backend> host_;
   const Capabilities capabilities_;
   const int rank_;
   const int size_;
   const size_t chunk_bytes_;
   StagingLanes lanes_;
+  mutable absl::Mutex mutex_;
+  absl::Status aborted_ ABSL_GUARDED_BY(mutex_);
 };
 
 }  // namespace syncline::group

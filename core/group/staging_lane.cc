@@ -20,12 +20,14 @@ constexpr size_t kKeptLanes = 4;
 
 }  // namespace
 
-absl::Status AwaitEvent(const device::Event& event, const Deadline& deadline) {
+absl::Status AwaitEvent(const device::Event& event, const Deadline& deadline,
+                        absl::FunctionRef<absl::Status()> check) {
   absl::Duration pause = kShortestPause;
   while (true) {
     SYNCLINE_ASSIGN_OR_RETURN(const bool is_done, event.IsDone());
     if (is_done) return absl::OkStatus();
-    SYNCLINE_RETURN_IF_ERROR(Interruption());
+    SYNCLINE_RETURN_IF_ERROR(CheckInterrupt());
+    SYNCLINE_RETURN_IF_ERROR(check());
     if (deadline.Expired()) {
       return TimeoutError(absl::StrCat(ToString(event.device()), " has not ended its work within ",
                                        absl::FormatDuration(deadline.timeout())));
@@ -44,10 +46,11 @@ absl::StatusOr<std::unique_ptr<StagingLane>> StagingLane::Make(device::DeviceRun
 }
 
 absl::StatusOr<StagingLane::Slot*> StagingLane::Acquire(size_t n, size_t bytes,
-                                                        const Deadline& deadline) {
+                                                        const Deadline& deadline,
+                                                        absl::FunctionRef<absl::Status()> check) {
   Slot& slot = slots_[n % kSlots];
   if (slot.last_use != nullptr) {
-    SYNCLINE_RETURN_IF_ERROR(AwaitEvent(*slot.last_use, deadline));
+    SYNCLINE_RETURN_IF_ERROR(AwaitEvent(*slot.last_use, deadline, check));
     slot.last_use = nullptr;
   }
   if (slot.bytes < bytes) {

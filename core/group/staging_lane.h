@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
+#include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
@@ -41,8 +42,9 @@ class StagingLane {
   const Stream& from_host() const { return *from_host_; }
 
   // The slot of the n-th use, with at least `bytes` bytes, once its last copy has ended. Waits for
-  // that on the host, until `deadline`.
-  absl::StatusOr<Slot*> Acquire(size_t n, size_t bytes, const Deadline& deadline);
+  // that on the host, see AwaitEvent.
+  absl::StatusOr<Slot*> Acquire(size_t n, size_t bytes, const Deadline& deadline,
+                                absl::FunctionRef<absl::Status()> check);
 
   // Waits until all copies have ended.
   absl::Status Drain(const Deadline& deadline);
@@ -58,8 +60,10 @@ class StagingLane {
   std::array<Slot, kSlots> slots_;
 };
 
-// Waits on the host until `event` has passed. TimeoutError at the deadline, InterruptedError.
-absl::Status AwaitEvent(const device::Event& event, const Deadline& deadline);
+// Waits on the host until `event` has passed. TimeoutError at the deadline, InterruptedError, or
+// what `check` returns, which is asked now and then.
+absl::Status AwaitEvent(const device::Event& event, const Deadline& deadline,
+                        absl::FunctionRef<absl::Status()> check);
 
 // The lanes of a group that no call uses at present. Thread-safe.
 class StagingLanes {

@@ -53,15 +53,15 @@ class Boards {
                                 backends::PeerTable::Join(*store_, rank, kSize, std::string(),
                                                           Deadline(absl::Minutes(1))));
       backends::PeerProcesses processes(peers);
-      BoardMemory memory;
+      absl::StatusOr<tensor::Segment> memory;
       if (segment.has_value()) {
-        SYNCLINE_ASSIGN_OR_RETURN(memory.shared,
-                                  tensor::Segment::Map(dup(segment->descriptor()), bytes));
+        memory = tensor::Segment::Map(dup(segment->descriptor()), bytes);
       } else {
-        memory.own = std::make_unique<char[]>(bytes);
+        memory = tensor::Segment::Create(bytes);
       }
+      SYNCLINE_RETURN_IF_ERROR(memory.status());
       auto& group = groups_[static_cast<size_t>(rank)];
-      group = std::make_shared<NcclGroup>(std::move(memory), std::move(peers), std::move(processes),
+      group = std::make_shared<NcclGroup>(*std::move(memory), std::move(peers), std::move(processes),
                                           check);
       if (segment.has_value()) return absl::OkStatus();
       auto& mirror = mirrors_[static_cast<size_t>(rank)];

@@ -352,6 +352,120 @@ TEST(StagedTensorsTest, RanksWhoseTensorsDifferAreAMismatchThatQuotesTheTensors)
   }
 }
 
+TEST(StagedTensorsTest, MessagesOfDifferentSizesAreAMismatch) {
+  const auto outcomes = RunGroup("shm", 2, [](ProcessGroup& group) -> absl::Status {
+    SYNCLINE_ASSIGN_OR_RETURN(const Device device, DeviceOfRank(group.rank()));
+    const int64_t count = (group.rank() + 1) * kSeveralChunks;
+    SYNCLINE_ASSIGN_OR_RETURN(const Tensor tensor,
+                              device::EmptyOn(device, DType::kFloat32, {count}));
+    if (group.rank() == 0) return group.Recv(tensor, 1).status();
+    return group.Send(tensor, 0);
+  });
+  EXPECT_EQ(KindOf(outcomes[0]), ErrorKind::kMismatch) << outcomes[0];
+}
+
+TEST(StagedTensorsTest, AReceiveFromAnyRankSaysWhoHasSent) {
+  const auto outcomes = RunGroup("shm", 3, [](ProcessGroup& group) -> absl::Status {
+    SYNCLINE_ASSIGN_OR_RETURN(const Device device, DeviceOfRank(group.rank()));
+    DeviceTensors tensors(device);
+    const Tensor host = Bytes(DType::kFloat32, kSeveralChunks, group.rank());
+    SYNCLINE_ASSIGN_OR_RETURN(const Tensor tensor, tensors.Of(host));
+    if (group.rank() > 0) return group.Send(tensor, 0);
+    for (int i = 0; i < 2; ++i) {
+      SYNCLINE_ASSIGN_OR_RETURN(const int source, group.Recv(tensor, kAnySource));
+      SYNCLINE_RETURN_IF_ERROR(tensors.CopyBack());
+      SYNCLINE_RETURN_IF_ERROR(
+          Expect(source > 0 && SameBytes(host, Bytes(DType::kFloat32, kSeveralChunks, source)),
+                 absl::StrCat("source ", source), group));
+    }
+    return absl::OkStatus();
+  });
+  for (const absl::Status& outcome : outcomes) EXPECT_TRUE(outcome.ok()) << outcome;
+}
+
+TEST(StagedTensorsTest, AbortEndsAWaitForADeviceThatStandsStill) {
+  const device::HeldStreams held(0);
+  const auto outcomes = RunGroup("local", 1, [](ProcessGroup& group) -> absl::Status {
+    SYNCLINE_ASSIGN_OR_RETURN(const Tensor tensor,
+                              device::EmptyOn({DeviceType::kCuda, 0}, DType::kFloat32, {10}));
+    SYNCLINE_ASSIGN_OR_RETURN(const auto work, group.AllReduceAsync(tensor));
+    group.Abort("the test is over");
+    return work->Synchronize(kGroupTimeout);
+  });
+  EXPECT_THAT(std::string(outcomes[0].message()), HasSubstr("the test is over"));
+}
+
+TEST(StagedTensorsTest, TensorsOfTheHostAndOfADeviceAreNotMixed) {
+  const auto outcomes = RunGroup("local", 1, [](ProcessGroup& group) -> absl::Status {
+    SYNCLINE_ASSIGN_OR_RETURN(const Tensor there,
+                              device::EmptyOn({DeviceType::kCuda, 0}, DType::kFloat32, {10}));
+    const Tensor here = Numbers(DType::kFloat32, 10, 1);
+    EXPECT_EQ(KindOf(group.AllGatherCoalesced({there}, {here})), ErrorKind::kArgument);
+    EXPECT_EQ(KindOf(group.ReduceScatterCoalesced({here}, {there})), ErrorKind::kArgument);
+    EXPECT_EQ(KindOf(group.AllReduceCoalesced({here, there})), ErrorKind::kArgument);
+    EXPECT_EQ(KindOf(group.AllGather({there}, here)), ErrorKind::kArgument);
+    EXPECT_EQ(KindOf(group.AllToAll({here}, {there})), ErrorKind::kArgument);
+    return group.status();
+  });
+  EXPECT_TRUE(outcomes[0].ok()) << outcomes[0];
+}
+
+// A program that is right, whichever of its operations takes long.
+TEST(NcclGroupsTest, CallsOnDevicesDoNotWaitForThoseOfTheHost) {
+  const auto outcomes = RunGroup("auto", 2, [](ProcessGroup& group) -> absl::Status {
+    SYNCLINE_ASSIGN_OR_RETURN(const Device device, DeviceOfRank(group.rank()));
+    SYNCLINE_ASSIGN_OR_RETURN(const Tensor tensor, device::EmptyOn(device, DType::kFloat32, {10}));
+    // The first call makes the communicator, for which ranks wait for each other.
+    SYNCLINE_RETURN_IF_ERROR(group.AllReduce(tensor));
+    const Tensor message = Tensor::Zeros(DType::kFloat32, {1});
+    if (group.rank() == 1) SYNCLINE_RETURN_IF_ERROR(group.Recv(message, 0).status());
+    SYNCLINE_ASSIGN_OR_RETURN(const auto barrier, group.BarrierAsync());
+    SYNCLINE_ASSIGN_OR_RETURN(const auto work, group.AllReduceAsync(tensor));
+    if (group.rank() == 0) SYNCLINE_RETURN_IF_ERROR(group.Send(message, 1));
+    SYNCLINE_RETURN_IF_ERROR(work->Synchronize(kGroupTimeout));
+    return barrier->Wait(kGroupTimeout);
+  });
+  for (const absl::Status& outcome : outcomes) EXPECT_TRUE(outcome.ok()) << outcome;
+}
+
+class DroppedGroups : public testing::TestWithParam<std::string> {};
+
+TEST_P(DroppedGroups, ACallbackMayDropTheLastReferenceToItsGroup) {
+  const auto store = std::make_shared<HashStore>();
+  const auto outcomes = RunRanks(2, [&](int rank) -> absl::Status {
+    ProcessGroup::Options options;
+    options.backend = GetParam();
+    options.store = store;
+    options.rank = rank;
+    options.size = 2;
+    options.timeout = kGroupTimeout;
+    SYNCLINE_ASSIGN_OR_RETURN(auto group, ProcessGroup::Create(options));
+    SYNCLINE_ASSIGN_OR_RETURN(const Device device, DeviceOfRank(rank));
+    SYNCLINE_ASSIGN_OR_RETURN(const Tensor tensor, device::EmptyOn(device, DType::kFloat32, {10}));
+    SYNCLINE_ASSIGN_OR_RETURN(const auto first, group->AllReduceAsync(tensor));
+    // Rank 1 makes no second call: that of rank 0 ends with its group.
+    std::shared_ptr<Work> second;
+    if (rank == 0) {
+      SYNCLINE_ASSIGN_OR_RETURN(second, group->AllReduceAsync(tensor));
+    }
+    Countdown dropped(1);
+    first->OnComplete([&, held = std::move(group)](const absl::Status&) mutable {
+      held.reset();
+      dropped.Step();
+    });
+    SYNCLINE_RETURN_IF_ERROR(first->Synchronize(kGroupTimeout));
+    dropped.Wait();
+    if (second != nullptr && second->Synchronize(kGroupTimeout).ok()) {
+      return absl::InternalError("the second call has ended well");
+    }
+    return absl::OkStatus();
+  });
+  for (const absl::Status& outcome : outcomes) EXPECT_TRUE(outcome.ok()) << outcome;
+}
+
+INSTANTIATE_TEST_SUITE_P(All, DroppedGroups, testing::Values("nccl", "shm"),
+                         [](const auto& info) { return info.param; });
+
 TEST(StagedTensorsTest, ACallWhoseDeviceStandsStillEndsAtItsDeadline) {
   const device::HeldStreams held(0);
   const auto outcomes = RunGroup("shm", 2, [](ProcessGroup& group) -> absl::Status {
