@@ -271,14 +271,14 @@ absl::StatusOr<std::shared_ptr<Backend>> MakeNccl(const BackendConfig& config) {
     segment = MakeBoard(config.size);
     server = backends::FdServer::Open();
   }
-  SYNCLINE_ASSIGN_OR_RETURN(backends::PeerTable peers,
-                            backends::PeerTable::Join(*config.store, config.rank, config.size,
-                                                      // The others are told why a rank cannot.
-                                                      !api.ok()       ? api.status()
-                                                      : !runtime.ok() ? runtime.status()
-                                                                      : PayloadOf(config, segment,
-                                                                                  server),
-                                                      config.deadline, config.check_peers));
+  SYNCLINE_ASSIGN_OR_RETURN(
+      backends::PeerTable peers,
+      backends::PeerTable::Join(*config.store, config.rank, config.size,
+                                // The others are told why a rank cannot.
+                                !api.ok()       ? api.status()
+                                : !runtime.ok() ? runtime.status()
+                                                : PayloadOf(config, segment, server),
+                                config.deadline, config.check_peers));
   std::vector<MismatchCheck> checks;
   for (int rank = 0; rank < config.size; ++rank) {
     const bool compares = absl::StartsWith(peers.payload(rank), kComparesMark);
@@ -290,8 +290,8 @@ absl::StatusOr<std::shared_ptr<Backend>> MakeNccl(const BackendConfig& config) {
   const bool is_shared = AreOnOneHost(peers);
   if (!is_shared) {
     // Zeros, and no memory until a page is used.
-    SYNCLINE_ASSIGN_OR_RETURN(
-        memory, tensor::Segment::Create(FingerprintBoard::BytesFor(config.size)));
+    SYNCLINE_ASSIGN_OR_RETURN(memory,
+                              tensor::Segment::Create(FingerprintBoard::BytesFor(config.size)));
   } else if (config.rank == 0) {
     SYNCLINE_RETURN_IF_ERROR(
         (*server)->Serve(segment->descriptor(), config.size, config.deadline, &processes));

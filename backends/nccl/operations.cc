@@ -24,7 +24,6 @@ constexpr size_t kKeptScratchBytes = 64 << 20;
 // Pieces begin at multiples of so many bytes, as kernels that read several elements at once like.
 constexpr size_t kAlignment = 256;
 
-
 absl::optional<NcclDataType> NativeTypeOf(DType dtype, const NcclApi& api) {
   switch (dtype) {
     case DType::kBool:  // A byte of 0 or 1.

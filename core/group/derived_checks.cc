@@ -75,8 +75,8 @@ absl::Status CheckMany(const Tensors& many, absl::string_view many_name, const T
     const Device& device = few[i / each].device();
     if (many[i].device() != device) {
       return ArgumentError(absl::StrCat(many_name, "[", i, "] is on ", ToString(many[i].device()),
-                                        " and ", few_name, "[", i / each, "] on ",
-                                        ToString(device), ": one device is needed"));
+                                        " and ", few_name, "[", i / each, "] on ", ToString(device),
+                                        ": one device is needed"));
     }
     SYNCLINE_RETURN_IF_ERROR(CheckAlike(many[i], absl::StrCat(many_name, "[", i, "]"),
                                         few[i / each], absl::StrCat(few_name, "[", i / each, "]")));

@@ -164,8 +164,7 @@ absl::StatusOr<Completion> NativeBackend::RunBuffered(const Plan& plan,
     return UnsupportedError(
         "an operation on tensors of several devices cannot be captured into a graph");
   }
-  SYNCLINE_ASSIGN_OR_RETURN(const auto stream,
-                            StreamOf(*runtime, context.caller->stream.device));
+  SYNCLINE_ASSIGN_OR_RETURN(const auto stream, StreamOf(*runtime, context.caller->stream.device));
   PlanBuffers buffers(*runtime, *stream);
   auto completion = Enqueue(plan, context, *runtime, *stream, buffers);
   // Buffers and tensors stay until the stream is done with them, also if the call fails before.

@@ -174,8 +174,8 @@ void KeepUntilIdle(const std::shared_ptr<StagingLane>& lane, std::shared_ptr<con
   }
 }
 
-// The handle of a call whose copies back are on the lane's stream. Lane and tensors stay until these
-// have ended, also if the call ends before, at its deadline.
+// The handle of a call whose copies back are on the lane's stream. Lane and tensors stay until
+// these have ended, also if the call ends before, at its deadline.
 absl::StatusOr<std::shared_ptr<device::StreamHandle>> Enqueued(
     int source, const CallContext& context, const std::shared_ptr<StagingLane>& lane,
     absl::FunctionRef<std::shared_ptr<const void>()> hold) {
@@ -196,8 +196,7 @@ absl::StatusOr<std::shared_ptr<device::StreamHandle>> Enqueued(
 // What copies on streams of its own, and waits for them, cannot be part of a graph.
 absl::Status CheckNotCaptured(const CallContext& context) {
   SYNCLINE_ASSIGN_OR_RETURN(device::DeviceRuntime* const runtime, device::DeviceRuntime::Get());
-  SYNCLINE_ASSIGN_OR_RETURN(const bool is_captured,
-                            runtime->IsCapturing(context.caller->stream));
+  SYNCLINE_ASSIGN_OR_RETURN(const bool is_captured, runtime->IsCapturing(context.caller->stream));
   if (!is_captured) return absl::OkStatus();
   return UnsupportedError(
       "a call through memory of the host cannot be captured into a graph: use backend nccl");

@@ -414,8 +414,7 @@ TEST(NcclBackendTest, WithoutKernelsReductionsThatNcclLacksAreRefusedAndTheOther
     refused(Numbers(DType::kInt16, 5, 0), ReduceOp::kSum, "the reduction sum of int16");
     refused(Numbers(DType::kInt32, 5, 0), ReduceOp::kBxor, "the reduction bxor of int32");
     const Tensor scanned = rank.OnDevice(Numbers(DType::kFloat32, 5, 0));
-    const absl::Status scan =
-        rank.RunAndWait(Collective::Scan(scanned, ReduceOp::kSum)).status();
+    const absl::Status scan = rank.RunAndWait(Collective::Scan(scanned, ReduceOp::kSum)).status();
     kernels.ok() ? ExpectOk(scan) : ExpectUnsupported(scan, "scan");
     const int seeds[] = {0, 1};
     for (const auto& [dtype, op] :

@@ -61,8 +61,8 @@ class Boards {
       }
       SYNCLINE_RETURN_IF_ERROR(memory.status());
       auto& group = groups_[static_cast<size_t>(rank)];
-      group = std::make_shared<NcclGroup>(*std::move(memory), std::move(peers), std::move(processes),
-                                          check);
+      group = std::make_shared<NcclGroup>(*std::move(memory), std::move(peers),
+                                          std::move(processes), check);
       if (segment.has_value()) return absl::OkStatus();
       auto& mirror = mirrors_[static_cast<size_t>(rank)];
       mirror = std::make_unique<FingerprintStore>(store_, group);

@@ -317,8 +317,7 @@ int TimesMade(const std::function<bool(int rank)>& can_use) {
     SYNCLINE_ASSIGN_OR_RETURN(const Tensor tensor, tensors.Of(host));
     if (rank == 1) SYNCLINE_RETURN_IF_ERROR(group->Send(tensor, 2));
     if (rank == 2) {
-      SYNCLINE_ASSIGN_OR_RETURN(const Tensor other,
-                                device::EmptyOn(device, DType::kFloat32, {10}));
+      SYNCLINE_ASSIGN_OR_RETURN(const Tensor other, device::EmptyOn(device, DType::kFloat32, {10}));
       SYNCLINE_RETURN_IF_ERROR(group->Recv(other, 1).status());
     }
     SYNCLINE_RETURN_IF_ERROR(group->AllReduce(tensor));

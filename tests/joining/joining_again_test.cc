@@ -118,7 +118,8 @@ TEST_F(AgainTest, AfterAConnectionThatFailedAllMayJoinAgain) {
 }
 
 TEST_F(AgainTest, RanksMaySpellOneBackendInDifferentWays) {
-  const std::vector<std::string> spellings = {"local", "cpu:local", " CPU: Local"};
+  const std::vector<std::string> spellings = {"local", "cpu:local,cuda:local",
+                                              " CUDA: Local,cpu:local"};
   for (const absl::Status& status : RunRanks(3, [&](int rank) -> absl::Status {
          WorldOptions options = At(rank, 3);
          options.backend = spellings[rank];
