@@ -150,4 +150,10 @@ void StreamWatcher::Loop() {
   }
 }
 
+absl::Status KeepUntil(std::shared_ptr<const Event> event, std::shared_ptr<const void> held) {
+  auto keeper = std::make_shared<StreamHandle>(std::move(event));
+  keeper->OnDone([held = std::move(held)](const absl::StatusOr<int>&) {});
+  return StreamWatcher::Get().Watch(std::move(keeper), Deadline(absl::InfiniteDuration()));
+}
+
 }  // namespace syncline::device

@@ -89,6 +89,10 @@ class StreamWatcher {
   std::vector<Watched> added_ ABSL_GUARDED_BY(mutex_);
 };
 
+// Keeps `held` until `event` has passed. Errors are those of StreamWatcher::Watch: then it is not
+// kept, and whoever calls waits for the event.
+absl::Status KeepUntil(std::shared_ptr<const Event> event, std::shared_ptr<const void> held);
+
 }  // namespace syncline::device
 
 #endif  // SYNCLINE_CORE_DEVICE_STREAM_HANDLE_H_

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "core/device/device_tensor.h"
 #include "core/device/kernels.h"
 #include "core/device/stream_handle.h"
 #include "syncline/status.h"
@@ -16,14 +17,6 @@ using Tensors = std::vector<Tensor>;
 
 // How long the copies after a plan's call may take.
 constexpr absl::Duration kStoreTime = absl::Seconds(10);
-
-absl::StatusOr<Tensor> MakeOn(device::DeviceRuntime& runtime, const Device& device, DType dtype,
-                              int64_t count) {
-  SYNCLINE_RETURN_IF_ERROR(CheckShape(dtype, {count}));
-  SYNCLINE_ASSIGN_OR_RETURN(auto memory, runtime.Allocate(device, count * SizeOf(dtype)));
-  void* const data = memory.get();
-  return Tensor(data, dtype, {count}, {}, device, std::move(memory));
-}
 
 // The end of a plan: of the work on its stream, after that of the backend's call in it.
 class PlanHandle final : public device::StreamHandle {
@@ -60,28 +53,13 @@ class NativeBackend::PlanBuffers {
 
   // The plan's collective, with buffers of this device.
   absl::StatusOr<Collective> MakeCall(const Plan& plan) {
-    Collective call = plan.collective;
-    if (!plan.has_buffers) return call;
-    const DType dtype = call.tensor->dtype();
-    SYNCLINE_ASSIGN_OR_RETURN(Tensor buffer, Make(dtype, plan.count));
-    call.OwnTensor(std::move(buffer));
-    Tensors parts;
-    if (plan.parts > 0) {
-      SYNCLINE_ASSIGN_OR_RETURN(const Tensor all, Make(dtype, plan.count * plan.parts));
-      for (int r = 0; r < plan.parts; ++r) parts.push_back(all.Slice(r * plan.count, plan.count));
-    }
-    if (call.kind == OpKind::kAllGather) {
-      call.OwnOutputs(std::move(parts));
-    } else {
-      call.OwnInputs(std::move(parts));
-    }
-    return call;
+    return plan.MakeCall([this](DType dtype, int64_t count) { return Make(dtype, count); });
   }
 
   absl::Status Load(const Collective& call, const Plan::Load& load) {
     const Tensor& first = load.from.front();
     if (first.nbytes() == 0) return absl::OkStatus();
-    void* const to = Resolve(call, load.to);
+    void* const to = load.to.In(call);
     if (load.from.size() == 1) return Copy(to, first.data(), first.nbytes());
     SYNCLINE_ASSIGN_OR_RETURN(const device::Kernels* const kernels,
                               runtime_.KernelsOf(stream_.device));
@@ -106,7 +84,7 @@ class NativeBackend::PlanBuffers {
   }
 
   absl::Status Store(const Collective& call, const Plan::Store& store) {
-    const void* const from = Resolve(call, store.from);
+    const void* const from = store.from.In(call);
     if (store.to.nbytes() == 0 || store.to.data() == from) return absl::OkStatus();
     return Copy(store.to.data(), from, store.to.nbytes());
   }
@@ -115,21 +93,13 @@ class NativeBackend::PlanBuffers {
 
  private:
   absl::StatusOr<Tensor> Make(DType dtype, int64_t count) {
-    SYNCLINE_ASSIGN_OR_RETURN(Tensor made, MakeOn(runtime_, stream_.device, dtype, count));
+    SYNCLINE_ASSIGN_OR_RETURN(Tensor made, device::EmptyOn(stream_.device, dtype, {count}));
     buffers_.push_back(made);
     return made;
   }
 
   absl::Status Copy(void* to, const void* from, size_t bytes) {
     return runtime_.Copy(to, from, bytes, stream_);
-  }
-
-  static std::byte* Resolve(const Collective& call, const Plan::Location& location) {
-    const Tensor* tensor = call.tensor;
-    if (location.part != Plan::Location::kTensor) {
-      tensor = &(call.kind == OpKind::kAllGather ? call.outputs : call.inputs)[location.part];
-    }
-    return tensor->data_as<std::byte>() + location.offset;
   }
 
   device::DeviceRuntime& runtime_;
@@ -169,10 +139,8 @@ absl::StatusOr<Completion> NativeBackend::RunBuffered(const Plan& plan,
   auto completion = Enqueue(plan, context, *runtime, *stream, buffers);
   // Buffers and tensors stay until the stream is done with them, also if the call fails before.
   SYNCLINE_ASSIGN_OR_RETURN(const std::shared_ptr<device::Event> end, runtime->Record(*stream));
-  auto keeper = std::make_shared<device::StreamHandle>(end);
-  keeper->OnDone([held = buffers.TakeBuffers(), plan](const absl::StatusOr<int>&) {});
-  auto& watcher = device::StreamWatcher::Get();
-  SYNCLINE_RETURN_IF_ERROR(watcher.Watch(std::move(keeper), Deadline(absl::InfiniteDuration())));
+  SYNCLINE_RETURN_IF_ERROR(device::KeepUntil(
+      end, std::make_shared<const std::pair<Tensors, Plan>>(buffers.TakeBuffers(), plan)));
   SYNCLINE_RETURN_IF_ERROR(completion.status());
 
   std::vector<Device> others;
@@ -185,8 +153,8 @@ absl::StatusOr<Completion> NativeBackend::RunBuffered(const Plan& plan,
         [handle](const absl::StatusOr<int>& outcome) { handle->CallEnded(outcome.status()); });
   }
   // The call ends at its deadline by itself, with an error that says more.
-  SYNCLINE_RETURN_IF_ERROR(
-      watcher.Watch(handle, Deadline(context.deadline.Remaining() + kStoreTime)));
+  SYNCLINE_RETURN_IF_ERROR(device::StreamWatcher::Get().Watch(
+      handle, Deadline(context.deadline.Remaining() + kStoreTime)));
   return Completion(handle);
 }
 

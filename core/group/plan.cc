@@ -14,43 +14,10 @@ namespace {
 
 using Tensors = std::vector<Tensor>;
 
-// `parts` tensors of `count` elements, one after another in memory.
-absl::StatusOr<Tensors> MakeParts(DType dtype, int64_t count, int parts) {
-  SYNCLINE_ASSIGN_OR_RETURN(const Tensor all, Tensor::TryZeros(dtype, {count * parts}));
-  Tensors made;
-  for (int r = 0; r < parts; ++r) made.push_back(all.Slice(r * count, count));
-  return made;
-}
-
-// The plan's collective with its buffers.
-absl::StatusOr<Collective> MakeCall(const Plan& plan) {
-  Collective call = plan.collective;
-  if (!plan.has_buffers) return call;
-  const DType dtype = call.tensor->dtype();
-  SYNCLINE_ASSIGN_OR_RETURN(Tensor buffer, Tensor::TryZeros(dtype, {plan.count}));
-  call.OwnTensor(std::move(buffer));
-  if (plan.parts == 0) return call;
-  SYNCLINE_ASSIGN_OR_RETURN(Tensors parts, MakeParts(dtype, plan.count, plan.parts));
-  if (call.kind == OpKind::kAllGather) {
-    call.OwnOutputs(std::move(parts));
-  } else {
-    call.OwnInputs(std::move(parts));
-  }
-  return call;
-}
-
-std::byte* Resolve(const Collective& call, const Plan::Location& location) {
-  const Tensor* tensor = call.tensor;
-  if (location.part != Plan::Location::kTensor) {
-    tensor = &(call.kind == OpKind::kAllGather ? call.outputs : call.inputs)[location.part];
-  }
-  return tensor->data_as<std::byte>() + location.offset;
-}
-
 void DoLoad(const Collective& call, const Plan::Load& load) {
   const Tensor& first = load.from.front();
   if (first.nbytes() == 0) return;
-  std::byte* const to = Resolve(call, load.to);
+  std::byte* const to = load.to.In(call);
   if (load.from.size() == 1) {
     std::memcpy(to, first.data(), first.nbytes());
     return;
@@ -64,11 +31,19 @@ void DoLoad(const Collective& call, const Plan::Load& load) {
 
 void DoStore(const Collective& call, const Plan::Store& store) {
   if (store.to.nbytes() == 0) return;
-  const std::byte* const from = Resolve(call, store.from);
+  const std::byte* const from = store.from.In(call);
   if (store.to.data() != from) std::memcpy(store.to.data(), from, store.to.nbytes());
 }
 
 }  // namespace
+
+std::byte* Plan::Location::In(const Collective& call) const {
+  const Tensor* tensor = call.tensor;
+  if (part != kTensor) {
+    tensor = &(call.kind == OpKind::kAllGather ? call.outputs : call.inputs)[part];
+  }
+  return tensor->data_as<std::byte>() + offset;
+}
 
 Plan::Plan(Collective collective, DType dtype, int64_t count, int parts, Tensors user_tensors)
     : collective(std::move(collective)), has_buffers(true), count(count), parts(parts) {
@@ -89,6 +64,26 @@ Plan::Plan(Collective collective, Tensors user_tensors) : collective(std::move(c
   this->collective.user_tensors = std::make_shared<const Tensors>(std::move(user_tensors));
 }
 
+absl::StatusOr<Collective> Plan::MakeCall(
+    absl::FunctionRef<absl::StatusOr<Tensor>(DType dtype, int64_t count)> make) const {
+  Collective call = collective;
+  if (!has_buffers) return call;
+  const DType dtype = call.tensor->dtype();
+  SYNCLINE_ASSIGN_OR_RETURN(Tensor buffer, make(dtype, count));
+  call.OwnTensor(std::move(buffer));
+  if (parts == 0) return call;
+  // One after another in memory.
+  SYNCLINE_ASSIGN_OR_RETURN(const Tensor all, make(dtype, count * parts));
+  Tensors made;
+  for (int r = 0; r < parts; ++r) made.push_back(all.Slice(r * count, count));
+  if (call.kind == OpKind::kAllGather) {
+    call.OwnOutputs(std::move(made));
+  } else {
+    call.OwnInputs(std::move(made));
+  }
+  return call;
+}
+
 void Plan::LoadPacked(absl::Span<const Tensor> tensors, int part) {
   int64_t offset = 0;
   for (const Tensor& tensor : tensors) {
@@ -106,7 +101,9 @@ void Plan::StorePacked(int part, absl::Span<const Tensor> tensors) {
 }
 
 absl::Status RunPlan(const Plan& plan, const CallContext& context, Backend& backend) {
-  SYNCLINE_ASSIGN_OR_RETURN(const Collective call, MakeCall(plan));
+  SYNCLINE_ASSIGN_OR_RETURN(const Collective call, plan.MakeCall([](DType dtype, int64_t count) {
+    return Tensor::TryZeros(dtype, {count});
+  }));
   for (const Plan::Load& load : plan.loads) DoLoad(call, load);
   SYNCLINE_RETURN_IF_ERROR(RunAndWait(backend, call, context).status());
   if (plan.divisor > 1 && call.reduce_op == ReduceOp::kAvg) {

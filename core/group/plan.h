@@ -2,10 +2,13 @@
 #ifndef SYNCLINE_CORE_GROUP_PLAN_H_
 #define SYNCLINE_CORE_GROUP_PLAN_H_
 
+#include <cstddef>
 #include <cstdint>
 #include <vector>
 
+#include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "absl/types/span.h"
 #include "syncline/backend.h"
 #include "syncline/collective.h"
@@ -25,6 +28,9 @@ struct Plan {
 
     int part = kTensor;
     int64_t offset = 0;  // In bytes.
+
+    // Where it is in `call`, which MakeCall has made.
+    std::byte* In(const Collective& call) const;
   };
 
   // Before the call: `from` is copied to a location; several tensors are reduced into it, by the
@@ -48,6 +54,10 @@ struct Plan {
 
   // A plan whose collective works on a tensor of the user.
   Plan(Collective collective, std::vector<Tensor> user_tensors);
+
+  // The collective, where there are buffers with those that `make` makes for so many elements.
+  absl::StatusOr<Collective> MakeCall(
+      absl::FunctionRef<absl::StatusOr<Tensor>(DType dtype, int64_t count)> make) const;
 
   // The call of the backend. Its tensors have the type, but no elements where RunPlan makes them.
   Collective collective;

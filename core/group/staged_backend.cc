@@ -7,6 +7,7 @@
 #include <tuple>
 #include <vector>
 
+#include "absl/cleanup/cleanup.h"
 #include "absl/types/span.h"
 #include "core/device/stream_handle.h"
 #include "core/group/check_arguments.h"
@@ -159,44 +160,40 @@ absl::StatusOr<int> RunOnHost(Backend& host, const Collective& call, CallContext
   return RunAndWait(host, call, context);
 }
 
-// Keeps a call, and the lane whose copies use its tensors, until these have ended.
-void KeepUntilIdle(const std::shared_ptr<StagingLane>& lane, std::shared_ptr<const void> call) {
-  const auto runtime = device::DeviceRuntime::Get();
-  if (!runtime.ok()) return;
-  for (const Stream& stream : {lane->to_host(), lane->from_host()}) {
-    auto end = (*runtime)->Record(stream);
-    if (!end.ok()) continue;  // A broken device does nothing any more.
-    auto handle = std::make_shared<device::StreamHandle>(*std::move(end));
-    handle->OnDone([lane, call](const absl::StatusOr<int>&) {});
-    device::StreamWatcher::Get()
-        .Watch(std::move(handle), Deadline(absl::InfiniteDuration()))
-        .IgnoreError();
+// The lane of a call, and what owns the call's tensors: what its copies use until they have ended.
+struct InUse {
+  std::shared_ptr<StagingLane> lane;
+  std::shared_ptr<const void> call;
+};
+
+// Waits for the copies of a call that has failed; if the device stands still, for a short time.
+void DrainOrKeep(device::DeviceRuntime& runtime, const std::shared_ptr<const InUse>& used) {
+  if (used->lane->Drain(Deadline(kDrainTimeout)).ok()) return;
+  for (const Stream& stream : {used->lane->to_host(), used->lane->from_host()}) {
+    auto end = runtime.Record(stream);
+    // A broken device does nothing any more.
+    if (end.ok()) device::KeepUntil(*std::move(end), used).IgnoreError();
   }
 }
 
-// The handle of a call whose copies back are on the lane's stream. Lane and tensors stay until
-// these have ended, also if the call ends before, at its deadline.
+// The handle of a call whose copies back are on the lane's stream. What they use stays until they
+// have ended, also if the call ends before, at its deadline.
 absl::StatusOr<std::shared_ptr<device::StreamHandle>> Enqueued(
-    int source, const CallContext& context, const std::shared_ptr<StagingLane>& lane,
-    absl::FunctionRef<std::shared_ptr<const void>()> hold) {
-  SYNCLINE_ASSIGN_OR_RETURN(device::DeviceRuntime* const runtime, device::DeviceRuntime::Get());
+    int source, const CallContext& context, device::DeviceRuntime& runtime,
+    const std::shared_ptr<const InUse>& used) {
   SYNCLINE_ASSIGN_OR_RETURN(const std::shared_ptr<device::Event> end,
-                            runtime->Record(lane->from_host()));
-  auto& watcher = device::StreamWatcher::Get();
-  auto keeper = std::make_shared<device::StreamHandle>(end);
-  keeper->OnDone([lane, call = hold()](const absl::StatusOr<int>&) {});
-  SYNCLINE_RETURN_IF_ERROR(watcher.Watch(std::move(keeper), Deadline(absl::InfiniteDuration())));
+                            runtime.Record(used->lane->from_host()));
+  SYNCLINE_RETURN_IF_ERROR(device::KeepUntil(end, used));
   std::vector<Device> others;
   for (const auto& other : context.caller->others) others.push_back(other->device());
   auto handle = std::make_shared<device::StreamHandle>(end, source, std::move(others));
-  SYNCLINE_RETURN_IF_ERROR(watcher.Watch(handle, context.deadline));
+  SYNCLINE_RETURN_IF_ERROR(device::StreamWatcher::Get().Watch(handle, context.deadline));
   return handle;
 }
 
 // What copies on streams of its own, and waits for them, cannot be part of a graph.
-absl::Status CheckNotCaptured(const CallContext& context) {
-  SYNCLINE_ASSIGN_OR_RETURN(device::DeviceRuntime* const runtime, device::DeviceRuntime::Get());
-  SYNCLINE_ASSIGN_OR_RETURN(const bool is_captured, runtime->IsCapturing(context.caller->stream));
+absl::Status CheckNotCaptured(const CallContext& context, device::DeviceRuntime& runtime) {
+  SYNCLINE_ASSIGN_OR_RETURN(const bool is_captured, runtime.IsCapturing(context.caller->stream));
   if (!is_captured) return absl::OkStatus();
   return UnsupportedError(
       "a call through memory of the host cannot be captured into a graph: use backend nccl");
@@ -214,26 +211,36 @@ StagedBackend::StagedBackend(std::shared_ptr<Backend> host, const Capabilities& 
 
 absl::StatusOr<Completion> StagedBackend::Run(absl::Span<const Collective> collectives,
                                               const CallContext& context) {
-  SYNCLINE_RETURN_IF_ERROR(CheckNotCaptured(context));
-  SYNCLINE_ASSIGN_OR_RETURN(const auto lane, lanes_.Take(context.caller->stream.device));
-  SYNCLINE_RETURN_IF_ERROR(AwaitCaller(*context.caller, *lane));
-  return Finish(collectives.size() == 1 ? RunInChunks(collectives[0], context, *lane)
-                                        : RunTogether(collectives, context, *lane),
-                context, lane, [&] {
-                  auto held = std::make_shared<std::vector<Collective>>(collectives.begin(),
-                                                                        collectives.end());
-                  for (Collective& collective : *held) collective.Own();
-                  return held;
-                });
+  auto call = std::make_shared<std::vector<Collective>>(collectives.begin(), collectives.end());
+  for (Collective& collective : *call) collective.Own();
+  return RunInLane(context, std::move(call), [&](StagingLane& lane) {
+    return collectives.size() == 1 ? RunInChunks(collectives[0], context, lane)
+                                   : RunTogether(collectives, context, lane);
+  });
 }
 
 absl::StatusOr<Completion> StagedBackend::RunPlan(const Plan& plan, const CallContext& context) {
-  SYNCLINE_RETURN_IF_ERROR(CheckNotCaptured(context));
-  SYNCLINE_ASSIGN_OR_RETURN(const auto lane, lanes_.Take(context.caller->stream.device));
-  SYNCLINE_RETURN_IF_ERROR(AwaitCaller(*context.caller, *lane));
-  const absl::Status outcome = RunHostPlan(plan, context, *lane);
-  return Finish(outcome.ok() ? absl::StatusOr<int>(0) : outcome, context, lane,
-                [&] { return std::make_shared<const Plan>(plan); });
+  return RunInLane(context, std::make_shared<const Plan>(plan),
+                   [&](StagingLane& lane) -> absl::StatusOr<int> {
+                     SYNCLINE_RETURN_IF_ERROR(RunHostPlan(plan, context, lane));
+                     return 0;
+                   });
+}
+
+absl::StatusOr<Completion> StagedBackend::RunInLane(
+    const CallContext& context, std::shared_ptr<const void> call,
+    absl::FunctionRef<absl::StatusOr<int>(StagingLane&)> body) {
+  SYNCLINE_ASSIGN_OR_RETURN(device::DeviceRuntime* const runtime, device::DeviceRuntime::Get());
+  SYNCLINE_RETURN_IF_ERROR(CheckNotCaptured(context, *runtime));
+  SYNCLINE_ASSIGN_OR_RETURN(auto lane, lanes_.Take(context.caller->stream.device));
+  const auto used = std::make_shared<const InUse>(InUse{std::move(lane), std::move(call)});
+  // Whichever way the call fails, exceptions included, its copies must not outlive its tensors.
+  absl::Cleanup drain = [&] { DrainOrKeep(*runtime, used); };
+  SYNCLINE_RETURN_IF_ERROR(AwaitCaller(*context.caller, *used->lane));
+  SYNCLINE_ASSIGN_OR_RETURN(const int source, body(*used->lane));
+  SYNCLINE_ASSIGN_OR_RETURN(auto handle, Enqueued(source, context, *runtime, used));
+  std::move(drain).Cancel();
+  return Completion(std::move(handle));
 }
 
 absl::StatusOr<int> StagedBackend::RunInChunks(const Collective& collective,
@@ -341,20 +348,6 @@ absl::Status StagedBackend::RunHostPlan(const Plan& plan, const CallContext& con
   SYNCLINE_RETURN_IF_ERROR(mirror.CopyOut(*runtime, lane.from_host()));
   SYNCLINE_ASSIGN_OR_RETURN(slot->last_use, runtime->Record(lane.from_host()));
   return absl::OkStatus();
-}
-
-absl::StatusOr<Completion> StagedBackend::Finish(
-    const absl::StatusOr<int>& outcome, const CallContext& context,
-    const std::shared_ptr<StagingLane>& lane,
-    absl::FunctionRef<std::shared_ptr<const void>()> hold) {
-  absl::Status error = outcome.status();
-  if (error.ok()) {
-    auto enqueued = Enqueued(*outcome, context, lane, hold);
-    if (enqueued.ok()) return Completion(*std::move(enqueued));
-    error = enqueued.status();
-  }
-  if (!lane->Drain(Deadline(kDrainTimeout)).ok()) KeepUntilIdle(lane, hold());
-  return error;
 }
 
 void StagedBackend::Abort(const absl::Status& cause) {

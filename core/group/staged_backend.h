@@ -47,11 +47,10 @@ class StagedBackend final : public DeviceBackend {
   absl::StatusOr<int> RunTogether(absl::Span<const Collective> collectives,
                                   const CallContext& context, StagingLane& lane);
   absl::Status RunHostPlan(const Plan& plan, const CallContext& context, StagingLane& lane);
-  // The end of a call whose last copies are on the lane's streams, with its outcome. `hold` makes a
-  // copy of the call that owns its tensors.
-  absl::StatusOr<Completion> Finish(const absl::StatusOr<int>& outcome, const CallContext& context,
-                                    const std::shared_ptr<StagingLane>& lane,
-                                    absl::FunctionRef<std::shared_ptr<const void>()> hold);
+  // Carries out, by `body`, a call whose copies go through a lane; returns what ends with the last
+  // of them. `call` owns the call's tensors.
+  absl::StatusOr<Completion> RunInLane(const CallContext& context, std::shared_ptr<const void> call,
+                                       absl::FunctionRef<absl::StatusOr<int>(StagingLane&)> body);
 
   // Waits on the host, until the deadline, an interrupt or Abort.
   absl::Status Await(const device::Event& event, const Deadline& deadline) const;

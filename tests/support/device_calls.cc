@@ -45,7 +45,7 @@ absl::StatusOr<std::vector<Tensor>> DeviceTensors::Of(absl::Span<const Tensor> h
 
 absl::StatusOr<Collective> DeviceTensors::Of(const Collective& host) {
   Collective call = host;
-  if (host.kind != OpKind::kBarrier && host.kind != OpKind::kAllToAll) {
+  if (host.tensor != nullptr && host.kind != OpKind::kBarrier) {
     SYNCLINE_ASSIGN_OR_RETURN(Tensor tensor, Of(*host.tensor));
     call.OwnTensor(std::move(tensor));
   }
@@ -56,6 +56,11 @@ absl::StatusOr<Collective> DeviceTensors::Of(const Collective& host) {
   return call;
 }
 
+absl::Status DeviceTensors::Synchronize() const {
+  SYNCLINE_ASSIGN_OR_RETURN(device::DeviceRuntime* const runtime, device::DeviceRuntime::Get());
+  return runtime->Synchronize(CurrentStream(device_), Deadline(kTimeout));
+}
+
 absl::Status DeviceTensors::CopyBack() const {
   SYNCLINE_ASSIGN_OR_RETURN(device::DeviceRuntime* const runtime, device::DeviceRuntime::Get());
   const Stream stream = CurrentStream(device_);
@@ -63,7 +68,7 @@ absl::Status DeviceTensors::CopyBack() const {
     if (host.nbytes() == 0) continue;
     SYNCLINE_RETURN_IF_ERROR(runtime->Copy(host.data(), made.data(), host.nbytes(), stream));
   }
-  return runtime->Synchronize(stream, Deadline(kTimeout));
+  return Synchronize();
 }
 
 }  // namespace syncline

@@ -32,6 +32,10 @@ class DeviceTensors {
   // The call on the device that stands for `host`.
   absl::StatusOr<Collective> Of(const Collective& host);
 
+  // Waits until the current stream has done what it has been told to, so that nothing uses the
+  // tensors any more.
+  absl::Status Synchronize() const;
+
   // Copies the elements of all tensors back behind what the current stream has been told to wait
   // for, and waits for that.
   absl::Status CopyBack() const;
