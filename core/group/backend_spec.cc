@@ -63,6 +63,10 @@ absl::StatusOr<Backends> ParseBackendSpec(absl::string_view spec) {
 }
 
 std::string SerializeBackendSpec(const Backends& backends) {
+  const bool has_all = backends.size() == 2;
+  if (has_all && backends.begin()->second == backends.rbegin()->second) {
+    return backends.begin()->second;
+  }
   return absl::StrJoin(backends, ",", [](std::string* out, const Backends::value_type& item) {
     absl::StrAppend(out, item.first == DeviceType::kCpu ? "cpu:" : "cuda:", item.second);
   });

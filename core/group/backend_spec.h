@@ -18,7 +18,8 @@ using Backends = std::map<DeviceType, std::string>;
 // backend is not known or does not serve its device, or a device is not known or named twice.
 absl::StatusOr<Backends> ParseBackendSpec(absl::string_view spec);
 
-// "cpu:gloo,cuda:nccl", without spaces: the same text for all spellings of one spec.
+// The same text for all spellings of one spec: "cpu:gloo,cuda:nccl", without spaces, or "gloo"
+// where one backend serves all devices.
 std::string SerializeBackendSpec(const Backends& backends);
 
 }  // namespace syncline::group

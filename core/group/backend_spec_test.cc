@@ -44,6 +44,18 @@ TEST(BackendSpecTest, PairsNameTheBackendOfEachDevice) {
   EXPECT_THAT(*ParseBackendSpec("cuda:both"), ElementsAre(Pair(DeviceType::kCuda, "both")));
 }
 
+TEST(BackendSpecTest, AllSpellingsOfOneSpecHaveTheSameText) {
+  const auto text = [](absl::string_view spec) {
+    return SerializeBackendSpec(*ParseBackendSpec(spec));
+  };
+  for (const absl::string_view spelling : {"both", " Both", "cuda:both, cpu:both"}) {
+    EXPECT_EQ(text(spelling), "both");
+  }
+  EXPECT_EQ(text("cuda:RAYS ,cpu:wires"), "cpu:wires,cuda:rays");
+  EXPECT_EQ(text("cpu:both"), "cpu:both");
+  EXPECT_EQ(text("wires"), "cpu:wires");
+}
+
 TEST(BackendSpecTest, ARefusalSaysWhatWouldBeRight) {
   EXPECT_THAT(Refusal("strings"), HasSubstr("unknown backend 'strings'; choose one of: both"));
   EXPECT_THAT(Refusal(""), HasSubstr("choose one of"));

@@ -5,7 +5,6 @@
 #include <set>
 #include <utility>
 
-#include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
@@ -283,12 +282,13 @@ absl::StatusOr<std::shared_ptr<ProcessGroup>> World::MakeGroup(const NewGroupCal
                                                                absl::Duration timeout) const {
   if (group_rank < 0) return std::shared_ptr<ProcessGroup>();
   const Deadline deadline(timeout);
+  SYNCLINE_ASSIGN_OR_RETURN(const group::Backends backends, group::ParseBackendSpec(backend));
   // Without this check, members that disagree would wait for each other in different backends until
   // the timeout, and none of them could say why.
   const store::CheckSameOptions check = {
       call.name,
       absl::StrCat("ranks [", absl::StrJoin(ranks, ","), "] on backend ",
-                   absl::AsciiStrToLower(backend)),
+                   group::SerializeBackendSpec(backends)),
       rank(), ranks, base::CheckRanksAlive(joined_->peers(), rank(), ranks)};
   PrefixStore store(absl::StrCat("new/", call.store_prefix), joined_->store());
   SYNCLINE_RETURN_IF_ERROR(store::CheckSameOnAllRanks(store, check, deadline));

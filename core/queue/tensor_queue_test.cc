@@ -21,6 +21,7 @@
 #include "absl/time/time.h"
 #include "core/queue/queue_layout.h"
 #include "core/tensor/segment.h"
+#include "core/testing/children.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "syncline/interrupt.h"
@@ -58,19 +59,6 @@ std::vector<int32_t> NumbersOf(const TensorQueue::Message& message) {
 }
 
 std::string Text(const absl::Status& status) { return std::string(status.message()); }
-
-// Runs `body` in a child; returns its pid.
-template <typename Body>
-pid_t Fork(const Body& body) {
-  const pid_t child = fork();
-  if (child == 0) _exit(body() ? 0 : 1);
-  return child;
-}
-
-bool ExitsWell(pid_t child) {
-  int status = 0;
-  return waitpid(child, &status, 0) == child && WIFEXITED(status) && WEXITSTATUS(status) == 0;
-}
 
 TEST(TensorQueueTest, GivesMessagesInTheOrderInWhichTheyWerePut) {
   const auto queue = NewQueue(1 << 20);

@@ -15,6 +15,7 @@
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
 #include "core/tensor/shared_place.h"
+#include "core/testing/children.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "syncline/shared_memory.h"
@@ -79,19 +80,6 @@ struct Pipe {
   }
   int ends[2];
 };
-
-// Runs `body` in a child, which exits with 0 if it returns true.
-template <typename Body>
-pid_t Fork(const Body& body) {
-  const pid_t child = fork();
-  if (child == 0) _exit(body() ? 0 : 1);
-  return child;
-}
-
-bool ExitsWell(pid_t child) {
-  int status = 0;
-  return waitpid(child, &status, 0) == child && WIFEXITED(status) && WEXITSTATUS(status) == 0;
-}
 
 TEST(SharedHandleTest, OpensTheSameElements) {
   const Tensor made = Made();

@@ -183,6 +183,9 @@ TEST_P(SubgroupsTest, MembersThatDoNotMakeTheSameGroupAreToldSo) {
     const std::string other = GetParam() == "gloo" ? "local" : "gloo";
     expect_mismatch(world.NewGroup({0, 1, 2}, is_odd ? other : GetParam()),
                     absl::StrCat("on backend ", GetParam()), absl::StrCat("on backend ", other));
+    // Another spelling is the same backend.
+    const std::string pairs = absl::StrCat("CPU:", GetParam(), ", cuda:", GetParam());
+    SYNCLINE_RETURN_IF_ERROR(world.NewGroup({0, 1, 2}, is_odd ? pairs : GetParam()).status());
     expect_mismatch(world.NewLocalGroup(is_odd ? Ranks{0, 1, 2} : Ranks{1, 0, 2}),
                     "ranks [0,1,2] on", "ranks [1,0,2] on");
     // Those that are in no list are not waited for, and wait for nobody.
