@@ -17,11 +17,12 @@ struct BucketLayout {
   std::vector<int64_t> bucket_of;             // By parameter; -1: it is in none.
 };
 
-// Allocates `buckets`, zeros, for gradients like `parameters`. BackendError if there is no memory.
+// Allocates `buckets`, for gradients like `parameters`: zeros, or, on the parameters' device, any
+// values. BackendError if there is no memory.
 absl::StatusOr<BucketLayout> Allocate(std::vector<std::vector<int64_t>> buckets,
                                       const std::vector<Tensor>& parameters);
 
-// Sets the elements to zero.
+// Sets the elements, which are in memory of the host, to zero.
 void Clear(const Tensor& tensor);
 
 }  // namespace syncline::ddp

@@ -14,6 +14,12 @@ namespace {
 
 using Faults = std::vector<uint8_t>;  // Of a rank, by parameter.
 
+Faults AsBytes(const std::vector<Fault>& faults) {
+  Faults bytes;
+  for (const Fault fault : faults) bytes.push_back(static_cast<uint8_t>(fault));
+  return bytes;
+}
+
 // The parameters that have `fault`, by name; empty if there is none.
 std::string ListOf(const Faults& faults, Fault fault, const std::vector<std::string>& names) {
   std::vector<std::string> items;
@@ -42,14 +48,25 @@ std::vector<std::string> Sentences(absl::string_view who, absl::string_view what
 
 }  // namespace
 
-absl::Status ReportFaults(ProcessGroup& group, const std::vector<Fault>& mine,
+absl::Status FaultsOf(int rank, const std::vector<Fault>& mine,
+                      const std::vector<std::string>& names, absl::string_view advice) {
+  const std::vector<std::string> sentences =
+      Sentences(absl::StrCat("rank ", rank), "no gradient", AsBytes(mine), names);
+  return ArgumentError(absl::StrCat(absl::StrJoin(sentences, "; "), "; ", advice));
+}
+
+absl::Status ReportFaults(const HostExchange& exchange, const std::vector<Fault>& mine,
                           const std::vector<std::string>& names, absl::string_view advice) {
-  std::vector<Faults> all(group.size(), Faults(mine.size()));
-  std::vector<Tensor> outputs;
-  for (Faults& one : all) outputs.push_back(Tensor::Of(one));
-  std::transform(mine.begin(), mine.end(), all[group.rank()].begin(),
-                 [](Fault fault) { return static_cast<uint8_t>(fault); });
-  SYNCLINE_RETURN_IF_ERROR(group.AllGather(outputs, outputs[group.rank()]));
+  const ProcessGroup& group = exchange.group();
+  const Faults own = AsBytes(mine);
+  Faults flat(mine.size() * group.size());
+  std::copy(own.begin(), own.end(), flat.begin() + group.rank() * own.size());
+  SYNCLINE_RETURN_IF_ERROR(exchange.AllGatherInPlace(Tensor::Of(flat)));
+  std::vector<Faults> all;
+  for (int rank = 0; rank < group.size(); ++rank) {
+    const auto begin = flat.begin() + rank * own.size();
+    all.emplace_back(begin, begin + own.size());
+  }
   const bool is_missing = ListOf(all[0], Fault::kSurplus, names).empty();
   const bool all_alike =
       std::all_of(all.begin(), all.end(), [&](const Faults& one) { return one == all.front(); });

@@ -10,7 +10,6 @@
 #include "absl/strings/string_view.h"
 #include "core/base/hash.h"
 #include "core/base/rank_ranges.h"
-#include "syncline/byte_collectives.h"
 #include "syncline/error_origin.h"
 #include "syncline/status.h"
 
@@ -26,13 +25,10 @@ int64_t HashOf(absl::string_view text) {
 }
 
 // The numbers of all ranks, by rank.
-absl::StatusOr<std::vector<int64_t>> AllGatherNumbers(ProcessGroup& group, int64_t mine) {
-  std::vector<int64_t> all(group.size());
-  const Tensor whole = Tensor::Of(all);
-  std::vector<Tensor> outputs;
-  for (int rank = 0; rank < group.size(); ++rank) outputs.push_back(whole.Slice(rank, 1));
-  all[group.rank()] = mine;
-  SYNCLINE_RETURN_IF_ERROR(group.AllGather(outputs, outputs[group.rank()]));
+absl::StatusOr<std::vector<int64_t>> AllGatherNumbers(const HostExchange& exchange, int64_t mine) {
+  std::vector<int64_t> all(exchange.group().size());
+  all[exchange.group().rank()] = mine;
+  SYNCLINE_RETURN_IF_ERROR(exchange.AllGatherInPlace(Tensor::Of(all)));
   return all;
 }
 
@@ -86,21 +82,21 @@ absl::Status Difference(const std::vector<std::string>& texts) {
 
 }  // namespace
 
-absl::Status CheckSameOnAllRanks(ProcessGroup& group, const OptionsFingerprint& options,
+absl::Status CheckSameOnAllRanks(const HostExchange& exchange, const OptionsFingerprint& options,
                                  const absl::Status& own) {
   std::string text;
   for (const OptionValue& option : options) {
     text.append(option.name).push_back(kEnd);
     text.append(option.value).push_back(kEnd);
   }
-  auto all = AllGatherNumbers(group, own.ok() ? HashOf(text) : 0);
+  auto all = AllGatherNumbers(exchange, own.ok() ? HashOf(text) : 0);
   if (!all.ok()) return own.ok() ? all.status() : own;
   const bool differ = std::any_of(all->begin(), all->end(),
                                   [&](int64_t hash) { return hash != all->front() || hash == 0; });
   if (!differ) return absl::OkStatus();
   const bool failed = std::find(all->begin(), all->end(), 0) != all->end();
   const std::string mine = failed ? std::string(own.message()) : text;
-  auto texts = AllGatherBytes(group, mine);
+  auto texts = exchange.AllGatherBytes(mine);
   if (!own.ok()) return own;
   if (!texts.ok()) return texts.status();
   return failed ? ErrorOf(*texts) : Difference(*texts);

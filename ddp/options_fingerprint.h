@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
-#include "syncline/process_group.h"
+#include "ddp/host_exchange.h"
 
 namespace syncline::ddp {
 
@@ -21,14 +21,14 @@ struct OptionValue {
 // only if the hashes differ.
 using OptionsFingerprint = std::vector<OptionValue>;
 
-// Collective over `group`: returns OK if all ranks bring the same options. Otherwise a
+// Collective over the exchange's group: returns OK if all ranks bring the same options. Otherwise a
 // MismatchError on all ranks that names the first option that differs, and which ranks have which
 // value. A rank that cannot go on brings its `own` error instead of options: it gets this error
 // back, and the others get a MismatchError that quotes it. Errors of the group are returned as they
 // are.
 //
 // core/store/check_same.h has the form that works through a store, before there is a group.
-absl::Status CheckSameOnAllRanks(ProcessGroup& group, const OptionsFingerprint& options,
+absl::Status CheckSameOnAllRanks(const HostExchange& exchange, const OptionsFingerprint& options,
                                  const absl::Status& own = absl::OkStatus());
 
 // For messages: "parameter 3", or "'bias' (index 3)" where there are names.

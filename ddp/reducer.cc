@@ -72,8 +72,9 @@ int64_t Reducer::Impl::generation() const {
   return generation_;
 }
 
-ReducerStats Reducer::Impl::stats() const {
+ReducerStats Reducer::Impl::stats() {
   absl::MutexLock lock(&mutex_);
+  if (last_times_ != nullptr) FillTimes(*last_times_);
   return stats_;
 }
 

@@ -53,6 +53,7 @@ absl::StatusOr<bool> Reducer::Impl::AwaitBucket(int64_t b) {
     times = step_.times;
     if (times->backward_end == 0) times->backward_end = Nanos();
   }
+  if (lane_ != nullptr) return work->Wait().ok();  // The current stream waits.
   const int operations = hook_ == nullptr ? 1 : kOperationsOfHook;
   const absl::Status averaged = work->Wait(operations * group_->timeout());
   times->Ended(static_cast<size_t>(b));
@@ -62,27 +63,55 @@ absl::StatusOr<bool> Reducer::Impl::AwaitBucket(int64_t b) {
 absl::Status Reducer::Impl::Finish() {
   const int64_t begun = Nanos();
   int64_t waited = 0;
+  absl::StatusOr<Ready> ready = RecordReady();
+  if (!ready.ok() && KindOf(ready.status()) == ErrorKind::kUnsupported) return ready.status();
   {
     absl::MutexLock lock(&mutex_);
     SYNCLINE_RETURN_IF_ERROR(AwaitOthers());
     if (step_.is_finishing) return ArgumentError("finish is under way in another thread");
+    SetHere(ready.ok() ? *std::move(ready) : Ready());
     if (!step_.under_way) Begin({});
+    if (!ready.ok()) step_.error.Update(ready.status());
     if (step_.times->backward_end == 0) step_.times->backward_end = Nanos();
-    if (step_.sync == Sync::kNone) {
-      for (size_t i = 0; i < step_.states.size(); ++i) {
-        if (step_.states[i] == State::kReady) accumulated_[i] = true;
-      }
-      step_.under_way = false;
-      return absl::OkStatus();
-    }
+    if (step_.sync == Sync::kNone) return EndLocalStep();
     step_.is_finishing = true;
     CompleteStep();
+    step_.error.Update(CheckOwnFaults());
     (void)StartReady();  // It is in step_.error.
   }
-  const absl::Status outcome = FinishTogether(&waited);
+  absl::Status outcome = FinishTogether(&waited);
+  if (lane_ != nullptr) {
+    // What the lane does in the next step comes behind all of this one.
+    const absl::Status follows = lane_->WaitForCurrent();
+    outcome.Update(follows);
+    is_in_doubt_ = is_in_doubt_ || !outcome.ok();
+  }
+  std::vector<ddp::BucketWork> dropped;  // Of a step that has failed: values that go unlocked.
   absl::MutexLock lock(&mutex_);
+  dropped.swap(step_.device_work);
   End(begun, waited, outcome);
   return outcome;
+}
+
+absl::Status Reducer::Impl::EndLocalStep() {
+  SYNCLINE_RETURN_IF_ERROR(step_.error);
+  for (size_t i = 0; i < step_.states.size(); ++i) {
+    if (step_.states[i] == State::kReady) accumulated_[i] = true;
+  }
+  step_.under_way = false;
+  if (lane_ == nullptr) return absl::OkStatus();
+  for (size_t b = 0; b < step_.device_work.size(); ++b) {
+    SYNCLINE_RETURN_IF_ERROR(lane_->Enqueue(std::move(step_.device_work[b]), layout_.flats[b]));
+  }
+  SYNCLINE_RETURN_IF_ERROR(lane_->CurrentWaits());
+  return lane_->WaitForCurrent();
+}
+
+absl::Status Reducer::Impl::CheckOwnFaults() const {
+  if (serves_host_ || FindsUnused()) return absl::OkStatus();
+  const auto is_fault = [](ddp::Fault fault) { return fault != ddp::Fault::kNone; };
+  if (std::none_of(step_.faults.begin(), step_.faults.end(), is_fault)) return absl::OkStatus();
+  return ddp::FaultsOf(group_->rank(), step_.faults, options_.names, AdviceFor(options_.unused));
 }
 
 absl::Status Reducer::Impl::AwaitOthers() {
@@ -102,8 +131,9 @@ void Reducer::Impl::CompleteStep() {
   const bool finds_unused = FindsUnused();
   for (size_t i = 0; i < step_.states.size(); ++i) {
     if (HasGradient(i)) continue;
-    if (step_.states[i] == State::kAwaited && sparse_place_[i] < 0)
-      ddp::Clear(layout_.gradients[i]);
+    if (step_.states[i] == State::kAwaited && sparse_place_[i] < 0) {
+      Clear(layout_.gradients[i], layout_.bucket_of[i]);
+    }
     if (finds_unused) continue;
     if (options_.unused == Unused::kRefused || used_[i]) step_.faults[i] = ddp::Fault::kMissing;
   }
@@ -115,10 +145,14 @@ void Reducer::Impl::CompleteStep() {
 }
 
 absl::Status Reducer::Impl::FinishTogether(int64_t* waited) {
-  SYNCLINE_RETURN_IF_ERROR(AwaitWorks(waited));
-  SYNCLINE_RETURN_IF_ERROR(ReadUsedAllReduce(waited));
-  DivideIntegers();
-  absl::Status status = GatherSparse(waited);
+  absl::Status status = AwaitWorks(waited);
+  if (lane_ == nullptr) SYNCLINE_RETURN_IF_ERROR(status);
+  if (status.ok()) status = ExchangeUsed(waited);
+  if (status.ok()) {
+    SYNCLINE_RETURN_IF_ERROR(ReadUsedAllReduce(waited));
+    status = DivideIntegers();
+  }
+  if (status.ok()) status = GatherSparse(waited);
   if (status.ok()) status = Rebuild(waited);
   // What fails here, and has left the group whole, fails on this rank alone: the others must not
   // wait for it, nor go on with other buckets.
@@ -134,7 +168,7 @@ absl::Status Reducer::Impl::AwaitWorks(int64_t* waited) {
   for (size_t b = 0; b < step_.works.size(); ++b) {
     if (step_.works[b] == nullptr) continue;
     first.Update(AwaitWork(b));
-    step_.times->Ended(b);
+    if (lane_ == nullptr) step_.times->Ended(b);  // A device's works call back.
   }
   first.Update(step_.error);
   if (step_.used_work != nullptr) first.Update(step_.used_work->Wait());  // It has a timeout.
@@ -156,9 +190,29 @@ void Reducer::Impl::EndInterrupted(const absl::Status& interruption) {
 }
 
 absl::Status Reducer::Impl::AwaitWork(size_t b) {
+  // On a device the current stream waits, also for a hook.
   if (hook_ == nullptr) return step_.works[b]->Wait();
+  if (lane_ != nullptr) {
+    const absl::Status status = step_.works[b]->Wait();
+    return status.ok() ? status : HookFailed(b, status);
+  }
   const absl::Status status = step_.works[b]->Wait(kOperationsOfHook * group_->timeout());
   return status.ok() ? status : HookFailed(b, status);
+}
+
+// In a group of devices alone.
+absl::Status Reducer::Impl::ExchangeUsed(int64_t* waited) {
+  if (serves_host_) return absl::OkStatus();
+  bool exchanges;
+  {
+    absl::MutexLock lock(&mutex_);
+    step_.used_values = UsedValues();
+    exchanges = FindsUnused();
+  }
+  const Stopwatch stopwatch(waited);
+  if (!exchanges) return absl::OkStatus();
+  return Annotate(ExchangeOf(*group_).AllReduce(step_.used_values, ReduceOp::kMax),
+                  "which parameters are used");
 }
 
 absl::Status Reducer::Impl::ReadUsedAllReduce(int64_t* waited) {
@@ -166,7 +220,8 @@ absl::Status Reducer::Impl::ReadUsedAllReduce(int64_t* waited) {
   const int32_t* end = values + step_.used_values.numel();
   if (std::find(values, end, 2) != end) {
     const Stopwatch stopwatch(waited);
-    return ddp::ReportFaults(*group_, step_.faults, options_.names, AdviceFor(options_.unused));
+    return ddp::ReportFaults(ExchangeOf(*group_), step_.faults, options_.names,
+                             AdviceFor(options_.unused));
   }
   absl::MutexLock lock(&mutex_);
   if (FindsUnused()) {
@@ -182,12 +237,18 @@ bool Reducer::Impl::DividesAfterwards(size_t b) const {
   return hook_ == nullptr && step_.divisor != group_->size() && IsInteger(layout_.flats[b].dtype());
 }
 
-void Reducer::Impl::DivideIntegers() {
+absl::Status Reducer::Impl::DivideIntegers() {
   for (size_t b = 0; b < layout_.flats.size(); ++b) {
     if (!DividesAfterwards(b)) continue;
     const Tensor& flat = layout_.flats[b];
-    tensor::Divide(flat.dtype(), flat.data(), static_cast<int>(step_.divisor), flat.numel());
+    const int divisor = static_cast<int>(step_.divisor);
+    if (lane_ != nullptr) {
+      SYNCLINE_RETURN_IF_ERROR(lane_->Divide(flat, divisor, CurrentStream(device())));
+    } else {
+      tensor::Divide(flat.dtype(), flat.data(), divisor, flat.numel());
+    }
   }
+  return absl::OkStatus();
 }
 
 absl::Status Reducer::Impl::GatherSparse(int64_t* waited) {
@@ -230,7 +291,7 @@ absl::Status Reducer::Impl::ShareOrder(int64_t* waited) {
   }
   if (!order.empty()) {
     const Stopwatch stopwatch(waited);
-    const absl::Status sent = group_->Broadcast(Tensor::Of(order), 0);
+    const absl::Status sent = ExchangeOf(*group_).Broadcast(Tensor::Of(order), 0);
     if (!sent.ok()) return Annotate(sent, "the new order of the buckets");
   }
   return AdoptOrder(order);
@@ -241,9 +302,19 @@ absl::Status Reducer::Impl::AdoptOrder(const std::vector<int64_t>& order) {
   if (buckets == layout_.buckets) return absl::OkStatus();
   SYNCLINE_ASSIGN_OR_RETURN(ddp::BucketLayout layout,
                             ddp::Allocate(std::move(buckets), parameters_));
-  for (int64_t i : order) {
-    const Tensor& from = layout_.gradients[i];
-    if (from.nbytes() > 0) std::memcpy(layout.gradients[i].data(), from.data(), from.nbytes());
+  if (lane_ != nullptr) {
+    std::vector<std::pair<Tensor, Tensor>> copies;
+    for (int64_t i : order) copies.emplace_back(layout.gradients[i], layout_.gradients[i]);
+    const Stream current = CurrentStream(device());
+    const absl::Status copied = lane_->CopyAll(copies, current);
+    using Layouts = std::pair<ddp::BucketLayout, ddp::BucketLayout>;
+    ddp::KeepUntilDone(current, std::make_shared<Layouts>(layout_, layout));
+    SYNCLINE_RETURN_IF_ERROR(copied);
+  } else {
+    for (int64_t i : order) {
+      const Tensor& from = layout_.gradients[i];
+      if (from.nbytes() > 0) std::memcpy(layout.gradients[i].data(), from.data(), from.nbytes());
+    }
   }
   absl::MutexLock lock(&mutex_);
   layout_ = std::move(layout);
@@ -254,6 +325,7 @@ absl::Status Reducer::Impl::AdoptOrder(const std::vector<int64_t>& order) {
 void Reducer::Impl::End(int64_t begun, int64_t waited, const absl::Status& outcome) {
   Times& times = *step_.times;
   const auto since = [&times](int64_t at) { return at == 0 ? 0 : at - times.begin; };
+  if (last_times_ != nullptr) FillTimes(*last_times_);  // Now or never.
   const int64_t now = Nanos();
   step_.own_time += now - begun - waited;
   if (outcome.ok()) ++steps_;
@@ -261,11 +333,10 @@ void Reducer::Impl::End(int64_t begun, int64_t waited, const absl::Status& outco
   stats_.hook = HookName();
   stats_.ready.clear();
   stats_.start.clear();
-  stats_.end.clear();
+  stats_.end.assign(times.end.size(), 0);
   for (size_t b = 0; b < times.end.size(); ++b) {
     stats_.ready.push_back(since(times.ready[b]));
     stats_.start.push_back(since(times.start[b]));
-    stats_.end.push_back(since(times.end[b]));
   }
   stats_.bucket_bytes = step_.bytes;
   stats_.bucket_parameters = step_.counts;
@@ -278,12 +349,27 @@ void Reducer::Impl::End(int64_t begun, int64_t waited, const absl::Status& outco
   stats_.step_end = since(now);
   stats_.own_time = step_.own_time;
   stats_.copy_time = step_.copy_time;
-  all_communication_ += static_cast<double>(stats_.communication_time());
-  all_hidden_ += static_cast<double>(stats_.hidden_time());
-  stats_.total_overlap_share = all_communication_ == 0 ? 1 : all_hidden_ / all_communication_;
+  last_times_ = step_.times;
+  FillTimes(times);
   std::fill(accumulated_.begin(), accumulated_.end(), false);
   step_.under_way = false;
   step_.is_finishing = false;
+}
+
+void Reducer::Impl::FillTimes(Times& times) {
+  if (times.is_counted) return;
+  bool all_known = true;
+  for (size_t b = 0; b < times.end.size(); ++b) {
+    const int64_t end = times.end[b];
+    stats_.end[b] = end == 0 ? 0 : end - times.begin;
+    all_known = all_known && end != 0;
+  }
+  // On a device a bucket ends when it ends, and one that has failed may never.
+  if (!all_known && lane_ != nullptr) return;
+  times.is_counted = true;
+  all_communication_ += static_cast<double>(stats_.communication_time());
+  all_hidden_ += static_cast<double>(stats_.hidden_time());
+  stats_.total_overlap_share = all_communication_ == 0 ? 1 : all_hidden_ / all_communication_;
 }
 
 }  // namespace syncline

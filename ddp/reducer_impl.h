@@ -13,7 +13,9 @@
 #include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
 #include "ddp/bucket_layout.h"
+#include "ddp/device_lane.h"
 #include "ddp/gradient_report.h"
+#include "ddp/host_exchange.h"
 #include "ddp/options_fingerprint.h"
 #include "ddp/sparse_gather.h"
 #include "syncline/comm_hook.h"
@@ -32,7 +34,13 @@ int64_t Nanos();
 // small all-reduce, the used-parameter all-reduce, by which each rank learns for which parameters
 // any rank has a gradient. It starts after the last bucket without waiting for Finish, unless
 // gradients can still come that must not. If it reports a fault, all ranks exchange their faults,
-// and the step ends in an error.
+// and the step ends in an error. In a group that serves the tensors of devices alone there is no
+// such all-reduce unless unused parameters are looked for: a rank with a fault ends the group.
+//
+// On a device, gradients that come are noted with an event of the stream on which they are ready;
+// when a bucket is handed over, the lane's stream waits for these events, moves the gradients into
+// the bucket in one launch, and the all-reduce is enqueued behind it. No thread waits for the
+// device, which may be a step behind the host: what is done on the host here must touch no element.
 //
 // Threads: mutex_ is held neither while a bucket is handed to the group, nor while gradients are
 // copied, nor in a wait. The thread that hands buckets over has set step_.is_starting, and the
@@ -61,7 +69,7 @@ class Reducer::Impl {
   absl::Status ReplaceGroup(std::shared_ptr<ProcessGroup> group);
   std::vector<std::vector<int64_t>> buckets() const;
   int64_t generation() const;
-  ReducerStats stats() const;
+  ReducerStats stats();
 
  private:
   enum class State : uint8_t { kAwaited, kCopying, kReady, kUnused };
@@ -77,8 +85,15 @@ class Reducer::Impl {
     }
     const int64_t begin = Nanos();
     int64_t backward_end = 0;
+    bool is_counted = false;  // In the totals over all steps.
     std::vector<int64_t> ready, start;
     std::vector<std::atomic<int64_t>> end;
+  };
+
+  // Where the gradients of a call are ready: on this thread's current stream. Empty on the CPU.
+  struct Ready {
+    Stream stream;
+    std::shared_ptr<device::Event> event;
   };
 
   struct Running {
@@ -99,8 +114,10 @@ class Reducer::Impl {
     std::shared_ptr<Work> used_work;           // The used-parameter all-reduce.
     std::vector<int64_t> bytes, counts;        // By bucket, for statistics.
     Tensor used_values;  // Its int32s: 0 unused, 1 used, 2 a fault. By parameter, or just one.
-    std::vector<ddp::Fault> faults;  // By parameter; known to Finish.
-    absl::Status error;              // Of the start of a bucket.
+    std::vector<ddp::Fault> faults;            // By parameter; known to Finish.
+    absl::Status error;                        // Of the start of a bucket.
+    std::vector<ddp::BucketWork> device_work;  // By bucket; none on the CPU.
+    Ready here;                                // Of the call that is being made.
     std::shared_ptr<Times> times;
     int64_t own_time = 0, copy_time = 0;
   };
@@ -116,6 +133,10 @@ class Reducer::Impl {
   absl::Status AdoptState(ProcessGroup& group);
   std::string HookName() const;
   absl::Status AcquireHook(CommHook* hook) const;  // OK for none.
+  absl::Status MakeLane();
+  const Device& device() const { return parameters_.front().device(); }
+  bool is_on_device() const { return device().type != DeviceType::kCpu; }
+  ddp::HostExchange ExchangeOf(ProcessGroup& group) const { return {group, lane_.get()}; }
 
   // ---- reducer_step.cc ----
   absl::Status CheckIndex(int64_t index) const;
@@ -128,18 +149,29 @@ class Reducer::Impl {
   // Begins a step if there is none. OK if this gradient may be written now.
   absl::Status CheckMayMark(int64_t index) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::Status MarkedTwiceError(int64_t index) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  absl::StatusOr<Ready> RecordReady();  // Its errors, of a device, fail the step.
+  void SetHere(Ready ready) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void Clear(const Tensor& tensor, size_t b) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  absl::Status CopyOnDevice(int64_t index, const Tensor& value);
   absl::Status SetReady(int64_t index, int64_t begun) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   bool HasGradient(int64_t index) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // These release the mutex in between.
   absl::Status StartReady() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void StartBucket(size_t b) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  Tensor UsedValues() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void StartUsedAllReduce() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  absl::StatusOr<std::shared_ptr<Work>> Start(size_t b, int64_t* hook_time);
+  absl::StatusOr<std::shared_ptr<Work>> Start(size_t b, ddp::BucketWork work, int64_t* hook_time);
+  absl::StatusOr<std::shared_ptr<Work>> StartAverage(size_t b, int64_t* hook_time);
   absl::Status HookFailed(size_t b, const absl::Status& error);
 
   // ---- reducer_finish.cc ----
   absl::Status AwaitOthers() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void CompleteStep() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // In a group of devices alone: the faults of this rank, unless all ranks exchange them.
+  absl::Status CheckOwnFaults() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Ends a step that does not communicate.
+  absl::Status EndLocalStep() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  absl::Status ExchangeUsed(int64_t* waited);
   // The parts of Finish that communicate. Each adds the time that it waited to `waited`.
   absl::Status FinishTogether(int64_t* waited);
   absl::Status AwaitWorks(int64_t* waited);
@@ -153,9 +185,12 @@ class Reducer::Impl {
   absl::Status AdoptOrder(const std::vector<int64_t>& order);
   // Whether the sum over the ranks comes as it is, to be divided by Finish: that of integers.
   bool DividesAfterwards(size_t b) const;
-  void DivideIntegers();
+  absl::Status DivideIntegers();
   void End(int64_t begun, int64_t waited, const absl::Status& outcome)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+
+  // The last step's times, as far as they are known.
+  void FillTimes(Times& times) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   const std::vector<Tensor> parameters_;  // Types and shapes; no elements.
   const Options options_;                 // Without the hook.
@@ -166,6 +201,10 @@ class Reducer::Impl {
   // These change between steps, or at the end of Finish, and may be read in a step without it.
   std::shared_ptr<ProcessGroup> group_;
   std::shared_ptr<CommHook> hook_;
+  std::unique_ptr<ddp::DeviceLane> lane_;  // Null on the CPU.
+  bool serves_host_ = true;                // The group has a backend for tensors of the host.
+  // A failed step's operations may still write to the buckets of a device.
+  bool is_in_doubt_ = false;
   ddp::BucketLayout layout_;
   int64_t generation_ = 0;
   bool rebuilt_ = false;
@@ -177,7 +216,8 @@ class Reducer::Impl {
   std::vector<uint8_t> accumulated_ ABSL_GUARDED_BY(mutex_);  // Has a gradient of steps with kNone.
   Running step_;
   ReducerStats stats_ ABSL_GUARDED_BY(mutex_);
-  double all_communication_ = 0, all_hidden_ = 0;  // Over all steps.
+  std::shared_ptr<Times> last_times_ ABSL_GUARDED_BY(mutex_);  // Of stats_.
+  double all_communication_ = 0, all_hidden_ = 0;              // Over all steps.
 };
 
 }  // namespace syncline

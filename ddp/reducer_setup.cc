@@ -31,6 +31,13 @@ Reducer::Options WithoutHook(Reducer::Options options) {
   return options;
 }
 
+// Without the number of the device: ranks of a host have one each.
+std::string Description(const Tensor& parameter) {
+  const std::string text = parameter.ToString();
+  if (parameter.device().type == DeviceType::kCpu) return text;
+  return text.substr(0, text.rfind(':'));
+}
+
 absl::string_view Name(Reducer::Unused unused) {
   switch (unused) {
     case Reducer::Unused::kRefused:
@@ -64,14 +71,21 @@ Reducer::Impl::Impl(std::shared_ptr<ProcessGroup> group, const std::vector<Tenso
 
 Reducer::Impl::~Impl() {
   if (hook_ != nullptr) hook_->Release(this);
+  if (lane_ == nullptr) return;
+  // The lane is behind the last step's work on the caller's stream.
+  ddp::KeepUntilDone(lane_->stream(), std::make_shared<ddp::BucketLayout>(std::move(layout_)));
 }
 
 absl::Status Reducer::Impl::Connect() {
   absl::Status own = CheckOptions();
+  serves_host_ = ddp::ServesHost(*group_);
+  if (own.ok()) own = MakeLane();
   if (own.ok()) own = AcquireHook(hook_.get());
   if (own.ok()) own = PlanBuckets();
-  SYNCLINE_RETURN_IF_ERROR(
-      ddp::CheckSameOnAllRanks(*group_, own.ok() ? Fingerprint() : ddp::OptionsFingerprint(), own));
+  // Without a lane there is no way to tell the other ranks in a group of devices alone.
+  if (!own.ok() && !serves_host_ && lane_ == nullptr) return own;
+  SYNCLINE_RETURN_IF_ERROR(ddp::CheckSameOnAllRanks(
+      ExchangeOf(*group_), own.ok() ? Fingerprint() : ddp::OptionsFingerprint(), own));
   if (hook_ == nullptr) return absl::OkStatus();
   return Annotate(hook_->Attach(group_), absl::StrCat("communication hook '", HookName(), "'"));
 }
@@ -96,10 +110,17 @@ absl::Status Reducer::Impl::CheckOptions() const {
                                         ", in which gradients are not added up: pass one of the "
                                         "type of its gradient, float32 or bfloat16"));
     }
-    if (parameters_[i].device().type != DeviceType::kCpu) {
-      return ArgumentError(absl::StrCat(NameOf(i), " is on ", ToString(parameters_[i].device()),
-                                        ": gradients are reduced on the CPU"));
+    if (parameters_[i].device() != device()) {
+      return ArgumentError(absl::StrCat(NameOf(0), " is on ", ToString(device()), ", ", NameOf(i),
+                                        " on ", ToString(parameters_[i].device()),
+                                        ": a reducer averages gradients of one device; make one "
+                                        "for each"));
     }
+  }
+  if (is_on_device() && !sparse_.empty()) {
+    return UnsupportedError(absl::StrCat("sparse gradients, such as that of ", NameOf(sparse_[0]),
+                                         ", are averaged on the CPU, not on ", ToString(device()),
+                                         ": make its gradient dense"));
   }
   for (size_t s = 0; s < sparse_.size(); ++s) {
     SYNCLINE_RETURN_IF_ERROR(CheckIndex(sparse_[s]));
@@ -128,6 +149,13 @@ absl::Status Reducer::Impl::PlanBuckets() {
   auto buckets = ddp::AssignBuckets(parameters_, DefaultOrder(), options_.caps);
   SYNCLINE_ASSIGN_OR_RETURN(layout_, ddp::Allocate(std::move(buckets), parameters_));
   generation_ = 1;
+  if (lane_ == nullptr) return absl::OkStatus();
+  return lane_->ClearNow(layout_.flats, group_->timeout());
+}
+
+absl::Status Reducer::Impl::MakeLane() {
+  if (!is_on_device()) return absl::OkStatus();
+  SYNCLINE_ASSIGN_OR_RETURN(lane_, ddp::DeviceLane::Make(device()));
   return absl::OkStatus();
 }
 
@@ -141,7 +169,7 @@ ddp::OptionsFingerprint Reducer::Impl::Fingerprint() const {
           {absl::StrCat("the name of parameter ", i), absl::StrCat("'", options_.names[i], "'")});
     }
     options.push_back(
-        {absl::StrCat(has_names ? "parameter " : "", NameOf(i)), parameters_[i].ToString()});
+        {absl::StrCat(has_names ? "parameter " : "", NameOf(i)), Description(parameters_[i])});
   }
   options.push_back(
       {"the sparse parameters", absl::StrCat("[", absl::StrJoin(sparse_, ", "), "]")});
@@ -157,7 +185,10 @@ std::string Reducer::Impl::HookName() const {
 }
 
 absl::Status Reducer::Impl::AcquireHook(CommHook* hook) const {
-  if (hook == nullptr || hook->Acquire(this)) return absl::OkStatus();
+  if (hook == nullptr) return absl::OkStatus();
+  SYNCLINE_RETURN_IF_ERROR(
+      Annotate(hook->SetDevice(device()), absl::StrCat("communication hook '", hook->name(), "'")));
+  if (hook->Acquire(this)) return absl::OkStatus();
   return ArgumentError(absl::StrCat("communication hook '", hook->name(),
                                     "' belongs to another reducer: make one for each"));
 }
@@ -170,23 +201,25 @@ absl::StatusOr<int64_t> Reducer::Impl::CountActive(Activity mine) {
     group = group_;
   }
   std::vector<int64_t> active = {mine == Activity::kActive ? 1 : 0};
-  SYNCLINE_RETURN_IF_ERROR(group->AllReduce(Tensor::Of(active)));
+  SYNCLINE_RETURN_IF_ERROR(ExchangeOf(*group).AllReduce(Tensor::Of(active)));
   return active[0];
 }
 
 absl::Status Reducer::Impl::ShadowStep(int64_t divisor) {
   Step step;
   step.divisor = divisor;
+  SYNCLINE_ASSIGN_OR_RETURN(Ready ready, RecordReady());
   {
     absl::MutexLock lock(&mutex_);
     SYNCLINE_RETURN_IF_ERROR(CheckStep(step));
+    SetHere(std::move(ready));
     std::fill(accumulated_.begin(), accumulated_.end(), false);
     Begin(step);
     if (!FindsUnused()) {
       for (size_t i = 0; i < step_.states.size(); ++i) {
         if (step_.states[i] == State::kAwaited) step_.states[i] = State::kReady;
       }
-      for (const Tensor& flat : layout_.flats) ddp::Clear(flat);
+      for (size_t b = 0; b < layout_.flats.size(); ++b) Clear(layout_.flats[b], b);
     }
   }
   return Finish();
@@ -201,7 +234,7 @@ absl::Status Reducer::Impl::SetHook(std::shared_ptr<CommHook> hook) {
   }
   const std::string name = hook == nullptr ? "all_reduce" : hook->name();
   absl::Status status = AcquireHook(hook.get());
-  status = ddp::CheckSameOnAllRanks(*group, {{"the communication hook", name}}, status);
+  status = ddp::CheckSameOnAllRanks(ExchangeOf(*group), {{"the communication hook", name}}, status);
   if (status.ok() && hook != nullptr) {
     status = Annotate(hook->Attach(group), absl::StrCat("communication hook '", name, "'"));
   }
@@ -218,25 +251,29 @@ absl::Status Reducer::Impl::SetHook(std::shared_ptr<CommHook> hook) {
 absl::Status Reducer::Impl::ReplaceGroup(std::shared_ptr<ProcessGroup> group) {
   if (group == nullptr) return ArgumentError("a reducer needs a process group");
   SYNCLINE_RETURN_IF_ERROR(DropStep());
-  SYNCLINE_RETURN_IF_ERROR(ddp::CheckSameOnAllRanks(*group, Fingerprint()));
+  SYNCLINE_RETURN_IF_ERROR(ddp::CheckSameOnAllRanks(ExchangeOf(*group), Fingerprint()));
   SYNCLINE_RETURN_IF_ERROR(AdoptState(*group));
   {
     absl::MutexLock lock(&mutex_);
     group_ = group;
+    serves_host_ = ddp::ServesHost(*group);
   }
+  if (lane_ != nullptr) SYNCLINE_RETURN_IF_ERROR(lane_->WaitForCurrent());
   if (hook_ == nullptr) return absl::OkStatus();
   return Annotate(hook_->Attach(group), absl::StrCat("communication hook '", HookName(), "'"));
 }
 
 absl::Status Reducer::Impl::DropStep() {
   std::vector<std::shared_ptr<Work>> works;
+  std::vector<ddp::BucketWork> dropped;  // Values that go without the mutex.
   {
     absl::MutexLock lock(&mutex_);
     if (step_.is_finishing) return ArgumentError("finish is under way in another thread");
     SYNCLINE_RETURN_IF_ERROR(AwaitOthers());
     std::fill(accumulated_.begin(), accumulated_.end(), false);
-    if (!step_.under_way) return absl::OkStatus();
+    if (!step_.under_way && !is_in_doubt_) return absl::OkStatus();
     step_.under_way = false;
+    dropped.swap(step_.device_work);
     works = step_.works;
     works.push_back(step_.used_work);
   }
@@ -247,13 +284,20 @@ absl::Status Reducer::Impl::DropStep() {
     (void)work->Wait(deadline.Remaining());  // Its outcome no longer matters.
     all_ended = all_ended && work->IsCompleted();
   }
-  if (all_ended) return absl::OkStatus();
+  if (all_ended && lane_ == nullptr) return absl::OkStatus();
+  // On a device, a work that has ended by an error may have left its kernel behind.
+  if (lane_ != nullptr) {
+    ddp::KeepUntilDone(lane_->stream(), std::make_shared<ddp::BucketLayout>(layout_));
+    SYNCLINE_RETURN_IF_ERROR(MakeLane());
+    is_in_doubt_ = false;
+  }
   // Operations that still run may write: they keep the old buckets, and later steps get new ones.
   SYNCLINE_ASSIGN_OR_RETURN(ddp::BucketLayout layout, ddp::Allocate(layout_.buckets, parameters_));
   absl::MutexLock lock(&mutex_);
   layout_ = std::move(layout);
   ++generation_;
-  return absl::OkStatus();
+  if (lane_ == nullptr) return absl::OkStatus();
+  return lane_->ClearNow(layout_.flats, group_->timeout());
 }
 
 // Takes rank 0's state. Ranks that failed in the same step may differ in whether it has ended.
@@ -266,7 +310,7 @@ absl::Status Reducer::Impl::AdoptState(ProcessGroup& group) {
   const size_t used = state.size();
   state.resize(used + parameters_.size());
   std::copy(used_.begin(), used_.end(), state.begin() + used);
-  SYNCLINE_RETURN_IF_ERROR(group.Broadcast(Tensor::Of(state), 0));
+  SYNCLINE_RETURN_IF_ERROR(ExchangeOf(group).Broadcast(Tensor::Of(state), 0));
   const absl::Status adopted = AdoptOrder({state.begin() + fixed, state.begin() + used});
   if (!adopted.ok()) {
     group.Abort(adopted.message());  // The others have gone on, and would wait for this rank.

@@ -65,8 +65,10 @@ absl::Status Reducer::Impl::CheckStep(const Step& step) const {
 }
 
 absl::Status Reducer::Impl::BeginStep(const Step& step) {
+  SYNCLINE_ASSIGN_OR_RETURN(Ready ready, RecordReady());
   absl::MutexLock lock(&mutex_);
   SYNCLINE_RETURN_IF_ERROR(CheckStep(step));
+  SetHere(std::move(ready));
   const int64_t begun = Nanos();
   Begin(step);
   const absl::Status started = StartReady();
@@ -94,6 +96,8 @@ void Reducer::Impl::Begin(const Step& step) {
   step_.has_unused = false;
   step_.next = 0;
   step_.works.assign(layout_.buckets.size(), nullptr);
+  step_.device_work.clear();
+  step_.device_work.resize(lane_ == nullptr ? 0 : layout_.buckets.size());
   step_.used_work = nullptr;
   step_.error = absl::OkStatus();
   step_.times = std::make_shared<Times>(layout_.buckets.size() + sparse_.size());
@@ -116,8 +120,29 @@ void Reducer::Impl::SetUnused(int64_t index) {
   --step_.all_awaited;
   const int64_t b = layout_.bucket_of[index];
   if (b < 0) return;
-  if (!accumulated_[index] && step_.sync == Sync::kAllRanks) ddp::Clear(layout_.gradients[index]);
+  if (!accumulated_[index] && step_.sync == Sync::kAllRanks) Clear(layout_.gradients[index], b);
   if (--step_.awaited[b] == 0) step_.times->ready[b] = Nanos();
+}
+
+absl::StatusOr<Reducer::Impl::Ready> Reducer::Impl::RecordReady() {
+  if (lane_ == nullptr) return Ready();
+  const Stream current = CurrentStream(device());
+  auto event = lane_->RecordCurrent();
+  if (event.ok()) return Ready{current, *std::move(event)};
+  if (KindOf(event.status()) == ErrorKind::kUnsupported) return event.status();
+  // The gradient is lost: this rank cannot go on with the step.
+  absl::MutexLock lock(&mutex_);
+  step_.error.Update(event.status());
+  return event.status();
+}
+
+void Reducer::Impl::SetHere(Ready ready) { step_.here = std::move(ready); }
+
+void Reducer::Impl::Clear(const Tensor& tensor, size_t b) {
+  if (lane_ == nullptr) return ddp::Clear(tensor);
+  ddp::BucketWork& work = step_.device_work[b];
+  work.clears.push_back(tensor);
+  work.AddReady(step_.here.stream, step_.here.event);
 }
 
 absl::StatusOr<Tensor> Reducer::Impl::gradient(int64_t index) const {
@@ -151,8 +176,13 @@ absl::Status Reducer::Impl::MarkedTwiceError(int64_t index) {
 absl::Status Reducer::Impl::MarkReady(int64_t index) {
   SYNCLINE_RETURN_IF_ERROR(CheckKind(index, false));
   const int64_t begun = Nanos();
+  SYNCLINE_ASSIGN_OR_RETURN(Ready ready, RecordReady());
   absl::MutexLock lock(&mutex_);
+  SetHere(std::move(ready));
   SYNCLINE_RETURN_IF_ERROR(CheckMayMark(index));
+  if (lane_ != nullptr) {
+    step_.device_work[layout_.bucket_of[index]].AddReady(step_.here.stream, step_.here.event);
+  }
   return SetReady(index, begun);
 }
 
@@ -165,6 +195,7 @@ absl::Status Reducer::Impl::CopyReady(int64_t index, const Tensor& value) {
                                       parameter.ToString(), ", not ",
                                       value.is_contiguous() ? "" : "strided ", value.ToString()));
   }
+  if (lane_ != nullptr) return CopyOnDevice(index, value);
   const int64_t begun = Nanos();
   Tensor gradient_view;
   bool adds;
@@ -188,6 +219,53 @@ absl::Status Reducer::Impl::CopyReady(int64_t index, const Tensor& value) {
   --step_.copying;
   step_.copy_time += copied;
   return SetReady(index, begun + copied);
+}
+
+// The lane moves the value with the others of its bucket, once that is complete. A value that
+// nobody keeps until then is moved at once, on the caller's stream.
+absl::Status Reducer::Impl::CopyOnDevice(int64_t index, const Tensor& value) {
+  const int64_t begun = Nanos();
+  const size_t b = layout_.bucket_of[index];
+  SYNCLINE_ASSIGN_OR_RETURN(Ready ready, RecordReady());
+  Tensor place;
+  bool adds;
+  {
+    absl::MutexLock lock(&mutex_);
+    SetHere(ready);
+    SYNCLINE_RETURN_IF_ERROR(CheckMayMark(index));
+    place = layout_.gradients[index];
+    adds = accumulated_[index];
+    if (value.owner() != nullptr) {
+      ddp::BucketWork& work = step_.device_work[b];
+      work.AddReady(ready.stream, std::move(ready.event));
+      if (adds) {
+        work.addends.emplace_back(place, value);
+      } else if (value.data() != place.data()) {
+        work.copies.emplace_back(place, value);
+      }
+      return SetReady(index, begun);
+    }
+    step_.states[index] = State::kCopying;
+    ++step_.copying;
+  }
+  const auto copy = [&]() -> absl::Status {
+    if (adds) {
+      SYNCLINE_RETURN_IF_ERROR(lane_->Accumulate(place, value, ready.stream));
+    } else if (value.data() != place.data()) {
+      SYNCLINE_RETURN_IF_ERROR(lane_->CopyAll({{place, value}}, ready.stream));
+    }
+    SYNCLINE_ASSIGN_OR_RETURN(ready, RecordReady());
+    return absl::OkStatus();
+  };
+  const absl::Status copied = copy();
+  absl::MutexLock lock(&mutex_);
+  --step_.copying;
+  if (!copied.ok()) {
+    step_.error.Update(Annotate(copied, absl::StrCat("the gradient of ", NameOf(index))));
+    return step_.error;
+  }
+  step_.device_work[b].AddReady(ready.stream, std::move(ready.event));
+  return SetReady(index, begun);
 }
 
 absl::Status Reducer::Impl::MarkReadySparse(int64_t index, const Rows& rows) {
@@ -234,7 +312,7 @@ absl::Status Reducer::Impl::StartReady() {
     StartBucket(step_.next++);
   }
   const bool is_known = step_.is_finishing || (step_.all_awaited == 0 && !step_.has_unused);
-  if (step_.error.ok() && step_.next == step_.works.size() && is_known &&
+  if (serves_host_ && step_.error.ok() && step_.next == step_.works.size() && is_known &&
       step_.used_work == nullptr) {
     StartUsedAllReduce();
   }
@@ -244,10 +322,12 @@ absl::Status Reducer::Impl::StartReady() {
 
 void Reducer::Impl::StartBucket(size_t b) {
   const std::shared_ptr<Times> times = step_.times;
+  ddp::BucketWork device_work;
+  if (lane_ != nullptr) device_work = std::move(step_.device_work[b]);
   mutex_.Unlock();
   const int64_t now = Nanos();
   int64_t hook_time = 0;
-  auto work = Start(b, &hook_time);
+  auto work = Start(b, std::move(device_work), &hook_time);
   if (work.ok()) {
     (*work)->OnComplete([times, b](const absl::Status&) { times->Ended(b); });
   }
@@ -261,7 +341,16 @@ void Reducer::Impl::StartBucket(size_t b) {
   }
 }
 
-absl::StatusOr<std::shared_ptr<Work>> Reducer::Impl::Start(size_t b, int64_t* hook_time) {
+absl::StatusOr<std::shared_ptr<Work>> Reducer::Impl::Start(size_t b, ddp::BucketWork work,
+                                                           int64_t* hook_time) {
+  if (lane_ == nullptr) return StartAverage(b, hook_time);
+  const absl::Status enqueued = lane_->Enqueue(std::move(work), layout_.flats[b]);
+  if (!enqueued.ok()) return Annotate(enqueued, absl::StrCat("bucket ", b));
+  const StreamScope scope(lane_->stream());
+  return StartAverage(b, hook_time);
+}
+
+absl::StatusOr<std::shared_ptr<Work>> Reducer::Impl::StartAverage(size_t b, int64_t* hook_time) {
   const Tensor& flat = layout_.flats[b];
   if (hook_ == nullptr) {
     if (step_.divisor == group_->size()) return group_->AllReduceAsync(flat, ReduceOp::kAvg);
@@ -293,7 +382,7 @@ absl::Status Reducer::Impl::HookFailed(size_t b, const absl::Status& error) {
   return annotated;
 }
 
-void Reducer::Impl::StartUsedAllReduce() {
+Tensor Reducer::Impl::UsedValues() const {
   const bool by_parameter = FindsUnused();
   const int64_t count = by_parameter ? static_cast<int64_t>(parameters_.size()) : 1;
   Tensor values = Tensor::Zeros(DType::kInt32, {count});
@@ -302,6 +391,11 @@ void Reducer::Impl::StartUsedAllReduce() {
   for (size_t i = 0; i < step_.faults.size(); ++i) {
     if (step_.faults[i] != ddp::Fault::kNone) value[by_parameter ? i : 0] = 2;
   }
+  return values;
+}
+
+void Reducer::Impl::StartUsedAllReduce() {
+  const Tensor values = UsedValues();
   step_.used_values = values;
   mutex_.Unlock();
   auto work = group_->AllReduceAsync(values, ReduceOp::kMax);

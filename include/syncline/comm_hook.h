@@ -11,6 +11,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "syncline/device.h"
 #include "syncline/process_group.h"
 #include "syncline/tensor.h"
 #include "syncline/work.h"
@@ -52,6 +53,15 @@ class CommHook {
 
   // "power_sgd": for messages and statistics.
   virtual std::string name() const = 0;
+
+  // Where the reducer's buckets are, before Attach. Returns an UnsupportedError that says which
+  // hooks work there if this one does not. On a device, buckets are ready on the current stream of
+  // the thread that calls Start, and nothing of them is touched on the host; the Work of a call on
+  // the device's tensors makes streams wait in place of the host.
+  virtual absl::Status SetDevice(const Device& device) {
+    static_cast<void>(device);
+    return absl::OkStatus();
+  }
 
   // The group to communicate in. Before anything else, and again when the reducer's group is
   // replaced: what was kept for each bucket is then void, and buckets may still be in flight in the

@@ -44,23 +44,27 @@ absl::Status AverageFourSteps(Group group) {
 }
 
 TEST(ReducerRanksTest, AveragesAreThoseOfAllRanksInAnyOrderOfArrivalAndAfterTheRebuild) {
-  for (const char* backend : {"local", "shm", "gloo", "auto"}) {
-    for (const int size : {1, 2, 3}) ExpectOnRanks(size, AverageFourSteps, backend);
+  for (const int size : {1, 2, 3}) {
+    for (const char* backend : {"shm", "gloo", "auto", "gloo@cuda", "cpu:gloo,cuda:nccl@cuda"}) {
+      ExpectOnRanks(size, AverageFourSteps, backend);
+    }
+    ExpectOnRanks(size, AverageFourSteps);
   }
 }
 
 // Buckets that ranks of a host read where they lie.
 TEST(ReducerRanksTest, LargeBucketsAreAveragedLikeSmallOnes) {
-  for (const char* backend : {"local", "shm"}) {
+  for (const char* backend : {"local", "shm", "nccl@cuda", "shm@cuda"}) {
     ExpectOnRanks(
         2,
         [](Group group) -> absl::Status {
-          const std::vector<Tensor> parameters(2, Tensor::Zeros(DType::kFloat32, {3000001}));
+          const std::vector<Tensor> parameters(2, Parameter(DType::kFloat32, {3000001}));
           Reducer::Options options;
           options.caps.first = options.caps.others;
           SYNCLINE_ASSIGN_OR_RETURN(const Reducers reducer,
                                     Reducer::Create(group, parameters, options));
-          EXPECT_TRUE_OR_RETURN(tensor::FindShared(reducer->gradient(0)->data(), 1).has_value());
+          EXPECT_TRUE_OR_RETURN(TestDevice().type == DeviceType::kCuda ||
+                                tensor::FindShared(reducer->gradient(0)->data(), 1).has_value());
           for (int step = 0; step < 2; ++step) {
             for (int64_t i : {1, 0}) {
               SYNCLINE_RETURN_IF_ERROR(
@@ -80,8 +84,8 @@ TEST(ReducerRanksTest, LargeBucketsAreAveragedLikeSmallOnes) {
 TEST(ReducerRanksTest, ElementTypesGoInBucketsOfTheirOwnAndDivisorsHoldForAll) {
   ExpectOnRanks(3, [](Group group) -> absl::Status {
     const std::vector<Tensor> parameters = {
-        Tensor::Zeros(DType::kFloat64, {4}), Tensor::Zeros(DType::kInt32, {3}),
-        Tensor::Zeros(DType::kFloat64, {1}), Tensor::Zeros(DType::kFloat32, {0})};
+        Parameter(DType::kFloat64, {4}), Parameter(DType::kInt32, {3}),
+        Parameter(DType::kFloat64, {1}), Parameter(DType::kFloat32, {0})};
     SYNCLINE_ASSIGN_OR_RETURN(const Reducers reducer, Reducer::Create(group, parameters, {}));
     EXPECT_TRUE_OR_RETURN(reducer->buckets().size() == 3);
     for (const int64_t divisor : {0, 2, 4}) {
@@ -92,15 +96,18 @@ TEST(ReducerRanksTest, ElementTypesGoInBucketsOfTheirOwnAndDivisorsHoldForAll) {
       std::vector<double> four(4, 2.0 * static_cast<double>(rank)), one = {1};
       std::vector<int32_t> three(3, static_cast<int32_t>(rank * 10));
       std::vector<float> none;
-      SYNCLINE_RETURN_IF_ERROR(reducer->CopyReady(3, Tensor::Of(none)));
-      SYNCLINE_RETURN_IF_ERROR(reducer->CopyReady(2, Tensor::Of(one)));
-      SYNCLINE_RETURN_IF_ERROR(reducer->CopyReady(1, Tensor::Of(three)));
-      SYNCLINE_RETURN_IF_ERROR(reducer->CopyReady(0, Tensor::Of(four)));
+      const Tensor values[] = {Tensor::Of(four), Tensor::Of(three), Tensor::Of(one),
+                               Tensor::Of(none)};
+      for (const int64_t i : {3, 2, 1, 0}) {
+        SYNCLINE_ASSIGN_OR_RETURN(const Tensor placed, Placed(values[i]));
+        SYNCLINE_RETURN_IF_ERROR(reducer->CopyReady(i, placed));
+      }
       SYNCLINE_RETURN_IF_ERROR(reducer->Finish());
       const double by = divisor == 0 ? 3 : static_cast<double>(divisor);
-      EXPECT_TRUE_OR_RETURN(reducer->gradient(0)->data_as<double>()[3] == 6 / by);
-      EXPECT_TRUE_OR_RETURN(reducer->gradient(1)->data_as<int32_t>()[2] ==
-                            static_cast<int32_t>(30 / by));
+      SYNCLINE_ASSIGN_OR_RETURN(const Tensor doubles, Fetched(*reducer->gradient(0)));
+      SYNCLINE_ASSIGN_OR_RETURN(const Tensor ints, Fetched(*reducer->gradient(1)));
+      EXPECT_TRUE_OR_RETURN(doubles.data_as<double>()[3] == 6 / by);
+      EXPECT_TRUE_OR_RETURN(ints.data_as<int32_t>()[2] == static_cast<int32_t>(30 / by));
     }
     return absl::OkStatus();
   });
@@ -267,7 +274,7 @@ TEST(ReducerRanksTest, RanksWithoutInputTakePartWithZerosUntilAllHaveRunOut) {
 TEST(ReducerRanksTest, ThreadsOfOneRankMarkTheirGradientsAtOnce) {
   ExpectOnRanks(2, [](Group group) -> absl::Status {
     constexpr int64_t kParameters = 64, kThreads = 4;
-    const std::vector<Tensor> parameters(kParameters, Tensor::Zeros(DType::kFloat32, {100}));
+    const std::vector<Tensor> parameters(kParameters, Parameter(DType::kFloat32, {100}));
     Reducer::Options options;
     options.caps = {400, 1200};
     SYNCLINE_ASSIGN_OR_RETURN(const Reducers reducer, Reducer::Create(group, parameters, options));

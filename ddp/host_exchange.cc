@@ -1,0 +1,107 @@
+#include "ddp/host_exchange.h"
+
+#include <algorithm>
+#include <cstdint>
+#include <cstring>
+
+#include "core/device/device_tensor.h"
+#include "core/group/backend_spec.h"
+#include "syncline/byte_collectives.h"
+#include "syncline/deadline.h"
+#include "syncline/device.h"
+#include "syncline/status.h"
+
+namespace syncline::ddp {
+namespace {
+
+// What the device uses until it has ended, also if nobody waits for it any more.
+struct Buffers {
+  Tensor on_device;
+  std::shared_ptr<void> pinned;
+};
+
+}  // namespace
+
+bool ServesHost(const ProcessGroup& group) {
+  const auto backends = group::ParseBackendSpec(group.backend());
+  return !backends.ok() || backends->count(DeviceType::kCpu) != 0;
+}
+
+absl::Status HostExchange::OnDevice(
+    const Tensor& tensor, absl::FunctionRef<absl::Status(const Tensor& copy)> call) const {
+  device::DeviceRuntime& runtime = lane_->runtime();
+  const Stream& stream = lane_->stream();
+  const auto buffers = std::make_shared<Buffers>();
+  SYNCLINE_ASSIGN_OR_RETURN(buffers->on_device,
+                            device::EmptyOn(lane_->device(), tensor.dtype(), tensor.shape()));
+  SYNCLINE_ASSIGN_OR_RETURN(buffers->pinned, runtime.AllocatePinned(tensor.nbytes()));
+  const Tensor& copy = buffers->on_device;
+  void* const pinned = buffers->pinned.get();
+  if (tensor.nbytes() > 0) std::memcpy(pinned, tensor.data(), tensor.nbytes());
+  const auto exchange = [&]() -> absl::Status {
+    SYNCLINE_RETURN_IF_ERROR(runtime.Copy(copy.data(), pinned, copy.nbytes(), stream));
+    const StreamScope scope(stream);
+    SYNCLINE_RETURN_IF_ERROR(call(copy));
+    return runtime.Copy(pinned, copy.data(), copy.nbytes(), stream);
+  };
+  absl::Status status = exchange();
+  KeepUntilDone(stream, buffers);
+  SYNCLINE_RETURN_IF_ERROR(status);
+  status = runtime.Synchronize(stream, Deadline(group_.timeout()));
+  // The device is done, or not, but what it has done is worth nothing if the group has failed.
+  SYNCLINE_RETURN_IF_ERROR(group_.status());
+  SYNCLINE_RETURN_IF_ERROR(status);
+  if (tensor.nbytes() > 0) std::memcpy(tensor.data(), pinned, tensor.nbytes());
+  return absl::OkStatus();
+}
+
+absl::Status HostExchange::AllReduce(const Tensor& tensor, ReduceOp op) const {
+  if (lane_ == nullptr) return group_.AllReduce(tensor, op);
+  return OnDevice(tensor, [&](const Tensor& copy) -> absl::Status {
+    // Whoever waits for the work on the host hears of what went wrong.
+    SYNCLINE_ASSIGN_OR_RETURN(const auto work, group_.AllReduceAsync(copy, op));
+    return work->Synchronize();
+  });
+}
+
+absl::Status HostExchange::Broadcast(const Tensor& tensor, int root) const {
+  if (lane_ == nullptr) return group_.Broadcast(tensor, root);
+  return OnDevice(tensor, [&](const Tensor& copy) -> absl::Status {
+    SYNCLINE_ASSIGN_OR_RETURN(const auto work, group_.BroadcastAsync(copy, root));
+    return work->Synchronize();
+  });
+}
+
+absl::Status HostExchange::GatherParts(const Tensor& all) const {
+  const int64_t count = all.numel() / group_.size();
+  std::vector<Tensor> parts;
+  for (int rank = 0; rank < group_.size(); ++rank) parts.push_back(all.Slice(rank * count, count));
+  if (lane_ == nullptr) return group_.AllGather(parts, parts[group_.rank()]);
+  SYNCLINE_ASSIGN_OR_RETURN(const auto work, group_.AllGatherAsync(parts, parts[group_.rank()]));
+  return work->Synchronize();
+}
+
+absl::Status HostExchange::AllGatherInPlace(const Tensor& all) const {
+  if (lane_ == nullptr) return GatherParts(all);
+  return OnDevice(all, [&](const Tensor& copy) { return GatherParts(copy); });
+}
+
+absl::StatusOr<std::vector<std::string>> HostExchange::AllGatherBytes(
+    const std::string& mine) const {
+  if (lane_ == nullptr) return syncline::AllGatherBytes(group_, mine);
+  std::vector<int64_t> sizes(group_.size());
+  sizes[group_.rank()] = static_cast<int64_t>(mine.size());
+  SYNCLINE_RETURN_IF_ERROR(AllGatherInPlace(Tensor::Of(sizes)));
+  const int64_t largest = *std::max_element(sizes.begin(), sizes.end());
+  std::string all(static_cast<size_t>(largest) * sizes.size(), '\0');
+  mine.copy(&all[group_.rank() * largest], mine.size());
+  SYNCLINE_RETURN_IF_ERROR(
+      AllGatherInPlace(Tensor(all.data(), DType::kUInt8, {static_cast<int64_t>(all.size())})));
+  std::vector<std::string> texts;
+  for (size_t rank = 0; rank < sizes.size(); ++rank) {
+    texts.push_back(all.substr(rank * largest, static_cast<size_t>(sizes[rank])));
+  }
+  return texts;
+}
+
+}  // namespace syncline::ddp
