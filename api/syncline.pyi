@@ -998,6 +998,7 @@ class Reducer:
         differs, and the ranks.
         """
 
+    @on_streams
     @adapted
     @nonblocking
     def begin_step(
@@ -1019,6 +1020,7 @@ class Reducer:
         Write the gradient there before `mark_ready(index)`; after `finish` it holds the average.
         """
 
+    @on_streams
     @nonblocking
     def mark_ready(self, index: Int32) -> None:
         """The gradient of parameter `index` has been written; once for each before `finish`."""
@@ -1036,6 +1038,7 @@ class Reducer:
         Both are copied.
         """
 
+    @on_streams
     def await_bucket(self, bucket: int) -> bool:
         """Waits until the average of a bucket is there, for who has a use for it before `finish`.
 
@@ -1043,6 +1046,7 @@ class Reducer:
         and if averaging has failed or is up to `finish`, which says why.
         """
 
+    @on_streams
     def finish(self) -> None:
         """Waits until all gradients are averaged and ends the step.
 
@@ -1074,6 +1078,7 @@ class Reducer:
         `shadow_step` unless it is 0.
         """
 
+    @on_streams
     def shadow_step(self, divisor: int = 0) -> None:
         """Takes part in a step of the other ranks with zeros."""
 
@@ -1083,6 +1088,7 @@ class Reducer:
         All ranks must call it, between steps, with the same hook; a hook belongs to one reducer.
         """
 
+    @on_streams
     def replace_group(self, group: ProcessGroup) -> None:
         """Goes on in another group, after a failure; a step under way is dropped.
 

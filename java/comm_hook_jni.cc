@@ -24,6 +24,9 @@ class JavaAverager : public ddp::BucketAverager {
 
   std::string name() const override { return name_; }
 
+  // The hook's thread has the bucket's stream as its current one.
+  absl::Status SetDevice(const Device&) override { return absl::OkStatus(); }
+
   absl::Status Attach(const std::shared_ptr<ProcessGroup>& group) override {
     group_ = group;
     return absl::OkStatus();

@@ -2,6 +2,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "core/tensor/reduce_kernels.h"
+#include "syncline/device.h"
+#include "syncline/dtype.h"
 #include "syncline/hooks.h"
 #include "syncline/reduce_op.h"
 #include "syncline/status.h"
@@ -24,6 +26,15 @@ class AllReduce : public CommHook {
     }
     if (bucket->divisor == group_->size()) {
       return group_->AllReduceAsync(bucket->buffer, ReduceOp::kAvg);
+    }
+    // On a device nobody divides afterwards.
+    if (bucket->buffer.device().type != DeviceType::kCpu) {
+      if (!IsFloating(bucket->buffer.dtype())) {
+        return UnsupportedError(
+            "integers on a device are divided by the number of ranks alone: take no hook");
+      }
+      return group_->AllReduceAsync(bucket->buffer, ReduceOp::kPremulSum, {},
+                                    1.0 / static_cast<double>(bucket->divisor));
     }
     SYNCLINE_ASSIGN_OR_RETURN(const std::shared_ptr<Work> sum,
                               group_->AllReduceAsync(bucket->buffer, ReduceOp::kSum));

@@ -17,6 +17,7 @@ inline bool IsCompressible(DType dtype) {
 }
 
 // Replaces `tensor` by its sum over all ranks, divided by `divisor`. Bitwise equal on all ranks.
+// On a device, behind and in front of what is on the current stream.
 absl::Status AllReduceAverage(const Tensor& tensor, int64_t divisor, ProcessGroup& group);
 
 }  // namespace syncline::ddp

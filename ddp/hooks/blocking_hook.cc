@@ -7,6 +7,7 @@
 #include <memory>
 #include <new>
 #include <numeric>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -15,11 +16,15 @@
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
+#include "core/device/device_runtime.h"
+#include "core/device/stream_handle.h"
 #include "core/group/operation_queue.h"
-#include "syncline/byte_collectives.h"
+#include "ddp/device_lane.h"
+#include "ddp/host_exchange.h"
 #include "syncline/deadline.h"
 #include "syncline/error_origin.h"
 #include "syncline/status.h"
+#include "syncline/stream.h"
 #include "syncline/subgroups.h"
 
 namespace syncline::ddp {
@@ -36,19 +41,28 @@ std::string NameOf(const BucketAverager& averager) {
 // What is done in one group. Buckets in flight keep it alive.
 class Session {
  public:
-  Session(std::shared_ptr<BucketAverager> averager, std::shared_ptr<ProcessGroup> group)
-      : averager_(std::move(averager)), group_(std::move(group)) {}
+  // `lane` is where buckets of a device are averaged; null on the CPU.
+  Session(std::shared_ptr<BucketAverager> averager, std::shared_ptr<ProcessGroup> group,
+          std::unique_ptr<DeviceLane> lane)
+      : averager_(std::move(averager)), group_(std::move(group)), lane_(std::move(lane)) {}
 
   ProcessGroup& group() { return *group_; }
 
-  // Starts `work` on `bucket`, behind earlier ones; the session lives until it has ended.
+  // Starts `work` on `bucket`, behind earlier ones; the session lives until it has ended. On a
+  // device the bucket is ready behind the current stream.
   static absl::Status Post(std::shared_ptr<Session> self, std::shared_ptr<Work> work,
                            std::shared_ptr<GradBucket> bucket) {
     Session& session = *self;
+    std::shared_ptr<device::Event> ready;
+    if (session.lane_ != nullptr) {
+      SYNCLINE_ASSIGN_OR_RETURN(ready, session.lane_->RecordCurrent());
+    }
     ++session.in_flight_;
     const absl::Status posted = session.queue_.Post([&](uint64_t) -> std::function<void()> {
-      return [self = std::move(self), work = std::move(work), bucket = std::move(bucket)] {
+      return [self = std::move(self), work = std::move(work), bucket = std::move(bucket),
+              ready = std::move(ready)] {
         work->Start();
+        if (ready != nullptr) return AverageOnDevice(self, work, bucket, *ready);
         const absl::Status status = self->Average(*bucket);
         --self->in_flight_;  // First: whoever has waited for the work may end the session.
         work->Finish(status);
@@ -58,14 +72,24 @@ class Session {
     return posted;
   }
 
+  // Lets go of a session on its queue's thread. On the thread that ends calls on devices a group
+  // must not be closed: its own calls may end there.
+  static void Release(std::shared_ptr<Session> self) {
+    Session& session = *self;
+    session.queue_
+        .Post([&](uint64_t) -> std::function<void()> { return [self = std::move(self)] {}; })
+        .IgnoreError();
+  }
+
   // Whether no bucket is being averaged or queued. The queue may still be telling who waits.
   bool IsDone() const { return in_flight_ == 0; }
   // Waits for the queue until `deadline`; not at all on its own thread.
   void AwaitIdle(const Deadline& deadline) const { queue_.AwaitIdle(deadline); }
 
-  absl::Status Average(GradBucket& bucket) {
+  absl::Status Average(GradBucket& bucket, const device::Event* ready = nullptr) {
     SYNCLINE_RETURN_IF_ERROR(cause());
-    const absl::Status status = AverageOrCatch(bucket);
+    absl::Status status = ready == nullptr ? absl::OkStatus() : ready->EnqueueWait(lane_->stream());
+    if (status.ok()) status = AverageOrCatch(bucket);
     if (status.ok()) return status;
     const absl::Status failure = Annotate(status, absl::StrCat("rank ", group_->rank()));
     End(Annotate(failure, absl::StrCat(NameOf(*averager_), ", bucket ", bucket.index, " of ",
@@ -89,6 +113,11 @@ class Session {
   }
 
  private:
+  static void AverageOnDevice(const std::shared_ptr<Session>& self,
+                              const std::shared_ptr<Work>& work,
+                              const std::shared_ptr<GradBucket>& bucket,
+                              const device::Event& ready);
+
   // On the queue's thread nobody else catches what is thrown, such as for want of memory.
   absl::Status AverageOrCatch(GradBucket& bucket) {
     try {
@@ -102,16 +131,64 @@ class Session {
 
   const std::shared_ptr<BucketAverager> averager_;
   const std::shared_ptr<ProcessGroup> group_;
+  const std::unique_ptr<DeviceLane> lane_;
   mutable absl::Mutex mutex_;
   absl::Status cause_ ABSL_GUARDED_BY(mutex_);
   std::atomic<int64_t> in_flight_{0};  // Buckets.
   group::OperationQueue queue_;
 };
 
+// The end of a bucket that is averaged on a device: of the work on the session's stream, and well
+// only if the session's group is still whole.
+class SessionHandle final : public device::StreamHandle {
+ public:
+  SessionHandle(std::shared_ptr<const device::Event> end, std::weak_ptr<Session> session)
+      : StreamHandle(std::move(end)), session_(std::move(session)) {}
+
+ private:
+  std::optional<absl::Status> Verdict() override {
+    auto session = session_.lock();
+    if (session == nullptr) return absl::OkStatus();
+    const absl::Status status = session->group().status();
+    Session::Release(std::move(session));
+    return status;
+  }
+
+  const std::weak_ptr<Session> session_;
+};
+
+void Session::AverageOnDevice(const std::shared_ptr<Session>& self,
+                              const std::shared_ptr<Work>& work,
+                              const std::shared_ptr<GradBucket>& bucket,
+                              const device::Event& ready) {
+  const Stream& stream = self->lane_->stream();
+  absl::Status status;
+  {
+    const StreamScope scope(stream);
+    status = self->Average(*bucket, &ready);
+  }
+  const auto end = self->lane_->runtime().Record(stream);
+  --self->in_flight_;
+  status.Update(end.status());
+  if (!end.ok()) return work->Finish(status);
+  // Also what has failed may have left work behind, which uses the bucket.
+  const auto handle = std::make_shared<SessionHandle>(*end, self);
+  if (status.ok()) work->Enqueued(stream.device, handle);
+  if (!status.ok()) work->Finish(status);
+  handle->OnDone([session = self, bucket = bucket,
+                  work = status.ok() ? work : nullptr](const absl::StatusOr<int>& outcome) mutable {
+    if (work != nullptr) work->Finish(outcome.status());
+    Release(std::move(session));
+  });
+  const absl::Status watched =
+      device::StreamWatcher::Get().Watch(handle, Deadline(absl::InfiniteDuration()));
+  if (!watched.ok()) handle->End(watched);
+}
+
 // That all ranks do the same.
-absl::Status CheckEqualOnAllRanks(ProcessGroup& group, const BucketAverager& averager) {
+absl::Status CheckEqualOnAllRanks(const HostExchange& exchange, const BucketAverager& averager) {
   SYNCLINE_ASSIGN_OR_RETURN(const std::vector<std::string> all,
-                            AllGatherBytes(group, averager.ToString()));
+                            exchange.AllGatherBytes(averager.ToString()));
   for (size_t rank = 1; rank < all.size(); ++rank) {
     if (all[rank] == all[0]) continue;
     const absl::Status mismatch =
@@ -138,15 +215,25 @@ class BlockingHook : public CommHook {
 
   std::string name() const override { return averager_->name(); }
 
+  absl::Status SetDevice(const Device& device) override {
+    SYNCLINE_RETURN_IF_ERROR(averager_->SetDevice(device));
+    device_ = device;
+    return absl::OkStatus();
+  }
+
   absl::Status Attach(std::shared_ptr<ProcessGroup> group) override {
     SYNCLINE_RETURN_IF_ERROR(EndSession("it was given another group"));
     std::vector<int> all(group->size());
     std::iota(all.begin(), all.end(), 0);
     SYNCLINE_ASSIGN_OR_RETURN(std::shared_ptr<ProcessGroup> own, Split(*group, {all}));
-    SYNCLINE_RETURN_IF_ERROR(CheckEqualOnAllRanks(*own, *averager_));
+    std::unique_ptr<DeviceLane> lane;
+    if (device_.type != DeviceType::kCpu) {
+      SYNCLINE_ASSIGN_OR_RETURN(lane, DeviceLane::Make(device_));
+    }
+    SYNCLINE_RETURN_IF_ERROR(CheckEqualOnAllRanks({*own, lane.get()}, *averager_));
     averager_->Reset();
     SYNCLINE_RETURN_IF_ERROR(averager_->Attach(own));
-    session_ = std::make_shared<Session>(averager_, std::move(own));
+    session_ = std::make_shared<Session>(averager_, std::move(own), std::move(lane));
     return absl::OkStatus();
   }
 
@@ -180,10 +267,19 @@ class BlockingHook : public CommHook {
   }
 
   const std::shared_ptr<BucketAverager> averager_;
+  Device device_;
   std::shared_ptr<Session> session_;
 };
 
 }  // namespace
+
+absl::Status BucketAverager::SetDevice(const Device& device) {
+  if (device.type == DeviceType::kCpu) return absl::OkStatus();
+  return UnsupportedError(absl::StrCat(
+      "it works on gradients in memory of the host, and these are on ", syncline::ToString(device),
+      ": there, take none, all_reduce, float16_compress, bfloat16_compress, post_local_sgd or a "
+      "hook of your own"));
+}
 
 std::shared_ptr<CommHook> MakeBlockingHook(std::unique_ptr<BucketAverager> averager) {
   return std::make_shared<BlockingHook>(std::move(averager));

@@ -8,6 +8,7 @@
 #include "absl/status/status.h"
 #include "absl/strings/string_view.h"
 #include "syncline/comm_hook.h"
+#include "syncline/device.h"
 #include "syncline/process_group.h"
 
 namespace syncline::ddp {
@@ -22,6 +23,11 @@ class BucketAverager {
 
   // The name and the options: what must be equal on all ranks.
   virtual std::string ToString() const { return name(); }
+
+  // Where buckets are; before Attach. By default an UnsupportedError for what is not the CPU, as
+  // most work on the elements there. On a device, Average must touch them by work on the current
+  // stream alone, for which nobody waits on the host.
+  virtual absl::Status SetDevice(const Device& device);
 
   // Before the first bucket, and again when the group is replaced. Collective. `group` has all
   // ranks of the reducer's, and carries nothing but this hook's operations.

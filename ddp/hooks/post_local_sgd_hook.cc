@@ -1,4 +1,5 @@
 #include <map>
+#include <memory>
 #include <numeric>
 #include <string>
 #include <utility>
@@ -6,10 +7,11 @@
 
 #include "absl/strings/str_cat.h"
 #include "core/base/host.h"
+#include "ddp/device_lane.h"
 #include "ddp/hooks/averaging.h"
 #include "ddp/hooks/blocking_hook.h"
 #include "ddp/hooks/bucket_averager.h"
-#include "syncline/byte_collectives.h"
+#include "ddp/host_exchange.h"
 #include "syncline/hooks.h"
 #include "syncline/reduce_op.h"
 #include "syncline/status.h"
@@ -19,10 +21,10 @@ namespace syncline {
 namespace {
 
 // The ranks of each host.
-absl::StatusOr<std::vector<std::vector<int>>> Hosts(ProcessGroup& group) {
+absl::StatusOr<std::vector<std::vector<int>>> Hosts(const ddp::HostExchange& exchange) {
   SYNCLINE_ASSIGN_OR_RETURN(const Peer self, base::IdentifyThisProcess());
   SYNCLINE_ASSIGN_OR_RETURN(const std::vector<std::string> identities,
-                            AllGatherBytes(group, self.identity));
+                            exchange.AllGatherBytes(self.identity));
   std::map<std::string, std::vector<int>> ranks;
   for (size_t rank = 0; rank < identities.size(); ++rank) {
     ranks[identities[rank]].push_back(static_cast<int>(rank));
@@ -48,11 +50,20 @@ class PostLocalSgd : public ddp::BucketAverager {
                         given_ == nullptr ? "subgroups by host" : "given subgroups", ")");
   }
 
+  absl::Status SetDevice(const Device& device) override {
+    device_ = device;
+    return absl::OkStatus();
+  }
+
   // The subgroup's operations, too, must not mix with others.
   absl::Status Attach(const std::shared_ptr<ProcessGroup>& group) override {
     std::vector<std::vector<int>> groups(1);
     if (given_ == nullptr) {
-      SYNCLINE_ASSIGN_OR_RETURN(groups, Hosts(*group));
+      std::unique_ptr<ddp::DeviceLane> lane;
+      if (device_.type != DeviceType::kCpu) {
+        SYNCLINE_ASSIGN_OR_RETURN(lane, ddp::DeviceLane::Make(device_));
+      }
+      SYNCLINE_ASSIGN_OR_RETURN(groups, Hosts({*group, lane.get()}));
     } else {
       groups[0].resize(given_->size());
       std::iota(groups[0].begin(), groups[0].end(), 0);
@@ -73,6 +84,7 @@ class PostLocalSgd : public ddp::BucketAverager {
  private:
   const int64_t start_step_;
   const std::shared_ptr<ProcessGroup> given_;
+  Device device_;
   std::shared_ptr<ProcessGroup> own_;  // Set before the first bucket.
 };
 

@@ -1,9 +1,13 @@
 #include "ddp/hooks/scratch.h"
 
+#include <memory>
 #include <utility>
 
+#include "core/device/device_tensor.h"
+#include "ddp/device_lane.h"
 #include "syncline/shared_memory.h"
 #include "syncline/status.h"
+#include "syncline/stream.h"
 
 namespace syncline::ddp {
 namespace {
@@ -11,7 +15,8 @@ namespace {
 // Collectives of less gain nothing by direct access; see benchmarks/.
 constexpr int64_t kLeastShared = 16 << 20;
 
-absl::StatusOr<Tensor> Allocate(int64_t bytes) {
+absl::StatusOr<Tensor> Allocate(int64_t bytes, const Device& device) {
+  if (device.type != DeviceType::kCpu) return device::EmptyOn(device, DType::kUInt8, {bytes});
   if (bytes >= kLeastShared) {
     absl::StatusOr<Tensor> shared = EmptyShared(DType::kUInt8, {bytes});
     if (shared.ok()) return shared;
@@ -21,13 +26,16 @@ absl::StatusOr<Tensor> Allocate(int64_t bytes) {
 
 }  // namespace
 
-absl::StatusOr<Tensor> Scratch::Take(DType dtype, int64_t count) {
+absl::StatusOr<Tensor> Scratch::Take(DType dtype, int64_t count, const Device& device) {
   const int64_t bytes = count * static_cast<int64_t>(SizeOf(dtype));
-  if (memory_.numel() < bytes) {
+  if (memory_.numel() < bytes || memory_.device() != device) {
+    if (memory_.device().type != DeviceType::kCpu) {
+      KeepUntilDone(CurrentStream(memory_.device()), std::make_shared<Tensor>(memory_));
+    }
     memory_ = Tensor();  // Not both at once.
-    SYNCLINE_ASSIGN_OR_RETURN(memory_, Allocate(bytes));
+    SYNCLINE_ASSIGN_OR_RETURN(memory_, Allocate(bytes, device));
   }
-  return Tensor(memory_.data(), dtype, {count}, {}, {}, memory_.owner());
+  return Tensor(memory_.data(), dtype, {count}, {}, device, memory_.owner());
 }
 
 }  // namespace syncline::ddp

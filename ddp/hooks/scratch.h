@@ -5,6 +5,7 @@
 #include <cstdint>
 
 #include "absl/status/statusor.h"
+#include "syncline/device.h"
 #include "syncline/dtype.h"
 #include "syncline/tensor.h"
 
@@ -13,8 +14,9 @@ namespace syncline::ddp {
 // Large pieces lie in memory that the ranks of a host can read directly.
 class Scratch {
  public:
-  // `count` elements of any value, good until the next call.
-  absl::StatusOr<Tensor> Take(DType dtype, int64_t count);
+  // `count` elements of any value, good until the next call. On a device they are for the current
+  // stream, the same in all calls; the scratch may go once that is done with them.
+  absl::StatusOr<Tensor> Take(DType dtype, int64_t count, const Device& device = {});
 
  private:
   Tensor memory_;  // Bytes.

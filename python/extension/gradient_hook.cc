@@ -7,6 +7,7 @@
 #include "python/extension/errors.h"
 #include "python/extension/gil.h"
 #include "python/extension/method.h"
+#include "python/extension/streams.h"
 #include "python/extension/tensor_in.h"
 #include "syncline/reducer.h"
 #include "syncline/tensor.h"
@@ -41,15 +42,25 @@ bool Deliver(const GradientHook& hook, py::handle parameter) {
   const py::object view =
       hook.views.is_none() ? py::object() : py::object(hook.views[py::int_(hook.index)]);
   if (gradient.is_none()) return false;
-  if (view.is(gradient)) {
-    const GilReleased released;
-    return hook.reducer->MarkReady(hook.index).ok();
+  CallStreams streams;  // The gradient's library has a stream on which it is ready.
+  const bool is_view = view.is(gradient);
+  Tensor value;
+  if (is_view) {
+    AddKnownStreams();
+  } else {
+    value = TensorFromPython(gradient, "gradient");
   }
+  const auto deliver = [&] {
+    return is_view ? hook.reducer->MarkReady(hook.index)
+                   : hook.reducer->CopyReady(hook.index, value);
+  };
+  const CallStreams::All taken = streams.Take();
+  bool is_taken;
   {
-    const Tensor value = TensorFromPython(gradient, "gradient");
     const GilReleased released;
-    if (!hook.reducer->CopyReady(hook.index, value).ok()) return false;
+    is_taken = OnStreams(taken.own, deliver).ok();
   }
+  if (!is_taken || is_view) return is_taken;
   if (view) py::setattr(parameter, "grad", view);
   return true;
 }

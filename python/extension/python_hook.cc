@@ -14,9 +14,12 @@
 #include "python/extension/convert.h"
 #include "python/extension/gil.h"
 #include "python/extension/in_python.h"
+#include "python/extension/streams.h"
 #include "syncline/comm_hook.h"
+#include "syncline/device.h"
 #include "syncline/process_group.h"
 #include "syncline/status.h"
+#include "syncline/stream.h"
 #include "syncline/work.h"
 
 namespace syncline::python {
@@ -30,6 +33,11 @@ class PythonAverager : public ddp::BucketAverager {
 
   std::string name() const override { return name_; }
 
+  absl::Status SetDevice(const Device& device) override {
+    device_ = device;
+    return absl::OkStatus();
+  }
+
   absl::Status Attach(const std::shared_ptr<ProcessGroup>& group) override {
     group_ = group;
     return absl::OkStatus();
@@ -39,13 +47,29 @@ class PythonAverager : public ddp::BucketAverager {
     return InPython("its function", [&] {
       (*function_)(ToPython<std::shared_ptr<GradBucket>>(std::make_shared<GradBucket>(bucket)),
                    ToPython<std::shared_ptr<ProcessGroup>>(group_));
-      return absl::OkStatus();
+      return device_.type == DeviceType::kCpu ? absl::OkStatus() : WaitForLibraries();
     });
   }
 
  private:
+  // What the function has queued on the streams of its arrays' libraries belongs to the bucket.
+  absl::Status WaitForLibraries() const {
+    CallStreams streams;
+    AddKnownStreams();
+    const CallStreams::All known = streams.Take();
+    const Stream current = CurrentStream(device_);
+    for (const CallStreams::Streams& some : {known.own, known.others}) {
+      for (const Stream& stream : some) {
+        if (stream.device != device_ || stream == current) continue;
+        SYNCLINE_RETURN_IF_ERROR(Join(stream, current));
+      }
+    }
+    return absl::OkStatus();
+  }
+
   const std::string name_;
   const std::shared_ptr<py::object> function_;
+  Device device_;
   std::shared_ptr<ProcessGroup> group_;  // What Average gets.
 };
 
@@ -108,8 +132,14 @@ class StarterHook : public CommHook {
         "communication hook '", name_, "', bucket ", bucket->index, " of ", bucket->count));
     std::shared_ptr<Work> work = completion->work();
     SYNCLINE_RETURN_IF_ERROR(InPython("its function", [&] {
+      const bool is_on_device = bucket->buffer.device().type != DeviceType::kCpu;
       const py::object argument = ToPython<std::shared_ptr<GradBucket>>(std::move(bucket));
-      (*function_)(argument, DoneFunction(std::move(completion)));
+      const py::object begun = (*function_)(argument, DoneFunction(completion));
+      // For a Work of the device's streams no host need wait.
+      if (is_on_device && py::isinstance<Work>(begun)) {
+        work = FromPython<std::shared_ptr<Work>>(begun, "work");
+        completion->Finish(absl::OkStatus());
+      }
       return absl::OkStatus();
     }));
     return work;

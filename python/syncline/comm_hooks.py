@@ -54,7 +54,8 @@ def from_function(
         `bucket.divisor`, in its place; what it returns is ignored. It is called on a thread of the
         hook's own, for one bucket after another, in the same order on all ranks. `group` has the
         ranks of the reducer's, and is for this hook only. Make NumPy arrays of the tensors by
-        numpy.asarray, PyTorch's by torch.from_dlpack: they share their memory.
+        numpy.asarray, PyTorch's by torch.from_dlpack: they share their memory. On a device it
+        need not wait for what it has queued on PyTorch's or CuPy's current stream: the reducer does.
       name: for messages and statistics, equal on all ranks; None is that of the function.
 
     What `function` raises is the error of the reducer's `finish`, on all ranks: the others' calls
@@ -78,24 +79,28 @@ def from_starter(
         before it returns may go by the reducer's group, later ones by a group of their own.
       name: for messages and statistics; None is that of the function.
 
+    On a device, a Work has the streams wait for it, and no thread; a future is waited for.
+
     What `function` or the future raises is the error of the reducer's `finish`, and ends the
     reducer's group, so that no other rank waits for this one in it.
 
     Raises TypeError if `function` cannot be called.
     """
 
-    def start(bucket: GradBucket, done: Callable[[BaseException | None], None]) -> None:
+    def start(bucket: GradBucket, done: Callable[[BaseException | None], None]) -> Work | None:
         begun = function(bucket)
         if isinstance(begun, Work):
             work = begun
             work._on_complete(lambda: done(work.exception()))
-        elif hasattr(begun, "add_done_callback"):
+            return work
+        if hasattr(begun, "add_done_callback"):
             begun.add_done_callback(lambda future: done(_error_of(future)))
         else:
             raise TypeError(
                 "a starter must return a Work or a future with add_done_callback, not "
                 f"{type(begun).__name__}"
             )
+        return None
 
     return _comm_hook_from_starter(_name(function, name), start)
 
