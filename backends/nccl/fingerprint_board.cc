@@ -34,7 +34,7 @@ size_t RoundUp(size_t bytes) {
 }
 
 // Relaxed, here and in Load: the counters beside them are stored with release and loaded with
-// acquire, and a reader that is not kept from a place that is written anew, as where ranks do not
+// acquire, and a reader of a place that is overwritten meanwhile, as may happen where ranks do not
 // compare their calls, only names a wrong call.
 void Store(std::atomic<int64_t>* to, absl::Span<const int64_t> words) {
   for (size_t i = 0; i < words.size(); ++i) to[i].store(words[i], std::memory_order_relaxed);

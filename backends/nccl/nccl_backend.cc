@@ -134,7 +134,7 @@ class NcclBackend final : public Backend {
   absl::Status Check(absl::Span<const Collective> collectives) const {
     for (const Collective& collective : collectives) {
       if (collective.kind == OpKind::kBarrier) continue;
-      const Device device = DeviceOf(collective);
+      const Device device = collective.tensor_device();
       if (device.type != DeviceType::kCuda) {
         return UnsupportedError(
             absl::StrCat("backend nccl serves tensors of CUDA devices, not of ", ToString(device)));
@@ -155,9 +155,9 @@ class NcclBackend final : public Backend {
     std::vector<Operations::Part> parts;
     for (const Collective& collective : collectives) {
       if (collective.kind == OpKind::kBarrier) continue;
-      SYNCLINE_ASSIGN_OR_RETURN(
-          Communicator* const communicator,
-          communicators_->Get(ChannelOf(collective, group_->rank()), DeviceOf(collective), call));
+      SYNCLINE_ASSIGN_OR_RETURN(Communicator* const communicator,
+                                communicators_->Get(ChannelOf(collective, group_->rank()),
+                                                    collective.tensor_device(), call));
       parts.push_back({&collective, communicator});
       if (std::find(used.begin(), used.end(), communicator) == used.end()) {
         used.push_back(communicator);

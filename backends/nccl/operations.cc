@@ -139,13 +139,6 @@ bool NeedsKernels(const Collective& call, const NcclApi& api, bool has_kernels) 
 
 }  // namespace
 
-Device DeviceOf(const Collective& collective) {
-  if (collective.kind == OpKind::kAllToAll && !collective.inputs.empty()) {
-    return collective.inputs[0].device();
-  }
-  return collective.tensor->device();
-}
-
 absl::optional<NativeReduction> NativeReductionOf(DType dtype, ReduceOp op, const NcclApi& api,
                                                   bool has_kernels) {
   const absl::optional<NcclDataType> native_type = NativeTypeOf(dtype, api);

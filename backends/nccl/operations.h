@@ -18,12 +18,8 @@
 #include "core/device/device_runtime.h"
 #include "core/device/kernels.h"
 #include "syncline/collective.h"
-#include "syncline/device.h"
 
 namespace syncline::nccl {
-
-// The device of a call's tensors. Requires that it is no barrier.
-Device DeviceOf(const Collective& collective);
 
 // A reduction that NCCL carries out.
 struct NativeReduction {

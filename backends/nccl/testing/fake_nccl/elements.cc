@@ -13,7 +13,7 @@ using syncline::nccl::NcclDataType;
 using syncline::nccl::NcclRedOp;
 
 // A binary floating type with a sign, narrower than float. Numbers whose exponent field is all ones
-// are infinities and NaNs, but for the type without infinities, where one of them is NaN.
+// are infinities and NaNs, except in the type without infinities, where one of them is NaN.
 template <typename BitsT, int kExponent, int kMantissa, bool kInfinities, bool kSaturates>
 struct Narrow {
   using Bits = BitsT;
