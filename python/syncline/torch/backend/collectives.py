@@ -83,11 +83,13 @@ class Collectives:
         written: list[Tensor],
         *arguments: Any,
         copies: Copies | None = None,
+        read: Tensor | None = None,
     ) -> Any:
         """Runs an operation, here or in the background; `written` is what it writes to.
 
         It writes to the first of `arguments`, too, and reads the others; they may be tensors that
-        are not contiguous. `copies` are those that the caller has made of what it writes to.
+        are not contiguous. `copies` are those that the caller has made of what it writes to. `read`
+        is one of its tensors, where it may write to none.
         """
         raise NotImplementedError
 
@@ -96,7 +98,7 @@ class Collectives:
     ) -> Any:
         opts = options(AllreduceOptions, opts, timeout, reduceOp=op)
         tensor = only(tensors)
-        if not tensor.is_cpu:
+        if not tensor.is_cpu and self._others.serve(tensor):
             return self._others.call("allreduce", tensor, [tensor], opts)
         kind, factor = reduction(opts.reduceOp)
         limit = timeout_of(opts, self._timeout)
@@ -113,7 +115,7 @@ class Collectives:
         tensors = list(tensors)
         if not tensors:
             return FinishedWork([])
-        if not tensors[0].is_cpu:
+        if not tensors[0].is_cpu and self._others.serve(tensors[0]):
             return self._others.call("allreduce_coalesced", tensors[0], tensors, opts)
         kind, factor = reduction(opts.reduceOp)
         limit = timeout_of(opts, self._timeout)
@@ -129,7 +131,7 @@ class Collectives:
     ) -> Any:
         opts = options(ReduceOptions, opts, timeout, reduceOp=op, rootRank=root)
         tensor = only(tensors)
-        if not tensor.is_cpu:
+        if not tensor.is_cpu and self._others.serve(tensor):
             return self._others.call("reduce", tensor, [tensor], opts)
         kind, factor = reduction(opts.reduceOp)
         limit = timeout_of(opts, self._timeout)
@@ -144,7 +146,7 @@ class Collectives:
     ) -> Any:
         opts = options(BroadcastOptions, opts, timeout, rootRank=root)
         tensor = only(tensors)
-        if not tensor.is_cpu:
+        if not tensor.is_cpu and self._others.serve(tensor):
             return self._others.call("broadcast", tensor, [tensor], opts)
         limit = timeout_of(opts, self._timeout)
         moved = movable(tensor)
@@ -162,7 +164,7 @@ class Collectives:
         opts = options(AllgatherOptions, opts, timeout)
         tensor = only(input_tensors, "input_tensors")
         outputs = _list_of(output_tensors, "output_tensors")
-        if not tensor.is_cpu:
+        if not tensor.is_cpu and self._others.serve(tensor):
             return self._others.call("allgather", tensor, [outputs], [tensor], opts)
         limit = timeout_of(opts, self._timeout)
         return self._run(_ALL_GATHER, opts, outputs, all_movable(outputs), movable(tensor), limit)
@@ -177,7 +179,7 @@ class Collectives:
         opts = options(AllgatherOptions, opts)
         if not input_list:
             return FinishedWork([])
-        if not input_list[0].is_cpu:
+        if not input_list[0].is_cpu and self._others.serve(input_list[0]):
             name = "allgather_coalesced"
             return self._others.call(name, input_list[0], output_lists, input_list, opts)
         limit = timeout_of(opts, self._timeout)
@@ -188,7 +190,7 @@ class Collectives:
 
     def all_gather_single(self, output: Tensor, input: Tensor, opts: Any = None) -> Any:
         opts = options(AllgatherOptions, opts)
-        if not input.is_cpu:
+        if not input.is_cpu and self._others.serve(input):
             return self._others.call("_allgather_base", input, output, input, opts)
         limit = timeout_of(opts, self._timeout)
         return self._run(_ALL_GATHER_SINGLE, opts, [output], movable(output), movable(input), limit)
@@ -203,7 +205,7 @@ class Collectives:
         outputs, inputs = list(outputs), list(inputs)
         if not inputs:
             return FinishedWork([])
-        if not inputs[0].is_cpu:
+        if not inputs[0].is_cpu and self._others.serve(inputs[0]):
             name = "allgather_into_tensor_coalesced"
             return self._others.call(name, inputs[0], outputs, inputs, opts)
         size = self._group.size()
@@ -229,12 +231,13 @@ class Collectives:
         opts = options(GatherOptions, opts, timeout, rootRank=root)
         tensor = only(input_tensors, "input_tensors")
         outputs = _list_of(output_tensors, "output_tensors")
-        if not tensor.is_cpu:
+        if not tensor.is_cpu and self._others.serve(tensor):
             lists = [outputs] if outputs else []
             return self._others.call("gather", tensor, lists, [tensor], opts)
         limit = timeout_of(opts, self._timeout)
         moved = all_movable(outputs)
-        return self._run(_GATHER, opts, outputs, moved, movable(tensor), opts.rootRank, limit)
+        arguments = moved, movable(tensor), opts.rootRank, limit
+        return self._run(_GATHER, opts, outputs, *arguments, read=tensor)
 
     def scatter(
         self,
@@ -247,7 +250,7 @@ class Collectives:
         opts = options(ScatterOptions, opts, timeout, rootRank=root)
         tensor = only(output_tensors, "output_tensors")
         inputs = _list_of(input_tensors, "input_tensors")
-        if not tensor.is_cpu:
+        if not tensor.is_cpu and self._others.serve(tensor):
             lists = [inputs] if inputs else []
             return self._others.call("scatter", tensor, [tensor], lists, opts)
         limit = timeout_of(opts, self._timeout)
@@ -265,7 +268,7 @@ class Collectives:
         opts = options(ReduceScatterOptions, opts, timeout, reduceOp=op)
         output = only(output_tensors, "output_tensors")
         inputs = _list_of(input_tensors, "input_tensors")
-        if not output.is_cpu:
+        if not output.is_cpu and self._others.serve(output):
             return self._others.call("reduce_scatter", output, [output], [inputs], opts)
         kind, factor = reduction(opts.reduceOp)
         limit = timeout_of(opts, self._timeout)
@@ -273,7 +276,7 @@ class Collectives:
 
     def reduce_scatter_single(self, output: Tensor, input: Tensor, opts: Any = None) -> Any:
         opts = options(ReduceScatterOptions, opts)
-        if not input.is_cpu:
+        if not input.is_cpu and self._others.serve(input):
             return self._others.call("_reduce_scatter_base", input, output, input, opts)
         kind, factor = reduction(opts.reduceOp)
         limit = timeout_of(opts, self._timeout)
@@ -289,7 +292,7 @@ class Collectives:
         outputs, inputs = list(outputs), list(inputs)
         if not outputs:
             return FinishedWork([])
-        if not inputs[0].is_cpu:
+        if not inputs[0].is_cpu and self._others.serve(inputs[0]):
             name = "reduce_scatter_tensor_coalesced"
             return self._others.call(name, inputs[0], outputs, inputs, opts)
         if any(tensor.dtype != inputs[0].dtype for tensor in inputs):
@@ -316,7 +319,7 @@ class Collectives:
     ) -> Any:
         opts = options(AllToAllOptions, opts, timeout)
         outputs, inputs = list(output_tensors), list(input_tensors)
-        if inputs and not inputs[0].is_cpu:
+        if inputs and not inputs[0].is_cpu and self._others.serve(inputs[0]):
             return self._others.call("alltoall", inputs[0], outputs, inputs, opts)
         limit = timeout_of(opts, self._timeout)
         return self._run(
@@ -334,7 +337,7 @@ class Collectives:
     ) -> Any:
         opts = options(AllToAllOptions, opts, timeout)
         splits = list(output_split_sizes), list(input_split_sizes)
-        if not input.is_cpu:
+        if not input.is_cpu and self._others.serve(input):
             return self._others.call("alltoall_base", input, output, input, *splits, opts)
         limit = timeout_of(opts, self._timeout)
         return self._run(

@@ -23,6 +23,7 @@ from syncline import _syncline
 from syncline.errors import DistError
 from syncline.torch.backend.arguments import as_timeout, movable, only, options, timeout_of
 from syncline.torch.backend.collectives import Collectives, Forms, both_forms
+from syncline.torch.backend.device_work import DeviceWork, Waiter
 from syncline.torch.backend.errors import translated
 from syncline.torch.backend.other_devices import OtherDevices
 from syncline.torch.backend.staging import Copies, contiguous, copy_back, staged
@@ -45,9 +46,10 @@ class ProcessGroup(Collectives, torch_dist.ProcessGroup):  # type: ignore[misc]
     """One rank's end of a group, as torch.distributed.init_process_group("syncline") makes it.
 
     Has the methods of torch.distributed.ProcessGroup, in all their forms; users call the functions
-    of torch.distributed. Tensors must be on the CPU unless the group was made with backends for
-    other devices ("cpu:syncline,cuda:nccl"); those that are not contiguous are copied. Operations
-    whose options say so, or which have none, run in the background. Raises Syncline's errors that
+    of torch.distributed. Tensors are on the CPU or on a CUDA device, where operations are work of
+    torch's current stream; on others, or with "cpu:syncline,cuda:nccl", they go to backends of
+    torch. Those that are not contiguous are copied. Operations whose options say so, or which have
+    none, run in the background. Raises Syncline's errors that
     are torch's, too (syncline.torch.backend.errors); bad arguments are ValueError or TypeError, and
     break nothing.
     """
@@ -67,8 +69,12 @@ class ProcessGroup(Collectives, torch_dist.ProcessGroup):  # type: ignore[misc]
         self._ranks = list(ranks)
         self._store = store
         self._timeout: timedelta | None = None  # The group's own.
+        self._options = backend_options
         self._others = OtherDevices(self, store, backend_options)
         self._collected: list[Any] | None = None  # Inside a coalescing manager.
+        self._waiter = Waiter(self, blocks=not _enqueues(group.backend))
+        self.device_id: torch.device | None = None  # That of init_process_group.
+        self._split_count = 0
         self._name = ""
         self._description = "undefined"
         open_groups.add(self)
@@ -111,13 +117,49 @@ class ProcessGroup(Collectives, torch_dist.ProcessGroup):  # type: ignore[misc]
         return self._store
 
     def _get_backend(self, device: torch.device) -> Any:
-        """torch's backend beside Syncline for `device`; for the CPU, this group."""
+        """torch's backend beside Syncline for `device`, or this group if it serves that itself."""
+        device = torch.device(device)
         if device.type == "cpu":
             return self
-        return self._others.backend(device)
+        if not self._others.are_named:
+            return _Unnamed(self)
+        return self._others.backend(device) if self._others.are_for(device.type) else self
+
+    @property
+    def bound_device_id(self) -> torch.device | None:
+        """The `device_id` of init_process_group, if Syncline serves that device."""
+        device = self.device_id
+        return None if device is None or self._others.are_for(device.type) else device
+
+    @bound_device_id.setter
+    def bound_device_id(self, device: torch.device | None) -> None:
+        self.device_id = device
+
+    @property
+    def options(self) -> Any:
+        """What was given as `pg_options`."""
+        return self._options
 
     # What torch asks a backend for.
-    supports_splitting = False
+    @property
+    def supports_splitting(self) -> bool:
+        """Whether torch may call split_group: with a `device_id`, as for ProcessGroupNCCL."""
+        return self.bound_device_id is not None
+
+    def eager_connect_single_device(self, device: torch.device | None = None) -> None:
+        """Nothing: ranks connect on the device at the first operation there."""
+
+    def perform_nocolor_split(self, device: torch.device) -> None:
+        """Nothing: groups are made by their members."""
+
+    def comm_split_count(self) -> int:
+        """How many groups have been split off."""
+        return self._split_count
+
+    def supports_tensor_alloc(self, device: torch.device) -> bool:
+        """False: torch allocates."""
+        return False
+
     supports_coalescing = False
     supports_time_estimate = False
     supports_shrinking = False
@@ -177,6 +219,8 @@ class ProcessGroup(Collectives, torch_dist.ProcessGroup):  # type: ignore[misc]
         name = group_name or f"{self._name}:{group.name()}"
         store = torch_dist.PrefixStore(f"{name}/", self._store)
         made = type(self)(self._world, group, members, store, opts)
+        made._others.inherited = self._others.config()
+        self._split_count += 1
         made._set_group_name(name)
         made._set_group_desc(group_desc or f"{self._description}:split")
         return made
@@ -192,9 +236,39 @@ class ProcessGroup(Collectives, torch_dist.ProcessGroup):  # type: ignore[misc]
         written: list[Tensor],
         *arguments: Any,
         copies: Copies | None = None,
+        read: Tensor | None = None,
     ) -> Any:
         in_background = getattr(opts, "asyncOp", True) and not _is_in_hook()
+        if read is None and written:
+            read = written[0]
+        if read is not None and not read.is_cpu:
+            return self._start_on_device(forms, in_background, read, written, arguments, copies)
         return self._start(forms, in_background, written, *arguments, copies=copies)
+
+    def _start_on_device(
+        self,
+        forms: Forms,
+        in_background: bool,
+        tensor: Tensor,
+        written: list[Tensor],
+        arguments: tuple[Any, ...],
+        copies: Copies | None = None,
+    ) -> Any:
+        """Enqueues an operation on the device of `tensor`; the current stream waits, or a Work."""
+        self._check_callback()
+        copies = [] if copies is None else copies
+        given = staged(arguments, copies)
+        try:
+            started = forms[1](self._group, *given)
+        except DistError as error:
+            raise translated(error) from None
+        work = DeviceWork(started, written, copies, tensor.device, self._waiter)
+        if self._collected is not None:
+            self._collected.append(work)
+            return FinishedWork(written)
+        if not in_background:
+            work.wait()
+        return work
 
     def _start(
         self,
@@ -204,11 +278,7 @@ class ProcessGroup(Collectives, torch_dist.ProcessGroup):  # type: ignore[misc]
         *arguments: Any,
         copies: Copies | None = None,
     ) -> Any:
-        if runs_callback_of(self._group):
-            raise RuntimeError(
-                "a callback of a future calls an operation of the same group, whose operations "
-                "wait for the callback: wait for the future, and call it then"
-            )
+        self._check_callback()
         copies = [] if copies is None else copies
         given = staged(arguments, copies)
         try:
@@ -224,14 +294,21 @@ class ProcessGroup(Collectives, torch_dist.ProcessGroup):  # type: ignore[misc]
         self._collected.append(work)
         return FinishedWork(written)  # Whoever collects waits for all of them.
 
+    def _check_callback(self) -> None:
+        if runs_callback_of(self._group):
+            raise RuntimeError(
+                "a callback of a future calls an operation of the same group, whose operations "
+                "wait for the callback: wait for the future, and call it then"
+            )
+
     def _start_coalescing(self, device: torch.device) -> None:
-        if device.type != "cpu":
+        if device.type != "cpu" and self._others.are_for(device.type):
             self._others.backend(device)._start_coalescing()
             return
         self._collected = []
 
     def _end_coalescing(self, device: torch.device) -> Any:
-        if device.type != "cpu":
+        if device.type != "cpu" and self._others.are_for(device.type):
             return self._others.backend(device)._end_coalescing()
         works, self._collected = self._collected or [], None
         return AllWork(works)
@@ -240,6 +317,9 @@ class ProcessGroup(Collectives, torch_dist.ProcessGroup):  # type: ignore[misc]
 
     def barrier(self, opts: Any = None, timeout: timedelta | None = None) -> Any:
         opts = options(BarrierOptions, opts, timeout)
+        if opts.device is not None and opts.device.type == "cuda":
+            # As that of ProcessGroupNCCL: what was enqueued before it has been done on all ranks.
+            torch.cuda.current_stream(opts.device).synchronize()
         return self._run(_BARRIER, opts, [], timeout_of(opts, self._timeout))
 
     def monitored_barrier(
@@ -258,15 +338,21 @@ class ProcessGroup(Collectives, torch_dist.ProcessGroup):  # type: ignore[misc]
 
     def send(self, tensors: Any, dst: int, tag: int = 0) -> Any:
         tensor = only(tensors)
-        if not tensor.is_cpu:
+        if not tensor.is_cpu and self._others.serve(tensor):
             return self._others.call("send", tensor, [tensor], dst, tag)
         moved = contiguous(movable(tensor))
+        if not tensor.is_cpu:
+            arguments = moved, dst, tag, self._timeout
+            return self._start_on_device(_SEND, True, tensor, [tensor], arguments)
         return self._start(_SEND, True, [tensor], moved, dst, tag, self._timeout)
 
     def recv(self, tensors: Any, src: int, tag: int = 0) -> Any:
         tensor = only(tensors)
         if not tensor.is_cpu:
-            return self._others.call("recv", tensor, [tensor], src, tag)
+            if self._others.serve(tensor):
+                return self._others.call("recv", tensor, [tensor], src, tag)
+            arguments = movable(tensor), src, tag, self._timeout
+            return self._start_on_device(_RECV, True, tensor, [tensor], arguments)
         return self._start(_RECV, True, [tensor], movable(tensor), src, tag, self._timeout)
 
     def recv_anysource(self, tensors: Any, tag: int = 0) -> Any:
@@ -279,15 +365,35 @@ class Options:
     """What init_process_group and new_group take as `pg_options`.
 
     Attributes:
-      backend: the backend of Syncline that moves the bytes; see `python -m syncline.info`.
+      backend: the backend of Syncline that moves the bytes; see `python -m syncline.info`. "nccl"
+        is that of CUDA, beside "auto" for the CPU, where torch keeps sizes and objects.
     """
 
     backend: str = "auto"
 
 
+class _Unnamed:
+    """What init_process_group finds for its `device_id`, before it says whose that device is."""
+
+    supports_splitting = True
+
+    def __init__(self, group: ProcessGroup):
+        self._group = group
+
+    def eager_connect_single_device(self, device: torch.device) -> None:
+        self._group.device_id = device
+
+
+def _enqueues(backend: str) -> bool:
+    """Whether operations on CUDA tensors are surely enqueued when their call returns."""
+    return "cuda:nccl" in backend.split(",")
+
+
 def backend_below(given: Any) -> str | None:
     """The backend of Syncline that `given` names if it is Options; None leaves the choice."""
-    return given.backend if isinstance(given, Options) else None
+    if not isinstance(given, Options):
+        return None
+    return "cpu:auto,cuda:nccl" if given.backend == "nccl" else given.backend
 
 
 def as_hook(hook: Callable[..., Any]) -> Callable[..., Any]:

@@ -17,6 +17,7 @@ from syncline import failures, job
 from syncline.errors import DistError
 from syncline.torch.backend.errors import translated
 from syncline.torch.backend.joining import join
+from syncline.torch.backend.other_devices import SERVED
 from syncline.torch.backend.process_group import (
     BACKEND_NAME,
     Options,
@@ -38,7 +39,7 @@ def register() -> None:
     if not torch_dist.is_available() or hasattr(torch_dist.Backend, BACKEND_NAME.upper()):
         return
     torch_dist.Backend.register_backend(
-        BACKEND_NAME, _create_group, extended_api=True, devices=["cpu"]
+        BACKEND_NAME, _create_group, extended_api=True, devices=list(SERVED)
     )
     _serve_monitored_barrier()
     _mark_hooks()
@@ -130,7 +131,8 @@ def _serve_gathering_to_a_tensor() -> None:
         torch._C._distributed_c10d._register_work(out, work)
         return out
 
-    _library.impl("all_gather_into_tensor_out", all_gather_into_tensor_out, "CPU")
+    for key in ("CPU", "CUDA"):
+        _library.impl("all_gather_into_tensor_out", all_gather_into_tensor_out, key)
 
 
 def _create_group(given: Any, backend_options: Any = None) -> ProcessGroup:

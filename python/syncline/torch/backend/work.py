@@ -36,7 +36,7 @@ def runs_callback_of(group: _syncline.ProcessGroup) -> bool:
 
 def lasting(work: Any) -> Any:
     """`work` as C++ code can keep it: another if it is one of these, with the same future."""
-    if not isinstance(work, (FinishedWork, RunningWork, AllWork)):
+    if not type(work).__module__.startswith("syncline."):
         return work
     return torch._C._distributed_c10d._create_work_from_future(work.get_future())
 
@@ -78,7 +78,9 @@ class FinishedWork(torch.distributed.Work):  # type: ignore[misc]
         pass
 
     def get_future(self) -> torch.futures.Future[Value]:
-        future: torch.futures.Future[Value] = torch.futures.Future()
+        is_on_device = bool(self._tensors) and self._tensors[0].is_cuda
+        devices = [self._tensors[0].device] if is_on_device else None  # Whose stream is behind it.
+        future: torch.futures.Future[Value] = torch.futures.Future(devices=devices)
         future.set_result(self._tensors)
         return future
 
