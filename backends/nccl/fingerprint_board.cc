@@ -71,9 +71,8 @@ int64_t EvenSplitOf(const Collective& call) {
   return first;
 }
 
-uint64_t WhatOf(const CallFingerprint& fingerprint) {
-  return kIsRecorded | fingerprint.kind() |
-         uint64_t{static_cast<uint32_t>(fingerprint.peer())} << 32;
+uint64_t WhatOf(uint8_t kind, int peer) {
+  return kIsRecorded | kind | uint64_t{static_cast<uint32_t>(peer)} << 32;
 }
 
 }  // namespace
@@ -179,6 +178,12 @@ bool FingerprintBoard::HasRoom() const {
 }
 
 bool FingerprintBoard::HasRoom(const Channel& channel) const {
+  absl::MutexLock lock(&mutex_);
+  const auto waiting = waiting_.find(IndexOf(channel));
+  return waiting == waiting_.end() || waiting->second.size() < kWaitingMessages;
+}
+
+bool FingerprintBoard::HasPlace(const Channel& channel) const {
   if (!compares()) return true;
   const uint64_t next = Published(channel, rank_) + 1;
   for (const int rank : {channel.src, channel.dst}) {
@@ -205,16 +210,33 @@ uint64_t FingerprintBoard::Publish(const CallContext& context) {
 }
 
 uint64_t FingerprintBoard::Publish(const Channel& channel, const CallContext& context) {
+  const CallFingerprint message = CallFingerprint::Of(context);
+  absl::MutexLock lock(&mutex_);
+  std::deque<CallFingerprint>& waiting = waiting_[IndexOf(channel)];
+  const uint64_t number = Published(channel, rank_) + waiting.size() + 1;
+  RankArea& own = area(rank_);
+  own.message_what.store(WhatOf(message.kind(), message.peer()), std::memory_order_relaxed);
+  own.message_sequence.store(message.sequence, std::memory_order_relaxed);
+  own.messages_published.fetch_add(1, std::memory_order_relaxed);
+  waiting.push_back(message);
+  PublishWaiting(channel);
+  return number;
+}
+
+void FingerprintBoard::PublishOne(const Channel& channel, const CallFingerprint& message) {
   const uint64_t number = Published(channel, rank_) + 1;
   MessageRing& own = ring(channel, rank_);
-  const CallFingerprint fingerprint = CallFingerprint::Of(context);
-  StoreFingerprint(own.fingerprints[number % kMessages], fingerprint);
-  RankArea& mine = area(rank_);
-  mine.message_what.store(WhatOf(fingerprint), std::memory_order_relaxed);
-  mine.message_sequence.store(fingerprint.sequence, std::memory_order_relaxed);
-  mine.messages_published.fetch_add(1, std::memory_order_relaxed);
+  StoreFingerprint(own.fingerprints[number % kMessages], message);
+  // Pairs with the acquire load in Published: the fingerprint is complete.
   own.published.store(number, std::memory_order_release);
-  return number;
+}
+
+void FingerprintBoard::PublishWaiting(const Channel& channel) {
+  std::deque<CallFingerprint>& waiting = waiting_[IndexOf(channel)];
+  while (!waiting.empty() && HasPlace(channel)) {
+    PublishOne(channel, waiting.front());
+    waiting.pop_front();
+  }
 }
 
 bool FingerprintBoard::HaveAllPublished(uint64_t number) const {
@@ -317,35 +339,41 @@ std::optional<absl::Status> FingerprintBoard::Compare(const Channel& channel, ui
   if (own.compared.load(std::memory_order_relaxed) >= number) return absl::OkStatus();
   absl::MutexLock lock(&mutex_);
   if (!mismatch_.ok()) return mismatch_;
-  const uint64_t both = std::min(Published(channel, channel.src), Published(channel, channel.dst));
   uint64_t next = own.compared.load(std::memory_order_relaxed) + 1;
-  for (; next <= both; ++next) {
-    const CallDescription mine(LoadFingerprint(own.fingerprints[next % kMessages]));
-    const CallDescription other(LoadFingerprint(theirs.fingerprints[next % kMessages]));
-    mismatch_ = channel.src == rank_ ? backends::CheckFits(mine, channel.src, other, channel.dst)
-                                     : backends::CheckFits(other, channel.src, mine, channel.dst);
-    if (!mismatch_.ok()) return mismatch_;
-    own.compared.store(next, std::memory_order_release);
+  while (true) {
+    // What waits for places, which the other end's comparisons and those below have freed.
+    PublishWaiting(channel);
+    const uint64_t both =
+        std::min(Published(channel, channel.src), Published(channel, channel.dst));
+    if (next > both) break;
+    for (; next <= both; ++next) {
+      const CallDescription mine(LoadFingerprint(own.fingerprints[next % kMessages]));
+      const CallDescription other(LoadFingerprint(theirs.fingerprints[next % kMessages]));
+      mismatch_ = channel.src == rank_ ? backends::CheckFits(mine, channel.src, other, channel.dst)
+                                       : backends::CheckFits(other, channel.src, mine, channel.dst);
+      if (!mismatch_.ok()) return mismatch_;
+      // Pairs with the acquire load in HasPlace: this rank reads the place no more.
+      own.compared.store(next, std::memory_order_release);
+    }
   }
-  return both >= number ? std::optional(absl::OkStatus()) : std::nullopt;
+  return next > number ? std::optional(absl::OkStatus()) : std::nullopt;
 }
 
-void FingerprintBoard::Finish(uint64_t number) {
+void FingerprintBoard::Finish(uint64_t number, const CallDescription& call) {
   RankArea& own = area(rank_);
-  const CallFingerprint fingerprint = LoadFingerprint(slot(rank_, number).fingerprint);
-  own.last_what.store(WhatOf(fingerprint), std::memory_order_relaxed);
-  own.last_sequence.store(fingerprint.sequence, std::memory_order_relaxed);
+  own.last_what.store(WhatOf(static_cast<uint8_t>(call.kind), call.peer),
+                      std::memory_order_relaxed);
+  own.last_sequence.store(call.sequence, std::memory_order_relaxed);
   uint64_t finished = own.finished.load(std::memory_order_relaxed);
   while (finished < number && !own.finished.compare_exchange_weak(finished, number)) {
   }
 }
 
-void FingerprintBoard::FinishMessages(const Channel& channel, uint64_t last, uint64_t count) {
+void FingerprintBoard::FinishMessages(uint64_t count, const CallDescription& call) {
   RankArea& own = area(rank_);
-  const CallFingerprint fingerprint =
-      LoadFingerprint(ring(channel, rank_).fingerprints[last % kMessages]);
-  own.last_what.store(WhatOf(fingerprint), std::memory_order_relaxed);
-  own.last_sequence.store(fingerprint.sequence, std::memory_order_relaxed);
+  own.last_what.store(WhatOf(static_cast<uint8_t>(call.kind), call.peer),
+                      std::memory_order_relaxed);
+  own.last_sequence.store(call.sequence, std::memory_order_relaxed);
   own.messages_finished.fetch_add(count, std::memory_order_relaxed);
 }
 
@@ -360,7 +388,9 @@ std::string FingerprintBoard::LastActivity(int rank) const {
     return CallDescription(fingerprint).ShortName();
   };
   const uint64_t finished = theirs.finished.load();
-  if (Published(rank) > finished) {
+  const uint64_t published = Published(rank);
+  // The places of calls that all have compared, and whose work goes on, may have others by now.
+  if (published > finished && published - finished <= kCalls) {
     const CallDescription call(LoadFingerprint(slot(rank, finished + 1).fingerprint));
     return absl::StrCat("it is in ", call.ShortName());
   }
@@ -368,6 +398,11 @@ std::string FingerprintBoard::LastActivity(int rank) const {
     return absl::StrCat("it is in ", name(theirs.message_what, theirs.message_sequence));
   }
   const uint64_t last = theirs.last_what.load();
+  if (published > finished) {
+    return (last & kIsRecorded) == 0
+               ? "it is in one of its first operations"
+               : absl::StrCat("it is in an operation after ", name(last, theirs.last_sequence));
+  }
   return absl::StrCat("it is in no operation of this group",
                       (last & kIsRecorded) == 0
                           ? " and has been in none"

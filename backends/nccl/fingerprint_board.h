@@ -5,6 +5,8 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <deque>
+#include <map>
 #include <optional>
 #include <string>
 #include <vector>
@@ -35,7 +37,9 @@ struct Channel {
 //
 // Collectives have numbers of their own here, from 1, in the order in which a rank publishes them;
 // so have the messages of each channel. A rank publishes a call before it enqueues it, and reuses
-// the place of one only once all that must compare it have: HasRoom.
+// the place of one only once all that must compare it have: HasRoom. Messages for which there is no
+// place wait in this rank's memory, so that a rank that sends many before it receives any does not
+// wait: the comparisons that free places publish them, in order.
 //
 // Thread-safe, except that collectives are published one at a time, and so are the messages of each
 // channel. Borrows the memory, which must outlive it, and keeps its own copy of the peers.
@@ -43,7 +47,9 @@ class FingerprintBoard {
  public:
   // How many calls a rank may be ahead of the slowest.
   static constexpr uint64_t kCalls = 128;
+  // How many messages of a channel have a place, and how many more may wait for one.
   static constexpr uint64_t kMessages = 64;
+  static constexpr uint64_t kWaitingMessages = 8192;
   static size_t BytesFor(int size);
 
   // `compares` is whether the ranks compare their calls: all or none do.
@@ -58,7 +64,7 @@ class FingerprintBoard {
   bool HasRoom() const;
   bool HasRoom(const Channel& channel) const;
 
-  // Publishes the call of `context`; returns its number.
+  // Publishes the call of `context`, a message perhaps later; returns its number. Requires HasRoom.
   uint64_t Publish(const CallContext& context);
   uint64_t Publish(const Channel& channel, const CallContext& context);
 
@@ -78,9 +84,10 @@ class FingerprintBoard {
   std::optional<absl::Status> Compare(uint64_t number);
   std::optional<absl::Status> Compare(const Channel& channel, uint64_t number);
 
-  // A collective of this rank has ended well. Also says what it was, for messages.
-  void Finish(uint64_t number);
-  void FinishMessages(const Channel& channel, uint64_t last, uint64_t count);
+  // This rank's collectives up to this number, or so many messages more, have ended well. `call` is
+  // the one that has, for what others say of this rank.
+  void Finish(uint64_t number, const backends::CallDescription& call);
+  void FinishMessages(uint64_t count, const backends::CallDescription& call);
 
   // "it is in all_reduce #5", "it is in no operation of this group, its last was barrier #4".
   std::string LastActivity(int rank) const;
@@ -153,6 +160,10 @@ class FingerprintBoard {
   }
   void WakeRank(int rank) const;
 
+  bool HasPlace(const Channel& channel) const;
+  void PublishOne(const Channel& channel, const backends::CallFingerprint& message);
+  void PublishWaiting(const Channel& channel) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+
   absl::StatusOr<backends::CallDescription> CallOf(int rank, uint64_t number) const;
   absl::Status CompareOne(uint64_t number, int other) const;
   absl::Status CompareSplits(uint64_t number) const;
@@ -163,9 +174,11 @@ class FingerprintBoard {
   const int rank_;
   const int size_;
 
-  absl::Mutex mutex_;  // Serialises comparisons, so that each is made once.
+  mutable absl::Mutex mutex_;  // Serialises comparisons, so that each is made once.
   absl::Status mismatch_ ABSL_GUARDED_BY(mutex_);
   std::vector<uint64_t> compared_with_ ABSL_GUARDED_BY(mutex_);  // By rank.
+  // By IndexOf: the messages of this rank that have no place yet, in order.
+  std::map<size_t, std::deque<backends::CallFingerprint>> waiting_ ABSL_GUARDED_BY(mutex_);
   Taken taken_;  // Of the thread that calls TakeChanges.
 };
 

@@ -66,7 +66,8 @@ class NcclGroup {
   int rank() const { return board_.rank(); }
   int size() const { return board_.size(); }
 
-  // Publishes each of the calls, in order, and waits while the board has no room for one. Errors:
+  // Publishes each of the calls, in order, and waits while the board has no room for one, which is
+  // when this rank is kCalls collectives ahead of another, or kWaitingMessages messages. Errors:
   // those of Check, and of an interrupt.
   absl::Status Publish(absl::Span<const Collective> collectives, const CallContext& context,
                        PublishedCall& call);

@@ -115,9 +115,10 @@ void Watchdog::Add(const std::shared_ptr<PendingCall>& call) {
     }
     FingerprintBoard& board = group->board();
     for (const auto& messages : published.messages) {
-      board.FinishMessages(messages.channel, messages.last, messages.count);
+      board.FinishMessages(messages.count, published.description);
     }
-    if (published.last_collective > 0) board.Finish(published.last_collective);
+    if (published.last_collective > 0)
+      board.Finish(published.last_collective, published.description);
   });
   {
     absl::MutexLock lock(&mutex_);

@@ -217,6 +217,68 @@ TEST(NcclBackendTest, MessagesMatchInOrderWhetherTheyArePassedTogetherOrAlone) {
   });
 }
 
+// Far more than have places on the board.
+TEST(NcclBackendTest, RanksMaySendManyMessagesBeforeTheyReceiveAny) {
+  constexpr int kMessages = 10 * static_cast<int>(nccl::FingerprintBoard::kMessages) + 7;
+  RunGroup(2, [](Rank& rank) {
+    const int peer = 1 - rank.rank();
+    std::vector<Tensor> out, in;
+    std::vector<std::shared_ptr<Completion::Handle>> handles;
+    const auto run = [&](const Collective& call) {
+      const auto completion = rank.Run({call}, handles.size());
+      ASSERT_TRUE(completion.ok()) << completion.status();
+      handles.push_back(completion->handle());
+    };
+    for (int i = 0; i < kMessages; ++i) {
+      out.push_back(rank.OnDevice(Bytes(DType::kUInt8, 5, 1000 * rank.rank() + i)));
+      in.push_back(rank.OnDevice(Tensor::Zeros(DType::kUInt8, {5})));
+    }
+    for (const Tensor& tensor : out) run(Collective::Send(tensor, peer));
+    for (const Tensor& tensor : in) run(Collective::Recv(tensor, peer));
+    for (const auto& handle : handles) {
+      ASSERT_NE(handle, nullptr);
+      ExpectOk(handle->Wait(Deadline(kTimeout)).status());
+    }
+    for (int i = 0; i < kMessages; ++i) {
+      EXPECT_TRUE(SameBytes(rank.OnHost(in[static_cast<size_t>(i)]),
+                            Bytes(DType::kUInt8, 5, 1000 * peer + i)))
+          << i;
+    }
+  });
+}
+
+TEST(NcclBackendTest, AMismatchOfAMessageThatHadNoPlaceIsFound) {
+  constexpr int kMessages = 3 * static_cast<int>(nccl::FingerprintBoard::kMessages);
+  constexpr int kWrong = kMessages - 2;
+  RunGroup(2, [](Rank& rank) {
+    const Tensor four = rank.OnDevice(Tensor::Zeros(DType::kInt32, {4}));
+    const Tensor five = rank.OnDevice(Tensor::Zeros(DType::kInt32, {5}));
+    std::vector<std::shared_ptr<Completion::Handle>> handles;
+    absl::Status status;
+    for (uint64_t i = 0; i < kMessages && status.ok(); ++i) {
+      const Collective call = rank.rank() == 0 ? Collective::Send(i == kWrong ? five : four, 1)
+                                               : Collective::Recv(four, 0);
+      const auto completion = rank.Run({call}, i);
+      status = completion.status();
+      if (completion.ok()) handles.push_back(completion->handle());
+    }
+    size_t good = 0;
+    for (const auto& handle : handles) {
+      const absl::Status outcome = handle->Wait(Deadline(kTimeout)).status();
+      if (outcome.ok()) {
+        ++good;
+      } else if (status.ok()) {
+        status = outcome;
+      }
+    }
+    EXPECT_LE(good, size_t{kWrong});
+    EXPECT_EQ(KindOf(status), ErrorKind::kMismatch) << status;
+    EXPECT_THAT(Message(status),
+                AllOf(HasSubstr("rank 0 called send #190 to rank 1 (int32, 5 elements"),
+                      HasSubstr("rank 1 called recv #190 from rank 0 (int32, 4 elements")));
+  });
+}
+
 TEST(NcclBackendTest, ListsOfOneRunDoNotShareTheirMemory) {
   RunGroup(3, [](Rank& rank) {
     // Outputs that are not one block, so that each gather goes through memory of the backend.

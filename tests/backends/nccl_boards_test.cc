@@ -185,6 +185,45 @@ TEST_P(NcclBoardsTest, MessagesAreComparedBetweenTheirTwoRanks) {
                     HasSubstr("rank 1 called recv #0 from rank 2 (float32, 9 elements")));
 }
 
+TEST_P(NcclBoardsTest, MessagesWithoutAPlaceArePublishedInOrderOnceThereIsOne) {
+  Boards boards(GetParam());
+  const Channel channel = {0, 1};
+  const uint64_t messages = 5 * FingerprintBoard::kMessages + 3;
+  std::vector<PublishedCall> sent;
+  for (uint64_t i = 0; i < messages; ++i) {
+    sent.push_back(boards.Publish(0, Collective::Send(Ten(), 1), i));
+  }
+  EXPECT_EQ(boards.board(0).Published(channel, 0), FingerprintBoard::kMessages);
+  EXPECT_TRUE(boards.board(0).HasRoom(channel));
+  EXPECT_EQ(boards.group(0).Verdict(sent.back()), std::nullopt);
+  std::vector<PublishedCall> received;
+  for (uint64_t i = 0; i < messages; ++i) {
+    received.push_back(boards.Publish(1, Collective::Recv(Ten(), 0), i));
+    // A receive of this number must not be taken for one that fits what has not been published.
+    if (i == FingerprintBoard::kMessages) {
+      EXPECT_EQ(boards.group(1).Verdict(received.back()), std::nullopt);
+    }
+  }
+  EXPECT_TRUE(Boards::Await([&] {
+    const bool is_known = boards.group(0).Verdict(sent.back()) == absl::OkStatus();
+    return boards.group(1).Verdict(received.back()) == absl::OkStatus() && is_known;
+  }));
+  EXPECT_EQ(boards.board(1).Published(channel, 0), messages);
+}
+
+TEST_P(NcclBoardsTest, ARankIsNotAheadByMoreMessagesThanMayWait) {
+  Boards boards(GetParam());
+  const uint64_t most = FingerprintBoard::kMessages + FingerprintBoard::kWaitingMessages;
+  for (uint64_t i = 0; i < most; ++i) boards.Publish(0, Collective::Send(Ten(), 1), i);
+  EXPECT_FALSE(boards.board(0).HasRoom({0, 1}));
+  EXPECT_TRUE(boards.board(0).HasRoom({1, 0}));
+  CallContext context = {most, Deadline(absl::Milliseconds(20))};
+  const Collective call = Collective::Send(Ten(), 1);
+  context.collective = &call;
+  PublishedCall late(context);
+  EXPECT_EQ(KindOf(boards.group(0).Publish({&call, 1}, context, late)), ErrorKind::kTimeout);
+}
+
 TEST_P(NcclBoardsTest, PlacesAreReusedOnceAllHaveCompared) {
   Boards boards(GetParam());
   const uint64_t calls = FingerprintBoard::kCalls;
