@@ -1,29 +1,48 @@
 #!/bin/bash
 # Runs the tests and benchmarks that need a CUDA device, on a machine that has one and no Bazel.
 #
-# Usage: tests/gpu/run.sh pack ARCHIVE    where Bazel is: builds them, and packs them with this script
-#        ./run.sh test [FOLDER]           in the unpacked archive: runs them, with a log of each in
-#                                         FOLDER (out)
+# Where Bazel is:
+#   tests/gpu/run.sh pack ARCHIVE          builds them, and packs them with what they need
+#   tests/gpu/run.sh parts WHEEL FOLDER    splits NCCL's wheel into parts that can be carried
+# On the machine with the device:
+#   run.sh keep PART...                    puts parts aside, in $SYNCLINE_GPU_KEPT
+#   run.sh join                            joins them there, looks at the sum, and unpacks NCCL
+#   run.sh unpack ARCHIVE FOLDER           unpacks what was packed
+#   FOLDER/run.sh test [OUT] [OPTION...]   runs it: run_tests.py --help lists the options
 #
-# Needs a driver of CUDA 13 (R580) and a device of compute capability 8.0 or later. Where
-# SYNCLINE_CUDA_LIBRARY is set, that library stands in for libcuda.so.1.
+# The machine needs a driver of CUDA 13 (R580), a device of compute capability 8.0 or later, Python
+# 3.8 or later, glibc 2.36 and libstdc++ of GCC 12, or later ones. README.md has the order of things.
 set -euo pipefail
 
-# What is packed: labels of programs without data. Tests first; benchmarks print tables.
+# What is packed: labels of programs, which have no data.
 tests=(
   //tests/gpu:device_gpu_test
   //tests/gpu:kernels_gpu_test
+  //tests/groups:device_groups_gpu_test
+  //tests/backends:nccl_conformance_gpu_test
+  //tests/backends:nccl_backend_gpu_test
+  //tests/backends:nccl_kill_gpu_test
 )
 benchmarks=(
+  //benchmarks/cuda:collectives
   //benchmarks/cuda:cuda
 )
+wheel=//python:wheel
 
-limit_bytes=$((60 << 20))
-limit_seconds=300 # Of one program.
+limit_bytes=$((60 << 20)) # Of the archive and the checkout together.
+part_bytes=$((55 << 20))
+kept="${SYNCLINE_GPU_KEPT:-/var/tmp/syncline-gpu}"
+# The extension is built for this Python, which the machine with the device has.
+python_version="${SYNCLINE_GPU_PYTHON:-3.12}"
 
 usage() {
   sed -n '2,/^set/{/^set/d;s/^# \?//p}' "$0"
   exit 2
+}
+
+fail() {
+  echo "run.sh: $*" >&2
+  exit 1
 }
 
 # The program of a label, below a folder: of //<folder>:<name>, <folder>/<name>.
@@ -32,55 +51,141 @@ path_of() {
   echo "${label/://}"
 }
 
-pack() {
-  local archive label path size
-  archive="$(realpath -m "$1")"
-  cd "$(dirname "$0")/../.."
-  ./bazelw build "${tests[@]}" "${benchmarks[@]}"
-  folder="$(mktemp -d)" # Global: the trap outlives this function.
-  trap 'rm -rf "$folder"' EXIT
-  cp tests/gpu/run.sh "$folder"
-  for label in "${tests[@]}" "${benchmarks[@]}"; do
-    path="$(path_of "$label")"
-    mkdir -p "$folder/bin/$(dirname "$path")"
-    strip -o "$folder/bin/$path" "bazel-bin/$path"
-    chmod 755 "$folder/bin/$path"
-  done
-  tar -C "$folder" -czf "$archive" .
-  size="$(stat -c %s "$archive")"
-  if [ "$size" -gt "$limit_bytes" ]; then
-    echo "run.sh: $archive has $size bytes, more than $limit_bytes" >&2
-    exit 1
-  fi
-  echo "$archive: $((size >> 10)) KiB"
+# The folder of the headers of a Python that this machine has, or nothing.
+python_headers() {
+  local python
+  for python in "$HOME/.pyenv/versions/$python_version".*/bin/python3 "python$python_version"; do
+    command -v "$python" >/dev/null || continue
+    "$python" -c 'import os, sysconfig; p = sysconfig.get_path("include")
+if os.path.exists(p + "/Python.h"): print(p)' 2>/dev/null || continue
+  done | head -n 1
 }
 
-run_all() {
-  local out label path log passed=0 failed=0
-  out="$(realpath -m "${1:-out}")"
-  mkdir -p "$out"
-  cd "$(dirname "$0")"
-  if command -v nvidia-smi >/dev/null; then
-    nvidia-smi --query-gpu=name,driver_version,memory.total --format=csv | tee "$out/devices.txt"
+# Python's package with an extension for the other interpreter, in $folder/site.
+pack_python() {
+  local headers
+  headers="$(python_headers)"
+  if [ -z "$headers" ]; then
+    echo "run.sh: no headers of Python $python_version here (SYNCLINE_GPU_PYTHON names another" \
+      "version): packed without Python" | tee "$folder/no_python.txt" >&2
+    return
   fi
+  local repository="$folder/python_headers"
+  mkdir -p "$repository/usr/include"
+  cp -rL "$headers" "$repository/usr/include/python"
+  touch "$repository/WORKSPACE"
+  cat >"$repository/BUILD.bazel" <<'EOF'
+cc_library(
+    name = "python_headers",
+    hdrs = glob(["usr/include/**"]),
+    includes = ["usr/include", "usr/include/python"],
+    visibility = ["//visibility:public"],
+)
+EOF
+  ./bazelw build --override_repository=python_headers="$repository" "$wheel"
+  mkdir -p "$folder/pack/site"
+  python3 -m zipfile -e bazel-bin/python/wheel/*.whl "$folder/pack/site"
+  rm -rf "$folder/pack/site/syncline-"*.dist-info # Its tag is that of the usual interpreter.
+  echo "$python_version" >"$folder/pack/python_version.txt"
+}
+
+pack() {
+  local archive label path size checkout
+  archive="$(realpath -m "$1")"
+  cd "$(dirname "$0")/../.."
+  folder="$(mktemp -d)" # Global: the trap outlives this function.
+  trap 'chmod -R u+w "$folder"; rm -rf "$folder"' EXIT
+  mkdir -p "$folder/pack/lib"
+  pack_python
+  ./bazelw build "${tests[@]}" "${benchmarks[@]}"
   for label in "${tests[@]}" "${benchmarks[@]}"; do
     path="$(path_of "$label")"
-    log="$out/$(basename "$path").txt"
-    echo "== $label"
-    if timeout "$limit_seconds" "bin/$path" >"$log" 2>&1; then
-      passed=$((passed + 1))
-    else
-      echo "== $label: FAILED with $?"
-      failed=$((failed + 1))
-    fi
-    tail -n 40 "$log"
+    mkdir -p "$folder/pack/bin/$(dirname "$path")"
+    strip -o "$folder/pack/bin/$path" "bazel-bin/$path"
+    chmod 755 "$folder/pack/bin/$path"
+    # Libraries that are not the machine's.
+    ldd "bazel-bin/$path" | awk '$3 ~ /bazel/ {print $3}' | while read -r library; do
+      cp -Lf --no-preserve=mode "$library" "$folder/pack/lib"
+    done
   done
-  echo "$passed passed, $failed failed"
-  [ "$failed" = 0 ]
+  cp tests/gpu/run.sh tests/gpu/run_tests.py "$folder/pack"
+  mkdir -p "$folder/pack/torch"
+  cp benchmarks/cuda/*.py "$folder/pack"
+  if compgen -G 'tests/gpu/torch/*.py' >/dev/null; then
+    cp tests/gpu/torch/*.py "$folder/pack/torch"
+  fi
+  git rev-parse HEAD >"$folder/pack/commit.txt"
+  tar -C "$folder/pack" -c . | xz -T0 -6 >"$archive"
+  size="$(stat -c %s "$archive")"
+  checkout="$(git ls-files -z | xargs -0 du -cb | tail -n 1 | cut -f 1)"
+  if [ $((size + checkout)) -gt "$limit_bytes" ]; then
+    fail "$archive has $size bytes and the checkout $checkout, together more than $limit_bytes"
+  fi
+  echo "$archive: $((size >> 10)) KiB; the checkout $((checkout >> 10)) KiB"
+}
+
+# nccl.<number of parts>.<part>, and their sum.
+parts() {
+  local library sum count part
+  local out="$2"
+  mkdir -p "$out"
+  [ -z "$(ls -A "$out")" ] || fail "$out is not empty"
+  folder="$(mktemp -d)"
+  trap 'rm -rf "$folder"' EXIT
+  python3 -m zipfile -e "$1" "$folder"
+  library="$folder/nvidia/nccl/lib/libnccl.so.2"
+  [ -f "$library" ] || fail "$1 has no nvidia/nccl/lib/libnccl.so.2"
+  xz -T0 -6 --stdout "$library" >"$folder/nccl.xz"
+  split -b "$part_bytes" -d -a 2 "$folder/nccl.xz" "$folder/part."
+  count="$(find "$folder" -name 'part.*' | wc -l)"
+  sum="$(sha256sum <"$folder/nccl.xz" | cut -d ' ' -f 1)"
+  for part in "$folder"/part.*; do
+    mkdir -p "$out/${part##*.}"
+    mv "$part" "$out/${part##*.}/nccl.$count.$sum.${part##*.}"
+  done
+  du -sh "$out"/*
+}
+
+keep() {
+  local part
+  mkdir -p "$kept"
+  for part in "$@"; do cp "$part" "$kept"; done
+  ls -l "$kept"
+}
+
+join() {
+  local first parts count sum
+  parts=("$kept"/nccl.*.*.[0-9][0-9])
+  first="$(basename "${parts[0]}")"
+  [ -e "${parts[0]}" ] || fail "$kept has no parts"
+  IFS=. read -r _ count sum _ <<<"$first"
+  [ "${#parts[@]}" = "$count" ] || fail "$kept has ${#parts[@]} of $count parts: ${parts[*]##*/}"
+  cat "${parts[@]}" >"$kept/nccl.xz"
+  echo "$sum  $kept/nccl.xz" | sha256sum -c --quiet || fail "the parts are not what was split"
+  mkdir -p "$kept/nvidia/nccl/lib"
+  # Without the program xz: Python can do it.
+  python3 -c 'import lzma, shutil, sys
+with lzma.open(sys.argv[1]) as packed, open(sys.argv[2], "wb") as library:
+    shutil.copyfileobj(packed, library, 1 << 20)' \
+    "$kept/nccl.xz" "$kept/nvidia/nccl/lib/libnccl.so.2"
+  rm "${parts[@]}" "$kept/nccl.xz"
+  ls -l "$kept/nvidia/nccl/lib/libnccl.so.2"
+}
+
+unpack() {
+  mkdir -p "$2"
+  # Without the program xz: Python can do it.
+  python3 -c 'import sys, tarfile
+with tarfile.open(sys.argv[1]) as archive:
+    archive.extractall(sys.argv[2])' "$1" "$2"
 }
 
 case "${1:-}" in
   pack) [ $# = 2 ] || usage; pack "$2" ;;
-  test) [ $# -le 2 ] || usage; run_all "${2:-}" ;;
+  parts) [ $# = 3 ] || usage; parts "$2" "$3" ;;
+  keep) [ $# -ge 2 ] || usage; shift; keep "$@" ;;
+  join) [ $# = 1 ] || usage; join ;;
+  unpack) [ $# = 3 ] || usage; unpack "$2" "$3" ;;
+  test) shift; SYNCLINE_GPU_KEPT="$kept" exec python3 "$(dirname "$0")/run_tests.py" "$@" ;;
   *) usage ;;
 esac

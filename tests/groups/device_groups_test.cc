@@ -73,13 +73,32 @@ absl::Status RunOnDevice(const Spec& spec, ProcessGroup& group) {
   return CheckDone(spec, host, group.rank(), group.size());
 }
 
+// Ranks of one machine's few devices share them, and would wait for each other on a default stream
+// that they share. They have streams of their own then.
+absl::Status OnStreamOfRank(int rank, const std::function<absl::Status()>& body) {
+  if (device::DevicesAreSimulated()) return body();
+  SYNCLINE_ASSIGN_OR_RETURN(const Device device, DeviceOfRank(rank));
+  SYNCLINE_ASSIGN_OR_RETURN(device::DeviceRuntime* const runtime, device::DeviceRuntime::Get());
+  SYNCLINE_ASSIGN_OR_RETURN(const auto stream, runtime->MakeStream(device));
+  const StreamScope scope(*stream);
+  return body();
+}
+
+std::vector<absl::Status> RunRanksOnDevices(
+    const std::string& backend, int size,
+    const std::function<absl::Status(ProcessGroup& group)>& body) {
+  return RunGroup(backend, size, [&](ProcessGroup& group) {
+    return OnStreamOfRank(group.rank(), [&] { return body(group); });
+  });
+}
+
 class DeviceGroups : public testing::TestWithParam<std::tuple<std::string, int>> {
  public:
   static const std::string& backend() { return std::get<0>(GetParam()); }
   static int size() { return std::get<1>(GetParam()); }
 
   static void Run(const std::function<absl::Status(ProcessGroup& group)>& body) {
-    for (const absl::Status& status : RunGroup(backend(), size(), body)) {
+    for (const absl::Status& status : RunRanksOnDevices(backend(), size(), body)) {
       EXPECT_TRUE(status.ok()) << status;
     }
   }
@@ -190,7 +209,9 @@ TEST_P(DeviceGroups, OperationsOnSeveralTensorsAreRight) {
 }
 
 TEST_P(DeviceGroups, TensorsOfSeveralDevicesCountAsRanksOfTheirOwn) {
-  if (2 * size() > 8) return;  // Devices.
+  const int devices = (*device::DeviceRuntime::Get())->device_count();
+  if (2 * size() > devices && device::DevicesAreSimulated()) return;  // Eight.
+  if (2 * size() > devices) GTEST_SKIP() << "needs " << 2 * size() << " devices";
   Run([](ProcessGroup& group) -> absl::Status {
     DeviceTensors here({DeviceType::kCuda, 2 * group.rank()});
     DeviceTensors there({DeviceType::kCuda, 2 * group.rank() + 1});
@@ -241,6 +262,7 @@ TEST_P(DeviceGroups, CallsAreInTheOrderOfTheCallersStream) {
 
 TEST_P(DeviceGroups, MixedDevicesAreRefusedAndTheGroupGoesOn) {
   if (size() < 2) return;
+  if ((*device::DeviceRuntime::Get())->device_count() < 8) GTEST_SKIP() << "needs 8 devices";
   Run([](ProcessGroup& group) -> absl::Status {
     SYNCLINE_ASSIGN_OR_RETURN(const Device device, DeviceOfRank(group.rank()));
     DeviceTensors here(device), elsewhere({DeviceType::kCuda, 7});
@@ -310,20 +332,23 @@ int TimesMade(const std::function<bool(int rank)>& can_use) {
     options.size = 3;
     options.timeout = kGroupTimeout;
     SYNCLINE_ASSIGN_OR_RETURN(const auto group, ProcessGroup::Create(options));
-    // A message between two ranks before anything that all of them do.
-    SYNCLINE_ASSIGN_OR_RETURN(const Device device, DeviceOfRank(rank));
-    DeviceTensors tensors(device);
-    const Tensor host = Numbers(DType::kFloat32, 10, rank);
-    SYNCLINE_ASSIGN_OR_RETURN(const Tensor tensor, tensors.Of(host));
-    if (rank == 1) SYNCLINE_RETURN_IF_ERROR(group->Send(tensor, 2));
-    if (rank == 2) {
-      SYNCLINE_ASSIGN_OR_RETURN(const Tensor other, device::EmptyOn(device, DType::kFloat32, {10}));
-      SYNCLINE_RETURN_IF_ERROR(group->Recv(other, 1).status());
-    }
-    SYNCLINE_RETURN_IF_ERROR(group->AllReduce(tensor));
-    SYNCLINE_RETURN_IF_ERROR(tensors.CopyBack());
-    group->Close();
-    return CheckReduced(host, ReduceOp::kSum, {0, 1, 2});
+    return OnStreamOfRank(rank, [&]() -> absl::Status {
+      // A message between two ranks before anything that all of them do.
+      SYNCLINE_ASSIGN_OR_RETURN(const Device device, DeviceOfRank(rank));
+      DeviceTensors tensors(device);
+      const Tensor host = Numbers(DType::kFloat32, 10, rank);
+      SYNCLINE_ASSIGN_OR_RETURN(const Tensor tensor, tensors.Of(host));
+      if (rank == 1) SYNCLINE_RETURN_IF_ERROR(group->Send(tensor, 2));
+      if (rank == 2) {
+        SYNCLINE_ASSIGN_OR_RETURN(const Tensor other,
+                                  device::EmptyOn(device, DType::kFloat32, {10}));
+        SYNCLINE_RETURN_IF_ERROR(group->Recv(other, 1).status());
+      }
+      SYNCLINE_RETURN_IF_ERROR(group->AllReduce(tensor));
+      SYNCLINE_RETURN_IF_ERROR(tensors.CopyBack());
+      group->Close();
+      return CheckReduced(host, ReduceOp::kSum, {0, 1, 2});
+    });
   });
   for (const absl::Status& outcome : outcomes) EXPECT_TRUE(outcome.ok()) << outcome;
   return times_made;
@@ -337,7 +362,7 @@ TEST(ChoiceOfBackendTest, ABackendForDevicesIsTakenWhereAllRanksCanUseIt) {
 }
 
 TEST(StagedTensorsTest, RanksWhoseTensorsDifferAreAMismatchThatQuotesTheTensors) {
-  const auto outcomes = RunGroup("shm", 2, [](ProcessGroup& group) -> absl::Status {
+  const auto outcomes = RunRanksOnDevices("shm", 2, [](ProcessGroup& group) -> absl::Status {
     SYNCLINE_ASSIGN_OR_RETURN(const Device device, DeviceOfRank(group.rank()));
     // Both have chunks of the same size at first.
     const int64_t count = group.rank() == 0 ? kSeveralChunks : 2 * kSeveralChunks;
@@ -352,7 +377,7 @@ TEST(StagedTensorsTest, RanksWhoseTensorsDifferAreAMismatchThatQuotesTheTensors)
 }
 
 TEST(StagedTensorsTest, MessagesOfDifferentSizesAreAMismatch) {
-  const auto outcomes = RunGroup("shm", 2, [](ProcessGroup& group) -> absl::Status {
+  const auto outcomes = RunRanksOnDevices("shm", 2, [](ProcessGroup& group) -> absl::Status {
     SYNCLINE_ASSIGN_OR_RETURN(const Device device, DeviceOfRank(group.rank()));
     const int64_t count = (group.rank() + 1) * kSeveralChunks;
     SYNCLINE_ASSIGN_OR_RETURN(const Tensor tensor,
@@ -364,7 +389,7 @@ TEST(StagedTensorsTest, MessagesOfDifferentSizesAreAMismatch) {
 }
 
 TEST(StagedTensorsTest, AReceiveFromAnyRankSaysWhoHasSent) {
-  const auto outcomes = RunGroup("shm", 3, [](ProcessGroup& group) -> absl::Status {
+  const auto outcomes = RunRanksOnDevices("shm", 3, [](ProcessGroup& group) -> absl::Status {
     SYNCLINE_ASSIGN_OR_RETURN(const Device device, DeviceOfRank(group.rank()));
     DeviceTensors tensors(device);
     const Tensor host = Bytes(DType::kFloat32, kSeveralChunks, group.rank());
@@ -383,8 +408,9 @@ TEST(StagedTensorsTest, AReceiveFromAnyRankSaysWhoHasSent) {
 }
 
 TEST(StagedTensorsTest, AbortEndsAWaitForADeviceThatStandsStill) {
+  SYNCLINE_REQUIRE_SIMULATED_DEVICES();
   const device::HeldStreams held(0);
-  const auto outcomes = RunGroup("local", 1, [](ProcessGroup& group) -> absl::Status {
+  const auto outcomes = RunRanksOnDevices("local", 1, [](ProcessGroup& group) -> absl::Status {
     SYNCLINE_ASSIGN_OR_RETURN(const Tensor tensor,
                               device::EmptyOn({DeviceType::kCuda, 0}, DType::kFloat32, {10}));
     SYNCLINE_ASSIGN_OR_RETURN(const auto work, group.AllReduceAsync(tensor));
@@ -395,7 +421,7 @@ TEST(StagedTensorsTest, AbortEndsAWaitForADeviceThatStandsStill) {
 }
 
 TEST(StagedTensorsTest, TensorsOfTheHostAndOfADeviceAreNotMixed) {
-  const auto outcomes = RunGroup("local", 1, [](ProcessGroup& group) -> absl::Status {
+  const auto outcomes = RunRanksOnDevices("local", 1, [](ProcessGroup& group) -> absl::Status {
     SYNCLINE_ASSIGN_OR_RETURN(const Tensor there,
                               device::EmptyOn({DeviceType::kCuda, 0}, DType::kFloat32, {10}));
     const Tensor here = Numbers(DType::kFloat32, 10, 1);
@@ -411,7 +437,7 @@ TEST(StagedTensorsTest, TensorsOfTheHostAndOfADeviceAreNotMixed) {
 
 // A program that is right, whichever of its operations takes long.
 TEST(NcclGroupsTest, CallsOnDevicesDoNotWaitForThoseOfTheHost) {
-  const auto outcomes = RunGroup("auto", 2, [](ProcessGroup& group) -> absl::Status {
+  const auto outcomes = RunRanksOnDevices("auto", 2, [](ProcessGroup& group) -> absl::Status {
     SYNCLINE_ASSIGN_OR_RETURN(const Device device, DeviceOfRank(group.rank()));
     SYNCLINE_ASSIGN_OR_RETURN(const Tensor tensor, device::EmptyOn(device, DType::kFloat32, {10}));
     // The first call makes the communicator, for which ranks wait for each other.
@@ -466,8 +492,9 @@ INSTANTIATE_TEST_SUITE_P(All, DroppedGroups, testing::Values("nccl", "shm"),
                          [](const auto& info) { return info.param; });
 
 TEST(StagedTensorsTest, ACallWhoseDeviceStandsStillEndsAtItsDeadline) {
+  SYNCLINE_REQUIRE_SIMULATED_DEVICES();
   const device::HeldStreams held(0);
-  const auto outcomes = RunGroup("shm", 2, [](ProcessGroup& group) -> absl::Status {
+  const auto outcomes = RunRanksOnDevices("shm", 2, [](ProcessGroup& group) -> absl::Status {
     const Device device = {DeviceType::kCuda, group.rank()};
     SYNCLINE_ASSIGN_OR_RETURN(const Tensor tensor, device::EmptyOn(device, DType::kFloat32, {10}));
     return group.AllReduce(tensor, ReduceOp::kSum, absl::Milliseconds(300));
@@ -478,8 +505,9 @@ TEST(StagedTensorsTest, ACallWhoseDeviceStandsStillEndsAtItsDeadline) {
 }
 
 TEST(StagedTensorsTest, WithoutPinnedMemoryTheCallFailsOnAllRanks) {
+  SYNCLINE_REQUIRE_SIMULATED_DEVICES();
   device::FakeCuda::Get().fail_next("cuMemHostAlloc", 1, kCudaErrorOutOfMemory);
-  const auto outcomes = RunGroup("shm", 2, [](ProcessGroup& group) -> absl::Status {
+  const auto outcomes = RunRanksOnDevices("shm", 2, [](ProcessGroup& group) -> absl::Status {
     SYNCLINE_ASSIGN_OR_RETURN(const Device device, DeviceOfRank(group.rank()));
     SYNCLINE_ASSIGN_OR_RETURN(const Tensor tensor, device::EmptyOn(device, DType::kFloat32, {10}));
     return group.AllReduce(tensor);

@@ -32,6 +32,8 @@ const bool is_set = [] {
 
 }  // namespace
 
+bool DevicesAreSimulated() { return true; }
+
 const FakeCuda& FakeCuda::Get() {
   static const auto* const fake = new FakeCuda;
   return *fake;

@@ -1,14 +1,25 @@
-// Lets a C++ test run on simulated devices: depending on this is enough.
+// Lets a C++ test run on simulated devices: depending on :fake_cuda_env is enough. With
+// :real_devices in its place the same test runs on those of the machine (device_test.bzl).
 #ifndef SYNCLINE_CORE_DEVICE_TESTING_FAKE_CUDA_ENV_H_
 #define SYNCLINE_CORE_DEVICE_TESTING_FAKE_CUDA_ENV_H_
 
 #include "core/device/testing/fake_cuda/fake_cuda.h"
+#include "gtest/gtest.h"
+
+// Skips the test where devices are the machine's: for what only simulated ones do when told, such
+// as to stand still, to fail, and to count what is not given back.
+#define SYNCLINE_REQUIRE_SIMULATED_DEVICES() \
+  if (!::syncline::device::DevicesAreSimulated()) GTEST_SKIP() << "needs simulated devices"
 
 namespace syncline::device {
 
+// Whether the test was linked with :fake_cuda_env, not :real_devices.
+bool DevicesAreSimulated();
+
 // The functions of fake_cuda.h, in the library that SYNCLINE_CUDA_LIBRARY names. That is
 // libfake_cuda.so, from before main() on, unless it was set already. Ends the process if the
-// library cannot be opened.
+// library cannot be opened. Where devices are the machine's, there are the driver's functions
+// alone, and a call of another one ends the process.
 struct FakeCuda {
   static const FakeCuda& Get();
 

@@ -1,0 +1,59 @@
+// What fake_cuda_env.h says where devices are the machine's: the driver's functions are there,
+// those that control simulated devices end the process.
+#include <dlfcn.h>
+
+#include <cstdio>
+#include <cstdlib>
+
+#include "core/device/testing/fake_cuda_env.h"
+
+namespace syncline::device {
+namespace {
+
+template <typename Result, typename... Arguments>
+void Refuse(Result (*&function)(Arguments...)) {
+  function = [](Arguments...) -> Result {
+    std::fprintf(stderr,
+                 "this test controls simulated devices, and has none: it lacks "
+                 "SYNCLINE_REQUIRE_SIMULATED_DEVICES()\n");
+    std::abort();
+  };
+}
+
+// The library that DeviceRuntime opens.
+const char* DriverLibrary() {
+  const char* const named = std::getenv("SYNCLINE_CUDA_LIBRARY");
+  return named != nullptr && *named != '\0' ? named : "libcuda.so.1";
+}
+
+}  // namespace
+
+bool DevicesAreSimulated() { return false; }
+
+const FakeCuda& FakeCuda::Get() {
+  static const auto* const fake = new FakeCuda;
+  return *fake;
+}
+
+FakeCuda::FakeCuda() : library_(dlopen(DriverLibrary(), RTLD_NOW | RTLD_LOCAL)) {
+  Refuse(fail_next);
+  Refuse(calls);
+  Refuse(each_called);
+  Refuse(hold_streams);
+  Refuse(delay_us);
+  Refuse(break_device);
+  Refuse(live_objects);
+  Refuse(context_depth);
+  Refuse(register_kernel);
+}
+
+void* FakeCuda::Symbol(const char* name) const {
+  void* const symbol = library_ == nullptr ? nullptr : dlsym(library_, name);
+  if (symbol == nullptr) {
+    std::fprintf(stderr, "real_devices: %s\n", dlerror());
+    std::abort();
+  }
+  return symbol;
+}
+
+}  // namespace syncline::device
