@@ -10,6 +10,8 @@
 //   FAKE_CUDA_SEED            of these times; 1.
 //   FAKE_CUDA_FAIL            "cuMemAlloc_v2:3,cuInit:1:803": the third call of the one fails with
 //                             CUDA_ERROR_OUT_OF_MEMORY, the first of the other with error 803.
+//   FAKE_CUDA_PROTECT         1: the host cannot touch memory of devices, which ends the process,
+//                             except while an item of a stream uses the same memory; 0.
 #ifndef SYNCLINE_CORE_DEVICE_TESTING_FAKE_CUDA_FAKE_CUDA_H_
 #define SYNCLINE_CORE_DEVICE_TESTING_FAKE_CUDA_FAKE_CUDA_H_
 

@@ -3,6 +3,7 @@
 #include <cstring>
 
 #include "core/device/testing/fake_cuda/call.h"
+#include "core/device/testing/fake_cuda/protection.h"
 
 using namespace fake_cuda;  // NOLINT: defines the C functions below.
 
@@ -59,10 +60,17 @@ std::function<void()> OnRanges(int device, std::vector<Range> ranges, Body body)
 CUresult Allocate(Simulator& simulator, size_t bytes, MemoryKind kind, int device, void** address) {
   if (bytes == 0) return CUDA_ERROR_INVALID_VALUE;
   // Not rounded up, so that the address sanitizer sees each byte beyond the end.
-  if (posix_memalign(address, 256, bytes) != 0) return CUDA_ERROR_OUT_OF_MEMORY;
+  const bool is_protected = kind == MemoryKind::kDevice && Protects();
+  if (is_protected) {
+    *address = MapPages(bytes);
+    if (*address == nullptr) return CUDA_ERROR_OUT_OF_MEMORY;
+  } else if (posix_memalign(address, 256, bytes) != 0) {
+    return CUDA_ERROR_OUT_OF_MEMORY;
+  }
   std::memset(*address, kGarbage, bytes);
   simulator.memory[reinterpret_cast<uintptr_t>(*address)] = {simulator.NewHandle(), bytes, kind,
                                                              device};
+  if (is_protected) Protect(*address, bytes);
   return CUDA_SUCCESS;
 }
 
@@ -77,8 +85,12 @@ CUresult Free(Simulator& simulator, uintptr_t address, bool of_device) {
       IsOfDevice(found->second.kind) != of_device) {
     return CUDA_ERROR_INVALID_VALUE;
   }
+  if (found->second.kind == MemoryKind::kDevice && Protects()) {
+    UnmapPages(reinterpret_cast<void*>(address), found->second.bytes);
+  } else {
+    std::free(reinterpret_cast<void*>(address));
+  }
   simulator.memory.erase(found);
-  std::free(reinterpret_cast<void*>(address));
   return CUDA_SUCCESS;
 }
 

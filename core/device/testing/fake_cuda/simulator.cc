@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "core/device/kernels/host_kernels.h"
+#include "core/device/testing/fake_cuda/protection.h"
 
 namespace fake_cuda {
 namespace {
@@ -142,6 +143,7 @@ void Simulator::Serve(const StreamPtr& stream) {
       is_in_host_function = true;
       item.work();
       is_in_host_function = false;
+      CloseOpened();
       item.work = nullptr;
       lock.lock();
     }
