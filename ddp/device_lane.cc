@@ -35,6 +35,7 @@ void KeepUntilDone(const Stream& stream, std::shared_ptr<const void> held) {
 }
 
 void BucketWork::AddReady(const Stream& stream, std::shared_ptr<device::Event> event) {
+  if (event == nullptr) return;
   const auto same = std::find_if(ready.begin(), ready.end(),
                                  [&](const auto& known) { return known.first == stream; });
   // A later event of a stream stands for the earlier ones. The handle of the default stream of each
@@ -49,6 +50,8 @@ void BucketWork::AddReady(const Stream& stream, std::shared_ptr<device::Event> e
 
 absl::StatusOr<std::unique_ptr<DeviceLane>> DeviceLane::Make(const Device& device) {
   SYNCLINE_ASSIGN_OR_RETURN(device::DeviceRuntime* const runtime, device::DeviceRuntime::Get());
+  // Kernels are loaded now rather than in the first step. Where there are none, some calls say so.
+  runtime->KernelsOf(device).status().IgnoreError();
   SYNCLINE_ASSIGN_OR_RETURN(auto stream,
                             runtime->MakeStream(device, device::DeviceRuntime::Priority::kHigh));
   return std::unique_ptr<DeviceLane>(new DeviceLane(*runtime, std::move(stream)));

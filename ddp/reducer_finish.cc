@@ -94,11 +94,11 @@ absl::Status Reducer::Impl::Finish() {
 }
 
 absl::Status Reducer::Impl::EndLocalStep() {
+  step_.under_way = false;
   SYNCLINE_RETURN_IF_ERROR(step_.error);
   for (size_t i = 0; i < step_.states.size(); ++i) {
     if (step_.states[i] == State::kReady) accumulated_[i] = true;
   }
-  step_.under_way = false;
   if (lane_ == nullptr) return absl::OkStatus();
   for (size_t b = 0; b < step_.device_work.size(); ++b) {
     SYNCLINE_RETURN_IF_ERROR(lane_->Enqueue(std::move(step_.device_work[b]), layout_.flats[b]));

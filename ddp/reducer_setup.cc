@@ -186,9 +186,10 @@ std::string Reducer::Impl::HookName() const {
 
 absl::Status Reducer::Impl::AcquireHook(CommHook* hook) const {
   if (hook == nullptr) return absl::OkStatus();
-  SYNCLINE_RETURN_IF_ERROR(
-      Annotate(hook->SetDevice(device()), absl::StrCat("communication hook '", hook->name(), "'")));
-  if (hook->Acquire(this)) return absl::OkStatus();
+  if (hook->Acquire(this)) {
+    return Annotate(hook->SetDevice(device()),
+                    absl::StrCat("communication hook '", hook->name(), "'"));
+  }
   return ArgumentError(absl::StrCat("communication hook '", hook->name(),
                                     "' belongs to another reducer: make one for each"));
 }
@@ -293,11 +294,13 @@ absl::Status Reducer::Impl::DropStep() {
   }
   // Operations that still run may write: they keep the old buckets, and later steps get new ones.
   SYNCLINE_ASSIGN_OR_RETURN(ddp::BucketLayout layout, ddp::Allocate(layout_.buckets, parameters_));
+  if (lane_ != nullptr) {
+    SYNCLINE_RETURN_IF_ERROR(lane_->ClearNow(layout.flats, group_->timeout()));
+  }
   absl::MutexLock lock(&mutex_);
   layout_ = std::move(layout);
   ++generation_;
-  if (lane_ == nullptr) return absl::OkStatus();
-  return lane_->ClearNow(layout_.flats, group_->timeout());
+  return absl::OkStatus();
 }
 
 // Takes rank 0's state. Ranks that failed in the same step may differ in whether it has ended.

@@ -13,6 +13,10 @@
 
 namespace syncline {
 
+// On devices there are AllReduceHook, HalfHook and PostLocalSgdHook, and hooks of one's own: the
+// others, which compute on the host, are an UnsupportedError when a reducer of a device is given
+// one.
+//
 // Each of these makes a hook for Reducer::Options::hook.
 //
 //   Reducer::Options options;

@@ -53,6 +53,16 @@ struct SparseRows {
 // may be written and marked from different threads; the other methods are for one thread at a time,
 // which in "Collective" ones calls them in the same order on all ranks.
 //
+// On a CUDA device, all of whose parameters a reducer has, the calls are work of streams, as those
+// of a group are (docs/cuda.md). A gradient is ready behind the current stream of the thread that
+// marks it, and threads may have different ones; buckets are filled and averaged on streams of
+// their own, beside what computes the next gradients; and Finish makes the current stream wait, not
+// the host. The host waits only for the other ranks to come to the end of the step, by way of the
+// group's backend for tensors of the host. A group that has none (backend "nccl") does without:
+// there a rank with a fault ends the group, and Unused::kFound waits for the device. Making the
+// reducer, the first step, which makes the buckets again, CountActive and ReplaceGroup wait too.
+// What the program has enqueued on gradients must have ended when the reducer is destroyed.
+//
 // It averages gradients, not parameters: make these equal at the start, by BroadcastCoalesced.
 //
 // At the end of the first step that communicated, unless unused parameters are looked for in each
@@ -117,10 +127,12 @@ class Reducer {
   absl::Status MarkReady(int64_t index);
 
   // Copies `value`, contiguous and of the parameter's type and size, into gradient(index), and
-  // marks it.
+  // marks it. On a device, a value that has an owner is kept, and copied with the others of its
+  // bucket: it must not change before the stream waits for Finish or AwaitBucket. One without is
+  // copied behind the current stream, and may be changed there at once.
   absl::Status CopyReady(int64_t index, const Tensor& value);
 
-  // The same for a sparse parameter: copies the rows.
+  // The same for a sparse parameter: copies the rows. Not on a device.
   absl::Status MarkReadySparse(int64_t index, const Rows& rows);
 
   // Waits until the average of bucket `b` of the step under way is there, for callers that can use
@@ -129,7 +141,8 @@ class Reducer {
   // knows whether all ranks have had gradients for its parameters.
   absl::StatusOr<bool> AwaitBucket(int64_t b);
 
-  // Waits until all buckets are averaged and ends the step.
+  // Waits until all buckets are averaged and ends the step. On a device the current stream waits:
+  // OK then says that all is enqueued, and a later call returns what goes wrong.
   absl::Status Finish();
 
   // Of the last step: whether any rank had a gradient for it. If not, gradient(index) is zeros.

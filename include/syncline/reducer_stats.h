@@ -9,7 +9,8 @@
 namespace syncline {
 
 // Of the last step that communicated. Times are nanoseconds from its begin, by bucket in the order
-// of reduction.
+// of reduction. On a device, `end` is 0 until the host has noticed that the device has ended the
+// bucket: ask again for it, and for the times and shares that follow from it.
 struct ReducerStats {
   int64_t steps = 0;  // That communicated without an error.
   std::string hook;   // "all_reduce" if there is none.

@@ -141,7 +141,8 @@ void AddKnownStreams() {
   CallStreams* const call = CallStreams::Innermost();
   for (size_t i = 0; call != nullptr && i < KnownSources().size(); ++i) {
     const Known known = KnownSources()[i];  // Python code may add others.
-    call->Add(StreamFor(known.device, known.source));
+    // The call's own stream waits for the others: what the call is about may be ready on them.
+    AddArgumentStream(StreamFor(known.device, known.source));
   }
 }
 

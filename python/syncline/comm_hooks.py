@@ -54,8 +54,8 @@ def from_function(
         `bucket.divisor`, in its place; what it returns is ignored. It is called on a thread of the
         hook's own, for one bucket after another, in the same order on all ranks. `group` has the
         ranks of the reducer's, and is for this hook only. Make NumPy arrays of the tensors by
-        numpy.asarray, PyTorch's by torch.from_dlpack: they share their memory. On a device it
-        need not wait for what it has queued on PyTorch's or CuPy's current stream: the reducer does.
+        numpy.asarray, PyTorch's by torch.from_dlpack: they share their memory. On a device
+        it need not wait for what it has queued on PyTorch's or CuPy's current stream.
       name: for messages and statistics, equal on all ranks; None is that of the function.
 
     What `function` raises is the error of the reducer's `finish`, on all ranks: the others' calls

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import sys
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
     from syncline._syncline import CommHook, ReducerStats, Tensor
 
 _MEBIBYTE = 1 << 20
+_CUDA = 2  # As DLPack numbers devices.
 
 
 class Rows(NamedTuple):
@@ -44,6 +46,11 @@ class GradientReducer:
     All ranks must make the reducer with parameters of the same types and shapes, and finish the
     same number of steps, except under `join`. Different gradients may be written and marked by
     different threads.
+
+    Parameters may be arrays of one CUDA device, and their gradients then are: see docs/cuda.md. A
+    gradient counts as ready behind the current stream of the thread that marks it, buckets are
+    averaged beside what computes the others, and after `finish` the current stream waits for the
+    averages, not the host.
 
     The views in `gradients` are replaced when the buckets are: after the first step, in the order
     in which rank 0's gradients came, and by replace_group. So ask `gradients` in each step, or take
@@ -102,6 +109,7 @@ class GradientReducer:
             static_graph=static_graph,
             rebuild_buckets=rebuild_buckets,
         )
+        self._view = _viewer(parameters)
         self._sparse = frozenset(sparse)
         self._count = len(parameters)
         self._may_lack = find_unused_parameters or static_graph
@@ -120,7 +128,8 @@ class GradientReducer:
     def gradients(self) -> list[NDArray[Any]]:
         """The place of each gradient, of its parameter's shape: views into the buckets.
 
-        That of a sparse parameter is empty: see ready_rows and rows.
+        That of a sparse parameter is empty: see ready_rows and rows. On a device they are tensors
+        of PyTorch or arrays of CuPy where the parameters are, and else what DLPack takes.
         """
         return self._gradients
 
@@ -155,13 +164,12 @@ class GradientReducer:
     def ready(self, index: int, value: Tensor) -> None:
         """Copies `value`, of the parameter's type and shape, to gradients[index] and marks it.
 
-        After steps of no_sync it is added instead.
+        After steps of no_sync it is added instead. On a device the value is kept until it has been
+        copied: do not write to it before `finish`.
         """
-        import numpy
-
         if not self._begun:
             self._begin_once()
-        self._reducer.copy_ready(index, numpy.ascontiguousarray(value))
+        self._reducer.copy_ready(index, _contiguous(value))
 
     def ready_rows(self, index: int, indices: Tensor, values: Tensor) -> None:
         """Gives the gradient of a sparse parameter: `values[k]`, of row `indices[k]`.
@@ -175,6 +183,10 @@ class GradientReducer:
 
     def finish(self) -> list[NDArray[Any]]:
         """Waits until all gradients are averaged; returns `gradients`, which now hold the averages.
+
+        On a device the current stream waits in place of the host, which waits only for the other
+        ranks' calls, or for the flags of find_unused_parameters where the group's backend serves
+        devices alone.
 
         Raises ValueError, on all ranks, if ranks have not marked all gradients ready; it names them
         and their parameters. That step is void and over: the next one can begin. Where another
@@ -306,9 +318,37 @@ class GradientReducer:
 
         self._generation = self._reducer.generation
         self._gradients = [
-            numpy.empty(0) if i in self._sparse else numpy.asarray(self._reducer.gradient(i))
+            numpy.empty(0) if i in self._sparse else self._view(self._reducer.gradient(i))
             for i in range(self._count)
         ]
+
+
+def _is_on_device(array: Any) -> bool:
+    kind = getattr(array, "__dlpack_device__", None)
+    if kind is not None:
+        return int(kind()[0]) == _CUDA
+    return hasattr(array, "__cuda_array_interface__")
+
+
+def _contiguous(value: Tensor) -> Any:
+    if _is_on_device(value):
+        return value.contiguous() if hasattr(value, "contiguous") else value
+    import numpy
+
+    return numpy.ascontiguousarray(value)
+
+
+def _viewer(parameters: Sequence[Tensor]) -> Callable[[Any], Any]:
+    """What makes arrays like `parameters` of the reducer's views."""
+    if not parameters or not _is_on_device(parameters[0]):
+        import numpy
+
+        return numpy.asarray
+    for library, kind in (("torch", "Tensor"), ("cupy", "ndarray")):
+        module = sys.modules.get(library)
+        if module is not None and isinstance(parameters[0], getattr(module, kind)):
+            return module.from_dlpack
+    return lambda view: view
 
 
 class _Join:

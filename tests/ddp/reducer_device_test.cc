@@ -1,5 +1,6 @@
 // Reducers of several ranks on simulated devices: streams, lifetimes, failures.
 #include <algorithm>
+#include <functional>
 #include <memory>
 #include <string>
 #include <thread>
@@ -8,6 +9,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
+#include "core/device/cuda_types.h"
 #include "core/device/device_runtime.h"
 #include "core/device/device_tensor.h"
 #include "core/device/testing/fake_cuda_env.h"
@@ -24,6 +26,9 @@
 
 namespace syncline {
 namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
 
 // One bucket for all three parameters.
 Reducer::Options OneBucket() {
@@ -157,6 +162,271 @@ TEST(ReducerDeviceTest, ABucketIsPackedInOneLaunch) {
         return AllHold(*reducer, 2);
       },
       "nccl@cuda");
+}
+
+TEST(ReducerDeviceTest, AValueThatNobodyKeepsIsMovedAtOnce) {
+  ExpectOnRanks(
+      1,
+      [](Group group) -> absl::Status {
+        SYNCLINE_ASSIGN_OR_RETURN(auto* const runtime, device::DeviceRuntime::Get());
+        SYNCLINE_ASSIGN_OR_RETURN(const Reducers reducer,
+                                  Reducer::Create(group, SmallModel(), OneBucket()));
+        SYNCLINE_ASSIGN_OR_RETURN(const auto stream, runtime->MakeStream(TestDevice()));
+        const StreamScope scope(*stream);
+        device::FakeCuda::Get().delay_us(1000);
+        Reducer::Step local;
+        local.sync = Reducer::Sync::kNone;
+        for (int step = 0; step < 6; ++step) {
+          if (step % 2 == 0) SYNCLINE_RETURN_IF_ERROR(reducer->BeginStep(local));
+          for (int64_t i : {2, 1, 0}) {
+            std::vector<float> values(reducer->gradient(i)->numel(), static_cast<float>(i + step));
+            SYNCLINE_ASSIGN_OR_RETURN(const Tensor owned, Placed(Tensor::Of(values)));
+            const Tensor value(owned.data(), owned.dtype(), owned.shape(), {}, owned.device());
+            SYNCLINE_RETURN_IF_ERROR(reducer->CopyReady(i, value));
+            // The program uses its memory again, behind the call.
+            SYNCLINE_RETURN_IF_ERROR(runtime->Fill(value.data(), 0xff, value.nbytes(), *stream));
+            SYNCLINE_RETURN_IF_ERROR(runtime->Synchronize(*stream, Deadline(absl::Minutes(1))));
+          }
+          SYNCLINE_RETURN_IF_ERROR(reducer->Finish());
+          const float expected = static_cast<float>(step % 2 == 0 ? step : 2 * step - 1);
+          SYNCLINE_RETURN_IF_ERROR(Holds(*reducer, 0, expected));
+        }
+        device::FakeCuda::Get().delay_us(0);
+        return absl::OkStatus();
+      },
+      "nccl@cuda");
+}
+
+TEST(ReducerDeviceTest, TimesOfBucketsAreKnownOnceTheDeviceHasEndedThem) {
+  ExpectOnRanks(
+      2,
+      [](Group group) -> absl::Status {
+        SYNCLINE_ASSIGN_OR_RETURN(const Reducers reducer,
+                                  Reducer::Create(group, SmallModel(), SmallOptions()));
+        SYNCLINE_RETURN_IF_ERROR(CopyAll(*reducer, 1));
+        SYNCLINE_RETURN_IF_ERROR(reducer->Finish());
+        const Deadline deadline(absl::Minutes(1));
+        const auto is_known = [&] {
+          const std::vector<int64_t> end = reducer->stats().end;
+          return std::count(end.begin(), end.end(), 0) == 0;
+        };
+        while (!is_known() && !deadline.Expired()) std::this_thread::yield();
+        EXPECT_TRUE_OR_RETURN(is_known());
+        EXPECT_TRUE_OR_RETURN(reducer->stats().communication_time() > 0);
+        return absl::OkStatus();
+      },
+      "nccl@cuda");
+}
+
+TEST(ReducerDeviceTest, OneReducerHasOneDeviceAndNoSparseGradientsThere) {
+  ExpectOnRanks(
+      2,
+      [](Group group) -> absl::Status {
+        std::vector<Tensor> parameters = SmallModel();
+        parameters[1] = Tensor(nullptr, DType::kFloat32, {3}, {}, {DeviceType::kCuda, 7});
+        const absl::Status mixed = Reducer::Create(group, parameters, SmallOptions()).status();
+        EXPECT_EQ(KindOf(mixed), ErrorKind::kArgument);
+        EXPECT_THAT(Message(mixed), HasSubstr("'b' (index 1) on cuda:7: a reducer averages"));
+        Reducer::Options options = SmallOptions();
+        options.sparse = {0};
+        const absl::Status sparse = Reducer::Create(group, SmallModel(), options).status();
+        EXPECT_EQ(KindOf(sparse), ErrorKind::kUnsupported);
+        EXPECT_THAT(Message(sparse), HasSubstr("sparse gradients, such as that of 'w'"));
+        return group->status();
+      },
+      "auto@cuda");
+}
+
+TEST(ReducerDeviceTest, AStepThatIsCapturedIsRefusedAndTheNextOneWorks) {
+  ExpectOnRanks(
+      1,
+      [](Group group) -> absl::Status {
+        SYNCLINE_ASSIGN_OR_RETURN(auto* const runtime, device::DeviceRuntime::Get());
+        SYNCLINE_ASSIGN_OR_RETURN(const Reducers reducer,
+                                  Reducer::Create(group, SmallModel(), OneBucket()));
+        SYNCLINE_ASSIGN_OR_RETURN(const Tensor value,
+                                  Placed(Tensor::Zeros(DType::kFloat32, {2, 3})));
+        SYNCLINE_ASSIGN_OR_RETURN(const auto stream, runtime->MakeStream(TestDevice()));
+        const auto& fake = device::FakeCuda::Get();
+        const auto handle = static_cast<device::CUstream>(stream->handle);
+        {
+          const device::DeviceRuntime::ContextScope context(*runtime, TestDevice());
+          const StreamScope scope(*stream);
+          EXPECT_TRUE_OR_RETURN(
+              fake.Driver<device::CUresult(device::CUstream, device::CUstreamCaptureMode)>(
+                  "cuStreamBeginCapture_v2")(handle, device::CU_STREAM_CAPTURE_MODE_RELAXED) == 0);
+          for (const absl::Status& refused : {reducer->BeginStep({}), reducer->CopyReady(0, value),
+                                              reducer->MarkReady(0), reducer->Finish()}) {
+            EXPECT_EQ(KindOf(refused), ErrorKind::kUnsupported);
+            EXPECT_THAT(Message(refused), HasSubstr("cannot be captured into a graph"));
+          }
+          device::CUgraph graph = nullptr;
+          EXPECT_TRUE_OR_RETURN(fake.Driver<device::CUresult(device::CUstream, device::CUgraph*)>(
+                                    "cuStreamEndCapture")(handle, &graph) == 0);
+          fake.Driver<device::CUresult(device::CUgraph)>("cuGraphDestroy")(graph);
+        }
+        SYNCLINE_RETURN_IF_ERROR(CopyAll(*reducer, 1));
+        SYNCLINE_RETURN_IF_ERROR(reducer->Finish());
+        return AllHold(*reducer, 1);
+      },
+      "nccl@cuda");
+}
+
+// In a group of devices alone no rank waits to hear what the others lack.
+TEST(ReducerDeviceTest, ARankWithoutAGradientEndsAGroupOfDevicesAlone) {
+  const auto statuses = OnRanks(
+      2,
+      [](Group group) -> absl::Status {
+        SYNCLINE_ASSIGN_OR_RETURN(const Reducers reducer,
+                                  Reducer::Create(group, SmallModel(), SmallOptions()));
+        SYNCLINE_RETURN_IF_ERROR(CopyAll(*reducer, 0));
+        SYNCLINE_RETURN_IF_ERROR(reducer->Finish());
+        absl::Status failure;
+        while (failure.ok()) {
+          for (int64_t i : {2, 0}) failure.Update(Copy(*reducer, i, 1));
+          if (group->rank() == 0) failure.Update(Copy(*reducer, 1, 1));
+          failure.Update(reducer->Finish());
+        }
+        EXPECT_FALSE(group->status().ok());
+        return failure;
+      },
+      "nccl@cuda");
+  EXPECT_EQ(KindOf(statuses[1]), ErrorKind::kArgument) << statuses[1];
+  for (const absl::Status& status : statuses) {
+    EXPECT_THAT(Message(status), HasSubstr("rank 1 produced no gradient for 'b' (index 1); give"));
+  }
+}
+
+// `fail` makes the device of rank 0 fail; its step, and those of rank 1, end in an error.
+void ExpectFailure(const std::string& backend, const std::function<void()>& fail,
+                   const std::string& function) {
+  Countdown failed(1);
+  const auto statuses = OnRanks(
+      2,
+      [&](Group group) -> absl::Status {
+        SYNCLINE_ASSIGN_OR_RETURN(const Reducers reducer,
+                                  Reducer::Create(group, SmallModel(), OneBucket()));
+        SYNCLINE_RETURN_IF_ERROR(CopyAll(*reducer, 0));
+        SYNCLINE_RETURN_IF_ERROR(reducer->Finish());
+        SYNCLINE_RETURN_IF_ERROR(AllHold(*reducer, 0));
+        if (group->rank() == 1) failed.Wait();
+        // The device moves the values of the test, too: they are made before.
+        std::vector<Tensor> values;
+        for (int64_t i : {0, 1, 2}) {
+          std::vector<float> ones(reducer->gradient(i)->numel(), 1);
+          SYNCLINE_ASSIGN_OR_RETURN(values.emplace_back(), Placed(Tensor::Of(ones)));
+        }
+        if (group->rank() == 0) fail();
+        absl::Status failure;
+        while (failure.ok()) {
+          for (int64_t i : {0, 1, 2}) failure.Update(reducer->CopyReady(i, values[i]));
+          failure.Update(reducer->Finish());
+        }
+        // What has been told once is told again, by whatever call.
+        EXPECT_FALSE(reducer->Finish().ok());
+        EXPECT_FALSE(group->status().ok());
+        failed.Step();
+        return failure;
+      },
+      backend);
+  EXPECT_THAT(Message(statuses[0]), AllOf(HasSubstr(function), HasSubstr("cuda:0"))) << backend;
+  EXPECT_FALSE(statuses[1].ok()) << backend;
+}
+
+TEST(ReducerDeviceTest, AFailureOfTheDeviceNamesItAndTheFunctionAndEndsTheStepOfAllRanks) {
+  const auto& fake = device::FakeCuda::Get();
+  for (const char* backend : kOnDevices) {
+    ExpectFailure(backend, [&] { fake.fail_next("cuLaunchKernel", 1, 719); }, "cuLaunchKernel");
+    ExpectFailure(backend, [&] { fake.fail_next("cuEventRecord", 2, 719); }, "cuEventRecord");
+    ExpectFailure(backend, [&] { fake.break_device(0, 700); }, "CUDA_ERROR_ILLEGAL_ADDRESS");
+    fake.break_device(0, 0);
+    fake.fail_next("cuLaunchKernel", 0, 0);
+    fake.fail_next("cuEventRecord", 0, 0);
+  }
+}
+
+TEST(ReducerDeviceTest, WithoutMemoryForTheBucketsNoRankHasAReducer) {
+  const auto& fake = device::FakeCuda::Get();
+  for (const char* backend : {"auto@cuda", "shm@cuda"}) {
+    Countdown ready(1);
+    const auto statuses = OnRanks(
+        2,
+        [&](Group group) -> absl::Status {
+          if (group->rank() == 0) {
+            fake.fail_next("cuMemAlloc_v2", 2, 2);
+          } else {
+            ready.Wait();
+          }
+          std::thread opener;
+          if (group->rank() == 0) {
+            // Rank 1 comes when rank 0's allocation has failed.
+            opener = std::thread([&, before = fake.calls("cuMemAlloc_v2")] {
+              while (fake.calls("cuMemAlloc_v2") < before + 2) std::this_thread::yield();
+              ready.Step();
+            });
+          }
+          const absl::Status status = Reducer::Create(group, SmallModel(), SmallOptions()).status();
+          if (opener.joinable()) opener.join();
+          return status;
+        },
+        backend);
+    EXPECT_THAT(Message(statuses[0]), HasSubstr("cuMemAlloc")) << backend;
+    EXPECT_EQ(KindOf(statuses[1]), ErrorKind::kMismatch) << backend;
+    EXPECT_THAT(Message(statuses[1]), HasSubstr("rank 0 could not set up its reducer")) << backend;
+  }
+}
+
+TEST(ReducerDeviceTest, AReducerMayGoWhileTheDeviceIsBusy) {
+  const auto& fake = device::FakeCuda::Get();
+  const int64_t before = fake.Counts().device_allocations;
+  for (const char* backend : {"auto@cuda", "nccl@cuda"}) {
+    Countdown ready(2), gone(2);
+    ExpectOnRanks(
+        2,
+        [&](Group group) -> absl::Status {
+          SYNCLINE_ASSIGN_OR_RETURN(Reducers reducer,
+                                    Reducer::Create(group, SmallModel(), SmallOptions()));
+          for (int step = 0; step < 2; ++step) {
+            SYNCLINE_RETURN_IF_ERROR(CopyAll(*reducer, 0));
+            SYNCLINE_RETURN_IF_ERROR(reducer->Finish());
+            SYNCLINE_RETURN_IF_ERROR(AllHold(*reducer, 0));
+          }
+          ready.StepAndWait();
+          {
+            const device::HeldStreams held(group->rank());
+            SYNCLINE_RETURN_IF_ERROR(CopyAll(*reducer, 1));
+            SYNCLINE_RETURN_IF_ERROR(reducer->Finish());
+            for (int64_t i : {2, 1}) SYNCLINE_RETURN_IF_ERROR(Copy(*reducer, i, 1));
+            reducer = nullptr;
+            gone.StepAndWait();
+          }
+          SYNCLINE_ASSIGN_OR_RETURN(auto* const runtime, device::DeviceRuntime::Get());
+          return runtime->Synchronize(CurrentStream(TestDevice()), Deadline(absl::Minutes(1)));
+        },
+        backend);
+  }
+  const Deadline deadline(absl::Minutes(1));
+  const auto all_back = [&] { return fake.Counts().device_allocations <= before; };
+  while (!all_back() && !deadline.Expired()) std::this_thread::yield();
+  EXPECT_TRUE(all_back());
+  // Memory that had gone too early would have broken the device.
+  for (const int device : {0, 1}) {
+    auto* const runtime = device::DeviceRuntime::Get().value();
+    EXPECT_TRUE(
+        runtime->Synchronize({{DeviceType::kCuda, device}}, Deadline(absl::Minutes(1))).ok());
+  }
+}
+
+// As all tests of this folder rely on: a host that touched an element would be found out.
+TEST(ReducerDeviceDeathTest, TheHostCannotTouchWhatIsOnADevice) {
+  GTEST_FLAG_SET(death_test_style, "threadsafe");
+  EXPECT_DEATH(
+      {
+        const Tensor tensor =
+            device::EmptyOn({DeviceType::kCuda, 1}, DType::kFloat32, {10}).value();
+        tensor.data_as<float>()[3] = 1;
+      },
+      "the host touches byte 12 of 40 of memory of device 1");
 }
 
 }  // namespace

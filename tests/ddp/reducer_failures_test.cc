@@ -117,7 +117,8 @@ absl::Status LoseTheLast(Group group, Countdown& dying) {
   absl::Status failure;
   for (int64_t i : {1, 2}) failure.Update(Copy(*reducer, i, mine));
   failure.Update(reducer->Finish());
-  EXPECT_FALSE(failure.ok());
+  // On streams alone, a later call tells.
+  while (failure.ok()) failure = Steps(*reducer, 1, mine);
   EXPECT_THAT(Message(failure), HasSubstr("rank 2"));
   SYNCLINE_ASSIGN_OR_RETURN(const Group survivors, Shrink(*group, {last}));
   const auto buckets = reducer->buckets();
@@ -130,7 +131,7 @@ absl::Status LoseTheLast(Group group, Countdown& dying) {
 }
 
 TEST(ReducerFailuresTest, ADeathInTheBackwardPassIsNamedAndTheSurvivorsGoOn) {
-  for (const char* backend : {"local", "shm", "gloo"}) {
+  for (const char* backend : {"local", "shm", "gloo", "auto@cuda", "nccl@cuda", "shm@cuda"}) {
     constexpr int kRanks = 3;
     Countdown dying(kRanks);
     ExpectOnRanks(
@@ -285,26 +286,30 @@ class Held final : public CommHook {
 };
 
 TEST(ReducerFailuresTest, AHookThatIsStillAtWorkInTheOldGroupIsNotReset) {
-  ExpectOnRanks(2, [](Group group) -> absl::Status {
-    const auto hook = std::make_shared<Held>();
-    hook->holds = group->rank() == 1;
-    Reducer::Options options = SmallOptions();
-    options.hook = hook;
-    SYNCLINE_ASSIGN_OR_RETURN(const Group alone, Split(*group, {{0}, {1}}));
-    SYNCLINE_ASSIGN_OR_RETURN(const Reducers reducer,
-                              Reducer::Create(alone, SmallModel(), options));
-    for (int64_t i : {2, 0, 1}) SYNCLINE_RETURN_IF_ERROR(Copy(*reducer, i, 1));
-    if (!hook->holds) SYNCLINE_RETURN_IF_ERROR(reducer->Finish());
-    EXPECT_TRUE_OR_RETURN(hook->resets == (hook->holds ? 0 : 1));
-    SYNCLINE_RETURN_IF_ERROR(reducer->ReplaceGroup(group));
-    EXPECT_TRUE_OR_RETURN(reducer->buckets() == (std::vector<std::vector<int64_t>>{{2}, {0}, {1}}));
-    EXPECT_TRUE_OR_RETURN(hook->resets == (hook->holds ? 0 : 1));
-    if (hook->holds) {
-      for (const auto& work : hook->works) work->Finish(absl::OkStatus());
-    }
-    hook->holds = false;
-    return Steps(*reducer, 1, 1);
-  });
+  ExpectOnRanks(
+      2,
+      [](Group group) -> absl::Status {
+        const auto hook = std::make_shared<Held>();
+        hook->holds = group->rank() == 1;
+        Reducer::Options options = SmallOptions();
+        options.hook = hook;
+        SYNCLINE_ASSIGN_OR_RETURN(const Group alone, Split(*group, {{0}, {1}}));
+        SYNCLINE_ASSIGN_OR_RETURN(const Reducers reducer,
+                                  Reducer::Create(alone, SmallModel(), options));
+        for (int64_t i : {2, 0, 1}) SYNCLINE_RETURN_IF_ERROR(Copy(*reducer, i, 1));
+        if (!hook->holds) SYNCLINE_RETURN_IF_ERROR(reducer->Finish());
+        EXPECT_TRUE_OR_RETURN(hook->resets == (hook->holds ? 0 : 1));
+        SYNCLINE_RETURN_IF_ERROR(reducer->ReplaceGroup(group));
+        EXPECT_TRUE_OR_RETURN(reducer->buckets() ==
+                              (std::vector<std::vector<int64_t>>{{2}, {0}, {1}}));
+        EXPECT_TRUE_OR_RETURN(hook->resets == (hook->holds ? 0 : 1));
+        if (hook->holds) {
+          for (const auto& work : hook->works) work->Finish(absl::OkStatus());
+        }
+        hook->holds = false;
+        return Steps(*reducer, 1, 1);
+      },
+      "local");
 }
 
 TEST(ReducerFailuresTest, AHookThatIsDroppedMayAskTheReducer) {

@@ -65,6 +65,34 @@ class DeviceTest {
   }
 
   @Test
+  void aReducerAveragesGradientsOfDevices() throws Exception {
+    Ranks.run(
+        "local",
+        2,
+        world -> {
+          final Tensor gradient = Shown.of(world.rank() + 1, world.rank()).onDevice();
+          try (GradientReducer reducer =
+              GradientReducer.create(
+                  world.group(), java.util.List.of(gradient, gradient))) {
+            for (int step = 0; step < 2; step++) {
+              reducer.ready(1, gradient);
+              reducer.ready(0, gradient);
+              reducer.finish();
+              final Shown first = Shown.of(0, world.rank());
+              final Shown second = Shown.of(0, world.rank());
+              world
+                  .group()
+                  .allGatherAsync(
+                      java.util.List.of(first.onDevice(), second.onDevice()), reducer.gradient(0))
+                  .get(60, TimeUnit.SECONDS);
+              first.expect(1.5f);
+              second.expect(1.5f);
+            }
+          }
+        });
+  }
+
+  @Test
   void severalTensorsGoTogether() throws Exception {
     Ranks.run(
         "local",
