@@ -9,6 +9,8 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
+#include "core/device/device_runtime.h"
+#include "core/device/stream_handle.h"
 #include "ddp/hooks/blocking_hook.h"
 #include "ddp/hooks/bucket_averager.h"
 #include "python/extension/convert.h"
@@ -86,6 +88,27 @@ class Completion {
 
   const std::shared_ptr<Work>& work() const { return work_; }
 
+  // Streams that wait for the work wait for what the libraries' current streams have by now: in a
+  // callback of a future of PyTorch's, for its value. For a bucket of a device, under the GIL.
+  absl::Status FollowLibraries(const Device& device) {
+    CallStreams streams;
+    AddKnownStreams();
+    const CallStreams::All known = streams.Take();
+    std::optional<Stream> last;
+    for (const CallStreams::Streams& some : {known.own, known.others}) {
+      for (const Stream& stream : some) {
+        if (stream.device != device) continue;
+        if (last.has_value()) SYNCLINE_RETURN_IF_ERROR(Join(*last, stream));
+        last = stream;
+      }
+    }
+    if (!last.has_value()) return absl::OkStatus();
+    SYNCLINE_ASSIGN_OR_RETURN(device::DeviceRuntime* const runtime, device::DeviceRuntime::Get());
+    SYNCLINE_ASSIGN_OR_RETURN(const std::shared_ptr<device::Event> event, runtime->Record(*last));
+    work_->Enqueued(device, std::make_shared<device::StreamHandle>(event));
+    return absl::OkStatus();
+  }
+
   void Finish(const absl::Status& status) {
     if (is_finished_.exchange(true)) return;
     std::optional<GilReleased> released;  // What waits for the Work may want the GIL.
@@ -104,12 +127,14 @@ class Completion {
 }
 
 // done(error) for Python.
-py::cpp_function DoneFunction(std::shared_ptr<Completion> completion) {
+py::cpp_function DoneFunction(std::shared_ptr<Completion> completion, const Device& device) {
   return py::cpp_function(
-      [completion = std::move(completion)](const py::object& error) {
+      [completion = std::move(completion), device](const py::object& error) {
         absl::Status status;
         if (!error.is_none()) {
           status = InPython("its future", [&]() -> absl::Status { Raise(error); });
+        } else if (device.type != DeviceType::kCpu) {
+          status = InPython("its future", [&] { return completion->FollowLibraries(device); });
         }
         completion->Finish(status);
       },
@@ -132,11 +157,11 @@ class StarterHook : public CommHook {
         "communication hook '", name_, "', bucket ", bucket->index, " of ", bucket->count));
     std::shared_ptr<Work> work = completion->work();
     SYNCLINE_RETURN_IF_ERROR(InPython("its function", [&] {
-      const bool is_on_device = bucket->buffer.device().type != DeviceType::kCpu;
+      const Device device = bucket->buffer.device();
       const py::object argument = ToPython<std::shared_ptr<GradBucket>>(std::move(bucket));
-      const py::object begun = (*function_)(argument, DoneFunction(completion));
+      const py::object begun = (*function_)(argument, DoneFunction(completion, device));
       // For a Work of the device's streams no host need wait.
-      if (is_on_device && py::isinstance<Work>(begun)) {
+      if (device.type != DeviceType::kCpu && py::isinstance<Work>(begun)) {
         work = FromPython<std::shared_ptr<Work>>(begun, "work");
         completion->Finish(absl::OkStatus());
       }

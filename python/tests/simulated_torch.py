@@ -1,7 +1,8 @@
 """PyTorch's tensors on the simulated CUDA devices, for a PyTorch that is built without CUDA.
 
-`install()` puts stand-ins for the parts of torch.cuda that Syncline uses in their places, and is to
-be called before syncline.torch is imported. A DeviceTensor has its elements in memory of the
+Imported in the process of a rank, where RANK is set, it puts stand-ins for the parts of torch.cuda
+that Syncline uses in their places; to be imported before syncline.torch. Each rank has a device of
+its own. A DeviceTensor has its elements in memory of the
 simulated driver. To PyTorch's C++ code it is on the CPU, so that autograd runs it; in Python it
 says that it is on "cuda:0", and to DLPack too. Each operation of PyTorch waits for the current
 stream alone, then computes on the host: it sees wrong values if something that it depends on is
@@ -9,6 +10,8 @@ under way on a stream that the current one does not wait for.
 """
 
 import ctypes
+import os
+import pathlib
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -23,6 +26,9 @@ from dlpack_structs import Tensor as DLTensor
 from simulated_arrays import call, on_device
 from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_map
+
+_NCCL = "syncline/backends/nccl/testing/fake_nccl/libfake_nccl.so"
+os.environ.setdefault("SYNCLINE_NCCL_LIBRARY", str(pathlib.Path(os.environ["TEST_SRCDIR"]) / _NCCL))
 
 host_waits = 0
 """How often the host has waited for a stream or an event because Python code asked for it."""
@@ -159,6 +165,18 @@ class Future(torch.futures.Future):
         self._await()
         return result
 
+    def add_done_callback(self, callback: Any) -> None:
+        if not self._devices:
+            super().add_done_callback(callback)
+            return
+
+        def run(_: Any) -> None:
+            with stream(Stream(self._devices[0])):
+                self._await()
+                callback(self)
+
+        super().add_done_callback(run)
+
     def then(self, callback: Any) -> Any:
         if not self._devices:
             return super().then(callback)
@@ -247,6 +265,9 @@ class DeviceTensor(torch.Tensor):
         current_stream(self.index).finish()
         return self.inner.detach().clone()
 
+    def to(self, *args: Any, **kwargs: Any) -> torch.Tensor:
+        return _to(self, *args, **kwargs)
+
     def numpy(self, *_: Any, **__: Any) -> Any:
         raise TypeError("can't convert cuda:0 device type tensor to numpy")
 
@@ -267,6 +288,21 @@ class DeviceTensor(torch.Tensor):
         managed = Unversioned(described, None, simulated_arrays._give_back)
         simulated_arrays.lent[ctypes.addressof(managed)] = (managed, shape, strides, inner)
         return capsule(managed, b"dltensor")
+
+
+def _to(tensor: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
+    """Tensor.to."""
+    with torch._C.DisableTorchFunction():
+        places = [a for a in (*args, *kwargs.values()) if isinstance(a, (str, torch.device))]
+        rest = [a for a in args if not isinstance(a, (str, torch.device))]
+        kwargs.pop("device", None)
+        if rest or kwargs:
+            tensor = torch.Tensor.to(tensor, *rest, **kwargs)
+        if not places:
+            return tensor
+        if torch.device(places[0]).type == "cpu":
+            return tensor.cpu()
+        return tensor if isinstance(tensor, DeviceTensor) else on_cuda(tensor)
 
 
 def placed(tensor: torch.Tensor) -> torch.Tensor:
@@ -311,9 +347,10 @@ def _functional(func: Any, *args: Any) -> Any:
     else:
         made = given.new_empty((given.shape[0] // group.size(), *rest))
         opts = torch.distributed.ReduceScatterOptions()
-        opts.reduceOp = {"sum": torch.distributed.ReduceOp.SUM, "avg": torch.distributed.ReduceOp.AVG}[
-            args[1]
-        ]
+        opts.reduceOp = {
+            "sum": torch.distributed.ReduceOp.SUM,
+            "avg": torch.distributed.ReduceOp.AVG,
+        }[args[1]]
         work = group._reduce_scatter_base(made, given, opts)
     torch._C._distributed_c10d._register_work(made, work)
     return made
@@ -379,27 +416,14 @@ class _OnDevice(TorchFunctionMode):
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = dict(kwargs or {})
-        if func is torch.Tensor.to and args and isinstance(args[0], torch.Tensor):
-            return self._to(func, args, kwargs)
+        if func is torch.Tensor.to and isinstance(args[0], torch.Tensor):
+            return _to(*args, **kwargs)
         device = kwargs.get("device")
         if device is None or not str(device).startswith("cuda"):
             return func(*args, **kwargs)
         kwargs["device"] = "cpu"
         made = func(*args, **kwargs)
         return made if isinstance(made, DeviceTensor) else on_cuda(made)
-
-    def _to(self, func: Any, args: Any, kwargs: Any) -> Any:
-        places = [a for a in (*args[1:], *kwargs.values()) if isinstance(a, (str, torch.device))]
-        rest = [a for a in args[1:] if not isinstance(a, (str, torch.device))]
-        kwargs.pop("device", None)
-        tensor = args[0]
-        if rest or kwargs:
-            tensor = func(tensor, *rest, **kwargs)
-        if not places:
-            return tensor
-        if torch.device(places[0]).type == "cpu":
-            return tensor.cpu()
-        return tensor if isinstance(tensor, DeviceTensor) else on_cuda(tensor)
 
 
 def install(device: int) -> None:
@@ -412,3 +436,7 @@ def install(device: int) -> None:
     torch.cuda.current_stream, torch.cuda.stream = current_stream, stream  # type: ignore[assignment]
     torch.cuda.get_device_capability = lambda *_: (9, 0)  # type: ignore[assignment]
     _OnDevice().__enter__()
+
+
+if "RANK" in os.environ:
+    install(int(os.environ["RANK"]))

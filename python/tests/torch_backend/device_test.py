@@ -1,7 +1,6 @@
 """Backend "syncline" on tensors of simulated CUDA devices: one for each process."""
 
 import os
-import pathlib
 import threading
 import warnings
 from datetime import timedelta
@@ -14,12 +13,6 @@ if not pypi_torch_status.AVAILABLE:
 
 import simulated_arrays
 import simulated_torch
-
-_NCCL = "syncline/backends/nccl/testing/fake_nccl/libfake_nccl.so"
-os.environ.setdefault("SYNCLINE_NCCL_LIBRARY", str(pathlib.Path(os.environ["TEST_SRCDIR"]) / _NCCL))
-if "RANK" in os.environ:
-    simulated_torch.install(int(os.environ["RANK"]))
-
 import torch
 import torch.distributed as dist
 import torch_ranks

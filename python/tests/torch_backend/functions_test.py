@@ -336,9 +336,10 @@ def test_a_job_of_one_joins_by_the_environment():
     )
 
 
-def test_the_backend_is_registered_for_the_cpu():
+def test_the_backend_is_registered_for_the_cpu_and_cuda():
     assert dist.Backend.SYNCLINE == "syncline"
-    assert dist.Backend.backend_capability["syncline"] == ["cpu"]
+    assert dist.Backend.backend_capability["syncline"] == ["cpu", "cuda"]
+    assert dist.Backend.default_device_backend_map["cuda"] == "nccl"
 
 
 if __name__ == "__main__":

@@ -146,7 +146,8 @@ class Waiter:
         self._jobs: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
         self._thread: threading.Thread | None = None
         self._lock = threading.Lock()
-        weakref.finalize(owner, self._jobs.put, None)
+        if owner is not None:
+            weakref.finalize(owner, self._jobs.put, None)
 
     def submit(self, job: Callable[[], None]) -> None:
         if not self._blocks:

@@ -37,6 +37,8 @@ open_groups: WeakSet[ProcessGroup] = WeakSet()
 
 _thread = threading.local()  # Its `is_in_hook` says whether a communication hook runs on it.
 
+_in_call = Waiter(None, blocks=False)
+
 _BARRIER = both_forms("barrier")
 _RECV = both_forms("recv")
 _SEND = both_forms("send")
@@ -238,11 +240,12 @@ class ProcessGroup(Collectives, torch_dist.ProcessGroup):  # type: ignore[misc]
         copies: Copies | None = None,
         read: Tensor | None = None,
     ) -> Any:
-        in_background = getattr(opts, "asyncOp", True) and not _is_in_hook()
+        in_background = getattr(opts, "asyncOp", True)
         if read is None and written:
             read = written[0]
         if read is not None and not read.is_cpu:
             return self._start_on_device(forms, in_background, read, written, arguments, copies)
+        in_background = in_background and not _is_in_hook()
         return self._start(forms, in_background, written, *arguments, copies=copies)
 
     def _start_on_device(
@@ -262,7 +265,9 @@ class ProcessGroup(Collectives, torch_dist.ProcessGroup):  # type: ignore[misc]
             started = forms[1](self._group, *given)
         except DistError as error:
             raise translated(error) from None
-        work = DeviceWork(started, written, copies, tensor.device, self._waiter)
+        # What a hook chains to a future runs in the order of the hooks' calls: see as_hook.
+        waiter = _in_call if _is_in_hook() else self._waiter
+        work = DeviceWork(started, written, copies, tensor.device, waiter)
         if self._collected is not None:
             self._collected.append(work)
             return FinishedWork(written)

@@ -11,7 +11,7 @@ import torch.distributed
 from torch.utils.dlpack import from_dlpack
 
 from syncline import _syncline
-from syncline.torch.ddp.layout import Layout
+from syncline.torch.ddp.layout import Layout, place_of_buckets
 
 Hook = Callable[[Any, Any], torch.futures.Future[Any]]
 
@@ -67,8 +67,24 @@ def from_torch(state: Any, hook: Hook, parameters: Sequence[torch.Tensor]) -> _s
     _check_annotations(hook)
     name = getattr(hook, "__qualname__", type(hook).__name__)
     marked = as_hook(hook)
+    on_device = place_of_buckets(parameters).type == "cuda"
+
+    own_streams: dict[torch.device, Any] = {}
 
     def start(bucket: _syncline.GradBucket) -> torch.futures.Future[Any]:
+        if not on_device:
+            return begin(bucket)
+        # Beside what comes on the current stream next, but behind what has computed the gradients
+        # and behind what callbacks of the step before have done to the hook's state.
+        current = torch.cuda.current_stream(parameters[0].device)
+        if current.device not in own_streams:
+            own_streams[current.device] = torch.cuda.Stream(current.device)
+        own = own_streams[current.device]
+        own.wait_stream(current)
+        with torch.cuda.stream(own):
+            return begin(bucket)
+
+    def begin(bucket: _syncline.GradBucket) -> torch.futures.Future[Any]:
         given = GradBucket(bucket, parameters)
         place = given.buffer()
 

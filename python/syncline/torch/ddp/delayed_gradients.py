@@ -14,7 +14,7 @@ class DelayedGradients:
     """Averages the gradients of `parameters` while the rest of the backward pass runs.
 
     It starts when `trigger` has its gradient. Gradients are views of one buffer for each element
-    type, in main memory.
+    type and device.
     """
 
     def __init__(
@@ -30,8 +30,8 @@ class DelayedGradients:
         self._buffers: list[torch.Tensor] = []
         self._views: list[torch.Tensor] = [torch.empty(0)] * len(self.parameters)
         self._works: list[Work] = []
-        for dtype in dict.fromkeys(parameter.dtype for parameter in self.parameters):
-            self._make_buffer(dtype)
+        for kind in dict.fromkeys((p.dtype, p.device) for p in self.parameters):
+            self._make_buffer(*kind)
         self._hook = trigger.register_post_accumulate_grad_hook(  # type: ignore[no-untyped-call]
             self._start
         )
@@ -76,10 +76,11 @@ class DelayedGradients:
         if self.waits_itself:
             autograd_graph.at_end_of_backward(self.finish)
 
-    def _make_buffer(self, dtype: torch.dtype) -> None:
-        members = [i for i, p in enumerate(self.parameters) if p.dtype == dtype]
+    def _make_buffer(self, dtype: torch.dtype, device: torch.device) -> None:
+        kind = dtype, device
+        members = [i for i, p in enumerate(self.parameters) if (p.dtype, p.device) == kind]
         counts = [self.parameters[i].numel() for i in members]
-        buffer = torch.zeros(sum(counts), dtype=dtype)
+        buffer = torch.zeros(sum(counts), dtype=dtype, device=device)
         self._buffers.append(buffer)
         for i, part in zip(members, torch.split(buffer, counts), strict=True):
             self._views[i] = part.view(self.parameters[i].shape)

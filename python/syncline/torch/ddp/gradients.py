@@ -14,9 +14,10 @@ from torch.utils.dlpack import from_dlpack
 from syncline._syncline import ProcessGroup, Reducer, _gradient_hook
 from syncline.torch.ddp import autograd_graph, checks
 from syncline.torch.ddp.gradient_options import Options
-from syncline.torch.ddp.layout import Layout
+from syncline.torch.ddp.layout import Layout, place_of_buckets
 from syncline.torch.ddp.optimizers_in_backward import OptimizersInBackward
 
+_CPU = torch.device("cpu")
 _CAME, _UNUSED = 1, 2  # What is noted of a parameter in a step; 0: nothing yet.
 _ONLY_CAME = bytes(int(noted == _CAME) for noted in range(256))
 
@@ -27,7 +28,9 @@ class Gradients:
     Which passes do is decided by the forward passes before them: see after_forward. Gradients that
     a parameter already had are part of what is averaged.
 
-    All calls come from one thread at a time: the one that runs backward, for parameters on the CPU.
+    All calls come from one thread at a time: the one that runs backward, or, for parameters on a
+    CUDA device, autograd's thread of that device. There a gradient is handed over with the current
+    stream, behind which it is ready, and the averages are enqueued: no thread waits for the device.
     """
 
     def __init__(
@@ -47,9 +50,11 @@ class Gradients:
         self._group = group
         self._all_alike = not options.sparse and not options.gradient_as_bucket_view
         self._layouts = [Layout.of(parameter) for parameter in self.parameters]
+        # Sparse gradients are exchanged in main memory alone.
+        self._place = _CPU if options.sparse else place_of_buckets(self.parameters)
         self.reducer = Reducer.create(
             group,
-            [layout.stand_in() for layout in self._layouts],
+            [layout.stand_in(self._place) for layout in self._layouts],
             names=self.names,
             bucket_cap_bytes=options.bucket_cap_bytes,
             first_bucket_cap_bytes=options.first_bucket_cap_bytes,
@@ -145,7 +150,7 @@ class Gradients:
     def _hook_for(self, index: int) -> Callable[[torch.Tensor], None]:
         if self.options.static_graph:
             return partial(self._ready_in_static_graph, index)
-        if index in self.options.sparse or not self._layouts[index].is_plain:
+        if index in self.options.sparse or not self._layouts[index].is_plain(self._place):
             return partial(self._ready, index)
         views = self._views if self.options.gradient_as_bucket_view else None
         # The collector does not see through the hook.

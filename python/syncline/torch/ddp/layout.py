@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -33,14 +34,13 @@ class Layout:
                 shape = tuple(tensor.shape[d] for d in order)
         return Layout(tensor.dtype, tensor.device, shape, order)
 
-    @property
-    def is_plain(self) -> bool:
-        """Whether a gradient is what the reducer takes: contiguous, in main memory."""
-        return self.order is None and self.device.type == "cpu"
+    def is_plain(self, place: torch.device) -> bool:
+        """Whether a gradient is what a reducer with buckets at `place` takes: contiguous, there."""
+        return self.order is None and self.device == place
 
-    def stand_in(self) -> torch.Tensor:
+    def stand_in(self, place: torch.device) -> torch.Tensor:
         """Has the type and the shape by which a bucket holds the gradient, and no values."""
-        return torch.empty(self.shape, dtype=self.dtype)
+        return torch.empty(self.shape, dtype=self.dtype, device=place)
 
     def restore(self, dense: torch.Tensor) -> torch.Tensor:
         """A view of `dense`, whose dimensions are in the order of memory, as the parameter's."""
@@ -51,6 +51,14 @@ class Layout:
     def copy_of(self, view: torch.Tensor) -> torch.Tensor:
         """A copy of what `restore` returned, where the parameter is."""
         return view.to(self.device, copy=True)
+
+
+def place_of_buckets(tensors: Sequence[torch.Tensor]) -> torch.device:
+    """Where the buckets of these are: on their CUDA device if all are on one, else the CPU."""
+    devices = {tensor.device for tensor in tensors}
+    one = next(iter(devices), None)
+    is_on_device = one is not None and one.type == "cuda" and len(devices) == 1
+    return one if one is not None and is_on_device else torch.device("cpu")
 
 
 def in_memory_order(tensor: torch.Tensor) -> torch.Tensor | None:

@@ -22,6 +22,9 @@ def broadcast(
     for tensor in tensors:
         if tensor.numel() == 0:
             continue
+        if batch and tensor.device != batch[0].device:  # A call has tensors of one device.
+            _broadcast_at_once(batch, group, root)
+            batch, size = [], 0
         batch.append(tensor)
         size += tensor.numel() * tensor.element_size()
         if size >= at_once:
@@ -32,14 +35,15 @@ def broadcast(
 
 
 def _broadcast_at_once(tensors: list[torch.Tensor], group: ProcessGroup, root: int) -> None:
-    """By way of copies where memory is not one piece in main memory."""
+    """By way of copies where memory is not one piece, or not that of the CPU or of CUDA."""
     with torch.no_grad():
         sent: list[torch.Tensor] = []
         copies: list[tuple[torch.Tensor, torch.Tensor]] = []
         for tensor in tensors:
-            dense = in_memory_order(tensor) if tensor.device.type == "cpu" else None
+            is_served = tensor.device.type in ("cpu", "cuda")
+            dense = in_memory_order(tensor) if is_served else None
             if dense is None:
-                dense = tensor.detach().cpu().contiguous()
+                dense = (tensor.detach() if is_served else tensor.detach().cpu()).contiguous()
                 copies.append((tensor, dense))
             sent.append(dense)
         group.broadcast_coalesced(sent, root)

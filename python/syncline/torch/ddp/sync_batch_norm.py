@@ -9,6 +9,8 @@ import torch
 from syncline._syncline import ProcessGroup
 from syncline.torch.ddp import groups
 
+_ON_CPU = torch.empty(0)
+
 
 class SyncBatchNorm(torch.nn.SyncBatchNorm):
     """As torch.nn.SyncBatchNorm, with the same parameters, but on any device and any group.
@@ -102,7 +104,8 @@ class _Normalize(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, input: Any, weight: Any, bias: Any, eps: float, group: Any) -> Any:
         mean, variance, count = _moments(input, group)
-        if count <= 1:
+        # A rank with more values than one need not look, which on a device it would wait for.
+        if input.numel() <= input.shape[1] and count <= 1:
             raise ValueError(
                 f"SyncBatchNorm: more than 1 value per channel is needed, and the {group.size()} "
                 f"ranks have {int(count)} together"
@@ -130,7 +133,7 @@ class _Normalize(torch.autograd.Function):
         for_bias = sums[0].to(weight.dtype) if ctx.needs_input_grad[2] else None
         for_input = None
         if ctx.needs_input_grad[0]:
-            everyones = sums.cpu().clone()
+            everyones = (sums if sums.is_cuda else sums.cpu()).clone()
             ctx.group.all_reduce(everyones)
             means = (everyones.to(sums.device) / ctx.count).to(input.dtype)
             for_input = gradient - means[0].view(shape) - deviation * means[1].view(shape)
@@ -144,13 +147,14 @@ def _moments(input: torch.Tensor, group: ProcessGroup) -> tuple[Any, Any, Any]:
     channels = input.shape[1]
     dims = [d for d in range(input.dim()) if d != 1]
     dtype = torch.promote_types(input.dtype, torch.float32)
-    mine = torch.zeros(2 * channels + 1, dtype=dtype)
+    served = input if input.is_cuda else _ON_CPU
+    mine = served.new_zeros(2 * channels + 1, dtype=dtype)
     if input.numel() > 0:
         variance, mean = torch.var_mean(input.to(dtype), dims, correction=0)
         mine[:channels] = mean
         mine[channels:-1] = variance
         mine[-1] = input.numel() // channels
-    everyones = torch.empty((group.size(), 2 * channels + 1), dtype=dtype)
+    everyones = served.new_empty((group.size(), 2 * channels + 1), dtype=dtype)
     group.all_gather_single(everyones, mine)
     counts = everyones[:, -1:]
     means, variances = everyones[:, :channels], everyones[:, channels:-1]
