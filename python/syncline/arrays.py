@@ -27,8 +27,10 @@ def library_of(like: Any) -> Library:
     module = type(like).__module__.split(".", 1)[0]
     if module in ("jax", "jaxlib"):
         return _jax()
-    if module in ("torch", "cupy") or isinstance(like, _numpy_array()):
-        return _torch() if module == "torch" else _numpy(module)
+    if module in ("torch", "cupy"):
+        return _torch() if module == "torch" else _cupy()
+    if isinstance(like, _numpy_array()):
+        return _numpy()
     if isinstance(like, _torch_tensor()):
         return _torch()
     if isinstance(like, array.array):
@@ -54,13 +56,28 @@ def _torch_tensor() -> type | tuple[type, ...]:
     return torch.Tensor if torch is not None else ()
 
 
-def _numpy(module: str) -> Library:
-    numpy = sys.modules[module if module == "cupy" else "numpy"]
+def _numpy() -> Library:
+    numpy = sys.modules["numpy"]
     return Library(
         copy=lambda x: numpy.array(x, order="C", copy=True),
         empty=lambda like, shape, dtype: numpy.empty(tuple(shape), dtype or like.dtype),
         finish=lambda written, _: written,
     )
+
+
+def _cupy() -> Library:
+    """Arrays are made on the device of the given one, which need not be the current one."""
+    cupy = sys.modules["cupy"]
+
+    def copy(x: Any) -> Any:
+        with x.device:
+            return cupy.array(x, order="C", copy=True)
+
+    def empty(like: Any, shape: Sequence[int], dtype: Any) -> Any:
+        with like.device:
+            return cupy.empty(tuple(shape), dtype or like.dtype)
+
+    return Library(copy=copy, empty=empty, finish=lambda written, _: written)
 
 
 def _torch() -> Library:

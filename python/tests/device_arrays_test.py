@@ -12,6 +12,7 @@ import simulated_arrays
 import syncline as dist
 from dlpack_structs import CUDA
 from simulated_arrays import CudaArray, DLPackArray, Stream
+from syncline import functional
 
 
 @pytest.fixture(autouse=True)
@@ -135,6 +136,51 @@ def test_a_librarys_own_current_stream_is_asked_for(monkeypatch, name):
     work = dist.all_reduce(other, async_op=True)
     work.wait()  # Also where a library that was seen is not there any more.
     work.synchronize()
+
+
+def test_functions_make_cupys_arrays_on_the_device_of_the_given_one(monkeypatch):
+    entered = [0]  # The current device, and those before it.
+
+    class Device:
+        def __init__(self, number):
+            self.number = number
+
+        def __enter__(self):
+            entered.append(self.number)
+
+        def __exit__(self, *_):
+            entered.pop()
+
+    class Ndarray(DLPackArray):
+        __module__ = "cupy"
+
+        def __init__(self, values, device):
+            super().__init__(values, device)
+            self.number, self.device = device, Device(device)
+
+        def __dlpack_device__(self):
+            return (CUDA, self.number)
+
+        def __dlpack__(self, *, stream=None):
+            self.device, device = self.number, self.device
+            try:
+                return super().__dlpack__(stream=stream)
+            finally:
+                self.device = device
+
+    library = types.ModuleType("cupy")
+    library.ndarray = Ndarray
+    library.array = lambda x, order, copy: Ndarray(x.peek().copy(order), entered[-1])
+    library.empty = lambda shape, dtype: Ndarray(numpy.empty(shape, dtype), entered[-1])
+    library.cuda = Handle(get_current_stream=lambda device: Handle(ptr=0))
+    monkeypatch.setitem(sys.modules, "cupy", library)
+    given = Ndarray(numpy.arange(3.0), 1)
+    for function, shape in ((functional.all_reduce, (3,)), (functional.all_gather, (1, 3))):
+        result = function(given)
+        assert type(result) is Ndarray and result is not given and result.number == 1
+        simulated_arrays.synchronize(1)
+        assert result.peek().shape == shape and (result.peek() == [0, 1, 2]).all()
+    assert entered == [0]
 
 
 def test_threads_and_tasks_have_streams_of_their_own():
