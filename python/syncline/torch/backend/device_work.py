@@ -106,8 +106,11 @@ class DeviceWork(torch.distributed.Work):  # type: ignore[misc]
                 self.wait()
                 return self._tensors
 
+            def begin() -> None:
+                begun.set_result(None)
+
             self._future = begun.then(value)
-            self._waiter.submit(lambda: begun.set_result(None))
+            self._waiter.submit(begin)
         return self._future
 
     def _copy_back(self) -> Any:
