@@ -6,6 +6,8 @@ Prints tables in Markdown: the time of a call among several in a row until the d
 that until it returns; calls alternate. Then what it takes to pack 1,000 gradients by torch's
 foreach copy, beside a plain copy of as many bytes: sizes as those that `cuda` packs by our kernels.
 
+With --cpu, on tensors of the host over shm and gloo, which shows that this program works.
+
 Ranks are processes; rank r is on device r, as far as there are enough. Several ranks on one device
 need NCCL 2.30 or later and NCCL_MULTI_RANK_GPU_ENABLE=1.
 """
@@ -25,7 +27,7 @@ SECONDS_OF_ALL = 140
 SYSTEMS = ("syncline", "torch nccl", "torch syncline")
 
 
-def operations(rank, ranks):
+def operations(ranks, is_cpu):
     """Each operation's name, factor of the bus bandwidth, and calls by system.
 
     A call takes the whole tensors `out` and `into`, and uses parts where there are.
@@ -61,7 +63,7 @@ def operations(rank, ranks):
         }[name]
 
     dist = torch.distributed
-    groups = {"torch nccl": dist.new_group(backend="nccl")}
+    groups = {"torch nccl": dist.new_group(backend="gloo" if is_cpu else "nccl")}
     problems = []
     try:
         import syncline.torch  # noqa: F401 - makes the backend known.
@@ -93,8 +95,16 @@ class Rank:
 
         self.torch = torch
         self.rank, self.ranks, self.options = rank, ranks, options
+        if options.cpu:
+            self.device = torch.device("cpu")
+            return
         self.device = torch.device("cuda", rank % torch.cuda.device_count())
         torch.cuda.set_device(self.device)
+
+    def synchronize(self):
+        """Waits for the device."""
+        if not self.options.cpu:
+            self.torch.cuda.synchronize()
 
     def say(self, *what):
         if self.rank == 0:
@@ -107,13 +117,13 @@ class Rank:
         torch = self.torch
         out.copy_(pattern[: out.numel()])
         into.copy_(pattern[: into.numel()])
-        torch.cuda.synchronize()
+        self.synchronize()
         torch.distributed.barrier(group=self.host)
         begin = time.perf_counter()
         for _ in range(calls):
             call(out, into)
         returned = time.perf_counter() - begin
-        torch.cuda.synchronize()
+        self.synchronize()
         done = time.perf_counter() - begin
         times = torch.tensor([done, returned], dtype=torch.float64) * (1e6 / calls)
         torch.distributed.all_reduce(times, torch.distributed.ReduceOp.MAX, group=self.host)
@@ -170,21 +180,17 @@ class Rank:
         )
         self.host = torch.distributed.group.WORLD
         syncline.init_process_group(
-            "cpu:shm,cuda:nccl",
+            "shm" if self.options.cpu else "cpu:shm,cuda:nccl",
             init_method="file://%s/syncline" % path,
             rank=self.rank,
             world_size=self.ranks,
         )
-        calls, problems = operations(self.rank, self.ranks)
-        self.say(
-            "%d ranks, a process each, %s, torch %s, NCCL %s"
-            % (
-                self.ranks,
-                torch.cuda.get_device_name(),
-                torch.__version__,
-                ".".join(map(str, torch.cuda.nccl.version())),
-            )
-        )
+        calls, problems = operations(self.ranks, self.options.cpu)
+        where = "**on the host: the times say nothing of devices**"
+        if not self.options.cpu:
+            version = ".".join(map(str, torch.cuda.nccl.version()))
+            where = "%s, NCCL %s" % (torch.cuda.get_device_name(), version)
+        self.say("%d ranks, a process each, torch %s, %s" % (self.ranks, torch.__version__, where))
         for problem in problems:
             self.say("\nNot measured: " + problem)
         for name, factor, by_system in calls:
@@ -210,7 +216,7 @@ class Rank:
         torch = self.torch
         generator = random.Random(1)
         weights = [2 ** generator.uniform(6, 20) for _ in range(1000)]
-        total = 100 << 20  # Elements: 400 MiB.
+        total = min(100 << 20, self.options.max_bytes)  # Elements: 400 MiB.
         sizes = [int(weight / sum(weights) * total) | 1 for weight in weights]
         gradients = [
             torch.full((size,), float(i % 64), device=self.device) for i, size in enumerate(sizes)
@@ -221,13 +227,13 @@ class Rank:
 
         def cost(call):
             call()
-            torch.cuda.synchronize()
+            self.synchronize()
             rounds = []
             for _ in range(7):
                 begin = time.perf_counter()
                 for _ in range(20):
                     call()
-                torch.cuda.synchronize()
+                self.synchronize()
                 rounds.append((time.perf_counter() - begin) / 20 * 1e6)
             return statistics.median(rounds)
 
@@ -255,6 +261,7 @@ def main():
     parser.add_argument("--ranks", type=int, default=1)
     parser.add_argument("--max-bytes", type=int, default=256 << 20)
     parser.add_argument("--seconds", type=float, default=0.05, help="for each system and size")
+    parser.add_argument("--cpu", action="store_true", help="on tensors of the host")
     parser.add_argument("--rank", type=int, help=argparse.SUPPRESS)
     parser.add_argument("--path", help=argparse.SUPPRESS)
     options = parser.parse_args()

@@ -124,21 +124,19 @@ pack() {
   echo "$archive: $((size >> 10)) KiB; the checkout $((checkout >> 10)) KiB"
 }
 
-# nccl.<number of parts>.<part>, and their sum.
+# <number>/nccl.<number of parts>.<sum of the whole>.<number>: a folder each, to carry one.
 parts() {
-  local library sum count part
+  local sum count part
   local out="$2"
   mkdir -p "$out"
   [ -z "$(ls -A "$out")" ] || fail "$out is not empty"
+  python3 -m zipfile -l "$1" | grep -q '^nvidia/nccl/lib/libnccl.so.2 ' ||
+    fail "$1 has no nvidia/nccl/lib/libnccl.so.2"
   folder="$(mktemp -d)"
   trap 'rm -rf "$folder"' EXIT
-  python3 -m zipfile -e "$1" "$folder"
-  library="$folder/nvidia/nccl/lib/libnccl.so.2"
-  [ -f "$library" ] || fail "$1 has no nvidia/nccl/lib/libnccl.so.2"
-  xz -T0 -6 --stdout "$library" >"$folder/nccl.xz"
-  split -b "$part_bytes" -d -a 2 "$folder/nccl.xz" "$folder/part."
+  split -b "$part_bytes" -d -a 2 "$1" "$folder/part."
   count="$(find "$folder" -name 'part.*' | wc -l)"
-  sum="$(sha256sum <"$folder/nccl.xz" | cut -d ' ' -f 1)"
+  sum="$(sha256sum <"$1" | cut -d ' ' -f 1)"
   for part in "$folder"/part.*; do
     mkdir -p "$out/${part##*.}"
     mv "$part" "$out/${part##*.}/nccl.$count.$sum.${part##*.}"
@@ -160,15 +158,10 @@ join() {
   [ -e "${parts[0]}" ] || fail "$kept has no parts"
   IFS=. read -r _ count sum _ <<<"$first"
   [ "${#parts[@]}" = "$count" ] || fail "$kept has ${#parts[@]} of $count parts: ${parts[*]##*/}"
-  cat "${parts[@]}" >"$kept/nccl.xz"
-  echo "$sum  $kept/nccl.xz" | sha256sum -c --quiet || fail "the parts are not what was split"
-  mkdir -p "$kept/nvidia/nccl/lib"
-  # Without the program xz: Python can do it.
-  python3 -c 'import lzma, shutil, sys
-with lzma.open(sys.argv[1]) as packed, open(sys.argv[2], "wb") as library:
-    shutil.copyfileobj(packed, library, 1 << 20)' \
-    "$kept/nccl.xz" "$kept/nvidia/nccl/lib/libnccl.so.2"
-  rm "${parts[@]}" "$kept/nccl.xz"
+  cat "${parts[@]}" >"$kept/nccl.whl"
+  echo "$sum  $kept/nccl.whl" | sha256sum -c --quiet || fail "the parts are not what was split"
+  python3 -m zipfile -e "$kept/nccl.whl" "$kept"
+  rm "${parts[@]}" "$kept/nccl.whl"
   ls -l "$kept/nvidia/nccl/lib/libnccl.so.2"
 }
 
