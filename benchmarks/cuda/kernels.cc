@@ -71,6 +71,11 @@ class Benchmark {
         stream_(Require(runtime_.MakeStream(kDevice))) {}
 
   void Run() {
+    // SYNCLINE_CUDA_LIBRARY stands in for the driver, most often by simulated devices.
+    if (const char* const library = std::getenv("SYNCLINE_CUDA_LIBRARY"); library != nullptr) {
+      std::printf("**With %s for a driver: if it simulates devices, the times say nothing.**\n\n",
+                  library);
+    }
     std::printf("%d gradients, %.1f MiB, %d repeats, driver of CUDA %d\n\n", kGradients,
                 static_cast<double>(bytes_) / (1 << 20), repeats_, runtime_.driver_version());
     std::printf("| what | us | GB/s | of a plain copy | us on the host |\n|---|---|---|---|---|\n");

@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
 """Runs what run.sh has packed, on a machine with a CUDA device: the most valuable first.
 
-OUT gets log.txt (all output), summary.md (written after each step, so that it is there whenever the
-time ends) and benchmarks.md (the tables). The exit status says whether every step passed or was
-left out for a reason that the machine gives.
+<out> gets log.txt (all output), a summary (written after each step, so that it is there whenever
+the time ends) and the tables of the benchmarks. The exit status is 0 if a step passed and none
+failed.
 """
 
 import argparse
