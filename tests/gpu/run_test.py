@@ -9,7 +9,8 @@ import zipfile
 
 import pytest
 
-FOLDER = pathlib.Path(__file__).resolve().parent
+# Where Bazel has put what is made, beside the sources.
+FOLDER = pathlib.Path(os.environ.get("TEST_SRCDIR", ".")).absolute() / "syncline/tests/gpu"
 sys.path.insert(0, str(FOLDER))
 
 import run_tests  # noqa: E402
