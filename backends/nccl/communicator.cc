@@ -43,6 +43,24 @@ absl::Status NcclError(const NcclApi& api, absl::string_view function, NcclResul
                                    has_last ? ")" : ""));
 }
 
+SplitCommunicator::~SplitCommunicator() {
+  if (comm_ == nullptr) return;
+  // NCCL may take its time.
+  const auto abort = [&api = api_, &runtime = runtime_, device = device_, comm = comm_] {
+    const device::DeviceRuntime::ContextScope context(runtime, device);
+    const NcclResult result = api.comm_abort(comm);
+    if (result != kNcclSuccess && result != kNcclInProgress) {
+      Log(LogLevel::kWarning, NcclError(api, "ncclCommAbort", result).message());
+    }
+  };
+  absl::StatusOr<std::thread> aborter = base::StartThread("the end of a communicator", abort);
+  if (aborter.ok()) {
+    aborter->detach();
+  } else {
+    abort();
+  }
+}
+
 absl::Status Communicators::CallScope::status() const {
   SYNCLINE_RETURN_IF_ERROR(context_.status());
   communicators_.calls_mutex_.AssertReaderHeld();
@@ -125,6 +143,62 @@ absl::StatusOr<Communicator*> Communicators::Get(absl::optional<Channel> channel
                          &call.description);
     }
   }
+}
+
+absl::Status Communicators::Adopt(SplitCommunicator& split) {
+  SYNCLINE_ASSIGN_OR_RETURN(
+      auto stream, runtime_.MakeStream(split.device(), device::DeviceRuntime::Priority::kHigh));
+  bool is_new = false;
+  absl::MutexLock lock(&mutex_);
+  devices_.push_back(split.device());
+  Communicator& made = *Find(absl::nullopt, split.device(), is_new);
+  made.comm = split.Release();
+  made.stream = std::move(stream);
+  made.state = Communicator::State::kReady;
+  return absl::OkStatus();
+}
+
+absl::StatusOr<std::shared_ptr<SplitCommunicator>> Communicators::Split(const Device& device,
+                                                                        const SplitPlace& place,
+                                                                        const PublishedCall& call) {
+  const auto check = [&]() -> absl::Status {
+    SYNCLINE_RETURN_IF_ERROR(CheckInterrupted(call));
+    ServeRequests();
+    return group_.Check(call);
+  };
+  SYNCLINE_ASSIGN_OR_RETURN(Communicator* const parent, Get(absl::nullopt, device, call));
+  std::list<Communicator>::iterator child;
+  {
+    absl::MutexLock lock(&mutex_);
+    child = children_.emplace(children_.end());
+    child->device = device;
+  }
+  NcclConfig config;
+  config.blocking = 0;
+  NcclResult result;
+  {
+    const CallScope scope(*this, device);
+    SYNCLINE_RETURN_IF_ERROR(scope.status());
+    result = api_.comm_split(parent->comm,
+                             place.color == SplitPlace::kNoColor ? kNcclSplitNoColor : place.color,
+                             place.key, &child->comm, &config);
+  }
+  if (result != kNcclSuccess && result != kNcclInProgress) {
+    return NcclError(api_, "ncclCommSplit", result);
+  }
+  // Before that is done, the handle need not be there.
+  SYNCLINE_RETURN_IF_ERROR(AwaitReady(*parent, check));
+  if (child->comm != nullptr) SYNCLINE_RETURN_IF_ERROR(AwaitReady(*child, check));
+  // From here on AbortAll does not end it.
+  absl::ReaderMutexLock calls(&calls_mutex_);
+  if (is_aborted_) return BackendError("the communicators have been aborted");
+  absl::MutexLock lock(&mutex_);
+  std::shared_ptr<SplitCommunicator> split;
+  if (child->comm != nullptr) {
+    split = std::make_shared<SplitCommunicator>(api_, runtime_, device, child->comm);
+  }
+  children_.erase(child);
+  return split;
 }
 
 void Communicators::ServeRequests() {
@@ -261,31 +335,97 @@ absl::Status Communicators::AsyncError(absl::Span<Communicator* const> used) {
   return absl::OkStatus();
 }
 
-void Communicators::AbortAll() {
-  {
-    // Nobody is in a function of NCCL, nor will be.
-    absl::WriterMutexLock lock(&calls_mutex_);
-    if (is_aborted_) return;
-    is_aborted_ = true;
-  }
-  std::vector<Communicator*> all;
-  {
-    absl::MutexLock lock(&mutex_);
-    for (Communicator& made : all_) {
-      if (made.comm != nullptr) all.push_back(&made);
+bool Communicators::BeginEnd() {
+  // Nobody is in a function of NCCL, nor will be.
+  absl::WriterMutexLock lock(&calls_mutex_);
+  return !std::exchange(is_aborted_, true);
+}
+
+std::vector<NcclComm> Communicators::TakeAll() {
+  std::vector<NcclComm> all;
+  absl::MutexLock lock(&mutex_);
+  for (std::list<Communicator>* const list : {&all_, &children_}) {
+    for (Communicator& made : *list) {
+      if (made.comm != nullptr) all.push_back(made.comm);
     }
   }
-  if (all.empty()) return;
-  const device::DeviceRuntime::ContextScope context(runtime_, all[0]->device);
+  return all;
+}
+
+void Communicators::AbortNow(const std::vector<NcclComm>& all) {
   // Together: NCCL's kernels of one communicator may keep those of another from ending.
   api_.group_start();
-  for (Communicator* const made : all) {
-    const NcclResult result = api_.comm_abort(made->comm);
+  for (const NcclComm comm : all) {
+    const NcclResult result = api_.comm_abort(comm);
     if (result != kNcclSuccess && result != kNcclInProgress) {
       Log(LogLevel::kWarning, NcclError(api_, "ncclCommAbort", result).message());
     }
   }
   api_.group_end();
+}
+
+void Communicators::AbortAll() {
+  if (!BeginEnd()) return;
+  const std::vector<NcclComm> all = TakeAll();
+  if (all.empty()) return;
+  const device::DeviceRuntime::ContextScope context(runtime_, DeviceOfAny());
+  AbortNow(all);
+}
+
+absl::Status Communicators::Finalize(const std::vector<NcclComm>& all) {
+  const Deadline deadline(kLeaveTime);
+  // Together: ranks may have made theirs in different orders.
+  NcclResult result = api_.group_start();
+  if (result != kNcclSuccess) return NcclError(api_, "ncclGroupStart", result);
+  for (const NcclComm comm : all) {
+    const NcclResult each = api_.comm_finalize(comm);
+    if (each != kNcclSuccess && each != kNcclInProgress) result = each;
+  }
+  const NcclResult ended = api_.group_end();
+  if (result == kNcclSuccess && ended != kNcclInProgress) result = ended;
+  if (result != kNcclSuccess) return NcclError(api_, "ncclCommFinalize", result);
+  absl::Duration pause = kShortestPause;
+  for (auto comm = all.begin(); comm != all.end();) {
+    NcclResult state = kNcclSuccess;
+    result = api_.comm_get_async_error(*comm, &state);
+    if (result != kNcclSuccess) return NcclError(api_, "ncclCommGetAsyncError", result);
+    if (state == kNcclSuccess) {
+      ++comm;
+      continue;
+    }
+    if (state != kNcclInProgress) return NcclError(api_, "ncclCommFinalize", state);
+    SYNCLINE_RETURN_IF_ERROR(group_.CheckLeaving());
+    if (deadline.Expired()) {
+      return TimeoutError(
+          absl::StrCat("ncclCommFinalize has not ended within ", absl::FormatDuration(kLeaveTime)));
+    }
+    absl::SleepFor(pause);
+    pause = Longer(pause);
+  }
+  return absl::OkStatus();
+}
+
+void Communicators::LeaveAll() {
+  if (!BeginEnd()) return;
+  const std::vector<NcclComm> all = TakeAll();
+  if (all.empty()) return;
+  const device::DeviceRuntime::ContextScope context(runtime_, DeviceOfAny());
+  const absl::Status finalized = Finalize(all);
+  if (!finalized.ok()) {
+    Log(LogLevel::kInfo, absl::StrCat("communicators are aborted: ", finalized.message()));
+    return AbortNow(all);
+  }
+  for (const NcclComm comm : all) {
+    const NcclResult result = api_.comm_destroy(comm);
+    if (result != kNcclSuccess && result != kNcclInProgress) {
+      Log(LogLevel::kWarning, NcclError(api_, "ncclCommDestroy", result).message());
+    }
+  }
+}
+
+Device Communicators::DeviceOfAny() {
+  absl::MutexLock lock(&mutex_);
+  return all_.empty() ? children_.front().device : all_.front().device;
 }
 
 bool Communicators::JoinServers() {

@@ -9,6 +9,7 @@
 #include <memory>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
@@ -21,6 +22,7 @@
 #include "backends/nccl/nccl_api.h"
 #include "backends/nccl/nccl_group.h"
 #include "core/device/device_runtime.h"
+#include "syncline/backend.h"
 #include "syncline/device.h"
 #include "syncline/store.h"
 #include "syncline/stream.h"
@@ -55,6 +57,25 @@ struct Communicator {
 // "NCCL's ncclAllReduce failed: ...", with what NCCL says of its last error.
 absl::Status NcclError(const NcclApi& api, absl::string_view function, NcclResult result);
 
+// A communicator that was split off one of another group, and which nobody uses yet: it is aborted
+// unless it is released.
+class SplitCommunicator final : public ChildCommunicator {
+ public:
+  SplitCommunicator(const NcclApi& api, device::DeviceRuntime& runtime, const Device& device,
+                    NcclComm comm)
+      : api_(api), runtime_(runtime), device_(device), comm_(comm) {}
+  ~SplitCommunicator() override;
+
+  const Device& device() const { return device_; }
+  NcclComm Release() { return std::exchange(comm_, nullptr); }
+
+ private:
+  const NcclApi& api_;
+  device::DeviceRuntime& runtime_;
+  const Device device_;
+  NcclComm comm_;
+};
+
 // Makes the communicators when a call first needs them. All of them are non-blocking: NCCL's
 // functions return soon, and this waits for what they go on with until the call must end.
 //
@@ -73,6 +94,15 @@ class Communicators {
   absl::StatusOr<Communicator*> Get(absl::optional<Channel> channel, const Device& device,
                                     const PublishedCall& call);
 
+  // Takes over a communicator between all ranks of the group.
+  absl::Status Adopt(SplitCommunicator& split);
+
+  // Splits the communicator of the group on `device`, which is ready, together with all ranks; null
+  // for a rank that gets no color. Errors as of Get.
+  absl::StatusOr<std::shared_ptr<SplitCommunicator>> Split(const Device& device,
+                                                           const SplitPlace& place,
+                                                           const PublishedCall& call);
+
   // Makes those that other ranks ask for, in threads, if it is known which device this rank uses.
   void ServeRequests();
 
@@ -86,6 +116,13 @@ class Communicators {
   // The error that NCCL has found in one of them meanwhile.
   absl::Status AsyncError(absl::Span<Communicator* const> used);
 
+  // Ends all of them, together, behind their work: NCCL delivers what that has handed over. Where
+  // this does not succeed within kLeaveTime, or the group fails or a rank is lost meanwhile, they
+  // are aborted. Waits, so call it from a thread that may, once this rank's calls have ended.
+  void LeaveAll();
+
+  static constexpr absl::Duration kLeaveTime = absl::Seconds(3);
+
   // Ends all of them, together, and their work. NCCL may take its time: call it from a thread that
   // may. Further calls, and communicators that are made meanwhile, end too.
   void AbortAll();
@@ -98,6 +135,13 @@ class Communicators {
 
  private:
   using Checker = std::function<absl::Status()>;
+
+  // The end of AbortAll and LeaveAll: of all that there are. Only the first call returns true.
+  bool BeginEnd();
+  std::vector<NcclComm> TakeAll();
+  Device DeviceOfAny();  // Of one that there is.
+  absl::Status Finalize(const std::vector<NcclComm>& all);
+  void AbortNow(const std::vector<NcclComm>& all);
 
   absl::Status Make(Communicator& made, const Checker& check);
   absl::StatusOr<NcclUniqueId> ExchangeId(const Communicator& made, const Checker& check);
@@ -118,6 +162,8 @@ class Communicators {
   absl::Mutex mutex_;
   std::list<Communicator> all_ ABSL_GUARDED_BY(mutex_);
   std::vector<Device> devices_ ABSL_GUARDED_BY(mutex_);  // That calls have used.
+  // What is being split off. NCCL writes a handle when the parent has done its part.
+  std::list<Communicator> children_ ABSL_GUARDED_BY(mutex_);
   struct Server {
     std::thread thread;
     std::shared_ptr<std::atomic<bool>> has_ended;

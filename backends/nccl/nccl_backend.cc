@@ -8,8 +8,9 @@
 #include <vector>
 
 #include "absl/cleanup/cleanup.h"
-#include "absl/strings/match.h"
+#include "absl/functional/function_ref.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
 #include "absl/time/clock.h"
 #include "backends/common/call_comparison.h"
 #include "backends/common/fd_passing.h"
@@ -34,6 +35,10 @@ namespace {
 
 // How long a rank that is destroyed waits for its own work to end.
 constexpr absl::Duration kLeaveTime = absl::Seconds(2);
+
+// How long a rank that leaves waits until its communicators have ended: a little longer than
+// Communicators::kLeaveTime, after which their orderly end is given up.
+constexpr absl::Duration kEndLeaveTime = absl::Seconds(4);
 
 // How long a call that has failed waits for what it has enqueued.
 constexpr absl::Duration kEndTime = absl::Milliseconds(500);
@@ -93,6 +98,38 @@ class NcclBackend final : public Backend {
     return watchdog_->Start();
   }
 
+  // Makes the group's communicator for `device` together with all ranks; or takes `split`, if it is
+  // not null, for it.
+  absl::Status Connect(const Device& device, SplitCommunicator* split, const Deadline& deadline) {
+    eager_device_ = device;
+    if (split != nullptr) return communicators_->Adopt(*split);
+    Collective connect = Collective::Barrier();  // Which shows who has come.
+    connect.user_name = "connect";
+    CallContext context;
+    context.deadline = deadline;
+    context.collective = &connect;
+    return RunTogether(context, [&](const PublishedCall& call) {
+      return communicators_->Get(absl::nullopt, device, call).status();
+    });
+  }
+
+  bool CanSplit() const override { return eager_device_.has_value(); }
+
+  absl::StatusOr<std::shared_ptr<ChildCommunicator>> Split(const SplitPlace& place,
+                                                           const CallContext& context) override {
+    std::shared_ptr<SplitCommunicator> split;
+    SYNCLINE_RETURN_IF_ERROR(RunTogether(context, [&](const PublishedCall& call) -> absl::Status {
+      SYNCLINE_ASSIGN_OR_RETURN(split, communicators_->Split(*eager_device_, place, call));
+      return absl::OkStatus();
+    }));
+    return split;
+  }
+
+  void Leave(const absl::Status& cause, const Deadline& deadline) override {
+    Abort(cause);
+    watchdog_->AwaitEnd(Deadline(std::min(deadline.Remaining(), kEndLeaveTime)));
+  }
+
   absl::string_view name() const override { return "nccl"; }
 
   absl::StatusOr<Completion> Run(absl::Span<const Collective> collectives,
@@ -131,6 +168,24 @@ class NcclBackend final : public Backend {
   }
 
  private:
+  // Calls `body` once all ranks have made this call, which moves nothing itself.
+  absl::Status RunTogether(const CallContext& context,
+                           absl::FunctionRef<absl::Status(const PublishedCall&)> body) {
+    calls_under_way_.fetch_add(1);  // As in Run.
+    const absl::Cleanup end = [this] { calls_under_way_.fetch_sub(1); };
+    SYNCLINE_RETURN_IF_ERROR(group_->Failure());
+    PublishedCall call(context);
+    absl::Status status =
+        group_->Publish(absl::MakeConstSpan(context.collective, 1), context, call);
+    if (status.ok()) status = AwaitVerdict(call);
+    if (status.ok()) status = body(call);
+    if (status.ok()) {
+      group_->board().Finish(call.last_collective);
+      return status;
+    }
+    return IsInterrupted(status) ? status : group_->Fail(status, &call.description);
+  }
+
   absl::Status Check(absl::Span<const Collective> collectives) const {
     for (const Collective& collective : collectives) {
       if (collective.kind == OpKind::kBarrier) continue;
@@ -229,6 +284,7 @@ class NcclBackend final : public Backend {
   const std::unique_ptr<FingerprintStore> store_;
   const std::shared_ptr<Watchdog> watchdog_;
   std::atomic<int> calls_under_way_{0};
+  std::optional<Device> eager_device_;  // Whose communicator was made with the group.
 };
 
 bool AreOnOneHost(const backends::PeerTable& peers) {
@@ -238,21 +294,63 @@ bool AreOnOneHost(const backends::PeerTable& peers) {
   return true;
 }
 
-constexpr absl::string_view kComparesMark = "compares ";
-constexpr absl::string_view kTrustsMark = "trusts ";
+// What was split off another group's communicator for this group; null if nothing was.
+SplitCommunicator* SplitOf(const BackendConfig& config) {
+  return dynamic_cast<SplitCommunicator*>(config.communicator.get());
+}
 
-// What this rank tells the others to join: whether it compares its calls, and, of rank 0, where the
-// others of its host get the board.
-absl::StatusOr<std::string> PayloadOf(
-    const BackendConfig& config, const absl::StatusOr<tensor::Segment>& segment,
+// What this rank tells the others to join.
+struct Introduction {
+  bool compares = false;   // Its calls.
+  bool is_eager = false;   // It has a device for which it connects at once,
+  bool has_split = false;  // and a communicator that was split off another for it.
+  std::string endpoint;    // Of rank 0: where the others of its host get the board.
+
+  std::string Serialize() const {
+    return absl::StrCat(compares ? "compares" : "trusts", " ", is_eager ? "eager" : "lazy", " ",
+                        has_split ? "split" : "new", " ", endpoint);
+  }
+  static Introduction Parse(absl::string_view text) {
+    const std::vector<absl::string_view> words = absl::StrSplit(text, absl::MaxSplits(' ', 3));
+    if (words.size() != 4) return {};
+    return {words[0] == "compares", words[1] == "eager", words[2] == "split",
+            std::string(words[3])};
+  }
+};
+
+absl::StatusOr<std::string> IntroductionOf(
+    const BackendConfig& config, device::DeviceRuntime& runtime,
+    const absl::StatusOr<tensor::Segment>& segment,
     const absl::StatusOr<std::unique_ptr<backends::FdServer>>& server) {
-  std::string payload(config.mismatch_check == MismatchCheck::kOn ? kComparesMark : kTrustsMark);
+  Introduction own;
+  own.compares = config.mismatch_check == MismatchCheck::kOn;
+  own.is_eager = config.device.has_value();
+  own.has_split = own.is_eager && SplitOf(config) != nullptr;
+  if (own.is_eager && (config.device->type != DeviceType::kCuda || config.device->index < 0 ||
+                       config.device->index >= runtime.device_count())) {
+    return ArgumentError(absl::StrCat(
+        "device_id ", ToString(*config.device),
+        " is none of the devices of this process, cuda:0 to cuda:", runtime.device_count() - 1));
+  }
   if (config.rank == 0) {
     SYNCLINE_RETURN_IF_ERROR(segment.status());
     SYNCLINE_RETURN_IF_ERROR(server.status());
-    absl::StrAppend(&payload, (*server)->endpoint());
+    own.endpoint = (*server)->endpoint();
   }
-  return payload;
+  return own.Serialize();
+}
+
+// OK if all ranks connect for a device at once, or none does.
+absl::Status CheckAllEagerOrNone(const std::vector<Introduction>& ranks) {
+  for (size_t rank = 1; rank < ranks.size(); ++rank) {
+    if (ranks[rank].is_eager == ranks[0].is_eager) continue;
+    const size_t with = ranks[0].is_eager ? 0 : rank;
+    return WithRanks(
+        MismatchError(absl::StrCat("rank ", with, " was given a device_id and rank ", rank - with,
+                                   " was not: give one to all ranks, or to none")),
+        {0, static_cast<int>(rank)});
+  }
+  return absl::OkStatus();
 }
 
 absl::StatusOr<tensor::Segment> MakeBoard(int size) {
@@ -275,16 +373,19 @@ absl::StatusOr<std::shared_ptr<Backend>> MakeNccl(const BackendConfig& config) {
       backends::PeerTable peers,
       backends::PeerTable::Join(*config.store, config.rank, config.size,
                                 // The others are told why a rank cannot.
-                                !api.ok()       ? api.status()
-                                : !runtime.ok() ? runtime.status()
-                                                : PayloadOf(config, segment, server),
+                                !api.ok() ? api.status()
+                                : !runtime.ok()
+                                    ? runtime.status()
+                                    : IntroductionOf(config, **runtime, segment, server),
                                 config.deadline, config.check_peers));
+  std::vector<Introduction> ranks;
   std::vector<MismatchCheck> checks;
   for (int rank = 0; rank < config.size; ++rank) {
-    const bool compares = absl::StartsWith(peers.payload(rank), kComparesMark);
-    checks.push_back(compares ? MismatchCheck::kOn : MismatchCheck::kOff);
+    ranks.push_back(Introduction::Parse(peers.payload(rank)));
+    checks.push_back(ranks.back().compares ? MismatchCheck::kOn : MismatchCheck::kOff);
   }
   SYNCLINE_RETURN_IF_ERROR(backends::CheckAllCompareOrNone(checks));
+  SYNCLINE_RETURN_IF_ERROR(CheckAllEagerOrNone(ranks));
   backends::PeerProcesses processes(peers);
   std::optional<tensor::Segment> memory;
   const bool is_shared = AreOnOneHost(peers);
@@ -297,10 +398,8 @@ absl::StatusOr<std::shared_ptr<Backend>> MakeNccl(const BackendConfig& config) {
         (*server)->Serve(segment->descriptor(), config.size, config.deadline, &processes));
     memory = *std::move(segment);
   } else {
-    const std::string& payload = peers.payload(0);
-    const size_t space = payload.find(' ');
-    auto descriptor = backends::ReceiveFd(absl::string_view(payload).substr(space + 1), config.rank,
-                                          config.deadline, &processes);
+    auto descriptor =
+        backends::ReceiveFd(ranks[0].endpoint, config.rank, config.deadline, &processes);
     if (!descriptor.ok()) {
       SYNCLINE_RETURN_IF_ERROR(peers.CheckAlive());  // Explains more, if rank 0 has died.
       return descriptor.status();
@@ -319,6 +418,13 @@ absl::StatusOr<std::shared_ptr<Backend>> MakeNccl(const BackendConfig& config) {
   auto backend =
       std::make_shared<NcclBackend>(std::move(group), std::move(communicators), std::move(store));
   SYNCLINE_RETURN_IF_ERROR(backend->Start());
+  if (config.device.has_value()) {
+    // All ranks know who has one, so they decide alike.
+    const bool all_have_split = std::all_of(
+        ranks.begin(), ranks.end(), [](const Introduction& rank) { return rank.has_split; });
+    SYNCLINE_RETURN_IF_ERROR(backend->Connect(
+        *config.device, all_have_split ? SplitOf(config) : nullptr, config.deadline));
+  }
   return backend;
 }
 

@@ -152,6 +152,11 @@ absl::Status NcclGroup::CheckDead() {
   return processes_.Check([&](int other) { return !board_.LeaveReason(other).has_value(); });
 }
 
+absl::Status NcclGroup::CheckLeaving() {
+  if (board_.has_failed()) return board_.failure();
+  return CheckDead();
+}
+
 std::vector<int> NcclGroup::MissingRanks(const PublishedCall& call) const {
   std::vector<int> missing;
   const auto look = [&](int other, bool has_published) {

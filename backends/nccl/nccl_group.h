@@ -97,6 +97,13 @@ class NcclGroup {
   // call can begin any more. Only the first Close does anything.
   void Close(const absl::Status& cause, absl::FunctionRef<bool()> has_calls);
 
+  // Whether this rank has left while nothing was under way, and the group has not failed since.
+  bool has_left() const { return is_closed_.load() && !board_.has_failed(); }
+
+  // After Close: why this rank need not wait for the others' part in its leaving. OK if they are
+  // there.
+  absl::Status CheckLeaving();
+
   // Whether no call may begin any more, for whichever of these reasons.
   bool is_over() const { return is_closed_.load() || board_.has_failed(); }
 

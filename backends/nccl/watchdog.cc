@@ -216,7 +216,12 @@ void Watchdog::LookForAsyncErrors(const PendingCall& call) {
 void Watchdog::AbortCommunicators() {
   if (is_aborting_->exchange(true)) return;
   const auto abort = [self = shared_from_this()] {
-    self->communicators_->AbortAll();
+    // What others still take from this rank reaches them.
+    if (self->group_->has_left()) {
+      self->communicators_->LeaveAll();
+    } else {
+      self->communicators_->AbortAll();
+    }
     absl::MutexLock lock(&self->mutex_);
     self->has_aborted_ = true;
   };
@@ -292,6 +297,11 @@ void Watchdog::Stop() {
   } else {
     aborter_.detach();
   }
+}
+
+void Watchdog::AwaitEnd(const Deadline& deadline) {
+  absl::MutexLock lock(&mutex_);
+  deadline.Await(mutex_, absl::Condition(&has_aborted_));
 }
 
 void Watchdog::StopServers() {

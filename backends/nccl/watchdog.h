@@ -61,7 +61,8 @@ class PendingCall final : public device::StreamHandle {
 
 // A thread for each group. While calls are pending it looks at them, at NCCL's errors, at the
 // deadlines, at the peers and at what these have written; else it sleeps. When the group is over it
-// aborts the communicators and ends what is pending. Thread-safe.
+// aborts the communicators, or finalizes them if this rank has left, and ends what is pending.
+// Thread-safe.
 class Watchdog : public std::enable_shared_from_this<Watchdog> {
  public:
   Watchdog(std::shared_ptr<NcclGroup> group, std::shared_ptr<Communicators> communicators)
@@ -73,12 +74,15 @@ class Watchdog : public std::enable_shared_from_this<Watchdog> {
   // Ends the call from now on.
   void Add(const std::shared_ptr<PendingCall>& call);
 
-  // Set once communicators are being aborted, after which the end of work means nothing.
+  // Set once communicators are being ended, after which the end of work means nothing.
   std::shared_ptr<const std::atomic<bool>> is_aborting() const { return is_aborting_; }
 
   bool HasCalls();
   // Waits until there are none.
   void AwaitCalls(absl::Duration limit);
+
+  // Of a group that is over: waits until the communicators have ended.
+  void AwaitEnd(const Deadline& deadline);
 
   // Of a group that is over: ends the thread, once it has aborted the communicators. Gives up what
   // takes NCCL or a store longer than kStopTime: a thread then stays behind, and keeps all that it

@@ -1,5 +1,6 @@
 #include "syncline/backend.h"
 
+#include "absl/strings/str_cat.h"
 #include "syncline/status.h"
 
 namespace syncline {
@@ -18,6 +19,11 @@ Capabilities Capabilities::AllThroughHost() {
   Capabilities all = All();
   all.staged_devices.insert(DeviceType::kCuda);
   return all;
+}
+
+absl::StatusOr<std::shared_ptr<ChildCommunicator>> Backend::Split(const SplitPlace&,
+                                                                  const CallContext&) {
+  return UnsupportedError(absl::StrCat("backend ", name(), " splits no communicators"));
 }
 
 absl::StatusOr<int> WaitFor(const Completion& completion, const Collective& collective,

@@ -34,6 +34,13 @@ class DeviceBackend {
                                          const CallContext& context) = 0;
   virtual absl::StatusOr<Completion> RunPlan(const Plan& plan, const CallContext& context) = 0;
 
+  // As those of Backend.
+  virtual bool CanSplit() const { return false; }
+  virtual absl::StatusOr<std::shared_ptr<ChildCommunicator>> Split(const SplitPlace&,
+                                                                   const CallContext&) {
+    return std::shared_ptr<ChildCommunicator>();
+  }
+  virtual void Leave(const absl::Status& cause, const Deadline& /*deadline*/) { Abort(cause); }
   virtual void Abort(const absl::Status& cause) = 0;
 };
 

@@ -27,6 +27,14 @@ class NativeBackend final : public DeviceBackend {
   absl::StatusOr<Completion> Run(absl::Span<const Collective> collectives,
                                  const CallContext& context) override;
   absl::StatusOr<Completion> RunPlan(const Plan& plan, const CallContext& context) override;
+  bool CanSplit() const override { return backend_->CanSplit(); }
+  absl::StatusOr<std::shared_ptr<ChildCommunicator>> Split(const SplitPlace& place,
+                                                           const CallContext& context) override {
+    return backend_->Split(place, context);
+  }
+  void Leave(const absl::Status& cause, const Deadline& deadline) override {
+    backend_->Leave(cause, deadline);
+  }
   void Abort(const absl::Status& cause) override { backend_->Abort(cause); }
 
  private:

@@ -21,12 +21,14 @@
 #include "core/device/stream_handle.h"
 #include "core/group/backend_spec.h"
 #include "core/group/check_arguments.h"
+#include "core/group/child_communicators.h"
 #include "core/group/monitored_barrier.h"
 #include "core/group/process_group_impl.h"
 #include "syncline/backend_registry.h"
 #include "syncline/deadline.h"
 #include "syncline/error_origin.h"
 #include "syncline/interrupt.h"
+#include "syncline/log.h"
 #include "syncline/prefix_store.h"
 #include "syncline/status.h"
 
@@ -75,6 +77,9 @@ absl::Status JoinError(const ProcessGroup::Options& options, const absl::Status&
       origin);
 }
 
+// Keeps a barrier from passing for a rank's part in a split: see CallContext::salt.
+constexpr uint64_t kSplitSalt = 0x73706c6974;
+
 PeerCheck CheckOfPeers(const ProcessGroup::Options& options) {
   std::vector<int> all(options.size);
   std::iota(all.begin(), all.end(), 0);
@@ -94,6 +99,9 @@ absl::StatusOr<std::shared_ptr<ProcessGroup>> ProcessGroup::Create(const Options
     return ArgumentError(
         absl::StrCat("timeout must be positive, not ", absl::FormatDuration(options.timeout)));
   }
+  if (options.device_id.has_value() && options.device_id->type == DeviceType::kCpu) {
+    return ArgumentError("device_id must be a CUDA device, such as cuda:0, not the CPU");
+  }
   if (options.ranks.empty()) {
     options.ranks.resize(options.size);
     std::iota(options.ranks.begin(), options.ranks.end(), 0);
@@ -109,6 +117,7 @@ absl::StatusOr<std::shared_ptr<ProcessGroup>> ProcessGroup::Create(const Options
     if (KindOf(backends.status()) == ErrorKind::kArgument) return backends.status();
     return JoinError(options, backends.status());
   }
+  options.communicator = nullptr;  // The backend has it.
   return std::shared_ptr<ProcessGroup>(
       new ProcessGroup(std::make_unique<Impl>(options, *std::move(backends))));
 }
@@ -156,6 +165,20 @@ void ProcessGroup::Close(absl::Duration timeout) { impl_->Close(timeout); }
 
 void ProcessGroup::Abort(absl::string_view reason) { impl_->Abort(reason); }
 
+bool group::ChildCommunicators::CanMake(const ProcessGroup& parent) {
+  return parent.impl_->CanSplit();
+}
+
+absl::StatusOr<std::shared_ptr<ChildCommunicator>> group::ChildCommunicators::Make(
+    ProcessGroup& parent, const SplitPlace& place, const Deadline& deadline) {
+  auto made = parent.impl_->Split(place, deadline);
+  if (made.ok() || IsInterrupted(made.status()) || deadline.Expired()) return made;
+  // The parent has failed, of which all its ranks learn. The new group needs nothing of it.
+  Log(LogLevel::kWarning,
+      absl::StrCat("a new group gets a communicator of its own: ", made.status().message()));
+  return std::shared_ptr<ChildCommunicator>();
+}
+
 absl::Status ProcessGroup::CheckProcess() const { return impl_->CheckProcess(); }
 
 absl::StatusOr<std::vector<ProcessGroup::Impl::Served>> ProcessGroup::Impl::Connect(
@@ -168,6 +191,8 @@ absl::StatusOr<std::vector<ProcessGroup::Impl::Served>> ProcessGroup::Impl::Conn
   config.deadline = Deadline(options.connect_timeout.value_or(options.timeout));
   config.mismatch_check = *options.mismatch_check;
   config.check_peers = CheckOfPeers(options);
+  config.device = options.device_id;
+  config.communicator = options.communicator;
   std::map<std::string, EnumSet<DeviceType>> devices;
   for (const auto& [device, name] : of_device) devices[name].insert(device);
   std::vector<Served> backends;
@@ -188,6 +213,42 @@ absl::StatusOr<std::vector<ProcessGroup::Impl::Served>> ProcessGroup::Impl::Conn
     backends.push_back(std::move(made));
   }
   return backends;
+}
+
+bool ProcessGroup::Impl::CanSplit() const {
+  const Served& served = backends_[of_device_[static_cast<size_t>(DeviceType::kCuda)]];
+  return served.on_devices != nullptr && served.on_devices->CanSplit();
+}
+
+absl::StatusOr<std::shared_ptr<ChildCommunicator>> ProcessGroup::Impl::Split(
+    const SplitPlace& place, const Deadline& deadline) {
+  constexpr size_t kCuda = static_cast<size_t>(DeviceType::kCuda);
+  Collective collective = Collective::Barrier();  // It has the ranks meet, and moves nothing.
+  collective.user_name = "split";
+  SYNCLINE_RETURN_IF_ERROR(CheckUsable(collective, {}));
+  std::shared_ptr<ChildCommunicator> made;
+  bool has_begun = false;
+  const auto split = [&](uint64_t sequence) -> absl::Status {
+    has_begun = true;
+    CallContext context = ContextOf(sequence, deadline);
+    context.collective = &collective;
+    context.salt = kSplitSalt;
+    auto split_off = backends_[of_device_[kCuda]].on_devices->Split(place, context);
+    if (!split_off.ok()) return Failed(collective, sequence, split_off.status());
+    made = *std::move(split_off);
+    return absl::OkStatus();
+  };
+  absl::Status ended;
+  const auto end = [&](const absl::Status& interruption) {
+    ended = Concluded(Annotate(interruption, Speaker(collective.name())));
+  };
+  const absl::Status status =
+      queues_[queues_of_device_[kCuda]]->collectives->Run(deadline, split, end);
+  if (!ended.ok()) return ended;
+  // The other ranks will wait for it in vain: this is the end of the group.
+  if (!has_begun) return Concluded(Annotate(status, Speaker(collective.name())));
+  SYNCLINE_RETURN_IF_ERROR(status);
+  return made;
 }
 
 ProcessGroup::Impl::Impl(const Options& options, std::vector<Served> backends)
@@ -224,8 +285,9 @@ void ProcessGroup::Impl::Close(absl::Duration timeout) {
   if (fork_guard_.InChild()) return;
   const absl::Status closed = BackendError(absl::StrCat("group '", options_.name, "' is closed"));
   if (!Poison(closed)) return;
-  AwaitOperations(Deadline(timeout));
-  AbortBackends(closed);
+  const Deadline deadline(timeout);
+  AwaitOperations(deadline);
+  LeaveBackends(closed, deadline);
 }
 
 void ProcessGroup::Impl::Abort(absl::string_view reason) {
@@ -600,11 +662,21 @@ absl::Status ProcessGroup::Impl::abort_cause() const {
   return abort_cause_;
 }
 
-void ProcessGroup::Impl::AbortBackends(const absl::Status& cause) {
-  {
-    absl::MutexLock lock(&mutex_);
-    if (abort_cause_.ok()) abort_cause_ = cause;
+void ProcessGroup::Impl::SetAbortCause(const absl::Status& cause) {
+  absl::MutexLock lock(&mutex_);
+  if (abort_cause_.ok()) abort_cause_ = cause;
+}
+
+void ProcessGroup::Impl::LeaveBackends(const absl::Status& cause, const Deadline& deadline) {
+  SetAbortCause(cause);
+  for (const Served& served : backends_) {
+    served.backend->Leave(cause, deadline);
+    if (served.on_devices != nullptr) served.on_devices->Leave(cause, deadline);
   }
+}
+
+void ProcessGroup::Impl::AbortBackends(const absl::Status& cause) {
+  SetAbortCause(cause);
   for (const Served& served : backends_) {
     served.backend->Abort(cause);  // The first cause stays.
     if (served.on_devices != nullptr) served.on_devices->Abort(cause);

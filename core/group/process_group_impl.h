@@ -80,6 +80,11 @@ class ProcessGroup::Impl {
   StartedWork Start(absl::StatusOr<group::Plan> plan, Timeout timeout);
   absl::Status MonitoredBarrier(Timeout timeout);
 
+  // As those of Backend, of the backend for tensors of devices.
+  bool CanSplit() const;
+  absl::StatusOr<std::shared_ptr<ChildCommunicator>> Split(const SplitPlace& place,
+                                                           const Deadline& deadline);
+
   absl::Status status() const;
   void Close(absl::Duration timeout);
   void Abort(absl::string_view reason);
@@ -147,6 +152,9 @@ class ProcessGroup::Impl {
   bool Poison(const absl::Status& cause);
   void AwaitOperations(const Deadline& deadline);
   void AbortBackends(const absl::Status& cause);
+  // The same, of a group whose operations have ended.
+  void LeaveBackends(const absl::Status& cause, const Deadline& deadline);
+  void SetAbortCause(const absl::Status& cause);
   // OK until the backends are aborted. While a group closes, cause_ is set and this is not yet.
   absl::Status abort_cause() const;
 

@@ -7,6 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "core/base/liveness.h"
+#include "core/group/child_communicators.h"
 #include "core/store/check_same.h"
 #include "syncline/deadline.h"
 #include "syncline/prefix_store.h"
@@ -67,13 +68,22 @@ std::vector<int> Ranks(const ProcessGroup& parent, const std::set<int>& without)
   return ranks;
 }
 
+SplitPlace PlaceOf(int rank, const std::vector<std::vector<int>>& groups) {
+  for (size_t color = 0; color < groups.size(); ++color) {
+    for (size_t key = 0; key < groups[color].size(); ++key) {
+      if (groups[color][key] == rank) return {static_cast<int>(color), static_cast<int>(key)};
+    }
+  }
+  return {};
+}
+
 // A group of `ranks` of the parent, this one at `place`, that is called `suffix` in it.
-absl::StatusOr<std::shared_ptr<ProcessGroup>> MakeChild(const ProcessGroup& parent,
-                                                        absl::string_view suffix,
-                                                        const std::vector<int>& ranks, size_t place,
-                                                        absl::Duration timeout,
-                                                        const Deadline& deadline) {
+absl::StatusOr<std::shared_ptr<ProcessGroup>> MakeChild(
+    const ProcessGroup& parent, absl::string_view suffix, const std::vector<int>& ranks,
+    size_t place, absl::Duration timeout, const Deadline& deadline,
+    std::shared_ptr<ChildCommunicator> communicator = nullptr) {
   ProcessGroup::Options options = parent.options();
+  options.communicator = std::move(communicator);
   options.name = absl::StrCat(parent.name(), "/", suffix);
   options.store = std::make_shared<PrefixStore>(absl::StrCat("child/", suffix), options.store);
   options.rank = static_cast<int>(place);
@@ -125,13 +135,16 @@ absl::StatusOr<std::shared_ptr<ProcessGroup>> Split(ProcessGroup& parent,
   const Deadline deadline(timeout.value_or(parent.timeout()));
   SYNCLINE_ASSIGN_OR_RETURN(const std::string name,
                             Meet(parent, "split", Text(groups), Ranks(parent, {}), deadline));
-  for (const std::vector<int>& ranks : groups) {
-    for (size_t place = 0; place < ranks.size(); ++place) {
-      if (ranks[place] != parent.rank()) continue;
-      return MakeChild(parent, name + Text(ranks), ranks, place, deadline.timeout(), deadline);
-    }
+  const SplitPlace place = PlaceOf(parent.rank(), groups);
+  std::shared_ptr<ChildCommunicator> communicator;
+  if (group::ChildCommunicators::CanMake(parent)) {
+    SYNCLINE_ASSIGN_OR_RETURN(communicator,
+                              group::ChildCommunicators::Make(parent, place, deadline));
   }
-  return std::shared_ptr<ProcessGroup>();
+  if (place.color == SplitPlace::kNoColor) return std::shared_ptr<ProcessGroup>();
+  const std::vector<int>& ranks = groups[static_cast<size_t>(place.color)];
+  return MakeChild(parent, name + Text(ranks), ranks, static_cast<size_t>(place.key),
+                   deadline.timeout(), deadline, std::move(communicator));
 }
 
 absl::StatusOr<std::shared_ptr<ProcessGroup>> Shrink(ProcessGroup& parent,

@@ -11,6 +11,7 @@
 #include "core/base/env.h"
 #include "core/base/liveness.h"
 #include "core/group/backend_spec.h"
+#include "core/group/child_communicators.h"
 #include "core/join/cluster_task.h"
 #include "core/join/host_address.h"
 #include "core/join/init_method.h"
@@ -33,6 +34,9 @@ absl::Status CheckOptions(const WorldOptions& options) {
   if (options.timeout <= absl::ZeroDuration()) {
     return ArgumentError(
         absl::StrCat("timeout must be positive, not ", absl::FormatDuration(options.timeout)));
+  }
+  if (options.device_id.has_value() && options.device_id->type == DeviceType::kCpu) {
+    return ArgumentError("device_id must be a CUDA device, such as cuda:0, not the CPU");
   }
   if (options.store == nullptr) {
     if (options.rank >= -1 && options.size >= -1) return absl::OkStatus();
@@ -212,9 +216,10 @@ absl::StatusOr<std::shared_ptr<ProcessGroup>> World::NewGroup(const std::vector<
     number = ++groups_made_;  // Counts calls on all ranks, members or not: equal on all.
   }
   const std::string name = absl::StrCat("group", number);
-  return MakeGroup({absl::StrCat("new_group #", number), name,
-                    absl::StrCat(name, "[", absl::StrJoin(ranks, ","), "]")},
-                   ranks, group_rank, backend_name, limit);
+  NewGroupCall call = {absl::StrCat("new_group #", number), name,
+                       absl::StrCat(name, "[", absl::StrJoin(ranks, ","), "]")};
+  SYNCLINE_ASSIGN_OR_RETURN(call.splits, IsSplitOff(backend_name));
+  return MakeGroup(call, ranks, group_rank, backend_name, limit);
 }
 
 absl::StatusOr<std::shared_ptr<ProcessGroup>> World::NewLocalGroup(
@@ -280,19 +285,31 @@ absl::StatusOr<std::shared_ptr<ProcessGroup>> World::MakeGroup(const NewGroupCal
                                                                int group_rank,
                                                                const std::string& backend,
                                                                absl::Duration timeout) const {
-  if (group_rank < 0) return std::shared_ptr<ProcessGroup>();
+  if (group_rank < 0 && !call.splits) return std::shared_ptr<ProcessGroup>();
   const Deadline deadline(timeout);
   SYNCLINE_ASSIGN_OR_RETURN(const group::Backends backends, group::ParseBackendSpec(backend));
+  std::vector<int> callers = ranks;
+  if (call.splits) {
+    callers.resize(static_cast<size_t>(size()));
+    std::iota(callers.begin(), callers.end(), 0);
+  }
   // Without this check, members that disagree would wait for each other in different backends until
   // the timeout, and none of them could say why.
   const store::CheckSameOptions check = {
       call.name,
       absl::StrCat("ranks [", absl::StrJoin(ranks, ","), "] on backend ",
                    group::SerializeBackendSpec(backends)),
-      rank(), ranks, base::CheckRanksAlive(joined_->peers(), rank(), ranks)};
+      rank(), callers, base::CheckRanksAlive(joined_->peers(), rank(), callers)};
   PrefixStore store(absl::StrCat("new/", call.store_prefix), joined_->store());
   SYNCLINE_RETURN_IF_ERROR(store::CheckSameOnAllRanks(store, check, deadline));
   ProcessGroup::Options group = GroupOptions(call.group);
+  if (call.splits) {
+    const SplitPlace place =
+        group_rank < 0 ? SplitPlace() : SplitPlace{/*color=*/0, /*key=*/group_rank};
+    SYNCLINE_ASSIGN_OR_RETURN(group.communicator,
+                              group::ChildCommunicators::Make(*group_, place, deadline));
+  }
+  if (group_rank < 0) return std::shared_ptr<ProcessGroup>();
   group.rank = group_rank;
   group.size = static_cast<int>(ranks.size());
   group.ranks = ranks;
@@ -303,6 +320,12 @@ absl::StatusOr<std::shared_ptr<ProcessGroup>> World::MakeGroup(const NewGroupCal
   return ProcessGroup::Create(group);
 }
 
+absl::StatusOr<bool> World::IsSplitOff(const std::string& backend) const {
+  SYNCLINE_ASSIGN_OR_RETURN(const group::Backends own, group::ParseBackendSpec(options_.backend));
+  SYNCLINE_ASSIGN_OR_RETURN(const group::Backends asked, group::ParseBackendSpec(backend));
+  return own == asked && group::ChildCommunicators::CanMake(*group_);
+}
+
 ProcessGroup::Options World::GroupOptions(absl::string_view name) const {
   ProcessGroup::Options group;
   group.backend = options_.backend;
@@ -310,6 +333,7 @@ ProcessGroup::Options World::GroupOptions(absl::string_view name) const {
   group.timeout = options_.timeout;
   group.name = std::string(name);
   group.local_address = local_address_;
+  group.device_id = options_.device_id;
   return group;
 }
 

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "absl/status/status.h"
@@ -41,6 +42,20 @@ struct Capabilities {
   static Capabilities All();
   // The same, and tensors of CUDA devices through memory of the host.
   static Capabilities AllThroughHost();
+};
+
+// What the backend of a group has made for one that is split off it: of nccl, a communicator.
+class ChildCommunicator {
+ public:
+  virtual ~ChildCommunicator() = default;
+};
+
+// Which rank of which new group one of the parent's becomes, as ncclCommSplit and MPI_Comm_split
+// have it: those of one color make a group, in the order of their keys.
+struct SplitPlace {
+  static constexpr int kNoColor = -1;  // Of none.
+  int color = kNoColor;
+  int key = 0;
 };
 
 // Whether ranks compare their calls before they move data, where that costs something.
@@ -101,6 +116,19 @@ class Backend {
   virtual absl::StatusOr<Completion> Run(absl::Span<const Collective> collectives,
                                          const CallContext& context) = 0;
 
+  // Whether groups that are split off this one begin with a communicator of Split. It stays the
+  // same, also after an error, and is the same on all ranks.
+  virtual bool CanSplit() const { return false; }
+
+  // The communicator of the group of `place`; null for a rank of none. All ranks call it, in one
+  // order with their collectives, and it waits until all have. Errors are those of Run.
+  virtual absl::StatusOr<std::shared_ptr<ChildCommunicator>> Split(const SplitPlace& place,
+                                                                   const CallContext& context);
+
+  // Abort by a rank whose own calls have ended, and which leaves the others to theirs: what it has
+  // given them still arrives. It may wait for that, until `deadline` and for some seconds at most.
+  virtual void Leave(const absl::Status& cause, const Deadline& /*deadline*/) { Abort(cause); }
+
   // Makes calls in progress, here and (where the transport can) on the peers, and all later ones
   // fail soon with `cause`; completes what is pending. Never blocks for long. Idempotent: the first
   // cause stays.
@@ -127,6 +155,11 @@ struct BackendConfig {
   Deadline deadline{absl::Minutes(30)};  // For connecting.
   MismatchCheck mismatch_check = MismatchCheck::kOn;
   PeerCheck check_peers;  // For a wait for other ranks while connecting; may be empty.
+  // The device whose tensors this rank will pass: a backend of its devices then connects for it
+  // while the group is made, not at the first call. All ranks give one, or none does.
+  std::optional<Device> device = {};
+  // What Split of the parent's backend has made for this group. Null where there is none.
+  std::shared_ptr<ChildCommunicator> communicator = nullptr;
 };
 
 }  // namespace syncline

@@ -13,6 +13,7 @@
 #include "absl/time/time.h"
 #include "syncline/backend.h"
 #include "syncline/collective.h"
+#include "syncline/device.h"
 #include "syncline/peer.h"
 #include "syncline/reduce_op.h"
 #include "syncline/store.h"
@@ -20,6 +21,10 @@
 #include "syncline/work.h"
 
 namespace syncline {
+
+namespace group {
+class ChildCommunicators;
+}
 
 inline constexpr absl::Duration kDefaultTimeout = absl::Minutes(30);
 
@@ -75,6 +80,12 @@ class ProcessGroup {
     // The members' processes, by rank, so that the death of one ends the wait for it; empty: these
     // are not known.
     std::vector<Peer> peers;
+    // The device whose tensors this rank will pass. Backend nccl then makes its communicator with
+    // the group, and those of groups that are split off it from that one; other backends ignore it.
+    // All ranks give one, or none does.
+    std::optional<Device> device_id = {};
+    // Of Split and World::NewGroup: what the parent's backend has made for this group.
+    std::shared_ptr<ChildCommunicator> communicator = nullptr;
   };
 
   // Connects; returns once all ranks have. An unknown backend is an ArgumentError that lists those
@@ -258,7 +269,8 @@ class ProcessGroup {
   absl::Status CheckProcess() const;
 
  private:
-  class Impl;  // core/group/process_group_impl.h
+  class Impl;                              // core/group/process_group_impl.h
+  friend class group::ChildCommunicators;  // core/group/child_communicators.h
   explicit ProcessGroup(std::unique_ptr<Impl> impl);
 
   std::unique_ptr<Impl> impl_;

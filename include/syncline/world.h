@@ -15,6 +15,7 @@
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
 #include "syncline/deadline.h"
+#include "syncline/device.h"
 #include "syncline/mpi_comm.h"
 #include "syncline/process_group.h"
 #include "syncline/store.h"
@@ -66,6 +67,10 @@ struct WorldOptions {
   // the same.
   absl::Duration timeout = kDefaultTimeout;
   std::string group_name;  // Worlds of different names may share a store.
+  // The device whose tensors this rank will pass, for all groups of the world: see
+  // ProcessGroup::Options. Where a group then has a communicator of NCCL, NewGroup waits until all
+  // ranks of the world have called it, on those outside of the new group too.
+  std::optional<Device> device_id = {};
 };
 
 // One process's (or thread's) part in a job. Users share it by shared_ptr. Thread-safe: but
@@ -121,9 +126,10 @@ class World {
   const std::shared_ptr<Store>& store() const { return options_.store; }
 
   // A group of `ranks` (of this world), numbered in that order; all ranks of this world must call
-  // it, with equal arguments and in the same order. Null, at once, on ranks that are not in it.
-  // Members that call it with other ranks or another backend get a MismatchError that quotes both;
-  // a TimeoutError names the members that have not called it. See also subgroups.h.
+  // it, with equal arguments and in the same order. Null on ranks that are not in it, at once
+  // unless WorldOptions::device_id is given. Members that call it with other ranks or another
+  // backend get a MismatchError that quotes both; a TimeoutError names the members that have not
+  // called it. See also subgroups.h.
   absl::StatusOr<std::shared_ptr<ProcessGroup>> NewGroup(const std::vector<int>& ranks,
                                                          std::optional<std::string> backend = {},
                                                          ProcessGroup::Timeout timeout = {});
@@ -158,12 +164,15 @@ class World {
     std::string name;          // For messages: "new_group #3".
     std::string store_prefix;  // Of the part of the store in which the members compare their calls.
     std::string group;         // The new group's name.
+    bool splits = false;       // Whether all ranks of the world make it, from its communicator.
   };
   absl::StatusOr<std::shared_ptr<ProcessGroup>> MakeGroup(const NewGroupCall& call,
                                                           const std::vector<int>& ranks,
                                                           int group_rank,
                                                           const std::string& backend,
                                                           absl::Duration timeout) const;
+  // Whether a group of `backend` gets a communicator that is split off that of all ranks.
+  absl::StatusOr<bool> IsSplitOff(const std::string& backend) const;
   // ArgumentError if no group can be made with these.
   absl::Status CheckGroupOptions(const std::string& backend, absl::Duration timeout) const;
   // Options of a group of this world; rank, size and ranks are left to the caller.

@@ -23,6 +23,9 @@ struct FakeNccl {
   decltype(&fake_nccl_set_async_error) set_async_error;
   decltype(&fake_nccl_set_stalled) set_stalled;
   decltype(&fake_nccl_live_communicators) live_communicators;
+  decltype(&fake_nccl_live_registrations) live_registrations;
+  decltype(&fake_nccl_live_allocations) live_allocations;
+  decltype(&fake_nccl_calls) calls;
 
  private:
   FakeNccl() {
@@ -32,6 +35,9 @@ struct FakeNccl {
     Find(set_async_error, "fake_nccl_set_async_error");
     Find(set_stalled, "fake_nccl_set_stalled");
     Find(live_communicators, "fake_nccl_live_communicators");
+    Find(live_registrations, "fake_nccl_live_registrations");
+    Find(live_allocations, "fake_nccl_live_allocations");
+    Find(calls, "fake_nccl_calls");
   }
 
   template <typename Function>

@@ -356,6 +356,30 @@ NcclResult Communicator::Finish() {
                             : kNcclSuccess;
 }
 
+NcclResult Communicator::Finalize() {
+  const NcclResult result = Finish();
+  if (result != kNcclSuccess || segment_ == nullptr) return result;
+  const auto is_taken = [&] {
+    if (StalledFinalize() == rank_) return false;
+    for (int other = 0; other < ranks_; ++other) {
+      if (other == rank_ || segment_->HasEnded(other)) continue;
+      for (const Channel channel : {Channel::kCollective, Channel::kPointToPoint}) {
+        if (!segment_->RingOf(channel, rank_, other).IsEmpty()) return false;
+      }
+    }
+    return true;
+  };
+  while (!is_taken()) {
+    const uint32_t bell = segment_->Doorbell(rank_);
+    if (is_aborted_.load()) return Fail(kNcclInternalError, "the communicator was aborted");
+    // An asynchronous error, which is the state already.
+    if (is_stuck_.load()) return kNcclInternalError;
+    if (!is_taken()) segment_->Wait(rank_, bell);
+  }
+  is_finalized_.store(true);
+  return kNcclSuccess;
+}
+
 void Communicator::Revoke() {
   Lock lock(mutex_);
   is_stopped_.store(true);
@@ -369,6 +393,13 @@ void Communicator::Abort() {
   Revoke();
   JoinBackground();
   RemoveStreamCallsOf(this);
+  if (segment_ == nullptr) return;
+  for (int other = 0; other < ranks_ && AbortLoses() && !is_finalized_.load(); ++other) {
+    for (const Channel channel : {Channel::kCollective, Channel::kPointToPoint}) {
+      segment_->RingOf(channel, rank_, other).Lose();
+    }
+  }
+  segment_->SetEnded(rank_);
 }
 
 NcclResult Communicator::state() {

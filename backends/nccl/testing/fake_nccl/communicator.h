@@ -66,6 +66,8 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
 
   // Waits until everything that was enqueued has ended.
   syncline::nccl::NcclResult Finish();
+  // The same, and until the others have taken what these have handed over, or have ended.
+  syncline::nccl::NcclResult Finalize();
   // Ends the operations that run or are enqueued, and waits until none runs. What is made of the
   // communicator, by Exchange, still can be.
   void Revoke();
@@ -132,6 +134,7 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
   // What loops in operations read without the lock.
   std::atomic<bool> is_stopped_{false};  // Revoked or aborted.
   std::atomic<bool> is_aborted_{false};
+  std::atomic<bool> is_finalized_{false};
   std::atomic<bool> is_stuck_{false};
   std::atomic<bool> is_stalled_{false};
 

@@ -511,7 +511,7 @@ NcclResult ncclCommFinalize(NcclComm comm) {
     if (const NcclResult result = communicator->CheckReady(); result != kNcclSuccess) {
       return result;
     }
-    return Add({communicator, {}, true, [communicator] { return communicator->Finish(); }});
+    return Add({communicator, {}, true, [communicator] { return communicator->Finalize(); }});
   });
 }
 
@@ -520,7 +520,7 @@ NcclResult ncclCommDestroy(NcclComm comm) {
     if (comm == nullptr) return kNcclSuccess;
     const CommunicatorPtr communicator = Find(comm);
     if (communicator == nullptr) return NoCommunicator();
-    const NcclResult result = communicator->Finish();
+    const NcclResult result = communicator->Finalize();
     // Or else it was aborted meanwhile.
     if (Remove(comm) != nullptr) communicator->Abort();
     return result;

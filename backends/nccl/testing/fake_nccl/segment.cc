@@ -82,6 +82,7 @@ size_t Ring::Write(const void* from, size_t bytes) {
 }
 
 size_t Ring::Read(void* to, size_t bytes) {
+  if (is_lost_.load() != 0) return 0;
   const uint64_t read = read_.load(std::memory_order_relaxed);
   const size_t count = std::min<size_t>(bytes, written_.load(std::memory_order_acquire) - read);
   const size_t at = read % kRingBytes;
@@ -100,6 +101,7 @@ struct Segment::Header {
 
 struct Segment::Rank {
   std::atomic<uint32_t> is_claimed;
+  std::atomic<uint32_t> has_ended;
   std::atomic<uint32_t> doorbell;
   std::atomic<uint32_t> sleepers;
   RankInfo info;
@@ -237,6 +239,13 @@ bool Segment::Claim(int rank, const RankInfo& info) {
 }
 
 bool Segment::HaveAllArrived() const { return header().arrived.load() == ranks_; }
+
+void Segment::SetEnded(int rank) {
+  this->rank(rank).has_ended.store(1);
+  for (int other = 0; other < ranks_; ++other) RingDoorbell(other);
+}
+
+bool Segment::HasEnded(int rank) const { return this->rank(rank).has_ended.load() != 0; }
 
 const RankInfo& Segment::InfoOf(int rank) const { return this->rank(rank).info; }
 

@@ -28,10 +28,15 @@ class Ring {
   // Copies as much of `bytes` bytes as there is room for, or as there is. Returns how much.
   size_t Write(const void* from, size_t bytes);
   size_t Read(void* to, size_t bytes);
+  // Whether all was read that was written.
+  bool IsEmpty() const { return written_.load() == read_.load(); }
+  // Nothing more can be read.
+  void Lose() { is_lost_.store(1); }
 
  private:
   alignas(64) std::atomic<uint64_t> written_;
   alignas(64) std::atomic<uint64_t> read_;
+  std::atomic<uint32_t> is_lost_;
   alignas(64) unsigned char data_[kRingBytes];
 };
 
@@ -64,6 +69,9 @@ class Segment {
   // False if somebody else was rank `rank` here before.
   bool Claim(int rank, const RankInfo& info);
   bool HaveAllArrived() const;
+  // That rank `rank` reads nothing more.
+  void SetEnded(int rank);
+  bool HasEnded(int rank) const;
   const RankInfo& InfoOf(int rank) const;
 
   Ring& RingOf(Channel channel, int from, int to);

@@ -49,6 +49,13 @@ int Version() {
 
 int InitDelayMs() { return ToInt(Environment("FAKE_NCCL_INIT_DELAY_MS")); }
 
+bool AbortLoses() { return Environment("FAKE_NCCL_ABORT") == "loses"; }
+
+int StalledFinalize() {
+  const std::string text = Environment("FAKE_NCCL_STALL_FINALIZE");
+  return text.empty() ? -1 : ToInt(text);
+}
+
 std::optional<NcclResult> CountCall(const char* function) {
   Calls& calls = TheCalls();
   const std::lock_guard<std::mutex> lock(calls.mutex);

@@ -15,6 +15,12 @@ int Version();
 // FAKE_NCCL_INIT_DELAY_MS.
 int InitDelayMs();
 
+// FAKE_NCCL_ABORT=loses.
+bool AbortLoses();
+
+// FAKE_NCCL_STALL_FINALIZE: the rank whose ncclCommFinalize never ends; -1: none.
+int StalledFinalize();
+
 // Counts a call of `function`. The error that it is to return, if any: by fake_nccl_fail_next or
 // FAKE_NCCL_FAIL, "ncclAllReduce:3:5,...": the third call here of the function returns 5.
 std::optional<syncline::nccl::NcclResult> CountCall(const char* function);
