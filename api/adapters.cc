@@ -2,7 +2,10 @@
 
 #include <utility>
 
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
+#include "absl/strings/strip.h"
 #include "core/base/env.h"
 #include "syncline/status.h"
 #include "syncline/subgroups.h"
@@ -14,6 +17,19 @@ absl::Status CheckTimeout(absl::Duration timeout) {
   if (timeout > absl::ZeroDuration()) return absl::OkStatus();
   return ArgumentError(
       absl::StrCat("timeout must be positive, not ", absl::FormatDuration(timeout)));
+}
+
+// The device of "cuda:1".
+absl::StatusOr<std::optional<Device>> ParseDeviceId(const std::optional<std::string>& text) {
+  if (!text.has_value()) return std::optional<Device>();
+  Device device = {DeviceType::kCuda, 0};
+  absl::string_view index = *text;
+  if (absl::ConsumePrefix(&index, "cuda:") && absl::SimpleAtoi(index, &device.index) &&
+      device.index >= 0) {
+    return device;
+  }
+  return ArgumentError(absl::StrCat(
+      "device_id must be a CUDA device with its number, such as \"cuda:0\", not \"", *text, "\""));
 }
 
 }  // namespace
@@ -133,8 +149,10 @@ absl::StatusOr<std::shared_ptr<World>> WorldInit(const std::string& backend,
                                                  const std::string& init_method,
                                                  std::shared_ptr<Store> store, int rank,
                                                  int world_size, absl::Duration timeout,
-                                                 const std::string& group_name) {
+                                                 const std::string& group_name,
+                                                 const std::optional<std::string>& device_id) {
   WorldOptions options;
+  SYNCLINE_ASSIGN_OR_RETURN(options.device_id, ParseDeviceId(device_id));
   options.backend = backend;
   options.init_method = init_method;
   options.store = std::move(store);

@@ -84,7 +84,8 @@ absl::StatusOr<std::shared_ptr<World>> WorldInit(const std::string& backend,
                                                  const std::string& init_method,
                                                  std::shared_ptr<Store> store, int rank,
                                                  int world_size, absl::Duration timeout,
-                                                 const std::string& group_name);
+                                                 const std::string& group_name,
+                                                 const std::optional<std::string>& device_id);
 
 absl::StatusOr<std::shared_ptr<World>> WorldFromMpi(const std::string& family, int64_t handle,
                                                     const std::string& backend,

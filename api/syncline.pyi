@@ -639,6 +639,7 @@ class World:
         world_size: Rank = -1,
         timeout: timedelta = timedelta(seconds=1800),
         group_name: str = "",
+        device_id: str | None = None,
     ) -> World:
         """Joins; returns once all ranks have.
 
@@ -652,6 +653,10 @@ class World:
         kept. What launchers' variables do not say is taken from srun, mpirun, PALS or Flux, if one
         of them has started this process. With no argument and nothing in the environment, a world
         of one, which opens no socket and says so in the log.
+
+        `device_id`, such as "cuda:0", is the device whose tensors this rank will pass: backend nccl
+        then makes its communicator at once, and those of new groups from that one; other backends
+        ignore it. All ranks give one, or none does, or else it is a DistMismatchError.
 
         A DistTimeoutError names the ranks that have not joined. A rank that is taken, a world_size
         on which ranks disagree, and more processes than world_size are ValueErrors.

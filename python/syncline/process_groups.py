@@ -52,7 +52,11 @@ def init_process_group(
       store: replaces `init_method`; `rank` and `world_size` are then needed.
       group_name: jobs of different names may share a store; of no use with `comm`.
       pg_options: for backends registered with `extended_api`.
-      device_id: accepted for compatibility; tensors know their device.
+      device_id: the CUDA device whose tensors this rank will pass: a number, "cuda:0", a
+        torch.device, or what else has a type and an index. Backend nccl then makes its communicator
+        before this returns, and those of new_group and split_group from that one; new_group then
+        waits for all ranks. All ranks give one, or none does. Backends that do not serve tensors
+        where they are ignore it; of no use with `comm`.
       comm: a communicator of mpi4py, whose processes are the ranks, instead of `init_method`,
         `store`, `rank` and `world_size`. With any backend. MPI stays the program's to finalise.
 
@@ -67,12 +71,14 @@ def init_process_group(
       DistError: this process has already joined.
       ValueError: of `store`, `init_method` and `comm` two are given, the backend is unknown, or a
         rank, a size or an environment variable is missing, taken or out of range; `comm` is
-        MPI.COMM_NULL, an intercommunicator, or of another MPI than this process uses.
+        MPI.COMM_NULL, an intercommunicator, or of another MPI than this process uses; `device_id`
+        is the CPU, has no number, or is none of this process.
+      DistMismatchError: some ranks give a `device_id`, and some do not.
       TypeError: an argument is of a wrong type; `timeout` must be a datetime.timedelta.
       DistTimeoutError: ranks have not joined in time; it names them.
       DistNetworkError: the store's port is in use, or nobody answers there.
     """
-    del device_id
+    device = device_name(device_id)
     if not _init_lock.acquire(blocking=False):
         raise DistError("another thread of this process is in init_process_group")
     try:
@@ -100,10 +106,27 @@ def init_process_group(
                     world_size=world_size,
                     timeout=limit,
                     group_name=group_name,
+                    device_id=device,
                 )
         job.join(world)
     finally:
         _init_lock.release()
+
+
+def device_name(device: Any) -> str | None:
+    """A `device_id` of whatever kind as "cuda:1"; None for None."""
+    if device is None or isinstance(device, str):
+        return device
+    if isinstance(device, bool):
+        raise TypeError("device_id must be a device, not a bool")
+    if isinstance(device, int):
+        return f"cuda:{device}"
+    kind, index = getattr(device, "type", None), getattr(device, "index", None)
+    if not isinstance(kind, str):
+        raise TypeError(f"device_id must be a number, a text or a device, not {device!r}")
+    if index is None:
+        raise ValueError(f"device_id must have a number, as cuda:0 has, which {device!r} has not")
+    return f"{kind}:{index}"
 
 
 def is_initialized() -> bool:

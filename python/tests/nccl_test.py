@@ -1,8 +1,10 @@
 """Arrays of CUDA devices between processes, over the stand-ins for CUDA's driver and for NCCL."""
 
+import ctypes
 import os
 import pathlib
 import signal
+import types
 
 import numpy
 import pytest
@@ -77,7 +79,90 @@ def names_the_dead():
     os._exit(0)  # The world is not whole any more.
 
 
-@pytest.mark.parametrize("function", [moves_and_reduces, quotes_calls_that_differ])
+def rejoin(device_id, backend="nccl"):
+    dist.destroy_process_group()
+    dist.init_process_group(
+        backend,
+        store=dist.TCPStore("127.0.0.1", int(os.environ["TEST_PORT"])),
+        rank=int(os.environ["RANK"]),
+        world_size=int(os.environ["WORLD_SIZE"]),
+        timeout=ranks.TIMEOUT,
+        device_id=device_id,
+        group_name="again",
+    )
+
+
+def nccl_calls(function):
+    return ctypes.CDLL(os.environ["SYNCLINE_NCCL_LIBRARY"]).fake_nccl_calls(function.encode())
+
+
+def makes_communicators_at_once():
+    rank = dist.get_rank()
+    kinds = [rank, f"cuda:{rank}", types.SimpleNamespace(type="cuda", index=rank)]
+    for made, device_id in enumerate(kinds, 1):
+        rejoin(device_id, "auto" if made == 1 else "nccl")
+        assert nccl_calls("ncclCommInitRankConfig") == made
+        array = ours([rank + 1.0])
+        dist.all_reduce(array)
+        assert peek(array) == [3.0]
+        group = dist.new_group([1, 0], sort_ranks=False)
+        array = ours([rank + 1.0])
+        dist.broadcast(array, 1, group=group)
+        assert peek(array) == [2.0]
+        part = dist.split_group(split_ranks=[[0], [1]])
+        dist.all_reduce(array, group=part)
+        assert peek(array) == [2.0]
+        assert nccl_calls("ncclCommInitRankConfig") == made
+        assert nccl_calls("ncclCommSplit") == 2 * made
+
+
+def refuses_what_is_no_device():
+    rejoin(None)
+    dist.destroy_process_group()
+    for wrong, error, text in [
+        ("cpu", ValueError, "device_id must be a CUDA device with its number"),
+        ("cuda", ValueError, "device_id must be a CUDA device with its number"),
+        (types.SimpleNamespace(type="cuda", index=None), ValueError, "must have a number"),
+        (types.SimpleNamespace(type="cpu", index=0), ValueError, "must be a CUDA device"),
+        (-1, ValueError, "device_id must be a CUDA device with its number"),
+        (True, TypeError, "bool"),
+        (1.5, TypeError, "1.5"),
+    ]:
+        with pytest.raises(error, match=text):
+            dist.init_process_group("nccl", device_id=wrong)
+    ranks.join("last")
+
+
+def goes_on_without_the_dead():
+    rejoin(dist.get_rank())
+    array = ours([1.0])
+    dist.all_reduce(array)
+    assert peek(array) == [3.0]
+    if dist.get_rank() == 2:
+        dist.all_reduce(array, async_op=True)
+        os.kill(os.getpid(), signal.SIGKILL)
+    with pytest.raises(dist.DistError, match=r"rank 2 .* has died"):
+        while True:
+            dist.all_reduce(array, async_op=True).synchronize()
+    dist.shrink_group([2])
+    array = ours([dist.get_rank() + 1.0])
+    dist.all_reduce(array)
+    assert peek(array) == [3.0]
+    # The new group has a communicator of its own, as the old one's was aborted.
+    assert nccl_calls("ncclCommInitRankConfig") == 2
+    dist.destroy_process_group()
+    os._exit(0)  # The third has gone.
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        moves_and_reduces,
+        quotes_calls_that_differ,
+        makes_communicators_at_once,
+        refuses_what_is_no_device,
+    ],
+)
 def test_two_processes(function):
     ranks.in_processes(2, __file__, function.__name__)
 
@@ -86,6 +171,14 @@ def test_a_rank_that_dies():
     with pytest.raises(AssertionError) as failed:
         ranks.in_processes(2, __file__, names_the_dead.__name__)
     assert "rank 0 failed" not in str(failed.value)  # Rank 1 was killed.
+
+
+def test_survivors_go_on(monkeypatch):
+    monkeypatch.setenv("FAKE_CUDA_DEVICES", "3")
+    with pytest.raises(AssertionError) as failed:
+        ranks.in_processes(3, __file__, goes_on_without_the_dead.__name__)
+    for rank in (0, 1):
+        assert f"rank {rank} failed" not in str(failed.value)
 
 
 if __name__ == "__main__":
