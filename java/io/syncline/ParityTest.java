@@ -255,7 +255,7 @@ class ParityTest {
         () -> {
           // The shortest joins a world of its own, since no launcher has set the environment.
           final String url = "file://" + folder.resolve("rendezvous") + "?rank=0&world_size=1";
-          final Object[] all = {"local", url, null, 0, 1, TIMEOUT, "a name"};
+          final Object[] all = {"local", url, null, 0, 1, TIMEOUT, "a name", "cuda:0"};
           for (int count = 0; count <= all.length; count++) {
             final Object[] some = Arrays.copyOf(all, count);
             ((World) Calls.call(World.class, "init", some)).close();
@@ -303,6 +303,7 @@ class ParityTest {
     Calls.call(builder, "world_size", 1);
     Calls.call(builder, "timeout", TIMEOUT);
     Calls.call(builder, "group_name", "by name");
+    Calls.call(builder, "device_id", "cuda:0"); // Of no use to this backend.
     ((World) Calls.call(builder, "build")).close();
   }
 

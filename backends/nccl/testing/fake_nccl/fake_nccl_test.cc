@@ -643,6 +643,67 @@ TEST_F(FakeNcclTest, AbortEndsWhatWaitsForThePeersAndNothingOfThePeers) {
   EXPECT_TRUE(ranks[1].stream.Synchronize());
 }
 
+// A message of rank 0 that fits into what is between the two.
+void SendToRank1(Ranks& ranks, const DeviceMemory& buffer) {
+  const NcclResult sent =
+      Nccl().send(buffer.get(), 1, kNcclInt32, 1, ranks[0].comm, ranks[0].stream);
+  EXPECT_TRUE(sent == kNcclSuccess || sent == kNcclInProgress);
+  EXPECT_EQ(AwaitState(ranks[0].comm), kNcclSuccess);
+  EXPECT_TRUE(ranks[0].stream.Synchronize());
+}
+
+TEST_F(FakeNcclTest, FinalizeEndsOnceTheOthersHaveTakenWhatWasHandedOver) {
+  const Variable loses("FAKE_NCCL_ABORT", "loses");
+  Ranks ranks(2);
+  NcclConfig config;
+  config.blocking = 0;
+  ranks.Init(config);
+  const DeviceMemory buffer(0, 4), of_peer(1, 4);
+  *buffer.as<int32_t>() = 7;
+  SendToRank1(ranks, buffer);
+  EXPECT_EQ(Nccl().comm_finalize(ranks[0].comm), kNcclInProgress);
+  const NcclResult received =
+      Nccl().recv(of_peer.get(), 1, kNcclInt32, 0, ranks[1].comm, ranks[1].stream);
+  EXPECT_TRUE(received == kNcclSuccess || received == kNcclInProgress);
+  EXPECT_EQ(AwaitState(ranks[0].comm), kNcclSuccess);
+  EXPECT_EQ(Nccl().comm_destroy(std::exchange(ranks[0].comm, nullptr)), kNcclSuccess);
+  EXPECT_EQ(AwaitState(ranks[1].comm), kNcclSuccess);
+  EXPECT_TRUE(ranks[1].stream.Synchronize());
+  EXPECT_EQ(*of_peer.as<int32_t>(), 7);
+  // Nobody takes anything any more.
+  EXPECT_EQ(Nccl().comm_finalize(ranks[1].comm), kNcclInProgress);
+  EXPECT_EQ(AwaitState(ranks[1].comm), kNcclSuccess);
+}
+
+TEST_F(FakeNcclTest, AbortLosesWhatWasHandedOverWhereATestAsksForIt) {
+  const Variable loses("FAKE_NCCL_ABORT", "loses");
+  Ranks ranks(2);
+  ranks.Init();
+  const DeviceMemory buffer(0, 4), of_peer(1, 4);
+  SendToRank1(ranks, buffer);
+  EXPECT_EQ(Nccl().comm_abort(std::exchange(ranks[0].comm, nullptr)), kNcclSuccess);
+  ASSERT_EQ(Nccl().recv(of_peer.get(), 1, kNcclInt32, 0, ranks[1].comm, ranks[1].stream),
+            kNcclSuccess);
+  EXPECT_FALSE(ranks[1].stream.IsDone());
+  EXPECT_EQ(Nccl().comm_abort(std::exchange(ranks[1].comm, nullptr)), kNcclSuccess);
+  EXPECT_TRUE(ranks[1].stream.Synchronize());
+}
+
+TEST_F(FakeNcclTest, AFinalizeThatNeverEndsEndsAtAbort) {
+  const Variable stalls("FAKE_NCCL_STALL_FINALIZE", "0");
+  Ranks ranks(2);
+  NcclConfig config;
+  config.blocking = 0;
+  ranks.Init(config);
+  EXPECT_EQ(Nccl().comm_finalize(ranks[1].comm), kNcclInProgress);
+  EXPECT_EQ(AwaitState(ranks[1].comm), kNcclSuccess);
+  EXPECT_EQ(Nccl().comm_finalize(ranks[0].comm), kNcclInProgress);
+  NcclResult state = kNcclSuccess;
+  EXPECT_EQ(Nccl().comm_get_async_error(ranks[0].comm, &state), kNcclSuccess);
+  EXPECT_EQ(state, kNcclInProgress);
+  EXPECT_EQ(Nccl().comm_abort(std::exchange(ranks[0].comm, nullptr)), kNcclSuccess);
+}
+
 TEST_F(FakeNcclTest, AbortDoesNotWaitForStreamsThatHaveNotComeToIt) {
   Ranks ranks(1);
   ranks.Init();
