@@ -30,7 +30,7 @@ absl::Duration Longer(absl::Duration pause) { return std::min(pause * 1.5, kLong
 
 std::string KeyOf(const Communicator& made) {
   if (!made.channel.has_value()) return absl::StrCat("communicator/", made.number);
-  return absl::StrCat("communicator/", made.channel->src, "-", made.channel->dst, "/", made.number);
+  return absl::StrCat("communicator/", made.channel->src, "-", made.channel->dst);
 }
 
 }  // namespace
@@ -76,7 +76,9 @@ Communicator* Communicators::Find(const absl::optional<Channel>& channel, const 
                               (!channel.has_value() || (made.channel->src == channel->src &&
                                                         made.channel->dst == channel->dst));
     if (!is_same_kind) continue;
-    if (made.device == device) return &made;
+    // A channel has one, since its messages match in their order and one end does not know which
+    // device the other's are on: see Operations for those of other devices.
+    if (channel.has_value() || made.device == device) return &made;
     ++number;
   }
   Communicator& made = all_.emplace_back();
@@ -111,9 +113,7 @@ absl::StatusOr<Communicator*> Communicators::Get(absl::optional<Channel> channel
   Communicator* made;
   {
     absl::MutexLock lock(&mutex_);
-    if (std::find(devices_.begin(), devices_.end(), device) == devices_.end()) {
-      devices_.push_back(device);
-    }
+    last_device_ = device;
     made = Find(channel, device, is_new);
     if (made->state == Communicator::State::kReady) return made;
   }
@@ -203,15 +203,14 @@ absl::StatusOr<std::shared_ptr<SplitCommunicator>> Communicators::Split(const De
 
 void Communicators::ServeRequests() {
   absl::MutexLock lock(&mutex_);
-  // With several devices it is not known which one the call of this rank will use.
-  if (devices_.size() != 1 || group_.is_over()) return;
+  if (!last_device_.has_value() || group_.is_over()) return;
   const int rank = group_.rank();
   for (int other = 0; other < group_.size(); ++other) {
     if (other == rank) continue;
     for (const Channel& channel : {Channel{rank, other}, Channel{other, rank}}) {
       if (!group_.board().IsRequested(channel)) continue;
       bool is_new = false;
-      Communicator* const made = Find(channel, devices_[0], is_new);
+      Communicator* const made = Find(channel, *last_device_, is_new);
       if (!is_new) continue;
       auto has_ended = std::make_shared<std::atomic<bool>>(false);
       auto serve = [this, made, has_ended, other] {

@@ -33,9 +33,10 @@ namespace syncline::nccl {
 // Communicators, which owns it; its fields stay once it is ready. What is enqueued on it comes from
 // one thread at a time.
 struct Communicator {
-  // Which one: between all ranks of the group, or, as the first, between the ends of a channel,
-  // where the sender is rank 0. A rank that uses several devices has one of each kind for each of
-  // them, numbered in the order of their first use, which is the same on all ranks.
+  // Which one: between all ranks of the group, or between the ends of a channel, where the sender
+  // is rank 0. A rank that uses several devices has one of the former for each of them, numbered in
+  // the order of their first use, which is the same on all ranks; and one for each channel, on the
+  // device of its first message, or the one that it used last when the other end asked for it.
   absl::optional<Channel> channel;
   int number = 0;
   Device device;
@@ -89,8 +90,9 @@ class Communicators {
   const NcclApi& api() const { return api_; }
   device::DeviceRuntime& runtime() const { return runtime_; }
 
-  // That of the group, or of a channel, on `device`. Waits, the first time, until the others make
-  // theirs: errors are those of NcclGroup::Check, of NCCL, and of an interrupt, and fail the group.
+  // That of the group on `device`, or that of a channel, which may be on another one. Waits, the
+  // first time, until the others make theirs: errors are those of NcclGroup::Check, of NCCL, and of
+  // an interrupt, and fail the group.
   absl::StatusOr<Communicator*> Get(absl::optional<Channel> channel, const Device& device,
                                     const PublishedCall& call);
 
@@ -103,7 +105,7 @@ class Communicators {
                                                            const SplitPlace& place,
                                                            const PublishedCall& call);
 
-  // Makes those that other ranks ask for, in threads, if it is known which device this rank uses.
+  // Makes those that other ranks ask for, in threads, once this rank has used a device.
   void ServeRequests();
 
   // A scope in which functions of NCCL may be called: no communicator is aborted meanwhile. The
@@ -161,7 +163,7 @@ class Communicators {
 
   absl::Mutex mutex_;
   std::list<Communicator> all_ ABSL_GUARDED_BY(mutex_);
-  std::vector<Device> devices_ ABSL_GUARDED_BY(mutex_);  // That calls have used.
+  absl::optional<Device> last_device_ ABSL_GUARDED_BY(mutex_);  // That a call has used.
   // What is being split off. NCCL writes a handle when the parent has done its part.
   std::list<Communicator> children_ ABSL_GUARDED_BY(mutex_);
   struct Server {

@@ -154,8 +154,6 @@ class NcclBackend final : public Backend {
     group_->AwaitQuiet();
     const Deadline work(kEndTime);
     for (const Communicator* const communicator : used) {
-      // What is captured is not under way.
-      if (runtime_.IsCapturing(*communicator->stream).value_or(true)) continue;
       runtime_.Synchronize(*communicator->stream, work).IgnoreError();
     }
     return status;
@@ -207,60 +205,92 @@ class NcclBackend final : public Backend {
                                      std::vector<Communicator*>& used,
                                      std::vector<std::shared_ptr<void>>& kept) {
     SYNCLINE_RETURN_IF_ERROR(group_->Publish(collectives, context, call));
+    const CallerStream* const caller = context.caller;
+    const bool has_tensors = std::any_of(
+        collectives.begin(), collectives.end(),
+        [](const Collective& collective) { return collective.kind != OpKind::kBarrier; });
+    bool is_captured = false;
+    if (has_tensors) {
+      if (caller == nullptr) {
+        return BackendError("a call on tensors of a device needs the caller's stream");
+      }
+      SYNCLINE_ASSIGN_OR_RETURN(is_captured, runtime_.IsCapturing(caller->stream));
+      if (is_captured) group_->SetCaptured();
+    }
     std::vector<Operations::Part> parts;
+    std::vector<const Stream*> streams;  // Of `used`.
     for (const Collective& collective : collectives) {
       if (collective.kind == OpKind::kBarrier) continue;
       SYNCLINE_ASSIGN_OR_RETURN(Communicator* const communicator,
                                 communicators_->Get(ChannelOf(collective, group_->rank()),
                                                     collective.tensor_device(), call));
-      parts.push_back({&collective, communicator});
-      if (std::find(used.begin(), used.end(), communicator) == used.end()) {
+      const auto same = std::find(used.begin(), used.end(), communicator);
+      if (same == used.end()) {
         used.push_back(communicator);
+        SYNCLINE_ASSIGN_OR_RETURN(const Stream* const stream,
+                                  StreamFor(*communicator, *caller, is_captured));
+        streams.push_back(stream);
       }
+      const auto index =
+          static_cast<size_t>(std::find(used.begin(), used.end(), communicator) - used.begin());
+      parts.push_back({&collective, communicator, streams[index]});
     }
     const int source =
         collectives.size() == 1 && collectives[0].kind == OpKind::kRecv ? collectives[0].peer : 0;
     std::shared_ptr<device::Event> event;
+    std::vector<Device> others;  // The devices besides the caller's that have tensors.
     if (!parts.empty()) {
-      if (context.caller == nullptr) {
-        return BackendError("a call on tensors of a device needs the caller's stream");
-      }
-      SYNCLINE_ASSIGN_OR_RETURN(event, Enqueue(parts, used, *context.caller, call, kept));
-      SYNCLINE_ASSIGN_OR_RETURN(const bool is_captured,
-                                runtime_.IsCapturing(context.caller->stream));
+      SYNCLINE_ASSIGN_OR_RETURN(event, Enqueue(parts, streams, *caller, call, is_captured, kept));
       if (is_captured) {
         // The graph has the work; what can be compared is compared now.
-        SYNCLINE_RETURN_IF_ERROR(event->EnqueueWait(context.caller->stream));
+        SYNCLINE_RETURN_IF_ERROR(event->EnqueueWait(caller->stream));
         SYNCLINE_RETURN_IF_ERROR(AwaitVerdict(call));
+        group_->Finish(call);
         return Completion(source);
       }
+      for (const auto& other : caller->others) others.push_back(other->device());
     }
-    auto pending = std::make_shared<PendingCall>(event, source, std::move(call), group_, used,
-                                                 std::move(kept), watchdog_->is_aborting());
+    auto pending =
+        std::make_shared<PendingCall>(event, source, std::move(call), group_, used,
+                                      std::move(others), std::move(kept), watchdog_->is_aborting());
     watchdog_->Add(pending);
     return Completion(std::move(pending));
   }
 
+  // The stream on which work of the communicator is enqueued: its own, unless a graph gets the
+  // work. A stream that is captured takes no other work until the capture ends, and other calls,
+  // such as those of another thread, need that of the communicator meanwhile.
+  absl::StatusOr<const Stream*> StreamFor(Communicator& communicator, const CallerStream& caller,
+                                          bool is_captured) {
+    if (!is_captured) return communicator.stream.get();
+    if (communicator.device == caller.stream.device) return &caller.stream;
+    SYNCLINE_ASSIGN_OR_RETURN(std::shared_ptr<const Stream> stream,
+                              runtime_.MakeStream(communicator.device));
+    const Stream* const borrowed = stream.get();
+    communicator.captured.push_back(std::const_pointer_cast<Stream>(std::move(stream)));
+    return borrowed;
+  }
+
   // Returns the event behind the work.
   absl::StatusOr<std::shared_ptr<device::Event>> Enqueue(absl::Span<const Operations::Part> parts,
-                                                         absl::Span<Communicator* const> used,
+                                                         absl::Span<const Stream* const> streams,
                                                          const CallerStream& caller,
                                                          const PublishedCall& call,
+                                                         bool is_captured,
                                                          std::vector<std::shared_ptr<void>>& kept) {
-    for (const Communicator* const communicator : used) {
-      SYNCLINE_RETURN_IF_ERROR(caller.ready->EnqueueWait(*communicator->stream));
+    for (const Stream* const stream : streams) {
+      SYNCLINE_RETURN_IF_ERROR(caller.ready->EnqueueWait(*stream));
       for (const auto& other : caller.others) {
-        SYNCLINE_RETURN_IF_ERROR(other->EnqueueWait(*communicator->stream));
+        SYNCLINE_RETURN_IF_ERROR(other->EnqueueWait(*stream));
       }
     }
-    Operations operations(*communicators_, *group_, call);
+    Operations operations(*communicators_, *group_, call, is_captured);
     const absl::Status enqueued = operations.Enqueue(parts);
     kept = operations.TakeKept();  // Also if it fails: a part of it may be enqueued.
     SYNCLINE_RETURN_IF_ERROR(enqueued);
     std::vector<std::shared_ptr<device::Event>> ends;
-    for (const Communicator* const communicator : used) {
-      SYNCLINE_ASSIGN_OR_RETURN(std::shared_ptr<device::Event> end,
-                                runtime_.Record(*communicator->stream));
+    for (const Stream* const stream : streams) {
+      SYNCLINE_ASSIGN_OR_RETURN(std::shared_ptr<device::Event> end, runtime_.Record(*stream));
       ends.push_back(std::move(end));
     }
     if (ends.size() == 1) return ends[0];

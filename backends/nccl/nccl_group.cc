@@ -113,6 +113,18 @@ absl::Status NcclGroup::Check(const PublishedCall& call) {
   return status;
 }
 
+void NcclGroup::Finish(const PublishedCall& call) {
+  for (const auto& messages : call.messages) {
+    board_.FinishMessages(messages.count, call.description);
+  }
+  if (call.last_collective > 0) board_.Finish(call.last_collective, call.description);
+}
+
+void NcclGroup::CheckPeers() {
+  if (is_over()) return;
+  if (const absl::Status dead = CheckDead(); !dead.ok()) Fail(dead).IgnoreError();
+}
+
 absl::Status NcclGroup::CheckLeft(const PublishedCall& call) const {
   std::vector<int> left;
   std::vector<std::string> reasons;

@@ -85,6 +85,15 @@ class NcclGroup {
   // kPeerInterval.
   absl::Status Check(const PublishedCall& call);
 
+  // The call has ended well, or a graph has it.
+  void Finish(const PublishedCall& call);
+
+  // Whether graphs have work of this group. When they are launched nobody knows: so the watchdog
+  // calls CheckPeers, which fails the group if one has died, though no call is pending.
+  void SetCaptured() { has_captured_ = true; }
+  bool has_captured() const { return has_captured_; }
+  void CheckPeers();
+
   // Fails the group on all ranks, unless it has failed. Returns the error for a call of this rank,
   // `call` if there is one; which is the same from then on.
   absl::Status Fail(const absl::Status& cause, const backends::CallDescription* call = nullptr);
@@ -133,6 +142,7 @@ class NcclGroup {
   const backends::PeerProcesses processes_;
   FingerprintBoard board_;
   std::atomic<bool> is_closed_{false};
+  std::atomic<bool> has_captured_{false};
 
   absl::Mutex mutex_;
   absl::Status cause_ ABSL_GUARDED_BY(mutex_);  // OK while this rank can be used.

@@ -192,7 +192,9 @@ absl::Status CheckServed(const Collective& call, const NcclApi& api, const absl:
 struct Operations::Step {
   absl::optional<NativeReduction> native;
   absl::optional<NcclRedOp> made_op;  // To be destroyed.
-  const void* source = nullptr;       // Of a block of all ranks' parts.
+  // Of a block of all ranks' parts; of a message, which goes through memory of the communicator's
+  // device if it is on another.
+  const void* source = nullptr;
   char* target = nullptr;
 };
 
@@ -202,18 +204,17 @@ absl::Status Operations::Check(const char* function, NcclResult result) const {
   return NcclError(api_, function, result);
 }
 
-absl::Status Operations::CopyTo(const Tensor& to, const Tensor& from,
-                                const Communicator& communicator) {
+absl::Status Operations::CopyTo(const Tensor& to, const Tensor& from, const Part& part) {
   if (to.data() == from.data() || from.numel() == 0) return absl::OkStatus();
-  return runtime_.Copy(to.data(), from.data(), from.nbytes(), *communicator.stream);
+  return runtime_.Copy(to.data(), from.data(), from.nbytes(), *part.stream);
 }
 
-absl::StatusOr<char*> Operations::Scratch(Communicator& communicator, size_t bytes) {
+absl::StatusOr<char*> Operations::Scratch(const Part& part, size_t bytes) {
+  Communicator& communicator = *part.communicator;
   // Parts of one ncclGroup have no order, so that each has memory of its own.
   const bool is_taken = std::find(taken_.begin(), taken_.end(), &communicator) != taken_.end();
   taken_.push_back(&communicator);
-  SYNCLINE_ASSIGN_OR_RETURN(const bool is_captured, runtime_.IsCapturing(*communicator.stream));
-  if (is_captured) {
+  if (is_captured_) {
     // Of its own, and as long as the communicator: each replay of the graph uses it again.
     SYNCLINE_ASSIGN_OR_RETURN(communicator.captured.emplace_back(),
                               runtime_.Allocate(communicator.device, bytes));
@@ -319,7 +320,7 @@ absl::Status Operations::Prepare(const Part& part, Step& step) {
         step.target = static_cast<char*>(call.outputs[0].data());
         break;
       }
-      SYNCLINE_ASSIGN_OR_RETURN(step.target, Scratch(communicator, size * call.tensor->nbytes()));
+      SYNCLINE_ASSIGN_OR_RETURN(step.target, Scratch(part, size * call.tensor->nbytes()));
       break;
     }
     case OpKind::kReduceScatter: {
@@ -329,23 +330,36 @@ absl::Status Operations::Prepare(const Part& part, Step& step) {
         break;
       }
       const size_t bytes = call.tensor->nbytes();
-      SYNCLINE_ASSIGN_OR_RETURN(char* const block, Scratch(communicator, size * bytes));
+      SYNCLINE_ASSIGN_OR_RETURN(char* const block, Scratch(part, size * bytes));
       for (size_t i = 0; i < size && bytes > 0; ++i) {
         SYNCLINE_RETURN_IF_ERROR(
-            runtime_.Copy(block + i * bytes, call.inputs[i].data(), bytes, *communicator.stream));
+            runtime_.Copy(block + i * bytes, call.inputs[i].data(), bytes, *part.stream));
       }
       step.source = block;
       break;
     }
     case OpKind::kGather:
       if (group_.rank() != call.peer) break;
-      return CopyTo(call.outputs[static_cast<size_t>(group_.rank())], *call.tensor, communicator);
+      return CopyTo(call.outputs[static_cast<size_t>(group_.rank())], *call.tensor, part);
     case OpKind::kScatter:
       if (group_.rank() != call.peer) break;
-      return CopyTo(*call.tensor, call.inputs[static_cast<size_t>(group_.rank())], communicator);
+      return CopyTo(*call.tensor, call.inputs[static_cast<size_t>(group_.rank())], part);
     case OpKind::kAllToAll: {
       const auto rank = static_cast<size_t>(group_.rank());
-      return CopyTo(call.outputs[rank], call.inputs[rank], communicator);
+      return CopyTo(call.outputs[rank], call.inputs[rank], part);
+    }
+    case OpKind::kSend: {
+      step.source = call.tensor->data();
+      if (call.tensor->device() == communicator.device || call.tensor->numel() == 0) break;
+      SYNCLINE_ASSIGN_OR_RETURN(step.target, Scratch(part, call.tensor->nbytes()));
+      step.source = step.target;
+      return runtime_.Copy(step.target, call.tensor->data(), call.tensor->nbytes(), *part.stream);
+    }
+    case OpKind::kRecv: {
+      step.target = static_cast<char*>(call.tensor->data());
+      if (call.tensor->device() == communicator.device || call.tensor->numel() == 0) break;
+      SYNCLINE_ASSIGN_OR_RETURN(step.target, Scratch(part, call.tensor->nbytes()));
+      break;
     }
     default:
       break;
@@ -357,7 +371,7 @@ absl::Status Operations::EnqueueInGroup(const Part& part, Step& step) {
   const Collective& call = *part.collective;
   const Communicator& communicator = *part.communicator;
   const NcclComm comm = communicator.comm;
-  const NcclStream stream = communicator.stream->handle;
+  const NcclStream stream = part.stream->handle;
   switch (call.kind) {
     case OpKind::kBroadcast:
       if (call.tensor->numel() == 0) return absl::OkStatus();
@@ -391,12 +405,12 @@ absl::Status Operations::EnqueueInGroup(const Part& part, Step& step) {
       return EnqueueSplitMoves(part);
     case OpKind::kSend:
       if (call.tensor->numel() == 0) return absl::OkStatus();
-      return Check("ncclSend", api_.send(call.tensor->data(), call.tensor->nbytes(), kNcclUint8, 1,
-                                         comm, stream));
+      return Check("ncclSend",
+                   api_.send(step.source, call.tensor->nbytes(), kNcclUint8, 1, comm, stream));
     case OpKind::kRecv:
       if (call.tensor->numel() == 0) return absl::OkStatus();
-      return Check("ncclRecv", api_.recv(call.tensor->data(), call.tensor->nbytes(), kNcclUint8, 0,
-                                         comm, stream));
+      return Check("ncclRecv",
+                   api_.recv(step.target, call.tensor->nbytes(), kNcclUint8, 0, comm, stream));
     default:
       return absl::OkStatus();
   }
@@ -408,12 +422,12 @@ absl::Status Operations::EnqueueSplitMoves(const Part& part) {
   const auto give = [&](const Tensor& tensor, int to) {
     if (tensor.numel() == 0) return absl::OkStatus();
     return Check("ncclSend", api_.send(tensor.data(), tensor.nbytes(), kNcclUint8, to,
-                                       communicator.comm, communicator.stream->handle));
+                                       communicator.comm, part.stream->handle));
   };
   const auto take = [&](const Tensor& tensor, int from) {
     if (tensor.numel() == 0) return absl::OkStatus();
     return Check("ncclRecv", api_.recv(tensor.data(), tensor.nbytes(), kNcclUint8, from,
-                                       communicator.comm, communicator.stream->handle));
+                                       communicator.comm, part.stream->handle));
   };
   const bool is_root = group_.rank() == call.peer;
   if (call.kind == OpKind::kGather && !is_root) return give(*call.tensor, call.peer);
@@ -430,7 +444,7 @@ absl::Status Operations::EnqueueSplitMoves(const Part& part) {
 absl::Status Operations::EnqueueReduction(const Part& part, const Step& step) {
   const Collective& call = *part.collective;
   const NcclComm comm = part.communicator->comm;
-  const NcclStream stream = part.communicator->stream->handle;
+  const NcclStream stream = part.stream->handle;
   const NativeReduction& native = *step.native;
   const auto count_of = [&](const Tensor& tensor) {
     return static_cast<size_t>(tensor.numel()) * static_cast<size_t>(native.elements);
@@ -469,16 +483,20 @@ absl::Status Operations::Finish(const Part& part, const Step& step) {
   if (call.kind == OpKind::kAllGather && step.target != nullptr && !AreOneBlock(call.outputs)) {
     const size_t bytes = call.tensor->nbytes();
     for (size_t i = 0; i < call.outputs.size() && bytes > 0; ++i) {
-      SYNCLINE_RETURN_IF_ERROR(runtime_.Copy(call.outputs[i].data(), step.target + i * bytes, bytes,
-                                             *communicator.stream));
+      SYNCLINE_RETURN_IF_ERROR(
+          runtime_.Copy(call.outputs[i].data(), step.target + i * bytes, bytes, *part.stream));
     }
+  }
+  if (call.kind == OpKind::kRecv && step.target != call.tensor->data()) {
+    SYNCLINE_RETURN_IF_ERROR(
+        runtime_.Copy(call.tensor->data(), step.target, call.tensor->nbytes(), *part.stream));
   }
   const bool has_result = call.kind != OpKind::kReduce || call.peer == group_.rank();
   if (step.native.has_value() && step.native->divides && has_result && call.tensor->numel() > 0) {
     SYNCLINE_ASSIGN_OR_RETURN(const device::Kernels* const kernels,
                               runtime_.KernelsOf(communicator.device));
     return kernels->Divide(call.dtype(), call.tensor->data(), group_.size(), call.tensor->numel(),
-                           *communicator.stream);
+                           *part.stream);
   }
   return absl::OkStatus();
 }
@@ -530,7 +548,7 @@ absl::Status Operations::ReduceByKernels(const Part& part, const device::Kernels
   const bool is_reduced_here = call.kind == OpKind::kAllReduce || call.peer == group_.rank();
   char* block = nullptr;
   if (most > 0 && is_reduced_here) {
-    SYNCLINE_ASSIGN_OR_RETURN(block, Scratch(communicator, stride * static_cast<size_t>(ranks)));
+    SYNCLINE_ASSIGN_OR_RETURN(block, Scratch(part, stride * static_cast<size_t>(ranks)));
   }
   for (int64_t at = 0; at < call.tensor->numel(); at += most) {
     const int64_t count = std::min(most, call.tensor->numel() - at);
@@ -540,21 +558,19 @@ absl::Status Operations::ReduceByKernels(const Part& part, const device::Kernels
         if (call.kind == OpKind::kAllReduce || rank == call.peer) {
           SYNCLINE_RETURN_IF_ERROR(
               Check("ncclSend", api_.send(piece.data(), piece.nbytes(), kNcclUint8, rank,
-                                          communicator.comm, communicator.stream->handle)));
+                                          communicator.comm, part.stream->handle)));
         }
         if (is_reduced_here) {
-          SYNCLINE_RETURN_IF_ERROR(
-              Check("ncclRecv",
-                    api_.recv(block + static_cast<size_t>(rank) * stride, piece.nbytes(),
-                              kNcclUint8, rank, communicator.comm, communicator.stream->handle)));
+          SYNCLINE_RETURN_IF_ERROR(Check(
+              "ncclRecv", api_.recv(block + static_cast<size_t>(rank) * stride, piece.nbytes(),
+                                    kNcclUint8, rank, communicator.comm, part.stream->handle)));
         }
       }
       return absl::OkStatus();
     }));
     if (!is_reduced_here) continue;
     SYNCLINE_RETURN_IF_ERROR(kernels.Reduce(dtype, call.reduce_op, piece.data(),
-                                            PiecesIn(block, stride, ranks), count,
-                                            *communicator.stream));
+                                            PiecesIn(block, stride, ranks), count, *part.stream));
   }
   return absl::OkStatus();
 }
@@ -572,7 +588,7 @@ absl::Status Operations::ReduceScatterByKernels(const Part& part, const device::
   const size_t stride = PieceBytes(dtype, std::min(chunk, own));
   char* block = nullptr;
   if (own > 0) {
-    SYNCLINE_ASSIGN_OR_RETURN(block, Scratch(communicator, stride * static_cast<size_t>(ranks)));
+    SYNCLINE_ASSIGN_OR_RETURN(block, Scratch(part, stride * static_cast<size_t>(ranks)));
   }
   for (int64_t at = 0; at < longest; at += chunk) {
     const auto count_of = [&](int64_t all) {
@@ -586,21 +602,21 @@ absl::Status Operations::ReduceScatterByKernels(const Part& part, const device::
           const Tensor piece = input.Slice(at, sent);
           SYNCLINE_RETURN_IF_ERROR(
               Check("ncclSend", api_.send(piece.data(), piece.nbytes(), kNcclUint8, rank,
-                                          communicator.comm, communicator.stream->handle)));
+                                          communicator.comm, part.stream->handle)));
         }
         if (count > 0) {
           SYNCLINE_RETURN_IF_ERROR(
               Check("ncclRecv", api_.recv(block + static_cast<size_t>(rank) * stride,
                                           static_cast<size_t>(count) * SizeOf(dtype), kNcclUint8,
-                                          rank, communicator.comm, communicator.stream->handle)));
+                                          rank, communicator.comm, part.stream->handle)));
         }
       }
       return absl::OkStatus();
     }));
     if (count == 0) continue;
-    SYNCLINE_RETURN_IF_ERROR(
-        kernels.Reduce(dtype, call.reduce_op, call.tensor->Slice(at, count).data(),
-                       PiecesIn(block, stride, ranks), count, *communicator.stream));
+    SYNCLINE_RETURN_IF_ERROR(kernels.Reduce(dtype, call.reduce_op,
+                                            call.tensor->Slice(at, count).data(),
+                                            PiecesIn(block, stride, ranks), count, *part.stream));
   }
   return absl::OkStatus();
 }
@@ -618,36 +634,34 @@ absl::Status Operations::ScanByKernels(const Part& part, const device::Kernels& 
   // The pieces of the ranks before this one, and its own.
   char* block = nullptr;
   if (most > 0) {
-    SYNCLINE_ASSIGN_OR_RETURN(block, Scratch(communicator, stride * static_cast<size_t>(rank + 1)));
+    SYNCLINE_ASSIGN_OR_RETURN(block, Scratch(part, stride * static_cast<size_t>(rank + 1)));
   }
   for (int64_t at = 0; at < call.tensor->numel(); at += most) {
     const int64_t count = std::min(most, call.tensor->numel() - at);
     const Tensor piece = call.tensor->Slice(at, count);
     char* const own = block + static_cast<size_t>(rank) * stride;
-    SYNCLINE_RETURN_IF_ERROR(
-        runtime_.Copy(own, piece.data(), piece.nbytes(), *communicator.stream));
+    SYNCLINE_RETURN_IF_ERROR(runtime_.Copy(own, piece.data(), piece.nbytes(), *part.stream));
     if (is_premultiplied) {
-      SYNCLINE_RETURN_IF_ERROR(kernels.Scale(dtype, own, call.factor, count, *communicator.stream));
+      SYNCLINE_RETURN_IF_ERROR(kernels.Scale(dtype, own, call.factor, count, *part.stream));
     }
     SYNCLINE_RETURN_IF_ERROR(Group({&communicator}, [&]() -> absl::Status {
       for (int other = 0; other < ranks; ++other) {
         if (other > rank) {
           SYNCLINE_RETURN_IF_ERROR(
               Check("ncclSend", api_.send(own, piece.nbytes(), kNcclUint8, other, communicator.comm,
-                                          communicator.stream->handle)));
+                                          part.stream->handle)));
         } else if (other < rank) {
-          SYNCLINE_RETURN_IF_ERROR(
-              Check("ncclRecv",
-                    api_.recv(block + static_cast<size_t>(other) * stride, piece.nbytes(),
-                              kNcclUint8, other, communicator.comm, communicator.stream->handle)));
+          SYNCLINE_RETURN_IF_ERROR(Check(
+              "ncclRecv", api_.recv(block + static_cast<size_t>(other) * stride, piece.nbytes(),
+                                    kNcclUint8, other, communicator.comm, part.stream->handle)));
         }
       }
       return absl::OkStatus();
     }));
     const int inputs = call.kind == OpKind::kScan ? rank + 1 : rank;
     if (inputs == 0) continue;
-    SYNCLINE_RETURN_IF_ERROR(kernels.Reduce(
-        dtype, op, piece.data(), PiecesIn(block, stride, inputs), count, *communicator.stream));
+    SYNCLINE_RETURN_IF_ERROR(kernels.Reduce(dtype, op, piece.data(),
+                                            PiecesIn(block, stride, inputs), count, *part.stream));
   }
   return absl::OkStatus();
 }

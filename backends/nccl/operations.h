@@ -42,21 +42,25 @@ absl::Status CheckServed(const Collective& collective, const NcclApi& api,
 
 // Enqueues the calls that one Run has been given on the streams of their communicators. All that
 // NCCL can do at once is one ncclGroup, so that none of it waits for the rest; operations of
-// several steps follow one after another, in the same order on all ranks.
+// several steps follow one after another, in the same order on all ranks. A message of another
+// device than its channel's communicator is copied to memory of the latter's, or from it.
 class Operations {
  public:
   struct Part {
     const Collective* collective;
     Communicator* communicator;
+    const Stream* stream;  // Of the communicator's device.
   };
 
-  // Borrows all, for the time of one Run.
-  Operations(Communicators& communicators, NcclGroup& group, const PublishedCall& call)
+  // Borrows all, for the time of one Run. `is_captured` says whether a graph gets the work.
+  Operations(Communicators& communicators, NcclGroup& group, const PublishedCall& call,
+             bool is_captured)
       : communicators_(communicators),
         api_(communicators.api()),
         runtime_(communicators.runtime()),
         group_(group),
-        call_(call) {}
+        call_(call),
+        is_captured_(is_captured) {}
 
   // An error leaves the work in an unknown state: the group has failed then.
   absl::Status Enqueue(absl::Span<const Part> parts);
@@ -83,15 +87,16 @@ class Operations {
 
   absl::Status Group(absl::Span<Communicator* const> used, absl::FunctionRef<absl::Status()> body);
   absl::Status Check(const char* function, NcclResult result) const;
-  absl::Status CopyTo(const Tensor& to, const Tensor& from, const Communicator& communicator);
+  absl::Status CopyTo(const Tensor& to, const Tensor& from, const Part& part);
   // Memory of at least so many bytes, for the work that is enqueued next.
-  absl::StatusOr<char*> Scratch(Communicator& communicator, size_t bytes);
+  absl::StatusOr<char*> Scratch(const Part& part, size_t bytes);
 
   Communicators& communicators_;
   const NcclApi& api_;
   device::DeviceRuntime& runtime_;
   NcclGroup& group_;
   const PublishedCall& call_;
+  const bool is_captured_;
   std::vector<std::shared_ptr<void>> kept_;
   std::vector<const Communicator*> taken_;  // Whose scratch memory is in use.
 };

@@ -42,32 +42,23 @@ class NoWork final : public device::Event {
   const Device device_;
 };
 
-// The devices besides the first that have tensors of a call.
-std::vector<Device> OtherDevicesOf(const std::vector<Communicator*>& used) {
-  std::vector<Device> others;
-  for (const Communicator* const communicator : used) {
-    const Device& device = communicator->device;
-    if (device == used[0]->device) continue;
-    if (std::find(others.begin(), others.end(), device) == others.end()) others.push_back(device);
-  }
-  return others;
-}
-
 }  // namespace
 
 PendingCall::PendingCall(const std::shared_ptr<const device::Event>& end, int source,
                          PublishedCall call, std::shared_ptr<NcclGroup> group,
-                         std::vector<Communicator*> used, std::vector<std::shared_ptr<void>> kept,
+                         std::vector<Communicator*> used, std::vector<Device> others,
+                         std::vector<std::shared_ptr<void>> kept,
                          std::shared_ptr<const std::atomic<bool>> is_aborting)
     : PendingCall(end != nullptr, end != nullptr ? end : std::make_shared<const NoWork>(), source,
-                  std::move(call), std::move(group), std::move(used), std::move(kept),
-                  std::move(is_aborting)) {}
+                  std::move(call), std::move(group), std::move(used), std::move(others),
+                  std::move(kept), std::move(is_aborting)) {}
 
 PendingCall::PendingCall(bool is_stream_ordered, const std::shared_ptr<const device::Event>& end,
                          int source, PublishedCall call, std::shared_ptr<NcclGroup> group,
-                         std::vector<Communicator*> used, std::vector<std::shared_ptr<void>> kept,
+                         std::vector<Communicator*> used, std::vector<Device> others,
+                         std::vector<std::shared_ptr<void>> kept,
                          std::shared_ptr<const std::atomic<bool>> is_aborting)
-    : device::StreamHandle(end, source, OtherDevicesOf(used)),
+    : device::StreamHandle(end, source, std::move(others)),
       end_(end),
       is_stream_ordered_(is_stream_ordered),
       call_(std::move(call)),
@@ -113,12 +104,7 @@ void Watchdog::Add(const std::shared_ptr<PendingCall>& call) {
       group->Fail(outcome.status(), &published.description).IgnoreError();
       return;
     }
-    FingerprintBoard& board = group->board();
-    for (const auto& messages : published.messages) {
-      board.FinishMessages(messages.count, published.description);
-    }
-    if (published.last_collective > 0)
-      board.Finish(published.last_collective, published.description);
+    group->Finish(published);
   });
   {
     absl::MutexLock lock(&mutex_);
@@ -155,6 +141,7 @@ void Watchdog::Loop() {
     } else {
       communicators_->ServeRequests();
       LookAtCalls();
+      if (group_->has_captured()) group_->CheckPeers();
     }
     communicators_->JoinServers();
     size_t pending;
@@ -290,7 +277,9 @@ void Watchdog::Stop() {
   bool has_aborted;
   {
     absl::MutexLock lock(&mutex_);
-    has_aborted = deadline.Await(mutex_, absl::Condition(&has_aborted_));
+    // While graphs live that were captured from a communicator, NCCL does not end it.
+    const Deadline limit = group_->has_captured() ? Deadline(kAbortTime) : deadline;
+    has_aborted = limit.Await(mutex_, absl::Condition(&has_aborted_));
   }
   if (has_aborted) {
     aborter_.join();

@@ -23,11 +23,12 @@ namespace syncline::nccl {
 // to have made the same call.
 class PendingCall final : public device::StreamHandle {
  public:
-  // `end` is null for a barrier, which is no work of a device. `kept` is what the work uses beside
-  // the tensors of the call.
+  // `end` is null for a barrier, which is no work of a device. `others` are
+  // devices that have tensors of the call, besides that of the caller's stream. `kept` is what the
+  // work uses beside the tensors.
   PendingCall(const std::shared_ptr<const device::Event>& end, int source, PublishedCall call,
               std::shared_ptr<NcclGroup> group, std::vector<Communicator*> used,
-              std::vector<std::shared_ptr<void>> kept,
+              std::vector<Device> others, std::vector<std::shared_ptr<void>> kept,
               std::shared_ptr<const std::atomic<bool>> is_aborting);
 
   const PublishedCall& call() const { return call_; }
@@ -47,7 +48,7 @@ class PendingCall final : public device::StreamHandle {
  private:
   PendingCall(bool is_stream_ordered, const std::shared_ptr<const device::Event>& end, int source,
               PublishedCall call, std::shared_ptr<NcclGroup> group, std::vector<Communicator*> used,
-              std::vector<std::shared_ptr<void>> kept,
+              std::vector<Device> others, std::vector<std::shared_ptr<void>> kept,
               std::shared_ptr<const std::atomic<bool>> is_aborting);
 
   const std::shared_ptr<const device::Event> end_;

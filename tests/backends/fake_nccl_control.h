@@ -22,6 +22,7 @@ struct FakeNccl {
   decltype(&fake_nccl_fail_next) fail_next;
   decltype(&fake_nccl_set_async_error) set_async_error;
   decltype(&fake_nccl_set_stalled) set_stalled;
+  decltype(&fake_nccl_hold_aborts) hold_aborts;
   decltype(&fake_nccl_live_communicators) live_communicators;
   decltype(&fake_nccl_live_registrations) live_registrations;
   decltype(&fake_nccl_live_allocations) live_allocations;
@@ -34,6 +35,7 @@ struct FakeNccl {
     Find(fail_next, "fake_nccl_fail_next");
     Find(set_async_error, "fake_nccl_set_async_error");
     Find(set_stalled, "fake_nccl_set_stalled");
+    Find(hold_aborts, "fake_nccl_hold_aborts");
     Find(live_communicators, "fake_nccl_live_communicators");
     Find(live_registrations, "fake_nccl_live_registrations");
     Find(live_allocations, "fake_nccl_live_allocations");

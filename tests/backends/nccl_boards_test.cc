@@ -256,6 +256,18 @@ TEST_P(NcclBoardsTest, WhoHasLeftIsNamedUnlessItHadMadeTheCall) {
   EXPECT_THAT(RanksOf(status), ElementsAre(2));
 }
 
+// Of a group whose graphs may be launched at any time.
+TEST_P(NcclBoardsTest, ARankThatHasEndedFailsTheGroupThoughNoCallIsPending) {
+  Boards boards(GetParam());
+  boards.group(0).CheckPeers();
+  EXPECT_TRUE(boards.group(0).Failure().ok());
+  boards.group(0).SetLost(WithRanks(NetworkError("rank 2 has ended"), {2}));
+  boards.group(0).CheckPeers();
+  EXPECT_EQ(KindOf(boards.group(0).Failure()), ErrorKind::kNetwork);
+  EXPECT_TRUE(Boards::Await([&] { return !boards.group(1).Failure().ok(); }));
+  EXPECT_THAT(RanksOf(boards.group(1).Failure()), ElementsAre(2));
+}
+
 TEST_P(NcclBoardsTest, AFailureOfOneRankIsThatOfAllWithItsRanks) {
   Boards boards(GetParam());
   boards.group(1).Fail(WithRanks(TimeoutError("late after 3s"), {2})).IgnoreError();

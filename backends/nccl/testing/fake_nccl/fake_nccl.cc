@@ -2,6 +2,7 @@
 #include "backends/nccl/testing/fake_nccl/fake_nccl.h"
 
 #include <algorithm>
+#include <condition_variable>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
@@ -72,6 +73,24 @@ CommunicatorPtr Remove(NcclComm handle) {
   CommunicatorPtr communicator = found->second;
   objects.communicators.erase(found);
   return communicator;
+}
+
+// See fake_nccl_hold_aborts.
+struct HeldAborts {
+  std::mutex mutex;
+  std::condition_variable changed;
+  bool are_held = false;
+};
+
+HeldAborts& TheHeldAborts() {
+  static HeldAborts* const held = new HeldAborts;
+  return *held;
+}
+
+void AwaitAborts() {
+  HeldAborts& held = TheHeldAborts();
+  std::unique_lock<std::mutex> lock(held.mutex);
+  held.changed.wait(lock, [&] { return !held.are_held; });
 }
 
 NcclResult NoCommunicator() {
@@ -533,6 +552,7 @@ NcclResult ncclCommAbort(NcclComm comm) {
     const CommunicatorPtr communicator = Remove(comm);
     if (communicator == nullptr) return NoCommunicator();
     communicator->Abort();
+    AwaitAborts();
     return kNcclSuccess;
   });
 }
@@ -890,6 +910,13 @@ int fake_nccl_set_async_error(NcclComm comm, int rank, NcclResult result) {
 
 int fake_nccl_set_stalled(NcclComm comm, int rank, int is_stalled) {
   return ForEach(comm, rank, [&](Communicator& found) { found.SetStalled(is_stalled != 0); });
+}
+
+void fake_nccl_hold_aborts(int is_held) {
+  HeldAborts& held = TheHeldAborts();
+  const std::lock_guard<std::mutex> lock(held.mutex);
+  held.are_held = is_held != 0;
+  held.changed.notify_all();
 }
 
 int fake_nccl_live_communicators() {

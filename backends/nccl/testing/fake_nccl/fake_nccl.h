@@ -24,6 +24,10 @@ int fake_nccl_set_async_error(syncline::nccl::NcclComm comm, int rank,
 // Keeps the operations of these communicators (see above) from going on, or no longer.
 int fake_nccl_set_stalled(syncline::nccl::NcclComm comm, int rank, int is_stalled);
 
+// Keeps ncclCommAbort from returning, once the work has ended, or no longer: as NCCL does while a
+// graph lives that was captured from the communicator.
+void fake_nccl_hold_aborts(int is_held);
+
 // Communicators of this process that were neither destroyed nor aborted.
 int fake_nccl_live_communicators();
 
