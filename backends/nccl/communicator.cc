@@ -150,7 +150,7 @@ absl::Status Communicators::Adopt(SplitCommunicator& split) {
       auto stream, runtime_.MakeStream(split.device(), device::DeviceRuntime::Priority::kHigh));
   bool is_new = false;
   absl::MutexLock lock(&mutex_);
-  devices_.push_back(split.device());
+  last_device_ = split.device();
   Communicator& made = *Find(absl::nullopt, split.device(), is_new);
   made.comm = split.Release();
   made.stream = std::move(stream);
