@@ -192,7 +192,7 @@ class NcclBackend final : public Backend {
         return UnsupportedError(
             absl::StrCat("backend nccl serves tensors of CUDA devices, not of ", ToString(device)));
       }
-      SYNCLINE_RETURN_IF_ERROR(CheckServed(collective, api_, runtime_.KernelsOf(device).status()));
+      SYNCLINE_RETURN_IF_ERROR(CheckServed(collective, api_, runtime_));
       if (IsP2p(collective.kind) && collective.peer == group_->rank()) {
         return UnsupportedError("backend nccl carries no messages from a rank to itself");
       }

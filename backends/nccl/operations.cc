@@ -18,6 +18,9 @@ namespace {
 // What a reduction by kernels gathers at once, from all ranks together.
 constexpr size_t kGatheredBytes = 8 << 20;
 
+// The least compute capability of devices on which NCCL reduces floats of eight bits.
+constexpr int kFloat8Capability = 90;
+
 // What a communicator keeps for later calls at most.
 constexpr size_t kKeptScratchBytes = 64 << 20;
 
@@ -154,7 +157,8 @@ absl::optional<NativeReduction> NativeReductionOf(DType dtype, ReduceOp op, cons
   return native;
 }
 
-absl::Status CheckServed(const Collective& call, const NcclApi& api, const absl::Status& kernels) {
+absl::Status CheckServed(const Collective& call, const NcclApi& api,
+                         device::DeviceRuntime& runtime) {
   if (IsP2p(call.kind)) {
     if (call.tag != 0) {
       return UnsupportedError(absl::StrCat("backend nccl serves no tags but 0: NCCL matches the ",
@@ -175,6 +179,17 @@ absl::Status CheckServed(const Collective& call, const NcclApi& api, const absl:
         absl::StrCat("reductions of ", Name(dtype), " need NCCL 2.24 or later, and this is NCCL ",
                      api.version / 10000, ".", api.version / 100 % 100, ".", api.version % 100));
   }
+  const Device device = call.tensor_device();
+  if (IsFloat8(dtype)) {
+    // NCCL would end the group.
+    SYNCLINE_ASSIGN_OR_RETURN(const int capability, runtime.ComputeCapability(device));
+    if (capability < kFloat8Capability) {
+      return UnsupportedError(absl::StrCat(
+          "NCCL reduces ", Name(dtype), " on devices of compute capability 9.0 or later, and ",
+          ToString(device), " has ", capability / 10, ".", capability % 10));
+    }
+  }
+  const absl::Status kernels = runtime.KernelsOf(device).status();
   if (!NeedsKernels(call, api, kernels.ok())) return absl::OkStatus();
   const std::string what =
       IsPrefix(call.kind)

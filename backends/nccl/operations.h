@@ -36,9 +36,9 @@ absl::optional<NativeReduction> NativeReductionOf(DType dtype, ReduceOp op, cons
                                                   bool has_kernels);
 
 // OK if the operation can be carried out; an UnsupportedError that says what is missing if not. The
-// same on all ranks, if they have the same NCCL and driver.
+// same on all ranks, if they have the same NCCL, driver and kind of device.
 absl::Status CheckServed(const Collective& collective, const NcclApi& api,
-                         const absl::Status& kernels);
+                         device::DeviceRuntime& runtime);
 
 // Enqueues the calls that one Run has been given on the streams of their communicators. All that
 // NCCL can do at once is one ncclGroup, so that none of it waits for the rest; operations of

@@ -111,6 +111,24 @@ absl::Status CudaRuntime::CheckNotForked() const {
       "processes by spawn or forkserver");
 }
 
+absl::StatusOr<int> CudaRuntime::ComputeCapability(const Device& device) {
+  SYNCLINE_RETURN_IF_ERROR(StateOf(device).status());
+  if (driver_.cuDeviceGetAttribute == nullptr) {
+    return UnsupportedError(absl::StrCat(driver_.library, " has no cuDeviceGetAttribute"));
+  }
+  CUdevice handle = 0;
+  SYNCLINE_RETURN_IF_ERROR(
+      Check(driver_.cuDeviceGet(&handle, device.index), "cuDeviceGet", device));
+  int numbers[2];
+  for (const auto& [number, attribute] :
+       {std::make_pair(&numbers[0], CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR),
+        std::make_pair(&numbers[1], CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR)}) {
+    SYNCLINE_RETURN_IF_ERROR(Check(driver_.cuDeviceGetAttribute(number, attribute, handle),
+                                   "cuDeviceGetAttribute", device));
+  }
+  return 10 * numbers[0] + numbers[1];
+}
+
 absl::StatusOr<const Kernels*> CudaRuntime::KernelsOf(const Device& device) {
   SYNCLINE_ASSIGN_OR_RETURN(DeviceState* const state, StateOf(device));
   const ContextScope scope(*this, device);

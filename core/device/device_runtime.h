@@ -56,6 +56,10 @@ class DeviceRuntime {
   // Of the driver, as CUDA counts: 13000 for 13.0.
   virtual int driver_version() const = 0;
 
+  // The compute capability of `device`, as 90 for 9.0. UnsupportedError where the driver is too old
+  // to tell.
+  virtual absl::StatusOr<int> ComputeCapability(const Device& device) = 0;
+
   // Our kernels on `device`. UnsupportedError that says what is missing: a newer driver.
   virtual absl::StatusOr<const Kernels*> KernelsOf(const Device& device) = 0;
 

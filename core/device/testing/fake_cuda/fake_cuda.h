@@ -5,6 +5,7 @@
 // told to. What CUDA forbids is an error here too. Environment, read by the first call:
 //
 //   FAKE_CUDA_DEVICES         how many devices there are; 1. CUDA_VISIBLE_DEVICES picks some.
+//   FAKE_CUDA_CAPABILITY      compute capability of the devices, 90 for 9.0; 90.
 //   FAKE_CUDA_DRIVER_VERSION  as CUDA counts; 13000. Images are refused below 13000.
 //   FAKE_CUDA_DELAY_US        each item of a stream is delayed by a random time up to this; 0.
 //   FAKE_CUDA_SEED            of these times; 1.

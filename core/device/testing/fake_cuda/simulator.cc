@@ -36,6 +36,7 @@ Simulator& Simulator::Get() {
 
 Simulator::Simulator()
     : version(std::stoi(Setting("FAKE_CUDA_DRIVER_VERSION", "13000"))),
+      compute_capability(std::stoi(Setting("FAKE_CUDA_CAPABILITY", "90"))),
       delay_us(std::stoll(Setting("FAKE_CUDA_DELAY_US", "0"))),
       random_(std::stoull(Setting("FAKE_CUDA_SEED", "1"))) {
   const int count = std::stoi(Setting("FAKE_CUDA_DEVICES", "1"));

@@ -135,6 +135,7 @@ class Simulator {
 
   bool is_initialized = false;
   int version = 13000;
+  int compute_capability = 90;
   std::vector<Device> devices;
   std::map<uintptr_t, StreamPtr> streams;
   std::map<uintptr_t, std::shared_ptr<Event>> events;
