@@ -13,6 +13,9 @@
 namespace syncline::ddp {
 namespace {
 
+// For what a device does with memory that nobody can watch.
+constexpr absl::Duration kLongestKeepTime = absl::Seconds(10);
+
 // A stream is kept, too: it is destroyed when its work has ended.
 struct Held {
   BucketWork work;
@@ -25,13 +28,14 @@ struct Held {
 void KeepUntilDone(const Stream& stream, std::shared_ptr<const void> held) {
   const auto runtime = device::DeviceRuntime::Get();
   if (!runtime.ok()) return;
-  auto end = (*runtime)->Record(stream);
-  if (!end.ok()) return;
-  auto handle = std::make_shared<device::StreamHandle>(*std::move(end));
-  handle->OnDone([held = std::move(held)](const absl::StatusOr<int>&) {});
-  device::StreamWatcher::Get()
-      .Watch(std::move(handle), Deadline(absl::InfiniteDuration()))
-      .IgnoreError();
+  const auto keep = [&]() -> absl::Status {
+    SYNCLINE_ASSIGN_OR_RETURN(auto end, (*runtime)->Record(stream));
+    return device::KeepUntil(std::move(end), held);
+  };
+  if (keep().ok()) return;
+  const absl::Status ended = (*runtime)->Synchronize(stream, Deadline(kLongestKeepTime));
+  // A device that has failed does nothing any more; one that stands still may go on.
+  if (KindOf(ended) == ErrorKind::kTimeout) new std::shared_ptr<const void>(std::move(held));
 }
 
 void BucketWork::AddReady(const Stream& stream, std::shared_ptr<device::Event> event) {

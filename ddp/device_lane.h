@@ -15,13 +15,13 @@
 
 namespace syncline::ddp {
 
-// Keeps `held` until what has been enqueued on `stream` so far has ended. If the device fails, it
-// is let go: a device that has failed does nothing any more.
+// Keeps `held` until what has been enqueued on `stream` so far has ended. Where that cannot be
+// watched, waits for it here, for a limited time.
 void KeepUntilDone(const Stream& stream, std::shared_ptr<const void> held);
 
 // What is left to do to a bucket before it is averaged. Not thread-safe.
 struct BucketWork {
-  // Where the gradients are ready: the latest event of each stream.
+  // Where the gradients are ready: the event of each stream that was added last.
   std::vector<std::pair<Stream, std::shared_ptr<device::Event>>> ready;
   std::vector<Tensor> clears;                      // Become zero.
   std::vector<std::pair<Tensor, Tensor>> copies;   // {to, from}
@@ -59,6 +59,9 @@ class DeviceLane {
   // Makes this thread's current stream wait for what is on the lane, and the other way round.
   absl::Status CurrentWaits() const;
   absl::Status WaitForCurrent() const;
+
+  // OK if the driver has our kernels, without which nothing is added up or divided.
+  absl::Status CheckKernels() const { return runtime_.KernelsOf(device()).status(); }
 
   // Zeros. The host waits for them, so that any stream may use them.
   absl::Status ClearNow(const std::vector<Tensor>& tensors, absl::Duration timeout) const;

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <cstring>
 
+#include "absl/strings/str_cat.h"
 #include "core/device/device_tensor.h"
 #include "core/group/backend_spec.h"
 #include "syncline/byte_collectives.h"
@@ -28,6 +29,17 @@ bool ServesHost(const ProcessGroup& group) {
 }
 
 absl::Status HostExchange::OnDevice(
+    const Tensor& tensor, absl::FunctionRef<absl::Status(const Tensor& copy)> call) const {
+  const absl::Status status = OnDeviceHere(tensor, call);
+  // A device that fails, or has no memory left, does so on this rank alone: the others must not
+  // wait for it.
+  if (!status.ok() && group_.status().ok()) {
+    group_.Abort(absl::StrCat("rank ", group_.rank(), ": ", status.message()));
+  }
+  return status;
+}
+
+absl::Status HostExchange::OnDeviceHere(
     const Tensor& tensor, absl::FunctionRef<absl::Status(const Tensor& copy)> call) const {
   device::DeviceRuntime& runtime = lane_->runtime();
   const Stream& stream = lane_->stream();

@@ -40,9 +40,12 @@ class HostExchange {
   absl::StatusOr<std::vector<std::string>> AllGatherBytes(const std::string& mine) const;
 
  private:
-  // Runs `call` on a copy of `tensor` in memory of the device, and copies that back.
+  // Runs `call` on a copy of `tensor` in memory of the device, and copies that back. An error ends
+  // the group.
   absl::Status OnDevice(const Tensor& tensor,
                         absl::FunctionRef<absl::Status(const Tensor& copy)> call) const;
+  absl::Status OnDeviceHere(const Tensor& tensor,
+                            absl::FunctionRef<absl::Status(const Tensor& copy)> call) const;
   absl::Status GatherParts(const Tensor& all) const;
 
   ProcessGroup& group_;

@@ -63,28 +63,30 @@ absl::StatusOr<bool> Reducer::Impl::AwaitBucket(int64_t b) {
 absl::Status Reducer::Impl::Finish() {
   const int64_t begun = Nanos();
   int64_t waited = 0;
-  absl::StatusOr<Ready> ready = RecordReady();
-  if (!ready.ok() && KindOf(ready.status()) == ErrorKind::kUnsupported) return ready.status();
+  bool is_local;
   {
     absl::MutexLock lock(&mutex_);
     SYNCLINE_RETURN_IF_ERROR(AwaitOthers());
     if (step_.is_finishing) return ArgumentError("finish is under way in another thread");
-    SetHere(ready.ok() ? *std::move(ready) : Ready());
+    const absl::Status here = RecordHere();  // A device's error is in step_.error.
+    if (KindOf(here) == ErrorKind::kUnsupported) return here;
     if (!step_.under_way) Begin({});
-    if (!ready.ok()) step_.error.Update(ready.status());
     if (step_.times->backward_end == 0) step_.times->backward_end = Nanos();
-    if (step_.sync == Sync::kNone) return EndLocalStep();
     step_.is_finishing = true;
-    CompleteStep();
-    step_.error.Update(CheckOwnFaults());
-    (void)StartReady();  // It is in step_.error.
+    is_local = step_.sync == Sync::kNone;
+    if (!is_local) {
+      CompleteStep();
+      step_.error.Update(CheckOwnFaults());
+      (void)StartReady();  // It is in step_.error.
+    }
   }
+  if (is_local) return FinishAlone();
   absl::Status outcome = FinishTogether(&waited);
   if (lane_ != nullptr) {
     // What the lane does in the next step comes behind all of this one.
     const absl::Status follows = lane_->WaitForCurrent();
     outcome.Update(follows);
-    is_in_doubt_ = is_in_doubt_ || !outcome.ok();
+    is_in_doubt_ = !outcome.ok();
   }
   std::vector<ddp::BucketWork> dropped;  // Of a step that has failed: values that go unlocked.
   absl::MutexLock lock(&mutex_);
@@ -93,18 +95,34 @@ absl::Status Reducer::Impl::Finish() {
   return outcome;
 }
 
-absl::Status Reducer::Impl::EndLocalStep() {
-  step_.under_way = false;
-  SYNCLINE_RETURN_IF_ERROR(step_.error);
-  for (size_t i = 0; i < step_.states.size(); ++i) {
+absl::Status Reducer::Impl::FinishAlone() {
+  std::vector<ddp::BucketWork> works;  // Whose values go without the mutex.
+  absl::Status status;
+  {
+    absl::MutexLock lock(&mutex_);
+    status = step_.error;
+    works.swap(step_.device_work);
+  }
+  const auto enqueue = [&]() -> absl::Status {
+    for (size_t b = 0; b < works.size(); ++b) {
+      SYNCLINE_RETURN_IF_ERROR(lane_->Enqueue(std::move(works[b]), layout_.flats[b]));
+    }
+    SYNCLINE_RETURN_IF_ERROR(lane_->CurrentWaits());
+    return lane_->WaitForCurrent();
+  };
+  if (lane_ != nullptr && status.ok()) status = enqueue();
+  // The gradients so far are lost on this rank alone: the others must not wait for them.
+  if (!status.ok() && group_->status().ok()) {
+    group_->Abort(absl::StrCat("rank ", group_->rank(), ": ", status.message()));
+  }
+  absl::MutexLock lock(&mutex_);
+  for (size_t i = 0; status.ok() && i < step_.states.size(); ++i) {
     if (step_.states[i] == State::kReady) accumulated_[i] = true;
   }
-  if (lane_ == nullptr) return absl::OkStatus();
-  for (size_t b = 0; b < step_.device_work.size(); ++b) {
-    SYNCLINE_RETURN_IF_ERROR(lane_->Enqueue(std::move(step_.device_work[b]), layout_.flats[b]));
-  }
-  SYNCLINE_RETURN_IF_ERROR(lane_->CurrentWaits());
-  return lane_->WaitForCurrent();
+  is_in_doubt_ = is_in_doubt_ || (lane_ != nullptr && !status.ok());
+  step_.under_way = false;
+  step_.is_finishing = false;
+  return status;
 }
 
 absl::Status Reducer::Impl::CheckOwnFaults() const {

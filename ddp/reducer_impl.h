@@ -149,8 +149,10 @@ class Reducer::Impl {
   // Begins a step if there is none. OK if this gradient may be written now.
   absl::Status CheckMayMark(int64_t index) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::Status MarkedTwiceError(int64_t index) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  absl::StatusOr<Ready> RecordReady();  // Its errors, of a device, fail the step.
-  void SetHere(Ready ready) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Notes in step_.here where this thread's gradients are ready. With the mutex, so that of two
+  // events of one stream the one that is noted last is the later one. UnsupportedError if nothing
+  // has been changed; any other error is a device's, and fails the step, which begins if need be.
+  absl::Status RecordHere() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Clear(const Tensor& tensor, size_t b) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::Status CopyOnDevice(int64_t index, const Tensor& value);
   absl::Status SetReady(int64_t index, int64_t begun) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
@@ -169,8 +171,8 @@ class Reducer::Impl {
   void CompleteStep() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // In a group of devices alone: the faults of this rank, unless all ranks exchange them.
   absl::Status CheckOwnFaults() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // Ends a step that does not communicate.
-  absl::Status EndLocalStep() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // The rest of Finish of a step that does not communicate. An error ends the group.
+  absl::Status FinishAlone();
   absl::Status ExchangeUsed(int64_t* waited);
   // The parts of Finish that communicate. Each adds the time that it waited to `waited`.
   absl::Status FinishTogether(int64_t* waited);

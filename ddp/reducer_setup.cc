@@ -72,18 +72,22 @@ Reducer::Impl::Impl(std::shared_ptr<ProcessGroup> group, const std::vector<Tenso
 Reducer::Impl::~Impl() {
   if (hook_ != nullptr) hook_->Release(this);
   if (lane_ == nullptr) return;
-  // The lane is behind the last step's work on the caller's stream.
+  // Then the lane is behind all that this thread's stream does with the gradients.
+  lane_->WaitForCurrent().IgnoreError();
   ddp::KeepUntilDone(lane_->stream(), std::make_shared<ddp::BucketLayout>(std::move(layout_)));
 }
 
 absl::Status Reducer::Impl::Connect() {
   absl::Status own = CheckOptions();
   serves_host_ = ddp::ServesHost(*group_);
-  if (own.ok()) own = MakeLane();
+  own.Update(MakeLane());
   if (own.ok()) own = AcquireHook(hook_.get());
   if (own.ok()) own = PlanBuckets();
-  // Without a lane there is no way to tell the other ranks in a group of devices alone.
-  if (!own.ok() && !serves_host_ && lane_ == nullptr) return own;
+  if (!own.ok() && !serves_host_ && lane_ == nullptr) {
+    // In a group of devices alone, a rank without one can tell the others only so.
+    group_->Abort(absl::StrCat("rank ", group_->rank(), ": ", own.message()));
+    return own;
+  }
   SYNCLINE_RETURN_IF_ERROR(ddp::CheckSameOnAllRanks(
       ExchangeOf(*group_), own.ok() ? Fingerprint() : ddp::OptionsFingerprint(), own));
   if (hook_ == nullptr) return absl::OkStatus();
@@ -154,7 +158,7 @@ absl::Status Reducer::Impl::PlanBuckets() {
 }
 
 absl::Status Reducer::Impl::MakeLane() {
-  if (!is_on_device()) return absl::OkStatus();
+  if (parameters_.empty() || !is_on_device()) return absl::OkStatus();
   SYNCLINE_ASSIGN_OR_RETURN(lane_, ddp::DeviceLane::Make(device()));
   return absl::OkStatus();
 }
@@ -209,13 +213,14 @@ absl::StatusOr<int64_t> Reducer::Impl::CountActive(Activity mine) {
 absl::Status Reducer::Impl::ShadowStep(int64_t divisor) {
   Step step;
   step.divisor = divisor;
-  SYNCLINE_ASSIGN_OR_RETURN(Ready ready, RecordReady());
   {
     absl::MutexLock lock(&mutex_);
     SYNCLINE_RETURN_IF_ERROR(CheckStep(step));
-    SetHere(std::move(ready));
+    const absl::Status here = RecordHere();
+    if (KindOf(here) == ErrorKind::kUnsupported) return here;
     std::fill(accumulated_.begin(), accumulated_.end(), false);
     Begin(step);
+    step_.error.Update(here);  // Finish tells the other ranks.
     if (!FindsUnused()) {
       for (size_t i = 0; i < step_.states.size(); ++i) {
         if (step_.states[i] == State::kAwaited) step_.states[i] = State::kReady;
@@ -290,7 +295,6 @@ absl::Status Reducer::Impl::DropStep() {
   if (lane_ != nullptr) {
     ddp::KeepUntilDone(lane_->stream(), std::make_shared<ddp::BucketLayout>(layout_));
     SYNCLINE_RETURN_IF_ERROR(MakeLane());
-    is_in_doubt_ = false;
   }
   // Operations that still run may write: they keep the old buckets, and later steps get new ones.
   SYNCLINE_ASSIGN_OR_RETURN(ddp::BucketLayout layout, ddp::Allocate(layout_.buckets, parameters_));
@@ -300,6 +304,7 @@ absl::Status Reducer::Impl::DropStep() {
   absl::MutexLock lock(&mutex_);
   layout_ = std::move(layout);
   ++generation_;
+  is_in_doubt_ = false;
   return absl::OkStatus();
 }
 

@@ -65,10 +65,9 @@ absl::Status Reducer::Impl::CheckStep(const Step& step) const {
 }
 
 absl::Status Reducer::Impl::BeginStep(const Step& step) {
-  SYNCLINE_ASSIGN_OR_RETURN(Ready ready, RecordReady());
   absl::MutexLock lock(&mutex_);
   SYNCLINE_RETURN_IF_ERROR(CheckStep(step));
-  SetHere(std::move(ready));
+  SYNCLINE_RETURN_IF_ERROR(RecordHere());
   const int64_t begun = Nanos();
   Begin(step);
   const absl::Status started = StartReady();
@@ -124,19 +123,20 @@ void Reducer::Impl::SetUnused(int64_t index) {
   if (--step_.awaited[b] == 0) step_.times->ready[b] = Nanos();
 }
 
-absl::StatusOr<Reducer::Impl::Ready> Reducer::Impl::RecordReady() {
-  if (lane_ == nullptr) return Ready();
-  const Stream current = CurrentStream(device());
+absl::Status Reducer::Impl::RecordHere() {
+  if (lane_ == nullptr) return absl::OkStatus();
   auto event = lane_->RecordCurrent();
-  if (event.ok()) return Ready{current, *std::move(event)};
+  if (event.ok()) {
+    step_.here = {CurrentStream(device()), *std::move(event)};
+    return absl::OkStatus();
+  }
   if (KindOf(event.status()) == ErrorKind::kUnsupported) return event.status();
   // The gradient is lost: this rank cannot go on with the step.
-  absl::MutexLock lock(&mutex_);
+  step_.here = Ready();
+  if (!step_.under_way) Begin({});
   step_.error.Update(event.status());
   return event.status();
 }
-
-void Reducer::Impl::SetHere(Ready ready) { step_.here = std::move(ready); }
 
 void Reducer::Impl::Clear(const Tensor& tensor, size_t b) {
   if (lane_ == nullptr) return ddp::Clear(tensor);
@@ -176,9 +176,8 @@ absl::Status Reducer::Impl::MarkedTwiceError(int64_t index) {
 absl::Status Reducer::Impl::MarkReady(int64_t index) {
   SYNCLINE_RETURN_IF_ERROR(CheckKind(index, false));
   const int64_t begun = Nanos();
-  SYNCLINE_ASSIGN_OR_RETURN(Ready ready, RecordReady());
   absl::MutexLock lock(&mutex_);
-  SetHere(std::move(ready));
+  SYNCLINE_RETURN_IF_ERROR(RecordHere());
   SYNCLINE_RETURN_IF_ERROR(CheckMayMark(index));
   if (lane_ != nullptr) {
     step_.device_work[layout_.bucket_of[index]].AddReady(step_.here.stream, step_.here.event);
@@ -226,45 +225,46 @@ absl::Status Reducer::Impl::CopyReady(int64_t index, const Tensor& value) {
 absl::Status Reducer::Impl::CopyOnDevice(int64_t index, const Tensor& value) {
   const int64_t begun = Nanos();
   const size_t b = layout_.bucket_of[index];
-  SYNCLINE_ASSIGN_OR_RETURN(Ready ready, RecordReady());
-  Tensor place;
+  Tensor gradient_view;
   bool adds;
   {
     absl::MutexLock lock(&mutex_);
-    SetHere(ready);
+    // Before anything is noted: older drivers cannot add.
+    if (accumulated_[index]) SYNCLINE_RETURN_IF_ERROR(lane_->CheckKernels());
+    SYNCLINE_RETURN_IF_ERROR(RecordHere());
     SYNCLINE_RETURN_IF_ERROR(CheckMayMark(index));
-    place = layout_.gradients[index];
+    gradient_view = layout_.gradients[index];
     adds = accumulated_[index];
     if (value.owner() != nullptr) {
       ddp::BucketWork& work = step_.device_work[b];
-      work.AddReady(ready.stream, std::move(ready.event));
+      work.AddReady(step_.here.stream, step_.here.event);
       if (adds) {
-        work.addends.emplace_back(place, value);
-      } else if (value.data() != place.data()) {
-        work.copies.emplace_back(place, value);
+        work.addends.emplace_back(gradient_view, value);
+      } else if (value.data() != gradient_view.data()) {
+        work.copies.emplace_back(gradient_view, value);
       }
       return SetReady(index, begun);
     }
     step_.states[index] = State::kCopying;
     ++step_.copying;
   }
+  const Stream current = CurrentStream(device());
   const auto copy = [&]() -> absl::Status {
-    if (adds) {
-      SYNCLINE_RETURN_IF_ERROR(lane_->Accumulate(place, value, ready.stream));
-    } else if (value.data() != place.data()) {
-      SYNCLINE_RETURN_IF_ERROR(lane_->CopyAll({{place, value}}, ready.stream));
-    }
-    SYNCLINE_ASSIGN_OR_RETURN(ready, RecordReady());
-    return absl::OkStatus();
+    // What the lane did to the bucket in earlier steps comes first.
+    SYNCLINE_RETURN_IF_ERROR(lane_->CurrentWaits());
+    if (adds) return lane_->Accumulate(gradient_view, value, current);
+    if (value.data() == gradient_view.data()) return absl::OkStatus();
+    return lane_->CopyAll({{gradient_view, value}}, current);
   };
-  const absl::Status copied = copy();
+  absl::Status copied = copy();
   absl::MutexLock lock(&mutex_);
   --step_.copying;
+  if (copied.ok()) copied = RecordHere();
   if (!copied.ok()) {
     step_.error.Update(Annotate(copied, absl::StrCat("the gradient of ", NameOf(index))));
     return step_.error;
   }
-  step_.device_work[b].AddReady(ready.stream, std::move(ready.event));
+  step_.device_work[b].AddReady(step_.here.stream, step_.here.event);
   return SetReady(index, begun);
 }
 
