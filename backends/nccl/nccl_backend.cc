@@ -178,7 +178,7 @@ class NcclBackend final : public Backend {
     if (status.ok()) status = AwaitVerdict(call);
     if (status.ok()) status = body(call);
     if (status.ok()) {
-      group_->board().Finish(call.last_collective);
+      group_->Finish(call);
       return status;
     }
     return IsInterrupted(status) ? status : group_->Fail(status, &call.description);

@@ -127,7 +127,10 @@ void RunGroup(int size, const std::function<void(Rank& rank)>& body) {
   if (!counts_objects) return;
   EXPECT_EQ(FakeNccl::Get().live_communicators(), 0);
   fake_cuda_counts counts = device::FakeCuda::Get().Counts();
-  for (const Deadline deadline(kTimeout); counts.streams != before.streams && !deadline.Expired();
+  const auto is_as_before = [&] {  // Streams are threads, which end a little later.
+    return counts.streams == before.streams && counts.pending_items == before.pending_items;
+  };
+  for (const Deadline deadline(kTimeout); !is_as_before() && !deadline.Expired();
        counts = device::FakeCuda::Get().Counts()) {
     absl::SleepFor(absl::Milliseconds(1));
   }
