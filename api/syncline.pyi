@@ -1216,7 +1216,7 @@ def _comm_hook_from_function(
 ) -> CommHook: ...
 def _comm_hook_from_starter(
     name: str,
-    function: Callable[[GradBucket, Callable[[BaseException | None], None]], None],
+    function: Callable[[GradBucket, Callable[[BaseException | None], None]], Work | None],
 ) -> CommHook: ...
 def _gradient_hook(
     reducer: Reducer,
