@@ -226,9 +226,12 @@ class NcclBackend final : public Backend {
                                                     collective.tensor_device(), call));
       const auto same = std::find(used.begin(), used.end(), communicator);
       if (same == used.end()) {
+        const bool is_first = used.empty();
         used.push_back(communicator);
-        SYNCLINE_ASSIGN_OR_RETURN(const Stream* const stream,
-                                  StreamFor(*communicator, *caller, is_captured));
+        const Stream* stream = communicator->stream.get();
+        if (is_captured) {
+          SYNCLINE_ASSIGN_OR_RETURN(stream, StreamForGraph(*communicator, *caller, is_first));
+        }
         streams.push_back(stream);
       }
       const auto index =
@@ -257,13 +260,13 @@ class NcclBackend final : public Backend {
     return Completion(std::move(pending));
   }
 
-  // The stream on which work of the communicator is enqueued: its own, unless a graph gets the
-  // work. A stream that is captured takes no other work until the capture ends, and other calls,
-  // such as those of another thread, need that of the communicator meanwhile.
-  absl::StatusOr<const Stream*> StreamFor(Communicator& communicator, const CallerStream& caller,
-                                          bool is_captured) {
-    if (!is_captured) return communicator.stream.get();
-    if (communicator.device == caller.stream.device) return &caller.stream;
+  // The stream on which work of the communicator is enqueued that a graph gets: not its own, as a
+  // stream that is captured takes no other work until the capture ends, and other calls, such as
+  // those of another thread, need it meanwhile. Each communicator of a call has another one, as
+  // ranks may come to them in different orders: two that both send first would wait for each other.
+  absl::StatusOr<const Stream*> StreamForGraph(Communicator& communicator,
+                                               const CallerStream& caller, bool is_first) {
+    if (is_first && communicator.device == caller.stream.device) return &caller.stream;
     SYNCLINE_ASSIGN_OR_RETURN(std::shared_ptr<const Stream> stream,
                               runtime_.MakeStream(communicator.device));
     const Stream* const borrowed = stream.get();

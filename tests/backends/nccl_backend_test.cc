@@ -743,6 +743,21 @@ TEST(NcclBackendTest, EveryOperationCanBeCapturedAloneAndWithOthers) {
   });
 }
 
+TEST(NcclBackendTest, RanksThatCaptureMessagesTogetherMayBothSendFirst) {
+  constexpr int64_t kCount = 1 << 21;  // More than is on the way.
+  RunGroup(2, [](Rank& rank) {
+    const int peer = 1 - rank.rank();
+    const Tensor sent = rank.OnDevice(Numbers(DType::kInt32, kCount, rank.rank()));
+    const Tensor received = rank.OnDevice(Numbers(DType::kInt32, kCount, 7));
+    Replay(rank, 1, [&] {
+      const auto completion =
+          rank.Run({Collective::Send(sent, peer), Collective::Recv(received, peer)}, 0);
+      ASSERT_TRUE(completion.ok()) << completion.status();
+    });
+    EXPECT_TRUE(SameBytes(rank.OnHost(received), Numbers(DType::kInt32, kCount, peer)));
+  });
+}
+
 TEST(NcclBackendTest, CallsOutsideOfAGraphGoOnWhileItIsCaptured) {
   RunGroup(2, [](Rank& rank) {
     const auto constant = [&](int32_t value) {
