@@ -53,7 +53,8 @@ absl::StatusOr<bool> Reducer::Impl::AwaitBucket(int64_t b) {
     times = step_.times;
     if (times->backward_end == 0) times->backward_end = Nanos();
   }
-  if (lane_ != nullptr) return work->Wait().ok();  // The current stream waits.
+  // On a device the current stream waits.
+  if (lane_ != nullptr) return (hook_ == nullptr ? work->Wait() : AwaitHook(*work)).ok();
   const int operations = hook_ == nullptr ? 1 : kOperationsOfHook;
   const absl::Status averaged = work->Wait(operations * group_->timeout());
   times->Ended(static_cast<size_t>(b));
@@ -210,12 +211,29 @@ void Reducer::Impl::EndInterrupted(const absl::Status& interruption) {
 absl::Status Reducer::Impl::AwaitWork(size_t b) {
   // On a device the current stream waits, also for a hook.
   if (hook_ == nullptr) return step_.works[b]->Wait();
-  if (lane_ != nullptr) {
-    const absl::Status status = step_.works[b]->Wait();
-    return status.ok() ? status : HookFailed(b, status);
-  }
-  const absl::Status status = step_.works[b]->Wait(kOperationsOfHook * group_->timeout());
+  const absl::Status status = AwaitHook(*step_.works[b]);
   return status.ok() ? status : HookFailed(b, status);
+}
+
+absl::Status Reducer::Impl::AwaitHook(Work& work) const {
+  const absl::Duration limit = kOperationsOfHook * group_->timeout();
+  if (lane_ == nullptr) return work.Wait(limit);
+  // Until the hook has enqueued its work, the host waits. A scope of our own ends each wait soon,
+  // so that this one can look at the clock and at the caller's scope.
+  const Deadline deadline(limit);
+  while (true) {
+    {
+      const auto end_slice = [] { return InterruptedError("a slice of the wait is over"); };
+      const InterruptScope slice(end_slice);
+      const absl::Status status = work.Wait();
+      if (slice.status().ok()) return status;
+    }
+    SYNCLINE_RETURN_IF_ERROR(CheckInterrupt());
+    if (deadline.Remaining() > absl::ZeroDuration()) continue;
+    return TimeoutError(absl::StrCat(work.description(), " has not been enqueued on ",
+                                     ToString(device()), " within ", absl::FormatDuration(limit),
+                                     ", ", kOperationsOfHook, " times the group's timeout"));
+  }
 }
 
 // In a group of devices alone.

@@ -132,7 +132,8 @@ class Reducer::Impl {
   absl::Status DropStep();
   absl::Status AdoptState(ProcessGroup& group);
   std::string HookName() const;
-  absl::Status AcquireHook(CommHook* hook) const;  // OK for none.
+  // OK for none. After an error the hook may have been acquired: whoever drops it releases it.
+  absl::Status AcquireHook(CommHook* hook) const;
   absl::Status MakeLane();
   const Device& device() const { return parameters_.front().device(); }
   bool is_on_device() const { return device().type != DeviceType::kCpu; }
@@ -165,6 +166,8 @@ class Reducer::Impl {
   absl::StatusOr<std::shared_ptr<Work>> Start(size_t b, ddp::BucketWork work, int64_t* hook_time);
   absl::StatusOr<std::shared_ptr<Work>> StartAverage(size_t b, int64_t* hook_time);
   absl::Status HookFailed(size_t b, const absl::Status& error);
+  // On a device a bucket may fail after Finish has returned: the group learns of it then.
+  void AbortIfHookFails(size_t b, Work& work);
 
   // ---- reducer_finish.cc ----
   absl::Status AwaitOthers() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
@@ -178,6 +181,8 @@ class Reducer::Impl {
   absl::Status FinishTogether(int64_t* waited);
   absl::Status AwaitWorks(int64_t* waited);
   absl::Status AwaitWork(size_t b);
+  // The same for the Work of a hook, whose host time is bounded.
+  absl::Status AwaitHook(Work& work) const;
   void EndInterrupted(const absl::Status& interruption);
   absl::Status ReadUsedAllReduce(int64_t* waited);
   absl::Status GatherSparse(int64_t* waited);
@@ -205,6 +210,8 @@ class Reducer::Impl {
   std::shared_ptr<CommHook> hook_;
   std::unique_ptr<ddp::DeviceLane> lane_;  // Null on the CPU.
   bool serves_host_ = true;                // The group has a backend for tensors of the host.
+  // Gone once the reducer is: callbacks of works may come later.
+  std::shared_ptr<const bool> lives_ = std::make_shared<const bool>(true);
   // A failed step's operations may still write to the buckets of a device.
   bool is_in_doubt_ = false;
   ddp::BucketLayout layout_;

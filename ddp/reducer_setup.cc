@@ -70,6 +70,7 @@ Reducer::Impl::Impl(std::shared_ptr<ProcessGroup> group, const std::vector<Tenso
 }
 
 Reducer::Impl::~Impl() {
+  lives_ = nullptr;  // Before the hook, which fails what is in flight.
   if (hook_ != nullptr) hook_->Release(this);
   if (lane_ == nullptr) return;
   // Then the lane is behind all that this thread's stream does with the gradients.

@@ -1,6 +1,8 @@
 // A step up to Finish: gradients come, buckets start.
 #include <chrono>
 #include <cstring>
+#include <memory>
+#include <string>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -9,6 +11,13 @@
 #include "syncline/status.h"
 
 namespace syncline {
+namespace {
+
+absl::Status NamedHook(const std::string& hook, size_t b, const absl::Status& error) {
+  return Annotate(error, absl::StrCat("communication hook '", hook, "', bucket ", b));
+}
+
+}  // namespace
 
 int64_t Nanos() {
   const auto now = std::chrono::steady_clock::now().time_since_epoch();
@@ -330,6 +339,7 @@ void Reducer::Impl::StartBucket(size_t b) {
   auto work = Start(b, std::move(device_work), &hook_time);
   if (work.ok()) {
     (*work)->OnComplete([times, b](const absl::Status&) { times->Ended(b); });
+    if (hook_ != nullptr && lane_ != nullptr) AbortIfHookFails(b, **work);
   }
   mutex_.Lock();
   times->start[b] = now;
@@ -374,9 +384,20 @@ absl::StatusOr<std::shared_ptr<Work>> Reducer::Impl::StartAverage(size_t b, int6
   return work;
 }
 
+void Reducer::Impl::AbortIfHookFails(size_t b, Work& work) {
+  // A reducer that is dropped ends its hook, which is no failure of the group.
+  work.OnComplete([lives = std::weak_ptr<const bool>(lives_),
+                   group = std::weak_ptr<ProcessGroup>(group_), hook = hook_->name(),
+                   b](const absl::Status& outcome) {
+    if (outcome.ok() || lives.expired()) return;
+    const std::shared_ptr<ProcessGroup> alive = group.lock();
+    if (alive == nullptr || !alive->status().ok()) return;
+    alive->Abort(NamedHook(hook, b, outcome).message());
+  });
+}
+
 absl::Status Reducer::Impl::HookFailed(size_t b, const absl::Status& error) {
-  const absl::Status annotated =
-      Annotate(error, absl::StrCat("communication hook '", hook_->name(), "', bucket ", b));
+  const absl::Status annotated = NamedHook(hook_->name(), b, error);
   // This rank cannot go on with the step, and the others must not wait for it.
   if (group_->status().ok()) group_->Abort(annotated.message());
   return annotated;

@@ -12,14 +12,19 @@ namespace syncline::ddp {
 
 absl::Status AllReduceAverage(const Tensor& tensor, int64_t divisor, ProcessGroup& group) {
   if (divisor == group.size()) return group.AllReduce(tensor, ReduceOp::kAvg);
-  SYNCLINE_RETURN_IF_ERROR(group.AllReduce(tensor, ReduceOp::kSum));
   if (tensor.device().type != DeviceType::kCpu) {
     SYNCLINE_ASSIGN_OR_RETURN(device::DeviceRuntime* const runtime, device::DeviceRuntime::Get());
-    SYNCLINE_ASSIGN_OR_RETURN(const device::Kernels* const kernels,
-                              runtime->KernelsOf(tensor.device()));
+    const absl::StatusOr<const device::Kernels*> found = runtime->KernelsOf(tensor.device());
+    // Before the other ranks wait for this one. The backend divides without our kernels, too.
+    if (!found.ok() && IsFloating(tensor.dtype())) {
+      return group.AllReduce(tensor, ReduceOp::kPremulSum, {}, 1.0 / static_cast<double>(divisor));
+    }
+    SYNCLINE_ASSIGN_OR_RETURN(const device::Kernels* const kernels, found);
+    SYNCLINE_RETURN_IF_ERROR(group.AllReduce(tensor, ReduceOp::kSum));
     return kernels->Divide(tensor.dtype(), tensor.data(), static_cast<int>(divisor), tensor.numel(),
                            CurrentStream(tensor.device()));
   }
+  SYNCLINE_RETURN_IF_ERROR(group.AllReduce(tensor, ReduceOp::kSum));
   tensor::Divide(tensor.dtype(), tensor.data(), static_cast<int>(divisor),
                  static_cast<size_t>(tensor.numel()));
   return absl::OkStatus();

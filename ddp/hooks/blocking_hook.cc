@@ -43,10 +43,25 @@ class Session {
  public:
   // `lane` is where buckets of a device are averaged; null on the CPU.
   Session(std::shared_ptr<BucketAverager> averager, std::shared_ptr<ProcessGroup> group,
-          std::unique_ptr<DeviceLane> lane)
-      : averager_(std::move(averager)), group_(std::move(group)), lane_(std::move(lane)) {}
+          std::shared_ptr<DeviceLane> lane)
+      : averager_(std::move(averager)),
+        group_(std::move(group)),
+        averagers_(averager_->own_group()),
+        lane_(std::move(lane)) {}
 
   ProcessGroup& group() { return *group_; }
+
+  // OK, or why what is in flight does not end well.
+  absl::Status GroupStatus() const {
+    SYNCLINE_RETURN_IF_ERROR(group_->status());
+    return averagers_ == nullptr ? absl::OkStatus() : averagers_->status();
+  }
+
+  // Peers may still be reading what this rank has sent.
+  void Close() {
+    group_->Close();
+    if (averagers_ != nullptr) averagers_->Close();
+  }
 
   // Starts `work` on `bucket`, behind earlier ones; the session lives until it has ended. On a
   // device the bucket is ready behind the current stream.
@@ -131,7 +146,8 @@ class Session {
 
   const std::shared_ptr<BucketAverager> averager_;
   const std::shared_ptr<ProcessGroup> group_;
-  const std::unique_ptr<DeviceLane> lane_;
+  const std::shared_ptr<ProcessGroup> averagers_;  // The averager's own; null if it has none.
+  const std::shared_ptr<DeviceLane> lane_;
   mutable absl::Mutex mutex_;
   absl::Status cause_ ABSL_GUARDED_BY(mutex_);
   std::atomic<int64_t> in_flight_{0};  // Buckets.
@@ -149,7 +165,7 @@ class SessionHandle final : public device::StreamHandle {
   std::optional<absl::Status> Verdict() override {
     auto session = session_.lock();
     if (session == nullptr) return absl::OkStatus();
-    const absl::Status status = session->group().status();
+    const absl::Status status = session->GroupStatus();
     Session::Release(std::move(session));
     return status;
   }
@@ -226,13 +242,14 @@ class BlockingHook : public CommHook {
     std::vector<int> all(group->size());
     std::iota(all.begin(), all.end(), 0);
     SYNCLINE_ASSIGN_OR_RETURN(std::shared_ptr<ProcessGroup> own, Split(*group, {all}));
-    std::unique_ptr<DeviceLane> lane;
+    std::shared_ptr<DeviceLane> lane;
     if (device_.type != DeviceType::kCpu) {
       SYNCLINE_ASSIGN_OR_RETURN(lane, DeviceLane::Make(device_));
     }
     SYNCLINE_RETURN_IF_ERROR(CheckEqualOnAllRanks({*own, lane.get()}, *averager_));
     averager_->Reset();
     SYNCLINE_RETURN_IF_ERROR(averager_->Attach(own));
+    lane_ = lane;  // The averager has let go of what it used on the one before.
     session_ = std::make_shared<Session>(averager_, std::move(own), std::move(lane));
     return absl::OkStatus();
   }
@@ -256,7 +273,7 @@ class BlockingHook : public CommHook {
     const std::shared_ptr<Session> session = std::move(session_);
     if (session == nullptr) return absl::OkStatus();
     if (session->IsDone()) {
-      session->group().Close();  // Peers may still be reading what this rank has sent.
+      session->Close();
       return absl::OkStatus();
     }
     session->End(BackendError(absl::StrCat(NameOf(*averager_), " has ended: ", why)));
@@ -268,6 +285,8 @@ class BlockingHook : public CommHook {
 
   const std::shared_ptr<BucketAverager> averager_;
   Device device_;
+  // Of the last session, which may have gone: the averager's memory is still used there.
+  std::shared_ptr<DeviceLane> lane_;
   std::shared_ptr<Session> session_;
 };
 

@@ -43,6 +43,10 @@ class BucketAverager {
   // The buckets have changed: what was kept for each of them is void.
   virtual void Reset() {}
 
+  // The group of its own that it works in besides that which Attach was given, or null. Asked after
+  // Attach: buckets are averaged well only if it is whole, and it is closed with the other.
+  virtual std::shared_ptr<ProcessGroup> own_group() const { return nullptr; }
+
   // Ends what is in flight in groups of its own, if it has any. From any thread, also during
   // another call.
   virtual void Abort(absl::string_view reason) { static_cast<void>(reason); }

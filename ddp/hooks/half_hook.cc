@@ -1,3 +1,4 @@
+#include <memory>
 #include <string>
 
 #include "absl/strings/str_cat.h"
@@ -27,6 +28,12 @@ class HalfAverager : public ddp::BucketAverager {
     if (device.type == DeviceType::kCpu) return absl::OkStatus();
     SYNCLINE_ASSIGN_OR_RETURN(device::DeviceRuntime* const runtime, device::DeviceRuntime::Get());
     return runtime->KernelsOf(device).status();
+  }
+
+  // What was averaged in the old group may not have ended on its stream.
+  absl::Status Attach(const std::shared_ptr<ProcessGroup>&) override {
+    scratch_.Leave();
+    return absl::OkStatus();
   }
 
   absl::Status Average(GradBucket& bucket, ProcessGroup& group) override {

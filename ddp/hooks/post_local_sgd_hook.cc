@@ -39,10 +39,6 @@ class PostLocalSgd : public ddp::BucketAverager {
   PostLocalSgd(int64_t start_step, std::shared_ptr<ProcessGroup> subgroup)
       : start_step_(start_step), given_(std::move(subgroup)) {}
 
-  ~PostLocalSgd() override {
-    if (own_ != nullptr) own_->Close();  // Peers may still be reading what this rank has sent.
-  }
-
   std::string name() const override { return "post_local_sgd"; }
 
   std::string ToString() const override {
@@ -76,6 +72,8 @@ class PostLocalSgd : public ddp::BucketAverager {
     if (bucket.step >= start_step_) return own_->AllReduce(bucket.buffer, ReduceOp::kAvg);
     return ddp::AllReduceAverage(bucket.buffer, bucket.divisor, group);
   }
+
+  std::shared_ptr<ProcessGroup> own_group() const override { return own_; }
 
   void Abort(absl::string_view reason) override {
     if (own_ != nullptr) own_->Abort(reason);

@@ -29,13 +29,18 @@ absl::StatusOr<Tensor> Allocate(int64_t bytes, const Device& device) {
 absl::StatusOr<Tensor> Scratch::Take(DType dtype, int64_t count, const Device& device) {
   const int64_t bytes = count * static_cast<int64_t>(SizeOf(dtype));
   if (memory_.numel() < bytes || memory_.device() != device) {
-    if (memory_.device().type != DeviceType::kCpu) {
-      KeepUntilDone(CurrentStream(memory_.device()), std::make_shared<Tensor>(memory_));
-    }
+    Leave();
     memory_ = Tensor();  // Not both at once.
     SYNCLINE_ASSIGN_OR_RETURN(memory_, Allocate(bytes, device));
+    if (device.type != DeviceType::kCpu) stream_ = CurrentStream(device);
   }
   return Tensor(memory_.data(), dtype, {count}, {}, device, memory_.owner());
+}
+
+void Scratch::Leave() {
+  if (memory_.device().type == DeviceType::kCpu) return;
+  KeepUntilDone(stream_, std::make_shared<Tensor>(memory_));
+  memory_ = Tensor();
 }
 
 }  // namespace syncline::ddp

@@ -3,20 +3,28 @@
 #include <cstring>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/time/time.h"
+#include "core/device/device_runtime.h"
+#include "core/device/stream_handle.h"
 #include "core/device/testing/fake_cuda_env.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "syncline/comm_hook.h"
+#include "syncline/hash_store.h"
 #include "syncline/hooks.h"
 #include "syncline/process_group.h"
+#include "syncline/reduce_op.h"
 #include "syncline/reducer.h"
 #include "syncline/status.h"
+#include "syncline/stream.h"
 #include "syncline/tensor.h"
+#include "syncline/work.h"
 #include "tests/ddp/comm_hook_ranks.h"
 #include "tests/ddp/reducer_ranks.h"
 #include "tests/support/ranks.h"
@@ -166,6 +174,132 @@ TEST(DeviceHooksTest, NoHostWaitsForADeviceWhereBucketsAreCompressed) {
         return group->status();
       },
       "auto@cuda");
+}
+
+// Starts what the test says, and notes the devices that it is given.
+class OwnHook final : public CommHook {
+ public:
+  using StartBucket =
+      std::function<absl::StatusOr<std::shared_ptr<Work>>(ProcessGroup&, const Tensor&)>;
+
+  explicit OwnHook(StartBucket start) : start_(std::move(start)) {}
+
+  std::string name() const override { return "own"; }
+  absl::Status SetDevice(const Device& device) override {
+    devices.push_back(device);
+    return absl::OkStatus();
+  }
+  absl::Status Attach(std::shared_ptr<ProcessGroup> group) override {
+    group_ = std::move(group);
+    return absl::OkStatus();
+  }
+  absl::StatusOr<std::shared_ptr<Work>> Start(std::shared_ptr<GradBucket> bucket) override {
+    return start_(*group_, bucket->buffer);
+  }
+
+  std::vector<Device> devices;
+
+ private:
+  const StartBucket start_;
+  std::shared_ptr<ProcessGroup> group_;
+};
+
+absl::StatusOr<std::shared_ptr<Work>> Averaged(ProcessGroup& group, const Tensor& buffer) {
+  return group.AllReduceAsync(buffer, ReduceOp::kAvg);
+}
+
+TEST(DeviceHooksTest, AReducerElsewhereThatIsRefusedAHookDoesNotChangeIt) {
+  ExpectOnRanks(
+      2,
+      [](Group group) -> absl::Status {
+        const auto hook = std::make_shared<OwnHook>(Averaged);
+        Reducer::Options options = SmallOptions();
+        options.hook = hook;
+        SYNCLINE_ASSIGN_OR_RETURN(const Reducers owner,
+                                  Reducer::Create(group, SmallModel(), options));
+        const std::vector<Tensor> on_host = {Tensor(nullptr, DType::kFloat32, {3})};
+        SYNCLINE_ASSIGN_OR_RETURN(const Reducers other, Reducer::Create(group, on_host, {}));
+        const absl::Status refused = other->SetHook(hook);
+        EXPECT_THAT(Message(refused), HasSubstr("belongs to another reducer"));
+        EXPECT_EQ(hook->devices.size(), 1);
+        EXPECT_EQ(hook->devices.front(), TestDevice());
+        for (int64_t i : {0, 1, 2}) SYNCLINE_RETURN_IF_ERROR(Copy(*owner, i, 3));
+        SYNCLINE_RETURN_IF_ERROR(owner->Finish());
+        return Holds(*owner, 1, 3);
+      },
+      "auto@cuda");
+}
+
+// Of an average whose end the test decides.
+class LateHandle final : public device::StreamHandle {
+ public:
+  explicit LateHandle(std::shared_ptr<const device::Event> end) : StreamHandle(std::move(end)) {}
+
+ private:
+  std::optional<absl::Status> Verdict() override { return std::nullopt; }
+};
+
+TEST(DeviceHooksTest, AFailureAfterTheStepEndsTheReducersGroup) {
+  ExpectOnRanks(
+      1,
+      [](Group group) -> absl::Status {
+        std::vector<std::pair<std::shared_ptr<Work>, std::shared_ptr<LateHandle>>> started;
+        Reducer::Options options = SmallOptions();
+        options.hook = std::make_shared<OwnHook>(
+            [&](ProcessGroup&, const Tensor&) -> absl::StatusOr<std::shared_ptr<Work>> {
+              SYNCLINE_ASSIGN_OR_RETURN(auto* const runtime, device::DeviceRuntime::Get());
+              SYNCLINE_ASSIGN_OR_RETURN(auto end, runtime->Record(CurrentStream(TestDevice())));
+              auto handle = std::make_shared<LateHandle>(std::move(end));
+              auto work = std::make_shared<Work>("late");
+              work->Start();
+              work->Enqueued(TestDevice(), handle);
+              started.emplace_back(work, handle);
+              return work;
+            });
+        SYNCLINE_ASSIGN_OR_RETURN(const Reducers reducer,
+                                  Reducer::Create(group, SmallModel(), options));
+        for (int64_t i : {0, 1, 2}) SYNCLINE_RETURN_IF_ERROR(Copy(*reducer, i, 3));
+        SYNCLINE_RETURN_IF_ERROR(reducer->Finish());
+        SYNCLINE_RETURN_IF_ERROR(group->status());
+        EXPECT_EQ(started.size(), 3);
+        for (auto& [work, handle] : started) {
+          work->Finish(BackendError("the link is down"));
+          handle->End(BackendError("the link is down"));
+        }
+        EXPECT_THAT(Message(group->status()), HasSubstr("hook 'own', bucket 0: the link is down"));
+        return absl::OkStatus();
+      },
+      "auto@cuda");
+}
+
+TEST(DeviceHooksTest, AHookThatNeverEnqueuesIsNotWaitedForWithoutEnd) {
+  auto store = std::make_shared<HashStore>();
+  ProcessGroup::Options of_group;
+  of_group.backend = "auto";
+  of_group.store = store;
+  of_group.timeout = absl::Milliseconds(300);
+  of_group.connect_timeout = absl::Seconds(60);
+  const auto group = ProcessGroup::Create(of_group);
+  ASSERT_TRUE(group.ok()) << group.status();
+  std::vector<std::shared_ptr<Work>> started;
+  Reducer::Options options;
+  options.hook = std::make_shared<OwnHook>([&](ProcessGroup&, const Tensor&) {
+    started.push_back(std::make_shared<Work>("an average that does not come"));
+    started.back()->Start();
+    return started.back();
+  });
+  const Device device = {DeviceType::kCuda, 0};
+  const std::vector<Tensor> parameters = {Tensor(nullptr, DType::kFloat32, {3}, {}, device)};
+  const auto reducer = Reducer::Create(*group, parameters, options);
+  ASSERT_TRUE(reducer.ok()) << reducer.status();
+  ASSERT_TRUE(Copy(**reducer, 0, 3).ok());
+  const absl::Status late = (*reducer)->Finish();
+  EXPECT_EQ(KindOf(late), ErrorKind::kTimeout);
+  EXPECT_THAT(std::string(late.message()),
+              HasSubstr("hook 'own', bucket 0: an average that does not come has "
+                        "not been enqueued on cuda:0 within 1.2s"));
+  EXPECT_FALSE((*group)->status().ok());
+  for (const auto& work : started) work->Finish(BackendError("the test is over"));
 }
 
 }  // namespace
