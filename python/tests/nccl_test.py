@@ -4,6 +4,7 @@ import ctypes
 import os
 import pathlib
 import signal
+import time
 import types
 
 import numpy
@@ -133,6 +134,35 @@ def refuses_what_is_no_device():
     ranks.join("last")
 
 
+def leaves_beside(fate):
+    """Rank 0 leaves while the process of rank 1 has met its fate, by that signal, in no call."""
+    rejoin(dist.get_rank())
+    array = ours([1.0])
+    dist.all_reduce(array)
+    assert peek(array) == [2.0]
+    store = dist.TCPStore("127.0.0.1", int(os.environ["TEST_PORT"]))
+    if dist.get_rank() == 1:
+        store.set("process", str(os.getpid()).encode())
+        os.kill(os.getpid(), fate)
+    process = int(store.get("process"))
+    state = pathlib.Path(f"/proc/{process}/stat")
+    while state.read_text().rpartition(")")[2].split()[0] not in "TZ":
+        time.sleep(0.01)
+    begin = time.monotonic()
+    dist.destroy_process_group()
+    assert time.monotonic() - begin < 30
+    os.kill(process, signal.SIGKILL)
+    os._exit(0)  # There is nobody to leave the first job with.
+
+
+def leaves_beside_the_stopped():
+    leaves_beside(signal.SIGSTOP)
+
+
+def leaves_beside_the_dead():
+    leaves_beside(signal.SIGKILL)
+
+
 def goes_on_without_the_dead():
     rejoin(dist.get_rank())
     array = ours([1.0])
@@ -170,6 +200,13 @@ def test_two_processes(function):
 def test_a_rank_that_dies():
     with pytest.raises(AssertionError) as failed:
         ranks.in_processes(2, __file__, names_the_dead.__name__)
+    assert "rank 0 failed" not in str(failed.value)  # Rank 1 was killed.
+
+
+@pytest.mark.parametrize("function", [leaves_beside_the_stopped, leaves_beside_the_dead])
+def test_leaving_beside_a_peer_that_does_nothing(function):
+    with pytest.raises(AssertionError) as failed:
+        ranks.in_processes(2, __file__, function.__name__)
     assert "rank 0 failed" not in str(failed.value)  # Rank 1 was killed.
 
 
