@@ -26,7 +26,7 @@ import syncline.multiprocessing as mp
 SIZES = (100, 5_000, 20_000, 70_000)  # Elements of 8 bytes: by value, small, and large ones.
 PRODUCERS, CONSUMERS = 2, 2
 CLEAN_WITHIN = 5.0
-PATIENCE = 60.0
+TIMEOUT = 60.0
 
 
 def produce(number, queues, seed):
@@ -96,7 +96,7 @@ def job(seed, strategy, method, report, orders):
     if any(alive[:PRODUCERS]) and all(alive[PRODUCERS:]):
         was = counters.copy()
         for number in range(CONSUMERS):
-            goes_on = leaks.eventually(lambda n=number: counters[n] > was[n] + 3, PATIENCE)
+            goes_on = leaks.eventually(lambda n=number: counters[n] > was[n] + 3, TIMEOUT)
             if not goes_on:
                 os.write(report, f"HANG of consumer {number}\n".encode())
     for process in processes:
@@ -188,7 +188,7 @@ def round_of(seed, problems):
     strategy = rng.choice(("file_descriptor", "file_system", "file_system"))
     method = rng.choices(("fork", "spawn", "forkserver"), (30, 1, 1))[0]
     parent, report, orders = start(seed, strategy, method)
-    reported = lines_of(report, "{", PATIENCE)
+    reported = lines_of(report, "{", TIMEOUT)
     known = next((json.loads(line) for line in reported if line.startswith("{")), None)
     if known is None:
         problems.append(f"seed {seed} did not start: {reported}")
@@ -209,7 +209,7 @@ def round_of(seed, problems):
         kill(pid)
     if not parent_dies:
         os.write(orders, json.dumps([pid for _, pid in chosen]).encode())
-        reported += lines_of(report, "DONE", 3 * PATIENCE)
+        reported += lines_of(report, "DONE", 3 * TIMEOUT)
         if not any(line == "DONE" for line in reported):
             problems.append(f"seed {seed}: the parent is not done: {reported[1:]}")
             kill(parent)
