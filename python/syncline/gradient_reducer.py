@@ -347,7 +347,8 @@ def _viewer(parameters: Sequence[Tensor]) -> Callable[[Any], Any]:
     for library, kind in (("torch", "Tensor"), ("cupy", "ndarray")):
         module = sys.modules.get(library)
         if module is not None and isinstance(parameters[0], getattr(module, kind)):
-            return module.from_dlpack
+            from_dlpack: Callable[[Any], Any] = module.from_dlpack
+            return from_dlpack
     return lambda view: view
 
 
