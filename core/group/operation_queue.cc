@@ -4,6 +4,7 @@
 #include <thread>
 #include <utility>
 
+#include "absl/base/optimization.h"
 #include "absl/base/thread_annotations.h"
 #include "absl/cleanup/cleanup.h"
 #include "absl/strings/str_cat.h"
@@ -30,8 +31,48 @@ struct Turn {
 
 }  // namespace
 
+// An operation that finds the queue idle takes no lock, since for a small one that is much of its
+// cost: it runs if it can set kTaken in `lane`, and clears it when it ends. Whoever needs more, to
+// queue an operation or to wait for one, does so under the mutex, after setting kClaimed. From then
+// on operations take the mutex instead of the lane, and one that has the lane takes the mutex when
+// it ends, which has the conditions of those who wait looked at. kClaimed is cleared when nothing
+// runs, is queued or waits any more.
 struct OperationQueue::State : std::enable_shared_from_this<OperationQueue::State> {
+  // Of `lane`. Above these bits stands the next sequence number.
+  static constexpr uint64_t kTaken = 1, kClaimed = 2, kOneSequence = 4;
+
   explicit State(std::shared_ptr<SequenceCounter> from) : shared_counter(std::move(from)) {}
+
+  // Takes the lane, and a sequence number with it, if the queue is idle. Sequence numbers of a
+  // shared counter cannot be taken in the same instant: such a queue has no lane.
+  bool TryTakeLane(uint64_t& sequence) {
+    uint64_t seen = lane.load(std::memory_order_relaxed);
+    if ((seen & (kTaken | kClaimed)) != 0 || shared_counter != nullptr) return false;
+    sequence = seen / kOneSequence;
+    // Pairs with the releases in FreeLane and UnclaimIfIdle: earlier operations happen before.
+    return lane.compare_exchange_strong(seen, (seen | kTaken) + kOneSequence,
+                                        std::memory_order_acquire, std::memory_order_relaxed);
+  }
+  void FreeLane() {
+    uint64_t seen = lane.load(std::memory_order_relaxed);
+    // After this the queue may be destroyed.
+    if ((seen & kClaimed) == 0 &&
+        lane.compare_exchange_strong(seen, seen & ~kTaken, std::memory_order_release,
+                                     std::memory_order_relaxed)) {
+      return;
+    }
+    absl::MutexLock lock(&mutex);
+    lane.fetch_and(~kTaken, std::memory_order_release);
+  }
+  bool IsLaneTaken() const { return (lane.load(std::memory_order_acquire) & kTaken) != 0; }
+
+  void Claim() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex) {
+    lane.fetch_or(kClaimed, std::memory_order_relaxed);
+  }
+  void UnclaimIfIdle() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex) {
+    if (busy || !queue.empty() || awaiting_idle > 0 || stopping) return;
+    lane.fetch_and(~kClaimed, std::memory_order_release);
+  }
 
   // Queues the operation and waits for it.
   absl::Status RunInTurn(const Deadline& deadline,
@@ -42,24 +83,29 @@ struct OperationQueue::State : std::enable_shared_from_this<OperationQueue::Stat
   void Loop();
   void RunFirst() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex);
   bool HasTurn() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex) {
-    return !busy && (!queue.empty() || stopping);
+    return !IsRunning() && (!queue.empty() || stopping);
   }
-  bool IsIdle() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex) { return !busy && queue.empty(); }
+  bool IsRunning() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex) { return busy || IsLaneTaken(); }
+  bool IsIdle() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex) {
+    return !IsRunning() && queue.empty();
+  }
   bool IsOwnThread() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex) {
     return has_thread && thread == std::this_thread::get_id();
   }
-  bool IsOver() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex) { return !has_thread && !busy; }
+  bool IsOver() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex) { return !has_thread && !IsRunning(); }
 
-  // Counts under the lock, so that it increases.
+  // Under the lock and after Claim, so that it increases.
   uint64_t NextSequence() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex) {
-    return shared_counter != nullptr ? (*shared_counter)++ : next_sequence++;
+    if (shared_counter != nullptr) return (*shared_counter)++;
+    return lane.fetch_add(kOneSequence, std::memory_order_relaxed) / kOneSequence;
   }
 
   const std::shared_ptr<SequenceCounter> shared_counter;  // May be null.
+  std::atomic<uint64_t> lane{0};
   absl::Mutex mutex;
-  uint64_t next_sequence ABSL_GUARDED_BY(mutex) = 0;
   std::list<std::function<void()>> queue ABSL_GUARDED_BY(mutex);
-  bool busy ABSL_GUARDED_BY(mutex) = false;  // An operation is running, on whatever thread.
+  bool busy ABSL_GUARDED_BY(mutex) = false;  // An operation is running that has not the lane.
+  int awaiting_idle ABSL_GUARDED_BY(mutex) = 0;  // Threads in AwaitIdle.
   bool stopping ABSL_GUARDED_BY(mutex) = false;
   bool has_thread ABSL_GUARDED_BY(mutex) = false;
   std::thread::id thread ABSL_GUARDED_BY(mutex);
@@ -71,6 +117,7 @@ OperationQueue::OperationQueue(std::shared_ptr<SequenceCounter> counter)
 OperationQueue::~OperationQueue() {
   absl::MutexLock lock(&state_->mutex);
   state_->stopping = true;
+  state_->Claim();
   if (state_->IsOwnThread()) {
     while (!state_->queue.empty()) state_->RunFirst();
     return;
@@ -84,16 +131,22 @@ absl::Status OperationQueue::Run(const Deadline& deadline,
                                  absl::FunctionRef<void(const absl::Status&)> end) {
   State& state = *state_;
   uint64_t sequence = 0;
+  // Whatever happens, the lane is freed, and the queue not busy: otherwise it is never destroyed.
+  if (ABSL_PREDICT_TRUE(state.TryTakeLane(sequence))) {
+    const absl::Cleanup free_lane = [&state] { state.FreeLane(); };
+    return operation(sequence);
+  }
   {
     absl::MutexLock lock(&state.mutex);
+    state.Claim();
     if (!state.IsIdle()) return state.RunInTurn(deadline, operation, end);
     state.busy = true;
     sequence = state.NextSequence();
   }
-  // Whatever happens: a queue that stays busy is never destroyed.
   const absl::Cleanup not_busy = [&state] {
     absl::MutexLock lock(&state.mutex);
     state.busy = false;
+    state.UnclaimIfIdle();
   };
   return operation(sequence);
 }
@@ -135,6 +188,7 @@ absl::Status OperationQueue::State::RunInTurn(const Deadline& deadline,
 absl::Status OperationQueue::Post(absl::FunctionRef<std::function<void()>(uint64_t)> issue) {
   absl::MutexLock lock(&state_->mutex);
   SYNCLINE_RETURN_IF_ERROR(state_->EnsureThread());
+  state_->Claim();
   state_->queue.push_back(issue(state_->NextSequence()));
   return absl::OkStatus();
 }
@@ -147,7 +201,11 @@ bool OperationQueue::IsIdle() const {
 void OperationQueue::AwaitIdle(const Deadline& deadline) const {
   absl::MutexLock lock(&state_->mutex);
   if (state_->IsOwnThread()) return;
+  ++state_->awaiting_idle;
+  state_->Claim();
   deadline.Await(state_->mutex, absl::Condition(state_.get(), &State::IsIdle));
+  --state_->awaiting_idle;
+  state_->UnclaimIfIdle();
 }
 
 absl::Status OperationQueue::State::EnsureThread() {
@@ -181,6 +239,7 @@ void OperationQueue::State::RunFirst() {
   operation = nullptr;  // What it holds is released without the lock.
   mutex.Lock();
   busy = false;
+  UnclaimIfIdle();
 }
 
 }  // namespace syncline::group

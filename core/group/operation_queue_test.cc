@@ -68,6 +68,93 @@ TEST(OperationQueueTest, ManyThreadsNeverRunTwoOperationsAtOnce) {
   EXPECT_EQ(unguarded, kThreads * kCalls);
 }
 
+TEST(OperationQueueTest, NumbersGrowInTheOrderOfExecutionWhoeverRuns) {
+  constexpr int kThreads = 4;
+  constexpr int kCalls = 2000;
+  std::vector<uint64_t> order;  // A race unless the queue orders the accesses.
+  {
+    OperationQueue queue;
+    std::vector<std::thread> threads;
+    for (int t = 0; t < kThreads; ++t) {
+      threads.emplace_back([&, t] {
+        for (int i = 0; i < kCalls; ++i) {
+          // Mostly calls that find the queue idle or just not; seldom one for the queue's thread.
+          if (t == 0 && i % 50 == 0) {
+            auto post = [&order](uint64_t number) {
+              return [&order, number] { order.push_back(number); };
+            };
+            EXPECT_TRUE(queue.Post(post).ok());
+            continue;
+          }
+          auto run = [&order](uint64_t number) {
+            order.push_back(number);
+            return absl::OkStatus();
+          };
+          EXPECT_TRUE(queue.Run(Deadline(absl::Seconds(60)), run).ok());
+          if (t == 1 && i % 50 == 0) queue.AwaitIdle(Deadline(absl::Milliseconds(1)));
+        }
+      });
+    }
+    for (std::thread& thread : threads) thread.join();
+  }
+  ASSERT_EQ(order.size(), size_t{kThreads} * kCalls);
+  for (size_t i = 0; i < order.size(); ++i) ASSERT_EQ(order[i], i);
+}
+
+// A call that found the queue idle runs without the lock; others must notice it and its end.
+TEST(OperationQueueTest, ACallThatFoundTheQueueIdleIsSeenByAllOthers) {
+  auto queue = std::make_unique<OperationQueue>();
+  absl::Notification runs, may_end, posted_ran, destroyed;
+  std::thread caller([&] {
+    EXPECT_TRUE(queue
+                    ->Run(Deadline(absl::Seconds(60)),
+                          [&](uint64_t) {
+                            runs.Notify();
+                            may_end.WaitForNotification();
+                            return absl::OkStatus();
+                          })
+                    .ok());
+  });
+  runs.WaitForNotification();
+  EXPECT_FALSE(queue->IsIdle());
+  queue->AwaitIdle(Deadline(absl::Milliseconds(20)));  // Gives up.
+  EXPECT_FALSE(queue->IsIdle());
+  EXPECT_TRUE(queue->Post([&](uint64_t) { return [&] { posted_ran.Notify(); }; }).ok());
+  const absl::Status late =
+      queue->Run(Deadline(absl::Milliseconds(20)), [](uint64_t) { return absl::OkStatus(); });
+  EXPECT_EQ(KindOf(late), ErrorKind::kTimeout) << late;
+  std::thread destroyer([&] {
+    queue.reset();
+    destroyed.Notify();
+  });
+  EXPECT_FALSE(destroyed.WaitForNotificationWithTimeout(absl::Milliseconds(20)));
+  EXPECT_FALSE(posted_ran.HasBeenNotified());
+  may_end.Notify();
+  destroyer.join();
+  caller.join();
+  EXPECT_TRUE(posted_ran.HasBeenNotified());
+}
+
+// Each queue ends right after a call of another thread: what frees it must not be used any more.
+TEST(OperationQueueTest, AQueueMayBeDestroyedAsSoonAsItsLastCallHasRun) {
+  for (int i = 0; i < 300; ++i) {
+    auto queue = std::make_unique<OperationQueue>();
+    absl::Notification runs;
+    std::thread caller([&runs, queue = queue.get()] {
+      EXPECT_TRUE(queue
+                      ->Run(Deadline(absl::Seconds(60)),
+                            [&runs](uint64_t) {
+                              runs.Notify();
+                              return absl::OkStatus();
+                            })
+                      .ok());
+    });
+    runs.WaitForNotification();
+    queue.reset();
+    caller.join();
+  }
+}
+
 TEST(OperationQueueTest, WhatAnOperationHoldsIsReleasedOnceItHasRun) {
   OperationQueue queue;
   auto held = std::make_shared<int>(1);
