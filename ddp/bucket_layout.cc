@@ -3,7 +3,7 @@
 #include <cstring>
 #include <utility>
 
-#include "core/device/device_tensor.h"
+#include "syncline/device_memory.h"
 #include "syncline/check.h"
 #include "syncline/device.h"
 #include "syncline/shared_memory.h"
@@ -19,7 +19,7 @@ constexpr size_t kLeastShared = 16 << 20;
 // directly. Gradients are handed out as views: a child of fork, such as a loader of data, must not
 // write its parent's.
 absl::StatusOr<Tensor> MakeFlat(const Device& device, DType dtype, int64_t count) {
-  if (device.type != DeviceType::kCpu) return device::EmptyOn(device, dtype, {count});
+  if (device.type != DeviceType::kCpu) return EmptyOnDevice(device, dtype, {count});
   if (static_cast<size_t>(count) * SizeOf(dtype) >= kLeastShared) {
     absl::StatusOr<Tensor> shared = EmptyShared(dtype, {count}, AfterFork::kOwn);
     if (shared.ok()) return shared;

@@ -5,7 +5,7 @@
 #include <cstring>
 
 #include "absl/strings/str_cat.h"
-#include "core/device/device_tensor.h"
+#include "syncline/device_memory.h"
 #include "core/group/backend_spec.h"
 #include "syncline/byte_collectives.h"
 #include "syncline/deadline.h"
@@ -45,7 +45,7 @@ absl::Status HostExchange::OnDeviceHere(
   const Stream& stream = lane_->stream();
   const auto buffers = std::make_shared<Buffers>();
   SYNCLINE_ASSIGN_OR_RETURN(buffers->on_device,
-                            device::EmptyOn(lane_->device(), tensor.dtype(), tensor.shape()));
+                            EmptyOnDevice(lane_->device(), tensor.dtype(), tensor.shape()));
   SYNCLINE_ASSIGN_OR_RETURN(buffers->pinned, runtime.AllocatePinned(tensor.nbytes()));
   const Tensor& copy = buffers->on_device;
   void* const pinned = buffers->pinned.get();

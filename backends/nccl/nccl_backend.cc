@@ -22,6 +22,7 @@
 #include "backends/nccl/nccl_group.h"
 #include "backends/nccl/nccl_library.h"
 #include "backends/nccl/operations.h"
+#include "backends/nccl/registered_memory.h"
 #include "backends/nccl/watchdog.h"
 #include "core/device/device_runtime.h"
 #include "core/tensor/segment.h"
@@ -224,6 +225,9 @@ class NcclBackend final : public Backend {
       SYNCLINE_ASSIGN_OR_RETURN(Communicator* const communicator,
                                 communicators_->Get(ChannelOf(collective, group_->rank()),
                                                     collective.tensor_device(), call));
+      if (!is_captured) {
+        RegisteredMemory::RegisterTensorsOf(collective, communicators_, *communicator);
+      }
       const auto same = std::find(used.begin(), used.end(), communicator);
       if (same == used.end()) {
         const bool is_first = used.empty();

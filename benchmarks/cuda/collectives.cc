@@ -33,7 +33,7 @@
 #include "absl/time/time.h"
 #include "backends/nccl/nccl_library.h"
 #include "core/device/device_runtime.h"
-#include "core/device/device_tensor.h"
+#include "syncline/device_memory.h"
 #include "syncline/file_store.h"
 #include "syncline/hash_store.h"
 #include "syncline/prefix_store.h"
@@ -137,7 +137,7 @@ class Rank {
     bytes_ = absl::GetFlag(FLAGS_max_bytes);
     const int64_t count = bytes_ / 4;
     for (Tensor* const tensor : {&pattern_, &in_, &out_}) {
-      *tensor = Require(device::EmptyOn(device_, DType::kFloat32, {count}));
+      *tensor = Require(EmptyOnDevice(device_, DType::kFloat32, {count}));
     }
     const Tensor host = Tensor::Zeros(DType::kFloat32, {count});
     for (int64_t i = 0; i < count; ++i) host.data_as<float>()[i] = Element(i, rank);

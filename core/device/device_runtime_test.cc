@@ -20,7 +20,7 @@
 #include "absl/time/time.h"
 #include "core/base/env.h"
 #include "core/device/cuda_types.h"
-#include "core/device/device_tensor.h"
+#include "syncline/device_memory.h"
 #include "core/device/testing/fake_cuda_env.h"
 #include "gtest/gtest.h"
 #include "syncline/interrupt.h"

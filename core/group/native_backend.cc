@@ -5,7 +5,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "core/device/device_tensor.h"
+#include "syncline/device_memory.h"
 #include "core/device/kernels.h"
 #include "core/device/stream_handle.h"
 #include "syncline/status.h"
@@ -93,7 +93,7 @@ class NativeBackend::PlanBuffers {
 
  private:
   absl::StatusOr<Tensor> Make(DType dtype, int64_t count) {
-    SYNCLINE_ASSIGN_OR_RETURN(Tensor made, device::EmptyOn(stream_.device, dtype, {count}));
+    SYNCLINE_ASSIGN_OR_RETURN(Tensor made, EmptyOnDevice(stream_.device, dtype, {count}));
     buffers_.push_back(made);
     return made;
   }

@@ -3,7 +3,7 @@
 #include <memory>
 #include <utility>
 
-#include "core/device/device_tensor.h"
+#include "syncline/device_memory.h"
 #include "ddp/device_lane.h"
 #include "syncline/shared_memory.h"
 #include "syncline/status.h"
@@ -16,7 +16,7 @@ namespace {
 constexpr int64_t kLeastShared = 16 << 20;
 
 absl::StatusOr<Tensor> Allocate(int64_t bytes, const Device& device) {
-  if (device.type != DeviceType::kCpu) return device::EmptyOn(device, DType::kUInt8, {bytes});
+  if (device.type != DeviceType::kCpu) return EmptyOnDevice(device, DType::kUInt8, {bytes});
   if (bytes >= kLeastShared) {
     absl::StatusOr<Tensor> shared = EmptyShared(DType::kUInt8, {bytes});
     if (shared.ok()) return shared;

@@ -17,6 +17,7 @@
 #include "syncline/completion.h"
 #include "syncline/deadline.h"
 #include "syncline/device.h"
+#include "syncline/device_memory.h"
 #include "syncline/dlpack.h"
 #include "syncline/dtype.h"
 #include "syncline/enum_set.h"

@@ -21,6 +21,7 @@
 #include "python/extension/gil.h"
 #include "python/extension/tensor_in.h"
 #include "syncline/dtype.h"
+#include "syncline/device_memory.h"
 #include "syncline/shared_memory.h"
 #include "syncline/status.h"
 #include "syncline/tensor.h"
@@ -72,6 +73,16 @@ py::object NewShared(py::handle shape, py::handle dtype) {
   return Call<Tensor>([&]() -> absl::StatusOr<Tensor> {
     SYNCLINE_ASSIGN_OR_RETURN(const DType type, ParseDType(name));
     return EmptyShared(type, lengths);
+  });
+}
+
+py::object NewOnDevice(py::handle shape, py::handle dtype, int index, bool registered) {
+  const auto lengths = FromPython<std::vector<int64_t>>(shape, "shape");
+  const auto name = FromPython<std::string>(dtype, "dtype");
+  return Call<Tensor>([&]() -> absl::StatusOr<Tensor> {
+    SYNCLINE_ASSIGN_OR_RETURN(const DType type, ParseDType(name));
+    return EmptyOnDevice({DeviceType::kCuda, index}, type, lengths,
+                         registered ? DeviceMemory::kRegistered : DeviceMemory::kPlain);
   });
 }
 
@@ -245,6 +256,8 @@ void DefinePrivateApi(py::module_& module) {
                                                py::is_method(work), py::arg("callback"));
   module.def("_task_local_rank", &TaskLocalRank);
   module.def("_empty_shared", &NewShared, py::arg("shape"), py::arg("dtype"));
+  module.def("_empty_on_device", &NewOnDevice, py::arg("shape"), py::arg("dtype"),
+             py::arg("index"), py::arg("registered"));
   module.def("_write_segment", &WriteSegment, py::arg("size"), py::arg("parts"),
              py::arg("leased") = false);
   module.def("_address", &AddressOf, py::arg("buffer"));

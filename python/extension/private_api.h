@@ -14,6 +14,7 @@ namespace syncline::python {
 //                                has started it (see core/join/cluster_task.h); None if it does not
 //                                say
 //   _empty_shared(shape, dtype)  a new tensor that peers can map: see include/syncline/shared_memory.h
+//   _empty_on_device(shape, dtype, index, registered)  a new tensor of a CUDA device: see include/syncline/device_memory.h
 //   _write_segment(size, parts, leased=False)
 //                                the descriptor of a new segment with these parts, which are pairs of
 //                                an offset and a buffer, in the order of their offsets; the caller

@@ -16,7 +16,7 @@
 #include "backends/nccl/operations.h"
 #include "backends/nccl/testing/fake_nccl/fake_nccl.h"
 #include "core/device/device_runtime.h"
-#include "core/device/device_tensor.h"
+#include "syncline/device_memory.h"
 #include "core/device/testing/fake_cuda_env.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -67,7 +67,7 @@ class Rank {
   // The same elements in memory of the device.
   Tensor OnDevice(const Tensor& host) { return OnDevice(host, device_); }
   Tensor OnDevice(const Tensor& host, const Device& device) {
-    Tensor copy = device::EmptyOn(device, host.dtype(), host.shape()).value();
+    Tensor copy = EmptyOnDevice(device, host.dtype(), host.shape()).value();
     EXPECT_TRUE(Runtime().Copy(copy.data(), host.data(), host.nbytes(), *stream_).ok());
     EXPECT_TRUE(Synchronize().ok());
     return copy;

@@ -11,7 +11,7 @@
 #include "absl/time/time.h"
 #include "backends/nccl/communicator.h"
 #include "core/device/device_runtime.h"
-#include "core/device/device_tensor.h"
+#include "syncline/device_memory.h"
 #include "core/device/testing/fake_cuda_env.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -86,7 +86,7 @@ class Broadcast {
       : backend_(BackendRegistry::Make("nccl", ConfigOf(store, rank, 2)).value()),
         stream_(Runtime().MakeStream(DeviceOf(rank)).value()),
         host_(Bytes(DType::kInt32, 1000, rank)),
-        tensor_(device::EmptyOn(DeviceOf(rank), DType::kInt32, {1000}).value()) {
+        tensor_(EmptyOnDevice(DeviceOf(rank), DType::kInt32, {1000}).value()) {
     ExpectOk(Runtime().Copy(tensor_.data(), host_.data(), host_.nbytes(), *stream_));
   }
 

@@ -11,7 +11,7 @@
 #include "absl/time/time.h"
 #include "core/device/cuda_types.h"
 #include "core/device/device_runtime.h"
-#include "core/device/device_tensor.h"
+#include "syncline/device_memory.h"
 #include "core/device/testing/fake_cuda_env.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -423,7 +423,7 @@ TEST(ReducerDeviceDeathTest, TheHostCannotTouchWhatIsOnADevice) {
   EXPECT_DEATH(
       {
         const Tensor tensor =
-            device::EmptyOn({DeviceType::kCuda, 1}, DType::kFloat32, {10}).value();
+            EmptyOnDevice({DeviceType::kCuda, 1}, DType::kFloat32, {10}).value();
         tensor.data_as<float>()[3] = 1;
       },
       "the host touches byte 12 of 40 of memory of device 1");

@@ -6,7 +6,7 @@
 
 #include "absl/strings/strip.h"
 #include "core/device/device_runtime.h"
-#include "core/device/device_tensor.h"
+#include "syncline/device_memory.h"
 #include "ddp/device_lane.h"
 #include "gtest/gtest.h"
 #include "syncline/deadline.h"
@@ -33,7 +33,7 @@ absl::StatusOr<Tensor> Placed(const Tensor& host, const Device& on) {
   if (host.nbytes() > 0) std::memcpy(copy.data(), host.data(), host.nbytes());
   if (on.type == DeviceType::kCpu) return copy;
   SYNCLINE_ASSIGN_OR_RETURN(device::DeviceRuntime* const runtime, device::DeviceRuntime::Get());
-  SYNCLINE_ASSIGN_OR_RETURN(Tensor placed, device::EmptyOn(on, host.dtype(), host.shape()));
+  SYNCLINE_ASSIGN_OR_RETURN(Tensor placed, EmptyOnDevice(on, host.dtype(), host.shape()));
   const Stream stream = CurrentStream(on);
   SYNCLINE_RETURN_IF_ERROR(runtime->Copy(placed.data(), copy.data(), copy.nbytes(), stream));
   using Tensors = std::pair<Tensor, Tensor>;

@@ -13,7 +13,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
 #include "core/device/device_runtime.h"
-#include "core/device/device_tensor.h"
+#include "syncline/device_memory.h"
 #include "core/device/testing/fake_cuda_env.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -243,7 +243,7 @@ TEST_P(DeviceGroups, CallsAreInTheOrderOfTheCallersStream) {
     for (int i = 0; i < 20; ++i) {
       const Tensor host = Tensor::Zeros(DType::kFloat32, {1000});
       std::fill_n(host.data_as<float>(), host.numel(), static_cast<float>(i + 1));
-      SYNCLINE_ASSIGN_OR_RETURN(Tensor tensor, device::EmptyOn(device, DType::kFloat32, {1000}));
+      SYNCLINE_ASSIGN_OR_RETURN(Tensor tensor, EmptyOnDevice(device, DType::kFloat32, {1000}));
       SYNCLINE_RETURN_IF_ERROR(runtime->Copy(tensor.data(), host.data(), host.nbytes(), *stream));
       SYNCLINE_RETURN_IF_ERROR(group.AllReduce(tensor));
       const Tensor result = Tensor::Zeros(DType::kFloat32, {1000});
@@ -272,7 +272,7 @@ TEST_P(DeviceGroups, MixedDevicesAreRefusedAndTheGroupGoesOn) {
     for (int r = 0; r < size(); ++r) {
       SYNCLINE_ASSIGN_OR_RETURN(
           outputs.emplace_back(),
-          device::EmptyOn(r == 0 ? Device{DeviceType::kCuda, 7} : device, DType::kFloat32, {4}));
+          EmptyOnDevice(r == 0 ? Device{DeviceType::kCuda, 7} : device, DType::kFloat32, {4}));
     }
     const absl::Status refused = group.AllGather(outputs, input);
     SYNCLINE_RETURN_IF_ERROR(Expect(
@@ -341,7 +341,7 @@ int TimesMade(const std::function<bool(int rank)>& can_use) {
       if (rank == 1) SYNCLINE_RETURN_IF_ERROR(group->Send(tensor, 2));
       if (rank == 2) {
         SYNCLINE_ASSIGN_OR_RETURN(const Tensor other,
-                                  device::EmptyOn(device, DType::kFloat32, {10}));
+                                  EmptyOnDevice(device, DType::kFloat32, {10}));
         SYNCLINE_RETURN_IF_ERROR(group->Recv(other, 1).status());
       }
       SYNCLINE_RETURN_IF_ERROR(group->AllReduce(tensor));
@@ -367,7 +367,7 @@ TEST(StagedTensorsTest, RanksWhoseTensorsDifferAreAMismatchThatQuotesTheTensors)
     // Both have chunks of the same size at first.
     const int64_t count = group.rank() == 0 ? kSeveralChunks : 2 * kSeveralChunks;
     SYNCLINE_ASSIGN_OR_RETURN(const Tensor tensor,
-                              device::EmptyOn(device, DType::kFloat32, {count}));
+                              EmptyOnDevice(device, DType::kFloat32, {count}));
     return group.AllReduce(tensor);
   });
   for (const absl::Status& outcome : outcomes) {
@@ -381,7 +381,7 @@ TEST(StagedTensorsTest, MessagesOfDifferentSizesAreAMismatch) {
     SYNCLINE_ASSIGN_OR_RETURN(const Device device, DeviceOfRank(group.rank()));
     const int64_t count = (group.rank() + 1) * kSeveralChunks;
     SYNCLINE_ASSIGN_OR_RETURN(const Tensor tensor,
-                              device::EmptyOn(device, DType::kFloat32, {count}));
+                              EmptyOnDevice(device, DType::kFloat32, {count}));
     if (group.rank() == 0) return group.Recv(tensor, 1).status();
     return group.Send(tensor, 0);
   });
@@ -412,7 +412,7 @@ TEST(StagedTensorsTest, AbortEndsAWaitForADeviceThatStandsStill) {
   const device::HeldStreams held(0);
   const auto outcomes = RunRanksOnDevices("local", 1, [](ProcessGroup& group) -> absl::Status {
     SYNCLINE_ASSIGN_OR_RETURN(const Tensor tensor,
-                              device::EmptyOn({DeviceType::kCuda, 0}, DType::kFloat32, {10}));
+                              EmptyOnDevice({DeviceType::kCuda, 0}, DType::kFloat32, {10}));
     SYNCLINE_ASSIGN_OR_RETURN(const auto work, group.AllReduceAsync(tensor));
     group.Abort("the test is over");
     return work->Synchronize(kGroupTimeout);
@@ -423,7 +423,7 @@ TEST(StagedTensorsTest, AbortEndsAWaitForADeviceThatStandsStill) {
 TEST(StagedTensorsTest, TensorsOfTheHostAndOfADeviceAreNotMixed) {
   const auto outcomes = RunRanksOnDevices("local", 1, [](ProcessGroup& group) -> absl::Status {
     SYNCLINE_ASSIGN_OR_RETURN(const Tensor there,
-                              device::EmptyOn({DeviceType::kCuda, 0}, DType::kFloat32, {10}));
+                              EmptyOnDevice({DeviceType::kCuda, 0}, DType::kFloat32, {10}));
     const Tensor here = Numbers(DType::kFloat32, 10, 1);
     EXPECT_EQ(KindOf(group.AllGatherCoalesced({there}, {here})), ErrorKind::kArgument);
     EXPECT_EQ(KindOf(group.ReduceScatterCoalesced({here}, {there})), ErrorKind::kArgument);
@@ -439,7 +439,7 @@ TEST(StagedTensorsTest, TensorsOfTheHostAndOfADeviceAreNotMixed) {
 TEST(NcclGroupsTest, CallsOnDevicesDoNotWaitForThoseOfTheHost) {
   const auto outcomes = RunRanksOnDevices("auto", 2, [](ProcessGroup& group) -> absl::Status {
     SYNCLINE_ASSIGN_OR_RETURN(const Device device, DeviceOfRank(group.rank()));
-    SYNCLINE_ASSIGN_OR_RETURN(const Tensor tensor, device::EmptyOn(device, DType::kFloat32, {10}));
+    SYNCLINE_ASSIGN_OR_RETURN(const Tensor tensor, EmptyOnDevice(device, DType::kFloat32, {10}));
     // The first call makes the communicator, for which ranks wait for each other.
     SYNCLINE_RETURN_IF_ERROR(group.AllReduce(tensor));
     const Tensor message = Tensor::Zeros(DType::kFloat32, {1});
@@ -466,7 +466,7 @@ TEST_P(DroppedGroups, ACallbackMayDropTheLastReferenceToItsGroup) {
     options.timeout = kGroupTimeout;
     SYNCLINE_ASSIGN_OR_RETURN(auto group, ProcessGroup::Create(options));
     SYNCLINE_ASSIGN_OR_RETURN(const Device device, DeviceOfRank(rank));
-    SYNCLINE_ASSIGN_OR_RETURN(const Tensor tensor, device::EmptyOn(device, DType::kFloat32, {10}));
+    SYNCLINE_ASSIGN_OR_RETURN(const Tensor tensor, EmptyOnDevice(device, DType::kFloat32, {10}));
     SYNCLINE_ASSIGN_OR_RETURN(const auto first, group->AllReduceAsync(tensor));
     // Rank 1 makes no second call: that of rank 0 ends with its group.
     std::shared_ptr<Work> second;
@@ -496,7 +496,7 @@ TEST(StagedTensorsTest, ACallWhoseDeviceStandsStillEndsAtItsDeadline) {
   const device::HeldStreams held(0);
   const auto outcomes = RunRanksOnDevices("shm", 2, [](ProcessGroup& group) -> absl::Status {
     const Device device = {DeviceType::kCuda, group.rank()};
-    SYNCLINE_ASSIGN_OR_RETURN(const Tensor tensor, device::EmptyOn(device, DType::kFloat32, {10}));
+    SYNCLINE_ASSIGN_OR_RETURN(const Tensor tensor, EmptyOnDevice(device, DType::kFloat32, {10}));
     return group.AllReduce(tensor, ReduceOp::kSum, absl::Milliseconds(300));
   });
   EXPECT_EQ(KindOf(outcomes[0]), ErrorKind::kTimeout) << outcomes[0];
@@ -509,7 +509,7 @@ TEST(StagedTensorsTest, WithoutPinnedMemoryTheCallFailsOnAllRanks) {
   device::FakeCuda::Get().fail_next("cuMemHostAlloc", 1, kCudaErrorOutOfMemory);
   const auto outcomes = RunRanksOnDevices("shm", 2, [](ProcessGroup& group) -> absl::Status {
     SYNCLINE_ASSIGN_OR_RETURN(const Device device, DeviceOfRank(group.rank()));
-    SYNCLINE_ASSIGN_OR_RETURN(const Tensor tensor, device::EmptyOn(device, DType::kFloat32, {10}));
+    SYNCLINE_ASSIGN_OR_RETURN(const Tensor tensor, EmptyOnDevice(device, DType::kFloat32, {10}));
     return group.AllReduce(tensor);
   });
   for (const absl::Status& outcome : outcomes) EXPECT_FALSE(outcome.ok());

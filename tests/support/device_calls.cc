@@ -2,7 +2,7 @@
 
 #include "absl/time/time.h"
 #include "core/device/device_runtime.h"
-#include "core/device/device_tensor.h"
+#include "syncline/device_memory.h"
 #include "syncline/deadline.h"
 #include "syncline/status.h"
 #include "syncline/stream.h"
@@ -26,7 +26,7 @@ absl::StatusOr<Tensor> DeviceTensors::Of(const Tensor& host) {
     }
   }
   SYNCLINE_ASSIGN_OR_RETURN(device::DeviceRuntime* const runtime, device::DeviceRuntime::Get());
-  SYNCLINE_ASSIGN_OR_RETURN(Tensor made, device::EmptyOn(device_, host.dtype(), host.shape()));
+  SYNCLINE_ASSIGN_OR_RETURN(Tensor made, EmptyOnDevice(device_, host.dtype(), host.shape()));
   if (host.nbytes() > 0) {
     SYNCLINE_RETURN_IF_ERROR(
         runtime->Copy(made.data(), host.data(), host.nbytes(), CurrentStream(device_)));

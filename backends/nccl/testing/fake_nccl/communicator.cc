@@ -50,7 +50,7 @@ NcclResult Fail(NcclResult result, const std::string& message) {
 }
 
 const char* LastError() {
-  thread_local std::string text;
+  thread_local std::string text __attribute__((tls_model("initial-exec")));  // As `group`.
   const std::lock_guard<std::mutex> lock(TheErrorText().mutex);
   text = TheErrorText().text;
   return text.c_str();

@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <cstring>
 #include <functional>
+#include <iterator>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -72,6 +73,11 @@ CommunicatorPtr Remove(NcclComm handle) {
   if (found == objects.communicators.end()) return nullptr;
   CommunicatorPtr communicator = found->second;
   objects.communicators.erase(found);
+  // As NCCL does, whose communicators let go of what they have registered.
+  for (auto it = objects.registrations.begin(); it != objects.registrations.end();) {
+    it = it->second == reinterpret_cast<uintptr_t>(handle) ? objects.registrations.erase(it)
+                                                            : std::next(it);
+  }
   return communicator;
 }
 
@@ -113,7 +119,9 @@ struct Group {
   std::vector<std::pair<CommunicatorPtr, std::vector<Operation>>> operations;
 };
 
-thread_local Group group;
+// In the static block of thread-locals: ThreadSanitizer takes the reuse of a dynamic one, whose
+// thread has ended, for a race.
+thread_local Group group __attribute__((tls_model("initial-exec")));
 
 bool IsError(NcclResult result) { return result != kNcclSuccess && result != kNcclInProgress; }
 

@@ -8,7 +8,6 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
-#include <vector>
 
 #include "core/device/testing/fake_cuda/simulator.h"
 
@@ -20,7 +19,10 @@ struct Opened {
   uint64_t id;
 };
 
-thread_local std::vector<Opened> opened;
+// What the item of this thread has opened. No vector: a signal handler fills it.
+constexpr int kMaxOpened = 64;
+thread_local Opened opened[kMaxOpened];
+thread_local int opened_count = 0;
 struct sigaction former;
 
 size_t Rounded(size_t bytes) {
@@ -40,9 +42,9 @@ void OnFault(int, siginfo_t* info, void*) {
       lock.owns_lock() ? simulator.Find(address, 1, &is_known) : nullptr;
   if (found != nullptr && found->kind == MemoryKind::kDevice) {
     const auto start = std::prev(simulator.memory.upper_bound(address))->first;
-    if (is_in_host_function) {
+    if (is_in_host_function && opened_count < kMaxOpened) {
       mprotect(reinterpret_cast<void*>(start), Rounded(found->bytes), PROT_READ | PROT_WRITE);
-      opened.push_back({start, found->id});
+      opened[opened_count++] = {start, found->id};
       return;
     }
     char text[200];
@@ -82,15 +84,16 @@ void UnmapPages(void* address, size_t bytes) { munmap(address, Rounded(bytes)); 
 void Protect(void* address, size_t bytes) { mprotect(address, Rounded(bytes), PROT_NONE); }
 
 void CloseOpened() {
-  if (opened.empty()) return;
+  if (opened_count == 0) return;
   Simulator& simulator = Simulator::Get();
   const Lock lock(simulator.mutex);
-  for (const Opened& one : opened) {
+  for (int i = 0; i < opened_count; ++i) {
+    const Opened& one = opened[i];
     const auto found = simulator.memory.find(one.address);
     if (found == simulator.memory.end() || found->second.id != one.id) continue;
     Protect(reinterpret_cast<void*>(one.address), found->second.bytes);
   }
-  opened.clear();
+  opened_count = 0;
 }
 
 }  // namespace fake_cuda

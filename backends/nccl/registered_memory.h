@@ -1,0 +1,67 @@
+// Memory of ncclMemAlloc, which communicators register when a call first uses it.
+#ifndef SYNCLINE_BACKENDS_NCCL_REGISTERED_MEMORY_H_
+#define SYNCLINE_BACKENDS_NCCL_REGISTERED_MEMORY_H_
+
+#include <cstddef>
+#include <memory>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/status/statusor.h"
+#include "absl/synchronization/mutex.h"
+#include "backends/nccl/communicator.h"
+#include "backends/nccl/nccl_api.h"
+#include "core/device/device_runtime.h"
+#include "syncline/collective.h"
+#include "syncline/device.h"
+
+namespace syncline::nccl {
+
+// One piece of memory, and where it is registered. What it is destroyed by, the last tensor, may be
+// let go of by any thread, before or after the groups whose communicators have registered it: those
+// that still are in use let go of it first, and NCCL has done so for the others. Thread-safe.
+class RegisteredMemory {
+ public:
+  // Memory of `device`; see device::RegisteredAllocator.
+  static absl::StatusOr<std::shared_ptr<void>> Allocate(const Device& device, size_t bytes);
+
+  // Has the communicator, which is ready, register what of the operation's tensors lies in such
+  // memory, if it has not yet. NCCL need not know the memory, so its refusal is logged, once, and
+  // is no error. Costs a load where the process has no such memory.
+  static void RegisterTensorsOf(const Collective& collective,
+                                const std::shared_ptr<Communicators>& communicators,
+                                const Communicator& communicator);
+
+  RegisteredMemory(const NcclApi& api, device::DeviceRuntime& runtime, const Device& device,
+                   void* data, size_t bytes)
+      : api_(api), runtime_(runtime), device_(device), data_(data), bytes_(bytes) {}
+  ~RegisteredMemory();
+  RegisteredMemory(const RegisteredMemory&) = delete;
+  RegisteredMemory& operator=(const RegisteredMemory&) = delete;
+
+ private:
+  struct Registration {
+    std::weak_ptr<Communicators> communicators;
+    NcclComm comm;
+    void* handle;  // Null if NCCL has refused.
+  };
+
+  bool Holds(const void* address) const {
+    const char* const begin = static_cast<const char*>(data_);
+    return address >= begin && address < begin + bytes_;
+  }
+  void RegisterWith(const std::shared_ptr<Communicators>& communicators, NcclComm comm);
+
+  const NcclApi& api_;
+  device::DeviceRuntime& runtime_;
+  const Device device_;
+  void* const data_;
+  const size_t bytes_;
+
+  absl::Mutex mutex_;
+  std::vector<Registration> registrations_ ABSL_GUARDED_BY(mutex_);
+};
+
+}  // namespace syncline::nccl
+
+#endif  // SYNCLINE_BACKENDS_NCCL_REGISTERED_MEMORY_H_
