@@ -3,9 +3,9 @@
 #include <cstring>
 #include <utility>
 
-#include "syncline/device_memory.h"
 #include "syncline/check.h"
 #include "syncline/device.h"
+#include "syncline/device_memory.h"
 #include "syncline/shared_memory.h"
 #include "syncline/status.h"
 

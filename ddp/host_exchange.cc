@@ -5,11 +5,11 @@
 #include <cstring>
 
 #include "absl/strings/str_cat.h"
-#include "syncline/device_memory.h"
 #include "core/group/backend_spec.h"
 #include "syncline/byte_collectives.h"
 #include "syncline/deadline.h"
 #include "syncline/device.h"
+#include "syncline/device_memory.h"
 #include "syncline/status.h"
 
 namespace syncline::ddp {

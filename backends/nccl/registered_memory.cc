@@ -48,8 +48,8 @@ absl::StatusOr<std::shared_ptr<void>> RegisteredMemory::Allocate(const Device& d
   SYNCLINE_ASSIGN_OR_RETURN(const NcclApi* const api, LoadNccl());
   SYNCLINE_ASSIGN_OR_RETURN(device::DeviceRuntime* const runtime, device::DeviceRuntime::Get());
   if (api->mem_alloc == nullptr || api->mem_free == nullptr) {
-    return UnsupportedError(absl::StrCat("registered memory needs NCCL 2.19 or later, and this is ",
-                                         Describe(*api)));
+    return UnsupportedError(
+        absl::StrCat("registered memory needs NCCL 2.19 or later, and this is ", Describe(*api)));
   }
   const device::DeviceRuntime::ContextScope context(*runtime, device);
   SYNCLINE_RETURN_IF_ERROR(context.status());
@@ -134,10 +134,9 @@ void RegisteredMemory::RegisterWith(const std::shared_ptr<Communicators>& commun
   const NcclResult result = api_.comm_register(comm, data_, bytes_, &handle);
   if (result != kNcclSuccess) {
     handle = nullptr;
-    Log(LogLevel::kWarning,
-        absl::StrCat("NCCL uses ", bytes_, " bytes of ", ToString(device_),
-                     " as any other memory: ",
-                     NcclError(api_, "ncclCommRegister", result).message()));
+    Log(LogLevel::kWarning, absl::StrCat("NCCL uses ", bytes_, " bytes of ", ToString(device_),
+                                         " as any other memory: ",
+                                         NcclError(api_, "ncclCommRegister", result).message()));
   }
   registrations_.push_back({communicators, comm, handle});
 }

@@ -5,8 +5,8 @@
 #include <utility>
 
 #include "core/device/device_runtime.h"
-#include "syncline/device_memory.h"
 #include "core/device/registered_memory.h"
+#include "syncline/device_memory.h"
 #include "syncline/status.h"
 
 namespace syncline {

@@ -20,9 +20,9 @@
 #include "absl/time/time.h"
 #include "core/base/env.h"
 #include "core/device/cuda_types.h"
-#include "syncline/device_memory.h"
 #include "core/device/testing/fake_cuda_env.h"
 #include "gtest/gtest.h"
+#include "syncline/device_memory.h"
 #include "syncline/interrupt.h"
 #include "syncline/status.h"
 

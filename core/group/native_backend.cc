@@ -5,9 +5,9 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "syncline/device_memory.h"
 #include "core/device/kernels.h"
 #include "core/device/stream_handle.h"
+#include "syncline/device_memory.h"
 #include "syncline/status.h"
 
 namespace syncline::group {

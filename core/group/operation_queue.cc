@@ -86,9 +86,7 @@ struct OperationQueue::State : std::enable_shared_from_this<OperationQueue::Stat
     return !IsRunning() && (!queue.empty() || stopping);
   }
   bool IsRunning() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex) { return busy || IsLaneTaken(); }
-  bool IsIdle() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex) {
-    return !IsRunning() && queue.empty();
-  }
+  bool IsIdle() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex) { return !IsRunning() && queue.empty(); }
   bool IsOwnThread() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex) {
     return has_thread && thread == std::this_thread::get_id();
   }
@@ -104,7 +102,7 @@ struct OperationQueue::State : std::enable_shared_from_this<OperationQueue::Stat
   std::atomic<uint64_t> lane{0};
   absl::Mutex mutex;
   std::list<std::function<void()>> queue ABSL_GUARDED_BY(mutex);
-  bool busy ABSL_GUARDED_BY(mutex) = false;  // An operation is running that has not the lane.
+  bool busy ABSL_GUARDED_BY(mutex) = false;      // An operation is running that has not the lane.
   int awaiting_idle ABSL_GUARDED_BY(mutex) = 0;  // Threads in AwaitIdle.
   bool stopping ABSL_GUARDED_BY(mutex) = false;
   bool has_thread ABSL_GUARDED_BY(mutex) = false;

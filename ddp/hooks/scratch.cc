@@ -3,8 +3,8 @@
 #include <memory>
 #include <utility>
 
-#include "syncline/device_memory.h"
 #include "ddp/device_lane.h"
+#include "syncline/device_memory.h"
 #include "syncline/shared_memory.h"
 #include "syncline/status.h"
 #include "syncline/stream.h"

@@ -20,8 +20,8 @@
 #include "python/extension/errors.h"
 #include "python/extension/gil.h"
 #include "python/extension/tensor_in.h"
-#include "syncline/dtype.h"
 #include "syncline/device_memory.h"
+#include "syncline/dtype.h"
 #include "syncline/shared_memory.h"
 #include "syncline/status.h"
 #include "syncline/tensor.h"
@@ -256,8 +256,8 @@ void DefinePrivateApi(py::module_& module) {
                                                py::is_method(work), py::arg("callback"));
   module.def("_task_local_rank", &TaskLocalRank);
   module.def("_empty_shared", &NewShared, py::arg("shape"), py::arg("dtype"));
-  module.def("_empty_on_device", &NewOnDevice, py::arg("shape"), py::arg("dtype"),
-             py::arg("index"), py::arg("registered"));
+  module.def("_empty_on_device", &NewOnDevice, py::arg("shape"), py::arg("dtype"), py::arg("index"),
+             py::arg("registered"));
   module.def("_write_segment", &WriteSegment, py::arg("size"), py::arg("parts"),
              py::arg("leased") = false);
   module.def("_address", &AddressOf, py::arg("buffer"));

@@ -90,6 +90,7 @@ from syncline.collectives import (
     scan,
     scatter,
 )
+from syncline.device_memory import empty
 from syncline.errors import (
     DistBackendError,
     DistError,
@@ -209,6 +210,7 @@ __all__ = [
     "default_pg_timeout",
     "destroy_process_group",
     "elastic",
+    "empty",
     "empty_shared",
     "exscan",
     "functional",

@@ -27,10 +27,10 @@ def empty_shared(shape: int | Sequence[int], dtype: Any = "float32") -> Any:
     torch = sys.modules.get("torch")
     if torch is not None and isinstance(dtype, torch.dtype):
         name = str(dtype).removeprefix("torch.")
-        return torch.from_dlpack(_syncline._empty_shared(lengths, _known(name)))
+        return torch.from_dlpack(_syncline._empty_shared(lengths, known_dtype(name)))
     import numpy
 
-    return numpy.asarray(_syncline._empty_shared(lengths, _known(numpy.dtype(dtype).name)))
+    return numpy.asarray(_syncline._empty_shared(lengths, known_dtype(numpy.dtype(dtype).name)))
 
 
 def shared_handle(x: Any) -> str:
@@ -83,7 +83,8 @@ _TYPES = set(
 )
 
 
-def _known(dtype: str) -> str:
+def known_dtype(dtype: str) -> str:
+    """The name of an element type; TypeError if there is none of this name."""
     if dtype not in _TYPES:
         raise TypeError(f"dtype must be one of {', '.join(sorted(_TYPES))}, not {dtype}")
     return dtype

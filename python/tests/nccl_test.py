@@ -56,6 +56,51 @@ def moves_and_reduces():
         dist.destroy_process_group(group)
 
 
+def uses_memory_that_is_registered():
+    library = ctypes.CDLL(os.environ["SYNCLINE_NCCL_LIBRARY"])
+    rank = dist.get_rank()
+    registered = dist.empty(3, numpy.float32, device=f"cuda:{rank}", registered=True)
+    assert registered.shape == (3,) and registered.dtype == "float32"
+    assert registered.__dlpack_device__() == (2, rank)
+    group = dist.new_group(backend="nccl")
+    parts = [ours([1.0, 2.0, 3.0]), ours([10.0, 20.0, 30.0])] if rank == 0 else None
+    dist.scatter(registered, parts, 0, group=group)
+    dist.all_reduce(registered, group=group)
+    gathered = [ours([0.0] * 3), ours([0.0] * 3)]
+    dist.all_gather(gathered, registered, group=group)
+    assert [peek(part) for part in gathered] == [[11.0, 22.0, 33.0]] * 2
+    assert library.fake_nccl_live_registrations() == 1
+    assert library.fake_nccl_live_allocations() == 1
+    # The group's last call on it ends by another thread.
+    del registered
+    simulated_arrays.await_that(
+        lambda: not library.fake_nccl_live_allocations(), "the memory is freed"
+    )
+    assert library.fake_nccl_live_registrations() == 0
+    plain = dist.empty((2, 2), "int16", device=rank)
+    assert plain.shape == (2, 2)
+    assert library.fake_nccl_live_allocations() == 0
+    dist.destroy_process_group(group)
+
+
+@pytest.mark.parametrize(
+    ("error", "text", "shape", "dtype", "device"),
+    [
+        (ValueError, "cuda:9", 3, "float32", 9),
+        (ValueError, "-1", -1, "float32", 0),
+        (TypeError, "dtype must be one of", 3, "datetime64", 0),
+        (TypeError, "device must be a CUDA device", 3, "float32", "cpu"),
+        (TypeError, "device must be a CUDA device", 3, "float32", "cuda:x"),
+        (TypeError, "device must be a CUDA device", 3, "float32", None),
+        (TypeError, "device must be a CUDA device", 3, "float32", True),
+    ],
+)
+@pytest.mark.parametrize("registered", [False, True])
+def test_memory_that_cannot_be_had_is_refused(error, text, shape, dtype, device, registered):
+    with pytest.raises(error, match=text):
+        dist.empty(shape, dtype, device=device, registered=registered)
+
+
 def quotes_calls_that_differ():
     group = dist.new_group(backend="nccl")
     work = dist.all_reduce(ours([0.0] * (3 + dist.get_rank())), group=group, async_op=True)
@@ -188,6 +233,7 @@ def goes_on_without_the_dead():
     "function",
     [
         moves_and_reduces,
+        uses_memory_that_is_registered,
         quotes_calls_that_differ,
         makes_communicators_at_once,
         refuses_what_is_no_device,

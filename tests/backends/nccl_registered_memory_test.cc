@@ -116,9 +116,9 @@ TEST_F(NcclRegisteredMemoryTest, ACommunicatorRegistersMemoryOnceAndLetsGoOfItWi
       member.Broadcast(whole, 1);
       member.Broadcast(whole, 3);
       // Another part of it is the same memory.
-      member.Broadcast(
-          Tensor(whole.data_as<char>() + 400, DType::kInt32, {10}, {}, whole.device(), whole.owner()),
-          5);
+      member.Broadcast(Tensor(whole.data_as<char>() + 400, DType::kInt32, {10}, {}, whole.device(),
+                              whole.owner()),
+                       5);
       both_called.StepAndWait();
       EXPECT_EQ(Registrations(), 2);
       EXPECT_EQ(Allocations(), 2);

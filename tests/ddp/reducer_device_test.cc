@@ -11,11 +11,11 @@
 #include "absl/time/time.h"
 #include "core/device/cuda_types.h"
 #include "core/device/device_runtime.h"
-#include "syncline/device_memory.h"
 #include "core/device/testing/fake_cuda_env.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "syncline/deadline.h"
+#include "syncline/device_memory.h"
 #include "syncline/process_group.h"
 #include "syncline/reducer.h"
 #include "syncline/status.h"
@@ -422,8 +422,7 @@ TEST(ReducerDeviceDeathTest, TheHostCannotTouchWhatIsOnADevice) {
   GTEST_FLAG_SET(death_test_style, "threadsafe");
   EXPECT_DEATH(
       {
-        const Tensor tensor =
-            EmptyOnDevice({DeviceType::kCuda, 1}, DType::kFloat32, {10}).value();
+        const Tensor tensor = EmptyOnDevice({DeviceType::kCuda, 1}, DType::kFloat32, {10}).value();
         tensor.data_as<float>()[3] = 1;
       },
       "the host touches byte 12 of 40 of memory of device 1");

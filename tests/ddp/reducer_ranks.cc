@@ -6,10 +6,10 @@
 
 #include "absl/strings/strip.h"
 #include "core/device/device_runtime.h"
-#include "syncline/device_memory.h"
 #include "ddp/device_lane.h"
 #include "gtest/gtest.h"
 #include "syncline/deadline.h"
+#include "syncline/device_memory.h"
 #include "syncline/hash_store.h"
 #include "syncline/status.h"
 #include "syncline/stream.h"

@@ -13,12 +13,12 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
 #include "core/device/device_runtime.h"
-#include "syncline/device_memory.h"
 #include "core/device/testing/fake_cuda_env.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "syncline/backend_registry.h"
 #include "syncline/deadline.h"
+#include "syncline/device_memory.h"
 #include "syncline/hash_store.h"
 #include "syncline/process_group.h"
 #include "syncline/status.h"
@@ -340,8 +340,7 @@ int TimesMade(const std::function<bool(int rank)>& can_use) {
       SYNCLINE_ASSIGN_OR_RETURN(const Tensor tensor, tensors.Of(host));
       if (rank == 1) SYNCLINE_RETURN_IF_ERROR(group->Send(tensor, 2));
       if (rank == 2) {
-        SYNCLINE_ASSIGN_OR_RETURN(const Tensor other,
-                                  EmptyOnDevice(device, DType::kFloat32, {10}));
+        SYNCLINE_ASSIGN_OR_RETURN(const Tensor other, EmptyOnDevice(device, DType::kFloat32, {10}));
         SYNCLINE_RETURN_IF_ERROR(group->Recv(other, 1).status());
       }
       SYNCLINE_RETURN_IF_ERROR(group->AllReduce(tensor));
@@ -366,8 +365,7 @@ TEST(StagedTensorsTest, RanksWhoseTensorsDifferAreAMismatchThatQuotesTheTensors)
     SYNCLINE_ASSIGN_OR_RETURN(const Device device, DeviceOfRank(group.rank()));
     // Both have chunks of the same size at first.
     const int64_t count = group.rank() == 0 ? kSeveralChunks : 2 * kSeveralChunks;
-    SYNCLINE_ASSIGN_OR_RETURN(const Tensor tensor,
-                              EmptyOnDevice(device, DType::kFloat32, {count}));
+    SYNCLINE_ASSIGN_OR_RETURN(const Tensor tensor, EmptyOnDevice(device, DType::kFloat32, {count}));
     return group.AllReduce(tensor);
   });
   for (const absl::Status& outcome : outcomes) {
@@ -380,8 +378,7 @@ TEST(StagedTensorsTest, MessagesOfDifferentSizesAreAMismatch) {
   const auto outcomes = RunRanksOnDevices("shm", 2, [](ProcessGroup& group) -> absl::Status {
     SYNCLINE_ASSIGN_OR_RETURN(const Device device, DeviceOfRank(group.rank()));
     const int64_t count = (group.rank() + 1) * kSeveralChunks;
-    SYNCLINE_ASSIGN_OR_RETURN(const Tensor tensor,
-                              EmptyOnDevice(device, DType::kFloat32, {count}));
+    SYNCLINE_ASSIGN_OR_RETURN(const Tensor tensor, EmptyOnDevice(device, DType::kFloat32, {count}));
     if (group.rank() == 0) return group.Recv(tensor, 1).status();
     return group.Send(tensor, 0);
   });

@@ -2,8 +2,8 @@
 
 #include "absl/time/time.h"
 #include "core/device/device_runtime.h"
-#include "syncline/device_memory.h"
 #include "syncline/deadline.h"
+#include "syncline/device_memory.h"
 #include "syncline/status.h"
 #include "syncline/stream.h"
 

@@ -76,7 +76,7 @@ CommunicatorPtr Remove(NcclComm handle) {
   // As NCCL does, whose communicators let go of what they have registered.
   for (auto it = objects.registrations.begin(); it != objects.registrations.end();) {
     it = it->second == reinterpret_cast<uintptr_t>(handle) ? objects.registrations.erase(it)
-                                                            : std::next(it);
+                                                           : std::next(it);
   }
   return communicator;
 }
