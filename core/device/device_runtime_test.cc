@@ -539,7 +539,7 @@ TEST(DeviceRuntimeTest, AChildOfForkIsToldThatThereIsNone) {
 TEST(DeviceTensorTest, IsMadeOnADevice) {
   const fake_cuda_counts before = FakeCuda::Get().Counts();
   {
-    const absl::StatusOr<Tensor> tensor = EmptyOn(kCuda1, DType::kFloat32, {2, 3});
+    const absl::StatusOr<Tensor> tensor = EmptyOnDevice(kCuda1, DType::kFloat32, {2, 3});
     ASSERT_TRUE(tensor.ok()) << tensor.status();
     EXPECT_EQ(tensor->ToString(), "float32[2, 3] on cuda:1");
     EXPECT_EQ(*Runtime().DeviceOf(tensor->data()), kCuda1);
@@ -547,10 +547,10 @@ TEST(DeviceTensorTest, IsMadeOnADevice) {
     EXPECT_EQ(part.device(), kCuda1);
   }
   EXPECT_EQ(FakeCuda::Get().Counts().device_allocations, before.device_allocations);
-  EXPECT_EQ(EmptyOn(kCuda0, DType::kInt8, {0, 5})->numel(), 0);
-  EXPECT_EQ(EmptyOn({}, DType::kInt8, {3})->device(), Device{});
-  EXPECT_EQ(KindOf(EmptyOn(kCuda0, DType::kInt8, {-1}).status()), ErrorKind::kArgument);
-  EXPECT_EQ(KindOf(EmptyOn({DeviceType::kCuda, 7}, DType::kInt8, {1}).status()),
+  EXPECT_EQ(EmptyOnDevice(kCuda0, DType::kInt8, {0, 5})->numel(), 0);
+  EXPECT_EQ(EmptyOnDevice({}, DType::kInt8, {3})->device(), Device{});
+  EXPECT_EQ(KindOf(EmptyOnDevice(kCuda0, DType::kInt8, {-1}).status()), ErrorKind::kArgument);
+  EXPECT_EQ(KindOf(EmptyOnDevice({DeviceType::kCuda, 7}, DType::kInt8, {1}).status()),
             ErrorKind::kArgument);
 }
 

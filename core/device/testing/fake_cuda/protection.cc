@@ -8,6 +8,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <utility>
 
 #include "core/device/testing/fake_cuda/simulator.h"
 
@@ -19,10 +20,25 @@ struct Opened {
   uint64_t id;
 };
 
-// What the item of this thread has opened. No vector: a signal handler fills it.
-constexpr int kMaxOpened = 64;
-thread_local Opened opened[kMaxOpened];
+// What the item of this thread has opened, in a page of its own: a signal handler may not allocate
+// otherwise.
+constexpr size_t kPage = 4096;
+constexpr int kMaxOpened = kPage / sizeof(Opened);
+thread_local Opened* opened = nullptr;
 thread_local int opened_count = 0;
+
+bool AddOpened(const Opened& one) {
+  if (opened_count == kMaxOpened) return false;
+  if (opened == nullptr) {
+    void* const page =
+        mmap(nullptr, kPage, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (page == MAP_FAILED) return false;
+    opened = static_cast<Opened*>(page);
+  }
+  opened[opened_count++] = one;
+  return true;
+}
+
 struct sigaction former;
 
 size_t Rounded(size_t bytes) {
@@ -42,9 +58,8 @@ void OnFault(int, siginfo_t* info, void*) {
       lock.owns_lock() ? simulator.Find(address, 1, &is_known) : nullptr;
   if (found != nullptr && found->kind == MemoryKind::kDevice) {
     const auto start = std::prev(simulator.memory.upper_bound(address))->first;
-    if (is_in_host_function && opened_count < kMaxOpened) {
+    if (is_in_host_function && AddOpened({start, found->id})) {
       mprotect(reinterpret_cast<void*>(start), Rounded(found->bytes), PROT_READ | PROT_WRITE);
-      opened[opened_count++] = {start, found->id};
       return;
     }
     char text[200];
@@ -94,6 +109,7 @@ void CloseOpened() {
     Protect(reinterpret_cast<void*>(one.address), found->second.bytes);
   }
   opened_count = 0;
+  munmap(std::exchange(opened, nullptr), kPage);
 }
 
 }  // namespace fake_cuda
