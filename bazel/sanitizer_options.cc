@@ -21,6 +21,7 @@ extern "C" const char* __tsan_default_suppressions() {
       "race:gloo::transport::tcp::UnboundBuffer::handleRecvCompletion\n"
       "race:gloo::transport::tcp::UnboundBuffer::handleSendCompletion\n"
       "race:gloo::transport::tcp::UnboundBuffer::signalException\n"
+      "race:gloo::transport::tcp::UnboundBuffer::~UnboundBuffer\n"
       // Abseil maps memory for a thread's identity and hands it to other threads through a mutex
       // whose inner workings it hides from ThreadSanitizer.
       "race:DoAllocWithArena\n"
