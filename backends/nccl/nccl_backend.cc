@@ -409,7 +409,7 @@ absl::StatusOr<std::shared_ptr<Backend>> MakeNccl(const BackendConfig& config) {
   SYNCLINE_ASSIGN_OR_RETURN(
       backends::PeerTable peers,
       backends::PeerTable::Join(*config.store, config.rank, config.size,
-                                // The others are told why a rank cannot.
+                                // Join publishes the reason where a rank cannot join.
                                 !api.ok() ? api.status()
                                 : !runtime.ok()
                                     ? runtime.status()

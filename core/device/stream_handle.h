@@ -26,7 +26,7 @@ class StreamHandle : public Completion::Handle {
  public:
   // `source` is the outcome of a call that succeeds: the rank that sent, for a receive, else 0.
   // `others` are devices besides that of the event which have tensors of the call: their current
-  // streams wait for it too, with the one that EnqueueWait is told.
+  // streams wait for it too, with the one that is passed to EnqueueWait.
   explicit StreamHandle(std::shared_ptr<const Event> end, int source = 0,
                         std::vector<Device> others = {})
       : end_(std::move(end)), source_(source), others_(std::move(others)) {}

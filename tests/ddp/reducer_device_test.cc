@@ -322,7 +322,7 @@ void ExpectFailure(const std::string& backend, const std::function<void()>& fail
           for (int64_t i : {0, 1, 2}) failure.Update(reducer->CopyReady(i, values[i]));
           failure.Update(reducer->Finish());
         }
-        // What has been told once is told again, by whatever call.
+        // Every later call reports the failure again.
         EXPECT_FALSE(reducer->Finish().ok());
         EXPECT_FALSE(group->status().ok());
         failed.Step();

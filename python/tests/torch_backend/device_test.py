@@ -110,7 +110,7 @@ def strided():
 
 
 def streams():
-    """The host does not wait, but for what is asked of it; streams do."""
+    """Streams wait; the host does not, except where a test asks for it."""
     join()
     rank = dist.get_rank()
     x = filled(0, 1000)

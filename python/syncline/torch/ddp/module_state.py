@@ -35,7 +35,7 @@ def broadcast(
 
 
 def _broadcast_at_once(tensors: list[torch.Tensor], group: ProcessGroup, root: int) -> None:
-    """By way of copies where memory is not one piece, or not that of the CPU or of CUDA."""
+    """Through copies where memory is not one piece, or not that of the CPU or of CUDA."""
     with torch.no_grad():
         sent: list[torch.Tensor] = []
         copies: list[tuple[torch.Tensor, torch.Tensor]] = []
