@@ -1,6 +1,7 @@
 #include "python/extension/private_api.h"
 
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <string>
 #include <utility>
@@ -11,6 +12,8 @@
 #include "absl/types/span.h"
 #include "backends/nccl/nccl_library.h"
 #include "core/base/env.h"
+#include "core/device/device_runtime.h"
+#include "core/device/stream_handle.h"
 #include "core/join/cluster_task.h"
 #include "core/segments/segment_client.h"
 #include "core/tensor/segment.h"
@@ -19,11 +22,14 @@
 #include "python/extension/convert.h"
 #include "python/extension/errors.h"
 #include "python/extension/gil.h"
+#include "python/extension/streams.h"
 #include "python/extension/tensor_in.h"
+#include "python/extension/tensor_view.h"
 #include "syncline/device_memory.h"
 #include "syncline/dtype.h"
 #include "syncline/shared_memory.h"
 #include "syncline/status.h"
+#include "syncline/stream.h"
 #include "syncline/tensor.h"
 #include "syncline/work.h"
 
@@ -83,6 +89,27 @@ py::object NewOnDevice(py::handle shape, py::handle dtype, int index, bool regis
     SYNCLINE_ASSIGN_OR_RETURN(const DType type, ParseDType(name));
     return EmptyOnDevice({DeviceType::kCuda, index}, type, lengths,
                          registered ? DeviceMemory::kRegistered : DeviceMemory::kPlain);
+  });
+}
+
+// Behind the current stream, as a call on these arrays is.
+py::object CopyToDevice(py::handle to, py::handle array) {
+  CallStreams streams;
+  const Tensor from = TensorFromPython(array, "array");
+  const Tensor* const view = TensorOfView(to);
+  if (view == nullptr || !from.is_contiguous() || view->device() != from.device() ||
+      view->nbytes() != from.nbytes()) {
+    RaiseValueError(
+        absl::StrCat("no contiguous array of the same device and size: ", from.ToString()));
+  }
+  const auto held = std::make_shared<const std::pair<Tensor, Tensor>>(*view, from);
+  return Call<void>([&]() -> absl::Status {
+    if (from.nbytes() == 0) return absl::OkStatus();
+    SYNCLINE_ASSIGN_OR_RETURN(device::DeviceRuntime* const runtime, device::DeviceRuntime::Get());
+    const Stream stream = CurrentStream(from.device());
+    SYNCLINE_RETURN_IF_ERROR(runtime->Copy(held->first.data(), from.data(), from.nbytes(), stream));
+    SYNCLINE_ASSIGN_OR_RETURN(std::shared_ptr<device::Event> end, runtime->Record(stream));
+    return device::KeepUntil(std::move(end), held);
   });
 }
 
@@ -229,16 +256,16 @@ py::object OpenSharedHandle(py::handle handle) {
   return Call<Tensor>([&] { return OpenShared(text); });
 }
 
-py::object PartOfShared(py::handle whole, size_t offset, py::handle dtype, py::handle shape) {
+py::object PartOf(py::handle whole, size_t offset, py::handle dtype, py::handle shape) {
   const Tensor bytes = TensorFromPython(whole, "whole");
   const auto name = FromPython<std::string>(dtype, "dtype");
   const auto lengths = FromPython<std::vector<int64_t>>(shape, "shape");
   return Call<Tensor>([&]() -> absl::StatusOr<Tensor> {
     SYNCLINE_ASSIGN_OR_RETURN(const DType type, ParseDType(name));
     SYNCLINE_RETURN_IF_ERROR(CheckShape(type, lengths));
-    Tensor part(bytes.data_as<char>() + offset, type, lengths, {}, Device(), bytes.owner());
+    Tensor part(bytes.data_as<char>() + offset, type, lengths, {}, bytes.device(), bytes.owner());
     if (offset > bytes.nbytes() || part.nbytes() > bytes.nbytes() - offset) {
-      return ArgumentError("the part is outside of the shared memory");
+      return ArgumentError("the part is outside of the memory");
     }
     return part;
   });
@@ -258,6 +285,7 @@ void DefinePrivateApi(py::module_& module) {
   module.def("_empty_shared", &NewShared, py::arg("shape"), py::arg("dtype"));
   module.def("_empty_on_device", &NewOnDevice, py::arg("shape"), py::arg("dtype"), py::arg("index"),
              py::arg("registered"));
+  module.def("_copy_to_device", &CopyToDevice, py::arg("to"), py::arg("array"));
   module.def("_write_segment", &WriteSegment, py::arg("size"), py::arg("parts"),
              py::arg("leased") = false);
   module.def("_address", &AddressOf, py::arg("buffer"));
@@ -278,8 +306,8 @@ void DefinePrivateApi(py::module_& module) {
   module.def("_leave_segments", &LeaveSegments);
   module.def("_shared_handle", &SharedHandleOf, py::arg("tensor"));
   module.def("_open_shared", &OpenSharedHandle, py::arg("handle"));
-  module.def("_part_of_shared", &PartOfShared, py::arg("whole"), py::arg("offset"),
-             py::arg("dtype"), py::arg("shape"));
+  module.def("_part_of", &PartOf, py::arg("whole"), py::arg("offset"), py::arg("dtype"),
+             py::arg("shape"));
   module.def("_set_nccl_search_path", &SetNcclSearchPath, py::arg("folders"));
   module.def("_parts", &Parts, py::arg("array"), py::arg("count"));
 }

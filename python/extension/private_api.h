@@ -14,7 +14,10 @@ namespace syncline::python {
 //                                has started it (see core/join/cluster_task.h); None if it does not
 //                                say
 //   _empty_shared(shape, dtype)  a new tensor that peers can map: see include/syncline/shared_memory.h
-//   _empty_on_device(shape, dtype, index, registered)  a new tensor of a CUDA device: see include/syncline/device_memory.h
+//   _empty_on_device(shape, dtype, index, registered)
+//                                a new tensor of a CUDA device: see include/syncline/device_memory.h
+//   _copy_to_device(to, array)   enqueues a copy of a contiguous array of a device to a TensorView
+//                                of as many bytes there
 //   _write_segment(size, parts, leased=False)
 //                                the descriptor of a new segment with these parts, which are pairs of
 //                                an offset and a buffer, in the order of their offsets; the caller
@@ -33,7 +36,7 @@ namespace syncline::python {
 //   _discard_named(name, sender), _map_named(name, sender, pid, size), _leave_segments()
 //                                see core/segments/segment_client.h
 //   _shared_handle(tensor), _open_shared(handle)  see include/syncline/shared_memory.h
-//   _part_of_shared(whole, offset, dtype, shape)  a tensor in these bytes
+//   _part_of(whole, offset, dtype, shape)  a tensor in these bytes
 //   _parts(array, count)         `count` equal parts of a contiguous array, one-dimensional views
 void DefinePrivateApi(pybind11::module_& module);
 

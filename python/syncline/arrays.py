@@ -8,6 +8,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from syncline import _syncline
+
+_DLPACK_CUDA = 2  # kDLCUDA.
+
 
 @dataclass(frozen=True)
 class Library:
@@ -26,7 +30,8 @@ def library_of(like: Any) -> Library:
     """The library of `like`: NumPy, PyTorch, JAX, CuPy or array.array. TypeError for others."""
     module = type(like).__module__.split(".", 1)[0]
     if module in ("jax", "jaxlib"):
-        return _jax()
+        device = cuda_device_of(like)
+        return _jax() if device is None else _jax_on_cuda(device)
     if module in ("torch", "cupy"):
         return _torch() if module == "torch" else _cupy()
     if isinstance(like, _numpy_array()):
@@ -92,7 +97,7 @@ def _torch() -> Library:
 
 
 def _jax() -> Library:
-    """By way of NumPy: JAX's arrays are never written in place."""
+    """Through NumPy: JAX's arrays are never written in place."""
     import jax
     import numpy
 
@@ -101,6 +106,35 @@ def _jax() -> Library:
         empty=lambda like, shape, dtype: numpy.empty(tuple(shape), dtype or like.dtype),
         finish=lambda written, like: jax.device_put(written, like.sharding),
     )
+
+
+def _jax_on_cuda(device: int) -> Library:
+    """In memory of the device that is Syncline's until JAX takes it over."""
+    import jax
+
+    def empty(like: Any, shape: Sequence[int], dtype: Any) -> Any:
+        return _syncline._empty_on_device(list(shape), str(dtype or like.dtype), device, False)
+
+    def copy(x: Any) -> Any:
+        made = empty(x, x.shape, None)
+        _syncline._copy_to_device(made, x)
+        return made
+
+    return Library(
+        copy=copy, empty=empty, finish=lambda written, _: jax.dlpack.from_dlpack(written)
+    )
+
+
+def cuda_device_of(x: Any) -> int | None:
+    """The number of the one CUDA device where an array of JAX lies; None for others."""
+    ask = getattr(x, "__dlpack_device__", None)
+    if ask is None:
+        return None
+    try:
+        kind, index = ask()
+    except Exception:  # noqa: BLE001 JAX has several for arrays of several devices.
+        return None
+    return int(index) if kind == _DLPACK_CUDA else None
 
 
 def _empty_array(like: Any, shape: Sequence[int], dtype: Any) -> Any:

@@ -14,7 +14,8 @@
 
 Each process is a rank with devices of its own; what jax.distributed would make one array of several
 processes is not needed, nor known here. A function sends all leaves of one element type together,
-takes them where they are in main memory, and makes new arrays: nothing is written in place.
+takes them where they are, and makes new arrays: nothing is written in place. Outside jit, leaves
+that all lie on one CUDA device stay there, and XLA's streams wait instead of the host.
 
 Outside jit the functions first wait for those that run in compiled programs, so that all keep the
 order of the program. The other functions of syncline do not: call jax.effects_barrier() before them

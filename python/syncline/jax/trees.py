@@ -16,9 +16,10 @@ from jax.experimental import io_callback
 
 from syncline import coalesced_calls
 from syncline._syncline import ProcessGroup, ReduceOp
+from syncline.arrays import cuda_device_of
 from syncline.calls import choose_rank
 from syncline.errors import DistMismatchError
-from syncline.jax.flat import room_for
+from syncline.jax.flat import HOST_ROOM, DeviceRoom, Room
 from syncline.job import Group, NonGroupMember, resolve
 from syncline.reduce_ops import Op, split_op
 
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
 
 Tree = TypeVar("Tree")
 # Replaces a flat array by what it is to be.
-_Replace = Callable[[ProcessGroup, "NDArray[Any]"], None]
+_Replace = Callable[[ProcessGroup, Any], None]
 _Paths = tuple[str, ...]
 _Types = tuple[tuple[Any, tuple[int, ...]], ...]  # Of each leaf, its element type and shape.
 
@@ -59,7 +60,7 @@ def all_reduce(tree: Tree, op: Op = ReduceOp.SUM, group: Group = None) -> Tree:
     reduce_op, factor = split_op(op)
     known = _known(group)
 
-    def replace(members: ProcessGroup, flat: NDArray[Any]) -> None:
+    def replace(members: ProcessGroup, flat: Any) -> None:
         members.all_reduce(flat, reduce_op, None, factor)
 
     def gradient(*cotangents: Any) -> tuple[Any, ...]:
@@ -81,7 +82,7 @@ def broadcast_tree(tree: Tree, src: int = 0, group: Group = None) -> Tree:
     jax.random as jax.random.key_data, and int4 as a wider type.
     """
 
-    def replace(members: ProcessGroup, flat: NDArray[Any]) -> None:
+    def replace(members: ProcessGroup, flat: Any) -> None:
         members.broadcast(flat, choose_rank(members, src, None, "src"))
 
     def gradient(*_: Any) -> tuple[Any, ...]:
@@ -184,6 +185,9 @@ def _now(
                 f"leaf {path} is an array of several processes, {array.sharding}: use "
                 "jax.lax.psum, or pass each process's part"
             )
+    devices = {cuda_device_of(array) for array in arrays}
+    if len(devices) == 1 and (device := devices.pop()) is not None:
+        return _exchange(arrays, paths, replace, group, DeviceRoom(device))
     results = _exchange([numpy.asarray(array) for array in arrays], paths, replace, group)
     if any(array.committed for array in arrays):
         places = [array.sharding for array in arrays]
@@ -194,8 +198,12 @@ def _now(
 
 
 def _exchange(
-    arrays: list[NDArray[Any]], paths: _Paths, replace: _Replace, group: ProcessGroup | None
-) -> list[NDArray[Any]]:
+    arrays: list[Any],
+    paths: _Paths,
+    replace: _Replace,
+    group: ProcessGroup | None,
+    room: Room = HOST_ROOM,
+) -> list[Any]:
     """What `replace` makes of the arrays, as new ones; those of a type go together."""
     members = resolve(group)
     if coalesced_calls.open_contexts:
@@ -206,16 +214,15 @@ def _exchange(
         by_type.setdefault(array.dtype, []).append(i)
     results: list[Any] = [None] * len(arrays)
     for indices in by_type.values():
-        whole, parts = room_for([arrays[i] for i in indices])
-        for i, part in zip(indices, parts, strict=True):
-            part[...] = arrays[i]
-            results[i] = part
-        if whole.size:
+        whole, parts = room.copies_of([arrays[i] for i in indices])
+        if any(arrays[i].size for i in indices):
             replace(members, whole)
+        for i, part in zip(indices, parts, strict=True):
+            results[i] = room.finish(part)
     return results
 
 
-def _check_equal(members: ProcessGroup, arrays: list[NDArray[Any]], paths: _Paths) -> None:
+def _check_equal(members: ProcessGroup, arrays: list[Any], paths: _Paths) -> None:
     """DistMismatchError, on all ranks, unless they pass alike trees.
 
     Every call compares fingerprints, whatever a rank has seen before: all ranks must do the same.

@@ -61,4 +61,4 @@ def _reduce(collector: pickling.Collector, array: Any) -> pickling.Reduction:
 
 def _rebuild(place: tuple[Any, int], dtype: str, shape: tuple[int, ...]) -> jax.Array:
     whole, offset = place
-    return jax.dlpack.from_dlpack(_syncline._part_of_shared(whole, offset, dtype, list(shape)))
+    return jax.dlpack.from_dlpack(_syncline._part_of(whole, offset, dtype, list(shape)))

@@ -71,7 +71,7 @@ def _place(storage: torch.UntypedStorage) -> Any:
 
 def _over(view: Any, offset: int, nbytes: int) -> torch.UntypedStorage:
     """A storage over a part of a segment."""
-    part = _syncline._part_of_shared(view, offset, "uint8", [nbytes])
+    part = _syncline._part_of(view, offset, "uint8", [nbytes])
     return torch.from_dlpack(part).untyped_storage()
 
 
