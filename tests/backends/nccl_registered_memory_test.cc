@@ -70,8 +70,14 @@ class Member {
     group_ = ProcessGroup::Create(options).value();
   }
 
+  ~Member() { EndGroup(); }
+
   ProcessGroup& group() { return *group_; }
-  void EndGroup() { group_ = nullptr; }
+  // In order: the other rank may still be in the last call.
+  void EndGroup() {
+    if (group_ != nullptr) group_->Close(kTimeout);
+    group_ = nullptr;
+  }
 
   // Broadcasts what rank 0 has written, and compares.
   void Broadcast(const Tensor& tensor, int seed) {
