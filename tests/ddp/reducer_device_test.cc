@@ -300,7 +300,7 @@ TEST(ReducerDeviceTest, ARankWithoutAGradientEndsAGroupOfDevicesAlone) {
 // `fail` makes the device of rank 0 fail; its step, and those of rank 1, end in an error.
 void ExpectFailure(const std::string& backend, const std::function<void()>& fail,
                    const std::string& function) {
-  Countdown failed(1);
+  Countdown ready(2), failed(1);
   const auto statuses = OnRanks(
       2,
       [&](Group group) -> absl::Status {
@@ -309,6 +309,8 @@ void ExpectFailure(const std::string& backend, const std::function<void()>& fail
         SYNCLINE_RETURN_IF_ERROR(CopyAll(*reducer, 0));
         SYNCLINE_RETURN_IF_ERROR(reducer->Finish());
         SYNCLINE_RETURN_IF_ERROR(AllHold(*reducer, 0));
+        // The failing call is the next one of any rank: rank 1 makes none from here on.
+        ready.StepAndWait();
         if (group->rank() == 1) failed.Wait();
         // The device moves the values of the test, too: they are made before.
         std::vector<Tensor> values;
