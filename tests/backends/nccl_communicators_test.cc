@@ -489,6 +489,8 @@ TEST(NcclShrinkTest, SurvivorsGoOnWithoutTheRankThatLeftInTheMiddleOfACall) {
     Worlds::RunOk(3, options, [&](World& world) -> absl::Status {
       const Device device = DeviceOf(world.rank());
       SYNCLINE_RETURN_IF_ERROR(SumOnDevice(*world.group(), device));
+      // The end of a rank's own part does not say that the other ranks have theirs.
+      SYNCLINE_RETURN_IF_ERROR(world.group()->Barrier());
       if (world.rank() == 2) {
         DeviceTensors tensors(device);
         SYNCLINE_ASSIGN_OR_RETURN(const Tensor tensor,
