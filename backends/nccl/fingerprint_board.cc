@@ -532,6 +532,8 @@ std::string FingerprintBoard::TakeChanges() {
   std::vector<int64_t> changes;
   const RankArea& own = area(rank_);
   // What others may compare goes first: counters tell of calls that have been sent.
+  // Before the calls are looked at: who hears that this rank has left has all its calls.
+  const std::optional<std::string> leave_reason = LeaveReason(rank_);
   for (const uint64_t last = Published(rank_); taken_.published < last;) {
     const CallSlot& call = slot(rank_, ++taken_.published);
     std::vector<int64_t> words = {static_cast<int64_t>(taken_.published),
@@ -575,9 +577,9 @@ std::string FingerprintBoard::TakeChanges() {
     Add(changes, kStateChange, state);
     taken_.state = std::move(state);
   }
-  if (const auto reason = LeaveReason(rank_); reason.has_value() && !taken_.has_left) {
+  if (leave_reason.has_value() && !taken_.has_left) {
     std::vector<int64_t> words(sizeof(own.leave_reason) / sizeof(int64_t));
-    std::memcpy(words.data(), reason->data(), reason->size());
+    std::memcpy(words.data(), leave_reason->data(), leave_reason->size());
     Add(changes, kLeftChange, words);
     taken_.has_left = true;
   }
