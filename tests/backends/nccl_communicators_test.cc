@@ -203,9 +203,10 @@ TEST(NcclLeaveTest, WhatCannotBeFinalizedIsAborted) {
 
 TEST(NcclLeaveTest, AFailedGroupAbortsAtOnce) {
   const CallsOf finalized("ncclCommFinalize");
-  Countdown has_failed(1);
+  Countdown has_received(2), has_failed(1);
   RunTwo([&](Broadcast& joined, int rank) {
     ExpectOk(joined.Run(0));
+    has_received.StepAndWait();  // Before an abort takes it back.
     if (rank == 1) {
       // Its call is under way when it goes.
       joined.Start(1);
