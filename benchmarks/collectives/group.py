@@ -125,14 +125,23 @@ class Group:
                 )
 
     def run(
-        self, operation: str, size_in_bytes: int, iterations: int, seconds: float
+        self,
+        operation: str,
+        size_in_bytes: int,
+        iterations: int,
+        seconds: float,
+        in_a_row: bool = False,
     ) -> list[float]:
         """Seconds of each of `iterations` calls: those of the slowest rank.
+
+        In a row: without a gate between the calls, and the mean in the place of each. Only the
+        programs in C++ can do that.
 
         Raises Unsupported, or GroupError if a rank fails or is not done in `seconds`.
         """
         iterations = min(iterations, _MOST_ITERATIONS)
-        order = f"run {operation} {size_in_bytes} {iterations}\n".encode()
+        mode = " row" if in_a_row else ""
+        order = f"run {operation} {size_in_bytes} {iterations}{mode}\n".encode()
         for descriptor in self._orders:
             os.write(descriptor, order)
         self._await_replies("ok", seconds)

@@ -28,7 +28,7 @@ from benchmarks.collectives.results import (
     summarize,
     time_name,
 )
-from benchmarks.collectives.systems import MEMORY, SYSTEMS
+from benchmarks.collectives.systems import IN_A_ROW_PROGRAMS, MEMORY, SYSTEMS
 
 _SIZES = [4**exponent for exponent in range(1, 15)]  # 4 B to 256 MiB.
 _QUICK_SIZES = [4, 4 << 10, 64 << 10, 1 << 20, 16 << 20]
@@ -72,6 +72,11 @@ def _parse(arguments: list[str]) -> argparse.Namespace:
         "--bind", action="store_true", help="each rank to a core, where there are enough of them"
     )
     parser.add_argument("--quick", action="store_true", help="few sizes, little time")
+    parser.add_argument(
+        "--in-a-row",
+        action="store_true",
+        help="no gate between timed calls; means instead of medians; systems in C++ only",
+    )
     options = parser.parse_args(arguments)
     options.operations = options.operations.split(",")
     options.ranks = [int(ranks) for ranks in options.ranks.split(",")]
@@ -84,6 +89,10 @@ def _parse(arguments: list[str]) -> argparse.Namespace:
         for value in getattr(options, name):
             if value not in known:
                 parser.error(f"--{name}: there is no {value!r}, but {', '.join(known)}")
+    if options.in_a_row:
+        for name in options.systems:
+            if SYSTEMS[name].program not in IN_A_ROW_PROGRAMS:
+                parser.error(f"--in-a-row: {name} cannot do that")
     return options
 
 
@@ -185,7 +194,9 @@ class Run:
         if group is None:
             return None
         try:
-            durations = group.run(operation, size, calls, self._options.deadline)
+            durations = group.run(
+                operation, size, calls, self._options.deadline, self._options.in_a_row
+            )
         except Unsupported:
             return None
         except GroupError as error:

@@ -13,6 +13,9 @@ _HERE = pathlib.Path(os.path.abspath(__file__)).parent  # In the runfiles; links
 # The limit that the machine sets, not a peer: threads of one process.
 MEMORY = "memory"
 
+# Those that can make calls without a gate in between.
+IN_A_ROW_PROGRAMS = ("syncline_peer", "openmpi_peer", "gloo_peer")
+
 _SYNCLINE_BACKENDS = ("shm", "gloo", "auto")
 _LANGUAGES = {"": "syncline_peer", "-numpy": "numpy_peer", "-torch": "torch_peer"} | {
     "-java": "java_peer"
