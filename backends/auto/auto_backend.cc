@@ -42,6 +42,8 @@ absl::StatusOr<std::shared_ptr<Backend>> MakeShm(const BackendConfig& config,
   bounded.deadline = backends::ShmJoinDeadline(config.deadline);
   bounded.check_peers = [&peers] { return peers.CheckAlive(); };
   auto shm = BackendRegistry::Make("shm", bounded);
+  // Ranks with different settings, which all of them see: no reason to do without shared memory.
+  if (KindOf(shm.status()) == ErrorKind::kMismatch) return shm.status();
   SYNCLINE_ASSIGN_OR_RETURN(const bool is_available,
                             backends::ShmIsAvailable(config, peers, shm.status()));
   if (!is_available) return nullptr;

@@ -14,7 +14,7 @@
 #include "backends/hierarchical/latency_algorithms.h"
 #include "backends/hierarchical/listener.h"
 #include "backends/hierarchical/thresholds.h"
-#include "syncline/backend_registry.h"
+#include "backends/shm/shm_backend.h"
 #include "syncline/error_origin.h"
 #include "syncline/interrupt.h"
 #include "syncline/prefix_store.h"
@@ -97,7 +97,8 @@ absl::Status HierarchicalBackend::JoinNode(const BackendConfig& config) {
   node.rank = topology_.local_rank;
   node.size = static_cast<int>(local_ranks.size());
   node.check_peers = [this] { return peers_.CheckAlive(); };
-  SYNCLINE_ASSIGN_OR_RETURN(auto shm, BackendRegistry::Make("shm", node));
+  // What this host tells others of its ranks' calls rests on a comparison that has taken place.
+  SYNCLINE_ASSIGN_OR_RETURN(auto shm, shm::MakeShm(node, shm::Comparison::kAtOnce));
   absl::MutexLock lock(&mutex_);
   shm_ = std::move(shm);
   if (has_lost_peer_) shm_->Abort(NetworkError("a rank was lost"));

@@ -1,9 +1,10 @@
 // Chooses which parts of their buffers ranks use next.
 //
-// Every rank computes the same, as all make the same calls in the same order; nothing is exchanged.
-// Buffers are used in turn, all of them, and not the same ones again: a line that is still in
-// another core's cache costs some 7 ns to write, one that has long left it 2. Very short data are
-// the exception, as they stay in the first cache: there two small eager buffers take turns.
+// Of chunks every rank computes the same, as all make the same calls in the same order; nothing is
+// exchanged. Buffers are used in turn, all of them, and not the same ones again: a line that is
+// still in another core's cache costs some 7 ns to write, one that has long left it 2. Very short
+// data are the exception, as they stay in the first cache: there two small eager buffers take
+// turns.
 #ifndef SYNCLINE_BACKENDS_SHM_BUFFER_RINGS_H_
 #define SYNCLINE_BACKENDS_SHM_BUFFER_RINGS_H_
 
@@ -14,34 +15,87 @@
 
 namespace syncline::shm {
 
-// The eager buffers: two small ones, followed by a ring for large ones. Not thread-safe.
+// The eager buffers of one rank: two small ones for collectives in which the ranks wait for each
+// other, then a ring of small ones for those in which this rank goes on at once, then a ring of
+// large ones. Which buffer it has used stands in its entry. Not thread-safe.
 class EagerRing {
  public:
+  struct Buffer {
+    size_t offset;
+    // The last collective that has used any of it, or 0 if an earlier allocation has named that or
+    // a later one: all ranks must have finished it before this one writes to the buffer.
+    uint64_t used_by;
+  };
+
   explicit EagerRing(const BufferSizes& sizes)
-      : small_(sizes.small_eager), ring_size_(sizes.large_eager_ring) {}
+      : small_(sizes.small_eager),
+        small_ring_(2 * small_, sizes.small_eager_ring),
+        large_ring_(2 * small_ + sizes.small_eager_ring, sizes.large_eager_ring) {}
 
   bool IsSmall(size_t bytes) const { return bytes <= small_; }
-  // The offset that Allocate returns next for a small size.
-  size_t next_small() const { return is_second_ ? 0 : small_; }
+  // The offset that Allocate returns next for a small size, or where it is likely to be.
+  size_t NextSmall(bool ahead) const {
+    if (ahead) return small_ring_.next();
+    return is_second_ ? 0 : small_;
+  }
 
-  // The offset of the next `bytes`, at most sizes.eager. They do not overlap those of the call
-  // before, which a slow rank may still read; it has finished all earlier ones.
-  size_t Allocate(size_t bytes) {
-    if (IsSmall(bytes)) {
-      const size_t offset = next_small();
-      is_second_ = !is_second_;
-      return offset;
-    }
-    const size_t taken = (bytes + base::kCacheLine - 1) / base::kCacheLine * base::kCacheLine;
-    if (ring_at_ + taken > ring_size_) ring_at_ = 0;
-    ring_at_ += taken;
-    return 2 * small_ + ring_at_ - taken;
+  // The next `bytes`, at most sizes.eager, for collective `number`, which is larger than in all
+  // calls before. `ahead`: the rank will go on at once.
+  Buffer Allocate(size_t bytes, uint64_t number, bool ahead) {
+    if (!IsSmall(bytes)) return large_ring_.Allocate(bytes, number);
+    if (ahead) return small_ring_.Allocate(bytes, number);
+    const Buffer buffer = {NextSmall(false), used_by_[is_second_ ? 0 : 1]};
+    is_second_ = !is_second_;
+    used_by_[is_second_ ? 1 : 0] = number;
+    return buffer;
   }
 
  private:
-  const size_t small_, ring_size_;
+  // A ring of bytes, in which buffers follow each other. Keeps the last ones: of those before, all
+  // ranks have finished the collectives, since these are more than kEntrySlots ago.
+  class Ring {
+   public:
+    Ring(size_t begin, size_t size) : begin_(begin), size_(size) {}
+
+    size_t next() const { return begin_ + at_; }
+
+    Buffer Allocate(size_t bytes, uint64_t number) {
+      const size_t taken = (bytes + base::kCacheLine - 1) / base::kCacheLine * base::kCacheLine;
+      uint64_t used_by = 0;
+      if (at_ + taken > size_) {
+        // The rest of the ring is passed over. What has used it is the oldest of all.
+        while (first_ < last_ && Oldest().begin >= at_) used_by = uses_[first_++ % kUses].number;
+        at_ = 0;
+      }
+      const size_t begin = at_, end = at_ + taken;
+      while (first_ < last_ && Oldest().begin < end && Oldest().end > begin) {
+        used_by = uses_[first_++ % kUses].number;
+      }
+      if (last_ - first_ == kUses) ++first_;
+      uses_[last_++ % kUses] = {number, begin, end};
+      at_ = end;
+      return {begin_ + begin, used_by};
+    }
+
+   private:
+    static constexpr size_t kUses = 2 * kEntrySlots;
+    struct Use {
+      uint64_t number;
+      size_t begin, end;
+    };
+
+    const Use& Oldest() const { return uses_[first_ % kUses]; }
+
+    const size_t begin_, size_;
+    size_t at_ = 0;
+    Use uses_[kUses];
+    size_t first_ = 0, last_ = 0;
+  };
+
+  const size_t small_;
   bool is_second_ = false;
-  size_t ring_at_ = 0;
+  uint64_t used_by_[2] = {};
+  Ring small_ring_, large_ring_;
 };
 
 // The buffers for chunks of pipelined collectives. Not thread-safe.

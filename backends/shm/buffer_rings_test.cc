@@ -1,32 +1,61 @@
 #include "backends/shm/buffer_rings.h"
 
 #include <algorithm>
+#include <cstdint>
 #include <random>
+#include <vector>
 
 #include "gtest/gtest.h"
 
 namespace syncline::shm {
 namespace {
 
-bool AreApart(size_t a, size_t a_size, size_t b, size_t b_size) {
-  return a + a_size <= b || b + b_size <= a;
-}
+struct Used {
+  uint64_t number;
+  size_t begin, end;
+};
 
-TEST(EagerRingTest, BuffersOfCallsInARowAreApartAndWithinTheirBuffer) {
+TEST(EagerRingTest, ABufferNamesTheLastCollectiveThatHasUsedAnyOfIt) {
   std::mt19937 random(1);
   for (int size : {1, 2, 3, 7, 64, 256}) {
     const BufferSizes sizes(size);
     EagerRing ring(sizes);
-    size_t last = 0, last_bytes = 0;
-    for (int i = 0; i < 10000; ++i) {
-      const size_t most = i % 3 == 0 ? sizes.small_eager : sizes.eager;
-      const size_t bytes = 1 + random() % most;
-      const size_t offset = ring.Allocate(bytes);
-      ASSERT_TRUE(AreApart(offset, bytes, last, last_bytes)) << size << " " << i;
-      ASSERT_LE(offset + bytes, 2 * sizes.small_eager + sizes.large_eager_ring);
-      ASSERT_EQ(offset % base::kCacheLine, 0u);
-      last = offset;
-      last_bytes = bytes;
+    std::vector<Used> all;  // Of the last kEntrySlots collectives; all have finished those before.
+    uint64_t number = 0, waited = 0, waits = 0;
+    for (int i = 0; i < 20000; ++i) {
+      number += 1 + random() % 3;
+      // Sizes change from time to time.
+      const size_t most = i / 100 % 3 == 0 ? sizes.small_eager : sizes.eager;
+      const size_t bytes = 1 + random() % (i / 50 % 2 == 0 ? most : most / 8 + 1);
+      const EagerRing::Buffer buffer = ring.Allocate(bytes, number, random() % 2 == 0);
+      const size_t begin = buffer.offset, end = begin + bytes;
+      ASSERT_LE(end, sizes.EagerBytes());
+      ASSERT_EQ(begin % base::kCacheLine, 0u);
+      ASSERT_LT(buffer.used_by, number);
+      // A rank has waited for what the allocations before have named.
+      waited = std::max(waited, buffer.used_by);
+      // What a collective used that is too old to be needed may be forgotten.
+      for (const Used& used : all) {
+        const bool overlaps = used.begin < end && begin < used.end;
+        if (overlaps && used.number + kEntrySlots > number) {
+          ASSERT_GE(waited, used.number) << size << " " << i;
+          ++waits;
+        }
+      }
+      all.push_back({number, begin, end});
+      if (all.size() > kEntrySlots) all.erase(all.begin());
+    }
+    EXPECT_GT(waits, 0u) << size;
+  }
+}
+
+TEST(EagerRingTest, WhatIsGivenAheadUsesNoBufferOfTheCallsBefore) {
+  const BufferSizes sizes(2);
+  for (size_t bytes : {64, 1024, 4096, 64 << 10}) {
+    EagerRing ring(sizes);
+    for (uint64_t number = 1; number < 1000; ++number) {
+      const EagerRing::Buffer buffer = ring.Allocate(bytes, number, /*ahead=*/true);
+      EXPECT_LE(buffer.used_by + 8, std::max<uint64_t>(number, 8)) << bytes;
     }
   }
 }

@@ -15,10 +15,6 @@
 namespace syncline::shm {
 namespace {
 
-// How long a rank that has found a mismatch waits for the calls in full, to quote them. The others
-// have entered, so they answer at once unless they are stopped. The mismatch is certain without.
-constexpr absl::Duration kQuotingTimeout = absl::Seconds(1);
-
 // The largest number of elements that this rank sends to another, or expects. Its complement, which
 // is negative, if not all numbers are equal.
 int64_t SplitsOf(const Collective& call) {
@@ -44,7 +40,23 @@ int64_t Largest(int64_t splits) { return splits < 0 ? ~splits : splits; }
 
 }  // namespace
 
-void CollectiveEntry::Publish(const backends::CallFingerprint& fingerprint) {
+absl::StatusOr<char*> CollectiveEntry::StageInBuffer(size_t bytes, bool ahead, char* where) {
+  is_ahead_ = ahead && !must_meet_;
+  staged_bytes_ = bytes;
+  SYNCLINE_ASSIGN_OR_RETURN(const size_t offset, ring_.AllocateBuffer(bytes, is_ahead_, context_));
+  std::memcpy(where, &offset, sizeof(offset));
+  return layout_.eager_buffer(group_.rank(), offset);
+}
+
+const char* CollectiveEntry::EagerBufferOf(int rank, const char* where) const {
+  size_t offset;
+  std::memcpy(&offset, where, sizeof(offset));
+  // Of another process, which may be broken: nothing is read beyond this rank's memory of it, since
+  // what follows the eager buffers is larger than any of them.
+  return layout_.eager_buffer(rank, std::min(offset, layout_.sizes().EagerBytes()));
+}
+
+void CollectiveEntry::Publish(const backends::CallFingerprint& fingerprint, bool meets) {
   EntrySlot& slot = layout_.entry_slot(group_.rank(), context_.number);
   uint64_t data[kInlineMaxBytes / sizeof(uint64_t)];
   std::memcpy(data, inline_data_, sizeof(data));
@@ -53,27 +65,34 @@ void CollectiveEntry::Publish(const backends::CallFingerprint& fingerprint) {
   std::atomic_signal_fence(std::memory_order_seq_cst);
   slot.content.fingerprint = fingerprint;
   std::memcpy(slot.content.inline_data, data, sizeof(data));
-  // Pairs with the acquire load in Exchange, on the other ranks: they see the content and all
-  // staged data.
-  slot.number.store(context_.number, std::memory_order_release);
+  // Pairs with the acquire load in EntrySlot::number, on the other ranks: they see the content and
+  // all staged data.
+  slot.stamp.store(EntrySlot::Stamp(context_.number, meets), std::memory_order_release);
   group_.waiter().Notify(layout_.region(group_.rank()).collective_event);
 }
 
-absl::Status CollectiveEntry::Exchange() {
+absl::Status CollectiveEntry::Exchange(int needed) {
   const auto own = backends::CallFingerprint::Of(context_.call);
-  Publish(own);
+  const bool meets = needed == kEveryRank || must_meet_;
+  SYNCLINE_RETURN_IF_ERROR(ring_.AwaitSlot(meets, context_));
+  Publish(own, meets);
+  if (!meets) {
+    if (needed == kNoRank) return absl::OkStatus();
+    SYNCLINE_ASSIGN_OR_RETURN(const bool agrees, ring_.AwaitEntry(needed, own, context_));
+    if (agrees) {
+      ring_.NoteAgreement();
+      return absl::OkStatus();
+    }
+    return group_.failure_cell().Fail(ring_.MismatchError(
+        context_.number, context_.Describe(), needed, context_.call, EntryRing::kQuotingTimeout));
+  }
   int differs = -1;
   for (int r = 0; r < layout_.size(); ++r) {
     if (r == group_.rank()) continue;
-    const EntrySlot& slot = SlotOf(r);
-    // Equality is enough: a rank reuses the slot for number + 2, and so not before this rank has
-    // entered number + 1.
-    SYNCLINE_RETURN_IF_ERROR(group_.waiter().Await(
-        layout_.region(r).collective_event, r, context_,
-        [&] { return slot.number.load(std::memory_order_acquire) == context_.number; }));
-    if (slot.content.fingerprint != own) differs = r;
+    SYNCLINE_ASSIGN_OR_RETURN(const bool agrees, ring_.AwaitEntry(r, own, context_));
+    if (!agrees) differs = r;
   }
-  return differs < 0 ? absl::OkStatus() : FailWithMismatch(differs);
+  return differs < 0 ? ring_.SettleAll(context_.call) : FailWithMismatch(differs);
 }
 
 int64_t CollectiveEntry::StageSplits() {
@@ -83,7 +102,7 @@ int64_t CollectiveEntry::StageSplits() {
 }
 
 int64_t CollectiveEntry::LargestBlockOf(int rank) const {
-  return Largest(SplitsIn(SlotOf(rank).content.inline_data));
+  return Largest(SplitsIn(InlineDataOf(rank)));
 }
 
 absl::StatusOr<int64_t> CollectiveEntry::CheckSplits() {
@@ -91,7 +110,7 @@ absl::StatusOr<int64_t> CollectiveEntry::CheckSplits() {
   int64_t largest = Largest(own);
   bool all_even = own >= 0;
   for (int r = 0; r < layout_.size(); ++r) {
-    const int64_t splits = SplitsIn(SlotOf(r).content.inline_data);
+    const int64_t splits = SplitsIn(InlineDataOf(r));
     if (splits == own) continue;
     all_even = false;
     largest = std::max(largest, Largest(splits));
@@ -101,8 +120,9 @@ absl::StatusOr<int64_t> CollectiveEntry::CheckSplits() {
   // Otherwise the calls in full tell, at the price of another exchange.
   PublishCall();
   for (int r = 0; r < layout_.size(); ++r) {
-    SYNCLINE_RETURN_IF_ERROR(group_.waiter().Await(layout_.region(r).collective_event, r, context_,
-                                                   [&] { return HasPublishedCall(r); }));
+    SYNCLINE_RETURN_IF_ERROR(
+        group_.waiter().Await(layout_.region(r).collective_event, r, context_,
+                              [&] { return ring_.HasPublishedCall(r, context_.number); }));
   }
   const absl::Status status = CheckCalls();
   if (!status.ok()) return group_.failure_cell().Fail(status);
@@ -113,37 +133,15 @@ void CollectiveEntry::PublishCall() {
   const int rank = group_.rank();
   const std::vector<int64_t> words = context_.Describe().ToWords();
   std::copy(words.begin(), words.end(), layout_.full_call(rank));
-  // Pairs with the acquire load in HasPublishedCall.
+  // Pairs with the acquire load in EntryRing::HasPublishedCall.
   layout_.region(rank).full_call_number.store(context_.number, std::memory_order_release);
   group_.waiter().Notify(layout_.region(rank).collective_event);
-}
-
-bool CollectiveEntry::HasPublishedCall(int rank) const {
-  return layout_.region(rank).full_call_number.load(std::memory_order_acquire) >= context_.number;
-}
-
-absl::StatusOr<backends::CallDescription> CollectiveEntry::CallOf(int rank) const {
-  // A copy, which a broken rank cannot change while it is read.
-  const int64_t* const words = layout_.full_call(rank);
-  const size_t size = static_cast<size_t>(layout_.size());
-  absl::StatusOr<backends::CallDescription> call = backends::CallDescription::FromWords(
-      std::vector<int64_t>(words, words + backends::CallDescription::MaxWords(layout_.size())));
-  if (!call.ok()) return WithRanks(call.status(), {rank});
-  if (call->kind == OpKind::kAllToAll &&
-      (call->counts.size() != size || call->expected.size() != size)) {
-    return WithRanks(
-        BackendError(absl::StrCat(group_.peers().Describe(rank),
-                                  " has published an all_to_all of another number of ranks")),
-        {rank});
-  }
-  return call;
 }
 
 absl::Status CollectiveEntry::CheckCalls() const {
   std::vector<backends::CallDescription> calls;
   for (int r = 0; r < layout_.size(); ++r) {
-    SYNCLINE_DCHECK(HasPublishedCall(r));
-    SYNCLINE_ASSIGN_OR_RETURN(backends::CallDescription call, CallOf(r));
+    SYNCLINE_ASSIGN_OR_RETURN(backends::CallDescription call, ring_.CallOf(r, context_.number));
     calls.push_back(std::move(call));
   }
   std::vector<const backends::CallDescription*> pointers;
@@ -154,30 +152,24 @@ absl::Status CollectiveEntry::CheckCalls() const {
 absl::Status CollectiveEntry::FailWithMismatch(int rank) {
   PublishCall();
   // The user's deadline must not turn a mismatch into a timeout.
-  const Deadline quoting(kQuotingTimeout), never(absl::InfiniteDuration());
+  const Deadline quoting(EntryRing::kQuotingTimeout), never(absl::InfiniteDuration());
   const WaitContext context = {context_.call, never, context_.number};
   bool all_have = true;
   for (int r = 0; r < layout_.size(); ++r) {
+    // The entries of the others show all of their calls.
+    if (!SlotOf(r).meets()) continue;
+    const auto has_published = [&] { return ring_.HasPublishedCall(r, context_.number); };
     SYNCLINE_RETURN_IF_ERROR(
         group_.waiter().Await(layout_.region(r).collective_event, r, context,
-                              [&] { return HasPublishedCall(r) || quoting.Expired(); }));
-    all_have = all_have && HasPublishedCall(r);
+                              [&] { return has_published() || quoting.Expired(); }));
+    all_have = all_have && has_published();
   }
   const absl::Status status = all_have ? CheckCalls() : absl::OkStatus();
   if (!status.ok()) return group_.failure_cell().Fail(status);
   // A rank has stopped after it wrote its slot. The fingerprint there shows what it called, except
   // sizes that differ from rank to rank.
-  backends::CallDescription theirs(SlotOf(rank).content.fingerprint);
-  if (HasPublishedCall(rank)) {
-    auto call = CallOf(rank);
-    if (call.ok()) theirs = *std::move(call);
-  }
-  const backends::CallDescription own = context_.Describe();
-  const std::string text =
-      absl::StrCat("rank ", group_.rank(), " called ", own.ToString(), ", rank ", rank, " called ",
-                   theirs.ToString(), ": all ranks must make the same calls in the same order");
-  return group_.failure_cell().Fail(
-      backends::CallsMismatchError(text, own, group_.rank(), theirs, rank));
+  return group_.failure_cell().Fail(ring_.MismatchError(context_.number, context_.Describe(), rank,
+                                                        context_.call, absl::ZeroDuration()));
 }
 
 }  // namespace syncline::shm

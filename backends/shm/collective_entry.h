@@ -1,4 +1,4 @@
-// How ranks enter a collective: each shows its call, and checks that all have made the same.
+// How ranks enter a collective: each shows its call, and checks that others have made the same.
 #ifndef SYNCLINE_BACKENDS_SHM_COLLECTIVE_ENTRY_H_
 #define SYNCLINE_BACKENDS_SHM_COLLECTIVE_ENTRY_H_
 
@@ -8,6 +8,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "backends/common/call_description.h"
+#include "backends/shm/entry_ring.h"
 #include "backends/shm/segment_layout.h"
 #include "backends/shm/shm_group.h"
 #include "backends/shm/thresholds.h"
@@ -17,52 +18,74 @@
 
 namespace syncline::shm {
 
-// One rank's entry to one collective. A rank stages its data, if they are few enough, and then
-// exchanges entries with all others; after that it may read what they have staged, until it ends
-// the collective. Lives on the stack of the call; borrows all that it is made of. Not thread-safe.
+inline constexpr int kEveryRank = -1;
+inline constexpr int kNoRank = -2;
+
+// One rank's entry to one collective. A rank stages its data, if they are few enough, shows its
+// call, and waits for the ranks whose data it needs; after that it may read what these have staged,
+// until it ends the collective. A rank that needs no data goes on at once. Lives on the stack of
+// the call; borrows all that it is made of. Not thread-safe.
 //
-//   CollectiveEntry entry(group, context, ++number, bytes, eager_offset);
-//   std::memcpy(entry.Buffer(), data, bytes);
-//   SYNCLINE_RETURN_IF_ERROR(entry.Exchange());
-//   Use(entry.BufferOf(other));
+//   CollectiveEntry entry(ring, context, bytes);
+//   if (rank == root) {
+//     SYNCLINE_ASSIGN_OR_RETURN(char* const buffer, entry.Stage(bytes, /*ahead=*/true));
+//     std::memcpy(buffer, data, bytes);
+//   }
+//   SYNCLINE_RETURN_IF_ERROR(entry.Exchange(rank == root ? kNoRank : root));
+//   if (rank != root) std::memcpy(data, entry.BufferOf(root), bytes);
+//   ring.Finish();
 class CollectiveEntry {
  public:
   static constexpr size_t kInlineBytesAfterSplits = kInlineMaxBytes - sizeof(int64_t);
 
-  // Enters the collective with `number` in the group. All ranks stage the same number of `bytes`:
-  // inline in the entry slot if they fit there, else in the eager buffer at `eager_offset`. Nobody
-  // reads either any more: all ranks have finished the collective before the last.
-  CollectiveEntry(ShmGroup& group, const CallContext& call, uint64_t number, size_t bytes,
-                  size_t eager_offset)
-      : group_(group),
-        layout_(group.layout()),
-        context_{call, call.deadline, number},
+  // Enters the next collective of the group. The ranks that stage have up to `bytes`: inline in the
+  // entry slot if they fit there, else in an eager buffer.
+  CollectiveEntry(EntryRing& ring, const CallContext& call, size_t bytes)
+      : ring_(ring),
+        group_(ring.group()),
+        layout_(group_.layout()),
+        context_{call, call.deadline, ring.Begin()},
         is_inline_(bytes <= kInlineMaxBytes),
-        eager_offset_(eager_offset) {}
+        must_meet_(ring.compares_at_once() || HasMoreThanItsFingerprint(call)) {}
 
-  // Where this rank stages its data before Exchange, and where those of another are after it.
-  char* Buffer() {
-    return is_inline_ ? inline_data_ : layout_.eager_buffer(group_.rank(), eager_offset_);
+  // Where this rank stages `bytes` before Exchange, and where those of another are after it.
+  // `ahead`: Exchange will not wait for those that read them. Errors: those of Waiter::Await, as
+  // other ranks may still read what was there.
+  absl::StatusOr<char*> Stage(size_t bytes, bool ahead) {
+    if (is_inline_) return inline_data_;
+    return StageInBuffer(bytes, ahead, inline_data_);
   }
   const char* BufferOf(int rank) const {
-    return is_inline_ ? SlotOf(rank).content.inline_data
-                      : layout_.eager_buffer(rank, eager_offset_);
+    return is_inline_ ? InlineDataOf(rank) : EagerBufferOf(rank, InlineDataOf(rank));
   }
 
-  // Publishes this rank's call and staged data, and returns once all ranks have done so and have
-  // made the same call. A MismatchError, which fails the group, quotes two calls that differ. Other
-  // errors are those of Waiter::Await.
-  absl::Status Exchange();
+  // Publishes this rank's call and staged data. Then waits for the entry of one rank, whose data
+  // this one needs, or of every rank, or of none; and compares the calls. A MismatchError, which
+  // fails the group, quotes two calls that differ, of this collective or one of those before it for
+  // which this rank has not waited. Other errors are those of Waiter::Await: this rank waits for
+  // others, whatever it needs, before it is more than kEntrySlots collectives ahead of them.
+  absl::Status Exchange(int needed = kEveryRank);
+
+  // The inline data of a collective that stages no more than these.
+  char* InlineData() { return inline_data_; }
+  const char* InlineDataOf(int rank) const { return SlotOf(rank).content.inline_data; }
 
   // all_to_all alone. StageSplits, before Exchange, publishes how many elements this rank exchanges
   // with others; returns the most that it sends any other, or expects. LargestBlockOf, after
   // Exchange, is what StageSplits returned on another rank.
   int64_t StageSplits();
   int64_t LargestBlockOf(int rank) const;
-  // The inline data that splits leave free: kInlineBytesAfterSplits bytes.
+  // The inline data that splits leave free: kInlineBytesAfterSplits bytes. Or an eager buffer, of
+  // which they say where it is.
   char* InlineDataAfterSplits() { return inline_data_ + sizeof(int64_t); }
   const char* InlineDataAfterSplitsOf(int rank) const {
-    return SlotOf(rank).content.inline_data + sizeof(int64_t);
+    return InlineDataOf(rank) + sizeof(int64_t);
+  }
+  absl::StatusOr<char*> StageAfterSplits(size_t bytes) {
+    return StageInBuffer(bytes, /*ahead=*/false, InlineDataAfterSplits());
+  }
+  const char* BufferAfterSplitsOf(int rank) const {
+    return EagerBufferOf(rank, InlineDataAfterSplitsOf(rank));
   }
   // After Exchange: the most elements that any rank sends any other. A MismatchError, which fails
   // the group, if what the ranks send each other is not what they expect.
@@ -70,27 +93,40 @@ class CollectiveEntry {
 
   const WaitContext& context() const { return context_; }
 
+  // The bytes in an eager buffer that this rank has staged, and whether it has gone ahead.
+  size_t staged_bytes() const { return staged_bytes_; }
+  bool is_ahead() const { return is_ahead_; }
+
  private:
+  // Whether messages quote more of the call than its fingerprint shows. Ranks meet in such calls,
+  // so that each can ask the others for theirs.
+  static bool HasMoreThanItsFingerprint(const CallContext& call) {
+    return !call.collective->user_name.empty() || call.collective->user_tensors != nullptr;
+  }
+
   const EntrySlot& SlotOf(int rank) const { return layout_.entry_slot(rank, context_.number); }
+  // `where` holds the offset.
+  absl::StatusOr<char*> StageInBuffer(size_t bytes, bool ahead, char* where);
+  const char* EagerBufferOf(int rank, const char* where) const;
 
   // Fills this rank's slot and says so.
-  void Publish(const backends::CallFingerprint& fingerprint);
+  void Publish(const backends::CallFingerprint& fingerprint, bool meets);
   // Publishes this rank's call in full, to be quoted and compared in detail.
   void PublishCall();
-  bool HasPublishedCall(int rank) const;
-  // The call that a rank has published. Fails if that is none.
-  absl::StatusOr<backends::CallDescription> CallOf(int rank) const;
-  // Whether the calls of all ranks match. Requires that all have published theirs.
+  // Whether the calls of all ranks match. Requires that all have entered.
   absl::Status CheckCalls() const;
 
-  // Fails the group, since the fingerprint of `rank` differs from this rank's.
+  // Fails the group, since the fingerprint of `rank` differs from this rank's: all have entered.
   absl::Status FailWithMismatch(int rank);
 
+  EntryRing& ring_;
   ShmGroup& group_;
   const SegmentLayout& layout_;
   const WaitContext context_;
   const bool is_inline_;
-  const size_t eager_offset_;
+  const bool must_meet_;
+  size_t staged_bytes_ = 0;
+  bool is_ahead_ = false;
   // Goes to the slot in Exchange: others look at that line all the time, and every write to it
   // before would cost a transfer between caches.
   alignas(uint64_t) char inline_data_[kInlineMaxBytes];

@@ -51,6 +51,7 @@ absl::Status FailureCell::Fail(const absl::Status& cause) {
       base::WakeAll(layout_.join_flag(rank).event);
       if (!layout_.has_joined(rank)) continue;  // Its region may have no memory.
       base::WakeAll(layout_.region(rank).collective_event);
+      base::WakeAll(layout_.region(rank).progress_event);
       base::WakeAll(layout_.region(rank).message_event);
     }
   }

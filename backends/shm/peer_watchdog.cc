@@ -1,5 +1,6 @@
 #include "backends/shm/peer_watchdog.h"
 
+#include <algorithm>
 #include <cstring>
 #include <map>
 #include <utility>
@@ -62,22 +63,43 @@ absl::Status PeerWatchdog::DescribeTimeout(int rank, const WaitContext& context)
   if (rank == kAnySource) late.push_back(absl::StrCat("not complete after ", after));
   for (int other : ranks) {
     late.push_back(absl::StrCat(peers_.Describe(other), " has not arrived after ", after, "; ",
-                                LastActivity(other)));
+                                LastActivity(other), NeededCall(other, context)));
   }
   return WithRanks(TimeoutError(absl::StrJoin(late, "; ")), ranks);
 }
 
-// Whether the rank has come to the collective that this one waits in. A message has no such entry:
-// there every rank counts as arrived except the awaited one.
+// Whether the rank has come to the collective that this one waits in, or waits before it. A message
+// has no such entry: there every rank counts as arrived except the awaited one.
 bool PeerWatchdog::HasEntered(int rank, const WaitContext& context) const {
-  return layout_.entry_slot(rank, context.number).number.load() >= context.number;
+  return layout_.entry_slot(rank, context.number).number() >= context.number ||
+         layout_.region(rank).entering_number.load(std::memory_order_acquire) >= context.number;
+}
+
+// Whether the rank has done what the wait is for, as far as that can be told of any rank.
+bool PeerWatchdog::HasArrived(int rank, const WaitContext& context) const {
+  if (context.counter == nullptr) return HasEntered(rank, context);
+  const RankRegion& region = layout_.region(rank);
+  return (region.*context.counter).load(std::memory_order_acquire) >= context.needed_number;
+}
+
+// "; it has not taken broadcast #5": the first of what this rank has given and must keep, because
+// of `rank`.
+std::string PeerWatchdog::NeededCall(int rank, const WaitContext& context) const {
+  if (context.needed_number == 0) return "";
+  const uint64_t first =
+      std::max(context.needed_number,
+               layout_.region(rank).collectives_finished.load(std::memory_order_acquire) + 1);
+  const EntrySlot& slot = layout_.entry_slot(peers_.rank(), first);
+  if (slot.number() != first) return "";
+  return absl::StrCat("; it has not taken ",
+                      backends::CallDescription(slot.content.fingerprint).ShortName());
 }
 
 std::vector<int> PeerWatchdog::LateRanks(int rank, const WaitContext& context) const {
   std::vector<int> late;
   for (int other = 0; other < layout_.size(); ++other) {
     const bool has_arrived =
-        context.number > 0 ? HasEntered(other, context) : rank != kAnySource && rank != other;
+        context.number > 0 ? HasArrived(other, context) : rank != kAnySource && rank != other;
     if (other != peers_.rank() && !has_arrived) late.push_back(other);
   }
   if (!late.empty()) return late;
@@ -95,12 +117,15 @@ std::string PeerWatchdog::LastActivity(int rank) const {
   if (peers_.LivenessOf(rank) == base::Liveness::kStopped) return "its process is stopped";
   if (!layout_.has_joined(rank)) return "it is joining the group";
   const RankRegion& region = layout_.region(rank);
-  const EntrySlot* slot = &region.entry_slots[0];
-  if (slot->number.load() < region.entry_slots[1].number.load()) slot = &region.entry_slots[1];
-  // Pairs with the release store in CollectiveEntry::Exchange: the fingerprint is complete.
-  if (slot->number.load(std::memory_order_acquire) > region.collectives_finished.load()) {
+  const uint64_t finished = region.collectives_finished.load(std::memory_order_acquire);
+  const EntrySlot& slot = layout_.entry_slot(rank, finished + 1);
+  if (slot.number() == finished + 1) {
     return absl::StrCat("it is in ",
-                        backends::CallDescription(slot->content.fingerprint).ShortName());
+                        backends::CallDescription(slot.content.fingerprint).ShortName());
+  }
+  // Pairs with the release store in EntryRing::NoteWaiting.
+  if (region.entering_number.load(std::memory_order_acquire) == finished + 1) {
+    return absl::StrCat("it is in ", NameOf(region.entering_call));
   }
   if (region.messages_in_flight.load() > 0) {
     return absl::StrCat("it is in ", NameOf(region.last_message));

@@ -48,6 +48,8 @@ class PeerWatchdog {
   std::string LastActivity(int rank) const;
 
   bool HasEntered(int rank, const WaitContext& context) const;
+  bool HasArrived(int rank, const WaitContext& context) const;
+  std::string NeededCall(int rank, const WaitContext& context) const;
   bool LowerRankWaits(const WaitContext& context) const;
 
   const SegmentLayout& layout_;

@@ -44,8 +44,10 @@ RegistrationCache::RegistrationCache(ShmGroup& group)
 void RegistrationCache::StageHandle(const void* data, size_t bytes, CollectiveEntry& entry) {
   own_ = {};
   own_data_ = static_cast<const char*>(data);
-  // Written before the exchange, whose release and acquire make it visible with the handle.
-  Registration& registration = RegistrationOf(rank(), entry.context().number);
+  ++handles_staged_;
+  // Written before the exchange, whose release and acquire make it visible with the handle. All
+  // ranks have ended the exchange of handles before the last: they have entered the last one.
+  Registration& registration = RegistrationOf(rank());
   if (data != nullptr && is_usable_) {
     if (const auto found = tensor::FindShared(data, bytes)) {
       own_ = {found->memory, found->offset, found->descriptor, 0};
@@ -66,7 +68,7 @@ void RegistrationCache::StageHandle(const void* data, size_t bytes, CollectiveEn
                 registration.freed);
     freed_.resize(freed_.size() - registration.freed_count);
   }
-  std::memcpy(entry.Buffer(), &own_, sizeof(own_));
+  std::memcpy(entry.InlineData(), &own_, sizeof(own_));
 }
 
 void RegistrationCache::CollectFreed() {
@@ -88,9 +90,9 @@ absl::StatusOr<bool> RegistrationCache::Resolve(const ReadableRanks& readable, B
   bool all_staged = true, any_new = false;
   for (int r = 0; r < layout_.size(); ++r) {
     BufferHandle& handle = handles_[r];
-    std::memcpy(&handle, entry.BufferOf(r), sizeof(handle));
+    std::memcpy(&handle, entry.InlineDataOf(r), sizeof(handle));
     if (r != rank() && (handle.flags & BufferHandle::kHasFreed) != 0) {
-      SYNCLINE_RETURN_IF_ERROR(Unmap(r, RegistrationOf(r, entry.context().number)));
+      SYNCLINE_RETURN_IF_ERROR(Unmap(r, RegistrationOf(r)));
     }
     if (!readable.Has(r)) continue;
     if (handle.memory == 0) all_staged = false;
@@ -142,7 +144,7 @@ absl::StatusOr<bool> RegistrationCache::MapNewRegistrations(const ReadableRanks&
   for (int r = 0; r < layout_.size(); ++r) {
     const bool is_new = (handles_[r].flags & BufferHandle::kIsNew) != 0;
     if (r == rank() || !readable.Has(r) || !is_new) continue;
-    const absl::Status status = Map(r, handles_[r], RegistrationOf(r, context.number));
+    const absl::Status status = Map(r, handles_[r], RegistrationOf(r));
     if (status.ok()) continue;
     all_mapped = false;
     Log(LogLevel::kWarning,

@@ -19,8 +19,6 @@
 
 namespace syncline::shm {
 
-inline constexpr int kEveryRank = -1;
-
 // The ranks whose tensors others read in a collective.
 struct ReadableRanks {
   int only = kEveryRank;  // One rank, or kEveryRank.
@@ -69,8 +67,9 @@ class RegistrationCache {
   absl::StatusOr<bool> MapNewRegistrations(const ReadableRanks& readable,
                                            const WaitContext& context);
   absl::Status Map(int rank, const BufferHandle& handle, const Registration& registration);
-  Registration& RegistrationOf(int rank, uint64_t number) const {
-    return layout_.region(rank).registrations[number % 2];
+  // That of `rank` for the last StageHandle.
+  Registration& RegistrationOf(int rank) const {
+    return layout_.region(rank).registrations[handles_staged_ % 2];
   }
 
   int rank() const { return group_.rank(); }
@@ -78,6 +77,7 @@ class RegistrationCache {
   ShmGroup& group_;
   const SegmentLayout& layout_;
   bool is_usable_ = true;
+  uint64_t handles_staged_ = 0;  // The same on all ranks once an exchange has succeeded.
 
   BufferHandle own_ = {};
   const char* own_data_ = nullptr;

@@ -35,6 +35,8 @@ BufferSizes::BufferSizes(int size) {
   // before: more than two must fit.
   eager = std::min(large_eager_ring / kLargeEagerBuffers, tuning.eager_threshold);
   small_eager = std::min(eager, kSmallEagerMaxBytes);
+  small_eager_ring =
+      std::max(small_eager, Share(kSmallEagerRingsBytes, n, kSmallEagerRingBuffers * small_eager));
   // A chunk has a cache line for each other rank, however many there are: BlockChunksOf relies on
   // it, and so groups of more than some hundred ranks take more than kChunkRingsBytes.
   max_chunk = std::max(Share(kChunkRingsBytes, kPipelineDepth * n, tuning.max_chunk),
@@ -58,7 +60,7 @@ SegmentLayout::Offsets::Offsets(int size) : sizes(size) {
     return here;
   };
   full_call = reserve(backends::CallDescription::MaxWords(size) * sizeof(int64_t));
-  eager_buffers = reserve(2 * sizes.small_eager + sizes.large_eager_ring);
+  eager_buffers = reserve(sizes.EagerBytes());
   chunks = reserve(kPipelineDepth * sizes.max_chunk);
   // A rank's part of a chunk is rounded up to whole cache lines, so the parts of many small chunks
   // take more than a share of the ring: up to two lines more for each chunk in it.

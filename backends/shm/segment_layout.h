@@ -22,17 +22,26 @@
 namespace syncline::shm {
 
 // A rank's entry to one collective: the fingerprint of its call, and its data if they are at most
-// kInlineMaxBytes bytes. Written by the owner, read by all. Two calls match if, and only if, their
-// fingerprints are equal (all_to_all compares its splits too: see collective_entry.h).
+// kInlineMaxBytes bytes, else where they are. Written by the owner, read by all. Two calls match
+// if, and only if, their fingerprints are equal (all_to_all compares its splits too: see
+// collective_entry.h).
 struct alignas(base::kCacheLine) EntrySlot {
   struct Content {
     backends::CallFingerprint fingerprint;
     char inline_data[kInlineMaxBytes];
   };
 
-  // The number of the collective, from 1, stored with release after `content`, which is valid for
-  // this collective alone.
-  std::atomic<uint64_t> number;
+  static constexpr uint64_t Stamp(uint64_t number, bool meets) { return 2 * number + meets; }
+
+  // The number of the collective, or 0. Pairs with the release store of `stamp`.
+  uint64_t number() const { return stamp.load(std::memory_order_acquire) / 2; }
+  // Whether the owner waits for the entries of all other ranks. If so, and they differ, it
+  // publishes its call in full; if not, the fingerprint shows all of its call.
+  bool meets() const { return stamp.load(std::memory_order_relaxed) % 2 != 0; }
+
+  // The number of the collective, from 1, and `meets`; stored with release after `content`, which
+  // is valid for this collective alone.
+  std::atomic<uint64_t> stamp;
   Content content;
 };
 static_assert(sizeof(EntrySlot) == base::kCacheLine, "one line carries a small operation");
@@ -112,7 +121,8 @@ struct LastCall {
 // The fields of a rank, at the beginning of its region; its buffers follow. The owner writes them,
 // except where noted.
 struct RankRegion {
-  EntrySlot entry_slots[2];           // The collective with number n uses entry_slots[n % 2].
+  // The collective with number n uses entry_slots[n % kEntrySlots].
+  EntrySlot entry_slots[kEntrySlots];
   base::EventCount collective_event;  // Notified after each change of the slots and counters here.
 
   // Chunks of pipelined collectives since the group began: those that the owner has staged, has
@@ -121,7 +131,7 @@ struct RankRegion {
   alignas(base::kCacheLine) std::atomic<uint64_t> chunks_reduced;
   alignas(base::kCacheLine) std::atomic<uint64_t> chunks_read;
 
-  // Direct access. registrations[n % 2] goes with the BufferHandle in entry_slots[n % 2].
+  // Direct access. The n-th BufferHandle of the owner goes with registrations[n % 2].
   Registration registrations[2];
   // Twice the number of the last collective for which the owner has mapped what was new; plus one
   // if it could not.
@@ -140,11 +150,22 @@ struct RankRegion {
   cpu_set_t cores;                    // Where the owner may run; valid once it has joined.
   char leave_reason[512];
 
-  // For messages about ranks that are late.
+  // Collectives up to this have ended here: the owner reads no data that others have staged for
+  // them. progress_event is notified after changes of these two.
   alignas(base::kCacheLine) std::atomic<uint64_t> collectives_finished;
+  // The owner has compared its entries up to this with those of all others, and reads none of these
+  // any more. At most collectives_finished.
+  std::atomic<uint64_t> collectives_settled;
+
+  // The rest is for messages about ranks that are late.
   std::atomic<uint32_t> messages_in_flight;  // Sends and receives under way.
   LastCall last_message;                     // The last send or receive that began.
   LastCall last_call;                        // The last call that ended.
+  // The collective that waits for a slot or an eager buffer, and its call. Not for those that do
+  // not have to wait.
+  std::atomic<uint64_t> entering_number;
+  LastCall entering_call;
+  base::EventCount progress_event;
 };
 
 // The first cause of the group's failure. Whichever rank changes `state` from kNone writes it, once
@@ -192,8 +213,12 @@ struct BufferSizes {
     return {chunk, chunk / others / base::kCacheLine * base::kCacheLine};
   }
 
+  // All eager buffers of a rank.
+  size_t EagerBytes() const { return 2 * small_eager + small_eager_ring + large_eager_ring; }
+
   size_t eager;              // The most that a rank stages for one collective without chunks.
   size_t small_eager;        // Each of the two small eager buffers.
+  size_t small_eager_ring;   // The ring of small eager buffers for data that a rank gives.
   size_t large_eager_ring;   // The ring of large eager buffers: room for at least three.
   size_t min_chunk;          // The smallest chunk, and the largest. The ring has room for
   size_t max_chunk;          // kPipelineDepth of the largest.
@@ -239,7 +264,7 @@ class SegmentLayout {
   }
   RankRegion& region(int rank) const { return *reinterpret_cast<RankRegion*>(RegionOf(rank)); }
   EntrySlot& entry_slot(int rank, uint64_t number) const {
-    return region(rank).entry_slots[number % 2];
+    return region(rank).entry_slots[number % kEntrySlots];
   }
 
   // The buffers of a rank. EagerRing and ChunkRing give the offsets.

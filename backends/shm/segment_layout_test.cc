@@ -27,7 +27,7 @@ TEST(SegmentLayoutTest, EveryGroupTakesBoundedMemoryWhoseBuffersAreApart) {
       add(&layout.join_flag(r), sizeof(JoinFlag));
       add(&layout.region(r), sizeof(RankRegion));
       add(layout.full_call(r), sizeof(int64_t));
-      add(layout.eager_buffer(r, 0), 2 * sizes.small_eager + sizes.large_eager_ring);
+      add(layout.eager_buffer(r, 0), sizes.EagerBytes());
       add(layout.chunk(r, 0), kPipelineDepth * sizes.max_chunk);
       add(layout.reduced(r, 0), kPipelineDepth * sizes.max_chunk / size);
       add(layout.eager_payload(r, 0), kEagerPayloads * sizes.eager_payload);
@@ -49,21 +49,23 @@ TEST(SegmentLayoutTest, TheFieldsAreWhereTheDocumentSays) {  // docs/internals/s
   EXPECT_EQ(sizeof(FailureRecord), 4160u);
   EXPECT_EQ(sizeof(JoinFlag), 128u);
   EXPECT_EQ(sizeof(MessageSlot), 64u);
-  EXPECT_EQ(offsetof(RankRegion, collective_event), 128u);
-  EXPECT_EQ(offsetof(RankRegion, chunks_written), 192u);
-  EXPECT_EQ(offsetof(RankRegion, chunks_reduced), 256u);
-  EXPECT_EQ(offsetof(RankRegion, chunks_read), 320u);
-  EXPECT_EQ(offsetof(RankRegion, registrations), 384u);
-  EXPECT_EQ(offsetof(RankRegion, mapped), 640u);
-  EXPECT_EQ(offsetof(RankRegion, direct_steps), 704u);
-  EXPECT_EQ(offsetof(RankRegion, message_event), 768u);
-  EXPECT_EQ(offsetof(RankRegion, rendezvous_progress), 832u);
+  EXPECT_EQ(offsetof(RankRegion, collective_event), 2048u);
+  EXPECT_EQ(offsetof(RankRegion, chunks_written), 2112u);
+  EXPECT_EQ(offsetof(RankRegion, chunks_reduced), 2176u);
+  EXPECT_EQ(offsetof(RankRegion, chunks_read), 2240u);
+  EXPECT_EQ(offsetof(RankRegion, registrations), 2304u);
+  EXPECT_EQ(offsetof(RankRegion, mapped), 2560u);
+  EXPECT_EQ(offsetof(RankRegion, direct_steps), 2624u);
+  EXPECT_EQ(offsetof(RankRegion, message_event), 2688u);
+  EXPECT_EQ(offsetof(RankRegion, rendezvous_progress), 2752u);
   EXPECT_EQ(offsetof(RendezvousProgress, read), 64u);
-  EXPECT_EQ(offsetof(RankRegion, left), 1856u);
-  EXPECT_EQ(offsetof(RankRegion, full_call_number), 1864u);
-  EXPECT_EQ(offsetof(RankRegion, needs_fence), 1872u);
-  EXPECT_EQ(offsetof(RankRegion, leave_reason), 2008u);
-  EXPECT_EQ(offsetof(RankRegion, collectives_finished), 2560u);
+  EXPECT_EQ(offsetof(RankRegion, left), 3776u);
+  EXPECT_EQ(offsetof(RankRegion, full_call_number), 3784u);
+  EXPECT_EQ(offsetof(RankRegion, needs_fence), 3792u);
+  EXPECT_EQ(offsetof(RankRegion, leave_reason), 3928u);
+  EXPECT_EQ(offsetof(RankRegion, collectives_finished), 4480u);
+  EXPECT_EQ(offsetof(RankRegion, collectives_settled), 4488u);
+  EXPECT_EQ(offsetof(RankRegion, progress_event), 4608u);
 }
 
 TEST(SegmentLayoutTest, WhatTheRanksReserveIsTheWholeSegment) {

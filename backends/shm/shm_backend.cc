@@ -1,10 +1,14 @@
 // Backend "shm": ranks of one host, as processes or threads, through memory that they share.
+#include "backends/shm/shm_backend.h"
+
 #include <atomic>
 #include <memory>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "absl/base/thread_annotations.h"
+#include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/mutex.h"
 #include "backends/common/fd_passing.h"
@@ -15,9 +19,12 @@
 #include "backends/shm/segment_layout.h"
 #include "backends/shm/shm_collectives.h"
 #include "backends/shm/shm_group.h"
+#include "core/base/env.h"
+#include "core/base/rank_ranges.h"
 #include "core/tensor/segment.h"
 #include "syncline/backend.h"
 #include "syncline/backend_registry.h"
+#include "syncline/error_origin.h"
 #include "syncline/interrupt.h"
 #include "syncline/status.h"
 
@@ -28,11 +35,12 @@ namespace {
 // on it.
 class ShmBackend final : public backends::TypedBackend {
  public:
-  ShmBackend(tensor::Segment segment, backends::PeerTable peers, backends::PeerProcesses processes)
+  ShmBackend(tensor::Segment segment, backends::PeerTable peers, backends::PeerProcesses processes,
+             Comparison comparison)
       : backends::TypedBackend(peers.rank(), peers.size()),
         segment_(std::move(segment)),
         group_(segment_.data(), std::move(peers), std::move(processes)),
-        collectives_(group_),
+        collectives_(group_, comparison == Comparison::kAtOnce),
         point_to_point_(group_) {}
 
   ~ShmBackend() override { Abort(BackendError("the backend was destroyed")); }
@@ -55,6 +63,8 @@ class ShmBackend final : public backends::TypedBackend {
     // Everyone has mapped it. Without the descriptor nobody else can be given it.
     segment_.CloseDescriptor();
     segment_.Populate();
+    absl::MutexLock lock(&mutex_);
+    has_joined_ = true;
     return absl::OkStatus();
   }
 
@@ -126,6 +136,10 @@ class ShmBackend final : public backends::TypedBackend {
     if (is_in_collective_.load() || messages_in_flight_.load() > 0) {
       group_.failure_cell().Fail(group_.LeftError(cause.message())).IgnoreError();
     } else {
+      // A call that only gave may turn out not to have been that of the others. No call uses
+      // collectives_ any more: is_in_collective_ was false after is_usable_ was.
+      const absl::Status mismatch = has_joined_ ? collectives_.Leave() : absl::OkStatus();
+      if (!mismatch.ok()) group_.failure_cell().Fail(mismatch).IgnoreError();
       group_.Leave(cause.message());
     }
   }
@@ -189,6 +203,7 @@ class ShmBackend final : public backends::TypedBackend {
   std::atomic<int> messages_in_flight_{0};
   std::atomic<bool> is_usable_{true};
   absl::Mutex mutex_;
+  bool has_joined_ ABSL_GUARDED_BY(mutex_) = false;  // All regions may be read.
   absl::Status cause_ ABSL_GUARDED_BY(mutex_);  // Why this rank is unusable; OK while it is not.
 };
 
@@ -214,17 +229,52 @@ absl::StatusOr<tensor::Segment> MakeSegment(int size) {
 absl::StatusOr<tensor::Segment> ReceiveSegment(const BackendConfig& config,
                                                const backends::PeerTable& peers,
                                                backends::PeerProcesses& processes) {
-  auto descriptor = backends::ReceiveFd(peers.payload(0), config.rank, config.deadline, &processes);
+  auto descriptor =
+      backends::ReceiveFd(peers.payload(0).substr(1), config.rank, config.deadline, &processes);
   if (descriptor.ok())
     return tensor::Segment::Map(descriptor->release(), SegmentLayout::BytesFor(config.size));
   SYNCLINE_RETURN_IF_ERROR(peers.CheckAlive());  // Explains more, if rank 0 has died.
   return descriptor.status();
 }
 
-absl::StatusOr<std::shared_ptr<Backend>> MakeShm(const BackendConfig& config) {
+// The first byte of a rank's payload in the PeerTable: its Comparison. On rank 0 the endpoint of
+// the FdServer follows.
+constexpr char kAtOnceMark = 'd', kAsTheyGoMark = 'l';
+
+absl::Status CheckComparisons(const backends::PeerTable& peers) {
+  std::vector<int> at_once, as_they_go;
+  for (int rank = 0; rank < peers.size(); ++rank) {
+    const bool is_at_once = peers.payload(rank).substr(0, 1) == std::string(1, kAtOnceMark);
+    (is_at_once ? at_once : as_they_go).push_back(rank);
+  }
+  if (at_once.empty() || as_they_go.empty()) return absl::OkStatus();
+  const absl::Status mismatch = syncline::MismatchError(
+      absl::StrCat("ranks must all compare their calls at once (SYNCLINE_DEBUG=detail), or none of "
+                   "them: ",
+                   base::NameRanks(at_once), " would, ", base::NameRanks(as_they_go),
+                   " would not; set SYNCLINE_DEBUG to the same value on all ranks"));
+  at_once.insert(at_once.end(), as_they_go.begin(), as_they_go.end());
+  return WithRanks(mismatch, std::move(at_once));
+}
+
+const BackendRegistry::Registration kShm("shm", {Capabilities::AllThroughHost(),
+                                                 [](const BackendConfig& config) {
+                                                   return MakeShm(config, DefaultComparison());
+                                                 }});
+
+}  // namespace
+
+Comparison DefaultComparison() {
+  const std::string value = base::GetEnv("SYNCLINE_DEBUG").value_or("");
+  return absl::AsciiStrToLower(value) == "detail" ? Comparison::kAtOnce : Comparison::kAsTheyGo;
+}
+
+absl::StatusOr<std::shared_ptr<Backend>> MakeShm(const BackendConfig& config,
+                                                 Comparison comparison) {
+  const std::string mark(1, comparison == Comparison::kAtOnce ? kAtOnceMark : kAsTheyGoMark);
   absl::StatusOr<std::unique_ptr<backends::FdServer>> server;
   absl::StatusOr<tensor::Segment> segment = absl::UnavailableError("rank 0 has it");
-  absl::StatusOr<std::string> payload = "";  // Of rank 0: the FdServer's endpoint, or an error.
+  absl::StatusOr<std::string> payload = mark;  // Or rank 0's error.
   if (config.rank == 0) {
     segment = MakeSegment(config.size);
     server = backends::FdServer::Open();
@@ -233,7 +283,7 @@ absl::StatusOr<std::shared_ptr<Backend>> MakeShm(const BackendConfig& config) {
     } else if (!server.ok()) {
       payload = server.status();
     } else {
-      payload = (*server)->endpoint();
+      payload = mark + (*server)->endpoint();
     }
   }
   SYNCLINE_ASSIGN_OR_RETURN(
@@ -241,17 +291,15 @@ absl::StatusOr<std::shared_ptr<Backend>> MakeShm(const BackendConfig& config) {
       backends::PeerTable::Join(*config.store, config.rank, config.size, payload, config.deadline,
                                 config.check_peers));
   SYNCLINE_RETURN_IF_ERROR(CheckOneHost(peers));
+  SYNCLINE_RETURN_IF_ERROR(CheckComparisons(peers));
   backends::PeerProcesses processes(peers);
   if (config.rank > 0) segment = ReceiveSegment(config, peers, processes);
   SYNCLINE_RETURN_IF_ERROR(segment.status());
-  auto backend =
-      std::make_shared<ShmBackend>(*std::move(segment), std::move(peers), std::move(processes));
+  auto backend = std::make_shared<ShmBackend>(*std::move(segment), std::move(peers),
+                                              std::move(processes), comparison);
   if (config.rank == 0) SYNCLINE_RETURN_IF_ERROR(backend->Serve(**server, config.deadline));
   SYNCLINE_RETURN_IF_ERROR(backend->Join(config.deadline));
   return backend;
 }
 
-const BackendRegistry::Registration kShm("shm", {Capabilities::AllThroughHost(), &MakeShm});
-
-}  // namespace
 }  // namespace syncline::shm

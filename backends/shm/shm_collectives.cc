@@ -64,26 +64,22 @@ void ShmCollectives::Advance(Counter counter, uint64_t value) {
 template <typename Body>
 absl::Status ShmCollectives::RunCollective(const CallContext& context, size_t bytes,
                                            const Body& body) {
-  const size_t eager_offset = bytes <= kInlineMaxBytes ? 0 : eager_ring_.Allocate(bytes);
-  CollectiveEntry entry(group_, context, ++number_, bytes, eager_offset);
+  CollectiveEntry entry(entry_ring_, context, bytes);
   const absl::Status status = body(entry);
-  RankRegion& own = layout_.region(rank());
-  RecordCall(context, own.last_call);
-  // For messages about ranks that are late; nothing waits for it.
-  own.collectives_finished.store(number_, std::memory_order_release);
-  PrefetchNext(bytes);
+  RecordCall(context, layout_.region(rank()).last_call);
+  entry_ring_.Finish();
+  PrefetchNext(entry);
   return status;
 }
 
 // The next collective is likely to be of the same size. To fetch the lines that it will write is
 // free now, and nobody needs their content any more.
-void ShmCollectives::PrefetchNext(size_t bytes) {
-  PrefetchToWrite(&layout_.entry_slot(rank(), number_ + 1));
-  if (bytes > kInlineMaxBytes && eager_ring_.IsSmall(bytes)) PrefetchSmallEager(bytes);
-}
-
-void ShmCollectives::PrefetchSmallEager(size_t bytes) {
-  const char* const buffer = layout_.eager_buffer(rank(), eager_ring_.next_small());
+void ShmCollectives::PrefetchNext(const CollectiveEntry& entry) {
+  PrefetchToWrite(&layout_.entry_slot(rank(), entry_ring_.number() + 1));
+  const size_t bytes = entry.staged_bytes();
+  if (bytes == 0 || !entry_ring_.eager_ring().IsSmall(bytes)) return;
+  const char* const buffer =
+      layout_.eager_buffer(rank(), entry_ring_.eager_ring().NextSmall(entry.is_ahead()));
   for (size_t at = 0; at < bytes; at += base::kCacheLine) PrefetchToWrite(buffer + at);
 }
 
@@ -132,8 +128,11 @@ absl::Status ShmCollectives::Broadcast(const Tensor& tensor, int root, const Cal
   const bool is_eager = bytes <= layout_.sizes().eager;
   return RunCollective(context, EagerBytes(bytes), [&](CollectiveEntry& entry) {
     if (is_eager) {
-      if (rank() == root) copier_.Copy(entry.Buffer(), data, bytes);
-      SYNCLINE_RETURN_IF_ERROR(entry.Exchange());
+      if (rank() == root) {
+        SYNCLINE_ASSIGN_OR_RETURN(char* const buffer, entry.Stage(bytes, /*ahead=*/true));
+        copier_.Copy(buffer, data, bytes);
+      }
+      SYNCLINE_RETURN_IF_ERROR(entry.Exchange(rank() == root ? kNoRank : root));
       if (rank() != root) Copy(data, entry.BufferOf(root), bytes);
       return absl::OkStatus();
     }
@@ -186,8 +185,11 @@ absl::Status ShmCollectives::ReduceTo(int root, const Tensor& tensor, ReduceOp o
     return size() <= kFullReduceMaxRanks ? ReduceFullChunks(root, tensor, op, entry.context())
                                          : ReduceScatterGather(root, tensor, op, entry.context());
   }
-  if (root != rank()) copier_.Copy(entry.Buffer(), tensor.data(), bytes);
-  SYNCLINE_RETURN_IF_ERROR(entry.Exchange());
+  if (root != rank()) {
+    SYNCLINE_ASSIGN_OR_RETURN(char* const buffer, entry.Stage(bytes, !has_result));
+    copier_.Copy(buffer, tensor.data(), bytes);
+  }
+  SYNCLINE_RETURN_IF_ERROR(entry.Exchange(has_result ? kEveryRank : kNoRank));
   if (!has_result || bytes == 0) return absl::OkStatus();
   // In the order of ranks on every rank, so that results are bitwise equal.
   Inputs inputs;
@@ -329,8 +331,11 @@ absl::Status ShmCollectives::GatherTo(int root, absl::Span<const Tensor> outputs
     }
   };
   if (is_eager) {
-    if (root != rank()) copier_.Copy(entry.Buffer(), input.data(), bytes);
-    SYNCLINE_RETURN_IF_ERROR(entry.Exchange());
+    if (root != rank()) {
+      SYNCLINE_ASSIGN_OR_RETURN(char* const buffer, entry.Stage(bytes, !has_result));
+      copier_.Copy(buffer, input.data(), bytes);
+    }
+    SYNCLINE_RETURN_IF_ERROR(entry.Exchange(has_result ? kEveryRank : kNoRank));
     copy_whole([&](int r) { return entry.BufferOf(r); });
     return absl::OkStatus();
   }
@@ -393,8 +398,11 @@ absl::Status ShmCollectives::ScatterBlocks(const PeerBlocks& blocks, CollectiveE
     }
     return direct_.Finish(readable, entry.context());
   }
-  if (produces) StageBlocks(blocks.inputs, block_size, 0, entry.Buffer());
-  SYNCLINE_RETURN_IF_ERROR(entry.Exchange());
+  if (produces) {
+    SYNCLINE_ASSIGN_OR_RETURN(char* const buffer, entry.Stage(block_size * others(), !consumes));
+    StageBlocks(blocks.inputs, block_size, 0, buffer);
+  }
+  SYNCLINE_RETURN_IF_ERROR(entry.Exchange(consumes ? blocks.producer : kNoRank));
   if (consumes) {
     consume(0, block_size,
             [&](int r) { return entry.BufferOf(r) + BlockIndex(rank(), r) * block_size; });
@@ -468,26 +476,22 @@ absl::Status ShmCollectives::AllToAll(absl::Span<const Tensor> outputs,
   // The others find them there, as the entry says what that largest block is.
   const size_t large_block = BlockSizeIn(layout_.sizes().eager);
   const size_t small_block = BlockSizeIn(layout_.sizes().small_eager);
-  // Run takes the large buffer. If the sizes are so small that this is a small one, it is the only
-  // one that this call may use: a call that took both would use the same ones as the call before,
-  // which a slow rank may still read.
-  const bool has_large = !eager_ring_.IsSmall(layout_.sizes().eager);
-  const size_t small_offset =
-      has_large ? eager_ring_.Allocate(layout_.sizes().small_eager) : eager_ring_.next_small();
   const size_t unit = SizeOf(inputs[0].dtype());
   const auto is_inline = [&](size_t largest) {
     return largest * others() <= CollectiveEntry::kInlineBytesAfterSplits;
   };
-  size_t staged_small = 0;
-  const auto body = [&](CollectiveEntry& entry) -> absl::Status {
+  const auto block_size = [&](size_t largest) {
+    return is_inline(largest) ? largest : largest <= small_block ? small_block : large_block;
+  };
+  return RunCollective(context, 0, [&](CollectiveEntry& entry) -> absl::Status {
     const size_t own_largest = entry.StageSplits() * unit;
     if (is_inline(own_largest)) {
       StageBlocks(inputs, own_largest, 0, entry.InlineDataAfterSplits());
-    } else if (own_largest <= small_block) {
-      StageBlocks(inputs, small_block, 0, layout_.eager_buffer(rank(), small_offset));
-      staged_small = small_block * (others() - 1) + own_largest;
     } else if (own_largest <= large_block) {
-      StageBlocks(inputs, large_block, 0, entry.Buffer());
+      const size_t block = block_size(own_largest);
+      SYNCLINE_ASSIGN_OR_RETURN(char* const buffer,
+                                entry.StageAfterSplits(block * (others() - 1) + own_largest));
+      StageBlocks(inputs, block, 0, buffer);
     }
     SYNCLINE_RETURN_IF_ERROR(entry.Exchange());
     SYNCLINE_ASSIGN_OR_RETURN(const int64_t elements, entry.CheckSplits());
@@ -497,19 +501,13 @@ absl::Status ShmCollectives::AllToAll(absl::Span<const Tensor> outputs,
       return ScatterBlocksPipelined({kEveryRank, inputs, largest, 0, 0}, entry.context(), consume);
     }
     consume(0, largest, [&](int r) -> const char* {
-      const size_t their_largest = entry.LargestBlockOf(r) * unit, index = BlockIndex(rank(), r);
-      if (is_inline(their_largest)) {
-        return entry.InlineDataAfterSplitsOf(r) + index * their_largest;
-      }
-      return their_largest <= small_block
-                 ? layout_.eager_buffer(r, small_offset) + index * small_block
-                 : entry.BufferOf(r) + index * large_block;
+      const size_t their_largest = entry.LargestBlockOf(r) * unit;
+      const char* const blocks = is_inline(their_largest) ? entry.InlineDataAfterSplitsOf(r)
+                                                          : entry.BufferAfterSplitsOf(r);
+      return blocks + BlockIndex(rank(), r) * block_size(their_largest);
     });
     return absl::OkStatus();
-  };
-  const absl::Status status = RunCollective(context, layout_.sizes().eager, body);
-  PrefetchSmallEager(staged_small);
-  return status;
+  });
 }
 
 }  // namespace syncline::shm

@@ -13,6 +13,7 @@
 #include "backends/shm/buffer_rings.h"
 #include "backends/shm/collective_entry.h"
 #include "backends/shm/direct_access.h"
+#include "backends/shm/entry_ring.h"
 #include "backends/shm/segment_layout.h"
 #include "backends/shm/shm_group.h"
 #include "backends/shm/wait_context.h"
@@ -23,11 +24,15 @@
 namespace syncline::shm {
 
 // One rank's part in all collectives; the functions are those of TypedBackend. Each begins with a
-// CollectiveEntry. How the data move depends on N, a number of bytes:
+// CollectiveEntry. In the inline and eager ways of collectives with a root a rank waits only for
+// those whose data it gets: the root of broadcast and scatter, and the others in reduce and gather,
+// go on at once. In all other ways ranks wait for each other there. How the data move depends on N,
+// a number of bytes:
 //   inline       N <= kInlineMaxBytes: in the entry slot itself. collective_entry.h.
 //   eager        N <= sizes().eager: ranks stage all their data in an eager buffer before the
-//                exchange, which is the only wait; up to sizes().small_eager in a small buffer,
-//                above in the ring of large ones. collective_entry.h, EagerRing of buffer_rings.h.
+//                exchange, which is the only wait while buffers are free; up to sizes().small_eager
+//                in a small buffer, above in the ring of large ones. collective_entry.h, EagerRing of
+//                buffer_rings.h.
 //   direct       N above, and the tensors that others read are in shared memory: ranks read each
 //                other's tensors where they are. direct_access.h.
 //   pipeline     all else: ranks move their data through rings of buffers, in chunks that fit a
@@ -66,10 +71,11 @@ namespace syncline::shm {
 // failed, and no other call may be made. Borrows the group. Not thread-safe.
 class ShmCollectives {
  public:
-  explicit ShmCollectives(ShmGroup& group)
+  // `compares_at_once`: see EntryRing.
+  explicit ShmCollectives(ShmGroup& group, bool compares_at_once = false)
       : group_(group),
         layout_(group.layout()),
-        eager_ring_(layout_.sizes()),
+        entry_ring_(group, compares_at_once),
         chunk_ring_(layout_.sizes()),
         direct_(group) {}
 
@@ -88,6 +94,10 @@ class ShmCollectives {
                         const CallContext& context);
   absl::Status Barrier(const CallContext& context);
 
+  // Call it when this rank leaves, in no call: compares its calls with those of other ranks as far
+  // as they have come. See EntryRing::Leave.
+  absl::Status Leave() { return entry_ring_.Leave(); }
+
  private:
   struct PipelineSpec;
   struct PeerBlocks;
@@ -96,12 +106,11 @@ class ShmCollectives {
   int rank() const { return group_.rank(); }
   int size() const { return layout_.size(); }
 
-  // Runs `body` with the entry of the next collective, for which every rank stages `bytes`, at most
+  // Runs `body` with the entry of the next collective, for which ranks stage up to `bytes`, at most
   // sizes().eager.
   template <typename Body>
   absl::Status RunCollective(const CallContext& context, size_t bytes, const Body& body);
-  void PrefetchNext(size_t bytes);
-  void PrefetchSmallEager(size_t bytes);
+  void PrefetchNext(const CollectiveEntry& entry);
   // What ranks stage of `bytes`: all or nothing.
   size_t EagerBytes(size_t bytes) const { return bytes <= layout_.sizes().eager ? bytes : 0; }
 
@@ -160,9 +169,8 @@ class ShmCollectives {
 
   ShmGroup& group_;
   const SegmentLayout& layout_;
-  uint64_t number_ = 0;  // Of the last collective that has begun.
+  EntryRing entry_ring_;
   uint64_t chunks_ = 0;  // Of all collectives that have ended.
-  EagerRing eager_ring_;
   ChunkRing chunk_ring_;
   DirectAccess direct_;
   AdaptiveCopier copier_;

@@ -56,6 +56,7 @@ void ShmGroup::Leave(absl::string_view reason) {
   // Pairs with the acquire load in PeerWatchdog::CheckLeft.
   own.left.store(1, std::memory_order_release);
   base::WakeAll(own.collective_event);
+  base::WakeAll(own.progress_event);
   base::WakeAll(own.message_event);
 }
 

@@ -123,6 +123,21 @@ inline constexpr size_t kMessageSlotsBytes = 4 << 20;
 inline constexpr size_t kMaxLargeEagerRingBytes = 2 << 20;
 inline constexpr size_t kLargeEagerBuffers = 4;
 
+// The small eager buffers of the largest size for which the ring of a rank has room that gives data
+// without waiting for those that take them; and the most that all ranks together spend on these.
+inline constexpr size_t kSmallEagerRingBuffers = 8;
+inline constexpr size_t kSmallEagerRingsBytes = 2 << 20;
+
+// ---- How far ranks run ahead ----
+
+// Entry slots of a rank: the collectives that it may be ahead of a rank that takes its data. The
+// contract in include/syncline/backend.h names this number.
+inline constexpr uint64_t kEntrySlots = 32;
+
+// A rank compares its calls with those of ranks for which it has not waited after so many: their
+// slots come from other cores' caches, which takes less time for several at once.
+inline constexpr uint64_t kSettleInterval = 8;
+
 // ---- What shm_tuning varies ----
 
 struct Tuning {

@@ -2,9 +2,11 @@
 #ifndef SYNCLINE_BACKENDS_SHM_WAIT_CONTEXT_H_
 #define SYNCLINE_BACKENDS_SHM_WAIT_CONTEXT_H_
 
+#include <atomic>
 #include <cstdint>
 
 #include "backends/common/call_description.h"
+#include "backends/shm/segment_layout.h"
 #include "syncline/backend.h"
 #include "syncline/deadline.h"
 
@@ -21,6 +23,10 @@ struct WaitContext {
   // Counts the entries of this backend's collectives, from 1; 0 for send and recv. Messages name
   // calls by CallContext::sequence, which counts from 0, and not by this.
   uint64_t number = 0;
+  // Of a wait for ranks that still need what this one wrote for an earlier collective: the number
+  // of that, and which counter says that they do not. Else 0 and null.
+  uint64_t needed_number = 0;
+  std::atomic<uint64_t> RankRegion::* counter = nullptr;
 };
 
 }  // namespace syncline::shm

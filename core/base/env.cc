@@ -65,10 +65,12 @@ absl::StatusOr<int64_t> RequireEnvInt(absl::string_view name, int64_t low, int64
 
 absl::StatusOr<bool> DebugChecks() {
   const std::string value = absl::AsciiStrToLower(GetEnv("SYNCLINE_DEBUG").value_or("on"));
-  if (value == "on" || value == "off") return value == "on";
-  return ArgumentError(
-      absl::StrCat("SYNCLINE_DEBUG must be on or off, not '", value,
-                   "': off saves the comparison of calls between ranks before each collective"));
+  // "detail" is for backends to which the moment of the comparison makes a difference.
+  if (value == "on" || value == "off" || value == "detail") return value != "off";
+  return ArgumentError(absl::StrCat(
+      "SYNCLINE_DEBUG must be on, off or detail, not '", value,
+      "': off saves the comparison of calls between ranks before each collective, detail has every "
+      "rank wait for the comparison with all others in each call"));
 }
 
 absl::StatusOr<std::string> JobSecret() {

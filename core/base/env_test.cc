@@ -89,10 +89,12 @@ TEST_F(EnvTest, RanksCompareTheirCallsUnlessDebugIsOff) {
   setenv("SYNCLINE_DEBUG", "off", 1);
   EXPECT_FALSE(*DebugChecks());
   setenv("SYNCLINE_DEBUG", "detail", 1);
+  EXPECT_TRUE(*DebugChecks());
+  setenv("SYNCLINE_DEBUG", "verbose", 1);
   const absl::Status status = DebugChecks().status();
   unsetenv("SYNCLINE_DEBUG");
   EXPECT_EQ(KindOf(status), ErrorKind::kArgument);
-  EXPECT_THAT(std::string(status.message()), HasSubstr("on or off, not 'detail'"));
+  EXPECT_THAT(std::string(status.message()), HasSubstr("on, off or detail, not 'verbose'"));
 }
 
 TEST_F(EnvTest, WithoutTheVariableThereIsNoSecret) {

@@ -52,6 +52,19 @@ void BackendConformance::Run(const Body& body) {
   for (const absl::Status& status : statuses) EXPECT_TRUE(status.ok()) << status;
 }
 
+bool OnlyGives(const Spec& spec, int rank) {
+  switch (spec.kind) {
+    case OpKind::kBroadcast:
+    case OpKind::kScatter:
+      return rank == spec.root;
+    case OpKind::kGather:
+    case OpKind::kReduce:
+      return rank != spec.root;
+    default:
+      return false;
+  }
+}
+
 std::vector<std::string> DataCaseNames(const BackendCase& backend) {
   std::vector<std::string> names;
   for (const DataCase& data_case : DataCases()) {

@@ -18,6 +18,7 @@
 #include "gtest/gtest.h"
 #include "syncline/backend.h"
 #include "tests/backends/conformance_data.h"
+#include "tests/support/operations.h"
 
 namespace syncline {
 
@@ -59,6 +60,10 @@ class BackendConformance : public testing::TestWithParam<std::tuple<BackendCase,
 
 // Each backend and number of ranks with each of the DataCases, by name.
 class BackendData : public testing::TestWithParam<std::tuple<BackendCase, int, std::string>> {};
+
+// Whether this rank gives data and gets none. The contract of Backend lets it go ahead of the
+// others, and hear of a mismatch later.
+bool OnlyGives(const Spec& spec, int rank);
 
 // Of the cases that the backend serves.
 std::vector<std::string> DataCaseNames(const BackendCase& backend = {});

@@ -139,8 +139,9 @@ absl::Status CallUntilFailure(Backend& backend, int rank, const Habit& habit,
     // Everybody has talked to the victim, which does as the others until then.
     const int settling = IsP2pCall(habit.call) && rank == kVictim ? kVictim : 1;
     const bool settled = turn >= settling;
-    // A send may return before the receive; so the victim does not break the group too early.
-    if (IsP2pCall(habit.call) && habit.victims_count > 0 && turn == settling) {
+    // A rank may have sent or given its data before another has come; so the victim does not break
+    // the group too early.
+    if (habit.victims_count > 0 && turn == settling) {
       CallContext context;
       context.deadline = Deadline(kTimeout);
       SYNCLINE_RETURN_IF_ERROR(RunAndWait(backend, Collective::Barrier(), context).status());

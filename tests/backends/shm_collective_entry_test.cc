@@ -23,9 +23,10 @@ TEST(CollectiveEntryTest, AMismatchWithARankThatIsStoppedBeforeItPublishesItsCal
   EntrySlot& slot = ranks.layout().entry_slot(1, 1);
   context.collective = &broadcast;
   slot.content.fingerprint = backends::CallFingerprint::Of(context);
-  slot.number.store(1);
+  slot.stamp.store(EntrySlot::Stamp(1, /*meets=*/true));
   context.collective = &all_reduce;
-  CollectiveEntry entry(ranks.group(0), context, 1, 0, 0);
+  EntryRing ring(ranks.group(0));
+  CollectiveEntry entry(ring, context, 0);
   const absl::Status status = entry.Exchange();
   EXPECT_EQ(KindOf(status), ErrorKind::kMismatch) << status;
   EXPECT_THAT(status.message(), HasSubstr("rank 0 called all_reduce #7 (float32"));

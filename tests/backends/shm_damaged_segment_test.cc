@@ -88,14 +88,15 @@ absl::Status ResolveHandle(ShmRanks& ranks, uint64_t offset, size_t bytes) {
   context.deadline = Deadline(kTimeout);
   context.collective = &barrier;
   return RunRanks(2, [&](int rank) -> absl::Status {
-    CollectiveEntry entry(ranks.group(rank), context, /*number=*/1, /*bytes=*/0, 0);
+    EntryRing ring(ranks.group(rank));
+    CollectiveEntry entry(ring, context, /*bytes=*/0);
     RegistrationCache registrations(ranks.group(rank));
     registrations.StageHandle(rank == 0 ? shared.data() : nullptr, kLong, entry);
     if (rank == 0) {
       BufferHandle handle;
-      std::memcpy(&handle, entry.Buffer(), sizeof(handle));
+      std::memcpy(&handle, entry.InlineData(), sizeof(handle));
       handle.offset = offset;
-      std::memcpy(entry.Buffer(), &handle, sizeof(handle));
+      std::memcpy(entry.InlineData(), &handle, sizeof(handle));
     }
     SYNCLINE_RETURN_IF_ERROR(entry.Exchange());
     const auto bytes_of = [&](int) { return bytes; };

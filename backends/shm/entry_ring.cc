@@ -1,0 +1,213 @@
+#include "backends/shm/entry_ring.h"
+
+#include <algorithm>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "backends/shm/last_call.h"
+#include "syncline/check.h"
+#include "syncline/deadline.h"
+#include "syncline/error_origin.h"
+#include "syncline/status.h"
+
+namespace syncline::shm {
+
+absl::Status EntryRing::AwaitSlotSlowly(const WaitContext& context) {
+  SYNCLINE_RETURN_IF_ERROR(SettleWhatIsThere(number_ - 1, context.call));
+  if (number_ <= kEntrySlots) return absl::OkStatus();
+  const uint64_t last = number_ - kEntrySlots;  // Whose slot this one takes.
+  if (compared_ < last) {
+    // First this rank settles what others may wait for. If it waited for them first, two ranks
+    // could wait for each other.
+    NoteWaiting(context.call);
+    for (int r = 0; r < layout_.size(); ++r) {
+      if (r == rank()) continue;
+      const WaitContext of_entry = {context.call, context.deadline, last, last};
+      SYNCLINE_RETURN_IF_ERROR(
+          group_.waiter().Await(layout_.region(r).collective_event, r, of_entry,
+                                [&] { return SlotOf(r, last).number() == last; }));
+    }
+    SYNCLINE_RETURN_IF_ERROR(SettleWhatIsThere(last, context.call));
+  }
+  if (others_settled_ < last) {
+    SYNCLINE_ASSIGN_OR_RETURN(others_settled_,
+                              AwaitOthers(&RankRegion::collectives_settled, last, context));
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<size_t> EntryRing::AllocateBuffer(size_t bytes, bool ahead,
+                                                 const WaitContext& context) {
+  const EagerRing::Buffer buffer = eager_ring_.Allocate(bytes, number_, ahead);
+  if (others_finished_ < buffer.used_by) {
+    SYNCLINE_ASSIGN_OR_RETURN(
+        others_finished_, AwaitOthers(&RankRegion::collectives_finished, buffer.used_by, context));
+  }
+  return buffer.offset;
+}
+
+absl::StatusOr<uint64_t> EntryRing::AwaitOthers(Counter counter, uint64_t value,
+                                                const WaitContext& context) {
+  WaitContext waiting = context;
+  waiting.needed_number = value;
+  waiting.counter = counter;
+  uint64_t least = number_;
+  for (int r = 0; r < layout_.size(); ++r) {
+    if (r == rank()) continue;
+    RankRegion& region = layout_.region(r);
+    // Pairs with the release stores in Finish and PublishSettled: that rank's reads are over.
+    const auto has_come = [&] {
+      return (region.*counter).load(std::memory_order_acquire) >= value;
+    };
+    if (!has_come()) {
+      NoteWaiting(context.call);
+      SYNCLINE_RETURN_IF_ERROR(group_.waiter().Await(region.progress_event, r, waiting, has_come));
+    }
+    least = std::min(least, (region.*counter).load(std::memory_order_acquire));
+  }
+  return least;
+}
+
+void EntryRing::NoteWaiting(const CallContext& call) {
+  RankRegion& own = layout_.region(rank());
+  RecordCall(call, own.entering_call);
+  own.entering_number.store(number_, std::memory_order_release);
+}
+
+absl::Status EntryRing::AwaitEntryOf(int rank, const WaitContext& context) {
+  const EntrySlot& slot = SlotOf(rank, number_);
+  // Equality is enough: that rank uses the slot again once this one has settled the collective.
+  return group_.waiter().Await(layout_.region(rank).collective_event, rank, context,
+                               [&] { return slot.number() == number_; });
+}
+
+int EntryRing::CompareWhatIsThere(uint64_t last) {
+  for (; compared_ < last; ++compared_) {
+    const uint64_t number = compared_ + 1;
+    const EntrySlot& own = SlotOf(rank(), number);
+    for (int r = 0; r < layout_.size(); ++r) {
+      if (r == rank()) continue;
+      const EntrySlot& slot = SlotOf(r, number);
+      if (slot.number() != number) return -1;
+      if (slot.content.fingerprint != own.content.fingerprint) return r;
+    }
+  }
+  return -1;
+}
+
+absl::Status EntryRing::SettleWhatIsThere(uint64_t last, const CallContext& call) {
+  const int differs = CompareWhatIsThere(last);
+  if (differs >= 0) return FailWithMismatch(differs, call);
+  PublishSettled();
+  return absl::OkStatus();
+}
+
+absl::Status EntryRing::SettleAll(const CallContext& call) {
+  const int differs = CompareWhatIsThere(number_ - 1);
+  if (differs >= 0) return FailWithMismatch(differs, call);
+  SYNCLINE_DCHECK(compared_ == number_ - 1);
+  // All have entered this collective, so they have ended those before it.
+  others_finished_ = compared_;
+  compared_ = number_;
+  return absl::OkStatus();
+}
+
+void EntryRing::PublishSettled() {
+  if (settled_ == compared_) return;
+  settled_ = compared_;
+  RankRegion& own = layout_.region(rank());
+  // Pairs with the acquire load in AwaitOthers: this rank's reads of these entries are over.
+  own.collectives_settled.store(settled_, std::memory_order_release);
+  group_.waiter().Notify(own.progress_event);
+}
+
+void EntryRing::Finish() {
+  RankRegion& own = layout_.region(rank());
+  // Pairs with the acquire load in AwaitOthers: this rank's reads of what was staged are over.
+  own.collectives_finished.store(number_, std::memory_order_release);
+  if (settled_ != compared_) {
+    PublishSettled();
+  } else {
+    group_.waiter().Notify(own.progress_event);
+  }
+}
+
+absl::Status EntryRing::Leave() {
+  absl::Status status;
+  for (uint64_t number = compared_ + 1; number <= number_ && status.ok(); ++number) {
+    const EntrySlot& own = SlotOf(rank(), number);
+    // A call that could not enter has failed the group.
+    if (own.number() != number) break;
+    for (int r = 0; r < layout_.size() && status.ok(); ++r) {
+      const EntrySlot& slot = SlotOf(r, number);
+      if (r == rank() || slot.number() != number ||
+          slot.content.fingerprint == own.content.fingerprint) {
+        continue;
+      }
+      // Waits for nothing, and so on behalf of no call.
+      status = MismatchError(number, backends::CallDescription(own.content.fingerprint), r,
+                             CallContext(), absl::ZeroDuration());
+    }
+  }
+  compared_ = number_;
+  PublishSettled();
+  return status;
+}
+
+absl::Status EntryRing::FailWithMismatch(int rank, const CallContext& call) {
+  const uint64_t number = compared_ + 1;
+  const backends::CallDescription own(SlotOf(group_.rank(), number).content.fingerprint);
+  return group_.failure_cell().Fail(MismatchError(number, own, rank, call, kQuotingTimeout));
+}
+
+absl::Status EntryRing::MismatchError(uint64_t number, const backends::CallDescription& own,
+                                      int rank, const CallContext& call, absl::Duration timeout) {
+  const EntrySlot& slot = SlotOf(rank, number);
+  if (slot.meets() && timeout > absl::ZeroDuration()) {
+    const Deadline quoting(timeout), never(absl::InfiniteDuration());
+    SYNCLINE_RETURN_IF_ERROR(
+        group_.waiter().Await(layout_.region(rank).collective_event, rank, {call, never, number},
+                              [&] { return HasPublishedCall(rank, number) || quoting.Expired(); }));
+  }
+  auto theirs = CallOf(rank, number);
+  if (!theirs.ok()) theirs = backends::CallDescription(slot.content.fingerprint);
+  const bool is_first = group_.rank() < rank;
+  const auto& a = is_first ? own : *theirs;
+  const auto& b = is_first ? *theirs : own;
+  const int rank_a = std::min(rank, group_.rank()), rank_b = std::max(rank, group_.rank());
+  const absl::Status status = backends::CheckSame(a, rank_a, b, rank_b);
+  if (!status.ok()) return status;
+  // They differ in what is not known here.
+  const std::string text =
+      absl::StrCat("rank ", rank_a, " called ", a.ToString(), ", rank ", rank_b, " called ",
+                   b.ToString(), ": all ranks must make the same calls in the same order");
+  return backends::CallsMismatchError(text, a, rank_a, b, rank_b);
+}
+
+bool EntryRing::HasPublishedCall(int rank, uint64_t number) const {
+  return layout_.region(rank).full_call_number.load(std::memory_order_acquire) == number;
+}
+
+absl::StatusOr<backends::CallDescription> EntryRing::CallOf(int rank, uint64_t number) const {
+  if (!HasPublishedCall(rank, number)) {
+    return backends::CallDescription(SlotOf(rank, number).content.fingerprint);
+  }
+  // A copy, which a broken rank cannot change while it is read.
+  const int64_t* const words = layout_.full_call(rank);
+  const size_t size = static_cast<size_t>(layout_.size());
+  absl::StatusOr<backends::CallDescription> call = backends::CallDescription::FromWords(
+      std::vector<int64_t>(words, words + backends::CallDescription::MaxWords(layout_.size())));
+  if (!call.ok()) return WithRanks(call.status(), {rank});
+  if (call->kind == OpKind::kAllToAll &&
+      (call->counts.size() != size || call->expected.size() != size)) {
+    return WithRanks(
+        BackendError(absl::StrCat(group_.peers().Describe(rank),
+                                  " has published an all_to_all of another number of ranks")),
+        {rank});
+  }
+  return call;
+}
+
+}  // namespace syncline::shm

@@ -1,0 +1,142 @@
+// Which entries and eager buffers a rank may use again, and which calls it has still to compare.
+#ifndef SYNCLINE_BACKENDS_SHM_ENTRY_RING_H_
+#define SYNCLINE_BACKENDS_SHM_ENTRY_RING_H_
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+
+#include "absl/base/optimization.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "backends/shm/buffer_rings.h"
+#include "backends/shm/segment_layout.h"
+#include "backends/shm/shm_group.h"
+#include "backends/shm/wait_context.h"
+
+namespace syncline::shm {
+
+// One rank's account of the entries of its group; CollectiveEntry is one of them. A rank that gives
+// data goes on without waiting for those that take them, at most kEntrySlots collectives ahead. So
+// there are two things to keep:
+//
+// - Reuse. A slot is written again once all other ranks have settled the collective that had it,
+//   and an eager buffer once all others have finished that collective: see RankRegion.
+// - Comparison. A rank compares its entry to every collective with those of all other ranks, though
+//   it may have waited for some of them only. It settles a collective when it has done so, and does
+//   so at the latest before it writes the slot again, at the next collective for which it waits for
+//   all ranks, and when it leaves.
+//
+// Borrows the group. Not thread-safe.
+class EntryRing {
+ public:
+  // With `compares_at_once`, which must be the same on all ranks, every rank waits for all others
+  // in each collective.
+  explicit EntryRing(ShmGroup& group, bool compares_at_once = false)
+      : group_(group),
+        layout_(group.layout()),
+        compares_at_once_(compares_at_once),
+        eager_ring_(layout_.sizes()) {}
+
+  ShmGroup& group() { return group_; }
+  bool compares_at_once() const { return compares_at_once_; }
+  const EagerRing& eager_ring() const { return eager_ring_; }
+
+  // The number of the collective that begins, from 1.
+  uint64_t Begin() { return ++number_; }
+  uint64_t number() const { return number_; }  // Of the last collective that has begun.
+
+  // Returns once this rank may write the slot of the collective that has begun. Every
+  // kSettleInterval collectives, and if it `meets` all others, it settles what it can: a mismatch
+  // says more than that a rank has left or is late. A MismatchError, which fails the group, if
+  // another rank made another call than this one in a collective before; it quotes both.
+  absl::Status AwaitSlot(bool meets, const WaitContext& context) {
+    if (ABSL_PREDICT_TRUE(number_ <= compared_ + (meets ? 1 : kSettleInterval) &&
+                          number_ <= others_settled_ + kEntrySlots)) {
+      return absl::OkStatus();
+    }
+    return AwaitSlotSlowly(context);
+  }
+
+  // The offset of an eager buffer of `bytes` of this rank, from which nobody reads any more.
+  // `ahead`: this rank will not wait for those that read from it.
+  absl::StatusOr<size_t> AllocateBuffer(size_t bytes, bool ahead, const WaitContext& context);
+
+  // Waits for the entry of `rank` to the collective that has begun; returns whether its call is
+  // that of this rank.
+  absl::StatusOr<bool> AwaitEntry(int rank, const backends::CallFingerprint& own,
+                                  const WaitContext& context) {
+    SYNCLINE_RETURN_IF_ERROR(AwaitEntryOf(rank, context));
+    return SlotOf(rank, number_).content.fingerprint == own;
+  }
+
+  // Call it when the entries of all ranks to the collective that has begun are there and agree.
+  // Compares all that has not been compared before.
+  absl::Status SettleAll(const CallContext& call);
+  // Call it when the entry of `rank` agrees, for which alone this rank has waited.
+  void NoteAgreement() {
+    if (layout_.size() == 2 && compared_ + 1 == number_) compared_ = number_;
+  }
+
+  // Ends the collective that has begun: this rank no longer reads data that were staged for it.
+  void Finish();
+
+  // Compares what can be compared without waiting, and lets the others use all slots again. Call it
+  // after the last collective, when this rank leaves. A MismatchError as above, for which the
+  // caller fails the group.
+  absl::Status Leave();
+
+  // The error of `own`, this rank's call in collective `number`, and that of `rank`, which differ.
+  // Waits for the call in full of a rank that meets the others there, for up to `timeout`.
+  // `call` is the one on whose behalf this thread waits.
+  absl::Status MismatchError(uint64_t number, const backends::CallDescription& own, int rank,
+                             const CallContext& call, absl::Duration timeout);
+
+  // How long a rank that has found a mismatch waits for the calls in full, to quote them. Ranks
+  // that meet have entered, so they answer at once unless they are stopped. The mismatch is certain
+  // without.
+  static constexpr absl::Duration kQuotingTimeout = absl::Seconds(1);
+
+  // Whether `rank` has published its call in collective `number` in full; and that call, or as much
+  // as its entry shows. Fails if what it has published is no call.
+  bool HasPublishedCall(int rank, uint64_t number) const;
+  absl::StatusOr<backends::CallDescription> CallOf(int rank, uint64_t number) const;
+
+ private:
+  using Counter = std::atomic<uint64_t> RankRegion::*;
+
+  int rank() const { return group_.rank(); }
+  const EntrySlot& SlotOf(int rank, uint64_t number) const {
+    return layout_.entry_slot(rank, number);
+  }
+
+  absl::Status AwaitSlotSlowly(const WaitContext& context);
+  absl::Status AwaitEntryOf(int rank, const WaitContext& context);
+  // Compares the entries to collectives up to `last`, in turn, while those of all ranks are there.
+  // Returns a rank whose entry to collective compared_ + 1 differs from that of this one, or -1.
+  int CompareWhatIsThere(uint64_t last);
+  // The same, and publishes what is settled. Fails the group if two entries differ.
+  absl::Status SettleWhatIsThere(uint64_t last, const CallContext& call);
+  // Waits until `counter` of all other ranks is at least `value`, which says that they need no
+  // longer what this rank has written for that collective. Returns the least.
+  absl::StatusOr<uint64_t> AwaitOthers(Counter counter, uint64_t value, const WaitContext& context);
+  // Says, for messages of other ranks, that this one waits before it enters.
+  void NoteWaiting(const CallContext& call);
+  // Fails the group, since the entry of `rank` to collective compared_ + 1 differs.
+  absl::Status FailWithMismatch(int rank, const CallContext& call);
+  void PublishSettled();
+
+  ShmGroup& group_;
+  const SegmentLayout& layout_;
+  const bool compares_at_once_;
+  uint64_t number_ = 0;
+  uint64_t compared_ = 0;         // This rank's calls up to this agree with those of all others.
+  uint64_t settled_ = 0;          // What this rank has published of that.
+  uint64_t others_settled_ = 0;   // All others have settled at least these,
+  uint64_t others_finished_ = 0;  // and finished these.
+  EagerRing eager_ring_;
+};
+
+}  // namespace syncline::shm
+
+#endif  // SYNCLINE_BACKENDS_SHM_ENTRY_RING_H_
