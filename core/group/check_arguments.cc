@@ -28,8 +28,10 @@ bool IsAcceptable(const Tensor& tensor, Access needed, const Limits& limits) {
          (needed == Access::kReadOnly || tensor.access() == Access::kReadWrite);
 }
 
+bool IsRank(int rank, int size) { return rank >= 0 && rank < size; }
+
 absl::Status CheckRank(int rank, int size, absl::string_view what) {
-  if (rank >= 0 && rank < size) return absl::OkStatus();
+  if (IsRank(rank, size)) return absl::OkStatus();
   return ArgumentError(
       absl::StrCat(what, " must be a rank of the group, 0 to ", size - 1, ", not ", rank));
 }
@@ -198,9 +200,43 @@ bool WritesTensor(const Collective& collective, int rank) {
   }
 }
 
+namespace {
+
+// Whether this is a call on one tensor of the host with which CheckArguments finds nothing wrong.
+// It may be false for such a call too. On the way of every call, so it makes no Status.
+bool IsPlain(const Collective& collective, const Limits& limits) {
+  const OpKind kind = collective.kind;
+  const Capabilities& capabilities = limits.capabilities;
+  if (capabilities.ops.count(kind) == 0) return false;
+  if (kind == OpKind::kBarrier) return true;
+  const bool has_lists = kind == OpKind::kAllToAll || kind == OpKind::kAllGather ||
+                         kind == OpKind::kReduceScatter || !collective.outputs.empty() ||
+                         !collective.inputs.empty();
+  const bool gives_lists = HasRoot(kind) && collective.peer == limits.rank &&
+                           (kind == OpKind::kGather || kind == OpKind::kScatter);
+  if (has_lists || gives_lists) return false;
+  if (HasRoot(kind) && !IsRank(collective.peer, limits.size)) return false;
+  if (IsP2p(kind)) {
+    const bool takes_any = kind == OpKind::kRecv && collective.peer == kAnySource;
+    if (!takes_any && !IsRank(collective.peer, limits.size)) return false;
+    if (collective.peer == limits.rank || limits.size == 1) return false;
+    if (collective.tag < 0 || collective.tag > INT32_MAX) return false;
+  }
+  const Tensor& tensor = *collective.tensor;
+  if (tensor.device().type != DeviceType::kCpu) return false;
+  // Almost all tensors may be written, so this need not ask which calls do.
+  if (!IsAcceptable(tensor, Access::kReadWrite, limits)) return false;
+  if (!Reduces(kind)) return capabilities.move_dtypes.count(tensor.dtype()) != 0;
+  const bool adds = collective.reduce_op == ReduceOp::kSum;
+  return adds && collective.factor == 1.0 && capabilities.reduce_dtypes.count(tensor.dtype()) != 0;
+}
+
+}  // namespace
+
 absl::Status CheckArguments(const Collective& collective, const Capabilities& capabilities,
                             absl::string_view backend, int rank, int size) {
   const Limits limits = {capabilities, backend, rank, size};
+  if (ABSL_PREDICT_TRUE(IsPlain(collective, limits))) return absl::OkStatus();
   SYNCLINE_RETURN_IF_ERROR(CheckPeers(collective, limits));
   if (ABSL_PREDICT_FALSE(collective.device() != DeviceType::kCpu)) {
     SYNCLINE_RETURN_IF_ERROR(CheckOneDevice(collective));

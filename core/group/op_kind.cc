@@ -46,16 +46,4 @@ absl::string_view Name(OpKind kind) {
   return "unknown operation";
 }
 
-bool Reduces(OpKind kind) {
-  return kind == OpKind::kAllReduce || kind == OpKind::kReduce || kind == OpKind::kReduceScatter ||
-         kind == OpKind::kScan || kind == OpKind::kExscan;
-}
-
-bool IsP2p(OpKind kind) { return kind == OpKind::kSend || kind == OpKind::kRecv; }
-
-bool HasRoot(OpKind kind) {
-  return kind == OpKind::kBroadcast || kind == OpKind::kReduce || kind == OpKind::kGather ||
-         kind == OpKind::kScatter;
-}
-
 }  // namespace syncline

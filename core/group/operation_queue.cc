@@ -4,7 +4,6 @@
 #include <thread>
 #include <utility>
 
-#include "absl/base/optimization.h"
 #include "absl/base/thread_annotations.h"
 #include "absl/cleanup/cleanup.h"
 #include "absl/strings/str_cat.h"
@@ -31,47 +30,13 @@ struct Turn {
 
 }  // namespace
 
-// An operation that finds the queue idle takes no lock, since for a small one that is much of its
-// cost: it runs if it can set kTaken in `lane`, and clears it when it ends. Whoever needs more, to
-// queue an operation or to wait for one, does so under the mutex, after setting kClaimed. From then
-// on operations take the mutex instead of the lane, and one that has the lane takes the mutex when
-// it ends, which has the conditions of those who wait looked at. kClaimed is cleared when nothing
-// runs, is queued or waits any more.
 struct OperationQueue::State : std::enable_shared_from_this<OperationQueue::State> {
-  // Of `lane`. Above these bits stands the next sequence number.
-  static constexpr uint64_t kTaken = 1, kClaimed = 2, kOneSequence = 4;
+  explicit State(std::shared_ptr<SequenceCounter> from)
+      : shared_counter(std::move(from)), lane(shared_counter.get()) {}
 
-  explicit State(std::shared_ptr<SequenceCounter> from) : shared_counter(std::move(from)) {}
-
-  // Takes the lane, and a sequence number with it, if the queue is idle. Sequence numbers of a
-  // shared counter cannot be taken in the same instant: such a queue has no lane.
-  bool TryTakeLane(uint64_t& sequence) {
-    uint64_t seen = lane.load(std::memory_order_relaxed);
-    if ((seen & (kTaken | kClaimed)) != 0 || shared_counter != nullptr) return false;
-    sequence = seen / kOneSequence;
-    // Pairs with the releases in FreeLane and UnclaimIfIdle: earlier operations happen before.
-    return lane.compare_exchange_strong(seen, (seen | kTaken) + kOneSequence,
-                                        std::memory_order_acquire, std::memory_order_relaxed);
-  }
-  void FreeLane() {
-    uint64_t seen = lane.load(std::memory_order_relaxed);
-    // After this the queue may be destroyed.
-    if ((seen & kClaimed) == 0 &&
-        lane.compare_exchange_strong(seen, seen & ~kTaken, std::memory_order_release,
-                                     std::memory_order_relaxed)) {
-      return;
-    }
-    absl::MutexLock lock(&mutex);
-    lane.fetch_and(~kTaken, std::memory_order_release);
-  }
-  bool IsLaneTaken() const { return (lane.load(std::memory_order_acquire) & kTaken) != 0; }
-
-  void Claim() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex) {
-    lane.fetch_or(kClaimed, std::memory_order_relaxed);
-  }
   void UnclaimIfIdle() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex) {
     if (busy || !queue.empty() || awaiting_idle > 0 || stopping) return;
-    lane.fetch_and(~kClaimed, std::memory_order_release);
+    lane.Unclaim();
   }
 
   // Queues the operation and waits for it.
@@ -85,21 +50,15 @@ struct OperationQueue::State : std::enable_shared_from_this<OperationQueue::Stat
   bool HasTurn() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex) {
     return !IsRunning() && (!queue.empty() || stopping);
   }
-  bool IsRunning() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex) { return busy || IsLaneTaken(); }
+  bool IsRunning() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex) { return busy || lane.IsTaken(); }
   bool IsIdle() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex) { return !IsRunning() && queue.empty(); }
   bool IsOwnThread() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex) {
     return has_thread && thread == std::this_thread::get_id();
   }
   bool IsOver() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex) { return !has_thread && !IsRunning(); }
 
-  // Under the lock and after Claim, so that it increases.
-  uint64_t NextSequence() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex) {
-    if (shared_counter != nullptr) return (*shared_counter)++;
-    return lane.fetch_add(kOneSequence, std::memory_order_relaxed) / kOneSequence;
-  }
-
   const std::shared_ptr<SequenceCounter> shared_counter;  // May be null.
-  std::atomic<uint64_t> lane{0};
+  OperationLane lane;
   absl::Mutex mutex;
   std::list<std::function<void()>> queue ABSL_GUARDED_BY(mutex);
   bool busy ABSL_GUARDED_BY(mutex) = false;      // An operation is running that has not the lane.
@@ -110,12 +69,12 @@ struct OperationQueue::State : std::enable_shared_from_this<OperationQueue::Stat
 };
 
 OperationQueue::OperationQueue(std::shared_ptr<SequenceCounter> counter)
-    : state_(std::make_shared<State>(std::move(counter))) {}
+    : state_(std::make_shared<State>(std::move(counter))), lane_(state_->lane) {}
 
 OperationQueue::~OperationQueue() {
   absl::MutexLock lock(&state_->mutex);
   state_->stopping = true;
-  state_->Claim();
+  state_->lane.Claim();
   if (state_->IsOwnThread()) {
     while (!state_->queue.empty()) state_->RunFirst();
     return;
@@ -124,23 +83,19 @@ OperationQueue::~OperationQueue() {
   state_->mutex.Await(absl::Condition(state_.get(), &State::IsOver));
 }
 
-absl::Status OperationQueue::Run(const Deadline& deadline,
-                                 absl::FunctionRef<absl::Status(uint64_t)> operation,
-                                 absl::FunctionRef<void(const absl::Status&)> end) {
+absl::Status OperationQueue::RunSlowly(const Deadline& deadline,
+                                       absl::FunctionRef<absl::Status(uint64_t)> operation,
+                                       absl::FunctionRef<void(const absl::Status&)> end) {
   State& state = *state_;
   uint64_t sequence = 0;
-  // Whatever happens, the lane is freed, and the queue not busy: otherwise it is never destroyed.
-  if (ABSL_PREDICT_TRUE(state.TryTakeLane(sequence))) {
-    const absl::Cleanup free_lane = [&state] { state.FreeLane(); };
-    return operation(sequence);
-  }
   {
     absl::MutexLock lock(&state.mutex);
-    state.Claim();
+    state.lane.Claim();
     if (!state.IsIdle()) return state.RunInTurn(deadline, operation, end);
     state.busy = true;
-    sequence = state.NextSequence();
+    sequence = state.lane.NextSequence();
   }
+  // Whatever happens, the queue is not busy afterwards: otherwise it is never destroyed.
   const absl::Cleanup not_busy = [&state] {
     absl::MutexLock lock(&state.mutex);
     state.busy = false;
@@ -149,11 +104,16 @@ absl::Status OperationQueue::Run(const Deadline& deadline,
   return operation(sequence);
 }
 
+void OperationQueue::FreeClaimedLane() {
+  absl::MutexLock lock(&state_->mutex);
+  state_->lane.Free();
+}
+
 absl::Status OperationQueue::State::RunInTurn(const Deadline& deadline,
                                               absl::FunctionRef<absl::Status(uint64_t)> operation,
                                               absl::FunctionRef<void(const absl::Status&)> end) {
   SYNCLINE_RETURN_IF_ERROR(EnsureThread());
-  const uint64_t sequence = NextSequence();
+  const uint64_t sequence = lane.NextSequence();
   const auto turn = std::make_shared<Turn>();
   queue.push_back([turn, sequence, operation, &mutex = mutex] {
     {
@@ -186,8 +146,8 @@ absl::Status OperationQueue::State::RunInTurn(const Deadline& deadline,
 absl::Status OperationQueue::Post(absl::FunctionRef<std::function<void()>(uint64_t)> issue) {
   absl::MutexLock lock(&state_->mutex);
   SYNCLINE_RETURN_IF_ERROR(state_->EnsureThread());
-  state_->Claim();
-  state_->queue.push_back(issue(state_->NextSequence()));
+  state_->lane.Claim();
+  state_->queue.push_back(issue(state_->lane.NextSequence()));
   return absl::OkStatus();
 }
 
@@ -200,7 +160,7 @@ void OperationQueue::AwaitIdle(const Deadline& deadline) const {
   absl::MutexLock lock(&state_->mutex);
   if (state_->IsOwnThread()) return;
   ++state_->awaiting_idle;
-  state_->Claim();
+  state_->lane.Claim();
   deadline.Await(state_->mutex, absl::Condition(state_.get(), &State::IsIdle));
   --state_->awaiting_idle;
   state_->UnclaimIfIdle();

@@ -7,11 +7,66 @@
 #include <functional>
 #include <memory>
 
+#include "absl/base/optimization.h"
+#include "absl/cleanup/cleanup.h"
 #include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "syncline/deadline.h"
 
 namespace syncline::group {
+
+// The way past a queue's lock. An operation that finds the queue idle takes no lock, since for a
+// small one that is much of its cost: it runs if it can set kTaken, and clears it when it ends.
+// Whoever needs more, to queue an operation or to wait for one, does so under the queue's mutex,
+// after setting kClaimed. From then on operations take the mutex instead of the lane, and one that
+// has the lane takes the mutex when it ends, which has the conditions of those who wait looked at.
+// kClaimed is cleared when nothing runs, is queued or waits any more.
+class OperationLane {
+ public:
+  using SequenceCounter = std::atomic<uint64_t>;
+
+  // Sequence numbers come from `counter`, or from the lane itself if that is null.
+  explicit OperationLane(SequenceCounter* counter) : counter_(counter) {}
+
+  // Takes the lane, and a sequence number with it, if the queue is idle.
+  bool TryTake(uint64_t& sequence) {
+    uint64_t seen = word_.load(std::memory_order_relaxed);
+    if ((seen & (kTaken | kClaimed)) != 0) return false;
+    // Of a shared counter this number is lost if the exchange fails. It can only succeed if nobody
+    // has taken a number of this queue in the meantime, as each changes the word: so the numbers of
+    // a queue increase.
+    sequence = counter_ == nullptr ? seen / kOneSequence
+                                   : counter_->fetch_add(1, std::memory_order_relaxed);
+    // Pairs with the releases in TryFree, Free and Unclaim: earlier operations happen before.
+    return word_.compare_exchange_strong(seen, (seen | kTaken) + kOneSequence,
+                                         std::memory_order_acquire, std::memory_order_relaxed);
+  }
+  // Frees the lane, unless somebody has claimed it. If it has, the queue may be destroyed.
+  bool TryFree() {
+    uint64_t seen = word_.load(std::memory_order_relaxed);
+    return (seen & kClaimed) == 0 &&
+           word_.compare_exchange_strong(seen, seen & ~kTaken, std::memory_order_release,
+                                         std::memory_order_relaxed);
+  }
+
+  // The rest is called under the queue's mutex.
+  void Free() { word_.fetch_and(~kTaken, std::memory_order_release); }
+  bool IsTaken() const { return (word_.load(std::memory_order_acquire) & kTaken) != 0; }
+  void Claim() { word_.fetch_or(kClaimed, std::memory_order_relaxed); }
+  void Unclaim() { word_.fetch_and(~kClaimed, std::memory_order_release); }
+  // After Claim, so that it increases.
+  uint64_t NextSequence() {
+    const uint64_t own = word_.fetch_add(kOneSequence, std::memory_order_relaxed) / kOneSequence;
+    return counter_ == nullptr ? own : counter_->fetch_add(1, std::memory_order_relaxed);
+  }
+
+ private:
+  // Above these bits stands the count of the sequence numbers that were given out.
+  static constexpr uint64_t kTaken = 1, kClaimed = 2, kOneSequence = 4;
+
+  std::atomic<uint64_t> word_{0};
+  SequenceCounter* const counter_;
+};
 
 // Operations of a group run here. An operation that someone waits for anyway runs on the waiting
 // thread if the queue is idle: no hand-off, since latency is the product. All others run on a
@@ -20,7 +75,7 @@ class OperationQueue {
  public:
   // Where sequence numbers come from if several queues share them: each gets increasing ones, with
   // gaps.
-  using SequenceCounter = std::atomic<uint64_t>;
+  using SequenceCounter = OperationLane::SequenceCounter;
 
   // Without a counter the queue counts for itself, from 0.
   explicit OperationQueue(std::shared_ptr<SequenceCounter> counter = nullptr);
@@ -36,9 +91,17 @@ class OperationQueue {
   // interrupted before; it is then never run. Once begun, it is waited for: it keeps the deadline
   // itself. If it runs on the queue's thread when this one is interrupted, `end` is called, which
   // makes it return soon. BackendError if no thread can be started.
-  absl::Status Run(
-      const Deadline& deadline, absl::FunctionRef<absl::Status(uint64_t sequence)> operation,
-      absl::FunctionRef<void(const absl::Status& interruption)> end = [](const absl::Status&) {});
+  template <typename Operation>
+  absl::Status Run(const Deadline& deadline, const Operation& operation,
+                   absl::FunctionRef<void(const absl::Status& interruption)> end = DoNotEnd) {
+    uint64_t sequence = 0;
+    if (ABSL_PREDICT_FALSE(!lane_.TryTake(sequence))) return RunSlowly(deadline, operation, end);
+    // Whatever happens, the lane is freed: otherwise the queue is never destroyed.
+    const absl::Cleanup free_lane = [this] {
+      if (ABSL_PREDICT_FALSE(!lane_.TryFree())) FreeClaimedLane();
+    };
+    return operation(sequence);
+  }
 
   // Queues what `issue` returns, given its sequence number, behind all earlier operations; returns
   // at once. `issue` is called during the call, under the queue's lock. BackendError, and nothing
@@ -53,7 +116,14 @@ class OperationQueue {
  private:
   struct State;  // Shared with the thread, which may outlive the queue that it ends.
 
+  static void DoNotEnd(const absl::Status&) {}
+  absl::Status RunSlowly(const Deadline& deadline,
+                         absl::FunctionRef<absl::Status(uint64_t sequence)> operation,
+                         absl::FunctionRef<void(const absl::Status& interruption)> end);
+  void FreeClaimedLane();
+
   const std::shared_ptr<State> state_;
+  OperationLane& lane_;  // Of the state.
 };
 
 }  // namespace syncline::group

@@ -254,13 +254,13 @@ absl::StatusOr<std::shared_ptr<ChildCommunicator>> ProcessGroup::Impl::Split(
 ProcessGroup::Impl::Impl(const Options& options, std::vector<Served> backends)
     : options_(options), backends_(std::move(backends)) {
   for (size_t i = 0; i < backends_.size(); ++i) {
-    queues_.push_back(std::make_unique<Queues>());
+    queues_.push_back(std::make_unique<Queues>(options_.size));
     for (DeviceType device : backends_[i].devices) {
       of_device_[static_cast<size_t>(device)] = i;
       queues_of_device_[static_cast<size_t>(device)] = queues_.size() - 1;
     }
     if (!backends_[i].has_own_queues) continue;
-    queues_.push_back(std::make_unique<Queues>());
+    queues_.push_back(std::make_unique<Queues>(options_.size));
     queues_of_device_[static_cast<size_t>(DeviceType::kCuda)] = queues_.size() - 1;
   }
 }
@@ -302,6 +302,92 @@ absl::Status ProcessGroup::Impl::CheckProcess() const {
   return BackendError(absl::StrCat("process ", getpid(), " was forked after group '", options_.name,
                                    "' was made and cannot use it: start processes before joining, ",
                                    "or by spawning instead of forking"));
+}
+
+template <typename RunBody>
+absl::StatusOr<Completion> ProcessGroup::Impl::Execute(const Collective& collective,
+                                                       const CallContext& context,
+                                                       const RunBody& body) {
+  absl::Status error;
+  try {
+    absl::StatusOr<Completion> completion = body(context);
+    if (ABSL_PREDICT_TRUE(completion.ok())) return completion;
+    error = completion.status();
+  } catch (const std::bad_alloc&) {
+    error = BackendError("out of memory: no memory for the buffers of the operation");
+  } catch (const std::exception& thrown) {
+    error = BackendError(absl::StrCat("unexpected error: ", thrown.what()));
+  }
+  return Failed(collective, context.sequence, error);
+}
+
+template <typename RunBody>
+absl::StatusOr<int> ProcessGroup::Impl::RunInTurn(const Collective& collective, Timeout timeout,
+                                                  const RunBody& body) {
+  SYNCLINE_RETURN_IF_ERROR(CheckUsable(collective, timeout));
+  std::optional<CallerStream> caller;
+  if (ABSL_PREDICT_FALSE(IsOnDevice(collective))) {
+    SYNCLINE_ASSIGN_OR_RETURN(caller, RecordCaller(collective));
+  }
+  const Deadline deadline = Deadline::FromFirstWait(timeout.value_or(options_.timeout));
+  bool has_begun = false;
+  int source = 0;
+  std::shared_ptr<Completion::Handle> enqueued;  // A call on streams,
+  uint64_t enqueued_sequence = 0;                // with its number.
+  absl::Status ended;
+  const auto run = [&](uint64_t sequence) -> absl::Status {
+    has_begun = true;
+    CallContext context = ContextOf(sequence, deadline);
+    context.collective = &collective;
+    if (ABSL_PREDICT_FALSE(caller.has_value())) context.caller = &*caller;
+    const absl::StatusOr<Completion> completion = Execute(collective, context, body);
+    if (ABSL_PREDICT_FALSE(!completion.ok())) return completion.status();
+    if (ABSL_PREDICT_TRUE(completion->handle() == nullptr)) {
+      source = completion->source();
+      return absl::OkStatus();
+    }
+    // Who has sent is known when the call has ended: then the host waits.
+    const bool asks_who = collective.kind == OpKind::kRecv && collective.peer == kAnySource;
+    if (caller.has_value() && !asks_who && completion->handle()->is_stream_ordered()) {
+      EndLater(*completion, collective, context.sequence);
+      if (collective.kind == OpKind::kRecv) source = collective.peer;
+      enqueued = completion->handle();
+      enqueued_sequence = context.sequence;
+      return absl::OkStatus();
+    }
+    const absl::StatusOr<int> outcome = WaitFor(*completion, collective, context.deadline);
+    if (!outcome.ok()) return Failed(collective, context.sequence, outcome.status());
+    source = *outcome;
+    return absl::OkStatus();
+  };
+  const auto end = [&](const absl::Status& interruption) {
+    ended = Concluded(Annotate(interruption, Speaker(collective.name())));
+  };
+  std::shared_ptr<group::OperationQueue> keep;
+  absl::Status status = QueueOf(collective, keep).Run(deadline, run, end);
+  if (!ended.ok()) return ended;
+  if (!has_begun) {
+    // The other ranks will wait for it in vain: this is the end of the group.
+    status = Concluded(Annotate(status, Speaker(collective.name())));
+  }
+  if (!status.ok()) return status;
+  if (ABSL_PREDICT_FALSE(enqueued != nullptr)) {
+    // The caller's stream waits, not the host. On this thread, whose current streams are meant:
+    // that of the queue may have enqueued the call.
+    const absl::Status waits = enqueued->EnqueueWait(caller->stream);
+    if (!waits.ok()) return Failed(collective, enqueued_sequence, waits);
+  }
+  return source;
+}
+
+absl::StatusOr<int> ProcessGroup::Impl::Run(const Collective& collective, Timeout timeout) {
+  return RunInTurn(collective, timeout, [&](const CallContext& context) {
+    const Served& served = BackendOf(collective);
+    if (ABSL_PREDICT_FALSE(IsOnDevice(collective))) {
+      return served.on_devices->Run(absl::MakeConstSpan(&collective, 1), context);
+    }
+    return served.backend->Run(absl::MakeConstSpan(&collective, 1), context);
+  });
 }
 
 absl::Status ProcessGroup::Impl::MonitoredBarrier(Timeout timeout) {
@@ -352,63 +438,6 @@ ProcessGroup::StartedWork ProcessGroup::Impl::Start(absl::StatusOr<group::Plan> 
   return StartInTurn(shared->collective, timeout, body);
 }
 
-absl::StatusOr<int> ProcessGroup::Impl::RunInTurn(const Collective& collective, Timeout timeout,
-                                                  Body body) {
-  SYNCLINE_RETURN_IF_ERROR(CheckUsable(collective, timeout));
-  std::optional<CallerStream> caller;
-  if (ABSL_PREDICT_FALSE(IsOnDevice(collective))) {
-    SYNCLINE_ASSIGN_OR_RETURN(caller, RecordCaller(collective));
-  }
-  const Deadline deadline = Deadline::FromFirstWait(timeout.value_or(options_.timeout));
-  bool has_begun = false;
-  int source = 0;
-  std::shared_ptr<Completion::Handle> enqueued;  // A call on streams,
-  uint64_t enqueued_sequence = 0;                // with its number.
-  absl::Status ended;
-  const auto run = [&](uint64_t sequence) -> absl::Status {
-    has_begun = true;
-    CallContext context = ContextOf(sequence, deadline);
-    context.collective = &collective;
-    if (ABSL_PREDICT_FALSE(caller.has_value())) context.caller = &*caller;
-    const absl::StatusOr<Completion> completion = Execute(collective, context, body);
-    if (ABSL_PREDICT_FALSE(!completion.ok())) return completion.status();
-    if (ABSL_PREDICT_TRUE(completion->handle() == nullptr)) {
-      source = completion->source();
-      return absl::OkStatus();
-    }
-    // Who has sent is known when the call has ended: then the host waits.
-    const bool asks_who = collective.kind == OpKind::kRecv && collective.peer == kAnySource;
-    if (caller.has_value() && !asks_who && completion->handle()->is_stream_ordered()) {
-      EndLater(*completion, collective, context.sequence);
-      if (collective.kind == OpKind::kRecv) source = collective.peer;
-      enqueued = completion->handle();
-      enqueued_sequence = context.sequence;
-      return absl::OkStatus();
-    }
-    const absl::StatusOr<int> outcome = WaitFor(*completion, collective, context.deadline);
-    if (!outcome.ok()) return Failed(collective, context.sequence, outcome.status());
-    source = *outcome;
-    return absl::OkStatus();
-  };
-  const auto end = [&](const absl::Status& interruption) {
-    ended = Concluded(Annotate(interruption, Speaker(collective.name())));
-  };
-  absl::Status status = QueueOf(collective)->Run(deadline, run, end);
-  if (!ended.ok()) return ended;
-  if (!has_begun) {
-    // The other ranks will wait for it in vain: this is the end of the group.
-    status = Concluded(Annotate(status, Speaker(collective.name())));
-  }
-  if (!status.ok()) return status;
-  if (ABSL_PREDICT_FALSE(enqueued != nullptr)) {
-    // The caller's stream waits, not the host. On this thread, whose current streams are meant:
-    // that of the queue may have enqueued the call.
-    const absl::Status waits = enqueued->EnqueueWait(caller->stream);
-    if (!waits.ok()) return Failed(collective, enqueued_sequence, waits);
-  }
-  return source;
-}
-
 ProcessGroup::StartedWork ProcessGroup::Impl::StartInTurn(const Collective& collective,
                                                           Timeout timeout, OwnedBody body) {
   SYNCLINE_RETURN_IF_ERROR(CheckUsable(collective, timeout));
@@ -422,7 +451,8 @@ ProcessGroup::StartedWork ProcessGroup::Impl::StartInTurn(const Collective& coll
   }
   const Deadline deadline(timeout.value_or(options_.timeout));
   std::shared_ptr<Work> work;
-  absl::Status posted = QueueOf(collective)->Post([&](uint64_t sequence) {
+  std::shared_ptr<group::OperationQueue> keep;
+  absl::Status posted = QueueOf(collective, keep).Post([&](uint64_t sequence) {
     work = std::make_shared<Work>(collective.ToString(sequence));
     return [this, work, context = ContextOf(sequence, deadline), collective, caller,
             body = std::move(body)]() mutable {
@@ -462,7 +492,8 @@ ProcessGroup::StartedWork ProcessGroup::Impl::StartOnStreams(const Collective& c
     }
     return absl::OkStatus();
   };
-  const absl::Status ran = QueueOf(collective)->Run(deadline, enqueue);
+  std::shared_ptr<group::OperationQueue> keep;
+  const absl::Status ran = QueueOf(collective, keep).Run(deadline, enqueue);
   if (work == nullptr) return Concluded(Annotate(ran, Speaker(collective.name())));
   return work;
 }
@@ -559,21 +590,6 @@ CallContext ProcessGroup::Impl::ContextOf(uint64_t sequence, const Deadline& dea
   return context;
 }
 
-absl::StatusOr<Completion> ProcessGroup::Impl::Execute(const Collective& collective,
-                                                       const CallContext& context, Body body) {
-  absl::Status error;
-  try {
-    absl::StatusOr<Completion> completion = body(context);
-    if (ABSL_PREDICT_TRUE(completion.ok())) return completion;
-    error = completion.status();
-  } catch (const std::bad_alloc&) {
-    error = BackendError("out of memory: no memory for the buffers of the operation");
-  } catch (const std::exception& thrown) {
-    error = BackendError(absl::StrCat("unexpected error: ", thrown.what()));
-  }
-  return Failed(collective, context.sequence, error);
-}
-
 absl::Status ProcessGroup::Impl::Failed(const Collective& collective, uint64_t sequence,
                                         const absl::Status& error) {
   return Concluded(Annotate(Concerning(collective, sequence, options_.rank, error), Speaker()));
@@ -596,30 +612,38 @@ absl::Status ProcessGroup::Impl::Concluded(absl::Status status) {
   return status;
 }
 
-std::shared_ptr<group::OperationQueue> ProcessGroup::Impl::QueueOf(const Collective& collective) {
+group::OperationQueue& ProcessGroup::Impl::QueueOf(const Collective& collective,
+                                                   std::shared_ptr<group::OperationQueue>& keep) {
   Queues& queues = *queues_[queues_of_device_[static_cast<size_t>(collective.device())]];
-  if (!IsP2p(collective.kind)) {
-    return {std::shared_ptr<void>(), queues.collectives.get()};  // Not owned.
+  if (!IsP2p(collective.kind)) return *queues.collectives;
+  std::atomic<group::OperationQueue*>* const untagged = UntaggedQueueOf(queues, collective);
+  if (untagged != nullptr) {
+    // Pairs with the release store below.
+    group::OperationQueue* const known = untagged->load(std::memory_order_acquire);
+    if (ABSL_PREDICT_TRUE(known != nullptr)) return *known;
   }
   std::vector<std::shared_ptr<group::OperationQueue>>
       dropped;  // Destroyed unlocked: their threads end.
   absl::MutexLock lock(&queues.mutex);
   std::shared_ptr<group::OperationQueue>& queue =
       queues.p2p[{collective.kind, collective.peer, collective.tag}];
-  if (queue != nullptr) return queue;
-  auto& counter = queues.p2p_counters[{collective.kind, collective.peer}];
-  if (counter == nullptr) counter = std::make_shared<group::OperationQueue::SequenceCounter>(0);
-  queue = std::make_shared<group::OperationQueue>(counter);
-  const std::shared_ptr<group::OperationQueue> made = queue;
+  if (queue == nullptr) {
+    auto& counter = queues.p2p_counters[{collective.kind, collective.peer}];
+    if (counter == nullptr) counter = std::make_shared<group::OperationQueue::SequenceCounter>(0);
+    queue = std::make_shared<group::OperationQueue>(counter);
+  }
+  keep = queue;
+  if (untagged != nullptr) untagged->store(queue.get(), std::memory_order_release);
   if (queues.p2p.size() > queues.to_keep) DropIdleQueues(queues, dropped);
-  return made;
+  return *keep;
 }
 
 void ProcessGroup::Impl::DropIdleQueues(
     Queues& queues, std::vector<std::shared_ptr<group::OperationQueue>>& dropped) {
   for (auto it = queues.p2p.begin(); it != queues.p2p.end();) {
-    // Whoever else uses it got it under the lock.
-    if (it->second.use_count() > 1 || !it->second->IsIdle()) {
+    // Whoever else uses it got it under the lock, unless it has no tag.
+    const bool is_untagged = std::get<2>(it->first) == 0;
+    if (is_untagged || it->second.use_count() > 1 || !it->second->IsIdle()) {
       ++it;
       continue;
     }

@@ -65,16 +65,7 @@ class ProcessGroup::Impl {
   // The group is used in a child that was forked since it was made. It must then leak.
   bool InChild() const { return fork_guard_.InChild(); }
 
-  // Inline, as every blocking call takes this way.
-  absl::StatusOr<int> Run(const Collective& collective, Timeout timeout) {
-    return RunInTurn(collective, timeout, [&](const CallContext& context) {
-      const Served& served = BackendOf(collective);
-      if (ABSL_PREDICT_FALSE(collective.device() != DeviceType::kCpu)) {
-        return served.on_devices->Run(absl::MakeConstSpan(&collective, 1), context);
-      }
-      return served.backend->Run(absl::MakeConstSpan(&collective, 1), context);
-    });
-  }
+  absl::StatusOr<int> Run(const Collective& collective, Timeout timeout);
   StartedWork Start(Collective collective, Timeout timeout);
   absl::Status Run(const absl::StatusOr<group::Plan>& plan, Timeout timeout);
   StartedWork Start(absl::StatusOr<group::Plan> plan, Timeout timeout);
@@ -100,10 +91,16 @@ class ProcessGroup::Impl {
   // The queues of one backend. Those of two backends, of which one serves the CPU and one a device,
   // do not wait for each other.
   struct Queues {
+    explicit Queues(int size) : untagged(2 * (size + 1)) {}
+
     std::unique_ptr<group::OperationQueue> collectives = std::make_unique<group::OperationQueue>();
+    // Those of p2p below whose tag is 0, so that most messages find theirs without a lock: null
+    // until it is made, and then kept. In the order of UntaggedQueueOf.
+    std::vector<std::atomic<group::OperationQueue*>> untagged;
     // One queue for each kind, peer and tag of p2p, made when it is needed. Of more than
-    // `to_keep`, those that are idle are dropped. So as many are kept as a few dozen, or as twice
-    // those in use. Sequence numbers count for each kind and peer, whatever the tag, and stay.
+    // `to_keep`, those that are idle and have a tag are dropped. So as many are kept as a few
+    // dozen, or as twice those in use. Sequence numbers count for each kind and peer, whatever the
+    // tag, and stay.
     absl::Mutex mutex;
     std::map<std::tuple<OpKind, int, int64_t>, std::shared_ptr<group::OperationQueue>> p2p
         ABSL_GUARDED_BY(mutex);
@@ -112,15 +109,18 @@ class ProcessGroup::Impl {
         p2p_counters ABSL_GUARDED_BY(mutex);
   };
 
-  // Runs, or starts, what `body` does under the name of `collective`.
-  absl::StatusOr<int> RunInTurn(const Collective& collective, Timeout timeout, Body body);
+  // Runs, or starts, what `body` does under the name of `collective`. A template, as every blocking
+  // call takes this way: for a small one, calls by reference are much of its cost.
+  template <typename RunBody>
+  absl::StatusOr<int> RunInTurn(const Collective& collective, Timeout timeout, const RunBody& body);
   StartedWork StartInTurn(const Collective& collective, Timeout timeout, OwnedBody body);
 
   // OK if the arguments are valid and the group can still be used.
   absl::Status CheckUsable(const Collective& collective, Timeout timeout) const;
   CallContext ContextOf(uint64_t sequence, const Deadline& deadline) const;
+  template <typename RunBody>
   absl::StatusOr<Completion> Execute(const Collective& collective, const CallContext& context,
-                                     Body body);
+                                     const RunBody& body);
   // The same for a call that is enqueued on streams, in the turn of this thread.
   StartedWork StartOnStreams(const Collective& collective, Timeout timeout,
                              const CallerStream& caller, Body body);
@@ -142,7 +142,16 @@ class ProcessGroup::Impl {
   const Served& BackendOf(const Collective& collective) const {
     return backends_[of_device_[static_cast<size_t>(collective.device())]];
   }
-  std::shared_ptr<group::OperationQueue> QueueOf(const Collective& collective);
+  // The queue of a call; in `keep` what keeps it while the call uses it, if that is needed.
+  group::OperationQueue& QueueOf(const Collective& collective,
+                                 std::shared_ptr<group::OperationQueue>& keep);
+  // Where Queues::untagged has the queue of a message, or null if its tag is not 0.
+  std::atomic<group::OperationQueue*>* UntaggedQueueOf(Queues& queues,
+                                                       const Collective& collective) const {
+    if (collective.tag != 0) return nullptr;
+    const int of_kind = collective.kind == OpKind::kRecv ? options_.size + 1 : 0;
+    return &queues.untagged[of_kind + 1 + collective.peer];  // A peer is kAnySource, -1, or a rank.
+  }
   static void DropIdleQueues(Queues& queues,
                              std::vector<std::shared_ptr<group::OperationQueue>>& dropped)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(queues.mutex);

@@ -30,13 +30,19 @@ absl::Span<const OpKind> AllOpKinds();
 absl::string_view Name(OpKind kind);
 
 // Whether elements are combined, so that the element type must allow the ReduceOp.
-bool Reduces(OpKind kind);
+constexpr bool Reduces(OpKind kind) {
+  return kind == OpKind::kAllReduce || kind == OpKind::kReduce || kind == OpKind::kReduceScatter ||
+         kind == OpKind::kScan || kind == OpKind::kExscan;
+}
 
 // Whether one rank is the root: the source of the data or their destination.
-bool HasRoot(OpKind kind);
+constexpr bool HasRoot(OpKind kind) {
+  return kind == OpKind::kBroadcast || kind == OpKind::kReduce || kind == OpKind::kGather ||
+         kind == OpKind::kScatter;
+}
 
 // Whether two ranks take part, not the whole group.
-bool IsP2p(OpKind kind);
+constexpr bool IsP2p(OpKind kind) { return kind == OpKind::kSend || kind == OpKind::kRecv; }
 
 // The source of a receive that takes the first message of any rank, as MPI_ANY_SOURCE.
 inline constexpr int kAnySource = -1;
