@@ -1189,6 +1189,14 @@ class Info:
         """
 
     @staticmethod
+    def describe_backend(backend: str) -> str:
+        """What this machine lets `backend` do, in a line; "" if there is nothing to say.
+
+        Of shm: whether ranks can read each other's memory (Cross Memory Attach), or why not, as far
+        as this process can tell by itself.
+        """
+
+    @staticmethod
     def operations(backend: str, device: str = "cpu") -> list[str]:
         """The operations that `backend` serves on `device` ("cpu" or "cuda")."""
 

@@ -59,6 +59,10 @@ void AdaptiveCopier::Copy(void* to, const void* from, size_t bytes) {
   const std::chrono::duration<double, std::nano> taken = Clock::now() - begin;
   if (taken.count() > kSlowCopyNanosPerLine * static_cast<double>(bytes / base::kCacheLine)) {
     until_trial_.store(kCopyTrialInterval, std::memory_order_relaxed);
+    const int slow = slow_trials_.load(std::memory_order_relaxed);
+    slow_trials_.store(std::min(slow + 1, kSlowTrials), std::memory_order_relaxed);
+  } else if (slow_trials_.load(std::memory_order_relaxed) != 0) {
+    slow_trials_.store(0, std::memory_order_relaxed);
   }
 }
 

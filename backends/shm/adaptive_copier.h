@@ -5,6 +5,8 @@
 #include <atomic>
 #include <cstddef>
 
+#include "backends/shm/thresholds.h"
+
 namespace syncline::shm {
 
 // Moves the line to this core's cache, and out of all others.
@@ -33,9 +35,16 @@ class AdaptiveCopier {
   // Whether the next copy of at least kTimedCopyMinBytes bytes will go past the caches.
   bool bypasses_caches() const { return until_trial_.load(std::memory_order_relaxed) > 0; }
 
+  // Whether the last kSlowTrials trials in a row were slow: not because of a page that was touched
+  // for the first time, or another thread that had the core, but since the cores share no cache.
+  bool is_always_slow() const {
+    return slow_trials_.load(std::memory_order_relaxed) >= kSlowTrials;
+  }
+
  private:
-  // Copies until the next trial. Relaxed: it is a guess, and orders no data.
+  // Copies until the next trial. Relaxed, as the next: they are guesses, and order no data.
   std::atomic<int> until_trial_{0};
+  std::atomic<int> slow_trials_{0};  // In a row, up to kSlowTrials.
 };
 
 }  // namespace syncline::shm

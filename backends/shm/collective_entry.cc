@@ -105,6 +105,14 @@ int64_t CollectiveEntry::LargestBlockOf(int rank) const {
   return Largest(SplitsIn(InlineDataOf(rank)));
 }
 
+bool CollectiveEntry::HasEvenSplits() const {
+  const int64_t own = SplitsIn(inline_data_);
+  for (int r = 0; r < layout_.size(); ++r) {
+    if (SplitsIn(InlineDataOf(r)) != own) return false;
+  }
+  return own >= 0;
+}
+
 absl::StatusOr<int64_t> CollectiveEntry::CheckSplits() {
   const int64_t own = SplitsIn(inline_data_);
   int64_t largest = Largest(own);

@@ -87,6 +87,8 @@ class CollectiveEntry {
   const char* BufferAfterSplitsOf(int rank) const {
     return EagerBufferOf(rank, InlineDataAfterSplitsOf(rank));
   }
+  // After Exchange: whether all ranks send each other equally many elements.
+  bool HasEvenSplits() const;
   // After Exchange: the most elements that any rank sends any other. A MismatchError, which fails
   // the group, if what the ranks send each other is not what they expect.
   absl::StatusOr<int64_t> CheckSplits();

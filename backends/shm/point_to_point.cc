@@ -23,17 +23,13 @@ backends::CallDescription CallOf(const MessageSlot& slot, int dst) {
   return call;
 }
 
-// Records a message as under way while this lives, for messages about ranks that are late.
+// Records a message while this lives, for messages about ranks that are late.
 class ScopedMessage {
  public:
   ScopedMessage(const CallContext& call, RankRegion& own) : call_(call), own_(own) {
     RecordCall(call, own_.last_message);
-    own_.messages_in_flight.fetch_add(1);
   }
-  ~ScopedMessage() {
-    RecordCall(call_, own_.last_call);
-    own_.messages_in_flight.fetch_sub(1);
-  }
+  ~ScopedMessage() { RecordCall(call_, own_.last_call); }
 
  private:
   const CallContext& call_;
@@ -72,6 +68,9 @@ absl::Status PointToPoint::Send(const Tensor& tensor, const CallContext& call) {
     if (bytes > 0) std::memcpy(slot.inline_data, tensor.data(), bytes);
   } else if (is_eager) {
     copier_.Copy(layout_.eager_payload(rank(), slot.eager_payload()), tensor.data(), bytes);
+  } else {
+    const bool may_be_read = group_.OffersAddress(OpKind::kSend, bytes, copier_.is_always_slow());
+    slot.set_address(may_be_read ? reinterpret_cast<uint64_t>(tensor.data()) : 0);
   }
   // The next send will write the next slot, which was fetched during the last one, and look at the
   // state of the one after it, which the receiver has written. Chosen now: once the slot is posted,
@@ -83,10 +82,16 @@ absl::Status PointToPoint::Send(const Tensor& tensor, const CallContext& call) {
   group_.waiter().Notify(layout_.region(dst).message_event);
   PrefetchToWrite(&after_next);
   if (is_eager) return absl::OkStatus();
-  // Pairs with the release store of kMatched in Recv.
+  uint32_t state = MessageSlot::kPosted;
+  // Pairs with the release stores of kMatched and kRead in Recv.
   SYNCLINE_RETURN_IF_ERROR(group_.waiter().Await(own_event, dst, context, [&] {
-    return slot.state.load(std::memory_order_acquire) == MessageSlot::kMatched;
+    state = slot.state.load(std::memory_order_acquire);
+    return state == MessageSlot::kMatched || state == MessageSlot::kRead;
   }));
+  if (state == MessageSlot::kRead) {
+    slot.state.store(MessageSlot::kFree, std::memory_order_release);
+    return absl::OkStatus();
+  }
   return SendRendezvous(tensor, dst, slot, context);
 }
 
@@ -104,6 +109,9 @@ absl::StatusOr<int> PointToPoint::Recv(const Tensor& tensor, const CallContext& 
   const size_t bytes = tensor.nbytes();
   const bool is_inline = bytes <= kInlineMaxBytes;
   if (!is_inline && slot.eager_payload() >= kEagerPayloads) {
+    SYNCLINE_ASSIGN_OR_RETURN(const bool is_read,
+                              TryReadByAddress(tensor, mine.sender, slot, context));
+    if (is_read) return mine.sender;
     // Hands the slot to the sender. Pairs with the acquire load in Send.
     slot.state.store(MessageSlot::kMatched, std::memory_order_release);
     group_.waiter().Notify(layout_.region(mine.sender).message_event);
@@ -269,6 +277,23 @@ bool PointToPoint::MatchUnexpected(PostedReceive& mine) {
   if (mine.sender < 0) return false;
   mine.slot.store(oldest->slot, std::memory_order_relaxed);  // Read by this thread alone.
   sources_[mine.sender].unexpected.erase(oldest);
+  return true;
+}
+
+absl::StatusOr<bool> PointToPoint::TryReadByAddress(const Tensor& tensor, int src,
+                                                    MessageSlot& slot, const WaitContext& context) {
+  const CrossMemory& memory = group_.cross_memory();
+  const uint64_t address = slot.address();
+  if (address == 0 || !memory.CanRead(src) ||
+      !memory.Read(src, address, tensor.data(), tensor.nbytes()).ok()) {
+    return false;
+  }
+  // As DirectAccess::Finish: the sender may have died or given up while this rank read.
+  SYNCLINE_RETURN_IF_ERROR(group_.CheckPeersLive(context));
+  SYNCLINE_RETURN_IF_ERROR(group_.failure_cell().CheckIntact(context.call));
+  // Pairs with the acquire load in Send.
+  slot.state.store(MessageSlot::kRead, std::memory_order_release);
+  group_.waiter().Notify(layout_.region(src).message_event);
   return true;
 }
 

@@ -33,7 +33,8 @@ namespace syncline::shm {
 //   rendezvous   longer ones, and those for which no payload buffer is free: once a receive has
 //                matched the slot, the sender pipelines the data through a buffer of its own. One
 //                message to each rank is transferred at a time, so that a receiver that stands
-//                still holds up nobody else.
+//                still holds up nobody else. Where ranks share cores that share no cache,
+//                the receiver reads the sender's tensor by CMA instead: CmaMayPay of thresholds.h.
 //
 // Receives match messages by sender and tag, in the order of sending (see MPI 4.0, section 3.5): a
 // message that comes before its receive waits in the unexpected-message queue of its sender, and a
@@ -91,6 +92,10 @@ class PointToPoint {
                               const WaitContext& context);
   absl::Status RecvRendezvous(const Tensor& tensor, int src, MessageSlot& slot,
                               const WaitContext& context);
+  // Reads a message whose slot is posted from the sender's tensor, and hands the slot back. False
+  // if that cannot be read: then nothing has changed but the contents of `tensor`.
+  absl::StatusOr<bool> TryReadByAddress(const Tensor& tensor, int src, MessageSlot& slot,
+                                        const WaitContext& context);
 
   // Waits until `mine` has a message.
   absl::Status AwaitMatch(PostedReceive& mine, const WaitContext& context);

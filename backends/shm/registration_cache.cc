@@ -41,14 +41,15 @@ RegistrationCache::RegistrationCache(ShmGroup& group)
       data_(layout_.size()),
       mapped_(layout_.size()) {}
 
-void RegistrationCache::StageHandle(const void* data, size_t bytes, CollectiveEntry& entry) {
+void RegistrationCache::StageHandle(const void* data, size_t bytes, Offer offer,
+                                    CollectiveEntry& entry) {
   own_ = {};
   own_data_ = static_cast<const char*>(data);
   ++handles_staged_;
   // Written before the exchange, whose release and acquire make it visible with the handle. All
   // ranks have ended the exchange of handles before the last: they have entered the last one.
   Registration& registration = RegistrationOf(rank());
-  if (data != nullptr && is_usable_) {
+  if (data != nullptr && offer.by_mapping && is_usable_) {
     if (const auto found = tensor::FindShared(data, bytes)) {
       own_ = {found->memory, found->offset, found->descriptor, 0};
       if (registered_.count(found->memory) == 0) {
@@ -68,6 +69,11 @@ void RegistrationCache::StageHandle(const void* data, size_t bytes, CollectiveEn
                 registration.freed);
     freed_.resize(freed_.size() - registration.freed_count);
   }
+  if (data != nullptr && offer.by_address && own_.memory == 0) {
+    own_.offset = reinterpret_cast<uint64_t>(data);
+    own_.flags |= BufferHandle::kHasAddress;
+  }
+  if (group_.cross_memory().CanReadAll()) own_.flags |= BufferHandle::kReadsAll;
   std::memcpy(entry.InlineData(), &own_, sizeof(own_));
 }
 
@@ -87,19 +93,23 @@ void RegistrationCache::CollectFreed() {
 
 absl::StatusOr<bool> RegistrationCache::Resolve(const ReadableRanks& readable, BytesOfRank bytes_of,
                                                 const CollectiveEntry& entry) {
-  bool all_staged = true, any_new = false;
+  bool all_staged = true, any_new = false, all_read = true;
+  has_addresses_ = false;
   for (int r = 0; r < layout_.size(); ++r) {
     BufferHandle& handle = handles_[r];
     std::memcpy(&handle, entry.InlineDataOf(r), sizeof(handle));
     if (r != rank() && (handle.flags & BufferHandle::kHasFreed) != 0) {
       SYNCLINE_RETURN_IF_ERROR(Unmap(r, RegistrationOf(r)));
     }
+    if ((handle.flags & BufferHandle::kReadsAll) == 0) all_read = false;
     if (!readable.Has(r)) continue;
-    if (handle.memory == 0) all_staged = false;
+    const bool has_address = (handle.flags & BufferHandle::kHasAddress) != 0;
+    if (has_address) has_addresses_ = true;
+    if (handle.memory == 0 && !has_address) all_staged = false;
     if ((handle.flags & BufferHandle::kIsNew) != 0) any_new = true;
   }
   // All ranks have read the same handles, so all take the same branches here.
-  if (!all_staged) return false;
+  if (!all_staged || (has_addresses_ && !all_read)) return false;
   if (any_new) {
     SYNCLINE_ASSIGN_OR_RETURN(const bool all_mapped,
                               MapNewRegistrations(readable, entry.context()));
@@ -109,6 +119,8 @@ absl::StatusOr<bool> RegistrationCache::Resolve(const ReadableRanks& readable, B
     if (!readable.Has(r)) continue;
     data_[r] = own_data_;
     if (r == rank()) continue;
+    data_[r] = nullptr;
+    if (handles_[r].memory == 0) continue;
     SYNCLINE_ASSIGN_OR_RETURN(data_[r], Find(r, handles_[r], bytes_of(r)));
   }
   return true;

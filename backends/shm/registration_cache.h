@@ -1,4 +1,5 @@
-// Maps the tensors that other ranks register for direct access, and keeps the mappings.
+// Finds the tensors that other ranks offer for direct access: maps those in shared memory, and
+// keeps the mappings.
 #ifndef SYNCLINE_BACKENDS_SHM_REGISTRATION_CACHE_H_
 #define SYNCLINE_BACKENDS_SHM_REGISTRATION_CACHE_H_
 
@@ -31,9 +32,10 @@ struct ReadableRanks {
 using BytesOfRank = absl::FunctionRef<size_t(int rank)>;
 
 // One rank's part. In the entry of a collective each rank stages a BufferHandle of its tensor;
-// after the exchange all ranks come to the same conclusion. Memory is mapped by all other ranks, to
-// be read only, when a handle first names it; and unmapped at the first such entry after its owner
-// has freed it, or with this object.
+// after the exchange all ranks come to the same conclusion. Shared memory is mapped by all other
+// ranks, to be read only, when a handle first names it; and unmapped at the first such entry after
+// its owner has freed it, or with this object. Of a tensor in ordinary memory the handle has the
+// address, from which others read it by CMA.
 //
 // A rank opens a peer's memory through /proc/PID/fd, where the kernel lets a process see the open
 // files of others of its user, and checks that it is the memory that was meant. If a rank cannot,
@@ -44,9 +46,14 @@ class RegistrationCache {
  public:
   explicit RegistrationCache(ShmGroup& group);
 
+  // Where a rank offers its tensor: in shared memory, by its address, or either.
+  struct Offer {
+    bool by_mapping = false, by_address = false;
+  };
+
   // Stages the handle of `data` in an entry that stages nothing else, before the exchange. The
-  // handle is empty if `data` is null or in no shared memory.
-  void StageHandle(const void* data, size_t bytes, CollectiveEntry& entry);
+  // handle is empty if `data` is null, or cannot be offered as `offer` says.
+  void StageHandle(const void* data, size_t bytes, Offer offer, CollectiveEntry& entry);
 
   // After the exchange: whether all ranks can read what all `readable` ranks have staged. The same
   // on all ranks; each must call it. Errors are those of Waiter::Await, and the failure of the
@@ -55,8 +62,12 @@ class RegistrationCache {
   absl::StatusOr<bool> Resolve(const ReadableRanks& readable, BytesOfRank bytes_of,
                                const CollectiveEntry& entry);
 
-  // The data of a readable rank, if Resolve has returned true.
+  // If Resolve has returned true: the data of a readable rank, or null if they are in its ordinary
+  // memory, at this address in its process.
   const char* DataOf(int rank) const { return data_[rank]; }
+  uint64_t AddressOf(int rank) const { return handles_[rank].offset; }
+  // Whether some readable rank's data are.
+  bool HasAddresses() const { return has_addresses_; }
 
  private:
   void CollectFreed();
@@ -86,6 +97,7 @@ class RegistrationCache {
   uint64_t freed_before_ = 0;      // SharedMemoriesFreed() at the last CollectFreed.
 
   std::vector<BufferHandle> handles_;  // By rank, of the last exchange.
+  bool has_addresses_ = false;         // Likewise.
   std::vector<const char*> data_;      // Likewise.
   std::vector<std::map<uint64_t, tensor::Segment>>
       mapped_;  // By rank, then by the memory's number.

@@ -44,6 +44,7 @@ BufferSizes::BufferSizes(int size) {
   min_chunk = std::min(max_chunk, tuning.min_chunk);
   direct_access = tuning.direct_access_threshold;
   direct_chunk = std::max(min_chunk, tuning.direct_chunk);
+  cma = tuning.cma_threshold;
   eager_payload = Share(kEagerPayloadsBytes, kEagerPayloads * n, kEagerMessageMaxBytes);
   rendezvous_buffers = std::clamp(size - 1, 1, kMaxRendezvousBuffers);
   rendezvous_buffer =

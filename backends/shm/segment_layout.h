@@ -52,6 +52,11 @@ struct BufferHandle {
   static constexpr uint32_t kIsNew = 1;     // The Registration says what to map.
   static constexpr uint32_t kHasFreed = 2;  // The Registration says what to unmap.
 
+  // The owner can read the ordinary memory of all other ranks: see CrossMemory.
+  static constexpr uint32_t kReadsAll = 4;
+  // `offset` is the address of the tensor in the owner's process, where other ranks may read it.
+  static constexpr uint32_t kHasAddress = 8;
+
   uint64_t memory;     // As in SharedPlace; 0 if peers cannot map the tensor.
   uint64_t offset;     // Of the tensor's first byte in the memory.
   int32_t descriptor;  // Of the memory, in the owner's process.
@@ -80,6 +85,7 @@ struct alignas(base::kCacheLine) MessageSlot {
     kMatched,       // Sender's. Rendezvous only: a receive waits for the data.
     kTransferring,  // Sender's. Rendezvous only: `start` and `buffer` are valid.
     kReceived,      // Sender's. Inline and eager only: the data have been copied out.
+    kRead,          // Sender's. The receiver has read the data from the sender's tensor by CMA.
   };
   static constexpr uint64_t kNoEagerPayload = ~uint64_t{0};
 
@@ -91,6 +97,17 @@ struct alignas(base::kCacheLine) MessageSlot {
     return payload;
   }
   void set_eager_payload(uint64_t payload) { std::memcpy(inline_data, &payload, sizeof(payload)); }
+
+  // Of a rendezvous: where the data are in the sender's process, or 0 if they shall not be read
+  // there.
+  uint64_t address() const {
+    uint64_t address;
+    std::memcpy(&address, inline_data + sizeof(uint64_t), sizeof(address));
+    return address;
+  }
+  void set_address(uint64_t address) {
+    std::memcpy(inline_data + sizeof(uint64_t), &address, sizeof(address));
+  }
 
   std::atomic<uint32_t> state;
   std::atomic<int32_t> tag;
@@ -109,6 +126,23 @@ static_assert(sizeof(MessageSlot) == base::kCacheLine, "one line carries a small
 struct RendezvousProgress {
   alignas(base::kCacheLine) std::atomic<uint64_t> written;  // By the owner, the sender.
   alignas(base::kCacheLine) std::atomic<uint64_t> read;  // By the receiver of the current message.
+};
+
+// A rank's request for bytes of another rank's tensor that it could not read by itself: their owner
+// copies them to its first chunk, the bounce buffer, which is free in a direct collective. On the
+// line of direct_steps, at which the owner looks while it waits.
+struct BounceRequest {
+  // Identifies a request: the rank that is asked or that asks, and the count of requests of the
+  // latter.
+  static constexpr uint64_t Key(int rank, uint64_t number) {
+    return static_cast<uint64_t>(rank) << 48 | number;
+  }
+  static constexpr int RankOf(uint64_t key) { return static_cast<int>(key >> 48); }
+  static constexpr uint64_t NumberOf(uint64_t key) { return key & ((uint64_t{1} << 48) - 1); }
+
+  std::atomic<uint64_t> key;    // With the rank that is asked. Released after the next two.
+  uint64_t offset, bytes;       // Of the tensor of the rank that is asked.
+  std::atomic<uint64_t> taken;  // The number of the last request whose answer has been copied.
 };
 
 // Identifies a call in messages to users. The two fields are stored one by one, so a reader may see
@@ -138,6 +172,9 @@ struct RankRegion {
   alignas(base::kCacheLine) std::atomic<uint64_t> mapped;
   // Steps of direct collectives that the owner has made since the group began.
   alignas(base::kCacheLine) std::atomic<uint64_t> direct_steps;
+  // What the owner could not read of another rank's tensor, and that rank's answers to others.
+  BounceRequest bounce_request;
+  std::atomic<uint64_t> bounce_answer;  // The BounceRequest::key whose bytes are in `chunks`.
 
   // Notified when a message slot from or to the owner changes; by its peers too.
   base::EventCount message_event;
@@ -148,6 +185,9 @@ struct RankRegion {
   std::atomic<uint64_t> full_call_number;
   std::atomic<uint32_t> needs_fence;  // See Waiter::Notify.
   cpu_set_t cores;                    // Where the owner may run; valid once it has joined.
+  // Where in the owner's process the number `nonce` stands, by which other ranks find out whether
+  // they can read its memory; 0 if they shall not. Valid once it has joined. See CrossMemory.
+  uint64_t nonce_address, nonce;
   char leave_reason[512];
 
   // Collectives up to this have ended here: the owner reads no data that others have staged for
@@ -224,6 +264,7 @@ struct BufferSizes {
   size_t max_chunk;          // kPipelineDepth of the largest.
   size_t direct_access;      // From here on tensors are read by direct access,
   size_t direct_chunk;       // and this is the largest chunk of it.
+  size_t cma;                // Tuning::cma_threshold.
   size_t eager_payload;      // Each of the kEagerPayloads buffers.
   size_t rendezvous_buffer;  // Each of the
   int rendezvous_buffers;    // buffers for rendezvous: as many as there are peers, with a limit.

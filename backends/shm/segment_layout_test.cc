@@ -56,13 +56,16 @@ TEST(SegmentLayoutTest, TheFieldsAreWhereTheDocumentSays) {  // docs/internals/s
   EXPECT_EQ(offsetof(RankRegion, registrations), 2304u);
   EXPECT_EQ(offsetof(RankRegion, mapped), 2560u);
   EXPECT_EQ(offsetof(RankRegion, direct_steps), 2624u);
+  EXPECT_EQ(offsetof(RankRegion, bounce_request), 2632u);
+  EXPECT_EQ(offsetof(RankRegion, bounce_answer), 2664u);
   EXPECT_EQ(offsetof(RankRegion, message_event), 2688u);
   EXPECT_EQ(offsetof(RankRegion, rendezvous_progress), 2752u);
   EXPECT_EQ(offsetof(RendezvousProgress, read), 64u);
   EXPECT_EQ(offsetof(RankRegion, left), 3776u);
   EXPECT_EQ(offsetof(RankRegion, full_call_number), 3784u);
   EXPECT_EQ(offsetof(RankRegion, needs_fence), 3792u);
-  EXPECT_EQ(offsetof(RankRegion, leave_reason), 3928u);
+  EXPECT_EQ(offsetof(RankRegion, nonce_address), 3928u);
+  EXPECT_EQ(offsetof(RankRegion, leave_reason), 3944u);
   EXPECT_EQ(offsetof(RankRegion, collectives_finished), 4480u);
   EXPECT_EQ(offsetof(RankRegion, collectives_settled), 4488u);
   EXPECT_EQ(offsetof(RankRegion, progress_event), 4608u);

@@ -36,10 +36,10 @@ namespace {
 class ShmBackend final : public backends::TypedBackend {
  public:
   ShmBackend(tensor::Segment segment, backends::PeerTable peers, backends::PeerProcesses processes,
-             Comparison comparison)
+             Comparison comparison, CmaPolicy cma)
       : backends::TypedBackend(peers.rank(), peers.size()),
         segment_(std::move(segment)),
-        group_(segment_.data(), std::move(peers), std::move(processes)),
+        group_(segment_.data(), std::move(peers), std::move(processes), cma),
         collectives_(group_, comparison == Comparison::kAtOnce),
         point_to_point_(group_) {}
 
@@ -133,7 +133,8 @@ class ShmBackend final : public backends::TypedBackend {
     if (!cause_.ok()) return;
     cause_ = cause;
     is_usable_.store(false);
-    if (is_in_collective_.load() || messages_in_flight_.load() > 0) {
+    // Before it has joined, this rank makes no calls, and its region may not be touched.
+    if (is_in_collective_.load() || (has_joined_ && messages_in_flight().load() > 0)) {
       group_.failure_cell().Fail(group_.LeftError(cause.message())).IgnoreError();
     } else {
       // A call that only gave may turn out not to have been that of the others. No call uses
@@ -156,10 +157,14 @@ class ShmBackend final : public backends::TypedBackend {
   }
   template <typename Body>
   absl::Status RunMessage(const Body& body) {
-    messages_in_flight_.fetch_add(1);
+    messages_in_flight().fetch_add(1);
     const absl::Status status = RunUnlessAborted(body);
-    messages_in_flight_.fetch_sub(1);
+    messages_in_flight().fetch_sub(1);
     return status;
+  }
+  // Where other ranks see it too.
+  std::atomic<uint32_t>& messages_in_flight() {
+    return group_.layout().region(group_.rank()).messages_in_flight;
   }
 
   template <typename Body>
@@ -200,7 +205,6 @@ class ShmBackend final : public backends::TypedBackend {
   ShmCollectives collectives_;
   PointToPoint point_to_point_;
   std::atomic<bool> is_in_collective_{false};
-  std::atomic<int> messages_in_flight_{0};
   std::atomic<bool> is_usable_{true};
   absl::Mutex mutex_;
   bool has_joined_ ABSL_GUARDED_BY(mutex_) = false;  // All regions may be read.
@@ -257,10 +261,19 @@ absl::Status CheckComparisons(const backends::PeerTable& peers) {
   return WithRanks(mismatch, std::move(at_once));
 }
 
-const BackendRegistry::Registration kShm("shm", {Capabilities::AllThroughHost(),
-                                                 [](const BackendConfig& config) {
-                                                   return MakeShm(config, DefaultComparison());
-                                                 }});
+std::string DescribeCma() {
+  const absl::Status status = CheckCma();
+  return status.ok()
+             ? "ranks can read each other's memory (CMA), where that is faster"
+             : absl::StrCat("ranks do not read each other's memory (CMA): ", status.message());
+}
+
+const BackendRegistry::Registration kShm("shm",
+                                         {Capabilities::AllThroughHost(),
+                                          [](const BackendConfig& config) {
+                                            return MakeShm(config, DefaultComparison());
+                                          },
+                                          /*check=*/nullptr, /*cuda_backend=*/{}, &DescribeCma});
 
 }  // namespace
 
@@ -274,7 +287,8 @@ absl::StatusOr<std::shared_ptr<Backend>> MakeShm(const BackendConfig& config,
   const std::string mark(1, comparison == Comparison::kAtOnce ? kAtOnceMark : kAsTheyGoMark);
   absl::StatusOr<std::unique_ptr<backends::FdServer>> server;
   absl::StatusOr<tensor::Segment> segment = absl::UnavailableError("rank 0 has it");
-  absl::StatusOr<std::string> payload = mark;  // Or rank 0's error.
+  const absl::StatusOr<CmaPolicy> cma = ReadCmaPolicy();
+  absl::StatusOr<std::string> payload = mark;  // Or why this rank cannot join.
   if (config.rank == 0) {
     segment = MakeSegment(config.size);
     server = backends::FdServer::Open();
@@ -286,6 +300,7 @@ absl::StatusOr<std::shared_ptr<Backend>> MakeShm(const BackendConfig& config,
       payload = mark + (*server)->endpoint();
     }
   }
+  if (!cma.ok()) payload = cma.status();
   SYNCLINE_ASSIGN_OR_RETURN(
       backends::PeerTable peers,
       backends::PeerTable::Join(*config.store, config.rank, config.size, payload, config.deadline,
@@ -296,7 +311,7 @@ absl::StatusOr<std::shared_ptr<Backend>> MakeShm(const BackendConfig& config,
   if (config.rank > 0) segment = ReceiveSegment(config, peers, processes);
   SYNCLINE_RETURN_IF_ERROR(segment.status());
   auto backend = std::make_shared<ShmBackend>(*std::move(segment), std::move(peers),
-                                              std::move(processes), comparison);
+                                              std::move(processes), comparison, *cma);
   if (config.rank == 0) SYNCLINE_RETURN_IF_ERROR(backend->Serve(**server, config.deadline));
   SYNCLINE_RETURN_IF_ERROR(backend->Join(config.deadline));
   return backend;

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "absl/base/optimization.h"
 #include "absl/container/inlined_vector.h"
 #include "backends/shm/byte_range.h"
 #include "backends/shm/last_call.h"
@@ -32,8 +33,7 @@ struct ShmCollectives::PeerBlocks {
   int producer;                     // The rank that has blocks: one, or kEveryRank.
   absl::Span<const Tensor> inputs;  // For each rank, if this rank has blocks.
   size_t largest;                   // Bytes of the largest block of all.
-  size_t begin;  // Where this rank's block begins in what each producer has, in bytes.
-  size_t total;  // Bytes of all blocks that a producer has, for every rank.
+  size_t total;                     // Bytes of all blocks that a producer has, for every rank.
 };
 
 absl::Status ShmCollectives::Await(int rank, Counter counter, uint64_t value,
@@ -66,6 +66,7 @@ absl::Status ShmCollectives::RunCollective(const CallContext& context, size_t by
                                            const Body& body) {
   CollectiveEntry entry(entry_ring_, context, bytes);
   const absl::Status status = body(entry);
+  if (ABSL_PREDICT_FALSE(copier_.is_always_slow())) direct_.NoteSlowCopies();
   RecordCall(context, layout_.region(rank()).last_call);
   entry_ring_.Finish();
   PrefetchNext(entry);
@@ -141,7 +142,9 @@ absl::Status ShmCollectives::Broadcast(const Tensor& tensor, int root, const Cal
         const bool is_direct,
         direct_.Exchange(entry, bytes, readable, Only(tensor), [bytes](int) { return bytes; }));
     if (is_direct) {
-      if (rank() != root) Copy(data, direct_.DataOf(root), bytes);
+      if (rank() != root) {
+        SYNCLINE_RETURN_IF_ERROR(direct_.Read(root, 0, data, bytes, entry.context()));
+      }
       return direct_.Finish(readable, entry.context());
     }
     const size_t chunk = ChunkSize(bytes);
@@ -204,11 +207,8 @@ absl::Status ShmCollectives::ReduceDirect(int root, const Tensor& tensor, Reduce
                                           const WaitContext& context) {
   if (root == kEveryRank) return direct_.AllReduce(tensor, op, context);
   if (root == rank()) {
-    Inputs inputs;
-    for (int r = 0; r < size(); ++r) {
-      inputs.push_back(r == rank() ? tensor.data() : direct_.DataOf(r));
-    }
-    tensor::Reduce(tensor.dtype(), op, tensor.data(), inputs, tensor.numel());
+    SYNCLINE_RETURN_IF_ERROR(direct_.Reduce(tensor.dtype(), op, 0, Bytes(tensor), Bytes(tensor),
+                                            tensor.nbytes(), context));
   }
   return direct_.Finish({kEveryRank, root}, context);
 }
@@ -345,7 +345,17 @@ absl::Status ShmCollectives::GatherTo(int root, absl::Span<const Tensor> outputs
   SYNCLINE_ASSIGN_OR_RETURN(const bool is_direct,
                             direct_.Exchange(entry, largest, readable, Only(input), bytes_of));
   if (is_direct) {
-    copy_whole([&](int r) { return direct_.DataOf(r); });
+    // From the next rank on, so that not all read the same one at a time.
+    for (int i = 0; has_result && i < size(); ++i) {
+      const int r = (rank() + i) % size();
+      const Tensor& output = outputs[r];
+      if (r == rank()) {
+        Copy(output.data(), input.data(), bytes);
+      } else {
+        SYNCLINE_RETURN_IF_ERROR(
+            direct_.Read(r, 0, output.data(), output.nbytes(), entry.context()));
+      }
+    }
     return direct_.Finish(readable, entry.context());
   }
   if (size() == 1) {
@@ -382,9 +392,9 @@ void ShmCollectives::StageBlocks(absl::Span<const Tensor> inputs, size_t block_s
   }
 }
 
-template <typename Consume>
+template <typename Consume, typename ReadDirect>
 absl::Status ShmCollectives::ScatterBlocks(const PeerBlocks& blocks, CollectiveEntry& entry,
-                                           const Consume& consume) {
+                                           const Consume& consume, const ReadDirect& read_direct) {
   const size_t block_size = BlockSizeFor(blocks.largest);
   const bool produces = !blocks.inputs.empty(), consumes = blocks.producer != rank();
   if (EagerBlockBytes(blocks.largest) < blocks.largest) {  // They are too many for that.
@@ -393,9 +403,7 @@ absl::Status ShmCollectives::ScatterBlocks(const PeerBlocks& blocks, CollectiveE
                               direct_.Exchange(entry, blocks.largest, readable, blocks.inputs,
                                                [&](int) { return blocks.total; }));
     if (!is_direct) return ScatterBlocksPipelined(blocks, entry.context(), consume);
-    if (consumes) {
-      consume(0, blocks.largest, [&](int r) { return direct_.DataOf(r) + blocks.begin; });
-    }
+    if (consumes) SYNCLINE_RETURN_IF_ERROR(read_direct());
     return direct_.Finish(readable, entry.context());
   }
   if (produces) {
@@ -430,11 +438,12 @@ absl::Status ShmCollectives::Scatter(const Tensor& output, absl::Span<const Tens
                                      int root, const CallContext& context) {
   const size_t bytes = output.nbytes();
   return RunCollective(context, EagerBlockBytes(bytes), [&](CollectiveEntry& entry) {
-    SYNCLINE_RETURN_IF_ERROR(ScatterBlocks({root, inputs, bytes, rank() * bytes, size() * bytes},
-                                           entry, [&](size_t begin, size_t size, const auto& data) {
-                                             Copy(Bytes(output) + begin, data(root),
-                                                  std::min(size, bytes - begin));
-                                           }));
+    SYNCLINE_RETURN_IF_ERROR(ScatterBlocks(
+        {root, inputs, bytes, size() * bytes}, entry,
+        [&](size_t begin, size_t size, const auto& data) {
+          Copy(Bytes(output) + begin, data(root), std::min(size, bytes - begin));
+        },
+        [&] { return direct_.Read(root, rank() * bytes, output.data(), bytes, entry.context()); }));
     if (root == rank()) Copy(output.data(), inputs[rank()].data(), bytes);
     return absl::OkStatus();
   });
@@ -459,7 +468,10 @@ absl::Status ShmCollectives::ReduceScatter(const Tensor& output, absl::Span<cons
                    bytes / SizeOf(output.dtype()));
   };
   return RunCollective(context, EagerBlockBytes(largest), [&](CollectiveEntry& entry) {
-    return ScatterBlocks({kEveryRank, inputs, largest, own_begin, total}, entry, consume);
+    return ScatterBlocks({kEveryRank, inputs, largest, total}, entry, consume, [&] {
+      return direct_.Reduce(output.dtype(), op, own_begin, Bytes(inputs[rank()]), Bytes(output),
+                            output.nbytes(), entry.context());
+    });
   });
 }
 
@@ -492,13 +504,26 @@ absl::Status ShmCollectives::AllToAll(absl::Span<const Tensor> outputs,
       SYNCLINE_ASSIGN_OR_RETURN(char* const buffer,
                                 entry.StageAfterSplits(block * (others() - 1) + own_largest));
       StageBlocks(inputs, block, 0, buffer);
+    } else {
+      direct_.StageAddress(entry, own_largest, inputs);
     }
     SYNCLINE_RETURN_IF_ERROR(entry.Exchange());
     SYNCLINE_ASSIGN_OR_RETURN(const int64_t elements, entry.CheckSplits());
     Copy(outputs[rank()].data(), inputs[rank()].data(), inputs[rank()].nbytes());
     const size_t largest = elements * unit;
     if (largest > large_block) {
-      return ScatterBlocksPipelined({kEveryRank, inputs, largest, 0, 0}, entry.context(), consume);
+      const WaitContext& waiting = entry.context();
+      // Where all blocks have this size, all ranks have staged an address, or all the blocks.
+      const bool has_addresses = !is_inline(largest) && entry.HasEvenSplits();
+      if (has_addresses && direct_.ResolveAddresses(entry)) {
+        for (int i = 1; i < size(); ++i) {
+          const int r = (rank() + i) % size();
+          SYNCLINE_RETURN_IF_ERROR(
+              direct_.Read(r, rank() * largest, outputs[r].data(), largest, waiting));
+        }
+        return direct_.Finish({}, waiting);
+      }
+      return ScatterBlocksPipelined({kEveryRank, inputs, largest, 0}, waiting, consume);
     }
     consume(0, largest, [&](int r) -> const char* {
       const size_t their_largest = entry.LargestBlockOf(r) * unit;

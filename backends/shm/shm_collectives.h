@@ -33,8 +33,9 @@ namespace syncline::shm {
 //                exchange, which is the only wait while buffers are free; up to sizes().small_eager
 //                in a small buffer, above in the ring of large ones. collective_entry.h, EagerRing of
 //                buffer_rings.h.
-//   direct       N above, and the tensors that others read are in shared memory: ranks read each
-//                other's tensors where they are. direct_access.h.
+//   direct       N above, and ranks read each other's tensors where they are: those in shared
+//                memory that they map (D, R below), those in ordinary memory by CMA, if
+//                copies to the rings are always slow: CmaMayPay of thresholds.h. direct_access.h.
 //   pipeline     all else: ranks move their data through rings of buffers, in chunks that fit a
 //                core's cache. A rank fills its buffers and reads those of others, so that all
 //                cores work all the time and main memory is only accessed for the users' tensors.
@@ -49,7 +50,7 @@ namespace syncline::shm {
 //   all_gather       the largest output         D <= N            RunPipeline
 //   scatter          all blocks, see (2)        D <= block < R    ScatterBlocksPipelined
 //   reduce_scatter   all blocks, see (2)        D <= block        ScatterBlocksPipelined
-//   all_to_all       all blocks, see (3)        never             ScatterBlocksPipelined
+//   all_to_all       all blocks, see (3)        by CMA, see (4)   ScatterBlocksPipelined
 //   scan, exscan     all_gather of pieces of 1 MiB, and a reduction: TypedBackend::ReducePrefix
 //   barrier          the exchange of the entry, and no data
 //   send, recv       see point_to_point.h
@@ -66,6 +67,7 @@ namespace syncline::shm {
 //     largest block whether it stages inline, where 8 bytes less are free, in a small buffer or in
 //     a large one, in both of which each block has an equal share; and all take the pipeline if
 //     the largest block of all exceeds its share of a large one.
+// (4) If all blocks of all ranks have one size, and follow each other in memory.
 //
 // Errors are those of CollectiveEntry::Exchange and Waiter::Await; after an error the group has
 // failed, and no other call may be made. Borrows the group. Not thread-safe.
@@ -121,9 +123,10 @@ class ShmCollectives {
 
   // Collectives in which a rank has a block for each other. consume(begin, size, data) takes up to
   // `size` bytes from byte `begin` of each block on; data(r) is what rank r has for this rank.
-  template <typename Consume>
+  // read_direct() takes this rank's block of each by direct access.
+  template <typename Consume, typename ReadDirect>
   absl::Status ScatterBlocks(const PeerBlocks& blocks, CollectiveEntry& entry,
-                             const Consume& consume);
+                             const Consume& consume, const ReadDirect& read_direct);
   template <typename Consume>
   absl::Status ScatterBlocksPipelined(const PeerBlocks& blocks, const WaitContext& context,
                                       const Consume& consume);

@@ -12,20 +12,23 @@
 
 namespace syncline::shm {
 
-ShmGroup::ShmGroup(char* memory, backends::PeerTable peers, backends::PeerProcesses processes)
+ShmGroup::ShmGroup(char* memory, backends::PeerTable peers, backends::PeerProcesses processes,
+                   CmaPolicy cma)
     : peers_(std::move(peers)),
       processes_(std::move(processes)),
       layout_(memory, peers_.size()),
       rank_(peers_.rank()),
       failure_cell_(layout_, peers_),
       watchdog_(layout_, peers_, processes_, failure_cell_),
-      waiter_(peers_, failure_cell_, watchdog_) {}
+      waiter_(peers_, failure_cell_, watchdog_),
+      cross_memory_(layout_, peers_, cma) {}
 
 absl::Status ShmGroup::Join(const Deadline& deadline) {
   RankRegion& own = layout_.region(rank_);
   if (!waiter_.has_membarrier()) own.needs_fence.store(1);
   CPU_ZERO(&own.cores);
   sched_getaffinity(0, sizeof(own.cores), &own.cores);
+  cross_memory_.Publish();
   JoinFlag& own_flag = layout_.join_flag(rank_);
   // Pairs with the acquire load in has_joined: what stands above is valid for all that see it.
   own_flag.joined.store(1, std::memory_order_release);
@@ -46,6 +49,7 @@ absl::Status ShmGroup::Join(const Deadline& deadline) {
   }
   // All ranks come to the same, as all have read the same regions.
   waiter_.Configure(layout_.size() <= CPU_COUNT(&cores), needs_fence);
+  cross_memory_.Probe();
   return absl::OkStatus();
 }
 
@@ -58,6 +62,22 @@ void ShmGroup::Leave(absl::string_view reason) {
   base::WakeAll(own.collective_event);
   base::WakeAll(own.progress_event);
   base::WakeAll(own.message_event);
+}
+
+bool ShmGroup::OffersAddress(OpKind kind, size_t bytes, bool copies_are_slow) const {
+  if (!cross_memory_.is_readable()) return false;
+  const size_t always = layout_.sizes().cma;
+  if (always > 0) return bytes >= always;
+  return copies_are_slow && CmaMayPay(kind, bytes, waiter_.is_oversubscribed());
+}
+
+absl::Status ShmGroup::CheckPeersLive(const WaitContext& context) {
+  const absl::Status dead = watchdog_.CheckDead();
+  if (ABSL_PREDICT_TRUE(dead.ok())) return dead;
+  const backends::CallDescription call = context.Describe();
+  failure_cell_.Fail(WithOperation(Annotate(dead, call.ToString()), call.OperationOf(rank_)))
+      .IgnoreError();
+  return failure_cell_.ObserveFailure(context.call);
 }
 
 absl::Status ShmGroup::FailDamaged(int rank, absl::string_view what) {

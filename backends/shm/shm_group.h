@@ -6,19 +6,23 @@
 #include "absl/strings/string_view.h"
 #include "backends/common/peer_processes.h"
 #include "backends/common/peer_table.h"
+#include "backends/shm/cross_memory.h"
 #include "backends/shm/failure_cell.h"
 #include "backends/shm/peer_watchdog.h"
 #include "backends/shm/segment_layout.h"
 #include "backends/shm/waiter.h"
 #include "syncline/deadline.h"
+#include "syncline/op_kind.h"
 
 namespace syncline::shm {
 
-// Owns the peers, the layout, the failure cell, the watchdog and the waiter; borrows the segment's
-// memory, which must outlive it. Thread-safe, except where noted.
+// Owns the peers, the layout, the failure cell, the watchdog, the waiter and what reads other
+// ranks' memory; borrows the segment's memory, which must outlive it. Thread-safe, except where
+// noted.
 class ShmGroup {
  public:
-  ShmGroup(char* memory, backends::PeerTable peers, backends::PeerProcesses processes);
+  ShmGroup(char* memory, backends::PeerTable peers, backends::PeerProcesses processes,
+           CmaPolicy cma = CmaPolicy::kOn);
 
   ShmGroup(const ShmGroup&) = delete;
   ShmGroup& operator=(const ShmGroup&) = delete;
@@ -28,6 +32,10 @@ class ShmGroup {
   const SegmentLayout& layout() const { return layout_; }
   Waiter& waiter() { return waiter_; }
   FailureCell& failure_cell() { return failure_cell_; }
+  const CrossMemory& cross_memory() const { return cross_memory_; }
+  // Whether this rank offers a tensor to be read by CMA in an operation of `kind`, where that is
+  // possible. `copies_are_slow`: its copies to shared memory were, in one of the last calls.
+  bool OffersAddress(OpKind kind, size_t bytes, bool copies_are_slow) const;
   // May be changed only while no thread waits.
   backends::PeerProcesses& processes() { return processes_; }
 
@@ -39,6 +47,10 @@ class ShmGroup {
   // Tells all that this rank takes part in nothing any more, because of `reason`. Peers that wait
   // for it get LeftError. Does nothing if this rank has not joined.
   void Leave(absl::string_view reason);
+
+  // OK if no rank has died without leaving; else fails the group with a NetworkError that names the
+  // dead, and returns the group's first failure. Does not wait.
+  absl::Status CheckPeersLive(const WaitContext& context);
 
   // Fails the group, because `rank` has written to the segment what no rank writes: a value that
   // would have this one read elsewhere. `what` says which. Returns the error, a BackendError that
@@ -57,6 +69,7 @@ class ShmGroup {
   FailureCell failure_cell_;
   PeerWatchdog watchdog_;
   Waiter waiter_;
+  CrossMemory cross_memory_;
 };
 
 }  // namespace syncline::shm

@@ -8,12 +8,28 @@ namespace syncline::shm {
 
 Tuning ReadTuning() {
   Tuning tuning;
-  const int fields =
-      std::sscanf(base::GetEnv("SYNCLINE_SHM_TUNING").value_or("").c_str(), "%zu,%zu,%zu,%zu,%zu",
-                  &tuning.eager_threshold, &tuning.min_chunk, &tuning.max_chunk,
-                  &tuning.direct_access_threshold, &tuning.direct_chunk);
+  const int fields = std::sscanf(
+      base::GetEnv("SYNCLINE_SHM_TUNING").value_or("").c_str(), "%zu,%zu,%zu,%zu,%zu,%zu",
+      &tuning.eager_threshold, &tuning.min_chunk, &tuning.max_chunk,
+      &tuning.direct_access_threshold, &tuning.direct_chunk, &tuning.cma_threshold);
   // A malformed value counts as none: half of it would be a mixture that nobody has asked for.
   return fields >= 3 ? tuning : Tuning();
+}
+
+bool CmaMayPay(OpKind kind, size_t bytes, bool is_oversubscribed) {
+  if (bytes < kCmaMinBytes) return false;
+  switch (kind) {
+    case OpKind::kBroadcast:
+    case OpKind::kScatter:
+      return bytes < kRootedDirectAccessMaxBytes;
+    case OpKind::kAllGather:
+    case OpKind::kAllToAll:
+      return true;
+    case OpKind::kSend:
+      return is_oversubscribed;
+    default:
+      return false;
+  }
 }
 
 }  // namespace syncline::shm

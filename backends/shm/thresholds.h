@@ -16,6 +16,8 @@
 #include <chrono>
 #include <cstddef>
 
+#include "syncline/op_kind.h"
+
 namespace syncline::shm {
 
 // ---- Where the algorithm changes: collectives ----
@@ -49,6 +51,19 @@ inline constexpr int kDirectTrialInterval = 200;  // Calls.
 // Up to so many ranks each reduces all of every chunk. Larger groups reduce-scatter and all-gather
 // each chunk (Rabenseifner), so that every element is reduced once.
 inline constexpr int kFullReduceMaxRanks = 2;
+
+// From here on data in ordinary memory may be read by CMA (see cross_memory.h). Between cores that
+// share a cache two copies through the rings take less time than one copy by the kernel: with 2
+// ranks 0.26 to 0.9 of its time, whatever the operation and size (64 MiB of all_to_all 1.02); to
+// measure it, compare the systems syncline-shm-rings and syncline-shm-cma of `./bazelw run
+// //benchmarks/collectives -- --in-a-row`. So ranks take CMA only where copies to the
+// rings are always slow, which shows that cores share none: for the next kCmaTrialInterval calls.
+inline constexpr size_t kCmaMinBytes = 128 << 10;
+inline constexpr int kCmaTrialInterval = 200;  // Calls.
+
+// What a rank reads by CMA at a time where it reduces: of each other rank so much stays in a core's
+// cache until it is reduced.
+inline constexpr size_t kCmaBlockBytes = 64 << 10;
 
 // ---- Sizes of chunks ----
 
@@ -100,6 +115,7 @@ inline constexpr size_t kTimedCopyMinBytes = 8 << 10;
 // cache still holds takes 20 and more.
 inline constexpr double kSlowCopyNanosPerLine = 14;
 inline constexpr int kCopyTrialInterval = 100;  // Copies past the caches before another trial.
+inline constexpr int kSlowTrials = 4;  // In a row, after which copies count as always slow.
 
 // ---- Where the wait changes: see Waiter ----
 
@@ -146,12 +162,18 @@ struct Tuning {
   size_t max_chunk = kMaxChunkBytes;
   size_t direct_access_threshold = kDirectAccessMinBytes;
   size_t direct_chunk = kDirectChunkBytes;
+  size_t cma_threshold = 0;  // From here on always CMA, in all operations; unless it is 0.
 };
 
 // The values above, or what the environment variable SYNCLINE_SHM_TUNING says in their place:
-// "EAGER,MIN_CHUNK,MAX_CHUNK" and perhaps ",DIRECT_ACCESS,DIRECT_CHUNK", in bytes. It is for
+// "EAGER,MIN_CHUNK,MAX_CHUNK" and perhaps ",DIRECT_ACCESS,DIRECT_CHUNK,CMA", in bytes. It is for
 // benchmarks and tests, and must be the same on all ranks: the layout of the segment depends on it.
 Tuning ReadTuning();
+
+// Whether an operation of `bytes`, as in the table of shm_collectives.h, may take less time by CMA
+// where cores share no cache. Reductions do not, nor what a root gathers: there the rings have all
+// cores work. Nor do messages, unless ranks share cores (`is_oversubscribed`).
+bool CmaMayPay(OpKind kind, size_t bytes, bool is_oversubscribed);
 
 }  // namespace syncline::shm
 

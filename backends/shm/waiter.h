@@ -36,6 +36,8 @@ class Waiter {
   // one lacks membarrier(2). Before that, waits do not spin, and notifications fence.
   void Configure(bool has_core_for_each_rank, bool needs_fence);
   bool has_membarrier() const { return has_membarrier_; }
+  // Whether ranks share cores. The same on all ranks.
+  bool is_oversubscribed() const { return spins_ == 1; }
 
   // Waits until `ready()`, which rank `rank`, or any for kAnySource, makes true before it notifies
   // `event`. `ready` must load what it looks at with acquire if it wants to read what was written

@@ -34,6 +34,10 @@ class System:
     settings: tuple[tuple[str, str], ...] = ()  # Of its environment.
 
 
+# Data above the eager size are read by CMA, whatever the table in backends/shm/thresholds.h says.
+_ALWAYS_CMA = (("SYNCLINE_SHM_TUNING", "65536,32768,524288,65536,524288,65537"),)
+
+
 def _all_systems() -> dict[str, System]:
     systems = [
         System(f"syncline-{backend}{language}", program, backend)
@@ -42,6 +46,8 @@ def _all_systems() -> dict[str, System]:
     ]
     systems += [
         System("syncline-shm-shared", "syncline_peer", "shm+shared"),  # Tensors in shared memory.
+        System("syncline-shm-cma", "syncline_peer", "shm", settings=_ALWAYS_CMA),
+        System("syncline-shm-rings", "syncline_peer", "shm", settings=(("SYNCLINE_CMA", "off"),)),
         System("openmpi", "openmpi_peer", launcher="mpirun"),
         System("openmpi-nonblocking", "openmpi_peer", "nonblocking", launcher="mpirun"),
         System("syncline-mpi", "syncline_peer", "mpi", launcher="mpirun"),

@@ -74,6 +74,11 @@ absl::Status Info::CheckBackend(const std::string& backend) {
   return BackendRegistry::Check(backend);
 }
 
+absl::StatusOr<std::string> Info::DescribeBackend(const std::string& backend) {
+  SYNCLINE_ASSIGN_OR_RETURN(const BackendRegistry::Entry entry, BackendRegistry::Find(backend));
+  return entry.describe == nullptr ? std::string() : entry.describe();
+}
+
 absl::StatusOr<std::vector<std::string>> Info::Operations(const std::string& backend,
                                                           const std::string& device) {
   SYNCLINE_ASSIGN_OR_RETURN(const BackendRegistry::Entry entry, BackendRegistry::Find(backend));

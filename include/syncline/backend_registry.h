@@ -34,6 +34,9 @@ class BackendRegistry {
     // The backend that serves tensors of CUDA devices in its place, where all ranks of a group can
     // use that one: they find out when the group is made. Empty: none.
     std::string cuda_backend = {};
+    // What the machine lets the backend do, as far as this process can tell by itself, in a line:
+    // see Info::DescribeBackend. Nothing for a backend that does the same everywhere.
+    std::function<std::string()> describe = nullptr;
   };
 
   struct Registration {

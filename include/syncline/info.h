@@ -23,6 +23,10 @@ class Info {
   // mpi, which libraries were looked for. It may load the backend's library, and initialises none.
   static absl::Status CheckBackend(const std::string& backend);
 
+  // What this machine lets `backend` do, in a line: of shm, whether ranks can read each other's
+  // memory, or why not. Empty if there is nothing to say.
+  static absl::StatusOr<std::string> DescribeBackend(const std::string& backend);
+
   // The operations that `backend` serves on `device`, "cpu" or "cuda".
   static absl::StatusOr<std::vector<std::string>> Operations(const std::string& backend,
                                                              const std::string& device);

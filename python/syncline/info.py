@@ -24,7 +24,8 @@ VARIABLES = {
     "SYNCLINE_STALL_WARNING": "seconds (10) after which an operation that waits says for whom",
     "TORCHELASTIC_RUN_ID": "the job's name, if an elastic launcher runs it",
     "TORCHELASTIC_ERROR_FILE": "where an exception that ends this process is recorded",
-    "SYNCLINE_DEBUG": "on (the default) or off: ranks compare their calls",
+    "SYNCLINE_DEBUG": "on (the default), off or detail: ranks compare their calls",
+    "SYNCLINE_CMA": "on (the default), off or ptracer: whether ranks read each other's memory",
     "SYNCLINE_LOG_LEVEL": "debug, info, warning (the default) or error",
     "SYNCLINE_SECRET_FILE": "the file with the job's secret",
 }
@@ -38,6 +39,7 @@ def describe() -> str:
         f"syncline {Info.version()}, Python {python}",
         f"backends: {', '.join(Info.backends())}",
         f"stores:   {', '.join(Info.stores())}",
+        *(f"{name}: {text}" for name in Info.backends() if (text := Info.describe_backend(name))),
         "",
         Info.capability_table().rstrip("\n"),
         "",

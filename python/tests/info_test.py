@@ -26,6 +26,7 @@ def test_it_prints_what_there_is_and_what_the_environment_says():
     assert f"backends: {', '.join(dist.Info.backends())}\n" in done.stdout
     assert f"stores:   {', '.join(dist.Info.stores())}\n" in done.stdout
     assert dist.Info.capability_table() in done.stdout
+    assert f"shm: {dist.Info.describe_backend('shm')}\n" in done.stdout
     lines = [line.split("  (")[0].split() for line in done.stdout.splitlines()]
     assert ["SYNCLINE_DEBUG", "=", "'off'"] in lines
     assert ["MASTER_ADDR", "is", "not", "set"] in lines

@@ -124,6 +124,7 @@ def info():
     assert {"gloo", "local"} <= set(dist.Info.backends())
     assert {"file", "hash", "tcp"} <= set(dist.Info.stores())
     dist.Info.check_backend("local")
+    assert dist.Info.describe_backend("local") == ""
     assert "all_reduce" in dist.Info.operations("local")
     assert "float32" in dist.Info.dtypes("local", "all_reduce")
     assert "all_reduce" in dist.Info.capability_table()

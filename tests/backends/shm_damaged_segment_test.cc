@@ -8,10 +8,12 @@
 #include <limits>
 #include <string>
 #include <thread>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "backends/shm/collective_entry.h"
+#include "backends/shm/direct_access.h"
 #include "backends/shm/failure_cell.h"
 #include "backends/shm/point_to_point.h"
 #include "backends/shm/registration_cache.h"
@@ -91,7 +93,8 @@ absl::Status ResolveHandle(ShmRanks& ranks, uint64_t offset, size_t bytes) {
     EntryRing ring(ranks.group(rank));
     CollectiveEntry entry(ring, context, /*bytes=*/0);
     RegistrationCache registrations(ranks.group(rank));
-    registrations.StageHandle(rank == 0 ? shared.data() : nullptr, kLong, entry);
+    registrations.StageHandle(rank == 0 ? shared.data() : nullptr, kLong, {/*by_mapping=*/true},
+                              entry);
     if (rank == 0) {
       BufferHandle handle;
       std::memcpy(&handle, entry.InlineData(), sizeof(handle));
@@ -152,6 +155,36 @@ TEST_F(DamagedSegmentTest, AHandleWhoseEndWouldOverflowFailsTheGroup) {
 TEST_F(DamagedSegmentTest, AHandleWhoseBytesEndWithItsMemoryIsAccepted) {
   const absl::Status status = ResolveHandle(ranks_, kLong - 4096, 4096);
   EXPECT_TRUE(status.ok()) << status;
+}
+
+TEST_F(DamagedSegmentTest, ARequestForBytesBeyondATensorFailsTheGroup) {
+  // Rank 1 reads rank 0's tensor by its address, and asks for what lies behind it.
+  const std::vector<absl::Status> statuses = RunRanks(2, [&](int rank) -> absl::Status {
+    const Tensor tensor = Tensor::Zeros(DType::kUInt8, {kLong});
+    const Collective broadcast = Collective::Broadcast(tensor, 0);
+    CallContext context;
+    context.deadline = Deadline(kTimeout);
+    context.collective = &broadcast;
+    EntryRing ring(ranks_.group(rank));
+    CollectiveEntry entry(ring, context, /*bytes=*/0);
+    DirectAccess access(ranks_.group(rank));
+    access.NoteSlowCopies();
+    SYNCLINE_ASSIGN_OR_RETURN(const bool is_direct, access.Exchange(entry, kLong, {/*only=*/0},
+                                                                    absl::MakeConstSpan(&tensor, 1),
+                                                                    [](int) { return kLong; }));
+    if (!is_direct) return absl::InternalError("the tensor is not read by its address");
+    if (rank == 0) return access.Finish({/*only=*/0}, entry.context());
+    BounceRequest& request = ranks_.layout().region(1).bounce_request;
+    request.offset = kLong - 1;
+    request.bytes = 2;
+    request.key.store(BounceRequest::Key(0, 1));
+    return absl::OkStatus();
+  });
+  EXPECT_TRUE(statuses[1].ok()) << statuses[1];
+  EXPECT_EQ(KindOf(statuses[0]), ErrorKind::kBackend);
+  EXPECT_THAT(
+      std::string(statuses[0].message()),
+      AllOf(HasSubstr("rank 1 ("), HasSubstr("has written a request for 2 bytes from 1048575 on")));
 }
 
 TEST_F(DamagedSegmentTest, AnElementTypeThatDoesNotExistIsAMismatch) {

@@ -15,16 +15,18 @@
 
 namespace syncline::shm {
 
-ShmRanks::ShmRanks(int size)
-    : segment_(tensor::Segment::Create(SegmentLayout::BytesFor(size)).value()), groups_(size) {
+ShmRanks::ShmRanks(const std::vector<CmaPolicy>& policies)
+    : segment_(tensor::Segment::Create(SegmentLayout::BytesFor(policies.size())).value()),
+      groups_(policies.size()) {
+  const int size = static_cast<int>(policies.size());
   HashStore store;
   const Deadline deadline(absl::Minutes(1));
   for (const absl::Status& status : RunRanks(size, [&](int rank) -> absl::Status {
          SYNCLINE_ASSIGN_OR_RETURN(backends::PeerTable peers,
                                    backends::PeerTable::Join(store, rank, size, "", deadline));
          backends::PeerProcesses processes(peers);
-         groups_[rank] =
-             std::make_unique<ShmGroup>(segment_.data(), std::move(peers), std::move(processes));
+         groups_[rank] = std::make_unique<ShmGroup>(segment_.data(), std::move(peers),
+                                                    std::move(processes), policies[rank]);
          return groups_[rank]->Join(deadline);
        })) {
     if (status.ok()) continue;

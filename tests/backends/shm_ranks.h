@@ -14,7 +14,9 @@ namespace syncline::shm {
 // A segment, and the ranks of a group that have joined it. Ends the test program if they cannot.
 class ShmRanks {
  public:
-  explicit ShmRanks(int size);
+  explicit ShmRanks(int size) : ShmRanks(std::vector<CmaPolicy>(size, CmaPolicy::kOn)) {}
+  // By rank.
+  explicit ShmRanks(const std::vector<CmaPolicy>& policies);
 
   ShmGroup& group(int rank) { return *groups_[rank]; }
   const SegmentLayout& layout() const { return groups_[0]->layout(); }

@@ -205,6 +205,7 @@ class ParityTest {
     add("Info.backends", () -> assertEquals(Info.backends(), Calls.call(Info.class, "backends")));
     add("Info.stores", () -> assertEquals(Info.stores(), Calls.call(Info.class, "stores")));
     add("Info.check_backend", () -> Calls.call(Info.class, "check_backend", "local"));
+    add("Info.describe_backend", () -> Calls.call(Info.class, "describe_backend", "local"));
     add(
         "Info.operations",
         () -> {

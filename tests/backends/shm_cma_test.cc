@@ -1,0 +1,257 @@
+// Ranks of one host that read each other's ordinary memory by CMA, and what happens where the
+// kernel does not let them. BUILD sets SYNCLINE_SHM_TUNING so that all data but the shortest go
+// that way.
+#include <linux/filter.h>
+#include <linux/seccomp.h>
+#include <sys/prctl.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstddef>
+#include <cstdlib>
+#include <iterator>
+#include <memory>
+#include <thread>
+#include <tuple>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/str_cat.h"
+#include "backends/shm/cross_memory.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "syncline/backend.h"
+#include "syncline/backend_registry.h"
+#include "syncline/hash_store.h"
+#include "syncline/info.h"
+#include "syncline/status.h"
+#include "tests/backends/shared_calls.h"
+#include "tests/backends/shm_ranks.h"
+#include "tests/support/page_trap.h"
+#include "tests/support/ranks.h"
+
+namespace syncline {
+namespace {
+
+using ::testing::AnyOf;
+using ::testing::HasSubstr;
+
+constexpr absl::Duration kTimeout = absl::Seconds(60);
+constexpr int64_t kPart = 256 << 10;  // Bytes of what one rank has for another.
+constexpr int kReader = 0, kOwner = 1;
+
+absl::StatusOr<std::shared_ptr<Backend>> Join(std::shared_ptr<Store> store, int rank, int size) {
+  BackendConfig config;
+  config.store = std::move(store);
+  config.rank = rank;
+  config.size = size;
+  config.local_address = "127.0.0.1";
+  config.deadline = Deadline(kTimeout);
+  return BackendRegistry::Make("shm", config);
+}
+
+// From now on the kernel refuses this thread the memory of other processes.
+void LoseCma() {
+  sock_filter filter[] = {
+      BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(seccomp_data, nr)),
+      BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_process_vm_readv, 0, 1),
+      BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | EPERM),
+      BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
+  };
+  const sock_fprog program = {static_cast<unsigned short>(std::size(filter)), filter};
+  ASSERT_EQ(prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0), 0);
+  ASSERT_EQ(prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program), 0);
+}
+
+// Sends all that this rank brings to the next one, and receives from the one before.
+absl::Status PassOn(const SharedBuffers& buffers, int rank, int size, Backend& backend,
+                    const CallContext& context) {
+  absl::Status sent;
+  std::thread sender([&] {
+    sent = RunAndWait(backend, Collective::Send(buffers.own, (rank + 1) % size), context).status();
+  });
+  const absl::Status received =
+      RunAndWait(backend, Collective::Recv(buffers.result, (rank + size - 1) % size), context)
+          .status();
+  sender.join();
+  return received.ok() ? sent : received;
+}
+
+// One rank makes each call, with new values, and looks at the results.
+absl::Status MakeAllCalls(int rank, int size, Backend& backend, uint64_t first) {
+  const SharedBuffers buffers(size, kPart);
+  uint64_t sequence = first;
+  for (const OpKind kind : SharedCalls()) {
+    std::vector<uint8_t> values;
+    for (int r = 0; r < size; ++r) values.push_back(static_cast<uint8_t>(10 * sequence + r));
+    buffers.Fill(values[rank]);
+    const int root = static_cast<int>(sequence) % size;
+    const CallContext context = {sequence++, Deadline(kTimeout)};
+    SYNCLINE_RETURN_IF_ERROR(
+        Annotate(RunShared(kind, buffers, root, backend, context), Name(kind)));
+    SYNCLINE_RETURN_IF_ERROR(Annotate(CheckShared(kind, buffers, root, rank, values), Name(kind)));
+  }
+  buffers.Fill(static_cast<uint8_t>(100 + rank));
+  SYNCLINE_RETURN_IF_ERROR(PassOn(buffers, rank, size, backend, {sequence, Deadline(kTimeout)}));
+  return CheckAll(buffers.result, static_cast<uint8_t>(100 + (rank + size - 1) % size));
+}
+
+void ExpectAllOk(const std::vector<absl::Status>& statuses) {
+  for (const absl::Status& status : statuses) EXPECT_TRUE(status.ok()) << status;
+}
+
+class ShmCmaTest : public testing::TestWithParam<int> {};
+INSTANTIATE_TEST_SUITE_P(Ranks, ShmCmaTest, testing::Values(2, 3, 7),
+                         testing::PrintToStringParamName());
+
+TEST_P(ShmCmaTest, EveryRankCanReadEveryOther) {
+  shm::ShmRanks ranks(GetParam());
+  for (int rank = 0; rank < GetParam(); ++rank) {
+    EXPECT_TRUE(ranks.group(rank).cross_memory().CanReadAll());
+    EXPECT_TRUE(ranks.group(rank).OffersAddress(OpKind::kBroadcast, kPart, false));
+  }
+}
+
+TEST_P(ShmCmaTest, AllDataArrive) {
+  const int size = GetParam();
+  const auto store = std::make_shared<HashStore>();
+  ExpectAllOk(RunRanks(size, [&](int rank) -> absl::Status {
+    SYNCLINE_ASSIGN_OR_RETURN(const auto backend, Join(store, rank, size));
+    SYNCLINE_RETURN_IF_ERROR(MakeAllCalls(rank, size, *backend, 0));
+    return MakeAllCalls(rank, size, *backend, 20);
+  }));
+}
+
+TEST_P(ShmCmaTest, WhereOneRankMayNotReadAllTakeTheRings) {
+  const int size = GetParam();
+  const auto store = std::make_shared<HashStore>();
+  ExpectAllOk(RunRanks(size, [&](int rank) -> absl::Status {
+    if (rank == kReader) LoseCma();
+    SYNCLINE_ASSIGN_OR_RETURN(const auto backend, Join(store, rank, size));
+    return MakeAllCalls(rank, size, *backend, 0);
+  }));
+}
+
+TEST_P(ShmCmaTest, ARankThatMayNoLongerReadGetsItsDataFromTheirOwners) {
+  const int size = GetParam();
+  const auto store = std::make_shared<HashStore>();
+  ExpectAllOk(RunRanks(size, [&](int rank) -> absl::Status {
+    SYNCLINE_ASSIGN_OR_RETURN(const auto backend, Join(store, rank, size));
+    SYNCLINE_RETURN_IF_ERROR(MakeAllCalls(rank, size, *backend, 0));
+    if (rank == kReader) LoseCma();
+    SYNCLINE_RETURN_IF_ERROR(MakeAllCalls(rank, size, *backend, 20));
+    return MakeAllCalls(rank, size, *backend, 40);
+  }));
+}
+
+TEST_P(ShmCmaTest, NoRankMayReadAnyMore) {
+  const int size = GetParam();
+  const auto store = std::make_shared<HashStore>();
+  ExpectAllOk(RunRanks(size, [&](int rank) -> absl::Status {
+    SYNCLINE_ASSIGN_OR_RETURN(const auto backend, Join(store, rank, size));
+    LoseCma();
+    return MakeAllCalls(rank, size, *backend, 0);
+  }));
+}
+
+TEST(ShmCmaPolicyTest, ARankThatIsOffNeitherReadsNorIsRead) {
+  shm::ShmRanks ranks({shm::CmaPolicy::kOn, shm::CmaPolicy::kPtracer, shm::CmaPolicy::kOff});
+  EXPECT_TRUE(ranks.group(0).cross_memory().CanRead(1));
+  EXPECT_FALSE(ranks.group(0).cross_memory().CanRead(2));
+  EXPECT_FALSE(ranks.group(0).cross_memory().CanReadAll());
+  EXPECT_FALSE(ranks.group(2).cross_memory().CanRead(0));
+  EXPECT_FALSE(ranks.group(2).OffersAddress(OpKind::kBroadcast, kPart, true));
+}
+
+TEST(ShmCmaPolicyTest, OffHasAllTakeTheRings) {
+  constexpr int kRanks = 3;
+  const auto store = std::make_shared<HashStore>();
+  ASSERT_EQ(setenv("SYNCLINE_CMA", "off", 1), 0);
+  EXPECT_EQ(shm::ReadCmaPolicy().value(), shm::CmaPolicy::kOff);
+  EXPECT_THAT(Info::DescribeBackend("shm").value(), HasSubstr("(CMA): SYNCLINE_CMA is off"));
+  ExpectAllOk(RunRanks(kRanks, [&](int rank) -> absl::Status {
+    SYNCLINE_ASSIGN_OR_RETURN(const auto backend, Join(store, rank, kRanks));
+    return MakeAllCalls(rank, kRanks, *backend, 0);
+  }));
+  unsetenv("SYNCLINE_CMA");
+}
+
+TEST(ShmCmaPolicyTest, InfoSaysWhetherRanksCanRead) {
+  EXPECT_THAT(Info::DescribeBackend("shm").value(),
+              AnyOf(HasSubstr("can read each other's memory"), HasSubstr("ptrace_scope")));
+  EXPECT_EQ(Info::DescribeBackend("local").value(), "");
+  // Another thread, which ends with what it has lost.
+  std::thread([] {
+    LoseCma();
+    EXPECT_THAT(Info::DescribeBackend("shm").value(), HasSubstr("Operation not permitted"));
+  }).join();
+}
+
+TEST(ShmCmaPolicyTest, ThePolicyIsOnOffOrPtracer) {
+  EXPECT_EQ(shm::ReadCmaPolicy().value(), shm::CmaPolicy::kOn);
+  ASSERT_EQ(setenv("SYNCLINE_CMA", "Ptracer", 1), 0);
+  EXPECT_EQ(shm::ReadCmaPolicy().value(), shm::CmaPolicy::kPtracer);
+  ASSERT_EQ(setenv("SYNCLINE_CMA", "yes", 1), 0);
+  EXPECT_EQ(KindOf(shm::ReadCmaPolicy().status()), ErrorKind::kArgument);
+  // A rank with a bad value cannot join, and the others hear why.
+  const auto store = std::make_shared<HashStore>();
+  for (const absl::Status& status :
+       RunRanks(2, [&](int rank) { return Join(store, rank, 2).status(); })) {
+    EXPECT_THAT(status.message(), HasSubstr("SYNCLINE_CMA must be on, off or ptracer, not 'yes'"));
+  }
+  unsetenv("SYNCLINE_CMA");
+}
+
+// One page of the owner's tensor is not to be had: as memory of a device, or of a file that ends.
+class ShmCmaHoleTest : public testing::TestWithParam<std::tuple<OpKind, int>> {};
+INSTANTIATE_TEST_SUITE_P(All, ShmCmaHoleTest,
+                         testing::Combine(testing::ValuesIn(SharedCalls()), testing::Values(2, 3)),
+                         [](const auto& info) {
+                           return absl::StrCat(Name(std::get<0>(info.param)), "_",
+                                               std::get<1>(info.param));
+                         });
+
+TEST_P(ShmCmaHoleTest, WhatTheKernelDoesNotGiveAwayComesFromItsOwner) {
+  const auto [kind, size] = GetParam();
+  const auto store = std::make_shared<HashStore>();
+  std::vector<SharedBuffers> buffers;
+  std::vector<uint8_t> values;
+  for (int rank = 0; rank < size; ++rank) {
+    buffers.emplace_back(size, kPart);
+    values.push_back(static_cast<uint8_t>(1 + rank));
+    buffers[rank].Fill(values[rank]);
+  }
+  const bool one_is_read = kind == OpKind::kBroadcast || kind == OpKind::kScatter;
+  const int root = one_is_read ? kOwner : kReader;
+  // In the middle of what the owner has for the reader, or of all, where that is the same.
+  const bool has_blocks =
+      kind == OpKind::kScatter || kind == OpKind::kReduceScatter || kind == OpKind::kAllToAll;
+  const int64_t hole = has_blocks ? kReader * kPart + kPart / 2 : kPart / 2;
+  std::unique_ptr<PageTrap> trap;
+  Countdown ready(size + 1);
+  const auto run = [&, kind = kind, size = size](int rank) -> absl::Status {
+    SYNCLINE_ASSIGN_OR_RETURN(const auto backend, Join(store, rank, size));
+    if (rank == kOwner) {
+      trap = std::make_unique<PageTrap>(buffers[kOwner].own.data_as<char>() + hole);
+    }
+    ready.StepAndWait();
+    const CallContext context = {0, Deadline(kTimeout)};
+    SYNCLINE_RETURN_IF_ERROR(RunShared(kind, buffers[rank], root, *backend, context));
+    return CheckShared(kind, buffers[rank], root, rank, values);
+  };
+  // The owner is held when it copies the page for the reader.
+  const auto conduct = [&] {
+    ready.StepAndWait();
+    trap->AwaitHeld();
+    trap->Release();
+    return absl::OkStatus();
+  };
+  ExpectAllOk(RunRanks(size + 1,
+                       [&, size = size](int rank) { return rank < size ? run(rank) : conduct(); }));
+}
+
+}  // namespace
+}  // namespace syncline
