@@ -25,6 +25,7 @@
 #include "backends/nccl/registered_memory.h"
 #include "backends/nccl/watchdog.h"
 #include "core/device/device_runtime.h"
+#include "core/device/stream_handle.h"
 #include "core/tensor/segment.h"
 #include "syncline/backend.h"
 #include "syncline/backend_registry.h"
@@ -150,13 +151,10 @@ class NcclBackend final : public Backend {
     if (completion.ok()) return completion;
     absl::Status status = completion.status();
     if (!IsInterrupted(status)) status = group_->Fail(status, &call.description);
-    // Nothing is under way once this returns: NCCL's part is aborted, and what comes after it, such
-    // as copies to the tensors, ends by itself.
+    // NCCL's part is aborted, and what comes after it, such as copies to the tensors, ends by
+    // itself: as a rule at once, but what is before it on the caller's stream may take long.
     group_->AwaitQuiet();
-    const Deadline work(kEndTime);
-    for (const Communicator* const communicator : used) {
-      runtime_.Synchronize(*communicator->stream, work).IgnoreError();
-    }
+    KeepUntilDone(collectives, used, std::move(kept));
     return status;
   }
 
@@ -183,6 +181,35 @@ class NcclBackend final : public Backend {
       return status;
     }
     return IsInterrupted(status) ? status : group_->Fail(status, &call.description);
+  }
+
+  // Waits for what a call that has failed has enqueued on `used`, for kEndTime at most. Keeps its
+  // tensors, and `kept`, until that has ended.
+  void KeepUntilDone(absl::Span<const Collective> collectives,
+                     const std::vector<Communicator*>& used,
+                     std::vector<std::shared_ptr<void>> kept) {
+    struct Used {
+      std::vector<Collective> collectives;
+      std::vector<std::shared_ptr<void>> kept;
+    };
+    const Deadline work(kEndTime);
+    std::shared_ptr<Used> held;
+    for (const Communicator* const communicator : used) {
+      const auto end = runtime_.Record(*communicator->stream);
+      if (!end.ok()) continue;  // A device that has failed does nothing any more.
+      device::StreamHandle(*end).Wait(work).IgnoreError();
+      const absl::StatusOr<bool> is_done = (*end)->IsDone();
+      if (!is_done.ok() || *is_done) continue;
+      if (held == nullptr) {
+        held = std::make_shared<Used>();
+        held->kept = std::move(kept);
+        held->collectives.assign(collectives.begin(), collectives.end());
+        for (Collective& collective : held->collectives) collective.Own();
+      }
+      if (device::KeepUntil(*end, held).ok()) continue;
+      // Nobody can watch: what the device may still write is never given back.
+      new std::shared_ptr<const void>(held);
+    }
   }
 
   absl::Status Check(absl::Span<const Collective> collectives) const {

@@ -5,6 +5,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "core/base/thread.h"
+#include "core/device/task_thread.h"
 #include "syncline/deadline.h"
 #include "syncline/error_origin.h"
 #include "syncline/status.h"
@@ -64,8 +65,9 @@ PendingCall::PendingCall(bool is_stream_ordered, const std::shared_ptr<const dev
       call_(std::move(call)),
       group_(std::move(group)),
       used_(std::move(used)),
-      kept_(std::move(kept)),
-      is_aborting_(std::move(is_aborting)) {}
+      is_aborting_(std::move(is_aborting)) {
+  if (!kept.empty()) OnDone([kept = std::move(kept)](const absl::StatusOr<int>&) {});
+}
 
 bool PendingCall::HasWorkEnded() const {
   const absl::StatusOr<bool> is_done = end_->IsDone();
@@ -91,21 +93,20 @@ std::optional<absl::Status> PendingCall::Verdict() {
   return verdict.has_value() && verdict->ok() ? verdict : std::nullopt;
 }
 
+void PendingCall::Ended(const absl::StatusOr<int>& outcome) {
+  if (outcome.ok()) return group_->Finish(call_);
+  // An error of the device. Those that the watchdog passes on have failed the group before.
+  group_->Fail(outcome.status(), &call_.description).IgnoreError();
+}
+
 absl::Status Watchdog::Start() {
+  SYNCLINE_RETURN_IF_ERROR(device::TaskThread::Callbacks().Start());
   SYNCLINE_ASSIGN_OR_RETURN(
       thread_, base::StartThread("calls of NCCL", [self = shared_from_this()] { self->Loop(); }));
   return absl::OkStatus();
 }
 
 void Watchdog::Add(const std::shared_ptr<PendingCall>& call) {
-  call->OnDone([group = group_, published = call->call()](const absl::StatusOr<int>& outcome) {
-    if (!outcome.ok()) {
-      // An error of the device. Those that the watchdog passes on have failed the group before.
-      group->Fail(outcome.status(), &published.description).IgnoreError();
-      return;
-    }
-    group->Finish(published);
-  });
   {
     absl::MutexLock lock(&mutex_);
     calls_.push_back(call);
@@ -119,7 +120,6 @@ bool Watchdog::HasCalls() {
     absl::MutexLock lock(&mutex_);
     calls = calls_;
   }
-  // A call that ends here calls back, which may use this.
   return std::any_of(calls.begin(), calls.end(), [](const auto& call) { return !call->Poll(); });
 }
 
@@ -241,7 +241,8 @@ void Watchdog::EndAll() {
     absl::MutexLock lock(&mutex_);
     Deadline(kAbortTime).Await(mutex_, absl::Condition(&has_aborted_));
   }
-  // What comes after NCCL's part, such as copies to the tensors, ends by itself.
+  // What comes after NCCL's part, such as copies to the tensors, ends by itself. Where that takes
+  // longer, since it waits for the caller's stream, the call ends and keeps what the work uses.
   const Deadline work(kAbortTime);
   for (const std::shared_ptr<PendingCall>& call : calls) {
     while (!call->HasWorkEnded() && !work.Expired()) absl::SleepFor(kShortestPause);

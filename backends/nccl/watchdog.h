@@ -1,4 +1,5 @@
-// Ends the calls of one rank: when their work has, when something keeps it from ending, together.
+// Ends the calls of one rank: when their work has ended, or together when something keeps it from
+// ending.
 #ifndef SYNCLINE_BACKENDS_NCCL_WATCHDOG_H_
 #define SYNCLINE_BACKENDS_NCCL_WATCHDOG_H_
 
@@ -25,7 +26,7 @@ class PendingCall final : public device::StreamHandle {
  public:
   // `end` is null for a barrier, which is no work of a device. `others` are
   // devices that have tensors of the call, besides that of the caller's stream. `kept` is what the
-  // work uses beside the tensors.
+  // work uses beside the tensors: it is let go of as what callbacks hold is.
   PendingCall(const std::shared_ptr<const device::Event>& end, int source, PublishedCall call,
               std::shared_ptr<NcclGroup> group, std::vector<Communicator*> used,
               std::vector<Device> others, std::vector<std::shared_ptr<void>> kept,
@@ -44,6 +45,8 @@ class PendingCall final : public device::StreamHandle {
 
  protected:
   std::optional<absl::Status> Verdict() override;
+  // Tells the group.
+  void Ended(const absl::StatusOr<int>& outcome) override;
 
  private:
   PendingCall(bool is_stream_ordered, const std::shared_ptr<const device::Event>& end, int source,
@@ -56,14 +59,16 @@ class PendingCall final : public device::StreamHandle {
   const PublishedCall call_;
   const std::shared_ptr<NcclGroup> group_;
   const std::vector<Communicator*> used_;
-  const std::vector<std::shared_ptr<void>> kept_;
   const std::shared_ptr<const std::atomic<bool>> is_aborting_;
 };
 
 // A thread for each group. While calls are pending it looks at them, at NCCL's errors, at the
 // deadlines, at the peers and at what these have written; else it sleeps. When the group is over it
 // aborts the communicators, or finalizes them if this rank has left, and ends what is pending.
-// Thread-safe.
+//
+// The thread only sets outcomes. It runs no callback and lets go of no tensor, which may wait for a
+// device or for the interpreter, and thus for a call that this thread alone can abort: see
+// TaskThread. Thread-safe.
 class Watchdog : public std::enable_shared_from_this<Watchdog> {
  public:
   Watchdog(std::shared_ptr<NcclGroup> group, std::shared_ptr<Communicators> communicators)

@@ -6,6 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "core/device/cuda_kernels.h"
 #include "core/device/stream_handle.h"
+#include "core/device/task_thread.h"
 #include "syncline/status.h"
 
 namespace syncline::device {
@@ -15,26 +16,9 @@ CUstream HandleOf(const Stream& stream) { return static_cast<CUstream>(stream.ha
 
 CUdeviceptr AddressOf(const void* pointer) { return reinterpret_cast<CUdeviceptr>(pointer); }
 
-// Lets this thread make calls that CUDA forbids while any thread of the process captures a graph in
-// the mode that torch uses, since they may depend on work that is captured. Ours do not.
-class RelaxedCapture {
- public:
-  explicit RelaxedCapture(const CudaDriver& driver) : driver_(driver) {
-    // Where it fails, the call that follows says so, if it minds.
-    is_relaxed_ = driver.cuThreadExchangeStreamCaptureMode != nullptr &&
-                  driver.cuThreadExchangeStreamCaptureMode(&mode_) == CUDA_SUCCESS;
-  }
-  ~RelaxedCapture() {
-    if (is_relaxed_) static_cast<void>(driver_.cuThreadExchangeStreamCaptureMode(&mode_));
-  }
-  RelaxedCapture(const RelaxedCapture&) = delete;
-  RelaxedCapture& operator=(const RelaxedCapture&) = delete;
-
- private:
-  const CudaDriver& driver_;
-  CUstreamCaptureMode mode_ = CU_STREAM_CAPTURE_MODE_RELAXED;
-  bool is_relaxed_;
-};
+// How long an allocation waits for memory that is being given back: that may wait for all work of a
+// device.
+constexpr absl::Duration kReleaseTime = absl::Seconds(10);
 
 }  // namespace
 
@@ -55,7 +39,7 @@ class CudaRuntime::CudaEvent : public Event {
     }
     const ContextScope scope(runtime_, device_);
     SYNCLINE_RETURN_IF_ERROR(scope.status());
-    const RelaxedCapture relaxed(runtime_.driver_);
+    const RelaxedCaptureScope relaxed(runtime_);
     const CUresult result = runtime_.driver_.cuEventQuery(event_);
     if (result == CUDA_ERROR_NOT_READY) return false;
     SYNCLINE_RETURN_IF_ERROR(runtime_.Check(result, "cuEventQuery", device_));
@@ -135,7 +119,7 @@ absl::StatusOr<const Kernels*> CudaRuntime::KernelsOf(const Device& device) {
   SYNCLINE_RETURN_IF_ERROR(scope.status());
   absl::MutexLock lock(&state->kernels_mutex);
   if (!state->kernels.has_value()) {
-    const RelaxedCapture relaxed(driver_);
+    const RelaxedCaptureScope relaxed(*this);
     absl::StatusOr<std::unique_ptr<Kernels>> kernels = MakeCudaKernels(driver_, device);
     // What may be different at the next call, such as a lack of memory, is not kept.
     if (!kernels.ok() && KindOf(kernels.status()) != ErrorKind::kUnsupported) {
@@ -167,14 +151,11 @@ absl::StatusOr<std::shared_ptr<void>> CudaRuntime::Allocate(const Device& device
   SYNCLINE_RETURN_IF_ERROR(scope.status());
   if (bytes == 0) return std::shared_ptr<void>();
   CUdeviceptr address = 0;
-  {
-    const RelaxedCapture relaxed(driver_);
-    SYNCLINE_RETURN_IF_ERROR(Check(driver_.cuMemAlloc(&address, bytes),
-                                   absl::StrCat("cuMemAlloc of ", bytes, " bytes"), device));
-  }
-  return std::shared_ptr<void>(reinterpret_cast<void*>(address), [this, device](void* memory) {
-    ReleaseOn(device, [this, memory] { driver_.cuMemFree(AddressOf(memory)); });
-  });
+  SYNCLINE_RETURN_IF_ERROR(
+      Check(AllocateAfterReleases([&] { return driver_.cuMemAlloc(&address, bytes); }),
+            absl::StrCat("cuMemAlloc of ", bytes, " bytes"), device));
+  return Owned(device, reinterpret_cast<void*>(address),
+               [this, address] { driver_.cuMemFree(address); });
 }
 
 absl::StatusOr<std::shared_ptr<void>> CudaRuntime::AllocatePinned(size_t bytes) {
@@ -183,22 +164,19 @@ absl::StatusOr<std::shared_ptr<void>> CudaRuntime::AllocatePinned(size_t bytes) 
   SYNCLINE_RETURN_IF_ERROR(scope.status());
   if (bytes == 0) return std::shared_ptr<void>();
   void* address = nullptr;
-  {
-    const RelaxedCapture relaxed(driver_);
-    SYNCLINE_RETURN_IF_ERROR(
-        Check(driver_.cuMemHostAlloc(&address, bytes, CU_MEMHOSTALLOC_PORTABLE),
-              absl::StrCat("cuMemHostAlloc of ", bytes, " bytes"), device));
-  }
-  return std::shared_ptr<void>(address, [this, device](void* memory) {
-    ReleaseOn(device, [this, memory] { driver_.cuMemFreeHost(memory); });
-  });
+  SYNCLINE_RETURN_IF_ERROR(Check(AllocateAfterReleases([&] {
+                                   return driver_.cuMemHostAlloc(&address, bytes,
+                                                                 CU_MEMHOSTALLOC_PORTABLE);
+                                 }),
+                                 absl::StrCat("cuMemHostAlloc of ", bytes, " bytes"), device));
+  return Owned(device, address, [this, address] { driver_.cuMemFreeHost(address); });
 }
 
 absl::StatusOr<std::shared_ptr<const Stream>> CudaRuntime::MakeStream(const Device& device,
                                                                       Priority priority) {
   const ContextScope scope(*this, device);
   SYNCLINE_RETURN_IF_ERROR(scope.status());
-  const RelaxedCapture relaxed(driver_);
+  const RelaxedCaptureScope relaxed(*this);
   int level = 0;  // The least one.
   if (priority == Priority::kHigh && driver_.cuCtxGetStreamPriorityRange != nullptr) {
     int least = 0;
@@ -263,6 +241,14 @@ void CudaRuntime::PopContext() {
   static_cast<void>(driver_.cuCtxPopCurrent(&popped));
 }
 
+std::optional<int> CudaRuntime::ExchangeCaptureMode(int mode) {
+  if (driver_.cuThreadExchangeStreamCaptureMode == nullptr) return std::nullopt;
+  auto exchanged = static_cast<CUstreamCaptureMode>(mode);
+  // Where it fails, the call that follows says so, if it minds.
+  if (driver_.cuThreadExchangeStreamCaptureMode(&exchanged) != CUDA_SUCCESS) return std::nullopt;
+  return exchanged;
+}
+
 absl::StatusOr<CudaRuntime::DeviceState*> CudaRuntime::StateOf(const Device& device) {
   if (device.type != DeviceType::kCuda || device.index < 0 || device.index >= device_count()) {
     return ArgumentError(absl::StrCat(
@@ -281,7 +267,7 @@ absl::StatusOr<CUcontext> CudaRuntime::RetainContext(const Device& device) {
   absl::MutexLock lock(&state->mutex);
   context = state->context.load(std::memory_order_relaxed);
   if (context != nullptr) return context;
-  const RelaxedCapture relaxed(driver_);
+  const RelaxedCaptureScope relaxed(*this);
   CUdevice handle = 0;
   SYNCLINE_RETURN_IF_ERROR(
       Check(driver_.cuDeviceGet(&handle, device.index), "cuDeviceGet", device));
@@ -349,11 +335,31 @@ void CudaRuntime::GiveBackEvent(const Device& device, CUevent event) {
   state.idle_events.push_back(event);
 }
 
+CUresult CudaRuntime::AllocateAfterReleases(absl::FunctionRef<CUresult()> allocate) {
+  const RelaxedCaptureScope relaxed(*this);
+  CUresult result = allocate();
+  if (result != CUDA_ERROR_OUT_OF_MEMORY || TaskThread::Releases().IsIdle()) return result;
+  TaskThread::Releases().AwaitIdle(Deadline(kReleaseTime));
+  return allocate();
+}
+
+std::shared_ptr<void> CudaRuntime::Owned(const Device& device, void* memory,
+                                         std::function<void()> release) {
+  // Made now: whoever lets go of the memory need not have memory for it, and may be a child of
+  // fork.
+  TaskThread& releases = TaskThread::Releases();
+  TaskThread::Tasks tasks;
+  tasks.emplace_back([this, device, release = std::move(release)] { ReleaseOn(device, release); });
+  return std::shared_ptr<void>(memory, [&releases, tasks = std::move(tasks)](void*) mutable {
+    releases.Post(std::move(tasks));
+  });
+}
+
 template <typename Release>
 void CudaRuntime::ReleaseOn(const Device& device, const Release& release) {
   const ContextScope scope(*this, device);
   if (!scope.status().ok()) return;
-  const RelaxedCapture relaxed(driver_);
+  const RelaxedCaptureScope relaxed(*this);
   release();
 }
 

@@ -5,12 +5,14 @@
 #include <atomic>
 #include <cstddef>
 #include <deque>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
+#include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
@@ -54,6 +56,7 @@ class CudaRuntime : public DeviceRuntime {
  protected:
   absl::Status PushContext(const Device& device) override;
   void PopContext() override;
+  std::optional<int> ExchangeCaptureMode(int mode) override;
 
  private:
   class CudaEvent;
@@ -84,6 +87,13 @@ class CudaRuntime : public DeviceRuntime {
 
   absl::StatusOr<CUevent> TakeEvent(const Device& device);
   void GiveBackEvent(const Device& device, CUevent event);
+
+  // The result of `allocate`, which is called again where there is no memory left and some is being
+  // given back.
+  CUresult AllocateAfterReleases(absl::FunctionRef<CUresult()> allocate);
+  // An owner of `memory`, which TaskThread::Releases() gives back by `release`: cuMemFree and
+  // cuMemFreeHost may wait for all work of a device.
+  std::shared_ptr<void> Owned(const Device& device, void* memory, std::function<void()> release);
 
   // Calls `release` with the context of `device` current; not in a child of fork, nor where the
   // context cannot be made current, as when the process ends.

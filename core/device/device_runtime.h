@@ -4,6 +4,7 @@
 
 #include <cstddef>
 #include <memory>
+#include <optional>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -67,7 +68,9 @@ class DeviceRuntime {
   virtual absl::StatusOr<Device> DeviceOf(const void* address) = 0;
 
   // Memory of `device`, 256-byte aligned and not set to anything, which is given back when the last
-  // owner lets go of it: its work must have ended then. `bytes` may be 0.
+  // owner lets go of it: its work must have ended then. CUDA may wait for all work of the device
+  // then, so TaskThread::Releases() does it, soon after. Where there is no memory left this waits
+  // ten seconds at most for what is being given back. `bytes` may be 0.
   virtual absl::StatusOr<std::shared_ptr<void>> Allocate(const Device& device, size_t bytes) = 0;
 
   // The same of page-locked memory of the host, which all devices reach.
@@ -117,9 +120,33 @@ class DeviceRuntime {
     const absl::Status status_;
   };
 
+  // Lets this thread make calls that CUDA forbids while any thread of the process captures a graph
+  // in the mode that torch uses, since they may depend on work that is captured: for calls that do
+  // not, such as those that allocate and free. The functions of this class do so themselves; it is
+  // for libraries, such as NCCL.
+  class RelaxedCaptureScope {
+   public:
+    explicit RelaxedCaptureScope(DeviceRuntime& runtime)
+        : runtime_(runtime), former_(runtime.ExchangeCaptureMode(kRelaxed)) {}
+    ~RelaxedCaptureScope() {
+      if (former_.has_value()) runtime_.ExchangeCaptureMode(*former_);
+    }
+    RelaxedCaptureScope(const RelaxedCaptureScope&) = delete;
+    RelaxedCaptureScope& operator=(const RelaxedCaptureScope&) = delete;
+
+   private:
+    static constexpr int kRelaxed = 2;  // CU_STREAM_CAPTURE_MODE_RELAXED.
+
+    DeviceRuntime& runtime_;
+    const std::optional<int> former_;
+  };
+
  protected:
   virtual absl::Status PushContext(const Device& device) = 0;
   virtual void PopContext() = 0;
+  // Sets this thread's mode of captures, as CUDA numbers them. Returns the former one; nothing
+  // where the driver has none.
+  virtual std::optional<int> ExchangeCaptureMode(int mode) = 0;
 };
 
 }  // namespace syncline::device

@@ -10,6 +10,7 @@
 #include "absl/strings/str_cat.h"
 #include "core/device/cuda_runtime.h"
 #include "core/device/cuda_types.h"
+#include "core/device/task_thread.h"
 #include "core/device/testing/fake_cuda_env.h"
 #include "gtest/gtest.h"
 #include "syncline/status.h"
@@ -81,6 +82,9 @@ void AwaitDevice() {
   fake.Driver<CUresult(CUcontext*)>("cuCtxPopCurrent_v2")(&context);
 }
 
+// Waits until what was let go of is given back.
+void AwaitReleases() { EXPECT_TRUE(TaskThread::Releases().AwaitIdle(Deadline(absl::Minutes(1)))); }
+
 // The calls of a run in which none fails.
 std::map<std::string, int64_t> CallsOfARun() {
   const std::map<std::string, int64_t> before = CallsSoFar();
@@ -98,6 +102,7 @@ std::string NameOf(const std::string& symbol) { return symbol.substr(0, symbol.f
 
 TEST(DeviceRuntimeFaultsTest, EachFailureIsAnErrorThatNamesTheCallAndNothingIsLeft) {
   const std::map<std::string, int64_t> calls = CallsOfARun();
+  AwaitReleases();
   // Their failures are no failure of what is asked for.
   const std::vector<std::string> tolerated = {"cuCtxPopCurrent_v2", "cuCtxGetDevice",
                                               "cuThreadExchangeStreamCaptureMode"};
@@ -139,6 +144,7 @@ TEST(DeviceRuntimeFaultsTest, EachFailureIsAnErrorThatNamesTheCallAndNothingIsLe
         const ErrorKind kind = KindOf(status);
         EXPECT_TRUE(kind == ErrorKind::kBackend || kind == ErrorKind::kUnsupported) << status;
       }
+      AwaitReleases();
       const fake_cuda_counts after = FakeCuda::Get().Counts();
       EXPECT_EQ(after.device_allocations, before.device_allocations);
       EXPECT_EQ(after.pinned_allocations, before.pinned_allocations);
@@ -174,6 +180,7 @@ TEST(DeviceRuntimeFaultsTest, ADeviceThatHadNoMemoryForAContextIsAskedAgain) {
 
 TEST(DeviceRuntimeFaultsTest, AMemoryErrorSaysHowMuchWasAskedFor) {
   CudaRuntime* const runtime = *NewRuntime();
+  AwaitReleases();  // Or else the allocation would be tried again.
   FakeCuda::Get().fail_next("cuMemAlloc_v2", 1, CUDA_ERROR_OUT_OF_MEMORY);
   EXPECT_EQ(runtime->Allocate(kCuda0, 12345).status().message(),
             "cuMemAlloc of 12345 bytes on cuda:0 failed: CUDA_ERROR_OUT_OF_MEMORY (out of memory)");

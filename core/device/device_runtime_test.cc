@@ -17,9 +17,11 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/match.h"
+#include "absl/synchronization/notification.h"
 #include "absl/time/time.h"
 #include "core/base/env.h"
 #include "core/device/cuda_types.h"
+#include "core/device/task_thread.h"
 #include "core/device/testing/fake_cuda_env.h"
 #include "gtest/gtest.h"
 #include "syncline/device_memory.h"
@@ -38,6 +40,12 @@ const bool has_devices = setenv("FAKE_CUDA_DEVICES", "2", /*overwrite=*/0) == 0;
 Deadline Soon() { return Deadline(absl::Seconds(60)); }
 
 DeviceRuntime& Runtime() { return **DeviceRuntime::Get(); }
+
+// What the process has, once what it has let go of is given back.
+fake_cuda_counts Counts() {
+  EXPECT_TRUE(TaskThread::Releases().AwaitIdle(Soon()));
+  return FakeCuda::Get().Counts();
+}
 
 std::vector<char> Contents(const void* address, size_t bytes, const Stream& stream) {
   std::vector<char> contents(bytes);
@@ -225,14 +233,14 @@ TEST(DeviceRuntimeTest, AStreamMayHavePriority) {
 TEST(DeviceRuntimeTest, WorkOfADestroyedStreamGoesOn) {
   const auto memory = *Runtime().Allocate(kCuda0, 64);
   std::shared_ptr<Event> filled;
-  const int64_t streams = FakeCuda::Get().Counts().streams;
+  const int64_t streams = Counts().streams;
   {
     const HeldStreams held(0);
     const auto stream = *Runtime().MakeStream(kCuda0);
     ASSERT_TRUE(Runtime().Fill(memory.get(), 9, 64, *stream).ok());
     filled = *Runtime().Record(*stream);
   }
-  EXPECT_EQ(FakeCuda::Get().Counts().streams, streams);
+  EXPECT_EQ(Counts().streams, streams);
   const auto other = *Runtime().MakeStream(kCuda0);
   ASSERT_TRUE(filled->EnqueueWait(*other).ok());
   EXPECT_EQ(Contents(memory.get(), 64, *other), std::vector<char>(64, 9));
@@ -262,17 +270,65 @@ TEST(DeviceRuntimeTest, ManagedMemoryIsOfTheDevice) {
 }
 
 TEST(DeviceRuntimeTest, MemoryIsAlignedAndGivenBack) {
-  const fake_cuda_counts before = FakeCuda::Get().Counts();
+  const fake_cuda_counts before = Counts();
   {
     const auto memory = *Runtime().Allocate(kCuda0, 1);
     EXPECT_EQ(reinterpret_cast<uintptr_t>(memory.get()) % 256, 0u);
     const auto shared = memory;
     const auto pinned = *Runtime().AllocatePinned(3);
-    EXPECT_EQ(FakeCuda::Get().Counts().device_allocations, before.device_allocations + 1);
-    EXPECT_EQ(FakeCuda::Get().Counts().pinned_allocations, before.pinned_allocations + 1);
+    EXPECT_EQ(Counts().device_allocations, before.device_allocations + 1);
+    EXPECT_EQ(Counts().pinned_allocations, before.pinned_allocations + 1);
   }
-  EXPECT_EQ(FakeCuda::Get().Counts().device_allocations, before.device_allocations);
-  EXPECT_EQ(FakeCuda::Get().Counts().pinned_allocations, before.pinned_allocations);
+  EXPECT_EQ(Counts().device_allocations, before.device_allocations);
+  EXPECT_EQ(Counts().pinned_allocations, before.pinned_allocations);
+}
+
+TEST(DeviceRuntimeTest, WhoLetsGoOfMemoryDoesNotWaitForTheDevice) {
+  const WaitingFrees waiting;
+  const fake_cuda_counts before = Counts();
+  const auto stream = *Runtime().MakeStream(kCuda0);
+  const auto used = *Runtime().Allocate(kCuda0, 10);
+  auto memory = *Runtime().Allocate(kCuda0, 10);
+  auto pinned = *Runtime().AllocatePinned(10);
+  absl::Notification has_let_go;
+  std::thread owner;
+  bool is_soon;
+  {
+    const HeldStreams held;
+    ASSERT_TRUE(Runtime().Fill(used.get(), 1, 10, *stream).ok());
+    owner = std::thread([&] {
+      memory.reset();
+      pinned.reset();
+      has_let_go.Notify();
+    });
+    is_soon = has_let_go.WaitForNotificationWithTimeout(absl::Seconds(20));
+  }
+  owner.join();
+  EXPECT_TRUE(is_soon);
+  EXPECT_EQ(Counts().device_allocations, before.device_allocations + 1);
+  EXPECT_EQ(Counts().pinned_allocations, before.pinned_allocations);
+}
+
+TEST(DeviceRuntimeTest, AnAllocationWaitsForMemoryThatIsBeingGivenBack) {
+  const WaitingFrees waiting;
+  const FakeCuda& fake = FakeCuda::Get();
+  const auto stream = *Runtime().MakeStream(kCuda0);
+  const auto used = *Runtime().Allocate(kCuda0, 10);
+  auto memory = *Runtime().Allocate(kCuda0, 10);
+  absl::StatusOr<std::shared_ptr<void>> allocated;
+  std::thread allocating;
+  {
+    const HeldStreams held;
+    ASSERT_TRUE(Runtime().Fill(used.get(), 1, 10, *stream).ok());
+    memory.reset();
+    const int64_t calls = fake.calls("cuMemAlloc_v2");
+    fake.fail_next("cuMemAlloc_v2", 1, CUDA_ERROR_OUT_OF_MEMORY);
+    allocating = std::thread([&] { allocated = Runtime().Allocate(kCuda0, 20); });
+    const Deadline deadline = Soon();
+    while (fake.calls("cuMemAlloc_v2") == calls && !deadline.Expired()) std::this_thread::yield();
+  }
+  allocating.join();
+  EXPECT_TRUE(allocated.ok()) << allocated.status();
 }
 
 TEST(DeviceRuntimeTest, NoBytesAreNoWork) {
@@ -483,7 +539,7 @@ TEST(DeviceRuntimeTest, EventsKeepTheOrderOfWorkThatIsLate) {
 }
 
 TEST(DeviceRuntimeTest, ManyThreadsMayUseIt) {
-  const fake_cuda_counts before = FakeCuda::Get().Counts();
+  const fake_cuda_counts before = Counts();
   {
     const std::shared_ptr<const Stream> shared = *Runtime().MakeStream(kCuda0);
     std::vector<std::thread> threads;
@@ -503,8 +559,8 @@ TEST(DeviceRuntimeTest, ManyThreadsMayUseIt) {
     }
     for (std::thread& thread : threads) thread.join();
   }
-  EXPECT_EQ(FakeCuda::Get().Counts().streams, before.streams);
-  EXPECT_EQ(FakeCuda::Get().Counts().device_allocations, before.device_allocations);
+  EXPECT_EQ(Counts().streams, before.streams);
+  EXPECT_EQ(Counts().device_allocations, before.device_allocations);
 }
 
 TEST(DeviceRuntimeTest, AChildOfForkIsToldThatThereIsNone) {
@@ -537,7 +593,7 @@ TEST(DeviceRuntimeTest, AChildOfForkIsToldThatThereIsNone) {
 }
 
 TEST(DeviceTensorTest, IsMadeOnADevice) {
-  const fake_cuda_counts before = FakeCuda::Get().Counts();
+  const fake_cuda_counts before = Counts();
   {
     const absl::StatusOr<Tensor> tensor = EmptyOnDevice(kCuda1, DType::kFloat32, {2, 3});
     ASSERT_TRUE(tensor.ok()) << tensor.status();
@@ -546,7 +602,7 @@ TEST(DeviceTensorTest, IsMadeOnADevice) {
     const Tensor part = tensor->Slice(1, 2);
     EXPECT_EQ(part.device(), kCuda1);
   }
-  EXPECT_EQ(FakeCuda::Get().Counts().device_allocations, before.device_allocations);
+  EXPECT_EQ(Counts().device_allocations, before.device_allocations);
   EXPECT_EQ(EmptyOnDevice(kCuda0, DType::kInt8, {0, 5})->numel(), 0);
   EXPECT_EQ(EmptyOnDevice({}, DType::kInt8, {3})->device(), Device{});
   EXPECT_EQ(KindOf(EmptyOnDevice(kCuda0, DType::kInt8, {-1}).status()), ErrorKind::kArgument);

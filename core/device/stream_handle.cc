@@ -7,6 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
 #include "core/base/thread.h"
+#include "core/device/task_thread.h"
 #include "syncline/interrupt.h"
 #include "syncline/status.h"
 
@@ -26,69 +27,122 @@ absl::Duration Longer(absl::Duration pause) { return std::min(pause * 1.25, kLon
 
 bool StreamHandle::Poll() {
   if (HasEnded()) return true;
-  const absl::StatusOr<bool> is_done = end_->IsDone();
-  if (!is_done.ok()) {
-    End(is_done.status());
-    return true;
+  const std::optional<absl::StatusOr<int>> outcome = FindOutcome();
+  if (!outcome.has_value()) return false;
+  End(*outcome);
+  return true;
+}
+
+bool StreamHandle::PollAndCallBack() {
+  if (!HasEnded()) {
+    const std::optional<absl::StatusOr<int>> outcome = FindOutcome();
+    if (!outcome.has_value()) return false;
+    SetOutcome(*outcome);
   }
-  if (!*is_done) return false;
-  const std::optional<absl::Status> verdict = Verdict();
-  if (!verdict.has_value()) return false;
-  End(verdict->ok() ? absl::StatusOr<int>(source_) : *verdict);
+  // Also those that wait for TaskThread::Callbacks(), which may be in another call's.
+  RunCallbacks(*state_, end_);
   return true;
 }
 
 void StreamHandle::End(const absl::StatusOr<int>& outcome) {
-  std::vector<std::function<void(const absl::StatusOr<int>&)>> callbacks;
+  if (!SetOutcome(outcome)) return;
+  TaskThread::Tasks task;
+  task.emplace_back([state = state_, end = end_] { RunCallbacks(*state, end); });
+  TaskThread::Callbacks().Post(std::move(task));
+}
+
+std::optional<absl::StatusOr<int>> StreamHandle::FindOutcome() {
+  const absl::StatusOr<bool> is_done = end_->IsDone();
+  if (!is_done.ok()) return is_done.status();
+  if (!*is_done) return std::nullopt;
+  const std::optional<absl::Status> verdict = Verdict();
+  if (!verdict.has_value()) return std::nullopt;
+  return verdict->ok() ? absl::StatusOr<int>(source_) : *verdict;
+}
+
+bool StreamHandle::SetOutcome(const absl::StatusOr<int>& outcome) {
+  bool has_callbacks;
   {
-    absl::MutexLock lock(&mutex_);
-    if (outcome_.has_value()) return;
-    outcome_ = outcome;
-    callbacks.swap(callbacks_);
+    absl::MutexLock lock(&state_->mutex);
+    if (state_->outcome.has_value()) return false;
+    state_->outcome = outcome;
+    has_callbacks = !state_->callbacks.empty();
+  }
+  Ended(outcome);
+  return has_callbacks;
+}
+
+void StreamHandle::RunCallbacks(State& state, const std::shared_ptr<const Event>& end) {
+  Callbacks callbacks;
+  std::optional<absl::StatusOr<int>> outcome;
+  {
+    absl::MutexLock lock(&state.mutex);
+    if (state.callbacks.empty()) return;
+    callbacks.swap(state.callbacks);
+    outcome = state.outcome;
   }
   ++callback_depth;
-  for (const auto& callback : callbacks) callback(outcome);
+  for (const auto& callback : callbacks) callback(*outcome);
+  LetGo(std::move(callbacks), end);
   --callback_depth;
+}
+
+void StreamHandle::LetGo(Callbacks callbacks, const std::shared_ptr<const Event>& end) {
+  if (callbacks.empty()) return;
+  const absl::StatusOr<bool> is_done = end->IsDone();
+  // A device that has failed does nothing any more.
+  if (!is_done.ok() || *is_done) return;
+  const auto held = std::make_shared<const Callbacks>(std::move(callbacks));
+  if (KeepUntil(end, held).ok()) return;
+  // Nobody can watch: what the device may still write is never given back.
+  new std::shared_ptr<const void>(held);
 }
 
 bool StreamHandle::IsCallingBack() { return callback_depth > 0; }
 
 absl::StatusOr<int> StreamHandle::Wait(const Deadline& deadline) {
-  const auto ended = [this]() ABSL_SHARED_LOCKS_REQUIRED(mutex_) { return outcome_.has_value(); };
+  State& state = *state_;
+  const auto ended = [&]() ABSL_SHARED_LOCKS_REQUIRED(state.mutex) {
+    return state.outcome.has_value();
+  };
   absl::Duration pause = kShortestPause;
-  while (!Poll()) {
+  while (!PollAndCallBack()) {
     {
       // A call that fails wakes the wait at once.
-      absl::MutexLock lock(&mutex_);
-      mutex_.AwaitWithTimeout(absl::Condition(&ended), pause);
+      absl::MutexLock lock(&state.mutex);
+      state.mutex.AwaitWithTimeout(absl::Condition(&ended), pause);
     }
     SYNCLINE_RETURN_IF_ERROR(CheckInterrupt());
-    if (deadline.Expired() && !Poll()) {
+    if (deadline.Expired() && !PollAndCallBack()) {
       return TimeoutError(absl::StrCat("the device has not ended its work within ",
                                        absl::FormatDuration(deadline.timeout())));
     }
     pause = Longer(pause);
   }
-  absl::MutexLock lock(&mutex_);
-  return *outcome_;
+  absl::MutexLock lock(&state.mutex);
+  return *state.outcome;
 }
 
-bool StreamHandle::IsDone() const { return const_cast<StreamHandle*>(this)->Poll(); }
+bool StreamHandle::IsDone() const { return const_cast<StreamHandle*>(this)->PollAndCallBack(); }
 
 void StreamHandle::OnDone(std::function<void(const absl::StatusOr<int>&)> callback) {
   std::optional<absl::StatusOr<int>> outcome;
+  Callbacks callbacks;
   {
-    absl::MutexLock lock(&mutex_);
-    outcome = outcome_;
-    if (!outcome.has_value()) callbacks_.push_back(std::move(callback));
+    absl::MutexLock lock(&state_->mutex);
+    outcome = state_->outcome;
+    (outcome.has_value() ? callbacks : state_->callbacks).push_back(std::move(callback));
   }
-  if (outcome.has_value()) callback(*outcome);
+  if (!outcome.has_value()) return;
+  callbacks.front()(*outcome);
+  LetGo(std::move(callbacks), end_);
 }
 
 absl::Status StreamHandle::EnqueueWait(const Stream& stream) {
   {
-    absl::MutexLock lock(&mutex_);
-    if (outcome_.has_value() && !outcome_->ok()) return outcome_->status();
+    absl::MutexLock lock(&state_->mutex);
+    const auto& outcome = state_->outcome;
+    if (outcome.has_value() && !outcome->ok()) return outcome->status();
   }
   for (const Device& other : others_) {
     SYNCLINE_RETURN_IF_ERROR(end_->EnqueueWait(CurrentStream(other)));
@@ -97,8 +151,8 @@ absl::Status StreamHandle::EnqueueWait(const Stream& stream) {
 }
 
 bool StreamHandle::HasEnded() const {
-  absl::MutexLock lock(&mutex_);
-  return outcome_.has_value();
+  absl::MutexLock lock(&state_->mutex);
+  return state_->outcome.has_value();
 }
 
 StreamWatcher& StreamWatcher::Get() {
@@ -111,6 +165,8 @@ absl::Status StreamWatcher::Watch(std::shared_ptr<StreamHandle> handle, const De
   if (fork_guard_.InChild()) {
     return UnsupportedError("work of a device cannot be watched in a child of fork");
   }
+  // What ends a call hands its callbacks to that one.
+  SYNCLINE_RETURN_IF_ERROR(TaskThread::Callbacks().Start());
   absl::MutexLock lock(&mutex_);
   if (!has_thread_) {
     SYNCLINE_ASSIGN_OR_RETURN(std::thread started,

@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include <atomic>
+#include <cstdlib>
 #include <memory>
 #include <optional>
 #include <string>
@@ -16,6 +17,7 @@
 #include "absl/synchronization/notification.h"
 #include "absl/time/time.h"
 #include "core/device/cuda_types.h"
+#include "core/device/task_thread.h"
 #include "core/device/testing/fake_cuda_env.h"
 #include "core/testing/faults.h"
 #include "gtest/gtest.h"
@@ -24,6 +26,9 @@
 
 namespace syncline::device {
 namespace {
+
+// Before main(): the library looks once.
+const bool has_devices = setenv("FAKE_CUDA_DEVICES", "2", /*overwrite=*/0) == 0;
 
 constexpr Device kCuda0 = {DeviceType::kCuda, 0};
 constexpr absl::Duration kLong = absl::Seconds(60);
@@ -177,6 +182,64 @@ TEST_F(StreamHandleTest, TheErrorOfTheDeviceIsThatOfTheCall) {
   EXPECT_FALSE(handle->Wait(Deadline(kLong)).ok());
 }
 
+// Waits until nobody owns it any more. Fails the test if that takes long.
+void ExpectLetGo(const std::weak_ptr<int>& owned) {
+  const Deadline deadline(kLong);
+  while (!owned.expired() && !deadline.Expired()) std::this_thread::yield();
+  EXPECT_TRUE(owned.expired());
+}
+
+TEST_F(StreamHandleTest, WhatCallBacksHoldStaysUntilTheWorkOfACallThatHasFailedHasEnded) {
+  std::weak_ptr<int> before, after;
+  {
+    const HeldStreams held;
+    const auto handle = Handle();
+    const auto hold = [&](std::weak_ptr<int>& weak) {
+      auto owned = std::make_shared<int>(1);
+      weak = owned;
+      handle->OnDone([owned = std::move(owned)](const absl::StatusOr<int>&) {});
+    };
+    hold(before);
+    Outcome outcome;
+    handle->OnDone(outcome.Callback());
+    handle->End(BackendError("aborted"));
+    EXPECT_EQ(outcome.Await().status().message(), "aborted");
+    hold(after);
+    EXPECT_TRUE(TaskThread::Callbacks().AwaitIdle(Deadline(kLong)));
+    EXPECT_FALSE(before.expired());
+    EXPECT_FALSE(after.expired());
+  }
+  ExpectLetGo(before);
+  ExpectLetGo(after);
+}
+
+TEST_F(StreamHandleTest, CallBacksOfCallsThatAreEndedRunInOrderOnOneThread) {
+  absl::Mutex mutex;
+  std::vector<int> order;
+  std::vector<std::thread::id> threads;
+  const HeldStreams held;
+  for (int i = 0; i < 10; ++i) {
+    const auto handle = Handle();
+    for (int k = 0; k < 3; ++k) {
+      handle->OnDone([&, number = 3 * i + k](const absl::StatusOr<int>&) {
+        absl::MutexLock lock(&mutex);
+        EXPECT_TRUE(StreamHandle::IsCallingBack());
+        order.push_back(number);
+        threads.push_back(std::this_thread::get_id());
+      });
+    }
+    handle->End(i);
+  }
+  ASSERT_TRUE(TaskThread::Callbacks().AwaitIdle(Deadline(kLong)));
+  absl::MutexLock lock(&mutex);
+  ASSERT_EQ(order.size(), 30u);
+  for (int i = 0; i < 30; ++i) {
+    EXPECT_EQ(order[i], i);
+    EXPECT_EQ(threads[i], threads[0]);
+    EXPECT_NE(threads[i], std::this_thread::get_id());
+  }
+}
+
 // A call that also needs an answer from elsewhere.
 class JudgedHandle : public StreamHandle {
  public:
@@ -272,6 +335,42 @@ TEST_F(StreamWatcherTest, EndsACallAtItsDeadline) {
   EXPECT_TRUE(absl::StrContains(status.message(), "5ms")) << status;
   EXPECT_EQ(other.calls(), 0);
   longer->End(0);
+  EXPECT_EQ(*other.Await(), 0);
+}
+
+TEST_F(StreamWatcherTest, IsNotHeldUpByACallBackThatWaits) {
+  const HeldStreams held(1);
+  const auto other = *Runtime().MakeStream({DeviceType::kCuda, 1});
+  const auto first = Handle();
+  const auto second = std::make_shared<StreamHandle>(*Runtime().Record(*other));
+  absl::Notification begun, may_end;
+  first->OnDone([&](const absl::StatusOr<int>&) {
+    begun.Notify();
+    EXPECT_TRUE(may_end.WaitForNotificationWithTimeout(kLong));
+  });
+  ASSERT_TRUE(StreamWatcher::Get().Watch(first, Deadline(kLong)).ok());
+  ASSERT_TRUE(begun.WaitForNotificationWithTimeout(kLong));
+  ASSERT_TRUE(StreamWatcher::Get().Watch(second, Deadline(absl::Milliseconds(7))).ok());
+  const absl::Status status = second->Wait(Deadline(absl::Seconds(20))).status();
+  EXPECT_TRUE(absl::StrContains(status.message(), " 7ms")) << status;
+  may_end.Notify();
+  EXPECT_TRUE(TaskThread::Callbacks().AwaitIdle(Deadline(kLong)));
+}
+
+TEST_F(StreamWatcherTest, ACallBackMayWaitForAnotherCallAndItsCallBacks) {
+  const auto first = Handle();
+  const auto second = Handle(1);
+  Outcome inner, outer;
+  second->OnDone(inner.Callback());
+  first->OnDone([&](const absl::StatusOr<int>& outcome) {
+    EXPECT_EQ(*second->Wait(Deadline(kLong)), 1);
+    EXPECT_EQ(inner.calls(), 1);
+    outer.Callback()(outcome);
+  });
+  for (const auto& handle : {first, second}) {
+    ASSERT_TRUE(StreamWatcher::Get().Watch(handle, Deadline(kLong)).ok());
+  }
+  EXPECT_TRUE(outer.Await().ok());
 }
 
 TEST_F(StreamWatcherTest, LetsGoOfACallThatHasEnded) {

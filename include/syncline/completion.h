@@ -33,7 +33,8 @@ class Completion {
     virtual bool IsDone() const = 0;
 
     // Calls `callback` once with the outcome: at once if the call has ended, else on the thread
-    // that ends it, with no lock held. The callback must not block.
+    // that ends it, or on one that runs the callbacks of several calls. No lock is held. The
+    // callback must not block.
     virtual void OnDone(std::function<void(const absl::StatusOr<int>&)> callback) = 0;
 
     // Whether the call is work of a device's streams, so that EnqueueWait can be called.

@@ -54,7 +54,8 @@ class Work {
   int source_rank() const;
 
   // Calls `callback` with the outcome: at once if it is known, else on the thread that finishes
-  // the operation. No lock is held during the call, which must not block.
+  // the operation, which may finish others too. No lock is held during the call, which must not
+  // block.
   void OnComplete(std::function<void(const absl::Status&)> callback);
 
   // "all_reduce #1580 (float32[4096] on cpu, sum)".

@@ -125,6 +125,36 @@ def names_the_dead():
     os._exit(0)  # The world is not whole any more.
 
 
+def hears_of_a_death_while_it_keeps_the_interpreter():
+    rank = dist.get_rank()
+    store = dist.TCPStore("127.0.0.1", int(os.environ["TEST_PORT"]))
+    group = dist.new_group(backend="nccl")
+    message = ours([0.0] * (1 << 21))  # More than is on the way.
+    dist.all_reduce(ours([1.0]), group=group)  # Ranks connect.
+    if rank == 0:
+        dist.send(message, 1, group=group)
+    else:
+        dist.recv(message, 0, group=group)
+    peek(message)
+    if rank == 1:
+        store.wait(["the interpreter is kept"], ranks.TIMEOUT)
+        dist.all_reduce(ours([1.0]), group=group, async_op=True).synchronize()
+        os.kill(os.getpid(), signal.SIGKILL)
+    called_back = []
+    first = dist.all_reduce(ours([1.0]), group=group, async_op=True)
+    first.get_future().add_done_callback(lambda _: called_back.append(True))
+    del first  # Its end takes the interpreter, too: the array is let go.
+    second = dist.isend(message, 1, group=group)
+    driver = ctypes.PyDLL(os.environ["SYNCLINE_CUDA_LIBRARY"])  # Whose calls keep it.
+    with simulated_arrays.on_device(rank):
+        store.set("the interpreter is kept", b"")
+        assert driver.cuCtxSynchronize() == 0
+    with pytest.raises(dist.DistNetworkError, match=r"rank 1 .* has died"):
+        second.synchronize()
+    simulated_arrays.await_that(lambda: bool(called_back), "the future is done")
+    os._exit(0)  # The world is not whole any more.
+
+
 def rejoin(device_id, backend="nccl"):
     dist.destroy_process_group()
     dist.init_process_group(
@@ -243,9 +273,12 @@ def test_two_processes(function):
     ranks.in_processes(2, __file__, function.__name__)
 
 
-def test_a_rank_that_dies():
+@pytest.mark.parametrize(
+    "function", [names_the_dead, hears_of_a_death_while_it_keeps_the_interpreter]
+)
+def test_a_rank_that_dies(function):
     with pytest.raises(AssertionError) as failed:
-        ranks.in_processes(2, __file__, names_the_dead.__name__)
+        ranks.in_processes(2, __file__, function.__name__)
     assert "rank 0 failed" not in str(failed.value)  # Rank 1 was killed.
 
 

@@ -15,6 +15,7 @@
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
 #include "backends/gloo/periodic_wakeup.h"
+#include "core/device/task_thread.h"
 #include "syncline/backend.h"
 #include "syncline/backend_registry.h"
 #include "syncline/collective.h"
@@ -244,6 +245,9 @@ std::optional<int> WorkAsKillable(int argc, char** argv) {
     // Starts the thread that all groups of the process share.
     const gloo_backend::PeriodicWakeup first(nothing);
   }
+  // Likewise those for calls on devices. Where one does not start, the count shows it.
+  device::TaskThread::Callbacks().Start().IgnoreError();
+  device::TaskThread::Releases().Start().IgnoreError();
   const int64_t before = CountPossessions();
   auto backend = Join(argv[2], store, rank, argv[12]);
   // The test may take the store away before it has answered.

@@ -1,5 +1,6 @@
 // What backend nccl does beside the suite of all backends: how calls are enqueued, what NCCL and
 // the device say, and what is left when all is over. Ranks are threads on simulated devices.
+#include <algorithm>
 #include <atomic>
 #include <functional>
 #include <memory>
@@ -127,8 +128,10 @@ void RunGroup(int size, const std::function<void(Rank& rank)>& body) {
   if (!counts_objects) return;
   EXPECT_EQ(FakeNccl::Get().live_communicators(), 0);
   fake_cuda_counts counts = device::FakeCuda::Get().Counts();
-  const auto is_as_before = [&] {  // Streams are threads, which end a little later.
-    return counts.streams == before.streams && counts.pending_items == before.pending_items;
+  // Streams are threads, which end a little later, and memory is given back by one.
+  const auto is_as_before = [&] {
+    return counts.streams == before.streams && counts.pending_items == before.pending_items &&
+           counts.device_allocations == before.device_allocations;
   };
   for (const Deadline deadline(kTimeout); !is_as_before() && !deadline.Expired();
        counts = device::FakeCuda::Get().Counts()) {
@@ -501,6 +504,184 @@ TEST(NcclBackendTest, WorkThatDoesNotEndIsATimeoutThatSaysThatAllHadArrived) {
     EXPECT_EQ(KindOf(status), ErrorKind::kTimeout) << status;
     EXPECT_THAT(Message(status), AllOf(HasSubstr("all_reduce #2"), HasSubstr("after 500ms"),
                                        HasSubstr("all its ranks had arrived")));
+  });
+}
+
+// What is gathered to `outputs` goes through memory of the backend, as they are no one block.
+std::vector<Tensor> SeparateOutputs(Rank& rank, int size) {
+  std::vector<Tensor> outputs;
+  for (int i = 0; i < size; ++i) {
+    outputs.push_back(rank.OnDevice(Tensor::Zeros(DType::kInt32, {1000})));
+  }
+  return outputs;
+}
+
+// Rank 0 enqueues a call that ends by itself, which has memory of the backend, and a message that
+// rank 1 does not receive. `begins` is given the former's handle before the device begins it. Rank
+// 1 leaves once `awaits` has returned, which rank 0 must hear; `heard` follows.
+void LosePeer(const std::function<void(Completion::Handle& first)>& begins,
+              const std::function<void()>& awaits, const std::function<void()>& heard) {
+  Countdown may_abort(1);
+  RunGroup(2, [&](Rank& rank) {
+    const Tensor input = rank.OnDevice(Numbers(DType::kInt32, 1000, rank.rank()));
+    const Tensor message = rank.OnDevice(Numbers(DType::kInt32, 1 << 21, 5));
+    // Makes the communicators.
+    ExpectOk(rank.RunAndWait(Collective::AllReduce(input, ReduceOp::kSum)).status());
+    ExpectOk(
+        rank.RunAndWait(
+                rank.rank() == 0 ? Collective::Send(message, 1) : Collective::Recv(message, 0), 1)
+            .status());
+    const std::vector<std::vector<Tensor>> outputs = {SeparateOutputs(rank, 2),
+                                                      SeparateOutputs(rank, 2)};
+    const Collective gathers[] = {Collective::AllGather(outputs[0], input),
+                                  Collective::AllGather(outputs[1], input)};
+    if (rank.rank() == 1) {
+      const auto completion = rank.Run(gathers, 2);
+      ASSERT_TRUE(completion.ok()) << completion.status();
+      may_abort.Wait();
+      rank.backend().Abort(BackendError("it has had enough"));
+      return;
+    }
+    std::shared_ptr<Completion::Handle> second;
+    {
+      const HeldStreams held(0);
+      const auto first = rank.Run(gathers, 2);
+      ASSERT_TRUE(first.ok()) << first.status();
+      begins(*first->handle());
+      const auto sent = rank.Run({Collective::Send(message, 1)}, 3);
+      ASSERT_TRUE(sent.ok()) << sent.status();
+      second = sent->handle();
+    }
+    awaits();
+    may_abort.Step();
+    const absl::Status status = second->Wait(Deadline(kTimeout)).status();
+    EXPECT_EQ(KindOf(status), ErrorKind::kBackend) << status;
+    EXPECT_THAT(Message(status), HasSubstr("it has had enough"));
+    heard();
+  });
+}
+
+TEST(NcclBackendTest, MemoryThatComesBackLateDoesNotKeepACallThatHasLostItsPeer) {
+  SYNCLINE_REQUIRE_SIMULATED_DEVICES();
+  const device::WaitingFrees waiting;
+  const device::FakeCuda& cuda = device::FakeCuda::Get();
+  int64_t frees = 0;
+  LosePeer([&](Completion::Handle&) { frees = cuda.calls("cuMemFree_v2"); },
+           [&] {
+             // That of the second all_gather, which waits for the message.
+             const Deadline deadline(kTimeout);
+             while (cuda.calls("cuMemFree_v2") == frees && !deadline.Expired()) {
+               absl::SleepFor(absl::Milliseconds(1));
+             }
+             EXPECT_GT(cuda.calls("cuMemFree_v2"), frees);
+           },
+           [] {});
+}
+
+// As one that waits for Python's interpreter, which another thread has while it waits for the call.
+TEST(NcclBackendTest, ACallBackThatWaitsDoesNotKeepACallThatHasLostItsPeer) {
+  SYNCLINE_REQUIRE_SIMULATED_DEVICES();
+  Countdown begun(1), has_heard(1);
+  LosePeer(
+      [&](Completion::Handle& first) {
+        first.OnDone([&](const absl::StatusOr<int>& outcome) {
+          ExpectOk(outcome.status());
+          begun.Step();
+          has_heard.Wait();
+        });
+      },
+      [&] { begun.Wait(); }, [&] { has_heard.Step(); });
+}
+
+// What was let go of while the device may still write to it; a device that does is broken.
+class LetGo {
+ public:
+  void Add(const Tensor& tensor) { owners_.push_back(tensor.owner()); }
+  bool IsAnyGone() const {
+    return std::any_of(owners_.begin(), owners_.end(),
+                       [](const auto& owner) { return owner.expired(); });
+  }
+  void ExpectAllGone() const {
+    const Deadline deadline(kTimeout);
+    for (const auto& owner : owners_) {
+      while (!owner.expired() && !deadline.Expired()) absl::SleepFor(absl::Milliseconds(1));
+      EXPECT_TRUE(owner.expired());
+    }
+  }
+
+ private:
+  std::vector<std::weak_ptr<const void>> owners_;
+};
+
+TEST(NcclBackendTest, TensorsOfACallThatHasFailedAreKeptUntilTheDeviceIsDoneWithThem) {
+  SYNCLINE_REQUIRE_SIMULATED_DEVICES();
+  Countdown both_looked(2);
+  RunGroup(2, [&](Rank& rank) {
+    std::vector<Tensor> outputs = SeparateOutputs(rank, 2);
+    Tensor input = rank.OnDevice(Numbers(DType::kInt32, 1000, rank.rank()));
+    ExpectOk(rank.RunAndWait(Collective::AllReduce(input, ReduceOp::kSum)).status());
+    ExpectOk(rank.RunAndWait(Collective::Barrier(), 1).status());
+    LetGo let_go;
+    for (const Tensor& output : outputs) let_go.Add(output);
+    {
+      const HeldStreams held(rank.rank());
+      // What the caller's stream does before the call.
+      ExpectOk(Runtime().Fill(input.data(), 1, input.nbytes(), rank.stream()));
+      {
+        const Collective call = rank.rank() == 0 ? Collective::AllGather(outputs, input)
+                                                 : Collective::AllReduce(input, ReduceOp::kMax);
+        const auto completion = rank.Run({call}, 2);
+        // It may be found at once.
+        const absl::Status status = completion.ok()
+                                        ? WaitFor(*completion, call, Deadline(kTimeout)).status()
+                                        : completion.status();
+        EXPECT_EQ(KindOf(status), ErrorKind::kMismatch) << status;
+      }
+      outputs.clear();
+      input = Tensor();
+      // Only rank 0's call has them.
+      EXPECT_FALSE(rank.rank() == 0 && let_go.IsAnyGone());
+      both_looked.StepAndWait();
+    }
+    let_go.ExpectAllGone();
+    ExpectOk(rank.Synchronize());
+  });
+}
+
+TEST(NcclBackendTest, TensorsOfACallThatCannotBeEnqueuedAreKeptUntilTheDeviceIsDoneWithThem) {
+  SYNCLINE_REQUIRE_SIMULATED_DEVICES();
+  Countdown both_looked(2);
+  RunGroup(2, [&](Rank& rank) {
+    std::vector<Tensor> outputs = SeparateOutputs(rank, 2);
+    Tensor input = rank.OnDevice(Numbers(DType::kInt32, 1000, rank.rank()));
+    ExpectOk(rank.RunAndWait(Collective::AllReduce(input, ReduceOp::kSum)).status());
+    ExpectOk(rank.RunAndWait(Collective::Barrier(), 1).status());
+    if (rank.rank() == 0) FakeNccl::Get().fail_next("ncclSend", nccl::kNcclSystemError);
+    ExpectOk(rank.RunAndWait(Collective::Barrier(), 2).status());
+    LetGo let_go;
+    for (const Tensor& output : outputs) let_go.Add(output);
+    {
+      const HeldStreams held(rank.rank());
+      ExpectOk(Runtime().Fill(input.data(), 1, input.nbytes(), rank.stream()));
+      {
+        // Of the scan one rank's send fails, when the all_gather has been enqueued.
+        const Collective calls[] = {Collective::AllGather(outputs, input),
+                                    Collective::Scan(input, ReduceOp::kSum)};
+        const auto completion = rank.Run(calls, 3);
+        absl::Status status = completion.status();
+        if (completion.ok()) {
+          completion->handle()->OnDone([outputs, input](const absl::StatusOr<int>&) {});
+          status = completion->handle()->Wait(Deadline(kTimeout)).status();
+        }
+        EXPECT_EQ(KindOf(status), ErrorKind::kBackend) << status;
+      }
+      outputs.clear();
+      input = Tensor();
+      EXPECT_FALSE(let_go.IsAnyGone());
+      both_looked.StepAndWait();
+    }
+    let_go.ExpectAllGone();
+    ExpectOk(rank.Synchronize());
   });
 }
 

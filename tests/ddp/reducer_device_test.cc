@@ -11,6 +11,7 @@
 #include "absl/time/time.h"
 #include "core/device/cuda_types.h"
 #include "core/device/device_runtime.h"
+#include "core/device/task_thread.h"
 #include "core/device/testing/fake_cuda_env.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -355,6 +356,8 @@ TEST(ReducerDeviceTest, WithoutMemoryForTheBucketsNoRankHasAReducer) {
         2,
         [&](Group group) -> absl::Status {
           if (group->rank() == 0) {
+            // An allocation is tried again if there is memory that is being given back.
+            device::TaskThread::Releases().AwaitIdle(Deadline(absl::Minutes(1)));
             fake.fail_next("cuMemAlloc_v2", 2, 2);
           } else {
             ready.Wait();

@@ -13,6 +13,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
 #include "core/device/device_runtime.h"
+#include "core/device/task_thread.h"
 #include "core/device/testing/fake_cuda_env.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -503,6 +504,8 @@ TEST(StagedTensorsTest, ACallWhoseDeviceStandsStillEndsAtItsDeadline) {
 
 TEST(StagedTensorsTest, WithoutPinnedMemoryTheCallFailsOnAllRanks) {
   SYNCLINE_REQUIRE_SIMULATED_DEVICES();
+  // An allocation is tried again if there is memory that is being given back.
+  EXPECT_TRUE(device::TaskThread::Releases().AwaitIdle(Deadline(absl::Minutes(1))));
   device::FakeCuda::Get().fail_next("cuMemHostAlloc", 1, kCudaErrorOutOfMemory);
   const auto outcomes = RunRanksOnDevices("shm", 2, [](ProcessGroup& group) -> absl::Status {
     SYNCLINE_ASSIGN_OR_RETURN(const Device device, DeviceOfRank(group.rank()));

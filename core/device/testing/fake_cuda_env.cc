@@ -52,6 +52,7 @@ FakeCuda::FakeCuda() : library_(dlopen(std::getenv(kVariable), RTLD_NOW | RTLD_L
   find(each_called, "fake_cuda_each_called");
   find(hold_streams, "fake_cuda_hold_streams");
   find(delay_us, "fake_cuda_delay_us");
+  find(free_waits, "fake_cuda_free_waits");
   find(break_device, "fake_cuda_break_device");
   find(live_objects, "fake_cuda_live_objects");
   find(context_depth, "fake_cuda_context_depth");

@@ -28,6 +28,7 @@ struct FakeCuda {
   decltype(&fake_cuda_each_called) each_called;
   decltype(&fake_cuda_hold_streams) hold_streams;
   decltype(&fake_cuda_delay_us) delay_us;
+  decltype(&fake_cuda_free_waits) free_waits;
   decltype(&fake_cuda_break_device) break_device;
   decltype(&fake_cuda_live_objects) live_objects;
   decltype(&fake_cuda_context_depth) context_depth;
@@ -64,6 +65,18 @@ class HeldStreams {
 
  private:
   const int device_;
+};
+
+// Has cuMemFree wait for all work of the device, for as long as it lives.
+class WaitingFrees {
+ public:
+  WaitingFrees() : former_(FakeCuda::Get().free_waits(1)) {}
+  ~WaitingFrees() { FakeCuda::Get().free_waits(former_); }
+  WaitingFrees(const WaitingFrees&) = delete;
+  WaitingFrees& operator=(const WaitingFrees&) = delete;
+
+ private:
+  const int former_;
 };
 
 }  // namespace syncline::device

@@ -41,6 +41,7 @@ FakeCuda::FakeCuda() : library_(dlopen(DriverLibrary(), RTLD_NOW | RTLD_LOCAL)) 
   Refuse(each_called);
   Refuse(hold_streams);
   Refuse(delay_us);
+  Refuse(free_waits);
   Refuse(break_device);
   Refuse(live_objects);
   Refuse(context_depth);

@@ -48,6 +48,8 @@ void fake_cuda_hold_streams(int device, int on) {
 
 void fake_cuda_delay_us(int64_t most) { Simulator::Get().delay_us = most; }
 
+int fake_cuda_free_waits(int on) { return Simulator::Get().free_waits.exchange(on != 0) ? 1 : 0; }
+
 void fake_cuda_break_device(int device, int result) {
   Simulator& simulator = Simulator::Get();
   const Lock lock(simulator.mutex);

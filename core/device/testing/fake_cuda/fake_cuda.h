@@ -11,6 +11,8 @@
 //   FAKE_CUDA_SEED            of these times; 1.
 //   FAKE_CUDA_FAIL            "cuMemAlloc_v2:3,cuInit:1:803": the third call of the one fails with
 //                             CUDA_ERROR_OUT_OF_MEMORY, the first of the other with error 803.
+//   FAKE_CUDA_FREE_WAITS      1: cuMemFree and cuMemFreeHost wait until all streams of the device
+//                             have done what is enqueued, as CUDA's may; 0.
 //   FAKE_CUDA_PROTECT         1: the host cannot touch memory of devices, which ends the process,
 //                             except while an item of a stream uses the same memory; 0.
 #ifndef SYNCLINE_CORE_DEVICE_TESTING_FAKE_CUDA_FAKE_CUDA_H_
@@ -39,6 +41,9 @@ void fake_cuda_hold_streams(int device, int on);
 
 // Sets FAKE_CUDA_DELAY_US to another value, for items that begin later.
 void fake_cuda_delay_us(int64_t most);
+
+// Sets FAKE_CUDA_FREE_WAITS to another value, for calls that begin later. Returns the former one.
+int fake_cuda_free_waits(int on);
 
 // Work on `device` fails with `result` from now on, as after an access to a bad address: what is
 // enqueued is dropped, and most calls return `result`. 0 makes the device whole again, which CUDA

@@ -288,6 +288,29 @@ TEST_F(FakeCudaTest, MemoryThatIsFreedTooEarlyBreaksTheDevice) {
   EXPECT_EQ(Contents(nullptr), 0);
 }
 
+TEST_F(FakeCudaTest, MemoryMayBeFreedOnceTheDeviceHasDoneWhatItWasGiven) {
+  const WaitingFrees waiting;
+  const FakeCuda& fake = FakeCuda::Get();
+  CUdeviceptr memory = 0;
+  const CUstream stream = NewStream();
+  ASSERT_EQ(Cuda().cuMemAlloc(&memory, kBytes), CUDA_SUCCESS);
+  std::thread freeing;
+  {
+    const HeldStreams held;
+    ASSERT_EQ(Cuda().cuMemsetD8Async(memory, 0, kBytes, stream), CUDA_SUCCESS);
+    const int64_t calls = fake.calls("cuMemFree_v2");
+    freeing = std::thread([&] {
+      EXPECT_EQ(Cuda().cuCtxPushCurrent(context_), CUDA_SUCCESS);
+      EXPECT_EQ(Cuda().cuMemFree(memory), CUDA_SUCCESS);
+    });
+    while (fake.calls("cuMemFree_v2") == calls) std::this_thread::yield();
+    EXPECT_EQ(fake.Counts().device_allocations, 2);
+  }
+  freeing.join();
+  EXPECT_EQ(fake.Counts().device_allocations, 1);
+  EXPECT_EQ(Cuda().cuStreamSynchronize(stream), CUDA_SUCCESS);
+}
+
 TEST_F(FakeCudaTest, RegisteredMemoryIsOfTheHost) {
   std::vector<char> host(100);
   CUmemorytype type{};

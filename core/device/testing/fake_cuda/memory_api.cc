@@ -79,7 +79,12 @@ bool IsOfDevice(MemoryKind kind) {
 }
 
 // Frees what was allocated at `address`, which must be of the device or not, as `of_device` says.
-CUresult Free(Simulator& simulator, uintptr_t address, bool of_device) {
+// What still uses the memory is an error, unless FAKE_CUDA_FREE_WAITS has this wait for it.
+CUresult Free(Call& call, uintptr_t address, bool of_device) {
+  Simulator& simulator = call.simulator();
+  if (simulator.free_waits) {
+    for (const PointPtr& end : simulator.EndsOn(call.device())) end->Await(call.lock());
+  }
   const auto found = simulator.memory.find(address);
   if (found == simulator.memory.end() || found->second.kind == MemoryKind::kRegistered ||
       IsOfDevice(found->second.kind) != of_device) {
@@ -115,11 +120,10 @@ CUresult cuMemAllocManaged(CUdeviceptr* address, size_t bytes, unsigned int flag
   return result;
 }
 
-// Does not wait for the device's work, as CUDA's may: what still uses the memory is an error.
 CUresult cuMemFree_v2(CUdeviceptr address) {
   FAKE_CUDA_BEGIN(kNoCapture);
   if (address == 0) return CUDA_SUCCESS;
-  return Free(simulator, static_cast<uintptr_t>(address), true);
+  return Free(call, static_cast<uintptr_t>(address), true);
 }
 
 CUresult cuMemHostAlloc(void** address, size_t bytes, unsigned int flags) {
@@ -130,7 +134,7 @@ CUresult cuMemHostAlloc(void** address, size_t bytes, unsigned int flags) {
 
 CUresult cuMemFreeHost(void* address) {
   FAKE_CUDA_BEGIN(kNoCapture);
-  return Free(simulator, reinterpret_cast<uintptr_t>(address), false);
+  return Free(call, reinterpret_cast<uintptr_t>(address), false);
 }
 
 CUresult cuMemHostRegister_v2(void* address, size_t bytes, unsigned int flags) {

@@ -38,6 +38,7 @@ Simulator::Simulator()
     : version(std::stoi(Setting("FAKE_CUDA_DRIVER_VERSION", "13000"))),
       compute_capability(std::stoi(Setting("FAKE_CUDA_CAPABILITY", "90"))),
       delay_us(std::stoll(Setting("FAKE_CUDA_DELAY_US", "0"))),
+      free_waits(Setting("FAKE_CUDA_FREE_WAITS", "0") == "1"),
       random_(std::stoull(Setting("FAKE_CUDA_SEED", "1"))) {
   const int count = std::stoi(Setting("FAKE_CUDA_DEVICES", "1"));
   std::vector<int> visible;
@@ -100,6 +101,20 @@ std::vector<PointPtr> Simulator::EndsBefore(const StreamPtr& stream) const {
       if (other->device == stream->device && other->kind == StreamKind::kBlocking) add(other);
     }
     for (const auto& [thread, other] : device.per_thread) add(other);
+  }
+  return ends;
+}
+
+std::vector<PointPtr> Simulator::EndsOn(int device) const {
+  std::vector<PointPtr> ends;
+  const auto add = [&](const StreamPtr& stream) {
+    if (stream->device == device && stream->last != nullptr) ends.push_back(stream->last);
+  };
+  for (const auto& [handle, stream] : streams) add(stream);
+  add(devices[device].legacy);
+  for (const auto& [thread, stream] : devices[device].per_thread) add(stream);
+  for (const auto& [handle, executable] : graph_execs) {
+    for (const StreamPtr& lane : executable->lanes) add(lane);
   }
   return ends;
 }

@@ -168,11 +168,15 @@ class Simulator {
   // The end of all that `stream` waits for by the rules of the default stream.
   std::vector<PointPtr> EndsBefore(const StreamPtr& stream) const;
 
+  // The end of all that is enqueued on streams of `device`, those of graphs included.
+  std::vector<PointPtr> EndsOn(int device) const;
+
   // The allocation that has all of [address, address + bytes), or null. `is_known` says whether it
   // has the beginning.
   const Allocation* Find(uintptr_t address, size_t bytes, bool* is_known) const;
 
   std::atomic<int64_t> delay_us{0};
+  std::atomic<bool> free_waits{false};
 
  private:
   Simulator();
