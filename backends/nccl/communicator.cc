@@ -173,6 +173,8 @@ absl::StatusOr<std::shared_ptr<SplitCommunicator>> Communicators::Split(const De
     child = children_.emplace(children_.end());
     child->device = device;
   }
+  UseScope use(*this);
+  SYNCLINE_RETURN_IF_ERROR(use.Add(*parent, call));
   NcclConfig config;
   config.blocking = 0;
   NcclResult result;
@@ -307,6 +309,59 @@ absl::Status Communicators::AwaitReady(Communicator& made, const Checker& check)
   }
   SYNCLINE_RETURN_IF_ERROR(check());
   return BackendError("the communicators have been aborted");
+}
+
+absl::Status Communicators::BeginUse(Communicator& communicator, const PublishedCall& call) {
+  while (true) {
+    {
+      absl::MutexLock lock(&mutex_);
+      const auto is_free = [&] { return !communicator.is_in_use; };
+      if (mutex_.AwaitWithTimeout(absl::Condition(&is_free), kLongestPause)) {
+        communicator.is_in_use = true;
+        return absl::OkStatus();
+      }
+    }
+    SYNCLINE_RETURN_IF_ERROR(CheckInterrupted(call));
+    SYNCLINE_RETURN_IF_ERROR(group_.Check(call));
+  }
+}
+
+void Communicators::EndUse(Communicator& communicator) {
+  while (true) {
+    std::vector<Communicator::Deregistration> deregistrations;
+    {
+      absl::MutexLock lock(&mutex_);
+      deregistrations.swap(communicator.deregistrations);
+      if (deregistrations.empty()) {
+        communicator.is_in_use = false;
+        return;
+      }
+    }
+    const CallScope scope(*this, communicator.device);
+    // Communicators that have ended have let go of it.
+    if (!scope.status().ok()) continue;
+    const device::DeviceRuntime::RelaxedCaptureScope relaxed(runtime_);
+    for (const Communicator::Deregistration& deregistration : deregistrations) {
+      const NcclResult result = api_.comm_deregister(communicator.comm, deregistration.handle);
+      if (result == kNcclSuccess) continue;
+      Log(LogLevel::kWarning, NcclError(api_, "ncclCommDeregister", result).message());
+    }
+  }
+}
+
+void Communicators::Deregister(NcclComm comm, void* handle, std::shared_ptr<const void> memory) {
+  Communicator* found = nullptr;
+  {
+    absl::MutexLock lock(&mutex_);
+    const auto is_of = [&](const Communicator& made) { return made.comm == comm; };
+    const auto made = std::find_if(all_.begin(), all_.end(), is_of);
+    if (made == all_.end()) return;
+    made->deregistrations.push_back({handle, std::move(memory)});
+    // Who uses it does what there is to be done at the end of that.
+    if (std::exchange(made->is_in_use, true)) return;
+    found = &*made;
+  }
+  EndUse(*found);
 }
 
 absl::Status Communicators::Settle(absl::Span<Communicator* const> used,

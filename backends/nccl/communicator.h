@@ -30,8 +30,8 @@
 namespace syncline::nccl {
 
 // A communicator of NCCL on one device, and the stream on which its work goes. Made by
-// Communicators, which owns it; its fields stay once it is ready. What is enqueued on it comes from
-// one thread at a time.
+// Communicators, which owns it; its fields stay once it is ready. NCCL allows one thread at a time
+// in its functions, ncclCommAbort and ncclCommGetAsyncError excepted: that which has a UseScope.
 struct Communicator {
   // Which one: between all ranks of the group, or between the ends of a channel, where the sender
   // is rank 0. A rank that uses several devices has one of the former for each of them, numbered in
@@ -51,6 +51,15 @@ struct Communicator {
   std::shared_ptr<void> scratch;
   size_t scratch_bytes = 0;
   std::vector<std::shared_ptr<void>> captured;  // What graphs use in its place.
+
+  // Guarded by the mutex of Communicators: whether a thread has a UseScope of it, and what that
+  // thread is to deregister.
+  bool is_in_use = false;
+  struct Deregistration {
+    void* handle;
+    std::shared_ptr<const void> memory;  // Which is not given back before.
+  };
+  std::vector<Deregistration> deregistrations;
 
   enum class State { kMaking, kReady, kFailed } state = State::kMaking;
 };
@@ -112,6 +121,14 @@ class Communicators {
   // code in it does not wait.
   class CallScope;
 
+  // A scope in which this thread alone uses the communicators that it has added.
+  class UseScope;
+
+  // Has NCCL deregister `handle` of `comm` in `device`'s context: now, or at the end of the
+  // UseScope in which the communicator is. Not if the communicators have ended, which has done so.
+  // Does not wait. `memory` is let go of afterwards.
+  void Deregister(NcclComm comm, void* handle, std::shared_ptr<const void> memory);
+
   // Waits until NCCL has enqueued what it was told to; errors as of Get.
   absl::Status Settle(absl::Span<Communicator* const> used, const PublishedCall& call);
 
@@ -148,6 +165,10 @@ class Communicators {
   absl::Status Make(Communicator& made, const Checker& check);
   absl::StatusOr<NcclUniqueId> ExchangeId(const Communicator& made, const Checker& check);
   absl::Status AwaitReady(Communicator& made, const Checker& check);
+  // Waits until this thread may use the communicator; errors as of Get.
+  absl::Status BeginUse(Communicator& communicator, const PublishedCall& call);
+  // Deregisters what there is to be, then lets other threads use it.
+  void EndUse(Communicator& communicator);
   // Returns a new one, to be made by the caller, if there is none.
   Communicator* Find(const absl::optional<Channel>& channel, const Device& device, bool& is_new)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
@@ -190,6 +211,28 @@ class Communicators::CallScope {
  private:
   Communicators& communicators_;
   const device::DeviceRuntime::ContextScope context_;
+};
+
+class Communicators::UseScope {
+ public:
+  explicit UseScope(Communicators& communicators) : communicators_(communicators) {}
+  ~UseScope() {
+    for (Communicator* const communicator : used_) communicators_.EndUse(*communicator);
+  }
+  UseScope(const UseScope&) = delete;
+  UseScope& operator=(const UseScope&) = delete;
+
+  // Waits while another thread uses the communicator, which is ready and was not added before;
+  // errors as of Get.
+  absl::Status Add(Communicator& communicator, const PublishedCall& call) {
+    const absl::Status status = communicators_.BeginUse(communicator, call);
+    if (status.ok()) used_.push_back(&communicator);
+    return status;
+  }
+
+ private:
+  Communicators& communicators_;
+  std::vector<Communicator*> used_;
 };
 
 }  // namespace syncline::nccl

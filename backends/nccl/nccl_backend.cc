@@ -247,16 +247,15 @@ class NcclBackend final : public Backend {
     }
     std::vector<Operations::Part> parts;
     std::vector<const Stream*> streams;  // Of `used`.
+    Communicators::UseScope use(*communicators_);
     for (const Collective& collective : collectives) {
       if (collective.kind == OpKind::kBarrier) continue;
       SYNCLINE_ASSIGN_OR_RETURN(Communicator* const communicator,
                                 communicators_->Get(ChannelOf(collective, group_->rank()),
                                                     collective.tensor_device(), call));
-      if (!is_captured) {
-        RegisteredMemory::RegisterTensorsOf(collective, communicators_, *communicator);
-      }
       const auto same = std::find(used.begin(), used.end(), communicator);
       if (same == used.end()) {
+        SYNCLINE_RETURN_IF_ERROR(use.Add(*communicator, call));
         const bool is_first = used.empty();
         used.push_back(communicator);
         const Stream* stream = communicator->stream.get();
@@ -264,6 +263,9 @@ class NcclBackend final : public Backend {
           SYNCLINE_ASSIGN_OR_RETURN(stream, StreamForGraph(*communicator, *caller, is_first));
         }
         streams.push_back(stream);
+      }
+      if (!is_captured) {
+        RegisteredMemory::RegisterTensorsOf(collective, communicators_, *communicator);
       }
       const auto index =
           static_cast<size_t>(std::find(used.begin(), used.end(), communicator) - used.begin());

@@ -7,13 +7,19 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/time/time.h"
 #include "backends/nccl/nccl_library.h"
 #include "core/device/registered_memory.h"
+#include "core/device/task_thread.h"
+#include "syncline/deadline.h"
 #include "syncline/log.h"
 #include "syncline/status.h"
 
 namespace syncline::nccl {
 namespace {
+
+// How long an allocation waits for memory that is being given back.
+constexpr absl::Duration kReleaseTime = absl::Seconds(10);
 
 // All of such memory that the process has, by address. Never destroyed: tensors may outlive main.
 struct Known {
@@ -35,6 +41,27 @@ std::shared_ptr<RegisteredMemory> FindBefore(const void* address) {
   return after == known.by_address.begin() ? nullptr : std::prev(after)->second.lock();
 }
 
+void Free(const NcclApi& api, device::DeviceRuntime& runtime, const Device& device, void* data) {
+  const device::DeviceRuntime::ContextScope context(runtime, device);
+  // CUDA does not work in a forked child, whose parent has the memory.
+  if (!context.status().ok()) return;
+  const device::DeviceRuntime::RelaxedCaptureScope relaxed(runtime);
+  const NcclResult result = api.mem_free(data);
+  if (result == kNcclSuccess) return;
+  Log(LogLevel::kWarning, NcclError(api, "ncclMemFree", result).message());
+}
+
+// Of memory of ncclMemAlloc, whose end may wait for all work of the device.
+std::shared_ptr<void> OwnerOf(const NcclApi& api, device::DeviceRuntime& runtime,
+                              const Device& device, void* data) {
+  device::TaskThread& releases = device::TaskThread::Releases();
+  device::TaskThread::Tasks tasks;
+  tasks.emplace_back([&api, &runtime, device, data] { Free(api, runtime, device, data); });
+  return std::shared_ptr<void>(data, [&releases, tasks = std::move(tasks)](void*) mutable {
+    releases.Post(std::move(tasks));
+  });
+}
+
 // For programs that are linked with this backend.
 const bool is_allocator_set = [] {
   device::SetRegisteredAllocator(&RegisteredMemory::Allocate);
@@ -54,12 +81,20 @@ absl::StatusOr<std::shared_ptr<void>> RegisteredMemory::Allocate(const Device& d
   const device::DeviceRuntime::ContextScope context(*runtime, device);
   SYNCLINE_RETURN_IF_ERROR(context.status());
   void* data = nullptr;
-  const NcclResult result = api->mem_alloc(&data, bytes);
+  // CUDA forbids what this does while another thread captures a graph.
+  const device::DeviceRuntime::RelaxedCaptureScope relaxed(*runtime);
+  NcclResult result = api->mem_alloc(&data, bytes);
+  device::TaskThread& releases = device::TaskThread::Releases();
+  if (result != kNcclSuccess && !releases.IsIdle()) {
+    releases.AwaitIdle(Deadline(kReleaseTime));
+    result = api->mem_alloc(&data, bytes);
+  }
   if (result != kNcclSuccess) {
     return Annotate(NcclError(*api, "ncclMemAlloc", result),
                     absl::StrCat("no ", bytes, " bytes of ", ToString(device)));
   }
-  auto memory = std::make_shared<RegisteredMemory>(*api, *runtime, device, data, bytes);
+  auto memory = std::make_shared<RegisteredMemory>(*api, *runtime, device,
+                                                   OwnerOf(*api, *runtime, device, data), bytes);
   Known& known = AllKnown();
   {
     absl::MutexLock lock(&known.mutex);
@@ -76,23 +111,16 @@ RegisteredMemory::~RegisteredMemory() {
     known.by_address.erase(data_);
   }
   known.count.fetch_sub(1);
-  // CUDA does not work in a forked child, whose parent has the memory.
-  const device::DeviceRuntime::ContextScope context(runtime_, device_);
-  if (!context.status().ok()) return;
+  {
+    // A child of fork leaves all that its parent has as it is.
+    const device::DeviceRuntime::ContextScope context(runtime_, device_);
+    if (!context.status().ok()) return;
+  }
   absl::MutexLock lock(&mutex_);
   for (const Registration& registration : registrations_) {
     const std::shared_ptr<Communicators> communicators = registration.communicators.lock();
     if (communicators == nullptr || registration.handle == nullptr) continue;
-    const Communicators::CallScope scope(*communicators, device_);
-    // Communicators that have ended have let go of it.
-    if (!scope.status().ok()) continue;
-    const NcclResult result = api_.comm_deregister(registration.comm, registration.handle);
-    if (result == kNcclSuccess) continue;
-    Log(LogLevel::kWarning, NcclError(api_, "ncclCommDeregister", result).message());
-  }
-  const NcclResult result = api_.mem_free(data_);
-  if (result != kNcclSuccess) {
-    Log(LogLevel::kWarning, NcclError(api_, "ncclMemFree", result).message());
+    communicators->Deregister(registration.comm, registration.handle, owner_);
   }
 }
 
@@ -130,6 +158,7 @@ void RegisteredMemory::RegisterWith(const std::shared_ptr<Communicators>& commun
   }
   const Communicators::CallScope scope(*communicators, device_);
   if (!scope.status().ok()) return;
+  const device::DeviceRuntime::RelaxedCaptureScope relaxed(runtime_);
   void* handle = nullptr;
   const NcclResult result = api_.comm_register(comm, data_, bytes_, &handle);
   if (result != kNcclSuccess) {

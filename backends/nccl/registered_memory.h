@@ -4,6 +4,7 @@
 
 #include <cstddef>
 #include <memory>
+#include <utility>
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
@@ -17,24 +18,31 @@
 
 namespace syncline::nccl {
 
-// One piece of memory, and where it is registered. What it is destroyed by, the last tensor, may be
-// let go of by any thread, before or after the groups whose communicators have registered it: those
-// that still are in use let go of it first, and NCCL has done so for the others. Thread-safe.
+// One piece of memory, and where it is registered. It is destroyed with the last tensor, by any
+// thread, before or after the groups whose communicators have registered it. Those that have not
+// ended deregister it, each on the thread that uses the communicator if there is one; NCCL has done
+// so for the others. Then TaskThread::Releases() frees it. Thread-safe.
 class RegisteredMemory {
  public:
   // Memory of `device`; see device::RegisteredAllocator.
   static absl::StatusOr<std::shared_ptr<void>> Allocate(const Device& device, size_t bytes);
 
-  // Has the communicator, which is ready, register what of the operation's tensors lies in such
-  // memory, if it has not yet. NCCL need not know the memory, so its refusal is logged, once, and
-  // is no error. Costs a load where the process has no such memory.
+  // Has the communicator, of which this thread has a UseScope, register what of the operation's
+  // tensors lies in such memory, if it has not yet. NCCL need not know the memory, so its refusal
+  // is logged, once, and is no error. Costs a load where the process has no such memory.
   static void RegisterTensorsOf(const Collective& collective,
                                 const std::shared_ptr<Communicators>& communicators,
                                 const Communicator& communicator);
 
+  // `owner` gives `bytes` bytes back.
   RegisteredMemory(const NcclApi& api, device::DeviceRuntime& runtime, const Device& device,
-                   void* data, size_t bytes)
-      : api_(api), runtime_(runtime), device_(device), data_(data), bytes_(bytes) {}
+                   std::shared_ptr<void> owner, size_t bytes)
+      : api_(api),
+        runtime_(runtime),
+        device_(device),
+        owner_(std::move(owner)),
+        data_(owner_.get()),
+        bytes_(bytes) {}
   ~RegisteredMemory();
   RegisteredMemory(const RegisteredMemory&) = delete;
   RegisteredMemory& operator=(const RegisteredMemory&) = delete;
@@ -55,6 +63,7 @@ class RegisteredMemory {
   const NcclApi& api_;
   device::DeviceRuntime& runtime_;
   const Device device_;
+  const std::shared_ptr<void> owner_;
   void* const data_;
   const size_t bytes_;
 

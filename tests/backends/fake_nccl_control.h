@@ -23,6 +23,8 @@ struct FakeNccl {
   decltype(&fake_nccl_set_async_error) set_async_error;
   decltype(&fake_nccl_set_stalled) set_stalled;
   decltype(&fake_nccl_hold_aborts) hold_aborts;
+  decltype(&fake_nccl_hold_operations) hold_operations;
+  decltype(&fake_nccl_held_operations) held_operations;
   decltype(&fake_nccl_live_communicators) live_communicators;
   decltype(&fake_nccl_live_registrations) live_registrations;
   decltype(&fake_nccl_live_allocations) live_allocations;
@@ -36,6 +38,8 @@ struct FakeNccl {
     Find(set_async_error, "fake_nccl_set_async_error");
     Find(set_stalled, "fake_nccl_set_stalled");
     Find(hold_aborts, "fake_nccl_hold_aborts");
+    Find(hold_operations, "fake_nccl_hold_operations");
+    Find(held_operations, "fake_nccl_held_operations");
     Find(live_communicators, "fake_nccl_live_communicators");
     Find(live_registrations, "fake_nccl_live_registrations");
     Find(live_allocations, "fake_nccl_live_allocations");

@@ -4,6 +4,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -11,6 +12,7 @@
 #include "absl/time/time.h"
 #include "backends/nccl/nccl_library.h"
 #include "core/device/device_runtime.h"
+#include "core/device/task_thread.h"
 #include "core/device/testing/fake_cuda_env.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -202,6 +204,63 @@ TEST_F(NcclRegisteredMemoryTest, ARefusalOfNcclIsNoErrorAndIsNotRepeated) {
     both_looked.StepAndWait();
   });
   EXPECT_EQ(FakeNccl::Get().calls("ncclCommRegister"), before + 2);
+}
+
+// NCCL allows one thread at a time in the functions of a communicator.
+TEST_F(NcclRegisteredMemoryTest, MemoryThatIsFreedDuringACallIsDeregisteredAfterIt) {
+  const int before = FakeNccl::Get().calls("ncclCommDeregister");
+  Countdown both_called(2), are_held(2), may_go_on(1);
+  RunTwo([&](const std::shared_ptr<Store>& store, int rank) {
+    Member member(store, rank);
+    std::optional<Tensor> registered = Registered(rank);
+    const Tensor other =
+        EmptyOnDevice(DeviceOf(rank), DType::kInt32, {kCount}, DeviceMemory::kPlain).value();
+    member.Broadcast(*registered, 1);
+    // The group lets go of its tensors with the call.
+    EXPECT_TRUE(Await([&] { return registered->owner().use_count() == 1; }));
+    both_called.StepAndWait();
+    EXPECT_EQ(Registrations(), 2);
+    if (rank == 0) FakeNccl::Get().hold_operations(1);
+    are_held.StepAndWait();
+    std::thread dropping([&] {
+      EXPECT_TRUE(Await([] { return FakeNccl::Get().held_operations() == 2; }));
+      registered.reset();
+      EXPECT_EQ(FakeNccl::Get().calls("ncclCommDeregister"), before);
+      if (rank == 1) may_go_on.Step();
+      may_go_on.Wait();
+      if (rank == 0) FakeNccl::Get().hold_operations(0);
+    });
+    member.Broadcast(other, 3);
+    dropping.join();
+    // With the call, though no other one follows.
+    EXPECT_TRUE(Await([] { return Registrations() == 0 && Allocations() == 0; }));
+  });
+  EXPECT_EQ(FakeNccl::Get().calls("ncclCommDeregister"), before + 2);
+}
+
+// In the mode in which CUDA forbids the most to all threads.
+TEST_F(NcclRegisteredMemoryTest, MemoryMayComeAndGoWhileAnotherThreadCapturesAGraph) {
+  RunTwo([&](const std::shared_ptr<Store>& store, int rank) {
+    Member member(store, rank);
+    std::optional<Tensor> registered = Registered(rank);
+    member.Broadcast(*registered, 1);
+    EXPECT_TRUE(Await([&] { return registered->owner().use_count() == 1; }));
+    constexpr int kGlobal = 0;
+    const auto& cuda = device::FakeCuda::Get();
+    const auto captured = Runtime().MakeStream(DeviceOf(rank)).value();
+    const device::DeviceRuntime::ContextScope scope(Runtime(), DeviceOf(rank));
+    ASSERT_EQ((cuda.Driver<int(void*, int)>("cuStreamBeginCapture_v2")(captured->handle, kGlobal)),
+              0);
+    std::thread([&] {
+      registered.reset();
+      ExpectOk(EmptyOnDevice(DeviceOf(rank), DType::kInt32, {kCount}, DeviceMemory::kRegistered)
+                   .status());
+    }).join();
+    EXPECT_TRUE(device::TaskThread::Releases().AwaitIdle(Deadline(kTimeout)));
+    void* graph = nullptr;
+    EXPECT_EQ((cuda.Driver<int(void*, void**)>("cuStreamEndCapture")(captured->handle, &graph)), 0);
+    if (graph != nullptr) cuda.Driver<int(void*)>("cuGraphDestroy")(graph);
+  });
 }
 
 TEST_F(NcclRegisteredMemoryTest, WhatCannotBeAllocatedIsAnErrorThatSaysWhy) {

@@ -437,6 +437,18 @@ NcclResult Communicator::CheckReady() {
   return kNcclSuccess;
 }
 
+bool Communicator::Enter() {
+  std::thread::id nobody;
+  const std::thread::id self = std::this_thread::get_id();
+  if (user_.load() != self && !user_.compare_exchange_strong(nobody, self)) return false;
+  ++entered_;
+  return true;
+}
+
+void Communicator::Leave() {
+  if (--entered_ == 0) user_.store({});
+}
+
 void Communicator::RunInBackground(std::function<void()> body) {
   JoinBackground();
   SetState(kNcclInProgress);

@@ -83,6 +83,11 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
   // Whether operations can be enqueued; the error if not.
   syncline::nccl::NcclResult CheckReady();
 
+  // NCCL allows one thread at a time in the functions that work on a communicator. False if another
+  // one is in one of them, or in a group that has one; else Leave follows.
+  bool Enter();
+  void Leave();
+
   // Runs `body` on a thread of this communicator's, which sets the state at its end: it is
   // kNcclInProgress until then.
   void RunInBackground(std::function<void()> body);
@@ -130,6 +135,9 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
   const std::string bus_id_;
   const syncline::device::CUcontext context_;  // Of the device.
   std::shared_ptr<Segment> segment_;  // Written by Init, with mutex_; all its users come after.
+
+  std::atomic<std::thread::id> user_{};  // The thread that has entered; none if that is {}.
+  int entered_ = 0;                      // How often. The user's.
 
   // What loops in operations read without the lock.
   std::atomic<bool> is_stopped_{false};  // Revoked or aborted.

@@ -99,9 +99,58 @@ void AwaitAborts() {
   held.changed.wait(lock, [&] { return !held.are_held; });
 }
 
+// See fake_nccl_hold_operations.
+struct HeldOperations {
+  std::mutex mutex;
+  std::condition_variable changed;
+  bool are_held = false;
+  int waiting = 0;
+};
+
+HeldOperations& TheHeldOperations() {
+  static HeldOperations* const held = new HeldOperations;
+  return *held;
+}
+
+void AwaitOperations() {
+  HeldOperations& held = TheHeldOperations();
+  std::unique_lock<std::mutex> lock(held.mutex);
+  ++held.waiting;
+  held.changed.wait(lock, [&] { return !held.are_held; });
+  --held.waiting;
+}
+
 NcclResult NoCommunicator() {
   return Fail(kNcclInvalidArgument, "this is no communicator, or one that was freed");
 }
+
+NcclResult UsedByAnother() {
+  return Fail(kNcclInvalidUsage, "another thread is in a function of the same communicator");
+}
+
+// A call that works on a communicator, which may be null.
+class Use {
+ public:
+  explicit Use(CommunicatorPtr communicator) : communicator_(std::move(communicator)) {
+    if (communicator_ == nullptr) {
+      result_ = NoCommunicator();
+    } else if (!communicator_->Enter()) {
+      result_ = UsedByAnother();
+    }
+  }
+  ~Use() {
+    if (result_ == kNcclSuccess) communicator_->Leave();
+  }
+  Use(const Use&) = delete;
+  Use& operator=(const Use&) = delete;
+
+  // Why it fails, or kNcclSuccess.
+  NcclResult result() const { return result_; }
+
+ private:
+  const CommunicatorPtr communicator_;
+  NcclResult result_ = kNcclSuccess;
+};
 
 // Work on communicators that may take long: their making and their end.
 struct Job {
@@ -147,9 +196,24 @@ NcclResult Combine(NcclResult first, NcclResult second) {
   return second == kNcclSuccess ? first : second;
 }
 
+// At the end of a group, lets other threads use the communicators of its operations.
+class Leaving {
+ public:
+  explicit Leaving(const Group& ended) : ended_(ended) {}
+  ~Leaving() {
+    for (const auto& entry : ended_.operations) entry.first->Leave();
+  }
+  Leaving(const Leaving&) = delete;
+  Leaving& operator=(const Leaving&) = delete;
+
+ private:
+  const Group& ended_;
+};
+
 NcclResult EndGroup() {
   if (--group.depth > 0) return kNcclSuccess;
   const Group ended = std::exchange(group, Group());
+  const Leaving leaving(ended);
   if (IsError(ended.error)) {
     for (const Job& job : ended.jobs) {
       for (const CommunicatorPtr& other : job.also) other->SetState(ended.error);
@@ -208,13 +272,15 @@ NcclResult Add(Job job) {
 }
 
 NcclResult Add(const CommunicatorPtr& communicator, Operation operation) {
-  ++group.depth;
   auto entry = std::find_if(group.operations.begin(), group.operations.end(),
                             [&](const auto& entry) { return entry.first == communicator; });
   if (entry == group.operations.end()) {
+    if (!communicator->Enter()) return UsedByAnother();
     entry = group.operations.insert(entry, {communicator, {}});
   }
+  ++group.depth;
   entry->second.push_back(std::move(operation));
+  AwaitOperations();
   return EndGroup();
 }
 
@@ -333,12 +399,14 @@ NcclResult MakeChild(const CommunicatorPtr& parent, int rank, int ranks, const N
   return result;
 }
 
+NcclResult InProgress() {
+  return Fail(kNcclInvalidArgument, "an earlier call on the communicator is still in progress");
+}
+
 // In progress on an earlier call, or failed: what nothing can be made from.
 NcclResult CheckParent(Communicator& parent, bool may_have_failed) {
   const NcclResult state = parent.state();
-  if (state == kNcclInProgress) {
-    return Fail(kNcclInvalidArgument, "an earlier call on the communicator is still in progress");
-  }
+  if (state == kNcclInProgress) return InProgress();
   if (state != kNcclSuccess && !may_have_failed) return Fail(state, "the communicator has failed");
   return kNcclSuccess;
 }
@@ -430,7 +498,11 @@ int ForEach(NcclComm comm, int rank, const std::function<void(Communicator&)>& f
 // Registers something of a communicator.
 NcclResult Register(NcclComm comm, const void* buffer, size_t bytes, uintptr_t* handle) {
   const CommunicatorPtr communicator = Find(comm);
-  if (communicator == nullptr) return NoCommunicator();
+  const Use use(communicator);
+  if (use.result() != kNcclSuccess) return use.result();
+  if (const NcclResult result = CheckParent(*communicator, false); result != kNcclSuccess) {
+    return result;
+  }
   std::string error;
   if (!Driver::Get().CheckReachable(buffer, bytes, communicator->device(), &error)) {
     return Fail(kNcclInvalidArgument, error);
@@ -443,6 +515,10 @@ NcclResult Register(NcclComm comm, const void* buffer, size_t bytes, uintptr_t* 
 }
 
 NcclResult Deregister(NcclComm comm, uintptr_t handle) {
+  const CommunicatorPtr communicator = Find(comm);
+  const Use use(communicator);
+  if (use.result() != kNcclSuccess) return use.result();
+  if (communicator->state() == kNcclInProgress) return InProgress();
   Objects& objects = TheObjects();
   const std::lock_guard<std::mutex> lock(objects.mutex);
   const auto found = objects.registrations.find(handle);
@@ -534,7 +610,8 @@ NcclResult ncclCommInitRankScalable(NcclComm* comm, int ranks, int rank, int ids
 NcclResult ncclCommFinalize(NcclComm comm) {
   return Call("ncclCommFinalize", 0, [&]() -> NcclResult {
     const CommunicatorPtr communicator = Find(comm);
-    if (communicator == nullptr) return NoCommunicator();
+    const Use use(communicator);
+    if (use.result() != kNcclSuccess) return use.result();
     if (const NcclResult result = communicator->CheckReady(); result != kNcclSuccess) {
       return result;
     }
@@ -580,7 +657,8 @@ NcclResult ncclCommRevoke(NcclComm comm, int flags) {
 NcclResult ncclCommSplit(NcclComm comm, int color, int key, NcclComm* made, NcclConfig* config) {
   return Call("ncclCommSplit", 0, [&]() -> NcclResult {
     const CommunicatorPtr parent = Find(comm);
-    if (parent == nullptr) return NoCommunicator();
+    const Use use(parent);
+    if (use.result() != kNcclSuccess) return use.result();
     if (made == nullptr || (color < 0 && color != kNcclSplitNoColor)) {
       return Fail(kNcclInvalidArgument, "there is no such color");
     }
@@ -711,7 +789,8 @@ NcclResult ncclRedOpCreatePreMulSum(NcclRedOp* op, void* scalar, NcclDataType dt
                                     NcclScalarResidence residence, NcclComm comm) {
   return Call("ncclRedOpCreatePreMulSum", 0, [&]() -> NcclResult {
     const CommunicatorPtr communicator = Find(comm);
-    if (communicator == nullptr) return NoCommunicator();
+    const Use use(communicator);
+    if (use.result() != kNcclSuccess) return use.result();
     if (const NcclResult result = communicator->CheckReady(); result != kNcclSuccess) {
       return result;
     }
@@ -733,7 +812,8 @@ NcclResult ncclRedOpCreatePreMulSum(NcclRedOp* op, void* scalar, NcclDataType dt
 NcclResult ncclRedOpDestroy(NcclRedOp op, NcclComm comm) {
   return Call("ncclRedOpDestroy", 0, [&] {
     const CommunicatorPtr communicator = Find(comm);
-    if (communicator == nullptr) return NoCommunicator();
+    const Use use(communicator);
+    if (use.result() != kNcclSuccess) return use.result();
     return communicator->RemoveReduction(op)
                ? kNcclSuccess
                : Fail(kNcclInvalidArgument, "there is no such reduction");
@@ -925,6 +1005,19 @@ void fake_nccl_hold_aborts(int is_held) {
   const std::lock_guard<std::mutex> lock(held.mutex);
   held.are_held = is_held != 0;
   held.changed.notify_all();
+}
+
+void fake_nccl_hold_operations(int is_held) {
+  HeldOperations& held = TheHeldOperations();
+  const std::lock_guard<std::mutex> lock(held.mutex);
+  held.are_held = is_held != 0;
+  held.changed.notify_all();
+}
+
+int fake_nccl_held_operations() {
+  HeldOperations& held = TheHeldOperations();
+  const std::lock_guard<std::mutex> lock(held.mutex);
+  return held.are_held ? held.waiting : 0;
 }
 
 int fake_nccl_live_communicators() {

@@ -28,6 +28,12 @@ int fake_nccl_set_stalled(syncline::nccl::NcclComm comm, int rank, int is_stalle
 // graph lives that was captured from the communicator.
 void fake_nccl_hold_aborts(int is_held);
 
+// Keeps threads in the function that enqueues an operation, of whichever communicator, or no
+// longer.
+void fake_nccl_hold_operations(int is_held);
+// How many threads are kept so.
+int fake_nccl_held_operations();
+
 // Communicators of this process that were neither destroyed nor aborted.
 int fake_nccl_live_communicators();
 

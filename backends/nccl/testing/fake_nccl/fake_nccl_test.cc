@@ -984,6 +984,28 @@ TEST_F(FakeNcclTest, MemoryAndRegistrations) {
   EXPECT_EQ(Nccl().mem_free(memory), kNcclInvalidArgument);
 }
 
+TEST_F(FakeNcclTest, ACommunicatorIsUsedByOneThreadAtATime) {
+  Ranks ranks(1);
+  ranks.Init();
+  const OnDevice scope(0);
+  const DeviceMemory buffer(0, 100);
+  void* handle = nullptr;
+  ASSERT_EQ(Nccl().comm_register(ranks[0].comm, buffer.get(), 100, &handle), kNcclSuccess);
+  const auto deregister_elsewhere = [&] {
+    NcclResult result = kNcclSuccess;
+    std::thread([&] { result = Nccl().comm_deregister(ranks[0].comm, handle); }).join();
+    return result;
+  };
+  ASSERT_EQ(Nccl().group_start(), kNcclSuccess);
+  ASSERT_EQ(Nccl().all_reduce(buffer.get(), buffer.get(), 1, kNcclInt32, kNcclSum, ranks[0].comm,
+                              ranks[0].stream),
+            kNcclSuccess);
+  EXPECT_EQ(deregister_elsewhere(), kNcclInvalidUsage);
+  EXPECT_EQ(Nccl().group_end(), kNcclSuccess);
+  EXPECT_EQ(deregister_elsewhere(), kNcclSuccess);
+  EXPECT_TRUE(ranks[0].stream.Synchronize());
+}
+
 TEST_F(FakeNcclTest, FunctionsThatAVersionLacksFail) {
   const Variable version("FAKE_NCCL_VERSION", "21805");
   int value = 0;
