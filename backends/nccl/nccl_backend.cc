@@ -19,6 +19,7 @@
 #include "backends/nccl/communicator.h"
 #include "backends/nccl/fingerprint_board.h"
 #include "backends/nccl/fingerprint_store.h"
+#include "backends/nccl/group_support.h"
 #include "backends/nccl/nccl_group.h"
 #include "backends/nccl/nccl_library.h"
 #include "backends/nccl/operations.h"
@@ -81,11 +82,11 @@ absl::optional<Channel> ChannelOf(const Collective& call, int rank) {
 class NcclBackend final : public Backend {
  public:
   NcclBackend(std::shared_ptr<NcclGroup> group, std::shared_ptr<Communicators> communicators,
-              std::unique_ptr<FingerprintStore> store)
+              GroupSupport support, std::unique_ptr<FingerprintStore> store)
       : group_(std::move(group)),
         communicators_(std::move(communicators)),
-        api_(communicators_->api()),
         runtime_(communicators_->runtime()),
+        support_(std::move(support)),
         store_(std::move(store)),
         watchdog_(std::make_shared<Watchdog>(group_, communicators_)) {}
 
@@ -220,7 +221,7 @@ class NcclBackend final : public Backend {
         return UnsupportedError(
             absl::StrCat("backend nccl serves tensors of CUDA devices, not of ", ToString(device)));
       }
-      SYNCLINE_RETURN_IF_ERROR(CheckServed(collective, api_, runtime_));
+      SYNCLINE_RETURN_IF_ERROR(CheckServed(collective, support_));
       if (IsP2p(collective.kind) && collective.peer == group_->rank()) {
         return UnsupportedError("backend nccl carries no messages from a rank to itself");
       }
@@ -320,7 +321,7 @@ class NcclBackend final : public Backend {
         SYNCLINE_RETURN_IF_ERROR(other->EnqueueWait(*stream));
       }
     }
-    Operations operations(*communicators_, *group_, call, is_captured);
+    Operations operations(*communicators_, support_, *group_, call, is_captured);
     const absl::Status enqueued = operations.Enqueue(parts);
     kept = operations.TakeKept();  // Also if it fails: a part of it may be enqueued.
     SYNCLINE_RETURN_IF_ERROR(enqueued);
@@ -345,8 +346,8 @@ class NcclBackend final : public Backend {
 
   const std::shared_ptr<NcclGroup> group_;
   const std::shared_ptr<Communicators> communicators_;
-  const NcclApi& api_;
   device::DeviceRuntime& runtime_;
+  const GroupSupport support_;
   const std::unique_ptr<FingerprintStore> store_;
   const std::shared_ptr<Watchdog> watchdog_;
   std::atomic<int> calls_under_way_{0};
@@ -371,21 +372,25 @@ struct Introduction {
   bool is_eager = false;   // It has a device for which it connects at once,
   bool has_split = false;  // and a communicator that was split off another for it.
   std::string endpoint;    // Of rank 0: where the others of its host get the board.
+  RankSupport support;
 
   std::string Serialize() const {
     return absl::StrCat(compares ? "compares" : "trusts", " ", is_eager ? "eager" : "lazy", " ",
-                        has_split ? "split" : "new", " ", endpoint);
+                        has_split ? "split" : "new", " ", endpoint, "\n", support.Serialize());
   }
   static Introduction Parse(absl::string_view text) {
-    const std::vector<absl::string_view> words = absl::StrSplit(text, absl::MaxSplits(' ', 3));
+    const std::pair<absl::string_view, absl::string_view> lines =
+        absl::StrSplit(text, absl::MaxSplits('\n', 1));
+    const std::vector<absl::string_view> words =
+        absl::StrSplit(lines.first, absl::MaxSplits(' ', 3));
     if (words.size() != 4) return {};
-    return {words[0] == "compares", words[1] == "eager", words[2] == "split",
-            std::string(words[3])};
+    return {words[0] == "compares", words[1] == "eager", words[2] == "split", std::string(words[3]),
+            RankSupport::Parse(lines.second)};
   }
 };
 
 absl::StatusOr<std::string> IntroductionOf(
-    const BackendConfig& config, device::DeviceRuntime& runtime,
+    const BackendConfig& config, const NcclApi& api, device::DeviceRuntime& runtime,
     const absl::StatusOr<tensor::Segment>& segment,
     const absl::StatusOr<std::unique_ptr<backends::FdServer>>& server) {
   Introduction own;
@@ -403,6 +408,7 @@ absl::StatusOr<std::string> IntroductionOf(
     SYNCLINE_RETURN_IF_ERROR(server.status());
     own.endpoint = (*server)->endpoint();
   }
+  own.support = RankSupport::OfThisProcess(api, runtime);
   return own.Serialize();
 }
 
@@ -442,16 +448,19 @@ absl::StatusOr<std::shared_ptr<Backend>> MakeNccl(const BackendConfig& config) {
                                 !api.ok() ? api.status()
                                 : !runtime.ok()
                                     ? runtime.status()
-                                    : IntroductionOf(config, **runtime, segment, server),
+                                    : IntroductionOf(config, **api, **runtime, segment, server),
                                 config.deadline, config.check_peers));
   std::vector<Introduction> ranks;
+  std::vector<RankSupport> supports;
   std::vector<MismatchCheck> checks;
   for (int rank = 0; rank < config.size; ++rank) {
     ranks.push_back(Introduction::Parse(peers.payload(rank)));
+    supports.push_back(ranks.back().support);
     checks.push_back(ranks.back().compares ? MismatchCheck::kOn : MismatchCheck::kOff);
   }
   SYNCLINE_RETURN_IF_ERROR(backends::CheckAllCompareOrNone(checks));
   SYNCLINE_RETURN_IF_ERROR(CheckAllEagerOrNone(ranks));
+  GroupSupport support(supports, peers);
   backends::PeerProcesses processes(peers);
   std::optional<tensor::Segment> memory;
   const bool is_shared = AreOnOneHost(peers);
@@ -481,8 +490,8 @@ absl::StatusOr<std::shared_ptr<Backend>> MakeNccl(const BackendConfig& config) {
   auto communicators = std::make_shared<Communicators>(**api, **runtime, *group, config.store);
   std::unique_ptr<FingerprintStore> store;
   if (!is_shared) store = std::make_unique<FingerprintStore>(config.store, group);
-  auto backend =
-      std::make_shared<NcclBackend>(std::move(group), std::move(communicators), std::move(store));
+  auto backend = std::make_shared<NcclBackend>(std::move(group), std::move(communicators),
+                                               std::move(support), std::move(store));
   SYNCLINE_RETURN_IF_ERROR(backend->Start());
   if (config.device.has_value()) {
     // All ranks know who has one, so they decide alike.

@@ -36,15 +36,6 @@ std::string DlError() {
   return error == nullptr ? "dlopen gives no reason" : error;
 }
 
-// "2.30.7". A number that NCCL has no more is shown as it is.
-std::string VersionText(int version) {
-  if (version < 0) return absl::StrCat(version);
-  const int major = version < NcclVersion(2, 9, 0) ? version / 1000 : version / 10000;
-  return absl::StrCat(major, ".",
-                      version < NcclVersion(2, 9, 0) ? version / 100 % 10 : version / 100 % 100,
-                      ".", version % 100);
-}
-
 // The paths of all objects of this process; that of the program is empty.
 std::vector<std::string> LoadedObjects() {
   std::vector<std::string> paths;
@@ -276,6 +267,14 @@ void SetNcclSearchPath(std::vector<std::string> folders) {
   Process& process = ThisProcess();
   absl::MutexLock lock(&process.mutex);
   process.folders = std::move(folders);
+}
+
+std::string VersionText(int version) {
+  if (version < 0) return absl::StrCat(version);
+  const int major = version < NcclVersion(2, 9, 0) ? version / 1000 : version / 10000;
+  return absl::StrCat(major, ".",
+                      version < NcclVersion(2, 9, 0) ? version / 100 % 10 : version / 100 % 100,
+                      ".", version % 100);
 }
 
 std::string Describe(const NcclApi& api) {

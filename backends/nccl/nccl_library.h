@@ -51,6 +51,9 @@ struct NcclSearch {
 // As LoadNccl(), but loads at each call. For tests.
 absl::StatusOr<NcclApi> LoadNccl(const NcclSearch& search);
 
+// "2.30.7". A number that NCCL has no more is shown as it is.
+std::string VersionText(int version);
+
 // "NCCL 2.30.7 (/usr/lib/libnccl.so.2)", for messages.
 std::string Describe(const NcclApi& api);
 

@@ -18,16 +18,13 @@ namespace {
 // What a reduction by kernels gathers at once, from all ranks together.
 constexpr size_t kGatheredBytes = 8 << 20;
 
-// The least compute capability of devices on which NCCL reduces floats of eight bits.
-constexpr int kFloat8Capability = 90;
-
 // What a communicator keeps for later calls at most.
 constexpr size_t kKeptScratchBytes = 64 << 20;
 
 // Pieces begin at multiples of so many bytes, as kernels that read several elements at once like.
 constexpr size_t kAlignment = 256;
 
-absl::optional<NcclDataType> NativeTypeOf(DType dtype, const NcclApi& api) {
+absl::optional<NcclDataType> NativeTypeOf(DType dtype, const GroupSupport& support) {
   switch (dtype) {
     case DType::kBool:  // A byte of 0 or 1.
     case DType::kUInt8:
@@ -54,7 +51,7 @@ absl::optional<NcclDataType> NativeTypeOf(DType dtype, const NcclApi& api) {
       return kNcclFloat64;
     case DType::kFloat8E4M3:
     case DType::kFloat8E5M2:
-      if (!api.HasFloat8()) return absl::nullopt;
+      if (!support.has_float8()) return absl::nullopt;
       return dtype == DType::kFloat8E4M3 ? kNcclFloat8E4M3 : kNcclFloat8E5M2;
     case DType::kInt16:
     case DType::kUInt16:
@@ -134,17 +131,17 @@ bool AreOfOneSize(absl::Span<const Tensor> tensors) {
 
 bool IsPrefix(OpKind kind) { return kind == OpKind::kScan || kind == OpKind::kExscan; }
 
-bool NeedsKernels(const Collective& call, const NcclApi& api, bool has_kernels) {
+bool NeedsKernels(const Collective& call, const GroupSupport& support) {
   if (!Reduces(call.kind)) return false;
   return IsPrefix(call.kind) ||
-         !NativeReductionOf(call.dtype(), call.reduce_op, api, has_kernels).has_value();
+         !NativeReductionOf(call.dtype(), call.reduce_op, support).has_value();
 }
 
 }  // namespace
 
-absl::optional<NativeReduction> NativeReductionOf(DType dtype, ReduceOp op, const NcclApi& api,
-                                                  bool has_kernels) {
-  const absl::optional<NcclDataType> native_type = NativeTypeOf(dtype, api);
+absl::optional<NativeReduction> NativeReductionOf(DType dtype, ReduceOp op,
+                                                  const GroupSupport& support) {
+  const absl::optional<NcclDataType> native_type = NativeTypeOf(dtype, support);
   const absl::optional<NcclRedOp> native_op = NativeOpOf(dtype, op);
   if (!native_type.has_value() || !native_op.has_value()) return absl::nullopt;
   if (op == ReduceOp::kPremulSum && IsFloat8(dtype)) return absl::nullopt;
@@ -152,13 +149,12 @@ absl::optional<NativeReduction> NativeReductionOf(DType dtype, ReduceOp op, cons
   native.elements = IsComplex(dtype) ? 2 : 1;
   native.op = *native_op;
   native.premultiplies = op == ReduceOp::kPremulSum;
-  native.divides = op == ReduceOp::kAvg && IsInteger(dtype) && has_kernels;
+  native.divides = op == ReduceOp::kAvg && IsInteger(dtype) && support.has_kernels();
   if (native.divides) native.op = kNcclSum;
   return native;
 }
 
-absl::Status CheckServed(const Collective& call, const NcclApi& api,
-                         device::DeviceRuntime& runtime) {
+absl::Status CheckServed(const Collective& call, const GroupSupport& support) {
   if (IsP2p(call.kind)) {
     if (call.tag != 0) {
       return UnsupportedError(absl::StrCat("backend nccl serves no tags but 0: NCCL matches the ",
@@ -174,34 +170,20 @@ absl::Status CheckServed(const Collective& call, const NcclApi& api,
   }
   if (!Reduces(call.kind)) return absl::OkStatus();
   const DType dtype = call.dtype();
-  if (IsFloat8(dtype) && !api.HasFloat8()) {
-    return UnsupportedError(
-        absl::StrCat("reductions of ", Name(dtype), " need NCCL 2.24 or later, and this is NCCL ",
-                     api.version / 10000, ".", api.version / 100 % 100, ".", api.version % 100));
+  // NCCL would end the group, or read what its other version does not know.
+  if (IsFloat8(dtype) && !support.has_float8()) {
+    return support.NoFloat8Error(absl::StrCat("reductions of ", Name(dtype)));
   }
-  const Device device = call.tensor_device();
-  if (IsFloat8(dtype)) {
-    // NCCL would end the group.
-    SYNCLINE_ASSIGN_OR_RETURN(const int capability, runtime.ComputeCapability(device));
-    if (capability < kFloat8Capability) {
-      return UnsupportedError(absl::StrCat(
-          "NCCL reduces ", Name(dtype), " on devices of compute capability 9.0 or later, and ",
-          ToString(device), " has ", capability / 10, ".", capability % 10));
-    }
-  }
-  const absl::Status kernels = runtime.KernelsOf(device).status();
-  if (!NeedsKernels(call, api, kernels.ok())) return absl::OkStatus();
+  if (!NeedsKernels(call, support)) return absl::OkStatus();
   const std::string what =
       IsPrefix(call.kind)
           ? std::string(Name(call.kind))
           : absl::StrCat("the reduction ", Name(call.reduce_op), " of ", Name(dtype));
   if (IsFloat8(dtype)) {
     return UnsupportedError(
-        absl::StrCat("NCCL has no ", what, ", and there is no kernel for ", Name(dtype)));
+        absl::StrCat("NCCL lacks ", what, ", and there is no kernel for ", Name(dtype)));
   }
-  if (kernels.ok()) return kernels;
-  return UnsupportedError(
-      absl::StrCat("NCCL has no ", what, ", which takes a kernel: ", kernels.message()));
+  return support.has_kernels() ? absl::OkStatus() : support.NoKernelsError(what);
 }
 
 struct Operations::Step {
@@ -268,8 +250,7 @@ absl::Status Operations::Enqueue(absl::Span<const Part> parts) {
   std::vector<const Part*> at_once, stepwise;
   std::vector<Communicator*> used;
   for (const Part& part : parts) {
-    const bool has_kernels = runtime_.KernelsOf(part.communicator->device).ok();
-    if (NeedsKernels(*part.collective, api_, has_kernels)) {
+    if (NeedsKernels(*part.collective, support_)) {
       stepwise.push_back(&part);
       continue;
     }
@@ -313,8 +294,7 @@ absl::Status Operations::Prepare(const Part& part, Step& step) {
   Communicator& communicator = *part.communicator;
   const auto size = static_cast<size_t>(group_.size());
   if (Reduces(call.kind)) {
-    const bool has_kernels = runtime_.KernelsOf(communicator.device).ok();
-    step.native = NativeReductionOf(call.dtype(), call.reduce_op, api_, has_kernels);
+    step.native = NativeReductionOf(call.dtype(), call.reduce_op, support_);
     if (step.native->premultiplies) {
       uint64_t scalar = ScalarOf(RealOf(call.dtype()), call.factor);
       const Communicators::CallScope scope(communicators_, communicator.device);

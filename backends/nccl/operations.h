@@ -13,6 +13,7 @@
 #include "absl/types/optional.h"
 #include "absl/types/span.h"
 #include "backends/nccl/communicator.h"
+#include "backends/nccl/group_support.h"
 #include "backends/nccl/nccl_api.h"
 #include "backends/nccl/nccl_group.h"
 #include "core/device/device_runtime.h"
@@ -31,14 +32,13 @@ struct NativeReduction {
 };
 
 // How NCCL reduces such elements; nothing if it does not, and a kernel has to. avg of integers
-// divides with a kernel where there is one.
-absl::optional<NativeReduction> NativeReductionOf(DType dtype, ReduceOp op, const NcclApi& api,
-                                                  bool has_kernels);
+// divides with a kernel where all ranks have one.
+absl::optional<NativeReduction> NativeReductionOf(DType dtype, ReduceOp op,
+                                                  const GroupSupport& support);
 
-// OK if the operation can be carried out; an UnsupportedError that says what is missing if not. The
-// same on all ranks, if they have the same NCCL, driver and kind of device.
-absl::Status CheckServed(const Collective& collective, const NcclApi& api,
-                         device::DeviceRuntime& runtime);
+// OK if the operation can be carried out; an UnsupportedError that says what is missing, and on
+// which rank, if not. The same on all ranks.
+absl::Status CheckServed(const Collective& collective, const GroupSupport& support);
 
 // Enqueues the calls that one Run has been given on the streams of their communicators. All that
 // NCCL can do at once is one ncclGroup, so that none of it waits for the rest; operations of
@@ -53,11 +53,12 @@ class Operations {
   };
 
   // Borrows all, for the time of one Run. `is_captured` says whether a graph gets the work.
-  Operations(Communicators& communicators, NcclGroup& group, const PublishedCall& call,
-             bool is_captured)
+  Operations(Communicators& communicators, const GroupSupport& support, NcclGroup& group,
+             const PublishedCall& call, bool is_captured)
       : communicators_(communicators),
         api_(communicators.api()),
         runtime_(communicators.runtime()),
+        support_(support),
         group_(group),
         call_(call),
         is_captured_(is_captured) {}
@@ -94,6 +95,7 @@ class Operations {
   Communicators& communicators_;
   const NcclApi& api_;
   device::DeviceRuntime& runtime_;
+  const GroupSupport& support_;
   NcclGroup& group_;
   const PublishedCall& call_;
   const bool is_captured_;

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <cstring>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
@@ -113,7 +114,6 @@ class CudaKernels final : public Kernels {
  private:
   std::string Where() const { return absl::StrCat("on ", ToString(device_)); }
 
-  absl::Status CheckDriver() const;
   absl::Status LoadModule();
   absl::Status Find(const std::string& name, Function* function) const;
   absl::Status FindAll();
@@ -143,27 +143,6 @@ class CudaKernels final : public Kernels {
   std::array<std::array<Function, kDTypes>, kDTypes> convert_;  // From, to.
 };
 
-absl::Status CudaKernels::CheckDriver() const {
-  int version = 0;
-  SYNCLINE_RETURN_IF_ERROR(
-      driver_.Check(driver_.cuDriverGetVersion(&version), "cuDriverGetVersion"));
-  if (version < kDriverVersion) {
-    return UnsupportedError(absl::StrCat(
-        "Syncline's kernels need a driver of CUDA 13.0 (R580) or later; ", driver_.library,
-        " is one of CUDA ", version / 1000, ".", version % 1000 / 10));
-  }
-  const bool has_all = driver_.cuDeviceGetAttribute != nullptr &&
-                       driver_.cuModuleLoadData != nullptr &&
-                       driver_.cuModuleGetFunction != nullptr && driver_.cuLaunchKernel != nullptr;
-  if (!has_all) {
-    return UnsupportedError(
-        absl::StrCat("Syncline's kernels need cuDeviceGetAttribute, cuModuleLoadData, "
-                     "cuModuleGetFunction and cuLaunchKernel, which not all are in ",
-                     driver_.library));
-  }
-  return absl::OkStatus();
-}
-
 absl::Status CudaKernels::LoadModule() {
   CUdevice device = 0;
   SYNCLINE_RETURN_IF_ERROR(
@@ -171,19 +150,11 @@ absl::Status CudaKernels::LoadModule() {
   // One reference more, which is the process's as that of the runtime is.
   SYNCLINE_RETURN_IF_ERROR(driver_.Check(driver_.cuDevicePrimaryCtxRetain(&context_, device),
                                          "cuDevicePrimaryCtxRetain", Where()));
-  const auto attribute = [&](CUdevice_attribute which, int* value) {
-    return driver_.Check(driver_.cuDeviceGetAttribute(value, which, device), "cuDeviceGetAttribute",
-                         Where());
-  };
-  int major = 0, minor = 0, multiprocessors = 0;
-  SYNCLINE_RETURN_IF_ERROR(attribute(CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR, &major));
-  SYNCLINE_RETURN_IF_ERROR(attribute(CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR, &minor));
-  SYNCLINE_RETURN_IF_ERROR(attribute(CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT, &multiprocessors));
-  if (major < kComputeCapability) {
-    return UnsupportedError(absl::StrCat("Syncline's kernels need a device of compute capability ",
-                                         kComputeCapability, ".0 or later; ", ToString(device_),
-                                         " has ", major, ".", minor));
-  }
+  int multiprocessors = 0;
+  SYNCLINE_RETURN_IF_ERROR(
+      driver_.Check(driver_.cuDeviceGetAttribute(&multiprocessors,
+                                                 CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT, device),
+                    "cuDeviceGetAttribute", Where()));
   max_blocks_ = kBlocksPerMultiprocessor * static_cast<uint32_t>(std::max(multiprocessors, 1));
   return driver_.Check(driver_.cuModuleLoadData(&module_, kernels::kDeviceKernelsFatbin),
                        "cuModuleLoadData", Where());
@@ -218,10 +189,7 @@ absl::Status CudaKernels::FindAll() {
 }
 
 absl::Status CudaKernels::Load() {
-  if (kernels::kDeviceKernelsFatbinSize == 0) {
-    return UnsupportedError("Syncline was built without its kernels (--define=cuda_kernels=no)");
-  }
-  SYNCLINE_RETURN_IF_ERROR(CheckDriver());
+  SYNCLINE_RETURN_IF_ERROR(CheckCudaKernels(driver_, device_));
   SYNCLINE_RETURN_IF_ERROR(LoadModule());
   // Drivers load lazily, which a capture of the first launch would not survive: asking for a
   // function loads it.
@@ -363,6 +331,43 @@ absl::Status CudaKernels::Convert(DType to_dtype, void* to, DType from_dtype, co
 }
 
 }  // namespace
+
+absl::Status CheckCudaKernels(const CudaDriver& driver, const Device& device) {
+  if (kernels::kDeviceKernelsFatbinSize == 0) {
+    return UnsupportedError("Syncline was built without its kernels (--define=cuda_kernels=no)");
+  }
+  int version = 0;
+  SYNCLINE_RETURN_IF_ERROR(driver.Check(driver.cuDriverGetVersion(&version), "cuDriverGetVersion"));
+  if (version < kDriverVersion) {
+    return UnsupportedError(
+        absl::StrCat("Syncline's kernels need a driver of CUDA 13.0 (R580) or later; ",
+                     driver.library, " is one of CUDA ", version / 1000, ".", version % 1000 / 10));
+  }
+  const bool has_all = driver.cuDeviceGetAttribute != nullptr &&
+                       driver.cuModuleLoadData != nullptr &&
+                       driver.cuModuleGetFunction != nullptr && driver.cuLaunchKernel != nullptr;
+  if (!has_all) {
+    return UnsupportedError(
+        absl::StrCat("Syncline's kernels need cuDeviceGetAttribute, cuModuleLoadData, "
+                     "cuModuleGetFunction and cuLaunchKernel, which not all are in ",
+                     driver.library));
+  }
+  const std::string where = absl::StrCat("on ", ToString(device));
+  CUdevice handle = 0;
+  SYNCLINE_RETURN_IF_ERROR(
+      driver.Check(driver.cuDeviceGet(&handle, device.index), "cuDeviceGet", where));
+  int numbers[2];
+  for (const auto& [number, attribute] :
+       {std::make_pair(&numbers[0], CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR),
+        std::make_pair(&numbers[1], CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR)}) {
+    SYNCLINE_RETURN_IF_ERROR(driver.Check(driver.cuDeviceGetAttribute(number, attribute, handle),
+                                          "cuDeviceGetAttribute", where));
+  }
+  if (numbers[0] >= kComputeCapability) return absl::OkStatus();
+  return UnsupportedError(absl::StrCat("Syncline's kernels need a device of compute capability ",
+                                       kComputeCapability, ".0 or later; ", ToString(device),
+                                       " has ", numbers[0], ".", numbers[1]));
+}
 
 absl::StatusOr<std::unique_ptr<Kernels>> MakeCudaKernels(const CudaDriver& driver,
                                                          const Device& device) {

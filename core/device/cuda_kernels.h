@@ -4,6 +4,7 @@
 
 #include <memory>
 
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "core/device/cuda_driver.h"
 #include "core/device/kernels.h"
@@ -11,9 +12,13 @@
 
 namespace syncline::device {
 
+// UnsupportedError that says what is missing if the driver or `device` is too old for our kernels,
+// or lacks something. Needs no context.
+absl::Status CheckCudaKernels(const CudaDriver& driver, const Device& device);
+
 // Loads our kernels for `device`, whose primary context is current. `driver` outlives them. The
-// context need not be current when they are used: they make it so. UnsupportedError that says what
-// is missing if the driver is too old for them, BackendError if loading fails.
+// context need not be current when they are used: they make it so. Errors
+// of CheckCudaKernels; BackendError if loading fails.
 absl::StatusOr<std::unique_ptr<Kernels>> MakeCudaKernels(const CudaDriver& driver,
                                                          const Device& device);
 

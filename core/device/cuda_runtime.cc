@@ -113,6 +113,11 @@ absl::StatusOr<int> CudaRuntime::ComputeCapability(const Device& device) {
   return 10 * numbers[0] + numbers[1];
 }
 
+absl::Status CudaRuntime::CheckKernels(const Device& device) {
+  SYNCLINE_RETURN_IF_ERROR(StateOf(device).status());
+  return CheckCudaKernels(driver_, device);
+}
+
 absl::StatusOr<const Kernels*> CudaRuntime::KernelsOf(const Device& device) {
   SYNCLINE_ASSIGN_OR_RETURN(DeviceState* const state, StateOf(device));
   const ContextScope scope(*this, device);

@@ -38,6 +38,7 @@ class CudaRuntime : public DeviceRuntime {
   int device_count() const override { return static_cast<int>(devices_.size()); }
   int driver_version() const override { return version_; }
   absl::StatusOr<int> ComputeCapability(const Device& device) override;
+  absl::Status CheckKernels(const Device& device) override;
   absl::StatusOr<const Kernels*> KernelsOf(const Device& device) override;
   absl::StatusOr<Device> DeviceOf(const void* address) override;
   absl::StatusOr<std::shared_ptr<void>> Allocate(const Device& device, size_t bytes) override;

@@ -61,7 +61,12 @@ class DeviceRuntime {
   // to tell.
   virtual absl::StatusOr<int> ComputeCapability(const Device& device) = 0;
 
-  // Our kernels on `device`. UnsupportedError that says what is missing: a newer driver.
+  // OK if our kernels can be loaded on `device`, as far as the driver and the device tell;
+  // UnsupportedError that says what is missing, such as a newer driver. Makes no context.
+  virtual absl::Status CheckKernels(const Device& device) = 0;
+
+  // Our kernels on `device`, which the first call loads. Errors: those of CheckKernels and of
+  // loading.
   virtual absl::StatusOr<const Kernels*> KernelsOf(const Device& device) = 0;
 
   // The device whose memory `address` is in. Memory of the host, pinned or not, is the CPU's.

@@ -766,7 +766,7 @@ TEST(NcclBackendTest, FloatsOfEightBitsAreMovedAndFromNccl224OnReduced) {
     if (!reduces) {
       ExpectUnsupported(rank.Run({sum}, 1).status(),
                         is_too_old ? "compute capability 9.0 or later, and cuda:"
-                                   : "need NCCL 2.24 or later, and this is NCCL 2.");
+                                   : "need all ranks to have NCCL 2.24 or later, and rank 0 (");
       // The group goes on.
       ExpectOk(rank.RunAndWait(Collective::Broadcast(tensor, 0), 2).status());
       return;
