@@ -28,12 +28,13 @@ _UNAVAILABLE = ("%s cannot be compiled: %s. To try again: ./bazelw sync --only=c
 
 def _compile(ctx, source, headers, output):
     """Declares the action that makes the fat binary `output` of the file `source`."""
-    if ctx.var.get("cuda_kernels") == "no":
+    reason = ctx.attr.missing or ("" if AVAILABLE else REASON)
+    if ctx.var.get("cuda_kernels") == "no" and not ctx.attr.missing:
         ctx.actions.write(output, "")
         return
-    if not AVAILABLE:
+    if reason:
         ctx.actions.run_shell(
-            arguments = [_UNAVAILABLE % (source.short_path, REASON)],
+            arguments = [_UNAVAILABLE % (source.short_path, reason)],
             command = 'echo "$1" >&2; exit 1',
             mnemonic = "CudaCompile",
             outputs = [output],
@@ -104,12 +105,16 @@ def _cuda_embedded_impl(ctx):
         OutputGroupInfo(fatbin = depset(fatbins)),
     ]
 
-_cuda_embedded = rule(
+cuda_embedded = rule(
+    doc = "The part of syncline_cuda_library that makes its header and its source.",
     implementation = _cuda_embedded_impl,
     attrs = {
         "deps": attr.label_list(providers = [CcInfo]),
         "hdrs": attr.label_list(allow_files = [".h", ".cuh"]),
         "header": attr.output(mandatory = True),
+        "missing": attr.string(
+            doc = "For a test: why the toolkit could not be downloaded, as if it were not there.",
+        ),
         "namespace": attr.string(mandatory = True),
         "source": attr.output(mandatory = True),
         "srcs": attr.label_list(allow_files = [".cu"], mandatory = True),
@@ -139,7 +144,7 @@ def syncline_cuda_library(name, srcs, namespace, hdrs = [], deps = [], **kwargs)
       **kwargs: what other attributes of cc_library the library has.
     """
     embedded = name + "_embedded"
-    _cuda_embedded(
+    cuda_embedded(
         name = embedded,
         srcs = srcs,
         hdrs = hdrs,

@@ -1,0 +1,1 @@
+// Of //bazel:cuda_unavailable_test, which does not compile it.
