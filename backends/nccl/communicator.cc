@@ -70,7 +70,6 @@ absl::Status Communicators::CallScope::status() const {
 
 Communicator* Communicators::Find(const absl::optional<Channel>& channel, const Device& device,
                                   bool& is_new) {
-  int number = 0;
   for (Communicator& made : all_) {
     const bool is_same_kind = made.channel.has_value() == channel.has_value() &&
                               (!channel.has_value() || (made.channel->src == channel->src &&
@@ -79,11 +78,10 @@ Communicator* Communicators::Find(const absl::optional<Channel>& channel, const 
     // A channel has one, since its messages match in their order and one end does not know which
     // device the other's are on: see Operations for those of other devices.
     if (channel.has_value() || made.device == device) return &made;
-    ++number;
   }
   Communicator& made = all_.emplace_back();
   made.channel = channel;
-  made.number = number;
+  if (!channel.has_value()) made.number = group_.NumberOf(device);
   made.device = device;
   made.rank = channel.has_value() ? (channel->src == group_.rank() ? 0 : 1) : group_.rank();
   made.size = channel.has_value() ? 2 : group_.size();

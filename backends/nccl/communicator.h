@@ -34,9 +34,9 @@ namespace syncline::nccl {
 // in its functions, ncclCommAbort and ncclCommGetAsyncError excepted: that which has a UseScope.
 struct Communicator {
   // Which one: between all ranks of the group, or between the ends of a channel, where the sender
-  // is rank 0. A rank that uses several devices has one of the former for each of them, numbered in
-  // the order of their first use, which is the same on all ranks; and one for each channel, on the
-  // device of its first message, or the one that it used last when the other end asked for it.
+  // is rank 0. A rank that uses several devices has one of the former for each of them, with the
+  // number of NcclGroup::NumberOf, by which ranks compare their calls; and one for each channel, on
+  // the device of its first message, or the one that it used last when the other end asked for it.
   absl::optional<Channel> channel;
   int number = 0;
   Device device;

@@ -71,6 +71,24 @@ int64_t EvenSplitOf(const Collective& call) {
   return first;
 }
 
+// One word of a slot: the number of the device above, its index, or -1 for the CPU, below.
+int64_t PackedUse(const FingerprintBoard::DeviceUse& use) {
+  const int index = use.device.type == DeviceType::kCpu ? -1 : use.device.index;
+  return int64_t{use.number} << 32 | static_cast<uint32_t>(index);
+}
+
+// Goes into the fingerprint. 0 for the first device, and so for most calls.
+uint64_t SaltOfNumber(int number) {
+  return static_cast<uint64_t>(number) * 0x9e3779b97f4a7c15;  // Spreads small numbers.
+}
+
+// "second" for 1, "5th" for 4.
+std::string Ordinal(int number) {
+  constexpr const char* kNames[] = {"first", "second", "third", "fourth"};
+  if (number >= 0 && number < 4) return kNames[number];
+  return absl::StrCat(number + 1, "th");
+}
+
 uint64_t WhatOf(uint8_t kind, int peer) {
   return kIsRecorded | kind | uint64_t{static_cast<uint32_t>(peer)} << 32;
 }
@@ -81,6 +99,7 @@ uint64_t WhatOf(uint8_t kind, int peer) {
 struct FingerprintBoard::CallSlot {
   std::atomic<int64_t> fingerprint[kFingerprintWords];
   std::atomic<int64_t> even_split;  // See EvenSplitOf.
+  std::atomic<int64_t> use;         // See PackedUse.
   std::atomic<int64_t> word_count;
   std::atomic<int64_t> words[1];  // Of the description; as many as MaxWords has.
 };
@@ -194,10 +213,13 @@ bool FingerprintBoard::HasPlace(const Channel& channel) const {
   return true;
 }
 
-uint64_t FingerprintBoard::Publish(const CallContext& context) {
+uint64_t FingerprintBoard::Publish(const CallContext& context, const DeviceUse& use) {
   const uint64_t number = Published(rank_) + 1;
   CallSlot& own = slot(rank_, number);
-  StoreFingerprint(own.fingerprint, CallFingerprint::Of(context));
+  CallFingerprint fingerprint = CallFingerprint::Of(context);
+  fingerprint.hash ^= SaltOfNumber(use.number);
+  StoreFingerprint(own.fingerprint, fingerprint);
+  own.use.store(PackedUse(use), std::memory_order_relaxed);
   if (compares()) {
     own.even_split.store(EvenSplitOf(*context.collective), std::memory_order_relaxed);
     const std::vector<int64_t> words = CallDescription(context).ToWords();
@@ -268,6 +290,15 @@ absl::StatusOr<CallDescription> FingerprintBoard::CallOf(int rank, uint64_t numb
   return call;
 }
 
+FingerprintBoard::DeviceUse FingerprintBoard::UseOf(int rank, uint64_t number) const {
+  const int64_t use = slot(rank, number).use.load(std::memory_order_relaxed);
+  const auto index = static_cast<int32_t>(use & 0xffffffff);
+  DeviceUse found;
+  if (index >= 0) found.device = {DeviceType::kCuda, index};
+  found.number = static_cast<int>(use >> 32);
+  return found;
+}
+
 absl::Status FingerprintBoard::CompareOne(uint64_t number, int other) const {
   const CallFingerprint own = LoadFingerprint(slot(rank_, number).fingerprint);
   const CallFingerprint theirs = LoadFingerprint(slot(other, number).fingerprint);
@@ -276,6 +307,19 @@ absl::Status FingerprintBoard::CompareOne(uint64_t number, int other) const {
   SYNCLINE_ASSIGN_OR_RETURN(const CallDescription a, CallOf(low, number));
   SYNCLINE_ASSIGN_OR_RETURN(const CallDescription b, CallOf(high, number));
   SYNCLINE_RETURN_IF_ERROR(backends::CheckSame(a, low, b, high));
+  const DeviceUse use_a = UseOf(low, number), use_b = UseOf(high, number);
+  if (use_a.number != use_b.number) {
+    const auto quote = [](int rank, const CallDescription& call, const DeviceUse& use) {
+      return absl::StrCat("rank ", rank, " called ", call.ToString(), " on ", ToString(use.device),
+                          ", the ", Ordinal(use.number), " device that it has used");
+    };
+    return backends::CallsMismatchError(
+        absl::StrCat(
+            quote(low, a, use_a), ", ", quote(high, b, use_b),
+            ": NCCL has a communicator for each device of a rank, so that all ranks change "
+            "from one of their devices to another at the same calls"),
+        a, low, b, high);
+  }
   return WithRanks(BackendError(absl::StrCat(peers_.Describe(other), " has published ",
                                              b.ToString(), " with a fingerprint of another call")),
                    {other});
@@ -537,7 +581,8 @@ std::string FingerprintBoard::TakeChanges() {
   for (const uint64_t last = Published(rank_); taken_.published < last;) {
     const CallSlot& call = slot(rank_, ++taken_.published);
     std::vector<int64_t> words = {static_cast<int64_t>(taken_.published),
-                                  call.even_split.load(std::memory_order_relaxed)};
+                                  call.even_split.load(std::memory_order_relaxed),
+                                  call.use.load(std::memory_order_relaxed)};
     for (const auto& part :
          {Load(call.fingerprint, kFingerprintWords),
           Load(call.words, static_cast<size_t>(call.word_count.load(std::memory_order_relaxed)))}) {
@@ -611,12 +656,13 @@ absl::Status FingerprintBoard::ApplyChanges(int rank, absl::string_view changes)
     const int64_t kind = rest[0];
     absl::Span<const int64_t> words = rest.subspan(2, static_cast<size_t>(rest[1]));
     rest.remove_prefix(2 + words.size());
-    if (kind == kCallChange && words.size() >= 2 + kFingerprintWords &&
-        words.size() <= 2 + kFingerprintWords + CallDescription::MaxWords(size_)) {
+    if (kind == kCallChange && words.size() >= 3 + kFingerprintWords &&
+        words.size() <= 3 + kFingerprintWords + CallDescription::MaxWords(size_)) {
       CallSlot& call = slot(rank, static_cast<uint64_t>(words[0]));
       call.even_split.store(words[1], std::memory_order_relaxed);
-      Store(call.fingerprint, words.subspan(2, kFingerprintWords));
-      const auto description = words.subspan(2 + kFingerprintWords);
+      call.use.store(words[2], std::memory_order_relaxed);
+      Store(call.fingerprint, words.subspan(3, kFingerprintWords));
+      const auto description = words.subspan(3 + kFingerprintWords);
       Store(call.words, description);
       call.word_count.store(static_cast<int64_t>(description.size()), std::memory_order_relaxed);
       theirs.published.store(static_cast<uint64_t>(words[0]), std::memory_order_release);

@@ -22,6 +22,7 @@
 #include "backends/common/peer_table.h"
 #include "core/base/event_count.h"
 #include "syncline/backend.h"
+#include "syncline/device.h"
 
 namespace syncline::nccl {
 
@@ -64,8 +65,15 @@ class FingerprintBoard {
   bool HasRoom() const;
   bool HasRoom(const Channel& channel) const;
 
+  // The device of a call, and its number among those that the rank has used. Ranks' devices differ,
+  // but the numbers of one call must not.
+  struct DeviceUse {
+    Device device;  // The CPU for a call without tensors.
+    int number = 0;
+  };
+
   // Publishes the call of `context`, a message perhaps later; returns its number. Requires HasRoom.
-  uint64_t Publish(const CallContext& context);
+  uint64_t Publish(const CallContext& context, const DeviceUse& use);
   uint64_t Publish(const Channel& channel, const CallContext& context);
 
   // How many calls `rank` has published. Of a channel: its sender or its receiver.
@@ -165,6 +173,7 @@ class FingerprintBoard {
   void PublishWaiting(const Channel& channel) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   absl::StatusOr<backends::CallDescription> CallOf(int rank, uint64_t number) const;
+  DeviceUse UseOf(int rank, uint64_t number) const;
   absl::Status CompareOne(uint64_t number, int other) const;
   absl::Status CompareSplits(uint64_t number) const;
 

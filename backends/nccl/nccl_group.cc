@@ -31,6 +31,14 @@ NcclGroup::NcclGroup(tensor::Segment memory, backends::PeerTable peers,
       processes_(std::move(processes)),
       board_(memory_.data(), std::move(peers), check) {}
 
+int NcclGroup::NumberOf(const Device& device) {
+  absl::MutexLock lock(&mutex_);
+  const auto found = std::find(devices_.begin(), devices_.end(), device);
+  if (found != devices_.end()) return static_cast<int>(found - devices_.begin());
+  devices_.push_back(device);
+  return static_cast<int>(devices_.size()) - 1;
+}
+
 absl::Status NcclGroup::Publish(absl::Span<const Collective> collectives,
                                 const CallContext& context, PublishedCall& call) {
   for (const Collective& collective : collectives) {
@@ -55,7 +63,12 @@ absl::Status NcclGroup::Publish(absl::Span<const Collective> collectives,
       absl::SleepFor(kRoomInterval);
     }
     if (!is_message) {
-      call.last_collective = board_.Publish(one);
+      FingerprintBoard::DeviceUse use;
+      if (collective.kind != OpKind::kBarrier) {
+        use.device = collective.tensor_device();
+        use.number = NumberOf(use.device);
+      }
+      call.last_collective = board_.Publish(one, use);
       continue;
     }
     const uint64_t number = board_.Publish(channel, one);

@@ -27,6 +27,7 @@
 #include "core/tensor/segment.h"
 #include "syncline/backend.h"
 #include "syncline/deadline.h"
+#include "syncline/device.h"
 
 namespace syncline::nccl {
 
@@ -62,6 +63,12 @@ class NcclGroup {
             MismatchCheck check);
 
   FingerprintBoard& board() { return board_; }
+
+  // The number of a device among those that this rank's calls have used, in the order of their
+  // first use, from 0: which of the group's communicators a call takes, and so a part of what ranks
+  // compare. It is the next one for a device that none has used.
+  int NumberOf(const Device& device);
+
   const backends::PeerTable& peers() const { return board_.peers(); }
   int rank() const { return board_.rank(); }
   int size() const { return board_.size(); }
@@ -149,6 +156,7 @@ class NcclGroup {
   absl::Status lost_ ABSL_GUARDED_BY(mutex_);
   absl::Time next_check_ ABSL_GUARDED_BY(mutex_) = absl::InfinitePast();
   bool is_quiet_ ABSL_GUARDED_BY(mutex_) = false;
+  std::vector<Device> devices_ ABSL_GUARDED_BY(mutex_);  // By number.
 };
 
 }  // namespace syncline::nccl

@@ -721,6 +721,30 @@ TEST(NcclBackendTest, ADestroyedBackendEndsItsOwnWorkFirst) {
   });
 }
 
+// NCCL has a communicator for each device of a rank, and ranks tell them apart by their order.
+TEST(NcclBackendTest, RanksThatChangeTheirDevicesInOtherOrdersAreAMismatchThatQuotesBoth) {
+  SYNCLINE_REQUIRE_SIMULATED_DEVICES();  // Several for each rank.
+  RunGroup(2, [](Rank& rank) {
+    const Tensor host = Numbers(DType::kInt32, 100, rank.rank());
+    const std::vector<Tensor> tensors = {
+        rank.OnDevice(host, {DeviceType::kCuda, 2 * rank.rank()}),
+        rank.OnDevice(host, {DeviceType::kCuda, 2 * rank.rank() + 1})};
+    for (const int device : {0, 1, 0}) {
+      const Collective sum = Collective::AllReduce(tensors[device], ReduceOp::kSum);
+      ExpectOk(rank.RunAndWait(sum, device).status());
+    }
+    const Collective sum = Collective::AllReduce(tensors[rank.rank()], ReduceOp::kSum);
+    const absl::Status status = rank.RunAndWait(sum, 3, absl::Seconds(10)).status();
+    EXPECT_EQ(KindOf(status), ErrorKind::kMismatch) << status;
+    EXPECT_THAT(
+        Message(status),
+        AllOf(HasSubstr("rank 0 called all_reduce #3 (int32, 100 elements, sum) on cuda:0, the "
+                        "first device that it has used"),
+              HasSubstr("rank 1 called all_reduce #3 (int32, 100 elements, sum) on cuda:3, the "
+                        "second device that it has used")));
+  });
+}
+
 // Runs with a driver that loads our kernels, and with one that is too old for them.
 TEST(NcclBackendTest, WithoutKernelsReductionsThatNcclLacksAreRefusedAndTheOthersServed) {
   const absl::Status kernels =

@@ -149,6 +149,39 @@ TEST_P(NcclBoardsTest, AMismatchIsFoundThoughARankHasNotCome) {
   EXPECT_EQ(KindOf(boards.group(2).Failure()), ErrorKind::kMismatch);
 }
 
+TEST_P(NcclBoardsTest, DevicesAreComparedByTheOrderOfTheirFirstUse) {
+  Boards boards(GetParam());
+  float element = 0;
+  const auto on = [&](int device) {
+    return Tensor(&element, DType::kFloat32, {1}, {}, {DeviceType::kCuda, device});
+  };
+  // Each rank has two devices of its own, which it uses in turns.
+  uint64_t sequence = 0;
+  std::vector<PublishedCall> last;
+  for (const int device : {0, 1, 0, 1}) {
+    last.clear();
+    for (int rank = 0; rank < kSize; ++rank) {
+      const Tensor tensor = on(2 * rank + device);
+      last.push_back(boards.Publish(rank, Collective::AllReduce(tensor, ReduceOp::kSum), sequence));
+    }
+    ++sequence;
+  }
+  EXPECT_TRUE(Boards::Await([&] { return boards.group(0).Verdict(last[0]) == absl::OkStatus(); }));
+  const Tensor first = on(0), second = on(3);
+  const auto waiting = boards.Publish(0, Collective::AllReduce(first, ReduceOp::kSum), sequence);
+  boards.Publish(1, Collective::AllReduce(second, ReduceOp::kSum), sequence);
+  absl::Status status;
+  EXPECT_TRUE(Boards::Await([&] {
+    status = boards.group(0).Check(waiting);
+    return !status.ok();
+  }));
+  EXPECT_EQ(KindOf(status), ErrorKind::kMismatch) << status;
+  EXPECT_THAT(std::string(status.message()),
+              AllOf(HasSubstr("rank 0 called all_reduce #4"), HasSubstr("on cuda:0, the first"),
+                    HasSubstr("rank 1 called all_reduce #4"), HasSubstr("on cuda:3, the second")));
+  EXPECT_THAT(RanksOf(status), ElementsAre(0, 1));
+}
+
 TEST_P(NcclBoardsTest, UnevenSplitsThatFitGoTogether) {
   Boards boards(GetParam());
   std::vector<PublishedCall> calls;
