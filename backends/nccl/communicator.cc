@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <optional>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -25,6 +26,10 @@ constexpr absl::Duration kStoreSlice = absl::Milliseconds(50);
 // After an error of NCCL, which may be what follows from the end of a peer: how long this looks for
 // that, which says more.
 constexpr absl::Duration kBlameTime = absl::Milliseconds(300);
+
+// How much longer than the rank that has asked for a communicator one waits for it: that one's own
+// error says more.
+constexpr absl::Duration kRequestGrace = absl::Seconds(1);
 
 absl::Duration Longer(absl::Duration pause) { return std::min(pause * 1.5, kLongestPause); }
 
@@ -116,7 +121,7 @@ absl::StatusOr<Communicator*> Communicators::Get(absl::optional<Channel> channel
     if (made->state == Communicator::State::kReady) return made;
   }
   if (is_new) {
-    if (channel.has_value()) group_.board().Request(*channel);
+    if (channel.has_value()) group_.board().Request(*channel, call.deadline.Remaining());
     absl::Status status = Make(*made, check);
     if (!status.ok() && !IsInterrupted(status)) status = group_.Fail(status, &call.description);
     absl::MutexLock lock(&mutex_);
@@ -208,16 +213,28 @@ void Communicators::ServeRequests() {
   for (int other = 0; other < group_.size(); ++other) {
     if (other == rank) continue;
     for (const Channel& channel : {Channel{rank, other}, Channel{other, rank}}) {
-      if (!group_.board().IsRequested(channel)) continue;
+      const std::optional<absl::Duration> limit = group_.board().Requested(channel);
+      if (!limit.has_value()) continue;
       bool is_new = false;
       Communicator* const made = Find(channel, *last_device_, is_new);
       if (!is_new) continue;
       auto has_ended = std::make_shared<std::atomic<bool>>(false);
-      auto serve = [this, made, has_ended, other] {
+      auto serve = [this, made, has_ended, other, limit = *limit] {
+        const Deadline deadline(limit + kRequestGrace);
         const auto check = [&]() -> absl::Status {
+          // No call of this rank may look at the others meanwhile.
+          group_.CheckPeers();
           if (group_.is_over()) return BackendError("the group is over");
           if (group_.board().LeaveReason(other).has_value()) return BackendError("it has left");
-          return absl::OkStatus();
+          if (!deadline.Expired()) return absl::OkStatus();
+          // Its call has ended, which it would have said.
+          return group_.Fail(
+              WithRanks(TimeoutError(absl::StrCat(group_.peers().Describe(other),
+                                                  " has asked for a communicator and not made its "
+                                                  "own within ",
+                                                  absl::FormatDuration(limit), "; ",
+                                                  group_.board().LastActivity(other))),
+                        {other}));
         };
         const absl::Status status = Make(*made, check);
         {

@@ -114,7 +114,8 @@ class Communicators {
                                                            const SplitPlace& place,
                                                            const PublishedCall& call);
 
-  // Makes those that other ranks ask for, in threads, once this rank has used a device.
+  // Makes those that other ranks ask for, in threads, once this rank has used a device. A rank that
+  // dies meanwhile fails the group, and so does one whose call would have ended.
   void ServeRequests();
 
   // A scope in which functions of NCCL may be called: no communicator is aborted meanwhile. The

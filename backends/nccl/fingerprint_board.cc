@@ -26,6 +26,9 @@ constexpr absl::Duration kWriteTimeout = absl::Milliseconds(100);
 // Distinguishes a recorded call from the zeros of a new board.
 constexpr uint64_t kIsRecorded = 1 << 8;
 
+// A request for a communicator without a limit.
+constexpr uint32_t kForever = 0xffffffff;
+
 constexpr size_t kFingerprintWords = sizeof(CallFingerprint) / sizeof(int64_t);
 constexpr size_t kTextBytes = 4096;
 
@@ -107,8 +110,8 @@ struct FingerprintBoard::CallSlot {
 // What a rank has published of one channel of which it is an end.
 struct alignas(base::kCacheLine) FingerprintBoard::MessageRing {
   std::atomic<uint64_t> published;
-  std::atomic<uint64_t> compared;  // How many the owner has compared with those of the other end.
-  std::atomic<uint32_t> requested;
+  std::atomic<uint64_t> compared;   // How many the owner has compared with those of the other end.
+  std::atomic<uint32_t> requested;  // 0, or the limit of the request; see Requested.
   alignas(base::kCacheLine) std::atomic<int64_t> fingerprints[kMessages][kFingerprintWords];
 };
 
@@ -522,13 +525,19 @@ int FingerprintBoard::reporter() const {
   return reporter >= 0 && reporter < size_ ? reporter : rank_;
 }
 
-void FingerprintBoard::Request(const Channel& channel) {
-  ring(channel, rank_).requested.store(1, std::memory_order_release);
+void FingerprintBoard::Request(const Channel& channel, absl::Duration limit) {
+  // The last word is for ever.
+  const int64_t milliseconds = absl::ToInt64Milliseconds(std::max(limit, absl::ZeroDuration()));
+  const auto requested = static_cast<uint32_t>(std::min<int64_t>(milliseconds, kForever - 1) + 1);
+  ring(channel, rank_).requested.store(requested, std::memory_order_release);
   WakeRank(OtherEnd(channel));
 }
 
-bool FingerprintBoard::IsRequested(const Channel& channel) const {
-  return ring(channel, OtherEnd(channel)).requested.load(std::memory_order_acquire) != 0;
+std::optional<absl::Duration> FingerprintBoard::Requested(const Channel& channel) const {
+  const uint32_t requested =
+      ring(channel, OtherEnd(channel)).requested.load(std::memory_order_acquire);
+  if (requested == 0) return std::nullopt;
+  return requested == kForever ? absl::InfiniteDuration() : absl::Milliseconds(requested - 1);
 }
 
 uint32_t FingerprintBoard::Epoch() const { return area(rank_).event.epoch.load(); }

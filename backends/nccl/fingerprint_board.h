@@ -114,10 +114,10 @@ class FingerprintBoard {
   int reporter() const;
 
   // Asks the other end of a channel to make its communicator, though no call of it may need one
-  // yet: the one who asks must not wait for that. Wakes it.
-  void Request(const Channel& channel);
-  // Whether the other end of this channel of this rank has asked.
-  bool IsRequested(const Channel& channel) const;
+  // yet: the one who asks must not wait for that, and does not wait at all after `limit`. Wakes it.
+  void Request(const Channel& channel, absl::Duration limit);
+  // Whether the other end of this channel of this rank has asked, and its limit.
+  std::optional<absl::Duration> Requested(const Channel& channel) const;
 
   // Sleeps until another rank wakes this one, or Wake is called, or for `limit`. `epoch` is what
   // Epoch() returned before the caller looked at what it waits for.

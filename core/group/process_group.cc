@@ -487,8 +487,9 @@ ProcessGroup::StartedWork ProcessGroup::Impl::StartOnStreams(const Collective& c
     const auto completion = Execute(collective, context, body);
     if (completion.ok() && completion->handle() != nullptr) {
       FinishLater(*completion, collective, sequence, work);
-    } else {
-      work->Finish(completion.status());
+    } else {  // It has failed, or a graph has it.
+      const bool has_source = completion.ok() && collective.kind == OpKind::kRecv;
+      work->Finish(completion.status(), has_source ? completion->source() : -1);
     }
     return absl::OkStatus();
   };

@@ -320,10 +320,14 @@ TEST_P(NcclBoardsTest, AFailureOfOneRankIsThatOfAllWithItsRanks) {
 
 TEST_P(NcclBoardsTest, ARequestReachesTheOtherEndAlone) {
   Boards boards(GetParam());
-  boards.board(0).Request({0, 2});
-  EXPECT_TRUE(Boards::Await([&] { return boards.board(2).IsRequested({0, 2}); }));
-  EXPECT_FALSE(boards.board(2).IsRequested({2, 0}));
-  EXPECT_FALSE(boards.board(1).IsRequested({0, 1}));
+  boards.board(0).Request({0, 2}, absl::Seconds(3));
+  EXPECT_TRUE(Boards::Await([&] { return boards.board(2).Requested({0, 2}).has_value(); }));
+  EXPECT_EQ(boards.board(2).Requested({0, 2}), absl::Seconds(3));
+  EXPECT_EQ(boards.board(2).Requested({2, 0}), std::nullopt);
+  EXPECT_EQ(boards.board(1).Requested({0, 1}), std::nullopt);
+  boards.board(1).Request({0, 1}, absl::InfiniteDuration());
+  EXPECT_TRUE(Boards::Await([&] { return boards.board(0).Requested({0, 1}).has_value(); }));
+  EXPECT_EQ(boards.board(0).Requested({0, 1}), absl::InfiniteDuration());
 }
 
 TEST(NcclStoreTest, WhatAllHaveReadIsRemovedFromTheStore) {

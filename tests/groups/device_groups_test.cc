@@ -451,6 +451,33 @@ TEST(NcclGroupsTest, CallsOnDevicesDoNotWaitForThoseOfTheHost) {
   for (const absl::Status& outcome : outcomes) EXPECT_TRUE(outcome.ok()) << outcome;
 }
 
+TEST(NcclGroupsTest, ACapturedReceiveSaysWhoHasSent) {
+  const auto statuses = RunGroup("cpu:auto,cuda:nccl", 2, [](ProcessGroup& group) -> absl::Status {
+    SYNCLINE_ASSIGN_OR_RETURN(const Device device, DeviceOfRank(group.rank()));
+    device::DeviceRuntime& runtime = **device::DeviceRuntime::Get();
+    SYNCLINE_ASSIGN_OR_RETURN(const auto stream, runtime.MakeStream(device));
+    const StreamScope scope(*stream);
+    SYNCLINE_ASSIGN_OR_RETURN(const Tensor tensor, EmptyOnDevice(device, DType::kFloat32, {9}));
+    const auto call = [&]() -> absl::StatusOr<std::shared_ptr<Work>> {
+      return group.rank() == 1 ? group.SendAsync(tensor, 0) : group.RecvAsync(tensor, 1);
+    };
+    SYNCLINE_ASSIGN_OR_RETURN(const auto first, call());  // Connects the ranks.
+    SYNCLINE_RETURN_IF_ERROR(first->Synchronize());
+    const device::DeviceRuntime::ContextScope context(runtime, device);
+    const auto& cuda = device::FakeCuda::Get();
+    EXPECT_EQ((cuda.Driver<int(void*, int)>("cuStreamBeginCapture_v2")(stream->handle, 0)), 0);
+    const auto work = call();
+    void* graph = nullptr;
+    EXPECT_EQ((cuda.Driver<int(void*, void**)>("cuStreamEndCapture")(stream->handle, &graph)), 0);
+    SYNCLINE_RETURN_IF_ERROR(work.status());
+    EXPECT_TRUE((*work)->IsCompleted());
+    EXPECT_EQ((*work)->source_rank(), group.rank() == 0 ? 1 : -1);
+    EXPECT_EQ(cuda.Driver<int(void*)>("cuGraphDestroy")(graph), 0);
+    return absl::OkStatus();
+  });
+  for (const absl::Status& status : statuses) EXPECT_TRUE(status.ok()) << status;
+}
+
 class DroppedGroups : public testing::TestWithParam<std::string> {};
 
 TEST_P(DroppedGroups, ACallbackMayDropTheLastReferenceToItsGroup) {
