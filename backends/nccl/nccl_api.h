@@ -39,7 +39,7 @@ enum NcclDataType : int {
   kNcclFloat32 = 7,
   kNcclFloat64 = 8,
   kNcclBfloat16 = 9,
-  kNcclFloat8E4M3 = 10,  // Since 2.24; see NcclApi::HasFloat8.
+  kNcclFloat8E4M3 = 10,  // Since 2.24.
   kNcclFloat8E5M2 = 11,  // Likewise.
 };
 
@@ -64,20 +64,15 @@ struct NcclUniqueId {
   char internal[kNcclUniqueIdBytes];
 };
 
-// ncclComm_t and ncclWindow_t.
+// ncclComm_t.
 struct NcclCommunicator;
 using NcclComm = NcclCommunicator*;
-struct NcclWindowMemory;
-using NcclWindow = NcclWindowMemory*;
 
 // cudaStream_t, which is the driver's CUstream: Stream::handle.
 using NcclStream = void*;
 
 inline constexpr int kNcclConfigUndefined = INT_MIN;  // NCCL_CONFIG_UNDEF_INT.
 inline constexpr int kNcclSplitNoColor = -1;          // NCCL_SPLIT_NOCOLOR.
-inline constexpr int kNcclShrinkDefault = 0;          // NCCL_SHRINK_DEFAULT.
-inline constexpr int kNcclShrinkAbort = 1;            // NCCL_SHRINK_ABORT.
-inline constexpr int kNcclRevokeDefault = 0;          // NCCL_REVOKE_DEFAULT.
 
 // What NCCL_VERSION_CODE is for a version: 2.30.7 is 23007. (Before 2.9 it was smaller: 2.8.4 is
 // 2804. All that count here are later.)
@@ -112,9 +107,9 @@ struct NcclConfig {
   int graph_stream_ordering = kNcclConfigUndefined;
 };
 
-// The functions of one NCCL library. What they do, how they group, and which threads may call them
-// is what NCCL's manual says of the functions that they are named after. Filled in by LoadNccl
-// (nccl_library.h). Immutable.
+// Those functions of one NCCL library that the backend and its benchmark call. What they do, how
+// they group, and which threads may call them is what NCCL's manual says of the functions that they
+// are named after. Filled in by LoadNccl (nccl_library.h). Immutable.
 struct NcclApi {
   // ncclGetVersion: 23007 for 2.30.7. Not below kOldest.
   int version = 0;
@@ -122,12 +117,6 @@ struct NcclApi {
   std::string path;
 
   static constexpr int kOldest = NcclVersion(2, 18, 0);
-
-  // Whether it has kNcclFloat8E4M3 and kNcclFloat8E5M2.
-  bool HasFloat8() const { return version >= NcclVersion(2, 24, 0); }
-  // Whether several ranks of a communicator may be on one device, given that
-  // NCCL_MULTI_RANK_GPU_ENABLE is 1.
-  bool HasMultiRankDevices() const { return version >= NcclVersion(2, 30, 0); }
 
   // Of every version that is loaded.
   NcclResult (*get_version)(int* version) = nullptr;
@@ -145,9 +134,6 @@ struct NcclApi {
   NcclResult (*comm_split)(NcclComm comm, int color, int key, NcclComm* made,
                            NcclConfig* config) = nullptr;
   NcclResult (*comm_get_async_error)(NcclComm comm, NcclResult* error) = nullptr;
-  NcclResult (*comm_count)(NcclComm comm, int* count) = nullptr;
-  NcclResult (*comm_cu_device)(NcclComm comm, int* device) = nullptr;
-  NcclResult (*comm_user_rank)(NcclComm comm, int* rank) = nullptr;
 
   NcclResult (*red_op_create_pre_mul_sum)(NcclRedOp* op, void* scalar, NcclDataType dtype,
                                           NcclScalarResidence residence, NcclComm comm) = nullptr;
@@ -155,8 +141,6 @@ struct NcclApi {
 
   NcclResult (*reduce)(const void* send, void* receive, size_t count, NcclDataType dtype,
                        NcclRedOp op, int root, NcclComm comm, NcclStream stream) = nullptr;
-  NcclResult (*bcast)(void* buffer, size_t count, NcclDataType dtype, int root, NcclComm comm,
-                      NcclStream stream) = nullptr;
   NcclResult (*broadcast)(const void* send, void* receive, size_t count, NcclDataType dtype,
                           int root, NcclComm comm, NcclStream stream) = nullptr;
   NcclResult (*all_reduce)(const void* send, void* receive, size_t count, NcclDataType dtype,
@@ -180,29 +164,6 @@ struct NcclApi {
   NcclResult (*mem_free)(void* address) = nullptr;
   NcclResult (*comm_register)(NcclComm comm, void* buffer, size_t bytes, void** handle) = nullptr;
   NcclResult (*comm_deregister)(NcclComm comm, void* handle) = nullptr;
-  // Since 2.23. The ids are as many as `ids` says, in the same order on all ranks.
-  NcclResult (*comm_init_rank_scalable)(NcclComm* comm, int ranks, int rank, int ids,
-                                        NcclUniqueId* id, NcclConfig* config) = nullptr;
-  // Since 2.27.
-  NcclResult (*comm_shrink)(NcclComm comm, int* excluded, int excluded_count, NcclComm* made,
-                            NcclConfig* config, int flags) = nullptr;
-  NcclResult (*comm_window_register)(NcclComm comm, void* buffer, size_t bytes, NcclWindow* window,
-                                     int flags) = nullptr;
-  NcclResult (*comm_window_deregister)(NcclComm comm, NcclWindow window) = nullptr;
-  // Since 2.28. `count` is that of one rank's part.
-  NcclResult (*all_to_all)(const void* send, void* receive, size_t count, NcclDataType dtype,
-                           NcclComm comm, NcclStream stream) = nullptr;
-  NcclResult (*gather)(const void* send, void* receive, size_t count, NcclDataType dtype, int root,
-                       NcclComm comm, NcclStream stream) = nullptr;
-  NcclResult (*scatter)(const void* send, void* receive, size_t count, NcclDataType dtype, int root,
-                        NcclComm comm, NcclStream stream) = nullptr;
-  // Since 2.28.7.
-  NcclResult (*comm_revoke)(NcclComm comm, int flags) = nullptr;
-  // Since 2.29.2. Ranks of `comm` pass rank -1, and the id only if they have made it; new ranks
-  // pass a null `comm`.
-  NcclResult (*comm_get_unique_id)(NcclComm comm, NcclUniqueId* id) = nullptr;
-  NcclResult (*comm_grow)(NcclComm comm, int ranks, const NcclUniqueId* id, int rank,
-                          NcclComm* made, NcclConfig* config) = nullptr;
 };
 
 }  // namespace syncline::nccl

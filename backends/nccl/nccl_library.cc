@@ -176,13 +176,9 @@ std::vector<std::string> FindFunctions(void* handle, NcclApi& api) {
   symbols.Require("ncclCommAbort", api.comm_abort);
   symbols.Require("ncclCommSplit", api.comm_split);
   symbols.Require("ncclCommGetAsyncError", api.comm_get_async_error);
-  symbols.Require("ncclCommCount", api.comm_count);
-  symbols.Require("ncclCommCuDevice", api.comm_cu_device);
-  symbols.Require("ncclCommUserRank", api.comm_user_rank);
   symbols.Require("ncclRedOpCreatePreMulSum", api.red_op_create_pre_mul_sum);
   symbols.Require("ncclRedOpDestroy", api.red_op_destroy);
   symbols.Require("ncclReduce", api.reduce);
-  symbols.Require("ncclBcast", api.bcast);
   symbols.Require("ncclBroadcast", api.broadcast);
   symbols.Require("ncclAllReduce", api.all_reduce);
   symbols.Require("ncclReduceScatter", api.reduce_scatter);
@@ -195,16 +191,6 @@ std::vector<std::string> FindFunctions(void* handle, NcclApi& api) {
   symbols.FindSince(NcclVersion(2, 19, 0), "ncclMemFree", api.mem_free);
   symbols.FindSince(NcclVersion(2, 19, 0), "ncclCommRegister", api.comm_register);
   symbols.FindSince(NcclVersion(2, 19, 0), "ncclCommDeregister", api.comm_deregister);
-  symbols.FindSince(NcclVersion(2, 23, 0), "ncclCommInitRankScalable", api.comm_init_rank_scalable);
-  symbols.FindSince(NcclVersion(2, 27, 0), "ncclCommShrink", api.comm_shrink);
-  symbols.FindSince(NcclVersion(2, 27, 0), "ncclCommWindowRegister", api.comm_window_register);
-  symbols.FindSince(NcclVersion(2, 27, 0), "ncclCommWindowDeregister", api.comm_window_deregister);
-  symbols.FindSince(NcclVersion(2, 28, 0), "ncclAlltoAll", api.all_to_all);
-  symbols.FindSince(NcclVersion(2, 28, 0), "ncclGather", api.gather);
-  symbols.FindSince(NcclVersion(2, 28, 0), "ncclScatter", api.scatter);
-  symbols.FindSince(NcclVersion(2, 28, 7), "ncclCommRevoke", api.comm_revoke);
-  symbols.FindSince(NcclVersion(2, 29, 2), "ncclCommGetUniqueId", api.comm_get_unique_id);
-  symbols.FindSince(NcclVersion(2, 29, 2), "ncclCommGrow", api.comm_grow);
   return symbols.missing();
 }
 

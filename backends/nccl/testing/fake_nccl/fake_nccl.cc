@@ -20,6 +20,7 @@
 #include "backends/nccl/testing/fake_nccl/communicator.h"
 #include "backends/nccl/testing/fake_nccl/driver.h"
 #include "backends/nccl/testing/fake_nccl/elements.h"
+#include "backends/nccl/testing/fake_nccl/more_functions.h"
 #include "backends/nccl/testing/fake_nccl/operations.h"
 #include "backends/nccl/testing/fake_nccl/segment.h"
 #include "backends/nccl/testing/fake_nccl/settings.h"

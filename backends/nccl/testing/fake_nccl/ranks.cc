@@ -71,31 +71,61 @@ CUcontext ContextOf(int device) {
   return context;
 }
 
+// Looks functions up in a library that is loaded. Ends the process where there are none.
+class Finder {
+ public:
+  explicit Finder(const std::string& path)
+      : path_(path), library_(dlopen(path.c_str(), RTLD_LAZY | RTLD_NOLOAD)) {}
+
+  template <typename Function>
+  void operator()(Function& function, const char* name) const {
+    void* const symbol = library_ == nullptr ? nullptr : dlsym(library_, name);
+    if (symbol == nullptr) {
+      std::fprintf(stderr, "%s lacks %s\n", path_.c_str(), name);
+      std::abort();
+    }
+    function = reinterpret_cast<Function>(symbol);
+  }
+
+ private:
+  const std::string path_;
+  void* const library_;
+};
+
 }  // namespace
 
-const NcclApi& Nccl() {
-  static const NcclApi* const api = [] {
+const MoreNcclApi& Nccl() {
+  static const MoreNcclApi* const api = [] {
     const absl::StatusOr<const NcclApi*> loaded = LoadNccl();
     if (!loaded.ok()) {
       std::fprintf(stderr, "%s\n", loaded.status().ToString().c_str());
       std::abort();
     }
-    return *loaded;
+    auto* const made = new MoreNcclApi{**loaded};
+    const Finder find(made->path);
+    find(made->comm_count, "ncclCommCount");
+    find(made->comm_cu_device, "ncclCommCuDevice");
+    find(made->comm_user_rank, "ncclCommUserRank");
+    find(made->bcast, "ncclBcast");
+    find(made->comm_init_rank_scalable, "ncclCommInitRankScalable");
+    find(made->comm_shrink, "ncclCommShrink");
+    find(made->comm_window_register, "ncclCommWindowRegister");
+    find(made->comm_window_deregister, "ncclCommWindowDeregister");
+    find(made->all_to_all, "ncclAlltoAll");
+    find(made->gather, "ncclGather");
+    find(made->scatter, "ncclScatter");
+    find(made->comm_revoke, "ncclCommRevoke");
+    find(made->comm_get_unique_id, "ncclCommGetUniqueId");
+    find(made->comm_grow, "ncclCommGrow");
+    return made;
   }();
   return *api;
 }
 
 const Control& Control::Get() {
   static const Control* const control = [] {
-    void* const library = dlopen(Nccl().path.c_str(), RTLD_LAZY | RTLD_NOLOAD);
     auto* const made = new Control;
-    const auto find = [&](auto& function, const char* name) {
-      function = reinterpret_cast<std::remove_reference_t<decltype(function)>>(
-          library == nullptr ? nullptr : dlsym(library, name));
-      if (function != nullptr) return;
-      std::fprintf(stderr, "%s lacks %s\n", Nccl().path.c_str(), name);
-      std::abort();
-    };
+    const Finder find(Nccl().path);
     find(made->fail_next, "fake_nccl_fail_next");
     find(made->set_async_error, "fake_nccl_set_async_error");
     find(made->set_stalled, "fake_nccl_set_stalled");

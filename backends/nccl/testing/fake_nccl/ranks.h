@@ -9,12 +9,13 @@
 
 #include "backends/nccl/nccl_api.h"
 #include "backends/nccl/testing/fake_nccl/fake_nccl.h"
+#include "backends/nccl/testing/fake_nccl/more_functions.h"
 #include "core/device/cuda_types.h"
 
 namespace fake_nccl {
 
 // NCCL's functions, of the library that SYNCLINE_NCCL_LIBRARY names. Ends the process without it.
-const syncline::nccl::NcclApi& Nccl();
+const syncline::nccl::MoreNcclApi& Nccl();
 
 // The functions of fake_nccl.h.
 struct Control {

@@ -1,11 +1,12 @@
-// Compares backends/nccl/nccl_api.h with NCCL's own header when it is compiled. Only to be built
-// where the wheel of NCCL can be downloaded; it is `manual`.
+// Compares backends/nccl/nccl_api.h, and what the stand-in has beside it, with NCCL's own header
+// when it is compiled. Only to be built where the wheel of NCCL can be downloaded; it is `manual`.
 #include <nccl.h>
 
 #include <cstddef>
 #include <type_traits>
 
 #include "backends/nccl/nccl_api.h"
+#include "backends/nccl/testing/fake_nccl/more_functions.h"
 
 namespace syncline::nccl {
 namespace {
@@ -60,7 +61,7 @@ static_assert(!IsSame<const char*, char*>());
 static_assert(!IsSame<NcclStream, ncclComm_t>());
 
 #define SAME_FUNCTION(ours, theirs) \
-  static_assert(Function<decltype(NcclApi::ours), decltype(&::theirs)>::AreSame())
+  static_assert(Function<decltype(MoreNcclApi::ours), decltype(&::theirs)>::AreSame())
 SAME_FUNCTION(get_version, ncclGetVersion);
 SAME_FUNCTION(get_error_string, ncclGetErrorString);
 SAME_FUNCTION(get_last_error, ncclGetLastError);
