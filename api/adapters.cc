@@ -165,20 +165,21 @@ absl::StatusOr<std::shared_ptr<World>> WorldInit(const std::string& backend,
 
 absl::StatusOr<std::shared_ptr<World>> WorldFromMpi(const std::string& family, int64_t handle,
                                                     const std::string& backend,
-                                                    absl::Duration timeout) {
+                                                    absl::Duration timeout,
+                                                    const std::optional<std::string>& device_id) {
   WorldOptions options;
+  SYNCLINE_ASSIGN_OR_RETURN(options.device_id, ParseDeviceId(device_id));
   options.backend = backend;
   options.timeout = timeout;
   return World::FromMpi(MpiComm(family, handle), options);
 }
 
-absl::StatusOr<std::shared_ptr<ProcessGroup>> WorldNewGroup(World& world,
-                                                            const std::vector<int>& ranks,
-                                                            std::optional<std::string> backend,
-                                                            Timeout timeout,
-                                                            bool local_synchronization) {
-  return local_synchronization ? world.NewLocalGroup(ranks, std::move(backend), timeout)
-                               : world.NewGroup(ranks, std::move(backend), timeout);
+absl::StatusOr<std::shared_ptr<ProcessGroup>> WorldNewGroup(
+    World& world, const std::vector<int>& ranks, std::optional<std::string> backend,
+    Timeout timeout, bool local_synchronization, const std::optional<std::string>& device_id) {
+  SYNCLINE_ASSIGN_OR_RETURN(const std::optional<Device> device, ParseDeviceId(device_id));
+  return local_synchronization ? world.NewLocalGroup(ranks, std::move(backend), timeout, device)
+                               : world.NewGroup(ranks, std::move(backend), timeout, device);
 }
 
 absl::StatusOr<std::shared_ptr<Reducer>> ReducerCreate(

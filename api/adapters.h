@@ -89,13 +89,12 @@ absl::StatusOr<std::shared_ptr<World>> WorldInit(const std::string& backend,
 
 absl::StatusOr<std::shared_ptr<World>> WorldFromMpi(const std::string& family, int64_t handle,
                                                     const std::string& backend,
-                                                    absl::Duration timeout);
+                                                    absl::Duration timeout,
+                                                    const std::optional<std::string>& device_id);
 
-absl::StatusOr<std::shared_ptr<ProcessGroup>> WorldNewGroup(World& world,
-                                                            const std::vector<int>& ranks,
-                                                            std::optional<std::string> backend,
-                                                            Timeout timeout,
-                                                            bool local_synchronization);
+absl::StatusOr<std::shared_ptr<ProcessGroup>> WorldNewGroup(
+    World& world, const std::vector<int>& ranks, std::optional<std::string> backend,
+    Timeout timeout, bool local_synchronization, const std::optional<std::string>& device_id);
 
 absl::StatusOr<std::shared_ptr<Reducer>> ReducerCreate(
     std::shared_ptr<ProcessGroup> group, const std::vector<Tensor>& parameters,

@@ -667,13 +667,15 @@ class World:
     def from_mpi(
         family: str,
         handle: int,
-        backend: str = "auto",
+        backend: str,
         timeout: timedelta = timedelta(seconds=1800),
+        device_id: str | None = None,
     ) -> World:
         """The world of the processes of an MPI communicator, with MPI's ranks.
 
         `family` is "Open MPI", "MPICH" or "MPI 5 ABI", and `handle` the MPI_Comm as an integer.
-        init_process_group(comm=...) takes both from a communicator of mpi4py. Collective.
+        init_process_group(comm=...) takes both from a communicator of mpi4py. `device_id` is that
+        of `init`. Collective.
         """
 
     @property
@@ -703,11 +705,14 @@ class World:
         backend: str | None = None,
         timeout: timedelta | None = None,
         local_synchronization: bool = False,
+        device_id: str | None = None,
     ) -> ProcessGroup | None:
         """A group of `ranks`, numbered in that order; None on ranks that are not in it.
 
         All ranks of the world must call it, with equal arguments and in the same order; with
         `local_synchronization` only the members, each equally often for one list of ranks.
+        `device_id` takes the place of the world's for this group: all members give one, or none
+        does. Backend nccl splits the group's communicator off that of the world if it is the same.
         """
 
     def close(self, timeout: timedelta = timedelta(seconds=10)) -> None:

@@ -361,9 +361,11 @@ bool AreOnOneHost(const backends::PeerTable& peers) {
   return true;
 }
 
-// What was split off another group's communicator for this group; null if nothing was.
+// What was split off another group's communicator for this group; null if nothing was, or if that
+// is on another device than this group's.
 SplitCommunicator* SplitOf(const BackendConfig& config) {
-  return dynamic_cast<SplitCommunicator*>(config.communicator.get());
+  auto* const split = dynamic_cast<SplitCommunicator*>(config.communicator.get());
+  return split != nullptr && config.device == split->device() ? split : nullptr;
 }
 
 // What this rank tells the others to join.

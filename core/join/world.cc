@@ -30,14 +30,17 @@ namespace {
 using join::InitMethod;
 using join::OpenedStore;
 
+absl::Status CheckDeviceId(const std::optional<Device>& device_id) {
+  if (!device_id.has_value() || device_id->type != DeviceType::kCpu) return absl::OkStatus();
+  return ArgumentError("device_id must be a CUDA device, such as cuda:0, not the CPU");
+}
+
 absl::Status CheckOptions(const WorldOptions& options) {
   if (options.timeout <= absl::ZeroDuration()) {
     return ArgumentError(
         absl::StrCat("timeout must be positive, not ", absl::FormatDuration(options.timeout)));
   }
-  if (options.device_id.has_value() && options.device_id->type == DeviceType::kCpu) {
-    return ArgumentError("device_id must be a CUDA device, such as cuda:0, not the CPU");
-  }
+  SYNCLINE_RETURN_IF_ERROR(CheckDeviceId(options.device_id));
   if (options.store == nullptr) {
     if (options.rank >= -1 && options.size >= -1) return absl::OkStatus();
     return ArgumentError(
@@ -205,10 +208,11 @@ absl::Status World::Connect(const std::string& store_host, const Deadline& deadl
 
 absl::StatusOr<std::shared_ptr<ProcessGroup>> World::NewGroup(const std::vector<int>& ranks,
                                                               std::optional<std::string> backend,
-                                                              ProcessGroup::Timeout timeout) {
+                                                              ProcessGroup::Timeout timeout,
+                                                              std::optional<Device> device_id) {
   const std::string backend_name = backend.value_or(options_.backend);
   const absl::Duration limit = timeout.value_or(options_.timeout);
-  SYNCLINE_RETURN_IF_ERROR(CheckGroupOptions(backend_name, limit));
+  SYNCLINE_RETURN_IF_ERROR(CheckGroupOptions(backend_name, limit, device_id));
   SYNCLINE_ASSIGN_OR_RETURN(const int group_rank, GroupRankIn(ranks));
   int number = 0;
   {
@@ -217,17 +221,17 @@ absl::StatusOr<std::shared_ptr<ProcessGroup>> World::NewGroup(const std::vector<
   }
   const std::string name = absl::StrCat("group", number);
   NewGroupCall call = {absl::StrCat("new_group #", number), name,
-                       absl::StrCat(name, "[", absl::StrJoin(ranks, ","), "]")};
+                       absl::StrCat(name, "[", absl::StrJoin(ranks, ","), "]"), device_id};
   SYNCLINE_ASSIGN_OR_RETURN(call.splits, IsSplitOff(backend_name));
   return MakeGroup(call, ranks, group_rank, backend_name, limit);
 }
 
 absl::StatusOr<std::shared_ptr<ProcessGroup>> World::NewLocalGroup(
     const std::vector<int>& ranks, std::optional<std::string> backend,
-    ProcessGroup::Timeout timeout) {
+    ProcessGroup::Timeout timeout, std::optional<Device> device_id) {
   const std::string backend_name = backend.value_or(options_.backend);
   const absl::Duration limit = timeout.value_or(options_.timeout);
-  SYNCLINE_RETURN_IF_ERROR(CheckGroupOptions(backend_name, limit));
+  SYNCLINE_RETURN_IF_ERROR(CheckGroupOptions(backend_name, limit, device_id));
   SYNCLINE_ASSIGN_OR_RETURN(const int group_rank, GroupRankIn(ranks));
   const std::string members =
       absl::StrJoin(std::set<int>(ranks.begin(), ranks.end()), ",");  // The same for any order.
@@ -239,7 +243,7 @@ absl::StatusOr<std::shared_ptr<ProcessGroup>> World::NewLocalGroup(
   const std::string name = absl::StrCat("local", number);
   return MakeGroup({absl::StrCat("new_group #", number, " of ranks ", members, " alone"),
                     absl::StrCat(name, "[", members, "]"),
-                    absl::StrCat(name, "[", absl::StrJoin(ranks, ","), "]")},
+                    absl::StrCat(name, "[", absl::StrJoin(ranks, ","), "]"), device_id},
                    ranks, group_rank, backend_name, limit);
 }
 
@@ -255,9 +259,11 @@ void World::Close(absl::Duration timeout) {
   joined_->Leave(deadline).IgnoreError();  // Lets the rank join again.
 }
 
-absl::Status World::CheckGroupOptions(const std::string& backend, absl::Duration timeout) const {
+absl::Status World::CheckGroupOptions(const std::string& backend, absl::Duration timeout,
+                                      const std::optional<Device>& device_id) const {
   SYNCLINE_RETURN_IF_ERROR(group_->CheckProcess());
   SYNCLINE_RETURN_IF_ERROR(group::ParseBackendSpec(backend).status());
+  SYNCLINE_RETURN_IF_ERROR(CheckDeviceId(device_id));
   if (timeout > absl::ZeroDuration()) return absl::OkStatus();
   return ArgumentError(
       absl::StrCat("timeout must be positive, not ", absl::FormatDuration(timeout)));
@@ -303,6 +309,7 @@ absl::StatusOr<std::shared_ptr<ProcessGroup>> World::MakeGroup(const NewGroupCal
   PrefixStore store(absl::StrCat("new/", call.store_prefix), joined_->store());
   SYNCLINE_RETURN_IF_ERROR(store::CheckSameOnAllRanks(store, check, deadline));
   ProcessGroup::Options group = GroupOptions(call.group);
+  if (call.device_id.has_value()) group.device_id = call.device_id;
   if (call.splits) {
     const SplitPlace place =
         group_rank < 0 ? SplitPlace() : SplitPlace{/*color=*/0, /*key=*/group_rank};

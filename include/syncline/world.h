@@ -129,16 +129,19 @@ class World {
   // it, with equal arguments and in the same order. Null on ranks that are not in it, at once
   // unless WorldOptions::device_id is given. Members that call it with other ranks or another
   // backend get a MismatchError that quotes both; a TimeoutError names the members that have not
-  // called it. See also subgroups.h.
+  // called it. `device_id` takes the place of the world's for the new group, of which all members
+  // have one or none has: a communicator is split off for it only if they have the world's. See
+  // also subgroups.h.
   absl::StatusOr<std::shared_ptr<ProcessGroup>> NewGroup(const std::vector<int>& ranks,
                                                          std::optional<std::string> backend = {},
-                                                         ProcessGroup::Timeout timeout = {});
+                                                         ProcessGroup::Timeout timeout = {},
+                                                         std::optional<Device> device_id = {});
 
   // The same, but only the members need to call it, all in the same order where they have called
   // it several times for one set of ranks.
   absl::StatusOr<std::shared_ptr<ProcessGroup>> NewLocalGroup(
       const std::vector<int>& ranks, std::optional<std::string> backend = {},
-      ProcessGroup::Timeout timeout = {});
+      ProcessGroup::Timeout timeout = {}, std::optional<Device> device_id = {});
 
   // Closes the group of all ranks. Takes at most `timeout`, and some seconds more if the store does
   // not answer. Groups made from it live on. This rank may then join again, with the same store,
@@ -159,12 +162,13 @@ class World {
   // This rank's rank in a group of `ranks`, -1 if it has none. ArgumentError if they cannot be a
   // group.
   absl::StatusOr<int> GroupRankIn(const std::vector<int>& ranks) const;
-  // One call of NewGroup or NewLocalGroup. All fields are equal on all members.
+  // One call of NewGroup or NewLocalGroup. All fields but the device are equal on all members.
   struct NewGroupCall {
     std::string name;          // For messages: "new_group #3".
     std::string store_prefix;  // Of the part of the store in which the members compare their calls.
     std::string group;         // The new group's name.
-    bool splits = false;       // Whether all ranks of the world make it, from its communicator.
+    std::optional<Device> device_id;  // If not the world's.
+    bool splits = false;  // Whether all ranks of the world make it, from its communicator.
   };
   absl::StatusOr<std::shared_ptr<ProcessGroup>> MakeGroup(const NewGroupCall& call,
                                                           const std::vector<int>& ranks,
@@ -174,7 +178,8 @@ class World {
   // Whether a group of `backend` gets a communicator that is split off that of all ranks.
   absl::StatusOr<bool> IsSplitOff(const std::string& backend) const;
   // ArgumentError if no group can be made with these.
-  absl::Status CheckGroupOptions(const std::string& backend, absl::Duration timeout) const;
+  absl::Status CheckGroupOptions(const std::string& backend, absl::Duration timeout,
+                                 const std::optional<Device>& device_id) const;
   // Options of a group of this world; rank, size and ranks are left to the caller.
   ProcessGroup::Options GroupOptions(absl::string_view name) const;
 

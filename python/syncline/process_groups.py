@@ -56,7 +56,7 @@ def init_process_group(
         torch.device, or what else has a type and an index. Backend nccl then makes its communicator
         before this returns, and those of new_group and split_group from that one; new_group then
         waits for all ranks. All ranks give one, or none does. Backends that do not serve tensors
-        where they are ignore it; of no use with `comm`.
+        where they are ignore it.
       comm: a communicator of mpi4py, whose processes are the ranks, instead of `init_method`,
         `store`, `rank` and `world_size`. With any backend. MPI stays the program's to finalise.
 
@@ -96,7 +96,7 @@ def init_process_group(
         limit = default_pg_timeout if timeout is None else timeout
         with making("default", range(max(world_size, 0)), pg_options):
             if comm is not None:
-                world = World.from_mpi(*native_communicator(comm), name, limit)
+                world = World.from_mpi(*native_communicator(comm), name, limit, device)
             else:
                 world = World.init(
                     backend=name,
@@ -150,10 +150,17 @@ def new_group(
     same order; with `use_local_synchronization` only its members. Those outside get
     GroupMember.NON_GROUP_MEMBER. Ranks are numbered by ascending rank, or in the order of the list
     if `sort_ranks` is false. `timeout` and `backend` are the world's if None; `pg_options` is for
-    backends registered with `extended_api`; `group_desc` and `device_id` are accepted for
-    compatibility. Raises ValueError for a rank that is not in the world or is listed twice.
+    backends registered with `extended_api`; `group_desc` is accepted for compatibility.
+
+    `device_id` is as for init_process_group, whose value is the default: backend nccl makes the
+    group's communicator before this returns. It is split off that of all ranks if these have been
+    given the same device, and use_local_synchronization is false. All members give one, or none
+    does: else it is a DistMismatchError.
+
+    Raises ValueError for a rank that is not in the world or is listed twice.
     """
-    del group_desc, device_id
+    del group_desc
+    device = device_name(device_id)
     world = job.joined()
     all_ranks = resolve(None)
     members = list(range(all_ranks.size())) if ranks is None else list(ranks)
@@ -162,10 +169,10 @@ def new_group(
     with making("", members, pg_options):
         if all_ranks is world.group:
             made = world.new_group(
-                members, backend_name(backend), timeout, use_local_synchronization
+                members, backend_name(backend), timeout, use_local_synchronization, device
             )
         else:
-            made = _new_group_of_survivors(all_ranks, members, backend, timeout)
+            made = _new_group_of_survivors(all_ranks, members, backend, timeout, device)
     if made is None:
         return GroupMember.NON_GROUP_MEMBER
     job.add(made, members)
@@ -173,9 +180,18 @@ def new_group(
 
 
 def _new_group_of_survivors(
-    all_ranks: ProcessGroup, members: list[int], backend: str | None, timeout: timedelta | None
+    all_ranks: ProcessGroup,
+    members: list[int],
+    backend: str | None,
+    timeout: timedelta | None,
+    device: str | None,
 ) -> ProcessGroup | None:
     """After shrink_group, the world is no longer complete."""
+    if device is not None:
+        raise NotImplementedError(
+            "after shrink_group, new groups have the device_id of init_process_group: "
+            "new_group takes none"
+        )
     if backend is not None and backend_name(backend) != all_ranks.backend:
         raise NotImplementedError("after shrink_group, new groups have the backend of the old one")
     return all_ranks.split([members], timeout)

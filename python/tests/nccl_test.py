@@ -192,6 +192,39 @@ def makes_communicators_at_once():
         assert nccl_calls("ncclCommSplit") == 2 * made
 
 
+def gives_groups_devices():
+    rank = dist.get_rank()
+    # Of a world without a device.
+    with pytest.raises(dist.DistMismatchError, match="rank 0 was given a device_id"):
+        dist.new_group(backend="nccl", device_id=rank if rank == 0 else None)
+    made = nccl_calls("ncclCommInitRankConfig")
+    for device_id in (rank, f"cuda:{rank}"):
+        group = dist.new_group(backend="nccl", device_id=device_id)
+        made += 1
+        assert nccl_calls("ncclCommInitRankConfig") == made
+        array = ours([rank + 1.0])
+        dist.all_reduce(array, group=group)
+        assert peek(array) == [3.0]
+        assert nccl_calls("ncclCommInitRankConfig") == made
+    for wrong, error in [("cpu", ValueError), (1.5, TypeError)]:
+        with pytest.raises(error, match="device"):
+            dist.new_group(backend="nccl", device_id=wrong)
+    # Of one with another device, or the same.
+    rejoin(rank)
+    made, split = nccl_calls("ncclCommInitRankConfig"), nccl_calls("ncclCommSplit")
+    same = dist.new_group(device_id=rank)
+    assert nccl_calls("ncclCommSplit") == split + 1
+    assert nccl_calls("ncclCommInitRankConfig") == made
+    other = dist.new_group(device_id=1 - rank)
+    assert nccl_calls("ncclCommInitRankConfig") == made + 1
+    for group, device in ((same, rank), (other, 1 - rank)):
+        array = CudaArray(numpy.asarray([rank + 1.0], numpy.float32), device=device)
+        dist.all_reduce(array, group=group)
+        simulated_arrays.synchronize(device)
+        assert array.peek().tolist() == [3.0]
+    assert nccl_calls("ncclCommInitRankConfig") == made + 1
+
+
 def refuses_what_is_no_device():
     rejoin(None)
     dist.destroy_process_group()
@@ -266,6 +299,7 @@ def goes_on_without_the_dead():
         uses_memory_that_is_registered,
         quotes_calls_that_differ,
         makes_communicators_at_once,
+        gives_groups_devices,
         refuses_what_is_no_device,
     ],
 )

@@ -353,7 +353,7 @@ def check_bucket(bucket, group):
 
 def groups(world, rank):
     with pytest.raises((dist.DistError, ValueError)):
-        dist.World.from_mpi("Abacus", 0)
+        dist.World.from_mpi("Abacus", 0, "auto")
     assert world.new_group([1, 0]).rank() == 1 - rank
     assert world.group.split([[1], [0]]).ranks == [rank]
     both = world.new_group([0, 1])

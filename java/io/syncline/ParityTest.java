@@ -271,7 +271,7 @@ class ParityTest {
     add(
         "World.new_group",
         () -> {
-          final Object[] all = {new int[] {0}, "local", TIMEOUT, false};
+          final Object[] all = {new int[] {0}, "local", TIMEOUT, false, null};
           for (int count : List.of(1, 2, all.length)) {
             final Object[] some = Arrays.copyOf(all, count);
             ((ProcessGroup) Calls.call(world, "new_group", some)).close();
@@ -280,8 +280,8 @@ class ParityTest {
     add(
         "World.from_mpi",
         () -> {
-          final Object[] all = {"Abacus", 0L, "auto", TIMEOUT};
-          for (int count : List.of(2, 3, all.length)) {
+          final Object[] all = {"Abacus", 0L, "auto", TIMEOUT, null};
+          for (int count : List.of(3, 4, all.length)) {
             final Object[] some = Arrays.copyOf(all, count);
             // Where there is no MPI, and where there is one: "Abacus" is none.
             final RuntimeException thrown =

@@ -37,6 +37,11 @@ with pytest.raises(ValueError, match="MPI_COMM_NULL"):
     dist.init_process_group(comm=MPI.COMM_NULL)
 with pytest.raises(ValueError, match="comm replaces"):
     dist.init_process_group(comm=comm, rank=0)
+with pytest.raises(ValueError, match="device_id must be a CUDA device"):
+    dist.init_process_group("gloo", comm=comm, device_id="cpu")
+dist.init_process_group("gloo", comm=comm, device_id=0)  # Which ignores it.
+dist.barrier()
+dist.destroy_process_group()
 with pytest.raises(TypeError, match="communicator of mpi4py, not int"):
     dist.init_process_group(comm=5)
 assert dist.is_mpi_available()
