@@ -1,5 +1,6 @@
 """Backend "syncline" on tensors of simulated CUDA devices: one for each process."""
 
+import ctypes
 import os
 import threading
 import warnings
@@ -25,9 +26,9 @@ warnings.simplefilter("ignore", FutureWarning)  # Names that PyTorch has changed
 SLOW = 20_000  # Microseconds by which streams are late.
 
 
-def join(backend="syncline"):
+def join(backend="syncline", **arguments):
     """A job over the backend of Syncline that the test names."""
-    torch_ranks.join(backend, pg_options=Options(os.environ["TEST_BACKEND"]))
+    torch_ranks.join(backend, pg_options=Options(os.environ["TEST_BACKEND"]), **arguments)
 
 
 def values(tensor):
@@ -208,6 +209,53 @@ def groups():
     torch_ranks.leave()
 
 
+def eager():
+    """With a device_id, communicators are there before the first operation, or split off."""
+    if os.environ["TEST_BACKEND"] != "nccl":
+        return
+    library = ctypes.CDLL(os.environ["SYNCLINE_NCCL_LIBRARY"])
+    functions = b"ncclCommInitRankConfig", b"ncclCommSplit"
+    before = [library.fake_nccl_calls(function) for function in functions]
+
+    def made_and_split():
+        now = [library.fake_nccl_calls(function) for function in functions]
+        return now[0] - before[0], now[1] - before[1]
+
+    # This torch knows no accelerator.
+    torch.accelerator.is_available = lambda: True
+    torch.accelerator.current_accelerator = lambda *_: torch.device("cuda")
+    torch.accelerator.device_count = lambda: 2
+    rank = int(os.environ["RANK"])
+    x = filled(rank + 1, 4)
+    join(device_id=x.device)
+    assert made_and_split() == (1, 0)
+    dist.all_reduce(x)
+    assert values(x) == [3] * 4
+    both = dist.new_group([0, 1])
+    assert made_and_split() == (1, 1)
+    dist.all_reduce(x, group=both)
+    first = dist.new_group([0])  # Rank 1 is outside, and takes part.
+    assert made_and_split() == (1, 2)
+    if rank == 0:
+        dist.all_reduce(x, group=first)
+    part = dist.split_group(split_ranks=[[0], [1]])
+    assert made_and_split() == (1, 3)
+    dist.all_reduce(x, group=part)
+    assert values(x) == [6] * 4
+    alone = dist.new_group([rank], use_local_synchronization=True)
+    assert made_and_split() == (2, 3)
+    dist.all_reduce(x, group=alone)
+    members = dist.group.WORLD.split_group([rank])  # The method: its members call it.
+    members.allreduce([x]).wait()
+    assert values(x) == [6] * 4
+    assert made_and_split() == (3, 3)
+    row = dist.device_mesh.split_group(split_ranks=[[1, 0]])  # As a DeviceMesh calls it.
+    assert made_and_split() == (3, 4)
+    dist.all_reduce(x, group=row)
+    assert values(x) == [12] * 4
+    torch_ranks.leave()
+
+
 def failures():
     join()
     x = filled(1, 3 + dist.get_rank())
@@ -222,7 +270,9 @@ def failures():
 
 
 def all_of_them():
-    torch_ranks.run_each([operations, strided, streams, coalesced, functionals, groups, failures])
+    torch_ranks.run_each(
+        [operations, strided, streams, coalesced, functionals, groups, failures, eager]
+    )
 
 
 @pytest.mark.parametrize("backend", ["nccl", "gloo"])

@@ -23,9 +23,16 @@ _ANYWHERE = ("192.0.2.1", 9)  # Of a network for documentation (RFC 5737): nothi
 
 
 def join(
-    store: Any, rank: int, size: int, timeout: timedelta, backend: str = "auto"
+    store: Any,
+    rank: int,
+    size: int,
+    timeout: timedelta,
+    backend: str = "auto",
+    device: str | None = None,
 ) -> _syncline.World:
     """The world of the ranks that share `store`, a torch.distributed.Store; may be called again.
+
+    With a `device`, its communicator of NCCL is made at once.
 
     Rank 0 hosts its store, on loopback if torch's is there, for as long as it uses it.
     """
@@ -38,6 +45,7 @@ def join(
             rank=rank,
             world_size=size,
             timeout=timeout,
+            device_id=device,
         )
     except BaseException:
         if rank == 0:

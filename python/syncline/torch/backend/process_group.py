@@ -21,6 +21,7 @@ from torch.distributed.distributed_c10d import BarrierOptions
 
 from syncline import _syncline
 from syncline.errors import DistError
+from syncline.torch.backend import requests
 from syncline.torch.backend.arguments import as_timeout, movable, only, options, timeout_of
 from syncline.torch.backend.collectives import Collectives, Forms, both_forms
 from syncline.torch.backend.device_work import DeviceWork, Waiter
@@ -149,10 +150,19 @@ class ProcessGroup(Collectives, torch_dist.ProcessGroup):  # type: ignore[misc]
         return self.bound_device_id is not None
 
     def eager_connect_single_device(self, device: torch.device | None = None) -> None:
-        """Nothing: ranks connect on the device at the first operation there."""
+        """Nothing: with a device_id, ranks have connected on the device when the group was made."""
 
     def perform_nocolor_split(self, device: torch.device) -> None:
-        """Nothing: groups are made by their members."""
+        """Takes part in the making of a group that this rank is not in, which is split off."""
+        request = requests.current()
+        if request.device is None or not request.ranks or request.is_local:
+            return
+        backend = backend_below(request.options)
+        limit = as_timeout(request.timeout, self._timeout)
+        try:
+            self._world.new_group(request.ranks, backend, limit, False, request.device)
+        except DistError as error:
+            raise translated(error) from None
 
     def comm_split_count(self) -> int:
         """How many groups have been split off."""
@@ -209,15 +219,26 @@ class ProcessGroup(Collectives, torch_dist.ProcessGroup):  # type: ignore[misc]
     ) -> ProcessGroup | None:
         """A group of `ranks` of this one; None on ranks that are not among them.
 
-        Its members must call it, in the same order where they make several of the same ranks.
+        Its members must call it, in the same order where they make several of the same ranks. In
+        torch.distributed.split_group all ranks do: communicators are then split off this group's.
         `opts` are Options, whose backend moves the bytes, or those of a backend beside Syncline.
         """
         members = [self._ranks[rank] for rank in ranks]
-        if self._group.rank() not in ranks:
-            return None
         limit = as_timeout(timeout, self._timeout)
-        group = self._world.new_group(members, backend_below(opts), limit, True)
-        assert group is not None  # This rank is in it.
+        backend = backend_below(opts)
+        parts = requests.current().split_ranks
+        is_like_this = backend in (None, backend_below(self._options))
+        try:
+            if parts is not None and self.supports_splitting and is_like_this:
+                group = self._group.split(parts, limit)
+            elif self._group.rank() not in ranks:
+                return None
+            else:
+                group = self._world.new_group(members, backend, limit, True)
+        except DistError as error:
+            raise translated(error) from None
+        if group is None:
+            return None
         name = group_name or f"{self._name}:{group.name()}"
         store = torch_dist.PrefixStore(f"{name}/", self._store)
         made = type(self)(self._world, group, members, store, opts)

@@ -15,6 +15,7 @@ import torch.distributed as torch_dist
 
 from syncline import failures, job
 from syncline.errors import DistError
+from syncline.torch.backend import requests
 from syncline.torch.backend.errors import translated
 from syncline.torch.backend.joining import join
 from syncline.torch.backend.other_devices import SERVED
@@ -41,6 +42,7 @@ def register() -> None:
     torch_dist.Backend.register_backend(
         BACKEND_NAME, _create_group, extended_api=True, devices=list(SERVED)
     )
+    requests.follow(BACKEND_NAME)
     _serve_monitored_barrier()
     _mark_hooks()
     _hand_over_lasting_works()
@@ -164,16 +166,20 @@ def create_group(
     """This rank's end of a group whose ranks share `store`, a torch.distributed.Store.
 
     With `global_ranks`, made from the default group if that is Syncline's, too. Returns once all
-    ranks have called it; a DistTimeoutError names those that have not within `timeout`.
+    ranks have called it; a DistTimeoutError names those that have not within `timeout`. With the
+    device_id that torch has been given, the group's communicator is made at once.
     """
     backend = backend_below(backend_options)
+    request = requests.current()
     all_ranks = torch_dist.group.WORLD
     if global_ranks and isinstance(all_ranks, ProcessGroup):
         world = all_ranks._world
-        group = world.new_group(global_ranks, backend, timeout, True)
+        # torch has all ranks take part in a split, those outside by perform_nocolor_split.
+        splits = all_ranks.supports_splitting and request.device and not request.is_local
+        group = world.new_group(global_ranks, backend, timeout, not splits, request.device)
         assert group is not None  # torch asks only the members.
         return ProcessGroup(world, group, global_ranks, store, backend_options)
-    world = join(store, rank, size, timeout, backend or "auto")
+    world = join(store, rank, size, timeout, backend or "auto", request.device)
     return ProcessGroup(world, world.group, range(size), store, backend_options)
 
 
