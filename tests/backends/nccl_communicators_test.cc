@@ -1,8 +1,9 @@
 // How communicators of NCCL are made with a group, split off each other, and left. Ranks are
-// threads on simulated devices.
+// threads.
 #include <functional>
 #include <memory>
 #include <optional>
+#include <ostream>
 #include <string>
 #include <utility>
 #include <vector>
@@ -19,6 +20,7 @@
 #include "syncline/error_origin.h"
 #include "syncline/hash_store.h"
 #include "syncline/status.h"
+#include "syncline/stream.h"
 #include "syncline/subgroups.h"
 #include "syncline/world.h"
 #include "tests/backends/fake_nccl_control.h"
@@ -38,23 +40,43 @@ constexpr absl::Duration kTimeout = absl::Seconds(60);
 
 device::DeviceRuntime& Runtime() { return **device::DeviceRuntime::Get(); }
 
-Device DeviceOf(int index) { return {DeviceType::kCuda, index}; }
+// As far as there are enough.
+Device DeviceOf(int rank) { return {DeviceType::kCuda, rank % Runtime().device_count()}; }
 
 std::string Message(const absl::Status& status) { return std::string(status.message()); }
 
 void ExpectOk(const absl::Status& status) { EXPECT_TRUE(status.ok()) << status; }
 
+// A number of calls, which only the stand-in for NCCL counts: elsewhere each is as expected.
+struct Count {
+  bool operator==(int expected) const {
+    return !device::DevicesAreSimulated() || number == expected;
+  }
+  bool operator>(int expected) const { return number > expected; }
+  friend std::ostream& operator<<(std::ostream& os, const Count& count) {
+    return os << count.number;
+  }
+
+  int number;
+};
+
 // How often this process has called a function of NCCL since it was made.
 class CallsOf {
  public:
-  explicit CallsOf(const char* function)
-      : function_(function), before_(FakeNccl::Get().calls(function)) {}
-  int count() const { return FakeNccl::Get().calls(function_) - before_; }
+  explicit CallsOf(const char* function) : function_(function), before_(Calls()) {}
+  Count count() const { return {Calls() - before_}; }
 
  private:
+  int Calls() const { return device::DevicesAreSimulated() ? FakeNccl::Get().calls(function_) : 0; }
+
   const char* const function_;
   const int before_;
 };
+
+// Whether all communicators of this process have ended, as far as somebody counts them.
+bool HaveAllEnded() {
+  return !device::DevicesAreSimulated() || FakeNccl::Get().live_communicators() == 0;
+}
 
 bool Await(const std::function<bool()>& holds) {
   const Deadline deadline(kTimeout);
@@ -127,10 +149,11 @@ void RunTwo(const std::function<void(Broadcast& rank, int number)>& body) {
        })) {
     ExpectOk(status);
   }
-  EXPECT_TRUE(Await([] { return FakeNccl::Get().live_communicators() == 0; }));
+  EXPECT_TRUE(Await(&HaveAllEnded));
 }
 
 TEST(NcclLeaveTest, WhatARankHasHandedOverArrivesAfterItHasLeft) {
+  SYNCLINE_REQUIRE_SIMULATED_DEVICES();
   const CallsOf finalized("ncclCommFinalize"), aborted("ncclCommAbort");
   Countdown has_called(1);
   RunTwo([&](Broadcast& joined, int rank) {
@@ -158,6 +181,7 @@ TEST(NcclLeaveTest, WhatARankHasHandedOverArrivesAfterItHasLeft) {
 }
 
 TEST(NcclLeaveTest, APeerThatTakesNothingHoldsUpARankForSomeSecondsAtMost) {
+  SYNCLINE_REQUIRE_SIMULATED_DEVICES();
   const CallsOf aborted("ncclCommAbort");
   Countdown has_called(1), has_left(1);
   RunTwo([&](Broadcast& joined, int rank) {
@@ -181,6 +205,7 @@ TEST(NcclLeaveTest, APeerThatTakesNothingHoldsUpARankForSomeSecondsAtMost) {
 }
 
 TEST(NcclLeaveTest, WhatCannotBeFinalizedIsAborted) {
+  SYNCLINE_REQUIRE_SIMULATED_DEVICES();
   for (const bool is_asynchronous : {false, true}) {
     const CallsOf aborted("ncclCommAbort"), destroyed("ncclCommDestroy");
     Countdown has_arrived(2);
@@ -197,7 +222,7 @@ TEST(NcclLeaveTest, WhatCannotBeFinalizedIsAborted) {
       EXPECT_EQ(aborted.count(), 1);
     });
     FakeNccl::Get().fail_next(nullptr, nccl::kNcclSuccess);
-    EXPECT_EQ(aborted.count() + destroyed.count(), 2);
+    EXPECT_EQ(aborted.count().number + destroyed.count().number, 2);
   }
 }
 
@@ -253,12 +278,16 @@ class Worlds {
     const auto statuses = RunRanks(size, [&](int rank) -> absl::Status {
       WorldOptions own = options(rank, size);
       own.store = store;
+      // Ranks that share a device would wait for each other on its default stream.
+      SYNCLINE_ASSIGN_OR_RETURN(const auto stream, Runtime().MakeStream(DeviceOf(rank)));
+      std::optional<StreamScope> scope;
+      if (size > Runtime().device_count()) scope.emplace(*stream);
       SYNCLINE_ASSIGN_OR_RETURN(const auto world, World::Init(own));
       SYNCLINE_RETURN_IF_ERROR(body(*world));
       world->Close();
       return absl::OkStatus();
     });
-    EXPECT_TRUE(Await([] { return FakeNccl::Get().live_communicators() == 0; }));
+    EXPECT_TRUE(Await(&HaveAllEnded));
     return statuses;
   }
   static void RunOk(int size, const Options& options, const Body& body) {
@@ -301,7 +330,7 @@ TEST(NcclDeviceIdTest, ItIsGivenToAllRanksOrToNone) {
 TEST(NcclDeviceIdTest, ADeviceThatIsNotThereIsAnErrorOfAllRanks) {
   const auto options = [](int rank, int size) {
     WorldOptions wrong = Worlds::Eager(rank, size);
-    if (rank == 1) wrong.device_id = DeviceOf(64);
+    if (rank == 1) wrong.device_id = {DeviceType::kCuda, 64};
     return wrong;
   };
   for (const absl::Status& status :
@@ -331,6 +360,7 @@ TEST(NcclDeviceIdTest, BackendsWithoutDevicesIgnoreIt) {
 }
 
 TEST(NcclDeviceIdTest, TwoRanksOnOneDeviceAreAnErrorOfAllRanks) {
+  SYNCLINE_REQUIRE_SIMULATED_DEVICES();
   const auto options = [](int rank, int size) {
     WorldOptions same = Worlds::Eager(rank, size);
     same.device_id = DeviceOf(rank / 2);
@@ -344,6 +374,7 @@ TEST(NcclDeviceIdTest, TwoRanksOnOneDeviceAreAnErrorOfAllRanks) {
 }
 
 TEST(NcclDeviceIdTest, WhereOneRankFailsAllDo) {
+  SYNCLINE_REQUIRE_SIMULATED_DEVICES();
   FakeNccl::Get().fail_next("ncclCommInitRankConfig", nccl::kNcclSystemError);
   for (const absl::Status& status :
        Worlds::Run(3, &Worlds::Eager, [](World&) { return absl::OkStatus(); })) {
@@ -433,6 +464,7 @@ TEST(NcclSplitTest, WithoutADeviceNothingIsSplit) {
 }
 
 TEST(NcclSplitTest, WhereOneRankCannotSplitTheGroupGetsItsOwnCommunicator) {
+  SYNCLINE_REQUIRE_SIMULATED_DEVICES();
   const CallsOf made("ncclCommInitRankConfig");
   FakeNccl::Get().fail_next("ncclCommSplit", nccl::kNcclInternalError);
   Worlds::RunOk(3, &Worlds::Eager, [](World& world) -> absl::Status {
@@ -497,7 +529,8 @@ TEST(NcclShrinkTest, SurvivorsGoOnWithoutTheRankThatLeftInTheMiddleOfACall) {
         SYNCLINE_ASSIGN_OR_RETURN(const Tensor tensor,
                                   tensors.Of(Tensor::Zeros(DType::kInt32, {5})));
         {
-          const HeldStreams held(2);
+          std::optional<HeldStreams> held;
+          if (device::DevicesAreSimulated()) held.emplace(2);
           const auto work = world.group()->AllReduceAsync(tensor);
           world.group()->Abort("it has had enough");
         }

@@ -1,4 +1,7 @@
 // Backend nccl, over the stand-ins for NCCL and CUDA, in the suite of all backends.
+#include <vector>
+
+#include "core/device/testing/fake_cuda_env.h"
 #include "syncline/backend_registry.h"
 #include "tests/backends/backend_conformance.h"
 #include "tests/backends/device_backend.h"
@@ -18,11 +21,17 @@ BackendCase Case() {
 const BackendRegistry::Registration kRegistered =
     RegisterOnDevices("nccl", kName, Capabilities::All());
 
+// A device of the machine has room for the kernels of four ranks.
+std::vector<int> Sizes() {
+  return device::DevicesAreSimulated() ? std::vector<int>{1, 2, 3, 7}
+                                       : std::vector<int>{1, 2, 3, 4};
+}
+
 INSTANTIATE_TEST_SUITE_P(Nccl, BackendConformance,
-                         testing::Combine(testing::Values(Case()), testing::Values(1, 2, 3, 7)),
+                         testing::Combine(testing::Values(Case()), testing::ValuesIn(Sizes())),
                          &CaseName);
 INSTANTIATE_TEST_SUITE_P(Nccl, BackendData,
-                         testing::Combine(testing::Values(Case()), testing::Values(1, 2, 3, 7),
+                         testing::Combine(testing::Values(Case()), testing::ValuesIn(Sizes()),
                                           testing::ValuesIn(DataCaseNames(Case()))),
                          &DataCaseName);
 

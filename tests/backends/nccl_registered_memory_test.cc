@@ -285,6 +285,44 @@ TEST_F(NcclRegisteredMemoryTest, WhatCannotBeAllocatedIsAnErrorThatSaysWhy) {
   EXPECT_EQ(empty->numel(), 0);
 }
 
+// The only one that can run on the devices of the machine, where nobody counts.
+TEST(NcclRegisteredMemoryOnDevicesTest, ItServesAsAnyOtherMemory) {
+  const auto store = std::make_shared<HashStore>();
+  for (const absl::Status& status : RunRanks(2, [&](int rank) -> absl::Status {
+         const Device device = DeviceOf(rank % Runtime().device_count());
+         SYNCLINE_ASSIGN_OR_RETURN(const auto stream, Runtime().MakeStream(device));
+         const StreamScope scope(*stream);
+         ProcessGroup::Options options;
+         options.store = store;
+         options.backend = "cuda:nccl";
+         options.rank = rank;
+         options.size = 2;
+         options.timeout = kTimeout;
+         SYNCLINE_ASSIGN_OR_RETURN(const auto group, ProcessGroup::Create(options));
+         const int64_t count = int64_t{1} << 20;
+         SYNCLINE_ASSIGN_OR_RETURN(const Tensor whole, EmptyOnDevice(device, DType::kInt32, {count},
+                                                                     DeviceMemory::kRegistered));
+         for (int round = 0; round < 3; ++round) {
+           const Tensor half = whole.Slice(round % 2 * count / 2, count / 2);
+           const Tensor host = Numbers(DType::kInt32, half.numel(), rank);
+           SYNCLINE_RETURN_IF_ERROR(
+               Runtime().Copy(half.data(), host.data(), host.nbytes(), *stream));
+           SYNCLINE_RETURN_IF_ERROR(group->AllReduce(half, ReduceOp::kSum));
+           SYNCLINE_RETURN_IF_ERROR(
+               Runtime().Copy(host.data(), half.data(), host.nbytes(), *stream));
+           SYNCLINE_RETURN_IF_ERROR(Runtime().Synchronize(*stream, Deadline(kTimeout)));
+           SYNCLINE_RETURN_IF_ERROR(CheckReduced(host, ReduceOp::kSum, Upto(2)));
+         }
+         SYNCLINE_RETURN_IF_ERROR(rank == 0 ? group->Send(whole, 1)
+                                            : group->Recv(whole, 0).status());
+         SYNCLINE_RETURN_IF_ERROR(Runtime().Synchronize(*stream, Deadline(kTimeout)));
+         group->Close(kTimeout);
+         return absl::OkStatus();
+       })) {
+    ExpectOk(status);
+  }
+}
+
 // The version of the stand-in is read once in a process: in a new one, it is an older one.
 TEST(NcclRegisteredMemoryDeathTest, AnOlderNcclIsNamed) {
   SYNCLINE_REQUIRE_SIMULATED_DEVICES();

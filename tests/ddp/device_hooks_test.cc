@@ -1,4 +1,4 @@
-// Communication hooks on buckets of simulated devices, against the same on the host.
+// Communication hooks on buckets of devices, against the same on the host.
 #include <algorithm>
 #include <cstring>
 #include <functional>
@@ -147,6 +147,7 @@ TEST(DeviceHooksTest, AHookThatWorksOnTheHostIsRefusedWhenItIsSet) {
 }
 
 TEST(DeviceHooksTest, NoHostWaitsForADeviceWhereBucketsAreCompressed) {
+  SYNCLINE_REQUIRE_SIMULATED_DEVICES();
   Countdown ready(2), passed(2);
   ExpectOnRanks(
       2,

@@ -1,4 +1,4 @@
-// Reducers of several ranks on simulated devices: streams, lifetimes, failures.
+// Reducers of several ranks on devices: streams, lifetimes, failures.
 #include <algorithm>
 #include <functional>
 #include <memory>
@@ -42,6 +42,11 @@ Reducer::Options OneBucket() {
 struct BothHeld {
   device::HeldStreams first{0}, second{1};
 };
+
+// Has simulated devices be late, by a random time up to this for each item of a stream.
+void Delay(int64_t microseconds) {
+  if (device::DevicesAreSimulated()) device::FakeCuda::Get().delay_us(microseconds);
+}
 
 absl::Status CopyAll(Reducer& reducer, float mine) {
   for (int64_t i : {2, 1, 0})
@@ -102,6 +107,7 @@ void ExpectNoHostWaits(const std::string& backend, Reducer::Unused unused) {
 }
 
 TEST(ReducerDeviceTest, NoHostWaitsForADeviceInAStep) {
+  SYNCLINE_REQUIRE_SIMULATED_DEVICES();
   for (const auto unused : {Reducer::Unused::kRefused, Reducer::Unused::kRecorded}) {
     ExpectNoHostWaits("auto@cuda", unused);
     ExpectNoHostWaits("nccl@cuda", unused);
@@ -112,7 +118,7 @@ TEST(ReducerDeviceTest, NoHostWaitsForADeviceInAStep) {
 
 // Each thread has a stream of its own, which is slow; what it lets go is kept.
 TEST(ReducerDeviceTest, GradientsOfABucketComeOnSeveralStreamsAndTheirValuesAreLetGo) {
-  device::FakeCuda::Get().delay_us(2000);
+  Delay(2000);
   for (const char* backend : kOnDevices) {
     ExpectOnRanks(
         2,
@@ -142,10 +148,11 @@ TEST(ReducerDeviceTest, GradientsOfABucketComeOnSeveralStreamsAndTheirValuesAreL
         },
         backend);
   }
-  device::FakeCuda::Get().delay_us(0);
+  Delay(0);
 }
 
 TEST(ReducerDeviceTest, ABucketIsPackedInOneLaunch) {
+  SYNCLINE_REQUIRE_SIMULATED_DEVICES();
   ExpectOnRanks(
       1,
       [](Group group) -> absl::Status {
@@ -174,7 +181,7 @@ TEST(ReducerDeviceTest, AValueThatNobodyKeepsIsMovedAtOnce) {
                                   Reducer::Create(group, SmallModel(), OneBucket()));
         SYNCLINE_ASSIGN_OR_RETURN(const auto stream, runtime->MakeStream(TestDevice()));
         const StreamScope scope(*stream);
-        device::FakeCuda::Get().delay_us(1000);
+        Delay(1000);
         Reducer::Step local;
         local.sync = Reducer::Sync::kNone;
         for (int step = 0; step < 6; ++step) {
@@ -192,7 +199,7 @@ TEST(ReducerDeviceTest, AValueThatNobodyKeepsIsMovedAtOnce) {
           const float expected = static_cast<float>(step % 2 == 0 ? step : 2 * step - 1);
           SYNCLINE_RETURN_IF_ERROR(Holds(*reducer, 0, expected));
         }
-        device::FakeCuda::Get().delay_us(0);
+        Delay(0);
         return absl::OkStatus();
       },
       "nccl@cuda");
@@ -337,6 +344,7 @@ void ExpectFailure(const std::string& backend, const std::function<void()>& fail
 }
 
 TEST(ReducerDeviceTest, AFailureOfTheDeviceNamesItAndTheFunctionAndEndsTheStepOfAllRanks) {
+  SYNCLINE_REQUIRE_SIMULATED_DEVICES();
   const auto& fake = device::FakeCuda::Get();
   for (const char* backend : kOnDevices) {
     ExpectFailure(backend, [&] { fake.fail_next("cuLaunchKernel", 1, 719); }, "cuLaunchKernel");
@@ -349,6 +357,7 @@ TEST(ReducerDeviceTest, AFailureOfTheDeviceNamesItAndTheFunctionAndEndsTheStepOf
 }
 
 TEST(ReducerDeviceTest, WithoutMemoryForTheBucketsNoRankHasAReducer) {
+  SYNCLINE_REQUIRE_SIMULATED_DEVICES();
   const auto& fake = device::FakeCuda::Get();
   for (const char* backend : {"auto@cuda", "shm@cuda"}) {
     Countdown ready(1);
@@ -382,6 +391,7 @@ TEST(ReducerDeviceTest, WithoutMemoryForTheBucketsNoRankHasAReducer) {
 }
 
 TEST(ReducerDeviceTest, AReducerMayGoWhileTheDeviceIsBusy) {
+  SYNCLINE_REQUIRE_SIMULATED_DEVICES();
   const auto& fake = device::FakeCuda::Get();
   const int64_t before = fake.Counts().device_allocations;
   for (const char* backend : {"auto@cuda", "nccl@cuda"}) {
@@ -424,6 +434,7 @@ TEST(ReducerDeviceTest, AReducerMayGoWhileTheDeviceIsBusy) {
 
 // As all tests of this folder rely on: a host that touched an element would be found out.
 TEST(ReducerDeviceDeathTest, TheHostCannotTouchWhatIsOnADevice) {
+  SYNCLINE_REQUIRE_SIMULATED_DEVICES();
   GTEST_FLAG_SET(death_test_style, "threadsafe");
   EXPECT_DEATH(
       {

@@ -2,6 +2,7 @@
 
 #include <cstring>
 #include <memory>
+#include <optional>
 #include <utility>
 
 #include "absl/strings/strip.h"
@@ -70,8 +71,16 @@ std::vector<absl::Status> OnRanks(int size, const std::function<absl::Status(Gro
     options.rank = rank;
     options.size = size;
     options.timeout = absl::Seconds(60);
+    // Ranks that share a device would wait for each other on its default stream.
+    std::shared_ptr<const Stream> own_stream;
+    std::optional<StreamScope> scope;
     if (is_on_devices) {
       SYNCLINE_ASSIGN_OR_RETURN(test_device, DeviceOfRank(rank));
+      SYNCLINE_ASSIGN_OR_RETURN(device::DeviceRuntime* const runtime, device::DeviceRuntime::Get());
+      if (size > runtime->device_count()) {
+        SYNCLINE_ASSIGN_OR_RETURN(own_stream, runtime->MakeStream(test_device));
+        scope.emplace(*own_stream);
+      }
     }
     SYNCLINE_ASSIGN_OR_RETURN(groups[rank], ProcessGroup::Create(options));
     return body(groups[rank]);

@@ -22,6 +22,11 @@ tests=(
   //tests/backends:nccl_conformance_gpu_test
   //tests/backends:nccl_backend_gpu_test
   //tests/backends:nccl_kill_gpu_test
+  //tests/backends:nccl_communicators_gpu_test
+  //tests/backends:nccl_registered_memory_gpu_test
+  //tests/ddp:reducer_ranks_gpu_test
+  //tests/ddp:reducer_device_gpu_test
+  //tests/ddp:device_hooks_gpu_test
 )
 benchmarks=(
   //benchmarks/cuda:collectives
@@ -114,6 +119,8 @@ pack() {
   if compgen -G 'tests/gpu/torch/*.py' >/dev/null; then
     cp tests/gpu/torch/*.py "$folder/pack/torch"
   fi
+  mkdir -p "$folder/pack/arrays"
+  cp tests/gpu/arrays/*.py "$folder/pack/arrays"
   git rev-parse HEAD >"$folder/pack/commit.txt"
   tar -C "$folder/pack" -c . | xz -T0 -6 >"$archive"
   size="$(stat -c %s "$archive")"

@@ -39,6 +39,18 @@ def test_programs_that_run_are_packed():
     assert run == packed - {"python/wheel"}
 
 
+def test_scripts_that_run_are_there_and_are_python():
+    run = {
+        os.path.relpath(each, run_tests.HERE)
+        for step in run_tests.steps(run_tests.Machine())
+        for each in step.command
+        if each.startswith(run_tests.HERE + "/arrays/")
+    }
+    assert run
+    for path in run:
+        compile((FOLDER / path).read_text(), path, "exec")
+
+
 def test_parts_that_were_kept_are_joined_and_a_lost_one_is_noticed(tmp_path):
     library = os.urandom(150_000)
     wheel = tmp_path / "nccl.whl"

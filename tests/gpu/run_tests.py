@@ -274,6 +274,18 @@ class Machine:
             )
         return None
 
+    def lacks_package(self, name):
+        """Why `name`, a library of arrays on CUDA devices, cannot be used."""
+        if self.lacks_python():
+            return self.lacks_python()
+        code = {
+            "cupy": "import cupy; assert cupy.cuda.runtime.getDeviceCount()",
+            "jax": "import jax; assert jax.devices('gpu')",
+        }[name]
+        if self._python(code + "; print('yes')"):
+            return None
+        return "Python has no %s that sees a CUDA device" % name
+
     def lacks_torch(self):
         """Why torch with CUDA cannot be used."""
         if self.lacks_python():
@@ -315,6 +327,16 @@ def steps(machine):
             is_gtest=True,
         )
 
+    def suite(name, path, env, ranks, seconds):
+        return Step(
+            name,
+            [binary(path)],
+            seconds,
+            env,
+            lambda: machine.lacks_ranks(ranks),
+            is_gtest=True,
+        )
+
     def collectives(ranks, processes, env, seconds, share):
         name = "collectives, %d ranks%s" % (ranks, ", a process each" if processes else "")
         small = ["--max_bytes=262144"] if machine.simulated else []
@@ -342,23 +364,21 @@ def steps(machine):
             90,
         ),
         conformance(2, many, 120),
-        Step(
+        suite(
             "backend nccl",
-            [binary("tests/backends/nccl_backend_gpu_test")],
-            90,
+            "tests/backends/nccl_backend_gpu_test",
             dict(many, SYNCLINE_STALL_WARNING="0.3"),
-            lambda: machine.lacks_ranks(3),
-            is_gtest=True,
+            3,
+            90,
         ),
         conformance(3, few_blocks, 120),
-        Step(
-            "kills",
-            [binary("tests/backends/nccl_kill_gpu_test")],
-            150,
-            few_blocks,
-            lambda: machine.lacks_ranks(3),
-            is_gtest=True,
-        ),
+        suite("reducers", "tests/ddp/reducer_ranks_gpu_test", few_blocks, 3, 90),
+        suite("reducers on streams", "tests/ddp/reducer_device_gpu_test", many, 2, 60),
+        suite("hooks", "tests/ddp/device_hooks_gpu_test", many, 2, 60),
+        suite("communicators", "tests/backends/nccl_communicators_gpu_test", few_blocks, 3, 120),
+        suite("registered memory", "tests/backends/nccl_registered_memory_gpu_test", many, 2, 60),
+        conformance(4, few_blocks, 120),
+        suite("kills", "tests/backends/nccl_kill_gpu_test", few_blocks, 3, 150),
         groups(
             "groups through memory of the host",
             "*/shm_1:*/shm_2:*/shm_3:*/shm:*/auto_2:*/gloo_2:*/local_2:StagedTensorsTest.*",
@@ -416,6 +436,16 @@ def steps(machine):
                 150,
                 dict(python, **many),
                 lambda: machine.lacks_torch() or machine.lacks_ranks(2),
+            )
+        )
+    for name in "cupy", "jax":
+        result.append(
+            Step(
+                "arrays of " + name,
+                [sys.executable, os.path.join(HERE, "arrays", name + "_arrays.py")],
+                120,
+                dict(python, **many),
+                lambda name=name: machine.lacks_package(name) or machine.lacks_ranks(2),
             )
         )
     sanitizer = shutil.which("compute-sanitizer") or ""
