@@ -77,10 +77,17 @@ absl::Status PointToPoint::Send(const Tensor& tensor, const CallContext& call) {
   // it may be reused.
   const MessageSlot& after_next =
       layout_.message_slot(rank(), dst, (slot.next + 1) % PreferredSlots());
+  const char* next_payload = nullptr;
+  if (is_eager && !is_inline) {
+    next_payload = layout_.eager_payload(rank(), (slot.eager_payload() + 1) % kEagerPayloads);
+  }
   // Pairs with the acquire load in HasIncoming: the receiver sees all fields and the data.
   slot.state.store(MessageSlot::kPosted, std::memory_order_release);
   group_.waiter().Notify(layout_.region(dst).message_event);
   PrefetchToWrite(&after_next);
+  // The same for the data, of which the receiver of an earlier message has the lines.
+  const size_t fetched = next_payload == nullptr ? 0 : std::min(bytes, kPrefetchedPayloadBytes);
+  for (size_t at = 0; at < fetched; at += base::kCacheLine) PrefetchToWrite(next_payload + at);
   if (is_eager) return absl::OkStatus();
   uint32_t state = MessageSlot::kPosted;
   // Pairs with the release stores of kMatched and kRead in Recv.

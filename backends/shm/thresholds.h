@@ -90,6 +90,10 @@ inline constexpr size_t kBypassBlockBytes = 8 << 10;
 // Up to here a send copies its data to an eager payload buffer, and returns.
 inline constexpr size_t kEagerMessageMaxBytes = 64 << 10;
 
+// After an eager send so much of the next payload buffer is fetched at most, if the message had as
+// many bytes.
+inline constexpr size_t kPrefetchedPayloadBytes = 1 << 10;
+
 // Eager payload buffers of a rank: messages that it may have sent and nobody received.
 inline constexpr int kEagerPayloads = 32;
 

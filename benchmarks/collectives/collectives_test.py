@@ -6,7 +6,7 @@ import xml.etree.ElementTree
 
 import pytest
 
-from benchmarks.collectives import chart, report, systems
+from benchmarks.collectives import chart, in_a_row, report, systems
 from benchmarks.collectives.group import Group, GroupError, Placement, Unsupported
 from benchmarks.collectives.results import (
     Measurement,
@@ -79,6 +79,33 @@ def test_the_report_has_the_time_bandwidths_and_ratio_of_every_size(results: Res
     assert "| 4 B | 1.00 | 0.004 | 0.004 | 4.00 (4.00) |" in text
     assert "| 1 MiB | 1000 | 1.05 | 1.05 | 1000 (1.00) |" in text
     assert "| all_reduce | 2.00 (least 1.00 at 1 MiB) |" in text
+
+
+def test_the_page_of_calls_in_a_row_is_read_as_it_is_written(results: Results) -> None:
+    results.add(measured("mine", 0, 2e-7, "barrier"))
+    results.add(measured("theirs", 0, 3e-7, "barrier"))
+    text = in_a_row.page(results, [2], "mine", "the command")
+    assert "| all_reduce | 4.00 | 1.00 | 2.00 |" in text
+    ratios = in_a_row.ratios(results, [2], "mine")
+    assert in_a_row.read(text) == pytest.approx(ratios)
+    assert ratios == {
+        ("theirs", "all_reduce", 2, "4 B"): pytest.approx(4),
+        ("theirs", "all_reduce", 2, "1 MiB"): pytest.approx(1),
+        ("theirs", "barrier", 2, "-"): pytest.approx(1.5),
+    }
+
+
+def test_what_has_fallen_is_told_worst_first(results: Results) -> None:
+    known = in_a_row.ratios(results, [2], "mine")
+    assert in_a_row.fallen(known, known) == []
+    results.add(measured("mine", 4, 1.2e-6))  # Within what runs differ by.
+    assert in_a_row.fallen(in_a_row.ratios(results, [2], "mine"), known) == []
+    results.add(measured("mine", 4, 2e-6))
+    results.add(measured("mine", 1 << 20, 4e-3))
+    assert in_a_row.fallen(in_a_row.ratios(results, [2], "mine"), known) == [
+        "all_reduce of 1 MiB, 2 ranks: 1.00 -> 0.25 theirs",
+        "all_reduce of 4 B, 2 ranks: 4.00 -> 2.00 theirs",
+    ]
 
 
 def test_pictures_are_well_formed_and_have_a_curve_for_each_system(results: Results) -> None:

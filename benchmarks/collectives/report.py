@@ -36,7 +36,7 @@ def _gigabytes(bandwidth: float) -> str:
     return f"{bandwidth / 1e9:.3g}"
 
 
-def _peers(results: Results, ranks: int, subject: str) -> list[str]:
+def peers(results: Results, ranks: int, subject: str) -> list[str]:
     """All systems of these ranks but the subject, in the order in which they were given."""
     names = [name for name, of_ranks in results.descriptions if of_ranks == ranks]
     return [name for name in names if name not in (subject, MEMORY)]
@@ -44,8 +44,8 @@ def _peers(results: Results, ranks: int, subject: str) -> list[str]:
 
 def operation_table(results: Results, operation: str, ranks: int, subject: str) -> list[str]:
     """A row for each size: the subject's time and bandwidths, the peers' times and ratios."""
-    peers = [
-        peer for peer in _peers(results, ranks, subject) if results.curve(operation, ranks, peer)
+    found = [
+        peer for peer in peers(results, ranks, subject) if results.curve(operation, ranks, peer)
     ]
     header = ["size", f"{subject} µs", "alg GB/s", "bus GB/s"]
     rows = []
@@ -59,10 +59,10 @@ def operation_table(results: Results, operation: str, ranks: int, subject: str) 
                     _gigabytes(mine.algorithm_bandwidth),
                     _gigabytes(mine.bus_bandwidth),
                 ]
-        for peer in peers:
+        for peer in found:
             cells.append(_peer_cell(results.get(operation, ranks, peer, size), mine))
         rows.append(cells)
-    return _table(header + [f"{peer} µs (ratio)" for peer in peers], rows)
+    return _table(header + [f"{peer} µs (ratio)" for peer in found], rows)
 
 
 def _peer_cell(theirs: Measurement | None, mine: Measurement | None) -> str:
@@ -75,11 +75,11 @@ def _peer_cell(theirs: Measurement | None, mine: Measurement | None) -> str:
 
 def summary_table(results: Results, ranks: int, subject: str) -> list[str]:
     """For each operation and peer the geometric mean of the ratios, and the least with its size."""
-    peers = _peers(results, ranks, subject)
+    found = peers(results, ranks, subject)
     rows = []
     for operation in OPERATIONS:
         cells = [operation]
-        for peer in peers:
+        for peer in found:
             ratios = results.ratios(operation, ranks, subject, peer)
             if not ratios:
                 cells.append("-")
@@ -91,7 +91,7 @@ def summary_table(results: Results, ranks: int, subject: str) -> list[str]:
             cells.append(text)
         if set(cells[1:]) != {"-"}:
             rows.append(cells)
-    return _table(["operation", *peers], rows)
+    return _table(["operation", *found], rows)
 
 
 def bandwidth_table(results: Results, operation: str, ranks: int) -> list[str]:
@@ -158,7 +158,8 @@ share is its time over that of {subject}.
 """
 
 
-def _settings(results: Results, ranks: int) -> list[str]:
+def settings(results: Results, ranks: int) -> list[str]:
+    """What each system says of itself."""
     return [
         f"- {name}: {text}" for (name, of), text in results.descriptions.items() if of == ranks
     ] + [""]
@@ -169,7 +170,7 @@ def picture_name(operation: str, ranks: int) -> str:
 
 
 def _section(results: Results, ranks: int, subject: str) -> list[str]:
-    lines = [f"## {ranks} ranks", "", *_settings(results, ranks)]
+    lines = [f"## {ranks} ranks", "", *settings(results, ranks)]
     lines += ["Geometric means of the ratios over all sizes:", ""]
     lines += summary_table(results, ranks, subject)
     if results.curve("copy", ranks, MEMORY):
@@ -226,7 +227,7 @@ def write(
     lines = [json_line(m) + "\n" for m in results.all()]
     (folder / "collectives.jsonl").write_text("".join(lines))
     for size in ranks:
-        names = [subject, *_peers(results, size, subject), MEMORY]
+        names = [subject, *peers(results, size, subject), MEMORY]
         for operation in OPERATIONS:
             curves = {name: results.curve(operation, size, name) for name in names}
             curves = {name: curve for name, curve in curves.items() if curve}

@@ -2,6 +2,7 @@
 
 ./bazelw run //benchmarks/collectives -- --quick
 ./bazelw run //benchmarks/collectives -- --out docs/benchmarks
+./bazelw run //benchmarks/collectives -- --changes
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ import tempfile
 import time
 from types import FrameType
 
-from benchmarks.collectives import report
+from benchmarks.collectives import in_a_row, report
 from benchmarks.collectives.group import Group, GroupError, Placement, Unsupported
 from benchmarks.collectives.results import (
     OPERATIONS,
@@ -36,6 +37,16 @@ _DEFAULT_SYSTEMS = (
     "syncline-shm,openmpi,gloo,torch,syncline-gloo,"
     "syncline-shm-numpy,syncline-shm-torch,syncline-shm-java,memory"
 )
+# What --changes measures, in two minutes, and what it compares that with.
+_CHANGES = {
+    "systems": "syncline-shm,openmpi",
+    "sizes": "4,64,1K,16K,256K,1M,16M",
+    "rounds": 3,
+    "seconds": 0.03,
+    "bind": True,
+    "in_a_row": True,
+}
+_PAGE = "docs/benchmarks/collectives_in_a_row.md"
 _PROBE_CALLS = 5
 _FEWEST_CALLS = 5
 _MOST_CALLS = 2000
@@ -77,7 +88,14 @@ def _parse(arguments: list[str]) -> argparse.Namespace:
         action="store_true",
         help="no gate between timed calls; means instead of medians; systems in C++ only",
     )
+    parser.add_argument(
+        "--changes",
+        action="store_true",
+        help=f"two minutes in a row; prints which ratios to Open MPI have fallen since {_PAGE}",
+    )
     options = parser.parse_args(arguments)
+    if options.changes:
+        vars(options).update(_CHANGES)
     options.operations = options.operations.split(",")
     options.ranks = [int(ranks) for ranks in options.ranks.split(",")]
     options.systems = options.systems.split(",")
@@ -230,6 +248,15 @@ def _measure_one_thread(options: argparse.Namespace, results: Results, folder: s
     Run(narrowed, 1, results, folder).measure()
 
 
+def _print_changes(results: Results, ranks: list[int], subject: str, page: pathlib.Path) -> None:
+    known = in_a_row.read(page.read_text())
+    now = in_a_row.ratios(results, ranks, subject)
+    lines = in_a_row.fallen(now, known)
+    print("\n".join(lines))
+    print(f"# {len(lines)} of {len(now)} ratios have fallen by more than {in_a_row.TOLERANCE:.0%}")
+    print("# machines are noisy: what is fallen in several runs has changed")
+
+
 def stop(number: int, frame: FrameType | None) -> None:
     raise SystemExit(128 + number)
 
@@ -245,10 +272,20 @@ def main() -> None:
         for ranks in options.ranks:
             Run(options, ranks, results, folder).measure()
     command = shlex.join(["./bazelw", "run", "//benchmarks/collectives", "--", *sys.argv[1:]])
-    print(report.markdown(results, options.ranks, options.systems[0], command))
+    root = pathlib.Path(os.environ.get("BUILD_WORKSPACE_DIRECTORY", "."))
+    subject = options.systems[0]
+    if options.changes:
+        _print_changes(results, options.ranks, subject, root / _PAGE)
+    elif options.in_a_row:
+        page = in_a_row.page(results, options.ranks, subject, command)
+        print(page)
+        if options.out:
+            (root / options.out / pathlib.Path(_PAGE).name).write_text(page)
+    else:
+        print(report.markdown(results, options.ranks, subject, command))
+        if options.out:
+            report.write(results, options.ranks, subject, command, root / options.out)
     if options.out:
-        root = pathlib.Path(os.environ.get("BUILD_WORKSPACE_DIRECTORY", "."))
-        report.write(results, options.ranks, options.systems[0], command, root / options.out)
         print(f"# written to {root / options.out}")
     print(f"# {time.monotonic() - begun:.0f} s, {len(results.failures)} failures")
 
