@@ -37,8 +37,12 @@ class AdaptiveCopier {
 
   // Whether the last kSlowTrials trials in a row were slow: not because of a page that was touched
   // for the first time, or another thread that had the core, but since the cores share no cache.
-  bool is_always_slow() const {
-    return slow_trials_.load(std::memory_order_relaxed) >= kSlowTrials;
+  // If so the next copy is a trial again, and this is false until that is slow too.
+  bool TakeAlwaysSlow() {
+    if (slow_trials_.load(std::memory_order_relaxed) < kSlowTrials) return false;
+    slow_trials_.store(kSlowTrials - 1, std::memory_order_relaxed);
+    until_trial_.store(0, std::memory_order_relaxed);
+    return true;
   }
 
  private:

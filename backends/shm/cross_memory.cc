@@ -4,7 +4,6 @@
 #include <sys/uio.h>
 #include <unistd.h>
 
-#include <algorithm>
 #include <cerrno>
 #include <cstring>
 #include <fstream>
@@ -14,31 +13,24 @@
 #include "absl/strings/str_cat.h"
 #include "core/base/env.h"
 #include "core/base/hmac.h"
+#include "syncline/check.h"
 #include "syncline/log.h"
 #include "syncline/status.h"
 
 namespace syncline::shm {
 namespace {
 
-// One call of the kernel moves at most 2 GiB less a page.
-constexpr size_t kMaxBytesPerRead = size_t{1} << 30;
-
-absl::Status ReadOf(int pid, uint64_t address, void* to, size_t bytes) {
-  while (bytes > 0) {
-    const size_t wanted = std::min(bytes, kMaxBytesPerRead);
-    const iovec local = {to, wanted};
-    const iovec remote = {reinterpret_cast<void*>(address), wanted};
-    const ssize_t moved = process_vm_readv(pid, &local, 1, &remote, 1, 0);
-    if (moved <= 0) {
-      return BackendError(absl::StrCat("process_vm_readv of process ", pid, ": ",
-                                       moved == 0 ? "nothing was read" : std::strerror(errno)));
-    }
-    // Short where a later page cannot be read: the next turn says why.
-    to = static_cast<char*>(to) + moved;
-    address += moved;
-    bytes -= moved;
-  }
-  return absl::OkStatus();
+// Reads from the process `pid`: the number at `nonce_address`, and `bytes` at `address`.
+absl::Status ReadOf(int pid, uint64_t nonce_address, uint64_t& nonce, uint64_t address, void* to,
+                    size_t bytes) {
+  const iovec local[] = {{&nonce, sizeof(nonce)}, {to, bytes}};
+  const iovec remote[] = {{reinterpret_cast<void*>(nonce_address), sizeof(nonce)},
+                          {reinterpret_cast<void*>(address), bytes}};
+  const ssize_t moved = process_vm_readv(pid, local, 2, remote, 2, 0);
+  if (moved == static_cast<ssize_t>(sizeof(nonce) + bytes)) return absl::OkStatus();
+  // Short where a page after the first cannot be read.
+  return BackendError(absl::StrCat("process_vm_readv of process ", pid, ": ",
+                                   moved < 0 ? std::strerror(errno) : "a page cannot be read"));
 }
 
 std::string YamaScope() {
@@ -73,7 +65,7 @@ absl::Status CheckCma() {
   const uint64_t number = 1;
   uint64_t read = 0;
   SYNCLINE_RETURN_IF_ERROR(
-      ReadOf(getpid(), reinterpret_cast<uint64_t>(&number), &read, sizeof(read)));
+      ReadOf(getpid(), reinterpret_cast<uint64_t>(&number), read, 0, nullptr, 0));
   const std::string scope = YamaScope();
   const bool is_restricted = scope == "2" || scope == "3" || scope == "1";
   if (is_restricted && !(scope == "1" && policy == CmaPolicy::kPtracer)) {
@@ -96,17 +88,9 @@ void CrossMemory::Probe() {
   can_read_all_ = is_readable();
   for (int rank = 0; rank < layout_.size() && is_readable(); ++rank) {
     if (rank == peers_.rank()) continue;
-    const RankRegion& region = layout_.region(rank);
-    uint64_t read = 0;
-    absl::Status status;
-    if (region.nonce_address == 0) {
-      status = BackendError("it has SYNCLINE_CMA=off");
-    } else {
-      status = ReadOf(peers_.pid(rank), region.nonce_address, &read, sizeof(read));
-      if (status.ok() && read != region.nonce) {
-        status = BackendError("its pid names another process here: do the ranks see other pids?");
-      }
-    }
+    const absl::Status status = layout_.region(rank).nonce_address == 0
+                                    ? BackendError("it has SYNCLINE_CMA=off")
+                                    : Read(rank, 0, nullptr, 0);
     can_read_[rank] = status.ok();
     if (status.ok() || !can_read_all_) continue;
     can_read_all_ = false;
@@ -119,7 +103,13 @@ void CrossMemory::Probe() {
 }
 
 absl::Status CrossMemory::Read(int rank, uint64_t address, void* to, size_t bytes) const {
-  return ReadOf(peers_.pid(rank), address, to, bytes);
+  SYNCLINE_DCHECK(bytes <= kMaxBytes);
+  const RankRegion& region = layout_.region(rank);
+  uint64_t nonce = 0;
+  SYNCLINE_RETURN_IF_ERROR(
+      ReadOf(peers_.pid(rank), region.nonce_address, nonce, address, to, bytes));
+  if (nonce == region.nonce) return absl::OkStatus();
+  return BackendError("its pid names another process here: do the ranks see other pids?");
 }
 
 }  // namespace syncline::shm

@@ -54,11 +54,12 @@ class CrossMemory {
   bool CanRead(int rank) const { return can_read_[rank] != 0; }
   bool CanReadAll() const { return can_read_all_; }
 
-  // Copies `bytes` from `address` in the process of `rank`. Fails if the kernel cannot or does not
-  // want to read any of them there: then some may have been copied. After the last read, call
-  // PeerWatchdog::CheckDead (a pid may name another process after the peer's end) and
-  // FailureCell::CheckIntact.
+  // Copies `bytes`, at most kMaxBytes, from `address` in the process of `rank`. Fails if the kernel
+  // cannot or does not want to read any of them there, and if the pid is not that of the peer any
+  // more; then some may have been copied. The same call reads the peer's random number: both come
+  // from one process, though its pid may be used again, and its program replaced, at any time.
   absl::Status Read(int rank, uint64_t address, void* to, size_t bytes) const;
+  static constexpr size_t kMaxBytes = size_t{16} << 20;
 
  private:
   const SegmentLayout& layout_;

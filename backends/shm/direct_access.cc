@@ -121,9 +121,10 @@ absl::Status DirectAccess::Read(int rank, size_t offset, void* to, size_t bytes,
     Copy(to, mapped_[rank] + offset, bytes);
     return absl::OkStatus();
   }
-  if (group_.cross_memory().Read(rank, addresses_[rank] + offset, to, bytes).ok()) {
-    return absl::OkStatus();
-  }
+  SYNCLINE_ASSIGN_OR_RETURN(
+      const bool is_read,
+      group_.ReadByAddress(rank, addresses_[rank] + offset, to, bytes, context.call));
+  if (is_read) return absl::OkStatus();
   return ReadByBounce(rank, offset, to, bytes, context);
 }
 
@@ -210,8 +211,6 @@ absl::Status DirectAccess::AwaitSteps(int rank, uint64_t steps, const WaitContex
 }
 
 absl::Status DirectAccess::Finish(const ReadableRanks& readable, const WaitContext& context) {
-  // The pid of a rank that has died may be that of another process by now.
-  if (uses_cma_) SYNCLINE_RETURN_IF_ERROR(group_.CheckPeersLive(context));
   // An owner may have given up, and used its tensor for something else, while this rank read there.
   SYNCLINE_RETURN_IF_ERROR(group_.failure_cell().CheckIntact(context.call));
   PublishSteps(++steps_);

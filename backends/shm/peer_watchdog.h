@@ -32,9 +32,6 @@ class PeerWatchdog {
   // condition once more: it may have come true meanwhile.
   absl::Status CheckPeers(int rank, const WaitContext& context) const;
 
-  // A NetworkError that names the ranks that have died without leaving, if there are any.
-  absl::Status CheckDead() const;
-
   // Reports a wait for `rank` that has lasted `waited` under `notice` (see StallNotice); in the log
   // too if no lower rank waits in the same collective, which would report the same.
   void ReportStall(int rank, const WaitContext& context, absl::Duration waited,
@@ -42,6 +39,7 @@ class PeerWatchdog {
 
  private:
   absl::Status CheckLeft(int rank) const;
+  absl::Status CheckDead() const;
   // The TimeoutError of a wait for `rank`: who is late, and what each did last.
   absl::Status DescribeTimeout(int rank, const WaitContext& context) const;
   // The ranks that keep the wait from ending; never empty.

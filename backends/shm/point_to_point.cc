@@ -69,7 +69,7 @@ absl::Status PointToPoint::Send(const Tensor& tensor, const CallContext& call) {
   } else if (is_eager) {
     copier_.Copy(layout_.eager_payload(rank(), slot.eager_payload()), tensor.data(), bytes);
   } else {
-    const bool may_be_read = group_.OffersAddress(OpKind::kSend, bytes, copier_.is_always_slow());
+    const bool may_be_read = group_.OffersAddress(OpKind::kSend, bytes, CopiesAreSlow());
     slot.set_address(may_be_read ? reinterpret_cast<uint64_t>(tensor.data()) : 0);
   }
   // The next send will write the next slot, which was fetched during the last one, and look at the
@@ -287,16 +287,23 @@ bool PointToPoint::MatchUnexpected(PostedReceive& mine) {
   return true;
 }
 
+bool PointToPoint::CopiesAreSlow() {
+  if (copier_.TakeAlwaysSlow()) slow_messages_.store(kCmaTrialInterval, std::memory_order_relaxed);
+  // Threads may lose each other's decrements: then the next trial comes a little later.
+  const int left = slow_messages_.load(std::memory_order_relaxed);
+  if (left > 0) slow_messages_.store(left - 1, std::memory_order_relaxed);
+  return left > 0;
+}
+
 absl::StatusOr<bool> PointToPoint::TryReadByAddress(const Tensor& tensor, int src,
                                                     MessageSlot& slot, const WaitContext& context) {
-  const CrossMemory& memory = group_.cross_memory();
   const uint64_t address = slot.address();
-  if (address == 0 || !memory.CanRead(src) ||
-      !memory.Read(src, address, tensor.data(), tensor.nbytes()).ok()) {
-    return false;
-  }
-  // As DirectAccess::Finish: the sender may have died or given up while this rank read.
-  SYNCLINE_RETURN_IF_ERROR(group_.CheckPeersLive(context));
+  if (address == 0) return false;
+  SYNCLINE_ASSIGN_OR_RETURN(
+      const bool is_read,
+      group_.ReadByAddress(src, address, tensor.data(), tensor.nbytes(), context.call));
+  if (!is_read) return false;
+  // As DirectAccess::Finish: the sender may have given up while this rank read.
   SYNCLINE_RETURN_IF_ERROR(group_.failure_cell().CheckIntact(context.call));
   // Pairs with the acquire load in Send.
   slot.state.store(MessageSlot::kRead, std::memory_order_release);

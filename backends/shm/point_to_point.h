@@ -92,6 +92,8 @@ class PointToPoint {
                               const WaitContext& context);
   absl::Status RecvRendezvous(const Tensor& tensor, int src, MessageSlot& slot,
                               const WaitContext& context);
+  // Whether copies of this rank to shared memory were slow, in one of the last messages.
+  bool CopiesAreSlow();
   // Reads a message whose slot is posted from the sender's tensor, and hands the slot back. False
   // if that cannot be read: then nothing has changed but the contents of `tensor`.
   absl::StatusOr<bool> TryReadByAddress(const Tensor& tensor, int src, MessageSlot& slot,
@@ -122,6 +124,7 @@ class PointToPoint {
   // By rendezvous buffer: the rank to which it carries a message; -1 if it is free.
   std::vector<int> rendezvous_peers_ ABSL_GUARDED_BY(claims_mutex_);
   AdaptiveCopier copier_;
+  std::atomic<int> slow_messages_{0};  // That go by address since copies were slow.
 
   // Guards what this rank receives with, except the atomics.
   absl::Mutex match_mutex_;

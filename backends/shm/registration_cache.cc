@@ -69,7 +69,7 @@ void RegistrationCache::StageHandle(const void* data, size_t bytes, Offer offer,
                 registration.freed);
     freed_.resize(freed_.size() - registration.freed_count);
   }
-  if (data != nullptr && offer.by_address && own_.memory == 0) {
+  if ((data != nullptr || bytes == 0) && offer.by_address && own_.memory == 0) {
     own_.offset = reinterpret_cast<uint64_t>(data);
     own_.flags |= BufferHandle::kHasAddress;
   }
@@ -177,7 +177,7 @@ absl::StatusOr<bool> RegistrationCache::MapNewRegistrations(const ReadableRanks&
     if (region.mapped.load(std::memory_order_relaxed) % 2 != 0) all_mapped = false;
   }
   if (all_mapped) {
-    if (readable.Has(rank())) registered_.insert(own_.memory);
+    if (readable.Has(rank()) && own_.memory != 0) registered_.insert(own_.memory);
   } else {
     // On all ranks, since all have read the same counters.
     is_usable_ = false;

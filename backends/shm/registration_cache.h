@@ -39,7 +39,7 @@ using BytesOfRank = absl::FunctionRef<size_t(int rank)>;
 //
 // A rank opens a peer's memory through /proc/PID/fd, where the kernel lets a process see the open
 // files of others of its user, and checks that it is the memory that was meant. If a rank cannot,
-// no rank uses direct access from then on.
+// no rank maps memory from then on.
 //
 // Owns the mappings, borrows the group. Not thread-safe.
 class RegistrationCache {
@@ -52,7 +52,8 @@ class RegistrationCache {
   };
 
   // Stages the handle of `data` in an entry that stages nothing else, before the exchange. The
-  // handle is empty if `data` is null, or cannot be offered as `offer` says.
+  // handle is empty if `data` is null and not because there are no bytes, or cannot be offered as
+  // `offer` says.
   void StageHandle(const void* data, size_t bytes, Offer offer, CollectiveEntry& entry);
 
   // After the exchange: whether all ranks can read what all `readable` ranks have staged. The same

@@ -2,6 +2,7 @@
 
 #include <sched.h>
 
+#include <algorithm>
 #include <cstring>
 #include <string>
 #include <utility>
@@ -71,13 +72,18 @@ bool ShmGroup::OffersAddress(OpKind kind, size_t bytes, bool copies_are_slow) co
   return copies_are_slow && CmaMayPay(kind, bytes, waiter_.is_oversubscribed());
 }
 
-absl::Status ShmGroup::CheckPeersLive(const WaitContext& context) {
-  const absl::Status dead = watchdog_.CheckDead();
-  if (ABSL_PREDICT_TRUE(dead.ok())) return dead;
-  const backends::CallDescription call = context.Describe();
-  failure_cell_.Fail(WithOperation(Annotate(dead, call.ToString()), call.OperationOf(rank_)))
-      .IgnoreError();
-  return failure_cell_.ObserveFailure(context.call);
+absl::StatusOr<bool> ShmGroup::ReadByAddress(int rank, uint64_t address, void* to, size_t bytes,
+                                             const CallContext& call) {
+  if (!cross_memory_.CanRead(rank)) return false;
+  for (size_t done = 0; done < bytes;) {
+    const size_t taken = std::min(bytes - done, CrossMemory::kMaxBytes);
+    if (!cross_memory_.Read(rank, address + done, static_cast<char*>(to) + done, taken).ok()) {
+      return false;
+    }
+    done += taken;
+    if (done < bytes) SYNCLINE_RETURN_IF_ERROR(failure_cell_.CheckIntact(call));
+  }
+  return true;
 }
 
 absl::Status ShmGroup::FailDamaged(int rank, absl::string_view what) {

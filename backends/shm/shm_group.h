@@ -3,6 +3,7 @@
 #define SYNCLINE_BACKENDS_SHM_SHM_GROUP_H_
 
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "backends/common/peer_processes.h"
 #include "backends/common/peer_table.h"
@@ -48,9 +49,11 @@ class ShmGroup {
   // for it get LeftError. Does nothing if this rank has not joined.
   void Leave(absl::string_view reason);
 
-  // OK if no rank has died without leaving; else fails the group with a NetworkError that names the
-  // dead, and returns the group's first failure. Does not wait.
-  absl::Status CheckPeersLive(const WaitContext& context);
+  // Copies `bytes` from `address` in the process of `rank`, piece by piece. False if it cannot:
+  // then some may have been copied. Fails as soon as the group has failed. Call
+  // FailureCell::CheckIntact after the last read.
+  absl::StatusOr<bool> ReadByAddress(int rank, uint64_t address, void* to, size_t bytes,
+                                     const CallContext& call);
 
   // Fails the group, because `rank` has written to the segment what no rank writes: a value that
   // would have this one read elsewhere. `what` says which. Returns the error, a BackendError that

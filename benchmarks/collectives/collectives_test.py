@@ -119,7 +119,7 @@ def start(name: str, folder: pathlib.Path, ranks: int = 2) -> Group:
     return Group(systems.SYSTEMS[name], folder, Placement(ranks, CORES))
 
 
-@pytest.mark.parametrize("name", ["syncline-shm", "openmpi", "gloo", "memory"])
+@pytest.mark.parametrize("name", ["syncline-shm", "openmpi", "mpich", "gloo", "memory"])
 @pytest.mark.parametrize("ranks", [2, 3])
 def test_a_group_times_each_call(name: str, ranks: int, tmp_path: pathlib.Path) -> None:
     group = start(name, tmp_path / "group", ranks)

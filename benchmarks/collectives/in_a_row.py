@@ -42,7 +42,12 @@ def _table(results: Results, ranks: int, subject: str, peer: str) -> list[str]:
 def _times(results: Results, ranks: int, subject: str) -> list[str]:
     operations = [op for op in OPERATIONS if results.curve(op, ranks, subject)]
     sizes = sorted({s for op in operations for s in results.sizes(op, ranks) if s})
-    lines = ["| µs | " + " | ".join(map(size_name, sizes)) + " |"]
+    barrier = results.get("barrier", ranks, subject, 0)
+    if barrier is not None:
+        lines = [f"barrier: {time_name(barrier.seconds)} µs.", ""]
+    else:
+        lines = []
+    lines.append("| µs | " + " | ".join(map(size_name, sizes)) + " |")
     lines.append("|" + "---|" * (len(sizes) + 1))
     for operation in operations:
         found = [results.get(operation, ranks, subject, size) for size in sizes]

@@ -34,7 +34,7 @@ from benchmarks.collectives.systems import IN_A_ROW_PROGRAMS, MEMORY, SYSTEMS
 _SIZES = [4**exponent for exponent in range(1, 15)]  # 4 B to 256 MiB.
 _QUICK_SIZES = [4, 4 << 10, 64 << 10, 1 << 20, 16 << 20]
 _DEFAULT_SYSTEMS = (
-    "syncline-shm,openmpi,gloo,torch,syncline-gloo,"
+    "syncline-shm,openmpi,mpich,gloo,torch,syncline-gloo,"
     "syncline-shm-numpy,syncline-shm-torch,syncline-shm-java,memory"
 )
 # What --changes measures, in two minutes, and what it compares that with.
@@ -95,7 +95,7 @@ def _parse(arguments: list[str]) -> argparse.Namespace:
     )
     options = parser.parse_args(arguments)
     if options.changes:
-        vars(options).update(_CHANGES)
+        vars(options).update(_CHANGES, out=None)
     options.operations = options.operations.split(",")
     options.ranks = [int(ranks) for ranks in options.ranks.split(",")]
     options.systems = options.systems.split(",")
@@ -252,8 +252,9 @@ def _print_changes(results: Results, ranks: list[int], subject: str, page: pathl
     known = in_a_row.read(page.read_text())
     now = in_a_row.ratios(results, ranks, subject)
     lines = in_a_row.fallen(now, known)
+    compared = len(now.keys() & known.keys())
     print("\n".join(lines))
-    print(f"# {len(lines)} of {len(now)} ratios have fallen by more than {in_a_row.TOLERANCE:.0%}")
+    print(f"# {len(lines)} of {compared} ratios have fallen by more than {in_a_row.TOLERANCE:.0%}")
     print("# machines are noisy: what is fallen in several runs has changed")
 
 

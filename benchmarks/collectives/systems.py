@@ -14,7 +14,9 @@ _HERE = pathlib.Path(os.path.abspath(__file__)).parent  # In the runfiles; links
 MEMORY = "memory"
 
 # Those that can make calls without a gate in between.
-IN_A_ROW_PROGRAMS = ("syncline_peer", "openmpi_peer", "gloo_peer")
+IN_A_ROW_PROGRAMS = ("syncline_peer", "openmpi_peer", "mpich_peer", "gloo_peer")
+
+Command = tuple[list[str], dict[str, str]]  # And the environment.
 
 _SYNCLINE_BACKENDS = ("shm", "gloo", "auto")
 _LANGUAGES = {"": "syncline_peer", "-numpy": "numpy_peer", "-torch": "torch_peer"} | {
@@ -24,7 +26,7 @@ _LANGUAGES = {"": "syncline_peer", "-numpy": "numpy_peer", "-torch": "torch_peer
 
 @dataclasses.dataclass(frozen=True)
 class System:
-    """A program that stands for one system; `launcher` is one of "ranks", "mpirun", "threads"."""
+    """A program that stands for one system; `launcher` is one of "ranks", "mpirun", "hydra", "threads"."""
 
     name: str
     program: str
@@ -49,6 +51,7 @@ def _all_systems() -> dict[str, System]:
         System("syncline-shm-cma", "syncline_peer", "shm", settings=_ALWAYS_CMA),
         System("syncline-shm-rings", "syncline_peer", "shm", settings=(("SYNCLINE_CMA", "off"),)),
         System("openmpi", "openmpi_peer", launcher="mpirun"),
+        System("mpich", "mpich_peer", launcher="hydra"),
         System("openmpi-nonblocking", "openmpi_peer", "nonblocking", launcher="mpirun"),
         System("syncline-mpi", "syncline_peer", "mpi", launcher="mpirun"),
         System("gloo", "gloo_peer", "ring"),
@@ -77,7 +80,7 @@ def _environment(folder: str) -> dict[str, str]:
     return kept | {"TMPDIR": folder, "JAVA_RUNFILES": str(_HERE.parents[2])}
 
 
-def _mpirun(size: int, oversubscribed: bool) -> tuple[list[str], dict[str, str]]:
+def _mpirun(size: int, oversubscribed: bool) -> Command:
     places = mpi_installations.open_mpi_4_places()
     settings = {
         "OMPI_ALLOW_RUN_AS_ROOT": "1",
@@ -92,6 +95,11 @@ def _mpirun(size: int, oversubscribed: bool) -> tuple[list[str], dict[str, str]]
     for name in places:
         command += ["-x", name]
     return command, places | settings
+
+
+def _hydra(size: int, base: list[str], folder: str, oversubscribed: bool) -> Command:
+    binding = () if oversubscribed else ("-bind-to", "core")  # As Open MPI does by itself.
+    return mpi_installations.command("mpich4", size, base, folder, binding)
 
 
 def commands(
@@ -112,6 +120,9 @@ def commands(
     if system.launcher == "mpirun":
         command, settings = _mpirun(size, oversubscribed)
         return [command + base], environment | settings
+    if system.launcher == "hydra":
+        command, settings = _hydra(size, base, folder, oversubscribed)
+        return [command], environment | settings
     if system.launcher == "threads":
         return [base], environment
     environment |= dict(system.settings)

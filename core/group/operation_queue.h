@@ -30,16 +30,18 @@ class OperationLane {
 
   // Takes the lane, and a sequence number with it, if the queue is idle.
   bool TryTake(uint64_t& sequence) {
-    uint64_t seen = word_.load(std::memory_order_relaxed);
+    // Acquire: of a shared counter the next number is larger than that of whoever changed the word.
+    uint64_t seen = word_.load(std::memory_order_acquire);
     if ((seen & (kTaken | kClaimed)) != 0) return false;
     // Of a shared counter this number is lost if the exchange fails. It can only succeed if nobody
     // has taken a number of this queue in the meantime, as each changes the word: so the numbers of
     // a queue increase.
     sequence = counter_ == nullptr ? seen / kOneSequence
                                    : counter_->fetch_add(1, std::memory_order_relaxed);
-    // Pairs with the releases in TryFree, Free and Unclaim: earlier operations happen before.
+    // Pairs with the releases in TryFree, Free and Unclaim: earlier operations happen before. Its
+    // own release pairs with the acquire in NextSequence: that number is larger.
     return word_.compare_exchange_strong(seen, (seen | kTaken) + kOneSequence,
-                                         std::memory_order_acquire, std::memory_order_relaxed);
+                                         std::memory_order_acq_rel, std::memory_order_relaxed);
   }
   // Frees the lane, unless somebody has claimed it. If it has, the queue may be destroyed.
   bool TryFree() {
@@ -56,7 +58,7 @@ class OperationLane {
   void Unclaim() { word_.fetch_and(~kClaimed, std::memory_order_release); }
   // After Claim, so that it increases.
   uint64_t NextSequence() {
-    const uint64_t own = word_.fetch_add(kOneSequence, std::memory_order_relaxed) / kOneSequence;
+    const uint64_t own = word_.fetch_add(kOneSequence, std::memory_order_acquire) / kOneSequence;
     return counter_ == nullptr ? own : counter_->fetch_add(1, std::memory_order_relaxed);
   }
 

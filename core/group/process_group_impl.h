@@ -98,9 +98,9 @@ class ProcessGroup::Impl {
     // until it is made, and then kept. In the order of UntaggedQueueOf.
     std::vector<std::atomic<group::OperationQueue*>> untagged;
     // One queue for each kind, peer and tag of p2p, made when it is needed. Of more than
-    // `to_keep`, those that are idle and have a tag are dropped. So as many are kept as a few
-    // dozen, or as twice those in use. Sequence numbers count for each kind and peer, whatever the
-    // tag, and stay.
+    // `to_keep`, those that are idle and have a tag other than 0 are dropped. So as many are kept
+    // as a few dozen, or as twice those in use. Sequence numbers count for each kind and peer,
+    // whatever the tag, and stay.
     absl::Mutex mutex;
     std::map<std::tuple<OpKind, int, int64_t>, std::shared_ptr<group::OperationQueue>> p2p
         ABSL_GUARDED_BY(mutex);

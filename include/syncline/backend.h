@@ -63,7 +63,9 @@ enum class MismatchCheck { kOn, kOff };
 
 // What every call of a backend carries beside its arguments.
 struct CallContext {
-  uint64_t sequence = 0;  // Number of the operation in its group (p2p: between the two ranks).
+  // Number of the operation in its group (p2p: between the two ranks, in one direction, where
+  // numbers may be left out).
+  uint64_t sequence = 0;
   // When the call ends with a TimeoutError if it has not ended before.
   Deadline deadline = Deadline::FromFirstWait(absl::InfiniteDuration());  // Reads no clock.
   // Goes into the call's fingerprint. Calls with different salts mismatch, so that a backend that

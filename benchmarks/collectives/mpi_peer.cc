@@ -1,5 +1,6 @@
-// Open MPI, through its C API. The rank is the one that mpirun gives. --variant=nonblocking makes
-// each call by its MPI_I... form and MPI_Test, as whoever needs a deadline has to.
+// Open MPI or MPICH, whichever it is linked with, through the C API. The rank is the one that the
+// launcher gives. --variant=nonblocking makes each call by its MPI_I... form and MPI_Test, as
+// whoever needs a deadline has to.
 #include <mpi.h>
 
 #include <cstdint>
@@ -7,7 +8,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_split.h"
+#include "absl/strings/str_replace.h"
 #include "benchmarks/collectives/harness.h"
 
 namespace syncline::benchmarks {
@@ -21,6 +22,7 @@ absl::Status Ok(int code) {
                              : absl::InternalError(absl::StrCat("MPI error ", code));
 }
 
+#if defined(OPEN_MPI)
 // The value of one of Open MPI's settings by name: "cma", "1".
 std::string Setting(const std::string& name) {
   int index = 0, count = 0, provided = 0, value = 0;
@@ -52,6 +54,15 @@ std::string Setting(const std::string& name) {
   return text;
 }
 
+std::string Settings() {
+  return absl::StrCat(
+      "; btl_vader_single_copy_mechanism=", Setting("btl_vader_single_copy_mechanism"),
+      ", mpi_yield_when_idle=", Setting("mpi_yield_when_idle"));
+}
+#else
+std::string Settings() { return ""; }
+#endif
+
 // Makes a call that has not blocked complete, by tests.
 absl::Status Tested(int code, MPI_Request request) {
   for (int done = 0; code == MPI_SUCCESS && done == 0;) {
@@ -60,7 +71,7 @@ absl::Status Tested(int code, MPI_Request request) {
   return Ok(code);
 }
 
-// The calls of OpenMpiSystem in their nonblocking form.
+// The calls of MpiSystem in their nonblocking form.
 class NonblockingCalls {
  public:
   static System::Function Prepare(const Call& call, int rank) {
@@ -118,19 +129,19 @@ class NonblockingCalls {
   }
 };
 
-class OpenMpiSystem : public System {
+class MpiSystem : public System {
  public:
-  OpenMpiSystem(int rank, int size, bool is_nonblocking)
+  MpiSystem(int rank, int size, bool is_nonblocking)
       : rank_(rank), size_(size), is_nonblocking_(is_nonblocking) {}
 
   std::string Describe() const override {
     char version[MPI_MAX_LIBRARY_VERSION_STRING];
     int length = 0;
     MPI_Get_library_version(version, &length);
-    const std::vector<std::string> parts = absl::StrSplit(std::string(version, length), ',');
-    return absl::StrCat(parts[0], ", C; btl_vader_single_copy_mechanism=",
-                        Setting("btl_vader_single_copy_mechanism"),
-                        ", mpi_yield_when_idle=", Setting("mpi_yield_when_idle"));
+    // "Open MPI v4.1.4, package: ...", "MPICH Version:\t4.0.2\n...".
+    std::string name = std::string(version, length);
+    name = name.substr(0, name.find_first_of(",\n"));
+    return absl::StrCat(absl::StrReplaceAll(name, {{"\t", " "}}), ", C", Settings());
   }
 
   Function Prepare(const Call& call) override {
@@ -204,7 +215,7 @@ int Main(int argc, char** argv) {
   MPI_Comm_rank(kWorld, &options.rank);
   MPI_Comm_size(kWorld, &options.size);
   MPI_Comm_set_errhandler(kWorld, MPI_ERRORS_RETURN);
-  OpenMpiSystem system(options.rank, options.size, options.variant == "nonblocking");
+  MpiSystem system(options.rank, options.size, options.variant == "nonblocking");
   const int status = Serve(options, system);
   MPI_Finalize();
   return status;
