@@ -26,7 +26,10 @@ _LANGUAGES = {"": "syncline_peer", "-numpy": "numpy_peer", "-torch": "torch_peer
 
 @dataclasses.dataclass(frozen=True)
 class System:
-    """A program that stands for one system; `launcher` is one of "ranks", "mpirun", "hydra", "threads"."""
+    """A program that stands for one system.
+
+    `launcher` is one of "ranks", "mpirun", "hydra" and "threads".
+    """
 
     name: str
     program: str
