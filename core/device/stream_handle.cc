@@ -140,9 +140,9 @@ void StreamHandle::OnDone(std::function<void(const absl::StatusOr<int>&)> callba
 
 absl::Status StreamHandle::EnqueueWait(const Stream& stream) {
   {
-    absl::MutexLock lock(&state_->mutex);
-    const auto& outcome = state_->outcome;
-    if (outcome.has_value() && !outcome->ok()) return outcome->status();
+    State& state = *state_;
+    absl::MutexLock lock(&state.mutex);
+    if (state.outcome.has_value() && !state.outcome->ok()) return state.outcome->status();
   }
   for (const Device& other : others_) {
     SYNCLINE_RETURN_IF_ERROR(end_->EnqueueWait(CurrentStream(other)));
