@@ -1,0 +1,60 @@
+// A connected socket whose bytes are encrypted, or not.
+#ifndef SYNCLINE_CORE_TLS_STREAM_H_
+#define SYNCLINE_CORE_TLS_STREAM_H_
+
+#include <sys/socket.h>
+#include <sys/types.h>
+#include <sys/uio.h>
+
+#include <cerrno>
+#include <cstddef>
+#include <memory>
+#include <utility>
+
+#include "core/base/unique_fd.h"
+#include "core/tls/session.h"
+
+namespace syncline::tls {
+
+// Not thread-safe, except fd().
+class Stream {
+ public:
+  Stream() = default;
+  explicit Stream(base::UniqueFd socket, std::unique_ptr<Session> session = nullptr)
+      : socket_(std::move(socket)), session_(std::move(session)) {}
+
+  bool valid() const { return socket_.valid(); }
+  int fd() const { return socket_.get(); }
+  bool is_encrypted() const { return session_ != nullptr; }
+  // Requires !is_encrypted().
+  base::UniqueFd TakeSocket() { return std::move(socket_); }
+
+  // As sendmsg(2) and recvmsg(2), without a wait; but the end of the stream is -1 with ECONNRESET.
+  // After a Send that returns EAGAIN the next one must begin with the same bytes; after a Receive
+  // that does, whatever else can be read will wake who polls for the socket.
+  ssize_t Send(const iovec* pieces, size_t count) {
+    if (session_ != nullptr) return session_->Send(fd(), pieces, count);
+    msghdr message = {};
+    message.msg_iov = const_cast<iovec*>(pieces);
+    message.msg_iovlen = count;
+    return sendmsg(fd(), &message, MSG_NOSIGNAL | MSG_DONTWAIT);
+  }
+  ssize_t Receive(const iovec* pieces, size_t count) {
+    if (session_ != nullptr) return session_->Receive(fd(), pieces, count);
+    msghdr message = {};
+    message.msg_iov = const_cast<iovec*>(pieces);
+    message.msg_iovlen = count;
+    const ssize_t received = recvmsg(fd(), &message, MSG_DONTWAIT);
+    if (received != 0) return received;
+    errno = ECONNRESET;
+    return -1;
+  }
+
+ private:
+  base::UniqueFd socket_;
+  std::unique_ptr<Session> session_;
+};
+
+}  // namespace syncline::tls
+
+#endif  // SYNCLINE_CORE_TLS_STREAM_H_
