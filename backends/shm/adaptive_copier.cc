@@ -9,7 +9,6 @@
 #include <cstdint>
 #include <cstring>
 
-#include "backends/shm/thresholds.h"
 #include "core/base/event_count.h"
 
 namespace syncline::shm {
@@ -41,11 +40,7 @@ void NontemporalCopy(void* to, const void* from, size_t bytes) {
   std::memcpy(target, source, bytes);
 }
 
-void AdaptiveCopier::Copy(void* to, const void* from, size_t bytes) {
-  if (bytes < kTimedCopyMinBytes) {
-    if (bytes > 0) std::memcpy(to, from, bytes);
-    return;
-  }
+void AdaptiveCopier::CopyTimed(void* to, const void* from, size_t bytes) {
   // Threads may lose each other's decrements: then the next trial comes a little later.
   const int left = until_trial_.load(std::memory_order_relaxed);
   if (left > 0) {

@@ -5,6 +5,7 @@
 #include <atomic>
 #include <cstddef>
 
+#include "backends/shm/byte_range.h"
 #include "backends/shm/thresholds.h"
 
 namespace syncline::shm {
@@ -30,7 +31,10 @@ void NontemporalCopy(void* to, const void* from, size_t bytes);
 class AdaptiveCopier {
  public:
   // Copies `bytes`, which must not overlap. Call it before the release store that tells a reader.
-  void Copy(void* to, const void* from, size_t bytes);
+  void Copy(void* to, const void* from, size_t bytes) {
+    if (bytes < kTimedCopyMinBytes) return CopyFew(to, from, bytes);
+    CopyTimed(to, from, bytes);
+  }
 
   // Whether the next copy of at least kTimedCopyMinBytes bytes will go past the caches.
   bool bypasses_caches() const { return until_trial_.load(std::memory_order_relaxed) > 0; }
@@ -46,6 +50,8 @@ class AdaptiveCopier {
   }
 
  private:
+  void CopyTimed(void* to, const void* from, size_t bytes);
+
   // Copies until the next trial. Relaxed, as the next: they are guesses, and order no data.
   std::atomic<int> until_trial_{0};
   std::atomic<int> slow_trials_{0};  // In a row, up to kSlowTrials.

@@ -8,6 +8,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "backends/common/call_fingerprint.h"
+#include "backends/shm/byte_range.h"
 #include "syncline/check.h"
 #include "syncline/error_origin.h"
 #include "syncline/status.h"
@@ -58,13 +59,8 @@ const char* CollectiveEntry::EagerBufferOf(int rank, const char* where) const {
 
 void CollectiveEntry::Publish(const backends::CallFingerprint& fingerprint, bool meets) {
   EntrySlot& slot = layout_.entry_slot(group_.rank(), context_.number);
-  uint64_t data[kInlineMaxBytes / sizeof(uint64_t)];
-  std::memcpy(data, inline_data_, sizeof(data));
-  // Keeps the compiler from mixing these loads with the stores: a load may have to wait, and
-  // another rank that looks at the line meanwhile would take it away between two stores.
-  std::atomic_signal_fence(std::memory_order_seq_cst);
   slot.content.fingerprint = fingerprint;
-  std::memcpy(slot.content.inline_data, data, sizeof(data));
+  CopyFew(slot.content.inline_data, inline_data_, inline_bytes_);
   // Pairs with the acquire load in EntrySlot::number, on the other ranks: they see the content and
   // all staged data.
   slot.stamp.store(EntrySlot::Stamp(context_.number, meets), std::memory_order_release);
@@ -78,6 +74,7 @@ absl::Status CollectiveEntry::Exchange(int needed) {
   Publish(own, meets);
   if (!meets) {
     if (needed == kNoRank) return absl::OkStatus();
+    ring_.FetchFrom(needed);
     SYNCLINE_ASSIGN_OR_RETURN(const bool agrees, ring_.AwaitEntry(needed, own, context_));
     if (agrees) {
       ring_.NoteAgreement();
@@ -118,6 +115,7 @@ absl::StatusOr<int64_t> CollectiveEntry::CheckSplits() {
   int64_t largest = Largest(own);
   bool all_even = own >= 0;
   for (int r = 0; r < layout_.size(); ++r) {
+    if (r == group_.rank()) continue;
     const int64_t splits = SplitsIn(InlineDataOf(r));
     if (splits == own) continue;
     all_even = false;

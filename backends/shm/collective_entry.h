@@ -52,8 +52,8 @@ class CollectiveEntry {
   // `ahead`: Exchange will not wait for those that read them. Errors: those of Waiter::Await, as
   // other ranks may still read what was there.
   absl::StatusOr<char*> Stage(size_t bytes, bool ahead) {
-    if (is_inline_) return inline_data_;
-    return StageInBuffer(bytes, ahead, inline_data_);
+    if (is_inline_) return InlineData(bytes);
+    return StageInBuffer(bytes, ahead, InlineData(sizeof(size_t)));
   }
   const char* BufferOf(int rank) const {
     return is_inline_ ? InlineDataOf(rank) : EagerBufferOf(rank, InlineDataOf(rank));
@@ -66,8 +66,11 @@ class CollectiveEntry {
   // others, whatever it needs, before it is more than kEntrySlots collectives ahead of them.
   absl::Status Exchange(int needed = kEveryRank);
 
-  // The inline data of a collective that stages no more than these.
-  char* InlineData() { return inline_data_; }
+  // The inline data of a collective that stages no more than these `bytes`.
+  char* InlineData(size_t bytes) {
+    inline_bytes_ = bytes;
+    return inline_data_;
+  }
   const char* InlineDataOf(int rank) const { return SlotOf(rank).content.inline_data; }
 
   // all_to_all alone. StageSplits, before Exchange, publishes how many elements this rank exchanges
@@ -75,14 +78,16 @@ class CollectiveEntry {
   // Exchange, is what StageSplits returned on another rank.
   int64_t StageSplits();
   int64_t LargestBlockOf(int rank) const;
-  // The inline data that splits leave free: kInlineBytesAfterSplits bytes. Or an eager buffer, of
+  // The inline data behind the splits, up to kInlineBytesAfterSplits bytes. Or an eager buffer, of
   // which they say where it is.
-  char* InlineDataAfterSplits() { return inline_data_ + sizeof(int64_t); }
+  char* InlineDataAfterSplits(size_t bytes) {
+    return InlineData(sizeof(int64_t) + bytes) + sizeof(int64_t);
+  }
   const char* InlineDataAfterSplitsOf(int rank) const {
     return InlineDataOf(rank) + sizeof(int64_t);
   }
   absl::StatusOr<char*> StageAfterSplits(size_t bytes) {
-    return StageInBuffer(bytes, /*ahead=*/false, InlineDataAfterSplits());
+    return StageInBuffer(bytes, /*ahead=*/false, InlineDataAfterSplits(sizeof(size_t)));
   }
   const char* BufferAfterSplitsOf(int rank) const {
     return EagerBufferOf(rank, InlineDataAfterSplitsOf(rank));
@@ -129,6 +134,7 @@ class CollectiveEntry {
   const bool must_meet_;
   size_t staged_bytes_ = 0;
   bool is_ahead_ = false;
+  size_t inline_bytes_ = 0;
   // Goes to the slot in Exchange: others look at that line all the time, and every write to it
   // before would cost a transfer between caches.
   alignas(uint64_t) char inline_data_[kInlineMaxBytes];

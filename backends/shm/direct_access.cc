@@ -99,7 +99,7 @@ void DirectAccess::StageAddress(CollectiveEntry& entry, size_t largest,
   if (group_.cross_memory().CanReadAll()) handle.flags |= BufferHandle::kReadsAll;
   own_ = Bytes(own[0]);
   own_bytes_ = BytesOf(own);
-  std::memcpy(entry.InlineDataAfterSplits(), &handle, sizeof(handle));
+  std::memcpy(entry.InlineDataAfterSplits(sizeof(handle)), &handle, sizeof(handle));
 }
 
 bool DirectAccess::ResolveAddresses(const CollectiveEntry& entry) {

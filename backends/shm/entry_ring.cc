@@ -13,11 +13,35 @@
 #include "syncline/status.h"
 
 namespace syncline::shm {
+namespace {
 
-absl::Status EntryRing::AwaitSlotSlowly(const WaitContext& context) {
-  SYNCLINE_RETURN_IF_ERROR(SettleWhatIsThere(number_ - 1, context.call));
-  if (number_ <= kEntrySlots) return absl::OkStatus();
-  const uint64_t last = number_ - kEntrySlots;  // Whose slot this one takes.
+// What RankRegion::agreements says: the owner's entries up to `compared` agree with those of the
+// other rank, and of those after it the ones whose bits are set, from the next one on.
+struct Agreements {
+  static constexpr int kBits = 32;
+  static_assert(kBits >= kEntrySlots, "there are no more entries than these to compare");
+
+  uint64_t ToWord() const { return (compared & 0xffffffff) | agreed << kBits; }
+  // Of `compared` the word has the last bits: it is taken to be as near to `number` as can be.
+  static Agreements Near(uint64_t number, uint64_t word) {
+    const auto difference = static_cast<int32_t>(static_cast<uint32_t>(word - number));
+    return {number + difference, word >> kBits};
+  }
+
+  uint64_t compared, agreed;
+};
+
+}  // namespace
+
+absl::Status EntryRing::AwaitSlotSlowly(bool meets, const WaitContext& context) {
+  looked_ = number_;
+  // The collective whose slot this one takes.
+  const uint64_t last = number_ > kEntrySlots ? number_ - kEntrySlots : 0;
+  // Of two ranks, the one that takes data compares; this one only if the other has not in time.
+  const bool leaves_it = layout_.size() == 2 && !meets;
+  if (leaves_it) LookAtOther();
+  SYNCLINE_RETURN_IF_ERROR(SettleWhatIsThere(leaves_it ? last : number_ - 1, context.call));
+  if (last == 0) return absl::OkStatus();
   if (compared_ < last) {
     // First this rank settles what others may wait for. If it waited for them first, two ranks
     // could wait for each other.
@@ -34,6 +58,7 @@ absl::Status EntryRing::AwaitSlotSlowly(const WaitContext& context) {
   if (others_settled_ < last) {
     SYNCLINE_ASSIGN_OR_RETURN(others_settled_,
                               AwaitOthers(&RankRegion::collectives_settled, last, context));
+    if (leaves_it) LookAtOther();  // On the same line, so that the next call need not.
   }
   return absl::OkStatus();
 }
@@ -61,6 +86,11 @@ absl::StatusOr<uint64_t> EntryRing::AwaitOthers(Counter counter, uint64_t value,
     const auto has_come = [&] {
       return (region.*counter).load(std::memory_order_acquire) >= value;
     };
+    // A rank that is only just far enough is slower than this one. To look at its counter in every
+    // collective would take the line away from it each time, so it is given time for some more.
+    if ((region.*counter).load(std::memory_order_acquire) < value + kSettleInterval) {
+      group_.waiter().Pause();
+    }
     if (!has_come()) {
       NoteWaiting(context.call);
       SYNCLINE_RETURN_IF_ERROR(group_.waiter().Await(region.progress_event, r, waiting, has_come));
@@ -83,8 +113,32 @@ absl::Status EntryRing::AwaitEntryOf(int rank, const WaitContext& context) {
                                [&] { return slot.number() == number_; });
 }
 
+void EntryRing::LookAtOther() {
+  const RankRegion& other = layout_.region(1 - rank());
+  // Both are on one line. Pairs with the release stores in PublishSettled.
+  const uint64_t word = other.agreements.load(std::memory_order_acquire);
+  others_settled_ =
+      std::max(others_settled_, other.collectives_settled.load(std::memory_order_acquire));
+  const Agreements theirs = Agreements::Near(number_, word);
+  // Not this collective, which the other may have compared already, if this rank is still in it.
+  AdvanceTo(std::min(theirs.compared, number_ - 1));
+  const uint64_t left = number_ - 1 - compared_, passed = compared_ - theirs.compared;
+  if (left == 0 || passed >= Agreements::kBits) return;
+  agreed_ |= (theirs.agreed >> passed) & ((uint64_t{1} << left) - 1);
+  AdvanceTo(compared_);
+}
+
+void EntryRing::AdvanceTo(uint64_t number) {
+  while (compared_ < number || (agreed_ & 1) != 0) {
+    ++compared_;
+    agreed_ >>= 1;
+  }
+}
+
 int EntryRing::CompareWhatIsThere(uint64_t last) {
-  for (; compared_ < last; ++compared_) {
+  // To look at a few entries takes no longer.
+  if (layout_.size() == 2 && compared_ + kSettleInterval / 2 < last) LookAtOther();
+  for (; compared_ < last; AdvanceTo(compared_ + 1)) {
     const uint64_t number = compared_ + 1;
     const EntrySlot& own = SlotOf(rank(), number);
     for (int r = 0; r < layout_.size(); ++r) {
@@ -101,6 +155,7 @@ absl::Status EntryRing::SettleWhatIsThere(uint64_t last, const CallContext& call
   const int differs = CompareWhatIsThere(last);
   if (differs >= 0) return FailWithMismatch(differs, call);
   PublishSettled();
+  group_.waiter().Notify(layout_.region(rank()).progress_event);
   return absl::OkStatus();
 }
 
@@ -115,23 +170,28 @@ absl::Status EntryRing::SettleAll(const CallContext& call) {
 }
 
 void EntryRing::PublishSettled() {
+  RankRegion& own = layout_.region(rank());
+  if (layout_.size() == 2) {
+    const uint64_t agreements = Agreements{compared_, agreed_}.ToWord();
+    if (agreements != own.agreements.load(std::memory_order_relaxed)) {
+      own.agreements.store(agreements, std::memory_order_release);
+    }
+  }
+  published_ = number_;
   if (settled_ == compared_) return;
   settled_ = compared_;
-  RankRegion& own = layout_.region(rank());
   // Pairs with the acquire load in AwaitOthers: this rank's reads of these entries are over.
   own.collectives_settled.store(settled_, std::memory_order_release);
-  group_.waiter().Notify(own.progress_event);
 }
 
 void EntryRing::Finish() {
   RankRegion& own = layout_.region(rank());
   // Pairs with the acquire load in AwaitOthers: this rank's reads of what was staged are over.
   own.collectives_finished.store(number_, std::memory_order_release);
-  if (settled_ != compared_) {
+  if (number_ >= published_ + kSettleInterval || compared_ >= settled_ + kSettleInterval) {
     PublishSettled();
-  } else {
-    group_.waiter().Notify(own.progress_event);
   }
+  group_.waiter().Notify(own.progress_event);
 }
 
 absl::Status EntryRing::Leave() {
@@ -151,8 +211,10 @@ absl::Status EntryRing::Leave() {
                              CallContext(), absl::ZeroDuration());
     }
   }
-  compared_ = number_;
-  PublishSettled();
+  // Not what `agreements` says: the other may still have to compare.
+  RankRegion& own = layout_.region(rank());
+  own.collectives_settled.store(number_, std::memory_order_release);
+  group_.waiter().Notify(own.progress_event);
   return status;
 }
 

@@ -2,6 +2,7 @@
 #ifndef SYNCLINE_BACKENDS_SHM_ENTRY_RING_H_
 #define SYNCLINE_BACKENDS_SHM_ENTRY_RING_H_
 
+#include <algorithm>
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
@@ -12,6 +13,7 @@
 #include "backends/shm/buffer_rings.h"
 #include "backends/shm/segment_layout.h"
 #include "backends/shm/shm_group.h"
+#include "backends/shm/thresholds.h"
 #include "backends/shm/wait_context.h"
 
 namespace syncline::shm {
@@ -25,7 +27,8 @@ namespace syncline::shm {
 // - Comparison. A rank compares its entry to every collective with those of all other ranks, though
 //   it may have waited for some of them only. It settles a collective when it has done so, and does
 //   so at the latest before it writes the slot again, at the next collective for which it waits for
-//   all ranks, and when it leaves.
+//   all ranks, and when it leaves. Of two ranks, what one has compared the other need not, which
+//   spares it most entries: who gives leaves it to who takes.
 //
 // Borrows the group. Not thread-safe.
 class EntryRing {
@@ -51,11 +54,14 @@ class EntryRing {
   // says more than that a rank has left or is late. A MismatchError, which fails the group, if
   // another rank made another call than this one in a collective before; it quotes both.
   absl::Status AwaitSlot(bool meets, const WaitContext& context) {
-    if (ABSL_PREDICT_TRUE(number_ <= compared_ + (meets ? 1 : kSettleInterval) &&
-                          number_ <= others_settled_ + kEntrySlots)) {
+    const bool is_settled = number_ <= (meets ? compared_ + 1 : looked_ + kSettleInterval);
+    // Nobody needs what stands in the slot any more, and this rank has told the others that it does
+    // not need what stands in theirs: or two ranks could wait for each other.
+    const bool is_free = number_ <= std::min(settled_, others_settled_) + kEntrySlots;
+    if (ABSL_PREDICT_TRUE(is_settled && is_free)) {
       return absl::OkStatus();
     }
-    return AwaitSlotSlowly(context);
+    return AwaitSlotSlowly(meets, context);
   }
 
   // The offset of an eager buffer of `bytes` of this rank, from which nobody reads any more.
@@ -69,13 +75,25 @@ class EntryRing {
     SYNCLINE_RETURN_IF_ERROR(AwaitEntryOf(rank, context));
     return SlotOf(rank, number_).content.fingerprint == own;
   }
+  // Call it before AwaitEntry if this rank waits for `rank` alone, which may be ahead. If it is,
+  // its next entries are fetched: one at a time, each would take as long as several small
+  // collectives. An entry that is not there yet is better left to its owner.
+  void FetchFrom(int rank) const {
+    if (SlotOf(rank, number_).number() != number_) return;
+    __builtin_prefetch(&SlotOf(rank, number_ + kFetchedEntrySlots));
+  }
 
   // Call it when the entries of all ranks to the collective that has begun are there and agree.
   // Compares all that has not been compared before.
   absl::Status SettleAll(const CallContext& call);
   // Call it when the entry of `rank` agrees, for which alone this rank has waited.
   void NoteAgreement() {
-    if (layout_.size() == 2 && compared_ + 1 == number_) compared_ = number_;
+    if (layout_.size() != 2) return;
+    if (ABSL_PREDICT_TRUE(compared_ + 1 == number_)) {
+      compared_ = number_;
+    } else {
+      agreed_ |= uint64_t{1} << (number_ - compared_ - 1);
+    }
   }
 
   // Ends the collective that has begun: this rank no longer reads data that were staged for it.
@@ -110,8 +128,12 @@ class EntryRing {
     return layout_.entry_slot(rank, number);
   }
 
-  absl::Status AwaitSlotSlowly(const WaitContext& context);
+  absl::Status AwaitSlotSlowly(bool meets, const WaitContext& context);
   absl::Status AwaitEntryOf(int rank, const WaitContext& context);
+  // Of two ranks: learns what the other has compared.
+  void LookAtOther();
+  // Takes compared_ to `number`, if it is less, and further while agreed_ says so.
+  void AdvanceTo(uint64_t number);
   // Compares the entries to collectives up to `last`, in turn, while those of all ranks are there.
   // Returns a rank whose entry to collective compared_ + 1 differs from that of this one, or -1.
   int CompareWhatIsThere(uint64_t last);
@@ -130,7 +152,12 @@ class EntryRing {
   const SegmentLayout& layout_;
   const bool compares_at_once_;
   uint64_t number_ = 0;
-  uint64_t compared_ = 0;         // This rank's calls up to this agree with those of all others.
+  uint64_t compared_ = 0;  // This rank's calls up to this agree with those of all others.
+  // Of two ranks: whether entries agree of collectives after compared_, from the next one on, a bit
+  // for each.
+  uint64_t agreed_ = 0;
+  uint64_t looked_ = 0;           // When this rank has last looked how far others have come.
+  uint64_t published_ = 0;        // When this rank has last said how far it has come.
   uint64_t settled_ = 0;          // What this rank has published of that.
   uint64_t others_settled_ = 0;   // All others have settled at least these,
   uint64_t others_finished_ = 0;  // and finished these.

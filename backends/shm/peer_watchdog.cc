@@ -127,7 +127,7 @@ std::string PeerWatchdog::LastActivity(int rank) const {
   if (region.entering_number.load(std::memory_order_acquire) == finished + 1) {
     return absl::StrCat("it is in ", NameOf(region.entering_call));
   }
-  if (region.messages_in_flight.load() > 0) {
+  if (region.messages_in_flight.value() > 0) {
     return absl::StrCat("it is in ", NameOf(region.last_message));
   }
   const std::string last = NameOf(region.last_call);

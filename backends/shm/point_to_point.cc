@@ -140,7 +140,7 @@ absl::StatusOr<int> PointToPoint::Recv(const Tensor& tensor, const CallContext& 
 // The receiver follows the chain of slots, so a slot is posted only after its successor has been
 // chosen, and that one must be free until the next send.
 MessageSlot* PointToPoint::TryClaimSlot(int dst, size_t bytes) {
-  absl::MutexLock lock(&claims_mutex_);
+  base::BiasedMutexLock lock(&claims_mutex_);
   const uint32_t index = next_slots_[dst], next = FreeAfter(dst, index);
   if (next == index) return nullptr;
   MessageSlot& slot = layout_.message_slot(rank(), dst, index);
@@ -194,7 +194,7 @@ uint64_t PointToPoint::ClaimEagerPayload(MessageSlot& slot, size_t bytes) {
 
 absl::Status PointToPoint::AwaitMatch(PostedReceive& mine, const WaitContext& context) {
   {
-    absl::MutexLock lock(&match_mutex_);
+    base::BiasedMutexLock lock(&match_mutex_);
     Match(mine.source);
     if (MatchUnexpected(mine)) return absl::OkStatus();
     posted_receives_.push_back(&mine);
@@ -205,13 +205,13 @@ absl::Status PointToPoint::AwaitMatch(PostedReceive& mine, const WaitContext& co
   const absl::Status status = group_.waiter().Await(own_event, mine.source, context, [&] {
     if (has_slot()) return true;
     if (!HasIncoming(mine.source)) return false;
-    absl::MutexLock lock(&match_mutex_);
+    base::BiasedMutexLock lock(&match_mutex_);
     Match(mine.source);
     return has_slot();
   });
   if (status.ok()) return status;
   // Other threads may not match it any more: it is about to leave the stack.
-  absl::MutexLock lock(&match_mutex_);
+  base::BiasedMutexLock lock(&match_mutex_);
   posted_receives_.erase(std::remove(posted_receives_.begin(), posted_receives_.end(), &mine),
                          posted_receives_.end());
   return status;
@@ -312,7 +312,7 @@ absl::StatusOr<bool> PointToPoint::TryReadByAddress(const Tensor& tensor, int sr
 }
 
 int PointToPoint::TryClaimRendezvousBuffer(int dst) {
-  absl::MutexLock lock(&claims_mutex_);
+  base::BiasedMutexLock lock(&claims_mutex_);
   if (std::count(rendezvous_peers_.begin(), rendezvous_peers_.end(), dst) > 0) return -1;
   const auto free = std::find(rendezvous_peers_.begin(), rendezvous_peers_.end(), -1);
   if (free == rendezvous_peers_.end()) return -1;
@@ -322,7 +322,7 @@ int PointToPoint::TryClaimRendezvousBuffer(int dst) {
 
 void PointToPoint::ReleaseRendezvousBuffer(int buffer) {
   {
-    absl::MutexLock lock(&claims_mutex_);
+    base::BiasedMutexLock lock(&claims_mutex_);
     rendezvous_peers_[buffer] = -1;
   }
   // Other threads of this rank may wait for it.
@@ -341,7 +341,7 @@ absl::Status PointToPoint::SendRendezvous(const Tensor& tensor, int dst, Message
   }));
   RendezvousProgress& progress = own.rendezvous_progress[buffer];
   const size_t capacity = layout_.sizes().rendezvous_buffer, bytes = tensor.nbytes();
-  const size_t chunk = layout_.sizes().ChunkSize(bytes, capacity / kRendezvousDepth);
+  const size_t chunk = RendezvousChunk(bytes);
   // Chunks begin at multiples of their size, which divides the capacity, so none wraps around.
   const uint64_t start = (progress.written.load() + chunk - 1) / chunk * chunk;
   // Pairs with the release store in RecvRendezvous: its reads are over.
@@ -372,6 +372,13 @@ absl::Status PointToPoint::SendRendezvous(const Tensor& tensor, int dst, Message
   return absl::OkStatus();
 }
 
+// Smaller ones let both sides copy at the same time; but where ranks share cores, a core has to
+// change from one side to the other for each.
+size_t PointToPoint::RendezvousChunk(size_t bytes) const {
+  const size_t most = layout_.sizes().rendezvous_buffer / kRendezvousDepth;
+  return group_.waiter().is_oversubscribed() ? most : layout_.sizes().ChunkSize(bytes, most);
+}
+
 absl::Status PointToPoint::RecvRendezvous(const Tensor& tensor, int src, MessageSlot& slot,
                                           const WaitContext& context) {
   base::EventCount& own_event = layout_.region(rank()).message_event;
@@ -380,7 +387,7 @@ absl::Status PointToPoint::RecvRendezvous(const Tensor& tensor, int src, Message
   }));
   // As in SendRendezvous: the two sizes are equal, since the message fits.
   const size_t capacity = layout_.sizes().rendezvous_buffer, bytes = tensor.nbytes();
-  const size_t chunk = layout_.sizes().ChunkSize(bytes, capacity / kRendezvousDepth);
+  const size_t chunk = RendezvousChunk(bytes);
   const uint64_t start = slot.start;
   const int buffer = slot.buffer;
   if (buffer >= layout_.sizes().rendezvous_buffers) {

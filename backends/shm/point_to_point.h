@@ -12,12 +12,12 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "absl/synchronization/mutex.h"
 #include "backends/shm/adaptive_copier.h"
 #include "backends/shm/segment_layout.h"
 #include "backends/shm/shm_group.h"
 #include "backends/shm/thresholds.h"
 #include "backends/shm/wait_context.h"
+#include "core/base/thread_bias.h"
 #include "syncline/backend.h"
 #include "syncline/tensor.h"
 
@@ -88,6 +88,8 @@ class PointToPoint {
   // A buffer for a rendezvous with `dst`; -1 while another one with it lasts, or all are in use.
   int TryClaimRendezvousBuffer(int dst);
   void ReleaseRendezvousBuffer(int buffer);
+  // The size of the chunks in which a rendezvous moves `bytes`; it divides that of its buffer.
+  size_t RendezvousChunk(size_t bytes) const;
   absl::Status SendRendezvous(const Tensor& tensor, int dst, MessageSlot& slot,
                               const WaitContext& context);
   absl::Status RecvRendezvous(const Tensor& tensor, int src, MessageSlot& slot,
@@ -114,7 +116,7 @@ class PointToPoint {
   const SegmentLayout& layout_;
 
   // Guards what this rank sends with.
-  absl::Mutex claims_mutex_;
+  base::BiasedMutex claims_mutex_;
   // By receiver: index of the slot of the next message, which is free.
   std::vector<uint32_t> next_slots_ ABSL_GUARDED_BY(claims_mutex_);
   // By eager payload buffer, which are used in turn (see buffer_rings.h): the slot of the message
@@ -127,7 +129,7 @@ class PointToPoint {
   std::atomic<int> slow_messages_{0};  // That go by address since copies were slow.
 
   // Guards what this rank receives with, except the atomics.
-  absl::Mutex match_mutex_;
+  base::BiasedMutex match_mutex_;
   // In the order of their calls.
   std::vector<PostedReceive*> posted_receives_ ABSL_GUARDED_BY(match_mutex_);
   std::vector<SourceQueue> sources_;  // By sender.

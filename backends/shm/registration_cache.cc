@@ -74,7 +74,7 @@ void RegistrationCache::StageHandle(const void* data, size_t bytes, Offer offer,
     own_.flags |= BufferHandle::kHasAddress;
   }
   if (group_.cross_memory().CanReadAll()) own_.flags |= BufferHandle::kReadsAll;
-  std::memcpy(entry.InlineData(), &own_, sizeof(own_));
+  std::memcpy(entry.InlineData(sizeof(own_)), &own_, sizeof(own_));
 }
 
 void RegistrationCache::CollectFreed() {

@@ -33,7 +33,9 @@ BufferSizes::BufferSizes(int size) {
   large_eager_ring = Share(kLargeEagerRingsBytes, n, kMaxLargeEagerRingBytes);
   // A call may wrap around in the ring while the slowest rank still reads the buffer of the call
   // before: more than two must fit.
-  eager = std::min(large_eager_ring / kLargeEagerBuffers, tuning.eager_threshold);
+  const size_t most_eager = large_eager_ring / kLargeEagerBuffers;
+  eager = std::min(most_eager, tuning.eager_threshold);
+  shared_cores_eager = std::min(most_eager, tuning.shared_cores_eager_threshold);
   small_eager = std::min(eager, kSmallEagerMaxBytes);
   small_eager_ring =
       std::max(small_eager, Share(kSmallEagerRingsBytes, n, kSmallEagerRingBuffers * small_eager));

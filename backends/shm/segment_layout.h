@@ -17,6 +17,7 @@
 #include "backends/common/call_fingerprint.h"
 #include "backends/shm/thresholds.h"
 #include "core/base/event_count.h"
+#include "core/base/thread_bias.h"
 #include "syncline/check.h"
 
 namespace syncline::shm {
@@ -191,20 +192,23 @@ struct RankRegion {
   char leave_reason[512];
 
   // Collectives up to this have ended here: the owner reads no data that others have staged for
-  // them. progress_event is notified after changes of these two.
+  // them. progress_event is notified after changes of this and the next.
   alignas(base::kCacheLine) std::atomic<uint64_t> collectives_finished;
-  // The owner has compared its entries up to this with those of all others, and reads none of these
-  // any more. At most collectives_finished.
-  std::atomic<uint64_t> collectives_settled;
-
   // The rest is for messages about ranks that are late.
-  std::atomic<uint32_t> messages_in_flight;  // Sends and receives under way.
-  LastCall last_message;                     // The last send or receive that began.
-  LastCall last_call;                        // The last call that ended.
+  base::BiasedCounter messages_in_flight;  // Sends and receives under way.
+  LastCall last_message;                   // The last send or receive that began.
+  LastCall last_call;                      // The last call that ended.
   // The collective that waits for a slot or an eager buffer, and its call. Not for those that do
   // not have to wait.
   std::atomic<uint64_t> entering_number;
   LastCall entering_call;
+
+  // The owner has compared its entries up to this with those of all others, and reads none of these
+  // any more. At most collectives_finished, which it follows at some distance: each change costs
+  // those who look at it a line from another cache.
+  alignas(base::kCacheLine) std::atomic<uint64_t> collectives_settled;
+  // The same of two ranks, with what comes after; changes before it. See EntryRing.
+  std::atomic<uint64_t> agreements;
   base::EventCount progress_event;
 };
 
@@ -256,19 +260,20 @@ struct BufferSizes {
   // All eager buffers of a rank.
   size_t EagerBytes() const { return 2 * small_eager + small_eager_ring + large_eager_ring; }
 
-  size_t eager;              // The most that a rank stages for one collective without chunks.
-  size_t small_eager;        // Each of the two small eager buffers.
-  size_t small_eager_ring;   // The ring of small eager buffers for data that a rank gives.
-  size_t large_eager_ring;   // The ring of large eager buffers: room for at least three.
-  size_t min_chunk;          // The smallest chunk, and the largest. The ring has room for
-  size_t max_chunk;          // kPipelineDepth of the largest.
-  size_t direct_access;      // From here on tensors are read by direct access,
-  size_t direct_chunk;       // and this is the largest chunk of it.
-  size_t cma;                // Tuning::cma_threshold.
-  size_t eager_payload;      // Each of the kEagerPayloads buffers.
-  size_t rendezvous_buffer;  // Each of the
-  int rendezvous_buffers;    // buffers for rendezvous: as many as there are peers, with a limit.
-  size_t message_slots;      // Slots from one rank to one other.
+  size_t eager;               // The most that a rank stages for one collective without chunks;
+  size_t shared_cores_eager;  // and where ranks share cores.
+  size_t small_eager;         // Each of the two small eager buffers.
+  size_t small_eager_ring;    // The ring of small eager buffers for data that a rank gives.
+  size_t large_eager_ring;    // The ring of large eager buffers: room for at least three.
+  size_t min_chunk;           // The smallest chunk, and the largest. The ring has room for
+  size_t max_chunk;           // kPipelineDepth of the largest.
+  size_t direct_access;       // From here on tensors are read by direct access,
+  size_t direct_chunk;        // and this is the largest chunk of it.
+  size_t cma;                 // Tuning::cma_threshold.
+  size_t eager_payload;       // Each of the kEagerPayloads buffers.
+  size_t rendezvous_buffer;   // Each of the
+  int rendezvous_buffers;     // buffers for rendezvous: as many as there are peers, with a limit.
+  size_t message_slots;       // Slots from one rank to one other.
 };
 
 // Computes addresses in a group's segment. Does not own the memory. Indices that come from another

@@ -67,8 +67,9 @@ TEST(SegmentLayoutTest, TheFieldsAreWhereTheDocumentSays) {  // docs/internals/s
   EXPECT_EQ(offsetof(RankRegion, nonce_address), 3928u);
   EXPECT_EQ(offsetof(RankRegion, leave_reason), 3944u);
   EXPECT_EQ(offsetof(RankRegion, collectives_finished), 4480u);
-  EXPECT_EQ(offsetof(RankRegion, collectives_settled), 4488u);
-  EXPECT_EQ(offsetof(RankRegion, progress_event), 4608u);
+  EXPECT_EQ(offsetof(RankRegion, collectives_settled), 4608u);
+  EXPECT_EQ(offsetof(RankRegion, agreements), 4616u);
+  EXPECT_EQ(offsetof(RankRegion, progress_event), 4672u);
 }
 
 TEST(SegmentLayoutTest, WhatTheRanksReserveIsTheWholeSegment) {

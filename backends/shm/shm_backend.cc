@@ -19,8 +19,10 @@
 #include "backends/shm/segment_layout.h"
 #include "backends/shm/shm_collectives.h"
 #include "backends/shm/shm_group.h"
+#include "core/base/asymmetric_fence.h"
 #include "core/base/env.h"
 #include "core/base/rank_ranges.h"
+#include "core/base/thread_bias.h"
 #include "core/tensor/segment.h"
 #include "syncline/backend.h"
 #include "syncline/backend_registry.h"
@@ -133,8 +135,9 @@ class ShmBackend final : public backends::TypedBackend {
     if (!cause_.ok()) return;
     cause_ = cause;
     is_usable_.store(false);
+    base::AsymmetricThreadFenceHeavy();  // Pairs with the light one in RunUnlessAborted.
     // Before it has joined, this rank makes no calls, and its region may not be touched.
-    if (is_in_collective_.load() || (has_joined_ && messages_in_flight().load() > 0)) {
+    if (is_in_collective_.load() || (has_joined_ && messages_in_flight().value() > 0)) {
       group_.failure_cell().Fail(group_.LeftError(cause.message())).IgnoreError();
     } else {
       // A call that only gave may turn out not to have been that of the others. No call uses
@@ -147,32 +150,32 @@ class ShmBackend final : public backends::TypedBackend {
 
  private:
   // Every call goes through one of these two, which tell Abort that it is in flight. There is one
-  // collective at a time, so that a flag is enough, which costs half as much as a counter.
+  // collective at a time, so that a flag is enough.
   template <typename Body>
   absl::Status RunCollective(const Body& body) {
-    is_in_collective_.store(true);
+    is_in_collective_.store(true, std::memory_order_relaxed);
     const absl::Status status = RunUnlessAborted(body);
     is_in_collective_.store(false, std::memory_order_release);
     return status;
   }
   template <typename Body>
   absl::Status RunMessage(const Body& body) {
-    messages_in_flight().fetch_add(1);
+    messages_in_flight().Add(message_thread_, 1);
     const absl::Status status = RunUnlessAborted(body);
-    messages_in_flight().fetch_sub(1);
+    messages_in_flight().Add(message_thread_, -1);
     return status;
   }
   // Where other ranks see it too.
-  std::atomic<uint32_t>& messages_in_flight() {
+  base::BiasedCounter& messages_in_flight() {
     return group_.layout().region(group_.rank()).messages_in_flight;
   }
 
   template <typename Body>
   absl::Status RunUnlessAborted(const Body& body) {
-    // Both this load with the store before it, and the accesses in Abort (store is_usable_, load
-    // what is in flight), are sequentially consistent: either Abort sees the call, or the call sees
-    // the abort.
-    const bool is_usable = is_usable_.load() && !group_.failure_cell().has_failed();
+    // Either Abort sees the call, or the call sees the abort.
+    base::AsymmetricThreadFenceLight();
+    const bool is_usable =
+        is_usable_.load(std::memory_order_acquire) && !group_.failure_cell().has_failed();
     absl::Status status;
     // A call that has succeeded stays so, though the group may have failed meanwhile.
     if (ABSL_PREDICT_TRUE(is_usable)) status = body();
@@ -205,6 +208,7 @@ class ShmBackend final : public backends::TypedBackend {
   ShmCollectives collectives_;
   PointToPoint point_to_point_;
   std::atomic<bool> is_in_collective_{false};
+  base::BiasedCounter::Owner message_thread_;
   std::atomic<bool> is_usable_{true};
   absl::Mutex mutex_;
   bool has_joined_ ABSL_GUARDED_BY(mutex_) = false;  // All regions may be read.

@@ -76,7 +76,7 @@ absl::Status ShmCollectives::RunCollective(const CallContext& context, size_t by
 // The next collective is likely to be of the same size. To fetch the lines that it will write is
 // free now, and nobody needs their content any more.
 void ShmCollectives::PrefetchNext(const CollectiveEntry& entry) {
-  PrefetchToWrite(&layout_.entry_slot(rank(), entry_ring_.number() + 1));
+  PrefetchToWrite(&layout_.entry_slot(rank(), entry_ring_.number() + kFetchedEntrySlots));
   const size_t bytes = entry.staged_bytes();
   if (bytes == 0 || !entry_ring_.eager_ring().IsSmall(bytes)) return;
   const char* const buffer =
@@ -126,7 +126,7 @@ absl::Status ShmCollectives::Barrier(const CallContext& context) {
 absl::Status ShmCollectives::Broadcast(const Tensor& tensor, int root, const CallContext& context) {
   const size_t bytes = tensor.nbytes();
   char* const data = Bytes(tensor);
-  const bool is_eager = bytes <= layout_.sizes().eager;
+  const bool is_eager = bytes <= eager();
   return RunCollective(context, EagerBytes(bytes), [&](CollectiveEntry& entry) {
     if (is_eager) {
       if (rank() == root) {
@@ -163,9 +163,10 @@ absl::Status ShmCollectives::Broadcast(const Tensor& tensor, int root, const Cal
 
 absl::Status ShmCollectives::AllReduce(const Tensor& tensor, ReduceOp op,
                                        const CallContext& context) {
-  return RunCollective(context, EagerBytes(tensor.nbytes()), [&](CollectiveEntry& entry) {
-    return ReduceTo(kEveryRank, tensor, op, entry);
-  });
+  const size_t bytes = tensor.nbytes();
+  return RunCollective(
+      context, bytes <= eager_all_reduce() ? bytes : 0,
+      [&](CollectiveEntry& entry) { return ReduceTo(kEveryRank, tensor, op, entry); });
 }
 
 absl::Status ShmCollectives::Reduce(const Tensor& tensor, ReduceOp op, int root,
@@ -178,7 +179,7 @@ absl::Status ShmCollectives::ReduceTo(int root, const Tensor& tensor, ReduceOp o
                                       CollectiveEntry& entry) {
   const size_t bytes = tensor.nbytes();
   const bool has_result = root == kEveryRank || root == rank();
-  if (bytes > layout_.sizes().eager) {
+  if (bytes > (root == kEveryRank ? eager_all_reduce() : eager())) {
     SYNCLINE_ASSIGN_OR_RETURN(const bool is_direct,
                               root == kEveryRank
                                   ? direct_.ExchangeForAllReduce(entry, tensor)
@@ -322,7 +323,7 @@ absl::Status ShmCollectives::GatherTo(int root, absl::Span<const Tensor> outputs
                                       const Tensor& input, size_t largest, CollectiveEntry& entry) {
   const size_t bytes = input.nbytes();
   const bool has_result = root == kEveryRank || root == rank();
-  const bool is_eager = largest <= layout_.sizes().eager;
+  const bool is_eager = largest <= eager();
   const auto copy_whole = [&](const auto& data) {
     if (!has_result) return;
     for (int r = 0; r < size(); ++r) {
@@ -486,7 +487,7 @@ absl::Status ShmCollectives::AllToAll(absl::Span<const Tensor> outputs,
   // Only the exchange tells how large the blocks of other ranks are. So each rank stages its own
   // where its own largest block fits: inline, or in the small eager buffer, or in the large one.
   // The others find them there, as the entry says what that largest block is.
-  const size_t large_block = BlockSizeIn(layout_.sizes().eager);
+  const size_t large_block = BlockSizeIn(eager());
   const size_t small_block = BlockSizeIn(layout_.sizes().small_eager);
   const size_t unit = SizeOf(inputs[0].dtype());
   const auto is_inline = [&](size_t largest) {
@@ -498,7 +499,7 @@ absl::Status ShmCollectives::AllToAll(absl::Span<const Tensor> outputs,
   return RunCollective(context, 0, [&](CollectiveEntry& entry) -> absl::Status {
     const size_t own_largest = entry.StageSplits() * unit;
     if (is_inline(own_largest)) {
-      StageBlocks(inputs, own_largest, 0, entry.InlineDataAfterSplits());
+      StageBlocks(inputs, own_largest, 0, entry.InlineDataAfterSplits(own_largest * others()));
     } else if (own_largest <= large_block) {
       const size_t block = block_size(own_largest);
       SYNCLINE_ASSIGN_OR_RETURN(char* const buffer,

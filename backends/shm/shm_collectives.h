@@ -16,6 +16,7 @@
 #include "backends/shm/entry_ring.h"
 #include "backends/shm/segment_layout.h"
 #include "backends/shm/shm_group.h"
+#include "backends/shm/thresholds.h"
 #include "backends/shm/wait_context.h"
 #include "syncline/backend.h"
 #include "syncline/reduce_op.h"
@@ -29,9 +30,9 @@ namespace syncline::shm {
 // go on at once. In all other ways ranks wait for each other there. How the data move depends on N,
 // a number of bytes:
 //   inline       N <= kInlineMaxBytes: in the entry slot itself. collective_entry.h.
-//   eager        N <= sizes().eager: ranks stage all their data in an eager buffer before the
-//                exchange, which is the only wait while buffers are free; up to sizes().small_eager
-//                in a small buffer, above in the ring of large ones. collective_entry.h, EagerRing of
+//   eager        N <= eager(): ranks stage all their data in an eager buffer before the exchange,
+//                which is the only wait while buffers are free; up to sizes().small_eager in a small
+//                buffer, above in the ring of large ones. collective_entry.h, EagerRing of
 //                buffer_rings.h.
 //   direct       N above, and ranks read each other's tensors where they are: those in shared
 //                memory that they map (D, R below), those in ordinary memory by CMA, if
@@ -56,9 +57,11 @@ namespace syncline::shm {
 //   send, recv       see point_to_point.h
 //
 // D is kDirectAccessMinBytes, R is kRootedDirectAccessMaxBytes. sizes() is BufferSizes of
-// segment_layout.h: its `eager` is kEagerMaxBytes in groups of up to 32 ranks and less in larger
-// ones, its `small_eager` kSmallEagerMaxBytes unless `eager` is less.
-// (1) Below kBeyondCachesMinBytes, after a call in which writes were slow, a rank has the group do
+// segment_layout.h. eager() is its `eager`, kEagerMaxBytes in groups of up to 32 ranks and less in
+// larger ones; or, where ranks share cores, its `shared_cores_eager`, of all_reduce at most
+// kSharedCoresEagerAllReduceMaxBytes. Its `small_eager` is kSmallEagerMaxBytes unless `eager` is
+// less. (1) Below kBeyondCachesMinBytes, after a call in which writes were slow, a rank has the
+// group do
 //     without for kDirectTrialInterval calls.
 // (2) A block is what one rank has for one other, the largest of all. N is the blocks for all other
 //     ranks, each rounded up to whole cache lines unless all of them fit the entry slot. The blocks
@@ -109,12 +112,19 @@ class ShmCollectives {
   int size() const { return layout_.size(); }
 
   // Runs `body` with the entry of the next collective, for which ranks stage up to `bytes`, at most
-  // sizes().eager.
+  // eager().
   template <typename Body>
   absl::Status RunCollective(const CallContext& context, size_t bytes, const Body& body);
   void PrefetchNext(const CollectiveEntry& entry);
   // What ranks stage of `bytes`: all or nothing.
-  size_t EagerBytes(size_t bytes) const { return bytes <= layout_.sizes().eager ? bytes : 0; }
+  size_t EagerBytes(size_t bytes) const { return bytes <= eager() ? bytes : 0; }
+  size_t eager() const {
+    const BufferSizes& sizes = layout_.sizes();
+    return group_.waiter().is_oversubscribed() ? sizes.shared_cores_eager : sizes.eager;
+  }
+  size_t eager_all_reduce() const {
+    return std::min(eager(), std::max(layout_.sizes().eager, kSharedCoresEagerAllReduceMaxBytes));
+  }
 
   // Have a result on `root`, or on every rank for kEveryRank.
   absl::Status ReduceTo(int root, const Tensor& tensor, ReduceOp op, CollectiveEntry& entry);

@@ -13,7 +13,9 @@ Tuning ReadTuning() {
       &tuning.eager_threshold, &tuning.min_chunk, &tuning.max_chunk,
       &tuning.direct_access_threshold, &tuning.direct_chunk, &tuning.cma_threshold);
   // A malformed value counts as none: half of it would be a mixture that nobody has asked for.
-  return fields >= 3 ? tuning : Tuning();
+  if (fields < 3) return Tuning();
+  tuning.shared_cores_eager_threshold = tuning.eager_threshold;
+  return tuning;
 }
 
 bool CmaMayPay(OpKind kind, size_t bytes, bool is_oversubscribed) {

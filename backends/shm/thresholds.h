@@ -7,9 +7,8 @@
 //   messages             inline -> eager payload -> pipelined rendezvous
 //
 // "shm_tuning" below stands for `./bazelw run //benchmarks:shm_tuning`, which tries candidates for
-// the first three thresholds in groups of 2, 4 and 8 processes, and prints the best by the
-// geometric mean over all_reduce, broadcast, all_gather and reduce_scatter of 8 KiB to 8 MiB. The
-// best candidate was the same for all numbers of ranks, so one value serves every group.
+// the first three thresholds in groups of 2, 4 and 8 processes, with calls in a row, and prints the
+// best by the geometric mean over all collectives of 8 KiB to 8 MiB.
 #ifndef SYNCLINE_BACKENDS_SHM_THRESHOLDS_H_
 #define SYNCLINE_BACKENDS_SHM_THRESHOLDS_H_
 
@@ -34,6 +33,13 @@ inline constexpr size_t kSmallEagerMaxBytes = 4 << 10;
 // wait. Above, data move in chunks through a pipeline, or by direct access. From shm_tuning.
 inline constexpr size_t kEagerMaxBytes = 64 << 10;
 
+// The same where ranks share cores: to move chunks there, a core has to change from rank to rank
+// for each. With 4 ranks on 2 cores the operations of 128 to 512 KiB, all_gather and gather apart,
+// take 0.4 to 0.9 of the time so. Not all_reduce, where each rank would reduce all elements: it
+// takes less time up to 256 KiB, and more above.
+inline constexpr size_t kSharedCoresEagerMaxBytes = 512 << 10;
+inline constexpr size_t kSharedCoresEagerAllReduceMaxBytes = 256 << 10;
+
 // From here on tensors in shared memory are read by direct access. To measure it, compare the
 // systems syncline-shm and syncline-shm-shared of `./bazelw run //benchmarks:collectives`.
 inline constexpr size_t kDirectAccessMinBytes = 64 << 10;
@@ -56,7 +62,7 @@ inline constexpr int kFullReduceMaxRanks = 2;
 // share a cache two copies through the rings take less time than one copy by the kernel: with 2
 // ranks 0.26 to 0.9 of its time, whatever the operation and size (64 MiB of all_to_all 1.02); to
 // measure it, compare the systems syncline-shm-rings and syncline-shm-cma of `./bazelw run
-// //benchmarks/collectives -- --in-a-row`. So ranks take CMA only where copies to the
+// //benchmarks/collectives -- --ways in-a-row`. So ranks take CMA only where copies to the
 // rings are always slow, which shows that cores share none: for the next kCmaTrialInterval calls.
 inline constexpr size_t kCmaMinBytes = 128 << 10;
 inline constexpr int kCmaTrialInterval = 200;  // Calls.
@@ -126,6 +132,7 @@ inline constexpr int kSlowTrials = 4;  // In a row, after which copies count as 
 // A wait spins so many times, some microseconds, where every rank can have a core of its own; then
 // yields for so long, which costs less than to sleep and be woken; then sleeps.
 inline constexpr int kSpins = 300;
+inline constexpr int kPauseSpins = 32;  // Of Waiter::Pause: a third of a microsecond.
 inline constexpr auto kYieldTime = std::chrono::milliseconds(1);
 
 // ---- Memory ----
@@ -155,13 +162,19 @@ inline constexpr size_t kSmallEagerRingsBytes = 2 << 20;
 inline constexpr uint64_t kEntrySlots = 32;
 
 // A rank compares its calls with those of ranks for which it has not waited after so many: their
-// slots come from other cores' caches, which takes less time for several at once.
+// slots come from other cores' caches, which takes less time for several at once. It tells the
+// others how far it has come as often, so that they may be as many collectives less ahead of it.
 inline constexpr uint64_t kSettleInterval = 8;
+
+// How far ahead a rank fetches the entry slots that it will write, which the others have read: a
+// line that comes from a core without a common cache takes as long as several small collectives.
+inline constexpr uint64_t kFetchedEntrySlots = 4;
 
 // ---- What shm_tuning varies ----
 
 struct Tuning {
   size_t eager_threshold = kEagerMaxBytes;
+  size_t shared_cores_eager_threshold = kSharedCoresEagerMaxBytes;
   size_t min_chunk = kMinChunkBytes;
   size_t max_chunk = kMaxChunkBytes;
   size_t direct_access_threshold = kDirectAccessMinBytes;
@@ -170,8 +183,9 @@ struct Tuning {
 };
 
 // The values above, or what the environment variable SYNCLINE_SHM_TUNING says in their place:
-// "EAGER,MIN_CHUNK,MAX_CHUNK" and perhaps ",DIRECT_ACCESS,DIRECT_CHUNK,CMA", in bytes. It is for
-// benchmarks and tests, and must be the same on all ranks: the layout of the segment depends on it.
+// "EAGER,MIN_CHUNK,MAX_CHUNK" (the first for both thresholds) and perhaps
+// ",DIRECT_ACCESS,DIRECT_CHUNK,CMA", in bytes. It is for benchmarks and tests, and must be the same
+// on all ranks: the layout of the segment depends on it.
 Tuning ReadTuning();
 
 // Whether an operation of `bytes`, as in the table of shm_collectives.h, may take less time by CMA

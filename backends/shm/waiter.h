@@ -10,6 +10,7 @@
 #include "backends/common/peer_table.h"
 #include "backends/shm/failure_cell.h"
 #include "backends/shm/peer_watchdog.h"
+#include "backends/shm/thresholds.h"
 #include "backends/shm/wait_context.h"
 #include "core/base/event_count.h"
 
@@ -52,6 +53,12 @@ class Waiter {
       Relax();
     }
     return AwaitSlowly(event, rank, context, ready);
+  }
+
+  // Lets another rank get on a little, if this one has a core of its own: for as long as a few
+  // small collectives take.
+  void Pause() const {
+    for (int i = 0; i < kPauseSpins && !is_oversubscribed(); ++i) Relax();
   }
 
   // Call it after changing state that others wait for at `event`. It costs no fence while nobody

@@ -246,6 +246,16 @@ Hosts::~Hosts() {
   RemoveLink(kSwitch);
 }
 
+void Hosts::CutOff(int host) const {
+  const int fd = socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0);
+  const auto close_fd = absl::MakeCleanup([fd] { close(fd); });
+  ifreq request = {};
+  std::strncpy(request.ifr_name, PortOf(host).c_str(), IFNAMSIZ - 1);
+  if (ioctl(fd, SIOCGIFFLAGS, &request) != 0) Die("reading a port's state");
+  request.ifr_flags = static_cast<short>(request.ifr_flags & ~IFF_UP);
+  if (ioctl(fd, SIOCSIFFLAGS, &request) != 0) Die("switching a port off");
+}
+
 std::string Hosts::door(int host) const {
   return absl::StrCat("/proc/", keepers_[host]->pid(), "/ns/net");
 }

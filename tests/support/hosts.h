@@ -31,6 +31,9 @@ class Hosts {
   Hosts(const Hosts&) = delete;
   Hosts& operator=(const Hosts&) = delete;
 
+  // From then on nothing comes to the host, or from it; its own interface stays up.
+  void CutOff(int host) const;
+
   // For EnterHost, as an argument of a Process.
   std::string door(int host) const;
 

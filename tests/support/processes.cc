@@ -1,8 +1,11 @@
 #include "tests/support/processes.h"
 
+#include <dirent.h>
 #include <fcntl.h>
+#include <netinet/in.h>
 #include <poll.h>
 #include <sys/prctl.h>
+#include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -12,8 +15,10 @@
 #include <cstdlib>
 #include <filesystem>
 #include <iterator>
+#include <limits>
 #include <system_error>
 
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "syncline/deadline.h"
@@ -74,20 +79,41 @@ std::string Process::Output(absl::Duration limit) {
 
 int64_t CountPossessions(int64_t expected) {
   const Deadline deadline(absl::Seconds(5));
+  const bool is_given = expected != std::numeric_limits<int64_t>::max();
   int64_t previous = -1;
-  while (true) {
+  for (int in_a_row = 1;; ++in_a_row) {
     int64_t count = 0;
     for (const char* folder : {"/proc/self/fd", "/proc/self/task"}) {
       const std::filesystem::directory_iterator entries(folder);
       count += std::distance(begin(entries), end(entries));
     }
-    // A thread that ends while the kernel lists it cuts the list short. So only what was counted
-    // twice in a row counts.
-    const bool is_true = count == previous;
-    if ((is_true && count <= expected) || deadline.Expired()) return count;
+    // Threads that end while the kernel lists them cut the list short. So only what was counted
+    // twice in a row counts, and fewer than are expected more often.
+    if (count != previous) in_a_row = 1;
+    const int enough = is_given && count < expected ? 20 : 2;
+    if ((in_a_row >= enough && count <= expected) || deadline.Expired()) return count;
     previous = count;
     absl::SleepFor(absl::Milliseconds(1));
   }
+}
+
+std::set<int> ListeningPorts() {
+  std::set<int> ports;
+  DIR* const folder = opendir("/proc/self/fd");
+  while (const dirent* const entry = readdir(folder)) {
+    int descriptor = -1, listens = 0;
+    socklen_t length = sizeof(listens);
+    sockaddr_in address = {};
+    socklen_t address_length = sizeof(address);
+    if (absl::SimpleAtoi(entry->d_name, &descriptor) &&
+        getsockopt(descriptor, SOL_SOCKET, SO_ACCEPTCONN, &listens, &length) == 0 && listens != 0 &&
+        getsockname(descriptor, reinterpret_cast<sockaddr*>(&address), &address_length) == 0 &&
+        address.sin_family == AF_INET) {
+      ports.insert(ntohs(address.sin_port));
+    }
+  }
+  closedir(folder);
+  return ports;
 }
 
 ScratchFolder::ScratchFolder() {

@@ -6,6 +6,7 @@
 
 #include <cstdint>
 #include <limits>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -36,6 +37,9 @@ class Process {
 // The open files and threads of this process, once there are no more than `expected`, or after five
 // seconds: a thread that has been joined is still in the table for a moment.
 int64_t CountPossessions(int64_t expected = std::numeric_limits<int64_t>::max());
+
+// The ports of IPv4 at which this process listens.
+std::set<int> ListeningPorts();
 
 // An empty folder, removed with what is in it.
 class ScratchFolder {
