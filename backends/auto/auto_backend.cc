@@ -5,9 +5,11 @@
 #include <vector>
 
 #include "backends/common/peer_table.h"
+#include "backends/common/renamed_backend.h"
 #include "backends/common/shm_availability.h"
 #include "backends/hierarchical/hierarchical_backend.h"
 #include "backends/hierarchical/topology.h"
+#include "backends/tcp/tcp_backend.h"
 #include "syncline/backend.h"
 #include "syncline/backend_registry.h"
 #include "syncline/prefix_store.h"
@@ -15,23 +17,6 @@
 
 namespace syncline::auto_backend {
 namespace {
-
-// The chosen backend, under the name that the user gave.
-class ChosenBackend final : public Backend {
- public:
-  explicit ChosenBackend(std::shared_ptr<Backend> chosen) : chosen_(std::move(chosen)) {}
-
-  absl::string_view name() const override { return "auto"; }
-
-  absl::StatusOr<Completion> Run(absl::Span<const Collective> collectives,
-                                 const CallContext& context) override {
-    return chosen_->Run(collectives, context);
-  }
-  void Abort(const absl::Status& cause) override { chosen_->Abort(cause); }
-
- private:
-  const std::shared_ptr<Backend> chosen_;
-};
 
 // Backend shm for the whole group, whose ranks are all on one host. Null on all ranks if they
 // cannot share memory.
@@ -45,15 +30,16 @@ absl::StatusOr<std::shared_ptr<Backend>> MakeShm(const BackendConfig& config,
   // Ranks with different settings, which all of them see: no reason to do without shared memory.
   if (KindOf(shm.status()) == ErrorKind::kMismatch) return shm.status();
   SYNCLINE_ASSIGN_OR_RETURN(const bool is_available,
-                            backends::ShmIsAvailable(config, peers, shm.status()));
+                            backends::ShmIsAvailable(config, shm.status(), bounded.check_peers));
   if (!is_available) return nullptr;
   return *std::move(shm);
 }
 
-absl::StatusOr<std::shared_ptr<Backend>> MakeGloo(const BackendConfig& config) {
+absl::StatusOr<std::shared_ptr<Backend>> MakeTcp(const BackendConfig& config) {
   BackendConfig group = config;
-  group.store = std::make_shared<PrefixStore>("plain gloo", config.store);
-  return BackendRegistry::Make("gloo", group);
+  group.store = std::make_shared<PrefixStore>("plain tcp", config.store);
+  SYNCLINE_ASSIGN_OR_RETURN(std::shared_ptr<Backend> backend, tcp::TcpBackend::Make(group));
+  return backend;
 }
 
 // All ranks make the same choice, because all see the same table and ShmIsAvailable answers alike.
@@ -68,18 +54,18 @@ absl::StatusOr<std::shared_ptr<Backend>> Choose(const BackendConfig& config) {
   std::shared_ptr<Backend> chosen;
   if (topology.node_count() == 1) {
     SYNCLINE_ASSIGN_OR_RETURN(chosen, MakeShm(config, peers));
-  } else if (topology.max_local_size > 1) {
+  } else {
     SYNCLINE_ASSIGN_OR_RETURN(chosen,
                               hierarchical::HierarchicalBackend::Make(config, peers, topology));
   }
   if (chosen != nullptr) return chosen;
-  // Every rank is alone on its host, or some host cannot share memory.
-  return MakeGloo(config);
+  // Some host cannot share memory.
+  return MakeTcp(config);
 }
 
 absl::StatusOr<std::shared_ptr<Backend>> MakeAuto(const BackendConfig& config) {
   SYNCLINE_ASSIGN_OR_RETURN(std::shared_ptr<Backend> chosen, Choose(config));
-  return std::make_shared<ChosenBackend>(std::move(chosen));
+  return std::make_shared<backends::RenamedBackend>("auto", std::move(chosen));
 }
 
 const BackendRegistry::Registration kAuto("auto", {Capabilities::AllThroughHost(), &MakeAuto,

@@ -77,8 +77,14 @@ absl::Status GatherCalls(MessageTransport& transport, const CallContext& context
   SYNCLINE_RETURN_IF_ERROR(messages->Wait());
   std::vector<CallDescription> calls;
   for (int rank = 0; rank < size; ++rank) {
-    SYNCLINE_ASSIGN_OR_RETURN(CallDescription call, CallDescription::FromWords(words[rank]));
-    calls.push_back(std::move(call));
+    absl::StatusOr<CallDescription> call = CallDescription::FromWords(words[rank]);
+    if (!call.ok()) return WithRanks(call.status(), {rank});
+    // Each list has a number for each rank, or is empty.
+    if (!call->counts.empty() && call->counts.size() != static_cast<size_t>(size)) {
+      return WithRanks(BackendError("a rank's description of its call is of another group"),
+                       {rank});
+    }
+    calls.push_back(*std::move(call));
   }
   std::vector<const CallDescription*> by_rank;
   for (const CallDescription& call : calls) by_rank.push_back(&call);

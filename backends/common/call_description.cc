@@ -192,6 +192,9 @@ absl::StatusOr<CallDescription> CallDescription::FromWords(absl::Span<const int6
   const auto counts = words.begin() + kFixedWords;
   call.counts.assign(counts, counts + words[7]);
   call.expected.assign(counts + words[7], counts + words[7] + words[8]);
+  if (call.kind == OpKind::kAllToAll && call.counts.size() != call.expected.size()) {
+    return not_a_call;
+  }
   call.salt = static_cast<uint64_t>(words[9]);
   const auto lists_end = words.subspan(kFixedWords + words[7] + words[8]);
   call.text = std::make_shared<const std::string>(reinterpret_cast<const char*>(lists_end.data()),

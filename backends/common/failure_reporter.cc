@@ -408,8 +408,43 @@ class DiagnosisMaker {
       return lost(absl::StrCat(Describe(silent_), " did not report and must be presumed lost"),
                   silent_);
     }
-    return lost("check the network between the hosts", RanksOf(failure_.cause));
+    const std::vector<std::pair<int, int>> broken = BrokenBothWays();
+    if (broken.empty()) {
+      return lost("check the network between the hosts", RanksOf(failure_.cause));
+    }
+    std::vector<std::string> texts;
+    std::set<int> ranks;
+    for (const auto& [a, b] : broken) {
+      ranks.insert({a, b});
+      if (texts.size() == kMaxBroken) continue;
+      texts.push_back(absl::StrCat("between ", peers_.Describe(a), " and ", peers_.Describe(b)));
+    }
+    std::string text =
+        absl::StrCat("the connection ", absl::StrJoin(texts, " and that "),
+                     " broke; both sides are there: check the network between the hosts");
+    if (broken.size() > kMaxBroken) {
+      absl::StrAppend(&text, "; so did ", broken.size() - kMaxBroken, " others");
+    }
+    return lost(text, {ranks.begin(), ranks.end()});
   }
+
+  // The pairs of ranks that have both lost the connection to the other before they closed their
+  // own: a rank that fails closes its connections, but has not lost those of the ranks that then
+  // lose it.
+  std::vector<std::pair<int, int>> BrokenBothWays() const {
+    std::set<std::pair<int, int>> lost;
+    for (const int other : failure_.lost) lost.insert({peers_.rank(), other});
+    for (const auto& [rank, report] : reports_) {
+      for (const int other : report.lost) lost.insert({rank, other});
+    }
+    std::vector<std::pair<int, int>> broken;
+    for (const auto& [a, b] : lost) {
+      if (a < b && lost.count({b, a}) > 0) broken.emplace_back(a, b);
+    }
+    return broken;
+  }
+
+  static constexpr size_t kMaxBroken = 3;  // That an error quotes.
 
   const PeerTable& peers_;
   const Failure& failure_;

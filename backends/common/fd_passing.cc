@@ -116,7 +116,7 @@ absl::Status FdServer::Serve(int descriptor, int size, const Deadline& deadline,
           " not come for the shared memory within ", absl::FormatDuration(deadline.timeout())));
       return WithRanks(late, awaited);
     }
-    const int socket = connection->socket.get();
+    const int socket = connection->stream.fd();
     const auto found = find(connection->rank);
     // The hello has proved that the client knows the secret. Closes the connection of others.
     if (found == awaited.end() || !IsOwnUser(socket)) continue;
@@ -134,11 +134,14 @@ absl::StatusOr<base::UniqueFd> ReceiveFd(absl::string_view endpoint, int rank,
     return WithRanks(
         BackendError("rank 0's entry in the store does not say where its shared memory is"), {0});
   }
-  const auto connection = base::Connect(*address, SOCK_SEQPACKET, deadline);
-  absl::Status status = connection.status();
+  auto connected = base::Connect(*address, SOCK_SEQPACKET, deadline);
+  absl::Status status = connected.status();
+  std::optional<Introduction> connection;
   if (status.ok()) {
-    if (processes != nullptr) processes->WatchPeerOf(connection->get(), 0);
-    status = SendHello(connection->get(), fields[1], rank, deadline);
+    if (processes != nullptr) processes->WatchPeerOf(connected->get(), 0);
+    auto begun = Introduction::Begin(*std::move(connected), fields[1], rank, deadline);
+    status = begun.status();
+    if (status.ok()) connection = *std::move(begun);
   }
   if (!status.ok() && KindOf(status) != ErrorKind::kTimeout) {
     const absl::Status unreachable = BackendError(absl::StrCat(
@@ -146,8 +149,16 @@ absl::StatusOr<base::UniqueFd> ReceiveFd(absl::string_view endpoint, int rank,
         status.message()));
     return WithRanks(unreachable, {0});
   }
-  // Rank 0 answers one rank after another, so this may take until all before have come.
-  if (status.ok()) status = base::WaitReadable(connection->get(), deadline);
+  if (status.ok()) {
+    status = connection->Finish(deadline);
+    if (!status.ok() && KindOf(status) != ErrorKind::kTimeout) {
+      return WithRanks(NetworkError(absl::StrCat("rank 0 has not handed over its shared memory: ",
+                                                 status.message())),
+                       {0});
+    }
+  }
+  // Rank 0 serves one rank after another, so this may take until all before have come.
+  if (status.ok()) status = base::WaitReadable(connection->socket(), deadline);
   if (!status.ok()) {
     return WithRanks(
         TimeoutError(absl::StrCat("rank 0 has not handed over its shared memory within ",
@@ -156,7 +167,7 @@ absl::StatusOr<base::UniqueFd> ReceiveFd(absl::string_view endpoint, int rank,
   }
   FdMessage message;
   const ssize_t received =
-      recvmsg(connection->get(), &message.header, MSG_CMSG_CLOEXEC | MSG_DONTWAIT);
+      recvmsg(connection->socket(), &message.header, MSG_CMSG_CLOEXEC | MSG_DONTWAIT);
   const cmsghdr* const ancillary = CMSG_FIRSTHDR(&message.header);
   if (received != 1 || ancillary == nullptr || ancillary->cmsg_type != SCM_RIGHTS) {
     return WithRanks(NetworkError("rank 0 has gone away before it handed over its shared memory"),

@@ -1,17 +1,23 @@
-// Authenticates the ranks that connect to a listening socket. The first message on a connection
-// holds a secret, which only the ranks of the job can read in their store, and the sender's rank.
+// Authenticates the two sides of each connection to a listening socket. Both know a secret, which
+// only the ranks of the job can read in their store, and prove it to each other without sending it.
 #ifndef SYNCLINE_BACKENDS_COMMON_RANK_ACCEPTOR_H_
 #define SYNCLINE_BACKENDS_COMMON_RANK_ACCEPTOR_H_
 
 #include <cstddef>
 #include <cstdint>
 #include <deque>
+#include <memory>
+#include <optional>
 #include <string>
+#include <utility>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "core/base/unique_fd.h"
+#include "core/tls/context.h"
+#include "core/tls/session.h"
+#include "core/tls/stream.h"
 #include "syncline/deadline.h"
 
 namespace syncline::backends {
@@ -21,54 +27,121 @@ inline constexpr size_t kHelloSecretSize = 32;  // Characters.
 // A new random secret of hexadecimal digits.
 std::string NewHelloSecret();
 
-// Sends the first message: the secret, then the rank as a 32-bit integer in the byte order of the
-// machine. Requires secret.size() == kHelloSecretSize. A NetworkError if the connection ends, a
-// TimeoutError at the deadline.
-absl::Status SendHello(int socket, absl::string_view secret, int rank, const Deadline& deadline);
+// What the two sides of a new connection send, and nothing else before. `proof` is HmacSha256 of
+// who proves, both nonces and the caller's rank, under the secret; so what somebody has recorded is
+// of no use on another connection, nor sent back to who made it. `tag` is that of the caller's
+// nonce and rank alone. It can be repeated, and so only keeps a connection from being dropped for
+// those of strangers.
+//
+//   caller -> listener   HelloMessage
+//   listener -> caller   ChallengeMessage
+//   caller -> listener   ProofMessage
+//
+// If connections are encrypted, TLS follows at once.
+struct HelloMessage {
+  uint32_t magic;
+  int32_t rank;
+  char nonce[16];
+  char tag[32];
+};
+struct ChallengeMessage {
+  char nonce[16];
+  char proof[32];
+};
+struct ProofMessage {
+  char proof[32];
+};
 
-// Accepts connections and returns those whose first message has the right secret. The acceptor
-// reads from all others side by side, so a stranger that connects and sends nothing delays nobody.
-// It is disconnected when too many strangers wait, or when the acceptor is destroyed.
+// The caller's side. Not thread-safe. Owns the connection.
+class Introduction {
+ public:
+  // Sends the first message over `socket`, which is connected. Requires secret.size() ==
+  // kHelloSecretSize. `session` is null if the connection is not to be encrypted. A NetworkError if
+  // the connection ends, a TimeoutError at the deadline.
+  static absl::StatusOr<Introduction> Begin(base::UniqueFd socket, absl::string_view secret,
+                                            int rank, const Deadline& deadline,
+                                            std::unique_ptr<tls::Session> session = nullptr);
+
+  // Waits for the listener's proof, gives this side's, and encrypts the connection. A NetworkError
+  // if the listener does not know the secret, the connection ends, or tls::Session::Handshake
+  // fails; a TimeoutError at the deadline: it can then be called again.
+  absl::Status Finish(const Deadline& deadline);
+
+  // Whether Finish has failed because the connection ended, without a refusal: a listener drops
+  // some if many strangers connect, and may well take the next.
+  bool was_dropped() const { return has_ended_; }
+
+  int socket() const { return socket_.get(); }
+  tls::Stream TakeStream() { return tls::Stream(std::move(socket_), std::move(session_)); }
+
+ private:
+  Introduction(base::UniqueFd socket, absl::string_view secret, int rank,
+               std::unique_ptr<tls::Session> session);
+
+  base::UniqueFd socket_;
+  std::unique_ptr<tls::Session> session_;
+  std::string secret_;
+  HelloMessage hello_;
+  ChallengeMessage challenge_;
+  size_t received_ = 0;  // Bytes of `challenge_`.
+  bool has_proved_ = false;
+  bool has_ended_ = false;
+};
+
+// Accepts connections and returns those whose callers have proved that they know the secret. The
+// acceptor serves all others side by side, so a stranger that connects and sends nothing delays
+// nobody. It is disconnected when too many strangers wait, or when the acceptor is destroyed. Who
+// has sent a HelloMessage with the right tag is no stranger; of those, too, only so many may wait.
 //
 // Not thread-safe. Owns the connections that it has not returned, not the listener.
 class RankAcceptor {
  public:
   struct Connection {
-    base::UniqueFd socket;
+    tls::Stream stream;
     int rank = 0;  // What the peer sent; not checked.
+    // Why the connection cannot be encrypted. The caller knows the secret, so it is a rank whose
+    // settings are wrong.
+    absl::Status error = absl::OkStatus();
   };
 
-  // `listener` must listen, be non-blocking, and outlive the acceptor. At least `expected`
-  // connections may wait before their first message has come.
-  RankAcceptor(int listener, std::string secret, int expected);
+  // `listener` must listen, be non-blocking, and outlive the acceptor. Connections are encrypted if
+  // `tls` is not null. At least `expected` connections may wait before their callers have proved
+  // themselves.
+  RankAcceptor(int listener, std::string secret, int expected,
+               std::shared_ptr<tls::Context> tls = nullptr);
 
-  // Waits for the next connection with the right secret. A TimeoutError at the deadline: it can
+  // Waits for the next caller that knows the secret. A TimeoutError at the deadline: it can
   // then be called again, with all accepted connections kept. Another error if the process lacks
   // descriptors.
   absl::StatusOr<Connection> Accept(const Deadline& deadline);
 
  private:
-  struct Hello {
-    char secret[kHelloSecretSize];
-    int32_t rank;
-  };
   struct Pending {
     base::UniqueFd socket;
-    Hello hello;
-    size_t received = 0;  // Bytes of `hello`.
+    HelloMessage hello = {};
+    ChallengeMessage challenge = {};  // Sent once the hello has come.
+    ProofMessage proof = {};
+    size_t received = 0;                    // Bytes of the hello and the proof.
+    bool has_greeted = false;               // It has sent a hello with the right tag.
+    std::unique_ptr<tls::Session> session;  // Once the proof has come.
+    absl::Status error = absl::OkStatus();
+    bool is_ready = true;  // Something may have come.
   };
-  enum class HelloState { kIncomplete, kComplete, kRefused };
+  enum class State { kIncomplete, kComplete, kRefused };
 
-  friend absl::Status SendHello(int, absl::string_view, int, const Deadline&);
-
-  // Reads what has come of the first message, without a wait.
-  HelloState Read(Pending& pending) const;
+  // Reads what has come, and answers it, without a wait.
+  State Serve(Pending& pending) const;
+  State Encrypt(Pending& pending) const;
   absl::Status AcceptOne();
+  // Serves all of `connections`, and returns the first that is complete. Those that have greeted
+  // meanwhile go to `greeted_`.
+  std::optional<Connection> ServeAll(std::deque<Pending>& connections);
 
   const int listener_;
   const std::string secret_;
-  const size_t most_pending_;
-  std::deque<Pending> pending_;  // The oldest first.
+  const std::shared_ptr<tls::Context> tls_;
+  const size_t expected_;
+  std::deque<Pending> strangers_, greeted_;  // The oldest first.
 };
 
 }  // namespace syncline::backends

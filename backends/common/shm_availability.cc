@@ -2,9 +2,11 @@
 
 #include <algorithm>
 #include <string>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
+#include "backends/common/peer_table.h"
 #include "syncline/log.h"
 #include "syncline/prefix_store.h"
 #include "syncline/status.h"
@@ -20,15 +22,15 @@ Deadline ShmJoinDeadline(const Deadline& joining) {
   return Deadline(std::min(joining.Remaining(), kShmJoinTimeout));
 }
 
-absl::StatusOr<bool> ShmIsAvailable(const BackendConfig& config, const PeerTable& peers,
-                                    const absl::Status& own) {
+absl::StatusOr<bool> ShmIsAvailable(const BackendConfig& config, const absl::Status& own,
+                                    std::function<absl::Status()> check_peers) {
   // A failure travels as the payload of a second table, not as its error: it is no error of the
   // group, which goes on without shared memory.
   PrefixStore store("shm availability", config.store);
   SYNCLINE_ASSIGN_OR_RETURN(
       const PeerTable results,
       PeerTable::Join(store, config.rank, config.size, std::string(own.ok() ? "" : own.message()),
-                      config.deadline, [&peers] { return peers.CheckAlive(); }));
+                      config.deadline, std::move(check_peers)));
   for (int rank = 0; rank < config.size; ++rank) {
     if (results.payload(rank).empty()) continue;
     // Only the lowest rank that failed logs.

@@ -3,9 +3,10 @@
 #ifndef SYNCLINE_BACKENDS_COMMON_SHM_AVAILABILITY_H_
 #define SYNCLINE_BACKENDS_COMMON_SHM_AVAILABILITY_H_
 
+#include <functional>
+
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "backends/common/peer_table.h"
 #include "syncline/backend.h"
 #include "syncline/deadline.h"
 
@@ -16,12 +17,12 @@ namespace syncline::backends {
 // its node that wait for it.
 Deadline ShmJoinDeadline(const Deadline& joining);
 
-// Collective over the whole group, which `peers` describes: publishes whether this rank made its
+// Collective over the whole group: publishes whether this rank made its
 // backend shm (`own`), and returns whether all ranks did. If some did not, the lowest of them logs
 // why. The answer is the same on all ranks. Errors are those of PeerTable::Join: a NetworkError if
 // a rank has died.
-absl::StatusOr<bool> ShmIsAvailable(const BackendConfig& config, const PeerTable& peers,
-                                    const absl::Status& own);
+absl::StatusOr<bool> ShmIsAvailable(const BackendConfig& config, const absl::Status& own,
+                                    std::function<absl::Status()> check_peers);
 
 }  // namespace syncline::backends
 

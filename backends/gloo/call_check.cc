@@ -9,10 +9,6 @@
 #include "syncline/status.h"
 
 namespace syncline::gloo_backend {
-absl::Status GatherCalls(const std::shared_ptr<gloo::Context>& gloo, const CallContext& context) {
-  GlooTransport transport(gloo, kCallSlot);
-  return backends::GatherCalls(transport, context);
-}
 
 CallCheck::CallCheck(Mesh& mesh, int rank, int size) : rank_(rank), size_(size) {
   for (int k = 0; k < backends::FingerprintExchange::Rounds(size); ++k) {

@@ -16,10 +16,6 @@
 
 namespace syncline::gloo_backend {
 
-// Collective, for ranks that know that their calls differ; see backends::GatherCalls. Throws what
-// Gloo throws.
-absl::Status GatherCalls(const std::shared_ptr<gloo::Context>& gloo, const CallContext& context);
-
 // Runs a FingerprintExchange for each operation. The receives for the next exchange are always
 // posted, so a record needs only one message: without a posted receive, Gloo's sender first asks
 // the receiver for consent.

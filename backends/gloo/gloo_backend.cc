@@ -19,8 +19,7 @@ const BackendRegistry::Registration kGloo("gloo", {Capabilities::AllThroughHost(
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<GlooBackend>> GlooBackend::Make(const BackendConfig& config,
-                                                               OnPeerGone on_peer_gone) {
+absl::StatusOr<std::unique_ptr<GlooBackend>> GlooBackend::Make(const BackendConfig& config) {
   // Gloo's thread, which Connect starts, inherits the signal mask.
   const ScopedSigpipeBlock no_sigpipe;
   Mesh::Options options;
@@ -30,18 +29,15 @@ absl::StatusOr<std::unique_ptr<GlooBackend>> GlooBackend::Make(const BackendConf
   options.mismatch_check = config.mismatch_check;
   options.check_peers = config.check_peers;
   SYNCLINE_ASSIGN_OR_RETURN(auto mesh, Mesh::Connect(*config.store, options, config.deadline));
-  std::unique_ptr<GlooBackend> backend(
-      new GlooBackend(std::move(mesh), config, std::move(on_peer_gone)));
+  std::unique_ptr<GlooBackend> backend(new GlooBackend(std::move(mesh), config));
   SYNCLINE_RETURN_IF_ERROR(backend->Connect(config.deadline));
   return backend;
 }
 
-GlooBackend::GlooBackend(std::unique_ptr<Mesh> mesh, const BackendConfig& config,
-                         OnPeerGone on_peer_gone)
+GlooBackend::GlooBackend(std::unique_ptr<Mesh> mesh, const BackendConfig& config)
     : backends::MessageBackend(config.rank, config.size),
       others_(backends::OtherRanks(config.rank, config.size)),
       mismatch_check_(config.mismatch_check),
-      on_peer_gone_(std::move(on_peer_gone)),
       mesh_(std::move(mesh)),
       check_(*mesh_, config.rank, config.size),
       lifecycle_(*mesh_, config.store) {}
@@ -93,21 +89,6 @@ void GlooBackend::Abort(const absl::Status& cause) {
   lifecycle_.Abort(cause);
 }
 
-absl::Status GlooBackend::Execute(const CallContext& context, Body body) {
-  return Run({context, others_}, [&](const auto& gloo) {
-    Operation operation(gloo, *this, context);
-    return body(operation);
-  });
-}
-
-GlooBackend::Operation::Operation(std::shared_ptr<gloo::Context> gloo, GlooBackend& backend,
-                                  const CallContext& context)
-    : gloo_(std::move(gloo)),
-      transport_(gloo_, kCollectiveSlot + static_cast<uint32_t>(context.sequence)),
-      check_(backend.check_),
-      scratch_(backend.scratch_),
-      context_(context) {}
-
 absl::Status GlooBackend::Run(const backends::Lifecycle::OperationScope& scope, GlooBody body) {
   const ScopedSigpipeBlock no_sigpipe;
   return lifecycle_.Run(scope, [&] {
@@ -118,18 +99,18 @@ absl::Status GlooBackend::Run(const backends::Lifecycle::OperationScope& scope, 
 }
 
 absl::Status GlooBackend::RunCompared(const CallContext& context, Algorithm algorithm) {
-  return Execute(context, [&](Operation& operation) -> absl::Status {
+  return Run({context, others_}, [&](const auto& gloo) -> absl::Status {
     if (mismatch_check_ == MismatchCheck::kOn) {
-      SYNCLINE_RETURN_IF_ERROR(operation.CompareCalls());
+      SYNCLINE_RETURN_IF_ERROR(check_.Compare(gloo, context));
     }
-    backends::MessageCollectives collectives = operation.collectives();
+    GlooTransport transport(gloo, kCollectiveSlot + static_cast<uint32_t>(context.sequence));
+    backends::MessageCollectives collectives(transport, kMessageThresholds, scratch_);
     return algorithm(collectives);
   });
 }
 
 void GlooBackend::HandlePeerGone() {
-  if (on_peer_gone_) on_peer_gone_(*this);
-  if (has_lost_peer()) {
+  if (!mesh_->lost().empty()) {
     lifecycle_.ReportIfIdle();
   } else if (mesh_->left().size() == others_.size()) {
     // Gloo ends a receive from one rank with its connection, but not one from any rank.

@@ -8,6 +8,7 @@
 #include "absl/time/time.h"
 #include "backends/common/call_comparison.h"
 #include "backends/common/call_description.h"
+#include "backends/common/plain_connections.h"
 #include "backends/gloo/slots.h"
 #include "backends/gloo/thresholds.h"
 #include "core/base/thread.h"
@@ -109,6 +110,7 @@ absl::StatusOr<std::unique_ptr<Mesh>> Mesh::Connect(Store& store, const Options&
   SYNCLINE_ASSIGN_OR_RETURN(backends::PeerTable peers,
                             backends::PeerTable::Join(store, options.rank, options.size, published,
                                                       deadline, options.check_peers));
+  SYNCLINE_RETURN_IF_ERROR(backends::CheckMayBePlain(peers, "gloo"));
   SYNCLINE_RETURN_IF_ERROR(CheckAddresses(peers));
   SYNCLINE_RETURN_IF_ERROR(CheckSettings(peers));
   SYNCLINE_RETURN_IF_ERROR(ConnectAll(peers, **transport, deadline));

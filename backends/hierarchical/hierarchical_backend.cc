@@ -8,11 +8,12 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "absl/time/time.h"
+#include "backends/common/listener.h"
 #include "backends/common/shm_availability.h"
 #include "backends/hierarchical/bandwidth_algorithms.h"
 #include "backends/hierarchical/latency_algorithms.h"
-#include "backends/hierarchical/listener.h"
 #include "backends/hierarchical/thresholds.h"
 #include "backends/shm/shm_backend.h"
 #include "syncline/error_origin.h"
@@ -29,38 +30,69 @@ size_t TotalBytes(absl::Span<const Tensor> tensors) {
   return bytes;
 }
 
+// Whether all tensors of all ranks have one size: their largest and their smallest are equal.
+absl::StatusOr<bool> HaveOneSize(HierarchicalCall& steps, absl::Span<const Tensor> outputs,
+                                 absl::Span<const Tensor> inputs) {
+  int64_t most = 0, least = std::numeric_limits<int64_t>::max();
+  for (const auto& list : {inputs, outputs}) {
+    for (const Tensor& tensor : list) {
+      most = std::max(most, tensor.numel());
+      least = std::min(least, tensor.numel());
+    }
+  }
+  int64_t bounds[] = {most, -least};  // Negated, so that one maximum serves both.
+  SYNCLINE_RETURN_IF_ERROR(
+      LatencyAllReduce(steps, Tensor(bounds, DType::kInt64, {2}), ReduceOp::kMax));
+  return bounds[0] == -bounds[1];
+}
+
 }  // namespace
 
-// Gloo comes first: from then on the death of a rank ends every wait, also those for the rails and
-// for shared memory. These two may fail without an error of the group, which then does without.
+// Backend tcp comes first: from then on the death of a rank ends every wait, also those for the
+// rails and for shared memory, by CheckPeers. These two may fail without an error of the group,
+// which then does without.
 absl::StatusOr<std::shared_ptr<Backend>> HierarchicalBackend::Make(const BackendConfig& config,
                                                                    const backends::PeerTable& peers,
                                                                    const Topology& topology) {
   std::shared_ptr<HierarchicalBackend> backend(new HierarchicalBackend(peers, topology));
-  SYNCLINE_RETURN_IF_ERROR(backend->JoinGloo(config));
+  SYNCLINE_RETURN_IF_ERROR(backend->JoinTcp(config));
   BackendConfig bounded = config;
   bounded.deadline = backends::ShmJoinDeadline(config.deadline);
   absl::Status joined = backend->JoinRail(bounded);
   if (joined.ok()) joined = backend->JoinNode(bounded);
-  SYNCLINE_ASSIGN_OR_RETURN(const bool is_available,
-                            backends::ShmIsAvailable(config, peers, joined));
+  SYNCLINE_ASSIGN_OR_RETURN(const bool is_available, backends::ShmIsAvailable(config, joined, [&] {
+                              return backend->CheckPeers();
+                            }));
   if (!is_available) return nullptr;
   return backend;
 }
 
-absl::Status HierarchicalBackend::JoinGloo(const BackendConfig& config) {
+absl::Status HierarchicalBackend::JoinTcp(const BackendConfig& config) {
   BackendConfig group = config;
-  group.store = std::make_shared<PrefixStore>("gloo", config.store);
+  group.store = std::make_shared<PrefixStore>("tcp", config.store);
   SYNCLINE_ASSIGN_OR_RETURN(
-      gloo_, GlooBackend::Make(group, [this](const GlooBackend& gloo) { OnPeerGone(gloo); }));
+      tcp_, TcpBackend::Make(group, [this](const TcpBackend& tcp) { OnPeerGone(tcp); }));
   return absl::OkStatus();
 }
 
+// Of other hosts only the watch of tcp_ hears at once.
+absl::Status HierarchicalBackend::CheckPeers() const {
+  SYNCLINE_RETURN_IF_ERROR(peers_.CheckAlive());
+  const std::vector<int> lost = tcp_->lost();
+  if (lost.empty()) return absl::OkStatus();
+  std::vector<std::string> names;
+  for (const int rank : lost) names.push_back(peers_.Describe(rank));
+  return WithRanks(NetworkError(absl::StrCat("the connection to ", absl::StrJoin(names, ", "),
+                                             " has ended while ranks were joining")),
+                   lost);
+}
+
 absl::Status HierarchicalBackend::JoinRail(const BackendConfig& config) {
-  std::unique_ptr<Listener> listener;
+  std::unique_ptr<backends::Listener> listener;
   absl::StatusOr<std::string> endpoint = "";
   if (topology_.local_rank < topology_.rail_count) {
-    auto opened = Listener::Open(config.local_address.empty() ? "127.0.0.1" : config.local_address);
+    auto opened =
+        backends::Listener::Open(config.local_address.empty() ? "127.0.0.1" : config.local_address);
     if (opened.ok()) {
       listener = *std::move(opened);
       endpoint = listener->endpoint();
@@ -73,14 +105,15 @@ absl::Status HierarchicalBackend::JoinRail(const BackendConfig& config) {
   SYNCLINE_ASSIGN_OR_RETURN(
       const backends::PeerTable peers,
       backends::PeerTable::Join(store, config.rank, config.size, endpoint, config.deadline,
-                                [this] { return peers_.CheckAlive(); }));
+                                [this] { return CheckPeers(); }));
   if (listener == nullptr) return absl::OkStatus();
   std::vector<RailSockets::Member> members;
   for (int rank : topology_.rail()) {
-    members.push_back({peers.Describe(rank), peers.payload(rank)});
+    members.push_back({rank, peers.Describe(rank), peers.payload(rank)});
   }
   SYNCLINE_ASSIGN_OR_RETURN(
-      auto rail, RailSockets::Connect(*listener, members, topology_.node, config.deadline));
+      auto rail, RailSockets::Connect(*listener, members, topology_.node, config.deadline,
+                                      [this] { return CheckPeers(); }));
   absl::MutexLock lock(&mutex_);
   rail_ = std::move(rail);
   // OnPeerGone has come before there was anything to abort.
@@ -96,7 +129,7 @@ absl::Status HierarchicalBackend::JoinNode(const BackendConfig& config) {
       std::make_shared<PrefixStore>(absl::StrCat("node of rank ", local_ranks[0]), config.store);
   node.rank = topology_.local_rank;
   node.size = static_cast<int>(local_ranks.size());
-  node.check_peers = [this] { return peers_.CheckAlive(); };
+  node.check_peers = [this] { return CheckPeers(); };
   // What this host tells others of its ranks' calls rests on a comparison that has taken place.
   SYNCLINE_ASSIGN_OR_RETURN(auto shm, shm::MakeShm(node, shm::Comparison::kAtOnce));
   absl::MutexLock lock(&mutex_);
@@ -107,9 +140,9 @@ absl::Status HierarchicalBackend::JoinNode(const BackendConfig& config) {
 
 HierarchicalBackend::~HierarchicalBackend() { Abort(BackendError("the backend was destroyed")); }
 
-// Gloo first: an operation that another transport wakes looks there for the reason.
+// Backend tcp first: an operation that another transport wakes looks there for the reason.
 void HierarchicalBackend::Abort(const absl::Status& cause) {
-  if (gloo_ != nullptr) gloo_->Abort(cause);
+  if (tcp_ != nullptr) tcp_->Abort(cause);
   absl::MutexLock lock(&mutex_);
   ++gone_count_;
   AbortShmAndRail(cause);
@@ -121,10 +154,10 @@ void HierarchicalBackend::AbortShmAndRail(const absl::Status& cause) {
 }
 
 // A peer that has only left ends no waits: it has done its part of all operations.
-void HierarchicalBackend::OnPeerGone(const GlooBackend& gloo) {
+void HierarchicalBackend::OnPeerGone(const TcpBackend& tcp) {
   absl::MutexLock lock(&mutex_);
   ++gone_count_;
-  if (!gloo.has_lost_peer()) return;
+  if (tcp.lost().empty()) return;
   has_lost_peer_ = true;
   AbortShmAndRail(NetworkError("a rank was lost"));
 }
@@ -140,8 +173,8 @@ void HierarchicalBackend::AwaitPeerGone(int before) {
   Deadline(kPeerGoneGrace).Await(mutex_, absl::Condition(&more));
 }
 
-// Gloo's diagnosis names the ranks that have not come to the operation. A rank that has come and is
-// stopped inside of shared memory is not among them.
+// Backend tcp's diagnosis names the ranks that have not come to the operation. A rank that has come
+// and is stopped inside of shared memory is not among them.
 absl::Status HierarchicalBackend::TimeoutOf(const CallContext& context) const {
   std::string text =
       absl::StrCat("not complete after ", absl::FormatDuration(context.deadline.timeout()));
@@ -158,16 +191,20 @@ absl::Status HierarchicalBackend::ToGroupError(const absl::Status& status,
                                                const CallContext& context, int gone_before) {
   if (IsInterrupted(status)) return status;
   if (KindOf(status) == ErrorKind::kTimeout) return TimeoutOf(context);
-  // Shared memory and the rails may notice a death before gloo does. This rank is about to close
-  // gloo's connections, after which gloo could no longer tell whose end was the first.
+  // Shared memory and the rails may notice a death before tcp does. This rank is about to close
+  // tcp's connections, after which tcp could no longer tell whose end was the first.
   AwaitPeerGone(gone_before);
+  // A rail alone has broken.
+  if (gone_count() == gone_before && rail_ != nullptr && !rail_->ended().ok()) {
+    return rail_->ended();
+  }
   return NetworkError("the connections were closed");
 }
 
 absl::Status HierarchicalBackend::Execute(const CallContext& context, Body body) {
   const int gone_before = gone_count();
   const absl::Status status =
-      gloo_->Execute(context, [&](GlooBackend::Operation& operation) -> absl::Status {
+      tcp_->Execute(context, [&](TcpBackend::Operation& operation) -> absl::Status {
         HierarchicalCall steps({topology_, shm_.get(), rail_.get(), arena_}, context);
         const absl::Status status = body(steps, operation);
         if (status.ok()) return status;
@@ -176,7 +213,7 @@ absl::Status HierarchicalBackend::Execute(const CallContext& context, Body body)
           steps.AbortPeers();
           return operation.GatherCalls();
         }
-        // Gloo has compared the calls, so the mismatch is known to all ranks.
+        // Backend tcp has compared the calls, so the mismatch is known to all ranks.
         if (KindOf(status) == ErrorKind::kMismatch) return status;
         return ToGroupError(status, context, gone_before);
       });
@@ -191,14 +228,14 @@ absl::Status HierarchicalBackend::Execute(const CallContext& context, Body body)
 
 absl::Status HierarchicalBackend::RunAlgorithm(
     const CallContext& context, absl::FunctionRef<absl::Status(HierarchicalCall&)> algorithm) {
-  return Execute(
-      context, [&](HierarchicalCall& steps, GlooBackend::Operation&) { return algorithm(steps); });
+  return Execute(context,
+                 [&](HierarchicalCall& steps, TcpBackend::Operation&) { return algorithm(steps); });
 }
 
-absl::Status HierarchicalBackend::RunInGloo(const CallContext& context,
-                                            MessageAlgorithm algorithm) {
+absl::Status HierarchicalBackend::RunOverTcp(const CallContext& context,
+                                             MessageAlgorithm algorithm) {
   return Execute(context,
-                 [&](HierarchicalCall& steps, GlooBackend::Operation& operation) -> absl::Status {
+                 [&](HierarchicalCall& steps, TcpBackend::Operation& operation) -> absl::Status {
                    SYNCLINE_RETURN_IF_ERROR(LatencyAllReduce(steps, Tensor(), ReduceOp::kSum));
                    backends::MessageCollectives collectives = operation.collectives();
                    return algorithm(collectives);
@@ -208,41 +245,41 @@ absl::Status HierarchicalBackend::RunInGloo(const CallContext& context,
 absl::Status HierarchicalBackend::Broadcast(const Tensor& tensor, int root,
                                             const CallContext& context) {
   return RunAlgorithm(context, [&](HierarchicalCall& steps) {
-    return tensor.nbytes() <= kLatencyMaxBytes ? LatencyBroadcast(steps, tensor, root)
-                                               : BandwidthBroadcast(steps, tensor, root);
+    return tensor.nbytes() <= latency_max_bytes_ ? LatencyBroadcast(steps, tensor, root)
+                                                 : BandwidthBroadcast(steps, tensor, root);
   });
 }
 
 absl::Status HierarchicalBackend::AllReduce(const Tensor& tensor, ReduceOp op,
                                             const CallContext& context) {
   return RunAlgorithm(context, [&](HierarchicalCall& steps) {
-    return tensor.nbytes() <= kLatencyMaxBytes ? LatencyAllReduce(steps, tensor, op)
-                                               : BandwidthAllReduce(steps, tensor, op);
+    return tensor.nbytes() <= latency_max_bytes_ ? LatencyAllReduce(steps, tensor, op)
+                                                 : BandwidthAllReduce(steps, tensor, op);
   });
 }
 
 absl::Status HierarchicalBackend::Reduce(const Tensor& tensor, ReduceOp op, int root,
                                          const CallContext& context) {
   return RunAlgorithm(context, [&](HierarchicalCall& steps) {
-    return tensor.nbytes() <= kLatencyMaxBytes ? LatencyReduce(steps, tensor, op, root)
-                                               : BandwidthReduce(steps, tensor, op, root);
+    return tensor.nbytes() <= latency_max_bytes_ ? LatencyReduce(steps, tensor, op, root)
+                                                 : BandwidthReduce(steps, tensor, op, root);
   });
 }
 
 absl::Status HierarchicalBackend::AllGather(absl::Span<const Tensor> outputs, const Tensor& input,
                                             const CallContext& context) {
   return RunAlgorithm(context, [&](HierarchicalCall& steps) {
-    return TotalBytes(outputs) <= kLatencyMaxBytes ? LatencyAllGather(steps, outputs, input)
-                                                   : BandwidthAllGather(steps, outputs, input);
+    return TotalBytes(outputs) <= latency_max_bytes_ ? LatencyAllGather(steps, outputs, input)
+                                                     : BandwidthAllGather(steps, outputs, input);
   });
 }
 
 absl::Status HierarchicalBackend::ReduceScatter(const Tensor& output,
                                                 absl::Span<const Tensor> inputs, ReduceOp op,
                                                 const CallContext& context) {
-  const bool is_small = TotalBytes(inputs) <= kLatencyMaxBytes;
+  const bool is_small = TotalBytes(inputs) <= latency_max_bytes_;
   if (!is_small && !topology_.is_even()) {
-    return RunInGloo(context, [&](backends::MessageCollectives& collectives) {
+    return RunOverTcp(context, [&](backends::MessageCollectives& collectives) {
       return collectives.ReduceScatter(output, inputs, op);
     });
   }
@@ -254,41 +291,47 @@ absl::Status HierarchicalBackend::ReduceScatter(const Tensor& output,
 
 absl::Status HierarchicalBackend::Gather(absl::Span<const Tensor> outputs, const Tensor& input,
                                          int root, const CallContext& context) {
-  return RunInGloo(context, [&](backends::MessageCollectives& collectives) {
+  if (is_each_alone() && input.nbytes() <= latency_max_bytes_) {
+    return RunAlgorithm(context, [&](HierarchicalCall& steps) {
+      return LatencyGather(steps, outputs, input, root);
+    });
+  }
+  return RunOverTcp(context, [&](backends::MessageCollectives& collectives) {
     return collectives.Gather(outputs, input, root);
   });
 }
 
 absl::Status HierarchicalBackend::Scatter(const Tensor& output, absl::Span<const Tensor> inputs,
                                           int root, const CallContext& context) {
-  return RunInGloo(context, [&](backends::MessageCollectives& collectives) {
+  if (is_each_alone() && output.nbytes() <= latency_max_bytes_) {
+    return RunAlgorithm(context, [&](HierarchicalCall& steps) {
+      return LatencyScatter(steps, output, inputs, root);
+    });
+  }
+  return RunOverTcp(context, [&](backends::MessageCollectives& collectives) {
     return collectives.Scatter(output, inputs, root);
   });
 }
 
-// The sizes of two ranks need not be equal, only fit each other, which fingerprints cannot show. So
-// the ranks find the largest and the smallest size of all. If these are equal, all sizes fit;
-// otherwise gloo compares them pair by pair.
+// The sizes of two ranks need not be equal, only fit each other, which fingerprints cannot show.
 absl::Status HierarchicalBackend::AllToAll(absl::Span<const Tensor> outputs,
                                            absl::Span<const Tensor> inputs,
                                            const CallContext& context) {
-  return Execute(context,
-                 [&](HierarchicalCall& steps, GlooBackend::Operation& operation) -> absl::Status {
-                   int64_t most = 0, least = std::numeric_limits<int64_t>::max();
-                   for (const auto& list : {inputs, outputs}) {
-                     for (const Tensor& tensor : list) {
-                       most = std::max(most, tensor.numel());
-                       least = std::min(least, tensor.numel());
-                     }
-                   }
-                   int64_t bounds[] = {most, -least};  // Negated, so that one maximum serves both.
-                   SYNCLINE_RETURN_IF_ERROR(
-                       LatencyAllReduce(steps, Tensor(bounds, DType::kInt64, {2}), ReduceOp::kMax));
-                   if (bounds[0] != -bounds[1]) {
-                     SYNCLINE_RETURN_IF_ERROR(operation.CompareCalls());
-                   }
-                   return operation.collectives().AllToAll(outputs, inputs);
-                 });
+  return Execute(
+      context, [&](HierarchicalCall& steps, TcpBackend::Operation& operation) -> absl::Status {
+        bool fits;
+        if (is_each_alone()) {
+          SYNCLINE_ASSIGN_OR_RETURN(const bool is_done,
+                                    LatencyAllToAll(steps, outputs, inputs, latency_max_bytes_));
+          if (is_done) return absl::OkStatus();
+          fits = steps.all_even();
+        } else {
+          SYNCLINE_ASSIGN_OR_RETURN(fits, HaveOneSize(steps, outputs, inputs));
+        }
+        // Otherwise backend tcp compares the sizes pair by pair.
+        if (!fits) SYNCLINE_RETURN_IF_ERROR(operation.CompareCalls());
+        return operation.collectives().AllToAll(outputs, inputs);
+      });
 }
 
 absl::Status HierarchicalBackend::Barrier(const CallContext& context) {

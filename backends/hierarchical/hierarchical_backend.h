@@ -3,6 +3,7 @@
 #ifndef SYNCLINE_BACKENDS_HIERARCHICAL_HIERARCHICAL_BACKEND_H_
 #define SYNCLINE_BACKENDS_HIERARCHICAL_HIERARCHICAL_BACKEND_H_
 
+#include <cstddef>
 #include <memory>
 #include <string>
 
@@ -14,28 +15,29 @@
 #include "backends/common/peer_table.h"
 #include "backends/common/scratch_arena.h"
 #include "backends/common/typed_backend.h"
-#include "backends/gloo/gloo_backend.h"
 #include "backends/hierarchical/hierarchical_call.h"
 #include "backends/hierarchical/rail_sockets.h"
+#include "backends/hierarchical/thresholds.h"
 #include "backends/hierarchical/topology.h"
+#include "backends/tcp/tcp_backend.h"
 #include "syncline/backend.h"
 
 namespace syncline::hierarchical {
 
-// Built on three transports: backend gloo over all ranks, backend shm over the ranks of each node
+// Built on three transports: backend tcp over all ranks, backend shm over the ranks of each node
 // with several, and RailSockets between the nodes.
 //
-// Every call is an operation of gloo's: gloo watches the peers, ends waits and finds the ranks at
+// Every call is an operation of tcp's: tcp watches the peers, ends waits and finds the ranks at
 // fault. Only the comparison of the calls and the way of the data differ: within a node through
 // shared memory, between nodes over the rails, by few ranks. If a step fails, the call fails as if
-// a connection of gloo's had broken. If a connection of gloo's breaks, all other waits end.
+// a connection of tcp's had broken. If a connection of tcp's breaks, all other waits end.
 //
 // Threads, ownership and errors are those of Backend; no error shows a local rank.
 class HierarchicalBackend final : public backends::TypedBackend {
  public:
   // Collective. Null on all ranks, one of which logs why, if the ranks of some node cannot share
   // memory or the rails cannot be connected. `peers` and `topology` describe the group of `config`.
-  // Other errors are those of GlooBackend::Make.
+  // Other errors are those of TcpBackend::Make.
   static absl::StatusOr<std::shared_ptr<Backend>> Make(const BackendConfig& config,
                                                        const backends::PeerTable& peers,
                                                        const Topology& topology);
@@ -60,23 +62,32 @@ class HierarchicalBackend final : public backends::TypedBackend {
                         const CallContext& context) override;
   absl::Status Barrier(const CallContext& context) override;
 
-  // Gloo's, also between ranks of one node: a receive from any rank can wait in one place only.
+  // Those of backend tcp, also between ranks of one node: a receive from any rank can wait in one
+  // place only.
   absl::Status Send(const Tensor& tensor, int dst, const CallContext& context) override {
-    return gloo_->Send(tensor, dst, context);
+    return tcp_->Send(tensor, dst, context);
   }
   absl::StatusOr<int> Recv(const Tensor& tensor, int src, const CallContext& context) override {
-    return gloo_->Recv(tensor, src, context);
+    return tcp_->Recv(tensor, src, context);
   }
 
   void Abort(const absl::Status& cause) override;
 
  private:
-  using GlooBackend = gloo_backend::GlooBackend;
+  using TcpBackend = tcp::TcpBackend;
 
   HierarchicalBackend(const backends::PeerTable& peers, const Topology& topology)
-      : backends::TypedBackend(peers.rank(), peers.size()), peers_(peers), topology_(topology) {}
+      : backends::TypedBackend(peers.rank(), peers.size()),
+        peers_(peers),
+        topology_(topology),
+        latency_max_bytes_(topology.max_local_size == 1 ? kLatencyMaxBytesAlone
+                                                        : kLatencyMaxBytes) {}
 
-  absl::Status JoinGloo(const BackendConfig& config);
+  bool is_each_alone() const { return topology_.max_local_size == 1; }
+
+  absl::Status JoinTcp(const BackendConfig& config);
+  // While joining, after JoinTcp: a NetworkError that names who has died.
+  absl::Status CheckPeers() const;
   absl::Status JoinRail(const BackendConfig& config);
   absl::Status JoinNode(const BackendConfig& config);
   void AbortShmAndRail(const absl::Status& cause) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
@@ -84,18 +95,18 @@ class HierarchicalBackend final : public backends::TypedBackend {
   // Runs a collective whose algorithm is `algorithm`, which compares the ranks' calls.
   absl::Status RunAlgorithm(const CallContext& context,
                             absl::FunctionRef<absl::Status(HierarchicalCall&)> algorithm);
-  // Compares the ranks' calls, then runs an algorithm over gloo's connections.
+  // Compares the ranks' calls, then runs an algorithm over tcp's connections.
   using MessageAlgorithm = absl::FunctionRef<absl::Status(backends::MessageCollectives&)>;
-  absl::Status RunInGloo(const CallContext& context, MessageAlgorithm algorithm);
-  using Body = absl::FunctionRef<absl::Status(HierarchicalCall&, GlooBackend::Operation&)>;
+  absl::Status RunOverTcp(const CallContext& context, MessageAlgorithm algorithm);
+  using Body = absl::FunctionRef<absl::Status(HierarchicalCall&, TcpBackend::Operation&)>;
   absl::Status Execute(const CallContext& context, Body body);
 
   // The error of a step in terms of the group: shared memory knows only local ranks, and rails only
-  // their members. So this leaves gloo to find out which ranks are at fault.
+  // their members. So this leaves tcp to find out which ranks are at fault.
   absl::Status ToGroupError(const absl::Status& status, const CallContext& context,
                             int gone_before);
 
-  void OnPeerGone(const GlooBackend& gloo);
+  void OnPeerGone(const TcpBackend& tcp);
   // Waits until more than `before` peers have gone, for kPeerGoneGrace at most.
   void AwaitPeerGone(int before);
   int gone_count();
@@ -105,16 +116,17 @@ class HierarchicalBackend final : public backends::TypedBackend {
 
   const backends::PeerTable peers_;
   const Topology topology_;
+  const size_t latency_max_bytes_;
   backends::ScratchArena arena_;
   absl::Mutex mutex_;
   // How many times a peer has left or was lost. Abort counts as one.
   int gone_count_ ABSL_GUARDED_BY(mutex_) = 0;
   bool has_lost_peer_ ABSL_GUARDED_BY(mutex_) = false;
   // shm_ is null if this rank is alone on its node, rail_ if it is on no rail. Both are set under
-  // mutex_ while joining, when the watch of gloo_ already runs, and constant afterwards.
+  // mutex_ while joining, when the watch of tcp_ already runs, and constant afterwards.
   std::shared_ptr<Backend> shm_;
   std::unique_ptr<RailSockets> rail_;
-  std::unique_ptr<GlooBackend> gloo_;  // The last member: its watch uses the others until it ends.
+  std::unique_ptr<TcpBackend> tcp_;  // The last member: its watch uses the others until it ends.
 };
 
 }  // namespace syncline::hierarchical

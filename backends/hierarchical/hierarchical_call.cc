@@ -15,7 +15,8 @@ HierarchicalCall::HierarchicalCall(const Transports& transports, const CallConte
       local_context_{context.sequence, context.deadline},
       exchange_(backends::FingerprintRecord::Of(context), 0, 1),
       records_(transports.topology.node_count()),
-      record_ends_(transports.topology.node_count()) {
+      record_ends_(transports.topology.node_count()),
+      sent_record_ends_(transports.topology.node_count()) {
   local_context_.salt = backends::HashOf(exchange_.record());
   transports_.arena.Reset();
 }
@@ -89,6 +90,7 @@ void HierarchicalCall::SendFingerprint() {
   for (int node = 0; node < node_count(); ++node) {
     if (node == own) continue;
     transports_.rail->Send(node, &records_[own], sizeof(backends::FingerprintRecord));
+    sent_record_ends_[node] = transports_.rail->bytes_to_send(node);
     transports_.rail->Receive(node, &records_[node], sizeof(backends::FingerprintRecord));
     record_ends_[node] = transports_.rail->bytes_to_receive(node);
   }
@@ -162,13 +164,17 @@ void HierarchicalCall::AbortPeers() {
   // A fingerprint that this rank has sent shows the other nodes that their calls differ from this
   // node's, if they do. If it has sent none, the difference is within the node, so this rank's own
   // call may be the same as theirs: only a rejected record tells them.
-  if (is_on_rail() && !has_sent_fingerprint_) {
-    exchange_.Reject();
-    SendFingerprint();
-    const Progress sent = progress();
+  if (is_on_rail()) {
+    if (!has_sent_fingerprint_) {
+      exchange_.Reject();
+      SendFingerprint();
+    }
+    // It may still wait for room, and from here on nobody serves the rail.
     const Deadline soon(std::min(local_context_.deadline.Remaining(), kAbortPeersTimeout));
     for (int node = 0; node < node_count(); ++node) {
-      transports_.rail->AwaitSent(node, sent.sent[node], soon).IgnoreError();
+      if (transports_.rail->AwaitSent(node, sent_record_ends_[node], soon).ok()) continue;
+      transports_.rail->Abort();  // Whoever has not got it need not wait for it.
+      break;
     }
   }
   // A call that no rank of the node makes: shm finds the mismatch, which fails its group and so

@@ -61,6 +61,11 @@ class HierarchicalCall {
   // SendFingerprint comes first, once. Sends and receives move when something is awaited.
   void SendFingerprint();
   absl::Status CheckFingerprints();
+  // Of all_to_all: the elements of each part that a node's leader sends and expects, as it says; -1
+  // if they differ. That of this node is known after SendFingerprint, the others, and whether all
+  // are one, after CheckFingerprints.
+  int64_t even_count(int node) const { return records_[node].even; }
+  bool all_even() const { return exchange_.all_even(); }
   void Send(int to, const Tensor& tensor);
   void SendToAll(const Tensor& tensor);
   void Receive(int from, const Tensor& tensor);
@@ -79,8 +84,8 @@ class HierarchicalCall {
   // Whether this rank has found that calls differ.
   bool has_mismatch() const { return has_mismatch_; }
 
-  // Makes the ranks that this rank was to meet find a mismatch too: those of its rail, unless it
-  // has sent its fingerprint already, and those of its node. Waits for the latter, until the
+  // Makes the ranks that this rank was to meet find a mismatch too: those of its rail, by a record,
+  // and those of its node. Waits for the latter, until the
   // deadline at most. Afterwards the transports of this rank are of no more use.
   void AbortPeers();
 
@@ -98,6 +103,8 @@ class HierarchicalCall {
   absl::InlinedVector<backends::FingerprintRecord, 4> records_;
   // By node: the position in the stream from it at which its record has come.
   absl::InlinedVector<uint64_t, 4> record_ends_;
+  // By node: that in the stream to it at which this node's record has gone.
+  absl::InlinedVector<uint64_t, 4> sent_record_ends_;
   bool has_sent_fingerprint_ = false;
   bool has_mismatch_ = false;
 };

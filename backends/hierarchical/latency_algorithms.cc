@@ -56,13 +56,17 @@ absl::Status LatencyBroadcast(HierarchicalCall& call, const Tensor& tensor, int 
   SYNCLINE_RETURN_IF_ERROR(is_local_first ? call.Broadcast(tensor, root_local) : call.Barrier());
   if (call.is_leader()) {
     call.SendFingerprint();
+    Tensor received;
     if (is_root_node) {
       call.SendToAll(tensor);
     } else {
-      call.Receive(root_node, tensor);
+      // Not to the tensor, which another call's elements must not reach.
+      received = call.arena().Allocate(tensor.dtype(), tensor.numel());
+      call.Receive(root_node, received);
     }
     SYNCLINE_RETURN_IF_ERROR(call.CheckFingerprints());
     SYNCLINE_RETURN_IF_ERROR(call.AwaitAll());
+    if (!is_root_node) backends::CopyElements(received, tensor);
   }
   // The last step within the node tells its ranks that all nodes made the same call.
   return is_local_first ? call.Barrier() : call.Broadcast(tensor, 0);
@@ -141,6 +145,87 @@ absl::Status LatencyReduceScatter(HierarchicalCall& call, const Tensor& output,
   SYNCLINE_RETURN_IF_ERROR(LatencyAllReduce(call, all, op));
   backends::CopyElements(all.Slice(own_offset, output.numel()), output);
   return absl::OkStatus();
+}
+
+absl::Status LatencyGather(HierarchicalCall& call, absl::Span<const Tensor> outputs,
+                           const Tensor& input, int root) {
+  const Topology& topology = call.topology();
+  const int root_node = topology.node_of[root];
+  call.SendFingerprint();
+  if (topology.node != root_node) {
+    call.Send(root_node, input);
+    SYNCLINE_RETURN_IF_ERROR(call.CheckFingerprints());
+    return call.AwaitAll();
+  }
+  // Not to the outputs, which another call's elements must not reach; so in the next ones.
+  std::vector<Tensor> received(topology.node_count());
+  for (int node = 0; node < topology.node_count(); ++node) {
+    if (node == root_node) continue;
+    received[node] = call.arena().Allocate(input.dtype(), input.numel());
+    call.Receive(node, received[node]);
+  }
+  SYNCLINE_RETURN_IF_ERROR(call.CheckFingerprints());
+  SYNCLINE_RETURN_IF_ERROR(call.AwaitAll());
+  received[root_node] = input;
+  for (int node = 0; node < topology.node_count(); ++node) {
+    backends::CopyElements(received[node], outputs[topology.nodes[node][0]]);
+  }
+  return absl::OkStatus();
+}
+
+absl::Status LatencyScatter(HierarchicalCall& call, const Tensor& output,
+                            absl::Span<const Tensor> inputs, int root) {
+  const Topology& topology = call.topology();
+  const int root_node = topology.node_of[root];
+  call.SendFingerprint();
+  Tensor own;
+  if (topology.node == root_node) {
+    for (int distance = 1; distance < topology.node_count(); ++distance) {
+      const int node = topology.NodeAt(distance);
+      call.Send(node, inputs[topology.nodes[node][0]]);
+    }
+    own = inputs[root];
+  } else {
+    own = call.arena().Allocate(output.dtype(), output.numel());
+    call.Receive(root_node, own);
+  }
+  SYNCLINE_RETURN_IF_ERROR(call.CheckFingerprints());
+  SYNCLINE_RETURN_IF_ERROR(call.AwaitAll());
+  backends::CopyElements(own, output);
+  return absl::OkStatus();
+}
+
+absl::StatusOr<bool> LatencyAllToAll(HierarchicalCall& call, absl::Span<const Tensor> outputs,
+                                     absl::Span<const Tensor> inputs, size_t most) {
+  const Topology& topology = call.topology();
+  const DType dtype = inputs[0].dtype();
+  const auto most_of_part =
+      static_cast<int64_t>(most / SizeOf(dtype) / static_cast<size_t>(topology.node_count()));
+  // A rank whose own parts have one size sends them behind its record, which tells that size.
+  const auto sends_at_once = [&](int node) {
+    return call.even_count(node) >= 0 && call.even_count(node) <= most_of_part;
+  };
+  call.SendFingerprint();
+  if (sends_at_once(topology.node)) {
+    for (int distance = 1; distance < topology.node_count(); ++distance) {
+      const int node = topology.NodeAt(distance);
+      call.Send(node, inputs[topology.nodes[node][0]]);
+    }
+  }
+  SYNCLINE_RETURN_IF_ERROR(call.CheckFingerprints());
+  std::vector<Tensor> received(topology.node_count());
+  for (int node = 0; node < topology.node_count(); ++node) {
+    if (node == topology.node || !sends_at_once(node)) continue;
+    received[node] = call.arena().Allocate(dtype, call.even_count(node));
+    call.Receive(node, received[node]);
+  }
+  SYNCLINE_RETURN_IF_ERROR(call.AwaitAll());
+  if (!call.all_even() || !sends_at_once(topology.node)) return false;
+  received[topology.node] = inputs[topology.nodes[topology.node][0]];
+  for (int node = 0; node < topology.node_count(); ++node) {
+    backends::CopyElements(received[node], outputs[topology.nodes[node][0]]);
+  }
+  return true;
 }
 
 }  // namespace syncline::hierarchical

@@ -2,7 +2,10 @@
 #ifndef SYNCLINE_BACKENDS_HIERARCHICAL_LATENCY_ALGORITHMS_H_
 #define SYNCLINE_BACKENDS_HIERARCHICAL_LATENCY_ALGORITHMS_H_
 
+#include <cstddef>
+
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "absl/types/span.h"
 #include "backends/hierarchical/hierarchical_call.h"
 #include "syncline/reduce_op.h"
@@ -25,6 +28,18 @@ absl::Status LatencyAllGather(HierarchicalCall& call, absl::Span<const Tensor> o
                               const Tensor& input);
 absl::Status LatencyReduceScatter(HierarchicalCall& call, const Tensor& output,
                                   absl::Span<const Tensor> inputs, ReduceOp op);
+
+// Requires that each node has one rank, and that the tensors of all ranks have one size.
+absl::Status LatencyGather(HierarchicalCall& call, absl::Span<const Tensor> outputs,
+                           const Tensor& input, int root);
+absl::Status LatencyScatter(HierarchicalCall& call, const Tensor& output,
+                            absl::Span<const Tensor> inputs, int root);
+
+// Requires that each node has one rank. Compares the calls, except for the sizes, and exchanges the
+// parts where all of them have one size and those of a rank at most `most` bytes together; returns
+// whether it has. Whether the sizes fit otherwise is for the caller to see.
+absl::StatusOr<bool> LatencyAllToAll(HierarchicalCall& call, absl::Span<const Tensor> outputs,
+                                     absl::Span<const Tensor> inputs, size_t most);
 
 }  // namespace syncline::hierarchical
 

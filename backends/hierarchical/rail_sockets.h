@@ -2,9 +2,6 @@
 #ifndef SYNCLINE_BACKENDS_HIERARCHICAL_RAIL_SOCKETS_H_
 #define SYNCLINE_BACKENDS_HIERARCHICAL_RAIL_SOCKETS_H_
 
-#include <sys/uio.h>
-
-#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -14,102 +11,65 @@
 #include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "absl/strings/string_view.h"
 #include "absl/types/span.h"
-#include "backends/hierarchical/listener.h"
-#include "core/base/unique_fd.h"
+#include "backends/common/listener.h"
+#include "backends/common/socket_streams.h"
+#include "core/tls/stream.h"
 #include "syncline/deadline.h"
 
 namespace syncline::hierarchical {
 
-// The calling thread moves the bytes itself: Gloo has a thread between the caller and the kernel,
-// and each of its messages waits for a word from the receiver, which takes ten times as long for a
-// few bytes.
+// The streams of SocketStreams, where members of the rail are numbered by their nodes. Without
+// headers: a fingerprint and what follows it are one packet.
 //
-// Members of a rail are numbered by their nodes. To and from each member, bytes flow in the order
-// of the calls of Send and Receive; there are no message boundaries. They move only inside of the
-// waits and of MakeProgress, then in both directions with all members at once, so no order of calls
-// can make two ranks wait for each other's buffers.
-//
-// Not thread-safe, except Abort. Owns the sockets; borrows the memory of a Send or Receive until
-// its bytes have gone or come. After an error the object is of no more use.
-//
-//   sockets->Send(to, request, sizeof(request));
-//   sockets->Receive(from, reply, sizeof(reply));
-//   SYNCLINE_RETURN_IF_ERROR(sockets->AwaitAll(deadline));
+// Not thread-safe, except Abort.
 class RailSockets {
  public:
   struct Member {
+    int rank;              // In the group.
     std::string name;      // For messages: "rank 3 (host b, pid 81)".
     std::string endpoint;  // Of its Listener.
   };
 
   // Collective: connects all `members`, of which this rank is members[own], with its `listener`. A
   // TimeoutError names the members that did not come; a NetworkError, the member that cannot be
-  // reached.
-  static absl::StatusOr<std::unique_ptr<RailSockets>> Connect(const Listener& listener,
-                                                              absl::Span<const Member> members,
-                                                              int own, const Deadline& deadline);
+  // reached. Errors of `check`, which is called now and then, end it too.
+  static absl::StatusOr<std::unique_ptr<RailSockets>> Connect(
+      const backends::Listener& listener, absl::Span<const Member> members, int own,
+      const Deadline& deadline, absl::FunctionRef<absl::Status()> check);
 
   RailSockets(const RailSockets&) = delete;
   RailSockets& operator=(const RailSockets&) = delete;
 
-  // Appends memory to what goes to a member, or comes from it. Moves nothing yet.
-  void Send(int to, const void* data, size_t bytes);
-  void Receive(int from, void* data, size_t bytes);
+  // See SocketStreams.
+  void Send(int to, const void* data, size_t bytes) { streams_.Send(to, data, bytes); }
+  void Receive(int from, void* data, size_t bytes) { streams_.Receive(from, data, bytes); }
+  uint64_t bytes_to_send(int to) const { return streams_.bytes_to_send(to); }
+  uint64_t bytes_to_receive(int from) const { return streams_.bytes_to_receive(from); }
+  absl::Status AwaitAll(const Deadline& deadline) { return streams_.AwaitAll(deadline); }
+  absl::Status MakeProgress() { return streams_.MakeProgress(); }
 
-  // The bytes of all calls of Send to a member, and of Receive from it, since it connected.
-  uint64_t bytes_to_send(int to) const { return links_[to].out.given; }
-  uint64_t bytes_to_receive(int from) const { return links_[from].in.given; }
-
-  // Wait until so many bytes, counted as above, have gone or come; AwaitAll, until all have, with
-  // all members. A TimeoutError at the deadline; a NetworkError when a connection ends or the
-  // sockets are aborted; the interruption of this thread.
+  // Wait until so many bytes, counted as above, have gone or come.
   absl::Status AwaitSent(int to, uint64_t bytes, const Deadline& deadline);
   absl::Status AwaitReceived(int from, uint64_t bytes, const Deadline& deadline);
-  absl::Status AwaitAll(const Deadline& deadline);
 
-  // Moves the bytes that move without a wait. A NetworkError when a connection ends.
-  absl::Status MakeProgress();
+  // The NetworkError of a connection that has ended by itself, with the rank at its other side; OK
+  // if none has. For the thread whose wait has failed.
+  absl::Status ended() const { return streams_.ended(); }
 
   // Ends all waits, here and on the other members, by shutting the connections down. Thread-safe.
   void Abort();
 
  private:
-  // Memory to be sent or filled, in order.
-  struct Queue {
-    void Add(void* data, size_t bytes);
-    bool is_empty() const { return first == pieces.size(); }
-    // Writes the next pieces, at most kSocketBurstBytes, to `out`; returns how many.
-    size_t Next(absl::Span<iovec> out) const;
-    // Removes the first `bytes`, which have been moved.
-    void Consume(size_t bytes);
+  RailSockets(absl::Span<const Member> members, std::vector<tls::Stream> streams);
 
-    std::vector<iovec> pieces;
-    size_t first = 0;  // The pieces before this one have been moved.
-    uint64_t given = 0, done = 0;
-  };
-  struct Link {
-    base::UniqueFd socket;  // None for this rank itself.
-    std::string name;
-    Queue out, in;
-  };
+  static absl::Status AcceptMembers(const backends::Listener& listener,
+                                    absl::Span<const Member> members, int own,
+                                    const Deadline& deadline,
+                                    absl::FunctionRef<absl::Status()> check,
+                                    std::vector<tls::Stream>& streams);
 
-  explicit RailSockets(size_t size) : links_(size) {}
-
-  absl::Status AcceptMembers(const Listener& listener, int own, const Deadline& deadline);
-
-  // Each returns whether bytes have moved.
-  absl::StatusOr<bool> MoveAll();
-  absl::StatusOr<bool> SendSome(Link& link);
-  absl::StatusOr<bool> ReceiveSome(Link& link);
-
-  absl::Status Await(absl::FunctionRef<bool()> is_done, const Deadline& deadline);
-  void Poll(absl::Duration limit) const;
-  absl::Status ConnectionEnded(const Link& link, absl::string_view why) const;
-
-  std::vector<Link> links_;  // By node.
-  std::atomic<bool> is_aborted_{false};
+  backends::SocketStreams streams_;  // By node.
 };
 
 }  // namespace syncline::hierarchical

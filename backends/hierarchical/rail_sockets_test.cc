@@ -24,11 +24,13 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "syncline/deadline.h"
+#include "syncline/error_origin.h"
 #include "syncline/status.h"
 
 namespace syncline::hierarchical {
 namespace {
 
+using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
 Deadline LongDeadline() { return Deadline(absl::Seconds(60)); }
@@ -38,15 +40,16 @@ class Rail {
  public:
   explicit Rail(int size) {
     for (int own = 0; own < size; ++own) {
-      listeners_.push_back(Listener::Open("127.0.0.1").value());
-      members_.push_back({absl::StrCat("member ", own), listeners_.back()->endpoint()});
+      listeners_.push_back(backends::Listener::Open("127.0.0.1").value());
+      members_.push_back({10 + own, absl::StrCat("member ", own), listeners_.back()->endpoint()});
     }
   }
 
   const std::vector<RailSockets::Member>& members() const { return members_; }
 
   absl::StatusOr<std::unique_ptr<RailSockets>> Connect(int own, const Deadline& deadline) {
-    return RailSockets::Connect(*listeners_[own], members_, own, deadline);
+    return RailSockets::Connect(*listeners_[own], members_, own, deadline,
+                                [this] { return check_; });
   }
 
   void Run(const std::function<void(RailSockets& sockets, int own)>& member) {
@@ -61,8 +64,12 @@ class Rail {
     for (std::thread& thread : threads) thread.join();
   }
 
+  // What joining members hear of the others.
+  void set_check(const absl::Status& check) { check_ = check; }
+
  private:
-  std::vector<std::unique_ptr<Listener>> listeners_;
+  absl::Status check_;
+  std::vector<std::unique_ptr<backends::Listener>> listeners_;
   std::vector<RailSockets::Member> members_;
 };
 
@@ -145,6 +152,29 @@ TEST(RailSocketsTest, WhoDoesNotComeIsNamed) {
   const absl::Status status = rail.Connect(0, Deadline(absl::Milliseconds(50))).status();
   EXPECT_EQ(KindOf(status), ErrorKind::kTimeout) << status;
   EXPECT_THAT(status.message(), HasSubstr("member 1, member 2 did not connect within 50ms"));
+}
+
+TEST(RailSocketsTest, TheEndOfAConnectionNamesTheRankAtItsOtherSide) {
+  Rail(2).Run([](RailSockets& sockets, int own) {
+    EXPECT_TRUE(sockets.ended().ok());
+    if (own == 1) return;  // And ends with it.
+    char byte;
+    sockets.Receive(1, &byte, 1);
+    EXPECT_EQ(KindOf(sockets.AwaitAll(LongDeadline())), ErrorKind::kNetwork);
+    EXPECT_THAT(RanksOf(sockets.ended()), ElementsAre(11));
+    EXPECT_THAT(std::string(sockets.ended().message()), HasSubstr("member 1"));
+  });
+}
+
+TEST(RailSocketsTest, NewsOfADeathEndTheWaitForTheOthers) {
+  Rail rail(3);
+  rail.set_check(NetworkError("member 2 has died"));
+  const Deadline quick(absl::Seconds(30));
+  for (const int own : {0, 1}) {  // One waits for callers, one for an answer.
+    EXPECT_THAT(std::string(rail.Connect(own, LongDeadline()).status().message()),
+                HasSubstr("member 2 has died"));
+  }
+  EXPECT_FALSE(quick.Expired());
 }
 
 // Connects in place of a member, and sends `says`.

@@ -3,8 +3,8 @@
 //
 // How each operation moves its data, by N. hierarchical_backend.cc chooses; the functions are those
 // of latency_algorithms.h and bandwidth_algorithms.h. Within a node they use backend shm, whose own
-// ways are in backends/shm/shm_collectives.h; where gloo moves the data, see
-// backends/gloo/thresholds.h.
+// ways are in backends/shm/shm_collectives.h; where tcp moves the data, see
+// backends/tcp/thresholds.h.
 //
 //   operation        N                 N <= kLatencyMaxBytes   N > kLatencyMaxBytes
 //   broadcast        the tensor        LatencyBroadcast        BandwidthBroadcast
@@ -12,12 +12,15 @@
 //   reduce           the tensor        LatencyReduce           BandwidthReduce
 //   all_gather       all outputs       LatencyAllGather        BandwidthAllGather
 //   reduce_scatter   all inputs        LatencyReduceScatter    BandwidthReduceScatter; if the nodes
-//                                                              have unequal numbers of ranks, gloo
-//   gather, scatter, all_to_all        LatencyAllReduce, to compare the calls, and then gloo
+//                                                              have unequal numbers of ranks, tcp
+//   gather, scatter  one part          LatencyGather, LatencyScatter where each node has one rank;
+//                                      else LatencyAllReduce, to compare the calls, and then tcp
+//   all_to_all       all parts         LatencyAllToAll where each node has one rank, and all parts
+//                                      one size; else as above
 //   scan, exscan                       all_gather of pieces of 1 MiB, and a reduction:
 //                                      TypedBackend::ReducePrefix
 //   barrier                            LatencyAllReduce of nothing
-//   send, recv                         gloo, also within a node
+//   send, recv                         tcp, also within a node
 #ifndef SYNCLINE_BACKENDS_HIERARCHICAL_THRESHOLDS_H_
 #define SYNCLINE_BACKENDS_HIERARCHICAL_THRESHOLDS_H_
 
@@ -30,6 +33,8 @@ namespace syncline::hierarchical {
 // Collectives of at most so many bytes use the latency algorithms, larger ones the bandwidth
 // algorithms. The bytes are those of the tensor; for all_gather and reduce_scatter, of all parts.
 inline constexpr size_t kLatencyMaxBytes = 64 << 10;  // 64 KiB.
+// Where each node has one rank: nothing within a node makes a bandwidth algorithm slow to begin.
+inline constexpr size_t kLatencyMaxBytesAlone = 16 << 10;  // 16 KiB.
 
 // A bandwidth algorithm works on chunks of so many bytes, for all rails together. What one rail has
 // of a chunk, once from each node, fits a core's cache.
@@ -38,13 +43,8 @@ inline constexpr size_t kChunkBytes = 1 << 20;  // 1 MiB.
 // A chunk is not split over more rails than leave each at least so many bytes.
 inline constexpr size_t kMinRailPartBytes = 16 << 10;  // 16 KiB.
 
-// A socket is given or asked for at most so many bytes and pieces of memory in one system call, so
-// that the other direction and the other sockets get their turn.
-inline constexpr size_t kSocketBurstBytes = 256 << 10;  // 256 KiB.
-inline constexpr size_t kSocketBurstPieces = 8;
-
-// When a step fails because a peer has gone, its connection to Gloo ends a moment later. A failed
-// step waits so long for that, so that Gloo can say which peer it was.
+// When a step fails because a peer has gone, its connection of backend tcp ends a moment later. A
+// failed step waits so long for that, so that backend tcp can say which peer it was.
 inline constexpr absl::Duration kPeerGoneGrace = absl::Milliseconds(100);
 
 // A rank that has found a mismatch takes at most so long to tell the other nodes.

@@ -11,6 +11,7 @@
 #include "absl/time/clock.h"
 #include "backends/common/call_comparison.h"
 #include "backends/common/call_description.h"
+#include "backends/common/plain_connections.h"
 #include "backends/mpi/mpi_requests.h"
 #include "backends/mpi/thresholds.h"
 #include "core/base/rank_ranges.h"
@@ -132,6 +133,7 @@ absl::StatusOr<std::unique_ptr<MpiConnections>> MpiConnections::Connect(
       backends::PeerTable peers,
       backends::PeerTable::Join(*config.store, config.rank, config.size, payload, config.deadline,
                                 config.check_peers));
+  SYNCLINE_RETURN_IF_ERROR(backends::CheckMayBePlain(peers, "mpi"));
   const MpiApi& api = (*runtime)->api();
   SweepLeftovers(Sweep::kNow);
   auto state = std::make_shared<State>();

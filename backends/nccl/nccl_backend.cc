@@ -16,6 +16,7 @@
 #include "backends/common/fd_passing.h"
 #include "backends/common/peer_processes.h"
 #include "backends/common/peer_table.h"
+#include "backends/common/plain_connections.h"
 #include "backends/nccl/communicator.h"
 #include "backends/nccl/fingerprint_board.h"
 #include "backends/nccl/fingerprint_store.h"
@@ -452,6 +453,7 @@ absl::StatusOr<std::shared_ptr<Backend>> MakeNccl(const BackendConfig& config) {
                                     ? runtime.status()
                                     : IntroductionOf(config, **api, **runtime, segment, server),
                                 config.deadline, config.check_peers));
+  SYNCLINE_RETURN_IF_ERROR(backends::CheckMayBePlain(peers, "nccl"));
   std::vector<Introduction> ranks;
   std::vector<RankSupport> supports;
   std::vector<MismatchCheck> checks;

@@ -1,0 +1,134 @@
+#include "backends/common/listener.h"
+
+#include <poll.h>
+#include <sys/socket.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+#include "absl/time/time.h"
+#include "backends/common/rank_acceptor.h"
+#include "core/base/errno_payload.h"
+#include "core/base/listening.h"
+#include "core/base/resolve.h"
+#include "syncline/interrupt.h"
+#include "syncline/status.h"
+
+namespace syncline::backends {
+namespace {
+
+constexpr absl::Duration kSlice = absl::Milliseconds(200);
+// A listener of another version, too, ends connections without a word.
+constexpr int kTries = 20;
+constexpr absl::Duration kFirstPause = absl::Milliseconds(10), kLastPause = absl::Milliseconds(300);
+
+absl::StatusOr<base::SocketAddress> Parse(
+    const std::string& address, int port,
+    const Deadline& deadline = Deadline(base::kResolveTimeout)) {
+  SYNCLINE_ASSIGN_OR_RETURN(const auto addresses, base::Resolve(address, {port}, deadline));
+  return addresses.front();
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<Listener>> Listener::Open(const std::string& address) {
+  SYNCLINE_ASSIGN_OR_RETURN(base::SocketAddress own, Parse(address, 0));
+  // The port is free, because several groups may listen on one address.
+  absl::StatusOr<base::UniqueFd> socket = base::ListenOn(own);
+  if (!socket.ok()) {
+    return Annotate(socket.status(), absl::StrCat("cannot listen on address '", address, "'"));
+  }
+  SYNCLINE_ASSIGN_OR_RETURN(std::shared_ptr<tls::Context> tls, tls::Context::FromEnvironment());
+  return std::unique_ptr<Listener>(
+      new Listener(*std::move(socket), address, base::PortOf(own), std::move(tls)));
+}
+
+Listener::Listener(base::UniqueFd socket, std::string address, int port,
+                   std::shared_ptr<tls::Context> tls)
+    : socket_(std::move(socket)),
+      address_(std::move(address)),
+      port_(port),
+      secret_(NewHelloSecret()),
+      tls_(std::move(tls)) {}
+
+std::string Listener::endpoint() const { return absl::StrCat(address_, " ", port_, " ", secret_); }
+
+absl::StatusOr<Introduction> ConnectToListener(const std::string& endpoint, int number,
+                                               const Deadline& deadline, tls::Context* tls) {
+  const std::vector<std::string> words = absl::StrSplit(endpoint, ' ');
+  int port = 0;
+  if (words.size() != 3 || !absl::SimpleAtoi(words[1], &port) ||
+      words[2].size() != kHelloSecretSize) {
+    return NetworkError("it does not say where it listens");
+  }
+  SYNCLINE_ASSIGN_OR_RETURN(const base::SocketAddress address, Parse(words[0], port, deadline));
+  SYNCLINE_ASSIGN_OR_RETURN(base::UniqueFd socket, base::Connect(address, SOCK_STREAM, deadline));
+  std::unique_ptr<tls::Session> session;
+  if (tls != nullptr) {
+    SYNCLINE_ASSIGN_OR_RETURN(session, tls->Connect(words[2], words[0]));
+  }
+  return Introduction::Begin(std::move(socket), words[2], number, deadline, std::move(session));
+}
+
+absl::Status WaitInSlices(const Deadline& deadline, absl::FunctionRef<absl::Status()> check,
+                          absl::FunctionRef<absl::Status(const Deadline& slice)> wait) {
+  while (true) {
+    const absl::Status status = wait(Deadline(std::min(deadline.Remaining(), kSlice)));
+    if (KindOf(status) != ErrorKind::kTimeout) return status;
+    SYNCLINE_RETURN_IF_ERROR(CheckInterrupt());
+    SYNCLINE_RETURN_IF_ERROR(check());
+    if (deadline.Expired()) return status;
+  }
+}
+
+absl::StatusOr<tls::Stream> IntroduceInSlices(const std::string& endpoint, int number,
+                                              const Deadline& deadline,
+                                              absl::FunctionRef<absl::Status()> check,
+                                              tls::Context* tls) {
+  absl::Duration pause = kFirstPause;
+  for (int tries = 1;; ++tries) {
+    auto caller = ConnectToListener(endpoint, number, deadline, tls);
+    // The listener may have ended the connection before this rank has greeted.
+    const int error = base::ErrnoOf(caller.status());
+    bool was_dropped = error == EPIPE || error == ECONNRESET;
+    absl::Status status = caller.status();
+    if (status.ok()) {
+      status = WaitInSlices(deadline, check,
+                            [&](const Deadline& slice) { return caller->Finish(slice); });
+      was_dropped = caller->was_dropped();
+    }
+    if (status.ok()) return caller->TakeStream();
+    if (KindOf(status) == ErrorKind::kTimeout) {
+      return TimeoutError(
+          absl::StrCat("it did not answer within ", absl::FormatDuration(deadline.timeout())));
+    }
+    if (!was_dropped || tries == kTries || deadline.Expired()) return status;
+    SYNCLINE_RETURN_IF_ERROR(check());
+    SYNCLINE_RETURN_IF_ERROR(SleepInterruptibly(std::min(pause, deadline.Remaining())));
+    pause = std::min(2 * pause, kLastPause);
+  }
+}
+
+absl::StatusOr<RankAcceptor::Connection> AcceptInSlices(RankAcceptor& acceptor,
+                                                        const Deadline& deadline,
+                                                        absl::FunctionRef<absl::Status()> check) {
+  RankAcceptor::Connection connection;
+  SYNCLINE_RETURN_IF_ERROR(
+      WaitInSlices(deadline, check, [&](const Deadline& slice) -> absl::Status {
+        SYNCLINE_ASSIGN_OR_RETURN(connection, acceptor.Accept(slice));
+        return absl::OkStatus();
+      }));
+  return connection;
+}
+
+bool HasEnded(int socket) {
+  pollfd entry = {socket, POLLRDHUP, 0};
+  return poll(&entry, 1, 0) == 1;
+}
+
+}  // namespace syncline::backends

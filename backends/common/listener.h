@@ -1,0 +1,84 @@
+// A listening TCP socket at which other ranks of a group connect.
+#ifndef SYNCLINE_BACKENDS_COMMON_LISTENER_H_
+#define SYNCLINE_BACKENDS_COMMON_LISTENER_H_
+
+#include <memory>
+#include <string>
+
+#include "absl/functional/function_ref.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "backends/common/rank_acceptor.h"
+#include "core/base/sockets.h"
+#include "core/base/unique_fd.h"
+#include "core/tls/context.h"
+#include "core/tls/stream.h"
+#include "syncline/deadline.h"
+
+namespace syncline::backends {
+
+// One rank's listening socket, with a random secret that a peer must prove to know (RankAcceptor).
+// Only the ranks of the job can read the secret in their store, so no stranger takes a rank's
+// place. That does not keep those who can read or change packets on the network from reading or
+// changing the data; TLS does.
+//
+// Immutable once made. Owns the socket.
+class Listener {
+ public:
+  // Listens on a free port of `address` (base::ListenOn). A NetworkError if that is impossible;
+  // errors of tls::Context::FromEnvironment.
+  static absl::StatusOr<std::unique_ptr<Listener>> Open(const std::string& address);
+
+  // "ADDRESS PORT SECRET": what the other ranks need to connect. It goes through the store.
+  std::string endpoint() const;
+
+  int socket() const { return socket_.get(); }
+  absl::string_view secret() const { return secret_; }
+
+  // Connections to this listener, and those of its rank to others, are encrypted by it; null if
+  // they are not.
+  const std::shared_ptr<tls::Context>& tls() const { return tls_; }
+
+ private:
+  Listener(base::UniqueFd socket, std::string address, int port, std::shared_ptr<tls::Context> tls);
+
+  const base::UniqueFd socket_;
+  const std::string address_;
+  const int port_;
+  const std::string secret_;
+  const std::shared_ptr<tls::Context> tls_;
+};
+
+// Connects to the Listener of `endpoint`, with `number`, by which the other side knows this rank.
+// `tls` is that of this rank's own Listener. The other side answers once it accepts: see
+// Introduction::Finish. A NetworkError if the endpoint is not one or cannot be reached, a
+// TimeoutError at the deadline.
+absl::StatusOr<Introduction> ConnectToListener(const std::string& endpoint, int number,
+                                               const Deadline& deadline,
+                                               tls::Context* tls = nullptr);
+
+// Runs `wait`, which returns a TimeoutError at the deadline that it is given, for one slice of
+// `deadline` after another until it returns anything else, or `check` an error: the ranks that this
+// one waits for may have died, or given up joining.
+absl::Status WaitInSlices(const Deadline& deadline, absl::FunctionRef<absl::Status()> check,
+                          absl::FunctionRef<absl::Status(const Deadline& slice)> wait);
+
+// ConnectToListener and Introduction::Finish, in slices. Connects again where the connection was
+// dropped for those of strangers.
+absl::StatusOr<tls::Stream> IntroduceInSlices(const std::string& endpoint, int number,
+                                              const Deadline& deadline,
+                                              absl::FunctionRef<absl::Status()> check,
+                                              tls::Context* tls);
+
+// RankAcceptor::Accept, in slices.
+absl::StatusOr<RankAcceptor::Connection> AcceptInSlices(RankAcceptor& acceptor,
+                                                        const Deadline& deadline,
+                                                        absl::FunctionRef<absl::Status()> check);
+
+// Whether the other side has ended the connection. Reads nothing.
+bool HasEnded(int socket);
+
+}  // namespace syncline::backends
+
+#endif  // SYNCLINE_BACKENDS_COMMON_LISTENER_H_

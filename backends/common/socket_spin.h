@@ -1,0 +1,67 @@
+// How long a wait for sockets looks at them itself before it sleeps in poll(2).
+#ifndef SYNCLINE_BACKENDS_COMMON_SOCKET_SPIN_H_
+#define SYNCLINE_BACKENDS_COMMON_SOCKET_SPIN_H_
+
+#include <sched.h>
+
+#include <algorithm>
+
+#include "absl/time/clock.h"
+#include "absl/time/time.h"
+
+namespace syncline::backends {
+
+// The kernel takes longer to wake a thread than a short message takes from a host to the next, so a
+// wait first looks for kTime, and lets others have the core between two looks. That only helps
+// where peers answer within it: not over slow networks, nor where a thread that has the core keeps
+// it. So this counts how often it has helped, and where it seldom does, only each kProbe-th wait
+// tries.
+//
+// Each time that nothing has come, a wait calls Continue; each time that something has, Restart.
+// Not thread-safe.
+class SocketSpin {
+ public:
+  static constexpr absl::Duration kTime = absl::Microseconds(30);
+  static constexpr int kProbe = 16;
+
+  // Whether to look again now.
+  bool Continue() {
+    const absl::Time now = absl::Now();
+    if (state_ == State::kIdle) {
+      const bool tries = score_ >= kEnough || ++skipped_ >= kProbe;
+      if (tries) skipped_ = 0;
+      state_ = tries ? State::kLooking : State::kSleeping;
+      end_ = now + kTime;
+    }
+    if (state_ == State::kLooking && now >= end_) {
+      state_ = State::kSleeping;
+      score_ = std::max(score_ - 1, 0);
+    }
+    if (state_ == State::kSleeping) return false;
+    sched_yield();
+    return true;
+  }
+
+  void Restart() {
+    if (state_ == State::kLooking) {
+      const bool is_in_time = absl::Now() < end_;
+      // A look that helps is followed by others.
+      score_ =
+          is_in_time ? std::min(std::max(score_, kEnough) + 2, kMaxScore) : std::max(score_ - 1, 0);
+    }
+    state_ = State::kIdle;
+  }
+
+ private:
+  enum class State { kIdle, kLooking, kSleeping };
+  static constexpr int kEnough = 8, kMaxScore = 32;
+
+  int score_ = kMaxScore;
+  int skipped_ = 0;  // Waits that did not look, in a row.
+  State state_ = State::kIdle;
+  absl::Time end_;
+};
+
+}  // namespace syncline::backends
+
+#endif  // SYNCLINE_BACKENDS_COMMON_SOCKET_SPIN_H_

@@ -1,0 +1,132 @@
+#include "backends/common/socket_streams.h"
+
+#include <poll.h>
+#include <sys/eventfd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <utility>
+
+#include "absl/container/inlined_vector.h"
+#include "absl/strings/str_cat.h"
+#include "core/base/stall.h"
+#include "syncline/error_origin.h"
+#include "syncline/interrupt.h"
+#include "syncline/status.h"
+
+namespace syncline::backends {
+
+SocketStreams::SocketStreams(std::vector<tls::Stream> streams, PeerOf peer_of,
+                             base::UniqueFd abort_event, OnReceived on_received)
+    : peer_of_(std::move(peer_of)),
+      on_received_(std::move(on_received)),
+      abort_event_(std::move(abort_event)) {
+  for (tls::Stream& stream : streams) links_.emplace_back().stream = std::move(stream);
+}
+
+void SocketStreams::Send(int to, const void* data, size_t bytes) {
+  // An iovec is not const, but the memory is only read.
+  links_[to].out.Add(const_cast<void*>(data), bytes);
+}
+
+void SocketStreams::Receive(int from, void* data, size_t bytes) {
+  links_[from].in.Add(data, bytes);
+}
+
+void SocketStreams::Abort() {
+  is_aborted_.store(true);
+  // Never read, so it stays readable and ends every poll(2) from now on.
+  if (abort_event_.valid()) eventfd_write(abort_event_.get(), 1);
+}
+
+void SocketStreams::Close() {
+  for (Link& link : links_) link.stream = tls::Stream();
+}
+
+absl::Status SocketStreams::AwaitAll(const Deadline& deadline) {
+  return Await(
+      [&] {
+        return std::all_of(links_.begin(), links_.end(), [](const Link& link) {
+          return link.in.is_empty() && link.out.is_empty();
+        });
+      },
+      deadline);
+}
+
+absl::Status SocketStreams::MakeProgress() {
+  while (true) {
+    SYNCLINE_ASSIGN_OR_RETURN(const bool has_moved, MoveAll());
+    if (!has_moved) return absl::OkStatus();
+  }
+}
+
+// All connections move, not only the awaited ones: the peer may have to get its bytes to this rank
+// before it gets to send the awaited ones.
+absl::Status SocketStreams::Await(absl::FunctionRef<bool()> is_done, const Deadline& deadline) {
+  while (!is_done()) {
+    SYNCLINE_ASSIGN_OR_RETURN(const bool has_moved, MoveAll());
+    if (is_aborted_.load()) return NetworkError("the connections were closed");
+    if (has_moved) spin_.Restart();
+    if (has_moved ? !deadline.Expired() : spin_.Continue()) continue;
+    if (deadline.Expired()) {
+      return TimeoutError(
+          absl::StrCat("not complete after ", absl::FormatDuration(deadline.timeout())));
+    }
+    // In slices, since nothing wakes poll(2) when this thread is interrupted or stalls.
+    Poll(std::min(deadline.Remaining(), kInterruptInterval));
+    base::StallWatch::Look();
+    SYNCLINE_RETURN_IF_ERROR(CheckInterrupt());
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<bool> SocketStreams::MoveAll() {
+  bool has_moved = false;
+  for (int peer = 0; peer < size(); ++peer) {
+    Link& link = links_[peer];
+    if (!link.out.is_empty()) {
+      const Moved sent = link.out.Send(link.stream);
+      // What the peer sent before it went may still be what this rank needs.
+      if (sent == Moved::kEnded && link.in.is_empty()) return Ended(peer);
+      if (sent == Moved::kSome) has_moved = true;
+    }
+    if (!link.in.is_empty()) {
+      const Moved received = link.in.Receive(link.stream);
+      if (received == Moved::kEnded) return Ended(peer);
+      if (received == Moved::kSome) {
+        has_moved = true;
+        if (on_received_ != nullptr) SYNCLINE_RETURN_IF_ERROR(on_received_(peer));
+      }
+    }
+  }
+  return has_moved;
+}
+
+absl::Status SocketStreams::Ended(int peer) {
+  const int error = errno;
+  // Pairs with the store in Abort, which comes before the shutdown that ended the connection. So an
+  // aborted rank never blames the peer.
+  if (is_aborted_.load()) return NetworkError("the connections were closed");
+  links_[peer].has_ended.store(true);
+  const Peer other = peer_of_(peer);
+  ended_ = WithRanks(
+      NetworkError(absl::StrCat("the connection to ", other.name, " has ended: ",
+                                error == EPROTO ? "what came cannot be decrypted, so it was "
+                                                  "changed on its way"
+                                                : std::strerror(error))),
+      {other.rank});
+  return ended_;
+}
+
+void SocketStreams::Poll(absl::Duration limit) const {
+  absl::InlinedVector<pollfd, 9> entries = {{abort_event_.get(), POLLIN, 0}};
+  for (const Link& link : links_) {
+    const int out = link.out.is_empty() ? 0 : POLLOUT, in = link.in.is_empty() ? 0 : POLLIN;
+    if ((out | in) != 0) entries.push_back({link.stream.fd(), static_cast<short>(out | in), 0});
+  }
+  const absl::Duration bounded = std::min(limit, kInterruptInterval);
+  poll(entries.data(), entries.size(), static_cast<int>(absl::ToInt64Milliseconds(bounded)) + 1);
+}
+
+}  // namespace syncline::backends

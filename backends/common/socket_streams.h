@@ -1,0 +1,113 @@
+// Streams of bytes to and from each peer, over sockets that the calling thread serves itself.
+#ifndef SYNCLINE_BACKENDS_COMMON_SOCKET_STREAMS_H_
+#define SYNCLINE_BACKENDS_COMMON_SOCKET_STREAMS_H_
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "absl/functional/function_ref.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "backends/common/byte_queue.h"
+#include "backends/common/socket_spin.h"
+#include "core/base/unique_fd.h"
+#include "core/tls/stream.h"
+#include "syncline/deadline.h"
+
+namespace syncline::backends {
+
+// To and from each peer, bytes flow in the order of the calls of Send and Receive; there are no
+// message boundaries. They move only inside of the waits and of MakeProgress, then in both
+// directions with all peers at once, so no order of calls can make two ranks wait for each other's
+// buffers.
+//
+// A connection that nobody reads or writes is not looked at, so its end shows only in the next call
+// that uses it.
+//
+// Used by one thread at a time; only Abort, has_ended and the sockets may be used beside it. Owns
+// the sockets; borrows the memory of a Send or Receive until its bytes have gone or come. After an
+// error the object is of no more use.
+//
+//   streams.Send(to, request, sizeof(request));
+//   streams.Receive(from, reply, sizeof(reply));
+//   SYNCLINE_RETURN_IF_ERROR(streams.AwaitAll(deadline));
+class SocketStreams {
+ public:
+  struct Peer {
+    int rank;
+    std::string name;  // For messages.
+  };
+  using PeerOf = std::function<Peer(int peer)>;
+  // Called when bytes have come from `peer`; an error ends the wait.
+  using OnReceived = std::function<absl::Status(int peer)>;
+
+  // `streams` has one for each peer, which is invalid for this rank itself. `abort_event` is an
+  // eventfd, or invalid: then Abort ends no poll(2), and the caller shuts the sockets down.
+  SocketStreams(std::vector<tls::Stream> streams, PeerOf peer_of, base::UniqueFd abort_event,
+                OnReceived on_received = nullptr);
+
+  // Appends memory to what goes to a peer, or comes from it. Moves nothing yet.
+  void Send(int to, const void* data, size_t bytes);
+  void Receive(int from, void* data, size_t bytes);
+
+  // The bytes of all calls of Send to a peer, and of Receive from it; and how many of them have
+  // moved.
+  uint64_t bytes_to_send(int to) const { return links_[to].out.given(); }
+  uint64_t bytes_to_receive(int from) const { return links_[from].in.given(); }
+  uint64_t bytes_sent(int to) const { return links_[to].out.moved(); }
+  uint64_t bytes_received(int from) const { return links_[from].in.moved(); }
+
+  // Waits until `is_done`, which is asked whenever bytes have moved; AwaitAll, until all have. A
+  // TimeoutError at the deadline; a NetworkError when a connection ends or the streams are aborted;
+  // the interruption of this thread; the error of OnReceived.
+  absl::Status Await(absl::FunctionRef<bool()> is_done, const Deadline& deadline);
+  absl::Status AwaitAll(const Deadline& deadline);
+
+  // Moves the bytes that move without a wait. Errors are those of Await.
+  absl::Status MakeProgress();
+
+  // Ends all waits, now and later, of this rank.
+  void Abort();
+
+  // Whether the connection of `peer` was found to have ended.
+  bool has_ended(int peer) const { return links_[peer].has_ended.load(); }
+
+  // The error of the connection that has ended, with the rank at its other side; OK if none has.
+  absl::Status ended() const { return ended_; }
+
+  int size() const { return static_cast<int>(links_.size()); }
+  // -1 for this rank.
+  int socket(int peer) const { return links_[peer].stream.fd(); }
+  // Closes all sockets. Requires that no operation is under way.
+  void Close();
+
+ private:
+  struct Link {
+    tls::Stream stream;
+    ByteQueue out, in;
+    std::atomic<bool> has_ended{false};
+  };
+
+  // Whether bytes have moved.
+  absl::StatusOr<bool> MoveAll();
+  absl::Status Ended(int peer);
+  void Poll(absl::Duration limit) const;
+
+  const PeerOf peer_of_;
+  const OnReceived on_received_;
+  std::deque<Link> links_;  // By peer. A Link cannot be moved.
+  const base::UniqueFd abort_event_;
+  SocketSpin spin_;
+  absl::Status ended_;
+  std::atomic<bool> is_aborted_{false};
+};
+
+}  // namespace syncline::backends
+
+#endif  // SYNCLINE_BACKENDS_COMMON_SOCKET_STREAMS_H_

@@ -1,0 +1,534 @@
+#include "backends/tcp/point_to_point.h"
+
+#include <sys/eventfd.h>
+#include <sys/socket.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <utility>
+
+#include "absl/cleanup/cleanup.h"
+#include "absl/strings/str_cat.h"
+#include "absl/time/time.h"
+#include "backends/common/call_description.h"
+#include "backends/tcp/thresholds.h"
+#include "core/base/stall.h"
+#include "syncline/error_origin.h"
+#include "syncline/interrupt.h"
+#include "syncline/status.h"
+
+namespace syncline::tcp {
+namespace {
+
+using backends::Moved;
+
+constexpr uint32_t kMagic = 0x53595032;  // "SYP2".
+constexpr size_t kMaxReason = 255;
+constexpr char kNoMessage[] =
+    "what is not a message of this protocol: do all ranks run the same version of Syncline?";
+
+// So many system calls read one connection before others get their turn.
+constexpr int kMaxBursts = 64;
+
+// What a message takes of kEagerWindow: a short one takes more memory than it has elements.
+size_t CostOf(size_t bytes) { return std::max<size_t>(bytes, 512); }
+
+}  // namespace
+
+PointToPoint::PointToPoint(const backends::PeerTable& peers, std::vector<tls::Stream> streams,
+                           base::UniqueFd wake)
+    : peers_(peers), rank_(peers.rank()), streams_(std::move(streams)), wake_(std::move(wake)) {
+  absl::MutexLock lock(&mutex_);
+  unexpected_of_.resize(streams_.size());
+  for (size_t peer = 0; peer < streams_.size(); ++peer) {
+    links_.push_back(std::make_unique<Link>());
+    if (static_cast<int>(peer) != rank_) ExpectHeader(*links_.back());
+  }
+}
+
+absl::Status PointToPoint::Send(const Tensor& tensor, const CallContext& context) {
+  const int dst = context.collective->peer;
+  absl::MutexLock lock(&mutex_);
+  PendingSend send{dst, tensor.data(), tensor.nbytes(), {}};
+  Header& header = send.header;
+  header.magic = kMagic;
+  header.sequence = context.sequence;
+  header.count = tensor.numel();
+  header.tag = context.collective->tag;
+  header.dtype = static_cast<uint32_t>(tensor.dtype());
+  Link& link = *links_[dst];
+  const auto is_sent = [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    return send.end > 0 && link.out.moved() >= send.end;
+  };
+  const absl::Cleanup remove = [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    sends_.erase(send.header.id);
+    // The connection may still hold the elements. It ends with the group, which this call fails.
+    if (is_sent()) return;
+    is_giving_up_ = true;
+    link.out.Clear();
+    link.is_closed_for_sends = true;
+  };
+  SYNCLINE_RETURN_IF_ERROR(CheckUsable());
+  const size_t cost = CostOf(send.bytes);
+  const bool is_eager = send.bytes <= kEagerBytes && link.in_flight + cost <= kEagerWindow;
+  header.kind = is_eager ? Kind::kEager : Kind::kRequest;
+  header.bytes = is_eager ? send.bytes : 0;
+  header.id = next_id_++;
+  if (!is_eager) sends_[header.id] = &send;
+  if (!SendFrame(dst, header, is_eager ? send.memory : nullptr)) return Gone(peers_.Describe(dst));
+  if (is_eager) {
+    link.in_flight += cost;
+    send.end = link.out.given();
+  }
+  // As a rule the kernel has all of a short message.
+  if (is_sent()) return absl::OkStatus();
+  return Await(
+      [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) -> absl::StatusOr<bool> {
+        if (is_sent()) return true;
+        if (link.state != Link::State::kOpen || link.is_closed_for_sends) {
+          return Gone(peers_.Describe(dst));
+        }
+        return false;
+      },
+      context.deadline);
+}
+
+absl::StatusOr<int> PointToPoint::Recv(const Tensor& tensor, const CallContext& context) {
+  absl::MutexLock lock(&mutex_);
+  PostedReceive receive{context.collective->peer, context.collective->tag};
+  bool is_complete = false;
+  const absl::Cleanup remove = [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    posted_.remove(&receive);
+    if (is_complete) return;
+    is_giving_up_ = true;
+    if (!receive.is_matched) return;
+    // The elements may be arriving. The connection ends with the group, which this call fails.
+    const int src = receive.message.src;
+    granted_.erase(Id(src, receive.message.header.id));
+    Link& link = *links_[src];
+    if (link.is_in_body && link.header.kind == Kind::kElements &&
+        link.header.id == receive.message.header.id) {
+      link.in.Clear();
+      link.is_ignored = true;
+    }
+  };
+  SYNCLINE_RETURN_IF_ERROR(CheckUsable());
+  const auto fits = [&](const Message& message) {
+    return message.header.tag == receive.tag &&
+           (receive.src == kAnySource || receive.src == message.src);
+  };
+  MoveAll();
+  // A message that an earlier receive could have taken is no longer here.
+  const auto found = std::find_if(unexpected_.begin(), unexpected_.end(), fits);
+  if (found != unexpected_.end()) {
+    receive.message = std::move(*found);
+    receive.is_matched = true;
+    --unexpected_of_[receive.message.src];
+    unexpected_.erase(found);
+    Take(receive.message);
+  } else {
+    posted_.push_back(&receive);
+  }
+  SYNCLINE_RETURN_IF_ERROR(Await(
+      [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) -> absl::StatusOr<bool> {
+        if (receive.is_matched) return true;
+        if (receive.src != kAnySource) {
+          if (links_[receive.src]->state != Link::State::kOpen) {
+            return Gone(peers_.Describe(receive.src));
+          }
+          return false;
+        }
+        for (int peer = 0; peer < peers_.size(); ++peer) {
+          if (peer != rank_ && links_[peer]->state == Link::State::kOpen) return false;
+        }
+        return NetworkError("all other ranks have left");
+      },
+      context.deadline));
+  const Header& header = receive.message.header;
+  const int src = receive.message.src;
+  backends::CallDescription sent{OpKind::kSend, header.sequence, static_cast<DType>(header.dtype),
+                                 header.count};
+  sent.peer = rank_;
+  sent.tag = header.tag;
+  SYNCLINE_RETURN_IF_ERROR(
+      backends::CheckFits(sent, src, backends::CallDescription(context), rank_));
+  if (header.kind == Kind::kEager) {
+    if (receive.message.elements.size() != tensor.nbytes()) {
+      Violate(src, kNoMessage);
+      return violation_;
+    }
+    if (tensor.nbytes() > 0) {
+      std::memcpy(tensor.data(), receive.message.elements.data(), tensor.nbytes());
+    }
+  } else {
+    receive.memory = tensor.data();
+    receive.bytes = tensor.nbytes();
+    granted_[Id(src, header.id)] = &receive;
+    Header grant = {};
+    grant.magic = kMagic;
+    grant.kind = Kind::kGrant;
+    grant.id = header.id;
+    SendFrame(src, grant, nullptr);
+    SYNCLINE_RETURN_IF_ERROR(Await(
+        [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) -> absl::StatusOr<bool> {
+          if (receive.has_arrived) return true;
+          if (links_[src]->state != Link::State::kOpen) return Gone(peers_.Describe(src));
+          return false;
+        },
+        context.deadline));
+  }
+  is_complete = true;
+  return src;
+}
+
+absl::Status PointToPoint::Await(absl::FunctionRef<absl::StatusOr<bool>()> is_done,
+                                 const Deadline& deadline) {
+  while (true) {
+    const bool has_moved = MoveAll();
+    if (has_moved) spin_.Restart();
+    SYNCLINE_RETURN_IF_ERROR(violation_);
+    SYNCLINE_ASSIGN_OR_RETURN(const bool done, is_done());
+    if (done) return absl::OkStatus();
+    SYNCLINE_RETURN_IF_ERROR(CheckUsable());
+    // Without the lost peer the group has failed, whichever peer this waits for.
+    for (int peer = 0; peer < peers_.size(); ++peer) {
+      if (links_[peer]->state == Link::State::kLost) return Gone(peers_.Describe(peer));
+    }
+    if (has_moved ? !deadline.Expired() : spin_.Continue()) {
+      // Others get their turn, Abort among them.
+      mutex_.Unlock();
+      mutex_.Lock();
+      continue;
+    }
+    if (deadline.Expired()) {
+      return TimeoutError(
+          absl::StrCat("not complete after ", absl::FormatDuration(deadline.timeout())));
+    }
+    const absl::Duration slice = std::min(deadline.Remaining(), kInterruptInterval);
+    if (is_polling_) {
+      changed_.WaitWithTimeout(&mutex_, slice);
+    } else {
+      SleepInPoll(slice);
+    }
+    mutex_.Unlock();
+    base::StallWatch::Look();
+    const absl::Status interrupt = CheckInterrupt();
+    mutex_.Lock();
+    SYNCLINE_RETURN_IF_ERROR(interrupt);
+  }
+}
+
+void PointToPoint::SleepInPoll(absl::Duration limit) {
+  std::vector<pollfd> entries = {{wake_.get(), POLLIN, 0}};
+  for (size_t peer = 0; peer < links_.size(); ++peer) {
+    const Link& link = *links_[peer];
+    if (!streams_[peer].valid() || link.state != Link::State::kOpen) continue;
+    const int out = link.out.is_empty() || link.is_closed_for_sends ? 0 : POLLOUT;
+    entries.push_back({streams_[peer].fd(), static_cast<short>(POLLIN | out), 0});
+  }
+  is_polling_ = true;
+  mutex_.Unlock();
+  poll(entries.data(), entries.size(), static_cast<int>(absl::ToInt64Milliseconds(limit)) + 1);
+  if (entries[0].revents != 0) {
+    eventfd_t value;
+    eventfd_read(wake_.get(), &value);
+  }
+  mutex_.Lock();
+  is_polling_ = false;
+  // Another thread that waits takes this one's place if this one has what it wanted.
+  changed_.SignalAll();
+}
+
+bool PointToPoint::MoveAll() {
+  bool has_moved = false;
+  for (int peer = 0; peer < peers_.size(); ++peer) {
+    Link& link = *links_[peer];
+    if (!streams_[peer].valid() || link.state != Link::State::kOpen || is_aborted_) continue;
+    if (!link.out.is_empty() && !link.is_closed_for_sends) {
+      const Moved moved = link.out.Send(streams_[peer]);
+      // What the peer has sent before it went is still read.
+      if (moved == Moved::kEnded) link.is_closed_for_sends = true;
+      // Of whose Send it was is not known.
+      if (moved != Moved::kNothing) has_moved = concerns_others_ = true;
+    }
+    if (Read(peer)) has_moved = true;
+  }
+  if (concerns_others_) {
+    concerns_others_ = false;
+    changed_.SignalAll();
+    // The kernel does not wake a thread that polls for what this one has read.
+    if (is_polling_) Wake();
+  }
+  return has_moved;
+}
+
+bool PointToPoint::Read(int peer) {
+  Link& link = *links_[peer];
+  bool has_moved = false;
+  // A peer that never ceases to send must not keep the lock.
+  int bursts = 0;
+  for (; bursts < kMaxBursts && link.state == Link::State::kOpen && !link.is_ignored; ++bursts) {
+    const Moved moved = link.in.Receive(streams_[peer]);
+    if (moved == Moved::kNothing) break;
+    has_moved = true;
+    if (moved == Moved::kEnded) {
+      if (errno == EPROTO) Violate(peer, "what cannot be decrypted: it was changed on its way");
+      link.state = Link::State::kLost;
+      concerns_others_ = true;
+      break;
+    }
+    if (!link.in.is_empty()) continue;
+    if (!link.is_in_body) {
+      if (!HandleHeader(peer)) Violate(peer, kNoMessage);
+    } else {
+      if (!HandleBody(peer)) Violate(peer, kNoMessage);
+      ExpectHeader(link);
+    }
+  }
+  // What TLS has decrypted beyond that wakes no thread that polls.
+  if (bursts == kMaxBursts && streams_[peer].is_encrypted()) concerns_others_ = true;
+  return has_moved;
+}
+
+void PointToPoint::ExpectHeader(Link& link) {
+  link.is_in_body = false;
+  link.in.Add(&link.header, sizeof(link.header));
+}
+
+// Checks the length before memory is allocated for it.
+bool PointToPoint::HandleHeader(int peer) {
+  Link& link = *links_[peer];
+  const Header& header = link.header;
+  if (header.magic != kMagic) return false;
+  const size_t bytes = header.bytes;
+  link.is_in_body = true;
+  switch (header.kind) {
+    case Kind::kEager:
+    case Kind::kRequest:
+      if (header.dtype >= AllDTypes().size() || header.count < 0 || bytes > kEagerBytes ||
+          (header.kind == Kind::kRequest && bytes != 0) || header.id <= link.last_id ||
+          unexpected_of_[peer] >= kMaxUnexpected) {
+        return false;
+      }
+      if (header.kind == Kind::kEager) {
+        link.held += CostOf(bytes);
+        if (link.held > kEagerWindow) return false;
+      }
+      link.last_id = header.id;
+      break;
+    case Kind::kGrant: {
+      const auto send = sends_.find(header.id);
+      if (bytes != 0) return false;
+      if (send == sends_.end() ? !is_giving_up_ : send->second->dst != peer) return false;
+      break;
+    }
+    case Kind::kCredit:
+      if (bytes != 0 || header.count < 0 || static_cast<uint64_t>(header.count) > link.in_flight) {
+        return false;
+      }
+      break;
+    case Kind::kElements: {
+      const auto receive = granted_.find(Id(peer, header.id));
+      if (receive == granted_.end() && is_giving_up_) {
+        link.is_ignored = true;
+        return true;
+      }
+      if (receive == granted_.end() || receive->second->bytes != bytes) return false;
+      link.in.Add(receive->second->memory, bytes);
+      if (bytes > 0) return true;
+      if (!HandleBody(peer)) return false;
+      ExpectHeader(link);
+      return true;
+    }
+    case Kind::kLeave:
+      if (bytes > kMaxReason) return false;
+      break;
+    default:
+      return false;
+  }
+  link.body.resize(bytes);
+  link.in.Add(link.body.data(), bytes);
+  if (bytes > 0) return true;
+  if (!HandleBody(peer)) return false;
+  ExpectHeader(link);
+  return true;
+}
+
+bool PointToPoint::HandleBody(int peer) {
+  Link& link = *links_[peer];
+  const Header header = link.header;
+  switch (header.kind) {
+    case Kind::kEager:
+    case Kind::kRequest:
+      return Deliver({peer, header, std::move(link.body)});
+    case Kind::kGrant: {
+      const auto granted = sends_.find(header.id);
+      if (granted == sends_.end()) return true;  // Given up.
+      PendingSend& send = *granted->second;
+      if (send.is_granted) return false;
+      send.is_granted = true;
+      Header elements = send.header;
+      elements.kind = Kind::kElements;
+      elements.bytes = send.bytes;
+      if (SendFrame(peer, elements, send.memory)) send.end = link.out.given();
+      NoteFor(send.waiter);
+      return true;
+    }
+    case Kind::kCredit:
+      link.in_flight -= static_cast<size_t>(header.count);
+      return true;
+    case Kind::kElements: {
+      PostedReceive& receive = *granted_[Id(peer, header.id)];
+      receive.has_arrived = true;
+      NoteFor(receive.waiter);
+      granted_.erase(Id(peer, header.id));
+      return true;
+    }
+    case Kind::kLeave:
+      link.state = Link::State::kLeft;
+      concerns_others_ = true;
+      link.reason.assign(reinterpret_cast<const char*>(link.body.data()), link.body.size());
+      return true;
+  }
+  return false;
+}
+
+void PointToPoint::NoteFor(std::thread::id waiter) {
+  if (waiter != std::this_thread::get_id()) concerns_others_ = true;
+}
+
+// An eager message that a receive gets no longer counts.
+void PointToPoint::Take(const Message& message) {
+  if (message.header.kind != Kind::kEager) return;
+  Link& link = *links_[message.src];
+  const size_t cost = CostOf(message.elements.size());
+  link.held -= cost;
+  link.taken += cost;
+  if (link.taken < kEagerWindow / 4) return;
+  Header credit = {};
+  credit.magic = kMagic;
+  credit.kind = Kind::kCredit;
+  credit.count = static_cast<int64_t>(link.taken);
+  link.taken = 0;
+  SendFrame(message.src, credit, nullptr);
+}
+
+bool PointToPoint::Deliver(Message message) {
+  for (auto posted = posted_.begin(); posted != posted_.end(); ++posted) {
+    PostedReceive& receive = **posted;
+    if (receive.tag != message.header.tag) continue;
+    if (receive.src != kAnySource && receive.src != message.src) continue;
+    receive.message = std::move(message);
+    receive.is_matched = true;
+    NoteFor(receive.waiter);
+    posted_.erase(posted);
+    Take(receive.message);
+    return true;
+  }
+  ++unexpected_of_[message.src];
+  unexpected_.push_back(std::move(message));
+  return true;
+}
+
+bool PointToPoint::SendFrame(int peer, const Header& header, const void* body) {
+  Link& link = *links_[peer];
+  if (link.state != Link::State::kOpen || link.is_closed_for_sends || is_aborted_) return false;
+  if (link.out.is_empty()) link.sent_headers.clear();
+  link.sent_headers.push_back(header);
+  link.out.Add(&link.sent_headers.back(), sizeof(Header));
+  // An iovec is not const, but the memory is only read.
+  if (header.bytes > 0) link.out.Add(const_cast<void*>(body), header.bytes);
+  if (link.out.Send(streams_[peer]) == Moved::kEnded) link.is_closed_for_sends = true;
+  // The thread that polls for all must wait until this connection takes the rest.
+  if (!link.out.is_empty()) Wake();
+  return true;
+}
+
+// The peer's connection is read no more, as one that has ended.
+void PointToPoint::Violate(int peer, absl::string_view what) {
+  links_[peer]->state = Link::State::kLost;
+  concerns_others_ = true;
+  if (!violation_.ok()) return;
+  violation_ = WithRanks(NetworkError(absl::StrCat(peers_.Describe(peer), " sent ", what)), {peer});
+}
+
+absl::Status PointToPoint::CheckUsable() const {
+  if (is_aborted_) return NetworkError("the group's connections were closed");
+  return violation_;
+}
+
+absl::Status PointToPoint::Gone(const std::string& peer) {
+  return NetworkError(absl::StrCat("the connection to ", peer, " has ended"));
+}
+
+void PointToPoint::Wake() const {
+  if (wake_.valid()) eventfd_write(wake_.get(), 1);
+}
+
+void PointToPoint::ReadAll() {
+  absl::MutexLock lock(&mutex_);
+  MoveAll();
+}
+
+void PointToPoint::Abort() {
+  absl::MutexLock lock(&mutex_);
+  if (is_aborted_) return;
+  MoveAll();
+  is_aborted_ = true;
+  changed_.SignalAll();
+  Wake();
+}
+
+void PointToPoint::SendLeave(absl::string_view reason) {
+  absl::MutexLock lock(&mutex_);
+  if (is_aborted_) return;
+  MoveAll();
+  const std::string text(reason.substr(0, kMaxReason));
+  Header header = {};
+  header.magic = kMagic;
+  header.kind = Kind::kLeave;
+  header.bytes = text.size();
+  for (int peer = 0; peer < peers_.size(); ++peer) {
+    Link& link = *links_[peer];
+    if (!streams_[peer].valid() || link.state != Link::State::kOpen) continue;
+    SendFrame(peer, header, text.data());
+    link.out.Clear();  // Only a peer that does not read leaves anything.
+    shutdown(streams_[peer].fd(), SHUT_WR);
+  }
+  is_aborted_ = true;
+}
+
+bool PointToPoint::is_aborted() const {
+  absl::MutexLock lock(&mutex_);
+  return is_aborted_;
+}
+
+bool PointToPoint::is_open(int peer) const {
+  absl::MutexLock lock(&mutex_);
+  return links_[peer]->state == Link::State::kOpen;
+}
+
+std::map<int, std::string> PointToPoint::left() const {
+  absl::MutexLock lock(&mutex_);
+  std::map<int, std::string> left;
+  for (int peer = 0; peer < peers_.size(); ++peer) {
+    if (links_[peer]->state == Link::State::kLeft) left[peer] = links_[peer]->reason;
+  }
+  return left;
+}
+
+std::vector<int> PointToPoint::lost() const {
+  absl::MutexLock lock(&mutex_);
+  std::vector<int> lost;
+  for (int peer = 0; peer < peers_.size(); ++peer) {
+    if (links_[peer]->state == Link::State::kLost) lost.push_back(peer);
+  }
+  return lost;
+}
+
+void PointToPoint::Close() {
+  for (tls::Stream& stream : streams_) stream = tls::Stream();
+}
+
+}  // namespace syncline::tcp

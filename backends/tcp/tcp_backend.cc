@@ -1,0 +1,119 @@
+#include "backends/tcp/tcp_backend.h"
+
+#include <utility>
+
+#include "backends/common/call_comparison.h"
+#include "backends/common/fingerprint_exchange.h"
+#include "backends/tcp/thresholds.h"
+#include "syncline/status.h"
+
+namespace syncline::tcp {
+absl::StatusOr<std::unique_ptr<TcpBackend>> TcpBackend::Make(const BackendConfig& config,
+                                                             OnPeerGone on_peer_gone) {
+  SYNCLINE_ASSIGN_OR_RETURN(auto connections, TcpConnections::Connect(config));
+  std::unique_ptr<TcpBackend> backend(
+      new TcpBackend(std::move(connections), config, std::move(on_peer_gone)));
+  SYNCLINE_RETURN_IF_ERROR(backend->Start(config.deadline));
+  return backend;
+}
+
+TcpBackend::TcpBackend(std::unique_ptr<TcpConnections> connections, const BackendConfig& config,
+                       OnPeerGone on_peer_gone)
+    : backends::MessageBackend(config.rank, config.size),
+      others_(backends::OtherRanks(config.rank, config.size)),
+      mismatch_check_(config.mismatch_check),
+      on_peer_gone_(std::move(on_peer_gone)),
+      connections_(std::move(connections)),
+      lifecycle_(*connections_, config.store) {}
+
+TcpBackend::~TcpBackend() { Abort(BackendError("the backend was destroyed")); }
+
+absl::Status TcpBackend::Start(const Deadline& deadline) {
+  const absl::Status watched = connections_->Watch([this] { HandlePeerGone(); });
+  if (!watched.ok()) {
+    Abort(watched);  // The leave message tells the peers why.
+    return watched;
+  }
+  const Collective barrier = Collective::Barrier();
+  CallContext connecting;
+  connecting.deadline = deadline;
+  connecting.collective = &barrier;
+  return lifecycle_.Run({connecting, others_, "connecting all ranks"},
+                        [&] { return Operation(*this, connecting).CompareCalls(); });
+}
+
+// A comparison of the calls is a barrier already.
+absl::Status TcpBackend::Barrier(const CallContext& context) {
+  return Execute(context, [](Operation& operation) { return operation.CompareCalls(); });
+}
+
+absl::Status TcpBackend::Send(const Tensor& tensor, int dst, const CallContext& context) {
+  return lifecycle_.Run({context, absl::MakeConstSpan(&dst, 1)},
+                        [&] { return connections_->point_to_point().Send(tensor, context); });
+}
+
+absl::StatusOr<int> TcpBackend::Recv(const Tensor& tensor, int src, const CallContext& context) {
+  const absl::Span<const int> awaited =
+      src == kAnySource ? absl::MakeConstSpan(others_) : absl::MakeConstSpan(&src, 1);
+  int sender = src;
+  const absl::Status status = lifecycle_.Run({context, awaited}, [&]() -> absl::Status {
+    SYNCLINE_ASSIGN_OR_RETURN(sender, connections_->point_to_point().Recv(tensor, context));
+    return absl::OkStatus();
+  });
+  if (!status.ok()) return status;
+  return sender;
+}
+
+absl::Status TcpBackend::Execute(const CallContext& context, Body body) {
+  return lifecycle_.Run({context, others_}, [&] {
+    Operation operation(*this, context);
+    return body(operation);
+  });
+}
+
+TcpBackend::Operation::Operation(TcpBackend& backend, const CallContext& context)
+    : transport_(backend.connections_->collectives(), backend.connections_->peers().rank(),
+                 backend.connections_->peers().size(), context.deadline),
+      scratch_(backend.scratch_),
+      context_(context) {}
+
+absl::Status TcpBackend::Operation::CompareCalls() {
+  const auto run_rounds = [&](backends::FingerprintExchange& exchange) -> absl::Status {
+    for (int round = 0; round < exchange.rounds(); ++round) {
+      const backends::FingerprintRecord sent = exchange.record();
+      backends::FingerprintRecord received;
+      const auto messages = transport_.NewMessages();
+      messages->Receive(exchange.from(round), &received, sizeof(received));
+      messages->Send(exchange.to(round), &sent, sizeof(sent));
+      SYNCLINE_RETURN_IF_ERROR(messages->Wait());
+      exchange.Merge(received);
+    }
+    return absl::OkStatus();
+  };
+  return backends::CompareCalls(transport_, context_, run_rounds);
+}
+
+absl::Status TcpBackend::Operation::GatherCalls() {
+  return backends::GatherCalls(transport_, context_);
+}
+
+backends::MessageCollectives TcpBackend::Operation::collectives() {
+  return backends::MessageCollectives(transport_, kMessageThresholds, scratch_);
+}
+
+absl::Status TcpBackend::RunCompared(const CallContext& context, Algorithm algorithm) {
+  return Execute(context, [&](Operation& operation) -> absl::Status {
+    if (mismatch_check_ == MismatchCheck::kOn) {
+      SYNCLINE_RETURN_IF_ERROR(operation.CompareCalls());
+    }
+    backends::MessageCollectives collectives = operation.collectives();
+    return algorithm(collectives);
+  });
+}
+
+void TcpBackend::HandlePeerGone() {
+  if (on_peer_gone_) on_peer_gone_(*this);
+  if (!lost().empty()) lifecycle_.ReportIfIdle();
+}
+
+}  // namespace syncline::tcp

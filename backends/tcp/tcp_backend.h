@@ -1,0 +1,105 @@
+// Backend tcp: processes of any hosts, over TCP connections of its own.
+#ifndef SYNCLINE_BACKENDS_TCP_TCP_BACKEND_H_
+#define SYNCLINE_BACKENDS_TCP_TCP_BACKEND_H_
+
+#include <functional>
+#include <memory>
+#include <vector>
+
+#include "absl/functional/function_ref.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "absl/types/span.h"
+#include "backends/common/lifecycle.h"
+#include "backends/common/message_backend.h"
+#include "backends/common/message_collectives.h"
+#include "backends/common/scratch_arena.h"
+#include "backends/tcp/collective_sockets.h"
+#include "backends/tcp/tcp_connections.h"
+#include "syncline/backend.h"
+#include "syncline/deadline.h"
+#include "syncline/tensor.h"
+
+namespace syncline::tcp {
+
+// One rank's end of a group. Threads, ownership and errors are those of Backend.
+//
+// A backend that is built on this one (backends/hierarchical) uses Execute, lost and the callback
+// of Make. It gets deadlines, the watch over the peers and the diagnosis of failures from
+// here, and moves the data itself:
+//
+//   tcp->Execute(context, [&](TcpBackend::Operation& operation) -> absl::Status {
+//     SYNCLINE_RETURN_IF_ERROR(MoveSomeData());
+//     return operation.collectives().Gather(outputs, input, root);
+//   });
+class TcpBackend final : public backends::MessageBackend {
+ public:
+  // Called on the watch's thread, also before Make returns, whenever a peer has left or was lost.
+  using OnPeerGone = std::function<void(const TcpBackend& tcp)>;
+
+  // Collective: returns once all ranks have connected and watch each other. Errors are those of
+  // TcpConnections::Connect.
+  static absl::StatusOr<std::unique_ptr<TcpBackend>> Make(const BackendConfig& config,
+                                                          OnPeerGone on_peer_gone = nullptr);
+
+  ~TcpBackend() override;
+
+  absl::string_view name() const override { return "tcp"; }
+
+  absl::Status Barrier(const CallContext& context) override;
+  absl::Status Send(const Tensor& tensor, int dst, const CallContext& context) override;
+  absl::StatusOr<int> Recv(const Tensor& tensor, int src, const CallContext& context) override;
+
+  void Abort(const absl::Status& cause) override { lifecycle_.Abort(cause); }
+
+  // One collective under way, inside of Execute. All methods are collective. Valid until the
+  // function that got it returns.
+  class Operation {
+   public:
+    // Compares the ranks' calls; see backends::CompareCalls.
+    absl::Status CompareCalls();
+
+    // For ranks that know that their calls differ; see backends::GatherCalls.
+    absl::Status GatherCalls();
+
+    // Moves data over the connections. Requires that all ranks' calls go together.
+    backends::MessageCollectives collectives();
+
+   private:
+    friend class TcpBackend;
+    Operation(TcpBackend& backend, const CallContext& context);
+
+    TcpTransport transport_;
+    backends::ScratchArena& scratch_;
+    const CallContext& context_;
+  };
+
+  // Runs `body` as the collective of `context`. If it fails, the group fails on all ranks, and the
+  // result says which ranks are at fault. The ranks' calls are not compared: `body` sees to that.
+  using Body = absl::FunctionRef<absl::Status(Operation& operation)>;
+  absl::Status Execute(const CallContext& context, Body body);
+
+  // The peers whose connection has broken without a leave message. Then the group has failed.
+  // Thread-safe.
+  std::vector<int> lost() const { return connections_->lost(); }
+
+ private:
+  TcpBackend(std::unique_ptr<TcpConnections> connections, const BackendConfig& config,
+             OnPeerGone on_peer_gone);
+
+  absl::Status Start(const Deadline& deadline);
+  absl::Status RunCompared(const CallContext& context, Algorithm algorithm) override;
+  void HandlePeerGone();
+
+  const std::vector<int> others_;
+  const MismatchCheck mismatch_check_;
+  const OnPeerGone on_peer_gone_;
+  const std::unique_ptr<TcpConnections> connections_;
+  backends::ScratchArena scratch_;  // Of the collective under way.
+  backends::Lifecycle lifecycle_;
+};
+
+}  // namespace syncline::tcp
+
+#endif  // SYNCLINE_BACKENDS_TCP_TCP_BACKEND_H_

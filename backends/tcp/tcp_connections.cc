@@ -1,0 +1,354 @@
+#include "backends/tcp/tcp_connections.h"
+
+#include <linux/sockios.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <poll.h>
+#include <sys/eventfd.h>
+#include <sys/ioctl.h>
+#include <sys/socket.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <utility>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "absl/time/clock.h"
+#include "absl/time/time.h"
+#include "backends/common/call_comparison.h"
+#include "backends/common/listener.h"
+#include "backends/common/rank_acceptor.h"
+#include "backends/tcp/silent_hosts.h"
+#include "backends/tcp/thresholds.h"
+#include "core/base/sockets.h"
+#include "core/base/thread.h"
+#include "core/tls/context.h"
+#include "core/tls/settings.h"
+#include "syncline/error_origin.h"
+#include "syncline/log.h"
+#include "syncline/status.h"
+
+namespace syncline::tcp {
+namespace {
+
+// The first byte of a rank's payload in the PeerTable is its MismatchCheck, the second its
+// tls::Mode. Its endpoint follows.
+constexpr char kChecks = '+', kDoesNotCheck = '-';
+constexpr size_t kSettings = 2;
+
+// The two connections of a pair, as they are numbered when they are made.
+constexpr int kCollectives = 0, kMessages = 1, kChannels = 2;
+
+std::string TlsModeOf(const backends::PeerTable& peers, int rank) {
+  const std::string& payload = peers.payload(rank);
+  for (const tls::Mode mode : {tls::Mode::kSecret, tls::Mode::kCertificates}) {
+    if (payload.size() >= kSettings && payload[1] == tls::ModeName(mode)[0]) {
+      return std::string(tls::ModeName(mode));
+    }
+  }
+  return std::string(tls::ModeName(tls::Mode::kOff));
+}
+
+absl::Status CheckSettings(const backends::PeerTable& peers) {
+  std::vector<MismatchCheck> of_ranks;
+  for (int rank = 0; rank < peers.size(); ++rank) {
+    const bool checks = absl::StartsWith(peers.payload(rank), absl::string_view(&kChecks, 1));
+    of_ranks.push_back(checks ? MismatchCheck::kOn : MismatchCheck::kOff);
+  }
+  SYNCLINE_RETURN_IF_ERROR(backends::CheckAllCompareOrNone(of_ranks));
+  for (int rank = 1; rank < peers.size(); ++rank) {
+    const std::string modes[] = {TlsModeOf(peers, 0), TlsModeOf(peers, rank)};
+    if (modes[0] == modes[1]) continue;
+    return WithRanks(MismatchError(absl::StrCat(
+                         "SYNCLINE_TLS must be the same on all ranks: it is ", modes[0], " for ",
+                         peers.Describe(0), " and ", modes[1], " for ", peers.Describe(rank))),
+                     {0, rank});
+  }
+  return absl::OkStatus();
+}
+
+std::string EndpointOf(const backends::PeerTable& peers, int rank) {
+  const std::string& payload = peers.payload(rank);
+  return payload.size() < kSettings ? "" : payload.substr(kSettings);
+}
+
+absl::Status Blame(const backends::PeerTable& peers, int rank, const absl::Status& status) {
+  return WithRanks(Annotate(status, absl::StrCat("cannot connect to ", peers.Describe(rank))),
+                   {rank});
+}
+
+// The kernel waits for up to 200 ms with what it can acknowledge along with data.
+void AcknowledgeNow(int socket) {
+  const int on = 1;
+  setsockopt(socket, IPPROTO_TCP, TCP_QUICKACK, &on, sizeof(on));
+}
+
+absl::StatusOr<base::UniqueFd> NewEvent() {
+  base::UniqueFd event(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
+  if (!event.valid()) {
+    return NetworkError(absl::StrCat("cannot make an eventfd: ", std::strerror(errno)));
+  }
+  return event;
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<TcpConnections>> TcpConnections::Connect(
+    const BackendConfig& config) {
+  std::unique_ptr<backends::Listener> listener;
+  // What is wrong here is told to all, so that none waits for this rank.
+  const absl::StatusOr<absl::Duration> silence_limit = SilenceLimit();
+  absl::StatusOr<std::string> payload =
+      std::string(1, config.mismatch_check == MismatchCheck::kOn ? kChecks : kDoesNotCheck);
+  if (config.size > 1) {
+    auto opened =
+        backends::Listener::Open(config.local_address.empty() ? "127.0.0.1" : config.local_address);
+    if (opened.ok()) {
+      listener = *std::move(opened);
+      const tls::Mode mode = listener->tls() == nullptr ? tls::Mode::kOff : listener->tls()->mode();
+      absl::StrAppend(&*payload, tls::ModeName(mode).substr(0, 1), listener->endpoint());
+    } else {
+      payload = opened.status();
+    }
+  }
+  if (!silence_limit.ok()) payload = silence_limit.status();
+  SYNCLINE_ASSIGN_OR_RETURN(
+      backends::PeerTable peers,
+      backends::PeerTable::Join(*config.store, config.rank, config.size, payload, config.deadline,
+                                config.check_peers));
+  SYNCLINE_RETURN_IF_ERROR(CheckSettings(peers));
+  Sockets sockets;
+  sockets.silence_limit = *silence_limit;
+  sockets.collectives.resize(config.size);
+  sockets.messages.resize(config.size);
+  if (config.size > 1) {
+    SYNCLINE_ASSIGN_OR_RETURN(sockets.abort_event, NewEvent());
+    SYNCLINE_ASSIGN_OR_RETURN(sockets.wake_event, NewEvent());
+    SYNCLINE_ASSIGN_OR_RETURN(sockets.stop_event, NewEvent());
+    SYNCLINE_RETURN_IF_ERROR(ConnectAll(config, peers, *listener, sockets));
+  }
+  return std::unique_ptr<TcpConnections>(new TcpConnections(std::move(peers), std::move(sockets)));
+}
+
+// A rank connects to those before it, and then accepts those after it. So no ranks wait for each
+// other in a circle: rank 0 accepts at once.
+absl::Status TcpConnections::ConnectAll(const BackendConfig& config,
+                                        const backends::PeerTable& peers,
+                                        const backends::Listener& listener, Sockets& sockets) {
+  const Deadline& deadline = config.deadline;
+  const int own = config.rank, size = config.size;
+  std::vector<tls::Stream>* const channels[] = {&sockets.collectives, &sockets.messages};
+  // Of the ranks that this one is not waiting for as well: one that has given up tells nobody, but
+  // ends the connections that it has made.
+  const auto check = [&]() -> absl::Status {
+    SYNCLINE_RETURN_IF_ERROR(peers.CheckAlive());
+    if (config.check_peers) SYNCLINE_RETURN_IF_ERROR(config.check_peers());
+    for (const auto* channel : channels) {
+      for (int peer = 0; peer < size; ++peer) {
+        const tls::Stream& stream = (*channel)[peer];
+        if (!stream.valid() || !backends::HasEnded(stream.fd())) continue;
+        return WithRanks(
+            NetworkError(absl::StrCat(peers.Describe(peer), " has given up joining, or died")),
+            {peer});
+      }
+    }
+    return absl::OkStatus();
+  };
+  for (int to = 0; to < own; ++to) {
+    for (int channel = 0; channel < kChannels; ++channel) {
+      auto stream = backends::IntroduceInSlices(EndpointOf(peers, to), own * kChannels + channel,
+                                                deadline, check, listener.tls().get());
+      if (!stream.ok()) {
+        // Those of `check` name the rank at fault, which may be another.
+        return RanksOf(stream.status()).empty() ? Blame(peers, to, stream.status())
+                                                : stream.status();
+      }
+      (*channels[channel])[to] = *std::move(stream);
+    }
+  }
+  const int awaited = (size - 1 - own) * kChannels;
+  backends::RankAcceptor acceptor(listener.socket(), std::string(listener.secret()), awaited,
+                                  listener.tls());
+  for (int accepted = 0; accepted < awaited;) {
+    auto connection = backends::AcceptInSlices(acceptor, deadline, check);
+    if (KindOf(connection.status()) == ErrorKind::kTimeout) {
+      std::vector<int> late;
+      std::vector<std::string> names;
+      for (int from = own + 1; from < size; ++from) {
+        if (sockets.collectives[from].valid() && sockets.messages[from].valid()) continue;
+        late.push_back(from);
+        names.push_back(peers.Describe(from));
+      }
+      return WithRanks(
+          TimeoutError(absl::StrCat(absl::StrJoin(names, ", "), " did not connect within ",
+                                    absl::FormatDuration(deadline.timeout()))),
+          late);
+    }
+    SYNCLINE_RETURN_IF_ERROR(connection.status());
+    // The number comes from the peer. One that cannot be right is dropped with its connection.
+    const int from = connection->rank / kChannels, channel = connection->rank % kChannels;
+    if (connection->rank < 0 || from <= own || from >= size) continue;
+    tls::Stream& stream = (*channels[channel])[from];
+    if (stream.valid()) continue;
+    if (!connection->error.ok()) return Blame(peers, from, connection->error);
+    stream = std::move(connection->stream);
+    ++accepted;
+  }
+  for (int peer = 0; peer < size; ++peer) {
+    for (const auto* channel : channels) {
+      if (peer == own) continue;
+      base::SetNoDelay((*channel)[peer].fd());
+      KeepAlive((*channel)[peer].fd(), sockets.silence_limit);
+    }
+  }
+  return absl::OkStatus();
+}
+
+TcpConnections::TcpConnections(backends::PeerTable peers, Sockets sockets)
+    : peers_(std::move(peers)),
+      collectives_(peers_, std::move(sockets.collectives), std::move(sockets.abort_event)),
+      point_to_point_(peers_, std::move(sockets.messages), std::move(sockets.wake_event)),
+      stop_event_(std::move(sockets.stop_event)),
+      silence_limit_(sockets.silence_limit) {}
+
+TcpConnections::~TcpConnections() { Leave("it was destroyed"); }
+
+absl::Status TcpConnections::Watch(std::function<void()> on_gone) {
+  if (peers_.size() == 1) return absl::OkStatus();
+  SYNCLINE_ASSIGN_OR_RETURN(
+      watch_, base::StartThread("the watch over connections",
+                                [this, on_gone = std::move(on_gone)] { RunWatch(on_gone); }));
+  return absl::OkStatus();
+}
+
+// Asks the kernel for ended connections alone, so data that arrives for a caller does not wake it.
+// A caller may read the end of a connection first, so this compares with what it has told itself.
+void TcpConnections::RunWatch(const std::function<void()>& on_gone) {
+  size_t told_lost = 0, told_left = 0;
+  while (true) {
+    std::vector<pollfd> entries = {{stop_event_.get(), POLLIN, 0}};
+    for (int peer = 0; peer < peers_.size(); ++peer) {
+      if (peer == peers_.rank() || !point_to_point_.is_open(peer)) continue;
+      entries.push_back({point_to_point_.socket(peer), POLLRDHUP, 0});
+    }
+    const size_t lost = point_to_point_.lost().size(), left = point_to_point_.left().size();
+    if (lost > told_lost || left > told_left) {
+      // A rank that leaves waits for the acknowledgement of what it has sent, see Drain.
+      for (const auto& [peer, reason] : point_to_point_.left()) {
+        AcknowledgeNow(collectives_.socket(peer));
+      }
+      // All operations end, whichever peer they wait for: they cannot complete without a lost one.
+      if (lost > told_lost) collectives_.Abort();
+      told_lost = lost;
+      told_left = left;
+      on_gone();
+      continue;
+    }
+    const absl::Duration pause = std::min(silence_limit_ / 8, absl::Minutes(1));
+    poll(entries.data(), entries.size(), static_cast<int>(absl::ToInt64Milliseconds(pause)) + 1);
+    if (entries[0].revents != 0 || point_to_point_.is_aborted()) return;
+    EndSilent();
+    for (size_t i = 1; i < entries.size(); ++i) {
+      if (entries[i].revents != 0) AcknowledgeNow(entries[i].fd);
+    }
+    point_to_point_.ReadAll();
+  }
+}
+
+void TcpConnections::EndSilent() const {
+  if (silence_limit_ == absl::InfiniteDuration()) return;
+  for (int peer = 0; peer < peers_.size(); ++peer) {
+    if (peer == peers_.rank() || !point_to_point_.is_open(peer)) continue;
+    if (!IsSilent(collectives_.socket(peer), silence_limit_) &&
+        !IsSilent(point_to_point_.socket(peer), silence_limit_)) {
+      continue;
+    }
+    Log(LogLevel::kWarning,
+        absl::StrCat("the host of ", peers_.Describe(peer), " has not answered for ",
+                     absl::FormatDuration(silence_limit_), " (SYNCLINE_TCP_KEEPALIVE)"));
+    shutdown(point_to_point_.socket(peer), SHUT_RDWR);
+  }
+}
+
+void TcpConnections::EndWatch() {
+  if (stop_event_.valid()) eventfd_write(stop_event_.get(), 1);
+}
+
+void TcpConnections::AwaitDisconnects(absl::Span<const int> ranks) {
+  const Deadline deadline(kDisconnectGrace);
+  while (!deadline.Expired() && !point_to_point_.is_aborted()) {
+    point_to_point_.ReadAll();
+    std::vector<pollfd> entries;
+    for (const int rank : ranks) {
+      if (!point_to_point_.is_open(rank)) continue;
+      if (!collectives_.has_ended(rank) && peers_.LivenessOf(rank) != base::Liveness::kDead) {
+        continue;
+      }
+      entries.push_back({point_to_point_.socket(rank), POLLIN, 0});
+    }
+    if (entries.empty()) return;
+    poll(entries.data(), entries.size(), 10);
+  }
+}
+
+void TcpConnections::Disconnect() {
+  point_to_point_.Abort();
+  collectives_.Abort();
+  EndWatch();
+  // Only shut down, not closed: other threads may be using the descriptors.
+  for (const int socket : AllSockets()) shutdown(socket, SHUT_RDWR);
+}
+
+void TcpConnections::Leave(absl::string_view reason) {
+  if (has_left_) return;
+  has_left_ = true;
+  EndWatch();
+  if (watch_.joinable()) watch_.join();
+  if (!point_to_point_.is_aborted()) {
+    point_to_point_.SendLeave(reason);
+    for (int peer = 0; peer < peers_.size(); ++peer) {
+      if (peer != peers_.rank()) shutdown(collectives_.socket(peer), SHUT_WR);
+    }
+    Drain();
+  }
+  collectives_.Close();
+  point_to_point_.Close();
+}
+
+std::vector<int> TcpConnections::AllSockets() const {
+  std::vector<int> sockets;
+  for (int peer = 0; peer < peers_.size(); ++peer) {
+    if (peer == peers_.rank()) continue;
+    for (const int socket : {collectives_.socket(peer), point_to_point_.socket(peer)}) {
+      if (socket >= 0) sockets.push_back(socket);
+    }
+  }
+  return sockets;
+}
+
+// What a peer has sent that nobody reads makes the kernel reset the connection when it is closed,
+// and drop what it has not delivered yet. So this waits until the peer's kernel has everything.
+void TcpConnections::Drain() const {
+  std::vector<int> sockets = AllSockets();
+  int64_t before = -1;
+  Deadline deadline(kLeaveTimeout);
+  while (!sockets.empty() && !deadline.Expired()) {
+    int64_t waiting = 0;
+    const auto is_done = [&](int socket) {
+      int bytes = 0;
+      if (ioctl(socket, SIOCOUTQ, &bytes) != 0 || bytes == 0) return true;
+      waiting += bytes;
+      return false;
+    };
+    sockets.erase(std::remove_if(sockets.begin(), sockets.end(), is_done), sockets.end());
+    if (sockets.empty()) return;
+    if (waiting != before) deadline = Deadline(kLeaveTimeout);
+    before = waiting;
+    absl::SleepFor(absl::Microseconds(100));
+  }
+}
+
+}  // namespace syncline::tcp

@@ -1,0 +1,97 @@
+// The TCP connections of one rank to all others, and the watch over them.
+#ifndef SYNCLINE_BACKENDS_TCP_TCP_CONNECTIONS_H_
+#define SYNCLINE_BACKENDS_TCP_TCP_CONNECTIONS_H_
+
+#include <functional>
+#include <map>
+#include <memory>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "absl/time/time.h"
+#include "absl/types/span.h"
+#include "backends/common/connections.h"
+#include "backends/common/listener.h"
+#include "backends/common/peer_table.h"
+#include "backends/tcp/collective_sockets.h"
+#include "backends/tcp/point_to_point.h"
+#include "core/base/unique_fd.h"
+#include "core/tls/stream.h"
+#include "syncline/backend.h"
+
+namespace syncline::tcp {
+
+// Two connections to each other rank, made while joining: a rank that cannot be reached is then an
+// error of joining that names it, and no call has to wait for a connection. One carries the
+// messages of collectives and one sends and receives, so that a collective that this rank has not
+// called yet holds up no receive.
+//
+// A thread sleeps until a connection ends, and finds out whether the peer has left or was lost; now
+// and then it looks for hosts that are silent. It touches no data of calls. Thread-safe except
+// where a method says otherwise.
+class TcpConnections final : public backends::Connections {
+ public:
+  // Collective: returns once this rank has connected to all others. Each side of a connection has
+  // then proved that it knows the listener's secret, which only ranks of the job can read in the
+  // store. Errors are those of PeerTable::Join; a NetworkError or TimeoutError that names the peer
+  // that cannot be reached, or whose TLS is refused; a MismatchError if mismatch_check or
+  // SYNCLINE_TLS is not the same on all ranks; those of SilenceLimit and Listener::Open.
+  static absl::StatusOr<std::unique_ptr<TcpConnections>> Connect(const BackendConfig& config);
+
+  ~TcpConnections() override;  // Leaves, if that has not been done.
+
+  const backends::PeerTable& peers() const override { return peers_; }
+
+  // Starts the watch, whose thread calls `on_gone` whenever a peer has left or was lost; in the
+  // latter case all waits have ended by then. Call it once, before any operation. BackendError if
+  // no thread can be started.
+  absl::Status Watch(std::function<void()> on_gone);
+
+  // The collectives' is for the one thread that is in a collective.
+  CollectiveSockets& collectives() { return collectives_; }
+  PointToPoint& point_to_point() { return point_to_point_; }
+
+  // Those of Connections. Leave waits until the kernels of the peers have what was sent to them,
+  // and gives up after kLeaveTimeout without progress.
+  void AwaitDisconnects(absl::Span<const int> ranks) override;
+  void Disconnect() override;
+  void Leave(absl::string_view reason) override;
+  std::map<int, std::string> left() const override { return point_to_point_.left(); }
+  std::vector<int> lost() const override { return point_to_point_.lost(); }
+
+ private:
+  struct Sockets {
+    std::vector<tls::Stream> collectives, messages;  // By rank.
+    base::UniqueFd abort_event, wake_event, stop_event;
+    absl::Duration silence_limit;
+  };
+
+  static absl::Status ConnectAll(const BackendConfig& config, const backends::PeerTable& peers,
+                                 const backends::Listener& listener, Sockets& sockets);
+
+  TcpConnections(backends::PeerTable peers, Sockets sockets);
+
+  // Ends the connections of peers whose hosts are silent.
+  void EndSilent() const;
+  void RunWatch(const std::function<void()>& on_gone);
+  void EndWatch();
+  // The sockets of both kinds to all peers.
+  std::vector<int> AllSockets() const;
+  void Drain() const;
+
+  const backends::PeerTable peers_;
+  CollectiveSockets collectives_;
+  PointToPoint point_to_point_;
+  const base::UniqueFd stop_event_;  // Written once, when the watch is to end.
+  const absl::Duration silence_limit_;
+  bool has_left_ = false;
+  std::thread watch_;
+};
+
+}  // namespace syncline::tcp
+
+#endif  // SYNCLINE_BACKENDS_TCP_TCP_CONNECTIONS_H_
