@@ -18,15 +18,13 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "core/base/errno_payload.h"
+#include "core/base/listening.h"
 #include "core/base/resolve.h"
 #include "core/base/sockets.h"
 #include "syncline/status.h"
 
 namespace syncline::store {
 namespace {
-
-// Of a whole job that joins at once; the kernel's net.core.somaxconn is a limit too.
-constexpr int kBacklog = 1 << 15;
 
 // The names that /proc/<pid>/fd shows for the sockets listening on `port`: "socket:[4711]".
 // Columns of /proc/net/tcp, see proc(5): 1 is the local address, 3 the state, 9 the inode.
@@ -81,12 +79,6 @@ absl::Status ListenError(const std::string& host, int port, int error) {
   }
 }
 
-// The port in `address`.
-in_port_t& PortOf(base::SocketAddress& address) {
-  return address.family() == AF_INET6 ? reinterpret_cast<sockaddr_in6*>(address.get())->sin6_port
-                                      : reinterpret_cast<sockaddr_in*>(address.get())->sin_port;
-}
-
 base::SocketAddress EveryAddress(int family) {
   base::SocketAddress address;  // All zeros is INADDR_ANY, and in6addr_any.
   address.storage.ss_family = static_cast<sa_family_t>(family);
@@ -94,24 +86,13 @@ base::SocketAddress EveryAddress(int family) {
   return address;
 }
 
-// Adds a socket for `address` and listener.port, which is set if it is 0. Returns 0 or errno.
-int ListenOn(base::SocketAddress address, Listener& listener) {
-  base::UniqueFd fd(socket(address.family(), SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
-  if (!fd.valid()) return errno;
-  const int on = 1;  // Connections of an earlier server that linger do no harm.
-  const int off = 0;
-  setsockopt(fd.get(), SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on));
-  if (address.family() == AF_INET6) {
-    setsockopt(fd.get(), IPPROTO_IPV6, IPV6_V6ONLY, &off, sizeof(off));
-  }
-  PortOf(address) = htons(static_cast<uint16_t>(listener.port));
-  if (bind(fd.get(), address.get(), address.length) != 0 || listen(fd.get(), kBacklog) != 0 ||
-      getsockname(fd.get(), address.get(), &address.length) != 0) {
-    return errno;
-  }
-  listener.port = ntohs(PortOf(address));
+// Adds a socket for `address` and listener.port, which is set if it is 0.
+absl::Status ListenOn(base::SocketAddress address, Listener& listener) {
+  base::SetPort(address, listener.port);
+  SYNCLINE_ASSIGN_OR_RETURN(base::UniqueFd fd, base::ListenOn(address, /*takes_ipv4=*/true));
+  listener.port = base::PortOf(address);
   listener.sockets.push_back(std::move(fd));
-  return 0;
+  return absl::OkStatus();
 }
 
 }  // namespace
@@ -124,11 +105,11 @@ std::string JoinHostPort(absl::string_view host, int port) {
 absl::StatusOr<Listener> Listen(const std::string& host, int port, const Deadline& deadline) {
   Listener listener;
   listener.port = port;
-  int error = 0;
+  absl::Status error;
   if (host == "0.0.0.0" || host == "::") {
     // An IPv6 socket for all addresses takes IPv4 connections too, where there is IPv6.
     error = ListenOn(EveryAddress(AF_INET6), listener);
-    if (error != 0) error = ListenOn(EveryAddress(AF_INET), listener);
+    if (!error.ok()) error = ListenOn(EveryAddress(AF_INET), listener);
   } else {
     base::ResolveOptions to_listen;
     to_listen.is_to_listen = true;
@@ -138,12 +119,15 @@ absl::StatusOr<Listener> Listen(const std::string& host, int port, const Deadlin
                       absl::StrCat("cannot listen on ", JoinHostPort(host, port)));
     }
     for (const base::SocketAddress& address : *addresses) {
-      const int failed = ListenOn(address, listener);
-      if (failed != 0) error = failed;
+      const absl::Status status = ListenOn(address, listener);
+      if (!status.ok()) error = status;
     }
   }
-  if (listener.sockets.empty()) return ListenError(host, port, error);
-  return listener;
+  if (!listener.sockets.empty()) return listener;
+  const int number = base::ErrnoOf(error);
+  const bool range_is_taken = port == 0 && number == EADDRINUSE;
+  if (number != 0 && !range_is_taken) return ListenError(host, port, number);
+  return Annotate(error, absl::StrCat("cannot listen on ", JoinHostPort(host, port)));
 }
 
 std::optional<int> FindListener(int port) {

@@ -12,6 +12,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
+#include "core/tls/settings.h"
 #include "syncline/status.h"
 
 namespace syncline::etcd_store {
@@ -61,6 +62,12 @@ absl::StatusOr<std::vector<std::string>> ParseEtcdEndpoints(absl::string_view en
 absl::StatusOr<std::shared_ptr<grpc::ChannelCredentials>> EtcdCredentials(
     const StoreConfig::Etcd& options) {
   if (options.ca_cert.empty() && options.cert.empty() && options.key.empty()) {
+    SYNCLINE_ASSIGN_OR_RETURN(const tls::Settings tls, tls::SettingsFromEnvironment());
+    if (tls.mode != tls::Mode::kOff) {
+      return ArgumentError(absl::StrCat("SYNCLINE_TLS is ", tls::ModeName(tls.mode),
+                                        ", so the way to etcd must be encrypted as well: give it a "
+                                        "ca_cert, the certificate of who signed the server's"));
+    }
     return grpc::InsecureChannelCredentials();
   }
   if (options.cert.empty() != options.key.empty()) {

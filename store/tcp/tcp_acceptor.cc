@@ -228,6 +228,7 @@ void TCPAcceptor::Advance(Connections& from, Connections::iterator at) {
       break;
     case Step::kAdmit:
       SetResetOnClose(connection.socket, false);
+      base::SetNoDelay(connection.socket.get());  // gRPC does not, where it has not accepted it.
       return handler_(Remove(from, at));
     case Step::kClose:
       Remove(from, at);
@@ -242,20 +243,22 @@ void TCPAcceptor::Advance(Connections& from, Connections::iterator at) {
     }
   }
   greeted_.insert(from.extract(at));
-  if (greeted_.size() > kMaxGreeted) CloseOldest(greeted_, "it did not answer the challenge");
+  const size_t limit = options_.secret.empty() ? kMaxGreetedWithoutSecret : kMaxGreeted;
+  if (greeted_.size() > limit) CloseOldest(greeted_, "it did not go on, and others came");
 }
 
 // Not by closing alone: a fork()ed child that has the descriptor keeps it in the epoll set.
-base::UniqueFd TCPAcceptor::Remove(Connections& from, Connections::iterator at) {
+tls::Stream TCPAcceptor::Remove(Connections& from, Connections::iterator at) {
   if (at->second.watched) Unwatch(epoll_, at->second.socket.get());
-  base::UniqueFd socket = std::move(at->second.socket);
+  tls::Stream stream(std::move(at->second.socket), std::move(at->second.session));
   from.erase(at);
-  return socket;
+  return stream;
 }
 
 // Reads the message that is due and not a byte more: what follows is not for this class.
 TCPAcceptor::Step TCPAcceptor::Receive(Unproved& connection) {
   while (true) {
+    if (connection.session != nullptr) return Encrypt(connection);
     const size_t size = connection.greeted ? kResponseBytes : kHelloBytes;
     const ssize_t count = recv(connection.socket.get(), connection.message + connection.received,
                                size - connection.received, MSG_DONTWAIT);
@@ -278,7 +281,7 @@ TCPAcceptor::Step TCPAcceptor::Receive(Unproved& connection) {
 TCPAcceptor::Step TCPAcceptor::ExamineHello(Unproved& connection) {
   using Answer = ServerHandshake::Answer;
   const ServerHandshake::Challenge challenge =
-      connection.handshake.AnswerHello(options_.secret, {connection.message, kHelloBytes});
+      connection.handshake.AnswerHello(options_.secret, {connection.message, kHelloBytes}, mode());
   // There is room for so little in the buffer of a new connection, or something is wrong with it.
   const ssize_t sent = send(connection.socket.get(), challenge.message.data(),
                             challenge.message.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
@@ -287,16 +290,46 @@ TCPAcceptor::Step TCPAcceptor::ExamineHello(Unproved& connection) {
     LogRefusal(connection.socket, "its job secret is missing or does not match");
     return Step::kClose;
   }
+  if (challenge.answer == Answer::kOtherMode) {
+    SetResetOnClose(connection.socket, false);
+    LogRefusal(connection.socket, absl::StrCat("its SYNCLINE_TLS is not ", tls::ModeName(mode()),
+                                               ", as that of this job is"));
+    return Step::kClose;
+  }
   if (sent != static_cast<ssize_t>(challenge.message.size())) return Step::kClose;
-  if (challenge.answer == Answer::kOpen) return Step::kAdmit;
   connection.greeted = true;
-  return Step::kWait;
+  return challenge.answer == Answer::kOpen ? BeginEncryption(connection) : Step::kWait;
 }
 
 TCPAcceptor::Step TCPAcceptor::ExamineResponse(Unproved& connection) {
-  if (connection.handshake.Accepts({connection.message, kResponseBytes})) return Step::kAdmit;
+  if (connection.handshake.Accepts({connection.message, kResponseBytes})) {
+    return BeginEncryption(connection);
+  }
   LogRefusal(connection.socket, "it did not answer the challenge with a proof of the job's secret");
   return Step::kClose;
+}
+
+TCPAcceptor::Step TCPAcceptor::BeginEncryption(Unproved& connection) {
+  if (options_.tls == nullptr) return Step::kAdmit;
+  auto session = options_.tls->Accept(kTlsPurpose);
+  if (!session.ok()) {
+    LogRefusal(connection.socket, session.status().message());
+    return Step::kClose;
+  }
+  connection.session = *std::move(session);
+  return Step::kWait;
+}
+
+TCPAcceptor::Step TCPAcceptor::Encrypt(Unproved& connection) {
+  const absl::StatusOr<bool> is_complete = connection.session->Handshake(connection.socket.get());
+  if (is_complete.ok()) return *is_complete ? Step::kAdmit : Step::kWait;
+  SetResetOnClose(connection.socket, false);  // The client is to read why.
+  LogRefusal(connection.socket, is_complete.status().message());
+  return Step::kClose;
+}
+
+tls::Mode TCPAcceptor::mode() const {
+  return options_.tls == nullptr ? tls::Mode::kOff : options_.tls->mode();
 }
 
 void TCPAcceptor::CloseOldest(Connections& connections, absl::string_view why) {
@@ -307,7 +340,7 @@ void TCPAcceptor::CloseOldest(Connections& connections, absl::string_view why) {
 
 void TCPAcceptor::CloseExpired(Connections& connections) {
   while (!connections.empty() && connections.begin()->second.deadline.Expired()) {
-    CloseOldest(connections, absl::StrCat("it proved nothing for ",
+    CloseOldest(connections, absl::StrCat("it did not prove who it is within ",
                                           absl::FormatDuration(options_.time_to_prove)));
   }
 }

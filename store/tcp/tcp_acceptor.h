@@ -18,22 +18,26 @@
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
 #include "core/base/unique_fd.h"
+#include "core/tls/context.h"
+#include "core/tls/session.h"
+#include "core/tls/stream.h"
 #include "store/common/listen_address.h"
 #include "store/tcp/handshake.h"
 #include "syncline/deadline.h"
 
 namespace syncline::tcp_store {
 
-// Runs the server's part of the handshake (handshake.h) for all connections on one thread, with a
-// few hundred bytes for each. Nothing else is read from a connection before the client has proved
-// that it knows the secret, so whatever serves the connections afterwards is out of reach for
-// strangers.
+// Runs the server's part of the handshake (handshake.h), TLS included, for all connections on one
+// thread, with a few hundred bytes for each that has not proved the secret. Nothing else is read
+// from a connection before the client has proved that it knows the secret, so whatever serves the
+// connections afterwards is out of reach for strangers.
 //
 // What strangers can hold is bounded:
 //   * At most kMaxStrangers connections have not said a valid hello. When one more comes, the
 //     oldest is closed. So a client gets in that says hello before kMaxStrangers others connect.
-//   * At most kMaxGreeted have said a valid hello and not yet responded to the challenge; again the
-//     oldest is closed. A hello that was overheard and is replayed counts here.
+//   * At most kMaxGreeted have said a valid hello and are not yet admitted; again the oldest is
+//     closed. A hello that was overheard and is replayed counts here. Without a secret anyone's
+//     does, and may begin TLS, so then they are kMaxGreetedWithoutSecret.
 //   * Each is closed when its time to prove is over.
 //   * One that says nothing is the kernel's for its first second, not this class's.
 //
@@ -42,15 +46,17 @@ class TCPAcceptor {
  public:
   static constexpr size_t kMaxStrangers = 64;
   static constexpr size_t kMaxGreeted = 1024;
+  static constexpr size_t kMaxGreetedWithoutSecret = 128;
 
   struct Options {
-    std::string secret;  // The job's. Empty: a hello suffices.
+    std::string secret;                 // The job's. Empty: a hello suffices.
+    std::shared_ptr<tls::Context> tls;  // Encrypts connections; null: they are not.
     absl::Duration time_to_prove;
     std::string name;  // Of the store, for the log.
   };
 
   // Takes a connection, which is non-blocking. Called on the acceptor's thread.
-  using ConnectionHandler = std::function<void(base::UniqueFd connection)>;
+  using ConnectionHandler = std::function<void(tls::Stream connection)>;
 
   static absl::StatusOr<std::unique_ptr<TCPAcceptor>> Start(store::Listener listener,
                                                             Options options,
@@ -70,9 +76,10 @@ class TCPAcceptor {
     base::UniqueFd socket;
     Deadline deadline;
     ServerHandshake handshake;
-    bool watched = false;  // By epoll.
-    bool greeted = false;  // It has said a valid hello.
-    size_t received = 0;   // Of the message that is due.
+    std::unique_ptr<tls::Session> session = nullptr;  // Once the secret is proved.
+    bool watched = false;                             // By epoll.
+    bool greeted = false;                             // It has said a valid hello.
+    size_t received = 0;                              // Of the message that is due.
     char message[kHelloBytes] = {};
   };
   // By number, so the first is the oldest.
@@ -90,10 +97,13 @@ class TCPAcceptor {
   void Add(base::UniqueFd socket);
   void HearNewcomers();
   void Advance(Connections& from, Connections::iterator at);
-  base::UniqueFd Remove(Connections& from, Connections::iterator at);
+  tls::Stream Remove(Connections& from, Connections::iterator at);
   Step Receive(Unproved& connection);
   Step ExamineHello(Unproved& connection);
   Step ExamineResponse(Unproved& connection);
+  Step BeginEncryption(Unproved& connection);
+  Step Encrypt(Unproved& connection);
+  tls::Mode mode() const;
 
   void CloseOldest(Connections& connections, absl::string_view why);
   void CloseExpired(Connections& connections);

@@ -199,20 +199,32 @@ class TCPClient::Stream final
   absl::flat_hash_map<uint64_t, Pending*> pending_ ABSL_GUARDED_BY(mutex_);
 };
 
-TCPClient::TCPClient(std::unique_ptr<Stream> stream) : pid_(getpid()), stream_(std::move(stream)) {}
+TCPClient::TCPClient(std::unique_ptr<TLSRelay> relay, std::unique_ptr<Stream> stream)
+    : pid_(getpid()), relay_(std::move(relay)), stream_(std::move(stream)) {}
 
 absl::StatusOr<std::unique_ptr<TCPClient>> TCPClient::Connect(const ServerAddress& server,
                                                               const Deadline& deadline) {
   SYNCLINE_RETURN_IF_ERROR(CheckGrpcResources());
-  SYNCLINE_ASSIGN_OR_RETURN(base::UniqueFd connection, ConnectToServer(server, deadline));
-  return std::unique_ptr<TCPClient>(new TCPClient(Stream::Open(NewChannel(std::move(connection)))));
+  SYNCLINE_ASSIGN_OR_RETURN(tls::Stream connection, ConnectToServer(server, deadline));
+  std::unique_ptr<TLSRelay> relay;
+  base::UniqueFd plain;
+  if (connection.is_encrypted()) {
+    SYNCLINE_ASSIGN_OR_RETURN(relay, TLSRelay::Start());
+    SYNCLINE_ASSIGN_OR_RETURN(plain, relay->Add(std::move(connection)));
+  } else {
+    plain = connection.TakeSocket();
+  }
+  return std::unique_ptr<TCPClient>(
+      new TCPClient(std::move(relay), Stream::Open(NewChannel(std::move(plain)))));
 }
 
 TCPClient::~TCPClient() {
   if (getpid() == pid_) {
     Stream::Close(std::move(stream_));
   } else {
-    static_cast<void>(stream_.release());  // gRPC does not survive a fork; leave it alone.
+    // gRPC does not survive a fork, nor does the relay; leave them alone.
+    static_cast<void>(stream_.release());
+    static_cast<void>(relay_.release());
   }
 }
 

@@ -9,6 +9,7 @@
 #include "absl/status/statusor.h"
 #include "store/tcp/store.pb.h"
 #include "store/tcp/tcp_connect.h"
+#include "store/tcp/tls_relay.h"
 #include "syncline/deadline.h"
 
 namespace syncline::tcp_store {
@@ -33,9 +34,10 @@ class TCPClient {
  private:
   class Stream;
 
-  explicit TCPClient(std::unique_ptr<Stream> stream);
+  TCPClient(std::unique_ptr<TLSRelay> relay, std::unique_ptr<Stream> stream);
 
   const pid_t pid_;
+  std::unique_ptr<TLSRelay> relay_;  // Null if the connection is not encrypted.
   std::unique_ptr<Stream> stream_;
 };
 

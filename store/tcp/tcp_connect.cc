@@ -1,7 +1,5 @@
 #include "store/tcp/tcp_connect.h"
 
-#include <netinet/in.h>
-#include <netinet/tcp.h>
 #include <sys/socket.h>
 
 #include <algorithm>
@@ -26,14 +24,37 @@ constexpr absl::Duration kAddressTimeout = absl::Seconds(5);
 
 // How one attempt ended.
 struct Attempt {
-  base::UniqueFd connection;
+  tls::Stream connection;
   absl::Status refusal;    // Of a server that answered: final.
   absl::Status no_answer;  // Another attempt may do better.
 };
 
+// TLS, if it is asked for, over `connection`, whose other side has proved the secret.
+Attempt Encrypt(base::UniqueFd connection, const ServerAddress& server, const Deadline& deadline) {
+  Attempt attempt;
+  std::unique_ptr<tls::Session> session;
+  if (server.tls != nullptr) {
+    auto begun = server.tls->Connect(kTlsPurpose, server.certified_host);
+    attempt.refusal = begun.status();
+    if (!begun.ok()) return attempt;
+    session = *std::move(begun);
+  }
+  while (session != nullptr) {
+    const absl::StatusOr<bool> is_complete = session->Handshake(connection.get());
+    (session->has_ended() ? attempt.no_answer : attempt.refusal) = is_complete.status();
+    if (!is_complete.ok()) return attempt;
+    if (*is_complete) break;
+    attempt.no_answer = base::WaitReadable(connection.get(), deadline);
+    if (!attempt.no_answer.ok()) return attempt;
+  }
+  attempt.connection = tls::Stream(std::move(connection), std::move(session));
+  return attempt;
+}
+
 // Both sides' proofs over `connection`.
-Attempt Prove(base::UniqueFd connection, const std::string& secret, const Deadline& deadline) {
-  const ClientHandshake handshake(secret);
+Attempt Prove(base::UniqueFd connection, const ServerAddress& server, const Deadline& deadline) {
+  const tls::Mode mode = server.tls == nullptr ? tls::Mode::kOff : server.tls->mode();
+  const ClientHandshake handshake(server.secret, mode);
   const std::string hello = handshake.Hello();
   std::string challenge(kChallengeBytes, '\0');
   Attempt attempt;
@@ -52,8 +73,8 @@ Attempt Prove(base::UniqueFd connection, const std::string& secret, const Deadli
   attempt.refusal = response.status();
   if (!attempt.refusal.ok()) return attempt;
   attempt.no_answer = base::SendAll(connection.get(), response->data(), response->size(), deadline);
-  if (attempt.no_answer.ok()) attempt.connection = std::move(connection);
-  return attempt;
+  if (!attempt.no_answer.ok()) return attempt;
+  return Encrypt(std::move(connection), server, deadline);
 }
 
 Attempt TryOnce(const ServerAddress& server, const Deadline& deadline) {
@@ -68,7 +89,7 @@ Attempt TryOnce(const ServerAddress& server, const Deadline& deadline) {
     absl::StatusOr<base::UniqueFd> connected = base::Connect(address, SOCK_STREAM, one);
     attempt.no_answer = connected.status();
     if (!connected.ok()) continue;
-    attempt = Prove(*std::move(connected), server.secret, one);
+    attempt = Prove(*std::move(connected), server, one);
     if (attempt.connection.valid() || !attempt.refusal.ok()) break;
   }
   return attempt;
@@ -76,15 +97,13 @@ Attempt TryOnce(const ServerAddress& server, const Deadline& deadline) {
 
 }  // namespace
 
-absl::StatusOr<base::UniqueFd> ConnectToServer(const ServerAddress& server,
-                                               const Deadline& deadline) {
+absl::StatusOr<tls::Stream> ConnectToServer(const ServerAddress& server, const Deadline& deadline) {
   absl::Duration pause = kFirstPause;
   std::string cause = "it does not answer";
   while (true) {
     Attempt attempt = TryOnce(server, deadline);
     if (attempt.connection.valid()) {
-      const int on = 1;  // Requests are small and wait for their answers.
-      setsockopt(attempt.connection.get(), IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on));
+      base::SetNoDelay(attempt.connection.fd());  // Requests are small and wait for their answers.
       return std::move(attempt.connection);
     }
     if (!attempt.refusal.ok()) return attempt.refusal;

@@ -10,12 +10,15 @@
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/mutex.h"
 #include "core/base/unique_fd.h"
+#include "core/tls/context.h"
+#include "core/tls/stream.h"
 #include "store/common/listen_address.h"
 #include "store/tcp/grpc_resources.h"
 #include "store/tcp/store.grpc.pb.h"
 #include "store/tcp/tcp_acceptor.h"
 #include "store/tcp/tcp_limits.h"
 #include "store/tcp/tcp_session.h"
+#include "store/tcp/tls_relay.h"
 #include "syncline/log.h"
 #include "syncline/status.h"
 
@@ -53,6 +56,7 @@ struct TCPServer::Impl {
   int port = 0;
   const std::shared_ptr<TCPSession::Shared> shared = std::make_shared<TCPSession::Shared>();
   Service service{shared};
+  std::unique_ptr<TLSRelay> relay;  // Null if connections are not encrypted.
   std::unique_ptr<grpc::Server> server;
   std::unique_ptr<TCPAcceptor> acceptor;  // Passes connections to the server, so goes first.
   absl::Mutex shutdown_mutex;
@@ -91,12 +95,24 @@ absl::StatusOr<std::unique_ptr<TCPServer>> TCPServer::Start(const Options& optio
                                  options.secret.size(), " bytes and might be guessed; make one ",
                                  "with `openssl rand -hex 32`"));
   }
+  SYNCLINE_ASSIGN_OR_RETURN(acceptor_options.tls, tls::Context::FromEnvironment(options.secret));
+  if (acceptor_options.tls != nullptr) {
+    SYNCLINE_ASSIGN_OR_RETURN(impl->relay, TLSRelay::Start());
+  }
+  const auto serve = [server = impl->server.get(), relay = impl->relay.get(),
+                      name = acceptor_options.name](tls::Stream connection) {
+    absl::StatusOr<base::UniqueFd> plain =
+        relay == nullptr ? connection.TakeSocket() : relay->Add(std::move(connection));
+    if (plain.ok()) {
+      grpc::AddInsecureChannelFromFd(server, plain->release());
+    } else {
+      LogInBackground(
+          LogLevel::kWarning,
+          absl::StrCat("store ", name, " has closed a connection: ", plain.status().message()));
+    }
+  };
   SYNCLINE_ASSIGN_OR_RETURN(
-      impl->acceptor, TCPAcceptor::Start(std::move(listener), std::move(acceptor_options),
-                                         [server = impl->server.get()](base::UniqueFd connection) {
-                                           grpc::AddInsecureChannelFromFd(server,
-                                                                          connection.release());
-                                         }));
+      impl->acceptor, TCPAcceptor::Start(std::move(listener), std::move(acceptor_options), serve));
   return std::unique_ptr<TCPServer>(new TCPServer(std::move(impl)));
 }
 
@@ -131,6 +147,7 @@ void TCPServer::Shutdown() {
   sessions.clear();
   impl_->server->Shutdown(std::chrono::system_clock::now() + kTimeToDrain);
   impl_->server.reset();
+  impl_->relay.reset();
 }
 
 }  // namespace syncline::tcp_store

@@ -7,6 +7,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "core/base/env.h"
+#include "core/tls/context.h"
 #include "store/common/errors.h"
 #include "store/common/listen_address.h"
 #include "store/tcp/store.pb.h"
@@ -132,6 +133,10 @@ absl::StatusOr<std::shared_ptr<TCPStore>> TCPStore::Create(const Options& option
   server_address.host = options.host;
   server_address.port = port;
   server_address.secret = options.secret;
+  if (!serves) server_address.certified_host = options.host;
+  absl::StatusOr<std::shared_ptr<tls::Context>> tls = tls::Context::FromEnvironment(options.secret);
+  if (!tls.ok()) return AnnotateStore(tls.status(), Name(options.host, port));
+  server_address.tls = *std::move(tls);
   absl::StatusOr<std::unique_ptr<TCPClient>> client = TCPClient::Connect(
       server_address, Deadline(options.connect_timeout.value_or(options.timeout)));
   if (!client.ok()) return AnnotateStore(client.status(), Name(options.host, port));

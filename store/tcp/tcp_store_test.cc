@@ -188,11 +188,11 @@ TEST(TCPStoreTest, NoWaitOutlivesItsTimeoutOrItsClientOnTheServer) {
   EXPECT_FALSE(client->Get("never", absl::Milliseconds(20)).ok());
   EXPECT_EQ(server->NumWaits(), 0);
 
-  absl::StatusOr<base::UniqueFd> connection =
+  absl::StatusOr<tls::Stream> connection =
       ConnectToServer({"127.0.0.1", server->port(), ""}, Deadline(kTimeout));
   ASSERT_TRUE(connection.ok()) << connection.status();
   auto stub = wire::StoreService::NewStub(
-      grpc::CreateInsecureChannelFromFd("store", connection->release()));
+      grpc::CreateInsecureChannelFromFd("store", connection->TakeSocket().release()));
   grpc::ClientContext context;
   auto stream = stub->Connect(&context);
   wire::ClientMessage request;

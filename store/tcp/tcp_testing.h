@@ -9,11 +9,16 @@
 #include <utility>
 #include <vector>
 
+#include "absl/base/thread_annotations.h"
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/synchronization/mutex.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
 #include "gtest/gtest.h"
 #include "store/tcp/tcp_server.h"
 #include "syncline/deadline.h"
+#include "syncline/log.h"
 #include "syncline/status.h"
 #include "syncline/tcp_store.h"
 
@@ -81,6 +86,29 @@ class ServerProcess {
 
 // Runs the tests or, where this process is a ServerProcess, serves until its parent is gone.
 int RunTestsOrServe(int argc, char** argv);
+
+// The lines of the log while one of these is alive.
+class LogLines {
+ public:
+  LogLines() {
+    SetLogSink([lines = lines_](LogLevel, absl::string_view line) {
+      absl::MutexLock lock(&lines->mutex);
+      absl::StrAppend(&lines->text, line, "\n");
+    });
+  }
+  ~LogLines() { SetLogSink(nullptr); }
+  bool Have(absl::string_view part) const {
+    absl::MutexLock lock(&lines_->mutex);
+    return absl::StrContains(lines_->text, part);
+  }
+
+ private:
+  struct Lines {
+    absl::Mutex mutex;
+    std::string text ABSL_GUARDED_BY(mutex);
+  };
+  const std::shared_ptr<Lines> lines_ = std::make_shared<Lines>();
+};
 
 // Polls `condition` until it holds or kTimeout has passed; whether it held.
 template <typename Condition>

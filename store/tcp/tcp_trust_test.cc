@@ -75,24 +75,11 @@ TEST(TCPTrustTest, AClientWithASecretDoesNotTrustAServerWithout) {
 }
 
 TEST(TCPTrustTest, AServerWarnsOfASecretThatIsShort) {
-  struct Lines {
-    absl::Mutex mutex;
-    std::string text ABSL_GUARDED_BY(mutex);
-    bool Have(absl::string_view part) {
-      absl::MutexLock lock(&mutex);
-      return absl::StrContains(text, part);
-    }
-  };
-  const auto lines = std::make_shared<Lines>();  // Of the sink, too, which may be in use.
-  SetLogSink([lines](LogLevel, absl::string_view line) {
-    absl::MutexLock lock(&lines->mutex);
-    absl::StrAppend(&lines->text, line, "\n");
-  });
+  const LogLines lines;
   Start(SecretOf("abcdefghijklmnop"));
   Start(SecretOf("q"));
-  EXPECT_TRUE(Eventually([&] { return lines->Have("the job's secret has only 1 bytes"); }));
-  SetLogSink(nullptr);
-  EXPECT_FALSE(lines->Have("has only 16 bytes"));
+  EXPECT_TRUE(Eventually([&] { return lines.Have("the job's secret has only 1 bytes"); }));
+  EXPECT_FALSE(lines.Have("has only 16 bytes"));
 }
 
 // Serves one client in a thread of its own.
@@ -302,11 +289,11 @@ TEST(TCPTrustTest, WithoutASecretAClientThatDoesNotSayHelloIsPutOut) {
 // A client that has said hello to a server without a secret, and has no room for even the first
 // byte of an answer.
 base::UniqueFd ConnectDeafly(int port) {
-  absl::StatusOr<base::UniqueFd> connection =
+  absl::StatusOr<tls::Stream> connection =
       ConnectToServer({"127.0.0.1", port, ""}, Deadline(kTimeout));
   EXPECT_TRUE(connection.ok()) << connection.status();
-  Send(connection->get(), OpeningOfStream(0));
-  return *std::move(connection);
+  Send(connection->fd(), OpeningOfStream(0));
+  return connection->TakeSocket();
 }
 
 TEST(TCPTrustTest, AClientThatProvesNothingAndReadsNothingIsPutOut) {
@@ -335,10 +322,10 @@ TEST(TCPTrustTest, AClientThatOpensNoStreamIsPutOut) {
   TCPServer::Options options;
   options.time_to_prove = absl::Milliseconds(200);  // As long as a connection may be idle, too.
   auto server = Start(options);
-  absl::StatusOr<base::UniqueFd> client =
+  absl::StatusOr<tls::Stream> client =
       ConnectToServer({"127.0.0.1", server->port(), ""}, Deadline(kTimeout));
   ASSERT_TRUE(client.ok()) << client.status();
-  EXPECT_TRUE(AwaitEnd(client->get()));
+  EXPECT_TRUE(AwaitEnd(client->fd()));
 }
 
 TEST(TCPTrustTest, AClientThatLeavesAndReadsNothingIsPutOut) {
@@ -377,8 +364,8 @@ TEST(TCPTrustTest, AnAnswerWithAnotherNumberOfValuesThanKeysIsAnError) {
   ASSERT_TRUE(listener.ok()) << listener.status();
   const int port = listener->port;
   auto acceptor = TCPAcceptor::Start(
-      *std::move(listener), {"", kTimeout, "empty-handed"}, [&](base::UniqueFd connection) {
-        grpc::AddInsecureChannelFromFd(server.get(), connection.release());
+      *std::move(listener), {"", nullptr, kTimeout, "empty-handed"}, [&](tls::Stream connection) {
+        grpc::AddInsecureChannelFromFd(server.get(), connection.TakeSocket().release());
       });
   ASSERT_TRUE(acceptor.ok()) << acceptor.status();
   auto client = Create(Client(port));
