@@ -17,9 +17,11 @@
 #include "absl/memory/memory.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
+#include "launch/absolute_path.h"
 #include "launch/launcher.h"
 #include "launch/monitor/event_file.h"
 #include "launch/program.h"
+#include "launch/tls.h"
 #include "syncline/interrupt.h"
 #include "syncline/log.h"
 #include "syncline/status.h"
@@ -58,16 +60,9 @@ void RedirectLog(std::shared_ptr<MessageQueue> messages) {
       [](gpr_log_func_args* line) { for_grpc->Put({absl::StrCat("[gRPC] ", line->message), ""}); });
 }
 
-// An absolute path, which stays valid for workers that change their folder.
-std::string Absolute(const std::string& path) {
-  std::error_code ignored;
-  const std::filesystem::path absolute = std::filesystem::absolute(path, ignored);
-  return absolute.empty() ? path : absolute.string();
-}
-
 std::string TemporaryFolder(const Environment& environment) {
   const auto found = environment.find("TMPDIR");
-  return found == environment.end() || found->second.empty() ? "/tmp" : Absolute(found->second);
+  return found == environment.end() || found->second.empty() ? "/tmp" : AbsolutePath(found->second);
 }
 
 // The width of the status line; 0 if there is none.
@@ -135,7 +130,6 @@ absl::Status Launcher::Prepare() {
   setenv("GRPC_DNS_RESOLVER", "native", 0);
   WorkerSet::Options workers;
   workers.launch = options_;
-  workers.environment = environment_;
   SYNCLINE_ASSIGN_OR_RETURN(workers.program, ResolveProgram(options_, environment_));
   if (const absl::Status adopted = descendants_.Adopt(); !adopted.ok()) Print(adopted.message());
   run_id_ = options_.rendezvous.id;
@@ -143,6 +137,7 @@ absl::Status Launcher::Prepare() {
     SYNCLINE_ASSIGN_OR_RETURN(run_id_, RandomHex(kRunIdBytes));
   }
   SYNCLINE_ASSIGN_OR_RETURN(std::string secret, GivenSecret(options_));
+  const bool has_secret = options_.nodes.max == 1 || !secret.empty();
   if (secret.empty() && options_.nodes.max > 1) {
     secret = SecretOfId(run_id_);
     Print(
@@ -153,6 +148,8 @@ absl::Status Launcher::Prepare() {
                             JobFiles::Create(TemporaryFolder(environment_), std::move(secret)));
   guardian_.Own(files_->folder());
   workers.temporary = files_->folder();
+  workers.environment = environment_;
+  SYNCLINE_RETURN_IF_ERROR(UseTls(options_, files_->folder(), has_secret, &workers.environment));
   SYNCLINE_ASSIGN_OR_RETURN(workers.log_dir, PrepareLogs());
   SYNCLINE_ASSIGN_OR_RETURN(
       node_, StartNode(options_, files_->secret(), clock_, [this] { return SignalArrived(); }));
@@ -232,7 +229,7 @@ absl::StatusOr<EventLog::Emit> Launcher::OpenEvents() {
 }
 
 absl::StatusOr<std::string> Launcher::PrepareLogs() {
-  if (!options_.log_dir.empty()) return Absolute(options_.log_dir);
+  if (!options_.log_dir.empty()) return AbsolutePath(options_.log_dir);
   const bool filters = !options_.stdout_filters.empty() || !options_.stderr_filters.empty();
   if (!options_.redirects.any() && !options_.tee.any() && !filters) return "";
   std::string folder = absl::StrCat(TemporaryFolder(environment_), "/syncline-logs-XXXXXX");

@@ -15,6 +15,7 @@
 #include "core/base/env.h"
 #include "launch/clock.h"
 #include "launch/descriptor_limit.h"
+#include "launch/environment.h"
 #include "launch/launcher.h"
 #include "launch/monitor/run_status.h"
 #include "launch/node.h"
@@ -22,6 +23,7 @@
 #include "launch/output/fd_sink.h"
 #include "launch/rendezvous/store_network.h"
 #include "launch/signals.h"
+#include "launch/tls.h"
 #include "syncline/status.h"
 #include "syncline/store.h"
 
@@ -64,6 +66,9 @@ int RunStatusCommand(const LaunchOptions& options) {
                         : StatusFormat::kTable;
   absl::StatusOr<std::string> secret = GivenSecret(options);
   if (!secret.ok()) return ExitWithError(secret.status());
+  Environment of_workers;  // There are none.
+  const absl::Status tls = UseTls(options, "", !secret->empty(), &of_workers);
+  if (!tls.ok()) return ExitWithError(tls);
   StoreNetworkOptions network;
   network.rendezvous = options.rendezvous;
   network.secret = secret->empty() ? SecretOfId(options.rendezvous.id) : *secret;
@@ -91,6 +96,12 @@ int Main(const std::vector<std::string>& arguments) {
   }
   for (const std::string& note : options->notes) {
     std::fprintf(stderr, "syncline-run: %s\n", note.c_str());
+  }
+  if (!options->certificates_folder.empty()) {
+    const absl::StatusOr<std::string> made = MakeCertificates(options->certificates_folder);
+    if (!made.ok()) return ExitWithError(made.status());
+    std::fputs(made->c_str(), stdout);
+    return 0;
   }
   if (!options->status_endpoint.empty()) return RunStatusCommand(*options);
   RaiseDescriptorLimit();

@@ -3,8 +3,6 @@
 #include <netinet/in.h>
 #include <sys/socket.h>
 
-#include <cerrno>
-#include <cstring>
 #include <utility>
 
 #include "absl/strings/escaping.h"
@@ -12,6 +10,7 @@
 #include "core/base/env.h"
 #include "core/base/hmac.h"
 #include "core/base/host.h"
+#include "core/base/listening.h"
 #include "core/base/sockets.h"
 #include "core/base/unique_fd.h"
 #include "core/join/host_address.h"
@@ -84,16 +83,12 @@ std::string SecretOfId(const std::string& id) {
 absl::StatusOr<int> FindFreePort() {
   constexpr absl::string_view kWhat = "no free port was found for MASTER_PORT";
   constexpr absl::string_view kRemedy = "Give one with --master-port";
-  const absl::StatusOr<base::UniqueFd> fd = base::OpenSocket(AF_INET, SOCK_STREAM);
+  base::SocketAddress address;
+  address.storage.ss_family = AF_INET;
+  address.length = sizeof(sockaddr_in);
+  const absl::StatusOr<base::UniqueFd> fd = base::ListenOn(address);
   if (!fd.ok()) return Annotate(fd.status(), absl::StrCat(kWhat, " (", kRemedy, ")"));
-  sockaddr_in address = {};
-  address.sin_family = AF_INET;
-  socklen_t size = sizeof(address);
-  if (bind(fd->get(), reinterpret_cast<sockaddr*>(&address), size) != 0 ||
-      getsockname(fd->get(), reinterpret_cast<sockaddr*>(&address), &size) != 0) {
-    return NetworkError(absl::StrCat(kWhat, ": ", std::strerror(errno), ". ", kRemedy));
-  }
-  return static_cast<int>(ntohs(address.sin_port));
+  return base::PortOf(address);
 }
 
 absl::StatusOr<Node> StartNode(const LaunchOptions& options, const std::string& secret,

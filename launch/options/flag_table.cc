@@ -48,6 +48,21 @@ constexpr Flag kFlags[] = {
      "docs/launcher.md",
      "", ""},
 
+    {"tls", 0, G::kSecurity, "HOW",
+     "Encrypt what processes of the job send to each other: off, secret (with a key from "
+     "SYNCLINE_SECRET_FILE's), certificates, or throw-away (certificates that end with the job, on "
+     "one node) (off)",
+     "off|secret|certificates|throw-away", ""},
+    {"tls-cert", 0, G::kSecurity, "FILE",
+     "Certificate of this node, and those that lead from it to an authority (PEM)", "", ""},
+    {"tls-key", 0, G::kSecurity, "FILE", "Its private key (PEM)", "", ""},
+    {"tls-ca", 0, G::kSecurity, "FILE", "Certificates of the authorities that are trusted (PEM)",
+     "", ""},
+    {"tls-peer-name", 0, G::kSecurity, "NAME",
+     "Name that all certificates of the job must have; otherwise that of the host", "", ""},
+    {"make-certificates", 0, G::kSecurity, "DIR",
+     "Write new certificates for the nodes of a job to DIR, and start nothing", "", ""},
+
     {"max-restarts", 0, G::kFailure, "N", "How often all workers are restarted after a failure (0)",
      "", ""},
     {"health-timeout", 0, G::kFailure, "SECONDS",

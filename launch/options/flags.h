@@ -12,7 +12,16 @@
 namespace syncline::launch {
 
 // A section of --help.
-enum class FlagGroup { kProgram, kNodes, kRendezvous, kFailure, kOutput, kMonitoring, kOther };
+enum class FlagGroup {
+  kProgram,
+  kNodes,
+  kRendezvous,
+  kSecurity,
+  kFailure,
+  kOutput,
+  kMonitoring,
+  kOther,
+};
 
 struct Flag {
   absl::string_view name;  // "nproc-per-node"; underscores mean the same.

@@ -16,9 +16,13 @@ constexpr size_t kWidth = 96;
 constexpr size_t kHelpColumn = 30;
 
 constexpr std::pair<FlagGroup, absl::string_view> kTitles[] = {
-    {FlagGroup::kProgram, "Program"},       {FlagGroup::kNodes, "Nodes and workers"},
-    {FlagGroup::kRendezvous, "Rendezvous"}, {FlagGroup::kFailure, "Failure and signals"},
-    {FlagGroup::kOutput, "Output"},         {FlagGroup::kMonitoring, "Monitoring"},
+    {FlagGroup::kProgram, "Program"},
+    {FlagGroup::kNodes, "Nodes and workers"},
+    {FlagGroup::kRendezvous, "Rendezvous"},
+    {FlagGroup::kSecurity, "Encryption"},
+    {FlagGroup::kFailure, "Failure and signals"},
+    {FlagGroup::kOutput, "Output"},
+    {FlagGroup::kMonitoring, "Monitoring"},
     {FlagGroup::kOther, "Other"},
 };
 

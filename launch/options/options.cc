@@ -4,6 +4,8 @@
 
 #include <algorithm>
 #include <limits>
+#include <map>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -12,6 +14,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
+#include "core/tls/settings.h"
 #include "launch/options/cluster.h"
 #include "launch/options/command_line.h"
 #include "launch/options/config_file.h"
@@ -39,6 +42,7 @@ class Parser {
 
   absl::Status ReadAll();
   absl::Status ReadProgram();
+  absl::Status ReadTlsOptions();
   absl::Status ReadFailureOptions();
   absl::Status ReadOutputOptions();
   absl::Status ReadLogFileOptions();
@@ -123,6 +127,40 @@ absl::Status Parser::ReadProgram() {
   }
   options_.program = line_.program;
   options_.arguments = line_.arguments;
+  return absl::OkStatus();
+}
+
+// The library reads the same variables, and would say the same of them in each worker.
+absl::Status Parser::ReadTlsOptions() {
+  constexpr char kMode[] = "SYNCLINE_TLS";
+  const std::string mode = settings().Text("tls", "off");
+  options_.makes_own_certificates = mode == "throw-away";
+  const std::map<std::string, std::string> values = {
+      {kMode, options_.makes_own_certificates ? "off" : mode},
+      {"SYNCLINE_TLS_CERT", settings().Text("tls-cert", "")},
+      {"SYNCLINE_TLS_KEY", settings().Text("tls-key", "")},
+      {"SYNCLINE_TLS_CA", settings().Text("tls-ca", "")},
+      {"SYNCLINE_TLS_PEER_NAME", settings().Text("tls-peer-name", "")}};
+  const auto tls =
+      tls::SettingsFromEnvironment([&](absl::string_view name) -> std::optional<std::string> {
+        const auto found = values.find(std::string(name));
+        return found == values.end() ? std::nullopt : std::optional(found->second);
+      });
+  if (!tls.ok()) return Annotate(tls.status(), "--tls and the options that belong to it");
+  options_.tls = *tls;
+  if (mode == "off") return absl::OkStatus();
+  const RendezvousOptions& rendezvous = options_.rendezvous;
+  if (options_.makes_own_certificates && options_.nodes.max > 1) {
+    return ArgumentError(
+        "--tls=throw-away is for one node: on several, make certificates with "
+        "--make-certificates=DIR, copy the folder to all nodes, and name its files by --tls-cert, "
+        "--tls-key and --tls-ca; or use --tls=secret");
+  }
+  if (rendezvous.backend == RendezvousOptions::Backend::kEtcd && rendezvous.etcd.ca_cert.empty()) {
+    return ArgumentError(absl::StrCat("--tls=", mode,
+                                      " needs an encrypted way to etcd as well: "
+                                      "--rdzv-conf=protocol=https,ca_cert=FILE"));
+  }
   return absl::OkStatus();
 }
 
@@ -234,6 +272,7 @@ absl::Status Parser::ReadAll() {
                   : numa == "core-complex" ? LaunchOptions::Numa::kCoreComplex
                                            : LaunchOptions::Numa::kNone;
   NoteWithoutEffect();
+  SYNCLINE_RETURN_IF_ERROR(ReadTlsOptions());
   SYNCLINE_RETURN_IF_ERROR(ReadFailureOptions());
   SYNCLINE_RETURN_IF_ERROR(ReadOutputOptions());
   return ReadMonitoringOptions();
@@ -255,8 +294,11 @@ absl::StatusOr<LaunchOptions> Parser::Parse(const std::vector<std::string>& argu
       return ArgumentError("status: of which job? Write status HOST:PORT, its --rdzv-endpoint");
     }
     SYNCLINE_RETURN_IF_ERROR(ReadStatusOptions(settings(), line_.program, &options_));
+    SYNCLINE_RETURN_IF_ERROR(ReadTlsOptions());
     return options_;
   }
+  options_.certificates_folder = settings().Text("make-certificates", "");
+  if (!options_.certificates_folder.empty()) return options_;
   SYNCLINE_RETURN_IF_ERROR(ReadProgram());
   SYNCLINE_RETURN_IF_ERROR(ReadAll());
   if (settings().IsOn("dry-run")) {

@@ -13,6 +13,7 @@
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
 #include "core/base/env.h"
+#include "core/tls/settings.h"
 
 namespace syncline::launch {
 
@@ -91,6 +92,11 @@ struct LaunchOptions {
   std::string local_addr;   // How others reach this node; empty: found out.
   std::string master_addr;  // Empty: that of the node with rank 0.
   int master_port = 0;      // 0: a free one for each round.
+
+  // --tls and what belongs to it, for all connections of the job.
+  tls::Settings tls;
+  bool makes_own_certificates = false;  // The launcher fills in the files of `tls`.
+  std::string certificates_folder;      // --make-certificates: write them there, start nothing.
 
   int max_restarts = 0;
   absl::Duration shutdown_timeout = absl::Seconds(30);
