@@ -15,6 +15,7 @@
 #include "core/device/device_runtime.h"
 #include "core/device/stream_handle.h"
 #include "core/join/cluster_task.h"
+#include "core/join/host_address.h"
 #include "core/segments/segment_client.h"
 #include "core/tensor/segment.h"
 #include "core/tensor/segment_pool.h"
@@ -71,6 +72,13 @@ py::object TaskLocalRank() {
   const std::optional<join::ClusterTask> task = join::DetectTask(base::GetEnv);
   if (!task.has_value() || task->local_rank < 0) return py::none();
   return py::int_(task->local_rank);
+}
+
+py::object ChosenInterface() {
+  const auto address = join::ChosenInterfaceAddress();
+  RaiseIfError(address.status());
+  if (!address->has_value()) return py::none();
+  return py::str(**address);
 }
 
 py::object NewShared(py::handle shape, py::handle dtype) {
@@ -304,6 +312,7 @@ void DefinePrivateApi(py::module_& module) {
   module.def("_map_named", &MapNamed, py::arg("name"), py::arg("sender"), py::arg("pid"),
              py::arg("size"));
   module.def("_leave_segments", &LeaveSegments);
+  module.def("_chosen_interface_address", &ChosenInterface);
   module.def("_shared_handle", &SharedHandleOf, py::arg("tensor"));
   module.def("_open_shared", &OpenSharedHandle, py::arg("handle"));
   module.def("_part_of", &PartOf, py::arg("whole"), py::arg("offset"), py::arg("dtype"),

@@ -81,7 +81,7 @@ class Backend(str):
     XCCL: ClassVar[str] = "xccl"
 
     backend_list: ClassVar[list[str]] = [
-        UNDEFINED, AUTO, GLOO, LOCAL, MPI, NCCL, SHM, UCC, XCCL,
+        UNDEFINED, AUTO, GLOO, LOCAL, MPI, NCCL, SHM, TCP, UCC, XCCL,
     ]  # fmt: skip
     default_device_backend_map: ClassVar[dict[str, str]] = {"cpu": AUTO, "cuda": NCCL}
 
@@ -163,11 +163,6 @@ class Backend(str):
 
     @classmethod
     def _check(cls, name: str, given: str) -> None:
-        if name == cls.TCP and name not in Info.backends():
-            raise ValueError(
-                "the TCP backend has been deprecated: use gloo or mpi for collective operations on "
-                "CPU tensors"
-            )
         if name == cls.UNDEFINED or name not in {*cls.backend_list, *Info.backends()}:
             raise ValueError(
                 f"unknown backend '{given}'; choose one of: {', '.join(Info.backends())}"

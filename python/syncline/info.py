@@ -28,6 +28,16 @@ VARIABLES = {
     "SYNCLINE_CMA": "on (the default), off or ptracer: whether ranks read each other's memory",
     "SYNCLINE_LOG_LEVEL": "debug, info, warning (the default) or error",
     "SYNCLINE_SECRET_FILE": "the file with the job's secret",
+    "SYNCLINE_TLS": "off (the default), secret or certificates: encryption between hosts",
+    "SYNCLINE_TLS_CERT": "PEM file with this process's certificate",
+    "SYNCLINE_TLS_KEY": "PEM file with its private key",
+    "SYNCLINE_TLS_CA": "PEM file with the certificates of the authorities that are trusted",
+    "SYNCLINE_TLS_PEER_NAME": "the name that all certificates of the job must have",
+    "SYNCLINE_TLS_PLAIN": "backends that may send between hosts what they cannot encrypt",
+    "SYNCLINE_HOST_ADDRESS": "where other hosts reach this one",
+    "SYNCLINE_SOCKET_IFNAME": "by which of its interfaces they do",
+    "SYNCLINE_PORT_RANGE": "ports at which processes listen where none is given: 20000-20099",
+    "SYNCLINE_TCP_KEEPALIVE": "seconds (30) of silence after which a host is lost; 0: never",
 }
 """The environment variables that matter, with what they say."""
 

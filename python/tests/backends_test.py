@@ -20,6 +20,7 @@ dist.Backend.register_backend("through_store", StoreBackend, devices="cpu")
 def test_names_are_read_in_any_case():
     assert dist.Backend("GLOO") == dist.Backend("gloo") == dist.Backend.GLOO == "gloo"
     assert dist.Backend("CPU:Gloo, cuda:NCCL") == "cpu:gloo,cuda:nccl"
+    assert dist.Backend("TCP") == dist.Backend.TCP == "tcp"
     assert isinstance(dist.Backend("gloo"), str)
 
 
@@ -29,7 +30,6 @@ def test_names_are_read_in_any_case():
         ("smoke", "unknown backend 'smoke'; choose one of: .*gloo"),
         ("undefined", "unknown backend"),
         ("", "unknown backend ''"),
-        ("tcp", "the TCP backend has been deprecated: use gloo or mpi"),
         ("cpu:gloo,cuda:smoke", "unknown backend"),
         (7, "backend must be a str, not int"),
     ],

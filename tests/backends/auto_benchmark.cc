@@ -1,5 +1,6 @@
-// Backend auto beside backend gloo, over two hosts of two ranks each. Prints a table: of
-// all operations, or of that which is named as an argument.
+// Backends auto and tcp beside backend gloo, over two hosts. Prints a table. Arguments: an
+// operation, or "all"; and the ranks of each host, of which there are two if there is no such
+// argument.
 #include <sys/resource.h>
 
 #include <algorithm>
@@ -7,12 +8,14 @@
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
-#include <map>
+#include <iterator>
 #include <memory>
 #include <string>
 #include <vector>
 
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
 #include "absl/time/time.h"
 #include "syncline/backend.h"
@@ -115,7 +118,7 @@ std::vector<Case> Cases(const std::string& operation) {
   std::vector<Case> cases;
   for (OpKind kind : {OpKind::kAllReduce, OpKind::kBroadcast, OpKind::kAllGather, OpKind::kReduce,
                       OpKind::kReduceScatter, OpKind::kBarrier}) {
-    if (!operation.empty() && operation != Name(kind)) continue;
+    if (operation != "all" && operation != Name(kind)) continue;
     for (int64_t bytes :
          {4, 4 << 10, 32 << 10, 64 << 10, 128 << 10, 256 << 10, 1 << 20, 4 << 20, 16 << 20}) {
       if (kind != OpKind::kBarrier || bytes == 4) cases.push_back({kind, bytes});
@@ -129,52 +132,72 @@ double Median(std::vector<double> values) {
   return values[values.size() / 2];
 }
 
-// Prints a line of numbers for each case.
+// The first is what the others are compared with.
+const char* const kBackends[] = {"gloo", "auto", "tcp"};
+constexpr size_t kCount = std::size(kBackends);
+
+// Prints a line of numbers for each case: of each backend the time and the work, and how many times
+// as long as it the first one takes, the median over rounds.
 void Measure(const Worker& worker) {
-  Rank ours(worker, "auto"), gloos(worker, "gloo");
+  std::vector<std::unique_ptr<Rank>> ranks;
+  for (const char* backend : kBackends) ranks.push_back(std::make_unique<Rank>(worker, backend));
   for (const Case& what : Cases(worker.argument)) {
     const Tensor tensor = Tensor::Zeros(DType::kFloat32, {what.bytes / 4});
     const int calls = what.bytes < 1 << 20 ? 50 : what.bytes < 16 << 20 ? 10 : 2;
-    std::vector<double> times, gloos_times, ratios, work, gloos_work;
+    std::vector<double> times[kCount], work[kCount], ratios[kCount];
     for (int round = -1; round < 15; ++round) {  // The first is to warm up.
-      const Cost a = ours.Round(what.kind, tensor, calls);
-      const Cost b = gloos.Round(what.kind, tensor, calls);
-      if (round < 0) continue;
-      times.push_back(a.time);
-      gloos_times.push_back(b.time);
-      ratios.push_back(b.time / a.time);
-      work.push_back(a.work);
-      gloos_work.push_back(b.work);
+      Cost costs[kCount];
+      for (size_t i = 0; i < kCount; ++i) costs[i] = ranks[i]->Round(what.kind, tensor, calls);
+      for (size_t i = 0; round >= 0 && i < kCount; ++i) {
+        times[i].push_back(costs[i].time);
+        work[i].push_back(costs[i].work);
+        ratios[i].push_back(costs[0].time / costs[i].time);
+      }
     }
-    std::printf("%f %f %f %f %f\n", Median(gloos_times), Median(times), Median(ratios),
-                Median(gloos_work), Median(work));
+    for (size_t i = 0; i < kCount; ++i) {
+      std::printf("%f %f %f ", Median(times[i]), Median(work[i]), Median(ratios[i]));
+    }
+    std::printf("\n");
   }
 }
 
-void PrintTable(const std::string& operation) {
+void PrintTable(const std::string& operation, int ranks_of_host) {
   const std::vector<Case> cases = Cases(operation);
-  Workers workers({0, 0, 1, 1}, "measure", operation);
+  std::vector<int> hosts;
+  for (int host = 0; host < 2; ++host) hosts.insert(hosts.end(), ranks_of_host, host);
+  Workers workers(hosts, "measure", operation);
   std::vector<std::vector<std::string>> lines;
   for (int rank = 0; rank < workers.size(); ++rank) {
     lines.push_back(absl::StrSplit(workers.Output(rank), '\n'));
   }
-  std::printf("| operation | size | gloo, us | auto, us | gloo / auto | of cores' work |\n");
-  std::printf("|---|---|---|---|---|---|\n");
-  for (size_t i = 0; i < cases.size(); ++i) {
-    double time, gloos_time, ratio, all_work = 0, gloos_all_work = 0;
-    for (int rank = workers.size() - 1; rank >= 0; --rank) {
-      double work, gloos_work;
-      if (std::sscanf(lines[rank][i].c_str(), "%lf %lf %lf %lf %lf", &gloos_time, &time, &ratio,
-                      &gloos_work, &work) != 5) {
-        std::printf("rank %d: %s\n", rank, lines[rank][i].c_str());
-        return;
+  std::string head = "| operation | size |";
+  for (const char* backend : kBackends) absl::StrAppend(&head, " ", backend, ", us |");
+  for (size_t i = 1; i < kCount; ++i) {
+    absl::StrAppend(&head, " ", kBackends[0], " / ", kBackends[i], " | of cores' work |");
+  }
+  std::printf(
+      "%s\n|%s\n", head.c_str(),
+      absl::StrJoin(std::vector<std::string>(2 + kCount + 2 * (kCount - 1), "---|"), "").c_str());
+  for (size_t c = 0; c < cases.size(); ++c) {
+    double times[kCount], ratios[kCount], work[kCount] = {};
+    for (int rank = workers.size() - 1; rank >= 0; --rank) {  // Times are those of rank 0.
+      const std::vector<std::string> numbers = absl::StrSplit(lines[rank][c], ' ');
+      double number = 0;
+      for (size_t i = 0; i < 3 * kCount; ++i) {
+        if (i >= numbers.size() || !absl::SimpleAtod(numbers[i], &number)) {
+          std::printf("rank %d: %s\n", rank, lines[rank][c].c_str());
+          return;
+        }
+        if (i % 3 == 0) times[i / 3] = number;
+        if (i % 3 == 1) work[i / 3] += number;
+        if (i % 3 == 2) ratios[i / 3] = number;
       }
-      all_work += work;
-      gloos_all_work += gloos_work;
     }
-    std::printf("| %s | %s | %.0f | %.0f | %.2f | %.2f |\n",
-                std::string(Name(cases[i].kind)).c_str(), Size(cases[i].bytes).c_str(), gloos_time,
-                time, ratio, gloos_all_work / all_work);
+    std::printf("| %s | %s |", std::string(Name(cases[c].kind)).c_str(),
+                Size(cases[c].bytes).c_str());
+    for (double time : times) std::printf(" %.0f |", time);
+    for (size_t i = 1; i < kCount; ++i) std::printf(" %.2f | %.2f |", ratios[i], work[0] / work[i]);
+    std::printf("\n");
   }
 }
 
@@ -188,6 +211,6 @@ int main(int argc, char** argv) {
     std::puts("this user may not make network namespaces");
     return 1;
   }
-  PrintTable(argc > 1 ? argv[1] : "");
+  PrintTable(argc > 1 ? argv[1] : "all", argc > 2 ? std::atoi(argv[2]) : 2);
   return 0;
 }

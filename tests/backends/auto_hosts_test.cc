@@ -149,7 +149,8 @@ std::vector<std::string> KeysOf(int size) {
   return keys;
 }
 
-// Makes one call again and again until it fails. argument: call elements what-the-last-rank-does.
+// Makes one call again and again until it fails. argument: call elements what-the-last-rank-does
+// seconds-for-a-call.
 absl::Status CallUntilItFails(const Worker& worker, std::shared_ptr<Backend>& backend) {
   const std::vector<std::string> words = absl::StrSplit(worker.argument, ' ');
   Spec spec{OpKind::kBarrier};
@@ -159,6 +160,7 @@ absl::Status CallUntilItFails(const Worker& worker, std::shared_ptr<Backend>& ba
   const bool is_last = worker.rank == worker.size - 1;
   const std::string what = is_last ? words[2] : "";
   spec.count = std::stoll(words[1]);
+  const absl::Duration timeout = absl::Seconds(std::stoll(words[3]));
   Collective operation = Build(spec, worker.rank, worker.size);
   std::thread aborter;
   for (uint64_t turn = 0;; ++turn) {
@@ -180,7 +182,7 @@ absl::Status CallUntilItFails(const Worker& worker, std::shared_ptr<Backend>& ba
     if (turn == kTurns && (what == "leave" || what == "exit")) backend = nullptr;
     if (turn == kTurns && what == "exit") return absl::OkStatus();
     if (turn == kTurns && (what == "leave" || what == "stay_away")) pause();
-    CallContext context{turn, Deadline(turn < kTurns ? absl::Seconds(60) : kTimeout)};
+    CallContext context{turn, Deadline(turn < kTurns ? absl::Seconds(60) : timeout)};
     const absl::Status status = RunAndWait(*backend, operation, context).status();
     if (!status.ok() && aborter.joinable()) aborter.join();
     SYNCLINE_RETURN_IF_ERROR(status);
@@ -203,8 +205,9 @@ struct Failed {
 class FailingGroup {
  public:
   FailingGroup(const Layout& layout, const std::string& call, int64_t count,
-               const std::string& what)
-      : workers(layout.hosts, "fail", absl::StrCat(call, " ", count, " ", what)),
+               const std::string& what, absl::Duration timeout = kTimeout)
+      : workers(layout.hosts, "fail",
+                absl::StrCat(call, " ", count, " ", what, " ", absl::ToInt64Seconds(timeout))),
         last(workers.size() - 1) {
     EXPECT_TRUE(workers.store().Wait(KeysOf(workers.size()), absl::Seconds(60)).ok());
   }
@@ -232,16 +235,16 @@ class AutoFailureTest : public testing::TestWithParam<std::tuple<std::vector<int
   static std::string call() { return std::get<1>(GetParam()); }
 };
 
-INSTANTIATE_TEST_SUITE_P(Calls, AutoFailureTest,
-                         testing::Combine(testing::Values(std::vector<int>{0, 0, 1, 1},
-                                                          std::vector<int>{1, 0, 0},
-                                                          std::vector<int>{0, 0, 1}),
-                                          testing::Values("all_reduce", "broadcast", "reduce",
-                                                          "all_gather", "reduce_scatter")),
-                         [](const auto& info) {
-                           return absl::StrCat("hosts_", absl::StrJoin(std::get<0>(info.param), ""),
-                                               "_", std::get<1>(info.param));
-                         });
+INSTANTIATE_TEST_SUITE_P(
+    Calls, AutoFailureTest,
+    testing::Combine(testing::Values(std::vector<int>{0, 0, 1, 1}, std::vector<int>{1, 0, 0},
+                                     std::vector<int>{0, 0, 1}, std::vector<int>{0, 1}),
+                     testing::Values("all_reduce", "broadcast", "reduce", "all_gather",
+                                     "reduce_scatter")),
+    [](const auto& info) {
+      return absl::StrCat("hosts_", absl::StrJoin(std::get<0>(info.param), ""), "_",
+                          std::get<1>(info.param));
+    });
 
 TEST_P(AutoFailureTest, EverySurvivorOfAKillNamesTheVictimWithinASecond) {
   FailingGroup group(layout(), call(), kLarge, "die");
@@ -345,12 +348,61 @@ TEST_P(AutoFailureTest, ABarrierAmongOtherCallsIsAMismatchOnEveryRank) {
   }
 }
 
+// No connection ends when a cable is cut, and no process: only the silence tells.
+void CutTheCable(const Layout& layout, const std::string& call, int64_t count) {
+  FailingGroup group(layout, call, count, "go_on", absl::Minutes(3));
+  const int64_t cut = NowNanos();
+  const int away = layout.hosts.back();
+  group.workers.CutOff(away);
+  for (int rank = 0; rank < group.workers.size(); ++rank) {
+    const Failed failed = group.Await(rank);
+    EXPECT_THAT(failed.error, AllOf(HasSubstr("UNAVAILABLE"), HasSubstr(call)));
+    // The hosts of two sides see each other go.
+    bool is_named = false;
+    for (int other = 0; other < group.workers.size(); ++other) {
+      const bool is_across = (layout.hosts[other] == away) != (layout.hosts[rank] == away);
+      is_named |= is_across && absl::StrContains(failed.error, group.workers.Describe(other));
+    }
+    EXPECT_TRUE(is_named) << "rank " << rank << ": " << failed.error;
+    EXPECT_LT(absl::Nanoseconds(failed.nanos - cut), absl::Minutes(1)) << failed.error;
+  }
+}
+
+TEST(AutoCableTest, AHostThatIsCutOffWhileItIsSentDataIsNamed) {
+  CutTheCable({"", {0, 0, 1, 1}}, "all_reduce", 4 << 20);
+}
+
+TEST(AutoCableTest, AHostThatIsCutOffBetweenShortCallsIsNamed) {
+  CutTheCable({"", {0, 1}}, "barrier", 1);
+}
+
+// ---- Backends that do not encrypt.
+
+void JoinPlain(const Worker& worker) {
+  setenv("SYNCLINE_TLS", "secret", 0);
+  const absl::Status refused = worker.Join("gloo", "refused").status();
+  setenv("SYNCLINE_TLS_PLAIN", "nccl,gloo", 1);
+  const absl::Status allowed = worker.Join("gloo", "allowed").status();
+  std::printf("%s; %s\n", refused.ToString().c_str(), allowed.ToString().c_str());
+}
+
+TEST(PlainBackendTest, AreRefusedBetweenHostsWhereAllIsToBeEncrypted) {
+  Workers workers({0, 1}, "plain", "");
+  for (int rank = 0; rank < workers.size(); ++rank) {
+    EXPECT_THAT(workers.Output(rank),
+                AllOf(HasSubstr("backend gloo does not encrypt what it sends between hosts"),
+                      HasSubstr("SYNCLINE_TLS_PLAIN=gloo allows it"), HasSubstr("; OK")));
+  }
+}
+
 }  // namespace
 }  // namespace syncline
 
 int main(int argc, char** argv) {
   using namespace syncline;
-  const std::map<std::string, Task> tasks = {{"data", &RunData}, {"fail", &RunToFailure}};
+  setenv("SYNCLINE_TCP_KEEPALIVE", "5", 0);
+  const std::map<std::string, Task> tasks = {
+      {"data", &RunData}, {"fail", &RunToFailure}, {"plain", &JoinPlain}};
   if (const auto status = WorkOnHost(argc, argv, tasks)) return *status;
   testing::InitGoogleMock(&argc, argv);
   if (!EnterNewNetwork() && getuid() != 0) {

@@ -40,6 +40,7 @@ class Workers {
   int size() const { return static_cast<int>(ranks_.size()); }
   Store& store() { return *store_; }
   void Signal(int rank, int signal) const;
+  void CutOff(int host) const { hosts_.CutOff(host); }
   // "rank 2 (host b, pid 81)".
   std::string Describe(int rank) const;
   // What it has printed once it has ended.

@@ -45,7 +45,7 @@ class BackendAbortTest
     : public testing::TestWithParam<std::tuple<std::string, std::string, int64_t>> {};
 
 INSTANTIATE_TEST_SUITE_P(All, BackendAbortTest,
-                         testing::Combine(testing::Values("auto", "gloo", "local", "shm"),
+                         testing::Combine(testing::Values("auto", "gloo", "local", "shm", "tcp"),
                                           testing::ValuesIn(Calls()), testing::Values(1, 1 << 20)),
                          [](const auto& info) {
                            return absl::StrCat(std::get<0>(info.param), "_",

@@ -11,10 +11,7 @@ namespace {
 
 std::vector<BackendCase> Cases() {
   return {
-      {"auto"},
-      {"gloo"},
-      {"local"},
-      {"shm"},
+      {"auto"}, {"gloo"}, {"local"}, {"shm"}, {"tcp"},
   };
 }
 

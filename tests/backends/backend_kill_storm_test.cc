@@ -96,8 +96,8 @@ class Storm {
 
   // A group under way.
   std::unique_ptr<KillableGroup> Start(const Habit& habit, const std::string& path) {
-    const char* const backends[] = {"gloo", "shm"};
-    const std::string name = backend.empty() ? backends[Draw(2)] : backend;
+    const char* const backends[] = {"gloo", "shm", "tcp"};
+    const std::string name = backend.empty() ? backends[Draw(3)] : backend;
     auto group = std::make_unique<KillableGroup>(name, path, habit, seats_);
     EXPECT_TRUE(group->AwaitUnderWay(*FileStore::Open(path).value())) << name << ", " << habit;
     return group;

@@ -27,7 +27,7 @@ using ::testing::HasSubstr;
 constexpr int64_t kLarge = 4 << 20;  // Elements: 16 MiB.
 
 // The backends between processes. To add one, add its name.
-const char* const kBackends[] = {"auto", "gloo", "shm"};
+const char* const kBackends[] = {"auto", "gloo", "shm", "tcp"};
 
 class Group {
  public:

@@ -75,7 +75,7 @@ class BackendLeaveTest : public testing::TestWithParam<std::tuple<std::string, i
 };
 
 INSTANTIATE_TEST_SUITE_P(All, BackendLeaveTest,
-                         testing::Combine(testing::Values("auto", "gloo", "local", "shm"),
+                         testing::Combine(testing::Values("auto", "gloo", "local", "shm", "tcp"),
                                           testing::Values(3, 7)),
                          [](const auto& info) {
                            return absl::StrCat(std::get<0>(info.param), "_",
@@ -159,7 +159,8 @@ TEST_P(BackendLeaveTest, GroupsThatAreGoneLeaveNoFilesAndNoThreads) {
 
 class BackendAloneTest : public testing::TestWithParam<std::string> {};
 
-INSTANTIATE_TEST_SUITE_P(All, BackendAloneTest, testing::Values("auto", "gloo", "local", "shm"),
+INSTANTIATE_TEST_SUITE_P(All, BackendAloneTest,
+                         testing::Values("auto", "gloo", "local", "shm", "tcp"),
                          [](const auto& info) { return info.param; });
 
 TEST_P(BackendAloneTest, AGroupOfOneOpensNoSocketAndStartsNoThread) {

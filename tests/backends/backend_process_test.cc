@@ -19,7 +19,7 @@ namespace syncline {
 namespace {
 
 // The backends between processes. To add one, add its name.
-const char* const kBackends[] = {"auto", "gloo", "shm"};
+const char* const kBackends[] = {"auto", "gloo", "shm", "tcp"};
 
 absl::StatusOr<uint64_t> RunCase(const DataCase& data_case, const std::string& backend,
                                  const std::shared_ptr<Store>& store, int rank, int size) {

@@ -21,7 +21,7 @@ constexpr int64_t kHuge = (int64_t{2} << 30) + 7;
 class LargeTest : public testing::TestWithParam<std::tuple<std::string, OpKind>> {};
 
 INSTANTIATE_TEST_SUITE_P(All, LargeTest,
-                         testing::Combine(testing::Values("gloo", "local", "shm"),
+                         testing::Combine(testing::Values("gloo", "local", "shm", "tcp"),
                                           testing::ValuesIn(CollectiveKinds())),
                          [](const auto& info) {
                            return absl::StrCat(std::get<0>(info.param), "_",
@@ -60,7 +60,7 @@ TEST_P(LargeTest, MoreThanTwoGiBAreMoved) {
 
 class LargeMessageTest : public testing::TestWithParam<std::string> {};
 
-INSTANTIATE_TEST_SUITE_P(All, LargeMessageTest, testing::Values("gloo", "local", "shm"),
+INSTANTIATE_TEST_SUITE_P(All, LargeMessageTest, testing::Values("gloo", "local", "shm", "tcp"),
                          [](const auto& info) { return info.param; });
 
 TEST_P(LargeMessageTest, MoreThanTwoGiBAreSent) {

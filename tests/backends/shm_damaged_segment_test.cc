@@ -97,9 +97,9 @@ absl::Status ResolveHandle(ShmRanks& ranks, uint64_t offset, size_t bytes) {
                               entry);
     if (rank == 0) {
       BufferHandle handle;
-      std::memcpy(&handle, entry.InlineData(), sizeof(handle));
+      std::memcpy(&handle, entry.InlineData(sizeof(handle)), sizeof(handle));
       handle.offset = offset;
-      std::memcpy(entry.InlineData(), &handle, sizeof(handle));
+      std::memcpy(entry.InlineData(sizeof(handle)), &handle, sizeof(handle));
     }
     SYNCLINE_RETURN_IF_ERROR(entry.Exchange());
     const auto bytes_of = [&](int) { return bytes; };

@@ -131,7 +131,8 @@ absl::Status LoseTheLast(Group group, Countdown& dying) {
 }
 
 TEST(ReducerFailuresTest, ADeathInTheBackwardPassIsNamedAndTheSurvivorsGoOn) {
-  for (const char* backend : {"local", "shm", "gloo", "auto@cuda", "nccl@cuda", "shm@cuda"}) {
+  for (const char* backend :
+       {"local", "shm", "gloo", "tcp", "auto@cuda", "nccl@cuda", "shm@cuda"}) {
     constexpr int kRanks = 3;
     Countdown dying(kRanks);
     ExpectOnRanks(

@@ -45,7 +45,8 @@ absl::Status AverageFourSteps(Group group) {
 
 TEST(ReducerRanksTest, AveragesAreThoseOfAllRanksInAnyOrderOfArrivalAndAfterTheRebuild) {
   for (const int size : {1, 2, 3}) {
-    for (const char* backend : {"shm", "gloo", "auto", "gloo@cuda", "cpu:gloo,cuda:nccl@cuda"}) {
+    for (const char* backend :
+         {"shm", "gloo", "tcp", "auto", "gloo@cuda", "cpu:gloo,cuda:nccl@cuda"}) {
       ExpectOnRanks(size, AverageFourSteps, backend);
     }
     ExpectOnRanks(size, AverageFourSteps);

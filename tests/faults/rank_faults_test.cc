@@ -335,7 +335,7 @@ bool Check(const std::string& backend, const Fault& fault) {
 class RankFaultsTest : public testing::TestWithParam<std::tuple<const char*, std::string>> {};
 
 INSTANTIATE_TEST_SUITE_P(Calls, RankFaultsTest,
-                         testing::Combine(testing::Values("shm", "auto", "gloo", "shm_tcp"),
+                         testing::Combine(testing::Values("shm", "auto", "gloo", "tcp", "shm_tcp"),
                                           testing::ValuesIn(FaultyCalls())),
                          [](const auto& info) {
                            return absl::StrCat(std::get<0>(info.param), "_",

@@ -295,7 +295,7 @@ INSTANTIATE_TEST_SUITE_P(EverySize, DeviceGroups,
                                           testing::Values(1, 2, 3, 7)),
                          &NameOf);
 INSTANTIATE_TEST_SUITE_P(OtherBackends, DeviceGroups,
-                         testing::Combine(testing::Values("auto", "gloo", "local"),
+                         testing::Combine(testing::Values("auto", "gloo", "local", "tcp"),
                                           testing::Values(2)),
                          &NameOf);
 

@@ -40,7 +40,8 @@ WorldOptions Rank(const std::string& backend, std::shared_ptr<Store> store, int 
 
 class InterruptsTest : public testing::TestWithParam<const char*> {};
 
-INSTANTIATE_TEST_SUITE_P(Backends, InterruptsTest, testing::Values("local", "shm", "gloo", "auto"),
+INSTANTIATE_TEST_SUITE_P(Backends, InterruptsTest,
+                         testing::Values("local", "shm", "gloo", "auto", "tcp"),
                          [](const auto& info) { return std::string(info.param); });
 
 using Call = std::function<absl::Status(ProcessGroup& group)>;

@@ -7,7 +7,7 @@ namespace syncline {
 namespace {
 
 INSTANTIATE_TEST_SUITE_P(All, GroupConformance,
-                         testing::Combine(testing::Values("auto", "gloo", "local", "shm"),
+                         testing::Combine(testing::Values("auto", "gloo", "local", "shm", "tcp"),
                                           testing::Values(1, 2, 3, 7)),
                          [](const auto& info) {
                            return absl::StrCat(std::get<0>(info.param), "_",

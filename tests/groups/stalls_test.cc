@@ -61,7 +61,8 @@ class Lines {
 
 class StallsTest : public testing::TestWithParam<const char*> {};
 
-INSTANTIATE_TEST_SUITE_P(Backends, StallsTest, testing::Values("local", "shm", "gloo", "auto"),
+INSTANTIATE_TEST_SUITE_P(Backends, StallsTest,
+                         testing::Values("local", "shm", "gloo", "auto", "tcp"),
                          [](const auto& info) { return std::string(info.param); });
 
 TEST_P(StallsTest, TheLowestRankThatWaitsSaysWhoIsMissing) {

@@ -67,7 +67,7 @@ class SubgroupsTest : public ::testing::TestWithParam<std::string> {
   }
 };
 
-INSTANTIATE_TEST_SUITE_P(Backends, SubgroupsTest, ::testing::Values("local", "gloo", "shm"),
+INSTANTIATE_TEST_SUITE_P(Backends, SubgroupsTest, ::testing::Values("local", "gloo", "shm", "tcp"),
                          [](const auto& info) { return info.param; });
 
 TEST_P(SubgroupsTest, ASplitGivesEachRankItsGroupInTheOrderListed) {

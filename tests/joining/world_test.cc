@@ -64,7 +64,7 @@ class WorldTest : public ::testing::TestWithParam<std::string> {
   }
 };
 
-INSTANTIATE_TEST_SUITE_P(Backends, WorldTest, ::testing::Values("local", "gloo", "shm"),
+INSTANTIATE_TEST_SUITE_P(Backends, WorldTest, ::testing::Values("local", "gloo", "shm", "tcp"),
                          [](const auto& info) { return info.param; });
 
 TEST_P(WorldTest, AllRanksMeetInOneStore) {

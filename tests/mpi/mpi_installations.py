@@ -9,6 +9,7 @@ import pathlib
 _RUNFILES = pathlib.Path(os.path.abspath(__file__)).parents[3]  # Links are not followed.
 _OPEN_MPI_4 = _RUNFILES / "openmpi"
 _MPICH_4 = _RUNFILES / "mpich"
+_MPICH_4_LIBRARIES = _MPICH_4 / "usr/lib/x86_64-linux-gnu"
 _OPEN_MPI_5 = _RUNFILES / "openmpi5"
 _MPICH_5 = _RUNFILES / "mpich5"
 
@@ -16,7 +17,7 @@ FAMILIES = ("openmpi4", "mpich4", "openmpi5", "mpich5")
 
 _LIBRARIES = {
     "openmpi4": _OPEN_MPI_4 / "runtime/libmpi.so.40",
-    "mpich4": _MPICH_4 / "usr/lib/x86_64-linux-gnu/libmpich.so.12",
+    "mpich4": _MPICH_4_LIBRARIES / "libmpich.so.12",
     "openmpi5": _OPEN_MPI_5 / "lib/libmpi.so.40",
     "mpich5": _MPICH_5 / "lib/libmpi.so.12",
 }
@@ -30,8 +31,11 @@ def library(family: str) -> pathlib.Path:
     return _LIBRARIES[family]
 
 
-def open_mpi_4_places() -> dict[str, str]:
-    """Environment variables that tell Open MPI 4 and what it starts where it is installed."""
+def open_mpi_4_places(with_ucx: bool = False) -> dict[str, str]:
+    """Environment variables that tell Open MPI 4 and what it starts where it is installed.
+
+    With UCX, `@openmpi//:ucx` and `@mpich//:installation` are in the runfiles too.
+    """
     usr, lib = _OPEN_MPI_4 / "usr", _OPEN_MPI_4 / "usr/lib/x86_64-linux-gnu/openmpi/lib"
     places = {
         "OPAL_PREFIX": usr,
@@ -44,6 +48,10 @@ def open_mpi_4_places() -> dict[str, str]:
         "PMIX_PKGLIBDIR": _OPEN_MPI_4 / "usr/lib/x86_64-linux-gnu/pmix2/lib/pmix",
         "LD_LIBRARY_PATH": _OPEN_MPI_4 / "runtime",
     }
+    if with_ucx:
+        ucx = _OPEN_MPI_4 / "ucx"
+        places["OMPI_MCA_mca_base_component_path"] = f"{lib / 'openmpi3'}:{ucx}"
+        places["LD_LIBRARY_PATH"] = f"{_OPEN_MPI_4 / 'runtime'}:{ucx}:{_MPICH_4_LIBRARIES}"
     return {name: str(path) for name, path in places.items()}
 
 

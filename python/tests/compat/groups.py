@@ -32,7 +32,7 @@ def test_backends():
     assert Backend("gloo") == Backend("GLOO") == Backend("Gloo") == Backend.GLOO == "gloo"
     assert Backend("mpi") == Backend.MPI
     assert Backend("nccl") == Backend.NCCL
-    assert "deprecated" in fails(ValueError, Backend, "tcp")
+    assert Backend("TCP") == Backend.TCP == "tcp"
     assert "carrier_pigeon" in fails(ValueError, Backend, "carrier_pigeon")
     fails(ValueError, Backend, 3)
     assert dist.is_gloo_available()

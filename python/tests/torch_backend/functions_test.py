@@ -16,10 +16,13 @@ import torch.distributed as dist
 import torch.distributed._functional_collectives as functional
 import torch.distributed.nn.functional as with_gradients
 import torch_ranks
+from syncline.torch.backend import joining
 from syncline.torch.ddp.groups import syncline_group
 from torch.distributed import checkpoint
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import Partial, Replicate, Shard, distribute_tensor
+
+ADDRESS_VARIABLES = ("SYNCLINE_HOST_ADDRESS", "SYNCLINE_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME")
 
 
 def groups():
@@ -344,3 +347,21 @@ def test_the_backend_is_registered_for_the_cpu_and_cuda():
 
 if __name__ == "__main__":
     torch_ranks.main(globals())
+
+
+def test_the_interface_that_is_chosen_leads_to_rank_0(monkeypatch):
+    store = dist.TCPStore("127.0.0.1", 0, is_master=True)
+    for name in ADDRESS_VARIABLES:
+        monkeypatch.delenv(name, raising=False)
+    assert joining._own_address(dist.PrefixStore("group", store)) == "127.0.0.1"
+    monkeypatch.setenv("GLOO_SOCKET_IFNAME", "no_such_interface")
+    assert joining._own_address(store) == "127.0.0.1"  # All ranks are where torch's store is.
+    monkeypatch.setattr(joining, "_is_loopback", lambda address: False)  # As on another host.
+    with pytest.raises(syncline.DistNetworkError, match="GLOO_SOCKET_IFNAME is 'no_such_interf"):
+        joining._own_address(store)
+    monkeypatch.setenv("SYNCLINE_SOCKET_IFNAME", "lo")
+    monkeypatch.setattr(joining, "_address_towards", lambda host, port: "10.0.0.1")
+    assert joining._own_address(store) in ("127.0.0.1", "::1")
+    for name in ADDRESS_VARIABLES:
+        monkeypatch.delenv(name, raising=False)
+    assert joining._own_address(store) == "10.0.0.1"

@@ -90,6 +90,9 @@ def _own_address(store: Any) -> str:
         return "127.0.0.1"  # A file, or this process's memory.
     if store.host == "localhost" or _is_loopback(store.host):
         return "127.0.0.1"
+    chosen = _syncline._chosen_interface_address()
+    if chosen is not None:
+        return chosen
     towards_store = _address_towards(store.host, store.port)
     if not _is_loopback(towards_store):
         return towards_store

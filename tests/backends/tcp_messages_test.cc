@@ -1,0 +1,200 @@
+// Sends and receives of backend tcp: which sends wait for whom.
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/time/clock.h"
+#include "absl/time/time.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "syncline/backend.h"
+#include "syncline/backend_registry.h"
+#include "syncline/collective.h"
+#include "syncline/error_origin.h"
+#include "syncline/hash_store.h"
+#include "syncline/status.h"
+#include "syncline/tensor.h"
+
+namespace syncline {
+namespace {
+
+using ::testing::Contains;
+
+constexpr absl::Duration kTimeout = absl::Seconds(60);
+
+// So many messages without a receive fill the window of a peer (kEagerWindow of
+// backends/tcp/thresholds.h), in which a short one counts for 512 bytes.
+constexpr int kWindow = (1 << 20) / 512;
+
+class TcpMessagesTest : public testing::Test {
+ protected:
+  TcpMessagesTest() {
+    const auto store = std::make_shared<HashStore>();
+    std::vector<std::thread> threads;
+    for (int rank = 0; rank < 2; ++rank) {
+      threads.emplace_back([this, store, rank] {
+        BackendConfig config;
+        config.store = store;
+        config.rank = rank;
+        config.size = 2;
+        config.local_address = "127.0.0.1";
+        config.deadline = Deadline(kTimeout);
+        auto made = BackendRegistry::Make("tcp", config);
+        ASSERT_TRUE(made.ok()) << made.status();
+        ranks_[rank] = *made;
+      });
+    }
+    for (std::thread& thread : threads) thread.join();
+  }
+
+  // Of one number, to the other rank.
+  absl::Status Send(int from, int64_t number, int tag = 0, absl::Duration timeout = kTimeout) {
+    Tensor tensor(&number, DType::kInt64, {1});
+    return Run(from, Collective::Send(tensor, 1 - from, tag), timeout);
+  }
+  // -1 if it fails.
+  int64_t Recv(int to, int tag = 0) {
+    int64_t number = -1;
+    Tensor tensor(&number, DType::kInt64, {1});
+    const absl::Status status = Run(to, Collective::Recv(tensor, 1 - to, tag));
+    EXPECT_TRUE(status.ok()) << status;
+    return status.ok() ? number : -1;
+  }
+  absl::Status Run(int rank, const Collective& collective, absl::Duration timeout = kTimeout) {
+    CallContext context;
+    context.sequence = ++sequence_;
+    context.deadline = Deadline(timeout);
+    return RunAndWait(*ranks_[rank], collective, context).status();
+  }
+
+  std::shared_ptr<Backend> ranks_[2];
+  std::atomic<uint64_t> sequence_{0};
+};
+
+TEST_F(TcpMessagesTest, BothRanksMaySendShortMessagesFirst) {
+  for (int64_t i = 0; i < 100; ++i) {
+    ASSERT_TRUE(Send(0, i).ok());
+    ASSERT_TRUE(Send(1, 1000 + i).ok());
+  }
+  for (int64_t i = 0; i < 100; ++i) {
+    EXPECT_EQ(Recv(1), i);
+    EXPECT_EQ(Recv(0), 1000 + i);
+  }
+}
+
+TEST_F(TcpMessagesTest, TheMemoryOfASendIsTheCallersAgain) {
+  std::vector<int32_t> sent(8 << 10, 1);  // 32 KiB, the longest that needs no receive.
+  const Tensor tensor(sent.data(), DType::kInt32, {8 << 10});
+  for (int32_t i = 1; i <= 20; ++i) {
+    sent.assign(sent.size(), i);
+    ASSERT_TRUE(Run(0, Collective::Send(tensor, 1)).ok());
+  }
+  sent.assign(sent.size(), -1);
+  std::vector<int32_t> received(sent.size());
+  const Tensor target(received.data(), DType::kInt32, {8 << 10});
+  for (int32_t i = 1; i <= 20; ++i) {
+    ASSERT_TRUE(Run(1, Collective::Recv(target, 0)).ok());
+    EXPECT_EQ(received, std::vector<int32_t>(sent.size(), i));
+  }
+}
+
+TEST_F(TcpMessagesTest, SendsThatFillTheWindowWaitUntilReceivesHaveTakenOthers) {
+  std::atomic<int> sent{0};
+  std::thread sender([&] {
+    for (int i = 0; i < 3 * kWindow; ++i) {
+      ASSERT_TRUE(Send(0, i).ok());
+      ++sent;
+    }
+  });
+  const Deadline deadline(kTimeout);
+  while (sent < kWindow && !deadline.Expired()) absl::SleepFor(absl::Milliseconds(1));
+  absl::SleepFor(absl::Milliseconds(50));
+  EXPECT_EQ(sent, kWindow);
+  for (int i = 0; i < 3 * kWindow; ++i) ASSERT_EQ(Recv(1), i);
+  sender.join();
+}
+
+TEST_F(TcpMessagesTest, ALongMessageMayOvertakeAShortOneThatWaits) {
+  for (int i = 0; i < kWindow; ++i) ASSERT_TRUE(Send(0, i).ok());
+  std::thread waits([&] { EXPECT_TRUE(Send(0, 4711, 1).ok()); });
+  absl::SleepFor(absl::Milliseconds(100));
+  const Tensor sent = Tensor::Zeros(DType::kInt64, {100'000});
+  const Tensor received = Tensor::Zeros(DType::kInt64, {100'000});
+  std::thread overtakes([&] { EXPECT_TRUE(Run(0, Collective::Send(sent, 1, 2)).ok()); });
+  EXPECT_TRUE(Run(1, Collective::Recv(received, 0, 2)).ok());
+  overtakes.join();
+  for (int i = 0; i < kWindow; ++i) ASSERT_EQ(Recv(1), i);
+  EXPECT_EQ(Recv(1, 1), 4711);
+  waits.join();
+}
+
+TEST_F(TcpMessagesTest, AShortMessageThatIsAwaitedPassesAFullWindowOfOthers) {
+  for (int i = 0; i < kWindow; ++i) ASSERT_TRUE(Send(0, i).ok());
+  std::thread waits([&] { EXPECT_TRUE(Send(0, -7).ok()); });  // For its receive.
+  std::thread passes([&] { EXPECT_TRUE(Send(0, 4711, 1).ok()); });
+  const Tensor nothing = Tensor::Zeros(DType::kInt64, {0});
+  std::thread passes_too([&] { EXPECT_TRUE(Run(0, Collective::Send(nothing, 1, 2)).ok()); });
+  EXPECT_EQ(Recv(1, 1), 4711);
+  EXPECT_TRUE(Run(1, Collective::Recv(nothing, 0, 2)).ok());
+  passes.join();
+  passes_too.join();
+  for (int i = 0; i < kWindow; ++i) ASSERT_EQ(Recv(1), i);
+  EXPECT_EQ(Recv(1), -7);
+  waits.join();
+}
+
+// One thread sleeps in poll(2) when its message comes, and another, which needs nothing more from
+// the connection, reads it. The former would sleep on until it looks whether it was interrupted, 50
+// ms later.
+TEST_F(TcpMessagesTest, AThreadWhoseMessageAnotherHasReadIsWoken) {
+  constexpr int kRounds = 60, kReads = 30;
+  for (int i = 0; i < kRounds * kReads; ++i) ASSERT_TRUE(Send(1, i, 2).ok());
+  int late = 0;
+  for (int round = 0; round < kRounds; ++round) {
+    absl::Time received;
+    std::thread sleeps([&] {
+      EXPECT_EQ(Recv(0, 1), round);
+      received = absl::Now();
+    });
+    absl::SleepFor(absl::Milliseconds(2));
+    std::thread reads([&] {
+      for (int i = 0; i < kReads; ++i) EXPECT_EQ(Recv(0, 2), round * kReads + i);
+    });
+    ASSERT_TRUE(Send(1, round, 1).ok());
+    const absl::Time sent = absl::Now();
+    reads.join();
+    sleeps.join();
+    if (received - sent > absl::Milliseconds(40)) ++late;
+  }
+  // A busy machine makes some late.
+  EXPECT_LT(late, kRounds / 10);
+}
+
+TEST_F(TcpMessagesTest, ASendWithoutARoomEndsAtItsDeadlineAndNamesWhoDoesNotReceive) {
+  for (int i = 0; i < kWindow; ++i) ASSERT_TRUE(Send(0, i).ok());
+  const absl::Status status = Send(0, 0, 0, absl::Milliseconds(200));
+  EXPECT_EQ(KindOf(status), ErrorKind::kTimeout) << status;
+  EXPECT_THAT(RanksOf(status), Contains(1)) << status;
+}
+
+TEST_F(TcpMessagesTest, WhatWasSentBeforeARankLeftIsReceived) {
+  for (int i = 0; i < 10; ++i) ASSERT_TRUE(Send(0, i).ok());
+  ranks_[0] = nullptr;
+  for (int i = 0; i < 10; ++i) EXPECT_EQ(Recv(1), i);
+}
+
+TEST_F(TcpMessagesTest, ASendToARankThatHasLeftIsAnErrorThatNamesIt) {
+  ranks_[1] = nullptr;
+  absl::Status status;
+  // Until the news has come.
+  for (const Deadline deadline(kTimeout); status.ok() && !deadline.Expired();) status = Send(0, 1);
+  EXPECT_THAT(RanksOf(status), Contains(1)) << status;
+}
+
+}  // namespace
+}  // namespace syncline

@@ -1,0 +1,169 @@
+// Strangers on the ports at which ranks of backend tcp wait for each other, and a rank that sends
+// what is no message.
+#include <arpa/inet.h>
+#include <dirent.h>
+#include <netinet/in.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "absl/time/time.h"
+#include "core/base/unique_fd.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "syncline/backend.h"
+#include "syncline/backend_registry.h"
+#include "syncline/collective.h"
+#include "syncline/error_origin.h"
+#include "syncline/hash_store.h"
+#include "syncline/status.h"
+#include "tests/support/processes.h"
+
+namespace syncline {
+namespace {
+
+using ::testing::Contains;
+
+constexpr int kRanks = 2;
+constexpr absl::Duration kTimeout = absl::Seconds(60);
+
+// The inodes of this process's sockets with their descriptors.
+std::vector<std::pair<std::string, int>> OwnSockets() {
+  std::vector<std::pair<std::string, int>> sockets;
+  DIR* const folder = opendir("/proc/self/fd");
+  while (const dirent* const entry = readdir(folder)) {
+    char target[64] = {};
+    const std::string path = absl::StrCat("/proc/self/fd/", entry->d_name);
+    int descriptor;
+    if (readlink(path.c_str(), target, sizeof(target) - 1) < 0) continue;
+    const std::string text = target;
+    if (text.rfind("socket:[", 0) != 0 || !absl::SimpleAtoi(entry->d_name, &descriptor)) continue;
+    sockets.emplace_back(text.substr(8, text.size() - 9), descriptor);
+  }
+  closedir(folder);
+  return sockets;
+}
+
+absl::StatusOr<std::shared_ptr<Backend>> Join(std::shared_ptr<Store> store, int rank) {
+  BackendConfig config;
+  config.store = std::move(store);
+  config.rank = rank;
+  config.size = kRanks;
+  config.local_address = "127.0.0.1";
+  config.deadline = Deadline(kTimeout);
+  return BackendRegistry::Make("tcp", config);
+}
+
+// Invalid if nobody listens there any more.
+base::UniqueFd TryToConnect(int port) {
+  base::UniqueFd socket(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  sockaddr_in address = {};
+  address.sin_family = AF_INET;
+  address.sin_port = htons(static_cast<uint16_t>(port));
+  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  if (connect(socket.get(), reinterpret_cast<sockaddr*>(&address), sizeof(address)) != 0) {
+    socket.reset();
+  }
+  return socket;
+}
+
+void SendText(const base::UniqueFd& socket, const std::string& text) {
+  // The other side may have closed it already.
+  static_cast<void>(send(socket.get(), text.data(), text.size(), MSG_NOSIGNAL));
+}
+
+CallContext Within(uint64_t sequence, absl::Duration timeout = kTimeout) {
+  CallContext context;
+  context.sequence = sequence;
+  context.deadline = Deadline(timeout);
+  return context;
+}
+
+// Connects to each port at which ranks listen, while they join.
+TEST(TcpStrangersTest, RanksFindEachOtherWhoeverElseConnects) {
+  std::vector<base::UniqueFd> strangers;
+  for (const Deadline deadline(kTimeout); strangers.size() < 300 && !deadline.Expired();) {
+    const auto store = std::make_shared<HashStore>();
+    absl::StatusOr<std::shared_ptr<Backend>> ranks[] = {absl::UnavailableError("not made"),
+                                                        absl::UnavailableError("not made")};
+    std::atomic<int> joined{0};
+    std::vector<std::thread> threads;
+    for (int rank = 0; rank < kRanks; ++rank) {
+      threads.emplace_back([&, rank] {
+        ranks[rank] = Join(store, rank);
+        ++joined;
+      });
+    }
+    while (joined < kRanks) {
+      for (const int port : ListeningPorts()) {
+        for (const std::string& text :
+             {std::string(), std::string("GET / HTTP/1.1\r\n\r\n"),
+              std::string(32, '0') + std::string(4, '\1'), std::string(100'000, 'x')}) {
+          base::UniqueFd stranger = TryToConnect(port);
+          if (!stranger.valid()) continue;
+          SendText(stranger, text);
+          strangers.push_back(std::move(stranger));
+        }
+      }
+    }
+    for (std::thread& thread : threads) thread.join();
+    ASSERT_TRUE(ranks[0].ok() && ranks[1].ok()) << ranks[0].status() << ranks[1].status();
+    absl::Status barrier;
+    std::thread other(
+        [&] { barrier = (*ranks[0])->RunAndWait(Collective::Barrier(), Within(0)).status(); });
+    EXPECT_TRUE((*ranks[1])->RunAndWait(Collective::Barrier(), Within(0)).ok());
+    other.join();
+    EXPECT_TRUE(barrier.ok()) << barrier;
+  }
+  EXPECT_GE(strangers.size(), 300u);
+}
+
+// Both ends of each connection are in this process, so the test can write to that of rank 1 what
+// rank 1 never would.
+TEST(TcpStrangersTest, WhatIsNoMessageEndsTheGroupWithTheNameOfItsSender) {
+  for (const std::string& garbage :
+       {std::string(4096, 'x'), std::string(64, '\0'), std::string(56, '\xff')}) {
+    const auto store = std::make_shared<HashStore>();
+    const auto before = OwnSockets();
+    absl::StatusOr<std::shared_ptr<Backend>> first = absl::UnavailableError("not made");
+    std::thread thread([&] { first = Join(store, 0); });
+    const auto second = Join(store, 1);
+    thread.join();
+    ASSERT_TRUE(first.ok() && second.ok()) << first.status() << second.status();
+    // From both ends of each connection, so that it reaches rank 0 and rank 1 alike.
+    int written = 0;
+    for (const auto& [inode, descriptor] : OwnSockets()) {
+      const bool is_new = std::none_of(before.begin(), before.end(),
+                                       [&](const auto& it) { return it.first == inode; });
+      if (!is_new) continue;
+      const ssize_t sent = send(descriptor, garbage.data(), garbage.size(), MSG_NOSIGNAL);
+      if (sent == static_cast<ssize_t>(garbage.size())) ++written;
+    }
+    EXPECT_GE(written, 4);
+    const Tensor tensor = Tensor::Zeros(DType::kInt32, {10});
+    const absl::Status received =
+        (*first)->RunAndWait(Collective::Recv(tensor, 1), Within(1, absl::Seconds(10))).status();
+    EXPECT_FALSE(received.ok());
+    EXPECT_THAT(RanksOf(received), Contains(1)) << received;
+    const absl::Status later =
+        (*second)->RunAndWait(Collective::Barrier(), Within(1, absl::Seconds(10))).status();
+    EXPECT_FALSE(later.ok());
+    EXPECT_FALSE(RanksOf(later).empty()) << later;
+  }
+}
+
+}  // namespace
+}  // namespace syncline
