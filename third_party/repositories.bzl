@@ -267,7 +267,11 @@ def _cc_repositories():
             "zlib1g",
         ],
         # Plug-ins for networks that need libraries of their own, and would only say that they lack them.
+        # That for UCX is kept aside, for who has its libraries from @mpich.
         patch_cmds = [
+            "mkdir ucx",
+            "cp usr/lib/*/openmpi/lib/openmpi3/mca_pml_ucx.so ucx",
+            "cp -L usr/lib/*/libmca_common_ucx.so.40 ucx",
             "rm -f usr/lib/*/openmpi/lib/openmpi3/*_{ofi,ucx,openib,psm,psm2,cm,monitoring,netlink}.so",
             "mkdir runtime",
             "cp -L usr/lib/*/lib{event_{core,pthreads}-2.1.so.7,hwloc.so.15,munge.so.2,pmix.so.2} runtime",

@@ -48,6 +48,16 @@ CALLS = [
 
 # File: {a part of the line with the call: why the call ends}.
 EXCEPTIONS = {
+    "backends/common/socket_streams.cc": {
+        "poll(entries.data()": "after kInterruptInterval at most; the caller looks at its deadline",
+    },
+    "backends/tcp/point_to_point.cc": {
+        "poll(entries.data()": "after the limit that the caller gives, within its deadline",
+    },
+    "backends/tcp/tcp_connections.cc": {
+        "poll(entries.data()": "after the time in the call: the watch ends by stop_event_, the"
+        " other loop by its deadline",
+    },
     "core/base/host.cc": {
         "connect(fd.get()": "a datagram socket: this only picks a route",
     },
@@ -68,8 +78,8 @@ EXCEPTIONS = {
     "store/tcp/tcp_acceptor.cc": {
         "epoll_wait(": "an event loop: until a connection's deadline, or an event such as the stop",
     },
-    "backends/hierarchical/rail_sockets.cc": {
-        "poll(entries.data()": "at most a minute, in a loop with a deadline",
+    "store/tcp/tls_relay.cc": {
+        "epoll_wait(": "an event loop: until a connection has bytes to move, or the stop",
     },
     "backends/common/lifecycle.cc": {
         "diagnosing_": "FailureReporter::kBound bounds the diagnosis",

@@ -17,6 +17,10 @@ void CheckCrypto(bool succeeded, const char* what) {
   std::abort();
 }
 
+// Threads, such as those of stores, may still use OpenSSL when the process exits, so it must not
+// free what they use.
+const bool kNeverCleansUp = OPENSSL_init_crypto(OPENSSL_INIT_NO_ATEXIT, nullptr) == 1;
+
 unsigned char* Bytes(std::string& s) { return reinterpret_cast<unsigned char*>(&s[0]); }
 
 }  // namespace

@@ -1,6 +1,8 @@
 #include "core/base/sockets.h"
 
 #include <fcntl.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
 #include <sys/resource.h>
 
 #include <algorithm>
@@ -168,6 +170,11 @@ absl::StatusOr<UniqueFd> Connect(const SocketAddress& address, int type, const D
     backoff = std::min(2 * backoff, kLongestBackoff);
   }
   return socket;
+}
+
+void SetNoDelay(int socket) {
+  const int on = 1;
+  setsockopt(socket, IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on));
 }
 
 absl::Status SendAll(int socket, const void* data, size_t size, const Deadline& deadline) {

@@ -64,6 +64,10 @@ absl::StatusOr<UniqueFd> TryAccept(int listener);
 // full. A refused connection is an error at once, not retried.
 absl::StatusOr<UniqueFd> Connect(const SocketAddress& address, int type, const Deadline& deadline);
 
+// Has the kernel send each message of a TCP socket at once (TCP_NODELAY). Otherwise it holds back a
+// short one until the one before is acknowledged.
+void SetNoDelay(int socket);
+
 // Sends all `size` bytes, or as much as fits until the deadline; what the peer has received is
 // unknown after an error.
 absl::Status SendAll(int socket, const void* data, size_t size, const Deadline& deadline);

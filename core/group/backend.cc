@@ -21,6 +21,12 @@ Capabilities Capabilities::AllThroughHost() {
   return all;
 }
 
+absl::StatusOr<int> Backend::RunAndWait(const Collective& collective, const CallContext& context) {
+  const absl::StatusOr<Completion> completion = Run(absl::MakeConstSpan(&collective, 1), context);
+  if (!completion.ok()) return completion.status();
+  return WaitFor(*completion, collective, context.deadline);
+}
+
 absl::StatusOr<std::shared_ptr<ChildCommunicator>> Backend::Split(const SplitPlace&,
                                                                   const CallContext&) {
   return UnsupportedError(absl::StrCat("backend ", name(), " splits no communicators"));
@@ -35,15 +41,6 @@ absl::StatusOr<int> WaitFor(const Completion& completion, const Collective& coll
   held.Own();
   completion.handle()->OnDone([held](const absl::StatusOr<int>&) {});
   return outcome;
-}
-
-absl::StatusOr<int> RunAndWait(Backend& backend, const Collective& collective,
-                               const CallContext& context) {
-  const absl::StatusOr<Completion> completion =
-      backend.Run(absl::MakeConstSpan(&collective, 1), context);
-  if (!completion.ok()) return completion.status();
-  if (completion->handle() == nullptr) return completion->source();
-  return WaitFor(*completion, collective, context.deadline);
 }
 
 }  // namespace syncline

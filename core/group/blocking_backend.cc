@@ -36,7 +36,7 @@ absl::StatusOr<Completion> BlockingBackend::Run(absl::Span<const Collective> col
                                                 const CallContext& context) {
   absl::StatusOr<int> outcome = 0;
   if (collectives.size() == 1) {
-    outcome = RunOne(collectives[0], context);
+    outcome = RunAndWait(collectives[0], context);
   } else {
     outcome = RunEach(collectives, context);
   }
@@ -44,8 +44,8 @@ absl::StatusOr<Completion> BlockingBackend::Run(absl::Span<const Collective> col
   return Completion(*outcome);
 }
 
-absl::StatusOr<int> BlockingBackend::RunOne(const Collective& collective,
-                                            const CallContext& context) {
+absl::StatusOr<int> BlockingBackend::RunAndWait(const Collective& collective,
+                                                const CallContext& context) {
   if (ABSL_PREDICT_FALSE(NeedsScaling(collective))) return RunPremultiplied(collective, context);
   // ProcessGroup has set it already, which spares the copy of a context for each call.
   if (context.collective == &collective) return RunBlocking(context);
@@ -58,7 +58,7 @@ absl::StatusOr<int> BlockingBackend::RunEach(absl::Span<const Collective> collec
                                              const CallContext& context) {
   std::vector<absl::Status> outcomes(collectives.size());
   const auto run = [&](const std::vector<size_t>& indices) {
-    for (const size_t i : indices) outcomes[i] = RunOne(collectives[i], context).status();
+    for (const size_t i : indices) outcomes[i] = RunAndWait(collectives[i], context).status();
   };
   std::vector<size_t> in_order;
   std::map<std::tuple<OpKind, int64_t, int64_t>, std::vector<size_t>> messages;

@@ -23,6 +23,7 @@ class BlockingBackend : public Backend {
 
   absl::StatusOr<Completion> Run(absl::Span<const Collective> collectives,
                                  const CallContext& context) final;
+  absl::StatusOr<int> RunAndWait(const Collective& collective, const CallContext& context) final;
 
  protected:
   // Carries out the call whose record is `context.collective`, and returns when this rank's part of
@@ -32,7 +33,6 @@ class BlockingBackend : public Backend {
   int rank() const { return rank_; }
 
  private:
-  absl::StatusOr<int> RunOne(const Collective& collective, const CallContext& context);
   absl::StatusOr<int> RunEach(absl::Span<const Collective> collectives, const CallContext& context);
   absl::StatusOr<int> RunPremultiplied(const Collective& collective, const CallContext& context);
   absl::StatusOr<int> RunRecorded(const Collective& collective, CallContext context);

@@ -202,19 +202,80 @@ bool WritesTensor(const Collective& collective, int rank) {
 
 namespace {
 
-// Whether this is a call on one tensor of the host with which CheckArguments finds nothing wrong.
-// It may be false for such a call too. On the way of every call, so it makes no Status.
+// The memory of a list of tensors.
+struct Extent {
+  const char* begin;
+  const char* end;
+};
+
+bool AreApart(const Extent& a, const Extent& b) { return a.end <= b.begin || b.end <= a.begin; }
+
+Extent ExtentOf(const Tensor& tensor) {
+  const char* const begin = tensor.data_as<char>();
+  return {begin, begin + tensor.nbytes()};
+}
+
+// Whether `list` has a tensor like `model`, which has elements, for each rank, one behind the other
+// in memory, and CheckList finds nothing wrong with them. If so sets `extent`.
+bool IsPlainList(absl::Span<const Tensor> list, const Tensor& model, const Limits& limits,
+                 Extent& extent) {
+  if (list.size() != static_cast<size_t>(limits.size) || model.numel() == 0) return false;
+  extent = {list[0].data_as<char>(), nullptr};
+  for (const Tensor& tensor : list) {
+    const Extent own = ExtentOf(tensor);
+    const bool is_like = tensor.numel() == model.numel() && tensor.dtype() == model.dtype() &&
+                         tensor.device().type == DeviceType::kCpu;
+    if (!is_like || own.begin < extent.end) return false;
+    if (!IsAcceptable(tensor, Access::kReadWrite, limits)) return false;
+    extent.end = own.end;
+  }
+  return true;
+}
+
+// Whether nothing is wrong with the tensor of a call, and with its list of which each rank has a
+// part, if it has one.
+bool HasPlainTensors(const Collective& collective, const Limits& limits) {
+  const Tensor& tensor = *collective.tensor;
+  if (tensor.device().type != DeviceType::kCpu) return false;
+  // Almost all tensors may be written, so this need not ask which calls do.
+  if (!IsAcceptable(tensor, Access::kReadWrite, limits)) return false;
+  absl::Span<const Tensor> list;
+  switch (collective.kind) {
+    case OpKind::kAllGather:
+      list = collective.outputs;
+      break;
+    case OpKind::kReduceScatter:
+      list = collective.inputs;
+      break;
+    case OpKind::kGather:
+    case OpKind::kScatter:
+      list = collective.kind == OpKind::kGather ? collective.outputs : collective.inputs;
+      if (collective.peer != limits.rank) return list.empty();
+      break;
+    default:
+      return true;
+  }
+  Extent extent;
+  return IsPlainList(list, tensor, limits, extent) &&
+         (tensor.data() == list[limits.rank].data() || AreApart(extent, ExtentOf(tensor)));
+}
+
+bool HasPlainLists(const Collective& collective, const Limits& limits) {
+  if (collective.inputs.empty()) return false;
+  const Tensor& model = collective.inputs[0];
+  Extent inputs, outputs;
+  return model.device().type == DeviceType::kCpu &&
+         IsPlainList(collective.inputs, model, limits, inputs) &&
+         IsPlainList(collective.outputs, model, limits, outputs) && AreApart(inputs, outputs);
+}
+
+// Whether this is a call on tensors of the host with which CheckArguments finds nothing wrong. It
+// may be false for such a call too. On the way of every call, so it makes no Status.
 bool IsPlain(const Collective& collective, const Limits& limits) {
   const OpKind kind = collective.kind;
   const Capabilities& capabilities = limits.capabilities;
   if (capabilities.ops.count(kind) == 0) return false;
   if (kind == OpKind::kBarrier) return true;
-  const bool has_lists = kind == OpKind::kAllToAll || kind == OpKind::kAllGather ||
-                         kind == OpKind::kReduceScatter || !collective.outputs.empty() ||
-                         !collective.inputs.empty();
-  const bool gives_lists = HasRoot(kind) && collective.peer == limits.rank &&
-                           (kind == OpKind::kGather || kind == OpKind::kScatter);
-  if (has_lists || gives_lists) return false;
   if (HasRoot(kind) && !IsRank(collective.peer, limits.size)) return false;
   if (IsP2p(kind)) {
     const bool takes_any = kind == OpKind::kRecv && collective.peer == kAnySource;
@@ -222,25 +283,30 @@ bool IsPlain(const Collective& collective, const Limits& limits) {
     if (collective.peer == limits.rank || limits.size == 1) return false;
     if (collective.tag < 0 || collective.tag > INT32_MAX) return false;
   }
-  const Tensor& tensor = *collective.tensor;
-  if (tensor.device().type != DeviceType::kCpu) return false;
-  // Almost all tensors may be written, so this need not ask which calls do.
-  if (!IsAcceptable(tensor, Access::kReadWrite, limits)) return false;
-  if (!Reduces(kind)) return capabilities.move_dtypes.count(tensor.dtype()) != 0;
+  const bool is_plain = kind == OpKind::kAllToAll ? HasPlainLists(collective, limits)
+                                                  : HasPlainTensors(collective, limits);
+  if (!is_plain) return false;
+  const DType dtype = collective.dtype();
+  if (!Reduces(kind)) return capabilities.move_dtypes.count(dtype) != 0;
   const bool adds = collective.reduce_op == ReduceOp::kSum;
-  return adds && collective.factor == 1.0 && capabilities.reduce_dtypes.count(tensor.dtype()) != 0;
+  return adds && collective.factor == 1.0 && capabilities.reduce_dtypes.count(dtype) != 0;
 }
 
 }  // namespace
 
 absl::Status CheckArguments(const Collective& collective, const Capabilities& capabilities,
                             absl::string_view backend, int rank, int size) {
-  const Limits limits = {capabilities, backend, rank, size};
-  if (ABSL_PREDICT_TRUE(IsPlain(collective, limits))) return absl::OkStatus();
-  SYNCLINE_RETURN_IF_ERROR(CheckPeers(collective, limits));
-  if (ABSL_PREDICT_FALSE(collective.device() != DeviceType::kCpu)) {
-    SYNCLINE_RETURN_IF_ERROR(CheckOneDevice(collective));
+  if (ABSL_PREDICT_TRUE(IsPlain(collective, {capabilities, backend, rank, size}))) {
+    return absl::OkStatus();
   }
+  return CheckArgumentsInFull(collective, capabilities, backend, rank, size);
+}
+
+absl::Status CheckArgumentsInFull(const Collective& collective, const Capabilities& capabilities,
+                                  absl::string_view backend, int rank, int size) {
+  const Limits limits = {capabilities, backend, rank, size};
+  SYNCLINE_RETURN_IF_ERROR(CheckPeers(collective, limits));
+  SYNCLINE_RETURN_IF_ERROR(CheckOneDevice(collective));
   if (collective.kind != OpKind::kBarrier && collective.kind != OpKind::kAllToAll) {
     const Access needed = WritesTensor(collective, rank) ? Access::kReadWrite : Access::kReadOnly;
     SYNCLINE_RETURN_IF_ERROR(CheckTensor(*collective.tensor, needed, "the tensor", limits));

@@ -18,6 +18,10 @@ namespace syncline::group {
 absl::Status CheckArguments(const Collective& collective, const Capabilities& capabilities,
                             absl::string_view backend, int rank, int size);
 
+// The same without the short way of calls with which nothing can be wrong; for its test.
+absl::Status CheckArgumentsInFull(const Collective& collective, const Capabilities& capabilities,
+                                  absl::string_view backend, int rank, int size);
+
 // Whether the call of `rank` writes to collective.tensor.
 bool WritesTensor(const Collective& collective, int rank);
 

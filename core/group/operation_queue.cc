@@ -1,5 +1,7 @@
 #include "core/group/operation_queue.h"
 
+#include <sched.h>
+
 #include <list>
 #include <thread>
 #include <utility>
@@ -8,6 +10,7 @@
 #include "absl/cleanup/cleanup.h"
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/mutex.h"
+#include "absl/time/clock.h"
 #include "core/base/thread.h"
 #include "syncline/interrupt.h"
 #include "syncline/status.h"
@@ -16,6 +19,9 @@ namespace syncline::group {
 namespace {
 
 constexpr absl::Duration kIdleBeforeTheThreadEnds = absl::Seconds(2);
+
+// How often a thread looks whether the operation has ended that took the lane while it was biased.
+constexpr absl::Duration kBiasInterval = absl::Microseconds(100);
 
 // A synchronous operation that waits for its turn on the queue's thread; guarded by the queue.
 struct Turn {
@@ -30,13 +36,30 @@ struct Turn {
 
 }  // namespace
 
+void OperationLane::EndBias() {
+  bias_.End();
+  // An operation that has found the lane free takes its number at once; but it may have to get its
+  // core first.
+  while (bias_.IsHeld() && !is_numbered_.load(std::memory_order_acquire)) sched_yield();
+  word_.fetch_and(~kBiased, std::memory_order_relaxed);
+}
+
 struct OperationQueue::State : std::enable_shared_from_this<OperationQueue::State> {
   explicit State(std::shared_ptr<SequenceCounter> from)
       : shared_counter(std::move(from)), lane(shared_counter.get()) {}
 
   void UnclaimIfIdle() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex) {
-    if (busy || !queue.empty() || awaiting_idle > 0 || stopping) return;
+    if (busy || !queue.empty() || awaiting_idle > 0 || stopping || lane.IsHeldByBias()) return;
     lane.Unclaim();
+  }
+
+  // Waits until the operation that took the lane while it was biased has ended, or `deadline`.
+  void AwaitEndOfBias(const Deadline& deadline) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex) {
+    while (lane.IsHeldByBias() && !deadline.Expired()) {
+      mutex.Unlock();
+      absl::SleepFor(kBiasInterval);
+      mutex.Lock();
+    }
   }
 
   // Queues the operation and waits for it.
@@ -80,6 +103,7 @@ OperationQueue::~OperationQueue() {
     return;
   }
   // Bounded by the operations, which the owner has aborted.
+  state_->AwaitEndOfBias(Deadline(absl::InfiniteDuration()));
   state_->mutex.Await(absl::Condition(state_.get(), &State::IsOver));
 }
 
@@ -88,12 +112,20 @@ absl::Status OperationQueue::RunSlowly(const Deadline& deadline,
                                        absl::FunctionRef<void(const absl::Status&)> end) {
   State& state = *state_;
   uint64_t sequence = 0;
+  bool has_lane = false;
   {
     absl::MutexLock lock(&state.mutex);
-    state.lane.Claim();
-    if (!state.IsIdle()) return state.RunInTurn(deadline, operation, end);
-    state.busy = true;
-    sequence = state.lane.NextSequence();
+    has_lane = state.lane.TryAdopt(sequence);
+    if (!has_lane) {
+      state.lane.Claim();
+      if (!state.IsIdle()) return state.RunInTurn(deadline, operation, end);
+      state.busy = true;
+      sequence = state.lane.NextSequence();
+    }
+  }
+  if (has_lane) {
+    const absl::Cleanup free_lane = [this] { FreeLane(); };
+    return operation(sequence);
   }
   // Whatever happens, the queue is not busy afterwards: otherwise it is never destroyed.
   const absl::Cleanup not_busy = [&state] {
@@ -161,6 +193,7 @@ void OperationQueue::AwaitIdle(const Deadline& deadline) const {
   if (state_->IsOwnThread()) return;
   ++state_->awaiting_idle;
   state_->lane.Claim();
+  state_->AwaitEndOfBias(deadline);
   deadline.Await(state_->mutex, absl::Condition(state_.get(), &State::IsIdle));
   --state_->awaiting_idle;
   state_->UnclaimIfIdle();
@@ -179,6 +212,7 @@ absl::Status OperationQueue::State::EnsureThread() {
 void OperationQueue::State::Loop() {
   absl::MutexLock lock(&mutex);
   thread = std::this_thread::get_id();
+  AwaitEndOfBias(Deadline(absl::InfiniteDuration()));
   while (true) {
     const bool has_turn =
         mutex.AwaitWithTimeout(absl::Condition(this, &State::HasTurn), kIdleBeforeTheThreadEnds);

@@ -11,16 +11,23 @@
 #include "absl/cleanup/cleanup.h"
 #include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
+#include "core/base/thread_bias.h"
 #include "syncline/deadline.h"
 
 namespace syncline::group {
 
 // The way past a queue's lock. An operation that finds the queue idle takes no lock, since for a
-// small one that is much of its cost: it runs if it can set kTaken, and clears it when it ends.
-// Whoever needs more, to queue an operation or to wait for one, does so under the queue's mutex,
-// after setting kClaimed. From then on operations take the mutex instead of the lane, and one that
-// has the lane takes the mutex when it ends, which has the conditions of those who wait looked at.
-// kClaimed is cleared when nothing runs, is queued or waits any more.
+// small one that is much of its cost.
+//
+// As long as one thread makes all calls, and waits for each, the lane is biased towards it, and
+// taking it is a store (core/base/thread_bias.h). The first call of another thread, and the first
+// that is queued, end that for good. From then on an operation runs if it can set kTaken, and
+// clears it when it ends. Whoever needs more, to queue an operation or to wait for one, does so
+// under the queue's mutex, after setting kClaimed. Then operations take the mutex instead of the
+// lane, and one that has the lane takes the mutex when it ends, which has the conditions of those
+// who wait looked at; but one that took the lane while it was biased does not, so until that one
+// ends whoever waits has to look again and again: IsHeldByBias. kClaimed is cleared when nothing
+// runs, is queued or waits any more.
 class OperationLane {
  public:
   using SequenceCounter = std::atomic<uint64_t>;
@@ -30,14 +37,21 @@ class OperationLane {
 
   // Takes the lane, and a sequence number with it, if the queue is idle.
   bool TryTake(uint64_t& sequence) {
+    if (ABSL_PREDICT_TRUE(bias_.TryHold())) {
+      // Nobody else writes the word while the bias lasts, nor before is_numbered_ is set.
+      const uint64_t seen = word_.load(std::memory_order_relaxed);
+      word_.store(seen + kOneSequence, std::memory_order_relaxed);
+      sequence = Number(seen);
+      is_numbered_.store(true, std::memory_order_release);
+      return true;
+    }
     // Acquire: of a shared counter the next number is larger than that of whoever changed the word.
     uint64_t seen = word_.load(std::memory_order_acquire);
-    if ((seen & (kTaken | kClaimed)) != 0) return false;
+    if ((seen & (kTaken | kClaimed | kBiased)) != 0) return false;
     // Of a shared counter this number is lost if the exchange fails. It can only succeed if nobody
     // has taken a number of this queue in the meantime, as each changes the word: so the numbers of
     // a queue increase.
-    sequence = counter_ == nullptr ? seen / kOneSequence
-                                   : counter_->fetch_add(1, std::memory_order_relaxed);
+    sequence = Number(seen);
     // Pairs with the releases in TryFree, Free and Unclaim: earlier operations happen before. Its
     // own release pairs with the acquire in NextSequence: that number is larger.
     return word_.compare_exchange_strong(seen, (seen | kTaken) + kOneSequence,
@@ -45,6 +59,11 @@ class OperationLane {
   }
   // Frees the lane, unless somebody has claimed it. If it has, the queue may be destroyed.
   bool TryFree() {
+    if (ABSL_PREDICT_TRUE(bias_.IsHeldByThisThread())) {
+      is_numbered_.store(false, std::memory_order_relaxed);
+      bias_.LetGo();
+      return true;
+    }
     uint64_t seen = word_.load(std::memory_order_relaxed);
     return (seen & kClaimed) == 0 &&
            word_.compare_exchange_strong(seen, seen & ~kTaken, std::memory_order_release,
@@ -52,22 +71,39 @@ class OperationLane {
   }
 
   // The rest is called under the queue's mutex.
+
+  // Makes the lane biased towards this thread if nobody has used it yet, and takes it.
+  bool TryAdopt(uint64_t& sequence) { return bias_.Adopt() && TryTake(sequence); }
   void Free() { word_.fetch_and(~kTaken, std::memory_order_release); }
-  bool IsTaken() const { return (word_.load(std::memory_order_acquire) & kTaken) != 0; }
-  void Claim() { word_.fetch_or(kClaimed, std::memory_order_relaxed); }
+  // After Claim.
+  bool IsTaken() const {
+    return (word_.load(std::memory_order_acquire) & kTaken) != 0 || IsHeldByBias();
+  }
+  bool IsHeldByBias() const { return bias_.IsHeld(); }
+  void Claim() {
+    if (ABSL_PREDICT_FALSE(!bias_.has_ended())) EndBias();
+    word_.fetch_or(kClaimed, std::memory_order_relaxed);
+  }
   void Unclaim() { word_.fetch_and(~kClaimed, std::memory_order_release); }
   // After Claim, so that it increases.
   uint64_t NextSequence() {
-    const uint64_t own = word_.fetch_add(kOneSequence, std::memory_order_acquire) / kOneSequence;
-    return counter_ == nullptr ? own : counter_->fetch_add(1, std::memory_order_relaxed);
+    return Number(word_.fetch_add(kOneSequence, std::memory_order_acquire));
   }
 
  private:
   // Above these bits stands the count of the sequence numbers that were given out.
-  static constexpr uint64_t kTaken = 1, kClaimed = 2, kOneSequence = 4;
+  static constexpr uint64_t kTaken = 1, kClaimed = 2, kBiased = 4, kOneSequence = 8;
 
-  std::atomic<uint64_t> word_{0};
+  uint64_t Number(uint64_t word) {
+    return counter_ == nullptr ? word / kOneSequence
+                               : counter_->fetch_add(1, std::memory_order_relaxed);
+  }
+  void EndBias();
+
+  std::atomic<uint64_t> word_{kBiased};
   SequenceCounter* const counter_;
+  base::ThreadBias bias_;
+  std::atomic<bool> is_numbered_{false};  // Whether the operation that the bias holds has a number.
 };
 
 // Operations of a group run here. An operation that someone waits for anyway runs on the waiting
@@ -99,9 +135,7 @@ class OperationQueue {
     uint64_t sequence = 0;
     if (ABSL_PREDICT_FALSE(!lane_.TryTake(sequence))) return RunSlowly(deadline, operation, end);
     // Whatever happens, the lane is freed: otherwise the queue is never destroyed.
-    const absl::Cleanup free_lane = [this] {
-      if (ABSL_PREDICT_FALSE(!lane_.TryFree())) FreeClaimedLane();
-    };
+    const absl::Cleanup free_lane = [this] { FreeLane(); };
     return operation(sequence);
   }
 
@@ -122,6 +156,9 @@ class OperationQueue {
   absl::Status RunSlowly(const Deadline& deadline,
                          absl::FunctionRef<absl::Status(uint64_t sequence)> operation,
                          absl::FunctionRef<void(const absl::Status& interruption)> end);
+  void FreeLane() {
+    if (ABSL_PREDICT_FALSE(!lane_.TryFree())) FreeClaimedLane();
+  }
   void FreeClaimedLane();
 
   const std::shared_ptr<State> state_;

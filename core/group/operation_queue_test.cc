@@ -135,6 +135,50 @@ TEST(OperationQueueTest, ACallThatFoundTheQueueIdleIsSeenByAllOthers) {
   EXPECT_TRUE(posted_ran.HasBeenNotified());
 }
 
+// While one thread makes all calls, they take nothing that others would have to free. Each round
+// has others come at another point of what that thread does.
+TEST(OperationQueueTest, NumbersHaveNoGapsWhenOthersJoinTheFirstThread) {
+  constexpr int kRounds = 300;
+  for (int round = 0; round < kRounds; ++round) {
+    std::vector<uint64_t> order;  // A race unless the queue orders the accesses.
+    std::atomic<bool> has_begun{false};
+    const int calls = 50 + round;
+    {
+      OperationQueue queue;
+      const auto record = [&order](uint64_t number) {
+        order.push_back(number);
+        return absl::OkStatus();
+      };
+      std::vector<std::thread> threads;
+      threads.emplace_back([&] {
+        for (int i = 0; i < calls; ++i) {
+          EXPECT_TRUE(queue.Run(Deadline(absl::Seconds(60)), record).ok());
+          has_begun.store(true, std::memory_order_relaxed);
+        }
+      });
+      while (!has_begun.load()) std::this_thread::yield();
+      threads.emplace_back([&] {
+        for (int i = 0; i < calls; ++i) {
+          EXPECT_TRUE(queue.Run(Deadline(absl::Seconds(60)), record).ok());
+        }
+      });
+      threads.emplace_back([&] {
+        for (int i = 0; i < calls; ++i) {
+          EXPECT_TRUE(queue
+                          .Post([&](uint64_t number) {
+                            return [&order, number] { order.push_back(number); };
+                          })
+                          .ok());
+        }
+      });
+      for (std::thread& thread : threads) thread.join();
+      queue.AwaitIdle(Deadline(absl::Seconds(60)));
+    }
+    ASSERT_EQ(order.size(), size_t{3} * calls);
+    for (size_t i = 0; i < order.size(); ++i) ASSERT_EQ(order[i], i) << "in round " << round;
+  }
+}
+
 // Each queue ends right after a call of another thread: what frees it must not be used any more.
 TEST(OperationQueueTest, AQueueMayBeDestroyedAsSoonAsItsLastCallHasRun) {
   for (int i = 0; i < 300; ++i) {

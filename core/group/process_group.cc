@@ -240,13 +240,12 @@ absl::StatusOr<std::shared_ptr<ChildCommunicator>> ProcessGroup::Impl::Split(
   };
   absl::Status ended;
   const auto end = [&](const absl::Status& interruption) {
-    ended = Concluded(Annotate(interruption, Speaker(collective.name())));
+    ended = NotRun(collective, interruption);
   };
   const absl::Status status =
       queues_[queues_of_device_[kCuda]]->collectives->Run(deadline, split, end);
   if (!ended.ok()) return ended;
-  // The other ranks will wait for it in vain: this is the end of the group.
-  if (!has_begun) return Concluded(Annotate(status, Speaker(collective.name())));
+  if (!has_begun) return NotRun(collective, status);
   SYNCLINE_RETURN_IF_ERROR(status);
   return made;
 }
@@ -305,14 +304,13 @@ absl::Status ProcessGroup::Impl::CheckProcess() const {
 }
 
 template <typename RunBody>
-absl::StatusOr<Completion> ProcessGroup::Impl::Execute(const Collective& collective,
-                                                       const CallContext& context,
-                                                       const RunBody& body) {
+auto ProcessGroup::Impl::Execute(const Collective& collective, const CallContext& context,
+                                 const RunBody& body) -> decltype(body(context)) {
   absl::Status error;
   try {
-    absl::StatusOr<Completion> completion = body(context);
-    if (ABSL_PREDICT_TRUE(completion.ok())) return completion;
-    error = completion.status();
+    auto outcome = body(context);
+    if (ABSL_PREDICT_TRUE(outcome.ok())) return outcome;
+    error = outcome.status();
   } catch (const std::bad_alloc&) {
     error = BackendError("out of memory: no memory for the buffers of the operation");
   } catch (const std::exception& thrown) {
@@ -322,33 +320,52 @@ absl::StatusOr<Completion> ProcessGroup::Impl::Execute(const Collective& collect
 }
 
 template <typename RunBody>
-absl::StatusOr<int> ProcessGroup::Impl::RunInTurn(const Collective& collective, Timeout timeout,
-                                                  const RunBody& body) {
+absl::StatusOr<int> ProcessGroup::Impl::RunOnHost(const Collective& collective,
+                                                  const Timeout& timeout, const RunBody& body) {
   SYNCLINE_RETURN_IF_ERROR(CheckUsable(collective, timeout));
-  std::optional<CallerStream> caller;
-  if (ABSL_PREDICT_FALSE(IsOnDevice(collective))) {
-    SYNCLINE_ASSIGN_OR_RETURN(caller, RecordCaller(collective));
-  }
+  CallContext context = ContextOf(0, Deadline::FromFirstWait(timeout.value_or(options_.timeout)));
+  context.collective = &collective;
+  bool has_begun = false;
+  int outcome = 0;
+  const auto run = [&](uint64_t sequence) -> absl::Status {
+    has_begun = true;
+    context.sequence = sequence;
+    const absl::StatusOr<int> source = Execute(collective, context, body);
+    if (ABSL_PREDICT_FALSE(!source.ok())) return source.status();
+    outcome = *source;
+    return absl::OkStatus();
+  };
+  absl::Status ended;
+  const auto end = [&](const absl::Status& interruption) {
+    ended = NotRun(collective, interruption);
+  };
+  std::shared_ptr<group::OperationQueue> keep;
+  const absl::Status status = QueueOf(collective, keep).Run(context.deadline, run, end);
+  if (ABSL_PREDICT_FALSE(!ended.ok())) return ended;
+  if (ABSL_PREDICT_TRUE(status.ok())) return outcome;
+  return has_begun ? status : NotRun(collective, status);
+}
+
+absl::StatusOr<int> ProcessGroup::Impl::RunOnDevice(const Collective& collective,
+                                                    const Timeout& timeout, Body body) {
+  SYNCLINE_RETURN_IF_ERROR(CheckUsable(collective, timeout));
+  SYNCLINE_ASSIGN_OR_RETURN(const std::optional<CallerStream> caller, RecordCaller(collective));
   const Deadline deadline = Deadline::FromFirstWait(timeout.value_or(options_.timeout));
   bool has_begun = false;
   int source = 0;
   std::shared_ptr<Completion::Handle> enqueued;  // A call on streams,
   uint64_t enqueued_sequence = 0;                // with its number.
-  absl::Status ended;
   const auto run = [&](uint64_t sequence) -> absl::Status {
     has_begun = true;
     CallContext context = ContextOf(sequence, deadline);
     context.collective = &collective;
-    if (ABSL_PREDICT_FALSE(caller.has_value())) context.caller = &*caller;
+    if (caller.has_value()) context.caller = &*caller;
     const absl::StatusOr<Completion> completion = Execute(collective, context, body);
-    if (ABSL_PREDICT_FALSE(!completion.ok())) return completion.status();
-    if (ABSL_PREDICT_TRUE(completion->handle() == nullptr)) {
-      source = completion->source();
-      return absl::OkStatus();
-    }
+    if (!completion.ok()) return completion.status();
     // Who has sent is known when the call has ended: then the host waits.
     const bool asks_who = collective.kind == OpKind::kRecv && collective.peer == kAnySource;
-    if (caller.has_value() && !asks_who && completion->handle()->is_stream_ordered()) {
+    if (completion->handle() != nullptr && caller.has_value() && !asks_who &&
+        completion->handle()->is_stream_ordered()) {
       EndLater(*completion, collective, context.sequence);
       if (collective.kind == OpKind::kRecv) source = collective.peer;
       enqueued = completion->handle();
@@ -360,18 +377,15 @@ absl::StatusOr<int> ProcessGroup::Impl::RunInTurn(const Collective& collective, 
     source = *outcome;
     return absl::OkStatus();
   };
+  absl::Status ended;
   const auto end = [&](const absl::Status& interruption) {
-    ended = Concluded(Annotate(interruption, Speaker(collective.name())));
+    ended = NotRun(collective, interruption);
   };
   std::shared_ptr<group::OperationQueue> keep;
-  absl::Status status = QueueOf(collective, keep).Run(deadline, run, end);
+  const absl::Status status = QueueOf(collective, keep).Run(deadline, run, end);
   if (!ended.ok()) return ended;
-  if (!has_begun) {
-    // The other ranks will wait for it in vain: this is the end of the group.
-    status = Concluded(Annotate(status, Speaker(collective.name())));
-  }
-  if (!status.ok()) return status;
-  if (ABSL_PREDICT_FALSE(enqueued != nullptr)) {
+  if (!status.ok()) return has_begun ? status : NotRun(collective, status);
+  if (enqueued != nullptr) {
     // The caller's stream waits, not the host. On this thread, whose current streams are meant:
     // that of the queue may have enqueued the call.
     const absl::Status waits = enqueued->EnqueueWait(caller->stream);
@@ -380,40 +394,48 @@ absl::StatusOr<int> ProcessGroup::Impl::RunInTurn(const Collective& collective, 
   return source;
 }
 
-absl::StatusOr<int> ProcessGroup::Impl::Run(const Collective& collective, Timeout timeout) {
-  return RunInTurn(collective, timeout, [&](const CallContext& context) {
-    const Served& served = BackendOf(collective);
-    if (ABSL_PREDICT_FALSE(IsOnDevice(collective))) {
+absl::StatusOr<int> ProcessGroup::Impl::Run(const Collective& collective, const Timeout& timeout) {
+  const Served& served = BackendOf(collective);
+  if (ABSL_PREDICT_FALSE(IsOnDevice(collective))) {
+    return RunOnDevice(collective, timeout, [&](const CallContext& context) {
       return served.on_devices->Run(absl::MakeConstSpan(&collective, 1), context);
-    }
-    return served.backend->Run(absl::MakeConstSpan(&collective, 1), context);
+    });
+  }
+  return RunOnHost(collective, timeout, [&](const CallContext& context) {
+    return served.backend->RunAndWait(collective, context);
   });
 }
 
-absl::Status ProcessGroup::Impl::MonitoredBarrier(Timeout timeout) {
+absl::Status ProcessGroup::Impl::MonitoredBarrier(const Timeout& timeout) {
   Collective collective = Collective::Barrier();
   collective.user_name = "monitored_barrier";
-  const auto body = [this](const CallContext& context) -> absl::StatusOr<Completion> {
+  const auto body = [this](const CallContext& context) -> absl::StatusOr<int> {
     SYNCLINE_RETURN_IF_ERROR(group::MonitoredBarrier(
         *options_.store, options_.rank, options_.size, context.sequence, context.deadline,
         [this] { return abort_cause(); }, CheckOfPeers(options_)));
-    return Completion();
+    return 0;
   };
-  return RunInTurn(collective, timeout, body).status();
+  return RunOnHost(collective, timeout, body).status();
 }
 
-absl::Status ProcessGroup::Impl::Run(const absl::StatusOr<group::Plan>& plan, Timeout timeout) {
+absl::Status ProcessGroup::Impl::Run(const absl::StatusOr<group::Plan>& plan,
+                                     const Timeout& timeout) {
   if (!plan.ok()) return plan.status();
-  const auto body = [&](const CallContext& context) -> absl::StatusOr<Completion> {
-    const Served& served = BackendOf(plan->collective);
-    if (IsOnDevice(plan->collective)) return served.on_devices->RunPlan(*plan, context);
+  const Served& served = BackendOf(plan->collective);
+  if (IsOnDevice(plan->collective)) {
+    const auto body = [&](const CallContext& context) {
+      return served.on_devices->RunPlan(*plan, context);
+    };
+    return RunOnDevice(plan->collective, timeout, body).status();
+  }
+  const auto body = [&](const CallContext& context) -> absl::StatusOr<int> {
     SYNCLINE_RETURN_IF_ERROR(group::RunPlan(*plan, context, *served.backend));
-    return Completion();
+    return 0;
   };
-  return RunInTurn(plan->collective, timeout, body).status();
+  return RunOnHost(plan->collective, timeout, body).status();
 }
 
-ProcessGroup::StartedWork ProcessGroup::Impl::Start(Collective collective, Timeout timeout) {
+ProcessGroup::StartedWork ProcessGroup::Impl::Start(Collective collective, const Timeout& timeout) {
   collective.Own();
   return StartInTurn(collective, timeout, [this](const CallContext& context) {
     const Collective& owned = *context.collective;
@@ -426,7 +448,7 @@ ProcessGroup::StartedWork ProcessGroup::Impl::Start(Collective collective, Timeo
 }
 
 ProcessGroup::StartedWork ProcessGroup::Impl::Start(absl::StatusOr<group::Plan> plan,
-                                                    Timeout timeout) {
+                                                    const Timeout& timeout) {
   if (!plan.ok()) return plan.status();
   const auto shared = std::make_shared<const group::Plan>(*std::move(plan));
   const auto body = [this, shared](const CallContext& context) -> absl::StatusOr<Completion> {
@@ -439,7 +461,7 @@ ProcessGroup::StartedWork ProcessGroup::Impl::Start(absl::StatusOr<group::Plan> 
 }
 
 ProcessGroup::StartedWork ProcessGroup::Impl::StartInTurn(const Collective& collective,
-                                                          Timeout timeout, OwnedBody body) {
+                                                          const Timeout& timeout, OwnedBody body) {
   SYNCLINE_RETURN_IF_ERROR(CheckUsable(collective, timeout));
   std::shared_ptr<const CallerStream> caller;
   if (IsOnDevice(collective)) {
@@ -473,7 +495,7 @@ ProcessGroup::StartedWork ProcessGroup::Impl::StartInTurn(const Collective& coll
 }
 
 ProcessGroup::StartedWork ProcessGroup::Impl::StartOnStreams(const Collective& collective,
-                                                             Timeout timeout,
+                                                             const Timeout& timeout,
                                                              const CallerStream& caller,
                                                              Body body) {
   const Deadline deadline(timeout.value_or(options_.timeout));
@@ -495,7 +517,7 @@ ProcessGroup::StartedWork ProcessGroup::Impl::StartOnStreams(const Collective& c
   };
   std::shared_ptr<group::OperationQueue> keep;
   const absl::Status ran = QueueOf(collective, keep).Run(deadline, enqueue);
-  if (work == nullptr) return Concluded(Annotate(ran, Speaker(collective.name())));
+  if (work == nullptr) return NotRun(collective, ran);
   return work;
 }
 
@@ -559,7 +581,8 @@ void ProcessGroup::Impl::FinishLater(const Completion& completion, const Collect
       });
 }
 
-absl::Status ProcessGroup::Impl::CheckUsable(const Collective& collective, Timeout timeout) const {
+absl::Status ProcessGroup::Impl::CheckUsable(const Collective& collective,
+                                             const Timeout& timeout) const {
   if (fork_guard_.InChild()) return Annotate(CheckProcess(), collective.name());
   if (timeout.has_value() && *timeout <= absl::ZeroDuration()) {
     return ArgumentError(
@@ -594,6 +617,11 @@ CallContext ProcessGroup::Impl::ContextOf(uint64_t sequence, const Deadline& dea
 absl::Status ProcessGroup::Impl::Failed(const Collective& collective, uint64_t sequence,
                                         const absl::Status& error) {
   return Concluded(Annotate(Concerning(collective, sequence, options_.rank, error), Speaker()));
+}
+
+// The other ranks will wait for it in vain: this is the end of the group.
+absl::Status ProcessGroup::Impl::NotRun(const Collective& collective, const absl::Status& error) {
+  return Concluded(Annotate(error, Speaker(collective.name())));
 }
 
 std::string ProcessGroup::Impl::Speaker(absl::string_view operation) const {

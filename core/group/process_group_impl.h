@@ -65,11 +65,13 @@ class ProcessGroup::Impl {
   // The group is used in a child that was forked since it was made. It must then leak.
   bool InChild() const { return fork_guard_.InChild(); }
 
-  absl::StatusOr<int> Run(const Collective& collective, Timeout timeout);
-  StartedWork Start(Collective collective, Timeout timeout);
-  absl::Status Run(const absl::StatusOr<group::Plan>& plan, Timeout timeout);
-  StartedWork Start(absl::StatusOr<group::Plan> plan, Timeout timeout);
-  absl::Status MonitoredBarrier(Timeout timeout);
+  // A Timeout goes by reference: a copy loads whole words of one of which only bytes were just
+  // stored, and would wait for those, in each function on the way.
+  absl::StatusOr<int> Run(const Collective& collective, const Timeout& timeout);
+  StartedWork Start(Collective collective, const Timeout& timeout);
+  absl::Status Run(const absl::StatusOr<group::Plan>& plan, const Timeout& timeout);
+  StartedWork Start(absl::StatusOr<group::Plan> plan, const Timeout& timeout);
+  absl::Status MonitoredBarrier(const Timeout& timeout);
 
   // As those of Backend, of the backend for tensors of devices.
   bool CanSplit() const;
@@ -109,20 +111,24 @@ class ProcessGroup::Impl {
         p2p_counters ABSL_GUARDED_BY(mutex);
   };
 
-  // Runs, or starts, what `body` does under the name of `collective`. A template, as every blocking
+  // Run, or start, what `body` does under the name of `collective`. RunOnHost is for tensors of the
+  // CPU; body(context) waits for the outcome and returns it. A template, as almost every blocking
   // call takes this way: for a small one, calls by reference are much of its cost.
   template <typename RunBody>
-  absl::StatusOr<int> RunInTurn(const Collective& collective, Timeout timeout, const RunBody& body);
-  StartedWork StartInTurn(const Collective& collective, Timeout timeout, OwnedBody body);
+  absl::StatusOr<int> RunOnHost(const Collective& collective, const Timeout& timeout,
+                                const RunBody& body);
+  absl::StatusOr<int> RunOnDevice(const Collective& collective, const Timeout& timeout, Body body);
+  StartedWork StartInTurn(const Collective& collective, const Timeout& timeout, OwnedBody body);
 
   // OK if the arguments are valid and the group can still be used.
-  absl::Status CheckUsable(const Collective& collective, Timeout timeout) const;
+  absl::Status CheckUsable(const Collective& collective, const Timeout& timeout) const;
   CallContext ContextOf(uint64_t sequence, const Deadline& deadline) const;
+  // What body(context) returns, an absl::StatusOr; of an error or exception, what Failed returns.
   template <typename RunBody>
-  absl::StatusOr<Completion> Execute(const Collective& collective, const CallContext& context,
-                                     const RunBody& body);
+  auto Execute(const Collective& collective, const CallContext& context, const RunBody& body)
+      -> decltype(body(context));
   // The same for a call that is enqueued on streams, in the turn of this thread.
-  StartedWork StartOnStreams(const Collective& collective, Timeout timeout,
+  StartedWork StartOnStreams(const Collective& collective, const Timeout& timeout,
                              const CallerStream& caller, Body body);
   // The current streams of the tensors of `collective`, with events of what is enqueued there;
   // nothing where the backend needs none.
@@ -137,6 +143,8 @@ class ProcessGroup::Impl {
   // The error of a call, in the words of the group. Fails the group unless the error is the
   // caller's alone.
   absl::Status Failed(const Collective& collective, uint64_t sequence, const absl::Status& error);
+  // The error of a call that its queue has not begun, or has ended as the thread was interrupted.
+  absl::Status NotRun(const Collective& collective, const absl::Status& error);
   absl::Status Concluded(absl::Status status);
   // The backend for a call, or one that refuses it.
   const Served& BackendOf(const Collective& collective) const {

@@ -63,118 +63,118 @@ absl::StatusOr<group::Plan> Named(absl::string_view name, absl::StatusOr<group::
 }  // namespace
 
 absl::Status ProcessGroup::Broadcast(const Tensor& tensor, int root, Timeout timeout) {
-  return Run(Collective::Broadcast(tensor, root), timeout).status();
+  return impl_->Run(Collective::Broadcast(tensor, root), timeout).status();
 }
 ProcessGroup::StartedWork ProcessGroup::BroadcastAsync(const Tensor& tensor, int root,
                                                        Timeout timeout) {
-  return Start(Collective::Broadcast(tensor, root), timeout);
+  return impl_->Start(Collective::Broadcast(tensor, root), timeout);
 }
 
 absl::Status ProcessGroup::AllReduce(const Tensor& tensor, ReduceOp op, Timeout timeout,
                                      double factor) {
-  return Run(Collective::AllReduce(tensor, op, factor), timeout).status();
+  return impl_->Run(Collective::AllReduce(tensor, op, factor), timeout).status();
 }
 ProcessGroup::StartedWork ProcessGroup::AllReduceAsync(const Tensor& tensor, ReduceOp op,
                                                        Timeout timeout, double factor) {
-  return Start(Collective::AllReduce(tensor, op, factor), timeout);
+  return impl_->Start(Collective::AllReduce(tensor, op, factor), timeout);
 }
 
 absl::Status ProcessGroup::Reduce(const Tensor& tensor, int root, ReduceOp op, Timeout timeout,
                                   double factor) {
-  return Run(Collective::Reduce(tensor, op, root, factor), timeout).status();
+  return impl_->Run(Collective::Reduce(tensor, op, root, factor), timeout).status();
 }
 ProcessGroup::StartedWork ProcessGroup::ReduceAsync(const Tensor& tensor, int root, ReduceOp op,
                                                     Timeout timeout, double factor) {
-  return Start(Collective::Reduce(tensor, op, root, factor), timeout);
+  return impl_->Start(Collective::Reduce(tensor, op, root, factor), timeout);
 }
 
 absl::Status ProcessGroup::AllGather(const Tensors& outputs, const Tensor& input, Timeout timeout) {
-  return Run(Collective::AllGather(outputs, input), timeout).status();
+  return impl_->Run(Collective::AllGather(outputs, input), timeout).status();
 }
 ProcessGroup::StartedWork ProcessGroup::AllGatherAsync(const Tensors& outputs, const Tensor& input,
                                                        Timeout timeout) {
-  return Start(Collective::AllGather(outputs, input), timeout);
+  return impl_->Start(Collective::AllGather(outputs, input), timeout);
 }
 
 absl::Status ProcessGroup::AllGatherSingle(const Tensor& output, const Tensor& input,
                                            Timeout timeout) {
   return GatherInParts<absl::Status>(
       output, input, impl_->options().size,
-      [&](Collective& collective) { return Run(collective, timeout).status(); });
+      [&](Collective& collective) { return impl_->Run(collective, timeout).status(); });
 }
 ProcessGroup::StartedWork ProcessGroup::AllGatherSingleAsync(const Tensor& output,
                                                              const Tensor& input, Timeout timeout) {
   return GatherInParts<StartedWork>(
       output, input, impl_->options().size,
-      [&](Collective& collective) { return Start(std::move(collective), timeout); });
+      [&](Collective& collective) { return impl_->Start(std::move(collective), timeout); });
 }
 
 absl::Status ProcessGroup::Gather(const Tensors& outputs, const Tensor& input, int root,
                                   Timeout timeout) {
-  return Run(Collective::Gather(outputs, input, root), timeout).status();
+  return impl_->Run(Collective::Gather(outputs, input, root), timeout).status();
 }
 ProcessGroup::StartedWork ProcessGroup::GatherAsync(const Tensors& outputs, const Tensor& input,
                                                     int root, Timeout timeout) {
-  return Start(Collective::Gather(outputs, input, root), timeout);
+  return impl_->Start(Collective::Gather(outputs, input, root), timeout);
 }
 
 absl::Status ProcessGroup::Scatter(const Tensor& output, const Tensors& inputs, int root,
                                    Timeout timeout) {
-  return Run(Collective::Scatter(output, inputs, root), timeout).status();
+  return impl_->Run(Collective::Scatter(output, inputs, root), timeout).status();
 }
 ProcessGroup::StartedWork ProcessGroup::ScatterAsync(const Tensor& output, const Tensors& inputs,
                                                      int root, Timeout timeout) {
-  return Start(Collective::Scatter(output, inputs, root), timeout);
+  return impl_->Start(Collective::Scatter(output, inputs, root), timeout);
 }
 
 absl::Status ProcessGroup::ReduceScatter(const Tensor& output, const Tensors& inputs, ReduceOp op,
                                          Timeout timeout, double factor) {
-  return Run(Collective::ReduceScatter(output, inputs, op, factor), timeout).status();
+  return impl_->Run(Collective::ReduceScatter(output, inputs, op, factor), timeout).status();
 }
 ProcessGroup::StartedWork ProcessGroup::ReduceScatterAsync(const Tensor& output,
                                                            const Tensors& inputs, ReduceOp op,
                                                            Timeout timeout, double factor) {
-  return Start(Collective::ReduceScatter(output, inputs, op, factor), timeout);
+  return impl_->Start(Collective::ReduceScatter(output, inputs, op, factor), timeout);
 }
 
 absl::Status ProcessGroup::ReduceScatterSingle(const Tensor& output, const Tensor& input,
                                                ReduceOp op, Timeout timeout, double factor) {
   return ReduceScatterInParts<absl::Status>(
       output, input, op, factor, impl_->options().size,
-      [&](Collective& collective) { return Run(collective, timeout).status(); });
+      [&](Collective& collective) { return impl_->Run(collective, timeout).status(); });
 }
 ProcessGroup::StartedWork ProcessGroup::ReduceScatterSingleAsync(const Tensor& output,
                                                                  const Tensor& input, ReduceOp op,
                                                                  Timeout timeout, double factor) {
   return ReduceScatterInParts<StartedWork>(
       output, input, op, factor, impl_->options().size,
-      [&](Collective& collective) { return Start(std::move(collective), timeout); });
+      [&](Collective& collective) { return impl_->Start(std::move(collective), timeout); });
 }
 
 absl::Status ProcessGroup::Scan(const Tensor& tensor, ReduceOp op, Timeout timeout, double factor) {
-  return Run(Collective::Scan(tensor, op, factor), timeout).status();
+  return impl_->Run(Collective::Scan(tensor, op, factor), timeout).status();
 }
 ProcessGroup::StartedWork ProcessGroup::ScanAsync(const Tensor& tensor, ReduceOp op,
                                                   Timeout timeout, double factor) {
-  return Start(Collective::Scan(tensor, op, factor), timeout);
+  return impl_->Start(Collective::Scan(tensor, op, factor), timeout);
 }
 
 absl::Status ProcessGroup::Exscan(const Tensor& tensor, ReduceOp op, Timeout timeout,
                                   double factor) {
-  return Run(Collective::Exscan(tensor, op, factor), timeout).status();
+  return impl_->Run(Collective::Exscan(tensor, op, factor), timeout).status();
 }
 ProcessGroup::StartedWork ProcessGroup::ExscanAsync(const Tensor& tensor, ReduceOp op,
                                                     Timeout timeout, double factor) {
-  return Start(Collective::Exscan(tensor, op, factor), timeout);
+  return impl_->Start(Collective::Exscan(tensor, op, factor), timeout);
 }
 
 absl::Status ProcessGroup::AllToAll(const Tensors& outputs, const Tensors& inputs,
                                     Timeout timeout) {
-  return Run(Collective::AllToAll(outputs, inputs), timeout).status();
+  return impl_->Run(Collective::AllToAll(outputs, inputs), timeout).status();
 }
 ProcessGroup::StartedWork ProcessGroup::AllToAllAsync(const Tensors& outputs, const Tensors& inputs,
                                                       Timeout timeout) {
-  return Start(Collective::AllToAll(outputs, inputs), timeout);
+  return impl_->Start(Collective::AllToAll(outputs, inputs), timeout);
 }
 
 absl::Status ProcessGroup::AllToAllSingle(const Tensor& output, const Tensor& input,
@@ -182,7 +182,7 @@ absl::Status ProcessGroup::AllToAllSingle(const Tensor& output, const Tensor& in
                                           Timeout timeout) {
   return AllToAllInParts<absl::Status>(
       output, input, output_splits, input_splits, impl_->options().size,
-      [&](Collective& collective) { return Run(collective, timeout).status(); });
+      [&](Collective& collective) { return impl_->Run(collective, timeout).status(); });
 }
 ProcessGroup::StartedWork ProcessGroup::AllToAllSingleAsync(const Tensor& output,
                                                             const Tensor& input,
@@ -191,7 +191,7 @@ ProcessGroup::StartedWork ProcessGroup::AllToAllSingleAsync(const Tensor& output
                                                             Timeout timeout) {
   return AllToAllInParts<StartedWork>(
       output, input, output_splits, input_splits, impl_->options().size,
-      [&](Collective& collective) { return Start(std::move(collective), timeout); });
+      [&](Collective& collective) { return impl_->Start(std::move(collective), timeout); });
 }
 
 absl::Status ProcessGroup::BroadcastCoalesced(const Tensors& tensors, int root, Timeout timeout) {
@@ -323,29 +323,29 @@ ProcessGroup::StartedWork ProcessGroup::ReduceScatterMultiAsync(const Tensors& o
 }
 
 absl::Status ProcessGroup::Barrier(Timeout timeout) {
-  return Run(Collective::Barrier(), timeout).status();
+  return impl_->Run(Collective::Barrier(), timeout).status();
 }
 ProcessGroup::StartedWork ProcessGroup::BarrierAsync(Timeout timeout) {
-  return Start(Collective::Barrier(), timeout);
+  return impl_->Start(Collective::Barrier(), timeout);
 }
 
 absl::Status ProcessGroup::Send(const Tensor& tensor, int dst, int64_t tag, Timeout timeout) {
-  return Run(Collective::Send(tensor, dst, tag), timeout).status();
+  return impl_->Run(Collective::Send(tensor, dst, tag), timeout).status();
 }
 ProcessGroup::StartedWork ProcessGroup::SendAsync(const Tensor& tensor, int dst, int64_t tag,
                                                   Timeout timeout) {
-  return Start(Collective::Send(tensor, dst, tag), timeout);
+  return impl_->Start(Collective::Send(tensor, dst, tag), timeout);
 }
 
 absl::StatusOr<int> ProcessGroup::Recv(const Tensor& tensor, int src, int64_t tag,
                                        Timeout timeout) {
-  auto source = Run(Collective::Recv(tensor, src, tag), timeout);
+  auto source = impl_->Run(Collective::Recv(tensor, src, tag), timeout);
   if (!source.ok()) return source.status();
   return *source;
 }
 ProcessGroup::StartedWork ProcessGroup::RecvAsync(const Tensor& tensor, int src, int64_t tag,
                                                   Timeout timeout) {
-  return Start(Collective::Recv(tensor, src, tag), timeout);
+  return impl_->Start(Collective::Recv(tensor, src, tag), timeout);
 }
 
 }  // namespace syncline

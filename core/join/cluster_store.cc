@@ -17,6 +17,7 @@
 #include "core/base/host.h"
 #include "core/base/process_state.h"
 #include "core/join/init_method.h"
+#include "core/tls/settings.h"
 #include "syncline/status.h"
 
 namespace syncline::join {
@@ -124,6 +125,7 @@ absl::StatusOr<ClusterStore> StoreOfTask(const ClusterTask& task,
                                       "'; it must be an integer from 1 to 65535"));
   }
   if (!environment("SYNCLINE_SECRET_FILE").has_value() && !task.job.empty()) {
+    SYNCLINE_RETURN_IF_ERROR(tls::CheckSecretMayBeWeak(environment));
     found.store.secret = SecretOfJob(task.job);
   }
   return found;

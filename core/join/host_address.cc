@@ -6,11 +6,13 @@
 #include <algorithm>
 #include <cstdint>
 #include <optional>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/strip.h"
 #include "core/base/env.h"
+#include "core/base/interfaces.h"
 #include "syncline/error_origin.h"
 #include "syncline/status.h"
 
@@ -45,6 +47,15 @@ bool AreOnOneHost(const std::vector<Peer>& peers) {
                      [&](const Peer& peer) { return peer.identity == peers[0].identity; });
 }
 
+// The variable that counts, and what it says.
+std::optional<std::pair<absl::string_view, std::string>> InterfaceChoice() {
+  for (const absl::string_view variable : kInterfaceVariables) {
+    std::optional<std::string> choice = base::GetEnv(variable);
+    if (choice.has_value()) return std::pair(variable, *std::move(choice));
+  }
+  return std::nullopt;
+}
+
 absl::StatusOr<std::string> Search(const std::vector<Peer>& peers, const Peer& self,
                                    absl::string_view store_host) {
   if (std::optional<std::string> given = base::GetEnv(kHostAddressVariable)) {
@@ -53,6 +64,13 @@ absl::StatusOr<std::string> Search(const std::vector<Peer>& peers, const Peer& s
     if (!IsLoopbackAddress(*address)) return address;
     return NetworkError(absl::StrCat(kHostAddressVariable, " is '", *given, "', which other hosts ",
                                      "do not reach: set it to an address that they reach"));
+  }
+  SYNCLINE_ASSIGN_OR_RETURN(std::optional<std::string> chosen, ChosenInterfaceAddress());
+  if (chosen.has_value()) {
+    if (!IsLoopbackAddress(*chosen)) return *std::move(chosen);
+    const auto choice = InterfaceChoice();
+    return NetworkError(absl::StrCat(choice->first, " is '", choice->second, "', which is ",
+                                     *chosen, ": other hosts do not reach that"));
   }
   std::vector<std::string> tried;
   for (const std::string& target : TargetHosts(peers, self, store_host)) {
@@ -69,6 +87,15 @@ absl::StatusOr<std::string> Search(const std::vector<Peer>& peers, const Peer& s
 }
 
 }  // namespace
+
+absl::StatusOr<std::optional<std::string>> ChosenInterfaceAddress() {
+  const auto choice = InterfaceChoice();
+  if (!choice.has_value()) return std::optional<std::string>();
+  SYNCLINE_ASSIGN_OR_RETURN(const auto interfaces, base::InterfaceAddresses());
+  auto address = base::ChooseAddress(choice->second, interfaces);
+  if (address.ok()) return std::optional(*std::move(address));
+  return Annotate(address.status(), absl::StrCat(choice->first, " is '", choice->second, "'"));
+}
 
 absl::StatusOr<std::string> HostAddress(Store& store, const std::vector<Peer>& peers, int rank,
                                         absl::string_view store_host, const Deadline& deadline) {
@@ -96,6 +123,7 @@ absl::StatusOr<std::string> AddressOfThisHost(const std::vector<Peer>& peers, in
   if (AreOnOneHost(peers)) return std::string(kLoopback);
   absl::StatusOr<std::string> found = Search(peers, peers[rank], store_host);
   if (found.ok() || base::GetEnv(kHostAddressVariable).has_value()) return found;
+  if (InterfaceChoice().has_value()) return found;
   absl::StatusOr<std::string> by_default = base::AddressOfDefaultInterface();
   return by_default.ok() ? by_default : found;
 }

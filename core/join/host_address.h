@@ -2,6 +2,7 @@
 #ifndef SYNCLINE_CORE_JOIN_HOST_ADDRESS_H_
 #define SYNCLINE_CORE_JOIN_HOST_ADDRESS_H_
 
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -16,9 +17,20 @@ namespace syncline::join {
 // The environment variable that overrides the search: an address of this host, or a name of one.
 inline constexpr absl::string_view kHostAddressVariable = "SYNCLINE_HOST_ADDRESS";
 
+// The variables that choose among the interfaces of this host, as base::ChooseAddress does: our own
+// and, where that is not set, the one that users of torch.distributed know.
+inline constexpr absl::string_view kInterfaceVariables[] = {"SYNCLINE_SOCKET_IFNAME",
+                                                            "GLOO_SOCKET_IFNAME"};
+
+// The address of the interface that the first of kInterfaceVariables which is set chooses; nothing
+// if none is. An ArgumentError or a NetworkError that names the variable if it chooses none.
+absl::StatusOr<std::optional<std::string>> ChosenInterfaceAddress();
+
 // Loopback if all `peers` (by rank) are on one host. Otherwise what SYNCLINE_HOST_ADDRESS says or,
-// where it is not set, this host's address towards `store_host` (which may be empty), towards this
-// host's own name, or towards another peer's: the first of these that is not loopback.
+// where it is not set, the address of the interface that SYNCLINE_SOCKET_IFNAME or
+// GLOO_SOCKET_IFNAME chooses or, where neither is set, this host's address towards `store_host`
+// (which may be empty), towards this host's own name, or towards another peer's: the first of these
+// that is not loopback.
 //
 // Collective: all ranks call it, with a part of their store that is used for nothing else. If one
 // host has no such address, all ranks get the NetworkError that names the host and what to set

@@ -16,6 +16,7 @@
 #include "core/base/host.h"
 #include "core/join/host_address.h"
 #include "core/join/mpi_processes.h"
+#include "core/tls/settings.h"
 #include "syncline/error_origin.h"
 #include "syncline/status.h"
 
@@ -136,7 +137,10 @@ std::string RandomSecret() {
 absl::StatusOr<OpenedStore> Serve(const std::vector<Peer>& peers, StoreConfig& config) {
   SYNCLINE_ASSIGN_OR_RETURN(config.host, AddressOfThisHost(peers, 0, ""));
   SYNCLINE_ASSIGN_OR_RETURN(const std::string job_secret, base::JobSecret());
-  if (job_secret.empty()) config.secret = RandomSecret();
+  if (job_secret.empty()) {
+    SYNCLINE_RETURN_IF_ERROR(tls::CheckSecretMayBeWeak());
+    config.secret = RandomSecret();
+  }
   config.role = Role::kServer;
   SYNCLINE_ASSIGN_OR_RETURN(auto store, StoreRegistry::Make("tcp", config));
   // The system has chosen the port.

@@ -1,5 +1,7 @@
 #include "core/join/multicast_announcement.h"
 
+#include <optional>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/match.h"
@@ -7,6 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
 #include "core/base/hmac.h"
+#include "core/tls/sealed_text.h"
 #include "syncline/status.h"
 
 namespace syncline::join {
@@ -16,6 +19,8 @@ namespace {
 // secret). A field is its length, ':', its bytes.
 constexpr absl::string_view kMagic = "syncline meeting 1;";
 constexpr size_t kFields = 7;
+// An encrypted datagram is this, and what tls::SealText makes of a datagram as above.
+constexpr absl::string_view kEncryptedMagic = "syncline meeting 1, encrypted;";
 
 void AppendField(absl::string_view value, std::string& out) {
   absl::StrAppend(&out, value.size(), ":", value);
@@ -48,7 +53,7 @@ absl::Status CheckProof(absl::string_view body, absl::string_view mac, absl::str
 
 }  // namespace
 
-std::string MulticastAnnouncement::Seal(absl::string_view secret) const {
+std::string MulticastAnnouncement::Seal(absl::string_view secret, bool is_encrypted) const {
   std::string datagram(kMagic);
   AppendField(job, datagram);
   AppendField(absl::StrCat(size), datagram);
@@ -58,13 +63,31 @@ std::string MulticastAnnouncement::Seal(absl::string_view secret) const {
   AppendField(peer.Serialize(), datagram);
   AppendField(store, datagram);
   AppendField(secret.empty() ? std::string() : base::HmacSha256(secret, datagram), datagram);
+  if (is_encrypted) return absl::StrCat(kEncryptedMagic, tls::SealText(secret, datagram));
   return datagram;
 }
 
 absl::StatusOr<MulticastAnnouncement> MulticastAnnouncement::Open(absl::string_view datagram,
-                                                                  absl::string_view secret) {
-  absl::string_view rest = datagram;
+                                                                  absl::string_view secret,
+                                                                  bool is_encrypted) {
   if (datagram.size() > kMaxAnnouncementBytes) return Malformed();
+  std::string decrypted;
+  if (absl::ConsumePrefix(&datagram, kEncryptedMagic) != is_encrypted) {
+    return NetworkError(absl::StrCat("it is ", is_encrypted ? "not " : "",
+                                     "encrypted; SYNCLINE_TLS must be the same in every process of "
+                                     "the job"));
+  }
+  if (is_encrypted) {
+    std::optional<std::string> opened = tls::OpenSealedText(secret, datagram);
+    if (!opened.has_value()) {
+      return NetworkError(
+          "it is encrypted with another secret; SYNCLINE_SECRET_FILE must name the same secret "
+          "everywhere");
+    }
+    decrypted = *std::move(opened);
+    datagram = decrypted;
+  }
+  absl::string_view rest = datagram;
   if (!absl::ConsumePrefix(&rest, kMagic)) return Malformed();
   std::vector<std::string> fields(kFields);
   for (std::string& field : fields) {

@@ -28,13 +28,15 @@ struct MulticastAnnouncement {
   Peer peer;
   std::string store;  // "host:port" of the job's store, if the sender hosts it; else empty.
 
-  // The datagram. With a secret it carries an HMAC.
-  std::string Seal(absl::string_view secret) const;
+  // The datagram. With a secret it carries an HMAC, and may be encrypted (tls::SealText).
+  std::string Seal(absl::string_view secret, bool is_encrypted = false) const;
 
   // The announcement in a datagram. NetworkError that says why if there is none. With a secret it
-  // accepts only datagrams whose HMAC proves that secret, and without one only those without HMAC.
+  // accepts only datagrams whose HMAC proves that secret, and without one only those without HMAC;
+  // of these, either the encrypted ones or the others.
   static absl::StatusOr<MulticastAnnouncement> Open(absl::string_view datagram,
-                                                    absl::string_view secret);
+                                                    absl::string_view secret,
+                                                    bool is_encrypted = false);
 };
 
 }  // namespace syncline::join

@@ -46,12 +46,36 @@ TEST(AnnouncementTest, WhatIsSealedIsWhatIsOpened) {
   }
 }
 
+TEST(AnnouncementTest, WhatIsEncryptedIsReadByThoseWhoShareTheSecret) {
+  const std::string datagram = Example().Seal("s3cret", true);
+  EXPECT_LE(datagram.size(), kMaxAnnouncementBytes);
+  EXPECT_EQ(datagram.find("10.0.0.1"), std::string::npos);
+  EXPECT_NE(Example().Seal("s3cret").find("10.0.0.1"), std::string::npos);
+  auto opened = MulticastAnnouncement::Open(datagram, "s3cret", true);
+  ASSERT_TRUE(opened.ok()) << opened.status();
+  ExpectSame(*opened, Example());
+  const auto refused = [](const std::string& bytes, const char* secret, bool is_encrypted) {
+    return std::string(MulticastAnnouncement::Open(bytes, secret, is_encrypted).status().message());
+  };
+  EXPECT_THAT(refused(datagram, "another", true), HasSubstr("with another secret"));
+  EXPECT_THAT(refused(datagram, "s3cret", false), HasSubstr("it is encrypted; SYNCLINE_TLS"));
+  EXPECT_THAT(refused(Example().Seal("s3cret"), "s3cret", true),
+              HasSubstr("it is not encrypted; SYNCLINE_TLS"));
+  for (size_t i = 0; i < datagram.size(); ++i) {
+    std::string changed = datagram;
+    changed[i] ^= 1;
+    EXPECT_FALSE(MulticastAnnouncement::Open(changed, "s3cret", true).ok()) << i;
+    EXPECT_FALSE(MulticastAnnouncement::Open(datagram.substr(0, i), "s3cret", true).ok()) << i;
+  }
+}
+
 TEST(AnnouncementTest, TheLongestJobNameFitsInADatagram) {
   MulticastAnnouncement a = Example();
   a.job = std::string(kMaxJobName, 'x');
   a.peer.host = std::string(255, 'h');
   a.store = absl::StrCat(std::string(39, 'f'), ":65535");
   EXPECT_TRUE(MulticastAnnouncement::Open(a.Seal("s"), "s").ok());
+  EXPECT_TRUE(MulticastAnnouncement::Open(a.Seal("s", true), "s", true).ok());
 }
 
 TEST(AnnouncementTest, OnlyThoseWhoShareTheSecretAreHeard) {

@@ -158,7 +158,7 @@ absl::StatusOr<OpenedStore> MulticastDiscovery::Run() {
 
 void MulticastDiscovery::AnnounceAndReceive() {
   if (Now() >= next_announcement_) {
-    absl::Status sent = socket_.Send(self_.Seal(options_.secret));
+    absl::Status sent = socket_.Send(self_.Seal(options_.secret, options_.is_encrypted));
     if (!sent.ok()) last_error_ = sent;  // A network may come up yet.
     next_announcement_ = Now() + Interval();
   }
@@ -175,7 +175,8 @@ void MulticastDiscovery::AnnounceAndReceive() {
 }
 
 void MulticastDiscovery::HandleDatagram(const MulticastSocket::Datagram& datagram) {
-  auto announcement = MulticastAnnouncement::Open(datagram.bytes, options_.secret);
+  auto announcement =
+      MulticastAnnouncement::Open(datagram.bytes, options_.secret, options_.is_encrypted);
   if (!announcement.ok()) {
     ++ignored_;
     last_ignored_ =

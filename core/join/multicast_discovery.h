@@ -22,6 +22,7 @@ struct MulticastOptions {
   int size = 1;     // The number of processes of the job.
   std::string
       secret;  // The job's; empty if it has none. Datagrams that do not prove it are ignored.
+  bool is_encrypted = false;  // What processes say to each other; needs a secret.
   absl::Duration store_timeout = kDefaultStoreTimeout;
 };
 

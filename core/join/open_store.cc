@@ -13,6 +13,7 @@
 #include "core/join/listen_lock.h"
 #include "core/join/mpi_store.h"
 #include "core/join/multicast_discovery.h"
+#include "core/tls/settings.h"
 #include "syncline/prefix_store.h"
 #include "syncline/status.h"
 
@@ -101,6 +102,14 @@ absl::StatusOr<OpenedStore> OpenByMulticast(const InitMethod& method, const Dead
   options.size = method.size;
   options.store_timeout = method.store.timeout;
   SYNCLINE_ASSIGN_OR_RETURN(options.secret, base::JobSecret());
+  SYNCLINE_ASSIGN_OR_RETURN(const tls::Settings tls, tls::SettingsFromEnvironment());
+  options.is_encrypted = tls.mode != tls::Mode::kOff;
+  if (options.is_encrypted && options.secret.empty()) {
+    return ArgumentError(
+        "SYNCLINE_TLS is on, and processes that meet by multicast need a secret to encrypt what "
+        "they "
+        "say, whatever they prove later: SYNCLINE_SECRET_FILE must name a file that has it");
+  }
   return DiscoverStoreByMulticast(options, deadline);
 }
 

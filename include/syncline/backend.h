@@ -118,6 +118,11 @@ class Backend {
   virtual absl::StatusOr<Completion> Run(absl::Span<const Collective> collectives,
                                          const CallContext& context) = 0;
 
+  // Run of one call, and its outcome: the rank that sent, for a receive, else 0. Waits until
+  // `context.deadline` at most; the call then goes on, and its tensors are held until it has ended.
+  // A backend whose calls block overrides it, since a Completion costs as much as some of them.
+  virtual absl::StatusOr<int> RunAndWait(const Collective& collective, const CallContext& context);
+
   // Whether groups that are split off this one begin with a communicator of Split. It stays the
   // same, also after an error, and is the same on all ranks.
   virtual bool CanSplit() const { return false; }
@@ -143,10 +148,10 @@ class Backend {
 absl::StatusOr<int> WaitFor(const Completion& completion, const Collective& collective,
                             const Deadline& deadline);
 
-// One call that is waited for until the deadline of `context`. Returns the rank that sent, for a
-// receive, else 0.
-absl::StatusOr<int> RunAndWait(Backend& backend, const Collective& collective,
-                               const CallContext& context);
+inline absl::StatusOr<int> RunAndWait(Backend& backend, const Collective& collective,
+                                      const CallContext& context) {
+  return backend.RunAndWait(collective, context);
+}
 
 // How one rank of a group is made. Collective: factories return once all ranks have connected.
 struct BackendConfig {

@@ -47,8 +47,9 @@ struct OpenedStore;
 //                          etcd://a:2379,b:2379/job7; the prefix, `job`, is the job's own, and 30
 //                          seconds after the job's last process has ended nothing is left below it
 // Ranks on several hosts reach each other at the address that leads to the store. Where there is no
-// such address (file://, a store that is not on a network), set SYNCLINE_HOST_ADDRESS on each host
-// to one of its own.
+// such address (file://, a store that is not on a network), or another is to be taken, set
+// SYNCLINE_HOST_ADDRESS on each host to one of its own, or SYNCLINE_SOCKET_IFNAME to interfaces or
+// networks (eth1,10.1.0.0/16, or ^docker0; where it is not set, GLOO_SOCKET_IFNAME counts).
 //
 // All but env:// and mpi:// take ?rank=R&world_size=N&group_name=G. `rank`, `size` and
 // `group_name`, where given here, take precedence over what the URL or the environment says.
