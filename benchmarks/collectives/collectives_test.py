@@ -6,7 +6,7 @@ import xml.etree.ElementTree
 
 import pytest
 
-from benchmarks.collectives import chart, in_a_row, report, systems
+from benchmarks.collectives import both_ways, chart, report, systems
 from benchmarks.collectives.group import Group, GroupError, Placement, Unsupported
 from benchmarks.collectives.results import (
     Measurement,
@@ -19,6 +19,7 @@ from benchmarks.collectives.results import (
     summarize,
     time_name,
 )
+from benchmarks.collectives.ways import GATED, IN_A_ROW
 
 CORES = sorted(os.sched_getaffinity(0))
 
@@ -81,30 +82,48 @@ def test_the_report_has_the_time_bandwidths_and_ratio_of_every_size(results: Res
     assert "| all_reduce | 2.00 (least 1.00 at 1 MiB) |" in text
 
 
-def test_the_page_of_calls_in_a_row_is_read_as_it_is_written(results: Results) -> None:
+def test_the_page_of_both_ways_is_read_as_it_is_written(results: Results) -> None:
     results.add(measured("mine", 0, 2e-7, "barrier"))
     results.add(measured("theirs", 0, 3e-7, "barrier"))
-    text = in_a_row.page(results, [2], "mine", "the command")
+    gated = Results()
+    gated.descriptions = results.descriptions
+    gated.add(measured("mine", 4, 1e-6))
+    gated.add(measured("theirs", 4, 0.5e-6))
+    by_way = {GATED: gated, IN_A_ROW: results}
+    text = both_ways.page(by_way, [2], "mine", "the command")
     assert "| all_reduce | 4.00 | 1.00 | 2.00 |" in text
-    ratios = in_a_row.ratios(results, [2], "mine")
-    assert in_a_row.read(text) == pytest.approx(ratios)
+    assert "| all_reduce | 0.50 | 0.50 |" in text
+    assert "0.50; 1 below 1.0, of which 1 below 0.9: all_reduce of 4 B 0.50." in text
+    assert "3 ratios, geometric mean 1.82; none below 1.0." in text
+    ratios = both_ways.ratios(by_way, [2], "mine")
+    assert both_ways.read(text) == pytest.approx(ratios)
     assert ratios == {
-        ("theirs", "all_reduce", 2, "4 B"): pytest.approx(4),
-        ("theirs", "all_reduce", 2, "1 MiB"): pytest.approx(1),
-        ("theirs", "barrier", 2, "-"): pytest.approx(1.5),
+        ("theirs", GATED, "all_reduce", 2, "4 B"): pytest.approx(0.5),
+        ("theirs", IN_A_ROW, "all_reduce", 2, "4 B"): pytest.approx(4),
+        ("theirs", IN_A_ROW, "all_reduce", 2, "1 MiB"): pytest.approx(1),
+        ("theirs", IN_A_ROW, "barrier", 2, "-"): pytest.approx(1.5),
     }
 
 
+def test_the_page_says_what_failed(results: Results) -> None:
+    results.failures.append("theirs, 2 ranks, start: no such library")
+    text = both_ways.page({IN_A_ROW: results}, [2], "mine", "the command")
+    assert "- theirs, 2 ranks, start: no such library" in text
+
+
 def test_what_has_fallen_is_told_worst_first(results: Results) -> None:
-    known = in_a_row.ratios(results, [2], "mine")
-    assert in_a_row.fallen(known, known) == []
+    def ratios() -> dict[both_ways.Place, float]:
+        return both_ways.ratios({IN_A_ROW: results}, [2], "mine")
+
+    known = ratios()
+    assert both_ways.fallen(known, known) == []
     results.add(measured("mine", 4, 1.2e-6))  # Within what runs differ by.
-    assert in_a_row.fallen(in_a_row.ratios(results, [2], "mine"), known) == []
+    assert both_ways.fallen(ratios(), known) == []
     results.add(measured("mine", 4, 2e-6))
     results.add(measured("mine", 1 << 20, 4e-3))
-    assert in_a_row.fallen(in_a_row.ratios(results, [2], "mine"), known) == [
-        "all_reduce of 1 MiB, 2 ranks: 1.00 -> 0.25 theirs",
-        "all_reduce of 4 B, 2 ranks: 4.00 -> 2.00 theirs",
+    assert both_ways.fallen(ratios(), known) == [
+        "all_reduce of 1 MiB, 2 ranks, in-a-row: 1.00 -> 0.25 theirs",
+        "all_reduce of 4 B, 2 ranks, in-a-row: 4.00 -> 2.00 theirs",
     ]
 
 
@@ -119,7 +138,20 @@ def start(name: str, folder: pathlib.Path, ranks: int = 2) -> Group:
     return Group(systems.SYSTEMS[name], folder, Placement(ranks, CORES))
 
 
-@pytest.mark.parametrize("name", ["syncline-shm", "openmpi", "mpich", "gloo", "memory"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "syncline-shm",
+        "syncline-tcp",
+        "syncline-tcp-tls",
+        "openmpi",
+        "openmpi-ucx",
+        "openmpi-tcp",
+        "mpich",
+        "gloo",
+        "memory",
+    ],
+)
 @pytest.mark.parametrize("ranks", [2, 3])
 def test_a_group_times_each_call(name: str, ranks: int, tmp_path: pathlib.Path) -> None:
     group = start(name, tmp_path / "group", ranks)

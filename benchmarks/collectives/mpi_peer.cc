@@ -4,6 +4,7 @@
 #include <mpi.h>
 
 #include <cstdint>
+#include <cstdlib>
 #include <string>
 #include <vector>
 
@@ -55,6 +56,10 @@ std::string Setting(const std::string& name) {
 }
 
 std::string Settings() {
+  const char* const pml = std::getenv("OMPI_MCA_pml");  // What carries messages.
+  if (pml != nullptr && std::string(pml) == "ucx") {
+    return absl::StrCat("; pml=ucx, mpi_yield_when_idle=", Setting("mpi_yield_when_idle"));
+  }
   return absl::StrCat(
       "; btl_vader_single_copy_mechanism=", Setting("btl_vader_single_copy_mechanism"),
       ", mpi_yield_when_idle=", Setting("mpi_yield_when_idle"));

@@ -19,6 +19,7 @@ from benchmarks.collectives.results import (
     time_name,
 )
 from benchmarks.collectives.systems import MEMORY
+from benchmarks.collectives.ways import GATED
 
 # Sizes for which memory is what limits.
 LEAST_LIMITED = 1 << 20
@@ -201,12 +202,13 @@ def markdown(results: Results, ranks: list[int], subject: str, command: str) -> 
     return "\n".join(lines).rstrip() + "\n"
 
 
-def json_line(measurement: Measurement) -> str:
+def json_line(measurement: Measurement, way: str) -> str:
     """One measurement, as the runner prints it."""
     m = measurement
     return json.dumps(
         {
             "system": m.system,
+            "way": way,
             "operation": m.operation,
             "ranks": m.ranks,
             "bytes": effective_size(m.operation, m.size_in_bytes, m.ranks),
@@ -224,7 +226,7 @@ def write(
     """collectives.md, collectives.jsonl and the pictures."""
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "collectives.md").write_text(markdown(results, ranks, subject, command))
-    lines = [json_line(m) + "\n" for m in results.all()]
+    lines = [json_line(m, GATED) + "\n" for m in results.all()]
     (folder / "collectives.jsonl").write_text("".join(lines))
     for size in ranks:
         names = [subject, *peers(results, size, subject), MEMORY]

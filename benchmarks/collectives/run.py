@@ -2,6 +2,7 @@
 
 ./bazelw run //benchmarks/collectives -- --quick
 ./bazelw run //benchmarks/collectives -- --out docs/benchmarks
+./bazelw run //benchmarks/collectives -- --ways gated,in-a-row --systems syncline-shm,openmpi
 ./bazelw run //benchmarks/collectives -- --changes
 """
 
@@ -18,7 +19,7 @@ import tempfile
 import time
 from types import FrameType
 
-from benchmarks.collectives import in_a_row, report
+from benchmarks.collectives import both_ways, report
 from benchmarks.collectives.group import Group, GroupError, Placement, Unsupported
 from benchmarks.collectives.results import (
     OPERATIONS,
@@ -30,6 +31,7 @@ from benchmarks.collectives.results import (
     time_name,
 )
 from benchmarks.collectives.systems import IN_A_ROW_PROGRAMS, MEMORY, SYSTEMS
+from benchmarks.collectives.ways import GATED, IN_A_ROW, WAYS
 
 _SIZES = [4**exponent for exponent in range(1, 15)]  # 4 B to 256 MiB.
 _QUICK_SIZES = [4, 4 << 10, 64 << 10, 1 << 20, 16 << 20]
@@ -44,12 +46,13 @@ _CHANGES = {
     "rounds": 3,
     "seconds": 0.03,
     "bind": True,
-    "in_a_row": True,
+    "ways": IN_A_ROW,
 }
-_PAGE = "docs/benchmarks/collectives_in_a_row.md"
+_PAGE = "docs/benchmarks/one_host.md"
 _PROBE_CALLS = 5
 _FEWEST_CALLS = 5
 _MOST_CALLS = 2000
+_MOST_SECONDS = 10.0  # Of all turns of a system in one place; it has fewer rounds if need be.
 _RESTARTS = 2  # Of the ranks of a system that fails.
 
 
@@ -84,14 +87,15 @@ def _parse(arguments: list[str]) -> argparse.Namespace:
     )
     parser.add_argument("--quick", action="store_true", help="few sizes, little time")
     parser.add_argument(
-        "--in-a-row",
-        action="store_true",
-        help="no gate between timed calls; means instead of medians; systems in C++ only",
+        "--ways",
+        default=GATED,
+        help=f"comma-separated; of {', '.join(WAYS)}. {GATED}: a gate before each timed call; "
+        f"{IN_A_ROW}: none, and means instead of medians, of systems in C++ only",
     )
     parser.add_argument(
         "--changes",
         action="store_true",
-        help=f"two minutes in a row; prints which ratios to Open MPI have fallen since {_PAGE}",
+        help=f"two minutes, in a row; prints which ratios to Open MPI have fallen since {_PAGE}",
     )
     options = parser.parse_args(arguments)
     if options.changes:
@@ -99,18 +103,19 @@ def _parse(arguments: list[str]) -> argparse.Namespace:
     options.operations = options.operations.split(",")
     options.ranks = [int(ranks) for ranks in options.ranks.split(",")]
     options.systems = options.systems.split(",")
+    options.ways = options.ways.split(",")
     default_sizes = _QUICK_SIZES if options.quick else _SIZES
     options.sizes = [_size(s) for s in options.sizes.split(",")] if options.sizes else default_sizes
     options.rounds = options.rounds or (3 if options.quick else 5)
     options.seconds = options.seconds or (0.03 if options.quick else 0.1)
-    for name, known in (("operations", OPERATIONS), ("systems", SYSTEMS)):
+    for name, known in (("operations", OPERATIONS), ("systems", SYSTEMS), ("ways", WAYS)):
         for value in getattr(options, name):
             if value not in known:
                 parser.error(f"--{name}: there is no {value!r}, but {', '.join(known)}")
-    if options.in_a_row:
+    if IN_A_ROW in options.ways:
         for name in options.systems:
             if SYSTEMS[name].program not in IN_A_ROW_PROGRAMS:
-                parser.error(f"--in-a-row: {name} cannot do that")
+                parser.error(f"--ways {IN_A_ROW}: {name} cannot do that")
     return options
 
 
@@ -122,7 +127,7 @@ class _Entrant:
     ) -> None:
         self.system = SYSTEMS[name]
         self._placement, self._ranks, self._folder = placement, placement.ranks, folder
-        self._results = results
+        self._results = results  # Of any way: what it takes of descriptions and failures.
         self._group: Group | None = None
         self._starts = 0
 
@@ -140,6 +145,10 @@ class _Entrant:
                 self._starts = _RESTARTS + 1  # What does not start once will not the next time.
         return self._group
 
+    @property
+    def description(self) -> str:
+        return self._results.descriptions[self.system.name, self._ranks]
+
     def fail(self, what: str, error: Exception) -> None:
         text = f"{self.system.name}, {self._ranks} ranks, {what}: {error}"
         print("FAILED:", text, flush=True)
@@ -155,18 +164,22 @@ class _Entrant:
 class Run:
     """All measurements with one number of ranks."""
 
-    def __init__(self, options: argparse.Namespace, ranks: int, results: Results, folder: str):
+    def __init__(
+        self, options: argparse.Namespace, ranks: int, results: dict[str, Results], folder: str
+    ):
+        """`results` are by way; they share their descriptions and failures."""
         self._options, self._ranks, self._results = options, ranks, results
+        any_way = next(iter(results.values()))
         placement = Placement(ranks, sorted(os.sched_getaffinity(0)), options.bind)
         self._entrants = [
-            _Entrant(name, placement, pathlib.Path(folder), results) for name in options.systems
+            _Entrant(name, placement, pathlib.Path(folder), any_way) for name in options.systems
         ]
 
     def measure(self) -> None:
         try:
             for entrant in self._entrants:
                 if entrant.group() is not None:
-                    text = self._results.descriptions[entrant.system.name, self._ranks]
+                    text = entrant.description
                     print(f"# {entrant.system.name}: {text}", flush=True)
             for operation in [*self._options.operations, "copy", "add"]:
                 for size in self._sizes(operation):
@@ -182,62 +195,76 @@ class Run:
         return [size for size in self._options.sizes if size >= least]
 
     def _measure_block(self, operation: str, size: int) -> None:
-        """One operation of one size: all systems, in turns."""
+        """One operation of one size: all systems and ways, in turns."""
         taking_part = [
-            e for e in self._entrants if operation in (e.system.operations or OPERATIONS)
+            (entrant, way)
+            for entrant in self._entrants
+            if operation in (entrant.system.operations or OPERATIONS)
+            for way in self._results
         ]
-        calls: dict[str, int] = {}
-        for entrant in taking_part:
-            probe = self._turn(entrant, operation, size, _PROBE_CALLS)
+        calls: dict[tuple[str, str], int] = {}
+        rounds: dict[tuple[str, str], int] = {}
+        for entrant, way in taking_part:
+            probe = self._turn(entrant, way, operation, size, _PROBE_CALLS)
             if probe:
                 wanted = int(self._options.seconds / statistics.median(probe))
-                calls[entrant.system.name] = min(max(wanted, _FEWEST_CALLS), _MOST_CALLS)
-        turns: dict[str, list[list[float]]] = {name: [] for name in calls}
-        taking_part = [entrant for entrant in taking_part if entrant.system.name in calls]
+                place = entrant.system.name, way
+                calls[place] = min(max(wanted, _FEWEST_CALLS), _MOST_CALLS)
+                turn_seconds = calls[place] * statistics.median(probe)
+                rounds[place] = min(self._options.rounds, 1 + int(_MOST_SECONDS / turn_seconds))
+        turns: dict[tuple[str, str], list[list[float]]] = {place: [] for place in calls}
+        taking_part = [(e, way) for e, way in taking_part if (e.system.name, way) in calls]
         for number in range(self._options.rounds):
             shift = number % max(1, len(taking_part))
-            for entrant in taking_part[shift:] + taking_part[:shift]:
-                name = entrant.system.name
-                turn = self._turn(entrant, operation, size, calls[name])
+            for entrant, way in taking_part[shift:] + taking_part[:shift]:
+                place = entrant.system.name, way
+                if number >= rounds[place]:
+                    continue
+                turn = self._turn(entrant, way, operation, size, calls[place])
                 if turn:
-                    turns[name].append(turn)
-        for name, rounds in turns.items():
-            if rounds:
-                self._report(name, operation, size, rounds)
-        if calls:
-            self._print_row(operation, size, list(calls))
+                    turns[place].append(turn)
+        for (name, way), measured in turns.items():
+            if measured:
+                self._report(name, way, operation, size, measured)
+        for way in self._results:
+            names = [name for name, of_way in calls if of_way == way]
+            if names:
+                self._print_row(way, operation, size, names)
 
-    def _turn(self, entrant: _Entrant, operation: str, size: int, calls: int) -> list[float] | None:
+    def _turn(
+        self, entrant: _Entrant, way: str, operation: str, size: int, calls: int
+    ) -> list[float] | None:
         group = entrant.group()
         if group is None:
             return None
         try:
-            durations = group.run(
-                operation, size, calls, self._options.deadline, self._options.in_a_row
-            )
+            durations = group.run(operation, size, calls, self._options.deadline, way == IN_A_ROW)
         except Unsupported:
             return None
         except GroupError as error:
-            entrant.fail(f"{operation} {size_name(size)}", error)
+            entrant.fail(f"{operation} {size_name(size)}, {way}", error)
             return None
         return [call_seconds(operation, duration) for duration in durations]
 
-    def _report(self, name: str, operation: str, size: int, rounds: list[list[float]]) -> None:
+    def _report(
+        self, name: str, way: str, operation: str, size: int, rounds: list[list[float]]
+    ) -> None:
         median, fast = summarize(rounds)
         measurement = Measurement(name, operation, size, self._ranks, median, fast)
-        self._results.add(measurement)
+        self._results[way].add(measurement)
         if operation in OPERATIONS:
-            print(report.json_line(measurement), flush=True)
+            print(report.json_line(measurement, way), flush=True)
 
-    def _print_row(self, operation: str, size: int, names: list[str]) -> None:
-        subject = self._results.get(operation, self._ranks, self._options.systems[0], size)
+    def _print_row(self, way: str, operation: str, size: int, names: list[str]) -> None:
+        results = self._results[way]
+        subject = results.get(operation, self._ranks, self._options.systems[0], size)
         cells = []
         for name in names:
-            found = self._results.get(operation, self._ranks, name, size)
+            found = results.get(operation, self._ranks, name, size)
             if found is not None:
                 ratio = f" ({found.seconds / subject.seconds:.2f})" if subject else ""
                 cells.append(f"{name} {time_name(found.seconds)}{ratio}")
-        head = f"{operation} {size_name(size)}, {self._ranks} ranks, us (ratio)"
+        head = f"{operation} {size_name(size)}, {self._ranks} ranks, {way}, us (ratio)"
         print(f"# {head}: {', '.join(cells)}", flush=True)
 
 
@@ -245,16 +272,16 @@ def _measure_one_thread(options: argparse.Namespace, results: Results, folder: s
     """Memory's bandwidths with a single thread, for the limit."""
     narrowed = argparse.Namespace(**vars(options))
     narrowed.systems, narrowed.operations = [MEMORY], []
-    Run(narrowed, 1, results, folder).measure()
+    Run(narrowed, 1, {GATED: results}, folder).measure()
 
 
 def _print_changes(results: Results, ranks: list[int], subject: str, page: pathlib.Path) -> None:
-    known = in_a_row.read(page.read_text())
-    now = in_a_row.ratios(results, ranks, subject)
-    lines = in_a_row.fallen(now, known)
+    known = both_ways.read(page.read_text())
+    now = both_ways.ratios({IN_A_ROW: results}, ranks, subject)
+    lines = both_ways.fallen(now, known)
     compared = len(now.keys() & known.keys())
     print("\n".join(lines))
-    print(f"# {len(lines)} of {compared} ratios have fallen by more than {in_a_row.TOLERANCE:.0%}")
+    print(f"# {len(lines)} of {compared} ratios have fallen by more than {both_ways.TOLERANCE:.0%}")
     print("# machines are noisy: what is fallen in several runs has changed")
 
 
@@ -265,30 +292,33 @@ def stop(number: int, frame: FrameType | None) -> None:
 def main() -> None:
     options = _parse(sys.argv[1:])
     signal.signal(signal.SIGTERM, stop)
-    results = Results()
+    results = {way: Results() for way in options.ways}
+    first = results[options.ways[0]]
+    for others in results.values():
+        others.descriptions, others.failures = first.descriptions, first.failures
     begun = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="collectives-") as folder:
-        if MEMORY in options.systems:
-            _measure_one_thread(options, results, folder)
+        if MEMORY in options.systems and GATED in results:
+            _measure_one_thread(options, results[GATED], folder)
         for ranks in options.ranks:
             Run(options, ranks, results, folder).measure()
     command = shlex.join(["./bazelw", "run", "//benchmarks/collectives", "--", *sys.argv[1:]])
     root = pathlib.Path(os.environ.get("BUILD_WORKSPACE_DIRECTORY", "."))
     subject = options.systems[0]
     if options.changes:
-        _print_changes(results, options.ranks, subject, root / _PAGE)
-    elif options.in_a_row:
-        page = in_a_row.page(results, options.ranks, subject, command)
+        _print_changes(first, options.ranks, subject, root / _PAGE)
+    elif IN_A_ROW in results:
+        page = both_ways.page(results, options.ranks, subject, command)
         print(page)
         if options.out:
             (root / options.out / pathlib.Path(_PAGE).name).write_text(page)
     else:
-        print(report.markdown(results, options.ranks, subject, command))
+        print(report.markdown(first, options.ranks, subject, command))
         if options.out:
-            report.write(results, options.ranks, subject, command, root / options.out)
+            report.write(first, options.ranks, subject, command, root / options.out)
     if options.out:
         print(f"# written to {root / options.out}")
-    print(f"# {time.monotonic() - begun:.0f} s, {len(results.failures)} failures")
+    print(f"# {time.monotonic() - begun:.0f} s, {len(first.failures)} failures")
 
 
 if __name__ == "__main__":

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import os
 import pathlib
+import secrets
 
 from tests.mpi import mpi_installations
 
@@ -18,7 +19,7 @@ IN_A_ROW_PROGRAMS = ("syncline_peer", "openmpi_peer", "mpich_peer", "gloo_peer")
 
 Command = tuple[list[str], dict[str, str]]  # And the environment.
 
-_SYNCLINE_BACKENDS = ("shm", "gloo", "auto")
+_SYNCLINE_BACKENDS = ("shm", "gloo", "auto", "tcp")
 _LANGUAGES = {"": "syncline_peer", "-numpy": "numpy_peer", "-torch": "torch_peer"} | {
     "-java": "java_peer"
 }
@@ -43,6 +44,27 @@ class System:
 _ALWAYS_CMA = (("SYNCLINE_SHM_TUNING", "65536,32768,524288,65536,524288,65537"),)
 
 
+# Connections are encrypted, with a secret that each group has for itself.
+_TLS = (("SYNCLINE_TLS", "secret"),)
+
+# Open MPI's messages over UCX, by shared memory, and CMA as UCX finds best. Without the second and
+# third setting Open MPI takes UCX for fast networks only.
+_UCX = (
+    ("OMPI_MCA_pml", "ucx"),
+    ("OMPI_MCA_opal_common_ucx_tls", "any"),
+    ("OMPI_MCA_opal_common_ucx_devices", "any"),
+    ("OMPI_MCA_osc", "^ucx"),
+    ("UCX_NET_DEVICES", "lo"),
+    ("UCX_TLS", "self,sm"),
+)
+
+# Open MPI's messages over TCP, as between hosts.
+_OPEN_MPI_TCP = (
+    ("OMPI_MCA_btl", "tcp,self"),
+    ("OMPI_MCA_btl_tcp_if_include", "lo"),
+)
+
+
 def _all_systems() -> dict[str, System]:
     systems = [
         System(f"syncline-{backend}{language}", program, backend)
@@ -53,7 +75,10 @@ def _all_systems() -> dict[str, System]:
         System("syncline-shm-shared", "syncline_peer", "shm+shared"),  # Tensors in shared memory.
         System("syncline-shm-cma", "syncline_peer", "shm", settings=_ALWAYS_CMA),
         System("syncline-shm-rings", "syncline_peer", "shm", settings=(("SYNCLINE_CMA", "off"),)),
+        System("syncline-tcp-tls", "syncline_peer", "tcp", settings=_TLS),
         System("openmpi", "openmpi_peer", launcher="mpirun"),
+        System("openmpi-ucx", "openmpi_peer", launcher="mpirun", settings=_UCX),
+        System("openmpi-tcp", "openmpi_peer", launcher="mpirun", settings=_OPEN_MPI_TCP),
         System("mpich", "mpich_peer", launcher="hydra"),
         System("openmpi-nonblocking", "openmpi_peer", "nonblocking", launcher="mpirun"),
         System("syncline-mpi", "syncline_peer", "mpi", launcher="mpirun"),
@@ -73,23 +98,30 @@ def _all_systems() -> dict[str, System]:
 SYSTEMS = _all_systems()
 
 
+_DROPPED = ("PYTHON", "RUNFILES", "JAVA_RUNFILES", "OMPI_", "MPIR_", "UCX_", "SYNCLINE_")
+
+
 def _environment(folder: str) -> dict[str, str]:
     """The machine's, without what the runner's own launcher has added."""
-    kept = {
-        name: value
-        for name, value in os.environ.items()
-        if not name.startswith(("PYTHON", "RUNFILES", "JAVA_RUNFILES", "OMPI_", "SYNCLINE_"))
-    }
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(_DROPPED)}
     return kept | {"TMPDIR": folder, "JAVA_RUNFILES": str(_HERE.parents[2])}
 
 
-def _mpirun(size: int, oversubscribed: bool) -> Command:
-    places = mpi_installations.open_mpi_4_places()
+def _new_secret(folder: str) -> str:
+    path = pathlib.Path(folder) / "secret"
+    path.touch(mode=0o600)
+    path.write_text(secrets.token_hex(32))
+    return str(path)
+
+
+def _mpirun(size: int, oversubscribed: bool, with_ucx: bool) -> Command:
+    places = mpi_installations.open_mpi_4_places(with_ucx)
     settings = {
         "OMPI_ALLOW_RUN_AS_ROOT": "1",
         "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
         "OMPI_MCA_plm": "isolated",  # No ssh is wanted.
         "OMPI_MCA_oob_tcp_if_include": "lo",
+        "OMPI_MCA_pml": "ob1",
     }
     if oversubscribed:
         settings["OMPI_MCA_rmaps_base_oversubscribe"] = "1"
@@ -121,12 +153,14 @@ def commands(
     ]
     environment = _environment(folder)
     if system.launcher == "mpirun":
-        command, settings = _mpirun(size, oversubscribed)
-        return [command + base], environment | settings
+        command, settings = _mpirun(size, oversubscribed, with_ucx=system.settings == _UCX)
+        return [command + base], environment | settings | dict(system.settings)
     if system.launcher == "hydra":
         command, settings = _hydra(size, base, folder, oversubscribed)
         return [command], environment | settings
     if system.launcher == "threads":
         return [base], environment
     environment |= dict(system.settings)
+    if system.settings == _TLS:
+        environment["SYNCLINE_SECRET_FILE"] = _new_secret(folder)
     return [base + [f"--rank={rank}"] for rank in range(size)], environment

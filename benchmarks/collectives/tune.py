@@ -12,12 +12,13 @@ import signal
 import tempfile
 
 from benchmarks.collectives import run
-from benchmarks.collectives.results import Results, geometric_mean
+from benchmarks.collectives.results import OPERATIONS, Results, geometric_mean
 from benchmarks.collectives.systems import SYSTEMS
+from benchmarks.collectives.ways import IN_A_ROW
 
-_OPERATIONS = ["all_reduce", "broadcast", "all_gather", "reduce_scatter"]
+_OPERATIONS = [name for name in OPERATIONS if name not in ("barrier", "send_recv")]
 _SIZES = [2**exponent for exponent in range(13, 24, 2)]  # 8 KiB to 8 MiB.
-_EAGER = [32 << 10, 64 << 10, 128 << 10, 256 << 10]
+_EAGER = [32 << 10, 64 << 10, 128 << 10, 256 << 10, 512 << 10]
 _CHUNKS = [
     (16 << 10, 128 << 10),
     (16 << 10, 256 << 10),
@@ -65,7 +66,7 @@ def main() -> None:
         counts = [int(ranks) for ranks in options.ranks.split(",")]
         for ranks in counts:
             results = Results()
-            run.Run(options, ranks, results, folder).measure()
+            run.Run(options, ranks, {IN_A_ROW: results}, folder).measure()
             gains = {name: _gain(results, ranks, names[0], name) for name in names}
             for name, gain in sorted(gains.items(), key=lambda item: -item[1]):
                 print(f"# {ranks} ranks: {name}: {gain:.3f}", flush=True)
