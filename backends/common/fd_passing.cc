@@ -100,7 +100,7 @@ absl::Status FdServer::Serve(int descriptor, int size, const Deadline& deadline,
   std::vector<int> awaited;
   for (int rank = 1; rank < size; ++rank) awaited.push_back(rank);
   const auto find = [&](int rank) { return std::find(awaited.begin(), awaited.end(), rank); };
-  RankAcceptor acceptor(socket_.get(), secret_, size - 1);
+  RankAcceptor acceptor({socket_.get()}, secret_, size - 1);
   while (!awaited.empty()) {
     const Deadline interval(std::min(deadline.Remaining(), kPeerCheckInterval));
     absl::StatusOr<RankAcceptor::Connection> connection = acceptor.Accept(interval);

@@ -36,43 +36,64 @@ absl::StatusOr<base::SocketAddress> Parse(
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<Listener>> Listener::Open(const std::string& address) {
-  SYNCLINE_ASSIGN_OR_RETURN(base::SocketAddress own, Parse(address, 0));
-  // The port is free, because several groups may listen on one address.
-  absl::StatusOr<base::UniqueFd> socket = base::ListenOn(own);
-  if (!socket.ok()) {
-    return Annotate(socket.status(), absl::StrCat("cannot listen on address '", address, "'"));
+absl::StatusOr<std::unique_ptr<Listener>> Listener::Open(const std::string& address,
+                                                         const std::vector<std::string>& more) {
+  std::vector<std::string> addresses = {address};
+  addresses.insert(addresses.end(), more.begin(), more.end());
+  std::vector<Place> places;
+  for (const std::string& each : addresses) {
+    SYNCLINE_ASSIGN_OR_RETURN(base::SocketAddress own, Parse(each, 0));
+    // The port is free, because several groups may listen on one address.
+    absl::StatusOr<base::UniqueFd> socket = base::ListenOn(own);
+    if (!socket.ok()) {
+      return Annotate(socket.status(), absl::StrCat("cannot listen on address '", each, "'"));
+    }
+    places.push_back({*std::move(socket), each, base::PortOf(own)});
   }
   SYNCLINE_ASSIGN_OR_RETURN(std::shared_ptr<tls::Context> tls, tls::Context::FromEnvironment());
-  return std::unique_ptr<Listener>(
-      new Listener(*std::move(socket), address, base::PortOf(own), std::move(tls)));
+  return std::unique_ptr<Listener>(new Listener(std::move(places), std::move(tls)));
 }
 
-Listener::Listener(base::UniqueFd socket, std::string address, int port,
-                   std::shared_ptr<tls::Context> tls)
-    : socket_(std::move(socket)),
-      address_(std::move(address)),
-      port_(port),
-      secret_(NewHelloSecret()),
-      tls_(std::move(tls)) {}
+Listener::Listener(std::vector<Place> places, std::shared_ptr<tls::Context> tls)
+    : places_(std::move(places)), secret_(NewHelloSecret()), tls_(std::move(tls)) {}
 
-std::string Listener::endpoint() const { return absl::StrCat(address_, " ", port_, " ", secret_); }
+std::string Listener::endpoint() const {
+  std::string text;
+  for (size_t i = 0; i < places_.size(); ++i) {
+    absl::StrAppend(&text, i == 0 ? "" : " ", places_[i].address, " ", places_[i].port);
+    if (i == 0) absl::StrAppend(&text, " ", secret_);
+  }
+  return text;
+}
+
+std::vector<int> Listener::sockets() const {
+  std::vector<int> sockets;
+  for (const Place& place : places_) sockets.push_back(place.socket.get());
+  return sockets;
+}
 
 absl::StatusOr<Introduction> ConnectToListener(const std::string& endpoint, int number,
-                                               const Deadline& deadline, tls::Context* tls) {
-  const std::vector<std::string> words = absl::StrSplit(endpoint, ' ');
-  int port = 0;
-  if (words.size() != 3 || !absl::SimpleAtoi(words[1], &port) ||
-      words[2].size() != kHelloSecretSize) {
+                                               const Deadline& deadline, tls::Context* tls,
+                                               int stream) {
+  std::vector<std::string> words = absl::StrSplit(endpoint, ' ');
+  if (words.size() < 3 || words.size() % 2 == 0 || words[2].size() != kHelloSecretSize) {
     return NetworkError("it does not say where it listens");
   }
-  SYNCLINE_ASSIGN_OR_RETURN(const base::SocketAddress address, Parse(words[0], port, deadline));
+  const std::string secret = words[2];
+  words.erase(words.begin() + 2);  // Pairs of an address and a port remain.
+  const size_t at = stream % (words.size() / 2) * 2;
+  const std::string& host = words[at];
+  int port = 0;
+  if (!absl::SimpleAtoi(words[at + 1], &port)) {
+    return NetworkError("it does not say where it listens");
+  }
+  SYNCLINE_ASSIGN_OR_RETURN(const base::SocketAddress address, Parse(host, port, deadline));
   SYNCLINE_ASSIGN_OR_RETURN(base::UniqueFd socket, base::Connect(address, SOCK_STREAM, deadline));
   std::unique_ptr<tls::Session> session;
   if (tls != nullptr) {
-    SYNCLINE_ASSIGN_OR_RETURN(session, tls->Connect(words[2], words[0]));
+    SYNCLINE_ASSIGN_OR_RETURN(session, tls->Connect(secret, host));
   }
-  return Introduction::Begin(std::move(socket), words[2], number, deadline, std::move(session));
+  return Introduction::Begin(std::move(socket), secret, number, deadline, std::move(session));
 }
 
 absl::Status WaitInSlices(const Deadline& deadline, absl::FunctionRef<absl::Status()> check,
@@ -89,10 +110,10 @@ absl::Status WaitInSlices(const Deadline& deadline, absl::FunctionRef<absl::Stat
 absl::StatusOr<tls::Stream> IntroduceInSlices(const std::string& endpoint, int number,
                                               const Deadline& deadline,
                                               absl::FunctionRef<absl::Status()> check,
-                                              tls::Context* tls) {
+                                              tls::Context* tls, int stream) {
   absl::Duration pause = kFirstPause;
   for (int tries = 1;; ++tries) {
-    auto caller = ConnectToListener(endpoint, number, deadline, tls);
+    auto caller = ConnectToListener(endpoint, number, deadline, tls, stream);
     // The listener may have ended the connection before this rank has greeted.
     const int error = base::ErrnoOf(caller.status());
     bool was_dropped = error == EPIPE || error == ECONNRESET;

@@ -4,6 +4,7 @@
 
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
@@ -23,17 +24,23 @@ namespace syncline::backends {
 // place. That does not keep those who can read or change packets on the network from reading or
 // changing the data; TLS does.
 //
-// Immutable once made. Owns the socket.
+// It may listen at several addresses of its host, so that what it carries is shared among
+// interfaces.
+//
+// Immutable once made. Owns the sockets.
 class Listener {
  public:
-  // Listens on a free port of `address` (base::ListenOn). A NetworkError if that is impossible;
-  // errors of tls::Context::FromEnvironment.
-  static absl::StatusOr<std::unique_ptr<Listener>> Open(const std::string& address);
+  // Listens on a free port of `address` (base::ListenOn), and on one of each of `more`. A
+  // NetworkError if that is impossible; errors of tls::Context::FromEnvironment.
+  static absl::StatusOr<std::unique_ptr<Listener>> Open(const std::string& address,
+                                                        const std::vector<std::string>& more = {});
 
-  // "ADDRESS PORT SECRET": what the other ranks need to connect. It goes through the store.
+  // "ADDRESS PORT SECRET", and " ADDRESS PORT" of each further address: what the other ranks need
+  // to connect. It goes through the store.
   std::string endpoint() const;
 
-  int socket() const { return socket_.get(); }
+  // That of the first address comes first.
+  std::vector<int> sockets() const;
   absl::string_view secret() const { return secret_; }
 
   // Connections to this listener, and those of its rank to others, are encrypted by it; null if
@@ -41,22 +48,27 @@ class Listener {
   const std::shared_ptr<tls::Context>& tls() const { return tls_; }
 
  private:
-  Listener(base::UniqueFd socket, std::string address, int port, std::shared_ptr<tls::Context> tls);
+  struct Place {
+    base::UniqueFd socket;
+    std::string address;
+    int port;
+  };
 
-  const base::UniqueFd socket_;
-  const std::string address_;
-  const int port_;
+  Listener(std::vector<Place> places, std::shared_ptr<tls::Context> tls);
+
+  const std::vector<Place> places_;
   const std::string secret_;
   const std::shared_ptr<tls::Context> tls_;
 };
 
 // Connects to the Listener of `endpoint`, with `number`, by which the other side knows this rank.
-// `tls` is that of this rank's own Listener. The other side answers once it accepts: see
+// `tls` is that of this rank's own Listener. Of several connections to one listener, stream 0, 1,
+// ... goes to one of its addresses after the other. The other side answers once it accepts: see
 // Introduction::Finish. A NetworkError if the endpoint is not one or cannot be reached, a
 // TimeoutError at the deadline.
 absl::StatusOr<Introduction> ConnectToListener(const std::string& endpoint, int number,
                                                const Deadline& deadline,
-                                               tls::Context* tls = nullptr);
+                                               tls::Context* tls = nullptr, int stream = 0);
 
 // Runs `wait`, which returns a TimeoutError at the deadline that it is given, for one slice of
 // `deadline` after another until it returns anything else, or `check` an error: the ranks that this
@@ -69,7 +81,7 @@ absl::Status WaitInSlices(const Deadline& deadline, absl::FunctionRef<absl::Stat
 absl::StatusOr<tls::Stream> IntroduceInSlices(const std::string& endpoint, int number,
                                               const Deadline& deadline,
                                               absl::FunctionRef<absl::Status()> check,
-                                              tls::Context* tls);
+                                              tls::Context* tls, int stream = 0);
 
 // RankAcceptor::Accept, in slices.
 absl::StatusOr<RankAcceptor::Connection> AcceptInSlices(RankAcceptor& acceptor,

@@ -125,9 +125,9 @@ absl::Status Introduction::Finish(const Deadline& deadline) {
   return absl::OkStatus();
 }
 
-RankAcceptor::RankAcceptor(int listener, std::string secret, int expected,
+RankAcceptor::RankAcceptor(std::vector<int> listeners, std::string secret, int expected,
                            std::shared_ptr<tls::Context> tls)
-    : listener_(listener),
+    : listeners_(std::move(listeners)),
       secret_(std::move(secret)),
       tls_(std::move(tls)),
       expected_(static_cast<size_t>(expected)) {}
@@ -135,32 +135,35 @@ RankAcceptor::RankAcceptor(int listener, std::string secret, int expected,
 absl::StatusOr<RankAcceptor::Connection> RankAcceptor::Accept(const Deadline& deadline) {
   // Each round looks at the deadline, because strangers may connect without end.
   while (!deadline.Expired()) {
-    std::vector<pollfd> entries = {{listener_, POLLIN, 0}};
+    std::vector<pollfd> entries;
+    for (const int listener : listeners_) entries.push_back({listener, POLLIN, 0});
     for (const std::deque<Pending>* connections : {&strangers_, &greeted_}) {
       for (const Pending& it : *connections) entries.push_back({it.socket.get(), POLLIN, 0});
     }
     SYNCLINE_RETURN_IF_ERROR(base::Poll(absl::MakeSpan(entries), deadline));
-    size_t entry = 1;
+    size_t entry = listeners_.size();
     for (std::deque<Pending>* connections : {&strangers_, &greeted_}) {
       for (Pending& it : *connections) it.is_ready = entries[entry++].revents != 0;
     }
     // A new connection's first message has mostly come with it, so the same round reads it.
-    if (entries[0].revents != 0) SYNCLINE_RETURN_IF_ERROR(AcceptOne());
+    for (size_t i = 0; i < listeners_.size(); ++i) {
+      if (entries[i].revents != 0) SYNCLINE_RETURN_IF_ERROR(AcceptOne(listeners_[i]));
+    }
     // All have been read before one is dropped for the next.
     for (std::deque<Pending>* connections : {&strangers_, &greeted_}) {
       std::optional<Connection> complete = ServeAll(*connections);
       if (complete.has_value()) return *std::move(complete);
     }
     for (std::deque<Pending>* connections : {&strangers_, &greeted_}) {
-      if (connections->size() > kMaxStrangers + expected_) connections->pop_front();
+      while (connections->size() > kMaxStrangers + expected_) connections->pop_front();
     }
   }
   return TimeoutError(
       absl::StrCat("nobody connected within ", absl::FormatDuration(deadline.timeout())));
 }
 
-absl::Status RankAcceptor::AcceptOne() {
-  absl::StatusOr<base::UniqueFd> socket = base::TryAccept(listener_);
+absl::Status RankAcceptor::AcceptOne(int listener) {
+  absl::StatusOr<base::UniqueFd> socket = base::TryAccept(listener);
   if (!socket.ok()) {
     // They may all be of ranks.
     if (strangers_.size() + greeted_.size() <= expected_ || strangers_.empty()) {

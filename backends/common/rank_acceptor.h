@@ -10,6 +10,7 @@
 #include <optional>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -93,7 +94,7 @@ class Introduction {
 // nobody. It is disconnected when too many strangers wait, or when the acceptor is destroyed. Who
 // has sent a HelloMessage with the right tag is no stranger; of those, too, only so many may wait.
 //
-// Not thread-safe. Owns the connections that it has not returned, not the listener.
+// Not thread-safe. Owns the connections that it has not returned, not the listeners.
 class RankAcceptor {
  public:
   struct Connection {
@@ -104,10 +105,10 @@ class RankAcceptor {
     absl::Status error = absl::OkStatus();
   };
 
-  // `listener` must listen, be non-blocking, and outlive the acceptor. Connections are encrypted if
+  // `listeners` must listen, be non-blocking, and outlive the acceptor. Connections are encrypted if
   // `tls` is not null. At least `expected` connections may wait before their callers have proved
   // themselves.
-  RankAcceptor(int listener, std::string secret, int expected,
+  RankAcceptor(std::vector<int> listeners, std::string secret, int expected,
                std::shared_ptr<tls::Context> tls = nullptr);
 
   // Waits for the next caller that knows the secret. A TimeoutError at the deadline: it can
@@ -132,12 +133,12 @@ class RankAcceptor {
   // Reads what has come, and answers it, without a wait.
   State Serve(Pending& pending) const;
   State Encrypt(Pending& pending) const;
-  absl::Status AcceptOne();
+  absl::Status AcceptOne(int listener);
   // Serves all of `connections`, and returns the first that is complete. Those that have greeted
   // meanwhile go to `greeted_`.
   std::optional<Connection> ServeAll(std::deque<Pending>& connections);
 
-  const int listener_;
+  const std::vector<int> listeners_;
   const std::string secret_;
   const std::shared_ptr<tls::Context> tls_;
   const size_t expected_;

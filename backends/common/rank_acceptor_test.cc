@@ -35,7 +35,7 @@ class RankAcceptorTest : public testing::Test {
  protected:
   RankAcceptorTest()
       : listener_(Listener::Open("127.0.0.1").value()),
-        acceptor_(listener_->socket(), std::string(listener_->secret()), 4) {}
+        acceptor_(listener_->sockets(), std::string(listener_->secret()), 4) {}
 
   // The endpoint as it is for who knows another secret.
   std::string EndpointWith(const std::string& secret) const {

@@ -17,21 +17,60 @@
 
 namespace syncline::backends {
 
-SocketStreams::SocketStreams(std::vector<tls::Stream> streams, PeerOf peer_of,
+SocketStreams::SocketStreams(std::vector<std::vector<tls::Stream>> streams, PeerOf peer_of,
                              base::UniqueFd abort_event, OnReceived on_received)
     : peer_of_(std::move(peer_of)),
       on_received_(std::move(on_received)),
       abort_event_(std::move(abort_event)) {
-  for (tls::Stream& stream : streams) links_.emplace_back().stream = std::move(stream);
+  for (std::vector<tls::Stream>& of_peer : streams) {
+    Link& link = links_.emplace_back();
+    for (tls::Stream& stream : of_peer) link.lanes.push_back({std::move(stream)});
+  }
+}
+
+bool SocketStreams::Link::is_receiving() const {
+  return std::any_of(lanes.begin(), lanes.end(), [](const Lane& lane) { return !lane.in.is_empty(); });
+}
+
+void SocketStreams::Add(Link& link, ByteQueue Lane::*queue, uint64_t& given, void* data,
+                        size_t bytes) {
+  const size_t count = link.lanes.size();
+  for (char* next = static_cast<char*>(data); bytes > 0;) {
+    const uint64_t left = count == 1 ? bytes : kStripeBytes - given % kStripeBytes;
+    const size_t part = std::min<uint64_t>(bytes, left);
+    (link.lanes[given / kStripeBytes % count].*queue).Add(next, part);
+    given += part;
+    next += part;
+    bytes -= part;
+  }
+}
+
+// The first byte that has not moved is the next one of some lane.
+uint64_t SocketStreams::MovedOf(const Link& link, ByteQueue Lane::*queue, uint64_t given) {
+  const size_t count = link.lanes.size();
+  if (count == 1) return (link.lanes[0].*queue).moved();
+  uint64_t first = given;
+  for (size_t lane = 0; lane < count; ++lane) {
+    const uint64_t moved = (link.lanes[lane].*queue).moved();
+    const uint64_t stripe = moved / kStripeBytes * count + lane;
+    first = std::min(first, stripe * kStripeBytes + moved % kStripeBytes);
+  }
+  return first;
 }
 
 void SocketStreams::Send(int to, const void* data, size_t bytes) {
   // An iovec is not const, but the memory is only read.
-  links_[to].out.Add(const_cast<void*>(data), bytes);
+  Add(links_[to], &Lane::out, links_[to].to_send, const_cast<void*>(data), bytes);
 }
 
 void SocketStreams::Receive(int from, void* data, size_t bytes) {
-  links_[from].in.Add(data, bytes);
+  Add(links_[from], &Lane::in, links_[from].to_receive, data, bytes);
+}
+
+std::vector<int> SocketStreams::sockets(int peer) const {
+  std::vector<int> sockets;
+  for (const Lane& lane : links_[peer].lanes) sockets.push_back(lane.stream.fd());
+  return sockets;
 }
 
 void SocketStreams::Abort() {
@@ -41,14 +80,18 @@ void SocketStreams::Abort() {
 }
 
 void SocketStreams::Close() {
-  for (Link& link : links_) link.stream = tls::Stream();
+  for (Link& link : links_) {
+    for (Lane& lane : link.lanes) lane.stream = tls::Stream();
+  }
 }
 
 absl::Status SocketStreams::AwaitAll(const Deadline& deadline) {
   return Await(
       [&] {
         return std::all_of(links_.begin(), links_.end(), [](const Link& link) {
-          return link.in.is_empty() && link.out.is_empty();
+          return std::all_of(link.lanes.begin(), link.lanes.end(), [](const Lane& lane) {
+            return lane.in.is_empty() && lane.out.is_empty();
+          });
         });
       },
       deadline);
@@ -84,20 +127,29 @@ absl::Status SocketStreams::Await(absl::FunctionRef<bool()> is_done, const Deadl
 absl::StatusOr<bool> SocketStreams::MoveAll() {
   bool has_moved = false;
   for (int peer = 0; peer < size(); ++peer) {
-    Link& link = links_[peer];
-    if (!link.out.is_empty()) {
-      const Moved sent = link.out.Send(link.stream);
-      // What the peer sent before it went may still be what this rank needs.
-      if (sent == Moved::kEnded && link.in.is_empty()) return Ended(peer);
-      if (sent == Moved::kSome) has_moved = true;
+    for (Lane& lane : links_[peer].lanes) {
+      if (lane.out.is_empty() && lane.in.is_empty()) continue;
+      SYNCLINE_ASSIGN_OR_RETURN(const bool has_moved_here, Move(peer, lane));
+      has_moved = has_moved || has_moved_here;
     }
-    if (!link.in.is_empty()) {
-      const Moved received = link.in.Receive(link.stream);
-      if (received == Moved::kEnded) return Ended(peer);
-      if (received == Moved::kSome) {
-        has_moved = true;
-        if (on_received_ != nullptr) SYNCLINE_RETURN_IF_ERROR(on_received_(peer));
-      }
+  }
+  return has_moved;
+}
+
+absl::StatusOr<bool> SocketStreams::Move(int peer, Lane& lane) {
+  bool has_moved = false;
+  if (!lane.out.is_empty()) {
+    const Moved sent = lane.out.Send(lane.stream);
+    // What the peer sent before it went may still be what this rank needs.
+    if (sent == Moved::kEnded && !links_[peer].is_receiving()) return Ended(peer);
+    if (sent == Moved::kSome) has_moved = true;
+  }
+  if (!lane.in.is_empty()) {
+    const Moved received = lane.in.Receive(lane.stream);
+    if (received == Moved::kEnded) return Ended(peer);
+    if (received == Moved::kSome) {
+      has_moved = true;
+      if (on_received_ != nullptr) SYNCLINE_RETURN_IF_ERROR(on_received_(peer));
     }
   }
   return has_moved;
@@ -122,8 +174,10 @@ absl::Status SocketStreams::Ended(int peer) {
 void SocketStreams::Poll(absl::Duration limit) const {
   absl::InlinedVector<pollfd, 9> entries = {{abort_event_.get(), POLLIN, 0}};
   for (const Link& link : links_) {
-    const int out = link.out.is_empty() ? 0 : POLLOUT, in = link.in.is_empty() ? 0 : POLLIN;
-    if ((out | in) != 0) entries.push_back({link.stream.fd(), static_cast<short>(out | in), 0});
+    for (const Lane& lane : link.lanes) {
+      const int out = lane.out.is_empty() ? 0 : POLLOUT, in = lane.in.is_empty() ? 0 : POLLIN;
+      if ((out | in) != 0) entries.push_back({lane.stream.fd(), static_cast<short>(out | in), 0});
+    }
   }
   const absl::Duration bounded = std::min(limit, kInterruptInterval);
   poll(entries.data(), entries.size(), static_cast<int>(absl::ToInt64Milliseconds(bounded)) + 1);

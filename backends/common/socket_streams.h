@@ -23,7 +23,9 @@
 namespace syncline::backends {
 
 // To and from each peer, bytes flow in the order of the calls of Send and Receive; there are no
-// message boundaries. They move only inside of the waits and of MakeProgress, then in both
+// message boundaries. A peer may have several connections, as many on both sides. Then stripes of
+// kStripeBytes go over one after the other, so a receiver knows where each byte comes, and a short
+// message mostly takes one connection alone. They move only inside of the waits and of MakeProgress, then in both
 // directions with all peers at once, so no order of calls can make two ranks wait for each other's
 // buffers.
 //
@@ -39,6 +41,8 @@ namespace syncline::backends {
 //   SYNCLINE_RETURN_IF_ERROR(streams.AwaitAll(deadline));
 class SocketStreams {
  public:
+  static constexpr uint64_t kStripeBytes = 256 << 10;
+
   struct Peer {
     int rank;
     std::string name;  // For messages.
@@ -47,21 +51,23 @@ class SocketStreams {
   // Called when bytes have come from `peer`; an error ends the wait.
   using OnReceived = std::function<absl::Status(int peer)>;
 
-  // `streams` has one for each peer, which is invalid for this rank itself. `abort_event` is an
-  // eventfd, or invalid: then Abort ends no poll(2), and the caller shuts the sockets down.
-  SocketStreams(std::vector<tls::Stream> streams, PeerOf peer_of, base::UniqueFd abort_event,
-                OnReceived on_received = nullptr);
+  // `streams` has those to each peer, and none for this rank itself. `abort_event` is an eventfd, or
+  // invalid: then Abort ends no poll(2), and the caller shuts the sockets down.
+  SocketStreams(std::vector<std::vector<tls::Stream>> streams, PeerOf peer_of,
+                base::UniqueFd abort_event, OnReceived on_received = nullptr);
 
   // Appends memory to what goes to a peer, or comes from it. Moves nothing yet.
   void Send(int to, const void* data, size_t bytes);
   void Receive(int from, void* data, size_t bytes);
 
   // The bytes of all calls of Send to a peer, and of Receive from it; and how many of them have
-  // moved.
-  uint64_t bytes_to_send(int to) const { return links_[to].out.given(); }
-  uint64_t bytes_to_receive(int from) const { return links_[from].in.given(); }
-  uint64_t bytes_sent(int to) const { return links_[to].out.moved(); }
-  uint64_t bytes_received(int from) const { return links_[from].in.moved(); }
+  // moved, before the first that has not.
+  uint64_t bytes_to_send(int to) const { return links_[to].to_send; }
+  uint64_t bytes_to_receive(int from) const { return links_[from].to_receive; }
+  uint64_t bytes_sent(int to) const { return MovedOf(links_[to], &Lane::out, links_[to].to_send); }
+  uint64_t bytes_received(int from) const {
+    return MovedOf(links_[from], &Lane::in, links_[from].to_receive);
+  }
 
   // Waits until `is_done`, which is asked whenever bytes have moved; AwaitAll, until all have. A
   // TimeoutError at the deadline; a NetworkError when a connection ends or the streams are aborted;
@@ -75,27 +81,40 @@ class SocketStreams {
   // Ends all waits, now and later, of this rank.
   void Abort();
 
-  // Whether the connection of `peer` was found to have ended.
+  // Whether a connection of `peer` was found to have ended.
   bool has_ended(int peer) const { return links_[peer].has_ended.load(); }
 
   // The error of the connection that has ended, with the rank at its other side; OK if none has.
   absl::Status ended() const { return ended_; }
 
   int size() const { return static_cast<int>(links_.size()); }
-  // -1 for this rank.
-  int socket(int peer) const { return links_[peer].stream.fd(); }
+  // Of all connections to a peer; none for this rank.
+  std::vector<int> sockets(int peer) const;
   // Closes all sockets. Requires that no operation is under way.
   void Close();
 
  private:
-  struct Link {
+  // One connection.
+  struct Lane {
     tls::Stream stream;
-    ByteQueue out, in;
-    std::atomic<bool> has_ended{false};
+    ByteQueue out = {}, in = {};
   };
+  // All those to a peer.
+  struct Link {
+    std::vector<Lane> lanes;
+    uint64_t to_send = 0, to_receive = 0;
+    std::atomic<bool> has_ended{false};
+
+    bool is_receiving() const;
+  };
+
+  // Gives `bytes` to the queues of the lanes, after `given` that these have had.
+  static void Add(Link& link, ByteQueue Lane::*queue, uint64_t& given, void* data, size_t bytes);
+  static uint64_t MovedOf(const Link& link, ByteQueue Lane::*queue, uint64_t given);
 
   // Whether bytes have moved.
   absl::StatusOr<bool> MoveAll();
+  absl::StatusOr<bool> Move(int peer, Lane& lane);
   absl::Status Ended(int peer);
   void Poll(absl::Duration limit) const;
 

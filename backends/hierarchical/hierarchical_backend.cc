@@ -92,7 +92,8 @@ absl::Status HierarchicalBackend::JoinRail(const BackendConfig& config) {
   absl::StatusOr<std::string> endpoint = "";
   if (topology_.local_rank < topology_.rail_count) {
     auto opened =
-        backends::Listener::Open(config.local_address.empty() ? "127.0.0.1" : config.local_address);
+        backends::Listener::Open(config.local_address.empty() ? "127.0.0.1" : config.local_address,
+                                 config.more_addresses);
     if (opened.ok()) {
       listener = *std::move(opened);
       endpoint = listener->endpoint();
@@ -112,8 +113,9 @@ absl::Status HierarchicalBackend::JoinRail(const BackendConfig& config) {
     members.push_back({rank, peers.Describe(rank), peers.payload(rank)});
   }
   SYNCLINE_ASSIGN_OR_RETURN(
-      auto rail, RailSockets::Connect(*listener, members, topology_.node, config.deadline,
-                                      [this] { return CheckPeers(); }));
+      auto rail,
+      RailSockets::Connect(*listener, members, topology_.node, tcp_->streams(), config.deadline,
+                           [this] { return CheckPeers(); }));
   absl::MutexLock lock(&mutex_);
   rail_ = std::move(rail);
   // OnPeerGone has come before there was anything to abort.

@@ -2,6 +2,7 @@
 
 #include <sys/socket.h>
 
+#include <algorithm>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -17,26 +18,33 @@ namespace syncline::hierarchical {
 // A rank connects to the members before it, and then accepts those after it. So no ranks wait for
 // each other in a circle: the first one accepts at once.
 absl::StatusOr<std::unique_ptr<RailSockets>> RailSockets::Connect(
-    const backends::Listener& listener, absl::Span<const Member> members, int own,
+    const backends::Listener& listener, absl::Span<const Member> members, int own, int streams,
     const Deadline& deadline, absl::FunctionRef<absl::Status()> check) {
   SYNCLINE_ASSIGN_OR_RETURN(const absl::Duration silence_limit, tcp::SilenceLimit());
-  std::vector<tls::Stream> streams(members.size());
+  Streams all(members.size());
+  for (size_t node = 0; node < members.size(); ++node) {
+    if (static_cast<int>(node) != own) all[node].resize(streams);
+  }
   for (int to = 0; to < own; ++to) {
-    auto stream = backends::IntroduceInSlices(members[to].endpoint, own, deadline, check,
-                                              listener.tls().get());
-    if (!stream.ok()) return Annotate(stream.status(), members[to].name);
-    streams[to] = *std::move(stream);
+    for (int number = 0; number < streams; ++number) {
+      auto stream =
+          backends::IntroduceInSlices(members[to].endpoint, own * streams + number, deadline, check,
+                                      listener.tls().get(), number);
+      if (!stream.ok()) return Annotate(stream.status(), members[to].name);
+      all[to][number] = *std::move(stream);
+    }
   }
-  SYNCLINE_RETURN_IF_ERROR(AcceptMembers(listener, members, own, deadline, check, streams));
-  for (const tls::Stream& stream : streams) {
-    if (!stream.valid()) continue;
-    base::SetNoDelay(stream.fd());
-    tcp::KeepAlive(stream.fd(), silence_limit);
+  SYNCLINE_RETURN_IF_ERROR(AcceptMembers(listener, members, own, deadline, check, all));
+  for (const std::vector<tls::Stream>& of_node : all) {
+    for (const tls::Stream& stream : of_node) {
+      base::SetNoDelay(stream.fd());
+      tcp::KeepAlive(stream.fd(), silence_limit);
+    }
   }
-  return std::unique_ptr<RailSockets>(new RailSockets(members, std::move(streams)));
+  return std::unique_ptr<RailSockets>(new RailSockets(members, std::move(all)));
 }
 
-RailSockets::RailSockets(absl::Span<const Member> members, std::vector<tls::Stream> streams)
+RailSockets::RailSockets(absl::Span<const Member> members, Streams streams)
     : streams_(
           std::move(streams),
           [members = std::vector<Member>(members.begin(), members.end())](int node) {
@@ -48,27 +56,33 @@ absl::Status RailSockets::AcceptMembers(const backends::Listener& listener,
                                         absl::Span<const Member> members, int own,
                                         const Deadline& deadline,
                                         absl::FunctionRef<absl::Status()> check,
-                                        std::vector<tls::Stream>& streams) {
+                                        Streams& streams) {
   const int size = static_cast<int>(members.size());
-  const int expected = size - 1 - own;
-  backends::RankAcceptor acceptor(listener.socket(), std::string(listener.secret()), expected,
+  if (own == size - 1) return absl::OkStatus();
+  const int count = static_cast<int>(streams[own + 1].size());
+  const int expected = (size - 1 - own) * count;
+  backends::RankAcceptor acceptor(listener.sockets(), std::string(listener.secret()), expected,
                                   listener.tls());
   for (int connected = 0; connected < expected;) {
     auto connection = backends::AcceptInSlices(acceptor, deadline, check);
     if (KindOf(connection.status()) == ErrorKind::kTimeout) {
       std::vector<std::string> late;
       for (int from = own + 1; from < size; ++from) {
-        if (!streams[from].valid()) late.push_back(members[from].name);
+        const bool has_come =
+            std::all_of(streams[from].begin(), streams[from].end(),
+                        [](const tls::Stream& stream) { return stream.valid(); });
+        if (!has_come) late.push_back(members[from].name);
       }
       return TimeoutError(absl::StrCat(absl::StrJoin(late, ", "), " did not connect within ",
                                        absl::FormatDuration(deadline.timeout())));
     }
     SYNCLINE_RETURN_IF_ERROR(connection.status());
     // The number comes from the peer. One that cannot be right is dropped with its connection.
-    const int from = connection->rank;
-    if (from <= own || from >= size || streams[from].valid()) continue;
+    if (connection->rank < 0) continue;
+    const int from = connection->rank / count, number = connection->rank % count;
+    if (from <= own || from >= size || streams[from][number].valid()) continue;
     SYNCLINE_RETURN_IF_ERROR(Annotate(connection->error, members[from].name));
-    streams[from] = std::move(connection->stream);
+    streams[from][number] = std::move(connection->stream);
     ++connected;
   }
   return absl::OkStatus();
@@ -86,7 +100,7 @@ void RailSockets::Abort() {
   streams_.Abort();
   // Only shut down, not closed: the thread in Await may be using the descriptors.
   for (int node = 0; node < streams_.size(); ++node) {
-    if (streams_.socket(node) >= 0) shutdown(streams_.socket(node), SHUT_RDWR);
+    for (const int socket : streams_.sockets(node)) shutdown(socket, SHUT_RDWR);
   }
 }
 

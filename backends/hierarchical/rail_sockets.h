@@ -31,11 +31,12 @@ class RailSockets {
     std::string endpoint;  // Of its Listener.
   };
 
-  // Collective: connects all `members`, of which this rank is members[own], with its `listener`. A
+  // Collective: connects all `members`, of which this rank is members[own], with its `listener`, by
+  // so many `streams` each. A
   // TimeoutError names the members that did not come; a NetworkError, the member that cannot be
   // reached. Errors of `check`, which is called now and then, end it too.
   static absl::StatusOr<std::unique_ptr<RailSockets>> Connect(
-      const backends::Listener& listener, absl::Span<const Member> members, int own,
+      const backends::Listener& listener, absl::Span<const Member> members, int own, int streams,
       const Deadline& deadline, absl::FunctionRef<absl::Status()> check);
 
   RailSockets(const RailSockets&) = delete;
@@ -61,13 +62,14 @@ class RailSockets {
   void Abort();
 
  private:
-  RailSockets(absl::Span<const Member> members, std::vector<tls::Stream> streams);
+  using Streams = std::vector<std::vector<tls::Stream>>;  // By node; then by number.
+
+  RailSockets(absl::Span<const Member> members, Streams streams);
 
   static absl::Status AcceptMembers(const backends::Listener& listener,
                                     absl::Span<const Member> members, int own,
                                     const Deadline& deadline,
-                                    absl::FunctionRef<absl::Status()> check,
-                                    std::vector<tls::Stream>& streams);
+                                    absl::FunctionRef<absl::Status()> check, Streams& streams);
 
   backends::SocketStreams streams_;  // By node.
 };

@@ -11,6 +11,7 @@
 #include <memory>
 #include <string>
 #include <thread>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -19,6 +20,7 @@
 #include "absl/strings/str_split.h"
 #include "absl/synchronization/notification.h"
 #include "absl/time/time.h"
+#include "backends/common/socket_streams.h"
 #include "core/base/unique_fd.h"
 #include "core/testing/no_descriptors.h"
 #include "gmock/gmock.h"
@@ -35,12 +37,14 @@ using ::testing::HasSubstr;
 
 Deadline LongDeadline() { return Deadline(absl::Seconds(60)); }
 
-// Runs the members of a rail as threads.
+// Runs the members of a rail as threads. Each has `streams` to each other, at one address after
+// another of `more`.
 class Rail {
  public:
-  explicit Rail(int size) {
+  explicit Rail(int size, int streams = 1, const std::vector<std::string>& more = {})
+      : streams_(streams) {
     for (int own = 0; own < size; ++own) {
-      listeners_.push_back(backends::Listener::Open("127.0.0.1").value());
+      listeners_.push_back(backends::Listener::Open("127.0.0.1", more).value());
       members_.push_back({10 + own, absl::StrCat("member ", own), listeners_.back()->endpoint()});
     }
   }
@@ -48,7 +52,7 @@ class Rail {
   const std::vector<RailSockets::Member>& members() const { return members_; }
 
   absl::StatusOr<std::unique_ptr<RailSockets>> Connect(int own, const Deadline& deadline) {
-    return RailSockets::Connect(*listeners_[own], members_, own, deadline,
+    return RailSockets::Connect(*listeners_[own], members_, own, streams_, deadline,
                                 [this] { return check_; });
   }
 
@@ -68,6 +72,7 @@ class Rail {
   void set_check(const absl::Status& check) { check_ = check; }
 
  private:
+  const int streams_;
   absl::Status check_;
   std::vector<std::unique_ptr<backends::Listener>> listeners_;
   std::vector<RailSockets::Member> members_;
@@ -80,14 +85,17 @@ std::string Text(int from, int to, size_t bytes) {
   return text;
 }
 
-class RailSocketsTest : public testing::TestWithParam<int> {};
+// By members, and streams.
+class RailSocketsTest : public testing::TestWithParam<std::tuple<int, int>> {};
 
-INSTANTIATE_TEST_SUITE_P(Sizes, RailSocketsTest, testing::Values(2, 3, 7));
+INSTANTIATE_TEST_SUITE_P(Sizes, RailSocketsTest,
+                         testing::Combine(testing::Values(2, 3, 7), testing::Values(1, 2, 5)));
 
 TEST_P(RailSocketsTest, AllSendToAllInBothDirectionsAtOnceWhateverTheLengths) {
-  const int size = GetParam();
-  Rail(size).Run([size](RailSockets& sockets, int own) {
-    for (size_t bytes : {0, 1, 4099, 3 << 20}) {
+  const auto [size, streams] = GetParam();
+  Rail(size, streams, {"127.0.0.2"}).Run([size = size](RailSockets& sockets, int own) {
+    // The second ends a stripe, the third begins in one and ends in the next.
+    for (size_t bytes : {0, 131072, 131073, 1, 4099, 3 << 20}) {
       std::vector<std::string> sent, received(size, std::string(2 * bytes, '\0'));
       for (int peer = 0; peer < size; ++peer) sent.push_back(Text(own, peer, bytes));
       for (int peer = 0; peer < size; ++peer) {
@@ -119,6 +127,44 @@ TEST(RailSocketsTest, AWaitForTheFirstBytesDoesNotNeedTheRest) {
     sockets.Send(1 - own, "b", 1);
     ASSERT_TRUE(sockets.AwaitAll(LongDeadline()).ok());
     EXPECT_EQ(second, 'b');
+  });
+}
+
+TEST(RailSocketsTest, BytesOfALaterStripeDoNotCountBeforeThoseOfAnEarlierOne) {
+  constexpr size_t kStripe = backends::SocketStreams::kStripeBytes, kBytes = 5 * kStripe + 17;
+  Rail(2, 3).Run([](RailSockets& sockets, int own) {
+    const std::string sent = Text(0, 1, kBytes);
+    std::string received(kBytes, '\0');
+    char go = 0;
+    for (int round = 0; round < 20; ++round) {
+      received.assign(kBytes, '\0');
+      if (own == 0) {
+        sockets.Send(1, sent.data(), kBytes);
+        sockets.Receive(1, &go, 1);
+        ASSERT_TRUE(sockets.AwaitAll(LongDeadline()).ok());
+        continue;
+      }
+      const uint64_t before = sockets.bytes_to_receive(0);
+      sockets.Receive(0, received.data(), kBytes);
+      for (size_t part = 0; part < kBytes; part += kStripe / 3) {
+        ASSERT_TRUE(sockets.AwaitReceived(0, before + part, LongDeadline()).ok());
+        EXPECT_TRUE(received.compare(0, part, sent, 0, part) == 0) << part;
+      }
+      ASSERT_TRUE(sockets.AwaitAll(LongDeadline()).ok());
+      EXPECT_TRUE(received == sent);
+      sockets.Send(0, &go, 1);
+      ASSERT_TRUE(sockets.AwaitAll(LongDeadline()).ok());
+    }
+  });
+}
+
+TEST(RailSocketsTest, TheEndOfOneOfSeveralStreamsEndsTheWait) {
+  Rail(2, 3).Run([](RailSockets& sockets, int own) {
+    if (own == 1) return;
+    std::string received(4 << 20, '\0');
+    sockets.Receive(1, received.data(), received.size());
+    EXPECT_EQ(KindOf(sockets.AwaitAll(LongDeadline())), ErrorKind::kNetwork);
+    EXPECT_THAT(RanksOf(sockets.ended()), ElementsAre(11));
   });
 }
 

@@ -58,7 +58,8 @@ std::unique_ptr<backends::Messages> TcpTransport::NewMessages() {
 }
 
 CollectiveSockets::CollectiveSockets(const backends::PeerTable& peers,
-                                     std::vector<tls::Stream> streams, base::UniqueFd abort_event)
+                                     std::vector<std::vector<tls::Stream>> streams,
+                                     base::UniqueFd abort_event)
     : peers_(peers),
       streams_(
           std::move(streams),

@@ -25,14 +25,14 @@ namespace syncline::tcp {
 // may be used beside it. Owns the sockets.
 class CollectiveSockets {
  public:
-  // `streams` has one for each rank, except this one. `peers` must outlive this.
-  CollectiveSockets(const backends::PeerTable& peers, std::vector<tls::Stream> streams,
+  // `streams` has as many for each rank, and none for this one. `peers` must outlive this.
+  CollectiveSockets(const backends::PeerTable& peers, std::vector<std::vector<tls::Stream>> streams,
                     base::UniqueFd abort_event);
 
   // Those of SocketStreams.
   void Abort() { streams_.Abort(); }
   bool has_ended(int peer) const { return streams_.has_ended(peer); }
-  int socket(int peer) const { return streams_.socket(peer); }
+  std::vector<int> sockets(int peer) const { return streams_.sockets(peer); }
   void Close() { streams_.Close(); }
 
  private:

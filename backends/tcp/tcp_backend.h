@@ -84,6 +84,9 @@ class TcpBackend final : public backends::MessageBackend {
   // Thread-safe.
   std::vector<int> lost() const { return connections_->lost(); }
 
+  // See TcpConnections.
+  int streams() const { return connections_->streams(); }
+
  private:
   TcpBackend(std::unique_ptr<TcpConnections> connections, const BackendConfig& config,
              OnPeerGone on_peer_gone);

@@ -11,6 +11,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <optional>
 #include <utility>
 
 #include "absl/strings/match.h"
@@ -22,6 +23,7 @@
 #include "backends/common/listener.h"
 #include "backends/common/rank_acceptor.h"
 #include "backends/tcp/silent_hosts.h"
+#include "backends/tcp/stream_count.h"
 #include "backends/tcp/thresholds.h"
 #include "core/base/sockets.h"
 #include "core/base/thread.h"
@@ -34,18 +36,22 @@
 namespace syncline::tcp {
 namespace {
 
-// The first byte of a rank's payload in the PeerTable is its MismatchCheck, the second its
-// tls::Mode. Its endpoint follows.
+// The first bytes of a rank's payload in the PeerTable are its MismatchCheck, its tls::Mode, its
+// setting of streams and the number of its addresses, both as 'A' and so many letters on. Its
+// endpoint follows.
 constexpr char kChecks = '+', kDoesNotCheck = '-';
-constexpr size_t kSettings = 2;
+constexpr size_t kTls = 1, kStreams = 2, kAddresses = 3, kSettings = 4;
 
-// The two connections of a pair, as they are numbered when they are made.
-constexpr int kCollectives = 0, kMessages = 1, kChannels = 2;
+// Of the connections of a pair, as they are numbered when they are made, the first has the messages
+// of sends and receives; those of collectives follow.
+constexpr int kMessages = 0;
+
+char AsLetter(int number) { return static_cast<char>('A' + std::clamp(number, 0, kMaxStreams)); }
 
 std::string TlsModeOf(const backends::PeerTable& peers, int rank) {
   const std::string& payload = peers.payload(rank);
   for (const tls::Mode mode : {tls::Mode::kSecret, tls::Mode::kCertificates}) {
-    if (payload.size() >= kSettings && payload[1] == tls::ModeName(mode)[0]) {
+    if (payload.size() >= kSettings && payload[kTls] == tls::ModeName(mode)[0]) {
       return std::string(tls::ModeName(mode));
     }
   }
@@ -68,6 +74,33 @@ absl::Status CheckSettings(const backends::PeerTable& peers) {
                      {0, rank});
   }
   return absl::OkStatus();
+}
+
+// A rank that does not listen, since it is alone, has no such setting.
+int NumberOf(const backends::PeerTable& peers, int rank, size_t setting) {
+  const std::string& payload = peers.payload(rank);
+  if (payload.size() < kSettings) return 0;
+  return std::clamp(payload[setting] - 'A', 0, kMaxStreams);
+}
+
+// The same on all ranks.
+absl::StatusOr<int> ChooseStreams(const backends::PeerTable& peers) {
+  const auto name = [&](int rank) {
+    const int streams = NumberOf(peers, rank, kStreams);
+    return absl::StrCat(streams == 0 ? "not set" : absl::StrCat(streams), " for ",
+                        peers.Describe(rank));
+  };
+  int most_addresses = 1;
+  for (int rank = 0; rank < peers.size(); ++rank) {
+    most_addresses = std::max(most_addresses, NumberOf(peers, rank, kAddresses));
+    if (NumberOf(peers, rank, kStreams) == NumberOf(peers, 0, kStreams)) continue;
+    return WithRanks(
+        MismatchError(absl::StrCat("SYNCLINE_TCP_STREAMS must be the same on all ranks: it is ",
+                                   name(0), " and ", name(rank))),
+        {0, rank});
+  }
+  const int streams = NumberOf(peers, 0, kStreams);
+  return streams > 0 ? streams : most_addresses;
 }
 
 std::string EndpointOf(const backends::PeerTable& peers, int rank) {
@@ -101,20 +134,26 @@ absl::StatusOr<std::unique_ptr<TcpConnections>> TcpConnections::Connect(
   std::unique_ptr<backends::Listener> listener;
   // What is wrong here is told to all, so that none waits for this rank.
   const absl::StatusOr<absl::Duration> silence_limit = SilenceLimit();
+  const absl::StatusOr<std::optional<int>> streams = StreamsFromEnvironment();
   absl::StatusOr<std::string> payload =
       std::string(1, config.mismatch_check == MismatchCheck::kOn ? kChecks : kDoesNotCheck);
   if (config.size > 1) {
     auto opened =
-        backends::Listener::Open(config.local_address.empty() ? "127.0.0.1" : config.local_address);
+        backends::Listener::Open(config.local_address.empty() ? "127.0.0.1" : config.local_address,
+                                 config.more_addresses);
     if (opened.ok()) {
       listener = *std::move(opened);
       const tls::Mode mode = listener->tls() == nullptr ? tls::Mode::kOff : listener->tls()->mode();
-      absl::StrAppend(&*payload, tls::ModeName(mode).substr(0, 1), listener->endpoint());
+      const char numbers[] = {AsLetter(streams.ok() ? streams->value_or(0) : 0),
+                              AsLetter(static_cast<int>(listener->sockets().size()))};
+      absl::StrAppend(&*payload, tls::ModeName(mode).substr(0, 1),
+                      absl::string_view(numbers, sizeof(numbers)), listener->endpoint());
     } else {
       payload = opened.status();
     }
   }
   if (!silence_limit.ok()) payload = silence_limit.status();
+  if (!streams.ok()) payload = streams.status();
   SYNCLINE_ASSIGN_OR_RETURN(
       backends::PeerTable peers,
       backends::PeerTable::Join(*config.store, config.rank, config.size, payload, config.deadline,
@@ -122,6 +161,7 @@ absl::StatusOr<std::unique_ptr<TcpConnections>> TcpConnections::Connect(
   SYNCLINE_RETURN_IF_ERROR(CheckSettings(peers));
   Sockets sockets;
   sockets.silence_limit = *silence_limit;
+  SYNCLINE_ASSIGN_OR_RETURN(sockets.streams, ChooseStreams(peers));
   sockets.collectives.resize(config.size);
   sockets.messages.resize(config.size);
   if (config.size > 1) {
@@ -139,16 +179,21 @@ absl::Status TcpConnections::ConnectAll(const BackendConfig& config,
                                         const backends::PeerTable& peers,
                                         const backends::Listener& listener, Sockets& sockets) {
   const Deadline& deadline = config.deadline;
-  const int own = config.rank, size = config.size;
-  std::vector<tls::Stream>* const channels[] = {&sockets.collectives, &sockets.messages};
+  const int own = config.rank, size = config.size, channels = 1 + sockets.streams;
+  for (int peer = 0; peer < size; ++peer) {
+    if (peer != own) sockets.collectives[peer].resize(sockets.streams);
+  }
+  const auto stream_of = [&](int peer, int channel) -> tls::Stream& {
+    return channel == kMessages ? sockets.messages[peer] : sockets.collectives[peer][channel - 1];
+  };
   // Of the ranks that this one is not waiting for as well: one that has given up tells nobody, but
   // ends the connections that it has made.
   const auto check = [&]() -> absl::Status {
     SYNCLINE_RETURN_IF_ERROR(peers.CheckAlive());
     if (config.check_peers) SYNCLINE_RETURN_IF_ERROR(config.check_peers());
-    for (const auto* channel : channels) {
-      for (int peer = 0; peer < size; ++peer) {
-        const tls::Stream& stream = (*channel)[peer];
+    for (int peer = 0; peer < size; ++peer) {
+      for (int channel = 0; peer != own && channel < channels; ++channel) {
+        const tls::Stream& stream = stream_of(peer, channel);
         if (!stream.valid() || !backends::HasEnded(stream.fd())) continue;
         return WithRanks(
             NetworkError(absl::StrCat(peers.Describe(peer), " has given up joining, or died")),
@@ -158,19 +203,20 @@ absl::Status TcpConnections::ConnectAll(const BackendConfig& config,
     return absl::OkStatus();
   };
   for (int to = 0; to < own; ++to) {
-    for (int channel = 0; channel < kChannels; ++channel) {
-      auto stream = backends::IntroduceInSlices(EndpointOf(peers, to), own * kChannels + channel,
-                                                deadline, check, listener.tls().get());
+    for (int channel = 0; channel < channels; ++channel) {
+      auto stream = backends::IntroduceInSlices(EndpointOf(peers, to), own * channels + channel,
+                                                deadline, check, listener.tls().get(),
+                                                channel == kMessages ? 0 : channel - 1);
       if (!stream.ok()) {
         // Those of `check` name the rank at fault, which may be another.
         return RanksOf(stream.status()).empty() ? Blame(peers, to, stream.status())
                                                 : stream.status();
       }
-      (*channels[channel])[to] = *std::move(stream);
+      stream_of(to, channel) = *std::move(stream);
     }
   }
-  const int awaited = (size - 1 - own) * kChannels;
-  backends::RankAcceptor acceptor(listener.socket(), std::string(listener.secret()), awaited,
+  const int awaited = (size - 1 - own) * channels;
+  backends::RankAcceptor acceptor(listener.sockets(), std::string(listener.secret()), awaited,
                                   listener.tls());
   for (int accepted = 0; accepted < awaited;) {
     auto connection = backends::AcceptInSlices(acceptor, deadline, check);
@@ -178,7 +224,11 @@ absl::Status TcpConnections::ConnectAll(const BackendConfig& config,
       std::vector<int> late;
       std::vector<std::string> names;
       for (int from = own + 1; from < size; ++from) {
-        if (sockets.collectives[from].valid() && sockets.messages[from].valid()) continue;
+        bool has_come = true;
+        for (int channel = 0; channel < channels; ++channel) {
+          has_come = has_come && stream_of(from, channel).valid();
+        }
+        if (has_come) continue;
         late.push_back(from);
         names.push_back(peers.Describe(from));
       }
@@ -189,19 +239,18 @@ absl::Status TcpConnections::ConnectAll(const BackendConfig& config,
     }
     SYNCLINE_RETURN_IF_ERROR(connection.status());
     // The number comes from the peer. One that cannot be right is dropped with its connection.
-    const int from = connection->rank / kChannels, channel = connection->rank % kChannels;
+    const int from = connection->rank / channels, channel = connection->rank % channels;
     if (connection->rank < 0 || from <= own || from >= size) continue;
-    tls::Stream& stream = (*channels[channel])[from];
+    tls::Stream& stream = stream_of(from, channel);
     if (stream.valid()) continue;
     if (!connection->error.ok()) return Blame(peers, from, connection->error);
     stream = std::move(connection->stream);
     ++accepted;
   }
   for (int peer = 0; peer < size; ++peer) {
-    for (const auto* channel : channels) {
-      if (peer == own) continue;
-      base::SetNoDelay((*channel)[peer].fd());
-      KeepAlive((*channel)[peer].fd(), sockets.silence_limit);
+    for (int channel = 0; peer != own && channel < channels; ++channel) {
+      base::SetNoDelay(stream_of(peer, channel).fd());
+      KeepAlive(stream_of(peer, channel).fd(), sockets.silence_limit);
     }
   }
   return absl::OkStatus();
@@ -212,7 +261,8 @@ TcpConnections::TcpConnections(backends::PeerTable peers, Sockets sockets)
       collectives_(peers_, std::move(sockets.collectives), std::move(sockets.abort_event)),
       point_to_point_(peers_, std::move(sockets.messages), std::move(sockets.wake_event)),
       stop_event_(std::move(sockets.stop_event)),
-      silence_limit_(sockets.silence_limit) {}
+      silence_limit_(sockets.silence_limit),
+      streams_(sockets.streams) {}
 
 TcpConnections::~TcpConnections() { Leave("it was destroyed"); }
 
@@ -226,19 +276,32 @@ absl::Status TcpConnections::Watch(std::function<void()> on_gone) {
 
 // Asks the kernel for ended connections alone, so data that arrives for a caller does not wake it.
 // A caller may read the end of a connection first, so this compares with what it has told itself.
+//
+// The end of a peer's messages comes behind those that no receive has taken, and these may fill the
+// kernel's buffer, which keeps the end out. So the watch looks at the peer's collectives too, and
+// once they have ended it reads the messages as they come.
 void TcpConnections::RunWatch(const std::function<void()>& on_gone) {
   size_t told_lost = 0, told_left = 0;
+  std::vector<bool> have_collectives_ended(peers_.size(), false);
   while (true) {
     std::vector<pollfd> entries = {{stop_event_.get(), POLLIN, 0}};
+    std::vector<int> watched;  // The peer of each entry but the first.
     for (int peer = 0; peer < peers_.size(); ++peer) {
       if (peer == peers_.rank() || !point_to_point_.is_open(peer)) continue;
-      entries.push_back({point_to_point_.socket(peer), POLLRDHUP, 0});
+      const int reads = have_collectives_ended[peer] ? POLLIN : 0;
+      entries.push_back({point_to_point_.socket(peer), static_cast<short>(POLLRDHUP | reads), 0});
+      watched.push_back(peer);
+      if (have_collectives_ended[peer]) continue;
+      for (const int socket : collectives_.sockets(peer)) {
+        entries.push_back({socket, POLLRDHUP, 0});
+        watched.push_back(peer);
+      }
     }
     const size_t lost = point_to_point_.lost().size(), left = point_to_point_.left().size();
     if (lost > told_lost || left > told_left) {
       // A rank that leaves waits for the acknowledgement of what it has sent, see Drain.
       for (const auto& [peer, reason] : point_to_point_.left()) {
-        AcknowledgeNow(collectives_.socket(peer));
+        for (const int socket : collectives_.sockets(peer)) AcknowledgeNow(socket);
       }
       // All operations end, whichever peer they wait for: they cannot complete without a lost one.
       if (lost > told_lost) collectives_.Abort();
@@ -252,7 +315,10 @@ void TcpConnections::RunWatch(const std::function<void()>& on_gone) {
     if (entries[0].revents != 0 || point_to_point_.is_aborted()) return;
     EndSilent();
     for (size_t i = 1; i < entries.size(); ++i) {
-      if (entries[i].revents != 0) AcknowledgeNow(entries[i].fd);
+      if (entries[i].revents == 0) continue;
+      AcknowledgeNow(entries[i].fd);
+      const int peer = watched[i - 1];
+      if (entries[i].fd != point_to_point_.socket(peer)) have_collectives_ended[peer] = true;
     }
     point_to_point_.ReadAll();
   }
@@ -262,10 +328,9 @@ void TcpConnections::EndSilent() const {
   if (silence_limit_ == absl::InfiniteDuration()) return;
   for (int peer = 0; peer < peers_.size(); ++peer) {
     if (peer == peers_.rank() || !point_to_point_.is_open(peer)) continue;
-    if (!IsSilent(collectives_.socket(peer), silence_limit_) &&
-        !IsSilent(point_to_point_.socket(peer), silence_limit_)) {
-      continue;
-    }
+    const std::vector<int> sockets = SocketsOf(peer);
+    const auto is_silent = [&](int socket) { return IsSilent(socket, silence_limit_); };
+    if (std::none_of(sockets.begin(), sockets.end(), is_silent)) continue;
     Log(LogLevel::kWarning,
         absl::StrCat("the host of ", peers_.Describe(peer), " has not answered for ",
                      absl::FormatDuration(silence_limit_), " (SYNCLINE_TCP_KEEPALIVE)"));
@@ -310,7 +375,7 @@ void TcpConnections::Leave(absl::string_view reason) {
   if (!point_to_point_.is_aborted()) {
     point_to_point_.SendLeave(reason);
     for (int peer = 0; peer < peers_.size(); ++peer) {
-      if (peer != peers_.rank()) shutdown(collectives_.socket(peer), SHUT_WR);
+      for (const int socket : collectives_.sockets(peer)) shutdown(socket, SHUT_WR);
     }
     Drain();
   }
@@ -318,13 +383,18 @@ void TcpConnections::Leave(absl::string_view reason) {
   point_to_point_.Close();
 }
 
+std::vector<int> TcpConnections::SocketsOf(int peer) const {
+  std::vector<int> sockets = collectives_.sockets(peer);
+  sockets.push_back(point_to_point_.socket(peer));
+  sockets.erase(std::remove(sockets.begin(), sockets.end(), -1), sockets.end());
+  return sockets;
+}
+
 std::vector<int> TcpConnections::AllSockets() const {
   std::vector<int> sockets;
   for (int peer = 0; peer < peers_.size(); ++peer) {
     if (peer == peers_.rank()) continue;
-    for (const int socket : {collectives_.socket(peer), point_to_point_.socket(peer)}) {
-      if (socket >= 0) sockets.push_back(socket);
-    }
+    for (const int socket : SocketsOf(peer)) sockets.push_back(socket);
   }
   return sockets;
 }

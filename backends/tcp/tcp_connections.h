@@ -28,7 +28,7 @@ namespace syncline::tcp {
 // Two connections to each other rank, made while joining: a rank that cannot be reached is then an
 // error of joining that names it, and no call has to wait for a connection. One carries the
 // messages of collectives and one sends and receives, so that a collective that this rank has not
-// called yet holds up no receive.
+// called yet holds up no receive. With several streams there are as many for collectives.
 //
 // A thread sleeps until a connection ends, and finds out whether the peer has left or was lost; now
 // and then it looks for hosts that are silent. It touches no data of calls. Thread-safe except
@@ -38,13 +38,17 @@ class TcpConnections final : public backends::Connections {
   // Collective: returns once this rank has connected to all others. Each side of a connection has
   // then proved that it knows the listener's secret, which only ranks of the job can read in the
   // store. Errors are those of PeerTable::Join; a NetworkError or TimeoutError that names the peer
-  // that cannot be reached, or whose TLS is refused; a MismatchError if mismatch_check or
-  // SYNCLINE_TLS is not the same on all ranks; those of SilenceLimit and Listener::Open.
+  // that cannot be reached, or whose TLS is refused; a MismatchError if mismatch_check, SYNCLINE_TLS
+  // or SYNCLINE_TCP_STREAMS is not the same on all ranks; those of SilenceLimit,
+  // StreamsFromEnvironment and Listener::Open.
   static absl::StatusOr<std::unique_ptr<TcpConnections>> Connect(const BackendConfig& config);
 
   ~TcpConnections() override;  // Leaves, if that has not been done.
 
   const backends::PeerTable& peers() const override { return peers_; }
+
+  // How many connections carry collectives between two ranks; the same on all of them.
+  int streams() const { return streams_; }
 
   // Starts the watch, whose thread calls `on_gone` whenever a peer has left or was lost; in the
   // latter case all waits have ended by then. Call it once, before any operation. BackendError if
@@ -65,9 +69,11 @@ class TcpConnections final : public backends::Connections {
 
  private:
   struct Sockets {
-    std::vector<tls::Stream> collectives, messages;  // By rank.
+    std::vector<std::vector<tls::Stream>> collectives;  // By rank; then by stream.
+    std::vector<tls::Stream> messages;                  // By rank.
     base::UniqueFd abort_event, wake_event, stop_event;
     absl::Duration silence_limit;
+    int streams;
   };
 
   static absl::Status ConnectAll(const BackendConfig& config, const backends::PeerTable& peers,
@@ -79,7 +85,8 @@ class TcpConnections final : public backends::Connections {
   void EndSilent() const;
   void RunWatch(const std::function<void()>& on_gone);
   void EndWatch();
-  // The sockets of both kinds to all peers.
+  // The sockets of both kinds to one peer, and to all.
+  std::vector<int> SocketsOf(int peer) const;
   std::vector<int> AllSockets() const;
   void Drain() const;
 
@@ -88,6 +95,7 @@ class TcpConnections final : public backends::Connections {
   PointToPoint point_to_point_;
   const base::UniqueFd stop_event_;  // Written once, when the watch is to end.
   const absl::Duration silence_limit_;
+  const int streams_;
   bool has_left_ = false;
   std::thread watch_;
 };

@@ -21,7 +21,7 @@ _TITLES = {GATED: "with a gate before each call", IN_A_ROW: "calls in a row"}
 _WAYS = {title: way for way, title in _TITLES.items()}
 
 _HOW_TO_READ = """\
-float32, sums, rank 0 as root, processes of one host. Medians over rounds, in which all systems and
+float32, sums, rank 0 as root, processes of {where}. Medians over rounds, in which all systems and
 ways take turns; a system that would take more than ten seconds has fewer rounds. A ratio is the
 time of that system over the time of {subject}: above 1, {subject} is faster. Sizes are those of
 nccl-tests, as in [collectives](collectives.md); send_recv is half a round trip.
@@ -35,6 +35,11 @@ nccl-tests, as in [collectives](collectives.md); send_recv is half a round trip.
 Where ranks outnumber cores, MPICH goes on spinning while it waits for a rank that has no core,
 which takes milliseconds: what it takes there says nothing of its algorithms.
 """
+
+
+_LINK = """\
+`link` is no library: a plain TCP connection between two ranks. Its send_recv is a ping-pong, its
+all_reduce moves the bytes that one has to move, in both directions at once, and adds nothing up."""
 
 
 def _table(results: Results, ranks: int, subject: str, peer: str) -> list[str]:
@@ -86,11 +91,19 @@ def _what(place: Place) -> str:
     return operation if size == size_name(0) else f"{operation} of {size}"
 
 
-def page(results: dict[str, Results], ranks: list[int], subject: str, command: str) -> str:
+def page(
+    results: dict[str, Results], ranks: list[int], subject: str, command: str, hosts: int = 1
+) -> str:
     """The whole page, of results by way."""
     any_way = next(iter(results.values()))
-    lines = ["# One host, beside MPI", "", f"    {command}", "", report.machine() + ".", ""]
-    lines += [_HOW_TO_READ.format(subject=subject)]
+    title, where = "One host, beside MPI", "one host"
+    if hosts > 1:
+        title = f"{hosts} hosts, beside others and a bare connection"
+        where = f"{hosts} hosts, network namespaces of this machine that a switch joins"
+    lines = [f"# {title}", "", f"    {command}", "", report.machine() + ".", ""]
+    lines += [_HOW_TO_READ.format(subject=subject, where=where)]
+    if hosts > 1:
+        lines += [_LINK, ""]
     for size in ranks:
         lines += [f"## {size} ranks", "", *report.settings(any_way, size)]
         for peer in report.peers(any_way, size, subject):

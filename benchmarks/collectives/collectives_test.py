@@ -3,11 +3,13 @@
 import os
 import pathlib
 import xml.etree.ElementTree
+from collections.abc import Iterator
 
 import pytest
 
 from benchmarks.collectives import both_ways, chart, report, systems
 from benchmarks.collectives.group import Group, GroupError, Placement, Unsupported
+from benchmarks.collectives.hosts import Hosts
 from benchmarks.collectives.results import (
     Measurement,
     Results,
@@ -163,6 +165,32 @@ def test_a_group_times_each_call(name: str, ranks: int, tmp_path: pathlib.Path) 
     finally:
         group.close()
     assert not (tmp_path / "group").exists()
+
+
+@pytest.fixture(scope="module")
+def hosts() -> Iterator[Hosts]:
+    made = Hosts(2, megabits=100)
+    yield made
+    made.close()
+
+
+@pytest.mark.parametrize("name", ["syncline-auto", "openmpi-tcp", "gloo", "link"])
+def test_hosts_are_as_far_apart_as_they_should_be(
+    name: str, hosts: Hosts, tmp_path: pathlib.Path
+) -> None:
+    group = Group(systems.SYSTEMS[name], tmp_path / "group", Placement(2, CORES, hosts=hosts))
+    try:
+        assert max(group.run("all_reduce", 4, 3, 60)) > 0
+        # A megabyte each way takes 84 ms, less what the switch had saved up.
+        assert min(group.run("all_reduce", 1 << 20, 2, 60)) > 0.04
+    finally:
+        group.close()
+
+
+def test_what_knows_one_host_only_says_so(hosts: Hosts, tmp_path: pathlib.Path) -> None:
+    for name in ("memory", "mpich", "openmpi-ucx"):
+        with pytest.raises(GroupError, match=f"{name} is not among hosts"):
+            Group(systems.SYSTEMS[name], tmp_path / name, Placement(2, CORES, hosts=hosts))
 
 
 def test_ranks_are_bound_only_where_each_has_a_core() -> None:

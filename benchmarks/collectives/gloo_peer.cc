@@ -1,4 +1,4 @@
-// Gloo's own algorithms, through its C++ API, over TCP on loopback. --variant "bcube" takes that
+// Gloo's own algorithms, through its C++ API, over TCP. --variant "bcube" takes that
 // algorithm of all_reduce in place of the default, ring.
 #include <chrono>
 #include <cstring>
@@ -56,7 +56,7 @@ class GlooSystem : public System {
       : context_(std::move(context)), uses_bcube_(variant == "bcube") {}
 
   std::string Describe() const override {
-    return absl::StrCat("Gloo, C++; TCP on loopback, all_reduce ", uses_bcube_ ? "bcube" : "ring");
+    return absl::StrCat("Gloo, C++; TCP, all_reduce ", uses_bcube_ ? "bcube" : "ring");
   }
 
   Function Prepare(const Call& call) override {
@@ -207,7 +207,7 @@ int Main(int argc, char** argv) {
     context->setTimeout(std::chrono::minutes(1));
     gloo::rendezvous::FileStore store(options.folder);
     std::shared_ptr<gloo::transport::Device> device =
-        gloo::transport::tcp::CreateDevice(gloo::transport::tcp::attr("127.0.0.1"));
+        gloo::transport::tcp::CreateDevice(gloo::transport::tcp::attr(options.address.c_str()));
     context->connectFullMesh(store, device);
   });
   if (!connected.ok()) return ReportError(options, connected);

@@ -18,6 +18,7 @@ import time
 from collections.abc import Iterator
 
 from benchmarks.collectives import systems
+from benchmarks.collectives.hosts import Hosts
 
 # See gate.h.
 _HEADER_BYTES = 4096
@@ -47,6 +48,7 @@ class Placement:
     ranks: int
     cores: list[int]
     bound: bool = False  # Each rank to a core of its own, unless mpirun sees to that.
+    hosts: Hosts | None = None  # None: all ranks on this one.
 
     @property
     def oversubscribed(self) -> bool:
@@ -101,9 +103,16 @@ class Group:
                 descriptors.append(os.open(path, os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC))
 
     def _start(self, placement: Placement) -> None:
-        commands, environment = systems.commands(
-            self.system, str(self._folder), self.size, placement.oversubscribed
-        )
+        try:
+            commands, environment = systems.commands(
+                self.system,
+                str(self._folder),
+                self.size,
+                placement.oversubscribed,
+                placement.hosts,
+            )
+        except ValueError as error:
+            raise GroupError(str(error)) from error
         if self.system.launcher == "mpirun" and os.path.isdir(_SEGMENTS):
             self._segments = tempfile.mkdtemp(prefix="collectives-", dir=_SEGMENTS)
             environment[_SEGMENTS_SETTING] = self._segments

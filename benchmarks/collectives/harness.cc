@@ -119,6 +119,8 @@ Options ParseOptions(int argc, char** argv) {
   options.size = absl::GetFlag(FLAGS_size);
   options.waiting = absl::GetFlag(FLAGS_waiting) == "yield" ? Waiting::kYield : Waiting::kSpin;
   options.variant = absl::GetFlag(FLAGS_variant);
+  const char* const address = std::getenv("COLLECTIVES_ADDRESS");
+  if (address != nullptr) options.address = address;
   return options;
 }
 

@@ -39,13 +39,14 @@ struct Call {
   float* output;  // `part` elements for scatter and reduce_scatter, `count` for the others.
 };
 
-// The command line of a program.
+// The command line of a program, and its environment.
 struct Options {
   std::string folder;  // Of the group: the gate, the pipes of the runner, and whatever it wants.
   int rank = 0;
   int size = 1;
   Waiting waiting = Waiting::kSpin;
   std::string variant;  // Of the system: a backend, an algorithm.
+  std::string address = "127.0.0.1";  // Of the rank's host: $COLLECTIVES_ADDRESS.
 };
 
 // One rank of a system.

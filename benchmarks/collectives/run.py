@@ -4,6 +4,7 @@
 ./bazelw run //benchmarks/collectives -- --out docs/benchmarks
 ./bazelw run //benchmarks/collectives -- --ways gated,in-a-row --systems syncline-shm,openmpi
 ./bazelw run //benchmarks/collectives -- --changes
+./bazelw run //benchmarks/collectives -- --hosts 2 --systems syncline-auto,openmpi-tcp,gloo,link
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from types import FrameType
 
 from benchmarks.collectives import both_ways, report
 from benchmarks.collectives.group import Group, GroupError, Placement, Unsupported
+from benchmarks.collectives.hosts import Hosts
 from benchmarks.collectives.results import (
     OPERATIONS,
     Measurement,
@@ -84,6 +86,12 @@ def _parse(arguments: list[str]) -> argparse.Namespace:
     )
     parser.add_argument(
         "--bind", action="store_true", help="each rank to a core, where there are enough of them"
+    )
+    parser.add_argument(
+        "--hosts", type=int, default=1, help="on which the ranks are: network namespaces (1)"
+    )
+    parser.add_argument(
+        "--megabits", type=int, default=0, help="a second, of what reaches a host (no limit)"
     )
     parser.add_argument("--quick", action="store_true", help="few sizes, little time")
     parser.add_argument(
@@ -165,12 +173,17 @@ class Run:
     """All measurements with one number of ranks."""
 
     def __init__(
-        self, options: argparse.Namespace, ranks: int, results: dict[str, Results], folder: str
+        self,
+        options: argparse.Namespace,
+        ranks: int,
+        results: dict[str, Results],
+        folder: str,
+        hosts: Hosts | None = None,
     ):
         """`results` are by way; they share their descriptions and failures."""
         self._options, self._ranks, self._results = options, ranks, results
         any_way = next(iter(results.values()))
-        placement = Placement(ranks, sorted(os.sched_getaffinity(0)), options.bind)
+        placement = Placement(ranks, sorted(os.sched_getaffinity(0)), options.bind, hosts)
         self._entrants = [
             _Entrant(name, placement, pathlib.Path(folder), any_way) for name in options.systems
         ]
@@ -300,18 +313,27 @@ def main() -> None:
     with tempfile.TemporaryDirectory(prefix="collectives-") as folder:
         if MEMORY in options.systems and GATED in results:
             _measure_one_thread(options, results[GATED], folder)
-        for ranks in options.ranks:
-            Run(options, ranks, results, folder).measure()
+        hosts = Hosts(options.hosts, options.megabits) if options.hosts > 1 else None
+        try:
+            for ranks in options.ranks:
+                Run(options, ranks, results, folder, hosts).measure()
+        finally:
+            if hosts is not None:
+                hosts.close()
     command = shlex.join(["./bazelw", "run", "//benchmarks/collectives", "--", *sys.argv[1:]])
     root = pathlib.Path(os.environ.get("BUILD_WORKSPACE_DIRECTORY", "."))
     subject = options.systems[0]
     if options.changes:
         _print_changes(first, options.ranks, subject, root / _PAGE)
     elif IN_A_ROW in results:
-        page = both_ways.page(results, options.ranks, subject, command)
+        page = both_ways.page(results, options.ranks, subject, command, options.hosts)
         print(page)
         if options.out:
-            (root / options.out / pathlib.Path(_PAGE).name).write_text(page)
+            name = pathlib.Path(_PAGE).name
+            if options.hosts > 1:
+                limit = f"_{options.megabits}_megabits" if options.megabits else ""
+                name = f"{options.hosts}_hosts{limit}.md"
+            (root / options.out / name).write_text(page)
     else:
         print(report.markdown(first, options.ranks, subject, command))
         if options.out:

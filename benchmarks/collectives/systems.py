@@ -7,6 +7,7 @@ import os
 import pathlib
 import secrets
 
+from benchmarks.collectives.hosts import INTERFACE, Hosts
 from tests.mpi import mpi_installations
 
 _HERE = pathlib.Path(os.path.abspath(__file__)).parent  # In the runfiles; links are not followed.
@@ -14,8 +15,11 @@ _HERE = pathlib.Path(os.path.abspath(__file__)).parent  # In the runfiles; links
 # The limit that the machine sets, not a peer: threads of one process.
 MEMORY = "memory"
 
+# That of the network: a connection with no library.
+LINK = "link"
+
 # Those that can make calls without a gate in between.
-IN_A_ROW_PROGRAMS = ("syncline_peer", "openmpi_peer", "mpich_peer", "gloo_peer")
+IN_A_ROW_PROGRAMS = ("syncline_peer", "openmpi_peer", "mpich_peer", "gloo_peer", "link_peer")
 
 Command = tuple[list[str], dict[str, str]]  # And the environment.
 
@@ -58,11 +62,17 @@ _UCX = (
     ("UCX_TLS", "self,sm"),
 )
 
-# Open MPI's messages over TCP, as between hosts.
+# Open MPI's messages over TCP, as between hosts; among hosts, in shared memory within each.
 _OPEN_MPI_TCP = (
     ("OMPI_MCA_btl", "tcp,self"),
     ("OMPI_MCA_btl_tcp_if_include", "lo"),
 )
+_OPEN_MPI_AMONG_HOSTS = {
+    "OMPI_MCA_btl": "tcp,vader,self",
+    "OMPI_MCA_btl_tcp_if_include": INTERFACE,
+    "OMPI_MCA_oob_tcp_if_include": INTERFACE,
+    "OMPI_MCA_plm": "rsh",
+}
 
 
 def _all_systems() -> dict[str, System]:
@@ -85,6 +95,7 @@ def _all_systems() -> dict[str, System]:
         System("gloo", "gloo_peer", "ring"),
         System("gloo-bcube", "gloo_peer", "bcube", operations=("all_reduce",)),
         System("torch", "torch_peer"),
+        System(LINK, "link_peer", operations=("send_recv", "all_reduce")),
         System(
             MEMORY,
             "memory_peer",
@@ -114,7 +125,7 @@ def _new_secret(folder: str) -> str:
     return str(path)
 
 
-def _mpirun(size: int, oversubscribed: bool, with_ucx: bool) -> Command:
+def _mpirun(size: int, oversubscribed: bool, with_ucx: bool, hosts: Hosts | None) -> Command:
     places = mpi_installations.open_mpi_4_places(with_ucx)
     settings = {
         "OMPI_ALLOW_RUN_AS_ROOT": "1",
@@ -129,6 +140,11 @@ def _mpirun(size: int, oversubscribed: bool, with_ucx: bool) -> Command:
     command = [places["OPAL_BINDIR"] + "/orterun", "-np", str(size)]
     for name in places:
         command += ["-x", name]
+    if hosts is not None:
+        command += ["--host", hosts.slots(size), "--mca", "plm_rsh_agent", hosts.agent()]
+        command += ["--bind-to", "none"]  # Its daemons would share the first core.
+        settings |= _OPEN_MPI_AMONG_HOSTS
+        return hosts.command(hosts.addresses[0], command), places | settings
     return command, places | settings
 
 
@@ -138,12 +154,17 @@ def _hydra(size: int, base: list[str], folder: str, oversubscribed: bool) -> Com
 
 
 def commands(
-    system: System, folder: str, size: int, oversubscribed: bool
+    system: System, folder: str, size: int, oversubscribed: bool, hosts: Hosts | None = None
 ) -> tuple[list[list[str]], dict[str, str]]:
     """Command lines of the processes of a group of `size` ranks, and their environment.
 
-    A variant "" stands for none. `oversubscribed`: there are more ranks than cores.
+    A variant "" stands for none. `oversubscribed`: there are more ranks than cores. Without `hosts`
+    all ranks are on this one.
+
+    Raises ValueError if the system cannot be placed on hosts.
     """
+    if hosts is not None and (system.launcher in ("hydra", "threads") or system.settings == _UCX):
+        raise ValueError(f"{system.name} is not among hosts")
     base = [
         str(_HERE / system.program),
         f"--folder={folder}",
@@ -151,10 +172,10 @@ def commands(
         f"--waiting={'yield' if oversubscribed else 'spin'}",
         f"--variant={system.variant}",
     ]
-    environment = _environment(folder)
+    environment = _environment(folder) | (hosts.environment() if hosts is not None else {})
     if system.launcher == "mpirun":
-        command, settings = _mpirun(size, oversubscribed, with_ucx=system.settings == _UCX)
-        return [command + base], environment | settings | dict(system.settings)
+        command, settings = _mpirun(size, oversubscribed, system.settings == _UCX, hosts)
+        return [command + base], environment | dict(system.settings) | settings
     if system.launcher == "hydra":
         command, settings = _hydra(size, base, folder, oversubscribed)
         return [command], environment | settings
@@ -163,4 +184,12 @@ def commands(
     environment |= dict(system.settings)
     if system.settings == _TLS:
         environment["SYNCLINE_SECRET_FILE"] = _new_secret(folder)
-    return [base + [f"--rank={rank}"] for rank in range(size)], environment
+    ranks = [base + [f"--rank={rank}"] for rank in range(size)]
+    if hosts is not None:
+        # Each learns its host's address from its environment: see harness.h.
+        places = [hosts.of_rank(rank, size) for rank in range(size)]
+        ranks = [
+            hosts.command(place, ["/usr/bin/env", f"COLLECTIVES_ADDRESS={place}", *rank])
+            for place, rank in zip(places, ranks, strict=True)
+        ]
+    return ranks, environment

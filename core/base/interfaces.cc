@@ -87,8 +87,8 @@ absl::StatusOr<std::vector<InterfaceAddress>> InterfaceAddresses() {
   return addresses;
 }
 
-absl::StatusOr<std::string> ChooseAddress(absl::string_view choice,
-                                          absl::Span<const InterfaceAddress> addresses) {
+absl::StatusOr<std::vector<std::string>> ChooseAddresses(
+    absl::string_view choice, absl::Span<const InterfaceAddress> addresses) {
   const bool is_negated = absl::ConsumePrefix(&choice, "^");
   std::vector<std::string> entries = absl::StrSplit(choice, ',');
   std::vector<std::optional<Network>> networks;
@@ -108,29 +108,33 @@ absl::StatusOr<std::string> ChooseAddress(absl::string_view choice,
     return networks[entry].has_value() ? networks[entry]->Contains(address.address)
                                        : address.interface == entries[entry];
   };
-  std::vector<InterfaceAddress> chosen;
+  // The addresses on offer, IPv4 before IPv6; the loopback is not meant where there is another.
+  std::vector<InterfaceAddress> offered(addresses.begin(), addresses.end());
+  std::stable_partition(offered.begin(), offered.end(), &IsIpv4);
+  std::vector<std::string> chosen;
   if (is_negated) {
-    for (const InterfaceAddress& address : addresses) {
+    std::stable_partition(offered.begin(), offered.end(),
+                          [](const auto& address) { return address.interface != "lo"; });
+    for (const InterfaceAddress& address : offered) {
       bool is_excluded = false;
       for (size_t entry = 0; entry < entries.size(); ++entry) {
         is_excluded = is_excluded || matches(entry, address);
       }
-      if (!is_excluded) chosen.push_back(address);
+      if (!is_excluded && chosen.empty()) chosen.push_back(address.address);
     }
   } else {
-    for (size_t entry = 0; entry < entries.size() && chosen.empty(); ++entry) {
-      for (const InterfaceAddress& address : addresses) {
-        if (matches(entry, address)) chosen.push_back(address);
-      }
+    for (size_t entry = 0; entry < entries.size(); ++entry) {
+      const auto found =
+          std::find_if(offered.begin(), offered.end(), [&](const InterfaceAddress& address) {
+            return matches(entry, address);
+          });
+      if (found == offered.end()) continue;
+      const bool is_new =
+          std::find(chosen.begin(), chosen.end(), found->address) == chosen.end();
+      if (is_new) chosen.push_back(found->address);
     }
   }
-  // Of what may not be, the loopback is not meant where there is anything else.
-  std::stable_partition(chosen.begin(), chosen.end(), &IsIpv4);
-  if (is_negated) {
-    std::stable_partition(chosen.begin(), chosen.end(),
-                          [](const auto& address) { return address.interface != "lo"; });
-  }
-  if (!chosen.empty()) return chosen[0].address;
+  if (!chosen.empty()) return chosen;
   return NetworkError(absl::StrCat(
       "no interface of this host is it; there are ",
       absl::StrJoin(addresses, ", ", [](std::string* out, const InterfaceAddress& address) {

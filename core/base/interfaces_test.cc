@@ -12,6 +12,7 @@ namespace syncline::base {
 namespace {
 
 using ::testing::AllOf;
+using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
 const std::vector<InterfaceAddress>& Host() {
@@ -22,7 +23,8 @@ const std::vector<InterfaceAddress>& Host() {
 }
 
 std::string Choose(const std::string& choice) {
-  return ChooseAddress(choice, Host()).value_or("none");
+  const auto chosen = ChooseAddresses(choice, Host());
+  return chosen.ok() ? chosen->front() : "none";
 }
 
 TEST(InterfacesTest, AnInterfaceIsChosenByItsWholeName) {
@@ -36,6 +38,13 @@ TEST(InterfacesTest, AnInterfaceIsChosenByItsWholeName) {
 TEST(InterfacesTest, TheFirstOfSeveralThatThereIsCounts) {
   EXPECT_EQ(Choose("ib1,ib0,eth0"), "10.2.0.9");
   EXPECT_EQ(Choose(" eth0 , ib0"), "10.1.2.3");
+}
+
+TEST(InterfacesTest, EachEntryChoosesOneAddress) {
+  const auto choose = [](absl::string_view choice) { return *ChooseAddresses(choice, Host()); };
+  EXPECT_THAT(choose("ib1,ib0,eth0,eth2"), ElementsAre("10.2.0.9", "10.1.2.3", "fd00:8::5"));
+  EXPECT_THAT(choose("eth0,10.1.0.0/16,eth0,fd00:7::/32"), ElementsAre("10.1.2.3", "fd00:7::5"));
+  EXPECT_THAT(choose("^eth0"), ElementsAre("172.17.0.1"));
 }
 
 TEST(InterfacesTest, NetworksAreChosenByTheirBits) {
@@ -58,14 +67,14 @@ TEST(InterfacesTest, WhatMayNotBeIsNotChosen) {
 TEST(InterfacesTest, WhatIsNoListIsAnArgumentErrorThatQuotesIt) {
   for (const std::string choice : {"", "eth0,", "10.1.0.0/33", "10.1/16", "fd00::/129", "eth0,^ib0",
                                    "10.1.0.0/-1", "/8", "a b", "10.1.0.0/16/8"}) {
-    const absl::Status status = ChooseAddress(choice, Host()).status();
+    const absl::Status status = ChooseAddresses(choice, Host()).status();
     EXPECT_EQ(KindOf(status), ErrorKind::kArgument) << choice << ": " << status;
     EXPECT_THAT(std::string(status.message()), HasSubstr("'eth1,10.1.0.0/16'"));
   }
 }
 
 TEST(InterfacesTest, WhereNoneIsChosenTheErrorSaysWhatThereIs) {
-  const absl::Status status = ChooseAddress("eth7", Host()).status();
+  const absl::Status status = ChooseAddresses("eth7", Host()).status();
   EXPECT_EQ(KindOf(status), ErrorKind::kNetwork);
   EXPECT_THAT(std::string(status.message()),
               AllOf(HasSubstr("eth0 (10.1.2.3)"), HasSubstr("ib0 (10.2.0.9)")));

@@ -188,6 +188,7 @@ absl::StatusOr<std::vector<ProcessGroup::Impl::Served>> ProcessGroup::Impl::Conn
   config.rank = options.rank;
   config.size = options.size;
   config.local_address = options.local_address;
+  config.more_addresses = options.more_addresses;
   config.deadline = Deadline(options.connect_timeout.value_or(options.timeout));
   config.mismatch_check = *options.mismatch_check;
   config.check_peers = CheckOfPeers(options);

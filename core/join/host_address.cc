@@ -65,13 +65,14 @@ absl::StatusOr<std::string> Search(const std::vector<Peer>& peers, const Peer& s
     return NetworkError(absl::StrCat(kHostAddressVariable, " is '", *given, "', which other hosts ",
                                      "do not reach: set it to an address that they reach"));
   }
-  SYNCLINE_ASSIGN_OR_RETURN(std::optional<std::string> chosen, ChosenInterfaceAddress());
-  if (chosen.has_value()) {
-    if (!IsLoopbackAddress(*chosen)) return *std::move(chosen);
+  SYNCLINE_ASSIGN_OR_RETURN(const auto chosen, ChosenInterfaceAddresses());
+  for (const std::string& address : chosen) {
+    if (!IsLoopbackAddress(address)) continue;
     const auto choice = InterfaceChoice();
     return NetworkError(absl::StrCat(choice->first, " is '", choice->second, "', which is ",
-                                     *chosen, ": other hosts do not reach that"));
+                                     address, ": other hosts do not reach that"));
   }
+  if (!chosen.empty()) return chosen.front();
   std::vector<std::string> tried;
   for (const std::string& target : TargetHosts(peers, self, store_host)) {
     const auto address = base::AddressTowards(target);
@@ -88,13 +89,20 @@ absl::StatusOr<std::string> Search(const std::vector<Peer>& peers, const Peer& s
 
 }  // namespace
 
-absl::StatusOr<std::optional<std::string>> ChosenInterfaceAddress() {
+absl::StatusOr<std::vector<std::string>> ChosenInterfaceAddresses() {
   const auto choice = InterfaceChoice();
-  if (!choice.has_value()) return std::optional<std::string>();
+  if (!choice.has_value()) return std::vector<std::string>();
   SYNCLINE_ASSIGN_OR_RETURN(const auto interfaces, base::InterfaceAddresses());
-  auto address = base::ChooseAddress(choice->second, interfaces);
-  if (address.ok()) return std::optional(*std::move(address));
-  return Annotate(address.status(), absl::StrCat(choice->first, " is '", choice->second, "'"));
+  auto addresses = base::ChooseAddresses(choice->second, interfaces);
+  if (addresses.ok()) return addresses;
+  return Annotate(addresses.status(), absl::StrCat(choice->first, " is '", choice->second, "'"));
+}
+
+std::vector<std::string> MoreAddresses(absl::string_view address) {
+  auto chosen = ChosenInterfaceAddresses();
+  if (!chosen.ok() || chosen->empty() || chosen->front() != address) return {};
+  chosen->erase(chosen->begin());
+  return *std::move(chosen);
 }
 
 absl::StatusOr<std::string> HostAddress(Store& store, const std::vector<Peer>& peers, int rank,

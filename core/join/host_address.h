@@ -17,14 +17,15 @@ namespace syncline::join {
 // The environment variable that overrides the search: an address of this host, or a name of one.
 inline constexpr absl::string_view kHostAddressVariable = "SYNCLINE_HOST_ADDRESS";
 
-// The variables that choose among the interfaces of this host, as base::ChooseAddress does: our own
+// The variables that choose among the interfaces of this host, as base::ChooseAddresses does: our own
 // and, where that is not set, the one that users of torch.distributed know.
 inline constexpr absl::string_view kInterfaceVariables[] = {"SYNCLINE_SOCKET_IFNAME",
                                                             "GLOO_SOCKET_IFNAME"};
 
-// The address of the interface that the first of kInterfaceVariables which is set chooses; nothing
-// if none is. An ArgumentError or a NetworkError that names the variable if it chooses none.
-absl::StatusOr<std::optional<std::string>> ChosenInterfaceAddress();
+// The addresses of the interfaces that the first of kInterfaceVariables which is set chooses, the
+// best first; none if none is set. An ArgumentError or a NetworkError that names the variable if it
+// chooses none.
+absl::StatusOr<std::vector<std::string>> ChosenInterfaceAddresses();
 
 // Loopback if all `peers` (by rank) are on one host. Otherwise what SYNCLINE_HOST_ADDRESS says or,
 // where it is not set, the address of the interface that SYNCLINE_SOCKET_IFNAME or
@@ -43,6 +44,10 @@ absl::StatusOr<std::string> HostAddress(Store& store, const std::vector<Peer>& p
 // one. A NetworkError that says what was tried, and what to set.
 absl::StatusOr<std::string> AddressOfThisHost(const std::vector<Peer>& peers, int rank,
                                               absl::string_view store_host);
+
+// Those of ChosenInterfaceAddresses that come after `address`, if that is the first of them: where
+// else peers reach this host. None otherwise.
+std::vector<std::string> MoreAddresses(absl::string_view address);
 
 // Whether `address` is the text of an address that only its own host reaches; 0.0.0.0 counts as
 // one.

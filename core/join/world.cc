@@ -195,6 +195,7 @@ absl::Status World::Connect(const std::string& store_host, const Deadline& deadl
   SYNCLINE_ASSIGN_OR_RETURN(
       local_address_,
       join::HostAddress(addresses, joined_->peers(), joined_->rank(), store_host, deadline));
+  more_addresses_ = join::MoreAddresses(local_address_);
   ProcessGroup::Options group = GroupOptions("default");
   group.rank = joined_->rank();
   group.size = options_.size;
@@ -340,6 +341,7 @@ ProcessGroup::Options World::GroupOptions(absl::string_view name) const {
   group.timeout = options_.timeout;
   group.name = std::string(name);
   group.local_address = local_address_;
+  group.more_addresses = more_addresses_;
   group.device_id = options_.device_id;
   return group;
 }

@@ -76,6 +76,7 @@ class ProcessGroup {
     Timeout connect_timeout;                   // For connecting; as for operations if not given.
     std::string name = "default";
     std::string local_address = "127.0.0.1";      // Where peers reach this host.
+    std::vector<std::string> more_addresses;      // Of its other interfaces, to share the load.
     std::optional<MismatchCheck> mismatch_check;  // If not given, what SYNCLINE_DEBUG says.
     // The members' processes, by rank, so that the death of one ends the wait for it; empty: these
     // are not known.

@@ -187,6 +187,7 @@ class World {
   const WorldOptions options_;  // With the store filled in.
   const std::unique_ptr<join::JoinProtocol> joined_;
   std::string local_address_;
+  std::vector<std::string> more_addresses_;
   std::shared_ptr<ProcessGroup> group_;
   absl::Mutex mutex_;
   bool has_left_ ABSL_GUARDED_BY(mutex_) = false;  // joined_.Leave has been called.

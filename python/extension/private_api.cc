@@ -75,10 +75,10 @@ py::object TaskLocalRank() {
 }
 
 py::object ChosenInterface() {
-  const auto address = join::ChosenInterfaceAddress();
-  RaiseIfError(address.status());
-  if (!address->has_value()) return py::none();
-  return py::str(**address);
+  const auto addresses = join::ChosenInterfaceAddresses();
+  RaiseIfError(addresses.status());
+  if (addresses->empty()) return py::none();
+  return py::str(addresses->front());
 }
 
 py::object NewShared(py::handle shape, py::handle dtype) {

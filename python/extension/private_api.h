@@ -35,7 +35,7 @@ namespace syncline::python {
 //   _make_named(size), _carry_named(name), _drop_named(name, sender),
 //   _discard_named(name, sender), _map_named(name, sender, pid, size), _leave_segments()
 //                                see core/segments/segment_client.h
-//   _chosen_interface_address()  see ChosenInterfaceAddress of core/join/host_address.h; None if no
+//   _chosen_interface_address()  the first of ChosenInterfaceAddresses of core/join/host_address.h; None if no
 //                                variable chooses
 //   _shared_handle(tensor), _open_shared(handle)  see include/syncline/shared_memory.h
 //   _part_of(whole, offset, dtype, shape)  a tensor in these bytes

@@ -35,8 +35,9 @@ VARIABLES = {
     "SYNCLINE_TLS_PEER_NAME": "the name that all certificates of the job must have",
     "SYNCLINE_TLS_PLAIN": "backends that may send between hosts what they cannot encrypt",
     "SYNCLINE_HOST_ADDRESS": "where other hosts reach this one",
-    "SYNCLINE_SOCKET_IFNAME": "by which of its interfaces they do",
+    "SYNCLINE_SOCKET_IFNAME": "by which of its interfaces they do; of several each has a stream",
     "SYNCLINE_PORT_RANGE": "ports at which processes listen where none is given: 20000-20099",
+    "SYNCLINE_TCP_STREAMS": "connections between two ranks that share large messages, 1 to 16",
     "SYNCLINE_TCP_KEEPALIVE": "seconds (30) of silence after which a host is lost; 0: never",
 }
 """The environment variables that matter, with what they say."""

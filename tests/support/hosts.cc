@@ -2,6 +2,7 @@
 
 #include <fcntl.h>
 #include <linux/if_link.h>
+#include <linux/pkt_sched.h>
 #include <linux/rtnetlink.h>
 #include <linux/veth.h>
 #include <net/if.h>
@@ -11,6 +12,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstdint>
 #include <cstdio>
@@ -254,6 +256,29 @@ void Hosts::CutOff(int host) const {
   if (ioctl(fd, SIOCGIFFLAGS, &request) != 0) Die("reading a port's state");
   request.ifr_flags = static_cast<short>(request.ifr_flags & ~IFF_UP);
   if (ioctl(fd, SIOCSIFFLAGS, &request) != 0) Die("switching a port off");
+}
+
+// A token bucket where the switch sends to the host. It has room for a few of the kernel's largest
+// segments, and the queue before it for some milliseconds: as switches have.
+void Hosts::LimitRate(int host, int megabits) const {
+  const uint64_t bytes_a_second = uint64_t{1'000'000} / 8 * megabits;
+  constexpr uint32_t kBurst = 256 << 10;
+  tc_tbf_qopt options = {};
+  options.rate.rate = static_cast<uint32_t>(std::min<uint64_t>(bytes_a_second, UINT32_MAX));
+  options.rate.linklayer = TC_LINKLAYER_ETHERNET;
+  options.limit = static_cast<uint32_t>(kBurst + bytes_a_second / 200);
+  Request request(RTM_NEWQDISC, NLM_F_REQUEST | NLM_F_CREATE | NLM_F_REPLACE | NLM_F_ACK);
+  tcmsg message = {};
+  message.tcm_ifindex = static_cast<int>(if_nametoindex(PortOf(host).c_str()));
+  message.tcm_parent = TC_H_ROOT;
+  request.Append(message);
+  request.Attribute(TCA_KIND, AsText("tbf"));
+  const size_t attributes = request.Begin(TCA_OPTIONS);
+  request.Attribute(TCA_TBF_PARMS,
+                    {reinterpret_cast<const char*>(&options), sizeof(options)});
+  request.Attribute(TCA_TBF_BURST, AsBytes(kBurst));
+  request.End(attributes);
+  Require(request.Send(), "limiting a cable's rate");
 }
 
 std::string Hosts::door(int host) const {

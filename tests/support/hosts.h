@@ -34,6 +34,10 @@ class Hosts {
   // From then on nothing comes to the host, or from it; its own interface stays up.
   void CutOff(int host) const;
 
+  // From then on the host gets so many megabits a second at most, from all others together. What
+  // the switch cannot hold it drops, as a real one does.
+  void LimitRate(int host, int megabits) const;
+
   // For EnterHost, as an argument of a Process.
   std::string door(int host) const;
 
