@@ -321,6 +321,19 @@ class DiagnosisMaker {
     });
   }
 
+  // Those that the cause names; of a send or a receive, the rank at its other end.
+  std::vector<int> RanksOfCause() const {
+    const std::vector<int> named = RanksOf(failure_.cause);
+    return named.empty() && failure_.awaited.size() == 1 ? failure_.awaited : named;
+  }
+
+  // The report of the lowest other rank that says which ranks are at fault.
+  Reports::const_iterator ReportWithRanks() const {
+    return std::find_if(reports_.begin(), reports_.end(), [this](const auto& entry) {
+      return entry.first != peers_.rank() && !entry.second.ranks.empty();
+    });
+  }
+
   // The cause that `rank` reported.
   Diagnosis Reported(int rank, const RankReport& report) const {
     return {report.kind,
@@ -385,11 +398,19 @@ class DiagnosisMaker {
                                     " has left the group: ", it->second),
                        {rank});
       }
-      // At most ranks that are stopped, where the transport knows of them.
-      return timeout(absl::StrCat("not complete after ", after,
-                                  " though all its ranks had arrived: allow more time, or check ",
-                                  "the network between the hosts"),
-                     RanksOf(failure_.cause));
+      // The transport may know of ranks that are stopped, or for whose data this one waits; or
+      // another rank's did, which has ended this operation at the same time.
+      const std::vector<int> ranks = RanksOfCause();
+      const auto knows = ranks.empty() ? ReportWithRanks() : reports_.end();
+      if (knows != reports_.end()) return Reported(knows->first, knows->second);
+      return timeout(
+          absl::StrCat("not complete after ", after,
+                       " though all its ranks had arrived: allow more time, or check the network ",
+                       "between the hosts",
+                       RanksOf(failure_.cause).empty()
+                           ? ""
+                           : absl::StrCat(" (", failure_.cause.message(), ")")),
+          ranks);
     }
     return Late(failure_.operation, failure_.timeout);
   }
@@ -410,7 +431,11 @@ class DiagnosisMaker {
     }
     const std::vector<std::pair<int, int>> broken = BrokenBothWays();
     if (broken.empty()) {
-      return lost("check the network between the hosts", RanksOf(failure_.cause));
+      const std::vector<int> ranks = RanksOfCause();
+      // Another transport than that of the watch has ended: who had its connection knows which.
+      const auto knows = ranks.empty() ? ReportWithRanks() : reports_.end();
+      if (knows != reports_.end()) return Reported(knows->first, knows->second);
+      return lost("check the network between the hosts", ranks);
     }
     std::vector<std::string> texts;
     std::set<int> ranks;

@@ -185,7 +185,7 @@ TEST_F(RankAcceptorTest, ARankThatIsDroppedForStrangersComesAgain) {
     const auto fine = [] { return absl::OkStatus(); };
     introduced = IntroduceInSlices(listener_->endpoint(), 7, Long(), fine, nullptr).status();
   });
-  for (int i = 0; i < 3; ++i) EXPECT_TRUE(base::Accept(listener_->socket(), Long()).ok());
+  for (int i = 0; i < 3; ++i) EXPECT_TRUE(base::Accept(listener_->sockets()[0], Long()).ok());
   const auto connection = acceptor_.Accept(Long());
   rank.join();
   ASSERT_TRUE(connection.ok()) << connection.status();

@@ -10,6 +10,7 @@
 
 #include "absl/container/inlined_vector.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "core/base/stall.h"
 #include "syncline/error_origin.h"
 #include "syncline/interrupt.h"
@@ -48,7 +49,7 @@ void SocketStreams::Add(Link& link, ByteQueue Lane::*queue, uint64_t& given, voi
 // The first byte that has not moved is the next one of some lane.
 uint64_t SocketStreams::MovedOf(const Link& link, ByteQueue Lane::*queue, uint64_t given) {
   const size_t count = link.lanes.size();
-  if (count == 1) return (link.lanes[0].*queue).moved();
+  if (count == 1) return (link.lanes[0].*queue).moved();  // Mostly.
   uint64_t first = given;
   for (size_t lane = 0; lane < count; ++lane) {
     const uint64_t moved = (link.lanes[lane].*queue).moved();
@@ -112,10 +113,7 @@ absl::Status SocketStreams::Await(absl::FunctionRef<bool()> is_done, const Deadl
     if (is_aborted_.load()) return NetworkError("the connections were closed");
     if (has_moved) spin_.Restart();
     if (has_moved ? !deadline.Expired() : spin_.Continue()) continue;
-    if (deadline.Expired()) {
-      return TimeoutError(
-          absl::StrCat("not complete after ", absl::FormatDuration(deadline.timeout())));
-    }
+    if (deadline.Expired()) return Late(deadline);
     // In slices, since nothing wakes poll(2) when this thread is interrupted or stalls.
     Poll(std::min(deadline.Remaining(), kInterruptInterval));
     base::StallWatch::Look();
@@ -169,6 +167,26 @@ absl::Status SocketStreams::Ended(int peer) {
                                                 : std::strerror(error))),
       {other.rank});
   return ended_;
+}
+
+absl::Status SocketStreams::Late(const Deadline& deadline) {
+  std::vector<int> ranks;
+  std::vector<std::string> what;
+  for (int peer = 0; peer < size(); ++peer) {
+    const uint64_t to_come = bytes_to_receive(peer) - bytes_received(peer);
+    const uint64_t to_go = bytes_to_send(peer) - bytes_sent(peer);
+    if (to_come == 0 && to_go == 0) continue;
+    const Peer other = peer_of_(peer);
+    ranks.push_back(other.rank);
+    what.push_back(to_come > 0
+                       ? absl::StrCat(to_come, " bytes of ", other.name, " have not come")
+                       : absl::StrCat(other.name, " has not taken ", to_go, " bytes"));
+  }
+  late_ = WithRanks(TimeoutError(absl::StrCat("not complete after ",
+                                              absl::FormatDuration(deadline.timeout()), ": ",
+                                              absl::StrJoin(what, "; "))),
+                    std::move(ranks));
+  return late_;
 }
 
 void SocketStreams::Poll(absl::Duration limit) const {

@@ -87,6 +87,10 @@ class SocketStreams {
   // The error of the connection that has ended, with the rank at its other side; OK if none has.
   absl::Status ended() const { return ended_; }
 
+  // The TimeoutError of a wait that has ended at its deadline, with the ranks whose bytes have not
+  // moved; OK if none has.
+  absl::Status late() const { return late_; }
+
   int size() const { return static_cast<int>(links_.size()); }
   // Of all connections to a peer; none for this rank.
   std::vector<int> sockets(int peer) const;
@@ -116,6 +120,7 @@ class SocketStreams {
   absl::StatusOr<bool> MoveAll();
   absl::StatusOr<bool> Move(int peer, Lane& lane);
   absl::Status Ended(int peer);
+  absl::Status Late(const Deadline& deadline);
   void Poll(absl::Duration limit) const;
 
   const PeerOf peer_of_;
@@ -123,7 +128,7 @@ class SocketStreams {
   std::deque<Link> links_;  // By peer. A Link cannot be moved.
   const base::UniqueFd abort_event_;
   SocketSpin spin_;
-  absl::Status ended_;
+  absl::Status ended_, late_;
   std::atomic<bool> is_aborted_{false};
 };
 

@@ -186,6 +186,10 @@ absl::Status HierarchicalBackend::TimeoutOf(const CallContext& context) const {
     absl::StrAppend(&text, "; ", peers_.Describe(rank), " is stopped");
     stopped.push_back(rank);
   }
+  // Shared memory numbers the ranks of this node alone, so what it says is of no use here.
+  for (const absl::Status& late : {rail_ == nullptr ? absl::OkStatus() : rail_->late(), tcp_->late()}) {
+    if (stopped.empty() && !late.ok()) return late;
+  }
   return WithRanks(TimeoutError(text), std::move(stopped));
 }
 

@@ -57,6 +57,8 @@ class RailSockets {
   // The NetworkError of a connection that has ended by itself, with the rank at its other side; OK
   // if none has. For the thread whose wait has failed.
   absl::Status ended() const { return streams_.ended(); }
+  // The TimeoutError of a wait, with the ranks that it waited for; OK if none has timed out.
+  absl::Status late() const { return streams_.late(); }
 
   // Ends all waits, here and on the other members, by shutting the connections down. Thread-safe.
   void Abort();

@@ -32,6 +32,7 @@ class CollectiveSockets {
   // Those of SocketStreams.
   void Abort() { streams_.Abort(); }
   bool has_ended(int peer) const { return streams_.has_ended(peer); }
+  absl::Status late() const { return streams_.late(); }
   std::vector<int> sockets(int peer) const { return streams_.sockets(peer); }
   void Close() { streams_.Close(); }
 

@@ -84,6 +84,9 @@ class TcpBackend final : public backends::MessageBackend {
   // Thread-safe.
   std::vector<int> lost() const { return connections_->lost(); }
 
+  // The TimeoutError of a collective's wait, see SocketStreams. For the thread that was in it.
+  absl::Status late() const { return connections_->collectives().late(); }
+
   // See TcpConnections.
   int streams() const { return connections_->streams(); }
 

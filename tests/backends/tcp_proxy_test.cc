@@ -1,0 +1,179 @@
+// Backend tcp over connections that proxies slow down, stall, cut off, reset and change. With
+// encryption too: this is linked into a test for which SYNCLINE_TLS is always set. Arguments:
+// --rounds=N and --seed=N.
+#include <cstdint>
+#include <cstdio>
+#include <memory>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/strip.h"
+#include "absl/time/clock.h"
+#include "absl/time/time.h"
+#include "core/base/env.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "syncline/backend.h"
+#include "syncline/backend_registry.h"
+#include "syncline/collective.h"
+#include "syncline/error_origin.h"
+#include "syncline/hash_store.h"
+#include "syncline/status.h"
+#include "syncline/tensor.h"
+#include "tests/support/proxy.h"
+#include "tests/support/ranks.h"
+
+namespace syncline {
+namespace {
+
+using ::testing::AnyOf;
+using ::testing::HasSubstr;
+
+int rounds = 20;
+uint32_t first_seed = 1;
+
+constexpr int kRanks = 3;
+constexpr absl::Duration kTimeout = absl::Milliseconds(500);
+// To hear why others have failed, on a busy machine.
+constexpr absl::Duration kGrace = absl::Seconds(10);
+
+bool IsEncrypted() { return base::GetEnv("SYNCLINE_TLS").has_value(); }
+
+absl::StatusOr<std::shared_ptr<Backend>> Join(std::shared_ptr<Store> store, int rank) {
+  BackendConfig config;
+  config.store = std::move(store);
+  config.rank = rank;
+  config.size = kRanks;
+  config.local_address = "127.0.0.1";
+  config.deadline = Deadline(absl::Seconds(60));
+  return BackendRegistry::Make("tcp", config);
+}
+
+// One call of `choice`, with its results checked.
+absl::Status Call(Backend& backend, int rank, uint32_t choice, uint64_t sequence,
+                  absl::Duration timeout) {
+  CallContext context;
+  context.sequence = sequence;
+  context.deadline = Deadline(timeout);
+  const size_t counts[] = {1, 1000, 50'000, 1'000'000};
+  const size_t count = counts[choice / 4 % 4];
+  std::vector<int32_t> values(count, rank + 1), received(kRanks * count);
+  std::vector<Tensor> parts;
+  const Tensor all = Tensor::Of(received);
+  for (int r = 0; r < kRanks; ++r) parts.push_back(all.Slice(r * count, count));
+  const int next = (rank + 1) % kRanks, last = (rank + kRanks - 1) % kRanks;
+  const auto run = [&](const Collective& call) {
+    return backend.RunAndWait(call, context).status();
+  };
+  switch (choice % 4) {
+    case 0:
+      SYNCLINE_RETURN_IF_ERROR(run(Collective::AllReduce(Tensor::Of(values), ReduceOp::kSum)));
+      EXPECT_EQ(values, std::vector<int32_t>(count, 6));
+      return absl::OkStatus();
+    case 1:
+      SYNCLINE_RETURN_IF_ERROR(run(Collective::AllGather(parts, Tensor::Of(values))));
+      for (int r = 0; r < kRanks; ++r) EXPECT_EQ(received[r * count + count / 2], r + 1);
+      return absl::OkStatus();
+    case 2:
+      if (rank == 0) SYNCLINE_RETURN_IF_ERROR(run(Collective::Send(Tensor::Of(values), next)));
+      SYNCLINE_RETURN_IF_ERROR(run(Collective::Recv(parts[0], last)));
+      EXPECT_EQ(received[count - 1], last + 1);
+      return rank == 0 ? absl::OkStatus() : run(Collective::Send(Tensor::Of(values), next));
+    default:
+      return run(Collective::Barrier());
+  }
+}
+
+TEST(TcpProxyTest, ResultsAreRightHoweverSlowlyAndInWhatPiecesTheyCome) {
+  for (const auto& [piece, delay] : {std::pair(1021, 0), std::pair(16'384, 200)}) {
+    Proxy proxy(piece, delay);
+    const auto store = std::make_shared<ProxiedStore>(std::make_shared<HashStore>(), proxy);
+    for (const absl::Status& status : RunRanks(kRanks, [&](int rank) -> absl::Status {
+           SYNCLINE_ASSIGN_OR_RETURN(const auto backend, Join(store, rank));
+           for (uint32_t choice = 0; choice < 12; ++choice) {
+             SYNCLINE_RETURN_IF_ERROR(Call(*backend, rank, choice, choice, absl::Minutes(1)));
+           }
+           return absl::OkStatus();
+         })) {
+      EXPECT_TRUE(status.ok()) << status;
+    }
+  }
+}
+
+// Makes calls until one fails. Every rank's must, soon after the deadline at the latest, and name
+// ranks.
+void RunRound(const Proxy::Fault& fault, uint32_t seed) {
+  Proxy proxy;
+  const auto store = std::make_shared<ProxiedStore>(std::make_shared<HashStore>(), proxy);
+  Countdown joined(kRanks), made(1);
+  const auto statuses = RunRanks(kRanks, [&](int rank) -> absl::Status {
+    SYNCLINE_ASSIGN_OR_RETURN(const auto backend, Join(store, rank));
+    joined.StepAndWait();
+    if (rank == 0) {
+      proxy.Make(fault);
+      made.Step();
+    }
+    made.Wait();
+    std::mt19937 random(seed);
+    absl::Time begin = absl::Now();
+    absl::Status status;
+    for (int call = 0; call < 5000 && status.ok(); ++call) {
+      begin = absl::Now();
+      status = Call(*backend, rank, static_cast<uint32_t>(random()), call, kTimeout);
+    }
+    EXPECT_LT(absl::Now() - begin, kTimeout * 3 + kGrace) << status;
+    return status;
+  });
+  EXPECT_TRUE(proxy.has_happened());
+  for (const absl::Status& status : statuses) {
+    const ErrorKind kind = KindOf(status);
+    EXPECT_THAT(kind, AnyOf(ErrorKind::kNetwork, ErrorKind::kTimeout, ErrorKind::kMismatch))
+        << status;
+    EXPECT_FALSE(RanksOf(status).empty()) << status;
+    EXPECT_THAT(std::string(status.message()), HasSubstr("rank ")) << status;
+  }
+}
+
+TEST(TcpProxyTest, FaultsAreErrorsOnEveryRankThatNameRanks) {
+  using Kind = Proxy::Fault::Kind;
+  // What changes bytes is an attack that encryption alone withstands.
+  std::vector<Kind> kinds = {Kind::kStall, Kind::kStallOneWay, Kind::kEnd, Kind::kReset};
+  if (IsEncrypted()) kinds.push_back(Kind::kChange);
+  std::printf("--rounds=%d --seed=%u\n", rounds, first_seed);
+  for (int round = 0; round < rounds && !HasFailure(); ++round) {
+    const uint32_t seed = first_seed + static_cast<uint32_t>(round);
+    std::mt19937 random(seed);
+    Proxy::Fault fault;
+    fault.kind = kinds[random() % kinds.size()];
+    fault.bytes = static_cast<int64_t>(random() % (1 << (4 + random() % 18)));
+    fault.skip = static_cast<int>(random() % 3);
+    SCOPED_TRACE(absl::StrCat("--seed=", seed, ", fault ", static_cast<int>(fault.kind), " after ",
+                              fault.bytes, " bytes, ", fault.skip, " skipped"));
+    RunRound(fault, seed);
+  }
+}
+
+}  // namespace
+}  // namespace syncline
+
+int main(int argc, char** argv) {
+  testing::InitGoogleMock(&argc, argv);
+  for (int i = 1; i < argc; ++i) {
+    absl::string_view argument = argv[i];
+    const bool is_understood =
+        (absl::ConsumePrefix(&argument, "--rounds=") &&
+         absl::SimpleAtoi(argument, &syncline::rounds)) ||
+        (absl::ConsumePrefix(&argument, "--seed=") &&
+         absl::SimpleAtoi(argument, &syncline::first_seed));
+    if (!is_understood) {
+      std::fprintf(stderr, "'%s' is not understood: --rounds=N and --seed=N are\n", argv[i]);
+      return 1;
+    }
+  }
+  return RUN_ALL_TESTS();
+}
