@@ -66,9 +66,10 @@ absl::Status ExplainTimeout(Store& store, int rank, int size, const Deadline& de
 
 absl::StatusOr<PeerTable> PeerTable::Join(Store& store, int rank, int size,
                                           const absl::StatusOr<std::string>& payload,
-                                          const Deadline& deadline, const PeerCheck& check_peers) {
+                                          const Deadline& deadline, const PeerCheck& check_peers,
+                                          absl::string_view settings) {
   // A rank that cannot connect publishes that too: its peers would wait for it until the deadline.
-  const absl::Status published = store.Set(KeyOf(rank), Serialize(Self(payload)));
+  const absl::Status published = store.Set(KeyOf(rank), Serialize(Self(payload, settings)));
   SYNCLINE_RETURN_IF_ERROR(payload.status());
   SYNCLINE_RETURN_IF_ERROR(published);
   std::vector<std::string> keys;
@@ -114,8 +115,10 @@ absl::Status PeerTable::CheckAlive() const {
   return base::DeadRanksError(std::move(dead), names);
 }
 
-PeerTable::Member PeerTable::Self(const absl::StatusOr<std::string>& payload) {
+PeerTable::Member PeerTable::Self(const absl::StatusOr<std::string>& payload,
+                                  absl::string_view settings) {
   Member self;
+  self.settings = std::string(settings);
   const absl::StatusOr<Peer> peer = base::IdentifyThisProcess();
   self.peer = peer.ok() ? *peer : base::ThisPeer();
   const absl::Status failure = payload.ok() ? peer.status() : payload.status();
@@ -128,19 +131,21 @@ PeerTable::Member PeerTable::Self(const absl::StatusOr<std::string>& payload) {
 }
 
 std::string PeerTable::Serialize(const Member& member) {
-  return absl::StrCat(member.peer.Serialize(), "\n", member.failure, "\n", member.payload);
+  return absl::StrCat(member.peer.Serialize(), "\n", member.failure, "\n", member.settings, "\n",
+                      member.payload);
 }
 
 absl::StatusOr<PeerTable::Member> PeerTable::Parse(absl::string_view text) {
-  const std::vector<std::string> lines = absl::StrSplit(text, absl::MaxSplits('\n', 2));
+  const std::vector<std::string> lines = absl::StrSplit(text, absl::MaxSplits('\n', 3));
   Member member;
-  if (lines.size() != 3) {
+  if (lines.size() != 4) {
     return StoreError(absl::StrCat("the store's entry for a rank is not understood: do two jobs, ",
                                    "or two versions of Syncline, share a store?"));
   }
   SYNCLINE_ASSIGN_OR_RETURN(member.peer, Peer::Parse(lines[0]));
   member.failure = lines[1];
-  member.payload = lines[2];
+  member.settings = lines[2];
+  member.payload = lines[3];
   return member;
 }
 

@@ -34,10 +34,12 @@ class PeerTable {
   // - payload.status() where this rank has no connection data. It publishes that error first, so
   //   the other ranks get a BackendError that quotes it and nobody waits for this rank.
   // - StoreError: the store does not answer, or holds an entry of another job or version.
+  // `settings` is one line, which the caller compares.
   static absl::StatusOr<PeerTable> Join(Store& store, int rank, int size,
                                         const absl::StatusOr<std::string>& payload,
                                         const Deadline& deadline,
-                                        const PeerCheck& check_peers = nullptr);
+                                        const PeerCheck& check_peers = nullptr,
+                                        absl::string_view settings = "");
 
   // This process's rank, and the number of ranks.
   int rank() const { return rank_; }
@@ -45,6 +47,7 @@ class PeerTable {
 
   // What `rank` passed to Join.
   const std::string& payload(int rank) const { return members_[rank].payload; }
+  const std::string& settings(int rank) const { return members_[rank].settings; }
 
   int pid(int rank) const { return members_[rank].peer.pid; }
 
@@ -65,12 +68,13 @@ class PeerTable {
   struct Member {
     Peer peer;
     std::string failure;  // Why this rank cannot join; else empty.
+    std::string settings;
     std::string payload;
   };
 
   PeerTable(int rank, std::vector<Member> members) : rank_(rank), members_(std::move(members)) {}
 
-  static Member Self(const absl::StatusOr<std::string>& payload);
+  static Member Self(const absl::StatusOr<std::string>& payload, absl::string_view settings);
   static std::string Serialize(const Member& member);
   static absl::StatusOr<Member> Parse(absl::string_view text);
 

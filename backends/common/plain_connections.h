@@ -1,17 +1,30 @@
-// Whether ranks may send what is not encrypted.
+// Joining of ranks whose connections are not encrypted.
 #ifndef SYNCLINE_BACKENDS_COMMON_PLAIN_CONNECTIONS_H_
 #define SYNCLINE_BACKENDS_COMMON_PLAIN_CONNECTIONS_H_
 
-#include "absl/status/status.h"
+#include <string>
+
+#include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "backends/common/peer_table.h"
+#include "core/base/env.h"
+#include "syncline/deadline.h"
+#include "syncline/store.h"
 
 namespace syncline::backends {
 
-// For backends whose connections are those of a library that does not encrypt them. An
-// UnsupportedError, on all ranks, if ranks are on several hosts and SYNCLINE_TLS is on, unless
-// SYNCLINE_TLS_PLAIN lists `backend`; errors of tls::SettingsFromEnvironment.
-absl::Status CheckMayBePlain(const PeerTable& peers, absl::string_view backend);
+// PeerTable::Join for backends whose connections are those of a library that does not encrypt them.
+// Errors, on all ranks:
+// - MismatchError: SYNCLINE_TLS is not the same on all ranks, or SYNCLINE_TLS_PLAIN lists `backend`
+//   on some of them only.
+// - UnsupportedError: ranks are on several hosts and SYNCLINE_TLS is on, unless SYNCLINE_TLS_PLAIN
+//   lists `backend`.
+// - Those of tls::SettingsFromEnvironment on one of them, and of PeerTable::Join.
+absl::StatusOr<PeerTable> JoinPlain(
+    absl::string_view backend, Store& store, int rank, int size,
+    const absl::StatusOr<std::string>& payload, const Deadline& deadline,
+    const PeerCheck& check_peers = nullptr,
+    const base::EnvironmentLookup& environment = base::GetEnv);
 
 }  // namespace syncline::backends
 

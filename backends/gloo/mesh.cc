@@ -108,9 +108,8 @@ absl::StatusOr<std::unique_ptr<Mesh>> Mesh::Connect(Store& store, const Options&
   absl::StatusOr<std::string> published = payload;
   if (!transport.ok()) published = transport.status();
   SYNCLINE_ASSIGN_OR_RETURN(backends::PeerTable peers,
-                            backends::PeerTable::Join(store, options.rank, options.size, published,
-                                                      deadline, options.check_peers));
-  SYNCLINE_RETURN_IF_ERROR(backends::CheckMayBePlain(peers, "gloo"));
+                            backends::JoinPlain("gloo", store, options.rank, options.size,
+                                                published, deadline, options.check_peers));
   SYNCLINE_RETURN_IF_ERROR(CheckAddresses(peers));
   SYNCLINE_RETURN_IF_ERROR(CheckSettings(peers));
   SYNCLINE_RETURN_IF_ERROR(ConnectAll(peers, **transport, deadline));

@@ -131,9 +131,8 @@ absl::StatusOr<std::unique_ptr<MpiConnections>> MpiConnections::Connect(
   }
   SYNCLINE_ASSIGN_OR_RETURN(
       backends::PeerTable peers,
-      backends::PeerTable::Join(*config.store, config.rank, config.size, payload, config.deadline,
-                                config.check_peers));
-  SYNCLINE_RETURN_IF_ERROR(backends::CheckMayBePlain(peers, "mpi"));
+      backends::JoinPlain("mpi", *config.store, config.rank, config.size, payload, config.deadline,
+                          config.check_peers));
   const MpiApi& api = (*runtime)->api();
   SweepLeftovers(Sweep::kNow);
   auto state = std::make_shared<State>();

@@ -446,14 +446,12 @@ absl::StatusOr<std::shared_ptr<Backend>> MakeNccl(const BackendConfig& config) {
   }
   SYNCLINE_ASSIGN_OR_RETURN(
       backends::PeerTable peers,
-      backends::PeerTable::Join(*config.store, config.rank, config.size,
-                                // Join publishes the reason where a rank cannot join.
-                                !api.ok() ? api.status()
-                                : !runtime.ok()
-                                    ? runtime.status()
-                                    : IntroductionOf(config, **api, **runtime, segment, server),
-                                config.deadline, config.check_peers));
-  SYNCLINE_RETURN_IF_ERROR(backends::CheckMayBePlain(peers, "nccl"));
+      backends::JoinPlain("nccl", *config.store, config.rank, config.size,
+                          // JoinPlain publishes the reason where a rank cannot join.
+                          !api.ok()       ? api.status()
+                          : !runtime.ok() ? runtime.status()
+                                          : IntroductionOf(config, **api, **runtime, segment, server),
+                          config.deadline, config.check_peers));
   std::vector<Introduction> ranks;
   std::vector<RankSupport> supports;
   std::vector<MismatchCheck> checks;

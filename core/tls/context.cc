@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
 #include "core/base/env.h"
 #include "core/base/hmac.h"
 #include "core/tls/errors.h"
@@ -86,9 +87,22 @@ absl::Status CheckIsFile(absl::string_view variable, const std::string& file) {
   return absl::OkStatus();
 }
 
+// As PostgreSQL does: root may let a group read it, whose processes then need no copy of their own.
+absl::Status CheckOnlyOwnerReads(absl::string_view variable, const std::string& file) {
+  struct stat info = {};
+  if (stat(file.c_str(), &info) != 0) return FileError(variable, file, std::strerror(errno));
+  const mode_t too_much = info.st_uid == 0 ? S_IWGRP | S_IXGRP | S_IRWXO : S_IRWXG | S_IRWXO;
+  if ((info.st_mode & too_much) == 0) return absl::OkStatus();
+  return FileError(variable, file,
+                   absl::StrFormat("others than its owner may use it (mode %04o); run `chmod 600 "
+                                   "%s`",
+                                   info.st_mode & 07777, file));
+}
+
 absl::Status UseCertificates(SSL_CTX* context, const Settings& settings) {
   SYNCLINE_RETURN_IF_ERROR(CheckIsFile("SYNCLINE_TLS_CERT", settings.certificate_file));
   SYNCLINE_RETURN_IF_ERROR(CheckIsFile("SYNCLINE_TLS_KEY", settings.key_file));
+  SYNCLINE_RETURN_IF_ERROR(CheckOnlyOwnerReads("SYNCLINE_TLS_KEY", settings.key_file));
   SYNCLINE_RETURN_IF_ERROR(CheckIsFile("SYNCLINE_TLS_CA", settings.authorities_file));
   ERR_clear_error();
   if (SSL_CTX_use_certificate_chain_file(context, settings.certificate_file.c_str()) != 1) {

@@ -30,7 +30,7 @@ class Context {
 
   // nullptr with Mode::kOff. `secret` is the job's, for Mode::kSecret. An ArgumentError if that is
   // empty; otherwise one that names a file which cannot be read, or what is wrong with it: a
-  // certificate that has expired, a key that is not the certificate's.
+  // certificate that has expired, a key that is not the certificate's, or that others can read.
   static absl::StatusOr<std::shared_ptr<Context>> Create(Settings settings, std::string secret,
                                                          uint64_t records_per_key = kRecordsPerKey);
   // With SettingsFromEnvironment. An empty `secret`: that of base::JobSecret.

@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
 #include "core/base/sockets.h"
 #include "core/base/unique_fd.h"
 #include "core/testing/environments.h"
@@ -30,6 +31,7 @@
 namespace syncline::tls {
 namespace {
 
+using ::testing::AllOf;
 using ::testing::HasSubstr;
 
 // A folder of certificates.
@@ -327,6 +329,39 @@ TEST(TlsTest, TellsWhichFileCannotBeUsed) {
   settings = Settings();
   settings.mode = Mode::kSecret;  // Without a secret.
   EXPECT_THAT(message(settings), HasSubstr("SYNCLINE_SECRET_FILE"));
+}
+
+TEST(TlsTest, AKeyThatOthersMayUseIsRefused) {
+  const Folder folder;
+  const std::string key = folder / kKeyFile;
+  const auto create_with = [&](mode_t mode) {
+    EXPECT_EQ(chmod(key.c_str(), mode), 0);
+    return Context::Create(folder.settings(), "").status();
+  };
+  for (const mode_t mode : {0644, 0604, 0620, 0660, 0677}) {
+    const absl::Status refused = create_with(mode);
+    EXPECT_EQ(KindOf(refused), ErrorKind::kArgument);
+    EXPECT_THAT(std::string(refused.message()),
+                AllOf(HasSubstr("which SYNCLINE_TLS_KEY names"),
+                      HasSubstr(absl::StrFormat("mode %04o", mode)),
+                      HasSubstr(absl::StrCat("chmod 600 ", key))));
+  }
+  for (const mode_t mode : {0600, 0400}) EXPECT_TRUE(create_with(mode).ok());
+  // Only root can let a group read its key.
+  EXPECT_EQ(create_with(0640).ok(), geteuid() == 0);
+  // A sandbox may have no other users.
+  if (geteuid() != 0 || chown(key.c_str(), 12345, 12345) != 0) return;
+  EXPECT_FALSE(create_with(0640).ok());
+  EXPECT_TRUE(create_with(0600).ok());
+}
+
+// A job that runs does not end for it.
+TEST(TlsTest, AKeyThatIsRenewedSoThatOthersMayUseItIsNotTaken) {
+  Folder folder;
+  const auto context = NewContext(folder.settings());
+  folder.Renew({{"elsewhere"}});
+  ASSERT_EQ(chmod((folder / kKeyFile).c_str(), 0644), 0);
+  ExpectConnected(Connect(*context, *context, "localhost"));
 }
 
 TEST(TlsTest, FilesAreForTheirOwnerAlone) {
