@@ -83,3 +83,24 @@ def syncline_cc_tests(srcs, **kwargs):
     """
     for src in srcs:
         syncline_cc_test(name = src[:-len(".cc")], srcs = [src], **kwargs)
+
+def syncline_fuzz_tests(srcs, deps, **kwargs):
+    """A fuzz target for each of `srcs`, named as its file: handshake_fuzz for handshake_fuzz.cc.
+
+    An ordinary build makes a test of the target's seeds of it, --config=fuzz a program with libFuzzer: see
+    core/testing/fuzz/README.md.
+
+    Args:
+      srcs: files that define syncline::fuzz::RunOne and Seeds, most often glob(["*_fuzz.cc"]).
+      deps: what all of them use.
+      **kwargs: what all of them share: data, linkopts, ...
+    """
+    for src in srcs:
+        syncline_cc_test(
+            name = src[:-len(".cc")],
+            size = "small",
+            srcs = [src],
+            main = "//core/testing/fuzz:runner",
+            deps = deps + ["//core/testing/fuzz"],
+            **kwargs
+        )

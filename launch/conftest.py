@@ -5,6 +5,15 @@ import pytest
 from launch.job_for_tests import Job
 
 
+def pytest_addoption(parser):
+    parser.addoption("--strangers", type=int, default=1000, help="of launch_flood_test")
+
+
+@pytest.fixture
+def strangers(request):
+    return request.config.getoption("--strangers")
+
+
 @pytest.fixture
 def launch(tmp_path):
     jobs = []

@@ -155,6 +155,7 @@ def _cc_repositories():
             "libbsd0",
             "libclang-common-19-dev",
             "libclang-cpp19",
+            "libclang-rt-19-dev",
             "libedit2",
             "libffi8",
             "libicu72",

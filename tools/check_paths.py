@@ -173,7 +173,7 @@ class Tree:
             or {target, stem, stem + "_test"} & known
         ):
             return True
-        if target.endswith("_test"):
+        if target.endswith(("_test", "_fuzz")):
             return self.has(f"{package}/{target}.cc") or self.has(f"{package}/{target}.py")
         return "." in target and self.has(f"{package}/{target}")
 

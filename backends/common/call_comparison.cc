@@ -46,7 +46,9 @@ absl::Status CompareCalls(MessageTransport& messages, const CallContext& context
   FingerprintExchange exchange(own, messages.rank(), messages.size());
   SYNCLINE_RETURN_IF_ERROR(run_rounds(exchange));
   if (exchange.agreed()) {
-    if (exchange.all_even()) return absl::OkStatus();
+    // Another operation has no sizes that need to fit, whatever a peer says of them.
+    const bool has_splits = context.collective->kind == OpKind::kAllToAll;
+    if (!has_splits || exchange.all_even()) return absl::OkStatus();
     // The operations are the same, but the sizes of all_to_all are uneven and may not fit. Only the
     // two ranks of a pair can tell, so a second exchange spreads what they find.
     exchange = FingerprintExchange(own, messages.rank(), messages.size());

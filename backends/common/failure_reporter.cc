@@ -10,12 +10,9 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "absl/strings/str_replace.h"
-#include "absl/strings/str_split.h"
 #include "absl/synchronization/notification.h"
-#include "absl/types/optional.h"
 #include "backends/common/call_description.h"
-#include "core/base/origin_line.h"
+#include "backends/common/failure_report.h"
 #include "core/base/thread.h"
 #include "syncline/check.h"
 #include "syncline/deadline.h"
@@ -27,79 +24,13 @@ namespace {
 
 constexpr absl::string_view kPrefix = "report/";
 
-// The lines of a report; the last, the message, may have more of them.
-constexpr int kReportLines = 8;
-
 // How often to ask whether the processes of the awaited ranks still live. A dead rank never
 // reports, so this ends most waits long before kGrace.
 constexpr absl::Duration kLivenessPollInterval = absl::Milliseconds(100);
 
-// What one rank has published. An idle rank has nothing but `idle`, unless one of its calls has
-// failed since.
-struct RankReport {
-  ErrorKind kind = ErrorKind::kNetwork;
-  std::vector<int> lost;
-  std::vector<CallDescription> under_way;
-  std::string idle;
-  std::string operation;
-  absl::Duration timeout = absl::ZeroDuration();  // The operation's.
-  std::vector<int> ranks;                         // Those at fault, as far as the rank knew.
-  std::string message;
-};
 using Reports = std::map<int, RankReport>;
 
 std::string KeyOf(int rank) { return absl::StrCat(kPrefix, rank); }
-
-std::string OneLine(absl::string_view text) { return absl::StrReplaceAll(text, {{"\n", " "}}); }
-
-std::string Serialize(const Failure& failure) {
-  const std::string calls =
-      absl::StrJoin(failure.under_way, ",", [](std::string* out, const CallDescription& call) {
-        absl::StrAppend(out, absl::StrJoin(call.ToWords(), " "));
-      });
-  return absl::StrCat(static_cast<int>(KindOf(failure.cause)), "\n",
-                      absl::StrJoin(failure.lost, " "), "\n", calls, "\n", OneLine(failure.idle),
-                      "\n", OneLine(failure.operation), "\n", absl::FormatDuration(failure.timeout),
-                      "\n", SerializeOrigin(failure.cause), "\n", failure.cause.message());
-}
-
-template <typename Number>
-std::vector<Number> ParseNumbers(absl::string_view text) {
-  std::vector<Number> numbers;
-  for (absl::string_view word : absl::StrSplit(text, ' ', absl::SkipEmpty())) {
-    Number number;
-    if (absl::SimpleAtoi(word, &number)) numbers.push_back(number);
-  }
-  return numbers;
-}
-
-// A report of another process, which may be broken: drops the ranks that the group does not have.
-RankReport ParseReport(absl::string_view text, int size) {
-  const std::vector<std::string> lines =
-      absl::StrSplit(text, absl::MaxSplits('\n', kReportLines - 1));
-  RankReport report;
-  int kind;
-  if (lines.size() != kReportLines || !absl::SimpleAtoi(lines[0], &kind)) return report;
-  if (kind >= 0 && kind <= static_cast<int>(ErrorKind::kInternal)) {
-    report.kind = static_cast<ErrorKind>(kind);
-  }
-  for (int rank : ParseNumbers<int>(lines[1])) {
-    if (rank >= 0 && rank < size) report.lost.push_back(rank);
-  }
-  for (absl::string_view words : absl::StrSplit(lines[2], ',', absl::SkipEmpty())) {
-    absl::StatusOr<CallDescription> call = CallDescription::FromWords(ParseNumbers<int64_t>(words));
-    if (call.ok()) report.under_way.push_back(*std::move(call));
-  }
-  report.idle = lines[3];
-  report.operation = lines[4];
-  if (absl::Duration timeout; absl::ParseDuration(lines[5], &timeout)) report.timeout = timeout;
-  if (absl::optional<ErrorOrigin> origin = base::ParseOriginInGroup(lines[6], size);
-      origin.has_value()) {
-    report.ranks = std::move(origin->ranks);
-  }
-  report.message = lines[7];
-  return report;
-}
 
 absl::StatusOr<Reports> ReadAll(Store& store, int size) {
   SYNCLINE_ASSIGN_OR_RETURN(std::vector<std::string> keys, store.Keys(kPrefix));
@@ -167,7 +98,7 @@ enum class Await { kReports, kNothing };
 
 absl::StatusOr<Reports> Run(const ReportExchange& exchange, Await await) {
   SYNCLINE_RETURN_IF_ERROR(
-      exchange.store->Set(KeyOf(exchange.peers->rank()), Serialize(exchange.failure)));
+      exchange.store->Set(KeyOf(exchange.peers->rank()), SerializeReport(exchange.failure)));
   if (await == Await::kNothing) return Reports();
   return AwaitReports(exchange);
 }

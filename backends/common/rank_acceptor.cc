@@ -4,16 +4,13 @@
 #include <sys/socket.h>
 
 #include <cerrno>
-#include <cstring>
 #include <optional>
 #include <utility>
 #include <vector>
 
-#include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
 #include "absl/types/span.h"
-#include "core/base/hmac.h"
 #include "core/base/sockets.h"
 #include "syncline/check.h"
 #include "syncline/status.h"
@@ -25,43 +22,10 @@ namespace {
 // right tag.
 constexpr size_t kMaxStrangers = 64;
 
-constexpr uint32_t kMagic = 0x53594832;  // "SYH2".
-
-// Who proves: otherwise a listener could be had to prove what a caller must.
-constexpr char kListener[] = "listener", kCaller[] = "caller";
-
-template <size_t kSize>
-void CopyTo(char (&to)[kSize], absl::string_view from) {
-  SYNCLINE_DCHECK(from.size() == kSize);
-  std::memcpy(to, from.data(), kSize);
-}
-
-template <size_t kSize>
-absl::string_view Bytes(const char (&bytes)[kSize]) {
-  return absl::string_view(bytes, kSize);
-}
-
-std::string ProofOf(absl::string_view who, absl::string_view secret, const HelloMessage& hello,
-                    const char (&listener_nonce)[16]) {
-  return base::HmacSha256(
-      secret, absl::StrCat(who, " ", Bytes(hello.nonce), Bytes(listener_nonce), hello.rank));
-}
-
-std::string TagOf(absl::string_view secret, const HelloMessage& hello) {
-  return base::HmacSha256(secret, absl::StrCat("hello ", Bytes(hello.nonce), hello.rank));
-}
-
-// SameBytes takes equally long whatever differs, so a stranger learns nothing from the time.
-bool Proves(const char (&proof)[32], absl::string_view who, absl::string_view secret,
-            const HelloMessage& hello, const char (&listener_nonce)[16]) {
-  return base::SameBytes(Bytes(proof), ProofOf(who, secret, hello, listener_nonce));
-}
-
-// Reads what has come of a message of `size` bytes, of which `received` are there, without a wait.
-// Returns how many bytes; nothing if the connection has ended.
-std::optional<size_t> ReadSome(int socket, void* message, size_t size, size_t received) {
-  const ssize_t count =
-      recv(socket, static_cast<char*>(message) + received, size - received, MSG_DONTWAIT);
+// Reads what has come into `room`, without a wait. Returns how many bytes; nothing if the connection
+// has ended.
+std::optional<size_t> ReadSome(int socket, absl::Span<char> room) {
+  const ssize_t count = recv(socket, room.data(), room.size(), MSG_DONTWAIT);
   if (count > 0) return static_cast<size_t>(count);
   const bool is_early = count < 0 && (errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR);
   if (is_early) return 0;
@@ -70,48 +34,35 @@ std::optional<size_t> ReadSome(int socket, void* message, size_t size, size_t re
 
 }  // namespace
 
-std::string NewHelloSecret() {
-  return absl::BytesToHexString(base::RandomBytes(kHelloSecretSize / 2));
-}
-
 absl::StatusOr<Introduction> Introduction::Begin(base::UniqueFd socket, absl::string_view secret,
                                                  int rank, const Deadline& deadline,
                                                  std::unique_ptr<tls::Session> session) {
   SYNCLINE_DCHECK(secret.size() == kHelloSecretSize);
   Introduction introduction(std::move(socket), secret, rank, std::move(session));
-  SYNCLINE_RETURN_IF_ERROR(base::SendAll(introduction.socket(), &introduction.hello_,
-                                         sizeof(introduction.hello_), deadline));
+  const HelloMessage& hello = introduction.handshake_.hello();
+  SYNCLINE_RETURN_IF_ERROR(
+      base::SendAll(introduction.socket(), &hello, sizeof(hello), deadline));
   return introduction;
 }
 
 Introduction::Introduction(base::UniqueFd socket, absl::string_view secret, int rank,
                            std::unique_ptr<tls::Session> session)
-    : socket_(std::move(socket)),
-      session_(std::move(session)),
-      secret_(secret),
-      hello_{kMagic, rank, {}, {}},
-      challenge_{} {
-  CopyTo(hello_.nonce, base::RandomBytes(sizeof(hello_.nonce)));
-  CopyTo(hello_.tag, TagOf(secret_, hello_));
-}
+    : socket_(std::move(socket)), session_(std::move(session)), handshake_(secret, rank) {}
 
 absl::Status Introduction::Finish(const Deadline& deadline) {
   while (received_ < sizeof(challenge_)) {
     SYNCLINE_RETURN_IF_ERROR(base::WaitReadable(socket_.get(), deadline));
     const std::optional<size_t> count =
-        ReadSome(socket_.get(), &challenge_, sizeof(challenge_), received_);
+        ReadSome(socket_.get(), absl::MakeSpan(reinterpret_cast<char*>(&challenge_) + received_,
+                                               sizeof(challenge_) - received_));
     if (!count.has_value()) {
       has_ended_ = true;
       return NetworkError("the other side has ended the connection before it said who it is");
     }
     received_ += *count;
   }
-  if (!Proves(challenge_.proof, kListener, secret_, hello_, challenge_.nonce)) {
-    return NetworkError("the other side does not know the secret of the job");
-  }
   if (!has_proved_) {
-    ProofMessage proof;
-    CopyTo(proof.proof, ProofOf(kCaller, secret_, hello_, challenge_.nonce));
+    SYNCLINE_ASSIGN_OR_RETURN(const ProofMessage proof, handshake_.Answer(challenge_));
     SYNCLINE_RETURN_IF_ERROR(base::SendAll(socket_.get(), &proof, sizeof(proof), deadline));
     has_proved_ = true;
   }
@@ -183,9 +134,9 @@ std::optional<RankAcceptor::Connection> RankAcceptor::ServeAll(std::deque<Pendin
       ++pending;
       continue;
     }
-    const bool had_greeted = pending->has_greeted;
+    const bool had_greeted = pending->handshake.has_greeted();
     const State state = Serve(*pending);
-    if (state == State::kIncomplete && pending->has_greeted == had_greeted) {
+    if (state == State::kIncomplete && pending->handshake.has_greeted() == had_greeted) {
       ++pending;
       continue;
     }
@@ -194,7 +145,7 @@ std::optional<RankAcceptor::Connection> RankAcceptor::ServeAll(std::deque<Pendin
     if (state == State::kIncomplete) greeted_.push_back(std::move(served));
     if (state != State::kComplete) continue;
     return Connection{tls::Stream(std::move(served.socket), std::move(served.session)),
-                      served.hello.rank, std::move(served.error)};
+                      served.handshake.rank(), std::move(served.error)};
   }
   return std::nullopt;
 }
@@ -202,31 +153,21 @@ std::optional<RankAcceptor::Connection> RankAcceptor::ServeAll(std::deque<Pendin
 RankAcceptor::State RankAcceptor::Serve(Pending& pending) const {
   if (pending.session != nullptr) return Encrypt(pending);
   const int socket = pending.socket.get();
-  constexpr size_t kHello = sizeof(pending.hello);
-  if (pending.received < kHello) {
-    const auto count = ReadSome(socket, &pending.hello, kHello, pending.received);
+  ListenerHandshake& handshake = pending.handshake;
+  while (true) {
+    const std::optional<size_t> count = ReadSome(socket, handshake.room());
     if (!count.has_value()) return State::kRefused;
-    pending.received += *count;
-    if (pending.received < kHello) return State::kIncomplete;
-    if (pending.hello.magic != kMagic) return State::kRefused;
-    pending.has_greeted = base::SameBytes(Bytes(pending.hello.tag), TagOf(secret_, pending.hello));
-    CopyTo(pending.challenge.nonce, base::RandomBytes(sizeof(pending.challenge.nonce)));
-    CopyTo(pending.challenge.proof,
-           ProofOf(kListener, secret_, pending.hello, pending.challenge.nonce));
+    const ListenerHandshake::Step step = handshake.Receive(*count, secret_);
+    if (step == ListenerHandshake::Step::kIncomplete) return State::kIncomplete;
+    if (step == ListenerHandshake::Step::kRefused) return State::kRefused;
+    if (step == ListenerHandshake::Step::kProved) break;
+    const ChallengeMessage& challenge = handshake.challenge();
     // The connection is new, so it has room for this.
-    if (send(socket, &pending.challenge, sizeof(pending.challenge), MSG_NOSIGNAL | MSG_DONTWAIT) !=
-        static_cast<ssize_t>(sizeof(pending.challenge))) {
+    if (send(socket, &challenge, sizeof(challenge), MSG_NOSIGNAL | MSG_DONTWAIT) !=
+        static_cast<ssize_t>(sizeof(challenge))) {
       return State::kRefused;
     }
   }
-  const auto count =
-      ReadSome(socket, &pending.proof, sizeof(pending.proof), pending.received - kHello);
-  if (!count.has_value()) return State::kRefused;
-  pending.received += *count;
-  if (pending.received < kHello + sizeof(pending.proof)) return State::kIncomplete;
-  const bool is_proved =
-      Proves(pending.proof.proof, kCaller, secret_, pending.hello, pending.challenge.nonce);
-  if (!is_proved) return State::kRefused;
   if (tls_ == nullptr) return State::kComplete;
   auto session = tls_->Accept(secret_);
   if (!session.ok()) {

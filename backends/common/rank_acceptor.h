@@ -1,5 +1,5 @@
-// Authenticates the two sides of each connection to a listening socket. Both know a secret, which
-// only the ranks of the job can read in their store, and prove it to each other without sending it.
+// The two sides of each connection to a listening socket, which prove to each other that they are of
+// the job: rank_handshake.h over sockets.
 #ifndef SYNCLINE_BACKENDS_COMMON_RANK_ACCEPTOR_H_
 #define SYNCLINE_BACKENDS_COMMON_RANK_ACCEPTOR_H_
 
@@ -15,6 +15,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "backends/common/rank_handshake.h"
 #include "core/base/unique_fd.h"
 #include "core/tls/context.h"
 #include "core/tls/session.h"
@@ -22,36 +23,6 @@
 #include "syncline/deadline.h"
 
 namespace syncline::backends {
-
-inline constexpr size_t kHelloSecretSize = 32;  // Characters.
-
-// A new random secret of hexadecimal digits.
-std::string NewHelloSecret();
-
-// What the two sides of a new connection send, and nothing else before. `proof` is HmacSha256 of
-// who proves, both nonces and the caller's rank, under the secret; so what somebody has recorded is
-// of no use on another connection, nor sent back to who made it. `tag` is that of the caller's
-// nonce and rank alone. It can be repeated, and so only keeps a connection from being dropped for
-// those of strangers.
-//
-//   caller -> listener   HelloMessage
-//   listener -> caller   ChallengeMessage
-//   caller -> listener   ProofMessage
-//
-// If connections are encrypted, TLS follows at once.
-struct HelloMessage {
-  uint32_t magic;
-  int32_t rank;
-  char nonce[16];
-  char tag[32];
-};
-struct ChallengeMessage {
-  char nonce[16];
-  char proof[32];
-};
-struct ProofMessage {
-  char proof[32];
-};
 
 // The caller's side. Not thread-safe. Owns the connection.
 class Introduction {
@@ -81,9 +52,8 @@ class Introduction {
 
   base::UniqueFd socket_;
   std::unique_ptr<tls::Session> session_;
-  std::string secret_;
-  HelloMessage hello_;
-  ChallengeMessage challenge_;
+  CallerHandshake handshake_;
+  ChallengeMessage challenge_ = {};
   size_t received_ = 0;  // Bytes of `challenge_`.
   bool has_proved_ = false;
   bool has_ended_ = false;
@@ -119,11 +89,7 @@ class RankAcceptor {
  private:
   struct Pending {
     base::UniqueFd socket;
-    HelloMessage hello = {};
-    ChallengeMessage challenge = {};  // Sent once the hello has come.
-    ProofMessage proof = {};
-    size_t received = 0;                    // Bytes of the hello and the proof.
-    bool has_greeted = false;               // It has sent a hello with the right tag.
+    ListenerHandshake handshake;
     std::unique_ptr<tls::Session> session;  // Once the proof has come.
     absl::Status error = absl::OkStatus();
     bool is_ready = true;  // Something may have come.

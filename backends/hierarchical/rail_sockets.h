@@ -39,6 +39,10 @@ class RailSockets {
       const backends::Listener& listener, absl::Span<const Member> members, int own, int streams,
       const Deadline& deadline, absl::FunctionRef<absl::Status()> check);
 
+  using Streams = std::vector<std::vector<tls::Stream>>;  // By node; then by number.
+
+  // Of streams that are connected, as many to each other node.
+  RailSockets(absl::Span<const Member> members, Streams streams);
   RailSockets(const RailSockets&) = delete;
   RailSockets& operator=(const RailSockets&) = delete;
 
@@ -64,10 +68,6 @@ class RailSockets {
   void Abort();
 
  private:
-  using Streams = std::vector<std::vector<tls::Stream>>;  // By node; then by number.
-
-  RailSockets(absl::Span<const Member> members, Streams streams);
-
   static absl::Status AcceptMembers(const backends::Listener& listener,
                                     absl::Span<const Member> members, int own,
                                     const Deadline& deadline,

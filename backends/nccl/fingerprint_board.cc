@@ -648,6 +648,7 @@ absl::Status FingerprintBoard::ApplyChanges(int rank, absl::string_view changes)
                                 "the same version of Syncline?")),
       {rank});
   std::vector<int64_t> all(changes.size() / sizeof(int64_t));
+  if (all.empty()) return changes.empty() ? absl::OkStatus() : damaged;
   std::memcpy(all.data(), changes.data(), all.size() * sizeof(int64_t));
   absl::Span<const int64_t> rest = all;
   RankArea& theirs = area(rank);

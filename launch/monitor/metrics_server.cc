@@ -173,7 +173,7 @@ bool MetricsServer::ReadRequest(Client& client) {
   client.request.append(buffer, static_cast<size_t>(size));
   const size_t end = client.request.find(kEndOfHeaders);
   if (end != std::string::npos && end <= kMaxRequest) {
-    client.response = Respond(client.request);
+    client.response = Respond(client.request, snapshot_);
   } else if (client.request.size() > kMaxRequest) {
     client.response = Response("431 Request Header Fields Too Large", kPlain, "too long\n", "");
   } else {
@@ -203,7 +203,7 @@ bool MetricsServer::Drain(Client& client) {
   return size > 0 || (size < 0 && (WouldBlock() || errno == EINTR));
 }
 
-std::string MetricsServer::Respond(absl::string_view request) const {
+std::string MetricsServer::Respond(absl::string_view request, const Snapshot& snapshot) {
   const absl::string_view line = request.substr(0, request.find("\r\n"));
   const std::vector<absl::string_view> words = absl::StrSplit(line, ' ');
   if (words.size() != 3 || !absl::StartsWith(words[2], "HTTP/1.")) {
@@ -220,10 +220,10 @@ std::string MetricsServer::Respond(absl::string_view request) const {
   }
   const absl::string_view path = words[1].substr(0, words[1].find('?'));
   if (path == "/metrics") {
-    return Response("200 OK", kMetricsContentType, FormatMetrics(snapshot_()), method);
+    return Response("200 OK", kMetricsContentType, FormatMetrics(snapshot()), method);
   }
   if (path == "/status") {
-    return Response("200 OK", "application/json", absl::StrCat(ToJson(snapshot_()), "\n"), method);
+    return Response("200 OK", "application/json", absl::StrCat(ToJson(snapshot()), "\n"), method);
   }
   if (path == "/healthz") return Response("200 OK", kPlain, "ok\n", method);
   return Response("404 Not Found", kPlain, "there are /metrics, /status and /healthz\n", method);

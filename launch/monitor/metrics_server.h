@@ -38,6 +38,10 @@ class MetricsServer {
                                                               const Clock& clock);
   ~MetricsServer();
 
+  // The response to `request`, which ends with an empty line. Asks for the status if that is what
+  // is wanted.
+  static std::string Respond(absl::string_view request, const Snapshot& snapshot);
+
   int port() const { return port_; }
   std::string url() const;  // Of the metrics, for people.
 
@@ -60,7 +64,6 @@ class MetricsServer {
   bool ReadRequest(Client& client);
   bool WriteResponse(Client& client);
   bool Drain(Client& client);
-  std::string Respond(absl::string_view request) const;
 
   const base::UniqueFd listener_;
   const int port_;

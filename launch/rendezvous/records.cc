@@ -1,8 +1,12 @@
 #include "launch/rendezvous/records.h"
 
+#include <exception>
+#include <limits>
+#include <stdexcept>
 #include <tuple>
 
 #include "absl/strings/str_cat.h"
+#include "core/base/origin_line.h"
 #include "nlohmann/json.hpp"
 #include "syncline/status.h"
 
@@ -13,6 +17,31 @@ using Json = nlohmann::json;
 
 constexpr int kVersion = 1;
 
+constexpr int kLowest = std::numeric_limits<int>::min(), kHighest = std::numeric_limits<int>::max();
+// More rounds than any job has: what is counted from one of them still fits.
+constexpr int kMaxRounds = 1 << 30;
+
+// Json's own conversion makes some number of one that does not fit, and truncates fractions.
+template <typename T>
+void ReadNumber(const Json& json, const char* name, T low, T high, T& value) {
+  const Json& field = json.at(name);
+  const bool fits = field.is_number_unsigned()
+                        ? field.get<uint64_t>() <= static_cast<uint64_t>(high)
+                        : field.is_number_integer() && field.get<int64_t>() >= low &&
+                              field.get<int64_t>() <= high;
+  if (!fits) {
+    throw std::out_of_range(absl::StrCat(name, " is not a whole number from ", low, " to ", high));
+  }
+  value = field.get<T>();
+}
+
+template <typename Enum>
+void ReadEnum(const Json& json, const char* name, Enum last, Enum& value) {
+  int number = 0;
+  ReadNumber(json, name, 0, static_cast<int>(last), number);
+  value = static_cast<Enum>(number);
+}
+
 Json ToJson(const FailureNote& note) {
   return {{"remoteness", note.remoteness}, {"time", note.time},
           {"exit_code", note.exit_code},   {"retry", static_cast<int>(note.retry)},
@@ -21,10 +50,10 @@ Json ToJson(const FailureNote& note) {
 
 FailureNote NoteFrom(const Json& json) {
   FailureNote note;
-  json.at("remoteness").get_to(note.remoteness);
+  ReadNumber(json, "remoteness", 0, 2, note.remoteness);
   json.at("time").get_to(note.time);
-  json.at("exit_code").get_to(note.exit_code);
-  note.retry = static_cast<FailureNote::Retry>(json.at("retry").get<int>());
+  ReadNumber(json, "exit_code", kLowest, kHighest, note.exit_code);
+  ReadEnum(json, "retry", FailureNote::Retry::kNever, note.retry);
   json.at("summary").get_to(note.summary);
   json.at("report").get_to(note.report);
   return note;
@@ -40,13 +69,13 @@ NodeIdentity IdentityFrom(const Json& json) {
   NodeIdentity node;
   json.at("id").get_to(node.id);
   json.at("host").get_to(node.host);
-  json.at("pid").get_to(node.pid);
+  ReadNumber(json, "pid", 0, kHighest, node.pid);
   json.at("address").get_to(node.address);
   json.at("store").get_to(node.store);
-  json.at("master_port").get_to(node.master_port);
+  ReadNumber(json, "master_port", 0, 65535, node.master_port);
   json.at("role").get_to(node.role);
-  json.at("workers").get_to(node.workers);
-  json.at("wanted_rank").get_to(node.wanted_rank);
+  ReadNumber(json, "workers", 0, base::kMaxRanks, node.workers);
+  ReadNumber(json, "wanted_rank", -1, base::kMaxRanks, node.wanted_rank);
   return node;
 }
 
@@ -61,9 +90,14 @@ Json ToJson(const Round& round) {
 
 Round RoundFrom(const Json& json) {
   Round round;
-  json.at("number").get_to(round.number);
-  json.at("restarts").get_to(round.restarts);
-  for (const Json& member : json.at("members")) round.members.push_back(IdentityFrom(member));
+  ReadNumber(json, "number", 0, kMaxRounds, round.number);
+  ReadNumber(json, "restarts", 0, kMaxRounds, round.restarts);
+  int workers = 0;
+  for (const Json& member : json.at("members")) {
+    round.members.push_back(IdentityFrom(member));
+    workers += round.members.back().workers;
+    if (workers > base::kMaxRanks) throw std::out_of_range("a round has too many workers");
+  }
   json.at("reason").get_to(round.reason);
   return round;
 }
@@ -81,11 +115,11 @@ std::optional<FailureNote> OptionalNote(const Json& json) {
 NodeRecord RecordFrom(const Json& json) {
   NodeRecord record;
   record.identity = IdentityFrom(json.at("identity"));
-  json.at("ticket").get_to(record.join_order);
-  record.state = static_cast<NodeRecord::State>(json.at("state").get<int>());
-  json.at("round").get_to(record.round);
-  json.at("restarts").get_to(record.restarts);
-  json.at("rank").get_to(record.rank);
+  ReadNumber(json, "ticket", int64_t{0}, std::numeric_limits<int64_t>::max(), record.join_order);
+  ReadEnum(json, "state", NodeRecord::State::kLeft, record.state);
+  ReadNumber(json, "round", 0, kMaxRounds, record.round);
+  ReadNumber(json, "restarts", 0, kMaxRounds, record.restarts);
+  ReadNumber(json, "rank", -1, base::kMaxRanks, record.rank);
   record.failure = OptionalNote(json.at("failure"));
   json.at("reason").get_to(record.reason);
   return record;
@@ -93,12 +127,12 @@ NodeRecord RecordFrom(const Json& json) {
 
 Announcement AnnouncementFrom(const Json& json) {
   Announcement announcement;
-  announcement.kind = static_cast<Announcement::Kind>(json.at("kind").get<int>());
+  ReadEnum(json, "kind", Announcement::Kind::kMoved, announcement.kind);
   announcement.round = RoundFrom(json.at("round"));
-  json.at("over").get_to(announcement.over);
+  ReadNumber(json, "over", 0, kMaxRounds, announcement.over);
   json.at("reason").get_to(announcement.reason);
-  announcement.cause = static_cast<Announcement::Cause>(json.at("cause").get<int>());
-  json.at("exit_code").get_to(announcement.exit_code);
+  ReadEnum(json, "cause", Announcement::Cause::kStoreLost, announcement.cause);
+  ReadNumber(json, "exit_code", kLowest, kHighest, announcement.exit_code);
   announcement.failure = OptionalNote(json.at("failure"));
   json.at("address").get_to(announcement.address);
   return announcement;
@@ -106,7 +140,7 @@ Announcement AnnouncementFrom(const Json& json) {
 
 JobLocation LocationFrom(const Json& json) {
   JobLocation location;
-  location.state = static_cast<JobLocation::State>(json.at("state").get<int>());
+  ReadEnum(json, "state", JobLocation::State::kSearching, location.state);
   json.at("instance").get_to(location.instance);
   json.at("address").get_to(location.address);
   location.last = RoundFrom(json.at("last"));
@@ -123,13 +157,15 @@ template <typename T>
 absl::StatusOr<T> Parse(absl::string_view text, T (*from)(const Json&)) {
   try {
     const Json json = Json::parse(text.begin(), text.end());
-    if (const int version = json.at("version").get<int>(); version != kVersion) {
+    int version = 0;
+    ReadNumber(json, "version", kLowest, kHighest, version);
+    if (version != kVersion) {
       return StoreError(absl::StrCat("the rendezvous holds records of version ", version,
                                      ", this launcher reads version ", kVersion,
                                      ": run the same release on all nodes"));
     }
     return from(json);
-  } catch (const Json::exception& error) {
+  } catch (const std::exception& error) {
     return StoreError(absl::StrCat("the rendezvous holds a record that cannot be read (",
                                    error.what(), "): ", text.substr(0, 200)));
   }

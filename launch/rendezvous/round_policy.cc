@@ -246,6 +246,7 @@ std::optional<Announcement> RoundPolicy::DecideForming(const NodeViews& nodes, a
 // Whether a member of the last round is not waiting for the next one: it is lost, has left, or
 // still stops its workers.
 bool RoundPolicy::LacksMember(const NodeViews& nodes) const {
+  if (!last_.has_value()) return false;
   for (const NodeIdentity& member : last_->members) {
     const auto found = nodes.find(member.id);
     if (found == nodes.end()) return true;

@@ -36,6 +36,10 @@ std::string Proof(absl::string_view party, absl::string_view secret, tls::Mode m
   return base::HmacSha256(secret, absl::StrCat(party, Letter(mode), server_nonce, client_nonce));
 }
 
+absl::Status NotAStore() {
+  return NetworkError("what listens there is not a tcp store; check host and port");
+}
+
 absl::Status SecretsDiffer(absl::string_view why) {
   return NetworkError(absl::StrCat("the job secret does not match the server's (", why,
                                    "); SYNCLINE_SECRET_FILE must name the job's secret file in ",
@@ -53,7 +57,7 @@ std::string ClientHandshake::Hello() const {
 
 absl::StatusOr<std::string> ClientHandshake::Respond(absl::string_view challenge) const {
   if (challenge.size() != kChallengeBytes || !absl::StartsWith(challenge, kHandshakeMagic)) {
-    return NetworkError("what listens there is not a tcp store; check host and port");
+    return NotAStore();
   }
   challenge.remove_prefix(kHandshakeMagic.size());
   const auto answer = static_cast<Answer>(challenge[0]);
@@ -75,6 +79,7 @@ absl::StatusOr<std::string> ClientHandshake::Respond(absl::string_view challenge
     return SecretsDiffer("it has a secret, this process has none");
   }
   if (answer == Answer::kOpen) return SecretsDiffer("it has no secret, this process has one");
+  if (answer != Answer::kRespond) return NotAStore();
   if (!base::SameBytes(proof, Proof("server", secret_, mode_, server_nonce, nonce_))) {
     return SecretsDiffer("it did not prove that it knows the secret");
   }

@@ -22,6 +22,7 @@ BINARY = {
     "libcap-ng0": {"version": "0.8.3-1+b3", "arch": "amd64", "sha256": "b4b54769c77e4a71c8b33aee4d600ba28a9994a1c6f60d55d4ebe7fc44882e07"},
     "libclang-common-19-dev": {"version": "1:19.1.7-3~deb12u1", "arch": "amd64", "sha256": "811c2d398ad772204ec05ffde485cbbc4c210abc5dcf0068ff9ca3e647591ce7"},
     "libclang-cpp19": {"version": "1:19.1.7-3~deb12u1", "arch": "amd64", "sha256": "5daa784e1d747db320c16604729ffa805e6bfd72d3ac0b7cb0ee5f1a7ebc8aae"},
+    "libclang-rt-19-dev": {"version": "1:19.1.7-3~deb12u1", "arch": "amd64", "sha256": "872464dcd1aa3538e417e177f74a4c549b19313acaa1fe9465d32b936e9ef8eb"},
     "libdlpack-dev": {"version": "0.6-1+b1", "arch": "amd64", "sha256": "8ef8a805cb38c41fe174476333398064a81a7a430df4b85cb699ca6747772fd1"},
     "libedit2": {"version": "3.1-20221030-2", "arch": "amd64", "sha256": "1cf14abf2716d3279db12d0657a5737cf70074a1e71d3bdf73206625e3c89ce6"},
     "libevent-core-2.1-7": {"version": "2.1.12-stable-8", "arch": "amd64", "sha256": "4cebf4a24fb222ddbc5569df9960c5ff2da8b7ed71a02e13c79a59dcaf3b518a"},
