@@ -5,8 +5,8 @@ load(":cc.bzl", "COPTS")
 def pybind_extension(name, srcs, deps = [], copts = [], imports = ["."], visibility = None, **kwargs):
     """A pybind11 module: a py_library `name` and the file `name`.so.
 
-    Only PyInit_* is exported; all libraries linked in stay hidden. Shared ones
-    (libgloo.so.0) are found in the runfiles, or beside the module.
+    Only PyInit_* is exported; all libraries linked in stay hidden. Shared ones,
+    if there are any, are found in the runfiles, or beside the module.
 
     Args:
       name: the module's name.

@@ -16,12 +16,6 @@ extern "C" const char* __tsan_default_suppressions();
 
 extern "C" const char* __tsan_default_suppressions() {
   return
-      // Gloo is not instrumented, so the reference count by which a buffer's destructor waits for
-      // Gloo's thread to let go of it is not seen.
-      "race:gloo::transport::tcp::UnboundBuffer::handleRecvCompletion\n"
-      "race:gloo::transport::tcp::UnboundBuffer::handleSendCompletion\n"
-      "race:gloo::transport::tcp::UnboundBuffer::signalException\n"
-      "race:gloo::transport::tcp::UnboundBuffer::~UnboundBuffer\n"
       // Abseil maps memory for a thread's identity and hands it to other threads through a mutex
       // whose inner workings it hides from ThreadSanitizer.
       "race:DoAllocWithArena\n"

@@ -17,7 +17,7 @@ def _package_files(ctx):
     return files, libraries
 
 def _license_path(file):
-    """LICENSE of this workspace; re2/LICENSE, libgloo0/copyright of others."""
+    """LICENSE of this workspace; re2/LICENSE, libssl-dev/copyright of others."""
     return file.basename if not file.owner.workspace_name else "/".join(file.path.split("/")[-2:])
 
 def _impl(ctx):

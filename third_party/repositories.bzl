@@ -91,6 +91,13 @@ def _cc_source_repositories():
         build_file = "//third_party:benchmark.BUILD",
         source = "benchmark",
     )
+    # Of a newer Debian: that of this one has no source that can be had.
+    deb_source_repository(
+        name = "gloo",
+        build_file = "//third_party:gloo.BUILD",
+        patches = ["//third_party:gloo.patch"],
+        source = "gloo",
+    )
     deb_source_repository(
         name = "highway",
         build_file = "//third_party:highway.BUILD",
@@ -184,25 +191,6 @@ def _cc_repositories():
         name = "etcd_server",
         build_file_content = 'exports_files(["usr/bin/etcd"])',
         packages = ["etcd-server"],
-    )
-    deb_repository(
-        name = "gloo",
-        build_file = "//third_party:gloo.BUILD",
-        packages = [
-            "libgloo-dev",
-            "libgloo0",
-            "libhiredis0.14",
-            "libibverbs1",
-            "libnl-3-200",
-            "libnl-route-3-200",
-        ],
-        # One folder, so that wherever Bazel links it the libraries are together.
-        patch_cmds = [
-            "mkdir runtime",
-            "cp -L usr/lib/libgloo.so.0 usr/lib/*/lib{hiredis,ibverbs,nl}*.so.* lib/*/libnl*.so.* runtime",
-            "cd runtime && rm -f *.so.*.*.*",
-        ],
-        relocate = True,
     )
     deb_repository(
         name = "googletest",
@@ -564,7 +552,7 @@ def _data_repositories():
     # The licences that Debian's copyright files refer to.
     deb_repository(
         name = "common_licenses",
-        build_file_content = 'exports_files(["Apache-2.0", "CC0-1.0", "GPL-2", "LGPL-2.1"])',
+        build_file_content = 'exports_files(["Apache-2.0", "CC0-1.0", "GPL-2"])',
         packages = ["base-files"],
         strip_prefix = "usr/share/common-licenses",
     )

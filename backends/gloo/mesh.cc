@@ -28,16 +28,27 @@ constexpr absl::Duration kForever = absl::InfiniteDuration();
 // The first byte of a rank's payload in the PeerTable: its MismatchCheck.
 constexpr char kChecks = '+', kDoesNotCheck = '-';
 
-// Opens a listening socket for every peer, and appends their addresses to `payload`, in the order
-// of the ranks.
-absl::StatusOr<std::shared_ptr<gloo::transport::Context>> Listen(const Mesh::Options& options,
-                                                                 const Deadline& deadline,
-                                                                 std::string& payload) {
-  if (options.size == 1) return MakeSingleRankTransport();
+absl::Status ConnectionsClosed() { return NetworkError("the connections were closed"); }
+
+// Connections to be, and what listens for them.
+struct Listening {
   std::shared_ptr<gloo::transport::Context> transport;
+  std::shared_ptr<gloo::transport::tcp::Device> device;  // Null for a group of one rank.
+};
+
+// Opens a listening socket, and appends the address of each peer's connection to `payload`, in the
+// order of the ranks. There is a secret in each address, which the store keeps: only a peer that
+// knows it can connect.
+absl::StatusOr<Listening> Listen(const Mesh::Options& options, const Deadline& deadline,
+                                 std::string& payload) {
+  if (options.size == 1) return Listening{MakeSingleRankTransport(), nullptr};
+  Listening listening;
   absl::Status status = CatchGloo([&] {
     gloo::transport::tcp::attr attr(options.address.c_str());
-    transport = gloo::transport::tcp::CreateDevice(attr)->createContext(options.rank, options.size);
+    const auto device = gloo::transport::tcp::CreateDevice(attr);
+    listening.device = std::dynamic_pointer_cast<gloo::transport::tcp::Device>(device);
+    auto& transport = listening.transport;
+    transport = device->createContext(options.rank, options.size);
     // Gloo takes the timeout for each of up to five steps of connect.
     transport->setTimeout(ToGlooTimeout(deadline.Remaining() / 5));
     for (int peer = 0; peer < options.size; ++peer) {
@@ -49,7 +60,7 @@ absl::StatusOr<std::shared_ptr<gloo::transport::Context>> Listen(const Mesh::Opt
   if (!status.ok()) {
     return Annotate(status, absl::StrCat("cannot listen on address '", options.address, "'"));
   }
-  return transport;
+  return listening;
 }
 
 // The address at which rank `from` listens for rank `to`; empty if its payload has none.
@@ -104,16 +115,19 @@ absl::Status ConnectAll(const backends::PeerTable& peers, gloo::transport::Conte
 absl::StatusOr<std::unique_ptr<Mesh>> Mesh::Connect(Store& store, const Options& options,
                                                     const Deadline& deadline) {
   std::string payload(1, options.mismatch_check == MismatchCheck::kOn ? kChecks : kDoesNotCheck);
-  auto transport = Listen(options, deadline, payload);
+  auto listening = Listen(options, deadline, payload);
   absl::StatusOr<std::string> published = payload;
-  if (!transport.ok()) published = transport.status();
+  if (!listening.ok()) published = listening.status();
   SYNCLINE_ASSIGN_OR_RETURN(backends::PeerTable peers,
                             backends::JoinPlain("gloo", store, options.rank, options.size,
                                                 published, deadline, options.check_peers));
   SYNCLINE_RETURN_IF_ERROR(CheckAddresses(peers));
   SYNCLINE_RETURN_IF_ERROR(CheckSettings(peers));
-  SYNCLINE_RETURN_IF_ERROR(ConnectAll(peers, **transport, deadline));
-  return std::unique_ptr<Mesh>(new Mesh(options, std::move(peers), *std::move(transport)));
+  SYNCLINE_RETURN_IF_ERROR(ConnectAll(peers, *listening->transport, deadline));
+  // Whoever else connects from now on would only take a descriptor.
+  if (listening->device != nullptr) listening->device->stopListening();
+  return std::unique_ptr<Mesh>(
+      new Mesh(options, std::move(peers), std::move(listening->transport)));
 }
 
 Mesh::Mesh(const Options& options, backends::PeerTable peers,
@@ -181,7 +195,7 @@ void Mesh::Disconnect() {
     if (watch_state_ == WatchState::kRunning) UpdateLinks();
     EndWatch(WatchState::kDisconnected);
   }
-  buffers_.Abort();
+  buffers_.Abort(ConnectionsClosed());
 }
 
 void Mesh::Leave(absl::string_view reason) {
@@ -230,7 +244,9 @@ Mesh::WatchState Mesh::RunWatch(const std::function<void()>& on_change) {
     if (status.ok()) continue;  // EndWatch has ended the wait.
     UpdateLinks();
     // All operations end, whichever peer they wait for: they cannot complete without the lost one.
-    if (std::count(links_.begin(), links_.end(), Link::kLost) > 0) buffers_.Abort();
+    if (std::count(links_.begin(), links_.end(), Link::kLost) > 0) {
+      buffers_.Abort(KindOf(status) == ErrorKind::kMismatch ? status : ConnectionsClosed());
+    }
     // on_change may take locks under which others call left() and lost().
     mutex_.Unlock();
     on_change();

@@ -19,9 +19,8 @@ namespace syncline::gloo_backend {
 
 // Sends and receives of one rank. Gloo matches messages and keeps those that come unexpected; this
 // only gives receives from any rank their turns. A header that describes the call goes before the
-// elements of each message. The elements leave only once the receiver has found that they fit, so
-// no message that is too long for its receive, which would end the receiver's process, is ever on
-// its way.
+// elements of each message. The elements leave only once the receiver has found that they fit: a
+// message that does not fit is an error of the two calls, not of the group's connections.
 //
 // Thread-safe as far as include/syncline/backend.h allows calls of Send and Recv beside each other.
 // Throws what Gloo throws.

@@ -15,8 +15,8 @@
 
 namespace syncline::gloo_backend {
 
-// Messages on one slot. Borrows the context. A message that is longer than the receive posted for
-// it ends the process. Wait returns OK or throws what Gloo throws.
+// Messages on one slot. Borrows the context. A message that is not as long as the receive posted
+// for it ends the connection. Wait returns OK or throws what Gloo throws.
 class Transfers final : public backends::Messages {
  public:
   Transfers(gloo::Context& context, uint64_t slot) : context_(context), slot_(slot) {}

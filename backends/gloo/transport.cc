@@ -8,6 +8,7 @@
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "backends/gloo/periodic_wakeup.h"
 #include "core/base/stall.h"
@@ -19,6 +20,12 @@ namespace syncline::gloo_backend {
 namespace {
 
 using gloo::transport::UnboundBuffer;
+
+// An error that goes through Gloo's algorithms as an exception.
+struct StatusException final : std::exception {
+  explicit StatusException(absl::Status status) : status(std::move(status)) {}
+  const absl::Status status;
+};
 
 [[noreturn]] void ThrowClosed() { throw gloo::IoException("the connections were closed"); }
 
@@ -151,11 +158,14 @@ absl::string_view WithoutPosition(absl::string_view message) {
 }  // namespace
 
 absl::Status CatchGloo(absl::FunctionRef<void()> calls) {
-  // It catches std::exception because that has one type information, the C++ library's. Gloo's own
-  // types may have a second, hidden copy in the library that this code is linked into.
   try {
     calls();
     return absl::OkStatus();
+  } catch (const StatusException& error) {
+    return error.status;
+  } catch (const gloo::SizeMismatchException& error) {
+    return MismatchError(
+        absl::StrCat(error.what(), ": all ranks must make the same calls in the same order"));
   } catch (const std::exception& error) {
     return NetworkError(WithoutPosition(error.what()));
   }
@@ -172,13 +182,13 @@ std::shared_ptr<gloo::transport::Context> MakeSingleRankTransport() {
 
 void BufferSet::Add(UnboundBuffer* buffer) {
   absl::MutexLock lock(&mutex_);
-  if (aborted_) ThrowClosed();
+  if (!cause_.ok()) throw StatusException(cause_);
   buffers_.insert(buffer);
 }
 
 void BufferSet::Check() {
   absl::MutexLock lock(&mutex_);
-  if (aborted_) ThrowClosed();
+  if (!cause_.ok()) throw StatusException(cause_);
 }
 
 void BufferSet::Remove(UnboundBuffer* buffer) {
@@ -186,9 +196,9 @@ void BufferSet::Remove(UnboundBuffer* buffer) {
   buffers_.erase(buffer);
 }
 
-void BufferSet::Abort() {
+void BufferSet::Abort(const absl::Status& cause) {
   absl::MutexLock lock(&mutex_);
-  aborted_ = true;
+  cause_.Update(cause);
   for (UnboundBuffer* buffer : buffers_) {
     buffer->abortWaitRecv();
     buffer->abortWaitSend();

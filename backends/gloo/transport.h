@@ -24,7 +24,8 @@
 
 namespace syncline::gloo_backend {
 
-// Runs `calls` of Gloo and turns an exception into a NetworkError. No other code catches them.
+// Runs `calls` of Gloo and turns an exception into a NetworkError; into a MismatchError where a
+// message has another size than the receive posted for it. No other code catches them.
 absl::Status CatchGloo(absl::FunctionRef<void()> calls);
 
 // `duration` for Gloo: at least a millisecond, since Gloo takes 0 for "no timeout"; at most a year.
@@ -37,19 +38,20 @@ std::shared_ptr<gloo::transport::Context> MakeSingleRankTransport();
 // Thread-safe. Borrows the buffers.
 class BufferSet {
  public:
-  // Adds a buffer; throws gloo::IoException if the set has been aborted.
+  // Adds a buffer; throws if the set has been aborted.
   void Add(gloo::transport::UnboundBuffer* buffer);
   void Remove(gloo::transport::UnboundBuffer* buffer);
 
-  // Throws gloo::IoException if the set has been aborted.
+  // Throws if the set has been aborted.
   void Check();
 
-  // Makes every wait on a buffer of the set return now. From now on Add and Check throw.
-  void Abort();
+  // Makes every wait on a buffer of the set return now. From now on Add and Check throw what
+  // CatchGloo turns into the first `cause`.
+  void Abort(const absl::Status& cause);
 
  private:
   absl::Mutex mutex_;
-  bool aborted_ ABSL_GUARDED_BY(mutex_) = false;
+  absl::Status cause_ ABSL_GUARDED_BY(mutex_);  // OK until Abort.
   std::set<gloo::transport::UnboundBuffer*> buffers_ ABSL_GUARDED_BY(mutex_);
 };
 

@@ -205,7 +205,7 @@ int Main(int argc, char** argv) {
   auto context = std::make_shared<gloo::rendezvous::Context>(options.rank, options.size);
   const absl::Status connected = Catch([&] {
     context->setTimeout(std::chrono::minutes(1));
-    gloo::rendezvous::FileStore store(options.folder);
+    auto store = std::make_shared<gloo::rendezvous::FileStore>(options.folder);
     std::shared_ptr<gloo::transport::Device> device =
         gloo::transport::tcp::CreateDevice(gloo::transport::tcp::attr(options.address.c_str()));
     context->connectFullMesh(store, device);

@@ -2,7 +2,7 @@
 
 Equal inputs give equal bytes. Shared libraries that the package's ELF files load, and that are not
 of the platform, are bundled in <distribution>.libs, each under a name of its own (with a hash of
-its contents), so that a process that has loaded another libgloo.so.0 neither gets ours nor gives us
+its contents), so that a process that has loaded another library of the name neither gets ours nor gives us
 its own.
 
 If a file needs more of the machine than the platform's tag promises, the build fails and says what.
@@ -51,7 +51,7 @@ def needed_libraries(
 
 
 def own_name(library: pathlib.Path) -> str:
-    """libgloo.so.0 -> libgloo-1b2c3d4e.so.0."""
+    """libz.so.1 -> libz-1b2c3d4e.so.1."""
     stem, _, suffix = library.name.partition(".so")
     return f"{stem}-{hashlib.sha256(library.read_bytes()).hexdigest()[:8]}.so{suffix}"
 

@@ -21,11 +21,11 @@ _RUNTIME = {
     "libstdc++.so.6",
 }
 _NEWEST_SYMBOLS = {
-    "manylinux_2_35_x86_64": {
+    "manylinux_2_34_x86_64": {
         "CXXABI": (1, 3, 13),
-        "GCC": (12, 0, 0),
-        "GLIBC": (2, 35),
-        "GLIBCXX": (3, 4, 30),
+        "GCC": (7, 0, 0),
+        "GLIBC": (2, 34),
+        "GLIBCXX": (3, 4, 29),
     },
 }
 
@@ -84,7 +84,7 @@ def problems(tools: Tools, path: pathlib.Path, bundled: set[str], platform: str)
     for symbol in needs.symbols:
         kind, _, version = symbol.partition("_")
         allowed = newest.get(kind)
-        # Versions of bundled libraries' symbols are called otherwise: LIBNL_3.
+        # Versions of bundled libraries' symbols are called otherwise.
         if allowed and not (re.fullmatch(r"[\d.]+", version) and _numbers(version) <= allowed):
             found.append(f"{path.name} needs {symbol}")
     return found

@@ -1,11 +1,5 @@
 // Strangers on the ports at which ranks of backend tcp wait for each other, and a rank that sends
 // what is no message.
-#include <arpa/inet.h>
-#include <dirent.h>
-#include <netinet/in.h>
-#include <sys/socket.h>
-#include <unistd.h>
-
 #include <algorithm>
 #include <atomic>
 #include <cstdint>
@@ -17,8 +11,6 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "absl/strings/numbers.h"
-#include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
 #include "core/base/unique_fd.h"
@@ -30,6 +22,7 @@
 #include "syncline/error_origin.h"
 #include "syncline/hash_store.h"
 #include "syncline/status.h"
+#include "tests/backends/strangers.h"
 #include "tests/support/processes.h"
 
 namespace syncline {
@@ -40,23 +33,6 @@ using ::testing::Contains;
 constexpr int kRanks = 2;
 constexpr absl::Duration kTimeout = absl::Seconds(60);
 
-// The inodes of this process's sockets with their descriptors.
-std::vector<std::pair<std::string, int>> OwnSockets() {
-  std::vector<std::pair<std::string, int>> sockets;
-  DIR* const folder = opendir("/proc/self/fd");
-  while (const dirent* const entry = readdir(folder)) {
-    char target[64] = {};
-    const std::string path = absl::StrCat("/proc/self/fd/", entry->d_name);
-    int descriptor;
-    if (readlink(path.c_str(), target, sizeof(target) - 1) < 0) continue;
-    const std::string text = target;
-    if (text.rfind("socket:[", 0) != 0 || !absl::SimpleAtoi(entry->d_name, &descriptor)) continue;
-    sockets.emplace_back(text.substr(8, text.size() - 9), descriptor);
-  }
-  closedir(folder);
-  return sockets;
-}
-
 absl::StatusOr<std::shared_ptr<Backend>> Join(std::shared_ptr<Store> store, int rank) {
   BackendConfig config;
   config.store = std::move(store);
@@ -65,24 +41,6 @@ absl::StatusOr<std::shared_ptr<Backend>> Join(std::shared_ptr<Store> store, int 
   config.local_address = "127.0.0.1";
   config.deadline = Deadline(kTimeout);
   return BackendRegistry::Make("tcp", config);
-}
-
-// Invalid if nobody listens there any more.
-base::UniqueFd TryToConnect(int port) {
-  base::UniqueFd socket(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
-  sockaddr_in address = {};
-  address.sin_family = AF_INET;
-  address.sin_port = htons(static_cast<uint16_t>(port));
-  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-  if (connect(socket.get(), reinterpret_cast<sockaddr*>(&address), sizeof(address)) != 0) {
-    socket.reset();
-  }
-  return socket;
-}
-
-void SendText(const base::UniqueFd& socket, const std::string& text) {
-  // The other side may have closed it already.
-  static_cast<void>(send(socket.get(), text.data(), text.size(), MSG_NOSIGNAL));
 }
 
 CallContext Within(uint64_t sequence, absl::Duration timeout = kTimeout) {
@@ -144,15 +102,7 @@ TEST(TcpStrangersTest, WhatIsNoMessageEndsTheGroupWithTheNameOfItsSender) {
     thread.join();
     ASSERT_TRUE(first.ok() && second.ok()) << first.status() << second.status();
     // From both ends of each connection, so that it reaches rank 0 and rank 1 alike.
-    int written = 0;
-    for (const auto& [inode, descriptor] : OwnSockets()) {
-      const bool is_new = std::none_of(before.begin(), before.end(),
-                                       [&](const auto& it) { return it.first == inode; });
-      if (!is_new) continue;
-      const ssize_t sent = send(descriptor, garbage.data(), garbage.size(), MSG_NOSIGNAL);
-      if (sent == static_cast<ssize_t>(garbage.size())) ++written;
-    }
-    EXPECT_GE(written, 4);
+    EXPECT_GE(WriteToNewSockets(before, garbage), 4);
     const Tensor tensor = Tensor::Zeros(DType::kInt32, {10});
     const absl::Status received =
         (*first)->RunAndWait(Collective::Recv(tensor, 1), Within(1, absl::Seconds(10))).status();

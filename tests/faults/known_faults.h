@@ -17,8 +17,6 @@ inline constexpr KnownFault kKnownFaults[] = {
     {"pthread_create", "grpc_core::Thread::Thread",
      "gRPC 1.51 counts on each of its threads: it may wait for one for ever when it shuts down, "
      "and keeps the others then"},
-    {"pthread_create", "gloo::transport::tcp::Loop::Loop",
-     "Gloo 0.5 does not close its epoll descriptor if its thread cannot be started"},
 };
 
 // Whether the call whose stack ReportFaults has written to `report` is one of these. The process

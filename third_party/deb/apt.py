@@ -1,7 +1,8 @@
 """Reads apt's signed index: which versions of a package exist, and their hashes.
 
 Binary packages come from the machine's own lists. Source packages need lists
-of their own (few machines have deb-src lines), kept in the cache folder.
+of their own (few machines have deb-src lines), kept in the cache folder. They
+may be those of another suite than the machine's, from the same mirror.
 """
 
 import collections
@@ -69,14 +70,17 @@ def with_retries(function, times=4):
 
 
 class Index:
-    """The index of binary packages, or that of source packages."""
+    """The index of binary packages, or that of source packages (of `suite`, if given)."""
 
-    def __init__(self, source=False):
+    def __init__(self, source=False, suite=None):
         self.source = source
+        self.suite = suite
         # Root would otherwise be warned that it does not download as _apt.
         self.options = ["-q", "-o", "APT::Sandbox::User=root"]
         if source:
-            self.options += _source_lists()
+            self.options += _source_lists(suite)
+        elif suite:
+            raise AptError("binary packages of suite %s do not fit this machine" % suite)
 
     def versions(self, names):
         """Returns {name: [Version, ...]}, newest first; [] for an unknown name."""
@@ -89,7 +93,7 @@ class Index:
         return found
 
     def pin(self, name, version):
-        """Returns the version's lock entry: version, arch, sha256."""
+        """Returns the version's lock entry: version, arch, sha256, and the suite if it has one."""
         if self.source:
             command = ["showsrc", "--only-source", name]
         else:
@@ -106,11 +110,12 @@ class Index:
                 }
             for line in fields["Checksums-Sha256"].split("\n"):
                 if line.endswith(".dsc"):
-                    return {
+                    pin = {
                         "version": version,
                         "arch": "source",
                         "sha256": line.split()[0],
                     }
+                    return dict(pin, suite=self.suite) if self.suite else pin
         raise AptError("apt's index has no %s=%s" % (name, version))
 
     def download(self, versions, folder):
@@ -134,12 +139,12 @@ def _fields(stanza):
     return fields
 
 
-def _source_lists():
+def _source_lists(suite):
     """Keeps lists of source packages from the machine's Debian mirrors.
 
     Returns the options that make apt read them.
     """
-    root = cache_dir() / "sources"
+    root = cache_dir() / ("sources-" + suite if suite else "sources")
     (root / "lists" / "partial").mkdir(parents=True, exist_ok=True)
     (root / "cache").mkdir(exist_ok=True)
     sources = root / "mirrors.sources"
@@ -156,7 +161,7 @@ def _source_lists():
     stamp = root / "updated"
     with open(root / "lock", "w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        mirrors = _source_mirrors()
+        mirrors = _source_mirrors(suite)
         known = sources.read_text() if sources.exists() else None
         age = time.time() - stamp.stat().st_mtime if stamp.exists() else None
         if known != mirrors or age is None or age > _SOURCE_LISTS_LIFETIME:
@@ -167,8 +172,8 @@ def _source_lists():
     return options
 
 
-def _source_mirrors():
-    """The machine's Debian mirrors, asked for sources, as deb822 text."""
+def _source_mirrors(suite):
+    """The machine's Debian mirrors, asked for sources (of `suite`, if given), as deb822 text."""
     stanzas = []
     for path in sorted(glob.glob("/etc/apt/sources.list.d/*.sources")):
         text = re.sub(r"^#.*\n", "", pathlib.Path(path).read_text(), flags=re.M)
@@ -183,4 +188,16 @@ def _source_mirrors():
                 stanzas.append(
                     "Types: deb-src\nURIs: %s\nSuites: %s\nComponents: %s" % match.groups()
                 )
+    if suite:
+        stanzas = _of_suite(stanzas, suite)
     return "\n\n".join(stanzas) + "\n"
+
+
+def _of_suite(stanzas, suite):
+    """The stanzas of main archives, asked for another suite. Mirrors of updates do not have it."""
+    found = []
+    for stanza in stanzas:
+        suites = re.search(r"^Suites:(.*)", stanza, re.M).group(1).split()
+        if any("-" not in name for name in suites):
+            found.append(re.sub(r"^Suites:.*", "Suites: " + suite, stanza, flags=re.M))
+    return list(dict.fromkeys(found))

@@ -29,10 +29,14 @@ find .keep -mindepth 1 -maxdepth 1 -exec mv -t . {} +
 rmdir .keep
 """
 
+_PATCH = 'patch --strip=1 --silent --no-backup-if-mismatch < "$1"'
+
 def _finish(ctx):
     """Strips, patches, relocates, and adds the BUILD file."""
     if ctx.attr.strip_prefix:
         _shell(ctx, _STRIP, ctx.attr.strip_prefix)
+    for patch in ctx.attr.patches:
+        _shell(ctx, _PATCH, ctx.path(patch))
     for command in ctx.attr.patch_cmds:
         _shell(ctx, command)
     if ctx.attr.patchelf:
@@ -56,6 +60,10 @@ _repository = repository_rule(
         "build_file_content": attr.string(),
         "kind": attr.string(values = ["binary", "source"], mandatory = True),
         "patch_cmds": attr.string_list(doc = "Shell commands, run in the root after unpacking."),
+        "patches": attr.label_list(
+            allow_files = [".patch"],
+            doc = "Applied in the root after unpacking, before patch_cmds.",
+        ),
         "patchelf": attr.label(doc = "Set: ELF files find each other by rpath."),
         "pins": attr.string(mandatory = True, doc = "The part of the lock for this, as JSON."),
         "strip_prefix": attr.string(doc = "The folder that becomes the root; the rest is dropped."),
@@ -89,7 +97,7 @@ def deb_source_repository(name, source, **kwargs):
     Args:
       name: the repository's name.
       source: the source package's name, pinned in lock.bzl.
-      **kwargs: build_file or build_file_content, strip_prefix, patch_cmds.
+      **kwargs: build_file or build_file_content, strip_prefix, patches, patch_cmds.
     """
     _repository(
         name = name,

@@ -110,7 +110,7 @@ def fetch_source(pins):
     cache = apt.cache_dir()
     ((name, pin),) = pins.items()
     if not (cache / (pin["sha256"] + ".src")).exists():
-        index = apt.Index(source=True)
+        index = apt.Index(source=True, suite=pin.get("suite"))
         pin = resolve(index, pins)[name]
         if not (cache / (pin["sha256"] + ".src")).exists():
             folder = tempfile.mkdtemp(dir=cache)
