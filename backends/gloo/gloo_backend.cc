@@ -2,9 +2,11 @@
 
 #include <utility>
 
+#include "backends/common/call_description.h"
 #include "backends/gloo/sigpipe.h"
 #include "backends/gloo/slots.h"
 #include "syncline/backend_registry.h"
+#include "syncline/error_origin.h"
 #include "syncline/status.h"
 
 namespace syncline::gloo_backend {
@@ -93,7 +95,15 @@ absl::Status GlooBackend::Run(const backends::Lifecycle::OperationScope& scope, 
   const ScopedSigpipeBlock no_sigpipe;
   return lifecycle_.Run(scope, [&] {
     absl::Status status;
-    status.Update(CatchGloo([&] { status = body(mesh_->ForOperation(scope.call.deadline)); }));
+    absl::Status thrown =
+        CatchGloo([&] { status = body(mesh_->ForOperation(scope.call.deadline)); });
+    if (KindOf(thrown) == ErrorKind::kMismatch) {
+      // Gloo has only seen sizes of messages.
+      const backends::CallDescription call(scope.call);
+      thrown = WithOperation(Annotate(thrown, call.ToString()),
+                             call.OperationOf(mesh_->peers().rank()));
+    }
+    status.Update(thrown);
     return status;
   });
 }

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <atomic>
 #include <exception>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -13,6 +14,7 @@
 #include "backends/gloo/periodic_wakeup.h"
 #include "core/base/stall.h"
 #include "gloo/common/error.h"
+#include "syncline/error_origin.h"
 #include "syncline/interrupt.h"
 #include "syncline/status.h"
 
@@ -164,8 +166,9 @@ absl::Status CatchGloo(absl::FunctionRef<void()> calls) {
   } catch (const StatusException& error) {
     return error.status;
   } catch (const gloo::SizeMismatchException& error) {
-    return MismatchError(
-        absl::StrCat(error.what(), ": all ranks must make the same calls in the same order"));
+    const std::string text =
+        absl::StrCat(error.what(), ": all ranks must make the same calls in the same order");
+    return WithRanks(MismatchError(text), {error.rank});
   } catch (const std::exception& error) {
     return NetworkError(WithoutPosition(error.what()));
   }

@@ -18,6 +18,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
+#include "backends/gloo/periodic_wakeup.h"
 #include "backends/gloo/slots.h"
 #include "core/base/unique_fd.h"
 #include "gmock/gmock.h"
@@ -80,6 +81,9 @@ TEST(GlooStrangersTest, RanksFindEachOtherWhoeverElseConnectsAndCloseTheDoorThen
   for (const int64_t number : {0, 1, 2}) {
     texts.emplace_back(reinterpret_cast<const char*>(&number), sizeof(number));
   }
+  // Starts the thread that all groups of the process share, and which stays.
+  const auto nothing = [] {};
+  { const gloo_backend::PeriodicWakeup start(nothing); }
   size_t total = 0;
   for (const Deadline deadline(kTimeout); total < 200 && !deadline.Expired();) {
     const int64_t possessions = CountPossessions();
@@ -173,6 +177,7 @@ TEST(GlooStrangersTest, WithoutAComparisonMessagesOfOtherSizesAreErrorsOnAllRank
       for (const absl::Status& outcome : outcomes) {
         EXPECT_EQ(KindOf(outcome), ErrorKind::kMismatch) << outcome;
         EXPECT_THAT(std::string(outcome.message()), HasSubstr("bytes where")) << outcome;
+        EXPECT_FALSE(RanksOf(outcome).empty()) << outcome;
       }
     }
   }
