@@ -100,8 +100,8 @@ absl::Status GlooBackend::Run(const backends::Lifecycle::OperationScope& scope, 
     if (KindOf(thrown) == ErrorKind::kMismatch) {
       // Gloo has only seen sizes of messages.
       const backends::CallDescription call(scope.call);
-      thrown = WithOperation(Annotate(thrown, call.ToString()),
-                             call.OperationOf(mesh_->peers().rank()));
+      thrown =
+          WithOperation(Annotate(thrown, call.ToString()), call.OperationOf(mesh_->peers().rank()));
     }
     status.Update(thrown);
     return status;

@@ -2,8 +2,8 @@
 
 Equal inputs give equal bytes. Shared libraries that the package's ELF files load, and that are not
 of the platform, are bundled in <distribution>.libs, each under a name of its own (with a hash of
-its contents), so that a process that has loaded another library of the name neither gets ours nor gives us
-its own.
+its contents), so that a process that has loaded another library of that name neither gets ours nor
+gives us its own.
 
 If a file needs more of the machine than the platform's tag promises, the build fails and says what.
 """

@@ -83,7 +83,9 @@ TEST(GlooStrangersTest, RanksFindEachOtherWhoeverElseConnectsAndCloseTheDoorThen
   }
   // Starts the thread that all groups of the process share, and which stays.
   const auto nothing = [] {};
-  { const gloo_backend::PeriodicWakeup start(nothing); }
+  {
+    const gloo_backend::PeriodicWakeup start(nothing);
+  }
   size_t total = 0;
   for (const Deadline deadline(kTimeout); total < 200 && !deadline.Expired();) {
     const int64_t possessions = CountPossessions();

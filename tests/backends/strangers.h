@@ -1,5 +1,5 @@
-// Who connects to ranks and is none of them, and what a rank sends that no rank would: ranks of these
-// tests run in this process, so a test can write to their sockets.
+// Who connects to ranks and is none of them, and what a rank sends that no rank would: ranks of
+// these tests run in this process, so a test can write to their sockets.
 #ifndef SYNCLINE_TESTS_BACKENDS_STRANGERS_H_
 #define SYNCLINE_TESTS_BACKENDS_STRANGERS_H_
 
