@@ -141,7 +141,8 @@ TEST(GlooStrangersTest, WhatIsNoMessageEndsTheGroupAndNoProcess) {
     const auto second = Join(store, 1, 2);
     thread.join();
     ASSERT_TRUE(first.ok() && second.ok()) << first.status() << second.status();
-    EXPECT_EQ(WriteToNewSockets(before, garbage), 2);
+    // To rank 0, to rank 1, or to both: the first that reads it closes the connection.
+    EXPECT_GE(WriteToNewSockets(before, garbage), 1);
     const Tensor tensor = Tensor::Zeros(DType::kInt32, {10});
     const absl::Status received =
         (*first)->RunAndWait(Collective::Recv(tensor, 1), Within(1, absl::Seconds(10))).status();
