@@ -44,19 +44,25 @@ def pybind_extension(name, srcs, deps = [], copts = [], imports = ["."], visibil
 # The interpreter is not instrumented, so the runtime of a sanitizer must be there before it loads an
 # extension that is. What the interpreter never frees is no leak of ours, and what it and its libraries
 # do among themselves is not to be judged.
-_SANITIZER_ENV = select({
-    "//bazel:asan": {
-        "ASAN_OPTIONS": "detect_leaks=0",
-        "LD_PRELOAD": "libasan.so.8:libstdc++.so.6",
-    },
-    "//bazel:tsan": {
-        "LD_PRELOAD": "libtsan.so.2:libstdc++.so.6",
-        "TSAN_OPTIONS": "ignore_noninstrumented_modules=1",
-    },
-    "//conditions:default": {},
-})
+def _test_env(env):
+    return select({
+        "//bazel:asan": dict(
+            env,
+            ASAN_OPTIONS = "detect_leaks=0",
+            LD_PRELOAD = "libasan.so.8:libstdc++.so.6",
+        ),
+        "//bazel:tsan": dict(
+            env,
+            LD_PRELOAD = "libtsan.so.2:libstdc++.so.6",
+            TSAN_OPTIONS = "ignore_noninstrumented_modules=1",
+        ),
+        "//conditions:default": env,
+    })
 
-def syncline_py_test(name, srcs, deps = [], args = [], **kwargs):
+# Whatever the machine's user has in a cache.
+_ENV = {"SYNCLINE_TORCH_NATIVE": "off"}
+
+def syncline_py_test(name, srcs, deps = [], args = [], env = _ENV, **kwargs):
     """A test run by pytest over all of `srcs`, which prints why it skipped tests.
 
     Args:
@@ -64,6 +70,7 @@ def syncline_py_test(name, srcs, deps = [], args = [], **kwargs):
       srcs: files of tests, and a conftest.py if there is one.
       deps: Python libraries; pytest is added.
       args: further arguments of pytest.
+      env: variables; by default those of the backend for torch in Python.
       **kwargs: further attributes of py_test.
     """
     tests = [src for src in srcs if not src.endswith("conftest.py")]
@@ -71,7 +78,7 @@ def syncline_py_test(name, srcs, deps = [], args = [], **kwargs):
         name = name,
         srcs = srcs + ["//bazel:pytest_main.py"],
         args = ["$(location %s)" % test for test in tests] + args,
-        env = _SANITIZER_ENV,
+        env = _test_env(env),
         main = "//bazel:pytest_main.py",
         python_version = "PY3",
         deps = deps + ["@py_pytest//:pytest"],

@@ -540,8 +540,14 @@ def _pypi_repositories():
             "torch",
             "typing-extensions",
         ],
+        development = [
+            "torch/lib/libc10.so",
+            "torch/lib/libtorch_cpu.so",
+            "torch/lib/libtorch_python.so",
+            "torch/version.py",
+        ],
+        headers = ["torch/include"],
         prune = [
-            "torch/include",
             "torch/share",
             "torch/test",
         ],

@@ -98,6 +98,10 @@ EXCEPTIONS = {
         "&is_settled": "MPI's thread begins no call that blocks but those with a deadline",
         "&has_task": "an idle thread's: until there is work, for the life of the process",
     },
+    "python/syncline/torch/native/backend.h": {
+        "WorkPointer send(": "a method, declared",
+        "WorkPointer recv(": "a method, declared",
+    },
     "launch/guardian.cc": {
         "write(pipe": "a few bytes to a process that does nothing but read them",
         "poll(&ended": "a constant",

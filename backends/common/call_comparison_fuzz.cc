@@ -1,6 +1,4 @@
 // The calls that other ranks say they have made: fingerprints, and calls in full.
-#include "backends/common/call_comparison.h"
-
 #include <algorithm>
 #include <cstdint>
 #include <cstring>
@@ -11,6 +9,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
+#include "backends/common/call_comparison.h"
 #include "backends/common/call_description.h"
 #include "backends/common/call_fingerprint.h"
 #include "backends/common/fingerprint_exchange.h"
@@ -136,7 +135,8 @@ void Compare(Reader& reader) {
         return absl::OkStatus();
       });
   Require(!status.ok() || equal == records, "a call that differs is an error");
-  for (const int rank : RanksOf(status)) Require(rank >= 0 && rank < kSize, "ranks are the group's");
+  for (const int rank : RanksOf(status))
+    Require(rank >= 0 && rank < kSize, "ranks are the group's");
 }
 
 void Gather(Reader& reader) {
@@ -145,7 +145,8 @@ void Gather(Reader& reader) {
   InputTransport transport(reader);
   const absl::Status status = backends::GatherCalls(transport, call->context);
   Require(!status.ok(), "ranks that disagree do not go on");
-  for (const int rank : RanksOf(status)) Require(rank >= 0 && rank < kSize, "ranks are the group's");
+  for (const int rank : RanksOf(status))
+    Require(rank >= 0 && rank < kSize, "ranks are the group's");
 }
 
 void Describe(Reader& reader) {
@@ -195,8 +196,8 @@ std::vector<std::string> Seeds() {
     std::vector<int64_t> others = CallDescription(other->context).ToWords();
     others.resize(words.size());
     seeds.push_back(absl::StrCat(std::string(1, '\0'), call, same, same));
-    seeds.push_back(absl::StrCat(std::string(1, '\0'), call, same, differs, BytesOf(others),
-                                 BytesOf(words)));
+    seeds.push_back(
+        absl::StrCat(std::string(1, '\0'), call, same, differs, BytesOf(others), BytesOf(words)));
     // It says that sizes are uneven, of which this operation may have none: this rank once sent
     // what lay behind its list of them.
     FingerprintRecord uneven = FingerprintRecord::Of(own->context);

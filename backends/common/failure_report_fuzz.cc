@@ -1,11 +1,10 @@
 // What other ranks say in the store of their failures.
-#include "backends/common/failure_report.h"
-
 #include <string>
 #include <vector>
 
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
+#include "backends/common/failure_report.h"
 #include "core/testing/fuzz/fuzz.h"
 #include "syncline/op_kind.h"
 #include "syncline/status.h"

@@ -44,9 +44,9 @@ absl::Status CheckSame(const PeerTable& peers, absl::string_view backend) {
                           peers.Describe(rank));
     } else {
       const int with = MayBePlain(peers, 0) ? 0 : rank;
-      text = absl::StrCat("SYNCLINE_TLS_PLAIN must be the same on all ranks: it lists ", backend,
-                          " for ", peers.Describe(with), " and not for ",
-                          peers.Describe(rank - with));
+      text =
+          absl::StrCat("SYNCLINE_TLS_PLAIN must be the same on all ranks: it lists ", backend,
+                       " for ", peers.Describe(with), " and not for ", peers.Describe(rank - with));
     }
     return WithRanks(MismatchError(text), {0, rank});
   }
@@ -80,10 +80,9 @@ absl::StatusOr<PeerTable> JoinPlain(absl::string_view backend, Store& store, int
   // What is wrong with them is told to all, so that none waits for this rank.
   SYNCLINE_ASSIGN_OR_RETURN(
       PeerTable peers,
-      settings.ok()
-          ? PeerTable::Join(store, rank, size, payload, deadline, check_peers,
-                            Serialize(*settings, backend))
-          : PeerTable::Join(store, rank, size, settings.status(), deadline, check_peers));
+      settings.ok() ? PeerTable::Join(store, rank, size, payload, deadline, check_peers,
+                                      Serialize(*settings, backend))
+                    : PeerTable::Join(store, rank, size, settings.status(), deadline, check_peers));
   SYNCLINE_RETURN_IF_ERROR(CheckSame(peers, backend));
   SYNCLINE_RETURN_IF_ERROR(CheckMayBePlain(peers, backend));
   return peers;

@@ -20,11 +20,11 @@ namespace syncline::backends {
 // - UnsupportedError: ranks are on several hosts and SYNCLINE_TLS is on, unless SYNCLINE_TLS_PLAIN
 //   lists `backend`.
 // - Those of tls::SettingsFromEnvironment on one of them, and of PeerTable::Join.
-absl::StatusOr<PeerTable> JoinPlain(
-    absl::string_view backend, Store& store, int rank, int size,
-    const absl::StatusOr<std::string>& payload, const Deadline& deadline,
-    const PeerCheck& check_peers = nullptr,
-    const base::EnvironmentLookup& environment = base::GetEnv);
+absl::StatusOr<PeerTable> JoinPlain(absl::string_view backend, Store& store, int rank, int size,
+                                    const absl::StatusOr<std::string>& payload,
+                                    const Deadline& deadline,
+                                    const PeerCheck& check_peers = nullptr,
+                                    const base::EnvironmentLookup& environment = base::GetEnv);
 
 }  // namespace syncline::backends
 

@@ -22,8 +22,8 @@ namespace {
 // right tag.
 constexpr size_t kMaxStrangers = 64;
 
-// Reads what has come into `room`, without a wait. Returns how many bytes; nothing if the connection
-// has ended.
+// Reads what has come into `room`, without a wait. Returns how many bytes; nothing if the
+// connection has ended.
 std::optional<size_t> ReadSome(int socket, absl::Span<char> room) {
   const ssize_t count = recv(socket, room.data(), room.size(), MSG_DONTWAIT);
   if (count > 0) return static_cast<size_t>(count);
@@ -40,8 +40,7 @@ absl::StatusOr<Introduction> Introduction::Begin(base::UniqueFd socket, absl::st
   SYNCLINE_DCHECK(secret.size() == kHelloSecretSize);
   Introduction introduction(std::move(socket), secret, rank, std::move(session));
   const HelloMessage& hello = introduction.handshake_.hello();
-  SYNCLINE_RETURN_IF_ERROR(
-      base::SendAll(introduction.socket(), &hello, sizeof(hello), deadline));
+  SYNCLINE_RETURN_IF_ERROR(base::SendAll(introduction.socket(), &hello, sizeof(hello), deadline));
   return introduction;
 }
 

@@ -1,5 +1,5 @@
-// The two sides of each connection to a listening socket, which prove to each other that they are of
-// the job: rank_handshake.h over sockets.
+// The two sides of each connection to a listening socket, which prove to each other that they are
+// of the job: rank_handshake.h over sockets.
 #ifndef SYNCLINE_BACKENDS_COMMON_RANK_ACCEPTOR_H_
 #define SYNCLINE_BACKENDS_COMMON_RANK_ACCEPTOR_H_
 
@@ -75,8 +75,8 @@ class RankAcceptor {
     absl::Status error = absl::OkStatus();
   };
 
-  // `listeners` must listen, be non-blocking, and outlive the acceptor. Connections are encrypted if
-  // `tls` is not null. At least `expected` connections may wait before their callers have proved
+  // `listeners` must listen, be non-blocking, and outlive the acceptor. Connections are encrypted
+  // if `tls` is not null. At least `expected` connections may wait before their callers have proved
   // themselves.
   RankAcceptor(std::vector<int> listeners, std::string secret, int expected,
                std::shared_ptr<tls::Context> tls = nullptr);

@@ -81,7 +81,7 @@ ListenerHandshake::Step ListenerHandshake::Receive(size_t count, absl::string_vi
   if (!room().empty()) return Step::kIncomplete;
   if (has_hello_) {
     return Proves(proof_.proof, kCaller, secret, hello_, challenge_.nonce) ? Step::kProved
-                                                                          : Step::kRefused;
+                                                                           : Step::kRefused;
   }
   if (hello_.magic != kMagic) return Step::kRefused;
   has_hello_ = true;

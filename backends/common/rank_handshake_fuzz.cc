@@ -1,7 +1,5 @@
 // What a stranger sends to a rank that listens or connects, and what somebody between two ranks
 // makes of their messages.
-#include "backends/common/rank_handshake.h"
-
 #include <algorithm>
 #include <cstddef>
 #include <cstring>
@@ -10,6 +8,7 @@
 
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
+#include "backends/common/rank_handshake.h"
 #include "core/testing/fuzz/fuzz.h"
 
 namespace syncline::fuzz {

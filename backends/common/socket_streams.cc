@@ -30,10 +30,11 @@ SocketStreams::SocketStreams(std::vector<std::vector<tls::Stream>> streams, Peer
 }
 
 bool SocketStreams::Link::is_receiving() const {
-  return std::any_of(lanes.begin(), lanes.end(), [](const Lane& lane) { return !lane.in.is_empty(); });
+  return std::any_of(lanes.begin(), lanes.end(),
+                     [](const Lane& lane) { return !lane.in.is_empty(); });
 }
 
-void SocketStreams::Add(Link& link, ByteQueue Lane::*queue, uint64_t& given, void* data,
+void SocketStreams::Add(Link& link, ByteQueue Lane::* queue, uint64_t& given, void* data,
                         size_t bytes) {
   const size_t count = link.lanes.size();
   for (char* next = static_cast<char*>(data); bytes > 0;) {
@@ -47,7 +48,7 @@ void SocketStreams::Add(Link& link, ByteQueue Lane::*queue, uint64_t& given, voi
 }
 
 // The first byte that has not moved is the next one of some lane.
-uint64_t SocketStreams::MovedOf(const Link& link, ByteQueue Lane::*queue, uint64_t given) {
+uint64_t SocketStreams::MovedOf(const Link& link, ByteQueue Lane::* queue, uint64_t given) {
   const size_t count = link.lanes.size();
   if (count == 1) return (link.lanes[0].*queue).moved();  // Mostly.
   uint64_t first = given;
@@ -178,14 +179,13 @@ absl::Status SocketStreams::Late(const Deadline& deadline) {
     if (to_come == 0 && to_go == 0) continue;
     const Peer other = peer_of_(peer);
     ranks.push_back(other.rank);
-    what.push_back(to_come > 0
-                       ? absl::StrCat(to_come, " bytes of ", other.name, " have not come")
-                       : absl::StrCat(other.name, " has not taken ", to_go, " bytes"));
+    what.push_back(to_come > 0 ? absl::StrCat(to_come, " bytes of ", other.name, " have not come")
+                               : absl::StrCat(other.name, " has not taken ", to_go, " bytes"));
   }
-  late_ = WithRanks(TimeoutError(absl::StrCat("not complete after ",
-                                              absl::FormatDuration(deadline.timeout()), ": ",
-                                              absl::StrJoin(what, "; "))),
-                    std::move(ranks));
+  late_ = WithRanks(
+      TimeoutError(absl::StrCat("not complete after ", absl::FormatDuration(deadline.timeout()),
+                                ": ", absl::StrJoin(what, "; "))),
+      std::move(ranks));
   return late_;
 }
 

@@ -25,9 +25,9 @@ namespace syncline::backends {
 // To and from each peer, bytes flow in the order of the calls of Send and Receive; there are no
 // message boundaries. A peer may have several connections, as many on both sides. Then stripes of
 // kStripeBytes go over one after the other, so a receiver knows where each byte comes, and a short
-// message mostly takes one connection alone. They move only inside of the waits and of MakeProgress, then in both
-// directions with all peers at once, so no order of calls can make two ranks wait for each other's
-// buffers.
+// message mostly takes one connection alone. They move only inside of the waits and of
+// MakeProgress, then in both directions with all peers at once, so no order of calls can make two
+// ranks wait for each other's buffers.
 //
 // A connection that nobody reads or writes is not looked at, so its end shows only in the next call
 // that uses it.
@@ -51,8 +51,8 @@ class SocketStreams {
   // Called when bytes have come from `peer`; an error ends the wait.
   using OnReceived = std::function<absl::Status(int peer)>;
 
-  // `streams` has those to each peer, and none for this rank itself. `abort_event` is an eventfd, or
-  // invalid: then Abort ends no poll(2), and the caller shuts the sockets down.
+  // `streams` has those to each peer, and none for this rank itself. `abort_event` is an eventfd,
+  // or invalid: then Abort ends no poll(2), and the caller shuts the sockets down.
   SocketStreams(std::vector<std::vector<tls::Stream>> streams, PeerOf peer_of,
                 base::UniqueFd abort_event, OnReceived on_received = nullptr);
 
@@ -113,8 +113,8 @@ class SocketStreams {
   };
 
   // Gives `bytes` to the queues of the lanes, after `given` that these have had.
-  static void Add(Link& link, ByteQueue Lane::*queue, uint64_t& given, void* data, size_t bytes);
-  static uint64_t MovedOf(const Link& link, ByteQueue Lane::*queue, uint64_t given);
+  static void Add(Link& link, ByteQueue Lane::* queue, uint64_t& given, void* data, size_t bytes);
+  static uint64_t MovedOf(const Link& link, ByteQueue Lane::* queue, uint64_t given);
 
   // Whether bytes have moved.
   absl::StatusOr<bool> MoveAll();

@@ -91,9 +91,8 @@ absl::Status HierarchicalBackend::JoinRail(const BackendConfig& config) {
   std::unique_ptr<backends::Listener> listener;
   absl::StatusOr<std::string> endpoint = "";
   if (topology_.local_rank < topology_.rail_count) {
-    auto opened =
-        backends::Listener::Open(config.local_address.empty() ? "127.0.0.1" : config.local_address,
-                                 config.more_addresses);
+    auto opened = backends::Listener::Open(
+        config.local_address.empty() ? "127.0.0.1" : config.local_address, config.more_addresses);
     if (opened.ok()) {
       listener = *std::move(opened);
       endpoint = listener->endpoint();
@@ -113,9 +112,8 @@ absl::Status HierarchicalBackend::JoinRail(const BackendConfig& config) {
     members.push_back({rank, peers.Describe(rank), peers.payload(rank)});
   }
   SYNCLINE_ASSIGN_OR_RETURN(
-      auto rail,
-      RailSockets::Connect(*listener, members, topology_.node, tcp_->streams(), config.deadline,
-                           [this] { return CheckPeers(); }));
+      auto rail, RailSockets::Connect(*listener, members, topology_.node, tcp_->streams(),
+                                      config.deadline, [this] { return CheckPeers(); }));
   absl::MutexLock lock(&mutex_);
   rail_ = std::move(rail);
   // OnPeerGone has come before there was anything to abort.
@@ -187,7 +185,8 @@ absl::Status HierarchicalBackend::TimeoutOf(const CallContext& context) const {
     stopped.push_back(rank);
   }
   // Shared memory numbers the ranks of this node alone, so what it says is of no use here.
-  for (const absl::Status& late : {rail_ == nullptr ? absl::OkStatus() : rail_->late(), tcp_->late()}) {
+  for (const absl::Status& late :
+       {rail_ == nullptr ? absl::OkStatus() : rail_->late(), tcp_->late()}) {
     if (stopped.empty() && !late.ok()) return late;
   }
   return WithRanks(TimeoutError(text), std::move(stopped));

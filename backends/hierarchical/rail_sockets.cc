@@ -27,9 +27,8 @@ absl::StatusOr<std::unique_ptr<RailSockets>> RailSockets::Connect(
   }
   for (int to = 0; to < own; ++to) {
     for (int number = 0; number < streams; ++number) {
-      auto stream =
-          backends::IntroduceInSlices(members[to].endpoint, own * streams + number, deadline, check,
-                                      listener.tls().get(), number);
+      auto stream = backends::IntroduceInSlices(members[to].endpoint, own * streams + number,
+                                                deadline, check, listener.tls().get(), number);
       if (!stream.ok()) return Annotate(stream.status(), members[to].name);
       all[to][number] = *std::move(stream);
     }
@@ -55,8 +54,7 @@ RailSockets::RailSockets(absl::Span<const Member> members, Streams streams)
 absl::Status RailSockets::AcceptMembers(const backends::Listener& listener,
                                         absl::Span<const Member> members, int own,
                                         const Deadline& deadline,
-                                        absl::FunctionRef<absl::Status()> check,
-                                        Streams& streams) {
+                                        absl::FunctionRef<absl::Status()> check, Streams& streams) {
   const int size = static_cast<int>(members.size());
   if (own == size - 1) return absl::OkStatus();
   const int count = static_cast<int>(streams[own + 1].size());
@@ -68,9 +66,8 @@ absl::Status RailSockets::AcceptMembers(const backends::Listener& listener,
     if (KindOf(connection.status()) == ErrorKind::kTimeout) {
       std::vector<std::string> late;
       for (int from = own + 1; from < size; ++from) {
-        const bool has_come =
-            std::all_of(streams[from].begin(), streams[from].end(),
-                        [](const tls::Stream& stream) { return stream.valid(); });
+        const bool has_come = std::all_of(streams[from].begin(), streams[from].end(),
+                                          [](const tls::Stream& stream) { return stream.valid(); });
         if (!has_come) late.push_back(members[from].name);
       }
       return TimeoutError(absl::StrCat(absl::StrJoin(late, ", "), " did not connect within ",

@@ -129,10 +129,9 @@ absl::StatusOr<std::unique_ptr<MpiConnections>> MpiConnections::Connect(
   } else {
     payload = self.status();
   }
-  SYNCLINE_ASSIGN_OR_RETURN(
-      backends::PeerTable peers,
-      backends::JoinPlain("mpi", *config.store, config.rank, config.size, payload, config.deadline,
-                          config.check_peers));
+  SYNCLINE_ASSIGN_OR_RETURN(backends::PeerTable peers,
+                            backends::JoinPlain("mpi", *config.store, config.rank, config.size,
+                                                payload, config.deadline, config.check_peers));
   const MpiApi& api = (*runtime)->api();
   SweepLeftovers(Sweep::kNow);
   auto state = std::make_shared<State>();

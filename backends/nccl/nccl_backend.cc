@@ -448,9 +448,10 @@ absl::StatusOr<std::shared_ptr<Backend>> MakeNccl(const BackendConfig& config) {
       backends::PeerTable peers,
       backends::JoinPlain("nccl", *config.store, config.rank, config.size,
                           // JoinPlain publishes the reason where a rank cannot join.
-                          !api.ok()       ? api.status()
-                          : !runtime.ok() ? runtime.status()
-                                          : IntroductionOf(config, **api, **runtime, segment, server),
+                          !api.ok() ? api.status()
+                          : !runtime.ok()
+                              ? runtime.status()
+                              : IntroductionOf(config, **api, **runtime, segment, server),
                           config.deadline, config.check_peers));
   std::vector<Introduction> ranks;
   std::vector<RankSupport> supports;

@@ -10,8 +10,8 @@ namespace syncline::tcp {
 
 inline constexpr int kMaxStreams = 16;
 
-// From SYNCLINE_TCP_STREAMS, 1 to kMaxStreams; nothing if it is unset: then as many as the rank with
-// the most addresses has, so that each interface has one. ArgumentError for anything else.
+// From SYNCLINE_TCP_STREAMS, 1 to kMaxStreams; nothing if it is unset: then as many as the rank
+// with the most addresses has, so that each interface has one. ArgumentError for anything else.
 absl::StatusOr<std::optional<int>> StreamsFromEnvironment();
 
 }  // namespace syncline::tcp

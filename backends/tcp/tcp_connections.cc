@@ -138,9 +138,8 @@ absl::StatusOr<std::unique_ptr<TcpConnections>> TcpConnections::Connect(
   absl::StatusOr<std::string> payload =
       std::string(1, config.mismatch_check == MismatchCheck::kOn ? kChecks : kDoesNotCheck);
   if (config.size > 1) {
-    auto opened =
-        backends::Listener::Open(config.local_address.empty() ? "127.0.0.1" : config.local_address,
-                                 config.more_addresses);
+    auto opened = backends::Listener::Open(
+        config.local_address.empty() ? "127.0.0.1" : config.local_address, config.more_addresses);
     if (opened.ok()) {
       listener = *std::move(opened);
       const tls::Mode mode = listener->tls() == nullptr ? tls::Mode::kOff : listener->tls()->mode();

@@ -38,8 +38,8 @@ class TcpConnections final : public backends::Connections {
   // Collective: returns once this rank has connected to all others. Each side of a connection has
   // then proved that it knows the listener's secret, which only ranks of the job can read in the
   // store. Errors are those of PeerTable::Join; a NetworkError or TimeoutError that names the peer
-  // that cannot be reached, or whose TLS is refused; a MismatchError if mismatch_check, SYNCLINE_TLS
-  // or SYNCLINE_TCP_STREAMS is not the same on all ranks; those of SilenceLimit,
+  // that cannot be reached, or whose TLS is refused; a MismatchError if mismatch_check,
+  // SYNCLINE_TLS or SYNCLINE_TCP_STREAMS is not the same on all ranks; those of SilenceLimit,
   // StreamsFromEnvironment and Listener::Open.
   static absl::StatusOr<std::unique_ptr<TcpConnections>> Connect(const BackendConfig& config);
 

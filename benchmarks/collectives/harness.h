@@ -45,7 +45,7 @@ struct Options {
   int rank = 0;
   int size = 1;
   Waiting waiting = Waiting::kSpin;
-  std::string variant;  // Of the system: a backend, an algorithm.
+  std::string variant;                // Of the system: a backend, an algorithm.
   std::string address = "127.0.0.1";  // Of the rank's host: $COLLECTIVES_ADDRESS.
 };
 

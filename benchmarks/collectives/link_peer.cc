@@ -99,8 +99,8 @@ class LinkSystem : public System {
       }
       if (to_receive > 0) {
         const int64_t at = (bytes - to_receive) % room;
-        const ssize_t count = recv(socket_, received + at,
-                                   std::min({to_receive, kPiece, room - at}), MSG_DONTWAIT);
+        const ssize_t count =
+            recv(socket_, received + at, std::min({to_receive, kPiece, room - at}), MSG_DONTWAIT);
         if (count > 0) to_receive -= count;
         if (count == 0) return absl::UnavailableError("the other side has gone");
         if (count < 0 && errno != EAGAIN && errno != EWOULDBLOCK) return Failure("recv");

@@ -125,12 +125,10 @@ absl::StatusOr<std::vector<std::string>> ChooseAddresses(
   } else {
     for (size_t entry = 0; entry < entries.size(); ++entry) {
       const auto found =
-          std::find_if(offered.begin(), offered.end(), [&](const InterfaceAddress& address) {
-            return matches(entry, address);
-          });
+          std::find_if(offered.begin(), offered.end(),
+                       [&](const InterfaceAddress& address) { return matches(entry, address); });
       if (found == offered.end()) continue;
-      const bool is_new =
-          std::find(chosen.begin(), chosen.end(), found->address) == chosen.end();
+      const bool is_new = std::find(chosen.begin(), chosen.end(), found->address) == chosen.end();
       if (is_new) chosen.push_back(found->address);
     }
   }

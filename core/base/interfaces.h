@@ -21,11 +21,11 @@ struct InterfaceAddress {
 // In the kernel's order. BackendError if the kernel does not say.
 absl::StatusOr<std::vector<InterfaceAddress>> InterfaceAddresses();
 
-// The addresses that `choice` names, one for each entry that this host has: interfaces and networks,
-// comma-separated, the best first, as "eth1,eth0" or "10.1.0.0/16,fd00:1::/32". Or one address, if
-// `choice` begins with "^" and says what it may not be, as "^docker0,lo". Of an interface's
-// addresses an IPv4 one is taken before one of IPv6. An ArgumentError for what is no such list, a
-// NetworkError that lists `addresses` if none is chosen.
+// The addresses that `choice` names, one for each entry that this host has: interfaces and
+// networks, comma-separated, the best first, as "eth1,eth0" or "10.1.0.0/16,fd00:1::/32". Or one
+// address, if `choice` begins with "^" and says what it may not be, as "^docker0,lo". Of an
+// interface's addresses an IPv4 one is taken before one of IPv6. An ArgumentError for what is no
+// such list, a NetworkError that lists `addresses` if none is chosen.
 absl::StatusOr<std::vector<std::string>> ChooseAddresses(
     absl::string_view choice, absl::Span<const InterfaceAddress> addresses);
 

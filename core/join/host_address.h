@@ -17,8 +17,8 @@ namespace syncline::join {
 // The environment variable that overrides the search: an address of this host, or a name of one.
 inline constexpr absl::string_view kHostAddressVariable = "SYNCLINE_HOST_ADDRESS";
 
-// The variables that choose among the interfaces of this host, as base::ChooseAddresses does: our own
-// and, where that is not set, the one that users of torch.distributed know.
+// The variables that choose among the interfaces of this host, as base::ChooseAddresses does: our
+// own and, where that is not set, the one that users of torch.distributed know.
 inline constexpr absl::string_view kInterfaceVariables[] = {"SYNCLINE_SOCKET_IFNAME",
                                                             "GLOO_SOCKET_IFNAME"};
 

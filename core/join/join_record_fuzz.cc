@@ -1,6 +1,4 @@
 // What other processes have left in the store while they join, and errors that they tell there.
-#include "core/join/join_record.h"
-
 #include <algorithm>
 #include <string>
 #include <vector>
@@ -9,6 +7,7 @@
 #include "absl/strings/str_split.h"
 #include "absl/strings/string_view.h"
 #include "core/join/host_list.h"
+#include "core/join/join_record.h"
 #include "core/store/error_text.h"
 #include "core/testing/fuzz/fuzz.h"
 #include "syncline/error_origin.h"
@@ -43,7 +42,8 @@ void ReadError(absl::string_view text) {
   const auto error = store::ParseError(text, kSize);
   if (!error.has_value()) return;
   Require(!error->ok(), "an error is none of OK");
-  for (const int rank : RanksOf(*error)) Require(rank >= 0 && rank < kSize, "ranks are the group's");
+  for (const int rank : RanksOf(*error))
+    Require(rank >= 0 && rank < kSize, "ranks are the group's");
   Require(store::ParseError(store::SerializeError(*error), kSize).has_value(),
           "what is written can be read");
 }

@@ -1,11 +1,10 @@
 // What anyone sends to the group of multicast at which processes find each other.
-#include "core/join/multicast_announcement.h"
-
 #include <string>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
+#include "core/join/multicast_announcement.h"
 #include "core/testing/fuzz/fuzz.h"
 #include "core/tls/sealed_text.h"
 
@@ -76,12 +75,9 @@ std::vector<std::string> Seeds() {
   const std::string plain = Example().Seal("");
   return {absl::StrCat(std::string(1, '\0'), plain),
           absl::StrCat("\1", Example().Seal("another secret")),
-          absl::StrCat("\2", Example().Seal("another secret", true)),
-          absl::StrCat("\3", plain),
+          absl::StrCat("\2", Example().Seal("another secret", true)), absl::StrCat("\3", plain),
           // Untouched, and with a change.
-          std::string("\4\0\0", 3),
-          std::string("\4\1\0", 3),
-          std::string("\4\0\1\x40\0\1", 6),
+          std::string("\4\0\0", 3), std::string("\4\1\0", 3), std::string("\4\0\1\x40\0\1", 6),
           std::string("\4\1\1\x40\0\1", 6)};
 }
 

@@ -63,9 +63,8 @@ void Flood::Run() {
         stranger.next = now + kSecond;
       }
     }
-    const int count =
-        epoll_wait(epoll_.get(), events.data(), static_cast<int>(events.size()),
-                   connected > kAtOnce ? 0 : 20);
+    const int count = epoll_wait(epoll_.get(), events.data(), static_cast<int>(events.size()),
+                                 connected > kAtOnce ? 0 : 20);
     for (int i = 0; i < count; ++i) {
       const size_t index = events[i].data.u64;
       Stranger& stranger = strangers_[index];
@@ -89,8 +88,7 @@ void Flood::Run() {
 void Flood::Connect(size_t index) {
   Stranger& stranger = strangers_[index];
   stranger = Stranger();
-  stranger.socket =
-      base::UniqueFd(socket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
+  stranger.socket = base::UniqueFd(socket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
   const linger reset = {1, 0};  // Leaves no port behind that is taken for a while.
   setsockopt(stranger.socket.get(), SOL_SOCKET, SO_LINGER, &reset, sizeof(reset));
   sockaddr_in address = {};
@@ -100,11 +98,10 @@ void Flood::Connect(size_t index) {
   epoll_event event = {};
   event.events = EPOLLOUT | EPOLLRDHUP;
   event.data.u64 = index;
-  const bool is_begun = connect(stranger.socket.get(), reinterpret_cast<sockaddr*>(&address),
-                                sizeof(address)) == 0 ||
-                        errno == EINPROGRESS;
-  if (!is_begun ||
-      epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, stranger.socket.get(), &event) != 0) {
+  const bool is_begun =
+      connect(stranger.socket.get(), reinterpret_cast<sockaddr*>(&address), sizeof(address)) == 0 ||
+      errno == EINPROGRESS;
+  if (!is_begun || epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, stranger.socket.get(), &event) != 0) {
     Close(index);
   }
 }

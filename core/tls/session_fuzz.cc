@@ -1,7 +1,5 @@
 // What a stranger sends in place of a TLS handshake, to both ends and in both modes, and what
 // somebody between two ends makes of what they send.
-#include "core/tls/session.h"
-
 #include <sys/socket.h>
 #include <sys/uio.h>
 #include <unistd.h>
@@ -19,6 +17,7 @@
 #include "core/testing/fuzz/fuzz.h"
 #include "core/tls/certificates.h"
 #include "core/tls/context.h"
+#include "core/tls/session.h"
 #include "core/tls/settings.h"
 
 namespace syncline::fuzz {
@@ -96,8 +95,8 @@ void PassOn(Reader& reader) {
   const tls::Mode mode = reader.Below(2) == 0 ? tls::Mode::kSecret : tls::Mode::kCertificates;
   const size_t change_at = reader.Number();
   const char change = static_cast<char>(reader.Byte());
-  const std::unique_ptr<tls::Session> sessions[] = {
-      NewSession(mode, tls::Session::Role::kClient), NewSession(mode, tls::Session::Role::kServer)};
+  const std::unique_ptr<tls::Session> sessions[] = {NewSession(mode, tls::Session::Role::kClient),
+                                                    NewSession(mode, tls::Session::Role::kServer)};
   std::pair<base::UniqueFd, base::UniqueFd> pairs[] = {SocketPair(), SocketPair()};
   absl::StatusOr<bool> results[] = {false, false};
   size_t passed = 0;

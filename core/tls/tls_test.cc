@@ -341,10 +341,9 @@ TEST(TlsTest, AKeyThatOthersMayUseIsRefused) {
   for (const mode_t mode : {0644, 0604, 0620, 0660, 0677}) {
     const absl::Status refused = create_with(mode);
     EXPECT_EQ(KindOf(refused), ErrorKind::kArgument);
-    EXPECT_THAT(std::string(refused.message()),
-                AllOf(HasSubstr("which SYNCLINE_TLS_KEY names"),
-                      HasSubstr(absl::StrFormat("mode %04o", mode)),
-                      HasSubstr(absl::StrCat("chmod 600 ", key))));
+    EXPECT_THAT(std::string(refused.message()), AllOf(HasSubstr("which SYNCLINE_TLS_KEY names"),
+                                                      HasSubstr(absl::StrFormat("mode %04o", mode)),
+                                                      HasSubstr(absl::StrCat("chmod 600 ", key))));
   }
   for (const mode_t mode : {0600, 0400}) EXPECT_TRUE(create_with(mode).ok());
   // Only root can let a group read its key.

@@ -160,7 +160,7 @@ struct BackendConfig {
   int size = 1;
   std::string local_address;  // Where peers reach this host; backends listen there and only there.
   std::vector<std::string> more_addresses;  // Of its other interfaces, to share the load; or none.
-  Deadline deadline{absl::Minutes(30)};  // For connecting.
+  Deadline deadline{absl::Minutes(30)};     // For connecting.
   MismatchCheck mismatch_check = MismatchCheck::kOn;
   PeerCheck check_peers;  // For a wait for other ranks while connecting; may be empty.
   // The device whose tensors this rank will pass: a backend of its devices then connects for it

@@ -43,9 +43,8 @@ void ReadStatus(absl::string_view text) {
 void RunOne(absl::string_view input) {
   Reader reader(input);
   if (reader.Below(2) == 0) return ReadStatus(reader.rest());
-  const std::string response = launch::MetricsServer::Respond(reader.rest(), [] {
-    return Example();
-  });
+  const std::string response =
+      launch::MetricsServer::Respond(reader.rest(), [] { return Example(); });
   Require(absl::StartsWith(response, "HTTP/1.1 "), "the answer is HTTP");
 }
 

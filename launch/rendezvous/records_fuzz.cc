@@ -1,6 +1,4 @@
 // What other nodes, or whoever else can write to it, have left in a rendezvous' store.
-#include "launch/rendezvous/records.h"
-
 #include <string>
 #include <vector>
 
@@ -8,6 +6,7 @@
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
 #include "core/testing/fuzz/fuzz.h"
+#include "launch/rendezvous/records.h"
 #include "launch/rendezvous/round_policy.h"
 
 namespace syncline::fuzz {
@@ -120,11 +119,9 @@ std::vector<std::string> Seeds() {
           start + step(0, with(Serialize(record), workers, "\"workers\":4294967298")),
           start + step(1, with(Serialize(round), workers, "\"workers\":2147483647")),
           start + step(0, with(Serialize(record), "\"state\":0", "\"state\":77")),
-          start + step(0, Serialize(record)),
-          start + join + step(0, "", 120) + step(0, "", 120),
+          start + step(0, Serialize(record)), start + join + step(0, "", 120) + step(0, "", 120),
           begun + step(0, Serialize(failed)) + step(1, Serialize(over)) + join,
-          begun + step(1, Serialize(closed)),
-          begun + step(1, Serialize(moved)),
+          begun + step(1, Serialize(closed)), begun + step(1, Serialize(moved)),
           start + step(2, Serialize(location)),
           // The end of a round that never was.
           start + step(1, Serialize(over)) + join + step(0, "", 120)};

@@ -1,6 +1,7 @@
 // The extension module syncline._syncline.
 #include <pybind11/pybind11.h>
 
+#include "python/extension/c_api.h"
 #include "python/extension/define_api.h"
 #include "python/extension/gil.h"
 #include "python/extension/gradient_hook.h"
@@ -18,6 +19,7 @@ PYBIND11_MODULE(_syncline, module) {
   syncline::python::DefineStreams(module);
   syncline::python::DefineApi(module);
   syncline::python::DefinePrivateApi(module);
+  syncline::python::DefineCApi(module);
   syncline::python::DefineRegisterBackend(module);
   syncline::python::DefineCommHooks(module);
   syncline::python::DefineGradientHook(module);

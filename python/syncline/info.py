@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 
+from syncline import torch_native
 from syncline._syncline import Info
 
 VARIABLES = {
@@ -36,6 +37,7 @@ VARIABLES = {
     "SYNCLINE_TLS_PLAIN": "backends that may send between hosts what they cannot encrypt",
     "SYNCLINE_HOST_ADDRESS": "where other hosts reach this one",
     "SYNCLINE_SOCKET_IFNAME": "by which of its interfaces they do; of several each has a stream",
+    "SYNCLINE_TORCH_NATIVE": "on (the default), off or a library: torch's backend in C++",
     "SYNCLINE_PORT_RANGE": "ports at which processes listen where none is given: 20000-20099",
     "SYNCLINE_TCP_STREAMS": "connections between two ranks that share large messages, 1 to 16",
     "SYNCLINE_TCP_KEEPALIVE": "seconds (30) of silence after which a host is lost; 0: never",
@@ -51,6 +53,7 @@ def describe() -> str:
         f"backends: {', '.join(Info.backends())}",
         f"stores:   {', '.join(Info.stores())}",
         *(f"{name}: {text}" for name in Info.backends() if (text := Info.describe_backend(name))),
+        f"torch:    {torch_backend()}",
         "",
         Info.capability_table().rstrip("\n"),
         "",
@@ -62,6 +65,17 @@ def describe() -> str:
         said = "is not set" if value is None else f"= {value!r}"
         lines.append(f"  {name:<{width}}  {said}  ({meaning})")
     return "\n".join(lines)
+
+
+def torch_backend() -> str:
+    """Which form of torch.distributed's backend "syncline" processes use here, and why."""
+    try:
+        library = torch_native.find(Info.version())
+    except ValueError as error:
+        return f"unusable: {error}"
+    if library.path is None:
+        return f"backend in Python: {library.reason}"
+    return f"native backend: {library.reason} ({library.path})"
 
 
 if __name__ == "__main__":

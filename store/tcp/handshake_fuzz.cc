@@ -1,7 +1,5 @@
 // What a stranger sends to a tcp store's server or client, and what somebody between the two makes
 // of their messages.
-#include "store/tcp/handshake.h"
-
 #include <string>
 #include <vector>
 
@@ -9,6 +7,7 @@
 #include "absl/strings/string_view.h"
 #include "core/testing/fuzz/fuzz.h"
 #include "core/tls/settings.h"
+#include "store/tcp/handshake.h"
 
 namespace syncline::fuzz {
 namespace {
@@ -96,8 +95,7 @@ std::vector<std::string> Seeds() {
         absl::StrCat(std::string(1, '\0'), choice, stranger.Hello(), std::string(32, 'r')));
     for (const char* secret : {"", kSecret}) {
       ServerHandshake server;
-      const auto challenge =
-          server.AnswerHello(secret, hello, kModes[static_cast<int>(mode)]);
+      const auto challenge = server.AnswerHello(secret, hello, kModes[static_cast<int>(mode)]);
       for (const char knows : {'\0', '\1'}) {
         seeds.push_back(absl::StrCat("\1", choice, std::string(1, knows), challenge.message));
       }

@@ -80,12 +80,12 @@ TEST_P(TCPFloodTest, ClientsAreServedInTime) {
     most = std::max(most, server.NumDescriptors());
   }
   for (std::thread& client : clients) client.join();
-  std::printf("%d strangers connected %d times; a client joined in %s at most, two calls took %s; "
-              "%d descriptors and %d KiB more\n",
-              strangers, static_cast<int>(flood.made()),
-              absl::FormatDuration(longest_join).c_str(),
-              absl::FormatDuration(longest_call).c_str(), most - descriptors,
-              static_cast<int>((server.MostMemory() - memory) >> 10));
+  std::printf(
+      "%d strangers connected %d times; a client joined in %s at most, two calls took %s; "
+      "%d descriptors and %d KiB more\n",
+      strangers, static_cast<int>(flood.made()), absl::FormatDuration(longest_join).c_str(),
+      absl::FormatDuration(longest_call).c_str(), most - descriptors,
+      static_cast<int>((server.MostMemory() - memory) >> 10));
   EXPECT_LT(longest_join, absl::Seconds(20));
   EXPECT_LT(longest_call, absl::Seconds(5));
   EXPECT_LE(most, descriptors + kClients + static_cast<int>(TCPAcceptor::kMaxStrangers) + 8);
@@ -94,12 +94,12 @@ TEST_P(TCPFloodTest, ClientsAreServedInTime) {
 #endif
 }
 
-INSTANTIATE_TEST_SUITE_P(
-    Strangers, TCPFloodTest,
-    testing::Values(Kind{"silent", ""},
-                    // The beginning of what a client says, and then anything.
-                    Kind{"slow", absl::StrCat(kHandshakeMagic, std::string(100, 'x'))}),
-    [](const auto& info) { return info.param.name; });
+INSTANTIATE_TEST_SUITE_P(Strangers, TCPFloodTest,
+                         testing::Values(Kind{"silent", ""},
+                                         // The beginning of what a client says, and then anything.
+                                         Kind{"slow", absl::StrCat(kHandshakeMagic,
+                                                                   std::string(100, 'x'))}),
+                         [](const auto& info) { return info.param.name; });
 
 }  // namespace
 }  // namespace syncline::tcp_store

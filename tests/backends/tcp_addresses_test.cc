@@ -111,10 +111,9 @@ TEST(TcpAddressesTest, CertificatesForAddressesNeedNoOtherName) {
   const std::vector<absl::Status> refused = RunAt("127.0.0.1");
   for (const absl::Status& status : refused) EXPECT_FALSE(status.ok());
   // Rank 0 gives up with whichever comes first, and then refuses the other's connection.
-  EXPECT_THAT(
-      refused,
-      Contains(ResultOf([](const absl::Status& status) { return std::string(status.message()); },
-                        HasSubstr("it is not for '127.0.0.1'"))));
+  EXPECT_THAT(refused, Contains(ResultOf(
+                           [](const absl::Status& status) { return std::string(status.message()); },
+                           HasSubstr("it is not for '127.0.0.1'"))));
 }
 
 // How many sockets of this process have connections from `address`.
@@ -137,9 +136,9 @@ int ConnectionsAt(const std::string& address) {
 
 TEST(TcpAddressesTest, EachInterfaceHasItsStream) {
   std::atomic<int> least{INT_MAX};
-  ExpectAllOk(RunAt(
-      "127.0.0.1", [&] { least = std::min(least.load(), ConnectionsAt("127.0.0.3")); },
-      {"127.0.0.2", "127.0.0.3"}));
+  ExpectAllOk(RunAt("127.0.0.1",
+                    [&] { least = std::min(least.load(), ConnectionsAt("127.0.0.3")); },
+                    {"127.0.0.2", "127.0.0.3"}));
   // All ranks are threads of this process, and none joins before its last connection is made.
   EXPECT_GE(least, 2);
 }

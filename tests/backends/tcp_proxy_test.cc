@@ -165,11 +165,10 @@ int main(int argc, char** argv) {
   testing::InitGoogleMock(&argc, argv);
   for (int i = 1; i < argc; ++i) {
     absl::string_view argument = argv[i];
-    const bool is_understood =
-        (absl::ConsumePrefix(&argument, "--rounds=") &&
-         absl::SimpleAtoi(argument, &syncline::rounds)) ||
-        (absl::ConsumePrefix(&argument, "--seed=") &&
-         absl::SimpleAtoi(argument, &syncline::first_seed));
+    const bool is_understood = (absl::ConsumePrefix(&argument, "--rounds=") &&
+                                absl::SimpleAtoi(argument, &syncline::rounds)) ||
+                               (absl::ConsumePrefix(&argument, "--seed=") &&
+                                absl::SimpleAtoi(argument, &syncline::first_seed));
     if (!is_understood) {
       std::fprintf(stderr, "'%s' is not understood: --rounds=N and --seed=N are\n", argv[i]);
       return 1;

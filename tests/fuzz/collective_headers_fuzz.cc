@@ -105,7 +105,7 @@ std::vector<std::string> Seeds() {
   return {
       Text(one) + no_bytes + one_set + set({5}),
       Text(three) + no_bytes + one_set + set({1, 100, 7}),
-      Text(one) + no_bytes + one_set + set({6}),                        // Another length.
+      Text(one) + no_bytes + one_set + set({6}),                       // Another length.
       Text(three.substr(0, 60)) + no_bytes + one_set + set({1, 100}),  // Cut off.
       Text(one + three) + no_bytes + "\2" + set({5}) + set({1, 100}) + set({7}),
   };

@@ -57,7 +57,8 @@ void MakeCalls(FingerprintBoard& board) {
     board.Publish(context, {});
   }
   const int peer = board.rank() == 0 ? 1 : 0;
-  const Collective send = Collective::Send(tensors[0], peer), recv = Collective::Recv(tensors[0], peer);
+  const Collective send = Collective::Send(tensors[0], peer),
+                   recv = Collective::Recv(tensors[0], peer);
   CallContext context;
   context.collective = &send;
   board.Publish(Channel{board.rank(), peer}, context);

@@ -57,18 +57,18 @@ class Worker {
   }
   void AwaitIdle() {
     absl::MutexLock lock(&mutex_);
-    mutex_.Await(absl::Condition(+[](Worker* worker) ABSL_NO_THREAD_SAFETY_ANALYSIS {
-      return worker->task_ == nullptr;
-    }, this));
+    mutex_.Await(absl::Condition(
+        +[](Worker* worker) ABSL_NO_THREAD_SAFETY_ANALYSIS { return worker->task_ == nullptr; },
+        this));
   }
 
  private:
   void Loop() {
     absl::MutexLock lock(&mutex_);
     while (true) {
-      mutex_.Await(absl::Condition(+[](Worker* worker) ABSL_NO_THREAD_SAFETY_ANALYSIS {
-        return worker->task_ != nullptr;
-      }, this));
+      mutex_.Await(absl::Condition(
+          +[](Worker* worker) ABSL_NO_THREAD_SAFETY_ANALYSIS { return worker->task_ != nullptr; },
+          this));
       const std::function<void()> task = task_;
       mutex_.Unlock();
       task();

@@ -274,8 +274,7 @@ void Hosts::LimitRate(int host, int megabits) const {
   request.Append(message);
   request.Attribute(TCA_KIND, AsText("tbf"));
   const size_t attributes = request.Begin(TCA_OPTIONS);
-  request.Attribute(TCA_TBF_PARMS,
-                    {reinterpret_cast<const char*>(&options), sizeof(options)});
+  request.Attribute(TCA_TBF_PARMS, {reinterpret_cast<const char*>(&options), sizeof(options)});
   request.Attribute(TCA_TBF_BURST, AsBytes(kBurst));
   request.End(attributes);
   Require(request.Send(), "limiting a cable's rate");

@@ -105,8 +105,8 @@ void Proxy::Run() {
             !connection->pending[1 - from].empty() && !connection->is_stalled[1 - from];
         const int events = (reads ? POLLIN : 0) | (writes ? POLLOUT : 0);
         // A negative descriptor is passed over, as one that has ended would be ready for ever.
-        entries.push_back({events == 0 ? -1 : connection->sockets[from].get(),
-                           static_cast<short>(events), 0});
+        entries.push_back(
+            {events == 0 ? -1 : connection->sockets[from].get(), static_cast<short>(events), 0});
       }
     }
     poll(entries.data(), entries.size(), kPollMilliseconds);

@@ -65,7 +65,7 @@ class Proxy {
   std::vector<std::pair<base::UniqueFd, int>> listeners_ ABSL_GUARDED_BY(mutex_);  // And for whom.
   Fault fault_ ABSL_GUARDED_BY(mutex_);
   bool is_armed_ ABSL_GUARDED_BY(mutex_) = false;
-  int generation_ ABSL_GUARDED_BY(mutex_) = 0;  // Of the fault.
+  int generation_ ABSL_GUARDED_BY(mutex_) = 0;            // Of the fault.
   std::vector<std::unique_ptr<Connection>> connections_;  // Of the thread.
   std::thread thread_;
 };

@@ -16,10 +16,16 @@ py_library(
         exclude = [
             "site-packages/**/*.py",
             "site-packages/**/* *",
-        ],
+        ] + {headers},
         allow_empty = True,
     ),
     imports = ["site-packages"],
+    visibility = ["//visibility:public"],
+)
+
+filegroup(
+    name = "development",
+    srcs = glob({headers} + {development}, allow_empty = True),
     visibility = ["//visibility:public"],
 )
 """
@@ -67,13 +73,19 @@ def _impl(ctx):
             fail("@%s: %s" % (ctx.name, result.stderr))
         ctx.symlink(ctx.attr.build_file, "BUILD.bazel")
     else:
-        ctx.file("BUILD.bazel", _BUILD.format(target = ctx.attr.target))
+        ctx.file("BUILD.bazel", _BUILD.format(
+            development = ["site-packages/" + path for path in ctx.attr.development],
+            headers = ["site-packages/%s/**" % folder for folder in ctx.attr.headers],
+            target = ctx.attr.target,
+        ))
 
 _repository = repository_rule(
     implementation = _impl,
     attrs = {
         "build_file": attr.label(allow_single_file = True),
+        "development": attr.string_list(doc = "Files beside the headers to build extensions with."),
         "executables": attr.string_list(doc = "Patterns of files in site-packages that can be run."),
+        "headers": attr.string_list(doc = "Folders of site-packages for the build of extensions only."),
         "pins": attr.string(mandatory = True, doc = "The part of the lock for this, as JSON."),
         "prune": attr.string_list(doc = "Folders of site-packages that are dropped."),
         "target": attr.string(),
@@ -89,16 +101,22 @@ _repository = repository_rule(
     ],
 )
 
-def pypi_repository(target, packages, prune = []):
+def pypi_repository(target, packages, prune = [], headers = [], development = []):
     """Declares @pypi_{target}//:{target}, a py_library of several packages.
+
+    And @pypi_{target}//:development, with what extensions are built with.
 
     Args:
       target: the library's name.
       packages: names of packages, pinned in lock.bzl; dependencies are not added.
       prune: folders of the packages that are dropped.
+      headers: folders that are not in the library, only in :development.
+      development: further files of :development.
     """
     _repository(
         name = "pypi_" + target,
+        development = development,
+        headers = headers,
         pins = json.encode({package: PYPI[package] for package in packages}),
         prune = prune,
         target = target,

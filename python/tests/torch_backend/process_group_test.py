@@ -111,7 +111,7 @@ def test_tensors_of_every_type_and_shape_are_moved(dtype, shape):
         group.all_gather_single(together, outputs[rank]).wait()
         assert same(together[0], outputs[0]) and same(together[1], outputs[1])
         swapped = torch.zeros_like(together)
-        group.all_to_all_single(swapped, together).wait()
+        group.all_to_all_single(swapped, together, [], []).wait()
         assert same(swapped[0], outputs[rank]) and same(swapped[1], outputs[rank])
 
     torch_ranks.in_threads(2, run)
@@ -299,9 +299,9 @@ def test_tensors_that_are_not_contiguous_are_served(in_background):
         group.broadcast([image], options(dist.BroadcastOptions, rootRank=1)).wait()
         assert image.eq(1).all()
         if rank == 0:
-            group.send([torch.ones(1).expand(3)], 1).wait()
+            group.send([torch.ones(1).expand(3)], 1, 0).wait()
         else:
-            group.recv([column := torch.zeros(3, 2)[:, 1]], 0).wait()
+            group.recv([column := torch.zeros(3, 2)[:, 1]], 0, 0).wait()
             assert column.tolist() == [1, 1, 1]
 
     torch_ranks.in_threads(2, run)

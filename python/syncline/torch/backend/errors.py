@@ -53,3 +53,8 @@ def translated(error: errors.DistError) -> Exception:
     translation = kind(*error.args)
     translation.__dict__.update(error.__dict__)  # The ranks and the operation.
     return translation
+
+
+def translated_any(error: Exception) -> Exception:
+    """As translated; any other exception as it is. For C++."""
+    return translated(error) if isinstance(error, errors.DistError) else error

@@ -11,7 +11,7 @@ import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from weakref import WeakSet
 
 import torch
@@ -45,7 +45,7 @@ _RECV = both_forms("recv")
 _SEND = both_forms("send")
 
 
-class ProcessGroup(Collectives, torch_dist.ProcessGroup):  # type: ignore[misc]
+class ProcessGroup:
     """One rank's end of a group, as torch.distributed.init_process_group("syncline") makes it.
 
     Has the methods of torch.distributed.ProcessGroup, in all their forms; users call the functions
@@ -55,18 +55,20 @@ class ProcessGroup(Collectives, torch_dist.ProcessGroup):  # type: ignore[misc]
     none, run in the background. Raises Syncline's errors that
     are torch's, too (syncline.torch.backend.errors); bad arguments are ValueError or TypeError, and
     break nothing.
+
+    It is a torch.distributed.ProcessGroup. This class has what is not an operation:
+    PythonProcessGroup has those in Python, and the class of native.py those in C++.
     """
 
-    def __init__(
+    def _set_up(
         self,
         world: _syncline.World,
         group: _syncline.ProcessGroup,
         ranks: Sequence[int],
         store: Any,
         backend_options: Any = None,
-    ):
+    ) -> None:
         """Of `group`, whose members are `ranks` of `world`; `store` is torch's."""
-        super().__init__(group.rank(), group.size())
         self._world = world
         self._group = group
         self._ranks = list(ranks)
@@ -78,9 +80,17 @@ class ProcessGroup(Collectives, torch_dist.ProcessGroup):  # type: ignore[misc]
         self._waiter = Waiter(self, blocks=not _enqueues(group.backend))
         self.device_id: torch.device | None = None  # That of init_process_group.
         self._split_count = 0
-        self._name = ""
-        self._description = "undefined"
         open_groups.add(self)
+
+    if TYPE_CHECKING:  # Of torch's.
+
+        @property
+        def group_name(self) -> str: ...
+        @property
+        def group_desc(self) -> str: ...
+        def rank(self) -> int: ...
+        def _set_group_name(self, name: str) -> None: ...
+        def _set_group_desc(self, description: str) -> None: ...
 
     # --- The group itself.
 
@@ -94,27 +104,6 @@ class ProcessGroup(Collectives, torch_dist.ProcessGroup):  # type: ignore[misc]
     def syncline_group(self) -> _syncline.ProcessGroup:
         """Syncline's own, for its functions and modules."""
         return self._group
-
-    def getRank(self) -> int:
-        return self._group.rank()
-
-    def getSize(self) -> int:
-        return self._group.size()
-
-    rank = getRank
-    size = getSize
-
-    def getGroupName(self) -> str:
-        return self._name
-
-    def setGroupName(self, name: str) -> None:
-        self._name = name
-
-    def getGroupDesc(self) -> str:
-        return self._description
-
-    def setGroupDesc(self, description: str) -> None:
-        self._description = description
 
     def get_group_store(self) -> Any:
         return self._store
@@ -239,18 +228,55 @@ class ProcessGroup(Collectives, torch_dist.ProcessGroup):  # type: ignore[misc]
             raise translated(error) from None
         if group is None:
             return None
-        name = group_name or f"{self._name}:{group.name()}"
+        name = group_name or f"{self.group_name}:{group.name()}"
         store = torch_dist.PrefixStore(f"{name}/", self._store)
-        made = type(self)(self._world, group, members, store, opts)
+        kind: Any = type(self)
+        made: ProcessGroup = kind(self._world, group, members, store, opts)
         made._others.inherited = self._others.config()
         self._split_count += 1
         made._set_group_name(name)
-        made._set_group_desc(group_desc or f"{self._description}:split")
+        made._set_group_desc(group_desc or f"{self.group_desc}:split")
         return made
 
     splitGroup = split_group
 
-    # --- How operations run.
+    def _start_coalescing(self, device: torch.device) -> None:
+        if device.type != "cpu" and self._others.are_for(device.type):
+            self._others.backend(device)._start_coalescing()
+        else:
+            self._start_collecting(device)
+
+    def _end_coalescing(self, device: torch.device) -> Any:
+        if device.type != "cpu" and self._others.are_for(device.type):
+            return self._others.backend(device)._end_coalescing()
+        return self._end_collecting(device)
+
+    def _start_collecting(self, device: torch.device) -> None:
+        """What is called from now on, on tensors that Syncline serves, is one operation."""
+        raise NotImplementedError
+
+    def _end_collecting(self, device: torch.device) -> Any:
+        """That operation."""
+        raise NotImplementedError
+
+    def monitored_barrier(
+        self, timeout: timedelta | float | None = None, wait_all_ranks: bool = False
+    ) -> None:
+        """As barrier, through the store; a DistTimeoutError names every rank that is missing.
+
+        Without a `timeout`, within the group's. Zero is a ValueError.
+        """
+        try:
+            self._group.monitored_barrier(as_timeout(timeout, self._timeout))
+        except DistError as error:
+            raise translated(error) from None
+
+
+class Operations(Collectives):
+    """The operations of a ProcessGroup in Python."""
+
+    _collected: list[Any] | None
+    _waiter: Waiter
 
     def _run(
         self,
@@ -327,38 +353,12 @@ class ProcessGroup(Collectives, torch_dist.ProcessGroup):  # type: ignore[misc]
                 "wait for the callback: wait for the future, and call it then"
             )
 
-    def _start_coalescing(self, device: torch.device) -> None:
-        if device.type != "cpu" and self._others.are_for(device.type):
-            self._others.backend(device)._start_coalescing()
-            return
-        self._collected = []
-
-    def _end_coalescing(self, device: torch.device) -> Any:
-        if device.type != "cpu" and self._others.are_for(device.type):
-            return self._others.backend(device)._end_coalescing()
-        works, self._collected = self._collected or [], None
-        return AllWork(works)
-
-    # --- Barriers.
-
     def barrier(self, opts: Any = None, timeout: timedelta | None = None) -> Any:
         opts = options(BarrierOptions, opts, timeout)
         if opts.device is not None and opts.device.type == "cuda":
             # As that of ProcessGroupNCCL: what was enqueued before it has been done on all ranks.
             torch.cuda.current_stream(opts.device).synchronize()
         return self._run(_BARRIER, opts, [], timeout_of(opts, self._timeout))
-
-    def monitored_barrier(
-        self, timeout: timedelta | float | None = None, wait_all_ranks: bool = False
-    ) -> None:
-        """As barrier, through the store; a DistTimeoutError names every rank that is missing.
-
-        Without a `timeout`, within the group's. Zero is a ValueError.
-        """
-        try:
-            self._group.monitored_barrier(as_timeout(timeout, self._timeout))
-        except DistError as error:
-            raise translated(error) from None
 
     # --- Between two ranks: always in the background.
 
@@ -384,6 +384,52 @@ class ProcessGroup(Collectives, torch_dist.ProcessGroup):  # type: ignore[misc]
     def recv_anysource(self, tensors: Any, tag: int = 0) -> Any:
         """As recv, from whichever rank sends first; the Work's source_rank says which."""
         return self.recv(tensors, -1, tag)
+
+
+class PythonProcessGroup(ProcessGroup, Operations, torch_dist.ProcessGroup):  # type: ignore[misc]
+    """A ProcessGroup whose operations are those in Python."""
+
+    def __init__(
+        self,
+        world: _syncline.World,
+        group: _syncline.ProcessGroup,
+        ranks: Sequence[int],
+        store: Any,
+        backend_options: Any = None,
+    ):
+        """Of `group`, whose members are `ranks` of `world`; `store` is torch's."""
+        super().__init__(group.rank(), group.size())
+        self._name = ""
+        self._description = "undefined"
+        self._set_up(world, group, ranks, store, backend_options)
+
+    def getRank(self) -> int:
+        return self._group.rank()
+
+    def getSize(self) -> int:
+        return self._group.size()
+
+    rank = getRank
+    size = getSize
+
+    def getGroupName(self) -> str:
+        return self._name
+
+    def setGroupName(self, name: str) -> None:
+        self._name = name
+
+    def getGroupDesc(self) -> str:
+        return self._description
+
+    def setGroupDesc(self, description: str) -> None:
+        self._description = description
+
+    def _start_collecting(self, device: torch.device) -> None:
+        self._collected = []
+
+    def _end_collecting(self, device: torch.device) -> Any:
+        works, self._collected = self._collected or [], None
+        return AllWork(works)
 
 
 @dataclass(frozen=True)
@@ -432,13 +478,23 @@ def as_hook(hook: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(hook)
     def call(*arguments: Any) -> Any:
         before = _is_in_hook()
-        _thread.is_in_hook = True
+        _enter_hook(True)
         try:
             return hook(*arguments)
         finally:
-            _thread.is_in_hook = before
+            _enter_hook(before)
 
     return call
+
+
+hook_listeners: list[Callable[[bool], Any]] = []
+"""Called with whether a communication hook runs on this thread, when that changes."""
+
+
+def _enter_hook(is_inside: bool) -> None:
+    _thread.is_in_hook = is_inside
+    for listener in hook_listeners:
+        listener(is_inside)
 
 
 def _is_in_hook() -> bool:

@@ -15,7 +15,7 @@ import torch.distributed as torch_dist
 
 from syncline import failures, job
 from syncline.errors import DistError
-from syncline.torch.backend import requests
+from syncline.torch.backend import native, requests
 from syncline.torch.backend.errors import translated
 from syncline.torch.backend.joining import join
 from syncline.torch.backend.other_devices import SERVED
@@ -23,6 +23,7 @@ from syncline.torch.backend.process_group import (
     BACKEND_NAME,
     Options,
     ProcessGroup,
+    PythonProcessGroup,
     as_hook,
     backend_below,
     open_groups,
@@ -47,7 +48,6 @@ def register() -> None:
     _mark_hooks()
     _hand_over_lasting_works()
     _serve_compression_in_cpp()
-    _serve_gathering_to_a_tensor()
     atexit.register(_close_all)
 
 
@@ -94,9 +94,10 @@ def _hand_over_lasting_works() -> None:
 
 
 def _serve_compression_in_cpp() -> None:
-    """torch's built-in FP16_COMPRESS takes futures of torch's C++ backends only: lists of tensors.
+    """torch's built-in FP16_COMPRESS takes futures of backends in C++ only: lists of tensors.
 
-    Python code can make no such future. The same hook in Python takes its place.
+    Python code can make no such future. For groups in Python the same hook in Python takes its
+    place.
     """
     module: Any = torch.nn.parallel.DistributedDataParallel
     of_torch = module._register_builtin_comm_hook
@@ -104,7 +105,7 @@ def _serve_compression_in_cpp() -> None:
     @functools.wraps(of_torch)
     def register_builtin_comm_hook(self: Any, kind: Any) -> None:
         compresses = kind == torch_dist.BuiltinCommHookType.FP16_COMPRESS
-        if compresses and isinstance(self.process_group, ProcessGroup):
+        if compresses and isinstance(self.process_group, PythonProcessGroup):
             from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
 
             self.register_comm_hook(self.process_group, default_hooks.fp16_compress_hook)
@@ -114,8 +115,12 @@ def _serve_compression_in_cpp() -> None:
     module._register_builtin_comm_hook = register_builtin_comm_hook
 
 
+@functools.cache
 def _serve_gathering_to_a_tensor() -> None:
-    """The one functional collective that asks a group for a backend in C++, which ours lacks."""
+    """The one functional collective that asks a group for a backend in C++.
+
+    Those in Python lack one. Not before there is such a group: it has all calls go through Python.
+    """
     if not hasattr(torch.ops._c10d_functional, "all_gather_into_tensor_out"):
         return
     of_torch = torch.ops._c10d_functional.all_gather_into_tensor_out.default
@@ -126,7 +131,7 @@ def _serve_gathering_to_a_tensor() -> None:
         group = group_name
         if isinstance(group, str):
             group = torch_dist.distributed_c10d._resolve_process_group(group)
-        if not isinstance(group, ProcessGroup):
+        if not isinstance(group, PythonProcessGroup):
             key = torch._C.DispatchKey.CompositeExplicitAutograd
             return of_torch._op_dk(key, given, group_size, group_name, out=out)
         work = group._allgather_base(out, given)
@@ -170,6 +175,9 @@ def create_group(
     device_id that torch has been given, the group's communicator is made at once.
     """
     backend = backend_below(backend_options)
+    make = native.group_class()
+    if not native.is_native():
+        _serve_gathering_to_a_tensor()
     request = requests.current()
     all_ranks = torch_dist.group.WORLD
     if global_ranks and isinstance(all_ranks, ProcessGroup):
@@ -178,9 +186,9 @@ def create_group(
         splits = all_ranks.supports_splitting and request.device and not request.is_local
         group = world.new_group(global_ranks, backend, timeout, not splits, request.device)
         assert group is not None  # torch asks only the members.
-        return ProcessGroup(world, group, global_ranks, store, backend_options)
+        return make(world, group, global_ranks, store, backend_options)
     world = join(store, rank, size, timeout, backend or "auto", request.device)
-    return ProcessGroup(world, world.group, range(size), store, backend_options)
+    return make(world, world.group, range(size), store, backend_options)
 
 
 def _abort_all(failure: str) -> None:
