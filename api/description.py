@@ -23,6 +23,9 @@ Rank: TypeAlias = int
 Python's binding refuses numbers that do not fit, so no function behind it sees them.
 """
 
+BytesOrStr: TypeAlias = bytes
+"""Bytes, for which the Python package takes a str too: it is stored as UTF-8."""
+
 InputTensor: TypeAlias = Any
 """A Tensor whose elements are only read."""
 

@@ -35,7 +35,13 @@ VOCABULARY = {
 }
 
 # Types of description.py, and the words that they refine.
-REFINED = {"Int32": "int", "Rank": "int", "InputTensor": "Tensor", "OutputTensor": "Tensor"}
+REFINED = {
+    "BytesOrStr": "bytes",
+    "Int32": "int",
+    "Rank": "int",
+    "InputTensor": "Tensor",
+    "OutputTensor": "Tensor",
+}
 
 # Decorators of description.py that a method keeps as its marks.
 MARKS = frozenset({"accessor", "adapted", "field", "java_arrays", "nonblocking", "on_streams"})

@@ -40,6 +40,8 @@ class _Shipped(ast.NodeTransformer):
         return node
 
     def visit_Name(self, node: ast.Name) -> ast.Name:
+        if node.id == "BytesOrStr":
+            return ast.Name("(bytes | str)")
         return ast.Name(stub.REFINED.get(node.id, node.id))
 
 

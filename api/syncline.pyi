@@ -21,6 +21,7 @@ from enum import Enum
 from typing import Any, TypeAlias
 
 from description import (
+    BytesOrStr,
     InputTensor,
     Int32,
     OutputTensor,
@@ -72,7 +73,8 @@ class Store:
     DistTimeoutError, each naming the key and the store. A `timeout` of None means the store's own.
     """
 
-    def set(self, key: str, value: bytes) -> None:
+    def __init__(self) -> None: ...
+    def set(self, key: str, value: BytesOrStr) -> None:
         """Sets `key`, replacing any earlier value."""
 
     @adapted
@@ -83,10 +85,11 @@ class Store:
         """Adds `amount` to the decimal number that `key` holds (0 if absent); returns the sum."""
 
     @adapted
-    def compare_set(self, key: str, expected: bytes, desired: bytes) -> bytes:
+    def compare_set(self, key: str, expected: BytesOrStr, desired: BytesOrStr) -> bytes:
         """Sets `key` to `desired` if it holds `expected` (empty: if it is absent).
 
-        Returns the value after the call, empty if the key is still absent.
+        Returns the value after the call; if the key is still absent, in Python `expected` and in
+        other languages nothing.
         """
 
     @adapted
@@ -108,19 +111,50 @@ class Store:
     def num_keys(self) -> int:
         """How many keys are set."""
 
-    def append(self, key: str, value: bytes) -> None:
+    def append(self, key: str, value: BytesOrStr) -> None:
         """Appends to the value of `key`, which is created if it is absent."""
 
     @adapted
     def multi_get(self, keys: list[str], timeout: timedelta | None = None) -> list[bytes]:
         """Waits until all `keys` are set; returns their values in the same order."""
 
-    def multi_set(self, keys: list[str], values: list[bytes]) -> None:
+    def multi_set(self, keys: list[str], values: list[BytesOrStr]) -> None:
         """Sets keys[i] to values[i] for all i in one step."""
 
     @property
     def timeout(self) -> timedelta:
         """How long waits last where no timeout is given; 5 minutes unless made with another."""
+
+    @python_only
+    def set_timeout(self, timeout: timedelta) -> None:
+        """Changes how long calls of this object wait where they are given no timeout."""
+
+    @python_only
+    def clone(self) -> Store:
+        """Another client of the same store, with a timeout of its own."""
+
+    @python_only
+    def has_extended_api(self) -> bool:
+        """Whether there are append, multi_get and multi_set."""
+
+    @python_only
+    def barrier(self, key: str, world_size: int, timeout: timedelta | None = None) -> None:
+        """Waits until `world_size` callers have called it with this key; it can be used again."""
+
+    @python_only
+    def queue_push(self, key: str, value: BytesOrStr) -> None:
+        """Adds a value to the end of the queue `key`."""
+
+    @python_only
+    def queue_pop(self, key: str, block: bool = True, timeout: timedelta | None = None) -> bytes:
+        """Takes the oldest value of the queue `key`, which is waited for.
+
+        If `block` is false, raises QueueEmptyError where the queue is empty.
+        """
+
+    @python_only
+    def queue_len(self, key: str) -> int:
+        """How many values the queue `key` has."""
 
 class HashStore(Store):
     """A store inside one process, for ranks that are threads."""
@@ -173,6 +207,11 @@ class TCPStore(Store):
     @property
     def port(self) -> Int32:
         """The server's port."""
+
+    @python_only
+    @property
+    def libuvBackend(self) -> bool:
+        """False: gRPC serves."""
 
 class PrefixStore(Store):
     """A part of another store: every key is preceded by a prefix and a slash."""
@@ -1284,3 +1323,12 @@ def _leave_segments() -> None: ...
 def _shared_handle(tensor: Any) -> str: ...
 def _open_shared(handle: str) -> Any: ...
 def _part_of(whole: Any, offset: int, dtype: str, shape: list[int]) -> Any: ...
+def _create_tcp_store(
+    host: str, port: int, is_master: bool, timeout: timedelta, listen_fd: int | None
+) -> TCPStore: ...
+def _store_set_timeout(store: Store, timeout: timedelta) -> None: ...
+def _store_clone(store: Store) -> Store: ...
+def _queue_push(store: Store, key: str, value: bytes) -> None: ...
+def _queue_pop(store: Store, key: str, timeout: timedelta | None) -> bytes: ...
+def _queue_try_pop(store: Store, key: str) -> bytes | None: ...
+def _queue_len(store: Store, key: str) -> int: ...

@@ -51,7 +51,7 @@ struct ChildPlan {
   char* const* arguments;
   char* const* environment;
   int input;  // -1: inherited.
-  int out;
+  int out;    // As input.
   int err;
   const cpu_set_t* cpus;  // Null: inherited.
   size_t cpus_size;
@@ -74,7 +74,8 @@ int PrepareChild(const ChildPlan& plan) {
   // A soft limit below the numbers of descriptors that are open is no error.
   if (setrlimit(RLIMIT_NOFILE, &plan.descriptors) != 0) return errno;
   if (plan.input >= 0 && dup2(plan.input, STDIN_FILENO) < 0) return errno;
-  if (dup2(plan.out, STDOUT_FILENO) < 0 || dup2(plan.err, STDERR_FILENO) < 0) return errno;
+  if (plan.out >= 0 && dup2(plan.out, STDOUT_FILENO) < 0) return errno;
+  if (plan.err >= 0 && dup2(plan.err, STDERR_FILENO) < 0) return errno;
   sigset_t none;
   sigemptyset(&none);
   sigprocmask(SIG_SETMASK, &none, nullptr);
@@ -156,6 +157,10 @@ absl::StatusOr<Worker> Worker::Start(const WorkerSpec& spec) {
   const std::vector<char*> arguments = Pointers(spec.arguments);
   const std::vector<char*> environment = Pointers(spec.environment);
   const CpuSet cpus(spec.cpus);
+  if (spec.output == WorkerSpec::Output::kInherited) {
+    out.writer.reset();
+    err.writer.reset();
+  }
   ChildPlan plan = {spec.program.c_str(),       arguments.data(), environment.data(), input.get(),
                     out.writer.get(),           err.writer.get(), cpus.get(),         cpus.size(),
                     InheritedDescriptorLimit(), getpid()};

@@ -18,6 +18,8 @@ struct WorkerSpec {
   std::vector<std::string> arguments;    // Beginning with the program's name.
   std::vector<std::string> environment;  // "NAME=value".
   enum class Input { kNone, kInherited } input = Input::kNone;
+  // Inherited output is this process's own: a terminal, if it has one. Nothing comes by the pipes.
+  enum class Output { kPiped, kInherited } output = Output::kPiped;
   std::vector<int> cpus;  // The CPUs that it may use; empty: those of this process.
 };
 

@@ -114,8 +114,13 @@ absl::StatusOr<WorkerSpec> WorkerSet::Specify(const JobFacts& job,
   spec.arguments = options_.program.arguments;
   spec.environment = Assignments(environment);
   spec.cpus = (*cpus_)[static_cast<size_t>(worker.local_rank)];
-  // Reading from the terminal would fail: it belongs to the launcher's session.
-  if (rank(worker.local_rank) == 0 && isatty(STDIN_FILENO) == 0) {
+  if (launch.interactive_rank >= 0) {
+    if (rank(worker.local_rank) == launch.interactive_rank) {
+      spec.input = WorkerSpec::Input::kInherited;
+      spec.output = WorkerSpec::Output::kInherited;
+    }
+  } else if (rank(worker.local_rank) == 0 && isatty(STDIN_FILENO) == 0) {
+    // Of a terminal, several programs of the job would each get some of the keys.
     spec.input = WorkerSpec::Input::kInherited;
   }
   return spec;
@@ -156,6 +161,7 @@ absl::StatusOr<std::unique_ptr<OutputLog>> WorkerSet::OpenFiltered(const JobFact
 
 // The prefix of --log-line-prefix-template, or else of torchrun's variable, or else the rank.
 absl::StatusOr<LinePrefix> WorkerSet::Prefix(const JobFacts& job, int local_rank, pid_t pid) const {
+  if (options_.launch.prefix == LaunchOptions::Prefix::kNone) return LinePrefix();
   std::string text = options_.launch.prefix_template;
   const auto inherited = options_.environment.find("TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE");
   if (text.empty() && inherited != options_.environment.end()) text = inherited->second;

@@ -65,6 +65,43 @@ absl::Status PrefixStore::SetOnDisconnect(absl::string_view key, absl::string_vi
   return store_->SetOnDisconnect(Full(key), value);
 }
 
+absl::Duration PrefixStore::timeout() const {
+  const absl::Duration own = own_timeout_.Get();
+  return own == absl::ZeroDuration() ? store_->timeout() : own;
+}
+
+// The underlying store keeps its own: others may use it.
+void PrefixStore::set_timeout(absl::Duration timeout) { own_timeout_.Set(timeout); }
+
+absl::StatusOr<std::shared_ptr<Store>> PrefixStore::Clone() {
+  SYNCLINE_ASSIGN_OR_RETURN(ExtendedStore* const underlying, ExtendedStore::Of(*store_));
+  SYNCLINE_ASSIGN_OR_RETURN(std::shared_ptr<Store> store, underlying->Clone());
+  auto clone = std::make_shared<PrefixStore>(
+      absl::string_view(prefix_).substr(0, prefix_.size() - 1), std::move(store));
+  clone->own_timeout_.Set(own_timeout_.Get());
+  return clone;
+}
+
+absl::Status PrefixStore::QueuePush(absl::string_view key, absl::string_view value) {
+  SYNCLINE_ASSIGN_OR_RETURN(ExtendedStore* const underlying, ExtendedStore::Of(*store_));
+  return underlying->QueuePush(Full(key), value);
+}
+
+absl::StatusOr<std::string> PrefixStore::QueuePop(absl::string_view key, absl::Duration timeout) {
+  SYNCLINE_ASSIGN_OR_RETURN(ExtendedStore* const underlying, ExtendedStore::Of(*store_));
+  return underlying->QueuePop(Full(key), timeout);
+}
+
+absl::StatusOr<std::optional<std::string>> PrefixStore::QueueTryPop(absl::string_view key) {
+  SYNCLINE_ASSIGN_OR_RETURN(ExtendedStore* const underlying, ExtendedStore::Of(*store_));
+  return underlying->QueueTryPop(Full(key));
+}
+
+absl::StatusOr<int64_t> PrefixStore::QueueLength(absl::string_view key) {
+  SYNCLINE_ASSIGN_OR_RETURN(ExtendedStore* const underlying, ExtendedStore::Of(*store_));
+  return underlying->QueueLength(Full(key));
+}
+
 std::string PrefixStore::ToString() const {
   return absl::StrCat("prefix '", prefix_, "' of ", store_->ToString());
 }

@@ -15,6 +15,7 @@
 #include "absl/strings/string_view.h"
 #include "absl/synchronization/mutex.h"
 #include "syncline/deadline.h"
+#include "syncline/extended_store.h"
 #include "syncline/store.h"
 
 namespace syncline {
@@ -33,7 +34,7 @@ struct Change;
 //
 // A store cannot be used in a fork()ed child of the process that opened it: calls fail there. Nor
 // does such a child keep the file alive.
-class FileStore final : public Store {
+class FileStore final : public ExtendedStore {
  public:
   // Opens, and if need be creates, the file at `path`. Its folder must exist. StoreError if it is
   // a file of another kind, which is left as it is.
@@ -58,7 +59,9 @@ class FileStore final : public Store {
                                                     absl::Duration timeout) override;
   absl::Status MultiSet(absl::Span<const std::string> keys,
                         absl::Span<const std::string> values) override;
-  absl::Duration timeout() const override { return timeout_; }
+  absl::Duration timeout() const override { return timeout_.Get(); }
+  void set_timeout(absl::Duration timeout) override { timeout_.Set(timeout); }
+  absl::StatusOr<std::shared_ptr<Store>> Clone() override;
   std::string ToString() const override;
 
  private:
@@ -79,7 +82,7 @@ class FileStore final : public Store {
 
   const std::string path_;
   const int fd_;
-  const absl::Duration timeout_;
+  AtomicDuration timeout_;
   const pid_t pid_;       // The process that opened it.
   bool entered_ = false;  // Set before the store is handed out.
 

@@ -4,9 +4,11 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
+#include "syncline/extended_store.h"
 #include "syncline/store.h"
 
 namespace syncline {
@@ -16,7 +18,7 @@ class Table;
 }
 
 // Its clients share the object. Each store made by the name "hash" is a new, empty one.
-class HashStore final : public Store {
+class HashStore final : public ExtendedStore {
  public:
   explicit HashStore(absl::Duration timeout = kDefaultStoreTimeout);
   ~HashStore() override;
@@ -35,12 +37,20 @@ class HashStore final : public Store {
                                                     absl::Duration timeout) override;
   absl::Status MultiSet(absl::Span<const std::string> keys,
                         absl::Span<const std::string> values) override;
-  absl::Duration timeout() const override { return timeout_; }
+  absl::Duration timeout() const override { return timeout_.Get(); }
+  void set_timeout(absl::Duration timeout) override { timeout_.Set(timeout); }
+  absl::StatusOr<std::shared_ptr<Store>> Clone() override;
+  absl::Status QueuePush(absl::string_view key, absl::string_view value) override;
+  absl::StatusOr<std::string> QueuePop(absl::string_view key, absl::Duration timeout) override;
+  absl::StatusOr<std::optional<std::string>> QueueTryPop(absl::string_view key) override;
+  absl::StatusOr<int64_t> QueueLength(absl::string_view key) override;
   std::string ToString() const override { return "hash://"; }
 
  private:
-  const absl::Duration timeout_;
-  const std::unique_ptr<store::Table> table_;
+  HashStore(absl::Duration timeout, std::shared_ptr<store::Table> table);
+
+  AtomicDuration timeout_;
+  const std::shared_ptr<store::Table> table_;  // Shared by clones.
 };
 
 }  // namespace syncline

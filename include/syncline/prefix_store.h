@@ -3,9 +3,11 @@
 #define SYNCLINE_PREFIX_STORE_H_
 
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
+#include "syncline/extended_store.h"
 #include "syncline/store.h"
 
 namespace syncline {
@@ -16,7 +18,7 @@ namespace syncline {
 //
 //   PrefixStore group("group/3", store);
 //   SYNCLINE_RETURN_IF_ERROR(group.Set("address", address));  // Key "group/3/address".
-class PrefixStore final : public Store {
+class PrefixStore final : public ExtendedStore {
  public:
   PrefixStore(absl::string_view prefix, std::shared_ptr<Store> store);
 
@@ -38,7 +40,13 @@ class PrefixStore final : public Store {
                         absl::Span<const std::string> values) override;
   absl::Status SetOnDisconnect(absl::string_view key, absl::string_view value) override;
   bool is_hosted_here() const override { return store_->is_hosted_here(); }
-  absl::Duration timeout() const override { return store_->timeout(); }
+  absl::Duration timeout() const override;
+  void set_timeout(absl::Duration timeout) override;
+  absl::StatusOr<std::shared_ptr<Store>> Clone() override;
+  absl::Status QueuePush(absl::string_view key, absl::string_view value) override;
+  absl::StatusOr<std::string> QueuePop(absl::string_view key, absl::Duration timeout) override;
+  absl::StatusOr<std::optional<std::string>> QueueTryPop(absl::string_view key) override;
+  absl::StatusOr<int64_t> QueueLength(absl::string_view key) override;
   std::string ToString() const override;
   std::string address() const override { return store_->address(); }
 
@@ -46,7 +54,8 @@ class PrefixStore final : public Store {
   std::string Full(absl::string_view key) const;
   std::vector<std::string> Full(absl::Span<const std::string> keys) const;
 
-  const std::string prefix_;  // With its final '/'.
+  const std::string prefix_;                          // With its final '/'.
+  AtomicDuration own_timeout_{absl::ZeroDuration()};  // Zero: the underlying store's.
   const std::shared_ptr<Store> store_;
 };
 

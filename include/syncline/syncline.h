@@ -23,6 +23,7 @@
 #include "syncline/enum_set.h"
 #include "syncline/error_origin.h"
 #include "syncline/etcd_store.h"
+#include "syncline/extended_store.h"
 #include "syncline/file_store.h"
 #include "syncline/fork.h"
 #include "syncline/hash_store.h"

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "syncline/extended_store.h"
 #include "syncline/store.h"
 
 namespace syncline {
@@ -24,7 +25,7 @@ class TCPServer;
 // clients fail with a NetworkError. A value and its key may have about 64 MiB.
 //
 // A store cannot be used in a fork()ed child of the process that made it: calls fail there.
-class TCPStore final : public Store {
+class TCPStore final : public ExtendedStore {
  public:
   struct Options {
     std::string host = "127.0.0.1";
@@ -32,6 +33,9 @@ class TCPStore final : public Store {
     StoreConfig::Role role = StoreConfig::Role::kClient;
     absl::Duration timeout = kDefaultStoreTimeout;
     std::optional<absl::Duration> connect_timeout;  // As for calls if not given.
+    // A server's: a socket that listens at `host` already, in place of one made here. The server
+    // owns it then, even if Create fails. With `port` 0 its port is taken.
+    std::optional<int> listen_fd;
     std::string secret;  // The job's: both sides prove that they know it. Empty: none is asked for.
   };
 
@@ -58,7 +62,13 @@ class TCPStore final : public Store {
                         absl::Span<const std::string> values) override;
   absl::Status SetOnDisconnect(absl::string_view key, absl::string_view value) override;
   bool is_hosted_here() const override { return server_ != nullptr; }
-  absl::Duration timeout() const override { return timeout_; }
+  absl::Duration timeout() const override { return timeout_.Get(); }
+  void set_timeout(absl::Duration timeout) override { timeout_.Set(timeout); }
+  absl::StatusOr<std::shared_ptr<Store>> Clone() override;
+  absl::Status QueuePush(absl::string_view key, absl::string_view value) override;
+  absl::StatusOr<std::string> QueuePop(absl::string_view key, absl::Duration timeout) override;
+  absl::StatusOr<std::optional<std::string>> QueueTryPop(absl::string_view key) override;
+  absl::StatusOr<int64_t> QueueLength(absl::string_view key) override;
   std::string ToString() const override;
   std::string address() const override;
 
@@ -68,7 +78,8 @@ class TCPStore final : public Store {
 
   const std::string host_;
   const int port_;
-  const absl::Duration timeout_;
+  AtomicDuration timeout_;
+  const Options options_;  // For clones.
   const pid_t pid_;
   std::unique_ptr<tcp_store::TCPServer> server_;  // Null for a client. Outlives client_.
   std::unique_ptr<tcp_store::TCPClient> client_;

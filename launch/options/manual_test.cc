@@ -74,6 +74,7 @@ const std::map<std::string, Arguments>& Samples() {
       {"duplicate-stdout-filters", {"a,b"}},
       {"duplicate-stderr-filters", {"a"}},
       {"log-line-prefix-template", {"${rank}: "}},
+      {"interactive", {"0"}},
       {"log-rotate-size", {"1M"}},
       {"log-rotate-keep", {"1", "--log-rotate-size=1M"}},
       {"event-log", {"e.json"}},

@@ -207,6 +207,19 @@ absl::Status Parser::ReadOutputOptions() {
                               ParseLocalRanks(ranks->name, ranks->text, options_.workers));
   }
   options_.prefix_template = settings().Text("log-line-prefix-template", "");
+  if (settings().IsOn("no-prefix")) {
+    const Setting* text = Find("log-line-prefix-template");
+    if (text != nullptr && !text->text.empty()) {
+      return ArgumentError(absl::StrCat(Find("no-prefix")->Describe(), " contradicts ",
+                                        text->Describe(), "; leave out one of them"));
+    }
+    options_.prefix = LaunchOptions::Prefix::kNone;
+  }
+  if (const Setting* rank = Find("interactive")) {
+    SYNCLINE_ASSIGN_OR_RETURN(
+        options_.interactive_rank,
+        ParseNumber(rank->name, rank->text, 0, std::numeric_limits<int>::max()));
+  }
   return ReadLogFileOptions();
 }
 
@@ -239,6 +252,10 @@ absl::Status Parser::ReadMonitoringOptions() {
   options_.status_line = status_line == "always"  ? LaunchOptions::StatusLine::kAlways
                          : status_line == "never" ? LaunchOptions::StatusLine::kNever
                                                   : LaunchOptions::StatusLine::kAuto;
+  // The line would be drawn over what the worker shows.
+  if (options_.interactive_rank >= 0 && Find("status-line") == nullptr) {
+    options_.status_line = LaunchOptions::StatusLine::kNever;
+  }
   options_.event_log = settings().Text("event-log", "");
   if (settings().Text("event-log-handler", "null") == "console" && options_.event_log.empty()) {
     options_.event_log = "/dev/stderr";

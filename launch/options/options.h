@@ -109,7 +109,9 @@ struct LaunchOptions {
   std::set<int> console_ranks;  // Local ranks shown on the console; empty: all.
   // Lines that contain one of them go to LOG_DIR's filtered_stdout.log or filtered_stderr.log too.
   std::vector<std::string> stdout_filters, stderr_filters;
-  std::string prefix_template;   // "[${role_name}${rank}]: "; empty: the usual prefix.
+  std::string prefix_template;  // "[${role_name}${rank}]: "; empty: the usual prefix.
+  enum class Prefix { kShown, kNone } prefix = Prefix::kShown;
+  int interactive_rank = -1;     // Its input and output are the launcher's own; -1: nobody's.
   int64_t log_rotate_bytes = 0;  // 0: no rotation.
   int log_rotate_keep = 5;       // Older files that stay.
 

@@ -22,6 +22,7 @@
 #include "python/extension/gil.h"
 #include "python/extension/streams.h"
 #include "syncline/interrupt.h"
+#include "syncline/store.h"
 #include "syncline/tensor.h"
 
 namespace syncline::python {
@@ -166,6 +167,14 @@ struct Converter<std::shared_ptr<T>> {
     RaiseWrongType(argument, absl::StrCat("a ", name), value);
   }
   static py::object To(Cpp value) { return py::cast(DroppedWithoutGil(std::move(value))); }
+};
+
+// Besides ours, an object of Python that has the methods of a store (python_store.h).
+template <>
+struct Converter<std::shared_ptr<Store>> {
+  using Cpp = std::shared_ptr<Store>;
+  static Cpp From(py::handle value, absl::string_view argument);
+  static py::object To(Cpp value);
 };
 
 template <typename T>

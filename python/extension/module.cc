@@ -8,6 +8,7 @@
 #include "python/extension/private_api.h"
 #include "python/extension/python_backend.h"
 #include "python/extension/python_hook.h"
+#include "python/extension/python_store.h"
 #include "python/extension/streams.h"
 #include "python/extension/tensor_queue.h"
 #include "python/extension/tensor_view.h"
@@ -21,6 +22,7 @@ PYBIND11_MODULE(_syncline, module) {
   syncline::python::DefinePrivateApi(module);
   syncline::python::DefineCApi(module);
   syncline::python::DefineRegisterBackend(module);
+  syncline::python::DefineStores(module);
   syncline::python::DefineCommHooks(module);
   syncline::python::DefineGradientHook(module);
   syncline::python::DefineTensorQueue(module);

@@ -21,6 +21,7 @@ memory. What is here, by the module that says more:
     preemption      stopping all ranks together   comm_hooks  how a reducer averages
     gradient_reducer  training in NumPy           jax         trees of arrays: import syncline.jax
     tensor_queue    arrays between processes, as those of a data loader
+    debugging       breakpoint(rank)
     streams         behind which stream of a CUDA device calls are enqueued
 
 Ranks that are threads use World objects, and pass their groups to functions.
@@ -90,6 +91,7 @@ from syncline.collectives import (
     scan,
     scatter,
 )
+from syncline.debugging import breakpoint
 from syncline.device_memory import empty
 from syncline.errors import (
     DistBackendError,
@@ -97,7 +99,9 @@ from syncline.errors import (
     DistMismatchError,
     DistNetworkError,
     DistStoreError,
+    DistStoreTimeoutError,
     DistTimeoutError,
+    QueueEmptyError,
 )
 from syncline.futures import Future
 from syncline.gradient_reducer import GradientReducer
@@ -138,6 +142,7 @@ from syncline.reduce_ops import _make_nccl_premul_sum as _make_nccl_premul_sum
 from syncline.reducer_stats import add_to_reducer_stats as _add_to_reducer_stats
 from syncline.shared_memory import empty_shared, open_shared, shared_handle
 from syncline.stores import FileStore, HashStore, PrefixStore, TCPStore
+from syncline.stores import add_to_stores as _add_to_stores
 from syncline.streams import stream
 from syncline.subgroups import (
     SHRINK_ABORT,
@@ -151,6 +156,7 @@ from syncline.tensor_queue import EndOfQueue, TensorMessage, TensorQueue
 from syncline.work import add_to_work as _add_to_work
 
 _add_to_reducer_stats()
+_add_to_stores()
 _add_to_work()
 
 __all__ = [
@@ -162,6 +168,7 @@ __all__ = [
     "DistMismatchError",
     "DistNetworkError",
     "DistStoreError",
+    "DistStoreTimeoutError",
     "DistTimeoutError",
     "DistributedBackendOptions",
     "EndOfQueue",
@@ -178,6 +185,7 @@ __all__ = [
     "PrefixStore",
     "PremulSum",
     "ProcessGroup",
+    "QueueEmptyError",
     "ReduceOp",
     "Reducer",
     "SHRINK_ABORT",
@@ -201,6 +209,7 @@ __all__ = [
     "all_to_all_single",
     "barrier",
     "batch_isend_irecv",
+    "breakpoint",
     "broadcast",
     "broadcast_coalesced",
     "broadcast_multigpu",

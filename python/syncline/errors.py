@@ -40,6 +40,14 @@ class DistStoreError(DistError):
     """A store could not do its work."""
 
 
+class DistStoreTimeoutError(DistStoreError, DistTimeoutError):
+    """A key has not been set in time. Torch raises a DistStoreError, Python a TimeoutError."""
+
+
+class QueueEmptyError(DistStoreError):
+    """A queue of a store has no value, and the caller does not wait."""
+
+
 class DistBackendError(DistError):
     """A backend failed, or its group is broken or closed."""
 

@@ -20,16 +20,34 @@ _PLACES = (
 )
 
 
-def main() -> NoReturn:
-    """Becomes the launcher, with the arguments of this process."""
+def find_launcher() -> str:
+    """The launcher's program; FileNotFoundError says where it was looked for."""
     launcher = next((place for place in _PLACES if os.path.isfile(place)), None)
     if launcher is None:
-        sys.exit(
-            f"syncline-run: the launcher is at neither {' nor '.join(_PLACES)}: install the wheel, "
+        raise FileNotFoundError(
+            f"the launcher is at neither {' nor '.join(_PLACES)}: install the wheel, "
             "or add //launch:syncline_run to the program's data"
         )
-    interpreter = os.environ.get("PYTHON_EXEC") or sys.executable
-    os.execve(launcher, [launcher, *sys.argv[1:]], dict(os.environ, PYTHON_EXEC=interpreter))
+    return launcher
+
+
+def interpreter() -> str:
+    """By which workers run."""
+    return os.environ.get("PYTHON_EXEC") or sys.executable
+
+
+def become_launcher(arguments: list[str]) -> NoReturn:
+    """Ends this program, and is the launcher with these arguments from then on."""
+    try:
+        launcher = find_launcher()
+    except FileNotFoundError as error:
+        sys.exit(f"syncline-run: {error}")
+    os.execve(launcher, [launcher, *arguments], dict(os.environ, PYTHON_EXEC=interpreter()))
+
+
+def main() -> NoReturn:
+    """Becomes the launcher, with the arguments of this process."""
+    become_launcher(sys.argv[1:])
 
 
 if __name__ == "__main__":

@@ -117,6 +117,15 @@ def stores(folder):
         assert store.list_keys("") == ["a", "b", "c", "n"]
         assert store.num_keys() >= 4
         assert store.delete_key("a")
+        store.barrier("here", 1, LONG)
+        assert store.has_extended_api()
+        store.set_timeout(LONG)
+        assert store.clone().timeout == LONG
+        if store is not file:
+            store.queue_push("q", b"6")
+            assert store.queue_len("q") == 1
+            assert store.queue_pop("q", True, LONG) == b"6"
+    assert tcp.libuvBackend is False
 
 
 def info():

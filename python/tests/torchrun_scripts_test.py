@@ -16,6 +16,8 @@ import pytest
 if not pypi_torch_status.AVAILABLE:
     pytest.skip(pypi_torch_status.REASON, allow_module_level=True)
 
+from torch.distributed.run import get_args_parser  # noqa: E402
+
 SCRIPTS = pathlib.Path(__file__).parent / "torchrun_scripts"
 LAUNCHERS = {
     "syncline-run": [os.path.abspath("launch/syncline_run")],
@@ -119,3 +121,42 @@ def test_without_a_restart_left_the_job_fails(launcher, tmp_path):
     code, _ = run(launcher, "restarted.py", tmp_path)
     assert code == {"syncline-run": 3, "torchrun": 1}[launcher]
     assert not (tmp_path / "rank0").exists()
+
+
+# A value for each option of torchrun that takes one and names no choices; others take 1.
+OPTION_VALUES = {
+    "event_log_handler": "console",
+    "local_ranks_filter": "0",
+    "log_dir": "logs",
+    "logs_specs": "default",
+    "node_rank": "0",
+    "nnodes": "1:1",
+    "rdzv_backend": "c10d",
+    "rdzv_conf": "join_timeout=5",
+    "rdzv_endpoint": "localhost:29400",
+    "redirects": "3",
+    "signals_to_handle": "SIGTERM,SIGUSR2",
+    "tee": "0:1",
+}
+
+
+def test_every_option_of_torchrun_is_one_of_the_launcher(tmp_path):
+    script = tmp_path / "script.py"
+    script.touch()
+    seen = 0
+    for action in get_args_parser()._actions:
+        for option in action.option_strings:
+            if action.dest == "help":
+                continue
+            value = action.choices[0] if action.choices else OPTION_VALUES.get(action.dest, "1")
+            given = [option] if action.nargs == 0 else [option, str(value)]
+            done = subprocess.run(
+                [*LAUNCHERS["syncline-run"], "--dry-run", *given, str(script)],
+                env=environment(tmp_path),
+                capture_output=True,
+                text=True,
+                timeout=LIMIT,
+            )
+            assert done.returncode == 0, (given, done.stderr)
+            seen += 1
+    assert seen > 50

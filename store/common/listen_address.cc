@@ -1,6 +1,7 @@
 #include "store/common/listen_address.h"
 
 #include <dirent.h>
+#include <fcntl.h>
 #include <netinet/in.h>
 #include <sys/socket.h>
 #include <unistd.h>
@@ -128,6 +129,31 @@ absl::StatusOr<Listener> Listen(const std::string& host, int port, const Deadlin
   const bool range_is_taken = port == 0 && number == EADDRINUSE;
   if (number != 0 && !range_is_taken) return ListenError(host, port, number);
   return Annotate(error, absl::StrCat("cannot listen on ", JoinHostPort(host, port)));
+}
+
+absl::StatusOr<Listener> AdoptListener(base::UniqueFd socket, int port) {
+  int listens = 0;
+  socklen_t size = sizeof(listens);
+  base::SocketAddress address;
+  if (getsockopt(socket.get(), SOL_SOCKET, SO_ACCEPTCONN, &listens, &size) != 0 || listens == 0 ||
+      getsockname(socket.get(), address.get(), &address.length) != 0) {
+    return ArgumentError(absl::StrCat("descriptor ", socket.get(), " is no socket that listens"));
+  }
+  const int bound = base::PortOf(address);
+  if (port != 0 && port != bound) {
+    return ArgumentError(absl::StrCat("the socket listens on port ", bound, ", not on ", port));
+  }
+  const int flags = fcntl(socket.get(), F_GETFL);
+  if (flags < 0 || fcntl(socket.get(), F_SETFL, flags | O_NONBLOCK) != 0 ||
+      fcntl(socket.get(), F_SETFD, FD_CLOEXEC) != 0) {
+    return base::WithErrno(NetworkError(absl::StrCat("cannot take over descriptor ", socket.get(),
+                                                     ": ", std::strerror(errno))),
+                           errno);
+  }
+  Listener listener;
+  listener.port = bound;
+  listener.sockets.push_back(std::move(socket));
+  return listener;
 }
 
 std::optional<int> FindListener(int port) {

@@ -31,6 +31,10 @@ struct Listener {
 absl::StatusOr<Listener> Listen(const std::string& host, int port,
                                 const Deadline& deadline = Deadline(base::kResolveTimeout));
 
+// The socket of somebody else, which listens already, on `port` unless that is 0. ArgumentError if
+// it does not.
+absl::StatusOr<Listener> AdoptListener(base::UniqueFd socket, int port);
+
 // The process that listens on TCP port `port` of this host; nothing if this process may not know.
 std::optional<int> FindListener(int port);
 

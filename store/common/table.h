@@ -4,6 +4,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <deque>
 #include <functional>
 #include <optional>
 #include <string>
@@ -41,10 +42,23 @@ class Table {
   absl::StatusOr<bool> Check(absl::Span<const std::string> keys) const;
   std::vector<std::string> Keys(absl::string_view prefix) const;
 
-  // The values of `keys` if all are set. Else nothing, and `ready` will be called once they are,
-  // unless Unpark(*id) comes first; it is never called from within this call.
-  std::optional<std::vector<std::string>> GetOrPark(std::vector<std::string> keys, Ready ready,
-                                                    WaitId* id);
+  // What a wait is for. A queue that is not empty is present, and has no value.
+  enum class Needs { kValues, kPresence };
+
+  // The values of `keys` if all are set; nothing in them if only their presence is needed. Else
+  // nothing, and `ready` will be called once they are, unless Unpark(*id) comes first; it is never
+  // called from within this call.
+  std::optional<std::vector<std::string>> GetOrPark(std::vector<std::string> keys, Needs needs,
+                                                    Ready ready, WaitId* id);
+
+  // See ExtendedStore. A value goes to the pop that has waited longest, if there is one.
+  absl::Status QueuePush(absl::string_view key, absl::string_view value);
+  std::optional<std::string> QueueTryPop(absl::string_view key);
+  int64_t QueueLength(absl::string_view key) const;
+
+  // As GetOrPark, for the oldest value of the queue: one value.
+  std::optional<std::vector<std::string>> QueuePopOrPark(absl::string_view key, Ready ready,
+                                                         WaitId* id);
 
   // Gives up the wait and returns the keys that are missing. Nothing if its `ready` has been, is
   // being or is about to be called.
@@ -58,17 +72,31 @@ class Table {
 
   struct Wait {
     std::vector<std::string> keys;
+    Needs needs;
     Ready ready;
     size_t next;  // Of keys. It is absent, and the wait is in waits_for_[keys[next]].
   };
 
+  struct Pop {
+    std::string key;
+    Ready ready;
+  };
+
+  std::optional<std::string> TakeOldest(absl::string_view key)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  bool IsThere(absl::string_view key, Needs needs) const ABSL_SHARED_LOCKS_REQUIRED(mutex_);
+  std::vector<std::string> ValuesFor(const Wait& wait) const ABSL_SHARED_LOCKS_REQUIRED(mutex_);
   void Apply(Change change, Woken* woken) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  size_t NextMissing(absl::Span<const std::string> keys, size_t from) const
+  size_t NextMissing(absl::Span<const std::string> keys, Needs needs, size_t from) const
       ABSL_SHARED_LOCKS_REQUIRED(mutex_);
   void Wake(absl::string_view key, Woken* woken) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   mutable absl::Mutex mutex_;
   Contents contents_ ABSL_GUARDED_BY(mutex_);
+  // None of the queues is empty, and none has pops that wait.
+  absl::flat_hash_map<std::string, std::deque<std::string>> queues_ ABSL_GUARDED_BY(mutex_);
+  absl::flat_hash_map<WaitId, Pop> pops_ ABSL_GUARDED_BY(mutex_);
+  absl::flat_hash_map<std::string, std::deque<WaitId>> pops_for_ ABSL_GUARDED_BY(mutex_);
   WaitId last_id_ ABSL_GUARDED_BY(mutex_) = 0;
   absl::flat_hash_map<WaitId, Wait> waits_ ABSL_GUARDED_BY(mutex_);
   absl::flat_hash_map<std::string, std::vector<WaitId>> waits_for_ ABSL_GUARDED_BY(mutex_);

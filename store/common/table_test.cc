@@ -20,7 +20,8 @@ using Strings = std::vector<std::string>;
 Table::WaitId Park(Table* table, Strings keys, std::optional<Strings>* values) {
   Table::WaitId id = 0;
   EXPECT_EQ(table->GetOrPark(
-                std::move(keys), [values](Strings v) { *values = std::move(v); }, &id),
+                std::move(keys), Table::Needs::kValues,
+                [values](Strings v) { *values = std::move(v); }, &id),
             std::nullopt);
   return id;
 }
@@ -75,7 +76,8 @@ TEST(TableTest, AReadyCallMayUseTheTable) {
   Table table;
   std::optional<Strings> nested;
   Table::WaitId id = 0;
-  table.GetOrPark({"a"}, [&](Strings) { EXPECT_TRUE(table.Set("b", "2").ok()); }, &id);
+  table.GetOrPark(
+      {"a"}, Table::Needs::kValues, [&](Strings) { EXPECT_TRUE(table.Set("b", "2").ok()); }, &id);
   Park(&table, {"b"}, &nested);
   ASSERT_TRUE(table.Set("a", "1").ok());
   EXPECT_THAT(nested, Optional(ElementsAre("2")));
@@ -85,8 +87,12 @@ TEST(TableTest, WhatIsSetIsReturnedAtOnceAndNothingIsParked) {
   Table table;
   ASSERT_TRUE(table.Set("a", "1").ok());
   Table::WaitId id = 0;
-  EXPECT_THAT(table.GetOrPark({"a"}, [](Strings) { FAIL(); }, &id), Optional(ElementsAre("1")));
-  EXPECT_THAT(table.GetOrPark({}, [](Strings) { FAIL(); }, &id), Optional(IsEmpty()));
+  EXPECT_THAT(table.GetOrPark(
+                  {"a"}, Table::Needs::kValues, [](Strings) { FAIL(); }, &id),
+              Optional(ElementsAre("1")));
+  EXPECT_THAT(table.GetOrPark(
+                  {}, Table::Needs::kValues, [](Strings) { FAIL(); }, &id),
+              Optional(IsEmpty()));
   EXPECT_EQ(table.NumWaits(), 0);
 }
 
@@ -114,6 +120,41 @@ TEST(TableTest, ManyWaitsForManyKeysEndSoonAfterTheKeysAreSet) {
   for (auto& wait : values) Park(&table, keys, &wait);
   for (const std::string& key : keys) ASSERT_TRUE(table.Set(key, "here").ok());
   for (const auto& wait : values) EXPECT_TRUE(wait.has_value());
+}
+
+TEST(TableTest, AValueOfAQueueGoesToThePopThatHasWaitedLongest) {
+  Table table;
+  std::optional<Strings> first, second;
+  Table::WaitId first_id = 0, second_id = 0, gone_id = 0;
+  table.QueuePopOrPark("q", [](Strings) { FAIL(); }, &gone_id);
+  table.QueuePopOrPark("q", [&](Strings v) { first = std::move(v); }, &first_id);
+  table.QueuePopOrPark("q", [&](Strings v) { second = std::move(v); }, &second_id);
+  EXPECT_EQ(table.NumWaits(), 3);
+  EXPECT_THAT(table.Unpark(gone_id), Optional(ElementsAre("q")));
+  ASSERT_TRUE(table.QueuePush("q", "1").ok());
+  EXPECT_THAT(first, Optional(ElementsAre("1")));
+  EXPECT_EQ(second, std::nullopt);
+  EXPECT_EQ(table.Unpark(first_id), std::nullopt);
+  ASSERT_TRUE(table.QueuePush("q", "2").ok());
+  EXPECT_THAT(second, Optional(ElementsAre("2")));
+  EXPECT_EQ(table.QueueLength("q"), 0);
+  EXPECT_EQ(table.NumWaits(), 0);
+}
+
+TEST(TableTest, AQueueIsPresentAndHasNoValue) {
+  Table table;
+  std::optional<Strings> values, presence;
+  Park(&table, {"q"}, &values);
+  Table::WaitId id = 0;
+  table.GetOrPark(
+      {"q", "a"}, Table::Needs::kPresence, [&](Strings v) { presence = std::move(v); }, &id);
+  ASSERT_TRUE(table.QueuePush("q", "1").ok());
+  EXPECT_EQ(presence, std::nullopt);
+  ASSERT_TRUE(table.Set("a", "1").ok());
+  EXPECT_THAT(presence, Optional(IsEmpty()));
+  EXPECT_EQ(values, std::nullopt);
+  ASSERT_TRUE(table.Set("q", "value").ok());
+  EXPECT_THAT(values, Optional(ElementsAre("value")));
 }
 
 }  // namespace

@@ -278,9 +278,11 @@ absl::Status FileStore::Write(const std::vector<Change>& changes) {
   return absl::OkStatus();
 }
 
+absl::StatusOr<std::shared_ptr<Store>> FileStore::Clone() { return Open(path_, timeout()); }
+
 absl::Status FileStore::Set(absl::string_view key, absl::string_view value) {
   SYNCLINE_RETURN_IF_ERROR(AnnotateStore(CheckKey(key), ToString()));
-  return Locked(FileLockMode::kExclusive, Deadline(timeout_),
+  return Locked(FileLockMode::kExclusive, Deadline(timeout()),
                 [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
                   return Write({{Change::Kind::kSet, std::string(key), std::string(value)}});
                 });
@@ -296,7 +298,7 @@ absl::StatusOr<int64_t> FileStore::Add(absl::string_view key, int64_t amount) {
   SYNCLINE_RETURN_IF_ERROR(AnnotateStore(CheckKey(key), ToString()));
   int64_t result = 0;
   SYNCLINE_RETURN_IF_ERROR(
-      Locked(FileLockMode::kExclusive, Deadline(timeout_),
+      Locked(FileLockMode::kExclusive, Deadline(timeout()),
              [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) -> absl::Status {
                SYNCLINE_ASSIGN_OR_RETURN(result, contents_->Sum(key, amount));
                return Write({{Change::Kind::kSet, std::string(key), absl::StrCat(result)}});
@@ -310,7 +312,7 @@ absl::StatusOr<Store::CompareSetResult> FileStore::CompareSet(absl::string_view 
   SYNCLINE_RETURN_IF_ERROR(AnnotateStore(CheckKey(key), ToString()));
   CompareSetResult result;
   SYNCLINE_RETURN_IF_ERROR(
-      Locked(FileLockMode::kExclusive, Deadline(timeout_),
+      Locked(FileLockMode::kExclusive, Deadline(timeout()),
              [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) -> absl::Status {
                result.swapped = contents_->Holds(key, expected);
                if (result.swapped) {
@@ -330,7 +332,7 @@ absl::Status FileStore::Wait(absl::Span<const std::string> keys, absl::Duration 
 absl::StatusOr<bool> FileStore::Check(absl::Span<const std::string> keys) {
   SYNCLINE_RETURN_IF_ERROR(AnnotateStore(CheckKeys(keys), ToString()));
   bool all = false;
-  SYNCLINE_RETURN_IF_ERROR(Locked(FileLockMode::kShared, Deadline(timeout_),
+  SYNCLINE_RETURN_IF_ERROR(Locked(FileLockMode::kShared, Deadline(timeout()),
                                   [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
                                     all = contents_->Missing(keys).empty();
                                     return absl::OkStatus();
@@ -341,7 +343,7 @@ absl::StatusOr<bool> FileStore::Check(absl::Span<const std::string> keys) {
 absl::StatusOr<bool> FileStore::Delete(absl::string_view key) {
   SYNCLINE_RETURN_IF_ERROR(AnnotateStore(CheckKey(key), ToString()));
   bool was_set = false;
-  SYNCLINE_RETURN_IF_ERROR(Locked(FileLockMode::kExclusive, Deadline(timeout_),
+  SYNCLINE_RETURN_IF_ERROR(Locked(FileLockMode::kExclusive, Deadline(timeout()),
                                   [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
                                     was_set = contents_->Find(key) != nullptr;
                                     if (!was_set) return absl::OkStatus();
@@ -352,7 +354,7 @@ absl::StatusOr<bool> FileStore::Delete(absl::string_view key) {
 
 absl::StatusOr<std::vector<std::string>> FileStore::Keys(absl::string_view prefix) {
   std::vector<std::string> keys;
-  SYNCLINE_RETURN_IF_ERROR(Locked(FileLockMode::kShared, Deadline(timeout_),
+  SYNCLINE_RETURN_IF_ERROR(Locked(FileLockMode::kShared, Deadline(timeout()),
                                   [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
                                     keys = contents_->Keys(prefix);
                                     return absl::OkStatus();
@@ -362,7 +364,7 @@ absl::StatusOr<std::vector<std::string>> FileStore::Keys(absl::string_view prefi
 
 absl::Status FileStore::Append(absl::string_view key, absl::string_view value) {
   SYNCLINE_RETURN_IF_ERROR(AnnotateStore(CheckKey(key), ToString()));
-  return Locked(FileLockMode::kExclusive, Deadline(timeout_),
+  return Locked(FileLockMode::kExclusive, Deadline(timeout()),
                 [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
                   return Write({{Change::Kind::kAppend, std::string(key), std::string(value)}});
                 });
@@ -398,7 +400,7 @@ absl::Status FileStore::MultiSet(absl::Span<const std::string> keys,
   for (size_t i = 0; i < keys.size(); ++i) {
     changes.push_back({Change::Kind::kSet, keys[i], values[i]});
   }
-  return Locked(FileLockMode::kExclusive, Deadline(timeout_),
+  return Locked(FileLockMode::kExclusive, Deadline(timeout()),
                 [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return Write(changes); });
 }
 

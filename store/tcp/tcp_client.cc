@@ -72,7 +72,8 @@ class TCPClient::Stream final
     if (const size_t size = request.ByteSizeLong() + kIdBytes; size > kMaxMessageBytes) {
       return StoreError(TooLargeMessage("the request", size));
     }
-    const bool waits = request.has_get() || request.has_wait();
+    const bool waits = request.has_get() || request.has_wait() ||
+                       request.body_case() == wire::ClientMessage::kQueuePop;
     Pending pending;
     uint64_t id = 0;
     {

@@ -65,13 +65,18 @@ struct TCPServer::Impl {
 TCPServer::TCPServer(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
 
 absl::StatusOr<std::unique_ptr<TCPServer>> TCPServer::Start(const Options& options) {
+  base::UniqueFd given;
+  if (options.listen_fd.has_value()) given = base::UniqueFd(*options.listen_fd);
   if (options.port < 0 || options.port > 65535) {
     return ArgumentError(absl::StrCat("port ", options.port,
                                       " is not in [0, 65535]; pass 0 to let the system choose"));
   }
   SYNCLINE_RETURN_IF_ERROR(CheckGrpcResources());
-  SYNCLINE_ASSIGN_OR_RETURN(Listener listener,
-                            Listen(options.host, options.port, Deadline(options.lookup_timeout)));
+  SYNCLINE_ASSIGN_OR_RETURN(
+      Listener listener,
+      options.listen_fd.has_value()
+          ? store::AdoptListener(std::move(given), options.port)
+          : Listen(options.host, options.port, Deadline(options.lookup_timeout)));
   auto impl = std::make_unique<Impl>(options);
   impl->port = listener.port;
   grpc::ServerBuilder builder;

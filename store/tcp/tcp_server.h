@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "absl/status/statusor.h"
@@ -19,6 +20,7 @@ class TCPServer {
   struct Options {
     std::string host = "127.0.0.1";  // The one address it listens on.
     int port = 0;                    // 0 lets the system choose.
+    std::optional<int> listen_fd;    // Already listens there; becomes the server's.
     std::string secret;              // What clients must know; empty lets in all.
     absl::Duration lookup_timeout = base::kResolveTimeout;  // Of `host`.
     absl::Duration time_to_prove = absl::Seconds(10);  // Then who has not proved it is put out.

@@ -14,6 +14,7 @@
 namespace syncline::tcp_store {
 namespace {
 
+using store::CheckKey;
 using store::CheckKeys;
 using store::Table;
 
@@ -55,6 +56,13 @@ template <typename T>
 void FillOutcome(absl::StatusOr<T> result, wire::ServerMessage* reply) {
   if (!result.ok()) return FillOutcome(result.status(), reply);
   Fill(*std::move(result), reply);
+}
+
+absl::Status QueuePush(Table* table, const wire::Pairs& pairs) {
+  if (pairs.keys_size() != 1 || pairs.values_size() != 1) {
+    return ArgumentError("a push to a queue has one key and one value");
+  }
+  return table->QueuePush(pairs.keys(0), pairs.values(0));
 }
 
 absl::Status Append(Table* table, const wire::Pairs& pairs) {
@@ -108,9 +116,11 @@ void TCPSession::Handle(wire::ClientMessage* message) {
   reply.set_id(message->id());
   switch (message->body_case()) {
     case Body::kGet:
-      return Wait(message->id(), message->mutable_get(), &FillValues);
+      return Wait(message->id(), message->mutable_get(), Table::Needs::kValues, &FillValues);
     case Body::kWait:
-      return Wait(message->id(), message->mutable_wait(), &FillDone);
+      return Wait(message->id(), message->mutable_wait(), Table::Needs::kPresence, &FillDone);
+    case Body::kQueuePop:
+      return QueuePop(message->id(), message->queue_pop());
     case Body::kCancel:
       return Cancel(message->id());
     case Body::kSet:
@@ -138,6 +148,18 @@ void TCPSession::Handle(wire::ClientMessage* message) {
     case Body::kAppend:
       FillOutcome(Append(&table, message->append()), &reply);
       break;
+    case Body::kQueuePush:
+      FillOutcome(QueuePush(&table, message->queue_push()), &reply);
+      break;
+    case Body::kQueueTryPop: {
+      std::optional<std::string> value = table.QueueTryPop(message->queue_try_pop());
+      reply.mutable_values();
+      if (value.has_value()) FillValues({*std::move(value)}, &reply);
+      break;
+    }
+    case Body::kQueueLength:
+      Fill(table.QueueLength(message->queue_length()), &reply);
+      break;
     case Body::kSetOnDisconnect:
       FillOutcome(SetOnDisconnect(message->mutable_set_on_disconnect()), &reply);
       break;
@@ -159,32 +181,67 @@ absl::Status TCPSession::SetOnDisconnect(wire::Pairs* pairs) {
   return absl::OkStatus();
 }
 
-void TCPSession::Wait(uint64_t id, wire::Keys* keys, FillReply fill) {
+void TCPSession::Wait(uint64_t id, wire::Keys* keys, Table::Needs needs, FillReply fill) {
   wire::ServerMessage reply;
   reply.set_id(id);
   std::vector<std::string> names = Take(keys->mutable_keys());
   absl::Status status = CheckKeys(names);
+  bool is_parked = false;
   if (status.ok()) {
-    // EndWait takes the mutex too, so it finds the entry even if it runs at once.
-    absl::MutexLock lock(&mutex_);
-    if (closing_) return;
-    auto [entry, is_new] = parked_.emplace(id, 0);
-    if (!is_new) {
-      status = ArgumentError(absl::StrCat("request ", id, " is waiting already"));
-    } else {
-      std::optional<std::vector<std::string>> values = shared_->table.GetOrPark(
-          std::move(names),
-          [weak = weak_from_this(), id, fill](std::vector<std::string> values) {
-            if (auto session = weak.lock()) session->EndWait(id, std::move(values), fill);
-          },
-          &entry->second);
-      if (!values.has_value()) return;
-      parked_.erase(entry);
-      fill(*std::move(values), &reply);
-    }
+    status = ParkOrFill(
+        &reply, fill,
+        [&](Table::Ready ready, Table::WaitId* wait) {
+          return shared_->table.GetOrPark(std::move(names), needs, std::move(ready), wait);
+        },
+        &is_parked);
   }
+  if (is_parked) return;
   if (!status.ok()) FillOutcome(status, &reply);
   Send(std::move(reply));
+}
+
+void TCPSession::QueuePop(uint64_t id, const std::string& key) {
+  wire::ServerMessage reply;
+  reply.set_id(id);
+  absl::Status status = CheckKey(key);
+  bool is_parked = false;
+  if (status.ok()) {
+    status = ParkOrFill(
+        &reply, &FillValues,
+        [&](Table::Ready ready, Table::WaitId* wait) {
+          return shared_->table.QueuePopOrPark(key, std::move(ready), wait);
+        },
+        &is_parked);
+  }
+  if (is_parked) return;
+  if (!status.ok()) FillOutcome(status, &reply);
+  Send(std::move(reply));
+}
+
+// Fills `reply` with what is there, or has EndWait answer later. A session that is closing answers
+// nobody.
+absl::Status TCPSession::ParkOrFill(wire::ServerMessage* reply, FillReply fill, Park park,
+                                    bool* is_parked) {
+  const uint64_t id = reply->id();
+  // EndWait takes the mutex too, so it finds the entry even if it runs at once.
+  absl::MutexLock lock(&mutex_);
+  *is_parked = true;
+  if (closing_) return absl::OkStatus();
+  auto [entry, is_new] = parked_.emplace(id, 0);
+  if (!is_new) {
+    *is_parked = false;
+    return ArgumentError(absl::StrCat("request ", id, " is waiting already"));
+  }
+  std::optional<std::vector<std::string>> values = park(
+      [weak = weak_from_this(), id, fill](std::vector<std::string> values) {
+        if (auto session = weak.lock()) session->EndWait(id, std::move(values), fill);
+      },
+      &entry->second);
+  if (!values.has_value()) return absl::OkStatus();
+  parked_.erase(entry);
+  *is_parked = false;
+  fill(*std::move(values), reply);
+  return absl::OkStatus();
 }
 
 void TCPSession::EndWait(uint64_t id, std::vector<std::string> values, FillReply fill) {

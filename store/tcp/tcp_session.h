@@ -8,11 +8,13 @@
 #include <cstdint>
 #include <deque>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
 #include "absl/container/flat_hash_map.h"
+#include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/synchronization/mutex.h"
 #include "store/common/table.h"
@@ -55,7 +57,12 @@ class TCPSession final : public grpc::ServerBidiReactor<wire::ClientMessage, wir
   void Begin();
   void Handle(wire::ClientMessage* message);
   absl::Status SetOnDisconnect(wire::Pairs* pairs);
-  void Wait(uint64_t id, wire::Keys* keys, FillReply fill);
+  // GetOrPark or QueuePopOrPark of the table.
+  using Park = absl::FunctionRef<std::optional<std::vector<std::string>>(store::Table::Ready,
+                                                                         store::Table::WaitId*)>;
+  void Wait(uint64_t id, wire::Keys* keys, store::Table::Needs needs, FillReply fill);
+  void QueuePop(uint64_t id, const std::string& key);
+  absl::Status ParkOrFill(wire::ServerMessage* reply, FillReply fill, Park park, bool* is_parked);
   void EndWait(uint64_t id, std::vector<std::string> values, FillReply fill);
   void Cancel(uint64_t id);
   void Send(wire::ServerMessage message);

@@ -21,6 +21,7 @@ namespace syncline {
 namespace {
 
 using store::AnnotateStore;
+using store::CheckKey;
 using store::CheckPairs;
 using store::DescribeKeys;
 using store::JoinHostPort;
@@ -103,6 +104,7 @@ TCPStore::TCPStore(const Options& options, int port, std::unique_ptr<tcp_store::
     : host_(options.host),
       port_(port),
       timeout_(options.timeout),
+      options_(options),
       pid_(getpid()),
       server_(std::move(server)),
       client_(std::move(client)) {}
@@ -122,6 +124,7 @@ absl::StatusOr<std::shared_ptr<TCPStore>> TCPStore::Create(const Options& option
     server_options.host = options.host;
     server_options.port = options.port;
     server_options.secret = options.secret;
+    server_options.listen_fd = options.listen_fd;
     server_options.lookup_timeout = options.connect_timeout.value_or(options.timeout);
     absl::StatusOr<std::unique_ptr<tcp_store::TCPServer>> started =
         tcp_store::TCPServer::Start(server_options);
@@ -150,6 +153,15 @@ TCPStore::~TCPStore() {
   if (getpid() != pid_) static_cast<void>(server_.release());
 }
 
+absl::StatusOr<std::shared_ptr<Store>> TCPStore::Clone() {
+  Options options = options_;
+  options.port = port_;
+  options.role = StoreConfig::Role::kClient;
+  options.timeout = timeout();
+  options.listen_fd.reset();
+  return Create(options);
+}
+
 std::string TCPStore::ToString() const { return Name(host_, port_); }
 
 std::string TCPStore::address() const { return JoinHostPort(host_, port_); }
@@ -173,7 +185,7 @@ absl::StatusOr<int64_t> TCPStore::Add(absl::string_view key, int64_t amount) {
   request.mutable_add()->set_amount(amount);
   SYNCLINE_ASSIGN_OR_RETURN(
       wire::ServerMessage reply,
-      Ask(client_.get(), {ToString(), keys, timeout_}, std::move(request), Body::kSum));
+      Ask(client_.get(), {ToString(), keys, timeout()}, std::move(request), Body::kSum));
   return reply.sum();
 }
 
@@ -187,7 +199,7 @@ absl::StatusOr<Store::CompareSetResult> TCPStore::CompareSet(absl::string_view k
   request.mutable_compare_set()->set_desired(std::string(desired));
   SYNCLINE_ASSIGN_OR_RETURN(
       wire::ServerMessage reply,
-      Ask(client_.get(), {ToString(), keys, timeout_}, std::move(request), Body::kCompared));
+      Ask(client_.get(), {ToString(), keys, timeout()}, std::move(request), Body::kCompared));
   CompareSetResult result;
   result.swapped = reply.compared().swapped();
   result.value = std::move(*reply.mutable_compared()->mutable_value());
@@ -205,7 +217,7 @@ absl::StatusOr<bool> TCPStore::Check(absl::Span<const std::string> keys) {
   Fill(keys, request.mutable_check());
   SYNCLINE_ASSIGN_OR_RETURN(
       wire::ServerMessage reply,
-      Ask(client_.get(), {ToString(), keys, timeout_}, std::move(request), Body::kYes));
+      Ask(client_.get(), {ToString(), keys, timeout()}, std::move(request), Body::kYes));
   return reply.yes();
 }
 
@@ -215,7 +227,7 @@ absl::StatusOr<bool> TCPStore::Delete(absl::string_view key) {
   request.set_remove(keys[0]);
   SYNCLINE_ASSIGN_OR_RETURN(
       wire::ServerMessage reply,
-      Ask(client_.get(), {ToString(), keys, timeout_}, std::move(request), Body::kYes));
+      Ask(client_.get(), {ToString(), keys, timeout()}, std::move(request), Body::kYes));
   return reply.yes();
 }
 
@@ -224,7 +236,7 @@ absl::StatusOr<std::vector<std::string>> TCPStore::Keys(absl::string_view prefix
   request.set_list(std::string(prefix));
   SYNCLINE_ASSIGN_OR_RETURN(
       wire::ServerMessage reply,
-      Ask(client_.get(), {ToString(), {}, timeout_}, std::move(request), Body::kValues));
+      Ask(client_.get(), {ToString(), {}, timeout()}, std::move(request), Body::kValues));
   return Take(reply.mutable_values()->mutable_values());
 }
 
@@ -233,7 +245,8 @@ absl::Status TCPStore::Append(absl::string_view key, absl::string_view value) {
   wire::ClientMessage request;
   request.mutable_append()->add_keys(keys[0]);
   request.mutable_append()->add_values(std::string(value));
-  return Ask(client_.get(), {ToString(), keys, timeout_}, std::move(request), Body::kDone).status();
+  return Ask(client_.get(), {ToString(), keys, timeout()}, std::move(request), Body::kDone)
+      .status();
 }
 
 absl::Status TCPStore::SetOnDisconnect(absl::string_view key, absl::string_view value) {
@@ -241,7 +254,51 @@ absl::Status TCPStore::SetOnDisconnect(absl::string_view key, absl::string_view 
   wire::ClientMessage request;
   request.mutable_set_on_disconnect()->add_keys(keys[0]);
   request.mutable_set_on_disconnect()->add_values(std::string(value));
-  return Ask(client_.get(), {ToString(), keys, timeout_}, std::move(request), Body::kDone).status();
+  return Ask(client_.get(), {ToString(), keys, timeout()}, std::move(request), Body::kDone)
+      .status();
+}
+
+absl::Status TCPStore::QueuePush(absl::string_view key, absl::string_view value) {
+  const std::string keys[] = {std::string(key)};
+  wire::ClientMessage request;
+  request.mutable_queue_push()->add_keys(keys[0]);
+  request.mutable_queue_push()->add_values(std::string(value));
+  return Ask(client_.get(), {ToString(), keys, timeout()}, std::move(request), Body::kDone)
+      .status();
+}
+
+absl::StatusOr<std::string> TCPStore::QueuePop(absl::string_view key, absl::Duration timeout) {
+  const std::string keys[] = {std::string(key)};
+  wire::ClientMessage request;
+  request.set_queue_pop(keys[0]);
+  SYNCLINE_ASSIGN_OR_RETURN(
+      wire::ServerMessage reply,
+      Ask(client_.get(), {ToString(), keys, timeout}, std::move(request), Body::kValues));
+  if (reply.values().values_size() != 1) return WrongAnswer(ToString());
+  return std::move(*reply.mutable_values()->mutable_values(0));
+}
+
+absl::StatusOr<std::optional<std::string>> TCPStore::QueueTryPop(absl::string_view key) {
+  const std::string keys[] = {std::string(key)};
+  SYNCLINE_RETURN_IF_ERROR(AnnotateStore(CheckKey(key), ToString()));
+  wire::ClientMessage request;
+  request.set_queue_try_pop(keys[0]);
+  SYNCLINE_ASSIGN_OR_RETURN(
+      wire::ServerMessage reply,
+      Ask(client_.get(), {ToString(), keys, timeout()}, std::move(request), Body::kValues));
+  if (reply.values().values_size() == 0) return std::optional<std::string>();
+  return std::optional<std::string>(std::move(*reply.mutable_values()->mutable_values(0)));
+}
+
+absl::StatusOr<int64_t> TCPStore::QueueLength(absl::string_view key) {
+  const std::string keys[] = {std::string(key)};
+  SYNCLINE_RETURN_IF_ERROR(AnnotateStore(CheckKey(key), ToString()));
+  wire::ClientMessage request;
+  request.set_queue_length(keys[0]);
+  SYNCLINE_ASSIGN_OR_RETURN(
+      wire::ServerMessage reply,
+      Ask(client_.get(), {ToString(), keys, timeout()}, std::move(request), Body::kSum));
+  return reply.sum();
 }
 
 absl::StatusOr<std::vector<std::string>> TCPStore::MultiGet(absl::Span<const std::string> keys,
@@ -263,7 +320,8 @@ absl::Status TCPStore::MultiSet(absl::Span<const std::string> keys,
   wire::Pairs* pairs = request.mutable_set();
   for (const std::string& key : keys) pairs->add_keys(key);
   for (const std::string& value : values) pairs->add_values(value);
-  return Ask(client_.get(), {ToString(), keys, timeout_}, std::move(request), Body::kDone).status();
+  return Ask(client_.get(), {ToString(), keys, timeout()}, std::move(request), Body::kDone)
+      .status();
 }
 
 }  // namespace syncline

@@ -5,15 +5,19 @@
 #include <cstdint>
 #include <limits>
 #include <numeric>
+#include <optional>
+#include <set>
 #include <thread>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
+#include "absl/synchronization/mutex.h"
 #include "absl/synchronization/notification.h"
 #include "absl/time/clock.h"
 #include "gmock/gmock.h"
+#include "syncline/extended_store.h"
 #include "syncline/interrupt.h"
 #include "syncline/status.h"
 
@@ -404,6 +408,99 @@ TEST_P(StoreConformance, TwoStoresShareNothing) {
   auto two = Open();
   ExpectOk(one->Set("key", "value"));
   EXPECT_FALSE(Value(two->Check(Strings{"key"})));
+}
+
+// `store` as what it can besides, or an error of kind kUnsupported.
+absl::StatusOr<ExtendedStore*> Extended(const std::shared_ptr<Store>& store) {
+  return ExtendedStore::Of(*store);
+}
+
+TEST_P(StoreConformance, WhatItLacksIsUnsupported) {
+  auto store = Open();
+  auto extended = Extended(store);
+  const auto push = [&] {
+    return extended.ok() ? (*extended)->QueuePush("q", "v") : extended.status();
+  };
+  const auto clone = [&] {
+    return extended.ok() ? (*extended)->Clone().status() : extended.status();
+  };
+  if (GetParam().extension == StoreCase::Extension::kQueues) {
+    ExpectOk(push());
+  } else {
+    ExpectKind(push(), ErrorKind::kUnsupported);
+  }
+  if (GetParam().extension == StoreCase::Extension::kNone) {
+    ExpectKind(clone(), ErrorKind::kUnsupported);
+  } else {
+    ExpectOk(clone());
+  }
+}
+
+TEST_P(StoreConformance, ACloneHasTheContentsAndATimeoutOfItsOwn) {
+  if (GetParam().extension == StoreCase::Extension::kNone) GTEST_SKIP() << "it has no clones";
+  auto store = Open();
+  (*Extended(store))->set_timeout(kTimeout);
+  std::shared_ptr<Store> clone = Value((*Extended(store))->Clone());
+  (*Extended(clone))->set_timeout(absl::Seconds(7));
+  EXPECT_EQ(store->timeout(), kTimeout);
+  EXPECT_EQ(clone->timeout(), absl::Seconds(7));
+  ExpectOk(clone->Set("key", "value"));
+  EXPECT_EQ(Value(store->Get("key", kTimeout)), "value");
+  store.reset();
+  if (!clone->is_hosted_here() && clone->address().empty()) {
+    EXPECT_EQ(Value(clone->Get("key", kTimeout)), "value");
+  }
+}
+
+TEST_P(StoreConformance, AQueueIsInTheOrderOfItsPushes) {
+  if (GetParam().extension != StoreCase::Extension::kQueues) GTEST_SKIP() << "it has no queues";
+  auto clients = Open(2);
+  ExtendedStore& writer = **Extended(clients[0]);
+  ExtendedStore& reader = **Extended(clients[1]);
+  EXPECT_EQ(Value(reader.QueueTryPop("q")), std::nullopt);
+  ExpectOk(writer.QueuePush("q", "first"));
+  ExpectOk(writer.QueuePush("q", ""));
+  EXPECT_EQ(Value(reader.QueueLength("q")), 2);
+  EXPECT_TRUE(Value(reader.Check(Strings{"q"})));
+  EXPECT_THAT(Value(reader.Keys("")), IsEmpty());
+  ExpectOk(reader.Wait(Strings{"q"}, kTimeout));
+  EXPECT_EQ(Value(reader.QueuePop("q", kTimeout)), "first");
+  EXPECT_EQ(Value(reader.QueueTryPop("q")), "");
+  EXPECT_FALSE(Value(reader.Check(Strings{"q"})));
+  EXPECT_EQ(Value(reader.QueueLength("q")), 0);
+  ExpectKind(reader.QueuePop("q", kMoment).status(), ErrorKind::kTimeout);
+  ExpectKind(writer.QueuePush("", "v"), ErrorKind::kArgument);
+}
+
+TEST_P(StoreConformance, EachValueOfAQueueGoesToOnePop) {
+  if (GetParam().extension != StoreCase::Extension::kQueues) GTEST_SKIP() << "it has no queues";
+  constexpr int kClients = 4, kValues = 100;
+  auto clients = Open(kClients);
+  absl::Mutex mutex;
+  std::multiset<std::string> popped;
+  RunThreads(2 * kClients, [&](int i) -> absl::Status {
+    ExtendedStore& queues = **Extended(clients[i % kClients]);
+    for (int n = 0; n < kValues; ++n) {
+      if (i < kClients) {
+        SYNCLINE_RETURN_IF_ERROR(queues.QueuePush("q", absl::StrCat(i, "/", n)));
+      } else {
+        SYNCLINE_ASSIGN_OR_RETURN(std::string value, queues.QueuePop("q", kTimeout));
+        absl::MutexLock lock(&mutex);
+        popped.insert(std::move(value));
+      }
+    }
+    return absl::OkStatus();
+  });
+  EXPECT_EQ(popped.size(), kClients * kValues);
+  EXPECT_EQ(std::set<std::string>(popped.begin(), popped.end()).size(), kClients * kValues);
+}
+
+TEST_P(StoreConformance, APopThatGaveUpTakesNothing) {
+  if (GetParam().extension != StoreCase::Extension::kQueues) GTEST_SKIP() << "it has no queues";
+  auto clients = Open(2);
+  ExpectKind((*Extended(clients[1]))->QueuePop("q", kMoment).status(), ErrorKind::kTimeout);
+  ExpectOk((*Extended(clients[0]))->QueuePush("q", "kept"));
+  EXPECT_EQ(Value((*Extended(clients[0]))->QueueTryPop("q")), "kept");
 }
 
 }  // namespace

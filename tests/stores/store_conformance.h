@@ -19,6 +19,9 @@ struct StoreCase {
   std::string name;           // Of the case, in letters, digits and underscores.
   std::string registered_as;  // In the StoreRegistry; for a wrapper, that of the store within.
 
+  // What it can of ExtendedStore: nothing, all but queues, or all.
+  enum class Extension { kNone, kClones, kQueues } extension = Extension::kNone;
+
   // `n` clients of one new store, of which some may be the same object.
   std::function<std::vector<std::shared_ptr<Store>>(int n)> open;
 };

@@ -62,7 +62,8 @@ Clients OpenEtcd(int n) {
 }
 
 StoreCase Prefixed(const StoreCase& inner) {
-  return {absl::StrCat("prefix_", inner.name), inner.registered_as, [open = inner.open](int n) {
+  return {absl::StrCat("prefix_", inner.name), inner.registered_as, inner.extension,
+          [open = inner.open](int n) {
             Clients clients;
             for (const std::shared_ptr<Store>& store : open(n)) {
               clients.push_back(std::make_shared<PrefixStore>("group 7", store));
@@ -73,10 +74,10 @@ StoreCase Prefixed(const StoreCase& inner) {
 
 std::vector<StoreCase> Cases() {
   std::vector<StoreCase> cases = {
-      {"hash", "hash", &OpenHash},
-      {"file", "file", &OpenFile},
-      {"tcp", "tcp", &OpenTCP},
-      {"etcd", "etcd", &OpenEtcd},
+      {"hash", "hash", StoreCase::Extension::kQueues, &OpenHash},
+      {"file", "file", StoreCase::Extension::kClones, &OpenFile},
+      {"tcp", "tcp", StoreCase::Extension::kQueues, &OpenTCP},
+      {"etcd", "etcd", StoreCase::Extension::kNone, &OpenEtcd},
   };
   for (size_t i = 0, n = cases.size(); i < n; ++i) cases.push_back(Prefixed(cases[i]));
   return cases;

@@ -15,6 +15,7 @@ from syncline.torch.backend.registration import Options, register
 from syncline.torch.ddp.distributed_data_parallel import DistributedDataParallel
 from syncline.torch.ddp.mixed_precision import MixedPrecision
 from syncline.torch.ddp.sync_batch_norm import SyncBatchNorm
+from syncline.torch.stores import TorchStore, to_torch_store
 
 register()
 
@@ -24,4 +25,6 @@ __all__ = [
     "Options",
     "ProcessGroup",
     "SyncBatchNorm",
+    "TorchStore",
+    "to_torch_store",
 ]
