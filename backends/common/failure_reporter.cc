@@ -258,11 +258,20 @@ class DiagnosisMaker {
     return named.empty() && failure_.awaited.size() == 1 ? failure_.awaited : named;
   }
 
-  // The report of the lowest other rank that says which ranks are at fault.
+  // The report of the lowest other rank that says which ranks are at fault. A timeout comes first:
+  // a broken connection may be that of a rank which has given up after one. What blames this rank
+  // alone is of no use to it.
   Reports::const_iterator ReportWithRanks() const {
-    return std::find_if(reports_.begin(), reports_.end(), [this](const auto& entry) {
-      return entry.first != peers_.rank() && !entry.second.ranks.empty();
-    });
+    const auto knows = [this](const auto& entry, ErrorKind kind) {
+      return entry.first != peers_.rank() && entry.second.kind == kind &&
+             !entry.second.ranks.empty() && entry.second.ranks != std::vector<int>{peers_.rank()};
+    };
+    for (const ErrorKind kind : {ErrorKind::kTimeout, ErrorKind::kNetwork}) {
+      const auto found = std::find_if(reports_.begin(), reports_.end(),
+                                      [&](const auto& entry) { return knows(entry, kind); });
+      if (found != reports_.end()) return found;
+    }
+    return reports_.end();
   }
 
   // The cause that `rank` reported.
@@ -389,9 +398,15 @@ class DiagnosisMaker {
   // lose it.
   std::vector<std::pair<int, int>> BrokenBothWays() const {
     std::set<std::pair<int, int>> lost;
-    for (const int other : failure_.lost) lost.insert({peers_.rank(), other});
+    const auto add = [&](int rank, const std::vector<int>& others) {
+      for (const int other : others) lost.insert({rank, other});
+    };
+    // A connection that the watch does not look at is in the cause alone.
+    add(peers_.rank(), failure_.lost);
+    if (KindOf(failure_.cause) == ErrorKind::kNetwork) add(peers_.rank(), RanksOf(failure_.cause));
     for (const auto& [rank, report] : reports_) {
-      for (const int other : report.lost) lost.insert({rank, other});
+      add(rank, report.lost);
+      if (report.kind == ErrorKind::kNetwork) add(rank, report.ranks);
     }
     std::vector<std::pair<int, int>> broken;
     for (const auto& [a, b] : lost) {

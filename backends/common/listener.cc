@@ -17,12 +17,15 @@
 #include "core/base/listening.h"
 #include "core/base/resolve.h"
 #include "syncline/interrupt.h"
+#include "syncline/log.h"
 #include "syncline/status.h"
 
 namespace syncline::backends {
 namespace {
 
 constexpr absl::Duration kSlice = absl::Milliseconds(200);
+// With an address beside the first, for which that stands in.
+constexpr absl::Duration kPatience = absl::Seconds(3);
 // A listener of another version, too, ends connections without a word.
 constexpr int kTries = 20;
 constexpr absl::Duration kFirstPause = absl::Milliseconds(10), kLastPause = absl::Milliseconds(300);
@@ -113,7 +116,17 @@ absl::StatusOr<tls::Stream> IntroduceInSlices(const std::string& endpoint, int n
                                               tls::Context* tls, int stream) {
   absl::Duration pause = kFirstPause;
   for (int tries = 1;; ++tries) {
-    auto caller = ConnectToListener(endpoint, number, deadline, tls, stream);
+    auto caller = ConnectToListener(
+        endpoint, number,
+        stream == 0 ? deadline : Deadline(std::min(deadline.Remaining(), kPatience)), tls, stream);
+    if (!caller.ok() && stream != 0) {
+      // Of a network that not all hosts have: the first address leads to the same listener.
+      Log(LogLevel::kWarning,
+          absl::StrCat("stream ", stream, " of several takes the first interface of its peer, as ",
+                       "the other cannot be reached: ", caller.status().message()));
+      stream = 0;
+      continue;
+    }
     // The listener may have ended the connection before this rank has greeted.
     const int error = base::ErrnoOf(caller.status());
     bool was_dropped = error == EPIPE || error == ECONNRESET;

@@ -77,7 +77,7 @@ absl::Status WaitInSlices(const Deadline& deadline, absl::FunctionRef<absl::Stat
                           absl::FunctionRef<absl::Status(const Deadline& slice)> wait);
 
 // ConnectToListener and Introduction::Finish, in slices. Connects again where the connection was
-// dropped for those of strangers.
+// dropped for those of strangers, and at the first address where another cannot be reached.
 absl::StatusOr<tls::Stream> IntroduceInSlices(const std::string& endpoint, int number,
                                               const Deadline& deadline,
                                               absl::FunctionRef<absl::Status()> check,

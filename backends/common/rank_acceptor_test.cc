@@ -179,6 +179,18 @@ TEST_F(RankAcceptorTest, AListenerThatDoesNotKnowTheSecretGetsNoProof) {
   EXPECT_LE(recv(liar.get(), &byte, 1, MSG_DONTWAIT), 0);
 }
 
+TEST_F(RankAcceptorTest, TheFirstAddressStandsInForOneThatCannotBeReached) {
+  // Nobody listens at that port.
+  const std::string endpoint = absl::StrCat(listener_->endpoint(), " 127.0.0.1 1");
+  absl::Status introduced;
+  const std::optional<int> rank = AcceptDuring([&] {
+    const auto fine = [] { return absl::OkStatus(); };
+    introduced = IntroduceInSlices(endpoint, 7, Long(), fine, nullptr, 1).status();
+  });
+  EXPECT_EQ(rank, 7);
+  EXPECT_TRUE(introduced.ok()) << introduced;
+}
+
 TEST_F(RankAcceptorTest, ARankThatIsDroppedForStrangersComesAgain) {
   absl::Status introduced;
   std::thread rank([&] {

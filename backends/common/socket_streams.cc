@@ -11,12 +11,19 @@
 #include "absl/container/inlined_vector.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "absl/time/clock.h"
 #include "core/base/stall.h"
 #include "syncline/error_origin.h"
 #include "syncline/interrupt.h"
 #include "syncline/status.h"
 
 namespace syncline::backends {
+namespace {
+
+// After a peer's connection has ended, what it sent over its others is awaited for so long.
+constexpr absl::Duration kLastBytesGrace = absl::Seconds(1);
+
+}  // namespace
 
 SocketStreams::SocketStreams(std::vector<std::vector<tls::Stream>> streams, PeerOf peer_of,
                              base::UniqueFd abort_event, OnReceived on_received)
@@ -138,10 +145,21 @@ absl::StatusOr<bool> SocketStreams::MoveAll() {
 absl::StatusOr<bool> SocketStreams::Move(int peer, Lane& lane) {
   bool has_moved = false;
   if (!lane.out.is_empty()) {
-    const Moved sent = lane.out.Send(lane.stream);
-    // What the peer sent before it went may still be what this rank needs.
-    if (sent == Moved::kEnded && !links_[peer].is_receiving()) return Ended(peer);
-    if (sent == Moved::kSome) has_moved = true;
+    if (lane.out_error == 0) {
+      const Moved sent = lane.out.Send(lane.stream);
+      if (sent == Moved::kSome) has_moved = true;
+      if (sent == Moved::kEnded) {
+        lane.out_error = errno == 0 ? EPIPE : errno;
+        lane.out_ended = absl::Now();
+      }
+    }
+    // What the peer sent before it went may still be what this rank needs. But other connections of
+    // a peer that is there do not end with this one.
+    if (lane.out_error != 0 &&
+        (!links_[peer].is_receiving() || absl::Now() - lane.out_ended > kLastBytesGrace)) {
+      errno = lane.out_error;
+      return Ended(peer);
+    }
   }
   if (!lane.in.is_empty()) {
     const Moved received = lane.in.Receive(lane.stream);
@@ -193,7 +211,8 @@ void SocketStreams::Poll(absl::Duration limit) const {
   absl::InlinedVector<pollfd, 9> entries = {{abort_event_.get(), POLLIN, 0}};
   for (const Link& link : links_) {
     for (const Lane& lane : link.lanes) {
-      const int out = lane.out.is_empty() ? 0 : POLLOUT, in = lane.in.is_empty() ? 0 : POLLIN;
+      const int out = lane.out.is_empty() || lane.out_error != 0 ? 0 : POLLOUT;
+      const int in = lane.in.is_empty() ? 0 : POLLIN;
       if ((out | in) != 0) entries.push_back({lane.stream.fd(), static_cast<short>(out | in), 0});
     }
   }

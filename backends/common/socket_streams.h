@@ -102,6 +102,9 @@ class SocketStreams {
   struct Lane {
     tls::Stream stream;
     ByteQueue out = {}, in = {};
+    // Once nothing can be sent any more: why, and since when.
+    int out_error = 0;
+    absl::Time out_ended = absl::InfiniteFuture();
   };
   // All those to a peer.
   struct Link {

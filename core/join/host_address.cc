@@ -56,6 +56,12 @@ std::optional<std::pair<absl::string_view, std::string>> InterfaceChoice() {
   return std::nullopt;
 }
 
+void DropLoopback(std::vector<std::string>& addresses) {
+  addresses.erase(std::remove_if(addresses.begin(), addresses.end(),
+                                 [](const std::string& it) { return IsLoopbackAddress(it); }),
+                  addresses.end());
+}
+
 absl::StatusOr<std::string> Search(const std::vector<Peer>& peers, const Peer& self,
                                    absl::string_view store_host) {
   if (std::optional<std::string> given = base::GetEnv(kHostAddressVariable)) {
@@ -65,14 +71,15 @@ absl::StatusOr<std::string> Search(const std::vector<Peer>& peers, const Peer& s
     return NetworkError(absl::StrCat(kHostAddressVariable, " is '", *given, "', which other hosts ",
                                      "do not reach: set it to an address that they reach"));
   }
-  SYNCLINE_ASSIGN_OR_RETURN(const auto chosen, ChosenInterfaceAddresses());
-  for (const std::string& address : chosen) {
-    if (!IsLoopbackAddress(address)) continue;
+  SYNCLINE_ASSIGN_OR_RETURN(auto chosen, ChosenInterfaceAddresses());
+  if (!chosen.empty()) {
+    const std::string first = chosen.front();
+    DropLoopback(chosen);
+    if (!chosen.empty()) return chosen.front();
     const auto choice = InterfaceChoice();
-    return NetworkError(absl::StrCat(choice->first, " is '", choice->second, "', which is ",
-                                     address, ": other hosts do not reach that"));
+    return NetworkError(absl::StrCat(choice->first, " is '", choice->second, "', which is ", first,
+                                     ": other hosts do not reach that"));
   }
-  if (!chosen.empty()) return chosen.front();
   std::vector<std::string> tried;
   for (const std::string& target : TargetHosts(peers, self, store_host)) {
     const auto address = base::AddressTowards(target);
@@ -100,7 +107,9 @@ absl::StatusOr<std::vector<std::string>> ChosenInterfaceAddresses() {
 
 std::vector<std::string> MoreAddresses(absl::string_view address) {
   auto chosen = ChosenInterfaceAddresses();
-  if (!chosen.ok() || chosen->empty() || chosen->front() != address) return {};
+  if (!chosen.ok()) return {};
+  DropLoopback(*chosen);
+  if (chosen->empty() || chosen->front() != address) return {};
   chosen->erase(chosen->begin());
   return *std::move(chosen);
 }

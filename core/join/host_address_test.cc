@@ -49,6 +49,21 @@ std::vector<Peer> TwoHosts() {
   return peers;
 }
 
+TEST(HostAddressTest, TheLoopbackAmongOthersIsLeftOut) {
+  // A host without another interface has none to choose, as in a sandbox.
+  const Environment all("SYNCLINE_SOCKET_IFNAME", "127.0.0.0/8,0.0.0.0/0,::/0");
+  const auto chosen = ChosenInterfaceAddresses();
+  ASSERT_TRUE(chosen.ok()) << chosen.status();
+  EXPECT_TRUE(IsLoopbackAddress(chosen->front()));
+  EXPECT_TRUE(MoreAddresses(chosen->front()).empty());
+  for (const std::string& address : *chosen) {
+    if (IsLoopbackAddress(address)) continue;
+    const std::vector<std::string> more = MoreAddresses(address);
+    for (const std::string& other : more) EXPECT_FALSE(IsLoopbackAddress(other)) << other;
+    break;
+  }
+}
+
 TEST(HostAddressTest, TheLoopbackIsNoInterfaceForOtherHosts) {
   for (const char* variable : {"SYNCLINE_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME"}) {
     const Environment environment(variable, "lo");

@@ -4,6 +4,7 @@
 #include <openssl/ssl.h>
 #include <openssl/x509_vfy.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include <cerrno>
 #include <cstring>
@@ -91,12 +92,12 @@ absl::Status CheckIsFile(absl::string_view variable, const std::string& file) {
 absl::Status CheckOnlyOwnerReads(absl::string_view variable, const std::string& file) {
   struct stat info = {};
   if (stat(file.c_str(), &info) != 0) return FileError(variable, file, std::strerror(errno));
+  const bool is_of_root = info.st_uid == 0 && geteuid() != 0;
   const mode_t too_much = info.st_uid == 0 ? S_IWGRP | S_IXGRP | S_IRWXO : S_IRWXG | S_IRWXO;
   if ((info.st_mode & too_much) == 0) return absl::OkStatus();
   return FileError(variable, file,
-                   absl::StrFormat("others than its owner may use it (mode %04o); run `chmod 600 "
-                                   "%s`",
-                                   info.st_mode & 07777, file));
+                   absl::StrFormat("others than its owner may use it (mode %04o); run `chmod %s %s`",
+                                   info.st_mode & 07777, is_of_root ? "640" : "600", file));
 }
 
 absl::Status UseCertificates(SSL_CTX* context, const Settings& settings) {
@@ -196,7 +197,8 @@ std::vector<int64_t> Context::FileVersions() const {
     if (file.empty() || stat(file.c_str(), &info) != 0) continue;
     for (const int64_t part :
          {static_cast<int64_t>(info.st_ino), static_cast<int64_t>(info.st_size),
-          static_cast<int64_t>(info.st_mtim.tv_sec), static_cast<int64_t>(info.st_mtim.tv_nsec)}) {
+          // Changes with the mode and the owner, too.
+          static_cast<int64_t>(info.st_ctim.tv_sec), static_cast<int64_t>(info.st_ctim.tv_nsec)}) {
       versions.push_back(part);
     }
   }
@@ -209,11 +211,12 @@ Context::ContextPointer Context::Current() {
   if (settings_.mode != Mode::kCertificates) return context_;
   const std::vector<int64_t> versions = FileVersions();
   if (versions == versions_) return context_;
-  versions_ = versions;
   absl::StatusOr<ContextPointer> loaded = Load();
   if (loaded.ok()) {
+    versions_ = versions;
     context_ = *std::move(loaded);
-  } else {
+  } else if (refused_ != versions) {  // The next connection tries again, but says nothing.
+    refused_ = versions;
     LogInBackground(LogLevel::kWarning,
                     absl::StrCat("certificates have changed, but those before are still used: ",
                                  loaded.status().message()));

@@ -62,7 +62,8 @@ class Context {
   const uint64_t records_per_key_;
   absl::Mutex mutex_;
   ContextPointer context_ ABSL_GUARDED_BY(mutex_);
-  std::vector<int64_t> versions_ ABSL_GUARDED_BY(mutex_);
+  // Of the files that were read, and of those that could not be, the last time.
+  std::vector<int64_t> versions_ ABSL_GUARDED_BY(mutex_), refused_ ABSL_GUARDED_BY(mutex_);
 };
 
 }  // namespace syncline::tls

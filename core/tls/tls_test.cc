@@ -361,6 +361,9 @@ TEST(TlsTest, AKeyThatIsRenewedSoThatOthersMayUseItIsNotTaken) {
   folder.Renew({{"elsewhere"}});
   ASSERT_EQ(chmod((folder / kKeyFile).c_str(), 0644), 0);
   ExpectConnected(Connect(*context, *context, "localhost"));
+  // It is, once that is mended.
+  ASSERT_EQ(chmod((folder / kKeyFile).c_str(), 0600), 0);
+  ExpectConnected(Connect(*context, *context, "elsewhere"));
 }
 
 TEST(TlsTest, FilesAreForTheirOwnerAlone) {

@@ -14,6 +14,7 @@ import importlib.util
 import os
 import pathlib
 import re
+import signal
 import stat
 import subprocess
 import sys
@@ -119,8 +120,9 @@ def find(version: str) -> Library:
         return Library(
             None, f"torch {torch.version} is not {' or '.join(TORCH_VERSIONS)}, which it is for"
         )
-    path = cache_folder() / f"{key(torch, version)}.so"
+    path = pathlib.Path()
     try:
+        path = cache_folder() / f"{key(torch, version)}.so"
         _check_private(path)
     except FileNotFoundError:
         return Library(
@@ -128,6 +130,8 @@ def find(version: str) -> Library:
         )
     except OSError as error:
         return Library(None, f"{path} is not used: {error}")
+    except RuntimeError as error:  # Nobody knows where this user's home is.
+        return Library(None, f"there is no cache: {error}")
     return Library(path, f"built for torch {torch.version}")
 
 
@@ -168,19 +172,32 @@ def compile_library(
     """Compiles it to `output`. RuntimeError, with what the compiler says, if that fails."""
     command = compile_command(torch, python_include, output, options)
     try:
-        done = subprocess.run(
-            command, capture_output=True, text=True, timeout=_COMPILE_TIMEOUT, errors="replace"
+        compiler = subprocess.Popen(
+            command,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            text=True,
+            errors="replace",
+            start_new_session=True,
         )
     except FileNotFoundError:
         raise RuntimeError(
             f"there is no compiler {command[0]!r}: install g++ (Debian: apt-get install g++), or "
             "say in CXX which one to use"
         ) from None
-    except subprocess.TimeoutExpired:
-        raise RuntimeError(f"the compiler has not ended within {_COMPILE_TIMEOUT:.0f} s") from None
-    if done.returncode != 0:
+    with compiler:
+        try:
+            _, said = compiler.communicate(timeout=_COMPILE_TIMEOUT)
+        except BaseException as error:
+            os.killpg(compiler.pid, signal.SIGKILL)  # The programs that it has started, too.
+            if not isinstance(error, subprocess.TimeoutExpired):
+                raise
+            raise RuntimeError(
+                f"the compiler has not ended within {_COMPILE_TIMEOUT:.0f} s"
+            ) from None
+    if compiler.returncode != 0:
         raise RuntimeError(
-            f"the compiler has failed ({done.returncode}): {' '.join(command)}\n{done.stderr}"
+            f"the compiler has failed ({compiler.returncode}): {' '.join(command)}\n{said}"
         )
 
 

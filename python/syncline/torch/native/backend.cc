@@ -6,6 +6,7 @@
 #include <pybind11/chrono.h>
 #include <pybind11/stl.h>
 
+#include <algorithm>
 #include <memory>
 #include <torch/csrc/distributed/c10d/Store.hpp>
 #include <utility>
@@ -44,8 +45,15 @@ bool AllOfType(const Tensors& tensors, at::ScalarType type) {
   return true;
 }
 
+// Longer ones than 292 years do not fit.
+template <typename Duration>
+int64_t InNanoseconds(Duration given) {
+  constexpr auto kMost = std::chrono::duration_cast<Duration>(std::chrono::nanoseconds::max());
+  return std::chrono::nanoseconds(std::min(given, kMost)).count();
+}
+
 int64_t TimeoutOf(std::chrono::milliseconds given, int64_t otherwise) {
-  return given.count() > 0 ? std::chrono::nanoseconds(given).count() : otherwise;
+  return given.count() > 0 ? InNanoseconds(given) : otherwise;
 }
 
 // What the memory of an operation in the background belongs to.
@@ -501,9 +509,7 @@ namespace {
 // Of a timedelta or None.
 int64_t TimeoutFrom(const py::object& timeout) {
   if (timeout.is_none()) return -1;
-  return std::chrono::duration_cast<std::chrono::nanoseconds>(
-             timeout.cast<std::chrono::microseconds>())
-      .count();
+  return InNanoseconds(timeout.cast<std::chrono::microseconds>());
 }
 
 Pointer<ProcessGroup> MakeGroup(const Pointer<c10d::Store>& store, int rank, int size,
