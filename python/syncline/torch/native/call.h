@@ -96,21 +96,21 @@ class Call {
   bool AddOutput(const at::Tensor& tensor, Use use, bool is_written = true) {
     if (!IsPlain(tensor)) return false;
     if (is_written && !tensor.is_contiguous()) {
-      return SharesNoMemory(tensor) && Add(outputs_, tensor, StandIn(tensor), use);
+      return SharesNoMemory(tensor) && Add(outputs_, StandIn(tensor), use);
     }
-    return Add(outputs_, tensor, tensor, use);
+    return Add(outputs_, tensor, use);
   }
   bool AddInput(const at::Tensor& tensor, Use use) {
-    return IsPlain(tensor) && Add(inputs_, tensor, tensor, use);
+    return IsPlain(tensor) && Add(inputs_, tensor, use);
   }
   // The elements in one dimension.
   bool AddFlatOutput(const at::Tensor& tensor, Use use) {
     if (!IsPlain(tensor) || !SharesNoMemory(tensor)) return false;
     const at::Tensor whole = tensor.is_contiguous() ? tensor : StandIn(tensor);
-    return Add(outputs_, whole, whole.detach().view(-1), use);
+    return Add(outputs_, whole.detach().view(-1), use);
   }
   bool AddFlatInput(const at::Tensor& tensor, Use use) {
-    return IsPlain(tensor) && Add(inputs_, tensor, tensor.detach().contiguous().view(-1), use);
+    return IsPlain(tensor) && Add(inputs_, tensor.detach().contiguous().view(-1), use);
   }
   // The parts of a tensor for each rank.
   bool AddPartsAsOutputs(const at::Tensor& tensor, int parts, Use use) {
@@ -175,8 +175,7 @@ class Call {
     return copy;
   }
 
-  // `elements` stand in for `tensor`, which they may be.
-  bool Add(List& list, const at::Tensor& tensor, const at::Tensor& elements, Use use) {
+  bool Add(List& list, const at::Tensor& elements, Use use) {
     const std::optional<SynclineDType> dtype = DTypeOf(elements.scalar_type());
     if (dtype.has_value() && elements.is_contiguous()) return Note(list, elements, *dtype);
     if (!dtype.has_value() && use == Use::kReduce) return false;
@@ -192,7 +191,7 @@ class Call {
     if (!DTypeOf(flat.scalar_type()).has_value() && use == Use::kReduce) return false;
     const int64_t size = flat.numel() / parts;
     for (int i = 0; i < parts; ++i) {
-      if (!Add(list, flat, flat.narrow(0, i * size, size), use)) return false;
+      if (!Add(list, flat.narrow(0, i * size, size), use)) return false;
     }
     return true;
   }
