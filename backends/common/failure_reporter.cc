@@ -260,16 +260,20 @@ class DiagnosisMaker {
 
   // The report of the lowest other rank that says which ranks are at fault. A timeout comes first:
   // a broken connection may be that of a rank which has given up after one. What blames this rank
-  // alone is of no use to it.
+  // alone comes last.
   Reports::const_iterator ReportWithRanks() const {
-    const auto knows = [this](const auto& entry, ErrorKind kind) {
-      return entry.first != peers_.rank() && entry.second.kind == kind &&
-             !entry.second.ranks.empty() && entry.second.ranks != std::vector<int>{peers_.rank()};
+    const auto find = [this](bool blames_self, ErrorKind kind) {
+      return std::find_if(reports_.begin(), reports_.end(), [&](const auto& entry) {
+        const std::vector<int>& ranks = entry.second.ranks;
+        return entry.first != peers_.rank() && entry.second.kind == kind && !ranks.empty() &&
+               (ranks == std::vector<int>{peers_.rank()}) == blames_self;
+      });
     };
-    for (const ErrorKind kind : {ErrorKind::kTimeout, ErrorKind::kNetwork}) {
-      const auto found = std::find_if(reports_.begin(), reports_.end(),
-                                      [&](const auto& entry) { return knows(entry, kind); });
-      if (found != reports_.end()) return found;
+    for (const bool blames_self : {false, true}) {
+      for (const ErrorKind kind : {ErrorKind::kTimeout, ErrorKind::kNetwork}) {
+        const auto found = find(blames_self, kind);
+        if (found != reports_.end()) return found;
+      }
     }
     return reports_.end();
   }
