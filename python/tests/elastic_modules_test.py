@@ -101,6 +101,44 @@ def test_who_does_not_leave_a_block_in_time_is_killed(tmp_path, stays, code):
     assert not (tmp_path / "pipe").exists()
 
 
+def test_no_request_and_no_error_ends_a_timer_server(tmp_path, monkeypatch):
+    class Closed:
+        def write(self, _):
+            raise BrokenPipeError
+
+    def log_event(name, request):
+        raise RuntimeError("a mistake of the user's")
+
+    monkeypatch.setattr(timer, "_PAUSE", 0.01)
+    monkeypatch.setattr(sys, "stderr", Closed())
+    pipe = str(tmp_path / "pipe")
+    server = timer.FileTimerServer(pipe, "job", 0.1)
+    server._log_event = log_event
+    timer._Watchdog.start(server)
+    # A timer of these would kill the test itself, or end the server.
+    pids = (0, -1, -os.getpgrp(), 1 << 70, "Infinity")
+    for pid in pids:
+        line = f'{{"pid": {pid}, "scope_id": "bad", "expiration_time": 1, "signal": 9}}\n'
+        with open(pipe, "w") as file:
+            file.write(line)
+    with open(pipe, "w") as file:
+        file.write("[" * 2000 + "\n")
+    for _ in range(2):  # The first has raised after its end.
+        with subprocess.Popen(["sleep", str(LIMIT)]) as late:
+            line = timer.FileTimerRequest(late.pid, "s", time.time(), signal.SIGKILL).to_json()
+            with open(pipe, "w") as file:
+                file.write(line + "\n")
+            assert late.wait(LIMIT) == -signal.SIGKILL
+    server._log_event = lambda name, request: None
+    server.stop()
+
+
+def test_a_queue_cannot_kill_a_whole_group():
+    server = timer.LocalTimerServer(multiprocessing.get_context("spawn").Queue())
+    server.register_timers([timer.TimerRequest(pid, "s", 1) for pid in (0, -1, None)])
+    assert not server.get_expired_timers(time.time())
+
+
 def test_without_a_server_a_countdown_is_an_error(tmp_path, monkeypatch):
     monkeypatch.setattr(timer, "_client", None)
     monkeypatch.delenv("TORCHELASTIC_TIMER_FILE", raising=False)

@@ -16,6 +16,7 @@ from __future__ import annotations
 import abc
 import contextlib
 import json
+import logging
 import os
 import queue
 import select
@@ -28,6 +29,10 @@ from typing import Any
 
 _VARIABLE = "TORCHELASTIC_TIMER_FILE"
 _STOP_GRACE = 5.0
+_PAUSE = 1.0  # Of a server, at most, after an error.
+_MAX_PID = (1 << 31) - 1
+
+_log = logging.getLogger(__name__)
 
 
 class TimerRequest:
@@ -81,11 +86,14 @@ class FileTimerRequest(TimerRequest):
     @staticmethod
     def from_json(line: str) -> FileTimerRequest:
         fields = json.loads(line)
+        number = int(fields["signal"])
+        if number >= signal.NSIG:
+            raise ValueError(f"there is no signal {number}")
         return FileTimerRequest(
-            int(fields["pid"]),
+            _checked_pid(fields["pid"]),
             str(fields["scope_id"]),
             float(fields["expiration_time"]),
-            int(fields["signal"]),
+            number,
         )
 
 
@@ -209,7 +217,11 @@ class _Watchdog:
 
     def _loop(self) -> None:
         while not self._stopping.is_set():
-            self._look()
+            try:
+                self._look()
+            except Exception:  # Whoever is late later must still be killed.
+                _log.exception("the timer server could not look at its countdowns; it goes on")
+                self._stopping.wait(min(self._max_interval, _PAUSE))
             self._last_progress = time.time()
 
     def _look(self) -> None:
@@ -335,20 +347,25 @@ class FileTimerServer(_Watchdog):
 
     def _look(self) -> None:
         self.register_timers(self._requests())
+        late = []
         for pid, ended in self.get_expired_timers(time.time()).items():
-            for request in ended:
-                self._log_event("timer expired", request)
             deadly = next((request for request in ended if request.signal > 0), None)
             if deadly is not None:
+                _kill(pid, deadly.signal)
+            self.clear_timers({pid})
+            late.append((ended, deadly))
+        # What writes and calls may fail or wait, so all are killed by now.
+        for ended, deadly in late:
+            for request in ended:
+                self._log_event("timer expired", request)
+            if deadly is not None:
+                self._log_event("kill worker process", deadly)
                 print(
-                    f"rank of pid {pid}: still in {deadly.scope_id} after its time; it gets "
-                    f"{signal.Signals(deadly.signal).name} (job {self._run_id})",
+                    f"rank of pid {deadly.worker_pid}: still in {deadly.scope_id} after its time; "
+                    f"it got {_name_of(deadly.signal)} (job {self._run_id})",
                     file=sys.stderr,
                     flush=True,
                 )
-                _kill(pid, deadly.signal)
-                self._log_event("kill worker process", deadly)
-            self.clear_timers({pid})
 
     def _requests(self) -> list[FileTimerRequest]:
         """What comes until the next countdown ends, or within the interval."""
@@ -363,7 +380,7 @@ class FileTimerServer(_Watchdog):
         for line in lines:
             try:
                 requests.append(FileTimerRequest.from_json(line.decode()))
-            except (KeyError, TypeError, ValueError):
+            except (KeyError, TypeError, ValueError, OverflowError, RecursionError):
                 continue  # Somebody else writes there.
         return requests
 
@@ -402,11 +419,30 @@ def expires(
 
 def _register(timers: dict[Any, Any], requests: list[Any]) -> None:
     for request in requests:
+        try:
+            _checked_pid(request.worker_id)
+        except (TypeError, ValueError, OverflowError) as error:
+            _log.warning("a countdown in %s is refused: %s", request.scope_id, error)
+            continue
         key = (request.worker_id, request.scope_id)
         if request.expiration_time < 0:
             timers.pop(key, None)
         else:
             timers[key] = request
+
+
+def _checked_pid(pid: Any) -> int:
+    # kill() means by 0 and less a whole process group, or all that there is.
+    if not 0 < int(pid) <= _MAX_PID:
+        raise ValueError(f"{pid} is not the pid of a process")
+    return int(pid)
+
+
+def _name_of(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"
 
 
 def _expired(timers: dict[Any, Any], deadline: float) -> dict[Any, list[Any]]:
