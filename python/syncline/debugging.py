@@ -23,23 +23,33 @@ def breakpoint(rank: int = 0, skip: int = 0) -> None:
     All ranks call it. The first command that goes on (c, n, s) lets all go on; from then on steps
     over a collective wait for the others, as ever. The debugger has the terminal of the launcher,
     whose workers have no input of their own. The first `skip` calls do nothing. RuntimeError if
-    there is no terminal.
+    there is no terminal, on all ranks.
     """
     global _calls
     _calls += 1
     if _calls <= skip:
         return
     group = member_of(None, "breakpoint") if process_groups.is_initialized() else None
-    debugger = None
+    debugger = terminal = None
     frame = sys._getframe(1)
+    problem = ""
     if group is None or group.rank() == rank:
+        try:
+            terminal = _open_terminal(rank)
+        except RuntimeError as error:
+            problem = str(error)
+    if group is not None:
+        problem = group.broadcast_bytes(problem.encode(), rank, timeout=_PATIENCE).decode()
+    if problem:
+        raise RuntimeError(problem)
+    if terminal is not None:
         from syncline.rank_debugger import RankDebugger  # pdb takes 20 ms to import.
 
-        debugger = RankDebugger(rank, _open_terminal(rank))
+        debugger = RankDebugger(rank, terminal)
         debugger.ask(frame)
     if group is not None:
         group.barrier(timeout=_PATIENCE)
-    if debugger is not None and not debugger.goes_on:
+    if debugger is not None and debugger.needs_trace:
         debugger.trace(frame)
 
 
@@ -57,7 +67,12 @@ def _open_terminal(rank: int) -> tuple[TextIO, TextIO]:
                     "start the launcher in one"
                 )
             flags = os.O_RDWR | os.O_NOCTTY | os.O_CLOEXEC
-            _terminal = (os.fdopen(os.open(path, flags)), os.fdopen(os.open(path, flags), "w"))
+            try:
+                _terminal = (os.fdopen(os.open(path, flags)), os.fdopen(os.open(path, flags), "w"))
+            except OSError as error:
+                raise RuntimeError(
+                    f"rank {rank}: breakpoint cannot open its terminal: {error}"
+                ) from error
     return _terminal
 
 

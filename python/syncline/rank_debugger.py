@@ -16,10 +16,15 @@ class RankDebugger(pdb.Pdb):
         super().__init__(stdin=terminal[0], stdout=terminal[1], nosigint=True, readrc=False)
         self.use_rawinput = False
         self.prompt = f"(Pdb, rank {rank}) "
-        self.goes_on = False
+        self._goes_on = False
+
+    @property
+    def needs_trace(self) -> bool:
+        """Whether the user wants steps, or has set breakpoints that may come."""
+        return not self._goes_on or bool(self.breaks)
 
     def set_continue(self) -> None:
-        self.goes_on = True
+        self._goes_on = True
         super().set_continue()
 
     def ask(self, frame: FrameType) -> None:

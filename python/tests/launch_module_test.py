@@ -14,11 +14,14 @@ from syncline import launch, run
 LIMIT = 60
 SCRIPT = "import os, sys; print(os.environ['RANK'], sys.argv[1:])\n"
 BREAKS = """
-import array
+import array, sys
 import syncline as dist
 dist.init_process_group()
 rank = dist.get_rank()
-dist.breakpoint(1)
+try:
+    dist.breakpoint(1)
+except RuntimeError as error:
+    sys.exit(f"here rank {rank} hears: {error}")
 rank += 10
 total = array.array("q", [rank])
 dist.all_reduce(total)
@@ -159,7 +162,28 @@ def test_without_a_terminal_a_breakpoint_says_so(environment, tmp_path):
         environment, tmp_path, "--use-env", "--nproc-per-node=2", str(tmp_path / "breaks.py")
     )
     assert code == 1
-    assert "rank 1: breakpoint has no terminal" in err
+    for rank in (0, 1):
+        assert f"here rank {rank} hears: rank 1: breakpoint has no terminal" in err
+
+
+def test_breakpoints_that_are_set_at_the_prompt_stop_it(environment, tmp_path):
+    script = tmp_path / "alone.py"
+    script.write_text(
+        "import syncline as dist\n"
+        "def work():\n"
+        "    return 1\n"
+        "dist.breakpoint(0)\n"
+        "x = work()\n"
+        "print('done', x)\n"
+    )
+    asked = "(Pdb, rank 0) "
+    code, shown = on_a_terminal(
+        environment,
+        [sys.executable, str(script)],
+        [(asked, "b work\n"), (asked, "c\n"), (asked, "c\n")],
+    )
+    assert code == 0, shown
+    assert "-> return 1" in shown and "done 1" in shown
 
 
 def test_an_interactive_worker_has_the_terminal(environment, tmp_path):
