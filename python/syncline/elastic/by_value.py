@@ -12,7 +12,6 @@ import dis
 import enum
 import functools
 import importlib
-import importlib.machinery
 import io
 import marshal
 import os
@@ -66,7 +65,7 @@ def main_is_a_file() -> bool:
 
 def _can_be_imported(value: Any) -> bool:
     """Whether the other process finds the same by module and name."""
-    if value.__module__ == _MAIN and not main_is_a_file():
+    if value.__module__ is None or (value.__module__ == _MAIN and not main_is_a_file()):
         return False
     if value.__module__ == "builtins":
         return True
@@ -83,12 +82,13 @@ def _is_found(module: str) -> bool:
     """Whether a process that begins finds it; some are loaded by hand."""
     if module in (_MAIN, "__mp_main__"):
         return True
-    finders = (
-        importlib.machinery.BuiltinImporter,
-        importlib.machinery.FrozenImporter,
-        importlib.machinery.PathFinder,
-    )
-    return any(finder.find_spec(module) is not None for finder in finders)
+    for finder in sys.meta_path:  # Those of editable installs too.
+        try:
+            if finder.find_spec(module, None) is not None:
+                return True
+        except Exception:  # Somebody else's, that does not know this module.
+            continue
+    return False
 
 
 def _reduce_function(function: types.FunctionType) -> tuple[Any, ...]:
@@ -125,10 +125,12 @@ def _annotations(function: types.FunctionType) -> dict[str, Any]:
     }
 
 
-def _namespace(module: str) -> dict[str, Any]:
+def _namespace(module: str | None) -> dict[str, Any]:
     """Of this process's main module for what was in the other's; that of the module for others."""
     if module == _MAIN:
         return vars(sys.modules[_MAIN])
+    if module is None:
+        return {"__builtins__": builtins}
     try:
         return vars(importlib.import_module(module))
     except ImportError:
@@ -136,7 +138,7 @@ def _namespace(module: str) -> dict[str, Any]:
 
 
 def _make_function(
-    code: bytes, module: str, name: str, closure: tuple[types.CellType, ...] | None
+    code: bytes, module: str | None, name: str, closure: tuple[types.CellType, ...] | None
 ) -> types.FunctionType:
     return types.FunctionType(marshal.loads(code), _namespace(module), name, None, closure)
 
