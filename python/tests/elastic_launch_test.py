@@ -1,5 +1,6 @@
 """Jobs that a program starts with elastic_launch, as users of torch.distributed.launcher do."""
 
+import importlib.machinery
 import io
 import json
 import logging
@@ -10,6 +11,7 @@ import subprocess
 import sys
 import threading
 import time
+import types
 
 import pytest
 import syncline as dist
@@ -24,6 +26,7 @@ from syncline.elastic import (
     by_value,
     elastic_launch,
     events,
+    launcher,
     run,
 )
 from syncline.elastic.rendezvous import (
@@ -55,10 +58,103 @@ def test_results_come_back_by_rank():
     assert results == {rank: (33, "trainer") for rank in range(3)}
 
 
-def test_a_program_has_no_results(tmp_path, capfd):
-    done = elastic_launch(config(), sys.executable)("-c", "import os; print(os.environ['RANK'])")
+def test_a_program_has_no_results_and_its_own_python_path(monkeypatch, capfd):
+    monkeypatch.setenv("PYTHONPATH", "/mine")
+    shown = "import os; print(os.environ['RANK'], os.environ['PYTHONPATH'])"
+    fields = {"signals_to_handle": "term, USR1,SIGINT,TERM"}
+    done = elastic_launch(config(**fields), sys.executable)("-c", shown)
     assert done == {0: None, 1: None}
-    assert sorted(capfd.readouterr().out.splitlines()) == ["[rank0]: 0", "[rank1]: 1"]
+    assert sorted(capfd.readouterr().out.splitlines()) == ["[rank0]: 0 /mine", "[rank1]: 1 /mine"]
+
+
+def test_a_function_has_the_python_path_of_its_program_and_may_exit(monkeypatch):
+    monkeypatch.setenv("PYTHONPATH", "/mine")
+
+    def end():
+        rank = int(os.environ["RANK"])
+        if rank == 0:
+            sys.exit()
+        if rank == 1:
+            os._exit(0)
+        return os.environ["PYTHONPATH"]
+
+    assert elastic_launch(config(3), end)() == {0: None, 1: None, 2: "/mine"}
+
+
+UNGUARDED = """
+from syncline.elastic import ChildFailedError, run
+
+def work():
+    return 1
+
+try:
+    run(work)
+except ChildFailedError as error:
+    print(error.get_first_failure()[1].message["message"])
+"""
+
+
+def test_a_program_without_a_guard_does_not_launch_itself_for_ever(tmp_path):
+    script = tmp_path / "unguarded.py"
+    script.write_text(UNGUARDED)
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    done = subprocess.run(
+        [sys.executable, str(script)],
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=LIMIT,
+    )
+    assert "RuntimeError: work would be launched by each worker again" in done.stdout, done.stderr
+    assert 'if __name__ == "__main__":' in done.stdout
+
+
+@pytest.mark.parametrize("name", ["SIGFOO", "TERM,KILL", "sigstop"])
+def test_signals_that_cannot_be_handled_are_errors_before_anything_runs(name):
+    with pytest.raises(ValueError, match="signals_to_handle: .*(FOO|KILL|STOP)"):
+        elastic_launch(config(signals_to_handle=name), sys.executable)("-c", "")
+
+
+def test_an_error_while_it_launches_leaves_neither_a_process_nor_a_handler(monkeypatch):
+    started = []
+
+    class Launcher(subprocess.Popen):
+        def __init__(self, *args, **kwargs):
+            super().__init__(*args, **kwargs)
+            started.append(self)
+
+    def fail(_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(subprocess, "Popen", Launcher)
+    monkeypatch.setattr(launcher._Relay, "begin", fail)
+    handlers = [signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)]
+    with pytest.raises(KeyboardInterrupt):
+        elastic_launch(config(1), time.sleep)(LIMIT)
+    assert [signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)] == handlers
+    assert len(started) == 1 and started[0].returncode is not None
+
+
+def test_a_progress_bar_and_a_file_that_fails_do_not_hold_the_launcher_up():
+    class Breaks(io.StringIO):
+        def write(self, text):
+            if text == "full\n":
+                raise RuntimeError("no more")
+            return super().write(text)
+
+    file = Breaks()
+    with launcher._Relay(file, 1) as relay:
+        os.write(relay.target, b"full\n10%\r50%\r100%\nlast\n")
+        relay.begin()
+    assert file.getvalue() == "10%\r50%\r100%\nlast\n"
+    assert relay.tail == ["full", "100%", "last"]
+
+
+def test_a_signal_without_a_name_is_told_by_its_number():
+    job = launcher._Job(config(1), "program", [], "/nowhere")
+    about = {"rank": 0, "local_rank": 0, "pid": 7, "exit_code": None, "time": 5.0}
+    job._take({"event": "worker_failed", "signal": "signal 50", **about})
+    assert job._process_failures(job._failures)[0].exitcode == -50
 
 
 def test_a_failure_is_told_with_its_traceback():
@@ -172,12 +268,15 @@ def test_a_handler_of_python_brings_the_nodes_together():
     assert closed == [3]
 
 
-def launched_at_once(*configs):
-    """What each node of a job returns; the nodes are threads."""
+def launched_at_once(*configs, function=None):
+    """What each node of a job returns, or how it fails; the nodes are threads."""
     results = [None] * len(configs)
 
     def node(number):
-        results[number] = elastic_launch(configs[number], _rank_and_size)()
+        try:
+            results[number] = elastic_launch(configs[number], function or _rank_and_size)()
+        except ChildFailedError as error:
+            results[number] = error
 
     threads = [threading.Thread(target=node, args=(n,)) for n in range(len(configs))]
     for thread in threads:
@@ -203,6 +302,23 @@ def test_each_node_returns_its_own_ranks():
     results = launched_at_once(*nodes)
     assert sorted(len(result) for result in results) == [1, 2]
     assert {**results[0], **results[1]} == {rank: (rank, 3) for rank in range(3)}
+
+
+def test_a_failure_on_another_node_is_told_with_its_rank():
+    def fail():
+        if os.environ["RANK"] == "1":
+            raise ValueError("the loss is infinite")
+        time.sleep(LIMIT)
+
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        endpoint = f"127.0.0.1:{free.getsockname()[1]}"
+    fields = {"rdzv_backend": "c10d", "rdzv_endpoint": endpoint, "max_restarts": 0}
+    nodes = [LaunchConfig(2, 2, 1, run_id="job", **fields) for _ in range(2)]
+    errors = launched_at_once(*nodes, function=fail)
+    stopped, failed = sorted((error.get_first_failure() for error in errors), key=lambda f: f[0])
+    assert (failed[0], failed[1].exitcode) == (1, 1)
+    assert (stopped[0], stopped[1].exitcode) == (0, -signal.SIGTERM)
+    assert "because of a failure on another node: rank 1 (pid" in stopped[1].text()
 
 
 def test_a_handler_of_python_gives_nodes_their_ranks():
@@ -320,6 +436,22 @@ def test_functions_that_call_each_other_stay_together():
     assert copy is not even
     assert [copy(n) for n in range(4)] == [True, False, True, False]
     assert by_value.loads(by_value.dumps(os.path.join)) is os.path.join
+
+
+def test_modules_of_any_finder_travel_by_name_and_functions_of_none_by_value(monkeypatch):
+    class Editable:
+        @staticmethod
+        def find_spec(name, path=None, target=None):
+            return importlib.machinery.ModuleSpec(name, None) if name == "mine" else None
+
+    module = types.ModuleType("mine")
+    exec("def f(): return 1", module.__dict__)
+    monkeypatch.setitem(sys.modules, "mine", module)
+    monkeypatch.setattr(sys, "meta_path", [object(), *sys.meta_path, Editable])
+    assert by_value.loads(by_value.dumps(module.f)) is module.f
+    module.f.__module__ = None
+    copy = by_value.loads(by_value.dumps(module.f))
+    assert copy is not module.f and copy() == 1
 
 
 STOPPED = """

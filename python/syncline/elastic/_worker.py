@@ -5,10 +5,14 @@ Calls what the launching process has left in FOLDER, and leaves the result there
 
 from __future__ import annotations
 
+import contextlib
+import multiprocessing.process
 import multiprocessing.spawn
 import os
 import pickle
 import sys
+from collections.abc import Iterator
+from typing import Any
 
 from syncline import failures
 from syncline.elastic import by_value
@@ -19,10 +23,21 @@ def main(folder: str) -> None:
     rank, round = int(os.environ["RANK"]), int(os.environ.get("SYNCLINE_ROUND", "0"))
     try:
         with open(os.path.join(folder, PREPARATION), "rb") as file:
-            multiprocessing.spawn.prepare(pickle.load(file))
-        with open(os.path.join(folder, CALL), "rb") as file:
-            function, arguments = by_value.loads(file.read())
-        result = function(*arguments)
+            preparation, python_path = pickle.load(file)
+        # This worker alone needed another one; the user's own programs must not.
+        os.environ.pop("PYTHONPATH", None)
+        if python_path is not None:
+            os.environ["PYTHONPATH"] = python_path
+        with _importing_main():
+            multiprocessing.spawn.prepare(preparation)
+            with open(os.path.join(folder, CALL), "rb") as file:
+                function, arguments = by_value.loads(file.read())
+        try:
+            result = function(*arguments)
+        except SystemExit as error:
+            if error.code not in (None, 0):
+                raise
+            result = None
         try:
             data = by_value.dumps(result)
         except Exception as error:
@@ -38,6 +53,20 @@ def main(folder: str) -> None:
     with open(f"{path}.new", "wb") as file:
         file.write(data)
     os.replace(f"{path}.new", path)
+
+
+@contextlib.contextmanager
+def _importing_main() -> Iterator[None]:
+    """Makes a job or process that the main module would start without a guard an error.
+
+    Each worker would start the whole job again. multiprocessing has the same mark.
+    """
+    process: Any = multiprocessing.process.current_process()
+    process._inheriting = True
+    try:
+        yield
+    finally:
+        del process._inheriting
 
 
 def _keep_error_file(path: str) -> None:

@@ -17,17 +17,21 @@ from __future__ import annotations
 
 import contextlib
 import json
+import multiprocessing.process
 import multiprocessing.spawn
 import os
 import pickle
+import re
 import signal
+import site
 import subprocess
 import sys
 import tempfile
 import threading
 import time
 import uuid
-from collections.abc import Callable, Iterator
+from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -38,6 +42,7 @@ from syncline.elastic.multiprocessing import DefaultLogsSpecs, LogsSpecs, Signal
 from syncline.elastic.multiprocessing.errors import ChildFailedError, ProcessFailure
 
 _LOOK = 0.1  # Seconds between two looks at the events.
+_FAILED = re.compile(r"syncline-run: (rank \d+ .*\bfailed\b.*)")
 _GRACE = 10.0  # Of the launcher, over its own time to stop.
 _TAIL = 30  # Lines of its stderr that an error shows.
 # Becomes the launcher, which is told to stop if this process dies. Before that nothing is imported.
@@ -96,8 +101,9 @@ class LaunchConfig:
 class elastic_launch:
     """Calls a function, or runs a program, in all workers of a job; blocks until it has ended.
 
-    Returns what the function returned, by rank, of the workers of this node; of a program None for
-    each. Raises ChildFailedError if workers have failed and no restart is left, SignalException if
+    Returns what the function returned, by rank, of the workers of this node; None for a worker that
+    has ended by sys.exit(0), and for each of a program. Functions of a file need their module once
+    more in each worker: what launches is to be under `if __name__ == "__main__":`. Raises ChildFailedError if workers have failed and no restart is left, SignalException if
     a signal of `signals_to_handle` has stopped the job, RuntimeError if it could not begin.
     """
 
@@ -127,6 +133,11 @@ def launch_agent(
     """As elastic_launch(config, entrypoint)(*args)."""
     if entrypoint is None:
         raise ValueError("entrypoint is None: give a function or a program")
+    if getattr(multiprocessing.process.current_process(), "_inheriting", False):
+        raise RuntimeError(
+            f"{_name_of(entrypoint, args)} would be launched by each worker again: workers import "
+            'the main module. Launch it under `if __name__ == "__main__":`'
+        )
     if not config.run_id:
         config.run_id = uuid.uuid4().hex
     folder = tempfile.mkdtemp(prefix="syncline-launch-")
@@ -143,6 +154,9 @@ def launch_agent(
             os.rmdir(folder)
 
 
+_End = tuple[int, int, int, int]  # Of a worker: local rank, pid, exit code and time.
+
+
 class _Job:
     def __init__(
         self,
@@ -152,6 +166,7 @@ class _Job:
         folder: str,
     ):
         self._config = config
+        self._signals = _signals_of(config.signals_to_handle)
         self._name = _name_of(entrypoint, args)
         self._folder = folder
         self._events = os.path.join(folder, "events")
@@ -166,19 +181,26 @@ class _Job:
         # Of the round that is on, and of all: what the launcher's events say.
         self._round = 0
         self._ranks: dict[int, int] = {}
-        self._failures: dict[int, tuple[int, int, int, int]] = {}
+        self._failures: dict[int, _End] = {}
+        self._stopped: dict[int, _End] = {}  # Failed, but because the launcher stopped them.
+        self._was_asked_to_stop = False
 
     def run(self) -> dict[int, Any]:
         try:
             command = [_run.find_launcher(), *self._options(), *self._program]
-            code, tail = self._watch(command)
+            code, err = self._watch(command)
         finally:
             if self._handler is not None:
                 self._handler.shutdown()
         if code == 0:
             return self._results()
         if self._failures:
-            raise ChildFailedError(self._name, self._process_failures())
+            raise ChildFailedError(self._name, self._process_failures(self._failures))
+        if self._stopped and err.failure and not self._was_asked_to_stop:
+            # No event tells of workers of other nodes.
+            cause = f"stopped because of a failure on another node: {err.failure}"
+            raise ChildFailedError(self._name, self._process_failures(self._stopped, cause))
+        tail = "\n".join(err.tail)
         raise RuntimeError(
             f"the launcher has ended with exit code {code}, without a worker that failed:\n{tail}"
         )
@@ -189,7 +211,7 @@ class _Job:
             f"--nproc-per-node={config.nproc_per_node}",
             f"--role={config.role}",
             f"--max-restarts={config.max_restarts}",
-            f"--signals-to-handle={config.signals_to_handle}",
+            f"--signals-to-handle={','.join(number.name for number in self._signals)}",
             f"--shutdown-timeout={config.shutdown_timeout}",
             f"--event-log={self._events}",
             *self._meeting(),
@@ -261,12 +283,18 @@ class _Job:
             f"--rdzv-id={self._config.run_id}",
         ]
 
-    def _watch(self, command: list[str]) -> tuple[int, str]:
-        """Runs the launcher; its exit code, and the end of what it said."""
+    def _watch(self, command: list[str]) -> tuple[int, _Relay]:
+        """Runs the launcher; its exit code, and what it said."""
         environment = dict(os.environ, PYTHON_EXEC=_run.interpreter())
-        # What this process can import, its workers can.
-        environment["PYTHONPATH"] = os.pathsep.join(path for path in sys.path if path)
-        with _Relay(sys.stdout, 1) as out, _Relay(sys.stderr, 2, always=True) as err:
+        if self._returns and (path := _path_of_package()) is not None:
+            # Until the worker has this process's sys.path, and its own PYTHONPATH again.
+            paths = filter(None, (environment.get("PYTHONPATH"), path))
+            environment["PYTHONPATH"] = os.pathsep.join(paths)
+        with (
+            _Relay(sys.stdout, 1) as out,
+            _Relay(sys.stderr, 2, always=True) as err,
+            _PassedSignals(self._signals) as signals,
+        ):
             launcher = subprocess.Popen(
                 [sys.executable, "-I", "-S", "-c", _FOLLOW, str(os.getpid()), *command],
                 stdout=out.target,
@@ -275,19 +303,19 @@ class _Job:
                 # Ctrl-C comes to it once, from here: a second one would end the workers at once.
                 start_new_session=True,
             )
-            out.begin()
-            err.begin()
-            with _passing_signals_to(launcher, self._config.signals_to_handle) as passed:
-                try:
-                    self._wait(launcher)
-                except BaseException:
-                    self._stop(launcher)
-                    raise
-        self._read_events(final=True)
-        if passed:
-            number = signal.Signals(passed[0])
+            try:
+                signals.pass_to(launcher)
+                out.begin()
+                err.begin()
+                self._wait(launcher)
+            except BaseException:
+                self._stop(launcher)
+                raise
+        self._read_events()
+        if signals.passed:
+            number = signal.Signals(signals.passed[0])
             raise SignalException(f"{number.name} has stopped the job", number)
-        return launcher.returncode, "\n".join(err.tail)
+        return launcher.returncode, err
 
     def _wait(self, launcher: subprocess.Popen[bytes]) -> None:
         while True:
@@ -301,15 +329,17 @@ class _Job:
         if launcher.poll() is None:
             launcher.terminate()
         try:
-            launcher.wait(timeout=(self._config.shutdown_timeout or 0) + _GRACE)
-        except subprocess.TimeoutExpired:
-            launcher.kill()
-            launcher.wait()
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                launcher.wait(timeout=(self._config.shutdown_timeout or 0) + _GRACE)
+        finally:
+            if launcher.poll() is None:
+                launcher.kill()
+                launcher.wait()
 
     _read = 0
     _rest = b""
 
-    def _read_events(self, final: bool = False) -> None:
+    def _read_events(self) -> None:
         try:
             with open(self._events, "rb") as file:
                 file.seek(self._read)
@@ -326,14 +356,19 @@ class _Job:
         if name == "round_formed":
             self._round = event["round"]
             self._failures.clear()
+            self._stopped.clear()
         elif name == "workers_started":
             self._ranks = {worker["rank"]: worker["local_rank"] for worker in event["workers"]}
-        elif name == "worker_failed":
+        elif name in ("worker_failed", "worker_exited"):
             number = event["signal"]
-            code = -signal.Signals[number] if number else event["exit_code"]
-            self._failures.setdefault(
-                event["rank"], (event["local_rank"], event["pid"], code, int(event["time"]))
-            )
+            code = -_signal_number(number) if number else event["exit_code"]
+            end = (event["local_rank"], event["pid"], code, int(event["time"]))
+            if name == "worker_failed":
+                self._failures.setdefault(event["rank"], end)
+            elif code != 0:
+                self._stopped.setdefault(event["rank"], end)
+        elif name == "stop_signal":
+            self._was_asked_to_stop = True
         if self._config.event_log_handler != "null":
             plain = (str, int, float, bool, type(None))
             about = {k: v if isinstance(v, plain) else json.dumps(v) for k, v in event.items()}
@@ -347,17 +382,26 @@ class _Job:
             return dict.fromkeys(sorted(self._ranks))
         results = {}
         for rank in sorted(self._ranks):
-            with open(result_path(self._folder, self._round, rank), "rb") as file:
-                results[rank] = by_value.loads(file.read())
+            try:
+                with open(result_path(self._folder, self._round, rank), "rb") as file:
+                    data = file.read()
+            except FileNotFoundError:  # It has ended well, by os._exit(0) for one.
+                results[rank] = None
+            else:
+                results[rank] = by_value.loads(data)
         return results
 
-    def _process_failures(self) -> dict[int, ProcessFailure]:
+    def _process_failures(
+        self, ends: dict[int, _End], cause: str | None = None
+    ) -> dict[int, ProcessFailure]:
+        """`cause` is the message of those that have recorded nothing."""
         found = {}
-        for rank, (local_rank, pid, code, moment) in self._failures.items():
+        for rank, (local_rank, pid, code, moment) in ends.items():
             path = error_path(self._folder, self._round, rank)
             found[rank] = ProcessFailure(local_rank, pid, code, path)
             if not os.path.exists(path):
                 found[rank].timestamp = moment
+                found[rank].message = cause or found[rank].message
         return found
 
 
@@ -370,6 +414,7 @@ class _Relay:
         self._number = number
         self._always = always
         self.tail: list[str] = []
+        self.failure = ""  # The last line of the launcher about a rank that failed.
         self.target: int | None = None
         self._reader: int = -1
         self._thread: threading.Thread | None = None
@@ -394,14 +439,22 @@ class _Relay:
             self._thread.start()
 
     def _pass(self) -> None:
-        with os.fdopen(self._reader, "r", errors="backslashreplace") as lines:
+        # Without a newline of its own it leaves each \r where it is: progress bars need them.
+        with os.fdopen(
+            self._reader, "r", encoding="utf-8", errors="backslashreplace", newline=""
+        ) as lines:
             self._reader = -1
+            overwritten = False
             for line in lines:
-                self.tail = [*self.tail[-_TAIL:], line.rstrip("\n")]
+                kept = self.tail[:-1] if overwritten else self.tail
+                self.tail = [*kept[-_TAIL:], line.rstrip("\r\n")]
+                overwritten = line.endswith("\r")
+                if found := _FAILED.match(line):
+                    self.failure = found[1]
                 try:
                     self._file.write(line)
                     self._file.flush()
-                except (AttributeError, OSError, ValueError):  # Closed.
+                except Exception:  # The launcher must not wait for a file that takes nothing more.
                     continue
 
     def __exit__(self, *_: object) -> None:
@@ -413,25 +466,80 @@ class _Relay:
             os.close(self._reader)
 
 
-@contextlib.contextmanager
-def _passing_signals_to(launcher: subprocess.Popen[bytes], names: str) -> Iterator[list[int]]:
-    """Passes signals on, where this is Python's main thread; yields those that have come."""
-    passed: list[int] = []
+class _PassedSignals:
+    """Passes signals on to the launcher, where this is Python's main thread."""
 
-    def pass_on(number: int, frame: Any) -> None:
-        passed.append(number)
-        launcher.send_signal(number)
+    def __init__(self, numbers: list[signal.Signals]):
+        self.passed: list[int] = []
+        self._numbers = numbers
+        self._waiting: deque[int] = deque()
+        self._launcher: subprocess.Popen[bytes] | None = None
+        self._before: dict[int, Any] = {}
 
-    before = {}
-    if threading.current_thread() is threading.main_thread():
-        for name in filter(None, names.split(",")):
-            number = signal.Signals[name.strip()]
-            before[number] = signal.signal(number, pass_on)
-    try:
-        yield passed
-    finally:
-        for number, handler in before.items():
+    def __enter__(self) -> _PassedSignals:
+        if threading.current_thread() is threading.main_thread():
+            try:
+                for number in self._numbers:
+                    handler = signal.getsignal(number)
+                    if handler is None:  # Not Python's: it could not be put back.
+                        continue
+                    self._before[number] = handler
+                    signal.signal(number, self._pass_on)
+            except BaseException:
+                self.__exit__()
+                raise
+        return self
+
+    def pass_to(self, launcher: subprocess.Popen[bytes]) -> None:
+        """From now on; also those that have come already."""
+        self._launcher = launcher
+        self._send()
+
+    def _pass_on(self, number: int, _: Any) -> None:
+        self.passed.append(number)
+        self._waiting.append(number)
+        self._send()
+
+    def _send(self) -> None:
+        # Each once, though a handler may interrupt this: a second one would end workers at once.
+        while self._launcher is not None:
+            try:
+                number = self._waiting.popleft()
+            except IndexError:
+                return
+            self._launcher.send_signal(number)
+
+    def __exit__(self, *_: object) -> None:
+        for number, handler in self._before.items():
             signal.signal(number, handler)
+
+
+def _signals_of(names: str) -> list[signal.Signals]:
+    """Spelled as the launcher allows it: SIGTERM, TERM or term."""
+    found = []
+    for name in filter(None, (name.strip() for name in names.split(","))):
+        number = signal.Signals.__members__.get("SIG" + name.upper().removeprefix("SIG"))
+        if number is None:
+            raise ValueError(f"signals_to_handle: there is no signal {name!r}")
+        if number in (signal.SIGKILL, signal.SIGSTOP):
+            raise ValueError(f"signals_to_handle: no process can handle {number.name}")
+        found.append(number)
+    return list(dict.fromkeys(found))
+
+
+def _signal_number(name: str) -> int:
+    """Of an event; signals without a name are "signal 50"."""
+    if name in signal.Signals.__members__:
+        return signal.Signals[name]
+    found = re.search(r"\d+$", name)
+    return int(found[0]) if found else signal.SIGKILL
+
+
+def _path_of_package() -> str | None:
+    """Where a worker must look for this package, if it does not look there by itself."""
+    path = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+    known = [*site.getsitepackages(), site.getusersitepackages()]
+    return None if _run.interpreter() == sys.executable and path in known else path
 
 
 def _leave_call(folder: str, function: Callable[..., Any], args: list[Any]) -> None:
@@ -442,7 +550,7 @@ def _leave_call(folder: str, function: Callable[..., Any], args: list[Any]) -> N
     if not by_value.main_is_a_file():
         preparation.pop("init_main_from_path", None)
     with open(os.path.join(folder, PREPARATION), "wb") as file:
-        pickle.dump(preparation, file)
+        pickle.dump((preparation, os.environ.get("PYTHONPATH")), file)
     try:
         data = by_value.dumps((function, tuple(args)))
     except Exception as error:
