@@ -135,6 +135,28 @@ def test_an_error_while_it_launches_leaves_neither_a_process_nor_a_handler(monke
     assert len(started) == 1 and started[0].returncode is not None
 
 
+def test_signals_that_come_before_the_launcher_are_passed_on_once(monkeypatch):
+    class Launcher:
+        def __init__(self):
+            self.got = []
+
+        def send_signal(self, number):
+            self.got.append(number)
+
+    fake = Launcher()
+    with launcher._PassedSignals([signal.SIGUSR1]) as signals:
+        os.kill(os.getpid(), signal.SIGUSR1)
+        signals.pass_to(fake)
+        os.kill(os.getpid(), signal.SIGUSR1)
+    assert fake.got == [signal.SIGUSR1] * 2
+    # One that a library in C has installed could not be put back.
+    monkeypatch.setattr(signal, "getsignal", lambda _: None)
+    with monkeypatch.context() as patch:
+        patch.setattr(signal, "signal", lambda *_: pytest.fail("replaced"))
+        with launcher._PassedSignals([signal.SIGUSR1]):
+            pass
+
+
 def test_a_progress_bar_and_a_file_that_fails_do_not_hold_the_launcher_up():
     class Breaks(io.StringIO):
         def write(self, text):

@@ -115,12 +115,14 @@ def test_no_request_and_no_error_ends_a_timer_server(tmp_path, monkeypatch):
     server = timer.FileTimerServer(pipe, "job", 0.1)
     server._log_event = log_event
     timer._Watchdog.start(server)
-    # A timer of these would kill the test itself, or end the server.
-    pids = (0, -1, -os.getpgrp(), 1 << 70, "Infinity")
-    for pid in pids:
-        line = f'{{"pid": {pid}, "scope_id": "bad", "expiration_time": 1, "signal": 9}}\n'
+    # The first three would reach this process too; the others could end the server. Processes that
+    # do not handle SIGURG ignore it.
+    reached = []
+    before = signal.signal(signal.SIGURG, lambda *_: reached.append(True))
+    for pid in (0, -1, -os.getpgrp(), 1 << 70, "Infinity"):
+        bad = {"pid": 0, "scope_id": "bad", "expiration_time": 1, "signal": int(signal.SIGURG)}
         with open(pipe, "w") as file:
-            file.write(line)
+            file.write(json.dumps(bad).replace("0", str(pid), 1) + "\n")
     with open(pipe, "w") as file:
         file.write("[" * 2000 + "\n")
     for _ in range(2):  # The first has raised after its end.
@@ -131,6 +133,8 @@ def test_no_request_and_no_error_ends_a_timer_server(tmp_path, monkeypatch):
             assert late.wait(LIMIT) == -signal.SIGKILL
     server._log_event = lambda name, request: None
     server.stop()
+    signal.signal(signal.SIGURG, before)
+    assert not reached
 
 
 def test_a_queue_cannot_kill_a_whole_group():

@@ -102,9 +102,12 @@ class elastic_launch:
     """Calls a function, or runs a program, in all workers of a job; blocks until it has ended.
 
     Returns what the function returned, by rank, of the workers of this node; None for a worker that
-    has ended by sys.exit(0), and for each of a program. Functions of a file need their module once
-    more in each worker: what launches is to be under `if __name__ == "__main__":`. Raises ChildFailedError if workers have failed and no restart is left, SignalException if
-    a signal of `signals_to_handle` has stopped the job, RuntimeError if it could not begin.
+    has ended by sys.exit(0), and for each of a program. Workers import the main module of functions
+    again: what launches must be under `if __name__ == "__main__":`.
+
+    Raises ChildFailedError if workers have failed and no restart is left, here or on another node;
+    SignalException if a signal of `signals_to_handle` has stopped the job, RuntimeError if it could
+    not begin.
     """
 
     def __init__(
@@ -380,7 +383,7 @@ class _Job:
     def _results(self) -> dict[int, Any]:
         if not self._returns:
             return dict.fromkeys(sorted(self._ranks))
-        results = {}
+        results: dict[int, Any] = {}
         for rank in sorted(self._ranks):
             try:
                 with open(result_path(self._folder, self._round, rank), "rb") as file:
