@@ -72,7 +72,8 @@ else:
 
 # What the extension has, which the functions below go on with.
 _construct: dict[type[Store], Callable[..., None]] = {
-    kind: kind.__init__ for kind in (Store, TCPStore, FileStore, HashStore, PrefixStore)
+    kind: kind.__init__  # type: ignore[misc]
+    for kind in (Store, TCPStore, FileStore, HashStore, PrefixStore)
 }
 _set, _get, _compare_set = Store.set, Store.get, Store.compare_set
 _append, _wait = Store.append, Store.wait
@@ -327,7 +328,7 @@ def add_to_stores() -> None:
             method.__qualname__ = f"Store.{method.__name__}"
             setattr(Store, method.__name__, method)
     backend: Any = property(_has_libuv_backend)
-    TCPStore.libuvBackend = backend  # type: ignore[method-assign]
+    TCPStore.libuvBackend = backend  # type: ignore[assignment]
 
 
 __all__ = ["FileStore", "HashStore", "PrefixStore", "Store", "TCPStore"]

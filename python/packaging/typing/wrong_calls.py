@@ -22,7 +22,7 @@ dist.all_gather_object([], x, codec="marshal")  # refused: arg-type
 dist.P2POp(dist.isend, x, "0")  # refused: arg-type
 dist.batch_isend_irecv([x, dist.isend])  # refused: list-item
 rank: str = dist.get_rank()  # refused: assignment
-dist.HashStore().set("key", "value")  # refused: arg-type
+dist.HashStore().set("key", 5)  # refused: arg-type
 dist.HashStore().get("key").encode()  # refused: attr-defined
 dist.TCPStore("localhost", "80")  # refused: arg-type
 dist.GradientReducer([x], bucket_cap_mb="25")  # refused: arg-type

@@ -448,7 +448,7 @@ def _name_of(number: int) -> str:
 def _expired(timers: dict[Any, Any], deadline: float) -> dict[Any, list[Any]]:
     """By worker, the earliest first."""
     ended: dict[Any, list[Any]] = {}
-    for request in sorted(timers.values(), key=lambda request: request.expiration_time):
+    for request in sorted(timers.values(), key=lambda request: float(request.expiration_time)):
         if request.expiration_time <= deadline:
             ended.setdefault(request.worker_id, []).append(request)
     return ended

@@ -25,7 +25,7 @@ class OtherDevices:
     """The backends of torch beside Syncline in a group, made when they are first needed."""
 
     def __init__(self, group: ProcessGroup, store: Any, backend_options: Any):
-        self._group = group
+        self._group: Any = group  # Which is a torch.distributed.ProcessGroup, too.
         self._store = store
         self._options = backend_options
         self._timeout: timedelta | None = None
