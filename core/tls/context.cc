@@ -95,9 +95,10 @@ absl::Status CheckOnlyOwnerReads(absl::string_view variable, const std::string& 
   const bool is_of_root = info.st_uid == 0 && geteuid() != 0;
   const mode_t too_much = info.st_uid == 0 ? S_IWGRP | S_IXGRP | S_IRWXO : S_IRWXG | S_IRWXO;
   if ((info.st_mode & too_much) == 0) return absl::OkStatus();
-  return FileError(variable, file,
-                   absl::StrFormat("others than its owner may use it (mode %04o); run `chmod %s %s`",
-                                   info.st_mode & 07777, is_of_root ? "640" : "600", file));
+  return FileError(
+      variable, file,
+      absl::StrFormat("others than its owner may use it (mode %04o); run `chmod %s %s`",
+                      info.st_mode & 07777, is_of_root ? "640" : "600", file));
 }
 
 absl::Status UseCertificates(SSL_CTX* context, const Settings& settings) {
