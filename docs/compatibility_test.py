@@ -170,7 +170,7 @@ def differing(theirs, ours):
 
 
 def spelled(default):
-    """Defaults are of torch's own classes, or made anew for each object."""
+    """Defaults are of torch's own classes, or new ones for each object."""
     if default == NO_DEFAULT or isinstance(default, (int, float, str, type(None), timedelta)):
         return default
     return type(default).__name__ if not callable(default) else "made"

@@ -24,8 +24,8 @@ namespace syncline::backends {
 namespace {
 
 constexpr absl::Duration kSlice = absl::Milliseconds(200);
-// With an address beside the first, for which that stands in.
-constexpr absl::Duration kPatience = absl::Seconds(3);
+// For connecting at an address beside the first, which stands in for it afterwards.
+constexpr absl::Duration kOtherAddressTimeout = absl::Seconds(3);
 // A listener of another version, too, ends connections without a word.
 constexpr int kTries = 20;
 constexpr absl::Duration kFirstPause = absl::Milliseconds(10), kLastPause = absl::Milliseconds(300);
@@ -118,7 +118,7 @@ absl::StatusOr<tls::Stream> IntroduceInSlices(const std::string& endpoint, int n
   for (int tries = 1;; ++tries) {
     auto caller = ConnectToListener(
         endpoint, number,
-        stream == 0 ? deadline : Deadline(std::min(deadline.Remaining(), kPatience)), tls, stream);
+        stream == 0 ? deadline : Deadline(std::min(deadline.Remaining(), kOtherAddressTimeout)), tls, stream);
     if (!caller.ok() && stream != 0) {
       // Of a network that not all hosts have: the first address leads to the same listener.
       Log(LogLevel::kWarning,

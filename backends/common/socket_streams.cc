@@ -57,7 +57,7 @@ void SocketStreams::Add(Link& link, ByteQueue Lane::* queue, uint64_t& given, vo
 // The first byte that has not moved is the next one of some lane.
 uint64_t SocketStreams::MovedOf(const Link& link, ByteQueue Lane::* queue, uint64_t given) {
   const size_t count = link.lanes.size();
-  if (count == 1) return (link.lanes[0].*queue).moved();  // Mostly.
+  if (count == 1) return (link.lanes[0].*queue).moved();
   uint64_t first = given;
   for (size_t lane = 0; lane < count; ++lane) {
     const uint64_t moved = (link.lanes[lane].*queue).moved();

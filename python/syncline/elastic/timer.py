@@ -370,10 +370,10 @@ class FileTimerServer(_Watchdog):
     def _requests(self) -> list[FileTimerRequest]:
         """What comes until the next countdown ends, or within the interval."""
         soonest = min((r.expiration_time for r in self._timers.values()), default=float("inf"))
-        patience = max(0.0, min(self._max_interval, soonest - time.time(), 1.0))
+        pause = max(0.0, min(self._max_interval, soonest - time.time(), 1.0))
         if self._stopping.is_set():
-            patience = 0.0
-        if not select.select([self._pipe], [], [], patience)[0]:
+            pause = 0.0
+        if not select.select([self._pipe], [], [], pause)[0]:
             return []
         *lines, self._rest = (self._rest + os.read(self._pipe, 1 << 16)).split(b"\n")
         requests = []
