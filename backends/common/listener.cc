@@ -118,7 +118,8 @@ absl::StatusOr<tls::Stream> IntroduceInSlices(const std::string& endpoint, int n
   for (int tries = 1;; ++tries) {
     auto caller = ConnectToListener(
         endpoint, number,
-        stream == 0 ? deadline : Deadline(std::min(deadline.Remaining(), kOtherAddressTimeout)), tls, stream);
+        stream == 0 ? deadline : Deadline(std::min(deadline.Remaining(), kOtherAddressTimeout)),
+        tls, stream);
     if (!caller.ok() && stream != 0) {
       // Of a network that not all hosts have: the first address leads to the same listener.
       Log(LogLevel::kWarning,
