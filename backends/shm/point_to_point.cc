@@ -53,7 +53,7 @@ absl::Status PointToPoint::Send(const Tensor& tensor, const CallContext& call) {
   const size_t bytes = tensor.nbytes();
   MessageSlot* claimed = TryClaimSlot(dst, bytes);
   if (claimed == nullptr) {
-    SYNCLINE_RETURN_IF_ERROR(group_.waiter().Await(own_event, dst, context, [&] {
+    SYNCLINE_RETURN_IF_ERROR(group_.waiter().AwaitMessage(own_event, dst, context, [&] {
       return claimed != nullptr || (claimed = TryClaimSlot(dst, bytes)) != nullptr;
     }));
   }
@@ -91,7 +91,7 @@ absl::Status PointToPoint::Send(const Tensor& tensor, const CallContext& call) {
   if (is_eager) return absl::OkStatus();
   uint32_t state = MessageSlot::kPosted;
   // Pairs with the release stores of kMatched and kRead in Recv.
-  SYNCLINE_RETURN_IF_ERROR(group_.waiter().Await(own_event, dst, context, [&] {
+  SYNCLINE_RETURN_IF_ERROR(group_.waiter().AwaitMessage(own_event, dst, context, [&] {
     state = slot.state.load(std::memory_order_acquire);
     return state == MessageSlot::kMatched || state == MessageSlot::kRead;
   }));
@@ -202,7 +202,7 @@ absl::Status PointToPoint::AwaitMatch(PostedReceive& mine, const WaitContext& co
   // Pairs with the release store in MatchFrom, on the thread that matched.
   const auto has_slot = [&] { return mine.slot.load(std::memory_order_acquire) != nullptr; };
   base::EventCount& own_event = layout_.region(rank()).message_event;
-  const absl::Status status = group_.waiter().Await(own_event, mine.source, context, [&] {
+  const absl::Status status = group_.waiter().AwaitMessage(own_event, mine.source, context, [&] {
     if (has_slot()) return true;
     if (!HasIncoming(mine.source)) return false;
     base::BiasedMutexLock lock(&match_mutex_);
@@ -336,7 +336,7 @@ absl::Status PointToPoint::SendRendezvous(const Tensor& tensor, int dst, Message
   RankRegion& own = layout_.region(rank());
   base::EventCount& dst_event = layout_.region(dst).message_event;
   int buffer = -1;
-  SYNCLINE_RETURN_IF_ERROR(group_.waiter().Await(own.message_event, dst, context, [&] {
+  SYNCLINE_RETURN_IF_ERROR(group_.waiter().AwaitMessage(own.message_event, dst, context, [&] {
     return buffer >= 0 || (buffer = TryClaimRendezvousBuffer(dst)) >= 0;
   }));
   RendezvousProgress& progress = own.rendezvous_progress[buffer];
@@ -346,7 +346,7 @@ absl::Status PointToPoint::SendRendezvous(const Tensor& tensor, int dst, Message
   const uint64_t start = (progress.written.load() + chunk - 1) / chunk * chunk;
   // Pairs with the release store in RecvRendezvous: its reads are over.
   const auto await_read = [&](uint64_t position) {
-    return group_.waiter().Await(own.message_event, dst, context, [&] {
+    return group_.waiter().AwaitMessage(own.message_event, dst, context, [&] {
       return progress.read.load(std::memory_order_acquire) >= position;
     });
   };
@@ -382,7 +382,7 @@ size_t PointToPoint::RendezvousChunk(size_t bytes) const {
 absl::Status PointToPoint::RecvRendezvous(const Tensor& tensor, int src, MessageSlot& slot,
                                           const WaitContext& context) {
   base::EventCount& own_event = layout_.region(rank()).message_event;
-  SYNCLINE_RETURN_IF_ERROR(group_.waiter().Await(own_event, src, context, [&] {
+  SYNCLINE_RETURN_IF_ERROR(group_.waiter().AwaitMessage(own_event, src, context, [&] {
     return slot.state.load(std::memory_order_acquire) == MessageSlot::kTransferring;
   }));
   // As in SendRendezvous: the two sizes are equal, since the message fits.
@@ -399,7 +399,7 @@ absl::Status PointToPoint::RecvRendezvous(const Tensor& tensor, int src, Message
   for (size_t done = 0; done < bytes; done += chunk) {
     const size_t size = std::min(chunk, bytes - done);
     const uint64_t end = start + done + size;
-    SYNCLINE_RETURN_IF_ERROR(group_.waiter().Await(own_event, src, context, [&] {
+    SYNCLINE_RETURN_IF_ERROR(group_.waiter().AwaitMessage(own_event, src, context, [&] {
       return progress.written.load(std::memory_order_acquire) >= end;
     }));
     std::memcpy(tensor.data_as<char>() + done, data + (start + done) % capacity, size);

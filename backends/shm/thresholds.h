@@ -132,6 +132,9 @@ inline constexpr int kSlowTrials = 4;  // In a row, after which copies count as 
 // A wait spins so many times, some microseconds, where every rank can have a core of its own; then
 // yields for so long, which costs less than to sleep and be woken; then sleeps.
 inline constexpr int kSpins = 300;
+// Of a wait for a message where ranks share cores: a third of a microsecond, within which a rank
+// that runs on another core answers.
+inline constexpr int kMessageSpins = 32;
 inline constexpr int kPauseSpins = 32;  // Of Waiter::Pause: a third of a microsecond.
 inline constexpr auto kYieldTime = std::chrono::milliseconds(1);
 

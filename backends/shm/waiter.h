@@ -2,6 +2,7 @@
 #ifndef SYNCLINE_BACKENDS_SHM_WAITER_H_
 #define SYNCLINE_BACKENDS_SHM_WAITER_H_
 
+#include <algorithm>
 #include <atomic>
 #include <cstdint>
 
@@ -48,11 +49,16 @@ class Waiter {
   template <typename Ready>
   absl::Status Await(base::EventCount& event, int rank, const WaitContext& context,
                      const Ready& ready) {
-    for (int i = 0; i < spins_; ++i) {
-      if (ready()) return absl::OkStatus();
-      Relax();
-    }
-    return AwaitSlowly(event, rank, context, ready);
+    return SpinAndAwait(spins_, event, rank, context, ready);
+  }
+
+  // The same for a message, of one rank: where ranks share cores, it spins for as long as that rank
+  // takes to answer if it runs on another core. A collective needs all ranks, of which some have no
+  // core then.
+  template <typename Ready>
+  absl::Status AwaitMessage(base::EventCount& event, int rank, const WaitContext& context,
+                            const Ready& ready) {
+    return SpinAndAwait(std::max(spins_, kMessageSpins), event, rank, context, ready);
   }
 
   // Lets another rank get on a little, if this one has a core of its own: for as long as a few
@@ -85,6 +91,15 @@ class Waiter {
 #endif
   }
 
+  template <typename Ready>
+  absl::Status SpinAndAwait(int spins, base::EventCount& event, int rank,
+                            const WaitContext& context, const Ready& ready) {
+    for (int i = 0; i < spins; ++i) {
+      if (ready()) return absl::OkStatus();
+      Relax();
+    }
+    return AwaitSlowly(event, rank, context, ready);
+  }
   absl::Status AwaitSlowly(base::EventCount& event, int rank, const WaitContext& context,
                            absl::FunctionRef<bool()> ready);
   // Sleeps until a notification, or for kPeerCheckInterval, unless `ready`.
