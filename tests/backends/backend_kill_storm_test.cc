@@ -19,15 +19,13 @@
 #include <vector>
 
 #include "absl/strings/match.h"
-#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/string_view.h"
-#include "absl/strings/strip.h"
 #include "absl/time/clock.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "syncline/file_store.h"
 #include "tests/backends/killable.h"
+#include "tests/support/arguments.h"
 #include "tests/support/hosts.h"
 #include "tests/support/processes.h"
 
@@ -209,20 +207,11 @@ int main(int argc, char** argv) {
     for (volatile uint64_t turn = 0;; turn = turn + 1) continue;
   }
   testing::InitGoogleMock(&argc, argv);
-  for (int i = 1; i < argc; ++i) {
-    absl::string_view argument = argv[i];
-    const bool understood =
-        absl::ConsumePrefix(&argument, "--rounds=")
-            ? absl::SimpleAtoi(argument, &syncline::rounds) && syncline::rounds > 0
-        : absl::ConsumePrefix(&argument, "--seed=") ? absl::SimpleAtoi(argument, &syncline::seed)
-        : absl::ConsumePrefix(&argument, "--load=") ? absl::SimpleAtoi(argument, &syncline::load)
-                                                    : absl::ConsumePrefix(&argument, "--backend=");
-    if (!understood) {
-      std::fprintf(stderr, "'%s' is not understood: see the top of this file\n", argv[i]);
-      return 1;
-    }
-    if (absl::StartsWith(argv[i], "--backend=")) syncline::backend = std::string(argument);
-  }
+  syncline::ReadArguments(argc, argv,
+                          {{"rounds", &syncline::rounds},
+                           {"seed", &syncline::seed},
+                           {"load", &syncline::load},
+                           {"backend", &syncline::backend}});
   if (syncline::backend == "auto" && !syncline::EnterNewNetwork()) {
     std::printf("skipped: this user may not make network namespaces\n");
     return 0;

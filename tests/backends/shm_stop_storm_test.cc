@@ -17,8 +17,6 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/string_view.h"
-#include "absl/strings/strip.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
 #include "gmock/gmock.h"
@@ -29,6 +27,7 @@
 #include "syncline/status.h"
 #include "syncline/store.h"
 #include "tests/backends/shared_calls.h"
+#include "tests/support/arguments.h"
 #include "tests/support/processes.h"
 
 namespace syncline {
@@ -181,17 +180,6 @@ TEST(ShmStopStormTest, WhatSucceedsIsRightWhoeverIsStoppedAndGoesOn) {
 int main(int argc, char** argv) {
   if (argc == 5 && std::string(argv[1]) == "--worker") return syncline::Work(argv);
   testing::InitGoogleMock(&argc, argv);
-  for (int i = 1; i < argc; ++i) {
-    absl::string_view argument = argv[i];
-    const bool understood =
-        absl::ConsumePrefix(&argument, "--rounds=")
-            ? absl::SimpleAtoi(argument, &syncline::rounds) && syncline::rounds > 0
-            : absl::ConsumePrefix(&argument, "--seed=") &&
-                  absl::SimpleAtoi(argument, &syncline::seed);
-    if (!understood) {
-      std::fprintf(stderr, "'%s' is not understood: --rounds=N and --seed=N are\n", argv[i]);
-      return 1;
-    }
-  }
+  syncline::ReadArguments(argc, argv, {{"rounds", &syncline::rounds}, {"seed", &syncline::seed}});
   return RUN_ALL_TESTS();
 }

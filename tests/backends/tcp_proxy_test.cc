@@ -11,9 +11,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/strip.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
 #include "core/base/env.h"
@@ -26,6 +24,7 @@
 #include "syncline/hash_store.h"
 #include "syncline/status.h"
 #include "syncline/tensor.h"
+#include "tests/support/arguments.h"
 #include "tests/support/proxy.h"
 #include "tests/support/ranks.h"
 
@@ -166,16 +165,7 @@ TEST(TcpProxyTest, FaultsAreErrorsOnEveryRankThatNameRanks) {
 
 int main(int argc, char** argv) {
   testing::InitGoogleMock(&argc, argv);
-  for (int i = 1; i < argc; ++i) {
-    absl::string_view argument = argv[i];
-    const bool is_understood = (absl::ConsumePrefix(&argument, "--rounds=") &&
-                                absl::SimpleAtoi(argument, &syncline::rounds)) ||
-                               (absl::ConsumePrefix(&argument, "--seed=") &&
-                                absl::SimpleAtoi(argument, &syncline::first_seed));
-    if (!is_understood) {
-      std::fprintf(stderr, "'%s' is not understood: --rounds=N and --seed=N are\n", argv[i]);
-      return 1;
-    }
-  }
+  syncline::ReadArguments(argc, argv,
+                          {{"rounds", &syncline::rounds}, {"seed", &syncline::first_seed}});
   return RUN_ALL_TESTS();
 }
