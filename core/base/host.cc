@@ -35,14 +35,13 @@ std::string HostName() {
   return gethostname(name, HOST_NAME_MAX) == 0 ? name : "unknown";
 }
 
-// Empty if it has none.
-std::string Text(const SocketAddress& address) {
+}  // namespace
+
+std::string NumericHost(const SocketAddress& address) {
   char text[NI_MAXHOST] = {};
   getnameinfo(address.get(), address.length, text, sizeof(text), nullptr, 0, NI_NUMERICHOST);
   return text;
 }
-
-}  // namespace
 
 absl::StatusOr<Peer> IdentifyThisProcess() {
   Peer self = ThisPeer();
@@ -80,7 +79,7 @@ absl::StatusOr<std::string> AddressTowards(absl::string_view host, const Deadlin
     if (!fd.valid() || connect(fd.get(), address.get(), address.length) != 0) continue;
     SocketAddress local;
     if (getsockname(fd.get(), local.get(), &local.length) != 0) continue;
-    std::string text = Text(local);
+    std::string text = NumericHost(local);
     if (!text.empty()) return text;
   }
   return NetworkError(absl::StrCat("no network interface of this host reaches '", host,
@@ -107,7 +106,7 @@ absl::StatusOr<std::string> AddressOfDefaultInterface() {
 
 absl::StatusOr<std::string> FirstAddress(absl::string_view host, const Deadline& deadline) {
   SYNCLINE_ASSIGN_OR_RETURN(const auto addresses, Resolve(std::string(host), {}, deadline));
-  return Text(addresses.front());
+  return NumericHost(addresses.front());
 }
 
 bool IsMulticastAddress(absl::string_view host) {

@@ -39,6 +39,9 @@ absl::StatusOr<std::string> AddressOfDefaultInterface();
 absl::StatusOr<std::string> FirstAddress(absl::string_view host,
                                          const Deadline& deadline = Deadline(kResolveTimeout));
 
+// An address without its port, as text; empty if it has none.
+std::string NumericHost(const SocketAddress& address);
+
 // Whether `host` is the text of an IPv4 or IPv6 multicast address.
 bool IsMulticastAddress(absl::string_view host);
 

@@ -15,7 +15,7 @@
 namespace syncline::join {
 
 struct MulticastOptions {
-  std::string group;  // An IPv4 multicast address.
+  std::string group;  // An IPv4 or IPv6 multicast address.
   int port = 0;
   std::string job;  // Processes of different jobs do not see each other.
   int rank = -1;    // -1: to be assigned.

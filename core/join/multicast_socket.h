@@ -9,12 +9,14 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
+#include "core/base/sockets.h"
 
 namespace syncline::join {
 
 // Sends datagrams to the group, and receives what any process sends to it, those of this host
-// included. Datagrams stay in the local network (TTL 1). The socket uses the interface that routes
-// to the group, or loopback if there is none. It owns its descriptor. Not thread-safe. Errors are
+// included. Datagrams stay in the local network (a TTL, or hop limit, of 1). The socket uses the
+// interface that routes to the group; of IPv4 another or loopback if there is none, of IPv6 that
+// which the group names, as in "ff15::7%eth1". It owns its descriptor. Not thread-safe. Errors are
 // of kind kNetwork and name the group; a malformed group is an ArgumentError.
 class MulticastSocket {
  public:
@@ -23,7 +25,7 @@ class MulticastSocket {
     std::string source;  // The sender's address, for messages.
   };
 
-  // `group` is the text of an IPv4 multicast address. Others may have the same port open.
+  // `group` is the text of an IPv4 or IPv6 multicast address. Others may have the same port open.
   static absl::StatusOr<MulticastSocket> Open(const std::string& group, int port);
 
   MulticastSocket(MulticastSocket&& other) noexcept;
@@ -39,11 +41,13 @@ class MulticastSocket {
   absl::StatusOr<std::optional<Datagram>> Receive(absl::Duration timeout) const;
 
  private:
-  MulticastSocket(int fd, std::string group, int port, std::string local_address);
+  MulticastSocket(int fd, std::string group, int port, const base::SocketAddress& address,
+                  std::string local_address);
 
   int fd_;
   std::string group_;
   int port_;
+  base::SocketAddress address_;  // Of the group.
   std::string local_address_;
 };
 

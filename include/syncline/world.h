@@ -34,8 +34,9 @@ struct OpenedStore;
 //                          error if that does not suffice
 //   tcp://host:port        rank 0 hosts the store at that address, which must be its own; without
 //                          ranks the process that is first on that host does, and is rank 0
-//   tcp://239.x.y.z:port   an IPv4 multicast address, at which the processes of one group_name find
-//                          each other; one of them hosts the store, and is rank 0 without ranks
+//   tcp://239.x.y.z:port   a multicast address, at which the processes of one group_name find each
+//                          other; one of them hosts the store, and is rank 0 without ranks. Of IPv6
+//                          tcp://[ff15::7]:port, or [ff15::7%eth1] to choose the interface
 //   file:///path           a file that all processes reach; the remains of a killed job in it do
 //                          no harm
 //   mpi://                 rank and size are those of MPI_COMM_WORLD; rank 0 hosts the store and

@@ -4,6 +4,7 @@
 
 #include <cstdio>
 #include <cstdlib>
+#include <fstream>
 #include <memory>
 #include <string>
 #include <vector>
@@ -112,6 +113,17 @@ TEST_F(HostsTest, ThroughAStoreThatIsGivenTheyMeetOnTheInterfaceThatLeadsToIt) {
 
 TEST_F(HostsTest, ThroughTcpTheyMeetOnTheInterfaceThatLeadsToTheStore) {
   ExpectAllMeet(absl::StrCat("tcp://", AddressOfHost(0), ":", kPort));
+}
+
+TEST_F(HostsTest, ByMulticastTheyMeetOnTheInterfaceThatLeadsToTheGroup) {
+  ExpectAllMeet(absl::StrCat("tcp://239.255.7.7:", kPort));
+}
+
+TEST_F(HostsTest, ByMulticastOfIpv6TheyMeetAtAddressesOfIpv6) {
+  if (!std::ifstream("/proc/net/if_inet6").good()) GTEST_SKIP() << "this kernel has no IPv6";
+  const auto lines = Run(absl::StrCat("tcp://[ff15::7:7]:", kPort), false);
+  EXPECT_EQ(lines[0], "sum 7 at fd00:77::1\nsum 7 at fd00:77::1\n");
+  EXPECT_EQ(lines[1], "sum 7 at fd00:77::2\n");
 }
 
 TEST_F(HostsTest, ThroughAFileTheyMeetAtTheAddressesThatAreGiven) { ExpectAllMeet(file_, true); }

@@ -1,5 +1,6 @@
 #include "tests/support/hosts.h"
 
+#include <arpa/inet.h>
 #include <fcntl.h>
 #include <linux/if_link.h>
 #include <linux/pkt_sched.h>
@@ -157,15 +158,20 @@ void AwaitNetwork(pid_t process) {
   Die("a host has no network of its own");
 }
 
+void AwaitInterface(const std::string& interface) {
+  for (const Deadline deadline(kTimeout); if_nametoindex(interface.c_str()) == 0;) {
+    if (deadline.Expired()) Die(interface.c_str());
+    absl::SleepFor(absl::Milliseconds(1));
+  }
+}
+
 // Waits for an interface, gives it an address, if that is not empty, and switches it on.
 void SwitchOn(const std::string& interface, const std::string& address) {
   const int fd = socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0);
   ifreq request = {};
   std::strncpy(request.ifr_name, interface.c_str(), IFNAMSIZ - 1);
-  for (const Deadline deadline(kTimeout); ioctl(fd, SIOCGIFFLAGS, &request) != 0;) {
-    if (deadline.Expired()) Die(interface.c_str());
-    absl::SleepFor(absl::Milliseconds(1));
-  }
+  AwaitInterface(interface);
+  if (ioctl(fd, SIOCGIFFLAGS, &request) != 0) Die(interface.c_str());
   const short flags = request.ifr_flags;
   auto set = [&](unsigned long what, const std::string& to) {
     uint8_t parts[4];
@@ -186,6 +192,23 @@ void SwitchOn(const std::string& interface, const std::string& address) {
   request.ifr_flags = static_cast<short>(flags | IFF_UP);
   if (ioctl(fd, SIOCSIFFLAGS, &request) != 0) Die("switching on");
   close(fd);
+}
+
+// Before the interface is on, so that whoever finds it on finds the address. Without a search for
+// others that have it, which would take a second. A kernel without IPv6 gives none.
+void AddIpv6Address(const std::string& interface, const std::string& address) {
+  in6_addr bytes = {};
+  if (inet_pton(AF_INET6, address.c_str(), &bytes) != 1) Die(address.c_str());
+  Request request(RTM_NEWADDR, NLM_F_REQUEST | NLM_F_CREATE | NLM_F_ACK);
+  ifaddrmsg message = {};
+  message.ifa_family = AF_INET6;
+  message.ifa_prefixlen = 64;
+  message.ifa_flags = IFA_F_NODAD;
+  message.ifa_index = if_nametoindex(interface.c_str());
+  request.Append(message);
+  request.Attribute(IFA_LOCAL, {reinterpret_cast<const char*>(&bytes), sizeof(bytes)});
+  const int error = request.Send();
+  if (error != EAFNOSUPPORT && error != EOPNOTSUPP) Require(error, "adding an IPv6 address");
 }
 
 void RemoveLink(const std::string& name) {
@@ -222,11 +245,18 @@ bool EnterNewNetwork() {
 
 std::string AddressOfHost(int host) { return absl::StrCat("10.77.0.", host + 1); }
 
+std::string Ipv6AddressOfHost(int host) { return absl::StrCat("fd00:77::", absl::Hex(host + 1)); }
+
 std::optional<int> WorkAsHost(int argc, char** argv) {
   if (argc != 3 || std::string(argv[1]) != kKeeper) return std::nullopt;
   if (unshare(CLONE_NEWNET) != 0) Die("unshare");
+  const int host = std::atoi(argv[2]);
+  // What Linux is shipped with, whatever this machine's default is. If it cannot be set, that is.
+  WriteFile("/proc/sys/net/ipv4/tcp_congestion_control", "cubic");
   SwitchOn("lo", "");
-  SwitchOn(kCable, argv[2]);
+  AwaitInterface(kCable);
+  AddIpv6Address(kCable, Ipv6AddressOfHost(host));
+  SwitchOn(kCable, AddressOfHost(host));
   while (true) pause();
 }
 
@@ -235,7 +265,7 @@ Hosts::Hosts(int count) {
   SwitchOn(kSwitch, "");
   for (int host = 0; host < count; ++host) {
     keepers_.push_back(
-        std::make_unique<Process>(std::vector<std::string>{kKeeper, AddressOfHost(host)}));
+        std::make_unique<Process>(std::vector<std::string>{kKeeper, absl::StrCat(host)}));
     AwaitNetwork(keepers_.back()->pid());
     LayCable(PortOf(host), keepers_.back()->pid());
     SwitchOn(PortOf(host), "");

@@ -1,4 +1,5 @@
 // Several hosts on this one: network namespaces, each with one interface to a switch between them.
+// Their connections have congestion control "cubic".
 #ifndef SYNCLINE_TESTS_SUPPORT_HOSTS_H_
 #define SYNCLINE_TESTS_SUPPORT_HOSTS_H_
 
@@ -17,6 +18,7 @@ bool EnterNewNetwork();
 
 // The address of host 0, 1, ..., reachable from all others.
 std::string AddressOfHost(int host);
+std::string Ipv6AddressOfHost(int host);
 
 // A program that makes Hosts is also their keeper: the exit status of one, nothing if the arguments
 // are not those of a keeper. Call it from main().
