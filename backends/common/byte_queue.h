@@ -21,9 +21,9 @@ enum class Moved { kSome, kNothing, kEnded };
 class ByteQueue {
  public:
   // One system call moves at most so many pieces and bytes, so that the other direction and other
-  // connections get their turn.
+  // connections get their turn, and what was sent last is still in the caches when it is received.
   static constexpr size_t kBurstPieces = 16;
-  static constexpr size_t kBurstBytes = 512 << 10;
+  static constexpr size_t kBurstBytes = 256 << 10;
 
   void Add(void* data, size_t bytes) {
     if (bytes == 0) return;

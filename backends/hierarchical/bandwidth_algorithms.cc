@@ -69,9 +69,9 @@ std::vector<Tensor> SplitOverRails(const HierarchicalCall& call, const Tensor& c
 //   3. within the node, the caller's `gather` brings the parts to the ranks that need them.
 //
 // In step 2, two nodes send each other the whole part, and each that needs the result combines
-// both: that takes one message. More than two nodes split the part into sections, one for each
-// node. Each node combines its section and sends it to those that need it: that takes two messages,
-// but each byte crosses only twice.
+// both: that takes one message. More than two nodes, and two with many elements, split the part
+// into sections, one for each node. Each node combines its section and sends it to those that need
+// it: that takes two messages, but each byte crosses only twice, and is combined once.
 class ChunkedReduction {
  public:
   ChunkedReduction(HierarchicalCall& call, const Tensor& tensor, ReduceOp op, int root_node)
@@ -80,9 +80,10 @@ class ChunkedReduction {
         tensor_(tensor),
         op_(op),
         root_node_(root_node),
+        is_pair_(topology_.node_count() == 2 &&
+                 (root_node >= 0 || tensor.nbytes() <= kPairMaxBytes)),
         chunks_(tensor.numel(), tensor.dtype(), kChunkBytes) {
-    const int64_t section =
-        is_pair() ? MaxPartNumel() : MaxPartNumel() / topology_.node_count() + 1;
+    const int64_t section = is_pair_ ? MaxPartNumel() : MaxPartNumel() / topology_.node_count() + 1;
     for (ChunkState& state : states_) {
       state.received.resize(topology_.node_count());
       for (int node = 0; node < topology_.node_count(); ++node) {
@@ -115,15 +116,14 @@ class ChunkedReduction {
     std::vector<Tensor> parts;     // By local rank.
     Tensor own;                    // This rank's part, or its copy.
     Tensor copy;                   // Memory for the part of a rank whose elements stay.
-    std::vector<Tensor> sections;  // Of `own`, by node; of two nodes, `own` as a whole.
+    std::vector<Tensor> sections;  // Of `own`, by node; of a pair, `own` as a whole.
     std::vector<Tensor> received;  // By node: its elements of the section that this node combines.
     HierarchicalCall::Progress progress;
   };
 
-  bool is_pair() const { return topology_.node_count() == 2; }
   bool NeedsResult(int node) const { return root_node_ < 0 || node == root_node_; }
   bool Combines(int node, size_t section) const {
-    return is_pair() ? NeedsResult(node) : static_cast<int>(section) == node;
+    return is_pair_ ? NeedsResult(node) : static_cast<int>(section) == node;
   }
   // The most elements that a part may have. If a chunk is not split over all rails, its parts are
   // shorter than twice kMinRailPartBytes.
@@ -143,7 +143,7 @@ class ChunkedReduction {
     if (!call_.is_on_rail()) return absl::OkStatus();
     if (k == 0) call_.SendFingerprint();
     state.sections =
-        is_pair() ? std::vector<Tensor>{state.own} : state.own.SplitEvenly(topology_.node_count());
+        is_pair_ ? std::vector<Tensor>{state.own} : state.own.SplitEvenly(topology_.node_count());
     for (int node = 0; node < topology_.node_count(); ++node) {
       if (node == topology_.node) continue;
       for (size_t section = 0; section < state.sections.size(); ++section) {
@@ -161,11 +161,11 @@ class ChunkedReduction {
   absl::Status Finish(int64_t k, ChunkState& state) {
     if (k == 0) SYNCLINE_RETURN_IF_ERROR(call_.CheckFingerprints());
     SYNCLINE_RETURN_IF_ERROR(call_.Await(state.progress));
-    const size_t own = is_pair() ? 0 : topology_.node;
+    const size_t own = is_pair_ ? 0 : topology_.node;
     if (Combines(topology_.node, own)) {
       CombineNodes(call_, state.sections[own], state.received, op_);
     }
-    if (is_pair()) return absl::OkStatus();
+    if (is_pair_) return absl::OkStatus();
     for (int node = 0; node < topology_.node_count(); ++node) {
       if (node == topology_.node) continue;
       if (NeedsResult(node)) call_.Send(node, state.sections[own]);
@@ -180,6 +180,7 @@ class ChunkedReduction {
   const Tensor& tensor_;
   const ReduceOp op_;
   const int root_node_;  // Or -1: all nodes need the result.
+  const bool is_pair_;   // Whether two nodes exchange whole parts.
   const Chunks chunks_;
   ChunkState states_[2];
 };
@@ -350,6 +351,44 @@ absl::Status BandwidthReduceScatter(HierarchicalCall& call, const Tensor& output
     return absl::OkStatus();
   };
   return RunPipelined(chunks, begin, end);
+}
+
+absl::Status BandwidthGather(HierarchicalCall& call, absl::Span<const Tensor> outputs,
+                             const Tensor& input, int root) {
+  const Topology& topology = call.topology();
+  const int root_node = topology.node_of[root];
+  call.SendFingerprint();
+  if (topology.node != root_node) call.Send(root_node, input);
+  SYNCLINE_RETURN_IF_ERROR(call.CheckFingerprints());
+  if (topology.node == root_node) {
+    for (int distance = 1; distance < topology.node_count(); ++distance) {
+      const int node = topology.NodeAt(distance);
+      call.Receive(node, outputs[topology.nodes[node][0]]);
+    }
+    SYNCLINE_RETURN_IF_ERROR(call.MakeProgress());
+    backends::CopyElements(input, outputs[root]);
+  }
+  return call.AwaitAll();
+}
+
+absl::Status BandwidthScatter(HierarchicalCall& call, const Tensor& output,
+                              absl::Span<const Tensor> inputs, int root) {
+  const Topology& topology = call.topology();
+  const int root_node = topology.node_of[root];
+  call.SendFingerprint();
+  if (topology.node == root_node) {
+    for (int distance = 1; distance < topology.node_count(); ++distance) {
+      const int node = topology.NodeAt(distance);
+      call.Send(node, inputs[topology.nodes[node][0]]);
+    }
+  }
+  SYNCLINE_RETURN_IF_ERROR(call.CheckFingerprints());
+  if (topology.node == root_node) {
+    backends::CopyElements(inputs[root], output);
+  } else {
+    call.Receive(root_node, output);
+  }
+  return call.AwaitAll();
 }
 
 }  // namespace syncline::hierarchical

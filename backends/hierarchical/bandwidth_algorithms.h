@@ -27,6 +27,13 @@ absl::Status BandwidthAllGather(HierarchicalCall& call, absl::Span<const Tensor>
 absl::Status BandwidthReduceScatter(HierarchicalCall& call, const Tensor& output,
                                     absl::Span<const Tensor> inputs, ReduceOp op);
 
+// Require that each node has one rank, and that the tensors of all ranks have one size. Ranks send
+// their data behind their records, and receive it where it belongs once the records agree.
+absl::Status BandwidthGather(HierarchicalCall& call, absl::Span<const Tensor> outputs,
+                             const Tensor& input, int root);
+absl::Status BandwidthScatter(HierarchicalCall& call, const Tensor& output,
+                              absl::Span<const Tensor> inputs, int root);
+
 }  // namespace syncline::hierarchical
 
 #endif  // SYNCLINE_BACKENDS_HIERARCHICAL_BANDWIDTH_ALGORITHMS_H_

@@ -296,9 +296,10 @@ absl::Status HierarchicalBackend::ReduceScatter(const Tensor& output,
 
 absl::Status HierarchicalBackend::Gather(absl::Span<const Tensor> outputs, const Tensor& input,
                                          int root, const CallContext& context) {
-  if (is_each_alone() && input.nbytes() <= latency_max_bytes_) {
+  if (is_each_alone()) {
     return RunAlgorithm(context, [&](HierarchicalCall& steps) {
-      return LatencyGather(steps, outputs, input, root);
+      return input.nbytes() <= latency_max_bytes_ ? LatencyGather(steps, outputs, input, root)
+                                                  : BandwidthGather(steps, outputs, input, root);
     });
   }
   return RunOverTcp(context, [&](backends::MessageCollectives& collectives) {
@@ -308,9 +309,10 @@ absl::Status HierarchicalBackend::Gather(absl::Span<const Tensor> outputs, const
 
 absl::Status HierarchicalBackend::Scatter(const Tensor& output, absl::Span<const Tensor> inputs,
                                           int root, const CallContext& context) {
-  if (is_each_alone() && output.nbytes() <= latency_max_bytes_) {
+  if (is_each_alone()) {
     return RunAlgorithm(context, [&](HierarchicalCall& steps) {
-      return LatencyScatter(steps, output, inputs, root);
+      return output.nbytes() <= latency_max_bytes_ ? LatencyScatter(steps, output, inputs, root)
+                                                   : BandwidthScatter(steps, output, inputs, root);
     });
   }
   return RunOverTcp(context, [&](backends::MessageCollectives& collectives) {

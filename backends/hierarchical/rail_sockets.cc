@@ -9,8 +9,7 @@
 #include "absl/strings/str_join.h"
 #include "absl/time/time.h"
 #include "backends/common/rank_acceptor.h"
-#include "backends/tcp/silent_hosts.h"
-#include "core/base/sockets.h"
+#include "backends/tcp/socket_options.h"
 #include "syncline/status.h"
 
 namespace syncline::hierarchical {
@@ -20,7 +19,7 @@ namespace syncline::hierarchical {
 absl::StatusOr<std::unique_ptr<RailSockets>> RailSockets::Connect(
     const backends::Listener& listener, absl::Span<const Member> members, int own, int streams,
     const Deadline& deadline, absl::FunctionRef<absl::Status()> check) {
-  SYNCLINE_ASSIGN_OR_RETURN(const absl::Duration silence_limit, tcp::SilenceLimit());
+  SYNCLINE_ASSIGN_OR_RETURN(const auto options, tcp::SocketOptions::FromEnvironment());
   Streams all(members.size());
   for (size_t node = 0; node < members.size(); ++node) {
     if (static_cast<int>(node) != own) all[node].resize(streams);
@@ -36,8 +35,7 @@ absl::StatusOr<std::unique_ptr<RailSockets>> RailSockets::Connect(
   SYNCLINE_RETURN_IF_ERROR(AcceptMembers(listener, members, own, deadline, check, all));
   for (const std::vector<tls::Stream>& of_node : all) {
     for (const tls::Stream& stream : of_node) {
-      base::SetNoDelay(stream.fd());
-      tcp::KeepAlive(stream.fd(), silence_limit);
+      SYNCLINE_RETURN_IF_ERROR(options.Apply(stream.fd()));
     }
   }
   return std::unique_ptr<RailSockets>(new RailSockets(members, std::move(all)));

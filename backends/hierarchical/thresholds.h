@@ -13,10 +13,11 @@
 //   all_gather       all outputs       LatencyAllGather        BandwidthAllGather
 //   reduce_scatter   all inputs        LatencyReduceScatter    BandwidthReduceScatter; if the nodes
 //                                                              have unequal numbers of ranks, tcp
-//   gather, scatter  one part          LatencyGather, LatencyScatter where each node has one rank;
-//                                      else LatencyAllReduce, to compare the calls, and then tcp
+//   gather, scatter  one part          where each node has one rank, LatencyGather and Scatter, or
+//                                      BandwidthGather and Scatter; else LatencyAllReduce, to
+//                                      compare the calls, and then tcp
 //   all_to_all       all parts         LatencyAllToAll where each node has one rank, and all parts
-//                                      one size; else as above
+//                                      one size and N <= kLatencyMaxBytesAlone; else as the last
 //   scan, exscan                       all_gather of pieces of 1 MiB, and a reduction:
 //                                      TypedBackend::ReducePrefix
 //   barrier                            LatencyAllReduce of nothing
@@ -39,6 +40,10 @@ inline constexpr size_t kLatencyMaxBytesAlone = 16 << 10;  // 16 KiB.
 // A bandwidth algorithm works on chunks of so many bytes, for all rails together. What one rail has
 // of a chunk, once from each node, fits a core's cache.
 inline constexpr size_t kChunkBytes = 1 << 20;  // 1 MiB.
+
+// Two nodes reduce tensors of at most so many bytes in one exchange, in which each sends all it
+// has, and larger ones in two, where each combines half.
+inline constexpr size_t kPairMaxBytes = 4 << 20;  // 4 MiB.
 
 // A chunk is not split over more rails than leave each at least so many bytes.
 inline constexpr size_t kMinRailPartBytes = 16 << 10;  // 16 KiB.

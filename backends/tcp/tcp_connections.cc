@@ -23,6 +23,7 @@
 #include "backends/common/listener.h"
 #include "backends/common/rank_acceptor.h"
 #include "backends/tcp/silent_hosts.h"
+#include "backends/tcp/socket_options.h"
 #include "backends/tcp/stream_count.h"
 #include "backends/tcp/thresholds.h"
 #include "core/base/sockets.h"
@@ -133,7 +134,7 @@ absl::StatusOr<std::unique_ptr<TcpConnections>> TcpConnections::Connect(
     const BackendConfig& config) {
   std::unique_ptr<backends::Listener> listener;
   // What is wrong here is told to all, so that none waits for this rank.
-  const absl::StatusOr<absl::Duration> silence_limit = SilenceLimit();
+  const absl::StatusOr<SocketOptions> options = SocketOptions::FromEnvironment();
   const absl::StatusOr<std::optional<int>> streams = StreamsFromEnvironment();
   absl::StatusOr<std::string> payload =
       std::string(1, config.mismatch_check == MismatchCheck::kOn ? kChecks : kDoesNotCheck);
@@ -151,7 +152,7 @@ absl::StatusOr<std::unique_ptr<TcpConnections>> TcpConnections::Connect(
       payload = opened.status();
     }
   }
-  if (!silence_limit.ok()) payload = silence_limit.status();
+  if (!options.ok()) payload = options.status();
   if (!streams.ok()) payload = streams.status();
   SYNCLINE_ASSIGN_OR_RETURN(
       backends::PeerTable peers,
@@ -159,7 +160,7 @@ absl::StatusOr<std::unique_ptr<TcpConnections>> TcpConnections::Connect(
                                 config.check_peers));
   SYNCLINE_RETURN_IF_ERROR(CheckSettings(peers));
   Sockets sockets;
-  sockets.silence_limit = *silence_limit;
+  sockets.options = *options;
   SYNCLINE_ASSIGN_OR_RETURN(sockets.streams, ChooseStreams(peers));
   sockets.collectives.resize(config.size);
   sockets.messages.resize(config.size);
@@ -248,8 +249,7 @@ absl::Status TcpConnections::ConnectAll(const BackendConfig& config,
   }
   for (int peer = 0; peer < size; ++peer) {
     for (int channel = 0; peer != own && channel < channels; ++channel) {
-      base::SetNoDelay(stream_of(peer, channel).fd());
-      KeepAlive(stream_of(peer, channel).fd(), sockets.silence_limit);
+      SYNCLINE_RETURN_IF_ERROR(sockets.options.Apply(stream_of(peer, channel).fd()));
     }
   }
   return absl::OkStatus();
@@ -260,7 +260,7 @@ TcpConnections::TcpConnections(backends::PeerTable peers, Sockets sockets)
       collectives_(peers_, std::move(sockets.collectives), std::move(sockets.abort_event)),
       point_to_point_(peers_, std::move(sockets.messages), std::move(sockets.wake_event)),
       stop_event_(std::move(sockets.stop_event)),
-      silence_limit_(sockets.silence_limit),
+      silence_limit_(sockets.options.silence_limit),
       streams_(sockets.streams) {}
 
 TcpConnections::~TcpConnections() { Leave("it was destroyed"); }

@@ -19,6 +19,7 @@
 #include "backends/common/peer_table.h"
 #include "backends/tcp/collective_sockets.h"
 #include "backends/tcp/point_to_point.h"
+#include "backends/tcp/socket_options.h"
 #include "core/base/unique_fd.h"
 #include "core/tls/stream.h"
 #include "syncline/backend.h"
@@ -72,7 +73,7 @@ class TcpConnections final : public backends::Connections {
     std::vector<std::vector<tls::Stream>> collectives;  // By rank; then by stream.
     std::vector<tls::Stream> messages;                  // By rank.
     base::UniqueFd abort_event, wake_event, stop_event;
-    absl::Duration silence_limit;
+    SocketOptions options;
     int streams;
   };
 

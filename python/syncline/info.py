@@ -40,6 +40,10 @@ VARIABLES = {
     "SYNCLINE_TORCH_NATIVE": "on (the default), off or a library: torch's backend in C++",
     "SYNCLINE_PORT_RANGE": "ports at which processes listen where none is given: 20000-20099",
     "SYNCLINE_TCP_STREAMS": "connections between two ranks that share large messages, 1 to 16",
+    "SYNCLINE_SOCKET_BUFFER": "bytes that the kernel keeps for each direction of a connection",
+    "SYNCLINE_TCP_CONGESTION": "how the kernel chooses its speed there: cubic, bbr",
+    "SYNCLINE_SOCKET_DSCP": "class of the packets between ranks, 0 to 63",
+    "SYNCLINE_SOCKET_BUSY_POLL": "microseconds in which waits look at the network card themselves",
     "SYNCLINE_TCP_KEEPALIVE": "seconds (30) of silence after which a host is lost; 0: never",
 }
 """The environment variables that matter, with what they say."""

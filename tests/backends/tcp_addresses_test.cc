@@ -1,12 +1,14 @@
 // Backend tcp over IPv6, at ports of a range, and with certificates for its addresses.
 #include <arpa/inet.h>
 #include <netinet/in.h>
+#include <netinet/tcp.h>
 #include <sys/socket.h>
 
 #include <algorithm>
 #include <atomic>
 #include <climits>
 #include <cstdlib>
+#include <cstring>
 #include <functional>
 #include <memory>
 #include <set>
@@ -190,6 +192,57 @@ TEST(TcpAddressesTest, StreamsAreTheSameOnAllRanks) {
     EXPECT_THAT(status.message(), HasSubstr("SYNCLINE_TCP_STREAMS must be the same on all ranks: "
                                             "it is 2 for rank 0"));
     EXPECT_THAT(status.message(), HasSubstr("not set for rank 1"));
+  }
+}
+
+// How many connections of this process have `value` as an option of theirs.
+int ConnectionsWith(int level, int option, int value) {
+  int count = 0;
+  for (int fd = 0; fd < 1024; ++fd) {
+    sockaddr_storage other = {};
+    socklen_t length = sizeof(other);
+    if (getpeername(fd, reinterpret_cast<sockaddr*>(&other), &length) != 0) continue;
+    int found = -1;
+    length = sizeof(found);
+    if (getsockopt(fd, level, option, &found, &length) == 0 && found == value) ++count;
+  }
+  return count;
+}
+
+TEST(TcpAddressesTest, OptionsAreThoseOfAllConnections) {
+  setenv("SYNCLINE_SOCKET_DSCP", "46", 1);
+  setenv("SYNCLINE_SOCKET_BUFFER", "65536", 1);
+  setenv("SYNCLINE_SOCKET_BUSY_POLL", "0", 1);
+  setenv("SYNCLINE_TCP_CONGESTION", "reno", 1);  // Of every kernel.
+  // A rank that has joined has a connection for messages and one for collectives to each other.
+  const int least = 2 * (kRanks - 1);
+  ExpectAllOk(RunAt("127.0.0.1", [&] {
+    EXPECT_GE(ConnectionsWith(IPPROTO_IP, IP_TOS, 46 << 2), least);
+    EXPECT_GE(ConnectionsWith(SOL_SOCKET, SO_RCVBUF, 2 * 65536), least);  // The kernel doubles it.
+    EXPECT_GE(ConnectionsWith(SOL_SOCKET, SO_SNDBUF, 2 * 65536), least);
+    int reno;
+    std::memcpy(&reno, "reno", sizeof(reno));
+    EXPECT_GE(ConnectionsWith(IPPROTO_TCP, TCP_CONGESTION, reno), least);
+  }));
+  ExpectAllOk(
+      RunAt("::1", [&] { EXPECT_GE(ConnectionsWith(IPPROTO_IPV6, IPV6_TCLASS, 46 << 2), least); }));
+  setenv("SYNCLINE_TCP_CONGESTION", "no such", 1);
+  for (const absl::Status& status : RunAt("127.0.0.1")) {
+    EXPECT_THAT(status.message(), HasSubstr("the kernel refuses SYNCLINE_TCP_CONGESTION=no such"));
+  }
+  unsetenv("SYNCLINE_TCP_CONGESTION");
+  const struct {
+    const char *variable, *wrong;
+  } kWrong[] = {{"SYNCLINE_SOCKET_DSCP", "64"},
+                {"SYNCLINE_SOCKET_BUFFER", "4M"},
+                {"SYNCLINE_SOCKET_BUFFER", "0"},
+                {"SYNCLINE_SOCKET_BUSY_POLL", "-1"}};
+  for (const auto& [variable, wrong] : kWrong) {
+    setenv(variable, wrong, 1);
+    for (const absl::Status& status : RunAt("127.0.0.1")) {
+      EXPECT_THAT(status.message(), HasSubstr(std::string(variable) + " must be a number from"));
+    }
+    unsetenv(variable);
   }
 }
 
