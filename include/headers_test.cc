@@ -1,5 +1,7 @@
 // Compiles against the headers of the C++ API alone: Bazel refuses an #include of anything that
 // //include:syncline does not name, and the linker a need for what is not inline in them.
+#include <string>
+
 #include "gtest/gtest.h"
 #include "syncline/syncline.h"
 
@@ -13,6 +15,13 @@ TEST(HeadersTest, DescribeACallWithoutTheLibrary) {
   EXPECT_EQ(collective.reduce_op, ReduceOp::kMax);
   EXPECT_EQ(collective.tensor, &nothing);
   EXPECT_EQ(Completion(3).source(), 3);
+}
+
+TEST(HeadersTest, TheVersionIsWhatItsPartsAre) {
+  const std::string parts = std::to_string(SYNCLINE_VERSION_MAJOR) + "." +
+                            std::to_string(SYNCLINE_VERSION_MINOR) + "." +
+                            std::to_string(SYNCLINE_VERSION_PATCH);
+  EXPECT_EQ(SYNCLINE_VERSION, parts);
 }
 
 }  // namespace

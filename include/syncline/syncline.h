@@ -51,6 +51,7 @@
 #include "syncline/tcp_store.h"
 #include "syncline/tensor.h"
 #include "syncline/tensor_queue.h"
+#include "syncline/version.h"
 #include "syncline/work.h"
 #include "syncline/world.h"
 

@@ -98,11 +98,13 @@ def test_its_launcher_says_which_rank_failed(venv):
     assert "rank 1 (pid" in venv.run(*launch, "fails.py", expect=7)
 
 
-def test_its_launcher_has_its_version(venv, archive):
+def test_launcher_and_package_have_its_version(venv, archive):
     version = metadata(archive)["Version"]
     assert version == clean_venv.WHEEL.name.split("-")[1]
     said = venv.run(venv.root / "bin/syncline-run", "--version")
     assert said == f"syncline-run {version}\n"
+    said = venv.run(venv.python, "-c", "import syncline; print(syncline.__version__)")
+    assert said == f"{version}\n"
 
 
 def test_record_lists_every_file_with_its_hash_and_size(archive):

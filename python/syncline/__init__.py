@@ -155,6 +155,8 @@ from syncline.subgroups import (
 from syncline.tensor_queue import EndOfQueue, TensorMessage, TensorQueue
 from syncline.work import add_to_work as _add_to_work
 
+__version__ = Info.version()
+
 _add_to_reducer_stats()
 _add_to_stores()
 _add_to_work()
@@ -196,6 +198,7 @@ __all__ = [
     "TensorQueue",
     "Work",
     "World",
+    "__version__",
     "all_gather",
     "all_gather_coalesced",
     "all_gather_into_tensor",
