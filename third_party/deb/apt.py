@@ -1,8 +1,10 @@
 """Reads apt's signed index: which versions of a package exist, and their hashes.
 
 Binary packages come from the machine's own lists. Source packages need lists
-of their own (few machines have deb-src lines), kept in the cache folder. They
-may be those of another suite than the machine's, from the same mirror.
+of their own (few machines have deb-src lines), kept in the cache folder, and so
+do packages of another suite than the machine's, from the same mirror. Of such a
+suite come headers, old libraries to link with, and programs that run with the
+suite's own C library: nothing that is linked into what runs on this machine.
 """
 
 import collections
@@ -15,8 +17,8 @@ import re
 import subprocess
 import time
 
-# The lists of source packages are read again after this many seconds.
-_SOURCE_LISTS_LIFETIME = 3600
+# Lists of our own are read again after this many seconds.
+_LISTS_LIFETIME = 3600
 
 Version = collections.namedtuple("Version", "version suite")
 
@@ -70,17 +72,15 @@ def with_retries(function, times=4):
 
 
 class Index:
-    """The index of binary packages, or that of source packages (of `suite`, if given)."""
+    """The index of binary packages, or that of source packages; of `suite`, if given."""
 
     def __init__(self, source=False, suite=None):
         self.source = source
         self.suite = suite
         # Root would otherwise be warned that it does not download as _apt.
         self.options = ["-q", "-o", "APT::Sandbox::User=root"]
-        if source:
-            self.options += _source_lists(suite)
-        elif suite:
-            raise AptError("binary packages of suite %s do not fit this machine" % suite)
+        if source or suite:
+            self.options += _own_lists("deb-src" if source else "deb", suite)
 
     def versions(self, names):
         """Returns {name: [Version, ...]}, newest first; [] for an unknown name."""
@@ -103,11 +103,12 @@ class Index:
             if fields.get("Version") != version:
                 continue
             if not self.source:
-                return {
+                pin = {
                     "version": version,
                     "arch": fields["Architecture"],
                     "sha256": fields["SHA256"],
                 }
+                return dict(pin, suite=self.suite) if self.suite else pin
             for line in fields["Checksums-Sha256"].split("\n"):
                 if line.endswith(".dsc"):
                     pin = {
@@ -126,6 +127,12 @@ class Index:
         with_retries(lambda: run("apt-get", *options, *command, *asked, cwd=folder))
 
 
+def split_key(key):
+    """libc6/trixie -> ("libc6", "trixie"): the package and the suite (None: the machine's)."""
+    name, _, suite = key.partition("/")
+    return name, suite or None
+
+
 def _fields(stanza):
     """The fields of one stanza; continuation lines are joined by newlines."""
     fields = {}
@@ -139,12 +146,13 @@ def _fields(stanza):
     return fields
 
 
-def _source_lists(suite):
-    """Keeps lists of source packages from the machine's Debian mirrors.
+def _own_lists(kind, suite):
+    """Keeps lists of `kind` ("deb" or "deb-src") from the machine's Debian mirrors.
 
     Returns the options that make apt read them.
     """
-    root = cache_dir() / ("sources-" + suite if suite else "sources")
+    name = "sources" if kind == "deb-src" else "binaries"
+    root = cache_dir() / (name + "-" + suite if suite else name)
     (root / "lists" / "partial").mkdir(parents=True, exist_ok=True)
     (root / "cache").mkdir(exist_ok=True)
     sources = root / "mirrors.sources"
@@ -157,14 +165,17 @@ def _source_lists(suite):
         "Dir::State::lists=%s" % (root / "lists"),
         "-o",
         "Dir::Cache=%s" % (root / "cache"),
+        # What is installed here is of no suite.
+        "-o",
+        "Dir::State::status=/dev/null",
     ]
     stamp = root / "updated"
     with open(root / "lock", "w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        mirrors = _source_mirrors(suite)
+        mirrors = _mirrors(kind, suite)
         known = sources.read_text() if sources.exists() else None
         age = time.time() - stamp.stat().st_mtime if stamp.exists() else None
-        if known != mirrors or age is None or age > _SOURCE_LISTS_LIFETIME:
+        if known != mirrors or age is None or age > _LISTS_LIFETIME:
             sources.write_text(mirrors)
             update = ["apt-get", "-q", "-o", "APT::Sandbox::User=root", *options, "update"]
             with_retries(lambda: run(*update))
@@ -172,21 +183,21 @@ def _source_lists(suite):
     return options
 
 
-def _source_mirrors(suite):
-    """The machine's Debian mirrors, asked for sources (of `suite`, if given), as deb822 text."""
+def _mirrors(kind, suite):
+    """The machine's Debian mirrors, asked for `kind` (of `suite`, if given), as deb822 text."""
     stanzas = []
     for path in sorted(glob.glob("/etc/apt/sources.list.d/*.sources")):
         text = re.sub(r"^#.*\n", "", pathlib.Path(path).read_text(), flags=re.M)
         for stanza in re.split(r"\n\s*\n", text):
             if re.search(r"^URIs:.*debian", stanza, re.M):
-                stanzas.append(re.sub(r"^Types:.*", "Types: deb-src", stanza.strip(), flags=re.M))
+                stanzas.append(re.sub(r"^Types:.*", "Types: " + kind, stanza.strip(), flags=re.M))
     lists = ["/etc/apt/sources.list"] + sorted(glob.glob("/etc/apt/sources.list.d/*.list"))
     for path in filter(os.path.exists, lists):
         for line in pathlib.Path(path).read_text().splitlines():
             match = re.match(r"deb\s+(?:\[.*?\]\s+)?(\S*debian\S*)\s+(\S+)\s+(.+)", line)
             if match:
                 stanzas.append(
-                    "Types: deb-src\nURIs: %s\nSuites: %s\nComponents: %s" % match.groups()
+                    "Types: %s\nURIs: %s\nSuites: %s\nComponents: %s" % (kind, *match.groups())
                 )
     if suite:
         stanzas = _of_suite(stanzas, suite)

@@ -79,7 +79,7 @@ def deb_repository(name, packages, relocate = False, **kwargs):
 
     Args:
       name: the repository's name.
-      packages: names of packages, pinned in lock.bzl.
+      packages: names of packages, pinned in lock.bzl; PACKAGE/SUITE is that of another suite.
       relocate: whether the ELF files shall find each other by rpath.
       **kwargs: build_file or build_file_content, strip_prefix, patch_cmds.
     """

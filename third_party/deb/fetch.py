@@ -1,8 +1,10 @@
 """Unpacks pinned Debian packages into the current folder.
 
 Usage: fetch.py {binary,source} PINS, where PINS is the JSON of a part of the
-lock. Packages are taken from the cache, else from apt, and verified by SHA-256
-in either case. What is printed are warnings for the user.
+lock. A binary package of another suite than the machine's is called PACKAGE/SUITE
+there, so that both can be pinned. Packages are taken from the cache, else from
+apt, and verified by SHA-256 in either case. What is printed are warnings for the
+user.
 
 A pin that has left the mirror is replaced by the mirror's current version, as
 apt's signed index gives it, with a warning; under SYNCLINE_LOCKED=1 it is an
@@ -66,27 +68,37 @@ def drop_documentation():
                 os.remove(path)
 
 
+def cached_binary(pin):
+    return apt.cache_dir() / (pin["sha256"] + ".deb")
+
+
+def download_binaries(suite, pins):
+    """Fills the cache with packages of one suite; returns their pins as they are now."""
+    index = apt.Index(suite=suite)
+    pins = resolve(index, pins)
+    wanted = {name: pin for name, pin in pins.items() if not cached_binary(pin).exists()}
+    with tempfile.TemporaryDirectory(dir=apt.cache_dir()) as folder:
+        if wanted:
+            index.download({name: pin["version"] for name, pin in wanted.items()}, folder)
+        for name, pin in wanted.items():
+            (deb,) = pathlib.Path(folder).glob(name + "_*.deb")
+            check(deb, pin, name)
+            os.replace(deb, cached_binary(pin))
+    return pins
+
+
 def fetch_binary(pins):
-    cache = apt.cache_dir()
-
-    def cached(pin):
-        return cache / (pin["sha256"] + ".deb")
-
-    missing = {name: pin for name, pin in pins.items() if not cached(pin).exists()}
-    if missing:
-        index = apt.Index()
-        pins = dict(pins, **resolve(index, missing))
-        wanted = {name: pins[name] for name in missing if not cached(pins[name]).exists()}
-        with tempfile.TemporaryDirectory(dir=cache) as folder:
-            if wanted:
-                index.download({name: pin["version"] for name, pin in wanted.items()}, folder)
-            for name, pin in wanted.items():
-                (deb,) = pathlib.Path(folder).glob(name + "_*.deb")
-                check(deb, pin, name)
-                os.replace(deb, cached(pin))
+    missing = {}
+    for key, pin in pins.items():
+        if not cached_binary(pin).exists():
+            name, suite = apt.split_key(key)
+            missing.setdefault(suite, {})[name] = pin
+    for suite, of_suite in missing.items():
+        for name, pin in download_binaries(suite, of_suite).items():
+            pins[name + "/" + suite if suite else name] = pin
     for name, pin in sorted(pins.items()):
-        check(cached(pin), pin, name)
-        subprocess.run(["dpkg-deb", "-x", cached(pin), "."], check=True)
+        check(cached_binary(pin), pin, name)
+        subprocess.run(["dpkg-deb", "-x", cached_binary(pin), "."], check=True)
     for folder in _UNUSED:
         shutil.rmtree(folder, ignore_errors=True)
     drop_documentation()
