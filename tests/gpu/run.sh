@@ -32,7 +32,7 @@ benchmarks=(
   //benchmarks/cuda:collectives
   //benchmarks/cuda:cuda
 )
-wheel=//python:wheel
+wheel=//python:wheel_local
 
 limit_bytes=$((60 << 20)) # Of the archive and the checkout together.
 part_bytes=$((55 << 20))
@@ -56,41 +56,28 @@ path_of() {
   echo "${label/://}"
 }
 
-# The folder of the headers of a Python that this machine has, or nothing.
-python_headers() {
+# A Python of that version that this machine has with its headers, or nothing.
+python_with_headers() {
   local python
   for python in "$HOME/.pyenv/versions/$python_version".*/bin/python3 "python$python_version"; do
     command -v "$python" >/dev/null || continue
-    "$python" -c 'import os, sysconfig; p = sysconfig.get_path("include")
-if os.path.exists(p + "/Python.h"): print(p)' 2>/dev/null || continue
+    "$python" -c 'import os, sys, sysconfig
+if os.path.exists(sysconfig.get_path("include") + "/Python.h"): print(sys.executable)' 2>/dev/null || continue
   done | head -n 1
 }
 
 # Python's package with an extension for the other interpreter, in $folder/site.
 pack_python() {
-  local headers
-  headers="$(python_headers)"
-  if [ -z "$headers" ]; then
+  local python
+  python="$(python_with_headers)"
+  if [ -z "$python" ]; then
     echo "run.sh: no headers of Python $python_version here (SYNCLINE_GPU_PYTHON names another" \
       "version): packed without Python" | tee "$folder/no_python.txt" >&2
     return
   fi
-  local repository="$folder/python_headers"
-  mkdir -p "$repository/usr/include"
-  cp -rL "$headers" "$repository/usr/include/python"
-  touch "$repository/WORKSPACE"
-  cat >"$repository/BUILD.bazel" <<'EOF'
-cc_library(
-    name = "python_headers",
-    hdrs = glob(["usr/include/**"]),
-    includes = ["usr/include", "usr/include/python"],
-    visibility = ["//visibility:public"],
-)
-EOF
-  ./bazelw build --override_repository=python_headers="$repository" "$wheel"
+  ./bazelw build --repo_env=SYNCLINE_PYTHON="$python" "$wheel"
   mkdir -p "$folder/pack/site"
-  python3 -m zipfile -e bazel-bin/python/wheel/*.whl "$folder/pack/site"
-  rm -rf "$folder/pack/site/syncline-"*.dist-info # Its tag is that of the usual interpreter.
+  python3 -m zipfile -e bazel-bin/python/wheel_local/*.whl "$folder/pack/site"
   echo "$python_version" >"$folder/pack/python_version.txt"
 }
 

@@ -36,7 +36,7 @@ def test_programs_that_run_are_packed():
             for each in step.command
             if each.startswith(run_tests.HERE + "/bin/")
         )
-    assert run == packed - {"python/wheel"}
+    assert run == packed - {"python/wheel_local"}
 
 
 def test_scripts_that_run_are_there_and_are_python():
