@@ -3,6 +3,8 @@
 Third-party headers come by -isystem and are not warned about.
 """
 
+load(":portable.bzl", "PORTABLE_DEPS", "PORTABLE_LINKER_INPUTS", "PORTABLE_LINKOPTS")
+
 # The last three are false alarms of GCC 12 in inlined library code.
 COPTS = [
     "-Wall",
@@ -50,15 +52,17 @@ def syncline_cc_library(name, copts = [], deps = [], **kwargs):
     """
     native.cc_library(name = name, copts = COPTS + copts, deps = _with_absl(deps), **kwargs)
 
-def syncline_cc_binary(name, copts = [], deps = [], **kwargs):
+def syncline_cc_binary(name, copts = [], deps = [], linkopts = [], portable = False, **kwargs):
     """A cc_binary with the warnings on, and with Abseil.
 
-    Takes all attributes of cc_binary.
+    Takes all attributes of cc_binary, and `portable = True` for what is shipped: see portable.bzl.
     """
     native.cc_binary(
         name = name,
+        additional_linker_inputs = PORTABLE_LINKER_INPUTS if portable else [],
         copts = COPTS + copts,
-        deps = _with_absl(deps) + _SANITIZER_DEPS,
+        linkopts = linkopts + (PORTABLE_LINKOPTS if portable else []),
+        deps = _with_absl(deps) + _SANITIZER_DEPS + (PORTABLE_DEPS if portable else []),
         **kwargs
     )
 

@@ -1,43 +1,57 @@
 """Python extensions and pytest tests, run by /usr/bin/python3."""
 
 load(":cc.bzl", "COPTS")
+load(":portable.bzl", "PORTABLE_DEPS", "PORTABLE_LINKER_INPUTS", "PORTABLE_LINKOPTS")
 
-def pybind_extension(name, srcs, deps = [], copts = [], imports = ["."], visibility = None, **kwargs):
+def pybind_extension(
+        name,
+        srcs,
+        deps = [],
+        copts = [],
+        imports = ["."],
+        pybind11 = "@pybind11",
+        visibility = None,
+        tags = [],
+        **kwargs):
     """A pybind11 module: a py_library `name` and the file `name`.so.
 
     Only PyInit_* is exported; all libraries linked in stay hidden. Shared ones,
-    if there are any, are found in the runfiles, or beside the module.
+    if there are any, are found in the runfiles, or beside the module. It is linked for older machines, see portable.bzl.
 
     Args:
       name: the module's name.
       srcs: C++ sources.
-      deps: C++ libraries; pybind11 is added.
+      deps: C++ libraries; pybind11 is added, with the headers of the interpreter.
       copts: further compiler options.
       imports: as for py_library.
+      pybind11: the target of pybind11.
       visibility: of both targets.
+      tags: of both targets.
       **kwargs: further attributes of cc_binary.
     """
     native.cc_binary(
         name = name + ".so",
         srcs = srcs,
-        additional_linker_inputs = ["//bazel:export_python.lds"],
+        additional_linker_inputs = ["//bazel:export_python.lds"] + PORTABLE_LINKER_INPUTS,
         copts = COPTS + ["-fvisibility=hidden"] + copts,
         linkopts = [
             "-Wl,--exclude-libs,ALL",
             "-Wl,--version-script=$(location //bazel:export_python.lds)",
             "-Wl,-Bsymbolic",
             "-Wl,-rpath,'$$ORIGIN'",
-        ],
+        ] + PORTABLE_LINKOPTS,
         linkshared = True,
         linkstatic = True,
+        tags = tags,
         visibility = visibility,
-        deps = deps + ["@pybind11"],
+        deps = deps + [pybind11] + PORTABLE_DEPS,
         **kwargs
     )
     native.py_library(
         name = name,
         data = [name + ".so"],
         imports = imports,
+        tags = tags,
         visibility = visibility,
     )
 

@@ -1,5 +1,6 @@
 """All external repositories. Bazel fetches one when a target first needs it."""
 
+load("//third_party:local_python.bzl", "local_python_repository")
 load("//third_party/deb:deb.bzl", "deb_repository", "deb_source_repository")
 load("//third_party/pypi:pypi.bzl", "pypi_data_repository", "pypi_repository")
 
@@ -148,6 +149,19 @@ perl -pi -e 's{(/usr/lib/x86_64-linux-gnu/pmix2/lib)}{pack "a" . length $1, q($O
   usr/lib/x86_64-linux-gnu/slurm-wlm/mpi_pmix_v4.so
 """
 
+# The names by which a linker asks for the libraries, beside them. A linker finds libstdc++ here too, and
+# links it in.
+_OLD_GLIBC = """
+mkdir flat
+cp -L lib/x86_64-linux-gnu/{ld-linux-x86-64.so.2,lib{c,m,mvec,dl,pthread,rt,util}.so.[0-9],libgcc_s.so.1} flat
+cp usr/lib/x86_64-linux-gnu/{{,S}crt1.o,crt[in].o,libc_nonshared.a} flat
+rm -rf etc lib lib64 usr
+mv flat lib
+for name in m dl pthread rt util; do echo "INPUT ( $(basename lib/lib$name.so.*) )" > lib/lib$name.so; done
+echo 'GROUP ( libc.so.6 libc_nonshared.a AS_NEEDED ( ld-linux-x86-64.so.2 ) )' > lib/libc.so
+echo 'INPUT ( libstdc++.a )' > lib/libstdc++.so
+"""
+
 def _cc_repositories():
     deb_repository(
         name = "cares",
@@ -238,6 +252,16 @@ def _cc_repositories():
         name = "nlohmann_json",
         build_file = "//third_party:nlohmann_json.BUILD",
         packages = ["nlohmann-json3-dev"],
+    )
+    deb_repository(
+        name = "old_glibc",
+        build_file = "//third_party:old_glibc.BUILD",
+        packages = [
+            "libc6-dev/bullseye",
+            "libc6/bullseye",
+            "libgcc-s1/bullseye",
+        ],
+        patch_cmds = [_OLD_GLIBC],
     )
     deb_repository(
         name = "openmpi",
@@ -456,6 +480,67 @@ def _python_repositories():
         target = "tqdm",
     )
 
+_PYTHON_HEADERS = """
+cc_library(
+    name = "headers",
+    hdrs = glob(["usr/include/**"]),
+    includes = ["usr/include", "usr/include/python{version}"],
+    visibility = ["//visibility:public"],
+)
+"""
+
+# The interpreter finds its C library beside it, as do programs and virtual environments that start it.
+_RELOCATE_PYTHON = """
+cd usr/bin
+mv python{version} python{version}.elf
+cat > python{version} << 'END'
+#!/bin/sh
+bin=$(dirname "$(readlink -f "$0")")
+libraries=$(dirname "$bin")/lib/x86_64-linux-gnu
+exec "$libraries/ld-linux-x86-64.so.2" --argv0 "$0" --library-path "$libraries" "$bin/python{version}.elf" "$@"
+END
+chmod 755 python{version}
+cd ../..
+mv usr/share/python-wheels/pip-*.whl pip.whl
+rm -rf usr/share/python-wheels usr/lib/x86_64-linux-gnu/gconv
+"""
+
+def _other_python_repositories(version, suite):
+    """@python{version}_headers, and @python{version}, which runs wheels' tests."""
+    deb_repository(
+        name = "python%s_headers" % version,
+        build_file_content = _PYTHON_HEADERS.format(version = version),
+        packages = ["libpython%s-dev/%s" % (version, suite)],
+        patch_cmds = ["rm -rf usr/lib usr/bin"],
+    )
+    deb_repository(
+        name = "python" + version,
+        build_file = "//third_party:python.BUILD",
+        packages = [package + "/" + suite for package in [
+            "libc6",
+            "libexpat1",
+            "libffi8",
+            "libgcc-s1",
+            "libpython%s-minimal" % version,
+            "libpython%s-stdlib" % version,
+            "python%s-minimal" % version,
+            "python3-pip-whl",
+            "zlib1g",
+        ]],
+        patch_cmds = [_RELOCATE_PYTHON.format(version = version)],
+    )
+
+# Interpreters besides /usr/bin/python3: see bazel/pythons.bzl.
+def _pythons():
+    local_python_repository(name = "local_python")
+    _other_python_repositories("3.13", "trixie")
+    _other_python_repositories("3.14", "sid")
+    deb_repository(
+        name = "pybind11_3",
+        build_file = "//third_party:pybind11_3.BUILD",
+        packages = ["pybind11-dev/sid"],
+    )
+
 def _pypi_mpi_repositories():
     pypi_data_repository(
         name = "mpich5",
@@ -558,9 +643,17 @@ def _data_repositories():
     # The licences that Debian's copyright files refer to.
     deb_repository(
         name = "common_licenses",
-        build_file_content = 'exports_files(["Apache-2.0", "CC0-1.0", "GPL-2"])',
+        build_file_content = 'exports_files(["Apache-2.0", "CC0-1.0", "GPL-2", "GPL-3"])',
         packages = ["base-files"],
         strip_prefix = "usr/share/common-licenses",
+    )
+
+    # That of libstdc++, which is the compiler's and linked in.
+    deb_repository(
+        name = "gcc_license",
+        build_file_content = 'exports_files(["gcc-12-base/copyright"])',
+        packages = ["gcc-12-base"],
+        strip_prefix = "usr/share/doc",
     )
 
     # CPython's own tests, which the interpreter comes without.
@@ -593,6 +686,7 @@ def syncline_repositories():
     _cc_repositories()
     _java_repositories()
     _python_repositories()
+    _pythons()
     _cuda_repositories()
     _pypi_repositories()
     _pypi_mpi_repositories()

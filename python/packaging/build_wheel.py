@@ -85,7 +85,7 @@ def stage_dist_info(spec: dict, folder: pathlib.Path) -> pathlib.Path:
     info = folder / f"{spec['distribution']}-{spec['version']}.dist-info"
     for path, source in spec["licenses"].items():
         stage(pathlib.Path(source), info / "licenses", path)
-    fields = ["Metadata-Version: 2.1", "Name: " + spec["distribution"]]
+    fields = ["Metadata-Version: 2.4", "Name: " + spec["distribution"]]
     fields += ["Version: " + spec["version"], *spec["metadata"]]
     fields += ["License-File: " + path for path in sorted(spec["licenses"])]
     fields += ["Description-Content-Type: text/markdown"]

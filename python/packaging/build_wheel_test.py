@@ -8,8 +8,14 @@ import elf
 import pytest
 
 TOOLS = elf.Tools(objdump="/usr/bin/objdump", patchelf="", strip="")
-PLATFORM = "manylinux_2_35_x86_64"
+PLATFORM = "debian_12"
 PYTHON = pathlib.Path(os.path.realpath(sys.executable))
+
+
+@pytest.fixture(autouse=True)
+def platform(monkeypatch):
+    """What the machine's interpreter is made for."""
+    monkeypatch.setitem(elf._NEWEST_SYMBOLS, PLATFORM, {"GLIBC": (2, 36)})
 
 
 def distribution(folder, names, mode):

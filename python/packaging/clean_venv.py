@@ -1,4 +1,7 @@
-"""A virtual environment with nothing but the wheel in it, which sees nothing of Bazel."""
+"""A virtual environment with nothing but the wheel in it, which sees nothing of Bazel.
+
+By default that is the wheel for /usr/bin/python3.
+"""
 
 from __future__ import annotations
 
@@ -17,13 +20,20 @@ class CleanVenv:
     That package holds the pip that `python3 -m venv` installs; here it is the pinned one.
     """
 
-    def __init__(self, folder: pathlib.Path) -> None:
+    def __init__(
+        self,
+        folder: pathlib.Path,
+        interpreter: str = "/usr/bin/python3",
+        wheel: pathlib.Path = WHEEL,
+        pip: str = _PIP,
+    ) -> None:
+        self._pip = pip
         self.folder = folder
         self.root = folder / "venv"
         self.tmp = folder / "tmp"
         self.tmp.mkdir(parents=True)
-        self.run("/usr/bin/python3", "-m", "venv", "--without-pip", self.root)
-        self.pip("install", "--no-index", "--no-deps", WHEEL)
+        self.run(interpreter, "-m", "venv", "--without-pip", self.root)
+        self.pip("install", "--no-index", "--no-deps", wheel)
 
     @property
     def python(self) -> pathlib.Path:
@@ -35,7 +45,7 @@ class CleanVenv:
         return path
 
     def pip(self, *arguments: str | os.PathLike[str]) -> str:
-        return self.run(self.python, _PIP, "--disable-pip-version-check", *arguments)
+        return self.run(self.python, self._pip, "--disable-pip-version-check", *arguments)
 
     def run(self, *command: str | os.PathLike[str], expect: int | None = 0) -> str:
         """Runs a program there, which is to exit with `expect`, and returns what it wrote."""

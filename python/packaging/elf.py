@@ -21,11 +21,11 @@ _RUNTIME = {
     "libstdc++.so.6",
 }
 _NEWEST_SYMBOLS = {
-    "manylinux_2_35_x86_64": {
-        "CXXABI": (1, 3, 13),
-        "GCC": (12, 0, 0),
-        "GLIBC": (2, 35),
-        "GLIBCXX": (3, 4, 30),
+    "manylinux_2_28_x86_64": {
+        "CXXABI": (1, 3, 11),
+        "GCC": (7, 0, 0),
+        "GLIBC": (2, 28),
+        "GLIBCXX": (3, 4, 24),
     },
 }
 

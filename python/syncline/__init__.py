@@ -198,7 +198,6 @@ __all__ = [
     "TensorQueue",
     "Work",
     "World",
-    "__version__",
     "all_gather",
     "all_gather_coalesced",
     "all_gather_into_tensor",

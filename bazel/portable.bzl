@@ -1,0 +1,32 @@
+"""Linking for machines that have an older C library than this one: what is shipped.
+
+A binary needs the versions of glibc's functions that were there when it was linked. So it is linked with an old glibc, that
+of Debian 11 (2.31), and with stand-ins for what is newer than 2.28 (bazel/portable/glibc_shims.cc), while it is compiled
+as everything is: objects are shared with what is linked for this machine. libstdc++ is linked in, of libgcc_s only old
+symbols are used. The result runs wherever glibc is 2.28 or later; a wheel's build and tests hold it to that.
+
+What is instrumented is for this machine.
+"""
+
+_INSTRUMENTED = [
+    "//bazel:asan",
+    "//bazel:fuzz",
+    "//bazel:tsan",
+    "//bazel:ubsan",
+]
+
+_LIBRARIES = "external/old_glibc/lib"
+
+def _unless_instrumented(values):
+    return select(dict([(setting, []) for setting in _INSTRUMENTED], **{"//conditions:default": values}))
+
+PORTABLE_DEPS = _unless_instrumented(["//bazel/portable:glibc_shims"])
+
+# For additional_linker_inputs.
+PORTABLE_LINKER_INPUTS = _unless_instrumented(["@old_glibc//:files"])
+
+# -B is where gcc looks for crt1.o and the like, before its own folders.
+PORTABLE_LINKOPTS = _unless_instrumented([
+    "-B%s/" % _LIBRARIES,
+    "-L" + _LIBRARIES,
+])

@@ -1,0 +1,109 @@
+"""What the wheels' binaries need of a machine, and whether an old C library has it.
+
+The build of a wheel refuses symbols that are too new (elf.py). Here readelf looks, also at the
+plug-ins for MPI, which lie as bytes within the extension, and binaries run with Debian 11's glibc.
+"""
+
+import os
+import pathlib
+import re
+import subprocess
+import zipfile
+
+import pytest
+
+WHEELS = sorted(pathlib.Path("python").glob("wheel*/*.whl"))
+PLUGINS = sorted(pathlib.Path("backends/mpi").glob("*.so"))
+OLD = os.path.abspath("../old_glibc/lib")
+SANITIZED = any(wheel.name.endswith("-linux_x86_64.whl") for wheel in WHEELS)
+
+pytestmark = pytest.mark.skipif(SANITIZED, reason="a sanitizer's build is for this machine")
+
+
+def said(*command, expect=0):
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert done.returncode == expect, done.stdout + done.stderr
+    return done.stdout + done.stderr
+
+
+def on_old_glibc(*command):
+    return [f"{OLD}/ld-linux-x86-64.so.2", "--library-path", OLD, *map(str, command)]
+
+
+@pytest.fixture(scope="module")
+def unpacked(tmp_path_factory):
+    """{wheel: [its ELF files]}"""
+    found = {}
+    for wheel in WHEELS:
+        folder = tmp_path_factory.mktemp(wheel.name.split("-")[2])
+        with zipfile.ZipFile(wheel) as archive:
+            archive.extractall(folder)
+        files = sorted(path for path in folder.rglob("*") if path.is_file())
+        found[wheel] = [path for path in files if path.read_bytes()[:4] == b"\x7fELF"]
+        for path in found[wheel]:
+            path.chmod(0o755)
+    return found
+
+
+def needs(path):
+    """The libraries, and the newest version of glibc's symbols."""
+    libraries = set(re.findall(r"\(NEEDED\).*\[(.*)\]", said("readelf", "--dynamic", "-W", path)))
+    versions = re.findall(r"Name: (\w+)_([\d.]+)\s", said("readelf", "--version-info", "-W", path))
+    newest = {}
+    for kind, version in versions:
+        numbers = tuple(map(int, version.split(".")))
+        newest[kind] = max(newest.get(kind, ()), numbers)
+    return libraries, newest
+
+
+ALLOWED = {f"lib{name}" for name in ("c.so.6", "m.so.6", "dl.so.2", "pthread.so.0", "rt.so.1")} | {
+    "libgcc_s.so.1",
+    "ld-linux-x86-64.so.2",
+}
+
+
+def test_there_is_a_wheel_for_each_interpreter():
+    tags = {wheel.name.split("-")[2] for wheel in WHEELS}
+    assert tags == {"cp311", "cp313", "cp314"}
+
+
+def test_no_binary_needs_more_than_its_tag_says(unpacked):
+    for wheel, files in unpacked.items():
+        major, minor = map(int, re.search(r"manylinux_(\d+)_(\d+)_x86_64", wheel.name).groups())
+        assert (major, minor) == (2, 28)
+        assert len(files) == 3  # The extension, the launcher, the manager of segments.
+        for path in [*files, *PLUGINS]:
+            libraries, newest = needs(path)
+            assert libraries <= ALLOWED, path
+            assert newest["GLIBC"] <= (major, minor), (path, newest)
+            assert newest.get("GCC", ()) <= (7, 0, 0), (path, newest)
+            assert set(newest) <= {"GLIBC", "GCC"}, (path, newest)  # No C++ library.
+
+
+def test_plugins_are_looked_at():
+    names = {path.name for path in PLUGINS}
+    assert {"libsyncline_mpi_mpich.so", "libsyncline_mpi_openmpi.so"} <= names
+
+
+def test_an_old_c_library_has_all_that_an_extension_needs_but_python(unpacked):
+    for files in unpacked.values():
+        (extension,) = [path for path in files if path.name == "_syncline.so"]
+        env = {"LD_TRACE_LOADED_OBJECTS": "1", "LD_WARN": "yes", "LD_BIND_NOW": "1"}
+        loader = on_old_glibc(extension)
+        done = subprocess.run(loader, env=env, capture_output=True, text=True, timeout=60)
+        out = done.stdout + done.stderr
+        assert "libc.so.6 => " + OLD in out, out
+        missing = re.findall(r"undefined symbol: (\w+)", out)
+        assert missing and not [name for name in missing if not re.match("_?Py", name)], out
+        assert "not found" not in out, out
+
+
+def test_the_launcher_runs_a_job_with_an_old_c_library(unpacked, tmp_path):
+    (launcher,) = [path for path in unpacked[WHEELS[0]] if path.name == "syncline-run"]
+    assert said(*on_old_glibc(launcher, "--version")).startswith("syncline-run ")
+    script = tmp_path / "worker.sh"
+    script.write_text('#!/bin/sh\necho "rank $RANK of $WORLD_SIZE"\n')
+    script.chmod(0o755)
+    options = ["--standalone", "--nproc-per-node", "2", "--no-python"]
+    out = said(*on_old_glibc(launcher, *options, script))
+    assert "rank 0 of 2" in out and "rank 1 of 2" in out
