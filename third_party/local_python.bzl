@@ -52,7 +52,7 @@ def _impl(ctx):
     asked = ctx.execute(["/bin/sh", "-c", "exec \"$@\"", "sh", python, "-I", "-c", _ASK])
     if asked.return_code:
         reason = asked.stderr.strip().replace("'", "").replace("\n", " ")
-        ctx.file("BUILD.bazel", _WITHOUT.format(reason = reason.replace("\\", "").replace('"', "")))
+        ctx.file("BUILD.bazel", _WITHOUT.format(reason = reason.replace("\\", "").replace('"', "").replace("$", "")))
         ctx.file("defs.bzl", 'PYTHON_TAG = "none"\n')
         return
     tag, include, platform_include = asked.stdout.splitlines()

@@ -262,6 +262,7 @@ def _cc_repositories():
             "libgcc-s1/bullseye",
         ],
         patch_cmds = [_OLD_GLIBC],
+        without = "Programs and wheels are built for this machine's C library and newer ones",
     )
     deb_repository(
         name = "openmpi",

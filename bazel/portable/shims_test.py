@@ -5,8 +5,14 @@ import os
 import signal
 import subprocess
 
+import pytest
+
 PROGRAM = os.path.abspath("bazel/portable/shims_program")
 OLD = os.path.abspath("../old_glibc/lib")
+
+pytestmark = pytest.mark.skipif(
+    not os.path.exists(OLD), reason="the mirror no longer has the old C library"
+)
 
 
 def said(*command):

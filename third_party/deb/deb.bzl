@@ -6,16 +6,20 @@ apt, verified by the lock's SHA-256, and unpacked. See fetch.py and lock.bzl.
 
 load(":lock.bzl", "BINARY", "SOURCE")
 
-def _python(ctx, script, *args):
+def _python(ctx, script, *args, **kwargs):
+    """Returns why the script failed, where `may_fail`."""
     result = ctx.execute(
         ["/usr/bin/python3", "-B", ctx.path(script)] + list(args),
         timeout = 1800,
         environment = {"LC_ALL": "C.UTF-8"},
     )
+    if result.return_code and kwargs.get("may_fail"):
+        return (result.stdout + result.stderr).strip()
     if result.return_code:
         fail("@%s: %s%s" % (ctx.name, result.stdout, result.stderr))
     for line in result.stdout.splitlines():
         print("@%s: %s" % (ctx.name, line))  # buildifier: disable=print
+    return None
 
 def _shell(ctx, command, *args):
     result = ctx.execute(["bash", "-euc", command, "bash"] + list(args))
@@ -50,8 +54,15 @@ def _finish(ctx):
 
 def _impl(ctx):
     ctx.path(ctx.attr._apt)  # Fetch again when it changes.
-    _python(ctx, ctx.attr._fetch, ctx.attr.kind, ctx.attr.pins)
-    _finish(ctx)
+    optional = bool(ctx.attr.without)
+    reason = _python(ctx, ctx.attr._fetch, ctx.attr.kind, ctx.attr.pins, may_fail = optional)
+    if reason:
+        print("@%s: %s: %s" % (ctx.name, ctx.attr.without, reason))  # buildifier: disable=print
+        ctx.file("BUILD.bazel", 'filegroup(name = "files", visibility = ["//visibility:public"])')
+    else:
+        _finish(ctx)
+    if optional:
+        ctx.file("status.bzl", "AVAILABLE = %s\n" % (not reason))
 
 _repository = repository_rule(
     implementation = _impl,
@@ -66,6 +77,10 @@ _repository = repository_rule(
         ),
         "patchelf": attr.label(doc = "Set: ELF files find each other by rpath."),
         "pins": attr.string(mandatory = True, doc = "The part of the lock for this, as JSON."),
+        "without": attr.string(
+            doc = "What is so where the packages cannot be had, which then is no error: @{name}//:status.bzl has " +
+                  "AVAILABLE, and //:files are none.",
+        ),
         "strip_prefix": attr.string(doc = "The folder that becomes the root; the rest is dropped."),
         "_apt": attr.label(default = "//third_party/deb:apt.py"),
         "_fetch": attr.label(default = "//third_party/deb:fetch.py"),
@@ -81,7 +96,7 @@ def deb_repository(name, packages, relocate = False, **kwargs):
       name: the repository's name.
       packages: names of packages, pinned in lock.bzl; PACKAGE/SUITE is that of another suite.
       relocate: whether the ELF files shall find each other by rpath.
-      **kwargs: build_file or build_file_content, strip_prefix, patch_cmds.
+      **kwargs: build_file or build_file_content, strip_prefix, patch_cmds, without.
     """
     _repository(
         name = name,
