@@ -5,6 +5,7 @@ It is also what a later run is compared with, so it is read as it is written.
 
 from __future__ import annotations
 
+import pathlib
 import re
 
 from benchmarks.collectives import report
@@ -99,7 +100,11 @@ def page(
     title, where = "One host, beside MPI", "one host"
     if hosts > 1:
         title = f"{hosts} hosts, beside others and a bare connection"
-        where = f"{hosts} hosts, network namespaces of this machine that a switch joins"
+        congestion = pathlib.Path("/proc/sys/net/ipv4/tcp_congestion_control").read_text().strip()
+        where = (
+            f"{hosts} hosts, network namespaces of this machine that a switch joins, with "
+            f"congestion control {congestion}"
+        )
     lines = [f"# {title}", "", f"    {command}", "", report.machine() + ".", ""]
     lines += [_HOW_TO_READ.format(subject=subject, where=where)]
     if hosts > 1:

@@ -251,8 +251,6 @@ std::optional<int> WorkAsHost(int argc, char** argv) {
   if (argc != 3 || std::string(argv[1]) != kKeeper) return std::nullopt;
   if (unshare(CLONE_NEWNET) != 0) Die("unshare");
   const int host = std::atoi(argv[2]);
-  // What Linux is shipped with, whatever this machine's default is. If it cannot be set, that is.
-  WriteFile("/proc/sys/net/ipv4/tcp_congestion_control", "cubic");
   SwitchOn("lo", "");
   AwaitInterface(kCable);
   AddIpv6Address(kCable, Ipv6AddressOfHost(host));

@@ -1,5 +1,4 @@
 // Several hosts on this one: network namespaces, each with one interface to a switch between them.
-// Their connections have congestion control "cubic".
 #ifndef SYNCLINE_TESTS_SUPPORT_HOSTS_H_
 #define SYNCLINE_TESTS_SUPPORT_HOSTS_H_
 
