@@ -75,6 +75,11 @@ def on_streams(method: _F) -> _F:
     return method
 
 
+def true_in_python(method: _F) -> _F:
+    """Of a method without a result: in Python it returns True, as torch's does."""
+    return method
+
+
 def python_only(method: _F) -> _F:
     """The package adds it to the class by hand; other languages do not have it.
 

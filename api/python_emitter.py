@@ -85,7 +85,12 @@ class PythonEmitter:
             yield f'    const auto {a.name} = FromPython<{cpp_type(a.type)}>({value}, "{a.name}");'
         call = cpp_call(handle, method)
         function = "CallOnKnownStreams" if "on_streams" in method.marks else "Call"
-        yield f"    return {function}<{cpp_type(method.result)}>([&] {{ return {call}; }});"
+        called = f"{function}<{cpp_type(method.result)}>([&] {{ return {call}; }})"
+        if "true_in_python" in method.marks:
+            yield f"    {called};"
+            yield "    return py::object(py::bool_(true));"
+        else:
+            yield f"    return {called};"
 
     def _argument(self, argument: Argument) -> str:
         """As pybind11 wants it."""
@@ -110,4 +115,5 @@ class PythonEmitter:
             f"{a.name}: {a.type.stub}" + (f" = {a.default.stub}" if a.default else "")
             for a in method.arguments
         )
-        return f"{method.name}({arguments}) -> {method.result.stub}\n\n{method.doc}"
+        result = "bool" if "true_in_python" in method.marks else method.result.stub
+        return f"{method.name}({arguments}) -> {result}\n\n{method.doc}"

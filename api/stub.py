@@ -44,7 +44,17 @@ REFINED = {
 }
 
 # Decorators of description.py that a method keeps as its marks.
-MARKS = frozenset({"accessor", "adapted", "field", "java_arrays", "nonblocking", "on_streams"})
+MARKS = frozenset(
+    {
+        "accessor",
+        "adapted",
+        "field",
+        "java_arrays",
+        "nonblocking",
+        "on_streams",
+        "true_in_python",
+    }
+)
 ONE_FORM = {"java_arrays", "nonblocking"}  # Those that say nothing of the form in the background.
 
 

@@ -34,6 +34,8 @@ class _Shipped(ast.NodeTransformer):
         return node
 
     def visit_FunctionDef(self, node: ast.FunctionDef) -> ast.FunctionDef:
+        if "true_in_python" in _names(node):
+            node.returns = ast.Name("bool")
         kept = [d for d in node.decorator_list if ast.unparse(d) in ("property", "staticmethod")]
         node.decorator_list = kept
         self.generic_visit(node)

@@ -35,7 +35,9 @@ from description import (
     nonblocking,
     on_streams,
     python_only,
+    true_in_python,
 )
+from syncline.call_options import CallOptions
 from syncline.futures import Future
 from syncline.reduce_ops import PremulSum
 
@@ -231,6 +233,7 @@ class Work:
 
     @adapted
     @on_streams
+    @true_in_python
     def wait(self, timeout: timedelta | None = None) -> None:
         """Waits until the operation has finished; raises its error.
 
@@ -264,6 +267,10 @@ class Work:
     @python_only
     def exception(self) -> BaseException | None:
         """The error of the operation; None if it is in flight or has succeeded."""
+
+    @python_only
+    def block_current_stream(self) -> None:
+        """As wait: of an operation on a device the current stream waits, else this thread."""
 
     @python_only
     def result(self) -> list[Any]:
@@ -328,6 +335,10 @@ class ProcessGroup:
     @property
     def timeout(self) -> timedelta:
         """How long an operation may take where no timeout is given."""
+
+    @nonblocking
+    def set_timeout(self, timeout: timedelta) -> None:
+        """Changes `timeout` for the operations that this rank calls from now on."""
 
     @collective
     @java_arrays
@@ -662,8 +673,129 @@ class ProcessGroup:
         """Waits up to `timeout` for operations in flight, then aborts them. Idempotent."""
 
     @nonblocking
-    def abort(self, reason: str) -> None:
+    def abort(self, reason: str = "the group was aborted by its user") -> None:
         """Ends the group at once: operations in flight fail, here and on the peers."""
+
+    # Torch's names, for torch's arguments: see syncline.group_methods.
+    @python_only
+    @property
+    def group_name(self) -> str:
+        """As name()."""
+
+    @python_only
+    @property
+    def group_desc(self) -> str:
+        """What new_group was given as `group_desc`; "default_pg" for the group of all ranks."""
+
+    @python_only
+    @property
+    def bound_device_id(self) -> str | None:
+        """The `device_id` that the group was made with."""
+
+    @python_only
+    def get_group_store(self) -> Store:
+        """The store through which the ranks of the job met."""
+
+    @python_only
+    def shutdown(self) -> None:
+        """As close()."""
+
+    @python_only
+    def allreduce(
+        self,
+        tensors: Tensor | Sequence[Tensor],
+        op: ReduceOp | PremulSum | CallOptions | None = None,
+        timeout: timedelta | None = None,
+        *,
+        opts: CallOptions | None = None,
+    ) -> Work:
+        """Starts all_reduce of a tensor, or of a list of one; of several, all_reduce_multi."""
+
+    @python_only
+    def allreduce_coalesced(
+        self, tensors: Sequence[Tensor], opts: CallOptions | None = None
+    ) -> Work:
+        """Starts all_reduce_coalesced."""
+
+    @python_only
+    def allgather(
+        self,
+        output_tensors: Sequence[Any],
+        input_tensors: Tensor | Sequence[Tensor],
+        timeout: timedelta | CallOptions | None = None,
+        *,
+        opts: CallOptions | None = None,
+    ) -> Work:
+        """Starts all_gather of a tensor to a list, or of lists of one; of several, of all."""
+
+    @python_only
+    def allgather_coalesced(
+        self,
+        output_lists: Sequence[Sequence[Tensor]],
+        input_list: Sequence[Tensor],
+        opts: CallOptions | None = None,
+    ) -> Work:
+        """Starts all_gather_coalesced: output_lists[r][i] receives input_list[i] of rank r."""
+
+    @python_only
+    def allgather_into_tensor_coalesced(
+        self,
+        output_lists: Sequence[Tensor],
+        input_list: Sequence[Tensor],
+        opts: CallOptions | None = None,
+    ) -> Work:
+        """Starts all_gather_coalesced: each output has all ranks' inputs one after another."""
+
+    @python_only
+    def all_gather_single_coalesced(
+        self,
+        output_lists: Sequence[Tensor],
+        input_list: Sequence[Tensor],
+        opts: CallOptions | None = None,
+    ) -> Work:
+        """As allgather_into_tensor_coalesced."""
+
+    @python_only
+    def reduce_scatter_tensor_coalesced(
+        self,
+        outputTensors: Sequence[Tensor],
+        inputTensors: Sequence[Tensor],
+        opts: CallOptions | None = None,
+    ) -> Work:
+        """Starts reduce_scatter_coalesced: each input has the ranks' parts one after another."""
+
+    @python_only
+    def reduce_scatter_single_coalesced(
+        self,
+        outputTensors: Sequence[Tensor],
+        inputTensors: Sequence[Tensor],
+        opts: CallOptions | None = None,
+    ) -> Work:
+        """As reduce_scatter_tensor_coalesced."""
+
+    @python_only
+    def alltoall(
+        self,
+        output: Sequence[Tensor],
+        input: Sequence[Tensor],
+        opts: CallOptions | timedelta | None = None,
+    ) -> Work:
+        """Starts all_to_all."""
+
+    @python_only
+    def alltoall_base(
+        self,
+        output: Tensor,
+        input: Tensor,
+        output_split_sizes: Sequence[int] = (),
+        input_split_sizes: Sequence[int] = (),
+        opts: CallOptions | timedelta | None = None,
+    ) -> Work:
+        """Starts all_to_all_single."""
+
+    @python_only
+    def recv_anysource(self, tensors: Tensor | Sequence[Tensor], tag: int = 0) -> Work:
+        """Starts a receive from whichever rank sends first; the Work's source_rank says which."""
 
 class World:
     """One process's membership of a job."""

@@ -176,7 +176,9 @@ absl::Status Reducer::Impl::MarkedTwiceError(int64_t index) {
                     "(static graph)"
                   : "was said to be unused when this step began"));
   }
-  return ArgumentError(absl::StrCat("the gradient of ", NameOf(index),
+  // These words are PyTorch's, which scripts look for.
+  return ArgumentError(absl::StrCat("Expected to mark a variable ready only once: the gradient of ",
+                                    NameOf(index),
                                     step_.is_finishing ? " came while the step was being finished"
                                                        : " was marked ready twice in one step",
                                     ": call finish() between steps, and mark each parameter once"));

@@ -1,4 +1,4 @@
-"""Where Syncline differs from torch.distributed's stores, elastic and launchers, as a table.
+"""Where Syncline differs from torch.distributed, as tables.
 
     python3 docs/compatibility.py > docs/compatibility.md
 
@@ -9,6 +9,360 @@ and fails for one that Syncline lacks, or has with other parameters, unless the 
 from __future__ import annotations
 
 TORCH = "2.13"
+
+# ---- torch.distributed itself: what is missing, or differs ----
+
+DIFFERENCES = {
+    "init_process_group": "`backend` None is `auto`, on any device. Without a rank, a size and a "
+    "launcher's variables it is a world of one. `store` beside `init_method` is a ValueError, not "
+    "an AssertionError. `_ranks` has no effect; `comm` takes a communicator of mpi4py. "
+    "`pg_options` are for backends that are registered. `timeout` holds for joining, too. env:// "
+    "needs MASTER_ADDR on rank 0 too, as torch 2, in 0.4 not",
+    "new_group": "returns once all members have joined. A `timeout` of None is that of the world; "
+    "`device_id` is a text in `bound_device_id`",
+    "new_subgroups": "without `group_size` the ranks of this host, as LOCAL_WORLD_SIZE says, on "
+    "any device",
+    "split_group": "works on the CPU too, and keeps the parent's backend; `pg_options` has no "
+    "effect",
+    "shrink_group": "works with every backend, and takes a `timeout`; operations in flight are "
+    "aborted whatever `shrink_flags` says, and the group's name changes",
+    "destroy_process_group": "waits up to 10 seconds for operations in flight, then aborts them",
+    "get_backend": "of a group for several devices the whole text, `cpu:gloo,cuda:nccl`",
+    "get_backend_config": "names all devices that the backends serve",
+    "get_default_backend_for_device": "`auto` for the CPU",
+    "get_node_local_rank": "needs no LOCAL_RANK under srun or mpirun, or once the job was joined",
+    "is_available": "always True",
+    "is_mpi_available": "loads the MPI library of the machine, if there is one",
+    "is_nccl_available": "loads CUDA's driver and NCCL, if they are there",
+    "is_torchelastic_launched": "also of workers of Syncline's launcher",
+    "monitored_barrier": "with every backend, and on all ranks an error that names all that are "
+    "missing; torch's words name the first, or all with `wait_all_ranks`",
+    "barrier": "needs no device: `device_ids` has no effect on tensors of the host",
+    "reduce": "leaves the tensors of the other ranks as they were",
+    "all_gather": "sizes may differ between ranks. An array with one more dimension serves as the "
+    "list",
+    "all_gather_object": "takes a `codec`. Objects travel by the safe codec unless it, "
+    "`set_object_codec` or SYNCLINE_OBJECT_CODEC says pickle. Where one rank cannot carry an "
+    "object, the others get an ObjectRefusedError at once. So it is with the other five",
+    "broadcast_object_list": "takes a `codec`; `device` has no effect",
+    "gather_object": "takes a `codec`",
+    "scatter_object_list": "takes a `codec`; item 0 of the output is replaced, as in torch",
+    "send_object_list": "takes a `codec`; `device` and `use_batch` have no effect",
+    "recv_object_list": "takes a `codec`; `device` and `use_batch` have no effect",
+    "breakpoint": "the others wait for a day where no `timeout_s` is given, in torch for an hour; "
+    "the timeouts of groups stay as they are",
+    "record_comm": "no effect: operations have the same names in messages and logs as outside",
+    "get_debug_level": "what TORCH_DISTRIBUTED_DEBUG says, without effect: calls are always "
+    "compared, see SYNCLINE_DEBUG",
+    "set_debug_level": "no effect but on get_debug_level",
+    "default_pg_nccl_timeout": "a number alone: `default_pg_timeout` holds for all backends",
+    "GroupName": "str",
+    "RankType": "missing: an annotation of torch's own",
+    "Backend": "a name that is none is a ValueError, as in torch 1; torch 2 takes it",
+    "Backend.backend_type_map": "missing: there are no types of backends but their names",
+    "Backend.register_backend": "takes `operations` and `dtypes`; without `devices` the CPU alone, "
+    "with a warning",
+    "BackendConfig.__init__": "takes the text of a backend, not None",
+    "GroupMember": "NON_GROUP_MEMBER equals -100, with a type of its own",
+    "ReduceOp": "an Enum of Python: `ReduceOp.SUM.name`, `.value`. `ReduceOp.RedOpType` is itself",
+    "ReduceOp.UNUSED": "missing: it means nothing in torch",
+    "ReduceOp.op": "missing: a member is its own operation",
+    "reduce_op": "has all of ReduceOp's members; the warning is a FutureWarning",
+    "GradBucket": "what hooks of GradientReducer get has properties; hooks of "
+    "`syncline.torch.DistributedDataParallel` get one with torch's methods",
+    "Reducer": "made by `Reducer.create(group, parameters, ...)`, for any array library; see "
+    "include/syncline/reducer.h",
+    "Logger": "missing: `DistributedDataParallel._get_ddp_logging_data()` has what it tells",
+    "BuiltinCommHookType": "for `DistributedDataParallel._register_builtin_comm_hook`",
+    "DeviceMesh": "torch's own, over backend `syncline`: "
+    "`torch.distributed.init_device_mesh(\"cpu\", ...)`",
+    "init_device_mesh": "as DeviceMesh",
+    "DistError": "of Syncline's own, a RuntimeError. Over backend `syncline` errors are of torch's "
+    "classes too",
+    "ProcessGroup": "what `new_group` returns. Its operations take arrays of any library; those "
+    "that wait have torch's names too, and which form is meant is seen from the arguments",
+    "ProcessGroup.__init__": "not to be called: see init_process_group, new_group, and "
+    "`ProcessGroupGloo(store, rank, size, timeout)` for a group without a job",
+    "ProcessGroup.abort": "takes a reason, which the peers' errors quote",
+    "ProcessGroup.split_group": "missing: `syncline.split_group`, and `split(lists)` of the group",
+    "ProcessGroup.merge_remote_group": "missing",
+    "ProcessGroup.BackendType": "missing: `group.backend` is a name",
+    "ProcessGroup.boxed": "missing: for torch's compiler",
+    "ProcessGroup.unbox": "missing: for torch's compiler",
+    "ProcessGroup.use_pg_for_symm_mem_rendezvous": "missing: there is no symmetric memory",
+    "ProcessGroupGloo": "a function in the shape of a class, for isinstance too. No Options, no "
+    "devices: see SYNCLINE_SOCKET_IFNAME",
+    "_DistributedBackendOptions": "without `process_group` and `split_from`; also "
+    "`DistributedBackendOptions`",
+    "Work.boxed": "missing: for torch's compiler",
+    "Work.unbox": "missing: for torch's compiler",
+    "Work.synchronize": "takes a `timeout`, and waits on the host also where the operation is on a "
+    "device",
+    "Work.result": "the arrays that were written to, for each operation",
+    "Work.get_future": "a concurrent.futures.Future, that asyncio awaits; `then`, `wait`, `value` "
+    "as torch's",
+}
+
+# Names that begin with an underscore, of torch's own parts, which are not here.
+_GROUPS = "torch's own account of its groups"
+_SHRINKS = "a step of torch's shrink_group"
+_URLS = "a step of torch's rendezvous"
+_TENSORS = "a check or a conversion of torch's tensors"
+_TAGS = "torch's functional collectives"
+PRIVATE = {
+    "_Backend": "the C++ interface of torch's backends; ours is in include/syncline/backend.h",
+    "_ControlCollectives": "collectives over a store: `all_gather_bytes` of a group, and "
+    "`store.barrier`",
+    "_StoreCollectives": "as _ControlCollectives",
+    "_time_estimator": "NCCL's simulation of times",
+    "_create_process_group_wrapper": "calls are always compared",
+    "_remote_device": "of torch's RPC",
+    "_register_comm_hook": "a method of DistributedDataParallel",
+    "_register_builtin_comm_hook": "a method of DistributedDataParallel",
+    "_test_python_store": "a test of torch's",
+    "_create_store_from_options": _URLS,
+    "_rendezvous_error": _URLS,
+    "_rendezvous_helper": _URLS,
+    "_query_to_dict": _URLS,
+    "_make_distributed_pdb": "a step of torch's breakpoint",
+    "_is_spmd_types_available": "of torch's own",
+    "_use_torchcomms_enabled": "of torch's own",
+    "_export_c_types": "of torch's own",
+    "_parse_backend_string": "BackendConfig",
+    "_get_default_timeout": "default_pg_timeout, for all backends",
+    "_check_valid_timeout": _TENSORS,
+    "_get_object_coll_device": "objects travel by the CPU",
+    "_get_pg_default_device": "groups serve all devices of their backends",
+    "_device_capability": "BackendConfig",
+    "_store_based_barrier": "ranks meet in init_process_group, and the missing ones are named",
+    "_is_barrier_after_init": "as _store_based_barrier",
+    "_get_group_size_by_name": _TAGS,
+    "_resolve_group_name_by_ranks_and_tag": _TAGS,
+    "_find_pg_by_ranks_and_tag": _TAGS,
+    "_find_or_create_pg_by_ranks_and_tag": _TAGS,
+    "_get_group_tag": _TAGS,
+    "_new_group_with_tag": _TAGS,
+    "_new_group_via_split_group": _GROUPS,
+    "_check_single_tensor": _TENSORS,
+    "_check_tensor_list": _TENSORS,
+    "_check_not_self_rank": _TENSORS,
+    "_as_iterable": _TENSORS,
+    "_ensure_all_tensors_same_dtype": _TENSORS,
+    "_check_op": _TENSORS,
+    "_check_p2p_op_list": _TENSORS,
+    "_is_fp8": _TENSORS,
+    "_object_to_tensor": _TENSORS,
+    "_tensor_to_object": _TENSORS,
+    "_validate_output_list_for_rank": _TENSORS,
+    "_check_single_backend_availability": "is_backend_available",
+    "_update_default_pg": _GROUPS,
+    "_get_process_group_uid": _GROUPS,
+    "_get_split_source": _GROUPS,
+    "_new_process_group_helper": _GROUPS,
+    "_hash_ranks_to_str": _GROUPS,
+    "_process_group_color": _GROUPS,
+    "_process_group_name": _GROUPS,
+    "_get_backend_from_str": _GROUPS,
+    "_is_safe_to_split": _GROUPS,
+    "_cleanup_process_group_global_state": _GROUPS,
+    "_register_pg_in_world": _GROUPS,
+    "_destroy_all_other_groups": _SHRINKS,
+    "_validate_shrink_inputs": _SHRINKS,
+    "_prepare_shrink_target_group": _SHRINKS,
+    "_validate_shrink_backend_requirements": _SHRINKS,
+    "_validate_and_process_excluded_ranks": _SHRINKS,
+    "_finalize_shrunk_group": _SHRINKS,
+    "_extract_group_metadata": _SHRINKS,
+    "_cleanup_original_group": _SHRINKS,
+    "_create_shrunk_process_group": _SHRINKS,
+}
+
+# Calls of early versions, each of which works as it stands.
+EARLIER = {
+    "0.4": """
+init_process_group(backend, init_method, *, world_size, rank, group_name)
+get_rank()
+get_world_size()
+new_group(ranks)
+send(tensor, dst)
+recv(tensor, src)
+isend(tensor, dst)
+irecv(tensor, src)
+broadcast(tensor, src, group)
+all_reduce(tensor, op, group)
+reduce(tensor, dst, op, group)
+all_gather(tensor_list, tensor, group)
+gather(tensor, *, dst, gather_list, group)
+scatter(tensor, *, src, scatter_list, group)
+barrier(group)
+broadcast_multigpu(tensor_list, src, group)
+all_reduce_multigpu(tensor_list, op, group)
+reduce_multigpu(tensor_list, dst, op, group)
+all_gather_multigpu(output_tensor_lists, input_tensor_list, group)
+get_default_group()
+""",
+    "1.5": """
+init_process_group(backend, init_method, timeout, world_size, rank, store, group_name)
+is_mpi_available()
+is_nccl_available()
+is_initialized()
+get_backend(group)
+get_rank(group)
+get_world_size(group)
+new_group(ranks, timeout, backend)
+destroy_process_group(group)
+isend(tensor, dst, group, tag)
+irecv(tensor, src, group, tag)
+send(tensor, dst, group, tag)
+recv(tensor, src, group, tag)
+broadcast_multigpu(tensor_list, src, group, async_op, src_tensor)
+broadcast(tensor, src, group, async_op)
+all_reduce_multigpu(tensor_list, op, group, async_op)
+all_reduce(tensor, op, group, async_op)
+all_reduce_coalesced(tensors, op, group, async_op)
+reduce_multigpu(tensor_list, dst, op, group, async_op, dst_tensor)
+reduce(tensor, dst, op, group, async_op)
+all_gather_multigpu(output_tensor_lists, input_tensor_list, group, async_op)
+all_gather(tensor_list, tensor, group, async_op)
+all_gather_coalesced(output_tensor_lists, input_tensor_list, group, async_op)
+gather(tensor, gather_list, dst, group, async_op)
+scatter(tensor, scatter_list, src, group, async_op)
+reduce_scatter_multigpu(output_tensor_list, input_tensor_lists, op, group, async_op)
+reduce_scatter(output, input_list, op, group, async_op)
+barrier(group, async_op)
+rendezvous(url)
+register_rendezvous_handler(scheme, handler)
+dist_backend(name)
+_get_default_group()
+_get_default_store()
+_check_default_pg()
+_get_group_rank(group, rank)
+_get_global_rank(group, rank)
+_get_group_size(group)
+_rank_not_in_group(group)
+_broadcast_coalesced(process_group, tensors, buffer_size)
+_compute_bucket_assignment_by_size(tensors, bucket_size_limits)
+""",
+    "1.9": """
+init_process_group(backend, init_method, timeout, world_size, rank, store, group_name, pg_options)
+new_group(ranks, timeout, backend, pg_options)
+new_subgroups(group_size, group, timeout, backend, pg_options)
+new_subgroups_by_enumeration(ranks_per_subgroup_list, timeout, backend, pg_options)
+P2POp(op, tensor, peer, group, tag)
+batch_isend_irecv(p2p_op_list)
+all_to_all(output_tensor_list, input_tensor_list, group, async_op)
+all_to_all_single(output, input, output_split_sizes, input_split_sizes, group, async_op)
+all_gather_object(object_list, obj, group)
+gather_object(obj, object_gather_list, dst, group)
+broadcast_object_list(object_list, src, group, device)
+scatter_object_list(scatter_object_output_list, scatter_object_input_list, src, group)
+barrier(group, async_op, device_ids)
+monitored_barrier(group, timeout, wait_all_ranks)
+is_gloo_available()
+_all_gather_base(output_tensor, input_tensor, group, async_op)
+_get_debug_mode()
+_verify_model_across_ranks(process_group, params)
+""",
+}
+
+# What scripts compare with the texts of errors, and who says it here: ours follows.
+WORDS = {
+    "Default process group has not been initialized, please make sure to call "
+    "init_process_group.": "DistUsageError, a ValueError and RuntimeError",
+    "trying to initialize the default process group twice!": "DistUsageError",
+    "Invalid process group specified": "DistValueError, a ValueError and RuntimeError",
+    "Timed out": "DistTimeoutError, a RuntimeError and TimeoutError; also `wait` of a Work",
+    "Wait timeout": "DistStoreTimeoutError, of stores",
+    "Timed out after N seconds waiting for clients. M/N clients joined.": "DistStoreTimeoutError",
+    "Rank N failed to pass monitoredBarrier in N ms": "DistTimeoutError, on all ranks",
+    "Ranks N, M failed to pass monitoredBarrier in N ms": "the same with `wait_all_ranks`",
+    "Expected to mark a variable ready only once": "DistValueError, of reducers",
+    "Rendezvous handler for S:// already registered": "RuntimeError",
+    "No rendezvous handler for S://": "RuntimeError of `rendezvous`",
+    "environment variable N expected, but not set": "DistValueError of `rendezvous`",
+}
+
+# Modules of torch.distributed that are not in MODULES.
+SUBMODULES = {
+    "algorithms": "`ddp_comm_hooks`: `syncline.comm_hooks`, and torch's own by "
+    "`register_comm_hook`; `join`: `DistributedDataParallel.join`; `model_averaging`: ParameterAverager",
+    "argparse_util": "missing: the launcher reads PET_ variables itself",
+    "autograd": "torch's own, of its RPC",
+    "c10d_logger": "missing: SYNCLINE_LOG_LEVEL, [monitoring.md](monitoring.md)",
+    "checkpoint": "torch's own, over backend `syncline`",
+    "collective_utils": "torch's own, over backend `syncline`",
+    "config": "missing: of torch's own",
+    "constants": "`syncline.constants`",
+    "debug": "missing: the launcher's `status`, [monitoring.md](monitoring.md)",
+    "device_mesh": "torch's own, over backend `syncline`",
+    "distributed_c10d": "`syncline.distributed_c10d`",
+    "elastic": "`syncline.elastic`: see below",
+    "flight_recorder": "missing: errors name the ranks, their operations and numbers",
+    "fsdp": "torch's own, over backend `syncline`",
+    "launch": "see below",
+    "launcher": "`syncline.elastic.launcher`: see below",
+    "logging_handlers": "missing: of torch's own",
+    "nn": "`syncline.nn`, `syncline.nn.functional`; RemoteModule is of torch's RPC",
+    "optim": "torch's own, over backend `syncline`: ZeroRedundancyOptimizer, PostLocalSGDOptimizer",
+    "pipelining": "torch's own, over backend `syncline`",
+    "remote_device": "missing: of torch's RPC",
+    "rendezvous": "`syncline.rendezvous`",
+    "rpc": "missing: torch's RPC has a transport of its own",
+    "run": "see below",
+    "tensor": "torch's own, over backend `syncline`: DTensor",
+    "utils": "missing: of torch's own",
+}
+
+# What else asks torch.distributed for its default group, and what to do about it.
+ASKS_TORCH = {
+    "torch.utils.data.DistributedSampler": "`syncline.torch.DistributedSampler`: the same class, "
+    "which asks Syncline's job first",
+    "torch.nn.SyncBatchNorm": "`syncline.torch.SyncBatchNorm`, on CPUs too",
+    "torch.nn.parallel.DistributedDataParallel": "`syncline.torch.DistributedDataParallel`",
+    "torch.distributed.nn.functional": "`syncline.nn.functional`",
+    "torch.distributed.optim, .checkpoint, .fsdp, .tensor, .pipelining": "backend `syncline` of "
+    "torch.distributed",
+    "torch.utils.data.DataLoader": "nothing: its workers ask nobody. Seeds by `dist.get_rank()` "
+    "are Syncline's with `import syncline as dist`",
+    "Lightning, accelerate, transformers, torchmetrics, DeepSpeed": "backend `syncline` of "
+    "torch.distributed: they call its functions by name",
+}
+
+# torch.nn.parallel.DistributedDataParallel, and that of version 1.5 where it was another.
+DDP_DIFFERENCES = {
+    "DistributedDataParallel": "`syncline.torch.DistributedDataParallel`, with the arguments of "
+    "torch 2.13 and `forward_sync_buffers`. `isinstance(m, torch.nn.parallel."
+    "DistributedDataParallel)` is False",
+    "device_ids": "one device, to which inputs are moved, as in torch 2; several, with replicas, "
+    "as in 1.5, are a ValueError. None leaves inputs where they are; in 1.5 it was all GPUs",
+    "output_device": "kept, without effect, as in torch 2: outputs are gathered in 1.5 alone",
+    "dim": "for the methods `scatter` and `gather` alone, as in torch 2",
+    "init_sync": "stands before `process_group`, as in torch 2: in 1.5 give that by its name",
+    "bucket_cap_mb": "the first bucket has 1 MiB if it is not given, as in torch 2; in 1.5 always",
+    "broadcast_buffers": "False leaves buffers as they are at construction too, as in torch 2; "
+    "`forward_sync_buffers=False` is what it meant in 1.5",
+    "find_unused_parameters": "without it a parameter that has no gradient is an error of that "
+    "backward pass, on all ranks, with its name; torch finds out one step later",
+    "skip_all_reduce_unused_params": "accepted: unused parameters travel as zeros",
+    "batched_grad_copy": "accepted: gradients are copied at little cost in any case",
+    "check_reduction": "accepted, with a FutureWarning",
+    "parallel_apply": "missing: there is one replica in a process, as in torch 2",
+    "is_cuda, modules_params, _module_copies, modules_buffers as a list of lists": "missing: of "
+    "replicas, which torch 2 has not either",
+    "_set_ddp_runtime_logging_sample_rate, _set_sparse_metadata, _set_ddp_sink_clone": "no effect",
+    "_get_ddp_logging_data": "26 of torch's keys",
+    "python_reducer": "missing: compiled autograd",
+    "nothing to train, arguments that do not go together": "RuntimeError and ValueError, as in "
+    "torch 2; 1.5 had AssertionErrors",
+    "modules on several GPUs": "gradients go over main memory",
+}
+
+MULTIPROCESSING_DIFFERENCES = {
+    "SpawnContext": "made by `get_context(\"spawn\")`",
+    "init_reductions": "nothing to do: contexts have a pickler of their own",
+}
+
+# ---- Stores ----
 
 # Torch's stores, and ours. Of each, methods of which something differs.
 STORES = ("Store", "HashStore", "FileStore", "TCPStore", "PrefixStore")
@@ -120,10 +474,23 @@ LAUNCH = {
 }
 
 
-def _rows(differences: dict[str, str]) -> str:
-    lines = ["| name | what differs |", "|---|---|"]
+def _rows(differences: dict[str, str], head: str = "name | what differs") -> str:
+    lines = [f"| {head} |", "|---|---|"]
     lines += [f"| `{name}` | {text} |" for name, text in sorted(differences.items())]
     return "\n".join(lines)
+
+
+def earlier_calls(version: str) -> list[str]:
+    return EARLIER[version].split("\n")[1:-1]
+
+
+def _earlier() -> str:
+    blocks = [f"torch {version}:\n\n" + _code(earlier_calls(version)) for version in EARLIER]
+    return "\n\n".join(blocks)
+
+
+def _code(lines: list[str]) -> str:
+    return "\n".join(f"    {line}" for line in lines)
 
 
 def document() -> str:
@@ -131,7 +498,74 @@ def document() -> str:
     return f"""# What differs from torch
 
 Names, parameters, defaults and errors of `torch.distributed`, version {TORCH}, and what differs
-here. Made by `docs/compatibility.py`; a test walks over torch's public names and compares them.
+here. Made by `docs/compatibility.py`; a test walks over torch's names and compares them.
+
+    import syncline as dist  # In place of: import torch.distributed as dist
+
+## Functions, groups, operations
+
+What `torch.distributed` has is here, with the same names, parameters and defaults, except:
+
+{_rows(DIFFERENCES)}
+
+Methods of groups and Works are as torch's, too: `group.allreduce([x], opts).wait()` with
+`AllreduceOptions` and the like, `group.rank()`, `group.set_timeout(...)`.
+
+### Names of torch's own parts
+
+Of those that begin with an underscore, which change from version to version,
+`syncline.distributed_c10d` has what libraries call: `_get_default_group`, `_get_default_store`,
+`_rank_not_in_group`, `_get_pg_config`, `_set_pg_timeout`, `_abort_process_group`, `_world`,
+`_pg_map` and others. These are not there:
+
+{_rows(PRIVATE, "name | what it is, or what serves")}
+
+### Modules
+
+{_rows(SUBMODULES, "torch.distributed. | here")}
+
+### Earlier versions
+
+These calls of torch 0.4, 1.5 and 1.9 work as they stand, by position and by name; with
+`reduce_op.SUM`, `group.WORLD` as a parameter's default, `dist_backend` and `Backend` in any case.
+What was there then, and works otherwise today, works as today:
+
+{_earlier()}
+
+The seed of version 1.5 has RuntimeError where later ones have ValueError or TypeError: errors of
+arguments are of both types.
+
+### Words of errors
+
+Scripts look for these; our own words follow.
+
+{_rows(WORDS, "the text begins with | it is a")}
+
+### Objects
+
+Objects travel by a codec that runs no code: numbers, texts, containers, dates, ranges, paths,
+`argparse.Namespace`, arrays and tensors, `torch.Size`, and objects of dataclasses that both sides
+have imported. For all others, where ranks trust each other, choose pickle: `codec="pickle"` for a
+call, `syncline.set_object_codec("pickle")` for a process, or SYNCLINE_OBJECT_CODEC=pickle in the
+environment.
+
+### What else asks torch.distributed
+
+After `syncline.init_process_group`, torch's own default group does not exist.
+
+{_rows(ASKS_TORCH, "what asks | instead")}
+
+### DistributedDataParallel
+
+{_rows(DDP_DIFFERENCES)}
+
+[training.md](training.md) says what it does besides.
+
+### torch.multiprocessing
+
+`syncline.multiprocessing` ([multiprocessing.md](multiprocessing.md)) has its public names, except:
+
+{_rows(MULTIPROCESSING_DIFFERENCES)}
 
 ## Stores
 

@@ -71,6 +71,9 @@ absl::StatusOr<std::vector<std::string>> AllGatherBytes(ProcessGroup& group,
                                                         const std::string& value, Timeout timeout) {
   SYNCLINE_ASSIGN_OR_RETURN(const std::vector<int64_t> sizes,
                             ExchangeSizes(group, SizeOfText(value), timeout));
+  if (std::all_of(sizes.begin(), sizes.end(), [](int64_t size) { return size == 0; })) {
+    return std::vector<std::string>(sizes.size());
+  }
   std::vector<Tensor> outputs;
   for (size_t r = 0; r < sizes.size(); ++r) {
     SYNCLINE_ASSIGN_OR_RETURN(outputs.emplace_back(),

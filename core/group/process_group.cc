@@ -143,7 +143,8 @@ int ProcessGroup::rank() const { return impl_->options().rank; }
 int ProcessGroup::size() const { return impl_->options().size; }
 const std::string& ProcessGroup::name() const { return impl_->options().name; }
 const std::string& ProcessGroup::backend() const { return impl_->options().backend; }
-absl::Duration ProcessGroup::timeout() const { return impl_->options().timeout; }
+absl::Duration ProcessGroup::timeout() const { return impl_->timeout(); }
+absl::Status ProcessGroup::SetTimeout(absl::Duration timeout) { return impl_->SetTimeout(timeout); }
 const std::vector<int>& ProcessGroup::ranks() const { return impl_->options().ranks; }
 const ProcessGroup::Options& ProcessGroup::options() const { return impl_->options(); }
 
@@ -281,6 +282,17 @@ absl::Status ProcessGroup::Impl::status() const {
   return cause_;
 }
 
+absl::Status ProcessGroup::Impl::SetTimeout(absl::Duration timeout) {
+  if (timeout <= absl::ZeroDuration()) {
+    return ArgumentError(
+        absl::StrCat("timeout must be positive, not ", absl::FormatDuration(timeout)));
+  }
+  absl::MutexLock lock(&mutex_);
+  timeouts_.push_back(timeout);
+  timeout_.store(&timeouts_.back(), std::memory_order_release);
+  return absl::OkStatus();
+}
+
 void ProcessGroup::Impl::Close(absl::Duration timeout) {
   if (fork_guard_.InChild()) return;
   const absl::Status closed = BackendError(absl::StrCat("group '", options_.name, "' is closed"));
@@ -324,7 +336,7 @@ template <typename RunBody>
 absl::StatusOr<int> ProcessGroup::Impl::RunOnHost(const Collective& collective,
                                                   const Timeout& timeout, const RunBody& body) {
   SYNCLINE_RETURN_IF_ERROR(CheckUsable(collective, timeout));
-  CallContext context = ContextOf(0, Deadline::FromFirstWait(timeout.value_or(options_.timeout)));
+  CallContext context = ContextOf(0, Deadline::FromFirstWait(timeout.value_or(this->timeout())));
   context.collective = &collective;
   bool has_begun = false;
   int outcome = 0;
@@ -351,7 +363,7 @@ absl::StatusOr<int> ProcessGroup::Impl::RunOnDevice(const Collective& collective
                                                     const Timeout& timeout, Body body) {
   SYNCLINE_RETURN_IF_ERROR(CheckUsable(collective, timeout));
   SYNCLINE_ASSIGN_OR_RETURN(const std::optional<CallerStream> caller, RecordCaller(collective));
-  const Deadline deadline = Deadline::FromFirstWait(timeout.value_or(options_.timeout));
+  const Deadline deadline = Deadline::FromFirstWait(timeout.value_or(this->timeout()));
   bool has_begun = false;
   int source = 0;
   std::shared_ptr<Completion::Handle> enqueued;  // A call on streams,
@@ -472,7 +484,7 @@ ProcessGroup::StartedWork ProcessGroup::Impl::StartInTurn(const Collective& coll
     }
     if (recorded.has_value()) caller = std::make_shared<const CallerStream>(*std::move(recorded));
   }
-  const Deadline deadline(timeout.value_or(options_.timeout));
+  const Deadline deadline(timeout.value_or(this->timeout()));
   std::shared_ptr<Work> work;
   std::shared_ptr<group::OperationQueue> keep;
   absl::Status posted = QueueOf(collective, keep).Post([&](uint64_t sequence) {
@@ -499,7 +511,7 @@ ProcessGroup::StartedWork ProcessGroup::Impl::StartOnStreams(const Collective& c
                                                              const Timeout& timeout,
                                                              const CallerStream& caller,
                                                              Body body) {
-  const Deadline deadline(timeout.value_or(options_.timeout));
+  const Deadline deadline(timeout.value_or(this->timeout()));
   std::shared_ptr<Work> work;
   const auto enqueue = [&](uint64_t sequence) -> absl::Status {
     work = std::make_shared<Work>(collective.ToString(sequence));

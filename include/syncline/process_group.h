@@ -102,6 +102,8 @@ class ProcessGroup {
   const std::string& name() const;
   const std::string& backend() const;
   absl::Duration timeout() const;
+  // Changes it for the operations that this rank calls from now on.
+  absl::Status SetTimeout(absl::Duration timeout);
   // The world's rank of each member, in the order of their ranks in the group.
   const std::vector<int>& ranks() const;
   const Options& options() const;

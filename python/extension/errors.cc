@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/strip.h"
 #include "absl/types/optional.h"
 #include "syncline/check.h"
 #include "syncline/error_origin.h"
@@ -24,9 +25,9 @@ py::object DistErrorClass(const char* name) {
 py::object ClassOf(ErrorKind kind) {
   switch (kind) {
     case ErrorKind::kArgument:
-      return py::reinterpret_borrow<py::object>(PyExc_ValueError);
+      return DistErrorClass("DistValueError");
     case ErrorKind::kType:
-      return py::reinterpret_borrow<py::object>(PyExc_TypeError);
+      return DistErrorClass("DistTypeError");
     case ErrorKind::kUnsupported:
       return py::reinterpret_borrow<py::object>(PyExc_NotImplementedError);
     case ErrorKind::kTimeout:
@@ -70,6 +71,13 @@ void SetOrigin(const ErrorOrigin& origin, const py::object& error) {
   error.attr("sequence") = origin.operations[0].sequence;
 }
 
+// PyTorch's words, which scripts look for.
+constexpr absl::string_view kTimedOut = "Timed out: ";
+
+std::string MessageOf(const absl::Status& status) {
+  return absl::StrCat(KindOf(status) == ErrorKind::kTimeout ? kTimedOut : "", status.message());
+}
+
 // The ranks of a DistError; none if its attribute is something else.
 std::vector<int> RanksIn(py::handle error) {
   std::vector<int> ranks;
@@ -108,9 +116,9 @@ void RaiseIfError(const absl::Status& status) {
   const absl::optional<ErrorOrigin> origin = OriginOf(status);
   if (!origin.has_value() ||
       PyObject_IsSubclass(type.ptr(), DistErrorClass("DistError").ptr()) != 1) {
-    Raise(type, status.message());
+    Raise(type, MessageOf(status));
   }
-  const py::object message = Decode(status.message());
+  const py::object message = Decode(MessageOf(status));
   if (!message) throw py::error_already_set();
   const py::object error = type(message);
   SetOrigin(*origin, error);
@@ -129,13 +137,15 @@ absl::Status StatusOf(py::error_already_set& error) {
     return ErrorOfKind(KindOfPython(error),
                        absl::StrCat(TextOf(error.type().attr("__name__")), ": ", text));
   }
-  absl::Status status = ErrorOfKind(KindOfPython(error), text);
+  absl::Status status = ErrorOfKind(KindOfPython(error), absl::StripPrefix(text, kTimedOut));
   std::vector<int> ranks = RanksIn(error.value());
   return ranks.empty() ? status : WithRanks(std::move(status), std::move(ranks));
 }
 
-void RaiseTypeError(absl::string_view message) { Raise(PyExc_TypeError, message); }
+void RaiseTypeError(absl::string_view message) { Raise(DistErrorClass("DistTypeError"), message); }
 
-void RaiseValueError(absl::string_view message) { Raise(PyExc_ValueError, message); }
+void RaiseValueError(absl::string_view message) {
+  Raise(DistErrorClass("DistValueError"), message);
+}
 
 }  // namespace syncline::python

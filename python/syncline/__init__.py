@@ -22,6 +22,8 @@ memory. What is here, by the module that says more:
     gradient_reducer  training in NumPy           jax         trees of arrays: import syncline.jax
     tensor_queue    arrays between processes, as those of a data loader
     debugging       breakpoint(rank)
+    group_methods   torch's methods of groups     call_options    and the options that they take
+    rendezvous      init methods of one's own     torch_names     names that scripts import
     streams         behind which stream of a CUDA device calls are enqueued
 
 Ranks that are threads use World objects, and pass their groups to functions.
@@ -55,6 +57,18 @@ from syncline.backends import (
     is_ucc_available,
     is_xccl_available,
 )
+from syncline.call_options import (
+    AllgatherOptions,
+    AllreduceCoalescedOptions,
+    AllreduceOptions,
+    AllToAllOptions,
+    BarrierOptions,
+    BroadcastOptions,
+    GatherOptions,
+    ReduceOptions,
+    ReduceScatterOptions,
+    ScatterOptions,
+)
 from syncline.coalesced import (
     _coalescing_manager as _coalescing_manager,
 )
@@ -69,6 +83,13 @@ from syncline.coalesced import (
     reduce_multigpu,
     reduce_scatter_coalesced,
     reduce_scatter_multigpu,
+)
+from syncline.codec import get_object_codec, set_object_codec
+from syncline.collectives import (
+    _all_gather_base as _all_gather_base,
+)
+from syncline.collectives import (
+    _reduce_scatter_base as _reduce_scatter_base,
 )
 from syncline.collectives import (
     all_gather,
@@ -101,10 +122,15 @@ from syncline.errors import (
     DistStoreError,
     DistStoreTimeoutError,
     DistTimeoutError,
+    DistTypeError,
+    DistUsageError,
+    DistValueError,
+    ObjectRefusedError,
     QueueEmptyError,
 )
 from syncline.futures import Future
 from syncline.gradient_reducer import GradientReducer
+from syncline.group_methods import add_to_process_group as _add_to_process_group
 from syncline.job import GroupMember, group
 from syncline.objects import (
     all_gather_object,
@@ -115,12 +141,6 @@ from syncline.objects import (
     send_object_list,
 )
 from syncline.p2p import P2POp, batch_isend_irecv, irecv, isend, recv, send
-from syncline.process_groups import (
-    _get_global_rank as _get_global_rank,
-)
-from syncline.process_groups import (
-    _get_group_rank as _get_group_rank,
-)
 from syncline.process_groups import (
     default_pg_timeout,
     destroy_process_group,
@@ -140,6 +160,7 @@ from syncline.process_groups import (
 from syncline.reduce_ops import PremulSum, reduce_op, supports_complex
 from syncline.reduce_ops import _make_nccl_premul_sum as _make_nccl_premul_sum
 from syncline.reducer_stats import add_to_reducer_stats as _add_to_reducer_stats
+from syncline.rendezvous import register_rendezvous_handler, rendezvous
 from syncline.shared_memory import empty_shared, open_shared, shared_handle
 from syncline.stores import FileStore, HashStore, PrefixStore, TCPStore
 from syncline.stores import add_to_stores as _add_to_stores
@@ -153,6 +174,31 @@ from syncline.subgroups import (
     split_group,
 )
 from syncline.tensor_queue import EndOfQueue, TensorMessage, TensorQueue
+from syncline.torch_names import (
+    BuiltinCommHookType,
+    DebugLevel,
+    GroupName,
+    ProcessGroupGloo,
+    ProcessGroupMPI,
+    ProcessGroupNCCL,
+    default_pg_nccl_timeout,
+    get_debug_level,
+    get_default_group,
+    record_comm,
+    set_debug_level,
+    set_debug_level_from_env,
+)
+from syncline.torch_names import _broadcast_coalesced as _broadcast_coalesced
+from syncline.torch_names import _compute_bucket_assignment_by_size as _compute_bucket_assignment_by_size
+from syncline.torch_names import _DEFAULT_FIRST_BUCKET_BYTES as _DEFAULT_FIRST_BUCKET_BYTES
+from syncline.torch_names import _get_default_group as _get_default_group
+from syncline.torch_names import _get_default_store as _get_default_store
+from syncline.torch_names import _get_global_rank as _get_global_rank
+from syncline.torch_names import _get_group_rank as _get_group_rank
+from syncline.torch_names import _get_process_group_name as _get_process_group_name
+from syncline.torch_names import _rank_not_in_group as _rank_not_in_group
+from syncline.torch_names import _verify_params_across_processes as _verify_params_across_processes
+from syncline.torch_names import dist_backend as dist_backend
 from syncline.work import add_to_work as _add_to_work
 
 __version__ = Info.version()
@@ -160,11 +206,20 @@ __version__ = Info.version()
 _add_to_reducer_stats()
 _add_to_stores()
 _add_to_work()
+_add_to_process_group()
 
 __all__ = [
+    "AllToAllOptions",
+    "AllgatherOptions",
+    "AllreduceCoalescedOptions",
+    "AllreduceOptions",
     "Backend",
     "BackendConfig",
+    "BarrierOptions",
+    "BroadcastOptions",
+    "BuiltinCommHookType",
     "CommHook",
+    "DebugLevel",
     "DistBackendError",
     "DistError",
     "DistMismatchError",
@@ -172,26 +227,38 @@ __all__ = [
     "DistStoreError",
     "DistStoreTimeoutError",
     "DistTimeoutError",
+    "DistTypeError",
+    "DistUsageError",
+    "DistValueError",
     "DistributedBackendOptions",
     "EndOfQueue",
     "FileStore",
     "Future",
+    "GatherOptions",
     "GradBucket",
     "GradientReducer",
     "GroupMember",
+    "GroupName",
     "HashStore",
     "Info",
     "Message",
+    "ObjectRefusedError",
     "P2POp",
     "ParameterAverager",
     "PrefixStore",
     "PremulSum",
     "ProcessGroup",
+    "ProcessGroupGloo",
+    "ProcessGroupMPI",
+    "ProcessGroupNCCL",
     "QueueEmptyError",
     "ReduceOp",
+    "ReduceOptions",
+    "ReduceScatterOptions",
     "Reducer",
     "SHRINK_ABORT",
     "SHRINK_DEFAULT",
+    "ScatterOptions",
     "Store",
     "TCPStore",
     "TensorMessage",
@@ -218,6 +285,7 @@ __all__ = [
     "broadcast_object_list",
     "coalescing",
     "comm_hooks",
+    "default_pg_nccl_timeout",
     "default_pg_timeout",
     "destroy_process_group",
     "elastic",
@@ -231,10 +299,13 @@ __all__ = [
     "gather_single",
     "get_backend",
     "get_backend_config",
+    "get_debug_level",
     "get_default_backend_for_device",
+    "get_default_group",
     "get_global_rank",
     "get_group_rank",
     "get_node_local_rank",
+    "get_object_codec",
     "get_pg_count",
     "get_process_group_ranks",
     "get_rank",
@@ -258,6 +329,7 @@ __all__ = [
     "new_subgroups_by_enumeration",
     "open_shared",
     "preemption",
+    "record_comm",
     "recv",
     "recv_object_list",
     "reduce",
@@ -268,14 +340,21 @@ __all__ = [
     "reduce_scatter_multigpu",
     "reduce_scatter_single",
     "reduce_scatter_tensor",
+    "register_rendezvous_handler",
+    "rendezvous",
     "scan",
     "scatter",
     "scatter_object_list",
     "send",
     "send_object_list",
+    "set_debug_level",
+    "set_debug_level_from_env",
+    "set_object_codec",
     "shared_handle",
     "shrink_group",
     "split_group",
     "stream",
     "supports_complex",
 ]
+
+from syncline import distributed_c10d as distributed_c10d  # noqa: E402 - it has all of the above.

@@ -83,6 +83,13 @@ class Backend(str):
     backend_list: ClassVar[list[str]] = [
         UNDEFINED, AUTO, GLOO, LOCAL, MPI, NCCL, SHM, TCP, UCC, XCCL,
     ]  # fmt: skip
+    backend_capability: ClassVar[dict[str, list[str]]] = {
+        GLOO: ["cpu", "cuda"],
+        MPI: ["cpu", "cuda"],
+        NCCL: ["cuda"],
+        UCC: ["cpu", "cuda"],
+        XCCL: ["xpu"],
+    }
     default_device_backend_map: ClassVar[dict[str, str]] = {"cpu": AUTO, "cuda": NCCL}
 
     def __new__(cls, name: str) -> Backend:
@@ -158,6 +165,7 @@ class Backend(str):
         _register_backend(lower, factory, list(served), list(operations), list(dtypes))
         setattr(cls, lower.upper(), lower)
         cls.backend_list.append(lower)
+        cls.backend_capability[lower] = list(served)
         for device in served:
             cls.default_device_backend_map.setdefault(device, lower)
 
@@ -180,6 +188,11 @@ class BackendConfig:
                 if served in self._by_device:
                     raise ValueError(f"device {served} is named twice in '{backend}'")
                 self._by_device[served] = name
+
+    @property
+    def device_backend_map(self) -> dict[str, str]:
+        """As get_device_backend_map."""
+        return self._by_device
 
     def get_device_backend_map(self) -> dict[str, str]:
         """The name of the backend of each device."""

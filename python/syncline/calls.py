@@ -3,11 +3,20 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Callable
 from typing import Any
 
 from syncline import coalesced_calls
 from syncline._syncline import ProcessGroup, Work
+from syncline.errors import DistValueError
 from syncline.job import Group, NonGroupMember, rank_in, resolve
+
+# The methods that wait, as the extension has them: without torch's forms of group_methods.
+waiting: dict[str, Callable[..., Any]] = {
+    name.removesuffix("_async"): getattr(ProcessGroup, name.removesuffix("_async"))
+    for name in dir(ProcessGroup)
+    if name.endswith("_async")
+}
 
 
 def member_of(group: Group, operation: str, collected: bool = False) -> ProcessGroup | None:
@@ -28,8 +37,11 @@ def member_of(group: Group, operation: str, collected: bool = False) -> ProcessG
 
 def start(group: ProcessGroup, operation: str, async_op: bool, *arguments: Any) -> Work | None:
     """Calls a @collective of api/syncline.pyi, or its form in the background if `async_op`."""
-    work: Work | None = getattr(group, f"{operation}_async" if async_op else operation)(*arguments)
-    return work
+    if async_op:
+        work: Work = getattr(group, f"{operation}_async")(*arguments)
+        return work
+    waiting[operation](group, *arguments)
+    return None
 
 
 def choose_rank(
@@ -46,15 +58,15 @@ def choose_rank(
     """
     if group_rank is not None:
         if rank is not None:
-            raise ValueError(f"give either {argument} or group_{argument}, not both")
+            raise DistValueError(f"give either {argument} or group_{argument}, not both")
         if not 0 <= group_rank < group.size():
-            raise ValueError(
+            raise DistValueError(
                 f"group_{argument} must be a rank in group '{group.name()}', "
                 f"0 to {group.size() - 1}, not {group_rank!r}"
             )
         return group_rank
     if rank is None:
         if default is None:
-            raise ValueError(f"{argument} or group_{argument} is needed")
+            raise DistValueError(f"{argument} or group_{argument} is needed")
         rank = default
     return rank_in(group, rank, argument)

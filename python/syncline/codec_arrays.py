@@ -33,14 +33,18 @@ class ArrayCodec:
             tag = "array" if type(value) is numpy.ndarray else "scalar"
             dtype = _dtype_name(value.dtype)
             return {tag: [dtype, list(value.shape), self._buffer(value.tobytes())]}
+        if torch is not None and type(value) is torch.Size:
+            return {"size": list(value)}
         if torch is not None and type(value) is torch.Tensor:
             return {"tensor": self._encode_tensor(value, torch)}
         return None
 
     def decode(self, tag: str, content: Any) -> Any:
         """The array, a copy that is writable. ValueError and the like if anything does not fit."""
-        if tag not in ("array", "scalar", "tensor"):
+        if tag not in ("array", "scalar", "tensor", "size"):
             raise ValueError(f"unknown tag {tag!r}")
+        if tag == "size":
+            return _decode_size(content)
         dtype_name, shape, size = content
         if not all(type(length) is int and length >= 0 for length in shape):
             raise ValueError(f"{shape} is no shape")
@@ -115,6 +119,17 @@ def _dtype(name: Any) -> Any:
     elif _SIMPLE.fullmatch(name):
         return numpy.dtype(name)
     raise ValueError(f"unknown element type {name!r}")
+
+
+def _decode_size(lengths: Any) -> Any:
+    try:
+        import torch
+    except ImportError as error:
+        raise ValueError("a torch.Size was sent, and PyTorch is not installed here") from error
+
+    if not isinstance(lengths, list) or not all(type(length) is int for length in lengths):
+        raise ValueError(f"{lengths!r} is no torch.Size")
+    return torch.Size(lengths)
 
 
 def _decode_tensor(dtype_name: str, shape: list[int], data: bytes) -> Any:

@@ -20,9 +20,10 @@ from collections.abc import Sequence
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
-from syncline._syncline import ReduceOp, Work
+from syncline._syncline import ProcessGroup, ReduceOp, Work
 from syncline.calls import choose_rank, member_of, start
 from syncline.coalesced_calls import collect, open_contexts, parts
+from syncline.errors import DistTimeoutError, with_words
 from syncline.job import Group
 from syncline.reduce_ops import Op, split_op
 
@@ -284,9 +285,12 @@ def all_to_all_single(
 
 
 def barrier(
-    group: Group = None, async_op: bool = False, device_ids: Sequence[int] | None = None
+    group: Group = None,
+    async_op: bool = False,
+    device_ids: Sequence[int] | None = None,
+    timeout: timedelta | None = None,
 ) -> Work | None:
-    """Returns once every rank has called it.
+    """Returns once every rank has called it, within `timeout` (None: the group's).
 
     `device_ids` is accepted for compatibility: a barrier needs no device.
     """
@@ -295,7 +299,7 @@ def barrier(
         return None
     if device_ids is not None and not isinstance(device_ids, (list, tuple)):
         raise TypeError(f"device_ids must be a list of ints, not {type(device_ids).__name__}")
-    return start(members, "barrier", async_op)
+    return start(members, "barrier", async_op, timeout)
 
 
 def monitored_barrier(
@@ -308,8 +312,25 @@ def monitored_barrier(
     asks for that, makes no difference.
     """
     members = member_of(group, "monitored_barrier")
-    if members is not None:
+    if members is None:
+        return
+    try:
         members.monitored_barrier(timeout)
+    except DistTimeoutError as error:
+        with_words(error, words_of_monitored_barrier(error, timeout, members, wait_all_ranks))
+        raise
+
+
+def words_of_monitored_barrier(
+    error: DistTimeoutError, timeout: timedelta | None, members: ProcessGroup, wait_all_ranks: bool
+) -> str:
+    """What torch says of ranks that are missing: it names one, or all if it has waited for all."""
+    missing = error.ranks or (0,)
+    if not wait_all_ranks:
+        missing = missing[:1]
+    noun = "Rank" if len(missing) == 1 else "Ranks"
+    limit = (members.timeout if timeout is None else timeout) // timedelta(milliseconds=1)
+    return f"{noun} {', '.join(map(str, missing))} failed to pass monitoredBarrier in {limit} ms"
 
 
 def _list_of_root(tensors: Sequence[Tensor] | None, argument: str, is_root: bool) -> list[Tensor]:
@@ -324,3 +345,5 @@ def _list_of_root(tensors: Sequence[Tensor] | None, argument: str, is_root: bool
 all_gather_into_tensor = all_gather_single
 gather_into_tensor = gather_single
 reduce_scatter_tensor = reduce_scatter_single
+_all_gather_base = all_gather_single
+_reduce_scatter_base = reduce_scatter_single

@@ -10,22 +10,24 @@ from typing import TextIO
 from syncline import process_groups
 from syncline.calls import member_of
 
-_PATIENCE = timedelta(days=1)  # Of those that wait: people think slowly.
+_PATIENCE = 24 * 3600.0  # Seconds, of those that wait: people think slowly.
 _TERMINALS = ("/dev/pts/", "/dev/tty", "/dev/console")
 
 _calls = 0
 _terminal: tuple[TextIO, TextIO] | None = None  # Open while the process lives: it may be in steps.
 
 
-def breakpoint(rank: int = 0, skip: int = 0) -> None:
+def breakpoint(rank: int = 0, skip: int = 0, timeout_s: float | None = _PATIENCE) -> None:
     """Stops rank `rank` in the debugger, where it has been called; the others wait.
 
     All ranks call it. The first command that goes on (c, n, s) lets all go on; from then on steps
     over a collective wait for the others, as ever. The debugger has the terminal of the launcher,
-    whose workers have no input of their own. The first `skip` calls do nothing. RuntimeError if
-    there is no terminal, on all ranks.
+    whose workers have no input of their own. The first `skip` calls do nothing. The others
+    wait for `timeout_s` seconds (None: the group's timeout). RuntimeError if there is no terminal,
+    on all ranks.
     """
     global _calls
+    patience = None if timeout_s is None else timedelta(seconds=timeout_s)
     _calls += 1
     if _calls <= skip:
         return
@@ -39,7 +41,7 @@ def breakpoint(rank: int = 0, skip: int = 0) -> None:
         except RuntimeError as error:
             problem = str(error)
     if group is not None:
-        problem = group.broadcast_bytes(problem.encode(), rank, timeout=_PATIENCE).decode()
+        problem = group.broadcast_bytes(problem.encode(), rank, timeout=patience).decode()
     if problem:
         raise RuntimeError(problem)
     if terminal is not None:
@@ -48,7 +50,7 @@ def breakpoint(rank: int = 0, skip: int = 0) -> None:
         debugger = RankDebugger(rank, terminal)
         debugger.ask(frame)
     if group is not None:
-        group.barrier(timeout=_PATIENCE)
+        group.barrier(timeout=patience)
     if debugger is not None and debugger.needs_trace:
         debugger.trace(frame)
 

@@ -1,7 +1,8 @@
 """What Syncline raises.
 
 Bad arguments raise ValueError or TypeError, what a backend does not serve NotImplementedError,
-all before anything happens. Everything else is a DistError. Messages say what was attempted, which
+all before anything happens. Everything else is a DistError. Where versions of torch.distributed
+raise different types, an error is of all of them. Messages say what was attempted, which
 ranks or hosts are concerned as far as is known, how long it took, and what to do. The ranks and the
 operation are attributes of a DistError too, so that no program need read its message.
 """
@@ -54,3 +55,25 @@ class DistBackendError(DistError):
 
 class DistMismatchError(DistError):
     """Ranks called different operations, or one with arguments that do not fit together."""
+
+
+class DistUsageError(DistError, ValueError):
+    """A call out of its time: before init_process_group, or init_process_group twice."""
+
+
+class ObjectRefusedError(DistError):
+    """Another rank could not send or read the objects of a call; it has an error that says more."""
+
+
+class DistValueError(ValueError, RuntimeError):
+    """An argument has a wrong value. Torch raises ValueError, and in its version 1 RuntimeError."""
+
+
+class DistTypeError(TypeError, RuntimeError):
+    """An argument has a wrong type. Torch raises TypeError, and in its version 1 RuntimeError."""
+
+
+def with_words(error: BaseException, words: str) -> None:
+    """Has the message of `error` begin with the words of torch that scripts look for."""
+    if error.args and not str(error.args[0]).startswith(words):
+        error.args = (f"{words}: {error.args[0]}", *error.args[1:])

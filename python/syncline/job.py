@@ -13,11 +13,11 @@ from weakref import WeakKeyDictionary, WeakSet
 
 from syncline import failures
 from syncline._syncline import ProcessGroup, World
-from syncline.errors import DistError
+from syncline.errors import DistError, DistTypeError, DistUsageError, DistValueError
 
 
-class NonGroupMember:
-    """The type of GroupMember.NON_GROUP_MEMBER."""
+class NonGroupMember(int):
+    """The type of GroupMember.NON_GROUP_MEMBER, which torch has as the number -100."""
 
     def __repr__(self) -> str:
         return "GroupMember.NON_GROUP_MEMBER"
@@ -41,7 +41,7 @@ class group(metaclass=_WorldProperty):
 class GroupMember(metaclass=_WorldProperty):
     """Holds what new_group returns on ranks that are not in the new group."""
 
-    NON_GROUP_MEMBER = NonGroupMember()
+    NON_GROUP_MEMBER = NonGroupMember(-100)
 
 
 class Members:
@@ -56,14 +56,20 @@ _world: World | None = None
 _default: ProcessGroup | None = None  # The group of all ranks: the world's, or what is left of it.
 _forked = False  # Whether _world is that of this process's parent.
 _made: dict[ProcessGroup, Members] = {}  # The groups of this job, in the order of their making.
+_descriptions: WeakKeyDictionary[ProcessGroup, str] = WeakKeyDictionary()
+_devices: WeakKeyDictionary[ProcessGroup, str] = WeakKeyDictionary()
 _others: WeakKeyDictionary[ProcessGroup, Members] = WeakKeyDictionary()  # Of World objects.
 _destroyed: WeakSet[ProcessGroup] = WeakSet()
+_former_defaults: WeakSet[ProcessGroup] = WeakSet()  # Those of all ranks of jobs that were left.
 
 
 def joined() -> World:
     """The world; a DistError that says what to do if there is none."""
     if _world is None:
-        raise DistError("this process has not joined a job: call init_process_group first")
+        raise DistUsageError(
+            "Default process group has not been initialized, please make sure to call "
+            "init_process_group."
+        )
     if _forked:
         raise DistError(
             "this process was forked after init_process_group, and cannot use its parent's groups: "
@@ -107,6 +113,24 @@ def add(made: ProcessGroup, ranks: Sequence[int]) -> None:
     _made[made] = Members(ranks)
 
 
+def describe(made: ProcessGroup, description: str | None, device: str | None) -> None:
+    """Remembers what a group was made with: its `group_desc` and its `device_id`."""
+    if description is not None:
+        _descriptions[made] = description
+    if device is not None:
+        _devices[made] = device
+
+
+def description_of(made: ProcessGroup) -> str:
+    """What `describe` was told, or how torch describes such a group."""
+    return _descriptions.get(made, "default_pg" if made is _default else "undefined")
+
+
+def device_of(made: ProcessGroup) -> str | None:
+    """The device that `describe` was told."""
+    return _devices.get(made)
+
+
 def remove(made: ProcessGroup) -> None:
     """Forgets a group, which has been closed."""
     del _made[made]
@@ -117,6 +141,8 @@ def leave() -> None:
     """Forgets the world and all groups."""
     global _world, _default
     failures.unwatch()
+    if _default is not None:
+        _former_defaults.add(_default)
     for made in list(_made):
         remove(made)
     _default = None
@@ -124,17 +150,23 @@ def leave() -> None:
 
 
 def resolve(group: ProcessGroup | None) -> ProcessGroup:
-    """`group`, or the group of all ranks if it is None. Raises if it is none, or was destroyed."""
+    """`group`, or the group of all ranks if it is None. Raises if it is none, or was destroyed.
+
+    The group of all ranks of a job that this process has left stands for that of the job that it is
+    in now: it may be a parameter's default, `group=dist.group.WORLD`.
+    """
     if group is None:
         return _default or joined().group
     if group in _made:
         return group
     if not isinstance(group, ProcessGroup):
-        raise TypeError(
+        raise DistTypeError(
             f"group must be None or what new_group returned, not {type(group).__name__}"
         )
+    if group in _former_defaults:
+        return _default or joined().group
     if group in _destroyed:
-        raise ValueError(f"group '{group.name()}' was destroyed: make a new one by new_group")
+        raise DistValueError(f"group '{group.name()}' was destroyed: make a new one by new_group")
     return group
 
 
@@ -151,7 +183,7 @@ def rank_in(group: ProcessGroup, rank: int, argument: str) -> int:
     members = members_of(group)
     number = members.index.get(rank)
     if number is None:
-        raise ValueError(
+        raise DistValueError(
             f"{argument} must be a rank of group '{group.name()}', one of "
             f"{', '.join(map(str, members.ranks))}, not {rank!r}"
         )

@@ -2,12 +2,15 @@
 
 Objects travel by the safe codec, which carries data only (see syncline.codec for the types) and
 cannot run code on the ranks that receive. `codec="pickle"`, on all ranks alike, carries any object;
-choose it only where every rank trusts every other. `device` is accepted for compatibility: objects
-travel by the CPU.
+choose it only where every rank trusts every other. A codec of None is that of the process: what
+set_object_codec has been told, else SYNCLINE_OBJECT_CODEC, else "safe". `device` is accepted for
+compatibility: objects travel by the CPU.
 
 Besides what the module collectives says of errors: TypeError if the codec does not know the type of
-an object, before anything is sent; ValueError if what arrives is malformed, or the senders use
-pickle and this rank does not.
+an object; ValueError if what arrives is malformed, or the senders use pickle and this rank does
+not. The other ranks of the call get an ObjectRefusedError at once, which names that rank and says why;
+lists are left as they were, and the group goes on. Of send_object_list only the receiver is told
+of the sender's error.
 """
 
 from __future__ import annotations
@@ -15,15 +18,19 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from syncline._syncline import ProcessGroup
 from syncline.calls import choose_rank, member_of
 from syncline.codec import Codec, decode, encode
+from syncline.errors import ObjectRefusedError
 from syncline.job import Group, members_of
 
 _ANY = -1
+_REFUSED = b"E"  # In place of the codec's letter, before what the sender's error says.
+_LONGEST = 2000  # Characters of such a text.
 
 
 def all_gather_object(
-    object_list: list[Any], obj: Any, group: Group = None, codec: Codec = "safe"
+    object_list: list[Any], obj: Any, group: Group = None, codec: Codec | None = None
 ) -> None:
     """Puts every rank's `obj` into object_list[its rank in the group].
 
@@ -33,8 +40,11 @@ def all_gather_object(
     if members is None:
         return
     _check_length(object_list, "object_list", members.size())
-    values = members.all_gather_bytes(encode(obj, codec))
-    object_list[:] = [decode(value, codec) for value in values]
+    call = _Call(members, "all_gather_object", codec)
+    values = members.all_gather_bytes(call.encode(obj))
+    objects = [call.decode(value) for value in values]
+    call.agree()
+    object_list[:] = objects
 
 
 def broadcast_object_list(
@@ -43,7 +53,7 @@ def broadcast_object_list(
     group: Group = None,
     device: Any = None,
     group_src: int | None = None,
-    codec: Codec = "safe",
+    codec: Codec | None = None,
 ) -> None:
     """Replaces the items of `object_list`, equally long on all ranks, by those of rank `src`.
 
@@ -54,10 +64,13 @@ def broadcast_object_list(
     if members is None:
         return
     root = choose_rank(members, src, group_src, "src", default=0)
+    call = _Call(members, "broadcast_object_list", codec)
     is_root = members.rank() == root
-    value = members.broadcast_bytes(encode(list(object_list), codec) if is_root else b"", root)
+    value = members.broadcast_bytes(call.encode(list(object_list)) if is_root else b"", root)
+    received = None if is_root else call.decode(value)
+    call.agree()
     if not is_root:
-        _assign(object_list, decode(value, codec))
+        _assign(object_list, received)
 
 
 def gather_object(
@@ -66,7 +79,7 @@ def gather_object(
     dst: int | None = None,
     group: Group = None,
     group_dst: int | None = None,
-    codec: Codec = "safe",
+    codec: Codec | None = None,
 ) -> None:
     """Puts every rank's `obj` into object_gather_list[its rank in the group] on rank `dst`.
 
@@ -81,9 +94,12 @@ def gather_object(
         raise ValueError("object_gather_list must be given on the root only")
     if members.rank() == root:
         _check_length(object_gather_list or [], "object_gather_list", members.size())
-    values = members.gather_bytes(encode(obj, codec), root)
+    call = _Call(members, "gather_object", codec)
+    values = members.gather_bytes(call.encode(obj), root)
+    objects = [call.decode(value) for value in values]
+    call.agree()
     if members.rank() == root and object_gather_list is not None:
-        object_gather_list[:] = [decode(value, codec) for value in values]
+        object_gather_list[:] = objects
 
 
 def scatter_object_list(
@@ -92,7 +108,7 @@ def scatter_object_list(
     src: int | None = None,
     group: Group = None,
     group_src: int | None = None,
-    codec: Codec = "safe",
+    codec: Codec | None = None,
 ) -> None:
     """Puts scatter_object_input_list[r] of rank `src` into item 0 of the output list of rank r.
 
@@ -105,12 +121,15 @@ def scatter_object_list(
     if not isinstance(scatter_object_output_list, list) or not scatter_object_output_list:
         raise ValueError("scatter_object_output_list must be a list with at least one item")
     root = choose_rank(members, src, group_src, "src", default=0)
+    call = _Call(members, "scatter_object_list", codec)
     values: list[bytes] = []
     if members.rank() == root:
         objects = scatter_object_input_list or []
         _check_length(objects, "scatter_object_input_list", members.size())
-        values = [encode(obj, codec) for obj in objects]
-    scatter_object_output_list[0] = decode(members.scatter_bytes(values, root), codec)
+        values = [call.encode(obj) for obj in objects]
+    received = call.decode(members.scatter_bytes(values, root))
+    call.agree()
+    scatter_object_output_list[0] = received
 
 
 def send_object_list(
@@ -120,7 +139,7 @@ def send_object_list(
     device: Any = None,
     group_dst: int | None = None,
     use_batch: bool = False,
-    codec: Codec = "safe",
+    codec: Codec | None = None,
 ) -> None:
     """Sends the items of `object_list` to rank `dst`. `use_batch` makes no difference."""
     del device, use_batch
@@ -128,7 +147,9 @@ def send_object_list(
     if members is None:
         return
     peer = choose_rank(members, dst, group_dst, "dst")
-    members.send_bytes(encode(list(object_list), codec), peer)
+    call = _Call(members, "send_object_list", codec)
+    members.send_bytes(call.encode(list(object_list)), peer)
+    call.raise_own()
 
 
 def recv_object_list(
@@ -138,7 +159,7 @@ def recv_object_list(
     device: Any = None,
     group_src: int | None = None,
     use_batch: bool = False,
-    codec: Codec = "safe",
+    codec: Codec | None = None,
 ) -> int:
     """Replaces the items of `object_list` by as many that rank `src` sends.
 
@@ -152,6 +173,13 @@ def recv_object_list(
     any_source = src is None and group_src is None
     peer = _ANY if any_source else choose_rank(members, src, group_src, "src")
     message = members.recv_bytes(peer)
+    if message.value[:1] == _REFUSED:
+        raise _refusal(
+            "recv_object_list",
+            message.source_rank,
+            members,
+            message.value[1:].decode(errors="replace"),
+        )
     _assign(object_list, decode(message.value, codec))
     return members_of(members).ranks[message.source_rank]
 
@@ -170,3 +198,58 @@ def _assign(object_list: list[Any], received: list[Any]) -> None:
             "be equally long"
         )
     object_list[:] = received
+
+
+class _Call:
+    """What one rank encodes and decodes in a call, and whether all ranks could."""
+
+    def __init__(self, members: ProcessGroup, operation: str, codec: Codec | None):
+        self._members = members
+        self._operation = operation
+        self._codec = codec
+        self._error: Exception | None = None
+
+    def encode(self, obj: Any) -> bytes:
+        """The bytes to send; if there are none, what tells the others so."""
+        try:
+            return encode(obj, self._codec)
+        except Exception as error:  # What a class does while it is pickled is its own affair.
+            self._error = error
+            return _REFUSED + self._text()
+
+    def decode(self, value: bytes) -> Any:
+        """The object; None if this rank cannot read it, or the sender could not write it."""
+        if value[:1] == _REFUSED or self._error is not None:
+            return None
+        try:
+            return decode(value, self._codec)
+        except Exception as error:
+            self._error = error
+            return None
+
+    def agree(self) -> None:
+        """Raises on all ranks if one has had an error: there its own, on the others what it was."""
+        texts = self._members.all_gather_bytes(self._text() if self._error else b"")
+        if not any(texts):
+            return
+        self.raise_own()
+        rank = next(rank for rank, text in enumerate(texts) if text)
+        raise _refusal(self._operation, rank, self._members, texts[rank].decode(errors="replace"))
+
+    def raise_own(self) -> None:
+        """Raises this rank's error, if it has one."""
+        if self._error is not None:
+            raise self._error
+
+    def _text(self) -> bytes:
+        text = f"{type(self._error).__name__}: {self._error}"
+        return text[:_LONGEST].encode(errors="backslashreplace")
+
+
+def _refusal(operation: str, rank: int, members: ProcessGroup, why: str) -> ObjectRefusedError:
+    error = ObjectRefusedError(
+        f"{operation}: rank {rank} of group '{members.name()}' could not carry an object: {why}"
+    )
+    error.ranks = (rank,)
+    error.operation = operation
+    return error

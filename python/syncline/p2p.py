@@ -11,8 +11,8 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from syncline._syncline import Work
-from syncline.calls import choose_rank, member_of
-from syncline.job import Group, members_of
+from syncline.calls import choose_rank, member_of, waiting
+from syncline.job import Group, NonGroupMember, members_of, resolve
 
 if TYPE_CHECKING:
     from syncline._syncline import Tensor
@@ -30,7 +30,7 @@ def send(
     """Sends `tensor` to rank `dst`; may return before it has been received."""
     members = member_of(group, "send")
     if members is not None:
-        members.send(tensor, choose_rank(members, dst, group_dst, "dst"), tag)
+        waiting["send"](members, tensor, choose_rank(members, dst, group_dst, "dst"), tag)
 
 
 def recv(
@@ -49,9 +49,9 @@ def recv(
     if members is None:
         return -1
     if src is None and group_src is None:
-        return members_of(members).ranks[members.recv(tensor, _ANY, tag)]
+        return members_of(members).ranks[waiting["recv"](members, tensor, _ANY, tag)]
     root = choose_rank(members, src, group_src, "src")
-    members.recv(tensor, root, tag)
+    waiting["recv"](members, tensor, root, tag)
     return members_of(members).ranks[root]
 
 
@@ -95,6 +95,8 @@ class P2POp:
       group_peer: its rank in the group.
       group: the group; None for that of all ranks.
       tag: which of the peer's messages.
+
+    Its attributes have the arguments' names; of `peer` and `group_peer` both are there.
     """
 
     def __init__(
@@ -113,18 +115,21 @@ class P2POp:
         self.op = op
         self.tensor = tensor
         self.peer = peer
-        self.group = group
+        self.group: Group = group
         self.tag = tag
         self.group_peer = group_peer
+        if not isinstance(group, NonGroupMember):
+            self.group = members = resolve(group)
+            self.group_peer = choose_rank(members, peer, group_peer, "peer")
+            self.peer = members_of(members).ranks[self.group_peer]
 
     def __repr__(self) -> str:
-        peer = f"peer={self.peer}" if self.group_peer is None else f"group_peer={self.group_peer}"
-        return f"P2POp({self.op.__name__}, {peer}, tag={self.tag})"
+        peers = f"peer={self.peer}, group_peer={self.group_peer}"
+        return f"P2POp({self.op.__name__}, {peers}, tag={self.tag})"
 
     def _start(self) -> Work | None:
-        if self.op is isend:
-            return isend(self.tensor, self.peer, self.group, self.tag, self.group_peer)
-        return irecv(self.tensor, self.peer, self.group, self.tag, self.group_peer)
+        start = isend if self.op is isend else irecv
+        return start(self.tensor, None, self.group, self.tag, self.group_peer)
 
 
 def batch_isend_irecv(p2p_op_list: Sequence[P2POp]) -> list[Work]:

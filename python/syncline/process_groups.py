@@ -11,10 +11,11 @@ from typing import Any
 
 from syncline import _syncline, job
 from syncline._syncline import ProcessGroup, Store, World
-from syncline.backends import backend_name, making
-from syncline.errors import DistError
+from syncline.backends import Backend, backend_name, making
+from syncline.errors import DistError, DistUsageError, DistValueError
 from syncline.job import Group, GroupMember, NonGroupMember, resolve
 from syncline.mpi_comm import native_communicator
+from syncline.rendezvous import has_own_handler, meet
 
 default_pg_timeout = timedelta(minutes=30)
 """How long joining and operations take at most where no timeout is given."""
@@ -34,6 +35,7 @@ def init_process_group(
     group_name: str = "",
     pg_options: Any = None,
     device_id: Any = None,
+    _ranks: Any = None,
     comm: Any = None,
 ) -> None:
     """Joins the job; returns once all ranks have.
@@ -45,6 +47,7 @@ def init_process_group(
         launcher sets them, or else what Slurm's srun, mpirun, PALS or Flux say), "tcp://host:port"
         (also of a multicast address) or "file:///path"; the latter two with `world_size`, and
         perhaps `rank`, here or as "?rank=R&world_size=N". Without a rank, ranks are assigned.
+        Or a scheme of register_rendezvous_handler.
         "mpi://": rank and size are MPI's; the default of backend "mpi" where nothing else is set.
       timeout: for joining, and for each operation that is not given its own; 30 minutes if None.
       world_size: number of ranks.
@@ -68,7 +71,7 @@ def init_process_group(
     it.
 
     Raises:
-      DistError: this process has already joined.
+      DistUsageError: this process has already joined.
       ValueError: of `store`, `init_method` and `comm` two are given, the backend is unknown, or a
         rank, a size or an environment variable is missing, taken or out of range; `comm` is
         MPI.COMM_NULL, an intercommunicator, or of another MPI than this process uses; `device_id`
@@ -78,15 +81,16 @@ def init_process_group(
       DistTimeoutError: ranks have not joined in time; it names them.
       DistNetworkError: the store's port is in use, or nobody answers there.
     """
+    del _ranks  # Of torch's own parts.
     device = device_name(device_id)
     if not _init_lock.acquire(blocking=False):
         raise DistError("another thread of this process is in init_process_group")
     try:
         if job.is_joined():
             world = job.joined()
-            raise DistError(
-                f"already initialized as rank {world.rank} of {world.size}: call "
-                "destroy_process_group() first"
+            raise DistUsageError(
+                "trying to initialize the default process group twice! already initialized as rank "
+                f"{world.rank} of {world.size}: call destroy_process_group() first"
             )
         if store is not None and init_method is not None:
             raise ValueError("give either store or init_method, not both")
@@ -94,6 +98,9 @@ def init_process_group(
             raise ValueError("comm replaces init_method, store, rank and world_size")
         name = backend_name(backend) or "auto"
         limit = default_pg_timeout if timeout is None else timeout
+        if init_method is not None and has_own_handler(init_method):
+            store, rank, world_size = meet(init_method, rank, world_size, limit)
+            init_method = None
         with making("default", range(max(world_size, 0)), pg_options):
             if comm is not None:
                 world = World.from_mpi(*native_communicator(comm), name, limit, device)
@@ -109,6 +116,7 @@ def init_process_group(
                     device_id=device,
                 )
         job.join(world)
+        job.describe(world.group, None, device)
     finally:
         _init_lock.release()
 
@@ -150,7 +158,7 @@ def new_group(
     same order; with `use_local_synchronization` only its members. Those outside get
     GroupMember.NON_GROUP_MEMBER. Ranks are numbered by ascending rank, or in the order of the list
     if `sort_ranks` is false. `timeout` and `backend` are the world's if None; `pg_options` is for
-    backends registered with `extended_api`; `group_desc` is accepted for compatibility.
+    backends registered with `extended_api`; the group's own `group_desc` is what is given here.
 
     `device_id` is as for init_process_group, whose value is the default: backend nccl makes the
     group's communicator before this returns. It is split off that of all ranks if these have been
@@ -159,7 +167,6 @@ def new_group(
 
     Raises ValueError for a rank that is not in the world or is listed twice.
     """
-    del group_desc
     device = device_name(device_id)
     world = job.joined()
     all_ranks = resolve(None)
@@ -176,6 +183,7 @@ def new_group(
     if made is None:
         return GroupMember.NON_GROUP_MEMBER
     job.add(made, members)
+    job.describe(made, group_desc, device)
     return made
 
 
@@ -231,9 +239,9 @@ def get_world_size(group: Group = None) -> int:
     return -1 if isinstance(group, NonGroupMember) else resolve(group).size()
 
 
-def get_backend(group: Group = None) -> str:
+def get_backend(group: Group = None) -> Backend:
     """The name of the backend of `group` (None: of the group of all ranks)."""
-    return _member(group).backend
+    return Backend(_member(group).backend)
 
 
 def get_group_rank(group: ProcessGroup, global_rank: int) -> int:
@@ -245,7 +253,7 @@ def get_global_rank(group: ProcessGroup, group_rank: int) -> int:
     """The world's rank of the group's `group_rank`. ValueError if it is out of range."""
     members = _member(group)
     if not 0 <= group_rank < members.size():
-        raise ValueError(
+        raise DistValueError(
             f"group_rank must be a rank in group '{members.name()}', 0 to {members.size() - 1}, "
             f"not {group_rank!r}"
         )
@@ -287,7 +295,7 @@ def is_torchelastic_launched() -> bool:
 
 def _member(group: Group) -> ProcessGroup:
     if isinstance(group, NonGroupMember):
-        raise ValueError("this process is not in the group")
+        raise DistValueError("Invalid process group specified: this process is not in the group")
     return resolve(group)
 
 
@@ -301,7 +309,3 @@ def _leave_at_exit() -> None:
 
 
 atexit.register(_leave_at_exit)
-
-# Names of torch.distributed's early versions.
-_get_group_rank = get_group_rank
-_get_global_rank = get_global_rank

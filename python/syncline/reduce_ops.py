@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Mapping
 from typing import SupportsFloat, TypeAlias
 
 from syncline._syncline import ReduceOp
@@ -40,9 +41,9 @@ def split_op(op: Op) -> tuple[ReduceOp, float]:
     return op, 1.0
 
 
-def supports_complex(reduce_op: Op) -> bool:
-    """Whether complex numbers can be reduced by `reduce_op`."""
-    return split_op(reduce_op)[0] in (ReduceOp.SUM, ReduceOp.AVG, ReduceOp.PREMUL_SUM)
+def supports_complex(reduceOp: Op) -> bool:
+    """Whether complex numbers can be reduced by `reduceOp`."""
+    return split_op(reduceOp)[0] in (ReduceOp.SUM, ReduceOp.AVG, ReduceOp.PREMUL_SUM)
 
 
 class _ReduceOpNames:
@@ -51,10 +52,12 @@ class _ReduceOpNames:
     def __getattr__(self, name: str) -> ReduceOp:
         if name.startswith("_") or name not in ReduceOp.__members__:
             raise AttributeError(f"there is no reduction '{name}'; see syncline.ReduceOp")
-        warnings.warn(
-            "reduce_op is deprecated: use ReduceOp instead", DeprecationWarning, stacklevel=2
-        )
+        warnings.warn("reduce_op is deprecated: use ReduceOp instead", FutureWarning, stacklevel=2)
         return ReduceOp[name]
+
+    @property
+    def __members__(self) -> Mapping[str, ReduceOp]:
+        return ReduceOp.__members__
 
 
 reduce_op = _ReduceOpNames()
@@ -68,5 +71,7 @@ def _with_factor(self: ReduceOp, factor: SupportsFloat) -> PremulSum:
 
 _CALL = "__call__"  # By name, as type checkers know no assignment to it.
 setattr(ReduceOp, _CALL, _with_factor)
+
+setattr(ReduceOp, "RedOpType", ReduceOp)  # noqa: B010 - torch has ReduceOp.RedOpType.SUM, too.
 
 _make_nccl_premul_sum = PremulSum  # What torch.distributed calls it.

@@ -9,6 +9,7 @@ from typing import Any
 
 from syncline import job
 from syncline._syncline import ProcessGroup
+from syncline.backends import backend_name
 from syncline.job import Group, GroupMember, NonGroupMember, resolve
 from syncline.process_groups import get_process_group_ranks, new_group
 
@@ -85,18 +86,23 @@ def split_group(
     timeout: timedelta | None = None,
     pg_options: Any = None,
     group_desc: str | None = None,
+    backend: str | None = None,
 ) -> ProcessGroup | None:
     """Divides `parent_pg` (None: all ranks) by lists of its ranks; returns this rank's new group.
 
     All ranks of the parent, and only they, must call it, with equal lists. Each rank is in at most
     one list; None is returned to those that are in none. New groups number their ranks ascending.
-    `timeout` is the parent's if None; `pg_options` and `group_desc` are accepted for compatibility.
+    `timeout` is the parent's if None; `pg_options` has no effect. `backend` must be the parent's.
     Raises ValueError if there is no list, or one is empty, repeats a rank or has one out of range.
     """
-    del pg_options, group_desc
+    del pg_options
     if isinstance(parent_pg, NonGroupMember):
         return None
     parent = resolve(parent_pg)
+    if backend is not None and backend_name(backend) != parent.backend:
+        raise NotImplementedError(
+            f"split_group keeps the backend of its parent, {parent.backend}: new_group takes one"
+        )
     if not split_ranks or not all(len(ranks) > 0 for ranks in split_ranks):
         raise ValueError("split_ranks must have a list of ranks, not empty, for each new group")
     lists = [sorted(ranks) for ranks in split_ranks]
@@ -105,6 +111,7 @@ def split_group(
         own = next(ranks for ranks in lists if parent.rank() in ranks)
         world_ranks = job.members_of(parent).ranks
         job.add(made, [world_ranks[rank] for rank in own])
+        job.describe(made, group_desc, job.device_of(parent))
     return made
 
 

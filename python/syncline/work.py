@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import re
 from collections.abc import Callable, Generator
+from datetime import timedelta
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -69,6 +71,48 @@ def _await(self: Work) -> Generator[Any, None, list[Any]]:
     return self.result()
 
 
+class FinishedWork:
+    """The Work of an operation that has been waited for."""
+
+    def wait(self, timeout: timedelta | None = None) -> bool:
+        return True
+
+    def synchronize(self, timeout: timedelta | None = None) -> None:
+        pass
+
+    block_current_stream = synchronize
+
+    def is_completed(self) -> bool:
+        return True
+
+    is_success = is_completed
+
+    def exception(self) -> BaseException | None:
+        return None
+
+    def result(self) -> list[Any]:
+        return []
+
+    def source_rank(self) -> int:
+        return -1
+
+    def get_future(self) -> Future:
+        future = Future()
+        future.set_result([])
+        return future
+
+
+def _block_current_stream(self: Work) -> None:
+    """As wait: of an operation on a device the current stream waits, else this thread."""
+    self.wait()
+
+
+def _sequence_number(self: Work) -> int:
+    """That of the operation among those of its group, as messages name it."""
+    number = re.search(r" #(\d+)", self.description)
+    return int(number[1]) if number else 0
+
+
 def _remembers_result(start: Callable[..., Work]) -> Callable[..., Work]:
     @functools.wraps(start)
     def method(self: ProcessGroup, *args: Any, **kwargs: Any) -> Work:
@@ -90,6 +134,9 @@ def add_to_work() -> None:
         "exception": _exception,
         "result": _result,
         "get_future": _get_future,
+        "block_current_stream": _block_current_stream,
+        "_get_sequence_number": _sequence_number,
+        "_source_rank": Work.source_rank,
         "__await__": _await,
     }
     for name, function in additions.items():

@@ -1,13 +1,17 @@
 """The safe codec carries data whole and runs nothing; object collectives use it."""
 
+import argparse
 import collections
+import dataclasses
 import datetime
 import decimal
 import enum
 import math
+import pathlib
 import pickle
 import sys
 import zoneinfo
+from typing import ClassVar
 
 import numpy
 import pytest
@@ -223,6 +227,297 @@ def test_a_dtype_that_is_no_name_is_a_value_error(dtype):
     text = b'{"array":[%s,[0],0]}' % dtype.encode()
     with pytest.raises(ValueError, match="malformed"):
         decode(b"S" + len(text).to_bytes(8, "little") + text)
+
+
+# ---- Objects of classes ----
+
+
+@dataclasses.dataclass
+class Config:
+    rate: float
+    layers: list = dataclasses.field(default_factory=list)
+    folder: pathlib.Path | None = None
+    KIND: ClassVar[str] = "config"
+
+    @dataclasses.dataclass(frozen=True)
+    class Part:
+        name: str
+        size: int = dataclasses.field(default=3, init=False)
+
+
+@dataclasses.dataclass(slots=True, frozen=True)
+class Slotted:
+    value: tuple
+
+
+ran = []
+
+
+@dataclasses.dataclass
+class Loud:
+    value: int
+
+    def __init__(self, value):
+        ran.append("init")
+        self.value = value
+
+    def __post_init__(self):
+        ran.append("post_init")
+
+    def __setattr__(self, name, value):
+        ran.append("setattr")
+        object.__setattr__(self, name, value)
+
+    def __hash__(self):
+        ran.append("hash")
+        return 1
+
+    def __eq__(self, other):
+        ran.append("eq")
+        return True
+
+
+@dataclasses.dataclass
+class Deleted:
+    value: int
+
+    def __del__(self):
+        ran.append("del")
+
+
+class Watched:
+    def __get__(self, instance, owner=None):
+        return 1
+
+    def __set__(self, instance, value):
+        ran.append("set")
+
+
+@dataclasses.dataclass
+class Described:
+    value: int = Watched()
+
+
+class Plain:
+    pass
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        Config(0.1, [Config.Part("a"), 3], pathlib.Path("/data")),
+        Config.Part("b"),
+        Slotted((1, Slotted(()))),
+        {"config": Config(2.0)},
+        pathlib.Path("a/../b"),
+        pathlib.PurePosixPath("/x"),
+        pathlib.PureWindowsPath("c:\\x"),
+        {pathlib.Path("key"): 1},
+        range(5),
+        range(10**30, -(10**30), -7),
+        argparse.Namespace(lr=0.1, layers=[1, 2], nested=argparse.Namespace()),
+        [{range(3): (argparse.Namespace(a=Config(1.0)),)}],
+    ],
+)
+@settings(database=None, deadline=None, max_examples=30)
+@given(data=st.data())
+def test_objects_of_known_classes_come_back(value, data):
+    encoded = encode(value)
+    returned = decode(encoded)
+    assert type(returned) is type(value) and returned == value
+    damaged = bytearray(encoded)
+    damaged[data.draw(st.integers(0, len(damaged) - 1))] ^= data.draw(st.integers(1, 255))
+    try:
+        decode(bytes(damaged))
+    except ValueError:
+        pass
+
+
+def test_making_an_object_runs_none_of_its_code():
+    sent = encode(Loud(3))
+    ran.clear()
+    returned = decode(sent)
+    assert ran == [] and vars(returned) == {"value": 3}
+    for value in ({Loud(1)}, {Loud(1): 2}, {(Loud(1),): 2}, frozenset([(1, Loud(2))])):
+        with pytest.raises(TypeError, match="as a key or in a set"):
+            encode(value)
+    ran.clear()
+    inner = sent[9:].decode()
+    for text in ('{"set":[%s]}', '{"frozenset":[%s]}', '{"dict":[%s,1]}', '{"dict":[{"tuple":[%s]},1]}'):
+        with pytest.raises(ValueError, match="is hashed"):
+            decode(framed(text % inner))
+    assert ran == []
+
+
+@pytest.mark.parametrize("value", [Deleted(1), Described(1)])
+def test_classes_whose_code_would_run_are_refused(value):
+    with pytest.raises(TypeError, match="cannot be carried by the safe codec"):
+        encode(value)
+    ran.clear()
+    name = type(value).__qualname__
+    with pytest.raises(ValueError, match="no dataclass that is known here"):
+        decode(framed('{"dataclass":["%s","%s","value",1]}' % (__name__, name)))
+    assert ran == []
+
+
+def framed(text):
+    return b"S" + len(text).to_bytes(8, "little") + text.encode()
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        '"os","system"',
+        '"%s","Plain"' % __name__,
+        '"%s","Config.KIND"' % __name__,
+        '"%s","Nothing"' % __name__,
+        '"%s","Slotted","value",1,"more",2' % __name__,
+        '"%s","Slotted"' % __name__,
+        '"%s","Slotted","__class__",1' % __name__,
+        '"not_imported_yet","X"',
+        '1,2',
+        '["a"],{"b":1}',
+    ],
+)
+def test_a_message_finds_nothing_but_dataclasses_with_their_fields(content):
+    with pytest.raises(ValueError, match="malformed object"):
+        decode(framed('{"dataclass":[%s]}' % content))
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        '{"namespace":[1,2]}',
+        '{"namespace":["a"]}',
+        '{"range":["0x0","0x1","0x0"]}',
+        '{"range":[0,1,2]}',
+        '{"path":5}',
+        '{"path":["a"]}',
+        '{"size":[1.5]}',
+        '{"size":"12"}',
+    ],
+)
+def test_malformed_objects_of_known_classes_are_value_errors(text):
+    with pytest.raises(ValueError, match="malformed object"):
+        decode(framed(text))
+
+
+def test_a_dataclass_within_a_function_is_refused_with_advice():
+    @dataclasses.dataclass
+    class Local:
+        x: int
+
+    with pytest.raises(TypeError, match="define it at the top of its module"):
+        encode(Local(1))
+
+
+def test_what_an_object_has_besides_its_fields_is_not_lost_silently():
+    value = Config(1.0)
+    value.epoch = 3
+    with pytest.raises(TypeError, match="attributes that are no fields .*: epoch"):
+        encode(value)
+
+
+# ---- The choice of a codec ----
+
+
+@pytest.fixture
+def unchosen(monkeypatch):
+    monkeypatch.delenv("SYNCLINE_OBJECT_CODEC", raising=False)
+    yield monkeypatch
+    dist.set_object_codec(None)
+
+
+def test_a_process_chooses_a_codec(unchosen):
+    assert dist.get_object_codec() == "safe"
+    unchosen.setenv("SYNCLINE_OBJECT_CODEC", "pickle")
+    assert dist.get_object_codec() == "pickle"
+    dist.set_object_codec("safe")
+    assert dist.get_object_codec() == "safe"
+    dist.set_object_codec(None)
+    unchosen.setenv("SYNCLINE_OBJECT_CODEC", "json")
+    with pytest.raises(ValueError, match="SYNCLINE_OBJECT_CODEC must be safe or pickle, not 'json'"):
+        dist.get_object_codec()
+    with pytest.raises(ValueError, match='codec must be "safe" or "pickle", not'):
+        dist.set_object_codec("json")
+
+
+def test_the_chosen_codec_is_that_of_calls_that_are_given_none(unchosen):
+    dist.set_object_codec("pickle")
+
+    def run(world):
+        objects = [None] * 2
+        dist.all_gather_object(objects, Colour.RED, world.group)
+        with pytest.raises(TypeError, match="cannot be carried by the safe codec"):
+            dist.all_gather_object(objects, Colour.RED, world.group, codec="safe")
+        return objects
+
+    assert ranks.in_threads(2, run) == [[Colour.RED] * 2] * 2
+
+
+# ---- One rank refuses ----
+
+
+def calls_of(world, value):
+    """Of each object collective: the call in which rank 1 passes `value`, and its root, if any."""
+    group, mine = world.group, value if world.rank == 1 else 0
+    return {
+        "all_gather_object": lambda: dist.all_gather_object([None] * 3, mine, group),
+        "broadcast_object_list": lambda: dist.broadcast_object_list([mine], 1, group),
+        "gather_object": lambda: dist.gather_object(
+            mine, [None] * 3 if world.rank == 2 else None, 2, group
+        ),
+        "scatter_object_list": lambda: dist.scatter_object_list(
+            [None], [0, mine, 0] if world.rank == 1 else None, 1, group
+        ),
+    }
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["all_gather_object", "broadcast_object_list", "gather_object", "scatter_object_list"],
+)
+def test_all_ranks_hear_at_once_that_one_cannot_send_its_object(name):
+    def run(world):
+        call = calls_of(world, Colour.RED)[name]
+        if world.rank == 1:
+            with pytest.raises(TypeError, match="codec_test.Colour cannot be carried"):
+                call()
+        else:
+            with pytest.raises(dist.ObjectRefusedError, match="rank 1 of group .*Colour") as error:
+                call()
+            assert (error.value.ranks, error.value.operation) == ((1,), name)
+        objects = [None] * 3
+        dist.all_gather_object(objects, world.rank, world.group)  # The group goes on.
+        assert objects == [0, 1, 2]
+
+    ranks.in_threads(3, run)
+
+
+def test_all_ranks_hear_at_once_that_one_cannot_read_an_object():
+    def run(world):
+        objects = ["kept"] * 3
+        if world.rank == 2:
+            with pytest.raises(ValueError, match='the sender used codec="pickle"'):
+                dist.all_gather_object(objects, 1, world.group, codec="safe")
+        else:
+            with pytest.raises(dist.ObjectRefusedError, match='rank 2 .*the sender used codec="pi'):
+                dist.all_gather_object(objects, 1, world.group, codec="pickle")
+        assert objects == ["kept"] * 3
+
+    ranks.in_threads(3, run)
+
+
+def test_a_receiver_hears_at_once_that_the_sender_cannot_send():
+    def run(world):
+        if world.rank == 0:
+            with pytest.raises(TypeError, match="cannot be carried"):
+                dist.send_object_list([Colour.RED], 1, world.group)
+        else:
+            with pytest.raises(dist.ObjectRefusedError, match="rank 0 of group .*Colour"):
+                dist.recv_object_list([None], 0, world.group)
+
+    ranks.in_threads(2, run)
 
 
 # ---- The collectives ----

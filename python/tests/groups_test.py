@@ -304,7 +304,7 @@ def test_outside_a_group_nothing_happens_but_a_warning():
 
 
 def test_reductions_have_more_than_one_name():
-    with pytest.warns(DeprecationWarning, match="use ReduceOp instead"):
+    with pytest.warns(FutureWarning, match="use ReduceOp instead"):
         assert dist.reduce_op.SUM is dist.ReduceOp.SUM
     with pytest.raises(AttributeError, match="there is no reduction 'sum'"):
         dist.reduce_op.sum  # noqa: B018

@@ -159,6 +159,7 @@ def group_and_work(world):
     for suffix in ("", "_async"):
         operations(group, rank, suffix)
     work(group, rank)
+    torchs_names(group, rank)
     byte_strings(group, rank)
     reducer(group, rank)
     hooks(group)
@@ -249,6 +250,42 @@ def work(group, rank):
     assert started.result() == started.get_future().wait() == []
     assert list(started.__await__()) == []
     assert started.description.startswith("barrier #")
+
+
+def torchs_names(group, rank):
+    """The methods that torch's groups have; torch_names_test has more of them."""
+    assert (group.group_name, group.group_desc) == ("default", "undefined")
+    assert group.bound_device_id is None
+    with pytest.raises(dist.DistUsageError):  # Threads have no default group.
+        group.get_group_store()
+    group.set_timeout(LONG)
+    assert group.timeout == LONG
+    x = numpy.full(2, rank + 1.0)
+    assert group.allreduce([x]).wait() is True
+    group.allreduce_coalesced([x]).block_current_stream()
+    assert x.tolist() == [6, 6]
+    outputs = list(numpy.zeros((2, 2)))
+    group.allgather([outputs], [x + rank]).wait()
+    group.allgather_coalesced([[outputs[0]], [outputs[1]]], [x + rank]).wait()
+    assert [output[0] for output in outputs] == [6, 7]
+    for method in (group.allgather_into_tensor_coalesced, group.all_gather_single_coalesced):
+        output = numpy.zeros(4)
+        method([output], [x + rank]).wait()
+        assert output.tolist() == [6, 6, 7, 7]
+    for method in (group.reduce_scatter_tensor_coalesced, group.reduce_scatter_single_coalesced):
+        output = numpy.zeros(1)
+        method([output], [x + rank]).wait()
+        assert output[0] == 13
+    group.alltoall(list(output := numpy.zeros((2, 1))), list(x.reshape(2, 1) + rank)).wait()
+    assert output.ravel().tolist() == [6, 7]
+    group.alltoall_base(output, x + rank, [1, 1], [1, 1]).wait()
+    assert output.ravel().tolist() == [6, 7]
+    if rank == 0:
+        group.send(x, 1)
+    else:
+        started = group.recv_anysource([x])
+        started.wait()
+        assert started.source_rank() == 0
 
 
 def byte_strings(group, rank):
@@ -372,4 +409,5 @@ def groups(world, rank):
         alone.abort("enough")
         with pytest.raises(dist.DistBackendError, match="enough"):
             alone.barrier()
+        alone.shutdown()
         alone.close()

@@ -6,6 +6,7 @@ functions and DistributedDataParallel, FSDP2 and DTensor work over it, unchanged
 
 DistributedDataParallel of this module is like torch's, and needs no torch.distributed: a job of
 syncline.init_process_group will do. SyncBatchNorm normalises over all ranks, on CPUs too.
+DistributedSampler is torch's, for such a job.
 """
 
 from __future__ import annotations
@@ -15,12 +16,14 @@ from syncline.torch.backend.registration import Options, register
 from syncline.torch.ddp.distributed_data_parallel import DistributedDataParallel
 from syncline.torch.ddp.mixed_precision import MixedPrecision
 from syncline.torch.ddp.sync_batch_norm import SyncBatchNorm
+from syncline.torch.sampler import DistributedSampler
 from syncline.torch.stores import TorchStore, to_torch_store
 
 register()
 
 __all__ = [
     "DistributedDataParallel",
+    "DistributedSampler",
     "MixedPrecision",
     "Options",
     "ProcessGroup",

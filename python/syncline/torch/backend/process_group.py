@@ -20,7 +20,8 @@ from torch import Tensor
 from torch.distributed.distributed_c10d import BarrierOptions
 
 from syncline import _syncline
-from syncline.errors import DistError
+from syncline.collectives import words_of_monitored_barrier
+from syncline.errors import DistError, DistTimeoutError, with_words
 from syncline.torch.backend import requests
 from syncline.torch.backend.arguments import as_timeout, movable, only, options, timeout_of
 from syncline.torch.backend.collectives import Collectives, Forms, both_forms
@@ -266,8 +267,13 @@ class ProcessGroup:
 
         Without a `timeout`, within the group's. Zero is a ValueError.
         """
+        limit = as_timeout(timeout, self._timeout)
         try:
-            self._group.monitored_barrier(as_timeout(timeout, self._timeout))
+            self._group.monitored_barrier(limit)
+        except DistTimeoutError as error:
+            words = words_of_monitored_barrier(error, limit, self._group, wait_all_ranks)
+            with_words(error, words)
+            raise translated(error) from None
         except DistError as error:
             raise translated(error) from None
 

@@ -1,0 +1,269 @@
+"""Collectives that torch's autograd differentiates: those of torch.distributed.nn.functional.
+
+    y = syncline.nn.functional.all_reduce(x)  # A new tensor; x stays as it is.
+    y.sum().backward()                        # The gradients of all ranks, added up, come to x.
+
+All ranks call the forward functions in the same order, and then the backward pass goes through them
+on all ranks. Ranks in arguments are those of the world; a group of None is that of all ranks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from syncline import collectives
+from syncline._syncline import ProcessGroup, ReduceOp
+from syncline.calls import choose_rank
+from syncline.job import Group, resolve
+from syncline.reduce_ops import Op
+
+_Function: Any = torch.autograd.Function
+
+
+def broadcast(tensor: Tensor, src: int, group: Group = None) -> Tensor:
+    """Rank `src`'s tensor; its gradient is the sum of all ranks'."""
+    return _Broadcast.apply(src, group, tensor)
+
+
+def gather(tensor: Tensor, dst: int = 0, group: Group = None) -> tuple[Tensor, ...]:
+    """All ranks' tensors on rank `dst`, on the others as many zeros."""
+    return _Gather.apply(dst, group, tensor)
+
+
+def scatter(tensors: Sequence[Tensor], src: int = 0, group: Group = None) -> Tensor:
+    """tensors[r] of rank `src` on rank r; the other ranks pass tensors of the same shapes."""
+    return _Scatter.apply(src, group, *tensors)
+
+
+def reduce(tensor: Tensor, dst: int, op: Op = ReduceOp.SUM, group: Group = None) -> Tensor:
+    """The reduction of all ranks' tensors on rank `dst`, on the others their own tensor."""
+    return _Reduce.apply(dst, op, group, tensor)
+
+
+def reduce_scatter(
+    output: Tensor, input_list: Sequence[Tensor], op: Op = ReduceOp.SUM, group: Group = None
+) -> Tensor:
+    """The reduction of all ranks' input_list[r] on rank r, written to `output`."""
+    return _ReduceScatter.apply(op, group, output, *input_list)
+
+
+def all_gather(tensor: Tensor, group: Group = None) -> tuple[Tensor, ...]:
+    """All ranks' tensors, on every rank."""
+    return _AllGather.apply(group, tensor)
+
+
+def _all_gather_base(output_tensor: Tensor, input_tensor: Tensor, group: Group = None) -> Tensor:
+    """The same in one tensor, written to `output_tensor`."""
+    return _AllGatherBase.apply(output_tensor, input_tensor, group)
+
+
+def all_to_all(
+    output_tensor_list: Sequence[Tensor], input_tensor_list: Sequence[Tensor], group: Group = None
+) -> tuple[Tensor, ...]:
+    """input_tensor_list[own rank] of every rank, written to `output_tensor_list`."""
+    return _AllToAll.apply(group, output_tensor_list, *input_tensor_list)
+
+
+def all_to_all_single(
+    output: Tensor,
+    input: Tensor,
+    output_split_sizes: Sequence[int] | None = None,
+    input_split_sizes: Sequence[int] | None = None,
+    group: Group = None,
+) -> Tensor:
+    """As all_to_all between parts of two tensors, split along the first dimension."""
+    return _AllToAllSingle.apply(group, output, output_split_sizes, input_split_sizes, input)
+
+
+def all_reduce(tensor: Tensor, op: Op = ReduceOp.SUM, group: Group = None) -> Tensor:
+    """The reduction of all ranks' tensors; the gradients are reduced in the same way."""
+    return _AllReduce.apply(op, group, tensor)
+
+
+def _is_root(group: ProcessGroup, rank: int) -> bool:
+    return group.rank() == choose_rank(group, rank, None, "rank")
+
+
+class _Broadcast(_Function):
+    @staticmethod
+    def forward(ctx: Any, src: int, group: Group, tensor: Tensor) -> Tensor:
+        ctx.src, ctx.group = src, resolve(group)
+        ctx.is_root = _is_root(ctx.group, src)
+        made = tensor.clone(memory_format=torch.contiguous_format)
+        collectives.broadcast(made, src, ctx.group)
+        return made
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> Any:
+        total = gradient.clone(memory_format=torch.contiguous_format)
+        collectives.reduce(total, ctx.src, ReduceOp.SUM, ctx.group)
+        if not ctx.is_root:
+            total.zero_()
+        return None, None, total
+
+
+class _Gather(_Function):
+    @staticmethod
+    def forward(ctx: Any, dst: int, group: Group, tensor: Tensor) -> tuple[Tensor, ...]:
+        ctx.dst, ctx.group = dst, resolve(group)
+        ctx.is_root = _is_root(ctx.group, dst)
+        given = tensor.contiguous()
+        made = [torch.zeros_like(given) for _ in range(ctx.group.size())]
+        collectives.gather(given, made if ctx.is_root else None, dst, ctx.group)
+        return tuple(made)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> Any:
+        mine = torch.empty_like(gradients[0], memory_format=torch.contiguous_format)
+        parts = [gradient.contiguous() for gradient in gradients]
+        collectives.scatter(mine, parts if ctx.is_root else None, ctx.dst, ctx.group)
+        return None, None, mine
+
+
+class _Scatter(_Function):
+    @staticmethod
+    def forward(ctx: Any, src: int, group: Group, *tensors: Tensor) -> Tensor:
+        ctx.src, ctx.group = src, resolve(group)
+        ctx.is_root = _is_root(ctx.group, src)
+        parts = [tensor.contiguous() for tensor in tensors]
+        made = torch.empty_like(parts[ctx.group.rank()])
+        collectives.scatter(made, parts if ctx.is_root else None, src, ctx.group)
+        return made
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> Any:
+        given = gradient.contiguous()
+        made = [torch.zeros_like(given) for _ in range(ctx.group.size())]
+        collectives.gather(given, made if ctx.is_root else None, ctx.src, ctx.group)
+        return (None, None, *made)
+
+
+class _Reduce(_Function):
+    @staticmethod
+    def forward(ctx: Any, dst: int, op: Op, group: Group, tensor: Tensor) -> Tensor:
+        ctx.dst, ctx.group = dst, resolve(group)
+        ctx.is_root = _is_root(ctx.group, dst)
+        made = tensor.clone(memory_format=torch.contiguous_format)
+        collectives.reduce(made, dst, op, ctx.group)
+        return made
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> Any:
+        of_root = gradient.clone(memory_format=torch.contiguous_format)
+        collectives.broadcast(of_root, ctx.dst, ctx.group)
+        return None, None, None, of_root
+
+
+class _ReduceScatter(_Function):
+    @staticmethod
+    def forward(ctx: Any, op: Op, group: Group, output: Tensor, *inputs: Tensor) -> Tensor:
+        ctx.group = resolve(group)
+        parts = [part.contiguous() for part in inputs]
+        collectives.reduce_scatter(output, parts, op, ctx.group)
+        ctx.mark_dirty(output)
+        return output
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> Any:
+        return (None, None, None, *_gathered(gradient, ctx.group))
+
+
+class _AllGather(_Function):
+    @staticmethod
+    def forward(ctx: Any, group: Group, tensor: Tensor) -> tuple[Tensor, ...]:
+        ctx.group = resolve(group)
+        return tuple(_gathered(tensor, ctx.group))
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> Any:
+        mine = torch.empty_like(
+            gradients[ctx.group.rank()], memory_format=torch.contiguous_format
+        )
+        parts = [gradient.contiguous() for gradient in gradients]
+        collectives.reduce_scatter(mine, parts, ReduceOp.SUM, ctx.group)
+        return None, mine
+
+
+class _AllGatherBase(_Function):
+    @staticmethod
+    def forward(ctx: Any, output: Tensor, tensor: Tensor, group: Group) -> Tensor:
+        ctx.group, ctx.shape = resolve(group), tensor.shape
+        collectives.all_gather_single(output, tensor.contiguous(), ctx.group)
+        ctx.mark_dirty(output)
+        return output
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> Any:
+        mine = gradient.new_empty(ctx.shape)
+        collectives.reduce_scatter_single(mine, gradient.contiguous(), ReduceOp.SUM, ctx.group)
+        return None, mine, None
+
+
+class _AllToAll(_Function):
+    @staticmethod
+    def forward(
+        ctx: Any, group: Group, outputs: Sequence[Tensor], *inputs: Tensor
+    ) -> tuple[Tensor, ...]:
+        ctx.group = resolve(group)
+        ctx.shapes = [tensor.shape for tensor in inputs]
+        collectives.all_to_all(outputs, [tensor.contiguous() for tensor in inputs], ctx.group)
+        return tuple(outputs)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> Any:
+        made = [gradients[0].new_empty(shape) for shape in ctx.shapes]
+        collectives.all_to_all(made, [gradient.contiguous() for gradient in gradients], ctx.group)
+        return (None, None, *made)
+
+
+class _AllToAllSingle(_Function):
+    @staticmethod
+    def forward(
+        ctx: Any,
+        group: Group,
+        output: Tensor,
+        output_splits: Sequence[int] | None,
+        input_splits: Sequence[int] | None,
+        tensor: Tensor,
+    ) -> Tensor:
+        ctx.group, ctx.shape = resolve(group), tensor.shape
+        ctx.output_splits, ctx.input_splits = output_splits, input_splits
+        collectives.all_to_all_single(
+            output, tensor.contiguous(), output_splits, input_splits, ctx.group
+        )
+        ctx.mark_dirty(output)
+        return output
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> Any:
+        made = gradient.new_empty(ctx.shape)
+        collectives.all_to_all_single(
+            made, gradient.contiguous(), ctx.input_splits, ctx.output_splits, ctx.group
+        )
+        return None, None, None, None, made
+
+
+class _AllReduce(_Function):
+    @staticmethod
+    def forward(ctx: Any, op: Op, group: Group, tensor: Tensor) -> Tensor:
+        ctx.group, ctx.op = resolve(group), op
+        made = tensor.clone(memory_format=torch.contiguous_format)
+        collectives.all_reduce(made, op, ctx.group)
+        return made
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> Any:
+        reduced = gradient.clone(memory_format=torch.contiguous_format)
+        collectives.all_reduce(reduced, ctx.op, ctx.group)
+        return None, None, reduced
+
+
+def _gathered(tensor: Tensor, group: ProcessGroup) -> list[Tensor]:
+    given = tensor.contiguous()
+    made = [torch.empty_like(given) for _ in range(group.size())]
+    collectives.all_gather(made, given, group)
+    return made

@@ -1,0 +1,173 @@
+"""torch.distributed.nn and DistributedSampler for groups of Syncline; torch.Size as an object."""
+
+import pypi_torch_status
+import pytest
+
+if not pypi_torch_status.AVAILABLE:
+    pytest.skip(pypi_torch_status.REASON, allow_module_level=True)
+
+import ranks  # noqa: E402
+import syncline as dist  # noqa: E402
+import torch  # noqa: E402
+from syncline import process_groups  # noqa: E402
+from syncline.codec import decode, encode  # noqa: E402
+from syncline.nn import functional  # noqa: E402
+from syncline.torch import DistributedSampler  # noqa: E402
+
+SIZE = 3
+
+
+def leaf(rank, *shape):
+    """Different on each rank."""
+    values = torch.arange(1.0, 1 + torch.Size(shape).numel()).reshape(shape)
+    return (values + 10 * rank).requires_grad_()
+
+
+def weights(rank, *shape):
+    """What the results are multiplied by, so that gradients differ."""
+    return leaf(rank, *shape).detach() * (rank + 2)
+
+
+def everyone(make):
+    return [make(rank) for rank in range(SIZE)]
+
+
+def test_all_reduce_reduces_gradients():
+    def run(world):
+        x = leaf(world.rank, 2)
+        y = functional.all_reduce(x * 1.0, group=world.group)
+        assert torch.equal(y, sum(everyone(lambda r: leaf(r, 2))))
+        (y * weights(world.rank, 2)).sum().backward()
+        assert torch.equal(x.grad, sum(everyone(lambda r: weights(r, 2))))
+
+    ranks.in_threads(SIZE, run)
+
+
+def test_broadcast_and_reduce_are_each_others_inverse():
+    def run(world):
+        x = leaf(world.rank, 2)
+        y = functional.broadcast(x, 1, world.group)
+        assert torch.equal(y, leaf(1, 2))
+        (y * weights(world.rank, 2)).sum().backward()
+        total = sum(everyone(lambda r: weights(r, 2)))
+        assert torch.equal(x.grad, total if world.rank == 1 else torch.zeros(2))
+
+        x = leaf(world.rank, 2)
+        y = functional.reduce(x, 2, group=world.group)
+        if world.rank == 2:
+            assert torch.equal(y, sum(everyone(lambda r: leaf(r, 2))))
+        (y * weights(world.rank, 2)).sum().backward()
+        assert torch.equal(x.grad, weights(2, 2))
+
+    ranks.in_threads(SIZE, run)
+
+
+def test_gather_and_scatter_are_each_others_inverse():
+    def run(world):
+        x = leaf(world.rank, 2)
+        parts = functional.gather(x, 1, world.group)
+        if world.rank == 1:
+            assert [part.tolist() for part in parts] == everyone(lambda r: leaf(r, 2).tolist())
+        sum((part * (r + 1)).sum() for r, part in enumerate(parts)).backward()
+        assert torch.equal(x.grad, torch.full((2,), world.rank + 1.0))
+
+        mine = [leaf(world.rank, 2) for _ in range(SIZE)]
+        y = functional.scatter([part * (r + 1) for r, part in enumerate(mine)], 1, world.group)
+        assert torch.equal(y, leaf(1, 2) * (world.rank + 1))
+        (y * weights(world.rank, 2)).sum().backward()
+        for r, part in enumerate(mine):
+            expected = weights(r, 2) * (r + 1) if world.rank == 1 else torch.zeros(2)
+            assert torch.equal(part.grad, expected)
+
+    ranks.in_threads(SIZE, run)
+
+
+def test_all_gather_and_reduce_scatter_are_each_others_inverse():
+    def run(world):
+        group, rank = world.group, world.rank
+        x = leaf(rank, 2)
+        parts = functional.all_gather(x, group)
+        assert [part.tolist() for part in parts] == everyone(lambda r: leaf(r, 2).tolist())
+        sum((part * weights(rank, 2) * (r + 1)).sum() for r, part in enumerate(parts)).backward()
+        expected = (rank + 1) * sum(everyone(lambda r: weights(r, 2)))
+        assert torch.equal(x.grad, expected)
+
+        x = leaf(rank, 2)
+        y = functional._all_gather_base(torch.empty(2 * SIZE), x, group)
+        assert torch.equal(y, torch.cat(everyone(lambda r: leaf(r, 2))))
+        (y * torch.cat([weights(rank, 2) * (r + 1) for r in range(SIZE)])).sum().backward()
+        assert torch.equal(x.grad, expected)
+
+        parts = [leaf(rank, 2) for _ in range(SIZE)]
+        y = functional.reduce_scatter(torch.empty(2), parts, group=group)
+        assert torch.equal(y, sum(everyone(lambda r: leaf(r, 2))))
+        (y * weights(rank, 2)).sum().backward()
+        assert [part.grad.tolist() for part in parts] == everyone(lambda r: weights(r, 2).tolist())
+
+    ranks.in_threads(SIZE, run)
+
+
+def test_all_to_all_sends_gradients_back():
+    def run(world):
+        group, rank = world.group, world.rank
+        parts = [leaf(rank, 2) * (r + 1) for r in range(SIZE)]
+        for part in parts:
+            part.retain_grad()
+        received = functional.all_to_all(list(torch.empty(SIZE, 2)), parts, group)
+        assert [y.tolist() for y in received] == everyone(
+            lambda r: (leaf(r, 2) * (rank + 1)).tolist()
+        )
+        sum((y * weights(rank, 2) * (r + 1)).sum() for r, y in enumerate(received)).backward()
+        assert [part.grad.tolist() for part in parts] == everyone(
+            lambda r: (weights(r, 2) * (rank + 1)).tolist()
+        )
+
+        # Rank r sends s + 1 rows to rank s.
+        x = leaf(rank, 6)
+        splits = [rank + 1] * SIZE, [1, 2, 3]
+        y = functional.all_to_all_single(torch.empty(3 * rank + 3), x, *splits, group=group)
+        (y * (rank + 1)).sum().backward()
+        assert x.grad.tolist() == [1, 2, 2, 3, 3, 3]
+
+    ranks.in_threads(SIZE, run)
+
+
+# ---- Sampling ----
+
+NUMBERS = list(range(10))
+
+
+def parts(kind, **arguments):
+    return [list(kind(NUMBERS, SIZE, rank, **arguments)) for rank in range(SIZE)]
+
+
+@pytest.mark.parametrize(
+    "arguments", [{}, {"shuffle": False}, {"seed": 3}, {"drop_last": True, "shuffle": False}]
+)
+def test_parts_are_those_of_torchs_sampler(arguments):
+    assert parts(DistributedSampler, **arguments) == parts(
+        torch.utils.data.DistributedSampler, **arguments
+    )
+
+
+def test_a_sampler_asks_the_job_of_syncline(monkeypatch):
+    dist.init_process_group("local", store=dist.HashStore(), rank=0, world_size=1)
+    sampler = DistributedSampler(NUMBERS, shuffle=False)
+    assert (sampler.num_replicas, sampler.rank, list(sampler)) == (1, 0, NUMBERS)
+    monkeypatch.setattr(process_groups, "get_world_size", lambda: 4)
+    monkeypatch.setattr(process_groups, "get_rank", lambda: 3)
+    sampler = DistributedSampler(NUMBERS)
+    assert (sampler.num_replicas, sampler.rank, len(sampler)) == (4, 3, 3)
+    assert isinstance(sampler, torch.utils.data.DistributedSampler)
+    loader = torch.utils.data.DataLoader(NUMBERS, sampler=sampler)
+    first = [int(x) for x in loader]
+    sampler.set_epoch(1)
+    assert [int(x) for x in loader] != first
+    dist.destroy_process_group()
+    with pytest.raises(ValueError, match="Default process group has not been initialized"):
+        DistributedSampler(NUMBERS)
+
+
+def test_a_size_is_an_object_of_the_safe_codec():
+    returned = decode(encode({"shape": torch.zeros(2, 0, 3).shape}))
+    assert type(returned["shape"]) is torch.Size and returned == {"shape": (2, 0, 3)}
