@@ -83,7 +83,7 @@ python/packaging/build_wheel.py.""",
             mandatory = True,
         ),
         "distribution": attr.string(mandatory = True),
-        "entry_points": attr.string_dict(doc = "Console scripts: {name: module:function}."),
+        "entry_points": attr.string_dict(doc = "{group/name: module:function}, as console_scripts/syncline-run."),
         "files": attr.label_keyed_string_dict(
             allow_files = True,
             doc = "More files: {label: path in the wheel}.",

@@ -94,9 +94,20 @@ def stage_dist_info(spec: dict, folder: pathlib.Path) -> pathlib.Path:
     (info / "WHEEL").write_text(
         "Wheel-Version: 1.0\nGenerator: syncline\nRoot-Is-Purelib: false\nTag: %s\n" % spec["tag"]
     )
-    scripts = [f"{name} = {target}\n" for name, target in sorted(spec["entry_points"].items())]
-    (info / "entry_points.txt").write_text("[console_scripts]\n" + "".join(scripts))
+    (info / "entry_points.txt").write_text(entry_points(spec["entry_points"]))
     return info
+
+
+def entry_points(targets: dict[str, str]) -> str:
+    """The file of that name, of {"console_scripts/syncline-run": "syncline.run:main"}."""
+    lines = []
+    group = None
+    for name, target in sorted(targets.items()):
+        if name.rpartition("/")[0] != group:
+            group = name.rpartition("/")[0]
+            lines.append(f"[{group}]\n")
+        lines.append(f"{name.rpartition('/')[2]} = {target}\n")
+    return "".join(lines)
 
 
 def pack(folder: pathlib.Path, info: pathlib.Path, wheel: pathlib.Path) -> None:

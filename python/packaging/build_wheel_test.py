@@ -40,6 +40,13 @@ def test_neither_time_nor_order_nor_umask_changes_the_bytes(tmp_path):
         assert archive.namelist() == order
 
 
+def test_entry_points_are_written_by_group():
+    targets = {"b.group/one": "m:f", "a/two": "m:g", "b.group/four": "m:h"}
+    assert build_wheel.entry_points(targets) == (
+        "[a]\ntwo = m:g\n[b.group]\nfour = m:h\none = m:f\n"
+    )
+
+
 def test_programs_stay_executable(tmp_path):
     wheel = distribution(tmp_path / "one", ["bin/run", "d-1.dist-info/WHEEL"], 0o755)
     with zipfile.ZipFile(wheel) as archive:

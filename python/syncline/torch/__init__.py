@@ -1,6 +1,7 @@
 """PyTorch over Syncline.
 
-Importing it makes "syncline" a backend of torch.distributed: after
+Importing it makes "syncline" a backend of torch.distributed, which init_process_group does by
+itself where the wheel is installed (syncline_torch_autoload): after
 `torch.distributed.init_process_group("syncline")`, or "cpu:syncline,cuda:nccl", torch's own
 functions and DistributedDataParallel, FSDP2 and DTensor work over it, unchanged.
 

@@ -2,6 +2,7 @@
 
 import gc
 import os
+import select
 from datetime import timedelta
 
 import pypi_torch_status
@@ -132,6 +133,89 @@ def coalesced():
     assert tensor.item() == size
 
 
+def coalesced_until_an_exception():
+    """What follows is each on its own again, whichever kind of manager was left."""
+    torch_ranks.join()
+    size = dist.get_world_size()
+    for device in (None, torch.device("cpu")):
+        with pytest.raises(ZeroDivisionError):
+            with dist._coalescing_manager(device=device, async_ops=True):
+                dist.all_reduce(torch.ones(1))
+                dist.broadcast(torch.ones(1), src=0)
+                raise ZeroDivisionError
+        for _ in range(3):
+            dist.all_reduce(tensor := torch.ones(70_000))
+            assert tensor[-1].item() == size
+        with dist._coalescing_manager():
+            dist.all_reduce(tensor)
+        assert tensor[-1].item() == size * size
+    with pytest.raises(ValueError, match="non-empty op list"):
+        with dist._coalescing_manager():
+            dist.all_reduce(tensor)
+            with dist._coalescing_manager():
+                pass
+
+
+def profiled():
+    """torch's profiler sees the same records as of gloo."""
+    seen = {}
+    for backend in ("gloo", "syncline"):
+        torch_ranks.join(backend)
+        rank, size = dist.get_rank(), dist.get_world_size()
+        one, whole = torch.ones(2), torch.ones(2 * size)
+        parts = list(torch.ones(size, 2).unbind())
+        dist.barrier()
+        with torch.profiler.profile(record_shapes=True) as profile:
+            for in_background in (False, True):
+                works = [
+                    dist.all_reduce(one, async_op=in_background),
+                    dist.broadcast(one, 0, async_op=in_background),
+                    dist.reduce(one, 0, async_op=in_background),
+                    dist.all_gather(parts, one, async_op=in_background),
+                    dist.gather(one, parts if rank == 0 else None, async_op=in_background),
+                    dist.scatter(one, parts if rank == 0 else None, async_op=in_background),
+                    dist.all_to_all_single(whole, whole.clone(), async_op=in_background),
+                    dist.barrier(async_op=in_background),
+                ]
+                for work in filter(None, works):
+                    work.wait()
+            if rank == 0:
+                dist.send(one, 1)
+            else:
+                dist.recv(one, 0)
+            dist.barrier()
+        records = [event for event in profile.events() if event.name.startswith(f"{backend}:")]
+        counts = {}
+        for event in records:
+            name = event.name.partition(":")[2]
+            counts[name] = counts.get(name, 0) + 1
+        seen[backend] = counts
+        shapes = {tuple(map(tuple, e.input_shapes)) for e in records if "all_reduce" in e.name}
+        assert shapes == {((2,),)}, shapes
+        torch_ranks.leave()
+    assert seen["syncline"] == seen["gloo"], seen
+    assert len(seen["gloo"]) == 9
+
+
+def without_rank_0():
+    """Those that remain make groups, once rank 0's process has ended."""
+    torch_ranks.join()
+    store = dist.distributed_c10d._get_default_store()  # Of the test's own process.
+    rank = dist.get_rank()
+    if rank == 0:
+        store.set("process of rank 0", str(os.getpid()))
+    process = os.pidfd_open(int(store.get("process of rank 0")))
+    dist.barrier()
+    if rank == 0:
+        dist.destroy_process_group()
+        return
+    assert select.select([process], [], [], torch_ranks.TIMEOUT.total_seconds())[0]
+    group = dist.new_group([1, 2], use_local_synchronization=True)
+    dist.all_reduce(tensor := torch.ones(1), group=group)
+    assert tensor.item() == 2
+    dist.destroy_process_group(group)
+
+
 def barriers():
     """barrier and monitored_barrier, as functions of torch."""
     torch_ranks.join()
@@ -232,9 +316,17 @@ def checkpoints():
         "plain": torch.zeros(6, 4),
         "step": 0,
     }
-    checkpoint.load(loaded, checkpoint_id=folder)
-    assert torch.equal(loaded["sharded"].full_tensor(), whole)
-    assert torch.equal(loaded["plain"], whole + 1) and loaded["step"] == 7
+    own = dist.new_group()  # Its operations run in the background.
+    place = folder.with_name("later")
+    later = checkpoint.async_save(state, checkpoint_id=place, process_group=own)
+    for saved in (folder, place):
+        if saved != folder:
+            later.result(torch_ranks.TIMEOUT.total_seconds())
+            dist.barrier()
+        loaded["plain"].zero_()
+        checkpoint.load(loaded, checkpoint_id=saved)
+        assert torch.equal(loaded["sharded"].full_tensor(), whole)
+        assert torch.equal(loaded["plain"], whole + 1) and loaded["step"] == 7
 
 
 def backends_by_device():
@@ -308,13 +400,21 @@ def from_the_environment():
 
 def run_all():
     torch_ranks.run_each(
-        [groups, objects, point_to_point, coalesced, functional_collectives, tensors_of_a_mesh]
+        [
+            groups,
+            objects,
+            point_to_point,
+            coalesced,
+            coalesced_until_an_exception,
+            functional_collectives,
+            tensors_of_a_mesh,
+        ]
     )
 
 
 def run_all_of_two_ranks():
     torch_ranks.run_each(
-        [barriers, checkpoints, backends_by_device, in_backward, beside_another_backend]
+        [profiled, barriers, checkpoints, backends_by_device, in_backward, beside_another_backend]
     )
 
 
@@ -331,6 +431,10 @@ def test_torchs_debug_level_of_details_breaks_nothing():
     torch_ranks.in_processes(
         2, __file__, "everything_with_details", TORCH_DISTRIBUTED_DEBUG="DETAIL"
     )
+
+
+def test_groups_are_made_after_the_process_of_rank_0_has_ended():
+    torch_ranks.in_processes(3, __file__, "without_rank_0")
 
 
 def test_a_job_of_one_joins_by_the_environment():

@@ -196,6 +196,43 @@ def test_several_tensors_go_in_one_operation():
     torch_ranks.in_threads(3, run)
 
 
+def test_one_tensor_twice_is_reduced_once():
+    """As by gloo; as in `all_reduce_coalesced([t, t])`, and of two parameters that are one."""
+
+    def run(group):
+        tensor, other = torch.full((3,), 1.0 + group.rank()), torch.ones(2)
+        group.allreduce_coalesced([tensor, other, tensor, tensor.view(3)]).wait()
+        assert tensor.tolist() == [3.0] * 3 and other.tolist() == [2.0] * 2
+        with pytest.raises(ValueError, match="share memory"):
+            group.allreduce_coalesced([tensor, tensor[:2]])
+        dist._broadcast_coalesced(group, [tensor, other, tensor], 100, 1)
+
+    torch_ranks.in_threads(2, run)
+
+
+def test_lists_of_several_tensors_are_treated_as_by_gloo():
+    """As if each were a rank's own."""
+
+    def run(group):
+        rank, size = group.rank(), group.size()
+        own = [torch.full((2,), float(2 * rank + i)) for i in range(2)]
+        reduced = [tensor.clone() for tensor in own]
+        group.allreduce(reduced, options(dist.AllreduceOptions, reduceOp=ReduceOp.MAX)).wait()
+        assert [tensor[1].item() for tensor in reduced] == [2.0 * size - 1] * 2
+        whole = [[torch.zeros(2) for _ in range(2 * size)] for _ in range(2)]
+        group.allgather(whole, own).wait()
+        for outputs in whole:
+            assert [output[0].item() for output in outputs] == list(range(2 * size))
+        sent = options(dist.BroadcastOptions, rootRank=1, rootTensor=1)
+        group.broadcast(own, sent).wait()
+        assert [tensor[0].item() for tensor in own] == [3.0, 3.0]
+        one = options(dist.ReduceOptions, rootRank=0, rootTensor=1)
+        group.reduce(own, one).wait()
+        assert own[1][0].item() == (6.0 * size if rank == 0 else 3.0)
+
+    torch_ranks.in_threads(2, run)
+
+
 def test_methods_take_what_torchs_other_overloads_take():
     def run(group):
         rank, size = group.rank(), group.size()
@@ -374,7 +411,7 @@ BAD_CALLS = {
     "two tensors": (
         ValueError,
         "one element for this process, not 2",
-        lambda group: group.allreduce([torch.zeros(2), torch.zeros(2)]),
+        lambda group: group.gather([], [torch.zeros(2), torch.zeros(2)], dist.GatherOptions()),
     ),
     "root": (
         ValueError,

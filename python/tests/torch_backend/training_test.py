@@ -77,6 +77,35 @@ def data_parallel_with_accumulation():
     return [parameter.grad for parameter in model.parameters()]
 
 
+class TwoOutputs(nn.Module):
+    """Each of which depends on a layer of its own."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.second = nn.Linear(12, 12), nn.Linear(12, 12)
+
+    def forward(self, x):
+        return self.first(x), self.second(x)
+
+
+def data_parallel_with_a_backward_pass_for_each_output(wrapper=DistributedDataParallel):
+    model = wrapper(TwoOutputs(), bucket_cap_mb=0.0001)
+    optimizer = sgd(model)
+    for step in range(4):
+        optimizer.zero_grad()
+        for output in model(batch(step)):
+            output.square().mean().backward()
+        optimizer.step()
+    return list(model.parameters())
+
+
+def data_parallel_compiled(**options):
+    """torch.compile of the whole, with buffers, and what it makes of the backward pass."""
+    model = DistributedDataParallel(small_model(), **options)
+    compiled = torch.compile(model, backend="aot_eager")
+    return train(compiled, sgd(model)) + list(model.buffers())
+
+
 def data_parallel_with_sparse_gradients():
     model = DistributedDataParallel(
         nn.Sequential(nn.EmbeddingBag(20, 8, mode="sum", sparse=True), nn.Linear(8, 2))
@@ -178,6 +207,9 @@ CASES = {
     "ddp": data_parallel,
     "ddp_static_graph": functools.partial(data_parallel, static_graph=True),
     "ddp_views": functools.partial(data_parallel, gradient_as_bucket_view=True),
+    "ddp_two_outputs": data_parallel_with_a_backward_pass_for_each_output,
+    "ddp_compiled": data_parallel_compiled,
+    "ddp_compiled_static_graph": functools.partial(data_parallel_compiled, static_graph=True),
     "ddp_unused": data_parallel_with_unused_parameters,
     "ddp_no_sync": data_parallel_with_accumulation,
     "ddp_sparse": data_parallel_with_sparse_gradients,
@@ -237,6 +269,28 @@ def power_sgd_trains(wrapper):
     assert_equal_on_all_ranks(list(model.parameters()))
 
 
+def wrappers_are_equal():
+    """Syncline's DistributedDataParallel trains as torch's does, where they work in other ways."""
+    cases = {
+        "two outputs": data_parallel_with_a_backward_pass_for_each_output,
+        "compiled": compiled_by,
+    }
+    for name, case in cases.items():
+        results = []
+        for wrapper in (DistributedDataParallel, syncline.torch.DistributedDataParallel):
+            torch_ranks.join()
+            torch.manual_seed(7)
+            results.append([parameter.detach().clone() for parameter in case(wrapper)])
+            torch_ranks.leave()
+        for ours, theirs in zip(*results, strict=True):
+            assert torch.allclose(ours, theirs, atol=1e-6), name
+
+
+def compiled_by(wrapper):
+    model = wrapper(small_model(), static_graph=True)
+    return train(torch.compile(model, backend="aot_eager"), sgd(model))
+
+
 def assert_equal_on_all_ranks(tensors):
     for tensor in tensors:
         first = tensor.detach().clone()
@@ -247,6 +301,10 @@ def assert_equal_on_all_ranks(tensors):
 @pytest.mark.parametrize("size", [2, 3])
 def test_training_is_equal_to_that_over_gloo(size):
     torch_ranks.in_processes(size, __file__, "run_all")
+
+
+def test_both_wrappers_train_alike():
+    torch_ranks.in_processes(2, __file__, "wrappers_are_equal")
 
 
 def test_torchs_power_sgd_hook_trains():

@@ -79,6 +79,19 @@ def only(tensors: Any, argument: str = "tensors") -> Any:
     return tensors[0]
 
 
+def distinct(tensors: Sequence[Tensor]) -> list[Tensor]:
+    """`tensors` without those that are the same memory as one before, in type, shape and strides.
+
+    What is reduced in place is reduced once, as by gloo.
+    """
+    found: dict[Any, Tensor] = {}
+    for index, tensor in enumerate(tensors):
+        is_empty = tensor.numel() == 0
+        memory = index if is_empty else (tensor.data_ptr(), tensor.device)
+        found.setdefault((memory, tensor.dtype, tensor.shape, tensor.stride()), tensor)
+    return list(found.values())
+
+
 def chunks(tensor: Tensor, parts: int) -> list[Tensor]:
     """The `parts` equal parts of the contiguous `tensor`, rank by rank."""
     if tensor.numel() % parts != 0:

@@ -26,6 +26,7 @@ from syncline.torch.backend import sparse
 from syncline.torch.backend.arguments import (
     all_movable,
     chunks,
+    distinct,
     flat,
     movable,
     only,
@@ -51,15 +52,19 @@ def both_forms(name: str) -> Forms:
 
 
 _ALL_GATHER = both_forms("all_gather")
+_ALL_GATHER_MULTI = both_forms("all_gather_multi")
 _ALL_GATHER_COALESCED = both_forms("all_gather_coalesced")
 _ALL_GATHER_SINGLE = both_forms("all_gather_single")
 _ALL_REDUCE = both_forms("all_reduce")
 _ALL_REDUCE_COALESCED = both_forms("all_reduce_coalesced")
+_ALL_REDUCE_MULTI = both_forms("all_reduce_multi")
 _ALL_TO_ALL = both_forms("all_to_all")
 _ALL_TO_ALL_SINGLE = both_forms("all_to_all_single")
 _BROADCAST = both_forms("broadcast")
+_BROADCAST_MULTI = both_forms("broadcast_multi")
 _GATHER = both_forms("gather")
 _REDUCE = both_forms("reduce")
+_REDUCE_MULTI = both_forms("reduce_multi")
 _REDUCE_SCATTER = both_forms("reduce_scatter")
 _REDUCE_SCATTER_COALESCED = both_forms("reduce_scatter_coalesced")
 _REDUCE_SCATTER_SINGLE = both_forms("reduce_scatter_single")
@@ -69,7 +74,8 @@ _SCATTER = both_forms("scatter")
 class Collectives:
     """The methods of ProcessGroup that all ranks call, except barriers.
 
-    Each takes torch's struct of options, or the arguments of torch's other overloads.
+    Each takes torch's struct of options, or the arguments of torch's other overloads. Lists of
+    several tensors on the CPU are treated as gloo does: as if each were that of a rank.
     """
 
     _group: _syncline.ProcessGroup
@@ -97,6 +103,11 @@ class Collectives:
         self, tensors: Any, opts: Any = None, timeout: timedelta | None = None, op: Any = None
     ) -> Any:
         opts = options(AllreduceOptions, opts, timeout, reduceOp=op)
+        if are_several(tensors):
+            kind, factor = reduction(opts.reduceOp)
+            limit = timeout_of(opts, self._timeout)
+            several = list(tensors)
+            return self._run(_ALL_REDUCE_MULTI, opts, several, several, kind, limit, factor)
         tensor = only(tensors)
         if not tensor.is_cpu and self._others.serve(tensor):
             return self._others.call("allreduce", tensor, [tensor], opts)
@@ -119,7 +130,8 @@ class Collectives:
             return self._others.call("allreduce_coalesced", tensors[0], tensors, opts)
         kind, factor = reduction(opts.reduceOp)
         limit = timeout_of(opts, self._timeout)
-        return self._run(_ALL_REDUCE_COALESCED, opts, tensors, tensors, kind, limit, factor)
+        once = distinct(tensors)
+        return self._run(_ALL_REDUCE_COALESCED, opts, tensors, once, kind, limit, factor)
 
     def reduce(
         self,
@@ -130,6 +142,12 @@ class Collectives:
         root: int | None = None,
     ) -> Any:
         opts = options(ReduceOptions, opts, timeout, reduceOp=op, rootRank=root)
+        if are_several(tensors):
+            kind, factor = reduction(opts.reduceOp)
+            several = list(tensors)
+            where = several, opts.rootRank, kind, opts.rootTensor
+            limit = timeout_of(opts, self._timeout)
+            return self._run(_REDUCE_MULTI, opts, several, *where, limit, factor)
         tensor = only(tensors)
         if not tensor.is_cpu and self._others.serve(tensor):
             return self._others.call("reduce", tensor, [tensor], opts)
@@ -145,6 +163,11 @@ class Collectives:
         root: int | None = None,
     ) -> Any:
         opts = options(BroadcastOptions, opts, timeout, rootRank=root)
+        if are_several(tensors):
+            several = list(tensors)
+            where = all_movable(several), opts.rootRank, opts.rootTensor
+            limit = timeout_of(opts, self._timeout)
+            return self._run(_BROADCAST_MULTI, opts, several, *where, limit)
         tensor = only(tensors)
         if not tensor.is_cpu and self._others.serve(tensor):
             return self._others.call("broadcast", tensor, [tensor], opts)
@@ -162,6 +185,11 @@ class Collectives:
         timeout: timedelta | None = None,
     ) -> Any:
         opts = options(AllgatherOptions, opts, timeout)
+        if are_several(input_tensors):
+            whole = [tensor for outputs in output_tensors for tensor in outputs]
+            moved = all_movable(whole), all_movable(input_tensors)
+            limit = timeout_of(opts, self._timeout)
+            return self._run(_ALL_GATHER_MULTI, opts, whole, *moved, limit)
         tensor = only(input_tensors, "input_tensors")
         outputs = _list_of(output_tensors, "output_tensors")
         if not tensor.is_cpu and self._others.serve(tensor):
@@ -345,6 +373,11 @@ class Collectives:
         )
 
     alltoall_base = all_to_all_single
+
+
+def are_several(tensors: Any) -> bool:
+    """Whether it is a list of several tensors on the CPU."""
+    return not isinstance(tensors, Tensor) and len(tensors) > 1 and tensors[0].is_cpu
 
 
 def _list_of(lists: Any, argument: str) -> list[Tensor]:

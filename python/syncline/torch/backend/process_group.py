@@ -17,17 +17,18 @@ from weakref import WeakSet
 import torch
 import torch.distributed as torch_dist
 from torch import Tensor
+from torch.distributed import distributed_c10d
 from torch.distributed.distributed_c10d import BarrierOptions
 
 from syncline import _syncline
 from syncline.collectives import words_of_monitored_barrier
 from syncline.errors import DistError, DistTimeoutError, with_words
-from syncline.torch.backend import requests
+from syncline.torch.backend import profiling, requests
 from syncline.torch.backend.arguments import as_timeout, movable, only, options, timeout_of
 from syncline.torch.backend.collectives import Collectives, Forms, both_forms
 from syncline.torch.backend.device_work import DeviceWork, Waiter
 from syncline.torch.backend.errors import translated
-from syncline.torch.backend.other_devices import OtherDevices
+from syncline.torch.backend.other_devices import SERVED, OtherDevices
 from syncline.torch.backend.staging import Copies, contiguous, copy_back, staged
 from syncline.torch.backend.work import AllWork, FinishedWork, RunningWork, runs_callback_of
 
@@ -252,6 +253,15 @@ class ProcessGroup:
             return self._others.backend(device)._end_coalescing()
         return self._end_collecting(device)
 
+    def _forget_coalescing(self, device: torch.device | None) -> None:
+        """After an exception within a coalescing manager: operations are each their own again.
+
+        Those that have begun go on, and nobody waits for them.
+        """
+        distributed_c10d._world.pg_coalesce_state.pop(self, None)
+        if device is not None:
+            self._end_coalescing(device)
+
     def _start_collecting(self, device: torch.device) -> None:
         """What is called from now on, on tensors that Syncline serves, is one operation."""
         raise NotImplementedError
@@ -314,10 +324,14 @@ class Operations(Collectives):
         self._check_callback()
         copies = [] if copies is None else copies
         given = staged(arguments, copies)
+        record = profiling.Record(forms[0].__name__, written) if profiling.is_on() else None
         try:
             started = forms[1](self._group, *given)
         except DistError as error:
             raise translated(error) from None
+        finally:
+            if record is not None:  # The device's part is in the device's own records.
+                record.end()
         # What a hook chains to a future runs in the order of the hooks' calls: see as_hook.
         waiter = _in_call if _is_in_hook() else self._waiter
         work = DeviceWork(started, written, copies, tensor.device, waiter)
@@ -339,14 +353,22 @@ class Operations(Collectives):
         self._check_callback()
         copies = [] if copies is None else copies
         given = staged(arguments, copies)
+        record = profiling.Record(forms[0].__name__, written) if profiling.is_on() else None
         try:
             if not in_background and self._collected is None:
                 forms[0](self._group, *given)
                 copy_back(copies)
                 return FinishedWork(written)
-            work = RunningWork(self._group, forms[1](self._group, *given), written, copies)
+            started = forms[1](self._group, *given)
+            work = RunningWork(self._group, started, written, copies)
+            if record is not None:
+                started._on_complete(record.end)
+                record = None
         except DistError as error:
             raise translated(error) from None
+        finally:
+            if record is not None:
+                record.end()
         if self._collected is None:
             return work
         self._collected.append(work)
@@ -417,6 +439,11 @@ class PythonProcessGroup(ProcessGroup, Operations, torch_dist.ProcessGroup):  # 
 
     rank = getRank
     size = getSize
+
+    @property
+    def _device_types(self) -> list[torch.device]:
+        """The kinds of devices that the group serves; torch asks groups in C++ for backends."""
+        return [torch.device(kind) for kind in SERVED]
 
     def getGroupName(self) -> str:
         return self._name

@@ -6,14 +6,17 @@ torch calls `create_group` on each rank of a new group.
 from __future__ import annotations
 
 import atexit
+import contextlib
 import functools
+from collections.abc import Iterator
 from datetime import timedelta
 from typing import Any
 
 import torch
+import torch._dynamo
 import torch.distributed as torch_dist
 
-from syncline import failures, job
+from syncline import _syncline, failures, job
 from syncline.errors import DistError
 from syncline.torch.backend import native, requests
 from syncline.torch.backend.errors import translated
@@ -33,13 +36,17 @@ from syncline.torch.backend.work import lasting
 __all__ = ["Options", "create_group", "register"]
 
 _EXIT_TIMEOUT = timedelta(seconds=2)
+_PROBE_TIMEOUT = timedelta(seconds=5)
+_is_registered = False
 _library = torch.library.Library("_c10d_functional", "IMPL")  # As long as the process lasts.
 
 
 def register() -> None:
     """Makes torch.distributed know the backend. Idempotent."""
-    if not torch_dist.is_available() or hasattr(torch_dist.Backend, BACKEND_NAME.upper()):
+    global _is_registered
+    if not torch_dist.is_available() or _is_registered:
         return
+    _is_registered = True
     torch_dist.Backend.register_backend(
         BACKEND_NAME, _create_group, extended_api=True, devices=list(SERVED)
     )
@@ -48,6 +55,8 @@ def register() -> None:
     _mark_hooks()
     _hand_over_lasting_works()
     _serve_compression_in_cpp()
+    _end_coalescing_that_fails()
+    _keep_out_of_compilers()
     atexit.register(_close_all)
 
 
@@ -115,6 +124,36 @@ def _serve_compression_in_cpp() -> None:
     module._register_builtin_comm_hook = register_builtin_comm_hook
 
 
+def _keep_out_of_compilers() -> None:
+    """torch.compile is to run Syncline's code as it is, and not to look into it."""
+    torch._dynamo.trace_rules.add("syncline")
+
+
+def _end_coalescing_that_fails() -> None:
+    """An exception within torch's coalescing manager leaves the group coalescing: not ours, now."""
+    module: Any = torch_dist.distributed_c10d
+    of_torch = module._coalescing_manager
+
+    @contextlib.contextmanager
+    def coalescing_manager(
+        group: Any = None, device: torch.device | None = None, async_ops: bool = False
+    ) -> Iterator[Any]:
+        members = group or torch_dist.group.WORLD
+        is_open = False
+        try:
+            with of_torch(group, device, async_ops) as manager:
+                is_open = True
+                yield manager
+        except BaseException:
+            if is_open and isinstance(members, ProcessGroup):
+                members._forget_coalescing(device)
+            raise
+
+    replacement: Any = functools.update_wrapper(coalescing_manager, of_torch)
+    for each in (torch_dist, module):
+        each._coalescing_manager = replacement
+
+
 @functools.cache
 def _serve_gathering_to_a_tensor() -> None:
     """The one functional collective that asks a group for a backend in C++.
@@ -173,6 +212,8 @@ def create_group(
     With `global_ranks`, made from the default group if that is Syncline's, too. Returns once all
     ranks have called it; a DistTimeoutError names those that have not within `timeout`. With the
     device_id that torch has been given, the group's communicator is made at once.
+
+    Once the process of rank 0 has ended, the members meet through `store`, as a job of their own.
     """
     backend = backend_below(backend_options)
     make = native.group_class()
@@ -180,7 +221,7 @@ def create_group(
         _serve_gathering_to_a_tensor()
     request = requests.current()
     all_ranks = torch_dist.group.WORLD
-    if global_ranks and isinstance(all_ranks, ProcessGroup):
+    if global_ranks and isinstance(all_ranks, ProcessGroup) and _has_store(all_ranks._world):
         world = all_ranks._world
         # torch has all ranks take part in a split, those outside by perform_nocolor_split.
         splits = all_ranks.supports_splitting and request.device and not request.is_local
@@ -189,6 +230,25 @@ def create_group(
         return make(world, group, global_ranks, store, backend_options)
     world = join(store, rank, size, timeout, backend or "auto", request.device)
     return make(world, world.group, range(size), store, backend_options)
+
+
+def _has_store(world: _syncline.World) -> bool:
+    """Whether the store of `world` is there still: rank 0's process hosts it, and may have ended.
+
+    The members of a new group find it so alike, unless the process ends just then.
+    """
+    if world.size == 1:
+        return True
+    store = world.store
+    before = store.timeout
+    store.set_timeout(_PROBE_TIMEOUT)
+    try:
+        store.num_keys()
+    except DistError:
+        return False
+    finally:
+        store.set_timeout(before)
+    return True
 
 
 def _abort_all(failure: str) -> None:

@@ -23,6 +23,21 @@ class BufferHook:
     state: Any
     location: BufferCommHookLocation
 
+    @property
+    def buffer_comm_hook(self) -> Callable[[Any, dict[str, torch.Tensor]], Any]:
+        """torch's name of `hook`."""
+        return self.hook
+
+    @property
+    def buffer_comm_hook_state(self) -> Any:
+        """torch's name of `state`."""
+        return self.state
+
+    @property
+    def buffer_comm_hook_location(self) -> BufferCommHookLocation:
+        """torch's name of `location`."""
+        return self.location
+
 
 class Buffers:
     """The buffers of `module` whose names are not `ignored`."""

@@ -12,7 +12,7 @@ from syncline.torch.ddp import groups
 
 _MEBIBYTE = 1 << 20
 _DEFAULT_CAP_MB = 25
-_FIRST_CAP_MB = 1  # Communication starts early.
+FIRST_CAP_BYTES = _MEBIBYTE  # Communication starts early.
 
 
 def choose_group(module: torch.nn.Module, process_group: Any, device_mesh: Any) -> Any:
@@ -48,12 +48,17 @@ def check_parameters(
     if len(kinds) > 1:
         raise ValueError(f"the module's parameters must be on devices of one type, not {kinds}")
     if kinds == ["cpu"]:
-        for name, layer in module.named_modules():
-            if type(layer) is torch.nn.SyncBatchNorm:
-                raise ValueError(
-                    f"'{name}' is torch's SyncBatchNorm, which works on GPUs only: use "
-                    "syncline.torch.SyncBatchNorm.convert_sync_batchnorm(module)"
-                )
+        check_sync_batch_norm(module)
+
+
+def check_sync_batch_norm(module: torch.nn.Module) -> None:
+    """Refuses torch's SyncBatchNorm in a `module` on the CPU."""
+    for name, layer in module.named_modules():
+        if type(layer) is torch.nn.SyncBatchNorm:
+            raise ValueError(
+                f"'{name}' is torch's SyncBatchNorm, which works on GPUs only: use "
+                "syncline.torch.SyncBatchNorm.convert_sync_batchnorm(module)"
+            )
 
 
 def choose_devices(
@@ -66,7 +71,7 @@ def choose_devices(
         raise ValueError("device_ids must be None or have one element")
     devices = {p.device for p in parameters}
     if not device_ids or len(devices) > 1 or next(iter(devices)).type == "cpu":
-        if device_ids or output_device is not None:
+        if device_ids or output_device:  # 0 is accepted: torch does so, and scripts have it.
             raise ValueError(
                 "device_ids and output_device are for modules on one GPU, not for one on "
                 f"{', '.join(sorted(map(str, devices)))}"
@@ -107,7 +112,7 @@ def bucket_caps(
         each = [int(cap * _MEBIBYTE) for cap in each_mb]
         return each[0], max(each), each
     if cap_mb is None:
-        return _FIRST_CAP_MB * _MEBIBYTE, _DEFAULT_CAP_MB * _MEBIBYTE, []
+        return FIRST_CAP_BYTES, _DEFAULT_CAP_MB * _MEBIBYTE, []
     cap = int(cap_mb * _MEBIBYTE)
     return cap, cap, []
 
@@ -131,15 +136,35 @@ def still_frozen(frozen: dict[str, torch.nn.Parameter]) -> None:
             )
 
 
+class MissingGradientError(ValueError, RuntimeError):
+    """A parameter has no gradient at the end of a step: torch's is a RuntimeError."""
+
+
+# How torch begins what it says of these faults: programs look for it.
+_NOT_FINISHED = (
+    "Expected to have finished reduction in the prior iteration before starting a new one."
+)
+_TWICE = "Expected to mark a variable ready only once."
+
+
+def as_torchs(error: ValueError) -> ValueError:
+    """What a reducer raises, as what torch's raises if a gradient is missing."""
+    text = str(error)
+    if " produced no gradient for " not in text and " produced a gradient for " not in text:
+        return error
+    return MissingGradientError(f"{_NOT_FINISHED} {text}")
+
+
 def marked_twice(name: str, *, was_unused: bool) -> RuntimeError:
-    """A second gradient in one backward pass, or one for a parameter that was not to get any."""
+    """A second gradient in one step, or one for a parameter that was not to get any."""
     if was_unused:
         return RuntimeError(
-            f"'{name}' has received a gradient, but the outputs of forward do not depend on "
-            "it: with find_unused_parameters=True, use parameters in forward only"
+            f"{_TWICE} '{name}' has received a gradient, but the outputs of forward do not depend "
+            "on it: with find_unused_parameters=True, use parameters in forward only"
         )
     return RuntimeError(
-        f"'{name}' has received its gradient twice in one backward pass: is it in two blocks "
+        f"{_TWICE} '{name}' has received its gradient twice in one step: is it in two blocks "
         "that are checkpointed with use_reentrant=True? Pass use_reentrant=False to "
-        "checkpoint, or static_graph=True to DistributedDataParallel"
+        "checkpoint, or static_graph=True to DistributedDataParallel. Or do two outputs, on each "
+        "of which backward is called, depend on it? Call backward on their sum"
     )

@@ -58,13 +58,11 @@ def from_torch(state: Any, hook: Hook, parameters: Sequence[torch.Tensor]) -> _s
     """What a reducer of `parameters` calls for hook(state, bucket), which returns a Future.
 
     The Future's value is the bucket's average, or a list with it. Collectives of the hook are
-    those of torch.distributed. Raises ValueError if the annotations of `hook` say otherwise.
+    those of torch.distributed.
     """
-
     from syncline import comm_hooks
     from syncline.torch.backend.process_group import as_hook
 
-    _check_annotations(hook)
     name = getattr(hook, "__qualname__", type(hook).__name__)
     marked = as_hook(hook)
     on_device = place_of_buckets(parameters).type == "cuda"
@@ -130,11 +128,19 @@ def _check_annotations(hook: Hook) -> None:
 
 def make(state: Any, hook: Any, parameters: Sequence[torch.Tensor]) -> _syncline.CommHook:
     """`hook` as a reducer takes it: Syncline's as it is, a function of torch's kind wrapped."""
+    check(hook)
     if isinstance(hook, _syncline.CommHook):
         return hook
+    return from_torch(state, hook, parameters)
+
+
+def check(hook: Any) -> None:
+    """Raises TypeError if it is neither, ValueError if its annotations say otherwise."""
+    if isinstance(hook, _syncline.CommHook):
+        return
     if not callable(hook):
         raise TypeError(
             "hook must be a syncline.CommHook or a function of a state and a bucket, not "
             f"{type(hook).__name__}"
         )
-    return from_torch(state, hook, parameters)
+    _check_annotations(hook)

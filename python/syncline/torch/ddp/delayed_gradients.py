@@ -26,7 +26,7 @@ class DelayedGradients:
         self.parameters = list(parameters)
         self.waits_itself = True  # At the end of the backward pass, as nobody else calls finish.
         self._group = group
-        self._synchronizes = False
+        self.synchronizes = False  # Whether coming backward passes average.
         self._buffers: list[torch.Tensor] = []
         self._views: list[torch.Tensor] = [torch.empty(0)] * len(self.parameters)
         self._works: list[Work] = []
@@ -41,7 +41,7 @@ class DelayedGradients:
 
         What they hold stays, unless it was set to None.
         """
-        self._synchronizes = synchronizes
+        self.synchronizes = synchronizes
         with torch.no_grad():
             for parameter, view in zip(self.parameters, self._views, strict=True):
                 if parameter.grad is view:
@@ -69,7 +69,7 @@ class DelayedGradients:
 
     def _start(self, trigger: torch.Tensor) -> None:
         del trigger
-        if not self._synchronizes:
+        if not self.synchronizes:
             return
         for buffer in self._buffers:
             self._works.append(self._group.all_reduce_async(buffer, ReduceOp.AVG))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import threading
 import warnings
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -14,15 +15,16 @@ from torch.distributed.algorithms.join import Joinable
 from syncline import _syncline
 from syncline.torch.ddp import checks, comm_hooks, groups, module_state, uneven_inputs
 from syncline.torch.ddp import mixed_precision as precision
-from syncline.torch.ddp.buffers import BufferCommHookLocation, Buffers
+from syncline.torch.ddp.buffers import Buffers
 from syncline.torch.ddp.delayed_gradients import DelayedGradients
 from syncline.torch.ddp.gradient_options import Options
 from syncline.torch.ddp.gradients import Gradients
 from syncline.torch.ddp.mixed_precision import MixedPrecision
 from syncline.torch.ddp.torch_names import TorchNames, to_device
+from syncline.torch.ddp.torch_reducer import TorchReducer
 
 
-class DistributedDataParallel(TorchNames, torch.nn.Module, Joinable):
+class DistributedDataParallel(TorchNames, torch.nn.parallel.DistributedDataParallel):
     """Runs `module` on each rank's part of the data and averages the gradients over all ranks.
 
         model = syncline.torch.DistributedDataParallel(model)
@@ -32,8 +34,9 @@ class DistributedDataParallel(TorchNames, torch.nn.Module, Joinable):
             loss(model(inputs), targets).backward()  # Afterwards gradients are averages.
             optimizer.step()
 
-    Constructor, methods, attributes and keys of state_dict are those of
-    torch.nn.parallel.DistributedDataParallel. Gradients are averaged in buckets, while the backward
+    It is a torch.nn.parallel.DistributedDataParallel, to isinstance as well, with the same
+    constructor, methods, attributes and keys of state_dict. What torch's reducer alone can do is a
+    NotImplementedError. Gradients are averaged in buckets, while the backward
     pass runs: S. Li et al., "PyTorch Distributed: Experiences on Accelerating Data Parallel
     Training", VLDB 2020. After the first step the buckets are rebuilt in the order in which
     gradients came. Construction, forward and backward must be called on all ranks alike.
@@ -42,7 +45,8 @@ class DistributedDataParallel(TorchNames, torch.nn.Module, Joinable):
     - Every backward pass after a synchronising forward pass averages, also the second one of two,
       where torch's leaves ranks with different gradients.
     - A parameter without a gradient is an error of that backward pass, on all ranks; it names
-      parameters and ranks. Training can go on.
+      parameters and ranks. Training can go on. If a backward pass has not come to all outputs, the
+      error is that of the next forward pass or optimizer step: another backward pass may follow.
     - `stats()` tells when buckets were ready and sent, and how much of that backward has hidden.
     - `process_group` may be one of syncline's or of torch.distributed's.
     """
@@ -105,7 +109,7 @@ class DistributedDataParallel(TorchNames, torch.nn.Module, Joinable):
           ValueError, RuntimeError: as torch's does, for arguments that do not go together.
           DistError: the process has not joined a job.
         """
-        torch.nn.Module.__init__(self)
+        torch.nn.Module.__init__(self)  # Not torch's own: it would make its reducer.
         Joinable.__init__(self)
         self.device_mesh = device_mesh
         self.process_group = checks.choose_group(module, process_group, device_mesh)
@@ -151,15 +155,37 @@ class DistributedDataParallel(TorchNames, torch.nn.Module, Joinable):
     @torch.compiler.disable(recursive=False)  # type: ignore[no-untyped-call, untyped-decorator]
     def forward(self, *inputs: Any, **kwargs: Any) -> Any:
         """module(*inputs, **kwargs), after what ranks do before it, and before its backward."""
-        inputs, kwargs = self._pre_forward(inputs, kwargs)
-        if self.mixed_precision is None:
-            output = self.module(*inputs, **kwargs)
-        else:
-            output = precision.run(
+        inputs, kwargs = self._pre_forward(*inputs, **kwargs)
+        return self._post_forward(self._run_ddp_forward(*inputs, **kwargs))
+
+    @torch.compiler.disable(recursive=False)  # type: ignore[no-untyped-call, untyped-decorator]
+    def _run_ddp_forward(self, *inputs: Any, **kwargs: Any) -> Any:
+        """The module alone. torch.compile is told that gradients will be averaged in buckets."""
+        with self._inside_ddp_forward():
+            if self.mixed_precision is None:
+                return self.module(*inputs, **kwargs)
+            return precision.run(
                 self.module, self._by_name, self.mixed_precision.param_dtype, inputs, kwargs
             )
-        self._post_forward(output)
-        return output
+
+    @contextlib.contextmanager
+    @torch.compiler.disable(recursive=False)  # type: ignore[no-untyped-call, untyped-decorator]
+    def _inside_ddp_forward(self) -> Iterator[None]:
+        """Within it torch's compiler knows this module as the active one.
+
+        torch has one for the process. What was active is restored by thread: ranks may be threads.
+        The compiler refuses modules whose buckets are smaller than torch's first one.
+        """
+        if self.bucket_bytes_cap < checks.FIRST_CAP_BYTES:
+            yield
+            return
+        kind = torch.nn.parallel.DistributedDataParallel
+        outer = getattr(_thread, "active", None)
+        _thread.active = kind._active_ddp_module = self
+        try:
+            yield
+        finally:
+            _thread.active = kind._active_ddp_module = outer
 
     @contextlib.contextmanager
     def no_sync(self) -> Iterator[None]:
@@ -270,7 +296,7 @@ class DistributedDataParallel(TorchNames, torch.nn.Module, Joinable):
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         """Collective, as construction is; parameters and buffers stay as they are."""
-        super().__setstate__(state)  # type: ignore[no-untyped-call]
+        torch.nn.Module.__setstate__(self, state)  # type: ignore[no-untyped-call]
         self.process_group = groups.default_group()
         self.device_mesh = None
         self._syncline_group = groups.syncline_group(self.process_group)
@@ -297,6 +323,7 @@ class DistributedDataParallel(TorchNames, torch.nn.Module, Joinable):
             )
             weakref.finalize(self, self._delayed.remove_hooks).atexit = False
         self._gradients: Gradients | None = None
+        self._torch_reducer: TorchReducer | None = None
         if any(parameter.requires_grad for parameter in self._by_name.values()):
             self._make_gradients()
         if self.mixed_precision is not None:
@@ -326,6 +353,7 @@ class DistributedDataParallel(TorchNames, torch.nn.Module, Joinable):
         if self._delayed is not None:
             self._gradients.finders.append(self._delayed.finish)
             self._delayed.waits_itself = False
+        self._torch_reducer = TorchReducer(self, self._gradients)
         weakref.finalize(self, self._gradients.remove_hooks).atexit = False
 
     def _broadcast_state(self, root: int, *, with_buffers: bool) -> None:
@@ -335,9 +363,8 @@ class DistributedDataParallel(TorchNames, torch.nn.Module, Joinable):
         module_state.broadcast(tensors, self._syncline_group, root, self.broadcast_bucket_size)
 
     @torch.compiler.disable  # type: ignore[untyped-decorator]
-    def _pre_forward(
-        self, inputs: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    def _pre_forward(self, *inputs: Any, **kwargs: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """What ranks do before the module runs; returns its arguments, moved to its device."""
         checks.still_frozen(self._frozen)
         agreement = None
         if self._gradients is not None:
@@ -347,9 +374,7 @@ class DistributedDataParallel(TorchNames, torch.nn.Module, Joinable):
             agreement = uneven_inputs.before_forward(self, self._uneven)
             if agreement is not None and self._gradients is not None:
                 self._gradients.divisor = self._uneven.divisor(agreement)
-        if self.will_sync_module_buffers() and self._buffers_of_module.is_hooked_at(
-            BufferCommHookLocation.PRE_FORWARD
-        ):
+        if self._check_sync_bufs_pre_fwd():
             self._synchronize_buffers(0 if agreement is None else agreement.active[-1])
         if self.device_ids:
             device = torch.device(self.device_type, self.device_ids[0])
@@ -357,19 +382,18 @@ class DistributedDataParallel(TorchNames, torch.nn.Module, Joinable):
         return inputs, kwargs
 
     @torch.compiler.disable  # type: ignore[untyped-decorator]
-    def _post_forward(self, output: Any) -> None:
-        if self.will_sync_module_buffers() and self._buffers_of_module.is_hooked_at(
-            BufferCommHookLocation.POST_FORWARD
-        ):
+    def _post_forward(self, output: Any) -> Any:
+        """What they do afterwards, and before backward; returns `output`."""
+        if self._check_sync_bufs_post_fwd():
             self._synchronize_buffers(0)
         synchronizes = torch.is_grad_enabled() and self.require_backward_grad_sync
         self.require_forward_param_sync = synchronizes
-        if not torch.is_grad_enabled():
-            return
-        if self._gradients is not None:
-            self._gradients.after_forward(output, synchronizes=synchronizes)
-        if self._delayed is not None:
-            self._delayed.prepare(synchronizes=synchronizes)
+        if torch.is_grad_enabled():
+            if self._gradients is not None:
+                self._gradients.after_forward(output, synchronizes=synchronizes)
+            if self._delayed is not None:
+                self._delayed.prepare(synchronizes=synchronizes)
+        return output
 
     def _synchronize_buffers(self, root: int) -> None:
         futures = self._buffers_of_module.synchronize(
@@ -381,9 +405,7 @@ class DistributedDataParallel(TorchNames, torch.nn.Module, Joinable):
     def _shadow(self, agreement: uneven_inputs.Agreement) -> None:
         """Without input: takes part in a step of the `agreement.active` ranks."""
         assert self._uneven is not None and self._gradients is not None
-        if self.will_sync_module_buffers() and self._buffers_of_module.is_hooked_at(
-            BufferCommHookLocation.PRE_FORWARD
-        ):
+        if self._check_sync_bufs_pre_fwd():
             self._synchronize_buffers(agreement.active[-1])
         self.require_forward_param_sync = agreement.synchronizes
         if agreement.synchronizes:
@@ -395,8 +417,10 @@ class DistributedDataParallel(TorchNames, torch.nn.Module, Joinable):
         self._broadcast_state(last.active[-1], with_buffers=self.forward_sync_buffers)
 
 
+_thread = threading.local()  # Its `active` is the innermost module whose forward runs on it.
+
 _OF_PROCESS = {
     *("process_group", "device_mesh", "_syncline_group", "_uneven", "_join_config"),
     *("_gradients", "_delayed", "_comm_hooks", "_buffers_of_module", "_by_name"),
-    "_frozen",
+    *("_frozen", "_torch_reducer"),
 }

@@ -74,7 +74,11 @@ class Gradients:
         # The backward pass, of those that run within each other (reentrant checkpoints), whose end
         # ends the step: that of the module's outputs. None: it is not known.
         self._own_pass: int | None = None
-        self._left_open = False  # By a nested pass, for the outer one to go on with.
+        self._left_open = False  # By a pass, for an outer or a later one to go on with.
+        # The outputs of the last forward pass that no backward pass has come to, by number; and
+        # whether a step is left open for passes that begin there.
+        self._outputs_left: set[int] = set()
+        self._awaits_outputs = False
         self._marked = bytearray(len(self.parameters))  # Those the reducer has in this step.
         self._alone: set[int] = set()  # Those with gradients that were not averaged (no_sync).
         self._unused: set[int] | None = None  # Those that no output since the last step depends on.
@@ -101,14 +105,31 @@ class Gradients:
 
     @property
     def is_under_way(self) -> bool:
-        """Whether a backward pass has begun and not ended; if none runs, it has failed."""
-        return self._queued
+        """Whether a step has begun and not ended; if no pass runs, one has failed or is missing."""
+        return self._queued or self._left_open
+
+    def check_finished(self) -> None:
+        """Raises RuntimeError if a step has begun and not ended."""
+        if self.is_under_way:
+            lacking = [self.names[i] for i, done in enumerate(self._marked) if not done]
+            raise RuntimeError(
+                f"rank {self._group.rank()}: the last backward pass did not end; "
+                f"{len(lacking)} parameters have no gradient: {', '.join(lacking[:10])}"
+            )
+
+    def take_over_optimizers(self) -> None:
+        """Runs the optimizers that torch runs within backward, if there are any, on averages."""
+        self._optimizers.take_over()
 
     def before_forward(self) -> None:
-        """Ends the step of a backward pass that failed, if there is one."""
-        self._optimizers.take_over()
+        """Ends the step of a backward pass that failed, if there is one.
+
+        Raises MissingGradientError, on all ranks, if gradients of a step have not come.
+        """
+        self.take_over_optimizers()
         if autograd_graph.is_running():
             return
+        self.end_awaiting_step()
         if self._left_open:
             error = self._not_averaged()
             self._abandon()
@@ -124,9 +145,10 @@ class Gradients:
             return
         self.has_run = True
         outputs = list(autograd_graph.find_tensors(output))
-        for tensor in outputs:
-            if tensor.grad_fn is not None:
-                tensor.grad_fn.register_prehook(self._on_backward)
+        nodes = dict.fromkeys(tensor.grad_fn for tensor in outputs if tensor.grad_fn is not None)
+        left = self._outputs_left = set(range(len(nodes)))
+        for number, node in enumerate(nodes):
+            node.register_prehook(partial(self._on_backward, left, number))
         if self.options.find_unused_parameters and not self.options.static_graph:
             unused = autograd_graph.unreached(outputs, self._accumulators)
             self._unused = unused if self._unused is None else self._unused & unused
@@ -143,9 +165,13 @@ class Gradients:
         for hook in self.hooks:
             hook.remove()
 
-    def unfinished(self) -> list[str]:
-        """The parameters that a backward pass under way has not produced a gradient for."""
-        return [self.names[i] for i, done in enumerate(self._marked) if not done]
+    def end_awaiting_step(self) -> None:
+        """Ends a step that is left open for further backward passes: there are none.
+
+        Raises MissingGradientError, on all ranks.
+        """
+        if self._awaits_outputs:
+            self._end_step()
 
     def _hook_for(self, index: int) -> Callable[[torch.Tensor], None]:
         if self.options.static_graph:
@@ -235,13 +261,14 @@ class Gradients:
             self._views[index].zero_()
             self.reducer.mark_ready(index)
 
-    def _on_backward(self, gradients: Any) -> None:
-        """Before a backward pass comes to an output of the module: its end ends the step.
+    def _on_backward(self, left: set[int], number: int, gradients: Any) -> None:
+        """Before a backward pass comes to output `number` of the module: its end ends the step.
 
         Another pass may run around it, if the module is called in a reentrant checkpoint, and
         others within it, if the module has such checkpoints.
         """
         del gradients
+        left.discard(number)
         if not self.synchronizes or self._own_pass is not None:
             return
         self._own_pass = autograd_graph.current_pass()
@@ -254,7 +281,7 @@ class Gradients:
         if self._own_pass is None:
             autograd_graph.at_end_of_backward(self._finish)
         if self._left_open:
-            self._left_open = False
+            self._left_open = self._awaits_outputs = False
             return
         _unfinished.add(self)
         unused: list[int] = []
@@ -283,6 +310,25 @@ class Gradients:
         if not self._queued:  # No gradient has come, as in torch.autograd.grad.
             self._own_pass = None
             return
+        if self._may_get_more():
+            self._queued = False
+            self._own_pass = None
+            self._left_open = self._awaits_outputs = True
+            return
+        self._end_step()
+
+    def _may_get_more(self) -> bool:
+        """Whether a later pass, from another output, may bring the gradients that are missing.
+
+        So it is in `first.backward(); second.backward()` of the outputs of one forward pass. Where
+        missing gradients are no error, this pass ends a step, and the later one is another.
+        """
+        if not self._outputs_left or self._may_lack:
+            return False
+        return any(not done and index not in self._alone for index, done in enumerate(self._marked))
+
+    def _end_step(self) -> None:
+        """Waits for the averages, and gives them to the parameters."""
         try:
             with torch.no_grad():
                 is_first = self.options.static_graph and self._recorded is None
@@ -290,7 +336,10 @@ class Gradients:
                 for finder in self.finders:
                     finder()
                 has_all = self._take_averages_by_bucket()
-                self.reducer.finish()
+                try:
+                    self.reducer.finish()
+                except ValueError as error:
+                    raise checks.as_torchs(error) from None
                 if is_first:
                     self._record()
                 if self.reducer.generation != self._generation:
@@ -402,7 +451,8 @@ class Gradients:
         _unfinished.discard(self)
         self._queued = False
         self._own_pass = None
-        self._left_open = False
+        self._left_open = self._awaits_outputs = False
+        self._outputs_left = set()
         self._marked[:] = bytes(len(self.parameters))
         self._alone.clear()
         self._unused = None
@@ -447,6 +497,7 @@ def _check_before_step(optimizer: torch.optim.Optimizer, *_: Any) -> None:
     stepped = {id(p) for group in optimizer.param_groups for p in group["params"]}
     for gradients in list(_unfinished):
         if any(id(p) in stepped and p.grad is not None for p in gradients.parameters):
+            gradients.end_awaiting_step()
             raise gradients._not_averaged()
 
 

@@ -13,16 +13,19 @@ from torch.nn.parallel import scatter_gather
 from torch.utils._pytree import tree_map
 
 from syncline import _syncline
-from syncline.torch.ddp import groups, logging_data
+from syncline.torch.ddp import checks, comm_hooks, groups, logging_data, module_state
 from syncline.torch.ddp.buffers import BufferCommHookLocation, BufferHook, Buffers
 from syncline.torch.ddp.delayed_gradients import DelayedGradients
 from syncline.torch.ddp.gradients import Gradients
+from syncline.torch.ddp.torch_reducer import TorchReducer, refused
 
 
 class TorchNames:
     """A part of DistributedDataParallel, which has what is declared here."""
 
+    broadcast_bucket_size: int
     device: torch.device
+    module: torch.nn.Module
     require_forward_param_sync: bool
     static_graph: bool
     device_type: str
@@ -30,16 +33,44 @@ class TorchNames:
     forward_sync_buffers: bool
     process_group: Any
     _buffers_of_module: Buffers
+    _by_name: dict[str, torch.nn.Parameter]
     _caps: tuple[int, int, list[int]]
     _comm_hooks: list[tuple[Any, Any]]
     _delayed: DelayedGradients | None
     _gradients: Gradients | None
     _syncline_group: _syncline.ProcessGroup
+    _torch_reducer: TorchReducer | None
 
     if TYPE_CHECKING:
 
         def register_comm_hook(self, state: Any, hook: Any) -> None: ...
         def _register(self) -> None: ...
+        def _synchronize_buffers(self, root: int) -> None: ...
+        def _take_final_state(self, *, is_last: bool) -> None: ...
+
+    # What torch's class has at construction. Libraries read some of them.
+    _use_python_reducer = False
+    _lazy_init_ran = True
+    _ddp_sink_clone = False
+    _static_graph_delay_allreduce_enqueued = True
+    _divide_by_initial_world_size = True
+    _delay_grad_buffer = None
+    _delay_grad_views: Sequence[torch.Tensor] = ()
+    _accum_grad_hooks: Sequence[Any] = ()
+    use_side_stream_for_tensor_copies = False
+    logger = None
+
+    # How torch's own reducer is made, and how it takes part in steps.
+    _ddp_init_helper = refused("_ddp_init_helper")
+    _register_accum_grad_hook = refused("_register_accum_grad_hook")
+    _register_delay_all_reduce_hook = refused("_register_delay_all_reduce_hook")
+    _delayed_all_reduce_hook = refused("_delayed_all_reduce_hook")
+    _fire_reducer_autograd_hook = refused("_fire_reducer_autograd_hook")
+    _root_copy_hook = refused("_root_copy_hook")
+    _module_wait_for_copy_hook = refused("_module_wait_for_copy_hook")
+    _check_global_requires_backward_grad_sync = refused("_check_global_requires_backward_grad_sync")
+    _match_all_reduce_for_bwd_pass = refused("_match_all_reduce_for_bwd_pass")
+    _match_unused_params_allreduce = refused("_match_unused_params_allreduce")
 
     @staticmethod
     def _set_params_and_buffers_to_ignore_for_model(
@@ -148,12 +179,8 @@ class TorchNames:
 
     def _check_reducer_finalized(self) -> None:
         """Raises RuntimeError if a backward pass has not been ended, as it failed."""
-        if self._gradients is not None and self._gradients.is_under_way:
-            lacking = self._gradients.unfinished()
-            raise RuntimeError(
-                f"rank {self._syncline_group.rank()}: the last backward pass did not end; "
-                f"{len(lacking)} parameters have no gradient: {', '.join(lacking[:10])}"
-            )
+        if self._gradients is not None:
+            self._gradients.check_finished()
 
     def _remove_autograd_hooks(self) -> None:
         """Gradients are no longer averaged."""
@@ -197,10 +224,128 @@ class TorchNames:
         device = torch.device(self.device_type, device_id)
         return (to_device(inputs, device),), (to_device(kwargs, device),)
 
+    # --- What forward passes consist of.
+
+    def _setup_in_backward_optimizers(self) -> None:
+        """Takes over the optimizers that torch runs within backward; forward does that, too."""
+        if self._gradients is not None:
+            self._gradients.take_over_optimizers()
+
+    def _clear_grad_buffer(self) -> None:
+        """Has delayed gradients come to their buffers; forward does that, too."""
+        if self._delayed is not None:
+            self._delayed.prepare(synchronizes=self._delayed.synchronizes)
+
+    def _check_sync_bufs_pre_fwd(self) -> bool:
+        """Whether the next forward pass synchronises buffers before it runs the module."""
+        return self.will_sync_module_buffers() and self._buffers_of_module.is_hooked_at(
+            BufferCommHookLocation.PRE_FORWARD
+        )
+
+    def _check_sync_bufs_post_fwd(self) -> bool:
+        """Whether it does so afterwards."""
+        return self.will_sync_module_buffers() and self._buffers_of_module.is_hooked_at(
+            BufferCommHookLocation.POST_FORWARD
+        )
+
+    def _sync_buffers(self) -> None:
+        """Gives all ranks the buffers of rank 0, or calls the hook for buffers. Collective."""
+        self._synchronize_buffers(0)
+
+    def _sync_module_buffers(self, authoritative_rank: int) -> None:
+        """The same, with those of another rank."""
+        self._synchronize_buffers(authoritative_rank)
+
+    def _check_and_sync_module_buffers(self) -> None:
+        """As _sync_buffers, if forward would do so, with those of the last rank. Collective."""
+        if self._check_sync_bufs_pre_fwd():
+            self._synchronize_buffers(self._syncline_group.size() - 1)
+
+    def _default_broadcast_coalesced(
+        self,
+        bufs: Sequence[torch.Tensor] | None = None,
+        bucket_size: int | None = None,
+        authoritative_rank: int = 0,
+    ) -> None:
+        """Broadcasts `bufs`, or the module's buffers. Collective."""
+        self._distributed_broadcast_coalesced(
+            self.modules_buffers if bufs is None else bufs,
+            self.broadcast_bucket_size if bucket_size is None else bucket_size,
+            authoritative_rank,
+        )
+
+    def _distributed_broadcast_coalesced(
+        self, tensors: Sequence[torch.Tensor], buffer_size: int, authoritative_rank: int = 0
+    ) -> None:
+        """Copies a rank's `tensors` over those of the others. Collective."""
+        module_state.broadcast(tensors, self._syncline_group, authoritative_rank, buffer_size)
+
+    def _find_common_rank(self, input_rank: int, rank_cond: bool) -> int:
+        """The largest `input_rank` of the ranks that have `rank_cond`. Collective."""
+        common = torch.tensor([input_rank if rank_cond else -1])
+        self._syncline_group.all_reduce(common, _syncline.ReduceOp.MAX)
+        if common.item() < 0:
+            raise ValueError("rank_cond must be true on one rank at least")
+        return int(common.item())
+
+    def _sync_final_model(self, is_last_joiner: bool) -> None:
+        """Gives all ranks the state of one that has `is_last_joiner`. Collective."""
+        self._take_final_state(is_last=is_last_joiner)
+
+    def _assign_modules_buffers(self) -> None:
+        """Nothing: buffers are looked up whenever they are needed."""
+
+    # --- What it is made of.
+
+    def _build_params_for_reducer(self) -> tuple[list[torch.nn.Parameter], list[bool]]:
+        """The parameters whose gradients buckets have, and of each whether they are sparse."""
+        parameters = [p for p in self._by_name.values() if p.requires_grad]
+        sparse = checks.sparse_parameters(self.module)
+        return parameters, [parameter in sparse for parameter in parameters]
+
+    def _build_debug_param_to_name_mapping(
+        self, parameters: Sequence[torch.Tensor]
+    ) -> dict[int, str]:
+        """The name of each of `parameters`, by its index."""
+        names = {id(parameter): name for name, parameter in self._by_name.items()}
+        return {
+            index: names[id(parameter)]
+            for index, parameter in enumerate(parameters)
+            if id(parameter) in names
+        }
+
+    def _passing_sync_batchnorm_handle(self, module: torch.nn.Module) -> None:
+        """Refuses torch's SyncBatchNorm in `module` on the CPU, as construction does."""
+        if self.device_type == "cpu":
+            checks.check_sync_batch_norm(module)
+
+    def _check_comm_hook(self, hook: Any) -> None:
+        """Raises TypeError or ValueError if `hook` cannot be a communication hook."""
+        comm_hooks.check(hook)
+
     @property
-    def reducer(self) -> _syncline.Reducer | None:
-        """Syncline's reducer; None if all gradients are delayed."""
-        return None if self._gradients is None else self._gradients.reducer
+    def reducer(self) -> TorchReducer | None:
+        """torch's methods over Syncline's reducer; None if all gradients are delayed."""
+        return self._torch_reducer
+
+    @property
+    def _module_parameters(self) -> list[torch.nn.Parameter]:
+        return list(self._by_name.values())
+
+    @property
+    def _delay_all_reduce_all_params(self) -> bool:
+        return self._gradients is None
+
+    @property
+    def _has_rebuilt_buckets(self) -> bool:
+        return self._gradients is not None and self._gradients.reducer.generation > 1
+
+    @property
+    def buffer_hook(self) -> BufferHook:
+        """What _register_buffer_comm_hook was given; AttributeError without it, as in torch's."""
+        if self._buffers_of_module.hook is None:
+            raise AttributeError("no hook for buffers is registered")
+        return self._buffers_of_module.hook
 
     @property
     def broadcast_buffers(self) -> bool:
@@ -230,6 +375,11 @@ class TorchNames:
     def bucket_bytes_cap_list(self) -> list[int]:
         """The same for each bucket, if that was asked for."""
         return self._caps[2]
+
+    @property
+    def bucket_bytes_cap_default(self) -> bool:
+        """Whether the first bucket is smaller than the others."""
+        return self._caps[0] < self._caps[1]
 
     @property
     def _distributed_rank(self) -> int:

@@ -3,6 +3,7 @@
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/record_function.h>
 #include <c10/core/impl/TorchDispatchModeTLS.h>
+#include <c10/util/SmallVector.h>
 #include <pybind11/chrono.h>
 #include <pybind11/stl.h>
 
@@ -55,6 +56,51 @@ int64_t InNanoseconds(Duration given) {
 int64_t TimeoutOf(std::chrono::milliseconds given, int64_t otherwise) {
   return given.count() > 0 ? InNanoseconds(given) : otherwise;
 }
+
+// Whether two of `tensors` begin at one address: Python says what that means.
+bool HasOneTwice(const Tensors& tensors) {
+  c10::SmallVector<const void*, 16> begins;
+  for (const at::Tensor& tensor : tensors) {
+    if (IsPlain(tensor) && tensor.numel() > 0) begins.push_back(tensor.const_data_ptr());
+  }
+  std::sort(begins.begin(), begins.end());
+  return std::adjacent_find(begins.begin(), begins.end()) != begins.end();
+}
+
+// By SynclineOperation: what torch's profiler has after "gloo:" and "nccl:".
+constexpr const char* kTitles[] = {"syncline:broadcast",
+                                   "syncline:all_reduce",
+                                   "syncline:all_reduce",
+                                   "syncline:reduce",
+                                   "syncline:all_gather",
+                                   "syncline:_all_gather_base",
+                                   "syncline:all_gather",
+                                   "syncline:gather",
+                                   "syncline:scatter",
+                                   "syncline:reduce_scatter",
+                                   "syncline:_reduce_scatter_base",
+                                   "syncline:reduce_scatter",
+                                   "syncline:all_to_all",
+                                   "syncline:all_to_all",
+                                   "syncline:barrier",
+                                   "syncline:send",
+                                   "syncline:recv"};
+
+// What a profiler sees of an operation, until it is destroyed, on whichever thread. Null if none is
+// on.
+using Record = std::shared_ptr<at::RecordFunction>;
+
+Record StartRecord(int32_t operation, const Tensors& tensors, bool in_background) {
+  if (!at::hasCallbacks()) return nullptr;
+  auto record = std::make_shared<at::RecordFunction>(at::RecordScope::USER_SCOPE);
+  if (!record->isActive()) return nullptr;
+  if (in_background) record->_setAsync();
+  const std::vector<c10::IValue> inputs(tensors.begin(), tensors.end());
+  record->before(kTitles[operation], &inputs);
+  return record;
+}
+
+void EndRecord(void* record) { delete static_cast<Record*>(record); }
 
 // What the memory of an operation in the background belongs to.
 struct Kept {
@@ -129,7 +175,9 @@ WorkPointer Backend::Issue(Call& call, bool in_background, std::chrono::millisec
   }
   call.SetTimeout(TimeoutOf(timeout, timeout_ns_));
   SynclineError* error = nullptr;
-  if (!in_background && !is_coalescing_) {
+  const bool is_started = in_background || is_coalescing_;
+  const Record record = StartRecord(call.Get().operation, written, is_started);
+  if (!is_started) {
     {
       const WithoutGil released;
       error = api->run(group_, &call.Get());
@@ -146,6 +194,7 @@ WorkPointer Backend::Issue(Call& call, bool in_background, std::chrono::millisec
     error = api->start(group_, &arguments, kept, &Kept::Drop, &started);
   }
   if (error != nullptr) Throw(error);
+  if (record != nullptr) api->on_complete(started, &EndRecord, new Record(record));
   const auto work =
       c10::make_intrusive<RunningWork>(group_, started, written, std::move(call.copies()));
   if (!Collect(work)) return work;
@@ -185,7 +234,7 @@ WorkPointer Backend::allreduce_sparse(Tensors& tensors, const c10d::AllreduceOpt
 WorkPointer Backend::allreduce_coalesced(Tensors& tensors,
                                          const c10d::AllreduceCoalescedOptions& opts) {
   Call call(kSynclineAllReduceCoalesced);
-  bool fits = !tensors.empty() && call.SetReduction(opts.reduceOp);
+  bool fits = !tensors.empty() && !HasOneTwice(tensors) && call.SetReduction(opts.reduceOp);
   for (const at::Tensor& tensor : tensors) fits = fits && call.AddOutput(tensor, Use::kReduce);
   if (!fits) return InPython("allreduce_coalesced", tensors, opts);
   return Issue(call, opts, tensors);
