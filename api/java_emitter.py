@@ -227,7 +227,9 @@ class _MethodEmitter:
 
     def _timeout(self) -> int | None:
         names = [argument.name for argument in self._method.arguments]
-        return names.index("timeout") if "timeout" in names else None
+        place = names.index("timeout") if "timeout" in names else None
+        # Where it must be given, it is an argument like others.
+        return place if place is None or self._method.arguments[place].default else None
 
     def _shorter(self, count: int) -> Iterator[str]:
         """The public method with the first `count` arguments; the others have their defaults."""

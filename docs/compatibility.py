@@ -65,7 +65,7 @@ DIFFERENCES = {
     "BackendConfig.__init__": "takes the text of a backend, not None",
     "GroupMember": "NON_GROUP_MEMBER equals -100, with a type of its own",
     "ReduceOp": "an Enum of Python: `ReduceOp.SUM.name`, `.value`. `ReduceOp.RedOpType` is itself",
-    "ReduceOp.UNUSED": "missing: it means nothing in torch",
+    "ReduceOp.factor": "missing: of `ReduceOp.PREMUL_SUM(f)`, a PremulSum, `factor` is",
     "ReduceOp.op": "missing: a member is its own operation",
     "reduce_op": "has all of ReduceOp's members; the warning is a FutureWarning",
     "GradBucket": "what hooks of GradientReducer get has properties; hooks of "
@@ -99,8 +99,28 @@ DIFFERENCES = {
     "Work.synchronize": "takes a `timeout`, and waits on the host also where the operation is on a "
     "device",
     "Work.result": "the arrays that were written to, for each operation",
+    "Work.get_future_result": "missing: `get_future`, whose error is the operation's",
     "Work.get_future": "a concurrent.futures.Future, that asyncio awaits; `then`, `wait`, `value` "
     "as torch's",
+}
+
+# Methods that begin with an underscore, of torch's own parts, which are not here.
+PRIVATE_METHODS = {
+    "ProcessGroup": (
+        "_backend_id",
+        "_device_types",
+        "_enable_collectives_timing",
+        "_end_coalescing",
+        "_get_sequence_number_for_group",
+        "_id",
+        "_register_backend",
+        "_register_on_completion_hook",
+        "_set_default_backend",
+        "_set_group_desc",
+        "_set_group_name",
+        "_start_coalescing",
+    ),
+    "Work": ("_get_duration", "_get_op_type"),
 }
 
 # Names that begin with an underscore, of torch's own parts, which are not here.
@@ -285,7 +305,8 @@ WORDS = {
 # Modules of torch.distributed that are not in MODULES.
 SUBMODULES = {
     "algorithms": "`ddp_comm_hooks`: `syncline.comm_hooks`, and torch's own by "
-    "`register_comm_hook`; `join`: `DistributedDataParallel.join`; `model_averaging`: ParameterAverager",
+    "`register_comm_hook`; `join`: `DistributedDataParallel.join`; `model_averaging`: "
+    "ParameterAverager",
     "argparse_util": "missing: the launcher reads PET_ variables itself",
     "autograd": "torch's own, of its RPC",
     "c10d_logger": "missing: SYNCLINE_LOG_LEVEL, [monitoring.md](monitoring.md)",
@@ -358,7 +379,6 @@ DDP_DIFFERENCES = {
 }
 
 MULTIPROCESSING_DIFFERENCES = {
-    "SpawnContext": "made by `get_context(\"spawn\")`",
     "init_reductions": "nothing to do: contexts have a pickler of their own",
 }
 
@@ -484,6 +504,11 @@ def earlier_calls(version: str) -> list[str]:
     return EARLIER[version].split("\n")[1:-1]
 
 
+def _private_methods() -> str:
+    names = [f"`{kind}.{name}`" for kind, names in PRIVATE_METHODS.items() for name in names]
+    return ", ".join(names)
+
+
 def _earlier() -> str:
     blocks = [f"torch {version}:\n\n" + _code(earlier_calls(version)) for version in EARLIER]
     return "\n\n".join(blocks)
@@ -519,6 +544,9 @@ Of those that begin with an underscore, which change from version to version,
 `_pg_map` and others. These are not there:
 
 {_rows(PRIVATE, "name | what it is, or what serves")}
+
+Nor are these methods: {_private_methods()}. `coalescing` takes the place of the two that begin and
+end it.
 
 ### Modules
 

@@ -43,6 +43,7 @@ from syncline._syncline import (
     Work,
     World,
 )
+from syncline._syncline import Work as _Work  # noqa: F401 - torch has it by this name.
 from syncline.backends import (
     Backend,
     BackendConfig,

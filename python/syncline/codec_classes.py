@@ -64,7 +64,7 @@ def object_of(module: Any, name: Any, values: dict[Any, Any]) -> Any:
     names = {field.name for field in dataclasses.fields(kind)}
     if values.keys() != names:
         raise ValueError(f"the fields of {module}.{name} are others here than at the sender")
-    made = object.__new__(kind)
+    made: Any = object.__new__(kind)
     for field, value in values.items():
         object.__setattr__(made, field, value)
     return made

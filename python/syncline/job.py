@@ -68,7 +68,7 @@ def joined() -> World:
     if _world is None:
         raise DistUsageError(
             "Default process group has not been initialized, please make sure to call "
-            "init_process_group."
+            "init_process_group. This process has not joined a job: call init_process_group first"
         )
     if _forked:
         raise DistError(

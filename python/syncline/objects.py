@@ -67,7 +67,7 @@ def broadcast_object_list(
     call = _Call(members, "broadcast_object_list", codec)
     is_root = members.rank() == root
     value = members.broadcast_bytes(call.encode(list(object_list)) if is_root else b"", root)
-    received = None if is_root else call.decode(value)
+    received: Any = None if is_root else call.decode(value)
     call.agree()
     if not is_root:
         _assign(object_list, received)

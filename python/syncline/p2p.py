@@ -49,7 +49,8 @@ def recv(
     if members is None:
         return -1
     if src is None and group_src is None:
-        return members_of(members).ranks[waiting["recv"](members, tensor, _ANY, tag)]
+        sender: int = waiting["recv"](members, tensor, _ANY, tag)
+        return members_of(members).ranks[sender]
     root = choose_rank(members, src, group_src, "src")
     waiting["recv"](members, tensor, root, tag)
     return members_of(members).ranks[root]
