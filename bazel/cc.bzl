@@ -6,14 +6,19 @@ Third-party headers come by -isystem and are not warned about.
 load(":portable.bzl", "PORTABLE_DEPS", "PORTABLE_LINKER_INPUTS", "PORTABLE_LINKOPTS")
 
 # The last three are false alarms of GCC 12 in inlined library code.
-COPTS = [
+_WARNINGS = [
     "-Wall",
     "-Wextra",
-    "-Werror",
     "-Wno-restrict",
     "-Wno-stringop-overflow",
     "-Wno-maybe-uninitialized",
 ]
+
+COPTS = _WARNINGS[:2] + ["-Werror"] + _WARNINGS[2:]
+
+def warnings():
+    """The options of what other projects build too: a warning of their compiler is no error."""
+    return COPTS if native.repository_name() == "@" else _WARNINGS
 
 # The parts of Abseil that code is written with everywhere. Every C++ target has them without naming
 # them; BUILD files name what is rarer, such as absl/flags.
@@ -50,7 +55,7 @@ def syncline_cc_library(name, copts = [], deps = [], **kwargs):
 
     Takes all attributes of cc_library.
     """
-    native.cc_library(name = name, copts = COPTS + copts, deps = _with_absl(deps), **kwargs)
+    native.cc_library(name = name, copts = warnings() + copts, deps = _with_absl(deps), **kwargs)
 
 def syncline_cc_binary(name, copts = [], deps = [], linkopts = [], portable = False, **kwargs):
     """A cc_binary with the warnings on, and with Abseil.
@@ -60,7 +65,7 @@ def syncline_cc_binary(name, copts = [], deps = [], linkopts = [], portable = Fa
     native.cc_binary(
         name = name,
         additional_linker_inputs = PORTABLE_LINKER_INPUTS if portable else [],
-        copts = COPTS + copts,
+        copts = warnings() + copts,
         linkopts = linkopts + (PORTABLE_LINKOPTS if portable else []),
         deps = _with_absl(deps) + _SANITIZER_DEPS + (PORTABLE_DEPS if portable else []),
         **kwargs

@@ -23,8 +23,12 @@ _OPTIONS = [
     "-Xcompiler=-Wall,-Wextra,-Werror",
 ]
 
-_UNAVAILABLE = ("%s cannot be compiled: %s. To try again: ./bazelw sync --only=cuda_toolkit. " +
+_UNAVAILABLE = ("%s cannot be compiled: %s. To try again: %s sync --only=cuda_toolkit. " +
                 "To build without code for CUDA devices: --define=cuda_kernels=no")
+
+def _path(ctx, file):
+    """Where the file is in this repository, as #include lines say it; its short_path has ../ where another builds."""
+    return "%s/%s" % (ctx.label.package, file.basename)
 
 def _compile(ctx, source, headers, output):
     """Declares the action that makes the fat binary `output` of the file `source`."""
@@ -34,7 +38,11 @@ def _compile(ctx, source, headers, output):
         return
     if reason:
         ctx.actions.run_shell(
-            arguments = [_UNAVAILABLE % (source.short_path, reason)],
+            arguments = [_UNAVAILABLE % (
+                _path(ctx, source),
+                reason,
+                "bazel" if ctx.label.workspace_name else "./bazelw",
+            )],
             command = 'echo "$1" >&2; exit 1',
             mnemonic = "CudaCompile",
             outputs = [output],
@@ -60,14 +68,14 @@ def _compile(ctx, source, headers, output):
         inputs = depset([source] + ctx.files.hdrs, transitive = [context.headers]),
         mnemonic = "CudaCompile",
         outputs = [output],
-        progress_message = "Compiling %s for CUDA devices" % source.short_path,
+        progress_message = "Compiling %s for CUDA devices" % _path(ctx, source),
         tools = ctx.files._nvcc,
     )
 
 def _cuda_embedded_impl(ctx):
     headers = cc_common.merge_cc_infos(direct_cc_infos = [dep[CcInfo] for dep in ctx.attr.deps])
     header = ctx.outputs.header
-    guard = header.short_path.replace("/", "_").replace(".", "_").upper() + "_"
+    guard = _path(ctx, header).replace("/", "_").replace(".", "_").upper() + "_"
     lines = [
         "// The fat binaries of //%s:%s, as data." % (ctx.label.package, ctx.label.name),
         "#ifndef " + guard,
@@ -91,7 +99,7 @@ def _cuda_embedded_impl(ctx):
     ctx.actions.write(header, "\n".join(lines))
 
     arguments = ctx.actions.args()
-    arguments.add_all([ctx.file._embed, ctx.outputs.source, header.short_path, ctx.attr.namespace])
+    arguments.add_all([ctx.file._embed, ctx.outputs.source, _path(ctx, header), ctx.attr.namespace])
     arguments.add_all(fatbins)
     ctx.actions.run(
         arguments = [arguments],

@@ -131,14 +131,19 @@ With jni_headers it is also a C++ dependency that brings these headers.""",
 
 _ARCHIVE = """
 set -euo pipefail
-java=$1 out=$2 folder=$3 module=$4
+java=$1 out=$2 folder=$3 manifest=$4
 shift 4
 tmp=$(mktemp -d)
 trap 'rm -rf "$tmp"' EXIT
 mkdir -p "$tmp/jar/$folder"
-printf 'Automatic-Module-Name: %s\n' "$module" > "$tmp/manifest"
+printf '%b' "$manifest" > "$tmp/manifest"
 for arg; do
   case $arg in
+    --file=*)
+      pair=${arg#--file=}
+      mkdir -p "$tmp/files/$(dirname "${pair%%=*}")"
+      cp -L "${pair#*=}" "$tmp/files/${pair%%=*}"
+      ;;
     *.jar) (here=$PWD; cd "$tmp/jar" && "$here/$java/bin/jar" --extract --file "$here/$arg") ;;
     *)
       name=$(basename "$arg" .stripped)
@@ -148,9 +153,16 @@ for arg; do
   esac
 done
 rm -rf "$tmp/jar/META-INF"
+[ ! -d "$tmp/files" ] || cp -r --no-preserve=mode "$tmp/files/." "$tmp/jar"
 "$java/bin/jar" --create --date=1980-01-01T00:00:02Z --file "$out" --manifest "$tmp/manifest" \
   -C "$tmp/jar" .
 """
+
+def _license_path(ctx, file):
+    """LICENSE of this workspace; licenses/re2/LICENSE, licenses/libssl-dev/copyright of others."""
+    if file.owner.workspace_name == ctx.label.workspace_name:
+        return file.basename
+    return "licenses/" + "/".join(file.path.split("/")[-2:])
 
 def _archive_impl(ctx):
     jdk = ctx.attr._jdk[java_common.JavaRuntimeInfo]
@@ -160,11 +172,18 @@ def _archive_impl(ctx):
     args.add(jdk.java_home)
     args.add(jar)
     args.add(ctx.attr.native_folder)
-    args.add(ctx.attr.module)
+    args.add("".join(["%s: %s\\n" % field for field in sorted(ctx.attr.manifest.items())]))
     args.add_all(jars)
     args.add_all(ctx.files.natives)
+    for target, path in ctx.attr.files.items():
+        args.add("--file=%s=%s" % (path, target[DefaultInfo].files.to_list()[0].path))
+    for file in ctx.files.licenses:
+        args.add("--file=META-INF/%s=%s" % (_license_path(ctx, file), file.path))
     ctx.actions.run_shell(
-        inputs = depset(ctx.files.natives, transitive = [jars, jdk.files]),
+        inputs = depset(
+            ctx.files.natives + ctx.files.files + ctx.files.licenses,
+            transitive = [jars, jdk.files],
+        ),
         outputs = [jar],
         arguments = [args],
         command = _ARCHIVE,
@@ -185,12 +204,112 @@ The file `files` beside the native libraries has their names, one on a line.""",
             doc = "Whose classes, those of their dependencies included, go into the jar.",
             providers = [JvmInfo],
         ),
-        module = attr.string(
-            doc = "The jar's name on the module path.",
-            mandatory = True,
+        files = attr.label_keyed_string_dict(
+            allow_files = True,
+            doc = "More files: {label: path in the jar}.",
         ),
+        licenses = attr.label_list(
+            allow_files = True,
+            doc = "Of all that is in the jar; they go below META-INF.",
+        ),
+        manifest = attr.string_dict(doc = "Fields of the manifest."),
         native_folder = attr.string(doc = "Where native libraries lie in the jar."),
         natives = attr.label_list(allow_files = True),
+    ),
+)
+
+_SOURCES = """
+set -euo pipefail
+java=$1 out=$2 prefix=$3
+shift 3
+tmp=$(mktemp -d)
+trap 'rm -rf "$tmp"' EXIT
+mkdir "$tmp/jar"
+for arg; do
+  case $arg in
+    *.srcjar) (here=$PWD; cd "$tmp/jar" && "$here/$java/bin/jar" --extract --file "$here/$arg") ;;
+    *) install -D -m 644 "$arg" "$tmp/jar/${arg#"$prefix"}" ;;
+  esac
+done
+rm -rf "$tmp/jar/META-INF"
+if [[ $out == *-javadoc.jar ]]; then
+  mapfile -t sources < <(find "$tmp/jar" -name '*.java' | LC_ALL=C sort)
+  "$java/bin/javadoc" -quiet -notimestamp -encoding UTF-8 --release 17 -Xdoclint:none \\
+    -d "$tmp/javadoc" "${sources[@]}"
+  rm -rf "$tmp/jar"
+  mv "$tmp/javadoc" "$tmp/jar"
+fi
+"$java/bin/jar" --create --date=1980-01-01T00:00:02Z --file "$out" -C "$tmp/jar" .
+"""
+
+def _maven_impl(ctx):
+    jdk = ctx.attr._jdk[java_common.JavaRuntimeInfo]
+    stem = "%s/%s/%s/%s/%s-%s" % (
+        ctx.label.name,
+        ctx.attr.group.replace(".", "/"),
+        ctx.attr.artifact,
+        ctx.attr.version,
+        ctx.attr.artifact,
+        ctx.attr.version,
+    )
+    jar = ctx.actions.declare_file(stem + ".jar")
+    ctx.actions.symlink(output = jar, target_file = ctx.file.jar)
+    pom = ctx.actions.declare_file(stem + ".pom")
+    ctx.actions.symlink(output = pom, target_file = ctx.file.pom)
+    outputs = [jar, pom]
+    for kind in ["sources", "javadoc"]:
+        output = ctx.actions.declare_file("%s-%s.jar" % (stem, kind))
+        args = ctx.actions.args()
+        args.add(jdk.java_home)
+        args.add(output)
+        args.add(ctx.label.package + "/")
+        args.add_all(ctx.files.srcs)
+        ctx.actions.run_shell(
+            inputs = depset(ctx.files.srcs, transitive = [jdk.files]),
+            outputs = [output],
+            arguments = [args],
+            command = _SOURCES,
+            env = {"LC_ALL": "C.UTF-8"},
+            mnemonic = "JvmSources",
+            progress_message = "Packing %s" % output.basename,
+        )
+        outputs.append(output)
+    sums = []
+    for file in outputs:
+        sum = ctx.actions.declare_file(file.basename + ".sha1", sibling = file)
+        ctx.actions.run_shell(
+            inputs = [file],
+            outputs = [sum],
+            arguments = [file.path, sum.path],
+            command = 'sha1sum "$1" | cut -d" " -f1 | tr -d "\\n" > "$2"',
+            mnemonic = "Sha1",
+        )
+        sums.append(sum)
+    return [DefaultInfo(
+        files = depset(outputs + sums),
+        runfiles = ctx.runfiles(outputs + sums),
+    )]
+
+maven_repository = rule(
+    doc = """bazel-bin/<package>/<name>: a Maven repository with one artifact: jar, pom, sources, javadoc.""",
+    implementation = _maven_impl,
+    attrs = dict(
+        _JDK,
+        artifact = attr.string(mandatory = True),
+        group = attr.string(mandatory = True),
+        jar = attr.label(
+            allow_single_file = [".jar"],
+            mandatory = True,
+        ),
+        pom = attr.label(
+            allow_single_file = True,
+            mandatory = True,
+        ),
+        srcs = attr.label_list(
+            allow_files = [".java", ".srcjar"],
+            doc = "The sources of the classes in the jar.",
+        ),
+        version = attr.string(mandatory = True),
     ),
 )
 

@@ -1,7 +1,7 @@
 """All external repositories. Bazel fetches one when a target first needs it."""
 
 load("//third_party:local_python.bzl", "local_python_repository")
-load("//third_party/deb:deb.bzl", "deb_repository", "deb_source_repository")
+load("//third_party/deb:deb.bzl", "aliases_repository", "deb_repository", "deb_source_repository")
 load("//third_party/pypi:pypi.bzl", "pypi_data_repository", "pypi_repository")
 
 # Debian's rules_cc wants use_cpp_toolchain, which Debian's Bazel lacks.
@@ -87,11 +87,6 @@ def _cc_source_repositories():
         patch_cmds = [_ABSEIL_PATCH],
         source = "abseil",
     )
-    deb_source_repository(
-        name = "benchmark",
-        build_file = "//third_party:benchmark.BUILD",
-        source = "benchmark",
-    )
     # Of a newer Debian: that of this one has no source that can be had.
     deb_source_repository(
         name = "gloo",
@@ -163,32 +158,14 @@ echo 'INPUT ( libstdc++.a )' > lib/libstdc++.so
 """
 
 def _cc_repositories():
+    aliases_repository(
+        name = "com_google_protobuf",
+        build_file = "//third_party:com_google_protobuf.BUILD",
+    )
     deb_repository(
         name = "cares",
         build_file = "//third_party:cares.BUILD",
         packages = ["libc-ares-dev"],
-    )
-    deb_repository(
-        name = "clang",
-        build_file = "//third_party:clang.BUILD",
-        packages = [
-            "clang-19",
-            "libbsd0",
-            "libclang-common-19-dev",
-            "libclang-cpp19",
-            "libclang-rt-19-dev",
-            "libedit2",
-            "libffi8",
-            "libicu72",
-            "libllvm19",
-            "liblzma5",
-            "libmd0",
-            "libtinfo6",
-            "libxml2",
-            "libz3-4",
-            "zlib1g",
-        ],
-        relocate = True,
     )
     deb_repository(
         name = "dlpack",
@@ -202,31 +179,12 @@ def _cc_repositories():
         patch_cmds = [_ETCD_PROTOS],
     )
     deb_repository(
-        name = "etcd_server",
-        build_file_content = 'exports_files(["usr/bin/etcd"])',
-        packages = ["etcd-server"],
-    )
-    deb_repository(
-        name = "googletest",
-        build_file = "//third_party:googletest.BUILD",
-        packages = ["googletest"],
-    )
-    deb_repository(
         name = "grpc",
         build_file = "//third_party:grpc.BUILD",
         packages = [
             "libgrpc++-dev",
             "libgrpc-dev",
         ],
-    )
-    deb_source_repository(
-        name = "grpc_src",
-        build_file = "//third_party:grpc_src.BUILD",
-        patch_cmds = [
-            "find . -name BUILD -delete -o -name BUILD.bazel -delete -o -name .bazelignore -delete",
-            _GRPC_SOURCE_LISTS,
-        ],
-        source = "grpc",
     )
     deb_repository(
         name = "mpich",
@@ -314,6 +272,96 @@ def _cc_repositories():
         relocate = True,
     )
     deb_repository(
+        name = "spdlog",
+        build_file = "//third_party:spdlog.BUILD",
+        packages = [
+            "libfmt-dev",
+            "libspdlog-dev",
+        ],
+    )
+    deb_repository(
+        name = "tomlplusplus",
+        build_file = "//third_party:tomlplusplus.BUILD",
+        packages = ["libtomlplusplus-dev"],
+    )
+
+# The files of each library, as CMakeLists.txt lists them.
+_GRPC_SOURCE_LISTS = """
+python3 - > srcs.bzl << END
+import re
+cmake = open("CMakeLists.txt").read()
+print("SRCS = {")
+for name in ["address_sorting", "upb", "gpr", "grpc", "grpc++"]:
+    body = re.search(r"^add_library\\(%s\\n(.*?)^\\)" % re.escape(name), cmake, re.M | re.S)
+    print("  %r: %r," % (name, re.findall(r"^\\s+(\\S+\\.cc?)$", body.group(1), re.M)))
+print("}")
+END
+"""
+
+# What tests, benchmarks, the Python extension and the sanitizers' builds need besides.
+def _development_repositories():
+    deb_source_repository(
+        name = "benchmark",
+        build_file = "//third_party:benchmark.BUILD",
+        source = "benchmark",
+    )
+    deb_repository(
+        name = "clang",
+        build_file = "//third_party:clang.BUILD",
+        packages = [
+            "clang-19",
+            "libbsd0",
+            "libclang-common-19-dev",
+            "libclang-cpp19",
+            "libclang-rt-19-dev",
+            "libedit2",
+            "libffi8",
+            "libicu72",
+            "libllvm19",
+            "liblzma5",
+            "libmd0",
+            "libtinfo6",
+            "libxml2",
+            "libz3-4",
+            "zlib1g",
+        ],
+        relocate = True,
+    )
+    deb_repository(
+        name = "etcd_server",
+        build_file_content = 'exports_files(["usr/bin/etcd"])',
+        packages = ["etcd-server"],
+    )
+    deb_repository(
+        name = "googletest",
+        build_file = "//third_party:googletest.BUILD",
+        packages = ["googletest"],
+    )
+    deb_source_repository(
+        name = "grpc_src",
+        build_file = "//third_party:grpc_src.BUILD",
+        patch_cmds = [
+            "find . -name BUILD -delete -o -name BUILD.bazel -delete -o -name .bazelignore -delete",
+            _GRPC_SOURCE_LISTS,
+        ],
+        source = "grpc",
+    )
+    deb_repository(
+        name = "pkgconf",
+        build_file_content = """
+filegroup(
+    name = "pkgconf",
+    srcs = ["usr/bin/pkgconf"] + glob(["usr/lib/**/*.so.*"]),
+    visibility = ["//visibility:public"],
+)
+""",
+        packages = [
+            "libpkgconf3",
+            "pkgconf-bin",
+        ],
+        relocate = True,
+    )
+    deb_repository(
         name = "pybind11",
         build_file = "//third_party:pybind11.BUILD",
         packages = ["pybind11-dev"],
@@ -351,32 +399,6 @@ def _cc_repositories():
         ],
         relocate = True,
     )
-    deb_repository(
-        name = "spdlog",
-        build_file = "//third_party:spdlog.BUILD",
-        packages = [
-            "libfmt-dev",
-            "libspdlog-dev",
-        ],
-    )
-    deb_repository(
-        name = "tomlplusplus",
-        build_file = "//third_party:tomlplusplus.BUILD",
-        packages = ["libtomlplusplus-dev"],
-    )
-
-# The files of each library, as CMakeLists.txt lists them.
-_GRPC_SOURCE_LISTS = """
-python3 - > srcs.bzl << END
-import re
-cmake = open("CMakeLists.txt").read()
-print("SRCS = {")
-for name in ["address_sorting", "upb", "gpr", "grpc", "grpc++"]:
-    body = re.search(r"^add_library\\(%s\\n(.*?)^\\)" % re.escape(name), cmake, re.M | re.S)
-    print("  %r: %r," % (name, re.findall(r"^\\s+(\\S+\\.cc?)$", body.group(1), re.M)))
-print("}")
-END
-"""
 
 # Debian's manifests put the machine's /usr/share/java on the class path.
 _DROP_CLASS_PATH = """
@@ -476,6 +498,14 @@ def _python_repositories():
         target = "pytest",
     )
     _python_repository(
+        packages = [
+            "libyaml-0-2",
+            "python3-yaml",
+        ],
+        relocate = True,
+        target = "yaml",
+    )
+    _python_repository(
         packages = ["python3-tqdm"],
         prune = ["usr/bin"],
         target = "tqdm",
@@ -542,6 +572,15 @@ def _pythons():
         packages = ["pybind11-dev/sid"],
     )
 
+# What downloads wheels.
+def _pip_repository():
+    deb_repository(
+        name = "pip",
+        build_file_content = 'exports_files(["pip.whl"])',
+        packages = ["python3-pip-whl"],
+        patch_cmds = ["mv usr/share/python-wheels/pip-*.whl pip.whl"],
+    )
+
 def _pypi_mpi_repositories():
     pypi_data_repository(
         name = "mpich5",
@@ -584,11 +623,15 @@ def _pypi_nccl_repository():
     )
 
 def _pypi_repositories():
-    deb_repository(
-        name = "pip",
-        build_file_content = 'exports_files(["pip.whl"])',
-        packages = ["python3-pip-whl"],
-        patch_cmds = ["mv usr/share/python-wheels/pip-*.whl pip.whl"],
+    pypi_data_repository(
+        name = "cmake",
+        build_file = "//third_party:cmake.BUILD",
+        executables = ["cmake/data/bin/cmake"],
+        packages = ["cmake"],
+        prune = [
+            "cmake/data/doc",
+            "cmake/data/share/cmake-3.31/Help",
+        ],
     )
     pypi_repository(
         packages = [
@@ -680,16 +723,22 @@ def _data_repositories():
         strip_prefix = "usr/share/games/fortunes",
     )
 
-def syncline_repositories():
-    """Declares every external repository of the workspace."""
+def cc_dependencies():
+    """Declares the external repositories of the C++ libraries and of the launcher: see //:dependencies.bzl."""
     _bazel_repositories()
     _cc_source_repositories()
     _cc_repositories()
+    _pip_repository()
+    _cuda_repositories()
+    _pypi_mpi_repositories()
+    _pypi_nccl_repository()
+
+def syncline_repositories():
+    """Declares every external repository of the workspace."""
+    cc_dependencies()
+    _development_repositories()
     _java_repositories()
     _python_repositories()
     _pythons()
-    _cuda_repositories()
     _pypi_repositories()
-    _pypi_mpi_repositories()
-    _pypi_nccl_repository()
     _data_repositories()

@@ -220,7 +220,7 @@ absl::Status CheckOneHost(const backends::PeerTable& peers) {
     if (peers.host_identity(rank) == peers.host_identity(peers.rank())) continue;
     return ArgumentError(absl::StrCat(peers.Describe(peers.rank()), " and ", peers.Describe(rank),
                                       " are not on one host, as ranks of ",
-                                      "backend shm must be; use backend gloo"));
+                                      "backend shm must be; backend auto serves any hosts"));
   }
   return absl::OkStatus();
 }

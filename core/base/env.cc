@@ -26,15 +26,20 @@ absl::Status SecretError(absl::string_view path, absl::string_view what) {
                                     kSecretFile, " names: ", what));
 }
 
-// Through the descriptor, so that what is checked is what is read.
+// Through the descriptor, so that what is checked is what is read. As with private keys (core/tls),
+// root may let a group read its file: so Kubernetes hands secrets to containers that do not run as
+// root.
 absl::Status CheckSecretFile(int fd, const std::string& path) {
   struct stat info = {};
   if (fstat(fd, &info) != 0) return SecretError(path, std::strerror(errno));
   if (!S_ISREG(info.st_mode)) return SecretError(path, "it is not a regular file");
-  if ((info.st_mode & (S_IRWXG | S_IRWXO)) != 0) {
-    return SecretError(path, absl::StrFormat("others than its owner may use it (mode %04o); run "
-                                             "`chmod 600 %s`",
-                                             info.st_mode & 07777, path));
+  const mode_t too_much = info.st_uid == 0 ? S_IWGRP | S_IXGRP | S_IRWXO : S_IRWXG | S_IRWXO;
+  if ((info.st_mode & too_much) != 0) {
+    return SecretError(path,
+                       absl::StrFormat("others than its owner may use it (mode %04o); run "
+                                       "`chmod %s %s`",
+                                       info.st_mode & 07777,
+                                       info.st_uid == 0 && geteuid() != 0 ? "640" : "600", path));
   }
   return absl::OkStatus();
 }
@@ -51,8 +56,9 @@ absl::StatusOr<std::string> RequireEnv(absl::string_view name) {
   std::optional<std::string> value = GetEnv(name);
   if (value.has_value()) return *std::move(value);
   return ArgumentError(absl::StrCat("environment variable ", name,
-                                    " is not set; a launcher such as syncline-run sets it, "
-                                    "or pass rank and world_size to init_process_group"));
+                                    " is not set; a launcher such as syncline-run sets it. "
+                                    "Without one, give the rank and the number of ranks with the "
+                                    "init method"));
 }
 
 absl::StatusOr<int64_t> RequireEnvInt(absl::string_view name, int64_t low, int64_t high) {

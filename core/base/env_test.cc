@@ -60,7 +60,7 @@ TEST_F(EnvTest, AMissingVariableIsNamedWithWhatSetsIt) {
   EXPECT_EQ(
       status.message(),
       "environment variable SYNCLINE_ENV_TEST is not set; a launcher such as syncline-run sets "
-      "it, or pass rank and world_size to init_process_group");
+      "it. Without one, give the rank and the number of ranks with the init method");
   EXPECT_EQ(RequireEnvInt(kName, 0, 1).status(), status);
 }
 
@@ -110,10 +110,18 @@ TEST_F(EnvTest, TheSecretIsAllBytesOfTheFile) {
 }
 
 TEST_F(EnvTest, ASecretThatOthersMayReadIsRefused) {
-  for (const mode_t mode : {0640, 0604, 0620, 0601}) {
+  for (const mode_t mode : {0644, 0604, 0620, 0601}) {
     WriteSecret("secret", mode);
     ExpectNoSecret("chmod 600");
   }
+}
+
+// So Kubernetes hands it to a container that does not run as root.
+TEST_F(EnvTest, OnlyRootMayLetAGroupReadASecret) {
+  WriteSecret("secret", 0640);
+  EXPECT_EQ(JobSecret().ok(), geteuid() == 0);
+  if (geteuid() != 0 || chown(path_.c_str(), 12345, 12345) != 0) return;
+  ExpectNoSecret("chmod 600");
 }
 
 TEST_F(EnvTest, AnEmptyHugeOrMissingSecretIsRefused) {

@@ -63,8 +63,15 @@ absl::StatusOr<BackendRegistry::Entry> BackendRegistry::Find(absl::string_view n
     auto it = table.entries.find(name);
     if (it != table.entries.end()) return it->second;
   }
+  const std::vector<std::string> names = Names();
+  if (names.empty()) {
+    return ArgumentError(absl::StrCat(
+        "unknown backend '", name, "': this program is linked with no backend. The Bazel ",
+        "target //:syncline (@syncline//:syncline of another workspace) brings all of ",
+        "them, and so does a library of the C++ package"));
+  }
   return ArgumentError(
-      absl::StrCat("unknown backend '", name, "'; choose one of: ", absl::StrJoin(Names(), ", ")));
+      absl::StrCat("unknown backend '", name, "'; choose one of: ", absl::StrJoin(names, ", ")));
 }
 
 absl::Status BackendRegistry::Check(absl::string_view name) {

@@ -42,8 +42,8 @@ bool IsPlain(absl::Span<const Tensor> written, absl::Span<const Tensor> read) {
 absl::Status CheckContiguous(const Tensor& tensor, absl::string_view what) {
   if (tensor.is_contiguous()) return absl::OkStatus();
   return ArgumentError(absl::StrCat(what, " is not contiguous (", tensor.ToString(),
-                                    "): pass a contiguous copy, such as "
-                                    "numpy.ascontiguousarray(x) or x.contiguous()"));
+                                    "): pass a contiguous copy; in Python "
+                                    "numpy.ascontiguousarray(x) or x.contiguous() makes one"));
 }
 
 absl::Status CheckWritable(const Tensor& tensor, absl::string_view what) {

@@ -8,6 +8,10 @@
 #ifndef SYNCLINE_SYNCLINE_H_
 #define SYNCLINE_SYNCLINE_H_
 
+#if __cplusplus < 201703L
+#error "Syncline needs C++17. With Bazel, .bazelrc says so: build --cxxopt=-std=c++17"
+#endif
+
 #include "syncline/backend.h"
 #include "syncline/backend_registry.h"
 #include "syncline/byte_collectives.h"

@@ -23,7 +23,7 @@ namespace {
 // The same text that the command line would have.
 bool MayStandInFile(absl::string_view name) {
   return name != "help" && name != "version" && name != "print-completion" &&
-         name != "make-certificates" && name != "config";
+         name != "print-manual" && name != "make-certificates" && name != "config";
 }
 
 absl::StatusOr<const Flag*> FlagOfKey(absl::string_view where, absl::string_view key) {

@@ -118,6 +118,7 @@ constexpr Flag kFlags[] = {
     {"dry-run", 0, G::kOther, "", "Explain what would run, and start nothing", "", ""},
     {"print-completion", 0, G::kOther, "SHELL", "Print completions for bash, zsh, tcsh or fish",
      "bash|zsh|tcsh|fish", ""},
+    {"print-manual", 0, G::kOther, "", "Print the manual page, for man(1)", "", ""},
     {"version", 0, G::kOther, "", "Print the version", "", ""},
     {"help", 'h', G::kOther, "", "Print this", "", ""},
 };

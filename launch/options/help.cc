@@ -1,12 +1,10 @@
 #include "launch/options/help.h"
 
 #include <string>
-#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
 #include "absl/strings/str_split.h"
-#include "launch/options/flags.h"
 
 namespace syncline::launch {
 namespace {
@@ -137,6 +135,8 @@ std::string Fish() {
 
 std::string Usage() { return "Usage: syncline-run [options] SCRIPT [arguments of the script]"; }
 
+absl::Span<const std::pair<FlagGroup, absl::string_view>> FlagGroups() { return kTitles; }
+
 std::string Version() { return absl::StrCat("syncline-run ", kVersion, "\n"); }
 
 std::string Help() {
@@ -145,7 +145,7 @@ std::string Help() {
                    "Starts the workers of a job on this node, watches over them, and restarts them "
                    "together\n",
                    "with those of the job's other nodes. `status` asks a running job how it is.\n");
-  for (const auto& [group, title] : kTitles) {
+  for (const auto& [group, title] : FlagGroups()) {
     absl::StrAppend(&help, "\n", title, ":\n");
     for (const Flag& flag : AllFlags()) {
       if (flag.group == group) AppendFlag(flag, &help);

@@ -20,6 +20,7 @@
 #include "launch/options/config_file.h"
 #include "launch/options/dry_run.h"
 #include "launch/options/help.h"
+#include "launch/options/man_page.h"
 #include "launch/options/node_options.h"
 #include "launch/options/option_values.h"
 #include "launch/options/settings.h"
@@ -301,6 +302,8 @@ absl::StatusOr<LaunchOptions> Parser::Parse(const std::vector<std::string>& argu
     options_.information = Help();
   } else if (settings().IsOn("version")) {
     options_.information = Version();
+  } else if (settings().IsOn("print-manual")) {
+    options_.information = ManPage();
   } else if (const Setting* shell = Find("print-completion")) {
     options_.information = Completion(shell->text);
   }

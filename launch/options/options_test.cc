@@ -7,6 +7,7 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_replace.h"
 #include "absl/strings/str_split.h"
 #include "absl/time/time.h"
 #include "gmock/gmock.h"
@@ -18,6 +19,7 @@
 namespace syncline::launch {
 namespace {
 
+using testing::AnyOf;
 using testing::ElementsAre;
 using testing::HasSubstr;
 
@@ -164,6 +166,19 @@ TEST(OptionsTest, HelpFitsOnATerminalAndNamesEveryOption) {
   const std::string help = Good({"-h"}).information;
   for (absl::string_view line : absl::StrSplit(help, '\n')) EXPECT_LE(line.size(), 100u) << line;
   for (const Flag& flag : AllFlags()) EXPECT_THAT(help, HasSubstr(absl::StrCat("--", flag.name)));
+}
+
+TEST(OptionsTest, TheManualPageHasEveryOptionAndOnlyKnownMacros) {
+  const std::string page = Good({"--print-manual"}).information;
+  for (const Flag& flag : AllFlags()) {
+    const std::string name = absl::StrReplaceAll(flag.name, {{"-", "\\-"}});
+    EXPECT_THAT(page, HasSubstr(absl::StrCat("\\fB\\-\\-", name, "\\fR"))) << flag.name;
+  }
+  for (absl::string_view line : absl::StrSplit(page, '\n')) {
+    if (!absl::StartsWith(line, ".")) continue;
+    EXPECT_THAT(std::string(line.substr(0, line.find(' '))),
+                AnyOf(".TH", ".SH", ".SS", ".TP", ".PP", ".B", ".BR", ".RB", ".br"));
+  }
 }
 
 TEST(OptionsTest, CompletionsKnowOptionsAndTheirValues) {

@@ -23,7 +23,7 @@ bool IsOfOuterJob(absl::string_view variable, const base::EnvironmentLookup& env
 // Options that only make sense where they are typed.
 bool IsForCommandLineOnly(absl::string_view name) {
   return name == "help" || name == "version" || name == "print-completion" ||
-         name == "make-certificates";
+         name == "print-manual" || name == "make-certificates";
 }
 
 absl::Status CheckChoice(const Flag& flag, const Setting& setting) {

@@ -82,7 +82,7 @@ def _sources() -> list[str]:
 def _package_info() -> str:
     fields = ["Metadata-Version: 2.4", "Name: " + _NAME, "Version: " + _version()]
     fields += _constant("python/packaging/metadata.bzl", "METADATA")
-    fields += ["License-File: LICENSE", "License-File: python/packaging/THIRD_PARTY.md"]
+    fields += ["License-File: LICENSE", "License-File: third_party/THIRD_PARTY.md"]
     fields += ["Description-Content-Type: text/markdown"]
     return "\n".join(fields) + "\n\n" + pathlib.Path("python/packaging/DESCRIPTION.md").read_text()
 

@@ -89,6 +89,38 @@ _repository = repository_rule(
     environ = ["SYNCLINE_DEB_CACHE", "SYNCLINE_LOCKED", "XDG_CACHE_HOME"],
 )
 
+def _aliases_impl(ctx):
+    ctx.symlink(ctx.attr.build_file, "BUILD.bazel")
+
+_aliases_repository = repository_rule(
+    implementation = _aliases_impl,
+    attrs = {"build_file": attr.label(allow_single_file = True, mandatory = True)},
+)
+
+def aliases_repository(name, build_file):
+    """Declares a repository that gives targets of others the names that Bazel knows.
+
+    Args:
+      name: the repository's name.
+      build_file: the BUILD file, which is all that it has.
+    """
+    if not native.existing_rule(name):
+        _aliases_repository(name = name, build_file = Label(build_file))
+
+def _declare(name, build_file = None, patches = [], **kwargs):
+    """Declares @{name}, unless the user's workspace has one of this name already.
+
+    Labels of build_file and patches are of this repository, whichever workspace calls.
+    """
+    if native.existing_rule(name):
+        return
+    _repository(
+        name = name,
+        build_file = Label(build_file) if build_file else None,
+        patches = [Label(patch) for patch in patches],
+        **kwargs
+    )
+
 def deb_repository(name, packages, relocate = False, **kwargs):
     """Declares a repository that holds the files of binary packages.
 
@@ -98,7 +130,7 @@ def deb_repository(name, packages, relocate = False, **kwargs):
       relocate: whether the ELF files shall find each other by rpath.
       **kwargs: build_file or build_file_content, strip_prefix, patch_cmds, without.
     """
-    _repository(
+    _declare(
         name = name,
         kind = "binary",
         pins = json.encode({package: BINARY[package] for package in packages}),
@@ -114,7 +146,7 @@ def deb_source_repository(name, source, **kwargs):
       source: the source package's name, pinned in lock.bzl.
       **kwargs: build_file or build_file_content, strip_prefix, patches, patch_cmds.
     """
-    _repository(
+    _declare(
         name = name,
         kind = "source",
         pins = json.encode({source: SOURCE[source]}),

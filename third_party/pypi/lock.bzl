@@ -2,6 +2,7 @@
 
 PYPI = {
     "clang-format": {"version": "23.1.5", "sha256": "d97ce49911ba8c89ef3f3c0735a9c7818e4780ab4812c67d1c5fcd829d16ae52"},
+    "cmake": {"version": "3.31.10", "sha256": "2f766bb46367e5e0559fa33184653754bce044583a06014dcaebf8e6dff8a1f1"},
     "filelock": {"version": "4.2.11", "sha256": "020e229e4bb9d410fc799c07ddf45fa217cba970278f40b30751d94f309b69e2"},
     "fsspec": {"version": "2026.9.0", "sha256": "8dd6e646e99ea382bd85f97a45e6b526a442d79423a7dc673f1e2756d05fcb5f"},
     "jax": {"version": "0.10.2", "sha256": "724d73c4678d8b06f6a6ab4db1b8a2fea8cd4f1e2c2564f99601634ec7b8d1c6"},

@@ -132,9 +132,11 @@ def pypi_data_repository(name, packages, build_file, prune = [], executables = [
       prune: folders and files of site-packages that are dropped.
       executables: patterns of files in site-packages that are made executable.
     """
+    if native.existing_rule(name):
+        return
     _repository(
         name = name,
-        build_file = build_file,
+        build_file = Label(build_file),
         executables = executables,
         pins = json.encode({package: PYPI[package] for package in packages}),
         prune = prune,

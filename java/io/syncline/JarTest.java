@@ -1,6 +1,8 @@
 package io.syncline;
 
+import static java.nio.charset.StandardCharsets.UTF_8;
 import static org.junit.jupiter.api.Assertions.assertEquals;
+import static org.junit.jupiter.api.Assertions.assertNotNull;
 import static org.junit.jupiter.api.Assertions.assertTrue;
 import static org.junit.jupiter.api.Assumptions.assumeTrue;
 
@@ -8,6 +10,9 @@ import java.nio.file.Files;
 import java.nio.file.Path;
 import java.util.List;
 import java.util.concurrent.TimeUnit;
+import java.util.jar.JarEntry;
+import java.util.jar.JarFile;
+import java.util.stream.Collectors;
 import org.junit.jupiter.api.Test;
 import org.junit.jupiter.api.io.TempDir;
 
@@ -95,6 +100,55 @@ class JarTest {
     assertEquals("1 3.0 " + Info.backends(), output.strip());
     try (var left = Files.list(folder.resolve("tmp"))) {
       assertEquals(0, left.count(), "the native library's files are still there");
+    }
+  }
+
+  @Test
+  void aModuleMayRequireIt() throws Exception {
+    copyJar();
+    Files.createDirectories(folder.resolve("app/hello"));
+    Files.writeString(
+        folder.resolve("app/module-info.java"), "module app { requires io.syncline; }");
+    Files.writeString(folder.resolve("app/hello/Program.java"), "package hello;\n" + PROGRAM);
+    run("javac", "-Xlint:all", "-Werror", "-p", "syncline.jar", "-d", "classes",
+        "app/module-info.java", "app/hello/Program.java");
+    final String output =
+        run("java", "-Djava.io.tmpdir=tmp", "-p", "syncline.jar:classes", "-m",
+            "app/hello.Program");
+    assertEquals("1 3.0 " + Info.backends(), output.strip());
+  }
+
+  @Test
+  void itBringsItsLicensesAndItsPom() throws Exception {
+    copyJar();
+    try (var jar = new JarFile(folder.resolve("syncline.jar").toFile())) {
+      final var names = jar.stream().map(JarEntry::getName).collect(Collectors.toSet());
+      for (String name : List.of(
+          "LICENSE", "THIRD_PARTY.md", "licenses/gloo/LICENSE", "licenses/com_google_absl/LICENSE",
+          "licenses/libssl-dev/copyright", "maven/io.syncline/syncline/pom.xml")) {
+        assertTrue(names.contains("META-INF/" + name), name + " is not among " + names);
+      }
+      final var pom = jar.getEntry("META-INF/maven/io.syncline/syncline/pom.xml");
+      final String version = jar.getManifest().getMainAttributes().getValue("Implementation-Version");
+      final String text = new String(jar.getInputStream(pom).readAllBytes(), UTF_8);
+      assertTrue(text.contains("<version>" + version + "</version>"), text);
+    }
+  }
+
+  @Test
+  void theMavenRepositoryHasSourcesAndDocumentation() throws Exception {
+    final Path repository = Path.of(System.getenv("TEST_SRCDIR"), "syncline/java/maven");
+    final List<Path> jars;
+    try (var files = Files.walk(repository)) {
+      jars = files.filter(path -> path.toString().endsWith(".jar")).sorted().toList();
+    }
+    assertEquals(3, jars.size(), jars.toString()); // -javadoc sorts before -sources before none.
+    try (var documentation = new JarFile(jars.get(0).toFile());
+        var sources = new JarFile(jars.get(1).toFile())) {
+      assertNotNull(documentation.getEntry("io.syncline/io/syncline/ProcessGroup.html"));
+      assertNotNull(sources.getEntry("io/syncline/ProcessGroup.java"));
+      assertNotNull(sources.getEntry("io/syncline/Tensor.java"));
+      assertNotNull(sources.getEntry("module-info.java"));
     }
   }
 
