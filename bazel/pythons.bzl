@@ -11,10 +11,10 @@ def _python(tag, suffix, headers, pybind11, tags = []):
 # The one that runs the tests, /usr/bin/python3. Its targets have no suffix.
 DEFAULT_PYTHON = _python("cp311", "", "@python_headers", "@pybind11")
 
-# Those of newer Debians.
+# Those of newer Debians. Each takes minutes to compile, so targets are built when they are named.
 OTHER_PYTHONS = [
-    _python("cp313", "_cp313", "@python3.13_headers//:headers", "@pybind11_3"),
-    _python("cp314", "_cp314", "@python3.14_headers//:headers", "@pybind11_3"),
+    _python("cp313", "_cp313", "@python3.13_headers//:headers", "@pybind11_3", ["manual"]),
+    _python("cp314", "_cp314", "@python3.14_headers//:headers", "@pybind11_3", ["manual"]),
 ]
 
 # One of this machine: see third_party/local_python.bzl. Its targets are built when they are named.

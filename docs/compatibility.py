@@ -75,7 +75,7 @@ DIFFERENCES = {
     "Logger": "missing: `DistributedDataParallel._get_ddp_logging_data()` has what it tells",
     "BuiltinCommHookType": "for `DistributedDataParallel._register_builtin_comm_hook`",
     "DeviceMesh": "torch's own, over backend `syncline`: "
-    "`torch.distributed.init_device_mesh(\"cpu\", ...)`",
+    '`torch.distributed.init_device_mesh("cpu", ...)`',
     "init_device_mesh": "as DeviceMesh",
     "DistError": "of Syncline's own, a RuntimeError. Over backend `syncline` errors are of torch's "
     "classes too",
@@ -351,9 +351,9 @@ ASKS_TORCH = {
 
 # torch.nn.parallel.DistributedDataParallel, and that of version 1.5 where it was another.
 DDP_DIFFERENCES = {
-    "DistributedDataParallel": "`syncline.torch.DistributedDataParallel`, with the arguments of "
-    "torch 2.13 and `forward_sync_buffers`. `isinstance(m, torch.nn.parallel."
-    "DistributedDataParallel)` is False",
+    "DistributedDataParallel": "`syncline.torch.DistributedDataParallel`, a subclass of torch's, "
+    "with the arguments of torch 2.13 and `forward_sync_buffers`. What torch's reducer alone can "
+    "do is a NotImplementedError",
     "device_ids": "one device, to which inputs are moved, as in torch 2; several, with replicas, "
     "as in 1.5, are a ValueError. None leaves inputs where they are; in 1.5 it was all GPUs",
     "output_device": "kept, without effect, as in torch 2: outputs are gathered in 1.5 alone",

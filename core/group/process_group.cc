@@ -287,9 +287,7 @@ absl::Status ProcessGroup::Impl::SetTimeout(absl::Duration timeout) {
     return ArgumentError(
         absl::StrCat("timeout must be positive, not ", absl::FormatDuration(timeout)));
   }
-  absl::MutexLock lock(&mutex_);
-  timeouts_.push_back(timeout);
-  timeout_.store(&timeouts_.back(), std::memory_order_release);
+  timeout_ns_.store(absl::ToInt64Nanoseconds(timeout));
   return absl::OkStatus();
 }
 

@@ -6,7 +6,6 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
-#include <deque>
 #include <functional>
 #include <map>
 #include <memory>
@@ -64,7 +63,7 @@ class ProcessGroup::Impl {
 
   const Options& options() const { return options_; }
   // Of operations that are given none. The first one is that of the options.
-  absl::Duration timeout() const { return *timeout_.load(std::memory_order_acquire); }
+  absl::Duration timeout() const { return absl::Nanoseconds(timeout_ns_.load()); }
   absl::Status SetTimeout(absl::Duration timeout);
   // The group is used in a child that was forked since it was made. It must then leak.
   bool InChild() const { return fork_guard_.InChild(); }
@@ -180,8 +179,8 @@ class ProcessGroup::Impl {
   absl::Status abort_cause() const;
 
   const Options options_;
-  // Points to that of options_, or to the last of timeouts_: calls read it without a lock.
-  std::atomic<const absl::Duration*> timeout_{&options_.timeout};
+  // An infinite one is some hundred years. Calls read it without a lock.
+  std::atomic<int64_t> timeout_ns_{absl::ToInt64Nanoseconds(options_.timeout)};
   const ForkGuard fork_guard_;
   const std::vector<Served> backends_;  // At least one.
   std::vector<std::unique_ptr<Queues>> queues_;
@@ -189,8 +188,6 @@ class ProcessGroup::Impl {
   std::array<size_t, 2> of_device_ = {0, 0};
   std::array<size_t, 2> queues_of_device_ = {0, 0};
   mutable absl::Mutex mutex_;
-  // All that were set, as calls may be reading an earlier one.
-  std::deque<absl::Duration> timeouts_ ABSL_GUARDED_BY(mutex_);
   absl::Status cause_ ABSL_GUARDED_BY(mutex_);  // OK while the group is usable;
   std::atomic<bool> is_usable_{true};           // so each call asks this first.
   absl::Status abort_cause_ ABSL_GUARDED_BY(mutex_);

@@ -13,6 +13,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "absl/strings/strip.h"
 #include "core/base/hmac.h"
 #include "core/base/host.h"
 #include "core/base/rank_ranges.h"
@@ -341,7 +342,9 @@ absl::StatusOr<OpenedStore> MulticastDiscovery::Connect(const MulticastAnnouncem
       !absl::SimpleAtoi(server.store.substr(colon + 1), &config.port)) {
     return NetworkError(absl::StrCat("'", Printable(server.store), "' is not host:port"));
   }
-  config.host = server.store.substr(0, colon);
+  absl::string_view host = absl::string_view(server.store).substr(0, colon);
+  if (absl::ConsumePrefix(&host, "[")) absl::ConsumeSuffix(&host, "]");  // IPv6
+  config.host = std::string(host);
   config.timeout = options_.store_timeout;
   config.connect_timeout = std::min(deadline_.Remaining(), timeout);
   SYNCLINE_ASSIGN_OR_RETURN(std::shared_ptr<Store> store, StoreRegistry::Make("tcp", config));
@@ -379,8 +382,8 @@ std::vector<int> MulticastDiscovery::MissingRanks() const {
 absl::Status MulticastDiscovery::TimeoutStatus() const {
   std::string text =
       absl::StrCat("only ", candidates_.size() + 1, " of ", options_.size, " processes of ", Job(),
-                   " met at multicast address ", options_.group, ":", options_.port, " within ",
-                   absl::FormatDuration(deadline_.timeout()), "; this one, at ",
+                   " met at multicast address ", options_.group, ", port ", options_.port,
+                   " within ", absl::FormatDuration(deadline_.timeout()), "; this one, at ",
                    socket_.local_address(), ", has heard ", Others());
   const std::vector<int> missing = MissingRanks();
   if (static_cast<int>(candidates_.size()) + 1 == options_.size) {

@@ -26,8 +26,8 @@ namespace {
 constexpr size_t kMaxDatagram = 65536;
 
 absl::Status Failed(absl::string_view what, absl::string_view group, int port, int error) {
-  return NetworkError(
-      absl::StrCat("multicast group ", group, ":", port, ": ", what, ": ", std::strerror(error)));
+  return NetworkError(absl::StrCat("multicast group ", group, ", port ", port, ": ", what, ": ",
+                                   std::strerror(error)));
 }
 
 // An interface of this host, and the address that others reach it by.
@@ -136,7 +136,7 @@ absl::StatusOr<MulticastSocket> MulticastSocket::Open(const std::string& group, 
   base::SocketAddress address = addresses.front();
   const auto interface = InterfaceTowards(group, address.family());
   if (!interface.ok()) {
-    return Annotate(interface.status(), absl::StrCat("multicast group ", group, ":", port));
+    return Annotate(interface.status(), absl::StrCat("multicast group ", group, ", port ", port));
   }
   if (address.family() == AF_INET6) {
     // Where the group's scope is the link, each interface has a group of this address.

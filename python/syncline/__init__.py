@@ -175,6 +175,7 @@ from syncline.subgroups import (
     split_group,
 )
 from syncline.tensor_queue import EndOfQueue, TensorMessage, TensorQueue
+from syncline.torch_names import _DEFAULT_FIRST_BUCKET_BYTES as _DEFAULT_FIRST_BUCKET_BYTES
 from syncline.torch_names import (
     BuiltinCommHookType,
     DebugLevel,
@@ -190,8 +191,9 @@ from syncline.torch_names import (
     set_debug_level_from_env,
 )
 from syncline.torch_names import _broadcast_coalesced as _broadcast_coalesced
-from syncline.torch_names import _compute_bucket_assignment_by_size as _compute_bucket_assignment_by_size
-from syncline.torch_names import _DEFAULT_FIRST_BUCKET_BYTES as _DEFAULT_FIRST_BUCKET_BYTES
+from syncline.torch_names import (
+    _compute_bucket_assignment_by_size as _compute_bucket_assignment_by_size,
+)
 from syncline.torch_names import _get_default_group as _get_default_group
 from syncline.torch_names import _get_default_store as _get_default_store
 from syncline.torch_names import _get_global_rank as _get_global_rank

@@ -59,6 +59,7 @@ def get_object_codec() -> Codec:
         raise DistValueError(f"{_VARIABLE} must be safe or pickle, not {given!r}")
     return given  # type: ignore[return-value]
 
+
 _SAFE, _PICKLE = b"S", b"P"
 _HEADER = 9
 _MAX_DIGITS = 1 << 63  # Python reads and writes large numbers in decimal slowly, or not at all.

@@ -92,7 +92,7 @@ def _bases(kind: type) -> tuple[type, ...]:
 
 def _own(kind: type) -> Any:
     """The __dict__ of a class, whatever its metaclass does."""
-    return type.__dict__["__dict__"].__get__(kind)
+    return type.__dict__["__dict__"].__get__(kind)  # type: ignore[index]
 
 
 def _is_plain(kind: type, name: str) -> bool:

@@ -13,13 +13,13 @@ from syncline.collectives import (  # noqa: F401
 )
 from syncline.reduce_ops import _make_nccl_premul_sum as _make_nccl_premul_sum
 from syncline.torch_names import (  # noqa: F401
+    _DEFAULT_FIRST_BUCKET_BYTES,
     _abort_process_group,
     _add_ephemeral_timeout_for_all_pgs,
     _broadcast_coalesced,
     _canonicalize_group_rank,
     _check_default_pg,
     _compute_bucket_assignment_by_size,
-    _DEFAULT_FIRST_BUCKET_BYTES,
     _DistributedBackendOptions,
     _DistributedDebugLevel,
     _get_all_pg_configs,

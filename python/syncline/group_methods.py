@@ -182,9 +182,7 @@ def _reduce_scatter(
 ) -> Work:
     call = _Call(opts)
     inputs = [input for inputs in input_tensors for input in inputs]
-    return call.start(
-        self.reduce_scatter_async, _only(output_tensors), inputs, *call.reduction()
-    )
+    return call.start(self.reduce_scatter_async, _only(output_tensors), inputs, *call.reduction())
 
 
 def _barrier(self: ProcessGroup, opts: Any = None) -> Work:

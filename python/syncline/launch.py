@@ -80,6 +80,7 @@ _SWITCHES = frozenset(
         "module",
         "no-prefix",
         "no-python",
+        "print-manual",
         "run-path",
         "standalone",
         "use-env",

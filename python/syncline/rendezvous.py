@@ -1,10 +1,10 @@
 """How ranks find each other, by torch's names: URLs, and schemes of one's own.
 
-    def meet(url, timeout):
-        yield store, rank, world_size
+def meet(url, timeout):
+    yield store, rank, world_size
 
-    syncline.register_rendezvous_handler("zeus", meet)
-    syncline.init_process_group("gloo", init_method="zeus://olympus")
+syncline.register_rendezvous_handler("zeus", meet)
+syncline.init_process_group("gloo", init_method="zeus://olympus")
 """
 
 from __future__ import annotations

@@ -303,9 +303,7 @@ def _octets(value: Any) -> Any:
 
 def _raise_wait_timeout(error: DistTimeoutError) -> NoReturn:
     """Begins with torch's words, and is what torch raises: a DistStoreError."""
-    raise DistStoreTimeoutError(
-        f"Wait timeout: {str(error).removeprefix('Timed out: ')}"
-    ) from None
+    raise DistStoreTimeoutError(f"Wait timeout: {str(error).removeprefix('Timed out: ')}") from None
 
 
 def _has_libuv_backend(self: Store) -> bool:

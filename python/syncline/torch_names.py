@@ -73,8 +73,7 @@ def set_debug_level_from_env() -> None:
     given = os.environ.get("TORCH_DISTRIBUTED_DEBUG", "OFF").upper()
     if given not in DebugLevel.__members__:
         raise DistValueError(
-            "The value of TORCH_DISTRIBUTED_DEBUG must be one of OFF, INFO, DETAIL, "
-            f"not {given!r}"
+            f"The value of TORCH_DISTRIBUTED_DEBUG must be one of OFF, INFO, DETAIL, not {given!r}"
         )
     set_debug_level(DebugLevel[given])
 
@@ -247,9 +246,7 @@ class ProcessGroupMPI(metaclass=_OfBackend):
     BACKEND = "mpi"
 
 
-def _alone(
-    backend: str, store: Store, rank: int, size: int, timeout: timedelta
-) -> ProcessGroup:
+def _alone(backend: str, store: Store, rank: int, size: int, timeout: timedelta) -> ProcessGroup:
     if not isinstance(timeout, timedelta):  # Options of torch's, which have one.
         timeout = getattr(timeout, "_timeout", default_pg_timeout)
     world = World.init(backend, store=store, rank=rank, world_size=size, timeout=timeout)
@@ -379,5 +376,3 @@ def dynamic(name: str) -> Any:
     if name in ("_pg_map", "_pg_names", "_pg_group_ranks", "_pg_backend_config", "_group_count"):
         return getattr(_world, name[1:])
     raise AttributeError(f"module 'syncline.distributed_c10d' has no attribute {name!r}")
-
-

@@ -343,7 +343,12 @@ def test_making_an_object_runs_none_of_its_code():
             encode(value)
     ran.clear()
     inner = sent[9:].decode()
-    for text in ('{"set":[%s]}', '{"frozenset":[%s]}', '{"dict":[%s,1]}', '{"dict":[{"tuple":[%s]},1]}'):
+    for text in (
+        '{"set":[%s]}',
+        '{"frozenset":[%s]}',
+        '{"dict":[%s,1]}',
+        '{"dict":[{"tuple":[%s]},1]}',
+    ):
         with pytest.raises(ValueError, match="is hashed"):
             decode(framed(text % inner))
     assert ran == []
@@ -375,7 +380,7 @@ def framed(text):
         '"%s","Slotted"' % __name__,
         '"%s","Slotted","__class__",1' % __name__,
         '"not_imported_yet","X"',
-        '1,2',
+        "1,2",
         '["a"],{"b":1}',
     ],
 )
@@ -436,7 +441,9 @@ def test_a_process_chooses_a_codec(unchosen):
     assert dist.get_object_codec() == "safe"
     dist.set_object_codec(None)
     unchosen.setenv("SYNCLINE_OBJECT_CODEC", "json")
-    with pytest.raises(ValueError, match="SYNCLINE_OBJECT_CODEC must be safe or pickle, not 'json'"):
+    with pytest.raises(
+        ValueError, match="SYNCLINE_OBJECT_CODEC must be safe or pickle, not 'json'"
+    ):
         dist.get_object_codec()
     with pytest.raises(ValueError, match='codec must be "safe" or "pickle", not'):
         dist.set_object_codec("json")

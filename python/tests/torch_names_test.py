@@ -364,7 +364,9 @@ def test_debug_levels_are_read_and_set(monkeypatch):
 
 def test_buckets_are_assigned_by_size():
     assign = dist._compute_bucket_assignment_by_size
-    tensors = [numpy.zeros(n, t) for n, t in ((1, "f4"), (2, "f8"), (1, "f4"), (1, "f8"), (9, "f4"))]
+    tensors = [
+        numpy.zeros(n, t) for n, t in ((1, "f4"), (2, "f8"), (1, "f4"), (1, "f8"), (9, "f4"))
+    ]
     assert assign(tensors, [8]) == ([[0, 2], [1], [3], [4]], [8, 8, 8, 8])
     assert assign(tensors, [4, 100]) == ([[0], [1], [2, 4], [3]], [4, 4, 100, 100])
     assert assign(tensors[:2], [100], [True, False]) == ([[0], [1]], [0, 100])

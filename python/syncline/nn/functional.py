@@ -18,7 +18,8 @@ from torch import Tensor
 from syncline import collectives
 from syncline._syncline import ProcessGroup, ReduceOp
 from syncline.calls import choose_rank
-from syncline.job import Group, resolve
+from syncline.errors import DistValueError
+from syncline.job import Group, NonGroupMember, resolve
 from syncline.reduce_ops import Op
 
 _Function: Any = torch.autograd.Function
@@ -31,7 +32,8 @@ def broadcast(tensor: Tensor, src: int, group: Group = None) -> Tensor:
 
 def gather(tensor: Tensor, dst: int = 0, group: Group = None) -> tuple[Tensor, ...]:
     """All ranks' tensors on rank `dst`, on the others as many zeros."""
-    return _Gather.apply(dst, group, tensor)
+    result: tuple[Tensor, ...] = _Gather.apply(dst, group, tensor)
+    return result
 
 
 def scatter(tensors: Sequence[Tensor], src: int = 0, group: Group = None) -> Tensor:
@@ -53,7 +55,8 @@ def reduce_scatter(
 
 def all_gather(tensor: Tensor, group: Group = None) -> tuple[Tensor, ...]:
     """All ranks' tensors, on every rank."""
-    return _AllGather.apply(group, tensor)
+    result: tuple[Tensor, ...] = _AllGather.apply(group, tensor)
+    return result
 
 
 def _all_gather_base(output_tensor: Tensor, input_tensor: Tensor, group: Group = None) -> Tensor:
@@ -65,7 +68,8 @@ def all_to_all(
     output_tensor_list: Sequence[Tensor], input_tensor_list: Sequence[Tensor], group: Group = None
 ) -> tuple[Tensor, ...]:
     """input_tensor_list[own rank] of every rank, written to `output_tensor_list`."""
-    return _AllToAll.apply(group, output_tensor_list, *input_tensor_list)
+    result: tuple[Tensor, ...] = _AllToAll.apply(group, output_tensor_list, *input_tensor_list)
+    return result
 
 
 def all_to_all_single(
@@ -84,14 +88,20 @@ def all_reduce(tensor: Tensor, op: Op = ReduceOp.SUM, group: Group = None) -> Te
     return _AllReduce.apply(op, group, tensor)
 
 
+def _of(group: Group) -> ProcessGroup:
+    if isinstance(group, NonGroupMember):
+        raise DistValueError("this rank is not in the group")
+    return resolve(group)
+
+
 def _is_root(group: ProcessGroup, rank: int) -> bool:
     return group.rank() == choose_rank(group, rank, None, "rank")
 
 
-class _Broadcast(_Function):
+class _Broadcast(_Function):  # type: ignore[misc]
     @staticmethod
     def forward(ctx: Any, src: int, group: Group, tensor: Tensor) -> Tensor:
-        ctx.src, ctx.group = src, resolve(group)
+        ctx.src, ctx.group = src, _of(group)
         ctx.is_root = _is_root(ctx.group, src)
         made = tensor.clone(memory_format=torch.contiguous_format)
         collectives.broadcast(made, src, ctx.group)
@@ -106,10 +116,10 @@ class _Broadcast(_Function):
         return None, None, total
 
 
-class _Gather(_Function):
+class _Gather(_Function):  # type: ignore[misc]
     @staticmethod
     def forward(ctx: Any, dst: int, group: Group, tensor: Tensor) -> tuple[Tensor, ...]:
-        ctx.dst, ctx.group = dst, resolve(group)
+        ctx.dst, ctx.group = dst, _of(group)
         ctx.is_root = _is_root(ctx.group, dst)
         given = tensor.contiguous()
         made = [torch.zeros_like(given) for _ in range(ctx.group.size())]
@@ -124,10 +134,10 @@ class _Gather(_Function):
         return None, None, mine
 
 
-class _Scatter(_Function):
+class _Scatter(_Function):  # type: ignore[misc]
     @staticmethod
     def forward(ctx: Any, src: int, group: Group, *tensors: Tensor) -> Tensor:
-        ctx.src, ctx.group = src, resolve(group)
+        ctx.src, ctx.group = src, _of(group)
         ctx.is_root = _is_root(ctx.group, src)
         parts = [tensor.contiguous() for tensor in tensors]
         made = torch.empty_like(parts[ctx.group.rank()])
@@ -142,10 +152,10 @@ class _Scatter(_Function):
         return (None, None, *made)
 
 
-class _Reduce(_Function):
+class _Reduce(_Function):  # type: ignore[misc]
     @staticmethod
     def forward(ctx: Any, dst: int, op: Op, group: Group, tensor: Tensor) -> Tensor:
-        ctx.dst, ctx.group = dst, resolve(group)
+        ctx.dst, ctx.group = dst, _of(group)
         ctx.is_root = _is_root(ctx.group, dst)
         made = tensor.clone(memory_format=torch.contiguous_format)
         collectives.reduce(made, dst, op, ctx.group)
@@ -158,10 +168,10 @@ class _Reduce(_Function):
         return None, None, None, of_root
 
 
-class _ReduceScatter(_Function):
+class _ReduceScatter(_Function):  # type: ignore[misc]
     @staticmethod
     def forward(ctx: Any, op: Op, group: Group, output: Tensor, *inputs: Tensor) -> Tensor:
-        ctx.group = resolve(group)
+        ctx.group = _of(group)
         parts = [part.contiguous() for part in inputs]
         collectives.reduce_scatter(output, parts, op, ctx.group)
         ctx.mark_dirty(output)
@@ -172,26 +182,24 @@ class _ReduceScatter(_Function):
         return (None, None, None, *_gathered(gradient, ctx.group))
 
 
-class _AllGather(_Function):
+class _AllGather(_Function):  # type: ignore[misc]
     @staticmethod
     def forward(ctx: Any, group: Group, tensor: Tensor) -> tuple[Tensor, ...]:
-        ctx.group = resolve(group)
+        ctx.group = _of(group)
         return tuple(_gathered(tensor, ctx.group))
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> Any:
-        mine = torch.empty_like(
-            gradients[ctx.group.rank()], memory_format=torch.contiguous_format
-        )
+        mine = torch.empty_like(gradients[ctx.group.rank()], memory_format=torch.contiguous_format)
         parts = [gradient.contiguous() for gradient in gradients]
         collectives.reduce_scatter(mine, parts, ReduceOp.SUM, ctx.group)
         return None, mine
 
 
-class _AllGatherBase(_Function):
+class _AllGatherBase(_Function):  # type: ignore[misc]
     @staticmethod
     def forward(ctx: Any, output: Tensor, tensor: Tensor, group: Group) -> Tensor:
-        ctx.group, ctx.shape = resolve(group), tensor.shape
+        ctx.group, ctx.shape = _of(group), tensor.shape
         collectives.all_gather_single(output, tensor.contiguous(), ctx.group)
         ctx.mark_dirty(output)
         return output
@@ -203,12 +211,12 @@ class _AllGatherBase(_Function):
         return None, mine, None
 
 
-class _AllToAll(_Function):
+class _AllToAll(_Function):  # type: ignore[misc]
     @staticmethod
     def forward(
         ctx: Any, group: Group, outputs: Sequence[Tensor], *inputs: Tensor
     ) -> tuple[Tensor, ...]:
-        ctx.group = resolve(group)
+        ctx.group = _of(group)
         ctx.shapes = [tensor.shape for tensor in inputs]
         collectives.all_to_all(outputs, [tensor.contiguous() for tensor in inputs], ctx.group)
         return tuple(outputs)
@@ -220,7 +228,7 @@ class _AllToAll(_Function):
         return (None, None, *made)
 
 
-class _AllToAllSingle(_Function):
+class _AllToAllSingle(_Function):  # type: ignore[misc]
     @staticmethod
     def forward(
         ctx: Any,
@@ -230,7 +238,7 @@ class _AllToAllSingle(_Function):
         input_splits: Sequence[int] | None,
         tensor: Tensor,
     ) -> Tensor:
-        ctx.group, ctx.shape = resolve(group), tensor.shape
+        ctx.group, ctx.shape = _of(group), tensor.shape
         ctx.output_splits, ctx.input_splits = output_splits, input_splits
         collectives.all_to_all_single(
             output, tensor.contiguous(), output_splits, input_splits, ctx.group
@@ -247,10 +255,10 @@ class _AllToAllSingle(_Function):
         return None, None, None, None, made
 
 
-class _AllReduce(_Function):
+class _AllReduce(_Function):  # type: ignore[misc]
     @staticmethod
     def forward(ctx: Any, op: Op, group: Group, tensor: Tensor) -> Tensor:
-        ctx.group, ctx.op = resolve(group), op
+        ctx.group, ctx.op = _of(group), op
         made = tensor.clone(memory_format=torch.contiguous_format)
         collectives.all_reduce(made, op, ctx.group)
         return made

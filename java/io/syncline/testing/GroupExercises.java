@@ -338,7 +338,21 @@ public final class GroupExercises {
           }
         });
     exercises.put(
-        "abort", () -> Calls.call(world.newGroup(new int[] {0, 1}), "abort", "no more of it"));
+        "set_timeout",
+        () -> {
+          try (ProcessGroup whole = world.newGroup(new int[] {0, 1})) {
+            final Duration other = Duration.ofMillis(98765);
+            Calls.call(whole, "set_timeout", other);
+            assertEquals(other, whole.timeout());
+          }
+        });
+    exercises.put(
+        "abort",
+        () -> {
+          for (List<Object> options : choices(List.of("no more of it"))) {
+            Calls.call(world.newGroup(new int[] {0, 1}), "abort", options.toArray());
+          }
+        });
   }
 
   // ---- Helpers ----
