@@ -289,7 +289,7 @@ TEST_F(MulticastTest, WhoIsMissingIsNamed) {
     EXPECT_EQ(KindOf(status), ErrorKind::kTimeout) << status;
     EXPECT_THAT(Message(status),
                 AllOf(HasSubstr("only 2 of 3 processes of job 'job'"),
-                      HasSubstr(absl::StrCat(kGroup, ":", port_)),
+                      HasSubstr(absl::StrCat(kGroup, ", port ", port_)),
                       HasSubstr(absl::StrCat("pid ", getpid())), HasSubstr("missing: rank 2")));
     EXPECT_THAT(RanksOf(status), ElementsAre(2)) << status;
   }
