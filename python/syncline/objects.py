@@ -8,9 +8,9 @@ compatibility: objects travel by the CPU.
 
 Besides what the module collectives says of errors: TypeError if the codec does not know the type of
 an object; ValueError if what arrives is malformed, or the senders use pickle and this rank does
-not. The other ranks of the call get an ObjectRefusedError at once, which names that rank and says why;
-lists are left as they were, and the group goes on. Of send_object_list only the receiver is told
-of the sender's error.
+not. The other ranks of the call get an ObjectRefusedError at once, which names that rank and says
+why; lists are left as they were, and the group goes on. Of send_object_list only the receiver is
+told of the sender's error.
 """
 
 from __future__ import annotations
