@@ -14,7 +14,12 @@
 #include <sys/random.h>
 #include <time.h>
 
+// clang refuses a visibility that is not that of the headers. It only checks this file.
+#if defined(__clang__)
+#define SYNCLINE_HIDDEN
+#else
 #define SYNCLINE_HIDDEN __attribute__((visibility("hidden")))
+#endif
 
 extern "C" {
 
