@@ -27,7 +27,7 @@ def breakpoint(rank: int = 0, skip: int = 0, timeout_s: float | None = _PATIENCE
     on all ranks.
     """
     global _calls
-    patience = None if timeout_s is None else timedelta(seconds=timeout_s)
+    timeout = None if timeout_s is None else timedelta(seconds=timeout_s)
     _calls += 1
     if _calls <= skip:
         return
@@ -41,7 +41,7 @@ def breakpoint(rank: int = 0, skip: int = 0, timeout_s: float | None = _PATIENCE
         except RuntimeError as error:
             problem = str(error)
     if group is not None:
-        problem = group.broadcast_bytes(problem.encode(), rank, timeout=patience).decode()
+        problem = group.broadcast_bytes(problem.encode(), rank, timeout=timeout).decode()
     if problem:
         raise RuntimeError(problem)
     if terminal is not None:
@@ -50,7 +50,7 @@ def breakpoint(rank: int = 0, skip: int = 0, timeout_s: float | None = _PATIENCE
         debugger = RankDebugger(rank, terminal)
         debugger.ask(frame)
     if group is not None:
-        group.barrier(timeout=patience)
+        group.barrier(timeout=timeout)
     if debugger is not None and debugger.needs_trace:
         debugger.trace(frame)
 
