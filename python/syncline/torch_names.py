@@ -7,6 +7,7 @@ behaviour than torch's, is listed in docs/compatibility.md.
 from __future__ import annotations
 
 import os
+import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
@@ -17,6 +18,7 @@ from weakref import WeakKeyDictionary
 from syncline import job
 from syncline._syncline import ProcessGroup, Store, World
 from syncline.backends import Backend, DistributedBackendOptions, get_backend_config
+from syncline.calls import choose_rank
 from syncline.errors import DistValueError
 from syncline.job import Group, NonGroupMember, resolve
 from syncline.objects import all_gather_object
@@ -218,26 +220,27 @@ class _OfBackend(type):
         return isinstance(instance, ProcessGroup) and cls.BACKEND in instance.backend
 
 
-class ProcessGroupGloo(metaclass=_OfBackend):
+class _OfStore(metaclass=_OfBackend):
+    """Makes a group, in place of an object, of the ranks that share `store`."""
+
+    BACKEND: str
+
+    def __new__(  # type: ignore[misc]
+        cls, store: Store, rank: int, size: int, timeout: timedelta = default_pg_timeout
+    ) -> ProcessGroup:
+        return _alone(cls.BACKEND, store, rank, size, timeout)
+
+
+class ProcessGroupGloo(_OfStore):
     """Makes a group over Gloo of the ranks that share `store`, without init_process_group."""
 
     BACKEND = "gloo"
 
-    def __new__(  # type: ignore[misc]
-        cls, store: Store, rank: int, size: int, timeout: timedelta = default_pg_timeout
-    ) -> ProcessGroup:
-        return _alone(cls.BACKEND, store, rank, size, timeout)
 
-
-class ProcessGroupNCCL(metaclass=_OfBackend):
+class ProcessGroupNCCL(_OfStore):
     """Makes a group over NCCL of the ranks that share `store`, without init_process_group."""
 
     BACKEND = "nccl"
-
-    def __new__(  # type: ignore[misc]
-        cls, store: Store, rank: int, size: int, timeout: timedelta = default_pg_timeout
-    ) -> ProcessGroup:
-        return _alone(cls.BACKEND, store, rank, size, timeout)
 
 
 class ProcessGroupMPI(metaclass=_OfBackend):
@@ -347,8 +350,6 @@ class BuiltinCommHookType(Enum):
 
 
 def _warn_not_in_group(op_name: str) -> None:
-    import warnings
-
     text = f"{op_name} does nothing on rank {get_rank()}: it is not in the group"
     warnings.warn(text, stacklevel=2)
 
@@ -360,8 +361,6 @@ def _canonicalize_group_rank(
     return_global: bool = False,
 ) -> int:
     """The rank that is meant by one of the two, in the group or in the world."""
-    from syncline.calls import choose_rank
-
     rank = choose_rank(group, global_rank, group_rank, "rank")
     return get_global_rank(group, rank) if return_global else rank
 
