@@ -30,7 +30,22 @@ constexpr absl::Duration kLivenessPollInterval = absl::Milliseconds(100);
 
 using Reports = std::map<int, RankReport>;
 
+// What the group's ranks have reported, and who was dead before the reports were read. The order
+// matters: a rank that reports and then ends its process has reported, whoever looks in between.
+struct Evidence {
+  std::set<int> dead;
+  Reports reports;
+};
+
 std::string KeyOf(int rank) { return absl::StrCat(kPrefix, rank); }
+
+std::set<int> DeadRanks(const PeerTable& peers) {
+  std::set<int> dead;
+  for (int rank = 0; rank < peers.size(); ++rank) {
+    if (peers.LivenessOf(rank) == base::Liveness::kDead) dead.insert(rank);
+  }
+  return dead;
+}
 
 absl::StatusOr<Reports> ReadAll(Store& store, int size) {
   SYNCLINE_ASSIGN_OR_RETURN(std::vector<std::string> keys, store.Keys(kPrefix));
@@ -72,21 +87,22 @@ struct ReportExchange {
   std::shared_ptr<Store> store;
   std::shared_ptr<const PeerTable> peers;
   Failure failure;
-  absl::StatusOr<Reports> reports = absl::UnknownError("no answer");
+  absl::StatusOr<Evidence> evidence = absl::UnknownError("no answer");
   absl::Notification done;
 };
 
 // Waits until every rank that may be at fault has reported or is known to be dead, or for kGrace.
 // Returns all reports.
-absl::StatusOr<Reports> AwaitReports(const ReportExchange& exchange) {
+absl::StatusOr<Evidence> AwaitReports(const ReportExchange& exchange) {
   const Deadline deadline(FailureReporter::kGrace);
   while (true) {
-    SYNCLINE_ASSIGN_OR_RETURN(Reports reports, ReadAll(*exchange.store, exchange.peers->size()));
+    Evidence evidence{DeadRanks(*exchange.peers), {}};
+    SYNCLINE_ASSIGN_OR_RETURN(evidence.reports, ReadAll(*exchange.store, exchange.peers->size()));
     std::vector<std::string> awaited;
-    for (int rank : Silent(exchange.failure, reports, exchange.peers->rank())) {
-      if (exchange.peers->LivenessOf(rank) != base::Liveness::kDead) awaited.push_back(KeyOf(rank));
+    for (int rank : Silent(exchange.failure, evidence.reports, exchange.peers->rank())) {
+      if (evidence.dead.count(rank) == 0) awaited.push_back(KeyOf(rank));
     }
-    if (awaited.empty() || deadline.Expired()) return reports;
+    if (awaited.empty() || deadline.Expired()) return evidence;
     absl::Status status =
         exchange.store->Wait(awaited, std::min(kLivenessPollInterval, deadline.Remaining()));
     if (!status.ok() && KindOf(status) != ErrorKind::kTimeout) return status;
@@ -96,28 +112,28 @@ absl::StatusOr<Reports> AwaitReports(const ReportExchange& exchange) {
 // Whether to wait for the other ranks' reports.
 enum class Await { kReports, kNothing };
 
-absl::StatusOr<Reports> Run(const ReportExchange& exchange, Await await) {
+absl::StatusOr<Evidence> Run(const ReportExchange& exchange, Await await) {
   SYNCLINE_RETURN_IF_ERROR(
       exchange.store->Set(KeyOf(exchange.peers->rank()), SerializeReport(exchange.failure)));
-  if (await == Await::kNothing) return Reports();
+  if (await == Await::kNothing) return Evidence();
   return AwaitReports(exchange);
 }
 
-absl::StatusOr<Reports> RunBounded(std::shared_ptr<Store> store,
-                                   std::shared_ptr<const PeerTable> peers, const Failure& failure,
-                                   Await await) {
+absl::StatusOr<Evidence> RunBounded(std::shared_ptr<Store> store,
+                                    std::shared_ptr<const PeerTable> peers, const Failure& failure,
+                                    Await await) {
   auto exchange = std::make_shared<ReportExchange>();
   exchange->store = std::move(store);
   exchange->peers = std::move(peers);
   exchange->failure = failure;
   SYNCLINE_ASSIGN_OR_RETURN(std::thread thread,
                             base::StartThread("reports of failures", [exchange, await] {
-                              exchange->reports = Run(*exchange, await);
+                              exchange->evidence = Run(*exchange, await);
                               exchange->done.Notify();
                             }));
   if (exchange->done.WaitForNotificationWithTimeout(FailureReporter::kBound)) {
     thread.join();
-    return exchange->reports;
+    return exchange->evidence;
   }
   thread.detach();
   return StoreError(
@@ -144,12 +160,13 @@ struct Diagnosis {
 class DiagnosisMaker {
  public:
   DiagnosisMaker(const PeerTable& peers, const Failure& failure,
-                 const absl::StatusOr<Reports>& reports)
-      : peers_(peers), failure_(failure), known_(reports.ok()) {
-    if (known_) reports_ = *reports;
+                 const absl::StatusOr<Evidence>& evidence)
+      : peers_(peers), failure_(failure), known_(evidence.ok()) {
+    if (known_) reports_ = evidence->reports;
+    const std::set<int> dead = known_ ? evidence->dead : DeadRanks(peers);
     silent_ = Silent(failure, reports_, peers.rank());
     for (int rank : silent_) {
-      if (peers.LivenessOf(rank) == base::Liveness::kDead) dead_.push_back(rank);
+      if (dead.count(rank) > 0) dead_.push_back(rank);
       if (IsLost(rank)) lost_.push_back(rank);
     }
     if (!known_) KeepNamedByCause(dead_);
@@ -472,15 +489,15 @@ absl::Status FailureReporter::Diagnose(const Failure& given) const {
   if (!gone.empty() && given.lost.empty() && KindOf(given.cause) == ErrorKind::kNetwork) {
     failure.cause = WithRanks(BackendError(absl::StrJoin(reasons, "; ")), std::move(gone));
   }
-  const absl::StatusOr<Reports> reports = RunBounded(store_, peers_, failure, Await::kReports);
-  Diagnosis diagnosis = DiagnosisMaker(*peers_, failure, reports).Make();
-  if (KindOf(reports.status()) == ErrorKind::kBackend) {
+  const absl::StatusOr<Evidence> evidence = RunBounded(store_, peers_, failure, Await::kReports);
+  Diagnosis diagnosis = DiagnosisMaker(*peers_, failure, evidence).Make();
+  if (KindOf(evidence.status()) == ErrorKind::kBackend) {
     absl::StrAppend(&diagnosis.text,
-                    "; other ranks' reports are not known: ", reports.status().message());
-  } else if (!reports.ok()) {
+                    "; other ranks' reports are not known: ", evidence.status().message());
+  } else if (!evidence.ok()) {
     absl::StrAppend(&diagnosis.text, "; the store at ", store_->ToString(),
                     " does not answer either: its process, rank 0 or the launcher, must be ",
-                    "presumed lost (", reports.status().message(), ")");
+                    "presumed lost (", evidence.status().message(), ")");
   }
   const absl::Status status = MakeStatus(diagnosis);
   // A mismatch that this rank has found has the operations of both ranks.

@@ -1,6 +1,11 @@
+#include <signal.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
+#include <functional>
+#include <memory>
 #include <optional>
+#include <string>
 #include <thread>
 #include <utility>
 
@@ -8,7 +13,10 @@
 #include "absl/synchronization/notification.h"
 #include "absl/time/clock.h"
 #include "backends/common/failure_reporter.h"
+#include "core/base/host.h"
+#include "core/base/process_state.h"
 #include "core/testing/faults.h"
+#include "core/testing/forwarding_store.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "syncline/error_origin.h"
@@ -286,6 +294,54 @@ TEST(FailureReportTest, TheCauseThatAnotherRankToldIsQuoted) {
               AllOf(HasSubstr("rank 1 (host "),
                     HasSubstr("reported: recv #3 from rank 0: the disk is full")));
   EXPECT_THAT(RanksOf(diagnosis), ElementsAre(1));
+}
+
+// A store in which something happens right after the first look at the ranks' reports.
+class EventfulStore final : public ForwardingStore {
+ public:
+  EventfulStore(std::shared_ptr<Store> store, std::function<void()> event)
+      : ForwardingStore(std::move(store)), event_(std::move(event)) {}
+
+  absl::StatusOr<std::vector<std::string>> Keys(absl::string_view prefix) override {
+    auto keys = store().Keys(prefix);
+    if (auto event = std::exchange(event_, nullptr)) event();
+    return keys;
+  }
+
+ private:
+  std::function<void()> event_;
+};
+
+TEST(FailureReportTest, ARankThatReportsAndEndsAtOnceIsNotCalledDead) {
+  const pid_t child = fork();
+  if (child == 0) {
+    pause();
+    _exit(0);
+  }
+  ASSERT_GT(child, 0);
+  auto store = std::make_shared<HashStore>();
+  // Rank 1's entry in the store says that it is the child; it reports through a table of its own.
+  Peer peer = base::IdentifyThisProcess().value();
+  peer.pid = child;
+  peer.started = base::ReadProcess(child).value().started;
+  ASSERT_TRUE(store->Set("member/1", peer.Serialize() + "\n\n\n").ok());
+  const auto table =
+      backends::PeerTable::Join(*store, 0, 2, std::string(), Deadline(absl::Seconds(30)));
+  ASSERT_TRUE(table.ok()) << table.status();
+  HashStore others;
+  const backends::FailureReporter rank_1(store, JoinAll(others, 2)[1]);
+  auto eventful = std::make_shared<EventfulStore>(store, [&] {
+    backends::Failure told = Lost({0});
+    told.cause = MismatchError("ranks 0 and 1 differ");
+    rank_1.Report(told);
+    kill(child, SIGKILL);
+    waitpid(child, nullptr, 0);
+  });
+  const absl::Status diagnosis =
+      backends::FailureReporter(eventful, *table).Diagnose(Lost({1}, {1}));
+  EXPECT_EQ(KindOf(diagnosis), ErrorKind::kMismatch) << diagnosis;
+  EXPECT_THAT(Message(diagnosis),
+              AllOf(HasSubstr("ranks 0 and 1 differ"), Not(HasSubstr("died"))));
 }
 
 TEST(FailureReportTest, TheRanksThatAnotherRankBlamesAreToldAsItDid) {

@@ -22,6 +22,7 @@
 #include "absl/time/time.h"
 #include "core/base/host.h"
 #include "core/base/process_state.h"
+#include "core/testing/forwarding_store.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "syncline/backend.h"
@@ -61,57 +62,23 @@ std::string Forged(absl::string_view entry, const Forgery& forgery) {
 
 // A store in which a rank's entry is forged while it is written. With `ghost`, that rank's entry,
 // made of rank 1's, is written beside it: no such rank exists.
-class ForgingStore final : public Store {
+class ForgingStore final : public ForwardingStore {
  public:
   ForgingStore(std::shared_ptr<Store> store, Forgery forgery, bool ghost = false)
-      : store_(std::move(store)), forgery_(std::move(forgery)), ghost_(ghost) {}
+      : ForwardingStore(std::move(store)), forgery_(std::move(forgery)), ghost_(ghost) {}
 
   absl::Status Set(absl::string_view key, absl::string_view value) override {
     const std::string forged_key = absl::StrCat("member/", forgery_.rank);
     if (ghost_ && absl::EndsWith(key, "member/1") && !absl::StrContains(key, "shm availability")) {
       const absl::string_view prefix = key.substr(0, key.size() - forged_key.size());
       SYNCLINE_RETURN_IF_ERROR(
-          store_->Set(absl::StrCat(prefix, forged_key), Forged(value, forgery_)));
+          store().Set(absl::StrCat(prefix, forged_key), Forged(value, forgery_)));
     }
     const bool is_forged = !ghost_ && absl::EndsWith(key, forged_key);
-    return store_->Set(key, is_forged ? Forged(value, forgery_) : value);
+    return store().Set(key, is_forged ? Forged(value, forgery_) : value);
   }
-  absl::Status Wait(absl::Span<const std::string> keys, absl::Duration timeout) override {
-    return store_->Wait(keys, timeout);
-  }
-  absl::StatusOr<std::vector<std::string>> MultiGet(absl::Span<const std::string> keys,
-                                                    absl::Duration timeout) override {
-    return store_->MultiGet(keys, timeout);
-  }
-  absl::StatusOr<std::string> Get(absl::string_view key, absl::Duration timeout) override {
-    return store_->Get(key, timeout);
-  }
-  absl::StatusOr<int64_t> Add(absl::string_view key, int64_t amount) override {
-    return store_->Add(key, amount);
-  }
-  absl::StatusOr<CompareSetResult> CompareSet(absl::string_view key, absl::string_view expected,
-                                              absl::string_view desired) override {
-    return store_->CompareSet(key, expected, desired);
-  }
-  absl::StatusOr<bool> Check(absl::Span<const std::string> keys) override {
-    return store_->Check(keys);
-  }
-  absl::StatusOr<bool> Delete(absl::string_view key) override { return store_->Delete(key); }
-  absl::StatusOr<std::vector<std::string>> Keys(absl::string_view prefix) override {
-    return store_->Keys(prefix);
-  }
-  absl::Status Append(absl::string_view key, absl::string_view value) override {
-    return store_->Append(key, value);
-  }
-  absl::Status MultiSet(absl::Span<const std::string> keys,
-                        absl::Span<const std::string> values) override {
-    return store_->MultiSet(keys, values);
-  }
-  absl::Duration timeout() const override { return store_->timeout(); }
-  std::string ToString() const override { return store_->ToString(); }
 
  private:
-  const std::shared_ptr<Store> store_;
   const Forgery forgery_;
   const bool ghost_;
 };

@@ -204,7 +204,7 @@ absl::Status ProxiedStore::Set(absl::string_view key, absl::string_view value) {
     absl::StrAppend(&changed, value.substr(0, at), kAddress, proxy_.PortFor(port));
     value.remove_prefix(end);
   }
-  return store_->Set(key, absl::StrCat(changed, value));
+  return store().Set(key, absl::StrCat(changed, value));
 }
 
 }  // namespace syncline

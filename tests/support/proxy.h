@@ -17,6 +17,7 @@
 #include "absl/synchronization/mutex.h"
 #include "absl/types/span.h"
 #include "core/base/unique_fd.h"
+#include "core/testing/forwarding_store.h"
 #include "syncline/store.h"
 
 namespace syncline {
@@ -71,49 +72,15 @@ class Proxy {
 };
 
 // A store in which every "127.0.0.1 PORT " that a rank tells the others leads to a proxy.
-class ProxiedStore final : public Store {
+class ProxiedStore final : public ForwardingStore {
  public:
   // `proxy` must outlive it.
   ProxiedStore(std::shared_ptr<Store> store, Proxy& proxy)
-      : store_(std::move(store)), proxy_(proxy) {}
+      : ForwardingStore(std::move(store)), proxy_(proxy) {}
 
   absl::Status Set(absl::string_view key, absl::string_view value) override;
-  absl::StatusOr<std::string> Get(absl::string_view key, absl::Duration timeout) override {
-    return store_->Get(key, timeout);
-  }
-  absl::StatusOr<int64_t> Add(absl::string_view key, int64_t amount) override {
-    return store_->Add(key, amount);
-  }
-  absl::StatusOr<CompareSetResult> CompareSet(absl::string_view key, absl::string_view expected,
-                                              absl::string_view desired) override {
-    return store_->CompareSet(key, expected, desired);
-  }
-  absl::Status Wait(absl::Span<const std::string> keys, absl::Duration timeout) override {
-    return store_->Wait(keys, timeout);
-  }
-  absl::StatusOr<bool> Check(absl::Span<const std::string> keys) override {
-    return store_->Check(keys);
-  }
-  absl::StatusOr<bool> Delete(absl::string_view key) override { return store_->Delete(key); }
-  absl::StatusOr<std::vector<std::string>> Keys(absl::string_view prefix) override {
-    return store_->Keys(prefix);
-  }
-  absl::Status Append(absl::string_view key, absl::string_view value) override {
-    return store_->Append(key, value);
-  }
-  absl::StatusOr<std::vector<std::string>> MultiGet(absl::Span<const std::string> keys,
-                                                    absl::Duration timeout) override {
-    return store_->MultiGet(keys, timeout);
-  }
-  absl::Status MultiSet(absl::Span<const std::string> keys,
-                        absl::Span<const std::string> values) override {
-    return store_->MultiSet(keys, values);
-  }
-  absl::Duration timeout() const override { return store_->timeout(); }
-  std::string ToString() const override { return store_->ToString(); }
 
  private:
-  const std::shared_ptr<Store> store_;
   Proxy& proxy_;
 };
 
