@@ -23,7 +23,7 @@ namespace {
 
 using backends::Moved;
 
-constexpr uint32_t kMagic = 0x53595032;  // "SYP2".
+constexpr uint32_t kMagic = 0x53595033;  // "SYP3".
 constexpr size_t kMaxReason = 255;
 constexpr char kNoMessage[] =
     "what is not a message of this protocol: do all ranks run the same version of Syncline?";
@@ -70,17 +70,16 @@ absl::Status PointToPoint::Send(const Tensor& tensor, const CallContext& context
     link.is_closed_for_sends = true;
   };
   SYNCLINE_RETURN_IF_ERROR(CheckUsable());
-  const size_t cost = CostOf(send.bytes);
-  const bool is_eager = send.bytes <= kEagerBytes && link.in_flight + cost <= kEagerWindow;
+  const size_t first = std::min(send.bytes, kEagerBytes);
+  const bool has_credit = link.in_flight + CostOf(first) <= kEagerWindow;
+  const bool is_eager = has_credit && first == send.bytes;
   header.kind = is_eager ? Kind::kEager : Kind::kRequest;
-  header.bytes = is_eager ? send.bytes : 0;
+  header.bytes = has_credit ? first : 0;
   header.id = next_id_++;
   if (!is_eager) sends_[header.id] = &send;
-  if (!SendFrame(dst, header, is_eager ? send.memory : nullptr)) return Gone(peers_.Describe(dst));
-  if (is_eager) {
-    link.in_flight += cost;
-    send.end = link.out.given();
-  }
+  if (!SendFrame(dst, header, send.memory)) return Gone(peers_.Describe(dst));
+  if (has_credit) link.in_flight += CostOf(first);
+  if (is_eager) send.end = link.out.given();
   // As a rule the kernel has all of a short message.
   if (is_sent()) return absl::OkStatus();
   return Await(
@@ -96,7 +95,9 @@ absl::Status PointToPoint::Send(const Tensor& tensor, const CallContext& context
 
 absl::StatusOr<int> PointToPoint::Recv(const Tensor& tensor, const CallContext& context) {
   absl::MutexLock lock(&mutex_);
-  PostedReceive receive{context.collective->peer, context.collective->tag};
+  PostedReceive receive{context.collective->peer, context.collective->tag,
+                        static_cast<uint32_t>(tensor.dtype()), tensor.numel(), tensor.data(),
+                        tensor.nbytes()};
   bool is_complete = false;
   const absl::Cleanup remove = [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     posted_.remove(&receive);
@@ -107,8 +108,8 @@ absl::StatusOr<int> PointToPoint::Recv(const Tensor& tensor, const CallContext& 
     const int src = receive.message.src;
     granted_.erase(Id(src, receive.message.header.id));
     Link& link = *links_[src];
-    if (link.is_in_body && link.header.kind == Kind::kElements &&
-        link.header.id == receive.message.header.id) {
+    if (link.receiver == &receive) {
+      link.receiver = nullptr;
       link.in.Clear();
       link.is_ignored = true;
     }
@@ -153,23 +154,18 @@ absl::StatusOr<int> PointToPoint::Recv(const Tensor& tensor, const CallContext& 
   sent.tag = header.tag;
   SYNCLINE_RETURN_IF_ERROR(
       backends::CheckFits(sent, src, backends::CallDescription(context), rank_));
-  if (header.kind == Kind::kEager) {
-    if (receive.message.elements.size() != tensor.nbytes()) {
+  if (!receive.is_direct) {
+    const std::vector<std::byte>& elements = receive.message.elements;
+    const bool is_whole = elements.size() == receive.bytes;
+    if (elements.size() > receive.bytes || (header.kind == Kind::kEager && !is_whole)) {
       Violate(src, kNoMessage);
       return violation_;
     }
-    if (tensor.nbytes() > 0) {
-      std::memcpy(tensor.data(), receive.message.elements.data(), tensor.nbytes());
-    }
-  } else {
-    receive.memory = tensor.data();
-    receive.bytes = tensor.nbytes();
-    granted_[Id(src, header.id)] = &receive;
-    Header grant = {};
-    grant.magic = kMagic;
-    grant.kind = Kind::kGrant;
-    grant.id = header.id;
-    SendFrame(src, grant, nullptr);
+    if (!elements.empty()) std::memcpy(receive.memory, elements.data(), elements.size());
+    receive.has_arrived = header.kind == Kind::kEager;
+  }
+  if (header.kind == Kind::kRequest && !receive.is_granted) Grant(receive);
+  if (!receive.has_arrived) {
     SYNCLINE_RETURN_IF_ERROR(Await(
         [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) -> absl::StatusOr<bool> {
           if (receive.has_arrived) return true;
@@ -307,16 +303,23 @@ bool PointToPoint::HandleHeader(int peer) {
     case Kind::kEager:
     case Kind::kRequest:
       if (header.dtype >= AllDTypes().size() || header.count < 0 || bytes > kEagerBytes ||
-          (header.kind == Kind::kRequest && bytes != 0) || header.id <= link.last_id ||
-          unexpected_of_[peer] >= kMaxUnexpected) {
+          header.id <= link.last_id || unexpected_of_[peer] >= kMaxUnexpected) {
         return false;
       }
-      if (header.kind == Kind::kEager) {
+      if (UsesWindow(header.kind, bytes)) {
         link.held += CostOf(bytes);
         if (link.held > kEagerWindow) return false;
       }
       link.last_id = header.id;
-      break;
+      link.receiver = FindReceiver(peer, header);
+      if (link.receiver == nullptr) break;
+      link.receiver->message = {peer, header, {}};
+      link.receiver->is_matched = link.receiver->is_direct = true;
+      posted_.remove(link.receiver);
+      NoteFor(link.receiver->waiter);
+      if (header.kind == Kind::kRequest) Grant(*link.receiver);
+      link.in.Add(link.receiver->memory, bytes);
+      return true;
     case Kind::kGrant: {
       const auto send = sends_.find(header.id);
       if (bytes != 0) return false;
@@ -334,8 +337,11 @@ bool PointToPoint::HandleHeader(int peer) {
         link.is_ignored = true;
         return true;
       }
-      if (receive == granted_.end() || receive->second->bytes != bytes) return false;
-      link.in.Add(receive->second->memory, bytes);
+      if (receive == granted_.end()) return false;
+      link.receiver = receive->second;
+      const size_t first = link.receiver->message.header.bytes;
+      if (link.receiver->bytes - first != bytes) return false;
+      link.in.Add(static_cast<std::byte*>(link.receiver->memory) + first, bytes);
       if (bytes > 0) return true;
       if (!HandleBody(peer)) return false;
       ExpectHeader(link);
@@ -360,18 +366,27 @@ bool PointToPoint::HandleBody(int peer) {
   const Header header = link.header;
   switch (header.kind) {
     case Kind::kEager:
-    case Kind::kRequest:
-      return Deliver({peer, header, std::move(link.body)});
+    case Kind::kRequest: {
+      PostedReceive* receiver = std::exchange(link.receiver, nullptr);
+      if (receiver == nullptr) return Deliver({peer, header, std::move(link.body)});
+      receiver->has_arrived = header.kind == Kind::kEager;
+      Take(receiver->message);
+      NoteFor(receiver->waiter);
+      return true;
+    }
     case Kind::kGrant: {
       const auto granted = sends_.find(header.id);
       if (granted == sends_.end()) return true;  // Given up.
       PendingSend& send = *granted->second;
       if (send.is_granted) return false;
       send.is_granted = true;
+      const size_t first = send.header.bytes;
       Header elements = send.header;
       elements.kind = Kind::kElements;
-      elements.bytes = send.bytes;
-      if (SendFrame(peer, elements, send.memory)) send.end = link.out.given();
+      elements.bytes = send.bytes - first;
+      if (SendFrame(peer, elements, static_cast<const std::byte*>(send.memory) + first)) {
+        send.end = link.out.given();
+      }
       NoteFor(send.waiter);
       return true;
     }
@@ -379,9 +394,9 @@ bool PointToPoint::HandleBody(int peer) {
       link.in_flight -= static_cast<size_t>(header.count);
       return true;
     case Kind::kElements: {
-      PostedReceive& receive = *granted_[Id(peer, header.id)];
-      receive.has_arrived = true;
-      NoteFor(receive.waiter);
+      PostedReceive* receiver = std::exchange(link.receiver, nullptr);
+      receiver->has_arrived = true;
+      NoteFor(receiver->waiter);
       granted_.erase(Id(peer, header.id));
       return true;
     }
@@ -398,11 +413,39 @@ void PointToPoint::NoteFor(std::thread::id waiter) {
   if (waiter != std::this_thread::get_id()) concerns_others_ = true;
 }
 
-// An eager message that a receive gets no longer counts.
+PointToPoint::PostedReceive* PointToPoint::FindReceiver(int peer, const Header& header) {
+  if (header.bytes == 0) return nullptr;
+  for (PostedReceive* receive : posted_) {
+    if (receive->tag != header.tag) continue;
+    if (receive->src != kAnySource && receive->src != peer) continue;
+    // Of what does not fit, the receive itself tells the user.
+    const bool fits = receive->dtype == header.dtype && receive->count == header.count;
+    const bool is_whole = header.bytes == receive->bytes;
+    const bool is_first = header.bytes < receive->bytes;
+    return fits && (header.kind == Kind::kEager ? is_whole : is_first) ? receive : nullptr;
+  }
+  return nullptr;
+}
+
+void PointToPoint::Grant(PostedReceive& receive) {
+  receive.is_granted = true;
+  granted_[Id(receive.message.src, receive.message.header.id)] = &receive;
+  Header grant = {};
+  grant.magic = kMagic;
+  grant.kind = Kind::kGrant;
+  grant.id = receive.message.header.id;
+  SendFrame(receive.message.src, grant, nullptr);
+}
+
+bool PointToPoint::UsesWindow(Kind kind, size_t bytes) {
+  return kind == Kind::kEager || (kind == Kind::kRequest && bytes > 0);
+}
+
+// What came without consent, and a receive gets now, no longer counts.
 void PointToPoint::Take(const Message& message) {
-  if (message.header.kind != Kind::kEager) return;
+  if (!UsesWindow(message.header.kind, message.header.bytes)) return;
   Link& link = *links_[message.src];
-  const size_t cost = CostOf(message.elements.size());
+  const size_t cost = CostOf(message.header.bytes);
   link.held -= cost;
   link.taken += cost;
   if (link.taken < kEagerWindow / 4) return;

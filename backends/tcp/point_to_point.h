@@ -34,11 +34,13 @@
 namespace syncline::tcp {
 
 // A frame is a header of fixed size and as many bytes as its kind allows. A Send of at most
-// kEagerBytes is one frame, and done once the kernel has it; larger ones send a request first and
-// the elements when the receiver has found that they fit. What a peer has sent eagerly and no
-// receive has taken is bounded by kEagerWindow: the receiver gives credit for what it has taken,
-// and a Send without credit sends a request too, so that a message which a receive waits for always
-// gets through. Requests are bounded by the peer's threads.
+// kEagerBytes is one frame, and done once the kernel has it; a larger one sends a request with its
+// first kEagerBytes, and the rest when the receiver has found that it fits: the grant travels while
+// those first bytes do. What a peer has sent eagerly and no receive has taken is bounded by
+// kEagerWindow: the receiver gives credit for what it has taken, and a Send without credit sends a
+// request without elements, so that a message which a receive waits for always gets through.
+// Requests are bounded by the peer's threads. A message that a receive waits for already when its
+// header comes goes straight into the receive's memory.
 //
 // The calling threads move the bytes themselves: one of those that wait sleeps in poll(2) for all,
 // the others wait for it. Nothing in a frame makes a reader wait, so a connection is always read as
@@ -86,7 +88,7 @@ class PointToPoint {
     int64_t tag;
     uint32_t dtype;
     uint32_t reserved;
-    uint64_t bytes;  // That follow the header.
+    uint64_t bytes;  // That follow the header: of a request, the message's first.
   };
   static_assert(sizeof(Header) == 56, "has no padding");
 
@@ -94,17 +96,21 @@ class PointToPoint {
   struct Message {
     int src = 0;
     Header header = {};
-    std::vector<std::byte> elements;  // If eager.
+    std::vector<std::byte> elements;  // Those that came with the header.
   };
   struct PostedReceive {
     int src = 0;
     int64_t tag = 0;
+    uint32_t dtype = 0;
+    int64_t count = 0;
+    void* memory = nullptr;
+    size_t bytes = 0;
     std::thread::id waiter = std::this_thread::get_id();
     bool is_matched = false;
     Message message = {};
-    // Where requested elements go, once they have been granted.
-    void* memory = nullptr;
-    size_t bytes = 0;
+    // What came with the header goes, or has gone, straight into `memory`.
+    bool is_direct = false;
+    bool is_granted = false;  // The rest of a request may come.
     bool has_arrived = false;
   };
   struct PendingSend {
@@ -126,6 +132,8 @@ class PointToPoint {
     Header header = {};
     bool is_in_body = false;
     bool is_ignored = false;  // Elements come that nobody waits for any more.
+    // Whose memory the body that is coming goes to; null: `body`, or it is no receive's.
+    PostedReceive* receiver = nullptr;
     uint64_t last_id = 0;     // Of the peer's sends.
     // Parts of kEagerWindow: of what this rank has sent and the peer has not given credit for; of
     // what has come and was not taken; and of what was taken and not given credit for.
@@ -145,6 +153,11 @@ class PointToPoint {
   // A false result: the peer does not follow the protocol.
   bool HandleHeader(int peer) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   bool HandleBody(int peer) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // The receive that waits for the message, and whose memory it fits; otherwise null.
+  PostedReceive* FindReceiver(int peer, const Header& header) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void Grant(PostedReceive& receive) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Whether such a frame counts for kEagerWindow.
+  static bool UsesWindow(Kind kind, size_t bytes);
   // What `waiter` waits for may have come.
   void NoteFor(std::thread::id waiter) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Take(const Message& message) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);

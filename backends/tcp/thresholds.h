@@ -8,7 +8,7 @@
 //                  as backends/common/message_collectives.h says, with the two sizes below
 //   scan, exscan   all_gather of pieces of 1 MiB, and a reduction: TypedBackend::ReducePrefix
 //   barrier        the comparison of the calls, also where MismatchCheck is off
-//   send, recv     at most kEagerBytes in one frame, more once the receiver has asked for it
+//   send, recv     kEagerBytes in one frame, more once the receiver has asked for it
 #ifndef SYNCLINE_BACKENDS_TCP_THRESHOLDS_H_
 #define SYNCLINE_BACKENDS_TCP_THRESHOLDS_H_
 
@@ -23,8 +23,9 @@ namespace syncline::tcp {
 // 64 KiB and 1 MiB.
 inline constexpr backends::MessageThresholds kMessageThresholds = {64 << 10, 1 << 20};
 
-// A Send of at most so many bytes needs no consent of the receiver.
-inline constexpr size_t kEagerBytes = 32 << 10;
+// A Send of at most so many bytes needs no consent of the receiver; nor do the first bytes of a
+// larger one.
+inline constexpr size_t kEagerBytes = 64 << 10;
 
 // A peer may have sent so many bytes eagerly that no receive has taken, where a message counts for
 // at least 512.

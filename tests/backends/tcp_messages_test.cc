@@ -88,19 +88,68 @@ TEST_F(TcpMessagesTest, BothRanksMaySendShortMessagesFirst) {
 }
 
 TEST_F(TcpMessagesTest, TheMemoryOfASendIsTheCallersAgain) {
-  std::vector<int32_t> sent(8 << 10, 1);  // 32 KiB, the longest that needs no receive.
-  const Tensor tensor(sent.data(), DType::kInt32, {8 << 10});
-  for (int32_t i = 1; i <= 20; ++i) {
+  std::vector<int32_t> sent(16 << 10, 1);  // 64 KiB, the longest that needs no receive.
+  const Tensor tensor(sent.data(), DType::kInt32, {16 << 10});
+  for (int32_t i = 1; i <= 12; ++i) {
     sent.assign(sent.size(), i);
     ASSERT_TRUE(Run(0, Collective::Send(tensor, 1)).ok());
   }
   sent.assign(sent.size(), -1);
   std::vector<int32_t> received(sent.size());
-  const Tensor target(received.data(), DType::kInt32, {8 << 10});
-  for (int32_t i = 1; i <= 20; ++i) {
+  const Tensor target(received.data(), DType::kInt32, {16 << 10});
+  for (int32_t i = 1; i <= 12; ++i) {
     ASSERT_TRUE(Run(1, Collective::Recv(target, 0)).ok());
     EXPECT_EQ(received, std::vector<int32_t>(sent.size(), i));
   }
+}
+
+// Around the sizes at which the first elements, or all, come without the receiver's consent; with
+// and without a receive that waits for them, and more than the window holds.
+TEST_F(TcpMessagesTest, MessagesOfAllSizesArriveWholeWhoeverComesFirst) {
+  const std::vector<int64_t> counts = {0,       1,       (16 << 10) - 1, 16 << 10,
+                                       (16 << 10) + 1, 100'001, 1 << 20};
+  constexpr int kEach = 4;  // 64 KiB and more of each: beyond 1 MiB in all.
+  for (const bool is_awaited : {true, false}) {
+    for (const int64_t count : counts) {
+      std::vector<std::vector<int32_t>> sent, received;
+      for (int i = 0; i < kEach; ++i) {
+        sent.emplace_back(count);
+        received.emplace_back(count, -1);
+        for (int64_t at = 0; at < count; ++at) sent[i][at] = static_cast<int32_t>(at * kEach + i);
+      }
+      std::vector<std::thread> threads;
+      const auto start = [&](int rank, int i) {
+        threads.emplace_back([&, rank, i] {
+          std::vector<int32_t>& memory = rank == 0 ? sent[i] : received[i];
+          const Tensor tensor(memory.data(), DType::kInt32, {count});
+          const absl::Status status = Run(rank, rank == 0 ? Collective::Send(tensor, 1, i)
+                                                          : Collective::Recv(tensor, 0, i));
+          EXPECT_TRUE(status.ok()) << status;
+        });
+      };
+      // In the other order than they are received in.
+      for (int i = 0; i < kEach; ++i) start(is_awaited ? 1 : 0, i);
+      absl::SleepFor(absl::Milliseconds(5));
+      for (int i = kEach - 1; i >= 0; --i) start(is_awaited ? 0 : 1, i);
+      for (std::thread& thread : threads) thread.join();
+      EXPECT_EQ(sent, received) << count << " elements, receives first: " << is_awaited;
+    }
+  }
+}
+
+// The elements may be on their way into memory that is the caller's again.
+TEST_F(TcpMessagesTest, WhoGivesUpInTheMiddleOfAMessageGetsNothingMore) {
+  std::vector<int32_t> sent(64 << 20, 1), received(64 << 20, 0);
+  const Tensor source(sent.data(), DType::kInt32, {64 << 20});
+  const Tensor target(received.data(), DType::kInt32, {64 << 20});
+  std::thread sender([&] { Run(0, Collective::Send(source, 1)).IgnoreError(); });
+  const absl::Status status = Run(1, Collective::Recv(target, 0), absl::Milliseconds(5));
+  EXPECT_EQ(KindOf(status), ErrorKind::kTimeout) << status;
+  received.assign(received.size(), 0);
+  absl::SleepFor(absl::Milliseconds(50));
+  EXPECT_EQ(received, std::vector<int32_t>(received.size(), 0));
+  ranks_[1] = nullptr;
+  sender.join();
 }
 
 TEST_F(TcpMessagesTest, SendsThatFillTheWindowWaitUntilReceivesHaveTakenOthers) {

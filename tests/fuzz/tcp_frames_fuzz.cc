@@ -175,7 +175,9 @@ void AnswerGrant(Rank& rank, int peer, int changes, int64_t count) {
   for (size_t at = 0; at + sizeof(header) <= frames.size(); at += sizeof(header)) {
     std::memcpy(&header, frames.data() + at, sizeof(header));
     if (header.kind != kGrant) continue;
-    const size_t bytes = static_cast<size_t>(count) * sizeof(float);
+    // A request may have brought the first bytes.
+    const size_t first = (changes & 4) != 0 ? tcp::kEagerBytes : 0;
+    const size_t bytes = std::max(static_cast<size_t>(count) * sizeof(float), first) - first;
     Write(rank.end_of(peer), Frame(kElements, header.id, 0, 0, 0, bytes + (changes & 1)));
     Write(rank.end_of(peer), std::string((changes & 2) != 0 ? bytes / 2 : bytes, 'e'));
   }
@@ -203,7 +205,8 @@ void RunOne(absl::string_view input) {
         const size_t bytes = reader.Byte();
         Write(rank.end_of(peer), Frame(kind, id, count == -1 ? kLongElements : count, tag, dtype,
                                        bytes == 255 ? tcp::kEagerBytes : bytes));
-        Write(rank.end_of(peer), std::string(reader.Byte(), 'b'));
+        const size_t body = reader.Byte();
+        Write(rank.end_of(peer), std::string(body == 255 ? tcp::kEagerBytes : body, 'b'));
         break;
       }
       case 2:
@@ -217,7 +220,7 @@ void RunOne(absl::string_view input) {
         if (TheWorker().is_idle()) rank.Send(peer, CountOf(reader.Below(8)));
         break;
       case 4: {
-        const int changes = reader.Below(4);
+        const int changes = reader.Below(8);
         AnswerGrant(rank, peer, changes, CountOf(reader.Below(8)));
         break;
       }
@@ -242,6 +245,7 @@ std::vector<std::string> Seeds() {
   const std::string receive = {2, 0, 1, 1, 2};
   // A request of many elements, its receive, and the answer to the grant.
   const std::string request = {1, 0, kRequest, 1, -1, 1, float32, 0, 0};
+  const std::string first = {1, 0, kRequest, 1, -1, 1, float32, -1, -1};
   const std::string receive_long = {2, 0, 1, 1, 0}, answer = {4, 0, 0, 0};
   const std::string send_long = {3, 0, 0}, grant = {1, 0, kGrant, 1, 0, 0, 0, 0, 0};
   const std::string credit = {1, 0, kCredit, 0, 0, 0, 0, 0, 0};
@@ -251,6 +255,8 @@ std::vector<std::string> Seeds() {
       receive + eager,
       receive_long + request + answer,
       request + read + receive_long + answer,
+      receive_long + first + std::string({4, 0, 4, 0}),
+      first + read + receive_long + std::string({4, 0, 4, 0}),
       send_long + grant + read,
       std::string({3, 0, 2}) + credit + read,
       eager + leave + read + receive,
