@@ -70,7 +70,7 @@ class LoggedBackend final : public MessageBackend {
     SYNCLINE_RETURN_IF_ERROR(mismatch);
     LoggedTransport transport(log);
     ScratchArena scratch;
-    MessageCollectives collectives(transport, {/*direct_reduce_max=*/1000, /*reduce_piece=*/1000},
+    MessageCollectives collectives(transport, {/*direct_reduce_max=*/1000, /*piece=*/1000},
                                    scratch);
     return algorithm(collectives);
   }

@@ -201,21 +201,39 @@ absl::Status MessageCollectives::Scatter(const Tensor& output, absl::Span<const 
 
 absl::Status MessageCollectives::ReduceScatter(const Tensor& output,
                                                absl::Span<const Tensor> inputs, ReduceOp op) {
-  return PipelinedReduceScatter(transport_, output, inputs, op, thresholds_.reduce_piece, scratch_)
+  return PipelinedReduceScatter(transport_, output, inputs, op, thresholds_.piece, scratch_)
       .Run();
 }
 
+// In pieces, so that what is on its way stays in the caches of both sides, and a rank copies its own
+// part while others' pieces come. Two pieces for each peer are under way.
 absl::Status MessageCollectives::AllToAll(absl::Span<const Tensor> outputs,
                                           absl::Span<const Tensor> inputs) {
-  const auto messages = transport_.NewMessages();
-  for (int distance = 1; distance < size_; ++distance) {
-    const int from = (rank_ - distance + size_) % size_;
-    messages->Receive(from, outputs[from].data(), outputs[from].nbytes());
-    const int to = (rank_ + distance) % size_;
-    messages->Send(to, inputs[to].data(), inputs[to].nbytes());
+  int64_t longest = 0;
+  for (const Tensor& tensor : outputs) longest = std::max(longest, tensor.numel());
+  for (const Tensor& tensor : inputs) longest = std::max(longest, tensor.numel());
+  const int64_t each = std::max<int64_t>(thresholds_.piece / SizeOf(outputs[0].dtype()), 1);
+  // Of a tensor that is shorter, the last piece is so too, and those beyond are empty.
+  const auto piece = [&](const Tensor& tensor, int64_t i) {
+    const int64_t begin = std::min(i * each, tensor.numel());
+    return tensor.Slice(begin, std::min(each, tensor.numel() - begin));
+  };
+  std::unique_ptr<Messages> before;
+  for (int64_t i = 0; i == 0 || i * each < longest; ++i) {
+    auto messages = transport_.NewMessages();
+    for (int distance = 1; distance < size_; ++distance) {
+      const int from = (rank_ - distance + size_) % size_;
+      const Tensor output = piece(outputs[from], i);
+      messages->Receive(from, output.data(), output.nbytes());
+      const int to = (rank_ + distance) % size_;
+      const Tensor input = piece(inputs[to], i);
+      messages->Send(to, input.data(), input.nbytes());
+    }
+    CopyElements(piece(inputs[rank_], i), piece(outputs[rank_], i));
+    if (before != nullptr) SYNCLINE_RETURN_IF_ERROR(before->Wait());
+    before = std::move(messages);
   }
-  CopyElements(inputs[rank_], outputs[rank_]);
-  return messages->Wait();
+  return before->Wait();
 }
 
 absl::Status MessageCollectives::DirectReduce(const Tensor& tensor, ReduceOp op,

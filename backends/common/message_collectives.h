@@ -22,7 +22,8 @@ struct MessageThresholds {
   size_t direct_reduce_max;
   // A rank combines its part in pieces of so many bytes, one from each rank: one piece arrives
   // while the one before is combined. So two pieces from each rank are in memory at once.
-  size_t reduce_piece;
+  // all_to_all has two such pieces from each rank under way.
+  size_t piece;
 };
 
 // One collective operation of one rank: make an object, call one method, destroy it. The methods do
@@ -33,9 +34,10 @@ struct MessageThresholds {
 //   operation                N <= direct_reduce_max        N > direct_reduce_max
 //   all_reduce               DirectReduce to all ranks     ReduceScatter, then AllGather
 //   reduce                   DirectReduce to the root      ReduceScatter, then Gather
-//   reduce_scatter           PipelinedReduceScatter, in pieces of reduce_piece, of any size
+//   reduce_scatter           PipelinedReduceScatter, in pieces of `piece`, of any size
 //   broadcast                a binomial tree
-//   all_gather, all_to_all   each rank to each other, all at once
+//   all_gather               each rank to each other, all at once
+//   all_to_all               the same, in pieces of `piece`
 //   gather, scatter          the root with each other rank, all at once
 //
 // Reductions share the work out: rank r receives the r-th part of every rank's elements and
