@@ -12,12 +12,17 @@
 #include <cerrno>
 #include <climits>
 #include <cstring>
+#include <string>
 #include <utility>
+#include <vector>
 
 #include "absl/cleanup/cleanup.h"
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "absl/strings/str_split.h"
 #include "core/base/host.h"
-#include "core/base/resolve.h"
+#include "core/base/unique_fd.h"
 #include "syncline/status.h"
 
 namespace syncline::join {
@@ -36,53 +41,121 @@ struct Interface {
   unsigned index = 0;  // Of IPv6 alone.
 };
 
-// The interface with `address`, an IPv6 address. One that is valid only within the link comes
-// without its interface on other hosts, so an address of wider scope takes its place.
-absl::StatusOr<Interface> FindInterface(const std::string& address) {
-  in6_addr wanted = {};
-  const std::string without_scope = address.substr(0, address.find('%'));
-  if (inet_pton(AF_INET6, without_scope.c_str(), &wanted) != 1) {
-    return NetworkError(absl::StrCat("'", address, "' is not an IPv6 address"));
+// One of this host's interfaces and IPv6 addresses.
+struct Entry {
+  std::string name;
+  unsigned index = 0;
+  in6_addr address = {};
+  bool can_multicast = false;  // It is up, is not loopback, and takes part in multicast.
+
+  // Others may be told of it, and know where to send then.
+  bool is_known_elsewhere() const { return !IN6_IS_ADDR_LINKLOCAL(&address); }
+  Interface ToInterface() const {
+    char text[INET6_ADDRSTRLEN] = {};
+    inet_ntop(AF_INET6, &address, text, sizeof(text));
+    return {text, index};
   }
+};
+
+absl::StatusOr<std::vector<Entry>> ListInterfaces() {
   ifaddrs* all = nullptr;
   if (getifaddrs(&all) != 0) {
     return NetworkError(absl::StrCat("cannot list the interfaces: ", std::strerror(errno)));
   }
   const auto free_all = absl::MakeCleanup([all] { freeifaddrs(all); });
-  const auto address_of = [](const ifaddrs& entry) -> const in6_addr* {
-    if (entry.ifa_addr == nullptr || entry.ifa_addr->sa_family != AF_INET6) return nullptr;
-    return &reinterpret_cast<const sockaddr_in6*>(entry.ifa_addr)->sin6_addr;
-  };
+  std::vector<Entry> entries;
   for (const ifaddrs* found = all; found != nullptr; found = found->ifa_next) {
-    const in6_addr* const at = address_of(*found);
-    if (at == nullptr || !IN6_ARE_ADDR_EQUAL(at, &wanted)) continue;
-    const unsigned index = if_nametoindex(found->ifa_name);
-    if (!IN6_IS_ADDR_LINKLOCAL(&wanted)) return Interface{without_scope, index};
-    for (const ifaddrs* other = all; other != nullptr; other = other->ifa_next) {
-      const in6_addr* const wider = address_of(*other);
-      if (wider == nullptr || IN6_IS_ADDR_LINKLOCAL(wider)) continue;
-      if (std::strcmp(other->ifa_name, found->ifa_name) != 0) continue;
-      char text[INET6_ADDRSTRLEN] = {};
-      inet_ntop(AF_INET6, wider, text, sizeof(text));
-      return Interface{text, index};
-    }
-    return NetworkError(absl::StrCat("interface ", found->ifa_name, " has the address ", address,
+    if (found->ifa_addr == nullptr || found->ifa_addr->sa_family != AF_INET6) continue;
+    constexpr unsigned kNeeded = IFF_UP | IFF_MULTICAST;
+    entries.push_back({found->ifa_name, if_nametoindex(found->ifa_name),
+                       reinterpret_cast<const sockaddr_in6*>(found->ifa_addr)->sin6_addr,
+                       (found->ifa_flags & (kNeeded | IFF_LOOPBACK)) == kNeeded});
+  }
+  return entries;
+}
+
+// The interface `name`, which may also be its number.
+absl::StatusOr<Interface> NamedInterface(const std::string& name) {
+  SYNCLINE_ASSIGN_OR_RETURN(const std::vector<Entry> entries, ListInterfaces());
+  unsigned index = if_nametoindex(name.c_str());
+  if (index == 0 && !absl::SimpleAtoi(name, &index)) index = 0;
+  std::vector<std::string> names;
+  const Entry* link_local = nullptr;
+  for (const Entry& entry : entries) {
+    if (entry.index == index && entry.is_known_elsewhere()) return entry.ToInterface();
+    if (entry.index == index) link_local = &entry;
+    if (entry.is_known_elsewhere()) names.push_back(entry.name);
+  }
+  if (link_local != nullptr) {
+    return NetworkError(absl::StrCat("interface ", link_local->name, " has the address ",
+                                     link_local->ToInterface().address,
                                      " alone, which holds within its link: give it one that other "
                                      "hosts can use"));
   }
-  return NetworkError(absl::StrCat("no interface has the address ", address));
+  return NetworkError(absl::StrCat("no interface '", name, "' of this host has an IPv6 address; ",
+                                   "those with one are: ", absl::StrJoin(names, ", ")));
 }
 
-// A host may have several interfaces: that which routes to the group. Of IPv4 any other will do,
-// where none does; and where there is none, loopback reaches the processes of this host.
-absl::StatusOr<Interface> InterfaceTowards(const std::string& group, int family) {
-  absl::StatusOr<std::string> address = base::AddressTowards(group);
-  if (family == AF_INET) {
-    if (!address.ok()) address = base::AddressOfDefaultInterface();
-    return Interface{std::move(address).value_or("127.0.0.1")};
+// The interface that routes to the group, if other hosts know its address; else another that takes
+// part in multicast. An address within the link comes without its interface on other hosts, so one
+// of wider scope takes its place.
+absl::StatusOr<Interface> RoutedInterface(const base::SocketAddress& group) {
+  SYNCLINE_ASSIGN_OR_RETURN(const std::vector<Entry> entries, ListInterfaces());
+  unsigned routed = 0;
+  // Connecting a datagram socket picks a route and sends nothing.
+  const base::UniqueFd fd(socket(AF_INET6, SOCK_DGRAM | SOCK_CLOEXEC, 0));
+  base::SocketAddress local;
+  if (fd.valid() && connect(fd.get(), group.get(), group.length) == 0 &&
+      getsockname(fd.get(), local.get(), &local.length) == 0) {
+    const auto& chosen = *reinterpret_cast<const sockaddr_in6*>(local.get());
+    for (const Entry& entry : entries) {
+      if (!IN6_ARE_ADDR_EQUAL(&entry.address, &chosen.sin6_addr)) continue;
+      if (entry.is_known_elsewhere()) return entry.ToInterface();
+      // Interfaces may share an address within the link, so its scope counts.
+      if (chosen.sin6_scope_id == entry.index) routed = entry.index;
+    }
   }
-  SYNCLINE_RETURN_IF_ERROR(address.status());
-  return FindInterface(*address);
+  for (const bool is_routed : {true, false}) {
+    for (const Entry& entry : entries) {
+      const bool fits = is_routed ? entry.index == routed : entry.can_multicast;
+      if (fits && entry.is_known_elsewhere()) return entry.ToInterface();
+    }
+  }
+  return NetworkError("no interface that takes part in multicast has an IPv6 address that other "
+                      "hosts can use");
+}
+
+// `name` is what follows the group's "%", if anything does.
+absl::StatusOr<Interface> InterfaceTowards(const std::string& group, const std::string& name,
+                                           const base::SocketAddress& address) {
+  if (address.family() == AF_INET6) {
+    return name.empty() ? RoutedInterface(address) : NamedInterface(name);
+  }
+  // Any interface will do where none routes to the group; and where there is none, loopback reaches
+  // the processes of this host.
+  absl::StatusOr<std::string> local = base::AddressTowards(group);
+  if (!local.ok()) local = base::AddressOfDefaultInterface();
+  return Interface{std::move(local).value_or("127.0.0.1")};
+}
+
+// The address of a group that is written in numbers, without its interface.
+base::SocketAddress AddressOf(const std::string& numbers, int port) {
+  base::SocketAddress address;
+  auto& v4 = *reinterpret_cast<sockaddr_in*>(address.get());
+  auto& v6 = *reinterpret_cast<sockaddr_in6*>(address.get());
+  const auto port_number = htons(static_cast<uint16_t>(port));
+  if (inet_pton(AF_INET, numbers.c_str(), &v4.sin_addr) == 1) {
+    v4.sin_family = AF_INET;
+    v4.sin_port = port_number;
+    address.length = sizeof(v4);
+    return address;
+  }
+  v6 = {};
+  inet_pton(AF_INET6, numbers.c_str(), &v6.sin6_addr);
+  v6.sin6_family = AF_INET6;
+  v6.sin6_port = port_number;
+  address.length = sizeof(v6);
+  return address;
 }
 
 template <typename T>
@@ -132,9 +205,10 @@ absl::StatusOr<MulticastSocket> MulticastSocket::Open(const std::string& group, 
                                       "239.255.255.255, where 239.* are free for use on a site, "
                                       "and begin with ff in IPv6, where ff15: are"));
   }
-  SYNCLINE_ASSIGN_OR_RETURN(const auto addresses, base::Resolve(group, {port}));
-  base::SocketAddress address = addresses.front();
-  const auto interface = InterfaceTowards(group, address.family());
+  const std::vector<std::string> parts = absl::StrSplit(group, absl::MaxSplits('%', 1));
+  const std::string name = parts.size() == 2 ? parts[1] : "";
+  base::SocketAddress address = AddressOf(parts[0], port);
+  const auto interface = InterfaceTowards(parts[0], name, address);
   if (!interface.ok()) {
     return Annotate(interface.status(), absl::StrCat("multicast group ", group, ", port ", port));
   }

@@ -15,9 +15,10 @@ namespace syncline::join {
 
 // Sends datagrams to the group, and receives what any process sends to it, those of this host
 // included. Datagrams stay in the local network (a TTL, or hop limit, of 1). The socket uses the
-// interface that routes to the group; of IPv4 another or loopback if there is none, of IPv6 that
-// which the group names, as in "ff15::7%eth1". It owns its descriptor. Not thread-safe. Errors are
-// of kind kNetwork and name the group; a malformed group is an ArgumentError.
+// interface that the group names, as in "ff15::7%eth1" (IPv6 alone); else the one that routes to
+// the group; else another that takes part in multicast; and for IPv4, where there is none,
+// loopback. It owns its descriptor. Not thread-safe. Errors are of kind kNetwork and name the
+// group; a malformed group is an ArgumentError.
 class MulticastSocket {
  public:
   struct Datagram {

@@ -121,9 +121,21 @@ TEST_F(HostsTest, ByMulticastTheyMeetOnTheInterfaceThatLeadsToTheGroup) {
 
 TEST_F(HostsTest, ByMulticastOfIpv6TheyMeetAtAddressesOfIpv6) {
   if (!std::ifstream("/proc/net/if_inet6").good()) GTEST_SKIP() << "this kernel has no IPv6";
-  const auto lines = Run(absl::StrCat("tcp://[ff15::7:7]:", kPort), false);
-  EXPECT_EQ(lines[0], "sum 7 at fd00:77::1\nsum 7 at fd00:77::1\n");
-  EXPECT_EQ(lines[1], "sum 7 at fd00:77::2\n");
+  // By the routes; by the interface's name, which only link-local addresses have of themselves; and
+  // a group of the link, of which each interface has one.
+  for (const char* group : {"ff15::7:7", "ff15::7:7%cable", "ff12::7:7", "ff12::7:7%cable"}) {
+    const auto lines = Run(absl::StrCat("tcp://[", group, "]:", kPort), false);
+    EXPECT_EQ(lines[0], "sum 7 at fd00:77::1\nsum 7 at fd00:77::1\n") << group;
+    EXPECT_EQ(lines[1], "sum 7 at fd00:77::2\n") << group;
+  }
+}
+
+TEST_F(HostsTest, AMulticastInterfaceThatThereIsNotIsToldWithThoseThereAre) {
+  if (!std::ifstream("/proc/net/if_inet6").good()) GTEST_SKIP() << "this kernel has no IPv6";
+  for (const std::string& lines : Run(absl::StrCat("tcp://[ff15::7:7%wire]:", kPort), false)) {
+    EXPECT_THAT(lines, AllOf(HasSubstr("no interface 'wire' of this host has an IPv6 address"),
+                             HasSubstr("cable"), Not(HasSubstr("sum"))));
+  }
 }
 
 TEST_F(HostsTest, ThroughAFileTheyMeetAtTheAddressesThatAreGiven) { ExpectAllMeet(file_, true); }
