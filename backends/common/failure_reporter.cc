@@ -39,9 +39,9 @@ struct Evidence {
 
 std::string KeyOf(int rank) { return absl::StrCat(kPrefix, rank); }
 
-std::set<int> DeadRanks(const PeerTable& peers) {
+std::set<int> DeadAmong(const std::vector<int>& ranks, const PeerTable& peers) {
   std::set<int> dead;
-  for (int rank = 0; rank < peers.size(); ++rank) {
+  for (int rank : ranks) {
     if (peers.LivenessOf(rank) == base::Liveness::kDead) dead.insert(rank);
   }
   return dead;
@@ -96,10 +96,15 @@ struct ReportExchange {
 absl::StatusOr<Evidence> AwaitReports(const ReportExchange& exchange) {
   const Deadline deadline(FailureReporter::kGrace);
   while (true) {
-    Evidence evidence{DeadRanks(*exchange.peers), {}};
-    SYNCLINE_ASSIGN_OR_RETURN(evidence.reports, ReadAll(*exchange.store, exchange.peers->size()));
+    const int self = exchange.peers->rank(), size = exchange.peers->size();
+    Evidence evidence;
+    SYNCLINE_ASSIGN_OR_RETURN(evidence.reports, ReadAll(*exchange.store, size));
+    evidence.dead = DeadAmong(Silent(exchange.failure, evidence.reports, self), *exchange.peers);
+    if (!evidence.dead.empty()) {
+      SYNCLINE_ASSIGN_OR_RETURN(evidence.reports, ReadAll(*exchange.store, size));
+    }
     std::vector<std::string> awaited;
-    for (int rank : Silent(exchange.failure, evidence.reports, exchange.peers->rank())) {
+    for (int rank : Silent(exchange.failure, evidence.reports, self)) {
       if (evidence.dead.count(rank) == 0) awaited.push_back(KeyOf(rank));
     }
     if (awaited.empty() || deadline.Expired()) return evidence;
@@ -163,8 +168,8 @@ class DiagnosisMaker {
                  const absl::StatusOr<Evidence>& evidence)
       : peers_(peers), failure_(failure), known_(evidence.ok()) {
     if (known_) reports_ = evidence->reports;
-    const std::set<int> dead = known_ ? evidence->dead : DeadRanks(peers);
     silent_ = Silent(failure, reports_, peers.rank());
+    const std::set<int> dead = known_ ? evidence->dead : DeadAmong(silent_, peers);
     for (int rank : silent_) {
       if (dead.count(rank) > 0) dead_.push_back(rank);
       if (IsLost(rank)) lost_.push_back(rank);

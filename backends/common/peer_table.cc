@@ -20,6 +20,10 @@
 namespace syncline::backends {
 namespace {
 
+// Changes with whatever ranks send each other: two that send other things may agree on all sizes,
+// and go on with wrong elements.
+constexpr absl::string_view kProtocol = "protocol 2";
+
 std::string KeyOf(int rank) { return absl::StrCat("member/", rank); }
 
 // How long to look for the ranks that did not come, for all together and for each.
@@ -131,21 +135,26 @@ PeerTable::Member PeerTable::Self(const absl::StatusOr<std::string>& payload,
 }
 
 std::string PeerTable::Serialize(const Member& member) {
-  return absl::StrCat(member.peer.Serialize(), "\n", member.failure, "\n", member.settings, "\n",
-                      member.payload);
+  return absl::StrCat(member.peer.Serialize(), "\n", kProtocol, "\n", member.failure, "\n",
+                      member.settings, "\n", member.payload);
 }
 
 absl::StatusOr<PeerTable::Member> PeerTable::Parse(absl::string_view text) {
-  const std::vector<std::string> lines = absl::StrSplit(text, absl::MaxSplits('\n', 3));
+  const std::vector<std::string> lines = absl::StrSplit(text, absl::MaxSplits('\n', 4));
   Member member;
-  if (lines.size() != 4) {
+  if (lines.size() != 5) {
     return StoreError(absl::StrCat("the store's entry for a rank is not understood: do two jobs, ",
                                    "or two versions of Syncline, share a store?"));
   }
   SYNCLINE_ASSIGN_OR_RETURN(member.peer, Peer::Parse(lines[0]));
-  member.failure = lines[1];
-  member.settings = lines[2];
-  member.payload = lines[3];
+  if (lines[1] != kProtocol) {
+    return StoreError(absl::StrCat("the process on ", member.peer.ToString(), " speaks ", lines[1],
+                                   " and this one ", kProtocol,
+                                   ": install the same version of Syncline on all hosts"));
+  }
+  member.failure = lines[2];
+  member.settings = lines[3];
+  member.payload = lines[4];
   return member;
 }
 

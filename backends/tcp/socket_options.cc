@@ -48,7 +48,9 @@ absl::Status Set(int socket, int level, int option, int value, const char* varia
 // The class of packets over IPv6; over IPv4 too, of a socket that takes both.
 absl::Status SetClass(int socket, int dscp) {
   base::SocketAddress own;
-  if (getsockname(socket, own.get(), &own.length) != 0) return absl::OkStatus();
+  if (getsockname(socket, own.get(), &own.length) != 0) {
+    return BackendError(absl::StrCat("cannot tell a socket's address: ", std::strerror(errno)));
+  }
   const int traffic_class = dscp << 2;  // The two bits below are those of congestion.
   if (own.family() == AF_INET6) {
     SYNCLINE_RETURN_IF_ERROR(Set(socket, IPPROTO_IPV6, IPV6_TCLASS, traffic_class, kDscp));
@@ -63,9 +65,18 @@ absl::StatusOr<SocketOptions> SocketOptions::FromEnvironment() {
   SYNCLINE_ASSIGN_OR_RETURN(options.silence_limit, SilenceLimit());
   SYNCLINE_ASSIGN_OR_RETURN(options.buffer_bytes, Read(kBuffer, 4096, 1 << 30));
   options.congestion = base::GetEnv(kCongestion);
+  if (options.congestion.has_value() && options.congestion->empty()) {
+    return ArgumentError(absl::StrCat(kCongestion, " must name a congestion control, such as ",
+                                      "cubic; it is empty"));
+  }
   SYNCLINE_ASSIGN_OR_RETURN(options.dscp, Read(kDscp, 0, 63));
   SYNCLINE_ASSIGN_OR_RETURN(options.busy_poll_us, Read(kBusyPoll, 0, 1'000'000));
   return options;
+}
+
+absl::Status SocketOptions::Try() const {
+  SYNCLINE_ASSIGN_OR_RETURN(const base::UniqueFd socket, base::OpenSocket(AF_INET, SOCK_STREAM));
+  return Apply(socket.get());
 }
 
 absl::Status SocketOptions::Apply(int socket) const {

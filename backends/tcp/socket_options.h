@@ -32,6 +32,9 @@ struct SocketOptions {
   // ArgumentError that names a variable whose value is none of these.
   static absl::StatusOr<SocketOptions> FromEnvironment();
 
+  // What Apply says of a socket that is used for nothing else.
+  absl::Status Try() const;
+
   // Sets them for a connected socket, and has the kernel send short messages at once. BackendError
   // that names the variable if the kernel refuses.
   absl::Status Apply(int socket) const;

@@ -152,7 +152,10 @@ absl::StatusOr<std::unique_ptr<TcpConnections>> TcpConnections::Connect(
       payload = opened.status();
     }
   }
-  if (!options.ok()) payload = options.status();
+  // Once ranks are connected, it would be too late to say which option a kernel refuses.
+  if (const absl::Status tried = options.ok() ? options->Try() : options.status(); !tried.ok()) {
+    payload = tried;
+  }
   if (!streams.ok()) payload = streams.status();
   SYNCLINE_ASSIGN_OR_RETURN(
       backends::PeerTable peers,

@@ -14,6 +14,8 @@
 #include <sys/random.h>
 #include <time.h>
 
+#include <limits>
+
 // clang refuses a visibility that is not that of the headers. It only checks this file.
 #if defined(__clang__)
 #define SYNCLINE_HIDDEN
@@ -71,11 +73,20 @@ timespec OnRealTimeClock(clockid_t clock, const timespec& time) {
   timespec now, real_now;
   clock_gettime(clock, &now);
   clock_gettime(CLOCK_REALTIME, &real_now);
-  const int64_t nanoseconds = (int64_t{real_now.tv_sec} - now.tv_sec + time.tv_sec) * kSecond +
-                              real_now.tv_nsec - now.tv_nsec + time.tv_nsec;
+  // In seconds, as nanoseconds of a time without end would not fit.
+  int64_t nanoseconds = int64_t{real_now.tv_nsec} - now.tv_nsec + time.tv_nsec;
+  int64_t seconds = real_now.tv_sec - now.tv_sec + nanoseconds / kSecond;
+  nanoseconds %= kSecond;
+  if (nanoseconds < 0) {
+    nanoseconds += kSecond;
+    --seconds;
+  }
   timespec result;
-  result.tv_sec = nanoseconds / kSecond;
-  result.tv_nsec = nanoseconds % kSecond;
+  if (__builtin_add_overflow(seconds, int64_t{time.tv_sec}, &seconds)) {
+    seconds = std::numeric_limits<int64_t>::max();
+  }
+  result.tv_sec = seconds;
+  result.tv_nsec = nanoseconds;
   return result;
 }
 

@@ -287,7 +287,8 @@ absl::Status ProcessGroup::Impl::SetTimeout(absl::Duration timeout) {
     return ArgumentError(
         absl::StrCat("timeout must be positive, not ", absl::FormatDuration(timeout)));
   }
-  timeout_ns_.store(absl::ToInt64Nanoseconds(timeout));
+  // What is shorter than a nanosecond is one, not 0; an infinite one is kInfiniteNs.
+  timeout_ns_.store(absl::ToInt64Nanoseconds(absl::Ceil(timeout, absl::Nanoseconds(1))));
   return absl::OkStatus();
 }
 

@@ -7,6 +7,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <limits>
 #include <map>
 #include <memory>
 #include <optional>
@@ -62,8 +63,11 @@ class ProcessGroup::Impl {
   static absl::StatusOr<std::vector<Served>> Connect(const Options& options);
 
   const Options& options() const { return options_; }
-  // Of operations that are given none. The first one is that of the options.
-  absl::Duration timeout() const { return absl::Nanoseconds(timeout_ns_.load()); }
+  // That of operations which are given none: at first the one of the options.
+  absl::Duration timeout() const {
+    const int64_t ns = timeout_ns_.load();
+    return ns == kInfiniteNs ? absl::InfiniteDuration() : absl::Nanoseconds(ns);
+  }
   absl::Status SetTimeout(absl::Duration timeout);
   // The group is used in a child that was forked since it was made. It must then leak.
   bool InChild() const { return fork_guard_.InChild(); }
@@ -179,7 +183,8 @@ class ProcessGroup::Impl {
   absl::Status abort_cause() const;
 
   const Options options_;
-  // An infinite one is some hundred years. Calls read it without a lock.
+  // Calls read it without a lock.
+  static constexpr int64_t kInfiniteNs = std::numeric_limits<int64_t>::max();
   std::atomic<int64_t> timeout_ns_{absl::ToInt64Nanoseconds(options_.timeout)};
   const ForkGuard fork_guard_;
   const std::vector<Served> backends_;  // At least one.

@@ -1,3 +1,4 @@
+// A store that passes every call on to another one.
 #ifndef SYNCLINE_CORE_TESTING_FORWARDING_STORE_H_
 #define SYNCLINE_CORE_TESTING_FORWARDING_STORE_H_
 
@@ -16,7 +17,7 @@
 
 namespace syncline {
 
-// Passes every call on to another store. Tests override the calls that they want to see or change.
+// Tests override the calls that they want to see or change.
 class ForwardingStore : public Store {
  public:
   explicit ForwardingStore(std::shared_ptr<Store> store) : store_(std::move(store)) {}

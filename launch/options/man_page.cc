@@ -53,8 +53,8 @@ then in the file of
 .BR \-\-config ,
 then in what Slurm, Open MPI, MPICH or Kubernetes say.
 .TP
-.BR SYNCLINE_SECRET ", " SYNCLINE_SECRET_FILE
-A text that all nodes of the job share, or the file that has it: strangers who do not know it are turned away.
+.B SYNCLINE_SECRET_FILE
+The file with a text that all nodes of the job share: strangers who do not know it are turned away.
 .PP
 Workers get what PyTorch's launcher sets: RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, GROUP_RANK, MASTER_ADDR,
 MASTER_PORT, TORCHELASTIC_RUN_ID, TORCHELASTIC_RESTART_COUNT and others.

@@ -130,6 +130,17 @@ TEST(PeerTableTest, EveryRankKnowsTheOthers) {
   EXPECT_EQ(tables[0].LivenessOf(2), base::Liveness::kAlive);
 }
 
+TEST(PeerTableTest, ARankOfAnotherVersionIsNamed) {
+  HashStore store;
+  const Peer peer = base::IdentifyThisProcess().value();
+  ASSERT_TRUE(store.Set("member/1", peer.Serialize() + "\nprotocol 1\n\n\n").ok());
+  const absl::Status status =
+      backends::PeerTable::Join(store, 0, 2, "", Deadline(absl::Seconds(30))).status();
+  EXPECT_EQ(KindOf(status), ErrorKind::kStore) << status;
+  EXPECT_THAT(Message(status), AllOf(HasSubstr(absl::StrCat("pid ", getpid(), " speaks protocol 1")),
+                                     HasSubstr("install the same version")));
+}
+
 TEST(PeerTableTest, ATimeoutNamesTheRanksThatHaveNotCome) {
   HashStore store;
   absl::Status status =
@@ -324,7 +335,7 @@ TEST(FailureReportTest, ARankThatReportsAndEndsAtOnceIsNotCalledDead) {
   Peer peer = base::IdentifyThisProcess().value();
   peer.pid = child;
   peer.started = base::ReadProcess(child).value().started;
-  ASSERT_TRUE(store->Set("member/1", peer.Serialize() + "\n\n\n").ok());
+  ASSERT_TRUE(store->Set("member/1", peer.Serialize() + "\nprotocol 2\n\n\n").ok());
   const auto table =
       backends::PeerTable::Join(*store, 0, 2, std::string(), Deadline(absl::Seconds(30)));
   ASSERT_TRUE(table.ok()) << table.status();

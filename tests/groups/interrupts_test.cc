@@ -160,5 +160,18 @@ TEST_P(InterruptsTest, AnInterruptedJoinIsOverForAllAndCanBeTriedAgain) {
   }
 }
 
+TEST(GroupTimeoutTest, AnEndlessTimeoutIsOneAndTheShortestIsNotNone) {
+  const auto world = World::Init(Rank("local", nullptr, 0, 1));
+  ASSERT_TRUE(world.ok()) << world.status();
+  ProcessGroup& group = *(*world)->group();
+  EXPECT_EQ(group.timeout(), kLong);
+  ASSERT_TRUE(group.SetTimeout(absl::InfiniteDuration()).ok());
+  EXPECT_EQ(group.timeout(), absl::InfiniteDuration());
+  EXPECT_TRUE(group.Barrier().ok());
+  ASSERT_TRUE(group.SetTimeout(absl::Nanoseconds(1) / 4).ok());
+  EXPECT_EQ(group.timeout(), absl::Nanoseconds(1));
+  EXPECT_EQ(KindOf(group.SetTimeout(absl::ZeroDuration())), ErrorKind::kArgument);
+}
+
 }  // namespace
 }  // namespace syncline
