@@ -450,8 +450,13 @@ py_library(
 )
 """
 
+# See third_party/pypi/pypi.bzl.
+_COMPILE_PYTHON = """
+/usr/bin/python3 -B -m compileall -qq --invalidation-mode unchecked-hash usr/lib/python3/dist-packages || true
+"""
+
 def _python_repository(target, packages, deps = [], prune = [], patch_cmds = [], **kwargs):
-    """Declares @py_{target}//:{target}: the Python packages, without their tests."""
+    """Declares @py_{target}//:{target}: the Python packages, without their tests, but compiled."""
     deb_repository(
         name = "py_" + target,
         build_file_content = _PY_LIBRARY.format(deps = deps, target = target),
@@ -459,7 +464,7 @@ def _python_repository(target, packages, deps = [], prune = [], patch_cmds = [],
         patch_cmds = [
             "find . -type d -name tests -prune -exec rm -rf {} +",
             "shopt -s globstar nullglob; rm -rf " + " ".join(prune),
-        ] + patch_cmds,
+        ] + patch_cmds + [_COMPILE_PYTHON],
         **kwargs
     )
 
