@@ -14,6 +14,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cerrno>
 #include <cstdint>
 #include <cstdio>
@@ -31,7 +32,6 @@ namespace {
 
 constexpr absl::Duration kTimeout = absl::Seconds(60);
 constexpr char kKeeper[] = "--keep-host";
-constexpr char kSwitch[] = "switch";
 constexpr char kCable[] = "cable";  // The host's end of it.
 
 [[noreturn]] void Die(const char* what) {
@@ -114,20 +114,20 @@ Request NewLink() {
   return request;
 }
 
-void MakeSwitch() {
+void MakeSwitch(const std::string& name) {
   Request request = NewLink();
-  request.Attribute(IFLA_IFNAME, AsText(kSwitch));
+  request.Attribute(IFLA_IFNAME, AsText(name));
   const size_t info = request.Begin(IFLA_LINKINFO);
   request.Attribute(IFLA_INFO_KIND, "bridge");
   request.End(info);
   Require(request.Send(), "making a switch");
 }
 
-// From the switch, where its end is called `port`, to the namespace of `keeper`.
-void LayCable(const std::string& port, pid_t keeper) {
+// From the switch `network`, where its end is called `port`, to the namespace of `keeper`.
+void LayCable(const std::string& network, const std::string& port, pid_t keeper) {
   Request request = NewLink();
   request.Attribute(IFLA_IFNAME, AsText(port));
-  request.Attribute(IFLA_MASTER, AsBytes(static_cast<int32_t>(if_nametoindex(kSwitch))));
+  request.Attribute(IFLA_MASTER, AsBytes(static_cast<int32_t>(if_nametoindex(network.c_str()))));
   const size_t info = request.Begin(IFLA_LINKINFO);
   request.Attribute(IFLA_INFO_KIND, "veth");
   const size_t data = request.Begin(IFLA_INFO_DATA);
@@ -218,8 +218,6 @@ void RemoveLink(const std::string& name) {
   Require(request.Send(), "removing a link");
 }
 
-std::string PortOf(size_t host) { return absl::StrCat("port", host); }
-
 // Until the keeper has switched it on.
 void AwaitCable() {
   const int fd = socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0);
@@ -259,21 +257,25 @@ std::optional<int> WorkAsHost(int argc, char** argv) {
 }
 
 Hosts::Hosts(int count) {
-  MakeSwitch();
-  SwitchOn(kSwitch, "");
+  static std::atomic<int> made{0};
+  switch_ = absl::StrCat("switch", made++);
+  MakeSwitch(switch_);
+  SwitchOn(switch_, "");
   for (int host = 0; host < count; ++host) {
     keepers_.push_back(
         std::make_unique<Process>(std::vector<std::string>{kKeeper, absl::StrCat(host)}));
     AwaitNetwork(keepers_.back()->pid());
-    LayCable(PortOf(host), keepers_.back()->pid());
+    LayCable(switch_, PortOf(host), keepers_.back()->pid());
     SwitchOn(PortOf(host), "");
   }
 }
 
+std::string Hosts::PortOf(size_t host) const { return absl::StrCat(switch_, ".", host); }
+
 // Cables would go with the last process of a host only.
 Hosts::~Hosts() {
   for (size_t host = 0; host < keepers_.size(); ++host) RemoveLink(PortOf(host));
-  RemoveLink(kSwitch);
+  RemoveLink(switch_);
 }
 
 void Hosts::CutOff(int host) const {

@@ -2,6 +2,7 @@
 #ifndef SYNCLINE_TESTS_SUPPORT_HOSTS_H_
 #define SYNCLINE_TESTS_SUPPORT_HOSTS_H_
 
+#include <cstddef>
 #include <memory>
 #include <optional>
 #include <string>
@@ -11,7 +12,7 @@
 
 namespace syncline {
 
-// Makes this process the administrator of a network namespace of its own, where the switch will be.
+// Makes this process the administrator of a network namespace of its own, where the switches will be.
 // False if this user may not. Once, before there are threads.
 bool EnterNewNetwork();
 
@@ -23,6 +24,7 @@ std::string Ipv6AddressOfHost(int host);
 // are not those of a keeper. Call it from main().
 std::optional<int> WorkAsHost(int argc, char** argv);
 
+// Hosts of one network. Those of two objects do not reach each other, and have the same addresses.
 // Ends with the object, and takes the network away from who is still in there.
 class Hosts {
  public:
@@ -43,6 +45,9 @@ class Hosts {
   std::string door(int host) const;
 
  private:
+  std::string PortOf(size_t host) const;  // The name of the switch's end of its cable.
+
+  std::string switch_;
   std::vector<std::unique_ptr<Process>> keepers_;
 };
 
