@@ -14,6 +14,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <map>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -172,17 +173,7 @@ struct Refusal {
   int rank;  // That cannot share memory.
 };
 
-class AutoRefusalTest : public testing::TestWithParam<Refusal> {};
-
-// A rank that waits for one that cannot come gives up after half a minute.
-INSTANTIATE_TEST_SUITE_P(Ranks, AutoRefusalTest,
-                         testing::Values(Refusal{"the_last_of_one_host", {0, 0, 0}, 2},
-                                         Refusal{"the_first_of_a_host", {0, 0, 1, 1}, 2},
-                                         Refusal{"the_last_of_a_host", {0, 0, 1, 1}, 3}),
-                         [](const auto& info) { return std::string(info.param.name); });
-
-TEST_P(AutoRefusalTest, AGroupOneOfWhoseRanksCannotShareMemoryDoesWithoutAndOneRankWarns) {
-  Workers workers(GetParam().hosts, "refuse", absl::StrCat(GetParam().rank));
+void CheckRefusal(Workers& workers) {
   std::string warnings;
   for (int rank = 0; rank < workers.size(); ++rank) {
     std::string output = workers.Output(rank);
@@ -198,6 +189,23 @@ TEST_P(AutoRefusalTest, AGroupOneOfWhoseRanksCannotShareMemoryDoesWithoutAndOneR
     if (absl::StrContains(line, "does without shared memory")) ++refusals;
   }
   EXPECT_EQ(refusals, 1) << warnings;
+}
+
+// A rank that waits for one that cannot come gives up after half a minute, so all groups wait
+// together.
+TEST(AutoRefusalTest, AGroupOneOfWhoseRanksCannotShareMemoryDoesWithoutAndOneRankWarns) {
+  const Refusal refusals[] = {{"the last of one host", {0, 0, 0}, 2},
+                              {"the first of a host", {0, 0, 1, 1}, 2},
+                              {"the last of a host", {0, 0, 1, 1}, 3}};
+  std::vector<std::unique_ptr<Workers>> groups;
+  for (const Refusal& refusal : refusals) {
+    groups.push_back(
+        std::make_unique<Workers>(refusal.hosts, "refuse", absl::StrCat(refusal.rank)));
+  }
+  for (size_t i = 0; i < groups.size(); ++i) {
+    SCOPED_TRACE(refusals[i].name);
+    CheckRefusal(*groups[i]);
+  }
 }
 
 }  // namespace

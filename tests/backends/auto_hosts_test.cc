@@ -3,8 +3,10 @@
 
 #include <algorithm>
 #include <csignal>
+#include <cstddef>
 #include <cstdint>
 #include <cstdio>
+#include <functional>
 #include <map>
 #include <memory>
 #include <optional>
@@ -225,22 +227,26 @@ class FailingGroup {
   const int last;
 };
 
-// The operations that use shared memory and rails; the last rank shares its host, or is alone on
-// it.
+// The last rank shares its host, or is alone on it.
+std::vector<std::vector<int>> FailingHosts() {
+  return {{0, 0, 1, 1}, {1, 0, 0}, {0, 0, 1}, {0, 1}};
+}
+
+// The operations that use shared memory and rails.
+const char* const kFailingCalls[] = {"all_reduce", "broadcast", "reduce", "all_gather",
+                                     "reduce_scatter"};
+
+constexpr int64_t kLarge = 4 << 20;  // Elements: 16 MiB.
+
 class AutoFailureTest : public testing::TestWithParam<std::tuple<std::vector<int>, const char*>> {
  protected:
-  static constexpr int64_t kLarge = 4 << 20;  // Elements: 16 MiB.
-
   static Layout layout() { return {"", std::get<0>(GetParam())}; }
   static std::string call() { return std::get<1>(GetParam()); }
 };
 
 INSTANTIATE_TEST_SUITE_P(
     Calls, AutoFailureTest,
-    testing::Combine(testing::Values(std::vector<int>{0, 0, 1, 1}, std::vector<int>{1, 0, 0},
-                                     std::vector<int>{0, 0, 1}, std::vector<int>{0, 1}),
-                     testing::Values("all_reduce", "broadcast", "reduce", "all_gather",
-                                     "reduce_scatter")),
+    testing::Combine(testing::ValuesIn(FailingHosts()), testing::ValuesIn(kFailingCalls)),
     [](const auto& info) {
       return absl::StrCat("hosts_", absl::StrJoin(std::get<0>(info.param), ""), "_",
                           std::get<1>(info.param));
@@ -258,28 +264,6 @@ TEST_P(AutoFailureTest, EverySurvivorOfAKillNamesTheVictimWithinASecond) {
   }
   std::printf("noticed after %s\n", absl::FormatDuration(slowest).c_str());
   EXPECT_LT(slowest, kNotice);
-}
-
-TEST_P(AutoFailureTest, ARankThatIsStoppedIsATimeoutThatNamesItOnEveryRank) {
-  FailingGroup group(layout(), call(), kLarge, "stop");
-  group.workers.Signal(group.last, SIGSTOP);
-  for (int rank = 0; rank < group.last; ++rank) {
-    EXPECT_THAT(group.Await(rank).error,
-                AllOf(HasSubstr("DEADLINE_EXCEEDED"), HasSubstr(absl::StrCat(call(), " #")),
-                      HasSubstr(group.workers.Describe(group.last)), HasSubstr(" after 2s")))
-        << "rank " << rank;
-  }
-}
-
-TEST_P(AutoFailureTest, ARankThatStaysAwayIsATimeoutThatNamesItOnEveryRank) {
-  FailingGroup group(layout(), call(), kLarge, "stay_away");
-  for (int rank = 0; rank < group.last; ++rank) {
-    EXPECT_THAT(
-        group.Await(rank).error,
-        AllOf(HasSubstr("DEADLINE_EXCEEDED"), HasSubstr(absl::StrCat(call(), " #3")),
-              HasSubstr(group.workers.Describe(group.last)), HasSubstr("not arrived after 2s")))
-        << "rank " << rank;
-  }
 }
 
 TEST_P(AutoFailureTest, ARankThatLeavesFailsAllOthersSoonWithItsName) {
@@ -348,32 +332,92 @@ TEST_P(AutoFailureTest, ABarrierAmongOtherCallsIsAMismatchOnEveryRank) {
   }
 }
 
+// By call, on all hosts. The groups wait for their timeouts together, which takes no processor; each
+// is made, and brought to wait, before the next.
+class AutoAbsenceTest : public testing::TestWithParam<const char*> {
+ protected:
+  static std::string call() { return GetParam(); }
+
+  // Makes a group on each of the hosts, whose last rank does `what`, and calls `disturb`; then calls
+  // `check` with each group and rank but the last.
+  static void OnEachHosts(const std::string& what,
+                          const std::function<void(FailingGroup&)>& disturb,
+                          const std::function<void(FailingGroup&, int)>& check) {
+    std::vector<std::unique_ptr<FailingGroup>> groups;
+    for (const std::vector<int>& hosts : FailingHosts()) {
+      groups.push_back(std::make_unique<FailingGroup>(Layout{"", hosts}, call(), kLarge, what));
+      disturb(*groups.back());
+    }
+    for (size_t i = 0; i < groups.size(); ++i) {
+      for (int rank = 0; rank < groups[i]->last; ++rank) {
+        SCOPED_TRACE(absl::StrCat("hosts ", absl::StrJoin(FailingHosts()[i], ""), ", rank ", rank));
+        check(*groups[i], rank);
+      }
+    }
+  }
+};
+
+INSTANTIATE_TEST_SUITE_P(Calls, AutoAbsenceTest, testing::ValuesIn(kFailingCalls),
+                         [](const auto& info) { return std::string(info.param); });
+
+TEST_P(AutoAbsenceTest, ARankThatIsStoppedIsATimeoutThatNamesItOnEveryRank) {
+  const auto stop = [](FailingGroup& group) { group.workers.Signal(group.last, SIGSTOP); };
+  OnEachHosts("stop", stop, [](FailingGroup& group, int rank) {
+    EXPECT_THAT(group.Await(rank).error,
+                AllOf(HasSubstr("DEADLINE_EXCEEDED"), HasSubstr(absl::StrCat(call(), " #")),
+                      HasSubstr(group.workers.Describe(group.last)), HasSubstr(" after 2s")));
+  });
+}
+
+TEST_P(AutoAbsenceTest, ARankThatStaysAwayIsATimeoutThatNamesItOnEveryRank) {
+  const auto nothing = [](FailingGroup&) {};
+  OnEachHosts("stay_away", nothing, [](FailingGroup& group, int rank) {
+    EXPECT_THAT(
+        group.Await(rank).error,
+        AllOf(HasSubstr("DEADLINE_EXCEEDED"), HasSubstr(absl::StrCat(call(), " #3")),
+              HasSubstr(group.workers.Describe(group.last)), HasSubstr("not arrived after 2s")));
+  });
+}
+
 // No connection ends when a cable is cut, and no process: only the silence tells.
-void CutTheCable(const Layout& layout, const std::string& call, int64_t count) {
-  FailingGroup group(layout, call, count, "go_on", absl::Minutes(3));
-  const int64_t cut = NowNanos();
-  const int away = layout.hosts.back();
-  group.workers.CutOff(away);
-  for (int rank = 0; rank < group.workers.size(); ++rank) {
-    const Failed failed = group.Await(rank);
-    EXPECT_THAT(failed.error, AllOf(HasSubstr("UNAVAILABLE"), HasSubstr(call)));
+class CutGroup {
+ public:
+  CutGroup(const Layout& layout, const std::string& call, int64_t count)
+      : layout_(layout), call_(call), group_(layout, call, count, "go_on", absl::Minutes(3)) {
+    cut_ = NowNanos();
+    group_.workers.CutOff(layout.hosts.back());
+  }
+
+  void Check();
+
+ private:
+  const Layout layout_;
+  const std::string call_;
+  FailingGroup group_;
+  int64_t cut_;
+};
+
+void CutGroup::Check() {
+  const int away = layout_.hosts.back();
+  for (int rank = 0; rank < group_.workers.size(); ++rank) {
+    const Failed failed = group_.Await(rank);
+    EXPECT_THAT(failed.error, AllOf(HasSubstr("UNAVAILABLE"), HasSubstr(call_)));
     // The hosts of two sides see each other go.
     bool is_named = false;
-    for (int other = 0; other < group.workers.size(); ++other) {
-      const bool is_across = (layout.hosts[other] == away) != (layout.hosts[rank] == away);
-      is_named |= is_across && absl::StrContains(failed.error, group.workers.Describe(other));
+    for (int other = 0; other < group_.workers.size(); ++other) {
+      const bool is_across = (layout_.hosts[other] == away) != (layout_.hosts[rank] == away);
+      is_named |= is_across && absl::StrContains(failed.error, group_.workers.Describe(other));
     }
     EXPECT_TRUE(is_named) << "rank " << rank << ": " << failed.error;
-    EXPECT_LT(absl::Nanoseconds(failed.nanos - cut), absl::Minutes(1)) << failed.error;
+    EXPECT_LT(absl::Nanoseconds(failed.nanos - cut_), absl::Minutes(1)) << failed.error;
   }
 }
 
-TEST(AutoCableTest, AHostThatIsCutOffWhileItIsSentDataIsNamed) {
-  CutTheCable({"", {0, 0, 1, 1}}, "all_reduce", 4 << 20);
-}
-
-TEST(AutoCableTest, AHostThatIsCutOffBetweenShortCallsIsNamed) {
-  CutTheCable({"", {0, 1}}, "barrier", 1);
+TEST(AutoCableTest, AHostThatIsCutOffWhileItIsSentDataOrBetweenShortCallsIsNamed) {
+  CutGroup data({"", {0, 0, 1, 1}}, "all_reduce", kLarge);
+  CutGroup short_calls({"", {0, 1}}, "barrier", 1);
+  data.Check();
+  short_calls.Check();
 }
 
 // ---- Backends that do not encrypt.
