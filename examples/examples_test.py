@@ -23,21 +23,25 @@ def train(ranks, folder, *arguments):
     return result
 
 
-@pytest.fixture(scope="module")
-def trainings(tmp_path_factory):
-    return {n: train(n, tmp_path_factory.mktemp(f"ranks{n}")) for n in (1, 2, 3)}
+def test_fashion_mnist_reaches_87_percent_in_five_epochs(tmp_path):
+    result = train(2, tmp_path)
+    assert result["ranks"] == 2
+    assert len(result["losses"]) == 5
+    assert result["accuracy"] >= 0.87
 
 
-@pytest.mark.parametrize("ranks", [1, 2, 3])
-def test_fashion_mnist_reaches_87_percent_in_five_epochs(trainings, ranks):
-    assert trainings[ranks]["ranks"] == ranks
-    assert len(trainings[ranks]["losses"]) == 5
-    assert trainings[ranks]["accuracy"] >= 0.87
-
-
-@pytest.mark.parametrize("ranks", [2, 3])
-def test_the_number_of_ranks_does_not_change_the_first_epoch(trainings, ranks):
-    assert trainings[ranks]["losses"][0] == pytest.approx(trainings[1]["losses"][0], rel=1e-4)
+def test_the_number_of_ranks_does_not_change_what_is_learned(tmp_path):
+    """So one rank and three reach what two do."""
+    options = ["--epochs=2", "--limit=12000"]
+    results = {}
+    for ranks in (1, 2, 3):
+        folder = tmp_path / f"ranks{ranks}"
+        folder.mkdir()
+        results[ranks] = train(ranks, folder, *options)
+        assert results[ranks]["ranks"] == ranks
+    for ranks in (2, 3):
+        assert results[ranks]["losses"] == pytest.approx(results[1]["losses"], rel=1e-4)
+        assert results[ranks]["accuracy"] == pytest.approx(results[1]["accuracy"], abs=0.005)
 
 
 WITHOUT_A_FRAMEWORK = {
@@ -114,13 +118,13 @@ def test_a_killed_worker_is_named_and_the_others_are_gone_within_two_seconds(tmp
 
 
 def test_with_a_restart_training_starts_anew_and_finishes(tmp_path):
-    options = ["--epochs", "40", "--limit", "12000", "--result", tmp_path / "result.json"]
+    options = ["--epochs", "15", "--limit", "12000", "--result", tmp_path / "result.json"]
     script = EXAMPLES / "fashion_mnist.py"
     with launched("--max-restarts=1", THREE, script, *options, cwd=tmp_path) as job:
         kill_rank_1(job)
         output, _ = job.communicate(timeout=120)
     assert job.returncode == 0, output
-    assert len(json.loads((tmp_path / "result.json").read_text())["losses"]) == 40
+    assert len(json.loads((tmp_path / "result.json").read_text())["losses"]) == 15
 
 
 def test_hello_in_python(tmp_path):
