@@ -168,37 +168,35 @@ def test_a_stall_ends_with_its_worker(late, tmp_path):
     assert of_rank_0[-2:] == ["stall_ended", "worker_exited"]
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
+def test_whatever_workers_write_the_launcher_goes_on(python):
+    texts = [
         "",
         "no JSON",
         "[" * 100000,
         '{"pid": 1, "waits": [{"id": {}}, 7]}',
         '{"pid": 1, "warnings": 1e300, "waits": "all"}',
-    ],
-)
-def test_whatever_a_worker_writes_the_launcher_goes_on(python, text):
+    ]
     job = python(
         """
 import os, sys, time
 path = os.environ["SYNCLINE_STALL_FILE"]
 assert not os.path.exists(path)
 with open(path, "w") as file:
-    file.write(sys.argv[1])
+    file.write(sys.argv[1 + int(os.environ["LOCAL_RANK"])])
 print("written", flush=True)
 while not os.path.exists("end"):
     time.sleep(0.01)
 """,
+        f"--nproc-per-node={len(texts)}",
         "--metrics-port=0",
-        args=[text],
+        args=texts,
     )
     url = metrics_url(job)
-    job.expect("written")
+    job.expect("written", times=len(texts))
     before = json.loads(get(url + "/status"))["elapsed"]
     wait_until(lambda: json.loads(get(url + "/status"))["elapsed"] > before + 1.5, "some looks")
     assert stalls(url) == {}
-    assert value(url, "workers_up") == 1
+    assert value(url, "workers_up") == len(texts)
     (job.tmp.parent / "end").touch()
     code, _, err = job.finish()
     assert code == 0, err
