@@ -452,7 +452,7 @@ py_library(
 
 # See third_party/pypi/pypi.bzl.
 _COMPILE_PYTHON = """
-/usr/bin/python3 -B -m compileall -qq --invalidation-mode unchecked-hash usr/lib/python3/dist-packages || true
+PYTHONHASHSEED=0 /usr/bin/python3 -B -m compileall -qq --invalidation-mode unchecked-hash usr/lib/python3/dist-packages || true
 """
 
 def _python_repository(target, packages, deps = [], prune = [], patch_cmds = [], **kwargs):
