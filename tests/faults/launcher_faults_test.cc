@@ -37,8 +37,6 @@ namespace syncline {
 namespace {
 
 constexpr absl::Duration kLimit = absl::Seconds(60);  // Of a job; far more than it needs.
-// Jobs. Where a fault makes a launcher wait, that takes no processor.
-constexpr int kAtOnce = 3;
 
 int every = 0;
 
@@ -172,52 +170,14 @@ bool Check(const std::string& call, int64_t number, int nodes) {
   return hit;
 }
 
-// What Check finds, as the exit status of a process.
-enum CheckStatus { kHit = 10, kNotHit, kFailed };
-
-// Check in a process of its own, which inherits what the launchers leave.
-pid_t StartCheck(const std::string& call, int64_t number, int nodes) {
-  std::fflush(nullptr);
-  const pid_t pid = fork();
-  if (pid != 0) return pid;
-  prctl(PR_SET_PDEATHSIG, SIGKILL);
-  prctl(PR_SET_CHILD_SUBREAPER, 1);
-  const bool hit = Check(call, number, nodes);
-  std::fflush(nullptr);
-  _exit(testing::Test::HasFailure() ? kFailed : hit ? kHit : kNotHit);
-}
-
-CheckStatus AwaitCheck(pid_t pid) {
-  int status = 0;
-  const Deadline deadline(2 * kLimit);
-  while (waitpid(pid, &status, WNOHANG) == 0) {
-    if (deadline.Expired()) {
-      kill(pid, SIGKILL);
-      return kFailed;
-    }
-    absl::SleepFor(absl::Milliseconds(1));
-  }
-  const int code = WIFEXITED(status) ? WEXITSTATUS(status) : kFailed;
-  return code == kHit || code == kNotHit ? static_cast<CheckStatus>(code) : kFailed;
-}
-
 class LauncherFaultsTest : public testing::TestWithParam<std::string> {
  protected:
   // Until no call is hit any more.
   static void Sweep(int nodes) {
+    prctl(PR_SET_CHILD_SUBREAPER, 1);
     int64_t number = 1;
-    for (bool hit = true; hit;) {
-      std::vector<pid_t> checks;
-      for (int i = 0; i < kAtOnce; ++i) {
-        checks.push_back(StartCheck(GetParam(), number, nodes));
-        number += every > 0 ? every : number;  // 1, 2, 4, 8, ...
-      }
-      // What comes after the first call that is not made is not made either.
-      for (const pid_t check : checks) {
-        const CheckStatus status = AwaitCheck(check);
-        EXPECT_NE(status, kFailed) << "see above";
-        hit = hit && status == kHit;
-      }
+    while (Check(GetParam(), number, nodes)) {
+      number += every > 0 ? every : number;  // 1, 2, 4, 8, ...
     }
     std::printf("%s: fewer than %d calls\n", GetParam().c_str(), static_cast<int>(number));
   }
