@@ -244,13 +244,13 @@ class AutoFailureTest : public testing::TestWithParam<std::tuple<std::vector<int
   static std::string call() { return std::get<1>(GetParam()); }
 };
 
-INSTANTIATE_TEST_SUITE_P(
-    Calls, AutoFailureTest,
-    testing::Combine(testing::ValuesIn(FailingHosts()), testing::ValuesIn(kFailingCalls)),
-    [](const auto& info) {
-      return absl::StrCat("hosts_", absl::StrJoin(std::get<0>(info.param), ""), "_",
-                          std::get<1>(info.param));
-    });
+INSTANTIATE_TEST_SUITE_P(Calls, AutoFailureTest,
+                         testing::Combine(testing::ValuesIn(FailingHosts()),
+                                          testing::ValuesIn(kFailingCalls)),
+                         [](const auto& info) {
+                           return absl::StrCat("hosts_", absl::StrJoin(std::get<0>(info.param), ""),
+                                               "_", std::get<1>(info.param));
+                         });
 
 TEST_P(AutoFailureTest, EverySurvivorOfAKillNamesTheVictimWithinASecond) {
   FailingGroup group(layout(), call(), kLarge, "die");
@@ -332,14 +332,14 @@ TEST_P(AutoFailureTest, ABarrierAmongOtherCallsIsAMismatchOnEveryRank) {
   }
 }
 
-// By call, on all hosts. The groups wait for their timeouts together, which takes no processor; each
-// is made, and brought to wait, before the next.
+// By call, on all hosts. The groups wait for their timeouts together, which takes no processor;
+// each is made, and brought to wait, before the next.
 class AutoAbsenceTest : public testing::TestWithParam<const char*> {
  protected:
   static std::string call() { return GetParam(); }
 
-  // Makes a group on each of the hosts, whose last rank does `what`, and calls `disturb`; then calls
-  // `check` with each group and rank but the last.
+  // Makes a group on each of the hosts, whose last rank does `what`, and calls `disturb`; then
+  // calls `check` with each group and rank but the last.
   static void OnEachHosts(const std::string& what,
                           const std::function<void(FailingGroup&)>& disturb,
                           const std::function<void(FailingGroup&, int)>& check) {

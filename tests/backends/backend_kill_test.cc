@@ -78,8 +78,8 @@ TEST_P(BackendKillTest, EverySurvivorOfAKillNamesTheVictimWithinASecond) {
   EXPECT_LT(slowest, kNotice);
 }
 
-// By call, with all backends. The groups wait for their timeouts together, which takes no processor;
-// each is made, and brought to wait, before the next.
+// By call, with all backends. The groups wait for their timeouts together, which takes no
+// processor; each is made, and brought to wait, before the next.
 class BackendAbsenceTest : public testing::TestWithParam<std::string> {
  protected:
   using Step = std::function<void(Group&)>;

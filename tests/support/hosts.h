@@ -12,8 +12,8 @@
 
 namespace syncline {
 
-// Makes this process the administrator of a network namespace of its own, where the switches will be.
-// False if this user may not. Once, before there are threads.
+// Makes this process the administrator of a network namespace of its own, where the switches will
+// be. False if this user may not. Once, before there are threads.
 bool EnterNewNetwork();
 
 // The address of host 0, 1, ..., reachable from all others.
