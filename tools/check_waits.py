@@ -64,13 +64,11 @@ EXCEPTIONS = {
     "core/group/operation_queue.cc": {
         "State::IsOver": "the owner has aborted the operations that this waits for",
     },
-    "core/join/multicast_socket.cc": {
-        "connect(fd.get()": "a datagram socket: this only picks a route",
-    },
     "core/group/process_group.cc": {
         "Condition(&none_in_flight)": "the backends, which were aborted, complete what is pending",
     },
     "core/join/multicast_socket.cc": {
+        "connect(fd.get()": "a datagram socket: this only picks a route",
         "sendto(fd_": "the socket is non-blocking",
         "recvfrom(fd_": "the socket is non-blocking",
         "poll(&poll_fd": "as long as the caller says",
