@@ -480,7 +480,51 @@ ELASTIC_DIFFERENCES = {
     "timer.expires": "without `configure` it finds the server by TORCHELASTIC_TIMER_FILE",
 }
 
+# What versions after TORCH have, by its name there.
+NEWER = {
+    "ProcessGroup.new_window": "missing: there are no one-sided operations",
+    "ProcessGroup.supports_reconfigure": "missing: ranks that come and go are a new round of the "
+    "launcher's, or `shrink_group`",
+    "ProcessGroup.get_reconfigure_handle": "as supports_reconfigure",
+    "ProcessGroup.reconfigure": "as supports_reconfigure",
+    "ProcessGroup.register_pre_hook": "missing: what runs is in the metrics, "
+    "[monitoring.md](monitoring.md), and in the records of torch's profiler",
+    "ProcessGroup.register_post_hook": "as register_pre_hook",
+    "ProcessGroup.register_abort_hook": "missing: the error of each call says why",
+    "ReduceOp.UNUSED": "missing: `ReduceOp` has the reductions alone",
+}
+
+# What scripts do with torch.distributed apart from calling its functions.
+BESIDES = {
+    "torch._C._distributed_c10d": "missing. Its classes that scripts name are in `syncline`; "
+    "`ErrorType`, `PythonCallbackWork`, `WorkInfo`, `WorkResult`, `OpType`, `DDPLoggingData`, "
+    "`FakeProcessGroup`, `FakeWork` and `_WorkerServer` are not",
+    "backends in C++, as extensions that torch loads": "a class of `include/syncline/backend.h` "
+    "that is linked in, or one in Python by `Backend.register_backend`; no library is opened at "
+    "run time. Extensions of torch's go on under torch.distributed, beside backend `syncline`",
+    "float8 tensors": "are moved by every backend, and reduced by none that works on the host; see "
+    "[capabilities.md](capabilities.md)",
+    "quantized tensors": "are not served, over backend `syncline` neither: send `int_repr()`",
+    "stores of etcd": '`init_method="etcd://..."` and `--rdzv-backend=etcd`; no class in Python',
+    "versions of torch": "`syncline` itself needs none. Backend `syncline` and "
+    "`syncline.torch` are for torch 2.13: what pip installs beside them is not checked",
+}
+
 LAUNCH = {
+    "--nproc-per-node": "`xpu` and names of devices of plug-ins are refused, since the launcher "
+    "asks no torch how many there are: give the number",
+    "MASTER_ADDR": "the address of rank 0's host, as the others reach it, where torchrun has the "
+    "host's name in full (FQDN), which need not resolve everywhere; on one node 127.0.0.1. "
+    "`--master-addr` says another, or a name, on one node and with `static`",
+    "MASTER_PORT": "a port that was free when the launcher looked, at which nobody listens yet: "
+    "TORCHELASTIC_USE_AGENT_STORE is `False`, so `env://` of torch makes rank 0 serve there",
+    "--start-method, --monitor-interval": "no effect: workers are programs of their own, and the "
+    "launcher is told at once when one ends",
+    "--logs-specs": "`default` alone: see `--log-dir`, `--redirects`, `--tee` and the filters",
+    "--event-log-handler": "`null` and `console`; `--event-log` writes a file",
+    "--rdzv-backend": "without it `c10d` where there is an endpoint and no node rank, and "
+    "`static` elsewhere; torchrun's default is `static`, with node rank 0 on all nodes",
+    "--rdzv-conf": "a key that is not known is an error",
     "torch.distributed.run": "`syncline-run`, `python -m syncline.run`: all of its options, and "
     "what "
     "each means here is in [launcher.md](launcher.md). Lines have a prefix with their rank; "
@@ -594,6 +638,14 @@ After `syncline.init_process_group`, torch's own default group does not exist.
 `syncline.multiprocessing` ([multiprocessing.md](multiprocessing.md)) has its public names, except:
 
 {_rows(MULTIPROCESSING_DIFFERENCES)}
+
+### Besides
+
+{_rows(BESIDES, "what scripts use | what differs")}
+
+### Versions after {TORCH}
+
+{_rows(NEWER)}
 
 ## Stores
 

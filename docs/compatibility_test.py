@@ -218,6 +218,21 @@ def test_every_row_about_torch_distributed_is_of_something():
             assert not (hasattr(getattr(dist, name), member) if member else here), row
 
 
+def test_every_row_about_later_versions_is_of_what_neither_has():
+    for row in compatibility.NEWER:
+        kind, name = row.split(".")
+        assert not hasattr(CLASSES[kind], name), f"{row} is in torch {compatibility.TORCH}"
+        assert not hasattr(getattr(dist, kind), name), f"{row} is here"
+
+
+def test_the_classes_of_torchs_extension_that_are_not_told_are_here():
+    told = re.findall(r"`(\w+)`", compatibility.BESIDES["torch._C._distributed_c10d"])
+    for name, value in vars(c10d).items():
+        if inspect.isclass(value) and (not name.startswith("_") or name in told):
+            here = hasattr(dist, name) or name in compatibility.DIFFERENCES
+            assert here != (name in told), name
+
+
 RENDEZVOUS = vars(sys.modules["torch.distributed.rendezvous"])
 
 
