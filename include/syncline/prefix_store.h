@@ -40,6 +40,7 @@ class PrefixStore final : public ExtendedStore {
                         absl::Span<const std::string> values) override;
   absl::Status SetOnDisconnect(absl::string_view key, absl::string_view value) override;
   bool is_hosted_here() const override { return store_->is_hosted_here(); }
+  bool is_lost() const override { return store_->is_lost(); }
   absl::Duration timeout() const override;
   void set_timeout(absl::Duration timeout) override;
   absl::StatusOr<std::shared_ptr<Store>> Clone() override;

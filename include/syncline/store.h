@@ -91,6 +91,10 @@ class Store {
   // Whether this process hosts the store, which ends with it.
   virtual bool is_hosted_here() const { return false; }
 
+  // Whether this client has seen that the store has ended, so that its calls fail. Asks nobody: one
+  // that has ended just now, or whose host has lost its power, may not be known to have.
+  virtual bool is_lost() const { return false; }
+
   // The default for waits: 5 minutes unless the store was made with another.
   virtual absl::Duration timeout() const = 0;
 

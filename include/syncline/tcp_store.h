@@ -36,6 +36,9 @@ class TCPStore final : public ExtendedStore {
     // A server's: a socket that listens at `host` already, in place of one made here. The server
     // owns it then, even if Create fails. With `port` 0 its port is taken.
     std::optional<int> listen_fd;
+    // A server's: if a store of this process serves at `port` already, this one is another client
+    // of that server, which ends with the last of the two.
+    bool multi_tenant = false;
     std::string secret;  // The job's: both sides prove that they know it. Empty: none is asked for.
   };
 
@@ -62,8 +65,10 @@ class TCPStore final : public ExtendedStore {
                         absl::Span<const std::string> values) override;
   absl::Status SetOnDisconnect(absl::string_view key, absl::string_view value) override;
   bool is_hosted_here() const override { return server_ != nullptr; }
+  bool is_lost() const override;
   absl::Duration timeout() const override { return timeout_.Get(); }
   void set_timeout(absl::Duration timeout) override { timeout_.Set(timeout); }
+  // A clone of a server's store is hosted here, too: the server ends with the last of them.
   absl::StatusOr<std::shared_ptr<Store>> Clone() override;
   absl::Status QueuePush(absl::string_view key, absl::string_view value) override;
   absl::StatusOr<std::string> QueuePop(absl::string_view key, absl::Duration timeout) override;
@@ -73,15 +78,19 @@ class TCPStore final : public ExtendedStore {
   std::string address() const override;
 
  private:
-  TCPStore(const Options& options, int port, std::unique_ptr<tcp_store::TCPServer> server,
+  TCPStore(const Options& options, int port, std::shared_ptr<tcp_store::TCPServer> server,
            std::unique_ptr<tcp_store::TCPClient> client);
+
+  // A client of `server`, or of one elsewhere if that is null.
+  static absl::StatusOr<std::shared_ptr<TCPStore>> Connect(
+      const Options& options, std::shared_ptr<tcp_store::TCPServer> server);
 
   const std::string host_;
   const int port_;
   AtomicDuration timeout_;
   const Options options_;  // For clones.
   const pid_t pid_;
-  std::unique_ptr<tcp_store::TCPServer> server_;  // Null for a client. Outlives client_.
+  std::shared_ptr<tcp_store::TCPServer> server_;  // Null if it is elsewhere. Outlives client_.
   std::unique_ptr<tcp_store::TCPClient> client_;
 };
 

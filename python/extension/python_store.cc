@@ -50,13 +50,18 @@ struct Nothing {
 
 absl::StatusOr<std::shared_ptr<Store>> CreateTcp(const std::string& host, int64_t port,
                                                  bool is_master, absl::Duration timeout,
-                                                 std::optional<int64_t> listen_fd) {
+                                                 std::optional<int64_t> listen_fd,
+                                                 bool multi_tenant) {
+  if (port < 0 || port > 65535) {
+    return ArgumentError(absl::StrCat("port must be in 0 to 65535, not ", port));
+  }
   TCPStore::Options options;
   options.host = host;
   options.port = static_cast<int>(port);
   options.role = is_master ? StoreConfig::Role::kServer : StoreConfig::Role::kClient;
   options.timeout = timeout;
   if (listen_fd.has_value()) options.listen_fd = static_cast<int>(*listen_fd);
+  options.multi_tenant = multi_tenant;
   SYNCLINE_ASSIGN_OR_RETURN(options.secret, base::JobSecret());
   SYNCLINE_ASSIGN_OR_RETURN(std::shared_ptr<TCPStore> store, TCPStore::Create(options));
   return std::shared_ptr<Store>(std::move(store));
@@ -213,15 +218,18 @@ void DefineStores(py::module_& module) {
   ConstructFromMade<TCPStore>(module, "TCPStore");
   ConstructFromMade<PrefixStore>(module, "PrefixStore");
 
-  module.def("_create_tcp_store", [](py::handle host, py::handle port, py::handle is_master,
-                                     py::handle timeout, py::handle listen_fd) {
-    const auto name = FromPython<std::string>(host, "host_name");
-    const auto number = FromPython<int64_t>(port, "port");
-    const auto serves = FromPython<bool>(is_master, "is_master");
-    const auto limit = FromPython<absl::Duration>(timeout, "timeout");
-    const auto fd = FromPython<std::optional<int64_t>>(listen_fd, "master_listen_fd");
-    return Call<std::shared_ptr<Store>>([&] { return CreateTcp(name, number, serves, limit, fd); });
-  });
+  module.def("_create_tcp_store",
+             [](py::handle host, py::handle port, py::handle is_master, py::handle timeout,
+                py::handle listen_fd, py::handle multi_tenant) {
+               const auto name = FromPython<std::string>(host, "host_name");
+               const auto number = FromPython<int64_t>(port, "port");
+               const auto serves = FromPython<bool>(is_master, "is_master");
+               const auto limit = FromPython<absl::Duration>(timeout, "timeout");
+               const auto fd = FromPython<std::optional<int64_t>>(listen_fd, "master_listen_fd");
+               const auto shares = FromPython<bool>(multi_tenant, "multi_tenant");
+               return Call<std::shared_ptr<Store>>(
+                   [&] { return CreateTcp(name, number, serves, limit, fd, shares); });
+             });
   module.def("_store_set_timeout", [](py::handle py_store, py::handle timeout) {
     const auto store = StoreOf(py_store);
     const auto limit = FromPython<absl::Duration>(timeout, "timeout");
@@ -231,6 +239,7 @@ void DefineStores(py::module_& module) {
       return absl::OkStatus();
     });
   });
+  module.def("_store_is_lost", [](py::handle py_store) { return StoreOf(py_store)->is_lost(); });
   module.def("_store_clone", [](py::handle py_store) {
     const auto store = StoreOf(py_store);
     return Call<std::shared_ptr<Store>>([&]() -> absl::StatusOr<std::shared_ptr<Store>> {

@@ -11,12 +11,10 @@ written in Python: see syncline.store_bridge.
 from __future__ import annotations
 
 import os
-import threading
 import time
 from collections.abc import Callable
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, NoReturn
-from weakref import WeakKeyDictionary, WeakValueDictionary
 
 from syncline import _syncline
 from syncline._syncline import Store
@@ -79,11 +77,6 @@ _set, _get, _compare_set = Store.set, Store.get, Store.compare_set
 _append, _wait = Store.append, Store.wait
 _multi_get, _multi_set, _list_keys = Store.multi_get, Store.multi_set, Store.list_keys
 
-_servers_lock = threading.Lock()
-# By port: the stores of this process that are servers. Their tenants keep them alive.
-_servers: WeakValueDictionary[int, Store] = WeakValueDictionary()
-_hosts_of_tenants: WeakKeyDictionary[Store, Store] = WeakKeyDictionary()
-
 
 def _init_store(self: Store) -> None:
     """Makes a store whose methods are those of the class of Python that is derived from Store."""
@@ -109,39 +102,24 @@ def _init_tcp_store(
     With port 0 the system chooses; the store's `port` tells which. With a `world_size` and
     `wait_for_workers` the store counts its clients, and the master waits until there are that many,
     itself among them. With `multi_tenant` a second master of this process at the same port is
-    another client of the first. `master_listen_fd` is a socket that listens already, and belongs
-    to the server from then on. `use_libuv` has no effect: gRPC serves. Raises DistNetworkError if
-    the port is in use, DistTimeoutError if no server answers within `timeout`, DistStoreError if
-    workers are missing.
+    another client of the first one's server, which ends with the last of them. `master_listen_fd`
+    is a socket that listens already, and belongs to the server from then on. `use_libuv` has no
+    effect: gRPC serves. Raises DistNetworkError if the port is in use, DistTimeoutError if no
+    server answers within `timeout`, DistStoreError if workers are missing.
     """
     del use_libuv
     listen_fd = master_listen_fd if is_master else None
-    if is_master and multi_tenant:
-        with _servers_lock:  # Two threads make one server.
-            host = _servers.get(port) if port != 0 else None
-            made = _made_tcp_store(host_name, port, host is None, timeout, listen_fd)
-            _construct[TCPStore](self, made)
-            if host is None:
-                _servers[self.port] = self
-            else:
-                _hosts_of_tenants[self] = host
+    if listen_fd is None and not multi_tenant:
+        made = _syncline.TCPStore.create(host_name, port, is_master, timeout)
     else:
-        _construct[TCPStore](self, _made_tcp_store(host_name, port, is_master, timeout, listen_fd))
-        if is_master:
-            with _servers_lock:
-                _servers.setdefault(self.port, self)
+        made = _syncline._create_tcp_store(
+            host_name, port, is_master, timeout, listen_fd, multi_tenant
+        )
+    _construct[TCPStore](self, made)
     if world_size is not None and world_size > 0 and wait_for_workers:
         self.add(_ARRIVALS, 1)
         if is_master:
             _wait_for_workers(self, world_size, timeout)
-
-
-def _made_tcp_store(
-    host: str, port: int, is_master: bool, timeout: timedelta, listen_fd: int | None
-) -> Store:
-    if listen_fd is None:
-        return _syncline.TCPStore.create(host, port, is_master, timeout)
-    return _syncline._create_tcp_store(host, port, is_master, timeout, listen_fd)
 
 
 def _wait_for_workers(store: Store, world_size: int, timeout: timedelta) -> None:

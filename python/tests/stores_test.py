@@ -255,6 +255,25 @@ def test_masters_of_one_port_are_tenants_of_one_server():
     assert second.get("k") == b"v"
 
 
+def test_tenants_share_the_server_of_a_store_whose_object_is_gone():
+    """As a world that was joined by it keeps it."""
+    first = dist.TCPStore("127.0.0.1", 0, 1, True, multi_tenant=True)
+    port = first.port
+    kept = dist.PrefixStore("part", first)
+    kept.set("k", "v")
+    del first
+    gc.collect()
+    second = dist.TCPStore("127.0.0.1", port, 1, True, multi_tenant=True)
+    assert second.get("part/k") == b"v"
+    kept = dist.PrefixStore("part", second)
+    del second
+    gc.collect()
+    assert kept.get("k") == b"v"
+    for wrong in (-1, 1 << 16, (1 << 32) + port):
+        with pytest.raises(ValueError, match="port must be in"):
+            dist.TCPStore("127.0.0.1", wrong, 1, True, multi_tenant=True)
+
+
 def test_a_master_can_have_a_socket_that_listens():
     for with_port in (False, True):
         server = socket.create_server(("127.0.0.1", 0))

@@ -109,6 +109,11 @@ class TCPClient::Stream final
                                      "; see whether the process that hosts the store is stopped"));
   }
 
+  bool is_lost() {
+    absl::MutexLock lock(&mutex_);
+    return done_ || !held_;
+  }
+
   void OnReadDone(bool ok) override {
     absl::MutexLock lock(&mutex_);
     if (!ok) return Release();
@@ -228,6 +233,8 @@ TCPClient::~TCPClient() {
     static_cast<void>(relay_.release());
   }
 }
+
+bool TCPClient::is_lost() const { return getpid() == pid_ && stream_->is_lost(); }
 
 absl::StatusOr<wire::ServerMessage> TCPClient::Call(wire::ClientMessage request,
                                                     const Deadline& deadline) {

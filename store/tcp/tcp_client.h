@@ -31,6 +31,9 @@ class TCPClient {
   // too large.
   absl::StatusOr<wire::ServerMessage> Call(wire::ClientMessage request, const Deadline& deadline);
 
+  // Whether the connection is known to be lost. Sends nothing.
+  bool is_lost() const;
+
  private:
   class Stream;
 

@@ -3,10 +3,15 @@
 #include <unistd.h>
 
 #include <iterator>
+#include <memory>
 #include <utility>
 
+#include "absl/base/thread_annotations.h"
+#include "absl/container/flat_hash_map.h"
 #include "absl/strings/str_cat.h"
+#include "absl/synchronization/mutex.h"
 #include "core/base/env.h"
+#include "core/base/unique_fd.h"
 #include "core/tls/context.h"
 #include "store/common/errors.h"
 #include "store/common/listen_address.h"
@@ -28,8 +33,63 @@ using store::JoinHostPort;
 using store::NotSetError;
 using tcp_store::ServerAddress;
 using tcp_store::TCPClient;
+using tcp_store::TCPServer;
 
 using Body = wire::ServerMessage::BodyCase;
+
+// The servers of this process by their ports, for stores that share one. Thread-safe.
+class Servers {
+ public:
+  static Servers& OfProcess() {
+    static auto* const servers = new Servers;
+    return *servers;
+  }
+
+  // The server of another store where `options` allow that, else a new one.
+  absl::StatusOr<std::shared_ptr<TCPServer>> Open(const TCPStore::Options& options) {
+    if (!options.multi_tenant) {
+      SYNCLINE_ASSIGN_OR_RETURN(std::shared_ptr<TCPServer> server, Start(options));
+      absl::MutexLock lock(&mutex_);
+      return Noted(std::move(server));
+    }
+    absl::MutexLock lock(&mutex_);  // Two threads make one server.
+    if (std::shared_ptr<TCPServer> server = Find(options.port)) {
+      const base::UniqueFd unneeded(options.listen_fd.value_or(-1));
+      return server;
+    }
+    SYNCLINE_ASSIGN_OR_RETURN(std::shared_ptr<TCPServer> server, Start(options));
+    return Noted(std::move(server));
+  }
+
+ private:
+  static absl::StatusOr<std::shared_ptr<TCPServer>> Start(const TCPStore::Options& options) {
+    TCPServer::Options server;
+    server.host = options.host;
+    server.port = options.port;
+    server.secret = options.secret;
+    server.listen_fd = options.listen_fd;
+    server.lookup_timeout = options.connect_timeout.value_or(options.timeout);
+    return TCPServer::Start(server);
+  }
+
+  std::shared_ptr<TCPServer> Find(int port) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    const pid_t before = std::exchange(pid_, getpid());
+    if (before != pid_) by_port_.clear();  // They are those of the process that forked.
+    const auto found = by_port_.find(port);
+    return found == by_port_.end() ? nullptr : found->second.lock();
+  }
+
+  // Of two at one port, on two addresses, the first counts.
+  std::shared_ptr<TCPServer> Noted(std::shared_ptr<TCPServer> server)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    if (Find(server->port()) == nullptr) by_port_[server->port()] = server;
+    return server;
+  }
+
+  absl::Mutex mutex_;
+  pid_t pid_ ABSL_GUARDED_BY(mutex_) = getpid();
+  absl::flat_hash_map<int, std::weak_ptr<TCPServer>> by_port_ ABSL_GUARDED_BY(mutex_);
+};
 
 const StoreRegistry::Registration kTCP(
     "tcp", [](const StoreConfig& config) -> absl::StatusOr<std::shared_ptr<Store>> {
@@ -99,7 +159,7 @@ absl::StatusOr<wire::ServerMessage> Ask(TCPClient* client, const Question& quest
 
 }  // namespace
 
-TCPStore::TCPStore(const Options& options, int port, std::unique_ptr<tcp_store::TCPServer> server,
+TCPStore::TCPStore(const Options& options, int port, std::shared_ptr<TCPServer> server,
                    std::unique_ptr<TCPClient> client)
     : host_(options.host),
       port_(port),
@@ -117,31 +177,28 @@ absl::StatusOr<std::shared_ptr<TCPStore>> TCPStore::Create(const Options& option
                                                     "[1, 65535], not ", options.port)),
                          name);
   }
-  std::unique_ptr<tcp_store::TCPServer> server;
-  int port = options.port;
+  std::shared_ptr<TCPServer> server;
   if (serves) {
-    tcp_store::TCPServer::Options server_options;
-    server_options.host = options.host;
-    server_options.port = options.port;
-    server_options.secret = options.secret;
-    server_options.listen_fd = options.listen_fd;
-    server_options.lookup_timeout = options.connect_timeout.value_or(options.timeout);
-    absl::StatusOr<std::unique_ptr<tcp_store::TCPServer>> started =
-        tcp_store::TCPServer::Start(server_options);
-    if (!started.ok()) return AnnotateStore(started.status(), name);
-    server = *std::move(started);
-    port = server->port();
+    absl::StatusOr<std::shared_ptr<TCPServer>> opened = Servers::OfProcess().Open(options);
+    if (!opened.ok()) return AnnotateStore(opened.status(), name);
+    server = *std::move(opened);
   }
-  ServerAddress server_address;
-  server_address.host = options.host;
-  server_address.port = port;
-  server_address.secret = options.secret;
-  if (!serves) server_address.certified_host = options.host;
+  return Connect(options, std::move(server));
+}
+
+absl::StatusOr<std::shared_ptr<TCPStore>> TCPStore::Connect(const Options& options,
+                                                            std::shared_ptr<TCPServer> server) {
+  const int port = server != nullptr ? server->port() : options.port;
+  ServerAddress address;
+  address.host = server != nullptr ? server->host() : options.host;
+  address.port = port;
+  address.secret = options.secret;
+  if (server == nullptr) address.certified_host = options.host;
   absl::StatusOr<std::shared_ptr<tls::Context>> tls = tls::Context::FromEnvironment(options.secret);
   if (!tls.ok()) return AnnotateStore(tls.status(), Name(options.host, port));
-  server_address.tls = *std::move(tls);
-  absl::StatusOr<std::unique_ptr<TCPClient>> client = TCPClient::Connect(
-      server_address, Deadline(options.connect_timeout.value_or(options.timeout)));
+  address.tls = *std::move(tls);
+  absl::StatusOr<std::unique_ptr<TCPClient>> client =
+      TCPClient::Connect(address, Deadline(options.connect_timeout.value_or(options.timeout)));
   if (!client.ok()) return AnnotateStore(client.status(), Name(options.host, port));
   return std::shared_ptr<TCPStore>(
       new TCPStore(options, port, std::move(server), *std::move(client)));
@@ -150,8 +207,10 @@ absl::StatusOr<std::shared_ptr<TCPStore>> TCPStore::Create(const Options& option
 TCPStore::~TCPStore() {
   client_.reset();
   // A server has threads, which a forked child does not have; leave it to the parent.
-  if (getpid() != pid_) static_cast<void>(server_.release());
+  if (getpid() != pid_) static_cast<void>(new std::shared_ptr<TCPServer>(std::move(server_)));
 }
+
+bool TCPStore::is_lost() const { return client_->is_lost(); }
 
 absl::StatusOr<std::shared_ptr<Store>> TCPStore::Clone() {
   Options options = options_;
@@ -159,7 +218,8 @@ absl::StatusOr<std::shared_ptr<Store>> TCPStore::Clone() {
   options.role = StoreConfig::Role::kClient;
   options.timeout = timeout();
   options.listen_fd.reset();
-  return Create(options);
+  options.multi_tenant = false;
+  return Connect(options, server_);
 }
 
 std::string TCPStore::ToString() const { return Name(host_, port_); }

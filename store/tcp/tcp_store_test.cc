@@ -251,6 +251,50 @@ TEST(TCPStoreTest, OnlyTheServersProcessHostsTheStore) {
   EXPECT_FALSE(PrefixStore("a", client).is_hosted_here());
 }
 
+TEST(TCPStoreTest, ATenantKeepsTheServerThatItShares) {
+  auto first = Create(Server());
+  TCPStore::Options options = Server();
+  options.port = first->port();
+  EXPECT_THAT(CreateError(options, ErrorKind::kNetwork), HasSubstr("in use"));
+  options.multi_tenant = true;
+  std::vector<std::shared_ptr<TCPStore>> tenants(8);
+  std::vector<std::thread> threads;
+  for (auto& tenant : tenants) threads.emplace_back([&] { tenant = Create(options); });
+  for (std::thread& thread : threads) thread.join();
+  ASSERT_TRUE(first->Set("key", "value").ok());
+  const auto clone = *tenants[0]->Clone();
+  first.reset();
+  for (auto& tenant : tenants) {
+    EXPECT_TRUE(tenant->is_hosted_here());
+    EXPECT_EQ(*tenant->Get("key", kTimeout), "value");
+    tenant.reset();
+  }
+  EXPECT_EQ(*clone->Get("key", kTimeout), "value");
+}
+
+TEST(TCPStoreTest, TenantsThatComeAfterTheLastHasGoneGetANewServer) {
+  TCPStore::Options options = Server();
+  options.multi_tenant = true;
+  auto store = Create(options);
+  options.port = store->port();
+  ASSERT_TRUE(store->Set("key", "value").ok());
+  store.reset();
+  store = Create(options);
+  EXPECT_FALSE(*store->Check(Strings{"key"}));
+}
+
+TEST(TCPStoreTest, AClientSeesThatItsServerHasEndedWithoutAsking) {
+  auto server = std::make_unique<ServerProcess>();
+  const auto client = Create(Client(server->port()));
+  const PrefixStore prefix("a", client);
+  EXPECT_FALSE(prefix.is_lost());
+  server->Signal(SIGSTOP);
+  EXPECT_FALSE(prefix.is_lost());
+  server.reset();
+  EXPECT_TRUE(Eventually([&] { return prefix.is_lost(); }));
+  EXPECT_EQ(KindOf(prefix.underlying_store()->Set("key", "")), ErrorKind::kNetwork);
+}
+
 TEST(TCPStoreTest, AnInterruptedWaitIsNoTimeoutWhateverTheServerAnswers) {
   auto store = Create(Server());
   std::vector<std::thread> threads;

@@ -292,6 +292,22 @@ TEST(TCPCertificatesTest, BothSidesSayWhyACertificateIsNotAccepted) {
   expect_refusal("it is not for 'trainer.example.com'", "does not accept");
 }
 
+// Other hosts reach it by a name, under which this process does not connect.
+TEST(TCPCertificatesTest, AClonesServerIsThatOfItsProcessWhateverItsNameIs) {
+  tls::CertificateRequest request;
+  request.names = {"node1.example"};
+  const TlsEnvironment environment(request);
+  environment.Set(Mode::kCertificates);
+  const auto server = Create(Server());
+  EXPECT_THAT(CreateError(Client(server->port()), ErrorKind::kNetwork), HasSubstr("127.0.0.1"));
+  auto clone = server->Clone();
+  ASSERT_TRUE(clone.ok()) << clone.status();
+  const auto clone_of_clone = dynamic_cast<TCPStore&>(**clone).Clone();
+  ASSERT_TRUE(clone_of_clone.ok()) << clone_of_clone.status();
+  ASSERT_TRUE((*clone_of_clone)->Set("key", "value").ok());
+  EXPECT_EQ(*server->Get("key", kTimeout), "value");
+}
+
 TEST(TCPCertificatesTest, NeedNoSecret) {
   const TlsEnvironment environment, other;
   environment.Set(Mode::kCertificates);
