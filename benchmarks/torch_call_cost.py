@@ -1,4 +1,4 @@
-"""What one all_reduce of one element costs through torch.distributed.
+"""What one all_reduce of one element costs through torch.distributed, and calls of ours in Python.
 
     ./bazelw run //benchmarks:torch_call_cost [-- --library PATH] [--sizes 1 2] [--rounds 15]
 
@@ -6,6 +6,7 @@ Beside torch's backend "fake", which does nothing: what is above it is the backe
 systems take turns in one run, each in its own group of the same processes; the rows are medians
 over rounds of the mean of a call. "C++" is the core's function, called by ctypes through the table
 of the extension: the cost of ctypes itself, measured on a function that does nothing, is taken off.
+"The extension's" is the method as generated code has it, before the package adds torch's forms.
 """
 
 from __future__ import annotations
@@ -143,11 +144,35 @@ def _systems(library: str, rank: int, size: int) -> dict[str, tuple[Callable[[],
     of_core, of_ctypes = _core_call(group.syncline_group, torch.ones(1))
     calls["C++ (ctypes)"] = (of_core, True)
     calls["ctypes alone"] = (of_ctypes, False)
-    calls["syncline.all_reduce of a tensor"] = (
-        lambda: group.syncline_group.all_reduce(tensor),
-        True,
-    )
+    calls |= _calls_of_ours(group.syncline_group, tensor)
     return calls
+
+
+def _calls_of_ours(group: Any, tensor: Any) -> dict[str, tuple[Callable[[], Any], bool]]:
+    import syncline
+    from syncline.calls import waiting
+
+    outputs, item, objects = [tensor.clone() for _ in range(group.size())], {"loss": 0.5}, [None]
+    items: list[Any] = objects * group.size()
+    calls: dict[str, Callable[[], Any]] = {
+        "all_reduce: the extension's": lambda: waiting["all_reduce"](group, tensor),
+        "group.all_reduce(tensor)": lambda: group.all_reduce(tensor),
+        "syncline.all_reduce(tensor)": lambda: syncline.all_reduce(tensor, group=group),
+        "group.allreduce([tensor]).wait()": lambda: group.allreduce([tensor]).wait(),
+        "broadcast: the extension's": lambda: waiting["broadcast"](group, tensor, 0),
+        "group.broadcast(tensor, 0)": lambda: group.broadcast(tensor, 0),
+        "syncline.broadcast(tensor, 0)": lambda: syncline.broadcast(tensor, 0, group),
+        "group.broadcast([tensor]).wait()": lambda: group.broadcast([tensor]).wait(),
+        "all_gather: the extension's": lambda: waiting["all_gather"](group, outputs, tensor),
+        "syncline.all_gather(outputs, tensor)": lambda: syncline.all_gather(outputs, tensor, group),
+        "barrier: the extension's": lambda: waiting["barrier"](group),
+        "group.barrier()": lambda: group.barrier(),
+        "all_gather_bytes": lambda: group.all_gather_bytes(b"loss"),
+        "broadcast_bytes": lambda: group.broadcast_bytes(b"loss", 0),
+        "syncline.all_gather_object": lambda: syncline.all_gather_object(items, item, group),
+        "syncline.broadcast_object_list": lambda: syncline.broadcast_object_list(objects, 0, group),
+    }
+    return {name: (call, True) for name, call in calls.items()}
 
 
 def _rank_main(library: str, rank: int, size: int, rounds: int) -> None:

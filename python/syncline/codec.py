@@ -22,6 +22,7 @@ import json
 import os
 import pathlib
 import pickle
+import re
 from collections import OrderedDict
 from collections.abc import Callable
 from typing import Any, Literal, TypeAlias
@@ -63,6 +64,8 @@ def get_object_codec() -> Codec:
 _SAFE, _PICKLE = b"S", b"P"
 _HEADER = 9
 _MAX_DIGITS = 1 << 63  # Python reads and writes large numbers in decimal slowly, or not at all.
+_SHORT = 1 << 16
+_NOT_PLAIN = re.compile(rb'\{(?!"(?:bytes|dict|frozenset|int|OrderedDict|set|tuple)":)')
 
 
 def encode(value: Any, codec: Codec | None = "safe") -> bytes:
@@ -110,6 +113,14 @@ def decode(data: bytes, codec: Codec | None = "safe") -> Any:
         raise ValueError(f"malformed object: {type(error).__name__}: {error}") from error
     except ValueError as error:
         raise ValueError(f"malformed object: {error}") from error
+
+
+def is_plain(data: bytes) -> bool:
+    """Whether `data` can be decoded on each rank or on none, whatever libraries a rank has.
+
+    So it is with a short value by the safe codec of numbers, texts, bytes and containers of these.
+    """
+    return data[:1] == _SAFE and len(data) <= _SHORT and not _NOT_PLAIN.search(data, _HEADER)
 
 
 def _check(codec: Codec | None) -> Codec:

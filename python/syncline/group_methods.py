@@ -222,19 +222,27 @@ def _with_both_forms(name: str) -> Callable[..., Any]:
     waits: Callable[..., Any] = getattr(ProcessGroup, name)
     starts, place = _FORMS[name]
 
-    @functools.wraps(waits)
-    def method(*arguments: Any, **named: Any) -> Any:
-        is_torchs = (
+    def is_torchs(arguments: tuple[Any, ...], named: dict[str, Any]) -> bool:
+        return (
             place is not None
             and len(arguments) > place + 1  # The first one is the group.
             and isinstance(arguments[place + 1], (list, tuple))
             or any(isinstance(argument, CallOptions) for argument in arguments)
             or not _TORCHS.isdisjoint(named)
         )
-        if is_torchs:
-            return starts(*arguments, **named)
-        result = waits(*arguments, **named)
-        return _FINISHED if result is None else result
+
+    # The extension's form is tried first, as a call takes few microseconds: it checks its arguments
+    # before it begins, and takes none of those by which torch's form is known.
+    @functools.wraps(waits)
+    def method(*arguments: Any, **named: Any) -> Any:
+        try:
+            result = waits(*arguments, **named)
+        except TypeError:
+            if not is_torchs(arguments, named):
+                raise
+        else:
+            return _FINISHED if result is None else result
+        return starts(*arguments, **named)
 
     return method
 

@@ -20,7 +20,7 @@ from typing import Any
 
 from syncline._syncline import ProcessGroup
 from syncline.calls import choose_rank, member_of
-from syncline.codec import Codec, decode, encode
+from syncline.codec import Codec, decode, encode, is_plain
 from syncline.errors import ObjectRefusedError
 from syncline.job import Group, members_of
 
@@ -43,7 +43,7 @@ def all_gather_object(
     call = _Call(members, "all_gather_object", codec)
     values = members.all_gather_bytes(call.encode(obj))
     objects = [call.decode(value) for value in values]
-    call.agree()
+    call.agree(values)
     object_list[:] = objects
 
 
@@ -68,7 +68,7 @@ def broadcast_object_list(
     is_root = members.rank() == root
     value = members.broadcast_bytes(call.encode(list(object_list)) if is_root else b"", root)
     received: Any = None if is_root else call.decode(value)
-    call.agree()
+    call.agree([value])
     if not is_root:
         _assign(object_list, received)
 
@@ -227,8 +227,15 @@ class _Call:
             self._error = error
             return None
 
-    def agree(self) -> None:
-        """Raises on all ranks if one has had an error: there its own, on the others what it was."""
+    def agree(self, seen_by_all: Sequence[bytes] = ()) -> None:
+        """Raises on all ranks if one has had an error: there its own, on the others what it was.
+
+        `seen_by_all` is what every rank has received. Where that can be read on all ranks alike, it
+        needs no collective to say so.
+        """
+        if seen_by_all and all(is_plain(value) for value in seen_by_all):
+            self.raise_own()
+            return
         texts = self._members.all_gather_bytes(self._text() if self._error else b"")
         if not any(texts):
             return

@@ -20,7 +20,7 @@ import syncline as dist
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as npst
-from syncline.codec import MAX_DEPTH, decode, encode
+from syncline.codec import MAX_DEPTH, decode, encode, is_plain
 
 SETTINGS = settings(
     database=None, deadline=None, max_examples=200, suppress_health_check=list(HealthCheck)
@@ -513,6 +513,30 @@ def test_all_ranks_hear_at_once_that_one_cannot_read_an_object():
         assert objects == ["kept"] * 3
 
     ranks.in_threads(3, run)
+
+
+def test_only_what_every_rank_can_read_needs_no_agreement():
+    """A rank may lack a class, a library, memory, or trust."""
+    ordered = collections.OrderedDict(a=1)
+    for value in (
+        None,
+        -1,
+        1 << 70,
+        0.5,
+        "text",
+        b"bytes",
+        [1, ("a", {2})],
+        {"loss": 0.5},
+        ordered,
+    ):
+        assert is_plain(encode(value)), value
+    for value in (numpy.ones(1), numpy.float32(1), pathlib.Path("/"), "x" * 100_000, Slotted(1)):
+        for within in (value, [value], {"key": (value,)}):
+            assert not is_plain(encode(within)), value
+    assert not is_plain(encode(1, "pickle"))
+    for text in ('{ "dataclass":[]}', '[{"\\u0064ataclass":[]}]', '{"tuple":[{\t"dataclass":[]}]}'):
+        assert not is_plain(framed(text)), text
+    assert not is_plain(b"") and not is_plain(b"Esome error")
 
 
 def test_a_receiver_hears_at_once_that_the_sender_cannot_send():

@@ -21,6 +21,7 @@ from torch.distributed.distributed_c10d import (
 )
 
 from syncline import _syncline
+from syncline.calls import waiting
 from syncline.errors import DistError
 from syncline.torch.backend import sparse
 from syncline.torch.backend.arguments import (
@@ -45,10 +46,7 @@ Forms = tuple[Callable[..., Any], Callable[..., _syncline.Work]]
 def both_forms(name: str) -> Forms:
     """The blocking and the background form of an operation, which need not remember results."""
     in_background = getattr(_syncline.ProcessGroup, f"{name}_async")
-    return (
-        getattr(_syncline.ProcessGroup, name),
-        getattr(in_background, "__wrapped__", in_background),
-    )
+    return waiting[name], getattr(in_background, "__wrapped__", in_background)
 
 
 _ALL_GATHER = both_forms("all_gather")
