@@ -4,6 +4,7 @@ Debian's Bazel comes without JavaBuilder, so the native java_* rules don't work.
 """
 
 load(":cc.bzl", "COPTS")
+load(":portable.bzl", "PORTABLE_DEPS", "PORTABLE_LINKER_INPUTS", "PORTABLE_LINKOPTS")
 
 JvmInfo = provider(
     "Jars for the class path, and the runfiles they need.",
@@ -474,6 +475,8 @@ def jvm_junit5_test(name, test_class, srcs = [], deps = [], jvm_flags = [], env 
 def jni_library(name, srcs, deps = [], copts = [], **kwargs):
     """The JNI library lib`name`.so: exports Java_* and JNI_On*, hides all that is linked in.
 
+    It is linked for older machines, see portable.bzl.
+
     Args:
       name: as in System.loadLibrary(name).
       srcs: C++ sources.
@@ -484,16 +487,16 @@ def jni_library(name, srcs, deps = [], copts = [], **kwargs):
     native.cc_binary(
         name = "lib%s.so" % name,
         srcs = srcs,
-        additional_linker_inputs = ["//bazel:export_jni.lds"],
+        additional_linker_inputs = ["//bazel:export_jni.lds"] + PORTABLE_LINKER_INPUTS,
         copts = COPTS + ["-fvisibility=hidden"] + copts,
         linkopts = [
             "-Wl,--exclude-libs,ALL",
             "-Wl,--version-script=$(location //bazel:export_jni.lds)",
             "-Wl,-Bsymbolic",
             "-Wl,-rpath,'$$ORIGIN'",
-        ],
+        ] + PORTABLE_LINKOPTS,
         linkshared = True,
         linkstatic = True,
-        deps = deps + ["@bazel_tools//tools/jdk:jni"],
+        deps = deps + ["@bazel_tools//tools/jdk:jni"] + PORTABLE_DEPS,
         **kwargs
     )

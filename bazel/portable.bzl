@@ -1,4 +1,4 @@
-"""Linking for machines that have an older C library than this one: what is shipped.
+"""Linking for machines that have an older C library than this one: wheels, the jar, the launcher.
 
 A binary needs the versions of glibc's functions that were there when it was linked. So it is linked with an old glibc, that
 of Debian 11 (2.31), and with stand-ins for what is newer than 2.28 (bazel/portable/glibc_shims.cc), while it is compiled

@@ -417,6 +417,19 @@ for path in glob.glob("usr/share/java/*.jar"):
 END
 """
 
+# Its settings lie in /etc, to which there are links.
+_OLD_JAVA = """
+mv usr/lib/jvm/java-17-openjdk-amd64 java
+for file in $(find java -type l -lname '/etc/*'); do
+  target=.$(readlink $file)
+  if [ -f $target ]; then cp --remove-destination $target $file; else rm $file; fi
+done
+mkdir flat
+cp -L usr/lib/x86_64-linux-gnu/libstdc++.so.6 lib/x86_64-linux-gnu/libz.so.1 flat
+rm -rf etc usr lib java/{docs,legal,man} java/lib/ct.sym java/lib/server/classes_nocoops.jsa
+mv flat lib
+"""
+
 def _java_repositories():
     deb_repository(
         name = "junit5",
@@ -428,6 +441,95 @@ def _java_repositories():
             "libopentest4j-java",
             "libpicocli-java",
             "libunivocity-parsers-java",
+        ],
+    )
+
+    # Debian 11's Java, which its C library runs. A program starts by
+    # ld-linux-x86-64.so.2 --library-path and the path of java.
+    deb_repository(
+        name = "old_java",
+        build_file_content = """
+filegroup(
+    name = "files",
+    srcs = glob(["java/**", "lib/*"]),
+    visibility = ["//visibility:public"],
+)
+""",
+        packages = [
+            "libstdc++6/bullseye",
+            "openjdk-17-jre-headless/bullseye",
+            "zlib1g/bullseye",
+        ],
+        patch_cmds = [_OLD_JAVA],
+        without = "The jar is not tested with an old C library",
+    )
+
+    # Maven, and a Maven repository with the plug-ins that compile a project and with what those need:
+    # of JUnit that is the list of its versions, which the pom of a plug-in's parent imports.
+    deb_repository(
+        name = "maven",
+        build_file_content = """
+filegroup(
+    name = "files",
+    srcs = glob([
+        "etc/maven/**",
+        "usr/share/java/**",
+        "usr/share/maven/**",
+        "usr/share/maven-repo/**",
+    ]),
+    visibility = ["//visibility:public"],
+)
+""",
+        packages = [
+            "junit5",
+            "libaopalliance-java",
+            "libapache-pom-java",
+            "libasm-java",
+            "libatinject-jsr330-api-java",
+            "libcdi-api-java",
+            "libcommons-cli-java",
+            "libcommons-io-java",
+            "libcommons-lang-java",
+            "libcommons-lang3-java",
+            "libcommons-parent-java",
+            "liberror-prone-java",
+            "libgeronimo-annotation-1.3-spec-java",
+            "libgeronimo-interceptor-3.0-spec-java",
+            "libguava-java",
+            "libguice-java",
+            "libjansi-java",
+            "libjsr305-java",
+            "libmaven-compiler-plugin-java",
+            "libmaven-filtering-java",
+            "libmaven-parent-java",
+            "libmaven-resolver-java",
+            "libmaven-resources-plugin-java",
+            "libmaven-shared-incremental-java",
+            "libmaven-shared-utils-java",
+            "libmaven3-core-java",
+            "libplexus-build-api-java",
+            "libplexus-cipher-java",
+            "libplexus-classworlds-java",
+            "libplexus-compiler-java",
+            "libplexus-component-annotations-java",
+            "libplexus-container-default-java",
+            "libplexus-interpolation-java",
+            "libplexus-languages-java",
+            "libplexus-sec-dispatcher-java",
+            "libplexus-utils2-java",
+            "libqdox2-java",
+            "libsisu-inject-java",
+            "libsisu-plexus-java",
+            "libslf4j-java",
+            "libwagon-file-java",
+            "libwagon-http-shaded-java",
+            "libwagon-provider-api-java",
+            "libxbean-reflect-java",
+            "maven",
+        ],
+        patch_cmds = [
+            "ln -sfn ../../../../etc/maven/m2.conf usr/share/maven/bin/m2.conf",
+            "ln -sfn ../../../etc/maven usr/share/maven/conf",
         ],
     )
 

@@ -20,6 +20,7 @@ import shutil
 import subprocess
 import sys
 import tarfile
+import tempfile
 from collections.abc import Mapping
 
 # Interpreters whose headers are pinned; that of any other must have its own.
@@ -55,15 +56,24 @@ def build_wheel(
 ) -> str:
     """Builds the wheel for this interpreter; returns its name."""
     target = _PINNED.get(sys.version_info[:2], "wheel_local")
-    command = ["./bazelw"]
+    bazel = ["./bazelw"]
     if os.path.exists("PKG-INFO"):
-        command.append("--max_idle_secs=30")  # Nobody builds here again.
-    command += ["build", f"--repo_env=SYNCLINE_PYTHON={sys.executable}", *_options(config_settings)]
-    subprocess.run([*command, f"//python:{target}"], check=True)
-    (wheel,) = pathlib.Path("bazel-bin/python", target).glob(f"{_NAME}-{_version()}-*.whl")
-    copy = pathlib.Path(wheel_directory, wheel.name)
-    shutil.copyfile(wheel, copy)
-    return wheel.name
+        bazel.append("--max_idle_secs=30")  # Nobody builds here again.
+    options = [f"--repo_env=SYNCLINE_PYTHON={sys.executable}", *_options(config_settings)]
+    try:
+        subprocess.run([*bazel, "build", *options, f"//python:{target}"], check=True)
+        (wheel,) = pathlib.Path("bazel-bin/python", target).glob(f"{_NAME}-{_version()}-*.whl")
+        shutil.copyfile(wheel, pathlib.Path(wheel_directory, wheel.name))
+        return wheel.name
+    finally:
+        # Bazel keeps gigabytes for each folder that it has built in, which pip is about to remove.
+        if os.path.exists("PKG-INFO") and _is_temporary():
+            subprocess.run([*bazel, "clean", "--expunge"], check=False)
+
+
+def _is_temporary() -> bool:
+    """Whether the current folder is one that pip has unpacked a source distribution in."""
+    return pathlib.Path(tempfile.gettempdir()).resolve() in pathlib.Path.cwd().parents
 
 
 def _sources() -> list[str]:

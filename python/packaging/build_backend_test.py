@@ -5,6 +5,7 @@ import shutil
 import subprocess
 import sys
 import tarfile
+import tempfile
 
 import build_backend
 import pytest
@@ -13,7 +14,8 @@ FILES = ["bazel/version.bzl", "python/packaging/metadata.bzl", "python/packaging
 
 # Writes down how it was called, and makes the wheel that was asked for.
 BAZELW = """#!/bin/sh
-echo "$@" > called
+echo "$@" >> called
+[ "$1" = build ] || [ "$2" = build ] || exit 0
 for target; do :; done
 folder=bazel-bin/python/${target##*:}
 mkdir -p $folder
@@ -51,6 +53,20 @@ def test_the_wheel_is_that_for_the_interpreter(tree, monkeypatch, version, targe
     called = (tree / "called").read_text().split()
     python = f"--repo_env=SYNCLINE_PYTHON={sys.executable}"
     assert called == ["build", python, "--config=locked", "-k", f"//python:{target}"]
+
+
+@pytest.mark.parametrize("is_temporary", [True, False])
+def test_what_bazel_keeps_is_removed_with_the_folder_that_pip_unpacks(
+    tree, monkeypatch, tmp_path_factory, is_temporary
+):
+    elsewhere = tree.parent if is_temporary else tmp_path_factory.mktemp("elsewhere")
+    monkeypatch.setattr(tempfile, "tempdir", str(elsewhere))
+    (tree / "PKG-INFO").write_text("Name: syncline\n")
+    (tree / "out").mkdir()
+    assert (tree / "out" / build_backend.build_wheel("out")).exists()
+    first, *others = (tree / "called").read_text().splitlines()
+    assert first.startswith("--max_idle_secs=30 build ")
+    assert others == (["--max_idle_secs=30 clean --expunge"] if is_temporary else [])
 
 
 def test_a_failed_build_makes_no_wheel(tree):

@@ -4,33 +4,22 @@ The build of a wheel refuses symbols that are too new (elf.py). Here readelf loo
 plug-ins for MPI, which lie as bytes within the extension, and binaries run with Debian 11's glibc.
 """
 
-import os
 import pathlib
 import re
 import subprocess
 import zipfile
 
 import pytest
+from needs import OLD, assert_runs_everywhere, on_old_glibc, said
 
 WHEELS = sorted(pathlib.Path("python").glob("wheel*/*.whl"))
 PLUGINS = sorted(pathlib.Path("backends/mpi").glob("*.so"))
-OLD = os.path.abspath("../old_glibc/lib")
 FOR_THIS_MACHINE = any(wheel.name.endswith("-linux_x86_64.whl") for wheel in WHEELS)
 
 pytestmark = pytest.mark.skipif(
     FOR_THIS_MACHINE,
     reason="wheels of a sanitizer's build, or without the old C library, are for this machine",
 )
-
-
-def said(*command, expect=0):
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
-    assert done.returncode == expect, done.stdout + done.stderr
-    return done.stdout + done.stderr
-
-
-def on_old_glibc(*command):
-    return [f"{OLD}/ld-linux-x86-64.so.2", "--library-path", OLD, *map(str, command)]
 
 
 @pytest.fixture(scope="module")
@@ -48,23 +37,6 @@ def unpacked(tmp_path_factory):
     return found
 
 
-def needs(path):
-    """The libraries, and the newest version of glibc's symbols."""
-    libraries = set(re.findall(r"\(NEEDED\).*\[(.*)\]", said("readelf", "--dynamic", "-W", path)))
-    versions = re.findall(r"Name: (\w+)_([\d.]+)\s", said("readelf", "--version-info", "-W", path))
-    newest = {}
-    for kind, version in versions:
-        numbers = tuple(map(int, version.split(".")))
-        newest[kind] = max(newest.get(kind, ()), numbers)
-    return libraries, newest
-
-
-ALLOWED = {f"lib{name}" for name in ("c.so.6", "m.so.6", "dl.so.2", "pthread.so.0", "rt.so.1")} | {
-    "libgcc_s.so.1",
-    "ld-linux-x86-64.so.2",
-}
-
-
 def test_each_wheel_is_for_an_interpreter_of_its_own():
     tags = [wheel.name.split("-")[2] for wheel in WHEELS]
     assert "cp311" in tags and len(set(tags)) == len(tags)
@@ -76,11 +48,7 @@ def test_no_binary_needs_more_than_its_tag_says(unpacked):
         assert (major, minor) == (2, 28)
         assert len(files) == 3  # The extension, the launcher, the manager of segments.
         for path in [*files, *PLUGINS]:
-            libraries, newest = needs(path)
-            assert libraries <= ALLOWED, path
-            assert newest["GLIBC"] <= (major, minor), (path, newest)
-            assert newest.get("GCC", ()) <= (7, 0, 0), (path, newest)
-            assert set(newest) <= {"GLIBC", "GCC"}, (path, newest)  # No C++ library.
+            assert_runs_everywhere(path)
 
 
 def test_plugins_are_looked_at():
