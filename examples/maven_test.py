@@ -44,6 +44,7 @@ def test_a_module_of_maven_uses_the_artifact(tmp_path):
     settings.write_text(SETTINGS % (tmp_path / "local"))
     # What the machine's user says to Maven is no part of this.
     env = dict(os.environ, HOME=str(tmp_path), MAVEN_SKIP_RC="1")
+    env["MAVEN_OPTS"] = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"  # Half the time.
     maven = [MAVEN / "maven/bin/mvn", "-B", "-s", settings]
     run(*maven, f"-Dsyncline.repository=file://{REPOSITORY}", "compile", cwd=project, env=env)
     (jar,) = (tmp_path / "local/io/syncline").rglob("syncline-?.?.?.jar")
