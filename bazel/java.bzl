@@ -192,7 +192,10 @@ def _archive_impl(ctx):
         mnemonic = "JvmArchive",
         progress_message = "Packing %s" % ctx.label,
     )
-    return [DefaultInfo(files = depset([jar])), _merged(ctx, [jar], [], [])]
+    return [
+        DefaultInfo(files = depset([jar]), runfiles = ctx.runfiles([jar])),
+        _merged(ctx, [jar], [], []),
+    ]
 
 jvm_archive = rule(
     doc = """One jar with all that a program needs: classes, and native libraries for it to unpack.

@@ -1,4 +1,4 @@
-"""What binaries need of a machine, by what readelf says: the tests of what is shipped look with this."""
+"""What binaries need of a machine, by what readelf says, for tests of what is shipped."""
 
 import os
 import re
