@@ -36,6 +36,7 @@ from syncline.torch.backend.work import lasting
 __all__ = ["Options", "create_group", "register"]
 
 _EXIT_TIMEOUT = timedelta(seconds=2)
+_PROBE_TIMEOUT = timedelta(seconds=5)
 _is_registered = False
 _library = torch.library.Library("_c10d_functional", "IMPL")  # As long as the process lasts.
 
@@ -220,33 +221,34 @@ def create_group(
         _serve_gathering_to_a_tensor()
     request = requests.current()
     all_ranks = torch_dist.group.WORLD
-    if global_ranks and isinstance(all_ranks, ProcessGroup):
+    if global_ranks and isinstance(all_ranks, ProcessGroup) and _has_store(all_ranks._world):
         world = all_ranks._world
         # torch has all ranks take part in a split, those outside by perform_nocolor_split.
         splits = all_ranks.supports_splitting and request.device and not request.is_local
-        group = _new_group(world, global_ranks, backend, timeout, not splits, request.device)
-        if group is not None:
-            return make(world, group, global_ranks, store, backend_options)
+        group = world.new_group(global_ranks, backend, timeout, not splits, request.device)
+        assert group is not None  # torch asks only the members.
+        return make(world, group, global_ranks, store, backend_options)
     world = join(store, rank, size, timeout, backend or "auto", request.device)
     return make(world, world.group, range(size), store, backend_options)
 
 
-def _new_group(world: _syncline.World, *arguments: Any) -> _syncline.ProcessGroup | None:
-    """A group of members of `world`. None if the store of `world` has ended.
+def _has_store(world: _syncline.World) -> bool:
+    """Whether the store of `world` is there still: rank 0's process hosts it, and may have ended.
 
-    Rank 0's process hosts it. A member that has not yet seen that it has ended learns so from the
-    call, and then does as the others.
+    The members of a new group find it so alike, unless the process ends just then.
     """
-    if _syncline._store_is_lost(world.store):
-        return None
+    if world.size == 1:
+        return True
+    store = world.store
+    before = store.timeout
+    store.set_timeout(_PROBE_TIMEOUT)
     try:
-        group = world.new_group(*arguments)
+        store.num_keys()
     except DistError:
-        if _syncline._store_is_lost(world.store):
-            return None
-        raise
-    assert group is not None  # torch asks only the members.
-    return group
+        return False
+    finally:
+        store.set_timeout(before)
+    return True
 
 
 def _abort_all(failure: str) -> None:
