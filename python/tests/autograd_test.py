@@ -132,6 +132,88 @@ def test_all_to_all_sends_gradients_back():
     ranks.in_threads(SIZE, run)
 
 
+def cut(whole, places):
+    """Views of `whole`, so that one leaf stands for a list."""
+    return [whole[r * 2 : r * 2 + 2] for r in range(places)]
+
+
+# Of each operation: what rank r computes of its leaf of 6 numbers, and what it comes to in terms of
+# all leaves, with plain operations. Rank 1 is the root.
+SECOND = {
+    "all_reduce": (lambda x, r, g: functional.all_reduce(x * 1, group=g), lambda xs, r: sum(xs)),
+    "broadcast": (lambda x, r, g: functional.broadcast(x * 1, 1, g), lambda xs, r: xs[1]),
+    "reduce": (
+        lambda x, r, g: functional.reduce(x * 1, 1, group=g) * (r == 1),
+        lambda xs, r: sum(xs) * (r == 1),
+    ),
+    "gather": (
+        lambda x, r, g: torch.cat(functional.gather(x * 1, 1, g)),
+        lambda xs, r: torch.cat(xs) * (r == 1),
+    ),
+    "scatter": (
+        lambda x, r, g: functional.scatter(cut(x, SIZE), 1, g),
+        lambda xs, r: cut(xs[1], SIZE)[r],
+    ),
+    "all_gather": (
+        lambda x, r, g: torch.cat(functional.all_gather(x * 1, g)),
+        lambda xs, r: torch.cat(xs),
+    ),
+    "_all_gather_base": (
+        lambda x, r, g: functional._all_gather_base(torch.empty(6 * SIZE), x * 1, g),
+        lambda xs, r: torch.cat(xs),
+    ),
+    "reduce_scatter": (
+        lambda x, r, g: functional.reduce_scatter(torch.empty(2), cut(x, SIZE), group=g),
+        lambda xs, r: cut(sum(xs), SIZE)[r],
+    ),
+    "all_to_all": (
+        lambda x, r, g: torch.cat(
+            functional.all_to_all([torch.empty(2) for _ in range(SIZE)], cut(x, SIZE), g)
+        ),
+        lambda xs, r: torch.cat([cut(x, SIZE)[r] for x in xs]),
+    ),
+    "all_to_all_single": (
+        lambda x, r, g: functional.all_to_all_single(
+            torch.empty(3 * (r + 1)), x * 1, [r + 1] * SIZE, [1, 2, 3], g
+        ),
+        lambda xs, r: torch.cat([x[[0, 1, 3][r] : [1, 3, 6][r]] for x in xs]),
+    ),
+}
+
+
+@pytest.mark.parametrize("operation", SECOND)
+def test_second_derivatives_are_those_of_one_process(operation):
+    """Of the cubes of the results of all ranks: a product with their Hessian."""
+    run_here, alone = SECOND[operation]
+
+    def run(world):
+        x = leaf(world.rank, 6)
+        y = run_here(x, world.rank, world.group)
+        loss = (y**3 * (world.rank + 1)).sum()
+        (first,) = torch.autograd.grad(loss, x, create_graph=True)
+        (first * weights(world.rank, 6)).sum().backward()
+        return first.detach(), x.grad
+
+    xs = everyone(lambda r: leaf(r, 6))
+    total = sum((alone(xs, r) ** 3 * (r + 1)).sum() for r in range(SIZE))
+    firsts = torch.autograd.grad(total, xs, create_graph=True, materialize_grads=True)
+    sum((first * weights(r, 6)).sum() for r, first in enumerate(firsts)).backward()
+    for x, first, (mine, second) in zip(xs, firsts, ranks.in_threads(SIZE, run), strict=True):
+        assert torch.allclose(mine, first)
+        assert torch.allclose(second, torch.zeros(6) if x.grad is None else x.grad)
+        assert operation in ("broadcast", "scatter") or bool(second.any())
+
+
+def test_scatter_needs_a_tensor_for_each_rank():
+    def run(world):
+        with pytest.raises(ValueError, match="one for each of the 3 ranks, on every rank, not 2"):
+            functional.scatter([torch.ones(2)] * 2, 1, world.group)
+        x = functional.all_reduce(torch.ones(1), group=world.group)
+        assert x.item() == SIZE
+
+    ranks.in_threads(SIZE, run)
+
+
 # ---- Sampling ----
 
 NUMBERS = list(range(10))

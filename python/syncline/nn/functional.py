@@ -4,7 +4,8 @@
     y.sum().backward()                        # The gradients of all ranks, added up, come to x.
 
 All ranks call the forward functions in the same order, and then the backward pass goes through them
-on all ranks. Ranks in arguments are those of the world; a group of None is that of all ranks.
+on all ranks. A backward pass with `create_graph=True` can be differentiated again, on all ranks.
+Ranks in arguments are those of the world; a group of None is that of all ranks.
 """
 
 from __future__ import annotations
@@ -37,7 +38,10 @@ def gather(tensor: Tensor, dst: int = 0, group: Group = None) -> tuple[Tensor, .
 
 
 def scatter(tensors: Sequence[Tensor], src: int = 0, group: Group = None) -> Tensor:
-    """tensors[r] of rank `src` on rank r; the other ranks pass tensors of the same shapes."""
+    """tensors[r] of rank `src` on rank r; the other ranks pass tensors of the same shapes.
+
+    Raises ValueError on a rank that passes fewer or more tensors than there are ranks.
+    """
     return _Scatter.apply(src, group, *tensors)
 
 
@@ -109,10 +113,9 @@ class _Broadcast(_Function):  # type: ignore[misc]
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> Any:
-        total = gradient.clone(memory_format=torch.contiguous_format)
-        collectives.reduce(total, ctx.src, ReduceOp.SUM, ctx.group)
+        total = _Reduce.apply(ctx.src, ReduceOp.SUM, ctx.group, gradient)
         if not ctx.is_root:
-            total.zero_()
+            total.zero_()  # Stays in the graph: the next backward pass is one of all ranks.
         return None, None, total
 
 
@@ -128,10 +131,7 @@ class _Gather(_Function):  # type: ignore[misc]
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> Any:
-        mine = torch.empty_like(gradients[0], memory_format=torch.contiguous_format)
-        parts = [gradient.contiguous() for gradient in gradients]
-        collectives.scatter(mine, parts if ctx.is_root else None, ctx.dst, ctx.group)
-        return None, None, mine
+        return None, None, _Scatter.apply(ctx.dst, ctx.group, *gradients)
 
 
 class _Scatter(_Function):  # type: ignore[misc]
@@ -139,6 +139,11 @@ class _Scatter(_Function):  # type: ignore[misc]
     def forward(ctx: Any, src: int, group: Group, *tensors: Tensor) -> Tensor:
         ctx.src, ctx.group = src, _of(group)
         ctx.is_root = _is_root(ctx.group, src)
+        if len(tensors) != ctx.group.size():
+            raise DistValueError(
+                f"tensors must have one for each of the {ctx.group.size()} ranks, on every rank, "
+                f"not {len(tensors)}"
+            )
         parts = [tensor.contiguous() for tensor in tensors]
         made = torch.empty_like(parts[ctx.group.rank()])
         collectives.scatter(made, parts if ctx.is_root else None, src, ctx.group)
@@ -146,10 +151,7 @@ class _Scatter(_Function):  # type: ignore[misc]
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> Any:
-        given = gradient.contiguous()
-        made = [torch.zeros_like(given) for _ in range(ctx.group.size())]
-        collectives.gather(given, made if ctx.is_root else None, ctx.src, ctx.group)
-        return (None, None, *made)
+        return (None, None, *_Gather.apply(ctx.src, ctx.group, gradient))
 
 
 class _Reduce(_Function):  # type: ignore[misc]
@@ -163,9 +165,7 @@ class _Reduce(_Function):  # type: ignore[misc]
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> Any:
-        of_root = gradient.clone(memory_format=torch.contiguous_format)
-        collectives.broadcast(of_root, ctx.dst, ctx.group)
-        return None, None, None, of_root
+        return None, None, None, _Broadcast.apply(ctx.dst, ctx.group, gradient)
 
 
 class _ReduceScatter(_Function):  # type: ignore[misc]
@@ -179,21 +179,22 @@ class _ReduceScatter(_Function):  # type: ignore[misc]
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> Any:
-        return (None, None, None, *_gathered(gradient, ctx.group))
+        return (None, None, None, *_AllGather.apply(ctx.group, gradient))
 
 
 class _AllGather(_Function):  # type: ignore[misc]
     @staticmethod
     def forward(ctx: Any, group: Group, tensor: Tensor) -> tuple[Tensor, ...]:
         ctx.group = _of(group)
-        return tuple(_gathered(tensor, ctx.group))
+        given = tensor.contiguous()
+        made = [torch.empty_like(given) for _ in range(ctx.group.size())]
+        collectives.all_gather(made, given, ctx.group)
+        return tuple(made)
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> Any:
         mine = torch.empty_like(gradients[ctx.group.rank()], memory_format=torch.contiguous_format)
-        parts = [gradient.contiguous() for gradient in gradients]
-        collectives.reduce_scatter(mine, parts, ReduceOp.SUM, ctx.group)
-        return None, mine
+        return None, _ReduceScatter.apply(ReduceOp.SUM, ctx.group, mine, *gradients)
 
 
 class _AllGatherBase(_Function):  # type: ignore[misc]
@@ -207,8 +208,8 @@ class _AllGatherBase(_Function):  # type: ignore[misc]
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> Any:
         mine = gradient.new_empty(ctx.shape)
-        collectives.reduce_scatter_single(mine, gradient.contiguous(), ReduceOp.SUM, ctx.group)
-        return None, mine, None
+        parts = gradient.reshape(ctx.group.size(), *ctx.shape).unbind()
+        return None, _ReduceScatter.apply(ReduceOp.SUM, ctx.group, mine, *parts), None
 
 
 class _AllToAll(_Function):  # type: ignore[misc]
@@ -224,8 +225,7 @@ class _AllToAll(_Function):  # type: ignore[misc]
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> Any:
         made = [gradients[0].new_empty(shape) for shape in ctx.shapes]
-        collectives.all_to_all(made, [gradient.contiguous() for gradient in gradients], ctx.group)
-        return (None, None, *made)
+        return (None, None, *_AllToAll.apply(ctx.group, made, *gradients))
 
 
 class _AllToAllSingle(_Function):  # type: ignore[misc]
@@ -249,10 +249,9 @@ class _AllToAllSingle(_Function):  # type: ignore[misc]
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> Any:
         made = gradient.new_empty(ctx.shape)
-        collectives.all_to_all_single(
-            made, gradient.contiguous(), ctx.input_splits, ctx.output_splits, ctx.group
-        )
-        return None, None, None, None, made
+        splits = ctx.input_splits, ctx.output_splits
+        sent_back = _AllToAllSingle.apply(ctx.group, made, *splits, gradient)
+        return None, None, None, None, sent_back
 
 
 class _AllReduce(_Function):  # type: ignore[misc]
@@ -265,13 +264,4 @@ class _AllReduce(_Function):  # type: ignore[misc]
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> Any:
-        reduced = gradient.clone(memory_format=torch.contiguous_format)
-        collectives.all_reduce(reduced, ctx.op, ctx.group)
-        return None, None, reduced
-
-
-def _gathered(tensor: Tensor, group: ProcessGroup) -> list[Tensor]:
-    given = tensor.contiguous()
-    made = [torch.empty_like(given) for _ in range(group.size())]
-    collectives.all_gather(made, given, group)
-    return made
+        return None, None, _AllReduce.apply(ctx.op, ctx.group, gradient)
