@@ -83,6 +83,7 @@ DIFFERENCES = {
     "that wait have torch's names too, and which form is meant is seen from the arguments",
     "ProcessGroup.__init__": "not to be called: see init_process_group, new_group, and "
     "`ProcessGroupGloo(store, rank, size, timeout)` for a group without a job",
+    "ProcessGroup.get_group_store": "of a group of the job a part of the job's store",
     "ProcessGroup.abort": "takes a reason, which the peers' errors quote",
     "ProcessGroup.split_group": "missing: `syncline.split_group`, and `split(lists)` of the group",
     "ProcessGroup.merge_remote_group": "missing",
@@ -351,6 +352,10 @@ ASKS_TORCH = {
 
 # torch.nn.parallel.DistributedDataParallel, and that of version 1.5 where it was another.
 DDP_DIFFERENCES = {
+    "register_comm_hook": "a hook may return a future of Syncline's collectives, too: "
+    "`dist.all_reduce(bucket.buffer(), async_op=True).get_future()`. Those of "
+    "`torch.distributed.algorithms` call torch.distributed, which must be initialised for them, "
+    "with backend `syncline` or another",
     "DistributedDataParallel": "`syncline.torch.DistributedDataParallel`, a subclass of torch's, "
     "with the arguments of torch 2.13 and `forward_sync_buffers`. What torch's reducer alone can "
     "do is a NotImplementedError",
@@ -578,7 +583,17 @@ What `torch.distributed` has is here, with the same names, parameters and defaul
 {_rows(DIFFERENCES)}
 
 Methods of groups and Works are as torch's, too: `group.allreduce([x], opts).wait()` with
-`AllreduceOptions` and the like, `group.rank()`, `group.set_timeout(...)`.
+`AllreduceOptions` and the like, `group.rank()`, `group.set_timeout(...)`. Of those that are named
+alike in torch and here, `barrier`, `broadcast`, `reduce`, `all_gather_single`,
+`reduce_scatter_single`, `all_to_all_single`, `send` and `recv`, torch's form is known by a list or
+by options: `group.broadcast(x, 1)` and `group.barrier()` wait, and return a Work that is done.
+
+Tensors must be contiguous, in the order of their dimensions: transposed ones, ones in the memory
+format channels_last, and every second element of another are a ValueError, where torch's Gloo takes
+some of them. Sparse tensors are a TypeError.
+
+A timeout is a `datetime.timedelta`. Torch's classes in C++ take a float as seconds; here
+`ProcessGroupGloo` and `ProcessGroupNCCL` do, and elsewhere it is a TypeError.
 
 ### Names of torch's own parts
 
@@ -617,9 +632,12 @@ Scripts look for these; our own words follow.
 
 Objects travel by a codec that runs no code: numbers, texts, containers, dates, ranges, paths,
 `argparse.Namespace`, arrays and tensors, `torch.Size`, and objects of dataclasses that both sides
-have imported. For all others, where ranks trust each other, choose pickle: `codec="pickle"` for a
-call, `syncline.set_object_codec("pickle")` for a process, or SYNCLINE_OBJECT_CODEC=pickle in the
-environment.
+have imported. An OrderedDict keeps its attributes, as `state_dict()._metadata`, and a tensor its
+`requires_grad`, but not its graph. Objects of derived types are refused with a TypeError, and so
+are `nn.Parameter` (send `parameter.detach()`), namedtuples, members of an Enum, `Counter`,
+`defaultdict`, `deque`, exceptions, functions and classes. For all others, where ranks trust each
+other, choose pickle: `codec="pickle"` for a call, `syncline.set_object_codec("pickle")` for a
+process, or SYNCLINE_OBJECT_CODEC=pickle in the environment.
 
 ### What else asks torch.distributed
 

@@ -5,7 +5,8 @@
     group.allreduce([tensor], options).wait()
 
 A timeout that is not positive stands for the group's own. Without `asyncOp` a method returns once
-the operation has ended.
+the operation has ended. A method takes the options of its operation alone, and options have no
+other attributes than these.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from syncline.reduce_ops import Op
 _UNSET = timedelta(milliseconds=-1)
 
 
-@dataclass
+@dataclass(slots=True)
 class CallOptions:
     """What all of them have."""
 
@@ -28,17 +29,17 @@ class CallOptions:
     asyncOp: bool = True
 
 
-@dataclass
+@dataclass(slots=True)
 class AllgatherOptions(CallOptions):
     """Of allgather."""
 
 
-@dataclass
+@dataclass(slots=True)
 class AllToAllOptions(CallOptions):
     """Of alltoall and alltoall_base."""
 
 
-@dataclass
+@dataclass(slots=True)
 class BarrierOptions(CallOptions):
     """Of barrier, which needs no device."""
 
@@ -46,7 +47,7 @@ class BarrierOptions(CallOptions):
     device: Any = None
 
 
-@dataclass
+@dataclass(slots=True)
 class AllreduceOptions(CallOptions):
     """Of allreduce."""
 
@@ -54,33 +55,33 @@ class AllreduceOptions(CallOptions):
     sparseIndices: Any = None
 
 
-@dataclass
+@dataclass(slots=True)
 class AllreduceCoalescedOptions(AllreduceOptions):
     """Of allreduce_coalesced."""
 
 
-@dataclass
+@dataclass(slots=True)
 class ReduceScatterOptions(CallOptions):
     """Of reduce_scatter."""
 
     reduceOp: Op = ReduceOp.SUM
 
 
-@dataclass
+@dataclass(slots=True)
 class GatherOptions(CallOptions):
     """Of gather."""
 
     rootRank: int = 0
 
 
-@dataclass
+@dataclass(slots=True)
 class ScatterOptions(CallOptions):
     """Of scatter."""
 
     rootRank: int = 0
 
 
-@dataclass
+@dataclass(slots=True)
 class BroadcastOptions(CallOptions):
     """Of broadcast; `rootTensor` is the place of the root's tensor among those of its process."""
 
@@ -88,7 +89,7 @@ class BroadcastOptions(CallOptions):
     rootTensor: int = 0
 
 
-@dataclass
+@dataclass(slots=True)
 class ReduceOptions(CallOptions):
     """Of reduce; `rootTensor` is the place of the root's tensor among those of its process."""
 

@@ -3,9 +3,10 @@
 The safe codec carries data and nothing else: decoding never runs code, whatever the bytes are. It
 knows None, bool, int, float, complex, str, bytes, bytearray, list, tuple, dict, OrderedDict, set,
 frozenset, range, decimal.Decimal, the types of datetime, paths of pathlib, argparse.Namespace,
-NumPy's scalars and arrays of all types but object, PyTorch's tensors (which arrive on the CPU) and
-torch.Size; of exactly these types, not of ones derived from them. And objects of dataclasses, see
-syncline.codec_classes.
+NumPy's scalars and arrays of all types but object, PyTorch's tensors (which arrive on the CPU, with
+their requires_grad) and torch.Size; of exactly these types, not of ones derived from them. And
+objects of dataclasses, see syncline.codec_classes. An OrderedDict keeps its attributes, as the
+_metadata of a module's state_dict().
 
 The format: one byte "S", the size of a JSON text (8 bytes, little-endian), that text, and the bytes
 of buffers that it refers to by their sizes, in order. In the JSON text a list stands for a list,
@@ -109,7 +110,7 @@ def decode(data: bytes, codec: Codec | None = "safe") -> Any:
         if decoder.buffers:
             raise ValueError("bytes are left over")
         return value
-    except (ArithmeticError, LookupError, MemoryError, RecursionError, TypeError) as error:
+    except (ArithmeticError, LookupError, MemoryError, RuntimeError, TypeError) as error:
         raise ValueError(f"malformed object: {type(error).__name__}: {error}") from error
     except ValueError as error:
         raise ValueError(f"malformed object: {error}") from error
@@ -148,6 +149,9 @@ class _Encoder:
                 raise ValueError(f"containers are nested deeper than {MAX_DEPTH} levels")
             if kind is list:
                 return [self.encode(item, depth + 1) for item in value]
+            if kind is OrderedDict and vars(value):
+                attributes = self._pairs(vars(value), depth + 1)
+                return {"attributed": [attributes, self._pairs(value, depth + 1)]}
             if isinstance(value, dict):
                 return {_CONTAINERS[kind]: self._pairs(value, depth + 1)}
             self.in_key += kind in _HASHED
@@ -216,6 +220,11 @@ class _Decoder:
             return int(content, 16)
         if tag in ("dict", "OrderedDict"):
             return _OF_ITEMS[tag](self._pairs(content, depth + 1))
+        if tag == "attributed":
+            attributes, items = (self._pairs(pairs, depth + 1) for pairs in content)
+            made = OrderedDict(_dict(items))
+            vars(made).update(_named(_dict(attributes)))
+            return made
         if tag in _OF_ITEMS:
             self.in_key += tag in _HASHED_TAGS
             items = [self.decode(item, depth + 1) for item in content]

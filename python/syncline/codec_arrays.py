@@ -45,12 +45,14 @@ class ArrayCodec:
             raise ValueError(f"unknown tag {tag!r}")
         if tag == "size":
             return _decode_size(content)
-        dtype_name, shape, size = content
+        dtype_name, shape, size, *more = content
+        if more and (tag != "tensor" or more != [True]):
+            raise ValueError(f"{more!r} is left over")
         if not all(type(length) is int and length >= 0 for length in shape):
             raise ValueError(f"{shape} is no shape")
         data = self._buffer(size)
         if tag == "tensor":
-            return _decode_tensor(dtype_name, shape, data)
+            return _decode_tensor(dtype_name, shape, data).requires_grad_(bool(more))
         import numpy
 
         dtype = _dtype(dtype_name)
@@ -68,7 +70,8 @@ class ArrayCodec:
         flat = tensor.detach().cpu().contiguous().resolve_conj().resolve_neg().reshape(-1)
         data = flat.view(torch.uint8).numpy().tobytes() if flat.numel() else b""
         dtype = str(tensor.dtype).removeprefix("torch.")
-        return [dtype, list(tensor.shape), self._buffer(data)]
+        encoded = [dtype, list(tensor.shape), self._buffer(data)]
+        return [*encoded, True] if tensor.requires_grad else encoded
 
 
 def _dtype_name(dtype: Any) -> Any:
@@ -139,7 +142,7 @@ def _decode_tensor(dtype_name: str, shape: list[int], data: bytes) -> Any:
         raise ValueError("a tensor of PyTorch was sent, which is not installed here") from error
 
     dtype = getattr(torch, dtype_name, None) if _TORCH_DTYPE.fullmatch(dtype_name) else None
-    if not isinstance(dtype, torch.dtype):
+    if not isinstance(dtype, torch.dtype) or dtype_name.startswith("q"):  # Quantized.
         raise ValueError(f"unknown element type {dtype_name!r}")
     if math.prod(shape) * dtype.itemsize != len(data):
         raise ValueError(f"{len(data)} bytes are no {dtype}{shape}")

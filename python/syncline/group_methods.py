@@ -16,9 +16,21 @@ from typing import Any
 
 from syncline import job
 from syncline._syncline import ProcessGroup, ReduceOp, Store, Work
-from syncline.call_options import CallOptions
-from syncline.errors import DistValueError
+from syncline.call_options import (
+    AllgatherOptions,
+    AllreduceOptions,
+    AllToAllOptions,
+    BarrierOptions,
+    BroadcastOptions,
+    CallOptions,
+    GatherOptions,
+    ReduceOptions,
+    ReduceScatterOptions,
+    ScatterOptions,
+)
+from syncline.errors import DistTypeError, DistValueError
 from syncline.reduce_ops import PremulSum, split_op
+from syncline.stores import PrefixStore
 from syncline.work import FinishedWork
 
 # ---- Operations that the extension has by other names ----
@@ -28,7 +40,7 @@ def allreduce(
     self: ProcessGroup, tensors: Any, op: Any = None, timeout: Any = None, *, opts: Any = None
 ) -> Work:
     """Starts all_reduce of a tensor, or of a list of one; of several, all_reduce_multi."""
-    call = _Call(opts, op, timeout)
+    call = _Call(AllreduceOptions, opts, op, timeout)
     several = _listed(tensors)
     if len(several) != 1:
         return call.start(self.all_reduce_multi_async, several, *call.reduction())
@@ -37,7 +49,7 @@ def allreduce(
 
 def allreduce_coalesced(self: ProcessGroup, tensors: Sequence[Any], opts: Any = None) -> Work:
     """Starts all_reduce_coalesced."""
-    call = _Call(opts)
+    call = _Call(AllreduceOptions, opts)
     return call.start(self.all_reduce_coalesced_async, list(tensors), *call.reduction())
 
 
@@ -50,7 +62,7 @@ def allgather(
     opts: Any = None,
 ) -> Work:
     """Starts all_gather of a tensor to a list, or of lists of one; of several, all_gather_multi."""
-    call = _Call(opts, None, timeout)
+    call = _Call(AllgatherOptions, opts, None, timeout)
     if not isinstance(input_tensors, (list, tuple)):
         return call.start(self.all_gather_async, list(output_tensors), input_tensors, call.timeout)
     outputs = [output for outputs in output_tensors for output in outputs]
@@ -61,7 +73,7 @@ def allgather(
 
 def _allgather_base(self: ProcessGroup, output: Any, input: Any, opts: Any = None) -> Work:
     """Starts all_gather_single."""
-    call = _Call(opts)
+    call = _Call(AllgatherOptions, opts)
     return call.start(self.all_gather_single_async, output, input, call.timeout)
 
 
@@ -72,7 +84,7 @@ def allgather_coalesced(
     opts: Any = None,
 ) -> Work:
     """Starts all_gather_coalesced: output_lists[r][i] receives input_list[i] of rank r."""
-    call = _Call(opts)
+    call = _Call(AllgatherOptions, opts)
     outputs = [output_lists[r][i] for i in range(len(input_list)) for r in range(self.size())]
     return call.start(self.all_gather_coalesced_async, outputs, list(input_list), call.timeout)
 
@@ -81,7 +93,7 @@ def allgather_into_tensor_coalesced(
     self: ProcessGroup, output_lists: Sequence[Any], input_list: Sequence[Any], opts: Any = None
 ) -> Work:
     """Starts all_gather_coalesced: each output has all ranks' inputs one after another."""
-    call = _Call(opts)
+    call = _Call(AllgatherOptions, opts)
     outputs = _parts(output_lists, self.size())
     return call.start(self.all_gather_coalesced_async, outputs, list(input_list), call.timeout)
 
@@ -90,7 +102,7 @@ def _reduce_scatter_base(
     self: ProcessGroup, outputTensor: Any, inputTensor: Any, opts: Any = None
 ) -> Work:
     """Starts reduce_scatter_single."""
-    call = _Call(opts)
+    call = _Call(ReduceScatterOptions, opts)
     return call.start(
         self.reduce_scatter_single_async, outputTensor, inputTensor, *call.reduction()
     )
@@ -100,7 +112,7 @@ def reduce_scatter_tensor_coalesced(
     self: ProcessGroup, outputTensors: Sequence[Any], inputTensors: Sequence[Any], opts: Any = None
 ) -> Work:
     """Starts reduce_scatter_coalesced: each input has the ranks' parts one after another."""
-    call = _Call(opts)
+    call = _Call(ReduceScatterOptions, opts)
     return call.start(
         self.reduce_scatter_coalesced_async,
         list(outputTensors),
@@ -113,7 +125,7 @@ def alltoall(
     self: ProcessGroup, output: Sequence[Any], input: Sequence[Any], opts: Any = None
 ) -> Work:
     """Starts all_to_all; `opts` may be a timeout."""
-    call = _Call(opts)
+    call = _Call(AllToAllOptions, opts)
     return call.start(self.all_to_all_async, list(output), list(input), call.timeout)
 
 
@@ -126,7 +138,7 @@ def alltoall_base(
     opts: Any = None,
 ) -> Work:
     """Starts all_to_all_single; `opts` may be a timeout."""
-    call = _Call(opts)
+    call = _Call(AllToAllOptions, opts)
     splits = list(output_split_sizes), list(input_split_sizes)
     return call.start(self.all_to_all_single_async, output, input, *splits, call.timeout)
 
@@ -140,7 +152,7 @@ def recv_anysource(self: ProcessGroup, tensors: Any, tag: int = 0) -> Work:
 
 
 def _broadcast(self: ProcessGroup, tensors: Any, opts: Any = None) -> Work:
-    call = _Call(opts)
+    call = _Call(BroadcastOptions, opts)
     several = _listed(tensors)
     if len(several) != 1:
         places = call.get("rootRank", 0), call.get("rootTensor", 0)
@@ -149,7 +161,7 @@ def _broadcast(self: ProcessGroup, tensors: Any, opts: Any = None) -> Work:
 
 
 def _reduce(self: ProcessGroup, tensors: Any, opts: Any = None) -> Work:
-    call = _Call(opts)
+    call = _Call(ReduceOptions, opts)
     several = _listed(tensors)
     op, timeout, factor = call.reduction()
     root = call.get("rootRank", 0)
@@ -162,7 +174,7 @@ def _reduce(self: ProcessGroup, tensors: Any, opts: Any = None) -> Work:
 def _gather(
     self: ProcessGroup, output_tensors: Sequence[Any], input_tensors: Any, opts: Any = None
 ) -> Work:
-    call = _Call(opts)
+    call = _Call(GatherOptions, opts)
     outputs = [output for outputs in output_tensors for output in outputs]
     root = call.get("rootRank", 0)
     return call.start(self.gather_async, outputs, _only(input_tensors), root, call.timeout)
@@ -171,7 +183,7 @@ def _gather(
 def _scatter(
     self: ProcessGroup, output_tensors: Any, input_tensors: Sequence[Any], opts: Any = None
 ) -> Work:
-    call = _Call(opts)
+    call = _Call(ScatterOptions, opts)
     inputs = [input for inputs in input_tensors for input in inputs]
     root = call.get("rootRank", 0)
     return call.start(self.scatter_async, _only(output_tensors), inputs, root, call.timeout)
@@ -180,13 +192,13 @@ def _scatter(
 def _reduce_scatter(
     self: ProcessGroup, output_tensors: Any, input_tensors: Sequence[Any], opts: Any = None
 ) -> Work:
-    call = _Call(opts)
+    call = _Call(ReduceScatterOptions, opts)
     inputs = [input for inputs in input_tensors for input in inputs]
     return call.start(self.reduce_scatter_async, _only(output_tensors), inputs, *call.reduction())
 
 
 def _barrier(self: ProcessGroup, opts: Any = None) -> Work:
-    call = _Call(opts)
+    call = _Call(BarrierOptions, opts)
     return call.start(self.barrier_async, call.timeout)
 
 
@@ -253,7 +265,9 @@ _FINISHED = FinishedWork()
 class _Call:
     """What options, or the arguments in their place, say."""
 
-    def __init__(self, opts: Any = None, op: Any = None, timeout: Any = None):
+    def __init__(
+        self, kind: type[CallOptions], opts: Any = None, op: Any = None, timeout: Any = None
+    ):
         if isinstance(op, CallOptions):
             opts, op = op, None
         if isinstance(timeout, CallOptions):
@@ -262,10 +276,12 @@ class _Call:
             opts, timeout = None, opts
         elif isinstance(opts, (ReduceOp, PremulSum)):
             opts, op = None, opts
+        if isinstance(opts, CallOptions) and not isinstance(opts, kind):
+            raise DistTypeError(f"options must be {kind.__name__}, not {type(opts).__name__}")
         self._options = opts
         self._op = op
         given = self.get("timeout", None) if timeout is None else timeout
-        unset = isinstance(given, timedelta) and given < timedelta()
+        unset = isinstance(given, timedelta) and given <= timedelta()
         self.timeout: timedelta | None = None if unset else given
 
     def get(self, name: str, default: Any) -> Any:
@@ -310,8 +326,8 @@ def shutdown(self: ProcessGroup) -> None:
 
 
 def get_group_store(self: ProcessGroup) -> Store:
-    """The store through which the ranks of the job met."""
-    return job.joined().store
+    """The group's part of the store through which the ranks of the job met."""
+    return PrefixStore(f"group_store/{self.name()}", job.joined().store)
 
 
 def _get_backend(self: ProcessGroup, device: Any) -> ProcessGroup:

@@ -27,6 +27,7 @@ def main(arguments: list[str] | None = None) -> NoReturn:
     """Becomes the launcher, with the arguments of this process."""
     given = sys.argv[1:] if arguments is None else arguments
     options, program = _split(given)
+    options = [_whole(option) for option in options]
     uses_env = [option for option in options if option in _USE_ENV]
     options = [option for option in options if option not in _USE_ENV]
     if uses_env or not program:
@@ -55,6 +56,16 @@ def _kind(options: list[str]) -> str:
     return next((kind for kind, names in _SCRIPTS.items() if set(options) & set(names)), "script")
 
 
+def _whole(argument: str) -> str:
+    """An option's name, as FindFlag of the launcher reads what it may be shortened to."""
+    name = argument[2:].replace("_", "-")
+    if not argument.startswith("--") or not name:
+        return argument
+    names = _SWITCH_NAMES + _VALUE_NAMES
+    matches = [name] if name in names else [full for full in names if full.startswith(name)]
+    return f"--{matches[0]}" if len(matches) == 1 else argument
+
+
 def _split(arguments: list[str]) -> tuple[list[str], list[str]]:
     """The launcher's options, and the script with its arguments."""
     index = 0
@@ -64,30 +75,72 @@ def _split(arguments: list[str]) -> tuple[list[str], list[str]]:
             return arguments[:index], arguments[index + 1 :]
         if not argument.startswith("-") or argument == "-":
             return arguments[:index], arguments[index:]
-        alone = "=" in argument or argument in _SWITCHES
+        alone = "=" in argument or _whole(argument) in _SWITCHES
         # "-t3" has its value in it.
         alone = alone or (not argument.startswith("--") and len(argument) > 2)
         index += 1 if alone else 2
     return arguments, []
 
 
+_SWITCH_NAMES = (
+    "dry-run",
+    "help",
+    "json",
+    "module",
+    "no-prefix",
+    "no-python",
+    "print-manual",
+    "run-path",
+    "standalone",
+    "use-env",
+    "version",
+    "virtual-local-rank",
+)
+_VALUE_NAMES = (
+    "config",
+    "duplicate-stderr-filters",
+    "duplicate-stdout-filters",
+    "event-log",
+    "event-log-handler",
+    "health-timeout",
+    "interactive",
+    "local-addr",
+    "local-ranks-filter",
+    "log-dir",
+    "log-line-prefix-template",
+    "log-rotate-keep",
+    "log-rotate-size",
+    "logs-specs",
+    "make-certificates",
+    "master-addr",
+    "master-port",
+    "max-restarts",
+    "metrics-port",
+    "monitor-interval",
+    "nnodes",
+    "node-rank",
+    "nproc-per-node",
+    "numa-binding",
+    "print-completion",
+    "rdzv-backend",
+    "rdzv-conf",
+    "rdzv-endpoint",
+    "rdzv-id",
+    "redirects",
+    "role",
+    "shutdown-timeout",
+    "signals-to-handle",
+    "start-method",
+    "status-line",
+    "tee",
+    "tls",
+    "tls-ca",
+    "tls-cert",
+    "tls-key",
+    "tls-peer-name",
+)
 _SWITCHES = frozenset(
-    spelled
-    for name in (
-        "dry-run",
-        "help",
-        "json",
-        "module",
-        "no-prefix",
-        "no-python",
-        "print-manual",
-        "run-path",
-        "standalone",
-        "use-env",
-        "version",
-        "virtual-local-rank",
-    )
-    for spelled in (f"--{name}", f"--{name.replace('-', '_')}")
+    spelled for name in _SWITCH_NAMES for spelled in (f"--{name}", f"--{name.replace('-', '_')}")
 ) | {"-m", "-h"}
 
 

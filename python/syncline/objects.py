@@ -34,17 +34,19 @@ def all_gather_object(
 ) -> None:
     """Puts every rank's `obj` into object_list[its rank in the group].
 
-    `object_list` has an item for each rank of the group, of whatever value.
+    `object_list` has an item for each rank of the group, of whatever value; what it has beyond them
+    stays.
     """
     members = member_of(group, "all_gather_object")
     if members is None:
         return
-    _check_length(object_list, "object_list", members.size())
+    if len(object_list) < members.size():
+        _check_length(object_list, "object_list", members.size())
     call = _Call(members, "all_gather_object", codec)
     values = members.all_gather_bytes(call.encode(obj))
     objects = [call.decode(value) for value in values]
     call.agree(values)
-    object_list[:] = objects
+    object_list[: len(objects)] = objects
 
 
 def broadcast_object_list(

@@ -7,6 +7,7 @@ behaviour than torch's, is listed in docs/compatibility.md.
 from __future__ import annotations
 
 import os
+import re
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -217,7 +218,9 @@ class _OfBackend(type):
     BACKEND: str
 
     def __instancecheck__(cls, instance: object) -> bool:
-        return isinstance(instance, ProcessGroup) and cls.BACKEND in instance.backend
+        return isinstance(instance, ProcessGroup) and cls.BACKEND in re.split(
+            "[:,]", instance.backend
+        )
 
 
 class _OfStore(metaclass=_OfBackend):
@@ -226,7 +229,7 @@ class _OfStore(metaclass=_OfBackend):
     BACKEND: str
 
     def __new__(  # type: ignore[misc]
-        cls, store: Store, rank: int, size: int, timeout: timedelta = default_pg_timeout
+        cls, store: Store, rank: int, size: int, timeout: timedelta | float = default_pg_timeout
     ) -> ProcessGroup:
         return _alone(cls.BACKEND, store, rank, size, timeout)
 
@@ -249,9 +252,10 @@ class ProcessGroupMPI(metaclass=_OfBackend):
     BACKEND = "mpi"
 
 
-def _alone(backend: str, store: Store, rank: int, size: int, timeout: timedelta) -> ProcessGroup:
-    if not isinstance(timeout, timedelta):  # Options of torch's, which have one.
-        timeout = getattr(timeout, "_timeout", default_pg_timeout)
+def _alone(backend: str, store: Store, rank: int, size: int, timeout: Any) -> ProcessGroup:
+    if isinstance(timeout, float):  # Seconds, as torch's classes take them.
+        timeout = timedelta(seconds=timeout)
+    timeout = getattr(timeout, "_timeout", timeout)  # Options of torch's have one.
     world = World.init(backend, store=store, rank=rank, world_size=size, timeout=timeout)
     _worlds[world.group] = world
     return world.group

@@ -250,6 +250,37 @@ def test_a_sampler_asks_the_job_of_syncline(monkeypatch):
         DistributedSampler(NUMBERS)
 
 
+def test_a_tensor_of_the_safe_codec_keeps_its_requires_grad():
+    leaf_here, plain, result = decode(
+        encode([torch.ones(2, requires_grad=True), torch.ones(2), leaf(0, 2) * 2])
+    )
+    assert leaf_here.requires_grad and leaf_here.is_leaf and not plain.requires_grad
+    assert result.requires_grad and result.tolist() == [2, 4]
+    module = torch.nn.BatchNorm1d(2)
+    assert decode(encode(module.state_dict()))._metadata == module.state_dict()._metadata
+    with pytest.raises(TypeError, match="Parameter cannot be carried"):
+        encode(torch.nn.Parameter(torch.ones(1)))
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        '["quint8",[1],1]',
+        '["quint8",[0],0]',
+        '["float32",[0,4611686018427387904,4],0]',
+        '["float32",[0,1180591620717411303424],0]',
+        '["uint8",[1],1,true]',
+        '["uint8",[1],1,0]',
+        '["uint8",[1],1,true,true]',
+    ],
+)
+def test_malformed_tensors_are_value_errors(content):
+    text = b'{"tensor":%s}' % content.encode()
+    data = b"S" + len(text).to_bytes(8, "little") + text + b"\1" * ("[1]" in content)
+    with pytest.raises(ValueError, match="malformed"):
+        decode(data)
+
+
 def test_a_size_is_an_object_of_the_safe_codec():
     returned = decode(encode({"shape": torch.zeros(2, 0, 3).shape}))
     assert type(returned["shape"]) is torch.Size and returned == {"shape": (2, 0, 3)}

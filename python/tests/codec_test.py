@@ -149,6 +149,24 @@ def test_arrays_arrive_writable_and_apart():
     assert second.tolist() == array.tolist() == [0, 1, 2]
 
 
+def test_attributes_of_an_ordered_dict_come_along():
+    value = collections.OrderedDict(weight=1)
+    value._metadata = collections.OrderedDict({"": {"version": 1}})
+    came = decode(encode([value]))[0]
+    assert type(came) is collections.OrderedDict and came == value
+    assert came._metadata == value._metadata and vars(came).keys() == {"_metadata"}
+    value.colour = Colour.RED
+    with pytest.raises(TypeError, match="Colour cannot be carried"):
+        encode(value)
+
+
+@pytest.mark.parametrize("content", ["[[1,2],[]]", "[[]]", "[[],[],[]]", "3", '[["a"],[]]'])
+def test_malformed_attributes_are_value_errors(content):
+    text = b'{"attributed":%s}' % content.encode()
+    with pytest.raises(ValueError, match="malformed"):
+        decode(b"S" + len(text).to_bytes(8, "little") + text)
+
+
 class Colour(enum.Enum):
     RED = 1
 
@@ -560,6 +578,9 @@ def test_objects_of_all_ranks_are_gathered():
         dist.all_gather_object(objects, {"rank": world.rank}, world.group)
         with pytest.raises(ValueError, match="object_list must have an item for each of the 3 ra"):
             dist.all_gather_object([None], 1, world.group)
+        longer = ["kept"] * 5
+        dist.all_gather_object(longer, world.rank, world.group)
+        assert longer == [0, 1, 2, "kept", "kept"]
         return objects
 
     assert ranks.in_threads(3, run) == [[{"rank": r} for r in range(3)]] * 3

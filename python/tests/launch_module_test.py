@@ -84,6 +84,20 @@ def test_every_switch_of_the_launcher_is_known_to_take_no_value():
     assert {"--standalone", "--no-prefix"} <= switches
     assert switches <= launch._SWITCHES
     assert "--nnodes" not in launch._SWITCHES
+    options = set(re.findall(r"^ +(?:-\w, +)?--([a-z-]+)", shown, re.MULTILINE))
+    assert options | {"use-env"} == {*launch._SWITCH_NAMES, *launch._VALUE_NAMES}
+
+
+def test_switches_may_be_shortened(environment, tmp_path):
+    code, lines, err = launched(
+        environment, tmp_path, "--stand", "--no_pre", "--nproc_per=2", "script.py", "--stand"
+    )
+    assert code == 0, err
+    assert lines == [f"{r} ['--local-rank={r}', '--stand']" for r in (0, 1)]
+    assert launched(environment, tmp_path, "--use", "--mod", "script", "a")[1] == ["0 ['a']"]
+    assert launched(environment, tmp_path, "--mod", "script")[1] == ["0 ['--local-rank=0']"]
+    code, _, err = launched(environment, tmp_path, "--no-p", "script.py")
+    assert code != 0 and "--no-p may mean --no-python or --no-prefix" in err
 
 
 def test_without_a_prefix_lines_are_torchruns(environment, tmp_path):

@@ -141,7 +141,9 @@ def test_what_torch_tells_of_groups():
     made = dist.new_group([0], group_desc="mine", device_id=None)
     assert (world.group_desc, made.group_desc) == ("default_pg", "mine")
     assert (world.group_name, made.group_name) == (world.name(), made.name())
-    assert world.get_group_store() is not None
+    world.get_group_store().set("key", "of the world")
+    assert world.get_group_store().get("key") == b"of the world"
+    assert not dist.new_group([0]).get_group_store().check(["key"])
     assert world._get_backend("cpu") is world
     assert distributed_c10d._get_default_group() is world
     assert distributed_c10d._default_pg is world is distributed_c10d._world.default_pg
@@ -193,6 +195,48 @@ def test_groups_of_one_backend_are_made_by_torchs_classes():
     assert isinstance(group, dist.ProcessGroupGloo) and isinstance(group, dist.ProcessGroup)
     assert not isinstance(group, dist.ProcessGroupNCCL)
     assert group.allreduce([numpy.ones(1)]).wait()
+    group = dist.ProcessGroupGloo(dist.HashStore(), 0, 1, 7.5)
+    assert group.timeout == timedelta(seconds=7.5)
+    for timeout in (5, "5", True):
+        with pytest.raises(TypeError, match="timeout must be a datetime.timedelta"):
+            dist.ProcessGroupGloo(dist.HashStore(), 0, 1, timeout)
+
+
+@pytest.mark.parametrize(
+    ("backend", "is_gloo"), [("cpu:gloo", True), ("cpu:gloo,cuda:nccl", True), ("mygloo", False)]
+)
+def test_whether_a_group_is_one_of_torchs_classes_is_in_its_backends(backend, is_gloo):
+    class Named(dist.ProcessGroup):
+        pass
+
+    Named.backend = backend
+    group = Named.__new__(Named)
+    assert isinstance(group, dist.ProcessGroupGloo) == is_gloo
+    assert isinstance(group, dist.ProcessGroupNCCL) == ("nccl" in backend)
+
+
+def options_that_do_not_fit(world):
+    group, x = world.group, numpy.ones(2)
+    for call in (
+        lambda: group.allreduce([x], dist.BroadcastOptions()),
+        lambda: group.allreduce([x], opts=dist.ReduceOptions()),
+        lambda: group.broadcast([x], dist.AllreduceOptions()),
+        lambda: group.barrier(dist.AllreduceOptions()),
+        lambda: group.reduce_scatter_single(x[:1], x, dist.AllreduceOptions()),
+    ):
+        with pytest.raises(TypeError, match="options must be .*Options, not .*Options"):
+            call()
+    options = dist.AllreduceOptions()
+    with pytest.raises(AttributeError, match="reduceop"):
+        options.reduceop = dist.ReduceOp.MAX
+    for seconds in (0, -1):
+        options.timeout = timedelta(seconds=seconds)
+        assert group.allreduce([x], options).wait()
+    assert x.tolist() == [4, 4]
+
+
+def test_options_of_another_operation_and_misspelt_ones_are_refused():
+    ranks.in_threads(2, options_that_do_not_fit)
 
 
 # ---- Operations by torch's names and forms ----

@@ -89,6 +89,28 @@ def test_what_a_hook_raises_is_the_error_of_backward():
     ranks.in_threads(2, run)
 
 
+def test_a_hook_of_torchs_form_may_use_collectives_of_syncline():
+    def run(world):
+        def hook(state, bucket: dist.GradBucket) -> dist.futures.Future:
+            work = dist.all_reduce(bucket.buffer(), group=world.group, async_op=True)
+            return work.get_future().then(lambda future: future.value()[0] / 2)
+
+        def fails(state, bucket):
+            work = dist.all_reduce(bucket.buffer(), group=world.group, async_op=True)
+            return work.get_future().then(lambda future: 1 // 0)
+
+        module = line(world)
+        module.register_comm_hook(None, hook)
+        for _ in range(2):
+            assert average(module, world.rank) == [1.5] * 3
+        module = line(world)
+        module.register_comm_hook(None, fails)
+        with pytest.raises(RuntimeError, match="division"):
+            average(module, world.rank)
+
+    ranks.in_threads(2, run)
+
+
 def test_what_is_no_hook_is_refused():
     def run(world):
         with pytest.raises(TypeError, match="CommHook or a function"):

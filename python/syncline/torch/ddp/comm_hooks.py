@@ -11,9 +11,10 @@ import torch.distributed
 from torch.utils.dlpack import from_dlpack
 
 from syncline import _syncline
+from syncline.futures import Future
 from syncline.torch.ddp.layout import Layout, place_of_buckets
 
-Hook = Callable[[Any, Any], torch.futures.Future[Any]]
+Hook = Callable[[Any, Any], torch.futures.Future[Any] | Future]
 
 
 class GradBucket:
@@ -57,8 +58,8 @@ class GradBucket:
 def from_torch(state: Any, hook: Hook, parameters: Sequence[torch.Tensor]) -> _syncline.CommHook:
     """What a reducer of `parameters` calls for hook(state, bucket), which returns a Future.
 
-    The Future's value is the bucket's average, or a list with it. Collectives of the hook are
-    those of torch.distributed.
+    The Future is torch's, or Syncline's: collectives of the hook are those of torch.distributed, or
+    those of Syncline. Its value is the bucket's average, or a list with it.
     """
     from syncline import comm_hooks
     from syncline.torch.backend.process_group import as_hook
@@ -69,7 +70,7 @@ def from_torch(state: Any, hook: Hook, parameters: Sequence[torch.Tensor]) -> _s
 
     own_streams: dict[torch.device, Any] = {}
 
-    def start(bucket: _syncline.GradBucket) -> torch.futures.Future[Any]:
+    def start(bucket: _syncline.GradBucket) -> Any:
         if not on_device:
             return begin(bucket)
         # Beside what comes on the current stream next, but behind what has computed the gradients
@@ -82,21 +83,24 @@ def from_torch(state: Any, hook: Hook, parameters: Sequence[torch.Tensor]) -> _s
         with torch.cuda.stream(own):
             return begin(bucket)
 
-    def begin(bucket: _syncline.GradBucket) -> torch.futures.Future[Any]:
+    def begin(bucket: _syncline.GradBucket) -> Any:
         given = GradBucket(bucket, parameters)
         place = given.buffer()
 
-        def take(done: torch.futures.Future[Any]) -> None:
+        def take(done: Any) -> None:
             value = done.value()
             average = value[0] if isinstance(value, (list, tuple)) else value
             if average.data_ptr() != place.data_ptr() or average.dtype != place.dtype:
                 place.copy_(average.view(-1))
+            if on_device and not isinstance(done, torch._C.Future):
+                # Torch's futures know on which streams their values are computed.
+                torch.cuda.current_stream(place.device).synchronize()
 
         future = marked(state, given)
-        if not isinstance(future, torch._C.Future):
+        if not isinstance(future, (torch._C.Future, Future)):
             raise TypeError(
-                f"communication hook {name} must return a torch.futures.Future of the average, "
-                f"not {type(future).__name__}"
+                f"communication hook {name} must return a torch.futures.Future or a "
+                f"syncline.futures.Future of the average, not {type(future).__name__}"
             )
         return future.then(take)
 
@@ -113,13 +117,14 @@ def _check_annotations(hook: Hook) -> None:
     except (NameError, TypeError, AttributeError):
         return
     bucket = hints.get("bucket", Any)
-    if bucket not in (Any, GradBucket, getattr(torch.distributed, "GradBucket", GradBucket)):
+    ours = (GradBucket, _syncline.GradBucket)
+    if bucket not in (Any, *ours, getattr(torch.distributed, "GradBucket", GradBucket)):
         raise ValueError(
             f"a communication hook's bucket is a torch.distributed.GradBucket: its "
             f"annotation must say so, not {bucket}"
         )
     returned = hints.get("return", Any)
-    if returned is not Any and (get_origin(returned) or returned) is not torch.futures.Future:
+    if (get_origin(returned) or returned) not in (Any, torch.futures.Future, Future):
         raise ValueError(
             f"a communication hook returns a torch.futures.Future[torch.Tensor]: its "
             f"annotation must say so, not {returned}"
