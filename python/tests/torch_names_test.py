@@ -143,7 +143,7 @@ def test_what_torch_tells_of_groups():
     assert (world.group_name, made.group_name) == (world.name(), made.name())
     world.get_group_store().set("key", "of the world")
     assert world.get_group_store().get("key") == b"of the world"
-    assert not dist.new_group([0]).get_group_store().check(["key"])
+    assert not made.get_group_store().check(["key"])
     assert world._get_backend("cpu") is world
     assert distributed_c10d._get_default_group() is world
     assert distributed_c10d._default_pg is world is distributed_c10d._world.default_pg
