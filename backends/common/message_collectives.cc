@@ -201,12 +201,11 @@ absl::Status MessageCollectives::Scatter(const Tensor& output, absl::Span<const 
 
 absl::Status MessageCollectives::ReduceScatter(const Tensor& output,
                                                absl::Span<const Tensor> inputs, ReduceOp op) {
-  return PipelinedReduceScatter(transport_, output, inputs, op, thresholds_.piece, scratch_)
-      .Run();
+  return PipelinedReduceScatter(transport_, output, inputs, op, thresholds_.piece, scratch_).Run();
 }
 
-// In pieces, so that what is on its way stays in the caches of both sides, and a rank copies its own
-// part while others' pieces come. Two pieces for each peer are under way.
+// In pieces, so that what is on its way stays in the caches of both sides, and a rank copies its
+// own part while others' pieces come. Two pieces for each peer are under way.
 absl::Status MessageCollectives::AllToAll(absl::Span<const Tensor> outputs,
                                           absl::Span<const Tensor> inputs) {
   int64_t longest = 0;

@@ -95,9 +95,9 @@ absl::Status PointToPoint::Send(const Tensor& tensor, const CallContext& context
 
 absl::StatusOr<int> PointToPoint::Recv(const Tensor& tensor, const CallContext& context) {
   absl::MutexLock lock(&mutex_);
-  PostedReceive receive{context.collective->peer, context.collective->tag,
-                        static_cast<uint32_t>(tensor.dtype()), tensor.numel(), tensor.data(),
-                        tensor.nbytes()};
+  PostedReceive receive{
+      context.collective->peer, context.collective->tag, static_cast<uint32_t>(tensor.dtype()),
+      tensor.numel(),           tensor.data(),           tensor.nbytes()};
   bool is_complete = false;
   const absl::Cleanup remove = [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     posted_.remove(&receive);

@@ -134,7 +134,7 @@ class PointToPoint {
     bool is_ignored = false;  // Elements come that nobody waits for any more.
     // Whose memory the body that is coming goes to; null: `body`, or it is no receive's.
     PostedReceive* receiver = nullptr;
-    uint64_t last_id = 0;     // Of the peer's sends.
+    uint64_t last_id = 0;  // Of the peer's sends.
     // Parts of kEagerWindow: of what this rank has sent and the peer has not given credit for; of
     // what has come and was not taken; and of what was taken and not given credit for.
     size_t in_flight = 0, held = 0, taken = 0;

@@ -121,8 +121,9 @@ absl::StatusOr<Interface> RoutedInterface(const base::SocketAddress& group) {
       if (fits && entry.is_known_elsewhere()) return entry.ToInterface();
     }
   }
-  return NetworkError("no interface that takes part in multicast has an IPv6 address that other "
-                      "hosts can use");
+  return NetworkError(
+      "no interface that takes part in multicast has an IPv6 address that other "
+      "hosts can use");
 }
 
 // `name` is what follows the group's "%", if anything does.

@@ -104,8 +104,8 @@ std::string Zsh() {
     absl::StrAppend(&script, "' \\\n");
   }
   absl::StrAppend(&script, "    '1:script:_files' '*::argument:_files'\n}\n",
-                  // As a file of fpath this is the body of the completion's first call; otherwise it is
-                  // evaluated, and registers it.
+                  // As a file of fpath this is the body of the completion's first call; otherwise
+                  // it is evaluated, and registers it.
                   "if [ \"$funcstack[1]\" = _syncline-run ]; then _syncline_run \"$@\"\n",
                   "else compdef _syncline_run syncline-run\nfi\n");
   return script;

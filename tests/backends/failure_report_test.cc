@@ -137,8 +137,9 @@ TEST(PeerTableTest, ARankOfAnotherVersionIsNamed) {
   const absl::Status status =
       backends::PeerTable::Join(store, 0, 2, "", Deadline(absl::Seconds(30))).status();
   EXPECT_EQ(KindOf(status), ErrorKind::kStore) << status;
-  EXPECT_THAT(Message(status), AllOf(HasSubstr(absl::StrCat("pid ", getpid(), " speaks protocol 1")),
-                                     HasSubstr("install the same version")));
+  EXPECT_THAT(Message(status),
+              AllOf(HasSubstr(absl::StrCat("pid ", getpid(), " speaks protocol 1")),
+                    HasSubstr("install the same version")));
 }
 
 TEST(PeerTableTest, ATimeoutNamesTheRanksThatHaveNotCome) {
@@ -351,8 +352,7 @@ TEST(FailureReportTest, ARankThatReportsAndEndsAtOnceIsNotCalledDead) {
   const absl::Status diagnosis =
       backends::FailureReporter(eventful, *table).Diagnose(Lost({1}, {1}));
   EXPECT_EQ(KindOf(diagnosis), ErrorKind::kMismatch) << diagnosis;
-  EXPECT_THAT(Message(diagnosis),
-              AllOf(HasSubstr("ranks 0 and 1 differ"), Not(HasSubstr("died"))));
+  EXPECT_THAT(Message(diagnosis), AllOf(HasSubstr("ranks 0 and 1 differ"), Not(HasSubstr("died"))));
 }
 
 TEST(FailureReportTest, TheRanksThatAnotherRankBlamesAreToldAsItDid) {

@@ -106,8 +106,8 @@ TEST_F(TcpMessagesTest, TheMemoryOfASendIsTheCallersAgain) {
 // Around the sizes at which the first elements, or all, come without the receiver's consent; with
 // and without a receive that waits for them, and more than the window holds.
 TEST_F(TcpMessagesTest, MessagesOfAllSizesArriveWholeWhoeverComesFirst) {
-  const std::vector<int64_t> counts = {0,       1,       (16 << 10) - 1, 16 << 10,
-                                       (16 << 10) + 1, 100'001, 1 << 20};
+  const std::vector<int64_t> counts = {0,       1,      (16 << 10) - 1, 16 << 10, (16 << 10) + 1,
+                                       100'001, 1 << 20};
   constexpr int kEach = 4;  // 64 KiB and more of each: beyond 1 MiB in all.
   for (const bool is_awaited : {true, false}) {
     for (const int64_t count : counts) {
@@ -122,8 +122,8 @@ TEST_F(TcpMessagesTest, MessagesOfAllSizesArriveWholeWhoeverComesFirst) {
         threads.emplace_back([&, rank, i] {
           std::vector<int32_t>& memory = rank == 0 ? sent[i] : received[i];
           const Tensor tensor(memory.data(), DType::kInt32, {count});
-          const absl::Status status = Run(rank, rank == 0 ? Collective::Send(tensor, 1, i)
-                                                          : Collective::Recv(tensor, 0, i));
+          const absl::Status status = Run(
+              rank, rank == 0 ? Collective::Send(tensor, 1, i) : Collective::Recv(tensor, 0, i));
           EXPECT_TRUE(status.ok()) << status;
         });
       };
