@@ -36,9 +36,9 @@ def mark_job() -> None:
 
 def use_manager() -> None:
     """Connects to the job's manager, or starts it. RuntimeError if it cannot start."""
-    if _syncline._segment_manager():
-        return
     leave_at_exit()
+    if _syncline._segment_manager():  # Looking at a parent's segments connects, too.
+        return
     inherited = os.environ.get(_MANAGER)
     if inherited:
         try:
@@ -70,6 +70,12 @@ def write(size: int, parts: list[tuple[int, Any]]) -> tuple[str, int]:
     except errors.DistNetworkError:
         use_manager()  # It has just been killed.
         return _syncline._write_named(size, parts)
+
+
+def carry(name: str) -> tuple[str, int]:
+    """Has a message carry a segment that this process maps: its name, and the sender's number."""
+    leave_at_exit()
+    return _syncline._carry_named(name)
 
 
 def make(size: int) -> Any:

@@ -471,7 +471,7 @@ def _attach(message: SharingMessage, buffers: list[Any]) -> None:
             if index is None:
                 if isinstance(buffer.handle, str):
                     index = message.carry(
-                        buffer.segment_size, *_syncline._carry_named(buffer.handle)
+                        buffer.segment_size, *named_segments.carry(buffer.handle)
                     )
                 else:
                     index = message.borrow(buffer.handle, buffer.owner)
@@ -548,7 +548,7 @@ class _Segment:
         if not moved:
             return message.carry(self.size, *named_segments.write(self.size, parts))
         view = shared_copy(self.size, parts)
-        index = message.carry(self.size, *_syncline._carry_named(_name_of(view, self.size)))
+        index = message.carry(self.size, *named_segments.carry(_name_of(view, self.size)))
         for offset, copy in moved:
             if copy.move_to is not None:
                 copy.move_to(view, offset)
@@ -568,7 +568,7 @@ class _Segment:
             if copy.move_to is not None:
                 copy.move_to(view, offset)
         if sharing._strategy == "file_system":
-            return message.carry(self.size, *_syncline._carry_named(_name_of(view, self.size)))
+            return message.carry(self.size, *named_segments.carry(_name_of(view, self.size)))
         address = _syncline._address(view)
         descriptor, _, size = _syncline._shared_place(address, self.size)
         _syncline._keep_contents(address)

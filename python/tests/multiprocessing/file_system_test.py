@@ -109,8 +109,23 @@ def test_a_child_of_fork_copies_what_its_parent_has_freed_meanwhile():
     del shared
     assert leaks.eventually(lambda: leaks.named_segments() == [])
     inbox.put("now")
+    child.join(60)  # What a process has sent is there, though it has ended.
     assert (outbox.get() == 3).all()
+
+
+def test_an_array_of_the_parent_that_a_child_of_fork_has_sent_outlives_both():
+    shared = mp.share_memory_(numpy.full(100_000, 3.0))
+    context = mp.get_context("fork")
+    inbox, outbox = context.SimpleQueue(), context.SimpleQueue()
+    child = context.Process(target=children.send_when_told, args=(inbox, outbox, shared))
+    child.start()
+    inbox.put("now")
     child.join(60)
+    del shared, child
+    got = outbox.get()
+    assert (got == 3).all()
+    del got
+    assert leaks.eventually(lambda: leaks.named_segments() == [])
 
 
 def test_segments_end_with_their_job_and_so_does_the_manager():
