@@ -470,9 +470,7 @@ def _attach(message: SharingMessage, buffers: list[Any]) -> None:
             index = borrowed.get(buffer.handle)
             if index is None:
                 if isinstance(buffer.handle, str):
-                    index = message.carry(
-                        buffer.segment_size, *named_segments.carry(buffer.handle)
-                    )
+                    index = message.carry(buffer.segment_size, *named_segments.carry(buffer.handle))
                 else:
                     index = message.borrow(buffer.handle, buffer.owner)
                     sizes.append(buffer.segment_size)
