@@ -15,13 +15,14 @@ namespace syncline::backends {
 // wait first looks for kTime, and lets others have the core between two looks. That only helps
 // where peers answer within it: not over slow networks, nor where a thread that has the core keeps
 // it. So this counts how often it has helped, and where it seldom does, only each kProbe-th wait
-// tries.
+// tries. kTime is longer than a peer takes that sleeps and is woken: otherwise two that both sleep
+// would each find that to look does not help.
 //
 // Each time that nothing has come, a wait calls Continue; each time that something has, Restart.
 // Not thread-safe.
 class SocketSpin {
  public:
-  static constexpr absl::Duration kTime = absl::Microseconds(30);
+  static constexpr absl::Duration kTime = absl::Microseconds(100);
   static constexpr int kProbe = 16;
 
   // Whether to look again now.
