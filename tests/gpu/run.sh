@@ -34,8 +34,8 @@ benchmarks=(
 )
 wheel=//python:wheel_local
 
-limit_bytes=$((60 << 20)) # Of the archive and the checkout together.
-part_bytes=$((55 << 20))
+limit_bytes=$((63 << 20)) # Of the archive and the checkout together.
+part_bytes=$((50 << 20))
 kept="${SYNCLINE_GPU_KEPT:-/var/tmp/syncline-gpu}"
 # The extension is built for this Python, which the machine with the device has.
 python_version="${SYNCLINE_GPU_PYTHON:-3.12}"
@@ -109,7 +109,8 @@ pack() {
   mkdir -p "$folder/pack/arrays"
   cp tests/gpu/arrays/*.py "$folder/pack/arrays"
   git rev-parse HEAD >"$folder/pack/commit.txt"
-  tar -C "$folder/pack" -c . | xz -T0 -6 >"$archive"
+  # -9: its dictionary holds several of the programs, which have most code in common.
+  tar -C "$folder/pack" -c . | xz -T0 -9 >"$archive"
   size="$(stat -c %s "$archive")"
   checkout="$(git ls-files -z | xargs -0 du -cb | tail -n 1 | cut -f 1)"
   if [ $((size + checkout)) -gt "$limit_bytes" ]; then

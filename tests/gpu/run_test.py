@@ -57,7 +57,7 @@ def test_parts_that_were_kept_are_joined_and_a_lost_one_is_noticed(tmp_path):
     with zipfile.ZipFile(wheel, "w") as archive:
         archive.writestr("nvidia/nccl/lib/libnccl.so.2", library)
     script = tmp_path / "run.sh"
-    script.write_text(SCRIPT.read_text().replace("part_bytes=$((55 << 20))", "part_bytes=60000"))
+    script.write_text(SCRIPT.read_text().replace("part_bytes=$((50 << 20))", "part_bytes=60000"))
     env = dict(os.environ, SYNCLINE_GPU_KEPT=str(tmp_path / "kept"), TMPDIR=str(tmp_path))
 
     def call(*arguments):

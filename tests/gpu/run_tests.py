@@ -449,25 +449,28 @@ def steps(machine):
             )
         )
     sanitizer = shutil.which("compute-sanitizer") or ""
+    # racecheck is of no use: the kernels have no shared memory.
     for path in "kernels_gpu_test", "device_gpu_test":
-        for tool in "memcheck", "racecheck":
-            result.append(
-                Step(
-                    "%s of %s" % (tool, path),
-                    [
-                        sanitizer,
-                        "--tool",
-                        tool,
-                        "--error-exitcode",
-                        "9",
-                        binary("tests/gpu/" + path),
-                    ],
-                    150,
-                    needs=lambda: (
-                        devices() or (None if sanitizer else "no compute-sanitizer on the machine")
-                    ),
-                )
+        result.append(
+            Step(
+                "memcheck of " + path,
+                # Calls that fail are what some tests are about.
+                [
+                    sanitizer,
+                    "--tool",
+                    "memcheck",
+                    "--report-api-errors",
+                    "no",
+                    "--error-exitcode",
+                    "9",
+                    binary("tests/gpu/" + path),
+                ],
+                150,
+                needs=lambda: (
+                    devices() or (None if sanitizer else "no compute-sanitizer on the machine")
+                ),
             )
+        )
     return result
 
 

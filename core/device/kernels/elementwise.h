@@ -6,6 +6,7 @@
 #ifndef SYNCLINE_CORE_DEVICE_KERNELS_ELEMENTWISE_H_
 #define SYNCLINE_CORE_DEVICE_KERNELS_ELEMENTWISE_H_
 
+#include <cstddef>
 #include <cstdint>
 #include <cstring>
 
@@ -68,13 +69,64 @@ SYNCLINE_HOST_DEVICE void StoreGroup(const T* elements, void* data, uint64_t fir
   }
 }
 
+template <size_t kBytes>
+struct Unsigned;
+template <>
+struct Unsigned<1> {
+  using type = uint8_t;
+};
+template <>
+struct Unsigned<2> {
+  using type = uint16_t;
+};
+template <>
+struct Unsigned<4> {
+  using type = uint32_t;
+};
+template <>
+struct Unsigned<8> {
+  using type = uint64_t;
+};
+
+// An element at any address, byte by byte. For devices in assembly, since nvcc 13.0 makes two
+// mistakes with memcpy here: it reads 16 bits at once, as in the branch for aligned elements, and
+// ptxas takes the store of the lower byte of a converted 16-bit float for a conversion to an
+// integer (F2I.U8.F16).
+
 template <typename T>
-SYNCLINE_HOST_DEVICE T LoadOne(const void* data, uint64_t at, bool is_aligned) {
-  const char* const from = static_cast<const char*>(data) + at * sizeof(T);
-  if (is_aligned) return *reinterpret_cast<const T*>(from);
+SYNCLINE_HOST_DEVICE T LoadBytes(const char* from) {
+#ifdef __CUDA_ARCH__
+  typename Unsigned<sizeof(T)>::type bits = 0;
+  for (uint32_t i = 0; i < sizeof(T); ++i) {
+    uint32_t byte;
+    asm volatile("ld.u8 %0, [%1];" : "=r"(byte) : "l"(from + i) : "memory");
+    bits |= static_cast<decltype(bits)>(byte) << (8 * i);
+  }
+  return BitCast<T>(bits);
+#else
   T element;
   memcpy(&element, from, sizeof(element));
   return element;
+#endif
+}
+
+template <typename T>
+SYNCLINE_HOST_DEVICE void StoreBytes(T element, char* to) {
+#ifdef __CUDA_ARCH__
+  const auto bits = BitCast<typename Unsigned<sizeof(T)>::type>(element);
+  for (uint32_t i = 0; i < sizeof(T); ++i) {
+    const auto byte = static_cast<uint32_t>(bits >> (8 * i)) & 0xFFu;
+    asm volatile("st.u8 [%0], %1;" : : "l"(to + i), "r"(byte) : "memory");
+  }
+#else
+  memcpy(to, &element, sizeof(element));
+#endif
+}
+
+template <typename T>
+SYNCLINE_HOST_DEVICE T LoadOne(const void* data, uint64_t at, bool is_aligned) {
+  const char* const from = static_cast<const char*>(data) + at * sizeof(T);
+  return is_aligned ? *reinterpret_cast<const T*>(from) : LoadBytes<T>(from);
 }
 
 template <typename T>
@@ -83,7 +135,7 @@ SYNCLINE_HOST_DEVICE void StoreOne(T element, void* data, uint64_t at, bool is_a
   if (is_aligned) {
     *reinterpret_cast<T*>(to) = element;
   } else {
-    memcpy(to, &element, sizeof(element));
+    StoreBytes(element, to);
   }
 }
 
