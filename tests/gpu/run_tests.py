@@ -301,9 +301,13 @@ def steps(machine):
     def binary(path):
         return os.path.join(HERE, "bin", path)
 
-    # To load a kernel at its first launch may wait for the device, where another rank's kernel
-    # waits for this rank's.
-    many = {"NCCL_MULTI_RANK_GPU_ENABLE": "1", "CUDA_MODULE_LOADING": "EAGER"}
+    # To load a kernel at its first launch, or to free memory, may wait for the device, where
+    # another rank's kernel waits for this rank's.
+    many = {
+        "NCCL_MULTI_RANK_GPU_ENABLE": "1",
+        "CUDA_MODULE_LOADING": "EAGER",
+        "SYNCLINE_TEST_KEEP_DEVICE_MEMORY": "1",
+    }
     # Ranks that share a device need room for all of their kernels at once.
     few_blocks = dict(many, NCCL_MAX_CTAS="8")
     devices, nccl = machine.lacks_devices, machine.lacks_nccl

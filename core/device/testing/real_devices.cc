@@ -5,6 +5,9 @@
 #include <cstdio>
 #include <cstdlib>
 
+#include "absl/time/clock.h"
+#include "absl/time/time.h"
+#include "core/device/task_thread.h"
 #include "core/device/testing/fake_cuda_env.h"
 
 namespace syncline::device {
@@ -25,6 +28,19 @@ const char* DriverLibrary() {
   const char* const named = std::getenv("SYNCLINE_CUDA_LIBRARY");
   return named != nullptr && *named != '\0' ? named : "libcuda.so.1";
 }
+
+// With SYNCLINE_TEST_KEEP_DEVICE_MEMORY=1 no memory of a device is given back before the process
+// ends. Ranks that are threads of one process on one device need that: cuMemFree waits for the
+// device, where the kernel of one rank waits for that of another, which cannot be launched
+// meanwhile.
+const bool kept = [] {
+  const char* const keep = std::getenv("SYNCLINE_TEST_KEEP_DEVICE_MEMORY");
+  if (keep == nullptr || *keep != '1') return false;
+  TaskThread::Releases().Post({[] {
+    while (true) absl::SleepFor(absl::Hours(1));
+  }});
+  return true;
+}();
 
 }  // namespace
 
