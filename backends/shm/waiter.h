@@ -53,12 +53,24 @@ class Waiter {
   }
 
   // The same for a message, of one rank: where ranks share cores, it spins for as long as that rank
-  // takes to answer if it runs on another core. A collective needs all ranks, of which some have no
-  // core then.
+  // takes to answer if it runs on another core, unless it did not lately. A collective needs all
+  // ranks, of which some have no core then.
   template <typename Ready>
   absl::Status AwaitMessage(base::EventCount& event, int rank, const WaitContext& context,
                             const Ready& ready) {
-    return SpinAndAwait(std::max(spins_, kMessageSpins), event, rank, context, ready);
+    if (!is_oversubscribed()) return SpinAndAwait(spins_, event, rank, context, ready);
+    // Relaxed: it is a guess, which threads may overwrite for each other.
+    const int until_trial = until_message_spin_.load(std::memory_order_relaxed);
+    for (int i = 0; i < (until_trial > 0 ? kFewMessageSpins : kMessageSpins); ++i) {
+      if (ready()) {
+        if (i > 0) until_message_spin_.store(0, std::memory_order_relaxed);
+        return absl::OkStatus();
+      }
+      Relax();
+    }
+    until_message_spin_.store(until_trial > 0 ? until_trial - 1 : kMessageSpinTrialInterval,
+                              std::memory_order_relaxed);
+    return AwaitSlowly(event, rank, context, ready);
   }
 
   // Lets another rank get on a little, if this one has a core of its own: for as long as a few
@@ -108,6 +120,7 @@ class Waiter {
   absl::Status InterruptedRankError() const;
 
   int spins_ = 1;
+  std::atomic<int> until_message_spin_{0};  // Waits.
   bool needs_fence_ = true;
   bool has_membarrier_;
   const backends::PeerTable& peers_;
