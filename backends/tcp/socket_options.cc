@@ -14,6 +14,7 @@
 #include "backends/tcp/silent_hosts.h"
 #include "core/base/env.h"
 #include "core/base/sockets.h"
+#include "syncline/log.h"
 #include "syncline/status.h"
 
 namespace syncline::tcp {
@@ -58,6 +59,16 @@ absl::Status SetClass(int socket, int dscp) {
   return Set(socket, IPPROTO_IP, IP_TOS, traffic_class, kDscp);
 }
 
+// Says so where the kernel gives a buffer fewer bytes than asked for. It counts twice what was set,
+// as its own records take room too.
+void ReportSmaller(int socket, int option, int asked, absl::string_view limit) {
+  int given = 0;
+  socklen_t length = sizeof(given);
+  if (getsockopt(socket, SOL_SOCKET, option, &given, &length) != 0 || given / 2 >= asked) return;
+  Log(LogLevel::kWarning, absl::StrCat(kBuffer, "=", asked, ": the kernel gives ", given / 2,
+                                       " bytes, the limit of ", limit));
+}
+
 }  // namespace
 
 absl::StatusOr<SocketOptions> SocketOptions::FromEnvironment() {
@@ -76,7 +87,12 @@ absl::StatusOr<SocketOptions> SocketOptions::FromEnvironment() {
 
 absl::Status SocketOptions::Try() const {
   SYNCLINE_ASSIGN_OR_RETURN(const base::UniqueFd socket, base::OpenSocket(AF_INET, SOCK_STREAM));
-  return Apply(socket.get());
+  SYNCLINE_RETURN_IF_ERROR(Apply(socket.get()));
+  if (buffer_bytes.has_value()) {
+    ReportSmaller(socket.get(), SO_RCVBUF, *buffer_bytes, "net.core.rmem_max");
+    ReportSmaller(socket.get(), SO_SNDBUF, *buffer_bytes, "net.core.wmem_max");
+  }
+  return absl::OkStatus();
 }
 
 absl::Status SocketOptions::Apply(int socket) const {

@@ -32,7 +32,8 @@ struct SocketOptions {
   // ArgumentError that names a variable whose value is none of these.
   static absl::StatusOr<SocketOptions> FromEnvironment();
 
-  // What Apply says of a socket that is used for nothing else.
+  // What Apply says of a socket that is used for nothing else. Warns where the kernel gives smaller
+  // buffers than buffer_bytes.
   absl::Status Try() const;
 
   // Sets them for a connected socket, and has the kernel send short messages at once. BackendError

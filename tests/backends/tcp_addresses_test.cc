@@ -16,6 +16,8 @@
 #include <thread>
 #include <vector>
 
+#include "absl/strings/string_view.h"
+#include "absl/synchronization/mutex.h"
 #include "absl/time/clock.h"
 #include "backends/tcp/tcp_backend.h"
 #include "core/testing/tls_environment.h"
@@ -26,6 +28,7 @@
 #include "syncline/backend_registry.h"
 #include "syncline/collective.h"
 #include "syncline/hash_store.h"
+#include "syncline/log.h"
 #include "syncline/status.h"
 #include "syncline/tensor.h"
 #include "tests/support/processes.h"
@@ -244,6 +247,21 @@ TEST(TcpAddressesTest, OptionsAreThoseOfAllConnections) {
     }
     unsetenv(variable);
   }
+}
+
+TEST(TcpAddressesTest, ABufferThatTheKernelMakesSmallerIsToldOfWithItsLimit) {
+  setenv("SYNCLINE_SOCKET_BUFFER", "1073741824", 1);  // No kernel's limit is as high.
+  absl::Mutex mutex;
+  std::vector<std::string> lines;
+  SetLogSink([&](LogLevel, absl::string_view line) {
+    absl::MutexLock lock(&mutex);
+    lines.emplace_back(line);
+  });
+  ExpectAllOk(RunAt("127.0.0.1"));
+  SetLogSink(nullptr);
+  unsetenv("SYNCLINE_SOCKET_BUFFER");
+  EXPECT_THAT(lines, Contains(HasSubstr("the limit of net.core.rmem_max")));
+  EXPECT_THAT(lines, Contains(HasSubstr("the limit of net.core.wmem_max")));
 }
 
 TEST(TcpAddressesTest, ListenersAreAtPortsOfTheRange) {
