@@ -32,9 +32,12 @@ absl::Status Failed(const std::string& path) {
 }  // namespace
 
 // proc(5), /proc/pid/stat: of the fields after the command, which may itself hold spaces and
-// parentheses, the first is the state, the 7th the kernel's flags and the 20th the start time.
+// parentheses, the first is the state, the 7th the kernel's flags and the 20th the start time. The
+// file of the process's first thread says the same. qemu-user, by which containers of another
+// architecture run, makes up /proc/pid/stat for a process that reads its own, with a start time
+// that its peers do not see.
 absl::StatusOr<ProcessState> ReadProcess(int pid) {
-  const std::string path = absl::StrCat("/proc/", pid, "/stat");
+  const std::string path = absl::StrCat("/proc/", pid, "/task/", pid, "/stat");
   const UniqueFd file(open(path.c_str(), O_RDONLY | O_CLOEXEC));
   if (!file.valid()) return Failed(path);
   char buffer[4096];  // A line of at most 52 numbers and a command of 64 bytes.
