@@ -492,8 +492,9 @@ def jni_library(name, srcs, deps = [], copts = [], **kwargs):
         srcs = srcs,
         additional_linker_inputs = ["//bazel:export_jni.lds"] + PORTABLE_LINKER_INPUTS,
         copts = COPTS + ["-fvisibility=hidden"] + copts,
+        # The script hides what is linked in. --exclude-libs would also hide JNI_OnLoad, which lies in a
+        # library of ours, wherever the linker gets that as an archive.
         linkopts = [
-            "-Wl,--exclude-libs,ALL",
             "-Wl,--version-script=$(location //bazel:export_jni.lds)",
             "-Wl,-Bsymbolic",
             "-Wl,-rpath,'$$ORIGIN'",
