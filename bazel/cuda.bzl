@@ -33,7 +33,8 @@ def _path(ctx, file):
 def _compile(ctx, source, headers, output):
     """Declares the action that makes the fat binary `output` of the file `source`."""
     reason = ctx.attr.missing or ("" if AVAILABLE else REASON)
-    if ctx.var.get("cuda_kernels") == "no" and not ctx.attr.missing:
+    without = ctx.var.get("cuda_kernels") == "no" or ctx.var["TARGET_CPU"] == "aarch64"
+    if without and not ctx.attr.missing:
         ctx.actions.write(output, "")
         return
     if reason:

@@ -132,11 +132,11 @@ With jni_headers it is also a C++ dependency that brings these headers.""",
 
 _ARCHIVE = """
 set -euo pipefail
-java=$1 out=$2 folder=$3 manifest=$4
-shift 4
+java=$1 out=$2 manifest=$3
+shift 3
 tmp=$(mktemp -d)
 trap 'rm -rf "$tmp"' EXIT
-mkdir -p "$tmp/jar/$folder"
+mkdir "$tmp/jar"
 printf '%b' "$manifest" > "$tmp/manifest"
 for arg; do
   case $arg in
@@ -146,9 +146,12 @@ for arg; do
       cp -L "${pair#*=}" "$tmp/files/${pair%%=*}"
       ;;
     *.jar) (here=$PWD; cd "$tmp/jar" && "$here/$java/bin/jar" --extract --file "$here/$arg") ;;
-    *)
-      name=$(basename "$arg" .stripped)
-      cp -L "$arg" "$tmp/jar/$folder/$name"
+    --native=*)
+      pair=${arg#--native=}
+      folder=${pair%%=*}
+      name=$(basename "${pair#*=}" .stripped)
+      mkdir -p "$tmp/jar/$folder"
+      cp -L "${pair#*=}" "$tmp/jar/$folder/$name"
       echo "$name" >> "$tmp/jar/$folder/files"
       ;;
   esac
@@ -172,10 +175,11 @@ def _archive_impl(ctx):
     args = ctx.actions.args()
     args.add(jdk.java_home)
     args.add(jar)
-    args.add(ctx.attr.native_folder)
     args.add("".join(["%s: %s\\n" % field for field in sorted(ctx.attr.manifest.items())]))
     args.add_all(jars)
-    args.add_all(ctx.files.natives)
+    for target, folder in ctx.attr.natives.items():
+        for file in target[DefaultInfo].files.to_list():
+            args.add("--native=%s=%s" % (folder, file.path))
     for target, path in ctx.attr.files.items():
         args.add("--file=%s=%s" % (path, target[DefaultInfo].files.to_list()[0].path))
     for file in ctx.files.licenses:
@@ -217,8 +221,10 @@ The file `files` beside the native libraries has their names, one on a line.""",
             doc = "Of all that is in the jar; they go below META-INF.",
         ),
         manifest = attr.string_dict(doc = "Fields of the manifest."),
-        native_folder = attr.string(doc = "Where native libraries lie in the jar."),
-        natives = attr.label_list(allow_files = True),
+        natives = attr.label_keyed_string_dict(
+            allow_files = True,
+            doc = "Native libraries: {label: folder in the jar}.",
+        ),
     ),
 )
 

@@ -5,7 +5,8 @@ of Debian 11 (2.31), and with stand-ins for what is newer than 2.28 (bazel/porta
 as everything is: objects are shared with what is linked for this machine. libstdc++ is linked in, of libgcc_s only old
 symbols are used. The result runs wherever glibc is 2.28 or later; a wheel's build and tests hold it to that.
 
-What is instrumented is for this machine, and so is all where the mirror no longer has that Debian.
+What is instrumented is for this machine, and so is all where the mirror no longer has that Debian. What is compiled for
+aarch64 needs the glibc of Debian 12 (2.36).
 """
 
 load("@old_glibc//:status.bzl", "AVAILABLE")
@@ -13,7 +14,8 @@ load("@old_glibc//:status.bzl", "AVAILABLE")
 # The tag of the platform that such binaries are for; linux_x86_64 promises nothing.
 PLATFORM = "manylinux_2_28_x86_64" if AVAILABLE else "linux_x86_64"
 
-_INSTRUMENTED = [
+_FOR_THIS_MACHINE = [
+    "//bazel:aarch64",
     "//bazel:asan",
     "//bazel:fuzz",
     "//bazel:tsan",
@@ -25,7 +27,7 @@ _LIBRARIES = "external/old_glibc/lib"
 def _unless_instrumented(values):
     if not AVAILABLE:
         return []
-    return select(dict([(setting, []) for setting in _INSTRUMENTED], **{"//conditions:default": values}))
+    return select(dict([(setting, []) for setting in _FOR_THIS_MACHINE], **{"//conditions:default": values}))
 
 PORTABLE_DEPS = _unless_instrumented(["//bazel/portable:glibc_shims"])
 

@@ -298,6 +298,112 @@ print("}")
 END
 """
 
+# bin/NAME is the program aarch64-linux-gnu-NAME with the libraries beside it. The linker's script of the C library has
+# paths of a machine on which this is installed.
+_AARCH64_GCC = """
+mkdir bin
+for program in usr/bin/aarch64-linux-gnu-*; do
+  name=${program#usr/bin/aarch64-linux-gnu-}
+  cat > bin/$name << END
+#!/bin/sh
+root=\\${0%/bin/*}
+LD_LIBRARY_PATH=\\$root/usr/lib/x86_64-linux-gnu exec \\$root/$program "\\$@"
+END
+  chmod 755 bin/$name
+done
+sed -i 's,/usr/aarch64-linux-gnu/lib/,,g' usr/aarch64-linux-gnu/lib/libc.so
+rm -rf usr/bin/*lto-dump* usr/lib/gcc-cross/aarch64-linux-gnu/12/lib{a,hwa,l,t}san.*
+"""
+
+_AARCH64_LIBRARIES = """
+mkdir lib include
+mv usr/lib/aarch64-linux-gnu/lib{address_sorting,cares,crypto,gpr,grpc,grpc++,ssl,upb}.a lib
+mv usr/include/aarch64-linux-gnu include
+rm -rf usr
+"""
+
+# No link leads to the machine that runs it.
+_AARCH64_MACHINE = """
+for link in $(find . -type l -lname '/*'); do
+  target=.$(readlink $link)
+  rm $link
+  if [ -f $target ]; then cp $target $link; fi
+done
+rm -rf usr/lib/aarch64-linux-gnu/gconv usr/lib/jvm/*/lib/ct.sym usr/lib/jvm/*/{docs,legal,man} usr/share
+"""
+
+# What --config=aarch64 compiles with, and for.
+def _aarch64_repositories():
+    deb_repository(
+        name = "aarch64_gcc",
+        build_file = "//third_party:aarch64_gcc.BUILD",
+        packages = [
+            "binutils-aarch64-linux-gnu",
+            "cpp-12-aarch64-linux-gnu",
+            "g++-12-aarch64-linux-gnu",
+            "gcc-12-aarch64-linux-gnu",
+            "libbinutils",
+            "libc6-arm64-cross",
+            "libc6-dev-arm64-cross",
+            "libctf-nobfd0",
+            "libctf0",
+            "libgcc-12-dev-arm64-cross",
+            "libgcc-s1-arm64-cross",
+            "libgmp10",
+            "libisl23",
+            "libjansson4",
+            "libmpc3",
+            "libmpfr6",
+            "libstdc++-12-dev-arm64-cross",
+            "libzstd1",
+            "linux-libc-dev-arm64-cross",
+        ],
+        patch_cmds = [_AARCH64_GCC],
+    )
+    deb_repository(
+        name = "aarch64_libraries",
+        build_file = "//third_party:aarch64_libraries.BUILD",
+        packages = [
+            "libc-ares-dev:arm64",
+            "libgrpc++-dev:arm64",
+            "libgrpc-dev:arm64",
+            "libpython3.11-dev:arm64",
+            "libssl-dev:arm64",
+        ],
+        patch_cmds = [_AARCH64_LIBRARIES],
+    )
+
+    # Runs programs of an aarch64 machine, with what these find on it: a C library, Python and Java.
+    deb_repository(
+        name = "aarch64_machine",
+        build_file_content = """
+filegroup(
+    name = "files",
+    srcs = glob(["**"], exclude = ["**/* *"]),
+    visibility = ["//visibility:public"],
+)
+""",
+        packages = [
+            "libc6:arm64",
+            "libexpat1:arm64",
+            "libffi8:arm64",
+            "libgcc-s1:arm64",
+            "libpython3.11-minimal:arm64",
+            "libpython3.11-stdlib:arm64",
+            "libstdc++6:arm64",
+            "openjdk-17-jre-headless:arm64",
+            "python3.11-minimal:arm64",
+            "zlib1g:arm64",
+        ],
+        patch_cmds = [_AARCH64_MACHINE],
+    )
+    deb_repository(
+        name = "qemu",
+        build_file_content = 'exports_files(["usr/bin/qemu-aarch64-static"])',
+        packages = ["qemu-user-static"],
+        patch_cmds = ["find usr/bin -type f ! -name qemu-aarch64-static -delete"],
+    )
+
 # What tests, benchmarks, the Python extension and the sanitizers' builds need besides.
 def _development_repositories():
     deb_source_repository(
@@ -843,6 +949,7 @@ def cc_dependencies():
 def syncline_repositories():
     """Declares every external repository of the workspace."""
     cc_dependencies()
+    _aarch64_repositories()
     _development_repositories()
     _java_repositories()
     _python_repositories()

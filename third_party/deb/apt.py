@@ -72,15 +72,15 @@ def with_retries(function, times=4):
 
 
 class Index:
-    """The index of binary packages, or that of source packages; of `suite`, if given."""
+    """The index of binary packages, or that of source packages; of `suite` and `machine`, if given."""
 
-    def __init__(self, source=False, suite=None):
+    def __init__(self, source=False, suite=None, machine=None):
         self.source = source
         self.suite = suite
         # Root would otherwise be warned that it does not download as _apt.
         self.options = ["-q", "-o", "APT::Sandbox::User=root"]
-        if source or suite:
-            self.options += _own_lists("deb-src" if source else "deb", suite)
+        if source or suite or machine:
+            self.options += _own_lists("deb-src" if source else "deb", suite, machine)
 
     def versions(self, names):
         """Returns {name: [Version, ...]}, newest first; [] for an unknown name."""
@@ -128,9 +128,15 @@ class Index:
 
 
 def split_key(key):
-    """libc6/trixie -> ("libc6", "trixie"): the package and the suite (None: the machine's)."""
-    name, _, suite = key.partition("/")
-    return name, suite or None
+    """libc6:arm64/trixie -> ("libc6", "trixie", "arm64"): None for what is this machine's."""
+    package, _, suite = key.partition("/")
+    name, _, machine = package.partition(":")
+    return name, suite or None, machine or None
+
+
+def join_key(name, suite, machine):
+    """The other way."""
+    return name + (":" + machine if machine else "") + ("/" + suite if suite else "")
 
 
 def _fields(stanza):
@@ -146,13 +152,13 @@ def _fields(stanza):
     return fields
 
 
-def _own_lists(kind, suite):
+def _own_lists(kind, suite, machine=None):
     """Keeps lists of `kind` ("deb" or "deb-src") from the machine's Debian mirrors.
 
     Returns the options that make apt read them.
     """
     name = "sources" if kind == "deb-src" else "binaries"
-    root = cache_dir() / (name + "-" + suite if suite else name)
+    root = cache_dir() / "-".join(filter(None, [name, suite, machine]))
     (root / "lists" / "partial").mkdir(parents=True, exist_ok=True)
     (root / "cache").mkdir(exist_ok=True)
     sources = root / "mirrors.sources"
@@ -169,6 +175,8 @@ def _own_lists(kind, suite):
         "-o",
         "Dir::State::status=/dev/null",
     ]
+    if machine:
+        options += ["-o", "APT::Architecture=" + machine, "-o", "APT::Architectures=" + machine]
     stamp = root / "updated"
     with open(root / "lock", "w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)

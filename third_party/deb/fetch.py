@@ -2,9 +2,9 @@
 
 Usage: fetch.py {binary,source} PINS, where PINS is the JSON of a part of the
 lock. A binary package of another suite than the machine's is called PACKAGE/SUITE
-there, so that both can be pinned. Packages are taken from the cache, else from
-apt, and verified by SHA-256 in either case. What is printed are warnings for the
-user.
+there, so that both can be pinned; PACKAGE:arm64 is that of another machine.
+Packages are taken from the cache, else from apt, and verified by SHA-256 in
+either case. What is printed are warnings for the user.
 
 A pin that has left the mirror is replaced by the mirror's current version, as
 apt's signed index gives it, with a warning; under SYNCLINE_LOCKED=1 it is an
@@ -72,9 +72,9 @@ def cached_binary(pin):
     return apt.cache_dir() / (pin["sha256"] + ".deb")
 
 
-def download_binaries(suite, pins):
-    """Fills the cache with packages of one suite; returns their pins as they are now."""
-    index = apt.Index(suite=suite)
+def download_binaries(suite, machine, pins):
+    """Fills the cache with packages of one suite and machine; returns their pins as they are now."""
+    index = apt.Index(suite=suite, machine=machine)
     pins = resolve(index, pins)
     wanted = {name: pin for name, pin in pins.items() if not cached_binary(pin).exists()}
     with tempfile.TemporaryDirectory(dir=apt.cache_dir()) as folder:
@@ -91,11 +91,11 @@ def fetch_binary(pins):
     missing = {}
     for key, pin in pins.items():
         if not cached_binary(pin).exists():
-            name, suite = apt.split_key(key)
-            missing.setdefault(suite, {})[name] = pin
-    for suite, of_suite in missing.items():
-        for name, pin in download_binaries(suite, of_suite).items():
-            pins[name + "/" + suite if suite else name] = pin
+            name, suite, machine = apt.split_key(key)
+            missing.setdefault((suite, machine), {})[name] = pin
+    for (suite, machine), of_suite in missing.items():
+        for name, pin in download_binaries(suite, machine, of_suite).items():
+            pins[apt.join_key(name, suite, machine)] = pin
     for name, pin in sorted(pins.items()):
         check(cached_binary(pin), pin, name)
         subprocess.run(["dpkg-deb", "-x", cached_binary(pin), "."], check=True)
