@@ -139,7 +139,7 @@ inline constexpr int kSpins = 300;
 inline constexpr int kMessageSpins = 32;
 inline constexpr int kFewMessageSpins = 4;
 inline constexpr int kMessageSpinTrialInterval = 16;  // Waits.
-inline constexpr int kPauseSpins = 32;  // Of Waiter::Pause: a third of a microsecond.
+inline constexpr int kPauseSpins = 32;                // Of Waiter::Pause: a third of a microsecond.
 inline constexpr auto kYieldTime = std::chrono::milliseconds(1);
 
 // ---- Memory ----
