@@ -15,7 +15,8 @@ TORCH = "2.13"
 DIFFERENCES = {
     "init_process_group": "`backend` None is `auto`, on any device. Without a rank, a size and a "
     "launcher's variables it is a world of one. `store` beside `init_method` is a ValueError, not "
-    "an AssertionError. `_ranks` has no effect; `comm` takes a communicator of mpi4py. "
+    "an AssertionError. `group_name` separates jobs that share a store, and may be used again. "
+    "`_ranks` has no effect; `comm` takes a communicator of mpi4py. "
     "`pg_options` are for backends that are registered. `timeout` holds for joining, too. env:// "
     "needs MASTER_ADDR on rank 0 too, as torch 2, in 0.4 not",
     "new_group": "returns once all members have joined. A `timeout` of None is that of the world; "
@@ -515,6 +516,38 @@ BESIDES = {
     "`syncline.torch` are for torch 2.13: what pip installs beside them is not checked",
 }
 
+# What other libraries have, where a script of theirs has no counterpart here.
+OTHERS = {
+    "Horovod: operations that ranks call in different orders, matched by name": "missing: all "
+    "ranks call the operations of a group in one order, and another order is a DistMismatchError "
+    "with both calls. Operations that may overtake each other go on groups of their own",
+    "Horovod: autotune, Adasum, timeline": "missing: `bucket_cap_mb` is given, a communication "
+    "hook may combine gradients in another way, and torch's profiler has each operation",
+    "Horovod: elastic State, discovery of hosts, lists of bad hosts": "missing: a new round starts "
+    "the script again, which loads its checkpoint, and hosts come by starting the launcher there",
+    "torchft, PCCL: steps that go on without a lost rank, with state from its peers": "missing: a "
+    "lost rank breaks its groups, since the others may hold parts of the result. `shrink_group` "
+    "makes one of those that remain; or the launcher starts a round",
+    "torchcomms, UCC: persistent operations": "missing: there is nothing to save, a call in C++ "
+    "takes less than a microsecond within a host",
+    "torchcomms: operations with sizes for each rank": "the operations of the usual names take "
+    "sizes that differ: lists of tensors, and splits",
+    "oneCCL: priorities": "missing: operations of one group run in the order of their calls, "
+    "those of several groups at the same time",
+    "Ray: create_collective_group by the driver": "missing: each process joins by itself, with "
+    "`rank`, `world_size` and a store that all reach",
+    "MLX: --hosts, by ssh": "missing: srun, mpirun, Kubernetes or a shell start the launcher on "
+    "each host",
+    "Bagua, KungFu: quantized messages, groups that change while they run": "communication hooks, "
+    "and rounds of the launcher",
+    "JAX: operations within jit": "`all_reduce`, `average_gradients` and `broadcast_tree` of "
+    "`syncline.jax`; the others outside of it: they take arrays, which a program that is being "
+    "traced has not",
+    "Java: collectives of objects, backends written in Java, Spark's barrier": "missing: objects "
+    "are serialised by the program, whose classes only it can name, and sent as bytes; executors "
+    "join with a rank, a size and an init method",
+}
+
 LAUNCH = {
     "--nproc-per-node": "`xpu` and names of devices of plug-ins are refused, since the launcher "
     "asks no torch how many there are: give the number",
@@ -529,6 +562,9 @@ LAUNCH = {
     "--event-log-handler": "`null` and `console`; `--event-log` writes a file",
     "--rdzv-backend": "without it `c10d` where there is an endpoint and no node rank, and "
     "`static` elsewhere; torchrun's default is `static`, with node rank 0 on all nodes",
+    "TORCHELASTIC_ENABLE_FILE_TIMER, TORCHELASTIC_HEALTH_CHECK_PORT, "
+    "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "no effect: `--health-timeout` and `--metrics-port` take "
+    "the places of the first two, and workers have no store of the launcher's to share",
     "--rdzv-conf": "a key that is not known is an error",
     "torch.distributed.run": "`syncline-run`, `python -m syncline.run`: all of its options, and "
     "what "
@@ -660,6 +696,10 @@ After `syncline.init_process_group`, torch's own default group does not exist.
 ### Besides
 
 {_rows(BESIDES, "what scripts use | what differs")}
+
+### Other libraries
+
+{_rows(OTHERS, "what they have | here")}
 
 ### Versions after {TORCH}
 
