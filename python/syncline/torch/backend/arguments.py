@@ -11,6 +11,7 @@ from torch import Tensor
 from torch.distributed import ReduceOp as TorchReduceOp
 
 from syncline._syncline import ReduceOp
+from syncline.errors import DistTypeError, DistValueError
 
 _NO_TIMEOUT = timedelta(0)
 _REDUCTIONS = {
@@ -59,7 +60,7 @@ def as_timeout(given: timedelta | float | None, default: timedelta | None) -> ti
         return given
     if isinstance(given, (int, float)) and not isinstance(given, bool):
         return timedelta(seconds=given)
-    raise TypeError(
+    raise DistTypeError(
         f"timeout must be a timedelta, a number of seconds or None, not {type(given).__name__}"
     )
 
@@ -75,7 +76,9 @@ def only(tensors: Any, argument: str = "tensors") -> Any:
     if isinstance(tensors, Tensor):
         return tensors
     if len(tensors) != 1:
-        raise ValueError(f"{argument} must have one element for this process, not {len(tensors)}")
+        raise DistValueError(
+            f"{argument} must have one element for this process, not {len(tensors)}"
+        )
     return tensors[0]
 
 
@@ -95,7 +98,7 @@ def distinct(tensors: Sequence[Tensor]) -> list[Tensor]:
 def chunks(tensor: Tensor, parts: int) -> list[Tensor]:
     """The `parts` equal parts of the contiguous `tensor`, rank by rank."""
     if tensor.numel() % parts != 0:
-        raise ValueError(
+        raise DistValueError(
             f"a tensor of {tensor.numel()} elements cannot be divided into {parts} equal parts, "
             "one for each rank"
         )

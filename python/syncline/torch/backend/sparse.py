@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from syncline._syncline import ProcessGroup, ReduceOp
+from syncline.errors import DistValueError
 
 
 def all_reduce(
@@ -19,9 +20,11 @@ def all_reduce(
     order of ranks on each. ValueError if ranks pass tensors of different shapes, on all of them.
     """
     if tensor.layout is not torch.sparse_coo:
-        raise ValueError(f"all_reduce takes strided and sparse_coo tensors, not {tensor.layout}")
+        raise DistValueError(
+            f"all_reduce takes strided and sparse_coo tensors, not {tensor.layout}"
+        )
     if op not in (ReduceOp.SUM, ReduceOp.AVG):
-        raise ValueError(f"all_reduce of sparse tensors can only be SUM or AVG, not {op.name}")
+        raise DistValueError(f"all_reduce of sparse tensors can only be SUM or AVG, not {op.name}")
     mine = tensor.detach().coalesce()
     stored = _stored_by_rank(group, mine, timeout)
     indices, values = mine.indices(), mine.values()
@@ -42,13 +45,15 @@ def _stored_by_rank(group: ProcessGroup, mine: Tensor, timeout: timedelta | None
     """How many entries each rank has stored."""
     layout = [mine.values().size(0), mine.sparse_dim(), *mine.shape]
     if len(layout) > _MAX_LAYOUT:
-        raise ValueError(f"all_reduce of sparse tensors takes up to {_MAX_LAYOUT - 2} dimensions")
+        raise DistValueError(
+            f"all_reduce of sparse tensors takes up to {_MAX_LAYOUT - 2} dimensions"
+        )
     padded = torch.tensor(layout + [-1] * (_MAX_LAYOUT - len(layout)))
     table = torch.empty(group.size(), _MAX_LAYOUT, dtype=torch.int64)
     group.all_gather_single(table, padded, timeout)
     for rank in range(1, group.size()):
         if not torch.equal(table[rank, 1:], table[0, 1:]):
-            raise ValueError(
+            raise DistValueError(
                 "all_reduce of sparse tensors: ranks have different shapes: rank 0 "
                 f"{_shape(table[0])}, rank {rank} {_shape(table[rank])}"
             )

@@ -8,6 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from syncline.errors import DistValueError
+
 Copies = list[tuple[Tensor, Tensor]]
 """Tensors that an operation writes to, each with the stand-in whose values it is to have."""
 
@@ -28,7 +30,7 @@ def stand_in(tensor: Tensor, copies: Copies) -> Tensor:
         return tensor
     sizes_and_strides = zip(tensor.shape, tensor.stride(), strict=True)
     if any(size > 1 and stride == 0 for size, stride in sizes_and_strides):
-        raise ValueError(
+        raise DistValueError(
             f"elements of the tensor that is to be written to (shape {list(tensor.shape)}, "
             f"strides {list(tensor.stride())}) share their memory: pass tensor.contiguous()"
         )
