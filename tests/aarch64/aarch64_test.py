@@ -1,4 +1,4 @@
-"""What is shipped for aarch64 runs, emulated by qemu: the launcher, and jobs of two ranks in Python and in Java.
+"""What is shipped for aarch64 runs, emulated by qemu: the launcher, and jobs in Python and Java.
 
 The jar is that for both kinds of machine. Python and Java are Debian's for arm64, on its C library.
 """

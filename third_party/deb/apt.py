@@ -72,7 +72,7 @@ def with_retries(function, times=4):
 
 
 class Index:
-    """The index of binary packages, or that of source packages; of `suite` and `machine`, if given."""
+    """The index of binary or source packages; of `suite` and `machine`, if given."""
 
     def __init__(self, source=False, suite=None, machine=None):
         self.source = source

@@ -73,7 +73,7 @@ def cached_binary(pin):
 
 
 def download_binaries(suite, machine, pins):
-    """Fills the cache with packages of one suite and machine; returns their pins as they are now."""
+    """Fills the cache with packages of one suite and machine; returns their pins of now."""
     index = apt.Index(suite=suite, machine=machine)
     pins = resolve(index, pins)
     wanted = {name: pin for name, pin in pins.items() if not cached_binary(pin).exists()}
