@@ -133,9 +133,9 @@ inline constexpr int kSlowTrials = 4;  // In a row, after which copies count as 
 // yields for so long, which costs less than to sleep and be woken; then sleeps.
 inline constexpr int kSpins = 300;
 // Of a wait for a message where ranks share cores: two thirds of a microsecond, within which a rank
-// that runs on another core answers. Where it did not, it has no core, which is left to it at once
-// in the next waits but every kMessageSpinTrialInterval-th: with 4 ranks on 2 cores a message of up
-// to 64 KiB takes 0.8 of the time so.
+// that runs on another core answers. If it did not, it may have no core, so the next waits spin
+// less, and leave it theirs, until one of them succeeds or kMessageSpinTrialInterval have failed.
+// With 4 ranks on 2 cores a message of up to 64 KiB takes 0.8 of the time so.
 inline constexpr int kMessageSpins = 32;
 inline constexpr int kFewMessageSpins = 4;
 inline constexpr int kMessageSpinTrialInterval = 16;  // Waits.

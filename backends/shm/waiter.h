@@ -53,8 +53,8 @@ class Waiter {
   }
 
   // The same for a message, of one rank: where ranks share cores, it spins for as long as that rank
-  // takes to answer if it runs on another core, unless it did not lately. A collective needs all
-  // ranks, of which some have no core then.
+  // takes to answer if it runs on another core, unless the last waits for messages, of whatever
+  // rank, were in vain. A collective needs all ranks, of which some have no core then.
   template <typename Ready>
   absl::Status AwaitMessage(base::EventCount& event, int rank, const WaitContext& context,
                             const Ready& ready) {

@@ -249,7 +249,7 @@ TEST(TcpAddressesTest, OptionsAreThoseOfAllConnections) {
   }
 }
 
-TEST(TcpAddressesTest, ABufferThatTheKernelMakesSmallerIsToldOfWithItsLimit) {
+TEST(TcpAddressesTest, ABufferThatTheKernelMakesSmallerIsReportedWithItsLimit) {
   setenv("SYNCLINE_SOCKET_BUFFER", "1073741824", 1);  // No kernel's limit is as high.
   absl::Mutex mutex;
   std::vector<std::string> lines;

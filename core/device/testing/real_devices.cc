@@ -36,6 +36,8 @@ const char* DriverLibrary() {
 const bool kept = [] {
   const char* const keep = std::getenv("SYNCLINE_TEST_KEEP_DEVICE_MEMORY");
   if (keep == nullptr || *keep != '1') return false;
+  // Without a thread this one would run the task.
+  if (!TaskThread::Releases().Start().ok()) return false;
   TaskThread::Releases().Post({[] {
     while (true) absl::SleepFor(absl::Hours(1));
   }});
