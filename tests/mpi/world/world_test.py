@@ -96,8 +96,12 @@ def test_ranks_and_sizes_that_are_not_those_of_mpi_are_an_error(folder):
         ("mpi://?rank=1", "rank is 1, but MPI says 0: leave it to MPI"),
         ("mpi://host:1", "mpi:// stands alone"),
     ]:
-        status, output = world("mpich4", folder, "auto", method)
-        assert status != 0
+        # MPICH's mpiexec may lose what ranks write just before they fail.
+        for _ in range(5):
+            status, output = world("mpich4", folder, "auto", method)
+            assert status != 0
+            if output:
+                break
         assert text in output, output
 
 
