@@ -814,6 +814,8 @@ def verdict(outcome):
     """Whether a rank has refused a call itself, or found that others had."""
     if not isinstance(outcome, Exception):
         return ""
+    if isinstance(outcome, (TypeError, ValueError)):  # Whose texts may speak of timeouts.
+        return "refused"
     return "ended" if any(words in str(outcome) for words in ENDED) else "refused"
 
 
