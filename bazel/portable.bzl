@@ -14,7 +14,7 @@ load("@old_glibc//:status.bzl", "AVAILABLE")
 # The tag of the platform that such binaries are for; linux_x86_64 promises nothing.
 PLATFORM = "manylinux_2_28_x86_64" if AVAILABLE else "linux_x86_64"
 
-_FOR_THIS_MACHINE = [
+_WITHOUT_OLD_GLIBC = [
     "//bazel:aarch64",
     "//bazel:asan",
     "//bazel:fuzz",
@@ -24,18 +24,18 @@ _FOR_THIS_MACHINE = [
 
 _LIBRARIES = "external/old_glibc/lib"
 
-def _unless_instrumented(values):
+def _with_old_glibc(values):
     if not AVAILABLE:
         return []
-    return select(dict([(setting, []) for setting in _FOR_THIS_MACHINE], **{"//conditions:default": values}))
+    return select(dict([(setting, []) for setting in _WITHOUT_OLD_GLIBC], **{"//conditions:default": values}))
 
-PORTABLE_DEPS = _unless_instrumented(["//bazel/portable:glibc_shims"])
+PORTABLE_DEPS = _with_old_glibc(["//bazel/portable:glibc_shims"])
 
 # For additional_linker_inputs.
-PORTABLE_LINKER_INPUTS = _unless_instrumented(["@old_glibc//:files"])
+PORTABLE_LINKER_INPUTS = _with_old_glibc(["@old_glibc//:files"])
 
 # -B is where gcc looks for crt1.o and the like, before its own folders.
-PORTABLE_LINKOPTS = _unless_instrumented([
+PORTABLE_LINKOPTS = _with_old_glibc([
     "-B%s/" % _LIBRARIES,
     "-L" + _LIBRARIES,
 ])

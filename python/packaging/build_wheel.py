@@ -59,7 +59,7 @@ def own_name(library: pathlib.Path) -> str:
 def stage_package(spec: dict, folder: pathlib.Path) -> None:
     """Puts the package and its libraries into the folder, ready to be packed."""
     tools = elf.Tools(**spec["tools"])
-    sanitized = spec["platform"].startswith("linux")
+    is_portable = spec["platform"].startswith("manylinux")
     staged = [stage(pathlib.Path(s), folder, path) for path, s in spec["files"].items()]
     binaries = [path for path in staged if elf.is_elf(path)]
     available = {os.path.basename(path): pathlib.Path(path) for path in spec["libraries"]}
@@ -70,12 +70,12 @@ def stage_package(spec: dict, folder: pathlib.Path) -> None:
 
     problems = []
     for path in [*binaries, *libraries.values()]:
-        if not sanitized:
+        if is_portable:
             elf.strip(tools, path)  # Before patchelf, whose files strip may break.
         is_library = path.parent == bundle
         rpath = "$ORIGIN" if is_library else "$ORIGIN/" + os.path.relpath(bundle, path.parent)
         elf.link(tools, path, renamed, rpath, path.name if is_library else None)
-        if not sanitized:
+        if is_portable:
             problems += elf.problems(tools, path, set(renamed.values()), spec["platform"])
     if problems:
         raise SystemExit(f"This is no {spec['platform']} wheel:\n" + "\n".join(problems))

@@ -438,16 +438,20 @@ TEST(NcclBackendTest, AMismatchEndsWorkThatNeverWouldOnAllRanksSoon) {
 
 TEST(NcclBackendTest, AnErrorOfNcclAtOneRankIsTheErrorOfAll) {
   SYNCLINE_REQUIRE_SIMULATED_DEVICES();
-  RunGroup(3, [](Rank& rank) {
+  std::atomic<int> ready{0};
+  RunGroup(3, [&ready](Rank& rank) {
     const Tensor tensor = rank.OnDevice(Tensor::Zeros(DType::kFloat32, {1000}));
     ExpectOk(rank.RunAndWait(Collective::AllReduce(tensor, ReduceOp::kSum)).status());
     if (rank.rank() == 1) FakeNccl::Get().fail_next("ncclAllReduce", nccl::kNcclSystemError);
-    // Another rank's next call may fail before this one has seen that all have come.
-    absl::Status status = rank.RunAndWait(Collective::Barrier(), 1).status();
-    const absl::Time start = absl::Now();
-    if (status.ok()) {
-      status = rank.RunAndWait(Collective::AllReduce(tensor, ReduceOp::kSum), 2).status();
+    ExpectOk(rank.RunAndWait(Collective::Barrier(), 1).status());
+    // The next call fails the group, also for a rank that has not returned from the barrier yet.
+    ++ready;
+    for (const Deadline deadline(kTimeout); ready < 3 && !deadline.Expired();) {
+      absl::SleepFor(absl::Milliseconds(1));
     }
+    const absl::Time start = absl::Now();
+    const absl::Status status =
+        rank.RunAndWait(Collective::AllReduce(tensor, ReduceOp::kSum), 2).status();
     EXPECT_LT(absl::Now() - start, kSoon);
     EXPECT_EQ(KindOf(status), ErrorKind::kBackend) << status;
     EXPECT_THAT(Message(status), HasSubstr("ncclAllReduce failed: "));
