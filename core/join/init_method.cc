@@ -75,6 +75,13 @@ bool IsMasterPortTaken() {
   return base::GetEnv("TORCHELASTIC_USE_AGENT_STORE").value_or("False") == "True";
 }
 
+// Two jobs with one id cannot have one MASTER_PORT on one host. The prefix has the attempt: the
+// processes of the one before may not all have ended.
+std::string TorchrunJob(const InitMethod& method) {
+  return absl::StrCat("torchrun/", base::GetEnv("TORCHELASTIC_RUN_ID").value_or(""), "/",
+                      method.store.port, "/", method.prefix);
+}
+
 // The task that this process is, if there are others.
 std::optional<ClusterTask> DetectTaskOfSeveral() {
   std::optional<ClusterTask> task = DetectTask(base::GetEnv);
@@ -154,7 +161,7 @@ absl::Status ReadEnvironment(InitMethod& method) {
   }
   SYNCLINE_ASSIGN_OR_RETURN(method.store.host, base::RequireEnv("MASTER_ADDR"));
   SYNCLINE_ASSIGN_OR_RETURN(method.store.port, base::RequireEnvInt("MASTER_PORT", 1, 65535));
-  if (IsMasterPortTaken()) method.store.port += method.store.port < 65535 ? 1 : -1;
+  if (IsMasterPortTaken()) method.torchrun_job = TorchrunJob(method);
   if (method.rank == 0) method.store.role = StoreConfig::Role::kServer;
   return absl::OkStatus();
 }

@@ -30,6 +30,9 @@ struct InitMethod {
   int size = 1;   // -1 with kMpiScheme: as MPI says.
   // For tcp: the first process on the store's host serves it, whatever its rank.
   bool any_rank_serves = false;
+  // For tcp where torchrun's own store has MASTER_PORT, which is store.port: the key that the job's
+  // store holds (torchrun_store.h). Empty otherwise.
+  std::string torchrun_job;
   std::string advice;  // For messages: what the user can set if there is no store.
   std::string from;    // For messages: what the environment says of it, and in which variables.
 };
@@ -38,8 +41,8 @@ struct InitMethod {
 // or, where RANK, WORLD_SIZE or MASTER_ADDR is missing, the task that this process is (see
 // cluster_task.h); for other URLs without world_size that task's rank and size. `rank` and `size`
 // >= 0 take precedence; an ArgumentError quotes both where they cannot be combined with the task.
-// Where MASTER_PORT is torchrun's own (TORCHELASTIC_USE_AGENT_STORE), the store is at the next
-// port. Thread-safe while nobody changes the environment. ArgumentError that says what is missing,
+// Where MASTER_PORT is torchrun's own (TORCHELASTIC_USE_AGENT_STORE), the store is near it.
+// Thread-safe while nobody changes the environment. ArgumentError that says what is missing,
 // unknown or out of range.
 absl::StatusOr<InitMethod> ParseInitMethod(absl::string_view url, int rank, int size);
 

@@ -26,11 +26,17 @@ class InitMethodTest : public ::testing::Test {
     EXPECT_THAT(std::string(method.status().message()), HasSubstr(text));
   }
 
-  static constexpr const char* kNames[] = {"RANK",           "WORLD_SIZE",
-                                           "MASTER_ADDR",    "MASTER_PORT",
-                                           "SYNCLINE_STORE", "TORCHELASTIC_RESTART_COUNT",
-                                           "SYNCLINE_ROUND", "TORCHELASTIC_USE_AGENT_STORE",
-                                           "PMI_RANK",       "PMI_SIZE",
+  static constexpr const char* kNames[] = {"RANK",
+                                           "WORLD_SIZE",
+                                           "MASTER_ADDR",
+                                           "MASTER_PORT",
+                                           "SYNCLINE_STORE",
+                                           "TORCHELASTIC_RESTART_COUNT",
+                                           "SYNCLINE_ROUND",
+                                           "TORCHELASTIC_RUN_ID",
+                                           "TORCHELASTIC_USE_AGENT_STORE",
+                                           "PMI_RANK",
+                                           "PMI_SIZE",
                                            "PMI_JOBID"};
 
   // As a launcher does that tells nothing but this.
@@ -148,17 +154,19 @@ TEST_F(InitMethodTest, RoundsOfAnElasticJobAreKeptApart) {
   EXPECT_EQ(ParseInitMethod("env://", -1, -1)->prefix, "round/5");
 }
 
-TEST_F(InitMethodTest, APortOnWhichTorchrunServesIsLeftAlone) {
+TEST_F(InitMethodTest, WhereTorchrunServesTheJobHasAKey) {
   Set("RANK", "0");
   Set("WORLD_SIZE", "2");
   Set("MASTER_ADDR", "node0");
   Set("MASTER_PORT", "29500");
   Set("TORCHELASTIC_USE_AGENT_STORE", "False");
-  EXPECT_EQ(ParseInitMethod("env://", -1, -1)->store.port, 29500);
+  EXPECT_EQ(ParseInitMethod("env://", -1, -1)->torchrun_job, "");
   Set("TORCHELASTIC_USE_AGENT_STORE", "True");
-  EXPECT_EQ(ParseInitMethod("env://", -1, -1)->store.port, 29501);
-  Set("MASTER_PORT", "65535");
-  EXPECT_EQ(ParseInitMethod("env://", -1, -1)->store.port, 65534);
+  Set("TORCHELASTIC_RUN_ID", "job7");
+  Set("TORCHELASTIC_RESTART_COUNT", "2");
+  const auto method = ParseInitMethod("env://", -1, -1);
+  EXPECT_EQ(method->store.port, 29500);
+  EXPECT_EQ(method->torchrun_job, "torchrun/job7/29500/attempt/2");
 }
 
 TEST_F(InitMethodTest, AMissingVariableIsNamed) {

@@ -13,6 +13,7 @@
 #include "core/join/listen_lock.h"
 #include "core/join/mpi_store.h"
 #include "core/join/multicast_discovery.h"
+#include "core/join/torchrun_store.h"
 #include "core/tls/settings.h"
 #include "syncline/prefix_store.h"
 #include "syncline/status.h"
@@ -123,6 +124,9 @@ absl::StatusOr<OpenedStore> OpenOverMpi(const InitMethod& method, const Deadline
 absl::StatusOr<OpenedStore> Open(const InitMethod& method, const Deadline& deadline) {
   if (method.scheme == kMulticastScheme) return OpenByMulticast(method, deadline);
   if (method.scheme == kMpiScheme) return OpenOverMpi(method, deadline);
+  if (!method.torchrun_job.empty()) {
+    return OpenTorchrunStore(method.store, method.torchrun_job, deadline);
+  }
   if (method.scheme == "tcp" && (method.rank < 0 || method.any_rank_serves)) {
     return ServeOrConnect(method.store, method.any_rank_serves, deadline);
   }
