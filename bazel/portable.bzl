@@ -13,6 +13,7 @@ load("@old_glibc//:status.bzl", "AVAILABLE")
 
 # The tag of the platform that such binaries are for; linux_x86_64 promises nothing.
 PLATFORM = "manylinux_2_28_x86_64" if AVAILABLE else "linux_x86_64"
+AARCH64_PLATFORM = "manylinux_2_36_aarch64"
 
 _WITHOUT_OLD_GLIBC = [
     "//bazel:aarch64",

@@ -11,6 +11,7 @@ import subprocess
 # PEP 600's promise: a machine with this glibc has these libraries with these versions of their
 # symbols. From auditwheel's policy of the same name, as far as it concerns C and C++.
 _RUNTIME = {
+    "ld-linux-aarch64.so.1",
     "ld-linux-x86-64.so.2",
     "libc.so.6",
     "libdl.so.2",
@@ -26,6 +27,12 @@ _NEWEST_SYMBOLS = {
         "GCC": (7, 0, 0),
         "GLIBC": (2, 28),
         "GLIBCXX": (3, 4, 24),
+    },
+    "manylinux_2_36_aarch64": {
+        "CXXABI": (1, 3, 13),
+        "GCC": (7, 0, 0),
+        "GLIBC": (2, 36),
+        "GLIBCXX": (3, 4, 30),
     },
 }
 

@@ -83,7 +83,7 @@ def launch(*command, **env):
 def package(tmp_path_factory):
     """What the wheel holds."""
     (wheel,) = pathlib.Path("python/wheel_aarch64").glob("*.whl")
-    assert wheel.name.endswith("-cp311-cp311-linux_aarch64.whl")
+    assert wheel.name.endswith("-cp311-cp311-manylinux_2_36_aarch64.whl")
     folder = tmp_path_factory.mktemp("wheel")
     with zipfile.ZipFile(wheel) as archive:
         archive.extractall(folder)
