@@ -3,6 +3,7 @@
 Third-party headers come by -isystem and are not warned about.
 """
 
+load("@rules_cc//cc:defs.bzl", "cc_binary", "cc_library", "cc_test")
 load(":portable.bzl", "PORTABLE_DEPS", "PORTABLE_LINKER_INPUTS", "PORTABLE_LINKOPTS")
 
 # The last three are false alarms of GCC 12 in inlined library code.
@@ -55,14 +56,14 @@ def syncline_cc_library(name, copts = [], deps = [], **kwargs):
 
     Takes all attributes of cc_library.
     """
-    native.cc_library(name = name, copts = warnings() + copts, deps = _with_absl(deps), **kwargs)
+    cc_library(name = name, copts = warnings() + copts, deps = _with_absl(deps), **kwargs)
 
 def syncline_cc_binary(name, copts = [], deps = [], linkopts = [], portable = False, **kwargs):
     """A cc_binary with the warnings on, and with Abseil.
 
     Takes all attributes of cc_binary, and `portable = True` for what is shipped: see portable.bzl.
     """
-    native.cc_binary(
+    cc_binary(
         name = name,
         additional_linker_inputs = PORTABLE_LINKER_INPUTS if portable else [],
         copts = warnings() + copts,
@@ -76,7 +77,7 @@ def syncline_cc_test(name, deps, copts = [], main = "@googletest//:gtest_main", 
 
     Takes all attributes of cc_test, and `main = None` for a test that brings its own main().
     """
-    native.cc_test(
+    cc_test(
         name = name,
         copts = COPTS + copts,
         deps = _with_absl(deps) + [main or "@googletest//:gtest"] + _SANITIZER_DEPS,

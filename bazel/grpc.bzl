@@ -1,5 +1,7 @@
 """C++ gRPC stubs of a proto_library; the messages are a cc_proto_library's job."""
 
+load("@rules_cc//cc:defs.bzl", "cc_library")
+
 def _grpc_srcs_impl(ctx):
     info = ctx.attr.proto[ProtoInfo]
     root = info.proto_source_root
@@ -84,7 +86,7 @@ def cc_grpc_library(name, proto, deps, mocks = False, **kwargs):
         output_group = "hdrs",
         visibility = ["//visibility:private"],
     )
-    native.cc_library(
+    cc_library(
         name = name,
         srcs = [srcs],
         hdrs = [hdrs],

@@ -3,6 +3,7 @@
 Debian's Bazel comes without JavaBuilder, so the native java_* rules don't work.
 """
 
+load("@rules_cc//cc:defs.bzl", "cc_binary")
 load(":cc.bzl", "COPTS")
 load(":portable.bzl", "PORTABLE_DEPS", "PORTABLE_LINKER_INPUTS", "PORTABLE_LINKOPTS")
 
@@ -493,7 +494,7 @@ def jni_library(name, srcs, deps = [], copts = [], **kwargs):
       copts: further compiler options.
       **kwargs: further attributes of cc_binary.
     """
-    native.cc_binary(
+    cc_binary(
         name = "lib%s.so" % name,
         srcs = srcs,
         additional_linker_inputs = ["//bazel:export_jni.lds"] + PORTABLE_LINKER_INPUTS,

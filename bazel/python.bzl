@@ -1,5 +1,6 @@
 """Python extensions and pytest tests, run by /usr/bin/python3."""
 
+load("@rules_cc//cc:defs.bzl", "cc_binary")
 load(":cc.bzl", "COPTS")
 load(":portable.bzl", "PORTABLE_DEPS", "PORTABLE_LINKER_INPUTS", "PORTABLE_LINKOPTS")
 
@@ -29,7 +30,7 @@ def pybind_extension(
       tags: of both targets.
       **kwargs: further attributes of cc_binary.
     """
-    native.cc_binary(
+    cc_binary(
         name = name + ".so",
         srcs = srcs,
         additional_linker_inputs = ["//bazel:export_python.lds"] + PORTABLE_LINKER_INPUTS,

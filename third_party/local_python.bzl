@@ -22,6 +22,8 @@ print(sysconfig.get_path("platinclude"))
 """
 
 _BUILD = """
+load("@rules_cc//cc:defs.bzl", "cc_library")
+
 package(default_visibility = ["//visibility:public"])
 
 cc_library(
@@ -32,6 +34,8 @@ cc_library(
 """
 
 _WITHOUT = """
+load("@rules_cc//cc:defs.bzl", "cc_library")
+
 genrule(
     name = "missing",
     outs = ["Python.h"],

@@ -725,6 +725,8 @@ def _python_repositories():
     )
 
 _PYTHON_HEADERS = """
+load("@rules_cc//cc:defs.bzl", "cc_library")
+
 cc_library(
     name = "headers",
     hdrs = glob(["usr/include/**"]),
