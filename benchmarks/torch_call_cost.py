@@ -4,7 +4,8 @@
 
 Beside torch's backend "fake", which does nothing: what is above it is the backend's own. All
 systems take turns in one run, each in its own group of the same processes; the rows are medians
-over rounds of the mean of a call. "C++" is the core's function, called by ctypes through the table
+over rounds of the mean of a call. "torch's C++" is c10d::ProcessGroup::allreduce, which calls from
+Python end in, called in a loop by a probe that Bazel builds. "C++" is the core's function, called by ctypes through the table
 of the extension: the cost of ctypes itself, measured on a function that does nothing, is taken off.
 "The extension's" is the method as generated code has it, before the package adds torch's forms.
 """
@@ -102,29 +103,34 @@ def _mean(call: Callable[[], Any]) -> float:
     return (time.perf_counter() - begin) / _CALLS * 1e6
 
 
-def _systems(library: str, rank: int, size: int) -> dict[str, tuple[Callable[[], Any], bool]]:
-    """Each with whether the ranks must call it together."""
+def _systems(library: str, rank: int, size: int) -> dict[str, Callable[[], float]]:
+    """Functions that measure a call each, in microseconds; all ranks call them together."""
     import torch
     import torch.distributed as dist
+    import torch_call_probe  # Beside this file, once Bazel has built it.
     from syncline.torch.backend import native
     from torch.testing._internal.distributed.fake_pg import FakeStore
 
     torch.set_num_threads(1)
     tensor = torch.ones(1)
     store = dist.FileStore(os.environ["BENCH_STORE"], size)
-    calls: dict[str, tuple[Callable[[], Any], bool]] = {}
+    measures: dict[str, Callable[[], float]] = {}
 
-    def add(name: str, group: Any, is_together: bool = True) -> None:
+    def measure(name: str, call: Callable[[], Any]) -> None:
+        measures[name] = lambda: _mean(call)
+
+    def add(name: str, group: Any) -> None:
         opts = dist.AllreduceOptions()
         opts.asyncOp = False
-        calls[f"dist.all_reduce, {name}"] = (
-            lambda: dist.all_reduce(tensor, group=group),
-            is_together,
-        )
-        calls[f"group.allreduce, {name}"] = (
-            lambda: group.allreduce([tensor], opts).wait(),
-            is_together,
-        )
+        measure(f"dist.all_reduce, {name}", lambda: dist.all_reduce(tensor, group=group))
+        measure(f"group.allreduce, {name}", lambda: group.allreduce([tensor], opts).wait())
+
+        def of_probe() -> float:
+            mean_of = torch_call_probe.mean_of_all_reduce
+            mean_of(group, tensor, _CALLS // 10)
+            return mean_of(group, tensor, _CALLS)
+
+        measures[f"torch's C++, {name}"] = of_probe
 
     dist.init_process_group("gloo", store=store, rank=rank, world_size=size, timeout=_TIMEOUT)
     gloo = dist.group.WORLD
@@ -133,7 +139,7 @@ def _systems(library: str, rank: int, size: int) -> dict[str, tuple[Callable[[],
         size, rank, list(range(size)), "fake", fake_store, "fake", timeout=_TIMEOUT
     )[0]
     dist.distributed_c10d._world.pg_group_ranks[fake] = {r: r for r in range(size)}
-    add("fake", fake, False)
+    add("fake", fake)
     add("gloo", gloo)
     for name, value in (("syncline in Python", "off"), ("syncline native", library)):
         os.environ["SYNCLINE_TORCH_NATIVE"] = value
@@ -142,19 +148,20 @@ def _systems(library: str, rank: int, size: int) -> dict[str, tuple[Callable[[],
         assert native.is_native() == (value != "off"), "the native backend has not been built"
         add(name, group)
     of_core, of_ctypes = _core_call(group.syncline_group, torch.ones(1))
-    calls["C++ (ctypes)"] = (of_core, True)
-    calls["ctypes alone"] = (of_ctypes, False)
-    calls |= _calls_of_ours(group.syncline_group, tensor)
-    return calls
+    measure("C++ (ctypes)", of_core)
+    measure("ctypes alone", of_ctypes)
+    for name, call in _calls_of_ours(group.syncline_group, tensor).items():
+        measure(name, call)
+    return measures
 
 
-def _calls_of_ours(group: Any, tensor: Any) -> dict[str, tuple[Callable[[], Any], bool]]:
+def _calls_of_ours(group: Any, tensor: Any) -> dict[str, Callable[[], Any]]:
     import syncline
     from syncline.calls import waiting
 
     outputs, item, objects = [tensor.clone() for _ in range(group.size())], {"loss": 0.5}, [None]
     items: list[Any] = objects * group.size()
-    calls: dict[str, Callable[[], Any]] = {
+    return {
         "all_reduce: the extension's": lambda: waiting["all_reduce"](group, tensor),
         "group.all_reduce(tensor)": lambda: group.all_reduce(tensor),
         "syncline.all_reduce(tensor)": lambda: syncline.all_reduce(tensor, group=group),
@@ -172,18 +179,17 @@ def _calls_of_ours(group: Any, tensor: Any) -> dict[str, tuple[Callable[[], Any]
         "syncline.all_gather_object": lambda: syncline.all_gather_object(items, item, group),
         "syncline.broadcast_object_list": lambda: syncline.broadcast_object_list(objects, 0, group),
     }
-    return {name: (call, True) for name, call in calls.items()}
 
 
 def _rank_main(library: str, rank: int, size: int, rounds: int) -> None:
     import torch.distributed as dist
 
-    calls = _systems(library, rank, size)
-    found: dict[str, list[float]] = {name: [] for name in calls}
+    measures = _systems(library, rank, size)
+    found: dict[str, list[float]] = {name: [] for name in measures}
     for _ in range(rounds):
-        for name, (call, _) in calls.items():
+        for name, measure in measures.items():
             dist.barrier()
-            found[name].append(_mean(call))
+            found[name].append(measure())
     if rank == 0:
         _print(size, {name: statistics.median(values) for name, values in found.items()})
     dist.barrier()
@@ -193,14 +199,13 @@ def _rank_main(library: str, rank: int, size: int, rounds: int) -> None:
 
 def _print(size: int, medians: dict[str, float]) -> None:
     core = medians["C++ (ctypes)"] - medians["ctypes alone"]
-    fake = {way: medians[f"{way}, fake"] for way in ("dist.all_reduce", "group.allreduce")}
     print(f"\n{size} rank{'s' if size > 1 else ''}; C++: {core:.2f} us\n")
-    print("| call | us | above fake |")
-    print("|---|---|---|")
+    print("| call | us | above fake | above C++ |")
+    print("|---|---|---|---|")
     for name, value in medians.items():
-        way = name.partition(",")[0]
-        above = f"{value - fake[way]:.2f}" if way in fake else ""
-        print(f"| {name} | {value:.2f} | {above} |")
+        fake = medians.get(name.partition(", ")[0] + ", fake")
+        above_fake = "" if fake is None else f"{value - fake:.2f}"
+        print(f"| {name} | {value:.2f} | {above_fake} | {value - core:.2f} |")
 
 
 def main() -> None:
