@@ -97,6 +97,7 @@ absl::Status PointToPoint::Send(const Tensor& tensor, const CallContext& call) {
   }));
   if (state == MessageSlot::kRead) {
     slot.state.store(MessageSlot::kFree, std::memory_order_release);
+    group_.waiter().Notify(own_event);  // Another thread may wait for a slot.
     return absl::OkStatus();
   }
   return SendRendezvous(tensor, dst, slot, context);
