@@ -13,6 +13,10 @@ using Kind = AgentCommand::Kind;
 
 constexpr int kConsequence = 2;
 
+bool Contains(const std::vector<int>& signals, int signal) {
+  return std::find(signals.begin(), signals.end(), signal) != signals.end();
+}
+
 bool IsLikelierCause(const WorkerExit& a, const WorkerExit& b) {
   const auto key = [](const WorkerExit& exit) {
     return std::make_tuple(Remoteness(exit), exit.failed_at, exit.signal == 0);
@@ -130,10 +134,8 @@ Agent::Commands Agent::OnNothingLeft() {
 
 Agent::Commands Agent::OnSignal(int signal) {
   if (state_ == State::kFinished) return {};
-  const std::vector<int>& stops = options_.stop_signals;
-  if (signal != SIGPIPE && std::find(stops.begin(), stops.end(), signal) == stops.end()) {
-    return {{Kind::kSignalWorkers, signal}};
-  }
+  if (Contains(options_.forwarded_signals, signal)) return {{Kind::kSignalWorkers, signal}};
+  if (signal != SIGPIPE && !Contains(options_.stop_signals, signal)) return {};
   if (stop_signal_ != 0) return signal == SIGINT ? Kill() : Commands{};
   if (state_ == State::kDraining && !failure_.has_value() && !is_over_) {
     late_signal_ = signal;  // This node is done, but the others may not be.

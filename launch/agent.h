@@ -51,15 +51,16 @@ struct AgentCommand {
 
 struct AgentOptions {
   int workers = 1;
-  std::vector<int> stop_signals = {SIGTERM, SIGINT, SIGHUP, SIGQUIT};  // Others are passed on.
+  std::vector<int> stop_signals = {SIGTERM, SIGINT, SIGHUP, SIGQUIT};
+  std::vector<int> forwarded_signals = {SIGUSR1, SIGUSR2};
   // From an operator's signal to SIGKILL.
   absl::Duration shutdown_timeout = absl::Seconds(30);
   // From the first failure to SIGTERM of the others, so that the worker that caused it can end by
   // itself: it often ends later than those that it takes along, because it prints and frees first.
   // At most shutdown_timeout; twice as long while all failures are peers' errors.
   absl::Duration settle_time = absl::Milliseconds(250);
-  // From that SIGTERM to SIGKILL (their group is broken, so that there is nothing to save), and
-  // from the end of the last worker to SIGKILL of its leftovers. At most shutdown_timeout.
+  // From that SIGTERM to SIGKILL, also when the round ends for another reason, and from the end of
+  // the last worker to SIGKILL of its leftovers. At most shutdown_timeout.
   absl::Duration failure_grace = absl::Seconds(1);
   // From SIGKILL to giving up on a process that still exists.
   absl::Duration kill_grace = absl::Seconds(5);
@@ -107,9 +108,10 @@ class Agent {
   Commands OnWorkersExited(absl::Span<const WorkerExit> exits);
   Commands OnLeftoverExited();  // A process that a worker had started is gone.
   Commands OnNothingLeft();     // While draining: no process of the attempt is left.
-  // One of stop_signals stops the job, any other is forwarded to the workers; SIGINT while the job
-  // is stopping kills at once. SIGPIPE means that nobody reads the output any more: the workers,
-  // which do not notice that, get SIGTERM.
+  // One of stop_signals stops the job, one of forwarded_signals is passed on to the workers, and any
+  // other is ignored; SIGINT, if it is a stop signal, kills at once while the job is stopping.
+  // SIGPIPE means that nobody reads the output any more: the workers, which do not notice that, get
+  // SIGTERM.
   Commands OnSignal(int signal);
   Commands OnDeadline();  // deadline() has come.
 

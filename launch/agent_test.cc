@@ -328,6 +328,41 @@ TEST_F(AgentTest, OnlyASecondInterruptKillsAtOnce) {
   EXPECT_EQ(agent.exit_code(), 128 + SIGINT);
 }
 
+TEST_F(AgentTest, TheGraceAfterAFailureIsAnOptionThatHoldsForRoundsAndLeftoversToo) {
+  AgentOptions options;
+  options.failure_grace = absl::Seconds(7);
+  options.workers = 2;
+  for (const bool has_failed : {true, false}) {
+    Agent agent(options, clock_);
+    agent.Start();
+    agent.OnRound();
+    if (has_failed) {
+      agent.OnWorkersExited({Code(0, 1)});
+      Settle(agent);
+    } else {
+      agent.OnRoundOver();
+    }
+    EXPECT_EQ(agent.deadline(), clock_.Now() + absl::Seconds(7));
+  }
+  Agent agent(options, clock_);
+  agent.Start();
+  agent.OnRound();
+  EXPECT_EQ(Describe(agent.OnWorkersExited({Code(0, 0), Code(1, 0)})), Names{"leftovers"});
+  EXPECT_EQ(agent.deadline(), clock_.Now() + absl::Seconds(7));
+}
+
+TEST_F(AgentTest, WithoutGraceTheOthersAreKilledAtOnce) {
+  AgentOptions options;
+  options.failure_grace = absl::ZeroDuration();
+  options.workers = 2;
+  Agent agent(options, clock_);
+  agent.Start();
+  agent.OnRound();
+  agent.OnWorkersExited({Code(0, 1)});
+  EXPECT_EQ(Settle(agent), (Names{"groups 15", "report"}));
+  EXPECT_EQ(Describe(agent.OnDeadline()), Names{"kill"});
+}
+
 TEST_F(AgentTest, UserSignalsReachWorkersWithoutStoppingThem) {
   Agent agent = Started(2);
   EXPECT_EQ(Describe(agent.OnSignal(SIGUSR1)), (Names{"workers 10"}));
@@ -336,15 +371,21 @@ TEST_F(AgentTest, UserSignalsReachWorkersWithoutStoppingThem) {
   EXPECT_EQ(agent.deadline(), absl::InfiniteFuture());
 }
 
-TEST_F(AgentTest, WhichSignalsStopIsAnOption) {
+TEST_F(AgentTest, WhichSignalsStopAndWhichArePassedOnAreOptions) {
   AgentOptions options;
-  options.stop_signals = {SIGTERM, SIGUSR2};
+  options.stop_signals = {SIGUSR2};
+  options.forwarded_signals = {SIGHUP, SIGINT};
   Agent agent(options, clock_);
   agent.Start();
   agent.OnRound();
   EXPECT_EQ(Describe(agent.OnSignal(SIGHUP)), Names{"workers 1"});
+  EXPECT_EQ(Describe(agent.OnSignal(SIGUSR1)), Names{});
+  EXPECT_EQ(Describe(agent.OnSignal(SIGINT)), Names{"workers 2"});
+  EXPECT_EQ(agent.state(), State::kRunning);
   EXPECT_EQ(Describe(agent.OnSignal(SIGUSR2)), Names{"groups 12"});
   EXPECT_EQ(agent.state(), State::kStopping);
+  EXPECT_EQ(Describe(agent.OnSignal(SIGINT)), Names{"workers 2"});  // Does not kill.
+  EXPECT_EQ(Describe(agent.OnSignal(SIGUSR1)), Names{});
 }
 
 TEST_F(AgentTest, AStopSignalDuringAFailurePreventsTheRestart) {

@@ -238,6 +238,45 @@ def test_early_success_of_one_worker_stops_nobody(shell):
     assert lines_of(0, out) == ["done"]
 
 
+def test_the_grace_after_a_failure_is_an_option(shell):
+    # Rank 1 needs longer than the default to save. Its child gets SIGTERM too.
+    job = shell(
+        '[ $RANK = 0 ] && { read line; exit 7; }; trap "sleep 1.5; echo saved; exit 0" TERM; '
+        "echo ready; while :; do sleep 0.05; done",
+        "--nproc-per-node=2",
+        "--failure-grace=50.5",
+        "--shutdown-timeout=60",
+        stdin=subprocess.PIPE,
+    )
+    job.expect("ready")
+    code, out, err = job.finish()  # Closes rank 0's input.
+    assert code == 7, err
+    assert lines_of(1, out) == ["ready", "saved"]
+
+
+def test_restarts_follow_at_once_if_the_backoff_is_none(shell):
+    began = time.monotonic()
+    options = ["--max-restarts=4", "--rdzv-conf=restart_backoff=0"]
+    code, out, err = shell("echo go; exit 4", *options).finish()
+    assert (code, out.count("go")) == (4, 5), err
+    assert time.monotonic() - began < 7  # With the default they wait for 1 + 2 + 4 s.
+
+
+def test_the_deciding_node_says_when_a_new_one_is_taken_in(shell, tmp_path):
+    options = ["--nnodes=1:2", "--rdzv-backend=file", "--rdzv-id=j", "--rdzv-endpoint=rdzv"]
+    script = 'echo "round $SYNCLINE_ROUND"; [ $SYNCLINE_ROUND = 1 ] || exec sleep 1000'
+    conf = "--rdzv-conf=last_call_timeout=0.1,scale_up_delay="
+    first = shell(script, *options, conf + "2.5")
+    first.expect("round 0")
+    began = time.monotonic()
+    second = shell(script, *options, conf + "0")
+    first.expect("round 1")
+    assert time.monotonic() - began > 2.5
+    second.process.wait(DEADLINE)
+    first.process.wait(DEADLINE)
+    assert (first.finish()[0], second.finish()[0]) == (0, 0)
+
+
 # Signals.
 
 
@@ -293,6 +332,125 @@ def test_user_signals_are_passed_on_without_stopping(shell):
     job.expect("usr1", times=2)
     job.process.send_signal(signal.SIGUSR2)
     assert job.finish()[0] == 0
+
+
+# Shows each signal that comes, until SIGTERM.
+SHOW_SIGNALS = """
+import signal, sys
+NAMES = "HUP USR1 USR2 CONT WINCH INT TERM".split()
+for name in NAMES:
+    def show(number, _):
+        print(signal.Signals(number).name, flush=True)
+        if number == signal.SIGTERM:
+            sys.exit(0)
+    signal.signal(getattr(signal, "SIG" + name), show)
+print("ready", flush=True)
+while True:
+    signal.pause()
+"""
+
+
+def test_which_signals_stop_the_job_and_which_are_passed_on_are_options(python):
+    job = python(
+        SHOW_SIGNALS,
+        "--nproc-per-node=2",
+        "--signals-to-handle=SIGTERM",
+        "--signals-to-forward=SIGHUP,usr1,CONT,WINCH",
+    )
+    job.expect("ready", times=2)
+    job.process.send_signal(signal.SIGUSR2)  # Neither passed on nor the launcher's end.
+    passed = [signal.SIGHUP, signal.SIGUSR1, signal.SIGCONT, signal.SIGWINCH]
+    for number in passed:
+        job.process.send_signal(number)
+        job.expect(number.name + "\n", times=2)
+    job.process.send_signal(signal.SIGTERM)
+    code, out, err = job.finish()
+    assert code == 128 + signal.SIGTERM
+    expected = ["ready", *(number.name for number in passed), "SIGTERM"]
+    assert lines_of(0, out) == lines_of(1, out) == expected
+    assert "SIGTERM received" in err and "SIGHUP" not in err and "failed" not in err
+
+
+def test_a_stopped_launcher_is_continued_and_so_are_its_workers(python):
+    job = python(SHOW_SIGNALS, "--signals-to-forward=SIGCONT,SIGUSR1")
+    job.expect("ready")
+    job.process.send_signal(signal.SIGSTOP)
+    job.process.send_signal(signal.SIGUSR1)
+    job.process.send_signal(signal.SIGCONT)
+    job.expect("SIGUSR1")
+    job.expect("SIGCONT")
+    job.process.terminate()
+    assert job.finish()[0] == 128 + signal.SIGTERM
+
+
+def test_what_no_list_has_of_usr1_and_usr2_does_nothing(python):
+    job = python(SHOW_SIGNALS, "--signals-to-forward=")
+    job.expect("ready")
+    job.process.send_signal(signal.SIGUSR1)
+    job.process.send_signal(signal.SIGUSR2)
+    job.process.terminate()
+    code, out, _ = job.finish()
+    assert (code, out) == (128 + signal.SIGTERM, "ready\nSIGTERM\n")
+
+
+def test_an_interrupt_that_no_list_has_ends_the_launcher_and_nothing_survives(python):
+    job = python(SHOW_SIGNALS, "--nproc-per-node=2", "--signals-to-handle=SIGTERM")
+    job.expect("ready", times=2)
+    job.process.send_signal(signal.SIGINT)
+    out, _ = job.process.communicate(timeout=DEADLINE)
+    assert job.process.returncode == -signal.SIGINT
+    assert b"SIG" not in out  # The kernel kills the workers.
+    wait_until(lambda: processes_with(job.mark) == [], "the end of all processes")
+    wait_until(lambda: os.listdir(str(job.tmp)) == [], "the end of the temporary folder")
+
+
+def test_sigterm_can_be_passed_on_without_stopping_the_job(shell):
+    # As for a worker that ends by itself with the next checkpoint.
+    job = shell(
+        'trap "echo noticed" TERM; trap "exit 3" INT; echo ready; while :; do sleep 0.05; done',
+        "--signals-to-handle=SIGINT",
+        "--signals-to-forward=SIGTERM",
+    )
+    job.expect("ready")
+    for times in (1, 2):
+        job.process.terminate()
+        job.expect("noticed", times=times)
+    job.process.send_signal(signal.SIGINT)
+    code, _, err = job.finish()
+    assert code == 130 and "SIGTERM" not in err
+
+
+def test_a_hangup_is_passed_on_if_asked_though_nohup_ignores_it(python):
+    job = python(
+        SHOW_SIGNALS,
+        "--signals-to-handle=SIGTERM",
+        "--signals-to-forward=SIGHUP",
+        preexec_fn=lambda: signal.signal(signal.SIGHUP, signal.SIG_IGN),
+    )
+    job.expect("ready")
+    job.process.send_signal(signal.SIGHUP)
+    job.expect("SIGHUP")
+    job.process.terminate()
+    assert job.finish()[0] == 128 + signal.SIGTERM
+
+
+def test_signals_that_are_passed_on_do_not_end_the_search_for_an_address(shell):
+    # The name is not known, and is looked up again until read_timeout.
+    job = shell(
+        "echo never",
+        "--nnodes=2",
+        "--rdzv-endpoint=127.0.0.1",
+        "--local-addr=no.such.name.invalid",
+        "--rdzv-conf=read_timeout=1",
+    )
+    assert b"--rdzv-id" in job.process.stderr.readline()  # It handles signals now.
+    began = time.monotonic()
+    while job.process.poll() is None:
+        job.process.send_signal(signal.SIGUSR1)
+        time.sleep(0.01)
+    assert time.monotonic() - began > 0.9
+    code, _, err = job.finish()
+    assert code == 1 and "finds no way to the rendezvous" in err
 
 
 def test_an_interrupt_is_heeded_though_a_shell_ignores_it_for_its_background_jobs(python):

@@ -104,7 +104,7 @@ void Launcher::FlushOutput() {
   const auto is_stopped = [this] {
     const std::vector<int> signals = signals_.Take();
     return std::any_of(signals.begin(), signals.end(),
-                       [](int signal) { return signal != SIGCHLD; });
+                       [this](int signal) { return StopsTheJob(signal); });
   };
   if (!writers_.files->Flush(kReaderTimeout, deadline, is_stopped)) {
     Print(absl::StrCat("the last ", writers_.files->pending_size(),
@@ -259,6 +259,11 @@ void Launcher::HandleSignals() {
       Execute(agent_.OnSignal(signal));
     }
   }
+}
+
+bool Launcher::StopsTheJob(int signal) const {
+  const std::vector<int>& signals = options_.stop_signals;
+  return std::find(signals.begin(), signals.end(), signal) != signals.end();
 }
 
 void Launcher::TakeEvents() {

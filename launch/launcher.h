@@ -70,7 +70,7 @@ class Launcher {
   absl::StatusOr<std::string> PrepareLogs();
   absl::Status PrepareMonitors();
   absl::StatusOr<EventLog::Emit> OpenEvents();
-  bool SignalArrived();         // Within a moment.
+  bool IsStopped();             // Looks for a moment.
   absl::Status CheckSignals();  // InterruptedError after a stop signal during the preparation.
 
   void Execute(Agent::Commands commands);
@@ -82,6 +82,7 @@ class Launcher {
   void WaitForEvents();  // Also moves the workers' output.
   void ShowMessages();
   void HandleSignals();
+  bool StopsTheJob(int signal) const;
   void TakeEvents();
   void HandleAnnouncement(const Announcement& announcement);
   void ReapProcesses();

@@ -36,7 +36,9 @@ AgentOptions ForAgent(const LaunchOptions& options) {
   AgentOptions result;
   result.workers = options.workers;
   result.shutdown_timeout = options.shutdown_timeout;
-  if (!options.signals.empty()) result.stop_signals = options.signals;
+  result.failure_grace = options.failure_grace;
+  result.stop_signals = options.stop_signals;
+  result.forwarded_signals = options.forwarded_signals;
   return result;
 }
 
@@ -152,7 +154,7 @@ absl::Status Launcher::Prepare() {
   SYNCLINE_RETURN_IF_ERROR(UseTls(options_, files_->folder(), has_secret, &workers.environment));
   SYNCLINE_ASSIGN_OR_RETURN(workers.log_dir, PrepareLogs());
   SYNCLINE_ASSIGN_OR_RETURN(
-      node_, StartNode(options_, files_->secret(), clock_, [this] { return SignalArrived(); }));
+      node_, StartNode(options_, files_->secret(), clock_, [this] { return IsStopped(); }));
   workers_ = std::make_unique<WorkerSet>(
       std::move(workers), console_, guardian_, *writers_.files,
       [messages = writers_.messages](const absl::Status& status) {
@@ -166,9 +168,9 @@ absl::Status Launcher::Prepare() {
   return PrepareMonitors();
 }
 
-bool Launcher::SignalArrived() {
+bool Launcher::IsStopped() {
   pollfd signal = {signals_.fd(), POLLIN, 0};
-  return poll(&signal, 1, kMomentMs) > 0;
+  return poll(&signal, 1, kMomentMs) > 0 && !CheckSignals().ok();
 }
 
 absl::Status Launcher::CheckSignals() {

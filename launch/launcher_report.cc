@@ -225,7 +225,7 @@ void Launcher::PrintEnd() {
 }
 
 void Launcher::PrintStop(int signal) {
-  if (std::count(options_.signals.begin(), options_.signals.end(), signal) == 0) return;
+  if (!StopsTheJob(signal)) return;
   events_->StopSignal(SignalName(signal));
   Print(absl::StrCat(SignalName(signal), " received",
                      agent_.state() == Agent::State::kRunning

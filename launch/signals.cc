@@ -28,7 +28,8 @@ void ExitWithin(absl::Duration time, int exit_code) {
   alarm(static_cast<unsigned>(absl::ToInt64Seconds(absl::Ceil(time, absl::Seconds(1)))));
 }
 
-absl::StatusOr<SignalQueue> SignalQueue::Open(const std::vector<int>& more) {
+absl::StatusOr<SignalQueue> SignalQueue::Open(const std::vector<int>& stop_signals,
+                                              const std::vector<int>& forwarded_signals) {
   signal(SIGPIPE, SIG_IGN);
   signal(SIGXFSZ, SIG_IGN);  // A file beyond the size limit (ulimit -f) then acts as a full disk.
   signal(SIGCHLD, SIG_DFL);  // If it is ignored, children leave no exit code.
@@ -37,12 +38,18 @@ absl::StatusOr<SignalQueue> SignalQueue::Open(const std::vector<int>& more) {
   sigaddset(&handled, SIGCHLD);
   struct sigaction hangup;
   sigaction(SIGHUP, nullptr, &hangup);
-  if (hangup.sa_handler != SIG_IGN) sigaddset(&handled, SIGHUP);
-  std::vector<int> numbers = {SIGTERM, SIGINT, SIGQUIT, SIGUSR1, SIGUSR2};
-  numbers.insert(numbers.end(), more.begin(), more.end());
+  const bool has_nohup = hangup.sa_handler == SIG_IGN;
+  std::vector<int> numbers = forwarded_signals;
+  // Without default action also where they are not passed on: clusters may send them to each
+  // process of a job, for the workers alone.
+  numbers.insert(numbers.end(), {SIGUSR1, SIGUSR2});
+  for (const int number : stop_signals) {
+    if (number != SIGHUP || !has_nohup) numbers.push_back(number);
+  }
   for (const int number : numbers) {
-    if (number == SIGHUP) continue;
-    signal(number, SIG_DFL);
+    // A blocked signal reaches the descriptor though it is ignored, and workers that do not handle
+    // SIGHUP ignore it too.
+    if (number != SIGHUP || !has_nohup) signal(number, SIG_DFL);
     sigaddset(&handled, number);
   }
   sigprocmask(SIG_BLOCK, &handled, nullptr);

@@ -11,15 +11,17 @@
 
 namespace syncline::launch {
 
-// Handles SIGTERM, SIGINT, SIGHUP, SIGQUIT, SIGUSR1, SIGUSR2, SIGCHLD and those in `more`. SIGHUP
-// stays ignored if it was (nohup). The others get their default action back, so that workers do not
-// inherit that a shell ignores them for background jobs. SIGPIPE and SIGXFSZ are ignored. Owns the
+// Receives SIGCHLD, SIGUSR1, SIGUSR2, and those that stop the job or are passed on to workers. These
+// get their default action back, so that workers do not inherit that a shell ignores them for
+// background jobs; only SIGHUP stays ignored if it was (nohup), and then does not stop the job.
+// SIGPIPE and SIGXFSZ are ignored. All other signals act on this process as on any. Owns the
 // descriptor; for the main thread.
 class SignalQueue {
  public:
   // Blocks the signals for this thread and for those that it starts later, so it must be called
   // before any thread starts. BackendError without a descriptor.
-  static absl::StatusOr<SignalQueue> Open(const std::vector<int>& more);
+  static absl::StatusOr<SignalQueue> Open(const std::vector<int>& stop_signals,
+                                          const std::vector<int>& forwarded_signals);
 
   int fd() const { return fd_.get(); }  // Readable when there are signals.
   std::vector<int> Take();              // Does not wait.

@@ -62,7 +62,7 @@ absl::Status Reader::ReadOption() {
     return ArgumentError(absl::StrCat("unknown option ", word, ". Did you mean ", spelled, "?"));
   } else if (flag->takes_value()) {
     SYNCLINE_ASSIGN_OR_RETURN(setting.text, TakeValue(spelled));
-    if (setting.text.empty()) {
+    if (setting.text.empty() && !flag->may_be_empty) {
       return ArgumentError(absl::StrCat("the value of ", spelled, " is empty"));
     }
   }

@@ -1,7 +1,5 @@
 #include "launch/options/dry_run.h"
 
-#include <string.h>
-
 #include <algorithm>
 #include <optional>
 #include <string>
@@ -17,6 +15,7 @@
 #include "absl/strings/str_split.h"
 #include "absl/time/time.h"
 #include "launch/environment.h"
+#include "launch/failure_report.h"
 #include "launch/options/option_values.h"
 #include "launch/options/rendezvous_conf.h"
 #include "launch/program.h"
@@ -48,6 +47,12 @@ std::string WithoutPassword(const std::string& conf) {
     parts.push_back(absl::StrContains(part, "password=") ? "password=***" : part);
   }
   return absl::StrJoin(parts, ",");
+}
+
+std::string Names(const std::vector<int>& signals) {
+  return absl::StrJoin(signals, ", ", [](std::string* out, int signal) {
+    absl::StrAppend(out, SignalName(signal));
+  });
 }
 
 class Explanation {
@@ -98,6 +103,10 @@ void Explanation::Nodes() {
                     : absl::StrCat(nodes.min, " to ", nodes.max, ": once ", nodes.min,
                                    " have come, more are waited for during ",
                                    absl::FormatDuration(options_.rendezvous.last_call_timeout)));
+  if (nodes.min < nodes.max) {
+    Line("", absl::StrCat("one that comes later is taken in after ",
+                          absl::FormatDuration(options_.rendezvous.scale_up_delay)));
+  }
   Line("", options_.node_rank >= 0 ? absl::StrCat("this is node ", options_.node_rank)
                                    : "the rendezvous gives this node its rank");
 }
@@ -228,11 +237,18 @@ void Explanation::Failure() {
                     " is a failure");
   }
   Line("Failures", text);
-  std::vector<std::string> names;
-  for (const int signal : options_.signals)
-    names.push_back(absl::StrCat("SIG", sigabbrev_np(signal)));
-  Line("Signals", absl::StrCat(absl::StrJoin(names, ", "), " stop the job; SIGKILL follows after ",
+  const absl::Duration backoff = options_.rendezvous.restart_backoff;
+  if (options_.max_restarts > 1 && backoff > absl::ZeroDuration()) {
+    Line("", absl::StrCat("a second restart soon after the first waits for ",
+                          absl::FormatDuration(backoff), ", further ones twice as long each time"));
+  }
+  Line("", absl::StrCat("the other workers get SIGTERM, and SIGKILL after ",
+                        absl::FormatDuration(options_.failure_grace)));
+  Line("Signals", absl::StrCat(Names(options_.stop_signals), " stop the job; SIGKILL follows after ",
                                absl::FormatDuration(options_.shutdown_timeout)));
+  Line("", options_.forwarded_signals.empty()
+               ? "none is passed on to the workers"
+               : absl::StrCat(Names(options_.forwarded_signals), " are passed on to the workers"));
 }
 
 void Explanation::Logs() {

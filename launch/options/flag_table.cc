@@ -70,8 +70,16 @@ constexpr Flag kFlags[] = {
     {"shutdown-timeout", 0, G::kFailure, "SECONDS",
      "Time of workers between a stop signal and SIGKILL (30)", "",
      "TORCH_ELASTIC_SHUTDOWN_TIMEOUT"},
+    {"failure-grace", 0, G::kFailure, "SECONDS",
+     "Time of the other workers between SIGTERM and SIGKILL after a failure, or when a round ends; "
+     "at most --shutdown-timeout (1)",
+     "", ""},
     {"signals-to-handle", 0, G::kFailure, "NAMES",
      "Signals that stop the job (SIGTERM,SIGINT,SIGHUP,SIGQUIT)", "", ""},
+    {"signals-to-forward", 0, G::kFailure, "NAMES",
+     "Signals that are passed on to the workers, and stop nothing; none: no signal "
+     "(SIGUSR1,SIGUSR2)",
+     "", "", true},
     {"monitor-interval", 0, G::kFailure, "SECONDS",
      "Accepted for compatibility: workers are watched without an interval", "", ""},
 

@@ -31,6 +31,7 @@ struct Flag {
   absl::string_view help;      // Without a full stop.
   absl::string_view choices;   // "a|b": the only allowed values; empty: any text.
   absl::string_view variable;  // Sets a default beside SYNCLINE_<NAME> and PET_<NAME>.
+  bool may_be_empty = false;   // Its value, which is a list. Not that of a variable.
 
   bool takes_value() const { return !metavar.empty(); }
 };

@@ -177,7 +177,8 @@ TEST(NodeOptionsTest, EveryTimeOfTheRendezvousCanBeSet) {
   const RendezvousOptions r =
       Good(With(kC10d, {"--rdzv-conf=join_timeout=1,last_call_timeout=2, close_timeout=3,"
                         "read_timeout=4,heartbeat_timeout=5,keep_alive_interval=0.25,"
-                        "keep_alive_max_attempt=7,is_host=true"}))
+                        "keep_alive_max_attempt=7,scale_up_delay=6,restart_backoff=0.5,"
+                        "is_host=true"}))
           .rendezvous;
   EXPECT_EQ(r.join_timeout, absl::Seconds(1));
   EXPECT_EQ(r.last_call_timeout, absl::Seconds(2));
@@ -186,6 +187,11 @@ TEST(NodeOptionsTest, EveryTimeOfTheRendezvousCanBeSet) {
   EXPECT_EQ(r.heartbeat_timeout, absl::Seconds(5));
   EXPECT_EQ(r.keep_alive_interval, absl::Milliseconds(250));
   EXPECT_EQ(r.keep_alive_max_attempt, 7);
+  EXPECT_EQ(r.scale_up_delay, absl::Seconds(6));
+  EXPECT_EQ(r.restart_backoff, absl::Seconds(0.5));
+  EXPECT_EQ(Good({"--rdzv-conf=restart_backoff=0,scale_up_delay=0", "a.py"})
+                .rendezvous.restart_backoff,
+            absl::ZeroDuration());
   EXPECT_EQ(r.hosting, RendezvousOptions::Hosting::kAlways);
   EXPECT_EQ(Good(With(kC10d, {"--rdzv-conf=is_host=0"})).rendezvous.hosting,
             RendezvousOptions::Hosting::kNever);
@@ -201,6 +207,8 @@ TEST(NodeOptionsTest, WrongDetailsOfTheRendezvousAreErrors) {
   EXPECT_THAT(error("ca_cert=x"), HasSubstr("'ca_cert' is for --rdzv-backend=etcd"));
   EXPECT_THAT(error("join_timeout=soon"), HasSubstr("join_timeout: 'soon' is no number"));
   EXPECT_THAT(error("join_timeout=0"), HasSubstr("must be more than 0"));
+  EXPECT_THAT(error("scale_up_delay=-1"), HasSubstr("scale_up_delay: '-1' is no number"));
+  EXPECT_THAT(error("restart_backof=1"), HasSubstr("Did you mean 'restart_backoff'?"));
   EXPECT_THAT(error("keep_alive_max_attempt=0"), HasSubstr("'0' is not a number from 1"));
   EXPECT_THAT(error("keep_alive_max_attempt=1"),
               HasSubstr("keep_alive_max_attempt=1: one sign of life that comes late"));

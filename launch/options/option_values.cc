@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstddef>
+#include <iterator>
 #include <string>
 #include <utility>
 #include <vector>
@@ -45,20 +46,27 @@ int SignalNamed(absl::string_view name) {
   return 0;
 }
 
-bool CanStopTheJob(int signal) {
+// Why the launcher cannot take `signal` from a user; empty if it can.
+absl::string_view WhyUnusable(int signal) {
   switch (signal) {
     case SIGKILL:
     case SIGSTOP:
+      return "no process can handle it";
     case SIGCHLD:
     case SIGPIPE:
+    case SIGALRM:
+    case SIGXFSZ:
+      return "the launcher needs it itself";
     case SIGSEGV:
     case SIGBUS:
     case SIGILL:
     case SIGFPE:
+    case SIGTRAP:
+    case SIGSYS:
     case SIGABRT:
-      return false;
+      return "it means that the process itself has failed";
     default:
-      return true;
+      return "";
   }
 }
 
@@ -175,14 +183,28 @@ absl::StatusOr<std::vector<int>> ParseSignals(absl::string_view where, absl::str
       return ArgumentError(absl::StrCat(where, ": no signal is called '", name,
                                         "'. Write them as in SIGTERM,SIGINT"));
     }
-    if (!CanStopTheJob(signal)) {
-      return ArgumentError(absl::StrCat(where, ": ", name, " cannot be used to stop a job"));
+    if (const absl::string_view why = WhyUnusable(signal); !why.empty()) {
+      return ArgumentError(absl::StrCat(where, ": ", name, " cannot be used: ", why));
     }
     if (std::find(signals.begin(), signals.end(), signal) == signals.end()) {
       signals.push_back(signal);
     }
   }
   return signals;
+}
+
+absl::StatusOr<std::vector<int>> ParseForwardedSignals(absl::string_view where,
+                                                       absl::string_view text) {
+  if (absl::EqualsIgnoreCase(text, "none")) return std::vector<int>();
+  return ParseSignals(where, text);
+}
+
+std::vector<int> SignalsWithout(const std::vector<int>& signals, const std::vector<int>& others) {
+  std::vector<int> rest;
+  std::copy_if(
+      signals.begin(), signals.end(), std::back_inserter(rest),
+      [&](int signal) { return std::find(others.begin(), others.end(), signal) == others.end(); });
+  return rest;
 }
 
 absl::StatusOr<Endpoint> ParseEndpoint(absl::string_view where, absl::string_view text) {

@@ -42,6 +42,13 @@ absl::StatusOr<std::set<int>> ParseLocalRanks(absl::string_view where, absl::str
 // "SIGTERM,INT". Those that cannot be handled, or that the launcher needs itself, are refused.
 absl::StatusOr<std::vector<int>> ParseSignals(absl::string_view where, absl::string_view text);
 
+// The same, and "" or "none" for an empty list.
+absl::StatusOr<std::vector<int>> ParseForwardedSignals(absl::string_view where,
+                                                       absl::string_view text);
+
+// The elements of `signals` that are not in `others`.
+std::vector<int> SignalsWithout(const std::vector<int>& signals, const std::vector<int>& others);
+
 struct Endpoint {
   std::string host;
   int port = -1;  // -1: none was given.

@@ -1,7 +1,5 @@
 #include "launch/options/options.h"
 
-#include <signal.h>
-
 #include <algorithm>
 #include <limits>
 #include <map>
@@ -13,8 +11,10 @@
 #include "absl/status/status.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
 #include "core/tls/settings.h"
+#include "launch/failure_report.h"
 #include "launch/options/cluster.h"
 #include "launch/options/command_line.h"
 #include "launch/options/config_file.h"
@@ -45,6 +45,7 @@ class Parser {
   absl::Status ReadProgram();
   absl::Status ReadTlsOptions();
   absl::Status ReadFailureOptions();
+  absl::Status ReadSignalOptions();
   absl::Status ReadOutputOptions();
   absl::Status ReadLogFileOptions();
   absl::Status ReadMonitoringOptions();
@@ -181,14 +182,58 @@ absl::Status Parser::ReadFailureOptions() {
                                         "to watch no heartbeats"));
     }
   }
-  options_.signals = {SIGTERM, SIGINT, SIGHUP, SIGQUIT};
-  if (const Setting* signals = Find("signals-to-handle")) {
-    SYNCLINE_ASSIGN_OR_RETURN(options_.signals, ParseSignals(signals->name, signals->text));
+  if (const Setting* grace = Find("failure-grace")) {
+    SYNCLINE_ASSIGN_OR_RETURN(options_.failure_grace, ParseSeconds(grace->name, grace->text));
+    if (options_.failure_grace > options_.shutdown_timeout) {
+      options_.notes.push_back(absl::StrCat(grace->Describe(), " counts as --shutdown-timeout, ",
+                                            absl::FormatDuration(options_.shutdown_timeout)));
+    }
   }
+  options_.failure_grace = std::min(options_.failure_grace, options_.shutdown_timeout);
+  SYNCLINE_RETURN_IF_ERROR(ReadSignalOptions());
   if (const Setting* interval = Find("monitor-interval")) {
     return ParseSeconds(interval->name, interval->text).status();
   }
   return absl::OkStatus();
+}
+
+absl::Status Parser::ReadSignalOptions() {
+  const LaunchOptions defaults;
+  std::vector<int>& stops = options_.stop_signals = defaults.stop_signals;
+  std::vector<int>& forwarded = options_.forwarded_signals = defaults.forwarded_signals;
+  const Setting* stop_setting = Find("signals-to-handle");
+  const Setting* forward_setting = Find("signals-to-forward");
+  if (stop_setting != nullptr) {
+    SYNCLINE_ASSIGN_OR_RETURN(stops, ParseSignals(stop_setting->name, stop_setting->text));
+    if (stops.empty()) {
+      return ArgumentError(absl::StrCat(stop_setting->Describe(), ": no signal is named"));
+    }
+  }
+  if (forward_setting == nullptr) {
+    // What users have chosen to stop the job is not passed on by default.
+    forwarded = SignalsWithout(forwarded, stops);
+    return absl::OkStatus();
+  }
+  SYNCLINE_ASSIGN_OR_RETURN(
+      forwarded, ParseForwardedSignals(forward_setting->name, forward_setting->text));
+  const std::vector<int> rest = SignalsWithout(stops, forwarded);
+  if (rest.size() == stops.size()) return absl::OkStatus();
+  const int both = *std::find_if(stops.begin(), stops.end(), [&](int signal) {
+    return std::find(forwarded.begin(), forwarded.end(), signal) != forwarded.end();
+  });
+  if (stop_setting == nullptr) {
+    return ArgumentError(absl::StrCat(
+        forward_setting->Describe(), ": ", SignalName(both), " stops the job unless ",
+        "--signals-to-handle names others, as in --signals-to-handle=",
+        rest.empty() ? "SIGUSR1" : absl::StrJoin(rest, ",", [](std::string* out, int signal) {
+          absl::StrAppend(out, SignalName(signal));
+        })));
+  }
+  SYNCLINE_RETURN_IF_ERROR(line_.settings.ResolveConflict(
+      "signals-to-handle", "signals-to-forward",
+      absl::StrCat(SignalName(both), " cannot both stop the job and be passed on"),
+      &options_.notes));
+  return ReadSignalOptions();  // With one of the two.
 }
 
 absl::Status Parser::ReadOutputOptions() {

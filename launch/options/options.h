@@ -2,6 +2,8 @@
 #ifndef SYNCLINE_LAUNCH_OPTIONS_OPTIONS_H_
 #define SYNCLINE_LAUNCH_OPTIONS_OPTIONS_H_
 
+#include <signal.h>
+
 #include <cstdint>
 #include <map>
 #include <optional>
@@ -65,6 +67,8 @@ struct RendezvousOptions {
   int keep_alive_max_attempt = 10;  // A node silent for so many intervals is lost.
   // While a round forms, a node that has been silent for so long is not waited for.
   absl::Duration heartbeat_timeout = absl::Milliseconds(1500);
+  absl::Duration scale_up_delay = absl::Seconds(1);   // From a new node to the end of the round.
+  absl::Duration restart_backoff = absl::Seconds(1);  // Before the second restart in a row.
 
   struct Etcd {                      // kEtcd only.
     std::string ca_cert, cert, key;  // PEM files; any of them makes the connection TLS.
@@ -101,7 +105,11 @@ struct LaunchOptions {
   int max_restarts = 0;
   absl::Duration shutdown_timeout = absl::Seconds(30);
   absl::Duration health_timeout = absl::InfiniteDuration();  // Since a worker's last heartbeat.
-  std::vector<int> signals;  // That stop the job (--signals-to-handle).
+  // From SIGTERM to SIGKILL of the other workers after a failure, and when a round ends; at most
+  // shutdown_timeout.
+  absl::Duration failure_grace = absl::Seconds(1);
+  std::vector<int> stop_signals = {SIGTERM, SIGINT, SIGHUP, SIGQUIT};  // --signals-to-handle.
+  std::vector<int> forwarded_signals = {SIGUSR1, SIGUSR2};             // --signals-to-forward.
 
   std::string log_dir;          // Empty: none was given.
   StreamMap redirects;          // To files only.

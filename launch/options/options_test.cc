@@ -19,9 +19,11 @@
 namespace syncline::launch {
 namespace {
 
+using testing::AllOf;
 using testing::AnyOf;
 using testing::ElementsAre;
 using testing::HasSubstr;
+using testing::IsEmpty;
 
 TEST(OptionsTest, AScriptAloneRunsOnceWithDefaults) {
   const LaunchOptions options = Good({"train.py"});
@@ -191,12 +193,83 @@ TEST(OptionsTest, CompletionsKnowOptionsAndTheirValues) {
 }
 
 TEST(OptionsTest, SignalsThatStopTheJobAreChosenByName) {
-  EXPECT_THAT(Good({"a.py"}).signals, ElementsAre(SIGTERM, SIGINT, SIGHUP, SIGQUIT));
-  EXPECT_THAT(Good({"--signals-to-handle=SIGUSR1,term,USR1", "a.py"}).signals,
+  EXPECT_THAT(Good({"a.py"}).stop_signals, ElementsAre(SIGTERM, SIGINT, SIGHUP, SIGQUIT));
+  EXPECT_THAT(Good({"--signals-to-handle=SIGUSR1,term,USR1", "a.py"}).stop_signals,
               ElementsAre(SIGUSR1, SIGTERM));
-  EXPECT_THAT(Error({"--signals-to-handle=SIGFOO", "a.py"}),
-              HasSubstr("no signal is called 'SIGFOO'"));
-  EXPECT_THAT(Error({"--signals-to-handle=SIGKILL", "a.py"}), HasSubstr("cannot be used"));
+  EXPECT_THAT(Error({"--signals-to-handle=,", "a.py"}), HasSubstr("no signal is named"));
+}
+
+TEST(OptionsTest, SignalsThatArePassedOnAreChosenByName) {
+  EXPECT_THAT(Good({"a.py"}).forwarded_signals, ElementsAre(SIGUSR1, SIGUSR2));
+  const LaunchOptions options =
+      Good({"--signals-to-handle=SIGTERM", "--signals-to-forward=SIGHUP, usr1,WINCH", "a.py"});
+  EXPECT_THAT(options.stop_signals, ElementsAre(SIGTERM));
+  EXPECT_THAT(options.forwarded_signals, ElementsAre(SIGHUP, SIGUSR1, SIGWINCH));
+  for (const Arguments& none : std::vector<Arguments>{{"--signals-to-forward="},
+                                                      {"--signals-to-forward", ""},
+                                                      {"--signals-to-forward=None"}}) {
+    Arguments arguments = none;
+    arguments.push_back("a.py");
+    const LaunchOptions without = Good(arguments);
+    EXPECT_THAT(without.forwarded_signals, IsEmpty());
+    EXPECT_EQ(without.program, "a.py");
+  }
+}
+
+TEST(OptionsTest, SignalsThatTheLauncherCannotTakeAreRefusedInBothLists) {
+  for (const std::string option : {"--signals-to-handle=", "--signals-to-forward="}) {
+    for (const char* name : {"SIGFOO", "10", "none,USR1", "SIG"}) {
+      EXPECT_THAT(Error({option + name, "a.py"}),
+                  AllOf(HasSubstr(option.substr(0, option.size() - 1)),
+                        HasSubstr("no signal is called '")));
+    }
+    for (const char* name : {"SIGKILL", "stop"}) {
+      EXPECT_THAT(Error({option + name, "a.py"}),
+                  HasSubstr(absl::StrCat(name, " cannot be used: no process can handle it")));
+    }
+    for (const char* name : {"SIGCHLD", "SIGPIPE", "SIGALRM", "SIGXFSZ"}) {
+      EXPECT_THAT(Error({option + "SIGUSR1," + name, "a.py"}),
+                  HasSubstr(absl::StrCat(name, " cannot be used: the launcher needs it itself")));
+    }
+    for (const char* name : {"SIGSEGV", "SIGABRT", "SIGTRAP"}) {
+      EXPECT_THAT(Error({option + name, "a.py"}), HasSubstr("cannot be used: it means that"));
+    }
+  }
+}
+
+TEST(OptionsTest, ASignalCannotBothStopTheJobAndBePassedOn) {
+  EXPECT_THAT(
+      Error({"--signals-to-handle=SIGTERM,USR1", "--signals-to-forward=SIGHUP,SIGUSR1", "a.py"}),
+      HasSubstr("--signals-to-handle=SIGTERM,USR1 and --signals-to-forward=SIGHUP,SIGUSR1 exclude "
+                "each other: SIGUSR1 cannot both stop the job and be passed on"));
+  // Of the defaults only those that are passed on give way.
+  EXPECT_THAT(Good({"--signals-to-handle=SIGTERM,SIGUSR1", "a.py"}).forwarded_signals,
+              ElementsAre(SIGUSR2));
+  EXPECT_THAT(Error({"--signals-to-forward=SIGUSR1,SIGHUP", "a.py"}),
+              HasSubstr("SIGHUP stops the job unless --signals-to-handle names others, as in "
+                        "--signals-to-handle=SIGTERM,SIGINT,SIGQUIT"));
+  EXPECT_THAT(Error({"--signals-to-forward=QUIT,HUP,INT,TERM", "a.py"}),
+              HasSubstr("SIGTERM stops the job unless --signals-to-handle names others"));
+}
+
+TEST(OptionsTest, TheGraceAfterAFailureIsAtMostTheShutdownTimeout) {
+  EXPECT_EQ(Good({"a.py"}).failure_grace, absl::Seconds(1));
+  EXPECT_EQ(Good({"--failure-grace=2.5", "a.py"}).failure_grace, absl::Seconds(2.5));
+  EXPECT_EQ(Good({"--failure-grace=0", "a.py"}).failure_grace, absl::ZeroDuration());
+  const LaunchOptions bounded = Good({"--failure-grace=60", "a.py"});
+  EXPECT_EQ(bounded.failure_grace, absl::Seconds(30));
+  EXPECT_THAT(bounded.notes,
+              ElementsAre("--failure-grace=60 counts as --shutdown-timeout, 30s"));
+  const LaunchOptions both = Good({"--failure-grace=60", "--shutdown-timeout=60", "a.py"});
+  EXPECT_EQ(both.failure_grace, absl::Seconds(60));
+  EXPECT_THAT(both.notes, IsEmpty());
+  const LaunchOptions less = Good({"--shutdown-timeout=0.5", "a.py"});
+  EXPECT_EQ(less.failure_grace, absl::Seconds(0.5));
+  EXPECT_THAT(less.notes, IsEmpty());
+  for (const char* bad : {"-1", "soon", "inf", "1s"}) {
+    EXPECT_THAT(Error({absl::StrCat("--failure-grace=", bad), "a.py"}),
+                HasSubstr("is no number of seconds"));
+  }
 }
 
 TEST(OptionsTest, LogsAreFilteredRotatedAndPrefixed) {

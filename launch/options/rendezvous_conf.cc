@@ -44,6 +44,12 @@ constexpr RendezvousKey kKeys[] = {
      "intervals at least)"},
     {"keep_alive_interval", "", "seconds between the signs of life of a node (0.5)"},
     {"keep_alive_max_attempt", "", "how many of them may be missing in a row (10; 2 or more)"},
+    {"scale_up_delay", "",
+     "seconds from the coming of a node to the end of the round, so that several cost one restart "
+     "(1)"},
+    {"restart_backoff", "",
+     "seconds before the second restart in a row, twice as many before each further one, up to 30 "
+     "(1)"},
     {"timeout", "static,etcd", "the same as join_timeout"},
     {"is_host", "c10d", "whether this node hosts the store: true, false; otherwise it tries to"},
     {"store_type", "c10d", "tcp, or file: then the endpoint is a path, as with the backend file"},
@@ -175,6 +181,15 @@ absl::Status SetKey(absl::string_view where, absl::string_view key, absl::string
   };
   for (const auto& [name, duration] : durations) {
     if (name == key) return SetDuration(where, value, duration);
+  }
+  const std::pair<absl::string_view, absl::Duration*> delays[] = {
+      {"scale_up_delay", &options->scale_up_delay},
+      {"restart_backoff", &options->restart_backoff},
+  };
+  for (const auto& [name, delay] : delays) {
+    if (name != key) continue;
+    SYNCLINE_ASSIGN_OR_RETURN(*delay, ParseSeconds(where, value));  // 0: none.
+    return absl::OkStatus();
   }
   const std::pair<absl::string_view, std::string*> texts[] = {
       {"prefix", &options->etcd.prefix}, {"ca_cert", &options->etcd.ca_cert},

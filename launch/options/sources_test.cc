@@ -1,4 +1,6 @@
 // The environment, the file of --config and --dry-run.
+#include <signal.h>
+
 #include <fstream>
 #include <string>
 
@@ -21,6 +23,7 @@ using testing::AllOf;
 using testing::ContainsRegex;
 using testing::ElementsAre;
 using testing::HasSubstr;
+using testing::IsEmpty;
 using testing::Not;
 
 std::string WriteFile(const std::string& name, const std::string& text) {
@@ -96,18 +99,52 @@ TEST(SourcesTest, AFileSetsOptionsByTheirNames) {
       "max-restarts = 5\n"
       "shutdown-timeout = 1.5\n"
       "module = true\n"
+      "failure-grace = 1.25\n"
       "signals-to-handle = [\"SIGTERM\", \"SIGINT\"]\n"
+      "signals_to_forward = [\"SIGHUP\"]\n"
       "[rdzv-conf]\n"
       "join_timeout = 9\n"
-      "read_timeout = 2.5\n");
+      "read_timeout = 2.5\n"
+      "scale_up_delay = 0.75\n"
+      "restart_backoff = 0\n");
   EXPECT_EQ(options.nodes.max, 4);
   EXPECT_EQ(options.workers, 3);
   EXPECT_EQ(options.max_restarts, 5);
   EXPECT_EQ(options.shutdown_timeout, absl::Seconds(1.5));
   EXPECT_EQ(options.kind, LaunchOptions::Program::kModule);
-  EXPECT_EQ(options.signals.size(), 2u);
+  EXPECT_EQ(options.failure_grace, absl::Seconds(1.25));
+  EXPECT_THAT(options.stop_signals, ElementsAre(SIGTERM, SIGINT));
+  EXPECT_THAT(options.forwarded_signals, ElementsAre(SIGHUP));
   EXPECT_EQ(options.rendezvous.join_timeout, absl::Seconds(9));
   EXPECT_EQ(options.rendezvous.read_timeout, absl::Seconds(2.5));
+  EXPECT_EQ(options.rendezvous.scale_up_delay, absl::Seconds(0.75));
+  EXPECT_EQ(options.rendezvous.restart_backoff, absl::ZeroDuration());
+}
+
+TEST(SourcesTest, NoSignalIsPassedOnIfAFileHasAnEmptyListOrAVariableSaysNone) {
+  EXPECT_THAT(FromConfig("signals-to-forward = []").forwarded_signals, IsEmpty());
+  EXPECT_THAT(FromConfig("signals-to-forward = \"\"").forwarded_signals, IsEmpty());
+  EXPECT_THAT(ConfigError("signals-to-handle = []"), HasSubstr("has no value"));
+  EXPECT_THAT(Good({"a.py"}, {{"SYNCLINE_SIGNALS_TO_FORWARD", "none"}}).forwarded_signals,
+              IsEmpty());
+  // An empty variable counts as none.
+  EXPECT_THAT(Good({"a.py"}, {{"SYNCLINE_SIGNALS_TO_FORWARD", ""}}).forwarded_signals,
+              ElementsAre(SIGUSR1, SIGUSR2));
+}
+
+TEST(SourcesTest, OfTwoListsOfSignalsTheOneOfTheStrongerSourceCounts) {
+  const LaunchOptions stops = Good({"--signals-to-handle=SIGTERM,SIGUSR1", "a.py"},
+                                   {{"SYNCLINE_SIGNALS_TO_FORWARD", "SIGUSR1,SIGHUP"}});
+  EXPECT_THAT(stops.stop_signals, ElementsAre(SIGTERM, SIGUSR1));
+  EXPECT_THAT(stops.forwarded_signals, ElementsAre(SIGUSR2));
+  EXPECT_THAT(stops.notes,
+              ElementsAre(HasSubstr("SYNCLINE_SIGNALS_TO_FORWARD=SIGUSR1,SIGHUP does not count "
+                                    "beside --signals-to-handle=SIGTERM,SIGUSR1: SIGUSR1")));
+  const LaunchOptions forwards = Good({"--signals-to-forward=SIGUSR1", "a.py"},
+                                      {{"PET_SIGNALS_TO_HANDLE", "SIGUSR1"}});
+  EXPECT_THAT(forwards.stop_signals, ElementsAre(SIGTERM, SIGINT, SIGHUP, SIGQUIT));
+  EXPECT_THAT(forwards.forwarded_signals, ElementsAre(SIGUSR1));
+  EXPECT_THAT(forwards.notes, ElementsAre(HasSubstr("PET_SIGNALS_TO_HANDLE=SIGUSR1 does not")));
 }
 
 TEST(SourcesTest, AFileIsWeakerThanVariablesAndTheCommandLine) {
@@ -145,6 +182,10 @@ TEST(SourcesTest, ADryRunExplainsAJobOfOneNode) {
   EXPECT_THAT(text, HasSubstr("/logs/j/attempt_0/1/stderr.log\n"));
   EXPECT_THAT(text, Not(HasSubstr("/0/stderr.log")));
   EXPECT_THAT(text, HasSubstr("up to 3 times"));
+  EXPECT_THAT(text, HasSubstr("waits for 1s, further ones twice as long"));
+  EXPECT_THAT(text, HasSubstr("SIGTERM, and SIGKILL after 1s\n"));
+  EXPECT_THAT(text, HasSubstr("SIGTERM, SIGINT, SIGHUP, SIGQUIT stop the job"));
+  EXPECT_THAT(text, HasSubstr("SIGUSR1, SIGUSR2 are passed on to the workers"));
   EXPECT_THAT(text, HasSubstr("WORLD_SIZE=2\n"));
   EXPECT_THAT(text, HasSubstr("worker 1: LOCAL_RANK=1 RANK=1 ROLE_RANK=1\n"));
   EXPECT_THAT(text, HasSubstr("MASTER_PORT=<free port>"));
@@ -161,6 +202,21 @@ TEST(SourcesTest, ADryRunSaysWhatOnlyTheRendezvousKnows) {
   EXPECT_THAT(text, HasSubstr("c10d at h:1"));
   EXPECT_THAT(text, HasSubstr("RANK=<from the rendezvous>"));
   EXPECT_THAT(text, HasSubstr("LOCAL_WORLD_SIZE=2"));
+}
+
+TEST(SourcesTest, ADryRunShowsTheTimesAndSignalsThatWereChosen) {
+  const std::string text =
+      Good({"--dry-run", "--nnodes=2:3", "--rdzv-endpoint=h:1", "--max-restarts=2",
+            "--rdzv-conf=scale_up_delay=20,restart_backoff=7", "--failure-grace=2.5",
+            "--signals-to-handle=SIGTERM", "--signals-to-forward=", "--no-python", "sh"},
+           {{"PATH", "/usr/bin:/bin"}})
+          .information;
+  EXPECT_THAT(text, HasSubstr("one that comes later is taken in after 20s\n"));
+  EXPECT_THAT(text, HasSubstr("waits for 7s"));
+  EXPECT_THAT(text, HasSubstr("SIGKILL after 2.5s\n"));
+  EXPECT_THAT(text, HasSubstr("SIGTERM stop the job"));
+  EXPECT_THAT(text, HasSubstr("none is passed on"));
+  EXPECT_THAT(text, HasSubstr("signals-to-forward = ''   from the command line"));
 }
 
 TEST(SourcesTest, ADryRunShowsNoPasswordAndSaysWhatWouldFail) {

@@ -495,6 +495,71 @@ TEST(PolicyForTest, NodesWithRareSignsOfLifeFormARoundThatLasts) {
   }
 }
 
+// How long the first four rounds of one node, whose worker fails at once, are waited for.
+std::vector<absl::Duration> WaitsBetweenRestarts(const LaunchOptions& options) {
+  Fleet fleet(OpenerOf("hash"), RoundPolicyFor(options));
+  fleet.Add();
+  std::vector<absl::Duration> waits;
+  for (int round = 1; round <= 5; ++round) {
+    const absl::Duration took = fleet.RunUntil([&] { return fleet.InRound(round, {0}); });
+    if (round > 1) waits.push_back(absl::Trunc(took, absl::Milliseconds(100)));
+    fleet.nodes[0]->Fail(Failure("broke"));
+  }
+  return waits;
+}
+
+TEST(PolicyForTest, TheBackoffBetweenRestartsIsAnOption) {
+  using ::testing::ElementsAre;
+  LaunchOptions options;
+  options.max_restarts = 10;
+  const absl::Duration second = absl::Seconds(1);
+  const absl::Duration none = absl::ZeroDuration();
+  EXPECT_THAT(WaitsBetweenRestarts(options), ElementsAre(none, second, 2 * second, 4 * second));
+  options.rendezvous.restart_backoff = absl::Seconds(0);
+  EXPECT_THAT(WaitsBetweenRestarts(options), ElementsAre(none, none, none, none));
+  options.rendezvous.restart_backoff = absl::Seconds(10);
+  EXPECT_THAT(WaitsBetweenRestarts(options),
+              ElementsAre(none, 10 * second, 20 * second, 30 * second));
+  options.rendezvous.restart_backoff = absl::Seconds(50);  // More than the usual maximum.
+  EXPECT_THAT(WaitsBetweenRestarts(options),
+              ElementsAre(none, 50 * second, 50 * second, 50 * second));
+}
+
+// How long a node waits to be taken in, while another one comes `gap` after it.
+absl::Duration UntilTwoMoreAreIn(const LaunchOptions& options, absl::Duration gap) {
+  Fleet fleet(OpenerOf("hash"), RoundPolicyFor(options));
+  fleet.Add();
+  fleet.RunUntil([&] { return fleet.InRound(1, {0}); });
+  fleet.Add();
+  fleet.Run(gap);
+  EXPECT_TRUE(fleet.InRound(1, {0}));
+  fleet.Add();
+  return gap + fleet.RunUntil([&] { return fleet.InRound(2, {0, 1, 2}); });
+}
+
+TEST(PolicyForTest, TheDelayOfNewNodesIsAnOptionSoThatSeveralCostOneRestart) {
+  LaunchOptions options;
+  options.nodes = {1, 3};
+  options.rendezvous.last_call_timeout = absl::Seconds(1);
+  EXPECT_LE(UntilTwoMoreAreIn(options, absl::Seconds(0.5)), absl::Seconds(2));
+  options.rendezvous.scale_up_delay = absl::Seconds(20);
+  const absl::Duration took = UntilTwoMoreAreIn(options, absl::Seconds(19));
+  EXPECT_GE(took, absl::Seconds(20));
+  EXPECT_LE(took, absl::Seconds(21));
+}
+
+TEST(PolicyForTest, WithoutDelayANewNodeIsTakenInAtOnce) {
+  LaunchOptions options;
+  options.nodes = {1, 2};
+  options.rendezvous.last_call_timeout = absl::Seconds(1);
+  options.rendezvous.scale_up_delay = absl::ZeroDuration();
+  Fleet fleet(OpenerOf("hash"), RoundPolicyFor(options));
+  fleet.Add();
+  fleet.RunUntil([&] { return fleet.InRound(1, {0}); });
+  fleet.Add();
+  EXPECT_LT(fleet.RunUntil([&] { return fleet.InRound(2, {0, 1}); }), absl::Seconds(1));
+}
+
 TEST(PolicyForTest, ANodeThatIsSilentForThreeIntervalsIsNotWaitedFor) {
   LaunchOptions options;
   EXPECT_EQ(RoundPolicyFor(options).silent_after, absl::Milliseconds(1500));

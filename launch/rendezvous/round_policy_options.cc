@@ -19,6 +19,9 @@ RoundPolicyOptions RoundPolicyFor(const LaunchOptions& options) {
   policy.max_restarts = options.max_restarts;
   policy.join_timeout = rendezvous.join_timeout;
   policy.last_call_timeout = rendezvous.last_call_timeout;
+  policy.scale_up_delay = rendezvous.scale_up_delay;
+  policy.backoff = rendezvous.restart_backoff;
+  policy.max_backoff = std::max(policy.max_backoff, policy.backoff);
   policy.lost_after = rendezvous.keep_alive_interval * rendezvous.keep_alive_max_attempt;
   policy.silent_after = std::min(
       std::max(rendezvous.heartbeat_timeout, kMissingSigns * rendezvous.keep_alive_interval),
