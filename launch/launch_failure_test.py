@@ -434,25 +434,6 @@ def test_a_hangup_is_passed_on_if_asked_though_nohup_ignores_it(python):
     assert job.finish()[0] == 128 + signal.SIGTERM
 
 
-def test_signals_that_are_passed_on_do_not_end_the_search_for_an_address(shell):
-    # The name is not known, and is looked up again until read_timeout.
-    job = shell(
-        "echo never",
-        "--nnodes=2",
-        "--rdzv-endpoint=127.0.0.1",
-        "--local-addr=no.such.name.invalid",
-        "--rdzv-conf=read_timeout=1",
-    )
-    assert b"--rdzv-id" in job.process.stderr.readline()  # It handles signals now.
-    began = time.monotonic()
-    while job.process.poll() is None:
-        job.process.send_signal(signal.SIGUSR1)
-        time.sleep(0.01)
-    assert time.monotonic() - began > 0.9
-    code, _, err = job.finish()
-    assert code == 1 and "finds no way to the rendezvous" in err
-
-
 def test_an_interrupt_is_heeded_though_a_shell_ignores_it_for_its_background_jobs(python):
     job = python(
         "import signal; print('ready', flush=True); signal.pause()",

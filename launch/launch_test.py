@@ -255,6 +255,25 @@ def test_a_signal_ends_the_search_for_an_address(shell, number, option):
     assert err.endswith("%s received before any worker was started\n" % number.name)
 
 
+def test_a_signal_that_is_passed_on_does_not_end_the_search_for_an_address(shell):
+    job = shell(
+        "echo never",
+        "--nnodes=2",
+        "--rdzv-endpoint=127.0.0.1",
+        "--local-addr=host.unknown",  # Is looked up again until read_timeout.
+        "--rdzv-conf=read_timeout=1",
+        env=preload(SILENT_NAMES),
+    )
+    assert b"--rdzv-id" in job.process.stderr.readline()  # It handles signals now.
+    began = time.monotonic()
+    while job.process.poll() is None:
+        job.process.send_signal(signal.SIGUSR1)
+        time.sleep(0.01)
+    assert time.monotonic() - began > 0.9
+    code, _, err = job.finish()
+    assert code == 1 and "finds no way to the rendezvous" in err
+
+
 def test_status_looks_up_no_longer_than_it_has_time(launch):
     before = time.monotonic()
     code, out, err = launch("status", "host.silent:1", env=preload(SILENT_NAMES)).finish()

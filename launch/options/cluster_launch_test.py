@@ -70,6 +70,19 @@ def test_srun_learns_the_exit_code_of_the_first_failure(slurm):
     assert "rank 1" in err
 
 
+def test_signals_of_scancel_reach_the_workers_and_stop_nothing(slurm):
+    # Rank 0 sends it once all have set their traps.
+    script = (
+        'trap "echo rank $RANK was told; exit 0" HUP; : > "$TMPDIR/ready$RANK"; '
+        'until [ -e "$TMPDIR/ready0" ] && [ -e "$TMPDIR/ready1" ]; do sleep 0.05; done; '
+        "[ $RANK = 0 ] && scancel --signal=HUP $SLURM_JOB_ID; while :; do sleep 0.05; done"
+    )
+    options = ["--signals-to-handle=SIGTERM", "--signals-to-forward=SIGHUP,SIGUSR1"]
+    code, out, err = slurm(2, "srun", "-N2", "-n2", LAUNCHER, *options, *SAY, script)
+    assert code == 0, err
+    assert "rank 0 was told" in out and "rank 1 was told" in out
+
+
 def test_a_dry_run_under_srun_names_the_first_host(slurm):
     code, out, err = slurm(2, "srun", "-N2", "-n2", LAUNCHER, "--dry-run", *SAY, WHO)
     assert code == 0, err
