@@ -108,8 +108,8 @@ class Agent {
   Commands OnWorkersExited(absl::Span<const WorkerExit> exits);
   Commands OnLeftoverExited();  // A process that a worker had started is gone.
   Commands OnNothingLeft();     // While draining: no process of the attempt is left.
-  // One of stop_signals stops the job, one of forwarded_signals is passed on to the workers, and any
-  // other is ignored; SIGINT, if it is a stop signal, kills at once while the job is stopping.
+  // One of stop_signals stops the job, one of forwarded_signals is passed on to the workers, and
+  // any other is ignored; SIGINT, if it is a stop signal, kills at once while the job is stopping.
   // SIGPIPE means that nobody reads the output any more: the workers, which do not notice that, get
   // SIGTERM.
   Commands OnSignal(int signal);

@@ -105,7 +105,8 @@ int Main(const std::vector<std::string>& arguments) {
   }
   if (!options->status_endpoint.empty()) return RunStatusCommand(*options);
   RaiseDescriptorLimit();
-  absl::StatusOr<SignalQueue> signals = SignalQueue::Open(options->stop_signals, options->forwarded_signals);
+  absl::StatusOr<SignalQueue> signals =
+      SignalQueue::Open(options->stop_signals, options->forwarded_signals);
   if (!signals.ok()) return ExitWithError(signals.status());
   absl::StatusOr<std::unique_ptr<Launcher>> launcher =
       Launcher::Create(*options, *std::move(signals));

@@ -11,8 +11,8 @@
 
 namespace syncline::launch {
 
-// Receives SIGCHLD, SIGUSR1, SIGUSR2, and those that stop the job or are passed on to workers. These
-// get their default action back, so that workers do not inherit that a shell ignores them for
+// Receives SIGCHLD, SIGUSR1, SIGUSR2, and those that stop the job or are passed on to workers.
+// These get their default action back, so that workers do not inherit that a shell ignores them for
 // background jobs; only SIGHUP stays ignored if it was (nohup), and then does not stop the job.
 // SIGPIPE and SIGXFSZ are ignored. All other signals act on this process as on any. Owns the
 // descriptor; for the main thread.

@@ -1,5 +1,5 @@
-// Preloaded by tests: names below .silent are looked up for ever, as if no name server answered, and
-// those below .unknown are not known yet.
+// Preloaded by tests: names below .silent are looked up for ever, as if no name server answered,
+// and those below .unknown are not known yet.
 #include <dlfcn.h>
 #include <netdb.h>
 #include <stdio.h>

@@ -189,9 +189,9 @@ TEST(NodeOptionsTest, EveryTimeOfTheRendezvousCanBeSet) {
   EXPECT_EQ(r.keep_alive_max_attempt, 7);
   EXPECT_EQ(r.scale_up_delay, absl::Seconds(6));
   EXPECT_EQ(r.restart_backoff, absl::Seconds(0.5));
-  EXPECT_EQ(Good({"--rdzv-conf=restart_backoff=0,scale_up_delay=0", "a.py"})
-                .rendezvous.restart_backoff,
-            absl::ZeroDuration());
+  EXPECT_EQ(
+      Good({"--rdzv-conf=restart_backoff=0,scale_up_delay=0", "a.py"}).rendezvous.restart_backoff,
+      absl::ZeroDuration());
   EXPECT_EQ(r.hosting, RendezvousOptions::Hosting::kAlways);
   EXPECT_EQ(Good(With(kC10d, {"--rdzv-conf=is_host=0"})).rendezvous.hosting,
             RendezvousOptions::Hosting::kNever);

@@ -201,9 +201,9 @@ absl::StatusOr<std::vector<int>> ParseForwardedSignals(absl::string_view where,
 
 std::vector<int> SignalsWithout(const std::vector<int>& signals, const std::vector<int>& others) {
   std::vector<int> rest;
-  std::copy_if(
-      signals.begin(), signals.end(), std::back_inserter(rest),
-      [&](int signal) { return std::find(others.begin(), others.end(), signal) == others.end(); });
+  std::copy_if(signals.begin(), signals.end(), std::back_inserter(rest), [&](int signal) {
+    return std::find(others.begin(), others.end(), signal) == others.end();
+  });
   return rest;
 }
 

@@ -214,8 +214,8 @@ absl::Status Parser::ReadSignalOptions() {
     forwarded = SignalsWithout(forwarded, stops);
     return absl::OkStatus();
   }
-  SYNCLINE_ASSIGN_OR_RETURN(
-      forwarded, ParseForwardedSignals(forward_setting->name, forward_setting->text));
+  SYNCLINE_ASSIGN_OR_RETURN(forwarded,
+                            ParseForwardedSignals(forward_setting->name, forward_setting->text));
   const std::vector<int> rest = SignalsWithout(stops, forwarded);
   if (rest.size() == stops.size()) return absl::OkStatus();
   const int both = *std::find_if(stops.begin(), stops.end(), [&](int signal) {

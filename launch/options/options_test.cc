@@ -258,8 +258,7 @@ TEST(OptionsTest, TheGraceAfterAFailureIsAtMostTheShutdownTimeout) {
   EXPECT_EQ(Good({"--failure-grace=0", "a.py"}).failure_grace, absl::ZeroDuration());
   const LaunchOptions bounded = Good({"--failure-grace=60", "a.py"});
   EXPECT_EQ(bounded.failure_grace, absl::Seconds(30));
-  EXPECT_THAT(bounded.notes,
-              ElementsAre("--failure-grace=60 counts as --shutdown-timeout, 30s"));
+  EXPECT_THAT(bounded.notes, ElementsAre("--failure-grace=60 counts as --shutdown-timeout, 30s"));
   const LaunchOptions both = Good({"--failure-grace=60", "--shutdown-timeout=60", "a.py"});
   EXPECT_EQ(both.failure_grace, absl::Seconds(60));
   EXPECT_THAT(both.notes, IsEmpty());

@@ -140,8 +140,8 @@ TEST(SourcesTest, OfTwoListsOfSignalsTheOneOfTheStrongerSourceCounts) {
   EXPECT_THAT(stops.notes,
               ElementsAre(HasSubstr("SYNCLINE_SIGNALS_TO_FORWARD=SIGUSR1,SIGHUP does not count "
                                     "beside --signals-to-handle=SIGTERM,SIGUSR1: SIGUSR1")));
-  const LaunchOptions forwards = Good({"--signals-to-forward=SIGUSR1", "a.py"},
-                                      {{"PET_SIGNALS_TO_HANDLE", "SIGUSR1"}});
+  const LaunchOptions forwards =
+      Good({"--signals-to-forward=SIGUSR1", "a.py"}, {{"PET_SIGNALS_TO_HANDLE", "SIGUSR1"}});
   EXPECT_THAT(forwards.stop_signals, ElementsAre(SIGTERM, SIGINT, SIGHUP, SIGQUIT));
   EXPECT_THAT(forwards.forwarded_signals, ElementsAre(SIGUSR1));
   EXPECT_THAT(forwards.notes, ElementsAre(HasSubstr("PET_SIGNALS_TO_HANDLE=SIGUSR1 does not")));
