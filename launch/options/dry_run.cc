@@ -245,11 +245,11 @@ void Explanation::Failure() {
   Line("", absl::StrCat("the other workers get SIGTERM, and SIGKILL after ",
                         absl::FormatDuration(options_.failure_grace)));
   Line("Signals",
-       absl::StrCat(Names(options_.stop_signals), " stop the job; SIGKILL follows after ",
-                    absl::FormatDuration(options_.shutdown_timeout)));
-  Line("", options_.forwarded_signals.empty()
-               ? "none is passed on to the workers"
-               : absl::StrCat(Names(options_.forwarded_signals), " are passed on to the workers"));
+       absl::StrCat("the job is stopped by ", Names(options_.stop_signals),
+                    "; SIGKILL follows after ", absl::FormatDuration(options_.shutdown_timeout)));
+  Line("", absl::StrCat("passed on to the workers: ", options_.forwarded_signals.empty()
+                                                          ? "none"
+                                                          : Names(options_.forwarded_signals)));
 }
 
 void Explanation::Logs() {

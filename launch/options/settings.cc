@@ -46,8 +46,9 @@ std::string Setting::Describe() const {
 
 absl::Status Settings::Set(const Flag& flag, Setting setting) {
   if (flag.takes_value()) {
-    if (setting.text.empty() && !flag.may_be_empty)
+    if (setting.text.empty() && !flag.may_be_empty) {
       return ArgumentError(absl::StrCat(setting.name, "= has no value"));
+    }
     SYNCLINE_RETURN_IF_ERROR(CheckChoice(flag, setting));
   } else {
     bool on = false;

@@ -184,8 +184,8 @@ TEST(SourcesTest, ADryRunExplainsAJobOfOneNode) {
   EXPECT_THAT(text, HasSubstr("up to 3 times"));
   EXPECT_THAT(text, HasSubstr("waits for 1s, further ones twice as long"));
   EXPECT_THAT(text, HasSubstr("SIGTERM, and SIGKILL after 1s\n"));
-  EXPECT_THAT(text, HasSubstr("SIGTERM, SIGINT, SIGHUP, SIGQUIT stop the job"));
-  EXPECT_THAT(text, HasSubstr("SIGUSR1, SIGUSR2 are passed on to the workers"));
+  EXPECT_THAT(text, HasSubstr("stopped by SIGTERM, SIGINT, SIGHUP, SIGQUIT; SIGKILL follows after 30s\n"));
+  EXPECT_THAT(text, HasSubstr("passed on to the workers: SIGUSR1, SIGUSR2\n"));
   EXPECT_THAT(text, HasSubstr("WORLD_SIZE=2\n"));
   EXPECT_THAT(text, HasSubstr("worker 1: LOCAL_RANK=1 RANK=1 ROLE_RANK=1\n"));
   EXPECT_THAT(text, HasSubstr("MASTER_PORT=<free port>"));
@@ -214,8 +214,8 @@ TEST(SourcesTest, ADryRunShowsTheTimesAndSignalsThatWereChosen) {
   EXPECT_THAT(text, HasSubstr("one that comes later is taken in after 20s\n"));
   EXPECT_THAT(text, HasSubstr("waits for 7s"));
   EXPECT_THAT(text, HasSubstr("SIGKILL after 2.5s\n"));
-  EXPECT_THAT(text, HasSubstr("SIGTERM stop the job"));
-  EXPECT_THAT(text, HasSubstr("none is passed on"));
+  EXPECT_THAT(text, HasSubstr("stopped by SIGTERM; "));
+  EXPECT_THAT(text, HasSubstr("passed on to the workers: none\n"));
   EXPECT_THAT(text, HasSubstr("signals-to-forward = ''   from the command line"));
 }
 
