@@ -297,7 +297,8 @@ WORDS = {
     "Wait timeout": "DistStoreTimeoutError, of stores",
     "Timed out after N seconds waiting for clients. M/N clients joined.": "DistStoreTimeoutError",
     "Rank N failed to pass monitoredBarrier in N ms": "DistTimeoutError, on all ranks",
-    "Ranks N, M failed to pass monitoredBarrier in N ms": "the same with `wait_all_ranks`",
+    "Ranks N, M failed to pass monitoredBarrier in N ms": "the same with `wait_all_ranks`, "
+    "`Ranks N` for one",
     "Expected to mark a variable ready only once": "DistValueError, of reducers",
     "Rendezvous handler for S:// already registered": "RuntimeError",
     "No rendezvous handler for S://": "RuntimeError of `rendezvous`",

@@ -324,11 +324,14 @@ def monitored_barrier(
 def words_of_monitored_barrier(
     error: DistTimeoutError, timeout: timedelta | None, members: ProcessGroup, wait_all_ranks: bool
 ) -> str:
-    """What torch says of ranks that are missing: it names one, or all if it has waited for all."""
+    """What torch says of ranks that are missing: it names one, or all if it has waited for all.
+
+    It says "Ranks 1" then, even where that is the only one.
+    """
     missing = error.ranks or (0,)
     if not wait_all_ranks:
         missing = missing[:1]
-    noun = "Rank" if len(missing) == 1 else "Ranks"
+    noun = "Ranks" if wait_all_ranks else "Rank"
     limit = (members.timeout if timeout is None else timeout) // timedelta(milliseconds=1)
     return f"{noun} {', '.join(map(str, missing))} failed to pass monitoredBarrier in {limit} ms"
 

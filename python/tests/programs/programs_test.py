@@ -63,7 +63,8 @@ def results(python, folder, launcher, script, *arguments):
         text=True,
         timeout=400,
     )
-    found = re.findall(r"result (\S+)", done.stdout)
+    # What both ranks print at the same time may share a line.
+    found = re.findall(r"result (-?\d+\.\d+)", done.stdout)
     assert done.returncode == 0 and len(found) == 2 and found[0] == found[1], done.stdout
     return float(found[0]), done.stdout
 

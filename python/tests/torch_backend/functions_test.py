@@ -97,10 +97,14 @@ def point_to_point():
     sent.wait()
     assert tensor.tolist() == [before + 1j] * 3
     if rank == 0:
-        senders = {dist.recv(torch.zeros(1)) for _ in range(size - 1)}
-        assert senders == set(range(1, size))
+        for count in (1, 0):  # Gloo receives no empty tensor from any rank.
+            senders = {dist.recv(torch.zeros(count)) for _ in range(size - 1)}
+            assert senders == set(range(1, size))
+            dist.barrier()
     else:
-        dist.send(torch.zeros(1), dst=0)
+        for count in (1, 0):
+            dist.send(torch.zeros(count), dst=0)
+            dist.barrier()
 
 
 def coalesced():
