@@ -184,7 +184,8 @@ TEST(SourcesTest, ADryRunExplainsAJobOfOneNode) {
   EXPECT_THAT(text, HasSubstr("up to 3 times"));
   EXPECT_THAT(text, HasSubstr("waits for 1s, further ones twice as long"));
   EXPECT_THAT(text, HasSubstr("SIGTERM, and SIGKILL after 1s\n"));
-  EXPECT_THAT(text, HasSubstr("stopped by SIGTERM, SIGINT, SIGHUP, SIGQUIT; SIGKILL follows after 30s\n"));
+  EXPECT_THAT(
+      text, HasSubstr("stopped by SIGTERM, SIGINT, SIGHUP, SIGQUIT; SIGKILL follows after 30s\n"));
   EXPECT_THAT(text, HasSubstr("passed on to the workers: SIGUSR1, SIGUSR2\n"));
   EXPECT_THAT(text, HasSubstr("WORLD_SIZE=2\n"));
   EXPECT_THAT(text, HasSubstr("worker 1: LOCAL_RANK=1 RANK=1 ROLE_RANK=1\n"));
