@@ -75,8 +75,8 @@ bool IsMasterPortTaken() {
   return base::GetEnv("TORCHELASTIC_USE_AGENT_STORE").value_or("False") == "True";
 }
 
-// Two jobs with one id cannot have one MASTER_PORT on one host. The prefix has the attempt: the
-// processes of the one before may not all have ended.
+// Jobs that run at the same time differ in it, as two agents cannot have one MASTER_PORT on one
+// host. The prefix has the attempt: the processes of the one before may not all have ended.
 std::string TorchrunJob(const InitMethod& method) {
   return absl::StrCat("torchrun/", base::GetEnv("TORCHELASTIC_RUN_ID").value_or(""), "/",
                       method.store.port, "/", method.prefix);

@@ -30,8 +30,8 @@ struct InitMethod {
   int size = 1;   // -1 with kMpiScheme: as MPI says.
   // For tcp: the first process on the store's host serves it, whatever its rank.
   bool any_rank_serves = false;
-  // For tcp where torchrun's own store has MASTER_PORT, which is store.port: the key that the job's
-  // store holds (torchrun_store.h). Empty otherwise.
+  // For tcp where torchrun's own store has MASTER_PORT, which is store.port: what the key of the
+  // job's store begins with (torchrun_store.h). Empty otherwise.
   std::string torchrun_job;
   std::string advice;  // For messages: what the user can set if there is no store.
   std::string from;    // For messages: what the environment says of it, and in which variables.

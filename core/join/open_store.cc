@@ -125,7 +125,8 @@ absl::StatusOr<OpenedStore> Open(const InitMethod& method, const Deadline& deadl
   if (method.scheme == kMulticastScheme) return OpenByMulticast(method, deadline);
   if (method.scheme == kMpiScheme) return OpenOverMpi(method, deadline);
   if (!method.torchrun_job.empty()) {
-    return OpenTorchrunStore(method.store, method.torchrun_job, deadline);
+    const std::string job = absl::StrCat(method.torchrun_job, "/", method.group_name);
+    return OpenTorchrunStore(method.store, job, deadline);
   }
   if (method.scheme == "tcp" && (method.rank < 0 || method.any_rank_serves)) {
     return ServeOrConnect(method.store, method.any_rank_serves, deadline);

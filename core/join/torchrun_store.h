@@ -1,9 +1,9 @@
 // The store of a job whose torchrun serves a store of torch's own at MASTER_PORT.
 //
-// Nothing reserves another port for the job, so rank 0 serves at the first of a few ports after
+// Nothing reserves another port for the job. So rank 0 serves at the first of a few ports after
 // MASTER_PORT that is free, and the other ranks look there for the store that holds the job's key.
-// Whatever else listens at these ports, stores of other jobs and of earlier attempts included, is
-// passed by.
+// They pass by other listeners: strangers, stores of other jobs, and those of earlier attempts,
+// whose processes may not all have ended.
 #ifndef SYNCLINE_CORE_JOIN_TORCHRUN_STORE_H_
 #define SYNCLINE_CORE_JOIN_TORCHRUN_STORE_H_
 
@@ -25,8 +25,12 @@ inline constexpr int kTorchrunPorts = 8;
 std::vector<int> TorchrunPorts(int master_port);
 
 // Serves or finds the store, as `config.role` says; `config.port` is MASTER_PORT, and `job` the key
-// that no store of another job has. NetworkError if all ports are taken, or if the store has not
-// come until `deadline`.
+// that stores of other jobs do not have.
+//
+// NetworkError if all ports are taken, if a process of an earlier start of the job still serves its
+// store at one, or if the store has not come until `deadline`: then it says who else listens at the
+// ports, as one of them may be the job's store, with another secret. ArgumentError if this process
+// has no secret, or no certificate, that SYNCLINE_SECRET_FILE or SYNCLINE_TLS speaks of.
 absl::StatusOr<OpenedStore> OpenTorchrunStore(const StoreConfig& config, const std::string& job,
                                               const Deadline& deadline);
 

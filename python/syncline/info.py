@@ -14,7 +14,7 @@ VARIABLES = {
     "LOCAL_RANK": "this process's rank among those of its host",
     "LOCAL_WORLD_SIZE": "the number of ranks on its host",
     "MASTER_ADDR": "the host of the store",
-    "MASTER_PORT": "the port of the store",
+    "MASTER_PORT": "the port of the store, or near it where torchrun has that",
     "SYNCLINE_STORE": "host:port of the launcher's store, which goes before MASTER_ADDR",
     "SYNCLINE_ROUND": "how often the ranks of an elastic job have formed again",
     "SYNCLINE_RESTART_COUNT": "how often they have been after a failure",

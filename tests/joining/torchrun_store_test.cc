@@ -55,7 +55,7 @@ int PortOf(const Store& store) {
   return std::atoi(text.substr(text.rfind(':') + 1).c_str());
 }
 
-// Takes the port. Who connects is never accepted, or refused if it does not `listen`.
+// Takes the port, and accepts nobody. Without `listen` connections are refused.
 base::UniqueFd Take(int port, bool listen) {
   base::SocketAddress address = base::Resolve("127.0.0.1", {port})->front();
   if (listen) return *base::ListenOn(address, /*takes_ipv4=*/false);
@@ -72,7 +72,7 @@ TEST(TorchrunStoreTest, PortsFollowMasterPortWhileThereAreSome) {
   EXPECT_EQ(TorchrunPorts(65535).front(), 65534);
 }
 
-TEST(TorchrunStoreTest, RanksPassByWhateverElseListens) {
+TEST(TorchrunStoreTest, RanksPassByOtherListeners) {
   const base::UniqueFd silent = Take(20001, /*listen=*/true);
   const base::UniqueFd outgoing = Take(20002, /*listen=*/false);
   const auto of_another_attempt = Serve("torchrun/job/20000/attempt/0");
@@ -112,12 +112,64 @@ TEST(TorchrunStoreTest, ThatRankZeroDoesNotComeIsAnErrorInTime) {
   EXPECT_EQ(KindOf(found.status()), ErrorKind::kNetwork);
   EXPECT_THAT(Message(found.status()),
               AllOf(HasSubstr("300ms"), HasSubstr("ports 20001 to 20008 of 127.0.0.1"),
-                    HasSubstr("refused"), HasSubstr("rank 0")));
+                    HasSubstr("nobody listens there"), HasSubstr("rank 0")));
   const base::UniqueFd silent = Take(20001, /*listen=*/true);
   const Deadline deadline(absl::Seconds(10));
   found = Find(absl::Milliseconds(500));
   EXPECT_EQ(KindOf(found.status()), ErrorKind::kNetwork);
+  EXPECT_THAT(Message(found.status()), HasSubstr("port 20001: "));
   EXPECT_FALSE(deadline.Expired());
+}
+
+// A rank with another secret sees the job's store among strangers.
+TEST(TorchrunStoreTest, TheErrorSaysOfEachListenerWhyItWasPassedBy) {
+  const base::UniqueFd silent = Take(20001, /*listen=*/true);
+  StoreConfig guarded = Config(StoreConfig::Role::kServer);
+  guarded.secret = "the job's";
+  const auto served = OpenTorchrunStore(guarded, kJob, Deadline(kTimeout));
+  ASSERT_TRUE(served.ok()) << served.status();
+  const auto of_another = Serve("torchrun/another");
+  ASSERT_TRUE(of_another.ok()) << of_another.status();
+  const auto found = Find(absl::Seconds(3));
+  EXPECT_EQ(KindOf(found.status()), ErrorKind::kNetwork);
+  EXPECT_THAT(Message(found.status()),
+              AllOf(HasSubstr("port 20001: "), HasSubstr("port 20002: "),
+                    HasSubstr("SYNCLINE_SECRET_FILE must name the job's secret file"),
+                    HasSubstr("port 20003: the store of another job")));
+}
+
+TEST(TorchrunStoreTest, AMistakeInThisProcessIsAnErrorAtOnce) {
+  ASSERT_EQ(setenv("SYNCLINE_SECRET_FILE", "/nonexistent", 1), 0);
+  const auto found = Find(absl::InfiniteDuration());
+  ASSERT_EQ(unsetenv("SYNCLINE_SECRET_FILE"), 0);
+  EXPECT_THAT(Message(found.status()), HasSubstr("/nonexistent"));
+}
+
+// Its other ranks would find that one. So it is after a torchrun that was killed, if its workers
+// still run; and in a process that has kept its first world.
+TEST(TorchrunStoreTest, AStoreOfAnEarlierStartOfTheJobIsAnError) {
+  const base::UniqueFd stranger = Take(20001, /*listen=*/true);
+  const auto earlier = Serve();
+  ASSERT_TRUE(earlier.ok()) << earlier.status();
+  const auto served = Serve();
+  EXPECT_EQ(KindOf(served.status()), ErrorKind::kNetwork);
+  EXPECT_THAT(Message(served.status()),
+              AllOf(HasSubstr("port 20002 of 127.0.0.1"), HasSubstr("--master-port")));
+}
+
+// "localhost" is 127.0.0.1 and ::1 on most hosts, and a client tries one of them first.
+TEST(TorchrunStoreTest, APortOfWhichAnotherHasOneAddressIsTaken) {
+  const auto addresses = base::Resolve("localhost", {20001});
+  ASSERT_TRUE(addresses.ok()) << addresses.status();
+  for (base::SocketAddress address : *addresses) {
+    const auto taken = base::ListenOn(address, /*takes_ipv4=*/false);
+    if (!taken.ok()) continue;  // There is no IPv6.
+    StoreConfig config = Config(StoreConfig::Role::kServer);
+    config.host = "localhost";
+    const auto served = OpenTorchrunStore(config, kJob, Deadline(kTimeout));
+    ASSERT_TRUE(served.ok()) << served.status();
+    EXPECT_EQ(PortOf(*served->store), 20002);
+  }
 }
 
 TEST(TorchrunStoreTest, ThatAllPortsAreTakenIsAnError) {
@@ -126,8 +178,8 @@ TEST(TorchrunStoreTest, ThatAllPortsAreTakenIsAnError) {
   const auto served = Serve();
   EXPECT_EQ(KindOf(served.status()), ErrorKind::kNetwork);
   EXPECT_THAT(Message(served.status()),
-              AllOf(HasSubstr("others have all ports 20001 to 20008 of 127.0.0.1"),
-                    HasSubstr("20008: address already in use")));
+              AllOf(HasSubstr("other processes have all ports 20001 to 20008 of 127.0.0.1"),
+                    HasSubstr("--master-port")));
 }
 
 }  // namespace
