@@ -4,10 +4,10 @@
 
 Beside torch's backend "fake", which does nothing: what is above it is the backend's own. All
 systems take turns in one run, each in its own group of the same processes; the rows are medians
-over rounds of the mean of a call. "torch's C++" is c10d::ProcessGroup::allreduce, which calls from
-Python end in, called in a loop by a probe that Bazel builds. "C++" is the core's function, called by ctypes through the table
-of the extension: the cost of ctypes itself, measured on a function that does nothing, is taken off.
-"The extension's" is the method as generated code has it, before the package adds torch's forms.
+over rounds of the mean of a call. "torch's C++" is c10d::ProcessGroup::allreduce, in which calls
+from Python end; a probe that Bazel builds calls it in a loop. "C++" is the core's function, called
+by ctypes through the table of the extension: the cost of ctypes itself, measured on a function that
+does nothing, is taken off. "The extension's" is the method as generated code has it, before the package adds torch's forms.
 """
 
 from __future__ import annotations

@@ -420,6 +420,21 @@ def test_sigterm_can_be_passed_on_without_stopping_the_job(shell):
     assert code == 130 and "SIGTERM" not in err
 
 
+def test_workers_do_not_inherit_what_a_shell_has_background_jobs_ignore(python):
+    def ignore():
+        for number in (signal.SIGINT, signal.SIGQUIT):
+            signal.signal(number, signal.SIG_IGN)
+
+    job = python(
+        "import signal; print([signal.getsignal(n) for n in (signal.SIGINT, signal.SIGQUIT)])",
+        "--signals-to-handle=SIGTERM",
+        preexec_fn=ignore,
+    )
+    code, out, _ = job.finish()
+    assert code == 0
+    assert "default_int_handler" in out and "SIG_DFL" in out and "SIG_IGN" not in out
+
+
 def test_a_hangup_is_passed_on_if_asked_though_nohup_ignores_it(python):
     job = python(
         SHOW_SIGNALS,

@@ -70,6 +70,9 @@ int PrepareChild(const ChildPlan& plan) {
   defaults.sa_handler = SIG_DFL;
   sigaction(SIGPIPE, &defaults, nullptr);
   sigaction(SIGXFSZ, &defaults, nullptr);
+  // A shell without job control lets what it starts in the background ignore the first two. SIGHUP
+  // stays as it is, for nohup.
+  for (const int signal : {SIGINT, SIGQUIT, SIGTERM}) sigaction(signal, &defaults, nullptr);
   if (plan.cpus != nullptr && sched_setaffinity(0, plan.cpus_size, plan.cpus) != 0) return errno;
   // A soft limit below the numbers of descriptors that are open is no error.
   if (setrlimit(RLIMIT_NOFILE, &plan.descriptors) != 0) return errno;

@@ -240,7 +240,8 @@ void Explanation::Failure() {
   const absl::Duration backoff = options_.rendezvous.restart_backoff;
   if (options_.max_restarts > 1 && backoff > absl::ZeroDuration()) {
     Line("", absl::StrCat("a second restart soon after the first waits for ",
-                          absl::FormatDuration(backoff), ", further ones twice as long each time"));
+                          absl::FormatDuration(backoff), ", each further one twice as long, up to ",
+                          absl::FormatDuration(std::max(backoff, absl::Seconds(30)))));
   }
   Line("", absl::StrCat("the other workers get SIGTERM, and SIGKILL after ",
                         absl::FormatDuration(options_.failure_grace)));

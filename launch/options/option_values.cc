@@ -46,7 +46,7 @@ int SignalNamed(absl::string_view name) {
   return 0;
 }
 
-// Why the launcher cannot take `signal` from a user; empty if it can.
+// Says why the launcher cannot take `signal` from a user; empty if it can.
 absl::string_view WhyUnusable(int signal) {
   switch (signal) {
     case SIGKILL:

@@ -210,7 +210,7 @@ absl::Status Parser::ReadSignalOptions() {
     }
   }
   if (forward_setting == nullptr) {
-    // What users have chosen to stop the job is not passed on by default.
+    // Signals that users have chosen to stop the job are not passed on by default.
     forwarded = SignalsWithout(forwarded, stops);
     return absl::OkStatus();
   }

@@ -49,7 +49,7 @@ constexpr RendezvousKey kKeys[] = {
      "(1)"},
     {"restart_backoff", "",
      "seconds before the second restart in a row, twice as many before each further one, up to 30 "
-     "(1)"},
+     "or what is given here, if that is more (1)"},
     {"timeout", "static,etcd", "the same as join_timeout"},
     {"is_host", "c10d", "whether this node hosts the store: true, false; otherwise it tries to"},
     {"store_type", "c10d", "tcp, or file: then the endpoint is a path, as with the backend file"},

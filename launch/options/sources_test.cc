@@ -182,7 +182,7 @@ TEST(SourcesTest, ADryRunExplainsAJobOfOneNode) {
   EXPECT_THAT(text, HasSubstr("/logs/j/attempt_0/1/stderr.log\n"));
   EXPECT_THAT(text, Not(HasSubstr("/0/stderr.log")));
   EXPECT_THAT(text, HasSubstr("up to 3 times"));
-  EXPECT_THAT(text, HasSubstr("waits for 1s, further ones twice as long"));
+  EXPECT_THAT(text, HasSubstr("waits for 1s, each further one twice as long, up to 30s"));
   EXPECT_THAT(text, HasSubstr("SIGTERM, and SIGKILL after 1s\n"));
   EXPECT_THAT(
       text, HasSubstr("stopped by SIGTERM, SIGINT, SIGHUP, SIGQUIT; SIGKILL follows after 30s\n"));
