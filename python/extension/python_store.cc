@@ -239,7 +239,6 @@ void DefineStores(py::module_& module) {
       return absl::OkStatus();
     });
   });
-  module.def("_store_is_lost", [](py::handle py_store) { return StoreOf(py_store)->is_lost(); });
   module.def("_store_clone", [](py::handle py_store) {
     const auto store = StoreOf(py_store);
     return Call<std::shared_ptr<Store>>([&]() -> absl::StatusOr<std::shared_ptr<Store>> {

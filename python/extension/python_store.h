@@ -72,7 +72,6 @@ class PythonStore final : public ExtendedStore {
 //
 //   _create_tcp_store(host, port, is_master, timeout, listen_fd, multi_tenant)
 //                                     TCPStore::Create
-//   _store_is_lost(store)             Store::is_lost
 //   _store_set_timeout(store, timeout), _store_clone(store), _queue_push(store, key, value),
 //   _queue_pop(store, key, timeout), _queue_try_pop(store, key), _queue_len(store, key)
 //                                     see ExtendedStore; a timeout of None is the store's own
