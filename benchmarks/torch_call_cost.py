@@ -7,7 +7,8 @@ systems take turns in one run, each in its own group of the same processes; the 
 over rounds of the mean of a call. "torch's C++" is c10d::ProcessGroup::allreduce, in which calls
 from Python end; a probe that Bazel builds calls it in a loop. "C++" is the core's function, called
 by ctypes through the table of the extension: the cost of ctypes itself, measured on a function that
-does nothing, is taken off. "The extension's" is the method as generated code has it, before the package adds torch's forms.
+does nothing, is taken off. "The extension's" is the method as generated code has it, before the
+package adds torch's forms.
 """
 
 from __future__ import annotations

@@ -535,8 +535,8 @@ OTHERS = {
     "sizes that differ: lists of tensors, and splits",
     "oneCCL: priorities": "missing: operations of one group run in the order of their calls, "
     "those of several groups at the same time",
-    "etcd, ZooKeeper: watches, leases and barriers of a store": "a `wait`, or a `get`, ends when its "
-    "key is set, without polling except of files; a tcp store sets a key when a client's "
+    "etcd, ZooKeeper: watches, leases and barriers of a store": "a `wait`, or a `get`, ends when "
+    "its key is set, without polling except of files; a tcp store sets a key when a client's "
     "connection ends (`SetOnDisconnect`, C++), contents of an etcd store have a ttl; `add` counts, "
     "so that the last to come sets the key for which the others `wait`. A key that changes again "
     "and again is no message: queues are",
