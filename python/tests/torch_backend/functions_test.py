@@ -107,6 +107,29 @@ def point_to_point():
             dist.barrier()
 
 
+def conjugated_or_negated_when_read():
+    """Of tensors that torch has only marked so: its functions refuse some, the methods take all."""
+    torch_ranks.join()
+    rank, size, group = dist.get_rank(), dist.get_world_size(), dist.group.WORLD
+    plain = torch.full((2,), 1 + 2j + rank, dtype=torch.complex128)
+    conjugated, negated = plain.conj(), plain.conj().imag
+    assert conjugated.is_conj() and negated.is_neg()
+
+    outputs = [torch.zeros_like(plain).conj() for _ in range(size)]
+    group.allgather([outputs], [conjugated]).wait()
+    assert [output.tolist() for output in outputs] == [[1 - 2j + r] * 2 for r in range(size)]
+    outputs = [torch.zeros(2, dtype=torch.float64) for _ in range(size)]
+    group.allgather([outputs], [negated]).wait()
+    assert [output.tolist() for output in outputs] == [[-2] * 2] * size
+
+    total = torch.zeros_like(plain)
+    group.reduce_scatter([total], [[conjugated, plain.conj_physical(), conjugated][:size]]).wait()
+    assert total.tolist() == [sum(1 - 2j + r for r in range(size))] * 2
+    total = torch.zeros(2, dtype=torch.float64)
+    group.reduce_scatter([total], [[negated] * size]).wait()
+    assert total.tolist() == [-2 * size] * 2
+
+
 def coalesced():
     """Both kinds of torch's coalescing manager."""
     torch_ranks.join()
@@ -408,6 +431,7 @@ def run_all():
             groups,
             objects,
             point_to_point,
+            conjugated_or_negated_when_read,
             coalesced,
             coalesced_until_an_exception,
             functional_collectives,

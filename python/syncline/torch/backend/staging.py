@@ -16,9 +16,9 @@ Copies = list[tuple[Tensor, Tensor]]
 
 def contiguous(tensor: Tensor) -> Tensor:
     """What an operation reads in place of `tensor`: itself, or a copy."""
-    if tensor.layout is not torch.strided or tensor.is_contiguous():
+    if tensor.layout is not torch.strided or _is_as_in_memory(tensor):
         return tensor
-    return tensor.detach().contiguous()
+    return _copied(tensor)
 
 
 def stand_in(tensor: Tensor, copies: Copies) -> Tensor:
@@ -26,7 +26,7 @@ def stand_in(tensor: Tensor, copies: Copies) -> Tensor:
 
     ValueError if elements of it share their memory, as those that expand() makes do.
     """
-    if tensor.layout is not torch.strided or tensor.is_contiguous():
+    if tensor.layout is not torch.strided or _is_as_in_memory(tensor):
         return tensor
     sizes_and_strides = zip(tensor.shape, tensor.stride(), strict=True)
     if any(size > 1 and stride == 0 for size, stride in sizes_and_strides):
@@ -34,9 +34,18 @@ def stand_in(tensor: Tensor, copies: Copies) -> Tensor:
             f"elements of the tensor that is to be written to (shape {list(tensor.shape)}, "
             f"strides {list(tensor.stride())}) share their memory: pass tensor.contiguous()"
         )
-    copy = tensor.detach().contiguous()
+    copy = _copied(tensor)
     copies.append((tensor, copy))
     return copy
+
+
+def _is_as_in_memory(tensor: Tensor) -> bool:
+    """Whether elements lie side by side, and are not yet to be conjugated or negated when read."""
+    return tensor.is_contiguous() and not tensor.is_conj() and not tensor.is_neg()
+
+
+def _copied(tensor: Tensor) -> Tensor:
+    return tensor.detach().resolve_conj().resolve_neg().contiguous()
 
 
 def staged(arguments: tuple[Any, ...], copies: Copies) -> list[Any]:
