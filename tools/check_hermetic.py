@@ -31,8 +31,9 @@ _LIBRARIES = re.compile(
     r"|libasan|libubsan|libtsan)\.so(\.\d+)?$"
 )
 
-# Those of the torch that loads its native backend, which has them.
+# Those of the torch that loads such a file, which has them.
 _OF_TORCH = re.compile(r"lib(c10|torch_cpu|torch_python)\.so$")
+_LOADED_BY_TORCH = ("/syncline_torch_native.so", "/torch_call_probe.so")
 
 
 def built_files():
@@ -98,7 +99,7 @@ def check_libraries(paths):
             name, _, target = line.strip().partition(" => ")
             name = os.path.basename(name.split(" (")[0])
             inside = os.path.realpath(target.split(" (")[0]).startswith(output_base + "/")
-            if path.endswith("/syncline_torch_native.so") and _OF_TORCH.match(name):
+            if path.endswith(_LOADED_BY_TORCH) and _OF_TORCH.match(name):
                 continue
             if name != "statically linked" and not inside and not _LIBRARIES.match(name):
                 problems.append("%s loads %s" % (path, line.strip()))
