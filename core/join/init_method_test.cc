@@ -160,6 +160,7 @@ TEST_F(InitMethodTest, WhereTorchrunServesTheJobHasAKey) {
   Set("MASTER_ADDR", "node0");
   Set("MASTER_PORT", "29500");
   Set("TORCHELASTIC_USE_AGENT_STORE", "False");
+  EXPECT_EQ(ParseInitMethod("env://", -1, -1)->store.port, 29500);
   EXPECT_EQ(ParseInitMethod("env://", -1, -1)->torchrun_job, "");
   Set("TORCHELASTIC_USE_AGENT_STORE", "True");
   Set("TORCHELASTIC_RUN_ID", "job7");

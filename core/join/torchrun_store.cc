@@ -7,7 +7,6 @@
 #include <cstddef>
 #include <map>
 #include <memory>
-#include <optional>
 #include <utility>
 
 #include "absl/status/status.h"
