@@ -30,6 +30,10 @@ class RenamedBackend final : public Backend {
                                  const CallContext& context) override {
     return backend_->RunAndWait(collective, context);
   }
+  bool MayKeepTensors() const override { return backend_->MayKeepTensors(); }
+  void Leave(const absl::Status& cause, const Deadline& deadline) override {
+    backend_->Leave(cause, deadline);
+  }
   void Abort(const absl::Status& cause) override { backend_->Abort(cause); }
 
  private:

@@ -72,6 +72,9 @@ class ShmBackend final : public backends::TypedBackend {
 
   absl::string_view name() const override { return "shm"; }
 
+  // What other ranks still read of a call that has failed they throw away: DirectAccess::Finish.
+  bool MayKeepTensors() const override { return false; }
+
   absl::Status Broadcast(const Tensor& tensor, int root, const CallContext& context) override {
     return RunCollective([&] { return collectives_.Broadcast(tensor, root, context); });
   }

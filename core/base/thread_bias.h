@@ -7,6 +7,7 @@
 #include <atomic>
 #include <cstdint>
 
+#include "absl/base/attributes.h"
 #include "absl/base/optimization.h"
 #include "absl/base/thread_annotations.h"
 #include "absl/synchronization/mutex.h"
@@ -39,7 +40,7 @@ inline ThreadId ThisThread() {
 class ThreadBias {
  public:
   // Whether this thread now holds the thing: if it is the owner and the bias lasts.
-  bool TryHold() {
+  ABSL_ATTRIBUTE_ALWAYS_INLINE bool TryHold() {
     if (owner_.load(std::memory_order_relaxed) != ThisThread() || has_ended()) return false;
     is_held_.store(true, std::memory_order_relaxed);
     AsymmetricThreadFenceLight();  // Pairs with the heavy one in End.

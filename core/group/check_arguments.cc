@@ -215,20 +215,23 @@ Extent ExtentOf(const Tensor& tensor) {
   return {begin, begin + tensor.nbytes()};
 }
 
-// Whether `list` has a tensor like `model`, which has elements, for each rank, one behind the other
-// in memory, and CheckList finds nothing wrong with them. If so sets `extent`.
+// Whether `list` has a tensor like `model` for each rank, one behind the other in memory, and
+// CheckList finds nothing wrong with them. Requires that IsAcceptable is true of `model`, which is
+// on the CPU and may be written. If so sets `extent`.
 bool IsPlainList(absl::Span<const Tensor> list, const Tensor& model, const Limits& limits,
                  Extent& extent) {
   if (list.size() != static_cast<size_t>(limits.size) || model.numel() == 0) return false;
-  extent = {list[0].data_as<char>(), nullptr};
+  const size_t bytes = model.nbytes();
+  const char* end = nullptr;
   for (const Tensor& tensor : list) {
-    const Extent own = ExtentOf(tensor);
+    const char* const begin = tensor.data_as<char>();
     const bool is_like = tensor.numel() == model.numel() && tensor.dtype() == model.dtype() &&
-                         tensor.device().type == DeviceType::kCpu;
-    if (!is_like || own.begin < extent.end) return false;
-    if (!IsAcceptable(tensor, Access::kReadWrite, limits)) return false;
-    extent.end = own.end;
+                         tensor.device().type == DeviceType::kCpu && tensor.is_contiguous() &&
+                         tensor.access() == Access::kReadWrite;
+    if (!is_like || begin < end) return false;
+    end = begin + bytes;
   }
+  extent = {list[0].data_as<char>(), end};
   return true;
 }
 
@@ -265,15 +268,16 @@ bool HasPlainLists(const Collective& collective, const Limits& limits) {
   const Tensor& model = collective.inputs[0];
   Extent inputs, outputs;
   return model.device().type == DeviceType::kCpu &&
+         IsAcceptable(model, Access::kReadWrite, limits) &&
          IsPlainList(collective.inputs, model, limits, inputs) &&
          IsPlainList(collective.outputs, model, limits, outputs) && AreApart(inputs, outputs);
 }
 
-// Whether this is a call on tensors of the host with which CheckArguments finds nothing wrong. It
-// may be false for such a call too. On the way of every call, so it makes no Status.
-bool IsPlain(const Collective& collective, const Limits& limits) {
+}  // namespace
+
+bool IsPlain(const Collective& collective, const Capabilities& capabilities, int rank, int size) {
   const OpKind kind = collective.kind;
-  const Capabilities& capabilities = limits.capabilities;
+  const Limits limits = {capabilities, {}, rank, size};
   if (capabilities.ops.count(kind) == 0) return false;
   if (kind == OpKind::kBarrier) return true;
   if (HasRoot(kind) && !IsRank(collective.peer, limits.size)) return false;
@@ -292,18 +296,8 @@ bool IsPlain(const Collective& collective, const Limits& limits) {
   return adds && collective.factor == 1.0 && capabilities.reduce_dtypes.count(dtype) != 0;
 }
 
-}  // namespace
-
 absl::Status CheckArguments(const Collective& collective, const Capabilities& capabilities,
                             absl::string_view backend, int rank, int size) {
-  if (ABSL_PREDICT_TRUE(IsPlain(collective, {capabilities, backend, rank, size}))) {
-    return absl::OkStatus();
-  }
-  return CheckArgumentsInFull(collective, capabilities, backend, rank, size);
-}
-
-absl::Status CheckArgumentsInFull(const Collective& collective, const Capabilities& capabilities,
-                                  absl::string_view backend, int rank, int size) {
   const Limits limits = {capabilities, backend, rank, size};
   SYNCLINE_RETURN_IF_ERROR(CheckPeers(collective, limits));
   SYNCLINE_RETURN_IF_ERROR(CheckOneDevice(collective));

@@ -18,9 +18,9 @@ namespace syncline::group {
 absl::Status CheckArguments(const Collective& collective, const Capabilities& capabilities,
                             absl::string_view backend, int rank, int size);
 
-// The same without the short way of calls with which nothing can be wrong; for its test.
-absl::Status CheckArgumentsInFull(const Collective& collective, const Capabilities& capabilities,
-                                  absl::string_view backend, int rank, int size);
+// Whether this is a call on tensors of the CPU with which CheckArguments finds nothing wrong. It
+// may be false for such a call too. On the way of every call: it makes no Status.
+bool IsPlain(const Collective& collective, const Capabilities& capabilities, int rank, int size);
 
 // Whether the call of `rank` writes to collective.tensor.
 bool WritesTensor(const Collective& collective, int rank);

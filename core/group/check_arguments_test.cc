@@ -112,20 +112,23 @@ class AnyCall {
   std::vector<Tensor> inputs_, outputs_;
 };
 
-TEST(CheckArgumentsTest, TheShortWaySaysWhatTheWholeCheckSays) {
+TEST(CheckArgumentsTest, NothingIsWrongWithPlainCalls) {
   AnyCall calls(1);
-  int64_t right = 0, wrong = 0;
+  int64_t plain = 0, right = 0, wrong = 0;
   for (int i = 0; i < 300'000; ++i) {
     const int size = 1 + i % 4, rank = i / 4 % size;
     const Capabilities capabilities = calls.AnyCapabilities();
     const Collective call = calls.Next(rank, size);
     const absl::Status status = CheckArguments(call, capabilities, "any", rank, size);
-    const absl::Status in_full = CheckArgumentsInFull(call, capabilities, "any", rank, size);
-    ASSERT_EQ(status, in_full) << "call " << i << ", " << Name(call.kind);
+    if (IsPlain(call, capabilities, rank, size)) {
+      ASSERT_TRUE(status.ok()) << "call " << i << ", " << Name(call.kind) << ": " << status;
+      ++plain;
+    }
     ++(status.ok() ? right : wrong);
   }
-  // Otherwise this looks at one way only.
-  EXPECT_GT(right, 50'000);
+  // Otherwise this looks at few of them.
+  EXPECT_GT(plain, 50'000);
+  EXPECT_GT(right, plain);
   EXPECT_GT(wrong, 50'000);
 }
 

@@ -124,7 +124,7 @@ absl::Status OperationQueue::RunSlowly(const Deadline& deadline,
     }
   }
   if (has_lane) {
-    const absl::Cleanup free_lane = [this] { FreeLane(); };
+    const absl::Cleanup leave = [this] { Leave(); };
     return operation(sequence);
   }
   // Whatever happens, the queue is not busy afterwards: otherwise it is never destroyed.

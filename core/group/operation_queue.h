@@ -7,6 +7,7 @@
 #include <functional>
 #include <memory>
 
+#include "absl/base/attributes.h"
 #include "absl/base/optimization.h"
 #include "absl/cleanup/cleanup.h"
 #include "absl/functional/function_ref.h"
@@ -36,7 +37,7 @@ class OperationLane {
   explicit OperationLane(SequenceCounter* counter) : counter_(counter) {}
 
   // Takes the lane, and a sequence number with it, if the queue is idle.
-  bool TryTake(uint64_t& sequence) {
+  ABSL_ATTRIBUTE_ALWAYS_INLINE bool TryTake(uint64_t& sequence) {
     if (ABSL_PREDICT_TRUE(bias_.TryHold())) {
       // Nobody else writes the word while the bias lasts, nor before is_numbered_ is set.
       const uint64_t seen = word_.load(std::memory_order_relaxed);
@@ -45,17 +46,7 @@ class OperationLane {
       is_numbered_.store(true, std::memory_order_release);
       return true;
     }
-    // Acquire: of a shared counter the next number is larger than that of whoever changed the word.
-    uint64_t seen = word_.load(std::memory_order_acquire);
-    if ((seen & (kTaken | kClaimed | kBiased)) != 0) return false;
-    // Of a shared counter this number is lost if the exchange fails. It can only succeed if nobody
-    // has taken a number of this queue in the meantime, as each changes the word: so the numbers of
-    // a queue increase.
-    sequence = Number(seen);
-    // Pairs with the releases in TryFree, Free and Unclaim: earlier operations happen before. Its
-    // own release pairs with the acquire in NextSequence: that number is larger.
-    return word_.compare_exchange_strong(seen, (seen | kTaken) + kOneSequence,
-                                         std::memory_order_acq_rel, std::memory_order_relaxed);
+    return TryTakeUnbiased(sequence);
   }
   // Frees the lane, unless somebody has claimed it. If it has, the queue may be destroyed.
   bool TryFree() {
@@ -91,6 +82,21 @@ class OperationLane {
   }
 
  private:
+  // TryTake once the bias has ended.
+  ABSL_ATTRIBUTE_NOINLINE bool TryTakeUnbiased(uint64_t& sequence) {
+    // Acquire: of a shared counter the next number is larger than that of whoever changed the word.
+    uint64_t seen = word_.load(std::memory_order_acquire);
+    if ((seen & (kTaken | kClaimed | kBiased)) != 0) return false;
+    // Of a shared counter this number is lost if the exchange fails. It can only succeed if nobody
+    // has taken a number of this queue in the meantime, as each changes the word: so the numbers of
+    // a queue increase.
+    sequence = Number(seen);
+    // Pairs with the releases in TryFree, Free and Unclaim: earlier operations happen before. Its
+    // own release pairs with the acquire in NextSequence: that number is larger.
+    return word_.compare_exchange_strong(seen, (seen | kTaken) + kOneSequence,
+                                         std::memory_order_acq_rel, std::memory_order_relaxed);
+  }
+
   // Above these bits stands the count of the sequence numbers that were given out.
   static constexpr uint64_t kTaken = 1, kClaimed = 2, kBiased = 4, kOneSequence = 8;
 
@@ -133,10 +139,17 @@ class OperationQueue {
   absl::Status Run(const Deadline& deadline, const Operation& operation,
                    absl::FunctionRef<void(const absl::Status& interruption)> end = DoNotEnd) {
     uint64_t sequence = 0;
-    if (ABSL_PREDICT_FALSE(!lane_.TryTake(sequence))) return RunSlowly(deadline, operation, end);
-    // Whatever happens, the lane is freed: otherwise the queue is never destroyed.
-    const absl::Cleanup free_lane = [this] { FreeLane(); };
+    if (ABSL_PREDICT_FALSE(!TryEnter(sequence))) return RunSlowly(deadline, operation, end);
+    // Whatever happens, the queue is left: otherwise it is never destroyed.
+    const absl::Cleanup leave = [this] { Leave(); };
     return operation(sequence);
+  }
+
+  // The same for a caller that runs one operation itself if the queue is idle, as it mostly is:
+  // whether it may, and with which sequence number. If so it calls Leave afterwards.
+  ABSL_ATTRIBUTE_ALWAYS_INLINE bool TryEnter(uint64_t& sequence) { return lane_.TryTake(sequence); }
+  void Leave() {
+    if (ABSL_PREDICT_FALSE(!lane_.TryFree())) FreeClaimedLane();
   }
 
   // Queues what `issue` returns, given its sequence number, behind all earlier operations; returns
@@ -156,9 +169,6 @@ class OperationQueue {
   absl::Status RunSlowly(const Deadline& deadline,
                          absl::FunctionRef<absl::Status(uint64_t sequence)> operation,
                          absl::FunctionRef<void(const absl::Status& interruption)> end);
-  void FreeLane() {
-    if (ABSL_PREDICT_FALSE(!lane_.TryFree())) FreeClaimedLane();
-  }
   void FreeClaimedLane();
 
   const std::shared_ptr<State> state_;

@@ -219,6 +219,23 @@ TEST(PendingCallsTest, AnInterruptedCallKeepsItsTensorsUntilItHasEnded) {
   EXPECT_FALSE(group->status().ok());
 }
 
+// Of one tensor the backend gets parts.
+TEST(PendingCallsTest, ATensorIsKeptUntilTheCallOnItsPartsHasEnded) {
+  const auto group = MakeDeferredGroup();
+  const auto backend = DeferredBackend::Last();
+  backend->OutliveAborts();
+  ASSERT_TRUE(group->SetTimeout(absl::Milliseconds(20)).ok());
+  Watched output;
+  {
+    const Watched input;
+    EXPECT_EQ(KindOf(group->AllToAllSingle(*output.tensor, *input.tensor)), ErrorKind::kTimeout);
+  }
+  output.tensor.reset();
+  EXPECT_FALSE(output.alive.expired());
+  backend->Finish(0, 0);
+  EXPECT_TRUE(output.alive.expired());
+}
+
 TEST(PendingCallsTest, ADerivedCollectiveStoresItsResultsWhenItsCallHasEnded) {
   const auto group = MakeDeferredGroup();
   const auto backend = DeferredBackend::Last();

@@ -9,7 +9,9 @@
 #include <set>
 #include <utility>
 
+#include "absl/base/attributes.h"
 #include "absl/base/optimization.h"
+#include "absl/cleanup/cleanup.h"
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
@@ -218,7 +220,7 @@ absl::StatusOr<std::vector<ProcessGroup::Impl::Served>> ProcessGroup::Impl::Conn
 }
 
 bool ProcessGroup::Impl::CanSplit() const {
-  const Served& served = backends_[of_device_[static_cast<size_t>(DeviceType::kCuda)]];
+  const Served& served = *backend_of_[static_cast<size_t>(DeviceType::kCuda)];
   return served.on_devices != nullptr && served.on_devices->CanSplit();
 }
 
@@ -235,7 +237,7 @@ absl::StatusOr<std::shared_ptr<ChildCommunicator>> ProcessGroup::Impl::Split(
     CallContext context = ContextOf(sequence, deadline);
     context.collective = &collective;
     context.salt = kSplitSalt;
-    auto split_off = backends_[of_device_[kCuda]].on_devices->Split(place, context);
+    auto split_off = backend_of_[kCuda]->on_devices->Split(place, context);
     if (!split_off.ok()) return Failed(collective, sequence, split_off.status());
     made = *std::move(split_off);
     return absl::OkStatus();
@@ -244,8 +246,7 @@ absl::StatusOr<std::shared_ptr<ChildCommunicator>> ProcessGroup::Impl::Split(
   const auto end = [&](const absl::Status& interruption) {
     ended = NotRun(collective, interruption);
   };
-  const absl::Status status =
-      queues_[queues_of_device_[kCuda]]->collectives->Run(deadline, split, end);
+  const absl::Status status = queues_of_[kCuda]->collectives->Run(deadline, split, end);
   if (!ended.ok()) return ended;
   if (!has_begun) return NotRun(collective, status);
   SYNCLINE_RETURN_IF_ERROR(status);
@@ -254,16 +255,22 @@ absl::StatusOr<std::shared_ptr<ChildCommunicator>> ProcessGroup::Impl::Split(
 
 ProcessGroup::Impl::Impl(const Options& options, std::vector<Served> backends)
     : options_(options), backends_(std::move(backends)) {
-  for (size_t i = 0; i < backends_.size(); ++i) {
-    queues_.push_back(std::make_unique<Queues>(options_.size));
-    for (DeviceType device : backends_[i].devices) {
-      of_device_[static_cast<size_t>(device)] = i;
-      queues_of_device_[static_cast<size_t>(device)] = queues_.size() - 1;
+  // A device that no backend serves has the first one, which refuses its tensors.
+  backend_of_.fill(&backends_[0]);
+  for (const Served& served : backends_) {
+    Queues* queues = AddQueues();
+    if (&served == &backends_[0]) queues_of_.fill(queues);
+    for (DeviceType device : served.devices) {
+      backend_of_[static_cast<size_t>(device)] = &served;
+      queues_of_[static_cast<size_t>(device)] = queues;
     }
-    if (!backends_[i].has_own_queues) continue;
-    queues_.push_back(std::make_unique<Queues>(options_.size));
-    queues_of_device_[static_cast<size_t>(DeviceType::kCuda)] = queues_.size() - 1;
+    if (served.has_own_queues) queues_of_[static_cast<size_t>(DeviceType::kCuda)] = AddQueues();
   }
+  ends_with_calls_ = !backend_of_[static_cast<size_t>(DeviceType::kCpu)]->backend->MayKeepTensors();
+}
+
+ProcessGroup::Impl::Queues* ProcessGroup::Impl::AddQueues() {
+  return queues_.emplace_back(std::make_unique<Queues>(options_.size)).get();
 }
 
 ProcessGroup::Impl::~Impl() {
@@ -337,13 +344,28 @@ absl::StatusOr<int> ProcessGroup::Impl::RunOnHost(const Collective& collective,
   SYNCLINE_RETURN_IF_ERROR(CheckUsable(collective, timeout));
   CallContext context = ContextOf(0, Deadline::FromFirstWait(timeout.value_or(this->timeout())));
   context.collective = &collective;
+  std::shared_ptr<group::OperationQueue> keep;
+  group::OperationQueue& queue = QueueOf(collective, keep);
+  if (ABSL_PREDICT_FALSE(!queue.TryEnter(context.sequence))) {
+    return RunInTurn(collective, context, queue, body);
+  }
+  // Whatever happens, the queue is left: otherwise it is never destroyed.
+  const absl::Cleanup leave = [&queue] { queue.Leave(); };
+  return Execute(collective, context, body);
+}
+
+template <typename RunBody>
+absl::StatusOr<int> ProcessGroup::Impl::RunInTurn(const Collective& collective,
+                                                  CallContext& context,
+                                                  group::OperationQueue& queue,
+                                                  const RunBody& body) {
   bool has_begun = false;
   int outcome = 0;
   const auto run = [&](uint64_t sequence) -> absl::Status {
     has_begun = true;
     context.sequence = sequence;
     const absl::StatusOr<int> source = Execute(collective, context, body);
-    if (ABSL_PREDICT_FALSE(!source.ok())) return source.status();
+    if (!source.ok()) return source.status();
     outcome = *source;
     return absl::OkStatus();
   };
@@ -351,10 +373,9 @@ absl::StatusOr<int> ProcessGroup::Impl::RunOnHost(const Collective& collective,
   const auto end = [&](const absl::Status& interruption) {
     ended = NotRun(collective, interruption);
   };
-  std::shared_ptr<group::OperationQueue> keep;
-  const absl::Status status = QueueOf(collective, keep).Run(context.deadline, run, end);
-  if (ABSL_PREDICT_FALSE(!ended.ok())) return ended;
-  if (ABSL_PREDICT_TRUE(status.ok())) return outcome;
+  const absl::Status status = queue.Run(context.deadline, run, end);
+  if (!ended.ok()) return ended;
+  if (status.ok()) return outcome;
   return has_begun ? status : NotRun(collective, status);
 }
 
@@ -593,22 +614,18 @@ void ProcessGroup::Impl::FinishLater(const Completion& completion, const Collect
       });
 }
 
-absl::Status ProcessGroup::Impl::CheckUsable(const Collective& collective,
-                                             const Timeout& timeout) const {
+absl::Status ProcessGroup::Impl::CheckUsableInFull(const Collective& collective,
+                                                   const Timeout& timeout) const {
   if (fork_guard_.InChild()) return Annotate(CheckProcess(), collective.name());
   if (timeout.has_value() && *timeout <= absl::ZeroDuration()) {
     return ArgumentError(
         absl::StrCat("timeout must be positive, not ", absl::FormatDuration(*timeout)));
   }
   const Served& served = BackendOf(collective);
-  absl::Status valid;
-  if (ABSL_PREDICT_TRUE(!IsOnDevice(collective) || served.on_devices == nullptr)) {
-    valid = group::CheckArguments(collective, served.capabilities, served.name, options_.rank,
-                                  options_.size);
-  } else {
-    valid = group::CheckArguments(collective, served.on_devices->capabilities(), served.name,
-                                  options_.rank, options_.size);
-  }
+  const bool is_on_device = IsOnDevice(collective) && served.on_devices != nullptr;
+  const absl::Status valid = group::CheckArguments(
+      collective, is_on_device ? served.on_devices->capabilities() : served.capabilities,
+      served.name, options_.rank, options_.size);
   if (!valid.ok()) return Annotate(valid, collective.name());
   if (is_usable_.load(std::memory_order_acquire)) return absl::OkStatus();
   absl::MutexLock lock(&mutex_);
@@ -653,10 +670,8 @@ absl::Status ProcessGroup::Impl::Concluded(absl::Status status) {
   return status;
 }
 
-group::OperationQueue& ProcessGroup::Impl::QueueOf(const Collective& collective,
-                                                   std::shared_ptr<group::OperationQueue>& keep) {
-  Queues& queues = *queues_[queues_of_device_[static_cast<size_t>(collective.device())]];
-  if (!IsP2p(collective.kind)) return *queues.collectives;
+group::OperationQueue& ProcessGroup::Impl::QueueOfMessage(
+    Queues& queues, const Collective& collective, std::shared_ptr<group::OperationQueue>& keep) {
   std::atomic<group::OperationQueue*>* const untagged = UntaggedQueueOf(queues, collective);
   if (untagged != nullptr) {
     // Pairs with the release store below.

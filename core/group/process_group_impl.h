@@ -16,6 +16,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/base/attributes.h"
 #include "absl/base/optimization.h"
 #include "absl/base/thread_annotations.h"
 #include "absl/functional/function_ref.h"
@@ -25,6 +26,7 @@
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
 #include "absl/types/span.h"
+#include "core/group/check_arguments.h"
 #include "core/group/device_backend.h"
 #include "core/group/operation_queue.h"
 #include "core/group/plan.h"
@@ -69,6 +71,8 @@ class ProcessGroup::Impl {
     return ns == kInfiniteNs ? absl::InfiniteDuration() : absl::Nanoseconds(ns);
   }
   absl::Status SetTimeout(absl::Duration timeout);
+  // Whether a blocking call on tensors of the CPU has ended, and keeps none, when it has returned.
+  bool ends_with_calls() const { return ends_with_calls_; }
   // The group is used in a child that was forked since it was made. It must then leak.
   bool InChild() const { return fork_guard_.InChild(); }
 
@@ -124,15 +128,33 @@ class ProcessGroup::Impl {
   template <typename RunBody>
   absl::StatusOr<int> RunOnHost(const Collective& collective, const Timeout& timeout,
                                 const RunBody& body);
+  // The rest of RunOnHost, where other operations of the queue come first.
+  template <typename RunBody>
+  ABSL_ATTRIBUTE_NOINLINE absl::StatusOr<int> RunInTurn(const Collective& collective,
+                                                        CallContext& context,
+                                                        group::OperationQueue& queue,
+                                                        const RunBody& body);
   absl::StatusOr<int> RunOnDevice(const Collective& collective, const Timeout& timeout, Body body);
   StartedWork StartInTurn(const Collective& collective, const Timeout& timeout, OwnedBody body);
 
-  // OK if the arguments are valid and the group can still be used.
-  absl::Status CheckUsable(const Collective& collective, const Timeout& timeout) const;
+  // OK if the arguments are valid and the group can still be used. Of most calls a short look,
+  // which makes no Status, shows that.
+  absl::Status CheckUsable(const Collective& collective, const Timeout& timeout) const {
+    if (ABSL_PREDICT_TRUE(IsPlainlyUsable(collective, timeout))) return absl::OkStatus();
+    return CheckUsableInFull(collective, timeout);
+  }
+  bool IsPlainlyUsable(const Collective& collective, const Timeout& timeout) const {
+    return !fork_guard_.InChild() && (!timeout.has_value() || *timeout > absl::ZeroDuration()) &&
+           group::IsPlain(collective, BackendOf(collective).capabilities, options_.rank,
+                          options_.size) &&
+           is_usable_.load(std::memory_order_acquire);
+  }
+  absl::Status CheckUsableInFull(const Collective& collective, const Timeout& timeout) const;
   CallContext ContextOf(uint64_t sequence, const Deadline& deadline) const;
   // What body(context) returns, an absl::StatusOr; of an error or exception, what Failed returns.
   template <typename RunBody>
-  auto Execute(const Collective& collective, const CallContext& context, const RunBody& body)
+  ABSL_ATTRIBUTE_ALWAYS_INLINE inline auto Execute(const Collective& collective,
+                                                   const CallContext& context, const RunBody& body)
       -> decltype(body(context));
   // The same for a call that is enqueued on streams, in the turn of this thread.
   StartedWork StartOnStreams(const Collective& collective, const Timeout& timeout,
@@ -155,11 +177,17 @@ class ProcessGroup::Impl {
   absl::Status Concluded(absl::Status status);
   // The backend for a call, or one that refuses it.
   const Served& BackendOf(const Collective& collective) const {
-    return backends_[of_device_[static_cast<size_t>(collective.device())]];
+    return *backend_of_[static_cast<size_t>(collective.device())];
   }
   // The queue of a call; in `keep` what keeps it while the call uses it, if that is needed.
   group::OperationQueue& QueueOf(const Collective& collective,
-                                 std::shared_ptr<group::OperationQueue>& keep);
+                                 std::shared_ptr<group::OperationQueue>& keep) {
+    Queues& queues = *queues_of_[static_cast<size_t>(collective.device())];
+    if (ABSL_PREDICT_TRUE(!IsP2p(collective.kind))) return *queues.collectives;
+    return QueueOfMessage(queues, collective, keep);
+  }
+  group::OperationQueue& QueueOfMessage(Queues& queues, const Collective& collective,
+                                        std::shared_ptr<group::OperationQueue>& keep);
   // Where Queues::untagged has the queue of a message, or null if its tag is not 0.
   std::atomic<group::OperationQueue*>* UntaggedQueueOf(Queues& queues,
                                                        const Collective& collective) const {
@@ -167,6 +195,7 @@ class ProcessGroup::Impl {
     const int of_kind = collective.kind == OpKind::kRecv ? options_.size + 1 : 0;
     return &queues.untagged[of_kind + 1 + collective.peer];  // A peer is kAnySource, -1, or a rank.
   }
+  Queues* AddQueues();
   static void DropIdleQueues(Queues& queues,
                              std::vector<std::shared_ptr<group::OperationQueue>>& dropped)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(queues.mutex);
@@ -189,9 +218,10 @@ class ProcessGroup::Impl {
   const ForkGuard fork_guard_;
   const std::vector<Served> backends_;  // At least one.
   std::vector<std::unique_ptr<Queues>> queues_;
-  // By DeviceType: the indices of what serves its tensors in these two.
-  std::array<size_t, 2> of_device_ = {0, 0};
-  std::array<size_t, 2> queues_of_device_ = {0, 0};
+  // By DeviceType: what serves its tensors, of these two.
+  std::array<const Served*, 2> backend_of_ = {};
+  std::array<Queues*, 2> queues_of_ = {};
+  bool ends_with_calls_ = false;
   mutable absl::Mutex mutex_;
   absl::Status cause_ ABSL_GUARDED_BY(mutex_);  // OK while the group is usable;
   std::atomic<bool> is_usable_{true};           // so each call asks this first.

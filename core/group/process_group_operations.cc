@@ -12,27 +12,34 @@ namespace {
 
 // The forms on one tensor in place of a list, which holds the ranks' parts one after another. They
 // call use(collective), and go together with the forms on lists on other ranks: the same bytes
-// move.
+// move. `ends` says that no call on tensors of the CPU uses these once use has returned.
+
+// What must keep the parts of `whole`. A call on a device may go on after it has returned.
+group::Parts::Owner OwnerOfParts(const Tensor& whole, bool ends) {
+  const bool keeps_nothing = ends && whole.device().type == DeviceType::kCpu;
+  return keeps_nothing ? group::Parts::Owner::kCaller : group::Parts::Owner::kEachPart;
+}
 
 template <typename Result, typename Use>
-Result GatherInParts(const Tensor& output, const Tensor& input, int size, const Use& use) {
+Result GatherInParts(const Tensor& output, const Tensor& input, int size, bool ends,
+                     const Use& use) {
   constexpr absl::string_view kName = "all_gather_single";
-  group::Parts outputs;
+  group::Parts outputs(size, OwnerOfParts(output, ends));
   const absl::Status fits = group::SplitEqually(output, "output", input, "input", size, outputs);
   if (!fits.ok()) return Annotate(fits, kName);
-  Collective collective = Collective::AllGather(outputs, input);
+  Collective collective = Collective::AllGather(outputs.list(), input);
   collective.user_name = kName;
   return use(collective);
 }
 
 template <typename Result, typename Use>
 Result ReduceScatterInParts(const Tensor& output, const Tensor& input, ReduceOp op, double factor,
-                            int size, const Use& use) {
+                            int size, bool ends, const Use& use) {
   constexpr absl::string_view kName = "reduce_scatter_single";
-  group::Parts inputs;
+  group::Parts inputs(size, OwnerOfParts(input, ends));
   const absl::Status fits = group::SplitEqually(input, "input", output, "output", size, inputs);
   if (!fits.ok()) return Annotate(fits, kName);
-  Collective collective = Collective::ReduceScatter(output, inputs, op, factor);
+  Collective collective = Collective::ReduceScatter(output, inputs.list(), op, factor);
   collective.user_name = kName;
   return use(collective);
 }
@@ -41,13 +48,15 @@ Result ReduceScatterInParts(const Tensor& output, const Tensor& input, ReduceOp 
 template <typename Result, typename Use>
 Result AllToAllInParts(const Tensor& output, const Tensor& input,
                        absl::Span<const int64_t> output_splits,
-                       absl::Span<const int64_t> input_splits, int size, const Use& use) {
+                       absl::Span<const int64_t> input_splits, int size, bool ends,
+                       const Use& use) {
   constexpr absl::string_view kName = "all_to_all_single";
-  group::Parts outputs, inputs;
+  group::Parts outputs(size, OwnerOfParts(output, ends));
+  group::Parts inputs(size, OwnerOfParts(input, ends));
   absl::Status fits = group::SplitRows(output, "output", output_splits, size, outputs);
   if (fits.ok()) fits = group::SplitRows(input, "input", input_splits, size, inputs);
   if (!fits.ok()) return Annotate(fits, kName);
-  Collective collective = Collective::AllToAll(outputs, inputs);
+  Collective collective = Collective::AllToAll(outputs.list(), inputs.list());
   collective.user_name = kName;
   return use(collective);
 }
@@ -99,13 +108,13 @@ ProcessGroup::StartedWork ProcessGroup::AllGatherAsync(const Tensors& outputs, c
 absl::Status ProcessGroup::AllGatherSingle(const Tensor& output, const Tensor& input,
                                            Timeout timeout) {
   return GatherInParts<absl::Status>(
-      output, input, impl_->options().size,
+      output, input, impl_->options().size, impl_->ends_with_calls(),
       [&](Collective& collective) { return impl_->Run(collective, timeout).status(); });
 }
 ProcessGroup::StartedWork ProcessGroup::AllGatherSingleAsync(const Tensor& output,
                                                              const Tensor& input, Timeout timeout) {
   return GatherInParts<StartedWork>(
-      output, input, impl_->options().size,
+      output, input, impl_->options().size, /*ends=*/false,
       [&](Collective& collective) { return impl_->Start(std::move(collective), timeout); });
 }
 
@@ -140,14 +149,14 @@ ProcessGroup::StartedWork ProcessGroup::ReduceScatterAsync(const Tensor& output,
 absl::Status ProcessGroup::ReduceScatterSingle(const Tensor& output, const Tensor& input,
                                                ReduceOp op, Timeout timeout, double factor) {
   return ReduceScatterInParts<absl::Status>(
-      output, input, op, factor, impl_->options().size,
+      output, input, op, factor, impl_->options().size, impl_->ends_with_calls(),
       [&](Collective& collective) { return impl_->Run(collective, timeout).status(); });
 }
 ProcessGroup::StartedWork ProcessGroup::ReduceScatterSingleAsync(const Tensor& output,
                                                                  const Tensor& input, ReduceOp op,
                                                                  Timeout timeout, double factor) {
   return ReduceScatterInParts<StartedWork>(
-      output, input, op, factor, impl_->options().size,
+      output, input, op, factor, impl_->options().size, /*ends=*/false,
       [&](Collective& collective) { return impl_->Start(std::move(collective), timeout); });
 }
 
@@ -181,7 +190,7 @@ absl::Status ProcessGroup::AllToAllSingle(const Tensor& output, const Tensor& in
                                           const Splits& output_splits, const Splits& input_splits,
                                           Timeout timeout) {
   return AllToAllInParts<absl::Status>(
-      output, input, output_splits, input_splits, impl_->options().size,
+      output, input, output_splits, input_splits, impl_->options().size, impl_->ends_with_calls(),
       [&](Collective& collective) { return impl_->Run(collective, timeout).status(); });
 }
 ProcessGroup::StartedWork ProcessGroup::AllToAllSingleAsync(const Tensor& output,
@@ -190,7 +199,7 @@ ProcessGroup::StartedWork ProcessGroup::AllToAllSingleAsync(const Tensor& output
                                                             const Splits& input_splits,
                                                             Timeout timeout) {
   return AllToAllInParts<StartedWork>(
-      output, input, output_splits, input_splits, impl_->options().size,
+      output, input, output_splits, input_splits, impl_->options().size, /*ends=*/false,
       [&](Collective& collective) { return impl_->Start(std::move(collective), timeout); });
 }
 

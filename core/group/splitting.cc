@@ -17,7 +17,7 @@ absl::Status SplitEqually(const Tensor& whole, absl::string_view whole_name, con
                                       part_name, " is ", part.ToString(), ": the ", whole_name,
                                       " must have ", size, " times its elements"));
   }
-  for (int r = 0; r < size; ++r) parts.push_back(whole.Slice(r * part.numel(), part.numel()));
+  parts.AddEach(whole, part.numel(), size);
   return absl::OkStatus();
 }
 
@@ -36,14 +36,17 @@ absl::Status SplitRows(const Tensor& whole, absl::string_view name,
                                       " ranks, not ", splits.size()));
   }
   const int64_t row = whole.shape().size() <= 1 || rows == 0 ? 1 : whole.numel() / rows;
+  if (splits.empty()) {
+    parts.AddEach(whole, even * row, size);
+    return absl::OkStatus();
+  }
   int64_t at = 0;
-  for (int r = 0; r < size; ++r) {
-    const int64_t split = splits.empty() ? even : splits[r];
+  for (const int64_t split : splits) {
     if (split < 0 || split > rows - at) {
       return ArgumentError(absl::StrCat(name, "_splits must be 0 or more and add up to ", rows,
                                         ", the first dimension of ", whole.ToString()));
     }
-    parts.push_back(whole.Slice(at * row, split * row));
+    parts.Add(whole, at * row, split * row);
     at += split;
   }
   if (at != rows) {

@@ -86,18 +86,6 @@ Tensor::Tensor(void* data, DType dtype, absl::Span<const int64_t> shape,
   contiguous_ = IsRowMajor(shape_, strides_, numel_);
 }
 
-Tensor::Tensor(const Tensor& whole, int64_t offset, int64_t count)
-    : dtype_(whole.dtype_),
-      shape_(1, count),
-      device_(whole.device_),
-      owner_(whole.owner_),
-      access_(whole.access_),
-      numel_(count) {
-  if (whole.data_ != nullptr) {
-    data_ = whole.data_as<char>() + static_cast<size_t>(offset) * SizeOf(dtype_);
-  }
-}
-
 std::vector<int64_t> Tensor::strides() const {
   if (!strides_.empty()) return {strides_.begin(), strides_.end()};
   std::vector<int64_t> strides(shape_.size());
@@ -130,11 +118,9 @@ Tensor Tensor::Zeros(DType dtype, absl::Span<const int64_t> shape) {
   return *std::move(zeros);
 }
 
-Tensor Tensor::Slice(int64_t offset, int64_t count) const {
+void Tensor::FailToSlice() const {
   Require(contiguous_, "Slice needs a contiguous tensor");
-  Require(offset >= 0 && count >= 0 && count <= numel_ && offset <= numel_ - count,
-          "Slice beyond the end");
-  return Tensor(*this, offset, count);
+  Fail("Slice beyond the end");
 }
 
 Tensor Tensor::Reshape(absl::Span<const int64_t> shape) const {

@@ -120,6 +120,7 @@ TEST(TensorDeathTest, BrokenRequirementsEndTheProcess) {
   EXPECT_DEATH(Tensor::Zeros(DType::kFloat32, {int64_t{1} << 62}), "address space");
   EXPECT_DEATH(View({4}).Slice(2, 3), "beyond the end");
   EXPECT_DEATH(View({4}, {2}).Slice(0, 1), "contiguous");
+  EXPECT_DEATH(View({4}).Slice(-1, 2), "beyond the end");
   EXPECT_DEATH(View({4}).Reshape({5}), "another number of elements");
   EXPECT_DEATH(View({4}, {1, 1}), "one stride for each dimension");
 }

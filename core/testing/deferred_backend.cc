@@ -96,7 +96,8 @@ absl::StatusOr<Completion> DeferredBackend::Run(absl::Span<const Collective> col
                                                 const CallContext& context) {
   absl::MutexLock lock(&mutex_);
   SYNCLINE_RETURN_IF_ERROR(aborted_);
-  auto handle = std::make_shared<Handle>(context.deadline);
+  auto handle = std::make_shared<Handle>(outlive_aborts_ ? Deadline(absl::InfiniteDuration())
+                                                         : context.deadline);
   for (const Collective& collective : collectives) {
     calls_.push_back(absl::StrCat(Name(collective.kind), " #", context.sequence));
     handles_.push_back(handle);
@@ -110,9 +111,15 @@ void DeferredBackend::Abort(const absl::Status& cause) {
     absl::MutexLock lock(&mutex_);
     if (!aborted_.ok()) return;
     aborted_ = cause;
+    if (outlive_aborts_) return;
     handles = handles_;
   }
   for (const auto& handle : handles) handle->End(cause);
+}
+
+void DeferredBackend::OutliveAborts() {
+  absl::MutexLock lock(&mutex_);
+  outlive_aborts_ = true;
 }
 
 void DeferredBackend::Finish(size_t index, const absl::StatusOr<int>& outcome) {

@@ -33,6 +33,9 @@ class DeferredBackend final : public Backend {
                                  const CallContext& context) override;
   void Abort(const absl::Status& cause) override;
 
+  // From now on calls end with Finish alone, as those of a transport which cannot cancel them.
+  void OutliveAborts();
+
   // Ends the call with this index, from 0, on the calling thread. It may have ended already. The
   // outcome is the rank that sent, for a receive, else 0.
   void Finish(size_t index, const absl::StatusOr<int>& outcome);
@@ -52,6 +55,7 @@ class DeferredBackend final : public Backend {
   std::vector<std::shared_ptr<Handle>> handles_ ABSL_GUARDED_BY(mutex_);
   std::vector<std::string> calls_ ABSL_GUARDED_BY(mutex_);
   absl::Status aborted_ ABSL_GUARDED_BY(mutex_);
+  bool outlive_aborts_ ABSL_GUARDED_BY(mutex_) = false;
   bool is_stopping_ ABSL_GUARDED_BY(mutex_) = false;
   std::thread watch_;
 };

@@ -123,6 +123,10 @@ class Backend {
   // A backend whose calls block overrides it, since a Completion costs as much as some of them.
   virtual absl::StatusOr<int> RunAndWait(const Collective& collective, const CallContext& context);
 
+  // Whether a call may still use its tensors when RunAndWait has returned, as one that failed may,
+  // or the backend may keep them. Then views that a caller makes for the call keep their memory.
+  virtual bool MayKeepTensors() const { return true; }
+
   // Whether groups that are split off this one begin with a communicator of Split. It stays the
   // same, also after an error, and is the same on all ranks.
   virtual bool CanSplit() const { return false; }

@@ -40,7 +40,7 @@ absl::Span<const DType> AllDTypes();
 
 // Bytes of one element.
 inline size_t SizeOf(DType dtype) {
-  constexpr unsigned char kSizes[] = {1, 1, 2, 4, 8, 1, 2, 4, 8, 2, 2, 4, 8, 8, 16, 1, 1};
+  static constexpr unsigned char kSizes[] = {1, 1, 2, 4, 8, 1, 2, 4, 8, 2, 2, 4, 8, 8, 16, 1, 1};
   SYNCLINE_DCHECK(static_cast<size_t>(dtype) < sizeof(kSizes));
   return kSizes[static_cast<size_t>(dtype)];
 }

@@ -6,8 +6,10 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
+#include "absl/base/optimization.h"
 #include "absl/container/inlined_vector.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -16,6 +18,10 @@
 #include "syncline/dtype.h"
 
 namespace syncline {
+
+namespace group {
+class Parts;
+}  // namespace group
 
 // Whether operations may write to a tensor's bytes.
 enum class Access { kReadWrite, kReadOnly };
@@ -74,7 +80,9 @@ class Tensor {
 
   // `count` elements from `offset` on, as a one-dimensional view with the same owner.
   // Requires is_contiguous() and offset + count <= numel().
-  Tensor Slice(int64_t offset, int64_t count) const;
+  Tensor Slice(int64_t offset, int64_t count) const {
+    return Tensor(*this, CheckedOffset(offset, count), count, owner_);
+  }
 
   // The same elements under another shape. Requires is_contiguous() and as many elements.
   Tensor Reshape(absl::Span<const int64_t> shape) const;
@@ -89,8 +97,31 @@ class Tensor {
   // Copying a tensor of few dimensions allocates nothing.
   using Extents = absl::InlinedVector<int64_t, 4>;
 
+  friend class group::Parts;
+
+  // Slice without an owner: for a view that does not outlive this tensor. To count one more owner
+  // takes as long as the rest of it.
+  Tensor SliceWithoutOwner(int64_t offset, int64_t count) const {
+    return Tensor(*this, CheckedOffset(offset, count), count, nullptr);
+  }
   // The state of Slice.
-  Tensor(const Tensor& whole, int64_t offset, int64_t count);
+  Tensor(const Tensor& whole, int64_t offset, int64_t count, std::shared_ptr<void> owner)
+      : data_(whole.data_ == nullptr
+                  ? nullptr
+                  : whole.data_as<char>() + static_cast<size_t>(offset) * SizeOf(whole.dtype_)),
+        dtype_(whole.dtype_),
+        shape_(1, count),
+        device_(whole.device_),
+        owner_(std::move(owner)),
+        access_(whole.access_),
+        numel_(count) {}
+  // `offset`, if Slice may be called with these. Ends the process if not.
+  int64_t CheckedOffset(int64_t offset, int64_t count) const {
+    const bool is_inside = offset >= 0 && count >= 0 && count <= numel_ && offset <= numel_ - count;
+    if (ABSL_PREDICT_FALSE(!contiguous_ || !is_inside)) FailToSlice();
+    return offset;
+  }
+  [[noreturn]] void FailToSlice() const;
 
   void* data_ = nullptr;
   DType dtype_ = DType::kUInt8;
